@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#define _GNU_SOURCE
+#include "config.h"
+
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "error.h"
+#include "log.h"
+
+extern char **environ;
+
+typedef struct choice {
+    const char *name;
+    int value;
+} choice_t;
+
+typedef struct variable {
+    const char *name, *def, *help;
+    size_t offset; /* in xep_config_t */
+    int (*parse)(const char *text, const choice_t *choices, void *value_p);
+    const choice_t *choices;
+} variable_t;
+
+static const choice_t boot_choices[] = {
+    {"auto", XEP_BOOT_AUTO}, {"callback", XEP_BOOT_CALLBACK}, {"pmix", XEP_BOOT_PMIX}, {"single", XEP_BOOT_SINGLE}, {NULL, 0}};
+static const choice_t map_choices[] = {{"auto", XEP_MAP_AUTO}, {"never", XEP_MAP_NEVER}, {NULL, 0}};
+static const choice_t put_choices[] = {
+    {"auto", XEP_PUT_AUTO}, {"rma", XEP_PUT_RMA}, {"pack", XEP_PUT_PACK}, {"am", XEP_PUT_AM}, {NULL, 0}};
+static const choice_t progress_choices[] = {{"call", XEP_PROGRESS_CALL}, {"thread", XEP_PROGRESS_THREAD}, {NULL, 0}};
+static const choice_t simd_choices[] = {{"auto", XEP_SIMD_CHOICE_AUTO},
+                                        {"scalar", XEP_SIMD_CHOICE_SCALAR},
+                                        {"avx2", XEP_SIMD_CHOICE_AVX2},
+                                        {"avx512", XEP_SIMD_CHOICE_AVX512},
+                                        {NULL, 0}};
+static const choice_t numa_choices[] = {{"yes", 1}, {"no", 0}, {"on", 1}, {"off", 0}, {"true", 1},
+                                        {"false", 0}, {"1", 1}, {"0", 0}, {NULL, 0}};
+static const choice_t log_choices[] = {
+    {"error", XEP_LOG_ERROR}, {"warn", XEP_LOG_WARN}, {"info", XEP_LOG_INFO}, {"debug", XEP_LOG_DEBUG}, {NULL, 0}};
+
+static int parse_choice(const char *text, const choice_t *choices, void *value_p)
+{
+    for (; choices->name != NULL; choices++)
+        if (strcasecmp(text, choices->name) == 0) {
+            *(int *)value_p = choices->value;
+            return 0;
+        }
+    return -1;
+}
+
+static int parse_text(const char *text, const choice_t *choices, void *value_p)
+{
+    (void)choices;
+    *(xep_config_text_t *)value_p = text;
+    return 0;
+}
+
+/* a whole number; returns what follows it, or NULL */
+static const char *parse_number(const char *text, uint64_t *value_p)
+{
+    char *end;
+    if (*text < '0' || *text > '9') return NULL;
+    errno = 0;
+    *value_p = strtoull(text, &end, 10);
+    return errno != 0 ? NULL : end;
+}
+
+/* the power of two of "k", "kb", "m", ... "t"; 64 when it is none of them */
+static unsigned unit_shift(const char *unit)
+{
+    static const char units[] = "kmgt";
+    const char *found;
+    if (*unit == '\0') return 0;
+    found = strchr(units, *unit | 0x20);
+    if (found == NULL || (unit[1] != '\0' && strcasecmp(unit + 1, "b") != 0)) return 64;
+    return 10 * (unsigned)(found - units + 1);
+}
+
+static int parse_bytes(const char *text, const choice_t *choices, void *value_p)
+{
+    uint64_t value = UINT64_MAX;
+    (void)choices;
+    if (strcasecmp(text, "inf") != 0) {
+        const char *unit = parse_number(text, &value);
+        unsigned shift = unit == NULL ? 64 : unit_shift(unit);
+        if (shift == 64 || value > UINT64_MAX >> shift) return -1;
+        value <<= shift;
+    }
+    *(xep_config_bytes_t *)value_p = value;
+    return 0;
+}
+
+static int parse_count(const char *text, const choice_t *choices, void *value_p)
+{
+    uint64_t value;
+    const char *end = parse_number(text, &value);
+    (void)choices;
+    if (end == NULL || *end != '\0' || value > UINT32_MAX) return -1;
+    *(xep_config_count_t *)value_p = (uint32_t)value;
+    return 0;
+}
+
+/* milliseconds a unit of time stands for; 0: no such unit */
+static uint64_t millis_of(const char *unit)
+{
+    if (*unit == '\0' || strcasecmp(unit, "ms") == 0) return 1;
+    if (strcasecmp(unit, "s") == 0) return 1000;
+    return strcasecmp(unit, "m") == 0 ? 60000 : 0;
+}
+
+static int parse_millis(const char *text, const choice_t *choices, void *value_p)
+{
+    uint64_t value = 0, scale = 1;
+    (void)choices;
+    if (strcasecmp(text, "inf") == 0) {
+        *(xep_config_millis_t *)value_p = -1;
+        return 0;
+    }
+    const char *unit = parse_number(text, &value);
+    if (unit == NULL || (scale = millis_of(unit)) == 0 || value == 0 || value > INT32_MAX / scale) return -1;
+    *(xep_config_millis_t *)value_p = (int32_t)(value * scale);
+    return 0;
+}
+
+static const variable_t variables[] = {
+#define VALUE(_field, _name, _type, _default, _help) \
+    {"XEP_" _name, _default, _help, offsetof(xep_config_t, _field), parse_##_type, NULL},
+#define CHOICE(_field, _name, _default, _help) \
+    {"XEP_" _name, _default, _help, offsetof(xep_config_t, _field), parse_choice, _field##_choices},
+#include "config_defs.h"
+#undef CHOICE
+#undef VALUE
+};
+enum { NVARIABLES = sizeof variables / sizeof variables[0] };
+
+/* the value in force: what is set and not empty, else the default */
+static const char *value_of(const variable_t *variable)
+{
+    const char *text = getenv(variable->name);
+    return text == NULL || text[0] == '\0' ? variable->def : text;
+}
+
+static int is_known(const char *name, size_t length)
+{
+    for (size_t i = 0; i < NVARIABLES; i++)
+        if (strlen(variables[i].name) == length && memcmp(variables[i].name, name, length) == 0) return 1;
+    /* no settings: which library the language bindings load, what xep_run tells its ranks, what the test suite is told */
+    return (length == strlen("XEP_LIBRARY") && memcmp(name, "XEP_LIBRARY", length) == 0) ||
+           strncmp(name, "XEP_RUN_", strlen("XEP_RUN_")) == 0 || strncmp(name, "XEP_TEST_", strlen("XEP_TEST_")) == 0;
+}
+
+static void warn_unknown(void)
+{
+    static atomic_flag warned = ATOMIC_FLAG_INIT;
+    if (atomic_flag_test_and_set(&warned)) return;
+    for (char **e = environ; e != NULL && *e != NULL; e++) {
+        const char *end = strchr(*e, '=');
+        if (end == NULL || strncmp(*e, "XEP_", 4) != 0 || is_known(*e, (size_t)(end - *e))) continue;
+        xep_log(XEP_LOG_WARN, "%.*s is not a variable of xep (xep_info -c lists them)", (int)(end - *e), *e);
+    }
+}
+
+xep_status_t xep_config_read(xep_config_t *config)
+{
+    xep_config_t parsed;
+    warn_unknown();
+    for (size_t i = 0; i < NVARIABLES; i++) {
+        const variable_t *v = &variables[i];
+        const char *text = value_of(v);
+        if (v->parse(text, v->choices, (char *)&parsed + v->offset) != 0)
+            return xep_fail(XEP_ERR_INVALID, "%s is \"%s\", which it cannot be: %s", v->name, text, v->help);
+    }
+    *config = parsed;
+    return XEP_OK;
+}
+
+xep_log_level_t xep_config_log_level(void)
+{
+    int level = XEP_LOG_WARN;
+    const char *text = getenv("XEP_LOG");
+    if (text != NULL && parse_choice(text, log_choices, &level) != 0) level = XEP_LOG_WARN;
+    return (xep_log_level_t)level;
+}
+
+void xep_config_each(xep_config_fn fn, void *arg)
+{
+    for (size_t i = 0; i < NVARIABLES; i++) {
+        const variable_t *v = &variables[i];
+        if (fn(arg, v->name, value_of(v), v->def, v->help) != 0) return;
+    }
+}

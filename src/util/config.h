@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/** The configuration: environment variables XEP_*, parsed into one struct. */
+#ifndef XEP_UTIL_CONFIG_H
+#define XEP_UTIL_CONFIG_H
+
+#include <stdint.h>
+
+#include <xep/xep.h>
+
+enum { XEP_BOOT_AUTO, XEP_BOOT_CALLBACK, XEP_BOOT_PMIX, XEP_BOOT_SINGLE };
+enum { XEP_MAP_AUTO, XEP_MAP_NEVER };
+enum { XEP_PUT_AUTO, XEP_PUT_RMA, XEP_PUT_PACK, XEP_PUT_AM };
+enum { XEP_PROGRESS_CALL, XEP_PROGRESS_THREAD };
+enum { XEP_SIMD_CHOICE_AUTO, XEP_SIMD_CHOICE_SCALAR, XEP_SIMD_CHOICE_AVX2, XEP_SIMD_CHOICE_AVX512 };
+
+typedef const char *xep_config_text_t; /* of the environment: valid until that changes */
+typedef uint64_t xep_config_bytes_t;   /* UINT64_MAX: inf */
+typedef uint32_t xep_config_count_t;
+typedef int32_t xep_config_millis_t;   /* < 0: inf */
+
+typedef struct xep_config {
+#define VALUE(_field, _name, _type, _default, _help) xep_config_##_type##_t _field;
+#define CHOICE(_field, _name, _default, _help) int _field;
+#include "config_defs.h"
+#undef CHOICE
+#undef VALUE
+} xep_config_t;
+
+/**
+ * Reads the environment. XEP_ERR_INVALID with the variable and its value as reason when a
+ * value cannot be parsed. Warns once a process about XEP_* variables that do not exist.
+ */
+xep_status_t xep_config_read(xep_config_t *config);
+
+/** XEP_LOG alone; its default when the value cannot be parsed. */
+xep_log_level_t xep_config_log_level(void);
+
+#endif

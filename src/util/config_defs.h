@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/**
+ * Every configuration variable, one line each; the environment variable is XEP_NAME. A table: no include guard.
+ *   VALUE(field, NAME, type, default, help)   type: text, bytes, count, millis
+ *   CHOICE(field, NAME, default, help)        one of the names in <field>_choices, config.c
+ */
+CHOICE(boot, "BOOT", "auto", "how ranks find one another: auto (callback, pmix, single in that order), callback, pmix, single")
+VALUE(mode, "MODE", text, "normal", "plugin of a buffer whose params name none")
+VALUE(plugin_path, "PLUGIN_PATH", text, "", "folders with plugins, colon-separated, looked in before the installed ones; not when setuid")
+CHOICE(map, "MAP", "auto", "auto: load and store in the memory of peers where UCX can map it; never: UCX moves every byte")
+CHOICE(put, "PUT", "auto", "bytes to unmapped peers: rma (a put each), pack (large packed puts), am (packed eager messages), auto (by transport and version of UCX)")
+VALUE(inflight, "INFLIGHT", bytes, "8m", "most bytes on their way to unmapped peers before a sender waits")
+VALUE(timeout, "TIMEOUT", millis, "120s", "deadline of a wait where the call gives none; inf: none")
+VALUE(threads, "THREADS", count, "1", "threads of a rank that copy and reduce")
+CHOICE(progress, "PROGRESS", "call", "call: progress is made inside calls; thread: also by a thread of the group")
+CHOICE(simd, "SIMD", "auto", "kernels: auto (what the CPU has), avx512, avx2, scalar")
+VALUE(stream, "STREAM", bytes, "768k", "an operation that writes at least this many bytes bypasses the caches; 0: always; inf: never")
+VALUE(prefault, "PREFAULT", bytes, "16g", "map the pages of peers' memory at create, up to this many bytes for a rank")
+CHOICE(numa, "NUMA", "yes", "place shared memory on the NUMA node the rank runs on: yes, no")
+VALUE(node_ranks, "NODE_RANKS", count, "0", "ranks n*this .. form a node, whatever can be mapped; 0: find out (for tests)")
+CHOICE(log, "LOG", "warn", "least level logged: error, warn, info, debug")

@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#define _GNU_SOURCE
+#include "cpu.h"
+
+#include <sched.h>
+#include <time.h>
+#include <unistd.h>
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+
+/* clang 14 does not know this name in __builtin_cpu_supports */
+static int has_f16c(void)
+{
+    unsigned a, b, c, d;
+    return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C) != 0;
+}
+#endif
+
+xep_simd_t xep_cpu_simd(void)
+{
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c()) {
+        if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
+            return XEP_SIMD_AVX512;
+        return XEP_SIMD_AVX2;
+    }
+#endif
+    return XEP_SIMD_SCALAR;
+}
+
+const char *xep_cpu_simd_name(xep_simd_t simd)
+{
+    static const char *const names[] = {"scalar", "avx2", "avx512"};
+    return names[simd];
+}
+
+unsigned xep_cpu_count(void)
+{
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set) == 0) return (unsigned)CPU_COUNT(&set);
+    return (unsigned)sysconf(_SC_NPROCESSORS_ONLN);
+}
+
+uint64_t xep_clock_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}

@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/** What the processor can do, how waiting loops rest, and the clock. */
+#ifndef XEP_UTIL_CPU_H
+#define XEP_UTIL_CPU_H
+
+#include <stdint.h>
+
+#include <xep/plugin.h>
+
+/** The widest kernels this CPU runs. */
+xep_simd_t xep_cpu_simd(void);
+
+/** "scalar", "avx2", "avx512". */
+const char *xep_cpu_simd_name(xep_simd_t simd);
+
+/** CPUs this process may run on. */
+unsigned xep_cpu_count(void);
+
+/** Nanoseconds of a monotonic clock. */
+uint64_t xep_clock_ns(void);
+
+/** Tells the core that this is a spinning loop. */
+static inline void xep_cpu_relax(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ __volatile__("yield" ::: "memory");
+#endif
+}
+
+#endif

@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include "log.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include "config.h"
+
+static pthread_mutex_t sink_lock = PTHREAD_MUTEX_INITIALIZER; /* guards fn and arg as a pair */
+static xep_log_fn sink_fn;
+static void *sink_arg;
+static atomic_int level_enabled = -1; /* not read yet */
+static atomic_int log_rank = -1;
+
+void xep_log_set(xep_log_fn fn, void *arg)
+{
+    pthread_mutex_lock(&sink_lock);
+    sink_fn = fn;
+    sink_arg = arg;
+    pthread_mutex_unlock(&sink_lock);
+}
+
+void xep_log_rank(int rank)
+{
+    atomic_store(&log_rank, rank);
+}
+
+int xep_log_enabled(xep_log_level_t level)
+{
+    int enabled = atomic_load_explicit(&level_enabled, memory_order_relaxed);
+    if (enabled < 0) {
+        enabled = (int)xep_config_log_level();
+        atomic_store(&level_enabled, enabled);
+    }
+    return (int)level <= enabled;
+}
+
+static void to_stderr(xep_log_level_t level, const char *message)
+{
+    static const char *const names[] = {"error", "warning", "info", "debug"};
+    int rank = atomic_load(&log_rank);
+    if (rank < 0) fprintf(stderr, "xep: %s: %s\n", names[level], message);
+    else fprintf(stderr, "xep: rank %d: %s: %s\n", rank, names[level], message);
+}
+
+void xep_vlog(xep_log_level_t level, const char *format, va_list args)
+{
+    char message[2048];
+    xep_log_fn fn;
+    void *arg;
+    if (!xep_log_enabled(level)) return;
+    vsnprintf(message, sizeof message, format, args);
+    pthread_mutex_lock(&sink_lock);
+    fn = sink_fn;
+    arg = sink_arg;
+    pthread_mutex_unlock(&sink_lock);
+    if (fn != NULL) fn(arg, level, message);
+    else to_stderr(level, message);
+}
+
+void xep_log(xep_log_level_t level, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    xep_vlog(level, format, args);
+    va_end(args);
+}

@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/** Messages to the user: levels, a callback, stderr by default. */
+#ifndef XEP_UTIL_LOG_H
+#define XEP_UTIL_LOG_H
+
+#include <stdarg.h>
+
+#include <xep/xep.h>
+
+/** One line, lower case, no newline. */
+void xep_log(xep_log_level_t level, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void xep_vlog(xep_log_level_t level, const char *format, va_list args) __attribute__((format(printf, 2, 0)));
+
+/** Whether a message of this level goes anywhere. */
+int xep_log_enabled(xep_log_level_t level);
+
+/** Says which rank's messages these are; -1 (at start): not known. The last group created wins. */
+void xep_log_rank(int rank);
+
+#endif
