@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/** How the ranks of a job find one another: one allgather, whoever provides it. */
+#ifndef XEP_CORE_BOOT_H
+#define XEP_CORE_BOOT_H
+
+#include <xep/xep.h>
+
+typedef struct xep_boot xep_boot_t;
+
+typedef struct xep_boot_ops {
+    const char *name; /* "callback", "pmix", "single" */
+
+    /** recv[nranks * bytes] in rank order. Collective, blocking, a barrier too; on error sets the reason. */
+    xep_status_t (*allgather)(xep_boot_t *boot, const void *send, void *recv, size_t bytes);
+
+    /** Rank known to be dead, or UINT32_MAX. Cheap, never blocks. */
+    uint32_t (*dead_rank)(xep_boot_t *boot);
+
+    void (*close)(xep_boot_t *boot);
+} xep_boot_ops_t;
+
+struct xep_boot {
+    const xep_boot_ops_t *ops;
+    uint32_t rank, nranks;
+    int32_t timeout_ms; /* of one allgather; < 0: none */
+};
+
+/** The caller's own allgather (params->allgather is not NULL). */
+xep_status_t xep_boot_callback_open(const xep_group_params_t *params, int32_t timeout_ms, xep_boot_t **boot_p);
+
+/** A group of one. */
+xep_status_t xep_boot_single_open(int32_t timeout_ms, xep_boot_t **boot_p);
+
+/**
+ * XEP_OK, or XEP_ERR_BOOT with the remedy as reason when the environment says that the job
+ * has more ranks than the one a singleton would have (a launcher without PMIx).
+ */
+xep_status_t xep_boot_single_allowed(void);
+
+#endif

@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/** A group of one, and whether the environment lets a process be one. */
+#include "boot.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "error.h"
+
+static xep_status_t single_allgather(xep_boot_t *boot, const void *send, void *recv, size_t bytes)
+{
+    (void)boot;
+    if (bytes > 0) memmove(recv, send, bytes);
+    return XEP_OK;
+}
+
+static uint32_t single_dead_rank(xep_boot_t *boot)
+{
+    (void)boot;
+    return UINT32_MAX;
+}
+
+static void single_close(xep_boot_t *boot)
+{
+    free(boot);
+}
+
+static const xep_boot_ops_t single_ops = {
+    .name = "single", .allgather = single_allgather, .dead_rank = single_dead_rank, .close = single_close};
+
+xep_status_t xep_boot_single_open(int32_t timeout_ms, xep_boot_t **boot_p)
+{
+    xep_boot_t *boot = malloc(sizeof *boot);
+    if (boot == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "out of memory for the bootstrap");
+    *boot = (xep_boot_t){.ops = &single_ops, .rank = 0, .nranks = 1, .timeout_ms = timeout_ms};
+    *boot_p = boot;
+    return XEP_OK;
+}
+
+/*
+ * Where launchers say how many processes they started. SLURM_NTASKS is not among them: it is the size of the
+ * allocation, set also for a program that a batch script starts without srun, and that one is alone.
+ */
+static const struct {
+    const char *name, *remedy;
+} sizes[] = {
+    {"XEP_RUN_SIZE", "create the group before MPI_Init(), which leaves the job of xep_run, or start it with mpirun"},
+    {"SLURM_STEP_NUM_TASKS", "start it with srun --mpi=pmix"},
+    {"OMPI_COMM_WORLD_SIZE", "keep PMIX_NAMESPACE and PMIX_RANK in the environment of the ranks"},
+    {"PMI_SIZE", "start it with a launcher that serves PMIx (prterun, mpirun of Open MPI, srun --mpi=pmix, xep_run), "
+                 "or pass an allgather over MPI to xep_group_create()"},
+    {"WORLD_SIZE", "pass an allgather over torch.distributed to xep_group_create(), as torchrun serves no PMIx"},
+};
+
+/* the number that a variable holds; 0: none, or not one */
+static unsigned long number_of(const char *text)
+{
+    char *end;
+    unsigned long value = text == NULL ? 0 : strtoul(text, &end, 10);
+    return value == 0 || *end != '\0' ? 0 : value;
+}
+
+xep_status_t xep_boot_single_allowed(void)
+{
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        unsigned long size = number_of(getenv(sizes[i].name));
+        if (size > 1)
+            return xep_fail(XEP_ERR_BOOT,
+                            "%s says that the job has %lu ranks, but this process would be a group of one: %s; "
+                            "XEP_BOOT=single if that is meant",
+                            sizes[i].name, size, sizes[i].remedy);
+    }
+    return XEP_OK;
+}

@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/** One MoE shape on a group: its shared memory, its mode, its slots (handles) and requests. */
+#ifndef XEP_CORE_BUFFER_H
+#define XEP_CORE_BUFFER_H
+
+#include <stdatomic.h>
+
+#include <xep/plugin.h>
+
+#include "error.h"
+#include "group.h"
+#include "plugin_loader.h"
+#include "team.h"
+
+typedef enum {
+    XEP_HANDLE_FREE,   /* the slot may be taken */
+    XEP_HANDLE_SENT,   /* its dispatch is in flight */
+    XEP_HANDLE_READY,  /* rows are here */
+    XEP_HANDLE_FAILED  /* its dispatch failed; waits for the release */
+} xep_handle_state_t;
+
+struct xep_handle {
+    xep_buffer_t *buffer;
+    uint32_t slot;             /* index in buffer->handles */
+    xep_handle_state_t state;
+    int released;              /* by the user while an operation is in flight */
+    xep_request_t *in_flight;  /* dispatch or combine, or NULL */
+    uint64_t turn;
+    uint64_t tokens;           /* T of the dispatch */
+    uint32_t topk;             /* K of the routing */
+    xep_dtype_t topk_idx_dtype;
+    const void *combine_input; /* what the user was told it is, or NULL */
+    xep_recv_t recv;
+};
+
+typedef enum {
+    XEP_REQUEST_FREE,
+    XEP_REQUEST_WAITING, /* for the request it comes after */
+    XEP_REQUEST_ACTIVE,
+    XEP_REQUEST_DONE
+} xep_request_state_t;
+
+struct xep_request {
+    xep_buffer_t *buffer;
+    _Atomic int state;       /* xep_request_state_t; read by requests of other buffers that come after this one */
+    int kept;                /* by the user: freed when it is dropped and done */
+    uint64_t generation;     /* uses of this request */
+    xep_status_t status;     /* when done */
+    xep_handle_t *handle;
+    xep_request_t *after;    /* what it waits for */
+    uint64_t after_generation;
+    int32_t timeout_ms;
+    uint64_t test_deadline_ns; /* 0: not tested yet */
+    xep_op_t op;
+    xep_dispatch_args_t dispatch;
+    xep_combine_args_t combine;
+    char reason[XEP_REASON_BYTES];
+};
+
+struct xep_buffer {
+    xep_group_t *group;
+    xep_buffer_t *next;       /* in group->buffers */
+    atomic_flag entered;      /* held by the thread that is in a call on this buffer, or makes its progress */
+    xep_plugin_ref_t plugin;
+    void *mode;               /* the plugin's */
+    xep_shape_t shape;
+    xep_env_t env;
+    xep_heap_wire_t *heap;    /* [the mode's bytes | fence words, one u64 per rank, written by that rank] */
+    uint64_t fence_offset;
+    uint64_t fences;          /* done so far */
+    xep_team_t *team;
+    xep_dtype_t dtype, combine_dtype;
+    int32_t timeout_ms;
+    uint64_t epoch, turn;     /* of the next operation, of the next dispatch */
+    uint32_t active;          /* requests waiting or active */
+    int broken;               /* until reset */
+    char broken_reason[XEP_REASON_BYTES];
+    xep_handle_t *handles;    /* [slots] */
+    xep_request_t *requests;  /* [nrequests] */
+    uint32_t nrequests;
+    char *states;             /* [nrequests][op_size], of the mode */
+    uint64_t prefault_left;   /* bytes of XEP_PREFAULT not used yet */
+};
+
+/* ---- buffer.c: all arguments checked, defaults filled in ---- */
+
+xep_status_t xep_buffer_measure(const xep_config_t *config, const xep_buffer_params_t *params, uint32_t nranks,
+                                xep_buffer_size_t *size);
+/** status: what checking params gave on this rank; params is looked at only when XEP_OK. */
+xep_status_t xep_buffer_open(xep_group_t *group, const xep_buffer_params_t *params, xep_status_t status,
+                             xep_buffer_t **buffer_p);
+
+/** Frees all a buffer has, as far as it was made; tells nobody. */
+void xep_buffer_free(xep_buffer_t *buffer);
+
+/** Claims the buffer for this thread; leave gives it back. Not recursive. */
+void xep_buffer_enter(xep_buffer_t *buffer);
+void xep_buffer_leave(xep_buffer_t *buffer);
+
+/* ---- buffer_end.c ---- */
+
+/** xep_buffer_destroy() and xep_buffer_reset(). */
+void xep_buffer_close(xep_buffer_t *buffer);
+xep_status_t xep_buffer_restart(xep_buffer_t *buffer);
+
+/* ---- request.c ---- */
+
+/** Progress of all its requests, unless another thread is in the buffer. */
+void xep_buffer_try_progress(xep_buffer_t *buffer);
+
+/* ---- handle.c: called inside enter and leave ---- */
+
+/** A free slot, the one given back last (its memory is in the caches); NULL: none. */
+xep_handle_t *xep_handle_take(xep_buffer_t *buffer);
+void xep_handle_give_back(xep_handle_t *handle);
+
+#endif

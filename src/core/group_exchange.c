@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* Allgathers of a group, over its bootstrap. */
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "error.h"
+#include "group.h"
+
+xep_status_t xep_group_exchange(xep_group_t *group, const void *send, void *recv, size_t bytes)
+{
+    xep_progress_thread_t *helper = NULL;
+    xep_status_t status = xep_group_usable(group);
+    if (status != XEP_OK) return status;
+    /* Without peers beyond the mapped ones and without operations in flight nobody waits for us. */
+    if (group->nranks > 1 && group->progress_thread == NULL && group->peers != NULL) {
+        status = xep_progress_start(group, &helper);
+        if (status != XEP_OK) return status;
+    }
+    status = group->boot->ops->allgather(group->boot, send, recv, bytes);
+    xep_progress_stop(helper);
+    return status;
+}
+
+static xep_status_t allocate(xep_blobs_t *blobs, uint32_t nranks, size_t longest)
+{
+    blobs->blob = calloc(nranks, sizeof *blobs->blob);
+    blobs->bytes = calloc(nranks, sizeof *blobs->bytes);
+    blobs->storage = calloc(nranks + 1, longest + 1); /* one more: what is sent, padded */
+    if (blobs->blob != NULL && blobs->bytes != NULL && blobs->storage != NULL) return XEP_OK;
+    return xep_fail(XEP_ERR_NO_MEMORY, "no memory to exchange %zu bytes with %u ranks", longest, nranks);
+}
+
+/* An error here on one rank alone would leave the others in the second allgather: all ranks
+ * decide on the same lengths, and running out of memory is all that is left. */
+xep_status_t xep_group_exchange_blobs(xep_group_t *group, const void *send, size_t bytes, xep_blobs_t *blobs_p)
+{
+    xep_blobs_t blobs = {NULL, NULL, NULL};
+    uint64_t mine = bytes, longest = 0;
+    uint64_t *lengths = calloc(group->nranks, sizeof *lengths);
+    xep_status_t status;
+    if (lengths == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for the lengths of %u ranks", group->nranks);
+    status = xep_group_exchange(group, &mine, lengths, sizeof mine);
+    if (status != XEP_OK) goto out;
+    for (uint32_t r = 0; r < group->nranks; r++)
+        if (lengths[r] > longest) longest = lengths[r];
+    status = allocate(&blobs, group->nranks, longest);
+    if (status != XEP_OK) goto out;
+    char *padded = (char *)blobs.storage + group->nranks * longest;
+    if (bytes > 0) memcpy(padded, send, bytes);
+    if (longest > 0) status = xep_group_exchange(group, padded, blobs.storage, longest);
+    if (status != XEP_OK) goto out;
+    for (uint32_t r = 0; r < group->nranks; r++) {
+        blobs.blob[r] = (char *)blobs.storage + r * longest;
+        blobs.bytes[r] = lengths[r];
+    }
+    *blobs_p = blobs;
+    blobs = (xep_blobs_t){NULL, NULL, NULL};
+out:
+    xep_blobs_free(&blobs);
+    free(lengths);
+    return status;
+}
+
+void xep_blobs_free(xep_blobs_t *blobs)
+{
+    free(blobs->blob);
+    free(blobs->bytes);
+    free(blobs->storage);
+    *blobs = (xep_blobs_t){NULL, NULL, NULL};
+}

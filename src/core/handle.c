@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* Slots: each handle is one. Free handles are found by a scan; a buffer has a few. */
+
+#include "buffer.h"
+
+xep_handle_t *xep_handle_take(xep_buffer_t *buffer)
+{
+    xep_handle_t *best = NULL;
+    for (uint32_t s = 0; s < buffer->shape.slots; s++) {
+        xep_handle_t *h = &buffer->handles[s];
+        if (h->state == XEP_HANDLE_FREE && (best == NULL || h->turn > best->turn)) best = h;
+    }
+    return best;
+}
+
+void xep_handle_give_back(xep_handle_t *handle)
+{
+    handle->state = XEP_HANDLE_FREE;
+    handle->released = 0;
+    handle->in_flight = NULL;
+    handle->combine_input = NULL;
+}

@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#define _GNU_SOURCE
+#include "host.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+static uint64_t hash(uint64_t h, const void *data, size_t bytes)
+{
+    const unsigned char *p = data;
+    for (size_t i = 0; i < bytes; i++) h = (h ^ p[i]) * 0x100000001b3ull; /* FNV-1a */
+    return h;
+}
+
+static uint64_t hash_inode(uint64_t h, const char *path)
+{
+    struct stat st;
+    memset(&st, 0, sizeof st);
+    if (stat(path, &st) != 0) return h;
+    return hash(h, &st.st_ino, sizeof st.st_ino);
+}
+
+uint64_t xep_host_identity(void)
+{
+    char boot_id[64] = "";
+    FILE *f = fopen("/proc/sys/kernel/random/boot_id", "re");
+    if (f != NULL) {
+        if (fgets(boot_id, sizeof boot_id, f) == NULL) boot_id[0] = '\0';
+        fclose(f);
+    }
+    uint64_t h = hash(0xcbf29ce484222325ull, boot_id, strlen(boot_id));
+    h = hash_inode(h, "/proc/self/ns/ipc");
+    h = hash_inode(h, "/proc/self/ns/pid");
+    return h == 0 ? 1 : h;
+}
+
+/* What follows the command in /proc/pid/stat, " S 123 ...", or NULL. The command in parentheses may hold
+ * anything, also parentheses: its end is the last one. */
+static const char *read_stat(int32_t pid, char *text, size_t bytes)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/stat", pid);
+    FILE *f = fopen(path, "re");
+    if (f == NULL) return NULL;
+    size_t n = fread(text, 1, bytes - 1, f);
+    fclose(f);
+    text[n] = '\0';
+    const char *end = strrchr(text, ')');
+    return end == NULL ? NULL : end + 1;
+}
+
+uint64_t xep_host_start(int32_t pid)
+{
+    char text[1024];
+    const char *p = read_stat(pid, text, sizeof text);
+    for (int field = 3; p != NULL && field < 22; field++) p = strchr(p + 1, ' '); /* p is the space before it */
+    return p == NULL ? 0 : strtoull(p + 1, NULL, 10);
+}
+
+static int is_zombie(int32_t pid)
+{
+    char text[1024];
+    const char *p = read_stat(pid, text, sizeof text);
+    return p != NULL && (strncmp(p, " Z", 2) == 0 || strncmp(p, " X", 2) == 0);
+}
+
+int xep_host_process_gone(int32_t pid, uint64_t start)
+{
+    if (kill(pid, 0) != 0 && errno == ESRCH) return 1;
+    if (is_zombie(pid)) return 1;
+    uint64_t now = xep_host_start(pid);
+    return start != 0 && now != 0 && now != start; /* the number belongs to another process by now */
+}

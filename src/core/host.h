@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/** Which machine (or container that looks like one) this process runs on. */
+#ifndef XEP_CORE_HOST_H
+#define XEP_CORE_HOST_H
+
+#include <stdint.h>
+
+/** Equal for processes that share a kernel boot, an IPC and a process namespace; never 0. */
+uint64_t xep_host_identity(void);
+
+/** Whether the process of this host has ended. start is what xep_host_start() said in it. */
+int xep_host_process_gone(int32_t pid, uint64_t start);
+
+/** When a process began, in clock ticks since boot; 0 when that cannot be read. */
+uint64_t xep_host_start(int32_t pid);
+
+#endif

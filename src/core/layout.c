@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* The layout of a dispatch for callers: counts and membership, computed by plain loops. */
+
+#include <stdlib.h>
+#include <string.h>
+
+#include <xep/xep.h>
+
+#include "error.h"
+#include "layout.h"
+
+enum { STACK_RANKS = 4096 };
+
+void xep_expert_range(uint32_t experts, uint32_t nranks, uint32_t rank, uint32_t *first_p, uint32_t *count_p)
+{
+    uint32_t base = nranks == 0 ? 0 : experts / nranks, more = nranks == 0 ? 0 : experts % nranks;
+    *first_p = rank * base + (rank < more ? rank : more);
+    *count_p = base + (rank < more ? 1 : 0);
+}
+
+uint32_t xep_expert_owner(uint32_t experts, uint32_t nranks, uint32_t expert)
+{
+    uint32_t base = experts / nranks, more = experts % nranks;
+    uint32_t in_large = more * (base + 1); /* experts of the ranks that own one more */
+    return expert < in_large ? expert / (base + 1) : more + (expert - in_large) / base;
+}
+
+static int64_t expert_at(const xep_layout_args_t *args, uint64_t token, uint32_t k)
+{
+    const char *row = (const char *)args->topk_idx + token * args->topk_idx_stride;
+    return args->topk_idx_dtype == XEP_INT32 ? ((const int32_t *)row)[k] : ((const int64_t *)row)[k];
+}
+
+/* seen[rank or node] is the last token counted there, plus one */
+static xep_status_t count_token(const xep_layout_args_t *args, const xep_layout_t *out, uint64_t token,
+                                uint64_t *seen_rank, uint64_t *seen_node)
+{
+    for (uint32_t k = 0; k < args->topk; k++) {
+        int64_t expert = expert_at(args, token, k);
+        if (expert == -1) continue;
+        if (expert < 0 || expert >= (int64_t)args->experts)
+            return xep_fail(XEP_ERR_INVALID, "topk_idx[%llu][%u] is %lld, which is neither -1 nor one of %u experts", (unsigned long long)token, k,
+                            (long long)expert, args->experts);
+        uint32_t rank = xep_expert_owner(args->experts, args->nranks, (uint32_t)expert);
+        uint32_t node = rank / args->ranks_per_node;
+        if (out->tokens_per_expert != NULL) out->tokens_per_expert[expert]++;
+        if (seen_rank[rank] != token + 1) {
+            seen_rank[rank] = token + 1;
+            if (out->tokens_per_rank != NULL) out->tokens_per_rank[rank]++;
+            if (out->token_in_rank != NULL) out->token_in_rank[token * args->nranks + rank] = 1;
+        }
+        if (seen_node[node] != token + 1) {
+            seen_node[node] = token + 1;
+            if (out->tokens_per_node != NULL) out->tokens_per_node[node]++;
+        }
+    }
+    return XEP_OK;
+}
+
+static void clear(const xep_layout_args_t *args, const xep_layout_t *out)
+{
+    uint32_t nodes = (args->nranks + args->ranks_per_node - 1) / args->ranks_per_node;
+    if (out->tokens_per_rank != NULL) memset(out->tokens_per_rank, 0, sizeof(int32_t) * args->nranks);
+    if (out->tokens_per_node != NULL) memset(out->tokens_per_node, 0, sizeof(int32_t) * nodes);
+    if (out->tokens_per_expert != NULL) memset(out->tokens_per_expert, 0, sizeof(int32_t) * args->experts);
+    if (out->token_in_rank != NULL) memset(out->token_in_rank, 0, args->tokens * args->nranks);
+}
+
+xep_status_t xep_layout_compute(const xep_layout_args_t *args, const xep_layout_t *out)
+{
+    uint64_t on_stack[2 * STACK_RANKS];
+    uint64_t *seen = on_stack;
+    xep_status_t status = XEP_OK;
+    if (args->nranks > STACK_RANKS) {
+        seen = malloc(2 * sizeof *seen * args->nranks);
+        if (seen == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for the layout of %u ranks", args->nranks);
+    }
+    memset(seen, 0, 2 * sizeof *seen * args->nranks);
+    clear(args, out);
+    for (uint64_t token = 0; token < args->tokens && status == XEP_OK; token++)
+        status = count_token(args, out, token, seen, seen + args->nranks);
+    if (seen != on_stack) free(seen);
+    return status;
+}

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/** What the core needs of a transport: connections of a group, and symmetric heaps on them. */
+#ifndef XEP_CORE_TRANSPORT_H
+#define XEP_CORE_TRANSPORT_H
+
+#include <xep/wire.h>
+#include <xep/xep.h>
+
+typedef struct xep_transport xep_transport_t; /* of one group */
+typedef struct xep_heap_wire xep_heap_wire_t; /* of one buffer: a wire and its memory */
+
+struct xep_heap_wire {
+    xep_wire_t wire;  /* first, so that the mode's pointer is ours */
+    void *base;       /* this rank's region, zeroed */
+    uint64_t bytes;
+    const void *key;  /* what peers need to reach it; exchanged by the core */
+    size_t key_bytes; /* differs from rank to rank */
+};
+
+typedef struct xep_transport_ops {
+    const char *name;
+
+    /** This rank's address, valid as long as the transport. Sizes differ from rank to rank. */
+    void (*address)(xep_transport_t *transport, const void **address_p, size_t *bytes_p);
+
+    /**
+     * All ranks' addresses, in rank order; copied. may_map[r] 0: map() of r is NULL without a try.
+     * Connections are made on first use.
+     */
+    xep_status_t (*connect)(xep_transport_t *transport, uint32_t rank, uint32_t nranks,
+                            const void *const *addresses, const size_t *bytes, const uint8_t *may_map);
+
+    /** Allocates bytes (the first touch is the caller's where the kind of memory allows it). Local. */
+    xep_status_t (*heap_open)(xep_transport_t *transport, uint64_t bytes, xep_heap_wire_t **heap_p);
+
+    /** All ranks' keys of one heap, in rank order; copied. After it the wire works. Local. */
+    xep_status_t (*heap_connect)(xep_heap_wire_t *heap, const void *const *keys, const size_t *bytes);
+
+    /** Frees it. Peers must be done with it; operations in flight are abandoned. */
+    void (*heap_close)(xep_heap_wire_t *heap);
+
+    /** Progress of all heaps. Any thread; returns at once when another thread is at it. */
+    xep_status_t (*progress)(xep_transport_t *transport);
+
+    /** How rank is reached ("tcp, packed messages"): connects when nothing did. Valid as long as the transport. */
+    const char *(*describe)(xep_transport_t *transport, uint32_t rank);
+
+    void (*close)(xep_transport_t *transport);
+} xep_transport_ops_t;
+
+struct xep_transport {
+    const xep_transport_ops_t *ops;
+};
+
+#endif

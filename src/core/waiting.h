@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/** How a loop rests between looks: spins, then yields, then sleeps, until a deadline. */
+#ifndef XEP_CORE_WAITING_H
+#define XEP_CORE_WAITING_H
+
+#include <stdint.h>
+
+typedef struct xep_waiting {
+    uint64_t begin_ns;    /* 0: has not looked at the clock yet */
+    uint64_t deadline_ns; /* UINT64_MAX: none */
+    uint64_t now_ns;      /* when the clock was last looked at */
+    uint32_t spins;       /* turns to spin before the first yield */
+    uint32_t turns;
+} xep_waiting_t;
+
+/** The deadline of a wait that begins now and may take timeout_ms; < 0: none. */
+uint64_t xep_deadline(int32_t timeout_ms);
+
+void xep_waiting_begin(xep_waiting_t *waiting, uint32_t spins, uint64_t deadline_ns);
+
+/** Rests a little. Returns 0 once the deadline has passed, else 1. */
+int xep_waiting_rest(xep_waiting_t *waiting);
+
+/** Whether this turn is one of the few (about one in a hundred milliseconds) for slow checks. */
+int xep_waiting_slow(const xep_waiting_t *waiting, uint64_t *last_ns);
+
+#endif
