@@ -1,0 +1,171 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include "ucp_inbox.h"
+
+#include <inttypes.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "error.h"
+
+/* a sender that is this far ahead of itself is not one of ours: UCX reorders by a few fragments */
+enum { MAX_EARLY = 65536 };
+
+/* a message whose bytes are stored while one before it is still missing */
+typedef struct early {
+    struct early *next; /* by sequence, ascending */
+    uint64_t sequence, signal_offset, signal_value;
+} early_t;
+
+typedef struct sender {
+    uint64_t next; /* every message before this one is stored */
+    early_t *early;
+    uint32_t nearly;
+} sender_t;
+
+struct xep_ucp_inbox {
+    uint8_t *base;
+    uint64_t bytes;
+    uint32_t nranks;
+    sender_t senders[];
+};
+
+xep_status_t xep_ucp_inbox_open(void *base, uint64_t bytes, uint32_t nranks, xep_ucp_inbox_t **inbox_p)
+{
+    xep_ucp_inbox_t *inbox = calloc(1, sizeof *inbox + nranks * sizeof inbox->senders[0]);
+    if (inbox == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for the message counters of %u ranks", nranks);
+    inbox->base = base;
+    inbox->bytes = bytes;
+    inbox->nranks = nranks;
+    *inbox_p = inbox;
+    return XEP_OK;
+}
+
+void xep_ucp_inbox_close(xep_ucp_inbox_t *inbox)
+{
+    if (inbox == NULL) return;
+    for (uint32_t rank = 0; rank < inbox->nranks; rank++)
+        for (early_t *early = inbox->senders[rank].early, *next; early != NULL; early = next) {
+            next = early->next;
+            free(early);
+        }
+    free(inbox);
+}
+
+static int in_heap(const xep_ucp_inbox_t *inbox, uint64_t offset, uint64_t bytes)
+{
+    return bytes <= inbox->bytes && offset <= inbox->bytes - bytes;
+}
+
+/* the runs may lie at any address: read by memcpy */
+static xep_ucp_run_t run_at(const uint8_t *runs, uint32_t i)
+{
+    xep_ucp_run_t run;
+    memcpy(&run, runs + i * sizeof run, sizeof run);
+    return run;
+}
+
+static int runs_fit(const xep_ucp_inbox_t *inbox, const xep_ucp_message_t *message, const uint8_t *payload, size_t bytes)
+{
+    size_t left;
+    if (message->nruns == 0) return in_heap(inbox, message->offset, bytes);
+    if (message->nruns > bytes / sizeof(xep_ucp_run_t)) return 0;
+    left = bytes - message->nruns * sizeof(xep_ucp_run_t);
+    for (uint32_t i = 0; i < message->nruns; i++) {
+        xep_ucp_run_t run = run_at(payload, i);
+        if (run.bytes > left || !in_heap(inbox, run.offset, run.bytes)) return 0;
+        left -= run.bytes;
+    }
+    return left == 0;
+}
+
+static int signal_fits(const xep_ucp_inbox_t *inbox, uint64_t offset)
+{
+    return offset == XEP_UCP_NO_SIGNAL || (offset % sizeof(uint64_t) == 0 && in_heap(inbox, offset, sizeof(uint64_t)));
+}
+
+static void store_runs(xep_ucp_inbox_t *inbox, const xep_ucp_message_t *message, const uint8_t *payload, size_t bytes)
+{
+    const uint8_t *data = payload + message->nruns * sizeof(xep_ucp_run_t);
+    if (message->nruns == 0 && bytes != 0) memcpy(inbox->base + message->offset, payload, bytes);
+    for (uint32_t i = 0; i < message->nruns; i++) {
+        xep_ucp_run_t run = run_at(payload, i);
+        memcpy(inbox->base + run.offset, data, run.bytes);
+        data += run.bytes;
+    }
+}
+
+static void store_signal(xep_ucp_inbox_t *inbox, uint64_t offset, uint64_t value)
+{
+    if (offset == XEP_UCP_NO_SIGNAL) return;
+    atomic_store_explicit((_Atomic uint64_t *)(void *)(inbox->base + offset), value, memory_order_release);
+}
+
+/* stores the signals that only waited for the message just taken */
+static void catch_up(xep_ucp_inbox_t *inbox, sender_t *sender)
+{
+    while (sender->early != NULL && sender->early->sequence == sender->next) {
+        early_t *early = sender->early;
+        store_signal(inbox, early->signal_offset, early->signal_value);
+        sender->early = early->next;
+        sender->nearly--;
+        sender->next++;
+        free(early);
+    }
+}
+
+/* where in the list of early messages sequence belongs; NULL when it is there already or the list is full */
+static early_t **place_early(sender_t *sender, uint64_t sequence)
+{
+    early_t **place = &sender->early;
+    if (sender->nearly == MAX_EARLY) return NULL;
+    while (*place != NULL && (*place)->sequence < sequence) place = &(*place)->next;
+    return *place != NULL && (*place)->sequence == sequence ? NULL : place;
+}
+
+static void keep_early(sender_t *sender, early_t **place, early_t *early, const xep_ucp_message_t *message)
+{
+    *early = (early_t){.next = *place,
+                       .sequence = message->sequence,
+                       .signal_offset = message->signal_offset,
+                       .signal_value = message->signal_value};
+    *place = early;
+    sender->nearly++;
+}
+
+static xep_status_t deliver_early(xep_ucp_inbox_t *inbox, const xep_ucp_message_t *message, const void *payload, size_t bytes)
+{
+    sender_t *sender = &inbox->senders[message->sender];
+    early_t **place = place_early(sender, message->sequence);
+    early_t *early;
+    if (place == NULL)
+        return xep_fail(XEP_ERR_PROTOCOL, "message %" PRIu64 " of rank %u came twice, or %u came before message %" PRIu64,
+                        message->sequence, message->sender, sender->nearly, sender->next);
+    early = malloc(sizeof *early);
+    if (early == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory to keep a signal of rank %u", message->sender);
+    store_runs(inbox, message, payload, bytes);
+    keep_early(sender, place, early, message);
+    return XEP_OK;
+}
+
+xep_status_t xep_ucp_inbox_deliver(xep_ucp_inbox_t *inbox, const xep_ucp_message_t *message, const void *payload,
+                                   size_t bytes)
+{
+    sender_t *sender;
+    if (message->sender >= inbox->nranks)
+        return xep_fail(XEP_ERR_PROTOCOL, "a message says it is of rank %u of %u", message->sender, inbox->nranks);
+    sender = &inbox->senders[message->sender];
+    if (!runs_fit(inbox, message, payload, bytes) || !signal_fits(inbox, message->signal_offset))
+        return xep_fail(XEP_ERR_PROTOCOL, "a message of rank %u does not fit the heap: %zu bytes in %u runs, the first at %" PRIu64
+                        ", signal at %" PRIu64 ", heap of %" PRIu64, message->sender, bytes, message->nruns,
+                        message->offset, message->signal_offset, inbox->bytes);
+    if (message->sequence < sender->next)
+        return xep_fail(XEP_ERR_PROTOCOL, "message %" PRIu64 " of rank %u came twice", message->sequence, message->sender);
+    if (message->sequence > sender->next) return deliver_early(inbox, message, payload, bytes);
+    store_runs(inbox, message, payload, bytes);
+    store_signal(inbox, message->signal_offset, message->signal_value);
+    sender->next++;
+    catch_up(inbox, sender);
+    return XEP_OK;
+}

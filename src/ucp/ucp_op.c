@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* Operations in flight: records that are used again, their completion, and what an error does. */
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "ucp_internal.h"
+
+enum { BLOCK_OPS = 64 };
+
+static xep_status_t grow(xep_ucp_transport_t *transport)
+{
+    void **blocks = realloc(transport->op_blocks, (transport->nop_blocks + 1) * sizeof *blocks);
+    xep_ucp_op_t *ops;
+    if (blocks == NULL) goto fail;
+    transport->op_blocks = blocks;
+    ops = malloc(BLOCK_OPS * sizeof *ops);
+    if (ops == NULL) goto fail;
+    blocks[transport->nop_blocks++] = ops;
+    for (size_t i = 0; i < BLOCK_OPS; i++) {
+        ops[i].next = transport->free_ops;
+        transport->free_ops = &ops[i];
+    }
+    return XEP_OK;
+
+fail:
+    return xep_fail(XEP_ERR_NO_MEMORY, "no memory for %d operations more", BLOCK_OPS);
+}
+
+xep_ucp_op_t *xep_ucp_op_get(xep_ucp_link_t *link, size_t bytes)
+{
+    xep_ucp_transport_t *transport = link->heap->transport;
+    xep_ucp_op_t *op;
+    if (transport->free_ops == NULL && grow(transport) != XEP_OK) return NULL;
+    op = transport->free_ops;
+    transport->free_ops = op->next;
+    *op = (xep_ucp_op_t){.link = link, .bytes = bytes};
+    link->heap->inflight += bytes;
+    link->heap->outstanding++;
+    return op;
+}
+
+static xep_status_t status_of(ucs_status_t status)
+{
+    return status == UCS_ERR_NO_MEMORY ? XEP_ERR_NO_MEMORY : UCS_STATUS_IS_ERR(status) ? XEP_ERR_PEER : XEP_ERR_TRANSPORT;
+}
+
+static void fault(xep_ucp_link_t *link, ucs_status_t status)
+{
+    char reason[256];
+    snprintf(reason, sizeof reason, "bytes to or from rank %u were lost: %s", link->rank, ucs_status_string(status));
+    xep_ucp_heap_fault(link->heap, status_of(status), reason);
+}
+
+void xep_ucp_op_done(xep_ucp_op_t *op, ucs_status_t status)
+{
+    xep_ucp_heap_t *heap = op->link->heap;
+    /* a rank that has left does not miss what UCX calls lost: it had all it waited for */
+    if (status != UCS_OK && (op->needed || !xep_ucp_link_peer(op->link)->left)) fault(op->link, status);
+    heap->inflight -= op->bytes;
+    heap->outstanding--;
+    if (op->chunk != NULL) xep_ucp_pool_put(&heap->pool, op->chunk);
+    op->next = heap->transport->free_ops;
+    heap->transport->free_ops = op;
+}
+
+static void completed(void *request, ucs_status_t status, void *arg)
+{
+    xep_ucp_op_done(arg, status);
+    ucp_request_free(request);
+}
+
+ucp_request_param_t xep_ucp_op_param(xep_ucp_op_t *op)
+{
+    return (ucp_request_param_t){.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA,
+                                 .cb.send = completed,
+                                 .user_data = op};
+}
+
+xep_status_t xep_ucp_op_posted(xep_ucp_op_t *op, ucs_status_ptr_t request)
+{
+    uint32_t rank = op->link->rank;
+    if (UCS_PTR_IS_PTR(request)) return XEP_OK;
+    xep_ucp_op_done(op, UCS_PTR_STATUS(request));
+    if (request == NULL) return XEP_OK;
+    return xep_fail(status_of(UCS_PTR_STATUS(request)), "ucx cannot send to rank %u: %s", rank,
+                    ucs_status_string(UCS_PTR_STATUS(request)));
+}
+
+void xep_ucp_ops_close(xep_ucp_transport_t *transport)
+{
+    for (size_t i = 0; i < transport->nop_blocks; i++) free(transport->op_blocks[i]);
+    free(transport->op_blocks);
+}

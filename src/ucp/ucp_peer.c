@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* A rank: its endpoint, made on first use; what UCX chose for it; its failure; its end. */
+
+#define _GNU_SOURCE
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ucp_internal.h"
+
+/* UCX has seen the rank go: at once on TCP, never on shared memory */
+static void lost(void *arg, ucp_ep_h endpoint, ucs_status_t status)
+{
+    xep_ucp_peer_t *peer = arg;
+    char reason[128];
+    (void)endpoint;
+    peer->failed = status;
+    snprintf(reason, sizeof reason, "rank %u is gone: %s", peer->rank, ucs_status_string(status));
+    xep_log(peer->left ? XEP_LOG_DEBUG : XEP_LOG_INFO, "%s", reason);
+    if (!peer->left) xep_ucp_heaps_lost(peer->transport, peer->rank, reason);
+}
+
+xep_status_t xep_ucp_peer_fail(const xep_ucp_peer_t *peer)
+{
+    return xep_fail(XEP_ERR_PEER, "rank %u cannot be reached: %s", peer->rank, ucs_status_string(peer->failed));
+}
+
+xep_status_t xep_ucp_peer_connect(xep_ucp_peer_t *peer)
+{
+    ucp_ep_params_t params = {
+        .field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLER,
+        .address = peer->address,
+        .err_handler = {.cb = lost, .arg = peer},
+    };
+    ucs_status_t ret;
+    if (peer->failed != UCS_OK) return xep_ucp_peer_fail(peer);
+    if (peer->endpoint != NULL) return XEP_OK;
+    ret = ucp_ep_create(peer->transport->worker, &params, &peer->endpoint);
+    if (ret != UCS_OK) {
+        peer->endpoint = NULL;
+        peer->failed = ret;
+        return xep_ucp_peer_fail(peer);
+    }
+    return XEP_OK;
+}
+
+/* "lane[0]:  3:sysv/memory.0 ..." names a transport: its place and length, or NULL */
+static const char *lane_transport(const char *line, int *length_p)
+{
+    const char *name = strstr(line, "lane[");
+    if (name == NULL || (name = strchr(name, ':')) == NULL) return NULL;
+    name += strspn(name, ": 0123456789");
+    *length_p = (int)strcspn(name, "/ \n");
+    return name;
+}
+
+static void add_lane(xep_ucp_peer_t *peer, const char *name, int length)
+{
+    size_t used = strlen(peer->lanes);
+    char word[32];
+    snprintf(word, sizeof word, "%.*s", length, name);
+    if (strstr(peer->lanes, word) != NULL) return;
+    snprintf(peer->lanes + used, sizeof peer->lanes - used, "%s%s", used == 0 ? "" : ", ", word);
+}
+
+/* ucp_ep_query cannot tell before 1.14, and what is printed can be read since 1.13 */
+static void look_at_lanes(xep_ucp_peer_t *peer)
+{
+    char *text = NULL;
+    size_t bytes;
+    FILE *stream = open_memstream(&text, &bytes);
+    if (stream == NULL) return;
+    ucp_ep_print_info(peer->endpoint, stream);
+    fclose(stream);
+    for (char *line = text; line != NULL && *line != '\0'; line = strchr(line, '\n')) {
+        int length;
+        const char *name;
+        char *end = strchr(++line, '\n');
+        if (end == NULL) break;
+        *end = '\0';
+        name = lane_transport(line, &length);
+        if (name != NULL) add_lane(peer, name, length);
+        *end = '\n';
+    }
+    free(text);
+}
+
+static const char *lanes(xep_ucp_peer_t *peer)
+{
+    if (peer->lanes[0] == '\0') look_at_lanes(peer);
+    if (peer->lanes[0] == '\0') snprintf(peer->lanes, sizeof peer->lanes, "ucx");
+    return peer->lanes;
+}
+
+bool xep_ucp_peer_is_tcp(xep_ucp_peer_t *peer)
+{
+    return strcmp(lanes(peer), "tcp") == 0;
+}
+
+static void describe(xep_ucp_peer_t *peer)
+{
+    if (peer->reach == XEP_UCP_LINK_MAPPED) snprintf(peer->text, sizeof peer->text, "mapped");
+    else if (peer->reach == XEP_UCP_LINK_BROKEN) snprintf(peer->text, sizeof peer->text, "not reachable");
+    else snprintf(peer->text, sizeof peer->text, "%s, %s", lanes(peer), xep_ucp_strategy(peer)->text);
+}
+
+void xep_ucp_peer_found(xep_ucp_peer_t *peer, xep_ucp_link_state_t reach)
+{
+    if (peer->reach != XEP_UCP_LINK_NEW || peer->rank == peer->transport->rank) return;
+    peer->reach = reach;
+    describe(peer);
+    xep_log(XEP_LOG_INFO, "rank %u: %s", peer->rank, peer->text);
+}
+
+const char *xep_ucp_peer_describe(xep_ucp_peer_t *peer)
+{
+    if (peer->rank == peer->transport->rank) return "self";
+    if (peer->reach == XEP_UCP_LINK_NEW) (void)xep_ucp_link_open(&peer->transport->probe->links[peer->rank]);
+    return peer->text;
+}
