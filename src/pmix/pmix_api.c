@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#define _GNU_SOURCE
+#include "pmix_api.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "pmix_boot.h"
+
+/* the same from PMIx 4 to 6; where a program has loaded one already (MPI), this is that one */
+#define SONAME "libpmix.so.2"
+
+static const struct {
+    size_t offset; /* in xep_pmix_api_t */
+    const char *name;
+} symbols[] = {
+    {offsetof(xep_pmix_api_t, init), "PMIx_Init"},
+    {offsetof(xep_pmix_api_t, initialized), "PMIx_Initialized"},
+    {offsetof(xep_pmix_api_t, finalize), "PMIx_Finalize"},
+    {offsetof(xep_pmix_api_t, put), "PMIx_Put"},
+    {offsetof(xep_pmix_api_t, commit), "PMIx_Commit"},
+    {offsetof(xep_pmix_api_t, fence_nb), "PMIx_Fence_nb"},
+    {offsetof(xep_pmix_api_t, get), "PMIx_Get"},
+    {offsetof(xep_pmix_api_t, get_nb), "PMIx_Get_nb"},
+    {offsetof(xep_pmix_api_t, register_event_handler), "PMIx_Register_event_handler"},
+    {offsetof(xep_pmix_api_t, error_string), "PMIx_Error_string"},
+    {offsetof(xep_pmix_api_t, get_version), "PMIx_Get_version"},
+};
+
+/* loaded once a process, then read alone */
+static struct {
+    pthread_once_t once;
+    int loaded;
+    xep_pmix_api_t api;
+    const char *version;
+    char path[1024]; /* or why there is none */
+} library = {.once = PTHREAD_ONCE_INIT, .version = ""};
+
+static int resolve(void *handle)
+{
+    for (size_t i = 0; i < sizeof symbols / sizeof symbols[0]; i++) {
+        void *symbol = dlsym(handle, symbols[i].name);
+        if (symbol == NULL) {
+            snprintf(library.path, sizeof library.path, SONAME " lacks %s", symbols[i].name);
+            return -1;
+        }
+        memcpy((char *)&library.api + symbols[i].offset, &symbol, sizeof symbol);
+    }
+    return 0;
+}
+
+static void find_path(void)
+{
+    Dl_info info;
+    void *symbol;
+    memcpy(&symbol, &library.api.init, sizeof symbol);
+    int found = dladdr(symbol, &info) != 0 && info.dli_fname != NULL;
+    snprintf(library.path, sizeof library.path, "%s", found ? info.dli_fname : SONAME);
+}
+
+static void load(void)
+{
+    void *handle = dlopen(SONAME, RTLD_NOW | RTLD_LOCAL);
+    if (handle == NULL) {
+        snprintf(library.path, sizeof library.path, "%s", dlerror());
+        return;
+    }
+    if (resolve(handle) != 0) {
+        dlclose(handle);
+        return;
+    }
+    library.version = library.api.get_version();
+    find_path();
+    library.loaded = 1;
+}
+
+const xep_pmix_api_t *xep_pmix_api(void)
+{
+    pthread_once(&library.once, load);
+    return library.loaded ? &library.api : NULL;
+}
+
+const char *xep_pmix_version(void)
+{
+    xep_pmix_api();
+    return library.version;
+}
+
+const char *xep_pmix_path(void)
+{
+    xep_pmix_api();
+    return library.path;
+}

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/** libpmix, loaded when it is first needed: the library loads where there is none. */
+#ifndef XEP_PMIX_API_H
+#define XEP_PMIX_API_H
+
+#include <pmix.h>
+
+typedef struct xep_pmix_api {
+    __typeof__(&PMIx_Init) init;
+    __typeof__(&PMIx_Initialized) initialized;
+    __typeof__(&PMIx_Finalize) finalize;
+    __typeof__(&PMIx_Put) put;
+    __typeof__(&PMIx_Commit) commit;
+    __typeof__(&PMIx_Fence_nb) fence_nb;
+    __typeof__(&PMIx_Get) get;
+    __typeof__(&PMIx_Get_nb) get_nb;
+    __typeof__(&PMIx_Register_event_handler) register_event_handler;
+    __typeof__(&PMIx_Error_string) error_string;
+    __typeof__(&PMIx_Get_version) get_version;
+} xep_pmix_api_t;
+
+/** The functions, or NULL; then xep_pmix_path() says why. Thread-safe; the library is never unloaded. */
+const xep_pmix_api_t *xep_pmix_api(void);
+
+#endif

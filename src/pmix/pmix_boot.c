@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include "pmix_boot.h"
+
+#include <stdlib.h>
+
+#include "error.h"
+#include "pmix_client.h"
+
+typedef struct pmix_boot {
+    xep_boot_t boot; /* first: the core's pointer is ours */
+    xep_pmix_client_t *client;
+} pmix_boot_t;
+
+static xep_status_t pmix_allgather(xep_boot_t *boot, const void *send, void *recv, size_t bytes)
+{
+    return xep_pmix_client_exchange(((pmix_boot_t *)boot)->client, send, recv, bytes, boot->timeout_ms);
+}
+
+static uint32_t pmix_dead_rank(xep_boot_t *boot)
+{
+    return atomic_load_explicit(&((pmix_boot_t *)boot)->client->dead_rank, memory_order_relaxed);
+}
+
+static void pmix_close(xep_boot_t *boot)
+{
+    free(boot);
+}
+
+static const xep_boot_ops_t pmix_ops = {
+    .name = "pmix", .allgather = pmix_allgather, .dead_rank = pmix_dead_rank, .close = pmix_close};
+
+/* whether a variable is set and holds another number */
+static int differs(const char *name, uint32_t number)
+{
+    const char *text = getenv(name);
+    return text != NULL && strtoul(text, NULL, 10) != number;
+}
+
+/* Workers of torchrun inherit the one PMIx rank of the process that started them. */
+static xep_status_t check_torch(uint32_t rank, uint32_t nranks)
+{
+    if (getenv("TORCHELASTIC_RUN_ID") == NULL && getenv("LOCAL_RANK") == NULL) return XEP_OK;
+    if (!differs("RANK", rank) && !differs("WORLD_SIZE", nranks)) return XEP_OK;
+    return xep_fail(XEP_ERR_BOOT,
+                    "torchrun says rank %s of %s ranks, PMIx says rank %u of %u: pass an allgather over "
+                    "torch.distributed to xep_group_create(), or start the ranks without torchrun",
+                    getenv("RANK") == NULL ? "(none)" : getenv("RANK"),
+                    getenv("WORLD_SIZE") == NULL ? "(none)" : getenv("WORLD_SIZE"), rank, nranks);
+}
+
+xep_status_t xep_pmix_boot_open(int32_t timeout_ms, xep_boot_t **boot_p)
+{
+    xep_pmix_client_t *client;
+    xep_status_t status = xep_pmix_client_open(&client);
+    if (status != XEP_OK) return status;
+    status = check_torch(client->self.rank, client->nranks);
+    if (status == XEP_OK && client->nranks == 1) status = xep_boot_single_allowed();
+    if (status != XEP_OK) return status;
+    pmix_boot_t *boot = malloc(sizeof *boot);
+    if (boot == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "out of memory for the bootstrap");
+    boot->boot = (xep_boot_t){
+        .ops = &pmix_ops, .rank = client->self.rank, .nranks = client->nranks, .timeout_ms = timeout_ms};
+    boot->client = client;
+    *boot_p = &boot->boot;
+    return XEP_OK;
+}

@@ -1,0 +1,205 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/**
+ * This process as a PMIx client: how it becomes one, and what it learns of dead ranks.
+ *
+ * What can go wrong:
+ *  - A second PMIx_Init in a process makes launchers over several nodes hang at the end; so the client stays
+ *    open until the process exits. Slurm ends the step when a process exits without PMIx_Finalize.
+ *  - With its server gone, PMIx_Init leaves a state in which PMIx_Finalize crashes: it is not called then.
+ *  - Two processes with one PMIX_RANK both get PMIX_SUCCESS, and then wrong answers.
+ *  - MPI that finds no launcher of its own replaces PMIX_NAMESPACE by that of a job of one.
+ */
+#define _GNU_SOURCE
+#include "pmix_client.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "boot.h"
+#include "error.h"
+#include "log.h"
+#include "pmix_boot.h"
+
+/* PMIx is one per process, whoever uses it there; so is this */
+static struct {
+    pthread_mutex_t lock; /* of opening */
+    int opened;           /* tried: status and reason are what that came to */
+    xep_status_t status;
+    char reason[XEP_REASON_BYTES];
+    xep_pmix_client_t client;
+} process = {.lock = PTHREAD_MUTEX_INITIALIZER,
+             .client = {.lock = PTHREAD_MUTEX_INITIALIZER, .dead_rank = UINT32_MAX}};
+
+/* ---- events ------------------------------------------------------------------------- */
+
+static void note_dead(xep_pmix_client_t *client, const pmix_proc_t *proc)
+{
+    uint32_t none = UINT32_MAX;
+    if (strncmp(proc->nspace, client->self.nspace, PMIX_MAX_NSLEN) != 0) return;
+    if (proc->rank >= client->nranks || proc->rank == client->self.rank) return;
+    if (atomic_compare_exchange_strong(&client->dead_rank, &none, proc->rank))
+        xep_log(XEP_LOG_INFO, "the launcher reports rank %u dead", proc->rank);
+}
+
+/* on a thread of the library; whom it is about is among the infos, and where it is not, it is the source */
+static void on_event(size_t id, pmix_status_t code, const pmix_proc_t *source, pmix_info_t infos[], size_t ninfos,
+                     pmix_info_t *results, size_t nresults, pmix_event_notification_cbfunc_fn_t done, void *arg)
+{
+    const pmix_proc_t *proc = source;
+    (void)id, (void)code, (void)results, (void)nresults;
+    for (size_t i = 0; i < ninfos; i++)
+        if (strncmp(infos[i].key, PMIX_EVENT_AFFECTED_PROC, PMIX_MAX_KEYLEN) == 0 && infos[i].value.type == PMIX_PROC)
+            proc = infos[i].value.data.proc;
+    if (proc != NULL) note_dead(&process.client, proc);
+    if (done != NULL) done(PMIX_EVENT_ACTION_COMPLETE, NULL, 0, NULL, NULL, arg);
+}
+
+/* Slurm refuses, mpirun accepts and never tells: there the deadline of a wait is what finds a dead rank */
+static void on_registered(pmix_status_t ret, size_t id, void *arg)
+{
+    (void)id, (void)arg;
+    if (ret != PMIX_SUCCESS)
+        xep_log(XEP_LOG_DEBUG, "the launcher does not report dead ranks: %s", process.client.api->error_string(ret));
+}
+
+static void watch_for_deaths(const xep_pmix_client_t *client)
+{
+    static pmix_status_t codes[] = {PMIX_ERR_PROC_ABORTED_BY_SIG,  PMIX_ERR_EXIT_NONZERO_TERM,
+                                    PMIX_ERR_PROC_TERM_WO_SYNC,    PMIX_ERR_PROC_KILLED_BY_CMD,
+                                    PMIX_ERR_PROC_REQUESTED_ABORT, PMIX_ERR_LOST_CONNECTION};
+    client->api->register_event_handler(codes, sizeof codes / sizeof codes[0], NULL, 0, on_event, on_registered, NULL);
+}
+
+/* ---- opening ------------------------------------------------------------------------ */
+
+static uint64_t hash(const char *text)
+{
+    uint64_t value = UINT64_C(0xcbf29ce484222325);
+    while (*text != '\0') value = (value ^ (unsigned char)*text++) * UINT64_C(0x100000001b3);
+    return value;
+}
+
+/*
+ * Takes the place of one rank: a socket name that only one process of a host can have, and that goes with it.
+ * The clones of a rank (workers of torchrun, say, that a rank has started) are on one host.
+ */
+static xep_status_t claim_rank(const char *nspace, const char *rank)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX}; /* sun_path[0] is 0: no file */
+    int length = snprintf(address.sun_path + 1, sizeof address.sun_path - 1, "xep.pmix.%lu.%016lx.%.16s",
+                          (unsigned long)getuid(), (unsigned long)hash(nspace), rank);
+    int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    if (fd < 0) return XEP_OK; /* an aid: where there are no sockets there is no PMIx either */
+    socklen_t bytes = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length);
+    if (bind(fd, (const struct sockaddr *)&address, bytes) == 0) return XEP_OK; /* open until the process ends */
+    close(fd);
+    return xep_fail(XEP_ERR_BOOT,
+                    "another process uses PMIx as rank %s of %s: this one has inherited its environment; start each "
+                    "rank by the launcher, or pass an allgather to xep_group_create() (under torchrun: one over "
+                    "torch.distributed)",
+                    rank, nspace);
+}
+
+/* used_before: something else in this process had initialised PMIx */
+static xep_status_t check_init(const xep_pmix_client_t *client, pmix_status_t ret, int used_before, const char *nspace,
+                               const char *rank)
+{
+    int other = strncmp(client->self.nspace, nspace, PMIX_MAX_NSLEN) != 0;
+    if (other && used_before)
+        return xep_fail(XEP_ERR_BOOT,
+                        "PMIX_NAMESPACE is %s, but PMIx is in use in this process as %s: what initialised it first "
+                        "(MPI?) did so outside the job; create the group before that, or pass an allgather",
+                        nspace, client->self.nspace);
+    if (other || ret == PMIX_ERR_UNREACH)
+        return xep_fail(XEP_ERR_BOOT,
+                        "PMIX_NAMESPACE is %s, but the server of that job does not answer: its launcher has ended, or "
+                        "this environment was inherited; unset PMIX_NAMESPACE to run outside the job",
+                        nspace);
+    if (ret != PMIX_SUCCESS)
+        return xep_fail(XEP_ERR_BOOT, "PMIx_Init as rank %s of %s: %s", rank, nspace, client->api->error_string(ret));
+    return XEP_OK;
+}
+
+static xep_status_t read_nranks(xep_pmix_client_t *client)
+{
+    pmix_proc_t job = client->self;
+    pmix_value_t *value = NULL;
+    job.rank = PMIX_RANK_WILDCARD;
+    pmix_status_t ret = client->api->get(&job, PMIX_JOB_SIZE, NULL, 0, &value);
+    if (ret != PMIX_SUCCESS)
+        return xep_fail(XEP_ERR_BOOT, "the PMIx server does not tell the number of ranks: %s",
+                        client->api->error_string(ret));
+    client->nranks = value->type == PMIX_UINT32 ? value->data.uint32 : 0;
+    free(value);
+    if (client->self.rank < client->nranks) return XEP_OK;
+    return xep_fail(XEP_ERR_BOOT, "the PMIx server says rank %u of %u ranks", client->self.rank, client->nranks);
+}
+
+static xep_status_t open_as(xep_pmix_client_t *client, const char *nspace, const char *rank)
+{
+    client->api = xep_pmix_api();
+    if (client->api == NULL)
+        return xep_fail(XEP_ERR_BOOT, "started by a launcher as rank %s of %s, but there is no PMIx to reach it: %s",
+                        rank, nspace, xep_pmix_path());
+    xep_status_t status = claim_rank(nspace, rank);
+    if (status != XEP_OK) return status;
+    int used_before = client->api->initialized();
+    pmix_status_t ret = client->api->init(&client->self, NULL, 0);
+    status = check_init(client, ret, used_before, nspace, rank);
+    return status == XEP_OK ? read_nranks(client) : status;
+}
+
+/* a forked child runs the exit handlers too */
+static void finalize(void)
+{
+    if (process.client.pid == getpid()) process.client.api->finalize(NULL, 0);
+}
+
+/* PMIx may call on_event() until the process ends, and a program may dlclose() us before: then we stay loaded */
+static void stay_loaded(void)
+{
+    Dl_info info;
+    if (dladdr(&process, &info) != 0 && info.dli_fname != NULL)
+        dlopen(info.dli_fname, RTLD_NOW | RTLD_NOLOAD | RTLD_NODELETE);
+}
+
+static xep_status_t open_once(xep_pmix_client_t *client)
+{
+    const char *nspace = getenv("PMIX_NAMESPACE"), *rank = getenv("PMIX_RANK");
+    if (nspace == NULL || rank == NULL)
+        return xep_fail(XEP_ERR_UNSUPPORTED, "no launcher that serves PMIx has started this process: PMIX_NAMESPACE "
+                                             "and PMIX_RANK are not set");
+    xep_status_t status = open_as(client, nspace, rank);
+    if (status != XEP_OK) return status;
+    client->pid = getpid();
+    stay_loaded();
+    atexit(finalize);
+    watch_for_deaths(client);
+    return XEP_OK;
+}
+
+xep_status_t xep_pmix_client_open(xep_pmix_client_t **client_p)
+{
+    xep_pmix_client_t *client = &process.client;
+    pthread_mutex_lock(&process.lock);
+    if (!process.opened) {
+        process.status = open_once(client);
+        snprintf(process.reason, sizeof process.reason, "%s", process.status == XEP_OK ? "" : xep_last_error());
+        /* a process without a launcher may be given the environment of one yet */
+        process.opened = process.status != XEP_ERR_UNSUPPORTED;
+    }
+    xep_status_t status = process.status;
+    pthread_mutex_unlock(&process.lock);
+    if (status != XEP_OK) return xep_fail(status, "%s", process.reason);
+    if (client->pid != getpid())
+        return xep_fail(XEP_ERR_BOOT, "this process is a fork of rank %u, which alone can use its connection to PMIx",
+                        client->self.rank);
+    *client_p = client;
+    return XEP_OK;
+}

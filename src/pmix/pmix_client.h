@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/** This process as a PMIx client: there is one, from the first use to the end of the process. */
+#ifndef XEP_PMIX_CLIENT_H
+#define XEP_PMIX_CLIENT_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <xep/xep.h>
+
+#include "pmix_api.h"
+
+typedef struct xep_pmix_client {
+    const xep_pmix_api_t *api;
+    pmix_proc_t self;
+    uint32_t nranks;
+    pid_t pid;                  /* that has opened it: a fork of it cannot use the connection */
+    pthread_mutex_t lock;       /* of one exchange: two fences at once over the same ranks are one to PMIx */
+    uint64_t exchanges;         /* so far: the same number on all ranks */
+    int broken;                 /* an exchange was given up; its fence is still under way */
+    _Atomic uint32_t dead_rank; /* UINT32_MAX: none that we know of */
+} xep_pmix_client_t;
+
+/**
+ * Connects to the launcher's server the first time; that attempt's result every time.
+ * XEP_ERR_UNSUPPORTED: no launcher with a server has started this process.
+ */
+xep_status_t xep_pmix_client_open(xep_pmix_client_t **client_p);
+
+/** recv[nranks * bytes] from send[bytes] of every rank of the job; bytes may be 0. Collective, blocking, a barrier. */
+xep_status_t xep_pmix_client_exchange(xep_pmix_client_t *client, const void *send, void *recv, size_t bytes,
+                                      int32_t timeout_ms);
+
+#endif
