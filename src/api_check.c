@@ -1,0 +1,316 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include "api_check.h"
+
+#include <string.h>
+
+#include "error.h"
+
+enum { MAX_THREADS = 1024, MAX_SLOTS = 4096 };
+static const uint64_t MAX_TOKENS = INT32_MAX; /* src_token is an int32 */
+
+/* ---- structs ---- */
+
+xep_status_t xep_check_struct(const char *name, const void *user, void *own, size_t own_size)
+{
+    size_t size;
+    if (user == NULL) return xep_fail(XEP_ERR_INVALID, "%s is NULL", name);
+    memcpy(&size, user, sizeof size);
+    if (size < sizeof size || size > 65536)
+        return xep_fail(XEP_ERR_INVALID, "%s.size is %zu: begin with its _INIT macro", name, size);
+    for (size_t i = own_size; i < size; i++)
+        if (((const unsigned char *)user)[i] != 0)
+            return xep_fail(XEP_ERR_INVALID, "%s has a value at byte %zu, this library knows %zu bytes of it", name, i, own_size);
+    memset(own, 0, own_size);
+    memcpy(own, user, size < own_size ? size : own_size);
+    return XEP_OK;
+}
+
+xep_status_t xep_fill_struct(const char *name, void *user, const void *own, size_t own_size)
+{
+    size_t size;
+    if (user == NULL) return xep_fail(XEP_ERR_INVALID, "%s is NULL", name);
+    memcpy(&size, user, sizeof size);
+    if (size < sizeof size || size > 65536)
+        return xep_fail(XEP_ERR_INVALID, "%s.size is %zu: begin with its _INIT macro", name, size);
+    if (size > sizeof size)
+        memcpy((char *)user + sizeof size, (const char *)own + sizeof size, (size < own_size ? size : own_size) - sizeof size);
+    if (size > own_size) memset((char *)user + own_size, 0, size - own_size);
+    return XEP_OK;
+}
+
+/* ---- pieces ---- */
+
+static xep_status_t check_dtype(const char *name, xep_dtype_t dtype)
+{
+    if (xep_dtype_size(dtype) != 0) return XEP_OK;
+    return xep_fail(XEP_ERR_INVALID, "%s is %d, which is no element type", name, (int)dtype);
+}
+
+/* rows of row_bytes: 0 becomes dense; a stride must hold a row and keep elements aligned */
+static xep_status_t check_stride(const char *name, size_t *stride_p, uint64_t row_bytes, size_t elem)
+{
+    if (*stride_p == 0) *stride_p = row_bytes;
+    if (*stride_p < row_bytes)
+        return xep_fail(XEP_ERR_INVALID, "%s is %zu bytes, a row has %llu", name, *stride_p, (unsigned long long)row_bytes);
+    if (*stride_p % elem != 0)
+        return xep_fail(XEP_ERR_INVALID, "%s is %zu bytes, not a multiple of the %zu of an element", name, *stride_p, elem);
+    return XEP_OK;
+}
+
+static xep_status_t check_pointer(const char *name, const void *pointer, uint64_t tokens, size_t elem)
+{
+    if (pointer == NULL && tokens > 0)
+        return xep_fail(XEP_ERR_INVALID, "%s is NULL, with %llu rows", name, (unsigned long long)tokens);
+    if ((uintptr_t)pointer % elem != 0)
+        return xep_fail(XEP_ERR_INVALID, "%s is not aligned to the %zu bytes of its element", name, elem);
+    return XEP_OK;
+}
+
+/* a matrix of tokens rows; NULL only without rows */
+static xep_status_t check_matrix(const char *name, const char *stride_name, const void *pointer, size_t *stride_p,
+                                 uint64_t rows, uint64_t row_bytes, size_t elem)
+{
+    xep_status_t status = check_pointer(name, pointer, rows, elem);
+    return status == XEP_OK ? check_stride(stride_name, stride_p, row_bytes, elem) : status;
+}
+
+static xep_status_t check_index_type(const char *name, xep_dtype_t *dtype)
+{
+    if (*dtype == XEP_DTYPE_DEFAULT) *dtype = XEP_INT64;
+    if (*dtype == XEP_INT64 || *dtype == XEP_INT32) return XEP_OK;
+    return xep_fail(XEP_ERR_INVALID, "%s is %d: XEP_INT64 and XEP_INT32 are possible", name, (int)*dtype);
+}
+
+/* ---- layout ---- */
+
+xep_status_t xep_check_layout(xep_layout_args_t *args)
+{
+    xep_status_t status = check_index_type("topk_idx_dtype", &args->topk_idx_dtype);
+    if (status != XEP_OK) return status;
+    if (args->nranks == 0) return xep_fail(XEP_ERR_INVALID, "nranks is 0");
+    if (args->experts == 0) return xep_fail(XEP_ERR_INVALID, "experts is 0");
+    if (args->topk == 0) return xep_fail(XEP_ERR_INVALID, "topk is 0");
+    if (args->tokens > MAX_TOKENS)
+        return xep_fail(XEP_ERR_INVALID, "tokens is %llu, at most %llu", (unsigned long long)args->tokens,
+                        (unsigned long long)MAX_TOKENS);
+    if (args->ranks_per_node == 0) args->ranks_per_node = args->nranks;
+    size_t elem = xep_dtype_size(args->topk_idx_dtype);
+    return check_matrix("topk_idx", "topk_idx_stride", args->topk_idx, &args->topk_idx_stride, args->tokens,
+                        (uint64_t)args->topk * elem, elem);
+}
+
+/* ---- buffer ---- */
+
+static xep_status_t check_buffer_types(xep_buffer_params_t *p)
+{
+    if (p->dtype == XEP_DTYPE_DEFAULT) p->dtype = XEP_BF16;
+    if (p->combine_dtype == XEP_DTYPE_DEFAULT) p->combine_dtype = XEP_BF16;
+    if (p->combine_dtype != XEP_BF16 && p->combine_dtype != XEP_FP16 && p->combine_dtype != XEP_FP32)
+        return xep_fail(XEP_ERR_INVALID, "combine_dtype is %d: XEP_BF16, XEP_FP16 and XEP_FP32 are possible", (int)p->combine_dtype);
+    return check_dtype("dtype", p->dtype);
+}
+
+static xep_status_t check_buffer_shape(const xep_buffer_params_t *p, uint32_t nranks)
+{
+    if (nranks == 0) return xep_fail(XEP_ERR_INVALID, "nranks is 0");
+    if (p->experts == 0) return xep_fail(XEP_ERR_INVALID, "experts is 0");
+    if (p->topk == 0 || p->topk > p->experts)
+        return xep_fail(XEP_ERR_INVALID, "topk is %u, it must be 1 to %u (experts)", p->topk, p->experts);
+    if (p->hidden == 0) return xep_fail(XEP_ERR_INVALID, "hidden is 0");
+    if (p->tokens == 0 || p->tokens > MAX_TOKENS)
+        return xep_fail(XEP_ERR_INVALID, "tokens is %llu, it must be 1 to %llu", (unsigned long long)p->tokens,
+                        (unsigned long long)MAX_TOKENS);
+    if (p->slots > MAX_SLOTS) return xep_fail(XEP_ERR_INVALID, "slots is %u, at most %d", p->slots, MAX_SLOTS);
+    if (p->threads == 0 || p->threads > MAX_THREADS)
+        return xep_fail(XEP_ERR_INVALID, "threads is %u, it must be 1 to %d", p->threads, MAX_THREADS);
+    return XEP_OK;
+}
+
+xep_status_t xep_check_buffer(const xep_config_t *config, uint32_t nranks, xep_buffer_params_t *p)
+{
+    if (p->mode == NULL) p->mode = config->mode;
+    if (p->slots == 0) p->slots = 2;
+    if (p->threads == 0) p->threads = config->threads == 0 ? 1 : config->threads;
+    if (p->timeout_ms == 0) p->timeout_ms = config->timeout;
+    xep_status_t status = check_buffer_types(p);
+    return status == XEP_OK ? check_buffer_shape(p, nranks) : status;
+}
+
+/* ---- dispatch ---- */
+
+static xep_status_t check_rows(const xep_buffer_t *buffer, xep_dispatch_args_t *a)
+{
+    const xep_shape_t *shape = &buffer->shape;
+    if (a->dtype == XEP_DTYPE_DEFAULT) a->dtype = buffer->dtype;
+    if (a->hidden == 0) a->hidden = shape->hidden;
+    xep_status_t status = check_dtype("dtype", a->dtype);
+    if (status != XEP_OK) return status;
+    if (a->tokens > shape->tokens)
+        return xep_fail(XEP_ERR_INVALID, "tokens is %llu, the buffer was made for %llu", (unsigned long long)a->tokens,
+                        (unsigned long long)shape->tokens);
+    size_t elem = xep_dtype_size(a->dtype);
+    uint64_t row = (uint64_t)a->hidden * elem, room = (uint64_t)shape->hidden * shape->elem_bytes;
+    if (row > room)
+        return xep_fail(XEP_ERR_INVALID, "a row of hidden %u elements of %zu bytes has %llu bytes, the buffer was made for %llu",
+                        a->hidden, elem, (unsigned long long)row, (unsigned long long)room);
+    return check_matrix("x", "x_stride", a->x, &a->x_stride, a->tokens, row, elem);
+}
+
+static xep_status_t check_routing(const xep_buffer_t *buffer, xep_dispatch_args_t *a)
+{
+    if (a->topk == 0) a->topk = buffer->shape.topk;
+    if (a->topk > buffer->shape.topk)
+        return xep_fail(XEP_ERR_INVALID, "topk is %u, the buffer was made for %u", a->topk, buffer->shape.topk);
+    xep_status_t status = check_index_type("topk_idx_dtype", &a->topk_idx_dtype);
+    if (status != XEP_OK) return status;
+    size_t elem = xep_dtype_size(a->topk_idx_dtype);
+    status = check_matrix("topk_idx", "topk_idx_stride", a->topk_idx, &a->topk_idx_stride, a->tokens,
+                          (uint64_t)a->topk * elem, elem);
+    if (status != XEP_OK) return status;
+    return check_matrix("topk_weights", "topk_weights_stride", a->topk_weights, &a->topk_weights_stride,
+                        a->topk_weights == NULL ? 0 : a->tokens, (uint64_t)a->topk * sizeof(float), sizeof(float));
+}
+
+static xep_status_t check_cached(const xep_buffer_t *buffer, xep_dispatch_args_t *a)
+{
+    const xep_handle_t *h = a->cached;
+    if (h->buffer != buffer) return xep_fail(XEP_ERR_INVALID, "cached is a handle of another buffer");
+    if (h->state != XEP_HANDLE_READY || h->released)
+        return xep_fail(XEP_ERR_INVALID, "cached is a handle that was released, failed, or is not received yet");
+    if (a->topk_idx != NULL) return xep_fail(XEP_ERR_INVALID, "topk_idx must be NULL with cached: the handle has the routing");
+    if (a->tokens != h->tokens)
+        return xep_fail(XEP_ERR_INVALID, "tokens is %llu, the cached dispatch had %llu", (unsigned long long)a->tokens,
+                        (unsigned long long)h->tokens);
+    if (a->topk != 0 && a->topk != h->topk)
+        return xep_fail(XEP_ERR_INVALID, "topk is %u, the cached dispatch had %u", a->topk, h->topk);
+    if (a->topk_weights != NULL)
+        return xep_fail(XEP_ERR_INVALID, "topk_weights must be NULL with cached: they travel with indices");
+    a->topk = h->topk;
+    a->topk_idx_dtype = h->topk_idx_dtype;
+    return XEP_OK;
+}
+
+static xep_status_t check_scales(const xep_buffer_t *buffer, xep_dispatch_args_t *a)
+{
+    if (a->scales_dtype == XEP_DTYPE_DEFAULT) a->scales_dtype = XEP_FP32;
+    if (a->scales_dtype != XEP_FP32 && a->scales_dtype != XEP_INT32)
+        return xep_fail(XEP_ERR_INVALID, "scales_dtype is %d: XEP_FP32 and XEP_INT32 are possible", (int)a->scales_dtype);
+    if (a->nscales > buffer->shape.scales)
+        return xep_fail(XEP_ERR_INVALID, "nscales is %u, the buffer was made for %u (params.scales)", a->nscales,
+                        buffer->shape.scales);
+    if (a->scales == NULL && a->nscales > 0 && a->tokens > 0)
+        return xep_fail(XEP_ERR_INVALID, "scales is NULL, nscales is %u", a->nscales);
+    if (a->scales != NULL && a->nscales == 0) return xep_fail(XEP_ERR_INVALID, "nscales is 0, scales is not NULL");
+    if (a->scales_stride == 0) a->scales_stride = 4;
+    if (a->scales_token_stride == 0) a->scales_token_stride = (ptrdiff_t)a->nscales * 4;
+    if ((uintptr_t)a->scales % 4 != 0 || a->scales_stride % 4 != 0 || a->scales_token_stride % 4 != 0)
+        return xep_fail(XEP_ERR_INVALID, "scales, scales_stride %td and scales_token_stride %td must be multiples of 4",
+                        a->scales_stride, a->scales_token_stride);
+    return XEP_OK;
+}
+
+/* whether the mode does it is the mode's to say; here only what nobody can mean */
+static xep_status_t check_choices(const xep_dispatch_args_t *a)
+{
+    if ((unsigned)a->quant > XEP_QUANT_UE8M0)
+        return xep_fail(XEP_ERR_INVALID, "quant is %d, which is none of XEP_QUANT_*", (int)a->quant);
+    if ((unsigned)a->arrangement > XEP_ROWS_BY_EXPERT_PADDED)
+        return xep_fail(XEP_ERR_INVALID, "arrangement is %d, which is none of XEP_ROWS_*", (int)a->arrangement);
+    if ((a->flags & ~(uint32_t)(XEP_DISPATCH_SCALES_BY_COLUMN | XEP_DISPATCH_SEND_WEIGHTS)) != 0)
+        return xep_fail(XEP_ERR_INVALID, "flags is %#x, which has bits that are none of XEP_DISPATCH_*", a->flags);
+    if (a->reserved != 0) return xep_fail(XEP_ERR_INVALID, "reserved is %u, it must be 0", a->reserved);
+    if (a->quant == XEP_QUANT_NONE) return XEP_OK;
+    if (a->dtype != XEP_BF16 && a->dtype != XEP_FP16 && a->dtype != XEP_FP32)
+        return xep_fail(XEP_ERR_INVALID, "dtype is %d: with quant, XEP_BF16, XEP_FP16 and XEP_FP32 are possible", (int)a->dtype);
+    if (a->nscales != 0) return xep_fail(XEP_ERR_INVALID, "nscales is %u: with quant, the scales come from the cast", a->nscales);
+    return XEP_OK;
+}
+
+static xep_status_t check_after(const xep_buffer_t *buffer, const xep_request_t *after)
+{
+    (void)buffer;
+    if (after != NULL && after->buffer == NULL) return xep_fail(XEP_ERR_INVALID, "after is not a request");
+    return XEP_OK;
+}
+
+xep_status_t xep_check_dispatch(const xep_buffer_t *buffer, xep_dispatch_args_t *a)
+{
+    xep_status_t status = check_rows(buffer, a);
+    if (status == XEP_OK) status = a->cached != NULL ? check_cached(buffer, a) : check_routing(buffer, a);
+    if (status == XEP_OK) status = check_scales(buffer, a);
+    if (status == XEP_OK) status = check_choices(a);
+    if (status == XEP_OK) status = check_after(buffer, a->after);
+    if (status != XEP_OK) return status;
+    if (a->expert_alignment == 0) a->expert_alignment = 1;
+    if (a->capacity > buffer->shape.recv_rows)
+        return xep_fail(XEP_ERR_INVALID, "capacity is %llu rows, a slot has room for %llu", (unsigned long long)a->capacity,
+                        (unsigned long long)buffer->shape.recv_rows);
+    return XEP_OK;
+}
+
+/* ---- combine ---- */
+
+static xep_status_t check_handle(const xep_handle_t *h)
+{
+    if (h->state == XEP_HANDLE_FREE || h->released) return xep_fail(XEP_ERR_INVALID, "handle was released");
+    if (h->state == XEP_HANDLE_FAILED) return xep_fail(XEP_ERR_INVALID, "handle is of a dispatch that failed");
+    if (h->in_flight != NULL)
+        return xep_fail(XEP_ERR_INVALID, "handle has an operation in flight: wait for its request first");
+    return XEP_OK;
+}
+
+static xep_status_t check_combine_rows(const xep_handle_t *h, xep_combine_args_t *a)
+{
+    const xep_shape_t *shape = &h->buffer->shape;
+    if (a->dtype == XEP_DTYPE_DEFAULT) a->dtype = h->buffer->combine_dtype;
+    if (a->dtype != XEP_BF16 && a->dtype != XEP_FP16 && a->dtype != XEP_FP32)
+        return xep_fail(XEP_ERR_INVALID, "dtype is %d: XEP_BF16, XEP_FP16 and XEP_FP32 can be combined", (int)a->dtype);
+    if (a->hidden == 0) a->hidden = shape->hidden;
+    size_t elem = xep_dtype_size(a->dtype);
+    uint64_t row = (uint64_t)a->hidden * elem, room = (uint64_t)shape->hidden * shape->combine_elem_bytes;
+    if (row > room)
+        return xep_fail(XEP_ERR_INVALID, "a row of hidden %u elements of %zu bytes has %llu bytes, the buffer was made for %llu",
+                        a->hidden, elem, (unsigned long long)row, (unsigned long long)room);
+    if (a->x == h->combine_input) a->x = NULL;
+    xep_status_t status = check_matrix("out", "out_stride", a->out, &a->out_stride, h->tokens, row, elem);
+    if (status == XEP_OK && a->x != NULL) status = check_matrix("x", "x_stride", a->x, &a->x_stride, h->recv.rows, row, elem);
+    for (int i = 0; i < 2 && status == XEP_OK; i++)
+        if (a->bias[i] != NULL)
+            status = check_matrix("bias", "bias_stride", a->bias[i], &a->bias_stride[i], h->tokens, row, elem);
+    return status;
+}
+
+static xep_status_t check_combine_weights(const xep_handle_t *h, xep_combine_args_t *a)
+{
+    uint64_t row = (uint64_t)h->topk * sizeof(float);
+    if (a->topk_weights == NULL && a->out_weights == NULL) return XEP_OK;
+    if (a->topk_weights == NULL && h->recv.rows > 0)
+        return xep_fail(XEP_ERR_INVALID, "topk_weights is NULL, out_weights is not");
+    if (a->out_weights == NULL && h->tokens > 0) return xep_fail(XEP_ERR_INVALID, "out_weights is NULL, topk_weights is not");
+    xep_status_t status = check_matrix("topk_weights", "topk_weights_stride", a->topk_weights, &a->topk_weights_stride,
+                                       h->recv.rows, row, sizeof(float));
+    if (status != XEP_OK) return status;
+    return check_matrix("out_weights", "out_weights_stride", a->out_weights, &a->out_weights_stride, h->tokens, row,
+                        sizeof(float));
+}
+
+static xep_status_t check_source_weights(const xep_handle_t *h, xep_combine_args_t *a)
+{
+    if ((a->flags & ~(uint32_t)XEP_COMBINE_LOGFMT) != 0)
+        return xep_fail(XEP_ERR_INVALID, "flags is %#x, which has bits that are none of XEP_COMBINE_*", a->flags);
+    if ((a->flags & XEP_COMBINE_LOGFMT) != 0 && a->dtype != XEP_BF16)
+        return xep_fail(XEP_ERR_INVALID, "dtype is %d: with XEP_COMBINE_LOGFMT, XEP_BF16 is possible", (int)a->dtype);
+    if (a->weights == NULL) return XEP_OK;
+    return check_matrix("weights", "weights_stride", a->weights, &a->weights_stride, h->tokens,
+                        (uint64_t)h->topk * sizeof(float), sizeof(float));
+}
+
+xep_status_t xep_check_combine(const xep_handle_t *h, xep_combine_args_t *a)
+{
+    xep_status_t status = check_handle(h);
+    if (status == XEP_OK) status = check_combine_rows(h, a);
+    if (status == XEP_OK) status = check_combine_weights(h, a);
+    if (status == XEP_OK) status = check_source_weights(h, a);
+    return status == XEP_OK ? check_after(h->buffer, a->after) : status;
+}
