@@ -1,0 +1,352 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/**
+ * The mode "normal": every token once to each rank that owns one of its experts, rows in
+ * (source rank, source token) order; combine sums one row per rank.
+ *
+ * Protocol. A line of mail lies in every heap for every (index, rank); that rank is its only
+ * writer. Its words hold epochs of operations, only grow, are compared with >= and are never
+ * cleared. "Slot of r" is the one r chose for the operation; others may have chosen other ones.
+ *
+ * dispatch, epoch n, turn q; i = q % slots; every rank does:
+ *  1. plan: which tokens go where, from topk_idx alone.
+ *  2. to each rank d: its record (own slot, parameters, rows to every rank, selections of d's
+ *     experts) into d's ring of records [i][self], then  d.mail[i][self].counts = n.
+ *  3. when own mail[i][r].counts >= n for all r: the records are copied out of the heap and
+ *     checked. All ranks now know the R x R matrix of rows and compute the same places and
+ *     the same verdict (agreement, overflow).
+ *  4. unless the verdict is an error: rows and metadata to their final places in the slot of d.
+ *  5. to each d:  d.mail[slot of d][self].done = n.
+ *  6. when own mail[own slot][r].done >= n for all r, and the wire is flushed: done.
+ *
+ * Why a record is never overwritten before it is read: r overwrites d's entry [i][r] in turn
+ * q + slots, which the core begins at r after turn q completed there. That took d's done of
+ * turn q, and d sends it after it has read all records of q, also when the verdict is an error.
+ * The same argument keeps the counts and done words growing.
+ *
+ * combine, epoch n, of a handle; every rank is an owner (of the rows in its slot) and a reader:
+ *  1. owner: until own mail[own slot][r].read >= the epoch of the last combine from that slot,
+ *     for all r (it is drained: nobody reads that input, or that offer, any more).
+ *  2. owner: rows for readers that pull into the slot's input (zero copy: they are there), weights
+ *     likewise; rows for readers that do not are put into the area "returned" of the reader's slot.
+ *  3. owner to each r: the offer, then  r.mail[own slot][self].ready = n.
+ *  4. reader: until mail[slot of d][d].ready >= n for all d. The offers are compared.
+ *  5. reader: out[t] = sum over ranks ascending, read in d's input or in own "returned".
+ *  6. reader to each d:  d.mail[slot of d][self].read = n.  Done when the wire is flushed.
+ *
+ * Why "returned" is never overwritten early: its writer waits for the reader's read of the last
+ * combine of the same handle; a slot gets a new handle only after all of the old one's combines
+ * have completed at the reader, and the writer learns of the new one from the reader's record.
+ *
+ * A reader pulls when it maps the owner. Only the reader knows (mapping need not be mutual), so
+ * its record says it: a record written by plain stores has pulls = 1, one sent by the wire has 0.
+ *
+ * Ordering. Between mapped ranks: rows are stored, streaming stores fenced by the thread that made
+ * them, then the word is stored with release; the reader loads it with acquire. Otherwise
+ * put_signal, ordered after every earlier put to that rank.
+ *
+ * What can go wrong: ranks disagree (XEP_ERR_MISMATCH) or rows do not fit (XEP_ERR_OVERFLOW): steps
+ * 5 and 6 are taken all the same and every rank ends with the same status. A record or an offer that
+ * no correct rank can have written: XEP_ERR_PROTOCOL, at once, nothing of it is used. A rank that
+ * does not come: waiting goes on until the core's deadline.
+ */
+#ifndef XEP_NORMAL_H
+#define XEP_NORMAL_H
+
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <copy.h>
+#include <reduce.h>
+#include <xep/plugin.h>
+
+/* ---- in the heap ------------------------------------------------------------ */
+
+/** Collective parameters, compared in this order: the first three of a combine, all of a dispatch. */
+enum {
+    NORMAL_DTYPE,
+    NORMAL_HIDDEN,
+    NORMAL_HAS_WEIGHTS, /* normal_weights_t */
+    NORMAL_OFFER_PARAMS,
+    NORMAL_TOPK = NORMAL_OFFER_PARAMS,
+    NORMAL_IDX_DTYPE,
+    NORMAL_SCALES,
+    NORMAL_SCALES_DTYPE,
+    NORMAL_CACHED,
+    NORMAL_RECORD_PARAMS
+};
+
+typedef enum { NORMAL_NO_WEIGHTS, NORMAL_WEIGHTS, NORMAL_ANY_WEIGHTS } normal_weights_t; /* any: has no rows to weigh */
+
+/** What a combine brings. In the owner's line of mail at the reader. */
+typedef struct normal_offer {
+    uint64_t epoch;
+    uint32_t params[NORMAL_OFFER_PARAMS];
+    uint32_t reserved;
+} normal_offer_t;
+_Static_assert(sizeof(normal_offer_t) == 24, "wire-visible");
+
+/** One line per (index, rank); written by that rank, read by the heap's owner. */
+typedef struct normal_mail {
+    _Atomic uint64_t counts; /* record of this epoch is in ring entry [index] */
+    _Atomic uint64_t done;   /* all rows of this epoch for the heap owner's slot [index] are there */
+    _Atomic uint64_t ready;  /* combine of this epoch may be read in the writer's slot [index] */
+    _Atomic uint64_t read;   /* combine of this epoch was read from the heap owner's slot [index] */
+    normal_offer_t offer;    /* published by ready */
+    uint64_t reserved;
+} normal_mail_t;
+_Static_assert(sizeof(normal_mail_t) == 64, "a cache line");
+_Static_assert(sizeof(_Atomic uint64_t) == 8, "mail is shared by processes");
+
+/**
+ * What a rank tells another at the start of a dispatch; written by that rank into the ring, read by
+ * the heap's owner. Followed by uint32_t rows[R], to each rank, and selections[L], of each
+ * expert of the heap's owner (both absent from a cached dispatch).
+ */
+typedef struct normal_record {
+    uint64_t epoch;
+    uint64_t routing;  /* epoch of the dispatch this routing was made for: epoch, or that of the cached one */
+    uint64_t tokens;
+    uint64_t capacity; /* rows the writer has room for */
+    uint32_t slot;     /* of the writer, for this dispatch and its combines */
+    uint32_t pulls;    /* 1: the writer maps the heap's owner */
+    uint32_t params[NORMAL_RECORD_PARAMS];
+} normal_record_t;
+_Static_assert(sizeof(normal_record_t) == 72, "wire-visible");
+
+/** Offsets in a heap; the areas of a slot are relative to it. In memory order. */
+typedef struct normal_layout {
+    uint64_t recv_rows;       /* rows of a slot */
+    uint64_t returned_rows;   /* rows that unmapped owners may return to a slot */
+    uint64_t combine_stride;  /* between rows of input and returned */
+    uint64_t mail;            /* [slots][R] normal_mail_t */
+    uint64_t records;         /* [slots][R], record_bytes each */
+    uint64_t record_bytes;
+    uint64_t slots;           /* [slots], slot_bytes each */
+    uint64_t slot_bytes;
+    uint64_t tokens;          /* [recv_rows] int32_t */
+    uint64_t idx;             /* [recv_rows][K] of the dispatch's index type */
+    uint64_t weights;         /* [recv_rows][K] float */
+    uint64_t scales;          /* [recv_rows][scales] */
+    uint64_t x;               /* [recv_rows] rows */
+    uint64_t input_weights;   /* [recv_rows][K] float: pulled by combine */
+    uint64_t input;           /* [recv_rows] rows: pulled by combine */
+    uint64_t returned_weights; /* [returned_rows][K] float: put by unmapped owners */
+    uint64_t returned;        /* [returned_rows] rows: put by unmapped owners */
+    uint64_t bytes;           /* of the heap */
+} normal_layout_t;
+
+/* ---- in private memory ------------------------------------------------------ */
+
+/** A token goes to this rank, as this row of what the rank gets from here. */
+typedef struct normal_dest {
+    uint32_t rank, row;
+} normal_dest_t;
+
+/** Who gets what: made by one dispatch, shared with the cached dispatches that use it again. */
+typedef struct normal_routing {
+    uint32_t refs;         /* slots that use it; 0: free */
+    uint32_t topk;
+    uint64_t epoch;        /* of the dispatch that made it */
+    uint64_t tokens;
+    int32_t *experts;      /* [T][K] or -1 */
+    uint64_t *first;       /* [T + 1] in dests */
+    normal_dest_t *dests;  /* ranks ascending in each token */
+    uint32_t *tokens_to;   /* tokens by (rank, row): only where some rank is not mapped */
+    uint64_t *to_begin;    /* [R + 1] in tokens_to */
+    uint32_t *rows;        /* [R] of this rank to each */
+    uint32_t *selections;  /* [E] of this rank */
+    /* known once the records are in: */
+    uint32_t *rank_rows;   /* [R][R] rows from i to j */
+    uint64_t *src_begin;   /* [R + 1] first row of each source, here */
+    uint64_t *place;       /* [R] first row of this rank, there */
+    uint64_t *local;       /* [L] selections of the local experts, all sources */
+} normal_routing_t;
+
+/** Where the rows of this rank for another go: into its memory, or staging where it is not mapped (x is NULL). */
+typedef struct normal_target {
+    char *x;
+    int32_t *tokens;
+    char *idx;
+    float *weights;
+    char *scales;
+} normal_target_t;
+
+/** Where combine finds what a rank contributes to the tokens of this one. */
+typedef struct normal_source {
+    const char *x;
+    size_t x_stride;
+    const char *weights;
+    size_t weights_stride;
+} normal_source_t;
+
+typedef struct normal_slot {
+    normal_routing_t *routing;
+    uint64_t combined;         /* epoch of the last combine offered from here; 0: none */
+    normal_record_t *from;     /* [R] records as received, checked */
+    normal_offer_t *offers;    /* [R] likewise, of the combine */
+    normal_target_t *targets;  /* [R] of the dispatch */
+    normal_source_t *sources;  /* [R] of the combine */
+    uint64_t *expert_rows;     /* [L] aligned: recv shows it */
+    normal_record_t record;    /* sent to unmapped ranks: unchanged until flushed */
+    normal_offer_t offer;      /* likewise */
+    int32_t *staged_tokens;    /* metadata for unmapped ranks, by (rank, row); NULL where all are mapped */
+    char *staged_idx;
+    float *staged_weights;
+    char *staged_scales;
+} normal_slot_t;
+
+typedef struct normal {
+    const xep_env_t *env;
+    const xep_shape_t *shape;
+    normal_layout_t layout;
+    char **base;               /* [R] heap of a rank; NULL: not mapped */
+    int all_mapped;
+    uint32_t max_dests;        /* of a token: min(K, R) */
+    uint32_t *owner;           /* [E] rank */
+    uint32_t *first_expert;    /* [R + 1] */
+    uint64_t *marks;           /* [(R + 63) / 64] ranks of a token: scratch of the plan */
+    const void **rows;         /* [threads][max_dests + 2] rows to sum: scratch of combine */
+    normal_routing_t *routings; /* [slots] */
+    normal_slot_t *slots;      /* [slots] */
+    void *arena;               /* all of the arrays above */
+} normal_t;
+
+/** How far a sequence of signals or puts to one rank after the other has come. */
+typedef struct normal_cursor {
+    uint32_t peer; /* 0 .. R: rank (self + 1 + peer) % R is next, so that no rank is everyone's first */
+    uint32_t part; /* of what this rank gets */
+    uint64_t row;  /* of this part */
+} normal_cursor_t;
+
+/** Private state of an operation. */
+typedef struct normal_state {
+    uint32_t step;            /* in the steps of its kind */
+    uint32_t arrived;         /* ranks 0 .. arrived - 1 have sent what the step waits for */
+    xep_status_t verdict;     /* XEP_OK, or the error every rank gets */
+    normal_weights_t weights; /* of the group */
+    normal_cursor_t cursor;
+    uint64_t moved;           /* tokens copied to mapped ranks and staged for the others */
+    int told;                 /* mapped ranks have their signal */
+} normal_state_t;
+
+/**
+ * A step of an operation: run takes it as far as it goes. XEP_OK: the next step is due;
+ * XEP_INPROGRESS or an error: run it again.
+ */
+typedef struct normal_step {
+    const char *name; /* what is waited for, in the plural */
+    xep_status_t (*run)(normal_t *mode, xep_op_t *op);
+    /** The word of rank the step waits for, and the value it must reach; NULL: not for words. */
+    const _Atomic uint64_t *(*word)(const normal_t *mode, const xep_op_t *op, uint32_t rank, uint64_t *value_p);
+} normal_step_t;
+
+/** Ends with a step whose run is NULL. */
+extern const normal_step_t normal_dispatch_steps[], normal_combine_steps[];
+
+static inline normal_state_t *normal_state(const xep_op_t *op)
+{
+    return op->state;
+}
+
+static inline const normal_step_t *normal_step(const xep_op_t *op)
+{
+    const normal_step_t *steps = op->kind == XEP_OP_DISPATCH ? normal_dispatch_steps : normal_combine_steps;
+    return &steps[normal_state(op)->step];
+}
+
+/* ---- normal_heap.c: places ---- */
+
+xep_status_t normal_layout_make(const xep_shape_t *shape, normal_layout_t *layout);
+xep_status_t normal_heap_size(const xep_shape_t *shape, uint64_t *bytes_p, uint64_t *recv_rows_p);
+
+/** Offset of an area (layout->x, ...) of a slot of any rank. */
+uint64_t normal_area(const normal_t *mode, uint32_t slot, uint64_t area);
+
+/** Offset of the line of mail that rank writes. */
+uint64_t normal_mail_offset(const normal_t *mode, uint32_t index, uint32_t rank);
+
+/** The line of mail that came from rank. */
+normal_mail_t *normal_mail(const normal_t *mode, uint32_t index, uint32_t rank);
+
+/** Offset of the record of rank in the ring. */
+uint64_t normal_record_offset(const normal_t *mode, uint64_t turn, uint32_t rank);
+
+/** Bytes between rows of this many bytes. */
+static inline size_t normal_row_stride(size_t bytes)
+{
+    return (bytes + 63) & ~(size_t)63;
+}
+
+static inline size_t normal_elem_bytes(xep_dtype_t dtype)
+{
+    static const uint8_t bytes[] = {
+        [XEP_BF16] = 2, [XEP_FP16] = 2, [XEP_FP32] = 4, [XEP_E4M3] = 1, [XEP_E5M2] = 1,
+        [XEP_U8] = 1, [XEP_INT32] = 4, [XEP_INT64] = 8, [XEP_FP64] = 8,
+    };
+    return bytes[dtype];
+}
+
+/** Rows that go to one rank and come back: where those of owner begin in the returned area of reader. */
+uint64_t normal_returned_begin(const normal_t *mode, const normal_routing_t *routing, uint32_t reader, uint32_t owner);
+
+/* ---- normal_plan.c: who gets what ---- */
+
+/** Routes by op's topk_idx. XEP_ERR_INVALID for an index that is no expert and not -1. */
+xep_status_t normal_plan_make(normal_t *mode, xep_op_t *op, normal_routing_t *routing);
+
+/** A routing nobody uses; there is one while the slot of a new dispatch uses none. */
+normal_routing_t *normal_routing_unused(normal_t *mode);
+
+/* ---- normal_records.c: telling and comparing ---- */
+
+void normal_record_make(normal_t *mode, const xep_op_t *op);
+xep_status_t normal_records_post(normal_t *mode, xep_op_t *op);
+
+/** Copies and checks all records; sets the verdict. XEP_OK, or XEP_ERR_PROTOCOL. */
+xep_status_t normal_records_take(normal_t *mode, xep_op_t *op);
+
+/** Compares all offers; sets the verdict. XEP_OK, or XEP_ERR_PROTOCOL. */
+xep_status_t normal_offers_take(normal_t *mode, xep_op_t *op);
+
+/* ---- normal_send.c: signals and puts ---- */
+
+/** Sets a word in the heap of rank, after everything sent to it so far. XEP_OK, XEP_INPROGRESS, or the wire's error. */
+xep_status_t normal_signal(normal_t *mode, uint32_t rank, uint64_t offset, uint64_t value);
+
+/** Until all ranks' words of op's step are there. */
+xep_status_t normal_wait(normal_t *mode, xep_op_t *op);
+
+/** Until the wire has sent what is ours. */
+xep_status_t normal_flush(normal_t *mode, xep_op_t *op);
+
+/** Rows of one array to put to a rank, or the signal that follows them. */
+typedef struct normal_part {
+    int signal;            /* value goes to offset; the rest is not used */
+    int blocked;           /* cannot be sent yet */
+    const char *src;
+    size_t src_stride;
+    const uint32_t *index; /* [rows] source rows; NULL: 0, 1, ... */
+    uint64_t rows;
+    size_t bytes;          /* of a row */
+    uint64_t offset;       /* in the rank's heap */
+    size_t stride;
+    uint64_t value;
+} normal_part_t;
+
+/** Describes part number "number" of what rank gets; 0 when there is no such part. */
+typedef int (*normal_part_fn)(normal_t *mode, const xep_op_t *op, uint32_t rank, uint32_t number, normal_part_t *part);
+
+/** Sends all parts to all ranks, from op's cursor on. XEP_INPROGRESS: blocked, or too much in flight. */
+xep_status_t normal_put_parts(normal_t *mode, xep_op_t *op, normal_part_fn describe);
+
+/* ---- normal.c ---- */
+
+/** Takes op as far as it goes; again and again after its end: the same status. */
+xep_status_t normal_progress(void *mode, xep_op_t *op);
+
+xep_status_t normal_dispatch(void *mode, xep_op_t *op);
+xep_status_t normal_combine(void *mode, xep_op_t *op);
+
+#endif
