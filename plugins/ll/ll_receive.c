@@ -1,0 +1,229 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* Dispatch, as a receiver: what all ranks said, the verdict, the places of rows (steps 4 and 5 of ll.h). */
+#include <string.h>
+
+#include "ll.h"
+
+/* ---- what was said ---- */
+
+static int is_notice_sane(const ll_t *mode, const xep_op_t *op, const ll_notice_t *n)
+{
+    const xep_shape_t *shape = mode->shape;
+    uint64_t elem = ll_elem_bytes((xep_dtype_t)n->dtype), room = (uint64_t)shape->hidden * shape->elem_bytes;
+    int casts = n->quant != XEP_QUANT_NONE;
+    return atomic_load_explicit(&n->epoch, memory_order_relaxed) == op->epoch && n->tokens <= shape->tokens && n->topk >= 1 &&
+           n->topk <= shape->topk && n->slot < shape->slots && n->alignment >= 1 && n->hidden >= 1 && elem != 0 &&
+           n->hidden * elem <= room && n->nscales <= shape->scales && n->quant <= XEP_QUANT_UE8M0 && !(casts && elem < 2) &&
+           n->selections <= (uint64_t)n->tokens * n->topk && n->most <= n->selections;
+}
+
+/* Copies the notices, so that what was checked is what is used, and finds the parcels. */
+static xep_status_t take_notices(ll_t *mode, xep_op_t *op)
+{
+    ll_slot_t *slot = &mode->slots[op->slot];
+    for (uint32_t r = 0; r < mode->shape->nranks; r++) {
+        ll_notice_t *notice = &slot->from[r];
+        memcpy((void *)notice, ll_own(mode, ll_notice_offset(mode, op->turn, r)), sizeof *notice);
+        if (!is_notice_sane(mode, op, notice))
+            return mode->env->fail(mode->env, op, XEP_ERR_PROTOCOL, "rank %u sent a notice that makes no sense", r);
+        ll_parcel_make(mode->shape, notice, &mode->places[r]);
+        mode->parcels[r] = mode->base[r] != NULL ? mode->base[r] + ll_parcel_offset(mode, op->turn)
+                                                 : ll_own(mode, ll_inbox_offset(mode, op->turn, r));
+    }
+    return XEP_OK;
+}
+
+/* ---- the verdict: from what all ranks read alike ---- */
+
+static xep_status_t disagree(ll_t *mode, xep_op_t *op, uint32_t rank, const char *what, uint32_t theirs, uint32_t first)
+{
+    return mode->env->fail(mode->env, op, XEP_ERR_MISMATCH, "rank %u and rank 0 disagree on %s: %u, %u", rank, what, theirs,
+                           first);
+}
+
+static xep_status_t compare_notices(ll_t *mode, xep_op_t *op, const ll_notice_t *from)
+{
+    const ll_notice_t *a = &from[0];
+    for (uint32_t r = 1; r < mode->shape->nranks; r++) {
+        const ll_notice_t *b = &from[r];
+        if (a->dtype != b->dtype) return disagree(mode, op, r, "dtype", b->dtype, a->dtype);
+        if (a->hidden != b->hidden) return disagree(mode, op, r, "hidden", b->hidden, a->hidden);
+        if (a->topk != b->topk) return disagree(mode, op, r, "topk", b->topk, a->topk);
+        if (a->quant != b->quant) return disagree(mode, op, r, "quant", b->quant, a->quant);
+        if (a->nscales != b->nscales) return disagree(mode, op, r, "nscales", b->nscales, a->nscales);
+        if (a->scales_dtype != b->scales_dtype) return disagree(mode, op, r, "scales_dtype", b->scales_dtype, a->scales_dtype);
+        if (a->sends_weights != b->sends_weights)
+            return disagree(mode, op, r, "XEP_DISPATCH_SEND_WEIGHTS", b->sends_weights, a->sends_weights);
+    }
+    return XEP_OK;
+}
+
+static uint64_t align_up(uint64_t rows, uint64_t alignment)
+{
+    return (rows + alignment - 1) / alignment * alignment;
+}
+
+static uint64_t least(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+static uint32_t count_of(const ll_t *mode, uint32_t rank, uint32_t expert)
+{
+    return ((const uint32_t *)(const void *)mode->parcels[rank])[expert];
+}
+
+/* Most rows (padded: of one expert) that rank can get, from the notices alone: enough room for these is enough. */
+static uint64_t rows_at_most(const ll_t *mode, const ll_notice_t *from, uint32_t rank)
+{
+    uint64_t experts = mode->first_expert[rank + 1] - mode->first_expert[rank], rows = 0;
+    for (uint32_t s = 0; s < mode->shape->nranks; s++)
+        rows += from[rank].padded ? from[s].most : least(from[s].selections, experts * from[s].most);
+    return from[rank].padded ? rows : rows + experts * (from[rank].alignment - 1);
+}
+
+/* The same exactly, from the counts. */
+static uint64_t rows_exactly(const ll_t *mode, const ll_notice_t *from, uint32_t rank)
+{
+    uint64_t sum = 0, most = 0;
+    for (uint32_t e = mode->first_expert[rank]; e < mode->first_expert[rank + 1]; e++) {
+        uint64_t rows = 0;
+        for (uint32_t s = 0; s < mode->shape->nranks; s++) rows += count_of(mode, s, e);
+        sum += align_up(rows, from[rank].alignment);
+        if (rows > most) most = rows;
+    }
+    return from[rank].padded ? most : sum;
+}
+
+static xep_status_t check_room(ll_t *mode, xep_op_t *op, const ll_notice_t *from)
+{
+    for (uint32_t r = 0; r < mode->shape->nranks; r++) {
+        if (rows_at_most(mode, from, r) <= from[r].capacity) continue;
+        uint64_t rows = rows_exactly(mode, from, r);
+        if (rows > from[r].capacity)
+            return mode->env->fail(mode->env, op, XEP_ERR_OVERFLOW, "rank %u would get %llu rows%s, it has room for %llu", r,
+                                   (unsigned long long)rows, from[r].padded ? " of one expert" : "",
+                                   (unsigned long long)from[r].capacity);
+    }
+    return XEP_OK;
+}
+
+/* ---- places ---- */
+
+/* Where rows of each (expert, source) begin; XEP_ERR_PROTOCOL for a count that contradicts its notice. */
+static xep_status_t lay_rows(ll_t *mode, xep_op_t *op, uint64_t *rows_p)
+{
+    ll_slot_t *slot = &mode->slots[op->slot];
+    const uint32_t nranks = mode->shape->nranks, first = mode->shape->first_expert;
+    const ll_notice_t *own = &slot->from[mode->shape->rank];
+    uint64_t row = 0, received = 0;
+    for (uint32_t e = 0; e < mode->shape->local_experts; e++) {
+        if (own->padded) row = (uint64_t)e * nranks * mode->shape->tokens;
+        slot->expert_begin[e] = row;
+        for (uint32_t s = 0; s < nranks; s++) {
+            uint32_t count = count_of(mode, s, first + e);
+            if (count > slot->from[s].most)
+                return mode->env->fail(mode->env, op, XEP_ERR_PROTOCOL, "rank %u sends %u rows to expert %u, at most %u to any", s,
+                                       count, first + e, slot->from[s].most);
+            slot->pair_begin[e * nranks + s] = (uint32_t)row; /* used only when all rows fit, and they are fewer than 2^32 */
+            slot->pair_count[e * nranks + s] = count;
+            row += count;
+        }
+        slot->expert_count[e] = row - slot->expert_begin[e];
+        slot->expert_rows[e] = align_up(slot->expert_count[e], own->alignment);
+        received += slot->expert_count[e];
+        row = slot->expert_begin[e] + slot->expert_rows[e];
+    }
+    *rows_p = own->padded ? received : row;
+    return XEP_OK;
+}
+
+static void fill_experts(const ll_t *mode, const xep_op_t *op, uint64_t begin, uint64_t end, int64_t expert)
+{
+    void *idx = ll_own(mode, ll_area(mode, op->slot, mode->layout.idx));
+    if (op->dispatch->topk_idx_dtype == XEP_INT64)
+        for (uint64_t row = begin; row < end; row++) ((int64_t *)idx)[row] = expert;
+    else
+        for (uint64_t row = begin; row < end; row++) ((int32_t *)idx)[row] = (int32_t)expert;
+}
+
+/* A row's index is its expert, its weight 1: combine applies those of the source. Rows that alignment leaves unused, and
+ * those up to the capacity, have no expert. */
+static void fill_metadata(const ll_t *mode, const xep_op_t *op)
+{
+    const ll_slot_t *slot = &mode->slots[op->slot];
+    const xep_recv_t *recv = op->recv;
+    int padded = recv->arrangement == XEP_ROWS_BY_EXPERT_PADDED;
+    for (uint32_t e = 0; e < recv->local_experts; e++) {
+        uint64_t begin = slot->expert_begin[e], end = begin + slot->expert_count[e];
+        fill_experts(mode, op, begin, end, e);
+        if (!padded) fill_experts(mode, op, end, begin + slot->expert_rows[e], -1);
+        for (uint64_t row = begin; row < end && !slot->weights_sent; row++) recv->topk_weights[row] = 1.0f;
+        if (op->dispatch->expert_stats != NULL) op->dispatch->expert_stats[e] += (int32_t)slot->expert_count[e];
+    }
+    if (!padded) fill_experts(mode, op, recv->rows, recv->capacity, -1);
+}
+
+static void fill_recv(ll_t *mode, const xep_op_t *op, uint64_t rows)
+{
+    const ll_slot_t *slot = &mode->slots[op->slot];
+    const xep_dispatch_args_t *args = op->dispatch;
+    const ll_parcel_t *place = &mode->places[mode->shape->rank];
+    const ll_layout_t *at = &mode->layout;
+    int padded = args->arrangement == XEP_ROWS_BY_EXPERT_PADDED, by_column = (args->flags & XEP_DISPATCH_SCALES_BY_COLUMN) != 0;
+    char *own = ll_own(mode, ll_area(mode, op->slot, 0));
+    uint64_t of_expert = mode->shape->nranks * mode->shape->tokens;
+    uint64_t capacity = padded ? mode->shape->local_experts * of_expert : (args->capacity != 0 ? args->capacity : rows);
+    *op->recv = (xep_recv_t){
+        .size = sizeof *op->recv,
+        .arrangement = padded ? XEP_ROWS_BY_EXPERT_PADDED : XEP_ROWS_BY_EXPERT_COMPACT,
+        .rows = rows,
+        .capacity = capacity,
+        .x = own + at->x,
+        .x_stride = ll_row_stride(place->row_bytes),
+        .dtype = args->quant == XEP_QUANT_NONE ? args->dtype : XEP_E4M3,
+        .hidden = args->hidden,
+        .topk = 1,
+        .topk_idx_dtype = args->topk_idx_dtype,
+        .topk_idx = own + at->idx,
+        .topk_weights = (float *)(void *)(own + at->weights),
+        .scales = place->scale_words != 0 ? own + at->scales : NULL,
+        .nscales = (uint32_t)place->scale_words,
+        .scales_dtype = args->quant == XEP_QUANT_NONE ? args->scales_dtype : args->quant == XEP_QUANT_UE8M0 ? XEP_INT32 : XEP_FP32,
+        .src_token = (int32_t *)(void *)(own + at->tokens),
+        .first_expert = mode->shape->first_expert,
+        .local_experts = mode->shape->local_experts,
+        .expert_rows = slot->expert_rows,
+        .scales_token_stride = by_column ? 4 : (ptrdiff_t)place->scale_words * 4,
+        .scales_stride = by_column ? (ptrdiff_t)(padded ? of_expert : capacity) * 4 : 4,
+        .quant = args->quant,
+        .expert_begin = slot->expert_begin,
+        .expert_count = slot->expert_count,
+        .pair_begin = slot->pair_begin,
+        .pair_count = slot->pair_count,
+    };
+}
+
+xep_status_t ll_receive(ll_t *mode, xep_op_t *op)
+{
+    ll_state_t *state = ll_state(op);
+    const ll_notice_t *from = mode->slots[op->slot].from;
+    uint64_t rows = 0;
+    xep_status_t status = take_notices(mode, op);
+    if (status != XEP_OK) return status;
+    state->verdict = compare_notices(mode, op, from);
+    if (state->verdict != XEP_OK) return XEP_OK;
+    status = lay_rows(mode, op, &rows);
+    if (status != XEP_OK) return status;
+    op->recv->rows = rows;
+    if (op->dispatch->recv_rows_p != NULL) *op->dispatch->recv_rows_p = rows;
+    state->verdict = check_room(mode, op, from);
+    if (state->verdict != XEP_OK) return XEP_OK;
+    status = ll_pick_rows(mode, op);
+    if (status != XEP_OK) return status;
+    fill_recv(mode, op, rows);
+    fill_metadata(mode, op);
+    ll_place_rows(mode, op);
+    return XEP_OK;
+}
