@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/**
+ * Routing generator: which experts each token of each rank selects, and with what weights.
+ *
+ * A token's selections are drawn from its own stream in this order, u being the next number:
+ *   1. the selections, as the kind below says; a repeated one is drawn again;
+ *   2. K weights, ((u >> 40) + 1) / 2^24: fp32 in (0, 1], not normalised;
+ *   3. with a mask only: one u for each selection, u % 1000 < mask makes it -1 (its weight stays).
+ *
+ *   uniform      expert u % E
+ *   group:G,N    first N distinct of G groups, u % G each; then group chosen[u % N], its
+ *                expert (u >> 32) % (E / G)
+ *   zipf:S       the n-th most popular expert is drawn in proportion to 1 / n^S among those
+ *                not yet selected; which expert is n-th is shuffled by the seed
+ *   one-rank     K distinct experts of rank 0; where it owns fewer, those and then -1
+ *   self         K distinct experts of the token's own rank; where it owns fewer, those and then -1
+ *   file:PATH    lines "RANK TOKEN E0 E1 ..", at most K experts, -1 for none; what is left out is -1;
+ *                "#" starts a comment. A rank has as many tokens as its highest TOKEN says, plus 1.
+ */
+#ifndef TOOL_ROUTING_H
+#define TOOL_ROUTING_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum { TOOL_MAX_GROUPS = 1024 };
+
+typedef enum {
+    TOOL_ROUTE_UNIFORM,
+    TOOL_ROUTE_GROUP,
+    TOOL_ROUTE_ZIPF,
+    TOOL_ROUTE_ONE_RANK,
+    TOOL_ROUTE_SELF,
+    TOOL_ROUTE_FILE
+} tool_route_kind_t;
+
+/** A routing's name, taken apart. */
+typedef struct tool_route_spec {
+    tool_route_kind_t kind;
+    uint32_t groups, topk_groups; /* group */
+    double exponent;              /* zipf */
+    const char *path;             /* file; points into the text parsed */
+} tool_route_spec_t;
+
+/** Takes "group:8,4" and the like apart. 0, or -1 and a sentence in why. */
+int tool_route_parse(const char *text, tool_route_spec_t *spec_p, char *why, size_t why_bytes);
+
+typedef struct tool_routing_params {
+    tool_route_spec_t spec;
+    uint64_t seed;
+    uint32_t nranks;
+    uint32_t experts;
+    uint32_t topk;
+    uint32_t mask;             /* selections of 1000 that become -1 */
+    uint64_t tokens;           /* of each rank; with file: the most a rank may have, 0: any number */
+    const uint64_t *tokens_of; /* [nranks] or NULL: tokens of each rank, when they differ */
+} tool_routing_params_t;
+
+typedef struct tool_routing {
+    tool_routing_params_t params; /* tokens_of is never NULL here */
+    uint64_t tokens;              /* most of any rank */
+    uint64_t *tokens_of;          /* [nranks] */
+    uint32_t *popular;            /* [experts] zipf: experts by falling popularity */
+    uint64_t *popularity;         /* [experts] zipf: in that order */
+    uint64_t popularity_sum;
+    int32_t *table;        /* file: [sum of tokens][topk] */
+    uint64_t *table_begin; /* [nranks] file: first row of a rank */
+} tool_routing_t;
+
+/** 0, or -1 and a sentence in why. Reads the file, if any. */
+int tool_routing_create(const tool_routing_params_t *params, tool_routing_t **routing_p, char *why, size_t why_bytes);
+void tool_routing_destroy(tool_routing_t *routing);
+
+/** Selections [K] and weights [K] of a token. */
+void tool_route(const tool_routing_t *routing, uint32_t rank, uint64_t token, int32_t *idx, float *weights);
+
+/** First expert of a rank, and how many it owns: blocks, the first E % R ranks own one more. */
+void tool_experts_of(const tool_routing_t *routing, uint32_t rank, uint32_t *first_p, uint32_t *count_p);
+
+/** The rank that owns an expert. */
+uint32_t tool_owner(const tool_routing_t *routing, uint32_t expert);
+
+/** The distinct ranks of K selections, ascending, into ranks [K]; returns how many. */
+uint32_t tool_destinations(const tool_routing_t *routing, const int32_t *idx, uint32_t *ranks);
+
+/** What a routing moves. */
+typedef struct tool_traffic {
+    uint64_t selections; /* that are not -1 */
+    uint64_t rows;       /* distinct (token, rank) pairs */
+    uint64_t own_rows;   /* of these, to the token's own rank */
+    uint64_t most_rows;  /* received by any one rank */
+    uint64_t own_selections;  /* of selections, those of experts of the token's own rank */
+    uint64_t most_selections; /* of any one rank's experts */
+} tool_traffic_t;
+
+/** Routes every token of every rank. rank_rows [R][R]: rows from rank i to rank j; may be NULL. */
+void tool_routing_count(const tool_routing_t *routing, uint32_t *rank_rows, tool_traffic_t *traffic_p);
+
+/** Reads a routing file into routing->table; called by tool_routing_create(). */
+int tool_route_file_read(tool_routing_t *routing, char *why, size_t why_bytes);
+
+#endif

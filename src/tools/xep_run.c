@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/** xep_run: starts the ranks of a job on this machine; a PMIx server and nothing else. */
+#define _GNU_SOURCE
+#include "xep_run.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <time.h>
+#include <unistd.h>
+
+void run_say(const char *format, ...)
+{
+    char text[1024];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    fprintf(stderr, "xep_run: %s\n", text);
+}
+
+int64_t run_now_ms(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+/* 0, or the exit status after a message */
+static int start_rank(run_job_t *job, uint32_t rank, const sigset_t *signals)
+{
+    int status = RUN_EXIT_SELF, error;
+    char **env = run_environ_make(job->options);
+    if (env == NULL) {
+        run_say("out of memory");
+        return status;
+    }
+    if (run_server_environ(job->server, rank, &env) != 0) goto out;
+    error = run_spawn(job->options, rank, env, job->output, signals, &job->pids[rank]);
+    if (error != 0) {
+        run_say("cannot run %s: %s", job->options->program[0], strerror(error));
+        status = RUN_EXIT_EXEC;
+        goto out;
+    }
+    run_keeper_tell(job->keeper, job->pids[rank]);
+    job->running++;
+    status = 0;
+out:
+    run_environ_free(env);
+    return status;
+}
+
+static void start_ranks(run_job_t *job, const sigset_t *signals)
+{
+    for (uint32_t i = 0; i < job->options->nranks && job->verdict == 0; i++)
+        job->verdict = start_rank(job, i, signals);
+    if (job->output != NULL && run_output_start(job->output) != 0) job->verdict = RUN_EXIT_SELF;
+    if (job->verdict != 0) run_watch_stop(job, SIGTERM);
+}
+
+/* signals: of ranks. Returns the exit status. */
+static int run_job(const run_options_t *options, run_keeper_t *keeper, int signal_fd, const sigset_t *signals)
+{
+    run_job_t job = {.options = options,
+                     .keeper = keeper,
+                     .signal_fd = signal_fd,
+                     .limit_at = options->limit_ms == 0 ? INT64_MAX : run_now_ms() + options->limit_ms,
+                     .kill_at = INT64_MAX};
+    job.pids = calloc(options->nranks, sizeof *job.pids);
+    if (job.pids == NULL) return RUN_EXIT_SELF;
+    if (run_server_open(options->nranks, keeper->dir, &job.server) != 0) return RUN_EXIT_SELF;
+    if (options->label && run_output_open(options->nranks, &job.output) != 0) return RUN_EXIT_SELF;
+    start_ranks(&job, signals);
+    run_watch_ranks(&job);
+    run_spawn_sweep(keeper->pid, job.kill_at == INT64_MAX ? 0 : job.kill_at);
+    run_watch_output(&job);
+    return job.verdict;
+}
+
+int main(int argc, char **argv)
+{
+    run_options_t options;
+    run_keeper_t keeper = {.dir = ""};
+    sigset_t watched, inherited;
+    int status = run_options_parse(&options, argc, argv);
+    if (status >= 0) return status;
+
+    /* blocked before the server's thread exists, which must not take them; ranks get the mask that we had */
+    run_watch_signals(&watched);
+    sigprocmask(SIG_BLOCK, &watched, &inherited);
+    signal(SIGPIPE, SIG_IGN);
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+    int signal_fd = signalfd(-1, &watched, SFD_CLOEXEC | SFD_NONBLOCK);
+
+    status = RUN_EXIT_SELF;
+    if (run_keeper_open(&keeper) == 0) {
+        status = run_job(&options, &keeper, signal_fd, &inherited);
+        run_keeper_close(&keeper);
+    }
+    /* without PMIx_server_finalize, which can spin for ever (4.2.2, after a group operation with a time limit),
+     * and without the destructors that a thread of the library would meet: nothing is left to be undone */
+    fflush(NULL);
+    _exit(status);
+}
