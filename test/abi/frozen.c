@@ -1,0 +1,274 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/**
+ * The layout of every public struct, frozen: programs and modes are compiled with these numbers.
+ * Structs with a size grow at their end only; then the new size and fields are added here. A change of
+ * one of plugin.h or wire.h is also a new XEP_PLUGIN_ABI. Checked by the compiler, where pointers have 64 bits.
+ */
+#include <stdint.h>
+#include <stdio.h>
+
+#include <xep/plugin.h>
+
+#define SIZE(_struct, _bytes) _Static_assert(sizeof(_struct) == (_bytes), #_struct " has another size than " #_bytes)
+#define AT(_struct, _field, _offset)                                                                                \
+    _Static_assert(offsetof(_struct, _field) == (_offset), #_struct "." #_field " is elsewhere than " #_offset)
+
+#if UINTPTR_MAX == UINT64_MAX
+
+SIZE(xep_library_info_t, 72);
+AT(xep_library_info_t, size, 0);
+AT(xep_library_info_t, version, 8);
+AT(xep_library_info_t, build, 16);
+AT(xep_library_info_t, library_path, 24);
+AT(xep_library_info_t, ucx_version, 32);
+AT(xep_library_info_t, ucx_path, 40);
+AT(xep_library_info_t, pmix_version, 48);
+AT(xep_library_info_t, pmix_path, 56);
+AT(xep_library_info_t, simd, 64);
+
+SIZE(xep_group_params_t, 40);
+AT(xep_group_params_t, size, 0);
+AT(xep_group_params_t, allgather, 8);
+AT(xep_group_params_t, allgather_ctx, 16);
+AT(xep_group_params_t, rank, 24);
+AT(xep_group_params_t, nranks, 28);
+AT(xep_group_params_t, timeout_ms, 32);
+
+SIZE(xep_group_info_t, 32);
+AT(xep_group_info_t, size, 0);
+AT(xep_group_info_t, rank, 8);
+AT(xep_group_info_t, nranks, 12);
+AT(xep_group_info_t, node, 16);
+AT(xep_group_info_t, nnodes, 20);
+AT(xep_group_info_t, boot, 24);
+
+SIZE(xep_peer_info_t, 24);
+AT(xep_peer_info_t, size, 0);
+AT(xep_peer_info_t, node, 8);
+AT(xep_peer_info_t, mapped, 12);
+AT(xep_peer_info_t, transport, 16);
+
+SIZE(xep_layout_args_t, 56);
+AT(xep_layout_args_t, size, 0);
+AT(xep_layout_args_t, tokens, 8);
+AT(xep_layout_args_t, topk, 16);
+AT(xep_layout_args_t, experts, 20);
+AT(xep_layout_args_t, nranks, 24);
+AT(xep_layout_args_t, ranks_per_node, 28);
+AT(xep_layout_args_t, topk_idx, 32);
+AT(xep_layout_args_t, topk_idx_stride, 40);
+AT(xep_layout_args_t, topk_idx_dtype, 48);
+
+SIZE(xep_layout_t, 40);
+AT(xep_layout_t, size, 0);
+AT(xep_layout_t, tokens_per_rank, 8);
+AT(xep_layout_t, tokens_per_node, 16);
+AT(xep_layout_t, tokens_per_expert, 24);
+AT(xep_layout_t, token_in_rank, 32);
+
+SIZE(xep_buffer_params_t, 72);
+AT(xep_buffer_params_t, size, 0);
+AT(xep_buffer_params_t, mode, 8);
+AT(xep_buffer_params_t, experts, 16);
+AT(xep_buffer_params_t, topk, 20);
+AT(xep_buffer_params_t, hidden, 24);
+AT(xep_buffer_params_t, scales, 28);
+AT(xep_buffer_params_t, tokens, 32);
+AT(xep_buffer_params_t, recv_rows, 40);
+AT(xep_buffer_params_t, dtype, 48);
+AT(xep_buffer_params_t, combine_dtype, 52);
+AT(xep_buffer_params_t, slots, 56);
+AT(xep_buffer_params_t, threads, 60);
+AT(xep_buffer_params_t, timeout_ms, 64);
+
+SIZE(xep_buffer_size_t, 24);
+AT(xep_buffer_size_t, size, 0);
+AT(xep_buffer_size_t, bytes, 8);
+AT(xep_buffer_size_t, recv_rows, 16);
+
+SIZE(xep_buffer_info_t, 56);
+AT(xep_buffer_info_t, size, 0);
+AT(xep_buffer_info_t, mode, 8);
+AT(xep_buffer_info_t, bytes, 16);
+AT(xep_buffer_info_t, recv_rows, 24);
+AT(xep_buffer_info_t, slots, 32);
+AT(xep_buffer_info_t, free_slots, 36);
+AT(xep_buffer_info_t, threads, 40);
+AT(xep_buffer_info_t, mapped_peers, 44);
+AT(xep_buffer_info_t, operations, 48);
+
+SIZE(xep_dispatch_args_t, 192);
+AT(xep_dispatch_args_t, size, 0);
+AT(xep_dispatch_args_t, tokens, 8);
+AT(xep_dispatch_args_t, x, 16);
+AT(xep_dispatch_args_t, x_stride, 24);
+AT(xep_dispatch_args_t, dtype, 32);
+AT(xep_dispatch_args_t, hidden, 36);
+AT(xep_dispatch_args_t, topk, 40);
+AT(xep_dispatch_args_t, topk_idx, 48);
+AT(xep_dispatch_args_t, topk_idx_stride, 56);
+AT(xep_dispatch_args_t, topk_idx_dtype, 64);
+AT(xep_dispatch_args_t, topk_weights, 72);
+AT(xep_dispatch_args_t, topk_weights_stride, 80);
+AT(xep_dispatch_args_t, scales, 88);
+AT(xep_dispatch_args_t, nscales, 96);
+AT(xep_dispatch_args_t, scales_dtype, 100);
+AT(xep_dispatch_args_t, scales_token_stride, 104);
+AT(xep_dispatch_args_t, scales_stride, 112);
+AT(xep_dispatch_args_t, expert_alignment, 120);
+AT(xep_dispatch_args_t, capacity, 128);
+AT(xep_dispatch_args_t, cached, 136);
+AT(xep_dispatch_args_t, after, 144);
+AT(xep_dispatch_args_t, timeout_ms, 152);
+AT(xep_dispatch_args_t, recv_rows_p, 160);
+AT(xep_dispatch_args_t, quant, 168);
+AT(xep_dispatch_args_t, arrangement, 172);
+AT(xep_dispatch_args_t, flags, 176);
+AT(xep_dispatch_args_t, reserved, 180);
+AT(xep_dispatch_args_t, expert_stats, 184);
+
+SIZE(xep_recv_t, 192);
+AT(xep_recv_t, size, 0);
+AT(xep_recv_t, arrangement, 8);
+AT(xep_recv_t, rows, 16);
+AT(xep_recv_t, capacity, 24);
+AT(xep_recv_t, x, 32);
+AT(xep_recv_t, x_stride, 40);
+AT(xep_recv_t, dtype, 48);
+AT(xep_recv_t, hidden, 52);
+AT(xep_recv_t, topk, 56);
+AT(xep_recv_t, topk_idx_dtype, 60);
+AT(xep_recv_t, topk_idx, 64);
+AT(xep_recv_t, topk_weights, 72);
+AT(xep_recv_t, scales, 80);
+AT(xep_recv_t, nscales, 88);
+AT(xep_recv_t, scales_dtype, 92);
+AT(xep_recv_t, src_token, 96);
+AT(xep_recv_t, src_begin, 104);
+AT(xep_recv_t, rank_rows, 112);
+AT(xep_recv_t, first_expert, 120);
+AT(xep_recv_t, local_experts, 124);
+AT(xep_recv_t, expert_rows, 128);
+AT(xep_recv_t, scales_token_stride, 136);
+AT(xep_recv_t, scales_stride, 144);
+AT(xep_recv_t, quant, 152);
+AT(xep_recv_t, reserved, 156);
+AT(xep_recv_t, expert_begin, 160);
+AT(xep_recv_t, expert_count, 168);
+AT(xep_recv_t, pair_begin, 176);
+AT(xep_recv_t, pair_count, 184);
+
+SIZE(xep_combine_args_t, 144);
+AT(xep_combine_args_t, size, 0);
+AT(xep_combine_args_t, x, 8);
+AT(xep_combine_args_t, x_stride, 16);
+AT(xep_combine_args_t, dtype, 24);
+AT(xep_combine_args_t, hidden, 28);
+AT(xep_combine_args_t, topk_weights, 32);
+AT(xep_combine_args_t, topk_weights_stride, 40);
+AT(xep_combine_args_t, bias, 48);
+AT(xep_combine_args_t, bias_stride, 64);
+AT(xep_combine_args_t, out, 80);
+AT(xep_combine_args_t, out_stride, 88);
+AT(xep_combine_args_t, out_weights, 96);
+AT(xep_combine_args_t, out_weights_stride, 104);
+AT(xep_combine_args_t, after, 112);
+AT(xep_combine_args_t, timeout_ms, 120);
+AT(xep_combine_args_t, flags, 124);
+AT(xep_combine_args_t, weights, 128);
+AT(xep_combine_args_t, weights_stride, 136);
+
+SIZE(xep_shape_t, 64);
+AT(xep_shape_t, rank, 0);
+AT(xep_shape_t, nranks, 4);
+AT(xep_shape_t, experts, 8);
+AT(xep_shape_t, first_expert, 12);
+AT(xep_shape_t, local_experts, 16);
+AT(xep_shape_t, topk, 20);
+AT(xep_shape_t, hidden, 24);
+AT(xep_shape_t, scales, 28);
+AT(xep_shape_t, elem_bytes, 32);
+AT(xep_shape_t, combine_elem_bytes, 36);
+AT(xep_shape_t, slots, 40);
+AT(xep_shape_t, tokens, 48);
+AT(xep_shape_t, recv_rows, 56);
+
+SIZE(xep_op_t, 64);
+AT(xep_op_t, kind, 0);
+AT(xep_op_t, slot, 4);
+AT(xep_op_t, cached_slot, 8);
+AT(xep_op_t, epoch, 16);
+AT(xep_op_t, turn, 24);
+AT(xep_op_t, dispatch, 32);
+AT(xep_op_t, combine, 40);
+AT(xep_op_t, recv, 48);
+AT(xep_op_t, state, 56);
+
+SIZE(xep_env_t, 88);
+AT(xep_env_t, size, 0);
+AT(xep_env_t, shape, 8);
+AT(xep_env_t, heap, 16);
+AT(xep_env_t, heap_bytes, 24);
+AT(xep_env_t, wire, 32);
+AT(xep_env_t, threads, 40);
+AT(xep_env_t, simd, 44);
+AT(xep_env_t, stream_bytes, 48);
+AT(xep_env_t, parallel, 56);
+AT(xep_env_t, prefault, 64);
+AT(xep_env_t, fail, 72);
+AT(xep_env_t, log, 80);
+
+SIZE(xep_plugin_t, 104);
+AT(xep_plugin_t, abi, 0);
+AT(xep_plugin_t, size, 4);
+AT(xep_plugin_t, env_size, 8);
+AT(xep_plugin_t, op_bytes, 12);
+AT(xep_plugin_t, wire_ops_size, 16);
+AT(xep_plugin_t, op_size, 20);
+AT(xep_plugin_t, name, 24);
+AT(xep_plugin_t, brief, 32);
+AT(xep_plugin_t, heap_size, 40);
+AT(xep_plugin_t, open, 48);
+AT(xep_plugin_t, close, 56);
+AT(xep_plugin_t, dispatch, 64);
+AT(xep_plugin_t, combine, 72);
+AT(xep_plugin_t, progress, 80);
+AT(xep_plugin_t, input, 88);
+AT(xep_plugin_t, explain, 96);
+
+SIZE(xep_wire_ops_t, 56);
+AT(xep_wire_ops_t, size, 0);
+AT(xep_wire_ops_t, map, 8);
+AT(xep_wire_ops_t, put, 16);
+AT(xep_wire_ops_t, put_signal, 24);
+AT(xep_wire_ops_t, get, 32);
+AT(xep_wire_ops_t, flush, 40);
+AT(xep_wire_ops_t, progress, 48);
+
+SIZE(xep_wire_t, 8);
+AT(xep_wire_t, ops, 0);
+
+SIZE(xep_status_t, 4);
+SIZE(xep_dtype_t, 4);
+
+#endif
+
+_Static_assert(XEP_PLUGIN_ABI == 1, "XEP_PLUGIN_ABI changed: so did something above");
+_Static_assert(XEP_BF16 == 1 && XEP_FP16 == 2 && XEP_FP32 == 3 && XEP_E4M3 == 4 && XEP_E5M2 == 5 && XEP_U8 == 6 &&
+                   XEP_INT32 == 7 && XEP_INT64 == 8 && XEP_FP64 == 9,
+               "a dtype has another value");
+_Static_assert(XEP_OK == 0 && XEP_INPROGRESS == 1 && XEP_ERR_INVALID == -1 && XEP_ERR_NO_MEMORY == -2 &&
+                   XEP_ERR_UNSUPPORTED == -3 && XEP_ERR_MISMATCH == -4 && XEP_ERR_BUSY == -5 && XEP_ERR_OVERFLOW == -6 &&
+                   XEP_ERR_TIMEOUT == -7 && XEP_ERR_PEER == -8 && XEP_ERR_BOOT == -9 && XEP_ERR_TRANSPORT == -10 &&
+                   XEP_ERR_PLUGIN == -11 && XEP_ERR_PROTOCOL == -12 && XEP_ERR_ABORTED == -13 && XEP_ERR_BROKEN == -14,
+               "a status has another value");
+_Static_assert(XEP_LOG_ERROR == 0 && XEP_LOG_WARN == 1 && XEP_LOG_INFO == 2 && XEP_LOG_DEBUG == 3, "a log level has another value");
+_Static_assert(XEP_ROWS_BY_RANK == 1, "an arrangement has another value");
+_Static_assert(XEP_SIMD_SCALAR == 0 && XEP_SIMD_AVX2 == 1 && XEP_SIMD_AVX512 == 2, "an instruction set has another value");
+
+int main(void)
+{
+    puts("1..1\nok 1 - the layouts this was compiled with");
+    return 0;
+}

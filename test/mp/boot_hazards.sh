@@ -1,0 +1,54 @@
+#!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
+# The bootstrap over PMIx where something is wrong: each case is an error that says so, in bounded time.
+. "${srcdir:-.}/test/mp/run.bash"
+
+# what another launcher may have left in our own environment
+unset $(env | sed -n 's/^\(\(PMIX\|PMI\|OMPI\|SLURM\|TORCHELASTIC\)_[A-Za-z0-9_]*\)=.*/\1/p') RANK WORLD_SIZE LOCAL_RANK
+
+# no launcher at all
+expect 0 '^single 0/1$' "$client" open
+expect 1 'PMIX_NAMESPACE and PMIX_RANK are not set' "$client" sizes
+# a launcher that serves no PMIx: never a silent group of one
+expect 3 'SLURM_STEP_NUM_TASKS says .* 4 ranks.*srun --mpi=pmix' env SLURM_STEP_NUM_TASKS=4 SLURM_NTASKS=4 "$client" open
+expect 3 'WORLD_SIZE says .* 2 ranks.*torch.distributed' env WORLD_SIZE=2 RANK=1 "$client" open
+expect 0 '^single 0/1$' env SLURM_NTASKS=4 "$client" open
+# nor a job of one over PMIx where the environment says more
+expect 3 'WORLD_SIZE says' "$run" -n 1 -x WORLD_SIZE=2 -x RANK=0 "$client" open
+
+# the environment of a job that has ended
+"$run" -n 1 env </dev/null | grep ^PMIX_ >"$tmp/stale"
+expect 3 'server of that job does not answer.*unset PMIX_NAMESPACE' env $(cat "$tmp/stale") "$client" open
+expect 1 'server of that job does not answer' env $(cat "$tmp/stale") "$client" sizes
+
+# a launcher, but no libpmix: a file of that name which is none is found first
+mkdir "$tmp/lib"
+echo nothing >"$tmp/lib/libpmix.so.2"
+expect 3 'no PMIx to reach it: .*libpmix.so.2' "$run" -n 1 -x LD_LIBRARY_PATH="$tmp/lib:${LD_LIBRARY_PATH:-}" "$client" open
+expect 0 '^ \| .*libpmix.so.2' env LD_LIBRARY_PATH="$tmp/lib:${LD_LIBRARY_PATH:-}" "$client" version
+expect 0 '^single 0/1$' env LD_LIBRARY_PATH="$tmp/lib:${LD_LIBRARY_PATH:-}" "$client" open
+expect 0 '^OpenPMIx .* \| .*libpmix' "$client" version
+
+# torchrun inside a job: its workers are clones of one rank
+expect 3 'torchrun says rank 3 of 4 ranks, PMIx says rank 0 of 2' \
+    "$run" -k -n 2 -x TORCHELASTIC_RUN_ID=a -x RANK=3 -x WORLD_SIZE=4 "$client" open
+expect 0 '^pmix 1/2$' "$run" -n 2 sh -c 'LOCAL_RANK=$PMIX_RANK RANK=$PMIX_RANK WORLD_SIZE=2 exec "$0" open' "$client"
+# clones of a rank by anybody: the first is the rank, the second is told, and the first goes on unharmed
+expect 0 'another process uses PMIx as rank 1 of xep_run' "$run" -n 2 sh -c \
+    '"$0" barrier & first=$!; sleep 0.3; "$0" open; [ $? -eq 3 ] && wait $first' "$client"
+# one after the other is fine, as far as the server goes
+expect 0 '^pmix 0/1$' "$run" -n 1 sh -c '"$0" open && "$0" open' "$client"
+
+# a rank that ends: the others are told by name
+for how in kill status exit; do
+    case $how in kill) status=137 ;; status) status=9 ;; exit) status=0 ;; esac
+    expect $status 'then XEP_ERR_PEER: rank 1 is dead' "$run" -k -n 3 "$client" die 1 $how
+    [ "$(grep -c '^dead_rank 1$' "$tmp/out")" -eq 2 ] || wrong "die $how: not both others know: $(cat "$tmp/out")"
+done
+# one that does not come: the deadline holds, and the exchange cannot be repeated by half of the ranks
+expect 0 '^XEP_ERR_TIMEOUT after [1-4]\.[0-9] s: exchange 1 over PMIx: not all of 3 ranks' \
+    env XEP_TEST_TIMEOUT_MS=1500 "$run" -k -n 3 "$client" late 1
+# one that gives another size
+expect 0 '^XEP_ERR_MISMATCH: rank 0 gave 16 bytes to an exchange of 32$' "$run" -n 2 "$client" mismatch
+# one of more bytes than a server takes as one value, which would crash it
+expect 0 '^ok$' "$run" -n 2 sh -c '"$0" large && echo ok' "$client"

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# Sourced by the tests of launchers: the same small programs under each, and what they must say.
+set -u
+tmp=$(mktemp -d) || exit 99
+trap 'cleanup; rm -rf "$tmp"' EXIT
+trap 'exit 143' TERM INT HUP
+failed=0
+export XEP_TIMEOUT=${XEP_TIMEOUT:-60s}
+
+# a test that has more to clean up defines its own
+cleanup() { :; }
+
+skip() {
+    echo "skipped: $*"
+    exit 77
+}
+
+# run NAME COMMAND...: its output into $tmp/out, its status into $status; never longer than two minutes; a signal to this
+# test's process group reaches the command too, so that cleanup comes before the end
+run() {
+    name=$1
+    shift
+    echo "== $name"
+    timeout --foreground -k 10 120 "$@" >"$tmp/out" 2>"$tmp/err"
+    status=$?
+}
+
+wrong() {
+    echo "$name: $*; status $status, output:"
+    cat "$tmp/out" "$tmp/err"
+    failed=1
+}
+
+# whole NAME RANKS NODES MAPPED LAUNCHER...: xep_perf finds that many ranks and nodes, can map that many peers
+# from rank 0, and every byte is right
+whole() {
+    local ranks=$2 nodes=$3 mapped=$4 said
+    name=$1
+    shift 4
+    run "$name" "$@" ./xep_perf --check-only --tokens 96 --hidden 512 --topk 4 --experts 37 --json -
+    for said in "\"ranks\": $ranks" "\"nodes\": $nodes" "\"mapped\": $mapped" '"check": "ok"'; do
+        grep -q "$said[,}]" "$tmp/out" || { wrong "no $said"; return; }
+    done
+    [ $status -eq 0 ] || wrong "it failed"
+}
+
+# passes NAME COMMAND...
+passes() {
+    run "$@"
+    [ $status -eq 0 ] || wrong "it failed"
+}
+
+# refuses NAME PATTERN COMMAND...: fails and says so
+refuses() {
+    local pattern=$2
+    name=$1
+    shift 2
+    run "$name" "$@"
+    [ $status -ne 0 ] && [ $status -ne 124 ] && cat "$tmp/out" "$tmp/err" | grep -q -e "$pattern" || wrong "expected a failure with \"$pattern\""
+}
+
+# a program of the suite, where it was built
+programs() {
+    local program
+    for program in test/mp/boot_client.mp test/mp/normal_ops.mp; do
+        [ ! -x "$program" ] || passes "$1, $program" "${@:2}" "./$program"
+    done
+}

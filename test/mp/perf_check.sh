@@ -1,0 +1,47 @@
+#!/bin/sh
+# SPDX-License-Identifier: BSD-3-Clause
+# limit: 300
+# xep_perf --check over types, routings and shapes: every byte of every output, on ranks and alone.
+set -u
+dir=$(mktemp -d) || exit 99
+trap 'rm -rf "$dir"' EXIT
+failed=0
+
+# check RANKS OPTION...
+check() {
+    ranks=$1
+    shift
+    XEP_TIMEOUT=60s timeout 100 ./xep_run -n "$ranks" ./xep_perf "$@" >"$dir/out" 2>&1
+    status=$?
+    if [ $status -ne 0 ] || ! grep -q '^check: every byte compared, ok$' "$dir/out"; then
+        echo "xep_perf $* on $ranks ranks: status $status"
+        cat "$dir/out"
+        failed=1
+    fi
+}
+
+small="--tokens 37 --hidden 264 --experts 24 --topk 4"
+for dtype in bf16 fp16 fp32 fp8; do
+    check 3 $small --dtype $dtype --mask 150 --iters 2 --check
+done
+for routing in group:6,2 zipf:1.3 one-rank self; do
+    check 4 $small --routing $routing --check-only
+done
+check 3 $small --experts 7 --topk 7 --check-only
+check 4 $small --experts 2 --topk 1 --check-only
+check 2 $small --hidden 1 --check-only
+check 2 $small --mask 1000 --check-only
+check 3 $small --slots 3 --threads 2 --iters 3 --check
+check 3 $small --cached --copy-in --iters 3 --check
+check 2 $small --op combine --iters 3 --check
+check 3 $small --pressure 5 --check-only
+grep -q '^pressure: two runs of 5 seeds, ok$' "$dir/out" || { echo 'no pressure'; cat "$dir/out"; failed=1; }
+
+# ragged: rank 1 has no token
+printf '%s\n' '# rank token experts' '0 0 3 1 20' '0 1 23' '2 5 0 1 2 3' '2 0 -1 7' >"$dir/routes"
+check 3 --hidden 264 --experts 24 --topk 4 --routing "file:$dir/routes" --iters 2 --check
+
+# alone, with neither launcher nor server
+timeout 100 ./xep_perf $small --check-only >"$dir/out" 2>&1 && grep -q '^check: every byte compared, ok$' "$dir/out" ||
+    { echo 'xep_perf alone failed'; cat "$dir/out"; failed=1; }
+exit $failed

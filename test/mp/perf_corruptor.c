@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/*
+ * Preloaded, it stands between xep_perf and the library and flips one bit of one element of
+ * what an operation brought to one rank: PERF_CORRUPT=OPERATION,CALL,RANK,ROW,COLUMN, where
+ * CALL counts that operation from 0 and elements are of 16 bits.
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <xep/xep.h>
+
+/* The address to corrupt, or NULL when this call is not the one. */
+static uint16_t *target(const char *operation, unsigned call, void *base, size_t stride)
+{
+    const char *wish = getenv("PERF_CORRUPT"), *own = getenv("PMIX_RANK");
+    unsigned at, rank, row, column;
+    char name[16];
+
+    if (!wish || !own || sscanf(wish, "%15[^,],%u,%u,%u,%u", name, &at, &rank, &row, &column) != 5) return NULL;
+    if (strcmp(name, operation) != 0 || at != call || rank != strtoul(own, NULL, 10)) return NULL;
+    return (uint16_t *)((char *)base + row * stride) + column;
+}
+
+xep_status_t xep_dispatch(xep_buffer_t *buffer, const xep_dispatch_args_t *args, xep_handle_t **handle_p,
+                          xep_request_t **req_p)
+{
+    static unsigned calls;
+    xep_status_t (*real)(xep_buffer_t *, const xep_dispatch_args_t *, xep_handle_t **, xep_request_t **);
+    xep_status_t status;
+    uint16_t *element;
+
+    *(void **)&real = dlsym(RTLD_NEXT, "xep_dispatch");
+    status = real(buffer, args, handle_p, req_p);
+    if (status == XEP_OK && !req_p) {
+        const xep_recv_t *recv = xep_handle_recv(*handle_p);
+        element = target("dispatch", calls++, recv->x, recv->x_stride);
+        if (element) *element ^= 1;
+    }
+    return status;
+}
+
+xep_status_t xep_combine(xep_handle_t *handle, const xep_combine_args_t *args, xep_request_t **req_p)
+{
+    static unsigned calls;
+    xep_status_t (*real)(xep_handle_t *, const xep_combine_args_t *, xep_request_t **);
+    xep_status_t status;
+    uint16_t *element;
+
+    *(void **)&real = dlsym(RTLD_NEXT, "xep_combine");
+    status = real(handle, args, req_p);
+    if (status == XEP_OK && !req_p) {
+        element = target("combine", calls++, args->out, xep_handle_recv(handle)->hidden * sizeof *element);
+        if (element) *element ^= 1;
+    }
+    return status;
+}

@@ -1,0 +1,74 @@
+#!/bin/sh
+# SPDX-License-Identifier: BSD-3-Clause
+# limit: 200
+# What xep_perf and xep_info print, once however many ranks there are, and how they exit.
+set -u
+dir=$(mktemp -d) || exit 99
+trap 'rm -rf "$dir"' EXIT
+failed=0
+
+# expect STATUS LINES PATTERN COMMAND...: stdout and stderr together have LINES lines (0: any number; those of
+# xep_run and libpmix do not count), one of which matches PATTERN
+expect() {
+    status=$1 lines=$2 pattern=$3
+    shift 3
+    XEP_TIMEOUT=20s timeout 60 "$@" >"$dir/out" 2>&1
+    got=$?
+    count=$(grep -vc -e '^xep_run: ' -e '^\[.*pmix' "$dir/out")
+    if [ $got -ne "$status" ] || { [ "$lines" -gt 0 ] && [ "$count" -ne "$lines" ]; } || ! grep -q -e "$pattern" "$dir/out"; then
+        echo "$*: status $got, $count lines; expected $status, $lines, \"$pattern\" in:"
+        cat "$dir/out"
+        failed=1
+    fi
+}
+
+# a sanitizer's table would count
+export LSAN_OPTIONS="${LSAN_OPTIONS:+$LSAN_OPTIONS:}print_suppressions=0"
+
+small="--tokens 8 --hidden 64 --experts 8 --topk 2 --iters 3"
+run="./xep_run -n 3 ./xep_perf"
+
+# an error is said once, and no rank is left waiting
+expect 2 1 "^xep_perf: --tokens needs a whole number from 1 to .*, not 'many'\$" $run --tokens many
+expect 2 1 "^xep_perf: there is no option '--frob', see --help\$" $run --frob
+expect 2 1 '^xep_perf: 60 experts do not divide into 8 groups$' $run $small --experts 60 --routing group:8,2
+expect 1 1 '^xep_perf: .*no_such_mode' $run $small --mode no_such_mode
+expect 1 1 '^xep_perf: 1000000000 tokens need .* GiB on each rank' $run $small --tokens 1000000000 --hidden 7168
+expect 1 1 'ranks disagree.* hidden' ./xep_run -n 3 sh -c \
+    'exec ./xep_perf --tokens 8 --experts 8 --topk 2 --hidden $((64 + PMIX_RANK / 2 * 64))'
+printf '0 0 1\n0 1 9\n' >"$dir/routes"
+expect 2 1 'line 2: an expert from -1 to 7 expected, not .9.$' $run $small --routing "file:$dir/routes"
+expect 1 0 '^xep_perf: --json /no/such/file cannot be written' $run $small --json /no/such/file
+
+# results
+expect 0 1 '^xep_perf [0-9.]*$' $run --version
+expect 0 0 '^usage: xep_perf' $run --help
+expect 0 0 '^normal ' $run --list
+expect 0 6 '^dispatch *24 ' $run $small --routing self --topk 2
+expect 0 5 '^combine ' $run $small --op combine
+expect 0 3 'ranks on' $run $small --check-only --json "$dir/json"
+expect 0 1 '"check": "off", .*"ops": \[{"op": "dispatch", "rows": 24, "us": {"p10": .*"ratio": .*}, {"op": "combine".*}\]}$' \
+    $run $small --routing self --json -
+expect 0 0 '"check": "ok".*"ops": \[\]}' cat "$dir/json"
+if command -v python3 >/dev/null; then
+    ./xep_run -n 2 ./xep_perf $small --json - | python3 -c 'import json, sys
+result = json.load(sys.stdin)
+assert result["ranks"] == 2 and result["hidden"] == 64 and result["dtype"] == "bf16", result
+assert [op["op"] for op in result["ops"]] == ["dispatch", "combine"], result
+for op in result["ops"]:
+    assert 0 < op["us"]["p10"] <= op["us"]["median"] <= op["us"]["p90"] <= op["us"]["p99"], op
+    assert op["gbps"]["logical"] >= op["gbps"]["dedup"] >= op["gbps"]["wire"] > 0, op' ||
+        { echo 'the JSON is not as described'; failed=1; }
+fi
+
+expect 0 5 '^xep  *[0-9.]*, /.*libxep' ./xep_info
+expect 0 1 '^xep_info [0-9.]*$' ./xep_info -V
+expect 0 0 '^  XEP_TIMEOUT=120s$' env -u XEP_TIMEOUT ./xep_info --config
+expect 0 0 '^\* XEP_INFLIGHT=9m$' env XEP_INFLIGHT=9m ./xep_info -c
+expect 0 0 '^  normal  *[a-z]' ./xep_info -p
+expect 0 0 'XEP_BOOT' ./xep_info -a
+expect 2 0 'usage: xep_info' ./xep_info --frob
+expect 2 1 "not 'frob'" ./xep_info frob
+printf 'text' >"$dir/xep_bad.so"
+expect 0 0 '^  bad  *refused: ' env XEP_PLUGIN_PATH="$dir" ./xep_info -p
+exit $failed

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# The tree keeps contrib/check-layers.sh, and every rule of it finds what breaks it, in a copy of the tree.
+set -u
+tmp=$(mktemp -d) || exit 99
+trap 'rm -rf "$tmp"' EXIT
+check=$srcdir/contrib/check-layers.sh
+
+bash "$check" "$srcdir" || { echo "the tree breaks the rules above"; exit 1; }
+
+mkdir "$tmp/tree"
+(cd "$srcdir" && find include src plugins test contrib \( -name '*.[ch]' -o -name '*.h.in' -o -name '*.cpp' -o -name '*.sh' \) -print |
+    tar cf - -T -) | tar xf - -C "$tmp/tree"
+chmod -R u+w "$tmp/tree"
+: >"$tmp/expected"
+
+# add FILE LINE: at its end; the file is made if need be
+add() {
+    mkdir -p "$(dirname "$tmp/tree/$1")"
+    [ -f "$tmp/tree/$1" ] || echo '/* SPDX-License-Identifier: BSD-3-Clause */' >"$tmp/tree/$1"
+    printf '%s\n' "$2" >>"$tmp/tree/$1"
+}
+
+# bad FILE LINE RULE: the line breaks the rule
+bad() {
+    add "$1" "$2"
+    echo "$1:$(wc -l <"$tmp/tree/$1"): $3" >>"$tmp/expected"
+}
+
+not_included='direction'
+bad src/core/group.c '#include <ucp/api/ucp.h>' "$not_included"
+bad src/core/group.c '#include <pmix.h>' "$not_included"
+bad src/core/group.c '#include "ucp/ucp_transport.h"' "$not_included"
+bad src/core/group.c '#include "../ucp/ucp_transport.h"' "$not_included"
+bad src/core/group.c '#include "pmix_boot.h"' "$not_included"
+bad src/core/group.c '#  include "../../plugins/normal/normal.h"' "$not_included"
+bad src/util/log.c '#include "group.h"' "$not_included"
+bad src/ucp/ucp_new.c '#include "pmix_boot.h"' "$not_included"
+bad src/ucp/ucp_new.c '#include <pmix_common.h>' "$not_included"
+bad src/pmix/pmix_new.c '#include <ucs/type/status.h>' "$not_included"
+bad src/pmix/pmix_new.c '#include <uct/api/uct.h>' "$not_included"
+bad src/api.c '#include <ucp/api/ucp.h>' "$not_included"
+bad include/xep/xep.h '#include <xep/plugin.h>' "$not_included"
+bad include/xep/xep.h '#include "wire.h"' "$not_included"
+bad include/xep/wire.h '#include "log.h"' "$not_included"
+bad src/tools/xep_info.c '#include "config.h"' "$not_included"
+bad src/tools/xep_info.c '#include <xep/wire.h>' "$not_included"
+bad src/tools/xep_perf.c '#include <pmix.h>' "$not_included"
+bad plugins/normal/normal.c '#include "log.h"' "$not_included"
+bad plugins/normal/normal.c '#include "../../src/core/team.h"' "$not_included"
+bad plugins/normal/normal.c '#include <pthread.h>' "$not_included"
+bad plugins/other/other.c '#include "../normal/normal.h"' "$not_included"
+bad plugins/common/shared.c '#include "normal.h"' "$not_included"
+
+bad plugins/normal/normal.c 'static const char *v(void) { return getenv("X"); }' 'a mode does not call this'
+bad plugins/normal/normal.c 'static void p(void) { fprintf(0, "x"); }' 'a mode does not call this'
+bad plugins/normal/normal.c 'static int calls;' 'a mode has no mutable globals'
+bad plugins/normal/normal.c '    static int calls = 0;' 'a mode has no mutable globals'
+bad plugins/normal/normal.c 'extern struct state shared_state;' 'a mode has no mutable globals'
+bad src/ucp/ucp_new.c '/* one per Expert */' 'the transport does not know this word'
+bad src/ucp/ucp_new.c 'int ntokens;' 'the transport does not know this word'
+bad src/ucp/ucp_new.c 'int topk;' 'the transport does not know this word'
+bad src/core/group.c 'struct peer { void *ep; };' 'no variable is called ep'
+bad src/ucp/ucp_new.c 'void close_peer(struct peer *p) { close(p->ep); }' 'no variable is called ep'
+
+# no violations
+add src/core/group.c '/* #include <pmix.h>; ep is an endpoint */'
+add src/core/group.c 'static const char text[] = "ep, getenv(";'
+add src/ucp/ucp_new.c '#include <ucp/api/ucp.h>'
+add src/tools/xep_run_new.c '#include <pmix_server.h>'
+add src/api.c '#include "ucp/ucp_transport.h"'
+add plugins/normal/normal.c '#include "copy.h"'
+add plugins/normal/normal.c '#include <immintrin.h>'
+add plugins/normal/normal.c 'static const int table[] = {1};'
+add plugins/normal/normal.c '__attribute__((format(printf, 2, 3)))'
+
+bad src/core/core_fresh.c '' 'no SPDX line'
+sed -i '1d; $d' "$tmp/tree/src/core/core_fresh.c"
+sed -i 's|core_fresh.c:[0-9]*|core_fresh.c:1|' "$tmp/expected"
+bad test/unit/other.c '' 'basename is taken'
+sed -i 's|test/unit/other.c:[0-9]*|test/unit/other.c:1|' "$tmp/expected"
+
+bash "$check" "$tmp/tree" >"$tmp/out"
+status=$?
+[ $status -eq 1 ] || { echo "status $status with violations"; exit 1; }
+sed 's/^\([^ ]*:[0-9]*: [^:]*\):.*/\1/' "$tmp/out" | sort >"$tmp/found"
+sort "$tmp/expected" | diff - "$tmp/found" || { echo "not as expected: < not found, > found without reason"; exit 1; }

@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/**
+ * A world of N ranks in one process over a wire that does whatever wire.h allows: puts arrive late and
+ * in any order, signals no earlier than they may, anything may be refused for a while, ranks stall.
+ * Everything follows from a seed, so what failed once fails again. Any mode can live in it.
+ */
+#ifndef SIM_H
+#define SIM_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <xep/plugin.h>
+
+enum { SIM_MAX_RANKS = 70 };
+
+typedef struct sim_world sim_world_t;
+typedef struct sim_message sim_message_t;
+
+/** What a mode holds as its wire. */
+typedef struct sim_wire {
+    xep_wire_t wire;
+    struct sim_rank *rank;
+} sim_wire_t;
+
+enum { SIM_REASONS = 16 };
+
+/** A sentence about an operation, or a call (op is NULL). */
+typedef struct sim_reason {
+    const xep_op_t *op;
+    char text[256];
+} sim_reason_t;
+
+/** A rank: what its mode sees, and the driver's state. */
+typedef struct sim_rank {
+    xep_env_t env;     /* first: the mode hands it back */
+    sim_world_t *world;
+    uint32_t index;
+    xep_shape_t shape;
+    sim_wire_t wire;
+    void *mode;
+    int busy;          /* its code is on the stack: not to be entered again */
+    uint32_t stalled;  /* turns of the scheduler it sleeps */
+    sim_reason_t reasons[SIM_REASONS]; /* of its last errors, in a ring */
+    uint32_t nreasons;
+    const char *reason; /* the last of them, or "" */
+    void *driver;
+} sim_rank_t;
+
+/** What kind of world: filled by the test, or by sim_options_random(). */
+typedef struct sim_options {
+    uint32_t nranks;
+    uint8_t maps[SIM_MAX_RANKS][SIM_MAX_RANKS]; /* [a][b]: a maps b's memory */
+    uint32_t threads;       /* of each rank's team, run one after the other, in any order */
+    xep_simd_t simd;
+    uint64_t stream_bytes;
+    uint32_t inflight;      /* messages of a rank before put is refused */
+    uint32_t refuse;        /* percent of puts refused at random */
+    uint32_t hold;          /* 1: nothing leaves before flush is called */
+    uint32_t deliver;       /* percent of scheduler turns that move a message */
+    uint32_t corrupt;       /* 1: what peers write is spoiled at random */
+    uint64_t corrupt_bytes; /* of the start of each heap */
+} sim_options_t;
+
+/** One turn of a rank: begin or progress something. */
+typedef void (*sim_step_fn)(sim_rank_t *rank);
+/** Whether the rank has nothing left to do. */
+typedef int (*sim_finished_fn)(const sim_rank_t *rank);
+
+struct sim_world {
+    uint64_t seed, random;
+    sim_options_t options;
+    const xep_plugin_t *plugin;
+    sim_rank_t *ranks;
+    sim_message_t *messages; /* oldest first */
+    uint64_t pending;        /* of them */
+    sim_step_fn step;
+    sim_finished_fn finished;
+    char failure[1024];      /* the first; "" while all is well */
+};
+
+/* ---- sim_world.c ---- */
+
+uint64_t sim_random(sim_world_t *world);
+uint64_t sim_below(sim_world_t *world, uint64_t n); /* 0 .. n - 1 */
+int sim_chance(sim_world_t *world, uint32_t percent);
+
+/** A hash of five numbers: data that every rank, and the oracle, can make for itself. */
+uint64_t sim_hash(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e);
+
+/** Mapped groups, "two hosts", nothing mapped, one-sided maps: all of it occurs. */
+void sim_options_random(sim_world_t *world, sim_options_t *options);
+
+/** A seeded generator and nothing else, for choosing options. */
+void sim_world_init(sim_world_t *world, uint64_t seed, const xep_plugin_t *plugin);
+
+/** Heaps, wires, modes. shape: of rank 0; ranks and their experts are filled in. 0 on failure. */
+int sim_world_open(sim_world_t *world, const sim_options_t *options, const xep_shape_t *shape);
+void sim_world_close(sim_world_t *world);
+
+/** Closes and opens all modes on the memory as it is, as a reset does. 0 on failure. */
+int sim_world_reopen(sim_world_t *world);
+
+/** Runs all ranks until they have finished, something has failed, or the turns are used up (a failure unless quiet). */
+void sim_world_run(sim_world_t *world, uint64_t turns, int quiet);
+
+/** Lets other ranks, and messages, go on in the middle of this one's code. */
+void sim_interleave(sim_rank_t *rank);
+
+/** What the mode last said of op, "" if nothing. */
+const char *sim_reason(const sim_rank_t *rank, const xep_op_t *op);
+
+/** Notes the first failure. */
+void sim_fail(sim_world_t *world, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* ---- sim_wire.c ---- */
+
+extern const xep_wire_ops_t sim_wire_ops;
+
+/** Moves one message, chosen at random, one step of its way. */
+void sim_wire_step(sim_world_t *world);
+void sim_wire_clear(sim_world_t *world);
+
+#endif

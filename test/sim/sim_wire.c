@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* The wire: messages that are taken from their source, and delivered, when the scheduler says so. */
+#include "sim.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef enum { HELD, POSTED, TAKEN } stage_t; /* source in use, in use, copied */
+
+struct sim_message {
+    sim_message_t *next;
+    uint32_t from, to;
+    stage_t stage;
+    int is_get, has_signal;
+    uint64_t offset, signal_offset, value;
+    const char *src;  /* of a put: unchanged while not TAKEN */
+    char *dst;        /* of a get */
+    uint64_t checksum; /* of src when it was posted */
+    size_t bytes;
+    char *copy;
+};
+
+static sim_rank_t *rank_of(xep_wire_t *wire)
+{
+    return ((sim_wire_t *)wire)->rank;
+}
+
+static uint64_t checksum(const char *data, size_t bytes)
+{
+    uint64_t sum = bytes;
+    for (size_t i = 0; i < bytes; i++) sum = (sum ^ (unsigned char)data[i]) * UINT64_C(0x100000001b3);
+    return sum;
+}
+
+static char *heap_at(sim_rank_t *rank, uint64_t offset, uint64_t bytes)
+{
+    if (bytes <= rank->env.heap_bytes && offset <= rank->env.heap_bytes - bytes) return (char *)rank->env.heap + offset;
+    sim_fail(rank->world, "access to bytes %llu .. of rank %u, whose heap ends at %llu",
+             (unsigned long long)offset, rank->index, (unsigned long long)rank->env.heap_bytes);
+    return NULL;
+}
+
+static void word_store(sim_rank_t *rank, uint64_t offset, uint64_t value)
+{
+    char *at = heap_at(rank, offset, sizeof value);
+    if (at && offset % sizeof value) sim_fail(rank->world, "signal word at %llu is not aligned", (unsigned long long)offset);
+    if (at) atomic_store_explicit((_Atomic uint64_t *)at, value, memory_order_release);
+}
+
+/* ---- the calls of a mode ---- */
+
+static void *wire_map(xep_wire_t *wire, uint32_t rank)
+{
+    sim_rank_t *self = rank_of(wire);
+    int mapped = rank == self->index || self->world->options.maps[self->index][rank];
+    return mapped ? self->world->ranks[rank].env.heap : NULL;
+}
+
+/* A wire that has too much in flight must send what it holds: the caller only progresses and tries again. */
+static int is_refused(sim_rank_t *self)
+{
+    const sim_options_t *options = &self->world->options;
+    uint32_t inflight = 0;
+    for (const sim_message_t *m = self->world->messages; m; m = m->next) inflight += m->from == self->index;
+    if (inflight < options->inflight) return sim_chance(self->world, options->refuse);
+    for (sim_message_t *m = self->world->messages; m; m = m->next)
+        if (m->from == self->index && m->stage == HELD) m->stage = POSTED;
+    return 1;
+}
+
+static xep_status_t post(sim_rank_t *self, const sim_message_t *message)
+{
+    sim_world_t *world = self->world;
+    sim_message_t **end = &world->messages, *copy;
+    if (is_refused(self)) return XEP_INPROGRESS;
+    if (!heap_at(&world->ranks[message->to], message->offset, message->bytes)) return XEP_ERR_TRANSPORT;
+    copy = malloc(sizeof *copy);
+    *copy = *message;
+    copy->from = self->index;
+    copy->stage = world->options.hold ? HELD : POSTED;
+    if (!copy->is_get) copy->checksum = checksum(copy->src, copy->bytes);
+    while (*end) end = &(*end)->next;
+    *end = copy;
+    world->pending++;
+    sim_interleave(self);
+    return XEP_OK;
+}
+
+static xep_status_t wire_put(xep_wire_t *wire, uint32_t rank, uint64_t offset, const void *src, size_t bytes)
+{
+    sim_rank_t *self = rank_of(wire), *peer = &self->world->ranks[rank];
+    if (!wire_map(wire, rank))
+        return post(self, &(sim_message_t){.to = rank, .offset = offset, .src = src, .bytes = bytes});
+    char *to = heap_at(peer, offset, bytes);
+    if (to && bytes) memcpy(to, src, bytes);
+    return to ? XEP_OK : XEP_ERR_TRANSPORT;
+}
+
+static xep_status_t wire_put_signal(xep_wire_t *wire, uint32_t rank, uint64_t offset, const void *src, size_t bytes,
+                                    uint64_t signal_offset, uint64_t value)
+{
+    sim_rank_t *self = rank_of(wire);
+    sim_message_t message = {.to = rank, .offset = offset, .src = src, .bytes = bytes};
+    message.has_signal = 1;
+    message.signal_offset = signal_offset;
+    message.value = value;
+    if (!wire_map(wire, rank)) return post(self, &message);
+    wire_put(wire, rank, offset, src, bytes);
+    word_store(&self->world->ranks[rank], signal_offset, value);
+    return XEP_OK;
+}
+
+static xep_status_t wire_get(xep_wire_t *wire, uint32_t rank, uint64_t offset, void *dst, size_t bytes)
+{
+    sim_message_t message = {.to = rank, .offset = offset, .dst = dst, .bytes = bytes, .is_get = 1};
+    return post(rank_of(wire), &message);
+}
+
+static xep_status_t wire_flush(xep_wire_t *wire)
+{
+    sim_rank_t *self = rank_of(wire);
+    xep_status_t status = XEP_OK;
+    for (sim_message_t *m = self->world->messages; m; m = m->next) {
+        if (m->from != self->index) continue;
+        if (m->stage == HELD) m->stage = POSTED;
+        if (m->stage == POSTED || m->is_get) status = XEP_INPROGRESS;
+    }
+    sim_interleave(self);
+    return status;
+}
+
+static xep_status_t wire_progress(xep_wire_t *wire)
+{
+    sim_rank_t *self = rank_of(wire);
+    if (sim_chance(self->world, 50)) sim_wire_step(self->world);
+    return XEP_OK;
+}
+
+const xep_wire_ops_t sim_wire_ops = {
+    .size = sizeof(xep_wire_ops_t),
+    .map = wire_map,
+    .put = wire_put,
+    .put_signal = wire_put_signal,
+    .get = wire_get,
+    .flush = wire_flush,
+    .progress = wire_progress,
+};
+
+/* ---- what becomes of a message ---- */
+
+static void take(sim_world_t *world, sim_message_t *m)
+{
+    if (!world->options.corrupt && checksum(m->src, m->bytes) != m->checksum) /* a spoiled heap may hold the source */
+        sim_fail(world, "rank %u changed the source of a put before it was flushed", m->from);
+    m->copy = malloc(m->bytes + 1);
+    if (m->bytes) memcpy(m->copy, m->src, m->bytes);
+    if (world->options.corrupt && m->bytes && sim_chance(world, 10))
+        m->copy[sim_below(world, m->bytes)] ^= (char)(1 << sim_below(world, 8));
+    m->stage = TAKEN;
+}
+
+/* A signal comes after everything that was sent before it by this rank to that one. */
+static int may_deliver(const sim_world_t *world, const sim_message_t *message)
+{
+    if (!message->has_signal) return 1;
+    for (const sim_message_t *m = world->messages; m != message; m = m->next)
+        if (m->from == message->from && m->to == message->to && !m->is_get) return 0;
+    return 1;
+}
+
+static void deliver(sim_world_t *world, sim_message_t *message)
+{
+    sim_message_t **link = &world->messages;
+    char *there = heap_at(&world->ranks[message->to], message->offset, message->bytes);
+    if (there && message->bytes)
+        memcpy(message->is_get ? message->dst : there, message->is_get ? there : message->copy, message->bytes);
+    if (message->has_signal) word_store(&world->ranks[message->to], message->signal_offset, message->value);
+    while (*link != message) link = &(*link)->next;
+    *link = message->next;
+    world->pending--;
+    free(message->copy);
+    free(message);
+}
+
+void sim_wire_step(sim_world_t *world)
+{
+    sim_message_t *m = world->messages;
+    if (!m) return;
+    for (uint64_t n = sim_below(world, world->pending); n > 0; n--) m = m->next;
+    if (m->stage == HELD) return;
+    if (m->stage == POSTED && !m->is_get)
+        take(world, m);
+    else if (may_deliver(world, m))
+        deliver(world, m);
+}
+
+void sim_wire_clear(sim_world_t *world)
+{
+    while (world->messages) {
+        sim_message_t *m = world->messages;
+        world->messages = m->next;
+        free(m->copy);
+        free(m);
+    }
+    world->pending = 0;
+}

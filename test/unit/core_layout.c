@@ -1,0 +1,283 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/** Unit test of xep_layout() and xep_expert_range(): against definitions counted the slow way, and by hand. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "layout.h"
+#include <xep/xep.h>
+
+enum { MAX_TOKENS = 40, MAX_TOPK = 12, MAX_RANKS = 70, MAX_EXPERTS = 200, CANARY = 0x5a };
+
+static uint64_t next(uint64_t *seed)
+{
+    *seed = *seed * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    return *seed >> 33;
+}
+
+/* ---- expert ranges ---- */
+
+static void ranges_cover_every_expert_once(void **state)
+{
+    (void)state;
+    for (uint32_t nranks = 1; nranks <= 17; nranks++)
+        for (uint32_t experts = 1; experts <= 70; experts++) {
+            uint32_t expected = 0;
+            for (uint32_t rank = 0; rank < nranks; rank++) {
+                uint32_t first, count;
+                xep_expert_range(experts, nranks, rank, &first, &count);
+                assert_int_equal(first, expected);
+                assert_int_equal(count, experts / nranks + (rank < experts % nranks));
+                for (uint32_t e = first; e < first + count; e++)
+                    assert_int_equal(xep_expert_owner(experts, nranks, e), rank);
+                expected += count;
+            }
+            assert_int_equal(expected, experts);
+        }
+}
+
+/* ---- layouts ---- */
+
+typedef struct shape {
+    uint64_t tokens;
+    uint32_t topk, experts, nranks, ranks_per_node;
+    int wide;      /* 64-bit indices */
+    size_t stride; /* bytes between rows, more than dense */
+} shape_t;
+
+typedef struct arrays {
+    int32_t rank[MAX_RANKS], node[MAX_RANKS], expert[MAX_EXPERTS];
+    uint8_t in_rank[MAX_TOKENS * MAX_RANKS];
+} arrays_t;
+
+static uint32_t nodes_of(const shape_t *s)
+{
+    return s->ranks_per_node == 0 ? 1 : (s->nranks + s->ranks_per_node - 1) / s->ranks_per_node;
+}
+
+static uint32_t owner(const shape_t *s, int64_t expert)
+{
+    for (uint32_t rank = 0;; rank++) {
+        uint32_t first, count;
+        xep_expert_range(s->experts, s->nranks, rank, &first, &count);
+        if (expert < first + count) return rank;
+    }
+}
+
+/* does any selection of the token satisfy "its rank (node) is this"? */
+static int goes_to(const shape_t *s, const int64_t *row, uint32_t place, uint32_t ranks_per_place)
+{
+    for (uint32_t k = 0; k < s->topk; k++)
+        if (row[k] >= 0 && owner(s, row[k]) / ranks_per_place == place) return 1;
+    return 0;
+}
+
+static void count_slowly(const shape_t *s, int64_t topk[][MAX_TOPK], arrays_t *a)
+{
+    uint32_t per_node = s->ranks_per_node == 0 ? s->nranks : s->ranks_per_node;
+    memset(a, 0, sizeof *a);
+    for (uint64_t t = 0; t < s->tokens; t++) {
+        for (uint32_t r = 0; r < s->nranks; r++) {
+            a->in_rank[t * s->nranks + r] = (uint8_t)goes_to(s, topk[t], r, 1);
+            a->rank[r] += a->in_rank[t * s->nranks + r];
+        }
+        for (uint32_t n = 0; n < nodes_of(s); n++) a->node[n] += goes_to(s, topk[t], n, per_node);
+        for (uint32_t k = 0; k < s->topk; k++)
+            if (topk[t][k] >= 0) a->expert[topk[t][k]]++;
+    }
+}
+
+/* the caller's matrix: of either width, its rows apart, what lies between them no index */
+static void *matrix(const shape_t *s, int64_t topk[][MAX_TOPK])
+{
+    size_t width = s->wide ? 8 : 4, row = s->stride != 0 ? s->stride : s->topk * width;
+    char *m = malloc(s->tokens * row + 1);
+    assert_non_null(m);
+    memset(m, 0x7f, s->tokens * row + 1);
+    for (uint64_t t = 0; t < s->tokens; t++)
+        for (uint32_t k = 0; k < s->topk; k++) {
+            int32_t narrow = (int32_t)topk[t][k];
+            memcpy(m + t * row + k * width, s->wide ? (void *)&topk[t][k] : (void *)&narrow, width);
+        }
+    return m;
+}
+
+static xep_layout_args_t args_of(const shape_t *s, const void *topk_idx)
+{
+    xep_layout_args_t args = XEP_LAYOUT_ARGS_INIT;
+    args.tokens = s->tokens;
+    args.topk = s->topk;
+    args.experts = s->experts;
+    args.nranks = s->nranks;
+    args.ranks_per_node = s->ranks_per_node;
+    args.topk_idx = topk_idx;
+    args.topk_idx_stride = s->stride;
+    args.topk_idx_dtype = s->wide ? XEP_DTYPE_DEFAULT : XEP_INT32;
+    return args;
+}
+
+static void compare(const shape_t *s, int64_t topk[][MAX_TOPK])
+{
+    arrays_t expected, got;
+    void *m = matrix(s, topk);
+    xep_layout_args_t args = args_of(s, m);
+    xep_layout_t out = XEP_LAYOUT_INIT;
+    out.tokens_per_rank = got.rank, out.tokens_per_node = got.node;
+    out.tokens_per_expert = got.expert, out.token_in_rank = got.in_rank;
+    memset(&got, CANARY, sizeof got);
+    count_slowly(s, topk, &expected);
+    assert_int_equal(xep_layout(&args, &out), XEP_OK);
+    assert_memory_equal(got.rank, expected.rank, s->nranks * sizeof got.rank[0]);
+    assert_memory_equal(got.node, expected.node, nodes_of(s) * sizeof got.node[0]);
+    assert_memory_equal(got.expert, expected.expert, s->experts * sizeof got.expert[0]);
+    assert_memory_equal(got.in_rank, expected.in_rank, s->tokens * s->nranks);
+    assert_int_equal(((uint8_t *)(got.rank + s->nranks))[0], CANARY);
+    assert_int_equal(((uint8_t *)(got.node + nodes_of(s)))[0], CANARY);
+    assert_int_equal(((uint8_t *)(got.expert + s->experts))[0], CANARY);
+    assert_int_equal(got.in_rank[s->tokens * s->nranks], CANARY);
+    free(m);
+}
+
+static void random_layouts(void **state)
+{
+    uint64_t seed = 7;
+    (void)state;
+    for (int round = 0; round < 3000; round++) {
+        static int64_t topk[MAX_TOKENS][MAX_TOPK];
+        shape_t s = {.tokens = next(&seed) % MAX_TOKENS,
+                     .topk = 1 + (uint32_t)(next(&seed) % MAX_TOPK),
+                     .nranks = 1 + (uint32_t)(next(&seed) % (MAX_RANKS - 1)),
+                     .ranks_per_node = (uint32_t)(next(&seed) % 9),
+                     .wide = (int)(next(&seed) % 2)};
+        s.experts = s.topk + (uint32_t)(next(&seed) % (MAX_EXPERTS - 1 - s.topk));
+        if (next(&seed) % 2) s.stride = s.topk * 8 + 8 * (next(&seed) % 3);
+        /* repeated selections too: counted for the expert, one row for the rank */
+        for (uint64_t t = 0; t < s.tokens; t++)
+            for (uint32_t k = 0; k < s.topk; k++)
+                topk[t][k] = next(&seed) % 5 == 0 ? -1 : (int64_t)(next(&seed) % s.experts);
+        compare(&s, topk);
+    }
+}
+
+/* 5 experts on 2 ranks: 0 1 2 | 3 4 */
+static void by_hand(void **state)
+{
+    static const int64_t topk[4][2] = {{0, 2}, {4, 1}, {-1, -1}, {3, 3}};
+    static const int32_t per_rank[2] = {2, 2}, per_expert[5] = {1, 1, 1, 2, 1};
+    static const uint8_t in_rank[4][2] = {{1, 0}, {1, 1}, {0, 0}, {0, 1}};
+    shape_t s = {.tokens = 4, .topk = 2, .experts = 5, .nranks = 2, .wide = 1};
+    arrays_t got;
+    xep_layout_args_t args = args_of(&s, topk);
+    xep_layout_t out = XEP_LAYOUT_INIT;
+    (void)state;
+    out.tokens_per_rank = got.rank, out.tokens_per_expert = got.expert, out.tokens_per_node = got.node;
+    out.token_in_rank = got.in_rank;
+    assert_int_equal(xep_layout(&args, &out), XEP_OK);
+    assert_memory_equal(got.rank, per_rank, sizeof per_rank);
+    assert_memory_equal(got.expert, per_expert, sizeof per_expert);
+    assert_memory_equal(got.in_rank, in_rank, sizeof in_rank);
+    assert_int_equal(got.node[0], 3);
+}
+
+static void outputs_are_optional(void **state)
+{
+    static const int64_t topk[2][1] = {{1}, {0}};
+    shape_t s = {.tokens = 2, .topk = 1, .experts = 2, .nranks = 2, .wide = 1};
+    int32_t per_rank[2] = {9, 9};
+    xep_layout_args_t args = args_of(&s, topk);
+    xep_layout_t out = XEP_LAYOUT_INIT;
+    (void)state;
+    assert_int_equal(xep_layout(&args, &out), XEP_OK);
+    out.tokens_per_rank = per_rank;
+    assert_int_equal(xep_layout(&args, &out), XEP_OK);
+    assert_int_equal(per_rank[0], 1);
+    assert_int_equal(per_rank[1], 1);
+}
+
+static void no_tokens(void **state)
+{
+    shape_t s = {.topk = 3, .experts = 4, .nranks = 3, .wide = 1};
+    int32_t per_rank[3] = {9, 9, 9};
+    xep_layout_args_t args = args_of(&s, NULL);
+    xep_layout_t out = XEP_LAYOUT_INIT;
+    (void)state;
+    out.tokens_per_rank = per_rank;
+    assert_int_equal(xep_layout(&args, &out), XEP_OK);
+    for (int r = 0; r < 3; r++) assert_int_equal(per_rank[r], 0);
+}
+
+static void more_ranks_than_the_stack_has_room_for(void **state)
+{
+    static const int64_t topk[3][2] = {{0, 4999}, {4999, -1}, {2500, 2500}};
+    shape_t s = {.tokens = 3, .topk = 2, .experts = 5000, .nranks = 5000, .wide = 1};
+    int32_t *per_rank = calloc(5000, sizeof *per_rank);
+    xep_layout_args_t args = args_of(&s, topk);
+    xep_layout_t out = XEP_LAYOUT_INIT;
+    (void)state;
+    assert_non_null(per_rank);
+    out.tokens_per_rank = per_rank;
+    assert_int_equal(xep_layout(&args, &out), XEP_OK);
+    assert_int_equal(per_rank[0], 1);
+    assert_int_equal(per_rank[2500], 1);
+    assert_int_equal(per_rank[4999], 2);
+    free(per_rank);
+}
+
+static void wrong_index_is_named(void **state)
+{
+    static const int64_t wrong[] = {5, -2, INT64_MAX, INT64_MIN, (int64_t)1 << 32};
+    shape_t s = {.tokens = 2, .topk = 2, .experts = 5, .nranks = 2, .wide = 1};
+    (void)state;
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        int64_t topk[2][2] = {{0, 1}, {2, wrong[i]}};
+        xep_layout_args_t args = args_of(&s, topk);
+        xep_layout_t out = XEP_LAYOUT_INIT;
+        assert_int_equal(xep_layout(&args, &out), XEP_ERR_INVALID);
+        assert_non_null(strstr(xep_last_error(), "topk_idx[1][1]"));
+    }
+}
+
+static void wrong_arguments(void **state)
+{
+    static const int64_t topk[1][1] = {{0}};
+    shape_t s = {.tokens = 1, .topk = 1, .experts = 1, .nranks = 1, .wide = 1};
+    xep_layout_t out = XEP_LAYOUT_INIT;
+    xep_layout_args_t good = args_of(&s, topk), args;
+    (void)state;
+    assert_int_equal(xep_layout(&good, &out), XEP_OK);
+    assert_int_equal(xep_layout(NULL, &out), XEP_ERR_INVALID);
+    assert_int_equal(xep_layout(&good, NULL), XEP_ERR_INVALID);
+    args = good, args.experts = 0;
+    assert_int_equal(xep_layout(&args, &out), XEP_ERR_INVALID);
+    args = good, args.nranks = 0;
+    assert_int_equal(xep_layout(&args, &out), XEP_ERR_INVALID);
+    args = good, args.topk_idx = NULL;
+    assert_int_equal(xep_layout(&args, &out), XEP_ERR_INVALID);
+    args = good, args.topk_idx_dtype = XEP_BF16;
+    assert_int_equal(xep_layout(&args, &out), XEP_ERR_INVALID);
+    args = good, args.tokens = 2, args.topk_idx_stride = 4; /* rows overlap */
+    assert_int_equal(xep_layout(&args, &out), XEP_ERR_INVALID);
+    args = good, args.size = 0;
+    assert_int_equal(xep_layout(&args, &out), XEP_ERR_INVALID);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(ranges_cover_every_expert_once),
+        cmocka_unit_test(random_layouts),
+        cmocka_unit_test(by_hand),
+        cmocka_unit_test(outputs_are_optional),
+        cmocka_unit_test(no_tokens),
+        cmocka_unit_test(more_ranks_than_the_stack_has_room_for),
+        cmocka_unit_test(wrong_index_is_named),
+        cmocka_unit_test(wrong_arguments),
+    };
+    return cmocka_run_group_tests_name("layout", tests, NULL, NULL);
+}

@@ -1,0 +1,225 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/** Unit test of src/util/config.c: every parser, its limits, and what is said when a value is wrong. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "config.h"
+#include "log.h"
+
+extern char **environ;
+
+static int collect(void *arg, const char *name, const char *value, const char *def, const char *help)
+{
+    const char **found = arg;
+    assert_true(strncmp(name, "XEP_", 4) == 0);
+    assert_true(strlen(help) > 10);
+    assert_non_null(def);
+    if (strcmp(name, found[0]) == 0) found[1] = value;
+    return 0;
+}
+
+static const char *value_shown(const char *name)
+{
+    const char *found[2] = {name, NULL};
+    xep_config_each(collect, found);
+    return found[1];
+}
+
+/* no variable of the caller's environment may reach a case */
+static int clear(void **state)
+{
+    (void)state;
+    for (char **e = environ; *e != NULL;) {
+        char name[256];
+        size_t length = strcspn(*e, "=");
+        if (strncmp(*e, "XEP_", 4) != 0 || length >= sizeof name) {
+            e++;
+            continue;
+        }
+        memcpy(name, *e, length);
+        name[length] = '\0';
+        unsetenv(name);
+        e = environ;
+    }
+    return 0;
+}
+
+static void defaults(void **state)
+{
+    xep_config_t config;
+    (void)state;
+    assert_int_equal(xep_config_read(&config), XEP_OK);
+    assert_int_equal(config.boot, XEP_BOOT_AUTO);
+    assert_string_equal(config.mode, "normal");
+    assert_string_equal(config.plugin_path, "");
+    assert_int_equal(config.map, XEP_MAP_AUTO);
+    assert_int_equal(config.inflight, 8 << 20);
+    assert_int_equal(config.timeout, 120000);
+    assert_int_equal(config.threads, 1);
+    assert_int_equal(config.log, XEP_LOG_WARN);
+}
+
+static void empty_is_unset(void **state)
+{
+    xep_config_t config;
+    (void)state;
+    setenv("XEP_MODE", "", 1);
+    setenv("XEP_THREADS", "", 1);
+    assert_int_equal(xep_config_read(&config), XEP_OK);
+    assert_string_equal(config.mode, "normal");
+    assert_int_equal(config.threads, 1);
+}
+
+static void bytes(void **state)
+{
+    static const struct {
+        const char *text;
+        uint64_t value;
+    } good[] = {{"0", 0}, {"1", 1}, {"64k", 65536}, {"64K", 65536}, {"3kb", 3072}, {"2MB", 2 << 20}, {"1g", 1 << 30},
+                {"2t", (uint64_t)2 << 40}, {"inf", UINT64_MAX}, {"INF", UINT64_MAX}, {"18446744073709551615", UINT64_MAX},
+                {"16777215t", (uint64_t)16777215 << 40}};
+    xep_config_t config;
+    (void)state;
+    for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
+        setenv("XEP_INFLIGHT", good[i].text, 1);
+        assert_int_equal(xep_config_read(&config), XEP_OK);
+        assert_true(config.inflight == good[i].value);
+    }
+}
+
+static void millis(void **state)
+{
+    static const struct {
+        const char *text;
+        int32_t value;
+    } good[] = {{"1", 1}, {"250", 250}, {"250ms", 250}, {"3s", 3000}, {"2m", 120000}, {"inf", -1}, {"2147483647", INT32_MAX},
+                {"2147483s", 2147483000}};
+    xep_config_t config;
+    (void)state;
+    for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
+        setenv("XEP_TIMEOUT", good[i].text, 1);
+        assert_int_equal(xep_config_read(&config), XEP_OK);
+        assert_int_equal(config.timeout, good[i].value);
+    }
+}
+
+static void choices(void **state)
+{
+    xep_config_t config;
+    (void)state;
+    setenv("XEP_MAP", "Never", 1);
+    setenv("XEP_PROGRESS", "thread", 1);
+    setenv("XEP_NUMA", "0", 1);
+    setenv("XEP_LOG", "DEBUG", 1);
+    assert_int_equal(xep_config_read(&config), XEP_OK);
+    assert_int_equal(config.map, XEP_MAP_NEVER);
+    assert_int_equal(config.progress, XEP_PROGRESS_THREAD);
+    assert_int_equal(config.numa, 0);
+    assert_int_equal(config.log, XEP_LOG_DEBUG);
+}
+
+/* a wrong value: refused, named with its text, and the caller's struct untouched */
+static void wrong_values(void **state)
+{
+    static const char *const wrong[][2] = {
+        {"XEP_INFLIGHT", "8x"},       {"XEP_INFLIGHT", "-1"},      {"XEP_INFLIGHT", "k"},
+        {"XEP_INFLIGHT", "8kk"},      {"XEP_INFLIGHT", " 8"},      {"XEP_INFLIGHT", "18446744073709551616"},
+        {"XEP_INFLIGHT", "16777216t"}, {"XEP_TIMEOUT", "0"},       {"XEP_TIMEOUT", "1h"},
+        {"XEP_TIMEOUT", "2147484s"},  {"XEP_TIMEOUT", "2147483648"}, {"XEP_TIMEOUT", "-1"},
+        {"XEP_THREADS", "two"},       {"XEP_THREADS", "4294967296"}, {"XEP_THREADS", "1 "},
+        {"XEP_MAP", "always"},        {"XEP_BOOT", "mpi"},         {"XEP_LOG", "loud"},
+        {"XEP_NUMA", "2"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        xep_config_t config, before;
+        char quoted[64];
+        memset(&config, 0xa5, sizeof config);
+        before = config;
+        setenv(wrong[i][0], wrong[i][1], 1);
+        assert_int_equal(xep_config_read(&config), XEP_ERR_INVALID);
+        assert_memory_equal(&config, &before, sizeof config);
+        assert_non_null(strstr(xep_last_error(), wrong[i][0]));
+        snprintf(quoted, sizeof quoted, "\"%s\"", wrong[i][1]);
+        assert_non_null(strstr(xep_last_error(), quoted));
+        unsetenv(wrong[i][0]);
+    }
+}
+
+static void each_shows_value_in_force(void **state)
+{
+    (void)state;
+    assert_string_equal(value_shown("XEP_TIMEOUT"), "120s");
+    setenv("XEP_TIMEOUT", "7s", 1);
+    assert_string_equal(value_shown("XEP_TIMEOUT"), "7s");
+    assert_null(value_shown("XEP_NO_SUCH"));
+}
+
+static int stop_at_second(void *arg, const char *name, const char *value, const char *def, const char *help)
+{
+    (void)name, (void)value, (void)def, (void)help;
+    return ++*(int *)arg == 2;
+}
+
+static void each_stops(void **state)
+{
+    int visited = 0;
+    (void)state;
+    xep_config_each(stop_at_second, &visited);
+    assert_int_equal(visited, 2);
+}
+
+static void log_level(void **state)
+{
+    (void)state;
+    assert_int_equal(xep_config_log_level(), XEP_LOG_WARN);
+    setenv("XEP_LOG", "error", 1);
+    assert_int_equal(xep_config_log_level(), XEP_LOG_ERROR);
+    setenv("XEP_LOG", "nonsense", 1);
+    assert_int_equal(xep_config_log_level(), XEP_LOG_WARN);
+}
+
+static void count_message(void *arg, xep_log_level_t level, const char *message)
+{
+    int *count = arg;
+    assert_int_equal(level, XEP_LOG_WARN);
+    if (strstr(message, "XEP_TREADS") != NULL) count[0]++;
+    else count[1]++;
+}
+
+/* runs first: the warning is given once a process */
+static void unknown_warns_once(void **state)
+{
+    int counts[2] = {0, 0};
+    xep_config_t config;
+    (void)state;
+    setenv("XEP_TREADS", "4", 1);
+    setenv("XEP_LIBRARY", "libxep.so", 1);
+    setenv("XEP_TEST_RANKS", "4", 1);
+    xep_log_set(count_message, counts);
+    assert_int_equal(xep_config_read(&config), XEP_OK);
+    assert_int_equal(xep_config_read(&config), XEP_OK);
+    xep_log_set(NULL, NULL);
+    assert_int_equal(counts[0], 1);
+    assert_int_equal(counts[1], 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(unknown_warns_once, clear), cmocka_unit_test_setup(defaults, clear),
+        cmocka_unit_test_setup(empty_is_unset, clear),     cmocka_unit_test_setup(bytes, clear),
+        cmocka_unit_test_setup(millis, clear),             cmocka_unit_test_setup(choices, clear),
+        cmocka_unit_test_setup(wrong_values, clear),       cmocka_unit_test_setup(each_shows_value_in_force, clear),
+        cmocka_unit_test_setup(each_stops, clear),         cmocka_unit_test_setup(log_level, clear),
+    };
+    return cmocka_run_group_tests_name("config", tests, NULL, NULL);
+}

@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/** Unit test of src/util/cpu.c: kernel choice by CPU, CPUs of the process, the clock. */
+#define _GNU_SOURCE
+#include <sched.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+#include "cpu.h"
+
+static void simd_names(void **state)
+{
+    (void)state;
+    assert_string_equal(xep_cpu_simd_name(XEP_SIMD_SCALAR), "scalar");
+    assert_string_equal(xep_cpu_simd_name(XEP_SIMD_AVX2), "avx2");
+    assert_string_equal(xep_cpu_simd_name(XEP_SIMD_AVX512), "avx512");
+}
+
+#if defined(__x86_64__)
+/* the flags the kernel lists: another source than the one under test */
+static int cpu_has(const char *flag)
+{
+    char line[8192], padded[32];
+    int found = 0;
+    FILE *file = fopen("/proc/cpuinfo", "r");
+    if (file == NULL) skip();
+    snprintf(padded, sizeof padded, " %s ", flag);
+    while (!found && fgets(line, sizeof line, file) != NULL)
+        if (strncmp(line, "flags", 5) == 0) {
+            line[strcspn(line, "\n")] = ' ';
+            found = strstr(line, padded) != NULL;
+        }
+    fclose(file);
+    return found;
+}
+
+static void simd_is_what_the_cpu_has(void **state)
+{
+    int avx2 = cpu_has("avx2") && cpu_has("fma") && cpu_has("f16c");
+    int avx512 = avx2 && cpu_has("avx512f") && cpu_has("avx512bw") && cpu_has("avx512vl") && cpu_has("avx512dq");
+    (void)state;
+    assert_int_equal(xep_cpu_simd(), avx512 ? XEP_SIMD_AVX512 : avx2 ? XEP_SIMD_AVX2 : XEP_SIMD_SCALAR);
+}
+#else
+static void simd_is_what_the_cpu_has(void **state)
+{
+    (void)state;
+    assert_int_equal(xep_cpu_simd(), XEP_SIMD_SCALAR);
+}
+#endif
+
+static void count_follows_affinity(void **state)
+{
+    cpu_set_t all, one;
+    int cpu = 0;
+    (void)state;
+    assert_int_equal(sched_getaffinity(0, sizeof all, &all), 0);
+    assert_int_equal(xep_cpu_count(), CPU_COUNT(&all));
+    while (!CPU_ISSET(cpu, &all)) cpu++;
+    CPU_ZERO(&one);
+    CPU_SET(cpu, &one);
+    assert_int_equal(sched_setaffinity(0, sizeof one, &one), 0);
+    assert_int_equal(xep_cpu_count(), 1);
+    assert_int_equal(sched_setaffinity(0, sizeof all, &all), 0);
+}
+
+static void clock_goes_on(void **state)
+{
+    const struct timespec pause = {0, 2000000};
+    uint64_t begin = xep_clock_ns(), took;
+    (void)state;
+    nanosleep(&pause, NULL);
+    took = xep_clock_ns() - begin;
+    assert_true(took >= 2000000);
+    assert_true(took < UINT64_C(20000000000));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(simd_names),
+        cmocka_unit_test(simd_is_what_the_cpu_has),
+        cmocka_unit_test(count_follows_affinity),
+        cmocka_unit_test(clock_goes_on),
+    };
+    return cmocka_run_group_tests_name("cpu", tests, NULL, NULL);
+}

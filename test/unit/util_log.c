@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/** Unit test of src/util/log.c: levels, the caller's sink, the line on stderr. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "log.h"
+
+typedef struct seen {
+    int count;
+    xep_log_level_t level;
+    char message[4096];
+} seen_t;
+
+static void see(void *arg, xep_log_level_t level, const char *message)
+{
+    seen_t *seen = arg;
+    seen->count++;
+    seen->level = level;
+    snprintf(seen->message, sizeof seen->message, "%s", message);
+}
+
+static void sink_gets_enabled_levels(void **state)
+{
+    seen_t seen = {0};
+    (void)state;
+    xep_log_set(see, &seen);
+    xep_log(XEP_LOG_DEBUG, "not enabled");
+    assert_int_equal(seen.count, 0);
+    xep_log(XEP_LOG_INFO, "rows %d", 7);
+    assert_int_equal(seen.count, 1);
+    assert_int_equal(seen.level, XEP_LOG_INFO);
+    assert_string_equal(seen.message, "rows 7");
+    xep_log(XEP_LOG_ERROR, "worse");
+    assert_int_equal(seen.count, 2);
+    xep_log_set(NULL, NULL);
+}
+
+static void enabled_says_so(void **state)
+{
+    (void)state;
+    assert_true(xep_log_enabled(XEP_LOG_ERROR));
+    assert_true(xep_log_enabled(XEP_LOG_INFO));
+    assert_false(xep_log_enabled(XEP_LOG_DEBUG));
+}
+
+static void long_message_is_cut(void **state)
+{
+    char text[4000];
+    seen_t seen = {0};
+    (void)state;
+    memset(text, 'y', sizeof text - 1);
+    text[sizeof text - 1] = '\0';
+    xep_log_set(see, &seen);
+    xep_log(XEP_LOG_WARN, "%s", text);
+    xep_log_set(NULL, NULL);
+    assert_in_range(strlen(seen.message), 1000, sizeof text - 2);
+}
+
+/* what log wrote to stderr */
+static void captured(char *text, size_t bytes, int rank)
+{
+    FILE *file = tmpfile();
+    int saved = dup(STDERR_FILENO);
+    assert_non_null(file);
+    assert_true(saved >= 0);
+    fflush(stderr);
+    dup2(fileno(file), STDERR_FILENO);
+    xep_log_rank(rank);
+    xep_log(XEP_LOG_WARN, "slow peer %d", 2);
+    fflush(stderr);
+    dup2(saved, STDERR_FILENO);
+    close(saved);
+    rewind(file);
+    text[fread(text, 1, bytes - 1, file)] = '\0';
+    fclose(file);
+}
+
+static void stderr_line_names_the_rank(void **state)
+{
+    char text[256];
+    (void)state;
+    captured(text, sizeof text, 5);
+    assert_string_equal(text, "xep: rank 5: warning: slow peer 2\n");
+    captured(text, sizeof text, -1);
+    assert_string_equal(text, "xep: warning: slow peer 2\n");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sink_gets_enabled_levels),
+        cmocka_unit_test(enabled_says_so),
+        cmocka_unit_test(long_message_is_cut),
+        cmocka_unit_test(stderr_line_names_the_rank),
+    };
+    setenv("XEP_LOG", "info", 1); /* read once a process */
+    return cmocka_run_group_tests_name("log", tests, NULL, NULL);
+}
