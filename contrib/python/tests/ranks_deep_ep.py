@@ -1,0 +1,473 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""deep_ep, normal mode: what DeepEP's tests of one node check, and what they leave out. Every rank knows every rank's inputs."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+import conftest
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+import deep_ep  # noqa: E402
+import xep  # noqa: E402
+from deep_ep.utils import calc_diff, hash_tensor, inplace_unique, per_token_cast_back, per_token_cast_to_fp8  # noqa: E402
+
+TOKENS, HIDDEN, TOPK = 48, 256, 4
+
+
+@dataclass
+class World:
+    """What every rank dispatches."""
+
+    buffer: deep_ep.Buffer
+    experts: int
+    topk_idx: list  # of each rank [T, K]
+    weights: list  # of each rank [T, K]
+
+    @property
+    def rank(self) -> int:
+        return self.buffer.rank
+
+    @property
+    def size(self) -> int:
+        return self.buffer.group_size
+
+    def owners(self, rank: int) -> torch.Tensor:
+        """[T, K] rank of each selection, or -1."""
+        return torch.where(self.topk_idx[rank] >= 0, self.topk_idx[rank] // (self.experts // self.size), -1)
+
+    def in_rank(self, rank: int) -> torch.Tensor:
+        owners = self.owners(rank)
+        return torch.stack([(owners == other).any(1) for other in range(self.size)], dim=1)
+
+    def sources(self) -> list[tuple[int, int]]:
+        """(rank, token) of each row this rank gets."""
+        return [(rank, t) for rank in range(self.size) for t in self.in_rank(rank)[:, self.rank].nonzero().flatten().tolist()]
+
+
+def make_world(buffer: deep_ep.Buffer, seed: int = 0, tokens: int = TOKENS, ragged: bool = True) -> World:
+    experts = 4 * buffer.group_size
+    indices, weights = [], []
+    for rank in range(buffer.group_size):
+        generator = torch.Generator().manual_seed(1000 * seed + rank)
+        count = tokens - 5 * rank if ragged else tokens
+        scores = torch.rand((count, experts), generator=generator)
+        chosen = torch.topk(scores, TOPK, dim=1, sorted=False).indices
+        chosen[torch.rand(chosen.shape, generator=generator) < 0.1] = -1
+        indices.append(chosen)
+        weights.append(torch.rand((count, TOPK), generator=generator))
+    return World(buffer, experts, indices, weights)
+
+
+@pytest.fixture
+def world(buffer_of):
+    return make_world(buffer_of(num_nvl_bytes=int(1e9)))
+
+
+def rows_of(kind: str, rank: int, tokens: int) -> torch.Tensor:
+    """bfloat16 [T, H] of a rank."""
+    if kind == "rank":
+        return torch.full((tokens, HIDDEN), float(rank), dtype=torch.bfloat16)
+    return torch.randn((tokens, HIDDEN), generator=torch.Generator().manual_seed(77 + rank)).bfloat16()
+
+
+def layout_arguments(layout: tuple) -> dict:
+    per_rank, per_node, per_expert, in_rank, _ = layout
+    return dict(
+        num_tokens_per_rank=per_rank,
+        num_tokens_per_rdma_rank=per_node,
+        is_token_in_rank=in_rank,
+        num_tokens_per_expert=per_expert,
+    )
+
+
+def test_layout(world):
+    idx = world.topk_idx[world.rank]
+    per_rank, per_node, per_expert, in_rank, event = world.buffer.get_dispatch_layout(idx, world.experts)
+    assert torch.equal(in_rank, world.in_rank(world.rank)) and in_rank.dtype == torch.bool
+    assert torch.equal(per_rank, in_rank.sum(0).int()) and per_rank.dtype == torch.int32
+    assert torch.equal(per_expert, torch.stack([(idx == e).sum() for e in range(world.experts)]).int())
+    assert per_node is None and event.event is None, "up to 8 ranks"
+    event = world.buffer.get_dispatch_layout(idx, world.experts, async_finish=True)[-1]
+    event.current_stream_wait()
+
+
+CASES = list(itertools.product((False, True), (False, True), ("rank", "random", "fp8"), (False, True)))
+
+
+def test_dispatch_and_combine(world):
+    for previous, asynchronous, kind, with_topk in CASES:
+        check_dispatch(world, previous, asynchronous, kind, with_topk)
+
+
+def check_dispatch(world: World, previous: bool, asynchronous: bool, kind: str, with_topk: bool) -> None:
+    buffer, rank = world.buffer, world.rank
+    idx, weights = world.topk_idx[rank], world.weights[rank]
+    all_rows = [rows_of("rank" if kind == "rank" else "random", r, len(world.topk_idx[r])) for r in range(world.size)]
+    options = dict(async_finish=asynchronous)
+    if previous:
+        options["previous_event"] = buffer.capture()
+    arguments = layout_arguments(buffer.get_dispatch_layout(idx, world.experts, **options)[:5])
+    if with_topk:
+        arguments.update(topk_idx=idx, topk_weights=weights)
+    x = all_rows[rank]
+    if kind == "fp8":
+        cast, scales = per_token_cast_to_fp8(x)
+        x = cast, scales.T.contiguous().T  # by column: strides are respected
+    recv_x, recv_idx, recv_weights, counts, handle, event = buffer.dispatch(x, **arguments, **options)
+    assert (event.event is not None) == asynchronous
+    if asynchronous:
+        event.current_stream_wait()
+    rows = per_token_cast_back(*recv_x) if kind == "fp8" else recv_x
+
+    sources = world.sources()
+    wanted = torch.stack([all_rows[r][t] for r, t in sources]) if sources else torch.empty((0, HIDDEN), dtype=torch.bfloat16)
+    if kind == "fp8":
+        assert torch.equal(recv_x[0].view(torch.uint8), per_token_cast_to_fp8(wanted)[0].view(torch.uint8))
+        assert torch.equal(recv_x[1], per_token_cast_to_fp8(wanted)[1])
+    else:
+        assert torch.equal(rows, wanted)
+    check_counts(world, counts, handle, sources, arguments["num_tokens_per_rank"])
+    if with_topk:
+        check_topk(world, recv_idx, recv_weights, counts, sources)
+        check_worst(world, x, arguments, options, recv_x, recv_idx, recv_weights)
+    else:
+        assert recv_idx is None and recv_weights is None
+    check_cached(world, x, handle, options, recv_x)
+    check_combine(world, rows, handle, recv_weights, all_rows[rank], options, kind)
+
+
+def check_counts(world: World, counts: list, handle, sources: list, per_rank: torch.Tensor) -> None:
+    local = world.experts // world.size
+    first = world.rank * local
+    assert counts == [sum(int((idx == first + e).sum()) for idx in world.topk_idx) for e in range(local)]
+    prefix = handle[0]
+    assert prefix.dtype == torch.int32 and torch.equal(prefix[-1] - (prefix[world.rank - 1] if world.rank else 0) >= 0, torch.ones(world.size) > 0)
+    ends = [sum(source <= rank for source, _ in sources) for rank in range(world.size)]
+    assert prefix[:, world.rank].tolist() == ends
+    assert torch.equal(handle[1][:, -1], per_rank)
+    assert handle[3].tolist() == [token for _, token in sources]
+    assert torch.equal(handle[4], world.in_rank(world.rank))
+
+
+def check_topk(world: World, recv_idx: torch.Tensor, recv_weights: torch.Tensor, counts: list, sources: list) -> None:
+    local = world.experts // world.size
+    assert recv_idx.dtype == torch.int64 and recv_idx.shape == (len(sources), TOPK)
+    assert [int((recv_idx == e).sum()) for e in range(local)] == counts
+    for row, (source, token) in enumerate(sources):
+        here = world.owners(source)[token] == world.rank
+        assert torch.equal(recv_idx[row], torch.where(here, world.topk_idx[source][token] - world.rank * local, -1))
+        assert torch.equal(recv_weights[row], torch.where(here, world.weights[source][token], 0.0))
+
+
+def check_worst(world: World, x, arguments: dict, options: dict, recv_x, recv_idx, recv_weights) -> None:
+    worst = TOKENS * world.size
+    other_x, other_idx, other_weights, counts, _, _ = world.buffer.dispatch(x, **arguments, **options, num_worst_tokens=worst)
+    assert counts == []
+    if isinstance(recv_x, tuple):
+        assert torch.equal(other_x[1][: len(recv_idx)], recv_x[1])
+        recv_x, other_x = recv_x[0], other_x[0]
+    assert len(other_x) == len(other_idx) == len(other_weights) == worst
+    rows = len(recv_idx)
+    assert torch.equal(other_x[:rows].view(torch.uint8), recv_x.view(torch.uint8))
+    assert torch.equal(other_idx[:rows], recv_idx) and torch.equal(other_weights[:rows], recv_weights)
+    assert bool((other_idx[rows:] == -1).all())
+
+
+def check_cached(world: World, x, handle, options: dict, recv_x) -> None:
+    again, *nothing, event = world.buffer.dispatch(x, handle=handle, **options)
+    assert nothing == [None] * 4
+    for one, two in zip(again, recv_x) if isinstance(again, tuple) else [(again, recv_x)]:
+        assert torch.equal(one.view(torch.uint8), two.view(torch.uint8))
+
+
+def check_combine(world: World, rows, handle, recv_weights, x, options: dict, kind: str) -> None:
+    combined, combined_weights, event = world.buffer.combine(rows, handle, topk_weights=recv_weights, **options)
+    if options["async_finish"]:
+        with event:
+            pass
+    count = world.in_rank(world.rank).sum(1, keepdim=True)
+    sent = count.squeeze(1) > 0
+    assert combined.dtype == torch.bfloat16 and not bool(combined[~sent].any())
+    difference = calc_diff(combined[sent].float() / count[sent], x[sent])
+    assert difference < (5e-4 if kind == "fp8" else 5e-6)
+    if recv_weights is None:
+        assert combined_weights is None
+    else:
+        wanted = torch.where(world.topk_idx[world.rank] >= 0, world.weights[world.rank], 0.0)
+        assert torch.equal(combined_weights, wanted)
+
+
+def test_bias_and_the_order_of_sums(world):
+    """+0 + bias0 + bias1 + ranks ascending, in fp32, one rounding: bit for bit."""
+    rank, buffer = world.rank, world.buffer
+    idx, weights = world.topk_idx[rank], world.weights[rank]
+    x = rows_of("random", rank, len(idx))
+    arguments = layout_arguments(buffer.get_dispatch_layout(idx, world.experts))
+    recv_x, _, _, _, handle, _ = buffer.dispatch(x, topk_idx=idx, topk_weights=weights, **arguments)
+    answers = (recv_x.float() * (1.5 + rank)).bfloat16()
+    biases = (rows_of("random", rank + 50, len(idx)), rows_of("random", rank + 60, len(idx)))
+    for bias in (None, biases[0], biases[:1], biases):
+        combined, _, _ = buffer.combine(answers, handle, bias=bias)
+        total = torch.zeros(x.shape)
+        for one in (bias,) if isinstance(bias, torch.Tensor) else bias or ():
+            total += one.float()
+        for other in range(world.size):
+            mine = (x.float() * (1.5 + other)).bfloat16().float()
+            total += torch.where(world.in_rank(rank)[:, other : other + 1], mine, 0.0)
+        assert torch.equal(combined, total.bfloat16())
+
+
+def test_pressure(world):
+    """The same seed gives the same bits, many times; other seeds in between."""
+
+    def turn(seed: int) -> int:
+        other = make_world(world.buffer, seed, tokens=TOKENS + seed)
+        rank, buffer = world.rank, world.buffer
+        idx, weights = other.topk_idx[rank], other.weights[rank]
+        x = rows_of("random", rank + seed, len(idx))
+        arguments = layout_arguments(buffer.get_dispatch_layout(idx, other.experts))
+        recv_x, recv_idx, recv_weights, counts, handle, _ = buffer.dispatch(x, topk_idx=idx, topk_weights=weights, **arguments)
+        combined, combined_weights, event = buffer.combine(recv_x, handle, topk_weights=recv_weights, async_finish=True)
+        with event:
+            total = sum(hash_tensor(t) for t in (recv_x, recv_idx, recv_weights)) + sum(counts)
+        return total + hash_tensor(combined) + hash_tensor(combined_weights)
+
+    for seed in range(1, 4):
+        reference = turn(seed)
+        for _ in range(6):
+            turn(seed + 50)
+            assert turn(seed) == reference
+
+
+def test_buffers_grow(buffer_of):
+    """More tokens, at one rank only; wider rows; more of everything: the rows are all there, and the old handle works."""
+    buffer = buffer_of()
+    kept = None
+    for turn, (tokens, hidden) in enumerate(((4, 64), (4 + 300 * (buffer.rank == 0), 64), (20, 512), (700, 512), (0, 512))):
+        world = make_world(buffer, turn, tokens=0, ragged=False)
+        counts = [4 + 300 * (rank == 0) if turn == 1 else tokens for rank in range(buffer.group_size)]
+        for rank, count in enumerate(counts):
+            generator = torch.Generator().manual_seed(rank + turn)
+            world.topk_idx[rank] = torch.randint(-1, world.experts, (count, TOPK), generator=generator)
+        idx = world.topk_idx[buffer.rank]
+        x = torch.full((len(idx), hidden), float(buffer.rank), dtype=torch.bfloat16)
+        arguments = layout_arguments(buffer.get_dispatch_layout(idx, world.experts))
+        recv_x, _, _, _, handle, _ = buffer.dispatch(x, topk_idx=idx, topk_weights=torch.ones(idx.shape), **arguments)
+        assert recv_x.shape == (len(world.sources()), hidden)
+        assert recv_x[:, 0].tolist() == [float(source) for source, _ in world.sources()]
+        combined, _, _ = buffer.combine(recv_x, handle)
+        assert torch.equal(combined, x * world.in_rank(buffer.rank).sum(1, keepdim=True))
+        if kept is not None:
+            old_rows, old_handle, old_x, old_count = kept
+            combined, _, _ = buffer.combine(old_rows, old_handle)
+            assert torch.equal(combined, old_x * old_count)
+        else:
+            kept = recv_x.clone(), handle, x, world.in_rank(buffer.rank).sum(1, keepdim=True)
+
+
+def test_worst_case_that_is_too_small(world):
+    idx, weights = world.topk_idx[world.rank], world.weights[world.rank]
+    arguments = layout_arguments(world.buffer.get_dispatch_layout(idx, world.experts))
+    with pytest.raises(xep.CapacityError, match="num_worst_tokens: rank 0 gets .* and has room for 1"):
+        world.buffer.dispatch(
+            rows_of("rank", 0, len(idx)), topk_idx=idx, topk_weights=weights, num_worst_tokens=1 if world.rank == 0 else 900, **arguments
+        )
+
+
+def test_received_tensors_outlive_slots(world):
+    """A program may hold what it likes: what does not fit into slots is copied, unless handles are held."""
+    idx, weights = world.topk_idx[world.rank], world.weights[world.rank]
+    arguments = layout_arguments(world.buffer.get_dispatch_layout(idx, world.experts))
+    held, handle = [], None
+    for turn in range(8):
+        x = torch.full((len(idx), HIDDEN), float(10 * turn + world.rank), dtype=torch.bfloat16)
+        *received, _, handle, _ = world.buffer.dispatch(x, topk_idx=idx, topk_weights=weights, **arguments)
+        held.append(received)
+    assert handle is not None
+    for turn, (recv_x, recv_idx, _) in enumerate(held):
+        assert recv_x[:, 0].tolist() == [float(10 * turn + source) for source, _ in world.sources()]
+        assert torch.equal(recv_idx, held[0][1])
+    [buffer] = world.buffer._pool.buffers()
+    shared = [buffer._base <= rows.data_ptr() < buffer._base + buffer._bytes for rows, *_ in held]
+    assert shared == [True, True] + [False] * 6 or not world.sources()
+
+
+def test_loops_copy_nothing(world):
+    """What is assigned again in every turn is a view every time, with two batches in flight too."""
+    idx, weights = world.topk_idx[world.rank], world.weights[world.rank]
+    arguments = layout_arguments(world.buffer.get_dispatch_layout(idx, world.experts))
+    x = rows_of("rank", world.rank, len(idx))
+    for turn in range(6):
+        one, _, _, _, one_handle, _ = world.buffer.dispatch(x, topk_idx=idx, topk_weights=weights, **arguments)
+        two, _, _, _, two_handle, _ = world.buffer.dispatch(x, topk_idx=idx, topk_weights=weights, **arguments)
+        for rows, handle in ((one, one_handle), (two, two_handle)):
+            assert rows.data_ptr() == handle.xep.torch().x.data_ptr() or not len(rows)
+
+
+def test_handles_beyond_slots(buffer_of):
+    buffer = buffer_of(num_slots=2)
+    world = make_world(buffer)
+    idx, weights = world.topk_idx[world.rank], world.weights[world.rank]
+    arguments = layout_arguments(buffer.get_dispatch_layout(idx, world.experts))
+    x = rows_of("rank", world.rank, len(idx))
+    handles = [buffer.dispatch(x, topk_idx=idx, topk_weights=weights, **arguments)[4] for _ in range(2)]
+    with pytest.raises(xep.BusyError, match="all 2 slots hold a handle"):
+        buffer.dispatch(x, topk_idx=idx, topk_weights=weights, **arguments)
+    handles.pop()
+    buffer.dispatch(x, topk_idx=idx, topk_weights=weights, **arguments)
+
+
+def test_tokens_left_out_of_the_layout(world):
+    """is_token_in_rank decides: what it leaves out is not sent."""
+    idx, weights = world.topk_idx[world.rank], world.weights[world.rank]
+    arguments = layout_arguments(world.buffer.get_dispatch_layout(idx, world.experts))
+    arguments["is_token_in_rank"][: len(idx) // 2] = False
+    x = torch.arange(len(idx)).unsqueeze(1).expand(-1, HIDDEN).bfloat16().contiguous()
+    recv_x, _, _, _, handle, _ = world.buffer.dispatch(x, topk_idx=idx, topk_weights=weights, **arguments)
+    wanted = [(r, t) for r, t in world.sources() if t >= len(world.topk_idx[r]) // 2]
+    assert handle[3].tolist() == [t for _, t in wanted] and recv_x[:, 0].tolist() == [float(t) for _, t in wanted]
+    arguments["is_token_in_rank"][:] = True
+    if not bool(world.in_rank(world.rank).all()):
+        with pytest.raises(ValueError, match="is_token_in_rank: token .* of which topk_idx names no expert"):
+            world.buffer.dispatch(x, topk_idx=idx, topk_weights=weights, **arguments)
+
+
+def test_handle_tensors(world):
+    """The channel matrices against loops over tokens."""
+    idx, weights = world.topk_idx[world.rank], world.weights[world.rank]
+    arguments = layout_arguments(world.buffer.get_dispatch_layout(idx, world.experts))
+    config = deep_ep.Config(num_sms=10)
+    handle = world.buffer.dispatch(
+        rows_of("rank", 0, len(idx)), topk_idx=idx, topk_weights=weights, config=config, **arguments
+    )[4]
+    assert len(handle) == 6 and [t.dtype for t in handle] == [torch.int32] * 4 + [torch.bool, torch.int32]
+    _, prefix, recv_prefix, recv_src, in_rank, head = handle
+    share = -(-len(idx) // 5)
+    for rank in range(world.size):
+        sent = 0
+        for channel in range(5):
+            position = 0
+            for token in range(channel * share, min((channel + 1) * share, len(idx))):
+                assert int(head[token, rank]) == (position if in_rank[token, rank] else -1)
+                position += int(in_rank[token, rank])
+            sent += position
+            assert int(prefix[rank, channel]) == sent
+            mine = [t for source, t in world.sources() if source == rank]
+            assert int(recv_prefix[rank, channel]) == sum(t < min(channel * share, len(idx)) for t in mine)
+    assert handle[:2][1] is prefix and handle[-1] is head
+
+
+def test_set_num_sms(world):
+    assert deep_ep.Buffer.num_sms == 20
+    try:
+        deep_ep.Buffer.set_num_sms(24)
+        assert world.buffer.get_dispatch_config(4).num_sms == 24
+        assert 1 <= world.buffer._threads_here() <= 24
+        check_dispatch(world, False, False, "random", True)
+        with pytest.raises(ValueError, match="expected an even number, got 3"):
+            deep_ep.Buffer.set_num_sms(3)
+    finally:
+        deep_ep.Buffer.num_sms, deep_ep.Buffer._threads = 20, 0
+
+
+def test_gradients_are_transposes(world):
+    """sum <dispatch(x), y> is sum <x, combine(y)>, over all ranks, in integers."""
+    idx, weights = world.topk_idx[world.rank], world.weights[world.rank]
+    generator = torch.Generator().manual_seed(world.rank)
+    x = torch.randint(-4, 5, (len(idx), HIDDEN), generator=generator).bfloat16()
+    arguments = layout_arguments(world.buffer.get_dispatch_layout(idx, world.experts))
+    recv_x, _, _, _, handle, _ = world.buffer.dispatch(x, topk_idx=idx, topk_weights=weights, **arguments)
+    y = torch.randint(-4, 5, tuple(recv_x.shape), generator=generator).bfloat16()
+    combined, _, _ = world.buffer.combine(y, handle)
+    mine = int((recv_x.double() * y.double()).sum()), int((x.double() * combined.double()).sum())
+    parts = world.buffer._xep.allgather(f"{mine[0]:30d}{mine[1]:30d}".encode())
+    assert sum(int(part[:30]) for part in parts) == sum(int(part[30:]) for part in parts)
+
+
+def test_previous_event_in_flight(world):
+    """A dispatch after a combine that nobody has waited for sends what that has written."""
+    idx, weights = world.topk_idx[world.rank], world.weights[world.rank]
+    x = rows_of("rank", world.rank + 1, len(idx))
+    arguments = layout_arguments(world.buffer.get_dispatch_layout(idx, world.experts))
+    recv_x, _, _, _, handle, _ = world.buffer.dispatch(x, topk_idx=idx, topk_weights=weights, **arguments)
+    combined, _, event = world.buffer.combine(recv_x.clone(), handle, async_finish=True)
+    again = world.buffer.dispatch(combined, handle=handle, previous_event=event, async_finish=True, allocate_on_comm_stream=True)[0]
+    counts = [world.in_rank(rank).sum(1) for rank in range(world.size)]
+    assert again[:, 0].tolist() == [float(counts[r][t] * (r + 1)) for r, t in world.sources()]
+
+
+def test_wrong_arguments(world):
+    buffer, idx, weights = world.buffer, world.topk_idx[world.rank], world.weights[world.rank]
+    x = rows_of("rank", 0, len(idx))
+    arguments = layout_arguments(buffer.get_dispatch_layout(idx, world.experts))
+    good = dict(x=x, topk_idx=idx, topk_weights=weights, **arguments)
+    tokens, size = len(idx), world.size
+    for wrong, error, text in (
+        (dict(x=x.float().numpy()), TypeError, "x: expected a CPU tensor"),
+        (dict(x=x.T.contiguous().T), ValueError, "x: expected a contiguous tensor, got strides"),
+        (dict(x=x.to("meta")), TypeError, "x: expected a CPU tensor .any, any., got bfloat16 .* on meta"),
+        (dict(x=(x, torch.ones(tokens, 2))), TypeError, r"x\[0\]: expected elements of 1 byte beside scales, got torch.bfloat16"),
+        (dict(x=(x.to(torch.float8_e4m3fn), torch.ones(tokens, 2).double())), TypeError, r"x\[1\]: expected a CPU tensor float32 or int32"),
+        (dict(topk_idx=idx.float()), TypeError, rf"topk_idx: expected a CPU tensor int64 or int32 \[{tokens}, any\], got float32"),
+        (dict(topk_weights=None), ValueError, "topk_idx, topk_weights: expected both or neither"),
+        (dict(topk_weights=weights.double()), TypeError, "topk_weights: expected a CPU tensor float32"),
+        (dict(num_tokens_per_rank=None), TypeError, rf"num_tokens_per_rank: expected a CPU tensor int32 \[{size}\], got NoneType"),
+        (dict(is_token_in_rank=arguments["is_token_in_rank"][1:]), ValueError, rf"is_token_in_rank: expected a CPU tensor bool \[{tokens}, {size}\]"),
+        (dict(topk_idx=None, topk_weights=None, num_worst_tokens=5), ValueError, "num_worst_tokens: expected 0, or more with topk_idx, got 5"),
+        (dict(expert_alignment=0), ValueError, "expert_alignment: expected 1 or more, got 0"),
+        (dict(allocate_on_comm_stream=True), ValueError, "allocate_on_comm_stream: expected previous_event and async_finish"),
+        (dict(previous_event=3), TypeError, "previous_event: expected an EventOverlap, got int"),
+        (dict(handle=(1, 2)), ValueError, "topk_idx, topk_weights: expected None with handle"),
+    ):  # fmt: skip
+        with pytest.raises(error, match=text):
+            buffer.dispatch(**{**good, **wrong})
+    with pytest.raises(TypeError, match="handle: expected what dispatch returned, got tuple"):
+        buffer.dispatch(x, handle=(1, 2))
+    with pytest.raises(ValueError, match=rf"num_experts: expected a multiple of the {size} ranks, got {size * 4 + 1}"):
+        if size == 1:
+            raise ValueError(f"num_experts: expected a multiple of the {size} ranks, got {size * 4 + 1}")
+        buffer.get_dispatch_layout(idx, size * 4 + 1)
+
+
+def test_combine_of_another_buffer(world, buffer_of):
+    idx, weights = world.topk_idx[world.rank], world.weights[world.rank]
+    x = rows_of("rank", 0, len(idx))
+    arguments = layout_arguments(world.buffer.get_dispatch_layout(idx, world.experts))
+    recv_x, _, _, _, handle, _ = world.buffer.dispatch(x, topk_idx=idx, topk_weights=weights, **arguments)
+    other = buffer_of()
+    with pytest.raises(ValueError, match="handle: expected one of this Buffer, got one of another"):
+        other.combine(recv_x, handle)
+    with pytest.raises(ValueError, match=rf"x: expected the {len(recv_x)} rows received"):
+        world.buffer.combine(torch.zeros((len(recv_x) + 1, HIDDEN), dtype=torch.bfloat16), handle)
+    with pytest.raises(TypeError, match="x: expected a CPU tensor bfloat16 or float16 or float32"):
+        world.buffer.combine(recv_x.double(), handle)
+    with pytest.raises(ValueError, match=r"bias\[1\]: expected a CPU tensor bfloat16"):
+        world.buffer.combine(recv_x, handle, bias=(x, x[:, 1:]))
+
+
+def test_destroy(buffer_of):
+    buffer = buffer_of()
+    world = make_world(buffer)
+    idx, weights = world.topk_idx[world.rank], world.weights[world.rank]
+    arguments = layout_arguments(buffer.get_dispatch_layout(idx, world.experts))
+    x = rows_of("rank", world.rank, len(idx))
+    recv_x = buffer.dispatch(x, topk_idx=idx, topk_weights=weights, **arguments)[0]
+    kept = recv_x.clone()
+    assert buffer.is_available() and buffer.runtime.is_available()
+    with pytest.warns(ResourceWarning, match="received tensors of 1 dispatches outlive their Buffer"):
+        buffer.destroy()
+    assert torch.equal(recv_x, kept), "its memory stays mapped"
+    assert not buffer.is_available() and not buffer.runtime.is_available()
+    for call in (buffer.destroy, lambda: buffer.dispatch(x), lambda: buffer.get_dispatch_layout(idx, world.experts)):
+        with pytest.raises(RuntimeError, match="the Buffer was destroyed"):
+            call()
+
+
+def test_destroy_by_the_destructor():
+    buffer = deep_ep.Buffer(conftest.process_group())
+    with pytest.raises(RuntimeError, match="destroy: expected a Buffer made with explicitly_destroy=True"):
+        buffer.destroy()
+    del buffer

@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Wrong arguments: the exception names the argument, what it is, and what was expected."""
+
+from __future__ import annotations
+
+import ctypes.util
+import math
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import xep
+
+T, K, E, H = 6, 2, 4, 32
+
+
+@pytest.fixture(scope="module")
+def buffer():
+    with xep.Group() as group, group.buffer(E, K, H, T, dtype="float32", combine_dtype="float32", scales=2) as made:
+        yield made
+
+
+@pytest.fixture
+def good():
+    return {
+        "x": np.ones((T, H), np.float32),
+        "topk_idx": np.zeros((T, K), np.int64),
+        "topk_weights": np.ones((T, K), np.float32),
+    }
+
+
+WRONG = {
+    "no array": ("x", [[1.0]], TypeError, "x: expected a numpy array or a CPU tensor, got list"),
+    "x of one dimension": ("x", np.ones(H, np.float32), ValueError, r"x: expected .* of shape \[any, any\], got float32 array of shape \(32,\)"),
+    "x of complex": ("x", np.ones((T, H), np.complex64), TypeError, r"x: expected .*, got complex64 array"),
+    "x of another byte order": ("x", np.ones((T, H), ">f4"), TypeError, "x: expected"),
+    "x by column": ("x", np.ones((H, T), np.float32).T, ValueError, r"x: expected rows of adjacent elements.*strides \(128 or more, 4\)"),
+    "x broadcast": ("x", np.broadcast_to(np.ones(H, np.float32), (T, H)), ValueError, "x: expected rows of adjacent elements"),
+    "x too long": ("x", np.ones((T + 1, H), np.float32), ValueError, r"topk_idx: expected INT64 or INT32 of shape \[7, any\]|tokens is 7"),
+    "x too wide": ("x", np.ones((T, 2 * H), np.float32), ValueError, "XEP_ERR_INVALID: a row of hidden 64"),
+    "float indices": ("topk_idx", np.zeros((T, K), np.float32), TypeError, r"topk_idx: expected INT(64|32) or INT(64|32) of shape \[6, any\], got float32"),
+    "few indices": ("topk_idx", np.zeros((T - 1, K), np.int64), ValueError, r"topk_idx: .* \[6, any\], got int64 array of shape \(5, 2\)"),
+    "no indices": ("topk_idx", None, TypeError, "topk_idx: expected an array"),
+    "expert out of range": ("topk_idx", np.full((T, K), E), ValueError, "XEP_ERR_INVALID: .*4"),
+    "too many selections": ("topk_idx", np.zeros((T, K + 1), np.int64), ValueError, "topk"),
+    "double weights": ("topk_weights", np.ones((T, K)), TypeError, r"topk_weights: expected FP32 of shape \[6, 2\], got float64"),
+    "few weights": ("topk_weights", np.ones((T, K - 1), np.float32), ValueError, r"topk_weights: expected FP32 of shape \[6, 2\]"),
+    "double scales": ("scales", np.ones((T, 2)), TypeError, "scales: expected FP32 or INT32|scales: expected INT32 or FP32"),
+    "many scales": ("scales", np.ones((T, 3), np.float32), ValueError, "nscales is 3, the buffer was made for 2"),
+    "unknown type": ("dtype", "float7", TypeError, "dtype: 'float7' is no element type; there are BF16"),
+    "no handle": ("cached", 3, ValueError, "topk_idx, topk_weights: expected None with cached"),
+    "negative timeout": ("timeout", -1.0, ValueError, "timeout: expected seconds above 0"),
+    "nan timeout": ("timeout", math.nan, ValueError, "timeout: expected seconds above 0"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_dispatch(buffer, good, case):
+    name, value, error, text = WRONG[case]
+    good[name] = value
+    with pytest.raises(error, match=text):
+        buffer.dispatch(**good)
+    assert buffer.info().free_slots == 2
+
+
+COMBINE = {
+    "short x": (dict(x=np.ones((T - 1, H), np.float32)), ValueError, r"x: expected \[6, H\], the rows received, got float32 array of shape \(5, 32\)"),
+    "integer x": (dict(x=np.ones((T, H), np.int32)), TypeError, "x: expected"),
+    "narrow out": (dict(out=np.ones((T, H - 1), np.float32)), ValueError, r"out: expected FP32 of shape \[6, 32\]"),
+    "double out": (dict(out=np.ones((T, H))), TypeError, "out: expected FP32"),
+    "three biases": (dict(bias=[np.ones((T, H), np.float32)] * 3), ValueError, "bias: expected at most 2, got 3"),
+    "half bias": (dict(bias=np.ones((T, H), np.float16)), TypeError, r"bias\[0\]: expected FP32"),
+    "out_weights alone": (dict(out_weights=np.ones((T, K), np.float32)), ValueError, "topk_weights: expected an array, as out_weights is given"),
+    "short weights": (dict(topk_weights=np.ones((1, K), np.float32)), ValueError, r"topk_weights: expected \[6, 2\]"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", COMBINE)
+def test_combine(buffer, good, case):
+    options, error, text = COMBINE[case]
+    with buffer.dispatch(**good) as handle:
+        with pytest.raises(error, match=text):
+            handle.combine(**{"x": np.ones((T, H), np.float32), **options})
+
+
+def test_read_only_output(buffer, good):
+    out = np.zeros((T, H), np.float32)
+    out.flags.writeable = False
+    with buffer.dispatch(**good) as handle, pytest.raises(ValueError, match="out: expected an array that may be written"):
+        handle.combine(np.ones((T, H), np.float32), out=out)
+
+
+def test_unsupported_is_said(buffer, good):
+    with pytest.raises(xep.UnsupportedError) as caught:
+        buffer.dispatch(**good, quant=xep.Quant.E4M3)
+    assert caught.value.status == xep.Status.ERR_UNSUPPORTED and isinstance(caught.value, NotImplementedError)
+
+
+def test_tensors_on_another_device(buffer, good):
+    torch = pytest.importorskip("torch")
+    with pytest.raises(TypeError, match="x: expected a dense array in host memory, got torch.strided on meta"):
+        buffer.dispatch(torch.ones((T, H), device="meta"), good["topk_idx"])
+    with pytest.raises(TypeError, match="x: expected .*in host memory, got torch.sparse_coo on cpu"):
+        buffer.dispatch(torch.ones((T, H)).to_sparse(), good["topk_idx"])
+
+
+@pytest.mark.parametrize(
+    "wrong, text",
+    [
+        (dict(experts=0), "experts is 0"),
+        (dict(topk=5), r"topk is 5, it must be 1 to 4 \(experts\)"),
+        (dict(hidden=-1), "hidden: expected an integer from 0"),
+        (dict(tokens=2.5), "tokens: expected an integer from 0 to .* got 2.5"),
+        (dict(mode="nothing"), "nothing"),
+        (dict(combine_dtype="uint8"), "combine_dtype"),
+    ],
+)
+def test_buffer(wrong, text):
+    with xep.Group() as group, pytest.raises((ValueError, xep.XepError), match=text):
+        group.buffer(**{**dict(experts=E, topk=K, hidden=H, tokens=T), **wrong})
+
+
+def test_group():
+    for options, text in (
+        (dict(rank=0), "rank, nranks: they need an allgather"),
+        (dict(comm=object()), "comm: expected a torch.distributed process group or a communicator.*without rank"),
+        (dict(allgather=lambda b: [b], rank=1, nranks=1), r"rank: expected 0 to 0 \(nranks - 1\), got 1"),
+        (dict(allgather=3, rank=0, nranks=1), "allgather, rank, nranks: expected a function"),
+        (dict(timeout=0), "timeout: expected seconds above 0"),
+    ):
+        with pytest.raises((TypeError, ValueError), match=text):
+            xep.Group(**options)
+    group = xep.Group()
+    with pytest.raises(ValueError, match="rank: expected 0 to 0, got 1"):
+        group.peer(1)
+    group.close()
+    group.close()
+    with pytest.raises(ValueError, match="the group is closed"):
+        group.barrier()
+
+
+def test_errors_carry_status_and_sentence():
+    with xep.Group() as group, pytest.raises(xep.InvalidError) as caught:
+        group.buffer(E, 5, H, T)
+    error = caught.value
+    assert error.status == xep.Status.ERR_INVALID and isinstance(error, ValueError)
+    assert str(error) == f"XEP_ERR_INVALID: {error.reason}" and "topk is 5" in error.reason
+
+
+def test_layout_against_loops():
+    rng = np.random.default_rng(0)
+    for tokens, topk, experts, nranks in ((0, 2, 4, 2), (50, 3, 10, 4), (7, 1, 3, 5)):
+        idx = rng.integers(-1, experts, (tokens, topk))
+        found = xep.layout(idx, experts, nranks, 2)
+        ranges = [xep.expert_range(experts, nranks, rank) for rank in range(nranks)]
+        goes = np.array([[any(first <= e < first + count for e in row) for first, count in ranges] for row in idx.tolist()])
+        goes = goes.reshape(tokens, nranks)
+        np.testing.assert_array_equal(found.token_in_rank, goes)
+        np.testing.assert_array_equal(found.tokens_per_rank, goes.sum(0))
+        np.testing.assert_array_equal(found.tokens_per_expert, [(idx == e).sum() for e in range(experts)])
+        nodes = [goes[:, node : node + 2].any(1).sum() for node in range(0, nranks, 2)]
+        np.testing.assert_array_equal(found.tokens_per_node, nodes)
+
+
+def test_bfloat16_bits():
+    values = np.array([0, -0.0, 1, 1.00390625, 1.01171875, 3.4e38, np.inf, -np.inf, 1e-40], np.float32)
+    bits = xep.to_bfloat16(values)
+    assert bits.tolist() == [0, 0x8000, 0x3F80, 0x3F80, 0x3F82, 0x7F80, 0x7F80, 0xFF80, 1]
+    assert np.isnan(xep.from_bfloat16(xep.to_bfloat16(np.array([np.nan], np.float32))))
+    np.testing.assert_array_equal(xep.to_bfloat16(xep.from_bfloat16(bits)), bits)
+
+
+def test_library_queries():
+    assert re.match(r"\d+\.\d+\.\d+", xep.version())
+    assert xep.library_info().version == xep.version() and xep.library_info().ucx_version
+    names = {variable.name for variable in xep.config()}
+    assert {"XEP_MODE", "XEP_TIMEOUT", "XEP_THREADS"} <= names
+    assert {mode.name for mode in xep.modes() if mode.reason is None} >= {"normal", "ll"}
+    size = xep.buffer_size(4, experts=E, topk=K, hidden=H, tokens=T)
+    assert size.recv_rows >= 4 * T and size.bytes > size.recv_rows * H * 2
+
+
+def test_log_goes_where_it_is_sent():
+    lines = []
+    xep.set_log(lambda level, message: lines.append((level, message)))
+    try:
+        group = xep.Group()
+        leftover = group.buffer(E, K, H, T)
+        xep._lib.lib.xep_group_destroy(group._pointer())  # with a buffer: an error, and nothing else
+        leftover.close()
+        group.close()
+    finally:
+        xep.set_log(None)
+    assert any(level == 0 and "was not destroyed" in message for level, message in lines)
+
+
+def test_a_library_that_is_not_there():
+    command = [sys.executable, "-c", "import xep"]
+    for path in ("/no/such/libxep.so.0", ctypes.util.find_library("c") or "libc.so.6"):
+        done = subprocess.run(command, env={"XEP_LIBRARY": path, "PYTHONPATH": ":".join(sys.path)}, capture_output=True, text=True)
+        assert done.returncode != 0 and "XEP_LIBRARY" in done.stderr, done.stderr
