@@ -1,0 +1,141 @@
+#!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
+#
+# The directions of the tree: who may include whom, and words and names that have no place where they are.
+# Prints "file:line: rule: what" for each violation, and exits 1 when there is one.
+#
+#     contrib/check-layers.sh [ROOT]
+set -u
+cd "${1:-$(dirname "$0")/..}" || exit 2
+export LC_ALL=C
+tmp=$(mktemp -d) || exit 2
+trap 'rm -rf "$tmp"' EXIT
+found=$tmp/found
+includes=$tmp/includes
+
+sources() {
+    find "$@" -type f \( -name '*.c' -o -name '*.h' -o -name '*.h.in' -o -name '*.cpp' \) 2>/dev/null | sort
+}
+
+# file:line:text of the code alone: comments and the insides of strings are blanked, names of included files are not
+strip() {
+    sources "$@" | xargs awk '
+        FNR == 1 { inside = 0 }
+        {
+            line = $0; out = ""
+            while (line != "") {
+                if (inside) {
+                    end = index(line, "*/")
+                    if (end == 0) break
+                    line = substr(line, end + 2); inside = 0
+                } else if (match(line, /\/\*|\/\/|"([^"\\]|\\.)*"|\047([^\047\\]|\\.)*\047/)) {
+                    what = substr(line, RSTART, 2)
+                    out = out substr(line, 1, RSTART - 1)
+                    if (what == "//") break
+                    if (what == "/*") { inside = 1; line = substr(line, RSTART + 2); continue }
+                    out = out (out ~ /^[ \t]*#[ \t]*include/ ? substr(line, RSTART, RLENGTH) : "\"\"")
+                    line = substr(line, RSTART + RLENGTH)
+                } else { out = out line; break }
+            }
+            if (out ~ /[^ \t]/) print FILENAME ":" FNR ":" out
+        }'
+}
+
+# code FOLDER...: of the files there
+code() {
+    for folder; do grep "^$folder/" "$tmp/code"; done
+}
+
+# report RULE: lines "file:line:text" of stdin are violations of it
+report() {
+    sed "s|^\([^:]*:[0-9]*\):[ \t]*|\1: $1: |" >>"$found"
+}
+
+# ---- includes ----
+
+# "file:line folder-of-the-included included" for every include; the folder is "system" for what is not in the tree.
+# Basenames are unique, so a basename tells the folder.
+includes() {
+    { sources include src plugins | sed 's/^/H /; s/\.in$//'
+      code include src plugins | grep -E '^[^:]*:[0-9]*:[ ]*#[ ]*include' | sed 's/^/I /'; } | awk '
+        $1 == "H" { n = split($2, part, "/"); base = part[n]; folder[base] = substr($2, 1, length($2) - length(base) - 1); next }
+        {
+            split($2, at, ":"); text = $0
+            sub(/.*#[ ]*include[ ]*[<"]/, "", text); sub(/[>"].*/, "", text)
+            n = split(text, part, "/")
+            where = (part[n] in folder) ? folder[part[n]] : "system"
+            # a name of ours in another project: <foo/log.h>
+            if (where != "system" && n > 1 && index(where "/" part[n], text) == 0 && text !~ /^\.\./) where = "system"
+            print at[1] ":" at[2], where, text
+        }'
+}
+
+# may FOLDERS-REGEX ALLOWED-REGEX: files there include from allowed folders only
+may() {
+    awk -v from="^($1)/[^/]*$" -v allowed="^($2|system)$" '
+        { file = $1; sub(/:.*/, "", file) }
+        file ~ from && $2 !~ allowed { print $1 ":" $3 " of " $2 }' "$includes" | report direction
+}
+
+# only INCLUDED-REGEX FILES-REGEX: what matches, of other projects, is included by these files alone
+only() {
+    awk -v what="^($1)$" -v allowed="^($2)" '
+        { file = $1; sub(/:.*/, "", file) }
+        $2 == "system" && $3 ~ what && file !~ allowed { print $1 ":" $3 }' "$includes" | report direction
+}
+
+check_includes() {
+    includes >"$includes"
+    may 'include/xep' 'include/xep'
+    may 'src/util' 'src/util|include/xep'
+    may 'src/core' 'src/core|src/util|include/xep'
+    may 'src/ucp' 'src/ucp|src/core|src/util|include/xep'
+    may 'src/pmix' 'src/pmix|src/core|src/util|include/xep'
+    may 'src' 'src|src/core|src/ucp|src/pmix|src/util|include/xep'
+    may 'src/tools' 'src/tools|include/xep'
+    for folder in plugins/*/; do
+        may "${folder%/}" "${folder%/}|plugins/common|include/xep"
+    done
+    only '(ucp|uct|ucs|ucm)/.*' 'src/ucp/'
+    only 'pmix.*\.h' 'src/pmix/|src/tools/xep_run'
+    awk '$1 ~ /^include\/xep\/xep\.h:/ && $3 ~ /(plugin|wire)\.h$/ { print $1 ":" $3 }
+         $1 ~ /^src\/tools\// && $3 ~ /xep\/(plugin|wire)\.h$/ { print $1 ":" $3 }' "$includes" | report direction
+    # a mode has the C library's memory, strings and numbers, and vector instructions
+    awk '$1 ~ /^plugins\// && $2 == "system" &&
+         $3 !~ /^(assert|errno|float|inttypes|limits|math|stdalign|stdarg|stdatomic|stdbool|stddef|stdint|stdio|stdlib|string|immintrin|arm_neon|arm_sve|sys\/mman)\.h$/ {
+             print $1 ":" $3 }' "$includes" | report direction
+}
+
+# ---- what is said and done where ----
+
+check_plugins() {
+    code plugins | grep -E '\<(getenv|secure_getenv|setenv|v?f?printf|v?dprintf|puts|fputs|putchar|perror|fopen|fwrite|abort|_?exit|fork|system|signal|sigaction|u?sleep|nanosleep|pthread_[a-z_]*|thrd_[a-z]*|dlopen|dlsym)[ ]*\(' |
+        report 'a mode does not call this'
+    code plugins | grep -E ':[ ]*(extern|static|_Thread_local)( [^(]*)?[;=,]|:[ ]*static [^(]*[;=[]' |
+        grep -vE '\<(const|inline)\>|_Static_assert' | report 'a mode has no mutable globals'
+}
+
+check_words() {
+    grep -niE 'token|expert|top_?k' $(sources src/ucp) /dev/null | report 'the transport does not know this word'
+    code src include plugins test | grep -E '\<ep\>' | report 'no variable is called ep'
+}
+
+check_files() {
+    find include src plugins test contrib python -type f \( -name '*.[ch]' -o -name '*.h.in' -o -name '*.cpp' -o -name '*.sh' -o -name '*.py' \) \
+        2>/dev/null | sort >"$tmp/files"
+    # a module of Python has the name of its package before its own
+    grep -v '\.py$' "$tmp/files" | sed 's|.*/||' | sort | uniq -d | while read -r base; do
+        grep "/$base\$" "$tmp/files" | tail -n +2 | sed "s/\$/:1:$base/"
+    done | report 'basename is taken'
+    while read -r file; do
+        head -4 "$file" | grep -q 'SPDX-License-Identifier: BSD-3-Clause' || echo "$file:1:first lines"
+    done <"$tmp/files" | report 'no SPDX line'
+}
+
+strip include src plugins test >"$tmp/code"
+check_includes
+check_plugins
+check_words
+check_files
+cat "$found"
+[ ! -s "$found" ]
