@@ -7,6 +7,9 @@ set -u
 program=./test/mp/wire_order.mp
 trials=${XEP_TEST_TRIALS:-4}
 failed=0
+all=all
+# UCX 1.22 asks the kernel whether CMA works by reading memory that need not exist; the sanitizer's wrapper of that call then reads it
+nm "$program" 2>/dev/null | grep -q __asan_init && all=^cma
 
 # run VAR=VALUE...
 run() {
@@ -20,7 +23,7 @@ run() {
 }
 
 every_setting() {
-    for tls in all tcp,self posix,self sysv,self; do
+    for tls in $all tcp,self posix,self sysv,self; do
         run "$@" UCX_TLS=$tls
         for put in rma pack am; do run "$@" UCX_TLS=$tls XEP_MAP=never XEP_PUT=$put; done
     done
