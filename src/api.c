@@ -319,7 +319,7 @@ static xep_status_t combine_input(xep_handle_t *handle, void **base_p, size_t *s
     while ((status = buffer->plugin.plugin->input(buffer->mode, handle->slot, base_p, stride_p)) == XEP_INPROGRESS) {
         xep_request_advance_all(buffer);
         xep_group_progress(buffer->group);
-        if (!xep_waiting_rest(&waiting))
+        if (!xep_group_rest(buffer->group, &waiting))
             return xep_fail(XEP_ERR_TIMEOUT, "a peer still reads the rows of the last combine of this handle");
     }
     return status;

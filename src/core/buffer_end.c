@@ -27,13 +27,13 @@ static xep_status_t fence(xep_buffer_t *buffer, int32_t timeout_ms)
         uint32_t r = (group->rank + i) % group->nranks;
         while ((status = wire->ops->put_signal(wire, r, 0, NULL, 0, mine, value)) == XEP_INPROGRESS) {
             xep_group_progress(group);
-            if (!xep_waiting_rest(&waiting)) return xep_fail(XEP_ERR_TIMEOUT, "rank %u takes no signal", r);
+            if (!xep_group_rest(group, &waiting)) return xep_fail(XEP_ERR_TIMEOUT, "rank %u takes no signal", r);
         }
         if (status != XEP_OK) return status;
     }
     while ((status = wire->ops->flush(wire)) == XEP_INPROGRESS) {
         xep_group_progress(group);
-        if (!xep_waiting_rest(&waiting)) return xep_fail(XEP_ERR_TIMEOUT, "bytes to peers do not leave");
+        if (!xep_group_rest(group, &waiting)) return xep_fail(XEP_ERR_TIMEOUT, "bytes to peers do not leave");
     }
     if (status != XEP_OK) return status;
     return xep_group_wait_words(group, (char *)buffer->heap->base + buffer->fence_offset, sizeof value, value, timeout_ms,

@@ -245,7 +245,7 @@ static xep_status_t signal_all(xep_group_t *group, uint64_t value)
         xep_status_t status;
         while ((status = wire->ops->put_signal(wire, r, 0, NULL, 0, (uint64_t)group->rank * LINE, value)) == XEP_INPROGRESS) {
             xep_group_progress(group);
-            if (!xep_waiting_rest(&waiting)) return xep_fail(XEP_ERR_TIMEOUT, "barrier: could not signal rank %u in time", r);
+            if (!xep_group_rest(group, &waiting)) return xep_fail(XEP_ERR_TIMEOUT, "barrier: could not signal rank %u in time", r);
         }
         if (status != XEP_OK) return status;
     }
@@ -259,7 +259,7 @@ static void flush_control(xep_group_t *group)
     xep_wire_t *wire = &group->control->wire;
     xep_waiting_t waiting;
     xep_waiting_begin(&waiting, group->spins, xep_deadline(group->timeout_ms));
-    while (wire->ops->flush(wire) == XEP_INPROGRESS && xep_waiting_rest(&waiting)) xep_group_progress(group);
+    while (wire->ops->flush(wire) == XEP_INPROGRESS && xep_group_rest(group, &waiting)) xep_group_progress(group);
 }
 
 xep_status_t xep_group_barrier_run(xep_group_t *group)

@@ -64,6 +64,12 @@ void xep_blobs_free(xep_blobs_t *blobs);
 /** One look at everything in flight: transport, operations of all buffers that nobody else is at. */
 void xep_group_progress(xep_group_t *group);
 
+/** xep_waiting_rest(), which does not rest while the transport moves bytes. */
+static inline int xep_group_rest(const xep_group_t *group, xep_waiting_t *waiting)
+{
+    return xep_waiting_rest(waiting, atomic_load_explicit(&group->transport->moves, memory_order_relaxed));
+}
+
 /** A thread that makes progress until it is stopped. */
 xep_status_t xep_progress_start(xep_group_t *group, xep_progress_thread_t **thread_p);
 void xep_progress_stop(xep_progress_thread_t *thread);

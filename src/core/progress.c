@@ -38,7 +38,7 @@ static void *progress_main(void *arg)
         xep_group_progress(self->group);
         if (active != active_before) xep_waiting_begin(&waiting, self->group->spins, UINT64_MAX);
         active_before = active;
-        xep_waiting_rest(&waiting);
+        (void)xep_group_rest(self->group, &waiting);
     }
     return NULL;
 }
@@ -119,7 +119,7 @@ xep_status_t xep_group_wait_words(xep_group_t *group, const void *words, size_t 
         xep_status_t status = xep_group_usable(group);
         if (status != XEP_OK) return status;
         xep_group_progress(group);
-        if (!xep_waiting_rest(&waiting))
+        if (!xep_group_rest(group, &waiting))
             return missing(group, words, stride, value, XEP_ERR_TIMEOUT, what, "deadline passed");
         if (!xep_waiting_slow(&waiting, &slow) || xep_group_check_peers(group) == XEP_OK) continue;
         if (first_missing(group, words, stride, value, 0) == group->nranks) return XEP_OK; /* its last word */

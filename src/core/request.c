@@ -361,7 +361,7 @@ xep_status_t xep_request_finish(xep_request_t *req)
     xep_waiting_begin(&waiting, group->spins, xep_deadline(req->state == XEP_REQUEST_DONE ? -1 : req->timeout_ms));
     while (req->state != XEP_REQUEST_DONE) {
         if (waiting.turns % 16 == 15 || req->state == XEP_REQUEST_WAITING) xep_group_progress(group);
-        int in_time = xep_waiting_rest(&waiting);
+        int in_time = xep_group_rest(group, &waiting);
         xep_request_advance_all(req->buffer);
         if (req->state == XEP_REQUEST_DONE) break;
         if (!in_time) {

@@ -4,6 +4,8 @@
 #ifndef XEP_CORE_TRANSPORT_H
 #define XEP_CORE_TRANSPORT_H
 
+#include <stdatomic.h>
+
 #include <xep/wire.h>
 #include <xep/xep.h>
 
@@ -51,6 +53,7 @@ typedef struct xep_transport_ops {
 
 struct xep_transport {
     const xep_transport_ops_t *ops;
+    atomic_uint moves; /* turns of progress that have moved something: whoever waits does not sleep meanwhile */
 };
 
 #endif

@@ -7,11 +7,12 @@
 #include <stdint.h>
 
 typedef struct xep_waiting {
-    uint64_t begin_ns;    /* 0: has not looked at the clock yet */
+    uint64_t begin_ns;    /* when it began, or something last moved; 0: has not looked at the clock since */
     uint64_t deadline_ns; /* UINT64_MAX: none */
     uint64_t now_ns;      /* when the clock was last looked at */
     uint32_t spins;       /* turns to spin before the first yield */
     uint32_t turns;
+    uint32_t moves;       /* of the last turn */
 } xep_waiting_t;
 
 /** The deadline of a wait that begins now and may take timeout_ms; < 0: none. */
@@ -19,8 +20,11 @@ uint64_t xep_deadline(int32_t timeout_ms);
 
 void xep_waiting_begin(xep_waiting_t *waiting, uint32_t spins, uint64_t deadline_ns);
 
-/** Rests a little. Returns 0 once the deadline has passed, else 1. */
-int xep_waiting_rest(xep_waiting_t *waiting);
+/**
+ * Rests a little; not at all where moves, any count of what has happened, differs from the last turn's: then the
+ * wait is as if it had just begun, but for its deadline. Returns 0 once the deadline has passed, else 1.
+ */
+int xep_waiting_rest(xep_waiting_t *waiting, uint32_t moves);
 
 /** Whether this turn is one of the few (about one in a hundred milliseconds) for slow checks. */
 int xep_waiting_slow(const xep_waiting_t *waiting, uint64_t *last_ns);

@@ -126,7 +126,8 @@ static xep_status_t transport_connect(xep_transport_t *base, uint32_t rank, uint
 
 void xep_ucp_advance(xep_ucp_transport_t *transport)
 {
-    (void)ucp_worker_progress(transport->worker);
+    if (ucp_worker_progress(transport->worker) != 0)
+        atomic_fetch_add_explicit(&transport->super.moves, 1, memory_order_relaxed);
     while (transport->ready != NULL) {
         xep_ucp_link_t *link = transport->ready;
         transport->ready = link->next_ready;
