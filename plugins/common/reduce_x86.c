@@ -11,7 +11,7 @@
 #include <immintrin.h>
 #include <stdint.h>
 
-enum { LINE = 64 };
+enum { LINE = 64, FEW = 4 };
 
 #define AVX512 __attribute__((always_inline, target("avx512f"))) static inline
 #define AVX2 __attribute__((always_inline, target("avx2,f16c"))) static inline
@@ -59,8 +59,8 @@ AVX512 sums512_t rows_add512(const void *const *rows, size_t n, size_t at, add51
 }
 
 /* Whole lines of out; returns the bytes done. */
-AVX512 size_t lines512(void *out, const void *const *rows, size_t n, size_t bytes, int streaming, add512_fn add,
-                       end512_fn end)
+AVX512 size_t lines_of512(void *out, const void *const *rows, size_t n, size_t bytes, int streaming, add512_fn add,
+                          end512_fn end)
 {
     char *to = out;
     size_t at = 0;
@@ -70,6 +70,21 @@ AVX512 size_t lines512(void *out, const void *const *rows, size_t n, size_t byte
     else
         for (; at + LINE <= bytes; at += LINE) _mm512_storeu_si512(to + at, end(rows_add512(rows, n, at, add)));
     return at;
+}
+
+/* A loop for each small n: questions about n, and pointers read anew, in every line cost as much as two rows. */
+AVX512 size_t lines512(void *out, const void *const *rows, size_t n, size_t bytes, int streaming, add512_fn add,
+                       end512_fn end)
+{
+    const void *few[FEW];
+    for (size_t i = 0; i < n && i < FEW; i++) few[i] = rows[i];
+    switch (n) {
+    case 1: return lines_of512(out, few, 1, bytes, streaming, add, end);
+    case 2: return lines_of512(out, few, 2, bytes, streaming, add, end);
+    case 3: return lines_of512(out, few, 3, bytes, streaming, add, end);
+    case 4: return lines_of512(out, few, 4, bytes, streaming, add, end);
+    default: return lines_of512(out, rows, n, bytes, streaming, add, end);
+    }
 }
 
 AVX512 __m512i load512(const void *row, size_t at)
@@ -211,8 +226,8 @@ AVX2 sums256_t rows_add256(const void *const *rows, size_t n, size_t at, add256_
     return sums;
 }
 
-AVX2 size_t lines256(void *out, const void *const *rows, size_t n, size_t bytes, int streaming, add256_fn add,
-                     end256_fn end)
+AVX2 size_t lines_of256(void *out, const void *const *rows, size_t n, size_t bytes, int streaming, add256_fn add,
+                        end256_fn end)
 {
     char *to = out;
     size_t at = 0;
@@ -223,6 +238,20 @@ AVX2 size_t lines256(void *out, const void *const *rows, size_t n, size_t bytes,
         for (; at + 32 <= bytes; at += 32)
             _mm256_storeu_si256((void *)(to + at), end(rows_add256(rows, n, at, add)));
     return at;
+}
+
+AVX2 size_t lines256(void *out, const void *const *rows, size_t n, size_t bytes, int streaming, add256_fn add,
+                     end256_fn end)
+{
+    const void *few[FEW];
+    for (size_t i = 0; i < n && i < FEW; i++) few[i] = rows[i];
+    switch (n) {
+    case 1: return lines_of256(out, few, 1, bytes, streaming, add, end);
+    case 2: return lines_of256(out, few, 2, bytes, streaming, add, end);
+    case 3: return lines_of256(out, few, 3, bytes, streaming, add, end);
+    case 4: return lines_of256(out, few, 4, bytes, streaming, add, end);
+    default: return lines_of256(out, rows, n, bytes, streaming, add, end);
+    }
 }
 
 AVX2 __m256i load256(const void *row, size_t at)
