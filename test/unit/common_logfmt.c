@@ -65,7 +65,7 @@ static size_t reference(const uint16_t *row, size_t channels, uint16_t *arrived,
     size_t chunk = channels % 1024 == 0 ? 1024 : 512, bytes = (channels + 127) / 128 * 4;
     for (size_t i = 0; i < channels; i += chunk) {
         size_t end = i + chunk < channels ? i + chunk : channels, coded = (end - i + 15) / 16 * 20;
-        double low, high;
+        double low = 0, high = 0;
         int can = coded < (end - i) * 2, code;
         for (size_t g = i; g < end; g += 128) can = can && group_can(row, g, g + 128 < end ? g + 128 : end, &low, &high);
         bytes += can ? coded : (end - i) * 2;
