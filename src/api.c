@@ -311,6 +311,7 @@ static xep_status_t combine_input(xep_handle_t *handle, void **base_p, size_t *s
 {
     xep_buffer_t *buffer = handle->buffer;
     xep_waiting_t waiting;
+    uint64_t slow = 0;
     xep_status_t status = xep_request_admit(buffer);
     if (status != XEP_OK) return status;
     if (handle->state != XEP_HANDLE_READY || handle->released || handle->in_flight != NULL)
@@ -321,6 +322,8 @@ static xep_status_t combine_input(xep_handle_t *handle, void **base_p, size_t *s
         xep_group_progress(buffer->group);
         if (!xep_group_rest(buffer->group, &waiting))
             return xep_fail(XEP_ERR_TIMEOUT, "a peer still reads the rows of the last combine of this handle");
+        if ((status = xep_request_admit(buffer)) != XEP_OK) return status;
+        if (xep_waiting_slow(&waiting, &slow) && (status = xep_group_check_peers(buffer->group)) != XEP_OK) return status;
     }
     return status;
 }
@@ -346,7 +349,7 @@ void xep_handle_release(xep_handle_t *handle)
 {
     if (handle == NULL) return;
     xep_buffer_enter(handle->buffer);
-    if (handle->in_flight != NULL) handle->released = 1;
-    else xep_handle_give_back(handle);
+    handle->released = 1;
+    xep_handle_settle(handle);
     xep_buffer_leave(handle->buffer);
 }

@@ -114,7 +114,8 @@ static xep_status_t check_buffer_types(xep_buffer_params_t *p)
 static xep_status_t check_buffer_shape(const xep_buffer_params_t *p, uint32_t nranks)
 {
     if (nranks == 0) return xep_fail(XEP_ERR_INVALID, "nranks is 0");
-    if (p->experts == 0) return xep_fail(XEP_ERR_INVALID, "experts is 0");
+    if (p->experts == 0 || p->experts > INT32_MAX)
+        return xep_fail(XEP_ERR_INVALID, "experts is %u, it must be 1 to %d", p->experts, INT32_MAX);
     if (p->topk == 0 || p->topk > p->experts)
         return xep_fail(XEP_ERR_INVALID, "topk is %u, it must be 1 to %u (experts)", p->topk, p->experts);
     if (p->hidden == 0) return xep_fail(XEP_ERR_INVALID, "hidden is 0");
@@ -229,8 +230,10 @@ static xep_status_t check_choices(const xep_dispatch_args_t *a)
 
 static xep_status_t check_after(const xep_buffer_t *buffer, const xep_request_t *after)
 {
-    (void)buffer;
-    if (after != NULL && after->buffer == NULL) return xep_fail(XEP_ERR_INVALID, "after is not a request");
+    if (after == NULL) return XEP_OK;
+    if (!after->kept) return xep_fail(XEP_ERR_INVALID, "after was freed");
+    /* nobody would take the other group's operation any further while this one is waited for */
+    if (after->buffer->group != buffer->group) return xep_fail(XEP_ERR_INVALID, "after is a request of another group");
     return XEP_OK;
 }
 

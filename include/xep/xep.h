@@ -196,7 +196,8 @@ XEP_API xep_status_t xep_group_peer(xep_group_t *group, uint32_t rank, xep_peer_
 
 /**
  * Expert e lives on one rank: blocks in rank order, the first E % R ranks own one
- * expert more. first and count of a rank; count is 0 where E < R. Local, pure.
+ * expert more. first and count of a rank, NULL leaves one out; count is 0 where E < R and for a
+ * rank that is none of nranks. Local, pure.
  */
 XEP_API void xep_expert_range(uint32_t experts, uint32_t nranks, uint32_t rank, uint32_t *first_p, uint32_t *count_p);
 
@@ -234,7 +235,7 @@ XEP_API xep_status_t xep_layout(const xep_layout_args_t *args, xep_layout_t *out
 typedef struct xep_buffer_params {
     size_t size;
     const char *mode;          /* plugin; NULL: XEP_MODE, else "normal" */
-    uint32_t experts;          /* E, at least 1 */
+    uint32_t experts;          /* E, 1 .. 2^31 - 1 */
     uint32_t topk;             /* most selections of a token, 1 .. E */
     uint32_t hidden;           /* most elements of a row, at least 1 */
     uint32_t scales;           /* most 4-byte scales of a token; 0: none */
@@ -257,7 +258,7 @@ typedef struct xep_buffer_size {
 
 #define XEP_BUFFER_SIZE_INIT XEP_INIT_(xep_buffer_size_t)
 
-/** The size hint. Local, pure but for loading the mode. Errors: XEP_ERR_INVALID, XEP_ERR_PLUGIN. */
+/** The size hint. Local, pure but for loading the mode. Errors: XEP_ERR_INVALID, XEP_ERR_PLUGIN, XEP_ERR_NO_MEMORY (more than 64 bits can count). */
 XEP_API xep_status_t xep_buffer_size(const xep_buffer_params_t *params, uint32_t nranks, xep_buffer_size_t *size);
 
 /**
@@ -330,8 +331,8 @@ enum {
 
 /**
  * Inputs stay the caller's; with a request they must not change before it is done.
- * dtype, hidden, topk, scales, quant, whether weights are sent, and a cached handle are collective;
- * tokens, pointers, strides, alignment, arrangement, capacity, timeout are per rank.
+ * dtype, hidden, topk, topk_idx_dtype (normal), nscales, scales_dtype, quant, whether weights are sent, and a
+ * cached handle are collective; tokens, pointers, strides, alignment, arrangement, capacity, timeout are per rank.
  * What a mode does not do it refuses with XEP_ERR_UNSUPPORTED.
  */
 typedef struct xep_dispatch_args {
@@ -355,8 +356,10 @@ typedef struct xep_dispatch_args {
     uint32_t expert_alignment;  /* received expert counts are rounded up to a multiple; 0: 1 */
     uint64_t capacity;          /* fixed-capacity reception: rows the received arrays have
                                    (num_worst_tokens); 0: exactly the rows received */
-    xep_handle_t *cached;       /* routing to use again; NULL: route by topk_idx */
-    xep_request_t *after;       /* begins when this is done; NULL: at once */
+    xep_handle_t *cached;       /* routing to use again; NULL: route by topk_idx. May be released as soon as the call
+                                   returns: its slot is free once the dispatch has begun, which with after is later */
+    xep_request_t *after;       /* a request of any buffer of the group: begins when that is done, and if that ends with
+                                   an error, ends with the same. May be freed as soon as the call returns. NULL: at once */
     int32_t timeout_ms;         /* 0: the buffer's; < 0: none */
     uint64_t *recv_rows_p;      /* NULL, or receives the rows sent to this rank, after
                                    XEP_ERR_OVERFLOW too; written when the operation ends */
@@ -485,13 +488,16 @@ XEP_API void xep_handle_release(xep_handle_t *handle);
 
 /* ---- requests --------------------------------------------------------------- */
 
-/** XEP_OK, XEP_INPROGRESS, or the operation's error. Makes progress; does not block. */
+/**
+ * XEP_OK, XEP_INPROGRESS, or the operation's error. Makes progress; does not block. The deadline counts from
+ * the first test; a peer that died is noticed as by a wait.
+ */
 XEP_API xep_status_t xep_request_test(xep_request_t *req);
 
 /** Blocks until the operation is done, or its deadline. The operation's status; again if called again. */
 XEP_API xep_status_t xep_request_wait(xep_request_t *req);
 
-/** Forgets the request; an operation in flight goes on. NULL is a no-op. */
+/** Forgets the request, which is not to be used again; an operation in flight goes on. NULL is a no-op. */
 XEP_API void xep_request_free(xep_request_t *req);
 
 #ifdef __cplusplus

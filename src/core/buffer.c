@@ -65,7 +65,8 @@ static xep_status_t measure(const xep_plugin_t *plugin, const xep_shape_t *shape
     uint64_t bytes;
     xep_status_t status = plugin->heap_size(shape, &bytes, recv_rows_p);
     if (status != XEP_OK)
-        return xep_fail(status, "mode \"%s\" cannot serve this shape: its size does not fit into 64 bits", plugin->name);
+        return xep_fail(status, "mode \"%s\" cannot serve this shape: %s", plugin->name,
+                        status == XEP_ERR_NO_MEMORY ? "its size does not fit into 64 bits" : xep_status_text(status));
     *fence_offset_p = (bytes + 63) / 64 * 64;
     *bytes_p = *fence_offset_p + (uint64_t)shape->nranks * sizeof(uint64_t);
     return XEP_OK;

@@ -24,7 +24,8 @@ struct xep_handle {
     xep_buffer_t *buffer;
     uint32_t slot;             /* index in buffer->handles */
     xep_handle_state_t state;
-    int released;              /* by the user while an operation is in flight */
+    int released;              /* by the user while an operation is in flight or awaits its routing */
+    uint32_t awaited;          /* by dispatches that will use its routing and have not begun */
     xep_request_t *in_flight;  /* dispatch or combine, or NULL */
     uint64_t turn;
     uint64_t tokens;           /* T of the dispatch */
@@ -45,13 +46,15 @@ struct xep_request {
     xep_buffer_t *buffer;
     _Atomic int state;       /* xep_request_state_t; read by requests of other buffers that come after this one */
     int kept;                /* by the user: freed when it is dropped and done */
-    uint64_t generation;     /* uses of this request */
+    atomic_uint followers;   /* requests that have still to see how this one ended: it is not used again before */
     xep_status_t status;     /* when done */
     xep_handle_t *handle;
-    xep_request_t *after;    /* what it waits for */
-    uint64_t after_generation;
+    xep_handle_t *cached;    /* whose routing it will use, while it waits */
+    xep_request_t *after;    /* what it waits for, while it waits */
     int32_t timeout_ms;
     uint64_t test_deadline_ns; /* 0: not tested yet */
+    uint64_t test_peers_ns;  /* when a test looks next whether a peer has died */
+    int peer_gone;           /* it had when a test looked last */
     xep_op_t op;
     xep_dispatch_args_t dispatch;
     xep_combine_args_t combine;
@@ -114,5 +117,8 @@ void xep_buffer_try_progress(xep_buffer_t *buffer);
 /** A free slot, the one given back last (its memory is in the caches); NULL: none. */
 xep_handle_t *xep_handle_take(xep_buffer_t *buffer);
 void xep_handle_give_back(xep_handle_t *handle);
+
+/** Gives the slot of a released handle back, unless an operation still needs it. */
+void xep_handle_settle(xep_handle_t *handle);
 
 #endif

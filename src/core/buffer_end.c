@@ -2,6 +2,7 @@
 
 /* The end of a buffer, and its new beginning after an error: both wait until no peer's bytes can arrive any more. */
 
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "buffer.h"
@@ -46,15 +47,39 @@ static int32_t end_timeout(const xep_buffer_t *buffer)
     return buffer->broken && (t < 0 || t > BROKEN_WAIT_MS) ? BROKEN_WAIT_MS : t;
 }
 
+static int is_followed(const xep_buffer_t *buffer)
+{
+    for (uint32_t i = 0; i < buffer->nrequests; i++)
+        if (atomic_load_explicit(&buffer->requests[i].followers, memory_order_acquire) != 0) return 1;
+    return 0;
+}
+
+/* Requests of other buffers that come after one of this see here how it ended; its memory is theirs to read until then. */
+static int part_from_followers(xep_buffer_t *buffer)
+{
+    xep_group_t *group = buffer->group;
+    xep_waiting_t waiting;
+    xep_waiting_begin(&waiting, group->spins, xep_deadline(BROKEN_WAIT_MS));
+    while (is_followed(buffer)) {
+        xep_group_progress(group);
+        if (!xep_waiting_rest(&waiting)) return 0;
+    }
+    return 1;
+}
+
 void xep_buffer_close(xep_buffer_t *buffer)
 {
     xep_group_t *group = buffer->group;
     xep_buffer_enter(buffer);
     xep_request_end_all(buffer, XEP_ERR_ABORTED, "the buffer was destroyed");
     xep_group_remove_buffer(group, buffer);
+    int alone = part_from_followers(buffer);
     if (!atomic_load(&group->aborted) && fence(buffer, end_timeout(buffer)) != XEP_OK)
         xep_log(XEP_LOG_WARN, "destroying a buffer without all ranks: %s", xep_last_error());
-    xep_buffer_free(buffer);
+    if (alone)
+        xep_buffer_free(buffer);
+    else
+        xep_log(XEP_LOG_ERROR, "xep_buffer_destroy: a thread in another buffer still comes after this one; its memory is left");
 }
 
 /* the largest epoch, turn and fence any rank has reached: all go on from there */
@@ -73,21 +98,27 @@ static xep_status_t agree_epoch(xep_buffer_t *buffer)
     return status;
 }
 
+static xep_status_t reopen(xep_buffer_t *buffer)
+{
+    xep_status_t status;
+    if ((status = agree_epoch(buffer)) != XEP_OK) return status;
+    if ((status = fence(buffer, buffer->timeout_ms)) != XEP_OK) return status;
+    buffer->plugin.plugin->close(buffer->mode);
+    buffer->mode = NULL;
+    status = buffer->plugin.plugin->open(&buffer->env, &buffer->mode);
+    if (status != XEP_OK) return status;
+    /* nobody may write into a region whose mode is not open again */
+    return fence(buffer, buffer->timeout_ms);
+}
+
 xep_status_t xep_buffer_restart(xep_buffer_t *buffer)
 {
     xep_status_t status = xep_group_usable(buffer->group);
     if (status != XEP_OK) return status;
     xep_request_end_all(buffer, XEP_ERR_ABORTED, "the buffer was reset");
     for (uint32_t s = 0; s < buffer->shape.slots; s++) xep_handle_give_back(&buffer->handles[s]);
-    if ((status = agree_epoch(buffer)) != XEP_OK) return status;
-    if ((status = fence(buffer, buffer->timeout_ms)) != XEP_OK) return status;
-    buffer->plugin.plugin->close(buffer->mode);
-    buffer->mode = NULL;
-    buffer->broken = 1; /* until all is open again */
-    status = buffer->plugin.plugin->open(&buffer->env, &buffer->mode);
-    if (status != XEP_OK) return status;
-    /* nobody may write into a region whose mode is not open again */
-    if ((status = fence(buffer, buffer->timeout_ms)) != XEP_OK) return status;
-    buffer->broken = 0;
-    return XEP_OK;
+    status = reopen(buffer);
+    buffer->broken = status != XEP_OK; /* what peers have of the operations that were ended is not known */
+    if (buffer->broken) snprintf(buffer->broken_reason, sizeof buffer->broken_reason, "a reset that failed: %.900s", xep_last_error());
+    return status;
 }

@@ -18,6 +18,12 @@ void xep_handle_give_back(xep_handle_t *handle)
 {
     handle->state = XEP_HANDLE_FREE;
     handle->released = 0;
+    handle->awaited = 0;
     handle->in_flight = NULL;
     handle->combine_input = NULL;
+}
+
+void xep_handle_settle(xep_handle_t *handle)
+{
+    if (handle->released && handle->in_flight == NULL && handle->awaited == 0) xep_handle_give_back(handle);
 }

@@ -15,8 +15,9 @@ enum { STACK_RANKS = 4096 };
 void xep_expert_range(uint32_t experts, uint32_t nranks, uint32_t rank, uint32_t *first_p, uint32_t *count_p)
 {
     uint32_t base = nranks == 0 ? 0 : experts / nranks, more = nranks == 0 ? 0 : experts % nranks;
-    *first_p = rank * base + (rank < more ? rank : more);
-    *count_p = base + (rank < more ? 1 : 0);
+    uint32_t first = rank >= nranks ? experts : rank * base + (rank < more ? rank : more);
+    if (first_p != NULL) *first_p = first;
+    if (count_p != NULL) *count_p = rank >= nranks ? 0 : base + (rank < more ? 1 : 0);
 }
 
 uint32_t xep_expert_owner(uint32_t experts, uint32_t nranks, uint32_t expert)
@@ -60,7 +61,7 @@ static xep_status_t count_token(const xep_layout_args_t *args, const xep_layout_
 
 static void clear(const xep_layout_args_t *args, const xep_layout_t *out)
 {
-    uint32_t nodes = (args->nranks + args->ranks_per_node - 1) / args->ranks_per_node;
+    uint32_t nodes = 1 + (args->nranks - 1) / args->ranks_per_node;
     if (out->tokens_per_rank != NULL) memset(out->tokens_per_rank, 0, sizeof(int32_t) * args->nranks);
     if (out->tokens_per_node != NULL) memset(out->tokens_per_node, 0, sizeof(int32_t) * nodes);
     if (out->tokens_per_expert != NULL) memset(out->tokens_per_expert, 0, sizeof(int32_t) * args->experts);

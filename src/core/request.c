@@ -9,6 +9,8 @@
 #include "layout.h"
 #include "log.h"
 
+enum { TEST_PEERS_NS = 100 * 1000 * 1000 };
+
 static const char *op_name(const xep_request_t *req)
 {
     return req->op.kind == XEP_OP_DISPATCH ? "dispatch" : "combine";
@@ -28,14 +30,15 @@ static xep_request_t *take(xep_buffer_t *buffer)
 {
     for (uint32_t i = 0; i < buffer->nrequests; i++) {
         xep_request_t *req = &buffer->requests[i];
-        if (req->state != XEP_REQUEST_FREE) continue;
+        if (req->state != XEP_REQUEST_FREE || atomic_load_explicit(&req->followers, memory_order_acquire) != 0) continue;
         char *state = buffer->states + (size_t)i * buffer->plugin.plugin->op_size;
         memset(state, 0, buffer->plugin.plugin->op_size);
         req->op = (xep_op_t){.state = state, .cached_slot = XEP_NO_SLOT};
         req->kept = 1;
-        req->generation++;
         req->after = NULL;
+        req->cached = NULL;
         req->test_deadline_ns = 0;
+        req->peer_gone = 0;
         req->reason[0] = '\0';
         return req;
     }
@@ -49,6 +52,27 @@ void xep_request_drop(xep_request_t *req)
     if (req->state == XEP_REQUEST_DONE) req->state = XEP_REQUEST_FREE;
 }
 
+/* ---- what a request waits for ---- */
+
+/* args->after may still be in flight; the routing of args->cached is looked at only when it is done */
+static void follow(xep_request_t *req, xep_request_t *after, xep_handle_t *cached)
+{
+    req->after = after;
+    atomic_fetch_add_explicit(&after->followers, 1, memory_order_relaxed);
+    req->cached = cached;
+    if (cached != NULL) cached->awaited++;
+}
+
+static void unfollow(xep_request_t *req)
+{
+    if (req->after != NULL) atomic_fetch_sub_explicit(&req->after->followers, 1, memory_order_release);
+    req->after = NULL;
+    if (req->cached == NULL) return;
+    req->cached->awaited--;
+    xep_handle_settle(req->cached);
+    req->cached = NULL;
+}
+
 /* ---- ends ---- */
 
 static void settle_handle(xep_request_t *req)
@@ -57,7 +81,7 @@ static void settle_handle(xep_request_t *req)
     handle->in_flight = NULL;
     if (req->op.kind == XEP_OP_DISPATCH)
         handle->state = req->status == XEP_OK ? XEP_HANDLE_READY : XEP_HANDLE_FAILED;
-    if (handle->released) xep_handle_give_back(handle);
+    xep_handle_settle(handle);
 }
 
 static void end(xep_request_t *req, xep_status_t status)
@@ -65,6 +89,7 @@ static void end(xep_request_t *req, xep_status_t status)
     req->status = status;
     req->buffer->active--;
     atomic_fetch_sub_explicit(&req->buffer->group->active, 1, memory_order_relaxed);
+    unfollow(req);
     settle_handle(req);
     /* releases status and reason to a request of another buffer that comes after this one */
     atomic_store_explicit(&req->state, req->kept ? XEP_REQUEST_DONE : XEP_REQUEST_FREE, memory_order_release);
@@ -136,6 +161,9 @@ static void expire(xep_request_t *req, xep_status_t status, const char *why)
     xep_buffer_t *buffer = req->buffer;
     if (req->state == XEP_REQUEST_ACTIVE)
         buffer->plugin.plugin->explain(buffer->mode, &req->op, waits_for, sizeof waits_for);
+    else
+        snprintf(waits_for, sizeof waits_for, "waits for the end of the %s %llu of mode %s that it comes after", op_name(req->after),
+                 (unsigned long long)req->after->op.epoch, req->after->buffer->plugin.plugin->name);
     snprintf(text, sizeof text, "%s %llu of mode %s: %.400s; %s", op_name(req), (unsigned long long)req->op.epoch,
              buffer->plugin.plugin->name, why, waits_for);
     break_buffer(req, status, text);
@@ -150,12 +178,11 @@ static xep_status_t call_mode(xep_request_t *req)
                                            : plugin->combine(req->buffer->mode, &req->op);
 }
 
-/* XEP_INPROGRESS, or how the request it comes after ended; one that was freed meanwhile has ended well. */
+/* XEP_INPROGRESS, or how the request it comes after ended, which may have been freed meanwhile. */
 static xep_status_t after_status(const xep_request_t *req)
 {
     int state = atomic_load_explicit(&req->after->state, memory_order_acquire);
-    if (req->after->generation != req->after_generation || state == XEP_REQUEST_FREE) return XEP_OK;
-    return state == XEP_REQUEST_DONE ? req->after->status : XEP_INPROGRESS;
+    return state == XEP_REQUEST_DONE || state == XEP_REQUEST_FREE ? req->after->status : XEP_INPROGRESS;
 }
 
 /* The request it came after is done: with an error, this one never begins. */
@@ -171,6 +198,7 @@ static void begin_late(xep_request_t *req)
     }
     req->state = XEP_REQUEST_ACTIVE;
     status = call_mode(req);
+    unfollow(req);
     if (status != XEP_OK) {
         /* the epoch is used up: the peers wait for what will not come */
         take_reason(req);
@@ -205,8 +233,8 @@ void xep_buffer_try_progress(xep_buffer_t *buffer)
     xep_buffer_leave(buffer);
 }
 
-/* takes the request into the buffer's books; args->after may still be in flight */
-static xep_status_t launch(xep_request_t *req, xep_request_t *after, int32_t timeout_ms)
+/* takes the request into the buffer's books */
+static xep_status_t launch(xep_request_t *req, xep_request_t *after, xep_handle_t *cached, int32_t timeout_ms)
 {
     xep_buffer_t *buffer = req->buffer;
     xep_status_t status = XEP_OK;
@@ -215,8 +243,7 @@ static xep_status_t launch(xep_request_t *req, xep_request_t *after, int32_t tim
     req->status = XEP_INPROGRESS;
     if (after != NULL) {
         req->state = XEP_REQUEST_WAITING;
-        req->after = after;
-        req->after_generation = after->generation;
+        follow(req, after, cached);
     } else {
         req->state = XEP_REQUEST_ACTIVE;
         status = call_mode(req);
@@ -293,7 +320,7 @@ static xep_status_t begin_dispatch(xep_buffer_t *buffer, const xep_dispatch_args
     req->op.turn = buffer->turn;
     req->op.dispatch = &req->dispatch;
     req->op.recv = &handle->recv;
-    status = launch(req, args->after, args->timeout_ms);
+    status = launch(req, args->after, args->cached, args->timeout_ms);
     if (status != XEP_OK) return status;
     note_dispatch(handle, req);
     *req_p = req;
@@ -312,7 +339,7 @@ static xep_status_t begin_combine(xep_handle_t *handle, const xep_combine_args_t
     req->op.turn = handle->turn;
     req->op.combine = &req->combine;
     req->op.recv = &handle->recv;
-    status = launch(req, args->after, args->timeout_ms);
+    status = launch(req, args->after, NULL, args->timeout_ms);
     if (status != XEP_OK) return status;
     handle->in_flight = req;
     *req_p = req;
@@ -375,16 +402,40 @@ xep_status_t xep_request_finish(xep_request_t *req)
     return outcome(req);
 }
 
+/* What a wait does in time: deadline, and a look at the peers now and then. */
+static void test_late(xep_request_t *req)
+{
+    uint64_t now = xep_clock_ns();
+    if (req->test_deadline_ns == 0) {
+        req->test_deadline_ns = xep_deadline(req->timeout_ms);
+        req->test_peers_ns = now + TEST_PEERS_NS;
+    } else if (now >= req->test_deadline_ns) {
+        expire(req, XEP_ERR_TIMEOUT, "deadline passed since the first test");
+    } else if (now >= req->test_peers_ns) {
+        int gone = xep_group_check_peers(req->buffer->group) != XEP_OK;
+        /* what it wrote last may still be on its way: one more round */
+        if (gone && req->peer_gone) expire(req, XEP_ERR_PEER, xep_last_error());
+        req->peer_gone = gone;
+        req->test_peers_ns = now + TEST_PEERS_NS;
+    }
+}
+
+/* Its memory is the buffer's, so a request that was freed can still be told. */
+static xep_status_t check_kept(const xep_request_t *req)
+{
+    if (req == NULL) return xep_fail(XEP_ERR_INVALID, "req is NULL");
+    return req->kept ? XEP_OK : xep_fail(XEP_ERR_INVALID, "req was freed");
+}
+
 xep_status_t xep_request_test(xep_request_t *req)
 {
-    xep_status_t status;
-    if (req == NULL) return xep_fail(XEP_ERR_INVALID, "req is NULL");
+    xep_status_t status = check_kept(req);
+    if (status != XEP_OK) return status;
     xep_buffer_enter(req->buffer);
     xep_request_advance_all(req->buffer);
     if (req->state != XEP_REQUEST_DONE) {
         xep_group_progress(req->buffer->group);
-        if (req->test_deadline_ns == 0) req->test_deadline_ns = xep_deadline(req->timeout_ms);
-        else if (xep_clock_ns() >= req->test_deadline_ns) expire(req, XEP_ERR_TIMEOUT, "deadline passed since the first test");
+        test_late(req);
     }
     status = req->state == XEP_REQUEST_DONE ? outcome(req) : XEP_INPROGRESS;
     xep_buffer_leave(req->buffer);
@@ -393,8 +444,8 @@ xep_status_t xep_request_test(xep_request_t *req)
 
 xep_status_t xep_request_wait(xep_request_t *req)
 {
-    xep_status_t status;
-    if (req == NULL) return xep_fail(XEP_ERR_INVALID, "req is NULL");
+    xep_status_t status = check_kept(req);
+    if (status != XEP_OK) return status;
     xep_buffer_enter(req->buffer);
     status = xep_request_finish(req);
     xep_buffer_leave(req->buffer);

@@ -109,7 +109,7 @@ static void layouts(void)
 /* one field of good params made bad; the sentence must name it */
 #define BAD_PARAM(_field, _value, _text)                          \
     do {                                                          \
-        xep_buffer_params_t p_ = good_params();                   \
+        xep_buffer_params_t p_ = mp_small_params();                   \
         xep_buffer_t *b_ = NULL;                                  \
         p_._field = (_value);                                     \
         MP_FAILS(XEP_ERR_INVALID, xep_buffer_create(group, &p_, &b_)); \
@@ -117,21 +117,12 @@ static void layouts(void)
         MP_CHECK(b_ == NULL);                                     \
     } while (0)
 
-static xep_buffer_params_t good_params(void)
-{
-    xep_buffer_params_t p = XEP_BUFFER_PARAMS_INIT;
-    p.experts = 12;
-    p.topk = 4;
-    p.hidden = 64;
-    p.tokens = 20;
-    return p;
-}
-
 static void buffers(xep_group_t *group)
 {
-    xep_buffer_params_t p = good_params();
+    xep_buffer_params_t p = mp_small_params();
     xep_buffer_t *buffer = NULL;
     BAD_PARAM(experts, 0, "experts is 0");
+    BAD_PARAM(experts, 1u << 31, "experts is 2147483648, it must be 1 to 2147483647");
     BAD_PARAM(topk, 0, "topk is 0");
     BAD_PARAM(topk, 13, "topk is 13, it must be 1 to 12");
     BAD_PARAM(hidden, 0, "hidden is 0");

@@ -19,7 +19,7 @@ static int is_odd_one(void)
 /* the odd rank changes a field of good params; text is what every rank must be told */
 #define DISAGREE(_field, _value, _text)                                       \
     do {                                                                      \
-        xep_buffer_params_t p_ = good_params();                               \
+        xep_buffer_params_t p_ = mp_small_params();                               \
         xep_buffer_t *b_ = NULL;                                              \
         if (is_odd_one()) p_._field = (_value);                               \
         MP_FAILS(XEP_ERR_MISMATCH, xep_buffer_create(group, &p_, &b_));       \
@@ -35,17 +35,6 @@ static void must_say(const char *text)
     MP_REASON(text);
 }
 
-static xep_buffer_params_t good_params(void)
-{
-    xep_buffer_params_t p = XEP_BUFFER_PARAMS_INIT;
-    p.experts = 12;
-    p.topk = 4;
-    p.hidden = 64;
-    p.tokens = 20;
-    p.scales = 1;
-    return p;
-}
-
 static void buffers(xep_group_t *group)
 {
     xep_buffer_t *buffer = NULL;
@@ -59,15 +48,15 @@ static void buffers(xep_group_t *group)
     DISAGREE(dtype, XEP_FP16, "dtype: 2, 1");
     DISAGREE(combine_dtype, XEP_FP32, "combine_dtype: 3, 1");
     /* wrong on one rank alone: that one says what, the others who */
-    xep_buffer_params_t p = good_params();
+    xep_buffer_params_t p = mp_small_params();
     if (is_odd_one()) p.hidden = 0;
     MP_FAILS(XEP_ERR_INVALID, xep_buffer_create(group, &p, &buffer));
     if (is_odd_one()) MP_REASON("hidden is 0");
     else MP_REASON("cannot create its buffer");
-    p = good_params();
+    p = mp_small_params();
     if (is_odd_one()) p.mode = "missing";
     MP_FAILS(XEP_ERR_PLUGIN, xep_buffer_create(group, &p, &buffer));
-    p = good_params();
+    p = mp_small_params();
     p.threads = 1 + mp_rank(); /* per rank: no disagreement */
     MP_OK(xep_buffer_create(group, &p, &buffer));
     xep_buffer_destroy(buffer);

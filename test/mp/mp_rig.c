@@ -66,6 +66,13 @@ int mp_skip(const char *why)
     return 77;
 }
 
+xep_buffer_params_t mp_small_params(void)
+{
+    xep_buffer_params_t p = XEP_BUFFER_PARAMS_INIT;
+    p.experts = 12, p.topk = 4, p.hidden = 64, p.tokens = 20, p.scales = 1;
+    return p;
+}
+
 /* ---- memory: [size, shift | canary ... bytes ... canary] ---- */
 
 typedef struct block {

@@ -32,6 +32,9 @@ uint32_t mp_nranks(void);
 /** Exit status for a test that cannot run here; says why once. */
 int mp_skip(const char *why);
 
+/** Params of a small buffer, for tests that make them wrong. */
+xep_buffer_params_t mp_small_params(void);
+
 /* ---- memory ------------------------------------------------------------------ */
 
 /** bytes between canaries, filled with 0xA5; begins misaligned by shift bytes from a 64-byte boundary. */

@@ -42,6 +42,19 @@ static void ranges_cover_every_expert_once(void **state)
         }
 }
 
+static void a_rank_that_is_none_has_no_experts(void **state)
+{
+    uint32_t first = 77, count = 77;
+    (void)state;
+    xep_expert_range(10, 4, 4, &first, &count);
+    assert_int_equal(first, 10);
+    assert_int_equal(count, 0);
+    xep_expert_range(10, 0, 0, NULL, &count);
+    assert_int_equal(count, 0);
+    xep_expert_range(10, 4, 3, &first, NULL);
+    assert_int_equal(first, 8);
+}
+
 /* ---- layouts ---- */
 
 typedef struct shape {
@@ -271,6 +284,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ranges_cover_every_expert_once),
+        cmocka_unit_test(a_rank_that_is_none_has_no_experts),
         cmocka_unit_test(random_layouts),
         cmocka_unit_test(by_hand),
         cmocka_unit_test(outputs_are_optional),
