@@ -62,7 +62,7 @@ static int part_from_followers(xep_buffer_t *buffer)
     xep_waiting_begin(&waiting, group->spins, xep_deadline(BROKEN_WAIT_MS));
     while (is_followed(buffer)) {
         xep_group_progress(group);
-        if (!xep_waiting_rest(&waiting)) return 0;
+        if (!xep_group_rest(group, &waiting)) return 0;
     }
     return 1;
 }
