@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: BSD-3-Clause
 # limit: 200
-# What xep_perf and xep_info print, once however many ranks there are, and how they exit.
+# What xep_perf, xep_info and the benchmark of the kernels print, once however many ranks there are, and how they exit.
 set -u
 dir=$(mktemp -d) || exit 99
 trap 'rm -rf "$dir"' EXIT
@@ -71,4 +71,8 @@ expect 2 0 'usage: xep_info' ./xep_info --frob
 expect 2 1 "not 'frob'" ./xep_info frob
 printf 'text' >"$dir/xep_bad.so"
 expect 0 0 '^  bad  *refused: ' env XEP_PLUGIN_PATH="$dir" ./xep_info -p
+
+# the benchmark of the kernels
+expect 0 12 '^cast bf16, powers of two  *[0-9]*\.[0-9]' test/bench/kernels 1 2 300
+expect 2 1 '^usage: kernels' test/bench/kernels 1 65
 exit $failed

@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/*
+ * The speed of the kernels of the mode "ll", beside memcpy: GB/s of input that stays in the cache, by one thread, for
+ * every instruction set this CPU has. kernels [MILLISECONDS of each figure, 20] [ROWS, 4] [HIDDEN, 7168]
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cast.h"
+#include "cpu.h"
+#include "logfmt.h"
+#include "weigh.h"
+
+enum { SIMDS = XEP_SIMD_AVX512 + 1 };
+
+/** What a kernel is run on: rows of 4 bytes an element, of which narrower types use less. */
+typedef struct work {
+    size_t rows, hidden;
+    char *in, *out; /* [rows] of stride */
+    size_t stride;
+    float *scales;  /* [hidden] */
+    xep_dtype_t dtype;
+    xep_simd_t simd;
+    int pow2;
+} work_t;
+
+typedef void (*kernel_fn)(const work_t *work);
+
+static size_t elem_bytes(const work_t *work)
+{
+    return work->dtype == XEP_FP32 ? 4 : 2;
+}
+
+static char *in_row(const work_t *work, size_t row)
+{
+    return work->in + row % work->rows * work->stride;
+}
+
+static void run_memcpy(const work_t *work)
+{
+    for (size_t r = 0; r < work->rows; r++) memcpy(work->out + r * work->stride, in_row(work, r), work->hidden * elem_bytes(work));
+}
+
+static void run_cast(const work_t *work)
+{
+    xep_cast_fn cast = xep_cast_select(work->dtype, work->simd);
+    for (size_t r = 0; r < work->rows; r++)
+        cast((uint8_t *)work->out + r * work->stride, work->scales, in_row(work, r), work->hidden, work->pow2, in_row(work, r + 1));
+}
+
+/* all rows into one */
+static void run_weigh(const work_t *work)
+{
+    const void *rows[64];
+    float weights[64];
+    for (size_t r = 0; r < work->rows; r++) rows[r] = in_row(work, r), weights[r] = 0.125f;
+    xep_weigh_select(work->dtype, work->simd, 0)(work->out, rows, weights, work->rows, work->hidden);
+}
+
+static void run_encode(const work_t *work)
+{
+    for (size_t r = 0; r < work->rows; r++)
+        xep_logfmt_encode(work->out + r * work->stride, (const uint16_t *)(const void *)in_row(work, r), work->hidden);
+}
+
+/* of what run_encode() left there */
+static void run_decode(const work_t *work)
+{
+    for (size_t r = 0; r < work->rows; r++)
+        xep_logfmt_decode((uint16_t *)(void *)in_row(work, r), work->out + r * work->stride, work->hidden);
+}
+
+/* the quickest of as many runs as fit the time, at least three */
+static double gbps(kernel_fn run, const work_t *work, uint64_t budget_ns)
+{
+    uint64_t begin = xep_clock_ns(), best = UINT64_MAX, now = begin;
+    for (int n = 0; n < 3 || now - begin < budget_ns; n++) {
+        uint64_t before = now;
+        run(work);
+        now = xep_clock_ns();
+        if (now - before < best) best = now - before;
+    }
+    return (double)(work->rows * work->hidden * elem_bytes(work)) / (double)(best + (best == 0));
+}
+
+/* -1 to 1, exact in every type, by the dtype of the work */
+static void fill(const work_t *work)
+{
+    for (size_t r = 0; r < work->rows; r++)
+        for (size_t i = 0; i < work->hidden; i++) {
+            float value = (float)((int)((r * 31 + i * 17) % 127) - 63) / 64;
+            uint32_t bits;
+            memcpy(&bits, &value, sizeof bits);
+            if (work->dtype == XEP_FP32) memcpy(in_row(work, r) + i * 4, &bits, 4);
+            else /* an fp16 of the same upper half is another number, and as good */
+                ((uint16_t *)(void *)in_row(work, r))[i] = (uint16_t)(bits >> 16);
+        }
+}
+
+static void print_line(const char *name, kernel_fn run, work_t *work, int by_simd, uint64_t budget_ns)
+{
+    int simds = by_simd ? (int)xep_cpu_simd() + 1 : 1;
+    printf("%-28s", name);
+    for (int simd = 0; simd < simds; simd++) {
+        work->simd = (xep_simd_t)simd;
+        printf(" %8.2f", gbps(run, work, budget_ns));
+    }
+    printf("\n");
+    fflush(stdout);
+}
+
+static size_t number(int argc, char **argv, int at, size_t otherwise, size_t most)
+{
+    size_t value = argc > at ? strtoull(argv[at], NULL, 10) : otherwise;
+    if (value >= 1 && value <= most) return value;
+    fprintf(stderr, "usage: kernels [MILLISECONDS] [ROWS, at most 64] [HIDDEN]\n");
+    exit(2);
+}
+
+int main(int argc, char **argv)
+{
+    static const struct {
+        const char *name;
+        kernel_fn run;
+        xep_dtype_t dtype;
+        int pow2, by_simd;
+    } lines[] = {
+        {"memcpy", run_memcpy, XEP_BF16, 0, 0},
+        {"cast bf16, fp32 scales", run_cast, XEP_BF16, 0, 1},
+        {"cast bf16, powers of two", run_cast, XEP_BF16, 1, 1},
+        {"cast fp16, fp32 scales", run_cast, XEP_FP16, 0, 1},
+        {"cast fp32, fp32 scales", run_cast, XEP_FP32, 0, 1},
+        {"weigh bf16", run_weigh, XEP_BF16, 0, 1},
+        {"weigh fp16", run_weigh, XEP_FP16, 0, 1},
+        {"weigh fp32", run_weigh, XEP_FP32, 0, 1},
+        {"logfmt encode", run_encode, XEP_BF16, 0, 0},
+        {"logfmt decode", run_decode, XEP_BF16, 0, 0},
+    };
+    uint64_t budget_ns = number(argc, argv, 1, 20, 100000) * 1000000;
+    work_t work = {.rows = number(argc, argv, 2, 4, 64), .hidden = number(argc, argv, 3, 7168, 1 << 20)};
+    work.stride = (work.hidden * 4 + xep_cast_groups(work.hidden) * 4 + 63) / 64 * 64; /* a row in LogFMT has a head */
+    work.in = aligned_alloc(64, work.rows * work.stride);
+    work.out = aligned_alloc(64, work.rows * work.stride);
+    work.scales = malloc(work.hidden * sizeof *work.scales);
+    if (!work.in || !work.out || !work.scales) return 1;
+    memset(work.out, 0, work.rows * work.stride);
+    printf("GB/s of input, %zu rows of %zu\n%-28s", work.rows, work.hidden, "");
+    for (int simd = 0; simd <= (int)xep_cpu_simd(); simd++) printf(" %8s", xep_cpu_simd_name((xep_simd_t)simd));
+    printf("\n");
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
+        work.dtype = lines[i].dtype, work.pow2 = lines[i].pow2;
+        if (lines[i].run != run_decode) fill(&work);
+        print_line(lines[i].name, lines[i].run, &work, lines[i].by_simd, budget_ns);
+    }
+    free(work.in);
+    free(work.out);
+    free(work.scales);
+    return 0;
+}
