@@ -1,13 +1,23 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* The AVX2 cast, group by group. A group with an Inf or a NaN is left to the definition. */
+/*
+ * The AVX2 cast. Eight groups at a time: first the largest magnitude of each, then their scales in one vector, then the
+ * codes. Group by group, each would wait for its own reduction and division. A group with an Inf or a NaN is left to the
+ * definition.
+ */
 #include "cast_kernels.h"
 
 #if defined(__x86_64__)
 
 #include <immintrin.h>
 
-enum { GROUP = XEP_CAST_GROUP, LINE = 64 };
+enum { GROUP = XEP_CAST_GROUP, LINE = 64, HALF = 32, BLOCK = 8 };
+
+#if defined(__clang__)
+#define UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define UNROLL _Pragma("GCC unroll 16")
+#endif
 
 #define AVX2 __attribute__((always_inline, target("avx2,f16c"))) static inline
 
@@ -16,79 +26,155 @@ AVX2 size_t type_bytes(int type)
     return type == XEP_CAST_FP32 ? 4 : 2;
 }
 
-AVX2 __m256 load256(int type, const char *x)
+AVX2 __m256i load256(const char *x)
 {
-    if (type == XEP_CAST_FP32) return _mm256_loadu_ps((const float *)(const void *)x);
-    __m128i halves = _mm_loadu_si128((const void *)x);
-    if (type == XEP_CAST_FP16) return _mm256_cvtph_ps(halves);
-    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16));
+    return _mm256_loadu_si256((const void *)x);
 }
 
-/* largest magnitude of a group, as the bits of a float */
-AVX2 uint32_t amax256(int type, const char *x)
+/* largest of 16 16-bit patterns */
+AVX2 uint16_t largest_of_16(__m256i v)
 {
-    __m256i most = _mm256_setzero_si256();
-    for (int i = 0; i < GROUP / 8; i++) {
-        __m256i bits = _mm256_castps_si256(load256(type, x + i * 8 * type_bytes(type)));
-        most = _mm256_max_epu32(most, _mm256_and_si256(bits, _mm256_set1_epi32(0x7fffffff)));
-    }
-    __m128i a = _mm_max_epu32(_mm256_castsi256_si128(most), _mm256_extracti128_si256(most, 1));
+    __m128i a = _mm_max_epu16(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+    return (uint16_t)~_mm_extract_epi16(_mm_minpos_epu16(_mm_xor_si128(a, _mm_set1_epi16(-1))), 0);
+}
+
+/* largest of 8 32-bit patterns */
+AVX2 uint32_t largest_of_8(__m256i v)
+{
+    __m128i a = _mm_max_epu32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
     a = _mm_max_epu32(a, _mm_shuffle_epi32(a, 0x4e));
     a = _mm_max_epu32(a, _mm_shuffle_epi32(a, 0xb1));
     return (uint32_t)_mm_cvtsi128_si32(a);
 }
 
-/*
- * e4m3 of 8 numbers up to 448. Adding 2^20 times the power of two in the magnitude, but not less than that of 2^-6,
- * rounds it to a place of its code: the sum's last bits count places, eight to each exponent.
- */
-AVX2 __m256i codes256(__m256 v)
+/* largest magnitude of a group, as the bits of a float: floats of either size compare as numbers of their bits */
+AVX2 uint32_t amax256(int type, const char *x)
 {
-    __m256i bits = _mm256_castps_si256(v), magnitude = _mm256_and_si256(bits, _mm256_set1_epi32(0x7fffffff));
-    __m256i power = _mm256_and_si256(magnitude, _mm256_set1_epi32(0x7f800000));
+    const __m256i mask = type == XEP_CAST_FP32 ? _mm256_set1_epi32(0x7fffffff) : _mm256_set1_epi16(0x7fff);
+    __m256i most = _mm256_setzero_si256();
+    UNROLL for (size_t i = 0; i < GROUP * type_bytes(type); i += HALF) {
+        __m256i magnitude = _mm256_and_si256(load256(x + i), mask);
+        most = type == XEP_CAST_FP32 ? _mm256_max_epu32(most, magnitude) : _mm256_max_epu16(most, magnitude);
+    }
+    if (type == XEP_CAST_FP32) return largest_of_8(most);
+    uint32_t half = largest_of_16(most);
+    return type == XEP_CAST_BF16 ? half << 16 : (uint32_t)_mm_cvtsi128_si32(_mm_castps_si128(_mm_cvtph_ps(_mm_cvtsi32_si128((int)half))));
+}
+
+/* xep_cast_scale() of 8 groups; what it gives for a group that is not finite is not used */
+AVX2 __m256 scales256(__m256 amax, int pow2, __m256 *scale_p)
+{
+    amax = _mm256_max_ps(amax, _mm256_set1_ps(XEP_CAST_LEAST_AMAX));
+    __m256 scale = _mm256_mul_ps(amax, _mm256_set1_ps(1.0f / 448.0f));
+    if (!pow2) {
+        *scale_p = scale;
+        return _mm256_div_ps(_mm256_set1_ps(448.0f), amax);
+    }
+    /* the least power of two that is not smaller: a carry out of the fraction */
+    __m256i bits = _mm256_add_epi32(_mm256_castps_si256(scale), _mm256_set1_epi32(0x7fffff));
+    __m256i power = _mm256_and_si256(bits, _mm256_set1_epi32(0x7f800000));
+    *scale_p = _mm256_castsi256_ps(power);
+    return _mm256_castsi256_ps(_mm256_sub_epi32(_mm256_set1_epi32(254 << 23), power));
+}
+
+/*
+ * e4m3 of 8 magnitudes up to 448, plus 1128, times scale. Adding 2^20 times the power of two in v, but not less than that of
+ * 2^-6, rounds v to a place of its code: the lower half of the sum counts places, the upper has an exponent of eight
+ * places in units of 1/16 of a place.
+ */
+AVX2 __m256i codes256(__m256 v, int scale)
+{
+    __m256i power = _mm256_and_si256(_mm256_castps_si256(v), _mm256_set1_epi32(0x7f800000));
     power = _mm256_max_epi32(power, _mm256_set1_epi32(121 << 23));
     __m256i large = _mm256_add_epi32(power, _mm256_set1_epi32(20 << 23));
-    __m256i sum = _mm256_castps_si256(_mm256_add_ps(_mm256_castsi256_ps(magnitude), _mm256_castsi256_ps(large)));
-    __m256i places = _mm256_add_epi32(_mm256_sub_epi32(sum, large), _mm256_srli_epi32(power, 20));
-    __m256i sign = _mm256_and_si256(_mm256_srli_epi32(bits, 24), _mm256_set1_epi32(0x80));
-    return _mm256_or_si256(_mm256_sub_epi32(places, _mm256_set1_epi32(968)), sign);
+    __m256i sum = _mm256_castps_si256(_mm256_add_ps(v, _mm256_castsi256_ps(large)));
+    return _mm256_madd_epi16(sum, _mm256_set1_epi32(scale / 16 << 16 | scale));
 }
 
-AVX2 __m256i load_codes(int type, const char *x, __m256 factor)
+AVX2 __m256i with_signs(__m256i codes, __m256i negative)
 {
-    return codes256(_mm256_mul_ps(load256(type, x), factor));
+    return _mm256_or_si256(codes, _mm256_and_si256(negative, _mm256_set1_epi8((char)0x80)));
 }
 
-/* 32 elements: packing works within 128-bit lanes, the permutation puts the lanes' fours in order again */
+/* 16 bf16: even elements are the lower halves of 32-bit lanes, odd ones the upper; their codes meet in 16 bits of each */
+AVX2 __m256i codes_of_bf16(__m256i v, __m256 factor)
+{
+    __m256i magnitude = _mm256_and_si256(v, _mm256_set1_epi16(0x7fff));
+    __m256i odd = _mm256_and_si256(magnitude, _mm256_set1_epi32((int)0xffff0000u)), even = _mm256_slli_epi32(magnitude, 16);
+    even = codes256(_mm256_mul_ps(_mm256_castsi256_ps(even), factor), 16);
+    odd = codes256(_mm256_mul_ps(_mm256_castsi256_ps(odd), factor), 16 * 256);
+    __m256i both = _mm256_sub_epi32(_mm256_add_epi32(even, odd), _mm256_set1_epi32(16 * 257 * 1128));
+    return _mm256_srli_epi32(both, 4);
+}
+
+/* Packing works within 128-bit lanes, of codes and of numbers alike; saturated, a number keeps its sign. */
+AVX2 void cast_32_bf16(uint8_t *q, const char *x, __m256 factor)
+{
+    __m256i a = load256(x), b = load256(x + HALF);
+    __m256i codes = _mm256_packus_epi32(codes_of_bf16(a, factor), codes_of_bf16(b, factor));
+    codes = with_signs(codes, _mm256_packs_epi16(a, b));
+    _mm256_storeu_si256((void *)q, _mm256_permute4x64_epi64(codes, 0xd8));
+}
+
+AVX2 __m256i load_floats(int type, const char *x)
+{
+    if (type == XEP_CAST_FP32) return load256(x);
+    return _mm256_castps_si256(_mm256_cvtph_ps(_mm_loadu_si128((const void *)x)));
+}
+
+AVX2 __m256i codes_of_floats(__m256i v, __m256 factor)
+{
+    __m256 magnitude = _mm256_castsi256_ps(_mm256_and_si256(v, _mm256_set1_epi32(0x7fffffff)));
+    return _mm256_srli_epi32(_mm256_sub_epi32(codes256(_mm256_mul_ps(magnitude, factor), 16), _mm256_set1_epi32(16 * 1128)), 4);
+}
+
 AVX2 void cast_32(int type, uint8_t *q, const char *x, __m256 factor)
 {
     const size_t step = 8 * type_bytes(type);
-    __m256i a = load_codes(type, x, factor), b = load_codes(type, x + step, factor);
-    __m256i c = load_codes(type, x + 2 * step, factor), d = load_codes(type, x + 3 * step, factor);
-    __m256i packed = _mm256_packus_epi16(_mm256_packus_epi32(a, b), _mm256_packus_epi32(c, d));
-    packed = _mm256_permutevar8x32_epi32(packed, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
-    _mm256_storeu_si256((void *)q, packed);
+    __m256i a = load_floats(type, x), b = load_floats(type, x + step);
+    __m256i c = load_floats(type, x + 2 * step), d = load_floats(type, x + 3 * step);
+    __m256i negative = _mm256_packs_epi16(_mm256_packs_epi32(a, b), _mm256_packs_epi32(c, d));
+    a = codes_of_floats(a, factor), b = codes_of_floats(b, factor);
+    c = codes_of_floats(c, factor), d = codes_of_floats(d, factor);
+    __m256i codes = with_signs(_mm256_packus_epi16(_mm256_packus_epi32(a, b), _mm256_packus_epi32(c, d)), negative);
+    codes = _mm256_permutevar8x32_epi32(codes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+    _mm256_storeu_si256((void *)q, codes);
 }
 
-AVX2 void cast_one(int type, uint8_t *q, float *scale, const char *x, int pow2, const char *next)
+AVX2 void codes_of_group(int type, uint8_t *q, const char *x, __m256 factor)
 {
-    const size_t bytes = GROUP * type_bytes(type);
-    uint32_t largest = amax256(type, x);
-    for (size_t i = 0; i < bytes; i += LINE) _mm_prefetch(next + i, _MM_HINT_T0);
-    if (largest >= 0x7f800000) {
-        xep_cast_group(type, q, scale, x, GROUP, pow2);
-        return;
+    UNROLL for (size_t i = 0; i < GROUP; i += 32)
+        if (type == XEP_CAST_BF16) cast_32_bf16(q + i, x + i * 2, factor);
+        else cast_32(type, q + i, x + i * type_bytes(type), factor);
+}
+
+AVX2 void cast_block(int type, uint8_t *q, float *scales, const char *x, size_t groups, int pow2, const char *next)
+{
+    const size_t step = GROUP * type_bytes(type);
+    _Alignas(HALF) uint32_t amax[BLOCK] = {0};
+    _Alignas(HALF) float factor[BLOCK], scale[BLOCK];
+    __m256 scale8;
+    for (size_t g = 0; g < groups; g++) {
+        amax[g] = amax256(type, x + g * step);
+        UNROLL for (size_t i = 0; i < step; i += LINE) _mm_prefetch(next + g * step + i, _MM_HINT_T0);
     }
-    float amax = xep_float_of_bits(largest);
-    __m256 factor = _mm256_set1_ps(xep_cast_scale(amax > XEP_CAST_LEAST_AMAX ? amax : XEP_CAST_LEAST_AMAX, pow2, scale));
-    for (size_t i = 0; i < 4; i++) cast_32(type, q + i * 32, x + i * bytes / 4, factor);
+    _mm256_store_ps(factor, scales256(_mm256_load_ps((const float *)(const void *)amax), pow2, &scale8));
+    _mm256_store_ps(scale, scale8);
+    for (size_t g = 0; g < groups; g++, x += step, q += GROUP) {
+        scales[g] = scale[g];
+        if (amax[g] < 0x7f800000) codes_of_group(type, q, x, _mm256_set1_ps(factor[g]));
+        else xep_cast_group(type, q, &scales[g], x, GROUP, pow2);
+    }
 }
 
 AVX2 void cast_groups(int type, uint8_t *q, float *scales, const void *x, size_t groups, int pow2, const void *next)
 {
-    const size_t step = GROUP * type_bytes(type);
-    for (size_t g = 0; g < groups; g++)
-        cast_one(type, q + g * GROUP, &scales[g], (const char *)x + g * step, pow2, (const char *)next + g * step);
+    const char *from = x, *ahead = next;
+    for (size_t g = 0; g < groups; g += BLOCK) {
+        size_t n = groups - g < BLOCK ? groups - g : BLOCK, bytes = n * GROUP * type_bytes(type);
+        cast_block(type, q + g * GROUP, scales + g, from, n, pow2, ahead);
+        from += bytes, ahead += bytes;
+    }
 }
 
 __attribute__((target("avx2,f16c"))) static void bf16_groups(uint8_t *q, float *scales, const void *x,
