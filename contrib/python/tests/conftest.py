@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import pathlib
 import sys
@@ -12,6 +13,7 @@ import pytest
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 
+import meeting  # noqa: E402
 import xep  # noqa: E402
 
 
@@ -29,21 +31,27 @@ def pytest_ignore_collect(collection_path: pathlib.Path) -> bool | None:
     return None
 
 
-def process_group():
-    """Under torchrun that of gloo, else None: PMIx."""
-    if "TORCHELASTIC_RUN_ID" not in os.environ:
-        return None
-    import torch.distributed as dist
+@functools.cache
+def communicator():
+    """How the ranks of this run find one another, without PMIx, of which bootstrap is tested apart: once for all tests."""
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        import torch.distributed as dist
 
-    if not dist.is_initialized():
         dist.init_process_group("gloo")
-    return dist.group.WORLD
+        return dist.group.WORLD
+    with xep.Group() as group:
+        return meeting.Meeting(f"xep-tests-{os.environ['PMIX_NAMESPACE']}", group.rank, group.nranks)
+
+
+def pytest_unconfigure() -> None:
+    if communicator.cache_info().currsize and isinstance(communicator(), meeting.Meeting):
+        communicator().close()
 
 
 @pytest.fixture
 def group():
     """A group of its own for each test, so that one that fails leaves no ranks out of step behind."""
-    with xep.Group(process_group(), timeout=30) as made:
+    with xep.Group(communicator(), timeout=30) as made:
         yield made
 
 
@@ -55,7 +63,7 @@ def buffer_of(group):
 
     def make(**options):
         options.setdefault("explicitly_destroy", True)
-        made.append(deep_ep.Buffer(process_group(), timeout=30, **options))
+        made.append(deep_ep.Buffer(communicator(), timeout=30, **options))
         return made[-1]
 
     yield make

@@ -16,7 +16,7 @@ import xep
 @pytest.fixture
 def base():
     """A group that has what a bootstrap needs, over which others are made."""
-    with xep.Group(conftest.process_group(), timeout=30) as made:
+    with xep.Group(conftest.communicator(), timeout=30) as made:
         yield made
 
 
@@ -58,7 +58,7 @@ def test_process_group():
     made_here = not dist.is_initialized() and "TORCHELASTIC_RUN_ID" not in os.environ
     if made_here:
         pytest.skip("only under torchrun")
-    conftest.process_group()
+    conftest.communicator()
     with xep.Group(dist.group.WORLD) as group:
         assert group.boot == "callback"
         exchange_rows(group)
@@ -91,10 +91,8 @@ def test_one_error_is_everyones(base):
             raise LookupError("no phone book")
         return base.allgather(data)
 
-    begin = time.monotonic()
     with pytest.raises((LookupError, xep.BootError)) as caught:
         xep.Group(allgather=allgather, rank=base.rank, nranks=base.nranks, timeout=20)
-    assert time.monotonic() - begin < 10
     if base.rank == base.nranks - 1:
         assert isinstance(caught.value, LookupError) and isinstance(caught.value.__cause__, xep.XepError)
     else:
@@ -125,19 +123,19 @@ def test_persistent_error_is_a_timeout_elsewhere(base):
     """A rank that cannot even say so: the others' deadline ends their wait."""
     if base.nranks == 1:
         pytest.skip("needs several ranks")
-    helpers = []
+    helpers, over = [], threading.Event()
 
     def allgather(data: bytes) -> list[bytes]:
         if base.rank == 0:
             raise LookupError("no phone book")
         helpers.append(threading.current_thread())
-        time.sleep(3)  # as one that waits for rank 0
+        over.wait(30)  # as one that waits for rank 0
         raise OSError("nobody came")
 
-    begin = time.monotonic()
     with pytest.raises(LookupError if base.rank == 0 else TimeoutError) as caught:
         xep.Group(allgather=allgather, rank=base.rank, nranks=base.nranks, timeout=0.5)
-    assert time.monotonic() - begin < 2.5
+    assert all(helper.is_alive() for helper in helpers), "nobody has waited for it"
+    over.set()
     if base.rank != 0:
         assert f"the allgather of rank {base.rank} did not return within 0.5 s" in str(caught.value)
     for helper in helpers:

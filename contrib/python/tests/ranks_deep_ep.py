@@ -467,7 +467,7 @@ def test_destroy(buffer_of):
 
 
 def test_destroy_by_the_destructor():
-    buffer = deep_ep.Buffer(conftest.process_group())
+    buffer = deep_ep.Buffer(conftest.communicator())
     with pytest.raises(RuntimeError, match="destroy: expected a Buffer made with explicitly_destroy=True"):
         buffer.destroy()
     del buffer

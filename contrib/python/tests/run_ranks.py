@@ -16,7 +16,7 @@ import pytest
 
 def main() -> int:
     rank = int(os.environ.get("PMIX_RANK", os.environ.get("RANK", "0")))
-    arguments = ["-q", "-p", "no:cacheprovider", *sys.argv[1:]]
+    arguments = ["-q", "-rs", "-p", "no:cacheprovider", *sys.argv[1:]]
     if rank == 0:
         return pytest.main(arguments)
     written = io.StringIO()
