@@ -300,7 +300,7 @@ xep_status_t xep_combine(xep_handle_t *handle, const xep_combine_args_t *args, x
 
 const xep_recv_t *xep_handle_recv(const xep_handle_t *handle)
 {
-    if (handle == NULL || handle->state != XEP_HANDLE_READY || handle->released) {
+    if (handle == NULL || handle->released || (handle->state != XEP_HANDLE_READY && handle->state != XEP_HANDLE_COUNTED)) {
         xep_fail(XEP_ERR_INVALID, handle == NULL ? "handle is NULL" : "the handle has no rows: in flight, failed or released");
         return NULL;
     }

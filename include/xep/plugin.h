@@ -56,7 +56,8 @@ typedef struct xep_op {
                               n - slots is complete here. Combine: that of the handle's dispatch */
     const xep_dispatch_args_t *dispatch; /* checked, defaults filled in, strides never 0 */
     const xep_combine_args_t *combine;   /* checked likewise; x is NULL for zero copy */
-    xep_recv_t *recv;      /* of the slot: dispatch fills it; combine reads it */
+    xep_recv_t *recv;      /* of the slot: zeroed before dispatch, which fills all of it at once, size too, when
+                              the rows are counted; combine reads it */
     void *state;           /* op_size bytes, zeroed before dispatch or combine */
 } xep_op_t;
 

@@ -424,7 +424,7 @@ typedef struct xep_recv {
 XEP_API xep_status_t xep_dispatch(xep_buffer_t *buffer, const xep_dispatch_args_t *args, xep_handle_t **handle_p,
                                   xep_request_t **req_p);
 
-/** The received rows, or NULL while the dispatch is in flight or failed. */
+/** The received rows, or NULL while the dispatch is in flight (but see xep_request_wait_counts()) or failed. */
 XEP_API const xep_recv_t *xep_handle_recv(const xep_handle_t *handle);
 
 /* ---- combine ---------------------------------------------------------------- */
@@ -496,6 +496,13 @@ XEP_API xep_status_t xep_request_test(xep_request_t *req);
 
 /** Blocks until the operation is done, or its deadline. The operation's status; again if called again. */
 XEP_API xep_status_t xep_request_wait(xep_request_t *req);
+
+/**
+ * Blocks until this rank's rows of a dispatch are counted; then xep_handle_recv() has their counts and places. What is at
+ * those places, x, topk_idx, topk_weights, scales and src_token, may be read when the request is done. XEP_OK, or the
+ * operation's error. Of a combine: as xep_request_wait().
+ */
+XEP_API xep_status_t xep_request_wait_counts(xep_request_t *req);
 
 /** Forgets the request, which is not to be used again; an operation in flight goes on. NULL is a no-op. */
 XEP_API void xep_request_free(xep_request_t *req);

@@ -14,10 +14,11 @@
 #include "team.h"
 
 typedef enum {
-    XEP_HANDLE_FREE,   /* the slot may be taken */
-    XEP_HANDLE_SENT,   /* its dispatch is in flight */
-    XEP_HANDLE_READY,  /* rows are here */
-    XEP_HANDLE_FAILED  /* its dispatch failed; waits for the release */
+    XEP_HANDLE_FREE,    /* the slot may be taken */
+    XEP_HANDLE_SENT,    /* its dispatch is in flight */
+    XEP_HANDLE_COUNTED, /* likewise, and the user was told how many rows there will be, and where */
+    XEP_HANDLE_READY,   /* rows are here */
+    XEP_HANDLE_FAILED   /* its dispatch failed; waits for the release */
 } xep_handle_state_t;
 
 struct xep_handle {

@@ -320,6 +320,7 @@ static xep_status_t begin_dispatch(xep_buffer_t *buffer, const xep_dispatch_args
     req->op.turn = buffer->turn;
     req->op.dispatch = &req->dispatch;
     req->op.recv = &handle->recv;
+    handle->recv = (xep_recv_t){0}; /* that of the slot's last dispatch until now */
     status = launch(req, args->after, args->cached, args->timeout_ms);
     if (status != XEP_OK) return status;
     note_dispatch(handle, req);
@@ -378,7 +379,18 @@ static xep_status_t outcome(const xep_request_t *req)
     return xep_fail(req->status, "%s", req->reason);
 }
 
-xep_status_t xep_request_finish(xep_request_t *req)
+static int is_done(const xep_request_t *req)
+{
+    return req->state == XEP_REQUEST_DONE;
+}
+
+static int is_counted(const xep_request_t *req)
+{
+    return is_done(req) || (req->op.kind == XEP_OP_DISPATCH && req->op.recv->size != 0);
+}
+
+/* The outcome where it is done, else XEP_OK. */
+static xep_status_t wait_until(xep_request_t *req, int (*reached)(const xep_request_t *req))
 {
     xep_group_t *group = req->buffer->group;
     xep_waiting_t waiting;
@@ -386,11 +398,11 @@ xep_status_t xep_request_finish(xep_request_t *req)
     int dead = 0;
     xep_request_advance_all(req->buffer);
     xep_waiting_begin(&waiting, group->spins, xep_deadline(req->state == XEP_REQUEST_DONE ? -1 : req->timeout_ms));
-    while (req->state != XEP_REQUEST_DONE) {
+    while (!reached(req)) {
         if (waiting.turns % 16 == 15 || req->state == XEP_REQUEST_WAITING) xep_group_progress(group);
         int in_time = xep_group_rest(group, &waiting);
         xep_request_advance_all(req->buffer);
-        if (req->state == XEP_REQUEST_DONE) break;
+        if (reached(req)) break;
         if (!in_time) {
             expire(req, XEP_ERR_TIMEOUT, "deadline passed");
         } else if (xep_waiting_slow(&waiting, &slow) && xep_group_check_peers(group) != XEP_OK) {
@@ -399,7 +411,12 @@ xep_status_t xep_request_finish(xep_request_t *req)
             dead = 1;
         }
     }
-    return outcome(req);
+    return is_done(req) ? outcome(req) : XEP_OK;
+}
+
+xep_status_t xep_request_finish(xep_request_t *req)
+{
+    return wait_until(req, is_done);
 }
 
 /* What a wait does in time: deadline, and a look at the peers now and then. */
@@ -448,6 +465,17 @@ xep_status_t xep_request_wait(xep_request_t *req)
     if (status != XEP_OK) return status;
     xep_buffer_enter(req->buffer);
     status = xep_request_finish(req);
+    xep_buffer_leave(req->buffer);
+    return status;
+}
+
+xep_status_t xep_request_wait_counts(xep_request_t *req)
+{
+    xep_status_t status;
+    if (req == NULL) return xep_fail(XEP_ERR_INVALID, "req is NULL");
+    xep_buffer_enter(req->buffer);
+    status = wait_until(req, is_counted);
+    if (!is_done(req)) req->handle->state = XEP_HANDLE_COUNTED;
     xep_buffer_leave(req->buffer);
     return status;
 }

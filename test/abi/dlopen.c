@@ -68,17 +68,19 @@ static void null_is_an_error_elsewhere(void **state)
 {
     xep_status_t (*buffer_create)(xep_group_t *, const xep_buffer_params_t *, xep_buffer_t **);
     xep_status_t (*barrier)(xep_group_t *);
-    xep_status_t (*test)(xep_request_t *);
+    xep_status_t (*test)(xep_request_t *), (*wait_counts)(xep_request_t *);
     const xep_recv_t *(*recv)(const xep_handle_t *);
     void *library = load();
     (void)state;
     find(library, "xep_buffer_create", &buffer_create);
     find(library, "xep_group_barrier", &barrier);
     find(library, "xep_request_test", &test);
+    find(library, "xep_request_wait_counts", &wait_counts);
     find(library, "xep_handle_recv", &recv);
     assert_int_equal(buffer_create(NULL, NULL, NULL), XEP_ERR_INVALID);
     assert_int_equal(barrier(NULL), XEP_ERR_INVALID);
     assert_int_equal(test(NULL), XEP_ERR_INVALID);
+    assert_int_equal(wait_counts(NULL), XEP_ERR_INVALID);
     assert_null(recv(NULL));
     assert_int_equal(dlclose(library), 0);
 }

@@ -318,6 +318,32 @@ static void wait_elsewhere(xep_group_t *group)
     mp_job_close(&job);
 }
 
+/* ---- counts and places are known before the rows are here, and do not change ---- */
+
+static void counts_first(xep_group_t *group)
+{
+    mp_job_t job;
+    xep_handle_t *handle;
+    xep_request_t *req;
+    mp_job_open(&job, &base, 13);
+    mp_job_buffer(&job, group);
+    for (int i = 0; i < 5; i++) {
+        mp_job_round(&job);
+        xep_dispatch_args_t a = mp_job_dispatch(&job);
+        MP_OK(xep_dispatch(job.buffer, &a, &handle, &req));
+        MP_OK(xep_request_wait_counts(req));
+        const xep_recv_t early = *xep_handle_recv(handle);
+        MP_OK(xep_request_wait_counts(req));
+        MP_OK(xep_request_wait(req));
+        MP_CHECK(memcmp(&early, xep_handle_recv(handle), sizeof early) == 0);
+        MP_OK(xep_request_wait_counts(req)); /* done: as wait */
+        xep_request_free(req);
+        mp_job_check_recv(&job, handle);
+        xep_handle_release(handle);
+    }
+    mp_job_close(&job);
+}
+
 int main(void)
 {
     xep_group_t *group = mp_group();
@@ -330,6 +356,7 @@ int main(void)
     overflow(group);
     adjoint(group);
     wait_elsewhere(group);
+    counts_first(group);
     xep_group_destroy(group);
     return 0;
 }

@@ -260,5 +260,6 @@ PROTOTYPES: dict[str, tuple[object, list]] = {
     "xep_handle_release": (None, [c_void_p]),
     "xep_request_test": (c_int, [c_void_p]),
     "xep_request_wait": (c_int, [c_void_p]),
+    "xep_request_wait_counts": (c_int, [c_void_p]),
     "xep_request_free": (None, [c_void_p]),
 }

@@ -53,6 +53,17 @@ class Request(Generic[Result]):
             raise self._error
         return self._result
 
+    def wait_counts(self) -> Result:
+        """Of a dispatch: blocks until this rank's rows are counted, or as wait(). ``result.recv`` then has counts and
+        arrays; what is in the arrays may be read after wait()."""
+        if self._request is not None:
+            status = lib.xep_request_wait_counts(self._request)
+            if status < 0:
+                self._settle(status)
+        if self._error is not None:
+            raise self._error
+        return self._result
+
     def _settle(self, status: int) -> None:
         if status < 0:
             self._error = error_of(status, last_error())
