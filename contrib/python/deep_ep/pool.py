@@ -64,8 +64,8 @@ class NormalPool:
     def buffers(self) -> list[xep.Buffer]:
         return [buffer for buffer, _ in self._used.values()] + self._replaced
 
-    def dispatch(self, job: Job) -> xep.Handle:
-        """Collective, blocking."""
+    def dispatch(self, job: Job) -> xep.Request[xep.Handle]:
+        """Begun, and its rows counted. Collective; blocks until every rank has told how many rows it sends."""
         used = self._used.get(job.experts)
         if used is None or not used[1].holds_rows_of(job):
             used = self._replace(job)
@@ -78,8 +78,8 @@ class NormalPool:
             except xep.CapacityError:
                 used = self._replace(job)
 
-    def _send(self, buffer: xep.Buffer, job: Job) -> xep.Handle:
-        return buffer.dispatch(
+    def _send(self, buffer: xep.Buffer, job: Job) -> xep.Request[xep.Handle]:
+        request: xep.Request[xep.Handle] = buffer.dispatch_async(
             job.x,
             job.topk_idx,
             job.topk_weights,
@@ -88,6 +88,8 @@ class NormalPool:
             expert_alignment=job.alignment,
             after=job.after,
         )
+        request.wait_counts()
+        return request
 
     def _call_for_room(self, buffer: xep.Buffer, job: Job) -> None:
         """Always CapacityError, here and on every rank that dispatches meanwhile."""

@@ -43,6 +43,14 @@ def communicator():
         return meeting.Meeting(f"xep-tests-{os.environ['PMIX_NAMESPACE']}", group.rank, group.nranks)
 
 
+def meet() -> None:
+    """A barrier in which no rank makes progress with what xep has in flight."""
+    if isinstance(communicator(), meeting.Meeting):
+        communicator().allgather(b"")
+    else:
+        communicator().barrier().wait()
+
+
 def pytest_unconfigure() -> None:
     if communicator.cache_info().currsize and isinstance(communicator(), meeting.Meeting):
         communicator().close()

@@ -164,8 +164,10 @@ def check_topk(world: World, recv_idx: torch.Tensor, recv_weights: torch.Tensor,
 
 def check_worst(world: World, x, arguments: dict, options: dict, recv_x, recv_idx, recv_weights) -> None:
     worst = TOKENS * world.size
-    other_x, other_idx, other_weights, counts, _, _ = world.buffer.dispatch(x, **arguments, **options, num_worst_tokens=worst)
+    other_x, other_idx, other_weights, counts, _, event = world.buffer.dispatch(x, **arguments, **options, num_worst_tokens=worst)
     assert counts == []
+    with event:
+        pass
     if isinstance(recv_x, tuple):
         assert torch.equal(other_x[1][: len(recv_idx)], recv_x[1])
         recv_x, other_x = recv_x[0], other_x[0]
@@ -179,6 +181,8 @@ def check_worst(world: World, x, arguments: dict, options: dict, recv_x, recv_id
 def check_cached(world: World, x, handle, options: dict, recv_x) -> None:
     again, *nothing, event = world.buffer.dispatch(x, handle=handle, **options)
     assert nothing == [None] * 4
+    with event:
+        pass
     for one, two in zip(again, recv_x) if isinstance(again, tuple) else [(again, recv_x)]:
         assert torch.equal(one.view(torch.uint8), two.view(torch.uint8))
 
@@ -198,6 +202,43 @@ def check_combine(world: World, rows, handle, recv_weights, x, options: dict, ki
     else:
         wanted = torch.where(world.topk_idx[world.rank] >= 0, world.weights[world.rank], 0.0)
         assert torch.equal(combined_weights, wanted)
+
+
+def test_async_dispatch_returns_before_its_rows(world):
+    """Counts are there, the event is reached when rank 0 moves its rows; also of a cached dispatch, and with room for more."""
+    if world.size == 1:
+        pytest.skip("needs several ranks")
+    rank, buffer = world.rank, world.buffer
+    idx, weights = world.topk_idx[rank], world.weights[rank]
+    arguments = dict(topk_idx=idx, topk_weights=weights, **layout_arguments(buffer.get_dispatch_layout(idx, world.experts)))
+    x = rows_of("random", rank, len(idx))
+    most = TOKENS * world.size
+    buffer.dispatch(x, num_worst_tokens=most, **arguments)  # makes room
+    wanted, _, _, counts, handle, _ = buffer.dispatch(x, **arguments)
+    sums = x.float() * world.in_rank(rank).sum(1, keepdim=True)
+    shared = handle.xep._buffer
+    for kind in ("exact", "worst", "cached"):
+        if rank == 0:  # tells what it sends, and is then busy elsewhere
+            routing = dict(cached=handle.xep) if kind == "cached" else dict(topk_idx=idx, topk_weights=weights)
+            request = shared.dispatch_async(x, capacity=most if kind == "worst" else 0, **routing)
+            conftest.meet()
+            conftest.meet()
+            made = request.wait()
+            combined = made.combine(made.recv.x)
+        else:
+            conftest.meet()
+            options = dict(handle=handle) if kind == "cached" else dict(arguments, num_worst_tokens=most if kind == "worst" else 0)
+            recv_x, _, _, recv_counts, made, event = buffer.dispatch(x, async_finish=True, **options)
+            assert not event.event.request.done()
+            assert recv_counts == dict(exact=counts, worst=[], cached=None)[kind]
+            conftest.meet()
+            if made is not None:
+                combined = buffer.combine(recv_x, made)[0]  # waits by itself
+            else:
+                event.current_stream_wait()
+                combined = event.event.request.result.combine(recv_x)
+            assert torch.equal(recv_x[: len(wanted)], wanted)
+        assert calc_diff(combined, sums) < 1e-5
 
 
 def test_bias_and_the_order_of_sums(world):
@@ -394,7 +435,10 @@ def test_previous_event_in_flight(world):
     arguments = layout_arguments(world.buffer.get_dispatch_layout(idx, world.experts))
     recv_x, _, _, _, handle, _ = world.buffer.dispatch(x, topk_idx=idx, topk_weights=weights, **arguments)
     combined, _, event = world.buffer.combine(recv_x.clone(), handle, async_finish=True)
-    again = world.buffer.dispatch(combined, handle=handle, previous_event=event, async_finish=True, allocate_on_comm_stream=True)[0]
+    again, *_, event = world.buffer.dispatch(
+        combined, handle=handle, previous_event=event, async_finish=True, allocate_on_comm_stream=True
+    )
+    event.current_stream_wait()
     counts = [world.in_rank(rank).sum(1) for rank in range(world.size)]
     assert again[:, 0].tolist() == [float(counts[r][t] * (r + 1)) for r, t in world.sources()]
 

@@ -9,6 +9,7 @@ import numpy as np
 import oracle
 import pytest
 import xep
+from conftest import meet
 
 EXPERTS, TOPK, HIDDEN = 12, 3, 40
 
@@ -163,6 +164,30 @@ def test_requests(group, buffer, sent):
     np.testing.assert_array_equal(first.result, mine.x * copies)
     back = third.combine(third.recv.x)
     np.testing.assert_array_equal(back, mine.x * copies * copies)
+
+
+def test_counts_before_rows(group, buffer, sent):
+    """Rank 0 has told what it sends and sends nothing yet: counts and places are known, and the request is not done."""
+    need_several(group)
+    mine, want = sent[group.rank], oracle.received(sent, group.rank, EXPERTS)
+    if group.rank != 0:
+        meet()
+    request = buffer.dispatch_async(mine.x, mine.topk_idx, mine.topk_weights)
+    if group.rank != 0:
+        with pytest.raises(xep.InvalidError, match="in flight"):
+            request.result.recv
+        early = request.wait_counts().recv
+        assert not request.done() and early.rows == len(want.sources)
+        np.testing.assert_array_equal(early.expert_rows, want.experts)
+        x = early.x
+        meet()
+        assert request.wait().recv is early and x is early.x
+        del x
+    else:
+        meet()
+        meet()
+    check_rows(request.wait().recv, want)
+    assert request.wait_counts() is request.result
 
 
 def test_after_a_request_in_flight(group, buffer, sent):
