@@ -213,6 +213,16 @@ static int resolve_layout(perf_options_t *options, char *why, size_t why_bytes)
     return 0;
 }
 
+/* What is cast must be wider, what goes as LogFMT must be bf16. */
+static int refuse_pair(const perf_options_t *options, char *why, size_t why_bytes)
+{
+    const int cast = options->quant != XEP_QUANT_NONE && options->dtype == XEP_E4M3;
+
+    if (!cast && !(options->logfmt && (options->dtype == XEP_FP16 || options->dtype == XEP_FP32))) return 0;
+    snprintf(why, why_bytes, "--quant %s does not go with --dtype %s", options->quant_name, options->dtype_name);
+    return -1;
+}
+
 static int resolve_quant(perf_options_t *options, char *why, size_t why_bytes)
 {
     static const struct {
@@ -226,7 +236,7 @@ static int resolve_quant(perf_options_t *options, char *why, size_t why_bytes)
     for (size_t i = 0; i < sizeof quants / sizeof *quants; i++)
         if (!strcmp(options->quant_name, quants[i].name)) {
             options->quant = quants[i].quant;
-            return 0;
+            return refuse_pair(options, why, why_bytes);
         }
     snprintf(why, why_bytes, "--quant is none, e4m3, e4m3-pow2, ue8m0 or logfmt, not '%s'", options->quant_name);
     return -1;

@@ -243,6 +243,21 @@ static int choose_shape(perf_t *perf)
 
 /* ---- all together -------------------------------------------------------------------- */
 
+/* Whose rows come as LogFMT: of those ranks that are not mapped. */
+static xep_status_t ask_peers(perf_t *perf)
+{
+    xep_status_t status = XEP_OK;
+
+    perf->logfmt_from = tool_alloc(perf->info.nranks);
+    for (uint32_t rank = 0; status == XEP_OK && rank < perf->info.nranks; rank++) {
+        xep_peer_info_t peer = XEP_PEER_INFO_INIT;
+        status = xep_group_peer(perf->group, rank, &peer);
+        perf->logfmt_from[rank] = !peer.mapped;
+    }
+    perf->shape.logfmt_from = perf->logfmt_from;
+    return status;
+}
+
 static xep_status_t open_buffer(perf_t *perf)
 {
     xep_buffer_info_t info = XEP_BUFFER_INFO_INIT;
@@ -255,6 +270,7 @@ static xep_status_t open_buffer(perf_t *perf)
     if (status == XEP_OK) status = xep_buffer_query(perf->buffer, &info);
     if (status == XEP_OK) status = agree_least(perf, info.mapped_peers, &mapped);
     if (status == XEP_OK) perf->mapped = (uint32_t)mapped;
+    if (status == XEP_OK && perf->options.logfmt) status = ask_peers(perf);
     return status;
 }
 
@@ -295,6 +311,7 @@ void perf_teardown(perf_t *perf)
     xep_buffer_destroy(perf->buffer);
     free(perf->handle);
     free(perf->request);
+    free(perf->logfmt_from);
     if (perf->memory.base) munmap(perf->memory.base, perf->memory.bytes);
     tool_routing_destroy(perf->routing);
 }

@@ -60,9 +60,10 @@ void tool_fill_bias(const tool_shape_t *shape, uint32_t which, uint32_t rank, ui
 
 void tool_fill_expert(const tool_shape_t *shape, uint32_t expert_rank, uint32_t rank, uint64_t token, void *row)
 {
+    static const lanes_t coded = {0x81ff81ff81ff81ff, 0x3c003c003c003c00}; /* LogFMT leaves what is not below 1 as it is */
     const uint64_t seed = tool_stream(shape->payload, TOOL_KIND_PAYLOAD, expert_rank, 0);
 
-    fill(tool_stream(seed, TOOL_KIND_EXPERT, rank, token), lanes_of(shape->combine_dtype), row,
+    fill(tool_stream(seed, TOOL_KIND_EXPERT, rank, token), shape->logfmt_from ? coded : lanes_of(shape->combine_dtype), row,
          shape->hidden * tool_element_bytes(shape->combine_dtype));
 }
 

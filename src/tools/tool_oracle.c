@@ -7,6 +7,7 @@
 
 #include "tool_alloc.h"
 #include "tool_differ.h"
+#include "tool_logfmt.h"
 #include "tool_number.h"
 
 /* ---- combine ----------------------------------------------------------------------- */
@@ -20,6 +21,7 @@ typedef struct sum {
     uint32_t *ranks; /* [K] */
     float *total;    /* [H] */
     void *row;       /* a term, and then the sum rounded */
+    void *arrived;   /* a term that went as LogFMT */
 } sum_t;
 
 static void sum_open(sum_t *s)
@@ -31,6 +33,7 @@ static void sum_open(sum_t *s)
     s->ranks = tool_alloc(topk * sizeof *s->ranks);
     s->total = tool_alloc(s->shape->hidden * sizeof *s->total);
     s->row = tool_alloc(s->shape->hidden * tool_element_bytes(s->shape->combine_dtype));
+    s->arrived = tool_alloc(s->shape->hidden * tool_element_bytes(s->shape->combine_dtype));
 }
 
 static void sum_close(sum_t *s)
@@ -40,6 +43,19 @@ static void sum_close(sum_t *s)
     free(s->ranks);
     free(s->total);
     free(s->row);
+    free(s->arrived);
+}
+
+/* The output of an expert for a token, as it comes here. */
+static const void *expert_row(sum_t *s, uint32_t expert, uint64_t token)
+{
+    const tool_shape_t *shape = s->shape;
+    int code = 0;
+
+    tool_fill_expert_row(shape, expert, s->rank, token, s->row);
+    if (!shape->logfmt_from || !shape->logfmt_from[tool_owner(shape->routing, expert)]) return s->row;
+    tool_logfmt_journey(s->row, shape->hidden, s->arrived, &code);
+    return s->arrived;
 }
 
 /* By expert: each selection with its weight, in order. */
@@ -49,8 +65,8 @@ static void add_experts(sum_t *s, uint64_t token)
 
     for (uint32_t k = 0; k < shape->routing->params.topk; k++) {
         if (s->idx[k] < 0) continue;
-        tool_fill_expert_row(shape, (uint32_t)s->idx[k], s->rank, token, s->row);
-        tool_row_add_weighted(s->total, s->weights[k], s->row, shape->combine_dtype, shape->hidden);
+        const void *row = expert_row(s, (uint32_t)s->idx[k], token);
+        tool_row_add_weighted(s->total, s->weights[k], row, shape->combine_dtype, shape->hidden);
     }
 }
 

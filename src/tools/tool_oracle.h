@@ -37,6 +37,7 @@ typedef struct tool_shape {
     int padded;                /* by expert: expert e begins at row e * R * room */
     uint64_t room;             /* padded: most tokens of a rank, of the buffer */
     xep_quant_t quant;         /* by expert: what x is cast to on the way */
+    const uint8_t *logfmt_from; /* [R] 1: outputs of that rank's experts come to this one as LogFMT, bf16; NULL: none do */
     uint32_t alignment;        /* of received expert counts; 0: 1 */
     uint64_t capacity;         /* fixed capacity; 0: exact */
 } tool_shape_t;
@@ -100,7 +101,7 @@ int tool_check_recv_by_expert(const tool_shape_t *shape, uint32_t rank, const xe
 /**
  * Sums [T][H]: +0, bias 0 with bit 0 of biases, bias 1 with bit 1, then the outputs of
  * tool_fill_expert() by ascending rank, in fp32, rounded once to nearest even. By expert: biases, then
- * fma(weight, tool_fill_expert_row(), sum) by ascending k.
+ * fma(weight, tool_fill_expert_row(), sum) by ascending k, of rows as LogFMT leaves them where logfmt_from says so.
  */
 int tool_check_combine(const tool_shape_t *shape, uint32_t rank, unsigned biases, const void *out, size_t out_stride,
                        tool_difference_t *difference_p);

@@ -34,6 +34,7 @@ for quant in none e4m3 e4m3-pow2 ue8m0 logfmt; do
     check 3 UCX_TLS=tcp,self -- $small --quant $quant --slots 3 --check-only
     check 4 XEP_NODE_RANKS=2 -- $small --quant $quant --check-only
 done
+check 2 XEP_MAP=never -- --tokens 5 --hidden 3072 --experts 6 --topk 3 --quant logfmt --check-only
 for dtype in fp16 fp32 fp8; do check 2 -- $small --dtype $dtype --check-only; done
 for setting in XEP_SIMD=scalar XEP_SIMD=avx2 XEP_STREAM=0 XEP_STREAM=inf XEP_THREADS=3 XEP_PREFAULT=0 XEP_PROGRESS=thread; do
     check 3 $setting -- $small --check-only

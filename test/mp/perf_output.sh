@@ -27,6 +27,7 @@ export LSAN_OPTIONS="${LSAN_OPTIONS:+$LSAN_OPTIONS:}print_suppressions=0"
 
 small="--tokens 8 --hidden 64 --experts 8 --topk 2 --iters 3"
 run="./xep_run -n 3 ./xep_perf"
+solo="./xep_run -n 1 ./xep_perf"
 
 # an error is said once, and no rank is left waiting
 expect 2 1 "^xep_perf: --tokens needs a whole number from 1 to .*, not 'many'\$" $run --tokens many
@@ -36,6 +37,7 @@ expect 1 1 '^xep_perf: .*no_such_mode' $run $small --mode no_such_mode
 expect 1 1 '^xep_perf: 1000000000 tokens need .* GiB on each rank' $run $small --tokens 1000000000 --hidden 7168
 expect 1 1 'ranks disagree.* hidden' ./xep_run -n 3 sh -c \
     'exec ./xep_perf --tokens 8 --experts 8 --topk 2 --hidden $((64 + PMIX_RANK / 2 * 64))'
+expect 1 1 '^xep_perf: .*the mode normal does not cast rows' $solo $small --quant ue8m0 --check
 printf '0 0 1\n0 1 9\n' >"$dir/routes"
 expect 2 1 'line 2: an expert from -1 to 7 expected, not .9.$' $run $small --routing "file:$dir/routes"
 expect 1 0 '^xep_perf: --json /no/such/file cannot be written' $run $small --json /no/such/file

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/** Unit test of plugins/common/logfmt.c against a reference that codes one channel after the other by the formulas of logfmt.h. */
-#include <math.h>
+/** Unit test of plugins/common/logfmt.c against the codec of the oracle. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -12,80 +11,15 @@
 #include <cmocka.h>
 
 #include "logfmt.h"
+#include "tool_logfmt.h"
 
 enum { MOST = 7168 };
-
-static float value_of(uint16_t bits)
-{
-    union { uint32_t u; float f; } v = {.u = (uint32_t)bits << 16};
-    return v.f;
-}
-
-static uint16_t bf16_of(double value)
-{
-    union { float f; uint32_t u; } v = {.f = (float)value};
-    return (uint16_t)((v.u + 0x7fff + (v.u >> 16 & 1)) >> 16);
-}
-
-/* ---- the reference: what a row is after its journey, and how many bytes it took ---- */
-
-static void span_of(const uint16_t *row, size_t from, size_t to, double *largest, double *smallest)
-{
-    *largest = 0, *smallest = INFINITY;
-    for (size_t i = from; i < to; i++) {
-        double magnitude = fabs((double)value_of(row[i]));
-        if (isnan(magnitude)) magnitude = INFINITY;
-        if (magnitude > *largest) *largest = magnitude;
-        if (magnitude < *smallest) *smallest = magnitude;
-    }
-}
-
-static int group_can(const uint16_t *row, size_t from, size_t to, double *low, double *high)
-{
-    double largest, smallest;
-    span_of(row, from, to, &largest, &smallest);
-    if (largest == 0 || largest >= 1) return 0;
-    *high = log2(largest);
-    *low = *high - 32;
-    if (smallest > 0 && log2(smallest) > *low) *low = log2(smallest);
-    return *low < *high;
-}
-
-static uint16_t journey(uint16_t bits, double low, double high, int *code_p)
-{
-    double step = (high - low) / 510, magnitude = fabs((double)value_of(bits));
-    double code = magnitude == 0 ? 0 : floor(log2(magnitude) / step + 2 - log2((1 + exp2(step)) / 2) / step - low / step);
-    *code_p = code < 0 ? 0 : (int)code;
-    uint16_t sign = bits & 0x8000;
-    return *code_p == 0 ? sign : sign | bf16_of(exp2((*code_p - 1) * step + low));
-}
-
-static size_t reference(const uint16_t *row, size_t channels, uint16_t *arrived, int *most_code)
-{
-    size_t chunk = channels % 1024 == 0 ? 1024 : 512, bytes = (channels + 127) / 128 * 4;
-    for (size_t i = 0; i < channels; i += chunk) {
-        size_t end = i + chunk < channels ? i + chunk : channels, coded = (end - i + 15) / 16 * 20;
-        double low = 0, high = 0;
-        int can = coded < (end - i) * 2, code;
-        for (size_t g = i; g < end; g += 128) can = can && group_can(row, g, g + 128 < end ? g + 128 : end, &low, &high);
-        bytes += can ? coded : (end - i) * 2;
-        for (size_t j = i; j < end; j++) {
-            size_t g = j / 128 * 128;
-            arrived[j] = row[j];
-            if (!can) continue;
-            group_can(row, g, g + 128 < end ? g + 128 : end, &low, &high);
-            arrived[j] = journey(row[j], low, high, &code);
-            if (code > *most_code) *most_code = code;
-        }
-    }
-    return bytes;
-}
 
 static void check(const uint16_t *row, size_t channels, int *most_code)
 {
     static uint32_t coded[MOST];
     static uint16_t got[MOST + 8], expected[MOST];
-    size_t bytes = reference(row, channels, expected, most_code);
+    size_t bytes = tool_logfmt_journey(row, channels, expected, most_code);
     memset(coded, 0xa5, sizeof coded);
     memset(got, 0xa5, sizeof got);
     assert_int_equal(xep_logfmt_encode(coded, row, channels), bytes);
