@@ -6,29 +6,11 @@ from __future__ import annotations
 import os
 import pathlib
 import shutil
-import subprocess
-import sys
 import textwrap
 
 import pytest
 import xep
-
-DISPATCH = """
-    import numpy as np, xep
-    with xep.Group() as group, group.buffer(4, 2, 64, 8, dtype="float32", combine_dtype="float32") as buffer:
-        x = np.ones((8, 64), np.float32)
-        with buffer.dispatch(x, np.zeros((8, 1), np.int64)) as handle:
-            assert (handle.combine(handle.recv.x) == x).all()
-"""
-
-
-def run(program: str, *launcher: str, **variables: str) -> subprocess.CompletedProcess:
-    environment = {**os.environ, "PYTHONPATH": ":".join(sys.path), "XEP_LIBRARY": xep.library_info().library_path, **variables}
-    command = [*launcher, sys.executable, "-c", textwrap.dedent(program)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=90)
-    assert done.returncode == 0, done.stderr + done.stdout
-    return done
-
+from programs import DISPATCH, run
 
 def test_symbols_are_local():
     run(
