@@ -128,14 +128,14 @@ fetch_prrte() {
     export XEP_TEST_PRRTE=$folder
 }
 
-# numpy and pytest; setuptools, which builds the package; mpi4py where it can be had
+# numpy and pytest; setuptools, which builds the package; what single tests use, where it can be had
 fetch_python() {
     local folder=$downloads/python
     environment "$folder" "$folder/bin/python" -c 'import numpy, pytest, setuptools' || return 1
     "$folder/bin/python" -c 'import numpy, pytest, setuptools' 2>/dev/null ||
         in_environment "$folder" install numpy pytest setuptools || return 1
-    "$folder/bin/python" -c 'import mpi4py' 2>/dev/null || in_environment "$folder" install --only-binary :all: mpi4py ||
-        say 'mpi4py cannot be installed: its test is skipped'
+    "$folder/bin/python" -c 'import mpi4py, ml_dtypes' 2>/dev/null || in_environment "$folder" install --only-binary :all: mpi4py ml_dtypes ||
+        say 'mpi4py and ml_dtypes cannot be installed: their tests are skipped'
     export XEP_TEST_PYTHON=$folder/bin/python
 }
 
