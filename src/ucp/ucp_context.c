@@ -6,6 +6,7 @@
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "ucp_internal.h"
 #include "ucp_transport.h"
@@ -37,6 +38,25 @@ static void set_default(ucp_config_t *config, const char *name, const char *valu
     if (ucp_config_modify(config, name, value) != UCS_OK) xep_log(XEP_LOG_INFO, "this ucx does not know %s", variable);
 }
 
+/* Whether UCX is going to open TCP: of a setting for what it does not open it prints a warning. */
+static bool opens_tcp(void)
+{
+    const char *transports = getenv("UCX_TLS");
+    if (transports != NULL && strcmp(transports, "all") != 0) return transports[0] != '^' && strstr(transports, "tcp") != NULL;
+    return getenv("UCX_NET_DEVICES") == NULL;
+}
+
+/*
+ * Where bytes travel in messages, two of them fit the memory that a socket is read into (64 KB otherwise): reading less
+ * at a time, the kernel acknowledges more. 8 ranks on 2 cores, 512 tokens: 200 ms of CPU in place of 250; 256 KB
+ * gained no more, nor did larger messages. Before 1.16 the name has no prefix; TCP alone has one like it.
+ */
+static void enlarge_receive(ucp_config_t *config)
+{
+    if (xep_ucp_version_number() >= XEP_UCP_FAST_PUTS || !opens_tcp() || getenv("UCX_TCP_RX_SEG_SIZE") != NULL) return;
+    (void)ucp_config_modify(config, "RX_SEG_SIZE", "128k");
+}
+
 static xep_status_t read_config(ucp_config_t **config_p)
 {
     ucs_status_t ret = ucp_config_read(NULL, NULL, config_p);
@@ -47,6 +67,7 @@ static xep_status_t read_config(ucp_config_t **config_p)
     /* No rendezvous is ever made, but its second lane would be a second socket to each rank; and when a rank died
        before that one was connected, libucp 1.13 aborted the others (pending wireup, ucp_request.c). */
     set_default(*config_p, "MAX_RNDV_LANES", "1");
+    enlarge_receive(*config_p);
     return XEP_OK;
 }
 

@@ -39,6 +39,7 @@ typedef struct xep_ucp_op xep_ucp_op_t;
 typedef struct xep_ucp_chunk xep_ucp_chunk_t;
 
 enum {
+    XEP_UCP_FAST_PUTS = 116, /* since libucp 1.16, its second generation of protocols, large puts are faster on TCP than messages */
     XEP_UCP_AM_ID = 0,
     XEP_UCP_MESSAGE_BYTES = 60 * 1024, /* most payload of a message: with headers it stays within one TCP segment
                                           of UCX (64 KB); larger ones took 1.6 times as long on 1.13 */

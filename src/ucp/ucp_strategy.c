@@ -4,10 +4,7 @@
 
 #include "ucp_internal.h"
 
-enum {
-    LARGE_PUTS_ARE_FAST = 116, /* since libucp 1.16 (its second generation of protocols) on TCP */
-    PACK_BYTES = 512 * 1024
-};
+enum { PACK_BYTES = 512 * 1024 };
 
 const xep_ucp_strategy_t *xep_ucp_strategy(xep_ucp_peer_t *peer)
 {
@@ -18,7 +15,7 @@ const xep_ucp_strategy_t *xep_ucp_strategy(xep_ucp_peer_t *peer)
     default: break;
     }
     if (!xep_ucp_peer_is_tcp(peer)) return &xep_ucp_rma;
-    return peer->transport->version >= LARGE_PUTS_ARE_FAST ? &xep_ucp_pack : &xep_ucp_am;
+    return peer->transport->version >= XEP_UCP_FAST_PUTS ? &xep_ucp_pack : &xep_ucp_am;
 }
 
 size_t xep_ucp_strategy_chunk(const xep_ucp_transport_t *transport, const xep_ucp_strategy_t *strategy)
