@@ -131,6 +131,7 @@ __attribute__((format(printf, 3, 4))) static void env_log(const xep_env_t *env, 
     xep_log(level, "%s: %s", buffer_of(env)->plugin.plugin->name, text);
 }
 
+/* All kernels have the same bits: what this CPU has not costs time only, and the user is told. */
 static xep_simd_t simd_of(const xep_config_t *config)
 {
     static const xep_simd_t asked[] = {[XEP_SIMD_CHOICE_AUTO] = XEP_SIMD_AVX512,
@@ -138,6 +139,8 @@ static xep_simd_t simd_of(const xep_config_t *config)
                                        [XEP_SIMD_CHOICE_AVX2] = XEP_SIMD_AVX2,
                                        [XEP_SIMD_CHOICE_AVX512] = XEP_SIMD_AVX512};
     xep_simd_t have = xep_cpu_simd(), want = asked[config->simd];
+    if (want > have && config->simd != XEP_SIMD_CHOICE_AUTO)
+        xep_log(XEP_LOG_WARN, "XEP_SIMD is %s, this CPU has %s: that is used", xep_cpu_simd_name(want), xep_cpu_simd_name(have));
     return want < have ? want : have;
 }
 

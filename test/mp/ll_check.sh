@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: BSD-3-Clause
 # limit: 400
-# xep_perf --mode ll --check: every quantisation, arrangement and way of moving bytes; every byte of every output.
+# ll_ops under every way of moving bytes, and xep_perf --mode ll --check: every quantisation, arrangement and way of moving bytes; every byte of every output.
 set -u
 dir=$(mktemp -d) || exit 99
 trap 'rm -rf "$dir"' EXIT
@@ -24,6 +24,19 @@ check() {
         failed=1
     fi
 }
+
+# ops RANKS VAR=VALUE...
+ops() {
+    ranks=$1
+    shift
+    env XEP_TIMEOUT=60s "$@" timeout 100 ./xep_run -n "$ranks" ./test/mp/ll_ops.mp >"$dir/out" 2>&1 && return
+    echo "$* ll_ops on $ranks ranks: status $?"
+    cat "$dir/out"
+    failed=1
+}
+
+for setting in XEP_MAP=never UCX_TLS=tcp,self XEP_PROGRESS=thread XEP_THREADS=2 XEP_SIMD=scalar; do ops 3 $setting; done
+ops 4 XEP_NODE_RANKS=2
 
 small="--tokens 21 --hidden 328 --experts 22 --topk 5 --mask 80"
 for quant in none e4m3 e4m3-pow2 ue8m0 logfmt; do

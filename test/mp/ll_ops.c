@@ -3,12 +3,19 @@
 
 /*
  * Low latency through the public interface: one program that every mode runs, two batches that overlap, slots, statistics,
- * what a mode refuses, two modes on one group from one thread and from two, and a reset.
+ * what a mode refuses, LogFMT, a rank that is away between its phases, two modes on one group from one thread and from
+ * two, and a reset.
  */
 
+#include <fcntl.h>
+#include <math.h>
 #include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "mp_rig.h"
 
@@ -178,6 +185,130 @@ static void refusals(xep_buffer_t *normal, xep_buffer_t *ll)
     free(b);
 }
 
+/* ---- a rank that is away ---- */
+
+/* A counter that all ranks of one machine share, and that is not xep's. */
+static atomic_int *shared_counter(xep_group_t *group)
+{
+    char mine[64] = "/dev/shm/xep_ll_ops.XXXXXX", *paths = malloc(mp_nranks() * sizeof mine);
+    int file = mp_rank() == 0 ? mkstemp(mine) : -1;
+    if (mp_rank() == 0) MP_CHECK(file >= 0 && ftruncate(file, sizeof(atomic_int)) == 0);
+    MP_OK(xep_group_allgather(group, mine, paths, sizeof mine));
+    if (mp_rank() != 0) file = open(paths, O_RDWR);
+    void *counter = mmap(NULL, sizeof(atomic_int), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    MP_CHECK(file >= 0 && counter != MAP_FAILED);
+    close(file);
+    MP_OK(xep_group_barrier(group));
+    if (mp_rank() == 0) unlink(mine);
+    free(paths);
+    return counter;
+}
+
+/* Rank 0 is away, not in xep, until all others have received; they only count. */
+static void receive_without(atomic_int *received, int before, xep_request_t *req)
+{
+    int all = before + (int)mp_nranks() - 1;
+    for (int i = 0; mp_rank() == 0 && i < 60000 && *received < all; i++) usleep(1000);
+    if (mp_rank() == 0) MP_CHECK(*received == all);
+    MP_OK(xep_request_wait(req));
+    xep_request_free(req);
+    if (mp_rank() != 0) (*received)++;
+}
+
+/* After the send phase nothing needs a rank's processor: the others receive from it while it is away. */
+static void away(xep_group_t *group, xep_buffer_t *ll)
+{
+    xep_buffer_info_t info = XEP_BUFFER_INFO_INIT;
+    xep_handle_t *handle;
+    xep_request_t *req;
+    MP_OK(xep_buffer_query(ll, &info));
+    if (info.mapped_peers < mp_nranks()) return;
+    atomic_int *received = shared_counter(group);
+    batch_t *b = malloc(sizeof *b);
+    for (int round = 0; round < 5; round++) {
+        int before = 2 * round * ((int)mp_nranks() - 1);
+        batch_fill(b, (unsigned)round);
+        xep_dispatch_args_t a = dispatch_args(b);
+        MP_OK(xep_group_barrier(group));
+        MP_OK(xep_dispatch(ll, &a, &handle, &req));
+        receive_without(received, before, req);
+        experts(handle);
+        MP_OK(xep_group_barrier(group));
+        combine(handle, b, &req);
+        receive_without(received, before + (int)mp_nranks() - 1, req);
+        batch_check(b);
+        xep_handle_release(handle);
+    }
+    munmap(received, sizeof *received);
+    free(b);
+}
+
+/* ---- LogFMT ---- */
+
+static float bf16_value(uint16_t bits)
+{
+    uint32_t wide = (uint32_t)bits << 16;
+    float value;
+    memcpy(&value, &wide, sizeof value);
+    return value;
+}
+
+/* Numbers from 2^-9 to 1, of both signs, so that all rows can be coded. */
+static void output_bf16(xep_handle_t *handle)
+{
+    const xep_recv_t *r = xep_handle_recv(handle);
+    size_t stride;
+    char *y = xep_handle_combine_input(handle, &stride);
+    MP_CHECK(r != NULL && y != NULL);
+    for (uint64_t row = 0; row < r->rows; row++)
+        for (uint32_t h = 0; h < HIDDEN; h++)
+            ((uint16_t *)(void *)(y + row * stride))[h] = (uint16_t)((row * 31 + h * 389) % 0x480 + 0x3b00 + (h % 2) * 0x8000);
+}
+
+static int comes_from_afar(xep_group_t *group, const int64_t *idx)
+{
+    for (uint32_t r = 0; r < mp_nranks(); r++) {
+        xep_peer_info_t peer = XEP_PEER_INFO_INIT;
+        uint32_t first, count;
+        MP_OK(xep_group_peer(group, r, &peer));
+        xep_expert_range(EXPERTS, mp_nranks(), r, &first, &count);
+        for (unsigned k = 0; k < TOPK && !peer.mapped; k++)
+            if (idx[k] >= (int64_t)first && idx[k] < (int64_t)(first + count)) return 1;
+    }
+    return 0;
+}
+
+/* Rows of mapped ranks stay as they are, to the bit; a sum with rows of others is near, and some of it not the same. */
+static void logfmt(xep_group_t *group)
+{
+    static uint16_t x[TOKENS][HIDDEN], out[2][TOKENS][HIDDEN];
+    xep_buffer_params_t p = XEP_BUFFER_PARAMS_INIT;
+    batch_t *b = malloc(sizeof *b);
+    xep_buffer_t *buffer;
+    xep_handle_t *handle;
+    p.mode = "ll", p.experts = EXPERTS, p.topk = TOPK, p.hidden = HIDDEN, p.tokens = TOKENS;
+    MP_OK(xep_buffer_create(group, &p, &buffer));
+    batch_fill(b, 3);
+    xep_dispatch_args_t a = dispatch_args(b);
+    a.x = x;
+    MP_OK(xep_dispatch(buffer, &a, &handle, NULL));
+    for (uint32_t flags = 0; flags <= XEP_COMBINE_LOGFMT; flags += XEP_COMBINE_LOGFMT) {
+        xep_combine_args_t c = XEP_COMBINE_ARGS_INIT;
+        c.out = out[flags != 0], c.flags = flags;
+        output_bf16(handle);
+        MP_OK(xep_combine(handle, &c, NULL));
+    }
+    for (unsigned t = 0; t < TOKENS; t++) {
+        MP_CHECK((memcmp(out[0][t], out[1][t], sizeof out[0][t]) != 0) == comes_from_afar(group, b->idx[t]));
+        for (unsigned h = 0; h < HIDDEN; h++) MP_CHECK(fabsf(bf16_value(out[0][t][h]) - bf16_value(out[1][t][h])) < 0.03f);
+    }
+    xep_handle_release(handle);
+    xep_buffer_destroy(buffer);
+    free(b);
+}
+
+/* ---- two modes ---- */
+
 static void *many_rounds(void *buffer)
 {
     for (unsigned i = 0; i < 100; i++) round_trip(buffer, i, 0);
@@ -219,6 +350,8 @@ int main(void)
     two_batches(ll);
     statistics(ll);
     refusals(normal, ll);
+    away(group, ll);
+    logfmt(group);
     two_threads(normal, ll);
     reset(ll);
     xep_buffer_destroy(normal);

@@ -42,6 +42,12 @@ printf '0 0 1\n0 1 9\n' >"$dir/routes"
 expect 2 1 'line 2: an expert from -1 to 7 expected, not .9.$' $run $small --routing "file:$dir/routes"
 expect 1 0 '^xep_perf: --json /no/such/file cannot be written' $run $small --json /no/such/file
 
+# kernels that this CPU has not: a warning, and those it has
+if ! grep -q -w avx512f /proc/cpuinfo; then
+    expect 0 4 '^.*XEP_SIMD is avx512, this CPU has [a-z0-9]*: that is used$' env XEP_SIMD=avx512 $solo $small --mode ll --check-only
+fi
+expect 1 1 'XEP_SIMD is "sse", which it cannot be' env XEP_SIMD=sse $solo $small
+
 # results
 expect 0 1 '^xep_perf [0-9.]*$' $run --version
 expect 0 0 '^usage: xep_perf' $run --help
