@@ -3,7 +3,8 @@
 /*
  * Times operations and limits, iteration by iteration in one loop, so that both see the
  * same machine; what comes first changes from iteration to iteration. Each step starts at
- * a barrier of the group.
+ * a barrier of the group and ends at one: with more ranks than cores, what the first to end does
+ * next would take the core of the last (4 ranks on 2 cores: 4.8 ms in place of 2.2).
  */
 
 #include <stdlib.h>
@@ -50,7 +51,7 @@ static xep_status_t run_step(timing_t *timing, uint32_t step)
     return step % PERF_OPS == PERF_DISPATCH ? perf_dispatch(timing->perf) : perf_combine(timing->perf);
 }
 
-/* One step of all ranks, from a common start; a warm-up iteration leaves no sample. */
+/* One step of all ranks, from a common start to a common end; a warm-up iteration leaves no sample. */
 static xep_status_t run_timed(timing_t *timing, uint32_t step, int64_t iter)
 {
     sample_t sample;
@@ -64,7 +65,7 @@ static xep_status_t run_timed(timing_t *timing, uint32_t step, int64_t iter)
     sample.sent = timing->perf->sent_ns;
     sample.cpu = perf_cpu_ns() - sample.cpu;
     if (iter >= 0) timing->samples[step * timing->iters + (uint64_t)iter] = sample;
-    return status;
+    return status == XEP_OK ? xep_group_barrier(timing->perf->group) : status;
 }
 
 static xep_status_t run_operations(timing_t *timing, uint32_t first, int64_t iter)
