@@ -223,9 +223,12 @@ static int dispatch_part(normal_t *mode, const xep_op_t *op, uint32_t rank, uint
 static void expert_rows_set(normal_t *mode, const xep_op_t *op)
 {
     normal_slot_t *slot = &mode->slots[op->slot];
-    uint64_t alignment = op->dispatch->expert_alignment ? op->dispatch->expert_alignment : 1;
-    for (uint32_t e = 0; e < mode->shape->local_experts; e++)
-        slot->expert_rows[e] = (slot->routing->local[e] + alignment - 1) / alignment * alignment;
+    uint64_t alignment = op->dispatch->expert_alignment;
+    uint32_t local = mode->shape->local_experts;
+    memcpy(slot->expert_rows, slot->routing->local, local * sizeof *slot->expert_rows);
+    if (alignment <= 1) return; /* a division for each expert takes as long as a small batch */
+    for (uint32_t e = 0; e < local; e++)
+        slot->expert_rows[e] = (slot->expert_rows[e] + alignment - 1) / alignment * alignment;
 }
 
 static void recv_set(normal_t *mode, const xep_op_t *op)

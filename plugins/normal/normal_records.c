@@ -67,7 +67,7 @@ static void record_store(normal_t *mode, const xep_op_t *op, uint32_t rank)
 
     *(normal_record_t *)to = slot->record;
     ((normal_record_t *)to)->pulls = 1;
-    if (op->cached_slot != XEP_NO_SLOT) return;
+    if (op->cached_slot != XEP_NO_SLOT || rank == shape->rank) return; /* the own counts are taken from the plan */
     to += sizeof slot->record;
     memcpy(to, slot->routing->rows, shape->nranks * sizeof(uint32_t));
     to += shape->nranks * sizeof(uint32_t);
@@ -221,18 +221,17 @@ static xep_status_t selections_add(normal_t *mode, xep_op_t *op, uint32_t rank, 
 {
     const xep_shape_t *shape = mode->shape;
     normal_routing_t *routing = mode->slots[op->slot].routing;
-    uint64_t rows = routing->rank_rows[(size_t)rank * shape->nranks + shape->rank], sum = 0;
-    for (uint32_t e = 0; e < shape->local_experts; e++) {
+    uint64_t rows = routing->rank_rows[(size_t)rank * shape->nranks + shape->rank], sum = 0, *local = routing->local;
+    for (uint32_t e = 0, experts = shape->local_experts; e < experts; e++) {
         uint32_t count;
         memcpy(&count, selections + e * sizeof count, sizeof count);
-        routing->local[e] += count;
+        local[e] += count;
         sum += count;
     }
     if (sum < rows || sum > rows * routing->topk) return protocol_error(mode, op, rank, "selections", sum);
     return XEP_OK;
 }
 
-/* The own counts are taken from the plan, not from the heap. */
 static xep_status_t counts_take(normal_t *mode, xep_op_t *op)
 {
     const xep_shape_t *shape = mode->shape;
