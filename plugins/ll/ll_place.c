@@ -16,13 +16,14 @@ static int pick_source(ll_t *mode, uint32_t source, const ll_notice_t *notice, u
     const int32_t *idx = (const int32_t *)(const void *)(mode->parcels[source] + mode->places[source].idx);
     const uint32_t first = mode->shape->first_expert, count = mode->shape->local_experts, topk = notice->topk;
     uint32_t *next_row = mode->next_row;
+    ll_pick_t *picks = mode->picks;
     uint64_t n = *n_p;
     for (uint32_t t = 0; t < notice->tokens; t++, idx += topk) {
         if (n > end) return 0; /* before it runs out of the list, which has room for K more */
         for (uint32_t k = 0; k < topk; k++) {
             uint32_t local = (uint32_t)idx[k] - first;
             local = local < count ? local : count;
-            mode->picks[n] = (ll_pick_t){.token = t, .k = k, .row = next_row[local]++};
+            picks[n] = (ll_pick_t){.token = t, .k = k, .row = next_row[local]++};
             n += local < count;
         }
     }
@@ -32,10 +33,13 @@ static int pick_source(ll_t *mode, uint32_t source, const ll_notice_t *notice, u
 
 static uint64_t rows_from(const ll_t *mode, const ll_slot_t *slot, uint32_t source)
 {
+    const uint32_t *begin = slot->pair_begin + source, *count = slot->pair_count + source;
+    const uint32_t experts = mode->shape->local_experts, nranks = mode->shape->nranks;
+    uint32_t *next_row = mode->next_row;
     uint64_t rows = 0;
-    for (uint32_t e = 0; e < mode->shape->local_experts; e++) {
-        mode->next_row[e] = slot->pair_begin[e * mode->shape->nranks + source];
-        rows += slot->pair_count[e * mode->shape->nranks + source];
+    for (uint32_t e = 0; e < experts; e++, begin += nranks, count += nranks) {
+        next_row[e] = *begin;
+        rows += *count;
     }
     return rows;
 }
@@ -43,11 +47,11 @@ static uint64_t rows_from(const ll_t *mode, const ll_slot_t *slot, uint32_t sour
 /* Every expert got as many rows as were counted for it: no row lies outside its place. */
 static int is_as_counted(const ll_t *mode, const ll_slot_t *slot, uint32_t source)
 {
-    for (uint32_t e = 0; e < mode->shape->local_experts; e++) {
-        uint32_t pair = e * mode->shape->nranks + source;
-        if (mode->next_row[e] != slot->pair_begin[pair] + slot->pair_count[pair]) return 0;
-    }
-    return 1;
+    const uint32_t *begin = slot->pair_begin + source, *count = slot->pair_count + source;
+    const uint32_t experts = mode->shape->local_experts, nranks = mode->shape->nranks, *next_row = mode->next_row;
+    uint32_t wrong = 0;
+    for (uint32_t e = 0; e < experts; e++, begin += nranks, count += nranks) wrong |= next_row[e] ^ (*begin + *count);
+    return wrong == 0;
 }
 
 xep_status_t ll_pick_rows(ll_t *mode, xep_op_t *op)

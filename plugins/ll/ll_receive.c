@@ -5,6 +5,8 @@
 
 #include "ll.h"
 
+enum { LINE = 64, FETCHED_BYTES = 4096 /* of a source's indices: for more of them the prefetcher has time */ };
+
 /* ---- what was said ---- */
 
 static int is_notice_sane(const ll_t *mode, const xep_op_t *op, const ll_notice_t *n)
@@ -16,6 +18,20 @@ static int is_notice_sane(const ll_t *mode, const xep_op_t *op, const ll_notice_
            n->topk <= shape->topk && n->slot < shape->slots && n->alignment >= 1 && n->hidden >= 1 && elem != 0 &&
            n->hidden * elem <= room && n->nscales <= shape->scales && n->quant <= XEP_QUANT_UE8M0 && !(casts && elem < 2) &&
            n->selections <= (uint64_t)n->tokens * n->topk && n->most <= n->selections;
+}
+
+static void fetch(const char *from, uint64_t bytes)
+{
+    for (uint64_t i = 0; i < bytes; i += LINE) __builtin_prefetch(from + i);
+}
+
+/* Lines that a source has just written are in its cache: asked for together they come in the time of one. */
+static void fetch_parcel(const ll_t *mode, uint32_t source)
+{
+    const ll_parcel_t *at = &mode->places[source];
+    uint64_t idx = at->weights - at->idx;
+    fetch(mode->parcels[source] + mode->shape->first_expert * sizeof(uint32_t), mode->shape->local_experts * sizeof(uint32_t));
+    fetch(mode->parcels[source] + at->idx, idx < FETCHED_BYTES ? idx : FETCHED_BYTES);
 }
 
 /* Copies the notices, so that what was checked is what is used, and finds the parcels. */
@@ -30,6 +46,7 @@ static xep_status_t take_notices(ll_t *mode, xep_op_t *op)
         ll_parcel_make(mode->shape, notice, &mode->places[r]);
         mode->parcels[r] = mode->base[r] != NULL ? mode->base[r] + ll_parcel_offset(mode, op->turn)
                                                  : ll_own(mode, ll_inbox_offset(mode, op->turn, r));
+        fetch_parcel(mode, r);
     }
     return XEP_OK;
 }

@@ -136,11 +136,15 @@ static void fill_notice(const ll_t *mode, const xep_op_t *op, ll_notice_t *notic
                             .sends_weights = (args->flags & XEP_DISPATCH_SEND_WEIGHTS) != 0,
                             .padded = (uint8_t)padded};
     atomic_init(&notice->epoch, op->epoch);
-    for (uint32_t e = 0; e < mode->shape->experts; e++) {
-        uint32_t count = mode->counts[e];
-        notice->selections += count;
-        if (count > notice->most) notice->most = count;
+    const uint32_t experts = mode->shape->experts, *counts = mode->counts;
+    uint64_t selections = 0;
+    uint32_t most = 0;
+    for (uint32_t e = 0; e < experts; e++) {
+        selections += counts[e];
+        if (counts[e] > most) most = counts[e];
     }
+    notice->selections = selections;
+    notice->most = most;
 }
 
 /** Rows on their way into the parcel. */
