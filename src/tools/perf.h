@@ -32,10 +32,13 @@ typedef struct perf_time {
     double send, receive; /* --split: the slowest rank's, median */
     double overlapped;    /* --overlap: with computing between them, median */
     double computed;      /* and what the computing takes alone */
+    double empty;         /* --fixed: without tokens, median */
 } perf_time_t;
 
 typedef struct perf_times {
     perf_time_t op[PERF_OPS];
+    double round_trip; /* --fixed: of a flag between ranks 0 and 1; 0: not measured */
+    double layout;     /* --fixed: xep_layout() of the tokens of a rank */
 } perf_times_t;
 
 typedef struct perf {
@@ -69,6 +72,7 @@ typedef struct perf {
     xep_handle_t *base;     /* --cached: whose routing is used */
     xep_handle_t **handle;  /* [slots] */
     xep_request_t **request; /* [slots] */
+    int empty;              /* operations are without tokens now */
     uint64_t computing;     /* rounds of the compute kernel between the phases; 0: none */
     uint64_t sent_ns;       /* when the send phase of the last operation ended */
     uint64_t progress_ns;   /* when the progress line was last written */
@@ -130,6 +134,11 @@ static inline size_t perf_line_up(size_t bytes)
 
 /** Times all operations and limits. 0 or the exit status. Collective. */
 int perf_time(perf_t *perf, perf_times_t *times_p);
+
+/* ---- perf_fixed.c --------------------------------------------------------------------- */
+
+/** Times flags and the layout, into round_trip and layout. Collective. */
+xep_status_t perf_time_parts(perf_t *perf, perf_times_t *times_p);
 
 /* ---- perf_report.c, perf_json.c --------------------------------------------------------- */
 

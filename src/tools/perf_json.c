@@ -76,6 +76,7 @@ static void write_op(FILE *file, const perf_t *perf, perf_op_t op, const perf_ti
     if (perf->options.overlap)
         fprintf(file, "\"computed_us\": %.3f, \"overlapped_us\": %.3f, \"hidden_percent\": %.1f, ", time->computed, time->overlapped,
                 perf_hidden_of(time));
+    if (perf->options.fixed) fprintf(file, "\"empty_us\": %.3f, ", time->empty);
     fprintf(file, "\"limit_us\": %.3f, \"limit_cpu_us\": %.3f, \"ratio\": %.4f}", time->limit, time->limit_cpu,
             perf_ratio_of(time));
 }
@@ -86,6 +87,7 @@ static void write_all(FILE *file, const perf_t *perf, const perf_times_t *times)
 
     fputc('{', file);
     write_shape(file, perf);
+    if (perf->options.fixed) fprintf(file, "\"round_trip_us\": %.3f, \"layout_us\": %.3f, ", times->round_trip, times->layout);
     fputs("\"ops\": [", file);
     for (perf_op_t op = PERF_DISPATCH; op < PERF_OPS; op++) {
         if (!times->op[op].timed) continue;

@@ -8,7 +8,7 @@ void perf_dispatch_args(const perf_t *perf, xep_dispatch_args_t *args_p)
 {
     xep_dispatch_args_t args = XEP_DISPATCH_ARGS_INIT;
 
-    args.tokens = perf->tokens;
+    args.tokens = perf->empty ? 0 : perf->tokens;
     args.x = perf->x;
     args.topk_idx = perf->idx;
     args.topk_weights = perf->weights;
@@ -18,7 +18,7 @@ void perf_dispatch_args(const perf_t *perf, xep_dispatch_args_t *args_p)
                        : perf->options.padded   ? XEP_ROWS_BY_EXPERT_PADDED
                                                 : XEP_ROWS_BY_EXPERT_COMPACT; /* a mode without says so */
     args.quant = perf->options.quant;
-    if (perf->base) {
+    if (perf->base && !perf->empty) {
         args.cached = perf->base;
         args.topk_idx = NULL;
         args.topk_weights = NULL;

@@ -50,6 +50,9 @@ static const option_t option_table[] = {
     {"--overlap", "US", OPTION_COUNT, AT(overlap), 1, 10000000,
      "also run both with so many us of computing between the phases, and say\n"
      "how much of the communication that hid"},
+    {"--fixed", NULL, OPTION_FLAG, AT(fixed), 0, 0,
+     "also time what is not bytes: both without tokens, the round trip of a\n"
+     "flag between ranks 0 and 1 that share memory, xep_layout()"},
     {"--cached", NULL, OPTION_FLAG, AT(cached), 0, 0, "dispatch by the routing of an earlier dispatch"},
     {"--copy-in", NULL, OPTION_FLAG, AT(copy_in), 0, 0, "combine from private memory, in place of zero copy"},
     {"--check", NULL, OPTION_FLAG, AT(check), 0, 0, "compare every byte received, before and after timing"},

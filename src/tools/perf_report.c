@@ -78,6 +78,14 @@ static void print_phases(const perf_t *perf, perf_op_t op, const perf_time_t *ti
                op_names[op], time->computed, time->overlapped, perf_hidden_of(time));
 }
 
+static void print_fixed(const perf_t *perf, const perf_times_t *times)
+{
+    for (perf_op_t op = PERF_DISPATCH; op < PERF_OPS; op++)
+        if (times->op[op].timed) printf("%-8s without tokens %.2f us\n", op_names[op], times->op[op].empty);
+    if (times->round_trip > 0) printf("round trip of a flag %.2f us, ", times->round_trip);
+    printf("layout of %" PRIu64 " tokens %.2f us\n", perf->tokens, times->layout);
+}
+
 static void print_table(const perf_t *perf, const perf_times_t *times)
 {
     printf("%45s %36s %20s\n", "us", "GB/s", "limit");
@@ -87,6 +95,7 @@ static void print_table(const perf_t *perf, const perf_times_t *times)
         if (times->op[op].timed) print_op(perf, op, &times->op[op]);
     for (perf_op_t op = PERF_DISPATCH; op < PERF_OPS; op++)
         if (times->op[op].timed) print_phases(perf, op, &times->op[op]);
+    if (perf->options.fixed) print_fixed(perf, times);
 }
 
 void perf_report(const perf_t *perf, const perf_times_t *times)

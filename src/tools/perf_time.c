@@ -13,8 +13,8 @@
 #include "tool_alloc.h"
 
 /* The steps timed: the operations, the limits with cached and with streaming stores, the operations with computing
- * between their phases. */
-enum { KIND_OPS, KIND_CACHED, KIND_STREAMING, KIND_OVERLAP, KINDS, STEPS = KINDS * PERF_OPS };
+ * between their phases, and those without tokens. */
+enum { KIND_OPS, KIND_CACHED, KIND_STREAMING, KIND_OVERLAP, KIND_EMPTY, KINDS, STEPS = KINDS * PERF_OPS };
 
 typedef struct sample {
     uint64_t begin, sent, end, cpu; /* ns */
@@ -32,6 +32,11 @@ typedef struct timing {
 
 /* ---- running ---------------------------------------------------------------------- */
 
+static int is_limit(uint32_t kind)
+{
+    return kind == KIND_CACHED || kind == KIND_STREAMING;
+}
+
 static xep_status_t run_limit(timing_t *timing, uint32_t step)
 {
     const int streaming = step / PERF_OPS == KIND_STREAMING;
@@ -47,7 +52,7 @@ static xep_status_t run_step(timing_t *timing, uint32_t step)
 {
     const uint32_t kind = step / PERF_OPS;
 
-    if (kind == KIND_CACHED || kind == KIND_STREAMING) return run_limit(timing, step);
+    if (is_limit(kind)) return run_limit(timing, step);
     return step % PERF_OPS == PERF_DISPATCH ? perf_dispatch(timing->perf) : perf_combine(timing->perf);
 }
 
@@ -74,12 +79,14 @@ static xep_status_t run_operations(timing_t *timing, uint32_t first, int64_t ite
     xep_status_t status;
 
     perf->computing = first == KIND_OVERLAP * PERF_OPS ? timing->rounds : 0;
+    perf->empty = first == KIND_EMPTY * PERF_OPS;
     status = perf_times_dispatch(&perf->options) ? run_timed(timing, first + PERF_DISPATCH, iter) : perf_dispatch(perf);
     if (status == XEP_OK && perf_times_combine(&perf->options)) {
         status = perf_experts(perf);
         if (status == XEP_OK) status = run_timed(timing, first + PERF_COMBINE, iter);
     }
     perf->computing = 0;
+    perf->empty = 0;
     if (status == XEP_OK) perf_release(perf);
     return status;
 }
@@ -101,9 +108,8 @@ static xep_status_t run_iteration(timing_t *timing, uint64_t at)
 
     for (uint32_t turn = 0; status == XEP_OK && turn < KINDS; turn++) {
         const uint32_t kind = (turn + (uint32_t)at) % KINDS;
-        if (kind == KIND_OVERLAP && !timing->rounds) continue;
-        status = kind == KIND_OPS || kind == KIND_OVERLAP ? run_operations(timing, kind * PERF_OPS, iter)
-                                                          : run_limits(timing, kind * PERF_OPS, iter);
+        if ((kind == KIND_OVERLAP && !timing->rounds) || (kind == KIND_EMPTY && !timing->perf->options.fixed)) continue;
+        status = is_limit(kind) ? run_limits(timing, kind * PERF_OPS, iter) : run_operations(timing, kind * PERF_OPS, iter);
     }
     return status;
 }
@@ -234,6 +240,7 @@ static void reckon(const timing_t *timing, perf_op_t op, perf_time_t *time_p)
         time.overlapped = median_of(timing, KIND_OVERLAP * PERF_OPS + op, span_of) / slots;
         time.computed = (double)timing->perf->options.overlap / slots;
     }
+    if (timing->perf->options.fixed) time.empty = median_of(timing, KIND_EMPTY * PERF_OPS + op, span_of) / slots;
     reckon_limit(timing, op, &time);
     *time_p = time;
 }
@@ -264,6 +271,7 @@ int perf_time(perf_t *perf, perf_times_t *times_p)
     timing.limit = perf_limit_open(perf);
     timing.rounds = calibrate(perf->options.overlap);
     status = run_all(&timing);
+    if (status == XEP_OK && perf->options.fixed) status = perf_time_parts(perf, times_p);
     if (status == XEP_OK && perf_times_dispatch(&perf->options))
         reckon(&timing, PERF_DISPATCH, &times_p->op[PERF_DISPATCH]);
     if (status == XEP_OK && perf_times_combine(&perf->options))

@@ -53,6 +53,8 @@ expect 0 1 '^xep_perf [0-9.]*$' $run --version
 expect 0 0 '^usage: xep_perf' $run --help
 expect 0 0 '^normal ' $run --list
 expect 0 6 '^dispatch *24 ' $run $small --routing self --topk 2
+expect 0 9 '^round trip of a flag [0-9.]* us, layout of 8 tokens [0-9.]* us$' $run $small --fixed
+expect 0 1 '"round_trip_us": [0-9.]*, "layout_us": .*"empty_us": ' $run $small --mode ll --fixed --cached --slots 2 --json -
 expect 0 5 '^combine ' $run $small --op combine
 expect 0 3 'ranks on' $run $small --check-only --json "$dir/json"
 expect 0 1 '"check": "off", .*"ops": \[{"op": "dispatch", "rows": 24, "us": {"p10": .*"ratio": .*}, {"op": "combine".*}\]}$' \
