@@ -5,7 +5,8 @@
  * and sums them. The receiver pulls in both operations, so that a sender never waits for anyone.
  *
  * dispatch, epoch n, turn q; i = q % ring, ring = 2 * slots. Every rank, as a source, to each rank d:
- *  1. writes its parcel once, into entry i of its own ring: how many rows each expert gets, topk_idx, the rows, cast.
+ *  1. writes its parcel once, into entry i of its own ring: how many rows each expert gets, topk_idx, weights if they are sent, the
+ *     rows, cast, with their scales.
  *     Where d is not mapped: puts the same parcel, with only the rows d needs, into d's inbox [i][self].
  *  2. fills d's notice [i][self] and then its word:  epoch = n.        The send phase ends here.
  * and as a receiver:
