@@ -57,9 +57,10 @@ def matrix(
     rows, cols None: any. codes: the element types allowed. dtype: what the bits are said to be.
     """
     adapter = _adapters.get(type(array)) or adapter_of(name, array)
-    where = adapter.place(array)
-    if where:
-        raise TypeError(f"{name}: expected a dense array in host memory, got {where}")
+    if adapter is not _numpy_arrays:
+        where = adapter.place(array)
+        if where:
+            raise TypeError(f"{name}: expected a dense array in host memory, got {where}")
     address, shape, strides, code = adapter.info(array)
     if dtype is not None and code is not None and SIZES[code] == SIZES[dtype]:
         code = dtype
@@ -67,12 +68,15 @@ def matrix(
         _refuse(name, array, codes, (rows, cols), True)
     if len(shape) != 2 or (rows is not None and shape[0] != rows) or (cols is not None and shape[1] != cols):
         _refuse(name, array, codes, (rows, cols), False)
+    count, width = shape
     size = SIZES[code]
-    width = shape[1] * size
-    stride = strides[0]
-    if shape[0] <= 1 or 0 in shape:
+    stride, step = strides
+    if stride == width * size and step == size:
+        return address, stride, code, shape
+    width *= size
+    if count <= 1 or width == 0:
         stride = width
-    if 0 not in shape and ((shape[1] > 1 and strides[1] != size) or stride < width):
+    if count and width and ((width > size and step != size) or stride < width):
         raise ValueError(
             f"{name}: expected rows of adjacent elements, the next row after the end of the last (strides "
             f"({width} or more, {size}) bytes), got strides {tuple(strides)} of {adapter.describe(array)}"

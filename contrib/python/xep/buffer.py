@@ -239,24 +239,37 @@ class Buffer:
         Errors: BusyError (no free slot), CapacityError (``rows`` says how many were sent here), MismatchError, ... : nothing
         was moved. DeadlineError, PeerError: the buffer needs reset().
         """
-        return self._dispatch(False, x, topk_idx, topk_weights, **options)[0]
+        return self._dispatch(False, x, topk_idx, topk_weights, options)[0]
 
     def dispatch_async(self, x: Any, topk_idx: Any = None, topk_weights: Any = None, **options: Any) -> Request[Handle]:
         """As dispatch(), but returns once it is begun; wait() has the handle. Arrays must not be changed before."""
-        return self._dispatch(True, x, topk_idx, topk_weights, **options)[1]
+        return self._dispatch(True, x, topk_idx, topk_weights, options)[1]
 
-    def _dispatch(
+    def _dispatch(self, begin_only: bool, x: Any, topk_idx: Any, topk_weights: Any, options: dict[str, Any]) -> tuple[Any, Any]:
+        buffer = self._pointer()
+        self._begin()
+        args = self._dispatch_struct
+        ctypes.memmove(self._dispatch_args_address, self._dispatch_zero, len(self._dispatch_zero))
+        adapter = adapter_of("x", x)
+        dtype, cached = (options.pop("dtype", None), options.pop("cached", None)) if options else (None, None)
+        code = need_dtype("dtype", dtype) if dtype is not None else None
+        args.x, args.x_stride, code, shape = matrix("x", x, None, None, _ANY, code)
+        tokens, hidden = shape
+        args.tokens, args.hidden, args.dtype = tokens, hidden, code
+        topk = self._put_routing(args, tokens, topk_idx, topk_weights, cached)
+        if options:
+            self._put_options(args, tokens, **options)
+        return self._send(buffer, begin_only, (tokens, topk, hidden, adapter, adapter.native_of(x)),
+                          (x, topk_idx, topk_weights, cached, options))  # fmt: skip
+
+    def _put_options(
         self,
-        begin_only: bool,
-        x: Any,
-        topk_idx: Any,
-        topk_weights: Any,
+        args: _structs.DispatchArgs,
+        tokens: int,
         *,
         scales: Any = None,
-        cached: Optional[Handle] = None,
         capacity: int = 0,
         expert_alignment: int = 1,
-        dtype: Any = None,
         quant: Quant = Quant.NONE,
         arrangement: Optional[Rows] = None,
         scales_by_column: bool = False,
@@ -264,16 +277,7 @@ class Buffer:
         expert_stats: Any = None,
         after: Optional[Request] = None,
         timeout: Optional[float] = None,
-    ) -> tuple[Any, Any]:
-        buffer = self._pointer()
-        self._begin()
-        args = self._dispatch_struct
-        ctypes.memmove(self._dispatch_args_address, self._dispatch_zero, len(self._dispatch_zero))
-        adapter = adapter_of("x", x)
-        code = need_dtype("dtype", dtype) if dtype is not None else None
-        args.x, args.x_stride, code, (tokens, hidden) = matrix("x", x, None, None, _ANY, code)
-        args.tokens, args.hidden, args.dtype = tokens, hidden, code
-        topk = self._put_routing(args, tokens, topk_idx, topk_weights, cached)
+    ) -> None:
         if scales is not None:
             self._put_scales(args, tokens, scales)
         args.capacity, args.expert_alignment = capacity, expert_alignment
@@ -285,8 +289,6 @@ class Buffer:
             args.after = after._pointer()
         if timeout is not None:
             args.timeout_ms = milliseconds(timeout)
-        return self._send(buffer, begin_only, (tokens, topk, hidden, adapter, adapter.native_of(x)),
-                          (x, topk_idx, topk_weights, scales, cached, expert_stats))  # fmt: skip
 
     def _put_routing(self, args: _structs.DispatchArgs, tokens: int, topk_idx: Any, topk_weights: Any, cached: Optional[Handle]) -> int:
         if cached is not None:

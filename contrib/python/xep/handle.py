@@ -14,7 +14,7 @@ from .arrays import adapter_of, matrix, torch_arrays
 from . import _numpy_arrays
 from .dtypes import SIZES, Dtype, Rows, need_dtype
 from .errors import Status, XepError, error_of
-from .received import Received
+from .received import Received, shape_of
 from .request import Request
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 _COMBINED = (Dtype.BF16, Dtype.FP16, Dtype.FP32)
 _FP32 = (Dtype.FP32,)
 _LOGFMT = 1
-_RECV_BYTES = ctypes.sizeof(_structs.Recv)
 
 Combined = Union[Any, tuple]
 
@@ -71,24 +70,28 @@ class Handle:
     @property
     def rows(self) -> int:
         """Rows received."""
-        return self.recv.rows
+        return self._counted().rows
 
     def _receive(self, adapter: ModuleType) -> Received:
-        memory = self._alive()
+        self._alive()
         known = self._received.get(adapter)
         found = known() if known is not None else None
-        if found is not None:
-            return found
-        if self._struct is None:
-            address = lib.xep_handle_recv(memory.handle)
+        if found is None:
+            struct = self._counted()
+            native = self._native if adapter is self._adapter else adapter.native(Dtype(struct.dtype))
+            found = Received(self, struct, adapter, native)
+            self._received[adapter] = weakref.ref(found)
+        return found
+
+    def _counted(self) -> _structs.Recv:
+        """What was received, once it is counted."""
+        struct = self._struct
+        if struct is None:
+            address = lib.xep_handle_recv(self._alive().handle)
             if not address:
                 raise error_of(Status.ERR_INVALID, last_error())
-            # a copy: the next dispatch in this slot writes over the library's
-            self._struct = _structs.Recv.from_buffer_copy(ctypes.string_at(address, _RECV_BYTES))
-        native = self._native if adapter is self._adapter else adapter.native(Dtype(self._struct.dtype))
-        found = Received(self, self._struct, adapter, native)
-        self._received[adapter] = weakref.ref(found)
-        return found
+            struct = self._struct = _structs.Recv.from_address(address)
+        return struct
 
     def _alive(self) -> "SlotMemory":
         if self._memory is None:
@@ -112,12 +115,13 @@ class Handle:
         if not address:
             raise error_of(Status.ERR_INVALID, last_error())
         memory, offset = self._place(address)
-        shape, strides = self.recv._shape(self.hidden, stride.value, SIZES[dtype])
+        struct = self._counted()
+        shape, strides = shape_of(struct, self.hidden, stride.value, SIZES[dtype])
         if len(shape) == 2:
-            shape = (self.recv.rows, self.hidden)
+            shape = (struct.rows, self.hidden)
         return self._adapter.view(memory, offset, shape, strides, self._adapter.native(dtype))
 
-    def combine(self, x: Any = None, **options: Any) -> Combined:
+    def combine(self, x: Any = None, *, out: Any = None, **options: Any) -> Combined:
         """Brings rows back to their tokens and sums them: [T, H], or ([T, H], [T, K]) with topk_weights. Collective, blocking.
 
         x: [rows, H] expert outputs in the order received, bfloat16, float16 or float32; None: what was written
@@ -130,31 +134,18 @@ class Handle:
         logfmt: mode ll: 10-bit rows to ranks that are not mapped; lossy.
         after: a request to begin after. timeout: seconds; None: the buffer's.
         """
-        return self._combine(False, x, **options)[0]
+        return self._combine(False, x, out, options)[0]
 
-    def combine_async(self, x: Any = None, **options: Any) -> Request[Combined]:
+    def combine_async(self, x: Any = None, *, out: Any = None, **options: Any) -> Request[Combined]:
         """As combine(), but returns once it is begun; wait() has the result. Arrays must not be touched before."""
-        return self._combine(True, x, **options)[1]
+        return self._combine(True, x, out, options)[1]
 
-    def _combine(
-        self,
-        begin_only: bool,
-        x: Any,
-        *,
-        topk_weights: Any = None,
-        weights: Any = None,
-        bias: Any = None,
-        out: Any = None,
-        out_weights: Any = None,
-        dtype: Any = None,
-        logfmt: bool = False,
-        after: Optional[Request] = None,
-        timeout: Optional[float] = None,
-    ) -> tuple[Any, Any]:
+    def _combine(self, begin_only: bool, x: Any, out: Any, options: dict[str, Any]) -> tuple[Any, Any]:
         buffer = self._buffer
         memory = self._alive()
         buffer._begin()
         args = buffer._combine_args()
+        dtype = options.pop("dtype", None) if options else None
         code = need_dtype("dtype", dtype) if dtype is not None else None
         adapter = self._adapter
         if x is not None:
@@ -162,32 +153,48 @@ class Handle:
             args.x, args.x_stride, code, width = self._combine_x(x, code)
         else:
             code, width = code or buffer.combine_dtype, self.hidden
-        args.dtype, args.hidden, args.flags = code, width, _LOGFMT if logfmt else 0
-        args.timeout_ms = milliseconds(timeout)
-        if after is not None:
-            args.after = after._pointer()
+        args.dtype, args.hidden = code, width
         if out is None:
             out = adapter.empty((self.tokens, width), adapter.native(code) if x is None else adapter.native_of(x))
         args.out, args.out_stride = self._own("out", out, width, code)
-        result = out
-        if bias is not None:
-            self._put_bias(args, bias, width, code)
-        if weights is not None:
-            args.weights, args.weights_stride, _, _ = matrix("weights", weights, self.tokens, self.topk, _FP32)
-        if topk_weights is not None or out_weights is not None:
-            out_weights = self._put_weights(args, adapter, topk_weights, out_weights)
-            result = (out, out_weights)
+        out_weights = self._put_options(args, adapter, width, code, **options) if options else None
+        result = out if out_weights is None else (out, out_weights)
         request = buffer._request_pointer if begin_only else None
         status = lib.xep_combine(memory.handle, buffer._combine_args_address, request)
         if status < 0:
             raise error_of(status, last_error())
-        if not begin_only:
-            return result, None
-        arrays = (self, x, topk_weights, weights, bias, out, out_weights)
-        return result, buffer._in_flight(result, arrays, lambda error: None)
+        return result, buffer._in_flight(result, (self, x, result, options), _nothing) if begin_only else None
+
+    def _put_options(
+        self,
+        args: _structs.CombineArgs,
+        adapter: ModuleType,
+        width: int,
+        code: Dtype,
+        *,
+        topk_weights: Any = None,
+        weights: Any = None,
+        bias: Any = None,
+        out_weights: Any = None,
+        logfmt: bool = False,
+        after: Optional[Request] = None,
+        timeout: Optional[float] = None,
+    ) -> Any:
+        """out_weights, made where topk_weights are sent."""
+        args.flags = _LOGFMT if logfmt else 0
+        args.timeout_ms = milliseconds(timeout)
+        if after is not None:
+            args.after = after._pointer()
+        if bias is not None:
+            self._put_bias(args, bias, width, code)
+        if weights is not None:
+            args.weights, args.weights_stride, _, _ = matrix("weights", weights, self.tokens, self.topk, _FP32)
+        if topk_weights is None and out_weights is None:
+            return None
+        return self._put_weights(args, adapter, topk_weights, out_weights)
 
     def _combine_x(self, x: Any, code: Optional[Dtype]) -> tuple[int, int, Dtype, int]:
-        recv = self.recv
+        recv = self._counted()
         padded = recv.arrangement == Rows.BY_EXPERT_PADDED
         if padded and len(x.shape) == 3:
             x = _flat(x)
@@ -215,7 +222,7 @@ class Handle:
     def _put_weights(self, args: _structs.CombineArgs, adapter: ModuleType, sent: Any, out: Any) -> Any:
         if sent is None:
             raise ValueError("topk_weights: expected an array, as out_weights is given")
-        recv = self.recv
+        recv = self._counted()
         address, stride, _, shape = matrix("topk_weights", sent, None, self.topk, _FP32)
         if not recv.rows <= shape[0] <= max(recv.capacity, recv.rows):
             raise ValueError(f"topk_weights: expected [{recv.rows}, {self.topk}], got {adapter.describe(sent)}")
@@ -236,7 +243,7 @@ class Handle:
         for reference in self._received.values():
             received = reference()
             if received is not None:
-                received._cache.clear()
+                received._forget()
         self._received.clear()
         self._struct = None
         self._memory = None
@@ -246,6 +253,10 @@ class Handle:
 
     def __exit__(self, *_exception: Any) -> None:
         self.release()
+
+
+def _nothing(_error: XepError) -> None:
+    """What a combine that failed leaves behind."""
 
 
 def _flat(x: Any) -> Any:

@@ -14,6 +14,18 @@ if TYPE_CHECKING:
     from .handle import Handle
 
 
+_PADDED = int(Rows.BY_EXPERT_PADDED)
+
+
+def shape_of(recv: _structs.Recv, columns: int, stride: int, step: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Extents, and bytes between elements, of received rows."""
+    capacity, experts = recv.capacity, recv.local_experts
+    if recv.arrangement != _PADDED or experts == 0:
+        return (capacity, columns), (stride, step)
+    rows = capacity // experts
+    return (experts, rows, columns), (rows * stride, stride, step)
+
+
 class Received:
     """Received rows: N = ``capacity`` rows, of which ``rows`` came; K top-k, H hidden, S scales, L experts of this rank.
 
@@ -27,12 +39,35 @@ class Received:
         self._adapter = adapter
         self._native = native  # of the dispatched rows
         self._cache: dict[str, Any] = {}
-        self.rows: int = recv.rows
-        self.capacity: int = recv.capacity
-        self.hidden: int = recv.hidden
-        self.topk: int = recv.topk
-        self.first_expert: int = recv.first_expert
-        self.local_experts: int = recv.local_experts
+
+    def _forget(self) -> None:
+        """The handle ends: the next dispatch in its slot writes over the library's counts, so they become a copy."""
+        self._recv = _structs.Recv.from_buffer_copy(self._recv)
+        self._cache.clear()
+
+    @property
+    def rows(self) -> int:
+        return self._recv.rows
+
+    @property
+    def capacity(self) -> int:
+        return self._recv.capacity
+
+    @property
+    def hidden(self) -> int:
+        return self._recv.hidden
+
+    @property
+    def topk(self) -> int:
+        return self._recv.topk
+
+    @property
+    def first_expert(self) -> int:
+        return self._recv.first_expert
+
+    @property
+    def local_experts(self) -> int:
+        return self._recv.local_experts
 
     @property
     def arrangement(self) -> Rows:
@@ -91,7 +126,7 @@ class Received:
         found = self._cache.get("scales")
         if found is None:
             native = self._adapter.native(Dtype(recv.scales_dtype))
-            shape, strides = self._shape(recv.nscales, recv.scales_token_stride, recv.scales_stride)
+            shape, strides = shape_of(recv, recv.nscales, recv.scales_token_stride, recv.scales_stride)
             if len(shape) == 3:
                 strides = (shape[1] * recv.nscales * 4, *strides[1:])
             found = self._cache["scales"] = self._view(recv.scales, shape, strides, native)
@@ -107,16 +142,9 @@ class Received:
         return found
 
     def _rows(self, name: str, address: int, stride: int, columns: int, size: int, native: Any) -> Any:
-        shape, strides = self._shape(columns, stride, size)
+        shape, strides = shape_of(self._recv, columns, stride, size)
         found = self._cache[name] = self._view(address, shape, strides, native)
         return found
-
-    def _shape(self, columns: int, stride: int, step: int) -> tuple[tuple, tuple]:
-        experts = self.local_experts
-        if self._recv.arrangement != Rows.BY_EXPERT_PADDED or experts == 0:
-            return (self.capacity, columns), (stride, step)
-        rows = self.capacity // experts
-        return (experts, rows, columns), (rows * stride, stride, step)
 
     def _view(self, address: int, shape: tuple, strides: tuple, native: Any) -> Any:
         memory, offset = self._handle._place(address)
