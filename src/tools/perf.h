@@ -160,6 +160,9 @@ uint64_t perf_rows_of(const perf_t *perf);
 
 void perf_report(const perf_t *perf, const perf_times_t *times);
 
+/** Before a long run: NULL, or why rank 0 cannot write the file. */
+const char *perf_json_complaint(const perf_t *perf, char *text, size_t bytes);
+
 /** 0, or -1 and said why. */
 int perf_write_json(const perf_t *perf, const perf_times_t *times);
 

@@ -98,6 +98,18 @@ static void write_all(FILE *file, const perf_t *perf, const perf_times_t *times)
     fputs("]}\n", file);
 }
 
+const char *perf_json_complaint(const perf_t *perf, char *text, size_t bytes)
+{
+    const char *path = perf->options.json;
+    FILE *file;
+
+    if (!path || !strcmp(path, "-") || perf->info.rank != 0) return NULL;
+    file = fopen(path, "a"); /* what is there stays until there is a result */
+    if (file && !fclose(file)) return NULL;
+    snprintf(text, bytes, "--json %s cannot be written: %s", path, strerror(errno));
+    return text;
+}
+
 int perf_write_json(const perf_t *perf, const perf_times_t *times)
 {
     const char *path = perf->options.json;

@@ -292,9 +292,11 @@ int perf_reseed(perf_t *perf, uint64_t seed)
 int perf_setup(perf_t *perf)
 {
     xep_status_t status = find_machines(perf);
+    char text[256];
     int ret;
 
     if (status != XEP_OK) return perf_give_up(perf, status);
+    if (perf_complained(perf, perf_json_complaint(perf, text, sizeof text))) return PERF_EXIT_FAILED;
     set_types(perf);
     ret = choose_shape(perf);
     if (ret) return ret;

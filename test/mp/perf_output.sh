@@ -40,7 +40,7 @@ expect 1 1 'ranks disagree.* hidden' ./xep_run -n 3 sh -c \
 expect 1 1 '^xep_perf: .*the mode normal does not cast rows' $solo $small --quant ue8m0 --check
 printf '0 0 1\n0 1 9\n' >"$dir/routes"
 expect 2 1 'line 2: an expert from -1 to 7 expected, not .9.$' $run $small --routing "file:$dir/routes"
-expect 1 0 '^xep_perf: --json /no/such/file cannot be written' $run $small --json /no/such/file
+expect 1 1 '^xep_perf: --json /no/such/file cannot be written: No such file' $run $small --json /no/such/file
 
 # kernels that this CPU has not: a warning, and those it has
 if ! grep -q -w avx512f /proc/cpuinfo; then

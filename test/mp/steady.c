@@ -3,7 +3,7 @@
 
 /*
  * Steady state on mapped peers allocates nothing: every allocation function is counted here, by
- * definitions that come before libc's. steady.sh looks at the system calls between the two getpgid(-77).
+ * definitions that come before libc's. steady_calls.sh looks at the system calls between the two getpgid(-77).
  */
 
 #define _GNU_SOURCE

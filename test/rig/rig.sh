@@ -71,4 +71,8 @@ wait $!
 program what.xyz '' 'true'
 expect what.xyz 99 'no runner'
 
+# automake names a test's log after it without the suffix: of two that differ in the suffix alone one would write over the other
+twice=$(grep -o 'test/[a-z_/]*\.\(t\|mp\|sh\)\>' "$srcdir/Makefile.am" | sort -u | sed 's/\.[a-z]*$//' | uniq -d)
+[ -z "$twice" ] || { echo "tests whose log files have the same name: $twice"; failed=1; }
+
 exit $failed
