@@ -7,6 +7,8 @@ from typing import Any, Optional, Sequence
 
 import torch
 
+from .config import Config
+
 
 def tensor(
     name: str, value: Any, dtypes: Optional[Sequence[torch.dtype]], shape: Sequence[Optional[int]], contiguous: bool = True
@@ -33,6 +35,11 @@ def streams(previous_event: Any, async_finish: bool, allocate_on_comm_stream: bo
     """DeepEP's rule: allocating on the stream that communicates needs both others."""
     if allocate_on_comm_stream and (previous_event is None or not async_finish):
         raise ValueError("allocate_on_comm_stream: expected previous_event and async_finish with it")
+
+
+def config(value: Any) -> None:
+    if value is not None and not isinstance(value, Config):
+        raise TypeError(f"config: expected a Config, got {type(value).__name__}")
 
 
 def one_of(name: str, value: bool, other: str, other_value: bool) -> None:

@@ -63,7 +63,7 @@ class Buffer:
 
     group: a torch.distributed process group of any backend. comm: an mpi4py communicator, used when group is None. Neither:
         PMIx (xep_run, prterun, mpirun, srun), or a group of one.
-    num_nvl_bytes, num_rdma_bytes: checked as DeepEP does, and what get_local_buffer_tensor has room for. They limit
+    num_nvl_bytes, num_rdma_bytes: multiples of 128, and what get_local_buffer_tensor has room for. They limit
         nothing: shared memory is made at the first dispatch, for its shape, and grows by agreement of the ranks.
     low_latency_mode: allows the low-latency calls.
     num_qps_per_rank, allow_nvlink_for_low_latency_mode, allow_mnnvl, use_fabric: choices among GPU links; UCX chooses here.
@@ -219,7 +219,7 @@ class Buffer:
         count = (room - offset) // dtype.itemsize
         wanted = count if size is None else torch.Size(size).numel()
         if wanted > count:
-            raise ValueError(f"size: expected at most {count} elements of {dtype} behind offset {offset}, got {list(size)}")
+            raise ValueError(f"size: expected at most {count} elements of {dtype} behind offset {offset}, got {size}")
         flat = self._scratch[use_rdma_buffer][offset : offset + wanted * dtype.itemsize].view(dtype)
         return flat if size is None else flat.view(size)
 
@@ -283,6 +283,7 @@ class Buffer:
         """
         self._usable()
         _check.streams(previous_event, async_finish, allocate_on_comm_stream)
+        _check.config(config)
         x, scales = self._rows_of(x)
         config = config or self.get_dispatch_config(self.group_size)
         after = request_of(previous_event)
@@ -295,17 +296,17 @@ class Buffer:
             rows, event = self._give(request, async_finish, scales is not None, False)[::3]
             return rows, None, None, None, None, event
         tokens = x.shape[0]
-        routed = self._route(tokens, num_tokens_per_rank, is_token_in_rank, num_tokens_per_expert, topk_idx, topk_weights)
-        experts = num_tokens_per_expert.numel()
+        per_expert, in_rank = self._layout_of(tokens, num_tokens_per_rank, is_token_in_rank, num_tokens_per_expert)
+        routed = self._route(in_rank, per_expert.numel(), topk_idx, topk_weights)
         if num_worst_tokens < 0 or (num_worst_tokens > 0 and topk_idx is None):
             raise ValueError(f"num_worst_tokens: expected 0, or more with topk_idx, got {num_worst_tokens}")
         if expert_alignment < 1:
             raise ValueError(f"expert_alignment: expected 1 or more, got {expert_alignment}")
         self._pool.threads = self._threads_here()
-        job = Job(experts, x, routed, topk_weights, scales, expert_alignment, num_worst_tokens, after)
+        job = Job(per_expert.numel(), x, routed, topk_weights, scales, expert_alignment, num_worst_tokens, after)
         request = self._pool.dispatch(job)
-        made = NormalHandle(request, is_token_in_rank, config.num_channels, self.rank)
-        counts = self._expert_counts(request.result, num_tokens_per_expert, expert_alignment, topk_idx is not None)
+        made = NormalHandle(request, in_rank, config.num_channels, self.rank)
+        counts = self._expert_counts(request.result, per_expert, expert_alignment, topk_idx is not None)
         rows, indices, weights, event = self._give(request, async_finish, scales is not None, topk_idx is not None)
         return rows, indices, weights, [] if num_worst_tokens else counts, made, event
 
@@ -330,6 +331,7 @@ class Buffer:
         """
         self._usable()
         _check.streams(previous_event, async_finish, allocate_on_comm_stream)
+        _check.config(config)
         back = self._own(handle).arrived()
         received = back.torch()
         _check.tensor("x", x, _COMBINED, (None, None))
@@ -508,28 +510,25 @@ class Buffer:
             raise TypeError(f"x[0]: expected elements of 1 byte beside scales, got {rows.dtype}")
         return rows, _check.tensor("x[1]", x[1], _SCALE, (rows.shape[0], None), contiguous=False)
 
-    def _route(
-        self,
-        tokens: int,
-        per_rank: Optional[torch.Tensor],
-        in_rank: Optional[torch.Tensor],
-        per_expert: Optional[torch.Tensor],
-        topk_idx: Optional[torch.Tensor],
-        topk_weights: Optional[torch.Tensor],
-    ) -> torch.Tensor:
-        """What xep routes by: topk_idx, without the tokens that is_token_in_rank leaves out; or one column for each rank."""
+    def _layout_of(self, tokens: int, per_rank: Any, in_rank: Any, per_expert: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        """(num_tokens_per_expert, is_token_in_rank) of a layout that is whole."""
         _check.tensor("num_tokens_per_rank", per_rank, (torch.int32,), (self.group_size,))
         _check.tensor("is_token_in_rank", in_rank, (torch.bool,), (tokens, self.group_size))
         _check.tensor("num_tokens_per_expert", per_expert, (torch.int32,), (None,))
-        experts = per_expert.numel()
-        self._check_experts(experts)
+        self._check_experts(per_expert.numel())
+        return per_expert, in_rank
+
+    def _route(
+        self, in_rank: torch.Tensor, experts: int, topk_idx: Optional[torch.Tensor], topk_weights: Optional[torch.Tensor]
+    ) -> torch.Tensor:
+        """What xep routes by: topk_idx, without the tokens that is_token_in_rank leaves out; or one column for each rank."""
         local = experts // self.group_size
         if (topk_idx is None) != (topk_weights is None):
             raise ValueError("topk_idx, topk_weights: expected both or neither")
         if topk_idx is None:
             firsts = torch.arange(0, experts, local, dtype=torch.int64)
             return torch.where(in_rank, firsts, -1)
-        _check.tensor("topk_idx", topk_idx, _INDEX, (tokens, None))
+        topk_idx = _check.tensor("topk_idx", topk_idx, _INDEX, (in_rank.shape[0], None))
         _check.tensor("topk_weights", topk_weights, _FLOAT, tuple(topk_idx.shape))
         if self._is_layout_of(in_rank, topk_idx):
             return topk_idx

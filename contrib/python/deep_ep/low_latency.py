@@ -117,8 +117,9 @@ class DispatchEnding(Ending):
         received = self._handle.xep.torch()
         rows = received.capacity // received.local_experts
         begin = torch.arange(received.local_experts).unsqueeze(1) * rows
-        pairs = (received.pair_begin.to(torch.int64) - begin) << 32 | received.pair_count.to(torch.int64)
-        self._handle[1].copy_(pairs)
+        pair_begin: Any = received.pair_begin
+        pair_count: Any = received.pair_count
+        self._handle[1].copy_((pair_begin.to(torch.int64) - begin) << 32 | pair_count.to(torch.int64))
         self._counts.copy_(received.expert_count)
         for to, source in self._copies:
             for expert, count in enumerate(self._counts.tolist()):
@@ -232,8 +233,7 @@ def _learn(buffer: xep.Buffer, shape: Shape) -> dict[int, Place]:
     ]
     places = {}
     for handle in handles:
-        handle.torch()
-        recv = handle._struct
+        recv = handle._counted()
         places[handle.slot] = Place(recv.x, recv.scales, recv.src_token)
         handle.release()
     return places

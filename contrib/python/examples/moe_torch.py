@@ -120,7 +120,7 @@ def difference(buffer: deep_ep.Buffer) -> float:
     (out * grad).sum().backward()
     outs, grads_x, grads_weights, grads_experts = alone(ranks)
     pairs = ((out, outs[rank]), (x.grad, grads_x[rank]), (weights.grad, grads_weights[rank]), (experts.grad, grads_experts[mine]))
-    return max(float((a - b).abs().max()) for a, b in pairs)
+    return max(float((a - b).detach().abs().max()) for a, b in pairs)
 
 
 def process_group() -> Optional[Any]:

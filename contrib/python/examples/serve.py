@@ -70,7 +70,7 @@ def decode_step(buffer: deep_ep.Buffer, batches: list[torch.Tensor]) -> list[tor
     """Both batches through attention and experts: each phase of one is between the call and the hook of the other."""
     experts = EXPERTS_OF_RANK * buffer.group_size
     sent: list = []
-    for i, x in enumerate(batches):
+    for x in batches:
         hidden = attention(x)  # of the second batch: while the first one's rows are on their way
         topk_idx, weights = route(hidden, experts)
         sent.append((topk_idx, weights, buffer.low_latency_dispatch(

@@ -12,7 +12,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 import deep_ep  # noqa: E402
 import xep  # noqa: E402
-from deep_ep.utils import calc_diff, hash_tensor, inplace_unique, per_token_cast_back, per_token_cast_to_fp8  # noqa: E402
+from deep_ep.utils import calc_diff, hash_tensor, per_token_cast_back, per_token_cast_to_fp8  # noqa: E402
 
 TOKENS, HIDDEN, TOPK = 48, 256, 4
 
@@ -464,6 +464,11 @@ def test_wrong_arguments(world):
         (dict(expert_alignment=0), ValueError, "expert_alignment: expected 1 or more, got 0"),
         (dict(allocate_on_comm_stream=True), ValueError, "allocate_on_comm_stream: expected previous_event and async_finish"),
         (dict(previous_event=3), TypeError, "previous_event: expected an EventOverlap, got int"),
+        (dict(config=(20, 6)), TypeError, "config: expected a Config, got tuple"),
+        (dict(topk_idx=idx.T.contiguous().T), ValueError, "topk_idx: expected a contiguous tensor, got strides"),
+        (dict(topk_idx=idx.to("meta")), TypeError, "topk_idx: expected a CPU tensor .* on meta"),
+        (dict(topk_weights=weights[:, 1:].contiguous()), ValueError, rf"topk_weights: expected a CPU tensor float32 \[{tokens}, {TOPK}\]"),
+        (dict(num_tokens_per_expert=arguments["num_tokens_per_expert"].long()), TypeError, "num_tokens_per_expert: expected a CPU tensor int32"),
         (dict(handle=(1, 2)), ValueError, "topk_idx, topk_weights: expected None with handle"),
     ):  # fmt: skip
         with pytest.raises(error, match=text):
@@ -484,6 +489,17 @@ def test_combine_of_another_buffer(world, buffer_of):
     other = buffer_of()
     with pytest.raises(ValueError, match="handle: expected one of this Buffer, got one of another"):
         other.combine(recv_x, handle)
+    with pytest.raises(TypeError, match="handle: expected what dispatch returned, got str"):
+        world.buffer.combine(recv_x, "handle")
+    with pytest.raises(ValueError, match="handle: expected one of this Buffer, got None"):
+        world.buffer.combine(recv_x, None)
+    with pytest.raises(TypeError, match="x: expected a CPU tensor .* on meta"):
+        world.buffer.combine(recv_x.to("meta"), handle)
+    if len(recv_x) > 1:
+        with pytest.raises(ValueError, match="x: expected a contiguous tensor, got strides"):
+            world.buffer.combine(recv_x.T.contiguous().T, handle)
+        with pytest.raises(ValueError, match=rf"topk_weights: expected a CPU tensor float32 \[{len(recv_x)}, {TOPK}\]"):
+            world.buffer.combine(recv_x, handle, topk_weights=torch.ones((len(recv_x), TOPK + 1)))
     with pytest.raises(ValueError, match=rf"x: expected the {len(recv_x)} rows received"):
         world.buffer.combine(torch.zeros((len(recv_x) + 1, HIDDEN), dtype=torch.bfloat16), handle)
     with pytest.raises(TypeError, match="x: expected a CPU tensor bfloat16 or float16 or float32"):
@@ -498,14 +514,28 @@ def test_destroy(buffer_of):
     idx, weights = world.topk_idx[world.rank], world.weights[world.rank]
     arguments = layout_arguments(buffer.get_dispatch_layout(idx, world.experts))
     x = rows_of("rank", world.rank, len(idx))
-    recv_x = buffer.dispatch(x, topk_idx=idx, topk_weights=weights, **arguments)[0]
+    recv_x, _, _, _, handle, event = buffer.dispatch(x, topk_idx=idx, topk_weights=weights, async_finish=True, **arguments)
+    event.current_stream_wait()
     kept = recv_x.clone()
     assert buffer.is_available() and buffer.runtime.is_available()
     with pytest.warns(ResourceWarning, match="received tensors of 1 dispatches outlive their Buffer"):
         buffer.destroy()
     assert torch.equal(recv_x, kept), "its memory stays mapped"
     assert not buffer.is_available() and not buffer.runtime.is_available()
-    for call in (buffer.destroy, lambda: buffer.dispatch(x), lambda: buffer.get_dispatch_layout(idx, world.experts)):
+    event.current_stream_wait()
+    for call in (
+        buffer.destroy,
+        buffer.get_comm_stream,
+        lambda: buffer.dispatch(x, topk_idx=idx, topk_weights=weights, **arguments),
+        lambda: buffer.dispatch(x, handle=handle),
+        lambda: buffer.combine(x, handle),
+        lambda: buffer.get_dispatch_layout(idx, world.experts),
+        lambda: buffer.get_local_buffer_tensor(torch.uint8),
+        lambda: buffer.clean_low_latency_buffer(1, 128, world.experts),
+        lambda: buffer.low_latency_dispatch(x, idx, 128, world.experts),
+        lambda: buffer.low_latency_combine(x, idx, weights, handle),
+        lambda: buffer.get_next_low_latency_combine_buffer(handle),
+    ):
         with pytest.raises(RuntimeError, match="the Buffer was destroyed"):
             call()
 

@@ -281,6 +281,12 @@ def test_wrong_arguments(world, buffer_of):
         world.combine(recv_x, (1, 2))
     with pytest.raises(ValueError, match=rf"x: expected a CPU tensor bfloat16 \[{world.local}, {world.size * MOST}, {HIDDEN}\]"):
         world.combine(recv_x[:, 1:], handle)
+    with pytest.raises(TypeError, match="x: expected a CPU tensor bfloat16 .* on meta"):
+        world.combine(recv_x.to("meta"), handle)
+    with pytest.raises(ValueError, match="x: expected a contiguous tensor, got strides"):
+        world.combine(recv_x.transpose(1, 2).contiguous().transpose(1, 2), handle)
+    with pytest.raises(TypeError, match="topk_weights: expected a CPU tensor float32"):
+        world.buffer.low_latency_combine(recv_x, world.idx, world.weights.double(), handle)
     with pytest.raises(ValueError, match="use_logfmt, zero_copy: expected at most one of them"):
         world.combine(recv_x, handle, use_logfmt=True, zero_copy=True)
     with pytest.raises(ValueError, match=rf"out: expected a CPU tensor bfloat16 \[{tokens}, {HIDDEN}\]"):
@@ -293,3 +299,40 @@ def test_wrong_arguments(world, buffer_of):
     for call in ("low_latency_update_mask_buffer", "low_latency_query_mask_buffer"):
         with pytest.raises(NotImplementedError, match=call):
             getattr(other, call)(0)
+
+
+def test_handles_of_the_other_mode(world):
+    layout = world.buffer.get_dispatch_layout(world.idx, world.experts)
+    arguments = dict(num_tokens_per_rank=layout[0], num_tokens_per_expert=layout[2], is_token_in_rank=layout[3])
+    rows, _, _, _, normal, _ = world.buffer.dispatch(world.x, topk_idx=world.idx, topk_weights=world.weights, **arguments)
+    recv_x, _, handle, _, _ = world.dispatch(use_fp8=False)
+    with pytest.raises(TypeError, match="handle: expected what low_latency_dispatch returned, got NormalHandle"):
+        world.combine(recv_x, normal)
+    with pytest.raises(TypeError, match="handle: expected what dispatch returned, got LowLatencyHandle"):
+        world.buffer.combine(rows, handle)
+
+
+def test_handles_end_with_cleaning(world):
+    """What was dispatched before is gone, with an error that says so."""
+    recv_x, _, handle, _, _ = world.dispatch(use_fp8=False)
+    kept = recv_x.clone()
+    del recv_x
+    world.buffer.clean_low_latency_buffer(MOST, HIDDEN, world.experts)
+    with pytest.raises(ValueError, match="the handle was released, or its buffer closed or reset"):
+        world.combine(kept, handle)
+    check(world, "call", False, False, False)
+
+
+def test_nothing_is_copied(world):
+    """What is received, and where the answers go, lies in the buffer's own memory; what is combined, where it was."""
+    recv_x, _, handle, _, _ = world.dispatch()
+    shared = handle.xep._buffer
+    answers = world.buffer.get_next_low_latency_combine_buffer(handle)
+    for tensor in (*recv_x, handle[0], answers):
+        assert shared._base <= tensor.data_ptr() < shared._base + shared._bytes
+    given, out = torch.zeros(answers.shape, dtype=torch.bfloat16), torch.empty_like(world.x)
+    world.combine(given, handle, out=out)
+    back = shared._combine_struct
+    assert back.x == given.data_ptr()
+    if len(out):
+        assert (back.out, back.weights) == (out.data_ptr(), world.weights.data_ptr())

@@ -46,6 +46,9 @@ WRONG = {
     "few weights": ("topk_weights", np.ones((T, K - 1), np.float32), ValueError, r"topk_weights: expected FP32 of shape \[6, 2\]"),
     "double scales": ("scales", np.ones((T, 2)), TypeError, "scales: expected FP32 or INT32|scales: expected INT32 or FP32"),
     "many scales": ("scales", np.ones((T, 3), np.float32), ValueError, "nscales is 3, the buffer was made for 2"),
+    "scales of one dimension": ("scales", np.ones(T, np.float32), ValueError, r"scales: expected FP32 or INT32 of shape \[6, any\]"),
+    "stats of mode ll": ("expert_stats", np.zeros(E, np.int64), TypeError, r"expert_stats: expected INT32 of shape \[4\], got int64"),
+    "unknown option": ("worst", 3, TypeError, "unexpected keyword argument 'worst'"),
     "unknown type": ("dtype", "float7", TypeError, "dtype: 'float7' is no element type; there are BF16"),
     "no handle": ("cached", 3, ValueError, "topk_idx, topk_weights: expected None with cached"),
     "negative timeout": ("timeout", -1.0, ValueError, "timeout: expected seconds above 0"),
@@ -80,6 +83,11 @@ def test_combine(buffer, good, case):
     with buffer.dispatch(**good) as handle:
         with pytest.raises(error, match=text):
             handle.combine(**{"x": np.ones((T, H), np.float32), **options})
+
+
+def test_cached_of_no_handle(buffer, good):
+    with pytest.raises(ValueError, match="cached: expected a handle of this buffer, got int"):
+        buffer.dispatch(good["x"], cached=3)
 
 
 def test_read_only_output(buffer, good):

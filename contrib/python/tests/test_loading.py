@@ -78,4 +78,5 @@ def test_pip_install(tmp_path):
     assert found[1].startswith(str(tmp_path / "venv"))
     run(DISPATCH, python=python, PYTHONPATH=packages)
     installed = pathlib.Path(found[1]).parents[1]
+    assert (installed / "deep_ep_cpp.py").exists()
     assert {file.name for file in (SOURCE / "deep_ep").glob("*.py*")} <= {file.name for file in (installed / "deep_ep").iterdir()}

@@ -222,3 +222,16 @@ def test_counts_of_a_released_handle_do_not_change(buffer):
     received._handle.release()
     with buffer.dispatch(np.empty((0, H), np.float32), np.empty((0, K), np.int64)):
         assert received.rows == T and received._recv.rows == T
+
+
+def test_arguments_are_not_copied(buffer):
+    """The library gets the addresses of the arrays themselves."""
+    x, idx, weights = np.ones((T, H), np.float32), np.zeros((T, K), np.int64), np.ones((T, K), np.float32)
+    scales, y, bias, out = np.ones((2, T), np.float32).T, x + 1, x + 2, np.empty_like(x)
+    with buffer.dispatch(x, idx, weights, scales=scales) as handle:
+        sent = buffer._dispatch_struct
+        found = [sent.x, sent.topk_idx, sent.topk_weights, sent.scales]
+        assert found == [array.ctypes.data for array in (x, idx, weights, scales)]
+        handle.combine(y, topk_weights=weights, bias=bias, out=out)
+        back = buffer._combine_struct
+        assert [back.x, back.topk_weights, back.bias[0], back.out] == [a.ctypes.data for a in (y, weights, bias, out)]

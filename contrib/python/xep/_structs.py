@@ -2,7 +2,7 @@
 """The structs of xep.h, field by field; tests/test_structs.py compares them with a compiled probe."""
 
 import ctypes
-from ctypes import POINTER, c_char_p, c_float, c_int, c_int32, c_size_t, c_ssize_t, c_uint32, c_uint64, c_void_p
+from ctypes import POINTER, c_char_p, c_int, c_int32, c_size_t, c_ssize_t, c_uint32, c_uint64, c_void_p
 
 AllgatherFn = ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p, c_void_p, c_size_t)
 LogFn = ctypes.CFUNCTYPE(None, c_void_p, c_int, c_char_p)

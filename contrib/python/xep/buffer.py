@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional
 
 from . import _structs
@@ -136,7 +135,7 @@ class Buffer:
         check(lib.xep_buffer_memory(self._buffer, base, size))
         self._base: int = base.value or 0
         self._bytes: int = size.value
-        self._memory_type = type("SlotMemory", (SlotMemory,), {"_length_": size.value, "_type_": ctypes.c_ubyte, "handle": 0})
+        self._memory_type: Any = type("SlotMemory", (SlotMemory,), {"_length_": size.value, "_type_": ctypes.c_ubyte, "handle": 0})
 
     def _prepare(self) -> None:
         """What operations use again and again: a call fills structs that exist, and passes addresses that are known."""
@@ -318,12 +317,10 @@ class Buffer:
     def _send(self, buffer: int, begin_only: bool, shape: tuple, arrays: tuple) -> tuple[Any, Any]:
         outputs = self._outputs
         outputs[2] = _UNKNOWN
-        rows = None
+        self._dispatch_struct.recv_rows_p = self._rows_pointer
         if begin_only:
             rows = ctypes.c_uint64(_UNKNOWN)
             self._dispatch_struct.recv_rows_p = ctypes.addressof(rows)
-        else:
-            self._dispatch_struct.recv_rows_p = self._rows_pointer
         status = lib.xep_dispatch(
             buffer, self._dispatch_args_address, self._handle_pointer, self._request_pointer if begin_only else None
         )

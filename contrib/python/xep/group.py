@@ -66,11 +66,10 @@ class Group:
 
     def _collective(self, status: int) -> None:
         """check(), but what the caller's allgather raised goes before what the library made of it."""
-        error = self._exchange.error if self._exchange is not None else None
-        if error is None:
+        if self._exchange is None or self._exchange.error is None:
             check(status)
             return
-        self._exchange.error = None
+        error, self._exchange.error = self._exchange.error, None
         try:
             check(status)
         except Exception as made:
