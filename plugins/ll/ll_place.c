@@ -105,16 +105,25 @@ static void place_metadata(const place_t *place, uint32_t source, const ll_pick_
         memcpy(&recv->topk_weights[pick->row], place->mode->parcels[source] + place->mode->places[source].weights + selection * 4, 4);
 }
 
-/* Rows of a token are neighbours in the list: the first copy fetches it, the others find it in the cache. */
+/* The first pick of the list that is of another token than pick, or pick. */
+static const ll_pick_t *next_token(const ll_pick_t *pick, const ll_pick_t *end)
+{
+    for (const ll_pick_t *next = pick; next < end; next++)
+        if (next->token != pick->token) return next;
+    return pick;
+}
+
+/* Rows of a token are neighbours in the list: while they are copied out of the cache, the next token comes into it. */
 static void place_source(const place_t *place, uint32_t source, uint64_t begin, uint64_t end)
 {
     const ll_parcel_t *at = &place->mode->places[source];
     const char *records = place->mode->parcels[source] + at->rows;
     const xep_recv_t *recv = place->op->recv;
-    const ll_pick_t *pick = place->mode->picks + begin;
-    for (uint64_t n = end - begin; n > 0; n--, pick++) {
-        const char *record = records + pick->token * at->stride, *next = n > 1 ? records + pick[1].token * at->stride : record;
-        place->copy((char *)recv->x + pick->row * recv->x_stride, record, at->row_bytes, next);
+    const ll_pick_t *pick = place->mode->picks + begin, *last = place->mode->picks + end, *next = pick;
+    for (; pick < last; pick++) {
+        const char *record = records + pick->token * at->stride;
+        if (next->token == pick->token) next = next_token(pick, last);
+        place->copy((char *)recv->x + pick->row * recv->x_stride, record, at->row_bytes, records + next->token * at->stride);
         if (recv->nscales != 0) place_scales(recv, record + at->scales, pick->row);
         place_metadata(place, source, pick);
     }
