@@ -53,7 +53,8 @@ static bool opens_tcp(void)
  */
 static void enlarge_receive(ucp_config_t *config)
 {
-    if (xep_ucp_version_number() >= XEP_UCP_FAST_PUTS || !opens_tcp() || getenv("UCX_TCP_RX_SEG_SIZE") != NULL) return;
+    if (xep_ucp_version_number() >= XEP_UCP_SECOND_PROTOCOLS) return;
+    if (!opens_tcp() || getenv("UCX_TCP_RX_SEG_SIZE") != NULL) return;
     (void)ucp_config_modify(config, "RX_SEG_SIZE", "128k");
 }
 

@@ -39,7 +39,7 @@ typedef struct xep_ucp_op xep_ucp_op_t;
 typedef struct xep_ucp_chunk xep_ucp_chunk_t;
 
 enum {
-    XEP_UCP_FAST_PUTS = 116, /* since libucp 1.16, its second generation of protocols, large puts are faster on TCP than messages */
+    XEP_UCP_SECOND_PROTOCOLS = 116, /* libucp from which its second generation of protocols is the default */
     XEP_UCP_AM_ID = 0,
     XEP_UCP_MESSAGE_BYTES = 60 * 1024, /* most payload of a message: with headers it stays within one TCP segment
                                           of UCX (64 KB); larger ones took 1.6 times as long on 1.13 */
@@ -218,6 +218,9 @@ xep_status_t xep_ucp_peer_connect(xep_ucp_peer_t *peer);
 
 /** Whether UCX uses TCP for everything. Connected. */
 bool xep_ucp_peer_is_tcp(xep_ucp_peer_t *peer);
+
+/** Whether UCX can copy between the two processes by system calls. Connected. */
+bool xep_ucp_peer_has_cma(xep_ucp_peer_t *peer);
 
 /** Notes how the first of its links reaches the rank. */
 void xep_ucp_peer_found(xep_ucp_peer_t *peer, xep_ucp_link_state_t reach);

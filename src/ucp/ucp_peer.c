@@ -98,6 +98,11 @@ bool xep_ucp_peer_is_tcp(xep_ucp_peer_t *peer)
     return strcmp(lanes(peer), "tcp") == 0;
 }
 
+bool xep_ucp_peer_has_cma(xep_ucp_peer_t *peer)
+{
+    return strstr(lanes(peer), "cma") != NULL;
+}
+
 static void describe(xep_ucp_peer_t *peer)
 {
     if (peer->reach == XEP_UCP_LINK_MAPPED) snprintf(peer->text, sizeof peer->text, "mapped");
