@@ -128,7 +128,7 @@ XEP_API void xep_mode_each(xep_mode_fn fn, void *arg);
 
 /**
  * A blocking allgather: send holds bytes, recv holds nranks * bytes, rank order.
- * Returns 0, or anything else on failure. Called only inside collective calls.
+ * Returns 0, or anything else on failure. Called only by xep_group_create(), in the thread that calls it.
  */
 typedef int (*xep_allgather_fn)(void *ctx, const void *send, void *recv, size_t bytes);
 
@@ -166,7 +166,12 @@ XEP_API void xep_group_abort(xep_group_t *group);
 /** Returns when every rank has called it. Collective, blocking. */
 XEP_API xep_status_t xep_group_barrier(xep_group_t *group);
 
-/** The caller's allgather over whatever bootstrapped the group: bytes from each rank. Collective, blocking. */
+/**
+ * An allgather for the caller, over the group's own connections, whatever bootstrapped it: bytes from each rank, any
+ * number > 0, the same on all, into recv in rank order. Collective, blocking; operations in flight go on meanwhile.
+ * Errors: XEP_ERR_MISMATCH on every rank when bytes differ, and the next call works; XEP_ERR_TIMEOUT, XEP_ERR_PEER
+ * and others after which later ones return XEP_ERR_BOOT, as some ranks may still be in this one.
+ */
 XEP_API xep_status_t xep_group_allgather(xep_group_t *group, const void *send, void *recv, size_t bytes);
 
 typedef struct xep_group_info {

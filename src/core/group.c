@@ -11,7 +11,7 @@
 #include "host.h"
 #include "log.h"
 
-enum { HELLO_MAGIC = 0x78657031, LINE = 64, SPINS_ALONE = 2000, SPINS_CROWDED = 20 };
+enum { HELLO_MAGIC = 0x78657031, SPINS_ALONE = 2000, SPINS_CROWDED = 20 };
 
 /* What a rank says of itself first; everything a group needs to agree on. */
 typedef struct hello {
@@ -117,18 +117,6 @@ out:
     return status;
 }
 
-static xep_status_t open_control(xep_group_t *group)
-{
-    xep_blobs_t blobs;
-    xep_status_t status = group->transport->ops->heap_open(group->transport, (uint64_t)group->nranks * LINE, &group->control);
-    if (status != XEP_OK) return status;
-    status = xep_group_exchange_blobs(group, group->control->key, group->control->key_bytes, &blobs);
-    if (status != XEP_OK) return status;
-    status = group->transport->ops->heap_connect(group->control, blobs.blob, blobs.bytes);
-    xep_blobs_free(&blobs);
-    return status;
-}
-
 /* What a rank says of the ranks it maps: the lowest, how many, and their sum. */
 typedef struct reach {
     uint32_t lowest, count;
@@ -210,11 +198,12 @@ xep_status_t xep_group_open(const xep_config_t *config, int32_t timeout_ms, xep_
     if ((status = meet(group)) != XEP_OK) goto err_close;
     group->spins = spins_of(group);
     if ((status = connect_transport(group)) != XEP_OK) goto err_close;
-    if ((status = open_control(group)) != XEP_OK) goto err_close;
+    if ((status = xep_group_open_control(group)) != XEP_OK) goto err_close;
     if ((status = find_nodes(group)) != XEP_OK) goto err_close;
     /* Reaches every rank once: what cannot be reached is told now, and UCX 1.13 crashes where it unpacks
      * the key of a shared segment for the first time after its owner has died. */
     if ((status = xep_group_barrier_run(group)) != XEP_OK) goto err_close;
+    group->connected = 1;
     if (config->progress == XEP_PROGRESS_THREAD &&
         (status = xep_progress_start(group, &group->progress_thread)) != XEP_OK)
         goto err_close;
@@ -232,45 +221,6 @@ xep_status_t xep_group_usable(const xep_group_t *group)
 {
     if (atomic_load_explicit(&group->aborted, memory_order_relaxed) == 0) return XEP_OK;
     return xep_fail(XEP_ERR_ABORTED, "the group was aborted");
-}
-
-static xep_status_t signal_all(xep_group_t *group, uint64_t value)
-{
-    xep_wire_t *wire = &group->control->wire;
-    uint64_t deadline = xep_deadline(group->timeout_ms);
-    xep_waiting_t waiting;
-    xep_waiting_begin(&waiting, group->spins, deadline);
-    for (uint32_t i = 0; i < group->nranks; i++) {
-        uint32_t r = (group->rank + i) % group->nranks;
-        xep_status_t status;
-        while ((status = wire->ops->put_signal(wire, r, 0, NULL, 0, (uint64_t)group->rank * LINE, value)) == XEP_INPROGRESS) {
-            xep_group_progress(group);
-            if (!xep_group_rest(group, &waiting)) return xep_fail(XEP_ERR_TIMEOUT, "barrier: could not signal rank %u in time", r);
-        }
-        if (status != XEP_OK) return status;
-    }
-    return XEP_OK;
-}
-
-/* The last signals should be on their way before this rank stops making progress. A peer that has
- * them all may be gone by now, so an error here says nothing about the barrier. */
-static void flush_control(xep_group_t *group)
-{
-    xep_wire_t *wire = &group->control->wire;
-    xep_waiting_t waiting;
-    xep_waiting_begin(&waiting, group->spins, xep_deadline(group->timeout_ms));
-    while (wire->ops->flush(wire) == XEP_INPROGRESS && xep_group_rest(group, &waiting)) xep_group_progress(group);
-}
-
-xep_status_t xep_group_barrier_run(xep_group_t *group)
-{
-    xep_status_t status = xep_group_usable(group);
-    if (status != XEP_OK) return status;
-    uint64_t value = ++group->barriers;
-    if ((status = signal_all(group, value)) != XEP_OK) return status;
-    status = xep_group_wait_words(group, group->control->base, LINE, value, group->timeout_ms, "barrier");
-    if (status == XEP_OK) flush_control(group);
-    return status;
 }
 
 /* Until all are here, peers may still reach for what we are about to take away. */

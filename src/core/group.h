@@ -33,8 +33,11 @@ struct xep_group {
     uint32_t spins;               /* of a waiting loop, before it yields */
     int32_t timeout_ms;
     xep_peer_t *peers;            /* [nranks] */
-    xep_heap_wire_t *control;     /* [nranks] words of the barrier, one line each, written by that rank */
-    uint64_t barriers;            /* done so far */
+    xep_heap_wire_t *control;     /* group_control.c */
+    int connected;                /* every rank has been reached through it */
+    uint64_t barriers;            /* entered so far */
+    uint64_t gathers, parts;      /* allgathers over the control heap, and parts of them */
+    int gave_up;                  /* in an allgather: others may be in it still */
     atomic_int aborted;
     atomic_uint active;           /* operations in flight on all buffers */
     pthread_mutex_t buffers_lock; /* guards the list; taken at create, destroy, and tried in slow turns of waits */
@@ -46,9 +49,15 @@ struct xep_group {
 xep_status_t xep_group_open(const xep_config_t *config, int32_t timeout_ms, xep_boot_t *boot,
                             xep_transport_t *transport, xep_group_t **group_p);
 
+/** Makes the control heap. Collective. */
+xep_status_t xep_group_open_control(xep_group_t *group);
+
+/** Allgather over the control heap of a connected group. */
+xep_status_t xep_group_gather(xep_group_t *group, const void *send, void *recv, size_t bytes);
+
 /**
- * Allgather by the bootstrap, while a helper keeps the transport and the operations of all buffers
- * going: a rank that waits here must not stop those that still wait for its bytes.
+ * Allgather: over the control heap of a connected group, before by the bootstrap. The former keeps the transport and the
+ * operations of all buffers going: a rank that waits here must not stop those that still wait for its bytes.
  */
 xep_status_t xep_group_exchange(xep_group_t *group, const void *send, void *recv, size_t bytes);
 

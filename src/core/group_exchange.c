@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Allgathers of a group, over its bootstrap. */
+/* Allgathers of a group: over its bootstrap until its own connections serve. */
 
 #include <stdlib.h>
 #include <string.h>
@@ -10,17 +10,10 @@
 
 xep_status_t xep_group_exchange(xep_group_t *group, const void *send, void *recv, size_t bytes)
 {
-    xep_progress_thread_t *helper = NULL;
     xep_status_t status = xep_group_usable(group);
     if (status != XEP_OK) return status;
-    /* Without peers beyond the mapped ones and without operations in flight nobody waits for us. */
-    if (group->nranks > 1 && group->progress_thread == NULL && group->peers != NULL) {
-        status = xep_progress_start(group, &helper);
-        if (status != XEP_OK) return status;
-    }
-    status = group->boot->ops->allgather(group->boot, send, recv, bytes);
-    xep_progress_stop(helper);
-    return status;
+    if (group->connected) return xep_group_gather(group, send, recv, bytes);
+    return group->boot->ops->allgather(group->boot, send, recv, bytes);
 }
 
 static xep_status_t allocate(xep_blobs_t *blobs, uint32_t nranks, size_t longest)

@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: BSD-3-Clause
 # limit: 400
-# The tests of normal mode under every setting that changes how bytes move or who moves them.
+# The tests of the group and of normal mode under every setting that changes how bytes move or who moves them.
 set -u
 failed=0
 
@@ -31,6 +31,9 @@ run 4 normal_ops XEP_NODE_RANKS=2
 run 5 normal_shapes XEP_NODE_RANKS=2 UCX_TLS=tcp,sysv,self
 run 3 normal_shapes XEP_NODE_RANKS=1
 run 3 normal_ops XEP_MAP=never XEP_INFLIGHT=64k
+run 3 allgather XEP_MAP=never
+run 3 allgather XEP_MAP=never UCX_TLS=tcp,self
+run 4 allgather XEP_NODE_RANKS=2 UCX_TLS=tcp,sysv,self
 for put in rma pack am; do
     run 3 normal_ops XEP_MAP=never XEP_PUT=$put UCX_TLS=tcp,self
     run 3 normal_shapes XEP_MAP=never XEP_PUT=$put
