@@ -129,31 +129,37 @@ static xep_status_t check_room(ll_t *mode, xep_op_t *op, const ll_notice_t *from
 
 /* ---- places ---- */
 
+static xep_status_t refuse_count(ll_t *mode, xep_op_t *op, uint32_t source, uint32_t expert)
+{
+    return mode->env->fail(mode->env, op, XEP_ERR_PROTOCOL, "rank %u sends %u rows to expert %u, at most %u to any", source,
+                           count_of(mode, source, expert), expert, mode->slots[op->slot].from[source].most);
+}
+
 /* Where rows of each (expert, source) begin; XEP_ERR_PROTOCOL for a count that contradicts its notice. */
 static xep_status_t lay_rows(ll_t *mode, xep_op_t *op, uint64_t *rows_p)
 {
-    ll_slot_t *slot = &mode->slots[op->slot];
-    const uint32_t nranks = mode->shape->nranks, first = mode->shape->first_expert;
-    const ll_notice_t *own = &slot->from[mode->shape->rank];
+    const ll_slot_t *slot = &mode->slots[op->slot];
+    const ll_notice_t *from = slot->from, *own = &from[mode->shape->rank];
+    const uint32_t nranks = mode->shape->nranks, experts = mode->shape->local_experts, first = mode->shape->first_expert;
+    const uint64_t padded_rows = own->padded ? nranks * mode->shape->tokens : 0, alignment = own->alignment;
+    uint32_t *pair_begin = slot->pair_begin, *pair_count = slot->pair_count;
     uint64_t row = 0, received = 0;
-    for (uint32_t e = 0; e < mode->shape->local_experts; e++) {
-        if (own->padded) row = (uint64_t)e * nranks * mode->shape->tokens;
-        slot->expert_begin[e] = row;
+    for (uint32_t e = 0; e < experts; e++) {
+        uint64_t begin = padded_rows != 0 ? e * padded_rows : row, end = begin;
         for (uint32_t s = 0; s < nranks; s++) {
             uint32_t count = count_of(mode, s, first + e);
-            if (count > slot->from[s].most)
-                return mode->env->fail(mode->env, op, XEP_ERR_PROTOCOL, "rank %u sends %u rows to expert %u, at most %u to any", s,
-                                       count, first + e, slot->from[s].most);
-            slot->pair_begin[e * nranks + s] = (uint32_t)row; /* used only when all rows fit, and they are fewer than 2^32 */
-            slot->pair_count[e * nranks + s] = count;
-            row += count;
+            if (count > from[s].most) return refuse_count(mode, op, s, first + e);
+            *pair_begin++ = (uint32_t)end; /* used only when all rows fit, and they are fewer than 2^32 */
+            *pair_count++ = count;
+            end += count;
         }
-        slot->expert_count[e] = row - slot->expert_begin[e];
-        slot->expert_rows[e] = align_up(slot->expert_count[e], own->alignment);
-        received += slot->expert_count[e];
-        row = slot->expert_begin[e] + slot->expert_rows[e];
+        slot->expert_begin[e] = begin;
+        slot->expert_count[e] = end - begin;
+        slot->expert_rows[e] = align_up(end - begin, alignment);
+        received += end - begin;
+        row = begin + slot->expert_rows[e];
     }
-    *rows_p = own->padded ? received : row;
+    *rows_p = padded_rows != 0 ? received : row;
     return XEP_OK;
 }
 
@@ -171,13 +177,16 @@ static void fill_metadata(const ll_t *mode, const xep_op_t *op)
 {
     const ll_slot_t *slot = &mode->slots[op->slot];
     const xep_recv_t *recv = op->recv;
+    const uint32_t experts = recv->local_experts;
+    int32_t *stats = op->dispatch->expert_stats;
     int padded = recv->arrangement == XEP_ROWS_BY_EXPERT_PADDED;
-    for (uint32_t e = 0; e < recv->local_experts; e++) {
+    for (uint32_t e = 0; e < experts; e++) {
         uint64_t begin = slot->expert_begin[e], end = begin + slot->expert_count[e];
+        if (begin == end) continue;
         fill_experts(recv, begin, end, e);
         if (!padded) fill_experts(recv, end, begin + slot->expert_rows[e], -1);
         for (uint64_t row = begin; row < end && !slot->weights_sent; row++) recv->topk_weights[row] = 1.0f;
-        if (op->dispatch->expert_stats != NULL) op->dispatch->expert_stats[e] += (int32_t)slot->expert_count[e];
+        if (stats != NULL) stats[e] += (int32_t)(end - begin);
     }
     if (!padded) fill_experts(recv, recv->rows, recv->capacity, -1);
 }
