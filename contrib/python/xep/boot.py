@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """How ranks find one another without PMIx: any allgather of bytes, guarded so that one rank's error is everyone's.
 
-Each message begins with a byte: 0 before what the library sends, 1 before the reason why a rank has nothing. A rank whose allgather raised calls it once more, to say so; where that does not get through, the others'
+Each message begins with a byte: 0 before what the library sends, 1 before the reason why a rank has nothing. A rank whose
+allgather raised calls it once more, to say so; where that does not get through, the others'
 deadline ends their waiting, for the allgather runs on a thread of its own.
 """
 

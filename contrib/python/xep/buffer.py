@@ -120,7 +120,7 @@ class Buffer:
         self.group = group
         params = _params(experts, topk, hidden, tokens, **options)
         buffer = ctypes.c_void_p()
-        group._collective(lib.xep_buffer_create(group._pointer(), params, buffer))
+        check(lib.xep_buffer_create(group._pointer(), params, buffer))
         self._buffer = buffer.value
         self.experts, self.topk, self.hidden, self.tokens = experts, topk, hidden, tokens
         self.scales: int = params.scales
@@ -382,7 +382,7 @@ class Buffer:
         pointer = self._pointer()
         self._end_pending("the buffer was reset")
         self._let_go()
-        self.group._collective(lib.xep_buffer_reset(pointer))
+        check(lib.xep_buffer_reset(pointer))
 
     def _end_pending(self, reason: str) -> None:
         for request in list(self._pending):

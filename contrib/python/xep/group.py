@@ -28,7 +28,7 @@ class Group:
     comm: a torch.distributed process group of any backend, an mpi4py communicator, or anything with ``rank``, ``size`` and
         ``allgather(bytes)``. Without it, and without allgather: PMIx (xep_run, prterun, mpirun, srun), or a group of one.
     allgather, rank, nranks: instead of comm; the function takes bytes and returns those of all ranks, in rank order.
-        It is called on a thread of its own, inside collective calls only.
+        It is called on a thread of its own, while the group is made; then the group has connections.
     timeout: seconds of each wait of a group call; None: XEP_TIMEOUT.
 
     An error of the allgather on one rank is an error on every rank: that rank gets its own exception, the others
@@ -54,7 +54,7 @@ class Group:
             params.allgather = self._exchange.callback
             params.rank, params.nranks = self._exchange.place
         group = ctypes.c_void_p()
-        self._collective(lib.xep_group_create(params, group))
+        self._made(lib.xep_group_create(params, group))
         self._group = group.value
         info = _structs.GroupInfo()
         check(lib.xep_group_query(self._group, info))
@@ -64,7 +64,7 @@ class Group:
         self.nnodes: int = info.nnodes
         self.boot: str = info.boot.decode()
 
-    def _collective(self, status: int) -> None:
+    def _made(self, status: int) -> None:
         """check(), but what the caller's allgather raised goes before what the library made of it."""
         if self._exchange is None or self._exchange.error is None:
             check(status)
@@ -86,9 +86,9 @@ class Group:
         check(lib.xep_group_barrier(self._pointer()))
 
     def allgather(self, data: bytes) -> list[bytes]:
-        """The bytes of every rank, the same number from each, over whatever bootstrapped the group. Collective, blocking."""
+        """The bytes of every rank, the same number from each, over the group's connections. Collective, blocking."""
         received = ctypes.create_string_buffer(max(1, len(data) * self.nranks))
-        self._collective(lib.xep_group_allgather(self._pointer(), bytes(data), received, len(data)))
+        check(lib.xep_group_allgather(self._pointer(), bytes(data), received, len(data)))
         return [received.raw[i * len(data) : (i + 1) * len(data)] for i in range(self.nranks)]
 
     def peer(self, rank: int) -> Peer:
