@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "ucp_internal.h"
 #include "ucp_transport.h"
@@ -47,15 +48,21 @@ static bool opens_tcp(void)
 }
 
 /*
- * Where bytes travel in messages, two of them fit the memory that a socket is read into (64 KB otherwise): reading less
- * at a time, the kernel acknowledges more. 8 ranks on 2 cores, 34 MB from each: 200 ms of CPU in place of 250; 256 KB
- * gained no more, nor did larger messages. Before 1.16 the name has no prefix; TCP alone has one like it.
+ * Before 1.16, where all bytes travel in messages, two of these fit the memory that a socket is read into (64 KB
+ * otherwise): reading less at a time, the kernel acknowledges more. 8 ranks on 2 cores, 34 MB from each: 200 ms of CPU in
+ * place of 250; 256 KB gained no more, nor did larger messages. The name has no prefix there; TCP alone has one like it.
+ *
+ * From 1.16 on UCX cuts messages into copies of 8 KB: 60 KB messages moved at 0.9 GB/s in place of 2.1 (both ways at once).
+ * The setting is for all transports, so where there is RDMA, UCX's own estimate stays.
  */
-static void enlarge_receive(ucp_config_t *config)
+static void set_tcp_defaults(ucp_config_t *config)
 {
-    if (xep_ucp_version_number() >= XEP_UCP_SECOND_PROTOCOLS) return;
-    if (!opens_tcp() || getenv("UCX_TCP_RX_SEG_SIZE") != NULL) return;
-    (void)ucp_config_modify(config, "RX_SEG_SIZE", "128k");
+    if (!opens_tcp()) return;
+    if (xep_ucp_version_number() >= XEP_UCP_SECOND_PROTOCOLS) {
+        if (access("/sys/class/infiniband", F_OK) != 0) set_default(config, "ZCOPY_THRESH", "8k");
+    } else if (getenv("UCX_TCP_RX_SEG_SIZE") == NULL) {
+        (void)ucp_config_modify(config, "RX_SEG_SIZE", "128k");
+    }
 }
 
 static xep_status_t read_config(ucp_config_t **config_p)
@@ -68,7 +75,7 @@ static xep_status_t read_config(ucp_config_t **config_p)
     /* No rendezvous is ever made, but its second lane would be a second socket to each rank; and when a rank died
        before that one was connected, libucp 1.13 aborted the others (pending wireup, ucp_request.c). */
     set_default(*config_p, "MAX_RNDV_LANES", "1");
-    enlarge_receive(*config_p);
+    set_tcp_defaults(*config_p);
     return XEP_OK;
 }
 

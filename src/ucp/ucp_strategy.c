@@ -8,7 +8,7 @@
  *                                  rma           pack          am
  *   1.13  TCP                       0.9   0.6     0.8   0.5     3.5   2.1
  *   1.13  shared memory, with CMA    41    11      26   8.4     3.6   3.1
- *   1.22  TCP                       1.1   1.1     2.6   2.3     1.3   1.0
+ *   1.22  TCP                       1.1   1.1     2.6   2.3     2.1   1.8
  *   1.22  shared memory, with CMA   5.7   3.5      10   4.7     4.5   3.6
  *   1.22  shared memory without      43    13      28   9.3
  *
