@@ -6,6 +6,9 @@
 Zero copy in both: the peers read the results where combine_input() is. Compared is the time that one operation in ten is
 faster than: with more processes than cores the rest of the distribution is the scheduler's. Prints a line for each size;
 with --limit, exit status 1 when Python adds more at one of them. The C loop is compiled by $CC, else cc.
+
+The bare calls are the five calls of the library by ctypes, their arguments made before: no arrays, no checks, no handles. What
+Python adds grows with the size, though it does the same: after a large operation its own memory is in no cache any more.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ import time
 
 import numpy as np
 import xep
+from xep import _structs
 from xep._lib import lib
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -37,7 +41,7 @@ class Work(ctypes.Structure):
 
 
 class Calls(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_void_p) for name in ("dispatch", "combine_input", "combine", "release")]
+    _fields_ = [(name, ctypes.c_void_p) for name in ("dispatch", "recv", "combine_input", "combine", "release")]
 
 
 def compile_loop(folder: str) -> ctypes.CDLL:
@@ -48,7 +52,7 @@ def compile_loop(folder: str) -> ctypes.CDLL:
 
 
 def calls() -> Calls:
-    names = ("xep_dispatch", "xep_handle_combine_input", "xep_combine", "xep_handle_release")
+    names = ("xep_dispatch", "xep_handle_recv", "xep_handle_combine_input", "xep_combine", "xep_handle_release")
     return Calls(*[ctypes.cast(getattr(lib, name), ctypes.c_void_p) for name in names])
 
 
@@ -66,6 +70,24 @@ def by_python(buffer: xep.Buffer, x, idx, weights, out, count: int) -> list[int]
     return times
 
 
+def by_bare_calls(work: Work, count: int) -> list[int]:
+    send = _structs.DispatchArgs(**{name: getattr(work, name) for name in ("tokens", "topk", "x", "topk_idx", "topk_weights")})
+    back = _structs.CombineArgs(out=work.out)
+    buffer, handle, send_address, back_address = work.buffer, ctypes.c_uint64(), ctypes.addressof(send), ctypes.addressof(back)
+    handle_address = ctypes.addressof(handle)
+    times = []
+    for _ in range(count):
+        begin = time.perf_counter_ns()
+        lib.xep_dispatch(buffer, send_address, handle_address, None)
+        made = handle.value
+        lib.xep_handle_recv(made)
+        lib.xep_handle_combine_input(made, None)
+        lib.xep_combine(made, back_address, None)
+        lib.xep_handle_release(made)
+        times.append(time.perf_counter_ns() - begin)
+    return times
+
+
 def by_c(loop: ctypes.CDLL, work: Work, count: int) -> list[int]:
     times = (ctypes.c_uint64 * count)()
     status = loop.bench_run(ctypes.byref(calls()), ctypes.byref(work), count, times)
@@ -74,8 +96,8 @@ def by_c(loop: ctypes.CDLL, work: Work, count: int) -> list[int]:
     return list(times)
 
 
-def added(group: xep.Group, loop: ctypes.CDLL, tokens: int, hidden: int, turns: int, count: int, torch) -> tuple[float, float]:
-    """Microseconds of C, and what Python adds."""
+def added(group: xep.Group, loop: ctypes.CDLL, tokens: int, hidden: int, turns: int, count: int, torch) -> list[float]:
+    """Microseconds of C, and what Python and the bare calls add."""
     rng = np.random.default_rng(group.rank)
     with group.buffer(EXPERTS, TOPK, hidden, tokens) as buffer:
         x = rng.integers(0, 2**15, (tokens, hidden), dtype=np.uint16)
@@ -88,12 +110,13 @@ def added(group: xep.Group, loop: ctypes.CDLL, tokens: int, hidden: int, turns: 
         if torch is not None:
             arrays = [torch.from_numpy(x.view(np.int16)).view(torch.bfloat16), torch.from_numpy(idx),
                       torch.from_numpy(weights), torch.from_numpy(out.view(np.int16)).view(torch.bfloat16)]  # fmt: skip
-        c_times, python_times = [], []
+        times: list[list[int]] = [[], [], []]
         for turn in range(turns + 2):
-            for times, now in ((c_times, by_c(loop, work, count)), (python_times, by_python(buffer, *arrays, count))):
-                times.extend(now if turn >= 2 else ())
-    c = float(np.percentile(c_times, 10)) / 1000
-    return c, float(np.percentile(python_times, 10)) / 1000 - c
+            now = by_c(loop, work, count), by_python(buffer, *arrays, count), by_bare_calls(work, count)
+            for kept, new in zip(times, now):
+                kept.extend(new if turn >= 2 else ())
+    c, python, bare = (float(np.percentile(kept, 10)) / 1000 for kept in times)
+    return [c, python - c, bare - c]
 
 
 def main() -> int:
@@ -109,10 +132,11 @@ def main() -> int:
     with xep.Group() as group, tempfile.TemporaryDirectory() as folder:
         loop = compile_loop(folder)
         for tokens, turns, count in SIZES:
-            c, more = added(group, loop, tokens, options.hidden, turns, count, torch)
+            c, more, bare = added(group, loop, tokens, options.hidden, turns, count, torch)
             worst = max(worst, more)
             if group.rank == 0:
-                print(f"{tokens:5} tokens of {options.hidden}: C {c:9.1f} us, Python adds {more:6.1f} us", flush=True)
+                print(f"{tokens:5} tokens of {options.hidden}: C {c:9.1f} us, Python adds {more:6.1f} us, "
+                      f"bare calls {bare:6.1f} us", flush=True)  # fmt: skip
         all_worst = max(float(part) for part in group.allgather(f"{worst:20.3f}".encode()))
     return 1 if options.limit is not None and all_worst > options.limit else 0
 

@@ -59,9 +59,9 @@ WRONG = {
 @pytest.mark.parametrize("case", WRONG)
 def test_dispatch(buffer, good, case):
     name, value, error, text = WRONG[case]
-    good[name] = value
+    buffer.dispatch(**good).release()  # what was right the last time is not checked again
     with pytest.raises(error, match=text):
-        buffer.dispatch(**good)
+        buffer.dispatch(**{**good, name: value})
     assert buffer.info().free_slots == 2
 
 
@@ -97,6 +97,46 @@ def test_read_only_output(buffer, good):
         handle.combine(np.ones((T, H), np.float32), out=out)
 
 
+def read_only(array):
+    array.flags.writeable = False
+    return array
+
+
+WRONG_OUT = {
+    "double": (np.zeros((T, H)), TypeError, "out: expected FP32"),
+    "narrow": (np.zeros((T, H - 1), np.float32), ValueError, r"out: expected FP32 of shape \[6, 32\]"),
+    "by column": (np.zeros((H, T), np.float32).T, ValueError, "out: expected rows of adjacent elements"),
+    "read-only": (read_only(np.zeros((T, H), np.float32)), ValueError, "out: expected an array that may be written"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_OUT)
+def test_output_after_one_that_was_right(buffer, good, case):
+    wrong, error, text = WRONG_OUT[case]
+    with buffer.dispatch(**good) as handle:
+        handle.combine_input()[:] = handle.recv.x
+        right = [np.zeros((T, H), np.float32) for _ in range(2)]
+        for out in right:
+            assert handle.combine(out=out) is out and (out == 1).all()
+        with pytest.raises(error, match=text):
+            handle.combine(out=wrong)
+        assert (handle.combine() == 1).all()
+
+
+def test_same_form_other_arrays(buffer, good):
+    """Addresses are taken anew, shapes and strides when they differ."""
+    wide = np.arange(T * 2 * H, dtype=np.float32).reshape(T, 2 * H)
+    for x in (wide[:, :H], wide[:, H:], wide[:, :H].copy(), wide[:, H:].copy(), wide[1:, :H].copy(), wide[:0, :H], wide[:1, :H]):
+        index, weights = good["topk_idx"][: len(x)].copy(), np.full((len(x), K), x.sum(), np.float32)
+        with buffer.dispatch(x, index, weights) as handle:
+            assert (handle.tokens, handle.rows) == x.shape[:1] * 2
+            assert (handle.recv.x == x).all() and (handle.recv.topk_idx == 0).all() and (handle.recv.topk_weights == x.sum()).all()
+            handle.combine_input()[:] = x
+            assert (handle.combine() == x).all()
+            with pytest.raises(ValueError, match=rf"out: expected FP32 of shape \[{len(x)}, 32\]"):
+                handle.combine(out=np.zeros((len(x) + 1, H), np.float32))
+
+
 def test_unsupported_is_said(buffer, good):
     with pytest.raises(xep.UnsupportedError) as caught:
         buffer.dispatch(**good, quant=xep.Quant.E4M3)
@@ -105,10 +145,15 @@ def test_unsupported_is_said(buffer, good):
 
 def test_tensors_on_another_device(buffer, good):
     torch = pytest.importorskip("torch")
+    x, index, weights = (torch.from_numpy(array) for array in good.values())
+    buffer.dispatch(x, index, weights).release()
     with pytest.raises(TypeError, match="x: expected a dense array in host memory, got torch.strided on meta"):
-        buffer.dispatch(torch.ones((T, H), device="meta"), good["topk_idx"])
+        buffer.dispatch(x.to("meta"), index, weights)
     with pytest.raises(TypeError, match="x: expected .*in host memory, got torch.sparse_coo on cpu"):
-        buffer.dispatch(torch.ones((T, H)).to_sparse(), good["topk_idx"])
+        buffer.dispatch(x.to_sparse(), index, weights)
+    with pytest.raises(TypeError, match="topk_idx: expected a dense array in host memory, got torch.strided on meta"):
+        buffer.dispatch(x, index.to("meta"), weights)
+    buffer.dispatch(x, index, weights).release()
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,15 @@ def info(array: np.ndarray) -> tuple[int, tuple, tuple, Optional[Dtype]]:
     return _Address.from_address(id(array) + _DATA).value or 0, array.shape, array.strides, code
 
 
+def form(array: np.ndarray) -> tuple:
+    """All that info() depends on but the address: arrays of the same form need not be checked again."""
+    return type(array), array.dtype, array.shape, array.strides
+
+
+def address(array: np.ndarray) -> Optional[int]:
+    return _Address.from_address(id(array) + _DATA).value
+
+
 def native(dtype: Dtype) -> np.dtype:
     return NUMPY[dtype]
 

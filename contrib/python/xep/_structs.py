@@ -256,7 +256,7 @@ PROTOTYPES: dict[str, tuple[object, list]] = {
     "xep_dispatch": (c_int, [c_void_p, c_void_p, c_void_p, c_void_p]),
     "xep_handle_recv": (c_void_p, [c_void_p]),
     "xep_combine": (c_int, [c_void_p, c_void_p, c_void_p]),
-    "xep_handle_combine_input": (c_void_p, [c_void_p, POINTER(c_size_t)]),
+    "xep_handle_combine_input": (c_void_p, [c_void_p, c_void_p]),
     "xep_handle_release": (None, [c_void_p]),
     "xep_request_test": (c_int, [c_void_p]),
     "xep_request_wait": (c_int, [c_void_p]),

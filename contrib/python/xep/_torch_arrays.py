@@ -33,6 +33,16 @@ def info(tensor: torch.Tensor) -> tuple[int, tuple, tuple, Optional[Dtype]]:
     return tensor.data_ptr(), tensor.shape, tuple([s * size for s in tensor.stride()]), code
 
 
+def form(tensor: torch.Tensor) -> tuple:
+    """All that place() and info() depend on but the address: tensors of the same form need not be checked again."""
+    if not tensor.is_cpu or tensor.layout is not torch.strided:
+        return (object(),)  # the same as no other
+    return type(tensor), tensor.dtype, tensor.shape, tensor.stride()
+
+
+address = torch.Tensor.data_ptr
+
+
 def native(dtype: Dtype) -> torch.dtype:
     return _natives[dtype]
 

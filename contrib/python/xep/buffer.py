@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import weakref
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional
 
 from . import _structs
@@ -25,6 +26,7 @@ _SCALE = (Dtype.FP32, Dtype.INT32)
 _STATS = (Dtype.INT32,)
 _BY_COLUMN, _SEND_WEIGHTS = 1, 2
 _UNKNOWN = 2**64 - 1
+_xep_dispatch, _xep_handle_release = lib.xep_dispatch, lib.xep_handle_release
 
 
 class SlotMemory(ctypes.Array):
@@ -37,7 +39,7 @@ class SlotMemory(ctypes.Array):
     _type_ = ctypes.c_ubyte
     _length_ = 0
     handle: int
-    ended: list
+    ended: list  # of the buffer
 
     def __del__(self) -> None:
         if self.handle:
@@ -135,7 +137,9 @@ class Buffer:
         check(lib.xep_buffer_memory(self._buffer, base, size))
         self._base: int = base.value or 0
         self._bytes: int = size.value
-        self._memory_type: Any = type("SlotMemory", (SlotMemory,), {"_length_": size.value, "_type_": ctypes.c_ubyte, "handle": 0})
+        self._ended: list[int] = []  # handles whose last array is gone
+        kind = {"_length_": size.value, "_type_": ctypes.c_ubyte, "handle": 0, "ended": self._ended}
+        self._memory_type: Any = type("SlotMemory", (SlotMemory,), kind)
 
     def _prepare(self) -> None:
         """What operations use again and again: a call fills structs that exist, and passes addresses that are known."""
@@ -144,10 +148,14 @@ class Buffer:
         self._dispatch_args_address = ctypes.addressof(self._dispatch_struct)
         self._combine_args_address = ctypes.addressof(self._combine_struct)
         self._dispatch_zero, self._combine_zero = bytes(self._dispatch_struct), bytes(self._combine_struct)
-        self._outputs = (ctypes.c_uint64 * 3)()  # handle, request, received rows
+        # What the structs were last filled for, when that was arrays alone: of the same form again, only addresses are new.
+        self._dispatch_form: Optional[tuple] = None
+        self._combine_form: Optional[tuple] = None
+        self._dispatch_shape: tuple = ()  # what Handle wants to know of the dispatch
+        self._outputs = (ctypes.c_uint64 * 4)()  # handle, request, received rows, stride
         address = ctypes.addressof(self._outputs)
         self._handle_pointer, self._request_pointer, self._rows_pointer = address, address + 8, address + 16
-        self._ended: list[int] = []  # handles whose last array is gone
+        self._stride_pointer = address + 24
         self._memories: dict[int, tuple[weakref.ref, weakref.ref]] = {}  # of each handle: its memory, its Handle
         self._pending: set[Request] = set()
         self._whole: Callable[[], Optional[SlotMemory]] = lambda: None
@@ -175,12 +183,11 @@ class Buffer:
         while self._ended:
             handle = self._ended.pop()
             self._memories.pop(handle, None)
-            lib.xep_handle_release(handle)
+            _xep_handle_release(handle)
 
     def _hold(self, address: int) -> SlotMemory:
         memory = self._memory_type.from_address(self._base)
         memory.handle = address
-        memory.ended = self._ended
         return memory
 
     def slots_held(self) -> int:
@@ -245,11 +252,26 @@ class Buffer:
         return self._dispatch(True, x, topk_idx, topk_weights, options)[1]
 
     def _dispatch(self, begin_only: bool, x: Any, topk_idx: Any, topk_weights: Any, options: dict[str, Any]) -> tuple[Any, Any]:
-        buffer = self._pointer()
-        self._begin()
+        buffer = self._buffer or self._pointer()
+        if self._ended or self._pending:
+            self._begin()
+        adapter = adapter_of("x", x)
+        form = None
+        if type(x) is type(topk_idx) is type(topk_weights) and not options:
+            form = adapter.form(x), adapter.form(topk_idx), adapter.form(topk_weights)
+        if form is not None and form == self._dispatch_form:
+            args, address_of = self._dispatch_struct, adapter.address
+            args.x, args.topk_idx, args.topk_weights = address_of(x), address_of(topk_idx), address_of(topk_weights)
+        else:
+            self._dispatch_form = None
+            self._dispatch_shape = self._fill(adapter, x, topk_idx, topk_weights, dict(options))
+            self._dispatch_form = form if self._dispatch_struct.tokens else None
+        return self._send(buffer, begin_only, (x, topk_idx, topk_weights, options))
+
+    def _fill(self, adapter: ModuleType, x: Any, topk_idx: Any, topk_weights: Any, options: dict[str, Any]) -> tuple:
+        """The struct of a dispatch, from arguments that are checked here; what Handle wants to know of them."""
         args = self._dispatch_struct
         ctypes.memmove(self._dispatch_args_address, self._dispatch_zero, len(self._dispatch_zero))
-        adapter = adapter_of("x", x)
         dtype, cached = (options.pop("dtype", None), options.pop("cached", None)) if options else (None, None)
         code = need_dtype("dtype", dtype) if dtype is not None else None
         args.x, args.x_stride, code, shape = matrix("x", x, None, None, _ANY, code)
@@ -258,8 +280,7 @@ class Buffer:
         topk = self._put_routing(args, tokens, topk_idx, topk_weights, cached)
         if options:
             self._put_options(args, tokens, **options)
-        return self._send(buffer, begin_only, (tokens, topk, hidden, adapter, adapter.native_of(x)),
-                          (x, topk_idx, topk_weights, cached, options))  # fmt: skip
+        return tokens, topk, hidden, adapter, adapter.native_of(x)
 
     def _put_options(
         self,
@@ -314,21 +335,21 @@ class Buffer:
         args.scales, args.scales_token_stride, args.scales_stride = address or self._handle_pointer, row, column
         args.scales_dtype, args.nscales = code, count
 
-    def _send(self, buffer: int, begin_only: bool, shape: tuple, arrays: tuple) -> tuple[Any, Any]:
+    def _send(self, buffer: int, begin_only: bool, arrays: tuple) -> tuple[Any, Any]:
         outputs = self._outputs
         outputs[2] = _UNKNOWN
         self._dispatch_struct.recv_rows_p = self._rows_pointer
         if begin_only:
             rows = ctypes.c_uint64(_UNKNOWN)
             self._dispatch_struct.recv_rows_p = ctypes.addressof(rows)
-        status = lib.xep_dispatch(
-            buffer, self._dispatch_args_address, self._handle_pointer, self._request_pointer if begin_only else None
-        )
+        request = self._request_pointer if begin_only else None
+        status = _xep_dispatch(buffer, self._dispatch_args_address, self._handle_pointer, request)
         if status < 0:
             raise self._explain(error_of(status, last_error()), outputs[2])
-        memory = self._hold(outputs[0])
-        handle = Handle(self, memory, *shape)
-        self._memories[outputs[0]] = (weakref.ref(memory), weakref.ref(handle))
+        address = outputs[0]
+        memory = self._hold(address)
+        handle = Handle(self, memory, *self._dispatch_shape)
+        self._memories[address] = (weakref.ref(memory), weakref.ref(handle))
         if not begin_only:
             return handle, None
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import weakref
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Optional, Sequence, Union
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
 _COMBINED = (Dtype.BF16, Dtype.FP16, Dtype.FP32)
 _FP32 = (Dtype.FP32,)
 _LOGFMT = 1
+_xep_handle_recv, _xep_combine, _xep_handle_combine_input = lib.xep_handle_recv, lib.xep_combine, lib.xep_handle_combine_input
 
 Combined = Union[Any, tuple]
 
@@ -31,6 +31,10 @@ class Handle:
     """A dispatch. Its slot is in use until release(), or the end of the ``with`` block, and until no array of its
     rows is alive any more, whichever is later: an array never loses its memory.
     """
+
+    __slots__ = (
+        "_buffer", "_memory", "tokens", "topk", "hidden", "nranks", "_adapter", "_native", "_received", "_struct", "__weakref__",
+    )  # fmt: skip
 
     def __init__(
         self, buffer: "Buffer", memory: "SlotMemory", tokens: int, topk: int, hidden: int, adapter: ModuleType, native: Any
@@ -73,7 +77,8 @@ class Handle:
         return self._counted().rows
 
     def _receive(self, adapter: ModuleType) -> Received:
-        self._alive()
+        if self._memory is None:
+            self._alive()
         known = self._received.get(adapter)
         found = known() if known is not None else None
         if found is None:
@@ -87,7 +92,8 @@ class Handle:
         """What was received, once it is counted."""
         struct = self._struct
         if struct is None:
-            address = lib.xep_handle_recv(self._alive().handle)
+            memory = self._memory or self._alive()
+            address = _xep_handle_recv(memory.handle)
             if not address:
                 raise error_of(Status.ERR_INVALID, last_error())
             struct = self._struct = _structs.Recv.from_address(address)
@@ -100,7 +106,7 @@ class Handle:
 
     def _place(self, address: int) -> tuple["SlotMemory", int]:
         """Memory that keeps the slot, and where in it the address is."""
-        return self._alive(), address - self._buffer._base
+        return self._memory or self._alive(), address - self._buffer._base
 
     # ---- combine ----
 
@@ -109,17 +115,17 @@ class Handle:
 
         Waits until peers have read what an earlier combine left there. Ask again before writing again.
         """
-        dtype = self._buffer.combine_dtype if dtype is None else need_dtype("dtype", dtype)
-        stride = ctypes.c_size_t()
-        address = lib.xep_handle_combine_input(self._alive().handle, stride)
+        buffer, adapter = self._buffer, self._adapter
+        dtype = buffer.combine_dtype if dtype is None else need_dtype("dtype", dtype)
+        memory = self._memory or self._alive()
+        address = _xep_handle_combine_input(memory.handle, buffer._stride_pointer)
         if not address:
             raise error_of(Status.ERR_INVALID, last_error())
-        memory, offset = self._place(address)
-        struct = self._counted()
-        shape, strides = shape_of(struct, self.hidden, stride.value, SIZES[dtype])
+        struct = self._struct or self._counted()
+        shape, strides = shape_of(struct, self.hidden, buffer._outputs[3], SIZES[dtype])
         if len(shape) == 2:
             shape = (struct.rows, self.hidden)
-        return self._adapter.view(memory, offset, shape, strides, self._adapter.native(dtype))
+        return adapter.view(memory, address - buffer._base, shape, strides, adapter.native(dtype))
 
     def combine(self, x: Any = None, *, out: Any = None, **options: Any) -> Combined:
         """Brings rows back to their tokens and sums them: [T, H], or ([T, H], [T, K]) with topk_weights. Collective, blocking.
@@ -142,10 +148,32 @@ class Handle:
 
     def _combine(self, begin_only: bool, x: Any, out: Any, options: dict[str, Any]) -> tuple[Any, Any]:
         buffer = self._buffer
-        memory = self._alive()
-        buffer._begin()
+        memory = self._memory or self._alive()
+        if buffer._ended or buffer._pending:
+            buffer._begin()
+        form = out_weights = None
+        if x is None and not options:
+            if out is None:
+                out = self._adapter.empty((self.tokens, self.hidden), self._adapter.native(buffer.combine_dtype))
+            adapter = adapter_of("out", out)
+            form = adapter.form(out), adapter.writable(out), self.tokens, self.hidden
+        if form is not None and form == buffer._combine_form:
+            buffer._combine_struct.out = adapter.address(out)
+        else:
+            buffer._combine_form = None
+            out, out_weights = self._fill(buffer, x, out, dict(options))
+            buffer._combine_form = form
+        result = out if out_weights is None else (out, out_weights)
+        request = buffer._request_pointer if begin_only else None
+        status = _xep_combine(memory.handle, buffer._combine_args_address, request)
+        if status < 0:
+            raise error_of(status, last_error())
+        return result, buffer._in_flight(result, (self, x, result, options), _nothing) if begin_only else None
+
+    def _fill(self, buffer: "Buffer", x: Any, out: Any, options: dict[str, Any]) -> Combined:
+        """The struct of a combine, from arguments that are checked here; out and out_weights."""
         args = buffer._combine_args()
-        dtype = options.pop("dtype", None) if options else None
+        dtype = options.pop("dtype", None)
         code = need_dtype("dtype", dtype) if dtype is not None else None
         adapter = self._adapter
         if x is not None:
@@ -157,13 +185,7 @@ class Handle:
         if out is None:
             out = adapter.empty((self.tokens, width), adapter.native(code) if x is None else adapter.native_of(x))
         args.out, args.out_stride = self._own("out", out, width, code)
-        out_weights = self._put_options(args, adapter, width, code, **options) if options else None
-        result = out if out_weights is None else (out, out_weights)
-        request = buffer._request_pointer if begin_only else None
-        status = lib.xep_combine(memory.handle, buffer._combine_args_address, request)
-        if status < 0:
-            raise error_of(status, last_error())
-        return result, buffer._in_flight(result, (self, x, result, options), _nothing) if begin_only else None
+        return out, self._put_options(args, adapter, width, code, **options) if options else None
 
     def _put_options(
         self,
@@ -237,14 +259,16 @@ class Handle:
     def release(self) -> None:
         """Gives the slot back, at the latest when the last array of its rows is gone. Local; again: a no-op."""
         self._forget()
-        self._buffer._drain()
+        if self._buffer._ended:
+            self._buffer._drain()
 
     def _forget(self, _error: Optional[XepError] = None) -> None:
-        for reference in self._received.values():
-            received = reference()
-            if received is not None:
-                received._forget()
-        self._received.clear()
+        if self._received:
+            for reference in self._received.values():
+                received = reference()
+                if received is not None:
+                    received._forget()
+            self._received.clear()
         self._struct = None
         self._memory = None
 

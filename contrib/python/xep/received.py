@@ -33,6 +33,8 @@ class Received:
     for as long as it lives. The counts are copies.
     """
 
+    __slots__ = ("_handle", "_recv", "_adapter", "_native", "_cache", "__weakref__")
+
     def __init__(self, handle: "Handle", recv: _structs.Recv, adapter: ModuleType, native: Any) -> None:
         self._handle = handle
         self._recv = recv
@@ -147,8 +149,9 @@ class Received:
         return found
 
     def _view(self, address: int, shape: tuple, strides: tuple, native: Any) -> Any:
-        memory, offset = self._handle._place(address)
-        return self._adapter.view(memory, offset, shape, strides, native)
+        handle = self._handle
+        memory = handle._memory or handle._alive()
+        return self._adapter.view(memory, address - handle._buffer._base, shape, strides, native)
 
     # ---- counts ----
 
