@@ -131,10 +131,19 @@ def test_same_form_other_arrays(buffer, good):
         with buffer.dispatch(x, index, weights) as handle:
             assert (handle.tokens, handle.rows) == x.shape[:1] * 2
             assert (handle.recv.x == x).all() and (handle.recv.topk_idx == 0).all() and (handle.recv.topk_weights == x.sum()).all()
+            with pytest.raises(ValueError, match=rf"out: expected FP32 of shape \[{len(x)}, 32\]"):
+                handle.combine(out=np.zeros((len(x) + 1, H), np.float32))  # for T - 1 tokens the form of the last output
             handle.combine_input()[:] = x
             assert (handle.combine() == x).all()
-            with pytest.raises(ValueError, match=rf"out: expected FP32 of shape \[{len(x)}, 32\]"):
-                handle.combine(out=np.zeros((len(x) + 1, H), np.float32))
+
+
+def test_no_tokens_but_weights(buffer, good):
+    """Tensors without elements have no address, but weights are sent."""
+    torch = pytest.importorskip("torch")
+    x, index, weights = (torch.from_numpy(array[:0].copy()) for array in good.values())
+    for _ in range(2):
+        with buffer.dispatch(x, index, weights) as handle:
+            assert buffer._dispatch_struct.topk_weights and handle.recv.topk_weights.shape == (0, K)
 
 
 def test_unsupported_is_said(buffer, good):
