@@ -72,9 +72,11 @@ static xep_status_t read_config(ucp_config_t **config_p)
     /* A heap is shared memory where that exists. The rest of UCX's own list ends in malloc, whose memory may
        have been used before: a heap must be zero, and clearing it here would be its first touch. */
     set_default(*config_p, XEP_UCP_ALLOC_PRIO, "md:sysv,md:posix,mmap");
-    /* No rendezvous is ever made, but its second lane would be a second socket to each rank; and when a rank died
-       before that one was connected, libucp 1.13 aborted the others (pending wireup, ucp_request.c). */
-    set_default(*config_p, "MAX_RNDV_LANES", "1");
+    /* No rendezvous is ever made, but lanes for it would be sockets to each rank, which are connected when something else
+       happens to: a second one beside TCP, and one beside shared memory without CMA. When a rank left or died before that
+       one was connected, libucp 1.13 gave up, or aborted, the others (pending wireup, ucp_request.c). From 1.16 on puts
+       need one of them. */
+    set_default(*config_p, "MAX_RNDV_LANES", xep_ucp_version_number() >= XEP_UCP_SECOND_PROTOCOLS ? "1" : "0");
     set_tcp_defaults(*config_p);
     return XEP_OK;
 }
