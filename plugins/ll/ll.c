@@ -4,7 +4,6 @@
 #include "ll.h"
 
 #include <carve.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -102,7 +101,7 @@ static void prefault_slot(const ll_t *mode, char *heap, int own, uint32_t slot, 
     prefault_rows(mode, heap, slot, at->idx, sizeof(int64_t), begin, end);
     prefault_rows(mode, heap, slot, at->weights, sizeof(float), begin, end);
     prefault_rows(mode, heap, slot, at->scales, at->scale_words * 4, begin, end);
-    prefault_rows(mode, heap, slot, at->x, ll_row_stride((size_t)mode->shape->hidden * mode->shape->elem_bytes), begin, end);
+    prefault_rows(mode, heap, slot, at->x, xep_row_stride((size_t)mode->shape->hidden * mode->shape->elem_bytes), begin, end);
 }
 
 /*
@@ -233,21 +232,11 @@ static xep_status_t ll_input(void *opaque, uint32_t slot, void **base_p, size_t 
     return XEP_OK;
 }
 
-/* "epoch 7 waits for rows: rank 1 at 5 of 7, rank 3 at 5 of 7" */
 static void ll_explain(void *opaque, const xep_op_t *op, char *text, size_t bytes)
 {
     const ll_t *mode = opaque;
     const ll_step_t *step = ll_step(op);
-    const char *before = ":";
-    uint64_t value;
-    int used = snprintf(text, bytes, "epoch %llu waits for %s", (unsigned long long)op->epoch, step->run != NULL ? step->name : "nothing");
-    for (uint32_t r = 0; step->word != NULL && r < mode->shape->nranks && used >= 0 && (size_t)used < bytes; r++) {
-        uint64_t seen = atomic_load_explicit(step->word(mode, op, r, &value), memory_order_relaxed);
-        if (seen >= value) continue;
-        used += snprintf(text + used, bytes - (size_t)used, "%s rank %u at %llu of %llu", before, r, (unsigned long long)seen,
-                         (unsigned long long)value);
-        before = ",";
-    }
+    xep_words_explain(step->word, mode, op, mode->shape->nranks, step->run != NULL ? step->name : "nothing", text, bytes);
 }
 
 __attribute__((visibility("default"))) extern const xep_plugin_t xep_plugin;

@@ -60,7 +60,9 @@
 #include <cast.h>
 #include <copy.h>
 #include <logfmt.h>
+#include <rows.h>
 #include <weigh.h>
+#include <words.h>
 #include <xep/plugin.h>
 
 /* ---- in the heap ------------------------------------------------------------ */
@@ -227,8 +229,7 @@ typedef struct ll_state {
 typedef struct ll_step {
     const char *name; /* what is waited for, in the plural */
     xep_status_t (*run)(ll_t *mode, xep_op_t *op);
-    /** The word of rank the step waits for, and the value it must reach; NULL: not for words. */
-    const _Atomic uint64_t *(*word)(const ll_t *mode, const xep_op_t *op, uint32_t rank, uint64_t *value_p);
+    xep_word_fn word; /* what the step waits for from each rank; NULL: not for words */
     int sends; /* of the send phase: taken before dispatch or combine returns, as far as nothing is to be waited for */
 } ll_step_t;
 
@@ -243,19 +244,6 @@ static inline ll_state_t *ll_state(const xep_op_t *op)
 static inline const ll_step_t *ll_step(const xep_op_t *op)
 {
     return &(op->kind == XEP_OP_DISPATCH ? ll_dispatch_steps : ll_combine_steps)[ll_state(op)->step];
-}
-
-static inline size_t ll_elem_bytes(xep_dtype_t dtype)
-{
-    static const uint8_t bytes[] = {[XEP_BF16] = 2, [XEP_FP16] = 2,  [XEP_FP32] = 4,  [XEP_E4M3] = 1, [XEP_E5M2] = 1,
-                                    [XEP_U8] = 1,   [XEP_INT32] = 4, [XEP_INT64] = 8, [XEP_FP64] = 8};
-    return (unsigned)dtype < sizeof bytes ? bytes[dtype] : 0;
-}
-
-/** Bytes between rows of this many bytes. */
-static inline size_t ll_row_stride(size_t bytes)
-{
-    return (bytes + 63) & ~(size_t)63;
 }
 
 /** Own memory at an offset. */

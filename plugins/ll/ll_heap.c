@@ -45,7 +45,7 @@ static void lay_slot(const xep_shape_t *shape, ll_layout_t *layout, xep_carve_t 
     layout->weights = xep_carve_offset(slot, rows, sizeof(float));
     layout->scales = xep_carve_offset(slot, rows, layout->scale_words * 4);
     xep_carve_page(slot);
-    layout->x = xep_carve_offset(slot, rows, ll_row_stride((size_t)shape->hidden * shape->elem_bytes));
+    layout->x = xep_carve_offset(slot, rows, xep_row_stride((size_t)shape->hidden * shape->elem_bytes));
     xep_carve_page(slot);
     layout->input = xep_carve_offset(slot, rows, layout->combine_stride);
     xep_carve_page(slot);
@@ -79,8 +79,8 @@ xep_status_t ll_layout_make(const xep_shape_t *shape, ll_layout_t *layout)
 
     if (shape->tokens > INT32_MAX || shape->experts > INT32_MAX) return XEP_ERR_INVALID;
     if (!measure_rows(shape, layout)) return XEP_ERR_NO_MEMORY;
-    layout->combine_stride = ll_row_stride((size_t)shape->hidden * shape->combine_elem_bytes);
-    layout->return_stride = ll_row_stride(return_room(shape));
+    layout->combine_stride = xep_row_stride((size_t)shape->hidden * shape->combine_elem_bytes);
+    layout->return_stride = xep_row_stride(return_room(shape));
     lay_parcel(shape, measure_records(shape, layout), &parcel);
     layout->parcel_bytes = parcel.end;
     layout->table_bytes = (layout->local_experts * sizeof(uint32_t) + 63) & ~(uint64_t)63;
@@ -117,7 +117,7 @@ void ll_parcel_make(const xep_shape_t *shape, const ll_notice_t *notice, ll_parc
     parcel->weights = xep_carve_offset(&carve, notice->sends_weights ? selections : 0, sizeof(float));
     parcel->rows = carve.end;
     if (notice->quant == XEP_QUANT_NONE) {
-        parcel->row_bytes = notice->hidden * ll_elem_bytes((xep_dtype_t)notice->dtype);
+        parcel->row_bytes = notice->hidden * xep_elem_bytes((xep_dtype_t)notice->dtype);
         parcel->scale_words = notice->nscales;
     } else {
         parcel->row_bytes = notice->hidden;

@@ -7,7 +7,7 @@
 
 static size_t row_bytes(const xep_combine_args_t *args)
 {
-    return args->hidden * ll_elem_bytes(args->dtype);
+    return args->hidden * xep_elem_bytes(args->dtype);
 }
 
 xep_status_t ll_check_combine(ll_t *mode, xep_op_t *op)

@@ -12,7 +12,7 @@ enum { LINE = 64, FETCHED_BYTES = 4096 /* of a source's indices: for more of the
 static int is_notice_sane(const ll_t *mode, const xep_op_t *op, const ll_notice_t *n)
 {
     const xep_shape_t *shape = mode->shape;
-    uint64_t elem = ll_elem_bytes((xep_dtype_t)n->dtype), room = (uint64_t)shape->hidden * shape->elem_bytes;
+    uint64_t elem = xep_elem_bytes((xep_dtype_t)n->dtype), room = (uint64_t)shape->hidden * shape->elem_bytes;
     int casts = n->quant != XEP_QUANT_NONE;
     return atomic_load_explicit(&n->epoch, memory_order_relaxed) == op->epoch && n->tokens <= shape->tokens && n->topk >= 1 &&
            n->topk <= shape->topk && n->slot < shape->slots && n->alignment >= 1 && n->hidden >= 1 && elem != 0 &&
@@ -207,7 +207,7 @@ static void fill_recv(ll_t *mode, const xep_op_t *op, uint64_t rows)
         .rows = rows,
         .capacity = capacity,
         .x = own + at->x,
-        .x_stride = ll_row_stride(place->row_bytes),
+        .x_stride = xep_row_stride(place->row_bytes),
         .dtype = args->quant == XEP_QUANT_NONE ? args->dtype : XEP_E4M3,
         .hidden = args->hidden,
         .topk = 1,

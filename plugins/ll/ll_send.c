@@ -176,7 +176,7 @@ static void pack_plain(const pack_t *pack, uint64_t token, char *record)
 
 static void cast_packed(const pack_t *pack, const char *x, const char *next, char *record)
 {
-    const size_t piece = PIECE_GROUPS * XEP_CAST_GROUP, elem = ll_elem_bytes(pack->op->dispatch->dtype);
+    const size_t piece = PIECE_GROUPS * XEP_CAST_GROUP, elem = xep_elem_bytes(pack->op->dispatch->dtype);
     const size_t hidden = pack->op->dispatch->hidden;
     uint32_t *packed = (uint32_t *)(void *)(record + pack->at->scales);
     for (size_t i = 0; i < hidden; i += piece, packed += PIECE_GROUPS / 4) {

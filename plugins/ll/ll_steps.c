@@ -17,35 +17,31 @@ xep_status_t ll_flush(ll_t *mode, xep_op_t *op)
 xep_status_t ll_wait(ll_t *mode, xep_op_t *op)
 {
     ll_state_t *state = ll_state(op);
-    const ll_step_t *step = ll_step(op);
-    uint64_t value;
-    for (; state->arrived < mode->shape->nranks; state->arrived++) {
-        const _Atomic uint64_t *word = step->word(mode, op, state->arrived, &value);
-        if (atomic_load_explicit(word, memory_order_acquire) < value) {
-            /* what the wire holds back may be what the others wait for */
-            xep_status_t status = ll_flush(mode, op);
-            return status < 0 ? status : XEP_INPROGRESS;
-        }
-    }
-    return XEP_OK;
+    if (xep_words_arrived(ll_step(op)->word, mode, op, mode->shape->nranks, &state->arrived)) return XEP_OK;
+    /* what the wire holds back may be what the others wait for */
+    xep_status_t status = ll_flush(mode, op);
+    return status < 0 ? status : XEP_INPROGRESS;
 }
 
-static const _Atomic uint64_t *notice_word(const ll_t *mode, const xep_op_t *op, uint32_t rank, uint64_t *value_p)
+static const _Atomic uint64_t *notice_word(const void *opaque, const xep_op_t *op, uint32_t rank, uint64_t *value_p)
 {
+    const ll_t *mode = opaque;
     const ll_notice_t *notice = ll_own(mode, ll_notice_offset(mode, op->turn, rank));
     *value_p = op->epoch;
     return &notice->epoch;
 }
 
-static const _Atomic uint64_t *read_word(const ll_t *mode, const xep_op_t *op, uint32_t rank, uint64_t *value_p)
+static const _Atomic uint64_t *read_word(const void *opaque, const xep_op_t *op, uint32_t rank, uint64_t *value_p)
 {
+    const ll_t *mode = opaque;
     const ll_mail_t *mail = ll_own(mode, ll_mail_offset(mode, op->slot, rank));
     *value_p = mode->slots[op->slot].combined;
     return &mail->read;
 }
 
-static const _Atomic uint64_t *ready_word(const ll_t *mode, const xep_op_t *op, uint32_t rank, uint64_t *value_p)
+static const _Atomic uint64_t *ready_word(const void *opaque, const xep_op_t *op, uint32_t rank, uint64_t *value_p)
 {
+    const ll_t *mode = opaque;
     const ll_mail_t *mail = ll_own(mode, ll_mail_offset(mode, mode->slots[op->slot].from[rank].slot, rank));
     *value_p = op->epoch;
     return &mail->ready;

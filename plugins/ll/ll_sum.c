@@ -143,7 +143,7 @@ xep_status_t ll_sum(ll_t *mode, xep_op_t *op)
 {
     ll_state_t *state = ll_state(op);
     const xep_combine_args_t *args = op->combine;
-    uint64_t bytes = mode->slots[op->slot].tokens * args->hidden * ll_elem_bytes(args->dtype);
+    uint64_t bytes = mode->slots[op->slot].tokens * args->hidden * xep_elem_bytes(args->dtype);
     xep_status_t status = compare_offers(mode, op);
     if (status == XEP_ERR_PROTOCOL) return status;
     state->verdict = status;

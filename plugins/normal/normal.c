@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /* The plugin: its memory, its progress, its name. */
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -175,22 +174,11 @@ static xep_status_t normal_input(void *opaque, uint32_t slot, void **base_p, siz
     return XEP_OK;
 }
 
-/* "epoch 7 waits for counts: rank 1 at 5 of 7, rank 3 at 5 of 7" */
 static void normal_explain(void *opaque, const xep_op_t *op, char *text, size_t bytes)
 {
     const normal_t *mode = opaque;
     const normal_step_t *step = normal_step(op);
-    uint64_t value;
-    int used = snprintf(text, bytes, "epoch %llu waits for %s", (unsigned long long)op->epoch,
-                        step->name ? step->name : "nothing");
-    const char *before = ":";
-    for (uint32_t r = 0; step->word && r < mode->shape->nranks && used >= 0 && (size_t)used < bytes; r++) {
-        uint64_t seen = atomic_load_explicit(step->word(mode, op, r, &value), memory_order_relaxed);
-        if (seen >= value) continue;
-        used += snprintf(text + used, bytes - (size_t)used, "%s rank %u at %llu of %llu", before, r,
-                         (unsigned long long)seen, (unsigned long long)value);
-        before = ",";
-    }
+    xep_words_explain(step->word, mode, op, mode->shape->nranks, step->name ? step->name : "nothing", text, bytes);
 }
 
 __attribute__((visibility("default"))) extern const xep_plugin_t xep_plugin;

@@ -59,6 +59,8 @@
 
 #include <copy.h>
 #include <reduce.h>
+#include <rows.h>
+#include <words.h>
 #include <xep/plugin.h>
 
 /* ---- in the heap ------------------------------------------------------------ */
@@ -238,8 +240,7 @@ typedef struct normal_state {
 typedef struct normal_step {
     const char *name; /* what is waited for, in the plural */
     xep_status_t (*run)(normal_t *mode, xep_op_t *op);
-    /** The word of rank the step waits for, and the value it must reach; NULL: not for words. */
-    const _Atomic uint64_t *(*word)(const normal_t *mode, const xep_op_t *op, uint32_t rank, uint64_t *value_p);
+    xep_word_fn word; /* what the step waits for from each rank; NULL: not for words */
 } normal_step_t;
 
 /** Ends with a step whose run is NULL. */
@@ -272,21 +273,6 @@ normal_mail_t *normal_mail(const normal_t *mode, uint32_t index, uint32_t rank);
 
 /** Offset of the record of rank in the ring. */
 uint64_t normal_record_offset(const normal_t *mode, uint64_t turn, uint32_t rank);
-
-/** Bytes between rows of this many bytes. */
-static inline size_t normal_row_stride(size_t bytes)
-{
-    return (bytes + 63) & ~(size_t)63;
-}
-
-static inline size_t normal_elem_bytes(xep_dtype_t dtype)
-{
-    static const uint8_t bytes[] = {
-        [XEP_BF16] = 2, [XEP_FP16] = 2, [XEP_FP32] = 4, [XEP_E4M3] = 1, [XEP_E5M2] = 1,
-        [XEP_U8] = 1, [XEP_INT32] = 4, [XEP_INT64] = 8, [XEP_FP64] = 8,
-    };
-    return bytes[dtype];
-}
 
 /** Rows that go to one rank and come back: where those of owner begin in the returned area of reader. */
 uint64_t normal_returned_begin(const normal_t *mode, const normal_routing_t *routing, uint32_t reader, uint32_t owner);

@@ -7,7 +7,7 @@
 
 static size_t row_bytes(const xep_combine_args_t *args)
 {
-    return args->hidden * normal_elem_bytes(args->dtype);
+    return args->hidden * xep_elem_bytes(args->dtype);
 }
 
 static const char *own_input(const normal_t *mode, const xep_op_t *op, uint64_t area)
@@ -242,14 +242,16 @@ static void tokens_sum(void *arg, uint32_t thread, uint32_t nthreads)
 
 /* ---- steps ---- */
 
-static const _Atomic uint64_t *read_word(const normal_t *mode, const xep_op_t *op, uint32_t rank, uint64_t *value_p)
+static const _Atomic uint64_t *read_word(const void *opaque, const xep_op_t *op, uint32_t rank, uint64_t *value_p)
 {
+    const normal_t *mode = opaque;
     *value_p = mode->slots[op->slot].combined;
     return &normal_mail(mode, op->slot, rank)->read;
 }
 
-static const _Atomic uint64_t *ready_word(const normal_t *mode, const xep_op_t *op, uint32_t rank, uint64_t *value_p)
+static const _Atomic uint64_t *ready_word(const void *opaque, const xep_op_t *op, uint32_t rank, uint64_t *value_p)
 {
+    const normal_t *mode = opaque;
     *value_p = op->epoch;
     return &normal_mail(mode, mode->slots[op->slot].from[rank].slot, rank)->ready;
 }

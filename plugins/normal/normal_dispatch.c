@@ -27,7 +27,7 @@ static size_t idx_bytes(const xep_dispatch_args_t *args)
 
 static size_t row_bytes(const xep_dispatch_args_t *args)
 {
-    return args->hidden * normal_elem_bytes(args->dtype);
+    return args->hidden * xep_elem_bytes(args->dtype);
 }
 
 /* ---- step 4: rows and metadata ---- */
@@ -112,7 +112,7 @@ static void targets_set(normal_t *mode, const xep_op_t *op)
     normal_slot_t *slot = &mode->slots[op->slot];
     const normal_routing_t *routing = slot->routing;
     size_t idx = routing->topk * idx_bytes(args), weights = routing->topk, scales = (size_t)args->nscales * 4;
-    size_t stride = normal_row_stride(row_bytes(args));
+    size_t stride = xep_row_stride(row_bytes(args));
 
     for (uint32_t r = 0; r < mode->shape->nranks; r++) {
         char *there = mode->base[r] ? mode->base[r] + normal_area(mode, slot->from[r].slot, 0) : NULL;
@@ -142,7 +142,7 @@ static void slice_move(normal_t *mode, xep_op_t *op)
         .targets = slot->targets,
         .copy = xep_copy_select(mode->env->simd, streaming),
         .bytes = bytes,
-        .stride = normal_row_stride(bytes),
+        .stride = xep_row_stride(bytes),
         .weights_stride = op->dispatch->topk_weights_stride,
         .begin = state->moved,
         .end = state->moved + (mode->all_mapped || left < SLICE ? left : SLICE),
@@ -157,7 +157,7 @@ static void rows_part(const normal_t *mode, const xep_op_t *op, uint32_t rank, n
 {
     const normal_slot_t *slot = &mode->slots[op->slot];
     const normal_routing_t *routing = slot->routing;
-    size_t bytes = row_bytes(op->dispatch), stride = normal_row_stride(bytes);
+    size_t bytes = row_bytes(op->dispatch), stride = xep_row_stride(bytes);
     *part = (normal_part_t){
         .src = op->dispatch->x,
         .src_stride = op->dispatch->x_stride,
@@ -245,7 +245,7 @@ static void recv_set(normal_t *mode, const xep_op_t *op)
         .rows = rows,
         .capacity = args->capacity ? args->capacity : rows,
         .x = here + at->x,
-        .x_stride = normal_row_stride(row_bytes(args)),
+        .x_stride = xep_row_stride(row_bytes(args)),
         .dtype = args->dtype,
         .hidden = args->hidden,
         .topk = args->topk,
@@ -276,14 +276,16 @@ static void tail_set(const xep_op_t *op)
 
 /* ---- steps ---- */
 
-static const _Atomic uint64_t *counts_word(const normal_t *mode, const xep_op_t *op, uint32_t rank, uint64_t *value_p)
+static const _Atomic uint64_t *counts_word(const void *opaque, const xep_op_t *op, uint32_t rank, uint64_t *value_p)
 {
+    const normal_t *mode = opaque;
     *value_p = op->epoch;
     return &normal_mail(mode, (uint32_t)(op->turn % mode->shape->slots), rank)->counts;
 }
 
-static const _Atomic uint64_t *done_word(const normal_t *mode, const xep_op_t *op, uint32_t rank, uint64_t *value_p)
+static const _Atomic uint64_t *done_word(const void *opaque, const xep_op_t *op, uint32_t rank, uint64_t *value_p)
 {
+    const normal_t *mode = opaque;
     *value_p = op->epoch;
     return &normal_mail(mode, op->slot, rank)->done;
 }

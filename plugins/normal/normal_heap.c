@@ -17,7 +17,7 @@ static void lay_slot(const xep_shape_t *shape, normal_layout_t *layout, xep_carv
     layout->idx = xep_carve_offset(slot, rows, shape->topk * sizeof(int64_t));
     layout->weights = xep_carve_offset(slot, rows, shape->topk * sizeof(float));
     layout->scales = xep_carve_offset(slot, rows, shape->scales * (uint64_t)4);
-    layout->x = xep_carve_offset(slot, rows, normal_row_stride((size_t)shape->hidden * shape->elem_bytes));
+    layout->x = xep_carve_offset(slot, rows, xep_row_stride((size_t)shape->hidden * shape->elem_bytes));
     layout->input_weights = xep_carve_offset(slot, rows, shape->topk * sizeof(float));
     layout->input = xep_carve_offset(slot, rows, layout->combine_stride);
     layout->returned_weights = xep_carve_offset(slot, returned, shape->topk * sizeof(float));
@@ -35,8 +35,8 @@ xep_status_t normal_layout_make(const xep_shape_t *shape, normal_layout_t *layou
     if (shape->tokens > INT32_MAX || shape->experts > INT32_MAX) return XEP_ERR_INVALID;
     layout->recv_rows = shape->recv_rows ? shape->recv_rows : shape->nranks * shape->tokens;
     layout->returned_rows = shape->tokens * least(shape->topk, shape->nranks - 1);
-    layout->combine_stride = normal_row_stride((size_t)shape->hidden * shape->combine_elem_bytes);
-    layout->record_bytes = normal_row_stride(sizeof(normal_record_t) + sizeof(uint32_t) * (shape->nranks + local));
+    layout->combine_stride = xep_row_stride((size_t)shape->hidden * shape->combine_elem_bytes);
+    layout->record_bytes = xep_row_stride(sizeof(normal_record_t) + sizeof(uint32_t) * (shape->nranks + local));
 
     layout->mail = xep_carve_offset(&heap, lines, sizeof(normal_mail_t));
     layout->records = xep_carve_offset(&heap, lines, layout->record_bytes);

@@ -64,18 +64,10 @@ xep_status_t normal_put_parts(normal_t *mode, xep_op_t *op, normal_part_fn descr
 xep_status_t normal_wait(normal_t *mode, xep_op_t *op)
 {
     normal_state_t *state = normal_state(op);
-    const normal_step_t *step = normal_step(op);
-    uint64_t value;
-
-    for (; state->arrived < mode->shape->nranks; state->arrived++) {
-        const _Atomic uint64_t *word = step->word(mode, op, state->arrived, &value);
-        if (atomic_load_explicit(word, memory_order_acquire) < value) {
-            /* what the wire holds back may be what the others wait for */
-            xep_status_t status = normal_flush(mode, op);
-            return status < 0 ? status : XEP_INPROGRESS;
-        }
-    }
-    return XEP_OK;
+    if (xep_words_arrived(normal_step(op)->word, mode, op, mode->shape->nranks, &state->arrived)) return XEP_OK;
+    /* what the wire holds back may be what the others wait for */
+    xep_status_t status = normal_flush(mode, op);
+    return status < 0 ? status : XEP_INPROGRESS;
 }
 
 xep_status_t normal_flush(normal_t *mode, xep_op_t *op)
