@@ -471,8 +471,8 @@ xep_status_t xep_request_wait(xep_request_t *req)
 
 xep_status_t xep_request_wait_counts(xep_request_t *req)
 {
-    xep_status_t status;
-    if (req == NULL) return xep_fail(XEP_ERR_INVALID, "req is NULL");
+    xep_status_t status = check_kept(req);
+    if (status != XEP_OK) return status;
     xep_buffer_enter(req->buffer);
     status = wait_until(req, is_counted);
     if (!is_done(req)) req->handle->state = XEP_HANDLE_COUNTED;

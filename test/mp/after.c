@@ -49,6 +49,8 @@ static void freed_request(xep_group_t *group, const char *mode)
     wait_and_free(req);
     MP_FAILS(XEP_ERR_INVALID, xep_request_wait(req));
     MP_REASON("req was freed");
+    MP_FAILS(XEP_ERR_INVALID, xep_request_wait_counts(req));
+    MP_REASON("req was freed");
     MP_FAILS(XEP_ERR_INVALID, xep_request_test(req));
     xep_request_free(req); /* twice: nothing happens */
     a.after = req;
