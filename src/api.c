@@ -8,6 +8,7 @@
 
 #include "api_check.h"
 #include "cpu.h"
+#include "lateness.h"
 #include "layout.h"
 #include "log.h"
 #include "pmix/pmix_boot.h"
@@ -244,6 +245,16 @@ xep_status_t xep_buffer_query(const xep_buffer_t *buffer, xep_buffer_info_t *inf
     for (uint32_t s = 0; s < own.slots; s++) own.free_slots += buffer->handles[s].state == XEP_HANDLE_FREE;
     for (uint32_t r = 0; r < buffer->group->nranks; r++) own.mapped_peers += (uint32_t)buffer->group->peers[r].mapped;
     return xep_fill_struct("info", info, &own, sizeof own);
+}
+
+xep_status_t xep_buffer_waits(const xep_buffer_t *buffer, xep_op_kind_t kind, xep_waits_t *waits)
+{
+    xep_waits_t arrays;
+    if (buffer == NULL) return xep_fail(XEP_ERR_INVALID, "buffer is NULL");
+    if ((unsigned)kind >= XEP_OP_KINDS) return xep_fail(XEP_ERR_INVALID, "kind is %d, which is none of XEP_OP_*", (int)kind);
+    xep_status_t status = xep_check_struct("waits", waits, &arrays, sizeof arrays);
+    if (status == XEP_OK) xep_lateness_read(buffer, kind, &arrays);
+    return status;
 }
 
 /* ---- operations ---- */

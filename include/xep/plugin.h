@@ -44,9 +44,15 @@ typedef enum { XEP_SIMD_SCALAR, XEP_SIMD_AVX2, XEP_SIMD_AVX512 } xep_simd_t;
 
 #define XEP_NO_SLOT UINT32_MAX
 
-typedef enum { XEP_OP_DISPATCH, XEP_OP_COMBINE } xep_op_kind_t;
+/** Whom an operation waits for, and for how long it did. A mode that leaves it alone is never seen to wait. */
+typedef struct xep_late {
+    uint32_t count;    /* the mode: ranks whose word it did not find when it looked last; 0: it waits for nobody's */
+    uint32_t *ranks;   /* [R] the mode: which */
+    uint64_t since_ns; /* the core: when a caller began to wait for them; 0: nobody waits. The mode: 0 as soon as count is */
+    uint64_t *wait_ns; /* [R] the mode: now - since_ns is added for a rank whose word has come, unless nobody waits */
+} xep_late_t;
 
-/** One operation: the core fills all but state and recv, and owns the memory. */
+/** One operation: the core fills all but state, recv and late, and owns the memory. */
 typedef struct xep_op {
     xep_op_kind_t kind;
     uint32_t slot;         /* of this rank, 0 .. slots-1; peers may use another for the same epoch */
@@ -59,6 +65,7 @@ typedef struct xep_op {
     xep_recv_t *recv;      /* of the slot: zeroed before dispatch, which fills all of it at once, size too, when
                               the rows are counted; combine reads it */
     void *state;           /* op_size bytes, zeroed before dispatch or combine */
+    xep_late_t late;
 } xep_op_t;
 
 typedef struct xep_env xep_env_t;
@@ -82,6 +89,9 @@ struct xep_env {
 
     /** Makes the pages present that this process will touch: of the own region or of a mapped peer's. May do nothing. */
     void (*prefault)(const xep_env_t *env, void *base, uint64_t bytes);
+
+    /** Nanoseconds of a monotonic clock, never 0. */
+    uint64_t (*now_ns)(const xep_env_t *env);
 
     /**
      * Makes the sentence xep_last_error() tells for op's (NULL: this call's) error; returns status. An

@@ -59,6 +59,9 @@ typedef struct xep_buffer xep_buffer_t;   /* one MoE shape on a group */
 typedef struct xep_handle xep_handle_t;   /* one dispatch: its routing and received rows */
 typedef struct xep_request xep_request_t; /* one operation in flight */
 
+/** The operations. */
+typedef enum { XEP_OP_DISPATCH = 0, XEP_OP_COMBINE = 1 } xep_op_kind_t;
+
 /** Element types. 0 in a params or args struct stands for the field's default. */
 typedef enum {
     XEP_DTYPE_DEFAULT = 0,
@@ -304,6 +307,33 @@ typedef struct xep_buffer_info {
 
 XEP_API xep_status_t xep_buffer_query(const xep_buffer_t *buffer, xep_buffer_info_t *info);
 
+/** Arrays of the caller, all written; NULL leaves one out. */
+typedef struct xep_waits {
+    size_t size;
+    uint64_t *operations; /* [1] of this kind that have ended, in whatever way */
+    uint64_t *count;      /* [R] of them, those in which this rank waited for each rank */
+    uint64_t *sum_ns;     /* [R] how long, all together, in nanoseconds */
+    uint64_t *max_ns;     /* [R] how long in one operation, at most */
+} xep_waits_t;
+
+#define XEP_WAITS_INIT XEP_INIT_(xep_waits_t)
+
+/**
+ * For whom this rank has waited in the operations of one kind that ended since the buffer was created: the rank that holds
+ * the others up is the one they all wait for. Local, does not block; any thread, at any time, also while another is
+ * in a call on the buffer: then each number is right, but they may be from before and after the end of an operation.
+ *
+ * The wait for a rank begins when a call that blocks on the operation looks for what that rank sends and it is not there; it
+ * ends when it is seen, or with the call. In a dispatch that is the rank's rows, in normal mode also its counts before
+ * them; in a combine the outputs of its experts, and before them that it has read what the last combine left for it. What is
+ * there at the first look costs nothing, and no look at a clock. Not counted: computing between an operation's begin
+ * and the wait for it, time in and between tests, waiting for a request that another comes after, for room on the wire, or for
+ * memory of xep_handle_combine_input(). Ranks that are late together each have the whole of their time.
+ *
+ * Errors: XEP_ERR_INVALID.
+ */
+XEP_API xep_status_t xep_buffer_waits(const xep_buffer_t *buffer, xep_op_kind_t kind, xep_waits_t *waits);
+
 /* ---- dispatch --------------------------------------------------------------- */
 
 /** How received rows are arranged. 0 in args: the mode's own, in which 0 .. rows - 1 are all the rows there are. */
@@ -373,6 +403,8 @@ typedef struct xep_dispatch_args {
     uint32_t flags;             /* XEP_DISPATCH_* */
     uint32_t reserved;          /* 0 */
     int32_t *expert_stats;      /* NULL, or [L]: the rows received are added for each local expert when the operation ends; ll */
+    uint64_t *wait_ns;          /* NULL, or [R]: the nanoseconds this rank waited for each rank, as xep_buffer_waits() has it, are
+                                   added when the operation ends; not where something else ends it (XEP_ERR_BROKEN, _ABORTED) */
 } xep_dispatch_args_t;
 
 #define XEP_DISPATCH_ARGS_INIT XEP_INIT_(xep_dispatch_args_t)
@@ -466,6 +498,7 @@ typedef struct xep_combine_args {
                                   or they were sent with the rows. out is then +0 + biases, then fma(weight, y, sum) in
                                   fp32 for each selection, k ascending, rounded once to nearest even */
     size_t weights_stride;     /* bytes between rows; 0: dense */
+    uint64_t *wait_ns;         /* as in xep_dispatch_args_t */
 } xep_combine_args_t;
 
 #define XEP_COMBINE_ARGS_INIT XEP_INIT_(xep_combine_args_t)

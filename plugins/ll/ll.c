@@ -191,7 +191,6 @@ static xep_status_t advance(ll_t *mode, xep_op_t *op, int sends_only)
         xep_status_t status = ll_step(op)->run(mode, op);
         if (status != XEP_OK) return status;
         state->step++;
-        state->arrived = 0;
         state->cursor = (ll_cursor_t){0};
     }
     return ll_step(op)->run == NULL ? state->verdict : XEP_INPROGRESS;

@@ -214,7 +214,6 @@ typedef struct ll_cursor {
 /** Private state of an operation. */
 typedef struct ll_state {
     uint32_t step;
-    uint32_t arrived;     /* ranks 0 .. arrived - 1 have sent what the step waits for */
     xep_status_t verdict; /* XEP_OK, or the error every rank gets */
     ll_cursor_t cursor;
     ll_parcel_t parcel;   /* dispatch: of this rank */

@@ -16,8 +16,7 @@ xep_status_t ll_flush(ll_t *mode, xep_op_t *op)
 
 xep_status_t ll_wait(ll_t *mode, xep_op_t *op)
 {
-    ll_state_t *state = ll_state(op);
-    if (xep_words_arrived(ll_step(op)->word, mode, op, mode->shape->nranks, &state->arrived)) return XEP_OK;
+    if (xep_words_arrived(mode->env, ll_step(op)->word, mode, op)) return XEP_OK;
     /* what the wire holds back may be what the others wait for */
     xep_status_t status = ll_flush(mode, op);
     return status < 0 ? status : XEP_INPROGRESS;

@@ -225,7 +225,6 @@ typedef struct normal_cursor {
 /** Private state of an operation. */
 typedef struct normal_state {
     uint32_t step;            /* in the steps of its kind */
-    uint32_t arrived;         /* ranks 0 .. arrived - 1 have sent what the step waits for */
     xep_status_t verdict;     /* XEP_OK, or the error every rank gets */
     normal_weights_t weights; /* of the group */
     normal_cursor_t cursor;

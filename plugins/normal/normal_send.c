@@ -63,8 +63,7 @@ xep_status_t normal_put_parts(normal_t *mode, xep_op_t *op, normal_part_fn descr
 
 xep_status_t normal_wait(normal_t *mode, xep_op_t *op)
 {
-    normal_state_t *state = normal_state(op);
-    if (xep_words_arrived(normal_step(op)->word, mode, op, mode->shape->nranks, &state->arrived)) return XEP_OK;
+    if (xep_words_arrived(mode->env, normal_step(op)->word, mode, op)) return XEP_OK;
     /* what the wire holds back may be what the others wait for */
     xep_status_t status = normal_flush(mode, op);
     return status < 0 ? status : XEP_INPROGRESS;

@@ -10,6 +10,7 @@
 
 #include "cpu.h"
 #include "heap.h"
+#include "lateness.h"
 #include "log.h"
 #include "request.h"
 
@@ -103,6 +104,12 @@ static void env_prefault(const xep_env_t *env, void *base, uint64_t bytes)
     xep_heap_prefault(base, bytes, &buffer_of(env)->prefault_left);
 }
 
+static uint64_t env_now_ns(const xep_env_t *env)
+{
+    (void)env;
+    return xep_clock_ns();
+}
+
 __attribute__((format(printf, 4, 5))) static xep_status_t env_fail(const xep_env_t *env, xep_op_t *op,
                                                                   xep_status_t status, const char *format, ...)
 {
@@ -157,6 +164,7 @@ static void fill_env(xep_buffer_t *buffer)
                               .stream_bytes = config->stream,
                               .parallel = env_parallel,
                               .prefault = env_prefault,
+                              .now_ns = env_now_ns,
                               .fail = env_fail,
                               .log = env_log};
 }
@@ -240,7 +248,7 @@ static xep_status_t allocate_pools(xep_buffer_t *buffer)
     for (uint32_t i = 0; i < buffer->shape.slots; i++)
         buffer->handles[i] = (xep_handle_t){.buffer = buffer, .slot = i, .state = XEP_HANDLE_FREE};
     for (uint32_t i = 0; i < buffer->nrequests; i++) buffer->requests[i].buffer = buffer;
-    return XEP_OK;
+    return xep_lateness_open(buffer);
 }
 
 /* all that this rank can do alone before it knows what the others want */
@@ -304,6 +312,7 @@ void xep_buffer_free(xep_buffer_t *buffer)
     if (buffer->mode != NULL) buffer->plugin.plugin->close(buffer->mode);
     if (buffer->heap != NULL) buffer->group->transport->ops->heap_close(buffer->heap);
     xep_team_destroy(buffer->team);
+    xep_lateness_close(buffer);
     free(buffer->states);
     free(buffer->requests);
     free(buffer->handles);

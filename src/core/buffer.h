@@ -13,6 +13,8 @@
 #include "plugin_loader.h"
 #include "team.h"
 
+enum { XEP_OP_KINDS = 2 };
+
 typedef enum {
     XEP_HANDLE_FREE,    /* the slot may be taken */
     XEP_HANDLE_SENT,    /* its dispatch is in flight */
@@ -62,6 +64,18 @@ struct xep_request {
     char reason[XEP_REASON_BYTES];
 };
 
+/** For whom a kind of operation waited; added to by the thread that is in the buffer, read by any. */
+typedef struct xep_rank_waits {
+    _Atomic uint64_t count, sum_ns, max_ns;
+} xep_rank_waits_t;
+
+typedef struct xep_lateness {
+    uint64_t *wait_ns;                 /* [nrequests][R] of each in flight; 0 while it is free */
+    uint32_t *ranks;                   /* [nrequests][R] */
+    xep_rank_waits_t *waits[XEP_OP_KINDS]; /* [R] */
+    _Atomic uint64_t operations[XEP_OP_KINDS]; /* that have ended */
+} xep_lateness_t;
+
 struct xep_buffer {
     xep_group_t *group;
     xep_buffer_t *next;       /* in group->buffers */
@@ -84,6 +98,7 @@ struct xep_buffer {
     xep_request_t *requests;  /* [nrequests] */
     uint32_t nrequests;
     char *states;             /* [nrequests][op_size], of the mode */
+    xep_lateness_t lateness;
     uint64_t prefault_left;   /* bytes of XEP_PREFAULT not used yet */
 };
 

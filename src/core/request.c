@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "cpu.h"
+#include "lateness.h"
 #include "layout.h"
 #include "log.h"
 
@@ -33,7 +34,7 @@ static xep_request_t *take(xep_buffer_t *buffer)
         if (req->state != XEP_REQUEST_FREE || atomic_load_explicit(&req->followers, memory_order_acquire) != 0) continue;
         char *state = buffer->states + (size_t)i * buffer->plugin.plugin->op_size;
         memset(state, 0, buffer->plugin.plugin->op_size);
-        req->op = (xep_op_t){.state = state, .cached_slot = XEP_NO_SLOT};
+        req->op = (xep_op_t){.state = state, .cached_slot = XEP_NO_SLOT, .late = xep_lateness_of(buffer, i)};
         req->kept = 1;
         req->after = NULL;
         req->cached = NULL;
@@ -87,6 +88,7 @@ static void settle_handle(xep_request_t *req)
 static void end(xep_request_t *req, xep_status_t status)
 {
     req->status = status;
+    xep_lateness_book(req);
     req->buffer->active--;
     atomic_fetch_sub_explicit(&req->buffer->group->active, 1, memory_order_relaxed);
     unfollow(req);
@@ -399,6 +401,7 @@ static xep_status_t wait_until(xep_request_t *req, int (*reached)(const xep_requ
     xep_request_advance_all(req->buffer);
     xep_waiting_begin(&waiting, group->spins, xep_deadline(req->state == XEP_REQUEST_DONE ? -1 : req->timeout_ms));
     while (!reached(req)) {
+        xep_lateness_begin(&req->op);
         if (waiting.turns % 16 == 15 || req->state == XEP_REQUEST_WAITING) xep_group_progress(group);
         int in_time = xep_group_rest(group, &waiting);
         xep_request_advance_all(req->buffer);
@@ -411,6 +414,7 @@ static xep_status_t wait_until(xep_request_t *req, int (*reached)(const xep_requ
             dead = 1;
         }
     }
+    xep_lateness_pause(&req->op);
     return is_done(req) ? outcome(req) : XEP_OK;
 }
 

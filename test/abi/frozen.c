@@ -98,7 +98,14 @@ AT(xep_buffer_info_t, threads, 40);
 AT(xep_buffer_info_t, mapped_peers, 44);
 AT(xep_buffer_info_t, operations, 48);
 
-SIZE(xep_dispatch_args_t, 192);
+SIZE(xep_waits_t, 40);
+AT(xep_waits_t, size, 0);
+AT(xep_waits_t, operations, 8);
+AT(xep_waits_t, count, 16);
+AT(xep_waits_t, sum_ns, 24);
+AT(xep_waits_t, max_ns, 32);
+
+SIZE(xep_dispatch_args_t, 200);
 AT(xep_dispatch_args_t, size, 0);
 AT(xep_dispatch_args_t, tokens, 8);
 AT(xep_dispatch_args_t, x, 16);
@@ -127,6 +134,7 @@ AT(xep_dispatch_args_t, arrangement, 172);
 AT(xep_dispatch_args_t, flags, 176);
 AT(xep_dispatch_args_t, reserved, 180);
 AT(xep_dispatch_args_t, expert_stats, 184);
+AT(xep_dispatch_args_t, wait_ns, 192);
 
 SIZE(xep_recv_t, 192);
 AT(xep_recv_t, size, 0);
@@ -159,7 +167,7 @@ AT(xep_recv_t, expert_count, 168);
 AT(xep_recv_t, pair_begin, 176);
 AT(xep_recv_t, pair_count, 184);
 
-SIZE(xep_combine_args_t, 144);
+SIZE(xep_combine_args_t, 152);
 AT(xep_combine_args_t, size, 0);
 AT(xep_combine_args_t, x, 8);
 AT(xep_combine_args_t, x_stride, 16);
@@ -178,6 +186,7 @@ AT(xep_combine_args_t, timeout_ms, 120);
 AT(xep_combine_args_t, flags, 124);
 AT(xep_combine_args_t, weights, 128);
 AT(xep_combine_args_t, weights_stride, 136);
+AT(xep_combine_args_t, wait_ns, 144);
 
 SIZE(xep_shape_t, 64);
 AT(xep_shape_t, rank, 0);
@@ -194,7 +203,13 @@ AT(xep_shape_t, slots, 40);
 AT(xep_shape_t, tokens, 48);
 AT(xep_shape_t, recv_rows, 56);
 
-SIZE(xep_op_t, 64);
+SIZE(xep_late_t, 32);
+AT(xep_late_t, count, 0);
+AT(xep_late_t, ranks, 8);
+AT(xep_late_t, since_ns, 16);
+AT(xep_late_t, wait_ns, 24);
+
+SIZE(xep_op_t, 96);
 AT(xep_op_t, kind, 0);
 AT(xep_op_t, slot, 4);
 AT(xep_op_t, cached_slot, 8);
@@ -204,8 +219,9 @@ AT(xep_op_t, dispatch, 32);
 AT(xep_op_t, combine, 40);
 AT(xep_op_t, recv, 48);
 AT(xep_op_t, state, 56);
+AT(xep_op_t, late, 64);
 
-SIZE(xep_env_t, 88);
+SIZE(xep_env_t, 96);
 AT(xep_env_t, size, 0);
 AT(xep_env_t, shape, 8);
 AT(xep_env_t, heap, 16);
@@ -216,8 +232,9 @@ AT(xep_env_t, simd, 44);
 AT(xep_env_t, stream_bytes, 48);
 AT(xep_env_t, parallel, 56);
 AT(xep_env_t, prefault, 64);
-AT(xep_env_t, fail, 72);
-AT(xep_env_t, log, 80);
+AT(xep_env_t, now_ns, 72);
+AT(xep_env_t, fail, 80);
+AT(xep_env_t, log, 88);
 
 SIZE(xep_plugin_t, 104);
 AT(xep_plugin_t, abi, 0);
@@ -264,6 +281,7 @@ _Static_assert(XEP_OK == 0 && XEP_INPROGRESS == 1 && XEP_ERR_INVALID == -1 && XE
                    XEP_ERR_PLUGIN == -11 && XEP_ERR_PROTOCOL == -12 && XEP_ERR_ABORTED == -13 && XEP_ERR_BROKEN == -14,
                "a status has another value");
 _Static_assert(XEP_LOG_ERROR == 0 && XEP_LOG_WARN == 1 && XEP_LOG_INFO == 2 && XEP_LOG_DEBUG == 3, "a log level has another value");
+_Static_assert(XEP_OP_DISPATCH == 0 && XEP_OP_COMBINE == 1, "an operation has another value");
 _Static_assert(XEP_ROWS_BY_RANK == 1, "an arrangement has another value");
 _Static_assert(XEP_SIMD_SCALAR == 0 && XEP_SIMD_AVX2 == 1 && XEP_SIMD_AVX512 == 2, "an instruction set has another value");
 

@@ -23,6 +23,7 @@ for setting in XEP_SIMD=scalar XEP_SIMD=avx2 XEP_STREAM=0 XEP_STREAM=inf XEP_THR
 done
 run 3 normal_ops XEP_PROGRESS=thread
 run 3 failure XEP_PROGRESS=thread
+run 3 waits XEP_PROGRESS=thread
 run 2 normal_ops XEP_PROGRESS=thread XEP_THREADS=2
 
 # nodes drawn by force: mapped inside, by the wire across, both in one operation
@@ -31,6 +32,8 @@ run 4 normal_ops XEP_NODE_RANKS=2
 run 5 normal_shapes XEP_NODE_RANKS=2 UCX_TLS=tcp,sysv,self
 run 3 normal_shapes XEP_NODE_RANKS=1
 run 3 normal_ops XEP_MAP=never XEP_INFLIGHT=64k
+run 3 waits XEP_MAP=never UCX_TLS=tcp,self
+run 4 waits XEP_NODE_RANKS=2
 run 3 allgather XEP_MAP=never
 run 3 allgather XEP_MAP=never UCX_TLS=tcp,self
 run 4 allgather XEP_NODE_RANKS=2 UCX_TLS=tcp,sysv,self

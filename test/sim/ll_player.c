@@ -88,7 +88,7 @@ static ll_flight_t *flight_make(sim_rank_t *rank, const ll_call_t *call, ll_hand
     ll_flight_t *flight = calloc(1, sizeof *flight);
     flight->call = call;
     flight->op = (xep_op_t){.kind = kind, .slot = handle->slot, .cached_slot = XEP_NO_SLOT, .epoch = call->epoch, .turn = handle->call->turn,
-                            .recv = &handle->recv, .state = calloc(1, rank->world->plugin->op_size)};
+                            .recv = &handle->recv, .state = calloc(1, rank->world->plugin->op_size), .late = sim_late(&flight->waits)};
     return flight;
 }
 
@@ -195,7 +195,7 @@ static void progress_handle(sim_rank_t *rank, ll_handle_t *handle)
 {
     char text[256];
     if (sim_chance(rank->world, 2)) rank->world->plugin->explain(rank->mode, &handle->flight->op, text, sizeof text);
-    xep_status_t status = rank->world->plugin->progress(rank->mode, &handle->flight->op);
+    xep_status_t status = sim_progress(rank, &handle->flight->op, &handle->flight->waits);
     if (status != XEP_INPROGRESS) flight_ended(rank, handle, status);
 }
 

@@ -65,6 +65,7 @@ typedef struct ll_script {
 typedef struct ll_flight {
     const ll_call_t *call;
     xep_op_t op;
+    sim_waits_t waits;
     xep_dispatch_args_t dispatch;
     xep_combine_args_t combine;
     script_memory_t inputs[LL_INPUTS];

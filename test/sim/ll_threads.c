@@ -19,6 +19,7 @@ enum { RANKS = 4, TOKENS = 12, TOPK = 3, EXPERTS = 9, HIDDEN = 200, SLOTS = 3, R
 /** An operation in flight and what it works on. */
 typedef struct flight {
     xep_op_t op;
+    threads_late_t late;
     xep_dispatch_args_t dispatch;
     xep_combine_args_t combine;
     xep_recv_t recv;
@@ -60,7 +61,7 @@ static void send(threads_rank_t *rank, const xep_plugin_t *plugin, flight_t *f, 
                                         .quant = number % 2 ? XEP_QUANT_E4M3_POW2 : XEP_QUANT_NONE};
     memset(f->state, 0, plugin->op_size);
     f->op = (xep_op_t){.kind = XEP_OP_DISPATCH, .slot = slot, .cached_slot = XEP_NO_SLOT, .epoch = ++rank->epoch, .turn = rank->turn++,
-                       .dispatch = &f->dispatch, .recv = &f->recv, .state = f->state};
+                       .dispatch = &f->dispatch, .recv = &f->recv, .state = f->state, .late = threads_late(&f->late)};
     if (plugin->dispatch(rank->mode, &f->op) != XEP_OK) rank->failure = "dispatch";
 }
 
@@ -101,7 +102,7 @@ static void send_back(threads_rank_t *rank, const xep_plugin_t *plugin, flight_t
     f->combine = (xep_combine_args_t){.dtype = XEP_FP32, .hidden = HIDDEN, .out = f->out, .out_stride = sizeof f->out[0]};
     memset(f->state, 0, plugin->op_size);
     f->op = (xep_op_t){.kind = XEP_OP_COMBINE, .slot = f->op.slot, .cached_slot = XEP_NO_SLOT, .epoch = ++rank->epoch, .turn = f->op.turn,
-                       .combine = &f->combine, .recv = &f->recv, .state = f->state};
+                       .combine = &f->combine, .recv = &f->recv, .state = f->state, .late = threads_late(&f->late)};
     if (plugin->combine(rank->mode, &f->op) != XEP_OK) rank->failure = "combine";
 }
 

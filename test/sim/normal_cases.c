@@ -194,7 +194,8 @@ void test_unsupported(void **state)
     xep_combine_args_t combine = {.dtype = XEP_BF16, .hidden = 1, .flags = XEP_COMBINE_LOGFMT};
     xep_recv_t recv;
     char op_state[1024] = {0};
-    xep_op_t op = {.cached_slot = XEP_NO_SLOT, .epoch = 1, .dispatch = &args, .recv = &recv, .state = op_state};
+    sim_waits_t waits = {0};
+    xep_op_t op = {.cached_slot = XEP_NO_SLOT, .epoch = 1, .dispatch = &args, .recv = &recv, .state = op_state, .late = sim_late(&waits)};
     sim_world_init(&world, 1, plugin);
     assert_true(sim_world_open(&world, &options, &shape));
     assert_true(plugin->op_size <= sizeof op_state);

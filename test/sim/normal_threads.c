@@ -19,6 +19,7 @@ typedef struct desk {
     const xep_plugin_t *plugin;
     xep_recv_t recv;
     char *state; /* of the operation */
+    threads_late_t late;
     float x[TOKENS][HIDDEN], out[TOKENS][HIDDEN], weights[TOKENS][TOPK], out_weights[TOKENS][TOPK];
     int64_t idx[TOKENS][TOPK];
 } desk_t;
@@ -56,7 +57,7 @@ static void dispatch(desk_t *desk, uint64_t round, uint32_t slot)
                                 .topk_idx_dtype = XEP_INT64, .topk_weights = desk->weights[0],
                                 .topk_weights_stride = sizeof desk->weights[0], .expert_alignment = 1};
     xep_op_t op = {.kind = XEP_OP_DISPATCH, .slot = slot, .cached_slot = XEP_NO_SLOT, .epoch = ++desk->rank->epoch,
-                   .turn = desk->rank->turn++, .dispatch = &args, .recv = &desk->recv, .state = desk->state};
+                   .turn = desk->rank->turn++, .dispatch = &args, .recv = &desk->recv, .state = desk->state, .late = threads_late(&desk->late)};
     for (uint32_t t = 0; t < TOKENS; t++) {
         for (uint32_t k = 0; k < TOPK; k++) desk->idx[t][k] = expert_of(round, desk->rank->shape.rank, t, k);
         for (uint32_t k = 0; k < TOPK; k++) desk->weights[t][k] = (float)(k + 1);
@@ -90,7 +91,7 @@ static void combine(desk_t *desk, uint64_t round, uint32_t slot, float factor)
                                .topk_weights_stride = TOPK * sizeof(float), .out = desk->out, .out_stride = sizeof desk->out[0],
                                .out_weights = desk->out_weights[0], .out_weights_stride = sizeof desk->out_weights[0]};
     xep_op_t op = {.kind = XEP_OP_COMBINE, .slot = slot, .cached_slot = XEP_NO_SLOT, .epoch = ++desk->rank->epoch,
-                   .turn = desk->rank->turn - 1, .combine = &args, .recv = &desk->recv, .state = desk->state};
+                   .turn = desk->rank->turn - 1, .combine = &args, .recv = &desk->recv, .state = desk->state, .late = threads_late(&desk->late)};
     if (desk->rank->failure) return;
     if (desk->plugin->combine(desk->rank->mode, &op) != XEP_OK || threads_finish(desk->rank, &op) != XEP_OK) desk->rank->failure = "combine";
     for (uint32_t t = 0; t < TOKENS; t++) {

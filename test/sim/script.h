@@ -77,6 +77,7 @@ enum { SCRIPT_INPUTS = 6 };
 typedef struct script_flight {
     const script_call_t *call;
     xep_op_t op;
+    sim_waits_t waits;
     xep_dispatch_args_t dispatch;
     xep_combine_args_t combine;
     script_memory_t inputs[SCRIPT_INPUTS];

@@ -102,6 +102,7 @@ static script_flight_t *flight_make(sim_rank_t *rank, const script_call_t *call,
         .turn = handle->call->turn,
         .recv = &handle->recv,
         .state = calloc(1, plugin->op_size),
+        .late = sim_late(&flight->waits),
     };
     return flight;
 }
@@ -220,7 +221,7 @@ static void progress_one(sim_rank_t *rank)
         script_handle_t *handle = &player->handles[(first + i) % SCRIPT_HANDLES];
         if (!handle->flight) continue;
         if (sim_chance(rank->world, 2)) rank->world->plugin->explain(rank->mode, &handle->flight->op, text, sizeof text);
-        xep_status_t status = rank->world->plugin->progress(rank->mode, &handle->flight->op);
+        xep_status_t status = sim_progress(rank, &handle->flight->op, &handle->flight->waits);
         if (status != XEP_INPROGRESS) flight_ended(rank, handle, status);
         return;
     }

@@ -48,6 +48,16 @@ typedef struct sim_rank {
     void *driver;
 } sim_rank_t;
 
+/** What the core keeps of an operation's waits, and what they should be. */
+typedef struct sim_waits {
+    uint32_t ranks[SIM_MAX_RANKS]; /* op.late's arrays */
+    uint64_t wait_ns[SIM_MAX_RANKS];
+    uint32_t late[SIM_MAX_RANKS]; /* when its mode looked last, at looked, and somebody waited */
+    uint32_t nlate;
+    uint64_t looked;
+    uint64_t expected[SIM_MAX_RANKS];
+} sim_waits_t;
+
 /** What kind of world: filled by the test, or by sim_options_random(). */
 typedef struct sim_options {
     uint32_t nranks;
@@ -70,6 +80,7 @@ typedef int (*sim_finished_fn)(const sim_rank_t *rank);
 
 struct sim_world {
     uint64_t seed, random;
+    uint64_t now;            /* turns of the scheduler: the clock */
     sim_options_t options;
     const xep_plugin_t *plugin;
     sim_rank_t *ranks;
@@ -107,6 +118,12 @@ void sim_world_run(sim_world_t *world, uint64_t turns, int quiet);
 
 /** Lets other ranks, and messages, go on in the middle of this one's code. */
 void sim_interleave(sim_rank_t *rank);
+
+/** op.late of an operation that begins; waits: zeroed. */
+xep_late_t sim_late(sim_waits_t *waits);
+
+/** The mode's progress, as by a caller who waits (of every third operation, by one who does not): nobody is late for longer or shorter than told. */
+xep_status_t sim_progress(sim_rank_t *rank, xep_op_t *op, sim_waits_t *waits);
 
 /** What the mode last said of op, "" if nothing. */
 const char *sim_reason(const sim_rank_t *rank, const xep_op_t *op);

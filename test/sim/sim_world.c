@@ -86,6 +86,11 @@ static void env_prefault(const xep_env_t *env, void *base, uint64_t bytes)
     sim_fail(world, "prefault of %llu bytes that are in no heap", (unsigned long long)bytes);
 }
 
+static uint64_t env_now_ns(const xep_env_t *env)
+{
+    return ((const sim_rank_t *)env)->world->now;
+}
+
 __attribute__((format(printf, 4, 5))) static xep_status_t env_fail(const xep_env_t *env, xep_op_t *op, xep_status_t status, const char *format, ...)
 {
     sim_rank_t *rank = (sim_rank_t *)env;
@@ -129,6 +134,7 @@ void sim_fail(sim_world_t *world, const char *format, ...)
 void sim_world_init(sim_world_t *world, uint64_t seed, const xep_plugin_t *plugin)
 {
     memset(world, 0, sizeof *world);
+    world->now = 1;
     world->seed = seed;
     world->random = mix(seed);
     world->plugin = plugin;
@@ -157,6 +163,7 @@ static void rank_init(sim_world_t *world, uint32_t index, const xep_shape_t *sha
         .stream_bytes = world->options.stream_bytes,
         .parallel = env_parallel,
         .prefault = env_prefault,
+        .now_ns = env_now_ns,
         .fail = env_fail,
         .log = env_log,
     };
@@ -207,6 +214,37 @@ void sim_world_close(sim_world_t *world)
     world->ranks = NULL;
 }
 
+/* ---- waits ---- */
+
+xep_late_t sim_late(sim_waits_t *waits)
+{
+    return (xep_late_t){.ranks = waits->ranks, .wait_ns = waits->wait_ns};
+}
+
+static void waits_check(sim_world_t *world, const xep_op_t *op, const sim_waits_t *waits)
+{
+    if (op->late.count || op->late.since_ns) sim_fail(world, "an operation that ended waits for %u ranks", op->late.count);
+    for (uint32_t r = 0; r < world->options.nranks; r++)
+        if (waits->wait_ns[r] != waits->expected[r])
+            sim_fail(world, "epoch %llu waited for rank %u for %llu, not %llu", (unsigned long long)op->epoch, r,
+                     (unsigned long long)waits->wait_ns[r], (unsigned long long)waits->expected[r]);
+}
+
+xep_status_t sim_progress(sim_rank_t *rank, xep_op_t *op, sim_waits_t *waits)
+{
+    sim_world_t *world = rank->world;
+    uint64_t look = world->now; /* the clock stands still until the mode has looked at words */
+    for (uint32_t i = 0; i < waits->nlate; i++) waits->expected[waits->late[i]] += look - waits->looked;
+    xep_status_t status = world->plugin->progress(rank->mode, op);
+    if (status == XEP_OK) waits_check(world, op, waits);
+    if (status != XEP_INPROGRESS || op->epoch % 3 == 0) return status;
+    waits->looked = op->late.since_ns ? look : world->now;
+    if (op->late.count && !op->late.since_ns) op->late.since_ns = world->now;
+    waits->nlate = op->late.count;
+    memcpy(waits->late, op->late.ranks, waits->nlate * sizeof *waits->late);
+    return status;
+}
+
 /* ---- the scheduler ---- */
 
 static void heap_spoil(sim_world_t *world)
@@ -220,6 +258,7 @@ static void heap_spoil(sim_world_t *world)
 static void turn(sim_world_t *world)
 {
     sim_rank_t *rank = &world->ranks[sim_below(world, world->options.nranks)];
+    world->now++;
     if (sim_chance(world, world->options.deliver)) sim_wire_step(world);
     if (world->options.corrupt && sim_chance(world, 3)) heap_spoil(world);
     if (rank->busy || (rank->stalled && rank->stalled--)) return;

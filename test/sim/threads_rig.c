@@ -45,6 +45,12 @@ static void env_prefault(const xep_env_t *env, void *base, uint64_t bytes)
     (void)bytes;
 }
 
+static uint64_t env_now_ns(const xep_env_t *env)
+{
+    (void)env;
+    return 1;
+}
+
 static xep_status_t env_fail(const xep_env_t *env, xep_op_t *op, xep_status_t status, const char *format, ...)
 {
     (void)op;
@@ -59,6 +65,11 @@ uint64_t threads_hash(uint64_t a, uint64_t b, uint64_t c)
     uint64_t h = a * UINT64_C(0x9e3779b97f4a7c15) + b * UINT64_C(0xbf58476d1ce4e5b9) + c * UINT64_C(0x94d049bb133111eb);
     h = (h ^ h >> 29) * UINT64_C(0xd6e8feb86659fd93);
     return h ^ h >> 32;
+}
+
+xep_late_t threads_late(threads_late_t *late)
+{
+    return (xep_late_t){.ranks = late->ranks, .wait_ns = late->wait_ns};
 }
 
 xep_status_t threads_finish(threads_rank_t *rank, xep_op_t *op)
@@ -120,7 +131,7 @@ static void rank_open(threads_job_t *job, uint32_t index, const xep_shape_t *sha
     rank->shape.first_expert = index * each + (index < more ? index : more);
     rank->shape.local_experts = each + (index < more);
     rank->env = (xep_env_t){.size = sizeof rank->env, .shape = &rank->shape, .wire = &rank->wire, .threads = 2, .simd = simd,
-                            .stream_bytes = stream_bytes, .parallel = env_parallel, .prefault = env_prefault, .fail = env_fail};
+                            .stream_bytes = stream_bytes, .parallel = env_parallel, .prefault = env_prefault, .now_ns = env_now_ns, .fail = env_fail};
     assert_int_equal(job->plugin->heap_size(&rank->shape, &rank->env.heap_bytes, &rows), XEP_OK);
     assert_int_equal(posix_memalign(&rank->env.heap, 4096, rank->env.heap_bytes), 0);
     memset(rank->env.heap, 0, rank->env.heap_bytes);

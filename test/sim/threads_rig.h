@@ -16,6 +16,14 @@
 
 typedef struct threads_job threads_job_t;
 
+enum { THREADS_MAX_RANKS = 8 };
+
+/** op.late's arrays. Nobody is seen to wait. */
+typedef struct threads_late {
+    uint32_t ranks[THREADS_MAX_RANKS];
+    uint64_t wait_ns[THREADS_MAX_RANKS];
+} threads_late_t;
+
 typedef struct threads_rank {
     xep_env_t env; /* first: the mode hands it back */
     xep_wire_t wire;
@@ -35,6 +43,8 @@ const xep_plugin_t *threads_plugin(const char *mode);
 
 /** Runs main on every rank of the shape, whose ranks and experts are filled in, by each kind of kernels; fails the test when one does. */
 void threads_run(const xep_plugin_t *plugin, const xep_shape_t *shape, threads_main_fn main, int delays);
+
+xep_late_t threads_late(threads_late_t *late);
 
 /** Progress until op is done, or another rank has failed. */
 xep_status_t threads_finish(threads_rank_t *rank, xep_op_t *op);

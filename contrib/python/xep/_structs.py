@@ -128,6 +128,17 @@ class BufferInfo(SizedStruct):
     ]
 
 
+class Waits(SizedStruct):
+    c_name = "xep_waits_t"
+    _fields_ = [
+        ("size", c_size_t),
+        ("operations", c_void_p),
+        ("count", c_void_p),
+        ("sum_ns", c_void_p),
+        ("max_ns", c_void_p),
+    ]
+
+
 class DispatchArgs(SizedStruct):
     c_name = "xep_dispatch_args_t"
     _fields_ = [
@@ -159,6 +170,7 @@ class DispatchArgs(SizedStruct):
         ("flags", c_uint32),
         ("reserved", c_uint32),
         ("expert_stats", c_void_p),
+        ("wait_ns", c_void_p),
     ]
 
 
@@ -218,13 +230,14 @@ class CombineArgs(SizedStruct):
         ("flags", c_uint32),
         ("weights", c_void_p),
         ("weights_stride", c_size_t),
+        ("wait_ns", c_void_p),
     ]
 
 
 # every struct above, for the probe
 STRUCTS = (
     LibraryInfo, GroupParams, GroupInfo, PeerInfo, LayoutArgs, Layout, BufferParams, BufferSize, BufferInfo,
-    DispatchArgs, Recv, CombineArgs,
+    Waits, DispatchArgs, Recv, CombineArgs,
 )  # fmt: skip
 
 # name: (result, arguments)
@@ -253,6 +266,7 @@ PROTOTYPES: dict[str, tuple[object, list]] = {
     "xep_buffer_reset": (c_int, [c_void_p]),
     "xep_buffer_memory": (c_int, [c_void_p, POINTER(c_void_p), POINTER(c_size_t)]),
     "xep_buffer_query": (c_int, [c_void_p, POINTER(BufferInfo)]),
+    "xep_buffer_waits": (c_int, [c_void_p, c_int, POINTER(Waits)]),
     "xep_dispatch": (c_int, [c_void_p, c_void_p, c_void_p, c_void_p]),
     "xep_handle_recv": (c_void_p, [c_void_p]),
     "xep_combine": (c_int, [c_void_p, c_void_p, c_void_p]),

@@ -1,0 +1,355 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* ranks: 1 2 4, limit: 120 */
+
+/*
+ * Who is waited for: in both modes the rank that is late is the one that is blamed, wherever it stands, and no other; what
+ * is not waiting is not counted; what operations say adds up to what the buffer says. Times are compared with one another
+ * and with what the calls took, as this test's clock has it.
+ */
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "mp_rig.h"
+
+enum { EXPERTS = 12, TOPK = 3, HIDDEN = 96, TOKENS = 10, MOST_RANKS = 16, ROUNDS = 3, DELAY_US = 60 * 1000, KINDS = 2 };
+
+static float x[TOKENS][HIDDEN], out[TOKENS][HIDDEN];
+static int64_t idx[TOKENS][TOPK];
+
+/* Of one buffer: what its operations said they waited, all together; and the last of them. */
+typedef struct books {
+    xep_buffer_t *buffer;
+    uint64_t operations[KINDS], count[KINDS][MOST_RANKS], sum_ns[KINDS][MOST_RANKS], max_ns[KINDS][MOST_RANKS];
+    uint64_t last[MOST_RANKS]; /* added to by the operation in flight */
+    uint64_t called_ns;        /* its calls that block have taken */
+} books_t;
+
+static uint64_t now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static books_t *open_books(xep_group_t *group, const char *mode)
+{
+    books_t *books = calloc(1, sizeof *books);
+    xep_buffer_params_t p = XEP_BUFFER_PARAMS_INIT;
+    p.mode = mode, p.experts = EXPERTS, p.topk = TOPK, p.hidden = HIDDEN, p.tokens = TOKENS;
+    p.dtype = p.combine_dtype = XEP_FP32;
+    MP_OK(xep_buffer_create(group, &p, &books->buffer));
+    return books;
+}
+
+static void begin_books(books_t *books)
+{
+    memset(books->last, 0, sizeof books->last);
+    books->called_ns = 0;
+}
+
+/* The operation ended: its waits into the books; no rank was waited for longer than the calls took. */
+static void book(books_t *books, xep_op_kind_t kind)
+{
+    books->operations[kind]++;
+    for (uint32_t r = 0; r < mp_nranks(); r++) {
+        uint64_t ns = books->last[r];
+        MP_CHECK(ns <= books->called_ns);
+        books->sum_ns[kind][r] += ns;
+        books->count[kind][r] += ns > 0;
+        if (ns > books->max_ns[kind][r]) books->max_ns[kind][r] = ns;
+    }
+}
+
+static void check_books(const books_t *books)
+{
+    for (xep_op_kind_t kind = XEP_OP_DISPATCH; kind <= XEP_OP_COMBINE; kind++) {
+        uint64_t operations, count[MOST_RANKS], sum_ns[MOST_RANKS], max_ns[MOST_RANKS];
+        xep_waits_t waits = XEP_WAITS_INIT;
+        waits.operations = &operations, waits.count = count, waits.sum_ns = sum_ns, waits.max_ns = max_ns;
+        MP_OK(xep_buffer_waits(books->buffer, kind, &waits));
+        MP_CHECK(operations == books->operations[kind]);
+        MP_CHECK(memcmp(count, books->count[kind], mp_nranks() * sizeof *count) == 0);
+        MP_CHECK(memcmp(sum_ns, books->sum_ns[kind], mp_nranks() * sizeof *sum_ns) == 0);
+        MP_CHECK(memcmp(max_ns, books->max_ns[kind], mp_nranks() * sizeof *max_ns) == 0);
+    }
+}
+
+/* ---- operations ---- */
+
+static xep_handle_t *begin_dispatch(books_t *books, xep_request_t **req_p)
+{
+    xep_dispatch_args_t a = XEP_DISPATCH_ARGS_INIT;
+    xep_handle_t *handle;
+    begin_books(books);
+    a.tokens = TOKENS, a.x = x, a.topk_idx = idx, a.wait_ns = books->last;
+    MP_OK(xep_dispatch(books->buffer, &a, &handle, req_p));
+    return handle;
+}
+
+static void finish(books_t *books, xep_op_kind_t kind, xep_request_t *req)
+{
+    uint64_t begin = now_ns();
+    MP_OK(xep_request_wait(req));
+    books->called_ns += now_ns() - begin;
+    xep_request_free(req);
+    book(books, kind);
+}
+
+static xep_handle_t *dispatch(books_t *books)
+{
+    uint64_t begin = now_ns();
+    xep_handle_t *handle = begin_dispatch(books, NULL);
+    books->called_ns = now_ns() - begin;
+    book(books, XEP_OP_DISPATCH);
+    return handle;
+}
+
+static void combine(books_t *books, xep_handle_t *handle)
+{
+    xep_combine_args_t a = XEP_COMBINE_ARGS_INIT;
+    uint64_t begin = now_ns();
+    begin_books(books);
+    a.out = out, a.wait_ns = books->last;
+    MP_OK(xep_combine(handle, &a, NULL));
+    books->called_ns = now_ns() - begin;
+    book(books, XEP_OP_COMBINE);
+}
+
+/* All ranks begin; this one is away for so many delays. */
+static void be_late(xep_group_t *group, unsigned delays)
+{
+    MP_OK(xep_group_barrier(group));
+    if (delays != 0) usleep(delays * DELAY_US);
+}
+
+/* ---- who is blamed ---- */
+
+/* What the books of a kind say now, less what they said. */
+typedef struct view {
+    uint64_t sum_ns[MOST_RANKS];
+    uint64_t called_ns;
+} view_t;
+
+/* The late rank has most of what the calls took, the others next to nothing beside it. */
+static void check_blame(const view_t *view, uint32_t late)
+{
+    if (mp_rank() == late) return;
+    MP_CHECK(2 * view->sum_ns[late] > view->called_ns);
+    for (uint32_t r = 0; r < mp_nranks(); r++)
+        if (r != late) MP_CHECK(3 * view->sum_ns[r] < view->sum_ns[late]);
+    MP_CHECK(view->sum_ns[mp_rank()] == 0);
+}
+
+static void add(view_t *view, const books_t *books)
+{
+    for (uint32_t r = 0; r < mp_nranks(); r++) view->sum_ns[r] += books->last[r];
+    view->called_ns += books->called_ns;
+}
+
+static void one_is_late(xep_group_t *group, books_t *books, uint32_t late)
+{
+    view_t view[KINDS] = {0};
+    for (int i = 0; i < ROUNDS; i++) {
+        be_late(group, mp_rank() == late);
+        xep_handle_t *handle = dispatch(books);
+        add(&view[XEP_OP_DISPATCH], books);
+        xep_handle_combine_input(handle, NULL);
+        be_late(group, mp_rank() == late);
+        combine(books, handle);
+        add(&view[XEP_OP_COMBINE], books);
+        xep_handle_release(handle);
+    }
+    for (int kind = 0; kind < KINDS; kind++) check_blame(&view[kind], late);
+}
+
+/* The first rank is late, the last twice as much: the time it is late beyond the first is not all it gets. */
+static void two_are_late(xep_group_t *group, books_t *books)
+{
+    uint32_t last = mp_nranks() - 1;
+    view_t view = {0};
+    if (mp_nranks() < 3) return;
+    for (int i = 0; i < ROUNDS; i++) {
+        be_late(group, mp_rank() == 0 ? 1 : mp_rank() == last ? 2 : 0);
+        xep_handle_release(dispatch(books));
+        add(&view, books);
+    }
+    if (mp_rank() == 0 || mp_rank() == last) return;
+    MP_CHECK(2 * view.sum_ns[last] > view.called_ns);
+    MP_CHECK(3 * view.sum_ns[last] > 4 * view.sum_ns[0]);
+    MP_CHECK(4 * view.sum_ns[0] > view.sum_ns[last]);
+}
+
+/* ---- what is not waiting ---- */
+
+/* Rank 0 is late, and the others come to receive half of that later: they waited for the other half. */
+static void computing_between(xep_group_t *group, books_t *books)
+{
+    xep_request_t *req;
+    view_t view = {0};
+    for (int i = 0; i < ROUNDS; i++) {
+        be_late(group, mp_rank() == 0 ? 2 : 0);
+        xep_handle_t *handle = begin_dispatch(books, &req);
+        if (mp_rank() != 0) usleep(DELAY_US);
+        finish(books, XEP_OP_DISPATCH, req);
+        add(&view, books);
+        xep_handle_release(handle);
+    }
+    check_blame(&view, 0);
+}
+
+/* A rank that only tests is never seen to wait; neither is one that computes for longer than the others are late. */
+static void tests_only(xep_group_t *group, books_t *books)
+{
+    static const uint64_t none[MOST_RANKS];
+    xep_request_t *req;
+    xep_status_t status;
+    be_late(group, mp_rank() == 0);
+    xep_handle_t *handle = begin_dispatch(books, &req);
+    while ((status = xep_request_test(req)) == XEP_INPROGRESS) usleep(100);
+    MP_OK(status);
+    finish(books, XEP_OP_DISPATCH, req);
+    MP_CHECK(memcmp(books->last, none, sizeof none) == 0);
+    xep_handle_release(handle);
+}
+
+/* Normal: rank 0 tells its counts, but sends its rows late; the others are told the counts and come back for the rows. */
+static void computing_after_counts(xep_group_t *group, books_t *books)
+{
+    xep_request_t *req;
+    view_t view = {0};
+    for (int i = 0; i < ROUNDS; i++) {
+        be_late(group, 0);
+        xep_handle_t *handle = begin_dispatch(books, &req);
+        if (mp_rank() == 0) usleep(2 * DELAY_US);
+        uint64_t begin = now_ns();
+        MP_OK(xep_request_wait_counts(req));
+        books->called_ns = now_ns() - begin;
+        if (mp_rank() != 0) usleep(DELAY_US);
+        finish(books, XEP_OP_DISPATCH, req);
+        add(&view, books);
+        xep_handle_release(handle);
+    }
+    if (getenv("XEP_PROGRESS") == NULL) check_blame(&view, 0); /* a thread of rank 0 would send its rows */
+}
+
+/* ---- the rest ---- */
+
+/* What ranks that never came were waited for is told with the error. */
+static void deadline(books_t *books)
+{
+    if (mp_rank() == 0 && mp_nranks() > 1) {
+        xep_dispatch_args_t a = XEP_DISPATCH_ARGS_INIT;
+        xep_handle_t *handle;
+        begin_books(books);
+        a.tokens = TOKENS, a.x = x, a.topk_idx = idx, a.wait_ns = books->last, a.timeout_ms = 200;
+        uint64_t begin = now_ns();
+        MP_FAILS(XEP_ERR_TIMEOUT, xep_dispatch(books->buffer, &a, &handle, NULL));
+        books->called_ns = now_ns() - begin;
+        book(books, XEP_OP_DISPATCH);
+        for (uint32_t r = 1; r < mp_nranks(); r++) MP_CHECK(2 * books->last[r] > books->called_ns);
+    }
+    MP_OK(xep_buffer_reset(books->buffer));
+}
+
+/* A program of an older header has no such field; what is behind its struct is not looked at. */
+static void older_callers(xep_group_t *group, books_t *books)
+{
+    uint64_t poison[MOST_RANKS], is[MOST_RANKS];
+    xep_dispatch_args_t a = XEP_DISPATCH_ARGS_INIT;
+    xep_combine_args_t c = XEP_COMBINE_ARGS_INIT;
+    xep_handle_t *handle;
+    memset(poison, 0xa5, sizeof poison);
+    memcpy(is, poison, sizeof is);
+    a.size = offsetof(xep_dispatch_args_t, wait_ns), a.wait_ns = is;
+    c.size = offsetof(xep_combine_args_t, wait_ns), c.wait_ns = is;
+    a.tokens = TOKENS, a.x = x, a.topk_idx = idx, c.out = out;
+    be_late(group, mp_rank() == 0);
+    MP_OK(xep_dispatch(books->buffer, &a, &handle, NULL));
+    xep_handle_combine_input(handle, NULL);
+    be_late(group, mp_rank() == 0);
+    MP_OK(xep_combine(handle, &c, NULL));
+    MP_CHECK(memcmp(is, poison, sizeof is) == 0);
+    xep_handle_release(handle);
+}
+
+static void refusals(const books_t *books)
+{
+    struct {
+        xep_waits_t waits;
+        uint64_t newer;
+    } grown = {XEP_WAITS_INIT, 1};
+    xep_waits_t none = XEP_WAITS_INIT;
+    MP_OK(xep_buffer_waits(books->buffer, XEP_OP_COMBINE, &none)); /* every array left out */
+    MP_FAILS(XEP_ERR_INVALID, xep_buffer_waits(NULL, XEP_OP_DISPATCH, &none));
+    MP_REASON("buffer is NULL");
+    MP_FAILS(XEP_ERR_INVALID, xep_buffer_waits(books->buffer, XEP_OP_DISPATCH, NULL));
+    MP_REASON("waits is NULL");
+    MP_FAILS(XEP_ERR_INVALID, xep_buffer_waits(books->buffer, (xep_op_kind_t)2, &none));
+    MP_REASON("kind is 2");
+    grown.waits.size = sizeof grown;
+    MP_FAILS(XEP_ERR_INVALID, xep_buffer_waits(books->buffer, XEP_OP_DISPATCH, &grown.waits));
+    none.size = 0;
+    MP_FAILS(XEP_ERR_INVALID, xep_buffer_waits(books->buffer, XEP_OP_DISPATCH, &none));
+    MP_REASON("_INIT");
+}
+
+typedef struct watch {
+    const books_t *books;
+    atomic_int over;
+} watch_t;
+
+/* Reads while others are in the buffer: what was waited never gets less. */
+static void *look_on(void *arg)
+{
+    watch_t *watch = arg;
+    uint64_t before[MOST_RANKS] = {0}, sum_ns[MOST_RANKS];
+    xep_waits_t waits = XEP_WAITS_INIT;
+    waits.sum_ns = sum_ns;
+    while (!atomic_load(&watch->over)) {
+        MP_OK(xep_buffer_waits(watch->books->buffer, XEP_OP_DISPATCH, &waits));
+        for (uint32_t r = 0; r < mp_nranks(); r++) MP_CHECK(sum_ns[r] >= before[r]);
+        memcpy(before, sum_ns, sizeof before);
+        usleep(1000);
+    }
+    return NULL;
+}
+
+static void run(xep_group_t *group, const char *mode)
+{
+    books_t *books = open_books(group, mode);
+    watch_t watch = {.books = books};
+    pthread_t thread;
+    MP_CHECK(pthread_create(&thread, NULL, look_on, &watch) == 0);
+    one_is_late(group, books, 0);
+    one_is_late(group, books, mp_nranks() - 1);
+    two_are_late(group, books);
+    computing_between(group, books);
+    tests_only(group, books);
+    if (strcmp(mode, "normal") == 0) computing_after_counts(group, books);
+    deadline(books);
+    xep_handle_release(dispatch(books));
+    check_books(books);
+    older_callers(group, books);
+    refusals(books);
+    atomic_store(&watch.over, 1);
+    pthread_join(thread, NULL);
+    xep_buffer_destroy(books->buffer);
+    free(books);
+}
+
+int main(void)
+{
+    xep_group_t *group = mp_group();
+    if (mp_nranks() > MOST_RANKS) return mp_skip("more than 16 ranks");
+    for (int t = 0; t < TOKENS; t++)
+        for (int k = 0; k < TOPK; k++) idx[t][k] = (t * 7 + k * 5 + (int)mp_rank()) % EXPERTS;
+    run(group, "normal");
+    run(group, "ll");
+    xep_group_destroy(group);
+    return 0;
+}
