@@ -376,8 +376,8 @@ class Buffer:
         x: [T, H] bfloat16, H a multiple of 128; T up to num_max_dispatch_tokens_per_rank, Tmax, which with H, K and
             num_experts is the same on every rank. topk_idx: [T, K]: expert, or -1.
         cumulative_local_expert_recv_stats: [L] int32, to which the rows received are added.
-        dispatch_wait_recv_cost_stats: [R] int64: to each the nanoseconds are added that this rank waited, for whichever
-            source: which one was late is not known here.
+        dispatch_wait_recv_cost_stats: [R] int64: to each source's are added the nanoseconds for which this rank waited for its
+            rows, from the begin of receiving (that of the hook, or of the event's wait) until they were there.
         round_scale, use_ue8m0: scales as powers of two; four exponent bytes to an int32.
         return_recv_hook: nothing is received before hook() is called. async_finish: likewise before event.
 
@@ -430,7 +430,8 @@ class Buffer:
             get_next_low_latency_combine_buffer(handle) gave, into which the rows were written.
         topk_idx: [T, K] as dispatched; a -1 leaves the selection out. topk_weights: [T, K] float32.
         use_logfmt: 10 bits for a value on the way to ranks that are reached over a network; lossy.
-        out: [T, H] bfloat16 to write to. combine_wait_recv_cost_stats: [R] int64, as in low_latency_dispatch.
+        out: [T, H] bfloat16 to write to. combine_wait_recv_cost_stats: [R] int64, as in low_latency_dispatch, for
+            the outputs of each rank's experts, and before them for that rank to have read those of the last combine.
 
         Returns (combined_x, event, hook).
         """

@@ -7,7 +7,6 @@ they are there: the place of a slot never changes, and is learned from one empty
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Optional
 
@@ -81,17 +80,13 @@ class LowLatencyHandle(Sequence):
 class Ending:
     """What is left to do when an operation has ended, done once: by a hook, an event, or the call itself."""
 
-    def __init__(self, request: xep.Request, cost_stats: Optional[torch.Tensor]) -> None:
+    def __init__(self, request: xep.Request) -> None:
         self.request: Optional[xep.Request] = request
-        self._cost_stats = cost_stats
 
     def wait(self) -> None:
         if self.request is None:
             return
-        begin = time.perf_counter_ns()
         self.request.wait()
-        if self._cost_stats is not None:
-            self._cost_stats += time.perf_counter_ns() - begin
         self.request = None
         self.fill()
 
@@ -105,12 +100,11 @@ class DispatchEnding(Ending):
     def __init__(
         self,
         request: xep.Request,
-        cost_stats: Optional[torch.Tensor],
         handle: LowLatencyHandle,
         counts: torch.Tensor,
         copies: Sequence[tuple[torch.Tensor, torch.Tensor]],
     ) -> None:
-        super().__init__(request, cost_stats)
+        super().__init__(request)
         self._handle, self._counts, self._copies = handle, counts, copies
 
     def fill(self) -> None:
@@ -181,6 +175,7 @@ class LowLatency:
             quant=casting.quant,
             scales_by_column=True,
             expert_stats=expert_stats,
+            wait_ns=cost_stats,
         )
         handle: xep.Handle = request.result
         rows, scales, src_info = _views(handle, places, shape, casting)
@@ -193,7 +188,7 @@ class LowLatency:
         local = buffer.local_experts
         found = LowLatencyHandle(handle, shape, topk_idx.clone(), src_info, local)
         counts = torch.zeros(local, dtype=torch.int32)
-        return rows, scales, counts, found, DispatchEnding(request, cost_stats, found, counts, copies)
+        return rows, scales, counts, found, DispatchEnding(request, found, counts, copies)
 
 
 def combine(
@@ -207,8 +202,8 @@ def combine(
 ) -> tuple[torch.Tensor, Ending]:
     """x None: what was written to combine_input. Collective."""
     weights = _weights(handle, topk_idx, topk_weights)
-    request = handle.xep.combine_async(x, weights=weights, out=out, logfmt=logfmt)
-    return request.result, Ending(request, cost_stats)
+    request = handle.xep.combine_async(x, weights=weights, out=out, logfmt=logfmt, wait_ns=cost_stats)
+    return request.result, Ending(request)
 
 
 def _weights(handle: LowLatencyHandle, topk_idx: torch.Tensor, topk_weights: torch.Tensor) -> torch.Tensor:

@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import itertools
+import time
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 import deep_ep  # noqa: E402
+from conftest import meet  # noqa: E402
 from deep_ep.utils import calc_diff, hash_tensor, per_token_cast_back, per_token_cast_to_fp8  # noqa: E402
 
 TOKENS, MOST, HIDDEN, TOPK = 20, 24, 512, 4
@@ -88,7 +90,7 @@ def check(world: World, how: str, fp8: bool, power: bool, ue8m0: bool) -> None:
     else:
         assert recv_x.shape == (world.local, rows, HIDDEN) and recv_x.dtype == torch.bfloat16
         values = recv_x
-    assert bool((cost > 0).all()) and torch.equal(stats, counts)
+    assert bool((cost >= 0).all()) and cost[world.rank] == 0 and torch.equal(stats, counts)
     check_rows(world, values, recv_x if fp8 and not power else None, counts, handle)
     check_combines(world, values, handle, how, 9e-4 if fp8 else 1e-5, exact=not power)
 
@@ -135,7 +137,7 @@ def check_combines(world: World, values, handle, how: str, tolerance: float, exa
         )
         finish(event, hook, how)
         assert not given or combined is out
-        assert bool((cost > 0).all()) and not bool(combined.isnan().any())
+        assert bool((cost >= 0).all()) and cost[world.rank] == 0 and not bool(combined.isnan().any())
         wanted = world.x.float() * world.weights.masked_fill(world.idx < 0, 0).sum(1, keepdim=True)
         if exact:
             assert calc_diff(wanted, combined) < tolerance
@@ -197,6 +199,39 @@ def test_statistics_accumulate(world):
     for _ in range(3):
         total += world.dispatch(cumulative_local_expert_recv_stats=stats)[1]
     assert torch.equal(stats, total)
+
+
+@pytest.mark.parametrize("how", ["call", "hook", "event"])
+def test_costs_name_the_late_rank(world, how):
+    """Of three that are there in time and one that is not, that one; computing between sending and receiving is not waiting."""
+    if world.size == 1:
+        pytest.skip("a rank of its own never waits")
+    options = dict(async_finish=how == "event", return_recv_hook=how == "hook")
+    for late in (0, world.size - 1):
+        costs = {name: torch.full((world.size,), 7) for name in ("dispatch", "combine")}
+        spent = dict.fromkeys(costs, 0)
+        handle = None
+        for name, turn in itertools.product(costs, range(3)):
+            meet()
+            time.sleep(0.08 if world.rank == late else 0)
+            begin = time.perf_counter_ns()
+            if name == "dispatch":
+                recv_x, _, handle, event, hook = world.dispatch(
+                    use_fp8=False, dispatch_wait_recv_cost_stats=costs[name], **options
+                )
+            else:
+                _, event, hook = world.combine(recv_x.clone(), handle, combine_wait_recv_cost_stats=costs[name], **options)
+            if how != "call":
+                time.sleep(0.04)
+                begin = time.perf_counter_ns()
+            finish(event, hook, how)
+            spent[name] += time.perf_counter_ns() - begin
+        if world.rank == late:
+            continue
+        for name, cost in costs.items():
+            cost -= 7  # what was in it stays
+            assert spent[name] / 2 < cost[late] <= spent[name], (name, late, cost, spent)
+            assert all(3 * cost[r] < cost[late] for r in range(world.size) if r != late), (name, late, cost)
 
 
 def test_selections_left_out_of_combine(world):

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import gc
+import time
 
 import numpy as np
 import oracle
@@ -231,6 +232,33 @@ def test_slots_follow_arrays(group, buffer, sent):
     del view
     third = buffer.dispatch(mine.x * 3, mine.topk_idx)
     np.testing.assert_array_equal(third.recv.x, second.recv.x / 2 * 3)
+
+
+def test_waits(group, buffer, sent):
+    """What operations say they waited adds up to what the buffer says; the rank that is late is the one."""
+    mine, late = sent[group.rank], group.nranks - 1
+    wanted = {kind: (np.zeros(group.nranks, np.int64), np.zeros(group.nranks, np.int64)) for kind in ("dispatch", "combine")}
+    for turn in range(6):
+        wait_ns = {kind: np.zeros(group.nranks, np.int64) for kind in wanted}
+        meet()
+        time.sleep(0.05 if group.rank == late else 0)
+        handle = buffer.dispatch_async(mine.x, mine.topk_idx, wait_ns=wait_ns["dispatch"]).wait()
+        with handle:
+            x = handle.recv.x.copy()
+            meet()
+            time.sleep(0.05 if group.rank == late else 0)
+            handle.combine(x, wait_ns=wait_ns["combine"])
+        for kind, (count, total) in wanted.items():
+            count += wait_ns[kind] > 0
+            total += wait_ns[kind]
+    for kind, (count, total) in wanted.items():
+        waits = getattr(buffer.waits(), kind)
+        assert waits.operations == 6 and waits.sum_ns.dtype == np.int64
+        np.testing.assert_array_equal(waits.count, count)
+        np.testing.assert_array_equal(waits.sum_ns, total)
+        assert (waits.max_ns <= waits.sum_ns).all() and (waits.max_ns * waits.count >= waits.sum_ns).all()
+        if group.rank != late:
+            assert all(3 * total[r] < total[late] for r in range(group.nranks) if r != late), (kind, total)
 
 
 def test_layout_agrees_with_dispatch(group, buffer, sent):

@@ -53,6 +53,8 @@ WRONG = {
     "no handle": ("cached", 3, ValueError, "topk_idx, topk_weights: expected None with cached"),
     "negative timeout": ("timeout", -1.0, ValueError, "timeout: expected seconds above 0"),
     "nan timeout": ("timeout", math.nan, ValueError, "timeout: expected seconds above 0"),
+    "waits of doubles": ("wait_ns", np.zeros(1), TypeError, "wait_ns: expected INT64"),
+    "waits of two ranks": ("wait_ns", np.zeros(2, np.int64), ValueError, r"wait_ns: expected INT64 of shape \[1\]"),
 }  # fmt: skip
 
 
@@ -73,6 +75,7 @@ COMBINE = {
     "three biases": (dict(bias=[np.ones((T, H), np.float32)] * 3), ValueError, "bias: expected at most 2, got 3"),
     "half bias": (dict(bias=np.ones((T, H), np.float16)), TypeError, r"bias\[0\]: expected FP32"),
     "out_weights alone": (dict(out_weights=np.ones((T, K), np.float32)), ValueError, "topk_weights: expected an array, as out_weights is given"),
+    "waits of two ranks": (dict(wait_ns=np.zeros(2, np.int64)), ValueError, r"wait_ns: expected INT64 of shape \[1\]"),
     "short weights": (dict(topk_weights=np.ones((1, K), np.float32)), ValueError, r"topk_weights: expected \[6, 2\]"),
 }  # fmt: skip
 

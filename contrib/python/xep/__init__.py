@@ -38,11 +38,12 @@ from .layout import Layout, expert_range, layout
 from .library import LibraryInfo, Mode, Variable, config, library_info, modes, set_log, version
 from .received import Received
 from .request import Request
+from .waits import RankWaits, Waits
 
 __all__ = [
     "AbortedError", "BootError", "BrokenError", "Buffer", "BufferInfo", "BufferSize", "BusyError", "CapacityError",
     "DeadlineError", "Dtype", "Group", "Handle", "InvalidError", "Layout", "LibraryInfo", "MismatchError", "Mode",
-    "NoMemoryError", "Peer", "PeerError", "Quant", "Received", "Request", "Rows", "Status", "UnsupportedError",
-    "Variable", "XepError", "buffer_size", "config", "expert_range", "from_bfloat16", "layout", "library_info", "modes",
+    "NoMemoryError", "Peer", "PeerError", "Quant", "RankWaits", "Received", "Request", "Rows", "Status", "UnsupportedError",
+    "Variable", "Waits", "XepError", "buffer_size", "config", "expert_range", "from_bfloat16", "layout", "library_info", "modes",
     "set_log", "to_bfloat16", "version",
 ]  # fmt: skip

@@ -15,6 +15,7 @@ from .dtypes import Dtype, Quant, Rows, need_dtype
 from .errors import CapacityError, Status, XepError, error_of
 from .handle import Handle
 from .request import Request
+from .waits import Waits, read
 
 if TYPE_CHECKING:
     from .group import Group
@@ -24,6 +25,7 @@ _INDEX = (Dtype.INT64, Dtype.INT32)
 _FP32 = (Dtype.FP32,)
 _SCALE = (Dtype.FP32, Dtype.INT32)
 _STATS = (Dtype.INT32,)
+_WAITS = (Dtype.INT64,)
 _BY_COLUMN, _SEND_WEIGHTS = 1, 2
 _UNKNOWN = 2**64 - 1
 _xep_dispatch, _xep_handle_release = lib.xep_dispatch, lib.xep_handle_release
@@ -240,6 +242,7 @@ class Buffer:
         arrangement: Rows.BY_RANK, BY_EXPERT_COMPACT, BY_EXPERT_PADDED; None: the mode's own.
         scales_by_column, send_weights: mode ll: received scales by column; weights travel with the rows.
         expert_stats: mode ll: [L] int32, to which the rows received for each local expert are added.
+        wait_ns: [R] int64, to which the nanoseconds are added that this rank waited for each rank, as waits() has it.
         after: a request to begin after. timeout: seconds; None: the buffer's.
 
         Errors: BusyError (no free slot), CapacityError (``rows`` says how many were sent here), MismatchError, ... : nothing
@@ -295,6 +298,7 @@ class Buffer:
         scales_by_column: bool = False,
         send_weights: bool = False,
         expert_stats: Any = None,
+        wait_ns: Any = None,
         after: Optional[Request] = None,
         timeout: Optional[float] = None,
     ) -> None:
@@ -305,6 +309,8 @@ class Buffer:
         args.flags = (_BY_COLUMN if scales_by_column else 0) | (_SEND_WEIGHTS if send_weights else 0)
         if expert_stats is not None:
             args.expert_stats = vector("expert_stats", expert_stats, self.local_experts, _STATS)
+        if wait_ns is not None:
+            args.wait_ns = vector("wait_ns", wait_ns, self.group.nranks, _WAITS)
         if after is not None:
             args.after = after._pointer()
         if timeout is not None:
@@ -387,6 +393,14 @@ class Buffer:
         check(lib.xep_buffer_query(self._pointer(), info))
         return BufferInfo(info.mode.decode(), info.bytes, info.recv_rows, info.slots, info.free_slots, info.threads,
                           info.mapped_peers, info.operations)  # fmt: skip
+
+    def waits(self) -> Waits:
+        """For whom this rank has waited, since the buffer was made: the rank that all others wait for holds them up.
+
+        Time counts in which a blocking call, or a wait() for a request, looked for what a rank sends and it was not there; not
+        what lies between an operation's begin and its wait, and not tests. Local; any thread, also while another waits.
+        """
+        return read(self._pointer(), self.group.nranks)
 
     def memory(self) -> SlotMemory:
         """This rank's shared memory, all of it, as an object with the buffer protocol. Keeps the buffer from being closed."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Optional, Sequence, Union
 
 from . import _structs
 from ._lib import last_error, lib, milliseconds
-from .arrays import adapter_of, matrix, torch_arrays
+from .arrays import adapter_of, matrix, torch_arrays, vector
 from . import _numpy_arrays
 from .dtypes import SIZES, Dtype, Rows, need_dtype
 from .errors import Status, XepError, error_of
@@ -138,6 +138,7 @@ class Handle:
         out, out_weights: [T, H] of x's type and [T, K] float32 to write to; None: allocated.
         dtype: what the bits of a numpy array without a type of its own are.
         logfmt: mode ll: 10-bit rows to ranks that are not mapped; lossy.
+        wait_ns: [R] int64, to which the nanoseconds are added that this rank waited for each rank, as Buffer.waits() has it.
         after: a request to begin after. timeout: seconds; None: the buffer's.
         """
         return self._combine(False, x, out, options)[0]
@@ -199,6 +200,7 @@ class Handle:
         bias: Any = None,
         out_weights: Any = None,
         logfmt: bool = False,
+        wait_ns: Any = None,
         after: Optional[Request] = None,
         timeout: Optional[float] = None,
     ) -> Any:
@@ -207,6 +209,8 @@ class Handle:
         args.timeout_ms = milliseconds(timeout)
         if after is not None:
             args.after = after._pointer()
+        if wait_ns is not None:
+            args.wait_ns = vector("wait_ns", wait_ns, self.nranks, (Dtype.INT64,))
         if bias is not None:
             self._put_bias(args, bias, width, code)
         if weights is not None:
