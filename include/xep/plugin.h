@@ -82,7 +82,8 @@ struct xep_env {
     xep_wire_t *wire;
     uint32_t threads;         /* of the team */
     xep_simd_t simd;          /* kernels to use */
-    uint64_t stream_bytes;    /* an operation that writes at least this much does so past the caches */
+    uint64_t stream_bytes;    /* an operation that writes at least this much does so past the caches; UINT64_MAX:
+                                 nothing ever */
 
     /** Runs fn(arg, 0 .. threads-1, threads) on the team, returns when all are done. Not nested. */
     void (*parallel)(const xep_env_t *env, xep_parallel_fn fn, void *arg);

@@ -514,7 +514,8 @@ XEP_API xep_status_t xep_combine(xep_handle_t *handle, const xep_combine_args_t 
  * Memory in which expert outputs need no copy before combine: [recv.rows][H] of the combine
  * type, *stride_p bytes between rows (the type of the buffer decides it, not that of a call).
  * Waits until peers have read what an earlier combine left there. Valid for writing until the combine
- * begins; ask again before writing again. NULL on error (timeout; handle in flight).
+ * begins; ask again before writing again. A combine of another x puts its rows there, in any order: what was written is
+ * gone then. NULL on error (timeout; handle in flight).
  */
 XEP_API void *xep_handle_combine_input(xep_handle_t *handle, size_t *stride_p);
 

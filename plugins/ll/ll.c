@@ -32,6 +32,7 @@ static void carve_all(ll_t *mode, xep_carve_t *carve)
     mode->first_expert = xep_carve_array(carve, ranks + 1, sizeof *mode->first_expert);
     mode->counts = xep_carve_array(carve, shape->experts, sizeof *mode->counts);
     mode->next_row = xep_carve_array(carve, shape->experts + UINT64_C(1), sizeof *mode->next_row);
+    mode->input_begin = xep_carve_array(carve, shape->local_experts * ranks, sizeof *mode->input_begin);
     mode->pick_begin = xep_carve_array(carve, ranks + 1, sizeof *mode->pick_begin);
     mode->parcels = xep_carve_array(carve, ranks, sizeof *mode->parcels);
     mode->places = xep_carve_array(carve, ranks, sizeof *mode->places);

@@ -19,8 +19,8 @@
  * combine, epoch n, of a handle. Every rank is an owner (of the rows it received) and a reader (of its tokens). "Slot of
  * r" is the one r chose for the dispatch, its notice told it.
  *  1. owner: waits until the last combine from this slot was read: mail [slot][r].read >= its epoch for all r.
- *  2. owner: copies rows of the user's own memory into the slot's input; writes where the rows of each
- *     (expert, reader) begin into the slot's table. To readers that are not mapped it puts each row into the
+ *  2. owner: copies rows of the user's own memory into the slot's input, those of each reader together; writes where the
+ *     rows of each (expert, reader) begin into the slot's table. To readers that are not mapped it puts each row into the
  *     area "returned" of the reader's slot, at [token][k]; in LogFMT if asked to.
  *  3. owner to each r: its offer and then the word  r.mail [own slot][self].ready = n.   The send phase ends here.
  *  4. reader: waits until mail [slot of d][d].ready >= n for all d, and compares the offers.
@@ -191,6 +191,7 @@ typedef struct ll {
     uint32_t *counts;       /* [E] rows of this rank for each expert */
     uint32_t *next_row;     /* [E + 1] */
     ll_pick_t *picks;       /* [recv_rows + K + 1] by source rank, token, selection */
+    uint32_t *input_begin;  /* [L][R] of the combine that is offered: first row in the input */
     uint64_t *pick_begin;   /* [R + 1] */
     const char **parcels;   /* [R] of the dispatch that is received */
     ll_parcel_t *places;    /* [R] and what is where in them */

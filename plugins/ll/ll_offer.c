@@ -37,9 +37,34 @@ xep_status_t ll_drain(ll_t *mode, xep_op_t *op)
 
 /* ---- rows of the user's memory ---- */
 
+/* Own rows are summed where they are. */
+static int pulls(const ll_t *mode, uint32_t reader)
+{
+    return reader != mode->shape->rank && mode->base[reader] != NULL;
+}
+
+/*
+ * Where the rows of each (expert, reader) are: as the handle has them where the user writes them there; else one after
+ * the other for each reader, without the padding. Spread over the pages of padded experts, 16 tokens took a sixth longer.
+ */
+static const uint32_t *lay_input(ll_t *mode, const xep_op_t *op)
+{
+    const ll_slot_t *slot = &mode->slots[op->slot];
+    const uint32_t nranks = mode->shape->nranks, pairs = mode->shape->local_experts * nranks;
+    uint32_t next = 0;
+    if (op->combine->x == NULL) return slot->pair_begin;
+    for (uint32_t reader = 0; reader < nranks; reader++)
+        for (uint32_t pair = reader; pair < pairs; pair += nranks) {
+            mode->input_begin[pair] = next;
+            if (pulls(mode, reader)) next += slot->pair_count[pair];
+        }
+    return mode->input_begin;
+}
+
 typedef struct fill {
     const ll_t *mode;
     const xep_op_t *op;
+    const uint32_t *begin; /* [L][R] first row in the input */
     xep_copy_fn copy;
 } fill_t;
 
@@ -49,13 +74,14 @@ static void fill_pair(const fill_t *fill, uint32_t pair, char *input)
     const xep_combine_args_t *args = fill->op->combine;
     size_t bytes = row_bytes(args), stride = fill->mode->layout.combine_stride;
     uint64_t begin = slot->pair_begin[pair], end = begin + slot->pair_count[pair];
-    for (uint64_t row = begin; row < end; row++) {
+    char *to = input + fill->begin[pair] * stride;
+    for (uint64_t row = begin; row < end; row++, to += stride) {
         const char *from = (const char *)args->x + row * args->x_stride;
-        fill->copy(input + row * stride, from, bytes, row + 1 < end ? from + args->x_stride : from);
+        fill->copy(to, from, bytes, row + 1 < end ? from + args->x_stride : from);
     }
 }
 
-/* A thread's share of the (expert, source) pairs, without those nobody pulls: own rows are summed where they are. */
+/* A thread's share of the (expert, source) pairs, without those nobody pulls. */
 static void fill_share(void *arg, uint32_t thread, uint32_t nthreads)
 {
     const fill_t *fill = arg;
@@ -63,20 +89,15 @@ static void fill_share(void *arg, uint32_t thread, uint32_t nthreads)
     const uint32_t nranks = mode->shape->nranks, pairs = mode->shape->local_experts * nranks;
     char *input = ll_own(mode, ll_area(mode, fill->op->slot, mode->layout.input));
     uint32_t end = (uint32_t)((uint64_t)pairs * (thread + 1) / nthreads);
-    for (uint32_t pair = (uint32_t)((uint64_t)pairs * thread / nthreads); pair < end; pair++) {
-        uint32_t source = pair % nranks;
-        if (source != mode->shape->rank && mode->base[source] != NULL) fill_pair(fill, pair, input);
-    }
+    for (uint32_t pair = (uint32_t)((uint64_t)pairs * thread / nthreads); pair < end; pair++)
+        if (pulls(mode, pair % nranks)) fill_pair(fill, pair, input);
     xep_stores_fence();
 }
 
-static void fill_input(ll_t *mode, xep_op_t *op)
+static void fill_input(ll_t *mode, xep_op_t *op, const uint32_t *begin)
 {
-    const ll_slot_t *slot = &mode->slots[op->slot];
-    uint64_t rows = 0;
-    for (uint32_t e = 0; e < mode->shape->local_experts; e++) rows += slot->expert_count[e];
-    fill_t fill = {.mode = mode, .op = op};
-    fill.copy = xep_copy_select(mode->env->simd, rows * row_bytes(op->combine) >= mode->env->stream_bytes);
+    xep_copy_fn copy = xep_copy_select(mode->env->simd, xep_streams_to_others(mode->env));
+    fill_t fill = {.mode = mode, .op = op, .begin = begin, .copy = copy};
     mode->env->parallel(mode->env, fill_share, &fill);
 }
 
@@ -110,12 +131,11 @@ static void code_share(void *arg, uint32_t thread, uint32_t nthreads)
 
 /* ---- tables and offers ---- */
 
-static void fill_table(const ll_t *mode, const xep_op_t *op, uint32_t reader)
+static void fill_table(const ll_t *mode, const xep_op_t *op, const uint32_t *begin, uint32_t reader)
 {
-    const ll_slot_t *slot = &mode->slots[op->slot];
     uint32_t *table = ll_own(mode, ll_table_offset(mode, op->slot, reader));
     for (uint32_t e = 0; e < mode->shape->local_experts; e++)
-        table[e] = slot->pair_begin[e * mode->shape->nranks + reader];
+        table[e] = begin[e * mode->shape->nranks + reader];
 }
 
 static void offer_to(const ll_t *mode, const xep_op_t *op, uint32_t reader)
@@ -130,9 +150,10 @@ xep_status_t ll_offer(ll_t *mode, xep_op_t *op)
     const xep_combine_args_t *args = op->combine;
     const uint32_t nranks = mode->shape->nranks;
     ll_state(op)->offer = (ll_offer_t){.epoch = op->epoch, .dtype = args->dtype, .hidden = args->hidden, .flags = args->flags};
+    const uint32_t *begin = lay_input(mode, op);
     for (uint32_t r = 0; r < nranks; r++)
-        if (mode->base[r] != NULL) fill_table(mode, op, r);
-    if (args->x != NULL) fill_input(mode, op);
+        if (pulls(mode, r)) fill_table(mode, op, begin, r);
+    if (args->x != NULL) fill_input(mode, op, begin);
     if (is_logfmt(op) && !mode->all_mapped) mode->env->parallel(mode->env, code_share, &(fill_t){.mode = mode, .op = op});
     for (uint32_t i = 1; i <= nranks; i++) {
         uint32_t reader = (mode->shape->rank + i) % nranks;

@@ -269,7 +269,7 @@ static void offer_make(normal_t *mode, const xep_op_t *op)
 
 static xep_status_t fill(normal_t *mode, xep_op_t *op)
 {
-    fill_t fill = {mode, op, xep_copy_select(mode->env->simd, is_streaming(mode, op))};
+    fill_t fill = {mode, op, xep_copy_select(mode->env->simd, xep_streams_to_others(mode->env))};
     offer_make(mode, op);
     mode->slots[op->slot].combined = op->epoch;
     if (op->combine->x || op->combine->topk_weights) mode->env->parallel(mode->env, input_fill, &fill);

@@ -14,7 +14,7 @@ typedef struct move {
     const xep_op_t *op;
     const normal_routing_t *routing;
     const normal_target_t *targets;
-    xep_copy_fn copy;
+    xep_copy_fn copy[2]; /* of own rows, and of those for other ranks */
     size_t bytes, stride; /* of a row, as received */
     size_t weights_stride;
     uint64_t begin, end;
@@ -90,6 +90,7 @@ static void tokens_move(void *arg, uint32_t thread, uint32_t nthreads)
     const normal_routing_t *routing = move->routing;
     const char *x = move->op->dispatch->x;
     size_t stride = move->op->dispatch->x_stride;
+    const uint32_t self = move->mode->shape->rank;
     uint64_t count = move->end - move->begin;
     uint64_t begin = move->begin + count * thread / nthreads, end = move->begin + count * (thread + 1) / nthreads;
 
@@ -98,7 +99,7 @@ static void tokens_move(void *arg, uint32_t thread, uint32_t nthreads)
         for (uint64_t i = routing->first[t]; i < routing->first[t + 1]; i++) {
             normal_dest_t dest = routing->dests[i];
             const normal_target_t *target = &move->targets[dest.rank];
-            if (target->x) move->copy(target->x + dest.row * move->stride, row, move->bytes, next);
+            if (target->x) move->copy[dest.rank != self](target->x + dest.row * move->stride, row, move->bytes, next);
             metadata_store(move, t, dest);
         }
     }
@@ -140,7 +141,7 @@ static void slice_move(normal_t *mode, xep_op_t *op)
         .op = op,
         .routing = routing,
         .targets = slot->targets,
-        .copy = xep_copy_select(mode->env->simd, streaming),
+        .copy = {xep_copy_select(mode->env->simd, streaming), xep_copy_select(mode->env->simd, xep_streams_to_others(mode->env))},
         .bytes = bytes,
         .stride = xep_row_stride(bytes),
         .weights_stride = op->dispatch->topk_weights_stride,
