@@ -148,8 +148,9 @@ static int is_known(const char *name, size_t length)
 {
     for (size_t i = 0; i < NVARIABLES; i++)
         if (strlen(variables[i].name) == length && memcmp(variables[i].name, name, length) == 0) return 1;
-    /* no settings: which library the language bindings load, what xep_run tells its ranks, what the test suite is told */
+    /* no settings: what the language bindings load, what xep_run tells its ranks, what the test suite is told */
     return (length == strlen("XEP_LIBRARY") && memcmp(name, "XEP_LIBRARY", length) == 0) ||
+           (length == strlen("XEP_PYTHON") && memcmp(name, "XEP_PYTHON", length) == 0) ||
            strncmp(name, "XEP_RUN_", strlen("XEP_RUN_")) == 0 || strncmp(name, "XEP_TEST_", strlen("XEP_TEST_")) == 0;
 }
 

@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any, Optional
 
 import torch
 
+from . import _hot
 from .dtypes import SIZES, Dtype
 
 # indexed by Dtype
@@ -75,3 +77,9 @@ def from_bytes(data: bytes, shape: tuple[int, ...], dtype: Dtype) -> torch.Tenso
     if not data:
         return torch.empty(shape, dtype=_natives[dtype])
     return torch.frombuffer(bytearray(data), dtype=_natives[dtype]).reshape(shape)
+
+
+# DLPack's exchange interface, which torch has from 2.10 on: the compiled module takes tensors by it
+_exchange = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
+if _exchange is not None:
+    _hot.use_torch(sys.modules[__name__], torch.Tensor, _exchange)

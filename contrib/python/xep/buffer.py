@@ -9,11 +9,13 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional
 
 from . import _structs
+from ._hot import BufferBase, SlotMemory, Slots, quick, use_classes
 from ._lib import check, last_error, lib, milliseconds
 from .arrays import adapter_of, matrix, strided, vector
 from .dtypes import Dtype, Quant, Rows, need_dtype
 from .errors import CapacityError, Status, XepError, error_of
 from .handle import Handle
+from .received import Received
 from .request import Request
 from .waits import Waits, read
 
@@ -28,24 +30,7 @@ _STATS = (Dtype.INT32,)
 _WAITS = (Dtype.INT64,)
 _BY_COLUMN, _SEND_WEIGHTS = 1, 2
 _UNKNOWN = 2**64 - 1
-_xep_dispatch, _xep_handle_release = lib.xep_dispatch, lib.xep_handle_release
-
-
-class SlotMemory(ctypes.Array):
-    """The buffer's memory, held for one handle: what every array of its rows is based on.
-
-    The slot goes back when the last reference does. That may happen on any thread, also inside a call of the library, so
-    it is only noted here, and told to the library by the next operation.
-    """
-
-    _type_ = ctypes.c_ubyte
-    _length_ = 0
-    handle: int
-    ended: list  # of the buffer
-
-    def __del__(self) -> None:
-        if self.handle:
-            self.ended.append(self.handle)
+_xep_dispatch = lib.xep_dispatch
 
 
 class BufferSize(NamedTuple):
@@ -107,7 +92,7 @@ def buffer_size(nranks: int, experts: int, topk: int, hidden: int, tokens: int, 
     return BufferSize(size.bytes, size.recv_rows)
 
 
-class Buffer:
+class Buffer(BufferBase):
     """One MoE shape. Collective, blocking; a context manager. Every rank passes the same values, but threads and timeout.
 
     experts: E of the whole group. topk: most selections of a token. hidden: most elements of a row. tokens: most tokens
@@ -139,9 +124,7 @@ class Buffer:
         check(lib.xep_buffer_memory(self._buffer, base, size))
         self._base: int = base.value or 0
         self._bytes: int = size.value
-        self._ended: list[int] = []  # handles whose last array is gone
-        kind = {"_length_": size.value, "_type_": ctypes.c_ubyte, "handle": 0, "ended": self._ended}
-        self._memory_type: Any = type("SlotMemory", (SlotMemory,), kind)
+        self._slots: Any = Slots(self._base, self._bytes)
 
     def _prepare(self) -> None:
         """What operations use again and again: a call fills structs that exist, and passes addresses that are known."""
@@ -158,9 +141,9 @@ class Buffer:
         address = ctypes.addressof(self._outputs)
         self._handle_pointer, self._request_pointer, self._rows_pointer = address, address + 8, address + 16
         self._stride_pointer = address + 24
-        self._memories: dict[int, tuple[weakref.ref, weakref.ref]] = {}  # of each handle: its memory, its Handle
         self._pending: set[Request] = set()
         self._whole: Callable[[], Optional[SlotMemory]] = lambda: None
+        self._speed_up(self._dispatch_args_address, self._combine_args_address, self.combine_dtype, self.group.nranks)
 
     def _pointer(self) -> int:
         if self._buffer is None:
@@ -175,41 +158,24 @@ class Buffer:
 
     def _begin(self) -> None:
         """Before every operation: what ended meanwhile is settled."""
-        if self._ended:
-            self._drain()
+        if self._slots.ended:
+            self._slots.drain()
         if self._pending:
             for request in list(self._pending):
                 request.done()
 
-    def _drain(self) -> None:
-        while self._ended:
-            handle = self._ended.pop()
-            self._memories.pop(handle, None)
-            _xep_handle_release(handle)
-
-    def _hold(self, address: int) -> SlotMemory:
-        memory = self._memory_type.from_address(self._base)
-        memory.handle = address
-        return memory
-
     def slots_held(self) -> int:
         """Slots in use on this rank, by handles and by arrays of received rows."""
-        self._drain()
-        return len(self._memories)
+        self._slots.drain()
+        return len(self._slots)
 
     def _end_handles(self) -> None:
-        for _, reference in list(self._memories.values()):
-            handle = reference()
-            if handle is not None:
-                handle._forget()
+        for handle in self._slots.owners():
+            handle._forget()
 
     def arrays_alive(self) -> int:
         """How many dispatches have received rows that are still looked at, though their handles have ended; memory() is one."""
-        count = int(self._whole() is not None)
-        for memory_ref, handle_ref in list(self._memories.values()):
-            memory, handle = memory_ref(), handle_ref()
-            count += memory is not None and (handle is None or handle._memory is not memory)
-        return count
+        return int(self._whole() is not None) + self._slots.orphans()
 
     def arrays_left(self) -> int:
         """Ends every handle; how many dispatches have received rows that are looked at nevertheless."""
@@ -219,15 +185,11 @@ class Buffer:
     def _let_go(self) -> None:
         """Handles end without the library: the memory stays, its contents do not."""
         self._end_handles()
-        for reference, _ in list(self._memories.values()):
-            memory = reference()
-            if memory is not None:
-                memory.handle = 0
-        self._memories.clear()
-        self._ended.clear()
+        self._slots.forget()
 
     # ---- dispatch ----
 
+    @quick("Buffer.dispatch")
     def dispatch(self, x: Any, topk_idx: Any = None, topk_weights: Any = None, **options: Any) -> Handle:
         """Sends every token to the ranks of its experts, and returns when this rank's rows are here. Collective, blocking.
 
@@ -250,14 +212,14 @@ class Buffer:
         """
         return self._dispatch(False, x, topk_idx, topk_weights, options)[0]
 
+    @quick("Buffer.dispatch_async")
     def dispatch_async(self, x: Any, topk_idx: Any = None, topk_weights: Any = None, **options: Any) -> Request[Handle]:
         """As dispatch(), but returns once it is begun; wait() has the handle. Arrays must not be changed before."""
         return self._dispatch(True, x, topk_idx, topk_weights, options)[1]
 
     def _dispatch(self, begin_only: bool, x: Any, topk_idx: Any, topk_weights: Any, options: dict[str, Any]) -> tuple[Any, Any]:
         buffer = self._buffer or self._pointer()
-        if self._ended or self._pending:
-            self._begin()
+        self._begin()
         adapter = adapter_of("x", x)
         form = None
         if type(x) is type(topk_idx) is type(topk_weights) and not options:
@@ -344,26 +306,20 @@ class Buffer:
     def _send(self, buffer: int, begin_only: bool, arrays: tuple) -> tuple[Any, Any]:
         outputs = self._outputs
         outputs[2] = _UNKNOWN
-        self._dispatch_struct.recv_rows_p = self._rows_pointer
-        if begin_only:
-            rows = ctypes.c_uint64(_UNKNOWN)
-            self._dispatch_struct.recv_rows_p = ctypes.addressof(rows)
+        rows = ctypes.c_uint64(_UNKNOWN)  # of an operation that goes on when this one returns
+        self._dispatch_struct.recv_rows_p = ctypes.addressof(rows) if begin_only else self._rows_pointer
         request = self._request_pointer if begin_only else None
         status = _xep_dispatch(buffer, self._dispatch_args_address, self._handle_pointer, request)
         if status < 0:
-            raise self._explain(error_of(status, last_error()), outputs[2])
-        address = outputs[0]
-        memory = self._hold(address)
-        handle = Handle(self, memory, *self._dispatch_shape)
-        self._memories[address] = (weakref.ref(memory), weakref.ref(handle))
+            self._refuse(status, outputs[2])
+        handle = Handle(self, self._slots.hold(outputs[0]), *self._dispatch_shape)
         if not begin_only:
             return handle, None
+        return handle, self._in_flight(outputs[1], handle, (handle, arrays), lambda error: handle._fail(error, rows.value))
 
-        def failed(error: XepError) -> None:
-            self._explain(error, rows.value)
-            handle._forget()
-
-        return handle, self._in_flight(handle, (handle, rows, arrays), failed)
+    def _refuse(self, status: int, rows: int) -> None:
+        """Raises the error of an operation that did not begin, or did not succeed."""
+        raise self._explain(error_of(status, last_error()), rows)
 
     def _explain(self, error: XepError, rows: int) -> XepError:
         if isinstance(error, CapacityError) and rows != _UNKNOWN:
@@ -372,10 +328,17 @@ class Buffer:
             return error_of(error.status, f"{error.reason}; {self.arrays_alive()} only for arrays of rows that are still alive")
         return error
 
-    def _in_flight(self, result: Any, arrays: tuple, failed: Any) -> Request:
-        request: Request = Request(self, self._outputs[1], result, arrays, failed)
+    def _in_flight(self, address: int, result: Any, kept: tuple, failed: Callable[[XepError], None]) -> Request:
+        request: Request = Request(self, address, result, kept, failed)
         self._pending.add(request)
         return request
+
+    def _dispatch_in_flight(self, address: int, handle: Handle, _used: None, arrays: tuple) -> Request:
+        """Of a dispatch that the compiled module has begun; it writes the number of rows into the handle."""
+        return self._in_flight(address, handle, (handle, arrays), lambda error: handle._fail(error, handle._rows))
+
+    def _combine_in_flight(self, address: int, result: Any, handle: Handle, arrays: tuple) -> Request:
+        return self._in_flight(address, result, (handle, result, arrays), _nothing)
 
     # ---- the buffer itself ----
 
@@ -388,7 +351,7 @@ class Buffer:
 
     def info(self) -> BufferInfo:
         """What the library knows of it now."""
-        self._drain()
+        self._slots.drain()
         info = _structs.BufferInfo()
         check(lib.xep_buffer_query(self._pointer(), info))
         return BufferInfo(info.mode.decode(), info.bytes, info.recv_rows, info.slots, info.free_slots, info.threads,
@@ -407,7 +370,7 @@ class Buffer:
         self._pointer()
         memory = self._whole()
         if memory is None:
-            memory = self._hold(0)
+            memory = self._slots.whole()
             self._whole = weakref.ref(memory)
         return memory
 
@@ -435,7 +398,7 @@ class Buffer:
         if alive:
             raise BufferError(f"arrays of the rows of {alive} dispatches are alive: drop or copy them before close()")
         self._end_pending("the buffer was closed")
-        self._drain()
+        self._slots.drain()
         self._let_go()
         pointer, self._buffer = self._buffer, None
         if self in self.group._buffers:
@@ -448,3 +411,10 @@ class Buffer:
     def __exit__(self, kind: Any, _error: Any, _traceback: Any) -> None:
         if kind is None:  # else the group closes it: closing is collective, and the others may be anywhere
             self.close()
+
+
+def _nothing(_error: XepError) -> None:
+    """What a combine that failed leaves behind."""
+
+
+use_classes(Buffer, Handle, Received)

@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Optional, Sequence, Union
 
 from . import _structs
+from ._hot import HandleBase, quick, quick_property
 from ._lib import last_error, lib, milliseconds
 from .arrays import adapter_of, matrix, torch_arrays, vector
 from . import _numpy_arrays
@@ -27,18 +28,17 @@ _xep_handle_recv, _xep_combine, _xep_handle_combine_input = lib.xep_handle_recv,
 Combined = Union[Any, tuple]
 
 
-class Handle:
+class Handle(HandleBase):
     """A dispatch. Its slot is in use until release(), or the end of the ``with`` block, and until no array of its
     rows is alive any more, whichever is later: an array never loses its memory.
     """
 
-    __slots__ = (
-        "_buffer", "_memory", "tokens", "topk", "hidden", "nranks", "_adapter", "_native", "_received", "_struct", "__weakref__",
-    )  # fmt: skip
+    __slots__ = ()
 
     def __init__(
         self, buffer: "Buffer", memory: "SlotMemory", tokens: int, topk: int, hidden: int, adapter: ModuleType, native: Any
     ) -> None:
+        super().__init__()
         self._buffer = buffer
         self._memory: Optional["SlotMemory"] = memory
         self.tokens: int = tokens  # T of the dispatch
@@ -47,13 +47,10 @@ class Handle:
         self.nranks: int = buffer.group.nranks
         self._adapter = adapter
         self._native = native
-        # weak, for it holds this handle: a cycle would keep the slot until the next garbage collection
-        self._received: dict[ModuleType, "weakref.ref[Received]"] = {}
-        self._struct: Optional[_structs.Recv] = None
 
     # ---- received rows ----
 
-    @property
+    @quick_property("Handle.recv")
     def recv(self) -> Received:
         """The received rows, as arrays of the kind that was dispatched (numpy or torch)."""
         return self._receive(self._adapter)
@@ -85,6 +82,7 @@ class Handle:
             struct = self._counted()
             native = self._native if adapter is self._adapter else adapter.native(Dtype(struct.dtype))
             found = Received(self, struct, adapter, native)
+            # weak, for it holds this handle: a cycle would keep the slot until the next garbage collection
             self._received[adapter] = weakref.ref(found)
         return found
 
@@ -110,6 +108,7 @@ class Handle:
 
     # ---- combine ----
 
+    @quick("Handle.combine_input")
     def combine_input(self, dtype: Any = None) -> Any:
         """[rows, H] of the buffer's combine type: expert outputs written here need no copy; then combine() without x.
 
@@ -127,6 +126,7 @@ class Handle:
             shape = (struct.rows, self.hidden)
         return adapter.view(memory, address - buffer._base, shape, strides, adapter.native(dtype))
 
+    @quick("Handle.combine")
     def combine(self, x: Any = None, *, out: Any = None, **options: Any) -> Combined:
         """Brings rows back to their tokens and sums them: [T, H], or ([T, H], [T, K]) with topk_weights. Collective, blocking.
 
@@ -143,6 +143,7 @@ class Handle:
         """
         return self._combine(False, x, out, options)[0]
 
+    @quick("Handle.combine_async")
     def combine_async(self, x: Any = None, *, out: Any = None, **options: Any) -> Request[Combined]:
         """As combine(), but returns once it is begun; wait() has the result. Arrays must not be touched before."""
         return self._combine(True, x, out, options)[1]
@@ -150,8 +151,7 @@ class Handle:
     def _combine(self, begin_only: bool, x: Any, out: Any, options: dict[str, Any]) -> tuple[Any, Any]:
         buffer = self._buffer
         memory = self._memory or self._alive()
-        if buffer._ended or buffer._pending:
-            buffer._begin()
+        buffer._begin()
         form = out_weights = None
         if x is None and not options:
             if out is None:
@@ -169,7 +169,7 @@ class Handle:
         status = _xep_combine(memory.handle, buffer._combine_args_address, request)
         if status < 0:
             raise error_of(status, last_error())
-        return result, buffer._in_flight(result, (self, x, result, options), _nothing) if begin_only else None
+        return result, buffer._combine_in_flight(buffer._outputs[1], result, self, (x, options)) if begin_only else None
 
     def _fill(self, buffer: "Buffer", x: Any, out: Any, options: dict[str, Any]) -> Combined:
         """The struct of a combine, from arguments that are checked here; out and out_weights."""
@@ -260,13 +260,20 @@ class Handle:
 
     # ---- end ----
 
+    @quick("Handle.release")
     def release(self) -> None:
         """Gives the slot back, at the latest when the last array of its rows is gone. Local; again: a no-op."""
         self._forget()
-        if self._buffer._ended:
-            self._buffer._drain()
+        self._buffer._slots.drain()
 
-    def _forget(self, _error: Optional[XepError] = None) -> None:
+    def _fail(self, error: XepError, rows: int) -> None:
+        """The dispatch ended with an error."""
+        self._buffer._explain(error, rows)
+        self._forget()
+
+    def _forget(self) -> None:
+        if self._shown is not None:
+            self._shown._forget()
         if self._received:
             for reference in self._received.values():
                 received = reference()
@@ -281,10 +288,6 @@ class Handle:
 
     def __exit__(self, *_exception: Any) -> None:
         self.release()
-
-
-def _nothing(_error: XepError) -> None:
-    """What a combine that failed leaves behind."""
 
 
 def _flat(x: Any) -> Any:

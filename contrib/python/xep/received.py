@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Optional
 
 from . import _structs
+from ._hot import ReceivedBase, quick_property
 from .dtypes import SIZES, Dtype, Quant, Rows
 
 if TYPE_CHECKING:
@@ -26,21 +27,21 @@ def shape_of(recv: _structs.Recv, columns: int, stride: int, step: int) -> tuple
     return (experts, rows, columns), (rows * stride, stride, step)
 
 
-class Received:
+class Received(ReceivedBase):
     """Received rows: N = ``capacity`` rows, of which ``rows`` came; K top-k, H hidden, S scales, L experts of this rank.
 
     x, topk_idx, topk_weights, scales and src_token are views: no copy. Each keeps its memory from being used again
     for as long as it lives. The counts are copies.
     """
 
-    __slots__ = ("_handle", "_recv", "_adapter", "_native", "_cache", "__weakref__")
+    __slots__ = ()
 
     def __init__(self, handle: "Handle", recv: _structs.Recv, adapter: ModuleType, native: Any) -> None:
+        super().__init__()
         self._handle = handle
         self._recv = recv
         self._adapter = adapter
         self._native = native  # of the dispatched rows
-        self._cache: dict[str, Any] = {}
 
     def _forget(self) -> None:
         """The handle ends: the next dispatch in its slot writes over the library's counts, so they become a copy."""
@@ -86,7 +87,7 @@ class Received:
 
     # ---- views ----
 
-    @property
+    @quick_property("Received.x")
     def x(self) -> Any:
         """[N, H]; rows by expert, padded: [L, N / L, H]."""
         found = self._cache.get("x")
@@ -96,7 +97,7 @@ class Received:
             found = self._rows("x", recv.x, recv.x_stride, recv.hidden, SIZES[recv.dtype], native)
         return found
 
-    @property
+    @quick_property("Received.topk_idx")
     def topk_idx(self) -> Any:
         """[N, K] int64 or int32, as dispatched: local expert 0 .. L-1, or -1: not here. Rows from ``rows`` on are all -1."""
         found = self._cache.get("topk_idx")
@@ -107,7 +108,7 @@ class Received:
             found = self._rows("topk_idx", recv.topk_idx, recv.topk * size, recv.topk, size, native)
         return found
 
-    @property
+    @quick_property("Received.topk_weights")
     def topk_weights(self) -> Optional[Any]:
         """[N, K] float32, 0 where topk_idx is -1; None when none were sent."""
         recv = self._recv
@@ -134,7 +135,7 @@ class Received:
             found = self._cache["scales"] = self._view(recv.scales, shape, strides, native)
         return found
 
-    @property
+    @quick_property("Received.src_token")
     def src_token(self) -> Any:
         """[N] int32: token index on its source rank."""
         found = self._cache.get("src_token")
