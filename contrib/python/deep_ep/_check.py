@@ -40,6 +40,8 @@ def streams(previous_event: Any, async_finish: bool, allocate_on_comm_stream: bo
 def config(value: Any) -> None:
     if value is not None and not isinstance(value, Config):
         raise TypeError(f"config: expected a Config, got {type(value).__name__}")
+    if value is not None and value.num_sms % 2:
+        raise ValueError(f"config: expected an even num_sms, got {value.num_sms}")
 
 
 def one_of(name: str, value: bool, other: str, other_value: bool) -> None:

@@ -15,9 +15,10 @@ import xep
 from . import _check
 from .config import ALIGNMENT, NODE_RANKS, Config, combine_config, dispatch_config, low_latency_size_hint
 from .event import CommStream, EventHandle, EventOverlap, request_of
-from .handle import NormalHandle, normal_handle
+from .handle import NormalHandle, normal_handle, routing_of
 from .low_latency import GROUP, Casting, Ending, LowLatency, LowLatencyHandle, Shape, combine
-from .pool import Job, NormalPool, counts_buffer, exchange_counts, may_view
+from .pool import Job, NormalPool, counts_buffer, exchange_counts
+from .seats import Sent
 
 _INDEX = (torch.int64, torch.int32)
 _FLOAT = (torch.float32,)
@@ -68,11 +69,14 @@ class Buffer:
     low_latency_mode: allows the low-latency calls.
     num_qps_per_rank, allow_nvlink_for_low_latency_mode, allow_mnnvl, use_fabric: choices among GPU links; UCX chooses here.
     explicitly_destroy: destroy() will be called; else the destructor does it, where no received tensor is alive.
-    num_slots: handles that live at once, for each shape and mode; memory grows with it. A program that keeps the handles of
-        many layers for its backward pass needs as many, and two more.
+    num_slots: how many dispatches have their memory at once, for each shape and mode; memory grows with it. A program that keeps
+        the handles of many layers for its backward pass is quickest with as many, and two more.
 
-    Received tensors are views of shared memory. While num_slots - 3 of them (with 4: one) outlive their handle, the
-    next ones are copies, so that a program may keep what it received. More handles than slots: xep.BusyError.
+    Received tensors are views of shared memory, or copies where views that the program keeps have taken all but two slots.
+    Handles may be kept, as many as one likes. Of normal mode, the num_slots - 2 that were used last have their slots; the
+    first use of an older one is preceded by a dispatch of nearly empty rows, or is itself not cached. Low latency: an older
+    handle that was combined, or has two successors (DeepEP's rule for results), gives its slot to the next dispatch when
+    there is no other; using it then is an error.
     """
 
     num_sms: int = 20
@@ -286,15 +290,11 @@ class Buffer:
         _check.config(config)
         x, scales = self._rows_of(x)
         config = config or self.get_dispatch_config(self.group_size)
-        after = request_of(previous_event)
+        after = self._after(previous_event)
         if handle is not None:
             if topk_idx is not None or topk_weights is not None:
                 raise ValueError("topk_idx, topk_weights: expected None with handle, which has the routing")
-            cached = self._own(handle)
-            request = cached.xep._buffer.dispatch_async(x, scales=scales, cached=cached.arrived(), after=after)
-            request.wait_counts()
-            rows, event = self._give(request, async_finish, scales is not None, False)[::3]
-            return rows, None, None, None, None, event
+            return self._dispatch_again(self._own(handle), x, scales, after, async_finish)
         tokens = x.shape[0]
         per_expert, in_rank = self._layout_of(tokens, num_tokens_per_rank, is_token_in_rank, num_tokens_per_expert)
         routed = self._route(in_rank, per_expert.numel(), topk_idx, topk_weights)
@@ -303,12 +303,24 @@ class Buffer:
         if expert_alignment < 1:
             raise ValueError(f"expert_alignment: expected 1 or more, got {expert_alignment}")
         self._pool.threads = self._threads_here()
-        job = Job(per_expert.numel(), x, routed, topk_weights, scales, expert_alignment, num_worst_tokens, after)
-        request = self._pool.dispatch(job)
-        made = NormalHandle(request, in_rank, config.num_channels, self.rank)
-        counts = self._expert_counts(request.result, per_expert, expert_alignment, topk_idx is not None)
-        rows, indices, weights, event = self._give(request, async_finish, scales is not None, topk_idx is not None)
-        return rows, indices, weights, [] if num_worst_tokens else counts, made, event
+        experts, with_topk = per_expert.numel(), topk_idx is not None
+        job = Job(experts, _carried(x), routed, topk_weights, scales, expert_alignment, num_worst_tokens, after)
+        sent = self._pool.dispatch(job, wait=not async_finish)
+        seat = self._pool.seats(experts).add(sent)
+        made = NormalHandle(self._xep, sent, seat, experts, num_worst_tokens, in_rank, config.num_channels)
+        counts = [] if num_worst_tokens else self._expert_counts(sent.handle, per_expert, expert_alignment, with_topk)
+        rows, indices, weights, event = self._give(sent, x.dtype, scales is not None, with_topk)
+        return rows, indices, weights, counts, made, event
+
+    def _dispatch_again(
+        self, handle: NormalHandle, x: torch.Tensor, scales: Optional[torch.Tensor], after: Optional[xep.Request], async_finish: bool
+    ) -> tuple:
+        if x.shape[0] != handle.num_tokens:
+            raise ValueError(f"x: expected the {handle.num_tokens} tokens of the dispatch that made handle, got {x.shape[0]}")
+        handle.arrived()
+        sent = self._pool.again(handle, _carried(x), scales, after, wait=not async_finish)
+        rows, _, _, event = self._give(sent, x.dtype, scales is not None, False)
+        return rows, None, None, None, None, event
 
     def combine(
         self,
@@ -332,22 +344,38 @@ class Buffer:
         self._usable()
         _check.streams(previous_event, async_finish, allocate_on_comm_stream)
         _check.config(config)
-        back = self._own(handle).arrived()
-        received = back.torch()
+        found = self._own(handle)
+        options = self._combine_options(found, x, topk_weights, bias)
+        after = self._after(previous_event)
+        if after is not None:
+            options["after"] = after
+        found.arrived()
+        back = self._pool.seated(found, x.shape[1], x.dtype)
+        assert found.seat is not None
+        found.seat.settle()  # of one handle one combine is in flight
+        request: Optional[xep.Request] = None
+        if async_finish:
+            request = back.combine_async(x, **options)
+            found.seat.begun(request)
+        result = back.combine(x, **options) if request is None else request.result
+        combined, weights = result if isinstance(result, tuple) else (result, None)
+        return combined, weights, EventOverlap() if request is None else EventOverlap(EventHandle(request))
+
+    def _combine_options(self, handle: NormalHandle, x: torch.Tensor, topk_weights: Any, bias: Any) -> dict[str, Any]:
         _check.tensor("x", x, _COMBINED, (None, None))
+        if not handle.rows <= x.shape[0] <= handle.capacity:
+            raise ValueError(f"x: expected the {handle.capacity} rows received, got {list(x.shape)}")
+        options: dict[str, Any] = {}
         if topk_weights is not None:
-            _check.tensor("topk_weights", topk_weights, _FLOAT, (x.shape[0], back.topk))
-        if not received.rows <= x.shape[0] <= received.capacity:
-            raise ValueError(f"x: expected the {received.capacity} rows received, got {list(x.shape)}")
+            options["topk_weights"] = _check.tensor("topk_weights", topk_weights, _FLOAT, (x.shape[0], handle.topk))
         biases = (bias,) if isinstance(bias, torch.Tensor) else tuple(bias or ())
+        if len(biases) > 2:
+            raise ValueError(f"bias: expected at most 2 tensors, got {len(biases)}")
         for i, one in enumerate(biases):
-            _check.tensor(f"bias[{i}]", one, (x.dtype,), (back.tokens, x.shape[1]))
-        request = back.combine_async(x, topk_weights=topk_weights, bias=biases or None, after=request_of(previous_event))
-        if not async_finish:
-            request.wait()
-        combined = request.result
-        combined, weights = combined if isinstance(combined, tuple) else (combined, None)
-        return combined, weights, EventOverlap(EventHandle(request)) if async_finish else EventOverlap()
+            _check.tensor(f"bias[{i}]", one, (x.dtype,), (handle.num_tokens, x.shape[1]))
+        if biases:
+            options["bias"] = biases
+        return options
 
     # ---- low latency ----
 
@@ -497,7 +525,7 @@ class Buffer:
     def _own(self, handle: Any) -> NormalHandle:
         """handle, if a dispatch of this Buffer made it."""
         found = normal_handle(handle)
-        if found is None or found.xep._buffer.group is not self._xep:
+        if found is None or found.owner is not self._xep:
             raise ValueError("handle: expected one of this Buffer, got " + ("None" if found is None else "one of another"))
         return found
 
@@ -523,12 +551,10 @@ class Buffer:
         self, in_rank: torch.Tensor, experts: int, topk_idx: Optional[torch.Tensor], topk_weights: Optional[torch.Tensor]
     ) -> torch.Tensor:
         """What xep routes by: topk_idx, without the tokens that is_token_in_rank leaves out; or one column for each rank."""
-        local = experts // self.group_size
         if (topk_idx is None) != (topk_weights is None):
             raise ValueError("topk_idx, topk_weights: expected both or neither")
         if topk_idx is None:
-            firsts = torch.arange(0, experts, local, dtype=torch.int64)
-            return torch.where(in_rank, firsts, -1)
+            return routing_of(in_rank, experts, self.group_size)
         topk_idx = _check.tensor("topk_idx", topk_idx, _INDEX, (in_rank.shape[0], None))
         _check.tensor("topk_weights", topk_weights, _FLOAT, tuple(topk_idx.shape))
         if self._is_layout_of(in_rank, topk_idx):
@@ -539,7 +565,7 @@ class Buffer:
         if bool((in_rank & ~own).any()):
             token, rank = (in_rank & ~own).nonzero()[0].tolist()
             raise ValueError(f"is_token_in_rank: token {token} goes to rank {rank}, of which topk_idx names no expert")
-        owners = topk_idx.clamp(min=0).to(torch.int64) // local
+        owners = topk_idx.clamp(min=0).to(torch.int64) // (experts // self.group_size)
         return torch.where(in_rank.gather(1, owners), topk_idx, -1)
 
     def _is_layout_of(self, in_rank: torch.Tensor, topk_idx: torch.Tensor) -> bool:
@@ -557,6 +583,14 @@ class Buffer:
         if request is not None:
             request.wait()
 
+    def _after(self, previous_event: Optional[EventOverlap]) -> Optional[xep.Request]:
+        """What an operation is to begin after, where xep can see to that: what another Buffer does is waited for."""
+        request = request_of(previous_event)
+        if request is not None and request._buffer.group is not self._xep:
+            request.wait()
+            return None
+        return request
+
     def _expert_counts(self, handle: xep.Handle, per_expert: torch.Tensor, alignment: int, routed: bool) -> list[int]:
         if routed:
             return handle.torch().expert_rows.tolist()
@@ -567,18 +601,19 @@ class Buffer:
         first, count = xep.expert_range(experts, self.group_size, self.rank)
         return [-(-total // alignment) * alignment for total in totals[first : first + count].tolist()]
 
-    def _give(self, request: xep.Request[xep.Handle], async_finish: bool, with_scales: bool, with_topk: bool) -> tuple:
-        """Received tensors, and the event: views of the slot, or copies where tensors that are held would otherwise stop
-        the next dispatch; copies are made when the rows are here."""
-        handle = request.result
-        give: Callable = _view if may_view(handle._buffer) else torch.clone
-        if give is torch.clone or not async_finish:
-            request.wait()
-        received = handle.torch()
-        rows = give(received.x)
+    def _give(self, sent: Sent, dtype: torch.dtype, with_scales: bool, with_topk: bool) -> tuple:
+        """Received tensors, and the event: views of the slot, or copies, made when the rows are here: where views that are held
+        would otherwise stop the next dispatch, and of rows that lie apart (those of other than a multiple of 64 bytes)."""
+        received = sent.handle.torch()
+        rows: Any = received.x
+        copied = not self._pool.may_view(sent.handle._buffer)
+        if sent.request is not None and (copied or not rows.is_contiguous()):
+            sent.request.wait()
+        give: Callable = torch.clone if copied else _view
+        rows = (give(rows) if rows.is_contiguous() else rows.contiguous()).view(dtype)
         if with_scales:
             rows = (rows, give(received.scales))
-        event = EventOverlap(EventHandle(request)) if async_finish else EventOverlap()
+        event = EventOverlap() if sent.request is None else EventOverlap(EventHandle(sent.request))
         if not with_topk:
             return rows, None, None, event
         return rows, give(received.topk_idx), give(received.topk_weights), event
@@ -586,6 +621,18 @@ class Buffer:
 
 def _view(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
+
+
+_KNOWN = frozenset((
+    torch.bfloat16, torch.float16, torch.float32, torch.float64, torch.float8_e4m3fn, torch.float8_e5m2, torch.uint8, torch.int32,
+    torch.int64,
+))  # fmt: skip
+_SENT_AS = {1: torch.uint8, 2: torch.bfloat16, 4: torch.int32, 8: torch.int64, 16: torch.float64}
+
+
+def _carried(x: torch.Tensor) -> torch.Tensor:
+    """x, of an element type that xep knows: rows go as bytes."""
+    return x if x.dtype in _KNOWN else x.view(_SENT_AS[x.element_size()])
 
 
 def _version(tensor: torch.Tensor) -> int:

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """What dispatch returns to come back by: a sequence of DeepEP's tensors, made when they are looked at.
 
-combine and a cached dispatch use the xep.Handle inside; the tensors are for programs that read them.
+combine and a cached dispatch use the xep.Handle inside, while it has a slot; the tensors are for programs that read them.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
 from collections.abc import Sequence
 from typing import Any, Callable, Optional
 
@@ -13,6 +15,7 @@ import torch
 import xep
 
 from .config import NODE_RANKS
+from .seats import Seat, Sent
 
 
 def channel_begins(tokens: int, channels: int) -> torch.Tensor:
@@ -36,6 +39,16 @@ def heads_of(counted: torch.Tensor, begins: torch.Tensor) -> torch.Tensor:
     return torch.where(counted, before - start[channel], -1).to(torch.int32) if counted.shape[0] else before
 
 
+def routing_of(in_rank: torch.Tensor, experts: int, topk: int) -> torch.Tensor:
+    """[T, K] int64: of each rank that in_rank [T, R] names the first expert. No token goes to more than K ranks."""
+    nranks = in_rank.shape[1]
+    firsts = torch.where(in_rank, torch.arange(0, experts, experts // nranks), -1)
+    if topk == nranks:
+        return firsts
+    first_k = firsts.sort(dim=1, descending=True).values[:, :topk]
+    return torch.nn.functional.pad(first_k, (0, topk - first_k.shape[1]), value=-1).contiguous()
+
+
 class NormalHandle(Sequence):
     """Of a normal dispatch; R ranks, C channels (num_sms / 2), M nodes of 8 ranks.
 
@@ -50,19 +63,48 @@ class NormalHandle(Sequence):
     receiver take the sender to have as many tokens as this rank; those of a forwarder count what it keeps for itself.
     """
 
-    def __init__(self, request: xep.Request[xep.Handle], is_token_in_rank: torch.Tensor, channels: int, rank: int) -> None:
-        handle = request.result
-        self._arrives = request
-        self.xep = handle
-        self.num_tokens = handle.tokens
-        self._in_rank = is_token_in_rank
-        self._channels, self._rank = channels, rank
-        self._begins = channel_begins(handle.tokens, channels)
-        received = handle.torch()
-        self._rank_rows: torch.Tensor = received.rank_rows
-        self._rows = received.rows
+    def __init__(
+        self,
+        owner: Any,
+        sent: Sent,
+        seat: Seat,
+        experts: int,
+        worst: int,
+        is_token_in_rank: torch.Tensor,
+        channels: int,
+    ) -> None:
+        made = sent.handle
+        received = made.torch()
+        self.owner = owner  # the group of the Buffer
+        self.experts, self.worst = experts, worst
+        self.in_rank = is_token_in_rank
+        self.num_tokens, self.topk, self.nranks = made.tokens, made.topk, made.nranks
+        self.rows, self.capacity = received.rows, received.capacity
+        self._channels, self._rank = channels, owner.rank
         self._made: dict[str, torch.Tensor] = {}
-        self._names = INTRANODE if handle.nranks <= NODE_RANKS else INTERNODE
+        self._kept_rank_rows: Optional[torch.Tensor] = None
+        self._names = INTRANODE if made.nranks <= NODE_RANKS else INTERNODE
+        self.sit(sent, seat)
+
+    # ---- its slot ----
+
+    def sit(self, sent: Sent, seat: Seat) -> None:
+        self.xep: Any = sent.handle  # None without a slot
+        self._arrives = sent.request
+        self.seat: Optional[Seat] = seat
+        seat.hold(self)
+
+    def park(self) -> None:
+        """Gives the slot back; keeps what the tensors are made of."""
+        with contextlib.suppress(xep.XepError):  # a dispatch that failed has no rows: arrived() says so
+            self._rank_rows()
+            self._get("recv_src_idx")
+        self.xep = self.seat = None
+
+    def arrived(self) -> None:
+        """Waits until the rows are here; raises the dispatch's error."""
+        if self._arrives is not None:
+            self._arrives.wait()
 
     def __len__(self) -> int:
         return len(self._names)
@@ -81,31 +123,39 @@ class NormalHandle(Sequence):
 
     # ---- of the sender ----
 
+    @functools.cached_property
+    def _begins(self) -> torch.Tensor:
+        return channel_begins(self.num_tokens, self._channels)
+
     def _in_node(self) -> torch.Tensor:
         """[T, M] bool."""
-        tokens, nranks = self._in_rank.shape
+        tokens, nranks = self.in_rank.shape
         nodes = -(-nranks // NODE_RANKS)
-        padded = torch.nn.functional.pad(self._in_rank, (0, nodes * NODE_RANKS - nranks))
+        padded = torch.nn.functional.pad(self.in_rank, (0, nodes * NODE_RANKS - nranks))
         return padded.view(tokens, nodes, NODE_RANKS).any(dim=2)
 
     # ---- of the receiver ----
 
-    def arrived(self) -> xep.Handle:
-        """The handle, when its rows are here."""
-        return self._arrives.wait()
+    def _rank_rows(self) -> torch.Tensor:
+        """[R, R]: rows that went from rank i to rank j."""
+        if self._kept_rank_rows is None:
+            self._kept_rank_rows = self.xep.torch().rank_rows
+        return self._kept_rank_rows
 
     def _src_idx(self) -> torch.Tensor:
         self.arrived()
-        return self.xep.torch().src_token[: self._rows].clone()
+        found = self.xep.torch().src_token.clone()
+        found[self.rows :] = -1
+        return found
 
     def _from(self) -> torch.Tensor:
         """[R]: rows that came from each rank."""
-        return self._rank_rows[:, self._rank]
+        return self._rank_rows()[:, self._rank]
 
     def _received_channels(self) -> torch.Tensor:
         """[R, C]: first row of channel c of source r, counted from the first of r."""
         src = self._get("recv_src_idx")
-        found = torch.empty((self.xep.nranks, self._channels), dtype=torch.int32)
+        found = torch.empty((self.nranks, self._channels), dtype=torch.int32)
         begin = 0
         for rank, count in enumerate(self._from().tolist()):
             found[rank] = torch.searchsorted(src[begin : begin + count].to(torch.int64), self._begins[:-1]).to(torch.int32)
@@ -114,7 +164,7 @@ class NormalHandle(Sequence):
 
     def _rail(self) -> torch.Tensor:
         """Ranks of this rank's place in other nodes, and itself."""
-        return torch.arange(self._rank % NODE_RANKS, self.xep.nranks, NODE_RANKS)
+        return torch.arange(self._rank % NODE_RANKS, self.nranks, NODE_RANKS)
 
     def _rail_channels(self) -> torch.Tensor:
         first = self._received_channels()[self._rail()]
@@ -127,7 +177,7 @@ class NormalHandle(Sequence):
 
     def _source_meta(self) -> torch.Tensor:
         """int32 source node, int32 bits of the ranks of this node that got the token: here only this rank's is known."""
-        sources = torch.repeat_interleave(torch.arange(self.xep.nranks), self._from().to(torch.int64))
+        sources = torch.repeat_interleave(torch.arange(self.nranks), self._from().to(torch.int64))
         bit = 1 << (self._rank % NODE_RANKS)
         meta = torch.stack([sources // NODE_RANKS, torch.full_like(sources, bit)], dim=1).to(torch.int32)
         return meta.view(torch.uint8)
@@ -153,12 +203,12 @@ INTERNODE = (
 )  # fmt: skip
 
 _MAKERS: dict[str, Callable[[NormalHandle], torch.Tensor]] = {
-    "rank_prefix_matrix": lambda h: _prefix_sum(h._rank_rows),
-    "channel_prefix_matrix": lambda h: prefix_of(h._in_rank, h._begins),
+    "rank_prefix_matrix": lambda h: _prefix_sum(h._rank_rows()),
+    "channel_prefix_matrix": lambda h: prefix_of(h.in_rank, h._begins),
     "recv_channel_prefix_matrix": lambda h: h._received_channels(),
     "recv_src_idx": lambda h: h._src_idx(),
-    "is_token_in_rank": lambda h: h._in_rank,
-    "send_head": lambda h: heads_of(h._in_rank, h._begins),
+    "is_token_in_rank": lambda h: h.in_rank,
+    "send_head": lambda h: heads_of(h.in_rank, h._begins),
     "rdma_channel_prefix_matrix": lambda h: prefix_of(h._in_node(), h._begins),
     "recv_rdma_channel_prefix_matrix": lambda h: h._rail_channels(),
     "recv_rdma_rank_prefix_sum": lambda h: _prefix_sum(h._from()[h._rail()]),

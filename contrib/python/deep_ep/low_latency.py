@@ -13,8 +13,6 @@ from typing import Any, NamedTuple, Optional
 import torch
 import xep
 
-from .pool import may_view
-
 GROUP = 128  # channels that share a scale
 
 
@@ -253,3 +251,9 @@ def _views(
 def _at(handle: xep.Handle, address: int, shape: tuple, strides: tuple, dtype: torch.dtype) -> torch.Tensor:
     memory, offset = handle._place(address)
     return xep.arrays.torch_arrays().view(memory, offset, shape, strides, dtype)
+
+
+def may_view(buffer: xep.Buffer) -> bool:
+    """Whether received tensors may be views of the slot. A tensor that outlives its handle keeps its slot, and in a loop
+    the next one is about to do so; two more are for the handles of this turn and the last."""
+    return buffer.arrays_alive() <= max(buffer.slots - 4, 0)

@@ -5,15 +5,21 @@ DeepEP is given bytes, xep a shape; a rank's tokens and received rows are known 
 by agreement at the first dispatch, and replaced by a larger one when a rank has more than fits: the library
 tells every rank so (CapacityError), having moved nothing. A rank whose own tokens do not fit says so by a
 dispatch that cannot be received: two tokens to itself, with room for one.
+
+Of the slots of a buffer the handles used last have two or more (seats.py), the other ones are for received
+tensors that are views; once those are taken, received tensors are copies. So there is always a slot for the next dispatch.
 """
 
 from __future__ import annotations
 
 import struct
-from typing import NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
 import torch
 import xep
+
+from .handle import NormalHandle, routing_of
+from .seats import Seats, Sent
 
 _WIDEST = {1: (2, torch.bfloat16), 2: (2, torch.bfloat16), 4: (4, torch.float32), 8: (8, torch.float64)}
 _MARGIN = 5 / 4  # more room than was needed, so that growing ends soon
@@ -34,6 +40,19 @@ class Job(NamedTuple):
     @property
     def nscales(self) -> int:
         return 0 if self.scales is None else self.scales.shape[1]
+
+    def options(self) -> dict[str, Any]:
+        """Of xep.Buffer.dispatch(): none where all are as usual, which is the quick way."""
+        given: dict[str, Any] = {}
+        if self.scales is not None:
+            given["scales"] = self.scales
+        if self.worst:
+            given["capacity"] = self.worst
+        if self.alignment != 1:
+            given["expert_alignment"] = self.alignment
+        if self.after is not None:
+            given["after"] = self.after
+        return given
 
 
 class Room(NamedTuple):
@@ -56,7 +75,10 @@ class NormalPool:
     """For each number of experts the buffer in use; and those that were replaced while handles of them were alive."""
 
     def __init__(self, group: xep.Group, slots: int, timeout: Optional[float]) -> None:
-        self._group, self._slots, self._timeout = group, slots, timeout
+        self._group, self._timeout = group, timeout
+        self._slots = max(3, slots + 1)
+        self._handles = max(2, slots - 2)  # that keep their slots
+        self._seats: dict[int, Seats] = {}
         self._used: dict[int, tuple[xep.Buffer, Room]] = {}
         self._replaced: list[xep.Buffer] = []
         self.threads = 0
@@ -64,8 +86,19 @@ class NormalPool:
     def buffers(self) -> list[xep.Buffer]:
         return [buffer for buffer, _ in self._used.values()] + self._replaced
 
-    def dispatch(self, job: Job) -> xep.Request[xep.Handle]:
-        """Begun, and its rows counted. Collective; blocks until every rank has told how many rows it sends."""
+    def may_view(self, buffer: xep.Buffer) -> bool:
+        """Whether what the dispatch just begun receives may be given as views of its slot."""
+        return buffer.slots_held() <= self._slots - self._handles
+
+    def seats(self, experts: int) -> Seats:
+        found = self._seats.get(experts)
+        if found is None:
+            found = self._seats[experts] = Seats(self._handles)
+        return found
+
+    def dispatch(self, job: Job, wait: bool) -> Sent:
+        """Collective; blocks until every rank has told how many rows it sends, with wait until the rows are here."""
+        self.seats(job.experts).make_room()
         used = self._used.get(job.experts)
         if used is None or not used[1].holds_rows_of(job):
             used = self._replace(job)
@@ -74,22 +107,49 @@ class NormalPool:
             try:
                 if job.x.shape[0] > room.tokens or job.worst > room.recv_rows:
                     self._call_for_room(buffer, job)
-                return self._send(buffer, job)
+                return _send(buffer, wait, job.x, job.topk_idx, job.topk_weights, job.options())
             except xep.CapacityError:
                 used = self._replace(job)
 
-    def _send(self, buffer: xep.Buffer, job: Job) -> xep.Request[xep.Handle]:
-        request: xep.Request[xep.Handle] = buffer.dispatch_async(
-            job.x,
-            job.topk_idx,
-            job.topk_weights,
-            scales=job.scales,
-            capacity=job.worst,
-            expert_alignment=job.alignment,
-            after=job.after,
-        )
-        request.wait_counts()
-        return request
+    def again(
+        self, handle: NormalHandle, x: torch.Tensor, scales: Optional[torch.Tensor], after: Optional[xep.Request], wait: bool
+    ) -> Sent:
+        """A dispatch along the routing of handle. Collective."""
+        job = Job(handle.experts, x, _NO_ROUTING, None, scales, 1, handle.worst, after)
+        seats = self.seats(handle.experts)
+        if handle.seat is None or not _sends(handle.xep._buffer, x.shape[1] * x.element_size(), job.nscales):
+            return self._seat_again(handle, job, wait)
+        seats.use(handle.seat)
+        seats.make_room()
+        sent = _send(handle.xep._buffer, wait, x, None, None, dict(job.options(), cached=handle.xep))
+        seats.add(sent)
+        return sent
+
+    def seated(self, handle: NormalHandle, hidden: int, dtype: torch.dtype) -> xep.Handle:
+        """The handle to combine such rows by. Where it has no slot any more, or not room enough: collective, blocking."""
+        row = hidden * dtype.itemsize
+        if handle.seat is not None and _combines(handle.xep._buffer, row):
+            self.seats(handle.experts).use(handle.seat)
+        else:
+            x = torch.zeros((handle.num_tokens, self._width_to_combine(handle.experts, row)), dtype=torch.uint8)
+            self._seat_again(handle, Job(handle.experts, x, _NO_ROUTING, None, None, 1, handle.worst, None), True)
+        return handle.xep
+
+    def _width_to_combine(self, experts: int, row_bytes: int) -> int:
+        """Bytes of rows such that in the buffer they are dispatched in rows of row_bytes can be combined."""
+        used = self._used.get(experts)
+        if used is None or used[1].elem_bytes <= 4:
+            return 1 if used is not None and _combines(used[0], row_bytes) else row_bytes
+        return 1 if _combines(used[0], row_bytes) else 2 * row_bytes  # what is combined has 4 bytes at most
+
+    def _seat_again(self, handle: NormalHandle, job: Job, wait: bool) -> Sent:
+        seats = self.seats(handle.experts)
+        if handle.seat is not None:
+            seats.remove(handle.seat)
+            handle.seat.leave()
+        sent = self.dispatch(job._replace(topk_idx=routing_of(handle.in_rank, job.experts, handle.topk)), wait)
+        handle.sit(sent, seats.add(sent))
+        return sent
 
     def _call_for_room(self, buffer: xep.Buffer, job: Job) -> None:
         """Always CapacityError, here and on every rank that dispatches meanwhile."""
@@ -166,10 +226,24 @@ class NormalPool:
         return fresh._replace(recv_rows=max(worst, min(rows, nranks * fresh.tokens)))
 
 
-def may_view(buffer: xep.Buffer) -> bool:
-    """Whether received tensors may be views of the slot. A tensor that outlives its handle keeps its slot, and in a loop
-    the next one is about to do so; two more are for the handles of this turn and the last."""
-    return buffer.arrays_alive() <= max(buffer.slots - 4, 0)
+_NO_ROUTING = torch.empty((0, 0), dtype=torch.int64)
+
+
+def _send(buffer: xep.Buffer, wait: bool, x: Any, topk_idx: Any, topk_weights: Any, options: dict[str, Any]) -> Sent:
+    if wait:
+        return Sent(buffer.dispatch(x, topk_idx, topk_weights, **options), None)
+    request: xep.Request[xep.Handle] = buffer.dispatch_async(x, topk_idx, topk_weights, **options)
+    request.wait_counts()
+    return Sent(request.result, request)
+
+
+def _sends(buffer: xep.Buffer, row_bytes: int, scales: int) -> bool:
+    """Whether the buffer has room for such rows."""
+    return row_bytes <= buffer.hidden * xep.dtypes.SIZES[buffer.dtype] and scales <= buffer.scales
+
+
+def _combines(buffer: xep.Buffer, row_bytes: int) -> bool:
+    return row_bytes <= buffer.hidden * xep.dtypes.SIZES[buffer.combine_dtype]
 
 
 def exchange_counts(buffer: xep.Buffer, counts: torch.Tensor) -> torch.Tensor:

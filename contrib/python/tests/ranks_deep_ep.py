@@ -204,11 +204,12 @@ def check_combine(world: World, rows, handle, recv_weights, x, options: dict, ki
         assert torch.equal(combined_weights, wanted)
 
 
-def test_async_dispatch_returns_before_its_rows(world):
+def test_async_dispatch_returns_before_its_rows(buffer_of):
     """Counts are there, the event is reached when rank 0 moves its rows; also of a cached dispatch, and with room for more."""
+    buffer = buffer_of(num_slots=8)
+    world, rank = make_world(buffer), buffer.rank
     if world.size == 1:
         pytest.skip("needs several ranks")
-    rank, buffer = world.rank, world.buffer
     idx, weights = world.topk_idx[rank], world.weights[rank]
     arguments = dict(topk_idx=idx, topk_weights=weights, **layout_arguments(buffer.get_dispatch_layout(idx, world.experts)))
     x = rows_of("random", rank, len(idx))
@@ -319,7 +320,7 @@ def test_worst_case_that_is_too_small(world):
 
 
 def test_received_tensors_outlive_slots(world):
-    """A program may hold what it likes: what does not fit into slots is copied, unless handles are held."""
+    """A program may hold what it likes: what does not fit into slots is copied."""
     idx, weights = world.topk_idx[world.rank], world.weights[world.rank]
     arguments = layout_arguments(world.buffer.get_dispatch_layout(idx, world.experts))
     held, handle = [], None
@@ -333,7 +334,7 @@ def test_received_tensors_outlive_slots(world):
         assert torch.equal(recv_idx, held[0][1])
     [buffer] = world.buffer._pool.buffers()
     shared = [buffer._base <= rows.data_ptr() < buffer._base + buffer._bytes for rows, *_ in held]
-    assert shared == [True, True] + [False] * 6 or not world.sources()
+    assert shared == [True] * 3 + [False] * 5 or not world.sources()
 
 
 def test_loops_copy_nothing(world):
@@ -348,17 +349,133 @@ def test_loops_copy_nothing(world):
             assert rows.data_ptr() == handle.xep.torch().x.data_ptr() or not len(rows)
 
 
-def test_handles_beyond_slots(buffer_of):
-    buffer = buffer_of(num_slots=2)
-    world = make_world(buffer)
+@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize("num_slots", [1, 4])
+def test_handles_of_many_layers(buffer_of, num_slots, asynchronous):
+    """Forward through more layers than there are slots, then backward: handles and what was received are kept meanwhile."""
+    buffer = buffer_of(num_slots=num_slots)
+    layers = [make_world(buffer, seed) for seed in range(7)]
+    rank, kept = buffer.rank, []
+
+    def done(event: deep_ep.EventOverlap) -> None:
+        if asynchronous:
+            event.current_stream_wait()
+
+    def sums(world: World, x: torch.Tensor) -> torch.Tensor:
+        return x * world.in_rank(rank).sum(1, keepdim=True)
+
+    for number, world in enumerate(layers):
+        idx, weights = world.topk_idx[rank], world.weights[rank]
+        x = torch.full((len(idx), HIDDEN), float(number + rank), dtype=torch.bfloat16)
+        arguments = layout_arguments(buffer.get_dispatch_layout(idx, world.experts))
+        rows, _, row_weights, _, handle, event = buffer.dispatch(
+            x, topk_idx=idx, topk_weights=weights, async_finish=asynchronous, **arguments
+        )
+        done(event)
+        combined, _, event = buffer.combine(rows, handle, async_finish=asynchronous)
+        done(event)
+        assert torch.equal(combined, sums(world, x))
+        kept.append((world, x, rows, row_weights, handle))
+    for number, (world, x, rows, row_weights, handle) in reversed(list(enumerate(kept))):
+        assert rows[:, 0].tolist() == [float(number + source) for source, _ in world.sources()]
+        assert handle[3].tolist() == [token for _, token in world.sources()]
+        assert torch.equal(handle[0][:, rank], torch.tensor([sum(s <= r for s, _ in world.sources()) for r in range(world.size)]).int())
+        if number % 3:  # what the first thing is that an old handle is used for
+            again, *_, event = buffer.dispatch(-x, handle=handle, async_finish=asynchronous)
+            done(event)
+            assert torch.equal(again, -rows)
+        combined, back, event = buffer.combine(rows, handle, topk_weights=row_weights, async_finish=asynchronous)
+        done(event)
+        assert torch.equal(combined, sums(world, x))
+        assert torch.equal(back, torch.where(world.topk_idx[rank] >= 0, world.weights[rank], 0.0))
+
+
+def test_events_that_nobody_waits_for(world):
+    """More operations in flight than slots, several combines of one handle among them; their results are all right."""
     idx, weights = world.topk_idx[world.rank], world.weights[world.rank]
-    arguments = layout_arguments(buffer.get_dispatch_layout(idx, world.experts))
-    x = rows_of("rank", world.rank, len(idx))
-    handles = [buffer.dispatch(x, topk_idx=idx, topk_weights=weights, **arguments)[4] for _ in range(2)]
-    with pytest.raises(xep.BusyError, match="all 2 slots hold a handle"):
-        buffer.dispatch(x, topk_idx=idx, topk_weights=weights, **arguments)
-    handles.pop()
-    buffer.dispatch(x, topk_idx=idx, topk_weights=weights, **arguments)
+    x = rows_of("rank", world.rank + 1, len(idx))
+    arguments = layout_arguments(world.buffer.get_dispatch_layout(idx, world.experts))
+    received = [
+        world.buffer.dispatch(x * (i + 1), topk_idx=idx, topk_weights=weights, async_finish=True, **arguments) for i in range(9)
+    ]
+    handle = received[0][4]
+    again = [world.buffer.dispatch(x * (i + 1), handle=handle, async_finish=True) for i in range(9)]
+    rows = received[0][0]
+    received[0][5].current_stream_wait()
+    combined = [world.buffer.combine(rows, handle, async_finish=True) for _ in range(9)]
+    for one in (*received, *again, *combined):
+        one[-1].current_stream_wait()
+    for i in range(9):
+        wanted = [float((source + 1) * (i + 1)) for source, _ in world.sources()]
+        assert received[i][0][:, 0].tolist() == wanted and again[i][0][:, 0].tolist() == wanted
+        assert torch.equal(combined[i][0], x * world.in_rank(world.rank).sum(1, keepdim=True))
+
+
+def test_cached_with_other_rows(world):
+    """Of another element type, wider, with scales, where the dispatch that made the handle had none; and combine of wider rows."""
+    idx, weights = world.topk_idx[world.rank], world.weights[world.rank]
+    arguments = layout_arguments(world.buffer.get_dispatch_layout(idx, world.experts))
+    all_x = [rows_of("random", rank, len(world.topk_idx[rank])) for rank in range(world.size)]
+    x = all_x[world.rank]
+    handle = world.buffer.dispatch(x.to(torch.float8_e4m3fn), topk_idx=idx, topk_weights=weights, **arguments)[4]
+    wanted = [all_x[r][t] for r, t in world.sources()]
+    for kind in (torch.float32, torch.float64, torch.bfloat16):
+        rows = world.buffer.dispatch(x.to(kind), handle=handle)[0]
+        assert rows.dtype == kind and all(torch.equal(row, one.to(kind)) for row, one in zip(rows, wanted))
+    cast, scales = per_token_cast_to_fp8(x)
+    (rows, row_scales), *_ = world.buffer.dispatch((cast, scales), handle=handle)
+    assert all(torch.equal(row, per_token_cast_to_fp8(one[None])[1][0]) for row, one in zip(row_scales, wanted))
+    answers = torch.ones((len(rows), 9 * HIDDEN), dtype=torch.float32)
+    combined = world.buffer.combine(answers, handle)[0]
+    assert torch.equal(combined, torch.ones((len(x), 9 * HIDDEN)) * world.in_rank(world.rank).sum(1, keepdim=True))
+    with pytest.raises(ValueError, match=f"x: expected the {len(x)} tokens of the dispatch that made handle, got {len(x) + 1}"):
+        world.buffer.dispatch(torch.zeros((len(x) + 1, HIDDEN)), handle=handle)
+
+
+def test_cached_worst_case(world):
+    """What a cached dispatch receives has as many rows as the dispatch before it: gradients have the form of what they are of."""
+    idx, weights = world.topk_idx[world.rank], world.weights[world.rank]
+    arguments = layout_arguments(world.buffer.get_dispatch_layout(idx, world.experts))
+    x, most = rows_of("random", world.rank, len(idx)), TOKENS * world.size
+    recv_x, _, _, _, handle, _ = world.buffer.dispatch(x, topk_idx=idx, topk_weights=weights, num_worst_tokens=most, **arguments)
+    rows = len(world.sources())
+    assert handle[3].tolist() == [token for _, token in world.sources()] + [-1] * (most - rows)
+    for _ in range(2):
+        again = world.buffer.dispatch(x, handle=handle)[0]
+        assert again.shape == recv_x.shape == (most, HIDDEN) and torch.equal(again[:rows], recv_x[:rows])
+        for _ in range(3):  # the handle loses its slot
+            world.buffer.dispatch(x, topk_idx=idx, topk_weights=weights, **arguments)
+
+
+@pytest.mark.parametrize(
+    "dtype", ["bool", "int8", "uint8", "int16", "float16", "int32", "complex64", "int64", "float64", "complex128", "float8_e5m2"]
+)
+def test_rows_are_bytes(world, dtype):
+    """Any element type arrives as it is; also where a row is no multiple of 64 bytes: contiguous."""
+    idx, weights = world.topk_idx[world.rank], world.weights[world.rank]
+    arguments = layout_arguments(world.buffer.get_dispatch_layout(idx, world.experts))
+    kind = getattr(torch, dtype)
+    for hidden in (64, 24):
+        all_x = [rows_of("random", rank, len(world.topk_idx[rank]))[:, :hidden].to(kind) for rank in range(world.size)]
+        recv_x, *_, event = world.buffer.dispatch(
+            all_x[world.rank], topk_idx=idx, topk_weights=weights, async_finish=hidden == 24, **arguments
+        )
+        with event:
+            pass
+        wanted = [all_x[r][t] for r, t in world.sources()]
+        assert recv_x.dtype == kind and recv_x.shape == (len(wanted), hidden) and recv_x.is_contiguous()
+        assert all(torch.equal(row.view(torch.uint8), one.view(torch.uint8)) for row, one in zip(recv_x, wanted))
+
+
+def test_previous_event_of_another_buffer(world, buffer_of):
+    idx, weights = world.topk_idx[world.rank], world.weights[world.rank]
+    x, other = rows_of("rank", world.rank + 1, len(idx)), buffer_of()
+    arguments = layout_arguments(world.buffer.get_dispatch_layout(idx, world.experts))
+    rows, _, _, _, handle, _ = world.buffer.dispatch(x, topk_idx=idx, topk_weights=weights, **arguments)
+    combined, _, event = world.buffer.combine(rows, handle, async_finish=True)
+    again = other.dispatch(combined, topk_idx=idx, topk_weights=weights, previous_event=event, **arguments)[0]
+    counts = [world.in_rank(rank).sum(1) for rank in range(world.size)]
+    assert again[:, 0].tolist() == [float(counts[r][t] * (r + 1)) for r, t in world.sources()]
 
 
 def test_tokens_left_out_of_the_layout(world):
@@ -465,6 +582,7 @@ def test_wrong_arguments(world):
         (dict(allocate_on_comm_stream=True), ValueError, "allocate_on_comm_stream: expected previous_event and async_finish"),
         (dict(previous_event=3), TypeError, "previous_event: expected an EventOverlap, got int"),
         (dict(config=(20, 6)), TypeError, "config: expected a Config, got tuple"),
+        (dict(config=deep_ep.Config(21)), ValueError, "config: expected an even num_sms, got 21"),
         (dict(topk_idx=idx.T.contiguous().T), ValueError, "topk_idx: expected a contiguous tensor, got strides"),
         (dict(topk_idx=idx.to("meta")), TypeError, "topk_idx: expected a CPU tensor .* on meta"),
         (dict(topk_weights=weights[:, 1:].contiguous()), ValueError, rf"topk_weights: expected a CPU tensor float32 \[{tokens}, {TOPK}\]"),
