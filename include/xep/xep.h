@@ -320,8 +320,8 @@ typedef struct xep_waits {
 
 /**
  * For whom this rank has waited in the operations of one kind that ended since the buffer was created: the rank that holds
- * the others up is the one they all wait for. Local, does not block; any thread, at any time, also while another is
- * in a call on the buffer: then each number is right, but they may be from before and after the end of an operation.
+ * the others up is the one they all wait for. Local, does not block. Any thread, at any time until the buffer is destroyed:
+ * while another is in a call on it each number is right, but they may be from before and after the end of an operation.
  *
  * The wait for a rank begins when a call that blocks on the operation looks for what that rank sends and it is not there; it
  * ends when it is seen, or with the call. In a dispatch that is the rank's rows, in normal mode also its counts before

@@ -41,6 +41,11 @@ typedef struct perf_times {
     double layout;     /* --fixed: xep_layout() of the tokens of a rank */
 } perf_times_t;
 
+/** For whom a rank waited: over the iterations of an operation. */
+typedef struct perf_wait {
+    uint64_t times, sum_ns, max_ns; /* iterations in which it did, and how long */
+} perf_wait_t;
+
 typedef struct perf {
     perf_options_t options;
     xep_group_t *group;
@@ -76,6 +81,8 @@ typedef struct perf {
     uint64_t computing;     /* rounds of the compute kernel between the phases; 0: none */
     uint64_t sent_ns;       /* when the send phase of the last operation ended */
     uint64_t progress_ns;   /* when the progress line was last written */
+    uint64_t *wait_ns;      /* [R] --waits: of the step that runs; else NULL, as waits */
+    perf_wait_t *waits;     /* [R][PERF_OPS][R] of this rank, and once gathered of every rank, for each rank */
     const char *check_result;    /* "off", "ok", "failed" */
     const char *pressure_result;
 } perf_t;
@@ -139,6 +146,29 @@ int perf_time(perf_t *perf, perf_times_t *times_p);
 
 /** Times flags and the layout, into round_trip and layout. Collective. */
 xep_status_t perf_time_parts(perf_t *perf, perf_times_t *times_p);
+
+/* ---- perf_waits.c: all but open and the last two do nothing without --waits --------------- */
+
+void perf_waits_open(perf_t *perf);
+void perf_waits_close(perf_t *perf);
+
+/** A step begins; it was an iteration of this operation. */
+void perf_waits_begin(perf_t *perf);
+void perf_waits_book(perf_t *perf, perf_op_t op);
+
+/** Every rank gets those of all. Collective. */
+xep_status_t perf_waits_gather(perf_t *perf);
+
+/** What the others waited for a rank, in microseconds of one operation. */
+typedef struct perf_late {
+    double mean, max;
+    double percent; /* of the operations */
+} perf_late_t;
+
+void perf_late_of(const perf_t *perf, perf_op_t op, uint32_t late, perf_late_t *late_p);
+
+/** What one rank waited for another, on average. */
+double perf_wait_of(const perf_t *perf, perf_op_t op, uint32_t waiting, uint32_t late);
 
 /* ---- perf_report.c, perf_json.c --------------------------------------------------------- */
 

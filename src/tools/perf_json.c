@@ -60,6 +60,23 @@ static void write_shape(FILE *file, const perf_t *perf)
     write_text(file, "pressure", perf->pressure_result);
 }
 
+static void write_waits(FILE *file, const perf_t *perf, perf_op_t op)
+{
+    const uint32_t nranks = perf->info.nranks;
+    perf_late_t late;
+
+    fputs("\"waits\": [", file);
+    for (uint32_t rank = 0; rank < nranks; rank++) {
+        perf_late_of(perf, op, rank, &late);
+        fprintf(file, "%s{\"rank\": %" PRIu32 ", \"mean_us\": %.3f, \"max_us\": %.3f, \"percent\": %.1f, \"waited_us\": [",
+                rank ? ", " : "", rank, late.mean, late.max, late.percent);
+        for (uint32_t waiting = 0; waiting < nranks; waiting++)
+            fprintf(file, "%s%.3f", waiting ? ", " : "", perf_wait_of(perf, op, waiting, rank));
+        fputs("]}", file);
+    }
+    fputs("], ", file);
+}
+
 static void write_op(FILE *file, const perf_t *perf, perf_op_t op, const perf_time_t *time)
 {
     const double us = time->median * 1e3; /* bytes over this are GB/s */
@@ -77,6 +94,7 @@ static void write_op(FILE *file, const perf_t *perf, perf_op_t op, const perf_ti
         fprintf(file, "\"computed_us\": %.3f, \"overlapped_us\": %.3f, \"hidden_percent\": %.1f, ", time->computed, time->overlapped,
                 perf_hidden_of(time));
     if (perf->options.fixed) fprintf(file, "\"empty_us\": %.3f, ", time->empty);
+    if (perf->options.waits) write_waits(file, perf, op);
     fprintf(file, "\"limit_us\": %.3f, \"limit_cpu_us\": %.3f, \"ratio\": %.4f}", time->limit, time->limit_cpu,
             perf_ratio_of(time));
 }

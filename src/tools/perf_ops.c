@@ -18,6 +18,7 @@ void perf_dispatch_args(const perf_t *perf, xep_dispatch_args_t *args_p)
                        : perf->options.padded   ? XEP_ROWS_BY_EXPERT_PADDED
                                                 : XEP_ROWS_BY_EXPERT_COMPACT; /* a mode without says so */
     args.quant = perf->options.quant;
+    args.wait_ns = perf->wait_ns;
     if (perf->base && !perf->empty) {
         args.cached = perf->base;
         args.topk_idx = NULL;
@@ -32,6 +33,7 @@ void perf_combine_args(const perf_t *perf, uint32_t slot, xep_combine_args_t *ar
 
     args.x = perf->options.copy_in ? perf->area : NULL;
     args.out = perf->out + slot * perf->tokens * perf->sum_bytes;
+    args.wait_ns = perf->wait_ns;
     if (perf->options.logfmt) args.flags = XEP_COMBINE_LOGFMT;
     *args_p = args;
 }

@@ -53,6 +53,7 @@ static const option_t option_table[] = {
     {"--fixed", NULL, OPTION_FLAG, AT(fixed), 0, 0,
      "also time what is not bytes: both without tokens, the round trip of a\n"
      "flag between ranks 0 and 1 that share memory, xep_layout()"},
+    {"--waits", NULL, OPTION_FLAG, AT(waits), 0, 0, "also say for which ranks the others waited: see below"},
     {"--cached", NULL, OPTION_FLAG, AT(cached), 0, 0, "dispatch by the routing of an earlier dispatch"},
     {"--copy-in", NULL, OPTION_FLAG, AT(copy_in), 0, 0, "combine from private memory, in place of zero copy"},
     {"--check", NULL, OPTION_FLAG, AT(check), 0, 0, "compare every byte received, before and after timing"},
@@ -96,6 +97,11 @@ static const char explanation[] =
     "             and store it everywhere it goes (cached: not to plan); combine, to read each contribution once\n"
     "             and store one sum; casting is not in it. Measured between the iterations; the better of cached and streaming stores.\n"
     "  ratio      median / limit\n"
+    "\n"
+    "With --waits, for each rank, in us of one operation: how long another rank waited for it on average, how long\n"
+    "any did at most, and in how many of the operations, percent. The rank all wait for is the one that is slow. A\n"
+    "wait begins where a receiver looks for what a rank sends and it is not there, and ends when it is. JSON has\n"
+    "waited_us besides: the average of each rank that waited.\n"
     "\n"
     "Exit status: 0; 1 when a check or an operation failed; 2 for wrong options.\n";
 

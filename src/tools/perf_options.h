@@ -25,7 +25,7 @@ typedef struct perf_options {
     const char *json;
     const char *quant_name, *layout; /* NULL: as the mode has it */
     uint64_t overlap;                /* us of computing between the phases */
-    int cached, copy_in, split, fixed;
+    int cached, copy_in, split, fixed, waits;
     int check, check_only;
     int list, help, version;
     xep_dtype_t dtype;       /* of dtype_name */

@@ -86,6 +86,18 @@ static void print_fixed(const perf_t *perf, const perf_times_t *times)
     printf("layout of %" PRIu64 " tokens %.2f us\n", perf->tokens, times->layout);
 }
 
+static void print_waits(const perf_t *perf, const perf_times_t *times)
+{
+    perf_late_t late;
+
+    printf("%-8s %8s %10s %10s %10s\n", "waits", "for rank", "mean us", "max us", "percent");
+    for (perf_op_t op = PERF_DISPATCH; op < PERF_OPS; op++)
+        for (uint32_t rank = 0; times->op[op].timed && rank < perf->info.nranks; rank++) {
+            perf_late_of(perf, op, rank, &late);
+            printf("%-8s %8" PRIu32 " %10.1f %10.1f %10.0f\n", op_names[op], rank, late.mean, late.max, late.percent);
+        }
+}
+
 static void print_table(const perf_t *perf, const perf_times_t *times)
 {
     printf("%45s %36s %20s\n", "us", "GB/s", "limit");
@@ -96,6 +108,7 @@ static void print_table(const perf_t *perf, const perf_times_t *times)
     for (perf_op_t op = PERF_DISPATCH; op < PERF_OPS; op++)
         if (times->op[op].timed) print_phases(perf, op, &times->op[op]);
     if (perf->options.fixed) print_fixed(perf, times);
+    if (perf->options.waits) print_waits(perf, times);
 }
 
 void perf_report(const perf_t *perf, const perf_times_t *times)

@@ -304,6 +304,7 @@ int perf_setup(perf_t *perf)
     fill_inputs(perf);
     perf->handle = tool_alloc(perf->options.slots * sizeof *perf->handle);
     perf->request = tool_alloc(perf->options.slots * sizeof *perf->request);
+    perf_waits_open(perf);
     status = open_buffer(perf);
     return status == XEP_OK ? 0 : perf_give_up(perf, status);
 }
@@ -314,6 +315,7 @@ void perf_teardown(perf_t *perf)
     free(perf->handle);
     free(perf->request);
     free(perf->logfmt_from);
+    perf_waits_close(perf);
     if (perf->memory.base) munmap(perf->memory.base, perf->memory.bytes);
     tool_routing_destroy(perf->routing);
 }

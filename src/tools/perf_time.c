@@ -63,6 +63,7 @@ static xep_status_t run_timed(timing_t *timing, uint32_t step, int64_t iter)
     xep_status_t status = xep_group_barrier(timing->perf->group);
 
     if (status != XEP_OK) return status;
+    perf_waits_begin(timing->perf);
     sample.cpu = perf_cpu_ns();
     sample.begin = perf_clock_ns();
     status = run_step(timing, step);
@@ -70,6 +71,7 @@ static xep_status_t run_timed(timing_t *timing, uint32_t step, int64_t iter)
     sample.sent = timing->perf->sent_ns;
     sample.cpu = perf_cpu_ns() - sample.cpu;
     if (iter >= 0) timing->samples[step * timing->iters + (uint64_t)iter] = sample;
+    if (iter >= 0 && step < PERF_OPS) perf_waits_book(timing->perf, (perf_op_t)step);
     return status == XEP_OK ? xep_group_barrier(timing->perf->group) : status;
 }
 
@@ -271,6 +273,7 @@ int perf_time(perf_t *perf, perf_times_t *times_p)
     timing.limit = perf_limit_open(perf);
     timing.rounds = calibrate(perf->options.overlap);
     status = run_all(&timing);
+    if (status == XEP_OK) status = perf_waits_gather(perf);
     if (status == XEP_OK && perf->options.fixed) status = perf_time_parts(perf, times_p);
     if (status == XEP_OK && perf_times_dispatch(&perf->options))
         reckon(&timing, PERF_DISPATCH, &times_p->op[PERF_DISPATCH]);

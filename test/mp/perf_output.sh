@@ -55,6 +55,8 @@ expect 0 0 '^normal ' $run --list
 expect 0 6 '^dispatch *24 ' $run $small --routing self --topk 2
 expect 0 9 '^round trip of a flag [0-9.]* us, layout of 8 tokens [0-9.]* us$' $run $small --fixed
 expect 0 1 '"round_trip_us": [0-9.]*, "layout_us": .*"empty_us": ' $run $small --mode ll --fixed --cached --slots 2 --json -
+expect 0 13 '^combine  *2  *[0-9.]*  *[0-9.]*  *[0-9]*$' $run $small --waits
+expect 0 9 '^waits  *for rank ' $run $small --waits --op dispatch --slots 2
 expect 0 5 '^combine ' $run $small --op combine
 expect 0 3 'ranks on' $run $small --check-only --json "$dir/json"
 expect 0 1 '"check": "off", .*"ops": \[{"op": "dispatch", "rows": 24, "us": {"p10": .*"ratio": .*}, {"op": "combine".*}\]}$' \
@@ -69,6 +71,19 @@ for op in result["ops"]:
     assert 0 < op["us"]["p10"] <= op["us"]["median"] <= op["us"]["p90"] <= op["us"]["p99"], op
     assert op["gbps"]["logical"] >= op["gbps"]["dedup"] >= op["gbps"]["wire"] > 0, op' ||
         { echo 'the JSON is not as described'; failed=1; }
+
+    # a rank with two thousand times the tokens is the one that is waited for
+    awk 'BEGIN { for (r = 0; r < 2; r++) for (t = 0; t < (r ? 4000 : 2); t++) print r, t, t % 8, (t + 3) % 8 }' >"$dir/uneven"
+    ./xep_run -n 2 ./xep_perf --mode ll --tokens 4000 --hidden 4096 --experts 8 --topk 2 --routing "file:$dir/uneven" --op dispatch \
+        --iters 5 --waits --json - | python3 -c 'import json, sys
+op, = json.load(sys.stdin)["ops"]
+assert [waits["rank"] for waits in op["waits"]] == [0, 1], op
+for waits in op["waits"]:
+    assert waits["waited_us"][waits["rank"]] == 0 and abs(sum(waits["waited_us"]) - waits["mean_us"]) < 1, waits
+    assert waits["mean_us"] <= waits["max_us"] and 0 <= waits["percent"] <= 100, waits
+means = [waits["mean_us"] for waits in op["waits"]]
+assert means[1] > 3 * means[0], means' ||
+        { echo 'the slow rank is not the one that is waited for'; failed=1; }
 fi
 
 expect 0 5 '^xep  *[0-9.]*, /.*libxep' ./xep_info
