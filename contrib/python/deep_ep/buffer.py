@@ -171,6 +171,7 @@ class Buffer:
     def _close(self) -> None:
         self._destroyed = True
         self._scratch.clear()
+        self._low_latency.forget()
         buffers = self._pool.buffers() + self._low_latency.buffers() + list(self._counts.values())
         held = [buffer.arrays_left() for buffer in buffers]
         everywhere = self._xep.allgather(bytes(min(count, 255) for count in held) + b"\0")
@@ -383,6 +384,8 @@ class Buffer:
         """Nothing has to be cleaned here: signals carry numbers that are never used again. What it does do is to make
         usable again what an error left broken; earlier handles end. Collective."""
         self._usable()
+        if not self.low_latency_mode:
+            raise RuntimeError("clean_low_latency_buffer: expected a Buffer made with low_latency_mode=True")
         self._low_latency.reset()
 
     def low_latency_dispatch(
@@ -467,7 +470,7 @@ class Buffer:
         _check.one_of("async_finish", async_finish, "return_recv_hook", return_recv_hook)
         _check.one_of("use_logfmt", use_logfmt, "zero_copy", zero_copy)
         found = self._own_low_latency(handle)
-        shape, tokens = found.shape, found.xep.tokens
+        shape, tokens = found.shape, found.num_tokens
         rows = (shape.experts // self.group_size, self.group_size * shape.tokens, shape.hidden)
         _check.tensor("x", x, (torch.bfloat16,), rows, contiguous=not zero_copy)
         _check.tensor("topk_idx", topk_idx, _INDEX, (tokens, shape.topk))
@@ -485,12 +488,12 @@ class Buffer:
         """[L, R * Tmax, H] bfloat16: where the rows of the next combine of this handle need no copy. Waits until the
         others have read what an earlier combine left there."""
         self._usable()
-        return self._own_low_latency(handle).xep.combine_input()
+        return self._own_low_latency(handle).ready().combine_input()
 
     def _own_low_latency(self, handle: Any) -> LowLatencyHandle:
         if not isinstance(handle, LowLatencyHandle):
             raise TypeError(f"handle: expected what low_latency_dispatch returned, got {type(handle).__name__}")
-        if handle.xep._buffer.group is not self._xep:
+        if handle.owner is not self._xep:
             raise ValueError("handle: expected one of this Buffer, got one of another")
         return handle
 
@@ -498,6 +501,7 @@ class Buffer:
         if async_finish:
             return EventOverlap(EventHandle(ending.request, ending.wait)), None
         if hooked:
+            ending.hooked = True
             return EventOverlap(), ending.wait
         ending.wait()
         return EventOverlap(), None

@@ -7,6 +7,7 @@ they are there: the place of a slot never changes, and is learned from one empty
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Optional
 
@@ -42,10 +43,10 @@ class Casting(NamedTuple):
 
     @staticmethod
     def of(hidden: int, use_fp8: bool, round_scale: bool, use_ue8m0: bool) -> "Casting":
-        if use_ue8m0 and not round_scale:
-            raise ValueError("round_scale: expected True with use_ue8m0, whose scales are powers of two")
         if not use_fp8:
             return Casting(xep.Quant.NONE, 0, torch.float32)
+        if use_ue8m0 and not round_scale:
+            raise ValueError("round_scale: expected True with use_ue8m0, whose scales are powers of two")
         if use_ue8m0:
             if hidden % (4 * GROUP):
                 raise ValueError(f"x: expected a multiple of {4 * GROUP} channels with use_ue8m0, got {hidden}")
@@ -62,7 +63,11 @@ class LowLatencyHandle(Sequence):
     """
 
     def __init__(self, handle: xep.Handle, shape: Shape, topk_idx: torch.Tensor, src_info: torch.Tensor, local: int) -> None:
-        self.xep = handle
+        self.owner = handle._buffer.group
+        self.xep: Any = handle  # None without a slot
+        self.num_tokens = handle.tokens
+        self.dispatched: Optional[Ending] = None
+        self.combined: Optional[Ending] = None  # the last time
         self.shape = shape
         self.topk_idx = topk_idx
         layout_range = torch.zeros((local, handle.nranks), dtype=torch.int64)
@@ -74,9 +79,34 @@ class LowLatencyHandle(Sequence):
     def __getitem__(self, index: Any) -> Any:
         return self._items[index]
 
+    def ended(self) -> bool:
+        """Whether the program has ended all that it began with this handle, or left it to events, which are waited for."""
+        for ending in (self.dispatched, self.combined):
+            if ending is not None and ending.request is not None:
+                if ending.hooked:
+                    return False
+                ending.wait()
+        return True
+
+    def ready(self) -> xep.Handle:
+        """To combine by."""
+        if self.xep is None:
+            raise ValueError("handle: its slot was given to a later dispatch; num_slots says how many of them there are")
+        if not self.ended():
+            raise RuntimeError("handle: hook() of its dispatch, or of the combine before, was not called yet")
+        return self.xep
+
+    def retire(self) -> None:
+        """Gives the slot back, where no received tensor is looked at."""
+        self._items = (self._items[0].clone(), *self._items[1:])
+        self.xep.release()
+        self.xep = None
+
 
 class Ending:
     """What is left to do when an operation has ended, done once: by a hook, an event, or the call itself."""
+
+    hooked = False  # by a hook
 
     def __init__(self, request: xep.Request) -> None:
         self.request: Optional[xep.Request] = request
@@ -103,9 +133,11 @@ class DispatchEnding(Ending):
         copies: Sequence[tuple[torch.Tensor, torch.Tensor]],
     ) -> None:
         super().__init__(request)
-        self._handle, self._counts, self._copies = handle, counts, copies
+        self._handle: Optional[LowLatencyHandle] = handle
+        self._counts, self._copies = counts, copies
 
     def fill(self) -> None:
+        assert self._handle is not None
         received = self._handle.xep.torch()
         rows = received.capacity // received.local_experts
         begin = torch.arange(received.local_experts).unsqueeze(1) * rows
@@ -117,11 +149,30 @@ class DispatchEnding(Ending):
             for expert, count in enumerate(self._counts.tolist()):
                 to[expert, :count] = source[expert, :count]
         self._copies = ()
+        self._handle = None  # which has this
 
 
 class _Made(NamedTuple):
     buffer: xep.Buffer
     places: dict[int, Place]  # by slot
+    begun: list[Ending]  # dispatches that may be in flight; the oldest first, as below
+    handles: list["weakref.ref[LowLatencyHandle]"]
+
+    def make_way(self) -> None:
+        """For one more dispatch: a mode has as many in flight as slots; and an older handle gives up its slot where none is free."""
+        self.begun[:] = [ending for ending in self.begun if ending.request is not None]
+        self.handles[:] = [ref for ref in self.handles if ref() is not None]
+        if len(self.begun) >= self.buffer.slots:
+            if self.begun[0].hooked:
+                raise RuntimeError(f"low_latency_dispatch: hook() of {len(self.begun)} dispatches was not called yet, as many as there are slots")
+            self.begun.pop(0).wait()
+        for newer, ref in zip(reversed(range(len(self.handles))), list(self.handles)):
+            if self.buffer.slots_held() < self.buffer.slots:
+                break
+            handle = ref()
+            if handle is not None and handle.ended() and (newer or handle.combined is not None):
+                handle.retire()
+                self.handles.remove(ref)
 
 
 class LowLatency:
@@ -135,7 +186,13 @@ class LowLatency:
     def buffers(self) -> list[xep.Buffer]:
         return [made.buffer for made in self._made.values()]
 
+    def forget(self) -> None:
+        """What was begun is of no more interest here."""
+        for made in self._made.values():
+            made.begun.clear()
+
     def reset(self) -> None:
+        self.forget()
         for buffer in self.buffers():
             buffer.reset()
 
@@ -151,7 +208,7 @@ class LowLatency:
                 threads=self.threads,
                 timeout=self._timeout,
             )
-            self._made[shape] = _Made(buffer, _learn(buffer, shape))
+            self._made[shape] = _Made(buffer, _learn(buffer, shape), [], [])
         return self._made[shape]
 
     def dispatch(
@@ -164,8 +221,9 @@ class LowLatency:
         cost_stats: Optional[torch.Tensor],
     ) -> tuple[torch.Tensor, Optional[torch.Tensor], torch.Tensor, LowLatencyHandle, Ending]:
         """(rows [L, R * Tmax, H], scales or None, counts [L], handle, ending)"""
-        buffer, places = self._of(shape)
-        view = may_view(buffer)
+        made = self._of(shape)
+        made.make_way()
+        buffer = made.buffer
         request = buffer.dispatch_async(
             x,
             topk_idx,
@@ -176,7 +234,8 @@ class LowLatency:
             wait_ns=cost_stats,
         )
         handle: xep.Handle = request.result
-        rows, scales, src_info = _views(handle, places, shape, casting)
+        view = may_view(buffer)
+        rows, scales, src_info = _views(handle, made.places, shape, casting)
         copies = []
         if not view:
             originals, (rows, scales) = (rows, scales), (torch.empty_like(rows), None if scales is None else torch.empty_like(scales))
@@ -186,7 +245,10 @@ class LowLatency:
         local = buffer.local_experts
         found = LowLatencyHandle(handle, shape, topk_idx.clone(), src_info, local)
         counts = torch.zeros(local, dtype=torch.int32)
-        return rows, scales, counts, found, DispatchEnding(request, found, counts, copies)
+        found.dispatched = ending = DispatchEnding(request, found, counts, copies)
+        made.begun.append(ending)
+        made.handles.append(weakref.ref(found))
+        return rows, scales, counts, found, ending
 
 
 def combine(
@@ -199,9 +261,10 @@ def combine(
     cost_stats: Optional[torch.Tensor],
 ) -> tuple[torch.Tensor, Ending]:
     """x None: what was written to combine_input. Collective."""
-    weights = _weights(handle, topk_idx, topk_weights)
-    request = handle.xep.combine_async(x, weights=weights, out=out, logfmt=logfmt, wait_ns=cost_stats)
-    return request.result, Ending(request)
+    back, weights = handle.ready(), _weights(handle, topk_idx, topk_weights)
+    request = back.combine_async(x, weights=weights, out=out, logfmt=logfmt, wait_ns=cost_stats)
+    handle.combined = Ending(request)
+    return request.result, handle.combined
 
 
 def _weights(handle: LowLatencyHandle, topk_idx: torch.Tensor, topk_weights: torch.Tensor) -> torch.Tensor:
@@ -254,6 +317,7 @@ def _at(handle: xep.Handle, address: int, shape: tuple, strides: tuple, dtype: t
 
 
 def may_view(buffer: xep.Buffer) -> bool:
-    """Whether received tensors may be views of the slot. A tensor that outlives its handle keeps its slot, and in a loop
-    the next one is about to do so; two more are for the handles of this turn and the last."""
-    return buffer.arrays_alive() <= max(buffer.slots - 4, 0)
+    """Whether what the dispatch just begun receives may be given as views of its slot. A tensor that outlives its handle keeps the
+    slot, and in a loop the next one is about to do so; two more are for the handles of this turn and the last. And of a program
+    that keeps handles as well one slot is left, that handles can pass on."""
+    return buffer.arrays_alive() <= max(buffer.slots - 4, 0) and buffer.slots_held() <= max(buffer.slots - 1, 1)

@@ -67,14 +67,14 @@ def per_token_cast_to_fp8(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def per_token_cast_back(x_fp8: torch.Tensor, x_scales: torch.Tensor) -> torch.Tensor:
-    """e4m3 [..., H] and scales [..., S], float32 or int32 with four exponent bytes each, -> bfloat16 [..., H]."""
+    """e4m3 [..., H] and scales [..., S], float32 or int32 with four exponent bytes each, -> bfloat16 [..., H]. Scales of another
+    shape are taken in order, as by DeepEP's tests, that view packed ones as [-1, H / 128]."""
     hidden = x_fp8.shape[-1]
     if x_fp8.numel() == 0:
         return x_fp8.to(torch.bfloat16)
     if x_scales.dtype == torch.int32:
-        exponents = x_scales.unsqueeze(-1) >> torch.tensor([0, 8, 16, 24], dtype=torch.int32) & 0xFF
-        x_scales = (exponents.flatten(-2) << 23).view(torch.float32)
-    scales = x_scales.float().repeat_interleave(_GROUP, dim=-1)[..., :hidden]
+        x_scales = (x_scales.reshape(-1).contiguous().view(torch.uint8).to(torch.int32) << 23).view(torch.float32)
+    scales = x_scales.float().reshape(*x_fp8.shape[:-1], -1).repeat_interleave(_GROUP, dim=-1)[..., :hidden]
     return (x_fp8.float() * scales).to(torch.bfloat16)
 
 

@@ -193,6 +193,66 @@ def test_held_tensors(world):
                 assert torch.allclose(values[local, begin : begin + count].float(), all_x[source][tokens].float(), rtol=0.07)
 
 
+@pytest.mark.parametrize("rows_too", [False, True])
+def test_handles_of_many_layers(world, rows_too):
+    """A program that keeps each layer's last handle: those that were combined give up their slots, and say so."""
+    kept = []
+    wanted = world.x.float() * world.weights.masked_fill(world.idx < 0, 0).sum(1, keepdim=True)
+    for turn in range(9):
+        recv_x, _, handle, _, _ = world.dispatch(use_fp8=False)
+        rows = recv_x.clone()
+        kept.append((handle, recv_x if rows_too else None))
+        for _ in range(2):
+            assert calc_diff(wanted, world.combine(rows, handle)[0]) < 1e-5
+        del recv_x
+    for handle, recv_x in kept:
+        src_info, layout_range, *_ = handle
+        assert torch.equal(layout_range, kept[0][0][1])
+        for local, source in itertools.product(range(world.local), range(world.size)):
+            count, begin = int(layout_range[local, source]) & 0xFFFFFFFF, int(layout_range[local, source]) >> 32
+            tokens = (world.all_idx[source] == world.rank * world.local + local).any(1).nonzero().flatten()
+            assert torch.equal(src_info[local, begin : begin + count].long(), tokens)
+            if recv_x is not None:
+                assert torch.equal(recv_x[local, begin : begin + count], world.all_x[source][tokens])
+    with pytest.raises(ValueError, match="handle: its slot was given to a later dispatch"):
+        world.combine(rows, kept[3][0])
+    assert calc_diff(wanted, world.combine(rows, kept[-1][0])[0]) < 1e-5
+
+
+def test_hooks_in_the_wrong_order(world):
+    """What would need rows that nobody has asked for yet is an error on every rank, at once, whatever has arrived."""
+    recv_x, _, handle, _, hook = world.dispatch(use_fp8=False, return_recv_hook=True)
+    rows = torch.zeros(recv_x.shape, dtype=torch.bfloat16)
+    for call in (lambda: world.combine(rows, handle), lambda: world.buffer.get_next_low_latency_combine_buffer(handle)):
+        with pytest.raises(RuntimeError, match=r"handle: hook\(\) of its dispatch, or of the combine before, was not called yet"):
+            call()
+    hook()
+    combined, _, hook = world.combine(recv_x, handle, return_recv_hook=True)
+    with pytest.raises(RuntimeError, match=r"handle: hook\(\) of its dispatch, or of the combine before, was not called yet"):
+        world.combine(recv_x, handle)
+    hook()
+    del recv_x, handle
+    hooks = [world.dispatch(return_recv_hook=True)[4] for _ in range(4)]
+    with pytest.raises(RuntimeError, match=r"low_latency_dispatch: hook\(\) of 4 dispatches was not called yet"):
+        world.dispatch(return_recv_hook=True)
+    for hook in hooks:
+        hook()
+    check(world, "hook", False, False, False)
+
+
+def test_events_that_nobody_waits_for(world):
+    wanted = world.x.float() * world.weights.masked_fill(world.idx < 0, 0).sum(1, keepdim=True)
+    results = []
+    for turn in range(9):
+        recv_x, _, handle, event, _ = world.dispatch(use_fp8=False, async_finish=True)
+        if turn % 2:
+            event.current_stream_wait()
+            results += [world.combine(recv_x, handle, async_finish=True) for _ in range(2)]
+    for combined, event, _ in results:
+        event.current_stream_wait()
+        assert calc_diff(wanted, combined) < 1e-5
+
+
 def test_statistics_accumulate(world):
     stats = torch.full((world.local,), 1000, dtype=torch.int32)
     total = torch.full((world.local,), 1000, dtype=torch.int32)
@@ -331,6 +391,9 @@ def test_wrong_arguments(world, buffer_of):
         other.low_latency_combine(recv_x, world.idx, world.weights, handle)
     with pytest.raises(RuntimeError, match="expected a Buffer made with low_latency_mode=True"):
         buffer_of().low_latency_dispatch(**good)
+    with pytest.raises(RuntimeError, match="clean_low_latency_buffer: expected a Buffer made with low_latency_mode=True"):
+        buffer_of().clean_low_latency_buffer(MOST, HIDDEN, world.experts)
+    assert world.dispatch(use_fp8=False, use_ue8m0=True)[0].dtype == torch.bfloat16, "scales are of fp8"
     for call in ("low_latency_update_mask_buffer", "low_latency_query_mask_buffer"):
         with pytest.raises(NotImplementedError, match=call):
             getattr(other, call)(0)

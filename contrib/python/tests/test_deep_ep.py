@@ -142,6 +142,9 @@ def test_exponent_scales():
     packed = torch.tensor([[127 | 128 << 8 | 126 << 16 | 130 << 24]] * 3, dtype=torch.int64).to(torch.int32)
     back = utils.per_token_cast_back(cast, packed)
     assert back[:, ::128].tolist() == [[1.0, 2.0, 0.5, 8.0]] * 3
+    cast, packed = cast[:1].expand(4, 512).contiguous(), packed[:1].expand(4, 1).contiguous()
+    assert torch.equal(utils.per_token_cast_back(cast, packed.view(-1, 4)), utils.per_token_cast_back(cast, packed)), "as DeepEP's tests"
+    assert torch.equal(utils.per_token_cast_back(cast, packed.T.contiguous().T), back[:1].expand(4, 512))
 
 
 def test_comparisons():
