@@ -37,6 +37,6 @@ class Build(build_ext):
 # relative to this folder, as setuptools wants them
 sources = [os.path.join("fast", name) for name in sorted(os.listdir(HERE / "fast")) if name.endswith(".c")]
 setup(
-    ext_modules=[Extension("xep._fast", sources, depends=[os.path.join("fast", "fast.h")], optional=True)],
+    ext_modules=[Extension("xep._fast", sources, depends=[os.path.join("fast", "fast.h"), str(HERE.parents[1] / "include" / "xep" / "xep.h")], optional=True)],
     cmdclass={"build_ext": Build},
 )

@@ -54,13 +54,15 @@ static const parameter_t parameters[FAST_OPERATIONS][PARAMETERS] = {
                        {"topk_weights", ROLE_TOKENS, offsetof(xep_dispatch_args_t, topk_weights)},
                        {"scales", ROLE_TOKENS, offsetof(xep_dispatch_args_t, scales)},
                        {"expert_stats", ROLE_WHOLE, offsetof(xep_dispatch_args_t, expert_stats)},
+                       {"wait_ns", ROLE_WHOLE, offsetof(xep_dispatch_args_t, wait_ns)},
                        {"cached", ROLE_CACHED, offsetof(xep_dispatch_args_t, cached)}},
     [FAST_COMBINE] = {{"x", ROLE_ROWS, offsetof(xep_combine_args_t, x)},
                       {"topk_weights", ROLE_ROWS, offsetof(xep_combine_args_t, topk_weights)},
                       {"weights", ROLE_TOKENS, offsetof(xep_combine_args_t, weights)},
                       {"bias", ROLE_TOKENS, offsetof(xep_combine_args_t, bias)},
                       {"out", ROLE_TOKENS, offsetof(xep_combine_args_t, out)},
-                      {"out_weights", ROLE_TOKENS, offsetof(xep_combine_args_t, out_weights)}},
+                      {"out_weights", ROLE_TOKENS, offsetof(xep_combine_args_t, out_weights)},
+                      {"wait_ns", ROLE_WHOLE, offsetof(xep_combine_args_t, wait_ns)}},
 };
 
 static const size_t args_sizes[FAST_OPERATIONS] = {

@@ -7,8 +7,8 @@ Zero copy in both: the peers read the results where combine_input() is. Compared
 faster than: with more processes than cores the rest of the distribution is the scheduler's. Prints a line for each size;
 with --limit, exit status 1 when Python adds more at one of them. The C loop is compiled by $CC, else cc.
 
-The bare calls are the five calls of the library by ctypes, their arguments made before: no arrays, no checks, no handles. What
-Python adds grows with the size, though it does the same: after a large operation its own memory is in no cache any more.
+What Python adds grows with the size, though it does the same: after a large operation its own memory is in no cache any more.
+XEP_PYTHON=plain shows what the compiled module saves.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ import time
 
 import numpy as np
 import xep
-from xep import _structs
 from xep._lib import lib
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -70,24 +69,6 @@ def by_python(buffer: xep.Buffer, x, idx, weights, out, count: int) -> list[int]
     return times
 
 
-def by_bare_calls(work: Work, count: int) -> list[int]:
-    send = _structs.DispatchArgs(**{name: getattr(work, name) for name in ("tokens", "topk", "x", "topk_idx", "topk_weights")})
-    back = _structs.CombineArgs(out=work.out)
-    buffer, handle, send_address, back_address = work.buffer, ctypes.c_uint64(), ctypes.addressof(send), ctypes.addressof(back)
-    handle_address = ctypes.addressof(handle)
-    times = []
-    for _ in range(count):
-        begin = time.perf_counter_ns()
-        lib.xep_dispatch(buffer, send_address, handle_address, None)
-        made = handle.value
-        lib.xep_handle_recv(made)
-        lib.xep_handle_combine_input(made, None)
-        lib.xep_combine(made, back_address, None)
-        lib.xep_handle_release(made)
-        times.append(time.perf_counter_ns() - begin)
-    return times
-
-
 def by_c(loop: ctypes.CDLL, work: Work, count: int) -> list[int]:
     times = (ctypes.c_uint64 * count)()
     status = loop.bench_run(ctypes.byref(calls()), ctypes.byref(work), count, times)
@@ -96,8 +77,8 @@ def by_c(loop: ctypes.CDLL, work: Work, count: int) -> list[int]:
     return list(times)
 
 
-def added(group: xep.Group, loop: ctypes.CDLL, tokens: int, hidden: int, turns: int, count: int, torch) -> list[float]:
-    """Microseconds of C, and what Python and the bare calls add."""
+def added(group: xep.Group, loop: ctypes.CDLL, tokens: int, hidden: int, turns: int, count: int, torch) -> tuple[float, float]:
+    """Microseconds of C, and what Python adds."""
     rng = np.random.default_rng(group.rank)
     with group.buffer(EXPERTS, TOPK, hidden, tokens) as buffer:
         x = rng.integers(0, 2**15, (tokens, hidden), dtype=np.uint16)
@@ -110,13 +91,13 @@ def added(group: xep.Group, loop: ctypes.CDLL, tokens: int, hidden: int, turns: 
         if torch is not None:
             arrays = [torch.from_numpy(x.view(np.int16)).view(torch.bfloat16), torch.from_numpy(idx),
                       torch.from_numpy(weights), torch.from_numpy(out.view(np.int16)).view(torch.bfloat16)]  # fmt: skip
-        times: list[list[int]] = [[], [], []]
+        times: list[list[int]] = [[], []]
         for turn in range(turns + 2):
-            now = by_c(loop, work, count), by_python(buffer, *arrays, count), by_bare_calls(work, count)
+            now = by_c(loop, work, count), by_python(buffer, *arrays, count)
             for kept, new in zip(times, now):
                 kept.extend(new if turn >= 2 else ())
-    c, python, bare = (float(np.percentile(kept, 10)) / 1000 for kept in times)
-    return [c, python - c, bare - c]
+    c, python = (float(np.percentile(kept, 10)) / 1000 for kept in times)
+    return c, python - c
 
 
 def main() -> int:
@@ -131,12 +112,13 @@ def main() -> int:
     worst = 0.0
     with xep.Group() as group, tempfile.TemporaryDirectory() as folder:
         loop = compile_loop(folder)
+        if group.rank == 0:
+            print("the calls are compiled" if xep.why_plain is None else f"the calls are plain: {xep.why_plain}")
         for tokens, turns, count in SIZES:
-            c, more, bare = added(group, loop, tokens, options.hidden, turns, count, torch)
+            c, more = added(group, loop, tokens, options.hidden, turns, count, torch)
             worst = max(worst, more)
             if group.rank == 0:
-                print(f"{tokens:5} tokens of {options.hidden}: C {c:9.1f} us, Python adds {more:6.1f} us, "
-                      f"bare calls {bare:6.1f} us", flush=True)  # fmt: skip
+                print(f"{tokens:5} tokens of {options.hidden}: C {c:9.1f} us, Python adds {more:6.1f} us", flush=True)
         all_worst = max(float(part) for part in group.allgather(f"{worst:20.3f}".encode()))
     return 1 if options.limit is not None and all_worst > options.limit else 0
 

@@ -22,7 +22,7 @@ DISPATCH = """
 
 def run(program: str, *launcher: str, python: str = sys.executable, **variables: Optional[str]) -> subprocess.CompletedProcess:
     """It must succeed. variables: of the environment; None: not set."""
-    changed = {"PYTHONPATH": ":".join(sys.path), "XEP_LIBRARY": xep.library_info().library_path, **variables}
+    changed = {"PYTHONPATH": ":".join(sys.path), "XEP_LIBRARY": xep.library_info().library_path, "XEP_PYTHON": None, **variables}
     environment = {name: value for name, value in {**os.environ, **changed}.items() if value is not None}
     command = [*launcher, python, "-c", textwrap.dedent(program)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=90)

@@ -13,8 +13,12 @@
 
 Arrays are numpy arrays or CPU tensors; what is received is of the kind that was sent. Letters in shapes: T tokens of this
 rank, K top-k, E experts of the group, H hidden elements, R ranks, L experts of this rank.
+
+The calls of every step are compiled where the package was installed with a C compiler at hand; ``why_plain`` is None then, else
+it says why they are done in Python, which is the same but slower. XEP_PYTHON=plain or compiled asks for one of the two.
 """
 
+from ._hot import why_plain
 from .buffer import Buffer, BufferInfo, BufferSize, buffer_size
 from .dtypes import Dtype, Quant, Rows, from_bfloat16, to_bfloat16
 from .errors import (
@@ -45,5 +49,5 @@ __all__ = [
     "DeadlineError", "Dtype", "Group", "Handle", "InvalidError", "Layout", "LibraryInfo", "MismatchError", "Mode",
     "NoMemoryError", "Peer", "PeerError", "Quant", "RankWaits", "Received", "Request", "Rows", "Status", "UnsupportedError",
     "Variable", "Waits", "XepError", "buffer_size", "config", "expert_range", "from_bfloat16", "layout", "library_info", "modes",
-    "set_log", "to_bfloat16", "version",
+    "set_log", "to_bfloat16", "version", "why_plain",
 ]  # fmt: skip
