@@ -14,16 +14,31 @@ def tensor(
     name: str, value: Any, dtypes: Optional[Sequence[torch.dtype]], shape: Sequence[Optional[int]], contiguous: bool = True
 ) -> torch.Tensor:
     """value, if it is a CPU tensor of one of dtypes (None: any) and of shape (None: any extent)."""
+    if isinstance(value, torch.Tensor) and value.is_cpu and (dtypes is None or value.dtype in dtypes):
+        if has_shape(value, shape) and (not contiguous or value.is_contiguous()):
+            return value
+    raise refusal(name, value, dtypes, shape)
+
+
+def has_shape(value: torch.Tensor, shape: Sequence[Optional[int]]) -> bool:
+    have = value.shape
+    if len(have) != len(shape):
+        return False
+    for want, extent in zip(shape, have):
+        if want is not None and want != extent:
+            return False
+    return True
+
+
+def refusal(name: str, value: Any, dtypes: Optional[Sequence[torch.dtype]], shape: Sequence[Optional[int]]) -> Exception:
     if not isinstance(value, torch.Tensor):
-        raise TypeError(f"{name}: expected {expected(dtypes, shape)}, got {type(value).__name__}")
+        return TypeError(f"{name}: expected {expected(dtypes, shape)}, got {type(value).__name__}")
     got = f"{str(value.dtype)[6:]} of shape {list(value.shape)} on {value.device}"
     if not value.is_cpu or (dtypes is not None and value.dtype not in dtypes):
-        raise TypeError(f"{name}: expected {expected(dtypes, shape)}, got {got}")
-    if value.dim() != len(shape) or any(want not in (None, have) for want, have in zip(shape, value.shape)):
-        raise ValueError(f"{name}: expected {expected(dtypes, shape)}, got {got}")
-    if contiguous and not value.is_contiguous():
-        raise ValueError(f"{name}: expected a contiguous tensor, got strides {value.stride()} of shape {list(value.shape)}")
-    return value
+        return TypeError(f"{name}: expected {expected(dtypes, shape)}, got {got}")
+    if not has_shape(value, shape):
+        return ValueError(f"{name}: expected {expected(dtypes, shape)}, got {got}")
+    return ValueError(f"{name}: expected a contiguous tensor, got strides {value.stride()} of shape {list(value.shape)}")
 
 
 def expected(dtypes: Optional[Sequence[torch.dtype]], shape: Sequence[Optional[int]]) -> str:

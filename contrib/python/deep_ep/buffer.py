@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 import warnings
@@ -290,7 +291,6 @@ class Buffer:
         _check.streams(previous_event, async_finish, allocate_on_comm_stream)
         _check.config(config)
         x, scales = self._rows_of(x)
-        config = config or self.get_dispatch_config(self.group_size)
         after = self._after(previous_event)
         if handle is not None:
             if topk_idx is not None or topk_weights is not None:
@@ -308,9 +308,11 @@ class Buffer:
         job = Job(experts, _carried(x), routed, topk_weights, scales, expert_alignment, num_worst_tokens, after)
         sent = self._pool.dispatch(job, wait=not async_finish)
         seat = self._pool.seats(experts).add(sent)
-        made = NormalHandle(self._xep, sent, seat, experts, num_worst_tokens, in_rank, config.num_channels)
-        counts = [] if num_worst_tokens else self._expert_counts(sent.handle, per_expert, expert_alignment, with_topk)
-        rows, indices, weights, event = self._give(sent, x.dtype, scales is not None, with_topk)
+        received = sent.handle.recv
+        num_sms = Buffer.num_sms if config is None else config.num_sms
+        made = NormalHandle(self._xep, sent, received, seat, experts, num_worst_tokens, in_rank, max(1, num_sms // 2))
+        counts = [] if num_worst_tokens else self._expert_counts(received, per_expert, expert_alignment, with_topk)
+        rows, indices, weights, event = self._give(sent, received, x.dtype, scales is not None, with_topk)
         return rows, indices, weights, counts, made, event
 
     def _dispatch_again(
@@ -320,7 +322,7 @@ class Buffer:
             raise ValueError(f"x: expected the {handle.num_tokens} tokens of the dispatch that made handle, got {x.shape[0]}")
         handle.arrived()
         sent = self._pool.again(handle, _carried(x), scales, after, wait=not async_finish)
-        rows, _, _, event = self._give(sent, x.dtype, scales is not None, False)
+        rows, _, _, event = self._give(sent, sent.handle.recv, x.dtype, scales is not None, False)
         return rows, None, None, None, None, event
 
     def combine(
@@ -436,10 +438,11 @@ class Buffer:
                 _check.tensor(name, stats, (dtype,), (length,))
         self._low_latency.threads = self._threads_here()
         casting = Casting.of(shape.hidden, use_fp8, round_scale, use_ue8m0)
+        wait = not async_finish and not return_recv_hook
         rows, scales, counts, handle, ending = self._low_latency.dispatch(
-            x, topk_idx, shape, casting, cumulative_local_expert_recv_stats, dispatch_wait_recv_cost_stats
+            x, topk_idx, shape, casting, cumulative_local_expert_recv_stats, dispatch_wait_recv_cost_stats, wait
         )
-        event, hook = self._end(ending, async_finish, return_recv_hook)
+        event, hook = _left_to(ending, return_recv_hook)
         return (rows, scales) if use_fp8 else rows, counts, handle, event, hook
 
     def low_latency_combine(
@@ -480,8 +483,9 @@ class Buffer:
         if combine_wait_recv_cost_stats is not None:
             _check.tensor("combine_wait_recv_cost_stats", combine_wait_recv_cost_stats, (torch.int64,), (self.group_size,))
         sent = None if zero_copy else x
-        combined, ending = combine(found, sent, topk_idx, topk_weights, out, use_logfmt, combine_wait_recv_cost_stats)
-        event, hook = self._end(ending, async_finish, return_recv_hook)
+        wait = not async_finish and not return_recv_hook
+        combined, ending = combine(found, sent, topk_idx, topk_weights, out, use_logfmt, combine_wait_recv_cost_stats, wait)
+        event, hook = _left_to(ending, return_recv_hook)
         return combined, event, hook
 
     def get_next_low_latency_combine_buffer(self, handle: LowLatencyHandle) -> torch.Tensor:
@@ -496,15 +500,6 @@ class Buffer:
         if handle.owner is not self._xep:
             raise ValueError("handle: expected one of this Buffer, got one of another")
         return handle
-
-    def _end(self, ending: Ending, async_finish: bool, hooked: bool) -> tuple[EventOverlap, Optional[Callable[[], None]]]:
-        if async_finish:
-            return EventOverlap(EventHandle(ending.request, ending.wait)), None
-        if hooked:
-            ending.hooked = True
-            return EventOverlap(), ending.wait
-        ending.wait()
-        return EventOverlap(), None
 
     # ---- masks ----
 
@@ -595,9 +590,10 @@ class Buffer:
             return None
         return request
 
-    def _expert_counts(self, handle: xep.Handle, per_expert: torch.Tensor, alignment: int, routed: bool) -> list[int]:
+    def _expert_counts(self, received: xep.Received, per_expert: torch.Tensor, alignment: int, routed: bool) -> list[int]:
         if routed:
-            return handle.torch().expert_rows.tolist()
+            counted = received._recv
+            return (ctypes.c_int64 * counted.local_experts).from_address(counted.expert_rows)[:]
         experts = per_expert.numel()
         if experts not in self._counts:
             self._counts[experts] = counts_buffer(self._xep, experts)
@@ -605,16 +601,18 @@ class Buffer:
         first, count = xep.expert_range(experts, self.group_size, self.rank)
         return [-(-total // alignment) * alignment for total in totals[first : first + count].tolist()]
 
-    def _give(self, sent: Sent, dtype: torch.dtype, with_scales: bool, with_topk: bool) -> tuple:
+    def _give(self, sent: Sent, received: xep.Received, dtype: torch.dtype, with_scales: bool, with_topk: bool) -> tuple:
         """Received tensors, and the event: views of the slot, or copies, made when the rows are here: where views that are held
         would otherwise stop the next dispatch, and of rows that lie apart (those of other than a multiple of 64 bytes)."""
-        received = sent.handle.torch()
         rows: Any = received.x
         copied = not self._pool.may_view(sent.handle._buffer)
-        if sent.request is not None and (copied or not rows.is_contiguous()):
+        apart = not rows.is_contiguous()
+        if sent.request is not None and (copied or apart):
             sent.request.wait()
         give: Callable = torch.clone if copied else _view
-        rows = (give(rows) if rows.is_contiguous() else rows.contiguous()).view(dtype)
+        rows = rows.contiguous() if apart else give(rows)
+        if rows.dtype != dtype:
+            rows = rows.view(dtype)
         if with_scales:
             rows = (rows, give(received.scales))
         event = EventOverlap() if sent.request is None else EventOverlap(EventHandle(sent.request))
@@ -646,3 +644,13 @@ def _version(tensor: torch.Tensor) -> int:
 
 def _done(async_finish: bool) -> EventOverlap:
     return EventOverlap(EventHandle()) if async_finish else EventOverlap()
+
+
+def _left_to(ending: Optional[Ending], hooked: bool) -> tuple[EventOverlap, Optional[Callable[[], None]]]:
+    """The event and the hook of a low-latency call."""
+    if ending is None:
+        return EventOverlap(), None
+    if not hooked:
+        return EventOverlap(EventHandle(ending.request, ending.wait)), None
+    ending.hooked = True
+    return EventOverlap(), ending.wait

@@ -48,10 +48,6 @@ class Config:
         self.num_max_rdma_chunked_send_tokens = rdma_send
         self.num_max_rdma_chunked_recv_tokens = rdma_recv
 
-    @property
-    def num_channels(self) -> int:
-        return max(1, self.num_sms // 2)
-
     def _token_bytes(self, hidden_bytes: int) -> int:
         return hidden_bytes + _SOURCE_META + _MOST_TOPK * topk_idx_t.itemsize + _MOST_TOPK * 4 + _MOST_SCALES * 4
 

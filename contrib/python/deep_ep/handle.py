@@ -67,6 +67,7 @@ class NormalHandle(Sequence):
         self,
         owner: Any,
         sent: Sent,
+        received: xep.Received,
         seat: Seat,
         experts: int,
         worst: int,
@@ -74,7 +75,6 @@ class NormalHandle(Sequence):
         channels: int,
     ) -> None:
         made = sent.handle
-        received = made.torch()
         self.owner = owner  # the group of the Buffer
         self.experts, self.worst = experts, worst
         self.in_rank = is_token_in_rank
@@ -139,12 +139,12 @@ class NormalHandle(Sequence):
     def _rank_rows(self) -> torch.Tensor:
         """[R, R]: rows that went from rank i to rank j."""
         if self._kept_rank_rows is None:
-            self._kept_rank_rows = self.xep.torch().rank_rows
+            self._kept_rank_rows = self.xep.recv.rank_rows
         return self._kept_rank_rows
 
     def _src_idx(self) -> torch.Tensor:
         self.arrived()
-        found = self.xep.torch().src_token.clone()
+        found = self.xep.recv.src_token.clone()
         found[self.rows :] = -1
         return found
 

@@ -7,6 +7,8 @@ they are there: the place of a slot never changes, and is learned from one empty
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import weakref
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Optional
@@ -42,6 +44,7 @@ class Casting(NamedTuple):
     dtype: torch.dtype
 
     @staticmethod
+    @functools.lru_cache
     def of(hidden: int, use_fp8: bool, round_scale: bool, use_ue8m0: bool) -> "Casting":
         if not use_fp8:
             return Casting(xep.Quant.NONE, 0, torch.float32)
@@ -58,26 +61,62 @@ class LowLatencyHandle(Sequence):
     """(src_info, layout_range, num_max_dispatch_tokens_per_rank, hidden, num_experts), as DeepEP's tuple.
 
     src_info [L, R * Tmax] int32: token of each received row on its source rank. layout_range [L, R] int64: of an expert's
-    rows those of a source: how many in the low 32 bits, first in the high ones; sources ascending. Both are filled when
-    the dispatch has ended.
+    rows those of a source: how many in the low 32 bits, first in the high ones; sources ascending. Both are made when they are
+    looked at, and filled when the dispatch has ended.
     """
 
-    def __init__(self, handle: xep.Handle, shape: Shape, topk_idx: torch.Tensor, src_info: torch.Tensor, local: int) -> None:
+    def __init__(self, handle: xep.Handle, made: "_Made", shape: Shape, topk_idx: torch.Tensor, viewed: bool) -> None:
         self.owner = handle._buffer.group
         self.xep: Any = handle  # None without a slot
-        self.num_tokens = handle.tokens
-        self.dispatched: Optional[Ending] = None
-        self.combined: Optional[Ending] = None  # the last time
-        self.shape = shape
+        self.shape, self.num_tokens = shape, handle.tokens
         self.topk_idx = topk_idx
-        layout_range = torch.zeros((local, handle.nranks), dtype=torch.int64)
-        self._items = (src_info, layout_range, shape.tokens, shape.hidden, shape.experts)
+        self.dispatched: Optional[Ending] = None  # where that is left to a hook or an event
+        self.combined: Optional[Ending] = None  # likewise, the last time
+        self.was_combined = False
+        self._made, self._viewed = made, viewed
+        self._src_info: Optional[torch.Tensor] = None
+        self._layout_range: Optional[torch.Tensor] = None
 
     def __len__(self) -> int:
-        return len(self._items)
+        return 5
 
     def __getitem__(self, index: Any) -> Any:
-        return self._items[index]
+        if isinstance(index, slice):
+            return tuple(self[i] for i in range(5)[index])
+        number = range(5)[index]
+        if number > 1:
+            return (self.shape.tokens, self.shape.hidden, self.shape.experts)[number - 2]
+        return self._look_at_layout_range() if number else self._look_at_src_info()
+
+    def _rows_here(self) -> bool:
+        return self.dispatched is None or self.dispatched.request is None
+
+    def _look_at_src_info(self) -> torch.Tensor:
+        if self._src_info is None:
+            there = _src_info(self.xep, self._made, self.shape)
+            self._src_info = there if self._viewed else torch.empty_like(there)
+            if not self._viewed and self._rows_here():
+                self._src_info.copy_(there)
+        return self._src_info
+
+    def _look_at_layout_range(self) -> torch.Tensor:
+        if self._layout_range is None:
+            self._layout_range = torch.zeros((self._made.local, self._made.buffer.group.nranks), dtype=torch.int64)
+            if self._rows_here():
+                self._fill_layout_range(self._layout_range)
+        return self._layout_range
+
+    def _fill_layout_range(self, to: torch.Tensor) -> None:
+        received = self.xep.recv
+        begin = torch.arange(self._made.local).unsqueeze(1) * (received.capacity // self._made.local)
+        to.copy_((received.pair_begin.to(torch.int64) - begin) << 32 | received.pair_count.to(torch.int64))
+
+    def fill(self) -> None:
+        """What the program has looked at before the dispatch ended."""
+        if self._layout_range is not None:
+            self._fill_layout_range(self._layout_range)
+        if self._src_info is not None and not self._viewed:
+            self._src_info.copy_(_src_info(self.xep, self._made, self.shape))
 
     def ended(self) -> bool:
         """Whether the program has ended all that it began with this handle, or left it to events, which are waited for."""
@@ -96,9 +135,15 @@ class LowLatencyHandle(Sequence):
             raise RuntimeError("handle: hook() of its dispatch, or of the combine before, was not called yet")
         return self.xep
 
+    def keep(self) -> None:
+        """What it is made of, without the slot."""
+        if self.xep is not None and self._rows_here():
+            self._look_at_layout_range()
+            self._src_info = self._look_at_src_info().clone()
+
     def retire(self) -> None:
         """Gives the slot back, where no received tensor is looked at."""
-        self._items = (self._items[0].clone(), *self._items[1:])
+        self.keep()
         self.xep.release()
         self.xep = None
 
@@ -126,35 +171,37 @@ class DispatchEnding(Ending):
     """Counts; and, where a held tensor would keep the last slot, copies of the rows."""
 
     def __init__(
-        self,
-        request: xep.Request,
-        handle: LowLatencyHandle,
-        counts: torch.Tensor,
-        copies: Sequence[tuple[torch.Tensor, torch.Tensor]],
+        self, request: xep.Request, handle: LowLatencyHandle, counts: torch.Tensor, copies: Sequence[tuple[torch.Tensor, torch.Tensor]]
     ) -> None:
         super().__init__(request)
         self._handle: Optional[LowLatencyHandle] = handle
         self._counts, self._copies = counts, copies
 
     def fill(self) -> None:
-        assert self._handle is not None
-        received = self._handle.xep.torch()
-        rows = received.capacity // received.local_experts
-        begin = torch.arange(received.local_experts).unsqueeze(1) * rows
-        pair_begin: Any = received.pair_begin
-        pair_count: Any = received.pair_count
-        self._handle[1].copy_((pair_begin.to(torch.int64) - begin) << 32 | pair_count.to(torch.int64))
-        self._counts.copy_(received.expert_count)
+        handle, self._handle = self._handle, None  # which has this
+        assert handle is not None
+        handle.fill()
+        self._counts.copy_(_counts(handle.xep))
         for to, source in self._copies:
-            for expert, count in enumerate(self._counts.tolist()):
-                to[expert, :count] = source[expert, :count]
+            _copy_rows(to, source, self._counts)
         self._copies = ()
-        self._handle = None  # which has this
+
+
+def _counts(handle: xep.Handle) -> torch.Tensor:
+    """[L] int64, for the moment."""
+    recv = handle._counted()
+    return torch.frombuffer((ctypes.c_int64 * recv.local_experts).from_address(recv.expert_count), dtype=torch.int64)
+
+
+def _copy_rows(to: torch.Tensor, source: torch.Tensor, counts: torch.Tensor) -> None:
+    for expert, count in enumerate(counts.tolist()):
+        to[expert, :count] = source[expert, :count]
 
 
 class _Made(NamedTuple):
     buffer: xep.Buffer
     places: dict[int, Place]  # by slot
+    local: int  # experts
     begun: list[Ending]  # dispatches that may be in flight; the oldest first, as below
     handles: list["weakref.ref[LowLatencyHandle]"]
 
@@ -170,7 +217,7 @@ class _Made(NamedTuple):
             if self.buffer.slots_held() < self.buffer.slots:
                 break
             handle = ref()
-            if handle is not None and handle.ended() and (newer or handle.combined is not None):
+            if handle is not None and handle.ended() and (newer or handle.was_combined):
                 handle.retire()
                 self.handles.remove(ref)
 
@@ -187,9 +234,13 @@ class LowLatency:
         return [made.buffer for made in self._made.values()]
 
     def forget(self) -> None:
-        """What was begun is of no more interest here."""
+        """What was begun is of no more interest; handles keep what they are made of."""
         for made in self._made.values():
             made.begun.clear()
+            for ref in made.handles:
+                handle = ref()
+                if handle is not None:
+                    handle.keep()
 
     def reset(self) -> None:
         self.forget()
@@ -208,7 +259,7 @@ class LowLatency:
                 threads=self.threads,
                 timeout=self._timeout,
             )
-            self._made[shape] = _Made(buffer, _learn(buffer, shape), [], [])
+            self._made[shape] = _Made(buffer, _learn(buffer, shape), buffer.local_experts, [], [])
         return self._made[shape]
 
     def dispatch(
@@ -219,36 +270,42 @@ class LowLatency:
         casting: Casting,
         expert_stats: Optional[torch.Tensor],
         cost_stats: Optional[torch.Tensor],
-    ) -> tuple[torch.Tensor, Optional[torch.Tensor], torch.Tensor, LowLatencyHandle, Ending]:
-        """(rows [L, R * Tmax, H], scales or None, counts [L], handle, ending)"""
+        wait: bool,
+    ) -> tuple[torch.Tensor, Optional[torch.Tensor], torch.Tensor, LowLatencyHandle, Optional[Ending]]:
+        """(rows [L, R * Tmax, H], scales or None, counts [L], handle, ending unless waited for)"""
         made = self._of(shape)
         made.make_way()
-        buffer = made.buffer
-        request = buffer.dispatch_async(
-            x,
-            topk_idx,
-            arrangement=xep.Rows.BY_EXPERT_PADDED,
-            quant=casting.quant,
-            scales_by_column=True,
-            expert_stats=expert_stats,
-            wait_ns=cost_stats,
-        )
-        handle: xep.Handle = request.result
-        view = may_view(buffer)
-        rows, scales, src_info = _views(handle, made.places, shape, casting)
+        options: dict[str, Any] = dict(arrangement=xep.Rows.BY_EXPERT_PADDED)
+        if casting.quant != xep.Quant.NONE:
+            options.update(quant=casting.quant, scales_by_column=True)
+        if expert_stats is not None:
+            options["expert_stats"] = expert_stats
+        if cost_stats is not None:
+            options["wait_ns"] = cost_stats
+        request: Optional[xep.Request] = None
+        if wait:
+            handle = made.buffer.dispatch(x, topk_idx, **options)
+            rows, scales = handle.recv.x, handle.recv.scales
+            counts = _counts(handle).to(torch.int32)
+        else:
+            request = made.buffer.dispatch_async(x, topk_idx, **options)
+            handle = request.result
+            rows, scales = _rows(handle, made, shape, casting)
+            counts = torch.zeros(made.local, dtype=torch.int32)
         copies = []
-        if not view:
-            originals, (rows, scales) = (rows, scales), (torch.empty_like(rows), None if scales is None else torch.empty_like(scales))
-            src_copy = torch.empty_like(src_info)
-            copies = [(rows, originals[0]), (src_copy, src_info)] + ([] if scales is None else [(scales, originals[1])])
-            src_info = src_copy
-        local = buffer.local_experts
-        found = LowLatencyHandle(handle, shape, topk_idx.clone(), src_info, local)
-        counts = torch.zeros(local, dtype=torch.int32)
-        found.dispatched = ending = DispatchEnding(request, found, counts, copies)
-        made.begun.append(ending)
+        viewed = may_view(made.buffer)
+        if not viewed:
+            copies = [(torch.empty_like(one), one) for one in (rows, scales) if one is not None]
+            rows, scales = copies[0][0], copies[1][0] if scales is not None else None
+        found = LowLatencyHandle(handle, made, shape, topk_idx.clone(), viewed)
         made.handles.append(weakref.ref(found))
-        return rows, scales, counts, found, ending
+        if request is not None:
+            found.dispatched = DispatchEnding(request, found, counts, copies)
+            made.begun.append(found.dispatched)
+        else:
+            for to, source in copies:
+                _copy_rows(to, source, counts)
+        return rows, scales, counts, found, found.dispatched
 
 
 def combine(
@@ -259,10 +316,21 @@ def combine(
     out: Optional[torch.Tensor],
     logfmt: bool,
     cost_stats: Optional[torch.Tensor],
-) -> tuple[torch.Tensor, Ending]:
-    """x None: what was written to combine_input. Collective."""
-    back, weights = handle.ready(), _weights(handle, topk_idx, topk_weights)
-    request = back.combine_async(x, weights=weights, out=out, logfmt=logfmt, wait_ns=cost_stats)
+    wait: bool,
+) -> tuple[torch.Tensor, Optional[Ending]]:
+    """x None: what was written to combine_input. Collective. The ending unless waited for."""
+    back = handle.ready()
+    options: dict[str, Any] = dict(weights=_weights(handle, topk_idx, topk_weights))
+    if out is not None:
+        options["out"] = out
+    if logfmt:
+        options["logfmt"] = True
+    if cost_stats is not None:
+        options["wait_ns"] = cost_stats
+    handle.combined, handle.was_combined = None, True
+    if wait:
+        return back.combine(x, **options), None
+    request = back.combine_async(x, **options)
     handle.combined = Ending(request)
     return request.result, handle.combined
 
@@ -295,20 +363,22 @@ def _learn(buffer: xep.Buffer, shape: Shape) -> dict[int, Place]:
     return places
 
 
-def _views(
-    handle: xep.Handle, places: dict[int, Place], shape: Shape, casting: Casting
-) -> tuple[torch.Tensor, Optional[torch.Tensor], torch.Tensor]:
-    place = places[handle.slot]
-    local, rows = handle._buffer.local_experts, handle.nranks * shape.tokens
+def _rows(handle: xep.Handle, made: _Made, shape: Shape, casting: Casting) -> tuple[torch.Tensor, Optional[torch.Tensor]]:
+    """Where rows and scales will be."""
+    place, rows = made.places[handle.slot], handle.nranks * shape.tokens
     cast = casting.quant != xep.Quant.NONE
     dtype = torch.float8_e4m3fn if cast else torch.bfloat16
     width = shape.hidden * dtype.itemsize
-    x = _at(handle, place.x, (local, rows, shape.hidden), (rows * width, width, dtype.itemsize), dtype)
-    src_info = _at(handle, place.src_token, (local, rows), (rows * 4, 4), torch.int32)
+    x = _at(handle, place.x, (made.local, rows, shape.hidden), (rows * width, width, dtype.itemsize), dtype)
     if not cast:
-        return x, None, src_info
+        return x, None
     strides = (casting.words * rows * 4, 4, rows * 4)
-    return x, _at(handle, place.scales, (local, rows, casting.words), strides, casting.dtype), src_info
+    return x, _at(handle, place.scales, (made.local, rows, casting.words), strides, casting.dtype)
+
+
+def _src_info(handle: xep.Handle, made: _Made, shape: Shape) -> torch.Tensor:
+    rows = handle.nranks * shape.tokens
+    return _at(handle, made.places[handle.slot].src_token, (made.local, rows), (rows * 4, 4), torch.int32)
 
 
 def _at(handle: xep.Handle, address: int, shape: tuple, strides: tuple, dtype: torch.dtype) -> torch.Tensor:
