@@ -30,7 +30,7 @@ static void carve_all(ll_t *mode, xep_carve_t *carve)
     uint64_t listed = shape->tokens * (shape->topk + UINT64_C(2)), ranks = shape->nranks;
     mode->owner = xep_carve_array(carve, shape->experts, sizeof *mode->owner);
     mode->first_expert = xep_carve_array(carve, ranks + 1, sizeof *mode->first_expert);
-    mode->counts = xep_carve_array(carve, shape->experts, sizeof *mode->counts);
+    mode->counts = xep_carve_array(carve, shape->experts + UINT64_C(1), sizeof *mode->counts);
     mode->next_row = xep_carve_array(carve, shape->experts + UINT64_C(1), sizeof *mode->next_row);
     mode->input_begin = xep_carve_array(carve, shape->local_experts * ranks, sizeof *mode->input_begin);
     mode->pick_begin = xep_carve_array(carve, ranks + 1, sizeof *mode->pick_begin);

@@ -5,16 +5,16 @@
  * and sums them. The receiver pulls in both operations, so that a sender never waits for anyone.
  *
  * dispatch, epoch n, turn q; i = q % ring, ring = 2 * slots. Every rank, as a source, to each rank d:
- *  1. writes its parcel once, into entry i of its own ring: how many rows each expert gets, topk_idx, weights if they are sent, the
- *     rows, cast, with their scales.
+ *  1. writes its parcel once, into entry i of its own ring: topk_idx, weights if they are sent, the rows, cast, with their scales.
  *     Where d is not mapped: puts the same parcel, with only the rows d needs, into d's inbox [i][self].
  *  2. fills d's notice [i][self] and then its word:  epoch = n.        The send phase ends here.
  * and as a receiver:
  *  3. waits until all its notices [i][r] are at epoch n.
- *  4. compares them, and the counts with the room every rank said it has: all ranks read the same, so all come to
- *     the same verdict without another word. If it is not XEP_OK, nothing is moved and this is the end.
- *  5. knows from the counts where the rows of each (expert, source) begin, and copies each row from the parcel to
- *     its places. Rows, indices, tokens are in memory nobody else writes.
+ *  4. compares them, and the most rows they announce, or where those do not fit the indices of all, with the room every rank said
+ *     it has: all ranks read the same, so all come to the same verdict without another word. If it is not XEP_OK,
+ *     nothing is moved and this is the end.
+ *  5. counts the indices that are its own experts, so knows where the rows of each (expert, source) begin, and copies each row
+ *     from the parcel to its places. Rows, indices, tokens are in memory nobody else writes.
  *
  * combine, epoch n, of a handle. Every rank is an owner (of the rows it received) and a reader (of its tokens). "Slot of
  * r" is the one r chose for the dispatch, its notice told it.
@@ -47,7 +47,7 @@
  * Mapping is mutual: a source that maps d knows that d maps it.
  *
  * What can go wrong: ranks disagree, or rows do not fit: see dispatch 4; offers that differ end combine with
- * XEP_ERR_MISMATCH after step 6. A notice, count, index or begin that no correct rank can have written:
+ * XEP_ERR_MISMATCH after step 6. A notice or begin that no correct rank can have written, or more rows than were announced:
  * XEP_ERR_PROTOCOL at once, nothing of it is used. A rank that does not come: waiting goes on until the core's deadline.
  */
 #ifndef XEP_LL_H
@@ -110,8 +110,7 @@ _Static_assert(sizeof(_Atomic uint64_t) == 8, "words are shared by processes");
 
 /** Offsets in a parcel: what a source says to all in one dispatch. They follow from its notice. */
 typedef struct ll_parcel {
-    uint64_t idx;     /* [T][K] int32_t, behind counts [E] uint32_t */
-    uint64_t weights; /* [T][K] float, where they are sent */
+    uint64_t weights; /* [T][K] float, where they are sent; behind topk_idx [T][K] int32_t */
     uint64_t rows;    /* [T] records: a row and its scales */
     size_t row_bytes;
     size_t scales;    /* in a record */
@@ -150,7 +149,7 @@ typedef struct ll_layout {
 /** A received row: where it comes from, where it goes. */
 typedef struct ll_pick {
     uint32_t token, k;
-    uint32_t row;
+    uint32_t row; /* of this rank; at first the local expert */
 } ll_pick_t;
 
 /** What a handle needs to know for its combines, and shows in recv. */
@@ -188,7 +187,7 @@ typedef struct ll {
     uint32_t *first_expert; /* [R + 1] */
     ll_slot_t *slots;       /* [slots] */
     /* scratch, of one step at a time: */
-    uint32_t *counts;       /* [E] rows of this rank for each expert */
+    uint64_t *counts;       /* [E + 1] selections of each expert, of this rank or of all; the last: of none */
     uint32_t *next_row;     /* [E + 1] */
     ll_pick_t *picks;       /* [recv_rows + K + 1] by source rank, token, selection */
     uint32_t *input_begin;  /* [L][R] of the combine that is offered: first row in the input */
@@ -258,7 +257,7 @@ xep_status_t ll_layout_make(const xep_shape_t *shape, ll_layout_t *layout);
 xep_status_t ll_heap_size(const xep_shape_t *shape, uint64_t *bytes_p, uint64_t *recv_rows_p);
 
 /** Of the parcel a notice announces. */
-void ll_parcel_make(const xep_shape_t *shape, const ll_notice_t *notice, ll_parcel_t *parcel);
+void ll_parcel_make(const ll_notice_t *notice, ll_parcel_t *parcel);
 
 /** Offset of an area (layout->x, ...) of a slot of any rank. */
 uint64_t ll_area(const ll_t *mode, uint32_t slot, uint64_t area);
@@ -286,8 +285,11 @@ xep_status_t ll_receive(ll_t *mode, xep_op_t *op);
 
 /* ---- ll_place.c: the rows of 5 ---- */
 
-/** Lists where each row comes from and goes to. XEP_ERR_PROTOCOL where a source's indices are not what it counted. */
-xep_status_t ll_pick_rows(ll_t *mode, xep_op_t *op);
+/** Lists which rows come from where, and counts them by pairs. XEP_ERR_PROTOCOL: there are more than a slot has. */
+xep_status_t ll_list_rows(ll_t *mode, xep_op_t *op);
+
+/** Gives each row on the list its place: next_row [L] is the first of each expert. */
+void ll_number_rows(ll_t *mode);
 
 /** Copies rows, scales and weights as listed. */
 void ll_place_rows(ll_t *mode, xep_op_t *op);

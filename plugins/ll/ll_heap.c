@@ -27,7 +27,6 @@ static uint64_t measure_records(const xep_shape_t *shape, ll_layout_t *layout)
 static void lay_parcel(const xep_shape_t *shape, uint64_t record, xep_carve_t *parcel)
 {
     uint64_t selections = shape->tokens * shape->topk; /* of less than 2^31 each */
-    xep_carve_offset(parcel, shape->experts, sizeof(uint32_t));
     xep_carve_offset(parcel, selections, sizeof(int32_t));
     xep_carve_offset(parcel, selections, sizeof(float));
     xep_carve_offset(parcel, shape->tokens, record);
@@ -107,13 +106,12 @@ xep_status_t ll_heap_size(const xep_shape_t *shape, uint64_t *bytes_p, uint64_t 
     return XEP_OK;
 }
 
-void ll_parcel_make(const xep_shape_t *shape, const ll_notice_t *notice, ll_parcel_t *parcel)
+void ll_parcel_make(const ll_notice_t *notice, ll_parcel_t *parcel)
 {
     uint64_t selections = (uint64_t)notice->tokens * notice->topk;
     size_t groups = xep_cast_groups(notice->hidden);
     xep_carve_t carve = {0};
-    xep_carve_offset(&carve, shape->experts, sizeof(uint32_t));
-    parcel->idx = xep_carve_offset(&carve, selections, sizeof(int32_t));
+    xep_carve_offset(&carve, selections, sizeof(int32_t));
     parcel->weights = xep_carve_offset(&carve, notice->sends_weights ? selections : 0, sizeof(float));
     parcel->rows = carve.end;
     if (notice->quant == XEP_QUANT_NONE) {

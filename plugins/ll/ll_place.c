@@ -8,64 +8,49 @@
 /* ---- the list ---- */
 
 /*
- * Rows of a source by token, then selection, up to *n_p = end. Selections that are not here count in next_row[L]:
- * without a branch it takes half the time where every other selection is. 0: not as many as were counted.
+ * Adds the selections of a source that are here, by token, then selection. Without a branch it takes half the time where
+ * every other selection is. 0: more than a slot has rows.
  */
-static int pick_source(ll_t *mode, uint32_t source, const ll_notice_t *notice, uint64_t *n_p, uint64_t end)
+static int list_source(ll_t *mode, uint32_t source, const ll_notice_t *notice, uint64_t *n_p)
 {
-    const int32_t *idx = (const int32_t *)(const void *)(mode->parcels[source] + mode->places[source].idx);
+    const int32_t *idx = (const int32_t *)(const void *)mode->parcels[source];
     const uint32_t first = mode->shape->first_expert, count = mode->shape->local_experts, topk = notice->topk;
-    uint32_t *next_row = mode->next_row;
+    const uint64_t room = mode->layout.recv_rows;
     ll_pick_t *picks = mode->picks;
     uint64_t n = *n_p;
     for (uint32_t t = 0; t < notice->tokens; t++, idx += topk) {
-        if (n > end) return 0; /* before it runs out of the list, which has room for K more */
+        if (n > room) return 0; /* before it runs out of the list, which has room for K more */
         for (uint32_t k = 0; k < topk; k++) {
             uint32_t local = (uint32_t)idx[k] - first;
-            local = local < count ? local : count;
-            picks[n] = (ll_pick_t){.token = t, .k = k, .row = next_row[local]++};
+            picks[n] = (ll_pick_t){.token = t, .k = k, .row = local};
             n += local < count;
         }
     }
     *n_p = n;
-    return n == end;
+    return n <= room;
 }
 
-static uint64_t rows_from(const ll_t *mode, const ll_slot_t *slot, uint32_t source)
-{
-    const uint32_t *begin = slot->pair_begin + source, *count = slot->pair_count + source;
-    const uint32_t experts = mode->shape->local_experts, nranks = mode->shape->nranks;
-    uint32_t *next_row = mode->next_row;
-    uint64_t rows = 0;
-    for (uint32_t e = 0; e < experts; e++, begin += nranks, count += nranks) {
-        next_row[e] = *begin;
-        rows += *count;
-    }
-    return rows;
-}
-
-/* Every expert got as many rows as were counted for it: no row lies outside its place. */
-static int is_as_counted(const ll_t *mode, const ll_slot_t *slot, uint32_t source)
-{
-    const uint32_t *begin = slot->pair_begin + source, *count = slot->pair_count + source;
-    const uint32_t experts = mode->shape->local_experts, nranks = mode->shape->nranks, *next_row = mode->next_row;
-    uint32_t wrong = 0;
-    for (uint32_t e = 0; e < experts; e++, begin += nranks, count += nranks) wrong |= next_row[e] ^ (*begin + *count);
-    return wrong == 0;
-}
-
-xep_status_t ll_pick_rows(ll_t *mode, xep_op_t *op)
+xep_status_t ll_list_rows(ll_t *mode, xep_op_t *op)
 {
     const ll_slot_t *slot = &mode->slots[op->slot];
+    const uint32_t nranks = mode->shape->nranks;
     uint64_t n = 0;
-    for (uint32_t s = 0; s < mode->shape->nranks; s++) {
-        uint64_t end = n + rows_from(mode, slot, s);
+    memset(slot->pair_count, 0, (size_t)mode->shape->local_experts * nranks * sizeof *slot->pair_count);
+    for (uint32_t s = 0; s < nranks; s++) {
+        const ll_pick_t *pick = &mode->picks[n];
         mode->pick_begin[s] = n;
-        if (!pick_source(mode, s, &slot->from[s], &n, end) || !is_as_counted(mode, slot, s))
-            return mode->env->fail(mode->env, op, XEP_ERR_PROTOCOL, "the indices of rank %u are not what it counted", s);
+        if (!list_source(mode, s, &slot->from[s], &n))
+            return mode->env->fail(mode->env, op, XEP_ERR_PROTOCOL, "rank %u sends more rows than it announced", s);
+        for (; pick < &mode->picks[n]; pick++) slot->pair_count[pick->row * nranks + s]++;
     }
-    mode->pick_begin[mode->shape->nranks] = n;
+    mode->pick_begin[nranks] = n;
     return XEP_OK;
+}
+
+void ll_number_rows(ll_t *mode)
+{
+    const uint64_t rows = mode->pick_begin[mode->shape->nranks];
+    for (uint64_t i = 0; i < rows; i++) mode->picks[i].row = mode->next_row[mode->picks[i].row]++;
 }
 
 /* ---- the copying ---- */

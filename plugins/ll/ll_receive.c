@@ -29,9 +29,7 @@ static void fetch(const char *from, uint64_t bytes)
 static void fetch_parcel(const ll_t *mode, uint32_t source)
 {
     const ll_parcel_t *at = &mode->places[source];
-    uint64_t idx = at->weights - at->idx;
-    fetch(mode->parcels[source] + mode->shape->first_expert * sizeof(uint32_t), mode->shape->local_experts * sizeof(uint32_t));
-    fetch(mode->parcels[source] + at->idx, idx < FETCHED_BYTES ? idx : FETCHED_BYTES);
+    fetch(mode->parcels[source], at->weights < FETCHED_BYTES ? at->weights : FETCHED_BYTES);
 }
 
 /* Copies the notices, so that what was checked is what is used, and finds the parcels. */
@@ -43,7 +41,7 @@ static xep_status_t take_notices(ll_t *mode, xep_op_t *op)
         memcpy((void *)notice, ll_own(mode, ll_notice_offset(mode, op->turn, r)), sizeof *notice);
         if (!is_notice_sane(mode, op, notice))
             return mode->env->fail(mode->env, op, XEP_ERR_PROTOCOL, "rank %u sent a notice that makes no sense", r);
-        ll_parcel_make(mode->shape, notice, &mode->places[r]);
+        ll_parcel_make(notice, &mode->places[r]);
         mode->parcels[r] = mode->base[r] != NULL ? mode->base[r] + ll_parcel_offset(mode, op->turn)
                                                  : ll_own(mode, ll_inbox_offset(mode, op->turn, r));
         fetch_parcel(mode, r);
@@ -87,11 +85,6 @@ static uint64_t least(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
-static uint32_t count_of(const ll_t *mode, uint32_t rank, uint32_t expert)
-{
-    return ((const uint32_t *)(const void *)mode->parcels[rank])[expert];
-}
-
 /* Most rows (padded: of one expert) that rank can get, from the notices alone: enough room for these is enough. */
 static uint64_t rows_at_most(const ll_t *mode, const ll_notice_t *from, uint32_t rank)
 {
@@ -101,66 +94,85 @@ static uint64_t rows_at_most(const ll_t *mode, const ll_notice_t *from, uint32_t
     return from[rank].padded ? rows : rows + experts * (from[rank].alignment - 1);
 }
 
-/* The same exactly, from the counts. */
-static uint64_t rows_exactly(const ll_t *mode, const ll_notice_t *from, uint32_t rank)
+static void count_all(ll_t *mode, const ll_notice_t *from)
 {
-    uint64_t sum = 0, most = 0;
-    for (uint32_t e = mode->first_expert[rank]; e < mode->first_expert[rank + 1]; e++) {
-        uint64_t rows = 0;
-        for (uint32_t s = 0; s < mode->shape->nranks; s++) rows += count_of(mode, s, e);
-        sum += align_up(rows, from[rank].alignment);
-        if (rows > most) most = rows;
+    const uint32_t experts = mode->shape->experts;
+    memset(mode->counts, 0, (experts + UINT64_C(1)) * sizeof *mode->counts);
+    for (uint32_t s = 0; s < mode->shape->nranks; s++) {
+        const int32_t *idx = (const int32_t *)(const void *)mode->parcels[s];
+        for (uint64_t i = 0; i < (uint64_t)from[s].tokens * from[s].topk; i++)
+            mode->counts[(uint32_t)idx[i] < experts ? (uint32_t)idx[i] : experts]++;
     }
-    return from[rank].padded ? most : sum;
+}
+
+/* What rank gets of all that was counted: rows, and the most of one expert. */
+static uint64_t rows_exactly(const ll_t *mode, const ll_notice_t *from, uint32_t rank, uint64_t *most_p)
+{
+    uint64_t sum = 0;
+    *most_p = 0;
+    for (uint32_t e = mode->first_expert[rank]; e < mode->first_expert[rank + 1]; e++) {
+        sum += from[rank].padded ? mode->counts[e] : align_up(mode->counts[e], from[rank].alignment);
+        if (mode->counts[e] > *most_p) *most_p = mode->counts[e];
+    }
+    return sum;
+}
+
+static void tell_rows(const xep_op_t *op, uint64_t rows)
+{
+    op->recv->rows = rows;
+    if (op->dispatch->recv_rows_p != NULL) *op->dispatch->recv_rows_p = rows;
 }
 
 static xep_status_t check_room(ll_t *mode, xep_op_t *op, const ll_notice_t *from)
 {
-    for (uint32_t r = 0; r < mode->shape->nranks; r++) {
-        if (rows_at_most(mode, from, r) <= from[r].capacity) continue;
-        uint64_t rows = rows_exactly(mode, from, r);
-        if (rows > from[r].capacity)
-            return mode->env->fail(mode->env, op, XEP_ERR_OVERFLOW, "rank %u would get %llu rows%s, it has room for %llu", r,
-                                   (unsigned long long)rows, from[r].padded ? " of one expert" : "",
-                                   (unsigned long long)from[r].capacity);
+    const uint32_t nranks = mode->shape->nranks;
+    uint64_t most;
+    uint32_t r = 0;
+    while (r < nranks && rows_at_most(mode, from, r) <= from[r].capacity) r++;
+    if (r == nranks) return XEP_OK;
+    count_all(mode, from);
+    for (; r < nranks; r++) {
+        uint64_t rows = rows_exactly(mode, from, r, &most);
+        if (from[r].padded) rows = most;
+        if (rows <= from[r].capacity) continue;
+        tell_rows(op, rows_exactly(mode, from, mode->shape->rank, &most));
+        return mode->env->fail(mode->env, op, XEP_ERR_OVERFLOW, "rank %u would get %llu rows%s, it has room for %llu", r,
+                               (unsigned long long)rows, from[r].padded ? " of one expert" : "",
+                               (unsigned long long)from[r].capacity);
     }
     return XEP_OK;
 }
 
 /* ---- places ---- */
 
-static xep_status_t refuse_count(ll_t *mode, xep_op_t *op, uint32_t source, uint32_t expert)
-{
-    return mode->env->fail(mode->env, op, XEP_ERR_PROTOCOL, "rank %u sends %u rows to expert %u, at most %u to any", source,
-                           count_of(mode, source, expert), expert, mode->slots[op->slot].from[source].most);
-}
-
-/* Where rows of each (expert, source) begin; XEP_ERR_PROTOCOL for a count that contradicts its notice. */
+/* Where rows of each (expert, source) begin. XEP_ERR_PROTOCOL: there is no room for them, and notices and indices said there is. */
 static xep_status_t lay_rows(ll_t *mode, xep_op_t *op, uint64_t *rows_p)
 {
     const ll_slot_t *slot = &mode->slots[op->slot];
-    const ll_notice_t *from = slot->from, *own = &from[mode->shape->rank];
-    const uint32_t nranks = mode->shape->nranks, experts = mode->shape->local_experts, first = mode->shape->first_expert;
+    const ll_notice_t *own = &slot->from[mode->shape->rank];
+    const uint32_t nranks = mode->shape->nranks, experts = mode->shape->local_experts;
     const uint64_t padded_rows = own->padded ? nranks * mode->shape->tokens : 0, alignment = own->alignment;
-    uint32_t *pair_begin = slot->pair_begin, *pair_count = slot->pair_count;
-    uint64_t row = 0, received = 0;
+    const uint32_t *pair_count = slot->pair_count;
+    uint32_t *pair_begin = slot->pair_begin, *next_row = mode->next_row;
+    uint64_t row = 0, received = 0, most = 0;
     for (uint32_t e = 0; e < experts; e++) {
         uint64_t begin = padded_rows != 0 ? e * padded_rows : row, end = begin;
         for (uint32_t s = 0; s < nranks; s++) {
-            uint32_t count = count_of(mode, s, first + e);
-            if (count > from[s].most) return refuse_count(mode, op, s, first + e);
             *pair_begin++ = (uint32_t)end; /* used only when all rows fit, and they are fewer than 2^32 */
-            *pair_count++ = count;
-            end += count;
+            end += *pair_count++;
         }
+        uint64_t count = end - begin, rows = align_up(count, alignment);
+        next_row[e] = (uint32_t)begin;
         slot->expert_begin[e] = begin;
-        slot->expert_count[e] = end - begin;
-        slot->expert_rows[e] = align_up(end - begin, alignment);
-        received += end - begin;
-        row = begin + slot->expert_rows[e];
+        slot->expert_count[e] = count;
+        slot->expert_rows[e] = rows;
+        received += count;
+        row = begin + rows;
+        if (count > most) most = count;
     }
-    *rows_p = padded_rows != 0 ? received : row;
-    return XEP_OK;
+    *rows_p = own->padded ? received : row;
+    if ((own->padded ? most : row) <= own->capacity) return XEP_OK;
+    return mode->env->fail(mode->env, op, XEP_ERR_PROTOCOL, "%llu rows came, more than were announced", (unsigned long long)received);
 }
 
 static inline void fill_experts(const xep_recv_t *recv, uint64_t begin, uint64_t end, int64_t expert)
@@ -240,14 +252,13 @@ xep_status_t ll_receive(ll_t *mode, xep_op_t *op)
     if (status != XEP_OK) return status;
     state->verdict = compare_notices(mode, op, from);
     if (state->verdict != XEP_OK) return XEP_OK;
-    status = lay_rows(mode, op, &rows);
-    if (status != XEP_OK) return status;
-    op->recv->rows = rows;
-    if (op->dispatch->recv_rows_p != NULL) *op->dispatch->recv_rows_p = rows;
     state->verdict = check_room(mode, op, from);
     if (state->verdict != XEP_OK) return XEP_OK;
-    status = ll_pick_rows(mode, op);
+    status = ll_list_rows(mode, op);
+    if (status == XEP_OK) status = lay_rows(mode, op, &rows);
     if (status != XEP_OK) return status;
+    ll_number_rows(mode);
+    tell_rows(op, rows);
     fill_recv(mode, op, rows);
     fill_metadata(mode, op);
     ll_place_rows(mode, op);

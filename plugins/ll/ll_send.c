@@ -50,15 +50,22 @@ static inline int64_t idx_at(const char *row, uint32_t k, int wide)
     return wide ? ((const int64_t *)(const void *)row)[k] : ((const int32_t *)(const void *)row)[k];
 }
 
+static inline void count_selection(ll_t *mode, ll_notice_t *notice, int32_t expert)
+{
+    uint64_t count = ++mode->counts[expert];
+    if (count > notice->most) notice->most = (uint32_t)count;
+    notice->selections++;
+}
+
 /* Copies a token's selections and counts them; returns k of one that is no expert, or K. */
-static inline uint32_t take_token(ll_t *mode, int32_t *experts, const char *row, uint32_t topk, int wide)
+static inline uint32_t take_token(ll_t *mode, ll_notice_t *notice, int32_t *experts, const char *row, uint32_t topk, int wide)
 {
     for (uint32_t k = 0; k < topk; k++) {
         int64_t expert = idx_at(row, k, wide);
         experts[k] = (int32_t)expert;
         if (expert == -1) continue;
         if ((uint64_t)expert >= mode->shape->experts) return k;
-        mode->counts[expert]++;
+        count_selection(mode, notice, (int32_t)expert);
     }
     return topk;
 }
@@ -69,7 +76,7 @@ static xep_status_t take_experts(ll_t *mode, xep_op_t *op, ll_slot_t *slot)
     const char *row = args->topk_idx;
     int wide = args->topk_idx_dtype == XEP_INT64;
     for (uint64_t t = 0; t < args->tokens; t++, row += args->topk_idx_stride) {
-        uint32_t k = take_token(mode, slot->experts + t * args->topk, row, args->topk, wide);
+        uint32_t k = take_token(mode, &ll_state(op)->notice, slot->experts + t * args->topk, row, args->topk, wide);
         if (k < args->topk)
             return mode->env->fail(mode->env, op, XEP_ERR_INVALID, "topk_idx[%llu][%u] is %lld, experts are %u",
                                    (unsigned long long)t, k, (long long)idx_at(row, k, wide), mode->shape->experts);
@@ -90,14 +97,14 @@ static void take_weights(const xep_dispatch_args_t *args, ll_slot_t *slot)
 }
 
 /* A cached dispatch sends the indices again: a few kilobytes, and the receiver need not know. */
-static void take_cached(ll_t *mode, const ll_slot_t *from, ll_slot_t *slot)
+static void take_cached(ll_t *mode, ll_notice_t *notice, const ll_slot_t *from, ll_slot_t *slot)
 {
     uint64_t selections = from->tokens * from->topk;
     memcpy(slot->experts, from->experts, selections * sizeof *slot->experts);
     memcpy(slot->weights, from->weights, selections * sizeof *slot->weights);
     slot->weights_given = from->weights_given;
     for (uint64_t i = 0; i < selections; i++)
-        if (slot->experts[i] >= 0) mode->counts[slot->experts[i]]++;
+        if (slot->experts[i] >= 0) count_selection(mode, notice, slot->experts[i]);
 }
 
 static xep_status_t take_routing(ll_t *mode, xep_op_t *op, ll_slot_t *slot)
@@ -108,7 +115,7 @@ static xep_status_t take_routing(ll_t *mode, xep_op_t *op, ll_slot_t *slot)
         if (status != XEP_OK) return status;
         take_weights(op->dispatch, slot);
     } else {
-        take_cached(mode, &mode->slots[op->cached_slot], slot);
+        take_cached(mode, &ll_state(op)->notice, &mode->slots[op->cached_slot], slot);
     }
     slot->tokens = op->dispatch->tokens;
     slot->topk = op->dispatch->topk;
@@ -118,12 +125,15 @@ static xep_status_t take_routing(ll_t *mode, xep_op_t *op, ll_slot_t *slot)
 
 /* ---- the parcel ---- */
 
+/* What it counts is there. */
 static void fill_notice(const ll_t *mode, const xep_op_t *op, ll_notice_t *notice)
 {
     const xep_dispatch_args_t *args = op->dispatch;
     int padded = args->arrangement == XEP_ROWS_BY_EXPERT_PADDED;
     uint64_t room = padded ? (uint64_t)mode->shape->nranks * mode->shape->tokens : mode->layout.recv_rows;
     *notice = (ll_notice_t){.capacity = args->capacity != 0 ? args->capacity : room,
+                            .selections = notice->selections,
+                            .most = notice->most,
                             .tokens = (uint32_t)args->tokens,
                             .slot = op->slot,
                             .alignment = args->expert_alignment,
@@ -136,15 +146,6 @@ static void fill_notice(const ll_t *mode, const xep_op_t *op, ll_notice_t *notic
                             .sends_weights = (args->flags & XEP_DISPATCH_SEND_WEIGHTS) != 0,
                             .padded = (uint8_t)padded};
     atomic_init(&notice->epoch, op->epoch);
-    const uint32_t experts = mode->shape->experts, *counts = mode->counts;
-    uint64_t selections = 0;
-    uint32_t most = 0;
-    for (uint32_t e = 0; e < experts; e++) {
-        selections += counts[e];
-        if (counts[e] > most) most = counts[e];
-    }
-    notice->selections = selections;
-    notice->most = most;
 }
 
 /** Rows on their way into the parcel. */
@@ -216,8 +217,7 @@ static void fill_parcel(ll_t *mode, xep_op_t *op, const ll_slot_t *slot)
     uint64_t selections = slot->tokens * slot->topk;
     pack_t pack = {.mode = mode, .op = op, .slot = slot, .at = at, .parcel = ll_own(mode, ll_parcel_offset(mode, op->turn))};
     if (op->dispatch->quant != XEP_QUANT_NONE) pack.cast = xep_cast_select(op->dispatch->dtype, mode->env->simd);
-    memcpy(pack.parcel, mode->counts, mode->shape->experts * sizeof *mode->counts);
-    memcpy(pack.parcel + at->idx, slot->experts, selections * sizeof *slot->experts);
+    memcpy(pack.parcel, slot->experts, selections * sizeof *slot->experts);
     if (slot->weights_sent) memcpy(pack.parcel + at->weights, slot->weights, selections * sizeof *slot->weights);
     mode->env->parallel(mode->env, pack_rows, &pack);
 }
@@ -242,7 +242,7 @@ xep_status_t ll_send(ll_t *mode, xep_op_t *op)
     if (status == XEP_OK) status = take_routing(mode, op, slot);
     if (status != XEP_OK) return status;
     fill_notice(mode, op, &state->notice);
-    ll_parcel_make(mode->shape, &state->notice, &state->parcel);
+    ll_parcel_make(&state->notice, &state->parcel);
     fill_parcel(mode, op, slot);
     for (uint32_t i = 1; i <= nranks; i++) {
         uint32_t rank = (mode->shape->rank + i) % nranks;

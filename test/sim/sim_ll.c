@@ -5,6 +5,7 @@
  *   XEP_TEST_SEED=that XEP_TEST_RUNS=1 test/sim/sim_ll.t
  * limit: 240
  */
+#define _GNU_SOURCE /* memmem */
 #include <dlfcn.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -212,6 +213,46 @@ static void peers_that_lie(void **state)
     }
 }
 
+static xep_status_t begin_dispatch(sim_rank_t *rank, const int32_t *idx, uint32_t tokens, uint64_t capacity, xep_op_t *op)
+{
+    static const uint16_t x[4 * 16];
+    static sim_waits_t waits[2];
+    static xep_dispatch_args_t args[2];
+    static xep_recv_t recv[2];
+    args[rank->index] = (xep_dispatch_args_t){.size = sizeof args[0], .tokens = tokens, .x = x, .x_stride = 32, .dtype = XEP_BF16, .hidden = 16,
+                                              .topk_idx = idx, .topk_idx_stride = 4, .topk_idx_dtype = XEP_INT32, .topk = 1, .capacity = capacity,
+                                              .expert_alignment = 1, .arrangement = XEP_ROWS_BY_EXPERT_COMPACT};
+    *op = (xep_op_t){.kind = XEP_OP_DISPATCH, .cached_slot = XEP_NO_SLOT, .epoch = 1, .dispatch = &args[rank->index], .recv = &recv[rank->index],
+                     .state = calloc(1, rank->world->plugin->op_size), .late = sim_late(&waits[rank->index])};
+    return rank->world->plugin->dispatch(rank->mode, op);
+}
+
+/* The notice announces one row of rank 1, its indices then name four of rank 0: more than the caller, or a slot, has room for. */
+static void more_than_announced(void **state)
+{
+    static const int32_t announced[4] = {-1, -1, -1, 4}, sent[4] = {0, 1, 2, 3};
+    for (int of_slot = 0; of_slot < 2; of_slot++) {
+        const xep_shape_t shape = {.nranks = 2, .experts = 8, .topk = 1, .hidden = 16, .elem_bytes = 2, .combine_elem_bytes = 2,
+                                   .slots = 1, .tokens = 4, .recv_rows = of_slot ? 2 : 8};
+        sim_world_t world;
+        sim_options_t options = {.nranks = 2, .threads = 1, .simd = simd_best(), .inflight = 1};
+        xep_op_t ops[2];
+        sim_world_init(&world, 900000, *state);
+        memset(options.maps, 1, sizeof options.maps);
+        assert_true(sim_world_open(&world, &options, &shape));
+        assert_int_equal(begin_dispatch(&world.ranks[1], announced, 4, of_slot ? 0 : 2, &ops[1]), XEP_OK);
+        void *parcel = memmem(world.ranks[1].env.heap, world.ranks[1].env.heap_bytes, announced, sizeof announced);
+        assert_non_null(parcel);
+        memcpy(parcel, sent, sizeof sent);
+        assert_int_equal(begin_dispatch(&world.ranks[0], announced, 0, of_slot ? 0 : 2, &ops[0]), XEP_OK);
+        assert_int_equal(world.plugin->progress(world.ranks[0].mode, &ops[0]), XEP_ERR_PROTOCOL);
+        assert_non_null(strstr(sim_reason(&world.ranks[0], &ops[0]), "announced"));
+        free(ops[0].state);
+        free(ops[1].state);
+        sim_world_close(&world);
+    }
+}
+
 /* After a reset the memory is as it was left, with the words of operations that never ended. */
 static void reset_in_the_middle(void **state)
 {
@@ -245,7 +286,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(random_worlds), cmocka_unit_test(any_number_of_ranks), cmocka_unit_test(every_order),
-        cmocka_unit_test(peers_that_lie), cmocka_unit_test(reset_in_the_middle),
+        cmocka_unit_test(peers_that_lie), cmocka_unit_test(more_than_announced),
+        cmocka_unit_test(reset_in_the_middle),
     };
     return cmocka_run_group_tests_name("sim_ll", tests, load, NULL);
 }
