@@ -4,6 +4,8 @@
 
 #include <stdlib.h>
 
+#include "cpu.h"
+
 xep_status_t xep_lateness_open(xep_buffer_t *buffer)
 {
     xep_lateness_t *lateness = &buffer->lateness;

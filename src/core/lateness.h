@@ -5,7 +5,6 @@
 #define XEP_CORE_LATENESS_H
 
 #include "buffer.h"
-#include "cpu.h"
 
 /** The memory of a buffer with its requests counted. XEP_ERR_NO_MEMORY; what there is, is freed by close. */
 xep_status_t xep_lateness_open(xep_buffer_t *buffer);
@@ -14,10 +13,16 @@ void xep_lateness_close(xep_buffer_t *buffer);
 /** Of a request that begins. */
 xep_late_t xep_lateness_of(const xep_buffer_t *buffer, uint32_t request);
 
-/** A caller waits for op, whose mode has just looked: from now on time counts for the ranks that are late. */
-static inline void xep_lateness_begin(xep_op_t *op)
+/** Whether op's mode found ranks late when it looked last, and no time counts for them yet. */
+static inline int xep_lateness_is_new(const xep_op_t *op)
 {
-    if (op->late.count != 0 && op->late.since_ns == 0) op->late.since_ns = xep_clock_ns();
+    return op->late.count != 0 && op->late.since_ns == 0;
+}
+
+/** A caller waits for op: for the ranks that are late, time counts from now_ns on. */
+static inline void xep_lateness_begin(xep_op_t *op, uint64_t now_ns)
+{
+    if (xep_lateness_is_new(op)) op->late.since_ns = now_ns;
 }
 
 /** No caller waits any more: those that are late have their time until now. */

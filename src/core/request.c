@@ -391,21 +391,21 @@ static int is_counted(const xep_request_t *req)
     return is_done(req) || (req->op.kind == XEP_OP_DISPATCH && req->op.recv->size != 0);
 }
 
-/* The outcome where it is done, else XEP_OK. */
-static xep_status_t wait_until(xep_request_t *req, int (*reached)(const xep_request_t *req))
+/* The first look found it in flight: the deadline and the waits for late ranks count from here, by one look at the clock. */
+static void keep_waiting(xep_request_t *req, int (*reached)(const xep_request_t *req))
 {
     xep_group_t *group = req->buffer->group;
     xep_waiting_t waiting;
-    uint64_t slow = 0;
+    uint64_t now = xep_clock_ns(), slow = 0;
     int dead = 0;
-    xep_request_advance_all(req->buffer);
-    xep_waiting_begin(&waiting, group->spins, xep_deadline(req->state == XEP_REQUEST_DONE ? -1 : req->timeout_ms));
+    xep_waiting_begin(&waiting, group->spins, xep_deadline_from(now, req->timeout_ms));
+    xep_lateness_begin(&req->op, now);
     while (!reached(req)) {
-        xep_lateness_begin(&req->op);
         if (waiting.turns % 16 == 15 || req->state == XEP_REQUEST_WAITING) xep_group_progress(group);
         int in_time = xep_group_rest(group, &waiting);
         xep_request_advance_all(req->buffer);
         if (reached(req)) break;
+        if (xep_lateness_is_new(&req->op)) xep_lateness_begin(&req->op, xep_clock_ns());
         if (!in_time) {
             expire(req, XEP_ERR_TIMEOUT, "deadline passed");
         } else if (xep_waiting_slow(&waiting, &slow) && xep_group_check_peers(group) != XEP_OK) {
@@ -415,6 +415,13 @@ static xep_status_t wait_until(xep_request_t *req, int (*reached)(const xep_requ
         }
     }
     xep_lateness_pause(&req->op);
+}
+
+/* The outcome where it is done, else XEP_OK. */
+static xep_status_t wait_until(xep_request_t *req, int (*reached)(const xep_request_t *req))
+{
+    xep_request_advance_all(req->buffer);
+    if (!reached(req)) keep_waiting(req, reached);
     return is_done(req) ? outcome(req) : XEP_OK;
 }
 

@@ -22,9 +22,14 @@ enum {
     CLOCK_EVERY = 64 /* turns of yielding to one look at the clock, which costs 20 to 50 ns */
 };
 
+uint64_t xep_deadline_from(uint64_t now_ns, int32_t timeout_ms)
+{
+    return timeout_ms < 0 ? UINT64_MAX : now_ns + (uint64_t)timeout_ms * 1000000u;
+}
+
 uint64_t xep_deadline(int32_t timeout_ms)
 {
-    return timeout_ms < 0 ? UINT64_MAX : xep_clock_ns() + (uint64_t)timeout_ms * 1000000u;
+    return timeout_ms < 0 ? UINT64_MAX : xep_deadline_from(xep_clock_ns(), timeout_ms);
 }
 
 void xep_waiting_begin(xep_waiting_t *waiting, uint32_t spins, uint64_t deadline_ns)

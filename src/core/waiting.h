@@ -15,8 +15,9 @@ typedef struct xep_waiting {
     uint32_t moves;       /* of the last turn */
 } xep_waiting_t;
 
-/** The deadline of a wait that begins now and may take timeout_ms; < 0: none. */
+/** The deadline of a wait that begins now, or at a time of xep_clock_ns(), and may take timeout_ms; < 0: none. */
 uint64_t xep_deadline(int32_t timeout_ms);
+uint64_t xep_deadline_from(uint64_t now_ns, int32_t timeout_ms);
 
 void xep_waiting_begin(xep_waiting_t *waiting, uint32_t spins, uint64_t deadline_ns);
 
