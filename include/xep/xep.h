@@ -537,9 +537,9 @@ XEP_API xep_status_t xep_request_test(xep_request_t *req);
 XEP_API xep_status_t xep_request_wait(xep_request_t *req);
 
 /**
- * Blocks until this rank's rows of a dispatch are counted; then xep_handle_recv() has their counts and places. What is at
- * those places, x, topk_idx, topk_weights, scales and src_token, may be read when the request is done. XEP_OK, or the
- * operation's error. Of a combine: as xep_request_wait().
+ * Blocks until this rank's rows of a dispatch are counted; then xep_handle_recv() has their counts and places. (Those of
+ * a cached dispatch of normal are known when it begins.) What is at those places, x, topk_idx, topk_weights, scales and
+ * src_token, may be read when the request is done. XEP_OK, or the operation's error. Of a combine: as xep_request_wait().
  */
 XEP_API xep_status_t xep_request_wait_counts(xep_request_t *req);
 

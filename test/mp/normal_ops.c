@@ -344,6 +344,39 @@ static void counts_first(xep_group_t *group)
     mp_job_close(&job);
 }
 
+/* ---- those of a cached dispatch without the peers, which have not begun it ---- */
+
+static void cached_counts_first(xep_group_t *group)
+{
+    mp_job_t job;
+    xep_handle_t *first, *again;
+    xep_request_t *req;
+    mp_job_open(&job, &base, 14);
+    mp_job_buffer(&job, group);
+    xep_dispatch_args_t a = mp_job_dispatch(&job);
+    MP_OK(xep_dispatch(job.buffer, &a, &first, NULL));
+    xep_dispatch_args_t c = a;
+    c.topk_idx = NULL;
+    c.topk_weights = NULL;
+    c.cached = first;
+    job.shape.weights = 0;
+    for (uint32_t last = 0; last < mp_nranks(); last++) {
+        if (mp_rank() == last) MP_OK(xep_group_barrier(group));
+        MP_OK(xep_dispatch(job.buffer, &c, &again, &req));
+        MP_OK(xep_request_wait_counts(req));
+        MP_CHECK(xep_handle_recv(again)->rows == xep_handle_recv(first)->rows);
+        const xep_recv_t early = *xep_handle_recv(again);
+        if (mp_rank() != last) MP_OK(xep_group_barrier(group));
+        MP_OK(xep_request_wait(req));
+        MP_CHECK(memcmp(&early, xep_handle_recv(again), sizeof early) == 0);
+        xep_request_free(req);
+        mp_job_check_recv(&job, again);
+        xep_handle_release(again);
+    }
+    xep_handle_release(first);
+    mp_job_close(&job);
+}
+
 int main(void)
 {
     xep_group_t *group = mp_group();
@@ -357,6 +390,7 @@ int main(void)
     adjoint(group);
     wait_elsewhere(group);
     counts_first(group);
+    cached_counts_first(group);
     xep_group_destroy(group);
     return 0;
 }

@@ -280,9 +280,9 @@ class Buffer:
         topk_idx [T, K], topk_weights [T, K] float32: both or neither. Without them no top-k is received.
         num_worst_tokens: rows of the received tensors, at least what is received (R * T is enough); topk_idx of the rows
             that were not received is -1. 0: exactly the rows received.
-        async_finish: returns when the received rows are counted on every rank (DeepEP's call waits for counts too, but not
-            with handle or num_worst_tokens); the event is reached when they are here. Until then x and what is received
-            must not be touched. combine, and a dispatch with handle, wait for it themselves.
+        async_finish: returns when the received rows are counted on every rank, with handle at once (DeepEP's call waits for
+            counts too, but not with num_worst_tokens); the event is reached when they are here. Until then x and what is
+            received must not be touched. combine, and a dispatch with handle, wait for it themselves.
 
         Returns (recv_x or (recv_x, recv_scales), recv_topk_idx, recv_topk_weights, num_recv_tokens_per_expert_list,
         handle, event); with handle (recv_x, None, None, None, None, event). Rows in the order of source rank, then token.
