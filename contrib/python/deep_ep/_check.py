@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any, Optional, Sequence
 
 import torch
@@ -44,6 +45,17 @@ def refusal(name: str, value: Any, dtypes: Optional[Sequence[torch.dtype]], shap
 def expected(dtypes: Optional[Sequence[torch.dtype]], shape: Sequence[Optional[int]]) -> str:
     kinds = " or ".join(str(dtype)[6:] for dtype in dtypes) + " " if dtypes else ""
     return f"a CPU tensor {kinds}[{', '.join('any' if extent is None else str(extent) for extent in shape)}]"
+
+
+def integer(name: str, value: Any, least: int) -> int:
+    """value, or the integer that it stands for."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name}: expected an integer, got {value!r}") from None
+    if number < least:
+        raise ValueError(f"{name}: expected {least} or more, got {value!r}")
+    return number
 
 
 def streams(previous_event: Any, async_finish: bool, allocate_on_comm_stream: bool) -> None:

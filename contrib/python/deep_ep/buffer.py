@@ -106,6 +106,7 @@ class Buffer:
         for name, size in (("num_nvl_bytes", num_nvl_bytes), ("num_rdma_bytes", num_rdma_bytes)):
             if not isinstance(size, int) or size < 0 or size % ALIGNMENT:
                 raise ValueError(f"{name}: expected a multiple of {ALIGNMENT} bytes, got {size!r}")
+        _check.integer("num_slots", num_slots, 1)
         self._xep = xep.Group(group if group is not None else comm, timeout=timeout)
         self.group = group
         self.rank, self.group_size = self._xep.rank, self._xep.nranks
@@ -126,7 +127,7 @@ class Buffer:
     def set_num_sms(new_num_sms: int) -> None:
         """Of Config objects made from now on. Threads are what SMs are here: a rank of a buffer made from now on copies and
         reduces with as many, but no more than its share of this machine's processors."""
-        if new_num_sms < 0 or new_num_sms % 2:
+        if _check.integer("new_num_sms", new_num_sms, 0) % 2:
             raise ValueError(f"new_num_sms: expected an even number, got {new_num_sms}")
         Buffer.num_sms = new_num_sms
         Buffer._threads = new_num_sms
@@ -217,6 +218,8 @@ class Buffer:
         here; xep.Buffer.memory() shows it.
         """
         self._usable()
+        if not isinstance(dtype, torch.dtype):
+            raise TypeError(f"dtype: expected a torch.dtype, got {dtype!r}")
         room = self.num_rdma_bytes if use_rdma_buffer else self.num_nvl_bytes
         if offset < 0 or offset % dtype.itemsize or offset > room:
             raise ValueError(f"offset: expected a multiple of {dtype.itemsize} bytes up to {room}, got {offset}")
@@ -299,10 +302,10 @@ class Buffer:
         tokens = x.shape[0]
         per_expert, in_rank = self._layout_of(tokens, num_tokens_per_rank, is_token_in_rank, num_tokens_per_expert)
         routed = self._route(in_rank, per_expert.numel(), topk_idx, topk_weights)
-        if num_worst_tokens < 0 or (num_worst_tokens > 0 and topk_idx is None):
+        num_worst_tokens = _check.integer("num_worst_tokens", num_worst_tokens, 0)
+        if num_worst_tokens > 0 and topk_idx is None:
             raise ValueError(f"num_worst_tokens: expected 0, or more with topk_idx, got {num_worst_tokens}")
-        if expert_alignment < 1:
-            raise ValueError(f"expert_alignment: expected 1 or more, got {expert_alignment}")
+        expert_alignment = _check.integer("expert_alignment", expert_alignment, 1)
         self._pool.threads = self._threads_here()
         experts, with_topk = per_expert.numel(), topk_idx is not None
         job = Job(experts, _carried(x), routed, topk_weights, scales, expert_alignment, num_worst_tokens, after)
@@ -371,6 +374,8 @@ class Buffer:
         options: dict[str, Any] = {}
         if topk_weights is not None:
             options["topk_weights"] = _check.tensor("topk_weights", topk_weights, _FLOAT, (x.shape[0], handle.topk))
+        if bias is not None and not isinstance(bias, (torch.Tensor, tuple, list)):
+            raise TypeError(f"bias: expected a tensor or two, got {type(bias).__name__}")
         biases = (bias,) if isinstance(bias, torch.Tensor) else tuple(bias or ())
         if len(biases) > 2:
             raise ValueError(f"bias: expected at most 2 tensors, got {len(biases)}")
@@ -425,7 +430,8 @@ class Buffer:
         _check.tensor("x", x, (torch.bfloat16,), (None, None))
         _check.tensor("topk_idx", topk_idx, _INDEX, (x.shape[0], None))
         self._check_experts(num_experts)
-        shape = Shape(num_max_dispatch_tokens_per_rank, x.shape[1], num_experts, topk_idx.shape[1])
+        most = _check.integer("num_max_dispatch_tokens_per_rank", num_max_dispatch_tokens_per_rank, 1)
+        shape = Shape(most, x.shape[1], num_experts, topk_idx.shape[1])
         if shape.hidden % GROUP:
             raise ValueError(f"x: expected a multiple of {GROUP} channels, got {shape.hidden}")
         if x.shape[0] > shape.tokens:

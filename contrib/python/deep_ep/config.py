@@ -32,6 +32,9 @@ class Config:
         num_max_rdma_chunked_send_tokens: int = 6,
         num_max_rdma_chunked_recv_tokens: int = 256,
     ) -> None:
+        for name, value in list(locals().items())[1:]:
+            if not isinstance(value, int):
+                raise TypeError(f"{name}: expected an integer, got {value!r}")
         nvl_send, nvl_recv = num_max_nvl_chunked_send_tokens, num_max_nvl_chunked_recv_tokens
         rdma_send, rdma_recv = num_max_rdma_chunked_send_tokens, num_max_rdma_chunked_recv_tokens
         _expect(num_sms >= 0, f"num_sms: expected 0 or more, got {num_sms}")

@@ -584,6 +584,8 @@ def test_wrong_arguments(world):
         (dict(is_token_in_rank=arguments["is_token_in_rank"][1:]), ValueError, rf"is_token_in_rank: expected a CPU tensor bool \[{tokens}, {size}\]"),
         (dict(topk_idx=None, topk_weights=None, num_worst_tokens=5), ValueError, "num_worst_tokens: expected 0, or more with topk_idx, got 5"),
         (dict(expert_alignment=0), ValueError, "expert_alignment: expected 1 or more, got 0"),
+        (dict(expert_alignment=1.5), TypeError, "expert_alignment: expected an integer, got 1.5"),
+        (dict(num_worst_tokens="9"), TypeError, "num_worst_tokens: expected an integer, got '9'"),
         (dict(allocate_on_comm_stream=True), ValueError, "allocate_on_comm_stream: expected previous_event and async_finish"),
         (dict(previous_event=3), TypeError, "previous_event: expected an EventOverlap, got int"),
         (dict(config=(20, 6)), TypeError, "config: expected a Config, got tuple"),
@@ -627,6 +629,10 @@ def test_combine_of_another_buffer(world, buffer_of):
         world.buffer.combine(torch.zeros((len(recv_x) + 1, HIDDEN), dtype=torch.bfloat16), handle)
     with pytest.raises(TypeError, match="x: expected a CPU tensor bfloat16 or float16 or float32"):
         world.buffer.combine(recv_x.double(), handle)
+    with pytest.raises(ValueError, match="bias: expected at most 2 tensors, got 3"):
+        world.buffer.combine(recv_x, handle, bias=(x, x, x))
+    with pytest.raises(TypeError, match="bias: expected a tensor or two, got int"):
+        world.buffer.combine(recv_x, handle, bias=3)
     with pytest.raises(ValueError, match=r"bias\[1\]: expected a CPU tensor bfloat16"):
         world.buffer.combine(recv_x, handle, bias=(x, x[:, 1:]))
 

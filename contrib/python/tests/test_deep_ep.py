@@ -58,12 +58,18 @@ def test_configs():
     for wrong in ((-1,), (20, 0), (20, 256, 256), (20, 6, 256, 0), (20, 6, 256, 128, 100), (20, 6, 256, 6, 0)):
         with pytest.raises(ValueError, match="expected"):
             deep_ep.Config(*wrong)
+    with pytest.raises(TypeError, match="num_max_nvl_chunked_send_tokens: expected an integer, got 6.5"):
+        deep_ep.Config(20, 6.5)
+    with pytest.raises(TypeError, match="new_num_sms: expected an integer, got '20'"):
+        deep_ep.Buffer.set_num_sms("20")
 
 
 def test_sizes_are_checked():
     for options in (dict(num_nvl_bytes=100), dict(num_rdma_bytes=-128), dict(num_nvl_bytes=1.5)):
         with pytest.raises(ValueError, match=f"{next(iter(options))}: expected a multiple of 128 bytes"):
             deep_ep.Buffer(**options)
+    with pytest.raises(ValueError, match="num_slots: expected 1 or more, got 0"):
+        deep_ep.Buffer(num_slots=0)
     with pytest.raises(NotImplementedError, match="enable_shrink"):
         deep_ep.Buffer(enable_shrink=True)
 
