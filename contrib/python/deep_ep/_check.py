@@ -23,6 +23,8 @@ def tensor(
 
 def has_shape(value: torch.Tensor, shape: Sequence[Optional[int]]) -> bool:
     have = value.shape
+    if have == shape:
+        return True
     if len(have) != len(shape):
         return False
     for want, extent in zip(shape, have):

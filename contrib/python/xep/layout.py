@@ -49,7 +49,7 @@ def layout(topk_idx: Any, experts: int, nranks: int, ranks_per_node: int = 0) ->
         topk_idx_stride=stride, topk_idx_dtype=code,
     )  # fmt: skip
     out = _structs.Layout()
-    for name, array in found._asdict().items():
-        setattr(out, name, adapter.info(array)[0])
+    for name, array in zip(Layout._fields, found):
+        setattr(out, name, adapter.address(array))
     check(lib.xep_layout(args, out))
     return found
