@@ -135,7 +135,7 @@ static xep_status_t open_locked(xep_ucp_heap_t *heap, uint64_t bytes)
 {
     xep_status_t status = open_memory(heap, bytes);
     if (status == XEP_OK && heap->transport->nranks != 0)
-        status = xep_ucp_inbox_open(heap->super.base, bytes, heap->transport->nranks, &heap->inbox);
+        status = xep_ucp_inbox_open(heap->super.base, bytes, heap->transport->nranks, heap->transport->stream_bytes, &heap->inbox);
     if (status == XEP_OK) status = enter(heap);
     return status == XEP_OK ? make_key(heap) : status;
 }

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "error.h"
+#include "past_caches.h"
 
 /* a sender that is this far ahead of itself is not one of ours: UCX reorders by a few fragments */
 enum { MAX_EARLY = 65536 };
@@ -20,23 +21,25 @@ typedef struct early {
 
 typedef struct sender {
     uint64_t next; /* every message before this one is stored */
+    uint64_t burst; /* bytes since the last signal */
     early_t *early;
     uint32_t nearly;
 } sender_t;
 
 struct xep_ucp_inbox {
     uint8_t *base;
-    uint64_t bytes;
+    uint64_t bytes, stream_bytes;
     uint32_t nranks;
     sender_t senders[];
 };
 
-xep_status_t xep_ucp_inbox_open(void *base, uint64_t bytes, uint32_t nranks, xep_ucp_inbox_t **inbox_p)
+xep_status_t xep_ucp_inbox_open(void *base, uint64_t bytes, uint32_t nranks, uint64_t stream_bytes, xep_ucp_inbox_t **inbox_p)
 {
     xep_ucp_inbox_t *inbox = calloc(1, sizeof *inbox + nranks * sizeof inbox->senders[0]);
     if (inbox == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for the message counters of %u ranks", nranks);
     inbox->base = base;
     inbox->bytes = bytes;
+    inbox->stream_bytes = stream_bytes;
     inbox->nranks = nranks;
     *inbox_p = inbox;
     return XEP_OK;
@@ -85,15 +88,35 @@ static int signal_fits(const xep_ucp_inbox_t *inbox, uint64_t offset)
     return offset == XEP_UCP_NO_SIGNAL || (offset % sizeof(uint64_t) == 0 && in_heap(inbox, offset, sizeof(uint64_t)));
 }
 
+/*
+ * Whether more comes than the caches hold: it is read when all is here, not piece by piece. Over TCP loopback, 4 ranks on 2 cores
+ * that sent 40 MB each took 74 to 78 ms in place of 77 to 83; 2 ranks and 0.2 MB took 3 % longer so.
+ */
+static int is_large(const xep_ucp_inbox_t *inbox, sender_t *sender, const xep_ucp_message_t *message, size_t bytes)
+{
+    const uint64_t least = inbox->stream_bytes / inbox->nranks;
+    int large = inbox->stream_bytes != UINT64_MAX && (sender->burst += bytes) >= least;
+    if (message->signal_offset != XEP_UCP_NO_SIGNAL) sender->burst = 0;
+    return large;
+}
+
+static void store_run(uint8_t *to, const uint8_t *from, size_t bytes, int large)
+{
+    if (large) xep_past_caches_copy(to, from, bytes);
+    else memcpy(to, from, bytes);
+}
+
 static void store_runs(xep_ucp_inbox_t *inbox, const xep_ucp_message_t *message, const uint8_t *payload, size_t bytes)
 {
     const uint8_t *data = payload + message->nruns * sizeof(xep_ucp_run_t);
-    if (message->nruns == 0 && bytes != 0) memcpy(inbox->base + message->offset, payload, bytes);
+    int large = is_large(inbox, &inbox->senders[message->sender], message, bytes);
+    if (message->nruns == 0 && bytes != 0) store_run(inbox->base + message->offset, payload, bytes, large);
     for (uint32_t i = 0; i < message->nruns; i++) {
         xep_ucp_run_t run = run_at(payload, i);
-        memcpy(inbox->base + run.offset, data, run.bytes);
+        store_run(inbox->base + run.offset, data, run.bytes, large);
         data += run.bytes;
     }
+    if (large) xep_past_caches_fence(); /* before a signal says so */
 }
 
 static void store_signal(xep_ucp_inbox_t *inbox, uint64_t offset, uint64_t value)

@@ -44,7 +44,8 @@ static_assert(sizeof(xep_ucp_run_t) == 16, "wire format");
 
 typedef struct xep_ucp_inbox xep_ucp_inbox_t;
 
-xep_status_t xep_ucp_inbox_open(void *base, uint64_t bytes, uint32_t nranks, xep_ucp_inbox_t **inbox_p);
+/** stream_bytes: when all ranks send as much as one did since its last signal, and it is this many, bytes are stored past the caches. */
+xep_status_t xep_ucp_inbox_open(void *base, uint64_t bytes, uint32_t nranks, uint64_t stream_bytes, xep_ucp_inbox_t **inbox_p);
 void xep_ucp_inbox_close(xep_ucp_inbox_t *inbox);
 
 /**

@@ -166,6 +166,7 @@ struct xep_ucp_transport {
     unsigned version;       /* of libucp: major * 100 + minor */
     int map, put;           /* XEP_MAP_, XEP_PUT_ */
     uint64_t inflight;      /* most bytes a heap may have on their way */
+    uint64_t stream_bytes;  /* XEP_STREAM */
     uint8_t *address;
     size_t address_bytes;
     uint32_t rank, nranks;  /* 0, 0 before connect */

@@ -255,6 +255,7 @@ xep_status_t xep_ucp_transport_open(const xep_config_t *config, xep_transport_t 
     transport->map = config->map;
     transport->put = config->put;
     transport->inflight = config->inflight;
+    transport->stream_bytes = config->stream;
     status = xep_ucp_context_open(&transport->context, &transport->worker);
     if (status != XEP_OK) goto free_transport;
     status = xep_ucp_message_listen(transport);

@@ -15,7 +15,7 @@ VALUE(timeout, "TIMEOUT", millis, "120s", "deadline of a wait where the call giv
 VALUE(threads, "THREADS", count, "1", "threads of a rank that copy and reduce")
 CHOICE(progress, "PROGRESS", "call", "call: progress is made inside calls; thread: also by a thread of the group")
 CHOICE(simd, "SIMD", "auto", "kernels: auto (what the CPU has), avx512, avx2, scalar; what it has not gives a warning and what it has")
-VALUE(stream, "STREAM", bytes, "768k", "an operation that writes at least this many bytes bypasses the caches, rows for other ranks always do; 0: all do; inf: nothing does")
+VALUE(stream, "STREAM", bytes, "768k", "an operation that writes at least this many bytes bypasses the caches, rows that other ranks load always do; 0: all do; inf: nothing does")
 VALUE(prefault, "PREFAULT", bytes, "16g", "map the pages of peers' memory at create, up to this many bytes for a rank")
 CHOICE(numa, "NUMA", "yes", "place shared memory on the NUMA node the rank runs on: yes, no")
 VALUE(node_ranks, "NODE_RANKS", count, "0", "ranks n*this .. form a node, whatever can be mapped; 0: find out (for tests)")

@@ -20,12 +20,17 @@ typedef struct box {
     xep_ucp_inbox_t *inbox;
 } box_t;
 
-static box_t box_open(void)
+static box_t box_open_for(uint64_t stream_bytes)
 {
     box_t box = {.heap = calloc(1, HEAP)};
     assert_non_null(box.heap);
-    assert_int_equal(xep_ucp_inbox_open(box.heap, HEAP, NRANKS, &box.inbox), XEP_OK);
+    assert_int_equal(xep_ucp_inbox_open(box.heap, HEAP, NRANKS, stream_bytes, &box.inbox), XEP_OK);
     return box;
+}
+
+static box_t box_open(void)
+{
+    return box_open_for(UINT64_MAX);
 }
 
 static void box_close(box_t *box)
@@ -106,6 +111,29 @@ static void several_runs(void **state)
     box_close(&box);
 }
 
+/* Any place and length, through the caches, past them, and from some byte on past them: these bytes and no others. */
+static void any_bytes(void **state)
+{
+    static const uint64_t limits[] = {UINT64_MAX, 0, 40000};
+    uint8_t payload[HEAP], expected[HEAP] = {0};
+    (void)state;
+    for (unsigned i = 0; i < HEAP; i++) payload[i] = (uint8_t)(i * 37 + 1);
+    for (unsigned l = 0; l < 3; l++) {
+        box_t box = box_open_for(limits[l]);
+        uint64_t sequence = 0;
+        for (size_t at = 0; at < 130; at++)
+            for (size_t bytes = 1; bytes < 300; bytes += 13) {
+                xep_ucp_message_t message = {.sequence = sequence++, .offset = at, .signal_offset = XEP_UCP_NO_SIGNAL};
+                memset(box.heap, 0, HEAP);
+                memset(expected, 0, HEAP);
+                memcpy(expected + at, payload + at % 7, bytes);
+                assert_int_equal(xep_ucp_inbox_deliver(box.inbox, &message, payload + at % 7, bytes), XEP_OK);
+                assert_memory_equal(box.heap, expected, HEAP);
+            }
+        box_close(&box);
+    }
+}
+
 static void refuse(box_t *box, xep_ucp_message_t message, const void *payload, size_t bytes)
 {
     assert_int_equal(xep_ucp_inbox_deliver(box->inbox, &message, payload, bytes), XEP_ERR_PROTOCOL);
@@ -169,7 +197,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(in_order),     cmocka_unit_test(every_order),   cmocka_unit_test(early_signal_waits),
         cmocka_unit_test(several_runs), cmocka_unit_test(wild_messages), cmocka_unit_test(twice),
-        cmocka_unit_test(too_many_early),
+        cmocka_unit_test(too_many_early), cmocka_unit_test(any_bytes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
