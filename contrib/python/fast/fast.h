@@ -102,6 +102,9 @@ void fast_slots_drain(fast_slots_t *slots);
 
 /* ---- objects: fast_objects.c ----------------------------------------------------------------------- */
 
+/** The arrays of received rows that are made here. */
+enum { FAST_SHOWN_X, FAST_SHOWN_TOPK_IDX, FAST_SHOWN_TOPK_WEIGHTS, FAST_SHOWN_SRC_TOKEN, FAST_SHOWN };
+
 struct fast_received;
 
 /** The part of a Handle that is used in every step. Python sees the fields that are objects and numbers. */
@@ -127,7 +130,8 @@ typedef struct fast_received {
     xep_recv_t recv; /* a copy: the library's own is of the next dispatch in this slot once the handle has ended */
     PyObject *struct_view; /* recv for Python; NULL: not asked for yet */
     PyObject *adapter, *native;
-    PyObject *cache; /* dict of arrays; NULL: empty */
+    PyObject *arrays[FAST_SHOWN]; /* made here; NULL: not asked for yet */
+    PyObject *cache;              /* dict of those that Python makes; NULL: empty */
     PyObject *weak;
 } fast_received_t;
 
@@ -153,6 +157,9 @@ int fast_handle_is_counted(fast_handle_t *handle);
 
 /** Ends this handle's use of the slot. */
 void fast_handle_let_go(fast_handle_t *handle);
+
+/** Drops the arrays that it keeps. */
+void fast_received_forget(fast_received_t *received);
 
 /* ---- plans: fast_plan.c ---------------------------------------------------------------------------- */
 

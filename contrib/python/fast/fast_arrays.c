@@ -136,7 +136,6 @@ static PyObject *view_numpy(fast_type_t type, void *address, const fast_array_t 
         Py_DECREF(array);
         return NULL;
     }
-    PyArray_UpdateFlags((PyArrayObject *)array, NPY_ARRAY_UPDATE_ALL);
     return array;
 }
 

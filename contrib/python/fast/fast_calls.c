@@ -15,7 +15,7 @@ typedef struct quick {
     vectorcallfunc call;
     PyObject *slow;
     PyObject *dict;
-    size_t which; /* of a property: among the SHOWN_ARRAYS; that: Handle.recv */
+    size_t which; /* of a property: among the FAST_SHOWN; that: Handle.recv */
 } quick_t;
 
 static PyObject *slow_call(PyObject *self, PyObject *const *values, size_t nargs, PyObject *names)
@@ -255,7 +255,7 @@ static PyObject *release_call(PyObject *self, PyObject *const *values, size_t na
     fast_handle_t *handle = live_handle(values, nargs);
     if (handle == NULL || (handle->others != NULL && PyDict_GET_SIZE(handle->others) > 0) || PyVectorcall_NARGS(nargs) != 1 || names != NULL)
         return slow_call(self, values, nargs, names);
-    if (handle->shown != NULL) Py_CLEAR(handle->shown->cache);
+    if (handle->shown != NULL) fast_received_forget(handle->shown);
     fast_handle_let_go(handle);
     fast_slots_drain(((fast_buffer_t *)handle->buffer)->slots);
     Py_RETURN_NONE;
@@ -284,10 +284,6 @@ static PyObject *get_recv(quick_t *self, fast_handle_t *handle)
     return (PyObject *)received;
 }
 
-enum { SHOWN_X, SHOWN_TOPK_IDX, SHOWN_TOPK_WEIGHTS, SHOWN_SRC_TOKEN, SHOWN_ARRAYS };
-
-static const char *const shown_names[SHOWN_ARRAYS] = {"x", "topk_idx", "topk_weights", "src_token"};
-
 /* Address, type and extent; 0: not one that is made here. */
 static int shown_array(const fast_received_t *received, size_t which, void **address_p, fast_type_t *type_p, Py_ssize_t *size_p,
                        fast_array_t *extent)
@@ -298,16 +294,16 @@ static int shown_array(const fast_received_t *received, size_t which, void **add
     size_t columns = recv->topk;
     ptrdiff_t stride;
     switch (which) {
-    case SHOWN_X: *address_p = recv->x, columns = recv->hidden; break;
-    case SHOWN_TOPK_IDX: *address_p = recv->topk_idx, dtype = recv->topk_idx_dtype; break;
-    case SHOWN_TOPK_WEIGHTS: *address_p = recv->topk_weights, dtype = XEP_FP32; break;
+    case FAST_SHOWN_X: *address_p = recv->x, columns = recv->hidden; break;
+    case FAST_SHOWN_TOPK_IDX: *address_p = recv->topk_idx, dtype = recv->topk_idx_dtype; break;
+    case FAST_SHOWN_TOPK_WEIGHTS: *address_p = recv->topk_weights, dtype = XEP_FP32; break;
     default: *address_p = recv->src_token, dtype = XEP_INT32;
     }
     *size_p = (Py_ssize_t)fast_module.library.dtype_size(dtype);
-    *type_p = which == SHOWN_X && recv->quant == XEP_QUANT_NONE ? handle->type : fast_array_type(handle->kind, dtype);
-    stride = which == SHOWN_X ? (ptrdiff_t)recv->x_stride : (ptrdiff_t)columns * *size_p;
+    *type_p = which == FAST_SHOWN_X && recv->quant == XEP_QUANT_NONE ? handle->type : fast_array_type(handle->kind, dtype);
+    stride = which == FAST_SHOWN_X ? (ptrdiff_t)recv->x_stride : (ptrdiff_t)columns * *size_p;
     if (*address_p == NULL || *type_p == 0) return 0;
-    if (which != SHOWN_SRC_TOKEN) return extent_of(recv, recv->capacity, columns, stride, *size_p, extent);
+    if (which != FAST_SHOWN_SRC_TOKEN) return extent_of(recv, recv->capacity, columns, stride, *size_p, extent);
     *extent = (fast_array_t){.ndim = 1, .shape = {(Py_ssize_t)recv->capacity}, .strides = {*size_p}};
     return recv->capacity > 0;
 }
@@ -319,19 +315,15 @@ static PyObject *get_array(quick_t *self, fast_received_t *received)
     fast_type_t type;
     Py_ssize_t size;
     void *address;
-    PyObject *found = received->cache != NULL ? PyDict_GetItemString(received->cache, shown_names[self->which]) : NULL;
-    if (found != NULL) {
-        Py_INCREF(found);
-        return found;
+    PyObject **kept = &received->arrays[self->which];
+    if (*kept == NULL) {
+        if (handle == NULL || handle->memory == NULL || handle->shown != received ||
+            !shown_array(received, self->which, &address, &type, &size, &extent))
+            return PyObject_CallOneArg(self->slow, (PyObject *)received);
+        *kept = fast_array_view(handle->kind, type, address, &extent, size, (PyObject *)handle->memory);
     }
-    if (handle == NULL || handle->memory == NULL || handle->shown != received ||
-        !shown_array(received, self->which, &address, &type, &size, &extent))
-        return PyObject_CallOneArg(self->slow, (PyObject *)received);
-    PyObject *view = fast_array_view(handle->kind, type, address, &extent, size, (PyObject *)handle->memory);
-    if (view == NULL) return NULL;
-    if (received->cache == NULL) received->cache = PyDict_New();
-    if (received->cache == NULL || PyDict_SetItemString(received->cache, shown_names[self->which], view) != 0) Py_CLEAR(view);
-    return view;
+    Py_XINCREF(*kept);
+    return *kept;
 }
 
 /* ---- their types ---- */
@@ -376,7 +368,7 @@ static PyObject *property_get(PyObject *self, PyObject *object, PyObject *type)
         Py_INCREF(self);
         return self;
     }
-    if (quick->which == SHOWN_ARRAYS) return get_recv(quick, (fast_handle_t *)object);
+    if (quick->which == FAST_SHOWN) return get_recv(quick, (fast_handle_t *)object);
     return get_array(quick, (fast_received_t *)object);
 }
 
@@ -430,7 +422,7 @@ static const struct {
     {"Handle.release", release_call},   {"Handle.combine_input", combine_input_call},
 };
 
-static const char *const quick_properties[SHOWN_ARRAYS + 1] = {
+static const char *const quick_properties[FAST_SHOWN + 1] = {
     "Received.x", "Received.topk_idx", "Received.topk_weights", "Received.src_token", "Handle.recv"};
 
 static PyObject *quick_new(PyTypeObject *type, PyObject *slow, vectorcallfunc call, size_t which)
@@ -453,7 +445,7 @@ static PyObject *make_quick(PyObject *module, PyObject *args)
     if (!PyArg_ParseTuple(args, "sO", &name, &slow)) return NULL;
     for (size_t i = 0; i < sizeof quick_methods / sizeof *quick_methods; i++)
         if (strcmp(name, quick_methods[i].name) == 0) return quick_new(method_type, slow, quick_methods[i].call, 0);
-    for (size_t i = 0; i <= SHOWN_ARRAYS; i++)
+    for (size_t i = 0; i <= FAST_SHOWN; i++)
         if (strcmp(name, quick_properties[i]) == 0) return quick_new(property_type, slow, NULL, i);
     return PyErr_Format(PyExc_ValueError, "there is no quick %s", name);
 }

@@ -152,35 +152,24 @@ static PyType_Spec handle_spec = {"xep._fast.HandleBase", sizeof(fast_handle_t),
 
 /* ---- Received ---- */
 
-static int received_clear(PyObject *self)
+void fast_received_forget(fast_received_t *received)
+{
+    for (int i = 0; i < FAST_SHOWN; i++) Py_CLEAR(received->arrays[i]);
+    Py_CLEAR(received->cache);
+}
+
+/* Not known to the garbage collector: nothing that it refers to can refer to it. */
+static void received_dealloc(PyObject *self)
 {
     fast_received_t *received = (fast_received_t *)self;
+    PyTypeObject *type = Py_TYPE(self);
+    if (received->weak != NULL) PyObject_ClearWeakRefs(self);
     if (received->handle != NULL && received->handle->shown == received) received->handle->shown = NULL;
+    fast_received_forget(received);
     Py_CLEAR(received->handle);
     Py_CLEAR(received->struct_view);
     Py_CLEAR(received->adapter);
     Py_CLEAR(received->native);
-    Py_CLEAR(received->cache);
-    return 0;
-}
-
-static int received_traverse(PyObject *self, visitproc visit, void *arg)
-{
-    fast_received_t *received = (fast_received_t *)self;
-    Py_VISIT(Py_TYPE(self));
-    Py_VISIT(received->handle);
-    Py_VISIT(received->adapter);
-    Py_VISIT(received->native);
-    Py_VISIT(received->cache);
-    return 0;
-}
-
-static void received_dealloc(PyObject *self)
-{
-    PyTypeObject *type = Py_TYPE(self);
-    PyObject_GC_UnTrack(self);
-    if (((fast_received_t *)self)->weak != NULL) PyObject_ClearWeakRefs(self);
-    received_clear(self);
     type->tp_free(self);
     Py_DECREF(type);
 }
@@ -236,6 +225,18 @@ static PyObject *received_get_cache(PyObject *self, void *unused)
     return or_none(received->cache);
 }
 
+static PyObject *received_drop(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    fast_received_forget((fast_received_t *)self);
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef received_methods[] = {
+    {"_drop_arrays", received_drop, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
 static PyGetSetDef received_getset[] = {
     {"_handle", received_get_handle, received_set_handle, NULL, NULL},
     {"_recv", received_get_recv, received_set_recv, NULL, NULL},
@@ -251,12 +252,12 @@ static PyMemberDef received_members[] = {
 };
 
 static PyType_Slot received_slots[] = {
-    {Py_tp_dealloc, received_dealloc}, {Py_tp_traverse, received_traverse}, {Py_tp_clear, received_clear},
-    {Py_tp_getset, received_getset},   {Py_tp_members, received_members},   {0, NULL},
+    {Py_tp_dealloc, received_dealloc}, {Py_tp_methods, received_methods}, {Py_tp_getset, received_getset},
+    {Py_tp_members, received_members}, {0, NULL},
 };
 
 static PyType_Spec received_spec = {"xep._fast.ReceivedBase", sizeof(fast_received_t), 0,
-                                    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, received_slots};
+                                    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, received_slots};
 
 /* ---- Buffer ---- */
 

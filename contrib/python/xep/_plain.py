@@ -132,6 +132,9 @@ class ReceivedBase:
     def __init__(self) -> None:
         self._cache: dict[str, Any] = {}
 
+    def _drop_arrays(self) -> None:
+        self._cache.clear()
+
 
 def quick(_name: str) -> Callable[[Any], Any]:
     """Of a function that the compiled module can do faster."""

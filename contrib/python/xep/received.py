@@ -46,7 +46,7 @@ class Received(ReceivedBase):
     def _forget(self) -> None:
         """The handle ends: the next dispatch in its slot writes over the library's counts, so they become a copy."""
         self._recv = _structs.Recv.from_buffer_copy(self._recv)
-        self._cache.clear()
+        self._drop_arrays()
 
     @property
     def rows(self) -> int:
