@@ -3,9 +3,9 @@
 
     xep_run -n 2 python bench_overhead.py [--limit MICROSECONDS] [--torch]
 
-Zero copy in both: the peers read the results where combine_input() is. Compared is the time that one operation in ten is
-faster than: with more processes than cores the rest of the distribution is the scheduler's. Prints a line for each size;
-with --limit, exit status 1 when Python adds more at one of them. The C loop is compiled by $CC, else cc.
+Zero copy in both: the peers read the results where combine_input() is. Operations through Python, a few small ones or a large
+one, are compared with as many through C before and after them; printed is the median of the differences, for each size. With
+--limit, exit status 1 when Python adds more at one of them. The C loop is compiled by $CC, else cc.
 
 What Python adds grows with the size, though it does the same: after a large operation its own memory is in no cache any more.
 XEP_PYTHON=plain shows what the compiled module saves.
@@ -31,8 +31,8 @@ INCLUDE = HERE.parents[2] / "include"
 BUILD_INCLUDE = pathlib.Path(xep.library_info().library_path).resolve().parent.parent / "include"
 FIELDS = [("buffer", ctypes.c_void_p), ("tokens", ctypes.c_uint64), ("topk", ctypes.c_uint32), ("x", ctypes.c_void_p),
           ("topk_idx", ctypes.c_void_p), ("topk_weights", ctypes.c_void_p), ("out", ctypes.c_void_p)]  # fmt: skip
-SIZES = ((4, 100, 40), (128, 100, 40), (4096, 60, 4))  # tokens, turns, operations of a turn
-EXPERTS, TOPK = 8, 2
+SIZES = ((4, 200, 20), (128, 200, 20), (4096, 600, 1))  # tokens, turns, operations of a turn
+EXPERTS, TOPK, WARMUP = 8, 2, 20
 
 
 class Work(ctypes.Structure):
@@ -55,7 +55,8 @@ def calls() -> Calls:
     return Calls(*[ctypes.cast(getattr(lib, name), ctypes.c_void_p) for name in names])
 
 
-def by_python(buffer: xep.Buffer, x, idx, weights, out, count: int) -> list[int]:
+def by_python(buffer: xep.Buffer, x, idx, weights, out, count: int) -> float:
+    """Nanoseconds of an operation: the median of count."""
     times = []
     for _ in range(count):
         begin = time.perf_counter_ns()
@@ -66,15 +67,15 @@ def by_python(buffer: xep.Buffer, x, idx, weights, out, count: int) -> list[int]
         del rows
         handle.release()
         times.append(time.perf_counter_ns() - begin)
-    return times
+    return float(np.median(times))
 
 
-def by_c(loop: ctypes.CDLL, work: Work, count: int) -> list[int]:
+def by_c(loop: ctypes.CDLL, work: Work, count: int) -> float:
     times = (ctypes.c_uint64 * count)()
     status = loop.bench_run(ctypes.byref(calls()), ctypes.byref(work), count, times)
     if status != 0:
         raise SystemExit(f"the C loop ended with status {status}")
-    return list(times)
+    return float(np.median(times))
 
 
 def added(group: xep.Group, loop: ctypes.CDLL, tokens: int, hidden: int, turns: int, count: int, torch) -> tuple[float, float]:
@@ -91,13 +92,13 @@ def added(group: xep.Group, loop: ctypes.CDLL, tokens: int, hidden: int, turns: 
         if torch is not None:
             arrays = [torch.from_numpy(x.view(np.int16)).view(torch.bfloat16), torch.from_numpy(idx),
                       torch.from_numpy(weights), torch.from_numpy(out.view(np.int16)).view(torch.bfloat16)]  # fmt: skip
-        times: list[list[int]] = [[], []]
-        for turn in range(turns + 2):
-            now = by_c(loop, work, count), by_python(buffer, *arrays, count)
-            for kept, new in zip(times, now):
-                kept.extend(new if turn >= 2 else ())
-    c, python = (float(np.percentile(kept, 10)) / 1000 for kept in times)
-    return c, python - c
+        c, python = [], []
+        for _ in range(turns + WARMUP):
+            c.append(by_c(loop, work, count))
+            python.append(by_python(buffer, *arrays, count))
+        c.append(by_c(loop, work, count))
+    c, python = np.array(c[WARMUP:]) / 1000, np.array(python[WARMUP:]) / 1000
+    return float(np.median(c)), float(np.median(python - (c[:-1] + c[1:]) / 2))
 
 
 def main() -> int:

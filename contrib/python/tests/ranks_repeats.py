@@ -341,3 +341,4 @@ def test_which_is_in_use():
     """A run of the tests says which it wants."""
     wanted = os.environ.get("XEP_PYTHON")
     assert wanted in (None, "", "plain" if _hot._fast is None else "compiled")
+    assert _hot._fast is None or _hot._fast.__file__.startswith(os.environ.get("XEP_TEST_MODULE", ""))
