@@ -4,7 +4,8 @@
  * The strategies "am" and "pack": puts to one rank are copied together and sent as one.
  *
  * am    messages of up to 60 KB.
- * pack  up to 60 KB, anywhere in the heap: a message; more that is contiguous there: one UCX put of a chunk.
+ * pack  up to 60 KB, anywhere in the heap: a message; more that is contiguous there: one UCX put of a chunk, or, when it is
+ *       contiguous here too and less than a chunk, on TCP a few messages without a copy.
  *
  * Signals travel in messages, numbered per sender, and are stored in that order: see ucp_inbox.h. Messages
  * and puts are not ordered by UCX: after a put, the signal waits in the link's line for a flush.
@@ -159,8 +160,22 @@ static xep_status_t am_put(xep_ucp_link_t *link, uint64_t offset, const void *sr
     return status;
 }
 
+/*
+ * On a socket the signal of a put waits for a flush, that of messages for nothing. Exchange over TCP loopback, 1.22: 0.12 MB
+ * 0.21 ms in place of 0.38, 1 MB 1.75 in place of 2.04. What is gathered from many rows is as fast in puts.
+ */
+static bool goes_as_messages(const xep_ucp_link_t *link, size_t bytes)
+{
+    return link->socket && bytes > XEP_UCP_MESSAGE_BYTES && bytes < link->heap->pool.chunk_bytes;
+}
+
 static xep_status_t pack_put(xep_ucp_link_t *link, uint64_t offset, const void *src, size_t bytes)
 {
+    if (goes_as_messages(link, bytes)) {
+        xep_status_t status = send_pieces(link, offset, src, bytes);
+        xep_ucp_advance(link->heap->transport);
+        return status;
+    }
     if (bytes < link->heap->pool.chunk_bytes) return gather(link, offset, src, bytes);
     return xep_ucp_rma_put(link, offset, src, bytes, NULL);
 }
