@@ -232,6 +232,42 @@ def test_what_is_wrong_is_said_after_a_like_call_too(buffer, kind, wrong):
     assert buffer.slots_held() == 0
 
 
+def test_rows_and_widths_differ(group, buffer, kind):
+    """Of handles that are combined by the same words."""
+    narrow = [as_kind(kind, np.ones((4, HIDDEN // 2), np.float32)), *arrays_of(kind, 4)[1:]]
+    wide = arrays_of(kind, 4)
+    for arrays in (wide, wide, narrow, narrow, wide, narrow):
+        assert step(buffer, arrays).shape == arrays[0].shape
+    with buffer.dispatch(*wide, capacity=buffer.info().recv_rows) as roomy, buffer.dispatch(*wide) as exact:
+        many, few = as_kind(kind, np.ones((roomy.recv.capacity, HIDDEN), np.float32)), exact.recv.x
+        for _ in range(2):
+            roomy.combine(many)
+            exact.combine(few)
+        if len(few) < len(many):
+            with pytest.raises(ValueError, match="x: expected"):
+                exact.combine(many)
+        with pytest.raises(ValueError, match="x: expected"):
+            exact.combine(few[:-1])
+        with pytest.raises(ValueError, match="x: expected the 4 tokens of the cached dispatch, got 3"):
+            for tokens in (4, 4, 3):
+                buffer.dispatch(arrays_of(kind, tokens)[0], cached=exact).release()
+        del few
+        many = None
+
+
+def test_what_is_received_does_not_hold_the_slot(buffer, kind):
+    """But the arrays do."""
+    for _ in range(3):
+        handle = buffer.dispatch(*arrays_of(kind, 4))
+        recv = handle.recv
+        rows = recv.rows
+        assert len(recv.x) == rows and recv.x is recv.x
+        handle.release()
+        assert buffer.slots_held() == 0 and recv.rows == rows
+        with pytest.raises(ValueError, match="the handle was released"):
+            recv.x
+
+
 def read_only(array):
     view = array.view()
     view.flags.writeable = False
