@@ -34,7 +34,7 @@ typedef enum { FAST_OTHER, FAST_NUMPY, FAST_TORCH, FAST_KINDS } fast_kind_t;
 
 enum { FAST_DIMS = 3, FAST_DTYPES = XEP_FP64 + 1 };
 
-/** An element type: a numpy descriptor (which the process keeps for good), or the bits of a DLDataType. */
+/** An element type: a numpy descriptor, or the bits of a DLDataType. */
 typedef uintptr_t fast_type_t;
 
 /** What an array looks like, and where it is. */
@@ -50,6 +50,10 @@ typedef struct fast_array {
 
 /** Whether it is a numpy array or a CPU tensor, of no subclass, that has elements and at most FAST_DIMS extents. No exception. */
 int fast_array_look(PyObject *object, fast_array_t *array_p);
+
+/** A type outlives the array it was found in where it is kept, and no other is taken for it. */
+void fast_type_keep(fast_kind_t kind, fast_type_t type);
+void fast_type_drop(fast_kind_t kind, fast_type_t type);
 
 /** An array over memory at address, which holds base as long as it lives. strides in bytes, of elements of size bytes. */
 PyObject *fast_array_view(fast_kind_t kind, fast_type_t type, void *address, const fast_array_t *extent, Py_ssize_t size, PyObject *base);

@@ -121,6 +121,16 @@ int fast_array_look(PyObject *object, fast_array_t *array_p)
     return known.tensor != NULL && Py_TYPE(object) == known.tensor && look_torch(object, array_p);
 }
 
+void fast_type_keep(fast_kind_t kind, fast_type_t type)
+{
+    if (kind == FAST_NUMPY) Py_INCREF((PyObject *)type);
+}
+
+void fast_type_drop(fast_kind_t kind, fast_type_t type)
+{
+    if (kind == FAST_NUMPY) Py_DECREF((PyObject *)type);
+}
+
 /* ---- making ---- */
 
 static PyObject *view_numpy(fast_type_t type, void *address, const fast_array_t *extent, PyObject *base)

@@ -224,14 +224,15 @@ static int extent_of(const xep_recv_t *recv, size_t rows, size_t columns, ptrdif
 static PyObject *combine_input_call(PyObject *self, PyObject *const *values, size_t nargs, PyObject *names)
 {
     fast_handle_t *handle = live_handle(values, nargs);
+    const fast_kind_t kind = handle != NULL ? handle->kind : FAST_OTHER;
     fast_array_t extent;
-    size_t stride;
+    size_t stride = 0;
     void *address;
-    if (handle == NULL || handle->kind == FAST_OTHER || PyVectorcall_NARGS(nargs) != 1 || names != NULL)
+    if (kind == FAST_OTHER || PyVectorcall_NARGS(nargs) != 1 || names != NULL)
         return slow_call(self, values, nargs, names);
     fast_buffer_t *buffer = (fast_buffer_t *)handle->buffer;
     const Py_ssize_t size = (Py_ssize_t)fast_module.library.dtype_size(buffer->combine_dtype);
-    const fast_type_t type = fast_array_type(handle->kind, buffer->combine_dtype);
+    const fast_type_t type = fast_array_type(kind, buffer->combine_dtype);
     if (!fast_handle_is_counted(handle) || type == 0 ||
         !extent_of(handle->recv, handle->recv->rows, (size_t)handle->hidden, 0, size, &extent))
         return slow_call(self, values, nargs, names);
@@ -241,11 +242,10 @@ static PyObject *combine_input_call(PyObject *self, PyObject *const *values, siz
     Py_BEGIN_ALLOW_THREADS
     address = fast_module.library.combine_input(own, &stride);
     Py_END_ALLOW_THREADS
-    PyObject *view = NULL;
-    if (address == NULL)
-        view = slow_call(self, values, nargs, names); /* raises */
-    else if (extent_of(handle->recv, handle->recv->rows, (size_t)handle->hidden, (ptrdiff_t)stride, size, &extent))
-        view = fast_array_view(handle->kind, type, address, &extent, size, memory);
+    extent.strides[extent.ndim - 2] = (Py_ssize_t)stride;
+    if (extent.ndim == 3) extent.strides[0] = extent.shape[1] * (Py_ssize_t)stride;
+    PyObject *view = address != NULL ? fast_array_view(kind, type, address, &extent, size, memory)
+                                     : slow_call(self, values, nargs, names); /* raises */
     Py_DECREF(memory);
     return view;
 }

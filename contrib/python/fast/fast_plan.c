@@ -220,7 +220,17 @@ static int learn_argument(argument_t *argument, const parameter_t *parameter, Py
     argument->offset = parameter->offset;
     memcpy(&address, (const char *)filled + parameter->offset, sizeof address);
     if (parameter->role == ROLE_CACHED) return Py_TYPE(value) == fast_module.handle;
-    return fast_array_look(value, &argument->look) && argument->look.data == address && has_true_stride(&argument->look);
+    if (!fast_array_look(value, &argument->look) || argument->look.data != address || !has_true_stride(&argument->look)) return 0;
+    fast_type_keep(argument->look.kind, argument->look.type);
+    return 1;
+}
+
+static void forget_argument(argument_t *argument)
+{
+    if (argument->role == ROLE_CONSTANT)
+        Py_XDECREF(argument->constant);
+    else if (argument->role != ROLE_CACHED)
+        fast_type_drop(argument->look.kind, argument->look.type);
 }
 
 static int learn_arguments(fast_plan_t *plan, fast_operation_t operation, const fast_call_t *call)
@@ -312,8 +322,7 @@ void fast_plan_learn(fast_buffer_t *buffer, fast_operation_t operation, const fa
 void fast_plan_free(fast_plan_t *plan)
 {
     if (plan == NULL) return;
-    for (Py_ssize_t i = 0; i < plan->count; i++)
-        if (plan->arguments[i].role == ROLE_CONSTANT) Py_XDECREF(plan->arguments[i].constant);
+    for (Py_ssize_t i = 0; i < plan->count; i++) forget_argument(&plan->arguments[i]);
     Py_XDECREF(plan->names);
     Py_XDECREF(plan->adapter);
     Py_XDECREF(plan->native);
