@@ -422,6 +422,8 @@ static const struct {
     {"Handle.release", release_call},   {"Handle.combine_input", combine_input_call},
 };
 
+enum { QUICK_METHODS = sizeof quick_methods / sizeof *quick_methods };
+
 static const char *const quick_properties[FAST_SHOWN + 1] = {
     "Received.x", "Received.topk_idx", "Received.topk_weights", "Received.src_token", "Handle.recv"};
 
@@ -443,7 +445,7 @@ static PyObject *make_quick(PyObject *module, PyObject *args)
     PyObject *slow;
     (void)module;
     if (!PyArg_ParseTuple(args, "sO", &name, &slow)) return NULL;
-    for (size_t i = 0; i < sizeof quick_methods / sizeof *quick_methods; i++)
+    for (size_t i = 0; i < QUICK_METHODS; i++)
         if (strcmp(name, quick_methods[i].name) == 0) return quick_new(method_type, slow, quick_methods[i].call, 0);
     for (size_t i = 0; i <= FAST_SHOWN; i++)
         if (strcmp(name, quick_properties[i]) == 0) return quick_new(property_type, slow, NULL, i);
@@ -455,8 +457,21 @@ static PyMethodDef functions[] = {
     {NULL, NULL, 0, NULL},
 };
 
+static PyObject *quick_names(void)
+{
+    PyObject *names = PyList_New(0);
+    for (size_t i = 0; i < QUICK_METHODS + FAST_SHOWN + 1 && names != NULL; i++) {
+        PyObject *name = PyUnicode_FromString(i < QUICK_METHODS ? quick_methods[i].name : quick_properties[i - QUICK_METHODS]);
+        if (name == NULL || PyList_Append(names, name) != 0) Py_CLEAR(names);
+        Py_XDECREF(name);
+    }
+    return names;
+}
+
 int fast_calls_ready(PyObject *module)
 {
+    PyObject *names = quick_names();
+    if (names == NULL || PyModule_AddObject(module, "names", names) != 0) return -1;
     method_type = (PyTypeObject *)PyType_FromSpec(&method_spec);
     property_type = (PyTypeObject *)PyType_FromSpec(&property_spec);
     if (method_type == NULL || property_type == NULL) return -1;

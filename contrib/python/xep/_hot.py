@@ -12,9 +12,9 @@ import importlib
 import os
 import pathlib
 import sys
-from typing import Any, Callable, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
-from . import _numpy_arrays, _plain, _structs
+from . import _numpy_arrays, _structs
 from ._lib import lib
 from .dtypes import NUMPY
 
@@ -50,17 +50,30 @@ def _choose() -> tuple[Any, Optional[str]]:
 
 _fast, why_plain = _choose()
 
-if _fast is not None:
+if TYPE_CHECKING or _fast is None:
+    from ._plain import BufferBase, HandleBase, ReceivedBase, SlotMemory, Slots
+else:
     BufferBase, HandleBase, ReceivedBase = _fast.BufferBase, _fast.HandleBase, _fast.ReceivedBase
     SlotMemory, Slots = _fast.SlotMemory, _fast.Slots
-    use_classes, use_torch = _fast.use_classes, _fast.use_torch
 
-    def quick(name: str) -> Callable[[Any], Any]:
-        return lambda function: functools.update_wrapper(_fast.quick(name, function), function)
 
-    quick_property = quick
-else:
-    BufferBase, HandleBase, ReceivedBase = _plain.BufferBase, _plain.HandleBase, _plain.ReceivedBase
-    SlotMemory, Slots = _plain.SlotMemory, _plain.Slots
-    use_classes, use_torch = _plain.use_classes, _plain.use_torch
-    quick, quick_property = _plain.quick, _plain.quick_property
+def quicken(*classes: type) -> None:
+    """Buffer, Handle, Received: replaces those of their methods and properties that the compiled module can do. It calls what it
+    replaces for all that is not like an earlier call."""
+    if _fast is None:
+        return
+    _fast.use_classes(*classes)
+    for owner in classes:
+        for name, found in list(vars(owner).items()):
+            if f"{owner.__name__}.{name}" in _fast.names:
+                slow: Any = found.fget if isinstance(found, property) else found
+                setattr(owner, name, functools.update_wrapper(_fast.quick(f"{owner.__name__}.{name}", slow), slow))
+
+
+def use_torch(adapter: Any, tensor_type: type, exchange: Any) -> None:
+    """The module that knows tensors, their type, and the capsule of DLPack's exchange interface."""
+    if _fast is not None:
+        _fast.use_torch(adapter, tensor_type, exchange)
+
+
+__all__ = ["BufferBase", "HandleBase", "ReceivedBase", "SlotMemory", "Slots", "quicken", "use_torch", "why_plain"]

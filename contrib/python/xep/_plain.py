@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from typing import Any, Callable, Optional
+from typing import Any, Optional
 
 from ._lib import lib
 
@@ -18,6 +18,7 @@ class SlotMemory(ctypes.Array):
     _type_ = ctypes.c_ubyte
     _length_ = 0
     handle: int  # address of the library's handle, or 0
+    owner: Any  # weak reference of the Handle that uses it, or None
     _ended: list  # of the Slots
 
     def __del__(self) -> None:
@@ -100,10 +101,10 @@ class BufferBase:
 class HandleBase:
     """The part of a Handle that is used in every step."""
 
-    __slots__ = (
-        "_buffer", "_slot_memory", "_adapter", "_native", "_struct", "_rows_word", "_received", "tokens", "topk", "hidden", "nranks",
-        "__weakref__",
-    )  # fmt: skip
+    _buffer: Any
+    _adapter: Any
+    _native: Any
+    _rows: int  # received, of an asynchronous dispatch of the compiled module
     _shown = None
 
     def __init__(self) -> None:
@@ -134,21 +135,3 @@ class ReceivedBase:
 
     def _drop_arrays(self) -> None:
         self._cache.clear()
-
-
-def quick(_name: str) -> Callable[[Any], Any]:
-    """Of a function that the compiled module can do faster."""
-    return lambda function: function
-
-
-def quick_property(_name: str) -> Callable[[Any], Any]:
-    """Of a property that the compiled module can do faster."""
-    return property
-
-
-def use_classes(*_classes: type) -> None:
-    """Only the compiled module has use for it."""
-
-
-def use_torch(*_known: Any) -> None:
-    """Only the compiled module has use for it."""

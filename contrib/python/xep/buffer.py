@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional
 
 from . import _structs
-from ._hot import BufferBase, SlotMemory, Slots, quick, use_classes
+from ._hot import BufferBase, SlotMemory, Slots, quicken
 from ._lib import check, last_error, lib, milliseconds
 from .arrays import adapter_of, matrix, strided, vector
 from .dtypes import Dtype, Quant, Rows, need_dtype
@@ -189,7 +189,6 @@ class Buffer(BufferBase):
 
     # ---- dispatch ----
 
-    @quick("Buffer.dispatch")
     def dispatch(self, x: Any, topk_idx: Any = None, topk_weights: Any = None, **options: Any) -> Handle:
         """Sends every token to the ranks of its experts, and returns when this rank's rows are here. Collective, blocking.
 
@@ -212,7 +211,6 @@ class Buffer(BufferBase):
         """
         return self._dispatch(False, x, topk_idx, topk_weights, options)[0]
 
-    @quick("Buffer.dispatch_async")
     def dispatch_async(self, x: Any, topk_idx: Any = None, topk_weights: Any = None, **options: Any) -> Request[Handle]:
         """As dispatch(), but returns once it is begun; wait() has the handle. Arrays must not be changed before."""
         return self._dispatch(True, x, topk_idx, topk_weights, options)[1]
@@ -417,4 +415,4 @@ def _nothing(_error: XepError) -> None:
     """What a combine that failed leaves behind."""
 
 
-use_classes(Buffer, Handle, Received)
+quicken(Buffer, Handle, Received)

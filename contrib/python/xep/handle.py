@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Optional, Sequence, Union
 
 from . import _structs
-from ._hot import HandleBase, quick, quick_property
+from ._hot import HandleBase
 from ._lib import last_error, lib, milliseconds
 from .arrays import adapter_of, matrix, torch_arrays, vector
 from . import _numpy_arrays
@@ -50,7 +50,7 @@ class Handle(HandleBase):
 
     # ---- received rows ----
 
-    @quick_property("Handle.recv")
+    @property
     def recv(self) -> Received:
         """The received rows, as arrays of the kind that was dispatched (numpy or torch)."""
         return self._receive(self._adapter)
@@ -108,7 +108,6 @@ class Handle(HandleBase):
 
     # ---- combine ----
 
-    @quick("Handle.combine_input")
     def combine_input(self, dtype: Any = None) -> Any:
         """[rows, H] of the buffer's combine type: expert outputs written here need no copy; then combine() without x.
 
@@ -126,7 +125,6 @@ class Handle(HandleBase):
             shape = (struct.rows, self.hidden)
         return adapter.view(memory, address - buffer._base, shape, strides, adapter.native(dtype))
 
-    @quick("Handle.combine")
     def combine(self, x: Any = None, *, out: Any = None, **options: Any) -> Combined:
         """Brings rows back to their tokens and sums them: [T, H], or ([T, H], [T, K]) with topk_weights. Collective, blocking.
 
@@ -143,7 +141,6 @@ class Handle(HandleBase):
         """
         return self._combine(False, x, out, options)[0]
 
-    @quick("Handle.combine_async")
     def combine_async(self, x: Any = None, *, out: Any = None, **options: Any) -> Request[Combined]:
         """As combine(), but returns once it is begun; wait() has the result. Arrays must not be touched before."""
         return self._combine(True, x, out, options)[1]
@@ -260,7 +257,6 @@ class Handle(HandleBase):
 
     # ---- end ----
 
-    @quick("Handle.release")
     def release(self) -> None:
         """Gives the slot back, at the latest when the last array of its rows is gone. Local; again: a no-op."""
         self._forget()

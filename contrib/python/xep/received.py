@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Optional
 
 from . import _structs
-from ._hot import ReceivedBase, quick_property
+from ._hot import ReceivedBase
 from .dtypes import SIZES, Dtype, Quant, Rows
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class Received(ReceivedBase):
 
     # ---- views ----
 
-    @quick_property("Received.x")
+    @property
     def x(self) -> Any:
         """[N, H]; rows by expert, padded: [L, N / L, H]."""
         found = self._cache.get("x")
@@ -97,7 +97,7 @@ class Received(ReceivedBase):
             found = self._rows("x", recv.x, recv.x_stride, recv.hidden, SIZES[recv.dtype], native)
         return found
 
-    @quick_property("Received.topk_idx")
+    @property
     def topk_idx(self) -> Any:
         """[N, K] int64 or int32, as dispatched: local expert 0 .. L-1, or -1: not here. Rows from ``rows`` on are all -1."""
         found = self._cache.get("topk_idx")
@@ -108,7 +108,7 @@ class Received(ReceivedBase):
             found = self._rows("topk_idx", recv.topk_idx, recv.topk * size, recv.topk, size, native)
         return found
 
-    @quick_property("Received.topk_weights")
+    @property
     def topk_weights(self) -> Optional[Any]:
         """[N, K] float32, 0 where topk_idx is -1; None when none were sent."""
         recv = self._recv
@@ -135,7 +135,7 @@ class Received(ReceivedBase):
             found = self._cache["scales"] = self._view(recv.scales, shape, strides, native)
         return found
 
-    @quick_property("Received.src_token")
+    @property
     def src_token(self) -> Any:
         """[N] int32: token index on its source rank."""
         found = self._cache.get("src_token")

@@ -16,7 +16,7 @@ class RankWaits(NamedTuple):
     this rank waited for it, for how many nanoseconds all together, and in one operation at most."""
 
     operations: int
-    count: np.ndarray
+    count: np.ndarray  # type: ignore[assignment]  # hides the method of tuples
     sum_ns: np.ndarray
     max_ns: np.ndarray
 
