@@ -7,11 +7,13 @@ from __future__ import annotations
 import gc
 import os
 import threading
+import time
 
 import numpy as np
 import oracle
 import pytest
 import xep
+from conftest import meet
 from xep import _hot
 
 EXPERTS, TOPK, HIDDEN, TOKENS, SCALES = 6, 3, 16, 9, 4
@@ -344,6 +346,63 @@ def test_arrays_outlive_handle_and_thread(group, buffer, kind):
         thread.start()
         thread.join()
         assert buffer.slots_held() == 0
+
+
+def test_other_threads_run_while_ranks_wait(group, buffer, kind):
+    """In a call that is like the last one, too."""
+    if group.nranks == 1:
+        pytest.skip("a rank of its own never waits")
+    arrays = arrays_of(kind, 4)
+    step(buffer, arrays)
+    step(buffer, arrays)
+    counted, stop = [0], threading.Event()
+
+    def count() -> None:
+        while not stop.wait(0.001):
+            counted[0] += 1
+
+    thread = threading.Thread(target=count)
+    thread.start()
+    late = group.rank == 0
+    meet()
+    time.sleep(0.3 * late)
+    before = counted[0]
+    handle = buffer.dispatch(*arrays)
+    in_dispatch, before = counted[0] - before, counted[0]
+    handle.combine_input()[:] = handle.recv.x
+    meet()
+    time.sleep(0.3 * late)
+    before = counted[0]
+    handle.combine()
+    in_combine = counted[0] - before
+    handle.release()
+    stop.set()
+    thread.join()
+    assert late or (in_dispatch > 5 and in_combine > 5)
+
+
+def test_a_rank_that_does_not_come(group, buffer, kind):
+    """Its absence is an error that names it, and what was taken for the call is given back."""
+    if group.nranks == 1:
+        pytest.skip("a rank of its own never waits")
+    arrays = arrays_of(kind, 4)
+    step(buffer, arrays, timeout=20.0)
+    step(buffer, arrays, timeout=20.0)
+    with buffer.dispatch(*arrays, timeout=20.0) as handle:
+        for _ in range(2):
+            meet()
+            handle.combine(timeout=2.0)
+        meet()
+        if group.rank != 0:
+            with pytest.raises(xep.DeadlineError, match="rank 0"):
+                handle.combine(timeout=2.0)
+    if group.rank != 0:
+        with pytest.raises(xep.BrokenError):
+            buffer.dispatch(*arrays, timeout=20.0)
+    meet()
+    buffer.reset()
+    assert buffer.slots_held() == 0
+    step(buffer, arrays, timeout=20.0)
 
 
 def test_after_reset_and_close(group, kind):
