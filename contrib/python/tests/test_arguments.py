@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import re
 
@@ -256,3 +257,15 @@ def test_log_goes_where_it_is_sent():
     finally:
         xep.set_log(None)
     assert any(level == 0 and "was not destroyed" in message for level, message in lines)
+
+
+def test_hints_name_every_keyword():
+    """The keywords that type checkers know are those that there are."""
+    from xep import buffer, options
+
+    def keywords(function) -> set:
+        return {name for name, p in inspect.signature(function).parameters.items() if p.kind is p.KEYWORD_ONLY}
+
+    assert set(options.BufferOptions.__annotations__) == keywords(buffer._params)
+    assert set(options.DispatchOptions.__annotations__) == keywords(xep.Buffer._put_options) | {"dtype", "cached"}
+    assert set(options.CombineOptions.__annotations__) == keywords(xep.Handle._put_options) | {"dtype"}

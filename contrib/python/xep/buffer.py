@@ -6,7 +6,7 @@ from __future__ import annotations
 import ctypes
 import weakref
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, Callable, Mapping, NamedTuple, Optional
 
 from . import _structs
 from ._hot import BufferBase, SlotMemory, Slots, quicken
@@ -20,7 +20,10 @@ from .request import Request
 from .waits import Waits, read
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from .group import Group
+    from .options import BufferOptions, DispatchOptions
 
 _ANY = tuple(Dtype)
 _INDEX = (Dtype.INT64, Dtype.INT32)
@@ -85,7 +88,7 @@ def _params(
     return params
 
 
-def buffer_size(nranks: int, experts: int, topk: int, hidden: int, tokens: int, **options: Any) -> BufferSize:
+def buffer_size(nranks: int, experts: int, topk: int, hidden: int, tokens: int, **options: Unpack[BufferOptions]) -> BufferSize:
     """The size hint: what a Buffer of these parameters takes on each of nranks ranks. Local."""
     size = _structs.BufferSize()
     check(lib.xep_buffer_size(_params(experts, topk, hidden, tokens, **options), nranks, size))
@@ -104,7 +107,7 @@ class Buffer(BufferBase):
     One thread at a time; the GIL is released while it waits.
     """
 
-    def __init__(self, group: "Group", experts: int, topk: int, hidden: int, tokens: int, **options: Any) -> None:
+    def __init__(self, group: "Group", experts: int, topk: int, hidden: int, tokens: int, **options: Unpack[BufferOptions]) -> None:
         self._buffer: Optional[int] = None
         self.group = group
         params = _params(experts, topk, hidden, tokens, **options)
@@ -189,7 +192,7 @@ class Buffer(BufferBase):
 
     # ---- dispatch ----
 
-    def dispatch(self, x: Any, topk_idx: Any = None, topk_weights: Any = None, **options: Any) -> Handle:
+    def dispatch(self, x: Any, topk_idx: Any = None, topk_weights: Any = None, **options: Unpack[DispatchOptions]) -> Handle:
         """Sends every token to the ranks of its experts, and returns when this rank's rows are here. Collective, blocking.
 
         x: [T, H] rows, numpy or CPU tensor, any element type; T may be 0 and differ between ranks.
@@ -211,11 +214,11 @@ class Buffer(BufferBase):
         """
         return self._dispatch(False, x, topk_idx, topk_weights, options)[0]
 
-    def dispatch_async(self, x: Any, topk_idx: Any = None, topk_weights: Any = None, **options: Any) -> Request[Handle]:
+    def dispatch_async(self, x: Any, topk_idx: Any = None, topk_weights: Any = None, **options: Unpack[DispatchOptions]) -> Request[Handle]:
         """As dispatch(), but returns once it is begun; wait() has the handle. Arrays must not be changed before."""
         return self._dispatch(True, x, topk_idx, topk_weights, options)[1]
 
-    def _dispatch(self, begin_only: bool, x: Any, topk_idx: Any, topk_weights: Any, options: dict[str, Any]) -> tuple[Any, Any]:
+    def _dispatch(self, begin_only: bool, x: Any, topk_idx: Any, topk_weights: Any, options: Mapping[str, Any]) -> tuple[Any, Any]:
         buffer = self._buffer or self._pointer()
         self._begin()
         adapter = adapter_of("x", x)

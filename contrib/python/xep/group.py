@@ -5,13 +5,18 @@ from __future__ import annotations
 
 import ctypes
 import warnings
-from typing import Any, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from . import _structs
 from ._lib import check, lib, milliseconds
 from .boot import Allgather, exchange_of
 from .buffer import Buffer
 from .library import default_timeout
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from .options import BufferOptions
 
 
 class Peer(NamedTuple):
@@ -99,7 +104,7 @@ class Group:
         check(lib.xep_group_peer(self._pointer(), rank, info))
         return Peer(info.node, bool(info.mapped), info.transport.decode())
 
-    def buffer(self, experts: int, topk: int, hidden: int, tokens: int, **options: Any) -> Buffer:
+    def buffer(self, experts: int, topk: int, hidden: int, tokens: int, **options: Unpack[BufferOptions]) -> Buffer:
         """A buffer for one shape on this group; see Buffer. Collective, blocking."""
         return Buffer(self, experts, topk, hidden, tokens, **options)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import weakref
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Optional, Sequence, Union
+from typing import TYPE_CHECKING, Any, Mapping, Optional, Sequence, Union
 
 from . import _structs
 from ._hot import HandleBase
@@ -18,7 +18,10 @@ from .received import Received, shape_of
 from .request import Request
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from .buffer import Buffer, SlotMemory
+    from .options import CombineOptions
 
 _COMBINED = (Dtype.BF16, Dtype.FP16, Dtype.FP32)
 _FP32 = (Dtype.FP32,)
@@ -125,7 +128,7 @@ class Handle(HandleBase):
             shape = (struct.rows, self.hidden)
         return adapter.view(memory, address - buffer._base, shape, strides, adapter.native(dtype))
 
-    def combine(self, x: Any = None, *, out: Any = None, **options: Any) -> Combined:
+    def combine(self, x: Any = None, *, out: Any = None, **options: Unpack[CombineOptions]) -> Combined:
         """Brings rows back to their tokens and sums them: [T, H], or ([T, H], [T, K]) with topk_weights. Collective, blocking.
 
         x: [rows, H] expert outputs in the order received, bfloat16, float16 or float32; None: what was written
@@ -141,11 +144,11 @@ class Handle(HandleBase):
         """
         return self._combine(False, x, out, options)[0]
 
-    def combine_async(self, x: Any = None, *, out: Any = None, **options: Any) -> Request[Combined]:
+    def combine_async(self, x: Any = None, *, out: Any = None, **options: Unpack[CombineOptions]) -> Request[Combined]:
         """As combine(), but returns once it is begun; wait() has the result. Arrays must not be touched before."""
         return self._combine(True, x, out, options)[1]
 
-    def _combine(self, begin_only: bool, x: Any, out: Any, options: dict[str, Any]) -> tuple[Any, Any]:
+    def _combine(self, begin_only: bool, x: Any, out: Any, options: Mapping[str, Any]) -> tuple[Any, Any]:
         buffer = self._buffer
         memory = self._memory or self._alive()
         buffer._begin()
