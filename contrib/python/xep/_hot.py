@@ -20,11 +20,12 @@ from .dtypes import NUMPY
 
 
 def _import() -> Any:
-    """The compiled module, beside this one or in the build tree of the library."""
-    built = pathlib.Path(lib._name).resolve().parent.parent / "contrib" / "python" / "xep"
-    package = sys.modules[__package__]
-    if built.is_dir() and str(built) not in package.__path__:
-        package.__path__.append(str(built))
+    """The compiled module, beside this one or in the build tree of the library, where that is named by its path."""
+    if os.sep in lib._name:
+        built = pathlib.Path(lib._name).resolve().parent.parent / "contrib" / "python" / "xep"
+        package = sys.modules[__package__]
+        if built.is_dir() and str(built) not in package.__path__:
+            package.__path__.append(str(built))
     fast = importlib.import_module("._fast", __package__)
     names = ("xep_dispatch", "xep_combine", "xep_handle_recv", "xep_handle_combine_input", "xep_handle_release", "xep_dtype_size")
     addresses = {name: ctypes.cast(getattr(lib, name), ctypes.c_void_p).value for name in names}
