@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * numpy arrays by numpy's C interface; tensors by DLPack's exchange interface, a table of C functions that torch.Tensor has
- * from 2.10 on: nothing of torch is needed to build this.
+ * numpy arrays by numpy's C interface; tensors by DLPack's C exchange interface, a table of functions that torch.Tensor carries
+ * (2.13 does, releases before 2026 do not): nothing of torch is needed to build this.
  */
 #include "fast.h"
 

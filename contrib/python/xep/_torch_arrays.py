@@ -79,7 +79,7 @@ def from_bytes(data: bytes, shape: tuple[int, ...], dtype: Dtype) -> torch.Tenso
     return torch.frombuffer(bytearray(data), dtype=_natives[dtype]).reshape(shape)
 
 
-# DLPack's exchange interface, which torch has from 2.10 on: the compiled module takes tensors by it
+# DLPack's C exchange interface, where this torch has it: the compiled module takes tensors by it, else leaves them to Python
 _exchange = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
 if _exchange is not None:
     _hot.use_torch(sys.modules[__name__], torch.Tensor, _exchange)
