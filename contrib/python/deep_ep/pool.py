@@ -138,9 +138,9 @@ class NormalPool:
     def _width_to_combine(self, experts: int, row_bytes: int) -> int:
         """Bytes of rows such that in the buffer they are dispatched in rows of row_bytes can be combined."""
         used = self._used.get(experts)
-        if used is None or used[1].elem_bytes <= 4:
-            return 1 if used is not None and _combines(used[0], row_bytes) else row_bytes
-        return 1 if _combines(used[0], row_bytes) else 2 * row_bytes  # what is combined has 4 bytes at most
+        if used is not None and _combines(used[0], row_bytes):
+            return 1
+        return row_bytes if used is None or used[1].elem_bytes <= 4 else 2 * row_bytes  # what is combined has 4 bytes at most
 
     def _seat_again(self, handle: NormalHandle, job: Job, wait: bool) -> Sent:
         seats = self.seats(handle.experts)

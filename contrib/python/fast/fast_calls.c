@@ -32,7 +32,7 @@ static fast_call_t call_of(PyObject *const *values, size_t nargs, PyObject *name
 /* What ended meanwhile is settled before every operation. */
 static int begin(fast_buffer_t *buffer)
 {
-    if (buffer->slots->nended > 0) fast_slots_drain(buffer->slots);
+    fast_slots_drain(buffer->slots);
     if (buffer->pending == NULL || PySet_GET_SIZE(buffer->pending) == 0) return 0;
     PyObject *done = PyObject_CallMethod((PyObject *)buffer, "_begin", NULL);
     Py_XDECREF(done);
@@ -64,7 +64,8 @@ static PyObject *in_flight(fast_buffer_t *buffer, const char *method, xep_reques
 
 /* ---- dispatch ---- */
 
-static PyObject *refuse_dispatch(fast_buffer_t *buffer, xep_status_t status, uint64_t rows)
+/* Raises the error of an operation. rows: sent to this rank; UINT64_MAX: not known. */
+static PyObject *refuse(fast_buffer_t *buffer, xep_status_t status, uint64_t rows)
 {
     PyObject *none = PyObject_CallMethod((PyObject *)buffer, "_refuse", "iK", (int)status, (unsigned long long)rows);
     Py_XDECREF(none);
@@ -90,10 +91,22 @@ static PyObject *dispatch_as(const fast_plan_t *plan, fast_buffer_t *buffer, con
     Py_END_ALLOW_THREADS
     if (status < 0) {
         Py_DECREF(made);
-        return refuse_dispatch(buffer, status, begin_only ? UINT64_MAX : rows);
+        return refuse(buffer, status, rows);
     }
     memory->handle = handle;
     return begin_only ? in_flight(buffer, "_dispatch_in_flight", request, made, Py_None, call) : made;
+}
+
+/* What Python made of a call: itself, or what its Request has; NULL: none. No exception. */
+static PyObject *result_of(PyObject *made, int begin_only)
+{
+    if (!begin_only) {
+        Py_INCREF(made);
+        return made;
+    }
+    PyObject *result = PyObject_GetAttrString(made, "result");
+    if (result == NULL) PyErr_Clear();
+    return result;
 }
 
 static PyObject *slow_dispatch(PyObject *self, fast_buffer_t *buffer, PyObject *const *values, size_t nargs, PyObject *names,
@@ -102,21 +115,25 @@ static PyObject *slow_dispatch(PyObject *self, fast_buffer_t *buffer, PyObject *
     const fast_call_t call = call_of(values, nargs, names);
     PyObject *made = slow_call(self, values, nargs, names);
     if (made == NULL) return NULL;
-    PyObject *handle = made;
-    if (begin_only) handle = PyObject_GetAttrString(made, "result");
-    if (handle == NULL) PyErr_Clear();
+    PyObject *handle = result_of(made, begin_only);
     if (handle != NULL && Py_TYPE(handle) == fast_module.handle) fast_plan_learn(buffer, FAST_DISPATCH, &call, (fast_handle_t *)handle, NULL);
-    if (begin_only) Py_XDECREF(handle);
+    Py_XDECREF(handle);
     return made;
+}
+
+static fast_buffer_t *open_buffer(PyObject *const *values, size_t nargs)
+{
+    if (PyVectorcall_NARGS(nargs) == 0 || !PyObject_TypeCheck(values[0], fast_module.buffer)) return NULL;
+    fast_buffer_t *buffer = (fast_buffer_t *)values[0];
+    return buffer->buffer != NULL ? buffer : NULL;
 }
 
 static PyObject *dispatch(PyObject *self, PyObject *const *values, size_t nargs, PyObject *names, int begin_only)
 {
     fast_args_t args;
-    fast_buffer_t *buffer = (fast_buffer_t *)values[0];
-    if (PyVectorcall_NARGS(nargs) == 0 || !PyObject_TypeCheck(values[0], fast_module.buffer)) return slow_call(self, values, nargs, names);
+    fast_buffer_t *buffer = open_buffer(values, nargs);
+    if (buffer == NULL) return slow_call(self, values, nargs, names);
     const fast_call_t call = call_of(values, nargs, names);
-    if (buffer->buffer == NULL) return slow_call(self, values, nargs, names);
     if (begin(buffer) != 0) return NULL;
     const fast_plan_t *plan = fast_plan_find(buffer, FAST_DISPATCH, &call, NULL, &args);
     if (plan == NULL) return slow_dispatch(self, buffer, values, nargs, names, begin_only);
@@ -142,11 +159,6 @@ static fast_handle_t *live_handle(PyObject *const *values, size_t nargs)
     return handle->memory != NULL && handle->memory->handle != NULL ? handle : NULL;
 }
 
-static PyObject *refuse(fast_buffer_t *buffer, xep_status_t status)
-{
-    return refuse_dispatch(buffer, status, UINT64_MAX);
-}
-
 static PyObject *combine_as(const fast_plan_t *plan, fast_handle_t *handle, const fast_call_t *call, xep_combine_args_t *args,
                             int begin_only)
 {
@@ -163,7 +175,7 @@ static PyObject *combine_as(const fast_plan_t *plan, fast_handle_t *handle, cons
     Py_DECREF(memory);
     if (status < 0) {
         Py_DECREF(result);
-        return refuse(buffer, status);
+        return refuse(buffer, status, UINT64_MAX);
     }
     return begin_only ? in_flight(buffer, "_combine_in_flight", request, result, (PyObject *)handle, call) : result;
 }
@@ -174,10 +186,9 @@ static PyObject *slow_combine(PyObject *self, fast_handle_t *handle, PyObject *c
     const fast_call_t call = call_of(values, nargs, names);
     PyObject *made = slow_call(self, values, nargs, names);
     if (made == NULL) return NULL;
-    PyObject *result = begin_only ? PyObject_GetAttrString(made, "result") : made;
+    PyObject *result = result_of(made, begin_only);
     if (result != NULL) fast_plan_learn((fast_buffer_t *)handle->buffer, FAST_COMBINE, &call, handle, result);
-    if (result == NULL) PyErr_Clear();
-    if (begin_only) Py_XDECREF(result);
+    Py_XDECREF(result);
     return made;
 }
 
@@ -422,8 +433,6 @@ static const struct {
     {"Handle.release", release_call},   {"Handle.combine_input", combine_input_call},
 };
 
-enum { QUICK_METHODS = sizeof quick_methods / sizeof *quick_methods };
-
 static const char *const quick_properties[FAST_SHOWN + 1] = {
     "Received.x", "Received.topk_idx", "Received.topk_weights", "Received.src_token", "Handle.recv"};
 
@@ -438,40 +447,27 @@ static PyObject *quick_new(PyTypeObject *type, PyObject *slow, vectorcallfunc ca
     return (PyObject *)quick;
 }
 
-/* name: "Class.method"; slow: the function that does it in Python. */
+/* name: "Class.method"; slow: the function that does it in Python. None: there is nothing quicker. */
 static PyObject *make_quick(PyObject *module, PyObject *args)
 {
     const char *name;
     PyObject *slow;
     (void)module;
     if (!PyArg_ParseTuple(args, "sO", &name, &slow)) return NULL;
-    for (size_t i = 0; i < QUICK_METHODS; i++)
+    for (size_t i = 0; i < sizeof quick_methods / sizeof *quick_methods; i++)
         if (strcmp(name, quick_methods[i].name) == 0) return quick_new(method_type, slow, quick_methods[i].call, 0);
     for (size_t i = 0; i <= FAST_SHOWN; i++)
         if (strcmp(name, quick_properties[i]) == 0) return quick_new(property_type, slow, NULL, i);
-    return PyErr_Format(PyExc_ValueError, "there is no quick %s", name);
+    Py_RETURN_NONE;
 }
 
 static PyMethodDef functions[] = {
-    {"quick", make_quick, METH_VARARGS, "What stands in for a function of the package."},
+    {"quick", make_quick, METH_VARARGS, "What stands in for a function of the package, or None."},
     {NULL, NULL, 0, NULL},
 };
 
-static PyObject *quick_names(void)
-{
-    PyObject *names = PyList_New(0);
-    for (size_t i = 0; i < QUICK_METHODS + FAST_SHOWN + 1 && names != NULL; i++) {
-        PyObject *name = PyUnicode_FromString(i < QUICK_METHODS ? quick_methods[i].name : quick_properties[i - QUICK_METHODS]);
-        if (name == NULL || PyList_Append(names, name) != 0) Py_CLEAR(names);
-        Py_XDECREF(name);
-    }
-    return names;
-}
-
 int fast_calls_ready(PyObject *module)
 {
-    PyObject *names = quick_names();
-    if (names == NULL || PyModule_AddObject(module, "names", names) != 0) return -1;
     method_type = (PyTypeObject *)PyType_FromSpec(&method_spec);
     property_type = (PyTypeObject *)PyType_FromSpec(&property_spec);
     if (method_type == NULL || property_type == NULL) return -1;

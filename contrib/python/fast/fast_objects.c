@@ -6,19 +6,19 @@
 #include <stddef.h>
 #include <structmember.h>
 
-static void replace(PyObject **field, PyObject *value)
-{
-    PyObject *old = *field;
-    Py_XINCREF(value);
-    *field = value;
-    Py_XDECREF(old);
-}
-
 static PyObject *or_none(void *object)
 {
     PyObject *found = object != NULL ? object : Py_None;
     Py_INCREF(found);
     return found;
+}
+
+/* The dictionary of a field, made when it is asked for. */
+static PyObject *dict_of(PyObject **field)
+{
+    if (*field == NULL) *field = PyDict_New();
+    Py_XINCREF(*field);
+    return *field;
 }
 
 static int add_type(PyObject *module, const char *name, PyType_Spec *spec)
@@ -115,10 +115,8 @@ static PyObject *handle_get_shown(PyObject *self, void *unused)
 
 static PyObject *handle_get_others(PyObject *self, void *unused)
 {
-    fast_handle_t *handle = (fast_handle_t *)self;
     (void)unused;
-    if (handle->others == NULL && (handle->others = PyDict_New()) == NULL) return NULL;
-    return or_none(handle->others);
+    return dict_of(&((fast_handle_t *)self)->others);
 }
 
 static PyGetSetDef handle_getset[] = {
@@ -187,7 +185,8 @@ static int received_set_handle(PyObject *self, PyObject *value, void *unused)
         PyErr_SetString(PyExc_TypeError, "_handle: expected a Handle");
         return -1;
     }
-    replace((PyObject **)&((fast_received_t *)self)->handle, value);
+    Py_INCREF(value);
+    Py_XSETREF(((fast_received_t *)self)->handle, (fast_handle_t *)value);
     return 0;
 }
 
@@ -219,13 +218,11 @@ static int received_set_recv(PyObject *self, PyObject *value, void *unused)
 
 static PyObject *received_get_cache(PyObject *self, void *unused)
 {
-    fast_received_t *received = (fast_received_t *)self;
     (void)unused;
-    if (received->cache == NULL && (received->cache = PyDict_New()) == NULL) return NULL;
-    return or_none(received->cache);
+    return dict_of(&((fast_received_t *)self)->cache);
 }
 
-static PyObject *received_drop(PyObject *self, PyObject *unused)
+static PyObject *received_end(PyObject *self, PyObject *unused)
 {
     (void)unused;
     fast_received_forget((fast_received_t *)self);
@@ -233,7 +230,7 @@ static PyObject *received_drop(PyObject *self, PyObject *unused)
 }
 
 static PyMethodDef received_methods[] = {
-    {"_drop_arrays", received_drop, METH_NOARGS, NULL},
+    {"_forget", received_end, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 

@@ -36,8 +36,6 @@ struct fast_plan {
     argument_t arguments[ARGUMENTS];
     fast_args_t args;
     /* of the dispatch that is made, or combined */
-    fast_kind_t kind;
-    fast_type_t type;
     Py_ssize_t topk, hidden;
     PyObject *adapter, *native;
     /* of what combine returns */
@@ -245,9 +243,8 @@ static int learn_arguments(fast_plan_t *plan, fast_operation_t operation, const 
     return 1;
 }
 
-static void learn_handle(fast_plan_t *plan, const fast_handle_t *handle, const fast_array_t *x)
+static void learn_handle(fast_plan_t *plan, const fast_handle_t *handle)
 {
-    if (x != NULL) plan->kind = x->kind, plan->type = x->type;
     plan->topk = handle->topk;
     plan->hidden = handle->hidden;
     plan->adapter = handle->adapter;
@@ -295,11 +292,10 @@ static int learn_result(fast_plan_t *plan, PyObject *result)
 static int learn(fast_plan_t *plan, fast_operation_t operation, const fast_call_t *call, const fast_handle_t *handle, PyObject *result)
 {
     if (plan->args.dispatch.size != args_sizes[operation] || !learn_arguments(plan, operation, call)) return 0;
-    Py_ssize_t x = operation == FAST_DISPATCH ? find_argument(plan, offsetof(xep_dispatch_args_t, x)) : -1;
-    if (operation == FAST_DISPATCH && x != 0) return 0; /* T is the first thing to know */
-    learn_handle(plan, handle, x == 0 ? &plan->arguments[x].look : NULL);
-    if (operation == FAST_DISPATCH) plan->args.dispatch.recv_rows_p = NULL;
-    return operation == FAST_DISPATCH || learn_result(plan, result);
+    learn_handle(plan, handle);
+    if (operation == FAST_COMBINE) return learn_result(plan, result);
+    plan->args.dispatch.recv_rows_p = NULL;
+    return find_argument(plan, offsetof(xep_dispatch_args_t, x)) == 0; /* the first to say T, and what is sent */
 }
 
 void fast_plan_learn(fast_buffer_t *buffer, fast_operation_t operation, const fast_call_t *call, fast_handle_t *handle,
@@ -349,8 +345,8 @@ PyObject *fast_plan_handle(const fast_plan_t *plan, fast_buffer_t *buffer, fast_
     handle->nranks = buffer->nranks;
     handle->adapter = plan->adapter;
     handle->native = plan->native;
-    handle->kind = plan->kind;
-    handle->type = plan->type;
+    handle->kind = plan->arguments[0].look.kind; /* x */
+    handle->type = plan->arguments[0].look.type;
     Py_INCREF(handle->buffer);
     Py_INCREF(handle->adapter);
     Py_INCREF(handle->native);

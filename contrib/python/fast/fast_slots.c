@@ -174,12 +174,6 @@ static PyObject *slots_forget(PyObject *self, PyObject *unused)
     Py_RETURN_NONE;
 }
 
-static PyObject *slots_ended(PyObject *self, void *unused)
-{
-    (void)unused;
-    return PyBool_FromLong(((fast_slots_t *)self)->nended > 0);
-}
-
 static Py_ssize_t slots_length(PyObject *self)
 {
     return ((fast_slots_t *)self)->held;
@@ -193,14 +187,9 @@ static PyMethodDef slots_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-static PyGetSetDef slots_getset[] = {
-    {"ended", slots_ended, NULL, NULL, NULL},
-    {NULL, NULL, NULL, NULL, NULL},
-};
-
 static PyType_Slot slots_slots[] = {
     {Py_tp_init, slots_init},       {Py_tp_dealloc, slots_dealloc}, {Py_tp_methods, slots_methods},
-    {Py_tp_getset, slots_getset},   {Py_sq_length, slots_length},   {Py_tp_doc, "The slots in use of one buffer."},
+    {Py_sq_length, slots_length},   {Py_tp_doc, "The slots in use of one buffer."},
     {0, NULL},
 };
 

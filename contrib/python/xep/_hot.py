@@ -66,9 +66,10 @@ def quicken(*classes: type) -> None:
     _fast.use_classes(*classes)
     for owner in classes:
         for name, found in list(vars(owner).items()):
-            if f"{owner.__name__}.{name}" in _fast.names:
-                slow: Any = found.fget if isinstance(found, property) else found
-                setattr(owner, name, functools.update_wrapper(_fast.quick(f"{owner.__name__}.{name}", slow), slow))
+            slow: Any = found.fget if isinstance(found, property) else found
+            quick = _fast.quick(f"{owner.__name__}.{name}", slow)
+            if quick is not None:
+                setattr(owner, name, functools.update_wrapper(quick, slow))
 
 
 def use_torch(adapter: Any, tensor_type: type, exchange: Any) -> None:

@@ -7,6 +7,7 @@ import ctypes
 import weakref
 from typing import Any, Optional
 
+from . import _structs
 from ._lib import lib
 
 _release = lib.xep_handle_release
@@ -39,11 +40,6 @@ class Slots:
         self._held: dict[int, "weakref.ref[SlotMemory]"] = {}
         kind = {"_length_": bytes, "_type_": ctypes.c_ubyte, "handle": 0, "owner": None, "_ended": self._ended}
         self._type: Any = type("SlotMemory", (SlotMemory,), kind)
-
-    @property
-    def ended(self) -> bool:
-        """Whether there is something to drain."""
-        return bool(self._ended)
 
     def drain(self) -> None:
         """Tells the library what has ended."""
@@ -129,9 +125,12 @@ class ReceivedBase:
     """The part of Received that is used in every step."""
 
     __slots__ = ("_handle", "_recv", "_adapter", "_native", "_cache", "__weakref__")
+    _recv: _structs.Recv
 
     def __init__(self) -> None:
         self._cache: dict[str, Any] = {}
 
-    def _drop_arrays(self) -> None:
+    def _forget(self) -> None:
+        """The handle ends: the next dispatch in its slot writes over the library's counts, so they become a copy."""
+        self._recv = _structs.Recv.from_buffer_copy(self._recv)
         self._cache.clear()

@@ -161,8 +161,7 @@ class Buffer(BufferBase):
 
     def _begin(self) -> None:
         """Before every operation: what ended meanwhile is settled."""
-        if self._slots.ended:
-            self._slots.drain()
+        self._slots.drain()
         if self._pending:
             for request in list(self._pending):
                 request.done()

@@ -43,11 +43,6 @@ class Received(ReceivedBase):
         self._adapter = adapter
         self._native = native  # of the dispatched rows
 
-    def _forget(self) -> None:
-        """The handle ends: the next dispatch in its slot writes over the library's counts, so they become a copy."""
-        self._recv = _structs.Recv.from_buffer_copy(self._recv)
-        self._drop_arrays()
-
     @property
     def rows(self) -> int:
         return self._recv.rows
