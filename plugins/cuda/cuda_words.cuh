@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/** Words between devices: a release by one thread of one rank, an acquire by those that wait, and a deadline. */
+#ifndef XEP_CUDA_WORDS_CUH
+#define XEP_CUDA_WORDS_CUH
+
+#include "cuda_kernels.h"
+
+__device__ __forceinline__ void store_word(char *address, uint64_t value)
+{
+    asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(address), "l"(value) : "memory");
+}
+
+__device__ __forceinline__ uint64_t load_word(const char *address)
+{
+    uint64_t value;
+    asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(address) : "memory");
+    return value;
+}
+
+__device__ __forceinline__ uint64_t clock_ns()
+{
+    uint64_t now;
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
+    return now;
+}
+
+/** Tells every rank, each by another thread of the block: what this device wrote before is there when the word is. */
+__device__ __forceinline__ void tell_all(char *const *peer, uint32_t rank, uint32_t nranks, uint64_t word,
+                                         uint64_t word_stride, uint64_t epoch)
+{
+    __threadfence_system();
+    for (uint32_t i = threadIdx.x; i < nranks; i += blockDim.x) {
+        uint32_t to = (rank + 1 + i) % nranks; /* no rank is everyone's first */
+        store_word(peer[to] + word + rank * word_stride, epoch);
+    }
+}
+
+/** Waits for the words of all ranks in this rank's heap. All threads of the block; 0: the deadline has passed. */
+__device__ __forceinline__ int wait_all(const char *heap, uint32_t nranks, uint64_t word, uint64_t word_stride,
+                                        uint64_t epoch, const xep_cuda_deadline_t &deadline)
+{
+    int here = 1;
+    for (uint32_t r = threadIdx.x; r < nranks && here; r += blockDim.x) {
+        const char *address = heap + word + r * word_stride;
+        if (load_word(address) >= epoch) continue;
+        uint64_t begin = clock_ns();
+        while (load_word(address) < epoch) {
+            if (deadline.timeout_ns == 0 || clock_ns() - begin < deadline.timeout_ns) continue;
+            *(volatile uint32_t *)deadline.late = r + 1;
+            here = 0;
+            break;
+        }
+    }
+    return __syncthreads_and(here);
+}
+
+/** True in the last block of the grid that comes here: all that the others wrote is visible to it. */
+__device__ __forceinline__ int is_last_block(uint32_t *blocks_done)
+{
+    __shared__ uint32_t before;
+    __threadfence_system();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        before = atomicAdd(blocks_done, 1);
+        if (before == gridDim.x - 1) *blocks_done = 0;
+        __threadfence_system();
+    }
+    __syncthreads();
+    return before == gridDim.x - 1;
+}
+
+#endif
