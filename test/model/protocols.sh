@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# The protocols of both modes as models, checked by spin: every order of every step of 3 ranks. Deliberate defects must
+# be found. "make model" runs the full sizes: this script with the argument "full". See docs/protocol-models.md.
+#
+# limit: 600
+set -u
+models=${srcdir:=$(dirname "$0")/../..}/test/model
+models=$(cd "$models" && pwd) || exit 99
+size=${1:-small}
+command -v spin >/dev/null || { echo 'skipped: spin is not installed (Debian: spin)'; exit 77; }
+read -r -a compiler <<<"${CC:-cc}"
+command -v "${compiler[0]}" >/dev/null || { echo 'skipped: no C compiler'; exit 77; }
+tmp=$(mktemp -d) || exit 99
+trap 'rm -rf "$tmp"' EXIT
+failed=0
+
+# a model that has gone wrong must not take the machine: 6 GB, 300 s
+ulimit -v 6000000 2>/dev/null
+case $size in full) optimize=-O2 limit=300 ;; *) optimize=-O0 limit=100 ;; esac
+
+# explore MODEL DEFINES...: the states of a model, to $tmp/out. Without errors: 0
+explore() {
+    local model=$1
+    shift
+    rm -rf "$tmp/pan"
+    mkdir "$tmp/pan"
+    (
+        cd "$tmp/pan" || exit 99
+        spin -a "$@" "$models/model_$model.pml" >"$tmp/out" 2>&1 || exit 99
+        "${compiler[@]}" $optimize -w -DSAFETY -DCOLLAPSE -DMEMLIM=5500 -o pan pan.c >>"$tmp/out" 2>&1 || exit 99
+        # -E: a process that waits for ever is no error by itself; the model's monitor says what is
+        timeout $limit ./pan -m100000 -E >>"$tmp/out" 2>&1
+    )
+    [ $? -ne 99 ] || { cat "$tmp/out"; exit 99; }
+    states=$(sed -n 's/^ *\([0-9.e+]*\) states, stored.*/\1/p' "$tmp/out")
+    seconds=$(sed -n 's/^pan: elapsed time \([0-9.e+]*\) seconds/\1/p' "$tmp/out")
+}
+
+tell() {
+    printf '%-6s %-60s %9s states, %s s: %s\n' "$1" "$2" "${states:-?}" "${seconds:-?}" "$3"
+}
+
+# proved MODEL DEFINES...: all states were seen, and no error
+proved() {
+    explore "$@"
+    local name=$1
+    shift
+    # what is cut off by a limit says so, or says nothing at all
+    if grep -q 'errors: 0' "$tmp/out" && ! grep -qE 'not completed|too small|out of memory' "$tmp/out"; then
+        tell "$name" "$*" 'no error'
+    else
+        tell "$name" "$*" FAILED
+        grep -E '^pan' "$tmp/out" | cut -c 1-400
+        failed=1
+    fi
+}
+
+# found MODEL DEFINES...: what is wrong on purpose is found
+found() {
+    explore "$@"
+    local name=$1
+    shift
+    if grep -q '^pan:1: assertion violated' "$tmp/out"; then
+        tell "$name" "$*" found
+    else
+        tell "$name" "$*" 'NOT FOUND'
+        failed=1
+    fi
+}
+
+defects() {
+    local mode
+    for mode in normal ll; do
+        found $mode -DAGAIN -DDEFECT_DRAIN # an input is written before the last combine has been read
+        found $mode -DDEFECT_SIGNAL        # a signal goes out before the data it stands for
+        found $mode -DAGAIN -DDEFECT_READ  # rows are said to be read before they are
+        found $mode -DAGAIN -DDEFECT_READY # the sum does not wait for one of the owners
+        found $mode -DBAD -DDEFECT_VERDICT # not every rank hears of what one has against it
+        found $mode -DAGAIN -DDEATH -DDEFECT_DEAD # nobody waits for a rank that is known to be dead
+        found $mode -DMAPPED=0 -DPAIRS -DOPS=4 -DDEFECT_FLUSH # an operation ends before the wire has let go of its rows
+        found $mode -DOPS=5 -DDISPATCHES -DDEFECT_TURN # a dispatch begins while one of SLOTS turns before is in flight
+    done
+    found normal -DDEFECT_INDEX # counts at the own slot, not at the turn
+    found normal -DDEFECT_SLOT  # rows into the slot that the sender has
+    found ll -DDEFECT_RING      # a ring of 1 * SLOTS
+    found ll -DDEFECT_NOTICES   # rows are read when one of the notices is missing
+    found ll -DSLOTS=1 -DLATE -DUNBORN -DDEFECT_ORDER # a dispatch that never begins has a turn too
+}
+
+# What the models find in the protocols as they are. Once it is repaired, "found" becomes "proved".
+known() {
+    # An operation ended by the deadline gives the caller memory back that puts still read; their signal follows.
+    for mode in normal ll; do found $mode -DMAPPED=0 -DPAIRS -DDEATH -DCHANGED; done
+}
+
+small() {
+    local mode
+    for mode in normal ll; do
+        proved $mode -DMAPPED=1 -DOPS=2 -DDEATH
+        proved $mode -DMAPPED=1 -DPAIRS -DBAD
+        proved $mode -DMAPPED=0 -DAGAIN -DZERO -DDEATH
+        proved $mode -DMAPPED=7 -DSLOTS=1 -DLATE
+        proved $mode -DSLOTS=1 -DLATE -DUNBORN
+    done
+    known
+    defects
+}
+
+full() {
+    local mode pairs
+    for mode in normal ll; do
+        for pairs in 7 3 1 0; do
+            proved $mode -DMAPPED=$pairs
+            proved $mode -DMAPPED=$pairs -DZERO
+            proved $mode -DMAPPED=$pairs -DLATE
+            proved $mode -DMAPPED=$pairs -DBAD
+        done
+        proved $mode -DMAPPED=1 -DSLOTS=1 -DOPS=4 -DLATE
+        proved $mode -DMAPPED=1 -DPAIRS -DOPS=6
+    done
+    proved normal -DMAPPED=1 -DLATE -DUNBORN
+    proved ll -DMAPPED=1 -DOPS=5 -DDISPATCHES # the ring of 2 * SLOTS comes round
+    for mode in normal ll; do
+        for pairs in 7 3 1 0; do proved $mode -DMAPPED=$pairs -DDEATH; done
+    done
+    known
+    defects
+}
+
+$size
+exit $failed
