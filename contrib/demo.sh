@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
-# Builds xep in build/demo, installing what is missing, and runs DeepSeek-V3-sized batches on 4 ranks of this machine, in both
-# modes, comparing every byte. Options are those of xep_perf, in place of the batches. Can be run again.
+# Builds xep in build/demo, installing what is missing, and runs DeepSeek-V3-sized batches on 4 ranks of this machine,
+# in both modes, comparing every byte. Options are those of xep_perf, in place of the batches. Can be run again.
 set -u
 if [ "${1:-}" = --help ]; then
     sed -n 's/^# \{0,1\}//; 3,4p' "$0"

@@ -44,6 +44,9 @@ library:cmocka>=1.1 libcmocka-dev
 command:nm binutils
 command:xz xz-utils
 command:clang clang
+command:clang-format clang-format
+command:mandoc mandoc
+command:mandoc mandoc
 command:strace strace
 command:python3 python3
 python:venv python3-venv
@@ -79,7 +82,8 @@ may_install() {
 }
 
 apt_install() {
-    as_root env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 install -y --no-install-recommends "$@" >>"$work/apt.log" 2>&1
+    as_root env DEBIAN_FRONTEND=noninteractive \
+        apt-get -o DPkg::Lock::Timeout=300 install -y --no-install-recommends "$@" >>"$work/apt.log" 2>&1
 }
 
 # install NEEDS: what is missing of them; returns 1 when something still is
@@ -99,15 +103,16 @@ install_to_build() {
     install "$needs_to_build" && return
     say "These are needed and could not be installed from here: $(echo $(missing "$needs_to_build"))" >&2
     say "On Debian and Ubuntu: apt-get install $(echo $(missing "$needs_to_build"))" >&2
-    say "Elsewhere: a C and C++ compiler, autoconf, automake, libtool, pkg-config, make, and the development files of" >&2
-    say "UCX 1.13 or newer (ucx.pc), PMIx 4 or newer (pmix.pc) and libnuma (numa.h)." >&2
+    say "Elsewhere: a C and C++ compiler, autoconf, automake, libtool, pkg-config, make, and the development" >&2
+    say "files of UCX 1.13 or newer (ucx.pc), PMIx 4 or newer (pmix.pc) and libnuma (numa.h)." >&2
     exit 1
 }
 
 # makes ./configure, when it is not there or older than what it is made of
 generate() {
     [ ! -e "$top/config.status" ] || die "the source tree itself was configured: run make distclean there first"
-    [ -x "$top/configure" ] && [ -z "$(find "$top/configure.ac" "$top/Makefile.am" "$top/autogen.sh" -newer "$top/configure")" ] &&
+    local sources=("$top/configure.ac" "$top/Makefile.am" "$top"/*/local.mk "$top/autogen.sh")
+    [ -x "$top/configure" ] && [ -z "$(find "${sources[@]}" -newer "$top/configure")" ] &&
         [ "$top/Makefile.in" -nt "$top/Makefile.am" ] && return
     say "autogen.sh"
     (cd "$top" && ./autogen.sh) >"$work/autogen.log" 2>&1 || { cat "$work/autogen.log"; die "autogen.sh failed"; }
@@ -118,7 +123,8 @@ configure() {
     local folder=$1
     shift
     mkdir -p "$folder"
-    if [ ! -e "$folder/Makefile" ] || [ "$top/configure" -nt "$folder/config.status" ] || [ "$*" != "$(cat "$folder/configured" 2>/dev/null)" ]; then
+    if [ ! -e "$folder/Makefile" ] || [ "$top/configure" -nt "$folder/config.status" ] ||
+        [ "$*" != "$(cat "$folder/configured" 2>/dev/null)" ]; then
         rm -f "$folder/configured"
         (cd "$folder" && "$@") >"$folder/configure.log" 2>&1 || { cat "$folder/configure.log"; return 1; }
         printf '%s\n' "$*" >"$folder/configured"

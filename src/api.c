@@ -1,29 +1,29 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Every exported function: checks of what the user passed, and the choice of bootstrap and transport. */
+/* The exported functions: what the user passed is checked, then the core does it. */
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <string.h>
 
+#include "api_boot.h"
 #include "api_check.h"
+#include "buffer_create.h"
+#include "buffer_end.h"
 #include "cpu.h"
-#include "lateness.h"
+#include "group_control.h"
+#include "group_create.h"
+#include "group_exchange.h"
+#include "handle.h"
 #include "layout.h"
 #include "log.h"
 #include "pmix/pmix_boot.h"
-#include "request.h"
+#include "request_begin.h"
+#include "request_wait.h"
+#include "ucp/ucp_library.h"
 #include "ucp/ucp_transport.h"
 
 /* ---- library ---- */
-
-size_t xep_dtype_size(xep_dtype_t dtype)
-{
-    static const unsigned char sizes[] = {[XEP_BF16] = 2, [XEP_FP16] = 2,  [XEP_FP32] = 4,  [XEP_E4M3] = 1, [XEP_E5M2] = 1,
-                                          [XEP_U8] = 1,   [XEP_INT32] = 4, [XEP_INT64] = 8, [XEP_FP64] = 8};
-    unsigned i = (unsigned)dtype;
-    return i < sizeof sizes ? sizes[i] : 0;
-}
 
 const char *xep_version_string(void)
 {
@@ -57,42 +57,17 @@ void xep_mode_each(xep_mode_fn fn, void *arg)
 
 /* ---- group ---- */
 
-/* PMIx when there is a server, else a group of one where the environment does not say otherwise. */
-static xep_status_t open_boot_auto(int32_t timeout_ms, xep_boot_t **boot_p)
-{
-    xep_status_t status = xep_pmix_boot_open(timeout_ms, boot_p);
-    if (status != XEP_ERR_UNSUPPORTED) return status;
-    status = xep_boot_single_allowed();
-    return status == XEP_OK ? xep_boot_single_open(timeout_ms, boot_p) : status;
-}
-
-static xep_status_t open_boot(const xep_config_t *config, const xep_group_params_t *params, int32_t timeout_ms,
-                              xep_boot_t **boot_p)
-{
-    switch (config->boot) {
-    case XEP_BOOT_SINGLE:
-        return xep_boot_single_open(timeout_ms, boot_p);
-    case XEP_BOOT_PMIX: {
-        xep_status_t status = xep_pmix_boot_open(timeout_ms, boot_p);
-        return status != XEP_ERR_UNSUPPORTED ? status : xep_fail(XEP_ERR_BOOT, "XEP_BOOT is pmix: %s", xep_last_error());
-    }
-    case XEP_BOOT_CALLBACK:
-        if (params->allgather == NULL)
-            return xep_fail(XEP_ERR_BOOT, "XEP_BOOT is callback, and params.allgather is NULL");
-        return xep_boot_callback_open(params, timeout_ms, boot_p);
-    default:
-        return params->allgather != NULL ? xep_boot_callback_open(params, timeout_ms, boot_p)
-                                         : open_boot_auto(timeout_ms, boot_p);
-    }
-}
-
+/*
+ * A rank without an allgather is most likely a program that forgot it: a group of one would then run wrong without a
+ * word.
+ */
 static xep_status_t check_group(const xep_group_params_t *params)
 {
     if (params->allgather == NULL && (params->nranks != 0 || params->rank != 0))
-        return xep_fail(XEP_ERR_INVALID, "rank %u of nranks %u needs an allgather; without one both are found out",
+        return xep_fail(XEP_ERR_INVALID, "rank %u of nranks %u without an allgather (0 of 0: the bootstrap tells them)",
                         params->rank, params->nranks);
     if (params->allgather != NULL && params->rank >= params->nranks)
-        return xep_fail(XEP_ERR_INVALID, "rank is %u, nranks is %u", params->rank, params->nranks);
+        return xep_fail(XEP_ERR_INVALID, "invalid rank: %u (below nranks, %u)", params->rank, params->nranks);
     return XEP_OK;
 }
 
@@ -109,7 +84,7 @@ xep_status_t xep_group_create(const xep_group_params_t *params, xep_group_t **gr
     if (status == XEP_OK) status = xep_config_read(&config);
     if (status != XEP_OK) return status;
     timeout_ms = own.timeout_ms == 0 ? config.timeout : own.timeout_ms;
-    status = open_boot(&config, &own, timeout_ms, &boot);
+    status = xep_api_open_boot(&config, &own, timeout_ms, &boot);
     if (status != XEP_OK) return status;
     status = xep_ucp_transport_open(&config, &transport);
     if (status != XEP_OK) {
@@ -119,11 +94,13 @@ xep_status_t xep_group_create(const xep_group_params_t *params, xep_group_t **gr
     return xep_group_open(&config, timeout_ms, boot, transport, group_p);
 }
 
+/* With a buffer left, freeing the group would pull the connections from under it: leaking is the smaller harm. */
 void xep_group_destroy(xep_group_t *group)
 {
     if (group == NULL) return;
-    if (group->buffers != NULL) {
-        xep_log(XEP_LOG_ERROR, "xep_group_destroy: a buffer of the group was not destroyed; the group is left as it is");
+    if (group->tasks != NULL) {
+        xep_log(XEP_LOG_ERROR,
+                "xep_group_destroy: the group still has buffers; nothing was done (destroy its buffers first)");
         return;
     }
     xep_group_close(group);
@@ -137,14 +114,14 @@ void xep_group_abort(xep_group_t *group)
 xep_status_t xep_group_barrier(xep_group_t *group)
 {
     if (group == NULL) return xep_fail(XEP_ERR_INVALID, "group is NULL");
-    return xep_group_barrier_run(group);
+    return xep_group_run_barrier(group);
 }
 
 xep_status_t xep_group_allgather(xep_group_t *group, const void *send, void *recv, size_t bytes)
 {
     if (group == NULL) return xep_fail(XEP_ERR_INVALID, "group is NULL");
     if (send == NULL || recv == NULL) return xep_fail(XEP_ERR_INVALID, "%s is NULL", send == NULL ? "send" : "recv");
-    if (bytes == 0) return xep_fail(XEP_ERR_INVALID, "bytes is 0");
+    if (bytes == 0) return xep_fail(XEP_ERR_INVALID, "invalid bytes: 0 (at least 1)");
     return xep_group_exchange(group, send, recv, bytes);
 }
 
@@ -162,7 +139,8 @@ xep_status_t xep_group_query(const xep_group_t *group, xep_group_info_t *info)
 xep_status_t xep_group_peer(xep_group_t *group, uint32_t rank, xep_peer_info_t *info)
 {
     if (group == NULL) return xep_fail(XEP_ERR_INVALID, "group is NULL");
-    if (rank >= group->nranks) return xep_fail(XEP_ERR_INVALID, "rank is %u, the group has %u", rank, group->nranks);
+    if (rank >= group->nranks)
+        return xep_fail(XEP_ERR_INVALID, "invalid rank: %u (the group has %u)", rank, group->nranks);
     const xep_peer_t *peer = &group->peers[rank];
     const char *transport = rank == group->rank ? "self"
                             : peer->mapped      ? "mapped"
@@ -227,7 +205,8 @@ xep_status_t xep_buffer_reset(xep_buffer_t *buffer)
 xep_status_t xep_buffer_memory(xep_buffer_t *buffer, void **base_p, size_t *bytes_p)
 {
     if (buffer == NULL) return xep_fail(XEP_ERR_INVALID, "buffer is NULL");
-    if (base_p == NULL || bytes_p == NULL) return xep_fail(XEP_ERR_INVALID, "%s is NULL", base_p == NULL ? "base_p" : "bytes_p");
+    if (base_p == NULL || bytes_p == NULL)
+        return xep_fail(XEP_ERR_INVALID, "%s is NULL", base_p == NULL ? "base_p" : "bytes_p");
     *base_p = buffer->heap->base;
     *bytes_p = buffer->heap->bytes;
     return XEP_OK;
@@ -251,9 +230,10 @@ xep_status_t xep_buffer_waits(const xep_buffer_t *buffer, xep_op_kind_t kind, xe
 {
     xep_waits_t arrays;
     if (buffer == NULL) return xep_fail(XEP_ERR_INVALID, "buffer is NULL");
-    if ((unsigned)kind >= XEP_OP_KINDS) return xep_fail(XEP_ERR_INVALID, "kind is %d, which is none of XEP_OP_*", (int)kind);
+    if ((unsigned)kind >= XEP_OP_KINDS)
+        return xep_fail(XEP_ERR_INVALID, "invalid kind: %d (XEP_OP_DISPATCH or XEP_OP_COMBINE)", (int)kind);
     xep_status_t status = xep_check_struct("waits", waits, &arrays, sizeof arrays);
-    if (status == XEP_OK) xep_lateness_read(buffer, kind, &arrays);
+    if (status == XEP_OK) xep_wait_times_read(&buffer->waits, kind, &arrays);
     return status;
 }
 
@@ -280,7 +260,7 @@ xep_status_t xep_dispatch(xep_buffer_t *buffer, const xep_dispatch_args_t *args,
     if (buffer == NULL) return xep_fail(XEP_ERR_INVALID, "buffer is NULL");
     if (handle_p == NULL) return xep_fail(XEP_ERR_INVALID, "handle_p is NULL");
     xep_buffer_enter(buffer);
-    xep_status_t status = xep_request_admit(buffer);
+    xep_status_t status = xep_buffer_usable(buffer);
     if (status == XEP_OK) status = xep_check_struct("args", args, &own, sizeof own);
     if (status == XEP_OK) status = xep_check_dispatch(buffer, &own);
     if (status == XEP_OK) status = xep_request_dispatch(buffer, &own, &req);
@@ -300,7 +280,7 @@ xep_status_t xep_combine(xep_handle_t *handle, const xep_combine_args_t *args, x
     xep_request_t *req;
     if (handle == NULL) return xep_fail(XEP_ERR_INVALID, "handle is NULL");
     xep_buffer_enter(handle->buffer);
-    xep_status_t status = xep_request_admit(handle->buffer);
+    xep_status_t status = xep_buffer_usable(handle->buffer);
     if (status == XEP_OK) status = xep_check_struct("args", args, &own, sizeof own);
     if (status == XEP_OK) status = xep_check_combine(handle, &own);
     if (status == XEP_OK) status = xep_request_combine(handle, &own, &req);
@@ -311,8 +291,10 @@ xep_status_t xep_combine(xep_handle_t *handle, const xep_combine_args_t *args, x
 
 const xep_recv_t *xep_handle_recv(const xep_handle_t *handle)
 {
-    if (handle == NULL || handle->released || (handle->state != XEP_HANDLE_READY && handle->state != XEP_HANDLE_COUNTED)) {
-        xep_fail(XEP_ERR_INVALID, handle == NULL ? "handle is NULL" : "the handle has no rows: in flight, failed or released");
+    if (handle == NULL || handle->released ||
+        (handle->state != XEP_HANDLE_READY && handle->state != XEP_HANDLE_COUNTED)) {
+        xep_fail(XEP_ERR_INVALID,
+                 handle == NULL ? "handle is NULL" : "the handle has no rows: in flight, failed or released");
         return NULL;
     }
     return &handle->recv;
@@ -320,23 +302,11 @@ const xep_recv_t *xep_handle_recv(const xep_handle_t *handle)
 
 static xep_status_t combine_input(xep_handle_t *handle, void **base_p, size_t *stride_p)
 {
-    xep_buffer_t *buffer = handle->buffer;
-    xep_waiting_t waiting;
-    uint64_t slow = 0;
-    xep_status_t status = xep_request_admit(buffer);
+    xep_status_t status = xep_buffer_usable(handle->buffer);
     if (status != XEP_OK) return status;
     if (handle->state != XEP_HANDLE_READY || handle->released || handle->in_flight != NULL)
         return xep_fail(XEP_ERR_INVALID, "the handle was released, failed, or has an operation in flight");
-    xep_waiting_begin(&waiting, buffer->group->spins, xep_deadline(buffer->timeout_ms));
-    while ((status = buffer->plugin.plugin->input(buffer->mode, handle->slot, base_p, stride_p)) == XEP_INPROGRESS) {
-        xep_request_advance_all(buffer);
-        xep_group_progress(buffer->group);
-        if (!xep_group_rest(buffer->group, &waiting))
-            return xep_fail(XEP_ERR_TIMEOUT, "a peer still reads the rows of the last combine of this handle");
-        if ((status = xep_request_admit(buffer)) != XEP_OK) return status;
-        if (xep_waiting_slow(&waiting, &slow) && (status = xep_group_check_peers(buffer->group)) != XEP_OK) return status;
-    }
-    return status;
+    return xep_request_wait_input(handle, base_p, stride_p);
 }
 
 void *xep_handle_combine_input(xep_handle_t *handle, size_t *stride_p)
@@ -361,6 +331,49 @@ void xep_handle_release(xep_handle_t *handle)
     if (handle == NULL) return;
     xep_buffer_enter(handle->buffer);
     handle->released = 1;
-    xep_handle_settle(handle);
+    xep_handle_give_back_if_unused(handle);
     xep_buffer_leave(handle->buffer);
+}
+
+/* ---- requests ---- */
+
+/* Its memory is the buffer's, so a request that was freed can still be told. */
+static xep_status_t check_kept(const xep_request_t *req)
+{
+    if (req == NULL) return xep_fail(XEP_ERR_INVALID, "req is NULL");
+    return req->kept ? XEP_OK : xep_fail(XEP_ERR_INVALID, "req was freed");
+}
+
+static xep_status_t ask_request(xep_request_t *req, xep_status_t (*ask)(xep_request_t *req))
+{
+    xep_status_t status = check_kept(req);
+    if (status != XEP_OK) return status;
+    xep_buffer_enter(req->buffer);
+    status = ask(req);
+    xep_buffer_leave(req->buffer);
+    return status;
+}
+
+xep_status_t xep_request_test(xep_request_t *req)
+{
+    return ask_request(req, xep_request_poll);
+}
+
+xep_status_t xep_request_wait(xep_request_t *req)
+{
+    return ask_request(req, xep_request_finish);
+}
+
+xep_status_t xep_request_wait_counts(xep_request_t *req)
+{
+    return ask_request(req, xep_request_finish_counts);
+}
+
+void xep_request_free(xep_request_t *req)
+{
+    if (req == NULL) return;
+    xep_buffer_t *buffer = req->buffer;
+    xep_buffer_enter(buffer);
+    xep_request_drop(req);
+    xep_buffer_leave(buffer);
 }

@@ -1,26 +1,44 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
+/*
+ * A check fills in defaults as it goes, so that behind api.c no field has to be looked at for 0 again. Strides become
+ * bytes, never 0; what a size does not cover was set to 0 before. Numbers are compared in 64 bits: sums and products of
+ * what a user passes may not fit in the type of the field.
+ */
 #include "api_check.h"
 
 #include <string.h>
 
 #include "error.h"
+#include "handle.h"
+#include "request.h"
 
-enum { MAX_THREADS = 1024, MAX_SLOTS = 4096 };
+enum { MAX_THREADS = 1024, MAX_SLOTS = 4096, MAX_RANKS = 1 << 20, MAX_STRUCT = 65536 };
 static const uint64_t MAX_TOKENS = INT32_MAX; /* src_token is an int32 */
 
-/* ---- structs ---- */
+/* ---- structs ----
+ *
+ * A caller may be older than the library (its struct is shorter: the rest is 0, the default) or newer (longer: what it
+ * has beyond must be 0, as the library would not do what it asks for).
+ */
+
+/* All structs begin with a size_t and are aligned to it: no version of one has ended in the middle of a word. */
+static int is_struct_size(size_t size)
+{
+    return size >= sizeof size && size <= MAX_STRUCT && size % sizeof size == 0;
+}
 
 xep_status_t xep_check_struct(const char *name, const void *user, void *own, size_t own_size)
 {
     size_t size;
     if (user == NULL) return xep_fail(XEP_ERR_INVALID, "%s is NULL", name);
     memcpy(&size, user, sizeof size);
-    if (size < sizeof size || size > 65536)
-        return xep_fail(XEP_ERR_INVALID, "%s.size is %zu: begin with its _INIT macro", name, size);
+    if (!is_struct_size(size))
+        return xep_fail(XEP_ERR_INVALID, "invalid %s.size: %zu (what its _INIT macro sets)", name, size);
     for (size_t i = own_size; i < size; i++)
         if (((const unsigned char *)user)[i] != 0)
-            return xep_fail(XEP_ERR_INVALID, "%s has a value at byte %zu, this library knows %zu bytes of it", name, i, own_size);
+            return xep_fail(XEP_ERR_INVALID, "unknown field in %s: byte %zu is set (%zu bytes are known)", name, i,
+                            own_size);
     memset(own, 0, own_size);
     memcpy(own, user, size < own_size ? size : own_size);
     return XEP_OK;
@@ -31,10 +49,11 @@ xep_status_t xep_fill_struct(const char *name, void *user, const void *own, size
     size_t size;
     if (user == NULL) return xep_fail(XEP_ERR_INVALID, "%s is NULL", name);
     memcpy(&size, user, sizeof size);
-    if (size < sizeof size || size > 65536)
-        return xep_fail(XEP_ERR_INVALID, "%s.size is %zu: begin with its _INIT macro", name, size);
+    if (!is_struct_size(size))
+        return xep_fail(XEP_ERR_INVALID, "invalid %s.size: %zu (what its _INIT macro sets)", name, size);
     if (size > sizeof size)
-        memcpy((char *)user + sizeof size, (const char *)own + sizeof size, (size < own_size ? size : own_size) - sizeof size);
+        memcpy((char *)user + sizeof size, (const char *)own + sizeof size,
+               (size < own_size ? size : own_size) - sizeof size);
     if (size > own_size) memset((char *)user + own_size, 0, size - own_size);
     return XEP_OK;
 }
@@ -44,7 +63,7 @@ xep_status_t xep_fill_struct(const char *name, void *user, const void *own, size
 static xep_status_t check_dtype(const char *name, xep_dtype_t dtype)
 {
     if (xep_dtype_size(dtype) != 0) return XEP_OK;
-    return xep_fail(XEP_ERR_INVALID, "%s is %d, which is no element type", name, (int)dtype);
+    return xep_fail(XEP_ERR_INVALID, "invalid %s: %d (an element type, XEP_BF16 to XEP_FP64)", name, (int)dtype);
 }
 
 /* rows of row_bytes: 0 becomes dense; a stride must hold a row and keep elements aligned */
@@ -52,9 +71,11 @@ static xep_status_t check_stride(const char *name, size_t *stride_p, uint64_t ro
 {
     if (*stride_p == 0) *stride_p = row_bytes;
     if (*stride_p < row_bytes)
-        return xep_fail(XEP_ERR_INVALID, "%s is %zu bytes, a row has %llu", name, *stride_p, (unsigned long long)row_bytes);
+        return xep_fail(XEP_ERR_INVALID, "invalid %s: %zu bytes (at least the %llu of a row)", name, *stride_p,
+                        (unsigned long long)row_bytes);
     if (*stride_p % elem != 0)
-        return xep_fail(XEP_ERR_INVALID, "%s is %zu bytes, not a multiple of the %zu of an element", name, *stride_p, elem);
+        return xep_fail(XEP_ERR_INVALID, "invalid %s: %zu bytes (a multiple of the %zu of an element)", name, *stride_p,
+                        elem);
     return XEP_OK;
 }
 
@@ -63,7 +84,7 @@ static xep_status_t check_pointer(const char *name, const void *pointer, uint64_
     if (pointer == NULL && tokens > 0)
         return xep_fail(XEP_ERR_INVALID, "%s is NULL, with %llu rows", name, (unsigned long long)tokens);
     if ((uintptr_t)pointer % elem != 0)
-        return xep_fail(XEP_ERR_INVALID, "%s is not aligned to the %zu bytes of its element", name, elem);
+        return xep_fail(XEP_ERR_INVALID, "misaligned %s: %p (its elements have %zu bytes)", name, pointer, elem);
     return XEP_OK;
 }
 
@@ -79,7 +100,7 @@ static xep_status_t check_index_type(const char *name, xep_dtype_t *dtype)
 {
     if (*dtype == XEP_DTYPE_DEFAULT) *dtype = XEP_INT64;
     if (*dtype == XEP_INT64 || *dtype == XEP_INT32) return XEP_OK;
-    return xep_fail(XEP_ERR_INVALID, "%s is %d: XEP_INT64 and XEP_INT32 are possible", name, (int)*dtype);
+    return xep_fail(XEP_ERR_INVALID, "invalid %s: %s (int64 or int32)", name, xep_dtype_name(*dtype));
 }
 
 /* ---- layout ---- */
@@ -88,11 +109,12 @@ xep_status_t xep_check_layout(xep_layout_args_t *args)
 {
     xep_status_t status = check_index_type("topk_idx_dtype", &args->topk_idx_dtype);
     if (status != XEP_OK) return status;
-    if (args->nranks == 0) return xep_fail(XEP_ERR_INVALID, "nranks is 0");
-    if (args->experts == 0) return xep_fail(XEP_ERR_INVALID, "experts is 0");
-    if (args->topk == 0) return xep_fail(XEP_ERR_INVALID, "topk is 0");
+    if (args->nranks == 0 || args->nranks > MAX_RANKS)
+        return xep_fail(XEP_ERR_INVALID, "invalid nranks: %u (1 to %d)", args->nranks, MAX_RANKS);
+    if (args->experts == 0) return xep_fail(XEP_ERR_INVALID, "invalid experts: 0 (at least 1)");
+    if (args->topk == 0) return xep_fail(XEP_ERR_INVALID, "invalid topk: 0 (at least 1)");
     if (args->tokens > MAX_TOKENS)
-        return xep_fail(XEP_ERR_INVALID, "tokens is %llu, at most %llu", (unsigned long long)args->tokens,
+        return xep_fail(XEP_ERR_INVALID, "invalid tokens: %llu (at most %llu)", (unsigned long long)args->tokens,
                         (unsigned long long)MAX_TOKENS);
     if (args->ranks_per_node == 0) args->ranks_per_node = args->nranks;
     size_t elem = xep_dtype_size(args->topk_idx_dtype);
@@ -107,24 +129,26 @@ static xep_status_t check_buffer_types(xep_buffer_params_t *p)
     if (p->dtype == XEP_DTYPE_DEFAULT) p->dtype = XEP_BF16;
     if (p->combine_dtype == XEP_DTYPE_DEFAULT) p->combine_dtype = XEP_BF16;
     if (p->combine_dtype != XEP_BF16 && p->combine_dtype != XEP_FP16 && p->combine_dtype != XEP_FP32)
-        return xep_fail(XEP_ERR_INVALID, "combine_dtype is %d: XEP_BF16, XEP_FP16 and XEP_FP32 are possible", (int)p->combine_dtype);
+        return xep_fail(XEP_ERR_INVALID, "invalid combine_dtype: %s (bf16, fp16 or fp32)",
+                        xep_dtype_name(p->combine_dtype));
     return check_dtype("dtype", p->dtype);
 }
 
 static xep_status_t check_buffer_shape(const xep_buffer_params_t *p, uint32_t nranks)
 {
-    if (nranks == 0) return xep_fail(XEP_ERR_INVALID, "nranks is 0");
+    if (nranks == 0 || nranks > MAX_RANKS)
+        return xep_fail(XEP_ERR_INVALID, "invalid nranks: %u (1 to %d)", nranks, MAX_RANKS);
     if (p->experts == 0 || p->experts > INT32_MAX)
-        return xep_fail(XEP_ERR_INVALID, "experts is %u, it must be 1 to %d", p->experts, INT32_MAX);
+        return xep_fail(XEP_ERR_INVALID, "invalid experts: %u (1 to %d)", p->experts, INT32_MAX);
     if (p->topk == 0 || p->topk > p->experts)
-        return xep_fail(XEP_ERR_INVALID, "topk is %u, it must be 1 to %u (experts)", p->topk, p->experts);
-    if (p->hidden == 0) return xep_fail(XEP_ERR_INVALID, "hidden is 0");
+        return xep_fail(XEP_ERR_INVALID, "invalid topk: %u (1 to %u, the experts)", p->topk, p->experts);
+    if (p->hidden == 0) return xep_fail(XEP_ERR_INVALID, "invalid hidden: 0 (at least 1)");
     if (p->tokens == 0 || p->tokens > MAX_TOKENS)
-        return xep_fail(XEP_ERR_INVALID, "tokens is %llu, it must be 1 to %llu", (unsigned long long)p->tokens,
+        return xep_fail(XEP_ERR_INVALID, "invalid tokens: %llu (1 to %llu)", (unsigned long long)p->tokens,
                         (unsigned long long)MAX_TOKENS);
-    if (p->slots > MAX_SLOTS) return xep_fail(XEP_ERR_INVALID, "slots is %u, at most %d", p->slots, MAX_SLOTS);
+    if (p->slots > MAX_SLOTS) return xep_fail(XEP_ERR_INVALID, "invalid slots: %u (at most %d)", p->slots, MAX_SLOTS);
     if (p->threads == 0 || p->threads > MAX_THREADS)
-        return xep_fail(XEP_ERR_INVALID, "threads is %u, it must be 1 to %d", p->threads, MAX_THREADS);
+        return xep_fail(XEP_ERR_INVALID, "invalid threads: %u (1 to %d)", p->threads, MAX_THREADS);
     return XEP_OK;
 }
 
@@ -148,13 +172,14 @@ static xep_status_t check_rows(const xep_buffer_t *buffer, xep_dispatch_args_t *
     xep_status_t status = check_dtype("dtype", a->dtype);
     if (status != XEP_OK) return status;
     if (a->tokens > shape->tokens)
-        return xep_fail(XEP_ERR_INVALID, "tokens is %llu, the buffer was made for %llu", (unsigned long long)a->tokens,
-                        (unsigned long long)shape->tokens);
+        return xep_fail(XEP_ERR_INVALID, "too many tokens: %llu (the buffer was made for %llu)",
+                        (unsigned long long)a->tokens, (unsigned long long)shape->tokens);
     size_t elem = xep_dtype_size(a->dtype);
     uint64_t row = (uint64_t)a->hidden * elem, room = (uint64_t)shape->hidden * shape->elem_bytes;
     if (row > room)
-        return xep_fail(XEP_ERR_INVALID, "a row of hidden %u elements of %zu bytes has %llu bytes, the buffer was made for %llu",
-                        a->hidden, elem, (unsigned long long)row, (unsigned long long)room);
+        return xep_fail(XEP_ERR_INVALID,
+                        "row too long: %u elements of %zu bytes, %llu bytes (the buffer was made for %llu)", a->hidden,
+                        elem, (unsigned long long)row, (unsigned long long)room);
     return check_matrix("x", "x_stride", a->x, &a->x_stride, a->tokens, row, elem);
 }
 
@@ -162,7 +187,7 @@ static xep_status_t check_routing(const xep_buffer_t *buffer, xep_dispatch_args_
 {
     if (a->topk == 0) a->topk = buffer->shape.topk;
     if (a->topk > buffer->shape.topk)
-        return xep_fail(XEP_ERR_INVALID, "topk is %u, the buffer was made for %u", a->topk, buffer->shape.topk);
+        return xep_fail(XEP_ERR_INVALID, "invalid topk: %u (the buffer was made for %u)", a->topk, buffer->shape.topk);
     xep_status_t status = check_index_type("topk_idx_dtype", &a->topk_idx_dtype);
     if (status != XEP_OK) return status;
     size_t elem = xep_dtype_size(a->topk_idx_dtype);
@@ -176,15 +201,16 @@ static xep_status_t check_routing(const xep_buffer_t *buffer, xep_dispatch_args_
 static xep_status_t check_cached(const xep_buffer_t *buffer, xep_dispatch_args_t *a)
 {
     const xep_handle_t *h = a->cached;
-    if (h->buffer != buffer) return xep_fail(XEP_ERR_INVALID, "cached is a handle of another buffer");
+    if (h->buffer != buffer) return xep_fail(XEP_ERR_INVALID, "invalid cached: a handle of another buffer");
     if (h->state != XEP_HANDLE_READY || h->released)
-        return xep_fail(XEP_ERR_INVALID, "cached is a handle that was released, failed, or is not received yet");
-    if (a->topk_idx != NULL) return xep_fail(XEP_ERR_INVALID, "topk_idx must be NULL with cached: the handle has the routing");
+        return xep_fail(XEP_ERR_INVALID, "invalid cached: a handle that was released, failed, or is not received yet");
+    if (a->topk_idx != NULL)
+        return xep_fail(XEP_ERR_INVALID, "topk_idx must be NULL with cached: the handle has the routing");
     if (a->tokens != h->tokens)
-        return xep_fail(XEP_ERR_INVALID, "tokens is %llu, the cached dispatch had %llu", (unsigned long long)a->tokens,
-                        (unsigned long long)h->tokens);
+        return xep_fail(XEP_ERR_INVALID, "invalid tokens: %llu (the %llu of the cached dispatch)",
+                        (unsigned long long)a->tokens, (unsigned long long)h->tokens);
     if (a->topk != 0 && a->topk != h->topk)
-        return xep_fail(XEP_ERR_INVALID, "topk is %u, the cached dispatch had %u", a->topk, h->topk);
+        return xep_fail(XEP_ERR_INVALID, "invalid topk: %u (0, or the %u of the cached dispatch)", a->topk, h->topk);
     if (a->topk_weights != NULL)
         return xep_fail(XEP_ERR_INVALID, "topk_weights must be NULL with cached: they travel with indices");
     a->topk = h->topk;
@@ -196,18 +222,21 @@ static xep_status_t check_scales(const xep_buffer_t *buffer, xep_dispatch_args_t
 {
     if (a->scales_dtype == XEP_DTYPE_DEFAULT) a->scales_dtype = XEP_FP32;
     if (a->scales_dtype != XEP_FP32 && a->scales_dtype != XEP_INT32)
-        return xep_fail(XEP_ERR_INVALID, "scales_dtype is %d: XEP_FP32 and XEP_INT32 are possible", (int)a->scales_dtype);
+        return xep_fail(XEP_ERR_INVALID, "invalid scales_dtype: %s (fp32 or int32)", xep_dtype_name(a->scales_dtype));
     if (a->nscales > buffer->shape.scales)
-        return xep_fail(XEP_ERR_INVALID, "nscales is %u, the buffer was made for %u (params.scales)", a->nscales,
+        return xep_fail(XEP_ERR_INVALID, "invalid nscales: %u (at most %u, params.scales)", a->nscales,
                         buffer->shape.scales);
     if (a->scales == NULL && a->nscales > 0 && a->tokens > 0)
-        return xep_fail(XEP_ERR_INVALID, "scales is NULL, nscales is %u", a->nscales);
-    if (a->scales != NULL && a->nscales == 0) return xep_fail(XEP_ERR_INVALID, "nscales is 0, scales is not NULL");
+        return xep_fail(XEP_ERR_INVALID, "scales is NULL, with %u nscales", a->nscales);
+    if (a->scales != NULL && a->nscales == 0)
+        return xep_fail(XEP_ERR_INVALID, "invalid nscales: 0 (at least 1 where scales are given)");
     if (a->scales_stride == 0) a->scales_stride = 4;
     if (a->scales_token_stride == 0) a->scales_token_stride = (ptrdiff_t)a->nscales * 4;
     if ((uintptr_t)a->scales % 4 != 0 || a->scales_stride % 4 != 0 || a->scales_token_stride % 4 != 0)
-        return xep_fail(XEP_ERR_INVALID, "scales, scales_stride %td and scales_token_stride %td must be multiples of 4",
-                        a->scales_stride, a->scales_token_stride);
+        return xep_fail(
+            XEP_ERR_INVALID,
+            "misaligned scales: scales_stride %td, scales_token_stride %td (multiples of 4 bytes, as their address)",
+            a->scales_stride, a->scales_token_stride);
     return XEP_OK;
 }
 
@@ -215,25 +244,29 @@ static xep_status_t check_scales(const xep_buffer_t *buffer, xep_dispatch_args_t
 static xep_status_t check_choices(const xep_dispatch_args_t *a)
 {
     if ((unsigned)a->quant > XEP_QUANT_UE8M0)
-        return xep_fail(XEP_ERR_INVALID, "quant is %d, which is none of XEP_QUANT_*", (int)a->quant);
+        return xep_fail(XEP_ERR_INVALID, "invalid quant: %d (one of XEP_QUANT_*)", (int)a->quant);
     if ((unsigned)a->arrangement > XEP_ROWS_BY_EXPERT_PADDED)
-        return xep_fail(XEP_ERR_INVALID, "arrangement is %d, which is none of XEP_ROWS_*", (int)a->arrangement);
+        return xep_fail(XEP_ERR_INVALID, "invalid arrangement: %d (one of XEP_ROWS_*)", (int)a->arrangement);
     if ((a->flags & ~(uint32_t)(XEP_DISPATCH_SCALES_BY_COLUMN | XEP_DISPATCH_SEND_WEIGHTS)) != 0)
-        return xep_fail(XEP_ERR_INVALID, "flags is %#x, which has bits that are none of XEP_DISPATCH_*", a->flags);
-    if (a->reserved != 0) return xep_fail(XEP_ERR_INVALID, "reserved is %u, it must be 0", a->reserved);
+        return xep_fail(XEP_ERR_INVALID, "invalid flags: %#x (bits of XEP_DISPATCH_*)", a->flags);
+    if (a->reserved != 0) return xep_fail(XEP_ERR_INVALID, "invalid reserved: %u (0)", a->reserved);
     if (a->quant == XEP_QUANT_NONE) return XEP_OK;
     if (a->dtype != XEP_BF16 && a->dtype != XEP_FP16 && a->dtype != XEP_FP32)
-        return xep_fail(XEP_ERR_INVALID, "dtype is %d: with quant, XEP_BF16, XEP_FP16 and XEP_FP32 are possible", (int)a->dtype);
-    if (a->nscales != 0) return xep_fail(XEP_ERR_INVALID, "nscales is %u: with quant, the scales come from the cast", a->nscales);
+        return xep_fail(XEP_ERR_INVALID, "invalid dtype: %s (with quant: bf16, fp16 or fp32)",
+                        xep_dtype_name(a->dtype));
+    if (a->nscales != 0)
+        return xep_fail(XEP_ERR_INVALID, "invalid nscales: %u (0 with quant: the scales come from the cast)",
+                        a->nscales);
     return XEP_OK;
 }
 
 static xep_status_t check_after(const xep_buffer_t *buffer, const xep_request_t *after)
 {
     if (after == NULL) return XEP_OK;
-    if (!after->kept) return xep_fail(XEP_ERR_INVALID, "after was freed");
+    if (!after->kept) return xep_fail(XEP_ERR_INVALID, "invalid after: it was freed");
     /* nobody would take the other group's operation any further while this one is waited for */
-    if (after->buffer->group != buffer->group) return xep_fail(XEP_ERR_INVALID, "after is a request of another group");
+    if (after->buffer->group != buffer->group)
+        return xep_fail(XEP_ERR_INVALID, "invalid after: a request of another group");
     return XEP_OK;
 }
 
@@ -247,8 +280,8 @@ xep_status_t xep_check_dispatch(const xep_buffer_t *buffer, xep_dispatch_args_t 
     if (status != XEP_OK) return status;
     if (a->expert_alignment == 0) a->expert_alignment = 1;
     if (a->capacity > buffer->shape.recv_rows)
-        return xep_fail(XEP_ERR_INVALID, "capacity is %llu rows, a slot has room for %llu", (unsigned long long)a->capacity,
-                        (unsigned long long)buffer->shape.recv_rows);
+        return xep_fail(XEP_ERR_INVALID, "invalid capacity: %llu rows (a slot has room for %llu)",
+                        (unsigned long long)a->capacity, (unsigned long long)buffer->shape.recv_rows);
     return XEP_OK;
 }
 
@@ -256,10 +289,10 @@ xep_status_t xep_check_dispatch(const xep_buffer_t *buffer, xep_dispatch_args_t 
 
 static xep_status_t check_handle(const xep_handle_t *h)
 {
-    if (h->state == XEP_HANDLE_FREE || h->released) return xep_fail(XEP_ERR_INVALID, "handle was released");
-    if (h->state == XEP_HANDLE_FAILED) return xep_fail(XEP_ERR_INVALID, "handle is of a dispatch that failed");
+    if (h->state == XEP_HANDLE_FREE || h->released) return xep_fail(XEP_ERR_INVALID, "invalid handle: it was released");
+    if (h->state == XEP_HANDLE_FAILED) return xep_fail(XEP_ERR_INVALID, "invalid handle: its dispatch failed");
     if (h->in_flight != NULL)
-        return xep_fail(XEP_ERR_INVALID, "handle has an operation in flight: wait for its request first");
+        return xep_fail(XEP_ERR_INVALID, "invalid handle: it has an operation in flight (wait for its request first)");
     return XEP_OK;
 }
 
@@ -268,16 +301,18 @@ static xep_status_t check_combine_rows(const xep_handle_t *h, xep_combine_args_t
     const xep_shape_t *shape = &h->buffer->shape;
     if (a->dtype == XEP_DTYPE_DEFAULT) a->dtype = h->buffer->combine_dtype;
     if (a->dtype != XEP_BF16 && a->dtype != XEP_FP16 && a->dtype != XEP_FP32)
-        return xep_fail(XEP_ERR_INVALID, "dtype is %d: XEP_BF16, XEP_FP16 and XEP_FP32 can be combined", (int)a->dtype);
+        return xep_fail(XEP_ERR_INVALID, "invalid dtype: %s (bf16, fp16 or fp32)", xep_dtype_name(a->dtype));
     if (a->hidden == 0) a->hidden = shape->hidden;
     size_t elem = xep_dtype_size(a->dtype);
     uint64_t row = (uint64_t)a->hidden * elem, room = (uint64_t)shape->hidden * shape->combine_elem_bytes;
     if (row > room)
-        return xep_fail(XEP_ERR_INVALID, "a row of hidden %u elements of %zu bytes has %llu bytes, the buffer was made for %llu",
-                        a->hidden, elem, (unsigned long long)row, (unsigned long long)room);
+        return xep_fail(XEP_ERR_INVALID,
+                        "row too long: %u elements of %zu bytes, %llu bytes (the buffer was made for %llu)", a->hidden,
+                        elem, (unsigned long long)row, (unsigned long long)room);
     if (a->x == h->combine_input) a->x = NULL;
     xep_status_t status = check_matrix("out", "out_stride", a->out, &a->out_stride, h->tokens, row, elem);
-    if (status == XEP_OK && a->x != NULL) status = check_matrix("x", "x_stride", a->x, &a->x_stride, h->recv.rows, row, elem);
+    if (status == XEP_OK && a->x != NULL)
+        status = check_matrix("x", "x_stride", a->x, &a->x_stride, h->recv.rows, row, elem);
     for (int i = 0; i < 2 && status == XEP_OK; i++)
         if (a->bias[i] != NULL)
             status = check_matrix("bias", "bias_stride", a->bias[i], &a->bias_stride[i], h->tokens, row, elem);
@@ -289,8 +324,9 @@ static xep_status_t check_combine_weights(const xep_handle_t *h, xep_combine_arg
     uint64_t row = (uint64_t)h->topk * sizeof(float);
     if (a->topk_weights == NULL && a->out_weights == NULL) return XEP_OK;
     if (a->topk_weights == NULL && h->recv.rows > 0)
-        return xep_fail(XEP_ERR_INVALID, "topk_weights is NULL, out_weights is not");
-    if (a->out_weights == NULL && h->tokens > 0) return xep_fail(XEP_ERR_INVALID, "out_weights is NULL, topk_weights is not");
+        return xep_fail(XEP_ERR_INVALID, "topk_weights is NULL (needed where out_weights is given)");
+    if (a->out_weights == NULL && h->tokens > 0)
+        return xep_fail(XEP_ERR_INVALID, "out_weights is NULL (needed where topk_weights are given)");
     xep_status_t status = check_matrix("topk_weights", "topk_weights_stride", a->topk_weights, &a->topk_weights_stride,
                                        h->recv.rows, row, sizeof(float));
     if (status != XEP_OK) return status;
@@ -301,9 +337,9 @@ static xep_status_t check_combine_weights(const xep_handle_t *h, xep_combine_arg
 static xep_status_t check_source_weights(const xep_handle_t *h, xep_combine_args_t *a)
 {
     if ((a->flags & ~(uint32_t)XEP_COMBINE_LOGFMT) != 0)
-        return xep_fail(XEP_ERR_INVALID, "flags is %#x, which has bits that are none of XEP_COMBINE_*", a->flags);
+        return xep_fail(XEP_ERR_INVALID, "invalid flags: %#x (bits of XEP_COMBINE_*)", a->flags);
     if ((a->flags & XEP_COMBINE_LOGFMT) != 0 && a->dtype != XEP_BF16)
-        return xep_fail(XEP_ERR_INVALID, "dtype is %d: with XEP_COMBINE_LOGFMT, XEP_BF16 is possible", (int)a->dtype);
+        return xep_fail(XEP_ERR_INVALID, "invalid dtype: %s (with XEP_COMBINE_LOGFMT: bf16)", xep_dtype_name(a->dtype));
     if (a->weights == NULL) return XEP_OK;
     return check_matrix("weights", "weights_stride", a->weights, &a->weights_stride, h->tokens,
                         (uint64_t)h->topk * sizeof(float), sizeof(float));

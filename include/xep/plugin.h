@@ -1,12 +1,18 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /**
- * What a mode is: one shared object xep_<name>.so that exports one const object, xep_plugin,
- * and imports nothing of xep. All it may use arrives in its xep_env_t. It has no mutable
- * globals, reads no environment, prints nothing, starts no thread.
+ * What a mode is: a shared object xep_<name>.so that exports one const object, xep_plugin, and imports nothing of xep.
+ * Everything it may use arrives in its xep_env_t. It has no mutable globals, reads no environment, prints nothing and
+ * starts no thread.
  *
- * In-tree and out-of-tree modes are built against exactly the library they are loaded by:
- * abi and size must match, no adapters.
+ * A mode is built for exactly the library that loads it, in this tree or outside: the ABI number and all sizes must be
+ * equal, and there are no adapters for older ones.
+ *
+ * How a mode is called. open is called when a buffer is created, close when it is destroyed, and both once more by a
+ * reset. In between, one thread at a time calls dispatch, combine, progress, input and explain. None of them blocks. An
+ * operation is begun by dispatch or combine and then taken further by progress until that returns something other than
+ * XEP_INPROGRESS. Several operations may be in flight, each with a slot of its own; every rank begins the operations of
+ * a buffer in the same order.
  */
 #ifndef XEP_PLUGIN_H
 #define XEP_PLUGIN_H
@@ -21,134 +27,191 @@
 extern "C" {
 #endif
 
-/** Changes with any change of meaning here; a change of layout also shows in the sizes. */
-#define XEP_PLUGIN_ABI 1u
+/** Goes up with every change of meaning in this header or in wire.h; a change of layout also shows in the sizes. */
+#define XEP_PLUGIN_ABI 2u
 
-/** The shape of a buffer: params with every default filled in, and this rank's place. */
+/** The shape of a buffer: the params with every default filled in, and the place of every rank. */
 typedef struct xep_shape {
     uint32_t rank, nranks;
-    uint32_t experts;                     /* E */
-    uint32_t first_expert, local_experts; /* of this rank */
-    uint32_t topk;                        /* most selections of a token */
-    uint32_t hidden;                      /* most elements of a row */
-    uint32_t scales;                      /* most 4-byte scales of a token */
-    uint32_t elem_bytes;                  /* of a dispatched element, at most */
-    uint32_t combine_elem_bytes;          /* of a combined element, at most */
+    /* Ranks of one node map each other's heaps, and ranks of different nodes do not. The core has seen to it. */
+    uint32_t nodes;
+    const uint32_t *node;         /* [R] node of each rank, 0 .. nodes - 1, in the order of their lowest ranks */
+    const uint32_t *place;        /* [R] place of each rank among the ranks of its node, from 0 */
+    const uint32_t *node_ranks;   /* [nodes] ranks of each node */
+    uint32_t experts;             /* E */
+    const uint32_t *first_expert; /* [R + 1] first expert of each rank, then E; no rank has more than rank 0 */
+    uint32_t local_experts;       /* L: experts of this rank */
+    uint32_t topk;                /* most selections of a token */
+    uint32_t hidden;              /* most elements of a row */
+    uint32_t scales;              /* most 4-byte scales of a token */
+    uint32_t elem_bytes;          /* most bytes of a dispatched element */
+    uint32_t combine_elem_bytes;  /* most bytes of a combined element */
     uint32_t slots;
-    uint64_t tokens;                      /* most tokens a rank dispatches */
-    uint64_t recv_rows;                   /* params.recv_rows; 0: the mode's worst case */
+    uint64_t tokens;    /* most tokens a rank dispatches */
+    uint64_t recv_rows; /* most rows a rank receives; 0: the mode works out the worst case */
 } xep_shape_t;
 
-/** Instruction sets a kernel may use; each includes the ones before. */
+/** A kind of memory. */
+typedef enum { XEP_MEMORY_HOST } xep_memory_t;
+
+/** The parts of a rank's heap, in this order. */
+typedef enum {
+    XEP_REGION_CONTROL,  /* words by which ranks signal one another; always host memory */
+    XEP_REGION_METADATA, /* counts, indices, weights, scales */
+    XEP_REGION_ROWS,     /* tokens and expert outputs */
+    XEP_REGIONS
+} xep_region_id_t;
+
+/** A part of the heap. heap_size fills the first three fields; the core fills the others before open. */
+typedef struct xep_region {
+    uint64_t bytes;
+    uint32_t alignment; /* of its first byte: a power of two, 64 .. 4096 */
+    xep_memory_t memory;
+    uint64_t offset; /* where it begins in every rank's heap; offsets of the wire count from the heap's begin */
+    void *base;      /* where it begins in this rank's heap; in that of a mapped rank: map() + offset */
+} xep_region_t;
+
+/** Instruction sets that a kernel may use; each includes the ones before it. */
 typedef enum { XEP_SIMD_SCALAR, XEP_SIMD_AVX2, XEP_SIMD_AVX512 } xep_simd_t;
 
 #define XEP_NO_SLOT UINT32_MAX
 
-/** Whom an operation waits for, and for how long it did. A mode that leaves it alone is never seen to wait. */
+/**
+ * For which ranks an operation waits, and how long it has waited for each. A mode that leaves it alone works, and its
+ * waits count for nobody (xep_buffer_waits()).
+ */
 typedef struct xep_late {
-    uint32_t count;    /* the mode: ranks whose word it did not find when it looked last; 0: it waits for nobody's */
-    uint32_t *ranks;   /* [R] the mode: which */
-    uint64_t since_ns; /* the core: when a caller began to wait for them; 0: nobody waits. The mode: 0 as soon as count is */
-    uint64_t *wait_ns; /* [R] the mode: now - since_ns is added for a rank whose word has come, unless nobody waits */
+    uint32_t count;  /* set by the mode: how many ranks' words it did not find when it looked last */
+    uint32_t *ranks; /* [R] set by the mode: which ranks these are */
+    /* set by the core: when a caller began to wait for them, 0 if no caller waits; the mode sets it to 0 when count
+     * becomes 0 */
+    uint64_t since_ns;
+    uint64_t *wait_ns; /* [R] the mode adds now - since_ns for a rank whose word it finds, if since_ns is not 0 */
 } xep_late_t;
 
-/** One operation: the core fills all but state, recv and late, and owns the memory. */
+/** One operation. The core owns the memory and fills everything but state, recv and late. */
 typedef struct xep_op {
     xep_op_kind_t kind;
-    uint32_t slot;         /* of this rank, 0 .. slots-1; peers may use another for the same epoch */
-    uint32_t cached_slot;  /* dispatch: slot of the handle whose routing is used again, or XEP_NO_SLOT */
-    uint64_t epoch;        /* 1, 2, ... over the operations of the buffer; the same on every rank */
-    uint64_t turn;         /* 0, 1, ... over its dispatches; the core begins turn n only after turn
-                              n - slots is complete here. Combine: that of the handle's dispatch */
+    uint32_t slot;        /* slot of this rank, 0 .. slots-1; peers may use other ones for the same operation */
+    uint32_t cached_slot; /* dispatch: slot of the handle whose routing is used again, or XEP_NO_SLOT */
+    uint64_t epoch;       /* 1, 2, ... over the operations of the buffer; the same on every rank */
+    /* 0, 1, ... over the dispatches of the buffer; the core begins turn n only after turn n - slots is complete on this
+     * rank. In a combine: the turn of the handle's dispatch */
+    uint64_t turn;
     const xep_dispatch_args_t *dispatch; /* checked, defaults filled in, strides never 0 */
-    const xep_combine_args_t *combine;   /* checked likewise; x is NULL for zero copy */
-    xep_recv_t *recv;      /* of the slot: zeroed before dispatch, which fills all of it at once, size too, when
-                              the rows are counted; combine reads it */
-    void *state;           /* op_size bytes, zeroed before dispatch or combine */
+    const xep_combine_args_t *combine;   /* likewise; x is NULL if the outputs are in the slot's input already */
+    /* of the slot: zeroed before a dispatch, which fills all of it in one go, size included, as soon as it knows the
+     * rows and their places; read by combine */
+    xep_recv_t *recv;
+    void *state; /* [state_bytes] of the mode, zeroed before dispatch or combine */
     xep_late_t late;
 } xep_op_t;
 
 typedef struct xep_env xep_env_t;
 typedef void (*xep_parallel_fn)(void *arg, uint32_t thread, uint32_t nthreads);
 
-/** Everything a mode may use. Valid from open to close. */
+/** Everything a mode may use. Valid from open to close; it belongs to the core. */
 struct xep_env {
-    size_t size;              /* of this struct */
+    size_t size; /* of this struct */
     const xep_shape_t *shape;
-    void *heap;               /* this rank's region, heap_bytes long, all zero at open after create (not
-                                 touched yet where the system allows: see prefault); after a reset as
-                                 it was, and epochs go on */
+    /* this rank's heap. When a buffer is created it is all zeros, with its pages not yet touched if the system allows
+     * (see prefault). After a reset it is as it was before, and epochs go on */
+    void *heap;
     uint64_t heap_bytes;
+    xep_region_t regions[XEP_REGIONS]; /* the parts of the heap that heap_size asked for */
     xep_wire_t *wire;
-    uint32_t threads;         /* of the team */
-    xep_simd_t simd;          /* kernels to use */
-    uint64_t stream_bytes;    /* an operation that writes at least this much does so past the caches; UINT64_MAX:
-                                 nothing ever */
+    uint32_t threads; /* of the team */
+    xep_simd_t simd;  /* widest kernels to use */
+    /* an operation that writes at least so many bytes uses streaming stores; UINT64_MAX: none does */
+    uint64_t stream_bytes;
 
-    /** Runs fn(arg, 0 .. threads-1, threads) on the team, returns when all are done. Not nested. */
+    /** Runs fn(arg, 0 .. threads-1, threads) on the team and returns when all have finished. Must not be nested. */
     void (*parallel)(const xep_env_t *env, xep_parallel_fn fn, void *arg);
 
-    /** Makes the pages present that this process will touch: of the own region or of a mapped peer's. May do nothing. */
+    /**
+     * Makes the pages present, in this process, of bytes that it will touch in its own heap or in that of a mapped
+     * peer. It stops at the limit of XEP_PREFAULT.
+     */
     void (*prefault)(const xep_env_t *env, void *base, uint64_t bytes);
 
-    /** Nanoseconds of a monotonic clock, never 0. */
+    /** Nanoseconds of a monotonic clock; never 0. */
     uint64_t (*now_ns)(const xep_env_t *env);
 
     /**
-     * Makes the sentence xep_last_error() tells for op's (NULL: this call's) error; returns status. An
-     * error of the wire is returned as it is: the wire has told the core its reason.
+     * Sets the sentence that xep_last_error() returns for an error of op, or of this call if op is NULL; returns
+     * status. With format NULL op keeps the sentence it has, or else takes the one that the wire has just set in this
+     * thread: for an error of the wire that the mode returns later than it met it.
      */
     xep_status_t (*fail)(const xep_env_t *env, xep_op_t *op, xep_status_t status, const char *format, ...)
         __attribute__((format(printf, 4, 5)));
 
-    /** Logs, with rank and mode put before it. */
+    /** Logs a message, with the rank and the mode put in front. */
     void (*log)(const xep_env_t *env, xep_log_level_t level, const char *format, ...)
         __attribute__((format(printf, 3, 4)));
 };
 
 typedef struct xep_plugin {
-    uint32_t abi;      /* XEP_PLUGIN_ABI */
-    uint32_t size;     /* sizeof(xep_plugin_t) */
-    uint32_t env_size; /* sizeof(xep_env_t) */
-    uint32_t op_bytes; /* sizeof(xep_op_t) */
-    uint32_t wire_ops_size; /* sizeof(xep_wire_ops_t) */
-    uint32_t op_size;  /* bytes of private state of one operation */
-    const char *name;  /* as in the file name xep_<name>.so */
-    const char *brief; /* one line for xep_info */
+    uint32_t abi;            /* XEP_PLUGIN_ABI */
+    uint32_t size;           /* sizeof(xep_plugin_t) */
+    uint32_t env_size;       /* sizeof(xep_env_t) */
+    uint32_t shape_size;     /* sizeof(xep_shape_t) */
+    uint32_t op_struct_size; /* sizeof(xep_op_t) */
+    uint32_t wire_ops_size;  /* sizeof(xep_wire_ops_t) */
+    uint32_t state_bytes;    /* private state of one operation (xep_op_t.state) */
+    const char *name;        /* as in the file's name, xep_<name>.so */
+    const char *brief;       /* one line that describes the mode, for xep_info */
 
-    /** Bytes of the region this shape needs, and rows a slot will hold. Pure; rank is not looked at. */
-    xep_status_t (*heap_size)(const xep_shape_t *shape, uint64_t *bytes_p, uint64_t *recv_rows_p);
+    /**
+     * Tells the bytes and the alignment of the regions that this shape needs (all zero before the call; 0 bytes: the
+     * region is not needed), and how many rows a slot can hold. Depends on the shape alone, and not on its rank and
+     * nodes: xep_buffer_size() does not know them, and passes rank 0 of a single node.
+     */
+    xep_status_t (*heap_size)(const xep_shape_t *shape, xep_region_t regions[XEP_REGIONS], uint64_t *recv_rows_p);
 
-    /** Prepares a buffer: allocates all it will ever need, connects to every peer. Local. */
+    /**
+     * Prepares a buffer: allocates everything it will ever need and connects to every peer. Local. Called again after a
+     * reset, on the heap as it was. On an error nothing is left.
+     */
     xep_status_t (*open)(const xep_env_t *env, void **mode_p);
 
-    /** Frees what open made. No operation is in flight. */
+    /** Frees what open made. Operations that were still in flight are never continued. */
     void (*close)(void *mode);
 
     /**
-     * Begins an operation: checks what only the mode can check, posts what can be posted. XEP_OK:
-     * begun. An error: nothing was sent and nothing remembered, the epoch was not used.
+     * Begin an operation: check what only the mode can check, then send what can be sent without waiting.
+     *
+     * XEP_OK: the operation has begun. An error: nothing was sent and nothing is remembered; the core uses op's epoch
+     * again for another operation. So once a byte or a word may have reached a peer, an error must wait: return XEP_OK,
+     * and return the error from the next progress.
      */
     xep_status_t (*dispatch)(void *mode, xep_op_t *op);
     xep_status_t (*combine)(void *mode, xep_op_t *op);
 
     /**
-     * Takes the operation as far as it goes without waiting. XEP_INPROGRESS: call again. XEP_OK: done.
-     * XEP_ERR_OVERFLOW and XEP_ERR_MISMATCH: done, nothing was moved, every rank gets the same;
-     * any other error: this operation cannot be ended and the buffer is broken.
-     * Operations of different slots make progress in any order.
+     * Takes the operation as far as it goes without waiting. XEP_INPROGRESS: not done, call again. XEP_OK: done.
+     * XEP_ERR_OVERFLOW and XEP_ERR_MISMATCH: done, nothing was moved, and every rank gets the same. Any other error:
+     * the operation cannot be finished, and the core breaks the buffer. Operations of different slots are taken further
+     * in any order.
      */
     xep_status_t (*progress)(void *mode, xep_op_t *op);
 
     /**
-     * Where slot's combine input is, and its stride. XEP_INPROGRESS: a peer still reads what an
-     * earlier combine left there; call again.
+     * Tells where the slot's combine input is, and the bytes between its rows. XEP_INPROGRESS: a peer has not yet read
+     * what an earlier combine left there; call again.
      */
     xep_status_t (*input)(void *mode, uint32_t slot, void **base_p, size_t *stride_p);
 
-    /** What op waits for, as text: phase, ranks, counts expected and seen. For timeouts. */
+    /**
+     * Writes, for the sentence of a timeout, what op waits for into text: the phase, the ranks, the values expected and
+     * seen; at most bytes, with the final 0.
+     */
     void (*explain)(void *mode, const xep_op_t *op, char *text, size_t bytes);
 } xep_plugin_t;
+
+/** The first members of a mode's table: what it was built against. */
+#define XEP_PLUGIN_SIZES                                                                \
+    .abi = XEP_PLUGIN_ABI, .size = sizeof(xep_plugin_t), .env_size = sizeof(xep_env_t), \
+    .shape_size = sizeof(xep_shape_t), .op_struct_size = sizeof(xep_op_t), .wire_ops_size = sizeof(xep_wire_ops_t)
 
 #ifdef __cplusplus
 }

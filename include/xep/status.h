@@ -8,29 +8,31 @@
  * X(name, value, text). XEP_OK is 0, XEP_INPROGRESS is positive, errors are
  * negative. Values never change and are never used again.
  */
-#define XEP_STATUS_LIST(X)                                                     \
-    X(XEP_OK, 0, "success")                                                    \
-    X(XEP_INPROGRESS, 1, "operation in progress")                              \
-    X(XEP_ERR_INVALID, -1, "invalid argument")                                 \
-    X(XEP_ERR_NO_MEMORY, -2, "out of memory")                                  \
-    X(XEP_ERR_UNSUPPORTED, -3, "not supported")                                \
-    X(XEP_ERR_MISMATCH, -4, "ranks disagree on a collective parameter")        \
-    X(XEP_ERR_BUSY, -5, "no free slot")                                        \
-    X(XEP_ERR_OVERFLOW, -6, "more rows than the receiver has room for")        \
-    X(XEP_ERR_TIMEOUT, -7, "deadline passed")                                  \
-    X(XEP_ERR_PEER, -8, "a peer failed")                                       \
-    X(XEP_ERR_BOOT, -9, "bootstrap failed")                                    \
-    X(XEP_ERR_TRANSPORT, -10, "transport failed")                              \
-    X(XEP_ERR_PLUGIN, -11, "mode cannot be loaded")                            \
-    X(XEP_ERR_PROTOCOL, -12, "a peer sent what the protocol does not allow")   \
-    X(XEP_ERR_ABORTED, -13, "group was aborted")                               \
+#define XEP_STATUS_LIST(X)                                                   \
+    X(XEP_OK, 0, "success")                                                  \
+    X(XEP_INPROGRESS, 1, "operation in progress")                            \
+    X(XEP_ERR_INVALID, -1, "invalid argument")                               \
+    X(XEP_ERR_NO_MEMORY, -2, "out of memory")                                \
+    X(XEP_ERR_UNSUPPORTED, -3, "not supported")                              \
+    X(XEP_ERR_MISMATCH, -4, "ranks disagree on a collective parameter")      \
+    X(XEP_ERR_BUSY, -5, "no free slot")                                      \
+    X(XEP_ERR_OVERFLOW, -6, "more rows than the receiver has room for")      \
+    X(XEP_ERR_TIMEOUT, -7, "deadline passed")                                \
+    X(XEP_ERR_PEER, -8, "a peer failed")                                     \
+    X(XEP_ERR_BOOT, -9, "bootstrap failed")                                  \
+    X(XEP_ERR_TRANSPORT, -10, "transport failed")                            \
+    X(XEP_ERR_PLUGIN, -11, "mode cannot be loaded")                          \
+    X(XEP_ERR_PROTOCOL, -12, "a peer sent what the protocol does not allow") \
+    X(XEP_ERR_ABORTED, -13, "group was aborted")                             \
     X(XEP_ERR_BROKEN, -14, "buffer needs a reset after an earlier error")
 
 #define XEP_STATUS_ENUM_(_name, _value, _text) _name = _value,
 
 typedef enum {
+    /* clang-format off */
     XEP_STATUS_LIST(XEP_STATUS_ENUM_)
     XEP_STATUS_INT_SIZED_ = 0x7fffffff /* not a status: keeps the enum the size of an int */
+    /* clang-format on */
 } xep_status_t;
 
 #undef XEP_STATUS_ENUM_

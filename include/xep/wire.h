@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /**
- * What a mode sees of the transport: one symmetric region per rank, in which the same
- * offset names the same thing on every rank, and ways to move bytes into the peers' regions.
+ * What a mode sees of the transport: a heap on each rank, laid out the same everywhere, so that an offset names the
+ * same thing on every rank; and ways to move bytes into the heaps of the peers.
  *
- * Nothing here blocks. Every call is made by the thread that runs the mode's op (thread 0
- * of a team); memory that map() returned may be used by any thread.
+ * Nothing here blocks. All calls are made by the thread that runs the mode's operation (thread 0 of the team); memory
+ * that map() returned may be used by any thread.
  *
- * Ordering. put and get complete in any order. A signal is an 8-byte word: whoever loads it
- * with acquire and sees the value also sees the put it came with and every earlier put and
- * signal of this wire to that rank. Nothing else is promised. A signal word has one writer
- * and is 8-byte aligned.
+ * Ordering. Puts and gets complete in any order. A signal is an 8-byte word, 8-byte aligned, with one writer. Whoever
+ * loads it with acquire and sees the value, also sees the put that came with it, and every earlier put and signal of
+ * this wire to that rank. Nothing else is promised.
+ *
+ * Errors. Every call but map returns XEP_ERR_TRANSPORT or XEP_ERR_PEER once the wire has failed, and has then set the
+ * reason in this thread; a mode returns such an error as it is.
  */
 #ifndef XEP_WIRE_H
 #define XEP_WIRE_H
@@ -23,41 +25,41 @@
 typedef struct xep_wire xep_wire_t;
 
 typedef struct xep_wire_ops {
-    size_t size; /* of this struct: exact match is part of the plugin ABI */
+    size_t size; /* of this struct; must be equal in mode and library */
 
     /**
-     * This process' address of rank's region, or NULL: then only put, put_signal and get reach it.
-     * The answer for a rank never changes, and is mutual: a rank that is mapped maps this one; connects on first
-     * use. Own rank: the own region.
-     * Plain loads, stores and C11 atomics work on it; streaming stores need a fence before a signal.
+     * Address of rank's heap in this process; NULL if it is not mapped, and then only put, put_signal and get reach it.
+     * The mapped ranks are those of this rank's node, this rank included; the answer for a rank never changes. The
+     * first call connects to the rank. Plain loads and stores and C11 atomics work on the memory; after streaming
+     * stores a fence is needed before a signal.
      */
     void *(*map)(xep_wire_t *wire, uint32_t rank);
 
     /**
-     * Copies bytes to offset in rank's region. XEP_OK: accepted; src must not change until flush
-     * says XEP_OK. XEP_INPROGRESS: too much is in flight, nothing was done: progress and call again.
-     * bytes may be 0. A mapped rank is reached too, by a copy done on return.
+     * Copies bytes (0 or more) from src to offset in rank's heap. XEP_OK: accepted; src must not change until flush
+     * returns XEP_OK. XEP_INPROGRESS: too much is in flight and nothing was done; make progress and call again. To a
+     * mapped rank the copy is complete on return.
      */
     xep_status_t (*put)(xep_wire_t *wire, uint32_t rank, uint64_t offset, const void *src, size_t bytes);
 
     /**
-     * put, then value into the word at signal_offset, ordered as above. bytes may be 0 (src is then
-     * not read). Same returns as put; on XEP_INPROGRESS neither was done.
+     * A put, and then a signal: value goes into the word at signal_offset, ordered as above. With bytes 0 there is only
+     * the signal, and src is not read. Returns as put does; on XEP_INPROGRESS neither was done.
      */
     xep_status_t (*put_signal)(xep_wire_t *wire, uint32_t rank, uint64_t offset, const void *src, size_t bytes,
                                uint64_t signal_offset, uint64_t value);
 
-    /** Copies bytes from offset in rank's region to dst, which is whole when flush says XEP_OK. Same returns as put. */
+    /** Copies bytes from offset in rank's heap to dst, which is complete when flush returns XEP_OK. Returns as put. */
     xep_status_t (*get)(xep_wire_t *wire, uint32_t rank, uint64_t offset, void *dst, size_t bytes);
 
     /**
-     * XEP_OK: every earlier put's and signal's source is free again and every get's target is whole.
-     * XEP_INPROGRESS: not yet; progress and ask again. Says nothing of what the peers see.
-     * Also sends what the wire held back to make larger messages.
+     * Sends what the wire has held back to make larger messages, and tells how things stand. XEP_OK: the sources of all
+     * earlier puts and signals may change again, and the targets of all gets are complete. XEP_INPROGRESS: not yet;
+     * make progress and call again. It tells nothing about what the peers have seen.
      */
     xep_status_t (*flush)(xep_wire_t *wire);
 
-    /** Moves what can be moved. XEP_OK, or XEP_ERR_TRANSPORT once the wire is dead. */
+    /** Moves what can be moved now. XEP_OK, or the error of a wire that has failed. */
     xep_status_t (*progress)(xep_wire_t *wire);
 } xep_wire_ops_t;
 

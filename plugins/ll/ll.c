@@ -3,15 +3,14 @@
 /* The plugin: its memory, its progress, its name. */
 #include "ll.h"
 
-#include <carve.h>
+#include <arena.h>
 #include <stdlib.h>
-#include <string.h>
 
 /* ---- memory ---- */
 
 static void carve_slot(const ll_t *mode, xep_carve_t *carve, ll_slot_t *slot)
 {
-    const xep_shape_t *shape = mode->shape;
+    const xep_shape_t *shape = mode->kit.shape;
     uint64_t selections = shape->tokens * shape->topk, pairs = (uint64_t)shape->local_experts * shape->nranks;
     slot->experts = xep_carve_array(carve, selections, sizeof *slot->experts);
     slot->weights = xep_carve_array(carve, selections, sizeof *slot->weights);
@@ -21,46 +20,29 @@ static void carve_slot(const ll_t *mode, xep_carve_t *carve, ll_slot_t *slot)
     slot->expert_begin = xep_carve_array(carve, shape->local_experts, sizeof *slot->expert_begin);
     slot->expert_count = xep_carve_array(carve, shape->local_experts, sizeof *slot->expert_count);
     slot->expert_rows = xep_carve_array(carve, shape->local_experts, sizeof *slot->expert_rows);
-    if (!mode->all_mapped) slot->origin = xep_carve_array(carve, mode->layout.recv_rows, sizeof *slot->origin);
+    if (!mode->kit.all_mapped) slot->origin = xep_carve_array(carve, mode->layout.recv_rows, sizeof *slot->origin);
 }
 
-static void carve_all(ll_t *mode, xep_carve_t *carve)
+static void carve_all(void *opaque, xep_carve_t *carve)
 {
-    const xep_shape_t *shape = mode->shape;
+    ll_t *mode = opaque;
+    const xep_shape_t *shape = mode->kit.shape;
     uint64_t listed = shape->tokens * (shape->topk + UINT64_C(2)), ranks = shape->nranks;
-    mode->owner = xep_carve_array(carve, shape->experts, sizeof *mode->owner);
-    mode->first_expert = xep_carve_array(carve, ranks + 1, sizeof *mode->first_expert);
     mode->counts = xep_carve_array(carve, shape->experts + UINT64_C(1), sizeof *mode->counts);
     mode->next_row = xep_carve_array(carve, shape->experts + UINT64_C(1), sizeof *mode->next_row);
     mode->input_begin = xep_carve_array(carve, shape->local_experts * ranks, sizeof *mode->input_begin);
     mode->pick_begin = xep_carve_array(carve, ranks + 1, sizeof *mode->pick_begin);
     mode->parcels = xep_carve_array(carve, ranks, sizeof *mode->parcels);
-    mode->places = xep_carve_array(carve, ranks, sizeof *mode->places);
     mode->sources = xep_carve_array(carve, ranks, sizeof *mode->sources);
     mode->rows = xep_carve_array(carve, listed, sizeof *mode->rows);
     mode->row_weights = xep_carve_array(carve, listed, sizeof *mode->row_weights);
     mode->row_begin = xep_carve_array(carve, shape->tokens + 1, sizeof *mode->row_begin);
     for (uint32_t s = 0; s < shape->slots; s++) carve_slot(mode, carve, &mode->slots[s]);
-    if (!mode->all_mapped) {
-        uint64_t rows = (uint64_t)mode->env->threads * shape->topk;
+    if (!mode->kit.all_mapped) {
+        uint64_t rows = (uint64_t)mode->kit.env->threads * shape->topk;
         mode->decoded = xep_carve_array(carve, rows, mode->layout.combine_stride);
     }
     mode->picks = xep_carve_array(carve, mode->layout.recv_rows + shape->topk + 1, sizeof *mode->picks);
-}
-
-/* Zeroed and not touched: what worst cases need is mostly never used. */
-static xep_status_t get_memory(ll_t *mode)
-{
-    const xep_env_t *env = mode->env;
-    xep_carve_t carve = {0};
-    carve_all(mode, &carve);
-    if (!carve.overflow) mode->arena = calloc(1, carve.end + 64);
-    if (mode->arena == NULL)
-        return env->fail(env, NULL, XEP_ERR_NO_MEMORY, "no %llu bytes for the lists of %u slots", (unsigned long long)carve.end,
-                         mode->shape->slots);
-    carve = (xep_carve_t){.base = (char *)(((uintptr_t)mode->arena + 63) & ~(uintptr_t)63)};
-    carve_all(mode, &carve);
-    return XEP_OK;
 }
 
 /*
@@ -70,39 +52,32 @@ static xep_status_t get_memory(ll_t *mode)
 static void reserve_coded(ll_t *mode)
 {
     uint64_t per_slot = mode->layout.recv_rows * mode->layout.return_stride;
-    if (!mode->all_mapped) mode->coded = calloc(mode->shape->slots, per_slot);
-    for (uint32_t s = 0; s < mode->shape->slots && mode->coded != NULL; s++) mode->slots[s].coded = mode->coded + s * per_slot;
-}
-
-static void place_experts(ll_t *mode)
-{
-    uint32_t nranks = mode->shape->nranks, each = mode->shape->experts / nranks, more = mode->shape->experts % nranks;
-    for (uint32_t r = 0, e = 0; r < nranks; r++) {
-        mode->first_expert[r] = e;
-        for (uint32_t i = 0; i < each + (r < more); i++) mode->owner[e++] = r;
-    }
-    mode->first_expert[nranks] = mode->shape->experts;
+    if (!mode->kit.all_mapped) mode->coded = calloc(mode->kit.shape->slots, per_slot);
+    for (uint32_t s = 0; s < mode->kit.shape->slots && mode->coded != NULL; s++)
+        mode->slots[s].coded = mode->coded + s * per_slot;
 }
 
 /* ---- pages ---- */
 
 /* Rows begin .. end - 1 of an area of rows of this many bytes. */
-static void prefault_rows(const ll_t *mode, char *heap, uint32_t slot, uint64_t area, uint64_t bytes, uint64_t begin, uint64_t end)
+static void prefault_rows(const ll_t *mode, uint32_t rank, uint64_t area, uint64_t bytes, uint64_t begin, uint64_t end)
 {
     if (end > mode->layout.recv_rows) end = mode->layout.recv_rows;
-    if (begin < end) mode->env->prefault(mode->env, heap + ll_area(mode, slot, area) + begin * bytes, (end - begin) * bytes);
+    if (begin < end) xep_kit_prefault(&mode->kit, rank, area + begin * bytes, area + end * bytes);
 }
 
-static void prefault_slot(const ll_t *mode, char *heap, int own, uint32_t slot, uint64_t begin, uint64_t end)
+static void prefault_slot(const ll_t *mode, uint32_t rank, uint32_t slot, uint64_t begin, uint64_t end)
 {
     const ll_layout_t *at = &mode->layout;
-    prefault_rows(mode, heap, slot, at->input, at->combine_stride, begin, end);
-    if (!own) return;
-    prefault_rows(mode, heap, slot, at->tokens, sizeof(int32_t), begin, end);
-    prefault_rows(mode, heap, slot, at->idx, sizeof(int64_t), begin, end);
-    prefault_rows(mode, heap, slot, at->weights, sizeof(float), begin, end);
-    prefault_rows(mode, heap, slot, at->scales, at->scale_words * 4, begin, end);
-    prefault_rows(mode, heap, slot, at->x, xep_row_stride((size_t)mode->shape->hidden * mode->shape->elem_bytes), begin, end);
+    const xep_shape_t *shape = mode->kit.shape;
+    size_t stride = xep_row_stride((size_t)shape->hidden * shape->elem_bytes);
+    prefault_rows(mode, rank, xep_area_at(at->input, slot), at->combine_stride, begin, end);
+    if (rank != shape->rank) return;
+    prefault_rows(mode, rank, xep_area_at(at->tokens, slot), sizeof(int32_t), begin, end);
+    prefault_rows(mode, rank, xep_area_at(at->idx, slot), sizeof(int64_t), begin, end);
+    prefault_rows(mode, rank, xep_area_at(at->weights, slot), sizeof(float), begin, end);
+    prefault_rows(mode, rank, xep_area_at(at->scales, slot), at->scale_words * 4, begin, end);
+    prefault_rows(mode, rank, xep_area_at(at->x, slot), stride, begin, end);
 }
 
 /*
@@ -110,19 +85,21 @@ static void prefault_slot(const ll_t *mode, char *heap, int own, uint32_t slot, 
  * so twice what an even load fills is touched: from the first row on, and from the first row of each expert where
  * padding puts it; of the peers', what is read there.
  */
-static void prefault(const ll_t *mode, uint32_t rank)
+static void prefault_heap(const ll_t *mode, uint32_t rank)
 {
-    const xep_shape_t *shape = mode->shape;
-    char *heap = mode->base[rank];
-    int own = rank == shape->rank;
-    uint64_t per_expert = shape->nranks * shape->tokens, experts = mode->first_expert[rank + 1] - mode->first_expert[rank];
+    const xep_shape_t *shape = mode->kit.shape;
+    const ll_layout_t *at = &mode->layout;
+    int delivered = rank == shape->rank && !mode->kit.all_mapped;
+    uint64_t per_expert = shape->nranks * shape->tokens, experts = xep_kit_experts(&mode->kit, rank);
     uint64_t even = 2 * (per_expert * shape->topk / shape->experts) + 16;
-    mode->env->prefault(mode->env, heap, mode->layout.inboxes);
-    if (own && !mode->all_mapped) mode->env->prefault(mode->env, heap + mode->layout.inboxes, mode->layout.slots - mode->layout.inboxes);
+    xep_kit_prefault(&mode->kit, rank, at->notices, at->delivered_heads.first);
+    xep_kit_prefault(&mode->kit, rank, at->records.first, at->delivered_records.first);
+    if (delivered) xep_kit_prefault(&mode->kit, rank, at->delivered_heads.first, at->tokens.first);
+    if (delivered) xep_kit_prefault(&mode->kit, rank, at->delivered_records.first, at->x.first);
     for (uint32_t s = 0; s < shape->slots; s++) {
-        prefault_slot(mode, heap, own, s, 0, even * experts);
+        prefault_slot(mode, rank, s, 0, even * experts);
         for (uint64_t e = 1; e < experts; e++)
-            if (e * per_expert >= even * experts) prefault_slot(mode, heap, own, s, e * per_expert, e * per_expert + even);
+            if (e * per_expert >= even * experts) prefault_slot(mode, rank, s, e * per_expert, e * per_expert + even);
     }
 }
 
@@ -131,123 +108,67 @@ static void prefault(const ll_t *mode, uint32_t rank)
 static void ll_close(void *opaque)
 {
     ll_t *mode = opaque;
-    if (mode == NULL) return;
-    free(mode->coded);
-    free(mode->arena);
-    free(mode->slots);
-    free(mode->base);
-    free(mode);
+    if (mode != NULL) free(mode->coded);
+    xep_kit_close(mode);
 }
 
-static void connect_all(ll_t *mode)
+static const xep_step_t dispatch_steps[] = {
+    {.name = "room to send rows", .run = ll_send},
+    {.name = "rows", .run = xep_step_wait, .word = xep_notices_word, .receives = 1},
+    {.name = "copies", .run = ll_receive},
+    {.name = "rows to leave", .run = xep_step_flush},
+    {0},
+};
+
+static const xep_step_t combine_steps[] = {
+    {.name = "the last combine of the slot to be read", .run = xep_combine_drain, .word = xep_combine_read_word},
+    {.name = "copies", .run = ll_fill},
+    {.name = "room to send rows", .run = ll_offer},
+    {.name = "expert outputs", .run = xep_step_wait, .word = xep_combine_ready_word, .receives = 1},
+    {.name = "agreement", .run = xep_combine_take_offers},
+    {.name = "sums", .run = ll_sum},
+    {.name = "room to say that rows were read", .run = xep_combine_tell_read},
+    {.name = "rows to leave", .run = xep_step_flush},
+    {0},
+};
+
+static void set_up(ll_t *mode)
 {
-    mode->all_mapped = 1;
-    for (uint32_t r = 0; r < mode->shape->nranks; r++) {
-        mode->base[r] = mode->env->wire->ops->map(mode->env->wire, r);
-        if (mode->base[r] == NULL) mode->all_mapped = 0;
-    }
+    const xep_shape_t *shape = mode->kit.shape;
+    ll_make_layout(shape, mode->kit.regions, &mode->layout); /* as heap_size has, which refuses what is too large */
+    mode->slots = mode->kit.slots;
+    mode->kit.dispatch_steps = dispatch_steps;
+    mode->kit.combine_steps = combine_steps;
+    mode->kit.notices = mode->layout.notices;
+    mode->kit.mail = mode->layout.combine_mail;
+    mode->kit.input = mode->layout.input;
+    mode->kit.input_stride = mode->layout.combine_stride;
 }
 
 static xep_status_t ll_open(const xep_env_t *env, void **mode_p)
 {
-    ll_t *mode = calloc(1, sizeof *mode);
-    xep_status_t status = XEP_ERR_NO_MEMORY;
-    if (mode == NULL) return env->fail(env, NULL, status, "no memory for the mode");
-    mode->env = env;
-    mode->shape = env->shape;
-    mode->ring = 2 * env->shape->slots;
-    mode->base = calloc(env->shape->nranks, sizeof *mode->base);
-    mode->slots = calloc(env->shape->slots, sizeof *mode->slots);
-    if (mode->base == NULL || mode->slots == NULL) {
-        env->fail(env, NULL, status, "no memory for %u slots, %u ranks", env->shape->slots, env->shape->nranks);
-        goto err_close;
-    }
-    status = ll_layout_make(env->shape, &mode->layout);
+    void *opaque;
+    xep_status_t status = xep_kit_open(env, sizeof(ll_t), sizeof(ll_slot_t), &opaque);
+    if (status != XEP_OK) return status;
+    ll_t *mode = opaque;
+    set_up(mode);
+    status = xep_arena_open(&mode->kit, carve_all, 1);
     if (status != XEP_OK) {
-        env->fail(env, NULL, status, "no heap for this shape");
-        goto err_close;
+        ll_close(mode);
+        return status;
     }
-    connect_all(mode);
-    status = get_memory(mode);
-    if (status != XEP_OK) goto err_close;
     reserve_coded(mode);
-    place_experts(mode);
     for (uint32_t r = 0; r < env->shape->nranks; r++)
-        if (mode->base[r] != NULL) prefault(mode, r);
+        if (mode->kit.base[r] != NULL) prefault_heap(mode, r);
     *mode_p = mode;
     return XEP_OK;
-
-err_close:
-    ll_close(mode);
-    return status;
-}
-
-/* ---- operations ---- */
-
-/* Step by step, no further than those of the send phase when asked for. */
-static xep_status_t advance(ll_t *mode, xep_op_t *op, int sends_only)
-{
-    ll_state_t *state = ll_state(op);
-    while (ll_step(op)->run != NULL && (ll_step(op)->sends || !sends_only)) {
-        xep_status_t status = ll_step(op)->run(mode, op);
-        if (status != XEP_OK) return status;
-        state->step++;
-        state->cursor = (ll_cursor_t){0};
-    }
-    return ll_step(op)->run == NULL ? state->verdict : XEP_INPROGRESS;
-}
-
-static xep_status_t begin(ll_t *mode, xep_op_t *op)
-{
-    xep_status_t status = advance(mode, op, 1);
-    return status < 0 ? status : XEP_OK;
-}
-
-static xep_status_t ll_dispatch(void *opaque, xep_op_t *op)
-{
-    xep_status_t status = ll_send(opaque, op);
-    return status == XEP_OK ? begin(opaque, op) : status;
-}
-
-static xep_status_t ll_combine(void *opaque, xep_op_t *op)
-{
-    xep_status_t status = ll_check_combine(opaque, op);
-    return status == XEP_OK ? begin(opaque, op) : status;
-}
-
-static xep_status_t ll_progress(void *opaque, xep_op_t *op)
-{
-    ll_t *mode = opaque;
-    xep_status_t status = XEP_OK;
-    if (!mode->all_mapped) status = ll_wire_status(mode, op, mode->env->wire->ops->progress(mode->env->wire));
-    return status == XEP_OK ? advance(mode, op, 0) : status;
-}
-
-static xep_status_t ll_input(void *opaque, uint32_t slot, void **base_p, size_t *stride_p)
-{
-    const ll_t *mode = opaque;
-    if (!ll_is_drained(mode, slot)) return XEP_INPROGRESS;
-    *base_p = ll_own(mode, ll_area(mode, slot, mode->layout.input));
-    *stride_p = mode->layout.combine_stride;
-    return XEP_OK;
-}
-
-static void ll_explain(void *opaque, const xep_op_t *op, char *text, size_t bytes)
-{
-    const ll_t *mode = opaque;
-    const ll_step_t *step = ll_step(op);
-    xep_words_explain(step->word, mode, op, mode->shape->nranks, step->run != NULL ? step->name : "nothing", text, bytes);
 }
 
 __attribute__((visibility("default"))) extern const xep_plugin_t xep_plugin;
 
 const xep_plugin_t xep_plugin = {
-    .abi = XEP_PLUGIN_ABI,
-    .size = sizeof(xep_plugin_t),
-    .env_size = sizeof(xep_env_t),
-    .op_bytes = sizeof(xep_op_t),
-    .wire_ops_size = sizeof(xep_wire_ops_t),
-    .op_size = sizeof(ll_state_t),
+    XEP_PLUGIN_SIZES,
+    .state_bytes = sizeof(ll_state_t),
     .name = "ll",
     .brief = "low latency: a row per selection, in expert order, cast on the way; combine weighs and sums",
     .heap_size = ll_heap_size,
@@ -255,7 +176,7 @@ const xep_plugin_t xep_plugin = {
     .close = ll_close,
     .dispatch = ll_dispatch,
     .combine = ll_combine,
-    .progress = ll_progress,
-    .input = ll_input,
-    .explain = ll_explain,
+    .progress = xep_steps_progress,
+    .input = xep_steps_input,
+    .explain = xep_steps_explain,
 };

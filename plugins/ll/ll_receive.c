@@ -11,12 +11,14 @@ enum { LINE = 64, FETCHED_BYTES = 4096 /* of a source's indices: for more of the
 
 static int is_notice_sane(const ll_t *mode, const xep_op_t *op, const ll_notice_t *n)
 {
-    const xep_shape_t *shape = mode->shape;
+    const xep_shape_t *shape = mode->kit.shape;
     uint64_t elem = xep_elem_bytes((xep_dtype_t)n->dtype), room = (uint64_t)shape->hidden * shape->elem_bytes;
+    uint64_t most = n->padded != 0 ? shape->nranks * shape->tokens : mode->layout.recv_rows;
     int casts = n->quant != XEP_QUANT_NONE;
-    return atomic_load_explicit(&n->epoch, memory_order_relaxed) == op->epoch && n->tokens <= shape->tokens && n->topk >= 1 &&
-           n->topk <= shape->topk && n->slot < shape->slots && n->alignment >= 1 && n->hidden >= 1 && elem != 0 &&
-           n->hidden * elem <= room && n->nscales <= shape->scales && n->quant <= XEP_QUANT_UE8M0 && !(casts && elem < 2) &&
+    return atomic_load_explicit(&n->epoch, memory_order_relaxed) == op->epoch && n->tokens <= shape->tokens &&
+           n->topk >= 1 && n->topk <= shape->topk && n->slot < shape->slots && n->alignment >= 1 && n->hidden >= 1 &&
+           elem != 0 && n->hidden * elem <= room && n->nscales <= shape->scales && n->quant <= XEP_QUANT_UE8M0 &&
+           !(casts && elem < 2) && n->capacity <= most && n->padded <= 1 && n->sends_weights <= 1 &&
            n->selections <= (uint64_t)n->tokens * n->topk && n->most <= n->selections;
 }
 
@@ -28,22 +30,36 @@ static void fetch(const char *from, uint64_t bytes)
 /* Lines that a source has just written are in its cache: asked for together they come in the time of one. */
 static void fetch_parcel(const ll_t *mode, uint32_t source)
 {
-    const ll_parcel_t *at = &mode->places[source];
-    fetch(mode->parcels[source], at->weights < FETCHED_BYTES ? at->weights : FETCHED_BYTES);
+    const ll_parcel_t *parcel = &mode->parcels[source];
+    fetch(parcel->head, parcel->weights < FETCHED_BYTES ? parcel->weights : FETCHED_BYTES);
+}
+
+static void find_parcel(ll_t *mode, const xep_op_t *op, uint32_t source)
+{
+    ll_parcel_t *parcel = &mode->parcels[source];
+    const ll_layout_t *at = &mode->layout;
+    const char *heap = mode->kit.base[source];
+    uint64_t entry = xep_notices_entry(&mode->kit, op->turn),
+             delivered = xep_notices_entry_of(&mode->kit, op->turn, source);
+    ll_make_parcel(&mode->slots[op->slot].from[source], parcel);
+    parcel->head = heap != NULL ? heap + xep_area_at(at->heads, entry)
+                                : xep_kit_own(&mode->kit, xep_area_at(at->delivered_heads, delivered));
+    parcel->records = heap != NULL ? heap + xep_area_at(at->records, entry)
+                                   : xep_kit_own(&mode->kit, xep_area_at(at->delivered_records, delivered));
 }
 
 /* Copies the notices, so that what was checked is what is used, and finds the parcels. */
 static xep_status_t take_notices(ll_t *mode, xep_op_t *op)
 {
     ll_slot_t *slot = &mode->slots[op->slot];
-    for (uint32_t r = 0; r < mode->shape->nranks; r++) {
+    for (uint32_t r = 0; r < mode->kit.shape->nranks; r++) {
         ll_notice_t *notice = &slot->from[r];
-        memcpy((void *)notice, ll_own(mode, ll_notice_offset(mode, op->turn, r)), sizeof *notice);
+        xep_notices_take(&mode->kit, op, r, &ll_state(op)->notice, notice);
         if (!is_notice_sane(mode, op, notice))
-            return mode->env->fail(mode->env, op, XEP_ERR_PROTOCOL, "rank %u sent a notice that makes no sense", r);
-        ll_parcel_make(notice, &mode->places[r]);
-        mode->parcels[r] = mode->base[r] != NULL ? mode->base[r] + ll_parcel_offset(mode, op->turn)
-                                                 : ll_own(mode, ll_inbox_offset(mode, op->turn, r));
+            return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_PROTOCOL,
+                                       "invalid notice from rank %u: it does not fit this buffer or this operation", r);
+        *xep_combine_slot_there(&mode->kit, op->slot, r) = notice->slot;
+        find_parcel(mode, op, r);
         fetch_parcel(mode, r);
     }
     return XEP_OK;
@@ -51,27 +67,18 @@ static xep_status_t take_notices(ll_t *mode, xep_op_t *op)
 
 /* ---- the verdict: from what all ranks read alike ---- */
 
-static xep_status_t disagree(ll_t *mode, xep_op_t *op, uint32_t rank, const char *what, uint32_t theirs, uint32_t first)
+static xep_status_t compare_notices(const ll_t *mode, xep_op_t *op, const ll_notice_t *from)
 {
-    return mode->env->fail(mode->env, op, XEP_ERR_MISMATCH, "rank %u and rank 0 disagree on %s: %u, %u", rank, what, theirs,
-                           first);
-}
-
-static xep_status_t compare_notices(ll_t *mode, xep_op_t *op, const ll_notice_t *from)
-{
-    const ll_notice_t *a = &from[0];
-    for (uint32_t r = 1; r < mode->shape->nranks; r++) {
-        const ll_notice_t *b = &from[r];
-        if (a->dtype != b->dtype) return disagree(mode, op, r, "dtype", b->dtype, a->dtype);
-        if (a->hidden != b->hidden) return disagree(mode, op, r, "hidden", b->hidden, a->hidden);
-        if (a->topk != b->topk) return disagree(mode, op, r, "topk", b->topk, a->topk);
-        if (a->quant != b->quant) return disagree(mode, op, r, "quant", b->quant, a->quant);
-        if (a->nscales != b->nscales) return disagree(mode, op, r, "nscales", b->nscales, a->nscales);
-        if (a->scales_dtype != b->scales_dtype) return disagree(mode, op, r, "scales_dtype", b->scales_dtype, a->scales_dtype);
-        if (a->sends_weights != b->sends_weights)
-            return disagree(mode, op, r, "XEP_DISPATCH_SEND_WEIGHTS", b->sends_weights, a->sends_weights);
-    }
-    return XEP_OK;
+    static const xep_agree_param_t params[] = {
+        XEP_AGREE_PARAM("dtype", XEP_AGREE_DTYPE, ll_notice_t, dtype),
+        XEP_AGREE_PARAM("hidden", XEP_AGREE_NUMBER, ll_notice_t, hidden),
+        XEP_AGREE_PARAM("topk", XEP_AGREE_NUMBER, ll_notice_t, topk),
+        XEP_AGREE_PARAM("quant", XEP_AGREE_NUMBER, ll_notice_t, quant),
+        XEP_AGREE_PARAM("nscales", XEP_AGREE_NUMBER, ll_notice_t, nscales),
+        XEP_AGREE_PARAM("scales_dtype", XEP_AGREE_DTYPE, ll_notice_t, scales_dtype),
+        XEP_AGREE_PARAM("XEP_DISPATCH_SEND_WEIGHTS", XEP_AGREE_YES_NO, ll_notice_t, sends_weights),
+    };
+    return xep_agree(mode->kit.env, op, params, sizeof params / sizeof params[0], from, sizeof *from);
 }
 
 /* A division for each expert would be a quarter of the time of a dispatch of few rows. */
@@ -88,18 +95,18 @@ static uint64_t least(uint64_t a, uint64_t b)
 /* Most rows (padded: of one expert) that rank can get, from the notices alone: enough room for these is enough. */
 static uint64_t rows_at_most(const ll_t *mode, const ll_notice_t *from, uint32_t rank)
 {
-    uint64_t experts = mode->first_expert[rank + 1] - mode->first_expert[rank], rows = 0;
-    for (uint32_t s = 0; s < mode->shape->nranks; s++)
+    uint64_t experts = mode->kit.first_expert[rank + 1] - mode->kit.first_expert[rank], rows = 0;
+    for (uint32_t s = 0; s < mode->kit.shape->nranks; s++)
         rows += from[rank].padded ? from[s].most : least(from[s].selections, experts * from[s].most);
     return from[rank].padded ? rows : rows + experts * (from[rank].alignment - 1);
 }
 
 static void count_all(ll_t *mode, const ll_notice_t *from)
 {
-    const uint32_t experts = mode->shape->experts;
+    const uint32_t experts = mode->kit.shape->experts;
     memset(mode->counts, 0, (experts + UINT64_C(1)) * sizeof *mode->counts);
-    for (uint32_t s = 0; s < mode->shape->nranks; s++) {
-        const int32_t *idx = (const int32_t *)(const void *)mode->parcels[s];
+    for (uint32_t s = 0; s < mode->kit.shape->nranks; s++) {
+        const int32_t *idx = (const int32_t *)(const void *)mode->parcels[s].head;
         for (uint64_t i = 0; i < (uint64_t)from[s].tokens * from[s].topk; i++)
             mode->counts[(uint32_t)idx[i] < experts ? (uint32_t)idx[i] : experts]++;
     }
@@ -110,7 +117,7 @@ static uint64_t rows_exactly(const ll_t *mode, const ll_notice_t *from, uint32_t
 {
     uint64_t sum = 0;
     *most_p = 0;
-    for (uint32_t e = mode->first_expert[rank]; e < mode->first_expert[rank + 1]; e++) {
+    for (uint32_t e = mode->kit.first_expert[rank]; e < mode->kit.first_expert[rank + 1]; e++) {
         sum += from[rank].padded ? mode->counts[e] : align_up(mode->counts[e], from[rank].alignment);
         if (mode->counts[e] > *most_p) *most_p = mode->counts[e];
     }
@@ -125,7 +132,7 @@ static void tell_rows(const xep_op_t *op, uint64_t rows)
 
 static xep_status_t check_room(ll_t *mode, xep_op_t *op, const ll_notice_t *from)
 {
-    const uint32_t nranks = mode->shape->nranks;
+    const uint32_t nranks = mode->kit.shape->nranks;
     uint64_t most;
     uint32_t r = 0;
     while (r < nranks && rows_at_most(mode, from, r) <= from[r].capacity) r++;
@@ -135,23 +142,24 @@ static xep_status_t check_room(ll_t *mode, xep_op_t *op, const ll_notice_t *from
         uint64_t rows = rows_exactly(mode, from, r, &most);
         if (from[r].padded) rows = most;
         if (rows <= from[r].capacity) continue;
-        tell_rows(op, rows_exactly(mode, from, mode->shape->rank, &most));
-        return mode->env->fail(mode->env, op, XEP_ERR_OVERFLOW, "rank %u would get %llu rows%s, it has room for %llu", r,
-                               (unsigned long long)rows, from[r].padded ? " of one expert" : "",
-                               (unsigned long long)from[r].capacity);
+        tell_rows(op, rows_exactly(mode, from, mode->kit.shape->rank, &most));
+        return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_OVERFLOW,
+                                   "rank %u would get %llu rows%s, it has room for %llu", r, (unsigned long long)rows,
+                                   from[r].padded ? " of one expert" : "", (unsigned long long)from[r].capacity);
     }
     return XEP_OK;
 }
 
-/* ---- places ---- */
+/* ---- where rows go ---- */
 
-/* Where rows of each (expert, source) begin. XEP_ERR_PROTOCOL: there is no room for them, and notices and indices said there is. */
+/* Where rows of each (expert, source) begin. XEP_ERR_PROTOCOL: there is no room for them, and notices and indices
+ * said there is. */
 static xep_status_t lay_rows(ll_t *mode, xep_op_t *op, uint64_t *rows_p)
 {
     const ll_slot_t *slot = &mode->slots[op->slot];
-    const ll_notice_t *own = &slot->from[mode->shape->rank];
-    const uint32_t nranks = mode->shape->nranks, experts = mode->shape->local_experts;
-    const uint64_t padded_rows = own->padded ? nranks * mode->shape->tokens : 0, alignment = own->alignment;
+    const ll_notice_t *own = &slot->from[mode->kit.shape->rank];
+    const uint32_t nranks = mode->kit.shape->nranks, experts = mode->kit.shape->local_experts;
+    const uint64_t padded_rows = own->padded ? nranks * mode->kit.shape->tokens : 0, alignment = own->alignment;
     const uint32_t *pair_count = slot->pair_count;
     uint32_t *pair_begin = slot->pair_begin, *next_row = mode->next_row;
     uint64_t row = 0, received = 0, most = 0;
@@ -172,7 +180,8 @@ static xep_status_t lay_rows(ll_t *mode, xep_op_t *op, uint64_t *rows_p)
     }
     *rows_p = own->padded ? received : row;
     if ((own->padded ? most : row) <= own->capacity) return XEP_OK;
-    return mode->env->fail(mode->env, op, XEP_ERR_PROTOCOL, "%llu rows came, more than were announced", (unsigned long long)received);
+    return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_PROTOCOL, "%llu rows came, more than were announced",
+                               (unsigned long long)received);
 }
 
 static inline void fill_experts(const xep_recv_t *recv, uint64_t begin, uint64_t end, int64_t expert)
@@ -183,8 +192,8 @@ static inline void fill_experts(const xep_recv_t *recv, uint64_t begin, uint64_t
         for (uint64_t row = begin; row < end; row++) ((int32_t *)recv->topk_idx)[row] = (int32_t)expert;
 }
 
-/* A row's index is its expert, its weight 1: combine applies those of the source. Rows that alignment leaves unused, and
- * those up to the capacity, have no expert. */
+/* A row's index is its expert, its weight 1: combine applies those of the source. Rows that alignment leaves unused,
+ * and those up to the capacity, have no expert. */
 static void fill_metadata(const ll_t *mode, const xep_op_t *op)
 {
     const ll_slot_t *slot = &mode->slots[op->slot];
@@ -207,33 +216,36 @@ static void fill_recv(ll_t *mode, const xep_op_t *op, uint64_t rows)
 {
     const ll_slot_t *slot = &mode->slots[op->slot];
     const xep_dispatch_args_t *args = op->dispatch;
-    const ll_parcel_t *place = &mode->places[mode->shape->rank];
+    const ll_parcel_t *parcel = &mode->parcels[mode->kit.shape->rank];
     const ll_layout_t *at = &mode->layout;
-    int padded = args->arrangement == XEP_ROWS_BY_EXPERT_PADDED, by_column = (args->flags & XEP_DISPATCH_SCALES_BY_COLUMN) != 0;
-    char *own = ll_own(mode, ll_area(mode, op->slot, 0));
-    uint64_t of_expert = mode->shape->nranks * mode->shape->tokens;
-    uint64_t capacity = padded ? mode->shape->local_experts * of_expert : (args->capacity != 0 ? args->capacity : rows);
+    int padded = args->arrangement == XEP_ROWS_BY_EXPERT_PADDED,
+        by_column = (args->flags & XEP_DISPATCH_SCALES_BY_COLUMN) != 0;
+    uint64_t of_expert = mode->kit.shape->nranks * mode->kit.shape->tokens;
+    uint64_t capacity =
+        padded ? mode->kit.shape->local_experts * of_expert : (args->capacity != 0 ? args->capacity : rows);
     *op->recv = (xep_recv_t){
         .size = sizeof *op->recv,
         .arrangement = padded ? XEP_ROWS_BY_EXPERT_PADDED : XEP_ROWS_BY_EXPERT_COMPACT,
         .rows = rows,
         .capacity = capacity,
-        .x = own + at->x,
-        .x_stride = xep_row_stride(place->row_bytes),
+        .x = xep_kit_own_area(&mode->kit, at->x, op->slot),
+        .x_stride = xep_row_stride(parcel->row_bytes),
         .dtype = args->quant == XEP_QUANT_NONE ? args->dtype : XEP_E4M3,
         .hidden = args->hidden,
         .topk = 1,
         .topk_idx_dtype = args->topk_idx_dtype,
-        .topk_idx = own + at->idx,
-        .topk_weights = (float *)(void *)(own + at->weights),
-        .scales = place->scale_words != 0 ? own + at->scales : NULL,
-        .nscales = (uint32_t)place->scale_words,
-        .scales_dtype = args->quant == XEP_QUANT_NONE ? args->scales_dtype : args->quant == XEP_QUANT_UE8M0 ? XEP_INT32 : XEP_FP32,
-        .src_token = (int32_t *)(void *)(own + at->tokens),
-        .first_expert = mode->shape->first_expert,
-        .local_experts = mode->shape->local_experts,
+        .topk_idx = xep_kit_own_area(&mode->kit, at->idx, op->slot),
+        .topk_weights = (float *)(void *)xep_kit_own_area(&mode->kit, at->weights, op->slot),
+        .scales = parcel->scale_words != 0 ? xep_kit_own_area(&mode->kit, at->scales, op->slot) : NULL,
+        .nscales = (uint32_t)parcel->scale_words,
+        .scales_dtype = args->quant == XEP_QUANT_NONE    ? args->scales_dtype
+                        : args->quant == XEP_QUANT_UE8M0 ? XEP_INT32
+                                                         : XEP_FP32,
+        .src_token = (int32_t *)(void *)xep_kit_own_area(&mode->kit, at->tokens, op->slot),
+        .first_expert = mode->kit.first_expert[mode->kit.shape->rank],
+        .local_experts = mode->kit.shape->local_experts,
         .expert_rows = slot->expert_rows,
-        .scales_token_stride = by_column ? 4 : (ptrdiff_t)place->scale_words * 4,
+        .scales_token_stride = by_column ? 4 : (ptrdiff_t)parcel->scale_words * 4,
         .scales_stride = by_column ? (ptrdiff_t)(padded ? of_expert : capacity) * 4 : 4,
         .quant = args->quant,
         .expert_begin = slot->expert_begin,
@@ -243,9 +255,10 @@ static void fill_recv(ll_t *mode, const xep_op_t *op, uint64_t rows)
     };
 }
 
-xep_status_t ll_receive(ll_t *mode, xep_op_t *op)
+xep_status_t ll_receive(void *opaque, xep_op_t *op)
 {
-    ll_state_t *state = ll_state(op);
+    ll_t *mode = opaque;
+    xep_kit_state_t *state = xep_kit_state(op);
     const ll_notice_t *from = mode->slots[op->slot].from;
     uint64_t rows = 0;
     xep_status_t status = take_notices(mode, op);
@@ -261,6 +274,6 @@ xep_status_t ll_receive(ll_t *mode, xep_op_t *op)
     tell_rows(op, rows);
     fill_recv(mode, op, rows);
     fill_metadata(mode, op);
-    ll_place_rows(mode, op);
+    ll_unpack_rows(mode, op);
     return XEP_OK;
 }

@@ -5,41 +5,42 @@
 
 #include "ll.h"
 
-enum {
-    RUN_BYTES = 256 * 1024, /* most bytes of one put: between two the wire may progress */
-    PIECE_GROUPS = 64       /* of a row whose scales are packed: 64 fp32 scales on the stack */
-};
+enum { PIECE_GROUPS = 64 /* of a row whose scales are packed: 64 fp32 scales on the stack */ };
 
 /* ---- what only the mode can check ---- */
 
 static uint64_t padded_rows(const ll_t *mode)
 {
-    return mode->layout.local_experts * mode->shape->nranks * mode->shape->tokens;
+    return (uint64_t)mode->kit.first_expert[1] * mode->kit.shape->nranks * mode->kit.shape->tokens;
 }
 
 static xep_status_t check_arrangement(const ll_t *mode, xep_op_t *op)
 {
-    const xep_env_t *env = mode->env;
+    const xep_env_t *env = mode->kit.env;
     const xep_dispatch_args_t *args = op->dispatch;
     if (args->arrangement == XEP_ROWS_BY_RANK)
-        return env->fail(env, op, XEP_ERR_UNSUPPORTED, "arrangement is XEP_ROWS_BY_RANK, mode ll has rows by expert only");
+        return env->fail(env, op, XEP_ERR_UNSUPPORTED,
+                         "invalid arrangement: XEP_ROWS_BY_RANK (mode ll: rows by expert)");
     if (args->arrangement != XEP_ROWS_BY_EXPERT_PADDED) return XEP_OK;
     if (args->capacity != 0)
-        return env->fail(env, op, XEP_ERR_UNSUPPORTED, "capacity is %llu, with XEP_ROWS_BY_EXPERT_PADDED it follows from the shape",
+        return env->fail(env, op, XEP_ERR_UNSUPPORTED,
+                         "invalid capacity: %llu (0 with XEP_ROWS_BY_EXPERT_PADDED: it follows from the shape)",
                          (unsigned long long)args->capacity);
     if (mode->layout.recv_rows < padded_rows(mode))
         return env->fail(env, op, XEP_ERR_UNSUPPORTED,
-                         "arrangement is XEP_ROWS_BY_EXPERT_PADDED, which needs slots of %llu rows, they have %llu (params.recv_rows)",
-                         (unsigned long long)padded_rows(mode), (unsigned long long)mode->layout.recv_rows);
+                         "too few rows in a slot for XEP_ROWS_BY_EXPERT_PADDED: %llu (params.recv_rows: at least %llu)",
+                         (unsigned long long)mode->layout.recv_rows, (unsigned long long)padded_rows(mode));
     return XEP_OK;
 }
 
 static xep_status_t check_args(const ll_t *mode, xep_op_t *op)
 {
     const xep_dispatch_args_t *args = op->dispatch;
-    int weights = op->cached_slot == XEP_NO_SLOT ? args->topk_weights != NULL : mode->slots[op->cached_slot].weights_given;
+    int weights =
+        op->cached_slot == XEP_NO_SLOT ? args->topk_weights != NULL : mode->slots[op->cached_slot].weights_given;
     if ((args->flags & XEP_DISPATCH_SEND_WEIGHTS) != 0 && args->tokens != 0 && !weights)
-        return mode->env->fail(mode->env, op, XEP_ERR_INVALID, "flags has XEP_DISPATCH_SEND_WEIGHTS, and there are no topk_weights");
+        return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_INVALID,
+                                   "topk_weights is NULL (needed with XEP_DISPATCH_SEND_WEIGHTS)");
     return check_arrangement(mode, op);
 }
 
@@ -58,13 +59,14 @@ static inline void count_selection(ll_t *mode, ll_notice_t *notice, int32_t expe
 }
 
 /* Copies a token's selections and counts them; returns k of one that is no expert, or K. */
-static inline uint32_t take_token(ll_t *mode, ll_notice_t *notice, int32_t *experts, const char *row, uint32_t topk, int wide)
+static inline uint32_t take_token(ll_t *mode, ll_notice_t *notice, int32_t *experts, const char *row, uint32_t topk,
+                                  int wide)
 {
     for (uint32_t k = 0; k < topk; k++) {
         int64_t expert = idx_at(row, k, wide);
         experts[k] = (int32_t)expert;
         if (expert == -1) continue;
-        if ((uint64_t)expert >= mode->shape->experts) return k;
+        if ((uint64_t)expert >= mode->kit.shape->experts) return k;
         count_selection(mode, notice, (int32_t)expert);
     }
     return topk;
@@ -78,8 +80,10 @@ static xep_status_t take_experts(ll_t *mode, xep_op_t *op, ll_slot_t *slot)
     for (uint64_t t = 0; t < args->tokens; t++, row += args->topk_idx_stride) {
         uint32_t k = take_token(mode, &ll_state(op)->notice, slot->experts + t * args->topk, row, args->topk, wide);
         if (k < args->topk)
-            return mode->env->fail(mode->env, op, XEP_ERR_INVALID, "topk_idx[%llu][%u] is %lld, experts are %u",
-                                   (unsigned long long)t, k, (long long)idx_at(row, k, wide), mode->shape->experts);
+            return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_INVALID,
+                                       "invalid topk_idx[%llu][%u]: %lld (-1, or one of %u experts)",
+                                       (unsigned long long)t, k, (long long)idx_at(row, k, wide),
+                                       mode->kit.shape->experts);
     }
     return XEP_OK;
 }
@@ -109,7 +113,7 @@ static void take_cached(ll_t *mode, ll_notice_t *notice, const ll_slot_t *from, 
 
 static xep_status_t take_routing(ll_t *mode, xep_op_t *op, ll_slot_t *slot)
 {
-    memset(mode->counts, 0, mode->shape->experts * sizeof *mode->counts);
+    memset(mode->counts, 0, mode->kit.shape->experts * sizeof *mode->counts);
     if (op->cached_slot == XEP_NO_SLOT) {
         xep_status_t status = take_experts(mode, op, slot);
         if (status != XEP_OK) return status;
@@ -130,7 +134,7 @@ static void fill_notice(const ll_t *mode, const xep_op_t *op, ll_notice_t *notic
 {
     const xep_dispatch_args_t *args = op->dispatch;
     int padded = args->arrangement == XEP_ROWS_BY_EXPERT_PADDED;
-    uint64_t room = padded ? (uint64_t)mode->shape->nranks * mode->shape->tokens : mode->layout.recv_rows;
+    uint64_t room = padded ? (uint64_t)mode->kit.shape->nranks * mode->kit.shape->tokens : mode->layout.recv_rows;
     *notice = (ll_notice_t){.capacity = args->capacity != 0 ? args->capacity : room,
                             .selections = notice->selections,
                             .most = notice->most,
@@ -154,7 +158,7 @@ typedef struct pack {
     const xep_op_t *op;
     const ll_slot_t *slot;
     const ll_parcel_t *at;
-    char *parcel;
+    char *records;
     xep_cast_fn cast;
 } pack_t;
 
@@ -191,7 +195,8 @@ static void cast_packed(const pack_t *pack, const char *x, const char *next, cha
 static void pack_cast(const pack_t *pack, uint64_t token, uint64_t next, char *record)
 {
     const xep_dispatch_args_t *args = pack->op->dispatch;
-    const char *x = (const char *)args->x + token * args->x_stride, *ahead = (const char *)args->x + next * args->x_stride;
+    const char *x = (const char *)args->x + token * args->x_stride,
+               *ahead = (const char *)args->x + next * args->x_stride;
     if (args->quant == XEP_QUANT_UE8M0) cast_packed(pack, x, ahead, record);
     else
         pack->cast((uint8_t *)record, (float *)(void *)(record + pack->at->scales), x, args->hidden,
@@ -204,7 +209,7 @@ static void pack_rows(void *arg, uint32_t thread, uint32_t nthreads)
     const pack_t *pack = arg;
     uint64_t tokens = pack->slot->tokens, begin = tokens * thread / nthreads, end = tokens * (thread + 1) / nthreads;
     for (uint64_t t = begin; t < end; t++) {
-        char *record = pack->parcel + pack->at->rows + t * pack->at->stride;
+        char *record = pack->records + t * pack->at->stride;
         if (!goes_anywhere(pack->slot, t)) continue;
         if (pack->op->dispatch->quant == XEP_QUANT_NONE) pack_plain(pack, t, record);
         else pack_cast(pack, t, t + 1 < end ? t + 1 : t, record);
@@ -215,40 +220,24 @@ static void fill_parcel(ll_t *mode, xep_op_t *op, const ll_slot_t *slot)
 {
     const ll_parcel_t *at = &ll_state(op)->parcel;
     uint64_t selections = slot->tokens * slot->topk;
-    pack_t pack = {.mode = mode, .op = op, .slot = slot, .at = at, .parcel = ll_own(mode, ll_parcel_offset(mode, op->turn))};
-    if (op->dispatch->quant != XEP_QUANT_NONE) pack.cast = xep_cast_select(op->dispatch->dtype, mode->env->simd);
-    memcpy(pack.parcel, slot->experts, selections * sizeof *slot->experts);
-    if (slot->weights_sent) memcpy(pack.parcel + at->weights, slot->weights, selections * sizeof *slot->weights);
-    mode->env->parallel(mode->env, pack_rows, &pack);
+    pack_t pack = {.mode = mode,
+                   .op = op,
+                   .slot = slot,
+                   .at = at,
+                   .records = xep_kit_own(&mode->kit,
+                                          xep_area_at(mode->layout.records, xep_notices_entry(&mode->kit, op->turn)))};
+    char *head = xep_kit_own(&mode->kit, xep_area_at(mode->layout.heads, xep_notices_entry(&mode->kit, op->turn)));
+    if (op->dispatch->quant != XEP_QUANT_NONE) pack.cast = xep_cast_select(op->dispatch->dtype, mode->kit.env->simd);
+    memcpy(head, slot->experts, selections * sizeof *slot->experts);
+    if (slot->weights_sent) memcpy(head + at->weights, slot->weights, selections * sizeof *slot->weights);
+    mode->kit.env->parallel(mode->kit.env, pack_rows, &pack);
 }
 
 /* ---- the notices ---- */
 
-static void notify(const ll_t *mode, const xep_op_t *op, uint32_t rank)
+static void store_notice(const void *mode, const xep_op_t *op, uint32_t rank)
 {
-    const ll_notice_t *notice = &ll_state(op)->notice;
-    uint64_t offset = ll_notice_offset(mode, op->turn, mode->shape->rank);
-    memcpy(mode->base[rank] + offset + sizeof notice->epoch, (const char *)notice + sizeof notice->epoch,
-           sizeof *notice - sizeof notice->epoch);
-    ll_store_word(mode, rank, offset, op->epoch);
-}
-
-xep_status_t ll_send(ll_t *mode, xep_op_t *op)
-{
-    ll_state_t *state = ll_state(op);
-    ll_slot_t *slot = &mode->slots[op->slot];
-    const uint32_t nranks = mode->shape->nranks;
-    xep_status_t status = check_args(mode, op);
-    if (status == XEP_OK) status = take_routing(mode, op, slot);
-    if (status != XEP_OK) return status;
-    fill_notice(mode, op, &state->notice);
-    ll_parcel_make(&state->notice, &state->parcel);
-    fill_parcel(mode, op, slot);
-    for (uint32_t i = 1; i <= nranks; i++) {
-        uint32_t rank = (mode->shape->rank + i) % nranks;
-        if (mode->base[rank] != NULL) notify(mode, op, rank);
-    }
-    return XEP_OK;
+    xep_notices_store(mode, op, rank, &ll_state(op)->notice);
 }
 
 /* ---- ranks that are not mapped ---- */
@@ -256,65 +245,73 @@ xep_status_t ll_send(ll_t *mode, xep_op_t *op)
 static int goes_to(const ll_t *mode, const ll_slot_t *slot, uint64_t token, uint32_t rank)
 {
     const int32_t *experts = slot->experts + token * slot->topk;
-    uint32_t first = mode->first_expert[rank], count = mode->first_expert[rank + 1] - first;
+    uint32_t first = mode->kit.first_expert[rank], count = mode->kit.first_expert[rank + 1] - first;
     for (uint32_t k = 0; k < slot->topk; k++)
         if (experts[k] >= 0 && (uint32_t)experts[k] - first < count) return 1;
     return 0;
 }
 
-/* Records from the first at or after token that goes to rank: tokens in a row are one put. */
-static uint64_t find_run(const ll_t *mode, const xep_op_t *op, uint32_t rank, uint64_t *token_p)
+/* Records from the first at or after the row that goes to rank: tokens in a row are one put. */
+static int cut_records(const void *opaque, const xep_op_t *op, uint32_t rank, uint32_t number, uint64_t *row_p,
+                       xep_piece_t *piece)
 {
+    const ll_t *mode = opaque;
     const ll_slot_t *slot = &mode->slots[op->slot];
-    uint64_t t = *token_p, most = RUN_BYTES / ll_state(op)->parcel.stride + 1, run = 0;
+    const size_t stride = ll_state(op)->parcel.stride;
+    uint64_t t = *row_p, most = XEP_PIECE_BYTES / stride + 1, run = 0;
+    (void)number;
     while (t < slot->tokens && !goes_to(mode, slot, t, rank)) t++;
     while (run < most && t + run < slot->tokens && goes_to(mode, slot, t + run, rank)) run++;
-    *token_p = t;
-    return run;
+    *row_p = t;
+    *piece = (xep_piece_t){.src = xep_kit_own_area(&mode->kit, mode->layout.records,
+                                                   xep_notices_entry(&mode->kit, op->turn)) +
+                                  t * stride,
+                           .offset = xep_area_at(mode->layout.delivered_records,
+                                                 xep_notices_entry_of(&mode->kit, op->turn, mode->kit.shape->rank)) +
+                                     t * stride,
+                           .bytes = run * stride,
+                           .rows = run};
+    return run != 0;
 }
 
-static xep_status_t put_records(ll_t *mode, xep_op_t *op, uint32_t rank, uint64_t own, uint64_t inbox)
+/* The head, the records that rank needs, the notice. */
+static int parcel_part(const void *opaque, const xep_op_t *op, uint32_t rank, uint32_t number, xep_part_t *part)
 {
-    ll_state_t *state = ll_state(op);
-    uint64_t run;
-    while ((run = find_run(mode, op, rank, &state->cursor.item)) != 0) {
-        uint64_t at = state->parcel.rows + state->cursor.item * state->parcel.stride;
-        xep_status_t status =
-            mode->env->wire->ops->put(mode->env->wire, rank, inbox + at, ll_own(mode, own + at), run * state->parcel.stride);
-        if (status != XEP_OK) return status;
-        state->cursor.item += run;
+    const ll_t *mode = opaque;
+    const ll_state_t *state = ll_state(op);
+    (void)rank;
+    switch (number) {
+    case 0:
+        *part = (xep_part_t){.src = xep_kit_own_area(&mode->kit, mode->layout.heads,
+                                                     xep_notices_entry(&mode->kit, op->turn)),
+                             .rows = 1,
+                             .bytes = state->parcel.head_bytes,
+                             .offset = xep_area_at(mode->layout.delivered_heads,
+                                                   xep_notices_entry_of(&mode->kit, op->turn, mode->kit.shape->rank))};
+        return 1;
+    case 1: *part = (xep_part_t){.cut = cut_records}; return 1;
+    case 2: xep_notices_part(&mode->kit, op, &state->notice, part); return 1;
+    default: return 0;
     }
-    return XEP_OK;
 }
 
-static xep_status_t put_parcel(ll_t *mode, xep_op_t *op, uint32_t rank)
+/* ---- begin ---- */
+
+xep_status_t ll_send(void *opaque, xep_op_t *op)
 {
+    ll_t *mode = opaque;
+    if (!xep_kit_state(op)->told) fill_parcel(mode, op, &mode->slots[op->slot]);
+    return xep_send(&mode->kit, op, store_notice, parcel_part);
+}
+
+xep_status_t ll_dispatch(void *opaque, xep_op_t *op)
+{
+    ll_t *mode = opaque;
     ll_state_t *state = ll_state(op);
-    xep_wire_t *wire = mode->env->wire;
-    const size_t word = sizeof state->notice.epoch;
-    uint64_t own = ll_parcel_offset(mode, op->turn), inbox = ll_inbox_offset(mode, op->turn, mode->shape->rank);
-    uint64_t notice = ll_notice_offset(mode, op->turn, mode->shape->rank);
-    xep_status_t status = XEP_OK;
-    if (state->cursor.part == 0) {
-        status = wire->ops->put(wire, rank, inbox, ll_own(mode, own), state->parcel.rows);
-        if (status != XEP_OK) return status;
-        state->cursor.part = 1;
-    }
-    status = put_records(mode, op, rank, own, inbox);
+    xep_status_t status = check_args(mode, op);
+    if (status == XEP_OK) status = take_routing(mode, op, &mode->slots[op->slot]);
     if (status != XEP_OK) return status;
-    return wire->ops->put_signal(wire, rank, notice + word, (const char *)&state->notice + word, sizeof state->notice - word,
-                                 notice, op->epoch);
-}
-
-xep_status_t ll_put_parcels(ll_t *mode, xep_op_t *op)
-{
-    ll_cursor_t *cursor = &ll_state(op)->cursor;
-    const uint32_t nranks = mode->shape->nranks;
-    while (cursor->peer < nranks) {
-        uint32_t rank = (mode->shape->rank + 1 + cursor->peer) % nranks;
-        xep_status_t status = mode->base[rank] != NULL ? XEP_OK : put_parcel(mode, op, rank);
-        if (status != XEP_OK) return ll_wire_status(mode, op, status);
-        *cursor = (ll_cursor_t){.peer = cursor->peer + 1};
-    }
-    return XEP_OK;
+    fill_notice(mode, op, &state->notice);
+    ll_make_parcel(&state->notice, &state->parcel);
+    return xep_steps_begin(mode, op);
 }

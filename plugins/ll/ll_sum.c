@@ -1,39 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Combine, as a reader: each token's rows are found where their experts wrote them, and summed (steps 4 to 6 of ll.h). */
+/* Combine, as a reader: each token's rows are found where their experts wrote them, and summed (step 5 of ll.h). */
 #include <string.h>
 
 #include "ll.h"
-
-/* ---- what was offered ---- */
-
-static const ll_mail_t *mail_of(const ll_t *mode, const xep_op_t *op, uint32_t owner)
-{
-    return ll_own(mode, ll_mail_offset(mode, mode->slots[op->slot].from[owner].slot, owner));
-}
-
-static xep_status_t disagree(ll_t *mode, xep_op_t *op, uint32_t rank, const char *what, uint32_t theirs, uint32_t first)
-{
-    return mode->env->fail(mode->env, op, XEP_ERR_MISMATCH, "rank %u and rank 0 disagree on %s: %u, %u", rank, what, theirs,
-                           first);
-}
-
-/* All ranks read the same offers, so all come to the same verdict. */
-static xep_status_t compare_offers(ll_t *mode, xep_op_t *op)
-{
-    ll_offer_t first = {0};
-    for (uint32_t r = 0; r < mode->shape->nranks; r++) {
-        ll_offer_t offer = mail_of(mode, op, r)->offer;
-        if (offer.epoch != op->epoch)
-            return mode->env->fail(mode->env, op, XEP_ERR_PROTOCOL, "rank %u offers combine %llu as %llu", r,
-                                   (unsigned long long)offer.epoch, (unsigned long long)op->epoch);
-        if (r == 0) first = offer;
-        if (offer.dtype != first.dtype) return disagree(mode, op, r, "dtype", offer.dtype, first.dtype);
-        if (offer.hidden != first.hidden) return disagree(mode, op, r, "hidden", offer.hidden, first.hidden);
-        if (offer.flags != first.flags) return disagree(mode, op, r, "flags", offer.flags, first.flags);
-    }
-    return XEP_OK;
-}
 
 /* ---- where rows are ---- */
 
@@ -41,21 +11,26 @@ static ll_source_t source_of(const ll_t *mode, const xep_op_t *op, uint32_t owne
 {
     const ll_slot_t *slot = &mode->slots[op->slot];
     const ll_layout_t *at = &mode->layout;
-    if (owner == mode->shape->rank && op->combine->x != NULL) return (ll_source_t){op->combine->x, op->combine->x_stride, 0};
-    if (mode->base[owner] != NULL)
-        return (ll_source_t){mode->base[owner] + ll_area(mode, slot->from[owner].slot, at->input), at->combine_stride, 0};
-    return (ll_source_t){ll_own(mode, ll_area(mode, op->slot, at->returned)), at->return_stride, 1};
+    if (owner == mode->kit.shape->rank && op->combine->x != NULL)
+        return (ll_source_t){op->combine->x, op->combine->x_stride, 0};
+    if (mode->kit.base[owner] != NULL)
+        return (ll_source_t){mode->kit.base[owner] + xep_area_at(at->input, slot->from[owner].slot), at->combine_stride,
+                             0};
+    return (ll_source_t){xep_kit_own_area(&mode->kit, at->returned, op->slot), at->return_stride, 1};
 }
 
 /* first row of this rank at each expert of owner */
 static void load_begins(ll_t *mode, const xep_op_t *op, uint32_t owner)
 {
     const ll_slot_t *slot = &mode->slots[op->slot];
-    const uint32_t first = mode->first_expert[owner], count = mode->first_expert[owner + 1] - first, self = mode->shape->rank;
+    const uint32_t first = mode->kit.first_expert[owner], count = mode->kit.first_expert[owner + 1] - first,
+                   self = mode->kit.shape->rank;
     if (owner == self)
-        for (uint32_t e = 0; e < count; e++) mode->next_row[first + e] = slot->pair_begin[e * mode->shape->nranks + self];
-    else if (mode->base[owner] != NULL)
-        memcpy(&mode->next_row[first], mode->base[owner] + ll_table_offset(mode, slot->from[owner].slot, self), count * sizeof(uint32_t));
+        for (uint32_t e = 0; e < count; e++)
+            mode->next_row[first + e] = slot->pair_begin[e * mode->kit.shape->nranks + self];
+    else if (mode->kit.base[owner] != NULL)
+        memcpy(&mode->next_row[first], mode->kit.base[owner] + ll_table_offset(mode, slot->from[owner].slot, self),
+               count * sizeof(uint32_t));
 }
 
 /* The rows of a token, biases first, with their weights. Returns the end of the list, or 0: a row that is nowhere. */
@@ -65,7 +40,8 @@ static uint32_t list_token(ll_t *mode, const xep_op_t *op, const ll_source_t *so
     const xep_combine_args_t *args = op->combine;
     const int32_t *experts = slot->experts + token * slot->topk;
     const float *weights = slot->weights + token * slot->topk;
-    if (args->weights != NULL) weights = (const float *)(const void *)((const char *)args->weights + token * args->weights_stride);
+    if (args->weights != NULL)
+        weights = (const float *)(const void *)((const char *)args->weights + token * args->weights_stride);
     for (int b = 0; b < 2; b++) {
         if (args->bias[b] == NULL) continue;
         mode->rows[n] = (const char *)args->bias[b] + token * args->bias_stride[b];
@@ -73,7 +49,7 @@ static uint32_t list_token(ll_t *mode, const xep_op_t *op, const ll_source_t *so
     }
     for (uint32_t k = 0; k < slot->topk; k++) {
         if (experts[k] < 0) continue;
-        const ll_source_t *source = &sources[mode->owner[experts[k]]];
+        const ll_source_t *source = &sources[mode->kit.owner[experts[k]]];
         uint64_t row = source->returned ? token * slot->topk + k : mode->next_row[experts[k]]++;
         if (!source->returned && row >= mode->layout.recv_rows) return UINT32_MAX;
         mode->rows[n] = source->rows + row * source->stride;
@@ -84,7 +60,7 @@ static uint32_t list_token(ll_t *mode, const xep_op_t *op, const ll_source_t *so
 
 static xep_status_t list_rows(ll_t *mode, xep_op_t *op)
 {
-    const uint32_t nranks = mode->shape->nranks;
+    const uint32_t nranks = mode->kit.shape->nranks;
     ll_source_t *sources = mode->sources;
     uint32_t n = 0;
     for (uint32_t r = 0; r < nranks; r++) {
@@ -95,7 +71,8 @@ static xep_status_t list_rows(ll_t *mode, xep_op_t *op)
         mode->row_begin[t] = n;
         n = list_token(mode, op, sources, t, n);
         if (n == UINT32_MAX)
-            return mode->env->fail(mode->env, op, XEP_ERR_PROTOCOL, "a row of token %llu is said to be where no rows are", (unsigned long long)t);
+            return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_PROTOCOL,
+                                       "a row of token %llu is said to be where no rows are", (unsigned long long)t);
     }
     mode->row_begin[mode->slots[op->slot].tokens] = n;
     return XEP_OK;
@@ -112,8 +89,9 @@ typedef struct sum {
 /* Rows that came in LogFMT are made bf16 again in the thread's own memory: those in "returned" of the slot. */
 static void decode_token(ll_t *mode, const xep_op_t *op, uint64_t token, uint32_t thread)
 {
-    const char *begin = ll_own(mode, ll_area(mode, op->slot, mode->layout.returned)), *end = begin + mode->layout.slot_bytes - mode->layout.returned;
-    char *to = mode->decoded + (uint64_t)thread * mode->shape->topk * mode->layout.combine_stride;
+    const char *begin = xep_kit_own_area(&mode->kit, mode->layout.returned, op->slot),
+               *end = begin + mode->kit.shape->tokens * mode->kit.shape->topk * mode->layout.return_stride;
+    char *to = mode->decoded + (uint64_t)thread * mode->kit.shape->topk * mode->layout.combine_stride;
     for (uint32_t i = mode->row_begin[token]; i < mode->row_begin[token + 1]; i++) {
         const char *row = mode->rows[i];
         if ((uintptr_t)row < (uintptr_t)begin || (uintptr_t)row >= (uintptr_t)end) continue;
@@ -128,46 +106,28 @@ static void sum_share(void *arg, uint32_t thread, uint32_t nthreads)
     const sum_t *sum = arg;
     ll_t *mode = sum->mode;
     const xep_combine_args_t *args = sum->op->combine;
-    uint64_t tokens = mode->slots[sum->op->slot].tokens, begin = tokens * thread / nthreads, end = tokens * (thread + 1) / nthreads;
-    int decodes = !mode->all_mapped && (args->flags & XEP_COMBINE_LOGFMT) != 0;
+    uint64_t tokens = mode->slots[sum->op->slot].tokens, begin = tokens * thread / nthreads,
+             end = tokens * (thread + 1) / nthreads;
+    int decodes = !mode->kit.all_mapped && (args->flags & XEP_COMBINE_LOGFMT) != 0;
     for (uint64_t t = begin; t < end; t++) {
         uint32_t from = mode->row_begin[t];
         if (decodes) decode_token(mode, sum->op, t, thread);
-        sum->weigh((char *)args->out + t * args->out_stride, mode->rows + from, mode->row_weights + from, mode->row_begin[t + 1] - from,
-                   args->hidden);
+        sum->weigh((char *)args->out + t * args->out_stride, mode->rows + from, mode->row_weights + from,
+                   mode->row_begin[t + 1] - from, args->hidden);
     }
     xep_stores_fence();
 }
 
-xep_status_t ll_sum(ll_t *mode, xep_op_t *op)
+xep_status_t ll_sum(void *opaque, xep_op_t *op)
 {
-    ll_state_t *state = ll_state(op);
+    ll_t *mode = opaque;
+    const xep_env_t *env = mode->kit.env;
     const xep_combine_args_t *args = op->combine;
     uint64_t bytes = mode->slots[op->slot].tokens * args->hidden * xep_elem_bytes(args->dtype);
-    xep_status_t status = compare_offers(mode, op);
-    if (status == XEP_ERR_PROTOCOL) return status;
-    state->verdict = status;
-    if (status == XEP_OK) {
-        status = list_rows(mode, op);
-        if (status != XEP_OK) return status;
-        sum_t sum = {mode, op, xep_weigh_select(args->dtype, mode->env->simd, bytes >= mode->env->stream_bytes)};
-        mode->env->parallel(mode->env, sum_share, &sum);
-    }
-    for (uint32_t r = 0; r < mode->shape->nranks; r++)
-        if (mode->base[r] != NULL)
-            ll_store_word(mode, r, ll_mail_offset(mode, mode->slots[op->slot].from[r].slot, mode->shape->rank) + offsetof(ll_mail_t, read), op->epoch);
-    return XEP_OK;
-}
-
-xep_status_t ll_put_read(ll_t *mode, xep_op_t *op)
-{
-    ll_cursor_t *cursor = &ll_state(op)->cursor;
-    for (; cursor->peer < mode->shape->nranks; cursor->peer++) {
-        uint64_t mail = ll_mail_offset(mode, mode->slots[op->slot].from[cursor->peer].slot, mode->shape->rank);
-        if (mode->base[cursor->peer] != NULL) continue;
-        xep_status_t status = mode->env->wire->ops->put_signal(mode->env->wire, cursor->peer, 0, NULL, 0,
-                                                               mail + offsetof(ll_mail_t, read), op->epoch);
-        if (status != XEP_OK) return ll_wire_status(mode, op, status);
-    }
+    if (xep_kit_state(op)->verdict != XEP_OK) return XEP_OK;
+    xep_status_t status = list_rows(mode, op);
+    if (status != XEP_OK) return status;
+    sum_t sum = {mode, op, xep_weigh_select(args->dtype, env->simd, bytes >= env->stream_bytes)};
+    env->parallel(env, sum_share, &sum);
     return XEP_OK;
 }

@@ -2,35 +2,33 @@
 
 /* The plugin: its memory, its progress, its name. */
 #include <stdlib.h>
-#include <string.h>
 
-#include <carve.h>
+#include <arena.h>
 
 #include "normal.h"
 
-static void routing_take_arrays(normal_t *mode, xep_carve_t *arena, normal_routing_t *routing)
+static void carve_routing(normal_t *mode, xep_carve_t *arena, normal_routing_t *routing)
 {
-    const xep_shape_t *shape = mode->shape;
+    const xep_shape_t *shape = mode->kit.shape;
     uint64_t tokens = shape->tokens, ranks = shape->nranks, dests = tokens * mode->max_dests;
     routing->experts = xep_carve_array(arena, tokens * shape->topk, sizeof *routing->experts);
     routing->first = xep_carve_array(arena, tokens + 1, sizeof *routing->first);
     routing->dests = xep_carve_array(arena, dests, sizeof *routing->dests);
-    routing->tokens_to = xep_carve_array(arena, mode->all_mapped ? 0 : dests, sizeof *routing->tokens_to);
+    routing->tokens_to = xep_carve_array(arena, mode->kit.all_mapped ? 0 : dests, sizeof *routing->tokens_to);
     routing->to_begin = xep_carve_array(arena, ranks + 1, sizeof *routing->to_begin);
     routing->rows = xep_carve_array(arena, ranks, sizeof *routing->rows);
     routing->selections = xep_carve_array(arena, shape->experts, sizeof *routing->selections);
     routing->rank_rows = xep_carve_array(arena, ranks * ranks, sizeof *routing->rank_rows);
     routing->src_begin = xep_carve_array(arena, ranks + 1, sizeof *routing->src_begin);
-    routing->place = xep_carve_array(arena, ranks, sizeof *routing->place);
+    routing->there = xep_carve_array(arena, ranks, sizeof *routing->there);
     routing->local = xep_carve_array(arena, shape->local_experts, sizeof *routing->local);
 }
 
-static void slot_take_arrays(normal_t *mode, xep_carve_t *arena, normal_slot_t *slot)
+static void carve_slot(normal_t *mode, xep_carve_t *arena, normal_slot_t *slot)
 {
-    const xep_shape_t *shape = mode->shape;
-    uint64_t staged = mode->all_mapped ? 0 : shape->tokens * mode->max_dests;
+    const xep_shape_t *shape = mode->kit.shape;
+    uint64_t staged = mode->kit.all_mapped ? 0 : shape->tokens * mode->max_dests;
     slot->from = xep_carve_array(arena, shape->nranks, sizeof *slot->from);
-    slot->offers = xep_carve_array(arena, shape->nranks, sizeof *slot->offers);
     slot->targets = xep_carve_array(arena, shape->nranks, sizeof *slot->targets);
     slot->sources = xep_carve_array(arena, shape->nranks, sizeof *slot->sources);
     slot->expert_rows = xep_carve_array(arena, shape->local_experts, sizeof *slot->expert_rows);
@@ -40,156 +38,77 @@ static void slot_take_arrays(normal_t *mode, xep_carve_t *arena, normal_slot_t *
     slot->staged_scales = xep_carve_array(arena, staged * shape->scales, 4);
 }
 
-static void take_arrays(normal_t *mode, xep_carve_t *arena)
+static void carve_all(void *opaque, xep_carve_t *arena)
 {
-    const xep_shape_t *shape = mode->shape;
-    mode->owner = xep_carve_array(arena, shape->experts, sizeof *mode->owner);
-    mode->first_expert = xep_carve_array(arena, (uint64_t)shape->nranks + 1, sizeof *mode->first_expert);
+    normal_t *mode = opaque;
+    const xep_shape_t *shape = mode->kit.shape;
     mode->marks = xep_carve_array(arena, (shape->nranks + UINT64_C(63)) / 64, sizeof *mode->marks);
-    mode->rows = xep_carve_array(arena, (uint64_t)mode->env->threads * (mode->max_dests + 2), sizeof *mode->rows);
+    mode->rows = xep_carve_array(arena, (uint64_t)mode->kit.env->threads * (mode->max_dests + 2), sizeof *mode->rows);
     for (uint32_t s = 0; s < shape->slots; s++) {
-        routing_take_arrays(mode, arena, &mode->routings[s]);
-        slot_take_arrays(mode, arena, &mode->slots[s]);
+        carve_routing(mode, arena, &mode->routings[s]);
+        carve_slot(mode, arena, &mode->slots[s]);
     }
-}
-
-static void experts_place(normal_t *mode)
-{
-    uint32_t nranks = mode->shape->nranks, each = mode->shape->experts / nranks, more = mode->shape->experts % nranks;
-    for (uint32_t r = 0, e = 0; r < nranks; r++) {
-        mode->first_expert[r] = e;
-        for (uint32_t i = 0; i < each + (r < more); i++) mode->owner[e++] = r;
-    }
-    mode->first_expert[nranks] = mode->shape->experts;
 }
 
 /* Untouched pages would be met one by one for dozens of operations. "returned" is left out where nobody puts. */
-static void prefault(normal_t *mode, char *heap)
+static void prefault_heap(const normal_t *mode, uint32_t rank)
 {
-    uint64_t per_slot = mode->all_mapped ? mode->layout.returned_weights : mode->layout.slot_bytes;
-    mode->env->prefault(mode->env, heap, mode->layout.slots);
-    for (uint32_t s = 0; s < mode->shape->slots; s++)
-        mode->env->prefault(mode->env, heap + normal_area(mode, s, 0), per_slot);
-}
-
-static void connect_all(normal_t *mode)
-{
-    const xep_shape_t *shape = mode->shape;
-    mode->all_mapped = 1;
-    for (uint32_t r = 0; r < shape->nranks; r++) {
-        mode->base[r] = mode->env->wire->ops->map(mode->env->wire, r);
-        if (!mode->base[r]) mode->all_mapped = 0;
+    const normal_layout_t *at = &mode->layout;
+    const xep_kit_t *kit = &mode->kit;
+    uint32_t all = kit->all_mapped ? 0 : 1;
+    xep_area_t metadata_end = all ? at->tokens : at->returned_weights, rows_end = all ? at->x : at->returned;
+    xep_kit_prefault(kit, rank, at->mail, at->tokens.first);
+    for (uint32_t s = 0; s < kit->shape->slots; s++) {
+        xep_kit_prefault(kit, rank, xep_area_at(at->tokens, s), xep_area_at(metadata_end, s + all));
+        xep_kit_prefault(kit, rank, xep_area_at(at->x, s), xep_area_at(rows_end, s + all));
     }
 }
 
-static xep_status_t memory_get(normal_t *mode)
+static void set_up(normal_t *mode)
 {
-    const xep_env_t *env = mode->env;
-    xep_carve_t arena = {0};
-    take_arrays(mode, &arena);
-    if (!arena.overflow) arena.base = aligned_alloc(64, arena.end);
-    if (!arena.base)
-        return env->fail(env, NULL, XEP_ERR_NO_MEMORY, "no %llu bytes for the plans of %u slots",
-                         (unsigned long long)arena.end, mode->shape->slots);
-    memset(arena.base, 0, arena.end); /* touched here, not by the first operations */
-    mode->arena = arena.base;
-    arena.end = 0;
-    take_arrays(mode, &arena);
-    return XEP_OK;
+    const xep_shape_t *shape = mode->kit.shape;
+    normal_make_layout(shape, mode->kit.regions, &mode->layout); /* as heap_size has, which refuses what is too large */
+    mode->slots = mode->kit.slots;
+    mode->max_dests = shape->topk < shape->nranks ? shape->topk : shape->nranks;
+    mode->kit.dispatch_steps = normal_dispatch_steps;
+    mode->kit.combine_steps = normal_combine_steps;
+    mode->kit.mail = mode->layout.combine_mail;
+    mode->kit.input = mode->layout.input;
+    mode->kit.input_stride = mode->layout.combine_stride;
 }
 
 static void normal_close(void *opaque)
 {
     normal_t *mode = opaque;
-    if (!mode) return;
-    free(mode->arena);
-    free(mode->slots);
-    free(mode->routings);
-    free(mode->base);
-    free(mode);
+    if (mode != NULL) free(mode->routings);
+    xep_kit_close(mode);
 }
 
 static xep_status_t normal_open(const xep_env_t *env, void **mode_p)
 {
-    const xep_shape_t *shape = env->shape;
-    normal_t *mode = calloc(1, sizeof *mode);
-    xep_status_t status = XEP_ERR_NO_MEMORY;
-    if (!mode) return env->fail(env, NULL, status, "no memory for the mode");
-
-    mode->env = env;
-    mode->shape = shape;
-    mode->max_dests = shape->topk < shape->nranks ? shape->topk : shape->nranks;
-    mode->base = calloc(shape->nranks, sizeof *mode->base);
-    mode->routings = calloc(shape->slots, sizeof *mode->routings);
-    mode->slots = calloc(shape->slots, sizeof *mode->slots);
-    if (!mode->base || !mode->routings || !mode->slots) {
-        env->fail(env, NULL, status, "no memory for %u slots, %u ranks", shape->slots, shape->nranks);
-        goto close;
-    }
-    status = normal_layout_make(shape, &mode->layout);
+    void *opaque;
+    xep_status_t status = xep_kit_open(env, sizeof(normal_t), sizeof(normal_slot_t), &opaque);
+    if (status != XEP_OK) return status;
+    normal_t *mode = opaque;
+    set_up(mode);
+    mode->routings = calloc(env->shape->slots, sizeof *mode->routings);
+    if (mode->routings != NULL) status = xep_arena_open(&mode->kit, carve_all, 0);
+    else status = env->fail(env, NULL, XEP_ERR_NO_MEMORY, "no memory for %u slots", env->shape->slots);
     if (status != XEP_OK) {
-        env->fail(env, NULL, status, "no heap for this shape");
-        goto close;
+        normal_close(mode);
+        return status;
     }
-    connect_all(mode);
-    status = memory_get(mode);
-    if (status != XEP_OK) goto close;
-    experts_place(mode);
-    for (uint32_t r = 0; r < shape->nranks; r++)
-        if (mode->base[r]) prefault(mode, mode->base[r]);
+    for (uint32_t r = 0; r < env->shape->nranks; r++)
+        if (mode->kit.base[r] != NULL) prefault_heap(mode, r);
     *mode_p = mode;
     return XEP_OK;
-
-close:
-    normal_close(mode);
-    return status;
-}
-
-xep_status_t normal_progress(void *opaque, xep_op_t *op)
-{
-    normal_t *mode = opaque;
-    normal_state_t *state = normal_state(op);
-    if (!mode->all_mapped) {
-        xep_status_t status = mode->env->wire->ops->progress(mode->env->wire);
-        if (status < 0) return status;
-    }
-    while (normal_step(op)->run) {
-        xep_status_t status = normal_step(op)->run(mode, op);
-        if (status != XEP_OK) return status;
-        *state = (normal_state_t){
-            .step = state->step + 1, .verdict = state->verdict, .weights = state->weights, .moved = state->moved};
-    }
-    return state->verdict;
-}
-
-static xep_status_t normal_input(void *opaque, uint32_t slot, void **base_p, size_t *stride_p)
-{
-    const normal_t *mode = opaque;
-    for (uint32_t r = 0; r < mode->shape->nranks; r++) {
-        uint64_t read = atomic_load_explicit(&normal_mail(mode, slot, r)->read, memory_order_acquire);
-        if (read < mode->slots[slot].combined) return XEP_INPROGRESS;
-    }
-    *base_p = (char *)mode->env->heap + normal_area(mode, slot, mode->layout.input);
-    *stride_p = mode->layout.combine_stride;
-    return XEP_OK;
-}
-
-static void normal_explain(void *opaque, const xep_op_t *op, char *text, size_t bytes)
-{
-    const normal_t *mode = opaque;
-    const normal_step_t *step = normal_step(op);
-    xep_words_explain(step->word, mode, op, mode->shape->nranks, step->name ? step->name : "nothing", text, bytes);
 }
 
 __attribute__((visibility("default"))) extern const xep_plugin_t xep_plugin;
 
 const xep_plugin_t xep_plugin = {
-    .abi = XEP_PLUGIN_ABI,
-    .size = sizeof(xep_plugin_t),
-    .env_size = sizeof(xep_env_t),
-    .op_bytes = sizeof(xep_op_t),
-    .wire_ops_size = sizeof(xep_wire_ops_t),
-    .op_size = sizeof(normal_state_t),
+    XEP_PLUGIN_SIZES,
+    .state_bytes = sizeof(normal_state_t),
     .name = "normal",
     .brief = "throughput: a row per token and rank, in source order; mapped ranks are written and read directly",
     .heap_size = normal_heap_size,
@@ -197,7 +116,7 @@ const xep_plugin_t xep_plugin = {
     .close = normal_close,
     .dispatch = normal_dispatch,
     .combine = normal_combine,
-    .progress = normal_progress,
-    .input = normal_input,
-    .explain = normal_explain,
+    .progress = xep_steps_progress,
+    .input = xep_steps_input,
+    .explain = xep_steps_explain,
 };

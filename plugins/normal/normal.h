@@ -24,22 +24,18 @@
  * turn q, and d sends it after it has read all records of q, also when the verdict is an error.
  * The same argument keeps the counts and done words growing.
  *
- * combine, epoch n, of a handle; every rank is an owner (of the rows in its slot) and a reader:
- *  1. owner: until own mail[own slot][r].read >= the epoch of the last combine from that slot,
- *     for all r (it is drained: nobody reads that input, or that offer, any more).
- *  2. owner: rows for readers that pull into the slot's input (zero copy: they are there), weights
- *     likewise; rows for readers that do not are put into the area "returned" of the reader's slot.
- *  3. owner to each r: the offer, then  r.mail[own slot][self].ready = n.
- *  4. reader: until mail[slot of d][d].ready >= n for all d. The offers are compared.
+ * combine, epoch n, of a handle: the handshake of the kit (handshake.h). Every rank is an owner (of the rows in its
+ * slot) and a reader:
+ *  1. owner: drain.
+ *  2. owner: rows for mapped readers into the slot's input (zero copy: they are there), weights likewise: those
+ *     readers pull. Rows for all others are put into the area "returned" of the reader's slot.
+ *  3. owner: offer.   4. reader: ready.
  *  5. reader: out[t] = sum over ranks ascending, read in d's input or in own "returned".
- *  6. reader to each d:  d.mail[slot of d][self].read = n.  Done when the wire is flushed.
+ *  6. reader: read.  Done when the wire is flushed.
  *
  * Why "returned" is never overwritten early: its writer waits for the reader's read of the last
  * combine of the same handle; a slot gets a new handle only after all of the old one's combines
  * have completed at the reader, and the writer learns of the new one from the reader's record.
- *
- * A reader pulls when it maps the owner. Only the reader knows (mapping need not be mutual), so
- * its record says it: a record written by plain stores has pulls = 1, one sent by the wire has 0.
  *
  * Ordering. Between mapped ranks: rows are stored, streaming stores fenced by the thread that made
  * them, then the word is stored with release; the reader loads it with acquire. Otherwise
@@ -58,48 +54,33 @@
 #include <stdint.h>
 
 #include <copy.h>
-#include <reduce.h>
+#include <handshake.h>
 #include <rows.h>
-#include <words.h>
+#include <weigh.h>
 #include <xep/plugin.h>
 
 /* ---- in the heap ------------------------------------------------------------ */
 
-/** Collective parameters, compared in this order: the first three of a combine, all of a dispatch. */
+/** Collective parameters, compared in this order. */
 enum {
     NORMAL_DTYPE,
     NORMAL_HIDDEN,
-    NORMAL_HAS_WEIGHTS, /* normal_weights_t */
-    NORMAL_OFFER_PARAMS,
-    NORMAL_TOPK = NORMAL_OFFER_PARAMS,
+    NORMAL_HAS_WEIGHTS, /* 1, 0, or XEP_AGREE_ANY where there are no tokens to weigh */
+    NORMAL_TOPK,
     NORMAL_IDX_DTYPE,
     NORMAL_SCALES,
     NORMAL_SCALES_DTYPE,
     NORMAL_CACHED,
-    NORMAL_RECORD_PARAMS
+    NORMAL_PARAMS
 };
-
-typedef enum { NORMAL_NO_WEIGHTS, NORMAL_WEIGHTS, NORMAL_ANY_WEIGHTS } normal_weights_t; /* any: has no rows to weigh */
-
-/** What a combine brings. In the owner's line of mail at the reader. */
-typedef struct normal_offer {
-    uint64_t epoch;
-    uint32_t params[NORMAL_OFFER_PARAMS];
-    uint32_t reserved;
-} normal_offer_t;
-_Static_assert(sizeof(normal_offer_t) == 24, "wire-visible");
 
 /** One line per (index, rank); written by that rank, read by the heap's owner. */
 typedef struct normal_mail {
     _Atomic uint64_t counts; /* record of this epoch is in ring entry [index] */
     _Atomic uint64_t done;   /* all rows of this epoch for the heap owner's slot [index] are there */
-    _Atomic uint64_t ready;  /* combine of this epoch may be read in the writer's slot [index] */
-    _Atomic uint64_t read;   /* combine of this epoch was read from the heap owner's slot [index] */
-    normal_offer_t offer;    /* published by ready */
-    uint64_t reserved;
+    uint64_t reserved[6];
 } normal_mail_t;
 _Static_assert(sizeof(normal_mail_t) == 64, "a cache line");
-_Static_assert(sizeof(_Atomic uint64_t) == 8, "mail is shared by processes");
 
 /**
  * What a rank tells another at the start of a dispatch; written by that rank into the ring, read by
@@ -108,35 +89,36 @@ _Static_assert(sizeof(_Atomic uint64_t) == 8, "mail is shared by processes");
  */
 typedef struct normal_record {
     uint64_t epoch;
-    uint64_t routing;  /* epoch of the dispatch this routing was made for: epoch, or that of the cached one */
+    uint64_t routing; /* epoch of the dispatch this routing was made for: epoch, or that of the cached one */
     uint64_t tokens;
     uint64_t capacity; /* rows the writer has room for */
     uint32_t slot;     /* of the writer, for this dispatch and its combines */
-    uint32_t pulls;    /* 1: the writer maps the heap's owner */
-    uint32_t params[NORMAL_RECORD_PARAMS];
+    uint32_t reserved;
+    uint32_t params[NORMAL_PARAMS];
 } normal_record_t;
 _Static_assert(sizeof(normal_record_t) == 72, "wire-visible");
 
-/** Offsets in a heap; the areas of a slot are relative to it. In memory order. */
+/** Offsets in a heap, in memory order. */
 typedef struct normal_layout {
-    uint64_t recv_rows;       /* rows of a slot */
-    uint64_t returned_rows;   /* rows that unmapped owners may return to a slot */
-    uint64_t combine_stride;  /* between rows of input and returned */
-    uint64_t mail;            /* [slots][R] normal_mail_t */
-    uint64_t records;         /* [slots][R], record_bytes each */
+    uint64_t recv_rows;      /* rows of a slot */
+    uint64_t returned_rows;  /* rows that unmapped owners may return to a slot */
+    uint64_t combine_stride; /* between rows of input and returned */
     uint64_t record_bytes;
-    uint64_t slots;           /* [slots], slot_bytes each */
-    uint64_t slot_bytes;
-    uint64_t tokens;          /* [recv_rows] int32_t */
-    uint64_t idx;             /* [recv_rows][K] of the dispatch's index type */
-    uint64_t weights;         /* [recv_rows][K] float */
-    uint64_t scales;          /* [recv_rows][scales] */
-    uint64_t x;               /* [recv_rows] rows */
-    uint64_t input_weights;   /* [recv_rows][K] float: pulled by combine */
-    uint64_t input;           /* [recv_rows] rows: pulled by combine */
-    uint64_t returned_weights; /* [returned_rows][K] float: put by unmapped owners */
-    uint64_t returned;        /* [returned_rows] rows: put by unmapped owners */
-    uint64_t bytes;           /* of the heap */
+    /* XEP_REGION_CONTROL */
+    uint64_t mail;         /* [slots][R] normal_mail_t */
+    uint64_t combine_mail; /* [slots][R] xep_combine_mail_t */
+    /* XEP_REGION_METADATA */
+    uint64_t records;            /* [slots][R], record_bytes each */
+    xep_area_t tokens;           /* [recv_rows] int32_t */
+    xep_area_t idx;              /* [recv_rows][K] of the dispatch's index type */
+    xep_area_t weights;          /* [recv_rows][K] float */
+    xep_area_t scales;           /* [recv_rows][scales] */
+    xep_area_t input_weights;    /* [recv_rows][K] float: pulled by combine */
+    xep_area_t returned_weights; /* [returned_rows][K] float: put by unmapped owners */
+    /* XEP_REGION_ROWS */
+    xep_area_t x;        /* [recv_rows] rows */
+    xep_area_t input;    /* [recv_rows] rows: pulled by combine */
+    xep_area_t returned; /* [returned_rows] rows: put by unmapped owners */
 } normal_layout_t;
 
 /* ---- in private memory ------------------------------------------------------ */
@@ -148,22 +130,22 @@ typedef struct normal_dest {
 
 /** Who gets what: made by one dispatch, shared with the cached dispatches that use it again. */
 typedef struct normal_routing {
-    uint32_t refs;         /* slots that use it; 0: free */
+    uint32_t refs; /* slots that use it; 0: free */
     uint32_t topk;
-    uint64_t epoch;        /* of the dispatch that made it */
+    uint64_t epoch; /* of the dispatch that made it */
     uint64_t tokens;
-    int32_t *experts;      /* [T][K] or -1 */
-    uint64_t *first;       /* [T + 1] in dests */
-    normal_dest_t *dests;  /* ranks ascending in each token */
-    uint32_t *tokens_to;   /* tokens by (rank, row): only where some rank is not mapped */
-    uint64_t *to_begin;    /* [R + 1] in tokens_to */
-    uint32_t *rows;        /* [R] of this rank to each */
-    uint32_t *selections;  /* [E] of this rank */
+    int32_t *experts;     /* [T][K] or -1 */
+    uint64_t *first;      /* [T + 1] in dests */
+    normal_dest_t *dests; /* ranks ascending in each token */
+    uint32_t *tokens_to;  /* tokens by (rank, row): only where some rank is not mapped */
+    uint64_t *to_begin;   /* [R + 1] in tokens_to */
+    uint32_t *rows;       /* [R] of this rank to each */
+    uint32_t *selections; /* [E] of this rank */
     /* known once the records are in: */
-    uint32_t *rank_rows;   /* [R][R] rows from i to j */
-    uint64_t *src_begin;   /* [R + 1] first row of each source, here */
-    uint64_t *place;       /* [R] first row of this rank, there */
-    uint64_t *local;       /* [L] selections of the local experts, all sources */
+    uint32_t *rank_rows; /* [R][R] rows from i to j */
+    uint64_t *src_begin; /* [R + 1] first row of each source, here */
+    uint64_t *there;     /* [R] first row of this rank, there */
+    uint64_t *local;     /* [L] selections of the local experts, all sources */
 } normal_routing_t;
 
 /** Where the rows of this rank for another go: into its memory, or staging where it is not mapped (x is NULL). */
@@ -185,84 +167,57 @@ typedef struct normal_source {
 
 typedef struct normal_slot {
     normal_routing_t *routing;
-    uint64_t combined;         /* epoch of the last combine offered from here; 0: none */
-    normal_record_t *from;     /* [R] records as received, checked */
-    normal_offer_t *offers;    /* [R] likewise, of the combine */
-    normal_target_t *targets;  /* [R] of the dispatch */
-    normal_source_t *sources;  /* [R] of the combine */
-    uint64_t *expert_rows;     /* [L] aligned: recv shows it */
-    normal_record_t record;    /* sent to unmapped ranks: unchanged until flushed */
-    normal_offer_t offer;      /* likewise */
-    int32_t *staged_tokens;    /* metadata for unmapped ranks, by (rank, row); NULL where all are mapped */
+    normal_record_t *from;    /* [R] records as received, checked */
+    normal_target_t *targets; /* [R] of the dispatch */
+    normal_source_t *sources; /* [R] of the combine */
+    uint64_t *expert_rows;    /* [L] aligned: recv shows it */
+    normal_record_t record;   /* sent to unmapped ranks: unchanged until flushed */
+    int32_t *staged_tokens;   /* metadata for unmapped ranks, by (rank, row); NULL where all are mapped */
     char *staged_idx;
     float *staged_weights;
     char *staged_scales;
 } normal_slot_t;
 
 typedef struct normal {
-    const xep_env_t *env;
-    const xep_shape_t *shape;
+    xep_kit_t kit; /* first */
     normal_layout_t layout;
-    char **base;               /* [R] heap of a rank; NULL: not mapped */
-    int all_mapped;
-    uint32_t max_dests;        /* of a token: min(K, R) */
-    uint32_t *owner;           /* [E] rank */
-    uint32_t *first_expert;    /* [R + 1] */
-    uint64_t *marks;           /* [(R + 63) / 64] ranks of a token: scratch of the plan */
-    const void **rows;         /* [threads][max_dests + 2] rows to sum: scratch of combine */
+    uint32_t max_dests;         /* of a token: min(K, R) */
+    uint64_t *marks;            /* [(R + 63) / 64] ranks of a token: scratch of the plan */
+    const void **rows;          /* [threads][max_dests + 2] rows to sum: scratch of combine */
     normal_routing_t *routings; /* [slots] */
-    normal_slot_t *slots;      /* [slots] */
-    void *arena;               /* all of the arrays above */
+    normal_slot_t *slots;       /* [slots] the kit's */
 } normal_t;
-
-/** How far a sequence of signals or puts to one rank after the other has come. */
-typedef struct normal_cursor {
-    uint32_t peer; /* 0 .. R: rank (self + 1 + peer) % R is next, so that no rank is everyone's first */
-    uint32_t part; /* of what this rank gets */
-    uint64_t row;  /* of this part */
-} normal_cursor_t;
 
 /** Private state of an operation. */
 typedef struct normal_state {
-    uint32_t step;            /* in the steps of its kind */
-    xep_status_t verdict;     /* XEP_OK, or the error every rank gets */
-    normal_weights_t weights; /* of the group */
-    normal_cursor_t cursor;
-    uint64_t moved;           /* tokens copied to mapped ranks and staged for the others */
-    int told;                 /* mapped ranks have their signal */
+    xep_kit_state_t kit; /* first */
+    uint64_t moved;      /* tokens copied to mapped ranks and staged for the others */
+    int weighted;        /* dispatch, known once the records are in: rows have weights */
 } normal_state_t;
 
-/**
- * A step of an operation: run takes it as far as it goes. XEP_OK: the next step is due;
- * XEP_INPROGRESS or an error: run it again.
- */
-typedef struct normal_step {
-    const char *name; /* what is waited for, in the plural */
-    xep_status_t (*run)(normal_t *mode, xep_op_t *op);
-    xep_word_fn word; /* what the step waits for from each rank; NULL: not for words */
-} normal_step_t;
-
-/** Ends with a step whose run is NULL. */
-extern const normal_step_t normal_dispatch_steps[], normal_combine_steps[];
+extern const xep_step_t normal_dispatch_steps[], normal_combine_steps[];
 
 static inline normal_state_t *normal_state(const xep_op_t *op)
 {
     return op->state;
 }
 
-static inline const normal_step_t *normal_step(const xep_op_t *op)
+/** Bytes of an index, and of a row, of a dispatch. */
+static inline size_t normal_idx_bytes(const xep_dispatch_args_t *args)
 {
-    const normal_step_t *steps = op->kind == XEP_OP_DISPATCH ? normal_dispatch_steps : normal_combine_steps;
-    return &steps[normal_state(op)->step];
+    return args->topk_idx_dtype == XEP_INT64 ? sizeof(int64_t) : sizeof(int32_t);
+}
+
+static inline size_t normal_row_bytes(const xep_dispatch_args_t *args)
+{
+    return args->hidden * xep_elem_bytes(args->dtype);
 }
 
 /* ---- normal_heap.c: places ---- */
 
-xep_status_t normal_layout_make(const xep_shape_t *shape, normal_layout_t *layout);
-xep_status_t normal_heap_size(const xep_shape_t *shape, uint64_t *bytes_p, uint64_t *recv_rows_p);
-
-/** Offset of an area (layout->x, ...) of a slot of any rank. */
-uint64_t normal_area(const normal_t *mode, uint32_t slot, uint64_t area);
+/** Of a heap whose regions begin at their offsets; sets what they need. */
+xep_status_t normal_make_layout(const xep_shape_t *shape, xep_region_t *regions, normal_layout_t *layout);
+xep_status_t normal_heap_size(const xep_shape_t *shape, xep_region_t *regions, uint64_t *recv_rows_p);
 
 /** Offset of the line of mail that rank writes. */
 uint64_t normal_mail_offset(const normal_t *mode, uint32_t index, uint32_t rank);
@@ -279,57 +234,30 @@ uint64_t normal_returned_begin(const normal_t *mode, const normal_routing_t *rou
 /* ---- normal_plan.c: who gets what ---- */
 
 /** Routes by op's topk_idx. XEP_ERR_INVALID for an index that is no expert and not -1. */
-xep_status_t normal_plan_make(normal_t *mode, xep_op_t *op, normal_routing_t *routing);
+xep_status_t normal_make_plan(normal_t *mode, xep_op_t *op, normal_routing_t *routing);
 
 /** A routing nobody uses; there is one while the slot of a new dispatch uses none. */
-normal_routing_t *normal_routing_unused(normal_t *mode);
+normal_routing_t *normal_find_routing(normal_t *mode);
 
 /* ---- normal_records.c: telling and comparing ---- */
 
-void normal_record_make(normal_t *mode, const xep_op_t *op);
-xep_status_t normal_records_post(normal_t *mode, xep_op_t *op);
+void normal_make_record(normal_t *mode, const xep_op_t *op);
+
+/** Step: sends the record. */
+xep_status_t normal_post_records(void *mode, xep_op_t *op);
 
 /** Copies and checks all records; sets the verdict. XEP_OK, or XEP_ERR_PROTOCOL. */
-xep_status_t normal_records_take(normal_t *mode, xep_op_t *op);
+xep_status_t normal_take_records(normal_t *mode, xep_op_t *op);
 
-/** Compares all offers; sets the verdict. XEP_OK, or XEP_ERR_PROTOCOL. */
-xep_status_t normal_offers_take(normal_t *mode, xep_op_t *op);
+/* ---- normal_recv.c: what the user sees ---- */
 
-/* ---- normal_send.c: signals and puts ---- */
+/** Fills op's recv: the rows are counted. */
+void normal_show_rows(normal_t *mode, const xep_op_t *op);
 
-/** Sets a word in the heap of rank, after everything sent to it so far. XEP_OK, XEP_INPROGRESS, or the wire's error. */
-xep_status_t normal_signal(normal_t *mode, uint32_t rank, uint64_t offset, uint64_t value);
+/** Rows beyond those received, where the capacity is fixed: no expert. */
+void normal_show_tail(const xep_op_t *op);
 
-/** Until all ranks' words of op's step are there. */
-xep_status_t normal_wait(normal_t *mode, xep_op_t *op);
-
-/** Until the wire has sent what is ours. */
-xep_status_t normal_flush(normal_t *mode, xep_op_t *op);
-
-/** Rows of one array to put to a rank, or the signal that follows them. */
-typedef struct normal_part {
-    int signal;            /* value goes to offset; the rest is not used */
-    int blocked;           /* cannot be sent yet */
-    const char *src;
-    size_t src_stride;
-    const uint32_t *index; /* [rows] source rows; NULL: 0, 1, ... */
-    uint64_t rows;
-    size_t bytes;          /* of a row */
-    uint64_t offset;       /* in the rank's heap */
-    size_t stride;
-    uint64_t value;
-} normal_part_t;
-
-/** Describes part number "number" of what rank gets; 0 when there is no such part. */
-typedef int (*normal_part_fn)(normal_t *mode, const xep_op_t *op, uint32_t rank, uint32_t number, normal_part_t *part);
-
-/** Sends all parts to all ranks, from op's cursor on. XEP_INPROGRESS: blocked, or too much in flight. */
-xep_status_t normal_put_parts(normal_t *mode, xep_op_t *op, normal_part_fn describe);
-
-/* ---- normal.c ---- */
-
-/** Takes op as far as it goes; again and again after its end: the same status. */
-xep_status_t normal_progress(void *mode, xep_op_t *op);
+/* ---- normal_dispatch.c, normal_combine.c ---- */
 
 xep_status_t normal_dispatch(void *mode, xep_op_t *op);
 xep_status_t normal_combine(void *mode, xep_op_t *op);

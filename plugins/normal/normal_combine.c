@@ -10,16 +10,11 @@ static size_t row_bytes(const xep_combine_args_t *args)
     return args->hidden * xep_elem_bytes(args->dtype);
 }
 
-static const char *own_input(const normal_t *mode, const xep_op_t *op, uint64_t area)
-{
-    return (const char *)mode->env->heap + normal_area(mode, op->slot, area);
-}
-
 /* Where this rank's expert outputs are, to be put or summed: with the user, or in the slot. */
 static const char *outputs(const normal_t *mode, const xep_op_t *op, size_t *stride_p)
 {
     *stride_p = op->combine->x ? op->combine->x_stride : mode->layout.combine_stride;
-    return op->combine->x ? op->combine->x : own_input(mode, op, mode->layout.input);
+    return op->combine->x ? op->combine->x : xep_kit_own_area(&mode->kit, mode->layout.input, op->slot);
 }
 
 /* Bytes this rank writes in the operation, about: rows in, sums out. */
@@ -27,7 +22,7 @@ static int is_streaming(const normal_t *mode, const xep_op_t *op)
 {
     const normal_routing_t *routing = mode->slots[op->slot].routing;
     uint64_t rows = routing->tokens + (op->combine->x ? op->recv->rows : 0);
-    return rows * row_bytes(op->combine) >= mode->env->stream_bytes;
+    return rows * row_bytes(op->combine) >= mode->kit.env->stream_bytes;
 }
 
 /* ---- step 2: what others will read ---- */
@@ -38,20 +33,20 @@ typedef struct fill {
     xep_copy_fn copy;
 } fill_t;
 
-static void weights_fill(const fill_t *fill, uint64_t begin, uint64_t end)
+static void fill_weights(const fill_t *fill, uint64_t begin, uint64_t end)
 {
     const xep_combine_args_t *args = fill->op->combine;
     size_t bytes = fill->mode->slots[fill->op->slot].routing->topk * sizeof(float);
-    char *to = (char *)fill->mode->env->heap + normal_area(fill->mode, fill->op->slot, fill->mode->layout.input_weights);
+    char *to = xep_kit_own_area(&fill->mode->kit, fill->mode->layout.input_weights, fill->op->slot);
     for (uint64_t row = begin; row < end; row++)
         memcpy(to + row * bytes, (const char *)args->topk_weights + row * args->topk_weights_stride, bytes);
 }
 
-static void rows_fill(const fill_t *fill, uint64_t begin, uint64_t end)
+static void fill_rows(const fill_t *fill, uint64_t begin, uint64_t end)
 {
     const xep_combine_args_t *args = fill->op->combine;
     size_t bytes = row_bytes(args), stride = fill->mode->layout.combine_stride;
-    char *to = (char *)fill->mode->env->heap + normal_area(fill->mode, fill->op->slot, fill->mode->layout.input);
+    char *to = xep_kit_own_area(&fill->mode->kit, fill->mode->layout.input, fill->op->slot);
     const char *from = args->x;
     for (uint64_t row = begin; row < end; row++) {
         const char *src = from + row * args->x_stride;
@@ -60,100 +55,55 @@ static void rows_fill(const fill_t *fill, uint64_t begin, uint64_t end)
 }
 
 /* A thread's share of the rows received, without those nobody pulls. */
-static void input_fill(void *arg, uint32_t thread, uint32_t nthreads)
+static void fill_input(void *arg, uint32_t thread, uint32_t nthreads)
 {
     const fill_t *fill = arg;
     const normal_t *mode = fill->mode;
     const normal_slot_t *slot = &mode->slots[fill->op->slot];
     const uint64_t *src_begin = slot->routing->src_begin;
-    uint64_t rows = src_begin[mode->shape->nranks];
+    uint64_t rows = src_begin[mode->kit.shape->nranks];
     uint64_t begin = rows * thread / nthreads, end = rows * (thread + 1) / nthreads;
 
-    for (uint32_t r = 0; r < mode->shape->nranks; r++) {
+    for (uint32_t r = 0; r < mode->kit.shape->nranks; r++) {
         uint64_t first = src_begin[r] > begin ? src_begin[r] : begin;
         uint64_t last = src_begin[r + 1] < end ? src_begin[r + 1] : end;
-        if (first >= last || r == mode->shape->rank || !slot->from[r].pulls) continue;
-        if (fill->op->combine->x) rows_fill(fill, first, last);
-        if (fill->op->combine->topk_weights) weights_fill(fill, first, last);
+        if (first >= last || r == mode->kit.shape->rank || !mode->kit.base[r]) continue;
+        if (fill->op->combine->x) fill_rows(fill, first, last);
+        if (fill->op->combine->topk_weights) fill_weights(fill, first, last);
     }
     xep_stores_fence();
 }
 
-/* ---- steps 2 and 3 for a reader: rows and weights if it does not pull, the signal if it is not mapped ---- */
+/* ---- steps 2 and 3 for a reader that is not mapped: rows, weights, the offer ---- */
 
-static uint64_t ready_offset(const normal_t *mode, const xep_op_t *op)
-{
-    return normal_mail_offset(mode, op->slot, mode->shape->rank) + offsetof(normal_mail_t, ready);
-}
-
-static uint64_t offer_offset(const normal_t *mode, const xep_op_t *op)
-{
-    return normal_mail_offset(mode, op->slot, mode->shape->rank) + offsetof(normal_mail_t, offer);
-}
-
-static void returned_part(const normal_t *mode, const xep_op_t *op, uint32_t rank, int weights, normal_part_t *part)
+static void returned_part(const normal_t *mode, const xep_op_t *op, uint32_t rank, int weights, xep_part_t *part)
 {
     const xep_combine_args_t *args = op->combine;
     const normal_slot_t *slot = &mode->slots[op->slot];
     const normal_routing_t *routing = slot->routing;
-    uint64_t begin = routing->src_begin[rank], there = normal_returned_begin(mode, routing, rank, mode->shape->rank);
+    uint64_t begin = routing->src_begin[rank];
+    uint64_t there = normal_returned_begin(mode, routing, rank, mode->kit.shape->rank);
     size_t weights_bytes = routing->topk * sizeof(float), src_stride = args->topk_weights_stride;
     const char *src = (const char *)args->topk_weights;
 
     if (!weights) src = outputs(mode, op, &src_stride);
-    *part = (normal_part_t){
-        .src = src + (src ? begin * src_stride : 0),
+    *part = (xep_part_t){
+        .src = src + (src != NULL ? begin * src_stride : 0),
         .src_stride = src_stride,
-        .rows = src ? routing->src_begin[rank + 1] - begin : 0,
+        .rows = src != NULL ? routing->src_begin[rank + 1] - begin : 0,
         .bytes = weights ? weights_bytes : row_bytes(args),
         .stride = weights ? weights_bytes : mode->layout.combine_stride,
     };
-    part->offset = normal_area(mode, slot->from[rank].slot, weights ? mode->layout.returned_weights : mode->layout.returned) +
+    part->offset = xep_area_at(weights ? mode->layout.returned_weights : mode->layout.returned, slot->from[rank].slot) +
                    there * part->stride;
 }
 
-static void offer_part(const normal_t *mode, const xep_op_t *op, normal_part_t *part)
+static int combine_part(const void *opaque, const xep_op_t *op, uint32_t rank, uint32_t number, xep_part_t *part)
 {
-    *part = (normal_part_t){
-        .src = (const char *)&mode->slots[op->slot].offer,
-        .rows = 1,
-        .bytes = sizeof(normal_offer_t),
-        .offset = offer_offset(mode, op),
-    };
-}
-
-static int combine_part(normal_t *mode, const xep_op_t *op, uint32_t rank, uint32_t number, normal_part_t *part)
-{
-    int pulls = mode->slots[op->slot].from[rank].pulls != 0;
-    if (mode->base[rank] && pulls) return 0; /* told by mapped_tell() */
-    if (pulls) number += 2;
-    switch (number) {
-    case 0:
-    case 1:
-        returned_part(mode, op, rank, number == 1, part);
-        return 1;
-    case 2:
-        offer_part(mode, op, part);
-        return 1;
-    case 3:
-        *part = (normal_part_t){.signal = 1, .offset = ready_offset(mode, op), .value = op->epoch};
-        return 1;
-    default:
-        return 0;
-    }
-}
-
-static void mapped_tell(normal_t *mode, xep_op_t *op)
-{
-    const xep_shape_t *shape = mode->shape;
-    const normal_slot_t *slot = &mode->slots[op->slot];
-    for (uint32_t i = 1; i <= shape->nranks; i++) {
-        uint32_t rank = (shape->rank + i) % shape->nranks;
-        if (!mode->base[rank] || !slot->from[rank].pulls) continue;
-        *(normal_offer_t *)(mode->base[rank] + offer_offset(mode, op)) = slot->offer;
-        normal_signal(mode, rank, ready_offset(mode, op), op->epoch);
-    }
-    normal_state(op)->told = 1;
+    const normal_t *mode = opaque;
+    if (number < 2) returned_part(mode, op, rank, number == 1, part);
+    else xep_combine_offer_part(&mode->kit, op, part);
+    return number <= 2;
 }
 
 /* ---- step 5 ---- */
@@ -161,10 +111,10 @@ static void mapped_tell(normal_t *mode, xep_op_t *op)
 typedef struct sum {
     const normal_t *mode;
     const xep_op_t *op;
-    xep_reduce_fn reduce;
+    xep_weigh_fn weigh;
 } sum_t;
 
-static void sources_set(normal_t *mode, const xep_op_t *op)
+static void fill_sources(normal_t *mode, const xep_op_t *op)
 {
     const xep_combine_args_t *args = op->combine;
     const normal_layout_t *at = &mode->layout;
@@ -172,26 +122,31 @@ static void sources_set(normal_t *mode, const xep_op_t *op)
     const normal_routing_t *routing = slot->routing;
     size_t weights = routing->topk * sizeof(float), stride = at->combine_stride;
 
-    for (uint32_t r = 0; r < mode->shape->nranks; r++) {
-        const char *there = mode->base[r] ? mode->base[r] + normal_area(mode, slot->from[r].slot, 0) : NULL;
-        uint64_t row = there ? routing->place[r] : normal_returned_begin(mode, routing, mode->shape->rank, r);
+    for (uint32_t r = 0; r < mode->kit.shape->nranks; r++) {
+        const char *heap = mode->kit.base[r] ? mode->kit.base[r] : mode->kit.env->heap;
+        uint32_t there = mode->kit.base[r] ? slot->from[r].slot : op->slot;
+        xep_area_t x = mode->kit.base[r] ? at->input : at->returned;
+        xep_area_t y = mode->kit.base[r] ? at->input_weights : at->returned_weights;
+        uint64_t row =
+            mode->kit.base[r] ? routing->there[r] : normal_returned_begin(mode, routing, mode->kit.shape->rank, r);
         slot->sources[r] = (normal_source_t){
-            .x = (there ? there + at->input : own_input(mode, op, at->returned)) + row * stride,
+            .x = heap + xep_area_at(x, there) + row * stride,
             .x_stride = stride,
-            .weights = (there ? there + at->input_weights : own_input(mode, op, at->returned_weights)) + row * weights,
+            .weights = heap + xep_area_at(y, there) + row * weights,
             .weights_stride = weights,
         };
     }
-    normal_source_t *self = &slot->sources[mode->shape->rank];
-    uint64_t row = routing->place[mode->shape->rank];
-    if (args->x) *self = (normal_source_t){(const char *)args->x + row * args->x_stride, args->x_stride, self->weights, weights};
+    normal_source_t *self = &slot->sources[mode->kit.shape->rank];
+    uint64_t row = routing->there[mode->kit.shape->rank];
+    if (args->x)
+        *self = (normal_source_t){(const char *)args->x + row * args->x_stride, args->x_stride, self->weights, weights};
     if (args->topk_weights) {
         self->weights = (const char *)args->topk_weights + row * args->topk_weights_stride;
         self->weights_stride = args->topk_weights_stride;
     }
 }
 
-static void weights_sum(const sum_t *sum, uint64_t token)
+static void sum_weights(const sum_t *sum, uint64_t token)
 {
     const xep_combine_args_t *args = sum->op->combine;
     const normal_slot_t *slot = &sum->mode->slots[sum->op->slot];
@@ -211,7 +166,7 @@ static void weights_sum(const sum_t *sum, uint64_t token)
     }
 }
 
-static void token_sum(const sum_t *sum, uint64_t token, const void **rows)
+static void sum_token(const sum_t *sum, uint64_t token, const void **rows)
 {
     const xep_combine_args_t *args = sum->op->combine;
     const normal_slot_t *slot = &sum->mode->slots[sum->op->slot];
@@ -224,97 +179,62 @@ static void token_sum(const sum_t *sum, uint64_t token, const void **rows)
         const normal_source_t *source = &slot->sources[routing->dests[i].rank];
         rows[n++] = source->x + routing->dests[i].row * source->x_stride;
     }
-    sum->reduce((char *)args->out + token * args->out_stride, rows, n, args->hidden);
+    sum->weigh((char *)args->out + token * args->out_stride, rows, NULL, n, args->hidden);
 }
 
-static void tokens_sum(void *arg, uint32_t thread, uint32_t nthreads)
+static void sum_tokens(void *arg, uint32_t thread, uint32_t nthreads)
 {
     const sum_t *sum = arg;
     const normal_t *mode = sum->mode;
     uint64_t tokens = mode->slots[sum->op->slot].routing->tokens;
     const void **rows = mode->rows + (size_t)thread * (mode->max_dests + 2);
     for (uint64_t t = tokens * thread / nthreads; t < tokens * (thread + 1) / nthreads; t++) {
-        token_sum(sum, t, rows);
-        if (sum->op->combine->out_weights) weights_sum(sum, t);
+        sum_token(sum, t, rows);
+        if (sum->op->combine->out_weights) sum_weights(sum, t);
     }
     xep_stores_fence();
 }
 
 /* ---- steps ---- */
 
-static const _Atomic uint64_t *read_word(const void *opaque, const xep_op_t *op, uint32_t rank, uint64_t *value_p)
+static xep_status_t fill(void *opaque, xep_op_t *op)
 {
-    const normal_t *mode = opaque;
-    *value_p = mode->slots[op->slot].combined;
-    return &normal_mail(mode, op->slot, rank)->read;
-}
-
-static const _Atomic uint64_t *ready_word(const void *opaque, const xep_op_t *op, uint32_t rank, uint64_t *value_p)
-{
-    const normal_t *mode = opaque;
-    *value_p = op->epoch;
-    return &normal_mail(mode, mode->slots[op->slot].from[rank].slot, rank)->ready;
-}
-
-static void offer_make(normal_t *mode, const xep_op_t *op)
-{
+    normal_t *mode = opaque;
+    const xep_env_t *env = mode->kit.env;
     const xep_combine_args_t *args = op->combine;
-    normal_weights_t weights = op->recv->rows ? NORMAL_NO_WEIGHTS : NORMAL_ANY_WEIGHTS;
-    if (args->topk_weights || args->out_weights) weights = NORMAL_WEIGHTS;
-    mode->slots[op->slot].offer = (normal_offer_t){
-        .epoch = op->epoch,
-        .params = {[NORMAL_DTYPE] = args->dtype, [NORMAL_HIDDEN] = args->hidden, [NORMAL_HAS_WEIGHTS] = weights},
-    };
-}
-
-static xep_status_t fill(normal_t *mode, xep_op_t *op)
-{
-    fill_t fill = {mode, op, xep_copy_select(mode->env->simd, xep_streams_to_others(mode->env))};
-    offer_make(mode, op);
-    mode->slots[op->slot].combined = op->epoch;
-    if (op->combine->x || op->combine->topk_weights) mode->env->parallel(mode->env, input_fill, &fill);
+    fill_t fill = {mode, op, xep_copy_select(env->simd, xep_streams_to_others(env))};
+    int weighted = args->topk_weights != NULL || args->out_weights != NULL;
+    xep_combine_make_offer(op, weighted ? 1 : op->recv->rows != 0 ? 0 : XEP_AGREE_ANY);
+    if (args->x != NULL || args->topk_weights != NULL) env->parallel(env, fill_input, &fill);
     return XEP_OK;
 }
 
-static xep_status_t offer(normal_t *mode, xep_op_t *op)
+static xep_status_t offer(void *opaque, xep_op_t *op)
 {
-    if (!normal_state(op)->told) mapped_tell(mode, op);
-    return normal_put_parts(mode, op, combine_part);
+    return xep_combine_offer(opaque, op, combine_part);
 }
 
-static xep_status_t sum(normal_t *mode, xep_op_t *op)
+static xep_status_t sum(void *opaque, xep_op_t *op)
 {
-    sum_t sum = {mode, op, xep_reduce_select(op->combine->dtype, mode->env->simd, is_streaming(mode, op))};
-    if (normal_state(op)->verdict != XEP_OK) return XEP_OK;
-    sources_set(mode, op);
-    mode->env->parallel(mode->env, tokens_sum, &sum);
+    normal_t *mode = opaque;
+    const xep_env_t *env = mode->kit.env;
+    sum_t sum = {mode, op, xep_weigh_select(op->combine->dtype, env->simd, is_streaming(mode, op))};
+    if (xep_kit_state(op)->verdict != XEP_OK) return XEP_OK;
+    fill_sources(mode, op);
+    env->parallel(env, sum_tokens, &sum);
     return XEP_OK;
 }
 
-/* Only signals: the cursor's part is the one of this rank. */
-static int read_part(normal_t *mode, const xep_op_t *op, uint32_t rank, uint32_t number, normal_part_t *part)
-{
-    uint32_t index = mode->slots[op->slot].from[rank].slot;
-    uint64_t offset = normal_mail_offset(mode, index, mode->shape->rank) + offsetof(normal_mail_t, read);
-    *part = (normal_part_t){.signal = 1, .offset = offset, .value = op->epoch};
-    return number == 0;
-}
-
-static xep_status_t thank(normal_t *mode, xep_op_t *op)
-{
-    return normal_put_parts(mode, op, read_part);
-}
-
-const normal_step_t normal_combine_steps[] = {
-    {"readers of the last combine", normal_wait, read_word},
-    {"input", fill, NULL},
-    {"rows to go out", offer, NULL},
-    {"offers", normal_wait, ready_word},
-    {"agreement", normal_offers_take, NULL},
-    {"sums", sum, NULL},
-    {"thanks to go out", thank, NULL},
-    {"the wire", normal_flush, NULL},
-    {NULL, NULL, NULL},
+const xep_step_t normal_combine_steps[] = {
+    {.name = "readers of the last combine", .run = xep_combine_drain, .word = xep_combine_read_word},
+    {.name = "input", .run = fill},
+    {.name = "rows to go out", .run = offer},
+    {.name = "offers", .run = xep_step_wait, .word = xep_combine_ready_word},
+    {.name = "agreement", .run = xep_combine_take_offers},
+    {.name = "sums", .run = sum},
+    {.name = "thanks to go out", .run = xep_combine_tell_read},
+    {.name = "the wire", .run = xep_step_flush},
+    {0},
 };
 
 xep_status_t normal_combine(void *opaque, xep_op_t *op)
@@ -323,7 +243,6 @@ xep_status_t normal_combine(void *opaque, xep_op_t *op)
     const char *what = NULL;
     if (op->combine->flags & XEP_COMBINE_LOGFMT) what = "send rows as LogFMT";
     if (op->combine->weights) what = "apply weights in combine";
-    if (what) return mode->env->fail(mode->env, op, XEP_ERR_UNSUPPORTED, "the mode normal does not %s", what);
-    normal_progress(opaque, op); /* as far as it goes; what comes of it is told by the next */
-    return XEP_OK;
+    if (what) return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_UNSUPPORTED, "mode normal does not %s", what);
+    return xep_steps_begin(opaque, op);
 }

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /* Where things are in a heap. Signals come first, so that their places do not depend on sizes of rows. */
-#include <carve.h>
-
 #include "normal.h"
 
 static uint32_t least(uint32_t a, uint32_t b)
@@ -10,76 +8,70 @@ static uint32_t least(uint32_t a, uint32_t b)
     return a < b ? a : b;
 }
 
-static void lay_slot(const xep_shape_t *shape, normal_layout_t *layout, xep_carve_t *slot)
+static void lay_slot(const xep_shape_t *shape, void *layout, xep_carve_t slot[XEP_REGIONS])
 {
-    uint64_t rows = layout->recv_rows, returned = layout->returned_rows;
-    layout->tokens = xep_carve_offset(slot, rows, sizeof(int32_t));
-    layout->idx = xep_carve_offset(slot, rows, shape->topk * sizeof(int64_t));
-    layout->weights = xep_carve_offset(slot, rows, shape->topk * sizeof(float));
-    layout->scales = xep_carve_offset(slot, rows, shape->scales * (uint64_t)4);
-    layout->x = xep_carve_offset(slot, rows, xep_row_stride((size_t)shape->hidden * shape->elem_bytes));
-    layout->input_weights = xep_carve_offset(slot, rows, shape->topk * sizeof(float));
-    layout->input = xep_carve_offset(slot, rows, layout->combine_stride);
-    layout->returned_weights = xep_carve_offset(slot, returned, shape->topk * sizeof(float));
-    layout->returned = xep_carve_offset(slot, returned, layout->combine_stride);
-    layout->slot_bytes = slot->end;
+    normal_layout_t *at = layout;
+    xep_carve_t *metadata = &slot[XEP_REGION_METADATA], *rows = &slot[XEP_REGION_ROWS];
+    uint64_t received = at->recv_rows, returned = at->returned_rows, weights = shape->topk * sizeof(float);
+    at->tokens = xep_carve_area(metadata, received, sizeof(int32_t));
+    at->idx = xep_carve_area(metadata, received, shape->topk * sizeof(int64_t));
+    at->weights = xep_carve_area(metadata, received, weights);
+    at->scales = xep_carve_area(metadata, received, shape->scales * (uint64_t)4);
+    at->input_weights = xep_carve_area(metadata, received, weights);
+    at->returned_weights = xep_carve_area(metadata, returned, weights);
+    at->x = xep_carve_area(rows, received, xep_row_stride((size_t)shape->hidden * shape->elem_bytes));
+    at->input = xep_carve_area(rows, received, at->combine_stride);
+    at->returned = xep_carve_area(rows, returned, at->combine_stride);
 }
 
-xep_status_t normal_layout_make(const xep_shape_t *shape, normal_layout_t *layout)
+xep_status_t normal_make_layout(const xep_shape_t *shape, xep_region_t *regions, normal_layout_t *layout)
 {
-    xep_carve_t heap = {0}, slot = {0};
+    xep_carve_t carve[XEP_REGIONS];
     uint64_t lines = (uint64_t)shape->slots * shape->nranks;
-    uint64_t local = shape->experts / shape->nranks + (shape->experts % shape->nranks != 0);
 
     /* rows and tokens are counted in 32 bits on the wire, experts and tokens are int32_t to the user */
     if (shape->tokens > INT32_MAX || shape->experts > INT32_MAX) return XEP_ERR_INVALID;
-    layout->recv_rows = shape->recv_rows ? shape->recv_rows : shape->nranks * shape->tokens;
+    layout->recv_rows = shape->recv_rows != 0 ? shape->recv_rows : shape->nranks * shape->tokens;
     layout->returned_rows = shape->tokens * least(shape->topk, shape->nranks - 1);
     layout->combine_stride = xep_row_stride((size_t)shape->hidden * shape->combine_elem_bytes);
-    layout->record_bytes = xep_row_stride(sizeof(normal_record_t) + sizeof(uint32_t) * (shape->nranks + local));
+    layout->record_bytes =
+        xep_row_stride(sizeof(normal_record_t) + sizeof(uint32_t) * (shape->nranks + (uint64_t)shape->first_expert[1]));
 
-    layout->mail = xep_carve_offset(&heap, lines, sizeof(normal_mail_t));
-    layout->records = xep_carve_offset(&heap, lines, layout->record_bytes);
-    lay_slot(shape, layout, &slot);
-    layout->slots = xep_carve_offset(&heap, shape->slots, layout->slot_bytes);
-    layout->bytes = heap.end;
-    return heap.overflow || slot.overflow ? XEP_ERR_NO_MEMORY : XEP_OK;
+    xep_carve_begin(carve, regions);
+    layout->mail = xep_carve_offset(&carve[XEP_REGION_CONTROL], lines, sizeof(normal_mail_t));
+    layout->combine_mail = xep_combine_lay_mail(shape, &carve[XEP_REGION_CONTROL]);
+    layout->records = xep_carve_offset(&carve[XEP_REGION_METADATA], lines, layout->record_bytes);
+    xep_carve_slots(shape, layout, carve, lay_slot);
+    return xep_carve_end(carve, regions);
 }
 
-xep_status_t normal_heap_size(const xep_shape_t *shape, uint64_t *bytes_p, uint64_t *recv_rows_p)
+xep_status_t normal_heap_size(const xep_shape_t *shape, xep_region_t *regions, uint64_t *recv_rows_p)
 {
     normal_layout_t layout;
-    xep_status_t status = normal_layout_make(shape, &layout);
-    if (status != XEP_OK) return status;
-    *bytes_p = layout.bytes;
-    *recv_rows_p = layout.recv_rows;
-    return XEP_OK;
-}
-
-uint64_t normal_area(const normal_t *mode, uint32_t slot, uint64_t area)
-{
-    return mode->layout.slots + slot * mode->layout.slot_bytes + area;
+    xep_status_t status = normal_make_layout(shape, regions, &layout);
+    if (status == XEP_OK) *recv_rows_p = layout.recv_rows;
+    return status;
 }
 
 uint64_t normal_mail_offset(const normal_t *mode, uint32_t index, uint32_t rank)
 {
-    return mode->layout.mail + ((uint64_t)index * mode->shape->nranks + rank) * sizeof(normal_mail_t);
+    return mode->layout.mail + ((uint64_t)index * mode->kit.shape->nranks + rank) * sizeof(normal_mail_t);
 }
 
 normal_mail_t *normal_mail(const normal_t *mode, uint32_t index, uint32_t rank)
 {
-    return (normal_mail_t *)((char *)mode->env->heap + normal_mail_offset(mode, index, rank));
+    return xep_kit_own(&mode->kit, normal_mail_offset(mode, index, rank));
 }
 
 uint64_t normal_record_offset(const normal_t *mode, uint64_t turn, uint32_t rank)
 {
-    const xep_shape_t *shape = mode->shape;
+    const xep_shape_t *shape = mode->kit.shape;
     return mode->layout.records + (turn % shape->slots * shape->nranks + rank) * mode->layout.record_bytes;
 }
 
 uint64_t normal_returned_begin(const normal_t *mode, const normal_routing_t *routing, uint32_t reader, uint32_t owner)
 {
-    const uint32_t *rows = routing->rank_rows + (size_t)reader * mode->shape->nranks;
+    const uint32_t *rows = routing->rank_rows + (size_t)reader * mode->kit.shape->nranks;
     uint64_t begin = 0;
     for (uint32_t i = 0; i < owner; i++)
         if (i != reader) begin += rows[i];

@@ -5,7 +5,7 @@
 
 #include "normal.h"
 
-static inline int64_t idx_load(const char *row, uint32_t k, int wide)
+static inline int64_t load_idx(const char *row, uint32_t k, int wide)
 {
     int64_t index;
     int32_t narrow;
@@ -16,15 +16,15 @@ static inline int64_t idx_load(const char *row, uint32_t k, int wide)
 }
 
 /* Copies a token's selections, counts them and marks their ranks; returns k of one that is no expert, or K. */
-__attribute__((always_inline)) static inline uint32_t token_mark(const normal_t *mode, const normal_routing_t *routing,
-                                                                 const char *row, uint64_t token, uint64_t *marks, int wide,
-                                                                 int few)
+__attribute__((always_inline)) static inline uint32_t mark_token(const normal_t *mode, const normal_routing_t *routing,
+                                                                 const char *row, uint64_t token, uint64_t *marks,
+                                                                 int wide, int few)
 {
-    const uint32_t *owner = mode->owner;
-    uint32_t *selections = routing->selections, topk = routing->topk, count = mode->shape->experts;
+    const uint32_t *owner = mode->kit.owner;
+    uint32_t *selections = routing->selections, topk = routing->topk, count = mode->kit.shape->experts;
     int32_t *experts = routing->experts + token * topk;
     for (uint32_t k = 0; k < topk; k++) {
-        int64_t expert = idx_load(row, k, wide);
+        int64_t expert = load_idx(row, k, wide);
         experts[k] = (int32_t)expert;
         if (expert == -1) continue;
         if ((uint64_t)expert >= count) return k;
@@ -35,7 +35,7 @@ __attribute__((always_inline)) static inline uint32_t token_mark(const normal_t 
 }
 
 /* Lists the marked ranks, ascending, and clears the marks. Returns the end of dests. */
-static inline uint64_t ranks_list(const normal_routing_t *routing, uint64_t *marks, uint32_t words, uint64_t end)
+static inline uint64_t list_ranks(const normal_routing_t *routing, uint64_t *marks, uint32_t words, uint64_t end)
 {
     normal_dest_t *dests = routing->dests;
     uint32_t *rows = routing->rows;
@@ -52,38 +52,40 @@ static inline uint64_t ranks_list(const normal_routing_t *routing, uint64_t *mar
 
 /**
  * Plans tokens up to one that selects what is no expert, whose k goes to *k_p; returns how many. The width of
- * indices and, for few ranks, the one word of marks are known to the compiler: a selection takes 20 instructions, not 36,
- * and in small batches the plan is as long as the copying.
+ * indices and, for few ranks, the one word of marks are known to the compiler: a selection takes 20 instructions, not
+ * 36, and in small batches the plan is as long as the copying.
  */
-__attribute__((always_inline)) static inline uint64_t tokens_plan(const normal_t *mode, const xep_dispatch_args_t *args,
-                                                                  const normal_routing_t *routing, uint32_t *k_p, int wide, int few)
+__attribute__((always_inline)) static inline uint64_t plan_tokens(const normal_t *mode, const xep_dispatch_args_t *args,
+                                                                  const normal_routing_t *routing, uint32_t *k_p,
+                                                                  int wide, int few)
 {
     const char *row = args->topk_idx;
-    uint32_t words = few ? 1 : (mode->shape->nranks + 63) / 64;
+    uint32_t words = few ? 1 : (mode->kit.shape->nranks + 63) / 64;
     uint64_t word = 0, *marks = few ? &word : mode->marks, end = 0, t;
     for (t = 0; t < args->tokens; t++, row += args->topk_idx_stride) {
         routing->first[t] = end;
-        *k_p = token_mark(mode, routing, row, t, marks, wide, few);
+        *k_p = mark_token(mode, routing, row, t, marks, wide, few);
         if (*k_p < args->topk) break;
-        end = ranks_list(routing, marks, words, end);
+        end = list_ranks(routing, marks, words, end);
     }
     routing->first[t] = end;
     return t;
 }
 
-static uint64_t all_plan(const normal_t *mode, const xep_dispatch_args_t *args, const normal_routing_t *routing, uint32_t *k_p)
+static uint64_t plan_all(const normal_t *mode, const xep_dispatch_args_t *args, const normal_routing_t *routing,
+                         uint32_t *k_p)
 {
-    int few = mode->shape->nranks <= 64;
+    int few = mode->kit.shape->nranks <= 64;
     if (args->topk_idx_dtype == XEP_INT64)
-        return few ? tokens_plan(mode, args, routing, k_p, 1, 1) : tokens_plan(mode, args, routing, k_p, 1, 0);
-    return few ? tokens_plan(mode, args, routing, k_p, 0, 1) : tokens_plan(mode, args, routing, k_p, 0, 0);
+        return few ? plan_tokens(mode, args, routing, k_p, 1, 1) : plan_tokens(mode, args, routing, k_p, 1, 0);
+    return few ? plan_tokens(mode, args, routing, k_p, 0, 1) : plan_tokens(mode, args, routing, k_p, 0, 0);
 }
 
 /* For puts in the order of the destination. */
 static void list_tokens(normal_t *mode, normal_routing_t *routing)
 {
     routing->to_begin[0] = 0;
-    for (uint32_t r = 0; r < mode->shape->nranks; r++)
+    for (uint32_t r = 0; r < mode->kit.shape->nranks; r++)
         routing->to_begin[r + 1] = routing->to_begin[r] + routing->rows[r];
     for (uint64_t t = 0; t < routing->tokens; t++)
         for (uint64_t i = routing->first[t]; i < routing->first[t + 1]; i++)
@@ -94,13 +96,14 @@ static xep_status_t wrong_index(normal_t *mode, xep_op_t *op, uint64_t token, ui
 {
     const xep_dispatch_args_t *args = op->dispatch;
     const char *row = (const char *)args->topk_idx + token * args->topk_idx_stride;
-    memset(mode->marks, 0, (mode->shape->nranks + 63) / 64 * sizeof *mode->marks);
-    return mode->env->fail(mode->env, op, XEP_ERR_INVALID, "topk_idx[%llu][%u] is %lld, which is neither -1 nor one of %u experts",
-                           (unsigned long long)token, k, (long long)idx_load(row, k, args->topk_idx_dtype == XEP_INT64),
-                           mode->shape->experts);
+    memset(mode->marks, 0, (mode->kit.shape->nranks + 63) / 64 * sizeof *mode->marks);
+    return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_INVALID,
+                               "invalid topk_idx[%llu][%u]: %lld (-1, or one of %u experts)", (unsigned long long)token,
+                               k, (long long)load_idx(row, k, args->topk_idx_dtype == XEP_INT64),
+                               mode->kit.shape->experts);
 }
 
-xep_status_t normal_plan_make(normal_t *mode, xep_op_t *op, normal_routing_t *routing)
+xep_status_t normal_make_plan(normal_t *mode, xep_op_t *op, normal_routing_t *routing)
 {
     const xep_dispatch_args_t *args = op->dispatch;
     uint32_t k = 0;
@@ -108,15 +111,15 @@ xep_status_t normal_plan_make(normal_t *mode, xep_op_t *op, normal_routing_t *ro
     routing->topk = args->topk;
     routing->tokens = args->tokens;
     routing->epoch = op->epoch;
-    memset(routing->rows, 0, mode->shape->nranks * sizeof *routing->rows);
-    memset(routing->selections, 0, mode->shape->experts * sizeof *routing->selections);
-    uint64_t planned = all_plan(mode, args, routing, &k);
+    memset(routing->rows, 0, mode->kit.shape->nranks * sizeof *routing->rows);
+    memset(routing->selections, 0, mode->kit.shape->experts * sizeof *routing->selections);
+    uint64_t planned = plan_all(mode, args, routing, &k);
     if (planned < args->tokens) return wrong_index(mode, op, planned, k);
-    if (!mode->all_mapped) list_tokens(mode, routing);
+    if (!mode->kit.all_mapped) list_tokens(mode, routing);
     return XEP_OK;
 }
 
-normal_routing_t *normal_routing_unused(normal_t *mode)
+normal_routing_t *normal_find_routing(normal_t *mode)
 {
     normal_routing_t *routing = mode->routings;
     while (routing->refs) routing++;

@@ -26,16 +26,4 @@ struct xep_boot {
     int32_t timeout_ms; /* of one allgather; < 0: none */
 };
 
-/** The caller's own allgather (params->allgather is not NULL). */
-xep_status_t xep_boot_callback_open(const xep_group_params_t *params, int32_t timeout_ms, xep_boot_t **boot_p);
-
-/** A group of one. */
-xep_status_t xep_boot_single_open(int32_t timeout_ms, xep_boot_t **boot_p);
-
-/**
- * XEP_OK, or XEP_ERR_BOOT with the remedy as reason when the environment says that the job
- * has more ranks than the one a singleton would have (a launcher without PMIx).
- */
-xep_status_t xep_boot_single_allowed(void);
-
 #endif

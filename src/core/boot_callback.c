@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/** Bootstrap over the caller's own allgather, which is not believed to be right until it was seen to be. */
-#include "boot.h"
+#include "boot_callback.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -40,8 +39,8 @@ static xep_status_t call(const callback_t *callback, const void *send, void *rec
                         ret, bytes, nranks);
     if (memcmp((char *)recv + rank * bytes, send, bytes) != 0)
         return xep_fail(XEP_ERR_BOOT,
-                        "the allgather returned 0, but at place %u of %u, this rank's, are not the %zu bytes it sent: "
-                        "it did nothing, raised an exception, or orders the ranks differently",
+                        "the allgather returned 0, but position %u of %u, this rank's, does not hold the %zu bytes it "
+                        "sent: it did nothing, raised an exception, or orders the ranks differently",
                         rank, nranks, bytes);
     return XEP_OK;
 }
@@ -54,7 +53,7 @@ static xep_status_t callback_allgather(xep_boot_t *boot, const void *send, void 
 
     /* a barrier: many an allgather of no bytes returns at once */
     unsigned char *all = malloc(boot->nranks);
-    if (all == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "out of memory for a barrier of %u ranks", boot->nranks);
+    if (all == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for a barrier of %u ranks", boot->nranks);
     xep_status_t status = call(callback, &nothing, all, 1);
     free(all);
     return status;
@@ -88,10 +87,11 @@ static xep_status_t check_cards(const card_t *cards, uint32_t rank, uint32_t nra
             return xep_fail(XEP_ERR_MISMATCH, "rank %u and rank %u disagree on nranks: %u, %u", i, rank,
                             cards[i].nranks, nranks);
         if (cards[i].rank != i)
-            return xep_fail(XEP_ERR_MISMATCH,
-                            "place %u of the allgather holds what rank %u sent: each rank from 0 to %u must be given "
-                            "once, in the order of the allgather",
-                            i, cards[i].rank, nranks - 1);
+            return xep_fail(
+                XEP_ERR_MISMATCH,
+                "position %u of the allgather holds what rank %u sent: each rank from 0 to %u must be given "
+                "once, in the order of the allgather",
+                i, cards[i].rank, nranks - 1);
     }
     return XEP_OK;
 }
@@ -109,7 +109,7 @@ static xep_status_t exchange_cards(const callback_t *callback)
     uint32_t rank = callback->boot.rank, nranks = callback->boot.nranks;
     card_t own = {.magic = CARD_MAGIC, .rank = rank, .nranks = nranks};
     card_t *cards = calloc((size_t)nranks + SPARE_CARDS, sizeof *cards);
-    if (cards == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "out of memory to meet %u ranks", nranks);
+    if (cards == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory to meet %u ranks", nranks);
     xep_status_t status = call(callback, &own, cards, sizeof own);
     if (status == XEP_OK) status = check_cards(cards, rank, nranks);
     if (!spare_is_clean((const unsigned char *)(cards + nranks), SPARE_CARDS * sizeof *cards))
@@ -121,12 +121,11 @@ static xep_status_t exchange_cards(const callback_t *callback)
 xep_status_t xep_boot_callback_open(const xep_group_params_t *params, int32_t timeout_ms, xep_boot_t **boot_p)
 {
     if (params->rank >= params->nranks)
-        return xep_fail(XEP_ERR_INVALID, "rank %u of %u ranks: rank must be below nranks", params->rank,
-                        params->nranks);
+        return xep_fail(XEP_ERR_INVALID, "invalid rank: %u (below nranks, %u)", params->rank, params->nranks);
     callback_t *callback = malloc(sizeof *callback);
-    if (callback == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "out of memory for the bootstrap");
-    callback->boot = (xep_boot_t){
-        .ops = &callback_ops, .rank = params->rank, .nranks = params->nranks, .timeout_ms = timeout_ms};
+    if (callback == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for the bootstrap");
+    callback->boot =
+        (xep_boot_t){.ops = &callback_ops, .rank = params->rank, .nranks = params->nranks, .timeout_ms = timeout_ms};
     callback->allgather = params->allgather;
     callback->ctx = params->allgather_ctx;
     xep_status_t status = exchange_cards(callback);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/** A group of one, and whether the environment lets a process be one. */
-#include "boot.h"
+#include "boot_single.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -26,13 +25,15 @@ static void single_close(xep_boot_t *boot)
     free(boot);
 }
 
-static const xep_boot_ops_t single_ops = {
-    .name = "single", .allgather = single_allgather, .dead_rank = single_dead_rank, .close = single_close};
+static const xep_boot_ops_t single_ops = {.name = "single",
+                                          .allgather = single_allgather,
+                                          .dead_rank = single_dead_rank,
+                                          .close = single_close};
 
 xep_status_t xep_boot_single_open(int32_t timeout_ms, xep_boot_t **boot_p)
 {
     xep_boot_t *boot = malloc(sizeof *boot);
-    if (boot == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "out of memory for the bootstrap");
+    if (boot == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for the bootstrap");
     *boot = (xep_boot_t){.ops = &single_ops, .rank = 0, .nranks = 1, .timeout_ms = timeout_ms};
     *boot_p = boot;
     return XEP_OK;

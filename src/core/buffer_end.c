@@ -1,44 +1,55 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* The end of a buffer, and its new beginning after an error: both wait until no peer's bytes can arrive any more. */
+/*
+ * The end of a buffer, and its new beginning after an error. Both wait until no peer's bytes can arrive any more: a
+ * mapped peer stores into this rank's memory, and UCX puts into it by address, whatever is there by then.
+ *
+ * Leaving together: what is in flight ends here; then all ranks quiesce; then each frees what it has. A rank that does
+ * not come, or is dead, or an abort, ends the wait, and the memory goes all the same: who writes into it later is not
+ * one of the ranks that go on. A buffer that is broken waits 2 s at most, as some rank is probably the reason.
+ *
+ * A reset:
+ *  1. epochs, turns and quiets go on from the highest of all ranks, as some may have begun more operations.
+ *  2. all quiesce, so that nothing of the old operations is under way.
+ *  3. each closes and opens its mode, on the memory as it is: epochs only grow, so what is left there ends no wait.
+ *  4. all quiesce again: nobody may write into a heap whose mode is not open yet.
+ */
+
+#include "buffer_end.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "buffer.h"
+#include "buffer_create.h"
+#include "group_exchange.h"
+#include "group_signal.h"
+#include "group_wait.h"
+#include "handle.h"
 #include "log.h"
 #include "request.h"
+#include "request_end.h"
 
 enum { BROKEN_WAIT_MS = 2000 }; /* for ranks that may be gone */
 
 /*
- * Tells every peer that nothing of ours will arrive any more, and waits until all have said so:
- * the signal comes after every put of this wire to that rank.
+ * Tells every peer that nothing of ours will arrive any more, and waits until all have said so: the signal comes after
+ * every put of this wire to that rank. Until then nobody may take away, or begin anew in, what others write into.
  */
-static xep_status_t fence(xep_buffer_t *buffer, int32_t timeout_ms)
+static xep_status_t quiesce(xep_buffer_t *buffer, int32_t timeout_ms)
 {
     xep_group_t *group = buffer->group;
-    xep_wire_t *wire = &buffer->heap->wire;
-    uint64_t value = ++buffer->fences, mine = buffer->fence_offset + (uint64_t)group->rank * sizeof value;
-    xep_waiting_t waiting;
+    uint64_t deadline_ns = xep_deadline(timeout_ms);
+    xep_group_signal_t signal = {.word = buffer->quiet_offset + (uint64_t)group->rank * sizeof(uint64_t),
+                                 .value = ++buffer->quiets,
+                                 .what = "end of the buffer"};
+    xep_group_words_t words = {.first = (char *)buffer->heap->base + buffer->quiet_offset,
+                               .stride = sizeof(uint64_t),
+                               .value = signal.value,
+                               .what = signal.what};
     xep_status_t status = xep_group_check_peers(group);
-    if (status != XEP_OK) return status;
-    xep_waiting_begin(&waiting, group->spins, xep_deadline(timeout_ms));
-    for (uint32_t i = 0; i < group->nranks; i++) {
-        uint32_t r = (group->rank + i) % group->nranks;
-        while ((status = wire->ops->put_signal(wire, r, 0, NULL, 0, mine, value)) == XEP_INPROGRESS) {
-            xep_group_progress(group);
-            if (!xep_group_rest(group, &waiting)) return xep_fail(XEP_ERR_TIMEOUT, "rank %u takes no signal", r);
-        }
-        if (status != XEP_OK) return status;
-    }
-    while ((status = wire->ops->flush(wire)) == XEP_INPROGRESS) {
-        xep_group_progress(group);
-        if (!xep_group_rest(group, &waiting)) return xep_fail(XEP_ERR_TIMEOUT, "bytes to peers do not leave");
-    }
-    if (status != XEP_OK) return status;
-    return xep_group_wait_words(group, (char *)buffer->heap->base + buffer->fence_offset, sizeof value, value, timeout_ms,
-                                "end of the buffer");
+    if (status == XEP_OK) status = xep_group_signal_all(group, buffer->heap, &signal, deadline_ns);
+    if (status == XEP_OK) status = xep_group_flush(group, buffer->heap, deadline_ns, signal.what);
+    return status == XEP_OK ? xep_group_wait_words(group, &words, deadline_ns) : status;
 }
 
 static int32_t end_timeout(const xep_buffer_t *buffer)
@@ -47,24 +58,23 @@ static int32_t end_timeout(const xep_buffer_t *buffer)
     return buffer->broken && (t < 0 || t > BROKEN_WAIT_MS) ? BROKEN_WAIT_MS : t;
 }
 
-static int is_followed(const xep_buffer_t *buffer)
+static xep_status_t look_for_followers(void *arg)
 {
+    const xep_buffer_t *buffer = arg;
     for (uint32_t i = 0; i < buffer->nrequests; i++)
-        if (atomic_load_explicit(&buffer->requests[i].followers, memory_order_acquire) != 0) return 1;
-    return 0;
+        if (atomic_load_explicit(&buffer->requests[i].followers, memory_order_acquire) != 0) return XEP_INPROGRESS;
+    return XEP_OK;
 }
 
-/* Requests of other buffers that come after one of this see here how it ended; its memory is theirs to read until then. */
+/* Requests of other buffers that come after one of this see here how it ended; its memory is theirs to read until
+ * then. They are this process's, so neither a dead rank nor an abort keeps them from looking. */
 static int part_from_followers(xep_buffer_t *buffer)
 {
-    xep_group_t *group = buffer->group;
-    xep_waiting_t waiting;
-    xep_waiting_begin(&waiting, group->spins, xep_deadline(BROKEN_WAIT_MS));
-    while (is_followed(buffer)) {
-        xep_group_progress(group);
-        if (!xep_group_rest(group, &waiting)) return 0;
-    }
-    return 1;
+    xep_wait_t wait = {.look = look_for_followers,
+                       .arg = buffer,
+                       .deadline_ns = xep_deadline(BROKEN_WAIT_MS),
+                       .local = 1};
+    return xep_group_wait(buffer->group, &wait) == XEP_OK;
 }
 
 void xep_buffer_close(xep_buffer_t *buffer)
@@ -72,22 +82,22 @@ void xep_buffer_close(xep_buffer_t *buffer)
     xep_group_t *group = buffer->group;
     xep_buffer_enter(buffer);
     xep_request_end_all(buffer, XEP_ERR_ABORTED, "the buffer was destroyed");
-    xep_group_remove_buffer(group, buffer);
+    xep_group_remove_task(group, &buffer->task);
     int alone = part_from_followers(buffer);
-    if (!atomic_load(&group->aborted) && fence(buffer, end_timeout(buffer)) != XEP_OK)
+    if (!atomic_load(&group->aborted) && quiesce(buffer, end_timeout(buffer)) != XEP_OK)
         xep_log(XEP_LOG_WARN, "destroying a buffer without all ranks: %s", xep_last_error());
-    if (alone)
-        xep_buffer_free(buffer);
+    if (alone) xep_buffer_free(buffer);
     else
-        xep_log(XEP_LOG_ERROR, "xep_buffer_destroy: a thread in another buffer still comes after this one; its memory is left");
+        xep_log(XEP_LOG_ERROR,
+                "xep_buffer_destroy: a thread in another buffer still comes after this one; its memory is left");
 }
 
-/* the largest epoch, turn and fence any rank has reached: all go on from there */
+/* the largest epoch, turn and number of quiets any rank has reached: all go on from there */
 static xep_status_t agree_epoch(xep_buffer_t *buffer)
 {
     xep_group_t *group = buffer->group;
-    uint64_t *own[] = {&buffer->epoch, &buffer->turn, &buffer->fences};
-    uint64_t mine[] = {buffer->epoch, buffer->turn, buffer->fences};
+    uint64_t *own[] = {&buffer->epoch, &buffer->turn, &buffer->quiets};
+    uint64_t mine[] = {buffer->epoch, buffer->turn, buffer->quiets};
     uint64_t *all = calloc(group->nranks, sizeof mine);
     xep_status_t status;
     if (all == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for %u ranks", group->nranks);
@@ -102,13 +112,13 @@ static xep_status_t reopen(xep_buffer_t *buffer)
 {
     xep_status_t status;
     if ((status = agree_epoch(buffer)) != XEP_OK) return status;
-    if ((status = fence(buffer, buffer->timeout_ms)) != XEP_OK) return status;
+    if ((status = quiesce(buffer, buffer->timeout_ms)) != XEP_OK) return status;
     buffer->plugin.plugin->close(buffer->mode);
     buffer->mode = NULL;
     status = buffer->plugin.plugin->open(&buffer->env, &buffer->mode);
     if (status != XEP_OK) return status;
     /* nobody may write into a region whose mode is not open again */
-    return fence(buffer, buffer->timeout_ms);
+    return quiesce(buffer, buffer->timeout_ms);
 }
 
 xep_status_t xep_buffer_restart(xep_buffer_t *buffer)
@@ -119,6 +129,7 @@ xep_status_t xep_buffer_restart(xep_buffer_t *buffer)
     for (uint32_t s = 0; s < buffer->shape.slots; s++) xep_handle_give_back(&buffer->handles[s]);
     status = reopen(buffer);
     buffer->broken = status != XEP_OK; /* what peers have of the operations that were ended is not known */
-    if (buffer->broken) snprintf(buffer->broken_reason, sizeof buffer->broken_reason, "a reset that failed: %.900s", xep_last_error());
+    if (buffer->broken)
+        snprintf(buffer->broken_reason, sizeof buffer->broken_reason, "a reset that failed: %.900s", xep_last_error());
     return status;
 }

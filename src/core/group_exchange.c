@@ -1,12 +1,20 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Allgathers of a group: over its bootstrap until its own connections serve. */
+/*
+ * A bootstrap moves as many bytes from each rank; addresses and keys differ in length. So lengths go first, then
+ * everything padded to the longest.
+ */
+#include "group_exchange.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "error.h"
-#include "group.h"
+#include "group_control.h"
+
+/* An address or a key of UCX with a dozen devices has a few KB. All ranks see the same lengths: all refuse. */
+enum { MAX_BLOB = 64 * 1024 };
 
 xep_status_t xep_group_exchange(xep_group_t *group, const void *send, void *recv, size_t bytes)
 {
@@ -36,8 +44,13 @@ xep_status_t xep_group_exchange_blobs(xep_group_t *group, const void *send, size
     if (lengths == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for the lengths of %u ranks", group->nranks);
     status = xep_group_exchange(group, &mine, lengths, sizeof mine);
     if (status != XEP_OK) goto out;
-    for (uint32_t r = 0; r < group->nranks; r++)
+    for (uint32_t r = 0; r < group->nranks && status == XEP_OK; r++) {
+        if (lengths[r] > MAX_BLOB)
+            status = xep_fail(XEP_ERR_PROTOCOL, "invalid length from rank %u: %" PRIu64 " bytes (at most %d)", r,
+                              lengths[r], MAX_BLOB);
         if (lengths[r] > longest) longest = lengths[r];
+    }
+    if (status != XEP_OK) goto out;
     status = allocate(&blobs, group->nranks, longest);
     if (status != XEP_OK) goto out;
     char *padded = (char *)blobs.storage + group->nranks * longest;
@@ -62,4 +75,14 @@ void xep_blobs_free(xep_blobs_t *blobs)
     free(blobs->bytes);
     free(blobs->storage);
     *blobs = (xep_blobs_t){NULL, NULL, NULL};
+}
+
+xep_status_t xep_group_connect_heap(xep_group_t *group, xep_heap_wire_t *heap)
+{
+    xep_blobs_t blobs;
+    xep_status_t status = xep_group_exchange_blobs(group, heap->key, heap->key_bytes, &blobs);
+    if (status != XEP_OK) return status;
+    status = group->transport->ops->heap_connect(heap, blobs.blob, blobs.bytes);
+    xep_blobs_free(&blobs);
+    return status;
 }

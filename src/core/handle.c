@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Slots: each handle is one. Free handles are found by a scan; a buffer has a few. */
+#include "handle.h"
 
 #include "buffer.h"
 
+/* A scan: a buffer has a few. */
 xep_handle_t *xep_handle_take(xep_buffer_t *buffer)
 {
     xep_handle_t *best = NULL;
@@ -23,7 +24,7 @@ void xep_handle_give_back(xep_handle_t *handle)
     handle->combine_input = NULL;
 }
 
-void xep_handle_settle(xep_handle_t *handle)
+void xep_handle_give_back_if_unused(xep_handle_t *handle)
 {
     if (handle->released && handle->in_flight == NULL && handle->awaited == 0) xep_handle_give_back(handle);
 }

@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
+/*
+ * Pages are placed before anybody touches them, and touched when the buffer is created, never by a timed operation: an
+ * untouched worst case costs dozens of slow operations.
+ */
 #define _GNU_SOURCE
 #include "heap.h"
 
@@ -9,6 +13,7 @@
 #include <unistd.h>
 
 #include "log.h"
+#include "room.h"
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23 /* Linux 5.14 */
@@ -29,7 +34,8 @@ xep_status_t xep_heap_open(const xep_config_t *config, xep_transport_t *transpor
                            xep_heap_wire_t **heap_p)
 {
     int node = home_node(config);
-    xep_status_t status;
+    xep_status_t status = xep_room_check(bytes);
+    if (status != XEP_OK) return status;
     if (node >= 0) numa_set_preferred(node);
     status = transport->ops->heap_open(transport, bytes, heap_p);
     if (node >= 0) {

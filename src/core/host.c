@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
+/*
+ * Ranks share memory if they share the kernel (boot id), the IPC namespace and the process namespace; host names say
+ * nothing of that, as containers show. A process is known by its number and the time it began.
+ */
 #define _GNU_SOURCE
 #include "host.h"
 

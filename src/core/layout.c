@@ -41,8 +41,8 @@ static xep_status_t count_token(const xep_layout_args_t *args, const xep_layout_
         int64_t expert = expert_at(args, token, k);
         if (expert == -1) continue;
         if (expert < 0 || expert >= (int64_t)args->experts)
-            return xep_fail(XEP_ERR_INVALID, "topk_idx[%llu][%u] is %lld, which is neither -1 nor one of %u experts", (unsigned long long)token, k,
-                            (long long)expert, args->experts);
+            return xep_fail(XEP_ERR_INVALID, "invalid topk_idx[%llu][%u]: %lld (-1, or one of %u experts)",
+                            (unsigned long long)token, k, (long long)expert, args->experts);
         uint32_t rank = xep_expert_owner(args->experts, args->nranks, (uint32_t)expert);
         uint32_t node = rank / args->ranks_per_node;
         if (out->tokens_per_expert != NULL) out->tokens_per_expert[expert]++;
@@ -68,6 +68,7 @@ static void clear(const xep_layout_args_t *args, const xep_layout_t *out)
     if (out->token_in_rank != NULL) memset(out->token_in_rank, 0, args->tokens * args->nranks);
 }
 
+/* The stack serves up to 4096 ranks, so that the layout of a step allocates nothing. */
 xep_status_t xep_layout_compute(const xep_layout_args_t *args, const xep_layout_t *out)
 {
     uint64_t on_stack[2 * STACK_RANKS];

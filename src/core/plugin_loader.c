@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
+/*
+ * Every file that was looked at and refused is told with its reason: "mode not found" without the places is the most
+ * frequent question about plugins. Nothing is ever loaded in place of what was asked for.
+ */
 #define _GNU_SOURCE
 #include "plugin_loader.h"
 
@@ -22,6 +26,7 @@ typedef struct folders {
     int count;
 } folders_t;
 
+/* A folder that is named twice is looked into once: xep_info would show its modes twice. */
 static void add_folder(folders_t *folders, const char *path, size_t length)
 {
     if (length == 0 || length >= PATH_MAX || folders->count == MAX_FOLDERS) return;
@@ -69,19 +74,22 @@ static xep_status_t check_ops(const xep_plugin_t *p)
 static xep_status_t check_plugin(const xep_plugin_t *p, const char *name)
 {
     if (p->abi != XEP_PLUGIN_ABI)
-        return xep_fail(XEP_ERR_PLUGIN, "its plugin ABI is %u, this library's is %u: rebuild it", p->abi, XEP_PLUGIN_ABI);
-    if (p->size != sizeof(xep_plugin_t) || p->env_size != sizeof(xep_env_t) || p->op_bytes != sizeof(xep_op_t) ||
-        p->wire_ops_size != sizeof(xep_wire_ops_t))
+        return xep_fail(XEP_ERR_PLUGIN, "its plugin ABI is %u, this library's is %u: rebuild it", p->abi,
+                        XEP_PLUGIN_ABI);
+    if (p->size != sizeof(xep_plugin_t) || p->env_size != sizeof(xep_env_t) || p->shape_size != sizeof(xep_shape_t) ||
+        p->op_struct_size != sizeof(xep_op_t) || p->wire_ops_size != sizeof(xep_wire_ops_t))
         return xep_fail(XEP_ERR_PLUGIN,
-                        "its structs have %u, %u, %u, %u bytes, this library's have %zu, %zu, %zu, %zu: rebuild it", p->size,
-                        p->env_size, p->op_bytes, p->wire_ops_size, sizeof(xep_plugin_t), sizeof(xep_env_t),
-                        sizeof(xep_op_t), sizeof(xep_wire_ops_t));
+                        "its structs have %u, %u, %u, %u, %u bytes, this library's have %zu, %zu, %zu, %zu, %zu: "
+                        "rebuild it",
+                        p->size, p->env_size, p->shape_size, p->op_struct_size, p->wire_ops_size, sizeof(xep_plugin_t),
+                        sizeof(xep_env_t), sizeof(xep_shape_t), sizeof(xep_op_t), sizeof(xep_wire_ops_t));
     if (p->name == NULL || strcmp(p->name, name) != 0)
         return xep_fail(XEP_ERR_PLUGIN, "it calls itself \"%s\": the file must be named xep_%s.so",
                         p->name == NULL ? "" : p->name, p->name == NULL ? "<name>" : p->name);
     return check_ops(p);
 }
 
+/* RTLD_LOCAL: modes import nothing of ours and of one another, and two may have functions of one name. */
 static xep_status_t load_file(const char *path, const char *name, xep_plugin_ref_t *ref_p)
 {
     xep_plugin_ref_t ref;
@@ -99,6 +107,7 @@ static xep_status_t load_file(const char *path, const char *name, xep_plugin_ref
     return XEP_OK;
 }
 
+/* The name becomes part of a path, and may come from the environment: it must not lead out of the folders. */
 static xep_status_t check_name(const char *name)
 {
     if (name[0] == '\0') return xep_fail(XEP_ERR_PLUGIN, "the name of the mode is empty");
@@ -125,7 +134,8 @@ static xep_status_t load_from(const folders_t *folders, const char *name, xep_pl
         if (used < sizeof looked)
             used += (size_t)snprintf(looked + used, sizeof looked - used, "%s%s", i == 0 ? "" : ", ", folders->path[i]);
     }
-    return xep_fail(XEP_ERR_PLUGIN, "mode \"%s\": there is no xep_%s.so in %s (xep_info -p lists modes)", name, name, looked);
+    return xep_fail(XEP_ERR_PLUGIN, "mode \"%s\": there is no xep_%s.so in %s (xep_info -p lists modes)", name, name,
+                    looked);
 }
 
 xep_status_t xep_plugin_load(const xep_config_t *config, const char *name, xep_plugin_ref_t *ref_p)

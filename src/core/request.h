@@ -1,31 +1,72 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/** Operations: begun, taken further, ended. All but test, wait and free are called inside xep_buffer_enter(). */
+/**
+ * Requests: the operations of a buffer, in a pool. Called between xep_buffer_enter() and leave.
+ *
+ * FREE -> DEFERRED -> ACTIVE -> DONE -> FREE. DEFERRED is left out by an operation that comes after no other, DONE by
+ * one whose user has freed the request already. The memory is the buffer's and stays, so that a request that was freed
+ * can still be told, and so that one of another buffer may look up how the request that it comes after has ended.
+ */
 #ifndef XEP_CORE_REQUEST_H
 #define XEP_CORE_REQUEST_H
 
-#include "buffer.h"
+#include <stdatomic.h>
 
-/**
- * Begins a dispatch or combine. args are checked, defaults filled in. On success *req_p is
- * the caller's and the buffer's epoch (and turn) is used; on error nothing has changed.
- */
-xep_status_t xep_request_dispatch(xep_buffer_t *buffer, const xep_dispatch_args_t *args, xep_request_t **req_p);
-xep_status_t xep_request_combine(xep_handle_t *handle, const xep_combine_args_t *args, xep_request_t **req_p);
+#include <xep/plugin.h>
 
-/** Takes every request of the buffer as far as it goes. */
-void xep_request_advance_all(xep_buffer_t *buffer);
+#include "error.h"
 
-/** Blocks until the request is done; its status, and its reason as this thread's. */
-xep_status_t xep_request_finish(xep_request_t *req);
+typedef enum {
+    XEP_REQUEST_FREE,
+    XEP_REQUEST_DEFERRED, /* begins when the request it comes after is done and, a dispatch, when its turn has come */
+    XEP_REQUEST_ACTIVE,
+    XEP_REQUEST_DONE
+} xep_request_state_t;
+
+struct xep_request {
+    xep_buffer_t *buffer;
+    _Atomic int state;     /* xep_request_state_t; read by requests of other buffers that come after this one */
+    int kept;              /* by the user: freed when it is dropped and done */
+    atomic_uint followers; /* requests that have still to see how this one ended: it is not used again before */
+    xep_status_t status;   /* when done */
+    xep_handle_t *handle;
+    xep_handle_t *cached; /* whose routing it will use, while it is deferred */
+    xep_request_t *after; /* what it comes after, while it is deferred; NULL: only dispatches called before it */
+    int32_t timeout_ms;
+    uint64_t test_deadline_ns; /* 0: not tested yet */
+    uint64_t test_peers_ns;    /* when a test looks next whether a peer has died */
+    int peer_gone;             /* it had when a test looked last */
+    xep_op_t op;
+    xep_dispatch_args_t dispatch;
+    xep_combine_args_t combine;
+    char reason[XEP_REASON_BYTES];
+};
+
+/** A free one, for an operation that begins; NULL, with the reason: all are in use. */
+xep_request_t *xep_request_take(xep_buffer_t *buffer);
 
 /** Drops the user's reference. */
 void xep_request_drop(xep_request_t *req);
 
-/** Ends all that is in flight with status and reason; marks the buffer broken unless status is XEP_ERR_ABORTED. */
-void xep_request_end_all(xep_buffer_t *buffer, xep_status_t status, const char *reason);
+/**
+ * Makes it come after another, which may be of another buffer, or NULL: it is deferred for other reasons. The routing
+ * of cached is looked at only when it begins.
+ */
+void xep_request_follow(xep_request_t *req, xep_request_t *after, xep_handle_t *cached);
 
-/** XEP_OK, or why the buffer takes no operation: aborted group, broken buffer. */
-xep_status_t xep_request_admit(const xep_buffer_t *buffer);
+/** Forgets what it came after, which may be used again then. */
+void xep_request_unfollow(xep_request_t *req);
+
+/** XEP_INPROGRESS, or how the request it comes after ended, which may have been freed meanwhile; XEP_OK: after none. */
+xep_status_t xep_request_after_status(const xep_request_t *req);
+
+/** Whether it is deferred or active. */
+int xep_request_in_flight(const xep_request_t *req);
+
+/** "dispatch", "combine". */
+const char *xep_request_name(const xep_request_t *req);
+
+/** Its status when it is done, and its reason as this thread's. */
+xep_status_t xep_request_outcome(const xep_request_t *req);
 
 #endif

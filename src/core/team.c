@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
+/* A round is started and ended by one word each; the words lie on lines of their own, as members spin on them. */
 #define _GNU_SOURCE
 #include "team.h"
 
@@ -100,8 +101,7 @@ void xep_team_run(xep_team_t *team, xep_parallel_fn fn, void *arg)
     team->arg = arg;
     start_round(team);
     fn(arg, 0, team->threads);
-    for (unsigned left; (left = atomic_load(&team->busy.value)) != 0;)
-        wait_change(&team->busy, left);
+    for (unsigned left; (left = atomic_load(&team->busy.value)) != 0;) wait_change(&team->busy, left);
 }
 
 /* members take no signals: handlers belong to the application's threads */

@@ -13,8 +13,8 @@ typedef struct xep_transport xep_transport_t; /* of one group */
 typedef struct xep_heap_wire xep_heap_wire_t; /* of one buffer: a wire and its memory */
 
 struct xep_heap_wire {
-    xep_wire_t wire;  /* first, so that the mode's pointer is ours */
-    void *base;       /* this rank's region, zeroed */
+    xep_wire_t wire; /* first, so that the mode's pointer is ours */
+    void *base;      /* this rank's region, zeroed */
     uint64_t bytes;
     const void *key;  /* what peers need to reach it; exchanged by the core */
     size_t key_bytes; /* differs from rank to rank */
@@ -30,8 +30,8 @@ typedef struct xep_transport_ops {
      * All ranks' addresses, in rank order; copied. may_map[r] 0: map() of r is NULL without a try.
      * Connections are made on first use.
      */
-    xep_status_t (*connect)(xep_transport_t *transport, uint32_t rank, uint32_t nranks,
-                            const void *const *addresses, const size_t *bytes, const uint8_t *may_map);
+    xep_status_t (*connect)(xep_transport_t *transport, uint32_t rank, uint32_t nranks, const void *const *addresses,
+                            const size_t *bytes, const uint8_t *may_map);
 
     /** Allocates bytes (the first touch is the caller's where the kind of memory allows it). Local. */
     xep_status_t (*heap_open)(xep_transport_t *transport, uint64_t bytes, xep_heap_wire_t **heap_p);

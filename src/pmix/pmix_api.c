@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
+/*
+ * Symbols are looked up by name, so that the library loads where there is no PMIx, and so that it uses the libpmix that
+ * the program has loaded already (MPI): two of them in a process do not know each other.
+ */
 #define _GNU_SOURCE
 #include "pmix_api.h"
 
@@ -8,8 +12,6 @@
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
-
-#include "pmix_boot.h"
 
 /* the same from PMIx 4 to 6; where a program has loaded one already (MPI), this is that one */
 #define SONAME "libpmix.so.2"
@@ -84,13 +86,13 @@ const xep_pmix_api_t *xep_pmix_api(void)
     return library.loaded ? &library.api : NULL;
 }
 
-const char *xep_pmix_version(void)
+const char *xep_pmix_api_version(void)
 {
     xep_pmix_api();
     return library.version;
 }
 
-const char *xep_pmix_path(void)
+const char *xep_pmix_api_path(void)
 {
     xep_pmix_api();
     return library.path;

@@ -20,7 +20,13 @@ typedef struct xep_pmix_api {
     __typeof__(&PMIx_Get_version) get_version;
 } xep_pmix_api_t;
 
-/** The functions, or NULL; then xep_pmix_path() says why. Thread-safe; the library is never unloaded. */
+/** The functions, or NULL; then xep_pmix_api_path() says why. Thread-safe; the library is never unloaded. */
 const xep_pmix_api_t *xep_pmix_api(void);
+
+/** "4.2.2"; "" when it cannot be loaded. Static storage. */
+const char *xep_pmix_api_version(void);
+
+/** The file, or why it cannot be loaded. Static storage. */
+const char *xep_pmix_api_path(void);
 
 #endif

@@ -4,8 +4,10 @@
 
 #include <stdlib.h>
 
+#include "boot_single.h"
 #include "error.h"
 #include "pmix_client.h"
+#include "pmix_exchange.h"
 
 typedef struct pmix_boot {
     xep_boot_t boot; /* first: the core's pointer is ours */
@@ -14,7 +16,7 @@ typedef struct pmix_boot {
 
 static xep_status_t pmix_allgather(xep_boot_t *boot, const void *send, void *recv, size_t bytes)
 {
-    return xep_pmix_client_exchange(((pmix_boot_t *)boot)->client, send, recv, bytes, boot->timeout_ms);
+    return xep_pmix_exchange(((pmix_boot_t *)boot)->client, send, recv, bytes, boot->timeout_ms);
 }
 
 static uint32_t pmix_dead_rank(xep_boot_t *boot)
@@ -27,8 +29,10 @@ static void pmix_close(xep_boot_t *boot)
     free(boot);
 }
 
-static const xep_boot_ops_t pmix_ops = {
-    .name = "pmix", .allgather = pmix_allgather, .dead_rank = pmix_dead_rank, .close = pmix_close};
+static const xep_boot_ops_t pmix_ops = {.name = "pmix",
+                                        .allgather = pmix_allgather,
+                                        .dead_rank = pmix_dead_rank,
+                                        .close = pmix_close};
 
 /* whether a variable is set and holds another number */
 static int differs(const char *name, uint32_t number)
@@ -58,10 +62,20 @@ xep_status_t xep_pmix_boot_open(int32_t timeout_ms, xep_boot_t **boot_p)
     if (status == XEP_OK && client->nranks == 1) status = xep_boot_single_allowed();
     if (status != XEP_OK) return status;
     pmix_boot_t *boot = malloc(sizeof *boot);
-    if (boot == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "out of memory for the bootstrap");
-    boot->boot = (xep_boot_t){
-        .ops = &pmix_ops, .rank = client->self.rank, .nranks = client->nranks, .timeout_ms = timeout_ms};
+    if (boot == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for the bootstrap");
+    boot->boot =
+        (xep_boot_t){.ops = &pmix_ops, .rank = client->self.rank, .nranks = client->nranks, .timeout_ms = timeout_ms};
     boot->client = client;
     *boot_p = &boot->boot;
     return XEP_OK;
+}
+
+const char *xep_pmix_version(void)
+{
+    return xep_pmix_api_version();
+}
+
+const char *xep_pmix_path(void)
+{
+    return xep_pmix_api_path();
 }

@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
+/*
+ * The record of a call is shared by the caller and a thread of libpmix, and may be given up by the caller: whoever of
+ * the two is the last frees it.
+ */
 #include "pmix_call.h"
 
 #include <stdlib.h>

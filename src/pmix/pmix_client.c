@@ -24,7 +24,6 @@
 #include "boot.h"
 #include "error.h"
 #include "log.h"
-#include "pmix_boot.h"
 
 /* PMIx is one per process, whoever uses it there; so is this */
 static struct {
@@ -33,8 +32,7 @@ static struct {
     xep_status_t status;
     char reason[XEP_REASON_BYTES];
     xep_pmix_client_t client;
-} process = {.lock = PTHREAD_MUTEX_INITIALIZER,
-             .client = {.lock = PTHREAD_MUTEX_INITIALIZER, .dead_rank = UINT32_MAX}};
+} process = {.lock = PTHREAD_MUTEX_INITIALIZER, .client = {.lock = PTHREAD_MUTEX_INITIALIZER, .dead_rank = UINT32_MAX}};
 
 /* ---- events ------------------------------------------------------------------------- */
 
@@ -85,6 +83,19 @@ static uint64_t hash(const char *text)
     return value;
 }
 
+/* Whether the socket of a name is of this user: anybody can take a name, and must not keep us from starting by that. */
+static int is_taken_by_us(const struct sockaddr_un *address, socklen_t bytes)
+{
+    struct ucred owner = {.uid = (uid_t)-1};
+    socklen_t size = sizeof owner;
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0) return 0;
+    int known = connect(fd, (const struct sockaddr *)address, bytes) == 0 &&
+                getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &owner, &size) == 0;
+    close(fd);
+    return known && owner.uid == geteuid();
+}
+
 /*
  * Takes the place of one rank: a socket name that only one process of a host can have, and that goes with it.
  * The clones of a rank (workers of torchrun, say, that a rank has started) are on one host.
@@ -94,11 +105,13 @@ static xep_status_t claim_rank(const char *nspace, const char *rank)
     struct sockaddr_un address = {.sun_family = AF_UNIX}; /* sun_path[0] is 0: no file */
     int length = snprintf(address.sun_path + 1, sizeof address.sun_path - 1, "xep.pmix.%lu.%016lx.%.16s",
                           (unsigned long)getuid(), (unsigned long)hash(nspace), rank);
-    int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (fd < 0) return XEP_OK; /* an aid: where there are no sockets there is no PMIx either */
     socklen_t bytes = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length);
-    if (bind(fd, (const struct sockaddr *)&address, bytes) == 0) return XEP_OK; /* open until the process ends */
+    /* listens, so that others can ask whose it is; open until the process ends */
+    if (bind(fd, (const struct sockaddr *)&address, bytes) == 0 && listen(fd, SOMAXCONN) == 0) return XEP_OK;
     close(fd);
+    if (!is_taken_by_us(&address, bytes)) return XEP_OK;
     return xep_fail(XEP_ERR_BOOT,
                     "another process uses PMIx as rank %s of %s: this one has inherited its environment; start each "
                     "rank by the launcher, or pass an allgather to xep_group_create() (under torchrun: one over "
@@ -146,7 +159,7 @@ static xep_status_t open_as(xep_pmix_client_t *client, const char *nspace, const
     client->api = xep_pmix_api();
     if (client->api == NULL)
         return xep_fail(XEP_ERR_BOOT, "started by a launcher as rank %s of %s, but there is no PMIx to reach it: %s",
-                        rank, nspace, xep_pmix_path());
+                        rank, nspace, xep_pmix_api_path());
     xep_status_t status = claim_rank(nspace, rank);
     if (status != XEP_OK) return status;
     int used_before = client->api->initialized();

@@ -30,8 +30,4 @@ typedef struct xep_pmix_client {
  */
 xep_status_t xep_pmix_client_open(xep_pmix_client_t **client_p);
 
-/** recv[nranks * bytes] from send[bytes] of every rank of the job; bytes may be 0. Collective, blocking, a barrier. */
-xep_status_t xep_pmix_client_exchange(xep_pmix_client_t *client, const void *send, void *recv, size_t bytes,
-                                      int32_t timeout_ms);
-
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/**
+/*
  * An allgather over PMIx: put under fresh keys, commit, fence, get, fence.
  *
  * The second fence keeps a rank from ending while others still want its data: over several nodes some servers
@@ -12,6 +12,8 @@
  * again is no way out: servers of PMIx 5 then give clients of 4 the old value. An exchange of no bytes puts
  * nothing and stays at 0.06 ms. Hence for what must be told before there are connections, and little else.
  */
+#include "pmix_exchange.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,7 +29,7 @@ enum {
 
 static xep_status_t no_memory(void)
 {
-    return xep_fail(XEP_ERR_NO_MEMORY, "out of memory for an exchange over PMIx");
+    return xep_fail(XEP_ERR_NO_MEMORY, "no memory for an exchange over PMIx");
 }
 
 /* XEP_OK, or that a rank is known to be dead: the reason of whatever has failed */
@@ -35,7 +37,7 @@ static xep_status_t check_dead(const xep_pmix_client_t *client)
 {
     uint32_t dead = atomic_load(&client->dead_rank);
     if (dead == UINT32_MAX) return XEP_OK;
-    return xep_fail(XEP_ERR_PEER, "rank %u is dead, the launcher says", dead);
+    return xep_fail(XEP_ERR_PEER, "rank %u has died (the launcher says so)", dead);
 }
 
 static xep_status_t fence(xep_pmix_client_t *client, uint64_t deadline_ns)
@@ -59,13 +61,13 @@ static xep_status_t fence(xep_pmix_client_t *client, uint64_t deadline_ns)
     return xep_fail(XEP_ERR_BOOT, "PMIx_Fence: %s", client->api->error_string(result.ret));
 }
 
-/* of one part of the exchange under way; never the same twice: a value put again may come or may not */
-static void make_key(const xep_pmix_client_t *client, size_t part, char *key)
+/* of one value of the exchange under way; never the same twice: a value put again may come or may not */
+static void make_key(const xep_pmix_client_t *client, size_t number, char *key)
 {
-    snprintf(key, KEY_BYTES, "xep.%llu.%zu", (unsigned long long)client->exchanges, part);
+    snprintf(key, KEY_BYTES, "xep.%llu.%zu", (unsigned long long)client->exchanges, number);
 }
 
-static size_t part_bytes(size_t bytes, size_t done)
+static size_t value_bytes(size_t bytes, size_t done)
 {
     return bytes - done < VALUE_BYTES ? bytes - done : VALUE_BYTES;
 }
@@ -78,7 +80,7 @@ static xep_status_t put(const xep_pmix_client_t *client, const void *send, size_
         char key[KEY_BYTES];
         make_key(client, done / VALUE_BYTES, key);
         value.data.bo.bytes = (char *)(uintptr_t)send + done;
-        value.data.bo.size = part_bytes(bytes, done);
+        value.data.bo.size = value_bytes(bytes, done);
         ret = client->api->put(PMIX_GLOBAL, key, &value);
     }
     if (ret == PMIX_SUCCESS) ret = client->api->commit();
@@ -86,15 +88,15 @@ static xep_status_t put(const xep_pmix_client_t *client, const void *send, size_
     return xep_fail(XEP_ERR_BOOT, "cannot hand %zu bytes to PMIx: %s", bytes, client->api->error_string(ret));
 }
 
-static xep_status_t get_part(const xep_pmix_client_t *client, uint32_t rank, size_t part, void *recv, size_t bytes,
-                             uint64_t deadline_ns)
+static xep_status_t get_value(const xep_pmix_client_t *client, uint32_t rank, size_t number, void *recv, size_t bytes,
+                              uint64_t deadline_ns)
 {
     char key[KEY_BYTES];
     pmix_proc_t proc = client->self;
     xep_pmix_call_t *call = xep_pmix_call_new(recv, bytes);
     if (call == NULL) return no_memory();
     proc.rank = rank;
-    make_key(client, part, key);
+    make_key(client, number, key);
     pmix_status_t begun = client->api->get_nb(&proc, key, NULL, 0, xep_pmix_call_value, call);
     xep_pmix_result_t result = xep_pmix_call_wait(client, call, begun, deadline_ns);
     if (result.done && result.ret == PMIX_SUCCESS && result.bytes == bytes) return XEP_OK;
@@ -113,7 +115,7 @@ static xep_status_t get(const xep_pmix_client_t *client, uint32_t rank, char *re
 {
     xep_status_t status = XEP_OK;
     for (size_t done = 0; done < bytes && status == XEP_OK; done += VALUE_BYTES)
-        status = get_part(client, rank, done / VALUE_BYTES, recv + done, part_bytes(bytes, done), deadline_ns);
+        status = get_value(client, rank, done / VALUE_BYTES, recv + done, value_bytes(bytes, done), deadline_ns);
     return status;
 }
 
@@ -152,8 +154,8 @@ static xep_status_t exchange(xep_pmix_client_t *client, const void *send, void *
     return bytes > 0 ? exchange_bytes(client, send, recv, bytes, deadline_ns) : fence(client, deadline_ns);
 }
 
-xep_status_t xep_pmix_client_exchange(xep_pmix_client_t *client, const void *send, void *recv, size_t bytes,
-                                      int32_t timeout_ms)
+xep_status_t xep_pmix_exchange(xep_pmix_client_t *client, const void *send, void *recv, size_t bytes,
+                               int32_t timeout_ms)
 {
     uint64_t deadline_ns = timeout_ms < 0 ? UINT64_MAX : xep_clock_ns() + (uint64_t)timeout_ms * 1000000;
     pthread_mutex_lock(&client->lock);

@@ -1,23 +1,33 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * The strategies "am" and "pack": puts to one rank are copied together and sent as one.
- *
  * am    messages of up to 60 KB.
- * pack  up to 60 KB, anywhere in the heap: a message; more that is contiguous there: one UCX put of a chunk, or, when it is
- *       contiguous here too and less than a chunk, on TCP a few messages without a copy.
+ * pack  up to 60 KB, anywhere in the heap: a message; more that is contiguous there: one UCX put of a chunk, or, when
+ * it is contiguous here too and less than a chunk, on TCP a few messages without a copy.
  *
- * Signals travel in messages, numbered per sender, and are stored in that order: see ucp_inbox.h. Messages
- * and puts are not ordered by UCX: after a put, the signal waits in the link's line for a flush.
+ * A put is appended to the open chunk of its link: to its last run where it continues that, else as a new run. The
+ * chunk goes when it is full, when a signal follows, or at a flush; a message then carries the signal too. A put that
+ * fills a chunk alone is not copied. The receiver stores each run where it belongs: see ucp_intake.h.
+ *
+ * Signals travel in messages, numbered per sender, and are stored in that order: see ucp_intake.h. Messages
+ * and puts are not ordered by UCX: after a put, the signal is queued for a flush.
  */
+
+#include "ucp_gather.h"
 
 #include <string.h>
 
-#include "ucp_internal.h"
+#include "error.h"
+#include "ucp_message.h"
+#include "ucp_op.h"
+#include "ucp_pool.h"
+#include "ucp_progress.h"
+#include "ucp_rma.h"
+#include "ucp_signals.h"
 
 enum {
-    LEAST_SPLIT = 1024,     /* a run of less is not begun at the end of a message that has no room for the rest */
-    FIRST_PUT = 128 * 1024  /* the first chunk put is sent at this size, so that bytes travel soon; then twice as much */
+    LEAST_SPLIT = 1024,    /* a run of less is not begun at the end of a message that has no room for the rest */
+    FIRST_PUT = 128 * 1024 /* the first chunk put is sent at this size, so that bytes travel soon; then twice as much */
 };
 
 static bool continues(const xep_ucp_chunk_t *chunk, uint64_t offset)
@@ -105,7 +115,8 @@ static xep_status_t gather(xep_ucp_link_t *link, uint64_t offset, const uint8_t 
         size_t room, n;
         xep_status_t status;
         if (link->chunk == NULL) link->chunk = xep_ucp_pool_get(&link->heap->pool);
-        if (link->chunk == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no chunk left to put %zu bytes together in", bytes);
+        if (link->chunk == NULL)
+            return xep_fail(XEP_ERR_NO_MEMORY, "no chunk left to put %zu bytes together in", bytes);
         room = room_at(link, offset, bytes);
         n = room < bytes ? room : bytes;
         if (n != 0) append(link->chunk, offset, src, n);
@@ -161,8 +172,8 @@ static xep_status_t am_put(xep_ucp_link_t *link, uint64_t offset, const void *sr
 }
 
 /*
- * On a socket the signal of a put waits for a flush, that of messages for nothing. Exchange over TCP loopback, 1.22: 0.12 MB
- * 0.21 ms in place of 0.38, 1 MB 1.75 in place of 2.04. What is gathered from many rows is as fast in puts.
+ * On a socket the signal of a put waits for a flush, that of messages for nothing. Exchange over TCP loopback, 1.22:
+ * 0.12 MB 0.21 ms in place of 0.38, 1 MB 1.75 in place of 2.04. What is gathered from many rows is as fast in puts.
  */
 static bool goes_as_messages(const xep_ucp_link_t *link, size_t bytes)
 {
@@ -200,15 +211,16 @@ static xep_status_t send_with_signal(xep_ucp_link_t *link, uint64_t offset, uint
 static xep_status_t signal_after_puts(xep_ucp_link_t *link, uint64_t offset, uint64_t value)
 {
     xep_status_t status;
-    if (fits_message(link->chunk) && link->puts == link->flushed && link->waiting == NULL)
+    if (fits_message(link->chunk) && link->puts == link->flushed && link->queued == NULL)
         return send_with_signal(link, offset, value);
     status = push(link);
-    return status == XEP_OK ? xep_ucp_link_queue(link, offset, value) : status;
+    return status == XEP_OK ? xep_ucp_signals_queue(link, offset, value) : status;
 }
 
 const xep_ucp_strategy_t xep_ucp_am = {
     .name = "am",
     .text = "packed messages",
+    .by_messages = true,
     .has_room = has_room,
     .put = am_put,
     .signal = signal_after_puts,
@@ -219,6 +231,7 @@ const xep_ucp_strategy_t xep_ucp_am = {
 const xep_ucp_strategy_t xep_ucp_pack = {
     .name = "pack",
     .text = "packed puts",
+    .by_messages = true,
     .has_room = has_room,
     .put = pack_put,
     .signal = signal_after_puts,

@@ -1,14 +1,26 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Operations in flight: records that are used again, their completion, and what an error does. */
+/*
+ * Records come in blocks that are kept until the transport is closed: UCX has pointers to them, and the steady state
+ * allocates nothing.
+ */
+#include "ucp_op.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "ucp_internal.h"
+#include "error.h"
+#include "ucp_fault.h"
+#include "ucp_pool.h"
 
+/* Blocks are never given back while the transport is open: a group has as many as it ever had in flight at once, and
+ * the data path allocates nothing after that. */
 enum { BLOCK_OPS = 64 };
 
+/*
+ * Blocks, because ops are linked by address; they are kept until the transport closes, so the steady state allocates
+ * nothing.
+ */
 static xep_status_t grow(xep_ucp_transport_t *transport)
 {
     void **blocks = realloc(transport->op_blocks, (transport->nop_blocks + 1) * sizeof *blocks);
@@ -25,7 +37,7 @@ static xep_status_t grow(xep_ucp_transport_t *transport)
     return XEP_OK;
 
 fail:
-    return xep_fail(XEP_ERR_NO_MEMORY, "no memory for %d operations more", BLOCK_OPS);
+    return xep_fail(XEP_ERR_NO_MEMORY, "no memory for %d more operations", BLOCK_OPS);
 }
 
 xep_ucp_op_t *xep_ucp_op_get(xep_ucp_link_t *link, size_t bytes)
@@ -41,9 +53,15 @@ xep_ucp_op_t *xep_ucp_op_get(xep_ucp_link_t *link, size_t bytes)
     return op;
 }
 
+/*
+ * UCX tells a lost connection by many codes. Whatever is an error of the operation means that the peer cannot be
+ * reached any more.
+ */
 static xep_status_t status_of(ucs_status_t status)
 {
-    return status == UCS_ERR_NO_MEMORY ? XEP_ERR_NO_MEMORY : UCS_STATUS_IS_ERR(status) ? XEP_ERR_PEER : XEP_ERR_TRANSPORT;
+    return status == UCS_ERR_NO_MEMORY ? XEP_ERR_NO_MEMORY
+           : UCS_STATUS_IS_ERR(status) ? XEP_ERR_PEER
+                                       : XEP_ERR_TRANSPORT;
 }
 
 static void fault(xep_ucp_link_t *link, ucs_status_t status)
@@ -57,7 +75,7 @@ void xep_ucp_op_done(xep_ucp_op_t *op, ucs_status_t status)
 {
     xep_ucp_heap_t *heap = op->link->heap;
     /* a rank that has left does not miss what UCX calls lost: it had all it waited for */
-    if (status != UCS_OK && (op->needed || !xep_ucp_link_peer(op->link)->left)) fault(op->link, status);
+    if (status != UCS_OK && (op->needed || !xep_ucp_peer_of(op->link)->left)) fault(op->link, status);
     heap->inflight -= op->bytes;
     heap->outstanding--;
     if (op->chunk != NULL) xep_ucp_pool_put(&heap->pool, op->chunk);
@@ -78,6 +96,7 @@ ucp_request_param_t xep_ucp_op_param(xep_ucp_op_t *op)
                                  .user_data = op};
 }
 
+/* UCX calls back only for what it keeps: what was done, or has failed, at once is completed here. */
 xep_status_t xep_ucp_op_posted(xep_ucp_op_t *op, ucs_status_ptr_t request)
 {
     uint32_t rank = op->link->rank;

@@ -1,13 +1,19 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* A rank: its endpoint, made on first use; what UCX chose for it; its failure; its end. */
-
+/*
+ * What UCX chose for an endpoint is read from what it prints, the only way there is before 1.14. It decides how bytes
+ * go to the rank, and is told to users.
+ */
 #define _GNU_SOURCE
+#include "ucp_peer.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "ucp_internal.h"
+#include "error.h"
+#include "log.h"
+#include "ucp_fault.h"
 
 /* UCX has seen the rank go: at once on TCP, never on shared memory */
 static void lost(void *arg, ucp_ep_h endpoint, ucs_status_t status)
@@ -26,6 +32,7 @@ xep_status_t xep_ucp_peer_fail(const xep_ucp_peer_t *peer)
     return xep_fail(XEP_ERR_PEER, "rank %u cannot be reached: %s", peer->rank, ucs_status_string(peer->failed));
 }
 
+/* On first use: a job of many ranks has far fewer pairs that talk than pairs. */
 xep_status_t xep_ucp_peer_connect(xep_ucp_peer_t *peer)
 {
     ucp_ep_params_t params = {
@@ -86,7 +93,7 @@ static void look_at_lanes(xep_ucp_peer_t *peer)
     free(text);
 }
 
-static const char *lanes(xep_ucp_peer_t *peer)
+const char *xep_ucp_peer_lanes(xep_ucp_peer_t *peer)
 {
     if (peer->lanes[0] == '\0') look_at_lanes(peer);
     if (peer->lanes[0] == '\0') snprintf(peer->lanes, sizeof peer->lanes, "ucx");
@@ -95,32 +102,10 @@ static const char *lanes(xep_ucp_peer_t *peer)
 
 bool xep_ucp_peer_is_tcp(xep_ucp_peer_t *peer)
 {
-    return strcmp(lanes(peer), "tcp") == 0;
+    return strcmp(xep_ucp_peer_lanes(peer), "tcp") == 0;
 }
 
 bool xep_ucp_peer_has_cma(xep_ucp_peer_t *peer)
 {
-    return strstr(lanes(peer), "cma") != NULL;
-}
-
-static void describe(xep_ucp_peer_t *peer)
-{
-    if (peer->reach == XEP_UCP_LINK_MAPPED) snprintf(peer->text, sizeof peer->text, "mapped");
-    else if (peer->reach == XEP_UCP_LINK_BROKEN) snprintf(peer->text, sizeof peer->text, "not reachable");
-    else snprintf(peer->text, sizeof peer->text, "%s, %s", lanes(peer), xep_ucp_strategy(peer)->text);
-}
-
-void xep_ucp_peer_found(xep_ucp_peer_t *peer, xep_ucp_link_state_t reach)
-{
-    if (peer->reach != XEP_UCP_LINK_NEW || peer->rank == peer->transport->rank) return;
-    peer->reach = reach;
-    describe(peer);
-    xep_log(XEP_LOG_INFO, "rank %u: %s", peer->rank, peer->text);
-}
-
-const char *xep_ucp_peer_describe(xep_ucp_peer_t *peer)
-{
-    if (peer->rank == peer->transport->rank) return "self";
-    if (peer->reach == XEP_UCP_LINK_NEW) (void)xep_ucp_link_open(&peer->transport->probe->links[peer->rank]);
-    return peer->text;
+    return strstr(xep_ucp_peer_lanes(peer), "cma") != NULL;
 }

@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* The staging memory of a heap: chunks of one slab, last given back first taken, so that few pages are touched. */
-
+/* One slab, cut into chunks; the chunk given back last is taken first, so that few pages are touched. */
 #define _GNU_SOURCE
+#include "ucp_pool.h"
+
 #include <stdlib.h>
 #include <sys/mman.h>
 
-#include "ucp_internal.h"
+#include "error.h"
 
 xep_status_t xep_ucp_pool_open(xep_ucp_pool_t *pool, size_t chunk_bytes, size_t nchunks)
 {
+    /* reserved, not touched: chunks that are never in use at once cost nothing */
     size_t stride = XEP_UCP_HEADROOM + chunk_bytes;
     size_t slab_bytes = stride * nchunks;
     xep_ucp_chunk_t *chunks = calloc(nchunks, sizeof *chunks);
@@ -26,7 +28,8 @@ xep_status_t xep_ucp_pool_open(xep_ucp_pool_t *pool, size_t chunk_bytes, size_t 
 fail:
     if (slab != MAP_FAILED) munmap(slab, slab_bytes);
     free(chunks);
-    return xep_fail(XEP_ERR_NO_MEMORY, "no memory for %zu chunks of %zu bytes to put rows together in", nchunks, chunk_bytes);
+    return xep_fail(XEP_ERR_NO_MEMORY, "no memory for %zu chunks of %zu bytes to put rows together in", nchunks,
+                    chunk_bytes);
 }
 
 void xep_ucp_pool_close(xep_ucp_pool_t *pool)

@@ -1,26 +1,29 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * The strategy "rma": a UCX put for each put, from the caller's memory.
- *
  * A signal is an 8-byte put into a word with one writer, after what was put before it. UCX orders nothing by
  * itself: of 5,000 unfenced 14 KB puts followed by their signal over shared memory, UCX 1.22 showed stale bytes
- * in 4,995. Before 1.14 ucp_worker_fence orders without waiting. Since then it may be a flush that blocks, which
- * a wire must not: the signal waits in the link's line for a flush that does not.
+ * in 4,995. Before 1.14 ucp_worker_fence orders without waiting, but not with the second generation of protocols,
+ * which can be asked for there: 64 KB of a busy sender were stale. Since then it may be a flush that blocks, which a
+ * wire must not. In both cases the signal is queued for a flush that does not.
  */
 
-#include "ucp_internal.h"
+#include "ucp_rma.h"
 
-enum { FENCE_MAY_BLOCK = 114 };
+#include "error.h"
+#include "ucp_op.h"
+#include "ucp_signals.h"
 
 bool xep_ucp_rma_has_room(xep_ucp_link_t *link, size_t bytes)
 {
     const xep_ucp_heap_t *heap = link->heap;
     /* what alone is more than the cap may go when nothing else does */
-    return heap->inflight == 0 || (bytes <= heap->transport->inflight && heap->inflight <= heap->transport->inflight - bytes);
+    return heap->inflight == 0 ||
+           (bytes <= heap->transport->inflight && heap->inflight <= heap->transport->inflight - bytes);
 }
 
-xep_status_t xep_ucp_rma_put(xep_ucp_link_t *link, uint64_t offset, const void *src, size_t bytes, xep_ucp_chunk_t *chunk)
+xep_status_t xep_ucp_rma_put(xep_ucp_link_t *link, uint64_t offset, const void *src, size_t bytes,
+                             xep_ucp_chunk_t *chunk)
 {
     xep_ucp_op_t *op = xep_ucp_op_get(link, bytes);
     ucp_request_param_t param;
@@ -29,7 +32,7 @@ xep_status_t xep_ucp_rma_put(xep_ucp_link_t *link, uint64_t offset, const void *
     param = xep_ucp_op_param(op);
     link->puts++;
     xep_ucp_link_touch(link);
-    return xep_ucp_op_posted(op, ucp_put_nbx(xep_ucp_link_peer(link)->endpoint, src, bytes, link->remote_base + offset,
+    return xep_ucp_op_posted(op, ucp_put_nbx(xep_ucp_peer_of(link)->endpoint, src, bytes, link->remote_base + offset,
                                              link->rkey, &param));
 }
 
@@ -40,7 +43,7 @@ xep_status_t xep_ucp_rma_get(xep_ucp_link_t *link, uint64_t offset, void *dst, s
     if (op == NULL) return XEP_ERR_NO_MEMORY;
     op->needed = true;
     param = xep_ucp_op_param(op);
-    return xep_ucp_op_posted(op, ucp_get_nbx(xep_ucp_link_peer(link)->endpoint, dst, bytes, link->remote_base + offset,
+    return xep_ucp_op_posted(op, ucp_get_nbx(xep_ucp_peer_of(link)->endpoint, dst, bytes, link->remote_base + offset,
                                              link->rkey, &param));
 }
 
@@ -55,8 +58,8 @@ static xep_status_t post_signal(xep_ucp_op_t *op)
     ucp_request_param_t param = xep_ucp_op_param(op);
     link->puts++;
     xep_ucp_link_touch(link);
-    if (link->waiting != NULL) link->waiting->mark = link->puts; /* not before this one */
-    return xep_ucp_op_posted(op, ucp_put_nbx(xep_ucp_link_peer(link)->endpoint, &op->value, sizeof op->value,
+    if (link->queued != NULL) link->queued->mark = link->puts; /* not before this one */
+    return xep_ucp_op_posted(op, ucp_put_nbx(xep_ucp_peer_of(link)->endpoint, &op->value, sizeof op->value,
                                              link->remote_base + op->offset, link->rkey, &param));
 }
 
@@ -74,8 +77,8 @@ static xep_status_t fenced_signal(xep_ucp_link_t *link, uint64_t offset, uint64_
 
 static xep_status_t signal_after_puts(xep_ucp_link_t *link, uint64_t offset, uint64_t value)
 {
-    if (link->heap->transport->version < FENCE_MAY_BLOCK) return fenced_signal(link, offset, value);
-    return xep_ucp_link_queue(link, offset, value);
+    if (link->heap->transport->fence_orders) return fenced_signal(link, offset, value);
+    return xep_ucp_signals_queue(link, offset, value);
 }
 
 static xep_status_t push(xep_ucp_link_t *link)

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * Which strategy a peer that is not mapped gets.
- *
  * Rows of 14 KB between two ranks, both ways at once, GB/s of 128 rows and of 4096 (wire_rate.mp, medians, 2 cores):
  *
  *                                  rma           pack          am
@@ -13,10 +11,17 @@
  *   1.22  shared memory without      43    13      28   9.3
  *
  * On shared memory a put is a copy by the sender, but from 1.16 on a system call where there is CMA: then fewer and
- * larger ones pay. 512 rows of 512 bytes, no call each, are 12 GB/s by rma and 7.3 by pack there. RDMA could not be measured.
+ * larger ones pay. 512 rows of 512 bytes, no call each, are 12 GB/s by rma and 7.3 by pack there. RDMA could not be
+ * measured.
  */
 
-#include "ucp_internal.h"
+#include "ucp_strategy.h"
+
+#include "config.h"
+#include "ucp_gather.h"
+#include "ucp_peer.h"
+#include "ucp_rma.h"
+#include "ucp_settings.h"
 
 enum { PACK_BYTES = 512 * 1024 };
 
@@ -28,7 +33,8 @@ const xep_ucp_strategy_t *xep_ucp_strategy(xep_ucp_peer_t *peer)
     case XEP_PUT_AM: return &xep_ucp_am;
     default: break;
     }
-    if (peer->transport->version < XEP_UCP_SECOND_PROTOCOLS) return xep_ucp_peer_is_tcp(peer) ? &xep_ucp_am : &xep_ucp_rma;
+    if (peer->transport->version < XEP_UCP_SECOND_PROTOCOLS)
+        return xep_ucp_peer_is_tcp(peer) ? &xep_ucp_am : &xep_ucp_rma;
     return xep_ucp_peer_is_tcp(peer) || xep_ucp_peer_has_cma(peer) ? &xep_ucp_pack : &xep_ucp_rma;
 }
 

@@ -7,9 +7,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ucp_internal.h"
+#include "error.h"
+#include "ucp_context.h"
+#include "ucp_heap.h"
+#include "ucp_library.h"
+#include "ucp_link.h"
+#include "ucp_lock.h"
+#include "ucp_message.h"
+#include "ucp_op.h"
+#include "ucp_peer.h"
+#include "ucp_progress.h"
+#include "ucp_settings.h"
 
-enum { ADDRESS_MAGIC = 0x41504558, ADDRESS_VERSION = 1, PROBE_BYTES = 4096 };
+enum { ADDRESS_MAGIC = 0x41504558, ADDRESS_VERSION = 1, PROBE_BYTES = 4096, FENCE_MAY_BLOCK = 114 };
 
 /** What a rank tells all others. It writes it, they read it; the worker's address follows, then the probe's key. */
 typedef struct rank_address {
@@ -41,7 +51,8 @@ static xep_status_t make_address(xep_ucp_transport_t *transport)
         memcpy(transport->address + sizeof head + bytes, probe->key, probe->key_bytes);
     }
     ucp_worker_release_address(transport->worker, worker);
-    return transport->address != NULL ? XEP_OK : xep_fail(XEP_ERR_NO_MEMORY, "no memory for an address of %zu bytes", bytes);
+    return transport->address != NULL ? XEP_OK
+                                      : xep_fail(XEP_ERR_NO_MEMORY, "no memory for an address of %zu bytes", bytes);
 }
 
 static void transport_address(xep_transport_t *base, const void **address_p, size_t *bytes_p)
@@ -54,24 +65,26 @@ static xep_status_t check_address(uint32_t rank, const rank_address_t *head, siz
 {
     if (bytes < sizeof *head || head->magic != ADDRESS_MAGIC || head->worker_bytes == 0 ||
         (uint64_t)head->worker_bytes + head->key_bytes != bytes - sizeof *head)
-        return xep_fail(XEP_ERR_PROTOCOL, "what rank %u sent as its address, %zu bytes, is none", rank, bytes);
+        return xep_fail(XEP_ERR_PROTOCOL,
+                        "invalid address from rank %u: %zu bytes (a header of %zu, then what it says)", rank, bytes,
+                        sizeof *head);
     if (head->version != ADDRESS_VERSION)
-        return xep_fail(XEP_ERR_MISMATCH, "rank %u speaks version %u of the transport, this rank %u", rank, head->version,
-                        ADDRESS_VERSION);
+        return xep_fail(XEP_ERR_MISMATCH, "rank %u and this rank disagree on the version of the transport: %u, %u",
+                        rank, head->version, ADDRESS_VERSION);
     return XEP_OK;
 }
 
 /* one rank's address, copied to copy; its probe's key within it */
-static xep_status_t set_peer(xep_ucp_transport_t *transport, uint32_t rank, const uint8_t *copy, size_t bytes, bool may_map,
-                             const void **key_p, size_t *key_bytes_p)
+static xep_status_t set_peer(xep_ucp_transport_t *transport, uint32_t rank, const uint8_t *copy, size_t bytes,
+                             bool may_map, const void **key_p, size_t *key_bytes_p)
 {
     rank_address_t head = {0};
     xep_status_t status;
     memcpy(&head, copy, bytes < sizeof head ? bytes : sizeof head);
     status = check_address(rank, &head, bytes);
     if (status != XEP_OK) return status;
-    transport->peers[rank] = (xep_ucp_peer_t){
-        .transport = transport, .rank = rank, .may_map = may_map, .address = copy + sizeof head};
+    transport->peers[rank] =
+        (xep_ucp_peer_t){.transport = transport, .rank = rank, .may_map = may_map, .address = copy + sizeof head};
     *key_p = copy + sizeof head + head.worker_bytes;
     *key_bytes_p = head.key_bytes;
     return XEP_OK;
@@ -83,9 +96,11 @@ static xep_status_t connect_probe(xep_ucp_transport_t *transport, const size_t *
     const void **keys = calloc(transport->nranks, sizeof *keys);
     size_t *key_bytes = calloc(transport->nranks, sizeof *key_bytes);
     xep_status_t status = XEP_OK;
-    if (keys == NULL || key_bytes == NULL) status = xep_fail(XEP_ERR_NO_MEMORY, "no memory for %u ranks", transport->nranks);
+    if (keys == NULL || key_bytes == NULL)
+        status = xep_fail(XEP_ERR_NO_MEMORY, "no memory for %u ranks", transport->nranks);
     for (uint32_t rank = 0; status == XEP_OK && rank < transport->nranks; rank++) {
-        status = set_peer(transport, rank, copy, bytes[rank], may_map == NULL || may_map[rank] != 0, &keys[rank], &key_bytes[rank]);
+        status = set_peer(transport, rank, copy, bytes[rank], may_map == NULL || may_map[rank] != 0, &keys[rank],
+                          &key_bytes[rank]);
         copy += bytes[rank];
     }
     if (status == XEP_OK) status = xep_ucp_heap_connect(&transport->probe->super, keys, key_bytes);
@@ -110,8 +125,8 @@ static xep_status_t copy_addresses(xep_ucp_transport_t *transport, const void *c
     return XEP_OK;
 }
 
-static xep_status_t transport_connect(xep_transport_t *base, uint32_t rank, uint32_t nranks, const void *const *addresses,
-                                      const size_t *bytes, const uint8_t *may_map)
+static xep_status_t transport_connect(xep_transport_t *base, uint32_t rank, uint32_t nranks,
+                                      const void *const *addresses, const size_t *bytes, const uint8_t *may_map)
 {
     xep_ucp_transport_t *transport = transport_of(base);
     xep_status_t status;
@@ -122,18 +137,6 @@ static xep_status_t transport_connect(xep_transport_t *base, uint32_t rank, uint
     if (status == XEP_OK) status = connect_probe(transport, bytes, may_map);
     xep_ucp_unlock(transport);
     return status;
-}
-
-void xep_ucp_advance(xep_ucp_transport_t *transport)
-{
-    if (ucp_worker_progress(transport->worker) != 0)
-        atomic_fetch_add_explicit(&transport->super.moves, 1, memory_order_relaxed);
-    while (transport->ready != NULL) {
-        xep_ucp_link_t *link = transport->ready;
-        transport->ready = link->next_ready;
-        link->ready = false;
-        if (xep_ucp_link_advance(link) != XEP_OK) xep_ucp_heap_fault(link->heap, XEP_ERR_TRANSPORT, xep_last_error());
-    }
 }
 
 /*
@@ -156,13 +159,20 @@ static xep_status_t transport_progress(xep_transport_t *base)
     return XEP_OK;
 }
 
+static const char *describe(xep_ucp_peer_t *peer)
+{
+    if (peer->rank == peer->transport->rank) return "self";
+    if (peer->reach == XEP_UCP_LINK_NEW) (void)xep_ucp_link_open(&peer->transport->probe->links[peer->rank]);
+    return peer->text;
+}
+
 static const char *transport_describe(xep_transport_t *base, uint32_t rank)
 {
     xep_ucp_transport_t *transport = transport_of(base);
     const char *text;
     if (rank >= transport->nranks) return "no such rank";
     xep_ucp_lock(transport);
-    text = xep_ucp_peer_describe(&transport->peers[rank]);
+    text = describe(&transport->peers[rank]);
     xep_ucp_unlock(transport);
     return text;
 }
@@ -192,7 +202,7 @@ static void say_goodbye(xep_ucp_transport_t *transport)
     xep_ucp_lock(transport);
     for (uint32_t rank = 0; rank < transport->nranks; rank++)
         if (has_socket(&transport->peers[rank]))
-            (void)xep_ucp_message_notice(&transport->probe->links[rank], XEP_UCP_GOODBYE);
+            (void)xep_ucp_message_send_empty(&transport->probe->links[rank], XEP_UCP_GOODBYE);
     while (!all_have_left(transport) && xep_clock_ns() < deadline) {
         xep_ucp_advance(transport);
         sched_yield();
@@ -252,6 +262,7 @@ xep_status_t xep_ucp_transport_open(const xep_config_t *config, xep_transport_t 
     if (transport == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for a transport");
     transport->super.ops = &transport_ops;
     transport->version = xep_ucp_version_number();
+    transport->fence_orders = transport->version < FENCE_MAY_BLOCK && !xep_ucp_settings_has_second_protocols();
     transport->map = config->map;
     transport->put = config->put;
     transport->inflight = config->inflight;

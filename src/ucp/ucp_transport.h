@@ -13,10 +13,4 @@
  */
 xep_status_t xep_ucp_transport_open(const xep_config_t *config, xep_transport_t **transport_p);
 
-/** Of the libucp bound at run time, which may be another than the headers'; static storage. */
-const char *xep_ucp_version(void);
-
-/** The file it was loaded from; "" when the loader cannot tell. Valid as long as the process. */
-const char *xep_ucp_path(void);
-
 #endif

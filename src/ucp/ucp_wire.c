@@ -1,11 +1,21 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* The wire of a heap: mapped peers by loads and stores, the others by the link's strategy. */
+/*
+ * Mapped peers need neither the lock nor UCX: a store is all there is. Every offset is checked against the heap, as
+ * modes compute offsets from what peers wrote.
+ */
+#include "ucp_wire.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <string.h>
 
-#include "ucp_internal.h"
+#include "error.h"
+#include "ucp_fault.h"
+#include "ucp_link.h"
+#include "ucp_lock.h"
+#include "ucp_peer.h"
+#include "ucp_rma.h"
 
 static xep_ucp_heap_t *heap_of(xep_wire_t *wire)
 {
@@ -15,9 +25,11 @@ static xep_ucp_heap_t *heap_of(xep_wire_t *wire)
 /* offset and bytes come from what peers wrote, by way of the mode: a wild one must not leave this process */
 static xep_status_t check_range(const xep_ucp_heap_t *heap, uint32_t rank, uint64_t offset, uint64_t bytes)
 {
-    if (bytes <= heap->super.bytes && offset <= heap->super.bytes - bytes && rank < heap->transport->nranks) return XEP_OK;
-    return xep_fail(XEP_ERR_INVALID, "%" PRIu64 " bytes at %" PRIu64 " of rank %u are not in the heap of %" PRIu64 " bytes", bytes,
-                    offset, rank, heap->super.bytes);
+    if (bytes <= heap->super.bytes && offset <= heap->super.bytes - bytes && rank < heap->transport->nranks)
+        return XEP_OK;
+    return xep_fail(XEP_ERR_INVALID,
+                    "invalid range in the heap of rank %u: %" PRIu64 " bytes at %" PRIu64 " (of %" PRIu64 ")", rank,
+                    bytes, offset, heap->super.bytes);
 }
 
 /* the link, in a state that is not NEW */
@@ -37,6 +49,10 @@ static void *wire_map(xep_wire_t *wire, uint32_t rank)
     return rank < heap->transport->nranks ? open_link(heap, rank)->base : NULL;
 }
 
+/*
+ * Release, so that whoever sees the signal sees the stores before it. A put would do this with a system call on newer
+ * UCX.
+ */
 static void store_signal(xep_ucp_link_t *link, uint64_t offset, uint64_t value)
 {
     atomic_store_explicit((_Atomic uint64_t *)(void *)(link->base + offset), value, memory_order_release);
@@ -47,10 +63,12 @@ static xep_status_t check_remote(xep_ucp_link_t *link)
 {
     const xep_ucp_peer_t *peer = &link->heap->transport->peers[link->rank];
     if (peer->failed != UCS_OK) return xep_ucp_peer_fail(peer);
-    if (link->state == XEP_UCP_LINK_BROKEN) return xep_fail(XEP_ERR_TRANSPORT, "the memory of rank %u cannot be reached", link->rank);
+    if (link->state == XEP_UCP_LINK_BROKEN)
+        return xep_fail(XEP_ERR_TRANSPORT, "the memory of rank %u cannot be reached", link->rank);
     return XEP_OK;
 }
 
+/* XEP_INPROGRESS is all or nothing: whoever calls again calls with the same bytes. */
 static xep_status_t remote_put(xep_ucp_link_t *link, uint64_t offset, const void *src, size_t bytes)
 {
     xep_status_t status = check_remote(link);
@@ -75,6 +93,7 @@ static xep_status_t wire_put(xep_wire_t *wire, uint32_t rank, uint64_t offset, c
     return status;
 }
 
+/* room for both is asked for first, as a put that went without its signal could not be taken back */
 static xep_status_t remote_put_signal(xep_ucp_link_t *link, uint64_t offset, const void *src, size_t bytes,
                                       uint64_t signal_offset, uint64_t value)
 {
@@ -129,29 +148,24 @@ static xep_status_t wire_get(xep_wire_t *wire, uint32_t rank, uint64_t offset, v
     return status;
 }
 
-static xep_status_t heap_status(xep_ucp_heap_t *heap)
-{
-    xep_status_t status = (xep_status_t)atomic_load_explicit(&heap->status, memory_order_acquire);
-    return status == XEP_OK ? XEP_OK : xep_fail(status, "%s", heap->reason);
-}
-
+/* The heap that fails during the call is told at once: the caller would else wait for bytes that were lost. */
 static xep_status_t wire_flush(xep_wire_t *wire)
 {
     xep_ucp_heap_t *heap = heap_of(wire);
     xep_status_t status;
     if (!heap->used) return XEP_OK; /* all went to mapped peers: nothing was ever held back */
     xep_ucp_lock(heap->transport);
-    status = xep_ucp_heap_push(heap);
+    status = xep_ucp_links_push(heap);
     if (status == XEP_OK && heap->outstanding != 0) status = XEP_INPROGRESS;
     xep_ucp_unlock(heap->transport);
-    return atomic_load_explicit(&heap->status, memory_order_relaxed) != XEP_OK ? heap_status(heap) : status;
+    return atomic_load_explicit(&heap->status, memory_order_relaxed) != XEP_OK ? xep_ucp_heap_status(heap) : status;
 }
 
 static xep_status_t wire_progress(xep_wire_t *wire)
 {
     xep_ucp_heap_t *heap = heap_of(wire);
     xep_status_t status = heap->transport->super.ops->progress(&heap->transport->super);
-    return status == XEP_OK ? heap_status(heap) : status;
+    return status == XEP_OK ? xep_ucp_heap_status(heap) : status;
 }
 
 const xep_wire_ops_t xep_ucp_wire_ops = {

@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
+/*
+ * The table of config_defs.h is expanded twice: into the struct, and into the rows below. A variable that is set to
+ * nothing counts as not set.
+ */
 #define _GNU_SOURCE
 #include "config.h"
 
@@ -26,21 +30,28 @@ typedef struct variable {
     const choice_t *choices;
 } variable_t;
 
-static const choice_t boot_choices[] = {
-    {"auto", XEP_BOOT_AUTO}, {"callback", XEP_BOOT_CALLBACK}, {"pmix", XEP_BOOT_PMIX}, {"single", XEP_BOOT_SINGLE}, {NULL, 0}};
+static const choice_t boot_choices[] = {{"auto", XEP_BOOT_AUTO},
+                                        {"callback", XEP_BOOT_CALLBACK},
+                                        {"pmix", XEP_BOOT_PMIX},
+                                        {"single", XEP_BOOT_SINGLE},
+                                        {NULL, 0}};
 static const choice_t map_choices[] = {{"auto", XEP_MAP_AUTO}, {"never", XEP_MAP_NEVER}, {NULL, 0}};
-static const choice_t put_choices[] = {
-    {"auto", XEP_PUT_AUTO}, {"rma", XEP_PUT_RMA}, {"pack", XEP_PUT_PACK}, {"am", XEP_PUT_AM}, {NULL, 0}};
+static const choice_t put_choices[] = {{"auto", XEP_PUT_AUTO},
+                                       {"rma", XEP_PUT_RMA},
+                                       {"pack", XEP_PUT_PACK},
+                                       {"am", XEP_PUT_AM},
+                                       {NULL, 0}};
 static const choice_t progress_choices[] = {{"call", XEP_PROGRESS_CALL}, {"thread", XEP_PROGRESS_THREAD}, {NULL, 0}};
 static const choice_t simd_choices[] = {{"auto", XEP_SIMD_CHOICE_AUTO},
                                         {"scalar", XEP_SIMD_CHOICE_SCALAR},
                                         {"avx2", XEP_SIMD_CHOICE_AVX2},
                                         {"avx512", XEP_SIMD_CHOICE_AVX512},
                                         {NULL, 0}};
-static const choice_t numa_choices[] = {{"yes", 1}, {"no", 0}, {"on", 1}, {"off", 0}, {"true", 1},
-                                        {"false", 0}, {"1", 1}, {"0", 0}, {NULL, 0}};
-static const choice_t log_choices[] = {
-    {"error", XEP_LOG_ERROR}, {"warn", XEP_LOG_WARN}, {"info", XEP_LOG_INFO}, {"debug", XEP_LOG_DEBUG}, {NULL, 0}};
+static const choice_t numa_choices[] = {{"yes", 1},   {"no", 0}, {"on", 1}, {"off", 0}, {"true", 1},
+                                        {"false", 0}, {"1", 1},  {"0", 0},  {NULL, 0}};
+#define LEVEL(_name, _level) {_name, _level},
+static const choice_t log_choices[] = {XEP_LOG_LEVELS(LEVEL){NULL, 0}};
+#undef LEVEL
 
 static int parse_choice(const char *text, const choice_t *choices, void *value_p)
 {
@@ -150,7 +161,6 @@ static int is_known(const char *name, size_t length)
         if (strlen(variables[i].name) == length && memcmp(variables[i].name, name, length) == 0) return 1;
     /* no settings: what the language bindings load, what xep_run tells its ranks, what the test suite is told */
     return (length == strlen("XEP_LIBRARY") && memcmp(name, "XEP_LIBRARY", length) == 0) ||
-           (length == strlen("XEP_PYTHON") && memcmp(name, "XEP_PYTHON", length) == 0) ||
            strncmp(name, "XEP_RUN_", strlen("XEP_RUN_")) == 0 || strncmp(name, "XEP_TEST_", strlen("XEP_TEST_")) == 0;
 }
 
@@ -173,18 +183,10 @@ xep_status_t xep_config_read(xep_config_t *config)
         const variable_t *v = &variables[i];
         const char *text = value_of(v);
         if (v->parse(text, v->choices, (char *)&parsed + v->offset) != 0)
-            return xep_fail(XEP_ERR_INVALID, "%s is \"%s\", which it cannot be: %s", v->name, text, v->help);
+            return xep_fail(XEP_ERR_INVALID, "invalid %s: \"%s\" (%s)", v->name, text, v->help);
     }
     *config = parsed;
     return XEP_OK;
-}
-
-xep_log_level_t xep_config_log_level(void)
-{
-    int level = XEP_LOG_WARN;
-    const char *text = getenv("XEP_LOG");
-    if (text != NULL && parse_choice(text, log_choices, &level) != 0) level = XEP_LOG_WARN;
-    return (xep_log_level_t)level;
 }
 
 void xep_config_each(xep_config_fn fn, void *arg)

@@ -17,11 +17,11 @@ enum { XEP_SIMD_CHOICE_AUTO, XEP_SIMD_CHOICE_SCALAR, XEP_SIMD_CHOICE_AVX2, XEP_S
 typedef const char *xep_config_text_t; /* of the environment: valid until that changes */
 typedef uint64_t xep_config_bytes_t;   /* UINT64_MAX: inf */
 typedef uint32_t xep_config_count_t;
-typedef int32_t xep_config_millis_t;   /* < 0: inf */
+typedef int32_t xep_config_millis_t; /* < 0: inf */
 
 typedef struct xep_config {
 #define VALUE(_field, _name, _type, _default, _help) xep_config_##_type##_t _field;
-#define CHOICE(_field, _name, _default, _help) int _field;
+#define CHOICE(_field, _name, _default, _help)       int _field;
 #include "config_defs.h"
 #undef CHOICE
 #undef VALUE
@@ -32,8 +32,5 @@ typedef struct xep_config {
  * value cannot be parsed. Warns once a process about XEP_* variables that do not exist.
  */
 xep_status_t xep_config_read(xep_config_t *config);
-
-/** XEP_LOG alone; its default when the value cannot be parsed. */
-xep_log_level_t xep_config_log_level(void);
 
 #endif

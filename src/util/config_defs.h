@@ -5,18 +5,29 @@
  *   VALUE(field, NAME, type, default, help)   type: text, bytes, count, millis
  *   CHOICE(field, NAME, default, help)        one of the names in <field>_choices, config.c
  */
-CHOICE(boot, "BOOT", "auto", "how ranks find one another: auto (callback, pmix, single in that order), callback, pmix, single")
+CHOICE(boot, "BOOT", "auto",
+       "how ranks find one another: auto (callback, pmix, single in that order), callback, pmix, single")
 VALUE(mode, "MODE", text, "normal", "plugin of a buffer whose params name none")
-VALUE(plugin_path, "PLUGIN_PATH", text, "", "folders with plugins, colon-separated, looked in before the installed ones; not when setuid")
-CHOICE(map, "MAP", "auto", "auto: load and store in the memory of peers where UCX can map it; never: UCX moves every byte")
-CHOICE(put, "PUT", "auto", "bytes to unmapped peers: rma (a put each), pack (large packed puts), am (packed eager messages), auto (by transport and version of UCX)")
-VALUE(inflight, "INFLIGHT", bytes, "8m", "most bytes on their way to unmapped peers before a sender waits")
+VALUE(plugin_path, "PLUGIN_PATH", text, "",
+      "folders with plugins, colon-separated, looked in before the installed ones; not when setuid")
+CHOICE(map, "MAP", "auto",
+       "auto: load and store in the memory of peers where UCX can map it; never: UCX moves every byte")
+CHOICE(put, "PUT", "auto",
+       "bytes to ranks that are not mapped: rma (a put each), pack (large packed puts), am (packed eager messages), "
+       "auto (chosen by transport and version of UCX)")
+VALUE(inflight, "INFLIGHT", bytes, "8m", "most bytes on their way to ranks that are not mapped, before a sender waits")
 VALUE(timeout, "TIMEOUT", millis, "120s", "deadline of a wait where the call gives none; inf: none")
 VALUE(threads, "THREADS", count, "1", "threads of a rank that copy and reduce")
 CHOICE(progress, "PROGRESS", "call", "call: progress is made inside calls; thread: also by a thread of the group")
-CHOICE(simd, "SIMD", "auto", "kernels: auto (what the CPU has), avx512, avx2, scalar; what it has not gives a warning and what it has")
-VALUE(stream, "STREAM", bytes, "768k", "an operation that writes at least this many bytes bypasses the caches, rows that other ranks load always do; 0: all do; inf: nothing does")
+CHOICE(
+    simd, "SIMD", "auto",
+    "kernels: auto (the widest the CPU has), avx512, avx2, scalar; one it does not have gives a warning and the widest "
+    "it has")
+VALUE(stream, "STREAM", bytes, "768k",
+      "an operation that writes at least this many bytes uses streaming stores, and so do rows that other ranks load; "
+      "0: every operation; inf: none at all")
 VALUE(prefault, "PREFAULT", bytes, "16g", "map the pages of peers' memory at create, up to this many bytes for a rank")
 CHOICE(numa, "NUMA", "yes", "place shared memory on the NUMA node the rank runs on: yes, no")
-VALUE(node_ranks, "NODE_RANKS", count, "0", "ranks n*this .. form a node, whatever can be mapped; 0: find out (for tests)")
+VALUE(node_ranks, "NODE_RANKS", count, "0",
+      "for tests: so many consecutive ranks form a node, whatever can be mapped; 0: find out")
 CHOICE(log, "LOG", "warn", "least level logged: error, warn, info, debug")

@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
+/*
+ * A level of kernels stands for several instruction sets that processors have together: AVX2 with FMA and F16C, AVX-512
+ * with its F, BW, VL and DQ parts. A processor with some of them only gets the level below.
+ */
 #define _GNU_SOURCE
 #include "cpu.h"
 

@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
+/*
+ * One buffer for each thread, so that the sentence survives until the caller asks for it and no other thread can change
+ * it.
+ */
 #include "error.h"
 
 #include <stdio.h>

@@ -5,9 +5,9 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <strings.h>
 #include <unistd.h>
-
-#include "config.h"
 
 static pthread_mutex_t sink_lock = PTHREAD_MUTEX_INITIALIZER; /* guards fn and arg as a pair */
 static xep_log_fn sink_fn;
@@ -28,11 +28,28 @@ void xep_log_rank(int rank)
     atomic_store(&log_rank, rank);
 }
 
+/* Read here, not with the rest of the configuration: a message about that must already know its level. */
+xep_log_level_t xep_log_level_asked(void)
+{
+    static const struct {
+        const char *name;
+        xep_log_level_t level;
+    } levels[] = {
+#define LEVEL(_name, _level) {_name, _level},
+        XEP_LOG_LEVELS(LEVEL)
+#undef LEVEL
+    };
+    const char *text = getenv("XEP_LOG");
+    for (size_t i = 0; text != NULL && i < sizeof levels / sizeof levels[0]; i++)
+        if (strcasecmp(text, levels[i].name) == 0) return levels[i].level;
+    return XEP_LOG_WARN;
+}
+
 int xep_log_enabled(xep_log_level_t level)
 {
     int enabled = atomic_load_explicit(&level_enabled, memory_order_relaxed);
     if (enabled < 0) {
-        enabled = (int)xep_config_log_level();
+        enabled = (int)xep_log_level_asked();
         atomic_store(&level_enabled, enabled);
     }
     return (int)level <= enabled;
@@ -46,6 +63,7 @@ static void to_stderr(xep_log_level_t level, const char *message)
     else fprintf(stderr, "xep: rank %d: %s: %s\n", rank, names[level], message);
 }
 
+/* The callback is called without the lock, so that a slow one does not hold up other threads. */
 void xep_vlog(xep_log_level_t level, const char *format, va_list args)
 {
     char message[2048];

@@ -8,9 +8,19 @@
 
 #include <xep/xep.h>
 
+/** The levels as XEP_LOG names them: X(name, level). */
+#define XEP_LOG_LEVELS(X)     \
+    X("error", XEP_LOG_ERROR) \
+    X("warn", XEP_LOG_WARN)   \
+    X("info", XEP_LOG_INFO)   \
+    X("debug", XEP_LOG_DEBUG)
+
 /** One line, lower case, no newline. */
 void xep_log(xep_log_level_t level, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void xep_vlog(xep_log_level_t level, const char *format, va_list args) __attribute__((format(printf, 2, 0)));
+
+/** The level XEP_LOG asks for; its default when the value is no level. */
+xep_log_level_t xep_log_level_asked(void);
 
 /** Whether a message of this level goes anywhere. */
 int xep_log_enabled(xep_log_level_t level);

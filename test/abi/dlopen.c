@@ -52,8 +52,8 @@ static void names_stay_inside(void **state)
 
 static void null_is_a_no_op(void **state)
 {
-    static const char *const names[] = {"xep_group_destroy", "xep_group_abort", "xep_buffer_destroy", "xep_handle_release",
-                                        "xep_request_free"};
+    static const char *const names[] = {"xep_group_destroy", "xep_group_abort", "xep_buffer_destroy",
+                                        "xep_handle_release", "xep_request_free"};
     void *library = load();
     (void)state;
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
@@ -134,9 +134,12 @@ static void unloads_from_another_thread(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(version_is_that_of_the_headers), cmocka_unit_test(names_stay_inside),
-        cmocka_unit_test(null_is_a_no_op),                cmocka_unit_test(null_is_an_error_elsewhere),
-        cmocka_unit_test(loads_again_after_use),          cmocka_unit_test(unloads_from_another_thread),
+        cmocka_unit_test(version_is_that_of_the_headers),
+        cmocka_unit_test(names_stay_inside),
+        cmocka_unit_test(null_is_a_no_op),
+        cmocka_unit_test(null_is_an_error_elsewhere),
+        cmocka_unit_test(loads_again_after_use),
+        cmocka_unit_test(unloads_from_another_thread),
     };
     setenv("XEP_BOOT", "single", 1);
     return cmocka_run_group_tests_name("dlopen", tests, NULL, NULL);

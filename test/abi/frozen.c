@@ -11,7 +11,7 @@
 #include <xep/plugin.h>
 
 #define SIZE(_struct, _bytes) _Static_assert(sizeof(_struct) == (_bytes), #_struct " has another size than " #_bytes)
-#define AT(_struct, _field, _offset)                                                                                \
+#define AT(_struct, _field, _offset) \
     _Static_assert(offsetof(_struct, _field) == (_offset), #_struct "." #_field " is elsewhere than " #_offset)
 
 #if UINTPTR_MAX == UINT64_MAX
@@ -188,20 +188,31 @@ AT(xep_combine_args_t, weights, 128);
 AT(xep_combine_args_t, weights_stride, 136);
 AT(xep_combine_args_t, wait_ns, 144);
 
-SIZE(xep_shape_t, 64);
+SIZE(xep_shape_t, 104);
 AT(xep_shape_t, rank, 0);
 AT(xep_shape_t, nranks, 4);
-AT(xep_shape_t, experts, 8);
-AT(xep_shape_t, first_expert, 12);
-AT(xep_shape_t, local_experts, 16);
-AT(xep_shape_t, topk, 20);
-AT(xep_shape_t, hidden, 24);
-AT(xep_shape_t, scales, 28);
-AT(xep_shape_t, elem_bytes, 32);
-AT(xep_shape_t, combine_elem_bytes, 36);
-AT(xep_shape_t, slots, 40);
-AT(xep_shape_t, tokens, 48);
-AT(xep_shape_t, recv_rows, 56);
+AT(xep_shape_t, nodes, 8);
+AT(xep_shape_t, node, 16);
+AT(xep_shape_t, place, 24);
+AT(xep_shape_t, node_ranks, 32);
+AT(xep_shape_t, experts, 40);
+AT(xep_shape_t, first_expert, 48);
+AT(xep_shape_t, local_experts, 56);
+AT(xep_shape_t, topk, 60);
+AT(xep_shape_t, hidden, 64);
+AT(xep_shape_t, scales, 68);
+AT(xep_shape_t, elem_bytes, 72);
+AT(xep_shape_t, combine_elem_bytes, 76);
+AT(xep_shape_t, slots, 80);
+AT(xep_shape_t, tokens, 88);
+AT(xep_shape_t, recv_rows, 96);
+
+SIZE(xep_region_t, 32);
+AT(xep_region_t, bytes, 0);
+AT(xep_region_t, alignment, 8);
+AT(xep_region_t, memory, 12);
+AT(xep_region_t, offset, 16);
+AT(xep_region_t, base, 24);
 
 SIZE(xep_late_t, 32);
 AT(xep_late_t, count, 0);
@@ -221,38 +232,40 @@ AT(xep_op_t, recv, 48);
 AT(xep_op_t, state, 56);
 AT(xep_op_t, late, 64);
 
-SIZE(xep_env_t, 96);
+SIZE(xep_env_t, 192);
 AT(xep_env_t, size, 0);
 AT(xep_env_t, shape, 8);
 AT(xep_env_t, heap, 16);
 AT(xep_env_t, heap_bytes, 24);
-AT(xep_env_t, wire, 32);
-AT(xep_env_t, threads, 40);
-AT(xep_env_t, simd, 44);
-AT(xep_env_t, stream_bytes, 48);
-AT(xep_env_t, parallel, 56);
-AT(xep_env_t, prefault, 64);
-AT(xep_env_t, now_ns, 72);
-AT(xep_env_t, fail, 80);
-AT(xep_env_t, log, 88);
+AT(xep_env_t, regions, 32);
+AT(xep_env_t, wire, 128);
+AT(xep_env_t, threads, 136);
+AT(xep_env_t, simd, 140);
+AT(xep_env_t, stream_bytes, 144);
+AT(xep_env_t, parallel, 152);
+AT(xep_env_t, prefault, 160);
+AT(xep_env_t, now_ns, 168);
+AT(xep_env_t, fail, 176);
+AT(xep_env_t, log, 184);
 
-SIZE(xep_plugin_t, 104);
+SIZE(xep_plugin_t, 112);
 AT(xep_plugin_t, abi, 0);
 AT(xep_plugin_t, size, 4);
 AT(xep_plugin_t, env_size, 8);
-AT(xep_plugin_t, op_bytes, 12);
-AT(xep_plugin_t, wire_ops_size, 16);
-AT(xep_plugin_t, op_size, 20);
-AT(xep_plugin_t, name, 24);
-AT(xep_plugin_t, brief, 32);
-AT(xep_plugin_t, heap_size, 40);
-AT(xep_plugin_t, open, 48);
-AT(xep_plugin_t, close, 56);
-AT(xep_plugin_t, dispatch, 64);
-AT(xep_plugin_t, combine, 72);
-AT(xep_plugin_t, progress, 80);
-AT(xep_plugin_t, input, 88);
-AT(xep_plugin_t, explain, 96);
+AT(xep_plugin_t, shape_size, 12);
+AT(xep_plugin_t, op_struct_size, 16);
+AT(xep_plugin_t, wire_ops_size, 20);
+AT(xep_plugin_t, state_bytes, 24);
+AT(xep_plugin_t, name, 32);
+AT(xep_plugin_t, brief, 40);
+AT(xep_plugin_t, heap_size, 48);
+AT(xep_plugin_t, open, 56);
+AT(xep_plugin_t, close, 64);
+AT(xep_plugin_t, dispatch, 72);
+AT(xep_plugin_t, combine, 80);
+AT(xep_plugin_t, progress, 88);
+AT(xep_plugin_t, input, 96);
+AT(xep_plugin_t, explain, 104);
 
 SIZE(xep_wire_ops_t, 56);
 AT(xep_wire_ops_t, size, 0);
@@ -271,19 +284,22 @@ SIZE(xep_dtype_t, 4);
 
 #endif
 
-_Static_assert(XEP_PLUGIN_ABI == 1, "XEP_PLUGIN_ABI changed: so did something above");
+_Static_assert(XEP_PLUGIN_ABI == 2, "XEP_PLUGIN_ABI changed: so did something above");
 _Static_assert(XEP_BF16 == 1 && XEP_FP16 == 2 && XEP_FP32 == 3 && XEP_E4M3 == 4 && XEP_E5M2 == 5 && XEP_U8 == 6 &&
                    XEP_INT32 == 7 && XEP_INT64 == 8 && XEP_FP64 == 9,
                "a dtype has another value");
 _Static_assert(XEP_OK == 0 && XEP_INPROGRESS == 1 && XEP_ERR_INVALID == -1 && XEP_ERR_NO_MEMORY == -2 &&
-                   XEP_ERR_UNSUPPORTED == -3 && XEP_ERR_MISMATCH == -4 && XEP_ERR_BUSY == -5 && XEP_ERR_OVERFLOW == -6 &&
-                   XEP_ERR_TIMEOUT == -7 && XEP_ERR_PEER == -8 && XEP_ERR_BOOT == -9 && XEP_ERR_TRANSPORT == -10 &&
-                   XEP_ERR_PLUGIN == -11 && XEP_ERR_PROTOCOL == -12 && XEP_ERR_ABORTED == -13 && XEP_ERR_BROKEN == -14,
+                   XEP_ERR_UNSUPPORTED == -3 && XEP_ERR_MISMATCH == -4 && XEP_ERR_BUSY == -5 &&
+                   XEP_ERR_OVERFLOW == -6 && XEP_ERR_TIMEOUT == -7 && XEP_ERR_PEER == -8 && XEP_ERR_BOOT == -9 &&
+                   XEP_ERR_TRANSPORT == -10 && XEP_ERR_PLUGIN == -11 && XEP_ERR_PROTOCOL == -12 &&
+                   XEP_ERR_ABORTED == -13 && XEP_ERR_BROKEN == -14,
                "a status has another value");
-_Static_assert(XEP_LOG_ERROR == 0 && XEP_LOG_WARN == 1 && XEP_LOG_INFO == 2 && XEP_LOG_DEBUG == 3, "a log level has another value");
+_Static_assert(XEP_LOG_ERROR == 0 && XEP_LOG_WARN == 1 && XEP_LOG_INFO == 2 && XEP_LOG_DEBUG == 3,
+               "a log level has another value");
 _Static_assert(XEP_OP_DISPATCH == 0 && XEP_OP_COMBINE == 1, "an operation has another value");
 _Static_assert(XEP_ROWS_BY_RANK == 1, "an arrangement has another value");
-_Static_assert(XEP_SIMD_SCALAR == 0 && XEP_SIMD_AVX2 == 1 && XEP_SIMD_AVX512 == 2, "an instruction set has another value");
+_Static_assert(XEP_SIMD_SCALAR == 0 && XEP_SIMD_AVX2 == 1 && XEP_SIMD_AVX512 == 2,
+               "an instruction set has another value");
 
 int main(void)
 {

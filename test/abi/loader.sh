@@ -5,7 +5,7 @@ tmp=$(mktemp -d) || exit 99
 trap 'rm -rf "$tmp"' EXIT
 failed=0
 mkdir "$tmp/a" "$tmp/b"
-solo=$srcdir/test/abi/outoftree/xep_solo.c
+solo=$srcdir/test/abi/stub_mode.c
 own="$builddir/.libs"
 export XEP_PLUGIN_PATH=$tmp/a:$tmp/b
 
@@ -13,7 +13,8 @@ export XEP_PLUGIN_PATH=$tmp/a:$tmp/b
 build() {
     sed "${3:-}" "$2" >"$tmp/source.c"
     [ -z "${3:-}" ] || ! cmp -s "$2" "$tmp/source.c" || { echo "\"$3\" changes nothing"; exit 99; }
-    ${CC:-cc} ${CFLAGS:-} -w -shared -fPIC -I"$srcdir/include" -I"$builddir/include" -o "$tmp/$1" "$tmp/source.c" || exit 99
+    ${CC:-cc} ${CFLAGS:-} -w -shared -fPIC -I"$srcdir/include" -I"$builddir/include" -o "$tmp/$1" "$tmp/source.c" ||
+        exit 99
 }
 
 # load MODE STATUS PATTERN: what loading it says
@@ -41,7 +42,7 @@ refused() {
 
 build a/xep_stale.so "$solo" 's/= XEP_PLUGIN_ABI,/= XEP_PLUGIN_ABI + 1,/; s/"solo"/"stale"/'
 refused stale 'its plugin ABI is [0-9]*, this library.s is [0-9]*: rebuild it'
-for field in size env_size op_bytes wire_ops_size; do
+for field in size env_size shape_size op_struct_size wire_ops_size; do
     build a/xep_sized.so "$solo" "s/\(\.$field = sizeof([a-z_]*)\),/\1 - 8,/; s/\"solo\"/\"sized\"/"
     refused sized 'its structs have .* bytes, this library.s have .*: rebuild it'
 done

@@ -1,28 +1,42 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The programs in README.md are whole: they compile with the command beside the first and say what they should, alone and on ranks.
+# The C programs in README.md and docs/ are whole: they compile with the command beside the first and print what they
+# should, alone and on ranks. (Those in Python are run by python/run-tests, as they need the package.)
 set -u
 . "$srcdir/test/rig/installed.bash" || exit 99
 
-# example NAME: compiled, and run alone and on 1, 2 and 4 ranks
+# example NAME LINE: compiled, and run alone and on 1, 2 and 4 ranks; every rank prints what one alone prints, and that
+# has the LINE
 example() {
     name=$1
-    awk -v mark="<!-- example: $name.c -->" 'index($0, mark) == 1 { found = 1; next } found && /^```c/ { on = 1; next } on && /^```/ { exit } on' \
-        "$srcdir/README.md" >"$tmp/$name.c"
-    [ -s "$tmp/$name.c" ] || { echo "README.md has no example $name.c"; exit 1; }
+    "$srcdir/test/abi/extract-example" "$name.c" >"$tmp/$name.c" || exit 1
     compile "$tmp/$name" "$tmp/$name.c" $(pkg-config --libs xep)
     (cd "$tmp" && XEP_BOOT=single "./$name") >"$tmp/alone" || exit 1
+    grep -qx "$2" "$tmp/alone" || { echo "$name alone:"; cat "$tmp/alone"; exit 1; }
     for ranks in 1 2 4; do
         "$builddir/xep_run" -n $ranks "$tmp/$name" >"$tmp/out" || { cat "$tmp/out"; exit 1; }
-        # the same routing and weights everywhere: every rank prints what one alone prints
-        [ "$(sort -u "$tmp/out")" = "$(cat "$tmp/alone")" ] && [ "$(wc -l <"$tmp/out")" -eq $((ranks * $(wc -l <"$tmp/alone"))) ] ||
+        lines=$((ranks * $(wc -l <"$tmp/alone")))
+        [ "$(sort -u "$tmp/out")" = "$(cat "$tmp/alone")" ] && [ "$(wc -l <"$tmp/out")" -eq $lines ] ||
             { echo "$name on $ranks ranks:"; cat "$tmp/out"; echo "alone:"; cat "$tmp/alone"; exit 1; }
     done
 }
 
-example moe
-grep -q '^token 1: 3.5 times its value$' "$tmp/alone" || { cat "$tmp/alone"; exit 1; }
-# mode-neutral: the same program, the same sums
-XEP_MODE=ll "$builddir/xep_run" -n 3 "$tmp/moe" >"$tmp/out" && [ "$(sort -u "$tmp/out")" = "$(cat "$tmp/alone")" ] ||
-    { echo "moe with XEP_MODE=ll:"; cat "$tmp/out"; exit 1; }
-example overlap
-grep -q '^batch 1, token 1: 3.5 times its value$' "$tmp/alone" || { cat "$tmp/alone"; exit 1; }
+# whichever mode serves it: the same program, the same sums
+in_mode_ll() {
+    XEP_MODE=ll "$builddir/xep_run" -n 3 "$tmp/$name" >"$tmp/out" &&
+        [ "$(sort -u "$tmp/out")" = "$(cat "$tmp/alone")" ] ||
+        { echo "$name with XEP_MODE=ll:"; cat "$tmp/out"; exit 1; }
+}
+
+tested=
+for program in $("$srcdir/test/abi/extract-example" | sed -n 's/\.c$//p'); do
+    case $program in
+    # on 1, 2 and 4 ranks each rank gets 4 rows, as many as it sends
+    hello) example hello '4 rows for my experts; my token 3 came back as 7' ;;
+    moe) example moe 'token 1: 3.5 times its value' && in_mode_ll ;;
+    overlap) example overlap 'batch 1, token 1: 3.5 times its value' ;;
+    *) echo "README.md or docs/ has the example $program.c, and this test does not say what it must print"; exit 1 ;;
+    esac
+    tested="$tested $program"
+done
+[ "$tested" = ' hello overlap moe' ] ||
+    { echo "examples in README.md and docs/:$tested; expected: hello overlap moe"; exit 1; }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * The speed of the kernels of the mode "ll", beside memcpy: GB/s of input that stays in the cache, by one thread, for
+ * The speed of the kernels of modes, beside memcpy: GB/s of input that stays in the cache, by one thread, for
  * every instruction set this CPU has. kernels [MILLISECONDS of each figure, 20] [ROWS, 4] [HIDDEN, 7168]
  */
 #include <stdio.h>
@@ -20,7 +20,7 @@ typedef struct work {
     size_t rows, hidden;
     char *in, *out; /* [rows] of stride */
     size_t stride;
-    float *scales;  /* [hidden] */
+    float *scales; /* [hidden] */
     xep_dtype_t dtype;
     xep_simd_t simd;
     int pow2;
@@ -40,23 +40,36 @@ static char *in_row(const work_t *work, size_t row)
 
 static void run_memcpy(const work_t *work)
 {
-    for (size_t r = 0; r < work->rows; r++) memcpy(work->out + r * work->stride, in_row(work, r), work->hidden * elem_bytes(work));
+    for (size_t r = 0; r < work->rows; r++)
+        memcpy(work->out + r * work->stride, in_row(work, r), work->hidden * elem_bytes(work));
 }
 
 static void run_cast(const work_t *work)
 {
     xep_cast_fn cast = xep_cast_select(work->dtype, work->simd);
     for (size_t r = 0; r < work->rows; r++)
-        cast((uint8_t *)work->out + r * work->stride, work->scales, in_row(work, r), work->hidden, work->pow2, in_row(work, r + 1));
+        cast((uint8_t *)work->out + r * work->stride, work->scales, in_row(work, r), work->hidden, work->pow2,
+             in_row(work, r + 1));
 }
 
 /* all rows into one */
-static void run_weigh(const work_t *work)
+static void sum_rows(const work_t *work, const float *weights)
 {
     const void *rows[64];
-    float weights[64];
-    for (size_t r = 0; r < work->rows; r++) rows[r] = in_row(work, r), weights[r] = 0.125f;
+    for (size_t r = 0; r < work->rows; r++) rows[r] = in_row(work, r);
     xep_weigh_select(work->dtype, work->simd, 0)(work->out, rows, weights, work->rows, work->hidden);
+}
+
+static void run_weigh(const work_t *work)
+{
+    float weights[64];
+    for (size_t r = 0; r < work->rows; r++) weights[r] = 0.125f;
+    sum_rows(work, weights);
+}
+
+static void run_add(const work_t *work)
+{
+    sum_rows(work, NULL);
 }
 
 static void run_encode(const work_t *work)
@@ -135,6 +148,9 @@ int main(int argc, char **argv)
         {"weigh bf16", run_weigh, XEP_BF16, 0, 1},
         {"weigh fp16", run_weigh, XEP_FP16, 0, 1},
         {"weigh fp32", run_weigh, XEP_FP32, 0, 1},
+        {"add bf16", run_add, XEP_BF16, 0, 1},
+        {"add fp16", run_add, XEP_FP16, 0, 1},
+        {"add fp32", run_add, XEP_FP32, 0, 1},
         {"logfmt encode", run_encode, XEP_BF16, 0, 0},
         {"logfmt decode", run_decode, XEP_BF16, 0, 0},
     };

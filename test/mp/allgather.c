@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "mp_job.h"
 #include "mp_rig.h"
 
 enum { CALLS = 2000, PART = 4080 };

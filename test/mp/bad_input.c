@@ -7,9 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "mp_job.h"
 #include "mp_rig.h"
 
-static const mp_case_t base = {.name = "bad input", .experts = 12, .topk = 4, .hidden = 64, .tokens = 20, .weights = 1, .nscales = 2, .slots = 2};
+static const mp_case_t base =
+    {.name = "bad input", .experts = 12, .topk = 4, .hidden = 64, .tokens = 20, .weights = 1, .nscales = 2, .slots = 2};
 
 static void structs(xep_group_t *group)
 {
@@ -22,14 +24,24 @@ static void structs(xep_group_t *group)
     grown.params.experts = grown.params.topk = grown.params.hidden = 1;
     grown.params.tokens = 1;
     MP_FAILS(XEP_ERR_INVALID, xep_buffer_size(&grown.params, 1, &size));
-    MP_REASON("size is 0");
+    MP_REASON("size: 0");
     grown.params.size = sizeof grown;
     MP_OK(xep_buffer_size(&grown.params, 1, &size));
     grown.later = 1;
     MP_FAILS(XEP_ERR_INVALID, xep_buffer_size(&grown.params, 1, &size));
-    MP_REASON("params has a value at byte");
+    MP_REASON("unknown field in params: byte");
     grown.params.size = offsetof(xep_buffer_params_t, slots); /* a caller of an older header */
     MP_OK(xep_buffer_size(&grown.params, 1, &size));
+    /* sizes that end inside a pointer, which no struct of any version has had */
+    for (size_t odd = sizeof(size_t) + 1; odd < sizeof grown.params; odd++) {
+        if (odd % sizeof(size_t) == 0) continue;
+        grown.params.size = odd;
+        MP_FAILS(XEP_ERR_INVALID, xep_buffer_size(&grown.params, 1, &size));
+        MP_REASON("invalid params.size");
+    }
+    grown.params.size = sizeof grown.params;
+    size.size = sizeof(size_t) + 4;
+    MP_FAILS(XEP_ERR_INVALID, xep_buffer_size(&grown.params, 1, &size));
     size.size = 0;
     MP_FAILS(XEP_ERR_INVALID, xep_buffer_size(&grown.params, 1, &size));
     MP_FAILS(XEP_ERR_INVALID, xep_buffer_size(NULL, 1, &size));
@@ -48,7 +60,7 @@ static void null_calls(xep_group_t *group)
     MP_FAILS(XEP_ERR_INVALID, xep_group_create(&gp, NULL));
     gp.nranks = 4;
     MP_FAILS(XEP_ERR_INVALID, xep_group_create(&gp, &none));
-    MP_REASON("needs an allgather");
+    MP_REASON("without an allgather");
     MP_CHECK(none == NULL);
     MP_FAILS(XEP_ERR_INVALID, xep_group_barrier(NULL));
     MP_FAILS(XEP_ERR_INVALID, xep_group_allgather(NULL, &value, &value, 4));
@@ -83,7 +95,7 @@ static void layouts(void)
     a.nranks = 2;
     a.topk_idx = idx;
     MP_FAILS(XEP_ERR_INVALID, xep_layout(&a, &out));
-    MP_REASON("topk_idx[0][1] is 7, which is neither -1 nor one of 7 experts");
+    MP_REASON("invalid topk_idx[0][1]: 7 (-1, or one of 7 experts)");
     idx[1] = -2;
     MP_FAILS(XEP_ERR_INVALID, xep_layout(&a, &out));
     MP_REASON("-2");
@@ -101,36 +113,41 @@ static void layouts(void)
     a.topk_idx = idx;
     a.topk_idx_stride = 8;
     MP_FAILS(XEP_ERR_INVALID, xep_layout(&a, &out));
-    MP_REASON("topk_idx_stride is 8 bytes, a row has 16");
+    MP_REASON("invalid topk_idx_stride: 8 bytes (at least the 16 of a row)");
+    a.topk_idx_stride = 0;
+    out.tokens_per_rank = NULL;
+    a.nranks = UINT32_MAX; /* what counts them would have 64 GiB */
+    MP_FAILS(XEP_ERR_INVALID, xep_layout(&a, &out));
+    MP_REASON("invalid nranks: 4294967295 (1 to 1048576)");
     MP_FAILS(XEP_ERR_INVALID, xep_layout(NULL, &out));
     MP_FAILS(XEP_ERR_INVALID, xep_layout(&a, NULL));
 }
 
 /* one field of good params made bad; the sentence must name it */
-#define BAD_PARAM(_field, _value, _text)                          \
-    do {                                                          \
-        xep_buffer_params_t p_ = mp_small_params();                   \
-        xep_buffer_t *b_ = NULL;                                  \
-        p_._field = (_value);                                     \
+#define BAD_PARAM(_field, _value, _text)                               \
+    do {                                                               \
+        xep_buffer_params_t p_ = mp_small_params();                    \
+        xep_buffer_t *b_ = NULL;                                       \
+        p_._field = (_value);                                          \
         MP_FAILS(XEP_ERR_INVALID, xep_buffer_create(group, &p_, &b_)); \
-        MP_REASON(_text);                                         \
-        MP_CHECK(b_ == NULL);                                     \
+        MP_REASON(_text);                                              \
+        MP_CHECK(b_ == NULL);                                          \
     } while (0)
 
 static void buffers(xep_group_t *group)
 {
     xep_buffer_params_t p = mp_small_params();
     xep_buffer_t *buffer = NULL;
-    BAD_PARAM(experts, 0, "experts is 0");
-    BAD_PARAM(experts, 1u << 31, "experts is 2147483648, it must be 1 to 2147483647");
-    BAD_PARAM(topk, 0, "topk is 0");
-    BAD_PARAM(topk, 13, "topk is 13, it must be 1 to 12");
-    BAD_PARAM(hidden, 0, "hidden is 0");
-    BAD_PARAM(tokens, 0, "tokens is 0");
-    BAD_PARAM(tokens, 1ull << 40, "tokens is 1099511627776");
-    BAD_PARAM(dtype, (xep_dtype_t)99, "dtype is 99");
+    BAD_PARAM(experts, 0, "invalid experts: 0 (1 to");
+    BAD_PARAM(experts, 1u << 31, "invalid experts: 2147483648 (1 to 2147483647)");
+    BAD_PARAM(topk, 0, "invalid topk: 0");
+    BAD_PARAM(topk, 13, "invalid topk: 13 (1 to 12");
+    BAD_PARAM(hidden, 0, "invalid hidden: 0");
+    BAD_PARAM(tokens, 0, "invalid tokens: 0");
+    BAD_PARAM(tokens, 1ull << 40, "invalid tokens: 1099511627776");
+    BAD_PARAM(dtype, (xep_dtype_t)99, "invalid dtype: 99");
     BAD_PARAM(combine_dtype, XEP_E4M3, "combine_dtype");
-    BAD_PARAM(threads, 100000, "threads is 100000");
+    BAD_PARAM(threads, 100000, "invalid threads: 100000");
     BAD_PARAM(slots, 1u << 20, "slots");
     MP_FAILS(XEP_ERR_INVALID, xep_buffer_create(NULL, &p, &buffer));
     MP_FAILS(XEP_ERR_INVALID, xep_buffer_create(group, NULL, &buffer));
@@ -143,14 +160,14 @@ static void buffers(xep_group_t *group)
     MP_REASON("slash");
 }
 
-#define BAD_DISPATCH(_field, _value, _text)                                     \
-    do {                                                                        \
-        xep_dispatch_args_t a_ = mp_job_dispatch(job);                          \
-        xep_handle_t *h_ = NULL;                                                \
-        a_._field = (_value);                                                   \
-        MP_FAILS(XEP_ERR_INVALID, xep_dispatch(job->buffer, &a_, &h_, NULL));   \
-        MP_REASON(_text);                                                       \
-        MP_CHECK(h_ == NULL);                                                   \
+#define BAD_DISPATCH(_field, _value, _text)                                   \
+    do {                                                                      \
+        xep_dispatch_args_t a_ = mp_job_dispatch(job);                        \
+        xep_handle_t *h_ = NULL;                                              \
+        a_._field = (_value);                                                 \
+        MP_FAILS(XEP_ERR_INVALID, xep_dispatch(job->buffer, &a_, &h_, NULL)); \
+        MP_REASON(_text);                                                     \
+        MP_CHECK(h_ == NULL);                                                 \
     } while (0)
 
 static void bad_index(mp_job_t *job, int64_t value, xep_request_t *after)
@@ -162,7 +179,7 @@ static void bad_index(mp_job_t *job, int64_t value, xep_request_t *after)
     a.after = after;
     MP_FAILS(XEP_ERR_INVALID, xep_dispatch(job->buffer, &a, &handle, NULL));
     MP_REASON("topk_idx[1][3]");
-    MP_REASON("neither -1 nor one of 12 experts");
+    MP_REASON("12 experts");
     idx[7] = good;
 }
 
@@ -172,26 +189,26 @@ static void dispatches(mp_job_t *job)
     mp_job_t other;
     xep_handle_t *handle;
     xep_request_t *req;
-    BAD_DISPATCH(tokens, 21, "tokens is 21, the buffer was made for 20");
+    BAD_DISPATCH(tokens, 21, "too many tokens: 21 (the buffer was made for 20)");
     BAD_DISPATCH(x, NULL, "x is NULL");
-    BAD_DISPATCH(x, (char *)job->x + 1, "x is not aligned");
-    BAD_DISPATCH(x_stride, 2, "x_stride is 2 bytes");
-    BAD_DISPATCH(x_stride, 129, "x_stride is 129 bytes");
-    BAD_DISPATCH(dtype, (xep_dtype_t)77, "dtype is 77");
-    BAD_DISPATCH(dtype, XEP_FP32, "a row of hidden 64");
-    BAD_DISPATCH(hidden, 65, "a row of hidden 65");
-    BAD_DISPATCH(topk, 5, "topk is 5, the buffer was made for 4");
+    BAD_DISPATCH(x, (char *)job->x + 1, "misaligned x: 0x");
+    BAD_DISPATCH(x_stride, 2, "invalid x_stride: 2 bytes");
+    BAD_DISPATCH(x_stride, 129, "invalid x_stride: 129 bytes");
+    BAD_DISPATCH(dtype, (xep_dtype_t)77, "invalid dtype: 77");
+    BAD_DISPATCH(dtype, XEP_FP32, "row too long: 64 elements");
+    BAD_DISPATCH(hidden, 65, "row too long: 65 elements");
+    BAD_DISPATCH(topk, 5, "invalid topk: 5 (the buffer was made for 4)");
     BAD_DISPATCH(topk_idx, NULL, "topk_idx is NULL");
     BAD_DISPATCH(topk_idx_stride, 12, "topk_idx_stride");
-    BAD_DISPATCH(topk_idx_dtype, XEP_FP16, "topk_idx_dtype is 2");
+    BAD_DISPATCH(topk_idx_dtype, XEP_FP16, "invalid topk_idx_dtype: fp16");
     BAD_DISPATCH(topk_weights, (const float *)(const void *)(odd + 1), "topk_weights");
     BAD_DISPATCH(topk_weights_stride, 4, "topk_weights_stride");
-    BAD_DISPATCH(nscales, 3, "nscales is 3, the buffer was made for 2");
-    BAD_DISPATCH(nscales, 0, "nscales is 0");
+    BAD_DISPATCH(nscales, 3, "invalid nscales: 3 (at most 2");
+    BAD_DISPATCH(nscales, 0, "invalid nscales: 0");
     BAD_DISPATCH(scales, NULL, "scales is NULL");
     BAD_DISPATCH(scales_stride, 3, "scales_stride 3");
     BAD_DISPATCH(scales_dtype, XEP_BF16, "scales_dtype");
-    BAD_DISPATCH(capacity, 1ull << 50, "capacity is 1125899906842624");
+    BAD_DISPATCH(capacity, 1ull << 50, "invalid capacity: 1125899906842624");
     bad_index(job, 12, NULL);
     bad_index(job, -2, NULL);
     bad_index(job, INT64_MIN, NULL);
@@ -221,12 +238,12 @@ static void dispatches(mp_job_t *job)
     xep_handle_release(handle);
 }
 
-#define BAD_COMBINE(_field, _value, _text)                           \
-    do {                                                             \
-        xep_combine_args_t a_ = good;                                \
-        a_._field = (_value);                                        \
-        MP_FAILS(XEP_ERR_INVALID, xep_combine(handle, &a_, NULL));   \
-        MP_REASON(_text);                                            \
+#define BAD_COMBINE(_field, _value, _text)                         \
+    do {                                                           \
+        xep_combine_args_t a_ = good;                              \
+        a_._field = (_value);                                      \
+        MP_FAILS(XEP_ERR_INVALID, xep_combine(handle, &a_, NULL)); \
+        MP_REASON(_text);                                          \
     } while (0)
 
 static void combines(mp_job_t *job)
@@ -236,11 +253,11 @@ static void combines(mp_job_t *job)
     MP_OK(xep_dispatch(job->buffer, &d, &handle, NULL));
     xep_combine_args_t good = mp_job_combine(job, handle);
     BAD_COMBINE(out, NULL, "out is NULL");
-    BAD_COMBINE(out, (char *)job->out + 1, "out is not aligned");
-    BAD_COMBINE(out_stride, 100, "out_stride is 100");
-    BAD_COMBINE(dtype, XEP_E4M3, "dtype is 4");
-    BAD_COMBINE(dtype, XEP_FP32, "a row of hidden 64");
-    BAD_COMBINE(hidden, 1000, "hidden 1000");
+    BAD_COMBINE(out, (char *)job->out + 1, "misaligned out: 0x");
+    BAD_COMBINE(out_stride, 100, "invalid out_stride: 100 bytes");
+    BAD_COMBINE(dtype, XEP_E4M3, "invalid dtype: e4m3");
+    BAD_COMBINE(dtype, XEP_FP32, "row too long: 64 elements");
+    BAD_COMBINE(hidden, 1000, "row too long: 1000 elements");
     BAD_COMBINE(bias[0], (char *)job->x + 1, "bias");
     BAD_COMBINE(out_weights, NULL, "out_weights is NULL");
     BAD_COMBINE(out_weights_stride, 4, "out_weights_stride");
@@ -262,11 +279,11 @@ static void environment(xep_group_t *group)
     (void)group;
     setenv("XEP_THREADS", "many", 1);
     MP_FAILS(XEP_ERR_INVALID, xep_group_create(NULL, &none));
-    MP_REASON("XEP_THREADS is \"many\"");
+    MP_REASON("invalid XEP_THREADS: \"many\"");
     unsetenv("XEP_THREADS");
     setenv("XEP_MAP", "sometimes", 1);
     MP_FAILS(XEP_ERR_INVALID, xep_group_create(NULL, &none));
-    MP_REASON("XEP_MAP is \"sometimes\"");
+    MP_REASON("invalid XEP_MAP: \"sometimes\"");
     unsetenv("XEP_MAP");
 }
 

@@ -17,12 +17,12 @@
 
 #include <pmix/pmix_boot.h>
 
-#include "boot.h"
+#include "boot_single.h"
 #include "error.h"
 
 typedef struct context {
     xep_boot_t *boot;
-    int argc;    /* of what follows the case's name */
+    int argc; /* of what follows the case's name */
     char **argv;
 } context_t;
 
@@ -222,9 +222,9 @@ static const struct {
     const char *name;
     int (*run)(context_t *context);
     int arguments;
-} cases[] = {{"sizes", case_sizes, 0},       {"large", case_large, 0},     {"rounds", case_rounds, 2},
-             {"barrier", case_barrier, 0},   {"groups", case_groups, 0},   {"die", case_die, 2},
-             {"late", case_late, 1},         {"fork", case_fork, 0},       {"mismatch", case_mismatch, 0},
+} cases[] = {{"sizes", case_sizes, 0},     {"large", case_large, 0},   {"rounds", case_rounds, 2},
+             {"barrier", case_barrier, 0}, {"groups", case_groups, 0}, {"die", case_die, 2},
+             {"late", case_late, 1},       {"fork", case_fork, 0},     {"mismatch", case_mismatch, 0},
              {"threads", case_threads, 0}};
 
 static int run_case(int (*run)(context_t *context), int argc, char **argv)

@@ -10,7 +10,8 @@ unset $(env | sed -n 's/^\(\(PMIX\|PMI\|OMPI\|SLURM\|TORCHELASTIC\)_[A-Za-z0-9_]
 expect 0 '^single 0/1$' "$client" open
 expect 1 'PMIX_NAMESPACE and PMIX_RANK are not set' "$client" sizes
 # a launcher that serves no PMIx: never a silent group of one
-expect 3 'SLURM_STEP_NUM_TASKS says .* 4 ranks.*srun --mpi=pmix' env SLURM_STEP_NUM_TASKS=4 SLURM_NTASKS=4 "$client" open
+expect 3 'SLURM_STEP_NUM_TASKS says .* 4 ranks.*srun --mpi=pmix' \
+    env SLURM_STEP_NUM_TASKS=4 SLURM_NTASKS=4 "$client" open
 expect 3 'WORLD_SIZE says .* 2 ranks.*torch.distributed' env WORLD_SIZE=2 RANK=1 "$client" open
 expect 0 '^single 0/1$' env SLURM_NTASKS=4 "$client" open
 # nor a job of one over PMIx where the environment says more
@@ -24,7 +25,8 @@ expect 1 'server of that job does not answer' env $(cat "$tmp/stale") "$client" 
 # a launcher, but no libpmix: a file of that name which is none is found first
 mkdir "$tmp/lib"
 echo nothing >"$tmp/lib/libpmix.so.2"
-expect 3 'no PMIx to reach it: .*libpmix.so.2' "$run" -n 1 -x LD_LIBRARY_PATH="$tmp/lib:${LD_LIBRARY_PATH:-}" "$client" open
+expect 3 'no PMIx to reach it: .*libpmix.so.2' \
+    "$run" -n 1 -x LD_LIBRARY_PATH="$tmp/lib:${LD_LIBRARY_PATH:-}" "$client" open
 expect 0 '^ \| .*libpmix.so.2' env LD_LIBRARY_PATH="$tmp/lib:${LD_LIBRARY_PATH:-}" "$client" version
 expect 0 '^single 0/1$' env LD_LIBRARY_PATH="$tmp/lib:${LD_LIBRARY_PATH:-}" "$client" open
 expect 0 '^OpenPMIx .* \| .*libpmix' "$client" version
@@ -36,13 +38,35 @@ expect 0 '^pmix 1/2$' "$run" -n 2 sh -c 'LOCAL_RANK=$PMIX_RANK RANK=$PMIX_RANK W
 # clones of a rank by anybody: the first is the rank, the second is told, and the first goes on unharmed
 expect 0 'another process uses PMIx as rank 1 of xep_run' "$run" -n 2 sh -c \
     '"$0" barrier & first=$!; sleep 0.3; "$0" open; [ $? -eq 3 ] && wait $first' "$client"
+# but not by what another user has put in the way: a socket of the name that marks a rank as in use
+if [ "$(id -u)" -eq 0 ] && command -v python3 >/dev/null; then
+    cat >"$tmp/squat.py" <<'END'
+import os, socket, sys, time
+os.setuid(65534)
+mark = 0xcbf29ce484222325
+for byte in sys.argv[1].encode():
+    mark = (mark ^ byte) * 0x100000001b3 % 2**64
+name = "\0xep.pmix.0.%016x.0" % mark
+kept = []
+for kind in socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_SEQPACKET:
+    kept.append(socket.socket(socket.AF_UNIX, kind))
+    kept[-1].bind(name)
+    if kind != socket.SOCK_DGRAM:
+        kept[-1].listen()
+print("squatted", flush=True)
+time.sleep(20)
+END
+    expect 0 '^pmix 0/1$' "$run" -n 1 sh -c 'python3 "$1" "$PMIX_NAMESPACE" >"$2" & squatter=$!
+        for _ in $(seq 100); do [ -s "$2" ] && break; sleep 0.1; done
+        [ -s "$2" ] && "$0" open; status=$?; kill $squatter; exit $status' "$client" "$tmp/squat.py" "$tmp/squatted"
+fi
 # one after the other is fine, as far as the server goes
 expect 0 '^pmix 0/1$' "$run" -n 1 sh -c '"$0" open && "$0" open' "$client"
 
 # a rank that ends: the others are told by name
 for how in kill status exit; do
     case $how in kill) status=137 ;; status) status=9 ;; exit) status=0 ;; esac
-    expect $status 'then XEP_ERR_PEER: rank 1 is dead' "$run" -k -n 3 "$client" die 1 $how
+    expect $status 'then XEP_ERR_PEER: rank 1 has died' "$run" -k -n 3 "$client" die 1 $how
     [ "$(grep -c '^dead_rank 1$' "$tmp/out")" -eq 2 ] || wrong "die $how: not both others know: $(cat "$tmp/out")"
 done
 # one that does not come: the deadline holds, and the exchange cannot be repeated by half of the ranks

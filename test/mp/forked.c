@@ -110,7 +110,8 @@ void forked_connect(forked_rank_t *self)
     self->transport->ops->address(self->transport, &address, &bytes);
     memset(may_map, 1, sizeof may_map);
     exchange(self, address, bytes, addresses, sizes);
-    REQUIRE(self->transport->ops->connect(self->transport, self->rank, self->nranks, addresses, sizes, may_map) == XEP_OK,
+    REQUIRE(self->transport->ops->connect(self->transport, self->rank, self->nranks, addresses, sizes, may_map) ==
+                XEP_OK,
             "connect");
     forked_barrier(self);
 }

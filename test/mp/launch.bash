@@ -15,8 +15,8 @@ skip() {
     exit 77
 }
 
-# run NAME COMMAND...: its output into $tmp/out, its status into $status; never longer than two minutes; a signal to this
-# test's process group reaches the command too, so that cleanup comes before the end
+# run NAME COMMAND...: its output into $tmp/out, its status into $status; never longer than two minutes; a signal to
+# this test's process group reaches the command too, so that cleanup comes before the end
 run() {
     name=$1
     shift
@@ -56,7 +56,8 @@ refuses() {
     name=$1
     shift 2
     run "$name" "$@"
-    [ $status -ne 0 ] && [ $status -ne 124 ] && cat "$tmp/out" "$tmp/err" | grep -q -e "$pattern" || wrong "expected a failure with \"$pattern\""
+    [ $status -ne 0 ] && [ $status -ne 124 ] && cat "$tmp/out" "$tmp/err" | grep -q -e "$pattern" ||
+        wrong "expected a failure with \"$pattern\""
 }
 
 # a program of the suite, where it was built

@@ -19,7 +19,8 @@ host=$1
 shift
 export TMPDIR=$tmp/$host
 mkdir -p "$TMPDIR"
-exec unshare --ipc --pid --uts --fork --mount --mount-proc /bin/sh -c "hostname $host; mount -t tmpfs tmpfs /dev/shm; $*"
+exec unshare --ipc --pid --uts --fork --mount --mount-proc \
+    /bin/sh -c "hostname $host; mount -t tmpfs tmpfs /dev/shm; $*"
 END
 chmod +x "$tmp/remote"
 hosts=("${prterun[@]}" --prtemca plm ssh --prtemca plm_ssh_agent "$tmp/remote" --map-by :OVERSUBSCRIBE --bind-to none

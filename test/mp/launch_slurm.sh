@@ -12,7 +12,8 @@ done
 # count free ports in a row
 free_ports() {
     local count=$1 base taken
-    taken=$(cat /proc/net/tcp /proc/net/tcp6 2>/dev/null | awk '{ print $2 }' | sed -n 's/.*:\([0-9A-F]\{4\}\)$/\1/p' | sort -u)
+    taken=$(cat /proc/net/tcp /proc/net/tcp6 2>/dev/null | awk '{ print $2 }' |
+        sed -n 's/.*:\([0-9A-F]\{4\}\)$/\1/p' | sort -u)
     for ((base = 20000 + $$ % 5000 * 4; base < 60000; base += 4)); do
         local i clash=0
         for ((i = 0; i < count; i++)); do
@@ -50,7 +51,8 @@ SlurmdLogFile=$tmp/slurmd.%n.log
 TmpFS=$tmp/tmp.%n
 ReturnToService=2
 KillWait=5
-NodeName=n[1-2] NodeHostname=$host NodeAddr=127.0.0.1 Port=$((port + 1))-$((port + 2)) CPUs=16 CoresPerSocket=16 RealMemory=1000
+NodeName=n[1-2] NodeHostname=$host NodeAddr=127.0.0.1 Port=$((port + 1))-$((port + 2)) \
+    CPUs=16 CoresPerSocket=16 RealMemory=1000
 PartitionName=main Nodes=n[1-2] Default=YES State=UP MaxTime=INFINITE
 END
 srun --mpi=list 2>&1 | grep -q pmix || skip 'this Slurm has no mpi/pmix (Debian: slurm-wlm-basic-plugins)'
@@ -71,12 +73,14 @@ cleanup() {
 }
 
 slurmctld -f "$SLURM_CONF" >"$tmp/start" 2>&1 && slurmd -f "$SLURM_CONF" -N n1 >>"$tmp/start" 2>&1 &&
-    slurmd -f "$SLURM_CONF" -N n2 >>"$tmp/start" 2>&1 || { cat "$tmp/start" "$tmp"/*.log; skip 'the daemons of Slurm do not start here'; }
+    slurmd -f "$SLURM_CONF" -N n2 >>"$tmp/start" 2>&1 ||
+    { cat "$tmp/start" "$tmp"/*.log; skip 'the daemons of Slurm do not start here'; }
 for ((i = 0; i < 100; i++)); do
     [ "$(sinfo -h -t idle -o %D 2>/dev/null)" = 2 ] && break
     sleep 0.2
 done
-[ "$(sinfo -h -t idle -o %D)" = 2 ] || { sinfo; tail "$tmp"/*.log; echo 'the nodes of Slurm do not become idle'; exit 1; }
+[ "$(sinfo -h -t idle -o %D)" = 2 ] ||
+    { sinfo; tail "$tmp"/*.log; echo 'the nodes of Slurm do not become idle'; exit 1; }
 
 # both virtual nodes are this machine: one node to xep, whatever Slurm says
 step=(srun --mpi=pmix --overcommit --export=ALL)
@@ -84,5 +88,6 @@ whole '1 node of 4 ranks' 4 1 4 "${step[@]}" -N 1 -n 4
 whole '2 nodes of 2 ranks' 4 1 4 "${step[@]}" -N 2 -n 4 --ntasks-per-node=2
 whole '2 nodes, ranks dealt in turn' 4 1 4 "${step[@]}" -N 2 -n 4 -m cyclic
 programs 'srun' "${step[@]}" -N 2 -n 4 --ntasks-per-node=2
-refuses 'without --mpi=pmix' '--mpi=pmix' srun --overcommit -N 1 -n 2 ./xep_perf --check-only --tokens 8 --hidden 16 --experts 4 --topk 2
+refuses 'without --mpi=pmix' '--mpi=pmix' srun --overcommit -N 1 -n 2 \
+    ./xep_perf --check-only --tokens 8 --hidden 16 --experts 4 --topk 2
 exit $failed

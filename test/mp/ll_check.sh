@@ -1,65 +1,32 @@
-#!/bin/sh
+#!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 # limit: 400
-# ll_ops under every way of moving bytes, and xep_perf --mode ll --check: every quantisation, arrangement and way of moving bytes; every byte of every output.
-set -u
-dir=$(mktemp -d) || exit 99
-trap 'rm -rf "$dir"' EXIT
-failed=0
+# xep_perf --mode ll --check: every quantisation, arrangement and way of moving bytes; every byte of every output.
+. "${srcdir:-.}/test/mp/ranks.bash" || exit 99
 
-# check RANKS VAR=VALUE... -- OPTION...
-check() {
-    ranks=$1 vars=
-    shift
-    while [ "$1" != -- ]; do
-        vars="$vars $1"
-        shift
-    done
-    shift
-    env XEP_TIMEOUT=60s $vars timeout 100 ./xep_run -n "$ranks" ./xep_perf --mode ll "$@" >"$dir/out" 2>&1
-    status=$?
-    if [ $status -ne 0 ] || ! grep -q '^check: every byte compared, ok$' "$dir/out"; then
-        echo "$vars xep_perf --mode ll $* on $ranks ranks: status $status"
-        cat "$dir/out"
-        failed=1
-    fi
-}
-
-# ops RANKS VAR=VALUE...
-ops() {
-    ranks=$1
-    shift
-    env XEP_TIMEOUT=60s "$@" timeout 100 ./xep_run -n "$ranks" ./test/mp/ll_ops.mp >"$dir/out" 2>&1 && return
-    echo "$* ll_ops on $ranks ranks: status $?"
-    cat "$dir/out"
-    failed=1
-}
-
-for setting in XEP_MAP=never UCX_TLS=tcp,self XEP_PROGRESS=thread XEP_THREADS=2 XEP_SIMD=scalar; do ops 3 $setting; done
-ops 4 XEP_NODE_RANKS=2
-
-small="--tokens 21 --hidden 328 --experts 22 --topk 5 --mask 80"
+small="--mode ll --tokens 21 --hidden 328 --experts 22 --topk 5 --mask 80"
 for quant in none e4m3 e4m3-pow2 ue8m0 logfmt; do
     for layout in compact padded; do
-        check 3 -- $small --quant $quant --layout $layout --check-only
-        check 3 XEP_MAP=never -- $small --quant $quant --layout $layout --check-only
+        check 3 $small --quant $quant --layout $layout --check-only
+        check 3 XEP_MAP=never $small --quant $quant --layout $layout --check-only
     done
-    check 3 UCX_TLS=tcp,self -- $small --quant $quant --slots 3 --check-only
-    check 4 XEP_NODE_RANKS=2 -- $small --quant $quant --check-only
+    check 3 UCX_TLS=tcp,self $small --quant $quant --slots 3 --check-only
+    check 4 XEP_NODE_RANKS=2 $small --quant $quant --check-only
 done
-check 2 XEP_MAP=never -- --tokens 5 --hidden 3072 --experts 6 --topk 3 --quant logfmt --check-only
-for dtype in fp16 fp32 fp8; do check 2 -- $small --dtype $dtype --check-only; done
-for setting in XEP_SIMD=scalar XEP_SIMD=avx2 XEP_STREAM=0 XEP_STREAM=inf XEP_THREADS=3 XEP_PREFAULT=0 XEP_PROGRESS=thread; do
-    check 3 $setting -- $small --check-only
+check 2 XEP_MAP=never --mode ll --tokens 5 --hidden 3072 --experts 6 --topk 3 --quant logfmt --check-only
+for dtype in fp16 fp32 fp8; do check 2 $small --dtype $dtype --check-only; done
+for setting in XEP_SIMD=scalar XEP_SIMD=avx2 XEP_STREAM=0 XEP_STREAM=inf XEP_THREADS=3 XEP_PREFAULT=0 \
+    XEP_PROGRESS=thread; do
+    check 3 $setting $small --check-only
 done
-for put in rma pack am; do check 3 XEP_MAP=never XEP_PUT=$put UCX_TLS=tcp,self -- $small --slots 2 --check-only; done
+for put in rma pack am; do check 3 XEP_MAP=never XEP_PUT=$put UCX_TLS=tcp,self $small --slots 2 --check-only; done
 
-for routing in group:2,1 zipf:1.3 one-rank self; do check 4 -- $small --routing $routing --check-only; done
-check 4 -- --tokens 9 --hidden 40 --experts 2 --topk 1 --check-only
-check 3 -- --tokens 1 --hidden 1 --experts 7 --topk 7 --check-only
-check 2 -- $small --mask 1000 --check-only
-check 3 -- $small --split --overlap 50 --slots 2 --cached --iters 3 --check
-check 3 -- $small --copy-in --iters 3 --check
-check 3 -- $small --pressure 20 --check-only
-grep -q '^pressure: two runs of 20 seeds, ok$' "$dir/out" || { echo 'no pressure'; cat "$dir/out"; failed=1; }
+for routing in group:2,1 zipf:1.3 one-rank self; do check 4 $small --routing $routing --check-only; done
+check 4 --mode ll --tokens 9 --hidden 40 --experts 2 --topk 1 --check-only
+check 3 --mode ll --tokens 1 --hidden 1 --experts 7 --topk 7 --check-only
+check 2 $small --mask 1000 --check-only
+check 3 $small --split --overlap 50 --slots 2 --cached --iters 3 --check
+check 3 $small --copy-in --iters 3 --check
+check 3 $small --pressure 20 --check-only
+grep -q '^pressure: two runs of 20 seeds, ok$' "$dir/out" || wrong 'no pressure'
 exit $failed

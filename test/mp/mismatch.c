@@ -7,9 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "mp_job.h"
 #include "mp_rig.h"
 
-static const mp_case_t base = {.name = "mismatch", .experts = 12, .topk = 4, .hidden = 64, .tokens = 20, .weights = 1, .nscales = 2, .slots = 2};
+static const mp_case_t base =
+    {.name = "mismatch", .experts = 12, .topk = 4, .hidden = 64, .tokens = 20, .weights = 1, .nscales = 2, .slots = 2};
 
 static int is_odd_one(void)
 {
@@ -17,14 +19,14 @@ static int is_odd_one(void)
 }
 
 /* the odd rank changes a field of good params; text is what every rank must be told */
-#define DISAGREE(_field, _value, _text)                                       \
-    do {                                                                      \
-        xep_buffer_params_t p_ = mp_small_params();                               \
-        xep_buffer_t *b_ = NULL;                                              \
-        if (is_odd_one()) p_._field = (_value);                               \
-        MP_FAILS(XEP_ERR_MISMATCH, xep_buffer_create(group, &p_, &b_));       \
-        must_say(_text);                                                      \
-        MP_CHECK(b_ == NULL);                                                 \
+#define DISAGREE(_field, _value, _text)                                 \
+    do {                                                                \
+        xep_buffer_params_t p_ = mp_small_params();                     \
+        xep_buffer_t *b_ = NULL;                                        \
+        if (is_odd_one()) p_._field = (_value);                         \
+        MP_FAILS(XEP_ERR_MISMATCH, xep_buffer_create(group, &p_, &b_)); \
+        must_say(_text);                                                \
+        MP_CHECK(b_ == NULL);                                           \
     } while (0)
 
 static void must_say(const char *text)
@@ -45,13 +47,13 @@ static void buffers(xep_group_t *group)
     DISAGREE(scales, 2, "scales: 2, 1");
     DISAGREE(slots, 3, "slots: 3, 2");
     DISAGREE(recv_rows, 7, "recv_rows: 7, 0");
-    DISAGREE(dtype, XEP_FP16, "dtype: 2, 1");
-    DISAGREE(combine_dtype, XEP_FP32, "combine_dtype: 3, 1");
+    DISAGREE(dtype, XEP_FP16, "dtype: fp16, bf16");
+    DISAGREE(combine_dtype, XEP_FP32, "combine_dtype: fp32, bf16");
     /* wrong on one rank alone: that one says what, the others who */
     xep_buffer_params_t p = mp_small_params();
     if (is_odd_one()) p.hidden = 0;
     MP_FAILS(XEP_ERR_INVALID, xep_buffer_create(group, &p, &buffer));
-    if (is_odd_one()) MP_REASON("hidden is 0");
+    if (is_odd_one()) MP_REASON("invalid hidden: 0");
     else MP_REASON("cannot create its buffer");
     p = mp_small_params();
     if (is_odd_one()) p.mode = "missing";
@@ -63,18 +65,18 @@ static void buffers(xep_group_t *group)
 }
 
 /* The buffer stays usable: after each, a whole round. */
-#define DISAGREE_DISPATCH(_change, _text)                                     \
-    do {                                                                      \
-        xep_dispatch_args_t a_ = mp_job_dispatch(job);                        \
-        xep_handle_t *h_ = NULL;                                              \
-        if (is_odd_one()) {                                                   \
-            _change;                                                          \
-        }                                                                     \
+#define DISAGREE_DISPATCH(_change, _text)                                      \
+    do {                                                                       \
+        xep_dispatch_args_t a_ = mp_job_dispatch(job);                         \
+        xep_handle_t *h_ = NULL;                                               \
+        if (is_odd_one()) {                                                    \
+            _change;                                                           \
+        }                                                                      \
         MP_FAILS(XEP_ERR_MISMATCH, xep_dispatch(job->buffer, &a_, &h_, NULL)); \
-        MP_REASON(_text);                                                     \
-        MP_REASON("rank");                                                    \
-        MP_CHECK(h_ == NULL);                                                 \
-        mp_job_round(job);                                                    \
+        MP_REASON(_text);                                                      \
+        MP_REASON("rank");                                                     \
+        MP_CHECK(h_ == NULL);                                                  \
+        mp_job_round(job);                                                     \
     } while (0)
 
 static void dispatches(mp_job_t *job)

@@ -1,24 +1,8 @@
-#!/bin/sh
+#!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 # limit: 300
 # xep_perf --check over types, routings and shapes: every byte of every output, on ranks and alone.
-set -u
-dir=$(mktemp -d) || exit 99
-trap 'rm -rf "$dir"' EXIT
-failed=0
-
-# check RANKS OPTION...
-check() {
-    ranks=$1
-    shift
-    XEP_TIMEOUT=60s timeout 100 ./xep_run -n "$ranks" ./xep_perf "$@" >"$dir/out" 2>&1
-    status=$?
-    if [ $status -ne 0 ] || ! grep -q '^check: every byte compared, ok$' "$dir/out"; then
-        echo "xep_perf $* on $ranks ranks: status $status"
-        cat "$dir/out"
-        failed=1
-    fi
-}
+. "${srcdir:-.}/test/mp/ranks.bash" || exit 99
 
 small="--tokens 37 --hidden 264 --experts 24 --topk 4"
 for dtype in bf16 fp16 fp32 fp8; do
@@ -35,7 +19,7 @@ check 3 $small --slots 3 --threads 2 --iters 3 --check
 check 3 $small --cached --copy-in --iters 3 --check
 check 2 $small --op combine --iters 3 --check
 check 3 $small --pressure 5 --check-only
-grep -q '^pressure: two runs of 5 seeds, ok$' "$dir/out" || { echo 'no pressure'; cat "$dir/out"; failed=1; }
+grep -q '^pressure: two runs of 5 seeds, ok$' "$dir/out" || wrong 'no pressure'
 
 # ragged: rank 1 has no token
 printf '%s\n' '# rank token experts' '0 0 3 1 20' '0 1 23' '2 5 0 1 2 3' '2 0 -1 7' >"$dir/routes"

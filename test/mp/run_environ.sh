@@ -32,6 +32,12 @@ same 'ranks' "$("$run" -n 3 sh -c 'echo $PMIX_RANK' </dev/null | sort | paste -s
 expect 0 '^pmix 1/2$' "$run" -n 2 "$run" -n 2 "$client" open
 expect 0 '^pmix 0/3$' env PMIX_NAMESPACE=gone PMIX_RANK=4 "$run" -n 3 "$client" open
 
+# what a rank must know to be one is in no listing that other users see, and is never the same
+names=$(for _ in 1 2; do "$run" -n 1 sh -c 'echo "$PMIX_NAMESPACE ${PMIX_SERVER_TMPDIR##*.}"' </dev/null; done)
+[ "$(printf '%s\n' "$names" | grep -Ec '^xep_run\.[0-9a-f]{32} ')" -eq 2 ] ||
+    wrong "jobs with names that can be guessed: $names"
+[ "$(printf '%s\n' "$names" | cut -d' ' -f1 | sort -u | wc -l)" -eq 2 ] || wrong "jobs of one name: $names"
+
 # not bound
 cpus=$(grep Cpus_allowed_list /proc/self/status)
 same 'CPUs' "$("$run" -n 1 grep Cpus_allowed_list /proc/self/status)" "$cpus"

@@ -48,11 +48,24 @@ kill -KILL $keeper $launcher || wrong "nobody stands by"
 wait $launcher 2>/dev/null
 until_true all_gone
 nothing_left && wrong "the folder is gone although nobody was there to remove it"
-"$run" -n 1 true
-nothing_left && wrong "a folder was removed that may be in use"
+left=$(echo "$TMPDIR"/xep_run.*)
+
+# but only a folder that xep_run made itself: not what has such a name, is a copy, or has the mark of another
+mkdir -m 700 "$TMPDIR/xep_run.mydata" "$TMPDIR/xep_run.linked"
+echo precious >"$TMPDIR/xep_run.mydata/results"
+ln -s "$left/.made_by_xep_run" "$TMPDIR/xep_run.linked/.made_by_xep_run"
+cp -a "$left" "$TMPDIR/xep_run.copied"
+mkdir "$tmp/elsewhere"
+echo precious >"$tmp/elsewhere/results"
+ln -s "$tmp/elsewhere" "$left/link"
 touch -d '10 minutes ago' "$TMPDIR"/xep_run.*
 "$run" -n 1 true
-nothing_left || wrong "the folder of a predecessor was not removed: $(ls "$TMPDIR")"
+[ ! -e "$left" ] || wrong "the folder of a predecessor was not removed: $(ls -lA "$left")"
+[ -e "$tmp/elsewhere/results" ] || wrong "a link in the folder of a predecessor was followed"
+for mine in mydata/results linked copied/.made_by_xep_run; do
+    [ -e "$TMPDIR/xep_run.$mine" ] || wrong "xep_run.$mine of the user was removed"
+done
+rm -rf "$TMPDIR"/xep_run.*
 
 # one that is in use is not, however old
 rm -f "$tmp/pids"

@@ -14,12 +14,15 @@ expect 0 '^\[0\] $' "$run" --label -n 1 echo
 # many ranks write at once, in pieces: every line is one rank's, all are there, in its order
 lines=2000
 "$run" -l -n 4 awk -v lines=$lines 'BEGIN { r = ENVIRON["PMIX_RANK"]
-    for (i = 0; i < lines; i++) { printf "%d ", r; if (i % 7 == 0) fflush(); printf "%d ", i; printf "%0*d\n", i % 300, r }}' \
+    for (i = 0; i < lines; i++) { printf "%d ", r; if (i % 7 == 0) fflush()
+        printf "%d ", i; printf "%0*d\n", i % 300, r }}' \
     >"$tmp/stdout" </dev/null || wrong "many lines: it failed"
 awk -v lines=$lines '
-    $1 != "[" $2 "]" || $3 != next_line[$2] || length($4) != ($3 % 300 ? $3 % 300 : 1) { print "wrong line:", $0; bad = 1; exit 1 }
+    $1 != "[" $2 "]" || $3 != next_line[$2] || length($4) != ($3 % 300 ? $3 % 300 : 1) {
+        print "wrong line:", $0; bad = 1; exit 1 }
     { next_line[$2]++ }
-    END { for (r = 0; r < 4 && !bad; r++) if (next_line[r] != lines) { print "rank", r, "wrote", next_line[r]; exit 1 } }' \
+    END { for (r = 0; r < 4 && !bad; r++) if (next_line[r] != lines) {
+        print "rank", r, "wrote", next_line[r]; exit 1 } }' \
     "$tmp/stdout" || wrong "lines are not whole"
 
 # a line as long as the buffer and longer: nothing is lost

@@ -27,7 +27,8 @@ signal() {
     kill -"$1" "$pid"
 }
 
-heeds='trap "echo $0 >'"$tmp"'/got.$PMIX_RANK; exit 0" $0; echo >'"$tmp"'/ready.$PMIX_RANK; while :; do sleep 0.05; done'
+heeds='trap "echo $0 >'"$tmp"'/got.$PMIX_RANK; exit 0" $0
+    echo >'"$tmp"'/ready.$PMIX_RANK; while :; do sleep 0.05; done'
 plain='echo > '"$tmp"'/ready.$PMIX_RANK; sleep 60'
 deaf='trap "" INT TERM QUIT; echo > '"$tmp"'/ready.$PMIX_RANK; sleep 60; sleep 60'
 
@@ -61,11 +62,13 @@ signal TERM
 status 143 'TERM to a script'
 [ -e "$tmp/got.0" ] && [ -e "$tmp/got.1" ] || wrong "what a script had started did not get SIGTERM"
 # it has the grace period, although its script is gone at once
-start -n 2 sh -c "sh -c 'trap \"sleep 0.5; echo >$tmp/got.\$PMIX_RANK; exit\" TERM; echo >$tmp/ready.\$PMIX_RANK; while :; do sleep 0.05; done'; true"
+start -n 2 sh -c "sh -c 'trap \"sleep 0.5; echo >$tmp/got.\$PMIX_RANK; exit\" TERM
+    echo >$tmp/ready.\$PMIX_RANK; while :; do sleep 0.05; done'; true"
 until_true ready 2
 signal TERM
 status 143 'TERM to a script, slow to end'
-[ -e "$tmp/got.0" ] && [ -e "$tmp/got.1" ] || wrong "what a script had started was killed before the grace period was over"
+[ -e "$tmp/got.0" ] && [ -e "$tmp/got.1" ] ||
+    wrong "what a script had started was killed before the grace period was over"
 
 # the deaf are killed, after the grace period or at the second signal
 start -n 2 sh -c "$deaf"

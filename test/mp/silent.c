@@ -7,8 +7,8 @@
  */
 
 #include <stdio.h>
-#include <time.h>
 
+#include "mp_job.h"
 #include "mp_rig.h"
 
 static const mp_case_t cases[] = {
@@ -18,26 +18,18 @@ static const mp_case_t cases[] = {
 
 enum { AWAY_MS = 2000 };
 
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
 /* All begin together; the rank that goes away says by when it was done, the others compare. */
 static void together(xep_group_t *group, double *begin_p)
 {
     MP_OK(xep_group_barrier(group));
-    *begin_p = now();
+    *begin_p = mp_now();
 }
 
 static void away_or_done(double begin, const char *what)
 {
-    struct timespec t = {AWAY_MS / 1000, 0};
-    if (mp_rank() == 0) nanosleep(&t, NULL);
-    else if (now() - begin > 0.9 * AWAY_MS / 1000)
-        mp_fail(__FILE__, __LINE__, "%s took %.1f s: it waited for a rank that was done", what, now() - begin);
+    if (mp_rank() == 0) mp_sleep_us(AWAY_MS * 1000);
+    else if (mp_now() - begin > 0.9 * AWAY_MS / 1000)
+        mp_fail(__FILE__, __LINE__, "%s took %.1f s: it waited for a rank that was done", what, mp_now() - begin);
 }
 
 int main(void)

@@ -7,7 +7,8 @@ dir=$(mktemp -d) || exit 99
 trap 'rm -rf "$dir"' EXIT
 strace -o "$dir/try" true 2>/dev/null || { echo "skipped: strace may not trace here"; exit 77; }
 unset UCX_TLS XEP_MAP
-export ASAN_OPTIONS="${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0" # the leak sanitizer and strace trace by the same means
+# the leak sanitizer and strace trace by the same means
+export ASAN_OPTIONS="${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0"
 XEP_TIMEOUT=60s timeout 120 ./xep_run -n 2 -x TRACES="$dir" \
     sh -c 'exec strace -o "$TRACES/$PMIX_RANK" ./test/mp/steady.mp long' || exit $?
 failed=0

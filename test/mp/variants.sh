@@ -1,44 +1,35 @@
-#!/bin/sh
+#!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
-# limit: 400
-# The tests of the group and of normal mode under every setting that changes how bytes move or who moves them.
-set -u
-failed=0
-
-# run RANKS PROGRAM VAR=VALUE...
-run() {
-    ranks=$1 program=$2
-    shift 2
-    out=$(env XEP_TIMEOUT=40s "$@" timeout 120 ./xep_run -n "$ranks" "./test/mp/$program.mp" 2>&1)
-    status=$?
-    if [ $status -ne 0 ]; then
-        echo "$program on $ranks ranks with $*: status $status"
-        printf '%s\n' "$out" | tail -20
-        failed=1
-    fi
-}
+# limit: 500
+# The tests of the group and of both modes under every setting that changes how bytes move or who moves them.
+. "${srcdir:-.}/test/mp/ranks.bash" || exit 99
 
 for setting in XEP_SIMD=scalar XEP_SIMD=avx2 XEP_STREAM=0 XEP_STREAM=inf XEP_THREADS=3 XEP_PREFAULT=0 XEP_NUMA=no; do
-    run 3 normal_shapes $setting
+    passes 3 normal_shapes $setting
 done
-run 3 normal_ops XEP_PROGRESS=thread
-run 3 failure XEP_PROGRESS=thread
-run 3 waits XEP_PROGRESS=thread
-run 2 normal_ops XEP_PROGRESS=thread XEP_THREADS=2
+passes 3 normal_ops XEP_PROGRESS=thread
+passes 3 failure XEP_PROGRESS=thread
+passes 3 waits XEP_PROGRESS=thread
+passes 2 normal_ops XEP_PROGRESS=thread XEP_THREADS=2
 
 # nodes drawn by force: mapped inside, by the wire across, both in one operation
-run 4 normal_shapes XEP_NODE_RANKS=2
-run 4 normal_ops XEP_NODE_RANKS=2
-run 5 normal_shapes XEP_NODE_RANKS=2 UCX_TLS=tcp,sysv,self
-run 3 normal_shapes XEP_NODE_RANKS=1
-run 3 normal_ops XEP_MAP=never XEP_INFLIGHT=64k
-run 3 waits XEP_MAP=never UCX_TLS=tcp,self
-run 4 waits XEP_NODE_RANKS=2
-run 3 allgather XEP_MAP=never
-run 3 allgather XEP_MAP=never UCX_TLS=tcp,self
-run 4 allgather XEP_NODE_RANKS=2 UCX_TLS=tcp,sysv,self
+passes 4 normal_shapes XEP_NODE_RANKS=2
+passes 4 normal_ops XEP_NODE_RANKS=2
+passes 5 normal_shapes XEP_NODE_RANKS=2 UCX_TLS=tcp,sysv,self
+passes 3 normal_shapes XEP_NODE_RANKS=1
+passes 3 normal_ops XEP_MAP=never XEP_INFLIGHT=64k
+passes 3 waits XEP_MAP=never UCX_TLS=tcp,self
+passes 4 waits XEP_NODE_RANKS=2
+passes 3 allgather XEP_MAP=never
+passes 3 allgather XEP_MAP=never UCX_TLS=tcp,self
+passes 4 allgather XEP_NODE_RANKS=2 UCX_TLS=tcp,sysv,self
 for put in rma pack am; do
-    run 3 normal_ops XEP_MAP=never XEP_PUT=$put UCX_TLS=tcp,self
-    run 3 normal_shapes XEP_MAP=never XEP_PUT=$put
+    passes 3 normal_ops XEP_MAP=never XEP_PUT=$put UCX_TLS=tcp,self
+    passes 3 normal_shapes XEP_MAP=never XEP_PUT=$put
 done
+# ll under each way of moving bytes
+for setting in XEP_MAP=never UCX_TLS=tcp,self XEP_PROGRESS=thread XEP_THREADS=2 XEP_SIMD=scalar; do
+    passes 3 ll_ops $setting
+done
+passes 4 ll_ops XEP_NODE_RANKS=2
 exit $failed

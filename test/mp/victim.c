@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* For victim.sh: rank 1 kills itself in the phase named by the argument; the others must say who died, and end in time. */
+/* For victim.sh: rank 1 kills itself in the phase named by the argument; the others must say who died, and end in
+ * time. */
 
 #include <signal.h>
 #include <stdio.h>
@@ -8,9 +9,11 @@
 #include <string.h>
 #include <time.h>
 
+#include "mp_job.h"
 #include "mp_rig.h"
 
-static const mp_case_t base = {.name = "victim", .experts = 12, .topk = 4, .hidden = 300, .tokens = 30, .weights = 1, .slots = 2};
+static const mp_case_t base =
+    {.name = "victim", .experts = 12, .topk = 4, .hidden = 300, .tokens = 30, .weights = 1, .slots = 2};
 
 static void maybe_die(const char *here, const char *phase)
 {

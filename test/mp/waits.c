@@ -2,9 +2,9 @@
 /* ranks: 1 2 4, limit: 120 */
 
 /*
- * Who is waited for: in both modes the rank that is late is the one that is blamed, wherever it stands, and no other; what
- * is not waiting is not counted; what operations say adds up to what the buffer says. Times are compared with one another
- * and with what the calls took, as this test's clock has it.
+ * Who is waited for: in both modes the rank that is late is the one that is blamed, wherever it stands, and no other;
+ * what is not waiting is not counted; what operations say adds up to what the buffer says. Times are compared with
+ * one another and with what the calls took, as this test's clock has it.
  */
 
 #include <pthread.h>
@@ -217,7 +217,8 @@ static void tests_only(xep_group_t *group, books_t *books)
     xep_handle_release(handle);
 }
 
-/* Normal: rank 0 tells its counts, but sends its rows late; the others are told the counts and come back for the rows. */
+/* Normal: rank 0 tells its counts, but sends its rows late; the others are told the counts and come back for the
+ * rows. */
 static void computing_after_counts(xep_group_t *group, books_t *books)
 {
     xep_request_t *req;
@@ -290,7 +291,7 @@ static void refusals(const books_t *books)
     MP_FAILS(XEP_ERR_INVALID, xep_buffer_waits(books->buffer, XEP_OP_DISPATCH, NULL));
     MP_REASON("waits is NULL");
     MP_FAILS(XEP_ERR_INVALID, xep_buffer_waits(books->buffer, (xep_op_kind_t)2, &none));
-    MP_REASON("kind is 2");
+    MP_REASON("invalid kind: 2");
     grown.waits.size = sizeof grown;
     MP_FAILS(XEP_ERR_INVALID, xep_buffer_waits(books->buffer, XEP_OP_DISPATCH, &grown.waits));
     none.size = 0;

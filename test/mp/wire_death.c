@@ -39,7 +39,8 @@ static void close_soon(forked_rank_t *self, xep_heap_wire_t *heap)
     self->transport->ops->heap_close(heap);
     self->transport->ops->close(self->transport);
     self->transport = NULL;
-    REQUIRE(xep_clock_ns() - begin < 5 * second, "closing took %lu ms", (unsigned long)((xep_clock_ns() - begin) / 1000000));
+    REQUIRE(xep_clock_ns() - begin < 5 * second, "closing took %lu ms",
+            (unsigned long)((xep_clock_ns() - begin) / 1000000));
 }
 
 static xep_heap_wire_t *begin(forked_rank_t *self, uint8_t **src_p)

@@ -18,68 +18,27 @@
 #include "config.h"
 #include "cpu.h"
 #include "forked.h"
+#include "wire_calls.h"
 
 enum {
     NRANKS = 3,
-    SIGNALS = 4096,           /* bytes in front of the data */
+    SIGNALS = 4096, /* bytes in front of the data */
     DATA = 2 << 20,
     HEAP = SIGNALS + DATA,
-    WORD = 0, SECOND_WORD = 64, ACK = 128, LEAVING = 192 /* offsets of signal words: one writer each, the left neighbour or the right */
+    WORD = 0,
+    SECOND_WORD = 64,
+    ACK = 128,
+    LEAVING = 192 /* offsets of signal words: one writer each, the left neighbour or the right */
 };
 
 static unsigned trials = 200;
 
 typedef struct test {
-    forked_rank_t *self;
-    xep_heap_wire_t *heap;
-    xep_wire_t *wire;
+    wire_end_t end;
     uint32_t left, right; /* bytes come from the left and go to the right, acknowledgements the other way */
     uint64_t turn;        /* of the exchanges on this heap */
     uint8_t *src;         /* DATA bytes */
 } test_t;
-
-static void progress(const test_t *t)
-{
-    REQUIRE(t->wire->ops->progress(t->wire) == XEP_OK, "rank %u", t->self->rank);
-    forked_check(t->self);
-}
-
-static void put(const test_t *t, uint32_t rank, uint64_t offset, const void *src, size_t bytes)
-{
-    xep_status_t status;
-    while ((status = t->wire->ops->put(t->wire, rank, offset, src, bytes)) == XEP_INPROGRESS) progress(t);
-    REQUIRE(status == XEP_OK, "put of %zu bytes to rank %u: %d", bytes, rank, status);
-}
-
-static void put_signal(const test_t *t, uint32_t rank, uint64_t offset, const void *src, size_t bytes, uint64_t word,
-                       uint64_t value)
-{
-    xep_status_t status;
-    while ((status = t->wire->ops->put_signal(t->wire, rank, offset, src, bytes, word, value)) == XEP_INPROGRESS) progress(t);
-    REQUIRE(status == XEP_OK, "put_signal of %zu bytes to rank %u: %d", bytes, rank, status);
-}
-
-static void flush(const test_t *t)
-{
-    xep_status_t status;
-    while ((status = t->wire->ops->flush(t->wire)) == XEP_INPROGRESS) progress(t);
-    REQUIRE(status == XEP_OK, "flush: %d", status);
-}
-
-static uint64_t load(const test_t *t, uint64_t word)
-{
-    return atomic_load_explicit((_Atomic uint64_t *)(void *)((uint8_t *)t->heap->base + word), memory_order_acquire);
-}
-
-static void await(const test_t *t, uint64_t word, uint64_t value)
-{
-    uint64_t seen;
-    for (unsigned spins = 1; (seen = load(t, word)) != value; spins++) {
-        REQUIRE(seen < value, "word %lu is %lu before %lu", (unsigned long)word, (unsigned long)seen, (unsigned long)value);
-        progress(t);
-        if (spins % 64 == 0) sched_yield();
-    }
-}
 
 /* what byte i of an exchange is */
 static uint8_t pattern(uint64_t turn, uint64_t i)
@@ -94,7 +53,7 @@ static void fill(test_t *t, size_t bytes)
 
 static void check(const test_t *t, size_t bytes, const char *what)
 {
-    const uint8_t *data = (const uint8_t *)t->heap->base + SIGNALS;
+    const uint8_t *data = (const uint8_t *)t->end.heap->base + SIGNALS;
     size_t stale = 0;
     for (size_t i = 0; i < bytes; i++) stale += data[i] != pattern(t->turn, i);
     REQUIRE(stale == 0, "%s: %zu of %zu bytes were stale when the signal of turn %lu was seen", what, stale, bytes,
@@ -104,13 +63,13 @@ static void check(const test_t *t, size_t bytes, const char *what)
 /* ways to send bytes and the signal */
 static void send_at_once(const test_t *t, size_t bytes)
 {
-    put_signal(t, t->right, SIGNALS, t->src, bytes, WORD, t->turn);
+    wire_put_signal(&t->end, t->right, SIGNALS, t->src, bytes, WORD, t->turn);
 }
 
 static void send_before(const test_t *t, size_t bytes)
 {
-    put(t, t->right, SIGNALS, t->src, bytes);
-    put_signal(t, t->right, 0, NULL, 0, WORD, t->turn);
+    wire_put(&t->end, t->right, SIGNALS, t->src, bytes);
+    wire_signal(&t->end, t->right, WORD, t->turn);
 }
 
 /* odd pieces, last first, so that nothing is contiguous; the third of them with a signal of its own */
@@ -120,10 +79,10 @@ static void send_scattered(const test_t *t, size_t bytes)
     for (unsigned piece = 0; end != 0; piece++) {
         size_t wanted = 1 + (t->turn * 37 + piece * 1013) % 9001, n = wanted < end ? wanted : end;
         end -= n;
-        if (piece == 2) put_signal(t, t->right, SIGNALS + end, t->src + end, n, SECOND_WORD, t->turn);
-        else put(t, t->right, SIGNALS + end, t->src + end, n);
+        if (piece == 2) wire_put_signal(&t->end, t->right, SIGNALS + end, t->src + end, n, SECOND_WORD, t->turn);
+        else wire_put(&t->end, t->right, SIGNALS + end, t->src + end, n);
     }
-    put_signal(t, t->right, 0, NULL, 0, WORD, t->turn);
+    wire_signal(&t->end, t->right, WORD, t->turn);
 }
 
 static void exchange(test_t *t, size_t bytes, void (*send)(const test_t *t, size_t bytes), const char *what)
@@ -131,11 +90,11 @@ static void exchange(test_t *t, size_t bytes, void (*send)(const test_t *t, size
     t->turn++;
     fill(t, bytes);
     send(t, bytes);
-    await(t, WORD, t->turn);
+    wire_await(&t->end, WORD, t->turn);
     check(t, bytes, what);
-    put_signal(t, t->left, 0, NULL, 0, ACK, t->turn); /* the left one may write again */
-    await(t, ACK, t->turn);
-    flush(t);
+    wire_signal(&t->end, t->left, ACK, t->turn); /* the left one may write again */
+    wire_await(&t->end, ACK, t->turn);
+    wire_flush(&t->end);
 }
 
 static void test_order(test_t *t)
@@ -164,26 +123,26 @@ static void test_busy_sender(test_t *t, uint32_t sender)
 {
     static const size_t sizes[] = {64, 4096, 7168, 14336, 32768, 65536};
     uint32_t receiver = (sender + 1) % NRANKS;
-    forked_barrier(t->self);
+    forked_barrier(t->end.self);
     for (unsigned trial = 0; trial < 6 * trials; trial++) {
         size_t bytes = sizes[trial % 6];
         t->turn++;
         fill(t, bytes);
-        if (t->self->rank == sender) {
+        if (t->end.self->rank == sender) {
             idle(5000);
             trial % 2 == 0 ? send_at_once(t, bytes) : send_before(t, bytes);
             idle(20000);
-            await(t, ACK, t->turn);
-            flush(t);
+            wire_await(&t->end, ACK, t->turn);
+            wire_flush(&t->end);
         }
-        if (t->self->rank == receiver) {
-            await(t, WORD, t->turn);
+        if (t->end.self->rank == receiver) {
+            wire_await(&t->end, WORD, t->turn);
             check(t, bytes, "a busy sender's put");
-            put_signal(t, t->left, 0, NULL, 0, ACK, t->turn);
-            flush(t);
+            wire_signal(&t->end, t->left, ACK, t->turn);
+            wire_flush(&t->end);
         }
     }
-    forked_barrier(t->self);
+    forked_barrier(t->end.self);
 }
 
 /* two signals in a row, each with bytes: who sees the second sees the first */
@@ -193,35 +152,33 @@ static void test_two_signals(test_t *t)
         size_t bytes = 64 + (trial * 997) % 20000;
         t->turn++;
         fill(t, 2 * bytes);
-        put_signal(t, t->right, SIGNALS, t->src, bytes, SECOND_WORD, t->turn);
-        put_signal(t, t->right, SIGNALS + bytes, t->src + bytes, bytes, WORD, t->turn);
-        await(t, WORD, t->turn);
-        REQUIRE(load(t, SECOND_WORD) == t->turn, "the second signal overtook the first");
+        wire_put_signal(&t->end, t->right, SIGNALS, t->src, bytes, SECOND_WORD, t->turn);
+        wire_put_signal(&t->end, t->right, SIGNALS + bytes, t->src + bytes, bytes, WORD, t->turn);
+        wire_await(&t->end, WORD, t->turn);
+        REQUIRE(wire_load(&t->end, SECOND_WORD) == t->turn, "the second signal overtook the first");
         check(t, 2 * bytes, "two signals");
-        put_signal(t, t->left, 0, NULL, 0, ACK, t->turn);
-        await(t, ACK, t->turn);
+        wire_signal(&t->end, t->left, ACK, t->turn);
+        wire_await(&t->end, ACK, t->turn);
     }
-    flush(t);
+    wire_flush(&t->end);
 }
 
 static void test_get(test_t *t)
 {
     static const size_t sizes[] = {1, 8, 100, 4097, 65537, DATA};
-    uint8_t *here = (uint8_t *)t->heap->base + SIGNALS;
-    forked_barrier(t->self);
-    for (size_t i = 0; i < DATA; i++) here[i] = pattern(t->self->rank, i);
-    forked_barrier(t->self);
+    uint8_t *here = (uint8_t *)t->end.heap->base + SIGNALS;
+    forked_barrier(t->end.self);
+    for (size_t i = 0; i < DATA; i++) here[i] = pattern(t->end.self->rank, i);
+    forked_barrier(t->end.self);
     for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
         size_t skip = s < 5 ? 13 * s : 0;
-        xep_status_t status;
         memset(t->src, 0, sizes[s]);
-        while ((status = t->wire->ops->get(t->wire, t->left, SIGNALS + skip, t->src, sizes[s])) == XEP_INPROGRESS) progress(t);
-        REQUIRE(status == XEP_OK, "get: %d", status);
-        flush(t);
+        wire_get(&t->end, t->left, SIGNALS + skip, t->src, sizes[s]);
+        wire_flush(&t->end);
         for (size_t i = 0; i < sizes[s]; i++)
             REQUIRE(t->src[i] == pattern(t->left, i + skip), "byte %zu of a get of %zu", i, sizes[s]);
     }
-    forked_barrier(t->self);
+    forked_barrier(t->end.self);
 }
 
 /* a rank that makes no progress takes what the system buffers; then the sender is told to wait, and nothing is lost */
@@ -231,22 +188,24 @@ static void test_inflight(test_t *t)
     unsigned taken = 0;
     int told = 0;
     fill(t, PIECE);
-    forked_barrier_still(t->self);
-    while (t->self->rank == 0 && taken < PIECES && !told) {
-        xep_status_t status = t->wire->ops->put(t->wire, t->right, SIGNALS + (taken % 50) * PIECE, t->src, PIECE);
+    forked_barrier_still(t->end.self);
+    while (t->end.self->rank == 0 && taken < PIECES && !told) {
+        xep_status_t status =
+            t->end.wire->ops->put(t->end.wire, t->right, SIGNALS + (taken % 50) * PIECE, t->src, PIECE);
         REQUIRE(status == XEP_OK || status == XEP_INPROGRESS, "put: %d", status);
         told = status == XEP_INPROGRESS;
         taken += status == XEP_OK;
     }
-    forked_barrier_still(t->self);
-    if (t->self->rank == 0 && strcmp(t->self->transport->ops->describe(t->self->transport, t->right), "mapped") != 0) {
-        const char *way = t->self->transport->ops->describe(t->self->transport, t->right);
+    forked_barrier_still(t->end.self);
+    if (t->end.self->rank == 0 &&
+        strcmp(t->end.self->transport->ops->describe(t->end.self->transport, t->right), "mapped") != 0) {
+        const char *way = t->end.self->transport->ops->describe(t->end.self->transport, t->right);
         REQUIRE(told || strncmp(way, "tcp", 3) != 0, "%u puts were taken for a rank that does not move", taken);
     }
-    flush(t);
-    forked_barrier(t->self);
+    wire_flush(&t->end);
+    forked_barrier(t->end.self);
     exchange(t, 100000, send_scattered, "after the cap");
-    forked_barrier(t->self);
+    forked_barrier(t->end.self);
 }
 
 /*
@@ -257,69 +216,73 @@ static void test_leaving(test_t *t)
 {
     enum { PIECE = 5000, MOST = 20000 };
     uint64_t flushed = 0;
-    forked_barrier_still(t->self);
-    for (uint64_t i = 1; t->self->rank == 0 && i <= MOST; i++) {
-        xep_status_t status = t->wire->ops->put_signal(t->wire, 1, SIGNALS, t->src, PIECE, LEAVING, i);
+    forked_barrier_still(t->end.self);
+    for (uint64_t i = 1; t->end.self->rank == 0 && i <= MOST; i++) {
+        xep_status_t status = t->end.wire->ops->put_signal(t->end.wire, 1, SIGNALS, t->src, PIECE, LEAVING, i);
         REQUIRE(status == XEP_OK || status == XEP_INPROGRESS, "put_signal: %d", status);
-        if (status == XEP_INPROGRESS || t->wire->ops->flush(t->wire) == XEP_INPROGRESS) break;
+        if (status == XEP_INPROGRESS || t->end.wire->ops->flush(t->end.wire) == XEP_INPROGRESS) break;
         flushed = i;
     }
-    if (t->self->rank == 0) forked_say(t->self, flushed);
-    forked_barrier_still(t->self);
-    if (t->self->rank == 1) {
-        uint64_t end = xep_clock_ns() + 10000000000u, wanted = forked_hear(t->self);
-        while (load(t, LEAVING) < wanted && xep_clock_ns() < end) progress(t);
-        REQUIRE(load(t, LEAVING) >= wanted, "signal %lu of %lu arrived", (unsigned long)load(t, LEAVING), (unsigned long)wanted);
+    if (t->end.self->rank == 0) forked_say(t->end.self, flushed);
+    forked_barrier_still(t->end.self);
+    if (t->end.self->rank == 1) {
+        uint64_t end = xep_clock_ns() + 10000000000u, wanted = forked_hear(t->end.self);
+        while (wire_load(&t->end, LEAVING) < wanted && xep_clock_ns() < end) wire_progress(&t->end);
+        REQUIRE(wire_load(&t->end, LEAVING) >= wanted, "signal %lu of %lu arrived",
+                (unsigned long)wire_load(&t->end, LEAVING), (unsigned long)wanted);
     }
-    forked_barrier_still(t->self);
-    flush(t);
-    forked_barrier(t->self);
+    forked_barrier_still(t->end.self);
+    wire_flush(&t->end);
+    forked_barrier(t->end.self);
 }
 
 static void test_refusals(test_t *t)
 {
     uint8_t byte = 0;
-    REQUIRE(t->wire->ops->put(t->wire, t->right, HEAP, &byte, 1) == XEP_ERR_INVALID, "behind the heap");
-    REQUIRE(t->wire->ops->put(t->wire, t->right, UINT64_MAX, &byte, 2) == XEP_ERR_INVALID, "offset wraps");
-    REQUIRE(t->wire->ops->get(t->wire, t->right, 8, &byte, HEAP) == XEP_ERR_INVALID, "longer than the heap");
-    REQUIRE(t->wire->ops->put(t->wire, NRANKS, 0, &byte, 1) == XEP_ERR_INVALID, "no such rank");
-    REQUIRE(t->wire->ops->put_signal(t->wire, t->right, 0, NULL, 0, HEAP, 1) == XEP_ERR_INVALID, "signal behind the heap");
-    REQUIRE(t->wire->ops->put(t->wire, t->right, HEAP, NULL, 0) == XEP_OK, "nothing, at the end");
+    REQUIRE(t->end.wire->ops->put(t->end.wire, t->right, HEAP, &byte, 1) == XEP_ERR_INVALID, "behind the heap");
+    REQUIRE(t->end.wire->ops->put(t->end.wire, t->right, UINT64_MAX, &byte, 2) == XEP_ERR_INVALID, "offset wraps");
+    REQUIRE(t->end.wire->ops->get(t->end.wire, t->right, 8, &byte, HEAP) == XEP_ERR_INVALID, "longer than the heap");
+    REQUIRE(t->end.wire->ops->put(t->end.wire, NRANKS, 0, &byte, 1) == XEP_ERR_INVALID, "no such rank");
+    REQUIRE(t->end.wire->ops->put_signal(t->end.wire, t->right, 0, NULL, 0, HEAP, 1) == XEP_ERR_INVALID,
+            "signal behind the heap");
+    REQUIRE(t->end.wire->ops->put(t->end.wire, t->right, HEAP, NULL, 0) == XEP_OK, "nothing, at the end");
 }
 
 static void test_map(test_t *t)
 {
-    const xep_transport_ops_t *ops = t->self->transport->ops;
-    void *right = t->wire->ops->map(t->wire, t->right);
+    const xep_transport_ops_t *ops = t->end.self->transport->ops;
+    void *right = t->end.wire->ops->map(t->end.wire, t->right);
     xep_config_t config;
     REQUIRE(xep_config_read(&config) == XEP_OK, "configuration");
-    REQUIRE(t->wire->ops->map(t->wire, t->self->rank) == t->heap->base, "own region");
-    REQUIRE(t->wire->ops->map(t->wire, t->right) == right, "the answer changed");
+    REQUIRE(t->end.wire->ops->map(t->end.wire, t->end.self->rank) == t->end.heap->base, "own region");
+    REQUIRE(t->end.wire->ops->map(t->end.wire, t->right) == right, "the answer changed");
     REQUIRE(config.map != XEP_MAP_NEVER || right == NULL, "mapped, though never was asked for");
-    REQUIRE((strcmp(ops->describe(t->self->transport, t->right), "mapped") == 0) == (right != NULL), "%s, map() %p",
-            ops->describe(t->self->transport, t->right), right);
-    REQUIRE(strcmp(ops->describe(t->self->transport, t->self->rank), "self") == 0, "own rank");
+    REQUIRE((strcmp(ops->describe(t->end.self->transport, t->right), "mapped") == 0) == (right != NULL), "%s, map() %p",
+            ops->describe(t->end.self->transport, t->right), right);
+    REQUIRE(strcmp(ops->describe(t->end.self->transport, t->end.self->rank), "self") == 0, "own rank");
 }
 
 static void test_zeroed(test_t *t)
 {
-    const uint8_t *here = t->heap->base;
+    const uint8_t *here = t->end.heap->base;
     REQUIRE((uintptr_t)here % 4096 == 0, "at %p", (const void *)here);
     for (size_t i = 0; i < HEAP; i++) REQUIRE(here[i] == 0, "byte %zu of a new heap is not 0", i);
-    forked_barrier(t->self);
+    forked_barrier(t->end.self);
 }
 
 static test_t open_test(forked_rank_t *self, xep_heap_wire_t *heap)
 {
-    test_t t = {.self = self, .heap = heap, .wire = &heap->wire,
-                .left = (self->rank + NRANKS - 1) % NRANKS, .right = (self->rank + 1) % NRANKS, .src = malloc(DATA)};
+    test_t t = {.end = {.self = self, .heap = heap, .wire = &heap->wire},
+                .left = (self->rank + NRANKS - 1) % NRANKS,
+                .right = (self->rank + 1) % NRANKS,
+                .src = malloc(DATA)};
     REQUIRE(t.src != NULL, "memory");
     return t;
 }
 
 static void close_test(test_t *t)
 {
-    t->self->transport->ops->heap_close(t->heap);
+    t->end.self->transport->ops->heap_close(t->end.heap);
     free(t->src);
 }
 
@@ -327,7 +290,8 @@ static void *run_thread(void *arg)
 {
     test_t *t = arg;
     unsigned n = trials * 2;
-    for (unsigned trial = 0; trial < n; trial++) exchange(t, 1 + (trial * 4099) % 150000, send_scattered, "in a thread");
+    for (unsigned trial = 0; trial < n; trial++)
+        exchange(t, 1 + (trial * 4099) % 150000, send_scattered, "in a thread");
     return NULL;
 }
 
@@ -368,7 +332,8 @@ static void run(forked_rank_t *self)
     test_get(&t);
     test_inflight(&t);
     test_leaving(&t);
-    if (self->rank == 0) printf("%s; %lu exchanges\n", self->transport->ops->describe(self->transport, 1), (unsigned long)t.turn);
+    if (self->rank == 0)
+        printf("%s; %lu exchanges\n", self->transport->ops->describe(self->transport, 1), (unsigned long)t.turn);
     forked_barrier(self);
     close_test(&t);
     test_threads(self);
@@ -383,12 +348,12 @@ static void leave_at_once(forked_rank_t *self)
     test_t t;
     forked_connect(self);
     t = open_test(self, forked_heap(self, HEAP));
-    put_signal(&t, t.right, SIGNALS, t.src, 100000, WORD, 1);
-    put_signal(&t, t.left, 0, NULL, 0, ACK, 1);
-    for (; load(&t, WORD) != 1 || load(&t, ACK) != 1; sched_yield()) {
-        REQUIRE(xep_clock_ns() < end, "signals of ranks %u, %u: %lu, %lu", t.left, t.right, (unsigned long)load(&t, WORD),
-                (unsigned long)load(&t, ACK));
-        progress(&t);
+    wire_put_signal(&t.end, t.right, SIGNALS, t.src, 100000, WORD, 1);
+    wire_signal(&t.end, t.left, ACK, 1);
+    for (; wire_load(&t.end, WORD) != 1 || wire_load(&t.end, ACK) != 1; sched_yield()) {
+        REQUIRE(xep_clock_ns() < end, "signals of ranks %u, %u: %lu, %lu", t.left, t.right,
+                (unsigned long)wire_load(&t.end, WORD), (unsigned long)wire_load(&t.end, ACK));
+        wire_progress(&t.end);
     }
     close_test(&t);
     self->transport->ops->close(self->transport);

@@ -1,8 +1,9 @@
 #!/bin/sh
 # SPDX-License-Identifier: BSD-3-Clause
 # limit: 500
-# What the wire promises, over every transport that runs on one machine, with each way to move bytes to ranks that
-# are not mapped, with the UCX of the system and, where XEP_TEST_UCX_LIB names its folder, a second one. UCX itself may not complain either.
+# What the wire promises, over every transport that runs on one machine, with each way to move bytes to ranks that are
+# not mapped, with the UCX of the system and, where XEP_TEST_UCX_LIB names its folder, a second one. UCX itself may not
+# complain either. Both at the same time: their processes mostly wait for one another.
 set -u
 program=./test/mp/wire_order.mp
 trials=${XEP_TEST_TRIALS:-4}
@@ -32,13 +33,25 @@ every_setting() {
     run "$@" UCX_TLS=tcp,self UCX_ALLOC_PRIO=heap
 }
 
-every_setting all UCX_WARN_UNUSED_ENV_VARS=n
-# Without CMA, as in many containers. UCX from 1.16 on then opens TCP beside shared memory, and a rank that leaves
-# breaks it under those that still wait for others: the processes of a group leave together, these do not.
-if ./xep_info | grep -q '^ucx *1\.1[345]\.'; then
+# what only the older of the two can
+older_settings() {
+    ./xep_info | grep -q '^ucx *1\.1[345]\.' || return
+    # Without CMA, as in many containers. UCX from 1.16 on then opens TCP beside shared memory, and a rank that leaves
+    # breaks it under those that still wait for others: the processes of a group leave together, these do not.
     for put in rma pack am; do run UCX_WARN_UNUSED_ENV_VARS=n UCX_TLS=^cma XEP_MAP=never XEP_PUT=$put; done
     run UCX_WARN_UNUSED_ENV_VARS=n UCX_TLS=^cma
-fi
+    # its second generation of protocols, for who asks for it
+    run UCX_WARN_UNUSED_ENV_VARS=n UCX_PROTO_ENABLE=y XEP_MAP=never
+    run UCX_WARN_UNUSED_ENV_VARS=n UCX_PROTO_ENABLE=y
+}
+
+(
+    every_setting all UCX_WARN_UNUSED_ENV_VARS=n
+    older_settings
+    exit $failed
+) &
+first=$!
+
 # UCX 1.22 asks the kernel whether CMA works by reading memory that need not exist; the sanitizer's wrapper of that call
 # then reads it.
 second=all
@@ -48,4 +61,5 @@ if [ -n "${XEP_TEST_UCX_LIB:-}" ]; then
 else
     echo 'XEP_TEST_UCX_LIB is not set: a second UCX was not tried'
 fi
+wait $first || failed=1
 exit $failed

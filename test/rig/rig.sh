@@ -66,12 +66,13 @@ program ended.t '' "trap 'echo cleaned >$tmp/cleaned; exit 1' TERM; sleep 60 & w
 sleep 1
 kill -TERM $!
 wait $!
-[ $? -eq 143 ] && [ -s "$tmp/cleaned" ] || { echo 'a signal to the runner does not reach the test:'; cat "$tmp/out"; failed=1; }
+[ $? -eq 143 ] && [ -s "$tmp/cleaned" ] ||
+    { echo 'a signal to the runner does not reach the test:'; cat "$tmp/out"; failed=1; }
 
 program what.xyz '' 'true'
 expect what.xyz 99 'no runner'
 
-# automake names a test's log after it without the suffix: of two that differ in the suffix alone one would write over the other
+# automake names a log after its test without the suffix: two tests that differ in the suffix alone would share a log
 twice=$(grep -o 'test/[a-z_/]*\.\(t\|mp\|sh\)\>' "$srcdir/Makefile.am" | sort -u | sed 's/\.[a-z]*$//' | uniq -d)
 [ -z "$twice" ] || { echo "tests whose log files have the same name: $twice"; failed=1; }
 

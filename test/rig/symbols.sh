@@ -6,7 +6,8 @@ trap 'rm -rf "$tmp"' EXIT
 failed=0
 check=$srcdir/contrib/check-symbols.sh
 
-bash "$check" "$builddir/.libs/libxep.so" "$srcdir/src/xep.map" "$srcdir/include/xep/xep.h" "$builddir"/.libs/xep_*.so ||
+bash "$check" "$builddir/.libs/libxep.so" "$srcdir/src/xep.map" "$srcdir/include/xep/xep.h" \
+    "$builddir"/.libs/xep_*.so ||
     { echo "the library or a mode breaks the rules above"; exit 1; }
 
 # object NAME SOURCE [FLAG...]: a shared object of one line of C; without the user's flags, which may add symbols
@@ -57,16 +58,20 @@ mode() {
     finds "$1" "$tmp/good" "$tmp/map" "$tmp/header" "$tmp/mode.so"
 }
 
-object mode.so 'const int xep_plugin = 1; static const char *const name = "n"; const char *const *x(void) __attribute__((visibility("hidden"))); const char *const *x(void) { return &name; }'
+plugin='const int xep_plugin = 1;'
+hidden='__attribute__((visibility("hidden")))'
+object mode.so "$plugin"' static const char *const name = "n";
+    const char *const *x(void) '"$hidden"'; const char *const *x(void) { return &name; }'
 bash "$check" "$tmp/good" "$tmp/map" "$tmp/header" "$tmp/mode.so" || { echo "a good mode is refused"; failed=1; }
-mode 'does not export xep_plugin' '__attribute__((visibility("hidden"))) const int xep_plugin = 1;'
-mode 'exports helper' 'const int xep_plugin = 1; void helper(void) {}'
-mode 'imports xep_log' 'const int xep_plugin = 1; void xep_log(void); __attribute__((visibility("hidden"))) void f(void) { xep_log(); }'
-mode 'imports ucp_put_nbx' 'const int xep_plugin = 1; void ucp_put_nbx(void); __attribute__((visibility("hidden"))) void f(void) { ucp_put_nbx(); }'
-mode 'imports getenv' 'const int xep_plugin = 1; char *getenv(const char *); __attribute__((visibility("hidden"))) char *f(void) { return getenv("X"); }'
-mode 'imports puts' 'const int xep_plugin = 1; int puts(const char *); __attribute__((visibility("hidden"))) int f(void) { return puts("x"); }'
-mode 'has the mutable global calls' 'const int xep_plugin = 1; static int calls = 1; __attribute__((visibility("hidden"))) int f(void) { return calls++; }'
-mode 'has the mutable global [a-z]*zero' 'const int xep_plugin = 1; __attribute__((visibility("hidden"))) int zero;'
+mode 'does not export xep_plugin' "$hidden $plugin"
+mode 'exports helper' "$plugin void helper(void) {}"
+mode 'imports xep_log' "$plugin void xep_log(void); $hidden void f(void) { xep_log(); }"
+mode 'imports ucp_put_nbx' "$plugin void ucp_put_nbx(void); $hidden void f(void) { ucp_put_nbx(); }"
+mode 'imports getenv' "$plugin char *getenv(const char *); $hidden char *f(void) { return getenv(\"X\"); }"
+mode 'imports puts' "$plugin int puts(const char *); $hidden int f(void) { return puts(\"x\"); }"
+mode 'imports elsewhere, which no library' "$plugin int elsewhere(void); $hidden int f(void) { return elsewhere(); }"
+mode 'has the mutable global calls' "$plugin static int calls = 1; $hidden int f(void) { return calls++; }"
+mode 'has the mutable global [a-z]*zero' "$plugin $hidden int zero;"
 
 bash "$check" "$tmp/nowhere" "$tmp/map" "$tmp/header" >"$tmp/out"
 [ $? -eq 2 ] || { echo "a library that is not there is not an error"; failed=1; }

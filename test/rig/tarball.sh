@@ -6,7 +6,8 @@ cd "$srcdir" || exit 99
 tmp=$(mktemp -d) || exit 99
 trap 'chmod -R u+w "$tmp"; rm -rf "$tmp"' EXIT
 
-env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL "${MAKE:-make}" -s -C "$builddir" distdir distdir="$tmp/dist" >"$tmp/log" 2>&1 ||
+env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL "${MAKE:-make}" -s -C "$builddir" distdir distdir="$tmp/dist" \
+    >"$tmp/log" 2>&1 ||
     { cat "$tmp/log"; exit 1; }
 # what was added and not committed counts, what was deleted does not
 git ls-files --cached --others --exclude-standard | while read -r file; do [ ! -e "$file" ] || echo "$file"; done |

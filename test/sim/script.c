@@ -1,43 +1,48 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Random collective programs, and what each call must end with. */
-#include <string.h>
-
 #include "script.h"
 
-static xep_dtype_t pick_dtype(sim_world_t *world, size_t most, xep_dtype_t first, xep_dtype_t last)
+#include <string.h>
+
+#include "oracle_number.h"
+#include "script_truth.h"
+#include "sim_mode.h"
+#include "sim_shape.h"
+
+xep_dtype_t script_dtype(sim_dice_t *dice, size_t most, xep_dtype_t first, xep_dtype_t last)
 {
     xep_dtype_t dtype;
     do {
-        dtype = (xep_dtype_t)(first + sim_below(world, last - first + 1));
-    } while (script_bytes(dtype) > most);
+        dtype = (xep_dtype_t)(first + sim_below(dice, last - first + 1));
+    } while (oracle_element_bytes(dtype) > most);
     return dtype;
 }
 
-static void shape_random(sim_world_t *world, xep_shape_t *shape, uint32_t nranks)
+static void shape_random(sim_dice_t *dice, xep_shape_t *shape, uint32_t nranks)
 {
-    static const uint32_t hiddens[] = {1, 3, 8, 32, 33, 127, 128};
-    static const uint32_t topks[] = {1, 2, 8, 32};
+    static const uint32_t hiddens[] = {1, 3, 8, 32, 33, 127, 128, 129, 300, 520};
+    static const uint32_t topks[] = {1, 2, 3, 8, 32};
     *shape = (xep_shape_t){
         .nranks = nranks,
-        .experts = 1 + (uint32_t)sim_below(world, 3 * nranks + 6),
-        .topk = topks[sim_below(world, 4)],
-        .hidden = sim_below(world, 60) ? hiddens[sim_below(world, 7)] : 7168,
-        .scales = (uint32_t)sim_below(world, 4),
-        .elem_bytes = 1u << sim_below(world, 4),
-        .combine_elem_bytes = sim_chance(world, 70) ? 2 : 4,
-        .slots = 1 + (uint32_t)sim_below(world, 3),
-        .tokens = 1 + sim_below(world, sim_chance(world, 90) ? 8 : 40),
-        .recv_rows = 0,
+        .experts = 1 + (uint32_t)sim_below(dice, 3 * nranks + 6),
+        .topk = topks[sim_below(dice, 5)],
+        .hidden = sim_below(dice, 60) ? hiddens[sim_below(dice, 10)] : 7168,
+        .scales = (uint32_t)sim_below(dice, 4),
+        .elem_bytes = 1u << sim_below(dice, 4),
+        .combine_elem_bytes = sim_chance(dice, 70) ? 2 : 4,
+        .slots = 1 + (uint32_t)sim_below(dice, 5),
+        .tokens = 1 + sim_below(dice, sim_chance(dice, 90) ? 8 : 40),
     };
     if (shape->topk > shape->experts) shape->topk = shape->experts;
-    if (sim_chance(world, 15)) shape->recv_rows = 1 + sim_below(world, nranks * shape->tokens);
+    if (sim_chance(dice, 15)) shape->recv_rows = 1 + sim_below(dice, nranks * shape->tokens * 2);
 }
+
+/* ---- calls by hand ---- */
 
 static script_call_t *call_add(script_t *script, script_kind_t kind, uint32_t handle)
 {
     script_call_t *call = &script->calls[script->ncalls];
-    *call = (script_call_t){.kind = kind, .number = script->ncalls++, .handle = handle, .cached = UINT32_MAX};
+    *call = (script_call_t){.kind = kind, .number = script->ncalls++, .handle = handle, .cached = SCRIPT_NO_HANDLE};
     if (kind != CALL_RELEASE) call->epoch = ++script->epoch;
     return call;
 }
@@ -51,18 +56,20 @@ static script_call_t *maker(script_t *script, uint32_t handle)
 
 script_call_t *script_dispatch(script_t *script, uint32_t handle, uint32_t cached)
 {
+    static const xep_dtype_t of_bytes[] = {[1] = XEP_U8, [2] = XEP_BF16, [4] = XEP_FP32, [8] = XEP_INT64};
     const xep_shape_t *shape = &script->shape;
     script_call_t *call = call_add(script, CALL_DISPATCH, handle), *origin = call;
-    if (cached != UINT32_MAX) origin = maker(script, cached);
+    if (cached != SCRIPT_NO_HANDLE) origin = maker(script, cached);
     call->cached = cached;
     call->turn = script->turn++;
     call->origin = origin == call ? call->number : origin->origin;
-    call->dtype = shape->elem_bytes == 1 ? XEP_U8 : shape->elem_bytes == 2 ? XEP_BF16 : shape->elem_bytes == 4 ? XEP_FP32 : XEP_INT64;
+    call->dtype = of_bytes[shape->elem_bytes];
     call->hidden = shape->hidden;
     call->topk = origin == call ? shape->topk : origin->topk;
     call->idx_dtype = XEP_INT64;
     call->scales_dtype = XEP_FP32;
     call->route = origin->route;
+    call->weights = script->mode->by_expert ? origin->weights : 0; /* there they belong to the routing */
     for (uint32_t r = 0; r < shape->nranks; r++) call->tokens[r] = origin == call ? shape->tokens : origin->tokens[r];
     return call;
 }
@@ -82,83 +89,102 @@ script_call_t *script_release(script_t *script, uint32_t handle)
 
 /* ---- random calls ---- */
 
-static int overflows(const script_t *script, const script_call_t *call)
+static uint64_t room_of(const script_t *script, const script_call_t *call, uint32_t rank)
 {
-    for (uint32_t d = 0; d < script->shape.nranks; d++) {
-        uint64_t rows = 0, room = call->capacity[d] ? call->capacity[d] : script->slot_rows;
-        for (uint32_t r = 0; r < script->shape.nranks; r++) rows += script_rows_to(script, call, r, d);
-        if (rows > room) return 1;
-    }
-    return 0;
+    if (call->arrangement[rank] == XEP_ROWS_BY_EXPERT_PADDED) return script->shape.nranks * script->shape.tokens;
+    return call->capacity[rank] ? call->capacity[rank] : script->slot_rows;
 }
 
-/* Whether this difference would show: a rank without tokens has no opinion on weights, and so on. */
+void script_expect(const script_t *script, script_call_t *call)
+{
+    for (uint32_t r = 0; r < script->shape.nranks && call->expect == XEP_OK; r++)
+        if (script_rows_needed(script, call, r) > room_of(script, call, r)) call->expect = XEP_ERR_OVERFLOW;
+}
+
+int script_is_odd(const script_call_t *call, uint32_t rank, script_odd_t odd)
+{
+    return call->odd == odd && call->odd_rank == rank;
+}
+
 static int odd_shows(const script_t *script, const script_call_t *call)
 {
-    uint32_t others = 0;
-    for (uint32_t r = 0; r < script->shape.nranks; r++) others += r != call->odd_rank && call->tokens[r];
+    int dispatch = call->kind == CALL_DISPATCH;
     switch (call->odd) {
-    case ODD_DTYPE:
-        return call->kind == CALL_COMBINE ? call->dtype != XEP_FP32 : script_bytes(call->dtype) == 2;
-    case ODD_HIDDEN:
-        return call->hidden > 1;
-    case ODD_WEIGHTS:
-        return call->kind == CALL_DISPATCH && others && call->tokens[call->odd_rank];
-    case ODD_TOPK:
-        return call->kind == CALL_DISPATCH && call->topk > 1 && call->cached == UINT32_MAX;
-    case ODD_IDX_DTYPE:
-        return call->kind == CALL_DISPATCH;
+    case ODD_NONE:
+    case ODD_HANDLE: return 0;
+    case ODD_DTYPE: return dispatch ? oracle_element_bytes(call->dtype) == 2 : call->dtype != XEP_FP32;
+    case ODD_HIDDEN: return call->hidden > 1;
+    case ODD_TOPK: return dispatch && call->topk > 1 && call->cached == SCRIPT_NO_HANDLE;
     case ODD_SCALES:
-    case ODD_SCALES_DTYPE:
-        return call->kind == CALL_DISPATCH && call->nscales;
-    case ODD_CACHED:
-        return call->kind == CALL_DISPATCH && call->cached != UINT32_MAX;
-    default:
-        return 0;
+    case ODD_SCALES_DTYPE: return dispatch && call->nscales;
+    default: return script->mode->notices(script, call);
     }
 }
 
-static void odd_random(sim_world_t *world, const script_t *script, script_call_t *call)
+static void odd_random(sim_dice_t *dice, const script_t *script, script_call_t *call)
 {
-    if (script->shape.nranks == 1 || !sim_chance(world, 12)) return;
-    call->odd = (script_odd_t)(1 + sim_below(world, ODD_KINDS - 1));
-    call->odd_rank = (uint32_t)sim_below(world, script->shape.nranks);
+    if (script->shape.nranks == 1 || !sim_chance(dice, 12)) return;
+    call->odd = (script_odd_t)(1 + sim_below(dice, ODD_KINDS - 1));
+    call->odd_rank = (uint32_t)sim_below(dice, script->shape.nranks);
     if (!odd_shows(script, call)) call->odd = ODD_NONE;
     if (call->odd != ODD_NONE) call->expect = XEP_ERR_MISMATCH;
 }
 
-static void dispatch_random(sim_world_t *world, script_t *script, script_call_t *call)
+/* What only the first dispatch of a routing chooses. */
+static void routing_random(sim_dice_t *dice, const script_t *script, script_call_t *call)
 {
     const xep_shape_t *shape = &script->shape;
-    int cached = call->cached != UINT32_MAX;
-    call->dtype = pick_dtype(world, shape->elem_bytes, XEP_BF16, XEP_FP64);
-    if (script->integers) call->dtype = shape->elem_bytes == 2 ? XEP_BF16 : XEP_FP32;
-    if (!script->integers && sim_chance(world, 20)) call->hidden = 1 + (uint32_t)sim_below(world, shape->hidden);
-    if (!cached && sim_chance(world, 20)) call->topk = 1 + (uint32_t)sim_below(world, shape->topk);
-    if (!cached) call->route = sim_chance(world, 50) ? ROUTE_UNIFORM : (script_route_t)sim_below(world, ROUTE_KINDS);
-    call->idx_dtype = sim_chance(world, 50) ? XEP_INT64 : XEP_INT32;
-    call->scales_dtype = sim_chance(world, 50) ? XEP_FP32 : XEP_INT32;
-    call->nscales = (uint32_t)sim_below(world, shape->scales + 1);
-    call->weights = sim_chance(world, 60);
-    call->alignment = (uint32_t)sim_below(world, 5);
+    if (sim_chance(dice, 20)) call->topk = 1 + (uint32_t)sim_below(dice, shape->topk);
+    call->route = sim_chance(dice, 50) ? ROUTE_UNIFORM : (script_route_t)sim_below(dice, ROUTE_KINDS);
     for (uint32_t r = 0; r < shape->nranks; r++) {
-        if (!cached && sim_chance(world, 50)) call->tokens[r] = sim_below(world, shape->tokens + 1);
-        if (!cached && sim_chance(world, 10)) call->tokens[r] = 0;
-        if (sim_chance(world, 30)) call->capacity[r] = script->slot_rows;
-        if (sim_chance(world, 3)) call->capacity[r] = 1 + sim_below(world, script->slot_rows);
+        if (sim_chance(dice, 50)) call->tokens[r] = sim_below(dice, shape->tokens + 1);
+        if (sim_chance(dice, 10)) call->tokens[r] = 0;
     }
-    odd_random(world, script, call);
-    if (call->expect == XEP_OK && overflows(script, call)) call->expect = XEP_ERR_OVERFLOW;
 }
 
-static void combine_random(sim_world_t *world, script_t *script, script_call_t *call)
+/* As many rows as come, or one more or less: where mistakes of one show. */
+static uint64_t tight_capacity(sim_dice_t *dice, const script_t *script, const script_call_t *call, uint32_t rank)
 {
-    call->dtype = pick_dtype(world, script->shape.combine_elem_bytes, XEP_BF16, XEP_FP32);
+    uint64_t rows = script_rows_needed(script, call, rank) + sim_below(dice, 3);
+    if (rows < 2) return 1;
+    return rows - 1 < script->slot_rows ? rows - 1 : script->slot_rows;
+}
+
+static void dispatch_random(sim_dice_t *dice, script_t *script, script_call_t *call)
+{
+    const xep_shape_t *shape = &script->shape;
+    int cached = call->cached != SCRIPT_NO_HANDLE;
+    call->dtype = script_dtype(dice, shape->elem_bytes, XEP_BF16, XEP_FP64);
+    if (script->integers) call->dtype = shape->elem_bytes == 2 ? XEP_BF16 : XEP_FP32;
+    if (!cached) routing_random(dice, script, call);
+    if (!cached || !script->mode->by_expert) call->weights = sim_chance(dice, 60);
+    call->idx_dtype = sim_chance(dice, 50) ? XEP_INT64 : XEP_INT32;
+    call->scales_dtype = sim_chance(dice, 50) ? XEP_FP32 : XEP_INT32;
+    call->nscales = (uint32_t)sim_below(dice, shape->scales + 1);
+    for (uint32_t r = 0; r < shape->nranks; r++) {
+        if (sim_chance(dice, 60)) call->alignment[r] = 1 + (uint32_t)sim_below(dice, 5);
+        if (sim_chance(dice, 30)) call->capacity[r] = script->slot_rows;
+    }
+    script->mode->make_dispatch(dice, script, call);
+    for (uint32_t r = 0; r < shape->nranks; r++)
+        if (call->arrangement[r] != XEP_ROWS_BY_EXPERT_PADDED && sim_chance(dice, 5))
+            call->capacity[r] = tight_capacity(dice, script, call, r);
+    if (!script->integers && sim_chance(dice, 20))
+        call->hidden = 1 + (uint32_t)sim_below(dice, (uint64_t)shape->hidden * shape->elem_bytes /
+                                                         oracle_element_bytes(call->dtype));
+    odd_random(dice, script, call);
+    script_expect(script, call);
+}
+
+static void combine_random(sim_dice_t *dice, script_t *script, script_call_t *call)
+{
+    call->dtype = script_dtype(dice, script->shape.combine_elem_bytes, XEP_BF16, XEP_FP32);
     if (script->integers) call->hidden = maker(script, call->handle)->hidden;
-    if (!script->integers && sim_chance(world, 20)) call->hidden = 1 + (uint32_t)sim_below(world, call->hidden);
-    call->weights = sim_chance(world, 40);
-    call->special = sim_chance(world, 20);
-    odd_random(world, script, call);
+    if (!script->integers && sim_chance(dice, 20)) call->hidden = 1 + (uint32_t)sim_below(dice, call->hidden);
+    call->weights = sim_chance(dice, 40);
+    call->special = sim_chance(dice, 20);
+    script->mode->make_combine(dice, script, call);
+    odd_random(dice, script, call);
 }
 
 /* The handles that live at this point of the script, at most as many as there are slots. */
@@ -166,47 +192,50 @@ typedef struct living {
     uint32_t handles[SCRIPT_HANDLES], count, made;
 } living_t;
 
-static void call_random(sim_world_t *world, script_t *script, living_t *living)
+static void call_random(sim_dice_t *dice, script_t *script, living_t *living)
 {
-    uint32_t at = living->count ? (uint32_t)sim_below(world, living->count) : 0;
+    uint32_t at = living->count ? (uint32_t)sim_below(dice, living->count) : 0;
     int may_make = living->count < script->shape.slots && living->made < SCRIPT_HANDLES;
-    if (may_make && (!living->count || sim_chance(world, 50))) {
-        uint32_t cached = living->count && sim_chance(world, 40) ? living->handles[at] : UINT32_MAX;
+    if (may_make && (!living->count || sim_chance(dice, 50))) {
+        uint32_t cached = living->count && sim_chance(dice, 35) ? living->handles[at] : SCRIPT_NO_HANDLE;
         script_call_t *call = script_dispatch(script, living->made++, cached);
-        dispatch_random(world, script, call);
+        dispatch_random(dice, script, call);
         if (call->expect == XEP_OK) living->handles[living->count++] = call->handle;
-    } else if (living->count && sim_chance(world, 65)) {
-        combine_random(world, script, script_combine(script, living->handles[at]));
+    } else if (living->count && sim_chance(dice, 65)) {
+        combine_random(dice, script, script_combine(script, living->handles[at]));
     } else if (living->count) {
         script_release(script, living->handles[at]);
         living->handles[at] = living->handles[--living->count];
     }
 }
 
-void script_begin(sim_world_t *world, script_t *script, const xep_shape_t *shape)
+/* ---- scripts ---- */
+
+void script_begin(sim_world_t *world, const sim_mode_t *mode, script_t *script, const xep_shape_t *shape)
 {
+    xep_region_t regions[XEP_REGIONS];
     uint64_t bytes;
     memset(script, 0, sizeof *script);
-    script->seed = sim_random(world);
+    script->mode = mode;
+    script->seed = sim_random(&world->dice);
     script->shape = *shape;
-    if (world->plugin->heap_size(&script->shape, &bytes, &script->slot_rows) != XEP_OK)
+    if (sim_shape_measure(world->plugin, &script->shape, regions, &bytes, &script->slot_rows) != XEP_OK)
         sim_fail(world, "heap_size refused a shape");
 }
 
-void script_make(sim_world_t *world, script_t *script, uint32_t nranks, const script_t *before)
+void script_make(sim_world_t *world, const sim_mode_t *mode, script_t *script, uint32_t nranks, const script_t *before)
 {
+    sim_dice_t *dice = &world->dice;
     living_t living = {.count = 0};
     xep_shape_t shape;
-    if (before)
-        shape = before->shape;
-    else
-        shape_random(world, &shape, nranks);
-    script_begin(world, script, &shape);
-    script->integers = sim_chance(world, 20) && shape.elem_bytes >= 2;
+    if (before) shape = before->shape;
+    else shape_random(dice, &shape, nranks);
+    script_begin(world, mode, script, &shape);
+    script->integers = !mode->by_expert && sim_chance(dice, 20) && shape.elem_bytes >= 2;
     if (before) {
         script->epoch = before->epoch;
         script->turn = script->first_turn = before->turn;
     }
-    for (uint64_t n = 1 + sim_below(world, SCRIPT_CALLS - 1); n > 0; n--) call_random(world, script, &living);
+    for (uint64_t n = 1 + sim_below(dice, SCRIPT_CALLS - 1); n > 0; n--) call_random(dice, script, &living);
     while (living.count && script->ncalls < SCRIPT_CALLS) script_release(script, living.handles[--living.count]);
 }

@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* A rank that plays a script: what the core does around a mode, in random order. */
+#include "script_player.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "script.h"
+#include "oracle_number.h"
+#include "script_check.h"
+#include "sim_wire.h"
 
-static script_player_t *player_of(const sim_rank_t *rank)
+script_player_t *script_player(const sim_rank_t *rank)
 {
     return rank->driver;
 }
@@ -20,157 +23,153 @@ static void fail(sim_rank_t *rank, const script_flight_t *flight, const char *wh
 
 /* ---- endings ---- */
 
-static void slot_free(script_player_t *player, script_handle_t *handle)
+static void free_slot(script_player_t *player, script_handle_t *handle)
 {
     player->slot_used[handle->slot] = 0;
     handle->alive = 0;
 }
 
 /* What the user had is overwritten before the slot is used again: rows that are not written anew show. */
-static void handle_release(sim_rank_t *rank, script_handle_t *handle)
+static void release_handle(sim_rank_t *rank, script_handle_t *handle)
 {
-    script_player_t *player = player_of(rank);
+    script_player_t *player = script_player(rank);
     xep_recv_t *recv = &handle->recv;
-    if (!player->script->unchecked) script_check_recv(rank, handle->call, recv);
+    if (!player->script->unchecked) script_check_recv(rank, player->script, handle->call, recv);
     memset(recv->x, 0xa5, recv->capacity * recv->x_stride);
     memset(recv->src_token, 0xa5, recv->capacity * sizeof(int32_t));
-    memset(recv->topk_idx, 0xa5, recv->capacity * recv->topk * (recv->topk_idx_dtype == XEP_INT64 ? 8 : 4));
+    memset(recv->topk_idx, 0xa5, recv->capacity * recv->topk * oracle_element_bytes(recv->topk_idx_dtype));
     if (recv->topk_weights) memset(recv->topk_weights, 0xa5, recv->capacity * recv->topk * sizeof(float));
     if (recv->scales) memset(recv->scales, 0xa5, recv->capacity * recv->nscales * 4);
-    slot_free(player, handle);
+    free_slot(player, handle);
 }
 
-static void dispatch_ended(sim_rank_t *rank, script_handle_t *handle, script_flight_t *flight)
+static void end_dispatch(sim_rank_t *rank, script_handle_t *handle, script_flight_t *flight)
 {
-    script_player_t *player = player_of(rank);
-    const script_call_t *call = flight->call;
-    player->turn_done[call->turn - player->script->first_turn] = 1;
-    handle->alive = call->expect == XEP_OK;
-    if (!handle->alive) slot_free(player, handle);
-    if (call->expect == XEP_OK) script_check_recv(rank, call, &handle->recv);
-    if (call->expect == XEP_ERR_OVERFLOW) {
-        uint64_t rows = 0;
-        for (uint32_t r = 0; r < player->script->shape.nranks; r++) rows += script_rows_to(player->script, call, r, rank->index);
-        if (handle->recv.rows != rows) fail(rank, flight, "rows after an overflow", (int64_t)handle->recv.rows);
-    }
+    script_player_t *player = script_player(rank);
+    player->turn_done[flight->call->turn - player->script->first_turn] = 1;
+    handle->alive = player->script->unchecked || flight->call->expect == XEP_OK;
+    if (!handle->alive) free_slot(player, handle);
+    if (!player->script->unchecked) script_check_dispatch(rank, flight);
 }
 
-static void combine_ended(sim_rank_t *rank, script_handle_t *handle, script_flight_t *flight)
+static void keep_result(sim_rank_t *rank, const script_flight_t *flight)
 {
-    script_player_t *player = player_of(rank);
-    if (flight->call->expect != XEP_OK) return;
-    script_check_combined(rank, flight, handle->call);
-    if (player->script->integers) player->pairing += script_pairing(rank, flight, handle);
+    const xep_combine_args_t *args = &flight->combine_args;
+    size_t bytes = flight->call->hidden * oracle_element_bytes(flight->call->dtype);
+    char *to = script_player(rank)->result;
+    for (uint64_t t = 0; t < flight->dispatch->tokens[rank->index]; t++)
+        memcpy(to + t * bytes, (const char *)args->out + t * args->out_stride, bytes);
 }
 
-static void flight_ended(sim_rank_t *rank, script_handle_t *handle, xep_status_t status)
+static void end_combine(sim_rank_t *rank, script_flight_t *flight)
 {
-    script_player_t *player = player_of(rank);
+    script_player_t *player = script_player(rank);
+    if (flight->call->expect != XEP_OK || player->script->unchecked) return;
+    script_check_combine(rank, flight);
+    if (player->script->integers) player->pairing += script_check_pairing(rank, flight);
+    if (player->result) keep_result(rank, flight);
+}
+
+/* Peers lie, or the wire has failed: then its own sentence is told. */
+static int is_expected_break(sim_rank_t *rank, const script_flight_t *flight, xep_status_t status)
+{
+    if (status == XEP_OK) return 0;
+    if (script_player(rank)->script->unchecked) return 1;
+    if (!rank->wire.sentence[0] || status != XEP_ERR_TRANSPORT) return 0;
+    sim_check_wires_sentence(rank, &flight->op);
+    return 1;
+}
+
+static void end_flight(sim_rank_t *rank, script_handle_t *handle, xep_status_t status)
+{
+    script_player_t *player = script_player(rank);
     script_flight_t *flight = handle->flight;
     if (status != XEP_OK) snprintf(player->reason, sizeof player->reason, "%.255s", sim_reason(rank, &flight->op));
-    if (player->script->unchecked && status != XEP_OK) {
+    if (is_expected_break(rank, flight, status)) {
         player->broken = 1; /* the wire may still read the inputs: they are freed with the world */
         return;
     }
-    if (player->script->unchecked) {
-        if (flight->call->kind == CALL_DISPATCH) player->turn_done[flight->call->turn - player->script->first_turn] = 1;
-        handle->alive = 1;
-    } else if (status != flight->call->expect) {
-        fail(rank, flight, "ended with", status);
-    } else if (flight->call->kind == CALL_DISPATCH) {
-        dispatch_ended(rank, handle, flight);
-    } else {
-        combine_ended(rank, handle, flight);
-    }
+    if (!player->script->unchecked && status != flight->call->expect) fail(rank, flight, "ended with", status);
+    else if (flight->call->kind == CALL_DISPATCH) end_dispatch(rank, handle, flight);
+    else end_combine(rank, flight);
     handle->flight = NULL;
     script_flight_free(rank, flight);
-    if (handle->releasing && handle->alive) handle_release(rank, handle);
+    if (handle->releasing && handle->alive) release_handle(rank, handle);
 }
 
 /* ---- beginnings ---- */
 
-static script_flight_t *flight_make(sim_rank_t *rank, const script_call_t *call, script_handle_t *handle, xep_op_kind_t kind)
-{
-    const xep_plugin_t *plugin = rank->world->plugin;
-    script_flight_t *flight = calloc(1, sizeof *flight);
-    flight->call = call;
-    flight->op = (xep_op_t){
-        .kind = kind,
-        .slot = handle->slot,
-        .cached_slot = XEP_NO_SLOT,
-        .epoch = call->epoch,
-        .turn = handle->call->turn,
-        .recv = &handle->recv,
-        .state = calloc(1, plugin->op_size),
-        .late = sim_late(&flight->waits),
-    };
-    return flight;
-}
-
 /* An index that is no expert is refused, and forgotten: the same operation is then begun as it should be. */
-static void dispatch_refused(sim_rank_t *rank, script_flight_t *flight)
+static void refuse_dispatch(sim_rank_t *rank, script_flight_t *flight)
 {
-    xep_dispatch_args_t *args = &flight->dispatch;
-    uint64_t t = sim_below(rank->world, args->tokens), k = sim_below(rank->world, args->topk);
-    int64_t kept, wrong = sim_chance(rank->world, 50) ? (int64_t)rank->shape.experts : -2;
-    size_t bytes = args->topk_idx_dtype == XEP_INT64 ? 8 : 4;
-    char *at = (char *)args->topk_idx + t * args->topk_idx_stride + k * bytes;
+    xep_dispatch_args_t *args = &flight->dispatch_args;
+    uint64_t t = sim_below(&rank->dice, args->tokens), k = sim_below(&rank->dice, args->topk);
+    int64_t kept, wrong = sim_chance(&rank->dice, 50) ? (int64_t)rank->shape.experts : -2;
+    size_t bytes = oracle_element_bytes(args->topk_idx_dtype);
+    char *at = (char *)(uintptr_t)args->topk_idx + t * args->topk_idx_stride + k * bytes;
     int32_t narrow = (int32_t)wrong;
     memcpy(&kept, at, bytes);
     memcpy(at, bytes == 8 ? (void *)&wrong : (void *)&narrow, bytes);
     xep_status_t status = rank->world->plugin->dispatch(rank->mode, &flight->op);
-    if (status != XEP_ERR_INVALID || !strstr(sim_reason(rank, &flight->op), "topk_idx[")) fail(rank, flight, "a wrong index gave", status);
+    if (status != XEP_ERR_INVALID || !strstr(sim_reason(rank, &flight->op), "topk_idx["))
+        fail(rank, flight, "a wrong index gave", status);
     memcpy(at, &kept, bytes);
-    memset(flight->op.state, 0, rank->world->plugin->op_size);
+    sim_renew(rank, &flight->op);
 }
 
-static int dispatch_may_begin(const script_player_t *player, const script_call_t *call)
+static void begin_flight(sim_rank_t *rank, script_flight_t *flight, const char *what)
+{
+    xep_status_t status = sim_begin(rank, &flight->op);
+    if (status == XEP_ERR_TRANSPORT && rank->refused) script_player(rank)->broken = 1;
+    else if (status != XEP_OK) fail(rank, flight, what, status);
+}
+
+static int may_dispatch(const script_player_t *player, const script_call_t *call)
 {
     uint32_t slots = player->script->shape.slots, used = 0;
     uint64_t turn = call->turn - player->script->first_turn;
     if (turn >= slots && !player->turn_done[turn - slots]) return 0;
-    if (call->cached != UINT32_MAX && !player->handles[call->cached].alive) return 0;
+    if (call->cached != SCRIPT_NO_HANDLE && !player->handles[call->cached].alive) return 0;
     for (uint32_t s = 0; s < slots; s++) used += player->slot_used[s];
     return used < slots;
 }
 
-static uint32_t slot_take(sim_rank_t *rank)
+static uint32_t take_slot(sim_rank_t *rank)
 {
-    script_player_t *player = player_of(rank);
+    script_player_t *player = script_player(rank);
     uint32_t slot;
     do {
-        slot = (uint32_t)sim_below(rank->world, player->script->shape.slots);
+        slot = (uint32_t)sim_below(&rank->dice, player->script->shape.slots);
     } while (player->slot_used[slot]);
     player->slot_used[slot] = 1;
     return slot;
 }
 
-static int dispatch_begin(sim_rank_t *rank, const script_call_t *call)
+static int begin_dispatch(sim_rank_t *rank, const script_call_t *call)
 {
-    script_player_t *player = player_of(rank);
+    script_player_t *player = script_player(rank);
     script_handle_t *handle = &player->handles[call->handle];
-    int odd = call->odd_rank == rank->index;
-    uint32_t cached = odd && call->odd == ODD_CACHED ? UINT32_MAX : odd && call->odd == ODD_HANDLE ? call->odd_handle : call->cached;
-    if (!dispatch_may_begin(player, call)) return 0;
+    uint32_t cached = call->cached;
+    if (script_is_odd(call, rank->index, ODD_CACHED)) cached = SCRIPT_NO_HANDLE;
+    if (script_is_odd(call, rank->index, ODD_HANDLE)) cached = call->odd_handle;
+    if (!may_dispatch(player, call)) return 0;
 
-    *handle = (script_handle_t){.call = call, .slot = slot_take(rank)};
+    *handle = (script_handle_t){.call = call, .slot = take_slot(rank)};
     memset(&handle->recv, 0xa5, sizeof handle->recv);
-    script_flight_t *flight = flight_make(rank, call, handle, XEP_OP_DISPATCH);
-    flight->op.dispatch = &flight->dispatch;
-    if (cached != UINT32_MAX) flight->op.cached_slot = player->handles[cached].slot;
-    script_flight_dispatch(rank, flight);
-    handle->flight = flight;
-    if (flight->op.cached_slot == XEP_NO_SLOT && flight->dispatch.tokens && sim_chance(rank->world, 10))
-        dispatch_refused(rank, flight);
-    xep_status_t status = rank->world->plugin->dispatch(rank->mode, &flight->op);
-    if (status != XEP_OK) fail(rank, flight, "dispatch gave", status);
+    script_flight_t *flight = handle->flight =
+        script_flight_dispatch(rank, player->script, call, handle->slot,
+                               cached == SCRIPT_NO_HANDLE ? XEP_NO_SLOT : player->handles[cached].slot, &handle->recv);
+    if (cached == SCRIPT_NO_HANDLE && flight->dispatch_args.tokens && sim_chance(&rank->dice, 10))
+        refuse_dispatch(rank, flight);
+    begin_flight(rank, flight, "dispatch gave");
     return 1;
 }
 
-static int combine_begin(sim_rank_t *rank, const script_call_t *call)
+static int begin_combine(sim_rank_t *rank, const script_call_t *call)
 {
     const xep_plugin_t *plugin = rank->world->plugin;
-    script_handle_t *handle = &player_of(rank)->handles[call->handle];
+    script_player_t *player = script_player(rank);
+    script_handle_t *handle = &player->handles[call->handle];
     void *input = NULL;
     size_t stride = 0;
     if (!handle->alive || handle->flight) return 0;
@@ -179,71 +178,75 @@ static int combine_begin(sim_rank_t *rank, const script_call_t *call)
         if (status == XEP_INPROGRESS) return 0;
         if (status != XEP_OK) sim_fail(rank->world, "rank %u: input gave %d", rank->index, status);
     }
-    script_flight_t *flight = flight_make(rank, call, handle, XEP_OP_COMBINE);
-    flight->op.combine = &flight->combine;
-    script_flight_combine(rank, flight, handle->call, input, stride);
-    handle->flight = flight;
-    xep_status_t status = plugin->combine(rank->mode, &flight->op);
-    if (status != XEP_OK) fail(rank, flight, "combine gave", status);
+    script_flight_t *flight = handle->flight =
+        script_flight_combine(rank, player->script, call, handle->call, handle->slot, &handle->recv, input, stride);
+    begin_flight(rank, flight, "combine gave");
     return 1;
 }
 
-static int release_begin(sim_rank_t *rank, const script_call_t *call)
+static int begin_release(sim_rank_t *rank, const script_call_t *call)
 {
-    script_handle_t *handle = &player_of(rank)->handles[call->handle];
+    script_handle_t *handle = &script_player(rank)->handles[call->handle];
     if (handle->flight && handle->flight->call->kind == CALL_DISPATCH) return 0;
-    if (handle->flight)
-        handle->releasing = 1;
-    else if (handle->alive)
-        handle_release(rank, handle);
+    if (handle->flight) handle->releasing = 1;
+    else if (handle->alive) release_handle(rank, handle);
     return 1;
 }
 
 /* ---- a turn ---- */
 
-static void begin_next(sim_rank_t *rank)
+static int begin_next(sim_rank_t *rank)
 {
-    script_player_t *player = player_of(rank);
-    if (player->next == player->script->ncalls) return;
+    script_player_t *player = script_player(rank);
+    if (player->next == player->script->ncalls) return 0;
     const script_call_t *call = &player->script->calls[player->next];
-    int begun = call->kind == CALL_DISPATCH  ? dispatch_begin(rank, call)
-                : call->kind == CALL_COMBINE ? combine_begin(rank, call)
-                                             : release_begin(rank, call);
+    int begun = call->kind == CALL_DISPATCH  ? begin_dispatch(rank, call)
+                : call->kind == CALL_COMBINE ? begin_combine(rank, call)
+                                             : begin_release(rank, call);
     player->next += (uint32_t)begun;
+    return begun;
 }
 
+static void progress_handle(sim_rank_t *rank, script_handle_t *handle)
+{
+    char text[256];
+    if (sim_chance(&rank->dice, 2)) rank->world->plugin->explain(rank->mode, &handle->flight->op, text, sizeof text);
+    xep_status_t status = sim_progress(rank, &handle->flight->op, &handle->flight->waits);
+    if (status != XEP_INPROGRESS) end_flight(rank, handle, status);
+}
+
+/* The next in the given order, or any. With an order nothing is taken further before nothing more can begin. */
 static void progress_one(sim_rank_t *rank)
 {
-    script_player_t *player = player_of(rank);
-    uint32_t first = (uint32_t)sim_below(rank->world, SCRIPT_HANDLES);
-    char text[256];
+    script_player_t *player = script_player(rank);
+    uint32_t first = player->order ? 0 : (uint32_t)sim_below(&rank->dice, SCRIPT_HANDLES);
     for (uint32_t i = 0; i < SCRIPT_HANDLES; i++) {
-        script_handle_t *handle = &player->handles[(first + i) % SCRIPT_HANDLES];
-        if (!handle->flight) continue;
-        if (sim_chance(rank->world, 2)) rank->world->plugin->explain(rank->mode, &handle->flight->op, text, sizeof text);
-        xep_status_t status = sim_progress(rank, &handle->flight->op, &handle->flight->waits);
-        if (status != XEP_INPROGRESS) flight_ended(rank, handle, status);
+        uint32_t h = player->order ? player->order[i] : (first + i) % SCRIPT_HANDLES;
+        if (!player->handles[h].flight) continue;
+        progress_handle(rank, &player->handles[h]);
         return;
     }
 }
 
-void script_step(sim_rank_t *rank)
+void script_player_step(sim_rank_t *rank)
 {
-    script_player_t *player = player_of(rank);
+    script_player_t *player = script_player(rank);
     if (player->broken) return;
-    if (sim_chance(rank->world, 30)) begin_next(rank);
-    if (!player->broken) progress_one(rank);
-    rank->wire.wire.ops->progress(&rank->wire.wire);
+    int begun = (player->order || sim_chance(&rank->dice, 30)) && begin_next(rank);
+    if (!player->broken && !(player->order && begun)) progress_one(rank);
+    if (!rank->world->threads && sim_chance(&rank->dice, 50)) sim_wire_step(rank->world, &rank->dice);
 }
 
-int script_finished(const sim_rank_t *rank)
+int script_player_is_finished(const sim_rank_t *rank)
 {
-    const script_player_t *player = player_of(rank);
+    const script_player_t *player = script_player(rank);
     if (player->broken) return 1;
     for (uint32_t h = 0; h < SCRIPT_HANDLES; h++)
         if (player->handles[h].flight) return 0;
     return player->next == player->script->ncalls;
 }
+
+/* ---- all of them ---- */
 
 void script_players_make(sim_world_t *world, script_t *script)
 {
@@ -252,14 +255,14 @@ void script_players_make(sim_world_t *world, script_t *script)
         player->script = script;
         world->ranks[r].driver = player;
     }
-    world->step = script_step;
-    world->finished = script_finished;
+    world->step = script_player_step;
+    world->finished = script_player_is_finished;
 }
 
 void script_players_free(sim_world_t *world)
 {
     for (uint32_t r = 0; world->ranks && r < world->options.nranks; r++) {
-        script_player_t *player = world->ranks[r].driver;
+        script_player_t *player = script_player(&world->ranks[r]);
         for (uint32_t h = 0; player && h < SCRIPT_HANDLES; h++)
             if (player->handles[h].flight) script_flight_free(&world->ranks[r], player->handles[h].flight);
         free(player);

@@ -1,144 +1,133 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/*
- * The mode "ll" in simulated worlds. Every run follows from one number, printed when it fails:
- *   XEP_TEST_SEED=that XEP_TEST_RUNS=1 test/sim/sim_ll.t
- * limit: 240
- */
+/* The mode "ll": a row per selection, by expert, in every arrangement and quantisation; combine weighs and sums.
+ * limit: 240 */
 #define _GNU_SOURCE /* memmem */
-#include <dlfcn.h>
 #include <setjmp.h>
 #include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
 
-#include "ll_script.h"
+#include "../../plugins/ll/ll.h"
+#include "sim_cases.h"
 
-enum { TURNS = 400000 };
+/* ---- what it can do ---- */
 
-static uint64_t env_number(const char *name, uint64_t otherwise)
+static void make_dispatch(sim_dice_t *dice, const script_t *script, script_call_t *call)
 {
-    const char *text = getenv(name);
-    return text ? strtoull(text, NULL, 0) : otherwise;
-}
-
-static int load(void **state)
-{
-    const char *folder = getenv("XEP_PLUGIN_PATH");
-    char path[4096];
-    snprintf(path, sizeof path, "%s/xep_ll.so", folder ? folder : ".libs");
-    void *object = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    if (!object) fail_msg("%s", dlerror());
-    *state = dlsym(object, "xep_plugin");
-    return *state == NULL;
-}
-
-static xep_simd_t simd_best(void)
-{
-#if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx512f")) return XEP_SIMD_AVX512;
-    if (__builtin_cpu_supports("avx2")) return XEP_SIMD_AVX2;
-#endif
-    return XEP_SIMD_SCALAR;
-}
-
-static void world_end(sim_world_t *world)
-{
-    char failure[sizeof world->failure];
-    memcpy(failure, world->failure, sizeof failure);
-    ll_players_free(world);
-    sim_world_close(world);
-    if (failure[0]) fail_msg("seed %llu: %s", (unsigned long long)world->seed, failure);
-}
-
-static void explain_stuck(sim_world_t *world)
-{
-    char text[256], *to = world->failure;
-    if (!strstr(to, "have not finished")) return;
-    for (uint32_t r = 0; r < world->options.nranks; r++)
-        for (uint32_t h = 0; h < LL_HANDLES; h++) {
-            ll_handle_t *handle = &ll_player_of(&world->ranks[r])->handles[h];
-            if (!handle->flight) continue;
-            world->plugin->explain(world->ranks[r].mode, &handle->flight->op, text, sizeof text);
-            snprintf(to + strlen(to), sizeof world->failure - strlen(to), "\n# rank %u: %s", r, text);
-        }
-}
-
-/* who maps b is mapped by b: the core sees to it */
-static void make_mutual(sim_options_t *options)
-{
-    for (uint32_t a = 0; a < options->nranks; a++)
-        for (uint32_t b = 0; b < a; b++) options->maps[a][b] = options->maps[b][a];
-}
-
-static void options_make(sim_world_t *world, sim_options_t *options, uint32_t nranks)
-{
-    options->nranks = nranks;
-    sim_options_random(world, options);
-    make_mutual(options);
-}
-
-static void play(sim_world_t *world, const sim_options_t *options, ll_script_t *script)
-{
-    if (!sim_world_open(world, options, &script->shape)) return;
-    ll_players_make(world, script);
-    sim_world_run(world, TURNS, 0);
-    explain_stuck(world);
-}
-
-/* ---- tests ---- */
-
-static void random_worlds(void **state)
-{
-    static const uint32_t nranks[] = {1, 2, 2, 3, 3, 4, 5, 8};
-    static ll_script_t script;
-    uint64_t seed = env_number("XEP_TEST_SEED", 1), runs = env_number("XEP_TEST_RUNS", 1500);
-    for (uint64_t i = 0; i < runs; i++) {
-        sim_world_t world;
-        sim_options_t options = {.simd = (xep_simd_t)(i % (simd_best() + 1u))};
-        sim_world_init(&world, seed + i, *state);
-        options_make(&world, &options, nranks[sim_below(&world, 8)]);
-        ll_script_make(&world, &script, options.nranks);
-        play(&world, &options, &script);
-        world_end(&world);
+    const xep_shape_t *shape = &script->shape;
+    uint64_t most_experts = (shape->experts + shape->nranks - 1) / shape->nranks;
+    if (shape->elem_bytes > 1 && sim_chance(dice, 60)) {
+        call->dtype = script_dtype(dice, shape->elem_bytes, XEP_BF16, XEP_FP32);
+        call->quant = (xep_quant_t)(1 + sim_below(dice, 3));
+        call->nscales = 0;
+    }
+    call->sent = call->weights && sim_chance(dice, 40);
+    for (uint32_t r = 0; r < shape->nranks; r++) {
+        call->by_column[r] = sim_chance(dice, 40);
+        call->arrangement[r] = sim_chance(dice, 50) ? XEP_ROWS_DEFAULT : XEP_ROWS_BY_EXPERT_COMPACT;
+        if (script->slot_rows < most_experts * shape->nranks * shape->tokens || !sim_chance(dice, 40)) continue;
+        call->arrangement[r] = XEP_ROWS_BY_EXPERT_PADDED;
+        call->capacity[r] = 0;
     }
 }
 
-/* The same experts on 1, 2, 4 and 8 ranks: every token's sum has the same bits. */
+static void make_combine(sim_dice_t *dice, const script_t *script, script_call_t *call)
+{
+    (void)script;
+    call->logfmt = call->dtype == XEP_BF16 && sim_chance(dice, 30);
+}
+
+static int notices(const script_t *script, const script_call_t *call)
+{
+    (void)script;
+    switch (call->odd) {
+    case ODD_QUANT: return call->kind == CALL_DISPATCH && call->quant != XEP_QUANT_NONE;
+    case ODD_SENT: return call->kind == CALL_DISPATCH && call->weights;
+    case ODD_LOGFMT: return call->kind == CALL_COMBINE && call->logfmt;
+    default: return 0;
+    }
+}
+
+/* ---- words ---- */
+
+static void overflow(void **state)
+{
+    sim_check_overflow(state, 36, "rank 1 would get 36 rows, it has room for 17");
+}
+
+/* With weights, that may be sent, and without scales where rows are cast. */
+static void edit(script_call_t *call)
+{
+    call->weights = 1;
+    if (call->odd == ODD_QUANT) call->quant = XEP_QUANT_E4M3, call->nscales = 0;
+    if (call->odd == ODD_LOGFMT) call->logfmt = 1;
+}
+
+static void mismatch(void **state)
+{
+    static const sim_mismatch_t mismatches[] = {
+        {CALL_DISPATCH, ODD_DTYPE, "rank 0 and rank 2 disagree on dtype: bf16, fp16"},
+        {CALL_DISPATCH, ODD_HIDDEN, "rank 0 and rank 2 disagree on hidden: 40, 39"},
+        {CALL_DISPATCH, ODD_TOPK, "rank 0 and rank 2 disagree on topk: 2, 1"},
+        {CALL_DISPATCH, ODD_QUANT, "rank 0 and rank 2 disagree on quant: 1, 3"},
+        {CALL_DISPATCH, ODD_SCALES, "rank 0 and rank 2 disagree on nscales: 1, 0"},
+        {CALL_DISPATCH, ODD_SCALES_DTYPE, "rank 0 and rank 2 disagree on scales_dtype: fp32, int32"},
+        {CALL_DISPATCH, ODD_SENT, "rank 0 and rank 2 disagree on XEP_DISPATCH_SEND_WEIGHTS: no, yes"},
+        {CALL_COMBINE, ODD_DTYPE, "rank 0 and rank 2 disagree on dtype: bf16, fp16"},
+        {CALL_COMBINE, ODD_HIDDEN, "rank 0 and rank 2 disagree on hidden: 40, 39"},
+        {CALL_COMBINE, ODD_LOGFMT, "rank 0 and rank 2 disagree on flags: 1, 0"},
+    };
+    sim_check_mismatches(state, mismatches, sizeof mismatches / sizeof mismatches[0], edit);
+}
+
+/* ---- the same sums however many ranks there are ---- */
+
+enum { ALL_TOKENS = 16, ALL_HIDDEN = 200, ROW = ALL_HIDDEN * 2 };
+
+/* The same experts on so many ranks: sums of every token. */
+static void sum_on(void **state, uint64_t seed, uint32_t nranks, char *sums)
+{
+    static char parts[8][ALL_TOKENS * ROW];
+    const xep_shape_t shape = {.nranks = nranks,
+                               .experts = 24,
+                               .topk = 5,
+                               .hidden = ALL_HIDDEN,
+                               .elem_bytes = 2,
+                               .combine_elem_bytes = 2,
+                               .slots = 1,
+                               .tokens = ALL_TOKENS / nranks};
+    sim_run_t *run = sim_run_begin(state, seed * 8 + nranks, nranks);
+    script_begin(&run->world, run->mode, &run->script, &shape);
+    run->script.seed = seed;
+    run->script.global_tokens = 1;
+    script_call_t *call = script_dispatch(&run->script, 0, SCRIPT_NO_HANDLE);
+    call->weights = 1;
+    call->quant = XEP_QUANT_E4M3;
+    script_combine(&run->script, 0);
+    if (sim_run_open(run)) {
+        for (uint32_t r = 0; r < nranks; r++) script_player(&run->world.ranks[r])->result = parts[r];
+        sim_run_play(run, SIM_TURNS, 0);
+    }
+    for (uint32_t t = 0; t < ALL_TOKENS; t++) memcpy(sums + t * ROW, parts[t % nranks] + t / nranks * ROW, ROW);
+    sim_run_end(run);
+}
+
 static void any_number_of_ranks(void **state)
 {
-    enum { TOKENS = 16, HIDDEN = 200, RUNS = 12 };
-    static ll_script_t script;
-    static char sums[4][TOKENS * HIDDEN * 2], parts[8][TOKENS * HIDDEN * 2];
-    for (uint64_t seed = 0; seed < RUNS; seed++) {
-        for (uint32_t n = 0; n < 4; n++) {
-            uint32_t nranks = 1u << n;
-            sim_world_t world;
-            sim_options_t options = {.simd = (xep_simd_t)((seed + n) % (simd_best() + 1u))};
-            sim_world_init(&world, 1000 + seed * 4 + n, *state);
-            options_make(&world, &options, nranks);
-            script = (ll_script_t){.seed = seed, .global_tokens = 1, .slot_rows = UINT32_MAX};
-            script.shape = (xep_shape_t){.nranks = nranks, .experts = 24, .topk = 5, .hidden = HIDDEN, .elem_bytes = 2,
-                                         .combine_elem_bytes = 2, .slots = 1, .tokens = TOKENS / nranks};
-            ll_call_t *call = ll_script_dispatch(&script, 0, UINT32_MAX);
-            call->weights = 1;
-            call->quant = XEP_QUANT_E4M3;
-            ll_script_combine(&script, 0);
-            if (sim_world_open(&world, &options, &script.shape)) {
-                ll_players_make(&world, &script);
-                for (uint32_t r = 0; r < nranks; r++) ll_player_of(&world.ranks[r])->result = parts[r];
-                sim_world_run(&world, TURNS, 0);
-            }
-            for (uint32_t t = 0; t < TOKENS; t++)
-                memcpy(sums[n] + t * HIDDEN * 2, parts[t % nranks] + t / nranks * HIDDEN * 2, HIDDEN * 2);
-            world_end(&world);
-            assert_memory_equal(sums[n], sums[0], sizeof sums[0]);
+    static char first[ALL_TOKENS * ROW], sums[ALL_TOKENS * ROW];
+    for (uint64_t seed = 0; seed < 12; seed++) {
+        sum_on(state, seed, 1, first);
+        for (uint32_t nranks = 2; nranks <= 8; nranks *= 2) {
+            sum_on(state, seed, nranks, sums);
+            assert_memory_equal(sums, first, sizeof first);
         }
     }
 }
+
+/* ---- any order ---- */
 
 static uint32_t factorial(uint32_t n)
 {
@@ -148,7 +137,7 @@ static uint32_t factorial(uint32_t n)
 /* Permutation number "number" of the handles 0 .. n - 1; the others follow. */
 static void permute(uint32_t number, uint32_t n, uint32_t *order)
 {
-    for (uint32_t i = 0; i < LL_HANDLES; i++) order[i] = i;
+    for (uint32_t i = 0; i < SCRIPT_HANDLES; i++) order[i] = i;
     for (uint32_t i = 0; i < n; i++) {
         uint32_t at = i + number % (n - i), kept = order[at];
         memmove(&order[i + 1], &order[i], (at - i) * sizeof *order);
@@ -164,130 +153,137 @@ static void permute(uint32_t number, uint32_t n, uint32_t *order)
 static void every_order(void **state)
 {
     enum { SLOTS = 5 };
-    static ll_script_t script;
+    xep_shape_t shape =
+        {.experts = 6, .topk = 3, .hidden = 40, .elem_bytes = 2, .combine_elem_bytes = 2, .slots = SLOTS, .tokens = 4};
     for (uint32_t number = 0; number < factorial(SLOTS); number++) {
-        uint32_t orders[3][LL_HANDLES];
-        sim_world_t world;
-        sim_options_t options = {.simd = simd_best()};
-        sim_world_init(&world, number, *state);
-        options_make(&world, &options, 1 + number % 3);
-        memset(options.maps, 1, sizeof options.maps);
-        script = (ll_script_t){.seed = number, .slot_rows = UINT32_MAX};
-        script.shape = (xep_shape_t){.nranks = options.nranks, .experts = 6, .topk = 3, .hidden = 40, .elem_bytes = 2,
-                                     .combine_elem_bytes = 2, .slots = SLOTS, .tokens = 4};
-        for (uint32_t h = 0; h < SLOTS; h++) ll_script_dispatch(&script, h, UINT32_MAX)->quant = (xep_quant_t)(h % 4);
-        for (uint32_t h = 0; h < SLOTS; h++) ll_script_combine(&script, h);
-        for (uint32_t h = 0; h < SLOTS; h++) ll_script_release(&script, h);
-        for (uint32_t h = SLOTS; h < SLOTS + 3; h++) ll_script_dispatch(&script, h, UINT32_MAX);
-        if (sim_world_open(&world, &options, &script.shape)) {
-            ll_players_make(&world, &script);
-            for (uint32_t r = 0; r < options.nranks; r++) {
+        uint32_t orders[3][SCRIPT_HANDLES];
+        sim_run_t *run = sim_run_begin(state, number, shape.nranks = 1 + number % 3);
+        script_t *script = &run->script;
+        memset(run->options.node, 0, sizeof run->options.node);
+        script_begin(&run->world, run->mode, script, &shape);
+        for (uint32_t h = 0; h < SLOTS; h++) script_dispatch(script, h, SCRIPT_NO_HANDLE)->quant = (xep_quant_t)(h % 4);
+        for (uint32_t h = 0; h < SLOTS; h++) script_combine(script, h);
+        for (uint32_t h = 0; h < SLOTS; h++) script_release(script, h);
+        for (uint32_t h = SLOTS; h < SLOTS + 3; h++) script_dispatch(script, h, SCRIPT_NO_HANDLE);
+        if (sim_run_open(run)) {
+            for (uint32_t r = 0; r < shape.nranks; r++) {
                 permute((number + r * 47) % factorial(SLOTS), SLOTS, orders[r]);
-                ll_player_of(&world.ranks[r])->order = orders[r];
+                script_player(&run->world.ranks[r])->order = orders[r];
             }
-            sim_world_run(&world, TURNS, 0);
-            explain_stuck(&world);
+            sim_run_play(run, SIM_TURNS, 0);
         }
-        world_end(&world);
+        sim_run_end(run);
     }
 }
 
-/* Whatever peers write into shared memory: an error or wrong rows, never a wild access (a sanitizer sees those). */
-static void peers_that_lie(void **state)
+/* ---- lies ---- */
+
+static script_flight_t *begin_by_hand(sim_run_t *run, uint32_t rank, xep_recv_t *recv, const int32_t *idx)
 {
-    static ll_script_t script;
-    uint64_t runs = env_number("XEP_TEST_RUNS", 600);
-    for (uint64_t i = 0; i < runs; i++) {
-        sim_world_t world;
-        sim_options_t options = {.simd = simd_best(), .corrupt = 1};
-        sim_world_init(&world, 500000 + i, *state);
-        options_make(&world, &options, 1 + (uint32_t)sim_below(&world, 4));
-        options.corrupt_bytes = sim_chance(&world, 50) ? 4096 : 65536;
-        ll_script_make(&world, &script, options.nranks);
-        script.unchecked = 1;
-        if (sim_world_open(&world, &options, &script.shape)) {
-            ll_players_make(&world, &script);
-            sim_world_run(&world, 20000, 1);
-        }
-        world_end(&world);
+    sim_rank_t *of = &run->world.ranks[rank];
+    script_flight_t *flight = script_flight_dispatch(of, &run->script, &run->script.calls[0], 0, XEP_NO_SLOT, recv);
+    if (idx) {
+        flight->dispatch_args.topk_idx = idx;
+        flight->dispatch_args.topk_idx_stride = sizeof *idx;
     }
+    assert_int_equal(run->world.plugin->dispatch(of->mode, &flight->op), XEP_OK);
+    return flight;
 }
 
-static xep_status_t begin_dispatch(sim_rank_t *rank, const int32_t *idx, uint32_t tokens, uint64_t capacity, xep_op_t *op)
-{
-    static const uint16_t x[4 * 16];
-    static sim_waits_t waits[2];
-    static xep_dispatch_args_t args[2];
-    static xep_recv_t recv[2];
-    args[rank->index] = (xep_dispatch_args_t){.size = sizeof args[0], .tokens = tokens, .x = x, .x_stride = 32, .dtype = XEP_BF16, .hidden = 16,
-                                              .topk_idx = idx, .topk_idx_stride = 4, .topk_idx_dtype = XEP_INT32, .topk = 1, .capacity = capacity,
-                                              .expert_alignment = 1, .arrangement = XEP_ROWS_BY_EXPERT_COMPACT};
-    *op = (xep_op_t){.kind = XEP_OP_DISPATCH, .cached_slot = XEP_NO_SLOT, .epoch = 1, .dispatch = &args[rank->index], .recv = &recv[rank->index],
-                     .state = calloc(1, rank->world->plugin->op_size), .late = sim_late(&waits[rank->index])};
-    return rank->world->plugin->dispatch(rank->mode, op);
-}
-
-/* The notice announces one row of rank 1, its indices then name four of rank 0: more than the caller, or a slot, has room for. */
+/*
+ * The notice announces one row of rank 1, its indices then name four of rank 0: more than the caller, or a slot, has
+ * room for.
+ */
 static void more_than_announced(void **state)
 {
     static const int32_t announced[4] = {-1, -1, -1, 4}, sent[4] = {0, 1, 2, 3};
     for (int of_slot = 0; of_slot < 2; of_slot++) {
-        const xep_shape_t shape = {.nranks = 2, .experts = 8, .topk = 1, .hidden = 16, .elem_bytes = 2, .combine_elem_bytes = 2,
-                                   .slots = 1, .tokens = 4, .recv_rows = of_slot ? 2 : 8};
-        sim_world_t world;
-        sim_options_t options = {.nranks = 2, .threads = 1, .simd = simd_best(), .inflight = 1};
-        xep_op_t ops[2];
-        sim_world_init(&world, 900000, *state);
-        memset(options.maps, 1, sizeof options.maps);
-        assert_true(sim_world_open(&world, &options, &shape));
-        assert_int_equal(begin_dispatch(&world.ranks[1], announced, 4, of_slot ? 0 : 2, &ops[1]), XEP_OK);
-        void *parcel = memmem(world.ranks[1].env.heap, world.ranks[1].env.heap_bytes, announced, sizeof announced);
+        const xep_shape_t shape = {.nranks = 2,
+                                   .experts = 8,
+                                   .topk = 1,
+                                   .hidden = 16,
+                                   .elem_bytes = 2,
+                                   .combine_elem_bytes = 2,
+                                   .slots = 1,
+                                   .tokens = 4,
+                                   .recv_rows = of_slot ? 2 : 8};
+        xep_recv_t recv[2];
+        sim_run_t *run = sim_run_begin(state, 1, 2);
+        memset(run->options.node, 0, sizeof run->options.node);
+        script_begin(&run->world, run->mode, &run->script, &shape);
+        script_call_t *call = script_dispatch(&run->script, 0, SCRIPT_NO_HANDLE);
+        call->idx_dtype = XEP_INT32;
+        call->tokens[0] = 0;
+        call->capacity[0] = call->capacity[1] = of_slot ? 0 : 2;
+        assert_true(sim_run_open(run));
+        sim_rank_t *ranks = run->world.ranks;
+        script_flight_t *liar = begin_by_hand(run, 1, &recv[1], announced);
+        void *parcel = memmem(ranks[1].env.heap, ranks[1].env.heap_bytes, announced, sizeof announced);
         assert_non_null(parcel);
         memcpy(parcel, sent, sizeof sent);
-        assert_int_equal(begin_dispatch(&world.ranks[0], announced, 0, of_slot ? 0 : 2, &ops[0]), XEP_OK);
-        assert_int_equal(world.plugin->progress(world.ranks[0].mode, &ops[0]), XEP_ERR_PROTOCOL);
-        assert_non_null(strstr(sim_reason(&world.ranks[0], &ops[0]), "announced"));
-        free(ops[0].state);
-        free(ops[1].state);
-        sim_world_close(&world);
+        script_flight_t *flight = begin_by_hand(run, 0, &recv[0], NULL);
+        assert_int_equal(run->world.plugin->progress(ranks[0].mode, &flight->op), XEP_ERR_PROTOCOL);
+        assert_non_null(strstr(sim_reason(&ranks[0], &flight->op), "announced"));
+        script_flight_free(&ranks[1], liar);
+        script_flight_free(&ranks[0], flight);
+        sim_run_end(run);
     }
 }
 
-/* After a reset the memory is as it was left, with the words of operations that never ended. */
-static void reset_in_the_middle(void **state)
+/*
+ * A peer writes into the line in which a rank announces itself: what the rank says of its own room, of alignment and of
+ * arrangement it knows better than its heap.
+ */
+static void own_notice_spoiled(void **state)
 {
-    static ll_script_t script;
-    for (uint64_t i = 0; i < 150; i++) {
-        sim_world_t world;
-        sim_options_t options = {.simd = simd_best()};
-        sim_world_init(&world, 700000 + i, *state);
-        options_make(&world, &options, 1 + (uint32_t)sim_below(&world, 4));
-        ll_script_make(&world, &script, options.nranks);
-        if (sim_world_open(&world, &options, &script.shape)) {
-            ll_players_make(&world, &script);
-            sim_world_run(&world, sim_below(&world, 3000), 1);
-            ll_players_free(&world);
-            script.ncalls = 0; /* epochs and turns go on */
-            ll_call_t *call = ll_script_dispatch(&script, 0, UINT32_MAX);
-            ll_script_expect(&script, call);
-            if (call->expect == XEP_OK) ll_script_combine(&script, 0);
-            if (sim_world_reopen(&world)) {
-                ll_players_make(&world, &script);
-                for (uint32_t r = 0; r < options.nranks; r++) memset(ll_player_of(&world.ranks[r])->turn_done, 1, LL_CALLS);
-                sim_world_run(&world, TURNS, 0);
-                explain_stuck(&world);
-            }
-        }
-        world_end(&world);
-    }
+    static const int32_t idx[4] = {0, 1, 2, 3};
+    const xep_shape_t shape = {.nranks = 2,
+                               .experts = 8,
+                               .topk = 1,
+                               .hidden = 16,
+                               .elem_bytes = 2,
+                               .combine_elem_bytes = 2,
+                               .slots = 1,
+                               .tokens = 4,
+                               .recv_rows = 8};
+    xep_recv_t recv[2];
+    sim_run_t *run = sim_run_begin(state, 1, 2);
+    memset(run->options.node, 0, sizeof run->options.node);
+    script_begin(&run->world, run->mode, &run->script, &shape);
+    script_call_t *call = script_dispatch(&run->script, 0, SCRIPT_NO_HANDLE);
+    call->idx_dtype = XEP_INT32;
+    call->tokens[0] = 0;
+    assert_true(sim_run_open(run));
+    sim_rank_t *ranks = run->world.ranks;
+    script_flight_t *other = begin_by_hand(run, 1, &recv[1], idx), *flight = begin_by_hand(run, 0, &recv[0], NULL);
+    ll_notice_t *own = ranks[0].env.regions[XEP_REGION_CONTROL].base; /* of rank 0, in entry 0 */
+    own->capacity = UINT64_C(1) << 40;
+    own->alignment = 1u << 20;
+    own->padded = 1;
+    assert_int_equal(run->world.plugin->progress(ranks[0].mode, &flight->op), XEP_OK);
+    assert_int_equal(recv[0].rows, 4);
+    assert_int_equal(recv[0].arrangement, XEP_ROWS_BY_EXPERT_COMPACT);
+    for (uint32_t e = 0; e < recv[0].local_experts; e++) assert_int_equal(recv[0].expert_begin[e], e);
+    script_flight_free(&ranks[1], other);
+    script_flight_free(&ranks[0], flight);
+    sim_run_end(run);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(random_worlds), cmocka_unit_test(any_number_of_ranks), cmocka_unit_test(every_order),
-        cmocka_unit_test(peers_that_lie), cmocka_unit_test(more_than_announced),
-        cmocka_unit_test(reset_in_the_middle),
-    };
-    return cmocka_run_group_tests_name("sim_ll", tests, load, NULL);
-}
+static const sim_mode_test_t tests[] = {
+    {"overflow", overflow},
+    {"mismatch", mismatch},
+    {"any_number_of_ranks", any_number_of_ranks},
+    {"every_order", every_order},
+    {"more_than_announced", more_than_announced},
+    {"own_notice_spoiled", own_notice_spoiled},
+};
+
+const sim_mode_t sim_ll = {
+    .name = "ll",
+    .by_expert = 1,
+    .make_dispatch = make_dispatch,
+    .make_combine = make_combine,
+    .notices = notices,
+    .tests = tests,
+    .ntests = sizeof tests / sizeof tests[0],
+};

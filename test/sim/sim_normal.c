@@ -1,198 +1,207 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/*
- * The mode "normal" in simulated worlds. Every run follows from one number, printed when it fails:
- *   XEP_TEST_SEED=that XEP_TEST_RUNS=1 test/sim/sim_normal.t
- *
- * limit: 240
- */
-#include <dlfcn.h>
+/* The mode "normal": a row per token and rank, in the order of sources; weights go back and are summed. limit: 240 */
 #include <setjmp.h>
 #include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
 
-#include "normal_cases.h"
+#include "../../plugins/normal/normal.h"
+#include "sim_cases.h"
+#include "sim_shape.h"
 
-static uint64_t env_number(const char *name, uint64_t otherwise)
+/* ---- what it can do ---- */
+
+static void make_nothing(sim_dice_t *dice, const script_t *script, script_call_t *call)
 {
-    const char *text = getenv(name);
-    return text ? strtoull(text, NULL, 0) : otherwise;
+    (void)dice;
+    (void)script;
+    (void)call;
 }
 
-static const xep_plugin_t *plugin_load(void)
+/* A rank without tokens has no opinion on weights. */
+static int weights_show(const script_t *script, const script_call_t *call)
 {
-    const char *folder = getenv("XEP_PLUGIN_PATH");
-    char path[4096];
-    snprintf(path, sizeof path, "%s/xep_normal.so", folder ? folder : ".libs");
-    void *object = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    if (!object) fail_msg("%s", dlerror());
-    return dlsym(object, "xep_plugin");
+    uint32_t others = 0;
+    for (uint32_t r = 0; r < script->shape.nranks; r++) others += r != call->odd_rank && call->tokens[r];
+    return call->kind == CALL_DISPATCH && others && call->tokens[call->odd_rank];
 }
 
-static xep_simd_t simd_best(void)
+static int notices(const script_t *script, const script_call_t *call)
 {
-#if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx512f")) return XEP_SIMD_AVX512;
-    if (__builtin_cpu_supports("avx2")) return XEP_SIMD_AVX2;
-#endif
-    return XEP_SIMD_SCALAR;
-}
-
-script_player_t *normal_player(const sim_world_t *world, uint32_t rank)
-{
-    return world->ranks[rank].driver;
-}
-
-/* ---- a world and what it ends with ---- */
-
-static void stuck_explain(sim_world_t *world)
-{
-    char text[256], *to = world->failure;
-    if (!strstr(to, "have not finished")) return;
-    for (uint32_t r = 0; r < world->options.nranks; r++)
-        for (uint32_t h = 0; h < SCRIPT_HANDLES; h++) {
-            script_flight_t *flight = normal_player(world, r)->handles[h].flight;
-            if (!flight) continue;
-            world->plugin->explain(world->ranks[r].mode, &flight->op, text, sizeof text);
-            snprintf(to + strlen(to), sizeof world->failure - strlen(to), "\n# rank %u: %s", r, text);
-        }
-}
-
-void normal_run(sim_world_t *world, script_t *script, uint64_t turns, int quiet)
-{
-    int64_t pairing = 0;
-    script_players_make(world, script);
-    sim_world_run(world, turns, quiet);
-    stuck_explain(world);
-    for (uint32_t r = 0; r < world->options.nranks; r++) pairing += normal_player(world, r)->pairing;
-    if (script->integers && !quiet && pairing) sim_fail(world, "dispatch and combine are not adjoint: %lld", (long long)pairing);
-}
-
-void normal_world_end(sim_world_t *world)
-{
-    char failure[sizeof world->failure];
-    memcpy(failure, world->failure, sizeof failure);
-    sim_wire_clear(world);
-    script_players_free(world);
-    sim_world_close(world);
-    if (failure[0]) fail_msg("seed %llu: %s", (unsigned long long)world->seed, failure);
-}
-
-void normal_world_begin(sim_world_t *world, sim_options_t *options, const xep_plugin_t *plugin, uint64_t seed, uint32_t nranks)
-{
-    static const uint32_t some[] = {1, 2, 2, 3, 3, 4, 5, 8};
-    sim_world_init(world, seed, plugin);
-    memset(options, 0, sizeof *options);
-    options->nranks = nranks ? nranks : some[sim_below(world, 8)];
-    options->simd = (xep_simd_t)(seed % (simd_best() + 1u));
-    sim_options_random(world, options);
-}
-
-void normal_runs(void **state, uint64_t share, void (*run)(const xep_plugin_t *plugin, uint64_t seed))
-{
-    uint64_t seed = env_number("XEP_TEST_SEED", 1), runs = env_number("XEP_TEST_RUNS", share);
-    for (uint64_t i = 0; i < runs; i++) run(*state, seed + i);
-}
-
-/* ---- chance ---- */
-
-static void run_random(const xep_plugin_t *plugin, uint64_t seed)
-{
-    sim_world_t world;
-    sim_options_t options;
-    static script_t script;
-    normal_world_begin(&world, &options, plugin, seed, 0);
-    script_make(&world, &script, options.nranks, NULL);
-    if (sim_world_open(&world, &options, &script.shape)) normal_run(&world, &script, NORMAL_TURNS, 0);
-    normal_world_end(&world);
-}
-
-static void test_random_worlds(void **state)
-{
-    normal_runs(state, 2000, run_random);
-}
-
-/* Ranks are stopped in the middle of everything, then begin anew on memory full of what was. */
-static void run_reset(const xep_plugin_t *plugin, uint64_t seed)
-{
-    sim_world_t world;
-    sim_options_t options;
-    static script_t script, again;
-    normal_world_begin(&world, &options, plugin, seed, 0);
-    script_make(&world, &script, options.nranks, NULL);
-    if (sim_world_open(&world, &options, &script.shape)) {
-        normal_run(&world, &script, sim_below(&world, 2000), 1);
-        sim_wire_clear(&world);
-        script_players_free(&world);
-        script_make(&world, &again, options.nranks, &script);
-        if (sim_world_reopen(&world)) normal_run(&world, &again, NORMAL_TURNS, 0);
+    switch (call->odd) {
+    case ODD_WEIGHTS: return weights_show(script, call);
+    case ODD_IDX_DTYPE: return call->kind == CALL_DISPATCH;
+    case ODD_CACHED: return call->kind == CALL_DISPATCH && call->cached != SCRIPT_NO_HANDLE;
+    default: return 0;
     }
-    normal_world_end(&world);
 }
 
-static void test_resets(void **state)
+/* ---- words ---- */
+
+static void overflow(void **state)
 {
-    normal_runs(state, 400, run_reset);
+    sim_check_overflow(state, 18, "rank 1 gets 18 rows and has room for 17");
 }
 
-/* Bits of signals, records and messages flip: any status will do, but no access may go astray. */
-static void run_hostile(const xep_plugin_t *plugin, uint64_t seed)
+static void mismatch(void **state)
 {
-    sim_world_t world;
-    sim_options_t options;
-    static script_t script;
-    normal_world_begin(&world, &options, plugin, seed, 0);
-    options.corrupt = 1;
-    options.corrupt_bytes = UINT64_C(256) << sim_below(&world, 7);
-    script_make(&world, &script, options.nranks, NULL);
-    script.unchecked = 1;
-    if (sim_world_open(&world, &options, &script.shape)) normal_run(&world, &script, 3000, 1);
-    normal_world_end(&world);
-}
-
-static void test_hostile_peers(void **state)
-{
-    normal_runs(state, 1000, run_hostile);
-}
-
-/* More ranks than bits of a word, experts that do not divide by them. */
-static void run_many(const xep_plugin_t *plugin, uint64_t seed)
-{
-    static const xep_shape_t shape = {.nranks = 70, .experts = 333, .topk = 6, .hidden = 5, .elem_bytes = 2,
-                                      .combine_elem_bytes = 2, .slots = 1, .tokens = 3};
-    sim_world_t world;
-    sim_options_t options;
-    static script_t script;
-    normal_world_begin(&world, &options, plugin, seed, shape.nranks);
-    script_begin(&world, &script, &shape);
-    script_dispatch(&script, 0, UINT32_MAX)->weights = 1;
-    script_combine(&script, 0)->weights = 1;
-    if (sim_world_open(&world, &options, &shape)) normal_run(&world, &script, 4 * NORMAL_TURNS, 0);
-    normal_world_end(&world);
-}
-
-static void test_many_ranks(void **state)
-{
-    normal_runs(state, 3, run_many);
-}
-
-static int setup(void **state)
-{
-    *state = (void *)(uintptr_t)plugin_load();
-    return 0;
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_random_worlds), cmocka_unit_test(test_resets),   cmocka_unit_test(test_hostile_peers),
-        cmocka_unit_test(test_many_ranks),    cmocka_unit_test(test_overflow), cmocka_unit_test(test_mismatch),
-        cmocka_unit_test(test_lies),          cmocka_unit_test(test_explain),  cmocka_unit_test(test_unsupported),
-        cmocka_unit_test(test_heap_size),
+    static const sim_mismatch_t mismatches[] = {
+        {CALL_DISPATCH, ODD_DTYPE, "rank 0 and rank 2 disagree on dtype: bf16, fp16"},
+        {CALL_DISPATCH, ODD_HIDDEN, "rank 0 and rank 2 disagree on hidden: 40, 39"},
+        {CALL_DISPATCH, ODD_WEIGHTS, "rank 0 and rank 2 disagree on whether there are topk_weights: no, yes"},
+        {CALL_DISPATCH, ODD_TOPK, "rank 0 and rank 2 disagree on topk: 2, 1"},
+        {CALL_DISPATCH, ODD_IDX_DTYPE, "rank 0 and rank 2 disagree on topk_idx_dtype: int64, int32"},
+        {CALL_DISPATCH, ODD_SCALES, "rank 0 and rank 2 disagree on nscales: 1, 0"},
+        {CALL_DISPATCH, ODD_SCALES_DTYPE, "rank 0 and rank 2 disagree on scales_dtype: fp32, int32"},
+        {CALL_DISPATCH, ODD_CACHED, "rank 0 and rank 2 disagree on whether there is a cached handle: yes, no"},
+        {CALL_DISPATCH, ODD_HANDLE, "rank 0 and rank 2 disagree on the cached handle: of operation 1, 2"},
+        {CALL_COMBINE, ODD_DTYPE, "rank 0 and rank 2 disagree on dtype: bf16, fp16"},
+        {CALL_COMBINE, ODD_HIDDEN, "rank 0 and rank 2 disagree on hidden: 40, 39"},
+        {CALL_COMBINE, ODD_WEIGHTS, "rank 0 and rank 2 disagree on whether there are topk_weights: no, yes"},
     };
-    return cmocka_run_group_tests_name("sim_normal", tests, setup, NULL);
+    sim_check_mismatches(state, mismatches, sizeof mismatches / sizeof mismatches[0], NULL);
 }
+
+/* ---- lies ---- */
+
+/* One field of rank 1's record says what no correct rank can say: rank 0 must notice. */
+typedef struct lie {
+    size_t offset; /* in the record */
+    uint32_t value;
+    uint32_t repeat; /* words that say it */
+    const char *reason;
+} lie_t;
+
+/* The record of this epoch and so many tokens in the heap of rank 0. */
+static char *find_record(const sim_world_t *world, uint64_t epoch, uint64_t tokens)
+{
+    char *heap = world->ranks[0].env.heap;
+    for (uint64_t at = 0; at + sizeof(normal_record_t) <= world->ranks[0].env.heap_bytes; at += 8)
+        if (!memcmp(heap + at, &epoch, sizeof epoch) &&
+            !memcmp(heap + at + offsetof(normal_record_t, tokens), &tokens, sizeof tokens))
+            return heap + at;
+    return NULL;
+}
+
+/* The others write what they have to write before rank 0 looks; then words of rank 1 are changed. */
+static void check_lie(void **state, const lie_t *lie)
+{
+    sim_run_t *run = sim_run_begin(state, 1, sim_small_shape.nranks);
+    sim_world_t *world = &run->world;
+    run->options = (sim_options_t){.nranks = sim_small_shape.nranks, .threads = 1, .inflight = 100};
+    memset(run->options.node, 0, sizeof run->options.node);
+    script_begin(world, run->mode, &run->script, &sim_small_shape);
+    run->script.unchecked = 1;
+    script_dispatch(&run->script, 0, SCRIPT_NO_HANDLE)->tokens[1] = 5;
+    assert_true(sim_run_open(run));
+    for (uint32_t i = 0; i < 200; i++) script_player_step(&world->ranks[1 + i % 2]);
+    char *record = find_record(world, 1, 5);
+    assert_non_null(record);
+    for (uint32_t i = 0; i < lie->repeat; i++)
+        memcpy(record + lie->offset + i * sizeof lie->value, &lie->value, sizeof lie->value);
+    for (uint32_t i = 0; i < 200; i++) script_player_step(&world->ranks[0]);
+    if (strcmp(script_player(&world->ranks[0])->reason, lie->reason))
+        sim_fail(world, "said \"%s\", not \"%s\"", script_player(&world->ranks[0])->reason, lie->reason);
+    sim_run_end(run);
+}
+
+static void lies(void **state)
+{
+    enum { ROWS = sizeof(normal_record_t), SELECTIONS = ROWS + 3 * sizeof(uint32_t) };
+    static const lie_t all[] = {
+        {offsetof(normal_record_t, epoch), 7, 1, "rank 1 sent a record with epoch 7"},
+        {offsetof(normal_record_t, slot), 3, 1, "rank 1 sent a record with slot 3"},
+        {offsetof(normal_record_t, tokens), 7, 1, "rank 1 sent a record with tokens 7"},
+        {offsetof(normal_record_t, capacity), 19, 1, "rank 1 sent a record with capacity 19"},
+        {ROWS, 6, 1, "rank 1 sent a record with rows to a rank 6"},
+        {ROWS, 5, 3, "rank 1 sent a record with rows in all 15"},
+        {SELECTIONS, 0, 3, "rank 1 sent a record with selections 0"},
+    };
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) check_lie(state, &all[i]);
+}
+
+/* ---- what it cannot do ---- */
+
+static void check_refused(sim_world_t *world, xep_op_t *op, const char *reason)
+{
+    const xep_plugin_t *plugin = world->plugin;
+    void *mode = world->ranks[0].mode;
+    xep_status_t status = op->kind == XEP_OP_DISPATCH ? plugin->dispatch(mode, op) : plugin->combine(mode, op);
+    if (status != XEP_ERR_UNSUPPORTED || strcmp(sim_reason(&world->ranks[0], op), reason))
+        sim_fail(world, "status %d, \"%s\", not \"%s\"", status, sim_reason(&world->ranks[0], op), reason);
+}
+
+static void unsupported(void **state)
+{
+    sim_run_t *run = sim_run_begin(state, 1, 1);
+    xep_shape_t shape = sim_small_shape;
+    shape.nranks = 1;
+    script_begin(&run->world, run->mode, &run->script, &shape);
+    script_dispatch(&run->script, 0, SCRIPT_NO_HANDLE)->quant = XEP_QUANT_E4M3;
+    script_call_t *combine = script_combine(&run->script, 0);
+    combine->logfmt = 1;
+    if (sim_run_open(run)) {
+        sim_rank_t *rank = &run->world.ranks[0];
+        const script_call_t *dispatch = &run->script.calls[0];
+        xep_recv_t recv = {0};
+        script_flight_t *flight = script_flight_dispatch(rank, &run->script, dispatch, 0, XEP_NO_SLOT, &recv);
+        check_refused(&run->world, &flight->op, "mode normal does not cast rows (quant)");
+        flight->dispatch_args.quant = XEP_QUANT_NONE;
+        flight->dispatch_args.arrangement = XEP_ROWS_BY_EXPERT_COMPACT;
+        check_refused(&run->world, &flight->op, "mode normal does not arrange rows by expert");
+        flight->dispatch_args.arrangement = XEP_ROWS_BY_RANK;
+        assert_int_equal(run->world.plugin->dispatch(rank->mode, &flight->op), XEP_OK);
+        assert_int_equal(sim_progress(rank, &flight->op, &flight->waits), XEP_OK);
+        script_flight_free(rank, flight);
+        flight = script_flight_combine(rank, &run->script, combine, dispatch, 0, &recv, NULL, 0);
+        check_refused(&run->world, &flight->op, "mode normal does not send rows as LogFMT");
+        script_flight_free(rank, flight);
+    }
+    sim_run_end(run);
+}
+
+static void heap_size(void **state)
+{
+    const xep_plugin_t *plugin = ((const sim_case_t *)*state)->plugin;
+    xep_shape_t shape = sim_small_shape;
+    xep_region_t regions[XEP_REGIONS];
+    uint64_t bytes, more, rows;
+    assert_int_equal(sim_shape_measure(plugin, &shape, regions, &bytes, &rows), XEP_OK);
+    assert_int_equal(rows, 18); /* every token of every rank */
+    shape.recv_rows = 19;
+    assert_int_equal(sim_shape_measure(plugin, &shape, regions, &more, &rows), XEP_OK);
+    assert_int_equal(rows, 19);
+    assert_true(more > bytes);
+    shape = (xep_shape_t){.nranks = 512,
+                          .experts = 4096,
+                          .topk = 64,
+                          .hidden = 1u << 20,
+                          .elem_bytes = 8,
+                          .combine_elem_bytes = 4,
+                          .slots = 4,
+                          .tokens = 65536};
+    assert_int_equal(sim_shape_measure(plugin, &shape, regions, &bytes, &rows),
+                     XEP_OK); /* 1.5 PB are not too many to count */
+    assert_true(bytes / 4 > (UINT64_C(512) * 65536 << 23));
+    shape.tokens = INT32_MAX;
+    shape.hidden = UINT32_MAX;
+    assert_int_equal(sim_shape_measure(plugin, &shape, regions, &bytes, &rows), XEP_ERR_NO_MEMORY);
+    shape.tokens = (uint64_t)INT32_MAX + 1;
+    assert_int_equal(sim_shape_measure(plugin, &shape, regions, &bytes, &rows), XEP_ERR_INVALID);
+}
+
+static const sim_mode_test_t tests[] = {
+    {"overflow", overflow},   {"mismatch", mismatch},       {"lies", lies},
+    {"heap_size", heap_size}, {"unsupported", unsupported},
+};
+
+const sim_mode_t sim_normal = {
+    .name = "normal",
+    .make_dispatch = make_nothing,
+    .make_combine = make_nothing,
+    .notices = notices,
+    .tests = tests,
+    .ntests = sizeof tests / sizeof tests[0],
+};

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* The wire: messages that are taken from their source, and delivered, when the scheduler says so. */
-#include "sim.h"
+#include "sim_wire.h"
 
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,8 +15,8 @@ struct sim_message {
     stage_t stage;
     int is_get, has_signal;
     uint64_t offset, signal_offset, value;
-    const char *src;  /* of a put: unchanged while not TAKEN */
-    char *dst;        /* of a get */
+    const char *src;   /* of a put: unchanged while not TAKEN */
+    char *dst;         /* of a get */
     uint64_t checksum; /* of src when it was posted */
     size_t bytes;
     char *copy;
@@ -37,15 +37,16 @@ static uint64_t checksum(const char *data, size_t bytes)
 static char *heap_at(sim_rank_t *rank, uint64_t offset, uint64_t bytes)
 {
     if (bytes <= rank->env.heap_bytes && offset <= rank->env.heap_bytes - bytes) return (char *)rank->env.heap + offset;
-    sim_fail(rank->world, "access to bytes %llu .. of rank %u, whose heap ends at %llu",
-             (unsigned long long)offset, rank->index, (unsigned long long)rank->env.heap_bytes);
+    sim_fail(rank->world, "access to bytes %llu .. of rank %u, whose heap ends at %llu", (unsigned long long)offset,
+             rank->index, (unsigned long long)rank->env.heap_bytes);
     return NULL;
 }
 
 static void word_store(sim_rank_t *rank, uint64_t offset, uint64_t value)
 {
     char *at = heap_at(rank, offset, sizeof value);
-    if (at && offset % sizeof value) sim_fail(rank->world, "signal word at %llu is not aligned", (unsigned long long)offset);
+    if (at && offset % sizeof value)
+        sim_fail(rank->world, "signal word at %llu is not aligned", (unsigned long long)offset);
     if (at) atomic_store_explicit((_Atomic uint64_t *)at, value, memory_order_release);
 }
 
@@ -54,8 +55,21 @@ static void word_store(sim_rank_t *rank, uint64_t offset, uint64_t value)
 static void *wire_map(xep_wire_t *wire, uint32_t rank)
 {
     sim_rank_t *self = rank_of(wire);
-    int mapped = rank == self->index || self->world->options.maps[self->index][rank];
-    return mapped ? self->world->ranks[rank].env.heap : NULL;
+    const uint32_t *node = self->world->options.node;
+    return node[rank] == node[self->index] ? self->world->ranks[rank].env.heap : NULL;
+}
+
+/* Every call of the mode but map comes here first. Once told to fail, the wire is dead unless it fails just once. */
+static int is_broken(sim_rank_t *self, const char *call)
+{
+    const sim_options_t *options = &self->world->options;
+    uint64_t number = ++self->wire.calls;
+    if (!options->fail_at || self->index != 0 || number < options->fail_at) return 0;
+    if (number > options->fail_at && options->fail_once) return 0;
+    snprintf(self->told, sizeof self->told, "the simulated wire broke in call %llu, a %s", (unsigned long long)number,
+             call);
+    if (!self->wire.sentence[0]) memcpy(self->wire.sentence, self->told, sizeof self->told);
+    return 1;
 }
 
 /* A wire that has too much in flight must send what it holds: the caller only progresses and tries again. */
@@ -64,7 +78,7 @@ static int is_refused(sim_rank_t *self)
     const sim_options_t *options = &self->world->options;
     uint32_t inflight = 0;
     for (const sim_message_t *m = self->world->messages; m; m = m->next) inflight += m->from == self->index;
-    if (inflight < options->inflight) return sim_chance(self->world, options->refuse);
+    if (inflight < options->inflight) return sim_chance(&self->dice, options->refuse);
     for (sim_message_t *m = self->world->messages; m; m = m->next)
         if (m->from == self->index && m->stage == HELD) m->stage = POSTED;
     return 1;
@@ -88,14 +102,20 @@ static xep_status_t post(sim_rank_t *self, const sim_message_t *message)
     return XEP_OK;
 }
 
-static xep_status_t wire_put(xep_wire_t *wire, uint32_t rank, uint64_t offset, const void *src, size_t bytes)
+static xep_status_t put(sim_rank_t *self, uint32_t rank, uint64_t offset, const void *src, size_t bytes)
 {
-    sim_rank_t *self = rank_of(wire), *peer = &self->world->ranks[rank];
-    if (!wire_map(wire, rank))
+    sim_rank_t *peer = &self->world->ranks[rank];
+    if (!wire_map(&self->wire.wire, rank))
         return post(self, &(sim_message_t){.to = rank, .offset = offset, .src = src, .bytes = bytes});
     char *to = heap_at(peer, offset, bytes);
     if (to && bytes) memcpy(to, src, bytes);
     return to ? XEP_OK : XEP_ERR_TRANSPORT;
+}
+
+static xep_status_t wire_put(xep_wire_t *wire, uint32_t rank, uint64_t offset, const void *src, size_t bytes)
+{
+    sim_rank_t *self = rank_of(wire);
+    return is_broken(self, "put") ? XEP_ERR_TRANSPORT : put(self, rank, offset, src, bytes);
 }
 
 static xep_status_t wire_put_signal(xep_wire_t *wire, uint32_t rank, uint64_t offset, const void *src, size_t bytes,
@@ -106,8 +126,9 @@ static xep_status_t wire_put_signal(xep_wire_t *wire, uint32_t rank, uint64_t of
     message.has_signal = 1;
     message.signal_offset = signal_offset;
     message.value = value;
+    if (is_broken(self, "put_signal")) return XEP_ERR_TRANSPORT;
     if (!wire_map(wire, rank)) return post(self, &message);
-    wire_put(wire, rank, offset, src, bytes);
+    put(self, rank, offset, src, bytes);
     word_store(&self->world->ranks[rank], signal_offset, value);
     return XEP_OK;
 }
@@ -115,13 +136,14 @@ static xep_status_t wire_put_signal(xep_wire_t *wire, uint32_t rank, uint64_t of
 static xep_status_t wire_get(xep_wire_t *wire, uint32_t rank, uint64_t offset, void *dst, size_t bytes)
 {
     sim_message_t message = {.to = rank, .offset = offset, .dst = dst, .bytes = bytes, .is_get = 1};
-    return post(rank_of(wire), &message);
+    return is_broken(rank_of(wire), "get") ? XEP_ERR_TRANSPORT : post(rank_of(wire), &message);
 }
 
 static xep_status_t wire_flush(xep_wire_t *wire)
 {
     sim_rank_t *self = rank_of(wire);
     xep_status_t status = XEP_OK;
+    if (is_broken(self, "flush")) return XEP_ERR_TRANSPORT;
     for (sim_message_t *m = self->world->messages; m; m = m->next) {
         if (m->from != self->index) continue;
         if (m->stage == HELD) m->stage = POSTED;
@@ -134,7 +156,8 @@ static xep_status_t wire_flush(xep_wire_t *wire)
 static xep_status_t wire_progress(xep_wire_t *wire)
 {
     sim_rank_t *self = rank_of(wire);
-    if (sim_chance(self->world, 50)) sim_wire_step(self->world);
+    if (is_broken(self, "progress")) return XEP_ERR_TRANSPORT;
+    if (!self->world->still && sim_chance(&self->dice, 50)) sim_wire_step(self->world, &self->dice);
     return XEP_OK;
 }
 
@@ -156,8 +179,8 @@ static void take(sim_world_t *world, sim_message_t *m)
         sim_fail(world, "rank %u changed the source of a put before it was flushed", m->from);
     m->copy = malloc(m->bytes + 1);
     if (m->bytes) memcpy(m->copy, m->src, m->bytes);
-    if (world->options.corrupt && m->bytes && sim_chance(world, 10))
-        m->copy[sim_below(world, m->bytes)] ^= (char)(1 << sim_below(world, 8));
+    if (world->options.corrupt && m->bytes && sim_chance(&world->dice, 10))
+        m->copy[sim_below(&world->dice, m->bytes)] ^= (char)(1 << sim_below(&world->dice, 8));
     m->stage = TAKEN;
 }
 
@@ -184,16 +207,21 @@ static void deliver(sim_world_t *world, sim_message_t *message)
     free(message);
 }
 
-void sim_wire_step(sim_world_t *world)
+void sim_wire_step(sim_world_t *world, sim_dice_t *dice)
 {
     sim_message_t *m = world->messages;
     if (!m) return;
-    for (uint64_t n = sim_below(world, world->pending); n > 0; n--) m = m->next;
+    for (uint64_t n = sim_below(dice, world->pending); n > 0; n--) m = m->next;
     if (m->stage == HELD) return;
-    if (m->stage == POSTED && !m->is_get)
-        take(world, m);
-    else if (may_deliver(world, m))
-        deliver(world, m);
+    if (m->stage == POSTED && !m->is_get) take(world, m);
+    else if (may_deliver(world, m)) deliver(world, m);
+}
+
+uint64_t sim_wire_posted(const sim_world_t *world, uint32_t rank)
+{
+    uint64_t count = 0;
+    for (const sim_message_t *m = world->messages; m; m = m->next) count += m->from == rank;
+    return count;
 }
 
 void sim_wire_clear(sim_world_t *world)

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* The ranks of a world and the scheduler that interleaves them. */
-#include "sim.h"
+#include "sim_world.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "sim_shape.h"
+#include "sim_wire.h"
 
 /* ---- chance ---- */
 
@@ -17,19 +19,19 @@ static uint64_t mix(uint64_t x)
     return x ^ x >> 31;
 }
 
-uint64_t sim_random(sim_world_t *world)
+uint64_t sim_random(sim_dice_t *dice)
 {
-    return mix(world->random += UINT64_C(0x9e3779b97f4a7c15));
+    return mix(dice->state += UINT64_C(0x9e3779b97f4a7c15));
 }
 
-uint64_t sim_below(sim_world_t *world, uint64_t n)
+uint64_t sim_below(sim_dice_t *dice, uint64_t n)
 {
-    return sim_random(world) % n;
+    return sim_random(dice) % n;
 }
 
-int sim_chance(sim_world_t *world, uint32_t percent)
+int sim_chance(sim_dice_t *dice, uint32_t percent)
 {
-    return sim_below(world, 100) < percent;
+    return sim_below(dice, 100) < percent;
 }
 
 uint64_t sim_hash(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e)
@@ -39,28 +41,38 @@ uint64_t sim_hash(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e)
     return h;
 }
 
-static void maps_random(sim_world_t *world, sim_options_t *options)
+xep_simd_t sim_simd_best(void)
 {
-    uint64_t kind = sim_below(world, 5), host = 1 + sim_below(world, options->nranks);
-    for (uint32_t a = 0; a < options->nranks; a++)
-        for (uint32_t b = 0; b < options->nranks; b++) {
-            int maps = kind <= 1;                         /* one host */
-            if (kind == 2) maps = 0;                      /* the wire moves every byte */
-            if (kind == 3) maps = a / host == b / host;   /* hosts */
-            if (kind == 4) maps = sim_chance(world, 60);  /* whatever, not even mutual */
-            options->maps[a][b] = (uint8_t)maps;
-        }
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx512f")) return XEP_SIMD_AVX512;
+    if (__builtin_cpu_supports("avx2")) return XEP_SIMD_AVX2;
+#endif
+    return XEP_SIMD_SCALAR;
 }
 
-void sim_options_random(sim_world_t *world, sim_options_t *options)
+static void nodes_random(sim_dice_t *dice, sim_options_t *options)
 {
-    maps_random(world, options);
-    options->threads = 1 + (uint32_t)sim_below(world, 3);
-    options->stream_bytes = sim_chance(world, 50) ? 0 : UINT64_MAX;
-    options->inflight = 1 + (uint32_t)sim_below(world, sim_chance(world, 50) ? 3 : 100);
-    options->refuse = sim_chance(world, 50) ? 30 : 0;
-    options->hold = sim_chance(world, 30);
-    options->deliver = 5 + (uint32_t)sim_below(world, 90);
+    uint64_t kind = sim_below(dice, 5), host = 1 + sim_below(dice, options->nranks);
+    uint32_t nodes = 0;
+    for (uint32_t r = 0; r < options->nranks; r++) {
+        uint32_t node = 0;                                                       /* one host */
+        if (kind == 2) node = r;                                                 /* the wire moves every byte */
+        if (kind == 3) node = (uint32_t)(r / host);                              /* hosts */
+        if (kind == 4) node = r == 0 ? 0 : (uint32_t)sim_below(dice, nodes + 1); /* whatever */
+        options->node[r] = node;
+        if (node == nodes) nodes++;
+    }
+}
+
+void sim_options_random(sim_dice_t *dice, sim_options_t *options)
+{
+    nodes_random(dice, options);
+    options->threads = 1 + (uint32_t)sim_below(dice, 3);
+    options->stream_bytes = sim_chance(dice, 50) ? 0 : UINT64_MAX;
+    options->inflight = 1 + (uint32_t)sim_below(dice, sim_chance(dice, 50) ? 3 : 100);
+    options->refuse = sim_chance(dice, 50) ? 30 : 0;
+    options->hold = sim_chance(dice, 30);
+    options->deliver = 5 + (uint32_t)sim_below(dice, 90);
 }
 
 /* ---- what a mode calls ---- */
@@ -68,7 +80,7 @@ void sim_options_random(sim_world_t *world, sim_options_t *options)
 static void env_parallel(const xep_env_t *env, xep_parallel_fn fn, void *arg)
 {
     sim_rank_t *rank = (sim_rank_t *)env;
-    uint32_t first = (uint32_t)sim_below(rank->world, env->threads);
+    uint32_t first = (uint32_t)sim_below(&rank->dice, env->threads);
     sim_interleave(rank);
     for (uint32_t i = 0; i < env->threads; i++) {
         fn(arg, (first + i) % env->threads, env->threads);
@@ -91,16 +103,19 @@ static uint64_t env_now_ns(const xep_env_t *env)
     return ((const sim_rank_t *)env)->world->now;
 }
 
-__attribute__((format(printf, 4, 5))) static xep_status_t env_fail(const xep_env_t *env, xep_op_t *op, xep_status_t status, const char *format, ...)
+__attribute__((format(printf, 4, 5))) static xep_status_t env_fail(const xep_env_t *env, xep_op_t *op,
+                                                                   xep_status_t status, const char *format, ...)
 {
     sim_rank_t *rank = (sim_rank_t *)env;
-    sim_reason_t *reason = &rank->reasons[rank->nreasons++ % SIM_REASONS];
+    sim_reason_t *reason = &rank->reasons[rank->nreasons % SIM_REASONS];
     va_list args;
+    if (format == NULL && sim_reason(rank, op)[0]) return status;
+    rank->nreasons++;
     reason->op = op;
     va_start(args, format);
-    vsnprintf(reason->text, sizeof reason->text, format, args);
+    if (format == NULL) snprintf(reason->text, sizeof reason->text, "%s", rank->told);
+    else vsnprintf(reason->text, sizeof reason->text, format, args);
     va_end(args);
-    rank->reason = reason->text;
     return status;
 }
 
@@ -125,7 +140,7 @@ static void env_log(const xep_env_t *env, xep_log_level_t level, const char *for
 void sim_fail(sim_world_t *world, const char *format, ...)
 {
     va_list args;
-    if (world->failure[0]) return;
+    if (atomic_exchange(&world->failed, 1)) return;
     va_start(args, format);
     vsnprintf(world->failure, sizeof world->failure, format, args);
     va_end(args);
@@ -136,21 +151,19 @@ void sim_world_init(sim_world_t *world, uint64_t seed, const xep_plugin_t *plugi
     memset(world, 0, sizeof *world);
     world->now = 1;
     world->seed = seed;
-    world->random = mix(seed);
+    world->dice.state = mix(seed);
     world->plugin = plugin;
 }
 
-static void rank_init(sim_world_t *world, uint32_t index, const xep_shape_t *shape, uint64_t bytes)
+static void rank_init(sim_world_t *world, uint32_t index, const xep_shape_t *shape, const xep_region_t *regions,
+                      uint64_t bytes)
 {
     sim_rank_t *rank = &world->ranks[index];
-    uint32_t each = shape->experts / shape->nranks, more = shape->experts % shape->nranks;
     rank->world = world;
     rank->index = index;
-    rank->reason = "";
+    rank->dice.state = sim_random(&world->dice);
     rank->shape = *shape;
-    rank->shape.rank = index;
-    rank->shape.first_expert = each * index + (index < more ? index : more);
-    rank->shape.local_experts = each + (index < more);
+    sim_shape_fill(&rank->shape, index, world->options.node);
     rank->wire.wire.ops = &sim_wire_ops;
     rank->wire.rank = rank;
     rank->env = (xep_env_t){
@@ -169,22 +182,25 @@ static void rank_init(sim_world_t *world, uint32_t index, const xep_shape_t *sha
     };
     if (posix_memalign(&rank->env.heap, 4096, bytes) != 0) abort(); /* exactly this long: a sanitizer sees more */
     memset(rank->env.heap, 0, bytes);
+    memcpy(rank->env.regions, regions, sizeof rank->env.regions);
+    for (int i = 0; i < XEP_REGIONS; i++) rank->env.regions[i].base = (char *)rank->env.heap + regions[i].offset;
 }
 
 int sim_world_open(sim_world_t *world, const sim_options_t *options, const xep_shape_t *shape)
 {
+    xep_region_t regions[XEP_REGIONS];
     uint64_t bytes, rows;
     world->options = *options;
-    if (world->plugin->heap_size(shape, &bytes, &rows) != XEP_OK) {
+    if (sim_shape_measure(world->plugin, shape, regions, &bytes, &rows) != XEP_OK) {
         sim_fail(world, "heap_size refused the shape");
         return 0;
     }
     world->ranks = calloc(options->nranks, sizeof *world->ranks);
-    for (uint32_t r = 0; r < options->nranks; r++) rank_init(world, r, shape, bytes);
+    for (uint32_t r = 0; r < options->nranks; r++) rank_init(world, r, shape, regions, bytes);
     for (uint32_t r = 0; r < options->nranks; r++)
         if (world->plugin->open(&world->ranks[r].env, &world->ranks[r].mode) != XEP_OK)
-            sim_fail(world, "rank %u: open: %s", r, world->ranks[r].reason);
-    return world->failure[0] == 0;
+            sim_fail(world, "rank %u: open: %s", r, sim_reason(&world->ranks[r], NULL));
+    return !world->failed;
 }
 
 static void modes_close(sim_world_t *world)
@@ -201,17 +217,81 @@ int sim_world_reopen(sim_world_t *world)
     modes_close(world);
     for (uint32_t r = 0; r < world->options.nranks; r++)
         if (world->plugin->open(&world->ranks[r].env, &world->ranks[r].mode) != XEP_OK)
-            sim_fail(world, "rank %u: open again: %s", r, world->ranks[r].reason);
-    return world->failure[0] == 0;
+            sim_fail(world, "rank %u: open again: %s", r, sim_reason(&world->ranks[r], NULL));
+    return !world->failed;
 }
 
 void sim_world_close(sim_world_t *world)
 {
     if (!world->ranks) return;
     modes_close(world);
-    for (uint32_t r = 0; r < world->options.nranks; r++) free(world->ranks[r].env.heap);
+    for (uint32_t r = 0; r < world->options.nranks; r++) {
+        sim_shape_free(&world->ranks[r].shape);
+        free(world->ranks[r].env.heap);
+    }
     free(world->ranks);
     world->ranks = NULL;
+}
+
+/* ---- operations ---- */
+
+/* Where the wire stays dead, an operation may have met that in a call of its own. */
+void sim_check_wires_sentence(sim_rank_t *rank, const xep_op_t *op)
+{
+    const char *reason = sim_reason(rank, op), *told = reason[0] ? reason : rank->told, *said = rank->wire.sentence;
+    size_t same = rank->world->options.fail_once ? strlen(said) + 1 : strlen("the simulated wire broke");
+    if (strncmp(told, said, same)) sim_fail(rank->world, "\"%s\" is told, not \"%s\"", told, said);
+}
+
+/* Another call of the thread has failed meanwhile. */
+static void forget_told(sim_rank_t *rank)
+{
+    snprintf(rank->told, sizeof rank->told, "something else");
+}
+
+static uint64_t hash_seen(sim_world_t *world, const sim_rank_t *but)
+{
+    uint64_t hash = sim_wire_posted(world, but->index);
+    for (uint32_t r = 0; r < world->options.nranks; r++) {
+        const char *heap = world->ranks[r].env.heap;
+        for (uint64_t at = 0; r != but->index && at + 8 <= but->env.heap_bytes; at += 8) {
+            uint64_t word;
+            memcpy(&word, heap + at, sizeof word);
+            hash = mix(hash + word + UINT64_C(0x9e3779b97f4a7c15));
+        }
+    }
+    return hash;
+}
+
+static xep_status_t call_mode(sim_rank_t *rank, xep_op_t *op)
+{
+    const xep_plugin_t *plugin = rank->world->plugin;
+    forget_told(rank);
+    return op->kind == XEP_OP_DISPATCH ? plugin->dispatch(rank->mode, op) : plugin->combine(rank->mode, op);
+}
+
+void sim_renew(sim_rank_t *rank, xep_op_t *op)
+{
+    memset(op->state, 0, rank->world->plugin->state_bytes);
+    for (uint32_t i = 0; i < SIM_REASONS; i++)
+        if (rank->reasons[i].op == op) rank->reasons[i] = (sim_reason_t){0};
+}
+
+xep_status_t sim_begin(sim_rank_t *rank, xep_op_t *op)
+{
+    sim_world_t *world = rank->world;
+    if (!world->options.fail_at || rank->index != 0 || rank->wire.sentence[0]) return call_mode(rank, op);
+    uint64_t seen = hash_seen(world, rank);
+    world->still = 1;
+    xep_status_t status = call_mode(rank, op);
+    world->still = 0;
+    if (status >= 0 || !rank->wire.sentence[0]) return status;
+    if (hash_seen(world, rank) != seen) sim_fail(world, "an operation that was not begun has been seen by peers");
+    sim_check_wires_sentence(rank, op);
+    rank->refused++;
+    if (!world->options.fail_once) return status;
+    sim_renew(rank, op);
+    return call_mode(rank, op);
 }
 
 /* ---- waits ---- */
@@ -223,7 +303,8 @@ xep_late_t sim_late(sim_waits_t *waits)
 
 static void waits_check(sim_world_t *world, const xep_op_t *op, const sim_waits_t *waits)
 {
-    if (op->late.count || op->late.since_ns) sim_fail(world, "an operation that ended waits for %u ranks", op->late.count);
+    if (op->late.count || op->late.since_ns)
+        sim_fail(world, "an operation that ended waits for %u ranks", op->late.count);
     for (uint32_t r = 0; r < world->options.nranks; r++)
         if (waits->wait_ns[r] != waits->expected[r])
             sim_fail(world, "epoch %llu waited for rank %u for %llu, not %llu", (unsigned long long)op->epoch, r,
@@ -235,6 +316,7 @@ xep_status_t sim_progress(sim_rank_t *rank, xep_op_t *op, sim_waits_t *waits)
     sim_world_t *world = rank->world;
     uint64_t look = world->now; /* the clock stands still until the mode has looked at words */
     for (uint32_t i = 0; i < waits->nlate; i++) waits->expected[waits->late[i]] += look - waits->looked;
+    forget_told(rank);
     xep_status_t status = world->plugin->progress(rank->mode, op);
     if (status == XEP_OK) waits_check(world, op, waits);
     if (status != XEP_INPROGRESS || op->epoch % 3 == 0) return status;
@@ -249,20 +331,22 @@ xep_status_t sim_progress(sim_rank_t *rank, xep_op_t *op, sim_waits_t *waits)
 
 static void heap_spoil(sim_world_t *world)
 {
-    sim_rank_t *rank = &world->ranks[sim_below(world, world->options.nranks)];
-    uint64_t most = world->options.corrupt_bytes < rank->env.heap_bytes ? world->options.corrupt_bytes : rank->env.heap_bytes;
-    uint64_t at = sim_below(world, most), length = sim_chance(world, 50) ? 1 : 4;
-    for (uint64_t i = at; i < at + length && i < most; i++) ((unsigned char *)rank->env.heap)[i] ^= (unsigned char)sim_random(world);
+    sim_rank_t *rank = &world->ranks[sim_below(&world->dice, world->options.nranks)];
+    uint64_t most =
+        world->options.corrupt_bytes < rank->env.heap_bytes ? world->options.corrupt_bytes : rank->env.heap_bytes;
+    uint64_t at = sim_below(&world->dice, most), length = sim_chance(&world->dice, 50) ? 1 : 4;
+    for (uint64_t i = at; i < at + length && i < most; i++)
+        ((unsigned char *)rank->env.heap)[i] ^= (unsigned char)sim_random(&world->dice);
 }
 
 static void turn(sim_world_t *world)
 {
-    sim_rank_t *rank = &world->ranks[sim_below(world, world->options.nranks)];
+    sim_rank_t *rank = &world->ranks[sim_below(&world->dice, world->options.nranks)];
     world->now++;
-    if (sim_chance(world, world->options.deliver)) sim_wire_step(world);
-    if (world->options.corrupt && sim_chance(world, 3)) heap_spoil(world);
+    if (sim_chance(&world->dice, world->options.deliver)) sim_wire_step(world, &world->dice);
+    if (world->options.corrupt && sim_chance(&world->dice, 3)) heap_spoil(world);
     if (rank->busy || (rank->stalled && rank->stalled--)) return;
-    if (sim_below(world, 200) == 0) rank->stalled = (uint32_t)sim_below(world, 300);
+    if (sim_below(&world->dice, 200) == 0) rank->stalled = (uint32_t)sim_below(&world->dice, 300);
     rank->busy = 1;
     world->step(rank);
     rank->busy = 0;
@@ -271,17 +355,17 @@ static void turn(sim_world_t *world)
 void sim_interleave(sim_rank_t *rank)
 {
     sim_world_t *world = rank->world;
-    if (!rank->busy || !sim_chance(world, 30)) return;
-    for (uint64_t n = sim_below(world, 20); n > 0 && !world->failure[0]; n--) turn(world);
+    if (world->threads || world->still || !rank->busy || !sim_chance(&world->dice, 30)) return;
+    for (uint64_t n = sim_below(&world->dice, 20); n > 0 && !world->failed; n--) turn(world);
 }
 
 void sim_world_run(sim_world_t *world, uint64_t turns, int quiet)
 {
-    for (; turns > 0 && !world->failure[0]; turns--) {
+    for (; turns > 0 && !world->failed; turns--) {
         uint32_t left = 0;
         for (uint32_t r = 0; r < world->options.nranks; r++) left += !world->finished(&world->ranks[r]);
         if (!left) return;
         turn(world);
     }
-    if (!quiet && !world->failure[0]) sim_fail(world, "ranks have not finished");
+    if (!quiet && !world->failed) sim_fail(world, "ranks have not finished");
 }

@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "boot.h"
+#include "boot_single.h"
 
 static void it_gathers_its_own(void **state)
 {
@@ -81,11 +81,10 @@ static void an_allocation_does_not(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(it_gathers_its_own, clear),
-        cmocka_unit_test_setup(a_launcher_that_started_more_forbids_it, clear),
-        cmocka_unit_test_setup(slurm_without_pmix_has_its_remedy, clear),
-        cmocka_unit_test_setup(sizes_of_one_and_nonsense_do_not, clear),
-        cmocka_unit_test_setup(an_allocation_does_not, clear)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test_setup(it_gathers_its_own, clear),
+                                       cmocka_unit_test_setup(a_launcher_that_started_more_forbids_it, clear),
+                                       cmocka_unit_test_setup(slurm_without_pmix_has_its_remedy, clear),
+                                       cmocka_unit_test_setup(sizes_of_one_and_nonsense_do_not, clear),
+                                       cmocka_unit_test_setup(an_allocation_does_not, clear)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

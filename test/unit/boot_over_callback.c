@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "boot.h"
+#include "boot_callback.h"
 #include "error.h"
 
 enum { RANKS = 3, BLOCK = 1000 };
@@ -23,8 +23,8 @@ typedef struct world {
 
 typedef struct seat {
     world_t *world;
-    uint32_t rank, nranks; /* as told to the library */
-    uint32_t place;        /* true one in the world */
+    uint32_t rank, nranks;                                     /* as told to the library */
+    uint32_t place;                                            /* true one in the world */
     int (*wrong)(struct seat *seat, void *recv, size_t bytes); /* done to recv after a right allgather */
     xep_status_t status;
     char reason[XEP_REASON_BYTES];
@@ -81,8 +81,7 @@ static void *run_seat(void *arg)
 static void seat_all(seat_t *seats, world_t *world)
 {
     pthread_barrier_init(&world->barrier, NULL, RANKS);
-    for (uint32_t i = 0; i < RANKS; i++)
-        seats[i] = (seat_t){.world = world, .rank = i, .place = i, .nranks = RANKS};
+    for (uint32_t i = 0; i < RANKS; i++) seats[i] = (seat_t){.world = world, .rank = i, .place = i, .nranks = RANKS};
 }
 
 static void run_all(seat_t *seats)
@@ -95,8 +94,8 @@ static void run_all(seat_t *seats)
 static void expect(const seat_t *seat, xep_status_t status, const char *part)
 {
     if (seat->status != status || strstr(seat->reason, part) == NULL)
-        print_error("rank %u: %s, \"%s\"; wanted %s, \"%s\"\n", seat->rank, xep_status_name(seat->status),
-                    seat->reason, xep_status_name(status), part);
+        print_error("rank %u: %s, \"%s\"; wanted %s, \"%s\"\n", seat->rank, xep_status_name(seat->status), seat->reason,
+                    xep_status_name(status), part);
     assert_int_equal(seat->status, status);
     assert_non_null(strstr(seat->reason, part));
 }
@@ -194,8 +193,8 @@ static void ranks_must_agree(void **state)
     seat_all(seats, &world);
     seats[2].rank = 0; /* two of them */
     run_all(seats);
-    expect(&seats[0], XEP_ERR_MISMATCH, "place 2 of the allgather holds what rank 0 sent");
-    expect(&seats[1], XEP_ERR_MISMATCH, "place 2 of the allgather holds what rank 0 sent");
+    expect(&seats[0], XEP_ERR_MISMATCH, "position 2 of the allgather holds what rank 0 sent");
+    expect(&seats[1], XEP_ERR_MISMATCH, "position 2 of the allgather holds what rank 0 sent");
 }
 
 /* the params say 2 ranks, the allgather is over 3: found before it writes over anything */
@@ -225,9 +224,11 @@ static void rank_must_be_one_of_them(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_right_one_works),     cmocka_unit_test(wrong_ones_are_found),
-        cmocka_unit_test(one_that_fails_later_is_found), cmocka_unit_test(ranks_must_agree),
-        cmocka_unit_test(more_ranks_than_told_are_found), cmocka_unit_test(rank_must_be_one_of_them)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(a_right_one_works),
+                                       cmocka_unit_test(wrong_ones_are_found),
+                                       cmocka_unit_test(one_that_fails_later_is_found),
+                                       cmocka_unit_test(ranks_must_agree),
+                                       cmocka_unit_test(more_ranks_than_told_are_found),
+                                       cmocka_unit_test(rank_must_be_one_of_them)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

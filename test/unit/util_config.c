@@ -83,8 +83,17 @@ static void bytes(void **state)
     static const struct {
         const char *text;
         uint64_t value;
-    } good[] = {{"0", 0}, {"1", 1}, {"64k", 65536}, {"64K", 65536}, {"3kb", 3072}, {"2MB", 2 << 20}, {"1g", 1 << 30},
-                {"2t", (uint64_t)2 << 40}, {"inf", UINT64_MAX}, {"INF", UINT64_MAX}, {"18446744073709551615", UINT64_MAX},
+    } good[] = {{"0", 0},
+                {"1", 1},
+                {"64k", 65536},
+                {"64K", 65536},
+                {"3kb", 3072},
+                {"2MB", 2 << 20},
+                {"1g", 1 << 30},
+                {"2t", (uint64_t)2 << 40},
+                {"inf", UINT64_MAX},
+                {"INF", UINT64_MAX},
+                {"18446744073709551615", UINT64_MAX},
                 {"16777215t", (uint64_t)16777215 << 40}};
     xep_config_t config;
     (void)state;
@@ -100,7 +109,13 @@ static void millis(void **state)
     static const struct {
         const char *text;
         int32_t value;
-    } good[] = {{"1", 1}, {"250", 250}, {"250ms", 250}, {"3s", 3000}, {"2m", 120000}, {"inf", -1}, {"2147483647", INT32_MAX},
+    } good[] = {{"1", 1},
+                {"250", 250},
+                {"250ms", 250},
+                {"3s", 3000},
+                {"2m", 120000},
+                {"inf", -1},
+                {"2147483647", INT32_MAX},
                 {"2147483s", 2147483000}};
     xep_config_t config;
     (void)state;
@@ -130,12 +145,24 @@ static void choices(void **state)
 static void wrong_values(void **state)
 {
     static const char *const wrong[][2] = {
-        {"XEP_INFLIGHT", "8x"},       {"XEP_INFLIGHT", "-1"},      {"XEP_INFLIGHT", "k"},
-        {"XEP_INFLIGHT", "8kk"},      {"XEP_INFLIGHT", " 8"},      {"XEP_INFLIGHT", "18446744073709551616"},
-        {"XEP_INFLIGHT", "16777216t"}, {"XEP_TIMEOUT", "0"},       {"XEP_TIMEOUT", "1h"},
-        {"XEP_TIMEOUT", "2147484s"},  {"XEP_TIMEOUT", "2147483648"}, {"XEP_TIMEOUT", "-1"},
-        {"XEP_THREADS", "two"},       {"XEP_THREADS", "4294967296"}, {"XEP_THREADS", "1 "},
-        {"XEP_MAP", "always"},        {"XEP_BOOT", "mpi"},         {"XEP_LOG", "loud"},
+        {"XEP_INFLIGHT", "8x"},
+        {"XEP_INFLIGHT", "-1"},
+        {"XEP_INFLIGHT", "k"},
+        {"XEP_INFLIGHT", "8kk"},
+        {"XEP_INFLIGHT", " 8"},
+        {"XEP_INFLIGHT", "18446744073709551616"},
+        {"XEP_INFLIGHT", "16777216t"},
+        {"XEP_TIMEOUT", "0"},
+        {"XEP_TIMEOUT", "1h"},
+        {"XEP_TIMEOUT", "2147484s"},
+        {"XEP_TIMEOUT", "2147483648"},
+        {"XEP_TIMEOUT", "-1"},
+        {"XEP_THREADS", "two"},
+        {"XEP_THREADS", "4294967296"},
+        {"XEP_THREADS", "1 "},
+        {"XEP_MAP", "always"},
+        {"XEP_BOOT", "mpi"},
+        {"XEP_LOG", "loud"},
         {"XEP_NUMA", "2"},
     };
     (void)state;
@@ -180,11 +207,11 @@ static void each_stops(void **state)
 static void log_level(void **state)
 {
     (void)state;
-    assert_int_equal(xep_config_log_level(), XEP_LOG_WARN);
+    assert_int_equal(xep_log_level_asked(), XEP_LOG_WARN);
     setenv("XEP_LOG", "error", 1);
-    assert_int_equal(xep_config_log_level(), XEP_LOG_ERROR);
+    assert_int_equal(xep_log_level_asked(), XEP_LOG_ERROR);
     setenv("XEP_LOG", "nonsense", 1);
-    assert_int_equal(xep_config_log_level(), XEP_LOG_WARN);
+    assert_int_equal(xep_log_level_asked(), XEP_LOG_WARN);
 }
 
 static void count_message(void *arg, xep_log_level_t level, const char *message)
@@ -215,11 +242,16 @@ static void unknown_warns_once(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(unknown_warns_once, clear), cmocka_unit_test_setup(defaults, clear),
-        cmocka_unit_test_setup(empty_is_unset, clear),     cmocka_unit_test_setup(bytes, clear),
-        cmocka_unit_test_setup(millis, clear),             cmocka_unit_test_setup(choices, clear),
-        cmocka_unit_test_setup(wrong_values, clear),       cmocka_unit_test_setup(each_shows_value_in_force, clear),
-        cmocka_unit_test_setup(each_stops, clear),         cmocka_unit_test_setup(log_level, clear),
+        cmocka_unit_test_setup(unknown_warns_once, clear),
+        cmocka_unit_test_setup(defaults, clear),
+        cmocka_unit_test_setup(empty_is_unset, clear),
+        cmocka_unit_test_setup(bytes, clear),
+        cmocka_unit_test_setup(millis, clear),
+        cmocka_unit_test_setup(choices, clear),
+        cmocka_unit_test_setup(wrong_values, clear),
+        cmocka_unit_test_setup(each_shows_value_in_force, clear),
+        cmocka_unit_test_setup(each_stops, clear),
+        cmocka_unit_test_setup(log_level, clear),
     };
     return cmocka_run_group_tests_name("config", tests, NULL, NULL);
 }

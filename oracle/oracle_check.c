@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* Counts are compared before rows: a wrong count would show as rows that are wrong in a way that explains nothing. */
+#include "oracle_check.h"
+
+#include <stdlib.h>
+
+#include "oracle_alloc.h"
+#include "oracle_cast.h"
+#include "oracle_number.h"
+
+void oracle_check_open(oracle_check_t *check, const oracle_shape_t *shape, uint32_t rank, const xep_recv_t *recv,
+                       oracle_difference_t *difference)
+{
+    const uint32_t topk = shape->routing->params.topk;
+
+    *difference = (oracle_difference_t){.rank = rank};
+    *check = (oracle_check_t){
+        .shape = shape,
+        .recv = recv,
+        .rank = rank,
+        .nranks = shape->routing->params.nranks,
+        .difference = difference,
+        .idx = oracle_alloc(topk * sizeof *check->idx),
+        .weights = oracle_alloc(topk * sizeof *check->weights),
+        .sent = oracle_alloc(shape->hidden * oracle_element_bytes(shape->dtype)),
+        .cast = oracle_alloc(oracle_received_bytes(shape)),
+        .scales = oracle_alloc(oracle_received_scales(shape) * sizeof *check->scales),
+    };
+    oracle_experts_of(shape->routing, rank, &check->first_expert, &check->experts);
+}
+
+void oracle_check_close(oracle_check_t *check)
+{
+    free(check->idx);
+    free(check->weights);
+    free(check->sent);
+    free(check->cast);
+    free(check->scales);
+}
+
+int oracle_check_each(oracle_check_t *check,
+                      int (*visit)(oracle_check_t *check, void *arg, uint32_t src, uint64_t token), void *arg)
+{
+    const oracle_routing_t *routing = check->shape->routing;
+
+    for (uint32_t src = 0; src < check->nranks; src++)
+        for (uint64_t token = 0; token < routing->params.tokens_of[src]; token++) {
+            oracle_route_token(check->shape, src, token, check->idx, check->weights);
+            if (visit(check, arg, src, token)) return 1;
+        }
+    return 0;
+}
+
+int oracle_check_is_mine(const oracle_check_t *check, int32_t expert)
+{
+    return expert >= 0 && (uint32_t)expert >= check->first_expert &&
+           (uint32_t)expert < check->first_expert + check->experts;
+}
+
+uint64_t oracle_check_align(const oracle_check_t *check, uint64_t rows)
+{
+    const uint64_t alignment = check->shape->alignment != 0 ? check->shape->alignment : 1;
+
+    return (rows + alignment - 1) / alignment * alignment;
+}
+
+int oracle_check_number(const oracle_check_t *check, const char *array, uint64_t row, uint64_t column,
+                        uint64_t expected, uint64_t got)
+{
+    return oracle_differ_number(check->difference, array, row, column, (int64_t)expected, (int64_t)got);
+}
+
+/* A row is dense where it is a multiple of 64 bytes. */
+static uint64_t stride_of(const oracle_shape_t *shape)
+{
+    return (oracle_received_bytes(shape) + 63) / 64 * 64;
+}
+
+int oracle_check_form(const oracle_check_t *check, xep_rows_t arrangement, uint32_t topk)
+{
+    const oracle_shape_t *shape = check->shape;
+    const xep_recv_t *recv = check->recv;
+    const uint32_t nscales = oracle_received_scales(shape);
+    const int own_scales = shape->quant == XEP_QUANT_NONE && nscales != 0;
+
+    return oracle_check_number(check, "arrangement", 0, 0, arrangement, recv->arrangement) ||
+           oracle_check_number(check, "dtype", 0, 0, oracle_received_dtype(shape), recv->dtype) ||
+           oracle_check_number(check, "hidden", 0, 0, shape->hidden, recv->hidden) ||
+           oracle_check_number(check, "x_stride", 0, 0, stride_of(shape), recv->x_stride) ||
+           oracle_check_number(check, "topk", 0, 0, topk, recv->topk) ||
+           oracle_check_number(check, "topk_idx_dtype", 0, 0, shape->idx_dtype, recv->topk_idx_dtype) ||
+           oracle_check_number(check, "quant", 0, 0, shape->quant, recv->quant) ||
+           oracle_check_number(check, "nscales", 0, 0, nscales, recv->scales != NULL ? recv->nscales : 0) ||
+           (own_scales && oracle_check_number(check, "scales_dtype", 0, 0, shape->scales_dtype, recv->scales_dtype)) ||
+           oracle_check_number(check, "first_expert", 0, 0, check->first_expert, recv->first_expert) ||
+           oracle_check_number(check, "local_experts", 0, 0, check->experts, recv->local_experts);
+}
+
+static int64_t idx_of(const xep_recv_t *recv, uint64_t row, uint32_t k)
+{
+    const size_t at = row * recv->topk + k;
+
+    return recv->topk_idx_dtype == XEP_INT32 ? ((const int32_t *)recv->topk_idx)[at]
+                                             : ((const int64_t *)recv->topk_idx)[at];
+}
+
+int oracle_check_selection(const oracle_check_t *check, uint64_t row, uint32_t k, int64_t expert, float weight)
+{
+    const xep_recv_t *recv = check->recv;
+
+    if (oracle_differ_number(check->difference, "topk_idx", row, k, expert, idx_of(recv, row, k))) return 1;
+    if (recv->topk_weights == NULL || !oracle_differ_row(check->difference, "topk_weights", row, XEP_FP32, 1, &weight,
+                                                         recv->topk_weights + row * recv->topk + k))
+        return 0;
+    check->difference->column = k;
+    return 1;
+}
+
+/* One by one: the scales of a row need not be side by side. */
+static int check_scales(const oracle_check_t *check, uint64_t row)
+{
+    const oracle_shape_t *shape = check->shape;
+    const xep_recv_t *recv = check->recv;
+    const uint64_t of_expert = shape->padded && shape->by_column ? check->nranks * shape->room : 0;
+    const char *at = recv->scales;
+
+    if (of_expert != 0) at += row / of_expert * of_expert * recv->nscales * sizeof *check->scales;
+    at += (ptrdiff_t)(of_expert != 0 ? row % of_expert : row) * recv->scales_token_stride;
+    for (uint32_t i = 0; i < oracle_received_scales(shape); i++, at += recv->scales_stride) {
+        if (!oracle_differ_row(check->difference, "scales", row, XEP_INT32, 1, &check->scales[i], at)) continue;
+        check->difference->column = i;
+        return 1;
+    }
+    return 0;
+}
+
+int oracle_check_row(oracle_check_t *check, uint64_t row, uint32_t src, uint64_t token)
+{
+    const oracle_shape_t *shape = check->shape;
+    const int cast = shape->quant != XEP_QUANT_NONE;
+
+    if (oracle_check_number(check, "src_token", row, 0, token, (uint64_t)check->recv->src_token[row])) return 1;
+    oracle_fill_row(shape, src, token, check->sent);
+    if (cast) oracle_cast_row(shape, check->sent, check->cast, check->scales);
+    else oracle_fill_scales(shape, src, token, check->scales);
+    return oracle_differ_row(check->difference, "x", row, oracle_received_dtype(shape), shape->hidden,
+                             cast ? check->cast : check->sent,
+                             (const char *)check->recv->x + row * check->recv->x_stride) ||
+           check_scales(check, row);
+}
+
+int oracle_check_unused(const oracle_check_t *check, uint64_t first, uint64_t end)
+{
+    for (uint64_t row = first; row < end; row++)
+        for (uint32_t k = 0; k < check->recv->topk; k++)
+            if (oracle_differ_number(check->difference, "topk_idx", row, k, -1, idx_of(check->recv, row, k))) return 1;
+    return 0;
+}

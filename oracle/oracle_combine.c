@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/*
+ * Sums are made in the documented order and rounded once, as the library must: equality is of bits, there is no
+ * tolerance.
+ */
+#include "oracle_combine.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "oracle_alloc.h"
+#include "oracle_logfmt.h"
+#include "oracle_number.h"
+
+/* ---- sums ---- */
+
+typedef struct sum {
+    const oracle_shape_t *shape;
+    uint32_t rank;
+    unsigned biases;
+    int32_t *idx;    /* [K] */
+    float *weights;  /* [K] */
+    uint32_t *ranks; /* [K] */
+    float *total;    /* [H] */
+    void *row;       /* a term, and then the sum rounded */
+    void *arrived;   /* a term that went as LogFMT */
+} sum_t;
+
+static void sum_open(sum_t *s)
+{
+    const uint32_t topk = s->shape->routing->params.topk;
+
+    s->idx = oracle_alloc(topk * sizeof *s->idx);
+    s->weights = oracle_alloc(topk * sizeof *s->weights);
+    s->ranks = oracle_alloc(topk * sizeof *s->ranks);
+    s->total = oracle_alloc(s->shape->hidden * sizeof *s->total);
+    s->row = oracle_alloc(s->shape->hidden * oracle_element_bytes(s->shape->combine_dtype));
+    s->arrived = oracle_alloc(s->shape->hidden * oracle_element_bytes(s->shape->combine_dtype));
+}
+
+static void sum_close(sum_t *s)
+{
+    free(s->idx);
+    free(s->weights);
+    free(s->ranks);
+    free(s->total);
+    free(s->row);
+    free(s->arrived);
+}
+
+/* The output of an expert for a token, as it comes here. */
+static const void *expert_row(sum_t *s, uint32_t expert, uint64_t token)
+{
+    const oracle_shape_t *shape = s->shape;
+    int code = 0;
+
+    oracle_fill_output(shape, expert, s->rank, token, s->row);
+    if (shape->logfmt_from == NULL || !shape->logfmt_from[oracle_owner(shape->routing, expert)]) return s->row;
+    oracle_logfmt_journey(s->row, shape->hidden, s->arrived, &code);
+    return s->arrived;
+}
+
+/* By expert: each selection with its weight, in order. */
+static void add_experts(sum_t *s, uint64_t token)
+{
+    const oracle_shape_t *shape = s->shape;
+
+    oracle_fill_returned(shape, s->rank, s->rank, token, s->weights);
+    for (uint32_t k = 0; k < shape->routing->params.topk; k++) {
+        if (s->idx[k] < 0) continue;
+        const void *row = expert_row(s, (uint32_t)s->idx[k], token);
+        oracle_row_add_weighted(s->total, shape->unweighted ? 1.0f : s->weights[k], row, shape->combine_dtype,
+                                shape->hidden);
+    }
+}
+
+static void add_ranks(sum_t *s, uint64_t token)
+{
+    const oracle_shape_t *shape = s->shape;
+    const uint32_t n = oracle_destinations(shape->routing, s->idx, s->ranks);
+
+    for (uint32_t i = 0; i < n; i++) {
+        oracle_fill_output(shape, s->ranks[i], s->rank, token, s->row);
+        oracle_row_add(s->total, s->row, shape->combine_dtype, shape->hidden);
+    }
+}
+
+/* The row a token must combine to, in s->row. */
+static void sum_token(sum_t *s, uint64_t token)
+{
+    const oracle_shape_t *shape = s->shape;
+
+    oracle_route_token(shape, s->rank, token, s->idx, s->weights);
+    memset(s->total, 0, shape->hidden * sizeof *s->total);
+    for (uint32_t which = 0; which < 2; which++) {
+        if (!(s->biases >> which & 1)) continue;
+        oracle_fill_bias(shape, which, s->rank, token, s->row);
+        oracle_row_add(s->total, s->row, shape->combine_dtype, shape->hidden);
+    }
+    if (shape->by_expert) add_experts(s, token);
+    else add_ranks(s, token);
+    oracle_row_round(s->row, s->total, shape->combine_dtype, shape->hidden);
+}
+
+int oracle_check_combine(const oracle_shape_t *shape, uint32_t rank, unsigned biases, const void *out,
+                         size_t out_stride, oracle_difference_t *difference_p)
+{
+    sum_t s = {.shape = shape, .rank = rank, .biases = biases};
+    int differs = 0;
+
+    *difference_p = (oracle_difference_t){.rank = rank};
+    sum_open(&s);
+    for (uint64_t token = 0; token < shape->routing->params.tokens_of[rank] && !differs; token++) {
+        sum_token(&s, token);
+        differs = oracle_differ_row(difference_p, "out", token, shape->combine_dtype, shape->hidden, s.row,
+                                    (const char *)out + token * out_stride);
+    }
+    sum_close(&s);
+    return differs;
+}
+
+/* ---- weights ---- */
+
+/* What the ranks a token went to send back, ascending by rank, added in sums [K]. */
+static void add_weights(sum_t *s, uint64_t token, float *sums)
+{
+    const uint32_t topk = s->shape->routing->params.topk;
+    uint32_t n;
+
+    oracle_route_token(s->shape, s->rank, token, s->idx, s->weights);
+    n = oracle_destinations(s->shape->routing, s->idx, s->ranks);
+    memset(sums, 0, topk * sizeof *sums);
+    for (uint32_t i = 0; i < n; i++) {
+        oracle_fill_returned(s->shape, s->ranks[i], s->rank, token, s->weights);
+        for (uint32_t k = 0; k < topk; k++) sums[k] += s->weights[k];
+    }
+}
+
+int oracle_check_weights(const oracle_shape_t *shape, uint32_t rank, const float *out, size_t out_stride,
+                         oracle_difference_t *difference_p)
+{
+    const uint32_t topk = shape->routing->params.topk;
+    float *sums = oracle_alloc(topk * sizeof *sums);
+    sum_t s = {.shape = shape, .rank = rank};
+    int differs = 0;
+
+    *difference_p = (oracle_difference_t){.rank = rank};
+    sum_open(&s);
+    for (uint64_t token = 0; token < shape->routing->params.tokens_of[rank] && !differs; token++) {
+        add_weights(&s, token, sums);
+        differs = oracle_differ_row(difference_p, "out_weights", token, XEP_FP32, topk, sums,
+                                    (const char *)out + token * out_stride);
+    }
+    sum_close(&s);
+    free(sums);
+    return differs;
+}

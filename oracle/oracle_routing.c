@@ -1,0 +1,236 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* Draws are whole numbers from a generator of our own: every machine, compiler and rank draws the same. */
+#include "oracle_routing.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "oracle_alloc.h"
+#include "oracle_random.h"
+#include "oracle_route_file.h"
+
+/* ---- who owns what ---- */
+
+void oracle_experts_of(const oracle_routing_t *routing, uint32_t rank, uint32_t *first_p, uint32_t *count_p)
+{
+    const uint32_t share = routing->params.experts / routing->params.nranks;
+    const uint32_t more = routing->params.experts % routing->params.nranks;
+
+    *first_p = rank * share + (rank < more ? rank : more);
+    *count_p = share + (rank < more);
+}
+
+uint32_t oracle_owner(const oracle_routing_t *routing, uint32_t expert)
+{
+    const uint32_t share = routing->params.experts / routing->params.nranks;
+    const uint32_t more = routing->params.experts % routing->params.nranks;
+
+    if (expert < more * (share + 1)) return expert / (share + 1);
+    return more + (expert - more * (share + 1)) / share;
+}
+
+uint32_t oracle_destinations(const oracle_routing_t *routing, const int32_t *idx, uint32_t *ranks)
+{
+    uint32_t n = 0;
+
+    for (uint32_t k = 0; k < routing->params.topk; k++) {
+        if (idx[k] < 0) continue;
+        const uint32_t owner = oracle_owner(routing, (uint32_t)idx[k]);
+        uint32_t at = n;
+        while (at > 0 && ranks[at - 1] > owner) at--;
+        if (at > 0 && ranks[at - 1] == owner) continue;
+        memmove(ranks + at + 1, ranks + at, (n - at) * sizeof *ranks);
+        ranks[at] = owner;
+        n++;
+    }
+    return n;
+}
+
+/* ---- selections of one token --------------------------------------------------- */
+
+static int repeated(const int32_t *idx, uint32_t at)
+{
+    for (uint32_t i = 0; i < at; i++)
+        if (idx[i] == idx[at]) return 1;
+    return 0;
+}
+
+/* The first n of idx: distinct experts of first .. first + count - 1. */
+static void draw_distinct(uint64_t *state, int32_t *idx, uint32_t n, uint32_t first, uint32_t count)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        do {
+            idx[i] = (int32_t)(first + oracle_next(state) % count);
+        } while (repeated(idx, i));
+    }
+}
+
+static void draw_groups(const oracle_routing_t *routing, uint64_t *state, int32_t *idx)
+{
+    const oracle_route_spec_t *spec = &routing->params.spec;
+    const uint32_t per = routing->params.experts / spec->groups;
+    int32_t chosen[ORACLE_MAX_GROUPS] = {0};
+
+    if (spec->groups > 1) draw_distinct(state, chosen, spec->topk_groups, 0, spec->groups);
+    for (uint32_t i = 0; i < routing->params.topk; i++) {
+        do {
+            const uint64_t u = oracle_next(state);
+            idx[i] = spec->groups > 1 ? (int32_t)((uint32_t)chosen[u % spec->topk_groups] * per + (u >> 32) % per)
+                                      : (int32_t)(u % per);
+        } while (repeated(idx, i));
+    }
+}
+
+/* Walks the experts not yet selected, most popular first: no number of draws can be
+ * unlucky, however steep the popularity. */
+static void draw_popular(const oracle_routing_t *routing, uint64_t *state, int32_t *idx)
+{
+    uint64_t left = routing->popularity_sum;
+
+    for (uint32_t i = 0; i < routing->params.topk; i++) {
+        uint64_t u = oracle_next(state) % left;
+        uint32_t n = 0;
+        for (;; n++) {
+            idx[i] = (int32_t)routing->popular[n];
+            if (repeated(idx, i)) continue;
+            if (u < routing->popularity[n]) break;
+            u -= routing->popularity[n];
+        }
+        left -= routing->popularity[n];
+    }
+}
+
+static void draw_from_rank(const oracle_routing_t *routing, uint32_t rank, uint64_t *state, int32_t *idx)
+{
+    const uint32_t topk = routing->params.topk;
+    uint32_t first, owned;
+
+    oracle_experts_of(routing, rank, &first, &owned);
+    draw_distinct(state, idx, owned < topk ? owned : topk, first, owned);
+    for (uint32_t i = owned; i < topk; i++) idx[i] = -1;
+}
+
+static void draw(const oracle_routing_t *routing, uint32_t rank, uint64_t token, uint64_t *state, int32_t *idx)
+{
+    const oracle_routing_params_t *params = &routing->params;
+
+    switch (params->spec.kind) {
+    case ORACLE_ROUTE_UNIFORM: draw_distinct(state, idx, params->topk, 0, params->experts); break;
+    case ORACLE_ROUTE_GROUP: draw_groups(routing, state, idx); break;
+    case ORACLE_ROUTE_ZIPF: draw_popular(routing, state, idx); break;
+    case ORACLE_ROUTE_ONE_RANK: draw_from_rank(routing, 0, state, idx); break;
+    case ORACLE_ROUTE_SELF: draw_from_rank(routing, rank, state, idx); break;
+    case ORACLE_ROUTE_FILE: oracle_route_file_look(routing->file, rank, token, idx); break;
+    }
+}
+
+void oracle_route(const oracle_routing_t *routing, uint32_t rank, uint64_t token, int32_t *idx, float *weights)
+{
+    const oracle_routing_params_t *params = &routing->params;
+    uint64_t state = oracle_stream(params->seed, ORACLE_KIND_ROUTING, rank, token);
+
+    draw(routing, rank, token, &state, idx);
+    for (uint32_t i = 0; i < params->topk; i++) weights[i] = (float)((oracle_next(&state) >> 40) + 1) * 0x1p-24f;
+    if (!params->mask) return;
+    for (uint32_t i = 0; i < params->topk; i++)
+        if (oracle_next(&state) % 1000 < params->mask) idx[i] = -1;
+}
+
+/* ---- making one ------------------------------------------------------------------ */
+
+static int check_shape(const oracle_routing_params_t *params, char *why, size_t why_bytes)
+{
+    const oracle_route_spec_t *spec = &params->spec;
+
+    if (params->topk < 1 || params->topk > params->experts) {
+        snprintf(why, why_bytes, "invalid top-k: %" PRIu32 " (1 to %" PRIu32 ", the number of experts)", params->topk,
+                 params->experts);
+        return -1;
+    }
+    if (spec->kind != ORACLE_ROUTE_GROUP) return 0;
+    if (params->experts % spec->groups) {
+        snprintf(why, why_bytes, "experts cannot be divided into %" PRIu32 " groups: %" PRIu32 " (a multiple of that)",
+                 spec->groups, params->experts);
+        return -1;
+    }
+    const uint64_t eligible = (uint64_t)params->experts / spec->groups * spec->topk_groups;
+    if (eligible < params->topk) {
+        snprintf(why, why_bytes,
+                 "too few experts in %" PRIu32 " of %" PRIu32 " groups: %" PRIu64 " (at least the top-k, %" PRIu32 ")",
+                 spec->topk_groups, spec->groups, eligible, params->topk);
+        return -1;
+    }
+    return 0;
+}
+
+/* Whole numbers, so that every machine draws the same; never 0, so that any K can be drawn. */
+static void make_popularity(oracle_routing_t *routing)
+{
+    const uint32_t experts = routing->params.experts;
+    uint64_t state = oracle_stream(routing->params.seed, ORACLE_KIND_POPULARITY, 0, 0);
+
+    routing->popular = oracle_alloc(experts * sizeof *routing->popular);
+    routing->popularity = oracle_alloc(experts * sizeof *routing->popularity);
+    for (uint32_t i = 0; i < experts; i++) {
+        const uint32_t j = (uint32_t)(oracle_next(&state) % (i + 1));
+        routing->popular[i] = routing->popular[j];
+        routing->popular[j] = i;
+        routing->popularity[i] = (uint64_t)(0x1p32 * pow(i + 1, -routing->params.spec.exponent)) + 1;
+        routing->popularity_sum += routing->popularity[i];
+    }
+}
+
+static void set_tokens(oracle_routing_t *routing)
+{
+    for (uint32_t rank = 0; rank < routing->params.nranks; rank++) {
+        if (routing->params.spec.kind != ORACLE_ROUTE_FILE)
+            routing->tokens_of[rank] =
+                routing->params.tokens_of ? routing->params.tokens_of[rank] : routing->params.tokens;
+        if (routing->tokens_of[rank] > routing->tokens) routing->tokens = routing->tokens_of[rank];
+    }
+    routing->params.tokens_of = routing->tokens_of;
+}
+
+static int read_file(oracle_routing_t *routing, char *why, size_t why_bytes)
+{
+    const oracle_routing_params_t *params = &routing->params;
+    const oracle_route_limits_t limits = {.nranks = params->nranks,
+                                          .experts = params->experts,
+                                          .topk = params->topk,
+                                          .tokens = params->tokens};
+
+    return oracle_route_file_read(params->spec.path, &limits, routing->tokens_of, &routing->file, why, why_bytes);
+}
+
+int oracle_routing_create(const oracle_routing_params_t *params, oracle_routing_t **routing_p, char *why,
+                          size_t why_bytes)
+{
+    oracle_routing_t *routing;
+
+    if (check_shape(params, why, why_bytes)) return -1;
+    routing = oracle_alloc(sizeof *routing);
+    routing->params = *params;
+    routing->tokens_of = oracle_alloc(params->nranks * sizeof *routing->tokens_of);
+    if (params->spec.kind == ORACLE_ROUTE_ZIPF) make_popularity(routing);
+    if (params->spec.kind == ORACLE_ROUTE_FILE && read_file(routing, why, why_bytes) != 0) {
+        oracle_routing_destroy(routing);
+        return -1;
+    }
+    set_tokens(routing);
+    *routing_p = routing;
+    return 0;
+}
+
+void oracle_routing_destroy(oracle_routing_t *routing)
+{
+    if (routing == NULL) return;
+    free(routing->tokens_of);
+    free(routing->popular);
+    free(routing->popularity);
+    oracle_route_file_free(routing->file);
+    free(routing);
+}

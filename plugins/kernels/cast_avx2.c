@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* The AVX2 cast: largest magnitude and codes of a group, for the walk of cast_blocks.h. */
+#include "cast_kernels.h"
+
+#if defined(__x86_64__)
+
+#include <immintrin.h>
+
+enum { VECTOR = 32, GROUP = XEP_CAST_GROUP };
+
+#if defined(__clang__)
+#define UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define UNROLL _Pragma("GCC unroll 16")
+#endif
+
+#define TARGET __attribute__((target("avx2,f16c")))
+#define AVX2   __attribute__((always_inline)) TARGET static inline
+
+AVX2 __m256i load256(const char *x)
+{
+    return _mm256_loadu_si256((const void *)x);
+}
+
+/* largest of 16 16-bit patterns */
+AVX2 uint16_t largest_of_16(__m256i v)
+{
+    __m128i a = _mm_max_epu16(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+    return (uint16_t)~_mm_extract_epi16(_mm_minpos_epu16(_mm_xor_si128(a, _mm_set1_epi16(-1))), 0);
+}
+
+/* largest of 8 32-bit patterns */
+AVX2 uint32_t largest_of_8(__m256i v)
+{
+    __m128i a = _mm_max_epu32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+    a = _mm_max_epu32(a, _mm_shuffle_epi32(a, 0x4e));
+    a = _mm_max_epu32(a, _mm_shuffle_epi32(a, 0xb1));
+    return (uint32_t)_mm_cvtsi128_si32(a);
+}
+
+/* largest magnitude of a group, as the bits of a float: floats of either size compare as numbers of their bits */
+AVX2 uint32_t amax_of_group(int type, const char *x)
+{
+    const __m256i mask = type == XEP_CAST_FP32 ? _mm256_set1_epi32(0x7fffffff) : _mm256_set1_epi16(0x7fff);
+    __m256i most = _mm256_setzero_si256();
+    UNROLL for (size_t i = 0; i < GROUP * xep_cast_type_bytes(type); i += VECTOR)
+    {
+        __m256i magnitude = _mm256_and_si256(load256(x + i), mask);
+        most = type == XEP_CAST_FP32 ? _mm256_max_epu32(most, magnitude) : _mm256_max_epu16(most, magnitude);
+    }
+    if (type == XEP_CAST_FP32) return largest_of_8(most);
+    uint32_t half = largest_of_16(most);
+    return type == XEP_CAST_BF16
+               ? half << 16
+               : (uint32_t)_mm_cvtsi128_si32(_mm_castps_si128(_mm_cvtph_ps(_mm_cvtsi32_si128((int)half))));
+}
+
+/*
+ * e4m3 of 8 magnitudes up to 448, plus 1128, times scale. Adding 2^20 times the power of two in v, but not less than
+ * that of 2^-6, rounds v to a place of its code: the lower half of the sum counts places, the upper has an exponent
+ * of eight places in units of 1/16 of a place.
+ */
+AVX2 __m256i codes256(__m256 v, int scale)
+{
+    __m256i power = _mm256_and_si256(_mm256_castps_si256(v), _mm256_set1_epi32(0x7f800000));
+    power = _mm256_max_epi32(power, _mm256_set1_epi32(121 << 23));
+    __m256i large = _mm256_add_epi32(power, _mm256_set1_epi32(20 << 23));
+    __m256i sum = _mm256_castps_si256(_mm256_add_ps(v, _mm256_castsi256_ps(large)));
+    return _mm256_madd_epi16(sum, _mm256_set1_epi32(scale / 16 << 16 | scale));
+}
+
+AVX2 __m256i with_signs(__m256i codes, __m256i negative)
+{
+    return _mm256_or_si256(codes, _mm256_and_si256(negative, _mm256_set1_epi8((char)0x80)));
+}
+
+/* 16 bf16: even elements are the lower halves of 32-bit lanes, odd ones the upper; their codes meet in 16 bits of
+ * each */
+AVX2 __m256i codes_of_bf16(__m256i v, __m256 factor)
+{
+    __m256i magnitude = _mm256_and_si256(v, _mm256_set1_epi16(0x7fff));
+    __m256i odd = _mm256_and_si256(magnitude, _mm256_set1_epi32((int)0xffff0000u)),
+            even = _mm256_slli_epi32(magnitude, 16);
+    even = codes256(_mm256_mul_ps(_mm256_castsi256_ps(even), factor), 16);
+    odd = codes256(_mm256_mul_ps(_mm256_castsi256_ps(odd), factor), 16 * 256);
+    __m256i both = _mm256_sub_epi32(_mm256_add_epi32(even, odd), _mm256_set1_epi32(16 * 257 * 1128));
+    return _mm256_srli_epi32(both, 4);
+}
+
+/* Packing works within 128-bit lanes, of codes and of numbers alike; saturated, a number keeps its sign. */
+AVX2 void cast_32_bf16(uint8_t *q, const char *x, __m256 factor)
+{
+    __m256i a = load256(x), b = load256(x + VECTOR);
+    __m256i codes = _mm256_packus_epi32(codes_of_bf16(a, factor), codes_of_bf16(b, factor));
+    codes = with_signs(codes, _mm256_packs_epi16(a, b));
+    _mm256_storeu_si256((void *)q, _mm256_permute4x64_epi64(codes, 0xd8));
+}
+
+AVX2 __m256i load_floats(int type, const char *x)
+{
+    if (type == XEP_CAST_FP32) return load256(x);
+    return _mm256_castps_si256(_mm256_cvtph_ps(_mm_loadu_si128((const void *)x)));
+}
+
+AVX2 __m256i codes_of_floats(__m256i v, __m256 factor)
+{
+    __m256 magnitude = _mm256_castsi256_ps(_mm256_and_si256(v, _mm256_set1_epi32(0x7fffffff)));
+    return _mm256_srli_epi32(_mm256_sub_epi32(codes256(_mm256_mul_ps(magnitude, factor), 16),
+                                              _mm256_set1_epi32(16 * 1128)),
+                             4);
+}
+
+AVX2 void cast_32(int type, uint8_t *q, const char *x, __m256 factor)
+{
+    const size_t step = 8 * xep_cast_type_bytes(type);
+    __m256i a = load_floats(type, x), b = load_floats(type, x + step);
+    __m256i c = load_floats(type, x + 2 * step), d = load_floats(type, x + 3 * step);
+    __m256i negative = _mm256_packs_epi16(_mm256_packs_epi32(a, b), _mm256_packs_epi32(c, d));
+    a = codes_of_floats(a, factor), b = codes_of_floats(b, factor);
+    c = codes_of_floats(c, factor), d = codes_of_floats(d, factor);
+    __m256i codes = with_signs(_mm256_packus_epi16(_mm256_packus_epi32(a, b), _mm256_packus_epi32(c, d)), negative);
+    codes = _mm256_permutevar8x32_epi32(codes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+    _mm256_storeu_si256((void *)q, codes);
+}
+
+AVX2 void codes_of_group(int type, uint8_t *q, const char *x, float scale)
+{
+    __m256 factor = _mm256_set1_ps(scale);
+    UNROLL for (size_t i = 0; i < GROUP; i += 32) if (type == XEP_CAST_BF16) cast_32_bf16(q + i, x + i * 2, factor);
+    else cast_32(type, q + i, x + i * xep_cast_type_bytes(type), factor); }
+
+#include "cast_blocks.h"
+
+const xep_cast_fn xep_cast_avx2[XEP_CAST_TYPES] = {cast_bf16, cast_fp16, cast_fp32};
+
+#endif

@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/**
+ * The walk of the vector casts over a row. Included by the file of an instruction set, which has said TARGET, VECTOR
+ * (bytes), UNROLL, amax_of_group() and codes_of_group(). As many groups at a time as a vector has floats: first the
+ * largest magnitude of each, then their scales in one vector, then the codes. Group by group, each would wait for its
+ * own reduction and division. A group with an Inf or a NaN is left to the definition.
+ */
+#ifndef XEP_CAST_BLOCKS_H
+#define XEP_CAST_BLOCKS_H
+
+#include "cast_kernels.h"
+
+enum { BLOCK = VECTOR / 4, LINE = 64 };
+
+#define KERNEL __attribute__((always_inline)) TARGET static inline
+
+typedef float block_floats_t __attribute__((vector_size(VECTOR)));
+typedef uint32_t block_words_t __attribute__((vector_size(VECTOR)));
+
+/* xep_cast_scale() of a block's groups; what it gives for a group that is not finite is not used */
+KERNEL block_floats_t find_scales(block_floats_t amax, int pow2, block_floats_t *scale_p)
+{
+    block_floats_t scale = amax * (1.0f / 448.0f);
+    if (!pow2) {
+        *scale_p = scale;
+        return 448.0f / amax;
+    }
+    /* the least power of two that is not smaller: a carry out of the fraction */
+    block_words_t power = ((block_words_t)scale + 0x7fffffu) & 0x7f800000u;
+    *scale_p = (block_floats_t)power;
+    return (block_floats_t)((254u << 23) - power);
+}
+
+KERNEL void cast_block(int type, uint8_t *q, float *scales, const char *x, size_t groups, int pow2, const char *next)
+{
+    const size_t step = XEP_CAST_GROUP * xep_cast_type_bytes(type);
+    const uint32_t least = xep_bits_of_float(XEP_CAST_LEAST_AMAX);
+    union {
+        block_floats_t vector;
+        float one[BLOCK];
+        uint32_t bits[BLOCK];
+    } amax = {0}, scale, factor;
+    for (size_t g = 0; g < groups; g++) {
+        uint32_t most = amax_of_group(type, x + g * step);
+        amax.bits[g] = most > least ? most : least;
+        UNROLL for (size_t i = 0; i < step; i += LINE) _mm_prefetch(next + g * step + i, _MM_HINT_T0);
+    }
+    factor.vector = find_scales(amax.vector, pow2, &scale.vector);
+    for (size_t g = 0; g < groups; g++, x += step, q += XEP_CAST_GROUP) {
+        scales[g] = scale.one[g];
+        if (amax.bits[g] < 0x7f800000) codes_of_group(type, q, x, factor.one[g]);
+        else xep_cast_group(type, q, &scales[g], x, XEP_CAST_GROUP, pow2);
+    }
+}
+
+KERNEL void cast_groups(int type, uint8_t *q, float *scales, const void *x, size_t groups, int pow2, const void *next)
+{
+    const char *from = x, *ahead = next;
+    for (size_t g = 0; g < groups; g += BLOCK) {
+        size_t n = groups - g < BLOCK ? groups - g : BLOCK, bytes = n * XEP_CAST_GROUP * xep_cast_type_bytes(type);
+        cast_block(type, q + g * XEP_CAST_GROUP, scales + g, from, n, pow2, ahead);
+        from += bytes, ahead += bytes;
+    }
+}
+
+TARGET static void bf16_groups(uint8_t *q, float *scales, const void *x, size_t groups, int pow2, const void *next)
+{
+    cast_groups(XEP_CAST_BF16, q, scales, x, groups, pow2, next);
+}
+
+TARGET static void fp16_groups(uint8_t *q, float *scales, const void *x, size_t groups, int pow2, const void *next)
+{
+    cast_groups(XEP_CAST_FP16, q, scales, x, groups, pow2, next);
+}
+
+TARGET static void fp32_groups(uint8_t *q, float *scales, const void *x, size_t groups, int pow2, const void *next)
+{
+    cast_groups(XEP_CAST_FP32, q, scales, x, groups, pow2, next);
+}
+
+static void cast_bf16(uint8_t *q, float *scales, const void *x, size_t elems, int pow2, const void *next)
+{
+    xep_cast_row(bf16_groups, XEP_CAST_BF16, q, scales, x, elems, pow2, next);
+}
+
+static void cast_fp16(uint8_t *q, float *scales, const void *x, size_t elems, int pow2, const void *next)
+{
+    xep_cast_row(fp16_groups, XEP_CAST_FP16, q, scales, x, elems, pow2, next);
+}
+
+static void cast_fp32(uint8_t *q, float *scales, const void *x, size_t elems, int pow2, const void *next)
+{
+    xep_cast_row(fp32_groups, XEP_CAST_FP32, q, scales, x, elems, pow2, next);
+}
+
+#endif

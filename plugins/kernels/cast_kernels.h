@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/** What the kernels behind xep_cast_select() share: the rule of a group, and tables of the kernels. */
+#ifndef XEP_CAST_KERNELS_H
+#define XEP_CAST_KERNELS_H
+
+#include "cast.h"
+#include "floats.h"
+
+enum { XEP_CAST_BF16, XEP_CAST_FP16, XEP_CAST_FP32, XEP_CAST_TYPES };
+
+#define XEP_CAST_LEAST_AMAX 1e-4f
+
+static inline size_t xep_cast_type_bytes(int type)
+{
+    return type == XEP_CAST_FP32 ? 4 : 2;
+}
+
+/** From a group's amax, which is a number or Inf, its scale; returns what its elements are multiplied by. */
+static inline float xep_cast_scale(float amax, int pow2, float *scale_p)
+{
+    float scale = amax * (1.0f / 448.0f);
+    if (!pow2) {
+        *scale_p = scale;
+        return 448.0f / amax; /* 0 of Inf */
+    }
+    uint32_t bits = xep_bits_of_float(scale), exponent = (bits >> 23) + ((bits & 0x7fffff) != 0);
+    *scale_p = xep_float_of_bits(exponent << 23);
+    return exponent == 255 ? 0 : xep_float_of_bits((254 - exponent) << 23);
+}
+
+/** A group of elems elements, at most 128, by the definition; type is XEP_CAST_*. */
+void xep_cast_group(int type, uint8_t *q, float *scale, const void *x, size_t elems, int pow2);
+
+/** What a kernel does: whole groups, any number of them. */
+typedef void (*xep_cast_groups_fn)(uint8_t *q, float *scales, const void *x, size_t groups, int pow2, const void *next);
+
+/**
+ * A row by a kernel of whole groups: a shorter last group is padded with zeros, which change neither its amax
+ * nor its other elements.
+ */
+void xep_cast_row(xep_cast_groups_fn cast, int type, uint8_t *q, float *scales, const void *x, size_t elems, int pow2,
+                  const void *next);
+
+#if defined(__x86_64__)
+extern const xep_cast_fn xep_cast_avx2[XEP_CAST_TYPES], xep_cast_avx512[XEP_CAST_TYPES];
+#endif
+
+#endif

@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include "copy.h"
+
+#include <stdint.h>
+#include <string.h>
+
+enum { LINE = 64 };
+
+static void copy_cached(void *dst, const void *src, size_t bytes, const void *next)
+{
+    (void)next;
+    memcpy(dst, src, bytes);
+}
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+static int is_line_aligned(const void *p)
+{
+    return ((uintptr_t)p & (LINE - 1)) == 0;
+}
+
+/* Without the prefetch of the next row a streaming copy stalls at each row's start, where the
+ * hardware prefetcher has to find its stride again. */
+__attribute__((target("avx512f"))) static void copy_stream_avx512(void *dst, const void *src, size_t bytes,
+                                                                  const void *next)
+{
+    char *d = dst;
+    const char *s = src, *n = next;
+    size_t i = 0;
+    if (!is_line_aligned(dst)) {
+        memcpy(dst, src, bytes);
+        return;
+    }
+    for (; i + 4 * LINE <= bytes; i += 4 * LINE) {
+        for (size_t j = 0; j < 4 * LINE; j += LINE) _mm_prefetch(n + i + j, _MM_HINT_T0);
+        __m512i a = _mm512_loadu_si512(s + i), b = _mm512_loadu_si512(s + i + LINE);
+        __m512i c = _mm512_loadu_si512(s + i + 2 * LINE), e = _mm512_loadu_si512(s + i + 3 * LINE);
+        _mm512_stream_si512((void *)(d + i), a);
+        _mm512_stream_si512((void *)(d + i + LINE), b);
+        _mm512_stream_si512((void *)(d + i + 2 * LINE), c);
+        _mm512_stream_si512((void *)(d + i + 3 * LINE), e);
+    }
+    for (; i + LINE <= bytes; i += LINE) _mm512_stream_si512((void *)(d + i), _mm512_loadu_si512(s + i));
+    if (i < bytes) memcpy(d + i, s + i, bytes - i);
+}
+
+__attribute__((target("avx2"))) static void copy_stream_avx2(void *dst, const void *src, size_t bytes, const void *next)
+{
+    char *d = dst;
+    const char *s = src, *n = next;
+    size_t i = 0;
+    if (!is_line_aligned(dst)) {
+        memcpy(dst, src, bytes);
+        return;
+    }
+    for (; i + 2 * LINE <= bytes; i += 2 * LINE) {
+        _mm_prefetch(n + i, _MM_HINT_T0);
+        _mm_prefetch(n + i + LINE, _MM_HINT_T0);
+        __m256i a = _mm256_loadu_si256((const void *)(s + i)), b = _mm256_loadu_si256((const void *)(s + i + 32));
+        __m256i c = _mm256_loadu_si256((const void *)(s + i + 64)), e = _mm256_loadu_si256((const void *)(s + i + 96));
+        _mm256_stream_si256((void *)(d + i), a);
+        _mm256_stream_si256((void *)(d + i + 32), b);
+        _mm256_stream_si256((void *)(d + i + 64), c);
+        _mm256_stream_si256((void *)(d + i + 96), e);
+    }
+    for (; i + 32 <= bytes; i += 32) _mm256_stream_si256((void *)(d + i), _mm256_loadu_si256((const void *)(s + i)));
+    if (i < bytes) memcpy(d + i, s + i, bytes - i);
+}
+
+void xep_stores_fence(void)
+{
+    _mm_sfence();
+}
+
+#else
+
+void xep_stores_fence(void) {}
+
+#endif
+
+xep_copy_fn xep_copy_select(xep_simd_t simd, int streaming)
+{
+#if defined(__x86_64__)
+    if (streaming && simd == XEP_SIMD_AVX512) return copy_stream_avx512;
+    if (streaming && simd == XEP_SIMD_AVX2) return copy_stream_avx2;
+#else
+    (void)simd;
+    (void)streaming;
+#endif
+    return copy_cached;
+}

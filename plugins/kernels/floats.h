@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/** Small floats, one at a time: the definitions every kernel is compared with. Rounding is to nearest even. */
+#ifndef XEP_FLOATS_H
+#define XEP_FLOATS_H
+
+#include <stdint.h>
+#include <string.h>
+
+static inline float xep_float_of_bits(uint32_t bits)
+{
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+static inline uint32_t xep_bits_of_float(float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+static inline float xep_float_of_bf16(uint16_t half)
+{
+    return xep_float_of_bits((uint32_t)half << 16);
+}
+
+/** NaN: 0x7fc0. */
+static inline uint16_t xep_bf16_of_float(float value)
+{
+    uint32_t bits = xep_bits_of_float(value);
+    if (value != value) return 0x7fc0;
+    return (uint16_t)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+}
+
+static inline float xep_float_of_fp16(uint16_t half)
+{
+    uint32_t sign = (uint32_t)(half & 0x8000) << 16, magnitude = half & 0x7fff;
+    if (magnitude >= 0x7c00) return xep_float_of_bits(sign | 0x7f800000 | (magnitude & 0x3ff) << 13);
+    if (magnitude >= 0x0400) return xep_float_of_bits(sign | ((magnitude << 13) + (112u << 23)));
+    return xep_float_of_bits(sign | xep_bits_of_float((float)magnitude * 0x1p-24f));
+}
+
+/** NaN: 0x7e00. */
+static inline uint16_t xep_fp16_of_float(float value)
+{
+    uint32_t bits = xep_bits_of_float(value), magnitude = bits & 0x7fffffff;
+    uint16_t sign = (uint16_t)(bits >> 16 & 0x8000);
+    if (value != value) return 0x7e00;
+    if (magnitude >= 0x47800000) return sign | 0x7c00;
+    if (magnitude < 0x38800000) /* below 2^-14: 0.5 has the weight of fp16's last place, the sum rounds to it */
+        return (uint16_t)(sign | (xep_bits_of_float(xep_float_of_bits(magnitude) + 0.5f) - xep_bits_of_float(0.5f)));
+    return (uint16_t)(sign | ((magnitude - (112u << 23) + 0xfff + ((magnitude >> 13) & 1)) >> 13));
+}
+
+/** Saturates at 448, Inf too. NaN: 0x7f. */
+static inline uint8_t xep_e4m3_of_float(float value)
+{
+    uint32_t bits = xep_bits_of_float(value), magnitude = bits & 0x7fffffff;
+    uint8_t sign = (uint8_t)(bits >> 24 & 0x80);
+    if (value != value) return 0x7f;
+    if (magnitude >= 0x43e00000) return sign | 0x7e;
+    if (magnitude < 0x3c800000) /* below 2^-6: 2^14 has the weight of e4m3's last place, 2^-9, the sum rounds to it */
+        return (uint8_t)(sign |
+                         (xep_bits_of_float(xep_float_of_bits(magnitude) + 0x1p14f) - xep_bits_of_float(0x1p14f)));
+    return (uint8_t)(sign | ((magnitude - (120u << 23) + 0x7ffff + ((magnitude >> 20) & 1)) >> 20));
+}
+
+#endif

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/**
+ * Sums of rows, weighted or not. Every element is fma(weights[n-1], rows[n-1], .. fma(weights[0], rows[0], +0)) in
+ * fp32, rounded once to nearest even; a sum that is not a number is the type's positive quiet NaN with an empty payload
+ * (bf16 0x7fc0, fp16 0x7e00, fp32 0x7fc00000), whatever NaN went in. The scalar functions are the definition, the
+ * others have the same bits.
+ */
+#ifndef XEP_WEIGH_H
+#define XEP_WEIGH_H
+
+#include <stddef.h>
+
+#include <xep/plugin.h>
+
+/**
+ * out and rows: elems elements of one type, any alignment of it. n may be 0. weights NULL: all are 1, which the kernels
+ * know: +0 + rows[0] + rows[1] + ...
+ */
+typedef void (*xep_weigh_fn)(void *out, const void *const *rows, const float *weights, size_t n, size_t elems);
+
+/**
+ * The sum for XEP_BF16, XEP_FP16 or XEP_FP32. Streaming has effect where out is 64-byte aligned, and needs
+ * xep_stores_fence() before another thread or process is told.
+ */
+xep_weigh_fn xep_weigh_select(xep_dtype_t dtype, xep_simd_t simd, int streaming);
+
+#endif

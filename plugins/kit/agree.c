@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/*
+ * The first parameter, and the lowest two ranks, that differ decide, so that every rank says the same. A rank that has
+ * no answer (no tokens, so no weights) agrees with all.
+ */
+#include "agree.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "rows.h"
+
+/** A rank and what it said. */
+typedef struct opinion {
+    uint32_t rank, value;
+} opinion_t;
+
+static uint32_t value_of(const xep_agree_param_t *param, const char *said)
+{
+    uint32_t value;
+    if (param->bytes == 1) return (uint8_t)said[param->offset];
+    memcpy(&value, said + param->offset, sizeof value);
+    return value;
+}
+
+static void write_value(xep_agree_kind_t kind, uint32_t value, char *text, size_t bytes)
+{
+    const char *name = kind == XEP_AGREE_DTYPE ? xep_elem_name((xep_dtype_t)value) : NULL;
+    if (kind == XEP_AGREE_YES_NO) name = value != 0 ? "yes" : "no";
+    if (name != NULL) snprintf(text, bytes, "%s", name);
+    else snprintf(text, bytes, "%u", value);
+}
+
+static xep_status_t disagree(const xep_env_t *env, xep_op_t *op, const xep_agree_param_t *param, opinion_t a,
+                             opinion_t b)
+{
+    char text[2][16];
+    write_value(param->kind, a.value, text[0], sizeof text[0]);
+    write_value(param->kind, b.value, text[1], sizeof text[1]);
+    return env->fail(env, op, XEP_ERR_MISMATCH, "rank %u and rank %u disagree on %s: %s, %s", a.rank, b.rank,
+                     param->name, text[0], text[1]);
+}
+
+xep_status_t xep_agree(const xep_env_t *env, xep_op_t *op, const xep_agree_param_t *params, uint32_t count,
+                       const void *said, size_t stride)
+{
+    for (const xep_agree_param_t *param = params; param < params + count; param++) {
+        opinion_t first = {.value = XEP_AGREE_ANY};
+        for (uint32_t r = 0; r < env->shape->nranks; r++) {
+            opinion_t one = {r, value_of(param, (const char *)said + r * stride)};
+            if (one.value == XEP_AGREE_ANY || one.value == first.value) continue;
+            if (first.value != XEP_AGREE_ANY) return disagree(env, op, param, first, one);
+            first = one;
+        }
+    }
+    return XEP_OK;
+}

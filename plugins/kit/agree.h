@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/** Comparing what ranks said of a collective operation: the same sentence for all parameters, modes and ranks. */
+#ifndef XEP_AGREE_H
+#define XEP_AGREE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <xep/plugin.h>
+
+/** A rank that says this of a parameter agrees with any value. */
+#define XEP_AGREE_ANY UINT32_MAX
+
+typedef enum { XEP_AGREE_NUMBER, XEP_AGREE_DTYPE, XEP_AGREE_YES_NO } xep_agree_kind_t;
+
+/** A parameter: what users call it, and where it lies in what a rank says. */
+typedef struct xep_agree_param {
+    const char *name;
+    xep_agree_kind_t kind;
+    uint16_t offset, bytes; /* bytes: 1, or 4 */
+} xep_agree_param_t;
+
+#define XEP_AGREE_PARAM(_name, _kind, _struct, _field)                          \
+    {                                                                           \
+        _name, _kind, offsetof(_struct, _field), sizeof(((_struct *)0)->_field) \
+    }
+
+/**
+ * Compares what all ranks said, which lies stride bytes apart. XEP_OK, or XEP_ERR_MISMATCH: "rank 0 and rank 3 disagree
+ * on dtype: bf16, fp16". The first parameter on which a rank differs from the first rank that has an opinion decides,
+ * so that every rank comes to the same sentence.
+ */
+xep_status_t xep_agree(const xep_env_t *env, xep_op_t *op, const xep_agree_param_t *params, uint32_t count,
+                       const void *said, size_t stride);
+
+#endif

@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* Everything that is copied out of shared memory is copied before it is checked: the peer may still write it. */
+#include "handshake.h"
+
+static uint64_t mail_offset(const xep_kit_t *kit, uint32_t slot, uint32_t rank)
+{
+    return kit->mail + ((uint64_t)slot * kit->shape->nranks + rank) * sizeof(xep_combine_mail_t);
+}
+
+/* Of the line in which this rank tells rank that it has read what that one offered. */
+static uint64_t read_offset(const xep_kit_t *kit, const xep_op_t *op, uint32_t rank)
+{
+    uint32_t there = *xep_combine_slot_there(kit, op->slot, rank);
+    return mail_offset(kit, there, kit->shape->rank) + offsetof(xep_combine_mail_t, read);
+}
+
+static const xep_combine_mail_t *mail_from(const xep_kit_t *kit, uint32_t slot, uint32_t rank)
+{
+    return xep_kit_own(kit, mail_offset(kit, slot, rank));
+}
+
+/* ---- drain ---- */
+
+int xep_combine_is_drained(const xep_kit_t *kit, uint32_t slot)
+{
+    for (uint32_t r = 0; r < kit->shape->nranks; r++)
+        if (atomic_load_explicit(&mail_from(kit, slot, r)->read, memory_order_acquire) < kit->combined[slot]) return 0;
+    return 1;
+}
+
+const _Atomic uint64_t *xep_combine_read_word(const void *mode, const xep_op_t *op, uint32_t rank, uint64_t *value_p)
+{
+    const xep_kit_t *kit = mode;
+    *value_p = kit->combined[op->slot];
+    return &mail_from(kit, op->slot, rank)->read;
+}
+
+xep_status_t xep_combine_drain(void *mode, xep_op_t *op)
+{
+    xep_kit_t *kit = mode;
+    xep_status_t status = kit->combined[op->slot] == 0 ? XEP_OK : xep_step_wait(mode, op);
+    if (status == XEP_OK) kit->combined[op->slot] = op->epoch;
+    return status;
+}
+
+/* ---- offer ---- */
+
+void xep_combine_make_offer(xep_op_t *op, uint32_t weights)
+{
+    const xep_combine_args_t *args = op->combine;
+    xep_kit_state(op)->offer = (xep_offer_t){.epoch = op->epoch,
+                                             .params = {[XEP_OFFER_DTYPE] = args->dtype,
+                                                        [XEP_OFFER_HIDDEN] = args->hidden,
+                                                        [XEP_OFFER_WEIGHTS] = weights,
+                                                        [XEP_OFFER_FLAGS] = args->flags}};
+}
+
+static void store_offer(const void *mode, const xep_op_t *op, uint32_t rank)
+{
+    const xep_kit_t *kit = mode;
+    uint64_t offset = mail_offset(kit, op->slot, kit->shape->rank);
+    *(xep_offer_t *)(void *)(kit->base[rank] + offset + offsetof(xep_combine_mail_t, offer)) = xep_kit_state(op)->offer;
+    xep_send_word(kit, rank, offset + offsetof(xep_combine_mail_t, ready), op->epoch);
+}
+
+void xep_combine_offer_part(const xep_kit_t *kit, const xep_op_t *op, xep_part_t *part)
+{
+    uint64_t offset = mail_offset(kit, op->slot, kit->shape->rank);
+    *part = (xep_part_t){.signal = 1,
+                         .src = (const char *)&xep_kit_state(op)->offer,
+                         .bytes = sizeof(xep_offer_t),
+                         .offset = offset + offsetof(xep_combine_mail_t, offer),
+                         .signal_offset = offset + offsetof(xep_combine_mail_t, ready),
+                         .value = op->epoch};
+}
+
+xep_status_t xep_combine_offer(xep_kit_t *kit, xep_op_t *op, xep_part_fn rows)
+{
+    return xep_send(kit, op, store_offer, rows);
+}
+
+/* ---- ready ---- */
+
+const _Atomic uint64_t *xep_combine_ready_word(const void *mode, const xep_op_t *op, uint32_t rank, uint64_t *value_p)
+{
+    const xep_kit_t *kit = mode;
+    *value_p = op->epoch;
+    return &mail_from(kit, *xep_combine_slot_there(kit, op->slot, rank), rank)->ready;
+}
+
+xep_status_t xep_combine_take_offers(void *mode, xep_op_t *op)
+{
+    static const xep_agree_param_t params[XEP_OFFER_PARAMS] = {
+        XEP_AGREE_PARAM("dtype", XEP_AGREE_DTYPE, xep_offer_t, params[XEP_OFFER_DTYPE]),
+        XEP_AGREE_PARAM("hidden", XEP_AGREE_NUMBER, xep_offer_t, params[XEP_OFFER_HIDDEN]),
+        XEP_AGREE_PARAM("whether there are topk_weights", XEP_AGREE_YES_NO, xep_offer_t, params[XEP_OFFER_WEIGHTS]),
+        XEP_AGREE_PARAM("flags", XEP_AGREE_NUMBER, xep_offer_t, params[XEP_OFFER_FLAGS]),
+    };
+    xep_kit_t *kit = mode;
+    xep_offer_t *offers = kit->offers + (size_t)op->slot * kit->shape->nranks;
+    for (uint32_t r = 0; r < kit->shape->nranks; r++) {
+        offers[r] = mail_from(kit, *xep_combine_slot_there(kit, op->slot, r), r)->offer;
+        if (offers[r].epoch != op->epoch)
+            return kit->env->fail(kit->env, op, XEP_ERR_PROTOCOL, "rank %u offers a combine of epoch %llu (%llu)", r,
+                                  (unsigned long long)offers[r].epoch, (unsigned long long)op->epoch);
+    }
+    xep_kit_state(op)->verdict = xep_agree(kit->env, op, params, XEP_OFFER_PARAMS, offers, sizeof *offers);
+    return XEP_OK;
+}
+
+/* ---- read ---- */
+
+static void store_read(const void *mode, const xep_op_t *op, uint32_t rank)
+{
+    xep_send_word(mode, rank, read_offset(mode, op, rank), op->epoch);
+}
+
+static int read_part(const void *mode, const xep_op_t *op, uint32_t rank, uint32_t number, xep_part_t *part)
+{
+    *part = (xep_part_t){.signal = 1, .signal_offset = read_offset(mode, op, rank), .value = op->epoch};
+    return number == 0;
+}
+
+xep_status_t xep_combine_tell_read(void *mode, xep_op_t *op)
+{
+    return xep_send(mode, op, store_read, read_part);
+}

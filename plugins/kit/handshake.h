@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/**
+ * Who may read what in a combine. Every rank is an owner, of the rows in its slot, and a reader, of what the others
+ * have for its tokens. "Slot of r" is the one that r chose for the dispatch; kit->there knows them.
+ *
+ *  drain: the owner waits until own mail [slot][r].read is at the epoch of the last combine from that slot, for all r:
+ *         nobody reads its input, or its offers, any more.
+ *  offer: to each r, when its rows are where r finds them: the offer, then the word  r.mail [own slot][self].ready.
+ *  ready: the reader waits for  mail [slot of d][d].ready  of all d, and compares the offers.
+ *  read:  to each d, when the sums are made:  d.mail [slot of d][self].read.
+ *
+ * Words hold epochs, only grow, and each line has one writer. A line is never written before it was read: an owner
+ * offers the next combine after it has drained the last, and a slot has a new handle only after all combines of the old
+ * one have ended at the reader, which its next dispatch tells.
+ */
+#ifndef XEP_HANDSHAKE_H
+#define XEP_HANDSHAKE_H
+
+#include "agree.h"
+#include "kit.h"
+#include "send.h"
+
+/** One line per (slot, rank), in XEP_REGION_CONTROL; written by that rank, read by the heap's owner. */
+typedef struct xep_combine_mail {
+    _Atomic uint64_t ready; /* combine of this epoch may be read in the writer's slot */
+    _Atomic uint64_t read;  /* combine of this epoch was read in the heap owner's slot */
+    xep_offer_t offer;      /* published by ready */
+    uint64_t reserved[3];
+} xep_combine_mail_t;
+_Static_assert(sizeof(xep_combine_mail_t) == 64, "a cache line");
+_Static_assert(sizeof(_Atomic uint64_t) == 8, "words are shared by processes");
+
+/** Offset of the lines of all slots: kit->mail. */
+static inline uint64_t xep_combine_lay_mail(const xep_shape_t *shape, xep_carve_t *control)
+{
+    return xep_carve_offset(control, (uint64_t)shape->slots * shape->nranks, sizeof(xep_combine_mail_t));
+}
+
+/** The slot that rank chose for the dispatch whose handle is in ours. */
+static inline uint32_t *xep_combine_slot_there(const xep_kit_t *kit, uint32_t slot, uint32_t rank)
+{
+    return &kit->there[(size_t)slot * kit->shape->nranks + rank];
+}
+
+/** Whether nobody reads a slot's input any more. */
+int xep_combine_is_drained(const xep_kit_t *kit, uint32_t slot);
+
+/** The words that drain and ready wait for. */
+const _Atomic uint64_t *xep_combine_read_word(const void *mode, const xep_op_t *op, uint32_t rank, uint64_t *value_p);
+const _Atomic uint64_t *xep_combine_ready_word(const void *mode, const xep_op_t *op, uint32_t rank, uint64_t *value_p);
+
+/** Step with read_word: waits until the slot is drained, and takes it for op. */
+xep_status_t xep_combine_drain(void *mode, xep_op_t *op);
+
+/** Says what op brings. weights: XEP_AGREE_ANY, or the same on all ranks. */
+void xep_combine_make_offer(xep_op_t *op, uint32_t weights);
+
+/**
+ * Offers to all ranks: mapped ones find their rows in the slot's input; all others get the parts that rows describes
+ * before the offer.
+ */
+xep_status_t xep_combine_offer(xep_kit_t *kit, xep_op_t *op, xep_part_fn rows);
+
+/** The last part of rank: rows ends with it. */
+void xep_combine_offer_part(const xep_kit_t *kit, const xep_op_t *op, xep_part_t *part);
+
+/** Step after ready_word: compares the offers; sets the verdict. XEP_ERR_PROTOCOL: one is of another combine. */
+xep_status_t xep_combine_take_offers(void *mode, xep_op_t *op);
+
+/** Step: tells all owners that their rows were read. */
+xep_status_t xep_combine_tell_read(void *mode, xep_op_t *op);
+
+#endif

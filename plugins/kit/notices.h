@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/**
+ * Notices: what every rank tells every other in one line when it has sent what a dispatch brings. The line is the
+ * mode's, but for its first word, which holds the epoch once all the rest is there.
+ *
+ * Lines lie in a ring of 2 * slots turns, and so may what they announce. Why nothing there is overwritten before it
+ * was read: entry i is written again in turn q + 2 * slots. The core begins that turn at a rank after turn q + slots is
+ * complete there, which took the notices of all ranks for q + slots; a rank sends those after its own turn q is
+ * complete, and so after it has read entry i of everybody. The same turns everywhere, the same entry everywhere:
+ * nothing about slots needs to be known, nothing is given back.
+ */
+#ifndef XEP_NOTICES_H
+#define XEP_NOTICES_H
+
+#include "kit.h"
+#include "send.h"
+
+enum { XEP_NOTICE_BYTES = 64 };
+
+static inline uint64_t xep_notices_ring(const xep_shape_t *shape)
+{
+    return 2 * (uint64_t)shape->slots;
+}
+
+/** Offset of the lines [ring][R]: kit->notices. */
+static inline uint64_t xep_notices_lay(const xep_shape_t *shape, xep_carve_t *control)
+{
+    return xep_carve_offset(control, xep_notices_ring(shape) * shape->nranks, XEP_NOTICE_BYTES);
+}
+
+/** Which entry of the ring is that of a turn; which of [ring][R] is that of a source. */
+static inline uint64_t xep_notices_entry(const xep_kit_t *kit, uint64_t turn)
+{
+    return turn % xep_notices_ring(kit->shape);
+}
+
+static inline uint64_t xep_notices_entry_of(const xep_kit_t *kit, uint64_t turn, uint32_t source)
+{
+    return xep_notices_entry(kit, turn) * kit->shape->nranks + source;
+}
+
+/** The word that a step waits for. */
+const _Atomic uint64_t *xep_notices_word(const void *mode, const xep_op_t *op, uint32_t rank, uint64_t *value_p);
+
+/** Tells a mapped rank; the last part of what any other gets. notice: unchanged until the wire is flushed. */
+void xep_notices_store(const xep_kit_t *kit, const xep_op_t *op, uint32_t rank, const void *notice);
+void xep_notices_part(const xep_kit_t *kit, const xep_op_t *op, const void *notice, xep_part_t *part);
+
+/**
+ * Copies that of a source, so that what is checked is what is used; own is this rank's, which is not read where peers
+ * can write.
+ */
+void xep_notices_take(const xep_kit_t *kit, const xep_op_t *op, uint32_t source, const void *own, void *notice);
+
+#endif

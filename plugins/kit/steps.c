@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/*
+ * An operation is a list of steps and the number of the one that is due, so a progress call costs one look at what that
+ * step waits for.
+ */
+#include "steps.h"
+
+#include "handshake.h"
+#include "kit.h"
+
+static const xep_step_t *step_of(const xep_kit_t *kit, const xep_op_t *op)
+{
+    const xep_step_t *steps = op->kind == XEP_OP_DISPATCH ? kit->dispatch_steps : kit->combine_steps;
+    return &steps[xep_kit_state(op)->step];
+}
+
+/* A wire that is dead may say so once only, and to a call whose caller cannot be told: so it is written down. */
+static xep_status_t remember(const xep_kit_t *kit, xep_op_t *op, xep_status_t status)
+{
+    xep_kit_state(op)->failed = status;
+    return kit->env->fail(kit->env, op, status, NULL);
+}
+
+static xep_status_t advance(xep_kit_t *kit, xep_op_t *op, int begins)
+{
+    xep_kit_state_t *state = xep_kit_state(op);
+    const xep_step_t *step = step_of(kit, op);
+    while (step->run != NULL && !(begins && step->receives)) {
+        xep_status_t status = step->run(kit, op);
+        if (status < 0) return remember(kit, op, status);
+        if (status != XEP_OK) return status;
+        state->step++;
+        state->told = 0;
+        state->cursor = (xep_cursor_t){0};
+        step = step_of(kit, op);
+    }
+    return step->run == NULL ? state->verdict : XEP_INPROGRESS;
+}
+
+xep_status_t xep_steps_begin(void *mode, xep_op_t *op)
+{
+    advance(mode, op, 1);
+    return XEP_OK;
+}
+
+xep_status_t xep_steps_progress(void *mode, xep_op_t *op)
+{
+    xep_kit_t *kit = mode;
+    xep_status_t failed = xep_kit_state(op)->failed;
+    if (failed != XEP_OK) return failed;
+    if (!kit->all_mapped) {
+        xep_status_t status = kit->env->wire->ops->progress(kit->env->wire);
+        if (status < 0) return remember(kit, op, status);
+    }
+    return advance(kit, op, 0);
+}
+
+void xep_steps_explain(void *mode, const xep_op_t *op, char *text, size_t bytes)
+{
+    const xep_kit_t *kit = mode;
+    const xep_step_t *step = step_of(kit, op);
+    xep_words_explain(step->word, mode, op, kit->shape->nranks, step->run != NULL ? step->name : "nothing", text,
+                      bytes);
+}
+
+xep_status_t xep_steps_input(void *mode, uint32_t slot, void **base_p, size_t *stride_p)
+{
+    const xep_kit_t *kit = mode;
+    if (!xep_combine_is_drained(kit, slot)) return XEP_INPROGRESS;
+    *base_p = xep_kit_own_area(kit, kit->input, slot);
+    *stride_p = kit->input_stride;
+    return XEP_OK;
+}
+
+xep_status_t xep_step_wait(void *mode, xep_op_t *op)
+{
+    const xep_kit_t *kit = mode;
+    if (xep_words_arrived(kit->env, step_of(kit, op)->word, mode, op)) return XEP_OK;
+    /* what the wire holds back may be what the others wait for */
+    xep_status_t status = xep_step_flush(mode, op);
+    return status < 0 ? status : XEP_INPROGRESS;
+}
+
+xep_status_t xep_step_flush(void *mode, xep_op_t *op)
+{
+    const xep_kit_t *kit = mode;
+    (void)op;
+    return kit->all_mapped ? XEP_OK : kit->env->wire->ops->flush(kit->env->wire);
+}

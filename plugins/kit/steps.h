@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/**
+ * Operations as lists of steps, each taken as far as it goes. Here lies what a mode owes the core for errors: begin
+ * returns none, since its steps may have sent something; what it meets is returned by the next progress, with the
+ * sentence that was told then.
+ */
+#ifndef XEP_STEPS_H
+#define XEP_STEPS_H
+
+#include <xep/plugin.h>
+
+#include "words.h"
+
+/**
+ * run: XEP_OK: the next step is due. XEP_INPROGRESS: run it again. An error: the operation has failed. Where all ranks
+ * come to the same error, a step sets the state's verdict, and the others are taken.
+ */
+typedef struct xep_step {
+    const char *name; /* what is waited for, in the plural */
+    xep_status_t (*run)(void *mode, xep_op_t *op);
+    xep_word_fn word; /* what the step waits for from each rank; NULL: not for words */
+    int receives;     /* begin goes no further than here: the receive phase, which may be postponed */
+} xep_step_t;
+
+/** Takes the steps of op that begin may take. Called when all that dispatch or combine refuse was refused: XEP_OK. */
+xep_status_t xep_steps_begin(void *mode, xep_op_t *op);
+
+/** xep_plugin_t.progress, .explain and .input. */
+xep_status_t xep_steps_progress(void *mode, xep_op_t *op);
+void xep_steps_explain(void *mode, const xep_op_t *op, char *text, size_t bytes);
+xep_status_t xep_steps_input(void *mode, uint32_t slot, void **base_p, size_t *stride_p);
+
+/** Steps: until the words of the step have come from all ranks; until the wire has sent what is ours. */
+xep_status_t xep_step_wait(void *mode, xep_op_t *op);
+xep_status_t xep_step_flush(void *mode, xep_op_t *op);
+
+#endif

@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/*
+ * In the common case all words are there at the first look, and nothing is written down. Only ranks that were late are
+ * looked at again.
+ */
+#include "words.h"
+
+#include <stdio.h>
+
+static int has_arrived(xep_word_fn word, const void *mode, const xep_op_t *op, uint32_t rank)
+{
+    uint64_t value;
+    const _Atomic uint64_t *seen = word(mode, op, rank, &value);
+    return atomic_load_explicit(seen, memory_order_acquire) >= value;
+}
+
+/* Where all are there, as they mostly are, no clock is read, and no list made. */
+static void look_first(uint32_t nranks, xep_word_fn word, const void *mode, xep_op_t *op)
+{
+    xep_late_t *late = &op->late;
+    for (uint32_t r = 0; r < nranks; r++)
+        if (!has_arrived(word, mode, op, r)) late->ranks[late->count++] = r;
+}
+
+static void look_again(const xep_env_t *env, xep_word_fn word, const void *mode, xep_op_t *op)
+{
+    xep_late_t *late = &op->late;
+    uint64_t waited = 0;
+    uint32_t left = 0;
+    for (uint32_t i = 0; i < late->count; i++) {
+        uint32_t rank = late->ranks[i];
+        if (!has_arrived(word, mode, op, rank)) {
+            late->ranks[left++] = rank;
+            continue;
+        }
+        if (late->since_ns == 0) continue;
+        if (waited == 0) waited = env->now_ns(env) - late->since_ns;
+        late->wait_ns[rank] += waited;
+    }
+    late->count = left;
+    if (left == 0) late->since_ns = 0;
+}
+
+int xep_words_arrived(const xep_env_t *env, xep_word_fn word, const void *mode, xep_op_t *op)
+{
+    if (op->late.count == 0) look_first(env->shape->nranks, word, mode, op);
+    else look_again(env, word, mode, op);
+    return op->late.count == 0;
+}
+
+void xep_words_explain(xep_word_fn word, const void *mode, const xep_op_t *op, uint32_t nranks, const char *what,
+                       char *text, size_t bytes)
+{
+    const char *before = ":";
+    uint64_t value;
+    int used = snprintf(text, bytes, "epoch %llu waits for %s", (unsigned long long)op->epoch, what);
+    for (uint32_t r = 0; word != NULL && r < nranks && used >= 0 && (size_t)used < bytes; r++) {
+        uint64_t seen = atomic_load_explicit(word(mode, op, r, &value), memory_order_relaxed);
+        if (seen >= value) continue;
+        used += snprintf(text + used, bytes - (size_t)used, "%s rank %u at %llu of %llu", before, r,
+                         (unsigned long long)seen, (unsigned long long)value);
+        before = ",";
+    }
+}

@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* Rows out of parcels into expert order (step 5 of dispatch in ll.h). */
+#include <string.h>
+
+#include "ll.h"
+
+/* ---- the list ---- */
+
+/*
+ * Adds the selections of a source that are here, by token, then selection. Without a branch it takes half the time
+ * where every other selection is. 0: more than a slot has rows.
+ */
+static int list_source(ll_t *mode, uint32_t source, const ll_notice_t *notice, uint64_t *n_p)
+{
+    const int32_t *idx = (const int32_t *)(const void *)mode->parcels[source].head;
+    const uint32_t first = mode->kit.first_expert[mode->kit.shape->rank], count = mode->kit.shape->local_experts,
+                   topk = notice->topk;
+    const uint64_t room = mode->layout.recv_rows;
+    ll_pick_t *picks = mode->picks;
+    uint64_t n = *n_p;
+    for (uint32_t t = 0; t < notice->tokens; t++, idx += topk) {
+        if (n > room) return 0; /* before it runs out of the list, which has room for K more */
+        for (uint32_t k = 0; k < topk; k++) {
+            uint32_t local = (uint32_t)idx[k] - first;
+            picks[n] = (ll_pick_t){.token = t, .k = k, .row = local};
+            n += local < count;
+        }
+    }
+    *n_p = n;
+    return n <= room;
+}
+
+xep_status_t ll_list_rows(ll_t *mode, xep_op_t *op)
+{
+    const ll_slot_t *slot = &mode->slots[op->slot];
+    const uint32_t nranks = mode->kit.shape->nranks;
+    uint64_t n = 0;
+    memset(slot->pair_count, 0, (size_t)mode->kit.shape->local_experts * nranks * sizeof *slot->pair_count);
+    for (uint32_t s = 0; s < nranks; s++) {
+        const ll_pick_t *pick = &mode->picks[n];
+        mode->pick_begin[s] = n;
+        if (!list_source(mode, s, &slot->from[s], &n))
+            return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_PROTOCOL, "rank %u sends more rows than it announced",
+                                       s);
+        for (; pick < &mode->picks[n]; pick++) slot->pair_count[pick->row * nranks + s]++;
+    }
+    mode->pick_begin[nranks] = n;
+    return XEP_OK;
+}
+
+void ll_number_rows(ll_t *mode)
+{
+    const uint64_t rows = mode->pick_begin[mode->kit.shape->nranks];
+    for (uint64_t i = 0; i < rows; i++) mode->picks[i].row = mode->next_row[mode->picks[i].row]++;
+}
+
+/* ---- the copying ---- */
+
+typedef struct unpack {
+    const ll_t *mode;
+    const xep_op_t *op;
+    ll_slot_t *slot;
+    xep_copy_fn copy;
+} unpack_t;
+
+/* By column, padded: a block [nscales][R * tokens] for each expert, so that an expert's scales are a matrix of their
+ * own. */
+static char *scales_of(const xep_recv_t *recv, uint64_t row)
+{
+    uint64_t column = (uint64_t)recv->scales_stride / 4;
+    if (recv->arrangement == XEP_ROWS_BY_EXPERT_PADDED && recv->scales_token_stride == 4)
+        row += row / column * column * (recv->nscales - 1);
+    return (char *)recv->scales + (ptrdiff_t)row * recv->scales_token_stride;
+}
+
+static void unpack_scales(const xep_recv_t *recv, const char *from, uint64_t row)
+{
+    char *to = scales_of(recv, row);
+    if (recv->scales_stride == 4) memcpy(to, from, recv->nscales * (size_t)4);
+    else
+        for (uint32_t s = 0; s < recv->nscales; s++, to += recv->scales_stride) memcpy(to, from + s * (size_t)4, 4);
+}
+
+static void unpack_metadata(const unpack_t *unpack, uint32_t source, const ll_pick_t *pick)
+{
+    const ll_notice_t *notice = &unpack->slot->from[source];
+    const xep_recv_t *recv = unpack->op->recv;
+    uint64_t selection = (uint64_t)pick->token * notice->topk + pick->k;
+    recv->src_token[pick->row] = (int32_t)pick->token;
+    if (unpack->slot->origin != NULL) unpack->slot->origin[pick->row] = selection;
+    if (notice->sends_weights)
+        memcpy(&recv->topk_weights[pick->row],
+               unpack->mode->parcels[source].head + unpack->mode->parcels[source].weights + selection * 4, 4);
+}
+
+/* The first pick of the list that is of another token than pick, or pick. */
+static const ll_pick_t *next_token(const ll_pick_t *pick, const ll_pick_t *end)
+{
+    for (const ll_pick_t *next = pick; next < end; next++)
+        if (next->token != pick->token) return next;
+    return pick;
+}
+
+/* Rows of a token are neighbours in the list: while they are copied out of the cache, the next token comes into it. */
+static void unpack_source(const unpack_t *unpack, uint32_t source, uint64_t begin, uint64_t end)
+{
+    const ll_parcel_t *at = &unpack->mode->parcels[source];
+    const xep_recv_t *recv = unpack->op->recv;
+    const ll_pick_t *pick = unpack->mode->picks + begin, *last = unpack->mode->picks + end, *next = pick;
+    for (; pick < last; pick++) {
+        const char *record = at->records + pick->token * at->stride;
+        if (next->token == pick->token) next = next_token(pick, last);
+        unpack->copy((char *)recv->x + pick->row * recv->x_stride, record, at->row_bytes,
+                     at->records + next->token * at->stride);
+        if (recv->nscales != 0) unpack_scales(recv, record + at->scales, pick->row);
+        unpack_metadata(unpack, source, pick);
+    }
+}
+
+static void unpack_share(void *arg, uint32_t thread, uint32_t nthreads)
+{
+    const unpack_t *unpack = arg;
+    const ll_t *mode = unpack->mode;
+    uint64_t rows = mode->pick_begin[mode->kit.shape->nranks];
+    uint64_t begin = rows * thread / nthreads, end = rows * (thread + 1) / nthreads;
+    for (uint32_t i = 0; i < mode->kit.shape->nranks; i++) {
+        uint32_t s = (mode->kit.shape->rank + i) %
+                     mode->kit.shape->nranks; /* own rows first: others' lines may still be on their way */
+        uint64_t from = mode->pick_begin[s] > begin ? mode->pick_begin[s] : begin;
+        uint64_t to = mode->pick_begin[s + 1] < end ? mode->pick_begin[s + 1] : end;
+        if (from < to) unpack_source(unpack, s, from, to);
+    }
+    xep_stores_fence();
+}
+
+void ll_unpack_rows(ll_t *mode, xep_op_t *op)
+{
+    uint64_t bytes = mode->pick_begin[mode->kit.shape->nranks] * mode->parcels[mode->kit.shape->rank].row_bytes;
+    unpack_t unpack = {.mode = mode,
+                       .op = op,
+                       .slot = &mode->slots[op->slot],
+                       .copy = xep_copy_select(mode->kit.env->simd, bytes >= mode->kit.env->stream_bytes)};
+    mode->kit.env->parallel(mode->kit.env, unpack_share, &unpack);
+}

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# The modes that come with the library.
+
+plugin_cppflags = -I$(srcdir)/include -I$(builddir)/include
+plugin_ldflags = -module -avoid-version -shared -no-undefined
+
+# What modes are made of, part of each: for those of other projects an archive, its headers, and xep-kit.pc.
+kit_headers = \
+	%D%/kit/agree.h %D%/kit/arena.h %D%/kit/carve.h %D%/kit/handshake.h %D%/kit/kit.h %D%/kit/rows.h \
+	%D%/kit/notices.h %D%/kit/send.h %D%/kit/steps.h %D%/kit/words.h
+xepkitincludedir = $(includedir)/xep/kit
+xepkitinclude_HEADERS = $(kit_headers)
+kit_sources = \
+	%D%/kit/agree.c %D%/kit/arena.c %D%/kit/carve.c %D%/kit/handshake.c %D%/kit/kit.c %D%/kit/notices.c \
+	%D%/kit/send.c %D%/kit/steps.c %D%/kit/words.c
+noinst_LTLIBRARIES += libxep_kit_parts.la
+libxep_kit_parts_la_SOURCES = $(kit_sources)
+libxep_kit_parts_la_CPPFLAGS = $(plugin_cppflags)
+lib_LIBRARIES = libxep_kit.a
+libxep_kit_a_SOURCES = $(kit_sources)
+libxep_kit_a_CPPFLAGS = $(plugin_cppflags)
+libxep_kit_a_CFLAGS = $(AM_CFLAGS) -fPIC
+pkgconfig_DATA += xep-kit.pc
+
+weigh_sources = \
+	%D%/kernels/floats.h %D%/kernels/weigh.h %D%/kernels/weigh.c %D%/kernels/weigh_kernels.h \
+	%D%/kernels/weigh_lines.h %D%/kernels/weigh_avx2.c %D%/kernels/weigh_avx512.c
+
+pkglib_LTLIBRARIES = xep_normal.la xep_ll.la
+xep_normal_la_SOURCES = \
+	%D%/normal/normal.h %D%/normal/normal.c \
+	%D%/normal/normal_heap.c %D%/normal/normal_plan.c \
+	%D%/normal/normal_records.c %D%/normal/normal_recv.c \
+	%D%/normal/normal_dispatch.c %D%/normal/normal_combine.c \
+	%D%/kernels/copy.h %D%/kernels/copy.c $(weigh_sources)
+xep_normal_la_CPPFLAGS = $(plugin_cppflags) -I$(srcdir)/%D%/kit -I$(srcdir)/%D%/kernels
+xep_normal_la_LDFLAGS = $(plugin_ldflags)
+xep_normal_la_LIBADD = libxep_kit_parts.la -lm
+
+xep_ll_la_SOURCES = \
+	%D%/ll/ll.h %D%/ll/ll.c %D%/ll/ll_heap.c \
+	%D%/ll/ll_send.c %D%/ll/ll_receive.c %D%/ll/ll_unpack.c \
+	%D%/ll/ll_offer.c %D%/ll/ll_sum.c \
+	%D%/kernels/cast.h %D%/kernels/cast.c %D%/kernels/cast_kernels.h %D%/kernels/cast_blocks.h \
+	%D%/kernels/cast_avx2.c %D%/kernels/cast_avx512.c $(weigh_sources) \
+	%D%/kernels/copy.h %D%/kernels/copy.c \
+	%D%/kernels/logfmt.h %D%/kernels/logfmt.c
+xep_ll_la_CPPFLAGS = $(plugin_cppflags) -I$(srcdir)/%D%/kit -I$(srcdir)/%D%/kernels
+xep_ll_la_LDFLAGS = $(plugin_ldflags)
+xep_ll_la_LIBADD = libxep_kit_parts.la -lm
+
+# Kernels for rows in device memory: contrib/check-cuda.sh compiles, checks and times them; no mode uses them yet.
+EXTRA_DIST += \
+	%D%/cuda/cuda_kernels.h %D%/cuda/cuda_words.cuh %D%/cuda/cuda_bulk.cuh %D%/cuda/cuda_plan.cu \
+	%D%/cuda/cuda_counts.cu %D%/cuda/cuda_dispatch.cu %D%/cuda/cuda_combine.cu \
+	test/bench/cuda_kernels.cu contrib/check-cuda.sh

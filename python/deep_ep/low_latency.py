@@ -1,0 +1,386 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The low-latency calls: a row per (token, expert), packed for each local expert; sending and receiving apart.
+
+A hook or an event ends what a call began. The tensors that dispatch returns are views of where rows will be, known
+before
+they are there: the place of a slot never changes, and is learned from one empty dispatch of each slot when a buffer is
+    made.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import weakref
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Optional
+
+import numpy as np
+import torch
+
+import xep
+from xep import arrays
+
+GROUP = 128  # channels that share a scale
+
+
+class Shape(NamedTuple):
+    """What every rank passes alike; one buffer for each."""
+
+    tokens: int  # at most, of a rank
+    hidden: int
+    experts: int
+    topk: int
+
+
+class Place(NamedTuple):
+    """Offsets in the shared memory, of one slot."""
+
+    x: int
+    scales: int
+    src_token: int
+
+
+class Casting(NamedTuple):
+    """How rows are sent, and what scales they have: words of dtype, or none."""
+
+    quant: xep.Quant
+    words: int
+    dtype: torch.dtype
+
+    @staticmethod
+    @functools.lru_cache
+    def of(hidden: int, use_fp8: bool, round_scale: bool, use_ue8m0: bool) -> "Casting":
+        if not use_fp8:
+            return Casting(xep.Quant.NONE, 0, torch.float32)
+        if use_ue8m0 and not round_scale:
+            raise ValueError("round_scale: expected True with use_ue8m0, whose scales are powers of two")
+        if use_ue8m0:
+            if hidden % (4 * GROUP):
+                raise ValueError(f"x: expected a multiple of {4 * GROUP} channels with use_ue8m0, got {hidden}")
+            return Casting(xep.Quant.UE8M0, hidden // (4 * GROUP), torch.int32)
+        return Casting(xep.Quant.E4M3_POW2 if round_scale else xep.Quant.E4M3, hidden // GROUP, torch.float32)
+
+
+class LowLatencyHandle(Sequence):
+    """(src_info, layout_range, num_max_dispatch_tokens_per_rank, hidden, num_experts), as DeepEP's tuple.
+
+    src_info [L, R * Tmax] int32: token of each received row on its source rank. layout_range [L, R] int64: of an
+    expert's
+    rows those of a source: how many in the low 32 bits, first in the high ones; sources ascending. Both are made when
+    they are looked at, and filled when the dispatch has ended.
+    """
+
+    def __init__(self, handle: xep.Handle, made: "_Made", shape: Shape, topk_idx: torch.Tensor, viewed: bool) -> None:
+        self.owner = handle.buffer.group
+        self.xep: Any = handle  # None without a slot
+        self.shape, self.num_tokens = shape, handle.tokens
+        self.topk_type, self.topk_bytes = topk_idx.dtype, bytes_of(topk_idx)  # the program may change it
+        self.dispatched: Optional[Ending] = None  # where that is left to a hook or an event
+        self.combined: Optional[Ending] = None  # likewise, the last time
+        self.was_combined = False
+        self._made, self._viewed = made, viewed
+        self._src_info: Optional[torch.Tensor] = None
+        self._layout_range: Optional[torch.Tensor] = None
+
+    def topk_idx(self) -> torch.Tensor:
+        """[T, K], as dispatched."""
+        shape = (self.num_tokens, self.shape.topk)
+        return (
+            torch.frombuffer(bytearray(self.topk_bytes), dtype=self.topk_type).view(shape)
+            if self.num_tokens
+            else torch.empty(shape)
+        )
+
+    def __len__(self) -> int:
+        return 5
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return tuple(self[i] for i in range(5)[index])
+        number = range(5)[index]
+        if number > 1:
+            return (self.shape.tokens, self.shape.hidden, self.shape.experts)[number - 2]
+        return self._look_at_layout_range() if number else self._look_at_src_info()
+
+    def _rows_here(self) -> bool:
+        return self.dispatched is None or self.dispatched.request is None
+
+    def _look_at_src_info(self) -> torch.Tensor:
+        if self._src_info is None:
+            there = _src_info(self.xep, self._made, self.shape)
+            self._src_info = there if self._viewed else torch.empty_like(there)
+            if not self._viewed and self._rows_here():
+                self._src_info.copy_(there)
+        return self._src_info
+
+    def _look_at_layout_range(self) -> torch.Tensor:
+        if self._layout_range is None:
+            self._layout_range = torch.zeros((self._made.local, self._made.buffer.group.nranks), dtype=torch.int64)
+            if self._rows_here():
+                self._fill_layout_range(self._layout_range)
+        return self._layout_range
+
+    def _fill_layout_range(self, to: torch.Tensor) -> None:
+        received = self.xep.recv
+        begin = torch.arange(self._made.local).unsqueeze(1) * (received.capacity // self._made.local)
+        to.copy_((received.pair_begin.to(torch.int64) - begin) << 32 | received.pair_count.to(torch.int64))
+
+    def fill(self) -> None:
+        """What the program has looked at before the dispatch ended."""
+        if self._layout_range is not None:
+            self._fill_layout_range(self._layout_range)
+        if self._src_info is not None and not self._viewed:
+            self._src_info.copy_(_src_info(self.xep, self._made, self.shape))
+
+    def ended(self) -> bool:
+        """Whether the program has ended all that it began with this handle, or left it to events, which are waited
+        for."""
+        for ending in (self.dispatched, self.combined):
+            if ending is not None and ending.request is not None:
+                if ending.hooked:
+                    return False
+                ending.wait()
+        return True
+
+    def ready(self) -> xep.Handle:
+        """To combine by."""
+        if self.xep is None:
+            raise ValueError(
+                "handle: its slot was given to a later dispatch; num_slots says how many of them there are"
+            )
+        if not self.ended():
+            raise RuntimeError("handle: hook() of its dispatch, or of the combine before, was not called yet")
+        return self.xep
+
+    def keep(self) -> None:
+        """What it is made of, without the slot."""
+        if self.xep is not None and self._rows_here():
+            self._look_at_layout_range()
+            self._src_info = self._look_at_src_info().clone()
+
+    def retire(self) -> None:
+        """Gives the slot back, where no received tensor is looked at."""
+        self.keep()
+        self.xep.release()
+        self.xep = None
+
+
+class Ending:
+    """What is left to do when an operation has ended, done once: by a hook, an event, or the call itself."""
+
+    hooked = False  # by a hook
+
+    def __init__(self, request: xep.Request) -> None:
+        self.request: Optional[xep.Request] = request
+
+    def wait(self) -> None:
+        if self.request is None:
+            return
+        self.request.wait()
+        self.request = None
+        self.fill()
+
+    def fill(self) -> None:
+        """Results that are not where the library put them."""
+
+
+class DispatchEnding(Ending):
+    """Counts; and, where a held tensor would keep the last slot, copies of the rows."""
+
+    def __init__(
+        self,
+        request: xep.Request,
+        handle: LowLatencyHandle,
+        counts: torch.Tensor,
+        copies: Sequence[tuple[torch.Tensor, torch.Tensor]],
+    ) -> None:
+        super().__init__(request)
+        self._handle: Optional[LowLatencyHandle] = handle
+        self._counts, self._copies = counts, copies
+
+    def fill(self) -> None:
+        handle, self._handle = self._handle, None  # which has this
+        assert handle is not None
+        handle.fill()
+        self._counts.copy_(torch.from_numpy(_counts(handle.xep)))
+        for to, source in self._copies:
+            _copy_rows(to, source, self._counts)
+        self._copies = ()
+
+
+def _counts(handle: xep.Handle) -> np.ndarray:
+    """[L] int32."""
+    return handle.numpy().expert_count.astype(np.int32)
+
+
+def bytes_of(tensor: torch.Tensor) -> bytes:
+    """Of a contiguous one: a copy, which is to be had for a tenth of what clone() takes."""
+    return ctypes.string_at(tensor.data_ptr(), tensor.numel() * tensor.itemsize)
+
+
+def _copy_rows(to: torch.Tensor, source: torch.Tensor, counts: torch.Tensor) -> None:
+    for expert, count in enumerate(counts.tolist()):
+        to[expert, :count] = source[expert, :count]
+
+
+class _Made(NamedTuple):
+    buffer: xep.Buffer
+    places: dict[int, Place]  # by slot
+    local: int  # experts
+    begun: list[Ending]  # dispatches that may be in flight; the oldest first, as below
+    handles: list["weakref.ref[LowLatencyHandle]"]
+
+    def make_way(self) -> None:
+        """For one more dispatch: a mode has as many in flight as slots; and an older handle gives up its slot where
+        none is free."""
+        self.begun[:] = [ending for ending in self.begun if ending.request is not None]
+        self.handles[:] = [ref for ref in self.handles if ref() is not None]
+        if len(self.begun) >= self.buffer.slots:
+            if self.begun[0].hooked:
+                raise RuntimeError(
+                    f"low_latency_dispatch: hook() of {len(self.begun)} dispatches was not called yet, as many as "
+                    "there are slots"
+                )
+            self.begun.pop(0).wait()
+        for newer, ref in zip(reversed(range(len(self.handles))), list(self.handles)):
+            if self.buffer.slots_held() < self.buffer.slots:
+                break
+            handle = ref()
+            if handle is not None and handle.ended() and (newer or handle.was_combined):
+                handle.retire()
+                self.handles.remove(ref)
+
+
+class LowLatency:
+    """Buffers of mode ll, one for each shape; collective to use."""
+
+    def __init__(self, group: xep.Group, slots: int, timeout: Optional[float]) -> None:
+        self._group, self._slots, self._timeout = group, slots, timeout
+        self._made: dict[Shape, _Made] = {}
+        self.threads = 0
+
+    def buffers(self) -> list[xep.Buffer]:
+        return [made.buffer for made in self._made.values()]
+
+    def forget(self) -> None:
+        """What was begun is of no more interest; handles keep what they are made of."""
+        for made in self._made.values():
+            made.begun.clear()
+            for ref in made.handles:
+                handle = ref()
+                if handle is not None:
+                    handle.keep()
+
+    def reset(self) -> None:
+        self.forget()
+        for buffer in self.buffers():
+            buffer.reset()
+
+    def _of(self, shape: Shape) -> _Made:
+        if shape not in self._made:
+            buffer = self._group.buffer(
+                shape.experts,
+                shape.topk,
+                shape.hidden,
+                shape.tokens,
+                mode="ll",
+                slots=self._slots,
+                threads=self.threads,
+                timeout=self._timeout,
+            )
+            self._made[shape] = _Made(buffer, _learn(buffer, shape), buffer.local_experts, [], [])
+        return self._made[shape]
+
+    def dispatch(
+        self,
+        x: torch.Tensor,
+        topk_idx: torch.Tensor,
+        shape: Shape,
+        casting: Casting,
+        expert_stats: Optional[torch.Tensor],
+        cost_stats: Optional[torch.Tensor],
+        wait: bool,
+    ) -> tuple[torch.Tensor, Optional[torch.Tensor], torch.Tensor, LowLatencyHandle, Optional[Ending]]:
+        """(rows [L, R * Tmax, H], scales or None, counts [L], handle, ending unless waited for)"""
+        made = self._of(shape)
+        made.make_way()
+        options: dict[str, Any] = dict(arrangement=xep.Rows.BY_EXPERT_PADDED)
+        if casting.quant != xep.Quant.NONE:
+            options.update(quant=casting.quant, scales_by_column=True)
+        if expert_stats is not None:
+            options["expert_stats"] = expert_stats
+        if cost_stats is not None:
+            options["wait_ns"] = cost_stats
+        request: Optional[xep.Request] = None
+        if wait:
+            handle = made.buffer.dispatch(x, topk_idx, **options)
+            rows, scales = handle.recv.x, handle.recv.scales
+            counts = torch.from_numpy(_counts(handle))
+        else:
+            request = made.buffer.dispatch_async(x, topk_idx, **options)
+            handle = request.result
+            rows, scales = _rows(handle, made, shape, casting)
+            counts = torch.zeros(made.local, dtype=torch.int32)
+        copies = []
+        viewed = may_view(made.buffer)
+        if not viewed:
+            copies = [(torch.empty_like(one), one) for one in (rows, scales) if one is not None]
+            rows, scales = copies[0][0], copies[1][0] if scales is not None else None
+        found = LowLatencyHandle(handle, made, shape, topk_idx, viewed)
+        made.handles.append(weakref.ref(found))
+        if request is not None:
+            found.dispatched = DispatchEnding(request, found, counts, copies)
+            made.begun.append(found.dispatched)
+        else:
+            for to, source in copies:
+                _copy_rows(to, source, counts)
+        return rows, scales, counts, found, found.dispatched
+
+
+def _learn(buffer: xep.Buffer, shape: Shape) -> dict[int, Place]:
+    """Where each slot has its rows. Collective."""
+    nothing = torch.empty((0, shape.hidden), dtype=torch.bfloat16), torch.empty((0, shape.topk), dtype=torch.int64)
+    handles = [
+        buffer.dispatch(*nothing, arrangement=xep.Rows.BY_EXPERT_PADDED, quant=xep.Quant.E4M3)
+        for _ in range(buffer.slots)
+    ]
+    places = {}
+    for handle in handles:
+        recv = handle.recv
+        places[handle.slot] = Place(*(view.data_ptr() - buffer._base for view in (recv.x, recv.scales, recv.src_token)))
+        del recv
+        handle.release()
+    return places
+
+
+def _rows(
+    handle: xep.Handle, made: _Made, shape: Shape, casting: Casting
+) -> tuple[torch.Tensor, Optional[torch.Tensor]]:
+    """Where rows and scales will be."""
+    place, rows = made.places[handle.slot], handle.nranks * shape.tokens
+    cast = casting.quant != xep.Quant.NONE
+    dtype = torch.float8_e4m3fn if cast else torch.bfloat16
+    width = shape.hidden * dtype.itemsize
+    x = _at(handle, place.x, (made.local, rows, shape.hidden), (rows * width, width, dtype.itemsize), dtype)
+    if not cast:
+        return x, None
+    strides = (casting.words * rows * 4, 4, rows * 4)
+    return x, _at(handle, place.scales, (made.local, rows, casting.words), strides, casting.dtype)
+
+
+def _src_info(handle: xep.Handle, made: _Made, shape: Shape) -> torch.Tensor:
+    rows = handle.nranks * shape.tokens
+    return _at(handle, made.places[handle.slot].src_token, (made.local, rows), (rows * 4, 4), torch.int32)
+
+
+def _at(handle: xep.Handle, offset: int, shape: tuple, strides: tuple, dtype: torch.dtype) -> torch.Tensor:
+    return arrays.view(handle._memory, offset, shape, strides, dtype)
+
+
+def may_view(buffer: xep.Buffer) -> bool:
+    """Whether what the dispatch just begun receives may be given as views of its slot. A tensor that is kept keeps the
+    slot for good; two slots are left to handles alone, of which the newest keeps one and the other is passed on."""
+    if buffer.slots == 1:
+        return buffer.arrays_alive() == 0
+    return buffer.slots_viewed() <= buffer.slots - 2

@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The calls of low-latency mode."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Optional, Union
+
+import torch
+
+from . import _check
+from .core import FLOAT, INDEX, Core
+from .event import EventHandle, EventOverlap
+from .low_latency import GROUP, Casting, Ending, LowLatencyHandle, Shape, bytes_of
+
+Rows = Union[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]
+
+
+class LowLatencyCalls(Core):
+    """low_latency_dispatch, low_latency_combine, and what belongs to them."""
+
+    def clean_low_latency_buffer(self, num_max_dispatch_tokens_per_rank: int, hidden: int, num_experts: int) -> None:
+        """Nothing has to be cleaned here: signals carry numbers that are never used again. What it does do is to make
+        usable again what an error left broken; earlier handles end. Collective."""
+        self._usable()
+        if not self.low_latency_mode:
+            raise RuntimeError("clean_low_latency_buffer: expected a Buffer made with low_latency_mode=True")
+        self._low_latency.reset()
+
+    def low_latency_dispatch(
+        self,
+        x: torch.Tensor,
+        topk_idx: torch.Tensor,
+        num_max_dispatch_tokens_per_rank: int,
+        num_experts: int,
+        cumulative_local_expert_recv_stats: Optional[torch.Tensor] = None,
+        dispatch_wait_recv_cost_stats: Optional[torch.Tensor] = None,
+        use_fp8: bool = True,
+        round_scale: bool = False,
+        use_ue8m0: bool = False,
+        async_finish: bool = False,
+        return_recv_hook: bool = False,
+    ) -> tuple[Rows, torch.Tensor, LowLatencyHandle, EventOverlap, Optional[Callable[[], None]]]:
+        """A row for each selection, packed for each local expert, cast to e4m3 unless use_fp8 is False. Collective.
+
+        x: [T, H] bfloat16, H a multiple of 128; T up to num_max_dispatch_tokens_per_rank, Tmax, which with H, K and
+            num_experts is the same on every rank. topk_idx: [T, K]: expert, or -1.
+        cumulative_local_expert_recv_stats: [L] int32, to which the rows received are added.
+        dispatch_wait_recv_cost_stats: [R] int64: to each source's are added the nanoseconds for which this rank waited
+            for its rows, from the begin of receiving (that of the hook, or of the event's wait) until they were there.
+        round_scale, use_ue8m0: scales as powers of two; four exponent bytes to an int32.
+        return_recv_hook: nothing is received before hook() is called. async_finish: likewise before event.
+
+        Returns (recv_x [L, R * Tmax, H], or (recv_x, scales [L, R * Tmax, H / 128] float32 or [.., H / 512] int32,
+        stored by column), recv_count [L] int32, handle, event, hook). Rows from recv_count on are undefined. Rows of an
+        expert are in the order of source rank, then token.
+        """
+        self._usable()
+        if not self.low_latency_mode:
+            raise RuntimeError("low_latency_dispatch: expected a Buffer made with low_latency_mode=True")
+        _check.one_of("async_finish", async_finish, "return_recv_hook", return_recv_hook)
+        _check.tensor("x", x, (torch.bfloat16,), (None, None))
+        _check.tensor("topk_idx", topk_idx, INDEX, (x.shape[0], None))
+        self._check_experts(num_experts)
+        most = _check.integer("num_max_dispatch_tokens_per_rank", num_max_dispatch_tokens_per_rank, 1)
+        shape = Shape(most, x.shape[1], num_experts, topk_idx.shape[1])
+        if shape.hidden % GROUP:
+            raise ValueError(f"x: expected a multiple of {GROUP} channels, got {shape.hidden}")
+        if x.shape[0] > shape.tokens:
+            raise ValueError(
+                f"x: expected at most num_max_dispatch_tokens_per_rank, {shape.tokens}, tokens, got {x.shape[0]}"
+            )
+        for name, stats, dtype, length in (
+            (
+                "cumulative_local_expert_recv_stats",
+                cumulative_local_expert_recv_stats,
+                torch.int32,
+                num_experts // self.group_size,
+            ),
+            ("dispatch_wait_recv_cost_stats", dispatch_wait_recv_cost_stats, torch.int64, self.group_size),
+        ):
+            if stats is not None:
+                _check.tensor(name, stats, (dtype,), (length,))
+        self._low_latency.threads = self._threads_here()
+        casting = Casting.of(shape.hidden, use_fp8, round_scale, use_ue8m0)
+        wait = not async_finish and not return_recv_hook
+        rows, scales, counts, handle, ending = self._low_latency.dispatch(
+            x, topk_idx, shape, casting, cumulative_local_expert_recv_stats, dispatch_wait_recv_cost_stats, wait
+        )
+        event, hook = _left_to(ending, return_recv_hook)
+        return rows if scales is None else (rows, scales), counts, handle, event, hook
+
+    def low_latency_combine(
+        self,
+        x: torch.Tensor,
+        topk_idx: torch.Tensor,
+        topk_weights: torch.Tensor,
+        handle: LowLatencyHandle,
+        use_logfmt: bool = False,
+        zero_copy: bool = False,
+        async_finish: bool = False,
+        return_recv_hook: bool = False,
+        out: Optional[torch.Tensor] = None,
+        combine_wait_recv_cost_stats: Optional[torch.Tensor] = None,
+    ) -> tuple[torch.Tensor, EventOverlap, Optional[Callable[[], None]]]:
+        """The weighted sum of each token's rows in fp32, k ascending, one rounding: [T, H] bfloat16. Collective.
+
+        x: [L, R * Tmax, H] bfloat16, in the places of the rows received; with zero_copy what
+            get_next_low_latency_combine_buffer(handle) gave, into which the rows were written.
+        topk_idx: [T, K] as dispatched; a -1 leaves the selection out. topk_weights: [T, K] float32.
+        use_logfmt: 10 bits for a value on the way to ranks that are reached over a network; lossy.
+        out: [T, H] bfloat16 to write to. combine_wait_recv_cost_stats: [R] int64, as in low_latency_dispatch, for
+            the outputs of each rank's experts, and before them for that rank to have read those of the last combine.
+
+        Returns (combined_x, event, hook).
+        """
+        self._usable()
+        _check.one_of("async_finish", async_finish, "return_recv_hook", return_recv_hook)
+        _check.one_of("use_logfmt", use_logfmt, "zero_copy", zero_copy)
+        found = self._own_low_latency(handle)
+        shape, tokens = found.shape, found.num_tokens
+        rows = (shape.experts // self.group_size, self.group_size * shape.tokens, shape.hidden)
+        _check.tensor("x", x, (torch.bfloat16,), rows, contiguous=not zero_copy)
+        _check.tensor("topk_idx", topk_idx, INDEX, (tokens, shape.topk))
+        _check.tensor("topk_weights", topk_weights, FLOAT, (tokens, shape.topk))
+        if out is not None:
+            _check.tensor("out", out, (torch.bfloat16,), (tokens, shape.hidden))
+        if combine_wait_recv_cost_stats is not None:
+            _check.tensor(
+                "combine_wait_recv_cost_stats", combine_wait_recv_cost_stats, (torch.int64,), (self.group_size,)
+            )
+        sent = None if zero_copy else x
+        wait = not async_finish and not return_recv_hook
+        combined, ending = _combine(
+            found, sent, topk_idx, topk_weights, out, use_logfmt, combine_wait_recv_cost_stats, wait
+        )
+        event, hook = _left_to(ending, return_recv_hook)
+        return combined, event, hook
+
+    def get_next_low_latency_combine_buffer(self, handle: LowLatencyHandle) -> torch.Tensor:
+        """[L, R * Tmax, H] bfloat16: where the rows of the next combine of this handle need no copy. Waits until the
+        others have read what an earlier combine left there."""
+        self._usable()
+        return self._own_low_latency(handle).ready().combine_input()
+
+    def _own_low_latency(self, handle: Any) -> LowLatencyHandle:
+        if not isinstance(handle, LowLatencyHandle):
+            raise TypeError(f"handle: expected what low_latency_dispatch returned, got {type(handle).__name__}")
+        if handle.owner is not self._xep:
+            raise ValueError("handle: expected one of this Buffer, got one of another")
+        return handle
+
+    # ---- masks ----
+
+    def low_latency_update_mask_buffer(self, rank_to_mask: int, mask: bool = False) -> None:
+        """Not available."""
+        raise NotImplementedError("low_latency_update_mask_buffer: masking of ranks is not available on CPU yet")
+
+    def low_latency_query_mask_buffer(self, mask_status: torch.Tensor) -> None:
+        """Not available."""
+        raise NotImplementedError("low_latency_query_mask_buffer: masking of ranks is not available on CPU yet")
+
+    def low_latency_clean_mask_buffer(self) -> None:
+        """Not available."""
+        raise NotImplementedError("low_latency_clean_mask_buffer: masking of ranks is not available on CPU yet")
+
+
+def _left_to(ending: Optional[Ending], hooked: bool) -> tuple[EventOverlap, Optional[Callable[[], None]]]:
+    """The event and the hook of a low-latency call."""
+    if ending is None:
+        return EventOverlap(), None
+    if not hooked:
+        return EventOverlap(EventHandle(ending.request, ending.wait)), None
+    ending.hooked = True
+    return EventOverlap(), ending.wait
+
+
+def _combine(
+    handle: LowLatencyHandle,
+    x: Optional[torch.Tensor],
+    topk_idx: torch.Tensor,
+    topk_weights: torch.Tensor,
+    out: Optional[torch.Tensor],
+    logfmt: bool,
+    cost_stats: Optional[torch.Tensor],
+    wait: bool,
+) -> tuple[torch.Tensor, Optional[Ending]]:
+    """x None: what was written to combine_input. Collective. The ending unless waited for."""
+    back = handle.ready()
+    options: dict[str, Any] = dict(weights=_weights(handle, topk_idx, topk_weights))
+    if out is not None:
+        options["out"] = out
+    if logfmt:
+        options["logfmt"] = True
+    if cost_stats is not None:
+        options["wait_ns"] = cost_stats
+    handle.combined, handle.was_combined = None, True
+    if wait:
+        return back.combine(x, **options), None
+    request = back.combine_async(x, **options)
+    handle.combined = Ending(request)
+    return request.result, handle.combined
+
+
+def _weights(handle: LowLatencyHandle, topk_idx: torch.Tensor, topk_weights: torch.Tensor) -> torch.Tensor:
+    """Routing is the dispatch's: what combine may do to it is to leave selections out."""
+    if topk_idx.dtype is handle.topk_type and bytes_of(topk_idx) == handle.topk_bytes:
+        return topk_weights
+    sent = handle.topk_idx()
+    changed = (topk_idx != sent) & (topk_idx >= 0)
+    if bool(changed.any()):
+        token, k = changed.nonzero()[0].tolist()
+        raise ValueError(
+            f"topk_idx: expected what was dispatched (or -1), got expert {int(topk_idx[token, k])} for selection {k} "
+            f"of token {token}, which was {int(sent[token, k])}"
+        )
+    return topk_weights.masked_fill(topk_idx < 0, 0.0)

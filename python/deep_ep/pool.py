@@ -1,0 +1,319 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Buffers of mode normal for shapes that are not known before they are dispatched.
+
+DeepEP is given bytes, xep a shape; a rank's tokens and received rows are known to no other rank beforehand. So a buffer
+is made
+by agreement at the first dispatch, and replaced by a larger one when a rank has more than fits: the library
+tells every rank so (CapacityError), having moved nothing. A rank whose own tokens do not fit says so by a
+dispatch that cannot be received: two tokens to itself, with room for one.
+
+Of the slots of a buffer the handles used last have two or more (seats.py), the other ones are for received
+tensors that are views; once those are taken, received tensors are copies. So there is always a slot for the next
+dispatch.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, NamedTuple, Optional
+
+import torch
+
+import xep
+
+from .handle import NormalHandle, routing_of
+from .seats import Seats, Sent
+
+_WIDEST = {1: (2, torch.bfloat16), 2: (2, torch.bfloat16), 4: (4, torch.float32), 8: (8, torch.float64)}
+_MARGIN = 5 / 4  # more room than was needed, so that growing ends soon
+
+
+class Job(NamedTuple):
+    """One dispatch: T tokens, K top-k, S scales. worst: rows of the received arrays, or 0."""
+
+    experts: int
+    x: torch.Tensor
+    topk_idx: torch.Tensor
+    topk_weights: Optional[torch.Tensor]
+    scales: Optional[torch.Tensor]
+    alignment: int
+    worst: int
+    after: Optional[xep.Request]
+
+    @property
+    def nscales(self) -> int:
+        return 0 if self.scales is None else self.scales.shape[1]
+
+    def options(self) -> dict[str, Any]:
+        """Of xep.Buffer.dispatch(): none where all are as usual, which is the quick way."""
+        given: dict[str, Any] = {}
+        if self.scales is not None:
+            given["scales"] = self.scales
+        if self.worst:
+            given["capacity"] = self.worst
+        if self.alignment != 1:
+            given["expert_alignment"] = self.alignment
+        if self.after is not None:
+            given["after"] = self.after
+        return given
+
+
+class Room(NamedTuple):
+    """What a buffer has room for. All of it is the same on every rank."""
+
+    elem_bytes: int
+    hidden: int
+    topk: int
+    scales: int
+    tokens: int
+    recv_rows: int
+
+    def holds(self, job: Job) -> bool:
+        fits = self._holds_rows_of(job) and job.topk_idx.shape[1] <= self.topk and job.nscales <= self.scales
+        return fits and job.x.shape[0] <= self.tokens and job.worst <= self.recv_rows
+
+    def _holds_rows_of(self, job: Job) -> bool:
+        return job.x.shape[1] * job.x.element_size() <= self.elem_bytes * self.hidden
+
+    def clip(self, job: Job) -> Job:
+        """Two tokens, as wide as those of the job, or as there is room for: where all ranks need more room, all clip
+        alike."""
+        x = torch.zeros((2, job.x.shape[1]), dtype=job.x.dtype)
+        if not self._holds_rows_of(job):
+            x = torch.zeros((2, self.hidden), dtype=_WIDEST[self.elem_bytes][1])
+        topk = min(job.topk_idx.shape[1], self.topk)
+        topk_idx = torch.full((2, topk), -1, dtype=job.topk_idx.dtype)
+        weights = None if job.topk_weights is None else torch.zeros((2, topk), dtype=torch.float32)
+        scales = None
+        if job.scales is not None and self.scales > 0:
+            scales = torch.zeros((2, min(job.nscales, self.scales)), dtype=job.scales.dtype)
+        return job._replace(x=x, topk_idx=topk_idx, topk_weights=weights, scales=scales)
+
+
+class NormalPool:
+    """For each number of experts the buffer in use; and those that were replaced while handles of them were alive."""
+
+    def __init__(self, group: xep.Group, slots: int, timeout: Optional[float]) -> None:
+        self._group, self._timeout = group, timeout
+        self._slots = max(3, slots + 1)
+        self._handles = max(2, slots - 2)  # that keep their slots
+        self._seats: dict[int, Seats] = {}
+        self._used: dict[int, tuple[xep.Buffer, Room]] = {}
+        self._replaced: list[xep.Buffer] = []
+        self.threads = 0
+
+    def buffers(self) -> list[xep.Buffer]:
+        return [buffer for buffer, _ in self._used.values()] + self._replaced
+
+    def forget(self) -> None:
+        """What is in flight is waited for; handles give up their slots, and keep what their tensors are made of."""
+        for seats in self._seats.values():
+            seats.leave()
+
+    def reset(self) -> None:
+        """Collective."""
+        for seats in self._seats.values():
+            seats.drop()
+        for buffer in self.buffers():
+            buffer.reset()
+
+    def may_view(self, buffer: xep.Buffer) -> bool:
+        """Whether what the dispatch just begun receives may be given as views of its slot."""
+        return buffer.slots_held() <= self._slots - self._handles
+
+    def seats(self, experts: int) -> Seats:
+        found = self._seats.get(experts)
+        if found is None:
+            found = self._seats[experts] = Seats(self._handles)
+        return found
+
+    def dispatch(self, job: Job, wait: bool) -> Sent:
+        """Collective; blocks until every rank has told how many rows it sends, with wait until the rows are here."""
+        self.seats(job.experts).make_room()
+        used = self._used.get(job.experts) or self._replace(job)
+        while True:
+            buffer, room = used
+            try:
+                if not room.holds(job):
+                    self._call_for_room(buffer, room.clip(job))
+                return _send(buffer, wait, job.x, job.topk_idx, job.topk_weights, job.options())
+            except xep.CapacityError:
+                used = self._replace(job)
+
+    def again(
+        self,
+        handle: NormalHandle,
+        x: torch.Tensor,
+        scales: Optional[torch.Tensor],
+        after: Optional[xep.Request],
+        wait: bool,
+    ) -> Sent:
+        """A dispatch along the routing of handle. Collective."""
+        job = Job(handle.experts, x, _NO_ROUTING, None, scales, 1, handle.worst, after)
+        seats = self.seats(handle.experts)
+        if handle.seat is None or not _sends(handle.xep.buffer, x.shape[1] * x.element_size(), job.nscales):
+            return self._seat_again(handle, job, wait)
+        seats.use(handle.seat)
+        seats.make_room()
+        sent = _send(handle.xep.buffer, wait, x, None, None, dict(job.options(), cached=handle.xep))
+        seats.add(sent)
+        return sent
+
+    def seated(self, handle: NormalHandle, hidden: int, dtype: torch.dtype) -> xep.Handle:
+        """The handle to combine such rows by. Where it has no slot any more, or not room enough: collective,
+        blocking."""
+        row = hidden * dtype.itemsize
+        if handle.seat is not None and _combines(handle.xep.buffer, row):
+            self.seats(handle.experts).use(handle.seat)
+        else:
+            x = torch.zeros((handle.num_tokens, self._width_to_combine(handle.experts, row)), dtype=torch.uint8)
+            self._seat_again(handle, Job(handle.experts, x, _NO_ROUTING, None, None, 1, handle.worst, None), True)
+        return handle.xep
+
+    def _width_to_combine(self, experts: int, row_bytes: int) -> int:
+        """Bytes of rows such that in the buffer they are dispatched in rows of row_bytes can be combined."""
+        used = self._used.get(experts)
+        if used is not None and _combines(used[0], row_bytes):
+            return 1
+        return (
+            row_bytes if used is None or used[1].elem_bytes <= 4 else 2 * row_bytes
+        )  # what is combined has 4 bytes at most
+
+    def _seat_again(self, handle: NormalHandle, job: Job, wait: bool) -> Sent:
+        seats = self.seats(handle.experts)
+        if handle.seat is not None:
+            seats.remove(handle.seat)
+            handle.seat.leave()
+        sent = self.dispatch(job._replace(topk_idx=routing_of(handle.in_rank, job.experts, handle.topk)), wait)
+        handle.sit(sent, seats.add(sent))
+        return sent
+
+    def _call_for_room(self, buffer: xep.Buffer, two: Job) -> None:
+        """Always CapacityError, here and on every rank that dispatches meanwhile; or MismatchError there and here."""
+        two.topk_idx[:, 0] = xep.expert_range(two.experts, self._group.nranks, self._group.rank)[0]
+        handle = buffer.dispatch(two.x, two.topk_idx, two.topk_weights, scales=two.scales, capacity=1, after=two.after)
+        handle.release()
+        raise AssertionError("two rows were received where one has room")
+
+    # ---- agreement ----
+
+    def _replace(self, job: Job) -> tuple[xep.Buffer, Room]:
+        """A buffer in which this dispatch fits on every rank. Collective: every rank comes here at the same
+        dispatch."""
+        old = self._used.get(job.experts)
+        room = self._agree(job, old[1] if old else None)
+        if job.experts in self._used:  # it was not closed: a handle of it is alive somewhere
+            self._replaced.append(self._used.pop(job.experts)[0])
+        widest = _WIDEST[room.elem_bytes][1]
+        buffer = self._group.buffer(
+            job.experts,
+            room.topk,
+            room.hidden,
+            room.tokens,
+            mode="normal",
+            dtype=widest,
+            combine_dtype=torch.bfloat16 if room.elem_bytes == 2 else torch.float32,
+            scales=room.scales,
+            recv_rows=room.recv_rows,
+            slots=self._slots,
+            threads=self.threads,
+            timeout=self._timeout,
+        )
+        self._used[job.experts] = (buffer, room)
+        return buffer, room
+
+    def _agree(self, job: Job, old: Optional[Room]) -> Room:
+        nranks = self._group.nranks
+        buffers = self.buffers()
+        to_ranks = xep.layout(job.topk_idx, job.experts, nranks).tokens_per_rank.tolist()
+        busy = [int(buffer.slots_held() > 0) for buffer in buffers]
+        words = (job.x.shape[0], job.worst, *to_ranks, *busy, *(value for _, value in _alike(job)))
+        mine = struct.pack(f"<{len(words)}q", *words)
+        all_ranks = [struct.unpack(f"<{len(words)}q", part) for part in self._group.allgather(mine)]
+        for i, (name, _) in enumerate(_alike(job)):
+            _check_alike(name, [words[2 + nranks + len(busy) + i] for words in all_ranks])
+        rows = [sum(words[2 + rank] for words in all_ranks) for rank in range(nranks)]
+        for rank, words in enumerate(all_ranks):
+            if 0 < words[1] < rows[rank]:
+                raise xep.CapacityError(
+                    xep.Status.ERR_OVERFLOW,
+                    f"num_worst_tokens: rank {rank} gets {rows[rank]} rows and has room for {words[1]}",
+                )
+        self._close_idle(
+            [buffer for i, buffer in enumerate(buffers) if not any(words[2 + nranks + i] for words in all_ranks)]
+        )
+        return self._room(
+            job, old, max(words[0] for words in all_ranks), max(rows), max(words[1] for words in all_ranks)
+        )
+
+    def _close_idle(self, buffers: list[xep.Buffer]) -> None:
+        """Those of which no rank has a handle or an array: the same on every rank, in the same order."""
+        for buffer in buffers:
+            self._used = {experts: used for experts, used in self._used.items() if used[0] is not buffer}
+            self._replaced = [other for other in self._replaced if other is not buffer]
+            buffer.close()
+
+    def _room(self, job: Job, old: Optional[Room], tokens: int, rows: int, worst: int) -> Room:
+        elem, hidden = _WIDEST[job.x.element_size()][0], job.x.shape[1]
+        nranks = self._group.nranks
+        topk = min(job.experts, max(job.topk_idx.shape[1], nranks))
+        fresh = Room(elem, hidden, topk, job.nscales, max(2, int(tokens * _MARGIN)), 0)
+        if old is not None:
+            elem = max(old.elem_bytes, elem)
+            hidden = max(-(-old.elem_bytes * old.hidden // elem), -(-fresh.elem_bytes * hidden // elem))
+            fresh = Room(
+                elem, hidden, max(old.topk, topk), max(old.scales, job.nscales), max(old.tokens, fresh.tokens), 0
+            )
+        rows = max(2, int(rows * _MARGIN), worst, old.recv_rows if old else 0)
+        return fresh._replace(recv_rows=max(worst, min(rows, nranks * fresh.tokens)))
+
+
+def _alike(job: Job) -> list[tuple[str, int]]:
+    """What every rank must dispatch alike."""
+    return [
+        ("hidden (channels of x)", job.x.shape[1]),
+        ("bytes of an element of x", job.x.element_size()),
+        ("topk (columns of topk_idx)", job.topk_idx.shape[1]),
+        ("scales of a token", job.nscales),
+    ]
+
+
+def _check_alike(name: str, values: list[int]) -> None:
+    for rank, value in enumerate(values):
+        if value != values[0]:
+            raise xep.MismatchError(
+                xep.Status.ERR_MISMATCH, f"ranks disagree on {name}: {values[0]} on rank 0, {value} on rank {rank}"
+            )
+
+
+_NO_ROUTING = torch.empty((0, 0), dtype=torch.int64)
+
+
+def _send(buffer: xep.Buffer, wait: bool, x: Any, topk_idx: Any, topk_weights: Any, options: dict[str, Any]) -> Sent:
+    if wait:
+        return Sent(buffer.dispatch(x, topk_idx, topk_weights, **options), None)
+    request: xep.Request[xep.Handle] = buffer.dispatch_async(x, topk_idx, topk_weights, **options)
+    request.wait_counts()
+    return Sent(request.result, request)
+
+
+def _sends(buffer: xep.Buffer, row_bytes: int, scales: int) -> bool:
+    """Whether the buffer has room for such rows."""
+    return row_bytes <= buffer.hidden * xep.dtypes.SIZES[buffer.dtype] and scales <= buffer.scales
+
+
+def _combines(buffer: xep.Buffer, row_bytes: int) -> bool:
+    return row_bytes <= buffer.hidden * xep.dtypes.SIZES[buffer.combine_dtype]
+
+
+def exchange_counts(buffer: xep.Buffer, counts: torch.Tensor) -> torch.Tensor:
+    """[R, E] int32: what every rank gives. A dispatch of one token, to every rank. Collective, blocking."""
+    nranks = buffer.group.nranks
+    everyone = torch.arange(nranks, dtype=torch.int64).unsqueeze(0)
+    with buffer.dispatch(counts.to(torch.int32).reshape(1, -1), everyone) as handle:
+        return handle.recv.x.clone()
+
+
+def counts_buffer(group: xep.Group, experts: int) -> xep.Buffer:
+    """For exchange_counts. Collective, blocking."""
+    return group.buffer(group.nranks, group.nranks, experts, 1, mode="normal", dtype=torch.int32, slots=1)

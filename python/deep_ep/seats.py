@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Which handles of normal mode keep their slots: those that were used last.
+
+A program may keep as many handles as it likes, slots are few. A handle that has given its slot back still knows its
+routing, and gets
+a slot again when it is used: by a dispatch, which is collective. So every rank must know of a handle whether it has
+one, and that is decided by nothing but the order of the calls, which is the same everywhere; not by what a rank has
+dropped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from typing import TYPE_CHECKING, Callable, NamedTuple, Optional
+
+import xep
+
+if TYPE_CHECKING:
+    from .handle import NormalHandle
+
+
+class Sent(NamedTuple):
+    """A dispatch whose rows are counted; they are here when request, where there is one, is done."""
+
+    handle: xep.Handle
+    request: Optional[xep.Request]
+
+
+class Seat:
+    """A dispatch that may hold a slot: for its handle, while the program has that, and for what is in flight."""
+
+    def __init__(self, sent: Sent) -> None:
+        self._made = weakref.ref(sent.handle)
+        self._request = sent.request  # the last one begun
+        self._handle: Callable[[], Optional["NormalHandle"]] = lambda: None
+
+    def hold(self, handle: "NormalHandle") -> None:
+        self._handle = weakref.ref(handle)
+
+    def begun(self, request: xep.Request) -> None:
+        """After settle()."""
+        self._request = request
+
+    def settle(self) -> None:
+        """Waits for what is in flight; an error of it is told by its own event."""
+        if self._request is not None:
+            with contextlib.suppress(xep.XepError):
+                self._request.wait()
+            self._request = None
+
+    def leave(self) -> None:
+        self.settle()
+        handle = self._handle()
+        if handle is not None:
+            handle.park()
+        made = self._made()  # an event that is kept has it too
+        if made is not None:
+            made.release()
+
+    def drop(self) -> None:
+        handle = self._handle()
+        if handle is not None:
+            handle.drop()
+
+
+class Seats:
+    """The last dispatches, that used last at the end."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._taken: list[Seat] = []
+
+    def make_room(self) -> None:
+        """For one more."""
+        while len(self._taken) >= self._most:
+            self._taken.pop(0).leave()
+
+    def leave(self) -> None:
+        while self._taken:
+            self._taken.pop(0).leave()
+
+    def drop(self) -> None:
+        """What was dispatched is gone: nothing is waited for."""
+        while self._taken:
+            self._taken.pop(0).drop()
+
+    def add(self, sent: Sent) -> Seat:
+        seat = Seat(sent)
+        self._taken.append(seat)
+        return seat
+
+    def use(self, seat: Seat) -> None:
+        self._taken.remove(seat)
+        self._taken.append(seat)
+
+    def remove(self, seat: Seat) -> None:
+        self._taken.remove(seat)

@@ -1,0 +1,205 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include "ext_args.h"
+
+#include <math.h>
+
+/* ---- which is which ---- */
+
+static int intern_names(ext_signature_t *signature)
+{
+    for (int i = 0; i < signature->count; i++)
+        if ((signature->interned[i] = PyUnicode_InternFromString(signature->names[i])) == NULL) return -1;
+    return 0;
+}
+
+/* Names are mostly the same objects: compared one by one they would take longer than all the rest of a call. */
+static int find_name(const ext_signature_t *signature, PyObject *name)
+{
+    for (int i = 0; i < signature->count; i++)
+        if (signature->interned[i] == name) return i;
+    for (int i = 0; i < signature->count; i++)
+        if (PyUnicode_Compare(signature->interned[i], name) == 0) return i;
+    PyErr_Format(PyExc_TypeError, "%s() got an unexpected keyword argument '%U'", signature->function, name);
+    return -1;
+}
+
+static int refuse_twice(const ext_signature_t *signature, int which)
+{
+    PyErr_Format(PyExc_TypeError, "%s() got multiple values for argument '%s'", signature->function,
+                 signature->names[which]);
+    return -1;
+}
+
+int ext_args_read(ext_signature_t *signature, PyObject *const *args, Py_ssize_t nargs, PyObject *names,
+                  PyObject **values)
+{
+    if (nargs > signature->positional) {
+        PyErr_Format(PyExc_TypeError, "%s() takes %d positional arguments at most (%zd given)", signature->function,
+                     signature->positional, nargs);
+        return -1;
+    }
+    if (signature->interned[0] == NULL && intern_names(signature) != 0) return -1;
+    memset(values, 0, (size_t)signature->count * sizeof *values);
+    for (Py_ssize_t i = 0; i < nargs; i++)
+        if (args[i] != Py_None) values[i] = args[i];
+    for (Py_ssize_t i = 0; names != NULL && i < PyTuple_GET_SIZE(names); i++) {
+        const int found = find_name(signature, PyTuple_GET_ITEM(names, i));
+        if (found < 0) return -1;
+        if (found < nargs) return refuse_twice(signature, found);
+        if (args[nargs + i] != Py_None) values[found] = args[nargs + i];
+    }
+    return 0;
+}
+
+/* ---- arrays ---- */
+
+/* Has Python set the exception that says so; -1. */
+static int refuse_look(const char *name, PyObject *object, unsigned dtypes, Py_ssize_t rows, Py_ssize_t columns,
+                       int dtype_is_wrong)
+{
+    Py_XDECREF(ext_call_helper("refuse", "(sOI(nn)i)", name, object, dtypes, rows, columns, dtype_is_wrong));
+    return -1;
+}
+
+static int refuse_strides(const char *function, const char *name, PyObject *object, const ext_array_t *look,
+                          Py_ssize_t width, Py_ssize_t size)
+{
+    Py_XDECREF(
+        ext_call_helper(function, "(sO(nn)(nn))", name, object, look->strides[0], look->strides[1], width, size));
+    return -1;
+}
+
+/* An address for arrays without elements, for which torch has none: with an address the library takes them as given. */
+static char *address_of(const ext_array_t *look)
+{
+    static double nothing;
+    return look->data != NULL ? look->data : (char *)&nothing;
+}
+
+static int check_matrix(const char *name, PyObject *object, const ext_array_t *look, Py_ssize_t rows,
+                        Py_ssize_t columns, unsigned dtypes, xep_dtype_t dtype)
+{
+    if ((dtypes & EXT_BIT(dtype)) == 0) return refuse_look(name, object, dtypes, rows, columns, 1);
+    if (look->ndim != 2 || (rows != EXT_ANY && look->shape[0] != rows) ||
+        (columns != EXT_ANY && look->shape[1] != columns))
+        return refuse_look(name, object, dtypes, rows, columns, 0);
+    return 0;
+}
+
+int ext_args_rows(const char *name, PyObject *object, const ext_array_t *look, Py_ssize_t rows, Py_ssize_t columns,
+                  unsigned dtypes, xep_dtype_t as, ext_matrix_t *matrix_p)
+{
+    xep_dtype_t dtype = look->element.dtype;
+    if (as != 0 && dtype != 0 && ext_dtype_size(as) == ext_dtype_size(dtype)) dtype = as;
+    if (check_matrix(name, object, look, rows, columns, dtypes, dtype) != 0) return -1;
+    const Py_ssize_t size = ext_dtype_size(dtype), width = look->shape[1] * size;
+    Py_ssize_t stride = look->strides[0];
+    if (look->shape[0] <= 1 || width == 0) stride = width;
+    if (look->shape[0] > 0 && ((look->shape[1] > 1 && look->strides[1] != size) || stride < width))
+        return refuse_strides("refuse_rows", name, object, look, width, size);
+    *matrix_p = (ext_matrix_t){look->element, dtype, address_of(look), look->shape[0], look->shape[1], stride, size};
+    return 0;
+}
+
+int ext_args_matrix(const char *name, PyObject *object, Py_ssize_t rows, Py_ssize_t columns, unsigned dtypes,
+                    xep_dtype_t as, ext_matrix_t *matrix_p)
+{
+    ext_array_t look;
+    if (ext_array_look(name, object, &look) != 0) return -1;
+    return ext_args_rows(name, object, &look, rows, columns, dtypes, as, matrix_p);
+}
+
+static int refuse_read_only(const char *name)
+{
+    PyErr_Format(PyExc_ValueError, "%s: expected an array that may be written, it is read-only", name);
+    return -1;
+}
+
+int ext_args_output(const char *name, PyObject *object, Py_ssize_t rows, Py_ssize_t columns, xep_dtype_t dtype,
+                    ext_matrix_t *matrix_p)
+{
+    ext_array_t look;
+    if (ext_array_look(name, object, &look) != 0 ||
+        ext_args_rows(name, object, &look, rows, columns, EXT_BIT(dtype), dtype, matrix_p) != 0)
+        return -1;
+    return look.writable ? 0 : refuse_read_only(name);
+}
+
+int ext_args_strided(const char *name, PyObject *object, Py_ssize_t rows, unsigned dtypes, ext_matrix_t *matrix_p)
+{
+    ext_array_t look;
+    if (ext_array_look(name, object, &look) != 0 ||
+        check_matrix(name, object, &look, rows, EXT_ANY, dtypes, look.element.dtype) != 0)
+        return -1;
+    const Py_ssize_t columns = look.shape[1], size = ext_dtype_size(look.element.dtype);
+    const int is_empty = rows == 0 || columns == 0;
+    const Py_ssize_t stride = rows > 1 && !is_empty ? look.strides[0] : columns * size;
+    const Py_ssize_t step = columns > 1 && !is_empty ? look.strides[1] : size;
+    if (!is_empty && (stride == 0 || step == 0))
+        return refuse_strides("refuse_overlap", name, object, &look, columns * size, size);
+    *matrix_p = (ext_matrix_t){look.element, look.element.dtype, address_of(&look), rows, columns, stride, step};
+    return 0;
+}
+
+int ext_args_vector(const char *name, PyObject *object, Py_ssize_t length, xep_dtype_t dtype, void *address_p)
+{
+    ext_array_t look;
+    if (object == NULL) return 0;
+    if (ext_array_look(name, object, &look) != 0) return -1;
+    const int is_of_type = look.element.dtype == dtype;
+    if (!is_of_type || look.ndim != 1 || look.shape[0] != length)
+        return refuse_look(name, object, EXT_BIT(dtype), length, EXT_NONE, !is_of_type);
+    if (!look.writable) return refuse_read_only(name);
+    if (length > 1 && look.strides[0] != ext_dtype_size(dtype))
+        return refuse_strides("refuse_vector", name, object, &look, 0, ext_dtype_size(dtype));
+    memcpy(address_p, &look.data, sizeof look.data);
+    return 0;
+}
+
+/* ---- numbers ---- */
+
+int ext_args_number(const char *name, PyObject *object, uint64_t most, uint64_t *value_p)
+{
+    if (object == NULL) return 0;
+    PyObject *number = PyNumber_Index(object);
+    const uint64_t value = number != NULL ? PyLong_AsUnsignedLongLong(number) : 0;
+    Py_XDECREF(number);
+    if (PyErr_Occurred() || value > most) {
+        PyErr_Format(PyExc_ValueError, "%s: expected an integer from 0 to %llu, got %R", name, (unsigned long long)most,
+                     object);
+        return -1;
+    }
+    *value_p = value;
+    return 0;
+}
+
+int ext_args_dtype(const char *name, PyObject *object, xep_dtype_t *dtype_p)
+{
+    if (object == NULL) return 0;
+    PyObject *found = ext_call_helper("need_dtype", "(sO)", name, object);
+    if (found == NULL) return -1;
+    *dtype_p = (xep_dtype_t)PyLong_AsLong(found);
+    Py_DECREF(found);
+    return 0;
+}
+
+int ext_args_flag(PyObject *object, uint32_t flag, uint32_t *flags_p)
+{
+    const int is_true = object != NULL ? PyObject_IsTrue(object) : 0;
+    if (is_true > 0) *flags_p |= flag;
+    return is_true < 0 ? -1 : 0;
+}
+
+int ext_args_timeout(PyObject *object, int32_t *value_p)
+{
+    if (object == NULL || object == Py_None) return 0;
+    const double seconds = PyFloat_AsDouble(object), ms = seconds * 1000;
+    if (PyErr_Occurred()) return -1;
+    if (!(seconds > 0)) {
+        PyErr_Format(PyExc_ValueError, "timeout: expected seconds above 0, math.inf or None, got %R", object);
+        return -1;
+    }
+    *value_p = isinf(seconds) ? -1 : ms >= INT32_MAX ? INT32_MAX : ms < 1 ? 1 : (int32_t)lrint(ms);
+    return 0;
+}

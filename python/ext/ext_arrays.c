@@ -1,0 +1,292 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include "ext_arrays.h"
+#include "ext_dlpack.h"
+
+#define NPY_NO_DEPRECATED_API NPY_1_7_API_VERSION
+#include <numpy/arrayobject.h>
+
+/* What elements are in numpy, which has no bfloat16 and no 8-bit floats, and in DLPack. */
+static const struct {
+    int numpy;
+    dl_type_t dl;
+} types[EXT_DTYPES] = {
+    [XEP_BF16] = {NPY_UINT16, {DL_BFLOAT, 16, 1}},    [XEP_FP16] = {NPY_FLOAT16, {DL_FLOAT, 16, 1}},
+    [XEP_FP32] = {NPY_FLOAT32, {DL_FLOAT, 32, 1}},    [XEP_E4M3] = {NPY_UINT8, {DL_FLOAT8_E4M3FN, 8, 1}},
+    [XEP_E5M2] = {NPY_UINT8, {DL_FLOAT8_E5M2, 8, 1}}, [XEP_U8] = {NPY_UINT8, {DL_UINT, 8, 1}},
+    [XEP_INT32] = {NPY_INT32, {DL_INT, 32, 1}},       [XEP_INT64] = {NPY_INT64, {DL_INT, 64, 1}},
+    [XEP_FP64] = {NPY_FLOAT64, {DL_FLOAT, 64, 1}},
+};
+
+/* What torch has told of itself, once there is a tensor. */
+static struct {
+    PyTypeObject *tensor;          /* NULL: not imported yet */
+    PyObject *empty, *keywords;    /* torch.empty, and the names of its arguments: ("dtype",) */
+    PyObject *natives;             /* tuple of torch.dtype, by xep_dtype_t */
+    const dl_exchange_t *exchange; /* NULL: Python is asked */
+} torch;
+
+PyObject *ext_call_helper(const char *function, const char *format, ...)
+{
+    PyObject *helpers = PyImport_ImportModule("xep.arrays"), *callable = NULL, *args = NULL, *result = NULL;
+    va_list list;
+    if (helpers != NULL) callable = PyObject_GetAttrString(helpers, function);
+    va_start(list, format);
+    if (callable != NULL) args = Py_VaBuildValue(format, list);
+    va_end(list);
+    if (args != NULL) result = PyObject_CallObject(callable, args);
+    Py_XDECREF(helpers);
+    Py_XDECREF(callable);
+    Py_XDECREF(args);
+    return result;
+}
+
+Py_ssize_t ext_dtype_size(xep_dtype_t dtype)
+{
+    return types[dtype].dl.bits / 8;
+}
+
+/* ---- looking ---- */
+
+static xep_dtype_t numpy_dtype(char kind, Py_ssize_t size)
+{
+    switch (kind) {
+    case 'u': return size == 1 ? XEP_U8 : size == 2 ? XEP_BF16 : XEP_DTYPE_DEFAULT;
+    case 'i': return size == 4 ? XEP_INT32 : size == 8 ? XEP_INT64 : XEP_DTYPE_DEFAULT;
+    case 'f': return size == 2 ? XEP_FP16 : size == 4 ? XEP_FP32 : size == 8 ? XEP_FP64 : XEP_DTYPE_DEFAULT;
+    default: return XEP_DTYPE_DEFAULT;
+    }
+}
+
+/* Types that a package has added, as ml_dtypes does, are known by their names. */
+static int look_up_dtype(PyArray_Descr *descr, ext_element_t *element)
+{
+    PyObject *found = ext_call_helper("code_of", "(O)", descr);
+    if (found == NULL) return -1;
+    element->dtype = (xep_dtype_t)PyLong_AsLong(found);
+    element->descr = (PyObject *)descr;
+    Py_DECREF(found);
+    return 0;
+}
+
+static int look_numpy(PyArrayObject *array, ext_array_t *look)
+{
+    PyArray_Descr *descr = PyArray_DESCR(array);
+    look->element = (ext_element_t){.kind = EXT_NUMPY};
+    if (PyTypeNum_ISUSERDEF(descr->type_num)) {
+        if (look_up_dtype(descr, &look->element) != 0) return -1;
+    } else if (PyArray_ISNBO(descr->byteorder)) {
+        look->element.dtype = numpy_dtype(descr->kind, PyArray_ITEMSIZE(array));
+    }
+    look->data = PyArray_DATA(array);
+    look->writable = PyArray_ISWRITEABLE(array);
+    look->ndim = PyArray_NDIM(array);
+    for (int i = 0; i < look->ndim && i < EXT_DIMS; i++)
+        look->shape[i] = PyArray_DIM(array, i), look->strides[i] = PyArray_STRIDE(array, i);
+    return 0;
+}
+
+/* A tensor that DLPack cannot describe: not in host memory, not strided, a subclass, or torch lacks the table. */
+static int look_slowly(const char *name, PyObject *object, ext_array_t *look)
+{
+    unsigned long long address;
+    PyObject *shape, *strides, *found = ext_call_helper("look", "(sO)", name, object);
+    int code;
+    if (found == NULL) return -1;
+    int ok = PyArg_ParseTuple(found, "KO!O!i", &address, &PyTuple_Type, &shape, &PyTuple_Type, &strides, &code);
+    look->element = (ext_element_t){.kind = EXT_TORCH, .dtype = (xep_dtype_t)code};
+    look->data = (char *)(uintptr_t)address;
+    look->writable = 1;
+    look->ndim = ok ? (int)PyTuple_GET_SIZE(shape) : 0;
+    for (int i = 0; i < look->ndim && i < EXT_DIMS; i++) {
+        look->shape[i] = PyLong_AsSsize_t(PyTuple_GET_ITEM(shape, i));
+        look->strides[i] = PyLong_AsSsize_t(PyTuple_GET_ITEM(strides, i));
+    }
+    Py_DECREF(found);
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+static xep_dtype_t dl_dtype(dl_type_t type)
+{
+    for (int i = 1; i < EXT_DTYPES; i++)
+        if (memcmp(&type, &types[i].dl, sizeof type) == 0) return (xep_dtype_t)i;
+    return XEP_DTYPE_DEFAULT;
+}
+
+static int look_torch(const char *name, PyObject *object, ext_array_t *look)
+{
+    dl_tensor_t tensor;
+    if (torch.exchange == NULL || Py_TYPE(object) != torch.tensor) return look_slowly(name, object, look);
+    if (torch.exchange->look(object, &tensor) != 0) {
+        PyErr_Clear();
+        return look_slowly(name, object, look);
+    }
+    if (tensor.device_type != DL_CPU || (tensor.strides == NULL && tensor.ndim > 0))
+        return look_slowly(name, object, look);
+    look->element = (ext_element_t){.kind = EXT_TORCH, .dtype = dl_dtype(tensor.type)};
+    look->data = (char *)tensor.data + tensor.byte_offset;
+    look->writable = 1;
+    look->ndim = tensor.ndim;
+    for (int i = 0; i < look->ndim && i < EXT_DIMS; i++)
+        look->shape[i] = tensor.shape[i], look->strides[i] = tensor.strides[i] * (tensor.type.bits / 8);
+    return 0;
+}
+
+int ext_array_look(const char *name, PyObject *object, ext_array_t *array_p)
+{
+    if (PyArray_Check(object)) return look_numpy((PyArrayObject *)object, array_p);
+    if (torch.tensor == NULL || !PyObject_TypeCheck(object, torch.tensor)) {
+        PyObject *done = ext_call_helper("meet", "(sO)", name, object); /* calls use_torch(), or raises */
+        Py_XDECREF(done);
+        if (done == NULL) return -1;
+    }
+    return look_torch(name, object, array_p);
+}
+
+/* ---- making ---- */
+
+static PyArray_Descr *descr_of(const ext_element_t *element)
+{
+    if (element->descr == NULL) return PyArray_DescrFromType(types[element->dtype].numpy);
+    Py_INCREF(element->descr);
+    return (PyArray_Descr *)element->descr;
+}
+
+static PyObject *tuple_of(int count, const Py_ssize_t *numbers)
+{
+    PyObject *tuple = PyTuple_New(count);
+    for (int i = 0; tuple != NULL && i < count; i++) PyTuple_SET_ITEM(tuple, i, PyLong_FromSsize_t(numbers[i]));
+    return tuple;
+}
+
+static PyObject *new_torch(const ext_element_t *element, int ndim, const Py_ssize_t *shape, char **data_p)
+{
+    PyObject *args[2] = {tuple_of(ndim, shape), PyTuple_GET_ITEM(torch.natives, element->dtype)};
+    PyObject *tensor = args[0] != NULL ? PyObject_Vectorcall(torch.empty, args, 1, torch.keywords) : NULL;
+    ext_array_t look;
+    if (tensor != NULL && data_p != NULL) {
+        if (look_torch("out", tensor, &look) != 0) Py_CLEAR(tensor);
+        else *data_p = look.data;
+    }
+    Py_XDECREF(args[0]);
+    return tensor;
+}
+
+PyObject *ext_array_new(const ext_element_t *element, int ndim, const Py_ssize_t *shape, char **data_p)
+{
+    if (element->kind == EXT_TORCH) return new_torch(element, ndim, shape, data_p);
+    PyObject *array = PyArray_Empty(ndim, (npy_intp *)(uintptr_t)shape, descr_of(element), 0);
+    if (array != NULL && data_p != NULL) *data_p = PyArray_DATA((PyArrayObject *)array);
+    return array;
+}
+
+static PyObject *view_numpy(const ext_array_t *look, PyObject *base)
+{
+    npy_intp shape[EXT_DIMS], strides[EXT_DIMS];
+    for (int i = 0; i < look->ndim; i++) shape[i] = look->shape[i], strides[i] = look->strides[i];
+    PyObject *array = PyArray_NewFromDescr(&PyArray_Type, descr_of(&look->element), look->ndim, shape, strides,
+                                           look->data, NPY_ARRAY_WRITEABLE, NULL);
+    if (array == NULL) return NULL;
+    Py_INCREF(base);
+    if (PyArray_SetBaseObject((PyArrayObject *)array, base) != 0) Py_CLEAR(array);
+    return array;
+}
+
+/** A view that torch looks at: what it is, and what it holds. */
+typedef struct dl_view {
+    dl_managed_t managed;
+    int64_t shape[EXT_DIMS], strides[EXT_DIMS];
+} dl_view_t;
+
+/* Called by the last owner of the storage, on any thread, and also while the interpreter goes down. */
+static void delete_view(dl_managed_t *managed)
+{
+    if (Py_IsInitialized()) {
+        PyGILState_STATE state = PyGILState_Ensure();
+        Py_DECREF((PyObject *)managed->context);
+        PyGILState_Release(state);
+    }
+    free(managed);
+}
+
+static PyObject *view_torch(const ext_array_t *look, PyObject *base)
+{
+    dl_view_t *view = calloc(1, sizeof *view);
+    void *tensor = NULL;
+    if (view == NULL) return PyErr_NoMemory();
+    for (int i = 0; i < look->ndim; i++)
+        view->shape[i] = look->shape[i], view->strides[i] = look->strides[i] / ext_dtype_size(look->element.dtype);
+    Py_INCREF(base);
+    view->managed = (dl_managed_t){
+        .version = {DL_MAJOR, 0},
+        .context = base,
+        .deleter = delete_view,
+        .tensor = {.data = look->data,
+                   .device_type = DL_CPU,
+                   .ndim = look->ndim,
+                   .type = types[look->element.dtype].dl,
+                   .shape = view->shape,
+                   .strides = view->strides},
+    };
+    if (torch.exchange->import_managed(&view->managed, &tensor) == 0) return tensor;
+    delete_view(&view->managed);
+    return NULL;
+}
+
+static PyObject *view_torch_slowly(const ext_array_t *look, PyObject *base)
+{
+    Py_buffer memory;
+    if (PyObject_GetBuffer(base, &memory, PyBUF_SIMPLE) != 0) return NULL;
+    const Py_ssize_t offset = look->data - (char *)memory.buf;
+    PyBuffer_Release(&memory);
+    return ext_call_helper("view", "(OnNNO)", base, offset, tuple_of(look->ndim, look->shape),
+                           tuple_of(look->ndim, look->strides), PyTuple_GET_ITEM(torch.natives, look->element.dtype));
+}
+
+PyObject *ext_array_view(const ext_array_t *look, PyObject *base)
+{
+    for (int i = 0; i < look->ndim; i++)
+        if (look->shape[i] == 0) return ext_array_new(&look->element, look->ndim, look->shape, NULL);
+    if (look->element.kind == EXT_NUMPY) return view_numpy(look, base);
+    return torch.exchange != NULL ? view_torch(look, base) : view_torch_slowly(look, base);
+}
+
+/* ---- what the package says ---- */
+
+static PyObject *use_torch(PyObject *module, PyObject *args)
+{
+    PyObject *tensor, *empty, *natives, *capsule;
+    (void)module;
+    if (!PyArg_ParseTuple(args, "O!OO!O", &PyType_Type, &tensor, &empty, &PyTuple_Type, &natives, &capsule))
+        return NULL;
+    const dl_exchange_t *exchange = NULL;
+    if (capsule != Py_None) {
+        exchange = PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
+        if (exchange == NULL) return NULL;
+    }
+    while (exchange != NULL && exchange->version.major > DL_MAJOR) exchange = exchange->previous;
+    if (exchange != NULL && exchange->version.major != DL_MAJOR) exchange = NULL;
+    PyObject *keywords = Py_BuildValue("(s)", "dtype");
+    if (keywords == NULL) return NULL;
+    Py_INCREF(tensor); /* all of these for good */
+    Py_INCREF(empty);
+    Py_INCREF(natives);
+    torch.tensor = (PyTypeObject *)tensor;
+    torch.empty = empty;
+    torch.keywords = keywords;
+    torch.natives = natives;
+    torch.exchange = exchange;
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef functions[] = {
+    {"use_torch", use_torch, METH_VARARGS,
+     "torch.Tensor, torch.empty, the torch.dtype of each Dtype, the capsule of DLPack's exchange interface or None."},
+    {NULL, NULL, 0, NULL},
+};
+
+int ext_arrays_ready(PyObject *module)
+{
+    import_array1(-1);
+    return PyModule_AddFunctions(module, functions);
+}

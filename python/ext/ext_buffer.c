@@ -1,0 +1,395 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include "ext_buffer.h"
+
+#include "ext_args.h"
+#include "ext_dispatch.h"
+#include "ext_handle.h"
+#include "ext_module.h"
+#include "ext_request.h"
+
+#include <stddef.h>
+#include <structmember.h>
+
+/* ---- making one ---- */
+
+enum {
+    GROUP,
+    EXPERTS,
+    TOPK,
+    HIDDEN,
+    TOKENS,
+    MODE,
+    DTYPE,
+    COMBINE_DTYPE,
+    SCALES,
+    RECV_ROWS,
+    SLOTS,
+    THREADS,
+    TIMEOUT,
+    COUNT
+};
+
+static const char *const names[COUNT] = {"group", "experts", "topk",          "hidden", "tokens",
+                                         "mode",  "dtype",   "combine_dtype", "scales", "recv_rows",
+                                         "slots", "threads", "timeout"};
+
+static ext_signature_t signature = {"Buffer", 5, COUNT, names, {NULL}};
+
+static int read_number(PyObject *const *values, int which, uint32_t *number_p)
+{
+    uint64_t number = *number_p;
+    if (ext_args_number(names[which], values[which], UINT32_MAX, &number) != 0) return -1;
+    *number_p = (uint32_t)number;
+    return 0;
+}
+
+static int read_params(PyObject *const *args, Py_ssize_t nargs, PyObject *keywords, PyObject **values,
+                       xep_buffer_params_t *params)
+{
+    if (ext_args_read(&signature, args, nargs, keywords, values) != 0) return -1;
+    if (values[MODE] != NULL && (params->mode = PyUnicode_AsUTF8(values[MODE])) == NULL) return -1;
+    if (read_number(values, EXPERTS, &params->experts) != 0 || read_number(values, TOPK, &params->topk) != 0 ||
+        read_number(values, HIDDEN, &params->hidden) != 0 || read_number(values, SCALES, &params->scales) != 0 ||
+        read_number(values, SLOTS, &params->slots) != 0 || read_number(values, THREADS, &params->threads) != 0 ||
+        ext_args_number("tokens", values[TOKENS], INT64_MAX, &params->tokens) != 0 ||
+        ext_args_number("recv_rows", values[RECV_ROWS], INT64_MAX, &params->recv_rows) != 0 ||
+        ext_args_dtype("dtype", values[DTYPE], &params->dtype) != 0 ||
+        ext_args_dtype("combine_dtype", values[COMBINE_DTYPE], &params->combine_dtype) != 0)
+        return -1;
+    return ext_args_timeout(values[TIMEOUT], &params->timeout_ms);
+}
+
+static PyObject *size_of_buffer(PyObject *module, PyObject *const *args, Py_ssize_t nargs, PyObject *keywords)
+{
+    xep_buffer_params_t params = XEP_BUFFER_PARAMS_INIT;
+    xep_buffer_size_t size = XEP_BUFFER_SIZE_INIT;
+    PyObject *values[COUNT];
+    uint64_t nranks = 0;
+    (void)module;
+    if (read_params(args, nargs, keywords, values, &params) != 0 ||
+        ext_args_number("nranks", values[GROUP], UINT32_MAX, &nranks) != 0)
+        return NULL;
+    const xep_status_t status = lib.buffer_size(&params, (uint32_t)nranks, &size);
+    return status < 0 ? ext_raise(status) : Py_BuildValue("(KK)", size.bytes, size.recv_rows);
+}
+
+static int learn(ext_buffer_t *buffer, const xep_buffer_params_t *params)
+{
+    xep_buffer_info_t info = XEP_BUFFER_INFO_INIT;
+    void *base = NULL;
+    xep_status_t status = lib.buffer_memory(buffer->buffer, &base, &buffer->bytes);
+    if (status >= 0) status = lib.buffer_query(buffer->buffer, &info);
+    if (status < 0) {
+        ext_raise(status);
+        return -1;
+    }
+    buffer->base = base;
+    buffer->experts = params->experts, buffer->topk = params->topk, buffer->hidden = params->hidden;
+    buffer->scales = params->scales, buffer->tokens = params->tokens, buffer->nslots = info.slots;
+    buffer->dtype = params->dtype != 0 ? params->dtype : XEP_BF16;
+    buffer->combine_dtype = params->combine_dtype != 0 ? params->combine_dtype : XEP_BF16;
+    lib.expert_range(buffer->experts, buffer->group->nranks, buffer->group->rank, NULL, &buffer->local_experts);
+    return 0;
+}
+
+static PyObject *create(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *keywords)
+{
+    ext_buffer_t *buffer = (ext_buffer_t *)self;
+    xep_buffer_params_t params = XEP_BUFFER_PARAMS_INIT;
+    PyObject *values[COUNT];
+    xep_status_t status;
+    if (read_params(args, nargs, keywords, values, &params) != 0) return NULL;
+    xep_group_t *group = ext_group_get(values[GROUP]);
+    if (group == NULL || (buffer->pending = PySet_New(NULL)) == NULL) return NULL;
+    Py_INCREF(values[GROUP]);
+    buffer->group = (ext_group_t *)values[GROUP];
+    Py_BEGIN_ALLOW_THREADS
+    status = lib.buffer_create(group, &params, &buffer->buffer);
+    Py_END_ALLOW_THREADS
+    if (status < 0) return ext_raise(status);
+    if (learn(buffer, &params) != 0) return NULL;
+    Py_RETURN_NONE;
+}
+
+/* ---- before and after operations ---- */
+
+xep_buffer_t *ext_buffer_get(const ext_buffer_t *buffer)
+{
+    if (buffer->buffer == NULL) PyErr_SetString(PyExc_ValueError, "the buffer is closed");
+    else if (ext_group_is_own(buffer->group) == 0) return buffer->buffer;
+    return NULL;
+}
+
+static int settle_pending(ext_buffer_t *buffer)
+{
+    PyObject *requests = PySequence_List(buffer->pending);
+    for (Py_ssize_t i = 0; requests != NULL && i < PyList_GET_SIZE(requests); i++)
+        if (ext_request_test((ext_request_t *)PyList_GET_ITEM(requests, i)) < 0) Py_CLEAR(requests);
+    Py_XDECREF(requests);
+    return requests != NULL ? 0 : -1;
+}
+
+xep_buffer_t *ext_buffer_begin(ext_buffer_t *buffer)
+{
+    xep_buffer_t *found = ext_buffer_get(buffer);
+    if (found == NULL) return NULL;
+    ext_slots_drain(&buffer->slots);
+    return PySet_GET_SIZE(buffer->pending) == 0 || settle_pending(buffer) == 0 ? found : NULL;
+}
+
+PyObject *ext_buffer_error(const ext_buffer_t *buffer, xep_status_t status, uint64_t rows)
+{
+    const Py_ssize_t alive = ext_slots_orphans(&buffer->slots);
+    char reason[512];
+    if (status == XEP_ERR_BUSY && alive > 0) {
+        snprintf(reason, sizeof reason, "%s; %zd only for arrays of rows that are still alive", lib.last_error(),
+                 alive);
+        return ext_error_new(status, reason);
+    }
+    PyObject *error = ext_error_new(status, NULL);
+    if (error == NULL || status != XEP_ERR_OVERFLOW || rows == EXT_UNKNOWN_ROWS) return error;
+    PyObject *count = PyLong_FromUnsignedLongLong(rows);
+    if (count == NULL || PyObject_SetAttrString(error, "rows", count) != 0) Py_CLEAR(error);
+    Py_XDECREF(count);
+    return error;
+}
+
+PyObject *ext_buffer_raise(const ext_buffer_t *buffer, xep_status_t status, uint64_t rows)
+{
+    PyObject *error = ext_buffer_error(buffer, status, rows);
+    if (error != NULL) PyErr_SetObject((PyObject *)Py_TYPE(error), error);
+    Py_XDECREF(error);
+    return NULL;
+}
+
+/* ---- what it says ---- */
+
+static PyObject *query(PyObject *self, PyObject *unused)
+{
+    ext_buffer_t *buffer = (ext_buffer_t *)self;
+    xep_buffer_info_t info = XEP_BUFFER_INFO_INIT;
+    (void)unused;
+    if (ext_buffer_get(buffer) == NULL) return NULL;
+    ext_slots_drain(&buffer->slots);
+    const xep_status_t status = lib.buffer_query(buffer->buffer, &info);
+    if (status < 0) return ext_raise(status);
+    return Py_BuildValue("(sKKIIIIK)", info.mode, info.bytes, info.recv_rows, info.slots, info.free_slots, info.threads,
+                         info.mapped_peers, info.operations);
+}
+
+static PyObject *waits(PyObject *self, PyObject *kind)
+{
+    const ext_buffer_t *buffer = (ext_buffer_t *)self;
+    const ext_element_t element = {.kind = EXT_NUMPY, .dtype = XEP_INT64};
+    xep_waits_t found = XEP_WAITS_INIT;
+    uint64_t operations = 0, which = 0, **const places[3] = {&found.count, &found.sum_ns, &found.max_ns};
+    PyObject *arrays[3] = {NULL, NULL, NULL};
+    if (ext_buffer_get(buffer) == NULL || ext_args_number("kind", kind, XEP_OP_COMBINE, &which) != 0) return NULL;
+    const Py_ssize_t nranks = buffer->group->nranks;
+    for (int i = 0; i < 3; i++) {
+        arrays[i] = ext_array_new(&element, 1, &nranks, (char **)places[i]);
+        if (arrays[i] == NULL) goto failed;
+    }
+    found.operations = &operations;
+    const xep_status_t status = lib.buffer_waits(buffer->buffer, (xep_op_kind_t)which, &found);
+    if (status >= 0) return Py_BuildValue("(KNNN)", operations, arrays[0], arrays[1], arrays[2]);
+    ext_raise(status);
+failed:
+    for (int i = 0; i < 3; i++) Py_XDECREF(arrays[i]);
+    return NULL;
+}
+
+static PyObject *memory(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    return ext_buffer_get((ext_buffer_t *)self) != NULL ? ext_slots_whole((ext_buffer_t *)self) : NULL;
+}
+
+static PyObject *slots_held(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    if (ext_buffer_get((ext_buffer_t *)self) == NULL) return NULL;
+    ext_slots_drain(&((ext_buffer_t *)self)->slots);
+    return PyLong_FromSsize_t(((ext_buffer_t *)self)->slots.held);
+}
+
+static PyObject *arrays_alive(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    return PyLong_FromSsize_t(ext_slots_orphans(&((ext_buffer_t *)self)->slots));
+}
+
+static PyObject *slots_viewed(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    return PyLong_FromSsize_t(ext_slots_viewed(&((ext_buffer_t *)self)->slots));
+}
+
+/* ---- ending ---- */
+
+static int end_handles(ext_buffer_t *buffer)
+{
+    PyObject *owners = ext_slots_owners(&buffer->slots);
+    for (Py_ssize_t i = 0; owners != NULL && i < PyList_GET_SIZE(owners); i++)
+        ext_handle_forget((ext_handle_t *)PyList_GET_ITEM(owners, i));
+    Py_XDECREF(owners);
+    return owners != NULL ? 0 : -1;
+}
+
+static PyObject *arrays_left(PyObject *self, PyObject *unused)
+{
+    return end_handles((ext_buffer_t *)self) == 0 ? arrays_alive(self, unused) : NULL;
+}
+
+static int end_pending(ext_buffer_t *buffer, const char *reason)
+{
+    PyObject *requests = settle_pending(buffer) == 0 ? PySequence_List(buffer->pending) : NULL;
+    for (Py_ssize_t i = 0; requests != NULL && i < PyList_GET_SIZE(requests); i++)
+        if (ext_request_end((ext_request_t *)PyList_GET_ITEM(requests, i), reason) != 0) Py_CLEAR(requests);
+    Py_XDECREF(requests);
+    return requests != NULL ? 0 : -1;
+}
+
+/* Requests end with an error, handles without the library: the memory stays, its contents do not. */
+static int end_all(ext_buffer_t *buffer, const char *reason)
+{
+    if (end_pending(buffer, reason) != 0) return -1;
+    ext_slots_drain(&buffer->slots);
+    if (end_handles(buffer) != 0) return -1;
+    ext_slots_forget(&buffer->slots);
+    return 0;
+}
+
+static PyObject *reset(PyObject *self, PyObject *unused)
+{
+    xep_buffer_t *buffer = ext_buffer_get((ext_buffer_t *)self);
+    xep_status_t status;
+    (void)unused;
+    if (buffer == NULL || end_all((ext_buffer_t *)self, "the buffer was reset") != 0) return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    status = lib.buffer_reset(buffer);
+    Py_END_ALLOW_THREADS
+    return ext_none_or_raise(status);
+}
+
+static PyObject *destroy(PyObject *self, PyObject *unused)
+{
+    xep_buffer_t *buffer = ext_buffer_get((ext_buffer_t *)self);
+    (void)unused;
+    if (buffer == NULL || end_all((ext_buffer_t *)self, "the buffer was closed") != 0) return NULL;
+    ((ext_buffer_t *)self)->buffer = NULL;
+    Py_BEGIN_ALLOW_THREADS
+    lib.buffer_destroy(buffer);
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
+static PyObject *leave(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    ((ext_buffer_t *)self)->buffer = NULL;
+    ext_slots_forget(&((ext_buffer_t *)self)->slots);
+    Py_RETURN_NONE;
+}
+
+/* ---- its type ---- */
+
+static int clear(PyObject *self)
+{
+    ext_buffer_t *buffer = (ext_buffer_t *)self;
+    Py_CLEAR(buffer->pending);
+    Py_CLEAR(buffer->group);
+    return 0;
+}
+
+static int traverse(PyObject *self, visitproc visit, void *arg)
+{
+    ext_buffer_t *buffer = (ext_buffer_t *)self;
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(buffer->group);
+    Py_VISIT(buffer->pending);
+    return 0;
+}
+
+static void dealloc(PyObject *self)
+{
+    PyMem_Free(((ext_buffer_t *)self)->slots.ended); /* all memory that would note its end there has kept this */
+    ext_dealloc(self, NULL, clear);
+}
+
+static PyObject *get_address(PyObject *self, void *unused)
+{
+    xep_buffer_t *buffer = ((ext_buffer_t *)self)->buffer;
+    (void)unused;
+    if (buffer == NULL) Py_RETURN_NONE;
+    return PyLong_FromVoidPtr(buffer);
+}
+
+static PyMethodDef methods[] = {
+    {"dispatch", EXT_KEYWORDS(ext_dispatch), ext_dispatch_doc},
+    {"dispatch_async", EXT_KEYWORDS(ext_dispatch_async), ext_dispatch_async_doc},
+    {"_create", EXT_KEYWORDS(create), NULL},
+    {"_query", query, METH_NOARGS, NULL},
+    {"_waits", waits, METH_O, NULL},
+    {"_destroy", destroy, METH_NOARGS, NULL},
+    {"_leave", leave, METH_NOARGS, NULL},
+    {"reset", reset, METH_NOARGS,
+     "reset($self)\n--\n\nMakes the buffer usable again after BrokenError. All handles end; arrays of their rows keep\n"
+     "memory, not meaning. Collective, blocking."},
+    {"memory", memory, METH_NOARGS,
+     "memory($self)\n--\n\nThis rank's shared memory, all of it, as an object with the buffer protocol. Keeps the\n"
+     "buffer from being closed."},
+    {"slots_held", slots_held, METH_NOARGS, "slots_held($self)\n--\n\nSlots in use by handles and by arrays of rows."},
+    {"slots_viewed", slots_viewed, METH_NOARGS, "slots_viewed($self)\n--\n\nSlots of which arrays look at rows."},
+    {"arrays_alive", arrays_alive, METH_NOARGS,
+     "arrays_alive($self)\n--\n\nSlots of which only arrays look at rows, as their handles have ended; and memory()."},
+    {"arrays_left", arrays_left, METH_NOARGS, "arrays_left($self)\n--\n\nEnds every handle; then as arrays_alive()."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyGetSetDef getset[] = {
+    {"_buffer", get_address, NULL, "Address of the library's buffer; None: closed.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyMemberDef members[] = {
+    {"group", T_OBJECT, offsetof(ext_buffer_t, group), READONLY, "The Group it was made on."},
+    {"experts", T_UINT, offsetof(ext_buffer_t, experts), READONLY, "E of the whole group."},
+    {"topk", T_UINT, offsetof(ext_buffer_t, topk), READONLY, "Most selections of a token."},
+    {"hidden", T_UINT, offsetof(ext_buffer_t, hidden), READONLY, "Most elements of a row."},
+    {"tokens", T_ULONGLONG, offsetof(ext_buffer_t, tokens), READONLY, "Most tokens of a dispatch."},
+    {"scales", T_UINT, offsetof(ext_buffer_t, scales), READONLY, "Most scales of a token."},
+    {"slots", T_UINT, offsetof(ext_buffer_t, nslots), READONLY, "Handles that live at once."},
+    {"local_experts", T_UINT, offsetof(ext_buffer_t, local_experts), READONLY, "L of this rank."},
+    {"_dtype", T_INT, offsetof(ext_buffer_t, dtype), READONLY, NULL},
+    {"_combine_dtype", T_INT, offsetof(ext_buffer_t, combine_dtype), READONLY, NULL},
+    {"_base", T_ULONGLONG, offsetof(ext_buffer_t, base), READONLY, "Address of the shared memory."},
+    {"_bytes", T_ULONGLONG, offsetof(ext_buffer_t, bytes), READONLY, "Its length."},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyType_Slot slots[] = {
+    {Py_tp_dealloc, dealloc},
+    {Py_tp_traverse, traverse},
+    {Py_tp_clear, clear},
+    {Py_tp_methods, methods},
+    {Py_tp_getset, getset},
+    {Py_tp_members, members},
+    {0, NULL},
+};
+
+static PyType_Spec spec = {"xep._ext.Buffer", sizeof(ext_buffer_t), 0,
+                           Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, slots};
+
+static PyMethodDef functions[] = {
+    {"buffer_size", EXT_KEYWORDS(size_of_buffer),
+     "(bytes, recv_rows) of a buffer of so many ranks, instead of its group."},
+    {NULL, NULL, 0, NULL},
+};
+
+int ext_buffer_ready(PyObject *module)
+{
+    if (ext_slots_ready(module) != 0 || PyModule_AddFunctions(module, functions) != 0) return -1;
+    return ext_add_type(module, &spec, 1) != NULL ? 0 : -1;
+}

@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include "ext_combine.h"
+
+#include "ext_args.h"
+#include "ext_request.h"
+
+#define EXT_PARAMETERS                                                                                         \
+    "($self, x=None, *, out=None, topk_weights=None, weights=None, bias=None, out_weights=None, dtype=None,\n" \
+    "logfmt=False, wait_ns=None, after=None, timeout=None)\n--\n\n"
+
+const char ext_combine_doc[] =
+    "combine" EXT_PARAMETERS
+    "Brings rows back to their tokens and sums them: [T, H], or ([T, H], [T, K]) with topk_weights. Collective,\n"
+    "blocking.\n\n"
+    "x: [rows, H] expert outputs in the order received, bfloat16, float16 or float32; None: what was written\n"
+    "    to combine_input(). Rows beyond rows, up to capacity, are allowed and not read.\n"
+    "topk_weights: [rows, K] float32, sent back and summed into out_weights.\n"
+    "weights: mode ll: [T, K] float32 of this rank's own tokens, applied in the sum.\n"
+    "bias: one or two [T, H] of x's type, added first.\n"
+    "out, out_weights: [T, H] of x's type and [T, K] float32 to write to; None: allocated.\n"
+    "dtype: what the bits of a numpy array without a type of its own are.\n"
+    "logfmt: mode ll: 10-bit rows to ranks that are not mapped; lossy.\n"
+    "wait_ns: [R] int64: the nanoseconds that this rank waited for each rank are added, as Buffer.waits() counts\n"
+    "    them. after: a request to begin after. timeout: seconds; None: the buffer's.";
+
+const char ext_combine_async_doc[] =
+    "combine_async" EXT_PARAMETERS
+    "As combine(), but returns once it is begun; wait() has the result. Arrays must not be touched before.";
+
+#undef EXT_PARAMETERS
+
+enum { X, OUT, TOPK_WEIGHTS, WEIGHTS, BIAS, OUT_WEIGHTS, DTYPE, LOGFMT, WAIT_NS, AFTER, TIMEOUT, COUNT };
+
+static const char *const names[COUNT] = {"x",     "out",    "topk_weights", "weights", "bias",   "out_weights",
+                                         "dtype", "logfmt", "wait_ns",      "after",   "timeout"};
+
+static ext_signature_t signature = {"combine", 1, COUNT, names, {NULL}};
+
+/* ---- the struct ---- */
+
+/* [L, N, H] as [L * N, H]. */
+static int flatten(PyObject *x, ext_array_t *look)
+{
+    if (look->shape[0] > 1 && look->shape[1] > 0 && look->strides[0] != look->strides[1] * look->shape[1]) {
+        Py_XDECREF(ext_call_helper("refuse_experts", "(O)", x));
+        return -1;
+    }
+    look->ndim = 2;
+    look->shape[0] *= look->shape[1], look->shape[1] = look->shape[2];
+    look->strides[0] = look->strides[1], look->strides[1] = look->strides[2];
+    return 0;
+}
+
+/* Of as many rows as were received, or as there is room for. */
+static int refuse_rows(const char *name, PyObject *object, const xep_recv_t *recv, const char *columns)
+{
+    Py_XDECREF(ext_call_helper("refuse_count", "(sOKs)", name, object, recv->rows, columns));
+    return -1;
+}
+
+static int read_x(const ext_handle_t *handle, PyObject *x, xep_dtype_t as, xep_combine_args_t *args,
+                  ext_element_t *made)
+{
+    const xep_recv_t *recv = ext_handle_recv(handle);
+    const unsigned dtypes = EXT_BIT(XEP_BF16) | EXT_BIT(XEP_FP16) | EXT_BIT(XEP_FP32);
+    ext_array_t look;
+    ext_matrix_t rows;
+    if (recv == NULL || ext_array_look("x", x, &look) != 0) return -1;
+    const int is_padded = recv->arrangement == XEP_ROWS_BY_EXPERT_PADDED;
+    if (is_padded && look.ndim == 3 && flatten(x, &look) != 0) return -1;
+    if (ext_args_rows("x", x, &look, EXT_ANY, EXT_ANY, dtypes, as, &rows) != 0) return -1;
+    if ((uint64_t)rows.rows > recv->capacity || (uint64_t)rows.rows < (is_padded ? recv->capacity : recv->rows))
+        return refuse_rows("x", x, recv, "H");
+    args->x = rows.data, args->x_stride = (size_t)rows.stride;
+    args->dtype = rows.dtype, args->hidden = (uint32_t)rows.columns;
+    *made = rows.element;
+    return 0;
+}
+
+static int read_biases(const ext_handle_t *handle, PyObject *bias, xep_combine_args_t *args)
+{
+    static const char *const bias_names[] = {"bias[0]", "bias[1]"};
+    const int is_sequence = bias != NULL && (PyTuple_Check(bias) || PyList_Check(bias));
+    const Py_ssize_t count = bias == NULL ? 0 : is_sequence ? PySequence_Fast_GET_SIZE(bias) : 1;
+    ext_matrix_t rows;
+    if (count > 2) {
+        PyErr_Format(PyExc_ValueError, "bias: expected at most 2, got %zd", count);
+        return -1;
+    }
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *one = is_sequence ? PySequence_Fast_GET_ITEM(bias, i) : bias;
+        if (ext_args_matrix(bias_names[i], one, handle->tokens, args->hidden, EXT_BIT(args->dtype), args->dtype,
+                            &rows) != 0)
+            return -1;
+        args->bias[i] = rows.data, args->bias_stride[i] = (size_t)rows.stride;
+    }
+    return 0;
+}
+
+static int read_weights(const ext_handle_t *handle, PyObject *const *values, xep_combine_args_t *args)
+{
+    const unsigned dtypes = EXT_BIT(XEP_FP32);
+    ext_matrix_t rows;
+    if (values[WEIGHTS] != NULL) {
+        if (ext_args_matrix("weights", values[WEIGHTS], handle->tokens, handle->topk, dtypes, 0, &rows) != 0) return -1;
+        args->weights = (const float *)(void *)rows.data, args->weights_stride = (size_t)rows.stride;
+    }
+    if (values[TOPK_WEIGHTS] == NULL) {
+        if (values[OUT_WEIGHTS] == NULL) return 0;
+        PyErr_SetString(PyExc_ValueError, "topk_weights: expected an array, as out_weights is given");
+        return -1;
+    }
+    const xep_recv_t *recv = ext_handle_recv(handle);
+    if (recv == NULL) return -1;
+    if (ext_args_matrix("topk_weights", values[TOPK_WEIGHTS], EXT_ANY, handle->topk, dtypes, 0, &rows) != 0) return -1;
+    if ((uint64_t)rows.rows < recv->rows ||
+        (uint64_t)rows.rows > (recv->capacity > recv->rows ? recv->capacity : recv->rows)) {
+        char columns[24];
+        snprintf(columns, sizeof columns, "%zd", handle->topk);
+        return refuse_rows("topk_weights", values[TOPK_WEIGHTS], recv, columns);
+    }
+    args->topk_weights = (const float *)(void *)rows.data, args->topk_weights_stride = (size_t)rows.stride;
+    return 0;
+}
+
+/* made: what results are made like. */
+static int fill_args(const ext_handle_t *handle, PyObject *const *values, xep_combine_args_t *args, ext_element_t *made)
+{
+    xep_dtype_t as = 0;
+    if (ext_args_dtype("dtype", values[DTYPE], &as) != 0) return -1;
+    args->hidden = (uint32_t)handle->hidden;
+    args->dtype = as != 0 ? as : handle->buffer->combine_dtype;
+    *made = (ext_element_t){.kind = handle->element.kind, .dtype = args->dtype};
+    if (values[X] != NULL && read_x(handle, values[X], as, args, made) != 0) return -1;
+    if (read_biases(handle, values[BIAS], args) != 0 || read_weights(handle, values, args) != 0 ||
+        ext_args_vector("wait_ns", values[WAIT_NS], handle->nranks, XEP_INT64, &args->wait_ns) != 0 ||
+        ext_args_flag(values[LOGFMT], XEP_COMBINE_LOGFMT, &args->flags) != 0 ||
+        ext_request_read_after(values[AFTER], &args->after) != 0)
+        return -1;
+    return ext_args_timeout(values[TIMEOUT], &args->timeout_ms);
+}
+
+/* ---- the result ---- */
+
+/* The array of the call, checked, or a new one; NULL: an exception is set. */
+static PyObject *take_output(const char *name, PyObject *given, const ext_element_t *made, Py_ssize_t rows,
+                             Py_ssize_t columns, xep_dtype_t dtype, char **data_p, size_t *stride_p)
+{
+    const Py_ssize_t shape[2] = {rows, columns};
+    ext_matrix_t output;
+    if (given == NULL) {
+        *stride_p = (size_t)(columns * ext_dtype_size(dtype));
+        return ext_array_new(made, 2, shape, data_p);
+    }
+    if (ext_args_output(name, given, rows, columns, dtype, &output) != 0) return NULL;
+    *data_p = output.data, *stride_p = (size_t)output.stride;
+    Py_INCREF(given);
+    return given;
+}
+
+/* What combine returns, put into the struct. */
+static PyObject *take_result(const ext_handle_t *handle, PyObject *const *values, const ext_element_t *made,
+                             xep_combine_args_t *args)
+{
+    const ext_element_t fp32 = {.kind = made->kind, .dtype = XEP_FP32};
+    char *data = NULL;
+    PyObject *out =
+        take_output("out", values[OUT], made, handle->tokens, args->hidden, args->dtype, &data, &args->out_stride);
+    args->out = data;
+    if (out == NULL || args->topk_weights == NULL) return out;
+    PyObject *weights = take_output("out_weights", values[OUT_WEIGHTS], &fp32, handle->tokens, handle->topk, XEP_FP32,
+                                    &data, &args->out_weights_stride);
+    args->out_weights = (float *)(void *)data;
+    PyObject *both = weights != NULL ? PyTuple_Pack(2, out, weights) : NULL;
+    Py_DECREF(out);
+    Py_XDECREF(weights);
+    return both;
+}
+
+static PyObject *combine(PyObject *self, PyObject *const *given, Py_ssize_t nargs, PyObject *keywords, int begin_only)
+{
+    ext_handle_t *handle = (ext_handle_t *)self;
+    xep_combine_args_t args = XEP_COMBINE_ARGS_INIT;
+    xep_request_t *request = NULL;
+    PyObject *values[COUNT];
+    ext_element_t made;
+    xep_status_t status;
+    if (ext_args_read(&signature, given, nargs, keywords, values) != 0) return NULL;
+    if (ext_handle_get(handle) == NULL || ext_buffer_begin(handle->buffer) == NULL) return NULL;
+    xep_handle_t *own = ext_handle_get(handle); /* again: what was settled may have been its dispatch, which failed */
+    if (own == NULL || fill_args(handle, values, &args, &made) != 0) return NULL;
+    PyObject *result = take_result(handle, values, &made, &args);
+    if (result == NULL) return NULL;
+    PyObject *memory = (PyObject *)handle->memory;
+    Py_INCREF(memory); /* another thread may release the handle */
+    Py_BEGIN_ALLOW_THREADS
+    status = lib.combine(own, &args, begin_only ? &request : NULL);
+    Py_END_ALLOW_THREADS
+    if (status < 0) ext_buffer_raise(handle->buffer, status, EXT_UNKNOWN_ROWS);
+    Py_DECREF(memory);
+    if (status < 0) Py_CLEAR(result);
+    if (result == NULL || !begin_only) return result;
+    return ext_request_new(handle->buffer, request, result, self, values, COUNT);
+}
+
+PyObject *ext_combine(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *keywords)
+{
+    return combine(self, args, nargs, keywords, 0);
+}
+
+PyObject *ext_combine_async(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *keywords)
+{
+    return combine(self, args, nargs, keywords, 1);
+}

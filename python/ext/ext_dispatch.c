@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include "ext_dispatch.h"
+
+#include "ext_args.h"
+#include "ext_request.h"
+
+#define EXT_PARAMETERS                                                                                            \
+    "($self, x, topk_idx=None, topk_weights=None, *, scales=None, cached=None, capacity=0, expert_alignment=1,\n" \
+    "dtype=None, quant=0, arrangement=None, scales_by_column=False, send_weights=False, expert_stats=None,\n"     \
+    "wait_ns=None, after=None, timeout=None)\n--\n\n"
+
+const char ext_dispatch_doc[] =
+    "dispatch" EXT_PARAMETERS
+    "Sends every token to the ranks of its experts, returns when this rank's rows are here. Collective, blocking.\n\n"
+    "x: [T, H] rows, numpy or CPU tensor, any element type; T may be 0 and differ between ranks.\n"
+    "topk_idx: [T, K] int64 or int32: expert, or -1. topk_weights: [T, K] float32, or None.\n"
+    "scales: [T, S] float32 or int32, any strides, moved untouched.\n"
+    "cached: a handle whose routing is used again, instead of topk_idx and topk_weights; T as there.\n"
+    "capacity: rows the received arrays have, whatever comes (num_worst_tokens); 0: the rows received.\n"
+    "expert_alignment: received counts of experts are rounded up to a multiple.\n"
+    "dtype: what the bits of a numpy array without a type of its own are: \"e4m3\", \"bfloat16\", ...\n"
+    "quant: mode ll: Quant.E4M3, E4M3_POW2 or UE8M0: x is cast on its way.\n"
+    "arrangement: Rows.BY_RANK, BY_EXPERT_COMPACT, BY_EXPERT_PADDED; None: the mode's own.\n"
+    "scales_by_column, send_weights: mode ll: received scales by column; weights travel with the rows.\n"
+    "expert_stats: mode ll: [L] int32, to which the rows received for each local expert are added.\n"
+    "wait_ns: [R] int64, to which the nanoseconds are added that this rank waited for each rank, as waits() has it.\n"
+    "after: a request to begin after. timeout: seconds; None: the buffer's.\n\n"
+    "Errors: BusyError (no free slot), CapacityError (``rows`` says how many were sent here), MismatchError, ... :\n"
+    "nothing was moved. DeadlineError, PeerError: the buffer needs reset().";
+
+const char ext_dispatch_async_doc[] =
+    "dispatch_async" EXT_PARAMETERS
+    "As dispatch(), but returns once it is begun; wait() has the handle. Arrays must not be changed before.";
+
+#undef EXT_PARAMETERS
+
+enum {
+    X,
+    TOPK_IDX,
+    TOPK_WEIGHTS,
+    SCALES,
+    CACHED,
+    CAPACITY,
+    EXPERT_ALIGNMENT,
+    DTYPE,
+    QUANT,
+    ARRANGEMENT,
+    SCALES_BY_COLUMN,
+    SEND_WEIGHTS,
+    EXPERT_STATS,
+    WAIT_NS,
+    AFTER,
+    TIMEOUT,
+    COUNT
+};
+
+static const char *const names[COUNT] =
+    {"x",     "topk_idx", "topk_weights", "scales",           "cached",       "capacity",     "expert_alignment",
+     "dtype", "quant",    "arrangement",  "scales_by_column", "send_weights", "expert_stats", "wait_ns",
+     "after", "timeout"};
+
+static ext_signature_t signature = {"dispatch", 3, COUNT, names, {NULL}};
+
+static int read_cached(const ext_buffer_t *buffer, PyObject *const *values, xep_dispatch_args_t *args)
+{
+    const ext_handle_t *cached = (const ext_handle_t *)values[CACHED];
+    if (values[TOPK_IDX] != NULL || values[TOPK_WEIGHTS] != NULL) {
+        PyErr_SetString(PyExc_ValueError, "topk_idx, topk_weights: expected None with cached, which has the routing");
+        return -1;
+    }
+    if (!ext_handle_check(values[CACHED]) || cached->buffer != buffer) {
+        PyErr_Format(PyExc_ValueError, "cached: expected a handle of this buffer, got %s",
+                     ext_handle_check(values[CACHED]) ? "one of another" : Py_TYPE(values[CACHED])->tp_name);
+        return -1;
+    }
+    if (cached->tokens != (Py_ssize_t)args->tokens) {
+        PyErr_Format(PyExc_ValueError, "x: expected the %zd tokens of the cached dispatch, got %llu", cached->tokens,
+                     (unsigned long long)args->tokens);
+        return -1;
+    }
+    args->topk = (uint32_t)cached->topk;
+    args->cached = ext_handle_get(cached);
+    return args->cached != NULL ? 0 : -1;
+}
+
+static int read_routing(PyObject *const *values, xep_dispatch_args_t *args)
+{
+    const Py_ssize_t tokens = (Py_ssize_t)args->tokens;
+    ext_matrix_t matrix;
+    if (values[TOPK_IDX] == NULL) {
+        PyErr_SetString(PyExc_TypeError,
+                        "topk_idx: expected an array (or cached, a handle to route as before), got None");
+        return -1;
+    }
+    if (ext_args_matrix("topk_idx", values[TOPK_IDX], tokens, EXT_ANY, EXT_INDEX_DTYPES, 0, &matrix) != 0) return -1;
+    args->topk = (uint32_t)matrix.columns;
+    args->topk_idx = matrix.data, args->topk_idx_stride = (size_t)matrix.stride, args->topk_idx_dtype = matrix.dtype;
+    if (values[TOPK_WEIGHTS] == NULL) return 0;
+    if (ext_args_matrix("topk_weights", values[TOPK_WEIGHTS], tokens, matrix.columns, EXT_BIT(XEP_FP32), 0, &matrix))
+        return -1;
+    args->topk_weights = (const float *)(void *)matrix.data;
+    args->topk_weights_stride = (size_t)matrix.stride;
+    return 0;
+}
+
+static int read_scales(PyObject *scales, xep_dispatch_args_t *args)
+{
+    ext_matrix_t matrix;
+    if (scales == NULL) return 0;
+    const unsigned dtypes = EXT_BIT(XEP_FP32) | EXT_BIT(XEP_INT32);
+    if (ext_args_strided("scales", scales, (Py_ssize_t)args->tokens, dtypes, &matrix) != 0) return -1;
+    args->scales = matrix.data;
+    args->nscales = (uint32_t)matrix.columns, args->scales_dtype = matrix.dtype;
+    args->scales_token_stride = matrix.stride, args->scales_stride = matrix.step;
+    return 0;
+}
+
+static int read_number(PyObject *const *values, int which, void *field)
+{
+    uint64_t number = 0;
+    uint32_t narrow;
+    if (values[which] == NULL) return 0;
+    if (ext_args_number(names[which], values[which], UINT32_MAX, &number) != 0) return -1;
+    narrow = (uint32_t)number;
+    memcpy(field, &narrow, sizeof narrow);
+    return 0;
+}
+
+static int read_options(const ext_buffer_t *buffer, PyObject *const *values, xep_dispatch_args_t *args)
+{
+    if (read_scales(values[SCALES], args) != 0 ||
+        ext_args_number("capacity", values[CAPACITY], INT64_MAX, &args->capacity) != 0 ||
+        read_number(values, EXPERT_ALIGNMENT, &args->expert_alignment) != 0 ||
+        read_number(values, QUANT, &args->quant) != 0 || read_number(values, ARRANGEMENT, &args->arrangement) != 0 ||
+        ext_args_flag(values[SCALES_BY_COLUMN], XEP_DISPATCH_SCALES_BY_COLUMN, &args->flags) != 0 ||
+        ext_args_flag(values[SEND_WEIGHTS], XEP_DISPATCH_SEND_WEIGHTS, &args->flags) != 0)
+        return -1;
+    if (ext_args_vector("expert_stats", values[EXPERT_STATS], (Py_ssize_t)buffer->local_experts, XEP_INT32,
+                        &args->expert_stats) != 0 ||
+        ext_args_vector("wait_ns", values[WAIT_NS], (Py_ssize_t)buffer->group->nranks, XEP_INT64, &args->wait_ns) != 0)
+        return -1;
+    if (ext_request_read_after(values[AFTER], &args->after) != 0) return -1;
+    return ext_args_timeout(values[TIMEOUT], &args->timeout_ms);
+}
+
+/* x_p: of which the received rows are shown. */
+static int fill_args(const ext_buffer_t *buffer, PyObject *const *values, xep_dispatch_args_t *args, ext_matrix_t *x_p)
+{
+    PyObject *x = values[X] != NULL ? values[X] : Py_None;
+    xep_dtype_t as = 0;
+    if (ext_args_dtype("dtype", values[DTYPE], &as) != 0 ||
+        ext_args_matrix("x", x, EXT_ANY, EXT_ANY, EXT_ALL_DTYPES, as, x_p) != 0)
+        return -1;
+    args->tokens = (uint64_t)x_p->rows, args->hidden = (uint32_t)x_p->columns;
+    args->x = x_p->data, args->x_stride = (size_t)x_p->stride, args->dtype = x_p->dtype;
+    if ((values[CACHED] != NULL ? read_cached(buffer, values, args) : read_routing(values, args)) != 0) return -1;
+    return read_options(buffer, values, args);
+}
+
+static PyObject *dispatch(PyObject *self, PyObject *const *given, Py_ssize_t nargs, PyObject *keywords, int begin_only)
+{
+    ext_buffer_t *buffer = (ext_buffer_t *)self;
+    xep_dispatch_args_t args = XEP_DISPATCH_ARGS_INIT;
+    xep_request_t *request = NULL;
+    PyObject *values[COUNT];
+    ext_matrix_t x;
+    xep_status_t status;
+    if (ext_args_read(&signature, given, nargs, keywords, values) != 0) return NULL;
+    xep_buffer_t *own = ext_buffer_begin(buffer);
+    if (own == NULL || fill_args(buffer, values, &args, &x) != 0) return NULL;
+    ext_handle_t *handle = ext_handle_new(buffer, &x.element, x.rows, (Py_ssize_t)args.topk, x.columns);
+    if (handle == NULL) return NULL;
+    xep_handle_t **handle_p = &handle->memory->handle;
+    args.recv_rows_p = &handle->rows; /* of one that goes on, the Request keeps the Handle */
+    Py_BEGIN_ALLOW_THREADS
+    status = lib.dispatch(own, &args, handle_p, begin_only ? &request : NULL);
+    Py_END_ALLOW_THREADS
+    if (status < 0) {
+        ext_buffer_raise(buffer, status, handle->rows);
+        Py_DECREF(handle);
+        return NULL;
+    }
+    if (!begin_only) return (PyObject *)handle;
+    return ext_request_new(buffer, request, (PyObject *)handle, NULL, values, COUNT);
+}
+
+PyObject *ext_dispatch(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *keywords)
+{
+    return dispatch(self, args, nargs, keywords, 0);
+}
+
+PyObject *ext_dispatch_async(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *keywords)
+{
+    return dispatch(self, args, nargs, keywords, 1);
+}

@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include "ext_group.h"
+
+#include "ext_args.h"
+#include "ext_module.h"
+
+#include <stddef.h>
+#include <structmember.h>
+
+static PyTypeObject *group_type;
+
+/* The caller's allgather: takes bytes and returns those of all ranks, or None, and the error is kept for later. */
+static int run_allgather(void *callable, const void *send, void *recv, size_t bytes)
+{
+    PyGILState_STATE state = PyGILState_Ensure();
+    PyObject *all = PyObject_CallFunction(callable, "y#", (const char *)send, (Py_ssize_t)bytes);
+    const int done = all != NULL && PyBytes_Check(all);
+    if (done) memcpy(recv, PyBytes_AS_STRING(all), (size_t)PyBytes_GET_SIZE(all));
+    if (all == NULL) PyErr_WriteUnraisable(callable);
+    Py_XDECREF(all);
+    PyGILState_Release(state);
+    return done ? 0 : -1;
+}
+
+static int describe(ext_group_t *group)
+{
+    xep_group_info_t info = XEP_GROUP_INFO_INIT;
+    if (lib.group_query(group->group, &info) < 0) return -1;
+    group->rank = info.rank, group->nranks = info.nranks;
+    group->node = info.node, group->nnodes = info.nnodes;
+    group->boot = PyUnicode_FromString(info.boot);
+    return group->boot != NULL ? 0 : -1;
+}
+
+static PyObject *create(PyObject *self, PyObject *args)
+{
+    ext_group_t *group = (ext_group_t *)self;
+    xep_group_params_t params = XEP_GROUP_PARAMS_INIT;
+    PyObject *allgather, *timeout;
+    xep_status_t status;
+    if (!PyArg_ParseTuple(args, "OIIO", &allgather, &params.rank, &params.nranks, &timeout)) return NULL;
+    if (ext_args_timeout(timeout, &params.timeout_ms) != 0) return NULL;
+    if (allgather != Py_None) params.allgather = run_allgather, params.allgather_ctx = allgather;
+    Py_BEGIN_ALLOW_THREADS
+    status = lib.group_create(&params, &group->group);
+    Py_END_ALLOW_THREADS
+    if (status < 0) return ext_raise(status);
+    group->forks = ext_forks();
+    if (describe(group) != 0) return NULL;
+    Py_RETURN_NONE;
+}
+
+int ext_group_is_own(const ext_group_t *group)
+{
+    if (group->forks == ext_forks()) return 0;
+    PyErr_SetString(PyExc_RuntimeError,
+                    "the group belongs to the process that this one was forked off: make a Group of your own here");
+    return -1;
+}
+
+xep_group_t *ext_group_get(PyObject *object)
+{
+    const ext_group_t *group = (ext_group_t *)object;
+    if (object == NULL || !PyObject_TypeCheck(object, group_type))
+        PyErr_SetString(PyExc_TypeError, "group: expected a Group");
+    else if (group->group == NULL) PyErr_SetString(PyExc_ValueError, "the group is closed");
+    else if (ext_group_is_own(group) == 0) return group->group;
+    return NULL;
+}
+
+static PyObject *barrier(PyObject *self, PyObject *unused)
+{
+    xep_group_t *group = ext_group_get(self);
+    xep_status_t status;
+    (void)unused;
+    if (group == NULL) return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    status = lib.group_barrier(group);
+    Py_END_ALLOW_THREADS
+    return ext_none_or_raise(status);
+}
+
+static PyObject *list_parts(const char *all, Py_ssize_t bytes, Py_ssize_t count)
+{
+    PyObject *parts = PyList_New(count);
+    for (Py_ssize_t i = 0; parts != NULL && i < count; i++) {
+        PyObject *part = PyBytes_FromStringAndSize(all + i * bytes, bytes);
+        if (part == NULL) Py_CLEAR(parts);
+        else PyList_SET_ITEM(parts, i, part);
+    }
+    return parts;
+}
+
+static PyObject *allgather(PyObject *self, PyObject *data)
+{
+    xep_group_t *group = ext_group_get(self);
+    const Py_ssize_t count = ((ext_group_t *)self)->nranks;
+    PyObject *parts = NULL;
+    xep_status_t status;
+    Py_buffer send;
+    if (group == NULL || PyObject_GetBuffer(data, &send, PyBUF_SIMPLE) != 0) return NULL;
+    char *recv = PyMem_Malloc((size_t)(send.len * count) + 1);
+    if (recv == NULL) {
+        PyBuffer_Release(&send);
+        return PyErr_NoMemory();
+    }
+    Py_BEGIN_ALLOW_THREADS
+    status = lib.group_allgather(group, send.buf, recv, (size_t)send.len);
+    Py_END_ALLOW_THREADS
+    parts = status < 0 ? ext_raise(status) : list_parts(recv, send.len, count);
+    PyBuffer_Release(&send);
+    PyMem_Free(recv);
+    return parts;
+}
+
+static PyObject *peer(PyObject *self, PyObject *arg)
+{
+    xep_group_t *group = ext_group_get(self);
+    xep_peer_info_t info = XEP_PEER_INFO_INIT;
+    uint64_t rank = 0;
+    xep_status_t status;
+    if (group == NULL || ext_args_number("rank", arg, ((ext_group_t *)self)->nranks - 1, &rank) != 0) return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    status = lib.group_peer(group, (uint32_t)rank, &info);
+    Py_END_ALLOW_THREADS
+    if (status < 0) return ext_raise(status);
+    return Py_BuildValue("(INs)", info.node, PyBool_FromLong(info.mapped), info.transport);
+}
+
+static PyObject *abort_group(PyObject *self, PyObject *unused)
+{
+    ext_group_t *group = (ext_group_t *)self;
+    (void)unused;
+    if (group->group != NULL && group->forks == ext_forks()) lib.group_abort(group->group);
+    Py_RETURN_NONE;
+}
+
+static PyObject *leave(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    ((ext_group_t *)self)->group = NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *destroy(PyObject *self, PyObject *unused)
+{
+    xep_group_t *group = ext_group_get(self);
+    (void)unused;
+    if (group == NULL) return NULL;
+    ((ext_group_t *)self)->group = NULL;
+    Py_BEGIN_ALLOW_THREADS
+    lib.group_destroy(group);
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
+static void dealloc(PyObject *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    Py_XDECREF(((ext_group_t *)self)->boot);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+static PyObject *is_open(PyObject *self, void *unused)
+{
+    (void)unused;
+    return PyBool_FromLong(((ext_group_t *)self)->group != NULL);
+}
+
+static PyObject *is_inherited(PyObject *self, void *unused)
+{
+    (void)unused;
+    return PyBool_FromLong(((ext_group_t *)self)->forks != ext_forks());
+}
+
+static PyMethodDef methods[] = {
+    {"_create", create, METH_VARARGS, NULL},
+    {"_peer", peer, METH_O, NULL},
+    {"_abort", abort_group, METH_NOARGS, NULL},
+    {"_leave", leave, METH_NOARGS, NULL},
+    {"_destroy", destroy, METH_NOARGS, NULL},
+    {"barrier", barrier, METH_NOARGS,
+     "barrier($self)\n--\n\nReturns when every rank has called it. Collective, blocking."},
+    {"allgather", allgather, METH_O,
+     "allgather($self, data)\n--\n\n"
+     "The bytes of every rank, the same number from each, over the group's connections. Collective, blocking."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyGetSetDef getset[] = {
+    {"_open", is_open, NULL, NULL, NULL},
+    {"_inherited", is_inherited, NULL, "Whether another process made it, of which this one is a fork.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyMemberDef members[] = {
+    {"rank", T_UINT, offsetof(ext_group_t, rank), READONLY, "This rank."},
+    {"nranks", T_UINT, offsetof(ext_group_t, nranks), READONLY, "R."},
+    {"node", T_UINT, offsetof(ext_group_t, node), READONLY, "Of this rank."},
+    {"nnodes", T_UINT, offsetof(ext_group_t, nnodes), READONLY, "Sets of ranks that map one another's memory."},
+    {"boot", T_OBJECT, offsetof(ext_group_t, boot), READONLY, "callback, pmix or single."},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyType_Slot slots[] = {
+    {Py_tp_dealloc, dealloc}, {Py_tp_methods, methods}, {Py_tp_getset, getset}, {Py_tp_members, members}, {0, NULL},
+};
+
+static PyType_Spec spec = {"xep._ext.Group", sizeof(ext_group_t), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, slots};
+
+int ext_group_ready(PyObject *module)
+{
+    group_type = ext_add_type(module, &spec, 1);
+    return group_type != NULL ? 0 : -1;
+}

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/** Handle: one dispatch. */
+#ifndef EXT_HANDLE_H
+#define EXT_HANDLE_H
+
+#include "ext_arrays.h"
+#include "ext_buffer.h"
+
+struct ext_received;
+
+typedef struct ext_handle {
+    PyObject_HEAD
+    ext_buffer_t *buffer;
+    ext_memory_t *memory; /* NULL: released */
+    Py_ssize_t tokens, topk, hidden, nranks;
+    ext_element_t element;                 /* of the array that was dispatched; descr: counted */
+    struct ext_received *shown[EXT_KINDS]; /* not counted: the rows as arrays, while somebody looks at them */
+    uint64_t rows;                         /* what the library writes into recv_rows_p */
+    PyObject *weak;
+} ext_handle_t;
+
+/** Of a dispatch that is about to begin: with memory that has no slot yet. NULL: an exception is set. */
+ext_handle_t *ext_handle_new(ext_buffer_t *buffer, const ext_element_t *element, Py_ssize_t tokens, Py_ssize_t topk,
+                             Py_ssize_t hidden);
+
+int ext_handle_check(PyObject *object);
+
+/** The library's handle; NULL: ValueError, it was released. */
+xep_handle_t *ext_handle_get(const ext_handle_t *handle);
+
+/** What was received; NULL: an exception is set (released, or not counted yet). */
+const xep_recv_t *ext_handle_recv(const ext_handle_t *handle);
+
+/** Ends this handle's use of the slot. */
+void ext_handle_forget(ext_handle_t *handle);
+
+/** -1: an exception is set. */
+int ext_handle_ready(PyObject *module);
+
+#endif

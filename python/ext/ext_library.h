@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/** The library, loaded at run time: its functions, and its errors as exceptions. */
+#ifndef EXT_LIBRARY_H
+#define EXT_LIBRARY_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdint.h>
+#include <xep/xep.h>
+
+/** Every function that is called, without its prefix. */
+/* clang-format off */
+#define EXT_FUNCTIONS(X)                                                                                               \
+    X(version_string) X(last_error) X(log_set) X(library_query) X(config_each) X(mode_each)                            \
+    X(group_create) X(group_destroy) X(group_abort) X(group_barrier) X(group_allgather) X(group_query) X(group_peer)   \
+    X(expert_range) X(layout)                                                                                          \
+    X(buffer_size) X(buffer_create) X(buffer_destroy) X(buffer_reset) X(buffer_memory) X(buffer_query) X(buffer_waits) \
+    X(dispatch) X(combine) X(handle_recv) X(handle_combine_input) X(handle_release)                                    \
+    X(request_test) X(request_wait) X(request_wait_counts) X(request_free)
+/* clang-format on */
+
+#define EXT_FIELD_(_name) __typeof__(xep_##_name) *_name;
+
+typedef struct ext_library {
+    EXT_FUNCTIONS(EXT_FIELD_)
+} ext_library_t;
+
+#undef EXT_FIELD_
+
+/** Set by load(). One in a process, for its symbols are local to whoever loads it. */
+extern ext_library_t lib;
+
+/**
+ * A new exception of errors.py, with the reason given or, with NULL, that of this thread's last call. Returns NULL if
+ * another exception is set.
+ */
+PyObject *ext_error_new(xep_status_t status, const char *reason);
+
+/** Sets that exception; NULL. */
+PyObject *ext_raise(xep_status_t status);
+
+/** None, or with an exception set NULL. */
+PyObject *ext_none_or_raise(xep_status_t status);
+
+/** How often this process was forked off another since the module was loaded. */
+unsigned ext_forks(void);
+
+/** load, version and the other functions that ask the library about itself; -1: an exception is set. */
+int ext_library_ready(PyObject *module);
+
+#endif

@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/** The module xep._ext: all calls of the library, and the objects of every step. */
+#ifndef EXT_MODULE_H
+#define EXT_MODULE_H
+
+#include "ext_library.h"
+
+/** Of a method that takes arguments by position and by name. */
+#define EXT_KEYWORDS(_function) (PyCFunction)(void (*)(void))(_function), METH_FASTCALL | METH_KEYWORDS
+
+/** The type, added to the module, which keeps it; NULL: an exception is set. instantiable: by Python. */
+PyTypeObject *ext_add_type(PyObject *module, PyType_Spec *spec, int instantiable);
+
+/** Frees an object that the garbage collector knows. weak: its weak references; NULL: none. */
+void ext_dealloc(PyObject *self, PyObject *weak, inquiry clear);
+
+#endif

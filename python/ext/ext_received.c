@@ -1,0 +1,279 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include "ext_received.h"
+
+#include "ext_module.h"
+
+#include <stddef.h>
+#include <structmember.h>
+
+static PyTypeObject *received_type;
+
+PyObject *ext_received_of(ext_handle_t *handle, ext_kind_t kind)
+{
+    ext_received_t *received = handle->shown[kind];
+    if (received != NULL && handle->memory != NULL) {
+        Py_INCREF(received);
+        return (PyObject *)received;
+    }
+    const xep_recv_t *recv = ext_handle_recv(handle);
+    if (recv == NULL) return NULL;
+    received = (ext_received_t *)received_type->tp_alloc(received_type, 0);
+    if (received == NULL) return NULL;
+    Py_INCREF(handle);
+    received->handle = handle;
+    received->kind = kind;
+    memcpy(&received->recv, recv, recv->size < sizeof *recv ? recv->size : sizeof *recv);
+    handle->shown[kind] = received; /* for it holds this handle: a cycle would keep the slot until somebody collects */
+    return (PyObject *)received;
+}
+
+void ext_received_forget(ext_received_t *received)
+{
+    for (int i = 0; i < EXT_VIEWS + EXT_COUNTS; i++) Py_CLEAR(received->arrays[i]);
+}
+
+/* ---- arrays ---- */
+
+void ext_received_shape(const xep_recv_t *recv, uint64_t rows, size_t columns, ptrdiff_t stride, ext_array_t *look_p)
+{
+    const Py_ssize_t step = ext_dtype_size(look_p->element.dtype), experts = (Py_ssize_t)recv->local_experts;
+    if (recv->arrangement == XEP_ROWS_BY_EXPERT_PADDED && experts > 0) {
+        const Py_ssize_t each = (Py_ssize_t)recv->capacity / experts;
+        const Py_ssize_t shape[3] = {experts, each, (Py_ssize_t)columns}, strides[3] = {each * stride, stride, step};
+        look_p->ndim = 3;
+        memcpy(look_p->shape, shape, sizeof shape);
+        memcpy(look_p->strides, strides, sizeof strides);
+    } else {
+        look_p->ndim = 2;
+        look_p->shape[0] = (Py_ssize_t)rows, look_p->shape[1] = (Py_ssize_t)columns;
+        look_p->strides[0] = stride, look_p->strides[1] = step;
+    }
+}
+
+/* The library's words of a row: its element type, and how many. */
+static void shape_words(const xep_recv_t *recv, void *data, xep_dtype_t dtype, size_t columns, ext_array_t *look)
+{
+    look->data = data;
+    look->element.dtype = dtype;
+    ext_received_shape(recv, recv->capacity, columns, (ptrdiff_t)columns * ext_dtype_size(dtype), look);
+}
+
+static void shape_x(const ext_received_t *received, ext_array_t *look)
+{
+    const xep_recv_t *recv = &received->recv;
+    const ext_element_t *sent = &received->handle->element;
+    look->data = recv->x;
+    look->element.dtype = recv->dtype;
+    ext_received_shape(recv, recv->capacity, recv->hidden, (ptrdiff_t)recv->x_stride, look);
+    if (recv->quant == XEP_QUANT_NONE && sent->kind == received->kind) look->element = *sent;
+}
+
+static void shape_scales(const xep_recv_t *recv, ext_array_t *look)
+{
+    shape_words(recv, recv->scales, recv->scales_dtype, recv->nscales, look);
+    look->strides[look->ndim - 2] = recv->scales_token_stride;
+    look->strides[look->ndim - 1] = recv->scales_stride;
+}
+
+enum { X, TOPK_IDX, TOPK_WEIGHTS, SCALES, SRC_TOKEN };
+
+static PyObject *make_view(const ext_received_t *received, int which)
+{
+    const xep_recv_t *recv = &received->recv;
+    ext_array_t look = {.element = {.kind = received->kind}};
+    switch (which) {
+    case X: shape_x(received, &look); break;
+    case TOPK_IDX: shape_words(recv, recv->topk_idx, recv->topk_idx_dtype, recv->topk, &look); break;
+    case TOPK_WEIGHTS: shape_words(recv, recv->topk_weights, XEP_FP32, recv->topk, &look); break;
+    case SCALES: shape_scales(recv, &look); break;
+    default:
+        look.data = (char *)recv->src_token;
+        look.element.dtype = XEP_INT32;
+        look.ndim = 1;
+        look.shape[0] = (Py_ssize_t)recv->capacity, look.strides[0] = 4;
+    }
+    return ext_array_view(&look, (PyObject *)received->handle->memory);
+}
+
+/* Counts: where they are in the struct, and their extents. */
+typedef enum { NO_EXTENT, LOCAL, RANKS, RANKS_AND_ONE } extent_t;
+
+static const struct {
+    size_t offset;
+    xep_dtype_t dtype;
+    extent_t extents[2];
+} counts[EXT_COUNTS] = {
+    {offsetof(xep_recv_t, src_begin), XEP_INT64, {RANKS_AND_ONE}},
+    {offsetof(xep_recv_t, rank_rows), XEP_INT32, {RANKS, RANKS}},
+    {offsetof(xep_recv_t, expert_rows), XEP_INT64, {LOCAL}},
+    {offsetof(xep_recv_t, expert_begin), XEP_INT64, {LOCAL}},
+    {offsetof(xep_recv_t, expert_count), XEP_INT64, {LOCAL}},
+    {offsetof(xep_recv_t, pair_begin), XEP_INT32, {LOCAL, RANKS}},
+    {offsetof(xep_recv_t, pair_count), XEP_INT32, {LOCAL, RANKS}},
+};
+
+static Py_ssize_t extent_of(const ext_received_t *received, extent_t extent)
+{
+    const Py_ssize_t nranks = received->handle->nranks;
+    return extent == LOCAL ? (Py_ssize_t)received->recv.local_experts : extent == RANKS ? nranks : nranks + 1;
+}
+
+static const char *address_at(const ext_received_t *received, size_t offset)
+{
+    const char *address;
+    memcpy(&address, (const char *)&received->recv + offset, sizeof address);
+    return address;
+}
+
+static PyObject *make_copy(const ext_received_t *received, int which)
+{
+    const ext_element_t element = {.kind = received->kind, .dtype = counts[which].dtype};
+    const int ndim = counts[which].extents[1] == NO_EXTENT ? 1 : 2;
+    Py_ssize_t shape[2], bytes = ext_dtype_size(element.dtype);
+    for (int i = 0; i < ndim; i++) bytes *= shape[i] = extent_of(received, counts[which].extents[i]);
+    const char *address = address_at(received, counts[which].offset);
+    char *data;
+    PyObject *array = ext_array_new(&element, ndim, shape, &data);
+    if (array != NULL && bytes > 0) memcpy(data, address, (size_t)bytes);
+    return array;
+}
+
+/* ---- properties; closure: where the pointer is in the struct ---- */
+
+static int is_absent(const ext_received_t *received, int which)
+{
+    const xep_recv_t *recv = &received->recv;
+    if (which == TOPK_WEIGHTS) return recv->topk_weights == NULL;
+    if (which == SCALES) return recv->scales == NULL;
+    if (which < EXT_VIEWS || address_at(received, counts[which - EXT_VIEWS].offset) != NULL) return 0;
+    return counts[which - EXT_VIEWS].extents[0] != LOCAL || recv->local_experts > 0;
+}
+
+static PyObject *get_array(PyObject *self, void *closure)
+{
+    ext_received_t *received = (ext_received_t *)self;
+    const int which = (int)(intptr_t)closure;
+    PyObject **kept = &received->arrays[which];
+    if (is_absent(received, which)) Py_RETURN_NONE;
+    if (*kept == NULL) {
+        if (ext_handle_get(received->handle) == NULL) return NULL;
+        *kept = which < EXT_VIEWS ? make_view(received, which) : make_copy(received, which - EXT_VIEWS);
+    }
+    Py_XINCREF(*kept);
+    return *kept;
+}
+
+/* Numbers of the struct that are shown as members of an enumeration of Python. */
+static const struct named {
+    const char *name;
+    size_t offset;
+} enums[] = {
+    {"Rows", offsetof(ext_received_t, recv.arrangement)},
+    {"Dtype", offsetof(ext_received_t, recv.dtype)},
+    {"Quant", offsetof(ext_received_t, recv.quant)},
+};
+
+static PyObject *get_enum(PyObject *self, void *closure)
+{
+    const struct named *named = closure;
+    int value;
+    memcpy(&value, (const char *)self + named->offset, sizeof value);
+    return ext_call_helper(named->name, "(i)", value);
+}
+
+static PyObject *list_expert_rows(PyObject *self, PyObject *unused)
+{
+    const ext_received_t *received = (ext_received_t *)self;
+    const Py_ssize_t count = (Py_ssize_t)received->recv.local_experts;
+    (void)unused;
+    if (ext_handle_get(received->handle) == NULL) return NULL;
+    PyObject *list = PyList_New(count);
+    for (Py_ssize_t i = 0; list != NULL && i < count; i++)
+        PyList_SET_ITEM(list, i, PyLong_FromUnsignedLongLong(received->recv.expert_rows[i]));
+    return list;
+}
+
+static void dealloc(PyObject *self)
+{
+    ext_received_t *received = (ext_received_t *)self;
+    PyTypeObject *type = Py_TYPE(self);
+    if (received->weak != NULL) PyObject_ClearWeakRefs(self);
+    if (received->handle != NULL && received->handle->shown[received->kind] == received)
+        received->handle->shown[received->kind] = NULL;
+    ext_received_forget(received);
+    Py_CLEAR(received->handle);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+static PyMethodDef methods[] = {
+    {"list_expert_rows", list_expert_rows, METH_NOARGS, "list_expert_rows($self)\n--\n\nexpert_rows as a list of int."},
+    {NULL, NULL, 0, NULL},
+};
+
+#define EXT_ARRAY(_name, _number, _doc)                           \
+    {                                                             \
+        _name, get_array, NULL, _doc, (void *)(intptr_t)(_number) \
+    }
+
+static PyGetSetDef getset[] = {
+    EXT_ARRAY("x", X, "[N, H]; rows by expert, padded: [L, N / L, H]."),
+    EXT_ARRAY("topk_idx", TOPK_IDX,
+              "[N, K] int64 or int32, as dispatched: local expert 0 .. L-1, or -1: not here. Rows from ``rows`` on are "
+              "all -1."),
+    EXT_ARRAY("topk_weights", TOPK_WEIGHTS, "[N, K] float32, 0 where topk_idx is -1; None when none were sent."),
+    EXT_ARRAY("scales", SCALES,
+              "[N, S] float32 or int32, as dispatched or cast; padded: [L, N / L, S]; None when there are none."),
+    EXT_ARRAY("src_token", SRC_TOKEN, "[N] int32: token index on its source rank."),
+    EXT_ARRAY("src_begin", EXT_VIEWS,
+              "[R + 1] int64: rows src_begin[r] .. src_begin[r+1]-1 came from rank r; None by expert."),
+    EXT_ARRAY("rank_rows", EXT_VIEWS + 1, "[R, R] int32: rows that went from rank i to rank j; None by expert."),
+    EXT_ARRAY("expert_rows", EXT_VIEWS + 2,
+              "[L] int64: selections of each local expert, rounded up to expert_alignment."),
+    EXT_ARRAY("expert_begin", EXT_VIEWS + 3, "[L] int64: first row of each local expert; None by rank."),
+    EXT_ARRAY("expert_count", EXT_VIEWS + 4, "[L] int64: rows of each local expert; None by rank."),
+    EXT_ARRAY("pair_begin", EXT_VIEWS + 5, "[L, R] int32: first row of an expert that came from a rank; None by rank."),
+    EXT_ARRAY("pair_count", EXT_VIEWS + 6, "[L, R] int32: how many rows of an expert came from a rank; None by rank."),
+    {"arrangement", get_enum, NULL, "Rows: how they are arranged.", (void *)(uintptr_t)&enums[0]},
+    {"dtype", get_enum, NULL, "Dtype: element type of x.", (void *)(uintptr_t)&enums[1]},
+    {"quant", get_enum, NULL, "Quant: how they were cast on their way.", (void *)(uintptr_t)&enums[2]},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+#undef EXT_ARRAY
+
+#define EXT_RECV(_field) offsetof(ext_received_t, recv._field)
+
+static PyMemberDef members[] = {
+    {"rows", T_ULONGLONG, EXT_RECV(rows), READONLY, "Rows received."},
+    {"capacity", T_ULONGLONG, EXT_RECV(capacity), READONLY, "N: rows of the arrays."},
+    {"hidden", T_UINT, EXT_RECV(hidden), READONLY, "H."},
+    {"topk", T_UINT, EXT_RECV(topk), READONLY, "K."},
+    {"first_expert", T_UINT, EXT_RECV(first_expert), READONLY, "Of the whole group: local expert 0."},
+    {"local_experts", T_UINT, EXT_RECV(local_experts), READONLY, "L."},
+    {"_handle", T_OBJECT, offsetof(ext_received_t, handle), READONLY, NULL},
+    {"__weaklistoffset__", T_PYSSIZET, offsetof(ext_received_t, weak), READONLY, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyType_Slot slots[] = {
+    {Py_tp_dealloc, dealloc},
+    {Py_tp_methods, methods},
+    {Py_tp_getset, getset},
+    {Py_tp_members, members},
+    {Py_tp_doc,
+     "Received rows: N = ``capacity`` rows, of which ``rows`` came; K top-k, H hidden, S scales, L experts of\n"
+     "this rank.\n\nx, topk_idx, topk_weights, scales and src_token are views: no copy. Each keeps its\n"
+     "memory from being used again for as long as it lives. The counts are copies."},
+    {0, NULL},
+};
+
+/* Not known to the garbage collector: nothing that it refers to can refer to it. */
+static PyType_Spec spec = {"xep.Received", sizeof(ext_received_t), 0, Py_TPFLAGS_DEFAULT, slots};
+
+int ext_received_ready(PyObject *module)
+{
+    received_type = ext_add_type(module, &spec, 0);
+    return received_type != NULL ? 0 : -1;
+}

@@ -1,0 +1,219 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include "ext_request.h"
+
+#include "ext_module.h"
+
+#include <stddef.h>
+#include <structmember.h>
+
+static PyTypeObject *request_type;
+
+static PyObject *keep(PyObject *handle, PyObject *const *values, int count)
+{
+    PyObject *kept = PyTuple_New(count + 1);
+    for (int i = 0; kept != NULL && i <= count; i++) {
+        PyObject *value = i < count ? values[i] : handle;
+        if (value == NULL) value = Py_None;
+        Py_INCREF(value);
+        PyTuple_SET_ITEM(kept, i, value);
+    }
+    return kept;
+}
+
+PyObject *ext_request_new(ext_buffer_t *buffer, xep_request_t *own, PyObject *result, PyObject *handle,
+                          PyObject *const *values, int count)
+{
+    ext_request_t *request = (ext_request_t *)request_type->tp_alloc(request_type, 0);
+    if (request == NULL) {
+        Py_DECREF(result);
+        return NULL;
+    }
+    Py_INCREF(buffer);
+    request->buffer = buffer;
+    request->request = own;
+    request->result = result;
+    request->kept = keep(handle, values, count);
+    if (request->kept == NULL || PySet_Add(buffer->pending, (PyObject *)request) != 0) Py_CLEAR(request);
+    return (PyObject *)request;
+}
+
+/* Nothing of the library is left to ask. */
+static int forget(ext_request_t *request)
+{
+    request->request = NULL;
+    Py_INCREF(request); /* the buffer may have the last reference */
+    Py_CLEAR(request->kept);
+    const int ret = PySet_Discard(request->buffer->pending, (PyObject *)request);
+    Py_DECREF(request);
+    return ret < 0 ? -1 : 0;
+}
+
+/* A dispatch that failed: the handle has no rows. */
+static int fail(ext_request_t *request, xep_status_t status)
+{
+    ext_handle_t *handle = ext_handle_check(request->result) ? (ext_handle_t *)request->result : NULL;
+    request->error = ext_buffer_error(request->buffer, status, handle != NULL ? handle->rows : EXT_UNKNOWN_ROWS);
+    if (handle != NULL) ext_handle_forget(handle);
+    return request->error != NULL ? 0 : -1;
+}
+
+static int settle(ext_request_t *request, xep_status_t status)
+{
+    xep_request_t *own = request->request;
+    if (own == NULL) return 0; /* another thread has */
+    if (status < 0 && fail(request, status) != 0) return -1;
+    lib.request_free(own);
+    return forget(request);
+}
+
+int ext_request_end(ext_request_t *request, const char *reason)
+{
+    if (request->request == NULL) return 0;
+    request->error = ext_error_new(XEP_ERR_ABORTED, reason);
+    return request->error != NULL ? forget(request) : -1;
+}
+
+static int check_process(const ext_request_t *request)
+{
+    return ext_group_is_own(request->buffer->group);
+}
+
+int ext_request_test(ext_request_t *request)
+{
+    xep_request_t *own = request->request;
+    xep_status_t status;
+    if (own == NULL) return 1;
+    if (check_process(request) != 0) return -1;
+    Py_BEGIN_ALLOW_THREADS
+    status = lib.request_test(own);
+    Py_END_ALLOW_THREADS
+    if (status == XEP_INPROGRESS) return 0;
+    return settle(request, status) == 0 ? 1 : -1;
+}
+
+static PyObject *result_or_raise(ext_request_t *request)
+{
+    if (request->error != NULL) PyErr_SetObject((PyObject *)Py_TYPE(request->error), request->error);
+    else Py_INCREF(request->result);
+    return request->error != NULL ? NULL : request->result;
+}
+
+static PyObject *done(PyObject *self, PyObject *unused)
+{
+    const int is_done = ext_request_test((ext_request_t *)self);
+    (void)unused;
+    return is_done < 0 ? NULL : PyBool_FromLong(is_done);
+}
+
+/* stays_open: that all went well does not mean that it is done. */
+static PyObject *wait_by(PyObject *self, xep_status_t (*wait)(xep_request_t *request), int stays_open)
+{
+    ext_request_t *request = (ext_request_t *)self;
+    xep_request_t *own = request->request;
+    xep_status_t status;
+    if (own == NULL) return result_or_raise(request);
+    if (check_process(request) != 0) return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    status = wait(own);
+    Py_END_ALLOW_THREADS
+    if ((status < 0 || !stays_open) && settle(request, status) != 0) return NULL;
+    return result_or_raise(request);
+}
+
+static PyObject *wait_until_done(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    return wait_by(self, lib.request_wait, 0);
+}
+
+static PyObject *wait_counts(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    return wait_by(self, lib.request_wait_counts, 1);
+}
+
+int ext_request_read_after(PyObject *object, xep_request_t **after_p)
+{
+    ext_request_t *request = (ext_request_t *)object;
+    *after_p = NULL;
+    if (object == NULL) return 0;
+    if (Py_TYPE(object) != request_type) {
+        PyErr_Format(PyExc_TypeError, "after: expected a Request, got %s", Py_TYPE(object)->tp_name);
+        return -1;
+    }
+    *after_p = request->request;
+    if (request->request != NULL || request->error == NULL) return 0;
+    result_or_raise(request);
+    return -1;
+}
+
+/* ---- its type ---- */
+
+static int clear(PyObject *self)
+{
+    ext_request_t *request = (ext_request_t *)self;
+    Py_CLEAR(request->result);
+    Py_CLEAR(request->kept);
+    Py_CLEAR(request->error);
+    Py_CLEAR(request->buffer);
+    return 0;
+}
+
+static int traverse(PyObject *self, visitproc visit, void *arg)
+{
+    ext_request_t *request = (ext_request_t *)self;
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(request->buffer);
+    Py_VISIT(request->result);
+    Py_VISIT(request->kept);
+    Py_VISIT(request->error);
+    return 0;
+}
+
+static void dealloc(PyObject *self)
+{
+    ext_dealloc(self, ((ext_request_t *)self)->weak, clear);
+}
+
+static PyMethodDef methods[] = {
+    {"done", done, METH_NOARGS,
+     "done($self)\n--\n\nWhether it has ended, well or not. Makes progress, does not block."},
+    {"wait", wait_until_done, METH_NOARGS,
+     "wait($self)\n--\n\n"
+     "Blocks until the operation is done or its deadline has passed. Its result, or its error; again if called again."},
+    {"wait_counts", wait_counts, METH_NOARGS,
+     "wait_counts($self)\n--\n\n"
+     "Of a dispatch: blocks until this rank's rows are counted, or as wait(). ``result.recv`` then has counts and\n"
+     "arrays; what is in the arrays may be read after wait()."},
+    {"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyMemberDef members[] = {
+    {"result", T_OBJECT, offsetof(ext_request_t, result), READONLY,
+     "What wait() returns; its contents are here when the request is done."},
+    {"buffer", T_OBJECT, offsetof(ext_request_t, buffer), READONLY, "The Buffer of the operation."},
+    {"__weaklistoffset__", T_PYSSIZET, offsetof(ext_request_t, weak), READONLY, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyType_Slot slots[] = {
+    {Py_tp_dealloc, dealloc},
+    {Py_tp_traverse, traverse},
+    {Py_tp_clear, clear},
+    {Py_tp_methods, methods},
+    {Py_tp_members, members},
+    {Py_tp_doc, "An operation that was begun: test it, wait for it. Progress is made inside these calls.\n\n"
+                "The buffer keeps the request, and with it every array of the operation, until it is done; a request\n"
+                "that nobody waits for is looked at when the next operation begins."},
+    {0, NULL},
+};
+
+static PyType_Spec spec = {"xep.Request", sizeof(ext_request_t), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, slots};
+
+int ext_request_ready(PyObject *module)
+{
+    request_type = ext_add_type(module, &spec, 0);
+    return request_type != NULL ? 0 : -1;
+}

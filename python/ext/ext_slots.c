@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include "ext_slots.h"
+
+#include "ext_buffer.h"
+#include "ext_module.h"
+
+#include <stddef.h>
+#include <structmember.h>
+
+static PyTypeObject *memory_type;
+
+static void unlink_memory(ext_memory_t *memory)
+{
+    if (memory->previous == NULL) return;
+    *memory->previous = memory->next;
+    if (memory->next != NULL) memory->next->previous = memory->previous;
+    memory->previous = NULL;
+    memory->buffer->slots.held--;
+}
+
+static int memory_clear(PyObject *self)
+{
+    ext_memory_t *memory = (ext_memory_t *)self;
+    ext_slots_t *slots = &memory->buffer->slots;
+    unlink_memory(memory);
+    if (memory->handle != NULL) slots->ended[slots->nended++] = memory->handle; /* there is room: make_room */
+    if (slots->whole == memory) slots->whole = NULL;
+    Py_DECREF(memory->buffer);
+    return 0;
+}
+
+static void memory_dealloc(PyObject *self)
+{
+    ext_dealloc(self, ((ext_memory_t *)self)->weak, memory_clear);
+}
+
+static int memory_traverse(PyObject *self, visitproc visit, void *arg)
+{
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(((ext_memory_t *)self)->buffer);
+    return 0;
+}
+
+static int memory_buffer(PyObject *self, Py_buffer *view, int flags)
+{
+    const ext_buffer_t *buffer = ((ext_memory_t *)self)->buffer;
+    return PyBuffer_FillInfo(view, self, buffer->base, (Py_ssize_t)buffer->bytes, 0, flags);
+}
+
+static PyMemberDef memory_members[] = {
+    {"__weaklistoffset__", T_PYSSIZET, offsetof(ext_memory_t, weak), READONLY, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyType_Slot memory_slots[] = {
+    {Py_tp_dealloc, memory_dealloc},
+    {Py_tp_traverse, memory_traverse},
+    {Py_tp_members, memory_members},
+    {Py_bf_getbuffer, memory_buffer},
+    {Py_tp_doc, "The buffer's memory, held for one handle: what every array of its rows is based on."},
+    {0, NULL},
+};
+
+static PyType_Spec memory_spec = {"xep._ext.SlotMemory", sizeof(ext_memory_t), 0,
+                                  Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, memory_slots};
+
+static ext_memory_t *new_memory(ext_buffer_t *buffer)
+{
+    ext_memory_t *memory = (ext_memory_t *)memory_type->tp_alloc(memory_type, 0);
+    if (memory == NULL) return NULL;
+    Py_INCREF(buffer);
+    memory->buffer = buffer;
+    return memory;
+}
+
+static int make_room(ext_slots_t *slots)
+{
+    const Py_ssize_t need = slots->held + slots->nended + 1;
+    if (need <= slots->room) return 0;
+    xep_handle_t **ended = PyMem_Realloc(slots->ended, sizeof *ended * (size_t)need * 2);
+    if (ended == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    slots->ended = ended;
+    slots->room = need * 2;
+    return 0;
+}
+
+ext_memory_t *ext_slots_hold(ext_buffer_t *buffer)
+{
+    ext_slots_t *slots = &buffer->slots;
+    ext_memory_t *memory = make_room(slots) == 0 ? new_memory(buffer) : NULL;
+    if (memory == NULL) return NULL;
+    memory->next = slots->first;
+    memory->previous = &slots->first;
+    if (slots->first != NULL) slots->first->previous = &memory->next;
+    slots->first = memory;
+    slots->held++;
+    return memory;
+}
+
+PyObject *ext_slots_whole(ext_buffer_t *buffer)
+{
+    if (buffer->slots.whole == NULL) buffer->slots.whole = new_memory(buffer);
+    else Py_INCREF(buffer->slots.whole);
+    return (PyObject *)buffer->slots.whole;
+}
+
+void ext_slots_drain(ext_slots_t *slots)
+{
+    while (slots->nended > 0) lib.handle_release(slots->ended[--slots->nended]);
+}
+
+PyObject *ext_slots_owners(const ext_slots_t *slots)
+{
+    PyObject *owners = PyList_New(0);
+    for (ext_memory_t *memory = slots->first; owners != NULL && memory != NULL; memory = memory->next)
+        if (memory->owner != NULL && PyList_Append(owners, (PyObject *)memory->owner) != 0) Py_CLEAR(owners);
+    return owners;
+}
+
+Py_ssize_t ext_slots_orphans(const ext_slots_t *slots)
+{
+    Py_ssize_t count = slots->whole != NULL;
+    for (const ext_memory_t *memory = slots->first; memory != NULL; memory = memory->next)
+        count += memory->owner == NULL;
+    return count;
+}
+
+Py_ssize_t ext_slots_viewed(const ext_slots_t *slots)
+{
+    Py_ssize_t count = 0;
+    for (ext_memory_t *memory = slots->first; memory != NULL; memory = memory->next)
+        count += Py_REFCNT(memory) > (memory->owner != NULL);
+    return count;
+}
+
+void ext_slots_forget(ext_slots_t *slots)
+{
+    while (slots->first != NULL) {
+        slots->first->handle = NULL;
+        unlink_memory(slots->first);
+    }
+    slots->nended = 0;
+}
+
+int ext_slots_ready(PyObject *module)
+{
+    memory_type = ext_add_type(module, &memory_spec, 0);
+    return memory_type != NULL ? 0 : -1;
+}

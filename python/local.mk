@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# The Python package, for use from the build tree.
+
+# xep._ext, for use from the build tree. That it cannot be compiled is no error of the build: importing xep says so.
+ext_sources = %D%/setup.py include/xep/xep.h \
+	%D%/ext/ext_args.c %D%/ext/ext_args.h %D%/ext/ext_arrays.c %D%/ext/ext_arrays.h %D%/ext/ext_buffer.c \
+	%D%/ext/ext_buffer.h %D%/ext/ext_combine.c %D%/ext/ext_combine.h %D%/ext/ext_dispatch.c \
+	%D%/ext/ext_dispatch.h %D%/ext/ext_dlpack.h %D%/ext/ext_group.c %D%/ext/ext_group.h %D%/ext/ext_handle.c \
+	%D%/ext/ext_handle.h %D%/ext/ext_layout.c %D%/ext/ext_layout.h %D%/ext/ext_library.c %D%/ext/ext_library.h \
+	%D%/ext/ext_module.c %D%/ext/ext_module.h %D%/ext/ext_received.c %D%/ext/ext_received.h \
+	%D%/ext/ext_request.c %D%/ext/ext_request.h %D%/ext/ext_slots.c %D%/ext/ext_slots.h
+%D%/ext.stamp: $(ext_sources)
+	$(AM_V_at)$(MKDIR_P) %D%
+	$(AM_V_GEN)cd '$(srcdir)/%D%' && $(PYTHON) setup.py -q build_ext --build-lib '$(abs_builddir)/%D%' \
+		--build-temp '$(abs_builddir)/%D%/temp' >'$(abs_builddir)/%D%/build.log' 2>&1 || \
+		echo 'the Python package has no compiled module: %D%/build.log says why' >&2
+	$(AM_V_at)touch $@
+if HAVE_PYTHON
+python_module = %D%/ext.stamp
+endif
+clean-local:
+	rm -rf %D%/ext.stamp %D%/build.log %D%/temp %D%/xep/_ext.*so
+
+# the Python packages: what has a name of theirs, not what running them left
+dist-hook:
+	cd '$(srcdir)' && find %D% -type f \( -name '*.py' -o -name '*.pyi' -o -name '*.[ch]' -o -name '*.toml' \
+		-o -name '*.md' -o -name py.typed -o -name run-tests \) | \
+		tar cf - -T - | (cd '$(abs_builddir)' && cd '$(distdir)' && tar xf -)

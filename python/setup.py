@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Builds the compiled module xep._ext: it needs a C compiler and xep's headers, of its tree or installed."""
+
+import pathlib
+import re
+import shlex
+import subprocess
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+HERE = pathlib.Path(__file__).resolve().parent
+
+
+def installed_flags():
+    """Where an installed xep has its headers."""
+    try:
+        text = subprocess.run(["pkg-config", "--cflags", "xep"], capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return []
+    return shlex.split(text)
+
+
+def write_version(folder):
+    """version.h as configure would make it, for a tree that is not configured."""
+    template = HERE.parent / "include" / "xep" / "version.h.in"
+    if not template.exists():
+        return
+    version = re.search(r'^version = "(.*)"', (HERE / "pyproject.toml").read_text(), re.M)[1]
+    words = dict(
+        zip(("XEP_VERSION_MAJOR", "XEP_VERSION_MINOR", "XEP_VERSION_PATCH"), version.split(".")),
+        PACKAGE_VERSION=version,
+    )
+    text = re.sub(r"@(\w+)@", lambda name: words[name[1]], template.read_text())
+    (folder / "xep").mkdir(parents=True, exist_ok=True)
+    (folder / "xep" / "version.h").write_text(text)
+
+
+class Build(build_ext):
+    def build_extension(self, ext):
+        import numpy
+
+        made = pathlib.Path(self.build_temp).resolve() / "include"
+        write_version(made)
+        ext.include_dirs = [numpy.get_include(), str(HERE.parent / "include")]
+        ext.extra_compile_args = ["-std=gnu11", "-fvisibility=hidden", *installed_flags(), "-idirafter", str(made)]
+        super().build_extension(ext)
+
+
+# relative to this folder, as setuptools wants them
+sources = sorted(f"ext/{file.name}" for file in (HERE / "ext").glob("*.c"))
+headers = sorted(str(file) for folder in (HERE / "ext", HERE.parent / "include" / "xep") for file in folder.glob("*.h"))
+setup(ext_modules=[Extension("xep._ext", sources, depends=headers)], cmdclass={"build_ext": Build})

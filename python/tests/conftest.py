@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Test files test_*.py run in one process; ranks_*.py on the ranks of a launcher, each test on all of them together."""
+
+from __future__ import annotations
+
+import functools
+import os
+import pathlib
+import sys
+
+import pytest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent))  # after what PYTHONPATH says
+
+import meeting  # noqa: E402
+
+import xep  # noqa: E402
+
+
+def launched() -> bool:
+    return "PMIX_RANK" in os.environ or "TORCHELASTIC_RUN_ID" in os.environ
+
+
+def pytest_ignore_collect(collection_path: pathlib.Path) -> bool | None:
+    """Ranks of a launcher do the tests of ranks, a process of its own the others."""
+    name = collection_path.name
+    if name.startswith("ranks_") and not launched():
+        return True
+    if name.startswith("test_") and launched():
+        return True
+    return None
+
+
+@functools.cache
+def communicator():
+    """How the ranks of this run find one another, without PMIx, of which bootstrap is tested apart: once for all
+    tests."""
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        import torch.distributed as dist
+
+        dist.init_process_group("gloo")
+        return dist.group.WORLD
+    with xep.Group() as group:
+        return meeting.Meeting(f"xep-tests-{os.environ['PMIX_NAMESPACE']}", group.rank, group.nranks)
+
+
+def meet() -> None:
+    """A barrier in which no rank makes progress with what xep has in flight."""
+    if isinstance(communicator(), meeting.Meeting):
+        communicator().allgather(b"")
+    else:
+        communicator().barrier().wait()
+
+
+def pytest_unconfigure() -> None:
+    if communicator.cache_info().currsize and isinstance(communicator(), meeting.Meeting):
+        communicator().close()
+
+
+@pytest.fixture
+def group():
+    """A group of its own for each test, so that one that fails leaves no ranks out of step behind."""
+    with xep.Group(communicator(), timeout=30) as made:
+        yield made
+
+
+@pytest.fixture
+def buffer_of(group):
+    """deep_ep.Buffer over all ranks, destroyed at the end."""
+    deep_ep = pytest.importorskip("deep_ep", reason="torch is not installed")
+    made = []
+
+    def make(**options):
+        options.setdefault("explicitly_destroy", True)
+        made.append(deep_ep.Buffer(communicator(), timeout=30, **options))
+        return made[-1]
+
+    yield make
+    for buffer in made:
+        if buffer.is_available() and buffer.explicitly_destroy:
+            buffer.destroy()
+
+
+@pytest.fixture(params=["numpy", "torch", "tensors by Python"])
+def kind(request, monkeypatch):
+    """Of arrays; the last: tensors as of a torch without DLPack's exchange interface."""
+    if request.param == "numpy":
+        yield request.param
+        return
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    if request.param != "torch":
+        monkeypatch.delattr(torch.Tensor, "__dlpack_c_exchange_api__", raising=False)
+    xep.arrays.meet_torch()
+    yield request.param
+    monkeypatch.undo()
+    xep.arrays.meet_torch()
+
+
+def as_kind(kind: str, array):
+    """The array as it is, strides and all, or as a tensor."""
+    if kind == "numpy" or array is None:
+        return array
+    import torch
+
+    return torch.from_numpy(array)

@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Programs in processes of their own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from typing import Optional
+
+import xep
+
+DISPATCH = """
+    import numpy as np, xep
+    with xep.Group() as group, group.buffer(4, 2, 64, 8, dtype="float32", combine_dtype="float32") as buffer:
+        x = np.ones((8, 64), np.float32)
+        with buffer.dispatch(x, np.zeros((8, 1), np.int64)) as handle:
+            assert (handle.combine(handle.recv.x) == x).all()
+"""
+
+
+def run(
+    program: str, *launcher: str, python: str = sys.executable, **variables: Optional[str]
+) -> subprocess.CompletedProcess:
+    """It must succeed. variables: of the environment; None: not set."""
+    changed = {"PYTHONPATH": ":".join(sys.path), "XEP_LIBRARY": xep.library_info().library_path, **variables}
+    environment = {name: value for name, value in {**os.environ, **changed}.items() if value is not None}
+    command = [*launcher, python, "-c", textwrap.dedent(program)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=90)
+    assert done.returncode == 0, done.stderr + done.stdout
+    return done

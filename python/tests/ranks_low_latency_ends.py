@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""deep_ep, low latency: wrong arguments, handles that have ended, and that nothing is copied."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+from low_latency_world import HIDDEN, MOST, World, check  # noqa: E402
+
+
+@pytest.fixture
+def world(buffer_of):
+    return World(buffer_of(low_latency_mode=True))
+
+
+def test_wrong_arguments(world, buffer_of):
+    good = dict(x=world.x, topk_idx=world.idx, num_max_dispatch_tokens_per_rank=MOST, num_experts=world.experts)
+    tokens = len(world.x)
+    for wrong, error, text in (
+        (dict(x=world.x.float()), TypeError, "x: expected a CPU tensor bfloat16 .any, any., got float32"),
+        (dict(x=world.x.repeat(1, 2)[:, :HIDDEN]), ValueError, "x: expected a contiguous tensor"),
+        (dict(x=world.x[:, :100].contiguous()), ValueError, "x: expected a multiple of 128 channels, got 100"),
+        (dict(topk_idx=world.idx.float()), TypeError, "topk_idx: expected a CPU tensor int64 or int32"),
+        (dict(num_experts=world.experts + world.size + 1), ValueError, "num_experts: expected a multiple|expected") ,
+        (dict(num_max_dispatch_tokens_per_rank=-1), ValueError,
+            "num_max_dispatch_tokens_per_rank: expected 1 or more, got -1"),
+        (dict(num_max_dispatch_tokens_per_rank=24.0), TypeError,
+            "num_max_dispatch_tokens_per_rank: expected an integer, got 24.0"),
+        (dict(use_ue8m0=True), ValueError, "round_scale: expected True with use_ue8m0"),
+        (dict(async_finish=True, return_recv_hook=True), ValueError,
+            "async_finish, return_recv_hook: expected at most one"),
+        (dict(cumulative_local_expert_recv_stats=torch.zeros(3, dtype=torch.int32)), ValueError,
+            rf"cumulative_local_expert_recv_stats: expected a CPU tensor int32 \[{world.local}\]"),
+        (dict(dispatch_wait_recv_cost_stats=torch.zeros(world.size)), TypeError,
+            "dispatch_wait_recv_cost_stats: expected a CPU tensor int64"),
+    ):  # fmt: skip
+        if "num_experts" in wrong and world.size == 1:
+            continue
+        if tokens <= 1 and wrong.keys() & {"x"}:
+            continue
+        with pytest.raises(error, match=text):
+            world.buffer.low_latency_dispatch(**{**good, **wrong})
+    recv_x, _, handle, _, _ = world.dispatch(use_fp8=False)
+    with pytest.raises(TypeError, match="handle: expected what low_latency_dispatch returned, got tuple"):
+        world.combine(recv_x, (1, 2))
+    with pytest.raises(
+        ValueError, match=rf"x: expected a CPU tensor bfloat16 \[{world.local}, {world.size * MOST}, {HIDDEN}\]"
+    ):
+        world.combine(recv_x[:, 1:], handle)
+    with pytest.raises(TypeError, match="x: expected a CPU tensor bfloat16 .* on meta"):
+        world.combine(recv_x.to("meta"), handle)
+    with pytest.raises(ValueError, match="x: expected a contiguous tensor, got strides"):
+        world.combine(recv_x.transpose(1, 2).contiguous().transpose(1, 2), handle)
+    with pytest.raises(TypeError, match="topk_weights: expected a CPU tensor float32"):
+        world.buffer.low_latency_combine(recv_x, world.idx, world.weights.double(), handle)
+    with pytest.raises(ValueError, match="use_logfmt, zero_copy: expected at most one of them"):
+        world.combine(recv_x, handle, use_logfmt=True, zero_copy=True)
+    with pytest.raises(ValueError, match=rf"out: expected a CPU tensor bfloat16 \[{tokens}, {HIDDEN}\]"):
+        world.combine(recv_x, handle, out=torch.zeros((tokens + 1, HIDDEN), dtype=torch.bfloat16))
+    other = buffer_of(low_latency_mode=True)
+    with pytest.raises(ValueError, match="handle: expected one of this Buffer, got one of another"):
+        other.low_latency_combine(recv_x, world.idx, world.weights, handle)
+    with pytest.raises(RuntimeError, match="expected a Buffer made with low_latency_mode=True"):
+        buffer_of().low_latency_dispatch(**good)
+    with pytest.raises(
+        RuntimeError, match="clean_low_latency_buffer: expected a Buffer made with low_latency_mode=True"
+    ):
+        buffer_of().clean_low_latency_buffer(MOST, HIDDEN, world.experts)
+    assert world.dispatch(use_fp8=False, use_ue8m0=True)[0].dtype == torch.bfloat16, "scales are of fp8"
+    for call in ("low_latency_update_mask_buffer", "low_latency_query_mask_buffer"):
+        with pytest.raises(NotImplementedError, match=call):
+            getattr(other, call)(0)
+
+
+def test_handles_of_the_other_mode(world):
+    layout = world.buffer.get_dispatch_layout(world.idx, world.experts)
+    arguments = dict(num_tokens_per_rank=layout[0], num_tokens_per_expert=layout[2], is_token_in_rank=layout[3])
+    rows, _, _, _, normal, _ = world.buffer.dispatch(
+        world.x, topk_idx=world.idx, topk_weights=world.weights, **arguments
+    )
+    recv_x, _, handle, _, _ = world.dispatch(use_fp8=False)
+    with pytest.raises(TypeError, match="handle: expected what low_latency_dispatch returned, got NormalHandle"):
+        world.combine(recv_x, normal)
+    with pytest.raises(TypeError, match="handle: expected what dispatch returned, got LowLatencyHandle"):
+        world.buffer.combine(rows, handle)
+
+
+def test_handles_end_with_cleaning(world):
+    """What was dispatched before is gone, with an error that says so."""
+    recv_x, _, handle, _, _ = world.dispatch(use_fp8=False)
+    kept = recv_x.clone()
+    del recv_x
+    world.buffer.clean_low_latency_buffer(MOST, HIDDEN, world.experts)
+    with pytest.raises(ValueError, match="the handle was released, or its buffer closed or reset"):
+        world.combine(kept, handle)
+    check(world, "call", False, False, False)
+
+
+def test_nothing_is_copied(world):
+    """What is received, and where the answers go, lies in the buffer's own memory; what is combined, where it was."""
+    recv_x, _, handle, _, _ = world.dispatch()
+    shared = handle.xep.buffer
+    answers = world.buffer.get_next_low_latency_combine_buffer(handle)
+    for tensor in (*recv_x, handle[0], answers):
+        assert shared._base <= tensor.data_ptr() < shared._base + shared._bytes
+    given, out = torch.zeros(answers.shape, dtype=torch.bfloat16), torch.empty_like(world.x)
+    passed = {}
+
+    class Spy:
+        def combine(self, x, **options):
+            passed.update(options, x=x)
+            return real.combine(x, **options)
+
+    real, handle.xep = handle.xep, Spy()
+    world.combine(given, handle, out=out)
+    assert passed["x"] is given and passed["out"] is out and passed["weights"] is world.weights

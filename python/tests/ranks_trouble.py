@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What programs do wrong or cannot help: forks, defaults of torch, ranks that are late or disagree, dropped Buffers."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import pytest
+from conftest import communicator, meet
+
+import xep
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+from normal_world import HIDDEN, layout_arguments, make_world  # noqa: E402
+
+import deep_ep  # noqa: E402
+
+
+def need_several(group) -> None:
+    if group.nranks == 1:
+        pytest.skip("needs more than one rank")
+
+
+def in_a_fork(program) -> None:
+    """It must come to its end within 20 seconds."""
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            program()
+            status = 0
+        finally:
+            os._exit(status)
+    end = time.monotonic() + 20
+    while (done := os.waitpid(child, os.WNOHANG)) == (0, 0) and time.monotonic() < end:
+        time.sleep(0.01)
+    if done == (0, 0):
+        os.kill(child, 9)
+        os.waitpid(child, 0)
+    assert done[1] == 0
+
+
+def send(world, value: float):
+    idx, weights = world.topk_idx[world.rank], world.weights[world.rank]
+    x = torch.full((len(idx), HIDDEN), value, dtype=torch.bfloat16)
+    arguments = layout_arguments(world.buffer.get_dispatch_layout(idx, world.experts))
+    return world.buffer.dispatch(x, topk_idx=idx, topk_weights=weights, **arguments)
+
+
+def test_a_fork_has_errors_and_its_parent_right_results(group):
+    tokens = 5
+    idx = torch.arange(2 * tokens).reshape(tokens, 2) % (2 * group.nranks)
+    weights = torch.ones((tokens, 2))
+    with group.buffer(2 * group.nranks, 2, 16, tokens, dtype="float32", combine_dtype="float32") as buffer:
+
+        def program() -> None:
+            for call in (
+                lambda: buffer.dispatch(torch.ones((tokens, 16)), idx, weights),
+                lambda: handle.combine(handle.recv.x),
+                lambda: handle.recv,
+                buffer.info,
+                buffer.reset,
+                group.barrier,
+                request.wait,
+                request.done,
+            ):
+                with pytest.raises(RuntimeError, match="forked off"):
+                    call()
+            handle.release()
+            buffer.close()
+            group.close()
+            with xep.Group(allgather=lambda data: [data], rank=0, nranks=1) as own:
+                assert own.nranks == 1
+
+        for turn in range(3):
+            request = buffer.dispatch_async(torch.full((tokens, 16), float(turn)), idx, weights)
+            handle = request.result
+            in_a_fork(program)
+            request.wait()
+            assert (handle.recv.x == turn).all()
+            out = handle.combine(handle.recv.x)
+            assert (out == turn * out[0, 0] / max(turn, 1)).all()
+            handle.release()
+
+
+def test_a_fork_drops_a_buffer_alone(buffer_of):
+    world = make_world(buffer_of(explicitly_destroy=False), ragged=False)
+    send(world, 1.0)
+
+    def program() -> None:
+        with pytest.raises(RuntimeError, match="forked off"):
+            send(world, 2.0)
+        world.buffer.__del__()
+        assert not world.buffer.is_available()
+
+    in_a_fork(program)
+    rows = send(world, 3.0)[0]
+    assert (rows == 3.0).all() and world.buffer.is_available()
+
+
+def test_growing_with_another_default_type(buffer_of):
+    world = make_world(buffer_of(), ragged=False)
+    many = make_world(world.buffer, tokens=200, ragged=False)
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        for one in (world, many):
+            rows, _, weights, _, handle, _ = send(one, 4.0)
+            assert (rows == 4.0).all() and weights.dtype == torch.float32
+            one.buffer.combine(rows, handle)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_a_destructor_does_not_wait_long(group):
+    """Rank 0 still has its Buffer when the others drop theirs."""
+    need_several(group)
+    buffer = deep_ep.Buffer(communicator(), timeout=60)
+    rank = buffer.rank
+    send(make_world(buffer, ragged=False), 1.0)
+    meet()
+    begin = time.monotonic()
+    if rank != 0:
+        del buffer
+        assert time.monotonic() - begin < 20
+    meet()
+    assert rank != 0 or buffer.is_available()
+
+
+def test_usable_again_after_a_timeout(buffer_of):
+    buffer = deep_ep.Buffer(communicator(), explicitly_destroy=True, timeout=2)
+    if buffer.group_size == 1:
+        buffer.destroy()
+        pytest.skip("needs more than one rank")
+    world = make_world(buffer, ragged=False)
+    old = send(world, 1.0)[4]
+    meet()
+    if world.rank != 0:
+        with pytest.raises(xep.DeadlineError):
+            send(world, 2.0)
+    meet()
+    buffer.reset()
+    with pytest.raises(ValueError, match="its dispatch ended when the Buffer was reset"):
+        buffer.combine(torch.zeros((1, HIDDEN), dtype=torch.bfloat16), old)
+    rows, _, _, _, handle, _ = send(world, 3.0)
+    assert (rows == 3.0).all()
+    buffer.combine(rows, handle)
+    meet()
+    if world.rank != 0:
+        with pytest.raises(xep.DeadlineError):
+            send(world, 4.0)
+    meet()
+    del rows, handle
+    buffer.destroy()
+
+
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("what", ["hidden", "type"])
+def test_one_rank_has_wider_rows(buffer_of, first, what):
+    """Every rank is told which, whether or not there is a buffer already."""
+    world = make_world(buffer_of(), ragged=False)
+    if world.size == 1:
+        pytest.skip("needs more than one rank")
+    if not first:
+        send(world, 1.0)
+    idx, weights = world.topk_idx[world.rank], world.weights[world.rank]
+    arguments = layout_arguments(world.buffer.get_dispatch_layout(idx, world.experts))
+    odd = world.rank == world.size - 1
+    width, dtype = HIDDEN, torch.bfloat16
+    if odd:
+        width, dtype = (2 * HIDDEN, dtype) if what == "hidden" else (HIDDEN, torch.float32)
+    with pytest.raises(xep.MismatchError, match=f"rank {world.size - 1}"):
+        world.buffer.dispatch(
+            torch.ones((len(idx), width), dtype=dtype), topk_idx=idx, topk_weights=weights, **arguments
+        )
+    assert (send(world, 2.0)[0] == 2.0).all()
+
+
+@pytest.mark.parametrize("num_slots", [2, 3, 4, 5])
+def test_low_latency_results_kept_without_combine(buffer_of, num_slots):
+    buffer = buffer_of(low_latency_mode=True, num_slots=num_slots)
+    experts = 2 * buffer.group_size
+    idx = torch.arange(8).reshape(4, 2) % experts
+    kept = []
+    for turn in range(3 * num_slots):
+        x = torch.full((4, 128), float(turn), dtype=torch.bfloat16)
+        kept.append(buffer.low_latency_dispatch(x, idx, 4, experts, use_fp8=False)[:3])
+    for turn, (rows, counts, _) in enumerate(kept):
+        for expert, count in enumerate(counts.tolist()):
+            assert (rows[expert, :count] == turn).all()
+
+
+def test_all_tensors_of_a_handle_outlive_the_buffer(buffer_of):
+    world = make_world(buffer_of(), ragged=False)
+    kept, other = send(world, 1.0)[4], send(world, 2.0)[4]
+    want = [tensor.clone() for tensor in kept]
+    kept, other = send(world, 1.0)[4], kept
+    world.buffer.destroy()
+    for tensors in (kept, other):
+        for tensor, same in zip(tensors, want):
+            assert torch.equal(tensor, same)

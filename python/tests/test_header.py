@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Enumerations that Python repeats, against the library's headers."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+
+import xep
+
+TOP = pathlib.Path(__file__).resolve().parents[2]
+
+
+def test_enumerations():
+    """Every member, and no other."""
+    text = "".join((TOP / "include" / "xep" / name).read_text() for name in ("status.h", "xep.h"))
+    declared = {name: int(value) for name, value in re.findall(r"\bXEP_(\w+)(?: =|,)\s+(-?\d+)\b", text)}
+    repeated = {member.name: int(member) for kind in (xep.Status, xep.Dtype) for member in kind}
+    repeated.update({f"QUANT_{member.name}": int(member) for member in xep.Quant})
+    repeated.update({f"ROWS_{member.name}": int(member) for member in xep.Rows})
+    flags = {name for name in declared if re.match("DISPATCH_|COMBINE_|OP_|DTYPE_DEFAULT", name)}
+    assert repeated == {name: value for name, value in declared.items() if name not in flags}

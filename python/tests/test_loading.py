@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""How the package is installed, and how it finds the library."""
+
+from __future__ import annotations
+
+import ctypes.util
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+
+import numpy as np
+import pytest
+from programs import DISPATCH, run
+
+import xep
+
+SOURCE = pathlib.Path(__file__).resolve().parents[1]
+LIBRARY = pathlib.Path(xep.library_info().library_path).resolve()
+PACKAGES = str(pathlib.Path(np.__file__).parents[1])
+WHERE = "import xep; print(xep.library_info().library_path); print(xep.__file__)"
+
+
+@pytest.fixture
+def package(tmp_path):
+    """The package alone, compiled, with no build tree around it."""
+    folder = tmp_path / "python"
+    shutil.copytree(SOURCE / "xep", folder / "xep", ignore=shutil.ignore_patterns("__pycache__", "_ext.*so"))
+    shutil.copy(xep._ext.__file__, folder / "xep")
+    return folder
+
+
+def path_of(package: pathlib.Path) -> str:
+    """Of modules: the package, and what this interpreter finds but the package's source."""
+    return ":".join(
+        [str(package), *[folder for folder in sys.path if folder and SOURCE not in pathlib.Path(folder, "x").parents]]
+    )
+
+
+def test_by_variable(package):
+    assert pathlib.Path(run(WHERE, PYTHONPATH=path_of(package)).stdout.split()[0]).resolve() == LIBRARY
+
+
+def test_from_the_build_tree(package, tmp_path):
+    (tmp_path / ".libs").symlink_to(LIBRARY.parent)
+    if not (LIBRARY.parent / "libxep.so").exists():
+        pytest.skip("the library under test is an installed one")
+    found = run(WHERE, PYTHONPATH=path_of(package), XEP_LIBRARY=None).stdout.split()
+    assert pathlib.Path(found[0]).resolve() == LIBRARY and found[1].startswith(str(tmp_path))
+    run(DISPATCH, PYTHONPATH=path_of(package), XEP_LIBRARY=None)
+
+
+def test_by_the_loader(package, tmp_path):
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "libxep.so.0").symlink_to(LIBRARY)
+    folders = f"{tmp_path / 'lib'}:{os.environ.get('LD_LIBRARY_PATH', '')}"
+    found = run(WHERE, PYTHONPATH=path_of(package), XEP_LIBRARY=None, LD_LIBRARY_PATH=folders).stdout.split()
+    assert pathlib.Path(found[0]).resolve() == LIBRARY
+
+
+def message_of_import(library: str, path: str) -> str:
+    variables = {"XEP_LIBRARY": library, "PYTHONPATH": path}
+    done = subprocess.run(
+        [sys.executable, "-c", "import xep"], env=variables, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode != 0
+    return done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("path", ["/no/such/libxep.so.0", ctypes.util.find_library("c") or "libc.so.6"])
+def test_a_library_that_is_not_there(package, path):
+    said = message_of_import(path, path_of(package))
+    assert said.startswith(f"ImportError: xep: {path} ") and "XEP_LIBRARY" in said
+
+
+def test_a_library_of_another_version(package, tmp_path):
+    version, other = xep.version(), "9" + xep.version()[1:]
+    newer = tmp_path / "libxep.so.0"
+    newer.write_bytes(LIBRARY.read_bytes().replace(version.encode() + b"\0", other.encode() + b"\0"))
+    said = message_of_import(str(newer), path_of(package))
+    assert f"ImportError: xep: {newer} is version {other}, and xep._ext was built for version {version[:3]}" in said
+
+
+def test_without_the_compiled_module(package, tmp_path):
+    for built in (package / "xep").glob("_ext.*so"):
+        built.unlink()
+    library = tmp_path / "libxep.so.0"  # away from the build tree, which has the module
+    shutil.copy(LIBRARY, library)
+    said = message_of_import(str(library), path_of(package))
+    assert (
+        "ImportError: xep: the compiled module xep._ext cannot be imported" in said
+        and "pip install" in said
+        and "`make`" in said
+    )
+
+
+def test_pip_install(tmp_path):
+    """What is installed, into a fresh environment and without a network, works away from the source."""
+    if not os.path.exists(os.path.join(sysconfig.get_paths()["include"], "Python.h")):
+        pytest.skip("this interpreter has no headers")
+    pytest.importorskip("setuptools", minversion="61")
+    pytest.importorskip("pip", minversion="22.3")
+    source = tmp_path / "python"  # setuptools writes there
+    shutil.copytree(
+        SOURCE, source, ignore=shutil.ignore_patterns("__pycache__", "build", "*.egg-info", "_ext.*.so", "temp")
+    )
+    (tmp_path / "include").symlink_to(SOURCE.parent / "include")
+    venv.create(tmp_path / "venv")
+    python = str(tmp_path / "venv" / "bin" / "python")
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        python,
+        "install",
+        "-q",
+        "--no-deps",
+        "--no-index",
+        "--no-build-isolation",
+        str(source),
+    ]
+    environment = {**os.environ, "PYTHONPATH": PACKAGES}
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr + done.stdout
+    found = run(WHERE, python=python, PYTHONPATH=PACKAGES).stdout.split()
+    assert found[1].startswith(str(tmp_path / "venv"))
+    run(DISPATCH, python=python, PYTHONPATH=PACKAGES)
+    installed = pathlib.Path(found[1]).parents[1]
+    assert (installed / "deep_ep_cpp.py").exists()
+    for package, pattern in (("deep_ep", "*.py*"), ("xep", "*.py*")):
+        files = {file.name for file in (SOURCE / package).glob(pattern)}
+        assert files <= {file.name for file in (installed / package).iterdir()}
+    assert run("import xep; print(xep._ext.__file__)", python=python, PYTHONPATH=PACKAGES).stdout.startswith(
+        str(installed)
+    )

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Expert parallelism on host memory: the C library xep, from Python.
+
+    import numpy as np, xep
+
+    with xep.Group() as group, group.buffer(experts=8, topk=2, hidden=256, tokens=64, dtype="float32",
+                                            combine_dtype="float32") as buffer:
+        with buffer.dispatch(x, topk_idx, topk_weights) as handle:
+            y = handle.combine_input()                 # the peers read results from here
+            np.multiply(handle.recv.x, 2.0, out=y)     # received rows: a view, no copy
+            del y
+            out = handle.combine()
+
+Arrays are numpy arrays or CPU tensors; what is received is of the kind that was sent. Letters in shapes: T tokens of
+this rank, K top-k, E experts of the group, H hidden elements, R ranks, L experts of this rank.
+
+All calls of the library are in the compiled module ``_ext``.
+"""
+
+from . import _load as _load  # before all that needs the library
+from ._ext import Handle, Received, Request
+from .buffer import Buffer, BufferInfo, BufferSize, buffer_size
+from .dtypes import Dtype, Quant, Rows, from_bfloat16, to_bfloat16
+from .errors import (
+    AbortedError,
+    BootError,
+    BrokenError,
+    BusyError,
+    CapacityError,
+    DeadlineError,
+    InvalidError,
+    MismatchError,
+    NoMemoryError,
+    PeerError,
+    Status,
+    UnsupportedError,
+    XepError,
+)
+from .group import Group, Peer
+from .layout import Layout, expert_range, layout
+from .library import LibraryInfo, Mode, Variable, config, library_info, modes, set_log, version
+from .waits import RankWaits, Waits
+
+__all__ = [
+    "AbortedError", "BootError", "BrokenError", "Buffer", "BufferInfo", "BufferSize", "BusyError", "CapacityError",
+    "DeadlineError", "Dtype", "Group", "Handle", "InvalidError", "Layout", "LibraryInfo", "MismatchError", "Mode",
+    "NoMemoryError", "Peer", "PeerError", "Quant", "RankWaits", "Received", "Request", "Rows", "Status",
+    "UnsupportedError", "Variable", "Waits", "XepError", "buffer_size", "config", "expert_range", "from_bfloat16",
+    "layout", "library_info", "modes", "set_log", "to_bfloat16", "version",
+]  # fmt: skip

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The compiled module, for type checkers; its own docstrings say what each is."""
+
+from typing import Any, Callable, Generic, Optional, TypedDict, TypeVar
+
+import numpy as np
+from typing_extensions import Unpack
+
+from .dtypes import Dtype, Quant, Rows
+
+Result = TypeVar("Result")
+Combined = Any  # an array, or two with topk_weights
+
+def load(path: str) -> None: ...
+def version() -> str: ...
+def library_info() -> tuple[str, str, str, str, str, str, str, str]: ...
+def config() -> list[tuple[str, str, str, str]]: ...
+def modes() -> list[tuple[str, str, str, Optional[str]]]: ...
+def set_log(fn: Optional[Callable[[int, str], Any]]) -> None: ...
+def use_torch(tensor: type, empty: Any, natives: tuple, exchange: Any) -> None: ...
+def expert_range(experts: int, nranks: int, rank: int) -> tuple[int, int]: ...
+def layout(topk_idx: Any, experts: int, nranks: int, ranks_per_node: int) -> tuple[Any, Any, Any, Any]: ...
+def buffer_size(nranks: int, experts: int, topk: int, hidden: int, tokens: int, **options: Any) -> tuple[int, int]: ...
+
+class DispatchOptions(TypedDict, total=False):
+    scales: Any
+    cached: Optional[Handle]
+    capacity: int
+    expert_alignment: int
+    dtype: Any
+    quant: Quant
+    arrangement: Optional[Rows]
+    scales_by_column: bool
+    send_weights: bool
+    expert_stats: Any
+    wait_ns: Any
+    after: Optional[Request]
+    timeout: Optional[float]
+
+class CombineOptions(TypedDict, total=False):
+    out: Any
+    topk_weights: Any
+    weights: Any
+    bias: Any
+    out_weights: Any
+    dtype: Any
+    logfmt: bool
+    wait_ns: Any
+    after: Optional[Request]
+    timeout: Optional[float]
+
+class SlotMemory: ...
+
+class Group:
+    rank: int
+    nranks: int
+    node: int
+    nnodes: int
+    boot: str
+    _open: bool
+    _inherited: bool
+    def barrier(self) -> None: ...
+    def allgather(self, data: bytes) -> list[bytes]: ...
+    def _create(
+        self, allgather: Optional[Callable[[bytes], Optional[bytes]]], rank: int, nranks: int, timeout: Optional[float]
+    ) -> None: ...
+    def _peer(self, rank: int) -> tuple[int, bool, str]: ...
+    def _abort(self) -> None: ...
+    def _leave(self) -> None: ...
+    def _destroy(self) -> None: ...
+
+class Buffer:
+    experts: int
+    topk: int
+    hidden: int
+    tokens: int
+    scales: int
+    slots: int
+    local_experts: int
+    _dtype: int
+    _combine_dtype: int
+    _base: int
+    _bytes: int
+    _buffer: Optional[int]
+    def dispatch(
+        self, x: Any, topk_idx: Any = None, topk_weights: Any = None, **options: Unpack[DispatchOptions]
+    ) -> Handle: ...
+    def dispatch_async(
+        self, x: Any, topk_idx: Any = None, topk_weights: Any = None, **options: Unpack[DispatchOptions]
+    ) -> Request[Handle]: ...
+    def reset(self) -> None: ...
+    def memory(self) -> SlotMemory: ...
+    def slots_held(self) -> int: ...
+    def slots_viewed(self) -> int: ...
+    def arrays_alive(self) -> int: ...
+    def arrays_left(self) -> int: ...
+    def _create(self, group: Group, experts: int, topk: int, hidden: int, tokens: int, **options: Any) -> None: ...
+    def _query(self) -> tuple[str, int, int, int, int, int, int, int]: ...
+    def _waits(self, kind: int) -> tuple[int, np.ndarray, np.ndarray, np.ndarray]: ...
+    def _leave(self) -> None: ...
+    def _destroy(self) -> None: ...
+
+class Handle:
+    buffer: Any
+    tokens: int
+    topk: int
+    hidden: int
+    nranks: int
+    recv: Received
+    rows: int
+    slot: int
+    _memory: Optional[SlotMemory]
+    def numpy(self) -> Received: ...
+    def torch(self) -> Received: ...
+    def combine(self, x: Any = None, **options: Unpack[CombineOptions]) -> Combined: ...
+    def combine_async(self, x: Any = None, **options: Unpack[CombineOptions]) -> Request[Combined]: ...
+    def combine_input(self, dtype: Any = None) -> Any: ...
+    def release(self) -> None: ...
+    def __enter__(self) -> Handle: ...
+    def __exit__(self, *exception: object) -> None: ...
+
+class Received:
+    rows: int
+    capacity: int
+    hidden: int
+    topk: int
+    first_expert: int
+    local_experts: int
+    arrangement: Rows
+    dtype: Dtype
+    quant: Quant
+    x: Any
+    topk_idx: Any
+    topk_weights: Any
+    scales: Any
+    src_token: Any
+    src_begin: Any
+    rank_rows: Any
+    expert_rows: Any
+    expert_begin: Any
+    expert_count: Any
+    pair_begin: Any
+    pair_count: Any
+    _handle: Handle
+    def list_expert_rows(self) -> list[int]: ...
+
+class Request(Generic[Result]):
+    buffer: Any
+    result: Result
+    def done(self) -> bool: ...
+    def wait(self) -> Result: ...
+    def wait_counts(self) -> Result: ...

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Finds the library, and the compiled module _ext, which loads it; its symbols stay local (RTLD_LOCAL)."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pathlib
+import sys
+from typing import Optional
+
+
+def _build_tree() -> Optional[pathlib.Path]:
+    """The library of the build tree this package lies in, or None."""
+    for folder in pathlib.Path(__file__).resolve().parents:
+        library = folder / ".libs" / "libxep.so"
+        if library.exists():
+            return library
+    return None
+
+
+def load() -> None:
+    """Of a library that is named by its path, in a build tree, the module is found beside it."""
+    chosen = os.environ.get("XEP_LIBRARY")
+    path = chosen or str(_build_tree() or "libxep.so.0")
+    if os.sep in path:
+        built = pathlib.Path(path).resolve().parent.parent / "python" / "xep"
+        package = sys.modules[__package__]
+        if built.is_dir() and str(built) not in package.__path__:
+            package.__path__.append(str(built))
+    try:
+        _ext = importlib.import_module("._ext", __package__)
+    except ImportError as error:
+        raise ImportError(
+            f"xep: the compiled module xep._ext cannot be imported: {error} (it is built by `pip install` of the "
+            "folder python, or by `make` in xep's build tree; either needs a C compiler, Python's headers, numpy and "
+            "setuptools)"
+        ) from None
+    try:
+        _ext.load(path)
+    except ImportError as error:
+        hint = "XEP_LIBRARY names it" if chosen else "install xep, or set XEP_LIBRARY to the path of libxep.so.0"
+        raise ImportError(f"xep: {error} ({hint})") from None
+
+
+load()

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""One MoE shape on a group: its shared memory, and dispatch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional, TypedDict
+
+from . import _ext
+from .dtypes import Dtype
+from .waits import RankWaits, Waits
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from .group import Group
+
+
+class BufferSize(NamedTuple):
+    """bytes: what a rank shares with its peers; recv_rows: rows a slot holds."""
+
+    bytes: int
+    recv_rows: int
+
+
+class BufferInfo(NamedTuple):
+    """``xep_buffer_info_t``."""
+
+    mode: str
+    bytes: int
+    recv_rows: int
+    slots: int
+    free_slots: int
+    threads: int
+    mapped_peers: int
+    operations: int
+
+
+class BufferOptions(TypedDict, total=False):
+    """Keywords of Buffer and buffer_size(), for type checkers and editors."""
+
+    mode: Optional[str]
+    dtype: Any
+    combine_dtype: Any
+    scales: int
+    recv_rows: int
+    slots: int
+    threads: int
+    timeout: Optional[float]
+
+
+def buffer_size(
+    nranks: int, experts: int, topk: int, hidden: int, tokens: int, **options: Unpack[BufferOptions]
+) -> BufferSize:
+    """The size hint: what a Buffer of these parameters takes on each of nranks ranks. Local."""
+    return BufferSize(*_ext.buffer_size(nranks, experts, topk, hidden, tokens, **options))
+
+
+class Buffer(_ext.Buffer):
+    """One MoE shape. Collective, blocking; a context manager. Every rank passes the same values, but threads and
+    timeout.
+
+    experts: E of the whole group. topk: most selections of a token. hidden: most elements of a row. tokens: most tokens
+    a rank dispatches at once. mode: None: XEP_MODE, else "normal"; "ll": rows by expert. dtype: widest element
+    dispatched. combine_dtype: widest combined: bfloat16, float16, float32. scales: most 4-byte scales of a token.
+    recv_rows: most rows a rank receives at once, 0: the worst case. slots: handles that live at once. threads: that
+    copy
+    and reduce, 0: XEP_THREADS. timeout: seconds for each operation, None: XEP_TIMEOUT.
+
+    One thread at a time; the GIL is released while it waits.
+    """
+
+    group: Group
+
+    def __init__(
+        self, group: Group, experts: int, topk: int, hidden: int, tokens: int, **options: Unpack[BufferOptions]
+    ) -> None:
+        self._create(group, experts, topk, hidden, tokens, **options)
+        self.dtype, self.combine_dtype = Dtype(self._dtype), Dtype(self._combine_dtype)
+        group._buffers.append(self)
+
+    def info(self) -> BufferInfo:
+        """What the library knows of it now."""
+        return BufferInfo(*self._query())
+
+    def waits(self) -> Waits:
+        """For whom this rank has waited, since the buffer was made: the rank that all others wait for holds them up.
+
+        Time counts in which a blocking call, or a wait() for a request, looked for what a rank sends and it was not
+        there; not what lies between an operation's begin and its wait, and not tests. Local; any thread, also while
+        another waits.
+        """
+        return Waits(RankWaits(*self._waits(0)), RankWaits(*self._waits(1)))
+
+    def close(self) -> None:
+        """Frees the buffer; its handles end. Collective, blocking; again: a no-op. In a fork of the process that made
+        it local: nothing is freed.
+
+        BufferError, and nothing freed, while arrays of received rows are alive: drop them first.
+        """
+        if self._buffer is None:
+            return
+        if self.group._inherited:
+            self._leave()
+            return
+        alive = self.arrays_left()
+        if alive:
+            raise BufferError(f"arrays of the rows of {alive} dispatches are alive: drop or copy them before close()")
+        if self in self.group._buffers:
+            self.group._buffers.remove(self)
+        self._destroy()
+
+    def __enter__(self) -> Buffer:
+        return self
+
+    def __exit__(self, kind: Any, _error: Any, _traceback: Any) -> None:
+        if kind is None:  # else the group closes it: closing is collective, and the others may be anywhere
+            self.close()

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The ranks that work together."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+
+from . import _ext
+from .boot import Allgather, exchange_of
+from .buffer import Buffer
+from .library import default_timeout
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from .buffer import BufferOptions
+
+
+class Peer(NamedTuple):
+    """What is known of a rank. mapped: reached by loads and stores; else by ``transport``."""
+
+    node: int
+    mapped: bool
+    transport: str
+
+
+class Group(_ext.Group):
+    """Joins the ranks of a job. Collective, blocking; a context manager.
+
+    comm: a torch.distributed process group of any backend, an mpi4py communicator, or anything with ``rank``, ``size``
+        and ``allgather(bytes)``. Without it, and without allgather: PMIx (xep_run, prterun, mpirun, srun), or a group
+        of one.
+    allgather, rank, nranks: instead of comm; the function takes bytes and returns those of all ranks, in rank order.
+        It is called on a thread of its own, while the group is made; then the group has connections.
+    timeout: seconds of each wait of a group call; None: XEP_TIMEOUT.
+
+    An error of the allgather on one rank is an error on every rank: that rank gets its own exception, the others
+    ``BootError``, or ``TimeoutError`` where that rank could not tell them.
+    """
+
+    def __init__(
+        self,
+        comm: Any = None,
+        *,
+        allgather: Optional[Allgather] = None,
+        rank: Optional[int] = None,
+        nranks: Optional[int] = None,
+        timeout: Optional[float] = None,
+    ) -> None:
+        self._aborted = False
+        self._buffers: list[Buffer] = []
+        seconds = default_timeout() if timeout is None else (timeout if timeout < 1e9 else None)
+        exchange = exchange_of(comm, allgather, rank, nranks, seconds)
+        if exchange is None:
+            self._create(None, 0, 0, timeout)
+            return
+        try:
+            self._create(exchange, *exchange.place, timeout)
+        except Exception as made:
+            if exchange.error is not None:  # what the caller's allgather raised goes before what the library made of it
+                raise exchange.error from made
+            raise
+
+    def peer(self, rank: int) -> Peer:
+        """What is known of a rank. Local."""
+        return Peer(*self._peer(rank))
+
+    def buffer(self, experts: int, topk: int, hidden: int, tokens: int, **options: Unpack[BufferOptions]) -> Buffer:
+        """A buffer for one shape on this group; see Buffer. Collective, blocking."""
+        return Buffer(self, experts, topk, hidden, tokens, **options)
+
+    def abort(self) -> None:
+        """Gives up: later calls raise AbortedError, close() waits for nobody. Local."""
+        self._aborted = True
+        self._abort()
+
+    def close(self) -> None:
+        """Closes what buffers are left, and leaves. Collective, blocking; after abort(), and in a fork of the process
+        that made the group, local. Again: a no-op.
+
+        BufferError while arrays of received rows are alive. After abort() what they look at stays mapped until
+        the process ends.
+        """
+        if not self._open:
+            return
+        if self._inherited or (self._aborted and any([buffer.arrays_left() for buffer in self._buffers])):
+            self.leave()
+            return
+        for buffer in list(self._buffers):
+            buffer.close()
+        self._destroy()
+
+    def leave(self) -> None:
+        """Instead of close(): nothing is freed, what is mapped stays mapped until the process ends. Local."""
+        self._leave()
+        for buffer in self._buffers:
+            buffer._leave()
+
+    def __enter__(self) -> Group:
+        return self
+
+    def __exit__(self, kind: Any, _error: Any, _traceback: Any) -> None:
+        if kind is not None:
+            self.abort()  # the others may be anywhere: leave without waiting for them
+        self.close()
+
+    def __del__(self) -> None:
+        if self._open and not self._inherited:
+            warnings.warn(
+                "xep.Group was not closed: that is collective, so it is not done here", ResourceWarning, source=self
+            )

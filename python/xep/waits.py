@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""For whom this rank has waited."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+
+class RankWaits(NamedTuple):
+    """Of the operations of one kind that have ended: how many there were; then, for each rank, [R] int64: in how many
+    of them this rank waited for it, for how many nanoseconds all together, and in one operation at most."""
+
+    operations: int
+    count: np.ndarray  # type: ignore[assignment]  # hides the method of tuples
+    sum_ns: np.ndarray
+    max_ns: np.ndarray
+
+
+class Waits(NamedTuple):
+    """Of a buffer, since it was made."""
+
+    dispatch: RankWaits
+    combine: RankWaits

@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include "api_boot.h"
+
+#include "boot_callback.h"
+#include "boot_single.h"
+#include "error.h"
+#include "pmix/pmix_boot.h"
+
+/* PMIx when there is a server, else a group of one where the environment does not say otherwise. */
+static xep_status_t open_auto(int32_t timeout_ms, xep_boot_t **boot_p)
+{
+    xep_status_t status = xep_pmix_boot_open(timeout_ms, boot_p);
+    if (status != XEP_ERR_UNSUPPORTED) return status;
+    status = xep_boot_single_allowed();
+    return status == XEP_OK ? xep_boot_single_open(timeout_ms, boot_p) : status;
+}
+
+xep_status_t xep_api_open_boot(const xep_config_t *config, const xep_group_params_t *params, int32_t timeout_ms,
+                               xep_boot_t **boot_p)
+{
+    switch (config->boot) {
+    case XEP_BOOT_SINGLE: return xep_boot_single_open(timeout_ms, boot_p);
+    case XEP_BOOT_PMIX: {
+        xep_status_t status = xep_pmix_boot_open(timeout_ms, boot_p);
+        return status != XEP_ERR_UNSUPPORTED
+                   ? status
+                   : xep_fail(XEP_ERR_BOOT, "XEP_BOOT=pmix cannot be had: %s", xep_last_error());
+    }
+    case XEP_BOOT_CALLBACK:
+        if (params->allgather == NULL)
+            return xep_fail(XEP_ERR_BOOT, "params.allgather is NULL (needed by XEP_BOOT=callback)");
+        return xep_boot_callback_open(params, timeout_ms, boot_p);
+    default:
+        return params->allgather != NULL ? xep_boot_callback_open(params, timeout_ms, boot_p)
+                                         : open_auto(timeout_ms, boot_p);
+    }
+}

@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include "buffer_agree.h"
+
+#include <inttypes.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "error.h"
+#include "group_exchange.h"
+
+enum { MODE_BYTES = 64, VALUE_BYTES = 24 };
+
+/* The collective parameters, compared as numbers: X(field of terms_t, name users know). */
+#define COLLECTIVE(X) \
+    X(experts) X(topk) X(hidden) X(scales) X(tokens) X(recv_rows) X(dtype) X(combine_dtype) X(slots) X(bytes)
+
+/* A proposal as it is exchanged. Written by each rank, read by all. */
+typedef struct terms {
+    int32_t status;
+    int32_t reserved;
+    char mode[MODE_BYTES];
+#define TERMS_FIELD(_name) uint64_t _name;
+    COLLECTIVE(TERMS_FIELD)
+#undef TERMS_FIELD
+} terms_t;
+_Static_assert(sizeof(terms_t) == 8 + MODE_BYTES + 10 * 8, "terms are exchanged as bytes: no padding");
+
+static const struct {
+    const char *name;
+    size_t offset;
+} collective[] = {
+#define COLLECTIVE_ROW(_name) {#_name, offsetof(terms_t, _name)},
+    COLLECTIVE(COLLECTIVE_ROW)
+#undef COLLECTIVE_ROW
+};
+enum { NCOLLECTIVE = sizeof collective / sizeof collective[0] };
+
+static void fill_terms(const xep_proposal_t *proposal, terms_t *terms)
+{
+    const xep_buffer_params_t *params = proposal->params;
+    memset(terms, 0, sizeof *terms);
+    terms->status = proposal->status;
+    if (proposal->status != XEP_OK) return;
+    snprintf(terms->mode, sizeof terms->mode, "%s", params->mode);
+    terms->experts = params->experts;
+    terms->topk = params->topk;
+    terms->hidden = params->hidden;
+    terms->scales = params->scales;
+    terms->tokens = params->tokens;
+    terms->recv_rows = params->recv_rows;
+    terms->dtype = params->dtype;
+    terms->combine_dtype = params->combine_dtype;
+    terms->slots = params->slots;
+    terms->bytes = proposal->bytes;
+}
+
+/* a parameter as users know it: types by name */
+static uint64_t read_value(const terms_t *terms, int i, char *text)
+{
+    uint64_t value;
+    memcpy(&value, (const char *)terms + collective[i].offset, sizeof value);
+    if (strstr(collective[i].name, "dtype") != NULL)
+        snprintf(text, VALUE_BYTES, "%s", xep_dtype_name((xep_dtype_t)value));
+    else snprintf(text, VALUE_BYTES, "%" PRIu64, value);
+    return value;
+}
+
+static xep_status_t compare_terms(const terms_t *terms, uint32_t rank, const terms_t *first)
+{
+    if (strncmp(terms->mode, first->mode, MODE_BYTES) != 0)
+        return xep_fail(XEP_ERR_MISMATCH, "rank %u and rank 0 disagree on mode: %.*s, %.*s", rank, MODE_BYTES - 1,
+                        terms->mode, MODE_BYTES - 1, first->mode);
+    for (int i = 0; i < NCOLLECTIVE; i++) {
+        char theirs[VALUE_BYTES], others[VALUE_BYTES];
+        if (read_value(terms, i, theirs) != read_value(first, i, others))
+            return xep_fail(XEP_ERR_MISMATCH, "rank %u and rank 0 disagree on %s: %s, %s", rank, collective[i].name,
+                            theirs, others);
+    }
+    return XEP_OK;
+}
+
+/* The sentence is the same on every rank but for the rank whose own check failed: that one knows more. */
+static xep_status_t check_terms(const terms_t *all, uint32_t nranks)
+{
+    xep_status_t status = XEP_OK;
+    for (uint32_t r = 0; r < nranks; r++)
+        if (all[r].status != XEP_OK)
+            return xep_fail((xep_status_t)all[r].status, "rank %u cannot create its buffer: %s", r,
+                            xep_status_text((xep_status_t)all[r].status));
+    for (uint32_t r = 1; r < nranks && status == XEP_OK; r++) status = compare_terms(&all[r], r, &all[0]);
+    return status;
+}
+
+xep_status_t xep_buffer_agree(xep_group_t *group, const xep_proposal_t *proposal)
+{
+    char own_reason[XEP_REASON_BYTES];
+    terms_t mine, *all = calloc(group->nranks, sizeof *all);
+    xep_status_t status;
+    if (all == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for the proposals of %u ranks", group->nranks);
+    fill_terms(proposal, &mine);
+    snprintf(own_reason, sizeof own_reason, "%s", xep_last_error());
+    status = xep_group_exchange(group, &mine, all, sizeof mine);
+    if (status == XEP_OK) status = check_terms(all, group->nranks);
+    if (status != XEP_OK && proposal->status != XEP_OK) status = xep_fail(proposal->status, "%s", own_reason);
+    free(all);
+    return status;
+}

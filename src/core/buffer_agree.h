@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/** The agreement of all ranks on a buffer that is being created: they want the same, and each can go on. */
+#ifndef XEP_CORE_BUFFER_AGREE_H
+#define XEP_CORE_BUFFER_AGREE_H
+
+#include "group.h"
+
+/** What a rank says of the buffer it wants to create. */
+typedef struct xep_proposal {
+    const xep_buffer_params_t *params; /* looked at only where status is XEP_OK */
+    uint64_t bytes;                    /* of its heap */
+    xep_status_t status;               /* what the rank has come to by itself; its reason is the thread's last */
+} xep_proposal_t;
+
+/**
+ * Every rank learns whether every rank may go on. XEP_ERR_MISMATCH names the parameter, the ranks and both values; a
+ * rank with an error of its own keeps it. Collective.
+ */
+xep_status_t xep_buffer_agree(xep_group_t *group, const xep_proposal_t *proposal);
+
+#endif

@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include "buffer_create.h"
+
+#include <stdlib.h>
+
+#include "buffer_agree.h"
+#include "buffer_env.h"
+#include "group_exchange.h"
+#include "handle.h"
+#include "heap.h"
+#include "log.h"
+#include "request_advance.h"
+#include "shape.h"
+
+/*
+ * How ranks create a buffer:
+ *  1. Each alone: loads the mode, measures the shape, allocates what is its own. All agree that all could, on the same
+ *     parameters and sizes.
+ *  2. Each opens its heap. All agree that all could: memory may be short on one of them.
+ *  3. All exchange the keys of their heaps.
+ *  4. Each opens its mode, which connects to the peers. All agree that all could.
+ *
+ * What can go wrong: an error of one rank between two steps would leave the others waiting for it in the next. So no
+ * step returns an error before the agreement behind it, and that gives every rank the same answer.
+ */
+
+/* One for the dispatch of a slot and one for its combine, each in flight and, ended, still with the user. */
+enum { REQUESTS_PER_SLOT = 4 };
+
+/* ---- shape and size ---- */
+
+/* The quiet words begin a line behind what is the mode's. */
+static xep_status_t measure(const xep_plugin_t *plugin, const xep_shape_t *shape, xep_region_t regions[XEP_REGIONS],
+                            uint64_t *quiet_offset_p, uint64_t *bytes_p, uint64_t *recv_rows_p)
+{
+    uint64_t end;
+    xep_status_t status = xep_shape_measure(plugin, shape, regions, &end, recv_rows_p);
+    if (status != XEP_OK) return status;
+    *quiet_offset_p = (end + 63) / 64 * 64;
+    *bytes_p = *quiet_offset_p + (uint64_t)shape->nranks * sizeof(uint64_t);
+    return XEP_OK;
+}
+
+xep_status_t xep_buffer_measure(const xep_config_t *config, const xep_buffer_params_t *params, uint32_t nranks,
+                                xep_buffer_size_t *size)
+{
+    xep_plugin_ref_t ref;
+    xep_shape_t shape;
+    xep_region_t regions[XEP_REGIONS];
+    uint64_t quiet_offset;
+    xep_status_t status = xep_plugin_load(config, params->mode, &ref);
+    if (status != XEP_OK) return status;
+    status = xep_shape_open(params, NULL, nranks, &shape);
+    if (status != XEP_OK) goto err_unload;
+    status = measure(ref.plugin, &shape, regions, &quiet_offset, &size->bytes, &size->recv_rows);
+    xep_shape_close(&shape);
+err_unload:
+    xep_plugin_unload(&ref);
+    return status;
+}
+
+/* ---- create ---- */
+
+/* Everything that an operation will need is allocated here, so that the data path never does it. */
+static xep_status_t allocate_pools(xep_buffer_t *buffer)
+{
+    size_t state_bytes = buffer->plugin.plugin->state_bytes;
+    buffer->nrequests = buffer->shape.slots * REQUESTS_PER_SLOT;
+    buffer->handles = calloc(buffer->shape.slots, sizeof *buffer->handles);
+    buffer->requests = calloc(buffer->nrequests, sizeof *buffer->requests);
+    buffer->states = aligned_alloc(64, ((size_t)buffer->nrequests * state_bytes + 64) / 64 * 64);
+    if (buffer->handles == NULL || buffer->requests == NULL || buffer->states == NULL)
+        return xep_fail(XEP_ERR_NO_MEMORY, "no memory for %u slots", buffer->shape.slots);
+    for (uint32_t i = 0; i < buffer->shape.slots; i++)
+        buffer->handles[i] = (xep_handle_t){.buffer = buffer, .slot = i, .state = XEP_HANDLE_FREE};
+    for (uint32_t i = 0; i < buffer->nrequests; i++) buffer->requests[i].buffer = buffer;
+    return xep_wait_times_open(&buffer->waits, buffer->nrequests, buffer->shape.nranks);
+}
+
+/* all that this rank can do alone before it knows what the others want */
+static xep_status_t prepare(xep_buffer_t *buffer, const xep_buffer_params_t *params, uint64_t *bytes_p)
+{
+    uint64_t recv_rows;
+    xep_group_t *group = buffer->group;
+    xep_status_t status = xep_plugin_load(&group->config, params->mode, &buffer->plugin);
+    if (status != XEP_OK) return status;
+    status = xep_shape_open(params, group, group->nranks, &buffer->shape);
+    if (status != XEP_OK) return status;
+    status =
+        measure(buffer->plugin.plugin, &buffer->shape, buffer->env.regions, &buffer->quiet_offset, bytes_p, &recv_rows);
+    if (status != XEP_OK) return status;
+    buffer->shape.recv_rows = recv_rows;
+    buffer->dtype = params->dtype;
+    buffer->combine_dtype = params->combine_dtype;
+    buffer->timeout_ms = params->timeout_ms;
+    buffer->env.threads = params->threads;
+    buffer->prefault_left = group->config.prefault;
+    status = allocate_pools(buffer);
+    return status == XEP_OK ? xep_team_create(params->threads, &buffer->team) : status;
+}
+
+static xep_status_t open_heap(xep_buffer_t *buffer, const xep_buffer_params_t *params, uint64_t bytes)
+{
+    xep_group_t *group = buffer->group;
+    xep_proposal_t mine = {.params = params, .bytes = bytes};
+    mine.status = xep_heap_open(&group->config, group->transport, bytes, &buffer->heap);
+    xep_status_t status = xep_buffer_agree(group, &mine);
+    return status == XEP_OK ? xep_group_connect_heap(group, buffer->heap) : status;
+}
+
+/* What the control heap could map, every heap must, and nothing else: modes count on it that a node maps its ranks. */
+static xep_status_t check_mapped(xep_buffer_t *buffer)
+{
+    xep_group_t *group = buffer->group;
+    xep_wire_t *wire = &buffer->heap->wire;
+    for (uint32_t r = 0; r < group->nranks; r++) {
+        int mapped = wire->ops->map(wire, r) != NULL;
+        if (mapped == group->peers[r].mapped) continue;
+        return xep_fail(XEP_ERR_TRANSPORT, "the %llu bytes of rank %u can%s be mapped, though it is on %s node",
+                        (unsigned long long)buffer->heap->bytes, r, mapped ? "" : "not", mapped ? "another" : "this");
+    }
+    return XEP_OK;
+}
+
+static xep_status_t open_mode(xep_buffer_t *buffer, const xep_buffer_params_t *params)
+{
+    xep_status_t status = check_mapped(buffer);
+    xep_buffer_fill_env(buffer);
+    if (status == XEP_OK) status = buffer->plugin.plugin->open(&buffer->env, &buffer->mode);
+    xep_proposal_t mine = {.params = params, .bytes = buffer->heap->bytes, .status = status};
+    return xep_buffer_agree(buffer->group, &mine);
+}
+
+void xep_buffer_free(xep_buffer_t *buffer)
+{
+    if (buffer->mode != NULL) buffer->plugin.plugin->close(buffer->mode);
+    if (buffer->heap != NULL) buffer->group->transport->ops->heap_close(buffer->heap);
+    xep_team_destroy(buffer->team);
+    xep_wait_times_close(&buffer->waits);
+    free(buffer->states);
+    free(buffer->requests);
+    free(buffer->handles);
+    xep_shape_close(&buffer->shape);
+    xep_plugin_unload(&buffer->plugin);
+    free(buffer);
+}
+
+/*
+ * Ranks agree three times: on the parameters before memory is allocated, on its size and success before the keys are
+ * exchanged, and on the mode. Without that, an error on one rank would leave the others waiting for it.
+ */
+xep_status_t xep_buffer_open(xep_group_t *group, const xep_buffer_params_t *params, xep_status_t status,
+                             xep_buffer_t **buffer_p)
+{
+    uint64_t bytes = 0;
+    xep_buffer_t *buffer = calloc(1, sizeof *buffer);
+    if (buffer == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for a buffer");
+    buffer->group = group;
+    buffer->task.run = xep_request_run_task;
+    atomic_flag_clear(&buffer->entered);
+    if (status == XEP_OK) status = prepare(buffer, params, &bytes);
+    xep_proposal_t mine = {.params = params, .bytes = bytes, .status = status};
+    if ((status = xep_buffer_agree(group, &mine)) != XEP_OK) goto err_free;
+    if ((status = open_heap(buffer, params, bytes)) != XEP_OK) goto err_free;
+    if ((status = open_mode(buffer, params)) != XEP_OK) goto err_free;
+    xep_group_add_task(group, &buffer->task);
+    xep_log(XEP_LOG_INFO, "buffer of mode %s: %llu bytes, %u slots of %llu rows", buffer->plugin.plugin->name,
+            (unsigned long long)bytes, buffer->shape.slots, (unsigned long long)buffer->shape.recv_rows);
+    *buffer_p = buffer;
+    return XEP_OK;
+
+err_free:
+    xep_buffer_free(buffer);
+    return status;
+}

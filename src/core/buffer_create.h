@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/** How a buffer comes to be: all ranks agree on it, map its memory and open its mode. Arguments are checked. */
+#ifndef XEP_CORE_BUFFER_CREATE_H
+#define XEP_CORE_BUFFER_CREATE_H
+
+#include "buffer.h"
+
+/** xep_buffer_size(). */
+xep_status_t xep_buffer_measure(const xep_config_t *config, const xep_buffer_params_t *params, uint32_t nranks,
+                                xep_buffer_size_t *size);
+
+/** xep_buffer_create(). status: what checking params gave on this rank; params is looked at only when XEP_OK. */
+xep_status_t xep_buffer_open(xep_group_t *group, const xep_buffer_params_t *params, xep_status_t status,
+                             xep_buffer_t **buffer_p);
+
+/** Frees everything a buffer has, as far as it was made. Sends nothing to peers. */
+void xep_buffer_free(xep_buffer_t *buffer);
+
+#endif

@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/*
+ * The functions behind the env that a mode gets. They know the buffer by the address of the env, which is a member of
+ * it: a mode hands back what it was given, and needs no pointer to anything of ours.
+ */
+#include "buffer_env.h"
+
+#include <stddef.h>
+#include <stdio.h>
+
+#include "cpu.h"
+#include "heap.h"
+#include "log.h"
+#include "request_end.h"
+
+/* env is the member of a buffer, so that a mode needs no second pointer to hand back. */
+static xep_buffer_t *buffer_of(const xep_env_t *env)
+{
+    return (xep_buffer_t *)(uintptr_t)((const char *)env - offsetof(xep_buffer_t, env));
+}
+
+static void env_parallel(const xep_env_t *env, xep_parallel_fn fn, void *arg)
+{
+    xep_team_run(buffer_of(env)->team, fn, arg);
+}
+
+/* A budget for each buffer: at creation every rank maps the pages of all peers, which is memory of the kernel for page
+ * tables, and time. */
+static void env_prefault(const xep_env_t *env, void *base, uint64_t bytes)
+{
+    xep_heap_prefault(base, bytes, &buffer_of(env)->prefault_left);
+}
+
+static uint64_t env_now_ns(const xep_env_t *env)
+{
+    (void)env;
+    return xep_clock_ns();
+}
+
+/*
+ * The sentence of an operation is kept with it and not with the thread: a thread that makes progress may meet the error
+ * of an operation that another thread will ask for.
+ */
+__attribute__((format(printf, 4, 5))) static xep_status_t env_fail(const xep_env_t *env, xep_op_t *op,
+                                                                   xep_status_t status, const char *format, ...)
+{
+    xep_request_t *req = op == NULL ? NULL : (xep_request_t *)(void *)((char *)op - offsetof(xep_request_t, op));
+    va_list args;
+    (void)env;
+    if (format == NULL) {
+        if (req != NULL) xep_request_keep_reason(req);
+        return status;
+    }
+    va_start(args, format);
+    if (req == NULL) xep_vfail(status, format, args);
+    else vsnprintf(req->reason, sizeof req->reason, format, args);
+    va_end(args);
+    return status;
+}
+
+__attribute__((format(printf, 3, 4))) static void env_log(const xep_env_t *env, xep_log_level_t level,
+                                                          const char *format, ...)
+{
+    char text[1024];
+    va_list args;
+    if (!xep_log_enabled(level)) return;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    xep_log(level, "%s: %s", buffer_of(env)->plugin.plugin->name, text);
+}
+
+/* All kernels have the same bits: what this CPU has not costs time only, and the user is told. */
+static xep_simd_t simd_of(const xep_config_t *config)
+{
+    static const xep_simd_t asked[] = {[XEP_SIMD_CHOICE_AUTO] = XEP_SIMD_AVX512,
+                                       [XEP_SIMD_CHOICE_SCALAR] = XEP_SIMD_SCALAR,
+                                       [XEP_SIMD_CHOICE_AVX2] = XEP_SIMD_AVX2,
+                                       [XEP_SIMD_CHOICE_AVX512] = XEP_SIMD_AVX512};
+    xep_simd_t have = xep_cpu_simd(), want = asked[config->simd];
+    if (want > have && config->simd != XEP_SIMD_CHOICE_AUTO)
+        xep_log(XEP_LOG_WARN, "XEP_SIMD is %s, this CPU has %s: that is used", xep_cpu_simd_name(want),
+                xep_cpu_simd_name(have));
+    return want < have ? want : have;
+}
+
+void xep_buffer_fill_env(xep_buffer_t *buffer)
+{
+    const xep_config_t *config = &buffer->group->config;
+    xep_env_t *env = &buffer->env;
+    env->size = sizeof *env;
+    env->shape = &buffer->shape;
+    env->heap = buffer->heap->base;
+    env->heap_bytes = buffer->quiet_offset;
+    for (int i = 0; i < XEP_REGIONS; i++) env->regions[i].base = (char *)env->heap + env->regions[i].offset;
+    env->wire = &buffer->heap->wire;
+    env->simd = simd_of(config);
+    env->stream_bytes = config->stream;
+    env->parallel = env_parallel;
+    env->prefault = env_prefault;
+    env->now_ns = env_now_ns;
+    env->fail = env_fail;
+    env->log = env_log;
+}

@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/** What a mode may call and know: its xep_env_t. */
+#ifndef XEP_CORE_BUFFER_ENV_H
+#define XEP_CORE_BUFFER_ENV_H
+
+#include "buffer.h"
+
+/** All but the threads and the regions, which are known before there is a heap. */
+void xep_buffer_fill_env(xep_buffer_t *buffer);
+
+#endif

@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/** How a group comes to be: the ranks meet, connect, and find out which of them share memory; and how it ends. */
+#ifndef XEP_CORE_GROUP_CREATE_H
+#define XEP_CORE_GROUP_CREATE_H
+
+#include "group.h"
+
+/** Takes boot and transport over, also on error. Collective. */
+xep_status_t xep_group_open(const xep_config_t *config, int32_t timeout_ms, xep_boot_t *boot,
+                            xep_transport_t *transport, xep_group_t **group_p);
+
+/** xep_group_destroy(), arguments checked. */
+void xep_group_close(xep_group_t *group);
+
+#endif

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/*
+ * A rank that died may have sent everything before: so a death ends the wait only when a second look, a slow turn
+ * later, finds that what was waited for is still not there.
+ */
+#include "group_wait.h"
+
+#include "error.h"
+
+/*
+ * XEP_INPROGRESS, or why there is no point in waiting longer. An abort counts first: who called it does not want to
+ * hear of a deadline. Deaths last, as that costs a system call for each rank of the host; and what a rank has written
+ * is seen even after its death, so it is believed dead only when a whole interval has brought nothing more.
+ */
+static xep_status_t check_hope(xep_group_t *group, xep_rest_t *rest, int in_time, int *dead_p)
+{
+    xep_status_t status = xep_group_usable(group);
+    if (status != XEP_OK) return status;
+    if (!in_time) return xep_fail(XEP_ERR_TIMEOUT, "deadline passed");
+    if (!xep_rest_is_slow(rest)) return XEP_INPROGRESS;
+    int dead_before = *dead_p;
+    status = xep_group_check_peers(group);
+    *dead_p = status != XEP_OK;
+    return *dead_p && dead_before ? status : XEP_INPROGRESS;
+}
+
+xep_status_t xep_group_wait(xep_group_t *group, const xep_wait_t *wait)
+{
+    uint32_t every = wait->progress_every == 0 ? 1 : wait->progress_every;
+    int dead = 0;
+    xep_rest_t rest;
+    xep_status_t status = wait->look(wait->arg);
+    xep_rest_begin(&rest, group->spins, wait->deadline_ns);
+    while (status == XEP_INPROGRESS) {
+        if ((rest.turns + 1) % every == 0) xep_group_progress(group);
+        int in_time = xep_group_rest(group, &rest);
+        status = wait->look(wait->arg);
+        if (status != XEP_INPROGRESS) break;
+        if (!wait->local) status = check_hope(group, &rest, in_time, &dead);
+        else if (!in_time) status = xep_fail(XEP_ERR_TIMEOUT, "deadline passed");
+    }
+    return status;
+}

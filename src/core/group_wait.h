@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/** The one loop in which a rank waits for others. */
+#ifndef XEP_CORE_GROUP_WAIT_H
+#define XEP_CORE_GROUP_WAIT_H
+
+#include "group.h"
+
+typedef struct xep_wait {
+    xep_status_t (*look)(void *arg); /* XEP_INPROGRESS: not yet; all else ends the wait and is its result */
+    void *arg;
+    uint64_t deadline_ns;
+    uint32_t progress_every; /* turns to one progress of the group; 0: each turn. For a look that makes its own */
+    int local;               /* for threads of this process: neither an abort nor a death can keep them from coming */
+} xep_wait_t;
+
+/**
+ * Looks until it sees something else than XEP_INPROGRESS. Between looks the group makes progress, and this thread
+ * rests. What else ends it, each seen after one more look:
+ *   XEP_ERR_ABORTED   xep_group_abort(), by whatever thread
+ *   XEP_ERR_TIMEOUT   the deadline
+ *   XEP_ERR_PEER      a rank has died, and 100 ms later what it wrote last has not ended the wait either
+ * The reason says that and nothing of what was waited for: the caller does.
+ */
+xep_status_t xep_group_wait(xep_group_t *group, const xep_wait_t *wait);
+
+#endif

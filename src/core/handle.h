@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/** Handles: the slots of a buffer, each with one dispatch. Called between xep_buffer_enter() and leave. */
+#ifndef XEP_CORE_HANDLE_H
+#define XEP_CORE_HANDLE_H
+
+#include <xep/xep.h>
+
+typedef enum {
+    XEP_HANDLE_FREE,    /* the slot may be taken */
+    XEP_HANDLE_SENT,    /* its dispatch is in flight */
+    XEP_HANDLE_COUNTED, /* likewise, and the user was told how many rows there will be, and where */
+    XEP_HANDLE_READY,   /* rows are here */
+    XEP_HANDLE_FAILED   /* its dispatch failed; waits for the release */
+} xep_handle_state_t;
+
+struct xep_handle {
+    xep_buffer_t *buffer;
+    uint32_t slot; /* index in buffer->handles */
+    xep_handle_state_t state;
+    int released;             /* by the user while an operation is in flight or awaits its routing */
+    uint32_t awaited;         /* by dispatches that will use its routing and have not begun */
+    xep_request_t *in_flight; /* dispatch or combine, or NULL */
+    uint64_t turn;
+    uint64_t tokens; /* T of the dispatch */
+    uint32_t topk;   /* K of the routing */
+    xep_dtype_t topk_idx_dtype;
+    const void *combine_input; /* what the user was told it is, or NULL */
+    xep_recv_t recv;
+};
+
+/** A free slot, the one given back last (its memory is in the caches); NULL: none. */
+xep_handle_t *xep_handle_take(xep_buffer_t *buffer);
+
+void xep_handle_give_back(xep_handle_t *handle);
+
+/** Gives the slot of a released handle back, unless an operation still needs it. */
+void xep_handle_give_back_if_unused(xep_handle_t *handle);
+
+#endif

@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/*
+ * The thread rests like any waiting loop, so a process that computes shares its core with it only while something is in
+ * flight. It begins to look sharply again when the number of operations changes.
+ */
+#include "progress_thread.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "error.h"
+
+struct xep_progress_thread {
+    xep_group_t *group;
+    pthread_t thread;
+    atomic_int stop;
+};
+
+static void *progress_main(void *arg)
+{
+    xep_progress_thread_t *self = arg;
+    xep_rest_t rest;
+    uint32_t active_before = 0;
+    xep_rest_begin(&rest, self->group->spins, UINT64_MAX);
+    while (!atomic_load_explicit(&self->stop, memory_order_acquire)) {
+        uint32_t active = atomic_load_explicit(&self->group->active, memory_order_relaxed);
+        xep_group_progress(self->group);
+        if (active != active_before) xep_rest_begin(&rest, self->group->spins, UINT64_MAX);
+        active_before = active;
+        (void)xep_group_rest(self->group, &rest);
+    }
+    return NULL;
+}
+
+xep_status_t xep_progress_start(xep_group_t *group, xep_progress_thread_t **thread_p)
+{
+    xep_progress_thread_t *self = calloc(1, sizeof *self);
+    sigset_t all, old;
+    int ret;
+    if (self == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for a progress thread");
+    self->group = group;
+    sigfillset(&all); /* handlers belong to the application's threads */
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    ret = pthread_create(&self->thread, NULL, progress_main, self);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    if (ret != 0) {
+        free(self);
+        return xep_fail(XEP_ERR_NO_MEMORY, "cannot start a progress thread: %s", strerror(ret));
+    }
+    *thread_p = self;
+    return XEP_OK;
+}
+
+void xep_progress_stop(xep_progress_thread_t *self)
+{
+    if (self == NULL) return;
+    atomic_store_explicit(&self->stop, 1, memory_order_release);
+    pthread_join(self->thread, NULL);
+    free(self);
+}

@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/*
+ * Every call that waits or tests takes all requests of the buffer further, not only its own: a peer may wait for
+ * another one of them.
+ */
+#include "request_advance.h"
+
+#include <stddef.h>
+#include <stdio.h>
+
+#include "buffer.h"
+#include "handle.h"
+#include "request_end.h"
+
+const xep_request_t *xep_request_in_turn(const xep_buffer_t *buffer)
+{
+    for (uint32_t i = 0; i < buffer->nrequests; i++) {
+        const xep_request_t *req = &buffer->requests[i];
+        if (req->state != XEP_REQUEST_ACTIVE || req->op.kind != XEP_OP_DISPATCH) continue;
+        if (req->op.turn + buffer->shape.slots <= buffer->turn) return req;
+    }
+    return NULL;
+}
+
+xep_status_t xep_request_call_mode(xep_request_t *req)
+{
+    xep_buffer_t *buffer = req->buffer;
+    const xep_plugin_t *plugin = buffer->plugin.plugin;
+    if (req->op.kind == XEP_OP_COMBINE) return plugin->combine(buffer->mode, &req->op);
+    req->op.turn = buffer->turn;
+    xep_status_t status = plugin->dispatch(buffer->mode, &req->op);
+    if (status != XEP_OK) return status;
+    req->handle->turn = buffer->turn++;
+    return XEP_OK;
+}
+
+/* Whether no dispatch called before it is deferred, and its turn has come. */
+static int is_next(const xep_request_t *req)
+{
+    const xep_buffer_t *buffer = req->buffer;
+    if (req->op.kind != XEP_OP_DISPATCH) return 1;
+    for (uint32_t i = 0; i < buffer->nrequests; i++) {
+        const xep_request_t *other = &buffer->requests[i];
+        if (other->state == XEP_REQUEST_DEFERRED && other->op.kind == XEP_OP_DISPATCH &&
+            other->op.epoch < req->op.epoch)
+            return 0;
+    }
+    return xep_request_in_turn(buffer) == NULL;
+}
+
+/* The request it came after is done: with an error, this one never begins. */
+static void begin_deferred(xep_request_t *req)
+{
+    xep_status_t status = xep_request_after_status(req);
+    if (status == XEP_INPROGRESS) return;
+    if (status != XEP_OK) {
+        snprintf(req->reason, sizeof req->reason, "the operation it came after failed: %.900s", req->after->reason);
+        xep_request_end(req, status);
+        return;
+    }
+    if (!is_next(req)) return;
+    req->state = XEP_REQUEST_ACTIVE;
+    req->buffer->deferred -= req->op.kind == XEP_OP_DISPATCH;
+    status = xep_request_call_mode(req);
+    xep_request_unfollow(req);
+    if (status != XEP_OK) {
+        /* the epoch is used up: the peers wait for what will not come */
+        xep_request_keep_reason(req);
+        xep_request_break(req, status, req->reason);
+    }
+}
+
+static void advance(xep_request_t *req)
+{
+    xep_status_t status;
+    if (req->state == XEP_REQUEST_DEFERRED) begin_deferred(req);
+    if (req->state != XEP_REQUEST_ACTIVE) return;
+    status = req->buffer->plugin.plugin->progress(req->buffer->mode, &req->op);
+    if (status != XEP_INPROGRESS) xep_request_end(req, status);
+}
+
+void xep_request_advance_all(xep_buffer_t *buffer)
+{
+    if (buffer->active == 0) return;
+    if (atomic_load_explicit(&buffer->group->aborted, memory_order_relaxed)) {
+        xep_request_end_all(buffer, XEP_ERR_ABORTED, "the group was aborted");
+        return;
+    }
+    for (uint32_t i = 0; i < buffer->nrequests; i++) advance(&buffer->requests[i]);
+}
+
+/* Not a wait: whoever is in the buffer makes its progress anyway, and may be this thread. */
+void xep_request_run_task(xep_group_task_t *task)
+{
+    xep_buffer_t *buffer = (xep_buffer_t *)(void *)((char *)task - offsetof(xep_buffer_t, task));
+    if (atomic_flag_test_and_set_explicit(&buffer->entered, memory_order_acquire)) return;
+    xep_request_advance_all(buffer);
+    xep_buffer_leave(buffer);
+}

@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/*
+ * An error here means that the operation never was: no epoch and no slot is used, so that all ranks go on counting
+ * alike.
+ */
+#include "request_begin.h"
+
+#include "buffer.h"
+#include "handle.h"
+#include "layout.h"
+#include "request_advance.h"
+#include "request_end.h"
+
+/*
+ * Dispatches begin in the order of their calls, on every rank: a turn is one that all ranks take part in, and one that
+ * never begins, because what it comes after has failed, is none. So what is called behind one that has not begun waits.
+ */
+static int begins_now(const xep_buffer_t *buffer, xep_op_kind_t kind, const xep_request_t *after)
+{
+    return after == NULL && (kind != XEP_OP_DISPATCH || buffer->deferred == 0);
+}
+
+/*
+ * Takes the request into the buffer's books. The epoch is used up only when the mode has begun, or when it is certain
+ * that it will be asked to: all ranks count operations alike, so what one rank counts and does not begin, all others
+ * wait for.
+ */
+static xep_status_t launch(xep_request_t *req, xep_request_t *after, xep_handle_t *cached, int32_t timeout_ms)
+{
+    xep_buffer_t *buffer = req->buffer;
+    xep_status_t status = XEP_OK;
+    req->timeout_ms = timeout_ms == 0 ? buffer->timeout_ms : timeout_ms;
+    req->op.epoch = buffer->epoch + 1;
+    req->status = XEP_INPROGRESS;
+    if (!begins_now(buffer, req->op.kind, after)) {
+        req->state = XEP_REQUEST_DEFERRED;
+        xep_request_follow(req, after, cached);
+        buffer->deferred += req->op.kind == XEP_OP_DISPATCH;
+    } else {
+        req->state = XEP_REQUEST_ACTIVE;
+        status = xep_request_call_mode(req);
+        if (status != XEP_OK) {
+            req->state = XEP_REQUEST_FREE;
+            xep_request_keep_reason(req);
+            return xep_fail(status, "%s", req->reason);
+        }
+    }
+    buffer->epoch++;
+    buffer->active++;
+    atomic_fetch_add_explicit(&buffer->group->active, 1, memory_order_relaxed);
+    return XEP_OK;
+}
+
+/* A dispatch that begins later cannot be refused then, so its indices are looked at now. */
+static xep_status_t check_indices(const xep_buffer_t *buffer, const xep_dispatch_args_t *args)
+{
+    xep_layout_args_t layout = {.size = sizeof layout,
+                                .tokens = args->tokens,
+                                .topk = args->topk,
+                                .experts = buffer->shape.experts,
+                                .nranks = buffer->shape.nranks,
+                                .ranks_per_node = buffer->shape.nranks,
+                                .topk_idx = args->topk_idx,
+                                .topk_idx_stride = args->topk_idx_stride,
+                                .topk_idx_dtype = args->topk_idx_dtype};
+    xep_layout_t nothing = {.size = sizeof nothing};
+    if (begins_now(buffer, XEP_OP_DISPATCH, args->after) || args->cached != NULL) return XEP_OK;
+    return xep_layout_compute(&layout, &nothing);
+}
+
+static void note_dispatch(xep_handle_t *handle, xep_request_t *req)
+{
+    handle->state = XEP_HANDLE_SENT;
+    handle->in_flight = req;
+    handle->tokens = req->dispatch.tokens;
+    handle->topk = req->dispatch.topk;
+    handle->topk_idx_dtype = req->dispatch.topk_idx_dtype;
+}
+
+static xep_status_t begin_dispatch(xep_buffer_t *buffer, const xep_dispatch_args_t *args, xep_request_t **req_p)
+{
+    xep_request_t *req;
+    xep_handle_t *handle;
+    int now = begins_now(buffer, XEP_OP_DISPATCH, args->after);
+    const xep_request_t *before = now ? xep_request_in_turn(buffer) : NULL;
+    if (before != NULL)
+        return xep_fail(XEP_ERR_BUSY, "dispatch %llu is still in flight, %u dispatches later",
+                        (unsigned long long)before->op.epoch, buffer->shape.slots);
+    xep_status_t status = check_indices(buffer, args);
+    if (status != XEP_OK) return status;
+    handle = xep_handle_take(buffer);
+    if (handle == NULL)
+        return xep_fail(XEP_ERR_BUSY, "all %u slots hold a handle that was not released", buffer->shape.slots);
+    req = xep_request_take(buffer);
+    if (req == NULL) return XEP_ERR_BUSY;
+    req->dispatch = *args;
+    req->handle = handle;
+    req->op.kind = XEP_OP_DISPATCH;
+    req->op.slot = handle->slot;
+    req->op.cached_slot = args->cached == NULL ? XEP_NO_SLOT : args->cached->slot;
+    req->op.dispatch = &req->dispatch;
+    req->op.recv = &handle->recv;
+    handle->recv = (xep_recv_t){0}; /* that of the slot's last dispatch until now */
+    status = launch(req, args->after, args->cached, args->timeout_ms);
+    if (status != XEP_OK) return status;
+    note_dispatch(handle, req);
+    *req_p = req;
+    return XEP_OK;
+}
+
+static xep_status_t begin_combine(xep_handle_t *handle, const xep_combine_args_t *args, xep_request_t **req_p)
+{
+    xep_request_t *req = xep_request_take(handle->buffer);
+    xep_status_t status;
+    if (req == NULL) return XEP_ERR_BUSY;
+    req->combine = *args;
+    req->handle = handle;
+    req->op.kind = XEP_OP_COMBINE;
+    req->op.slot = handle->slot;
+    req->op.turn = handle->turn;
+    req->op.combine = &req->combine;
+    req->op.recv = &handle->recv;
+    status = launch(req, args->after, NULL, args->timeout_ms);
+    if (status != XEP_OK) return status;
+    handle->in_flight = req;
+    *req_p = req;
+    return XEP_OK;
+}
+
+/* A caller that is refused tries again; in a loop of refusals what it waits for must go on, so it does here. */
+static xep_status_t give_way(xep_buffer_t *buffer)
+{
+    xep_group_progress(buffer->group);
+    xep_request_advance_all(buffer);
+    return xep_buffer_usable(buffer);
+}
+
+xep_status_t xep_request_dispatch(xep_buffer_t *buffer, const xep_dispatch_args_t *args, xep_request_t **req_p)
+{
+    xep_status_t status = begin_dispatch(buffer, args, req_p);
+    if (status != XEP_ERR_BUSY) return status;
+    status = give_way(buffer);
+    return status == XEP_OK ? begin_dispatch(buffer, args, req_p) : status;
+}
+
+xep_status_t xep_request_combine(xep_handle_t *handle, const xep_combine_args_t *args, xep_request_t **req_p)
+{
+    xep_status_t status = begin_combine(handle, args, req_p);
+    if (status != XEP_ERR_BUSY) return status;
+    status = give_way(handle->buffer);
+    return status == XEP_OK ? begin_combine(handle, args, req_p) : status;
+}

@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/*
+ * Two kinds of ends. Agreed ones, which every rank has for the same operation and after which nothing is half done: the
+ * buffer goes on. All others break the buffer: what the peers have of our operations is not known any more.
+ */
+#include "request_end.h"
+
+#include <stdio.h>
+
+#include "buffer.h"
+#include "handle.h"
+#include "log.h"
+
+static void set_reason(xep_request_t *req, const char *reason)
+{
+    snprintf(req->reason, sizeof req->reason, "%s", reason);
+}
+
+void xep_request_keep_reason(xep_request_t *req)
+{
+    if (req->reason[0] == '\0') set_reason(req, xep_last_error());
+}
+
+/* Where the caller wants its waits, or NULL: what ends an operation from outside may come after the end of its
+ * arguments. */
+static uint64_t *wanted_waits(const xep_request_t *req)
+{
+    if (req->status == XEP_ERR_BROKEN || req->status == XEP_ERR_ABORTED) return NULL;
+    return req->op.kind == XEP_OP_DISPATCH ? req->dispatch.wait_ns : req->combine.wait_ns;
+}
+
+/* The user may have released the handle while the operation was in flight: then this is where its slot becomes free. */
+static void release_handle(xep_request_t *req)
+{
+    xep_handle_t *handle = req->handle;
+    handle->in_flight = NULL;
+    if (req->op.kind == XEP_OP_DISPATCH) handle->state = req->status == XEP_OK ? XEP_HANDLE_READY : XEP_HANDLE_FAILED;
+    xep_handle_give_back_if_unused(handle);
+}
+
+static void finish(xep_request_t *req, xep_status_t status)
+{
+    req->status = status;
+    xep_wait_times_add(&req->buffer->waits, &req->op, wanted_waits(req));
+    req->buffer->active--;
+    if (req->state == XEP_REQUEST_DEFERRED && req->op.kind == XEP_OP_DISPATCH) req->buffer->deferred--;
+    atomic_fetch_sub_explicit(&req->buffer->group->active, 1, memory_order_relaxed);
+    xep_request_unfollow(req);
+    release_handle(req);
+    /* releases status and reason to a request of another buffer that comes after this one */
+    atomic_store_explicit(&req->state, req->kept ? XEP_REQUEST_DONE : XEP_REQUEST_FREE, memory_order_release);
+}
+
+/* The first error is the one that the user is told until the reset; those that follow from it would hide the cause. */
+void xep_request_end_all(xep_buffer_t *buffer, xep_status_t status, const char *reason)
+{
+    if (status != XEP_ERR_ABORTED && !buffer->broken) {
+        buffer->broken = 1;
+        snprintf(buffer->broken_reason, sizeof buffer->broken_reason, "%s", reason);
+    }
+    for (uint32_t i = 0; i < buffer->nrequests; i++) {
+        xep_request_t *req = &buffer->requests[i];
+        if (!xep_request_in_flight(req)) continue;
+        set_reason(req, reason);
+        finish(req, status);
+    }
+}
+
+/*
+ * The others end too, with XEP_ERR_BROKEN: the peers count on the bytes of an operation that will not come, so none of
+ * the later ones can be told from it any more. All begins anew with a reset, which all ranks take part in.
+ */
+void xep_request_break(xep_request_t *req, xep_status_t status, const char *reason)
+{
+    char text[XEP_REASON_BYTES]; /* reason may be the own one */
+    snprintf(text, sizeof text, "%s", reason);
+    xep_log(XEP_LOG_ERROR, "%s %llu failed: %s", xep_request_name(req), (unsigned long long)req->op.epoch, text);
+    set_reason(req, text);
+    finish(req, status);
+    xep_request_end_all(req->buffer, XEP_ERR_BROKEN, text);
+}
+
+/* Errors that every rank gets and after which nothing is half done: the buffer can go on. */
+static int is_agreed(xep_status_t status)
+{
+    return status == XEP_OK || status == XEP_ERR_OVERFLOW || status == XEP_ERR_MISMATCH;
+}
+
+void xep_request_end(xep_request_t *req, xep_status_t status)
+{
+    if (status != XEP_OK) xep_request_keep_reason(req);
+    if (is_agreed(status)) finish(req, status);
+    else xep_request_break(req, status, req->reason);
+}
+
+void xep_request_expire(xep_request_t *req, xep_status_t status, const char *why)
+{
+    char waits_for[512] = "", text[XEP_REASON_BYTES];
+    xep_buffer_t *buffer = req->buffer;
+    if (req->state == XEP_REQUEST_ACTIVE)
+        buffer->plugin.plugin->explain(buffer->mode, &req->op, waits_for, sizeof waits_for);
+    else if (req->after == NULL)
+        snprintf(waits_for, sizeof waits_for, "waits for a dispatch that was called before it and has not begun");
+    else
+        snprintf(waits_for, sizeof waits_for, "waits for the end of the %s %llu of mode %s that it comes after",
+                 xep_request_name(req->after), (unsigned long long)req->after->op.epoch,
+                 req->after->buffer->plugin.plugin->name);
+    snprintf(text, sizeof text, "%s %llu of mode %s: %.400s; %s", xep_request_name(req),
+             (unsigned long long)req->op.epoch, buffer->plugin.plugin->name, why, waits_for);
+    xep_request_break(req, status, text);
+}

@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/*
+ * Time counts from the first look that found nothing: an operation that is done at the first look costs no look at the
+ * clock.
+ */
+#include "request_wait.h"
+
+#include "buffer.h"
+#include "cpu.h"
+#include "group_wait.h"
+#include "handle.h"
+#include "request_advance.h"
+#include "request_end.h"
+
+/* A look calls the mode, which asks the wire by itself; the group's progress is for what is not of this buffer. */
+enum { PROGRESS_EVERY = 16, TEST_PEERS_NS = 100 * 1000 * 1000 };
+
+/* ---- a request ---- */
+
+typedef int (*reached_fn)(const xep_request_t *req);
+
+static int is_done(const xep_request_t *req)
+{
+    return req->state == XEP_REQUEST_DONE;
+}
+
+static int is_counted(const xep_request_t *req)
+{
+    return is_done(req) || (req->op.kind == XEP_OP_DISPATCH && req->op.recv->size != 0);
+}
+
+typedef struct request_look {
+    xep_request_t *req;
+    reached_fn reached;
+} request_look_t;
+
+static xep_status_t look_at_request(void *arg)
+{
+    const request_look_t *look = arg;
+    xep_request_t *req = look->req;
+    xep_request_advance_all(req->buffer);
+    if (look->reached(req)) return XEP_OK;
+    if (xep_wait_times_is_new(&req->op)) xep_wait_times_begin(&req->op, xep_clock_ns());
+    /* what it comes after may be of another buffer */
+    if (req->state == XEP_REQUEST_DEFERRED) xep_group_progress(req->buffer->group);
+    return XEP_INPROGRESS;
+}
+
+/* The first look found it in flight: the deadline and the waits for late ranks count from here, by one look at the
+ * clock. */
+static void keep_waiting(xep_request_t *req, reached_fn reached)
+{
+    uint64_t now = xep_clock_ns();
+    request_look_t look = {.req = req, .reached = reached};
+    xep_wait_t wait = {.look = look_at_request,
+                       .arg = &look,
+                       .deadline_ns = xep_deadline_from(now, req->timeout_ms),
+                       .progress_every = PROGRESS_EVERY};
+    xep_wait_times_begin(&req->op, now);
+    xep_status_t status = xep_group_wait(req->buffer->group, &wait);
+    if (status == XEP_ERR_ABORTED) xep_request_advance_all(req->buffer); /* which ends it */
+    else if (status != XEP_OK) xep_request_expire(req, status, xep_last_error());
+    xep_wait_times_pause(&req->op);
+}
+
+/* The outcome where it is done, else XEP_OK. */
+static xep_status_t wait_until(xep_request_t *req, reached_fn reached)
+{
+    xep_request_advance_all(req->buffer);
+    if (!reached(req)) keep_waiting(req, reached);
+    return is_done(req) ? xep_request_outcome(req) : XEP_OK;
+}
+
+xep_status_t xep_request_finish(xep_request_t *req)
+{
+    return wait_until(req, is_done);
+}
+
+xep_status_t xep_request_finish_counts(xep_request_t *req)
+{
+    xep_status_t status = wait_until(req, is_counted);
+    if (!is_done(req)) req->handle->state = XEP_HANDLE_COUNTED;
+    return status;
+}
+
+/* What a wait does in time: deadline, and a look at the peers now and then. */
+static void check_test(xep_request_t *req)
+{
+    uint64_t now = xep_clock_ns();
+    if (req->test_deadline_ns == 0) {
+        req->test_deadline_ns = xep_deadline_from(now, req->timeout_ms);
+        req->test_peers_ns = now + TEST_PEERS_NS;
+    } else if (now >= req->test_deadline_ns) {
+        xep_request_expire(req, XEP_ERR_TIMEOUT, "deadline passed since the first test");
+    } else if (now >= req->test_peers_ns) {
+        int gone = xep_group_check_peers(req->buffer->group) != XEP_OK;
+        /* what it wrote last may still be on its way: one more round */
+        if (gone && req->peer_gone) xep_request_expire(req, XEP_ERR_PEER, xep_last_error());
+        req->peer_gone = gone;
+        req->test_peers_ns = now + TEST_PEERS_NS;
+    }
+}
+
+xep_status_t xep_request_poll(xep_request_t *req)
+{
+    xep_request_advance_all(req->buffer);
+    if (!is_done(req)) {
+        xep_group_progress(req->buffer->group);
+        check_test(req);
+    }
+    return is_done(req) ? xep_request_outcome(req) : XEP_INPROGRESS;
+}
+
+/* ---- the memory of a combine's input ---- */
+
+typedef struct input_look {
+    xep_handle_t *handle;
+    void **base_p;
+    size_t *stride_p;
+} input_look_t;
+
+static xep_status_t look_at_input(void *arg)
+{
+    const input_look_t *look = arg;
+    xep_buffer_t *buffer = look->handle->buffer;
+    xep_status_t status = buffer->plugin.plugin->input(buffer->mode, look->handle->slot, look->base_p, look->stride_p);
+    if (status != XEP_INPROGRESS) return status;
+    xep_request_advance_all(buffer);
+    status = xep_buffer_usable(buffer);
+    return status == XEP_OK ? XEP_INPROGRESS : status;
+}
+
+xep_status_t xep_request_wait_input(xep_handle_t *handle, void **base_p, size_t *stride_p)
+{
+    input_look_t look = {.handle = handle, .base_p = base_p, .stride_p = stride_p};
+    xep_wait_t wait = {.look = look_at_input, .arg = &look, .deadline_ns = xep_deadline(handle->buffer->timeout_ms)};
+    xep_status_t status = xep_group_wait(handle->buffer->group, &wait);
+    if (status != XEP_ERR_TIMEOUT) return status;
+    return xep_fail(status, "a peer still reads the rows of the last combine of this handle: %s", xep_last_error());
+}

@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/*
+ * Shared memory that the machine does not have is not refused: System V segments of less than all memory are granted
+ * and grow as they are touched, and /dev/shm is as large as half the memory or more, whatever is free of it. What then
+ * ends is a process that the kernel chooses. So what cannot be there is refused before anything is allocated.
+ */
+
+#include "room.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "error.h"
+
+enum { PATH_BYTES = 4096, GROUP_BYTES = 1024 };
+
+static FILE *open_file(const char *root, const char *path)
+{
+    char whole[PATH_BYTES];
+    snprintf(whole, sizeof whole, "%s%s", root, path);
+    return fopen(whole, "re");
+}
+
+/* the number behind a name at the beginning of a line, 0 when there is none */
+static uint64_t read_named(const char *root, const char *path, const char *name)
+{
+    char line[256];
+    uint64_t value = 0;
+    FILE *file = open_file(root, path);
+    while (file != NULL && fgets(line, sizeof line, file) != NULL)
+        if (strncmp(line, name, strlen(name)) == 0 && sscanf(line + strlen(name), "%*[: ]%" SCNu64, &value) == 1) break;
+    if (file != NULL) fclose(file);
+    return value;
+}
+
+/* a file of one number; "max", and what cannot be read, is UINT64_MAX */
+static uint64_t read_number(const char *root, const char *folder, const char *name)
+{
+    char path[PATH_BYTES];
+    uint64_t value = UINT64_MAX;
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *file = open_file(root, path);
+    if (file == NULL) return UINT64_MAX;
+    if (fscanf(file, "%" SCNu64, &value) != 1) value = UINT64_MAX;
+    fclose(file);
+    return value;
+}
+
+typedef struct cgroup_files {
+    const char *line; /* of /proc/self/cgroup, up to the path */
+    const char *folder, *limit, *used, *cache;
+} cgroup_files_t;
+
+static const cgroup_files_t versions[] = {
+    {"0::", "/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"},
+    {"memory:", "/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"},
+};
+
+/* The path of this process's group; a container sees its own group as the root, whatever it is called outside. */
+static void find_group(const char *root, const cgroup_files_t *files, char *folder, size_t bytes)
+{
+    char line[GROUP_BYTES / 2];
+    FILE *file = open_file(root, "/proc/self/cgroup");
+    snprintf(folder, bytes, "%s", files->folder);
+    while (file != NULL && fgets(line, sizeof line, file) != NULL) {
+        const char *path = strstr(line, files->line);
+        if (path == NULL) continue;
+        path += strlen(files->line);
+        char inner[GROUP_BYTES];
+        snprintf(inner, sizeof inner, "%s%.*s", files->folder, (int)strcspn(path, "\n"), path);
+        if (read_number(root, inner, files->limit) != UINT64_MAX) snprintf(folder, bytes, "%s", inner);
+        break;
+    }
+    if (file != NULL) fclose(file);
+}
+
+/* the cache of files counts as used, but goes when somebody wants the memory */
+static uint64_t free_of_group(const char *root, const cgroup_files_t *files)
+{
+    char folder[GROUP_BYTES], stat[PATH_BYTES];
+    find_group(root, files, folder, sizeof folder);
+    uint64_t limit = read_number(root, folder, files->limit), used = read_number(root, folder, files->used);
+    if (limit == UINT64_MAX || used == UINT64_MAX) return UINT64_MAX;
+    snprintf(stat, sizeof stat, "%s/memory.stat", folder);
+    uint64_t cache = read_named(root, stat, files->cache);
+    used = used > cache ? used - cache : 0;
+    return limit > used ? limit - used : 0;
+}
+
+uint64_t xep_room_free(const char *root)
+{
+    uint64_t kib = read_named(root, "/proc/meminfo", "MemAvailable");
+    uint64_t least = kib == 0 ? UINT64_MAX : (kib + read_named(root, "/proc/meminfo", "SwapFree")) * 1024;
+    for (size_t i = 0; i < sizeof versions / sizeof versions[0]; i++) {
+        uint64_t room = free_of_group(root, &versions[i]);
+        if (room < least) least = room;
+    }
+    return least;
+}
+
+xep_status_t xep_room_check(uint64_t bytes)
+{
+    uint64_t room = xep_room_free("");
+    if (bytes <= room) return XEP_OK;
+    return xep_fail(XEP_ERR_NO_MEMORY, "not enough memory for a buffer of %" PRIu64 " bytes (%" PRIu64 " are free)",
+                    bytes, room);
+}

@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/*
+ * The arrays of a shape are one allocation. The regions of the heap are laid one after the other here, in the order of
+ * their numbers, and nowhere else.
+ */
+#include "shape.h"
+
+#include <stdlib.h>
+
+#include "error.h"
+
+enum { LEAST_ALIGNMENT = 64, MOST_ALIGNMENT = 4096 };
+
+/* Without a group (xep_buffer_size()) all ranks are taken to be on one node. */
+static void place_ranks(const xep_group_t *group, const xep_shape_t *shape, uint32_t *node, uint32_t *place,
+                        uint32_t *node_ranks)
+{
+    for (uint32_t r = 0; r < shape->nranks; r++) {
+        node[r] = group == NULL ? 0 : group->peers[r].node;
+        place[r] = node_ranks[node[r]]++;
+    }
+}
+
+/* Blocks in rank order: this is the one place that says so to modes. */
+static void place_experts(const xep_shape_t *shape, uint32_t *first)
+{
+    for (uint32_t r = 0; r <= shape->nranks; r++) xep_expert_range(shape->experts, shape->nranks, r, &first[r], NULL);
+}
+
+xep_status_t xep_shape_open(const xep_buffer_params_t *params, const xep_group_t *group, uint32_t nranks,
+                            xep_shape_t *shape)
+{
+    size_t ranks = nranks, nodes = group == NULL ? 1 : group->nnodes;
+    uint32_t rank = group == NULL ? 0 : group->rank;
+    uint32_t *arrays = calloc(3 * ranks + 1 + nodes, sizeof *arrays);
+    if (arrays == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for %u ranks", nranks);
+    uint32_t *first = arrays, *node = first + ranks + 1, *place = node + ranks, *node_ranks = place + ranks;
+    *shape = (xep_shape_t){.rank = rank,
+                           .nranks = nranks,
+                           .nodes = (uint32_t)nodes,
+                           .node = node,
+                           .place = place,
+                           .node_ranks = node_ranks,
+                           .experts = params->experts,
+                           .first_expert = first,
+                           .topk = params->topk,
+                           .hidden = params->hidden,
+                           .scales = params->scales,
+                           .elem_bytes = (uint32_t)xep_dtype_size(params->dtype),
+                           .combine_elem_bytes = (uint32_t)xep_dtype_size(params->combine_dtype),
+                           .slots = params->slots,
+                           .tokens = params->tokens,
+                           .recv_rows = params->recv_rows};
+    place_ranks(group, shape, node, place, node_ranks);
+    place_experts(shape, first);
+    shape->local_experts = first[rank + 1] - first[rank];
+    return XEP_OK;
+}
+
+void xep_shape_close(xep_shape_t *shape)
+{
+    free((void *)(uintptr_t)shape->first_expert); /* all its arrays are one */
+    *shape = (xep_shape_t){0};
+}
+
+/* ---- regions ---- */
+
+static int is_alignment(uint32_t alignment)
+{
+    return alignment >= LEAST_ALIGNMENT && alignment <= MOST_ALIGNMENT && (alignment & (alignment - 1)) == 0;
+}
+
+/* Half of the 64 bits: sums of an offset and a length cannot overflow then, wherever they are computed. */
+static xep_status_t lay_region(const xep_plugin_t *plugin, xep_region_t *region, uint64_t *end_p)
+{
+    if (region->memory != XEP_MEMORY_HOST || (region->bytes != 0 && !is_alignment(region->alignment)))
+        return xep_fail(XEP_ERR_PLUGIN, "mode \"%s\" wants memory of kind %d aligned to %u (kind %d, %d to %d)",
+                        plugin->name, region->memory, region->alignment, XEP_MEMORY_HOST, LEAST_ALIGNMENT,
+                        MOST_ALIGNMENT);
+    if (region->bytes == 0) region->alignment = LEAST_ALIGNMENT;
+    region->offset = (*end_p + region->alignment - 1) / region->alignment * region->alignment;
+    if (__builtin_add_overflow(region->offset, region->bytes, end_p) || *end_p > UINT64_MAX / 2)
+        return XEP_ERR_NO_MEMORY;
+    return XEP_OK;
+}
+
+xep_status_t xep_shape_measure(const xep_plugin_t *plugin, const xep_shape_t *shape, xep_region_t regions[XEP_REGIONS],
+                               uint64_t *end_p, uint64_t *recv_rows_p)
+{
+    xep_status_t status;
+    uint64_t end = 0;
+    for (int i = 0; i < XEP_REGIONS; i++) regions[i] = (xep_region_t){0};
+    status = plugin->heap_size(shape, regions, recv_rows_p);
+    for (int i = 0; i < XEP_REGIONS && status == XEP_OK; i++) status = lay_region(plugin, &regions[i], &end);
+    if (status == XEP_ERR_PLUGIN) return status;
+    if (status != XEP_OK)
+        return xep_fail(status, "mode \"%s\" cannot serve this shape: %s", plugin->name,
+                        status == XEP_ERR_NO_MEMORY ? "its size does not fit into 64 bits" : xep_status_text(status));
+    *end_p = end;
+    return XEP_OK;
+}

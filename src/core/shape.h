@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/** The shape that a mode is told of, and where in the heap the regions lie that it asks for. */
+#ifndef XEP_CORE_SHAPE_H
+#define XEP_CORE_SHAPE_H
+
+#include <xep/plugin.h>
+
+#include "group.h"
+
+/**
+ * From checked params. group: NULL where none is known, then all of nranks ranks are on one node and this is rank 0.
+ * XEP_ERR_NO_MEMORY; free what it made with close.
+ */
+xep_status_t xep_shape_open(const xep_buffer_params_t *params, const xep_group_t *group, uint32_t nranks,
+                            xep_shape_t *shape);
+void xep_shape_close(xep_shape_t *shape);
+
+/** Asks the mode how large its regions are and puts one behind the other: offsets, and where the last ends. */
+xep_status_t xep_shape_measure(const xep_plugin_t *plugin, const xep_shape_t *shape, xep_region_t regions[XEP_REGIONS],
+                               uint64_t *end_p, uint64_t *recv_rows_p);
+
+#endif

@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/*
+ * One thread at a time adds (it is in the buffer), any thread reads: plain stores of whole words are enough, without a
+ * lock on the data path.
+ */
+#include "wait_times.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+
+#include "cpu.h"
+#include "error.h"
+
+xep_status_t xep_wait_times_open(xep_wait_times_t *table, uint32_t nrequests, uint32_t nranks)
+{
+    size_t words = (size_t)nrequests * nranks;
+    table->nranks = nranks;
+    table->wait_ns = calloc(words, sizeof *table->wait_ns);
+    table->ranks = calloc(words, sizeof *table->ranks);
+    int whole = table->wait_ns != NULL && table->ranks != NULL;
+    for (int kind = 0; kind < XEP_OP_KINDS; kind++) {
+        table->sums[kind] = calloc(nranks, sizeof *table->sums[kind]);
+        whole = whole && table->sums[kind] != NULL;
+    }
+    return whole ? XEP_OK : xep_fail(XEP_ERR_NO_MEMORY, "no memory for the waits for %u ranks", nranks);
+}
+
+void xep_wait_times_close(xep_wait_times_t *table)
+{
+    for (int kind = 0; kind < XEP_OP_KINDS; kind++) free(table->sums[kind]);
+    free(table->ranks);
+    free(table->wait_ns);
+}
+
+xep_late_t xep_wait_times_late(const xep_wait_times_t *table, uint32_t request)
+{
+    size_t first = (size_t)request * table->nranks;
+    return (xep_late_t){.ranks = table->ranks + first, .wait_ns = table->wait_ns + first};
+}
+
+void xep_wait_times_pause(xep_op_t *op)
+{
+    xep_late_t *late = &op->late;
+    if (late->since_ns == 0) return;
+    uint64_t waited = xep_clock_ns() - late->since_ns;
+    for (uint32_t i = 0; i < late->count; i++) late->wait_ns[late->ranks[i]] += waited;
+    late->since_ns = 0;
+}
+
+/* There is one writer, so what it reads is what it wrote. */
+static void add(_Atomic uint64_t *to, uint64_t value)
+{
+    atomic_store_explicit(to, atomic_load_explicit(to, memory_order_relaxed) + value, memory_order_relaxed);
+}
+
+static void add_wait(xep_rank_waits_t *sums, uint64_t ns)
+{
+    add(&sums->count, 1);
+    add(&sums->sum_ns, ns);
+    if (ns > atomic_load_explicit(&sums->max_ns, memory_order_relaxed))
+        atomic_store_explicit(&sums->max_ns, ns, memory_order_relaxed);
+}
+
+/* Only ranks that were waited for are visited again: what was not waited for must not cost a store. */
+void xep_wait_times_add(xep_wait_times_t *table, xep_op_t *op, uint64_t *to)
+{
+    uint64_t *wait_ns = op->late.wait_ns;
+    xep_wait_times_pause(op);
+    for (uint32_t r = 0; r < table->nranks; r++) {
+        if (wait_ns[r] == 0) continue;
+        add_wait(&table->sums[op->kind][r], wait_ns[r]);
+        if (to != NULL) to[r] += wait_ns[r];
+        wait_ns[r] = 0;
+    }
+    add(&table->operations[op->kind], 1);
+}
+
+/* Any thread may read while another adds: each number is a whole one, which is all that the interface promises. */
+void xep_wait_times_read(const xep_wait_times_t *table, xep_op_kind_t kind, const xep_waits_t *to)
+{
+    const xep_rank_waits_t *sums = table->sums[kind];
+    if (to->operations != NULL) *to->operations = atomic_load_explicit(&table->operations[kind], memory_order_relaxed);
+    for (uint32_t r = 0; r < table->nranks; r++) {
+        if (to->count != NULL) to->count[r] = atomic_load_explicit(&sums[r].count, memory_order_relaxed);
+        if (to->sum_ns != NULL) to->sum_ns[r] = atomic_load_explicit(&sums[r].sum_ns, memory_order_relaxed);
+        if (to->max_ns != NULL) to->max_ns[r] = atomic_load_explicit(&sums[r].max_ns, memory_order_relaxed);
+    }
+}

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# The library.
+
+# libxep_all.la is what libxep.so is made of and what unit tests link, so that these reach what is not exported
+noinst_LTLIBRARIES += libxep_all.la
+libxep_all_la_SOURCES = \
+	%D%/api.c %D%/api_boot.h %D%/api_boot.c %D%/api_check.h %D%/api_check.c \
+	%D%/core/boot.h %D%/core/boot_callback.h %D%/core/boot_callback.c %D%/core/boot_single.h %D%/core/boot_single.c \
+	%D%/core/buffer.h %D%/core/buffer.c %D%/core/buffer_agree.h %D%/core/buffer_agree.c \
+	%D%/core/buffer_create.h %D%/core/buffer_create.c %D%/core/buffer_end.h %D%/core/buffer_end.c \
+	%D%/core/buffer_env.h %D%/core/buffer_env.c %D%/core/group.h %D%/core/group.c \
+	%D%/core/group_control.h %D%/core/group_control.c %D%/core/group_create.h %D%/core/group_create.c \
+	%D%/core/group_exchange.h %D%/core/group_exchange.c %D%/core/group_signal.h %D%/core/group_signal.c \
+	%D%/core/group_wait.h %D%/core/group_wait.c %D%/core/handle.h %D%/core/handle.c %D%/core/heap.h %D%/core/heap.c \
+	%D%/core/host.h %D%/core/host.c %D%/core/layout.h %D%/core/layout.c \
+	%D%/core/plugin_loader.h %D%/core/plugin_loader.c %D%/core/progress_thread.h %D%/core/progress_thread.c \
+	%D%/core/request.h %D%/core/request.c %D%/core/request_advance.h %D%/core/request_advance.c \
+	%D%/core/request_begin.h %D%/core/request_begin.c %D%/core/request_end.h %D%/core/request_end.c \
+	%D%/core/request_wait.h %D%/core/request_wait.c %D%/core/rest.h %D%/core/rest.c %D%/core/room.h %D%/core/room.c \
+	%D%/core/shape.h %D%/core/shape.c %D%/core/team.h %D%/core/team.c %D%/core/transport.h \
+	%D%/core/wait_times.h %D%/core/wait_times.c \
+	%D%/pmix/pmix_api.h %D%/pmix/pmix_api.c %D%/pmix/pmix_boot.h %D%/pmix/pmix_boot.c \
+	%D%/pmix/pmix_call.h %D%/pmix/pmix_call.c %D%/pmix/pmix_client.h %D%/pmix/pmix_client.c \
+	%D%/pmix/pmix_exchange.h %D%/pmix/pmix_exchange.c \
+	%D%/ucp/ucp_context.h %D%/ucp/ucp_context.c %D%/ucp/ucp_fault.h %D%/ucp/ucp_fault.c \
+	%D%/ucp/ucp_gather.h %D%/ucp/ucp_gather.c %D%/ucp/ucp_heap.h %D%/ucp/ucp_heap.c \
+	%D%/ucp/ucp_intake.h %D%/ucp/ucp_intake.c %D%/ucp/ucp_library.h %D%/ucp/ucp_library.c \
+	%D%/ucp/ucp_link.h %D%/ucp/ucp_link.c %D%/ucp/ucp_lock.h %D%/ucp/ucp_memory.h %D%/ucp/ucp_memory.c \
+	%D%/ucp/ucp_message.h %D%/ucp/ucp_message.c %D%/ucp/ucp_objects.h %D%/ucp/ucp_op.h %D%/ucp/ucp_op.c \
+	%D%/ucp/ucp_peer.h %D%/ucp/ucp_peer.c %D%/ucp/ucp_pool.h %D%/ucp/ucp_pool.c \
+	%D%/ucp/ucp_progress.h %D%/ucp/ucp_progress.c %D%/ucp/ucp_registry.h %D%/ucp/ucp_registry.c \
+	%D%/ucp/ucp_rma.h %D%/ucp/ucp_rma.c %D%/ucp/ucp_settings.h %D%/ucp/ucp_settings.c \
+	%D%/ucp/ucp_signals.h %D%/ucp/ucp_signals.c %D%/ucp/ucp_strategy.h %D%/ucp/ucp_strategy.c \
+	%D%/ucp/ucp_transport.h %D%/ucp/ucp_transport.c %D%/ucp/ucp_wire.h %D%/ucp/ucp_wire.c \
+	%D%/util/config.h %D%/util/config.c %D%/util/config_defs.h %D%/util/cpu.h %D%/util/cpu.c %D%/util/dtype.c \
+	%D%/util/error.h %D%/util/error.c %D%/util/log.h %D%/util/log.c %D%/util/mapping.h %D%/util/mapping.c \
+	%D%/util/streaming.h %D%/util/streaming.c
+libxep_all_la_CPPFLAGS = $(library_cppflags) $(UCX_CFLAGS) $(PMIX_CFLAGS) -DXEP_PLUGIN_DIR='"$(pkglibdir)"'
+libxep_all_la_LIBADD = $(UCX_LIBS) $(NUMA_LIBS)
+
+lib_LTLIBRARIES = libxep.la
+libxep_la_SOURCES =
+libxep_la_LIBADD = libxep_all.la
+libxep_la_LDFLAGS = $(AM_LDFLAGS) -version-info $(XEP_LIBRARY_VERSION) -no-undefined
+libxep_la_DEPENDENCIES = libxep_all.la %D%/xep.map
+if HAVE_VERSION_SCRIPT
+libxep_la_LDFLAGS += -Wl,--version-script=$(srcdir)/%D%/xep.map
+endif
+EXTRA_DIST += %D%/xep.map

@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/** The UCP context of a group and its worker. */
+#ifndef XEP_UCP_CONTEXT_H
+#define XEP_UCP_CONTEXT_H
+
+#include <ucp/api/ucp.h>
+
+#include <xep/xep.h>
+
+/** Without the lock. */
+xep_status_t xep_ucp_context_open(ucp_context_h *context_p, ucp_worker_h *worker_p);
+
+#endif

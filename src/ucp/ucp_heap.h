@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/** A symmetric heap: its memory, the key that lets peers reach it, the peers' keys, its end. */
+#ifndef XEP_UCP_HEAP_H
+#define XEP_UCP_HEAP_H
+
+#include "ucp_objects.h"
+
+/** The transport's operations of these names; open and close take the lock. */
+xep_status_t xep_ucp_heap_open(xep_transport_t *transport, uint64_t bytes, xep_heap_wire_t **heap_p);
+xep_status_t xep_ucp_heap_connect(xep_heap_wire_t *heap, const void *const *keys, const size_t *bytes);
+void xep_ucp_heap_close(xep_heap_wire_t *heap);
+
+/** Gives the peers' keys back: while there is a worker. */
+void xep_ucp_heap_unlink(xep_ucp_heap_t *heap);
+
+/** Frees it: UCX has nothing of it any more. */
+void xep_ucp_heap_free(xep_ucp_heap_t *heap);
+
+#endif

@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/**
+ * What arrives in messages for one heap: bytes are stored as they come, signals in the sender's order.
+ *
+ * A sender numbers its messages to a heap 0, 1, 2, ... A message holds runs of bytes, then at most one
+ * signal; the signal is stored when every message with a smaller number was. UCX delivers in any order
+ * it likes (several lanes, messages of several fragments): what comes early waits here, without its bytes.
+ *
+ * Knows nothing of UCX. Every number a message holds is checked before it is used.
+ */
+#ifndef XEP_UCP_INTAKE_H
+#define XEP_UCP_INTAKE_H
+
+#include <assert.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <xep/status.h>
+
+#define XEP_UCP_NO_SIGNAL UINT64_MAX
+#define XEP_UCP_NO_HEAP   UINT64_MAX
+#define XEP_UCP_GOODBYE   (UINT64_MAX - 1)
+
+/**
+ * Header of a message; the sender writes it, the receiver reads it. Native byte order: the keys' magic shows another.
+ */
+typedef struct xep_ucp_message {
+    /* as the receiver named it in its key; XEP_UCP_NO_HEAP: nothing to store, XEP_UCP_GOODBYE: the sender leaves,
+     * and does not wait for anything of the receiver */
+    uint64_t heap;
+    uint64_t sequence;      /* of this sender's messages to this heap */
+    uint64_t offset;        /* nruns 0: the payload is one run that goes here */
+    uint64_t signal_offset; /* XEP_UCP_NO_SIGNAL: none */
+    uint64_t signal_value;
+    uint64_t taken; /* what the sender took from the receiver so far: see xep_ucp_message_settle */
+    uint32_t sender;
+    uint32_t nruns; /* xep_ucp_run_t in front of the bytes; 0: see offset */
+} xep_ucp_message_t;
+static_assert(sizeof(xep_ucp_message_t) == 56, "wire format");
+
+/** Where a run of bytes goes; the bytes of all runs follow the last one, in order. */
+typedef struct xep_ucp_run {
+    uint64_t offset, bytes;
+} xep_ucp_run_t;
+static_assert(sizeof(xep_ucp_run_t) == 16, "wire format");
+
+typedef struct xep_ucp_intake xep_ucp_intake_t;
+
+/**
+ * stream_bytes: when all ranks send as much as one did since its last signal, and it is this many, bytes are stored
+ * by streaming copies.
+ */
+xep_status_t xep_ucp_intake_open(void *base, uint64_t bytes, uint32_t nranks, uint64_t stream_bytes,
+                                 xep_ucp_intake_t **intake_p);
+void xep_ucp_intake_close(xep_ucp_intake_t *intake);
+
+/**
+ * Takes one message. XEP_ERR_PROTOCOL, with the reason: it is malformed, nothing was stored. One thread
+ * at a time; a thread that sees a signal (acquire) sees the bytes of its message and of all before it.
+ */
+xep_status_t xep_ucp_intake_deliver(xep_ucp_intake_t *intake, const xep_ucp_message_t *message, const void *payload,
+                                    size_t bytes);
+
+#endif

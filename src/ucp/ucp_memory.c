@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/*
+ * UCX allocates, because it is the only way by which ucp_rkey_ptr can map the memory in another process, on posix and
+ * sysv alike. Which kind is taken is left to the user (UCX_TLS).
+ */
+#define _GNU_SOURCE
+#include "ucp_memory.h"
+
+#include <inttypes.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/shm.h>
+#include <unistd.h>
+
+#include "error.h"
+#include "mapping.h"
+#include "ucp_settings.h"
+
+enum {
+    PAGE = 4096, /* heaps begin on one on every rank, whatever memory UCX found */
+    HUGE_PAGE = 2 << 20
+};
+
+static xep_status_t allocate(xep_ucp_heap_t *heap, uint64_t bytes)
+{
+    ucp_mem_map_params_t params = {
+        .field_mask = UCP_MEM_MAP_PARAM_FIELD_LENGTH | UCP_MEM_MAP_PARAM_FIELD_FLAGS,
+        .length = bytes,
+        .flags = UCP_MEM_MAP_ALLOCATE, /* with NONBLOCK too, posix writes every page: the same time was measured */
+    };
+    ucp_mem_attr_t attr = {.field_mask = UCP_MEM_ATTR_FIELD_ADDRESS};
+    ucs_status_t ret = ucp_mem_map(heap->transport->context, &params, &heap->memory);
+    if (ret != UCS_OK) {
+        heap->memory = NULL;
+        return xep_fail(XEP_ERR_NO_MEMORY, "ucx cannot allocate %" PRIu64 " bytes: %s", bytes, ucs_status_string(ret));
+    }
+    ret = ucp_mem_query(heap->memory, &attr);
+    if (ret != UCS_OK) return xep_fail(XEP_ERR_TRANSPORT, "ucp_mem_query: %s", ucs_status_string(ret));
+    heap->super.base = attr.address;
+    return XEP_OK;
+}
+
+/*
+ * UCX makes System V segments that the user's group may attach. Their id is the inode of the mapping. Peers are of the
+ * same user; one that is not cannot map the heap then, and UCX moves the bytes.
+ */
+static void keep_to_user(void *base)
+{
+    xep_mapping_t mapping;
+    struct shmid_ds segment;
+    if (!xep_mapping_find(base, &mapping) || strncmp(mapping.path, "/SYSV", 5) != 0) return;
+    if (shmctl((int)mapping.inode, IPC_STAT, &segment) != 0 || segment.shm_cpid != getpid()) return;
+    segment.shm_perm.mode &= 0600;
+    (void)shmctl((int)mapping.inode, IPC_SET, &segment);
+}
+
+static uintptr_t misalignment(const xep_ucp_heap_t *heap)
+{
+    return (uintptr_t)heap->super.base % PAGE;
+}
+
+void xep_ucp_memory_close(xep_ucp_heap_t *heap)
+{
+    if (heap->memory != NULL) ucp_mem_unmap(heap->transport->context, heap->memory);
+    heap->memory = NULL;
+}
+
+/* only a kind of memory that the user asked for is not on a page */
+static xep_status_t allocate_aligned(xep_ucp_heap_t *heap, uint64_t bytes)
+{
+    xep_status_t status = allocate(heap, bytes);
+    if (status != XEP_OK || misalignment(heap) == 0) return status;
+    xep_ucp_memory_close(heap);
+    status = allocate(heap, bytes + PAGE);
+    if (status == XEP_OK && misalignment(heap) != 0)
+        heap->super.base = (uint8_t *)heap->super.base + PAGE - misalignment(heap);
+    return status;
+}
+
+xep_status_t xep_ucp_memory_open(xep_ucp_heap_t *heap, uint64_t bytes)
+{
+    xep_status_t status = allocate_aligned(heap, bytes);
+    if (status != XEP_OK) return status;
+    heap->super.bytes = bytes;
+    keep_to_user(heap->super.base);
+    if (bytes >= HUGE_PAGE) (void)madvise(heap->super.base, bytes, MADV_HUGEPAGE); /* a hint */
+    if (xep_ucp_settings_has_memory()) memset(heap->super.base, 0, bytes);         /* may be malloc's */
+    return XEP_OK;
+}

@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include "ucp_message.h"
+
+#include <string.h>
+
+#include "error.h"
+#include "log.h"
+#include "ucp_fault.h"
+#include "ucp_op.h"
+#include "ucp_registry.h"
+#include "ucp_signals.h"
+
+enum {
+    MESSAGE_WEIGHT =
+        1024, /* of an empty message: what a small piece takes of a socket's buffer, bookkeeping included */
+    SURE_WEIGHT = 12 * 1024 /* any socket's buffer holds this much: Linux begins with 16 KB and more */
+};
+
+static uint64_t weight(size_t payload)
+{
+    return MESSAGE_WEIGHT + payload;
+}
+
+static xep_status_t post(xep_ucp_op_t *op, const void *payload, size_t bytes)
+{
+    xep_ucp_peer_t *peer = xep_ucp_peer_of(op->link);
+    ucp_request_param_t param = xep_ucp_op_param(op);
+    param.op_attr_mask |= UCP_OP_ATTR_FIELD_FLAGS;
+    param.flags = UCP_AM_SEND_FLAG_EAGER;
+    op->message.sender = peer->transport->rank;
+    op->message.taken = peer->taken;
+    peer->sent += weight(bytes);
+    return xep_ucp_op_posted(op, ucp_am_send_nbx(peer->endpoint, XEP_UCP_AM_ID, &op->message, sizeof op->message,
+                                                 payload, bytes, &param));
+}
+
+xep_status_t xep_ucp_message_send(xep_ucp_op_t *op, const void *payload, size_t bytes)
+{
+    op->message.heap = op->link->remote_heap;
+    op->message.sequence = op->link->sequence++;
+    xep_ucp_link_touch(op->link);
+    return post(op, payload, bytes);
+}
+
+xep_status_t xep_ucp_message_send_empty(xep_ucp_link_t *link, uint64_t heap)
+{
+    xep_ucp_op_t *op = xep_ucp_op_get(link, 0);
+    if (op == NULL) return XEP_ERR_NO_MEMORY;
+    op->message.heap = heap;
+    return post(op, NULL, 0);
+}
+
+/*
+ * A small message is done for UCX once it is in UCX' own buffer, though a full socket took a part of it only. A rank
+ * whose operation is complete would then keep what others wait for until its next call, and for ever if that call is
+ * the barrier of another library. But UCX takes no next message before that rest is written: so an empty one is sent
+ * behind. Only where the socket may be full: messages tell how much of the other direction has been taken.
+ *
+ * Measured on TCP loopback, exchange of 8 bytes and a signal: 6.3 us without, 11.1 us with the empty message.
+ * ucp_ep_flush instead: 33 us, and it waits for an answer of the peer, which may be in that barrier already.
+ */
+xep_status_t xep_ucp_message_push_out(xep_ucp_link_t *link)
+{
+    const xep_ucp_peer_t *peer = xep_ucp_peer_of(link);
+    if (!link->socket) return XEP_OK;
+    if (link->strategy->by_messages && peer->sent - peer->acknowledged <= SURE_WEIGHT) return XEP_OK;
+    return xep_ucp_message_send_empty(link, XEP_UCP_NO_HEAP);
+}
+
+/* the message's sender is a rank */
+static void account(xep_ucp_transport_t *transport, const xep_ucp_message_t *message, size_t bytes)
+{
+    xep_ucp_peer_t *peer = &transport->peers[message->sender];
+    peer->taken += weight(bytes);
+    if (message->heap == XEP_UCP_GOODBYE) peer->left = true;
+    if (message->taken > peer->acknowledged && message->taken <= peer->sent) peer->acknowledged = message->taken;
+}
+
+/* runs in the thread that makes progress, with the lock held */
+static ucs_status_t arrived(void *arg, const void *header, size_t header_bytes, void *payload, size_t bytes,
+                            const ucp_am_recv_param_t *param)
+{
+    xep_ucp_transport_t *transport = arg;
+    xep_ucp_message_t message;
+    xep_ucp_heap_t *heap;
+    if (header_bytes != sizeof message || (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0) {
+        xep_log(XEP_LOG_WARN, "a message that is not one of ours was dropped: header of %zu bytes", header_bytes);
+        return UCS_OK;
+    }
+    memcpy(&message, header, sizeof message);
+    if (message.sender < transport->nranks) account(transport, &message, bytes);
+    if (message.heap == XEP_UCP_NO_HEAP || message.heap == XEP_UCP_GOODBYE) return UCS_OK;
+    heap = xep_ucp_registry_find(transport, message.heap);
+    if (heap == NULL || heap->intake == NULL) {
+        xep_log(XEP_LOG_DEBUG, "a message of rank %u for a heap that is closed was dropped", message.sender);
+        return UCS_OK;
+    }
+    xep_status_t status = xep_ucp_intake_deliver(heap->intake, &message, payload, bytes);
+    if (status != XEP_OK) xep_ucp_heap_fault(heap, status, xep_last_error());
+    return UCS_OK;
+}
+
+xep_status_t xep_ucp_message_listen(xep_ucp_transport_t *transport)
+{
+    ucp_am_handler_param_t param = {
+        .field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_FLAGS | UCP_AM_HANDLER_PARAM_FIELD_CB |
+                      UCP_AM_HANDLER_PARAM_FIELD_ARG,
+        .id = XEP_UCP_AM_ID,
+        .flags = UCP_AM_FLAG_WHOLE_MSG,
+        .cb = arrived,
+        .arg = transport,
+    };
+    ucs_status_t ret = ucp_worker_set_am_recv_handler(transport->worker, &param);
+    return ret == UCS_OK ? XEP_OK
+                         : xep_fail(XEP_ERR_TRANSPORT, "ucp_worker_set_am_recv_handler: %s", ucs_status_string(ret));
+}

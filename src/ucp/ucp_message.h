@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/** Messages: eager UCX active messages that store runs of bytes and a signal in the receiver's heap. */
+#ifndef XEP_UCP_MESSAGE_H
+#define XEP_UCP_MESSAGE_H
+
+#include "ucp_objects.h"
+
+/** Sends a message to the link's heap: payload stays until op is done. */
+xep_status_t xep_ucp_message_send(xep_ucp_op_t *op, const void *payload, size_t bytes);
+
+/** Sees to it that all that was sent to the link's rank leaves UCX, before this heap's ops are done. */
+xep_status_t xep_ucp_message_push_out(xep_ucp_link_t *link);
+
+/** Sends an empty message: heap is XEP_UCP_NO_HEAP or XEP_UCP_GOODBYE. */
+xep_status_t xep_ucp_message_send_empty(xep_ucp_link_t *link, uint64_t heap);
+
+/** Makes the worker take messages in. */
+xep_status_t xep_ucp_message_listen(xep_ucp_transport_t *transport);
+
+#endif

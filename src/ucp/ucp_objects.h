@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/**
+ * The objects of the UCP transport, and how they hang together. Each header beside declares what can be done with one.
+ *
+ *   transport   one context and one worker of a group        ucp_transport.c, ucp_context.c, ucp_progress.c
+ *   peer        a rank: its endpoint                         ucp_peer.c
+ *   heap        memory of a buffer, a wire                   ucp_heap.c, ucp_memory.c, ucp_wire.c
+ *   link        a heap on a peer: mapped, or a strategy      ucp_link.c, ucp_signals.c
+ *   strategy    how bytes go to a link that is not mapped    ucp_strategy.c, ucp_rma.c, ucp_gather.c
+ *   chunk       staging memory, of a heap's pool             ucp_pool.c
+ *   op          one UCX operation in flight                  ucp_op.c
+ *   message     an eager active message                      ucp_message.c; taken in by ucp_intake.c
+ *
+ * Locking. The worker is SERIALIZED, and buffers of one group are used from several threads: every call into UCX, and
+ * everything the callbacks touch, is under transport->lock (ucp_lock.h). Mapped peers need neither. Functions are
+ * called with the lock held unless their header says otherwise.
+ */
+#ifndef XEP_UCP_OBJECTS_H
+#define XEP_UCP_OBJECTS_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#include <ucp/api/ucp.h>
+
+#include "transport.h"
+#include "ucp_intake.h"
+
+typedef struct xep_ucp_transport xep_ucp_transport_t;
+typedef struct xep_ucp_peer xep_ucp_peer_t;
+typedef struct xep_ucp_heap xep_ucp_heap_t;
+typedef struct xep_ucp_link xep_ucp_link_t;
+typedef struct xep_ucp_op xep_ucp_op_t;
+typedef struct xep_ucp_chunk xep_ucp_chunk_t;
+
+enum {
+    XEP_UCP_AM_ID = 0,
+    XEP_UCP_MESSAGE_BYTES = 60 * 1024, /* most payload of a message: with headers it stays within one TCP segment
+                                          of UCX (64 KB); larger ones took 1.6 times as long on 1.13 */
+    XEP_UCP_MESSAGE_RUNS = 256,
+    XEP_UCP_STAGING = 64 << 20, /* most staging memory of a heap when XEP_INFLIGHT would allow more */
+    XEP_UCP_HEADROOM = XEP_UCP_MESSAGE_RUNS * sizeof(xep_ucp_run_t)
+};
+
+/** How bytes go to a peer that is not mapped. Called with the lock held. No NULL slots. */
+typedef struct xep_ucp_strategy {
+    const char *name; /* as in XEP_PUT */
+    const char *text; /* for describe */
+    bool by_messages; /* what it sends is told by messages' own accounts */
+
+    /** Whether put of bytes and a signal can be taken now; false: something in flight will make room. */
+    bool (*has_room)(xep_ucp_link_t *link, size_t bytes);
+
+    /** Takes a put that there is room for; bytes > 0. */
+    xep_status_t (*put)(xep_ucp_link_t *link, uint64_t offset, const void *src, size_t bytes);
+
+    /** Takes a signal: ordered after every put and signal taken before. */
+    xep_status_t (*signal)(xep_ucp_link_t *link, uint64_t offset, uint64_t value);
+
+    /** Sends a queued signal whose turn has come: op->offset, op->value. */
+    xep_status_t (*post_signal)(xep_ucp_op_t *op);
+
+    /** Sends what put held back. */
+    xep_status_t (*push)(xep_ucp_link_t *link);
+} xep_ucp_strategy_t;
+
+/** An operation UCX has, or a signal that is queued. Lives until its completion. */
+struct xep_ucp_op {
+    xep_ucp_op_t *next; /* in the free list, or among the link's queued signals */
+    xep_ucp_link_t *link;
+    xep_ucp_chunk_t *chunk;    /* given back with the op; NULL: none */
+    size_t bytes;              /* counted in heap->inflight */
+    bool needed;               /* an error counts even when the rank has left */
+    uint64_t offset, value;    /* of a signal */
+    uint64_t mark;             /* signal: goes when link->flushed has reached this; flush: what it covers */
+    xep_ucp_message_t message; /* header of a message: UCX reads it until completion */
+};
+
+/** Staging memory in which puts to one rank are gathered. */
+struct xep_ucp_chunk {
+    xep_ucp_chunk_t *next;
+    uint8_t *data; /* XEP_UCP_HEADROOM bytes before it are ours too */
+    size_t bytes;
+    uint32_t nruns;
+    xep_ucp_run_t runs[XEP_UCP_MESSAGE_RUNS];
+};
+
+typedef enum { XEP_UCP_LINK_NEW, XEP_UCP_LINK_MAPPED, XEP_UCP_LINK_REMOTE, XEP_UCP_LINK_BROKEN } xep_ucp_link_state_t;
+
+/** One heap on one rank. */
+struct xep_ucp_link {
+    xep_ucp_link_state_t state; /* the heap's thread only; never changes again once it is not NEW */
+    uint32_t rank;
+    xep_ucp_heap_t *heap;
+    uint8_t *base;           /* MAPPED: the rank's region here */
+    const void *rkey_buffer; /* the rank's, within heap->keys */
+    ucp_rkey_h rkey;
+    uint64_t remote_base, remote_heap;
+    uint64_t segment, segment_offset;   /* where the rank has its region; segment 0: not known */
+    const xep_ucp_strategy_t *strategy; /* REMOTE */
+    uint64_t sequence;                  /* of the next message */
+    xep_ucp_chunk_t *chunk;             /* being filled, or NULL */
+    bool touched;                       /* in heap->touched: something was sent or held back since the last flush */
+    bool socket;                        /* UCX writes to one: it may keep a rest that it says was sent */
+    xep_ucp_link_t *next_touched;
+    uint64_t puts, flushed; /* RMA operations posted; of these, known to be in the peer's memory */
+    bool flushing;
+    xep_ucp_op_t *queued, **queued_tail; /* signals whose earlier puts are not known to be there yet */
+    bool ready;                          /* in transport->ready */
+    xep_ucp_link_t *next_ready;
+};
+
+/** The staging memory of a heap. */
+typedef struct xep_ucp_pool {
+    uint8_t *slab;
+    size_t slab_bytes;
+    xep_ucp_chunk_t *chunks, *free;
+    size_t chunk_bytes; /* data of a chunk */
+} xep_ucp_pool_t;
+
+struct xep_ucp_heap {
+    xep_heap_wire_t super;
+    xep_ucp_transport_t *transport;
+    uint64_t id;
+    ucp_mem_h memory;
+    uint8_t *keys;            /* copies of all */
+    xep_ucp_link_t *links;    /* [nranks], NULL before heap_connect */
+    xep_ucp_intake_t *intake; /* NULL for a heap opened before connect */
+    xep_ucp_pool_t pool;
+    uint64_t inflight;    /* bytes UCX has */
+    uint64_t outstanding; /* ops UCX has, and queued signals */
+    xep_ucp_link_t *touched;
+    bool used;            /* some link is REMOTE; the heap's thread only */
+    _Atomic int status;   /* XEP_OK, or what flush and progress return from now on */
+    char reason[256];     /* written once, before status */
+    xep_ucp_heap_t *next; /* abandoned ones */
+};
+
+struct xep_ucp_peer {
+    xep_ucp_transport_t *transport;
+    uint32_t rank;
+    bool may_map;
+    const void *address;                /* the worker's, within transport->addresses */
+    ucp_ep_h endpoint;                  /* NULL: not connected */
+    uint64_t sent, acknowledged, taken; /* weights of messages: to it, of these known to be there, from it */
+    bool left;                          /* it has said goodbye */
+    ucs_status_t failed;                /* UCS_OK, or why it cannot be used any more */
+    char lanes[64];                     /* what UCX chose: "sysv, posix, cma"; "": not looked at yet */
+    xep_ucp_link_state_t reach;         /* of the first of its links that was opened; NEW: none yet */
+    char text[96];                      /* describe: once reach is known */
+};
+
+struct xep_ucp_transport {
+    xep_transport_t super;
+    _Atomic unsigned lock;
+    _Atomic unsigned calls; /* of progress, while it is not urgent */
+    atomic_bool urgent;     /* UCX moves bytes for some peer of ours */
+    ucp_context_h context;
+    ucp_worker_h worker;
+    unsigned version;      /* of libucp: major * 100 + minor */
+    bool fence_orders;     /* ucp_worker_fence does, and does not wait: see ucp_rma.c */
+    int map, put;          /* XEP_MAP_, XEP_PUT_ */
+    uint64_t inflight;     /* most bytes a heap may have on their way */
+    uint64_t stream_bytes; /* XEP_STREAM */
+    uint8_t *address;
+    size_t address_bytes;
+    uint32_t rank, nranks; /* 0, 0 before connect */
+    xep_ucp_peer_t *peers;
+    uint8_t *addresses;
+    xep_ucp_heap_t *probe;  /* a page of its own: can this peer's memory be mapped? */
+    xep_ucp_heap_t **heaps; /* by the low half of their id */
+    uint32_t nheaps, generation;
+    xep_ucp_heap_t *abandoned; /* UCX still had operations of them when they were closed */
+    xep_ucp_op_t *free_ops;
+    void **op_blocks; /* what free_ops is made of */
+    size_t nop_blocks;
+    xep_ucp_link_t *ready; /* links whose flush is done */
+};
+
+static inline xep_ucp_peer_t *xep_ucp_peer_of(const xep_ucp_link_t *link)
+{
+    return &link->heap->transport->peers[link->rank];
+}
+
+#endif

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/** A rank: its endpoint, made on first use; what UCX chose for it; its failure. */
+#ifndef XEP_UCP_PEER_H
+#define XEP_UCP_PEER_H
+
+#include "ucp_objects.h"
+
+/** Makes the endpoint when there is none. XEP_ERR_PEER: the rank is gone or cannot be reached. */
+xep_status_t xep_ucp_peer_connect(xep_ucp_peer_t *peer);
+
+/** Says why peer->failed. */
+xep_status_t xep_ucp_peer_fail(const xep_ucp_peer_t *peer);
+
+/** The transports that UCX chose: "sysv, posix, cma". Connected. */
+const char *xep_ucp_peer_lanes(xep_ucp_peer_t *peer);
+
+/** Whether UCX uses TCP for everything. Connected. */
+bool xep_ucp_peer_is_tcp(xep_ucp_peer_t *peer);
+
+/** Whether UCX can copy between the two processes by system calls. Connected. */
+bool xep_ucp_peer_has_cma(xep_ucp_peer_t *peer);
+
+#endif

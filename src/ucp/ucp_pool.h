@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/** The staging memory of a heap: chunks in which puts to one rank are put together. */
+#ifndef XEP_UCP_POOL_H
+#define XEP_UCP_POOL_H
+
+#include "ucp_objects.h"
+
+/** Data bytes of a chunk, how many. Without the lock, as close. */
+xep_status_t xep_ucp_pool_open(xep_ucp_pool_t *pool, size_t chunk_bytes, size_t nchunks);
+void xep_ucp_pool_close(xep_ucp_pool_t *pool);
+
+/** An empty one; NULL: all are in use. The one given back last: so few pages are touched. */
+xep_ucp_chunk_t *xep_ucp_pool_get(xep_ucp_pool_t *pool);
+void xep_ucp_pool_put(xep_ucp_pool_t *pool, xep_ucp_chunk_t *chunk);
+
+#endif

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/*
+ * The upper half of an id is never used twice, so that a message for a heap that was closed finds nothing, even if a
+ * new one took its index.
+ */
+#include "ucp_registry.h"
+
+#include <stdlib.h>
+
+#include "error.h"
+
+/* A message of a peer may come after the heap it is for was closed, and another opened at its index: so the id has a
+ * generation in its upper half. */
+xep_status_t xep_ucp_registry_enter(xep_ucp_heap_t *heap)
+{
+    xep_ucp_transport_t *transport = heap->transport;
+    uint32_t index = 0;
+    while (index < transport->nheaps && transport->heaps[index] != NULL) index++;
+    if (index == transport->nheaps) {
+        xep_ucp_heap_t **heaps = realloc(transport->heaps, (index + 1) * sizeof *heaps);
+        if (heaps == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for %u heaps", index + 1);
+        transport->heaps = heaps;
+        transport->nheaps++;
+    }
+    transport->heaps[index] = heap;
+    heap->id = (uint64_t)++transport->generation << 32 | index;
+    return XEP_OK;
+}
+
+xep_ucp_heap_t *xep_ucp_registry_find(const xep_ucp_transport_t *transport, uint64_t id)
+{
+    uint32_t index = (uint32_t)id;
+    xep_ucp_heap_t *heap = index < transport->nheaps ? transport->heaps[index] : NULL;
+    return heap != NULL && heap->id == id ? heap : NULL;
+}
+
+void xep_ucp_registry_leave(xep_ucp_heap_t *heap)
+{
+    if (xep_ucp_registry_find(heap->transport, heap->id) == heap) heap->transport->heaps[(uint32_t)heap->id] = NULL;
+}

@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/**
+ * The open heaps of a transport, by the id that messages name them by: an index, and a number that is not used again,
+ * so that late messages find nothing.
+ */
+#ifndef XEP_UCP_REGISTRY_H
+#define XEP_UCP_REGISTRY_H
+
+#include "ucp_objects.h"
+
+/** Gives the heap an id. */
+xep_status_t xep_ucp_registry_enter(xep_ucp_heap_t *heap);
+
+/** Forgets it; a second time does nothing. */
+void xep_ucp_registry_leave(xep_ucp_heap_t *heap);
+
+/** The open heap of that id, or NULL. */
+xep_ucp_heap_t *xep_ucp_registry_find(const xep_ucp_transport_t *transport, uint64_t id);
+
+#endif

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/** The settings of UCX that differ from its own defaults, each unless the user has set it. */
+#ifndef XEP_UCP_SETTINGS_H
+#define XEP_UCP_SETTINGS_H
+
+#include <stdbool.h>
+
+#include <ucp/api/ucp.h>
+
+#include <xep/xep.h>
+
+enum { XEP_UCP_SECOND_PROTOCOLS = 116 }; /* libucp from which its second generation of protocols is the default */
+
+/** UCX's configuration with ours; the caller releases it. */
+xep_status_t xep_ucp_settings_read(ucp_config_t **config_p);
+
+/** Whether UCX uses its second generation of protocols. */
+bool xep_ucp_settings_has_second_protocols(void);
+
+/** Whether the user says which kinds of memory UCX allocates. */
+bool xep_ucp_settings_has_memory(void);
+
+#endif

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* Sizes and names of the element types, from the list in xep.h. */
+
+#include <xep/xep.h>
+
+#define DTYPE_ROW(_name, _value, _bytes, _text) [_value] = {_bytes, _text},
+
+/* value 0 is no type: what a struct's zero means is filled in before */
+static const struct {
+    size_t bytes;
+    const char *text;
+} types[] = {[XEP_DTYPE_DEFAULT] = {0, "unknown"}, XEP_DTYPE_LIST(DTYPE_ROW)};
+
+static unsigned row_of(xep_dtype_t dtype)
+{
+    return (unsigned)dtype < sizeof types / sizeof types[0] ? (unsigned)dtype : 0;
+}
+
+size_t xep_dtype_size(xep_dtype_t dtype)
+{
+    return types[row_of(dtype)].bytes;
+}
+
+const char *xep_dtype_name(xep_dtype_t dtype)
+{
+    return types[row_of(dtype)].text;
+}

@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# The tests.
+#
+# The suffix chooses the runner: .t is a cmocka program that speaks TAP, .mp a program launched on ranks, .sh a script
+# of checks. To add a test, add its name to a list below: that is all for test/unit/x.t, made of test/unit/x.c and
+# linked with the insides of the library and the oracle; test_unit_x_t_SOURCES is for more. Ranks of an .mp and time
+# limits stand in a comment of its source (%D%/rig/run-test). Exit status 77 skips. Tests run at the same time: each in
+# its own temporary folder.
+AM_CPPFLAGS += $(library_cppflags) -I$(srcdir)/src/ucp -I$(srcdir)/plugins/kit -I$(srcdir)/plugins/kernels \
+	-I$(srcdir)/oracle -I$(srcdir)/tools/perf $(CMOCKA_CFLAGS)
+LDADD = libtest_parts.la libxep_kit_parts.la libxep_all.la libxep_oracle.la $(CMOCKA_LIBS) -lm
+
+# parts of modes and tools, for unit tests to look at from inside
+check_LTLIBRARIES = libtest_parts.la
+libtest_parts_la_SOURCES = \
+	plugins/kernels/cast.c plugins/kernels/cast_avx2.c plugins/kernels/cast_avx512.c plugins/kernels/copy.c \
+	plugins/kernels/logfmt.c plugins/kernels/weigh.c plugins/kernels/weigh_avx2.c plugins/kernels/weigh_avx512.c \
+	tools/perf/perf_kernels.c tools/perf/perf_kernels_x86.c tools/perf/perf_options.c
+
+unit_tests = \
+	%D%/abi/dlopen.t %D%/abi/frozen.t \
+	%D%/unit/boot_alone.t %D%/unit/boot_over_callback.t \
+	%D%/unit/core_exchange.t %D%/unit/core_host.t %D%/unit/core_layout.t %D%/unit/core_rest.t %D%/unit/core_room.t \
+	%D%/unit/core_wait.t \
+	%D%/unit/intake_order.t \
+	%D%/unit/util_config.t %D%/unit/util_cpu.t %D%/unit/util_dtype.t %D%/unit/util_error.t %D%/unit/util_log.t \
+	%D%/unit/util_mapping.t \
+	%D%/sim/sim_normal.t %D%/sim/sim_ll.t %D%/sim/sim_threads.t %D%/unit/kernels_sum.t \
+	%D%/unit/kernels_cast.t %D%/unit/kernels_logfmt.t %D%/unit/kernels_weigh.t \
+	%D%/unit/kit_steps.t %D%/unit/kit_words.t \
+	%D%/unit/oracle_numbers.t %D%/unit/oracle_routes.t %D%/unit/oracle_self.t \
+	%D%/unit/perf_kernels_exact.t %D%/unit/perf_options_parse.t
+
+# one simulator for all modes: a new one is a file of sim/, a program as these are, and a line of threads_modes.c
+check_LTLIBRARIES += libsim.la
+libsim_la_SOURCES = \
+	%D%/sim/sim_shape.h %D%/sim/sim_shape.c %D%/sim/sim_world.h %D%/sim/sim_world.c \
+	%D%/sim/sim_wire.h %D%/sim/sim_wire.c %D%/sim/script.h %D%/sim/script.c \
+	%D%/sim/script_truth.h %D%/sim/script_truth.c %D%/sim/script_flight.h %D%/sim/script_flight.c \
+	%D%/sim/script_check.h %D%/sim/script_check.c %D%/sim/script_player.h %D%/sim/script_player.c \
+	%D%/sim/sim_mode.h %D%/sim/sim_cases.h %D%/sim/sim_cases.c \
+	%D%/sim/sim_failures.h %D%/sim/sim_failures.c
+sim_ldadd = libsim.la libxep_oracle.la $(CMOCKA_LIBS) -lm
+%C%_sim_sim_normal_t_SOURCES = %D%/sim/sim_normal.c %D%/sim/sim_main.c
+%C%_sim_sim_normal_t_CPPFLAGS = $(AM_CPPFLAGS) -DSIM_MODE=sim_normal
+%C%_sim_sim_normal_t_LDADD = $(sim_ldadd)
+%C%_sim_sim_ll_t_SOURCES = %D%/sim/sim_ll.c %D%/sim/sim_main.c
+%C%_sim_sim_ll_t_CPPFLAGS = $(AM_CPPFLAGS) -DSIM_MODE=sim_ll
+%C%_sim_sim_ll_t_LDADD = $(sim_ldadd)
+%C%_sim_sim_threads_t_SOURCES = \
+	%D%/sim/sim_threads.h %D%/sim/sim_threads.c %D%/sim/threads_modes.c %D%/sim/sim_normal.c %D%/sim/sim_ll.c
+%C%_sim_sim_threads_t_LDADD = $(sim_ldadd)
+
+# the transport alone, between processes that it forks itself
+%C%_mp_wire_order_mp_SOURCES = %D%/mp/forked.h %D%/mp/forked.c \
+	%D%/mp/wire_calls.h %D%/mp/wire_calls.c %D%/mp/wire_order.c
+%C%_mp_wire_death_mp_SOURCES = %D%/mp/forked.h %D%/mp/forked.c %D%/mp/wire_death.c
+%C%_mp_wire_keys_mp_SOURCES = %D%/mp/forked.h %D%/mp/forked.c %D%/mp/wire_keys.c
+%C%_mp_wire_rate_mp_SOURCES = %D%/mp/forked.h %D%/mp/forked.c %D%/mp/wire_rate.c
+
+# programs on ranks are users of libxep.so; what they share is in mp_rig
+check_LTLIBRARIES += libmp_rig.la
+libmp_rig_la_SOURCES = \
+	%D%/mp/mp_job.c %D%/mp/mp_job.h %D%/mp/mp_rig.c %D%/mp/mp_rig.h %D%/mp/mode_ops.c %D%/mp/mode_ops.h
+libmp_rig_la_LIBADD = libxep_oracle.la libxep.la
+
+# preloaded by perf_corrupt.sh; -rpath makes it a shared object although it is not installed
+check_LTLIBRARIES += %D%/mp/perf_corruptor.la
+%C%_mp_perf_corruptor_la_SOURCES = %D%/mp/perf_corruptor.c
+%C%_mp_perf_corruptor_la_LDFLAGS = -module -avoid-version -shared -rpath /nowhere
+
+transport_tests = \
+	%D%/mp/wire_death.mp %D%/mp/wire_keys.mp %D%/mp/boot_reload.mp \
+	%D%/mp/normal_shapes.mp %D%/mp/normal_ops.mp %D%/mp/ll_ops.mp %D%/mp/bad_input.mp \
+	%D%/mp/mismatch.mp %D%/mp/failure.mp \
+	%D%/mp/after.mp %D%/mp/unborn.mp %D%/mp/allgather.mp \
+	%D%/mp/steady.mp %D%/mp/large.mp %D%/mp/nodes.mp %D%/mp/silent.mp %D%/mp/waits.mp
+rank_tests = %D%/mp/wire_order.mp %D%/mp/boot_client.mp $(transport_tests)
+%C%_mp_boot_reload_mp_LDADD =
+%C%_mp_normal_shapes_mp_LDADD = libmp_rig.la
+%C%_mp_normal_ops_mp_LDADD = libmp_rig.la
+%C%_mp_ll_ops_mp_LDADD = libmp_rig.la
+%C%_mp_bad_input_mp_LDADD = libmp_rig.la
+%C%_mp_mismatch_mp_LDADD = libmp_rig.la
+%C%_mp_failure_mp_LDADD = libmp_rig.la
+%C%_mp_after_mp_LDADD = libmp_rig.la
+%C%_mp_unborn_mp_LDADD = libmp_rig.la
+%C%_mp_allgather_mp_LDADD = libmp_rig.la
+%C%_mp_steady_mp_LDADD = libmp_rig.la
+%C%_mp_large_mp_LDADD = libmp_rig.la
+%C%_mp_nodes_mp_LDADD = libmp_rig.la
+%C%_mp_silent_mp_LDADD = libmp_rig.la
+%C%_mp_waits_mp_LDADD = libmp_rig.la
+
+# what takes longest begins first
+script_tests = \
+	%D%/mp/wire_transports.sh %D%/mp/variants.sh %D%/mp/ll_check.sh \
+	%D%/mp/boot_hazards.sh \
+	%D%/mp/run_environ.sh %D%/mp/run_leftovers.sh %D%/mp/run_output.sh %D%/mp/run_signals.sh %D%/mp/run_status.sh \
+	%D%/abi/headers.sh %D%/abi/loader.sh %D%/abi/outoftree.sh %D%/abi/readme.sh \
+	%D%/mp/launch_hosts.sh %D%/mp/launch_mpirun.sh %D%/mp/launch_prterun.sh %D%/mp/launch_slurm.sh \
+	%D%/mp/launch_xep_run.sh \
+	%D%/mp/perf_check.sh %D%/mp/perf_corrupt.sh %D%/mp/perf_output.sh \
+	%D%/mp/steady_calls.sh %D%/mp/victim.sh \
+	%D%/rig/documents.sh %D%/rig/format.sh %D%/rig/layers.sh %D%/rig/rig.sh %D%/rig/symbols.sh %D%/rig/tarball.sh
+
+# the protocols as models (spin); "make model" runs all sizes
+script_tests += %D%/model/protocols.sh
+EXTRA_DIST += %D%/model/model_core.pml %D%/model/model_combine.pml %D%/model/model_run.pml \
+	%D%/model/model_normal.pml %D%/model/model_ll.pml
+model:
+	srcdir='$(abs_top_srcdir)' CC='$(CC)' bash $(srcdir)/%D%/model/protocols.sh full
+.PHONY: model
+
+# what tests use and is no test itself
+test_helpers = %D%/abi/mode_load %D%/mp/victim %D%/mp/wire_rate.mp %D%/bench/kernels
+%C%_abi_mode_load_LDADD = libxep.la
+%C%_abi_dlopen_t_LDADD = $(CMOCKA_LIBS)
+%C%_mp_victim_LDADD = libmp_rig.la
+EXTRA_DIST += %D%/mutants/run %D%/mutants/kit.mutants %D%/mutants/normal.mutants %D%/mutants/ll.mutants
+EXTRA_DIST += %D%/rig/run-test %D%/rig/installed.bash %D%/abi/extract-example \
+	%D%/mp/launch.bash %D%/mp/ranks.bash %D%/mp/run.bash %D%/mp/prterun.bash \
+	%D%/abi/stub_mode.c %D%/abi/outoftree/xep_flood.c %D%/abi/outoftree/flood_client.c
+
+check_PROGRAMS = $(test_helpers) $(rank_tests)
+TESTS = $(script_tests) $(rank_tests)
+if HAVE_CMOCKA
+check_PROGRAMS += $(unit_tests)
+TESTS += $(unit_tests)
+else
+check-local:
+	@echo 'cmocka was not found when configured: the unit tests (.t) are left out' >&2
+endif
+dist_check_SCRIPTS = $(script_tests)
+
+TEST_EXTENSIONS = .t .mp .sh
+T_LOG_DRIVER = env AM_TAP_AWK='$(AWK)' $(SHELL) $(top_srcdir)/build-aux/tap-driver.sh
+T_LOG_COMPILER = bash $(srcdir)/%D%/rig/run-test
+MP_LOG_COMPILER = $(T_LOG_COMPILER)
+SH_LOG_COMPILER = $(T_LOG_COMPILER)
+AM_TESTS_ENVIRONMENT = \
+	XEP_PLUGIN_PATH='$(abs_builddir)/.libs'; export XEP_PLUGIN_PATH; \
+	LD_LIBRARY_PATH='$(abs_builddir)/.libs'"$${LD_LIBRARY_PATH:+:$$LD_LIBRARY_PATH}"; export LD_LIBRARY_PATH; \
+	CC='$(CC)' CXX='$(CXX)' CFLAGS='$(CFLAGS)' CXXFLAGS='$(CXXFLAGS)' LDFLAGS='$(LDFLAGS)' MAKE='$(MAKE)'; \
+	export CC CXX CFLAGS CXXFLAGS LDFLAGS MAKE;
+
+# parts of make check: the programs on ranks, to run them again with other settings (UCX_TLS=tcp,self make check-ranks);
+# those of them that a transport can change (boot_client uses none, wire_transports.sh runs wire_order on all); the
+# programs that run alone
+check-ranks:
+	$(MAKE) $(AM_MAKEFLAGS) check TESTS='$(rank_tests)'
+check-transport:
+	$(MAKE) $(AM_MAKEFLAGS) check TESTS='$(transport_tests)'
+check-units:
+	$(MAKE) $(AM_MAKEFLAGS) check TESTS='$(unit_tests)'
+# the units but for the two simulators, whose ranks all live in one thread: a thread sanitizer learns nothing from them
+check-threads:
+	$(MAKE) $(AM_MAKEFLAGS) check TESTS='$(filter-out %/sim_normal.t %/sim_ll.t,$(unit_tests))'
+
+# deliberate defects, one after the other: does the simulator notice? Not part of make check: half an hour and more.
+# make mutants MUTANTS='offers-* room-*' tries those alone
+mutants:
+	bash $(srcdir)/%D%/mutants/run $(srcdir) $(abs_builddir)/mutants $(MUTANTS)
+.PHONY: check-ranks check-transport check-units check-threads mutants

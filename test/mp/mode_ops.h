@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/** What operations in flight must do in every mode: requests, slots, order of ends, dependencies, cached routing. */
+#ifndef TEST_MODE_OPS_H
+#define TEST_MODE_OPS_H
+
+#include "mp_job.h"
+
+/** The case that these tests are made of. */
+mp_case_t mode_ops_case(const char *mode);
+
+void mode_ops_run(xep_group_t *group, const char *mode);
+
+/** Two buffers, each used by a thread of its own, at the same time. */
+void mode_ops_two_threads(xep_group_t *group, const mp_case_t *mine, const mp_case_t *of_thread);
+
+#endif

@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/**
+ * One dispatch and combine of any mode, described by a few numbers: inputs, guarded and poisoned outputs, arguments,
+ * and the oracle to compare with.
+ */
+#ifndef TEST_MP_JOB_H
+#define TEST_MP_JOB_H
+
+#include <xep/xep.h>
+
+#include "oracle.h"
+
+typedef struct mp_case {
+    const char *name;
+    const char *mode;    /* NULL: normal */
+    const char *routing; /* of oracle_route_parse(); NULL: uniform */
+    uint32_t experts, topk, hidden;
+    uint64_t tokens; /* most of a rank */
+    int ragged;      /* 1: ranks have different numbers of tokens, some 0; 2: rank 0 alone has any */
+    uint32_t mask;   /* selections of 1000 that are -1; 1000: all */
+    uint32_t nscales;
+    xep_dtype_t dtype, combine_dtype, idx_dtype, scales_dtype; /* 0: bf16, bf16, int64, fp32 */
+    int weights;       /* dispatch is given weights; normal: combine sends them back, ll: it applies them */
+    int sent;          /* ll: they travel with the rows */
+    xep_quant_t quant; /* ll */
+    uint32_t alignment;
+    int fixed_capacity; /* received arrays have all rows a slot holds */
+    unsigned biases;    /* bit 0, bit 1 */
+    int copy_in;        /* expert outputs in private memory */
+    int strided;        /* every input and output with more than a row between rows */
+    uint64_t recv_rows; /* of the buffer; 0: the worst case */
+    uint32_t slots, threads;
+} mp_case_t;
+
+typedef struct mp_job {
+    const mp_case_t *c;
+    oracle_routing_t *routing;
+    oracle_shape_t shape;
+    xep_buffer_t *buffer;
+    uint64_t tokens; /* of this rank */
+    void *x, *idx, *out, *bias[2], *y;
+    float *weights, *out_weights;
+    uint32_t *scales;
+    size_t x_stride, out_stride, y_stride;
+    uint64_t inputs_hash;
+} mp_job_t;
+
+/** Inputs of a case on this rank; payload is the seed of its data. Collective only when it creates a buffer. */
+void mp_job_open(mp_job_t *job, const mp_case_t *c, uint64_t seed);
+void mp_job_buffer(mp_job_t *job, xep_group_t *group);
+/** New rows for the same routing. */
+void mp_job_payload(mp_job_t *job, uint64_t payload);
+void mp_job_close(mp_job_t *job);
+
+/** Checks expect from here on what a dispatch with these brings: of the case, or of its rows by an earlier routing. */
+xep_dispatch_args_t mp_job_dispatch(mp_job_t *job);
+xep_dispatch_args_t mp_job_cached(mp_job_t *job, xep_handle_t *cached);
+/** Expert outputs where the case wants them, and the args to combine them; poisons the outputs. */
+xep_combine_args_t mp_job_combine(mp_job_t *job, xep_handle_t *handle);
+
+void mp_job_check_recv(mp_job_t *job, const xep_handle_t *handle);
+void mp_job_check_out(mp_job_t *job);
+/** Inputs are as they were. */
+void mp_job_check_inputs(const mp_job_t *job);
+
+/** Dispatch, check, combine, check, release: blocking. */
+void mp_job_round(mp_job_t *job);
+
+#endif

@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* ranks: none */
+
+/*
+ * Keys of heaps that are not what their owner sent: nothing is stored anywhere by them. And a heap is its user's alone.
+ */
+
+#include <string.h>
+#include <sys/shm.h>
+
+#include "forked.h"
+#include "mapping.h"
+
+enum { NRANKS = 2, HEAP = 1 << 20, KEY_BASE = 16 };
+
+static void share(forked_rank_t *self, xep_heap_wire_t *heap, const void *key, size_t bytes, xep_status_t expected)
+{
+    const void *keys[NRANKS];
+    size_t sizes[NRANKS];
+    keys[0] = keys[1] = key;
+    sizes[0] = sizes[1] = bytes;
+    keys[self->rank] = heap->key;
+    sizes[self->rank] = heap->key_bytes;
+    xep_status_t status = self->transport->ops->heap_connect(heap, keys, sizes);
+    REQUIRE(status == expected, "status %d", status);
+}
+
+/* the peer's key comes by way of a heap that is connected as it should be */
+static size_t get_peer_key(forked_rank_t *self, const xep_heap_wire_t *heap, char *key)
+{
+    xep_heap_wire_t *post = forked_heap(self, HEAP);
+    uint64_t bytes = heap->key_bytes;
+    char *here = post->base;
+    memcpy(here, &bytes, sizeof bytes);
+    memcpy(here + sizeof bytes, heap->key, heap->key_bytes);
+    forked_barrier(self);
+    char letter[4096];
+    xep_status_t status;
+    while ((status = post->wire.ops->get(&post->wire, 1 - self->rank, 0, letter, sizeof letter)) == XEP_INPROGRESS)
+        (void)post->wire.ops->progress(&post->wire);
+    REQUIRE(status == XEP_OK, "get");
+    while ((status = post->wire.ops->flush(&post->wire)) == XEP_INPROGRESS) (void)post->wire.ops->progress(&post->wire);
+    REQUIRE(status == XEP_OK, "flush");
+    forked_barrier(self);
+    self->transport->ops->heap_close(post);
+    memcpy(&bytes, letter, sizeof bytes);
+    memcpy(key, letter + sizeof bytes, bytes);
+    return bytes;
+}
+
+/* by this much another address than the peer's */
+static void wrong_base(forked_rank_t *self, int64_t by)
+{
+    xep_heap_wire_t *heap;
+    char key[4096];
+    uint64_t base, word = 1;
+    REQUIRE(self->transport->ops->heap_open(self->transport, HEAP, &heap) == XEP_OK, "heap_open");
+    size_t bytes = get_peer_key(self, heap, key);
+    memcpy(&base, key + KEY_BASE, sizeof base);
+    base += (uint64_t)by;
+    memcpy(key + KEY_BASE, &base, sizeof base);
+    share(self, heap, key, bytes, XEP_OK);
+    REQUIRE(heap->wire.ops->map(&heap->wire, 1 - self->rank) == NULL, "mapped");
+    REQUIRE(heap->wire.ops->put_signal(&heap->wire, 1 - self->rank, 0, &word, sizeof word, 64, 1) == XEP_ERR_TRANSPORT,
+            "put");
+    forked_barrier(self);
+    self->transport->ops->heap_close(heap);
+}
+
+static void short_key(forked_rank_t *self)
+{
+    xep_heap_wire_t *heap;
+    REQUIRE(self->transport->ops->heap_open(self->transport, HEAP, &heap) == XEP_OK, "heap_open");
+    for (size_t bytes = 0; bytes < heap->key_bytes; bytes += 8) share(self, heap, heap->key, bytes, XEP_ERR_PROTOCOL);
+    forked_barrier(self);
+    self->transport->ops->heap_close(heap);
+}
+
+static void own_user_alone(const xep_heap_wire_t *heap)
+{
+    xep_mapping_t mapping;
+    struct shmid_ds segment;
+    if (!xep_mapping_find(heap->base, &mapping) || strncmp(mapping.path, "/SYSV", 5) != 0) return;
+    REQUIRE(shmctl((int)mapping.inode, IPC_STAT, &segment) == 0, "segment %lu", (unsigned long)mapping.inode);
+    REQUIRE((segment.shm_perm.mode & 077) == 0, "mode %o", segment.shm_perm.mode);
+}
+
+static void run(forked_rank_t *self)
+{
+    forked_connect(self);
+    xep_heap_wire_t *heap = forked_heap(self, HEAP);
+    int mapped = heap->wire.ops->map(&heap->wire, 1 - self->rank) != NULL;
+    own_user_alone(heap);
+    if (mapped) { /* what UCX moves goes to the peer, by an address of its own */
+        wrong_base(self, HEAP);
+        wrong_base(self, -4096);
+        wrong_base(self, 1ll << 40);
+    }
+    short_key(self);
+    forked_barrier(self);
+    self->transport->ops->heap_close(heap);
+    self->transport->ops->close(self->transport);
+}
+
+int main(void)
+{
+    return forked_run(NRANKS, run) != 0;
+}

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# The documents keep contrib/check-documents.sh, and every rule of it finds what breaks it, in a copy of the tree. The
+# manual pages have no mistakes that mandoc knows of.
+set -u
+tmp=$(mktemp -d) || exit 99
+trap 'rm -rf "$tmp"' EXIT
+check=$srcdir/contrib/check-documents.sh
+
+# names that are nowhere in the tree: not here either
+absent=nothing_of_that_name
+ABSENT=NOTHING_OF_THAT_NAME
+
+bash "$check" "$srcdir" "$builddir" || { echo "the documents break the rules above"; exit 1; }
+
+mkdir "$tmp/tree"
+(cd "$srcdir" && tar cf - --exclude=.git --exclude='build*' --exclude=autom4te.cache --exclude=.libs .) |
+    tar xf - -C "$tmp/tree"
+chmod -R u+w "$tmp/tree"
+: >"$tmp/expected"
+
+# bad FILE LINE RULE: the line, put at the end of the file, breaks the rule
+bad() {
+    printf '%s\n' "$2" >>"$tmp/tree/$1"
+    expect "$1:$(wc -l <"$tmp/tree/$1")" "$3"
+}
+
+# change FILE SED-SCRIPT RULE WHERE: breaks the rule, which is found at that file and line
+change() {
+    sed -i "$2" "$tmp/tree/$1"
+    expect "$4" "$3"
+}
+
+expect() {
+    echo "$1: $2" >>"$tmp/expected"
+}
+
+# line FILE PATTERN: the first line with it
+line() {
+    echo "$1:$(grep -nm1 "$2" "$tmp/tree/$1" | cut -d: -f1)"
+}
+
+bad README.md 'see src/core/nothing.c' 'no such path'
+bad docs/python.md 'and `tools/perf/nothing_*.c`' 'no such path'
+bad NEWS 'contrib/nothing.sh is new' 'no such path'
+bad ARCHITECTURE.md 'in `nothing.h`' 'no such file'
+bad CONTRIBUTING.md "calls \`xep_$absent()\`" 'no such name in the tree'
+bad ARCHITECTURE.md '  xep_dispatch()  src/util/log.c  gone' 'not in its place'
+bad docs/launching.md "XEP_$ABSENT=1 ./prog" 'no such name in the tree'
+change man/xep_run.1 '/^\.It Fl k$/d' 'an option' man/xep_run.1:1
+bad man/xep_run.1 ".Ev XEP_$ABSENT" 'no such name in the tree'
+bad docs/modes.md '[gone](nothing.md)' 'a link that leads nowhere'
+bad docs/modes.md '[here](launching.md#nothing-of-the-kind)' 'a link that leads nowhere'
+bad docs/measuring.md '    xep_run -n 2 xep_perf --nothing     # --check' 'an option'
+: >"$tmp/tree/docs/orphan.md"
+expect docs/orphan.md:1 'a page nobody finds'
+change docs/configuration.md '/^\* `XEP_MAP` (/d' 'a variable that is not described' docs/configuration.md:1
+change docs/configuration.md 's/^\(\* `XEP_STREAM` (\)`[0-9a-z]*`/\1`1k`/' 'a variable that is not described' \
+    "$(line docs/configuration.md XEP_STREAM)"
+bad docs/configuration.md '* `XEP_DTYPE_LIST`: a name, but not of a variable' 'no such variable'
+change include/xep/xep.h '/^XEP_API.* xep_group_barrier(/i\\' 'a public function' \
+    "include/xep/xep.h:$(($(grep -n '^XEP_API.* xep_group_barrier(' "$tmp/tree/include/xep/xep.h" | cut -d: -f1) + 1))"
+sed -i 's/xep_version_string;/&\n        xep_of_the_map_alone;/' "$tmp/tree/src/xep.map"
+expect src/xep.map:1 'a public function'
+mkdir "$tmp/tree/src/fresh"
+expect ARCHITECTURE.md:1 'a folder that is not on the map'
+change man/xep_info.1 's/^\.It Fl a, Fl -all\|^\.It Fl a .*/.It Fl a , Fl -everything/' 'an option' man/xep_info.1:1
+bad man/xep_perf.1 '.It Fl -nothing Ar n' 'an option'
+sed -i 's|^man/xep_perf.1:[0-9]*: an|man/xep_perf.1:1: an|' "$tmp/expected"
+
+# no violations
+cat >>"$tmp/tree/docs/modes.md" <<'END'
+[elsewhere](https://example.org/nothing.md), `plugins/*/`, `XEP_TEST_*`, `xep_<name>.so`, test/bench/kernels, src/core/,
+build/devel, [a heading](#writing-a-mode)
+END
+
+bash "$check" "$tmp/tree" "$builddir" >"$tmp/out"
+status=$?
+[ $status -eq 1 ] || { echo "status $status with violations"; exit 1; }
+sed 's/^\([^ ]*:[0-9]*: [^:]*\):.*/\1/' "$tmp/out" | sort -u >"$tmp/found"
+sort -u "$tmp/expected" | diff - "$tmp/found" ||
+    { echo 'not as expected: < not found, > found without reason'; exit 1; }
+
+command -v mandoc >/dev/null || { echo 'mandoc is not installed: the manual pages are not looked at'; exit 0; }
+mandoc -Tlint "$srcdir"/man/*.1 2>/dev/null | grep -v 'referenced manual not found' >"$tmp/lint"
+[ ! -s "$tmp/lint" ] || { cat "$tmp/lint"; exit 1; }

@@ -1,0 +1,314 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include "script_flight.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "script_truth.h"
+#include "sim_mode.h"
+
+enum { MARGIN = 128, POISON = 0xa5 };
+
+/* ---- memory ---- */
+
+static uint64_t checksum(const script_memory_t *memory)
+{
+    uint64_t sum = memory->bytes;
+    for (size_t i = 0; i < memory->bytes; i++) sum = (sum ^ (unsigned char)memory->data[i]) * UINT64_C(0x100000001b3);
+    return sum;
+}
+
+/* Memory for rows a stride apart, not longer than the last row, not more aligned than it must be. */
+static char *make_input(sim_rank_t *rank, script_flight_t *flight, uint64_t rows, size_t row, size_t align,
+                        size_t *stride_p)
+{
+    script_memory_t *memory = &flight->inputs[flight->ninputs++];
+    size_t skew = sim_below(&rank->dice, 3) * align;
+    *stride_p = row + sim_below(&rank->dice, 3) * align;
+    memory->bytes = rows ? (rows - 1) * *stride_p + row : 0;
+    memory->allocated = calloc(1, memory->bytes + skew + 1);
+    memory->data = memory->allocated + skew;
+    return rows ? memory->data : NULL;
+}
+
+static void make_output(sim_rank_t *rank, script_memory_t *memory, uint64_t rows, size_t row, size_t align,
+                        size_t *stride_p)
+{
+    size_t skew = sim_chance(&rank->dice, 50) ? 0 : sim_below(&rank->dice, 3) * align;
+    void *allocated;
+    *stride_p = row + sim_below(&rank->dice, 3) * align;
+    memory->bytes = 2 * MARGIN + skew + (rows ? (rows - 1) * *stride_p + row : 0);
+    if (posix_memalign(&allocated, 64, memory->bytes) != 0) abort();
+    memory->allocated = allocated;
+    memory->data = memory->allocated + MARGIN + skew;
+    memset(memory->allocated, POISON, memory->bytes);
+}
+
+static int is_poison(const char *data, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i++)
+        if ((unsigned char)data[i] != POISON) return 0;
+    return 1;
+}
+
+void script_flight_check_margins(sim_rank_t *rank, const script_flight_t *flight, const script_memory_t *memory,
+                                 size_t row, size_t stride, uint64_t rows)
+{
+    size_t before = (size_t)(memory->data - memory->allocated), used = rows ? (rows - 1) * stride + row : 0;
+    int good = is_poison(memory->allocated, before) && is_poison(memory->data + used, memory->bytes - before - used);
+    for (uint64_t r = 0; r + 1 < rows; r++) good &= is_poison(memory->data + r * stride + row, stride - row);
+    if (!good)
+        sim_fail(rank->world, "rank %u, call %u: bytes written beside an output", rank->index, flight->call->number);
+}
+
+static void seal_inputs(script_flight_t *flight)
+{
+    for (uint32_t i = 0; i < flight->ninputs; i++) flight->inputs[i].checksum = checksum(&flight->inputs[i]);
+}
+
+void script_flight_free(sim_rank_t *rank, script_flight_t *flight)
+{
+    for (uint32_t i = 0; i < flight->ninputs; i++) {
+        if (checksum(&flight->inputs[i]) != flight->inputs[i].checksum)
+            sim_fail(rank->world, "rank %u, call %u: input %u was changed", rank->index, flight->call->number, i);
+        free(flight->inputs[i].allocated);
+    }
+    free(flight->out.allocated);
+    free(flight->out_weights.allocated);
+    free(flight->stats);
+    free(flight->op.state);
+    free(flight);
+}
+
+static script_flight_t *make_flight(sim_rank_t *rank, const script_t *script, const script_call_t *call,
+                                    const script_call_t *dispatch, uint32_t slot, xep_recv_t *recv)
+{
+    script_flight_t *flight = calloc(1, sizeof *flight);
+    flight->script = script;
+    flight->call = call;
+    flight->dispatch = dispatch;
+    flight->op = (xep_op_t){
+        .kind = call->kind == CALL_DISPATCH ? XEP_OP_DISPATCH : XEP_OP_COMBINE,
+        .slot = slot,
+        .cached_slot = XEP_NO_SLOT,
+        .epoch = call->epoch,
+        .turn = dispatch->turn,
+        .recv = recv,
+        .state = calloc(1, rank->world->plugin->state_bytes),
+        .late = sim_late(&flight->waits),
+    };
+    return flight;
+}
+
+static uint64_t tokens_of(const sim_rank_t *rank, const script_flight_t *flight)
+{
+    return flight->dispatch->tokens[rank->index];
+}
+
+/* ---- dispatch ---- */
+
+/* The odd rank says something else than the call. */
+static void spoil_dispatch(uint32_t rank, const script_call_t *call, xep_dispatch_args_t *args)
+{
+    if (script_is_odd(call, rank, ODD_DTYPE)) args->dtype = call->dtype == XEP_BF16 ? XEP_FP16 : XEP_BF16;
+    if (script_is_odd(call, rank, ODD_HIDDEN)) args->hidden--;
+    if (script_is_odd(call, rank, ODD_TOPK)) args->topk--;
+    if (script_is_odd(call, rank, ODD_SCALES)) args->nscales--;
+    if (script_is_odd(call, rank, ODD_SCALES_DTYPE))
+        args->scales_dtype = call->scales_dtype == XEP_FP32 ? XEP_INT32 : XEP_FP32;
+    if (script_is_odd(call, rank, ODD_IDX_DTYPE))
+        args->topk_idx_dtype = call->idx_dtype == XEP_INT64 ? XEP_INT32 : XEP_INT64;
+    if (script_is_odd(call, rank, ODD_QUANT))
+        args->quant = call->quant == XEP_QUANT_E4M3 ? XEP_QUANT_UE8M0 : XEP_QUANT_E4M3;
+    if (script_is_odd(call, rank, ODD_SENT)) args->flags ^= XEP_DISPATCH_SEND_WEIGHTS;
+}
+
+/* Rows, indices and weights of all tokens. by expert a cached dispatch has the weights of its routing. */
+static void make_tokens(sim_rank_t *rank, script_flight_t *flight, const oracle_shape_t *shape)
+{
+    xep_dispatch_args_t *args = &flight->dispatch_args;
+    const script_call_t *call = flight->call;
+    int cached = flight->op.cached_slot != XEP_NO_SLOT;
+    int weighs = call->weights != script_is_odd(call, rank->index, ODD_WEIGHTS) && !(cached && shape->by_expert);
+    size_t elem = oracle_element_bytes(call->dtype), wide = args->topk_idx_dtype == XEP_INT64 ? 8 : 4;
+    uint64_t tokens = tokens_of(rank, flight);
+    int32_t *experts = malloc(call->topk * sizeof *experts);
+    float *of_token = malloc(call->topk * sizeof *of_token);
+    char *x = make_input(rank, flight, tokens, call->hidden * elem, elem, &args->x_stride), *idx = NULL,
+         *weights = NULL;
+    if (!cached) idx = make_input(rank, flight, tokens, args->topk * wide, wide, &args->topk_idx_stride);
+    if (weighs) weights = make_input(rank, flight, tokens, args->topk * sizeof(float), 4, &args->topk_weights_stride);
+    args->x = x;
+    args->topk_idx = idx;
+    args->topk_weights = (float *)(void *)weights;
+    for (uint64_t t = 0; t < tokens; t++) {
+        oracle_fill_row(shape, rank->index, t, x + t * args->x_stride);
+        oracle_route_token(shape, rank->index, t, experts, of_token);
+        for (uint32_t k = 0; k < args->topk && idx; k++) {
+            int64_t expert = experts[k];
+            memcpy(idx + t * args->topk_idx_stride + k * wide, wide == 8 ? (void *)&expert : (void *)&experts[k], wide);
+        }
+        if (weights) memcpy(weights + t * args->topk_weights_stride, of_token, args->topk * sizeof *of_token);
+    }
+    free(experts);
+    free(of_token);
+}
+
+/* Token-major, channel-major, or channels backwards. */
+static void make_scales(sim_rank_t *rank, script_flight_t *flight, const oracle_shape_t *shape)
+{
+    xep_dispatch_args_t *args = &flight->dispatch_args;
+    uint64_t tokens = tokens_of(rank, flight);
+    size_t stride, kind = sim_below(&rank->dice, 3), n = args->nscales;
+    uint32_t *of_token = malloc(shape->nscales * sizeof *of_token);
+    char *scales = make_input(rank, flight, tokens, n * 4, 4, &stride);
+    args->scales_token_stride = kind == 1 ? 4 : (ptrdiff_t)stride;
+    args->scales_stride = kind == 0 ? 4 : kind == 1 ? (ptrdiff_t)tokens * 4 : -4;
+    if (scales && kind == 2) scales += (n - 1) * 4;
+    args->scales = scales;
+    for (uint64_t t = 0; t < tokens; t++) {
+        oracle_fill_scales(shape, rank->index, t, of_token);
+        for (size_t s = 0; s < n; s++)
+            memcpy(scales + (ptrdiff_t)t * args->scales_token_stride + (ptrdiff_t)s * args->scales_stride, &of_token[s],
+                   4);
+    }
+    free(of_token);
+}
+
+static void make_stats(sim_rank_t *rank, script_flight_t *flight)
+{
+    uint32_t experts = rank->shape.local_experts;
+    flight->stats = calloc(experts + 1, sizeof *flight->stats);
+    for (uint32_t e = 0; e <= experts; e++) flight->stats[e] = (int32_t)(1000 + e);
+    if (flight->script->mode->by_expert && experts && sim_chance(&rank->dice, 70))
+        flight->dispatch_args.expert_stats = flight->stats;
+}
+
+script_flight_t *script_flight_dispatch(sim_rank_t *rank, const script_t *script, const script_call_t *call,
+                                        uint32_t slot, uint32_t cached_slot, xep_recv_t *recv)
+{
+    uint32_t me = rank->index;
+    script_flight_t *flight = make_flight(rank, script, call, call, slot, recv);
+    xep_dispatch_args_t *args = &flight->dispatch_args;
+    script_truth_t truth;
+    script_truth_make(&truth, script, call, NULL, me, NULL);
+    *args = (xep_dispatch_args_t){
+        .size = sizeof *args,
+        .tokens = call->tokens[me],
+        .dtype = call->dtype,
+        .hidden = call->hidden,
+        .topk = call->topk,
+        .topk_idx_dtype = call->idx_dtype,
+        .nscales = call->nscales,
+        .scales_dtype = call->scales_dtype,
+        .expert_alignment = call->alignment[me] ? call->alignment[me] : 1,
+        .capacity = call->capacity[me],
+        .recv_rows_p = &flight->rows,
+        .quant = call->quant,
+        .arrangement = call->arrangement[me],
+        .flags =
+            (call->by_column[me] ? XEP_DISPATCH_SCALES_BY_COLUMN : 0u) | (call->sent ? XEP_DISPATCH_SEND_WEIGHTS : 0u),
+    };
+    spoil_dispatch(me, call, args);
+    flight->op.dispatch = args;
+    flight->op.cached_slot = cached_slot;
+    make_tokens(rank, flight, &truth.shape);
+    if (args->nscales) make_scales(rank, flight, &truth.shape);
+    make_stats(rank, flight);
+    seal_inputs(flight);
+    return flight;
+}
+
+/* ---- combine ---- */
+
+/* By rank: weights of all rows received go back, the sums come for all tokens sent. */
+static void make_returned(sim_rank_t *rank, script_flight_t *flight, const oracle_shape_t *shape, uint64_t rows)
+{
+    xep_combine_args_t *args = &flight->combine_args;
+    const xep_recv_t *recv = flight->op.recv;
+    size_t bytes = flight->dispatch->topk * sizeof(float);
+    char *weights = make_input(rank, flight, rows, bytes, sizeof(float), &args->topk_weights_stride);
+    args->topk_weights = (float *)(void *)weights;
+    for (uint32_t from = 0; from < shape->routing->params.nranks; from++)
+        for (uint64_t row = recv->src_begin[from]; row < recv->src_begin[from + 1]; row++)
+            oracle_fill_returned(shape, rank->index, from, (uint64_t)recv->src_token[row],
+                                 (float *)(void *)(weights + row * args->topk_weights_stride));
+    make_output(rank, &flight->out_weights, tokens_of(rank, flight), bytes, sizeof(float), &args->out_weights_stride);
+    if (tokens_of(rank, flight)) args->out_weights = (float *)(void *)flight->out_weights.data;
+}
+
+/* By expert: weights of all tokens sent. */
+static void make_weights(sim_rank_t *rank, script_flight_t *flight, const oracle_shape_t *shape)
+{
+    xep_combine_args_t *args = &flight->combine_args;
+    uint64_t tokens = tokens_of(rank, flight);
+    char *weights =
+        make_input(rank, flight, tokens, flight->dispatch->topk * sizeof(float), sizeof(float), &args->weights_stride);
+    args->weights = (float *)(void *)weights;
+    for (uint64_t t = 0; t < tokens; t++)
+        oracle_fill_returned(shape, rank->index, rank->index, t, (float *)(void *)(weights + t * args->weights_stride));
+}
+
+static void make_biases(sim_rank_t *rank, script_flight_t *flight, const oracle_shape_t *shape, size_t bytes,
+                        size_t align)
+{
+    for (uint32_t b = 0; b < 2; b++) {
+        xep_combine_args_t *args = &flight->combine_args;
+        if (flight->script->integers || flight->script->global_tokens || sim_chance(&rank->dice, 60)) continue;
+        char *bias = make_input(rank, flight, tokens_of(rank, flight), bytes, align, &args->bias_stride[b]);
+        for (uint64_t t = 0; t < tokens_of(rank, flight); t++)
+            oracle_fill_bias(shape, b, rank->index, t, bias + t * args->bias_stride[b]);
+        args->bias[b] = bias;
+    }
+}
+
+/* Expert outputs for all rows received, where the received views say the rows are. */
+static void make_outputs(sim_rank_t *rank, script_flight_t *flight, const oracle_shape_t *shape, void *input,
+                         size_t stride)
+{
+    xep_combine_args_t *args = &flight->combine_args;
+    const xep_recv_t *recv = flight->op.recv;
+    size_t align = oracle_element_bytes(args->dtype);
+    uint64_t rows = recv->arrangement == XEP_ROWS_BY_EXPERT_PADDED ? recv->capacity : recv->rows;
+    if (!input) args->x = make_input(rank, flight, rows, args->hidden * align, align, &args->x_stride);
+    oracle_fill_outputs(shape, rank->index, recv, input ? input : (void *)(uintptr_t)args->x,
+                        input ? stride : args->x_stride);
+}
+
+static void spoil_combine(uint32_t rank, const script_call_t *call, xep_combine_args_t *args)
+{
+    if (script_is_odd(call, rank, ODD_DTYPE)) args->dtype = call->dtype == XEP_BF16 ? XEP_FP16 : XEP_BF16;
+    if (script_is_odd(call, rank, ODD_HIDDEN)) args->hidden--;
+    if (script_is_odd(call, rank, ODD_LOGFMT)) args->flags ^= XEP_COMBINE_LOGFMT;
+}
+
+script_flight_t *script_flight_combine(sim_rank_t *rank, const script_t *script, const script_call_t *call,
+                                       const script_call_t *dispatch, uint32_t slot, xep_recv_t *recv, void *input,
+                                       size_t stride)
+{
+    script_flight_t *flight = make_flight(rank, script, call, dispatch, slot, recv);
+    xep_combine_args_t *args = &flight->combine_args;
+    size_t align = oracle_element_bytes(call->dtype), bytes = call->hidden * align;
+    script_truth_t truth;
+    script_truth_make(&truth, script, dispatch, call, rank->index, &rank->world->options);
+    *args = (xep_combine_args_t){
+        .size = sizeof *args,
+        .dtype = call->dtype,
+        .hidden = call->hidden,
+        .flags = call->logfmt ? XEP_COMBINE_LOGFMT : 0u,
+    };
+    flight->op.combine = args;
+    make_outputs(rank, flight, &truth.shape, input, stride);
+    if (script->mode->by_expert) {
+        if (call->weights) make_weights(rank, flight, &truth.shape);
+    } else if (call->weights != script_is_odd(call, rank->index, ODD_WEIGHTS)) {
+        make_returned(rank, flight, &truth.shape, recv->rows);
+    }
+    make_biases(rank, flight, &truth.shape, bytes, align);
+    make_output(rank, &flight->out, dispatch->tokens[rank->index], bytes, align, &args->out_stride);
+    args->out = flight->out.data;
+    spoil_combine(rank->index, call, args);
+    seal_inputs(flight);
+    return flight;
+}

@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/**
+ * A world of N ranks in one process over a wire that does whatever wire.h allows: puts arrive late and in any order,
+ * signals no earlier than they may, anything may be refused for a while, ranks stall. Everything follows from a seed,
+ * so what failed once fails again. Any mode can live in it. Ranks take turns (sim_world_run) or are threads
+ * (sim_threads.h).
+ */
+#ifndef SIM_WORLD_H
+#define SIM_WORLD_H
+
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <xep/plugin.h>
+
+enum { SIM_MAX_RANKS = 70 };
+
+typedef struct sim_world sim_world_t;
+typedef struct sim_message sim_message_t;
+
+/** A generator of random numbers. A rank throws its own, so that ranks may be threads. */
+typedef struct sim_dice {
+    uint64_t state;
+} sim_dice_t;
+
+enum { SIM_REASONS = 16, SIM_SENTENCE_BYTES = 256 };
+
+/** What a mode holds as its wire. */
+typedef struct sim_wire {
+    xep_wire_t wire;
+    struct sim_rank *rank;
+    uint64_t calls;                    /* of the mode, all but map */
+    char sentence[SIM_SENTENCE_BYTES]; /* why it failed first; "": it has not */
+} sim_wire_t;
+
+/** A sentence about an operation, or a call (op is NULL). */
+typedef struct sim_reason {
+    const xep_op_t *op;
+    char text[SIM_SENTENCE_BYTES];
+} sim_reason_t;
+
+/** A rank: what its mode sees, and the driver's state. */
+typedef struct sim_rank {
+    xep_env_t env; /* first: the mode hands it back */
+    sim_world_t *world;
+    uint32_t index;
+    sim_dice_t dice;
+    xep_shape_t shape;
+    sim_wire_t wire;
+    void *mode;
+    int busy;                          /* its code is on the stack: not to be entered again */
+    uint32_t stalled;                  /* turns of the scheduler it sleeps */
+    sim_reason_t reasons[SIM_REASONS]; /* of its last errors, in a ring */
+    uint32_t nreasons;
+    char told[SIM_SENTENCE_BYTES]; /* the thread's last error, which the wire and others overwrite */
+    uint32_t refused;              /* operations that the mode did not begin because the wire failed */
+    void *driver;
+} sim_rank_t;
+
+/** What the core keeps of an operation's waits, and what they should be. */
+typedef struct sim_waits {
+    uint32_t ranks[SIM_MAX_RANKS]; /* op.late's arrays */
+    uint64_t wait_ns[SIM_MAX_RANKS];
+    uint32_t late[SIM_MAX_RANKS]; /* when its mode looked last, at looked, and somebody waited */
+    uint32_t nlate;
+    uint64_t looked;
+    uint64_t expected[SIM_MAX_RANKS];
+} sim_waits_t;
+
+/** What kind of world: filled by the test, or by sim_options_random(). */
+typedef struct sim_options {
+    uint32_t nranks;
+    uint32_t node[SIM_MAX_RANKS]; /* of each rank, numbered by first rank: those of one map one another */
+    uint32_t threads;             /* of each rank's team, run one after the other, in any order */
+    xep_simd_t simd;
+    uint64_t stream_bytes;
+    uint32_t inflight;      /* messages of a rank before put is refused */
+    uint32_t refuse;        /* percent of puts refused at random */
+    uint32_t hold;          /* 1: nothing leaves before flush is called */
+    uint32_t deliver;       /* percent of scheduler turns that move a message */
+    uint32_t corrupt;       /* 1: what peers write is spoiled at random */
+    uint64_t corrupt_bytes; /* of the start of each heap */
+    uint64_t fail_at;       /* call of rank 0's wire that fails; 0: none does */
+    int fail_once;          /* and only that one: else the wire is dead from then on */
+} sim_options_t;
+
+/** One turn of a rank: begin or progress something. */
+typedef void (*sim_step_fn)(sim_rank_t *rank);
+/** Whether the rank has nothing left to do. */
+typedef int (*sim_finished_fn)(const sim_rank_t *rank);
+
+struct sim_world {
+    uint64_t seed;
+    sim_dice_t dice;
+    uint64_t now; /* turns of the scheduler: the clock */
+    int threads;  /* ranks are threads: nobody takes turns */
+    int still;    /* nobody does, for a while */
+    sim_options_t options;
+    const xep_plugin_t *plugin;
+    sim_rank_t *ranks;
+    sim_message_t *messages; /* oldest first */
+    uint64_t pending;        /* of them */
+    sim_step_fn step;
+    sim_finished_fn finished;
+    atomic_int failed;
+    char failure[1024]; /* the first, once failed */
+};
+
+/* ---- chance ---- */
+
+uint64_t sim_random(sim_dice_t *dice);
+uint64_t sim_below(sim_dice_t *dice, uint64_t n); /* 0 .. n - 1 */
+int sim_chance(sim_dice_t *dice, uint32_t percent);
+
+/** A hash of five numbers: data that every rank, and the oracle, can make for itself. */
+uint64_t sim_hash(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e);
+
+/** The best kernels of this machine. */
+xep_simd_t sim_simd_best(void);
+
+/**
+ * All but the number of ranks and the kernels. Mapped groups, hosts, nothing mapped, ranks of a node that are no
+ * neighbours: all of it occurs.
+ */
+void sim_options_random(sim_dice_t *dice, sim_options_t *options);
+
+/* ---- a world ---- */
+
+/** Only dice, for choosing options. */
+void sim_world_init(sim_world_t *world, uint64_t seed, const xep_plugin_t *plugin);
+
+/** Heaps, wires, modes. shape: of rank 0; ranks and their experts are filled in. 0 on failure. */
+int sim_world_open(sim_world_t *world, const sim_options_t *options, const xep_shape_t *shape);
+void sim_world_close(sim_world_t *world);
+
+/** Closes and opens all modes on the memory as it is, as a reset does. 0 on failure. */
+int sim_world_reopen(sim_world_t *world);
+
+/** Runs all ranks until they have finished, something has failed, or the turns are used up (a failure unless quiet). */
+void sim_world_run(sim_world_t *world, uint64_t turns, int quiet);
+
+/** Lets other ranks, and messages, go on in the middle of this one's code. */
+void sim_interleave(sim_rank_t *rank);
+
+/** op.late of an operation that begins; waits: zeroed. */
+xep_late_t sim_late(sim_waits_t *waits);
+
+/**
+ * The mode's dispatch or combine. Where the wire fails in it and it says so, nobody may have seen a word or a byte, and
+ * the operation, with the same epoch, is begun once more.
+ */
+xep_status_t sim_begin(sim_rank_t *rank, xep_op_t *op);
+
+/** An operation that was not begun is to be begun again, as if it never had been. */
+void sim_renew(sim_rank_t *rank, xep_op_t *op);
+
+/**
+ * The mode's progress, as by a caller who waits (of every third operation, by one who does not): nobody is late for
+ * longer or shorter than told.
+ */
+xep_status_t sim_progress(sim_rank_t *rank, xep_op_t *op, sim_waits_t *waits);
+
+/** What the mode last said of op, or kept of what the wire said; "" if nothing. */
+const char *sim_reason(const sim_rank_t *rank, const xep_op_t *op);
+
+/**
+ * What the user is told of op's error, the mode's sentence or else the thread's last error, must be what the wire said
+ * when it failed.
+ */
+void sim_check_wires_sentence(sim_rank_t *rank, const xep_op_t *op);
+
+/** Notes the first failure. */
+void sim_fail(sim_world_t *world, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+#endif

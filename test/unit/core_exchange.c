@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* What a bootstrap brings is not believed: lengths that cannot be are refused before memory is taken for them. */
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "error.h"
+#include "group_exchange.h"
+
+enum { RANKS = 2 };
+
+static uint64_t lies; /* length that rank 1 says it sends; 0: what rank 0 says */
+
+static xep_status_t gather(xep_boot_t *boot, const void *send, void *recv, size_t bytes)
+{
+    (void)boot;
+    for (int r = 0; r < RANKS; r++) memcpy((char *)recv + (size_t)r * bytes, send, bytes);
+    if (bytes == sizeof lies && lies != 0) memcpy((char *)recv + bytes, &lies, bytes);
+    return XEP_OK;
+}
+
+static const xep_boot_ops_t ops = {.name = "fake", .allgather = gather};
+
+static xep_status_t exchange(const char *text, size_t bytes, xep_blobs_t *blobs)
+{
+    xep_boot_t boot = {.ops = &ops, .nranks = RANKS};
+    xep_group_t group = {.boot = &boot, .nranks = RANKS};
+    return xep_group_exchange_blobs(&group, text, bytes, blobs);
+}
+
+static void blobs_arrive(void **state)
+{
+    xep_blobs_t blobs;
+    (void)state;
+    lies = 0;
+    assert_int_equal(exchange("abc", 3, &blobs), XEP_OK);
+    assert_int_equal(blobs.bytes[1], 3);
+    assert_memory_equal(blobs.blob[1], "abc", 3);
+    xep_blobs_free(&blobs);
+}
+
+static void wild_lengths_are_refused(void **state)
+{
+    static const uint64_t wild[] = {UINT64_MAX, UINT64_MAX / 2, 1ull << 40, 1 << 17};
+    xep_blobs_t blobs;
+    (void)state;
+    for (size_t i = 0; i < sizeof wild / sizeof wild[0]; i++) {
+        lies = wild[i];
+        assert_int_equal(exchange("abc", 3, &blobs), XEP_ERR_PROTOCOL);
+        assert_non_null(strstr(xep_last_error(), "invalid length from rank 1"));
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(blobs_arrive),
+        cmocka_unit_test(wild_lengths_are_refused),
+    };
+    return cmocka_run_group_tests_name("exchange", tests, NULL, NULL);
+}

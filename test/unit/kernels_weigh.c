@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/** Unit test of plugins/kernels/weigh.c: order and rounding of sums, and every kernel against the scalar one. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "copy.h"
+#include "cpu.h"
+#include "weigh.h"
+
+enum { MOST = 1100, ROWS = 9 };
+
+static const xep_dtype_t dtypes[] = {XEP_BF16, XEP_FP16, XEP_FP32};
+
+static uint32_t next_random(uint64_t *state)
+{
+    *state = *state * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(*state >> 32);
+}
+
+/* all kernels, cached and streaming, aligned and not, must give the bits of the scalar one and not write beyond */
+static void check_kernels(xep_dtype_t dtype, const void *const *rows, const float *weights, size_t n, size_t elems)
+{
+    static _Alignas(64) uint8_t expected[MOST * 4], out[MOST * 4 + 128];
+    size_t bytes = elems * (dtype == XEP_FP32 ? 4 : 2);
+    xep_weigh_select(dtype, XEP_SIMD_SCALAR, 0)(expected, rows, weights, n, elems);
+    for (xep_simd_t simd = XEP_SIMD_AVX2; simd <= xep_cpu_simd(); simd++)
+        for (int way = 0; way < 4; way++) {
+            uint8_t *to = out + (way & 1) * 4;
+            memset(out, 0xa5, sizeof out);
+            xep_weigh_select(dtype, simd, way >> 1)(to, rows, weights, n, elems);
+            xep_stores_fence();
+            if (memcmp(to, expected, bytes) != 0)
+                fail_msg("%s differs from scalar: dtype %d, %zu rows of %zu", xep_cpu_simd_name(simd), dtype, n, elems);
+            assert_int_equal(to[bytes], 0xa5);
+        }
+}
+
+/* random patterns: numbers of all sizes, Inf and NaN too */
+static void every_length_and_count(void **state)
+{
+    static uint32_t data[ROWS][MOST];
+    const void *rows[ROWS];
+    float weights[ROWS];
+    uint64_t random = 5;
+    (void)state;
+    for (size_t r = 0; r < ROWS; r++) {
+        for (size_t i = 0; i < MOST; i++) data[r][i] = next_random(&random);
+        rows[r] = data[r];
+        weights[r] = (float)(int32_t)next_random(&random) / 0x1p30f;
+    }
+    for (size_t d = 0; d < 3; d++)
+        for (size_t n = 0; n <= ROWS; n++)
+            for (size_t elems = 1; elems < MOST; elems += elems < 140 ? 1 : 157)
+                check_kernels(dtypes[d], rows, weights, n, elems);
+}
+
+/* fma rounds once: 1 + 2^-24 * 1.5 with a product that fp32 alone cannot hold */
+static void sums_are_fused(void **state)
+{
+    float a[16], b[16], out[16], weights[2] = {1.0f, 1.0f + 0x1p-12f};
+    const void *rows[2] = {a, b};
+    (void)state;
+    for (int i = 0; i < 16; i++) a[i] = -1.0f, b[i] = 1.0f + 0x1p-12f;
+    float expected = 0x1p-11f + 0x1p-24f;
+    for (xep_simd_t simd = XEP_SIMD_SCALAR; simd <= xep_cpu_simd(); simd++) {
+        xep_weigh_select(XEP_FP32, simd, 0)(out, rows, weights, 2, 16);
+        for (int i = 0; i < 16; i++) assert_true(out[i] == expected);
+    }
+}
+
+/* first to last: (1 + 2^24) - 2^24 loses the 1 */
+static void sums_are_in_order(void **state)
+{
+    float one = 1, large = 0x1p24f, out, weights[3] = {1, 1, -1};
+    const void *rows[3] = {&one, &large, &large};
+    (void)state;
+    one = 0.5f;
+    xep_weigh_select(XEP_FP32, XEP_SIMD_SCALAR, 0)(&out, rows, weights, 3, 1);
+    assert_true(out == 0);
+    const void *other[3] = {&large, &large, &one};
+    float turned[3] = {1, -1, 1};
+    xep_weigh_select(XEP_FP32, XEP_SIMD_SCALAR, 0)(&out, other, turned, 3, 1);
+    assert_true(out == 0.5f);
+}
+
+static void nothing_is_zero(void **state)
+{
+    uint16_t out[70];
+    (void)state;
+    for (xep_simd_t simd = XEP_SIMD_SCALAR; simd <= xep_cpu_simd(); simd++) {
+        memset(out, 0xff, sizeof out);
+        xep_weigh_select(XEP_BF16, simd, 0)(out, NULL, NULL, 0, 70);
+        for (int i = 0; i < 70; i++) assert_int_equal(out[i], 0);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_length_and_count),
+        cmocka_unit_test(sums_are_fused),
+        cmocka_unit_test(sums_are_in_order),
+        cmocka_unit_test(nothing_is_zero),
+    };
+    return cmocka_run_group_tests_name("weigh", tests, NULL, NULL);
+}

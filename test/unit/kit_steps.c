@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* The steps of an operation, and what a mode owes the core for errors: begin has none, progress tells what was met. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "kit.h"
+
+/** A mode of three steps that do what the test wants, on a wire that does too. */
+typedef struct desk {
+    xep_kit_t kit; /* first */
+    xep_env_t env;
+    xep_shape_t shape;
+    xep_wire_t wire;
+    xep_kit_state_t state;
+    xep_op_t op;
+    xep_status_t wants[3]; /* of each step */
+    unsigned runs[3];
+    unsigned looks; /* at the wire */
+    xep_status_t wire_status;
+    char told[64], sentence[64]; /* by the wire to this thread; op's */
+} desk_t;
+
+static desk_t desk;
+
+static xep_status_t wire_progress(xep_wire_t *wire)
+{
+    (void)wire;
+    desk.looks++;
+    return desk.wire_status;
+}
+
+__attribute__((format(printf, 4, 5))) static xep_status_t env_fail(const xep_env_t *env, xep_op_t *op,
+                                                                   xep_status_t status, const char *format, ...)
+{
+    va_list args;
+    (void)env, (void)op;
+    va_start(args, format);
+    if (format != NULL) vsnprintf(desk.sentence, sizeof desk.sentence, format, args);
+    else if (desk.sentence[0] == '\0') memcpy(desk.sentence, desk.told, sizeof desk.sentence);
+    va_end(args);
+    return status;
+}
+
+static xep_status_t run(int step)
+{
+    desk.runs[step]++;
+    assert_int_equal(desk.state.told, 0);
+    assert_int_equal(desk.state.cursor.peer, 0);
+    desk.state.cursor.peer = 7, desk.state.told = desk.wants[step] == XEP_OK; /* reset before the next one */
+    if (desk.wants[step] != XEP_OK) desk.state.cursor.peer = 0;
+    return desk.wants[step];
+}
+
+static xep_status_t first(void *mode, xep_op_t *op)
+{
+    (void)mode, (void)op;
+    return run(0);
+}
+
+static xep_status_t second(void *mode, xep_op_t *op)
+{
+    (void)mode, (void)op;
+    return run(1);
+}
+
+static xep_status_t third(void *mode, xep_op_t *op)
+{
+    (void)mode, (void)op;
+    return run(2);
+}
+
+static const xep_step_t steps[] = {
+    {.name = "one", .run = first},
+    {.name = "two", .run = second},
+    {.name = "three", .run = third, .receives = 1},
+    {0},
+};
+
+static void set_up(xep_status_t a, xep_status_t b, xep_status_t c)
+{
+    static const xep_wire_ops_t ops = {.size = sizeof ops, .progress = wire_progress};
+    desk = (desk_t){.wants = {a, b, c}, .told = "the cable is cut"};
+    desk.wire.ops = &ops;
+    desk.env = (xep_env_t){.shape = &desk.shape, .wire = &desk.wire, .fail = env_fail};
+    desk.kit = (xep_kit_t){.env = &desk.env, .shape = &desk.shape, .dispatch_steps = steps};
+    desk.op = (xep_op_t){.kind = XEP_OP_DISPATCH, .state = &desk.state};
+    assert_int_equal(xep_steps_begin(&desk.kit, &desk.op), XEP_OK);
+}
+
+static xep_status_t progress(void)
+{
+    return xep_steps_progress(&desk.kit, &desk.op);
+}
+
+/* the receive phase is not begun, and each step is run once when it has nothing to wait for */
+static void all_is_well(void **state)
+{
+    (void)state;
+    set_up(XEP_OK, XEP_OK, XEP_OK);
+    assert_int_equal(desk.runs[2], 0);
+    assert_int_equal(desk.looks, 0);
+    assert_int_equal(progress(), XEP_OK);
+    assert_int_equal(progress(), XEP_OK); /* again after the end: the same */
+    for (int i = 0; i < 3; i++) assert_int_equal(desk.runs[i], 1);
+}
+
+static void a_step_waits(void **state)
+{
+    (void)state;
+    set_up(XEP_OK, XEP_INPROGRESS, XEP_OK);
+    assert_int_equal(progress(), XEP_INPROGRESS);
+    desk.wants[1] = XEP_OK;
+    assert_int_equal(progress(), XEP_OK);
+    assert_int_equal(desk.runs[0], 1);
+    assert_int_equal(desk.runs[1], 3);
+}
+
+/* The wire fails in begin: a step before has sent something. It says so once, and the sentence is kept. */
+static void begin_meets_an_error(void **state)
+{
+    (void)state;
+    set_up(XEP_OK, XEP_ERR_TRANSPORT, XEP_OK);
+    strcpy(desk.told, "something else");
+    desk.wants[1] = XEP_OK;
+    assert_int_equal(progress(), XEP_ERR_TRANSPORT);
+    assert_string_equal(desk.sentence, "the cable is cut");
+    assert_int_equal(progress(), XEP_ERR_TRANSPORT);
+    assert_int_equal(desk.runs[1], 1);
+    assert_int_equal(desk.runs[2], 0);
+}
+
+static void progress_meets_an_error(void **state)
+{
+    (void)state;
+    set_up(XEP_OK, XEP_INPROGRESS, XEP_OK);
+    desk.wire_status = XEP_ERR_TRANSPORT;
+    assert_int_equal(progress(), XEP_ERR_TRANSPORT);
+    assert_string_equal(desk.sentence, "the cable is cut");
+    assert_int_equal(desk.runs[1], 1);
+}
+
+/* What all ranks agree on is told at the end, and all steps are taken. */
+static void a_verdict(void **state)
+{
+    (void)state;
+    set_up(XEP_OK, XEP_OK, XEP_OK);
+    desk.state.verdict = XEP_ERR_OVERFLOW;
+    assert_int_equal(progress(), XEP_ERR_OVERFLOW);
+    assert_int_equal(desk.runs[2], 1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(all_is_well),
+        cmocka_unit_test(a_step_waits),
+        cmocka_unit_test(begin_meets_an_error),
+        cmocka_unit_test(progress_meets_an_error),
+        cmocka_unit_test(a_verdict),
+    };
+    return cmocka_run_group_tests_name("kit_steps", tests, NULL, NULL);
+}

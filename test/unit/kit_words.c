@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* Waiting for words: each rank is booked its own time, whatever the order they come in, and the clock is left alone
+ * else. */
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "words.h"
+
+enum { RANKS = 4 };
+
+/** Words in reach, and a clock that shows how often it was read. */
+typedef struct desk {
+    xep_env_t env; /* first: the clock finds the desk by it */
+    xep_shape_t shape;
+    _Atomic uint64_t words[RANKS];
+    uint32_t ranks[RANKS];
+    uint64_t wait_ns[RANKS];
+    uint64_t now;
+    unsigned looks; /* at the clock */
+    xep_op_t op;
+} desk_t;
+
+static uint64_t now_ns(const xep_env_t *env)
+{
+    desk_t *desk = (desk_t *)(uintptr_t)env;
+    desk->looks++;
+    return desk->now;
+}
+
+static const _Atomic uint64_t *word(const void *mode, const xep_op_t *op, uint32_t rank, uint64_t *value_p)
+{
+    const desk_t *desk = mode;
+    *value_p = op->epoch;
+    return &desk->words[rank];
+}
+
+static void desk_set(desk_t *desk)
+{
+    *desk = (desk_t){.shape = {.nranks = RANKS}, .op = {.epoch = 1}};
+    desk->env = (xep_env_t){.shape = &desk->shape, .now_ns = now_ns};
+    desk->op.late = (xep_late_t){.ranks = desk->ranks, .wait_ns = desk->wait_ns};
+}
+
+static int arrived(desk_t *desk, uint64_t now)
+{
+    desk->now = now;
+    return xep_words_arrived(&desk->env, word, desk, &desk->op);
+}
+
+static void expect(const desk_t *desk, uint64_t a, uint64_t b, uint64_t c, uint64_t d)
+{
+    const uint64_t expected[RANKS] = {a, b, c, d};
+    assert_memory_equal(desk->wait_ns, expected, sizeof expected);
+}
+
+static void all_are_there(void **state)
+{
+    desk_t desk;
+    (void)state;
+    desk_set(&desk);
+    for (uint32_t r = 0; r < RANKS; r++) desk.words[r] = 1;
+    assert_true(arrived(&desk, 10));
+    assert_int_equal(desk.op.late.count, 0);
+    assert_int_equal(desk.looks, 0);
+    expect(&desk, 0, 0, 0, 0);
+}
+
+static void any_order(void **state)
+{
+    desk_t desk;
+    (void)state;
+    desk_set(&desk);
+    desk.words[1] = 1;
+    assert_false(arrived(&desk, 10));
+    assert_int_equal(desk.op.late.count, 3);
+    desk.op.late.since_ns = 12; /* as the core does when somebody waits */
+    assert_false(arrived(&desk, 15));
+    assert_int_equal(desk.looks, 0);
+    desk.words[3] = 1; /* the last in the scan comes first */
+    assert_false(arrived(&desk, 20));
+    desk.words[0] = desk.words[2] = 2; /* a later epoch is as good; one look for both */
+    assert_true(arrived(&desk, 50));
+    assert_int_equal(desk.looks, 2);
+    assert_int_equal(desk.op.late.count, 0);
+    assert_int_equal(desk.op.late.since_ns, 0);
+    expect(&desk, 38, 0, 38, 8);
+}
+
+static void nobody_waits(void **state)
+{
+    desk_t desk;
+    (void)state;
+    desk_set(&desk);
+    assert_false(arrived(&desk, 10));
+    desk.words[0] = desk.words[2] = 1;
+    assert_false(arrived(&desk, 20));
+    desk.words[1] = 1;
+    desk.op.late.since_ns = 30;
+    assert_false(arrived(&desk, 35));
+    desk.words[3] = 1;
+    assert_true(arrived(&desk, 40));
+    expect(&desk, 0, 5, 0, 10);
+}
+
+/* The words of the next step are waited for anew, and their time is added. */
+static void two_steps(void **state)
+{
+    desk_t desk;
+    (void)state;
+    desk_set(&desk);
+    for (desk.op.epoch = 1; desk.op.epoch <= 2; desk.op.epoch++) {
+        desk.words[0] = desk.words[1] = desk.words[3] = desk.op.epoch;
+        assert_false(arrived(&desk, 100 * desk.op.epoch));
+        assert_int_equal(desk.op.late.ranks[0], 2);
+        desk.op.late.since_ns = desk.now;
+        desk.words[2] = desk.op.epoch;
+        assert_true(arrived(&desk, 100 * desk.op.epoch + 7));
+    }
+    expect(&desk, 0, 0, 14, 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(all_are_there),
+        cmocka_unit_test(any_order),
+        cmocka_unit_test(nobody_waits),
+        cmocka_unit_test(two_steps),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

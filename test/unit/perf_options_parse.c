@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* xep_perf's options: what is taken, and that a refusal names the option and the value. */
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "perf_options.h"
+
+enum { MAX_WORDS = 12 };
+
+/* Splits at blanks and parses. The words outlive the call: options point to them. */
+static int parse(const char *line, perf_options_t *options, char *why, size_t why_bytes)
+{
+    static char copy[256];
+    char *words[MAX_WORDS + 1] = {"xep_perf"}, *rest = copy;
+    int n = 1;
+
+    strncpy(copy, line, sizeof copy - 1);
+    copy[sizeof copy - 1] = '\0';
+    for (char *word; n < MAX_WORDS && (word = strtok_r(rest, " ", &rest)); n++) words[n] = word;
+    words[n] = NULL;
+    return perf_options_parse(n, words, options, why, why_bytes);
+}
+
+static void defaults(void **state)
+{
+    perf_options_t options;
+    char why[300];
+
+    (void)state;
+    assert_int_equal(parse("", &options, why, sizeof why), 0);
+    assert_int_equal(options.tokens, 0);
+    assert_int_equal(options.hidden, 7168);
+    assert_int_equal(options.topk, 8);
+    assert_int_equal(options.experts, 256);
+    assert_int_equal(options.dtype, XEP_BF16);
+    assert_int_equal(options.route.kind, ORACLE_ROUTE_UNIFORM);
+    assert_int_equal(options.slots, 1);
+    assert_false(options.check || options.cached || options.copy_in);
+    assert_true(perf_times_dispatch(&options) && perf_times_combine(&options));
+}
+
+static void values(void **state)
+{
+    perf_options_t options;
+    char why[300];
+
+    (void)state;
+    assert_int_equal(parse("--tokens 17 --hidden=128 --topk 2 --experts=9 --dtype fp8 --routing group:3,2 --cached",
+                           &options, why, sizeof why),
+                     0);
+    assert_int_equal(options.tokens, 17);
+    assert_int_equal(options.hidden, 128);
+    assert_int_equal(options.experts, 9);
+    assert_int_equal(options.dtype, XEP_E4M3);
+    assert_int_equal(options.route.topk_groups, 2);
+    assert_true(options.cached);
+    assert_int_equal(parse("--check-only --op combine --json -", &options, why, sizeof why), 0);
+    assert_true(options.check && options.check_only);
+    assert_false(perf_times_dispatch(&options));
+    assert_string_equal(options.json, "-");
+    assert_int_equal(parse("--seed 18446744073709551615 -h", &options, why, sizeof why), 0);
+    assert_true(options.seed == UINT64_MAX && options.help);
+}
+
+static void refusals(void **state)
+{
+    static const struct {
+        const char *line, *option, *value;
+    } cases[] = {
+        {"--tokens", "--tokens", "T"},
+        {"--tokens 0", "--tokens", ": \"0\" ("},
+        {"--tokens x", "--tokens", ": \"x\" ("},
+        {"--tokens -3", "--tokens", ": \"-3\" ("},
+        {"--tokens 3x", "--tokens", ": \"3x\" ("},
+        {"--tokens=", "--tokens", ": \"\" ("},
+        {"--seed 18446744073709551616", "--seed", ": \"18446744073709551616\" ("},
+        {"--mask 1001", "--mask", ": \"1001\" (a whole number from 0 to 1000)"},
+        {"--slots 65", "--slots", ": \"65\" ("},
+        {"--topk 9 --experts 8", "--topk: 9 (", "--experts, 8"},
+        {"--dtype fp64", "--dtype", ": \"fp64\" ("},
+        {"--slots 0", "--slots", ": \"0\" ("},
+        {"--overlap 0", "--overlap", ": \"0\" ("},
+        {"--overlap 1.5", "--overlap", ": \"1.5\" ("},
+        {"--pressure -1", "--pressure", ": \"-1\" ("},
+        {"--split=1", "--split", ": \"1\" ("},
+        {"--quant e5m2", "--quant", ": \"e5m2\" ("},
+        {"--layout tall", "--layout", ": \"tall\" ("},
+        {"--layout padded --copy-in", "--copy-in", "padded"},
+        {"--mode ll --dtype fp8 --quant e4m3", "--quant e4m3", "--dtype: fp8 ("},
+        {"--mode ll --dtype fp32 --quant logfmt", "--quant logfmt", "--dtype: fp32 ("},
+        {"--op both", "--op", ": \"both\" ("},
+        {"--routing zipf", "--routing", ": \"zipf\" ("},
+        {"--routing group:4,5", "--routing", ": \"group:4,5\" ("},
+        {"--cached=1", "--cached", ": \"1\" ("},
+        {"--tok 3", "unknown option", ": \"--tok\" ("},
+        {"tokens", "unknown option", ": \"tokens\" ("},
+        {"-x", "unknown option", ": \"-x\" ("},
+    };
+    perf_options_t options;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char why[300] = "";
+        if (!parse(cases[i].line, &options, why, sizeof why)) fail_msg("'%s' was taken", cases[i].line);
+        if (!strstr(why, cases[i].option) || !strstr(why, cases[i].value))
+            fail_msg("'%s': '%s' does not say '%s' and '%s'", cases[i].line, why, cases[i].option, cases[i].value);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(defaults),
+        cmocka_unit_test(values),
+        cmocka_unit_test(refusals),
+    };
+
+    return cmocka_run_group_tests_name("tools_options", tests, NULL, NULL);
+}

@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* The mappings of this process: which is shared, how far it goes, in however many pieces the kernel keeps it. */
+
+#define _GNU_SOURCE
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/mman.h>
+#include <sys/shm.h>
+
+#include <cmocka.h>
+
+#include "mapping.h"
+
+enum { PAGE = 4096, PAGES = 8, BYTES = PAGES * PAGE };
+
+static char *map_pages(int flags)
+{
+    char *pages = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, flags | MAP_ANONYMOUS, -1, 0);
+    assert_true(pages != MAP_FAILED);
+    return pages;
+}
+
+static void shared_memory_is_covered(void **state)
+{
+    char *pages = map_pages(MAP_SHARED);
+    (void)state;
+    assert_true(xep_mapping_is_shared(pages, BYTES));
+    assert_true(xep_mapping_is_shared(pages + PAGE, PAGE));
+    assert_false(xep_mapping_is_shared(pages, 1ull << 40));
+    assert_false(xep_mapping_is_shared(pages + PAGE, UINT64_MAX));
+    assert_int_equal(mprotect(pages + 2 * PAGE, PAGE, PROT_READ), 0); /* three pieces from now on */
+    assert_true(xep_mapping_is_shared(pages, BYTES));
+    munmap(pages + 4 * PAGE, PAGE);
+    assert_false(xep_mapping_is_shared(pages, BYTES));
+    munmap(pages, BYTES);
+    assert_false(xep_mapping_is_shared(pages, PAGE));
+}
+
+static void other_memory_is_not(void **state)
+{
+    char *pages = map_pages(MAP_PRIVATE);
+    (void)state;
+    assert_false(xep_mapping_is_shared(pages, PAGE));
+    assert_false(xep_mapping_is_shared(&pages, sizeof pages));
+    assert_false(xep_mapping_is_shared((void *)(uintptr_t)PAGE, PAGE));
+    munmap(pages, BYTES);
+}
+
+static void segment_has_its_id(void **state)
+{
+    xep_mapping_t mapping;
+    int id = shmget(IPC_PRIVATE, BYTES, IPC_CREAT | 0600);
+    (void)state;
+    if (id < 0) skip();
+    char *base = shmat(id, NULL, 0);
+    shmctl(id, IPC_RMID, NULL);
+    assert_true(base != (void *)-1);
+    assert_true(xep_mapping_find(base + PAGE, &mapping));
+    assert_int_equal(mapping.inode, id);
+    assert_int_equal(mapping.begin, (uintptr_t)base + PAGE);
+    assert_int_equal(mapping.offset, PAGE);
+    assert_true(xep_mapping_is_segment(&mapping));
+    assert_memory_equal(mapping.path, "/SYSV", 5);
+    shmdt(base);
+    assert_false(xep_mapping_find(base, &mapping));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(shared_memory_is_covered),
+        cmocka_unit_test(other_memory_is_not),
+        cmocka_unit_test(segment_has_its_id),
+    };
+    return cmocka_run_group_tests_name("mapping", tests, NULL, NULL);
+}

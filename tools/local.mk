@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# The programs.
+
+bin_PROGRAMS = xep_info xep_perf xep_run
+xep_info_SOURCES = %D%/info/xep_info.c
+xep_info_CPPFLAGS = $(public_cppflags)
+xep_info_LDADD = libxep.la
+
+xep_perf_SOURCES = \
+	%D%/perf/perf.h %D%/perf/xep_perf.c \
+	%D%/perf/perf_bytes.c %D%/perf/perf_bytes.h \
+	%D%/perf/perf_check.c %D%/perf/perf_check.h \
+	%D%/perf/perf_clock.c %D%/perf/perf_clock.h \
+	%D%/perf/perf_fixed.c %D%/perf/perf_fixed.h \
+	%D%/perf/perf_json.c %D%/perf/perf_json.h \
+	%D%/perf/perf_kernels.c %D%/perf/perf_kernels.h \
+	%D%/perf/perf_kernels_x86.c %D%/perf/perf_kernels_x86.h \
+	%D%/perf/perf_limit.c %D%/perf/perf_limit.h \
+	%D%/perf/perf_machine.c %D%/perf/perf_machine.h \
+	%D%/perf/perf_ops.c %D%/perf/perf_ops.h \
+	%D%/perf/perf_options.c %D%/perf/perf_options.h \
+	%D%/perf/perf_pressure.c %D%/perf/perf_pressure.h \
+	%D%/perf/perf_report.c %D%/perf/perf_report.h \
+	%D%/perf/perf_say.c %D%/perf/perf_say.h \
+	%D%/perf/perf_setup.c %D%/perf/perf_setup.h \
+	%D%/perf/perf_time.c %D%/perf/perf_time.h \
+	%D%/perf/perf_waits.c %D%/perf/perf_waits.h
+xep_perf_CPPFLAGS = $(public_cppflags) -I$(srcdir)/oracle
+xep_perf_LDADD = libxep_oracle.la libxep.la
+
+xep_run_SOURCES = \
+	%D%/run/xep_run.c \
+	%D%/run/run_clock.c %D%/run/run_clock.h \
+	%D%/run/run_environ.c %D%/run/run_environ.h \
+	%D%/run/run_folder.c %D%/run/run_folder.h \
+	%D%/run/run_keeper.c %D%/run/run_keeper.h \
+	%D%/run/run_options.c %D%/run/run_options.h \
+	%D%/run/run_output.c %D%/run/run_output.h \
+	%D%/run/run_say.c %D%/run/run_say.h \
+	%D%/run/run_server.c %D%/run/run_server.h \
+	%D%/run/run_spawn.c %D%/run/run_spawn.h \
+	%D%/run/run_watch.c %D%/run/run_watch.h
+xep_run_CPPFLAGS = $(public_cppflags) $(PMIX_CFLAGS)
+xep_run_LDADD = $(PMIX_LIBS)

@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/** One run of xep_perf on this rank: what its parts share. */
+#ifndef PERF_H
+#define PERF_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <xep/xep.h>
+
+#include "oracle.h"
+#include "perf_options.h"
+
+enum { PERF_EXIT_FAILED = 1, PERF_EXIT_USAGE = 2 };
+
+/** Private memory of a rank, one piece, carved once. */
+typedef struct perf_memory {
+    void *base;
+    size_t bytes;
+} perf_memory_t;
+
+typedef enum { PERF_DISPATCH, PERF_COMBINE, PERF_OPS } perf_op_t;
+
+typedef struct perf {
+    perf_options_t options;
+    xep_group_t *group;
+    xep_group_info_t info;
+    int one_clock;       /* all ranks read the same CLOCK_MONOTONIC */
+    uint32_t host_ranks; /* ranks on this rank's machine */
+    oracle_routing_t *routing;
+    oracle_traffic_t traffic;
+    oracle_shape_t shape;               /* what is sent now; checks change payload and biases */
+    uint64_t tokens;                    /* T of this rank */
+    uint64_t recv_rows;                 /* most rows any rank receives */
+    uint64_t sent_rows;                 /* rows this rank sends */
+    size_t row_bytes;                   /* of x */
+    size_t scale_bytes;                 /* of a token */
+    size_t placed_bytes, placed_scales; /* bytes of a row, and of its scales, as received */
+    size_t sum_bytes;                   /* of a combined row */
+    xep_buffer_t *buffer;
+    uint8_t *logfmt_from; /* [R] for the oracle; with --quant logfmt only */
+    uint32_t mapped;      /* ranks mapped, this one included; the fewest of any rank */
+    perf_memory_t memory;
+    void *x;                  /* [T] rows */
+    int64_t *idx;             /* [T][K] */
+    float *weights;           /* [T][K] */
+    uint32_t *scales;         /* [T] scales, or NULL */
+    char *out;                /* [slots][T] sums */
+    float *out_weights;       /* [T][K], with check */
+    void *bias[2];            /* [T] sums each, with check */
+    char *area;               /* expert outputs for --copy-in; destination and source of the limit */
+    xep_handle_t *base;       /* --cached: whose routing is used */
+    xep_handle_t **handle;    /* [slots] */
+    xep_request_t **request;  /* [slots] */
+    int empty;                /* operations are without tokens now */
+    uint64_t computing;       /* rounds of the compute kernel between the phases; 0: none */
+    uint64_t sent_ns;         /* when the send phase of the last operation ended */
+    uint64_t progress_ns;     /* when the progress line was last written */
+    uint64_t *wait_ns;        /* [R] --waits: of the step that runs; else NULL, as waits */
+    struct perf_wait *waits;  /* [R][PERF_OPS][R] of this rank, and once gathered of every rank, for each rank */
+    const char *check_result; /* "off", "ok", "failed" */
+    const char *pressure_result;
+} perf_t;
+
+/** Rows of the area begin at cache lines. */
+static inline size_t perf_line_up(size_t bytes)
+{
+    return (bytes + 63) / 64 * 64;
+}
+
+#endif

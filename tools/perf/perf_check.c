@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* Compares every byte of every kind of operation with the oracle. Outputs are filled with
+ * a pattern before, and inputs are new each time, so that what was not written is found. */
+
+#include "perf_check.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "oracle_alloc.h"
+#include "perf_ops.h"
+#include "perf_say.h"
+
+enum { POISON = 0xa5 };
+
+/* The lowest rank's difference is printed; every rank returns the same. An operation that failed is no difference. */
+static int compared(perf_t *perf, const char *what, const oracle_difference_t *difference)
+{
+    oracle_difference_t *all = oracle_alloc(perf->info.nranks * sizeof *all);
+    xep_status_t status = xep_group_allgather(perf->group, difference, all, sizeof *all);
+    uint32_t rank = 0;
+    char text[256];
+
+    if (status == XEP_OK) {
+        while (rank < perf->info.nranks && !all[rank].found) rank++;
+        if (rank < perf->info.nranks) {
+            oracle_difference_text(&all[rank], text, sizeof text);
+            perf_progress_end(perf);
+            perf_say(perf, "%s differs: %s", what, text);
+            perf->check_result = "failed";
+        }
+    }
+    free(all);
+    if (status != XEP_OK) return perf_give_up(perf, status);
+    return rank < perf->info.nranks ? PERF_EXIT_FAILED : 0;
+}
+
+static int check_layout(perf_t *perf)
+{
+    const uint32_t nranks = perf->info.nranks;
+    xep_layout_args_t args = XEP_LAYOUT_ARGS_INIT;
+    xep_layout_t layout = XEP_LAYOUT_INIT;
+    oracle_difference_t difference;
+    xep_status_t status;
+
+    args.tokens = perf->tokens;
+    args.topk = (uint32_t)perf->options.topk;
+    args.experts = (uint32_t)perf->options.experts;
+    args.nranks = nranks;
+    args.ranks_per_node = 2;
+    args.topk_idx = perf->idx;
+    layout.tokens_per_rank = oracle_alloc(nranks * sizeof *layout.tokens_per_rank);
+    layout.tokens_per_node = oracle_alloc((nranks + 1) / 2 * sizeof *layout.tokens_per_node);
+    layout.tokens_per_expert = oracle_alloc(args.experts * sizeof *layout.tokens_per_expert);
+    layout.token_in_rank = oracle_alloc(perf->tokens * nranks);
+    status = xep_layout(&args, &layout);
+    oracle_check_layout(&perf->shape, perf->info.rank, args.ranks_per_node, &layout, &difference);
+    free(layout.tokens_per_rank);
+    free(layout.tokens_per_node);
+    free(layout.tokens_per_expert);
+    free(layout.token_in_rank);
+    return status == XEP_OK ? compared(perf, "layout", &difference) : perf_give_up(perf, status);
+}
+
+static int check_rows(perf_t *perf, const char *what)
+{
+    oracle_difference_t difference = {0};
+
+    for (uint32_t slot = 0; slot < perf->options.slots && !difference.found; slot++)
+        oracle_check_recv(&perf->shape, perf->info.rank, xep_handle_recv(perf->handle[slot]), &difference);
+    return compared(perf, what, &difference);
+}
+
+static int check_sums(perf_t *perf, const char *what)
+{
+    const size_t slot_bytes = perf->tokens * perf->sum_bytes;
+    oracle_difference_t difference = {0};
+
+    for (uint32_t slot = 0; slot < perf->options.slots && !difference.found; slot++)
+        oracle_check_combine(&perf->shape, perf->info.rank, 0, perf->out + slot * slot_bytes, perf->sum_bytes,
+                             &difference);
+    return compared(perf, what, &difference);
+}
+
+/* Dispatches, combines what the experts wrote in place, compares both. The handles stay. */
+static int check_pair(perf_t *perf, const char *dispatch, const char *combine)
+{
+    xep_status_t status = perf_dispatch(perf);
+    int ret;
+
+    if (status != XEP_OK) return perf_give_up(perf, status);
+    ret = check_rows(perf, dispatch);
+    if (ret) return ret;
+    memset(perf->out, POISON, perf->options.slots * perf->tokens * perf->sum_bytes);
+    status = perf_experts(perf);
+    if (status == XEP_OK) status = perf_combine(perf);
+    return status == XEP_OK ? check_sums(perf, combine) : perf_give_up(perf, status);
+}
+
+/* Rows that are padded stay where combine left them: copying them would copy the padding. */
+static xep_status_t combine_everything(perf_t *perf)
+{
+    const xep_recv_t *recv = xep_handle_recv(perf->handle[0]);
+    xep_combine_args_t args;
+
+    perf_combine_args(perf, 0, &args);
+    if (!perf->options.padded) {
+        oracle_fill_outputs(&perf->shape, perf->info.rank, recv, perf->area, perf->sum_bytes);
+        args.x = perf->area;
+    }
+    if (perf->options.by_expert) {
+        args.weights = perf->weights;
+    } else {
+        args.topk_weights = recv->topk_weights;
+        args.out_weights = perf->out_weights;
+    }
+    for (uint32_t which = 0; which < 2; which++) {
+        oracle_fill_biases(&perf->shape, which, perf->info.rank, perf->bias[which]);
+        args.bias[which] = perf->bias[which];
+    }
+    memset(perf->out, POISON, perf->tokens * perf->sum_bytes);
+    memset(perf->out_weights, POISON, perf->tokens * perf->options.topk * sizeof *perf->out_weights);
+    return xep_combine(perf->handle[0], &args, NULL);
+}
+
+/* From private memory, with both biases and the weights, of a handle combined before. */
+static int check_everything(perf_t *perf)
+{
+    xep_status_t status = combine_everything(perf);
+    oracle_difference_t difference;
+
+    if (status != XEP_OK) return perf_give_up(perf, status);
+    if (!oracle_check_combine(&perf->shape, perf->info.rank, 3, perf->out, perf->sum_bytes, &difference) &&
+        !perf->options.by_expert)
+        oracle_check_weights(&perf->shape, perf->info.rank, perf->out_weights,
+                             perf->options.topk * sizeof *perf->out_weights, &difference);
+    return compared(perf, "combine of copied rows, biases and weights", &difference);
+}
+
+static void renew_inputs(perf_t *perf, uint64_t payload)
+{
+    perf->shape.payload = payload;
+    oracle_fill_inputs(&perf->shape, perf->info.rank, perf->x, NULL, NULL, perf->scales);
+}
+
+/* Other rows by the routing of handle 0, which is released before the combine: a cached
+ * dispatch has a life of its own. */
+static int check_cached(perf_t *perf, uint64_t payload)
+{
+    xep_status_t status;
+    int ret;
+
+    perf_release(perf);
+    status = perf_open_base(perf);
+    if (status != XEP_OK) return perf_give_up(perf, status);
+    renew_inputs(perf, payload);
+    perf->shape.weights = 0;
+    ret = check_pair(perf, "cached dispatch", "combine of a cached dispatch");
+    perf->shape.weights = !perf->options.by_expert;
+    if (ret) return ret;
+    perf_release(perf);
+    xep_handle_release(perf->base);
+    perf->base = NULL;
+    return 0;
+}
+
+int perf_check(perf_t *perf, uint64_t payload)
+{
+    const int copy_in = perf->options.copy_in;
+    int ret;
+
+    perf->options.copy_in = 0;
+    perf_progress(perf, "check", 1, 4);
+    renew_inputs(perf, payload);
+    ret = check_layout(perf);
+    if (!ret) ret = check_pair(perf, "dispatch", "combine");
+    if (!ret) ret = check_everything(perf);
+    if (!ret) ret = check_cached(perf, ~payload);
+    perf->options.copy_in = copy_in;
+    perf_progress_end(perf);
+    if (!ret) renew_inputs(perf, perf->options.seed);
+    return ret;
+}
+
+int perf_check_outputs(perf_t *perf)
+{
+    const int ret = check_rows(perf, "dispatch");
+
+    return ret ? ret : check_sums(perf, "combine");
+}

@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* What an operation costs besides its bytes is made of: flags of two ranks that share memory, and the layout. */
+
+#include "perf_fixed.h"
+
+#include <fcntl.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "oracle_alloc.h"
+#include "perf_clock.h"
+#include "perf_time.h"
+
+enum { ROUNDS = 2000, SPINS = 2000, LAYOUTS = 50, PATH_BYTES = 64 };
+
+/** Shared by ranks 0 and 1; one cache line each. */
+typedef struct flags {
+    _Alignas(128) _Atomic uint64_t ping; /* written by rank 0 */
+    _Alignas(128) _Atomic uint64_t pong; /* written by rank 1 */
+} flags_t;
+
+/* Memory that all ranks of this machine share, and that has no name any more; NULL: there is none. Collective. */
+static flags_t *share(perf_t *perf)
+{
+    char mine[PATH_BYTES] = "/dev/shm/xep_perf.XXXXXX", *paths = oracle_alloc(perf->info.nranks * sizeof mine);
+    int file = perf->info.rank == 0 ? mkstemp(mine) : -1;
+    void *memory = MAP_FAILED;
+
+    if (perf->info.rank == 0 && (file < 0 || ftruncate(file, sizeof(flags_t)))) mine[0] = '\0';
+    if (xep_group_allgather(perf->group, mine, paths, sizeof mine) == XEP_OK && paths[0]) {
+        if (perf->info.rank != 0) file = open(paths, O_RDWR);
+        if (file >= 0) memory = mmap(NULL, sizeof(flags_t), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+        xep_group_barrier(perf->group);
+        if (perf->info.rank == 0) unlink(paths);
+    }
+    if (file >= 0) close(file);
+    free(paths);
+    return memory == MAP_FAILED ? NULL : memory;
+}
+
+/* The other rank may need this core; that it has died ends the run by the launcher. */
+static void await(const _Atomic uint64_t *word, uint64_t value)
+{
+    for (uint32_t spins = 0; atomic_load_explicit(word, memory_order_acquire) < value; spins++)
+        if (spins > SPINS) sched_yield();
+}
+
+static int compare_ns(const void *a, const void *b)
+{
+    const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+
+    return (x > y) - (x < y);
+}
+
+static double median_us(uint64_t *ns, size_t n)
+{
+    qsort(ns, n, sizeof *ns, compare_ns);
+    return (double)ns[n / 2] / 1e3;
+}
+
+static double time_ping(flags_t *flags)
+{
+    uint64_t ns[ROUNDS];
+
+    for (uint64_t i = 0; i < ROUNDS; i++) {
+        const uint64_t begin = perf_clock_ns();
+        atomic_store_explicit(&flags->ping, i + 1, memory_order_release);
+        await(&flags->pong, i + 1);
+        ns[i] = perf_clock_ns() - begin;
+    }
+    return median_us(ns, ROUNDS);
+}
+
+static void answer_ping(flags_t *flags)
+{
+    for (uint64_t i = 0; i < ROUNDS; i++) {
+        await(&flags->ping, i + 1);
+        atomic_store_explicit(&flags->pong, i + 1, memory_order_release);
+    }
+}
+
+static double time_layout(const perf_t *perf)
+{
+    xep_layout_args_t args = XEP_LAYOUT_ARGS_INIT;
+    xep_layout_t layout = XEP_LAYOUT_INIT;
+    uint64_t ns[LAYOUTS];
+
+    args.tokens = perf->tokens;
+    args.topk = (uint32_t)perf->options.topk;
+    args.experts = (uint32_t)perf->options.experts;
+    args.nranks = perf->info.nranks;
+    args.topk_idx = perf->idx;
+    layout.tokens_per_rank = oracle_alloc(args.nranks * sizeof *layout.tokens_per_rank);
+    layout.tokens_per_expert = oracle_alloc(args.experts * sizeof *layout.tokens_per_expert);
+    for (int i = 0; i < LAYOUTS; i++) {
+        const uint64_t begin = perf_clock_ns();
+        xep_layout(&args, &layout);
+        ns[i] = perf_clock_ns() - begin;
+    }
+    free(layout.tokens_per_rank);
+    free(layout.tokens_per_expert);
+    return median_us(ns, LAYOUTS);
+}
+
+xep_status_t perf_time_parts(perf_t *perf, perf_times_t *times_p)
+{
+    flags_t *flags = perf->one_clock && perf->info.nranks > 1 ? share(perf) : NULL;
+
+    times_p->layout = time_layout(perf);
+    if (flags != NULL && perf->info.rank == 0) times_p->round_trip = time_ping(flags);
+    if (flags != NULL && perf->info.rank == 1) answer_ping(flags);
+    if (flags != NULL) munmap(flags, sizeof *flags);
+    return xep_group_barrier(perf->group);
+}

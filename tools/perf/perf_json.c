@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* The file is opened before the run: a name that cannot be written would else cost minutes of measuring. */
+#include "perf_json.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "perf_bytes.h"
+#include "perf_say.h"
+#include "perf_time.h"
+#include "perf_waits.h"
+
+static void write_text(FILE *file, const char *name, const char *text)
+{
+    fprintf(file, "\"%s\": \"", name);
+    for (; *text; text++) {
+        if (*text == '"' || *text == '\\') fprintf(file, "\\%c", *text);
+        else if ((unsigned char)*text < 0x20) fprintf(file, "\\u%04x", (unsigned)*text);
+        else fputc(*text, file);
+    }
+    fputs("\", ", file);
+}
+
+static void write_count(FILE *file, const char *name, uint64_t count)
+{
+    fprintf(file, "\"%s\": %" PRIu64 ", ", name, count);
+}
+
+static void write_shape(FILE *file, const perf_t *perf)
+{
+    const perf_options_t *options = &perf->options;
+    xep_library_info_t library = XEP_LIBRARY_INFO_INIT;
+    xep_buffer_info_t buffer = XEP_BUFFER_INFO_INIT;
+
+    xep_library_query(&library);
+    xep_buffer_query(perf->buffer, &buffer);
+    write_text(file, "version", library.version);
+    write_text(file, "mode", buffer.mode);
+    write_count(file, "ranks", perf->info.nranks);
+    write_count(file, "nodes", perf->info.nnodes);
+    write_count(file, "tokens", perf->routing->tokens);
+    write_count(file, "hidden", options->hidden);
+    write_count(file, "topk", options->topk);
+    write_count(file, "experts", options->experts);
+    write_text(file, "dtype", options->dtype_name);
+    write_text(file, "layout", options->layout);
+    write_text(file, "quant", options->quant_name);
+    write_text(file, "routing", options->routing);
+    write_count(file, "mask", options->mask);
+    write_count(file, "seed", options->seed);
+    write_count(file, "iters", options->iters);
+    write_count(file, "slots", options->slots);
+    write_count(file, "threads", buffer.threads);
+    fprintf(file, "\"cached\": %s, \"copy_in\": %s, ", options->cached ? "true" : "false",
+            options->copy_in ? "true" : "false");
+    write_text(file, "ucx", library.ucx_version);
+    write_count(file, "mapped", perf->mapped);
+    write_text(file, "clock", perf->one_clock ? "first begin to last end" : "slowest rank");
+    write_text(file, "check", perf->check_result);
+    write_text(file, "pressure", perf->pressure_result);
+}
+
+static void write_waits(FILE *file, const perf_t *perf, perf_op_t op)
+{
+    const uint32_t nranks = perf->info.nranks;
+    perf_late_t late;
+
+    fputs("\"waits\": [", file);
+    for (uint32_t rank = 0; rank < nranks; rank++) {
+        perf_waits_late(perf, op, rank, &late);
+        fprintf(file,
+                "%s{\"rank\": %" PRIu32 ", \"mean_us\": %.3f, \"max_us\": %.3f, \"percent\": %.1f, \"waited_us\": [",
+                rank ? ", " : "", rank, late.mean, late.max, late.percent);
+        for (uint32_t waiting = 0; waiting < nranks; waiting++)
+            fprintf(file, "%s%.3f", waiting ? ", " : "", perf_waits_mean(perf, op, waiting, rank));
+        fputs("]}", file);
+    }
+    fputs("], ", file);
+}
+
+static void write_op(FILE *file, const perf_t *perf, perf_op_t op, const perf_time_t *time)
+{
+    const double us = time->median * 1e3; /* bytes over this are GB/s */
+    perf_bytes_t bytes;
+
+    perf_bytes_of(perf, op, &bytes);
+    fprintf(file, "{\"op\": \"%s\", \"rows\": %" PRIu64 ", ", op == PERF_DISPATCH ? "dispatch" : "combine",
+            perf_rows_of(perf));
+    fprintf(file, "\"us\": {\"p10\": %.3f, \"median\": %.3f, \"p90\": %.3f, \"p99\": %.3f}, \"cpu_us\": %.3f, ",
+            time->p10, time->median, time->p90, time->p99, time->cpu);
+    fprintf(file, "\"gbps\": {\"logical\": %.4f, \"dedup\": %.4f, \"wire\": %.4f, \"deepep\": %.4f}, ",
+            bytes.logical / us, bytes.dedup / us, bytes.wire / us, bytes.deepep / us);
+    if (perf->options.split) fprintf(file, "\"send_us\": %.3f, \"receive_us\": %.3f, ", time->send, time->receive);
+    if (perf->options.overlap)
+        fprintf(file, "\"computed_us\": %.3f, \"overlapped_us\": %.3f, \"hidden_percent\": %.1f, ", time->computed,
+                time->overlapped, perf_time_hidden(time));
+    if (perf->options.fixed) fprintf(file, "\"empty_us\": %.3f, ", time->empty);
+    if (perf->options.waits) write_waits(file, perf, op);
+    fprintf(file, "\"limit_us\": %.3f, \"limit_cpu_us\": %.3f, \"ratio\": %.4f}", time->limit, time->limit_cpu,
+            perf_time_ratio(time));
+}
+
+static void write_all(FILE *file, const perf_t *perf, const perf_times_t *times)
+{
+    const char *separator = "";
+
+    fputc('{', file);
+    write_shape(file, perf);
+    if (perf->options.fixed)
+        fprintf(file, "\"round_trip_us\": %.3f, \"layout_us\": %.3f, ", times->round_trip, times->layout);
+    fputs("\"ops\": [", file);
+    for (perf_op_t op = PERF_DISPATCH; op < PERF_OPS; op++) {
+        if (!times->op[op].timed) continue;
+        fputs(separator, file);
+        write_op(file, perf, op, &times->op[op]);
+        separator = ", ";
+    }
+    fputs("]}\n", file);
+}
+
+const char *perf_json_complaint(const perf_t *perf, char *text, size_t bytes)
+{
+    const char *path = perf->options.json;
+    FILE *file;
+
+    if (!path || !strcmp(path, "-") || perf->info.rank != 0) return NULL;
+    file = fopen(path, "a"); /* what is there stays until there is a result */
+    if (file != NULL && fclose(file) == 0) return NULL;
+    snprintf(text, bytes, "cannot write --json %s: %s", path, strerror(errno));
+    return text;
+}
+
+int perf_json_write(const perf_t *perf, const perf_times_t *times)
+{
+    const char *path = perf->options.json;
+    const int to_stdout = !strcmp(path, "-");
+    FILE *file = to_stdout ? stdout : fopen(path, "w");
+    int failed;
+
+    if (file != NULL) {
+        write_all(file, perf, times);
+        failed = ferror(file) | (to_stdout ? fflush(file) : fclose(file));
+        if (!failed) return 0;
+    }
+    perf_say(perf, "cannot write --json %s: %s", path, strerror(errno));
+    return -1;
+}

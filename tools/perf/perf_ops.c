@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/*
+ * Operations here are called as a user would: nothing of the library but xep.h, and the data prepared before the clock
+ * starts.
+ */
+#include "perf_ops.h"
+
+#include <string.h>
+
+#include "perf_clock.h"
+
+void perf_dispatch_args(const perf_t *perf, xep_dispatch_args_t *args_p)
+{
+    xep_dispatch_args_t args = XEP_DISPATCH_ARGS_INIT;
+
+    args.tokens = perf->empty ? 0 : perf->tokens;
+    args.x = perf->x;
+    args.topk_idx = perf->idx;
+    args.topk_weights = perf->weights;
+    args.scales = perf->scales;
+    args.nscales = perf->shape.nscales;
+    args.arrangement = !perf->options.by_expert ? XEP_ROWS_BY_RANK
+                       : perf->options.padded   ? XEP_ROWS_BY_EXPERT_PADDED
+                                                : XEP_ROWS_BY_EXPERT_COMPACT; /* a mode without says so */
+    args.quant = perf->options.quant;
+    args.wait_ns = perf->wait_ns;
+    if (perf->base && !perf->empty) {
+        args.cached = perf->base;
+        args.topk_idx = NULL;
+        args.topk_weights = NULL;
+    }
+    *args_p = args;
+}
+
+void perf_combine_args(const perf_t *perf, uint32_t slot, xep_combine_args_t *args_p)
+{
+    xep_combine_args_t args = XEP_COMBINE_ARGS_INIT;
+
+    args.x = perf->options.copy_in ? perf->area : NULL;
+    args.out = perf->out + slot * perf->tokens * perf->sum_bytes;
+    args.wait_ns = perf->wait_ns;
+    if (perf->options.logfmt) args.flags = XEP_COMBINE_LOGFMT;
+    *args_p = args;
+}
+
+/* Dependent multiplications and additions on what stays in the cache: it takes what it takes, and no memory's time. */
+void perf_compute(uint64_t rounds)
+{
+    static const float factor = 0.999f;
+    float values[256];
+
+    for (size_t i = 0; i < 256; i++) values[i] = (float)i;
+    for (uint64_t round = 0; round < rounds; round++)
+        for (size_t i = 0; i < 256; i++) values[i] = values[i] * factor + 1.0f;
+    __asm__ volatile("" ::"r"(values) : "memory"); /* the values are needed, says this */
+}
+
+/* Waits for all. After an error they stay as they are: the run ends, and xep_last_error() still says why. */
+static xep_status_t finish(perf_t *perf)
+{
+    perf->sent_ns = perf_clock_ns();
+    if (perf->computing) perf_compute(perf->computing);
+    for (uint32_t slot = 0; slot < perf->options.slots; slot++) {
+        xep_status_t status = xep_request_wait(perf->request[slot]);
+        if (status != XEP_OK) return status;
+    }
+    for (uint32_t slot = 0; slot < perf->options.slots; slot++) xep_request_free(perf->request[slot]);
+    return XEP_OK;
+}
+
+static int is_blocking(const perf_t *perf)
+{
+    return perf->options.slots == 1 && !perf->options.split && !perf->computing;
+}
+
+xep_status_t perf_dispatch(perf_t *perf)
+{
+    const uint32_t slots = (uint32_t)perf->options.slots;
+    xep_dispatch_args_t args;
+    xep_status_t status;
+
+    perf_dispatch_args(perf, &args);
+    if (is_blocking(perf)) return xep_dispatch(perf->buffer, &args, &perf->handle[0], NULL);
+    for (uint32_t slot = 0; slot < slots; slot++) {
+        status = xep_dispatch(perf->buffer, &args, &perf->handle[slot], &perf->request[slot]);
+        if (status != XEP_OK) return status;
+    }
+    return finish(perf);
+}
+
+xep_status_t perf_combine(perf_t *perf)
+{
+    const uint32_t slots = (uint32_t)perf->options.slots;
+    xep_combine_args_t args;
+    xep_status_t status;
+
+    for (uint32_t slot = 0; slot < slots; slot++) {
+        perf_combine_args(perf, slot, &args);
+        if (is_blocking(perf)) return xep_combine(perf->handle[0], &args, NULL);
+        status = xep_combine(perf->handle[slot], &args, &perf->request[slot]);
+        if (status != XEP_OK) return status;
+    }
+    return finish(perf);
+}
+
+xep_status_t perf_experts(perf_t *perf)
+{
+    for (uint32_t slot = 0; slot < perf->options.slots; slot++) {
+        size_t stride = perf->sum_bytes;
+        void *y = perf->options.copy_in ? perf->area : xep_handle_combine_input(perf->handle[slot], &stride);
+        if (y == NULL) return XEP_ERR_TIMEOUT;
+        oracle_fill_outputs(&perf->shape, perf->info.rank, xep_handle_recv(perf->handle[slot]), y, stride);
+    }
+    return XEP_OK;
+}
+
+void perf_release(perf_t *perf)
+{
+    for (uint32_t slot = 0; slot < perf->options.slots; slot++) {
+        xep_handle_release(perf->handle[slot]);
+        perf->handle[slot] = NULL;
+    }
+}
+
+xep_status_t perf_open_base(perf_t *perf)
+{
+    xep_dispatch_args_t args;
+
+    perf_dispatch_args(perf, &args);
+    return xep_dispatch(perf->buffer, &args, &perf->base, NULL);
+}

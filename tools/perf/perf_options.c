@@ -1,0 +1,310 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* One table has the name, the kind, the bounds and the help of every option: what --help says is what is parsed. */
+#include "perf_options.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef enum { OPTION_FLAG, OPTION_COUNT, OPTION_TEXT } option_kind_t; /* int, uint64_t, const char * */
+
+typedef struct option {
+    const char *name, *value; /* value: its letter in the help */
+    option_kind_t kind;
+    size_t offset;
+    uint64_t low, high; /* of a count */
+    const char *help;
+} option_t;
+
+#define AT(_field) offsetof(perf_options_t, _field)
+
+static const option_t option_table[] = {
+    {"--mode", "MODE", OPTION_TEXT, AT(mode), 0, 0, "plugin, see --list; default: XEP_MODE, else normal"},
+    {"--op", "OP", OPTION_TEXT, AT(op), 0, 0, "what is timed: pair (default: both), dispatch, combine"},
+    {"--tokens", "T", OPTION_COUNT, AT(tokens), 1, INT32_MAX,
+     "tokens of a rank; default 4096, halved until it fits the free memory; 128\nby expert"},
+    {"--hidden", "H", OPTION_COUNT, AT(hidden), 1, 1 << 24, "elements of a row; default 7168"},
+    {"--topk", "K", OPTION_COUNT, AT(topk), 1, 1 << 16, "experts a token selects; default 8"},
+    {"--experts", "E", OPTION_COUNT, AT(experts), 1, 1 << 20,
+     "experts of all ranks together; default 256, 288 by expert"},
+    {"--dtype", "TYPE", OPTION_TEXT, AT(dtype_name), 0, 0,
+     "element type of a row: bf16 (default), fp16, fp32, or fp8: with a\n"
+     "4-byte scale for each 128 elements, combined as bf16"},
+    {"--routing", "HOW", OPTION_TEXT, AT(routing), 0, 0, "which experts tokens select, see below; default uniform"},
+    {"--mask", "P", OPTION_COUNT, AT(mask), 0, 1000, "turn P of 1000 selections into -1, no expert; default 0"},
+    {"--seed", "S", OPTION_COUNT, AT(seed), 0, UINT64_MAX, "seed of routing and data; default 1"},
+    {"--iters", "N", OPTION_COUNT, AT(iters), 1, 1 << 20, "iterations that are timed; default 20"},
+    {"--warmup", "N", OPTION_COUNT, AT(warmup), 0, 1 << 20, "iterations before those that are timed; default 3"},
+    {"--slots", "S", OPTION_COUNT, AT(slots), 1, 64,
+     "S operations in flight: S dispatches are begun, then awaited; then S\n"
+     "combines; times are those of the whole divided by S; default 1, blocking"},
+    {"--threads", "N", OPTION_COUNT, AT(threads), 0, 1024, "threads of a rank that copy; default: XEP_THREADS"},
+    {"--layout", "HOW", OPTION_TEXT, AT(layout), 0, 0,
+     "arrangement of received rows: rank, one for each (token, rank); compact\n"
+     "or padded, one for each selection, by expert; default: rank, with --mode\n"
+     "ll compact"},
+    {"--quant", "HOW", OPTION_TEXT, AT(quant_name), 0, 0,
+     "by expert: cast on the way: none, e4m3 (default), e4m3-pow2, ue8m0; or\n"
+     "logfmt: not cast, and combine sends LogFMT to ranks that are not mapped"},
+    {"--split", NULL, OPTION_FLAG, AT(split), 0, 0, "also time the send and the receive phase separately"},
+    {"--overlap", "US", OPTION_COUNT, AT(overlap), 1, 10000000,
+     "also run both with US microseconds of computing between the phases, and\n"
+     "say how much of the communication that hid"},
+    {"--fixed", NULL, OPTION_FLAG, AT(fixed), 0, 0,
+     "also time what is not bytes: both without tokens, the round trip of a\n"
+     "flag between ranks 0 and 1 that share memory, xep_layout()"},
+    {"--waits", NULL, OPTION_FLAG, AT(waits), 0, 0, "also say for which ranks the others waited: see below"},
+    {"--cached", NULL, OPTION_FLAG, AT(cached), 0, 0, "dispatch with the routing of an earlier dispatch"},
+    {"--copy-in", NULL, OPTION_FLAG, AT(copy_in), 0, 0, "combine from private memory instead of zero copy"},
+    {"--check", NULL, OPTION_FLAG, AT(check), 0, 0, "compare every byte received, before and after timing"},
+    {"--check-only", NULL, OPTION_FLAG, AT(check_only), 0, 0, "compare, and time nothing"},
+    {"--pressure", "N", OPTION_COUNT, AT(pressure), 0, 1 << 30,
+     "N more seeds, two runs of each: their hashes must be equal; with --check\n"
+     "every byte is compared as well"},
+    {"--json", "FILE", OPTION_TEXT, AT(json), 0, 0,
+     "write the result as JSON; with -, to stdout and without the table"},
+    {"--list", NULL, OPTION_FLAG, AT(list), 0, 0, "list the modes found"},
+    {"--help", NULL, OPTION_FLAG, AT(help), 0, 0, "this text"},
+    {"--version", NULL, OPTION_FLAG, AT(version), 0, 0, "the version"},
+};
+
+static const char intro[] = "usage: xep_perf [OPTION]...          one rank\n"
+                            "       LAUNCHER -n RANKS xep_perf [OPTION]...\n"
+                            "Times dispatch and combine, beside the least this machine needs to copy the same rows.\n"
+                            "\n";
+
+static const char explanation[] =
+    "\n"
+    "Routings, the K experts of a token out of E:\n"
+    "  uniform    any of them\n"
+    "  group:G,N  experts of N out of G groups\n"
+    "  zipf:S     the n-th most popular expert in proportion to 1/n^S; the seed decides which is n-th\n"
+    "  one-rank   experts of rank 0 alone; -1 where it owns fewer than K\n"
+    "  self       experts of the token's own rank alone; -1 where it owns fewer than K\n"
+    "  file:PATH  lines \"RANK TOKEN E0 E1 ..\", at most K experts, -1 or nothing for none, # comments. A rank has\n"
+    "             as many tokens as its highest TOKEN plus 1, at most --tokens where that is given. Every rank\n"
+    "             reads it.\n"
+    "\n"
+    "What is printed for an operation, dispatch or combine:\n"
+    "  rows       received by all ranks: one for each (token, rank) that is selected; by expert, for each selection\n"
+    "  us         median, p10, p90, p99 over the iterations. An iteration starts at a barrier and takes from the\n"
+    "             first rank's begin to the last rank's end where all ranks read one clock (one machine), else as\n"
+    "             long as the slowest rank. Between dispatch and combine the experts write all outputs, not timed.\n"
+    "  cpu us     processor time of all ranks together, median\n"
+    "  GB/s       logical: the rows of all selections; dedup: rows received by all ranks; wire: those of other\n"
+    "             ranks; deepep: rows a rank receives, its own included, as DeepEP counts. Over the median.\n"
+    "             By expert, wire and dedup of dispatch count a row once for each rank that reads it.\n"
+    "  limit us   what the same processes need, at once, in private memory: dispatch, to plan, read each row once\n"
+    "             and store it everywhere it goes (cached: not to plan); combine, to read each contribution once\n"
+    "             and store one sum; casting is not in it. Measured between the iterations; the better of cached and\n"
+    "             streaming stores.\n"
+    "  ratio      median / limit\n"
+    "\n"
+    "With --waits, for each rank, in us of one operation: how long another rank waited for it on average, how long\n"
+    "any did at most, and in how many of the operations, percent. The rank all wait for is the one that is slow. A\n"
+    "wait begins where a receiver looks for what a rank sends and it is not there, and ends when it is. JSON has\n"
+    "waited_us besides: the average of each rank that waited.\n"
+    "\n"
+    "Exit status: 0; 1 when a check or an operation failed; 2 for wrong options.\n";
+
+int perf_times_dispatch(const perf_options_t *options)
+{
+    return strcmp(options->op, "combine") != 0;
+}
+
+int perf_times_combine(const perf_options_t *options)
+{
+    return strcmp(options->op, "dispatch") != 0;
+}
+
+void perf_options_help(void)
+{
+    fputs(intro, stdout);
+    for (size_t i = 0; i < sizeof option_table / sizeof *option_table; i++) {
+        const option_t *option = &option_table[i];
+        const char *line = option->help, *end;
+        int indent = printf("  %s %s", option->name, option->value ? option->value : "");
+        for (; (end = strchr(line, '\n')); line = end + 1, indent = 0)
+            printf("%*s%.*s\n", 17 - indent, "", (int)(end - line), line);
+        printf("%*s%s\n", 17 - indent, "", line);
+    }
+    fputs(explanation, stdout);
+}
+
+static int parse_count(const option_t *option, const char *text, uint64_t *count, char *why, size_t why_bytes)
+{
+    char *end;
+
+    errno = 0;
+    *count = strtoull(text, &end, 10);
+    if (*text >= '0' && *text <= '9' && !*end && !errno && *count >= option->low && *count <= option->high) return 0;
+    snprintf(why, why_bytes, "invalid %s: \"%s\" (a whole number from %" PRIu64 " to %" PRIu64 ")", option->name, text,
+             option->low, option->high);
+    return -1;
+}
+
+/* The option an argument names, and in *value_p what follows its "=", if anything. */
+static const option_t *find_option(const char *argument, const char **value_p)
+{
+    const size_t length = strcspn(argument, "=");
+
+    *value_p = argument[length] ? argument + length + 1 : NULL;
+    if (!strcmp(argument, "-h")) argument = "--help";
+    if (!strcmp(argument, "-V")) argument = "--version";
+    for (size_t i = 0; i < sizeof option_table / sizeof *option_table; i++)
+        if (strlen(option_table[i].name) == strcspn(argument, "=") &&
+            !strncmp(option_table[i].name, argument, strcspn(argument, "=")))
+            return &option_table[i];
+    return NULL;
+}
+
+/* Takes argv[at] and, where it is not in it, its value; returns how many arguments that were, or -1. */
+static int take_argument(char **argv, int at, perf_options_t *options, char *why, size_t why_bytes)
+{
+    const char *value;
+    const option_t *option = find_option(argv[at], &value);
+    const int inside = value != NULL;
+
+    if (option == NULL) {
+        snprintf(why, why_bytes, "unknown option: \"%s\" (xep_perf --help lists them)", argv[at]);
+        return -1;
+    }
+    if (option->kind == OPTION_FLAG) {
+        if (inside) {
+            snprintf(why, why_bytes, "unexpected value of %s: \"%s\" (it takes none)", option->name, value);
+            return -1;
+        }
+        *(int *)((char *)options + option->offset) = 1;
+        return 1;
+    }
+    if (!inside) value = argv[at + 1];
+    if (value == NULL) {
+        snprintf(why, why_bytes, "missing value: %s (%s %s)", option->name, option->name, option->value);
+        return -1;
+    }
+    if (option->kind == OPTION_TEXT) *(const char **)((char *)options + option->offset) = value;
+    else if (parse_count(option, value, (uint64_t *)((char *)options + option->offset), why, why_bytes)) return -1;
+    return inside ? 1 : 2;
+}
+
+static int resolve_dtype(perf_options_t *options, char *why, size_t why_bytes)
+{
+    static const struct {
+        const char *name;
+        xep_dtype_t dtype;
+    } dtypes[] = {{"bf16", XEP_BF16}, {"fp16", XEP_FP16}, {"fp32", XEP_FP32}, {"fp8", XEP_E4M3}};
+
+    for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++)
+        if (!strcmp(options->dtype_name, dtypes[i].name)) {
+            options->dtype = dtypes[i].dtype;
+            return 0;
+        }
+    snprintf(why, why_bytes, "invalid --dtype: \"%s\" (bf16, fp16, fp32 or fp8)", options->dtype_name);
+    return -1;
+}
+
+/* How rows arrive: what was asked for, or what the mode asked for is known to have. */
+static int resolve_layout(perf_options_t *options, char *why, size_t why_bytes)
+{
+    const char *env = getenv("XEP_MODE"), *mode = options->mode ? options->mode : env ? env : "normal";
+
+    if (!options->layout) options->layout = strcmp(mode, "ll") ? "rank" : "compact";
+    options->padded = !strcmp(options->layout, "padded");
+    options->by_expert = options->padded || !strcmp(options->layout, "compact");
+    if (!options->by_expert && strcmp(options->layout, "rank")) {
+        snprintf(why, why_bytes, "invalid --layout: \"%s\" (rank, compact or padded)", options->layout);
+        return -1;
+    }
+    if (options->padded && options->copy_in) {
+        snprintf(why, why_bytes, "--copy-in cannot be used with this layout: padded (rank or compact)");
+        return -1;
+    }
+    return 0;
+}
+
+/* What is cast must be wider, what goes as LogFMT must be bf16. */
+static int refuse_pair(const perf_options_t *options, char *why, size_t why_bytes)
+{
+    const int cast = options->quant != XEP_QUANT_NONE && options->dtype == XEP_E4M3;
+
+    if (!cast && !(options->logfmt && (options->dtype == XEP_FP16 || options->dtype == XEP_FP32))) return 0;
+    snprintf(why, why_bytes, "--quant %s cannot be used with this --dtype: %s (%s)", options->quant_name,
+             options->dtype_name, options->logfmt ? "bf16 or fp8" : "bf16, fp16 or fp32");
+    return -1;
+}
+
+static int resolve_quant(perf_options_t *options, char *why, size_t why_bytes)
+{
+    static const struct {
+        const char *name;
+        xep_quant_t quant;
+    } quants[] = {{"none", XEP_QUANT_NONE},
+                  {"e4m3", XEP_QUANT_E4M3},
+                  {"e4m3-pow2", XEP_QUANT_E4M3_POW2},
+                  {"ue8m0", XEP_QUANT_UE8M0},
+                  {"logfmt", XEP_QUANT_NONE}};
+
+    if (!options->quant_name) options->quant_name = options->by_expert && options->dtype != XEP_E4M3 ? "e4m3" : "none";
+    options->logfmt = !strcmp(options->quant_name, "logfmt");
+    for (size_t i = 0; i < sizeof quants / sizeof *quants; i++)
+        if (!strcmp(options->quant_name, quants[i].name)) {
+            options->quant = quants[i].quant;
+            return refuse_pair(options, why, why_bytes);
+        }
+    snprintf(why, why_bytes, "invalid --quant: \"%s\" (none, e4m3, e4m3-pow2, ue8m0 or logfmt)", options->quant_name);
+    return -1;
+}
+
+static void resolve_defaults(perf_options_t *options)
+{
+    if (!options->tokens && options->by_expert) options->tokens = PERF_FEW_TOKENS;
+    if (!options->experts) options->experts = options->by_expert ? 288 : 256;
+}
+
+static int resolve(perf_options_t *options, char *why, size_t why_bytes)
+{
+    char reason[256];
+
+    if (strcmp(options->op, "pair") && strcmp(options->op, "dispatch") && strcmp(options->op, "combine")) {
+        snprintf(why, why_bytes, "invalid --op: \"%s\" (pair, dispatch or combine)", options->op);
+        return -1;
+    }
+    if (resolve_dtype(options, why, why_bytes) || resolve_layout(options, why, why_bytes) ||
+        resolve_quant(options, why, why_bytes))
+        return -1;
+    resolve_defaults(options);
+    if (options->topk > options->experts) {
+        snprintf(why, why_bytes, "invalid --topk: %" PRIu64 " (at most --experts, %" PRIu64 ")", options->topk,
+                 options->experts);
+        return -1;
+    }
+    if (!oracle_route_parse(options->routing, &options->route, reason, sizeof reason)) return 0;
+    snprintf(why, why_bytes, "invalid --routing: %s", reason);
+    return -1;
+}
+
+int perf_options_parse(int argc, char **argv, perf_options_t *options_p, char *why, size_t why_bytes)
+{
+    perf_options_t options = {.op = "pair",
+                              .hidden = 7168,
+                              .topk = 8,
+                              .dtype_name = "bf16",
+                              .routing = "uniform",
+                              .seed = 1,
+                              .iters = 20,
+                              .warmup = 3,
+                              .slots = 1};
+    int taken;
+
+    for (int at = 1; at < argc; at += taken) {
+        taken = take_argument(argv, at, &options, why, why_bytes);
+        if (taken < 0) return -1;
+    }
+    if (resolve(&options, why, why_bytes)) return -1;
+    options.check |= options.check_only;
+    *options_p = options;
+    return 0;
+}

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/** What xep_perf is asked to do. */
+#ifndef PERF_OPTIONS_H
+#define PERF_OPTIONS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <xep/xep.h>
+
+#include "oracle_route_parse.h"
+
+typedef struct perf_options {
+    const char *mode; /* NULL: the library's default */
+    const char *op;   /* "pair", "dispatch", "combine": what is timed */
+    uint64_t tokens;  /* 0: PERF_TOKENS, fewer where memory is short */
+    uint64_t hidden, topk, experts;
+    const char *dtype_name;
+    const char *routing;
+    uint64_t mask, seed;
+    uint64_t iters, warmup;
+    uint64_t slots, threads;
+    uint64_t pressure;
+    const char *json;
+    const char *quant_name, *layout; /* NULL: as the mode has it */
+    uint64_t overlap;                /* us of computing between the phases */
+    int cached, copy_in, split, fixed, waits;
+    int check, check_only;
+    int list, help, version;
+    xep_dtype_t dtype;         /* of dtype_name */
+    int by_expert, padded;     /* of layout */
+    xep_quant_t quant;         /* of quant_name */
+    int logfmt;                /* likewise: combine sends LogFMT to ranks that are not mapped */
+    oracle_route_spec_t route; /* of routing */
+} perf_options_t;
+
+enum { PERF_TOKENS = 4096, PERF_FEW_TOKENS = 128 };
+
+/** 0, or -1 and a sentence in why. Nothing is printed. */
+int perf_options_parse(int argc, char **argv, perf_options_t *options_p, char *why, size_t why_bytes);
+
+/** To stdout. */
+void perf_options_help(void);
+
+/** Whether op has a dispatch, or a combine, that is timed. */
+int perf_times_dispatch(const perf_options_t *options);
+int perf_times_combine(const perf_options_t *options);
+
+#endif

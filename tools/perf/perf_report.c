@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include "perf_report.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "perf_bytes.h"
+#include "perf_time.h"
+#include "perf_waits.h"
+
+static const char *const op_names[] = {[PERF_DISPATCH] = "dispatch", [PERF_COMBINE] = "combine"};
+
+static void print_head(const perf_t *perf)
+{
+    const perf_options_t *options = &perf->options;
+    xep_library_info_t library = XEP_LIBRARY_INFO_INIT;
+    xep_buffer_info_t buffer = XEP_BUFFER_INFO_INIT;
+
+    xep_library_query(&library);
+    xep_buffer_query(perf->buffer, &buffer);
+    printf("xep %s, mode %s, %" PRIu32 " rank%s on %" PRIu32 " node%s (%" PRIu32 " mapped), ucx %s\n", library.version,
+           buffer.mode, perf->info.nranks, perf->info.nranks == 1 ? "" : "s", perf->info.nnodes,
+           perf->info.nnodes == 1 ? "" : "s", perf->mapped, library.ucx_version);
+    printf("%" PRIu64 " tokens a rank, hidden %" PRIu64 " %s, top %" PRIu64 " of %" PRIu64
+           " experts, routing %s, seed %" PRIu64,
+           perf->routing->tokens, options->hidden, options->dtype_name, options->topk, options->experts,
+           options->routing, options->seed);
+    if (options->mask) printf(", %" PRIu64 " of 1000 masked", options->mask);
+    if (options->by_expert) printf(", %s, quant %s", options->layout, options->quant_name);
+    printf("%s%s", options->cached ? ", cached" : "", options->copy_in ? ", copied in" : "");
+    if (options->slots > 1) printf(", %" PRIu64 " in flight", options->slots);
+    if (!options->check_only) printf(", %" PRIu64 " iterations", options->iters);
+    printf("\n");
+}
+
+static void print_op(const perf_t *perf, perf_op_t op, const perf_time_t *time)
+{
+    perf_bytes_t bytes;
+
+    perf_bytes_of(perf, op, &bytes);
+    printf("%-8s %8" PRIu64 " %10.1f %10.1f %10.1f %10.1f %11.1f %8.2f %7.2f %7.2f %7.2f %10.1f %6.2f\n", op_names[op],
+           perf_rows_of(perf), time->median, time->p10, time->p90, time->p99, time->cpu,
+           bytes.logical / time->median / 1e3, bytes.dedup / time->median / 1e3, bytes.wire / time->median / 1e3,
+           bytes.deepep / time->median / 1e3, time->limit, perf_time_ratio(time));
+}
+
+static void print_phases(const perf_t *perf, perf_op_t op, const perf_time_t *time)
+{
+    if (perf->options.split) printf("%-8s send %.1f us, receive %.1f us\n", op_names[op], time->send, time->receive);
+    if (perf->options.overlap)
+        printf(
+            "%-8s with %.1f us of computing between send and receive: %.1f us, %.0f %% of the communication hidden\n",
+            op_names[op], time->computed, time->overlapped, perf_time_hidden(time));
+}
+
+static void print_fixed(const perf_t *perf, const perf_times_t *times)
+{
+    for (perf_op_t op = PERF_DISPATCH; op < PERF_OPS; op++)
+        if (times->op[op].timed) printf("%-8s without tokens %.2f us\n", op_names[op], times->op[op].empty);
+    if (times->round_trip > 0) printf("round trip of a flag %.2f us, ", times->round_trip);
+    printf("layout of %" PRIu64 " tokens %.2f us\n", perf->tokens, times->layout);
+}
+
+static void print_waits(const perf_t *perf, const perf_times_t *times)
+{
+    perf_late_t late;
+
+    printf("%-8s %8s %10s %10s %10s\n", "waits", "for rank", "mean us", "max us", "percent");
+    for (perf_op_t op = PERF_DISPATCH; op < PERF_OPS; op++)
+        for (uint32_t rank = 0; times->op[op].timed && rank < perf->info.nranks; rank++) {
+            perf_waits_late(perf, op, rank, &late);
+            printf("%-8s %8" PRIu32 " %10.1f %10.1f %10.0f\n", op_names[op], rank, late.mean, late.max, late.percent);
+        }
+}
+
+static void print_table(const perf_t *perf, const perf_times_t *times)
+{
+    printf("%45s %36s %20s\n", "us", "GB/s", "limit");
+    printf("%-8s %8s %10s %10s %10s %10s %11s %8s %7s %7s %7s %10s %6s\n", "op", "rows", "median", "p10", "p90", "p99",
+           "cpu us", "logical", "dedup", "wire", "deepep", "us", "ratio");
+    for (perf_op_t op = PERF_DISPATCH; op < PERF_OPS; op++)
+        if (times->op[op].timed) print_op(perf, op, &times->op[op]);
+    for (perf_op_t op = PERF_DISPATCH; op < PERF_OPS; op++)
+        if (times->op[op].timed) print_phases(perf, op, &times->op[op]);
+    if (perf->options.fixed) print_fixed(perf, times);
+    if (perf->options.waits) print_waits(perf, times);
+}
+
+void perf_report(const perf_t *perf, const perf_times_t *times)
+{
+    print_head(perf);
+    if (!perf->options.check_only) print_table(perf, times);
+    if (perf->options.check) printf("check: every byte compared, %s\n", perf->check_result);
+    if (perf->options.pressure)
+        printf("pressure: two runs of %" PRIu64 " seeds, %s\n", perf->options.pressure, perf->pressure_result);
+    fflush(stdout);
+}

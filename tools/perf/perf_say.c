@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* What xep_perf tells people: each sentence once, however many ranks there are. */
+
+#include "perf_say.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "perf_clock.h"
+
+enum { COMPLAINT_BYTES = 512, PROGRESS_NS = 200 * 1000 * 1000 };
+
+int perf_launch_rank(void)
+{
+    static const char *const names[] = {"PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "RANK"};
+
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const char *text = getenv(names[i]);
+        if (text != NULL && *text != '\0') return atoi(text);
+    }
+    return -1;
+}
+
+void perf_say(const perf_t *perf, const char *format, ...)
+{
+    va_list list;
+
+    if (perf->info.rank != 0) return;
+    fprintf(stderr, "xep_perf: ");
+    va_start(list, format);
+    vfprintf(stderr, format, list);
+    va_end(list);
+    fputc('\n', stderr);
+}
+
+/* Errors that every rank gets, or gets because another one failed. */
+static int is_shared(xep_status_t status)
+{
+    return status == XEP_ERR_OVERFLOW || status == XEP_ERR_MISMATCH || status == XEP_ERR_TIMEOUT ||
+           status == XEP_ERR_PEER || status == XEP_ERR_ABORTED;
+}
+
+void perf_leave_word(void)
+{
+    const struct timespec second = {.tv_sec = 1};
+
+    nanosleep(&second, NULL);
+}
+
+int perf_give_up(perf_t *perf, xep_status_t status)
+{
+    perf_progress_end(perf);
+    if (perf->info.rank == 0 || !is_shared(status))
+        fprintf(stderr, "xep_perf: rank %" PRIu32 ": %s: %s\n", perf->info.rank, xep_status_text(status),
+                xep_last_error());
+    else perf_leave_word();
+    xep_group_abort(perf->group);
+    return PERF_EXIT_FAILED;
+}
+
+int perf_complained(perf_t *perf, const char *complaint)
+{
+    char own[COMPLAINT_BYTES] = "", *all;
+    xep_status_t status;
+    uint32_t rank;
+
+    if (complaint != NULL) snprintf(own, sizeof own, "%s", complaint);
+    all = calloc(perf->info.nranks, sizeof own);
+    if (all == NULL) {
+        fprintf(stderr, "xep_perf: rank %" PRIu32 ": out of memory\n", perf->info.rank);
+        xep_group_abort(perf->group);
+        return 1;
+    }
+    status = xep_group_allgather(perf->group, own, all, sizeof own);
+    for (rank = 0; status == XEP_OK && rank < perf->info.nranks; rank++)
+        if (all[rank * sizeof own]) break;
+    if (status != XEP_OK) perf_give_up(perf, status);
+    else if (rank < perf->info.nranks) perf_say(perf, "%s", all + rank * sizeof own);
+    free(all);
+    return status != XEP_OK || rank < perf->info.nranks;
+}
+
+void perf_progress(perf_t *perf, const char *what, uint64_t done, uint64_t all)
+{
+    const uint64_t now = perf_clock_ns();
+
+    if (perf->info.rank != 0 || !isatty(STDERR_FILENO) || now - perf->progress_ns < PROGRESS_NS) return;
+    perf->progress_ns = now;
+    fprintf(stderr, "\r%s %" PRIu64 " of %" PRIu64 "\033[K", what, done, all);
+}
+
+void perf_progress_end(perf_t *perf)
+{
+    if (perf->info.rank == 0 && perf->progress_ns && isatty(STDERR_FILENO)) fprintf(stderr, "\r\033[K");
+    perf->progress_ns = 0;
+}

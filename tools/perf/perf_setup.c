@@ -1,0 +1,331 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* The shape, the memory, the buffer and the inputs of a run. */
+
+#include "perf_setup.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "oracle_alloc.h"
+#include "perf_json.h"
+#include "perf_machine.h"
+#include "perf_say.h"
+#include "perf_waits.h"
+
+enum { FP8_BLOCK = 128 };
+
+/* ---- where the ranks are ------------------------------------------------------------ */
+
+static xep_status_t find_machines(perf_t *perf)
+{
+    const uint64_t own = perf_machine_id();
+    uint64_t *all = oracle_alloc(perf->info.nranks * sizeof *all);
+    xep_status_t status = xep_group_allgather(perf->group, &own, all, sizeof own);
+
+    perf->host_ranks = 0;
+    for (uint32_t rank = 0; rank < perf->info.nranks; rank++) perf->host_ranks += all[rank] == own;
+    perf->one_clock = perf->host_ranks == perf->info.nranks;
+    free(all);
+    return status;
+}
+
+/* The smallest value of any rank. */
+static xep_status_t agree_least(perf_t *perf, uint64_t own, uint64_t *least_p)
+{
+    uint64_t *all = oracle_alloc(perf->info.nranks * sizeof *all), least = own;
+    xep_status_t status = xep_group_allgather(perf->group, &own, all, sizeof own);
+
+    for (uint32_t rank = 0; rank < perf->info.nranks; rank++)
+        if (all[rank] < least) least = all[rank];
+    free(all);
+    if (status == XEP_OK) *least_p = least;
+    return status;
+}
+
+/* ---- memory ------------------------------------------------------------------------- */
+
+/* The next piece of the memory, NULL while it is only being measured. */
+static void *carve(perf_t *perf, size_t bytes)
+{
+    const size_t at = perf->memory.bytes;
+
+    perf->memory.bytes += perf_line_up(bytes);
+    return perf->memory.base ? (char *)perf->memory.base + at : NULL;
+}
+
+static size_t area_bytes(const perf_t *perf)
+{
+    const size_t placed = perf_line_up(perf->placed_bytes) + perf->placed_scales,
+                 summed = perf_line_up(perf->sum_bytes);
+    const size_t sent = perf->sent_rows * (placed > summed ? placed : summed);
+    const size_t received = perf->options.copy_in || perf->options.check ? perf->recv_rows * perf->sum_bytes : 0;
+
+    return sent > received ? sent : received;
+}
+
+static void lay_out(perf_t *perf)
+{
+    const uint64_t tokens = perf->tokens;
+
+    perf->memory.bytes = 0;
+    perf->x = carve(perf, tokens * perf->row_bytes);
+    perf->out = carve(perf, tokens * perf->sum_bytes * perf->options.slots);
+    perf->area = carve(perf, area_bytes(perf));
+    perf->idx = carve(perf, tokens * perf->options.topk * sizeof *perf->idx);
+    perf->weights = carve(perf, tokens * perf->options.topk * sizeof *perf->weights);
+    perf->scales = carve(perf, tokens * perf->scale_bytes);
+    if (!perf->shape.nscales) perf->scales = NULL;
+    if (!perf->options.check) return;
+    perf->out_weights = carve(perf, tokens * perf->options.topk * sizeof *perf->out_weights);
+    for (int which = 0; which < 2; which++) perf->bias[which] = carve(perf, tokens * perf->sum_bytes);
+}
+
+/* All of it touched, so that no operation meets a page for the first time; of bytes that are
+ * common numbers in every type, as the limit sums what it has not stored yet. */
+static const char *map_memory(perf_t *perf)
+{
+    const size_t bytes = perf_line_up(perf->memory.bytes + 1); /* a rank may have nothing at all */
+    void *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+    if (base == MAP_FAILED) return "no private memory";
+    madvise(base, bytes, MADV_HUGEPAGE);
+    memset(base, 0x3e, bytes);
+    perf->memory.base = base;
+    lay_out(perf);
+    perf->memory.bytes = bytes;
+    return NULL;
+}
+
+/* ---- shape -------------------------------------------------------------------------- */
+
+static void set_types(perf_t *perf)
+{
+    const perf_options_t *options = &perf->options;
+    const int fp8 = options->dtype == XEP_E4M3;
+
+    perf->shape.hidden = (uint32_t)options->hidden;
+    perf->shape.nscales = fp8 ? (uint32_t)((options->hidden + FP8_BLOCK - 1) / FP8_BLOCK) : 0;
+    perf->shape.dtype = options->dtype;
+    perf->shape.combine_dtype = fp8 ? XEP_BF16 : options->dtype;
+    perf->shape.idx_dtype = XEP_INT64;
+    perf->shape.scales_dtype = XEP_FP32;
+    perf->shape.weights = !options->by_expert; /* there combine has them, and they need not travel */
+    perf->shape.by_expert = options->by_expert;
+    perf->shape.padded = options->padded;
+    perf->shape.quant = options->quant;
+    perf->row_bytes = options->hidden * xep_dtype_size(perf->shape.dtype);
+    perf->scale_bytes = perf->shape.nscales * sizeof *perf->scales;
+    perf->sum_bytes = options->hidden * xep_dtype_size(perf->shape.combine_dtype);
+    perf->placed_bytes = oracle_received_bytes(&perf->shape);
+    perf->placed_scales = oracle_received_scales(&perf->shape) * sizeof *perf->scales;
+}
+
+static int make_routing(perf_t *perf, uint64_t seed, uint64_t tokens, char *why, size_t why_bytes)
+{
+    const perf_options_t *options = &perf->options;
+    const oracle_routing_params_t params = {.spec = options->route,
+                                            .seed = seed,
+                                            .nranks = perf->info.nranks,
+                                            .experts = (uint32_t)options->experts,
+                                            .topk = (uint32_t)options->topk,
+                                            .mask = (uint32_t)options->mask,
+                                            .tokens = tokens};
+
+    oracle_routing_destroy(perf->routing);
+    perf->routing = NULL;
+    if (oracle_routing_create(&params, &perf->routing, why, why_bytes)) return -1;
+    perf->shape.routing = perf->routing;
+    perf->shape.payload = seed;
+    perf->shape.room = perf->routing->tokens ? perf->routing->tokens : 1;
+    perf->tokens = perf->routing->tokens_of[perf->info.rank];
+    return 0;
+}
+
+/* How many rows go where. With more seeds to come, as many as there can be. */
+static void count_rows(perf_t *perf)
+{
+    const uint32_t nranks = perf->info.nranks;
+    const int by_expert = perf->options.by_expert;
+    const uint64_t most_copies = perf->options.topk < nranks || by_expert ? perf->options.topk : nranks;
+    uint32_t *rank_rows = oracle_alloc((size_t)nranks * nranks * sizeof *rank_rows);
+
+    oracle_traffic_count(perf->routing, rank_rows, &perf->traffic);
+    perf->recv_rows = perf->traffic.most_rows;
+    perf->sent_rows = 0;
+    for (uint32_t to = 0; to < nranks; to++) perf->sent_rows += rank_rows[(size_t)perf->info.rank * nranks + to];
+    if (by_expert) {
+        perf->recv_rows = perf->traffic.most_selections;
+        perf->sent_rows = perf->tokens * most_copies;
+    }
+    if (perf->options.pressure) {
+        perf->recv_rows = nranks * perf->routing->tokens * (by_expert ? most_copies : 1);
+        perf->sent_rows = perf->tokens * most_copies;
+    }
+    free(rank_rows);
+}
+
+static void set_buffer_params(const perf_t *perf, xep_buffer_params_t *params_p)
+{
+    xep_buffer_params_t params = XEP_BUFFER_PARAMS_INIT;
+
+    params.mode = perf->options.mode;
+    params.experts = (uint32_t)perf->options.experts;
+    params.topk = (uint32_t)perf->options.topk;
+    params.hidden = perf->shape.hidden;
+    params.scales = perf->shape.nscales;
+    params.tokens = perf->routing->tokens ? perf->routing->tokens : 1;
+    params.recv_rows = perf->recv_rows ? perf->recv_rows : 1;
+    if (perf->options.padded) params.recv_rows = 0; /* all of them: of what is padding, nothing is ever touched */
+    params.dtype = perf->shape.dtype;
+    params.combine_dtype = perf->shape.combine_dtype;
+    params.slots = (uint32_t)perf->options.slots + 1; /* one more: the handle that --cached uses */
+    params.threads = (uint32_t)perf->options.threads;
+    *params_p = params;
+}
+
+/* Bytes a shape takes of this rank's machine for this rank. What inputs and outputs alone
+ * put beyond the budget is not worth routing token by token. */
+static xep_status_t need_of(perf_t *perf, uint64_t budget, uint64_t *bytes_p)
+{
+    xep_buffer_size_t size = XEP_BUFFER_SIZE_INIT;
+    xep_buffer_params_t params;
+    xep_status_t status;
+
+    *bytes_p = perf->routing->tokens * (perf->row_bytes + perf->sum_bytes);
+    if (*bytes_p > budget) return XEP_OK;
+    count_rows(perf);
+    set_buffer_params(perf, &params);
+    if (perf->options.padded) params.recv_rows = 2 * perf->recv_rows + 1;
+    status = xep_buffer_size(&params, perf->info.nranks, &size);
+    if (status != XEP_OK) return status;
+    lay_out(perf);
+    *bytes_p = size.bytes + perf->memory.bytes;
+    return XEP_OK;
+}
+
+/* Halves the tokens until they fit the budget, unless the user said how many. NULL or a complaint. */
+static const char *fit(perf_t *perf, uint64_t budget, char *why, size_t why_bytes)
+{
+    const int fixed = perf->options.tokens || perf->options.route.kind == ORACLE_ROUTE_FILE;
+    uint64_t need;
+
+    for (;;) {
+        const uint64_t tokens = perf->routing->tokens;
+        if (need_of(perf, budget, &need) != XEP_OK) return xep_last_error();
+        if (need <= budget || (!fixed && tokens == 1)) return NULL;
+        if (fixed) break;
+        if (make_routing(perf, perf->options.seed, tokens / 2, why, why_bytes)) return why;
+    }
+    snprintf(why, why_bytes,
+             "not enough memory for %" PRIu64
+             " tokens a rank: %.1f GiB or more needed (%.1f are free; try fewer --tokens)",
+             perf->routing->tokens, (double)need / 0x1p30, (double)budget / 0x1p30);
+    return why;
+}
+
+static int choose_shape(perf_t *perf)
+{
+    const uint64_t budget = perf_free_memory() / 10 * 8 / perf->host_ranks;
+    const int from_file = perf->options.route.kind == ORACLE_ROUTE_FILE;
+    const uint64_t wanted = perf->options.tokens || from_file ? perf->options.tokens : PERF_TOKENS;
+    uint64_t tokens;
+    xep_status_t status;
+    char why[512];
+    int ret;
+
+    ret = make_routing(perf, perf->options.seed, wanted, why, sizeof why);
+    if (perf_complained(perf, ret ? why : NULL)) return PERF_EXIT_USAGE;
+    if (perf_complained(perf, fit(perf, budget, why, sizeof why))) return PERF_EXIT_FAILED;
+    status = agree_least(perf, perf->routing->tokens, &tokens);
+    if (status != XEP_OK) return perf_give_up(perf, status);
+    if (wanted == tokens || from_file) return 0;
+    perf_say(perf, "%" PRIu64 " tokens a rank, not %d: %.1f GiB are free for each rank", tokens, PERF_TOKENS,
+             (double)budget / 0x1p30);
+    make_routing(perf, perf->options.seed, tokens, why, sizeof why);
+    count_rows(perf);
+    lay_out(perf);
+    return 0;
+}
+
+/* ---- all together -------------------------------------------------------------------- */
+
+/* Whose rows come as LogFMT: of those ranks that are not mapped. */
+static xep_status_t ask_peers(perf_t *perf)
+{
+    xep_status_t status = XEP_OK;
+
+    perf->logfmt_from = oracle_alloc(perf->info.nranks);
+    for (uint32_t rank = 0; status == XEP_OK && rank < perf->info.nranks; rank++) {
+        xep_peer_info_t peer = XEP_PEER_INFO_INIT;
+        status = xep_group_peer(perf->group, rank, &peer);
+        perf->logfmt_from[rank] = !peer.mapped;
+    }
+    perf->shape.logfmt_from = perf->logfmt_from;
+    return status;
+}
+
+static xep_status_t open_buffer(perf_t *perf)
+{
+    xep_buffer_info_t info = XEP_BUFFER_INFO_INIT;
+    xep_buffer_params_t params;
+    xep_status_t status;
+    uint64_t mapped;
+
+    set_buffer_params(perf, &params);
+    status = xep_buffer_create(perf->group, &params, &perf->buffer);
+    if (status == XEP_OK) status = xep_buffer_query(perf->buffer, &info);
+    if (status == XEP_OK) status = agree_least(perf, info.mapped_peers, &mapped);
+    if (status == XEP_OK) perf->mapped = (uint32_t)mapped;
+    if (status == XEP_OK && perf->options.logfmt) status = ask_peers(perf);
+    return status;
+}
+
+static void fill_inputs(perf_t *perf)
+{
+    oracle_fill_inputs(&perf->shape, perf->info.rank, perf->x, perf->idx, perf->weights, perf->scales);
+}
+
+int perf_reseed(perf_t *perf, uint64_t seed)
+{
+    char why[512];
+
+    if (perf_complained(perf, make_routing(perf, seed, perf->routing->tokens, why, sizeof why) ? why : NULL))
+        return PERF_EXIT_FAILED;
+    fill_inputs(perf);
+    return 0;
+}
+
+int perf_setup(perf_t *perf)
+{
+    xep_status_t status = find_machines(perf);
+    char text[256];
+    int ret;
+
+    if (status != XEP_OK) return perf_give_up(perf, status);
+    if (perf_complained(perf, perf_json_complaint(perf, text, sizeof text))) return PERF_EXIT_FAILED;
+    set_types(perf);
+    ret = choose_shape(perf);
+    if (ret) return ret;
+    if (perf_complained(perf, map_memory(perf))) return PERF_EXIT_FAILED;
+    fill_inputs(perf);
+    perf->handle = oracle_alloc(perf->options.slots * sizeof *perf->handle);
+    perf->request = oracle_alloc(perf->options.slots * sizeof *perf->request);
+    perf_waits_open(perf);
+    status = open_buffer(perf);
+    return status == XEP_OK ? 0 : perf_give_up(perf, status);
+}
+
+void perf_teardown(perf_t *perf)
+{
+    xep_buffer_destroy(perf->buffer);
+    free(perf->handle);
+    free(perf->request);
+    free(perf->logfmt_from);
+    perf_waits_close(perf);
+    if (perf->memory.base) munmap(perf->memory.base, perf->memory.bytes);
+    oracle_routing_destroy(perf->routing);
+}

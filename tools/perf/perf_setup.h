@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/** The shape, the memory, the buffer and the inputs of a run. */
+#ifndef PERF_SETUP_H
+#define PERF_SETUP_H
+
+#include "perf.h"
+
+/** Chooses the shape, makes routing, memory, buffer and inputs. 0 or the exit status, said why. Collective. */
+int perf_setup(perf_t *perf);
+void perf_teardown(perf_t *perf);
+
+/** Routing and inputs of another seed. */
+int perf_reseed(perf_t *perf, uint64_t seed);
+
+#endif

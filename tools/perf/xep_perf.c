@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/** xep_perf: times and checks dispatch and combine on the ranks of a job. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "perf.h"
+#include "perf_check.h"
+#include "perf_json.h"
+#include "perf_pressure.h"
+#include "perf_report.h"
+#include "perf_say.h"
+#include "perf_setup.h"
+#include "perf_time.h"
+
+static int print_mode(void *arg, const char *name, const char *path, const char *brief, const char *reason)
+{
+    (void)arg;
+    if (reason != NULL) printf("%-10s refused: %s (%s)\n", name, reason, path);
+    else printf("%-10s %s (%s)\n", name, brief, path);
+    return 0;
+}
+
+/* What needs no group, printed by one rank. Returns 0 when there was nothing of the kind. */
+static int answer(const perf_options_t *options)
+{
+    if (!options->help && !options->version && !options->list) return 0;
+    if (perf_launch_rank() > 0) return 1;
+    if (options->help) perf_options_help();
+    else if (options->version) printf("xep_perf %s\n", xep_version_string());
+    else xep_mode_each(print_mode, NULL);
+    return 1;
+}
+
+/* Every rank is likely to have the same trouble; those that have their own say so. */
+static int refuse_group(xep_status_t status)
+{
+    const int own = status == XEP_ERR_NO_MEMORY || status == XEP_ERR_TRANSPORT;
+
+    if (perf_launch_rank() <= 0 || own)
+        fprintf(stderr, "xep_perf: %s: %s\n", xep_status_text(status), xep_last_error());
+    else perf_leave_word();
+    return PERF_EXIT_FAILED;
+}
+
+static int refuse_options(const char *why)
+{
+    if (perf_launch_rank() <= 0) fprintf(stderr, "xep_perf: %s\n", why);
+    else perf_leave_word();
+    return PERF_EXIT_USAGE;
+}
+
+static int measure(perf_t *perf, perf_times_t *times_p)
+{
+    const perf_options_t *options = &perf->options;
+    int ret = 0;
+
+    if (options->check) ret = perf_check(perf, options->seed);
+    if (!ret && !options->check_only) ret = perf_time(perf, times_p);
+    if (!ret && options->check) ret = perf_check(perf, options->seed + 1);
+    if (!ret && options->check) perf->check_result = "ok";
+    if (!ret && options->pressure) ret = perf_pressure(perf);
+    return ret;
+}
+
+/* A check that failed is a result; an operation that failed leaves none. */
+static int has_result(const perf_t *perf, int ret)
+{
+    return !ret || !strcmp(perf->check_result, "failed") || !strcmp(perf->pressure_result, "failed");
+}
+
+static int report(const perf_t *perf, const perf_times_t *times, int ret)
+{
+    const int to_stdout = perf->options.json && !strcmp(perf->options.json, "-");
+
+    if (perf->info.rank != 0 || !has_result(perf, ret)) return ret;
+    if (!to_stdout) perf_report(perf, times);
+    if (perf->options.json && perf_json_write(perf, times) && !ret) ret = PERF_EXIT_FAILED;
+    return ret;
+}
+
+static int run(perf_t *perf)
+{
+    perf_times_t times = {0};
+    int ret;
+
+    if (perf_launch_rank() < 0 && perf->info.nranks == 1)
+        perf_say(perf, "no launcher, one rank (\"xep_run -n 4 xep_perf\" starts four)");
+    ret = perf_setup(perf);
+    if (!ret) {
+        ret = measure(perf, &times);
+        ret = report(perf, &times, ret);
+    }
+    perf_teardown(perf);
+    return ret;
+}
+
+int main(int argc, char **argv)
+{
+    perf_t perf = {.check_result = "off", .pressure_result = "off", .info = XEP_GROUP_INFO_INIT};
+    xep_status_t status;
+    char why[512];
+    int ret;
+
+    if (perf_options_parse(argc, argv, &perf.options, why, sizeof why)) return refuse_options(why);
+    if (answer(&perf.options)) return EXIT_SUCCESS;
+    status = xep_group_create(NULL, &perf.group);
+    if (status != XEP_OK) return refuse_group(status);
+    status = xep_group_query(perf.group, &perf.info);
+    ret = status == XEP_OK ? run(&perf) : perf_give_up(&perf, status);
+    xep_group_destroy(perf.group);
+    return ret;
+}

@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#define _GNU_SOURCE
+
+#include "run_keeper.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "run_say.h"
+
+/* ---- the process that stands by ------------------------------------------------ */
+
+/* the groups of the ranks that run, in no order; a fixed array: nothing can be told to a process without memory */
+typedef struct groups {
+    pid_t pids[4096];
+    size_t count;
+} groups_t;
+
+static void groups_note(groups_t *groups, pid_t news)
+{
+    size_t i = 0;
+    if (news > 0) {
+        if (groups->count < sizeof groups->pids / sizeof groups->pids[0]) groups->pids[groups->count++] = news;
+        return;
+    }
+    while (i < groups->count && groups->pids[i] != -news) i++;
+    if (i < groups->count) groups->pids[i] = groups->pids[--groups->count];
+}
+
+/* Until xep_run is gone, or has closed its end: then no group is left that was not told to be gone. */
+static void stand_by(int news_fd, run_folder_t *folder)
+{
+    groups_t groups = {.count = 0};
+    pid_t news;
+    ssize_t bytes;
+    while ((bytes = read(news_fd, &news, sizeof news)) != 0) {
+        if (bytes < 0 && errno != EINTR) break;
+        if (bytes == (ssize_t)sizeof news) groups_note(&groups, news);
+    }
+    for (size_t i = 0; i < groups.count; i++) kill(-groups.pids[i], SIGKILL);
+    run_folder_remove(folder);
+}
+
+/* holds nothing open that anybody waits for the end of, and is in nobody's way when a terminal sends signals */
+static void detach(void)
+{
+    int null = open("/dev/null", O_RDWR);
+    setsid();
+    prctl(PR_SET_NAME, "xep_run keeper");
+    for (int fd = 0; fd < 3 && null >= 0; fd++) dup2(null, fd);
+    if (null > 2) close(null);
+}
+
+static int start_standing_by(run_keeper_t *keeper)
+{
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC) != 0) return -1;
+    keeper->pid = fork();
+    if (keeper->pid == 0) {
+        close(ends[1]);
+        detach();
+        stand_by(ends[0], &keeper->folder);
+        _exit(0);
+    }
+    close(ends[0]);
+    keeper->news_fd = ends[1];
+    if (keeper->pid > 0) return 0;
+    close(ends[1]);
+    return -1;
+}
+
+/* ---- one job's ---- */
+
+int run_keeper_open(run_keeper_t *keeper)
+{
+    if (run_folder_make(&keeper->folder) != 0) {
+        run_say("cannot make the folder %s: %s", keeper->folder.path, strerror(errno));
+        return -1;
+    }
+    if (start_standing_by(keeper) == 0) return 0;
+    run_say("cannot start a process: %s", strerror(errno));
+    run_folder_remove(&keeper->folder);
+    return -1;
+}
+
+void run_keeper_tell(run_keeper_t *keeper, pid_t pid)
+{
+    /* smaller than a pipe's unit of atomic writes; a keeper that somebody killed is no reason to fail */
+    if (write(keeper->news_fd, &pid, sizeof pid) < 0) return;
+}
+
+void run_keeper_close(run_keeper_t *keeper)
+{
+    close(keeper->news_fd);
+    while (waitpid(keeper->pid, NULL, 0) < 0 && errno == EINTR) continue;
+    run_folder_remove(&keeper->folder); /* in case it was killed */
+}

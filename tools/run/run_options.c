@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* Options end where the program begins, so that its own are never taken for ours. */
+#include "run_options.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <xep/version.h>
+
+#include "run_say.h"
+
+/* more than one machine starts; what a typing error gives is above it */
+enum { RANKS_MAX = 4096 };
+
+static const char usage[] =
+    "usage: xep_run -n RANKS [options] PROGRAM [ARGUMENT]...\n"
+    "Starts PROGRAM as RANKS ranks of one job on this machine.\n"
+    "\n"
+    "  -n RANKS     how many ranks\n"
+    "  -N NODES     draw the ranks on so many virtual nodes, the same number on each but the last\n"
+    "               (sets XEP_NODE_RANKS, unless it is set)\n"
+    "  -k           when a rank fails, keep the others going\n"
+    "  -t SECONDS   end the job after this time\n"
+    "  -x NAME=VAL  set a variable, for the ranks alone\n"
+    "  -l, --label  begin each line of output with the rank that wrote it\n"
+    "  -h, --help   this text\n"
+    "  -V, --version\n"
+    "\n"
+    "Exit status: 0 when all ranks return 0; else of the rank that failed first (128 + N when signal N\n"
+    "killed it); 124 at the end of the time, 125 when xep_run itself failed, 127 when PROGRAM cannot be run,\n"
+    "2 for wrong options. Standard input goes to rank 0. SIGINT, SIGQUIT and SIGTERM reach the ranks, which have\n"
+    "2 seconds to end; the same signal again ends them at once. SIGHUP, SIGUSR1 and SIGUSR2 only reach them.\n"
+    "Whatever the ranks started and left behind is killed at the end.\n";
+
+static const struct option long_options[] = {{"label", no_argument, NULL, 'l'},
+                                             {"help", no_argument, NULL, 'h'},
+                                             {"version", no_argument, NULL, 'V'},
+                                             {NULL, 0, NULL, 0}};
+
+static int wrong(const char *what, const char *value, const char *allowed)
+{
+    if (value == NULL) run_say("%s (%s)", what, allowed);
+    else run_say("%s: \"%s\" (%s)", what, value, allowed);
+    return RUN_EXIT_USAGE;
+}
+
+static int parse_count(const char *text, uint32_t *count_p)
+{
+    char *end;
+    errno = 0;
+    unsigned long value = strtoul(text, &end, 10);
+    if (*text < '0' || *text > '9' || *end != '\0' || errno != 0 || value < 1 || value > RANKS_MAX) return -1;
+    *count_p = (uint32_t)value;
+    return 0;
+}
+
+static int parse_seconds(const char *text, int64_t *millis_p)
+{
+    char *end;
+    double seconds = strtod(text, &end);
+    if (end == text || *end != '\0' || !(seconds > 0) || seconds > 1e9) return -1;
+    *millis_p = seconds < 1e-3 ? 1 : (int64_t)(seconds * 1e3);
+    return 0;
+}
+
+static int add_set(run_options_t *options, char *text)
+{
+    if (strchr(text, '=') == NULL || text[0] == '=') return wrong("invalid -x", text, "NAME=VALUE");
+    options->sets[options->nsets++] = text;
+    return -1;
+}
+
+/* What getopt does not take; optopt is 0 for a long option. */
+static int refuse(int why, char **argv)
+{
+    const char letter[] = {'-', (char)optopt, '\0'}, *name = optopt == 0 ? argv[optind - 1] : letter;
+
+    return why == ':' ? wrong("missing value", name, "xep_run --help says which")
+                      : wrong("unknown option", name, "xep_run --help lists them");
+}
+
+static int take_option(run_options_t *options, int option, char **argv)
+{
+    switch (option) {
+    case 'n': return parse_count(optarg, &options->nranks) == 0 ? -1 : wrong("invalid -n", optarg, "1 to 4096 ranks");
+    case 'N': return parse_count(optarg, &options->nodes) == 0 ? -1 : wrong("invalid -N", optarg, "1 to 4096 nodes");
+    case 't':
+        return parse_seconds(optarg, &options->limit_ms) == 0 ? -1
+                                                              : wrong("invalid -t", optarg, "seconds, more than 0");
+    case 'x': return add_set(options, optarg);
+    case 'k': options->keep_going = 1; return -1;
+    case 'l': options->label = 1; return -1;
+    case 'h': fputs(usage, stdout); return 0;
+    case 'V': puts("xep_run " XEP_VERSION); return 0;
+    default: return refuse(option, argv);
+    }
+}
+
+static int check(const run_options_t *options)
+{
+    uint32_t n = options->nranks, nodes = options->nodes;
+    if (n == 0) return wrong("number of ranks missing", NULL, "xep_run -n RANKS PROGRAM; xep_run --help says more");
+    if (options->program[0] == NULL)
+        return wrong("program missing", NULL, "xep_run -n RANKS PROGRAM; xep_run --help says more");
+    if (nodes == 0) return -1;
+    uint32_t each = (n + nodes - 1) / nodes, drawn = (n + each - 1) / each;
+    if (drawn == nodes) return -1;
+    run_say("invalid -N for %u ranks: %u (%u on each node make %u)", n, nodes, each, drawn);
+    return RUN_EXIT_USAGE;
+}
+
+int run_options_parse(run_options_t *options, int argc, char **argv)
+{
+    int option, status;
+    *options = (run_options_t){0};
+    options->sets = calloc((size_t)argc, sizeof *options->sets);
+    if (options->sets == NULL) return RUN_EXIT_SELF;
+    while ((option = getopt_long(argc, argv, "+:n:N:kt:x:lhV", long_options, NULL)) != -1) {
+        status = take_option(options, option, argv);
+        if (status >= 0) goto done;
+    }
+    options->program = argv + optind;
+    status = check(options);
+    if (status < 0) return -1;
+done:
+    free(options->sets);
+    return status;
+}

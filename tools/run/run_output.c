@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* A line is written in one piece with its label, so that lines of several ranks do not mix. */
+#define _GNU_SOURCE
+
+#include "run_output.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "run_say.h"
+
+/* a longer line comes out in several, each with the label */
+enum { LINE_BYTES = 65536, LABEL_BYTES = 16 };
+
+typedef struct stream {
+    int read_fd, write_fd; /* of the pipe; -1: closed */
+    int out_fd;            /* 1 or 2 */
+    size_t label;          /* bytes of it, at the start of line */
+    size_t filled;         /* of line: label and what came since the last newline */
+    char *line;            /* [LABEL_BYTES + LINE_BYTES + 1] */
+} stream_t;
+
+struct run_output {
+    size_t nstreams;
+    stream_t *streams; /* [rank * 2 + (0: stdout, 1: stderr)] */
+    struct pollfd *polls;
+    int done_fd;
+};
+
+/* 0, or -1 when nobody reads any more */
+static int write_all(int fd, const char *bytes, size_t count)
+{
+    while (count > 0) {
+        ssize_t written = write(fd, bytes, count);
+        if (written < 0 && errno == EINTR) continue;
+        if (written < 0 && errno == EAGAIN) { /* our stdout was made non-blocking, by whoever shares it */
+            struct pollfd poll_fd = {.fd = fd, .events = POLLOUT};
+            poll(&poll_fd, 1, -1);
+            continue;
+        }
+        if (written < 0) return -1;
+        bytes += written;
+        count -= (size_t)written;
+    }
+    return 0;
+}
+
+/* the label and the line in one write, so that lines of several writers to a pipe or a file stay whole */
+static int write_line(stream_t *stream)
+{
+    int ret = write_all(stream->out_fd, stream->line, stream->filled);
+    stream->filled = stream->label;
+    return ret;
+}
+
+static int add_bytes(stream_t *stream, const char *bytes, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (stream->filled == LABEL_BYTES + LINE_BYTES) {
+            stream->line[stream->filled++] = '\n';
+            if (write_line(stream) != 0) return -1;
+        }
+        stream->line[stream->filled++] = bytes[i];
+        if (bytes[i] == '\n' && write_line(stream) != 0) return -1;
+    }
+    return 0;
+}
+
+/* the rank then gets SIGPIPE, as it would without us */
+static void stream_close(stream_t *stream)
+{
+    close(stream->read_fd);
+    stream->read_fd = -1;
+}
+
+static void stream_read(stream_t *stream)
+{
+    char bytes[16384];
+    ssize_t count = read(stream->read_fd, bytes, sizeof bytes);
+    if (count < 0 && (errno == EINTR || errno == EAGAIN)) return;
+    if (count > 0 && add_bytes(stream, bytes, (size_t)count) == 0) return;
+    if (count == 0 && stream->filled > stream->label) {
+        stream->line[stream->filled++] = '\n';
+        write_line(stream);
+    }
+    stream_close(stream);
+}
+
+static void *pump(void *arg)
+{
+    run_output_t *output = arg;
+    uint64_t one = 1;
+    for (;;) {
+        size_t open = 0;
+        for (size_t i = 0; i < output->nstreams; i++) {
+            output->polls[i] = (struct pollfd){.fd = output->streams[i].read_fd, .events = POLLIN};
+            open += output->streams[i].read_fd >= 0;
+        }
+        if (open == 0) break;
+        if (poll(output->polls, output->nstreams, -1) <= 0) continue;
+        for (size_t i = 0; i < output->nstreams; i++)
+            if (output->polls[i].revents != 0) stream_read(&output->streams[i]);
+    }
+    return write(output->done_fd, &one, sizeof one) < 0 ? output : NULL;
+}
+
+static int stream_open(stream_t *stream, uint32_t rank, int out_fd)
+{
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC) != 0) return -1;
+    stream->read_fd = ends[0];
+    stream->write_fd = ends[1];
+    stream->out_fd = out_fd;
+    stream->line = malloc(LABEL_BYTES + LINE_BYTES + 1);
+    if (stream->line == NULL) return -1;
+    stream->label = stream->filled = (size_t)snprintf(stream->line, LABEL_BYTES, "[%u] ", rank);
+    return 0;
+}
+
+/* What is opened and not freed on failure ends with the process, a few lines later. */
+int run_output_open(uint32_t nranks, run_output_t **output_p)
+{
+    run_output_t *output = calloc(1, sizeof *output);
+    if (output == NULL) goto fail;
+    output->nstreams = 2 * (size_t)nranks;
+    output->streams = calloc(output->nstreams, sizeof *output->streams);
+    output->polls = calloc(output->nstreams, sizeof *output->polls);
+    output->done_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (output->streams == NULL || output->polls == NULL || output->done_fd < 0) goto fail;
+    for (size_t i = 0; i < output->nstreams; i++)
+        if (stream_open(&output->streams[i], (uint32_t)(i / 2), (int)(i % 2) + 1) != 0) goto fail;
+    *output_p = output;
+    return 0;
+fail:
+    run_say("cannot read the output of %u ranks: %s", nranks, strerror(errno));
+    return -1;
+}
+
+void run_output_attach(run_output_t *output, uint32_t rank)
+{
+    dup2(output->streams[2 * (size_t)rank].write_fd, 1);
+    dup2(output->streams[2 * (size_t)rank + 1].write_fd, 2);
+}
+
+int run_output_start(run_output_t *output)
+{
+    pthread_t thread;
+    for (size_t i = 0; i < output->nstreams; i++) close(output->streams[i].write_fd);
+    int ret = pthread_create(&thread, NULL, pump, output);
+    if (ret == 0) ret = pthread_detach(thread);
+    if (ret == 0) return 0;
+    run_say("cannot start a thread: %s", strerror(ret));
+    return -1;
+}
+
+int run_output_done_fd(const run_output_t *output)
+{
+    return output->done_fd;
+}

@@ -1,0 +1,355 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/*
+ * libpmix calls back on a thread of its own, and is answered from there; the main thread hears of an abort by a file
+ * descriptor that it watches anyway.
+ */
+#define _GNU_SOURCE
+
+#include "run_server.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/random.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* both: the names of the keys are in the client's header */
+#include <pmix.h>
+#include <pmix_server.h>
+
+#include "run_say.h"
+
+struct run_server {
+    pmix_nspace_t nspace;
+    uint32_t nranks;
+    int abort_fd;             /* readable after an abort */
+    _Atomic int abort_status; /* valid once abort_fd is readable, as is the rank */
+    _Atomic uint32_t abort_rank;
+    _Atomic uint8_t *finalized; /* [nranks] said goodbye */
+};
+
+/* ---- what the library asks of its host; on a thread of the library, which must not block -------------- */
+
+/* There is nothing to check here: a rank comes over TCP, and libpmix (4.2.2) tells its host neither the socket nor a
+ * credential (ninfo is 0); it has compared the user id that the rank says it has. What proves a rank is that it knows
+ * the name of the job. */
+static pmix_status_t on_connected(const pmix_proc_t *proc, void *object, pmix_info_t info[], size_t ninfo,
+                                  pmix_op_cbfunc_t done, void *arg)
+{
+    (void)proc, (void)object, (void)info, (void)ninfo, (void)done, (void)arg;
+    return PMIX_OPERATION_SUCCEEDED;
+}
+
+static pmix_status_t on_finalized(const pmix_proc_t *proc, void *object, pmix_op_cbfunc_t done, void *arg)
+{
+    run_server_t *server = object;
+    (void)done, (void)arg;
+    if (server != NULL && proc->rank < server->nranks) atomic_store(&server->finalized[proc->rank], 1);
+    return PMIX_OPERATION_SUCCEEDED;
+}
+
+static pmix_status_t on_abort(const pmix_proc_t *proc, void *object, int status, const char message[],
+                              pmix_proc_t procs[], size_t nprocs, pmix_op_cbfunc_t done, void *arg)
+{
+    run_server_t *server = object;
+    uint64_t one = 1;
+    (void)message, (void)procs, (void)nprocs, (void)done, (void)arg;
+    if (server == NULL) return PMIX_ERR_NOT_SUPPORTED;
+    atomic_store(&server->abort_rank, proc->rank);
+    atomic_store(&server->abort_status, status);
+    return write(server->abort_fd, &one, sizeof one) < 0 ? PMIX_ERROR : PMIX_OPERATION_SUCCEEDED;
+}
+
+static pmix_status_t on_fence(const pmix_proc_t procs[], size_t nprocs, const pmix_info_t info[], size_t ninfo,
+                              char *data, size_t bytes, pmix_modex_cbfunc_t done, void *arg)
+{
+    (void)procs, (void)nprocs, (void)info, (void)ninfo;
+    if (done != NULL) done(PMIX_SUCCESS, data, bytes, arg, free, data);
+    return PMIX_SUCCESS;
+}
+
+/* asked for the data of ranks elsewhere, of which there are none */
+static pmix_status_t on_direct_modex(const pmix_proc_t *proc, const pmix_info_t info[], size_t ninfo,
+                                     pmix_modex_cbfunc_t done, void *arg)
+{
+    (void)proc, (void)info, (void)ninfo, (void)done, (void)arg;
+    return PMIX_ERR_NOT_FOUND;
+}
+
+static pmix_status_t on_register_events(pmix_status_t *codes, size_t ncodes, const pmix_info_t info[], size_t ninfo,
+                                        pmix_op_cbfunc_t done, void *arg)
+{
+    (void)codes, (void)ncodes, (void)info, (void)ninfo, (void)done, (void)arg;
+    return PMIX_OPERATION_SUCCEEDED;
+}
+
+static pmix_status_t on_deregister_events(pmix_status_t *codes, size_t ncodes, pmix_op_cbfunc_t done, void *arg)
+{
+    (void)codes, (void)ncodes, (void)done, (void)arg;
+    return PMIX_OPERATION_SUCCEEDED;
+}
+
+static pmix_status_t on_notify_event(pmix_status_t code, const pmix_proc_t *source, pmix_data_range_t range,
+                                     pmix_info_t info[], size_t ninfo, pmix_op_cbfunc_t done, void *arg)
+{
+    (void)code, (void)source, (void)range, (void)info, (void)ninfo, (void)done, (void)arg;
+    return PMIX_OPERATION_SUCCEEDED;
+}
+
+/* A newer library than the one this was compiled with copies more than its headers' struct: the rest is zero. */
+typedef union host {
+    pmix_server_module_t module;
+    char room[4096];
+} host_t;
+
+static const host_t host = {.module = {.client_connected2 = on_connected,
+                                       .client_finalized = on_finalized,
+                                       .abort = on_abort,
+                                       .fence_nb = on_fence,
+                                       .direct_modex = on_direct_modex,
+                                       .register_events = on_register_events,
+                                       .deregister_events = on_deregister_events,
+                                       .notify_event = on_notify_event}};
+
+/* ---- calls whose end a callback tells ------------------------------------------------------------- */
+
+typedef struct waiter {
+    pthread_mutex_t lock;
+    pthread_cond_t cond;
+    int done;
+    pmix_status_t status;
+} waiter_t;
+
+#define WAITER_INIT                                                          \
+    {                                                                        \
+        PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0, PMIX_SUCCESS \
+    }
+
+static void waiter_wake(pmix_status_t status, void *arg)
+{
+    waiter_t *waiter = arg;
+    pthread_mutex_lock(&waiter->lock);
+    waiter->status = status;
+    waiter->done = 1;
+    pthread_cond_signal(&waiter->cond);
+    pthread_mutex_unlock(&waiter->lock);
+}
+
+/* the status of a call that returned begun and wakes the waiter unless it is over already */
+static pmix_status_t waiter_wait(waiter_t *waiter, pmix_status_t begun)
+{
+    if (begun == PMIX_OPERATION_SUCCEEDED) return PMIX_SUCCESS;
+    if (begun != PMIX_SUCCESS) return begun;
+    pthread_mutex_lock(&waiter->lock);
+    while (!waiter->done) pthread_cond_wait(&waiter->cond, &waiter->lock);
+    pthread_mutex_unlock(&waiter->lock);
+    return waiter->status;
+}
+
+/* ---- what the ranks can ask about the job --------------------------------------------------------- */
+
+/* "0,1,..,n-1" */
+static char *list_ranks(uint32_t nranks)
+{
+    char *text = NULL;
+    size_t bytes;
+    FILE *stream = open_memstream(&text, &bytes);
+    if (stream == NULL) return NULL;
+    for (uint32_t i = 0; i < nranks; i++) fprintf(stream, i == 0 ? "%u" : ",%u", i);
+    return fclose(stream) == 0 ? text : NULL;
+}
+
+static void load_u32(pmix_info_t *info, const char *key, uint32_t value)
+{
+    PMIX_INFO_LOAD(info, key, &value, PMIX_UINT32);
+}
+
+enum { RANK_INFOS = 7 };
+
+static void load_rank(pmix_info_t *info, uint32_t rank, const char *hostname)
+{
+    pmix_info_t *infos;
+    pmix_rank_t id = rank;
+    uint16_t local = (uint16_t)rank;
+    PMIX_INFO_CREATE(infos, RANK_INFOS);
+    PMIX_INFO_LOAD(&infos[0], PMIX_RANK, &id, PMIX_PROC_RANK); /* first: the library asks for it */
+    PMIX_INFO_LOAD(&infos[1], PMIX_GLOBAL_RANK, &id, PMIX_PROC_RANK);
+    PMIX_INFO_LOAD(&infos[2], PMIX_APP_RANK, &id, PMIX_PROC_RANK);
+    PMIX_INFO_LOAD(&infos[3], PMIX_LOCAL_RANK, &local, PMIX_UINT16);
+    PMIX_INFO_LOAD(&infos[4], PMIX_NODE_RANK, &local, PMIX_UINT16);
+    PMIX_INFO_LOAD(&infos[5], PMIX_HOSTNAME, hostname, PMIX_STRING);
+    load_u32(&infos[6], PMIX_NODEID, 0);
+    pmix_data_array_t array = {.type = PMIX_INFO, .size = RANK_INFOS, .array = infos};
+    PMIX_INFO_LOAD(info, PMIX_PROC_INFO_ARRAY, &array, PMIX_DATA_ARRAY); /* a deep copy */
+    PMIX_INFO_FREE(infos, RANK_INFOS);
+}
+
+enum { JOB_INFOS = 10 };
+
+static pmix_status_t load_job(pmix_info_t *infos, uint32_t nranks, const char *hostname, const char *list)
+{
+    char *nodes = NULL, *ranks = NULL;
+    pmix_status_t status = PMIx_generate_regex(hostname, &nodes);
+    if (status == PMIX_SUCCESS) status = PMIx_generate_ppn(list, &ranks);
+    if (status == PMIX_SUCCESS) {
+        load_u32(&infos[0], PMIX_JOB_SIZE, nranks);
+        load_u32(&infos[1], PMIX_UNIV_SIZE, nranks);
+        load_u32(&infos[2], PMIX_MAX_PROCS, nranks);
+        load_u32(&infos[3], PMIX_LOCAL_SIZE, nranks);
+        load_u32(&infos[4], PMIX_NODE_SIZE, nranks);
+        load_u32(&infos[5], PMIX_NUM_NODES, 1);
+        load_u32(&infos[6], PMIX_JOB_NUM_APPS, 1);
+        PMIX_INFO_LOAD(&infos[7], PMIX_LOCAL_PEERS, list, PMIX_STRING);
+        PMIX_INFO_LOAD(&infos[8], PMIX_NODE_MAP, nodes, PMIX_REGEX);
+        PMIX_INFO_LOAD(&infos[9], PMIX_PROC_MAP, ranks, PMIX_REGEX);
+    }
+    free(nodes);
+    free(ranks);
+    return status;
+}
+
+static pmix_status_t register_job(run_server_t *server)
+{
+    char hostname[256] = "localhost";
+    waiter_t waiter = WAITER_INIT;
+    pmix_status_t status = PMIX_ERR_NOMEM;
+    pmix_info_t *infos;
+    size_t ninfos = JOB_INFOS + (size_t)server->nranks;
+    char *list = list_ranks(server->nranks);
+    if (list == NULL) return status;
+    gethostname(hostname, sizeof hostname - 1);
+    PMIX_INFO_CREATE(infos, ninfos);
+    if (infos == NULL) goto out;
+    status = load_job(infos, server->nranks, hostname, list);
+    if (status != PMIX_SUCCESS) goto out_infos;
+    for (uint32_t i = 0; i < server->nranks; i++) load_rank(&infos[JOB_INFOS + i], i, hostname);
+    status = PMIx_server_register_nspace(server->nspace, (int)server->nranks, infos, ninfos, waiter_wake, &waiter);
+    status = waiter_wait(&waiter, status);
+out_infos:
+    PMIX_INFO_FREE(infos, ninfos);
+out:
+    free(list);
+    return status;
+}
+
+static pmix_status_t register_rank(run_server_t *server, uint32_t rank)
+{
+    waiter_t waiter = WAITER_INIT;
+    pmix_proc_t proc;
+    PMIX_LOAD_PROCID(&proc, server->nspace, rank);
+    return waiter_wait(&waiter, PMIx_server_register_client(&proc, geteuid(), getegid(), server, waiter_wake, &waiter));
+}
+
+static pmix_status_t start(const char *dir)
+{
+    static host_t own; /* the library takes a pointer that is not const */
+    pmix_info_t *infos;
+    PMIX_INFO_CREATE(infos, 2);
+    if (infos == NULL) return PMIX_ERR_NOMEM;
+    own = host;
+    PMIX_INFO_LOAD(&infos[0], PMIX_SERVER_TMPDIR, dir, PMIX_STRING);
+    PMIX_INFO_LOAD(&infos[1], PMIX_SYSTEM_TMPDIR, dir, PMIX_STRING);
+    pmix_status_t status = PMIx_server_init(&own.module, infos, 2);
+    PMIX_INFO_FREE(infos, 2);
+    return status;
+}
+
+/* ---- ------------------------------------------------------------------------------------------------ */
+
+static run_server_t *allocate(uint32_t nranks)
+{
+    run_server_t *server = calloc(1, sizeof *server);
+    if (server == NULL) return NULL;
+    server->nranks = nranks;
+    server->finalized = calloc(nranks, sizeof *server->finalized);
+    server->abort_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (server->finalized != NULL && server->abort_fd >= 0) return server;
+    if (server->abort_fd >= 0) close(server->abort_fd);
+    free((void *)server->finalized);
+    free(server);
+    return NULL;
+}
+
+/* Whoever knows the name of a job and the server's port can say that it is a rank: nobody can guess this one, and it is
+ * in no listing that other users can see. */
+static int name_job(char *nspace)
+{
+    uint64_t secret[2];
+    if (getrandom(secret, sizeof secret, 0) != (ssize_t)sizeof secret) return -1;
+    snprintf(nspace, PMIX_MAX_NSLEN, "xep_run.%016" PRIx64 "%016" PRIx64, secret[0], secret[1]);
+    return 0;
+}
+
+int run_server_open(uint32_t nranks, const char *dir, run_server_t **server_p)
+{
+    run_server_t *server = allocate(nranks);
+    if (server == NULL) {
+        run_say("out of memory or file descriptors");
+        return -1;
+    }
+    if (name_job(server->nspace) != 0) {
+        run_say("cannot name the job: %s", strerror(errno));
+        return -1;
+    }
+    pmix_status_t status = start(dir);
+    if (status == PMIX_SUCCESS) status = register_job(server);
+    for (uint32_t i = 0; i < nranks && status == PMIX_SUCCESS; i++) status = register_rank(server, i);
+    if (status == PMIX_SUCCESS) {
+        *server_p = server;
+        return 0;
+    }
+    /* no finalize: see the end of main() */
+    run_say("cannot start a PMIx server: %s (it needs the loopback interface)", PMIx_Error_string(status));
+    return -1;
+}
+
+int run_server_environ(run_server_t *server, uint32_t rank, char ***env)
+{
+    pmix_proc_t proc;
+    PMIX_LOAD_PROCID(&proc, server->nspace, rank);
+    pmix_status_t status = PMIx_server_setup_fork(&proc, env);
+    if (status == PMIX_SUCCESS) return 0;
+    run_say("cannot make the environment of rank %u: %s", rank, PMIx_Error_string(status));
+    return -1;
+}
+
+static void notify(const pmix_proc_t *proc, pmix_status_t code, int exit_status)
+{
+    waiter_t waiter = WAITER_INIT;
+    pmix_info_t infos[2];
+    memset(infos, 0, sizeof infos);
+    PMIX_INFO_LOAD(&infos[0], PMIX_EVENT_AFFECTED_PROC, proc, PMIX_PROC);
+    PMIX_INFO_LOAD(&infos[1], PMIX_EXIT_CODE, &exit_status, PMIX_INT);
+    waiter_wait(&waiter, PMIx_Notify_event(code, proc, PMIX_RANGE_NAMESPACE, infos, 2, waiter_wake, &waiter));
+    PMIX_INFO_DESTRUCT(&infos[0]);
+    PMIX_INFO_DESTRUCT(&infos[1]);
+}
+
+void run_server_rank_ended(run_server_t *server, uint32_t rank, int wait_status)
+{
+    pmix_proc_t proc;
+    PMIX_LOAD_PROCID(&proc, server->nspace, rank);
+    if (WIFSIGNALED(wait_status)) notify(&proc, PMIX_ERR_PROC_ABORTED_BY_SIG, WTERMSIG(wait_status));
+    else if (WEXITSTATUS(wait_status) != 0) notify(&proc, PMIX_ERR_EXIT_NONZERO_TERM, WEXITSTATUS(wait_status));
+    else if (!atomic_load(&server->finalized[rank])) notify(&proc, PMIX_ERR_PROC_TERM_WO_SYNC, 0);
+}
+
+int run_server_abort_fd(const run_server_t *server)
+{
+    return server->abort_fd;
+}
+
+void run_server_abort_read(run_server_t *server, uint32_t *rank_p, int *status_p)
+{
+    uint64_t count;
+    if (read(server->abort_fd, &count, sizeof count) < 0) count = 0;
+    *rank_p = atomic_load(&server->abort_rank);
+    *status_p = atomic_load(&server->abort_status);
+}

@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/** xep_run: starts the ranks of a job on this machine; a PMIx server and nothing else. */
+#define _GNU_SOURCE
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include "run_clock.h"
+#include "run_environ.h"
+#include "run_keeper.h"
+#include "run_options.h"
+#include "run_output.h"
+#include "run_say.h"
+#include "run_server.h"
+#include "run_spawn.h"
+#include "run_watch.h"
+
+/* 0, or the exit status after a message */
+static int start_rank(run_job_t *job, uint32_t rank, const sigset_t *signals)
+{
+    int status = RUN_EXIT_SELF, error;
+    char **env = run_environ_make(job->options);
+    if (env == NULL) {
+        run_say("out of memory");
+        return status;
+    }
+    if (run_server_environ(job->server, rank, &env) != 0) goto out;
+    error = run_spawn(job->options, rank, env, job->output, signals, &job->pids[rank]);
+    if (error != 0) {
+        run_say("cannot run %s: %s", job->options->program[0], strerror(error));
+        status = RUN_EXIT_EXEC;
+        goto out;
+    }
+    run_keeper_tell(job->keeper, job->pids[rank]);
+    job->running++;
+    status = 0;
+out:
+    run_environ_free(env);
+    return status;
+}
+
+static void start_ranks(run_job_t *job, const sigset_t *signals)
+{
+    for (uint32_t i = 0; i < job->options->nranks && job->verdict == 0; i++) job->verdict = start_rank(job, i, signals);
+    if (job->output != NULL && run_output_start(job->output) != 0) job->verdict = RUN_EXIT_SELF;
+    if (job->verdict != 0) run_watch_stop(job, SIGTERM);
+}
+
+/* signals: of ranks. Returns the exit status. */
+static int run_job(const run_options_t *options, run_keeper_t *keeper, int signal_fd, const sigset_t *signals)
+{
+    run_job_t job = {.options = options,
+                     .keeper = keeper,
+                     .signal_fd = signal_fd,
+                     .limit_at = options->limit_ms == 0 ? INT64_MAX : run_clock_ms() + options->limit_ms,
+                     .kill_at = INT64_MAX};
+    job.pids = calloc(options->nranks, sizeof *job.pids);
+    if (job.pids == NULL) return RUN_EXIT_SELF;
+    if (run_server_open(options->nranks, keeper->folder.path, &job.server) != 0) return RUN_EXIT_SELF;
+    if (options->label && run_output_open(options->nranks, &job.output) != 0) return RUN_EXIT_SELF;
+    start_ranks(&job, signals);
+    run_watch_ranks(&job);
+    run_spawn_sweep(keeper->pid, job.kill_at == INT64_MAX ? 0 : job.kill_at);
+    run_watch_output(&job);
+    return job.verdict;
+}
+
+int main(int argc, char **argv)
+{
+    run_options_t options;
+    run_keeper_t keeper = {.news_fd = -1};
+    sigset_t watched, inherited;
+    int status = run_options_parse(&options, argc, argv);
+    if (status >= 0) return status;
+
+    /* blocked before the server's thread exists, which must not take them; ranks get the mask that we had */
+    run_watch_signals(&watched);
+    sigprocmask(SIG_BLOCK, &watched, &inherited);
+    signal(SIGPIPE, SIG_IGN);
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+    int signal_fd = signalfd(-1, &watched, SFD_CLOEXEC | SFD_NONBLOCK);
+
+    status = RUN_EXIT_SELF;
+    if (run_keeper_open(&keeper) == 0) {
+        status = run_job(&options, &keeper, signal_fd, &inherited);
+        run_keeper_close(&keeper);
+    }
+    /* without PMIx_server_finalize, which can spin for ever (4.2.2, after a group operation with a time limit),
+     * and without the destructors that a thread of the library would meet: nothing is left to be undone */
+    fflush(NULL);
+    _exit(status);
+}
