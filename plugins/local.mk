@@ -53,4 +53,4 @@ xep_ll_la_LIBADD = libxep_kit_parts.la -lm
 EXTRA_DIST += \
 	%D%/cuda/cuda_kernels.h %D%/cuda/cuda_words.cuh %D%/cuda/cuda_bulk.cuh %D%/cuda/cuda_plan.cu \
 	%D%/cuda/cuda_counts.cu %D%/cuda/cuda_dispatch.cu %D%/cuda/cuda_combine.cu \
-	test/bench/cuda_kernels.cu contrib/check-cuda.sh
+	test/bench/cuda_world.cuh test/bench/cuda_world.cu test/bench/cuda_kernels.cu contrib/check-cuda.sh

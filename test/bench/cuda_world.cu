@@ -1,0 +1,269 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include "cuda_world.cuh"
+
+#include <cstring>
+
+extern "C" __global__ void xep_cuda_plan(xep_cuda_plan_t plan);
+extern "C" __global__ void xep_cuda_counts(xep_cuda_counts_t counts);
+extern "C" __global__ void xep_cuda_dispatch(xep_cuda_dispatch_t dispatch);
+extern "C" __global__ void xep_cuda_combine_bf16(xep_cuda_combine_t combine);
+extern "C" __global__ void xep_cuda_combine_fp16(xep_cuda_combine_t combine);
+extern "C" __global__ void xep_cuda_combine_fp32(xep_cuda_combine_t combine);
+
+namespace
+{
+
+constexpr uint64_t TIMEOUT_NS = 5000000000;
+constexpr int SHARED_BYTES = 220 * 1024;
+
+uint64_t lines(uint64_t bytes)
+{
+    return (bytes + 63) / 64 * 64;
+}
+
+} // namespace
+
+/* Every device may reach every other, and the kernels have the shared memory that they are launched with. */
+void world::prepare(int devices)
+{
+    for (int i = 0; i < devices; i++) {
+        CHECK(cudaSetDevice(i));
+        CHECK(cudaFuncSetAttribute(xep_cuda_dispatch, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES));
+        for (auto kernel : {xep_cuda_combine_bf16, xep_cuda_combine_fp16, xep_cuda_combine_fp32})
+            CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES));
+        CHECK(cudaFuncSetAttribute(xep_cuda_plan, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES));
+        for (int j = 0; j < devices; j++)
+            if (i != j) CHECK(cudaDeviceEnablePeerAccess(j, 0));
+    }
+}
+
+void world::lay_out()
+{
+    uint64_t local = (s.experts + s.nranks - 1) / s.nranks, end = 0;
+    auto take = [&](uint64_t bytes) {
+        uint64_t begin = end;
+        end += (bytes + 255) / 256 * 256;
+        return begin;
+    };
+    at.recv_rows = s.nranks * s.tokens;
+    at.record_bytes = lines((s.nranks + local) * 4);
+    at.row_stride = lines(s.hidden * elem);
+    at.combine_stride = lines(s.hidden * combine_elem);
+    at.words = take((uint64_t)s.nranks * WORDS * 64);
+    at.records = take(s.nranks * at.record_bytes);
+    at.src_token = take(at.recv_rows * 4);
+    at.topk_idx = take(at.recv_rows * s.topk * 8);
+    at.weights = take(at.recv_rows * s.topk * 4);
+    at.scales = take(at.recv_rows * s.nscales * 4);
+    at.x = take(at.recv_rows * at.row_stride);
+    at.input = take(at.recv_rows * at.combine_stride);
+    at.bytes = end;
+}
+
+void world::open_rank(uint32_t r)
+{
+    CHECK(cudaSetDevice((int)r));
+    auto rank = std::make_unique<rank_state>();
+    const uint64_t tokens = routing->tokens_of[r];
+    rank->rank = r;
+    rank->tokens = tokens;
+    CHECK(cudaStreamCreateWithFlags(&rank->stream, cudaStreamNonBlocking));
+    CHECK(cudaHostAlloc(&rank->counted, sizeof(uint64_t), cudaHostAllocDefault));
+    CHECK(cudaHostAlloc(&rank->late, sizeof(uint32_t), cudaHostAllocDefault));
+    *rank->late = 0;
+    std::vector<char> x(tokens * s.hidden * elem), idx(tokens * s.topk * 8), spread(tokens * x_stride);
+    std::vector<float> weights(tokens * s.topk);
+    std::vector<uint32_t> scales(tokens * s.nscales), owner(s.experts), first(s.nranks + 1);
+    oracle_fill_inputs(&truth, r, x.data(), idx.data(), weights.data(), s.nscales ? scales.data() : nullptr);
+    for (uint64_t t = 0; t < tokens; t++) memcpy(&spread[t * x_stride], &x[t * s.hidden * elem], s.hidden * elem);
+    for (uint32_t e = 0; e < s.experts; e++) owner[e] = oracle_owner(routing, e);
+    for (uint32_t i = 0; i <= s.nranks; i++) {
+        uint32_t count = 0;
+        if (i < s.nranks) oracle_experts_of(routing, i, &first[i], &count);
+        else first[i] = s.experts;
+    }
+    rank->x.make(spread);
+    rank->topk_idx.make(idx);
+    rank->weights.make(weights);
+    rank->scales.make(std::vector<char>((char *)scales.data(), (char *)(scales.data() + scales.size())));
+    rank->owner.make(owner);
+    rank->first_expert.make(first);
+    for (int b = 0; b < 2; b++) {
+        std::vector<char> bias(tokens * s.hidden * combine_elem);
+        oracle_fill_biases(&truth, b, r, bias.data());
+        rank->bias[b].make(bias);
+    }
+    rank->heap.make(at.bytes);
+    CHECK(cudaMemset(rank->heap.data + at.words, 0, s.nranks * WORDS * 64));
+    rank->out.make(tokens * out_stride);
+    rank->rows.make(s.nranks);
+    rank->selections.make(s.experts);
+    rank->rank_rows.make((size_t)s.nranks * s.nranks);
+    rank->scratch.make(2 * ((tokens + 31) / 32) * s.nranks);
+    rank->blocks_done.make(std::vector<uint32_t>(1, 0));
+    rank->src_begin.make(s.nranks + 1);
+    rank->place.make(s.nranks);
+    rank->expert_rows.make(first[r + 1] - first[r]);
+    rank->wrong.make(1);
+    rank->dest.make(tokens * max_dests);
+    ranks.push_back(std::move(rank));
+}
+
+world::world(const shape &shape) : s(shape)
+{
+    char why[256];
+    oracle_routing_params_t params{};
+    if (oracle_route_parse(s.routing, &params.spec, why, sizeof why) != 0) fprintf(stderr, "%s\n", why), exit(2);
+    params.seed = 7;
+    params.nranks = s.nranks;
+    params.experts = s.experts;
+    params.topk = s.topk;
+    params.mask = s.mask;
+    params.tokens = s.tokens;
+    params.tokens_of = s.tokens_of.empty() ? nullptr : s.tokens_of.data();
+    if (oracle_routing_create(&params, &routing, why, sizeof why) != 0) fprintf(stderr, "%s\n", why), exit(2);
+    truth.routing = routing;
+    truth.payload = 99;
+    truth.hidden = s.hidden;
+    truth.nscales = s.nscales;
+    truth.dtype = s.dtype;
+    truth.combine_dtype = s.combine_dtype;
+    truth.idx_dtype = s.idx_dtype;
+    truth.scales_dtype = XEP_FP32;
+    truth.weights = s.weights;
+    auto size_of = [](xep_dtype_t t) -> uint64_t { return t == XEP_FP32 ? 4 : t == XEP_E4M3 ? 1 : 2; };
+    elem = size_of(s.dtype);
+    combine_elem = size_of(s.combine_dtype);
+    x_stride = s.hidden * elem + s.odd;
+    out_stride = s.hidden * combine_elem + s.odd;
+    max_dests = std::min(s.topk, s.nranks);
+    lay_out();
+    for (uint32_t r = 0; r < s.nranks; r++) open_rank(r);
+    std::vector<char *> bases;
+    for (auto &rank : ranks) bases.push_back(rank->heap.data);
+    each([&](rank_state &rank) {
+        rank.peer.make(bases);
+        CHECK(cudaDeviceSynchronize());
+    });
+}
+
+void world::plan(rank_state &rank)
+{
+    xep_cuda_plan_t a{};
+    a.topk_idx = rank.topk_idx.data;
+    a.wide = s.idx_dtype == XEP_INT64;
+    a.topk_idx_stride = s.topk * (a.wide ? 8 : 4);
+    a.tokens = (uint32_t)rank.tokens;
+    a.topk = s.topk;
+    a.experts = s.experts;
+    a.nranks = s.nranks;
+    a.max_dests = max_dests;
+    a.owner = rank.owner.data;
+    a.scratch = rank.scratch.data;
+    a.dest = rank.dest.data;
+    a.rows = rank.rows.data;
+    a.selections = rank.selections.data;
+    a.wrong = rank.wrong.data;
+    xep_cuda_plan<<<XEP_CUDA_PLAN_BLOCKS, XEP_CUDA_PLAN_THREADS, 2 * s.experts * 4, rank.stream>>>(a);
+}
+
+void world::counts(rank_state &rank)
+{
+    xep_cuda_counts_t a{};
+    a.peer = rank.peer.data;
+    a.rank = rank.rank;
+    a.nranks = s.nranks;
+    a.epoch = rank.epoch;
+    a.record = at.records;
+    a.record_bytes = at.record_bytes;
+    a.word = word(COUNTS);
+    a.word_stride = WORDS * 64;
+    a.rows = rank.rows.data;
+    a.selections = rank.selections.data;
+    a.first_expert = rank.first_expert.data;
+    a.capacity = at.recv_rows;
+    a.rank_rows = rank.rank_rows.data;
+    a.src_begin = rank.src_begin.data;
+    a.place = rank.place.data;
+    a.expert_rows = rank.expert_rows.data;
+    a.counted = rank.counted;
+    a.deadline = {TIMEOUT_NS, rank.late};
+    xep_cuda_counts<<<1, 256, 0, rank.stream>>>(a);
+}
+
+void world::dispatch(rank_state &rank)
+{
+    xep_cuda_dispatch_t a{};
+    uint32_t copying = this->copying;
+    uint64_t stage = std::min<uint64_t>(s.hidden * elem, XEP_CUDA_CHUNK);
+    a.peer = rank.peer.data;
+    a.rank = rank.rank;
+    a.nranks = s.nranks;
+    a.tokens = (uint32_t)rank.tokens;
+    a.topk = s.topk;
+    a.max_dests = max_dests;
+    a.nscales = s.nscales;
+    a.wide = s.idx_dtype == XEP_INT64;
+    a.stages = (s.hidden * elem) % 16 == 0 && x_stride % 16 == 0 ? stages : 0;
+    a.epoch = rank.epoch;
+    a.x = rank.x.data;
+    a.x_stride = x_stride;
+    a.row_bytes = s.hidden * elem;
+    a.row_stride = at.row_stride;
+    a.topk_idx = rank.topk_idx.data;
+    a.topk_idx_stride = s.topk * (a.wide ? 8 : 4);
+    a.weights = s.weights ? (const char *)rank.weights.data : nullptr;
+    a.weights_stride = s.topk * 4;
+    a.scales = rank.scales.data;
+    a.scales_token_stride = s.nscales * 4;
+    a.scales_stride = 4;
+    a.dest = rank.dest.data;
+    a.place = rank.place.data;
+    a.first_expert = rank.first_expert.data;
+    a.area = {at.x, at.src_token, at.topk_idx, at.weights, at.scales};
+    a.word = word(DONE);
+    a.word_stride = WORDS * 64;
+    a.blocks_done = rank.blocks_done.data;
+    a.deadline = {TIMEOUT_NS, rank.late};
+    if (a.stages == 0) copying = 24;
+    a.copying = copying;
+    xep_cuda_dispatch<<<sms, (copying + metadata) * 32, copying * a.stages *(stage + 8), rank.stream>>>(a);
+}
+
+void world::combine(rank_state &rank)
+{
+    xep_cuda_combine_t a{};
+    a.peer = rank.peer.data;
+    a.rank = rank.rank;
+    a.nranks = s.nranks;
+    a.tokens = (uint32_t)rank.tokens;
+    a.hidden = s.hidden;
+    a.max_dests = max_dests;
+    a.epoch = rank.epoch;
+    a.input = at.input;
+    a.row_stride = at.combine_stride;
+    a.dest = rank.dest.data;
+    a.place = rank.place.data;
+    for (int b = 0; b < 2; b++) {
+        a.bias[b] = s.biases >> b & 1 ? rank.bias[b].data : nullptr;
+        a.bias_stride[b] = s.hidden * combine_elem;
+    }
+    a.out = rank.out.data;
+    a.out_stride = out_stride;
+    a.ready = word(READY);
+    a.read = word(READ);
+    a.word_stride = WORDS * 64;
+    a.blocks_done = rank.blocks_done.data;
+    a.deadline = {TIMEOUT_NS, rank.late};
+    auto kernel = s.combine_dtype == XEP_BF16   ? xep_cuda_combine_bf16
+                  : s.combine_dtype == XEP_FP16 ? xep_cuda_combine_fp16
+                                                : xep_cuda_combine_fp32;
+    const uint64_t odd = (uint64_t)out_stride | (uint64_t)(a.bias[0] || a.bias[1] ? s.hidden * combine_elem : 0);
+    a.rows = max_dests + (s.biases & 1) + (s.biases >> 1);
+    a.chunk = std::min<uint32_t>(chunk, (s.hidden * combine_elem) & ~15u);
+    a.stages = odd % 16 == 0 && a.chunk != 0 ? pulls : 0;
+    uint32_t warps = a.stages == 0 ? 32 : pulling;
+    while (warps > 1 && warps * a.stages * (a.rows * a.chunk + 12) > SHARED_BYTES) warps--;
+    kernel<<<sms, warps * 32, warps * a.stages *(a.rows * a.chunk + 12), rank.stream>>>(a);
+}
