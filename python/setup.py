@@ -50,4 +50,6 @@ class Build(build_ext):
 # relative to this folder, as setuptools wants them
 sources = sorted(f"ext/{file.name}" for file in (HERE / "ext").glob("*.c"))
 headers = sorted(str(file) for folder in (HERE / "ext", HERE.parent / "include" / "xep") for file in folder.glob("*.h"))
-setup(ext_modules=[Extension("xep._ext", sources, depends=headers)], cmdclass={"build_ext": Build})
+# xep_run and the like, which contrib/build-wheel puts there
+scripts = sorted(f"scripts/{file.name}" for file in (HERE / "scripts").glob("*"))
+setup(ext_modules=[Extension("xep._ext", sources, depends=headers)], cmdclass={"build_ext": Build}, scripts=scripts)

@@ -10,6 +10,12 @@ import sys
 from typing import Optional
 
 
+def _bundled() -> Optional[pathlib.Path]:
+    """The library that came with this package (a wheel of contrib/build-wheel), or None."""
+    library = pathlib.Path(__file__).resolve().parent / "_bundle" / "lib" / "libxep.so.0"
+    return library if library.exists() else None
+
+
 def _build_tree() -> Optional[pathlib.Path]:
     """The library of the build tree this package lies in, or None."""
     for folder in pathlib.Path(__file__).resolve().parents:
@@ -22,7 +28,7 @@ def _build_tree() -> Optional[pathlib.Path]:
 def load() -> None:
     """Of a library that is named by its path, in a build tree, the module is found beside it."""
     chosen = os.environ.get("XEP_LIBRARY")
-    path = chosen or str(_build_tree() or "libxep.so.0")
+    path = chosen or str(_bundled() or _build_tree() or "libxep.so.0")
     if os.sep in path:
         built = pathlib.Path(path).resolve().parent.parent / "python" / "xep"
         package = sys.modules[__package__]
