@@ -30,7 +30,7 @@ pkglib_LTLIBRARIES = xep_normal.la xep_ll.la
 xep_normal_la_SOURCES = \
 	%D%/normal/normal.h %D%/normal/normal.c \
 	%D%/normal/normal_heap.c %D%/normal/normal_plan.c \
-	%D%/normal/normal_records.c %D%/normal/normal_recv.c \
+	%D%/normal/normal_records.c %D%/normal/normal_view.c %D%/normal/normal_recv.c \
 	%D%/normal/normal_dispatch.c %D%/normal/normal_combine.c \
 	%D%/kernels/copy.h %D%/kernels/copy.c $(weigh_sources)
 xep_normal_la_CPPFLAGS = $(plugin_cppflags) -I$(srcdir)/%D%/kit -I$(srcdir)/%D%/kernels

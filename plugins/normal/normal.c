@@ -43,6 +43,7 @@ static void carve_all(void *opaque, xep_carve_t *arena)
     normal_t *mode = opaque;
     const xep_shape_t *shape = mode->kit.shape;
     mode->marks = xep_carve_array(arena, (shape->nranks + UINT64_C(63)) / 64, sizeof *mode->marks);
+    mode->factors = xep_carve_array(arena, shape->nranks, sizeof *mode->factors);
     mode->rows = xep_carve_array(arena, (uint64_t)mode->kit.env->threads * (mode->max_dests + 2), sizeof *mode->rows);
     for (uint32_t s = 0; s < shape->slots; s++) {
         carve_routing(mode, arena, &mode->routings[s]);
@@ -98,6 +99,7 @@ static xep_status_t normal_open(const xep_env_t *env, void **mode_p)
         normal_close(mode);
         return status;
     }
+    normal_make_factors(mode->factors, env->shape->nranks);
     for (uint32_t r = 0; r < env->shape->nranks; r++)
         if (mode->kit.base[r] != NULL) prefault_heap(mode, r);
     *mode_p = mode;

@@ -190,10 +190,22 @@ static void metadata_part(const normal_t *mode, const xep_op_t *op, uint32_t ran
     };
 }
 
-static uint64_t done_offset(const normal_t *mode, const xep_op_t *op, uint32_t rank)
+/* this rank's line of mail for the slot that the rank has chosen */
+static uint64_t mail_there(const normal_t *mode, const xep_op_t *op, uint32_t rank)
 {
-    uint32_t index = mode->slots[op->slot].from[rank].slot;
-    return normal_mail_offset(mode, index, mode->kit.shape->rank) + offsetof(normal_mail_t, done);
+    return normal_mail_offset(mode, mode->slots[op->slot].from[rank].slot, mode->kit.shape->rank);
+}
+
+static void done_part(const normal_t *mode, const xep_op_t *op, uint32_t rank, xep_part_t *part)
+{
+    const normal_view_t *view = &mode->slots[op->slot].view;
+    uint64_t mail = mail_there(mode, op, rank);
+    *part = (xep_part_t){.signal = 1,
+                         .src = (const char *)view,
+                         .bytes = sizeof *view,
+                         .offset = mail + offsetof(normal_mail_t, view),
+                         .signal_offset = mail + offsetof(normal_mail_t, done),
+                         .value = op->epoch};
 }
 
 static int dispatch_part(const void *opaque, const xep_op_t *op, uint32_t rank, uint32_t number, xep_part_t *part)
@@ -202,7 +214,7 @@ static int dispatch_part(const void *opaque, const xep_op_t *op, uint32_t rank, 
     if (xep_kit_state(op)->verdict != XEP_OK) number += 1 + METADATA;
     if (number == 0) rows_part(mode, op, rank, part);
     else if (number <= METADATA) metadata_part(mode, op, rank, number - 1, part);
-    else *part = (xep_part_t){.signal = 1, .signal_offset = done_offset(mode, op, rank), .value = op->epoch};
+    else done_part(mode, op, rank, part);
     return number <= METADATA + 1;
 }
 
@@ -236,7 +248,10 @@ static xep_status_t agree(void *opaque, xep_op_t *op)
 static void store_done(const void *opaque, const xep_op_t *op, uint32_t rank)
 {
     const normal_t *mode = opaque;
-    xep_send_word(&mode->kit, rank, done_offset(mode, op, rank), op->epoch);
+    uint64_t mail = mail_there(mode, op, rank);
+    memcpy(mode->kit.base[rank] + mail + offsetof(normal_mail_t, view), &mode->slots[op->slot].view,
+           sizeof(normal_view_t));
+    xep_send_word(&mode->kit, rank, mail + offsetof(normal_mail_t, done), op->epoch);
 }
 
 /* Feeds the wire between slices of the copying, so that both go on at once. */
@@ -267,6 +282,7 @@ const xep_step_t normal_dispatch_steps[] = {
     {.name = "agreement", .run = agree},
     {.name = "rows to go out", .run = move},
     {.name = "rows", .run = xep_step_wait, .word = done_word},
+    {.name = "the views", .run = normal_compare_views},
     {.name = "the wire", .run = xep_step_flush},
     {.name = "the end", .run = tell_rows},
     {0},

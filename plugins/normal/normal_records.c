@@ -195,6 +195,7 @@ static xep_status_t take_counts(normal_t *mode, xep_op_t *op)
     size_t bytes = shape->nranks * sizeof(uint32_t);
 
     memset(routing->local, 0, shape->local_experts * sizeof *routing->local);
+    routing->sum = routing->places = 0;
     for (uint32_t r = 0; r < shape->nranks; r++) {
         const char *from = (const char *)mode->kit.env->heap + normal_record_offset(mode, op->turn, r);
         uint32_t *rows = routing->rank_rows + (size_t)r * shape->nranks;
@@ -202,6 +203,7 @@ static xep_status_t take_counts(normal_t *mode, xep_op_t *op)
         memcpy(rows, self ? (const char *)routing->rows : from + sizeof(normal_record_t), bytes);
         xep_status_t status = check_rows(mode, op, r, rows);
         if (status != XEP_OK) return status;
+        normal_view_add(mode, routing, r);
         status = add_selections(mode, op, r,
                                 self ? (const char *)(routing->selections + mode->kit.first_expert[shape->rank])
                                      : from + sizeof(normal_record_t) + bytes);
@@ -237,6 +239,14 @@ static xep_status_t check_room(normal_t *mode, xep_op_t *op)
     return XEP_OK;
 }
 
+static xep_status_t agree_on_params(normal_t *mode, xep_op_t *op)
+{
+    const normal_slot_t *slot = &mode->slots[op->slot];
+    xep_status_t verdict = xep_agree(mode->kit.env, op, params, NORMAL_PARAMS, slot->from, sizeof *slot->from);
+    normal_state(op)->weighted = have_weights(mode, op);
+    return verdict == XEP_OK ? compare_routings(mode, op) : verdict;
+}
+
 xep_status_t normal_take_records(normal_t *mode, xep_op_t *op)
 {
     xep_kit_state_t *state = xep_kit_state(op);
@@ -244,10 +254,11 @@ xep_status_t normal_take_records(normal_t *mode, xep_op_t *op)
     xep_status_t status = take_headers(mode, op);
 
     if (status != XEP_OK) return status;
-    state->verdict = xep_agree(mode->kit.env, op, params, NORMAL_PARAMS, slot->from, sizeof *slot->from);
-    normal_state(op)->weighted = have_weights(mode, op);
-    if (state->verdict == XEP_OK) state->verdict = compare_routings(mode, op);
-    if (state->verdict != XEP_OK) return XEP_OK;
+    state->verdict = agree_on_params(mode, op);
+    if (state->verdict != XEP_OK) {
+        normal_make_view(mode, op, 0);
+        return XEP_OK;
+    }
     if (op->cached_slot == XEP_NO_SLOT) {
         status = take_counts(mode, op);
         if (status != XEP_OK) return status;
@@ -255,5 +266,6 @@ xep_status_t normal_take_records(normal_t *mode, xep_op_t *op)
     }
     op->recv->rows = slot->routing->src_begin[mode->kit.shape->nranks];
     state->verdict = check_room(mode, op);
+    normal_make_view(mode, op, 1);
     return XEP_OK;
 }

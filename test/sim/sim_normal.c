@@ -74,11 +74,11 @@ typedef struct lie {
     const char *reason;
 } lie_t;
 
-/* The record of this epoch and so many tokens in the heap of rank 0. */
-static char *find_record(const sim_world_t *world, uint64_t epoch, uint64_t tokens)
+/* The record of this epoch and so many tokens in the heap of a rank. */
+static char *find_record(const sim_world_t *world, uint32_t rank, uint64_t epoch, uint64_t tokens)
 {
-    char *heap = world->ranks[0].env.heap;
-    for (uint64_t at = 0; at + sizeof(normal_record_t) <= world->ranks[0].env.heap_bytes; at += 8)
+    char *heap = world->ranks[rank].env.heap;
+    for (uint64_t at = 0; at + sizeof(normal_record_t) <= world->ranks[rank].env.heap_bytes; at += 8)
         if (!memcmp(heap + at, &epoch, sizeof epoch) &&
             !memcmp(heap + at + offsetof(normal_record_t, tokens), &tokens, sizeof tokens))
             return heap + at;
@@ -97,7 +97,7 @@ static void check_lie(void **state, const lie_t *lie)
     script_dispatch(&run->script, 0, SCRIPT_NO_HANDLE)->tokens[1] = 5;
     assert_true(sim_run_open(run));
     for (uint32_t i = 0; i < 200; i++) script_player_step(&world->ranks[1 + i % 2]);
-    char *record = find_record(world, 1, 5);
+    char *record = find_record(world, 0, 1, 5);
     assert_non_null(record);
     for (uint32_t i = 0; i < lie->repeat; i++)
         memcpy(record + lie->offset + i * sizeof lie->value, &lie->value, sizeof lie->value);
@@ -120,6 +120,73 @@ static void lies(void **state)
         {SELECTIONS, 0, 3, "rank 1 sent a record with selections 0"},
     };
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) check_lie(state, &all[i]);
+}
+
+/* ---- one tells two others different things ---- */
+
+/* A word of rank 1's record that rank 2 alone gets, and what all ranks say when the rows are here. */
+typedef struct story {
+    size_t offset; /* in the record */
+    int32_t change;
+    const char *reasons[3];
+} story_t;
+
+static void make_stories(sim_run_t *run, const uint32_t *node)
+{
+    run->options = (sim_options_t){.nranks = sim_small_shape.nranks, .threads = 1, .inflight = 100, .deliver = 50};
+    memcpy(run->options.node, node, sim_small_shape.nranks * sizeof *node);
+    script_begin(&run->world, run->mode, &run->script, &sim_small_shape);
+    run->script.unchecked = 1;
+    script_call_t *call = script_dispatch(&run->script, 0, SCRIPT_NO_HANDLE);
+    call->route = ROUTE_ONE_EXPERT; /* 3, of rank 1: the rows of all lie there, one behind the other */
+    call->tokens[1] = 5;
+    call->capacity[1] = 18;
+}
+
+/* Rank 2 is told another story by rank 1, whose heap it maps, than rank 0 is: all three must notice. */
+static void check_story(void **state, const story_t *story, const uint32_t *node)
+{
+    sim_run_t *run = sim_run_begin(state, 1, sim_small_shape.nranks);
+    sim_world_t *world = &run->world;
+    char *record = NULL;
+    uint32_t value;
+    make_stories(run, node);
+    assert_true(sim_run_open(run));
+    for (uint32_t i = 0; i < 200 && record == NULL; i++) {
+        script_player_step(&world->ranks[1]);
+        record = find_record(world, 2, 1, 5);
+    }
+    assert_non_null(record);
+    memcpy(&value, record + story->offset, sizeof value);
+    value += (uint32_t)story->change;
+    memcpy(record + story->offset, &value, sizeof value);
+    sim_run_play(run, SIM_TURNS, 0);
+    for (uint32_t r = 0; r < sim_small_shape.nranks; r++)
+        if (strcmp(script_player(&world->ranks[r])->reason, story->reasons[r]))
+            sim_fail(world, "rank %u says \"%s\", not \"%s\"", r, script_player(&world->ranks[r])->reason,
+                     story->reasons[r]);
+    sim_run_end(run);
+}
+
+static void stories(void **state)
+{
+    enum { ROWS = sizeof(normal_record_t), TO_1 = ROWS + sizeof(uint32_t) };
+    static const char *counts[] = {"rank 0 and rank 2 were told different counts of rows by rank 1",
+                                   "rank 1 and rank 2 were told different counts of rows by rank 1"},
+                      *params[] = {"rank 0 and rank 2 were told different parameters",
+                                   "rank 1 and rank 2 were told different parameters"};
+    static const uint32_t nodes[][3] = {{0, 0, 0}, {0, 1, 1}};
+    const story_t all[] = {
+        {TO_1, -1, {counts[0], counts[1], counts[0]}}, /* the last row of rank 2 falls on none: one is left as it was */
+        {TO_1, -5, {counts[0], counts[1], counts[0]}}, /* rank 2 writes over all rows of rank 1 */
+        {ROWS, 2, {counts[0], counts[1], counts[0]}},  /* for others */
+        {offsetof(normal_record_t, capacity), -2, {params[0], params[1], params[0]}}, /* to rank 2 alone, too little */
+        {offsetof(normal_record_t, params) + NORMAL_HAS_WEIGHTS * sizeof(uint32_t),
+         1,
+         {params[0], params[1], params[0]}},
+    };
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        for (size_t n = 0; n < sizeof nodes / sizeof nodes[0]; n++) check_story(state, &all[i], nodes[n]);
 }
 
 /* ---- what it cannot do ---- */
@@ -193,8 +260,8 @@ static void heap_size(void **state)
 }
 
 static const sim_mode_test_t tests[] = {
-    {"overflow", overflow},   {"mismatch", mismatch},       {"lies", lies},
-    {"heap_size", heap_size}, {"unsupported", unsupported},
+    {"overflow", overflow}, {"mismatch", mismatch},   {"lies", lies},
+    {"stories", stories},   {"heap_size", heap_size}, {"unsupported", unsupported},
 };
 
 const sim_mode_t sim_normal = {
