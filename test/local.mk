@@ -74,7 +74,7 @@ transport_tests = \
 	%D%/mp/normal_shapes.mp %D%/mp/normal_ops.mp %D%/mp/ll_ops.mp %D%/mp/bad_input.mp \
 	%D%/mp/mismatch.mp %D%/mp/failure.mp \
 	%D%/mp/after.mp %D%/mp/unborn.mp %D%/mp/allgather.mp \
-	%D%/mp/steady.mp %D%/mp/large.mp %D%/mp/nodes.mp %D%/mp/silent.mp %D%/mp/waits.mp
+	%D%/mp/steady.mp %D%/mp/pages.mp %D%/mp/large.mp %D%/mp/nodes.mp %D%/mp/silent.mp %D%/mp/waits.mp
 rank_tests = %D%/mp/wire_order.mp %D%/mp/boot_client.mp $(transport_tests)
 %C%_mp_boot_reload_mp_LDADD =
 %C%_mp_normal_shapes_mp_LDADD = libmp_rig.la
@@ -87,6 +87,7 @@ rank_tests = %D%/mp/wire_order.mp %D%/mp/boot_client.mp $(transport_tests)
 %C%_mp_unborn_mp_LDADD = libmp_rig.la
 %C%_mp_allgather_mp_LDADD = libmp_rig.la
 %C%_mp_steady_mp_LDADD = libmp_rig.la
+%C%_mp_pages_mp_LDADD = libmp_rig.la
 %C%_mp_large_mp_LDADD = libmp_rig.la
 %C%_mp_nodes_mp_LDADD = libmp_rig.la
 %C%_mp_silent_mp_LDADD = libmp_rig.la

@@ -314,8 +314,9 @@ typedef struct xep_buffer_params {
 
 typedef struct xep_buffer_size {
     size_t size;
-    uint64_t bytes;     /* memory that each rank shares with its peers: exactly what xep_buffer_create() maps */
-    uint64_t recv_rows; /* rows that a slot can hold */
+    uint64_t bytes;      /* memory that each rank shares with its peers, at most: where no two ranks are on one node */
+    uint64_t recv_rows;  /* rows that a slot can hold */
+    uint64_t node_bytes; /* memory that each rank shares where all are on one node: rows return to nobody's memory */
 } xep_buffer_size_t;
 
 #define XEP_BUFFER_SIZE_INIT XEP_INIT_(xep_buffer_size_t)
@@ -355,7 +356,7 @@ XEP_API xep_status_t xep_buffer_memory(xep_buffer_t *buffer, void **base_p, size
 typedef struct xep_buffer_info {
     size_t size;
     const char *mode;   /* valid as long as the buffer */
-    uint64_t bytes;     /* of shared memory, as xep_buffer_size() tells */
+    uint64_t bytes;     /* of shared memory: node_bytes to bytes of xep_buffer_size() */
     uint64_t recv_rows; /* rows that a slot can hold */
     uint32_t slots, free_slots;
     uint32_t threads;

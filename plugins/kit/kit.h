@@ -85,6 +85,15 @@ static inline uint32_t xep_kit_peer(const xep_kit_t *kit, uint32_t i)
     return (kit->shape->rank + 1 + i) % kit->shape->nranks;
 }
 
+/** Most ranks that a rank does not map: of the ranks on other nodes than its own, where its own has the fewest. */
+static inline uint32_t xep_shape_unmapped(const xep_shape_t *shape)
+{
+    uint32_t least = shape->nranks;
+    for (uint32_t n = 0; n < shape->nodes; n++)
+        if (shape->node_ranks[n] < least) least = shape->node_ranks[n];
+    return shape->nranks - least;
+}
+
 /** Experts of a rank. */
 static inline uint32_t xep_kit_experts(const xep_kit_t *kit, uint32_t rank)
 {

@@ -28,7 +28,7 @@ static void lay_parcels(const xep_shape_t *shape, ll_layout_t *at, xep_carve_t *
 {
     xep_carve_t head = {0}, records = {0};
     uint64_t selections = shape->tokens * shape->topk; /* of less than 2^31 each */
-    uint64_t ring = xep_notices_ring(shape), ranks = shape->nranks;
+    uint64_t ring = xep_notices_ring(shape), senders = shape->nodes > 1 ? shape->nranks : 0;
     xep_carve_offset(&head, selections, sizeof(int32_t));
     xep_carve_offset(&head, selections, sizeof(float));
     xep_carve_offset(&records, shape->tokens, measure_records(shape, at));
@@ -37,9 +37,9 @@ static void lay_parcels(const xep_shape_t *shape, ll_layout_t *at, xep_carve_t *
     metadata->stride = head.end;
     rows->stride = records.end;
     at->heads = xep_carve_area(metadata, ring, head.end);
-    at->delivered_heads = xep_carve_area(metadata, ring * ranks, head.end);
+    at->delivered_heads = xep_carve_area(metadata, ring * senders, head.end);
     at->records = xep_carve_area(rows, ring, records.end);
-    at->delivered_records = xep_carve_area(rows, ring * ranks, records.end);
+    at->delivered_records = xep_carve_area(rows, ring * senders, records.end);
     xep_carve_page(rows);
 }
 
@@ -60,7 +60,7 @@ static void lay_slot(const xep_shape_t *shape, void *layout, xep_carve_t slot[XE
     xep_carve_page(rows);
     at->input = xep_carve_area(rows, received, at->combine_stride);
     xep_carve_page(rows);
-    at->returned = xep_carve_area(rows, shape->tokens * shape->topk, at->return_stride);
+    at->returned = xep_carve_area(rows, shape->nodes > 1 ? shape->tokens * shape->topk : 0, at->return_stride);
     xep_carve_page(rows);
 }
 

@@ -118,7 +118,7 @@ _Static_assert(sizeof(normal_record_t) == 72, "wire-visible");
 /** Offsets in a heap, in memory order. */
 typedef struct normal_layout {
     uint64_t recv_rows;      /* rows of a slot */
-    uint64_t returned_rows;  /* rows that unmapped owners may return to a slot */
+    uint64_t returned_rows;  /* rows that unmapped owners may return to a slot: 0 on one node */
     uint64_t combine_stride; /* between rows of input and returned */
     uint64_t record_bytes;
     /* XEP_REGION_CONTROL */

@@ -32,7 +32,7 @@ xep_status_t normal_make_layout(const xep_shape_t *shape, xep_region_t *regions,
     /* rows and tokens are counted in 32 bits on the wire, experts and tokens are int32_t to the user */
     if (shape->tokens > INT32_MAX || shape->experts > INT32_MAX) return XEP_ERR_INVALID;
     layout->recv_rows = shape->recv_rows != 0 ? shape->recv_rows : shape->nranks * shape->tokens;
-    layout->returned_rows = shape->tokens * least(shape->topk, shape->nranks - 1);
+    layout->returned_rows = shape->tokens * least(shape->topk, xep_shape_unmapped(shape));
     layout->combine_stride = xep_row_stride((size_t)shape->hidden * shape->combine_elem_bytes);
     layout->record_bytes =
         xep_row_stride(sizeof(normal_record_t) + sizeof(uint32_t) * (shape->nranks + (uint64_t)shape->first_expert[1]));
@@ -72,8 +72,9 @@ uint64_t normal_record_offset(const normal_t *mode, uint64_t turn, uint32_t rank
 uint64_t normal_returned_begin(const normal_t *mode, const normal_routing_t *routing, uint32_t reader, uint32_t owner)
 {
     const uint32_t *rows = routing->rank_rows + (size_t)reader * mode->kit.shape->nranks;
+    const uint32_t *node = mode->kit.shape->node;
     uint64_t begin = 0;
     for (uint32_t i = 0; i < owner; i++)
-        if (i != reader) begin += rows[i];
+        if (node[i] != node[reader]) begin += rows[i];
     return begin;
 }

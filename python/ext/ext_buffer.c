@@ -71,7 +71,7 @@ static PyObject *size_of_buffer(PyObject *module, PyObject *const *args, Py_ssiz
         ext_args_number("nranks", values[GROUP], UINT32_MAX, &nranks) != 0)
         return NULL;
     const xep_status_t status = lib.buffer_size(&params, (uint32_t)nranks, &size);
-    return status < 0 ? ext_raise(status) : Py_BuildValue("(KK)", size.bytes, size.recv_rows);
+    return status < 0 ? ext_raise(status) : Py_BuildValue("(KKK)", size.bytes, size.recv_rows, size.node_bytes);
 }
 
 static int learn(ext_buffer_t *buffer, const xep_buffer_params_t *params)

@@ -293,7 +293,7 @@ def test_library_queries():
     assert {"XEP_MODE", "XEP_TIMEOUT", "XEP_THREADS"} <= names
     assert {mode.name for mode in xep.modes() if mode.reason is None} >= {"normal", "ll"}
     size = xep.buffer_size(4, experts=E, topk=K, hidden=H, tokens=T)
-    assert size.recv_rows >= 4 * T and size.bytes > size.recv_rows * H * 2
+    assert size.recv_rows >= 4 * T and size.bytes > size.node_bytes > size.recv_rows * H * 2
 
 
 def test_log_goes_where_it_is_sent():

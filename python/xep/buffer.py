@@ -16,10 +16,12 @@ if TYPE_CHECKING:
 
 
 class BufferSize(NamedTuple):
-    """bytes: what a rank shares with its peers; recv_rows: rows a slot holds."""
+    """bytes: what a rank shares with its peers, at most; recv_rows: rows a slot holds; node_bytes: what it shares where
+    all ranks are on one node."""
 
     bytes: int
     recv_rows: int
+    node_bytes: int
 
 
 class BufferInfo(NamedTuple):

@@ -42,20 +42,27 @@ static xep_status_t measure(const xep_plugin_t *plugin, const xep_shape_t *shape
     return XEP_OK;
 }
 
+static xep_status_t measure_nodes(const xep_plugin_t *plugin, const xep_buffer_params_t *params, uint32_t nranks,
+                                  uint32_t nodes, uint64_t *bytes_p, uint64_t *recv_rows_p)
+{
+    xep_shape_t shape;
+    xep_region_t regions[XEP_REGIONS];
+    uint64_t quiet_offset;
+    xep_status_t status = xep_shape_imagine(params, nranks, nodes, &shape);
+    if (status != XEP_OK) return status;
+    status = measure(plugin, &shape, regions, &quiet_offset, bytes_p, recv_rows_p);
+    xep_shape_close(&shape);
+    return status;
+}
+
 xep_status_t xep_buffer_measure(const xep_config_t *config, const xep_buffer_params_t *params, uint32_t nranks,
                                 xep_buffer_size_t *size)
 {
     xep_plugin_ref_t ref;
-    xep_shape_t shape;
-    xep_region_t regions[XEP_REGIONS];
-    uint64_t quiet_offset;
     xep_status_t status = xep_plugin_load(config, params->mode, &ref);
     if (status != XEP_OK) return status;
-    status = xep_shape_open(params, NULL, nranks, &shape);
-    if (status != XEP_OK) goto err_unload;
-    status = measure(ref.plugin, &shape, regions, &quiet_offset, &size->bytes, &size->recv_rows);
-    xep_shape_close(&shape);
-err_unload:
+    status = measure_nodes(ref.plugin, params, nranks, nranks, &size->bytes, &size->recv_rows);
+    if (status == XEP_OK) status = measure_nodes(ref.plugin, params, nranks, 1, &size->node_bytes, &size->recv_rows);
     xep_plugin_unload(&ref);
     return status;
 }
@@ -85,7 +92,7 @@ static xep_status_t prepare(xep_buffer_t *buffer, const xep_buffer_params_t *par
     xep_group_t *group = buffer->group;
     xep_status_t status = xep_plugin_load(&group->config, params->mode, &buffer->plugin);
     if (status != XEP_OK) return status;
-    status = xep_shape_open(params, group, group->nranks, &buffer->shape);
+    status = xep_shape_open(params, group, &buffer->shape);
     if (status != XEP_OK) return status;
     status =
         measure(buffer->plugin.plugin, &buffer->shape, buffer->env.regions, &buffer->quiet_offset, bytes_p, &recv_rows);

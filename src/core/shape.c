@@ -12,12 +12,12 @@
 
 enum { LEAST_ALIGNMENT = 64, MOST_ALIGNMENT = 4096 };
 
-/* Without a group (xep_buffer_size()) all ranks are taken to be on one node. */
+/* Without a group the ranks are dealt out to the nodes. */
 static void place_ranks(const xep_group_t *group, const xep_shape_t *shape, uint32_t *node, uint32_t *place,
                         uint32_t *node_ranks)
 {
     for (uint32_t r = 0; r < shape->nranks; r++) {
-        node[r] = group == NULL ? 0 : group->peers[r].node;
+        node[r] = group == NULL ? r % shape->nodes : group->peers[r].node;
         place[r] = node_ranks[node[r]]++;
     }
 }
@@ -28,17 +28,16 @@ static void place_experts(const xep_shape_t *shape, uint32_t *first)
     for (uint32_t r = 0; r <= shape->nranks; r++) xep_expert_range(shape->experts, shape->nranks, r, &first[r], NULL);
 }
 
-xep_status_t xep_shape_open(const xep_buffer_params_t *params, const xep_group_t *group, uint32_t nranks,
-                            xep_shape_t *shape)
+static xep_status_t open_shape(const xep_buffer_params_t *params, const xep_group_t *group, uint32_t rank,
+                               uint32_t nranks, uint32_t nodes, xep_shape_t *shape)
 {
-    size_t ranks = nranks, nodes = group == NULL ? 1 : group->nnodes;
-    uint32_t rank = group == NULL ? 0 : group->rank;
+    size_t ranks = nranks;
     uint32_t *arrays = calloc(3 * ranks + 1 + nodes, sizeof *arrays);
     if (arrays == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for %u ranks", nranks);
     uint32_t *first = arrays, *node = first + ranks + 1, *place = node + ranks, *node_ranks = place + ranks;
     *shape = (xep_shape_t){.rank = rank,
                            .nranks = nranks,
-                           .nodes = (uint32_t)nodes,
+                           .nodes = nodes,
                            .node = node,
                            .place = place,
                            .node_ranks = node_ranks,
@@ -56,6 +55,16 @@ xep_status_t xep_shape_open(const xep_buffer_params_t *params, const xep_group_t
     place_experts(shape, first);
     shape->local_experts = first[rank + 1] - first[rank];
     return XEP_OK;
+}
+
+xep_status_t xep_shape_open(const xep_buffer_params_t *params, const xep_group_t *group, xep_shape_t *shape)
+{
+    return open_shape(params, group, group->rank, group->nranks, group->nnodes, shape);
+}
+
+xep_status_t xep_shape_imagine(const xep_buffer_params_t *params, uint32_t nranks, uint32_t nodes, xep_shape_t *shape)
+{
+    return open_shape(params, NULL, 0, nranks, nodes, shape);
 }
 
 void xep_shape_close(xep_shape_t *shape)

@@ -8,12 +8,11 @@
 
 #include "group.h"
 
-/**
- * From checked params. group: NULL where none is known, then all of nranks ranks are on one node and this is rank 0.
- * XEP_ERR_NO_MEMORY; free what it made with close.
- */
-xep_status_t xep_shape_open(const xep_buffer_params_t *params, const xep_group_t *group, uint32_t nranks,
-                            xep_shape_t *shape);
+/** From checked params. XEP_ERR_NO_MEMORY; free what it made with close. */
+xep_status_t xep_shape_open(const xep_buffer_params_t *params, const xep_group_t *group, xep_shape_t *shape);
+
+/** The same for rank 0 of a group that does not exist, spread evenly over so many nodes. */
+xep_status_t xep_shape_imagine(const xep_buffer_params_t *params, uint32_t nranks, uint32_t nodes, xep_shape_t *shape);
 void xep_shape_close(xep_shape_t *shape);
 
 /** Asks the mode how large its regions are and puts one behind the other: offsets, and where the last ends. */

@@ -26,7 +26,8 @@ CHOICE(
 VALUE(stream, "STREAM", bytes, "768k",
       "an operation that writes at least this many bytes uses streaming stores, and so do rows that other ranks load; "
       "0: every operation; inf: none at all")
-VALUE(prefault, "PREFAULT", bytes, "16g", "map the pages of peers' memory at create, up to this many bytes for a rank")
+VALUE(prefault, "PREFAULT", bytes, "16g",
+      "map what an even load needs of all memory at create, up to this many bytes for a rank")
 CHOICE(numa, "NUMA", "yes", "place shared memory on the NUMA node the rank runs on: yes, no")
 VALUE(node_ranks, "NODE_RANKS", count, "0",
       "for tests: so many consecutive ranks form a node, whatever can be mapped; 0: find out")

@@ -82,10 +82,11 @@ AT(xep_buffer_params_t, slots, 56);
 AT(xep_buffer_params_t, threads, 60);
 AT(xep_buffer_params_t, timeout_ms, 64);
 
-SIZE(xep_buffer_size_t, 24);
+SIZE(xep_buffer_size_t, 32);
 AT(xep_buffer_size_t, size, 0);
 AT(xep_buffer_size_t, bytes, 8);
 AT(xep_buffer_size_t, recv_rows, 16);
+AT(xep_buffer_size_t, node_bytes, 24);
 
 SIZE(xep_buffer_info_t, 56);
 AT(xep_buffer_info_t, size, 0);

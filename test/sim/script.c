@@ -219,7 +219,8 @@ void script_begin(sim_world_t *world, const sim_mode_t *mode, script_t *script, 
     script->mode = mode;
     script->seed = sim_random(&world->dice);
     script->shape = *shape;
-    if (sim_shape_measure(world->plugin, &script->shape, regions, &bytes, &script->slot_rows) != XEP_OK)
+    if (sim_shape_measure(world->plugin, &script->shape, world->options.node, regions, &bytes, &script->slot_rows) !=
+        XEP_OK)
         sim_fail(world, "heap_size refused a shape");
 }
 

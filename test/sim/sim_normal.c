@@ -235,10 +235,10 @@ static void heap_size(void **state)
     xep_shape_t shape = sim_small_shape;
     xep_region_t regions[XEP_REGIONS];
     uint64_t bytes, more, rows;
-    assert_int_equal(sim_shape_measure(plugin, &shape, regions, &bytes, &rows), XEP_OK);
+    assert_int_equal(sim_shape_measure(plugin, &shape, NULL, regions, &bytes, &rows), XEP_OK);
     assert_int_equal(rows, 18); /* every token of every rank */
     shape.recv_rows = 19;
-    assert_int_equal(sim_shape_measure(plugin, &shape, regions, &more, &rows), XEP_OK);
+    assert_int_equal(sim_shape_measure(plugin, &shape, NULL, regions, &more, &rows), XEP_OK);
     assert_int_equal(rows, 19);
     assert_true(more > bytes);
     shape = (xep_shape_t){.nranks = 512,
@@ -249,14 +249,14 @@ static void heap_size(void **state)
                           .combine_elem_bytes = 4,
                           .slots = 4,
                           .tokens = 65536};
-    assert_int_equal(sim_shape_measure(plugin, &shape, regions, &bytes, &rows),
+    assert_int_equal(sim_shape_measure(plugin, &shape, NULL, regions, &bytes, &rows),
                      XEP_OK); /* 1.5 PB are not too many to count */
     assert_true(bytes / 4 > (UINT64_C(512) * 65536 << 23));
     shape.tokens = INT32_MAX;
     shape.hidden = UINT32_MAX;
-    assert_int_equal(sim_shape_measure(plugin, &shape, regions, &bytes, &rows), XEP_ERR_NO_MEMORY);
+    assert_int_equal(sim_shape_measure(plugin, &shape, NULL, regions, &bytes, &rows), XEP_ERR_NO_MEMORY);
     shape.tokens = (uint64_t)INT32_MAX + 1;
-    assert_int_equal(sim_shape_measure(plugin, &shape, regions, &bytes, &rows), XEP_ERR_INVALID);
+    assert_int_equal(sim_shape_measure(plugin, &shape, NULL, regions, &bytes, &rows), XEP_ERR_INVALID);
 }
 
 static const sim_mode_test_t tests[] = {

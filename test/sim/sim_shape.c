@@ -29,13 +29,13 @@ void sim_shape_free(xep_shape_t *shape)
     free((void *)(uintptr_t)shape->first_expert);
 }
 
-xep_status_t sim_shape_measure(const xep_plugin_t *plugin, const xep_shape_t *shape, xep_region_t regions[XEP_REGIONS],
-                               uint64_t *bytes_p, uint64_t *rows_p)
+xep_status_t sim_shape_measure(const xep_plugin_t *plugin, const xep_shape_t *shape, const uint32_t *node,
+                               xep_region_t regions[XEP_REGIONS], uint64_t *bytes_p, uint64_t *rows_p)
 {
     xep_shape_t filled = *shape;
     uint64_t end = 0;
     for (int i = 0; i < XEP_REGIONS; i++) regions[i] = (xep_region_t){0};
-    sim_shape_fill(&filled, 0, NULL);
+    sim_shape_fill(&filled, 0, node);
     xep_status_t status = plugin->heap_size(&filled, regions, rows_p);
     for (int i = 0; i < XEP_REGIONS && status == XEP_OK; i++) {
         uint64_t mask = regions[i].bytes == 0 ? 0 : regions[i].alignment - UINT64_C(1);

@@ -191,7 +191,7 @@ int sim_world_open(sim_world_t *world, const sim_options_t *options, const xep_s
     xep_region_t regions[XEP_REGIONS];
     uint64_t bytes, rows;
     world->options = *options;
-    if (sim_shape_measure(world->plugin, shape, regions, &bytes, &rows) != XEP_OK) {
+    if (sim_shape_measure(world->plugin, shape, world->options.node, regions, &bytes, &rows) != XEP_OK) {
         sim_fail(world, "heap_size refused the shape");
         return 0;
     }

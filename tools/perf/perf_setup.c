@@ -203,7 +203,7 @@ static xep_status_t need_of(perf_t *perf, uint64_t budget, uint64_t *bytes_p)
     status = xep_buffer_size(&params, perf->info.nranks, &size);
     if (status != XEP_OK) return status;
     lay_out(perf);
-    *bytes_p = size.bytes + perf->memory.bytes;
+    *bytes_p = (perf->info.nnodes == 1 ? size.node_bytes : size.bytes) + perf->memory.bytes;
     return XEP_OK;
 }
 

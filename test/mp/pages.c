@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* ranks: 4, limit: 120 */
+
+/*
+ * Making a buffer maps the pages that an even load needs: the first operations meet hardly any that is missing, and
+ * most of the peers' pages, which this rank will never touch, are left alone. Both modes.
+ */
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+
+#include "mp_job.h"
+#include "mp_rig.h"
+
+enum { PAGE = 4096 };
+
+static const mp_case_t cases[] = {
+    {.name = "normal", .experts = 64, .topk = 2, .hidden = 2048, .tokens = 1024},
+    {.name = "ll", .mode = "ll", .experts = 64, .topk = 2, .hidden = 2048, .tokens = 256},
+};
+
+/* Pages of mappings as large as a heap: in all, and those of them that this process has, own heap left out. */
+static void count_peer_pages(const char *own, uint64_t heap_bytes, uint64_t *all_p, uint64_t *present_p)
+{
+    FILE *file = fopen("/proc/self/smaps", "r");
+    char line[512];
+    uintptr_t begin, end;
+    uint64_t kilobytes;
+    int counts = 0;
+    *all_p = *present_p = 0;
+    MP_CHECK(file != NULL);
+    while (fgets(line, sizeof line, file) != NULL) {
+        if (sscanf(line, "%" SCNxPTR "-%" SCNxPTR " ", &begin, &end) == 2) {
+            counts = end - begin >= heap_bytes && ((uintptr_t)own < begin || (uintptr_t)own >= end) &&
+                     strstr(line, "rw-s") != NULL;
+            if (counts) *all_p += (end - begin) / PAGE;
+        } else if (counts && sscanf(line, "Rss: %" SCNu64, &kilobytes) == 1) {
+            *present_p += kilobytes * 1024 / PAGE;
+        }
+    }
+    fclose(file);
+}
+
+static uint64_t faults(void)
+{
+    struct rusage usage;
+    MP_CHECK(getrusage(RUSAGE_SELF, &usage) == 0);
+    return (uint64_t)usage.ru_minflt;
+}
+
+/* Of 2048 bf16 each row is a page, so that pages can be counted in rows. */
+static void first_round(mp_job_t *job)
+{
+    xep_handle_t *handle;
+    xep_dispatch_args_t dispatch = mp_job_dispatch(job);
+    uint64_t before = faults(), met, rows;
+    MP_OK(xep_dispatch(job->buffer, &dispatch, &handle, NULL));
+    met = faults() - before;
+    rows = xep_handle_recv(handle)->rows;
+    mp_job_check_recv(job, handle);
+    xep_combine_args_t combine = mp_job_combine(job, handle);
+    before = faults();
+    MP_OK(xep_combine(handle, &combine, NULL));
+    met += faults() - before;
+    mp_job_check_out(job);
+    xep_handle_release(handle);
+    if (met * 4 > rows)
+        mp_fail(__FILE__, __LINE__, "%s: %" PRIu64 " pages were missing for %" PRIu64 " rows", job->c->name, met, rows);
+}
+
+static void pages_of(xep_group_t *group, const mp_case_t *c)
+{
+    mp_job_t job;
+    void *own;
+    size_t bytes;
+    uint64_t all, present;
+    mp_job_open(&job, c, 77);
+    mp_job_buffer(&job, group);
+    MP_OK(xep_buffer_memory(job.buffer, &own, &bytes));
+    count_peer_pages(own, bytes, &all, &present);
+    MP_CHECK(all >= (mp_nranks() - 1) * (bytes / PAGE));
+    if (present * 2 > all)
+        mp_fail(__FILE__, __LINE__, "%s: %" PRIu64 " of %" PRIu64 " pages of peers", c->name, present, all);
+    first_round(&job);
+    mp_job_close(&job);
+}
+
+int main(void)
+{
+    xep_group_t *group = mp_group();
+    xep_group_info_t info = XEP_GROUP_INFO_INIT;
+    MP_OK(xep_group_query(group, &info));
+    if (info.nnodes != 1) return mp_skip("not all peers are mapped");
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) pages_of(group, &cases[i]);
+    xep_group_destroy(group);
+    return 0;
+}
