@@ -6,11 +6,13 @@
  */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -112,11 +114,11 @@ static int case_barrier(context_t *c)
 {
     for (unsigned i = 0; i < 3; i++) {
         int late = i % c->boot->nranks == c->boot->rank;
+        double begin = now(); /* before the first barrier, and so before the late rank's begins to be late */
         if (c->boot->ops->allgather(c->boot, NULL, NULL, 0) != XEP_OK) return fail("barrier");
-        double begin = now();
         if (late) usleep(300000);
         if (c->boot->ops->allgather(c->boot, NULL, NULL, 0) != XEP_OK) return fail("barrier");
-        if (now() - begin < 0.25) {
+        if (now() - begin < 0.3) {
             fprintf(stderr, "boot_client: rank %u left the barrier after %.0f ms, before the late rank came\n",
                     c->boot->rank, (now() - begin) * 1e3);
             return 1;
@@ -147,7 +149,7 @@ static int case_die(context_t *c)
         if (strcmp(how, "kill") == 0) raise(SIGKILL);
         _exit(strcmp(how, "status") == 0 ? 9 : 0);
     }
-    for (int i = 0; i < 300 && c->boot->ops->dead_rank(c->boot) == UINT32_MAX; i++) usleep(10000);
+    for (int i = 0; i < 3000 && c->boot->ops->dead_rank(c->boot) == UINT32_MAX; i++) usleep(10000);
     printf("dead_rank %d\n", (int)c->boot->ops->dead_rank(c->boot));
     unsigned char byte = 1, all[64];
     xep_status_t status = c->boot->ops->allgather(c->boot, &byte, all, 1);
@@ -155,12 +157,25 @@ static int case_die(context_t *c)
     return status == XEP_ERR_PEER ? 0 : 1;
 }
 
-/* late RANK: it never comes; the others' deadline ends the exchange, and the next one fails at once */
+/* Waits up to a minute for a file of that size; its own rank may add a byte. */
+static void wait_for_bytes(const char *path, long bytes)
+{
+    struct stat file;
+    for (int i = 0; i < 6000 && (stat(path, &file) != 0 || file.st_size < bytes); i++) usleep(10000);
+}
+
+static int add_byte(const char *path)
+{
+    int file = open(path, O_WRONLY | O_CREAT | O_APPEND, 0600);
+    return file < 0 || write(file, "+", 1) != 1 || close(file) != 0;
+}
+
+/* late RANK FILE: it does not come before the others' deadline has ended the exchange; the next one fails at once */
 static int case_late(context_t *c)
 {
     unsigned char byte = 1, all[64];
     if (c->boot->rank == (uint32_t)atoi(c->argv[0])) {
-        sleep(6);
+        wait_for_bytes(c->argv[1], c->boot->nranks - 1);
         return 0;
     }
     double begin = now();
@@ -169,7 +184,15 @@ static int case_late(context_t *c)
     printf("%s after %.1f s: %s\n", xep_status_name(first), waited, xep_last_error());
     xep_status_t second = c->boot->ops->allgather(c->boot, &byte, all, 1);
     printf("then %s: %s\n", xep_status_name(second), xep_last_error());
-    return first == XEP_ERR_TIMEOUT && second == XEP_ERR_BOOT && waited < 5 ? 0 : 1;
+    return add_byte(c->argv[1]) || first != XEP_ERR_TIMEOUT || second != XEP_ERR_BOOT;
+}
+
+/* hold FILE: says by a byte in it that this process is the rank, and is that until there is a second byte */
+static int case_hold(context_t *c)
+{
+    if (add_byte(c->argv[0])) return 1;
+    wait_for_bytes(c->argv[0], 2);
+    return exchange(c->boot, 0, 16);
 }
 
 /* ranks give different sizes: found, and it says whose */
@@ -224,8 +247,8 @@ static const struct {
     int arguments;
 } cases[] = {{"sizes", case_sizes, 0},     {"large", case_large, 0},   {"rounds", case_rounds, 2},
              {"barrier", case_barrier, 0}, {"groups", case_groups, 0}, {"die", case_die, 2},
-             {"late", case_late, 1},       {"fork", case_fork, 0},     {"mismatch", case_mismatch, 0},
-             {"threads", case_threads, 0}};
+             {"late", case_late, 2},       {"fork", case_fork, 0},     {"mismatch", case_mismatch, 0},
+             {"threads", case_threads, 0}, {"hold", case_hold, 1}};
 
 static int run_case(int (*run)(context_t *context), int argc, char **argv)
 {

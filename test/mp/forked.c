@@ -27,6 +27,7 @@ struct forked {
         uint8_t slot[FORKED_MAX][SLOT_BYTES];
     } lanes[LANES];
     atomic_int failed;
+    atomic_uint come;
     _Atomic uint64_t said;
 };
 
@@ -83,6 +84,11 @@ void forked_say(forked_rank_t *self, uint64_t number)
 uint64_t forked_hear(const forked_rank_t *self)
 {
     return atomic_load(&self->shared->said);
+}
+
+uint32_t forked_come(forked_rank_t *self)
+{
+    return atomic_fetch_add(&self->shared->come, 1) + 1;
 }
 
 /* all ranks' pieces, valid until the second barrier after */

@@ -37,6 +37,9 @@ void forked_barrier_still(forked_rank_t *self);
 void forked_say(forked_rank_t *self, uint64_t number);
 uint64_t forked_hear(const forked_rank_t *self);
 
+/** How many ranks have come here by now, this one too; once for each rank. */
+uint32_t forked_come(forked_rank_t *self);
+
 /** Opens a transport by the environment and connects it. */
 void forked_connect(forked_rank_t *self);
 

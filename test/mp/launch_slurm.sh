@@ -14,7 +14,7 @@ free_ports() {
     local count=$1 base taken
     taken=$(cat /proc/net/tcp /proc/net/tcp6 2>/dev/null | awk '{ print $2 }' |
         sed -n 's/.*:\([0-9A-F]\{4\}\)$/\1/p' | sort -u)
-    for ((base = 20000 + $$ % 5000 * 4; base < 60000; base += 4)); do
+    for ((base = 12000 + $$ % 5000 * 4; base < 32768; base += 4)); do # below those of outgoing connections
         local i clash=0
         for ((i = 0; i < count; i++)); do
             case $'\n'$taken$'\n' in *$'\n'"$(printf '%04X' $((base + i)))"$'\n'*) clash=1 ;; esac
@@ -75,7 +75,7 @@ cleanup() {
 slurmctld -f "$SLURM_CONF" >"$tmp/start" 2>&1 && slurmd -f "$SLURM_CONF" -N n1 >>"$tmp/start" 2>&1 &&
     slurmd -f "$SLURM_CONF" -N n2 >>"$tmp/start" 2>&1 ||
     { cat "$tmp/start" "$tmp"/*.log; skip 'the daemons of Slurm do not start here'; }
-for ((i = 0; i < 100; i++)); do
+for ((i = 0; i < 300; i++)); do
     [ "$(sinfo -h -t idle -o %D 2>/dev/null)" = 2 ] && break
     sleep 0.2
 done

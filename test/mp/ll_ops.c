@@ -7,13 +7,8 @@
  * thread and from two.
  */
 
-#include <fcntl.h>
-#include <stdatomic.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include "mode_ops.h"
 #include "mp_rig.h"
@@ -175,29 +170,10 @@ static void refusals(xep_group_t *group)
 
 /* ---- a rank that is away ---- */
 
-/* A counter that all ranks of one machine share, and that is not xep's. */
-static atomic_int *shared_counter(xep_group_t *group)
-{
-    char mine[64] = "/dev/shm/xep_ll_ops.XXXXXX", *paths = malloc(mp_nranks() * sizeof mine);
-    int file = mp_rank() == 0 ? mkstemp(mine) : -1;
-    if (mp_rank() == 0) MP_CHECK(file >= 0 && ftruncate(file, sizeof(atomic_int)) == 0);
-    MP_OK(xep_group_allgather(group, mine, paths, sizeof mine));
-    if (mp_rank() != 0) file = open(paths, O_RDWR);
-    void *counter = mmap(NULL, sizeof(atomic_int), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-    MP_CHECK(file >= 0 && counter != MAP_FAILED);
-    close(file);
-    MP_OK(xep_group_barrier(group));
-    if (mp_rank() == 0) unlink(mine);
-    free(paths);
-    return counter;
-}
-
 /* Rank 0 is away, not in xep, until all others have received; they only count. */
 static void receive_without(atomic_int *received, int before, xep_request_t *req)
 {
-    int all = before + (int)mp_nranks() - 1;
-    for (int i = 0; mp_rank() == 0 && i < 60000 && *received < all; i++) usleep(1000);
-    if (mp_rank() == 0) MP_CHECK(*received == all);
+    if (mp_rank() == 0) mp_await(received, before + (int)mp_nranks() - 1);
     MP_OK(xep_request_wait(req));
     xep_request_free(req);
     if (mp_rank() != 0) (*received)++;
@@ -214,7 +190,7 @@ static void away(xep_group_t *group)
     mp_job_open(&job, &c, 23);
     mp_job_buffer(&job, group);
     MP_OK(xep_buffer_query(job.buffer, &info));
-    atomic_int *received = shared_counter(group);
+    atomic_int *received = mp_counter(group);
     for (int round = 0; info.mapped_peers == mp_nranks() && round < 5; round++) {
         int before = 2 * round * ((int)mp_nranks() - 1);
         mp_job_payload(&job, (uint64_t)round);
@@ -230,7 +206,6 @@ static void away(xep_group_t *group)
         mp_job_check_out(&job);
         xep_handle_release(handle);
     }
-    munmap(received, sizeof *received);
     mp_job_close(&job);
 }
 

@@ -1,14 +1,18 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
+#define _GNU_SOURCE /* mkstemp, ftruncate */
 #include "mp_rig.h"
 
+#include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
+#include <unistd.h>
 
-enum { GUARD = 256, CANARY = 0xC7 };
+enum { GUARD = 256, CANARY = 0xC7, AWAIT_S = 60 };
 
 static xep_group_t *the_group;
 static xep_group_info_t the_info = XEP_GROUP_INFO_INIT;
@@ -78,6 +82,28 @@ void mp_sleep_us(unsigned us)
 {
     struct timespec t = {us / 1000000, (long)(us % 1000000) * 1000};
     nanosleep(&t, NULL);
+}
+
+atomic_int *mp_counter(xep_group_t *group)
+{
+    char mine[64] = "/dev/shm/xep_counter.XXXXXX", *paths = malloc(mp_nranks() * sizeof mine);
+    int file = mp_rank() == 0 ? mkstemp(mine) : -1;
+    if (mp_rank() == 0) MP_CHECK(file >= 0 && ftruncate(file, sizeof(atomic_int)) == 0);
+    MP_OK(xep_group_allgather(group, mine, paths, sizeof mine));
+    if (mp_rank() != 0) file = open(paths, O_RDWR);
+    void *counter = mmap(NULL, sizeof(atomic_int), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    MP_CHECK(file >= 0 && counter != MAP_FAILED);
+    close(file);
+    MP_OK(xep_group_barrier(group));
+    if (mp_rank() == 0) unlink(mine);
+    free(paths);
+    return counter;
+}
+
+void mp_await(const atomic_int *counter, int value)
+{
+    for (double end = mp_now() + AWAIT_S; atomic_load(counter) < value && mp_now() < end;) mp_sleep_us(1000);
+    MP_CHECK(atomic_load(counter) >= value);
 }
 
 void mp_finish(xep_request_t *req)

@@ -7,6 +7,8 @@
 #ifndef TEST_MP_RIG_H
 #define TEST_MP_RIG_H
 
+#include <stdatomic.h>
+
 #include <xep/xep.h>
 
 /** Says what failed, where, on which rank, and exits with 1. */
@@ -36,6 +38,11 @@ xep_buffer_params_t mp_small_params(void);
 double mp_now(void);
 
 void mp_sleep_us(unsigned us);
+
+/** A counter that all ranks of this machine share and that is not xep's; 0 at first, unmapped at exit. Collective. */
+atomic_int *mp_counter(xep_group_t *group);
+/** Waits, outside of xep, until it is at least that. */
+void mp_await(const atomic_int *counter, int value);
 
 /** Waits for a request, twice, as the second must say the same, and frees it. */
 void mp_finish(xep_request_t *req);

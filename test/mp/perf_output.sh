@@ -81,17 +81,21 @@ for op in result["ops"]:
     # a rank with two thousand times the tokens is the one that is waited for
     awk 'BEGIN { for (r = 0; r < 2; r++) for (t = 0; t < (r ? 4000 : 2); t++) print r, t, t % 8, (t + 3) % 8 }' \
         >"$dir/uneven"
-    ./xep_run -n 2 ./xep_perf --mode ll --tokens 4000 --hidden 4096 --experts 8 --topk 2 \
-        --routing "file:$dir/uneven" --op dispatch \
-        --iters 5 --waits --json - | python3 -c 'import json, sys
+    cat >"$dir/waits.py" <<'END'
+import json, sys
 op, = json.load(sys.stdin)["ops"]
 assert [waits["rank"] for waits in op["waits"]] == [0, 1], op
 for waits in op["waits"]:
     assert waits["waited_us"][waits["rank"]] == 0 and abs(sum(waits["waited_us"]) - waits["mean_us"]) < 1, waits
     assert waits["mean_us"] <= waits["max_us"] and 0 <= waits["percent"] <= 100, waits
 means = [waits["mean_us"] for waits in op["waits"]]
-assert means[1] > 3 * means[0], means' ||
-        { echo 'the slow rank is not the one that is waited for'; failed=1; }
+assert means[1] > 3 * means[0], means
+END
+    for iters in 5 10 20 40; do # other processes may keep rank 0 away, too, but not always
+        ./xep_run -n 2 ./xep_perf --mode ll --tokens 4000 --hidden 4096 --experts 8 --topk 2 \
+            --routing "file:$dir/uneven" --op dispatch --iters $iters --waits --json - |
+            python3 "$dir/waits.py" 2>"$dir/out" && break
+    done || { echo 'the slow rank is not the one that is waited for'; cat "$dir/out"; failed=1; }
 fi
 
 expect 0 5 '^xep  *[0-9.]*, /.*libxep' ./xep_info

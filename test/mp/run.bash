@@ -25,21 +25,28 @@ wrong() {
     failed=1
 }
 
-# expect STATUS PATTERN COMMAND...: exit status, and an extended regular expression for a line of what it prints
-expect() {
+# is STATUS PATTERN COMMAND...: whether it ends with that exit status, and a line of what it prints has the extended
+# regular expression
+is() {
     wanted=$1 pattern=$2
     shift 2
-    timeout -k 5 60 "$@" >"$tmp/out" 2>&1 </dev/null
+    timeout -k 5 100 "$@" >"$tmp/out" 2>&1 </dev/null
     got=$?
-    if [ "$got" -ne "$wanted" ] || ! grep -Eq -e "$pattern" "$tmp/out"; then
+    [ "$got" -eq "$wanted" ] && grep -Eq -e "$pattern" "$tmp/out"
+}
+
+# expect STATUS PATTERN COMMAND...: it must
+expect() {
+    if ! is "$@"; then
+        shift 2
         wrong "$*: status $got, expected $wanted and \"$pattern\" in:"
         sed 's/^/    /' "$tmp/out"
     fi
 }
 
-# until COMMAND...: waits up to 10 seconds for it to succeed
+# until COMMAND...: waits up to a minute for it to succeed
 until_true() {
-    for _ in $(seq 200); do
+    for _ in $(seq 1200); do
         "$@" && return 0
         sleep 0.05
     done

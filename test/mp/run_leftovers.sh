@@ -17,8 +17,7 @@ nothing_left() {
 # children that ranks leave: of their group, of a session of their own, stopped, deaf, with the output open
 expect 0 '^done$' "$run" -n 2 sh -c "$note; sleep 60 & echo \$! >>$tmp/pids
     setsid sh -c '$note; sleep 61' & (trap '' TERM HUP; setsid setsid sh -c '$note; sleep 62 & sleep 63') &
-    sh -c '$note; kill -STOP \$\$' & sleep 0.5; echo done"
-noted 10 || wrong "not all processes were there: $(cat "$tmp/pids")"
+    sh -c '$note; kill -STOP \$\$' & until [ \$(wc -l <$tmp/pids) -ge 10 ]; do sleep 0.05; done; echo done"
 all_gone || wrong "left behind: $(ps -o pid,ppid,args -p "$(paste -sd, "$tmp/pids")")"
 expect 0 '^\[1\] done$' "$run" -l -n 2 sh -c 'sleep 60 & echo done'
 

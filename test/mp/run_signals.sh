@@ -27,10 +27,20 @@ signal() {
     kill -"$1" "$pid"
 }
 
+# soon NAME FUNCTION: runs it until a job has ended well before the grace period was over, which load can prevent once,
+# but not five times
+soon() {
+    for _ in 1 2 3 4 5; do
+        "$2"
+        [ $took -ge 1500 ] || return
+    done
+    wrong "$1: the job took $took ms to end"
+}
+
 heeds='trap "echo $0 >'"$tmp"'/got.$PMIX_RANK; exit 0" $0
     echo >'"$tmp"'/ready.$PMIX_RANK; while :; do sleep 0.05; done'
-plain='echo > '"$tmp"'/ready.$PMIX_RANK; sleep 60'
-deaf='trap "" INT TERM QUIT; echo > '"$tmp"'/ready.$PMIX_RANK; sleep 60; sleep 60'
+plain='echo > '"$tmp"'/ready.$PMIX_RANK; sleep 100'
+deaf='trap "" INT TERM QUIT; echo > '"$tmp"'/ready.$PMIX_RANK; sleep 100'
 
 # all ranks get it
 for name in INT TERM QUIT HUP USR1 USR2; do
@@ -45,11 +55,13 @@ for name in INT TERM QUIT HUP USR1 USR2; do
 done
 
 # and die of it; what a rank has started gets it too (the shell waits for its sleep)
-start -n 3 sh -c "$plain"
-until_true ready 3
-signal TERM
-status 143 'TERM'
-[ $took -lt 1500 ] || wrong "TERM: the job took $took ms to end"
+terminated() {
+    start -n 3 sh -c "$plain"
+    until_true ready 3
+    signal TERM
+    status 143 'TERM'
+}
+soon 'TERM' terminated
 start -n 2 sh -c "$plain"
 until_true ready 2
 signal HUP
@@ -75,27 +87,38 @@ start -n 2 sh -c "$deaf"
 until_true ready 2
 signal INT
 status 130 'INT, deaf'
-[ $took -ge 1900 ] && [ $took -lt 8000 ] || wrong "INT, deaf: the job took $took ms to end"
-start -n 2 sh -c "$deaf"
-until_true ready 2
-signal INT
-sleep 0.2
-kill -INT $pid
-status 130 'INT twice'
-[ $took -lt 1500 ] || wrong "INT twice: the job took $took ms to end"
+[ $took -ge 1900 ] && [ $took -lt 50000 ] || wrong "INT, deaf: the job took $took ms to end"
+interrupted_twice() {
+    start -n 2 sh -c "$deaf"
+    until_true ready 2
+    signal INT
+    sleep 0.2
+    kill -INT $pid
+    status 130 'INT twice'
+}
+soon 'INT twice' interrupted_twice
 
 # a stopped job stops as a whole, and goes on as a whole
-start -n 2 sh -c 'while :; do echo x >>'"$tmp"'/ready.$PMIX_RANK; sleep 0.02; done'
+written() {
+    cat "$tmp"/ready.* | wc -l
+}
+stopped() {
+    for rank in 0 1; do
+        case $(sed 's/.*) //' "/proc/$(head -n 1 "$tmp/ready.$rank")/stat") in T*) ;; *) return 1 ;; esac
+    done
+}
+went_on() {
+    [ "$(written)" -gt "$before" ]
+}
+start -n 2 sh -c 'while :; do echo $$ >>'"$tmp"'/ready.$PMIX_RANK; sleep 0.02; done'
 until_true ready 2
 kill -TSTP $pid
-sleep 0.5
-before=$(cat "$tmp"/ready.* | wc -l)
+until_true stopped
+before=$(written)
 sleep 0.3
-after=$(cat "$tmp"/ready.* | wc -l)
-[ "$before" -eq "$after" ] || wrong "TSTP: the ranks went on"
+went_on && wrong "TSTP: the ranks went on"
 kill -CONT $pid
-sleep 0.5
-[ "$(cat "$tmp"/ready.* | wc -l)" -gt "$after" ] || wrong "CONT: the ranks did not go on"
+until_true went_on
 signal TERM
 status 143 'TERM after a stop'
 

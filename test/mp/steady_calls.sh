@@ -9,17 +9,24 @@ strace -o "$dir/try" true 2>/dev/null || { echo "skipped: strace may not trace h
 unset UCX_TLS XEP_MAP
 # the leak sanitizer and strace trace by the same means
 export ASAN_OPTIONS="${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0"
-XEP_TIMEOUT=60s timeout 120 ./xep_run -n 2 -x TRACES="$dir" \
-    sh -c 'exec strace -o "$TRACES/$PMIX_RANK" ./test/mp/steady.mp long' || exit $?
-failed=0
-for rank in 0 1; do
-    [ "$(grep -c 'getpgid(-77)' "$dir/$rank")" -eq 2 ] || { echo "rank $rank: no trace"; exit 1; }
-    between=$(sed -n '/getpgid(-77)/,/getpgid(-77)/p' "$dir/$rank" | grep -v 'getpgid(-77)')
-    calls=$(printf '%s\n' "$between" | grep -v -e '^sched_yield' -e nanosleep -e '^$')
-    if [ -n "$calls" ]; then
-        echo "rank $rank makes system calls in steady state:"
-        printf '%s\n' "$calls" | head -20
-        failed=1
-    fi
+
+# all but those of a waiting loop
+other_calls() {
+    for rank in 0 1; do
+        sed -n '/getpgid(-77)/,/getpgid(-77)/p' "$dir/$rank" |
+            grep -v -e 'getpgid(-77)' -e '^sched_yield' -e nanosleep -e '^$'
+    done
+}
+
+# Where another process has kept a rank away for 200 ms, the one that waits asks whether it lives. So one run of five
+# must be clean; calls of a dispatch or a combine are in all.
+for _ in 1 2 3 4 5; do
+    XEP_TIMEOUT=60s timeout 120 ./xep_run -n 2 -x TRACES="$dir" \
+        sh -c 'exec strace -o "$TRACES/$PMIX_RANK" ./test/mp/steady.mp long' || exit $?
+    [ "$(cat "$dir"/[01] | grep -c 'getpgid(-77)')" -eq 4 ] || { echo 'there are no traces'; exit 1; }
+    calls=$(other_calls)
+    [ -n "$calls" ] || exit 0
 done
-exit $failed
+echo 'system calls in steady state:'
+printf '%s\n' "$calls" | head -20
+exit 1

@@ -7,19 +7,12 @@
  * begun dispatch 4. Found by the model of ll (test/model, -DUNBORN).
  */
 
-#include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
 #include "mp_rig.h"
 
 enum { TOKENS = 4, EXPERTS = 4, HIDDEN = 16, SLOTS = 2, AHEAD = 5 };
 
 static float x[AHEAD][TOKENS][HIDDEN];
 static int32_t topk[TOKENS][1] = {{0}, {1}, {2}, {3}};
-static char flag[256];
 
 static xep_buffer_t *buffer_of(xep_group_t *group, const char *mode)
 {
@@ -67,43 +60,27 @@ static void finish(xep_request_t *req, xep_handle_t *handle, int n)
     xep_handle_release(handle);
 }
 
-/* Between its first two dispatches and their ends rank 1 is in no call: any other would make progress. */
-static void wait_for_rank_0(void)
-{
-    while (access(flag, F_OK) != 0) mp_sleep_us(1000);
-}
-
-static void tell_rank_1(void)
-{
-    int fd = open(flag, O_CREAT | O_WRONLY, 0600);
-    MP_CHECK(fd >= 0 && close(fd) == 0);
-}
-
 static void run_ahead(xep_group_t *group, const char *mode)
 {
     xep_buffer_t *buffer = buffer_of(group, mode);
     xep_handle_t *handle[AHEAD];
     xep_request_t *req[AHEAD];
-    const char *folder = getenv("TMPDIR");
-    snprintf(flag, sizeof flag, "%s/xep_unborn.%ld.%s", folder != NULL ? folder : "/tmp", (long)getppid(), mode);
-    unlink(flag);
-    MP_OK(xep_group_barrier(group));
+    atomic_int *ahead = mp_counter(group);
     req[0] = begin(buffer, 0, NULL, &handle[0]);
     req[1] = begin(buffer, 1, NULL, &handle[1]);
-    if (mp_rank() == 1) wait_for_rank_0();
+    if (mp_rank() == 1) mp_await(ahead, 1); /* in no call between: any other would make progress */
     finish(req[0], handle[0], 0);
     fail(req[1], handle[1]);
     req[2] = begin(buffer, 2, req[1], &handle[2]);
     fail(req[2], handle[2]);
     req[3] = begin(buffer, 3, NULL, &handle[3]);
     req[4] = begin(buffer, 4, NULL, &handle[4]);
-    if (mp_rank() == 0) tell_rank_1();
+    if (mp_rank() == 0) (*ahead)++;
     finish(req[3], handle[3], 3);
     finish(req[4], handle[4], 4);
     xep_request_free(req[1]);
     xep_request_free(req[2]);
     xep_buffer_destroy(buffer);
-    if (mp_rank() == 1) unlink(flag);
 }
 
 int main(void)

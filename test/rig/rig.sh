@@ -57,13 +57,13 @@ expect fails.mp 3 'launched 2'
 program skips.mp 'ranks: 2 3' 'exit 77'
 expect skips.mp 77 'launched 3'
 
-program stuck.mp 'ranks: 2, limit: 1, grace: 1' 'trap "" TERM; sleep 30; sleep 30'
-expect stuck.mp 137 'killed, not done after 1 seconds'
+program stuck.mp 'ranks: 2, limit: 2, grace: 1' 'trap "" TERM; sleep 100'
+expect stuck.mp 137 'killed, not done after 2 seconds'
 
 # a signal to the runner ends the test too, and the test may clean up
-program ended.t '' "trap 'echo cleaned >$tmp/cleaned; exit 1' TERM; sleep 60 & wait"
+program ended.t '' "trap 'echo cleaned >$tmp/cleaned; exit 1' TERM; echo >$tmp/ready; sleep 60 & wait"
 (cd "$tmp/build" && srcdir="$tmp/src" exec bash "$srcdir/test/rig/run-test" ./test/ended.t) >"$tmp/out" 2>&1 &
-sleep 1
+for _ in $(seq 600); do [ ! -e "$tmp/ready" ] || break; sleep 0.1; done
 kill -TERM $!
 wait $!
 [ $? -eq 143 ] && [ -s "$tmp/cleaned" ] ||

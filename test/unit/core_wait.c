@@ -34,7 +34,7 @@ typedef struct fake_heap {
 } fake_heap_t;
 
 static mirror_t mirror;
-static atomic_int died;
+static atomic_int died, unflushed;
 static int nheaps;
 
 /* ---- wire and transport ---- */
@@ -72,7 +72,9 @@ static xep_status_t fake_put_signal(xep_wire_t *wire, uint32_t rank, uint64_t of
 static xep_status_t fake_flush(xep_wire_t *wire)
 {
     (void)wire;
-    return mirror == NEVER_FLUSHED ? XEP_INPROGRESS : XEP_OK;
+    if (mirror != NEVER_FLUSHED) return XEP_OK;
+    atomic_store(&unflushed, 1);
+    return XEP_INPROGRESS;
 }
 
 static xep_status_t fake_wire_progress(xep_wire_t *wire)
@@ -207,6 +209,7 @@ typedef struct ending {
 static void *end_soon(void *arg)
 {
     ending_t *ending = arg;
+    for (int i = 0; i < 10000 && mirror == NEVER_FLUSHED && !atomic_load(&unflushed); i++) usleep(1000);
     usleep(SOON_US);
     if (ending->cause == ABORT) xep_group_abort(ending->group);
     else atomic_store(&died, 1);
@@ -218,6 +221,7 @@ static void begin(ending_t *ending, xep_group_t *group, mirror_t how, cause_t ca
 {
     *ending = (ending_t){.group = group, .cause = cause};
     mirror = how;
+    atomic_store(&unflushed, 0);
     assert_int_equal(pthread_create(&ending->thread, NULL, end_soon, ending), 0);
 }
 
