@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import time
+from typing import Optional
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
-from conftest import meet  # noqa: E402
+from conftest import meet, until_clear  # noqa: E402
 from low_latency_world import CASTS, HIDDEN, MOST, TOPK, World, check, finish  # noqa: E402
 
 from deep_ep.utils import calc_diff, hash_tensor, per_token_cast_back  # noqa: E402
@@ -155,13 +157,14 @@ def test_costs_name_the_late_rank(world, how):
     if world.size == 1:
         pytest.skip("a rank of its own never waits")
     options = dict(async_finish=how == "event", return_recv_hook=how == "hook")
-    for late in (0, world.size - 1):
+
+    def one_is_late(late: int, delay: float) -> Optional[tuple]:
         costs = {name: torch.full((world.size,), 7) for name in ("dispatch", "combine")}
         spent = dict.fromkeys(costs, 0)
         handle = None
         for name, turn in itertools.product(costs, range(3)):
             meet()
-            time.sleep(0.08 if world.rank == late else 0)
+            time.sleep(2 * delay if world.rank == late else 0)
             begin = time.perf_counter_ns()
             if name == "dispatch":
                 recv_x, _, handle, event, hook = world.dispatch(
@@ -172,16 +175,20 @@ def test_costs_name_the_late_rank(world, how):
                     recv_x.clone(), handle, combine_wait_recv_cost_stats=costs[name], **options
                 )
             if how != "call":
-                time.sleep(0.04)
+                time.sleep(delay)
                 begin = time.perf_counter_ns()
             finish(event, hook, how)
             spent[name] += time.perf_counter_ns() - begin
-        if world.rank == late:
-            continue
         for name, cost in costs.items():
             cost -= 7  # what was in it stays
-            assert spent[name] / 2 < cost[late] <= spent[name], (name, late, cost, spent)
-            assert all(3 * cost[r] < cost[late] for r in range(world.size) if r != late), (name, late, cost)
+            assert (cost <= spent[name]).all(), (name, cost, spent)
+            others = [3 * cost[r] for r in range(world.size) if r != late]
+            if world.rank != late and cost[late] <= max(spent[name] / 2, *others):
+                return name, late, cost, spent
+        return None
+
+    for late in (0, world.size - 1):
+        until_clear(functools.partial(one_is_late, late))
 
 
 def test_selections_left_out_of_combine(world):

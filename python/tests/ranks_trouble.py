@@ -23,7 +23,7 @@ def need_several(group) -> None:
 
 
 def in_a_fork(program) -> None:
-    """It must come to its end within 20 seconds."""
+    """It must come to its end."""
     child = os.fork()
     if child == 0:
         status = 1
@@ -32,7 +32,7 @@ def in_a_fork(program) -> None:
             status = 0
         finally:
             os._exit(status)
-    end = time.monotonic() + 20
+    end = time.monotonic() + 100
     while (done := os.waitpid(child, os.WNOHANG)) == (0, 0) and time.monotonic() < end:
         time.sleep(0.01)
     if done == (0, 0):
@@ -128,7 +128,7 @@ def test_a_destructor_does_not_wait_long(group):
 
 
 def test_usable_again_after_a_timeout(buffer_of):
-    buffer = deep_ep.Buffer(communicator(), explicitly_destroy=True, timeout=2)
+    buffer = deep_ep.Buffer(communicator(), explicitly_destroy=True, timeout=3)
     if buffer.group_size == 1:
         buffer.destroy()
         pytest.skip("needs more than one rank")
