@@ -49,7 +49,8 @@
  * What can go wrong: ranks disagree (XEP_ERR_MISMATCH) or rows do not fit (XEP_ERR_OVERFLOW): steps
  * 5 and 6 are taken all the same and every rank ends with the same status. A record or an offer that
  * no correct rank can have written: XEP_ERR_PROTOCOL, at once, nothing of it is used. Ranks that were told different
- * things: XEP_ERR_PROTOCOL on all, after the rows. A rank that does not come: waiting goes on until the core's deadline.
+ * things: XEP_ERR_PROTOCOL on all, after the rows. A rank that does not come: waiting goes on until the core's
+ * deadline.
  */
 #ifndef XEP_NORMAL_H
 #define XEP_NORMAL_H

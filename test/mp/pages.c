@@ -16,6 +16,12 @@
 
 enum { PAGE = 4096 };
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { SHADOWED = 1 }; /* the sanitizer's own memory is met page by page */
+#else
+enum { SHADOWED = 0 };
+#endif
+
 static const mp_case_t cases[] = {
     {.name = "normal", .experts = 64, .topk = 2, .hidden = 2048, .tokens = 1024},
     {.name = "ll", .mode = "ll", .experts = 64, .topk = 2, .hidden = 2048, .tokens = 256},
@@ -66,7 +72,7 @@ static void first_round(mp_job_t *job)
     met += faults() - before;
     mp_job_check_out(job);
     xep_handle_release(handle);
-    if (met * 4 > rows)
+    if (!SHADOWED && met * 4 > rows)
         mp_fail(__FILE__, __LINE__, "%s: %" PRIu64 " pages were missing for %" PRIu64 " rows", job->c->name, met, rows);
 }
 

@@ -13,7 +13,7 @@ ABSENT=NOTHING_OF_THAT_NAME
 bash "$check" "$srcdir" "$builddir" || { echo "the documents break the rules above"; exit 1; }
 
 mkdir "$tmp/tree"
-(cd "$srcdir" && tar cf - --exclude=.git --exclude='build*' --exclude=autom4te.cache --exclude=.libs .) |
+(cd "$srcdir" && tar cf - --exclude=.git --exclude='./build*' --exclude=autom4te.cache --exclude=.libs .) |
     tar xf - -C "$tmp/tree"
 chmod -R u+w "$tmp/tree"
 : >"$tmp/expected"
