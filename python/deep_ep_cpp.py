@@ -4,7 +4,7 @@
 from deep_ep.buffer import Buffer
 from deep_ep.config import Config, topk_idx_t
 from deep_ep.config import low_latency_size_hint as get_low_latency_rdma_size_hint
-from deep_ep.event import EventHandle
+from deep_ep.utils.event import EventHandle
 
 is_sm90_compiled = Buffer.is_sm90_compiled
 

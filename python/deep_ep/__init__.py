@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """DeepEP's Python interface on host memory: the same calls, keywords and results, with CPU tensors, over xep.
 
-What has no meaning without a GPU does the nearest true thing, and its docstring says what that is.
+What has no meaning without a GPU does the nearest true thing, and its docstring says what that is. __version__ is that
+of the DeepEP whose interface this is, and behind the + that of xep.
 """
+
+import xep
 
 from .buffer import Buffer
 from .config import Config, topk_idx_t
-from .event import EventHandle, EventOverlap
+from .utils.event import EventHandle, EventOverlap
 
-__all__ = ["Buffer", "Config", "EventHandle", "EventOverlap", "topk_idx_t"]
+__version__ = f"2.1.0+xep{xep.version()}"
+__all__ = ["Buffer", "Config", "EventHandle", "EventOverlap", "__version__", "topk_idx_t"]

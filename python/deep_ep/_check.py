@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Arguments: what is wrong with a tensor, in one sentence."""
+"""Arguments: what is wrong with them, in one sentence.
+
+The errors are what Python would have, and what DeepEP raises: asserts of its Python part, RuntimeError of the rest.
+Programs catch either.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,17 @@ from typing import Any, Optional, Sequence
 
 import torch
 
-from .config import Config
+
+class WrongValue(ValueError, AssertionError, RuntimeError):
+    """An argument has a value that it may not have."""
+
+
+class WrongType(TypeError, AssertionError, RuntimeError):
+    """An argument is of a type that it may not be of."""
+
+
+class WrongUse(RuntimeError, AssertionError):
+    """A call that is not allowed now."""
 
 
 def tensor(
@@ -41,13 +55,13 @@ def refusal(
     name: str, value: Any, dtypes: Optional[Sequence[torch.dtype]], shape: Sequence[Optional[int]]
 ) -> Exception:
     if not isinstance(value, torch.Tensor):
-        return TypeError(f"{name}: expected {expected(dtypes, shape)}, got {type(value).__name__}")
+        return WrongType(f"{name}: expected {expected(dtypes, shape)}, got {type(value).__name__}")
     got = f"{str(value.dtype)[6:]} of shape {list(value.shape)} on {value.device}"
     if not value.is_cpu or (dtypes is not None and value.dtype not in dtypes):
-        return TypeError(f"{name}: expected {expected(dtypes, shape)}, got {got}")
+        return WrongType(f"{name}: expected {expected(dtypes, shape)}, got {got}")
     if not has_shape(value, shape):
-        return ValueError(f"{name}: expected {expected(dtypes, shape)}, got {got}")
-    return ValueError(
+        return WrongValue(f"{name}: expected {expected(dtypes, shape)}, got {got}")
+    return WrongValue(
         f"{name}: expected a contiguous tensor, got strides {value.stride()} of shape {list(value.shape)}"
     )
 
@@ -62,25 +76,18 @@ def integer(name: str, value: Any, least: int) -> int:
     try:
         number = operator.index(value)
     except TypeError:
-        raise TypeError(f"{name}: expected an integer, got {value!r}") from None
+        raise WrongType(f"{name}: expected an integer, got {value!r}") from None
     if number < least:
-        raise ValueError(f"{name}: expected {least} or more, got {value!r}")
+        raise WrongValue(f"{name}: expected {least} or more, got {value!r}")
     return number
 
 
 def streams(previous_event: Any, async_finish: bool, allocate_on_comm_stream: bool) -> None:
     """DeepEP's rule: allocating on the stream that communicates needs both others."""
     if allocate_on_comm_stream and (previous_event is None or not async_finish):
-        raise ValueError("allocate_on_comm_stream: expected previous_event and async_finish with it")
-
-
-def config(value: Any) -> None:
-    if value is not None and not isinstance(value, Config):
-        raise TypeError(f"config: expected a Config, got {type(value).__name__}")
-    if value is not None and value.num_sms % 2:
-        raise ValueError(f"config: expected an even num_sms, got {value.num_sms}")
+        raise WrongValue("allocate_on_comm_stream: expected previous_event and async_finish with it")
 
 
 def one_of(name: str, value: bool, other: str, other_value: bool) -> None:
     if value and other_value:
-        raise ValueError(f"{name}, {other}: expected at most one of them")
+        raise WrongValue(f"{name}, {other}: expected at most one of them")

@@ -3,18 +3,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
+
+import xep
+
+from ._check import WrongType, WrongValue
+from .utils.math import align
 
 topk_idx_t = torch.int64
 
 ALIGNMENT = 128  # bytes, of buffer sizes
-NODE_RANKS = 8  # ranks of one NVLink domain: what a "node" is in shapes and hints
 _MOST_TOPK = _MOST_SCALES = 128  # that the hints make room for
 _SOURCE_META = 8  # bytes
-
-
-def align_up(value: int, unit: int) -> int:
-    return -(-value // unit) * unit
 
 
 class Config:
@@ -34,7 +36,7 @@ class Config:
     ) -> None:
         for name, value in list(locals().items())[1:]:
             if not isinstance(value, int):
-                raise TypeError(f"{name}: expected an integer, got {value!r}")
+                raise WrongType(f"{name}: expected an integer, got {value!r}")
         nvl_send, nvl_recv = num_max_nvl_chunked_send_tokens, num_max_nvl_chunked_recv_tokens
         rdma_send, rdma_recv = num_max_rdma_chunked_send_tokens, num_max_rdma_chunked_recv_tokens
         _expect(num_sms >= 0, f"num_sms: expected 0 or more, got {num_sms}")
@@ -42,7 +44,7 @@ class Config:
         _expect(
             rdma_send > 0 and rdma_recv > 0, f"rdma chunks: expected above 0, got send {rdma_send}, recv {rdma_recv}"
         )
-        rdma_recv = align_up(rdma_recv, rdma_send)
+        rdma_recv = align(rdma_recv, rdma_send)
         _expect(
             rdma_send < rdma_recv and rdma_send <= rdma_recv // 2,
             f"rdma chunks: expected send of at most half of recv, got send {rdma_send}, recv {rdma_recv}",
@@ -62,23 +64,23 @@ class Config:
             hidden_bytes >= 0 and num_ranks > 0,
             f"expected hidden_bytes, num_ranks of 0, 1 or more, got {hidden_bytes}, {num_ranks}",
         )
-        local, nodes, channels = min(num_ranks, NODE_RANKS), _nodes(num_ranks), self.num_sms // 2
+        local, nodes, channels = min(num_ranks, node_ranks()), nodes_of(num_ranks), self.num_sms // 2
         size = channels * local * (2 * nodes + 3) * 4
         size += channels * local * self.num_max_nvl_chunked_recv_tokens * self._token_bytes(hidden_bytes)
-        return align_up(size, ALIGNMENT)
+        return align(size, ALIGNMENT)
 
     def get_rdma_buffer_size_hint(self, hidden_bytes: int, num_ranks: int) -> int:
-        """DeepEP's hint, in bytes; 0 up to 8 ranks. Here memory is sized by what is dispatched, whatever was hinted."""
+        """DeepEP's hint, in bytes; 0 on one node. Here memory is sized by what is dispatched, whatever was hinted."""
         _expect(
             hidden_bytes >= 0 and num_ranks > 0,
             f"expected hidden_bytes, num_ranks of 0, 1 or more, got {hidden_bytes}, {num_ranks}",
         )
-        if num_ranks <= NODE_RANKS:
+        nodes, channels = nodes_of(num_ranks), self.num_sms // 2
+        if nodes == 1:
             return 0
-        nodes, channels = _nodes(num_ranks), self.num_sms // 2
-        size = channels * nodes * (NODE_RANKS * 2 + 2) * 2 * 4
+        size = channels * nodes * (node_ranks() * 2 + 2) * 2 * 4
         size += channels * nodes * self.num_max_rdma_chunked_recv_tokens * 2 * (self._token_bytes(hidden_bytes) + 16)
-        return align_up(size, ALIGNMENT)
+        return align(size, ALIGNMENT)
 
     def __repr__(self) -> str:
         return f"Config{tuple(vars(self).values())}"
@@ -86,11 +88,24 @@ class Config:
 
 def _expect(condition: bool, message: str) -> None:
     if not condition:
-        raise ValueError(message)
+        raise WrongValue(message)
 
 
-def _nodes(num_ranks: int) -> int:
-    return -(-num_ranks // NODE_RANKS)
+def node_ranks() -> int:
+    """Ranks of a node, for hints, which are asked for before there is a group: XEP_NODE_RANKS, else DeepEP's 8."""
+    return next((int(v.value) for v in xep.config() if v.name == "XEP_NODE_RANKS"), 0) or 8
+
+
+def nodes_of(num_ranks: int) -> int:
+    return -(-num_ranks // node_ranks())
+
+
+def check_config(value: Any) -> None:
+    """What a call is given as config."""
+    if value is not None and not isinstance(value, Config):
+        raise WrongType(f"config: expected a Config, got {type(value).__name__}")
+    if value is not None and value.num_sms % 2:
+        raise WrongValue(f"config: expected an even num_sms, got {value.num_sms}")
 
 
 # ranks: (nvl_send, nvl_recv, rdma_send, rdma_recv)
@@ -133,5 +148,5 @@ def low_latency_size_hint(num_max_dispatch_tokens_per_rank: int, hidden: int, nu
     combine_message = 4 * scales + 2 * hidden
     send = max(tokens * dispatch_message, num_experts * tokens * combine_message)
     recv = num_experts * tokens * max(dispatch_message, combine_message)
-    total = 2 * align_up(4 * num_experts, ALIGNMENT) + 2 * send + 2 * recv
+    total = 2 * align(4 * num_experts, ALIGNMENT) + 2 * send + 2 * recv
     return (total + ALIGNMENT) // ALIGNMENT * ALIGNMENT

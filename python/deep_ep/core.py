@@ -1,52 +1,149 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What the calls of both modes share."""
+"""What all buffers of DeepEP's are here: a group with pools of shared memory, and their end."""
 
 from __future__ import annotations
 
 import os
-
-import torch
+import sys
+import threading
+import warnings
+from typing import Any, Optional
 
 import xep
 
-from .event import EventHandle, EventOverlap
-from .low_latency import LowLatency
+from ._check import WrongUse, WrongValue, integer
+from .nodes import Nodes
 from .pool import NormalPool
+from .runtime import Runtime
+from .utils.event import CommStream, EventHandle, EventOverlap, request_of
 
-INDEX = (torch.int64, torch.int32)
-FLOAT = (torch.float32,)
+_CLOSE_SECONDS = 5.0  # for which a destructor waits for the other ranks
 
 
 class Core:
-    """The part of a Buffer that its calls need; Buffer fills it in."""
+    """Collective to make. Derived classes add their calls, and pools of their own."""
 
-    num_sms: int = 20
     _threads: int = 0
-    _destroyed: bool
-    _xep: xep.Group
-    _pool: NormalPool
-    _low_latency: LowLatency
-    _counts: dict[int, xep.Buffer]
-    _last_layout: tuple
-    rank: int
-    group_size: int
-    low_latency_mode: bool
+    _destroyed: bool = True
+    runtime: Optional[Runtime]
+    explicitly_destroy: bool
+
+    def _join(self, group: Any, num_slots: int, timeout: Optional[float], explicitly_destroy: bool) -> None:
+        integer("num_slots", num_slots, 1)
+        self.group = group
+        self.explicitly_destroy = explicitly_destroy
+        self._xep = xep.Group(group, timeout=timeout)
+        self._nodes = Nodes(self._xep)
+        self._pool = NormalPool(self._xep, num_slots, timeout)
+        self.runtime = Runtime(self)
+        self._destroyed = False
 
     def _usable(self) -> None:
         if self._destroyed:
-            raise RuntimeError("the Buffer was destroyed")
+            raise WrongUse("the Buffer was destroyed")
 
     def _threads_here(self) -> int:
         """Of a rank: 0 leaves it to XEP_THREADS."""
-        if self._threads == 0:
-            return 0
-        share = len(os.sched_getaffinity(0)) * self._xep.nnodes // self.group_size
-        return max(1, min(self._threads, share))
+        return max(1, min(self._threads, self._processors())) if self._threads else 0
 
-    def _check_experts(self, num_experts: int) -> None:
-        if not isinstance(num_experts, int) or num_experts <= 0 or num_experts % self.group_size:
-            raise ValueError(f"num_experts: expected a multiple of the {self.group_size} ranks, got {num_experts!r}")
+    def _processors(self) -> int:
+        """This rank's share of the machine's."""
+        return len(os.sched_getaffinity(0)) * self._xep.nnodes // self._xep.nranks
+
+    def _check_experts(self, num_experts: Any) -> None:
+        if not isinstance(num_experts, int) or num_experts <= 0 or num_experts % self._xep.nranks:
+            raise WrongValue(f"num_experts: expected a multiple of the {self._xep.nranks} ranks, got {num_experts!r}")
+
+    def _wait(self, previous_event: Any) -> None:
+        request = request_of(previous_event)
+        if request is not None:
+            request.wait()
+
+    def _after(self, previous_event: Any) -> Optional[xep.Request]:
+        """What an operation is to begin after, where xep can see to that: what another Buffer does is waited for."""
+        request = request_of(previous_event)
+        if request is not None and request.buffer.group is not self._xep:
+            request.wait()
+            return None
+        return request
+
+    def get_comm_stream(self) -> CommStream:
+        """Stands for the stream that communicates: ``with`` and waiting work, and do nothing."""
+        self._usable()
+        return CommStream()
+
+    # ---- the end ----
+
+    def _shared(self) -> list[xep.Buffer]:
+        """All of them, in the order in which every rank has them."""
+        return self._pool.buffers()
+
+    def _forget(self) -> None:
+        """What is in flight is waited for, or of no more interest; handles keep what they are made of."""
+        self._pool.forget()
+
+    def destroy(self) -> None:
+        """Frees all. Collective; only with explicitly_destroy. The memory of tensors that are alive on some rank stays
+        mapped until the process ends, with a ResourceWarning."""
+        if not self.explicitly_destroy:
+            raise WrongUse("destroy: expected a Buffer made with explicitly_destroy=True")
+        self._usable()
+        self._close()
+
+    def abort(self) -> None:
+        """Gives up on the other ranks: calls that wait for them, on any thread, end with xep.AbortedError, and so do
+        later ones; what is freed is freed without them. Not a call of DeepEP's. Local."""
+        self._xep.abort()
+
+    def reset(self) -> None:
+        """Makes usable what an error (a deadline, a peer that failed) left broken. Handles end, and what was received
+        with them is undefined. Not a call of DeepEP's. Collective."""
+        self._usable()
+        self._pool.reset()
+
+    def _close(self) -> None:
+        self._destroyed, self.runtime = True, None
+        if self._xep._inherited:
+            self._xep.leave()
+            return
+        self._forget()
+        held = [buffer.arrays_left() for buffer in self._shared()]
+        try:
+            everywhere = self._xep.allgather(bytes(min(count, 255) for count in held) + b"\0")
+        except xep.XepError as error:
+            warnings.warn(f"deep_ep: the memory of a Buffer stays mapped: {error.reason}", ResourceWarning)
+            self._xep.leave()
+            return
+        if all(not any(counts) for counts in everywhere):
+            self._xep.close()
+            return
+        if any(held):
+            warnings.warn(
+                f"received tensors of {sum(held)} dispatches outlive their Buffer: its memory stays mapped",
+                ResourceWarning,
+            )
+        self._xep.leave()
+
+    def __del__(self) -> None:
+        if self._destroyed or sys.is_finalizing():
+            return
+        if self.explicitly_destroy and not self._xep._inherited:
+            warnings.warn(
+                "deep_ep.Buffer: destroy() was not called, its memory stays mapped", ResourceWarning, source=self
+            )
+            self._xep.leave()
+        else:
+            self._close_in_time()
+
+    def _close_in_time(self) -> None:
+        """A destructor may hold nobody up, least of all an exception on its way: the other ranks may be anywhere."""
+        closer = threading.Thread(target=self._close, name="xep-close", daemon=True)
+        closer.start()
+        closer.join(_CLOSE_SECONDS)
+        if closer.is_alive():
+            self._xep.abort()
+            closer.join()
 
 
-def done(async_finish: bool) -> EventOverlap:
-    return EventOverlap(EventHandle()) if async_finish else EventOverlap()
+def done(asynchronous: bool) -> EventOverlap:
+    return EventOverlap(EventHandle()) if asynchronous else EventOverlap()

@@ -1,23 +1,19 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What dispatch returns to come back by: a sequence of DeepEP's tensors, made when they are looked at.
-
-combine and a cached dispatch use the xep.Handle inside, while it has a slot; the tensors are for programs that read
-them.
-"""
+"""What dispatch returns to come back by: DeepEP's tensors, made when they are looked at."""
 
 from __future__ import annotations
 
-import contextlib
 import functools
-from collections.abc import Sequence
 from typing import Any, Callable, Optional
 
 import torch
 
 import xep
 
-from .config import NODE_RANKS
-from .seats import Seat, Sent
+from ._check import WrongType, WrongValue, tensor
+from .dispatched import Dispatched, routing_of
+from .nodes import Nodes
+from .tuples import HandleTuple
 
 
 def channel_begins(tokens: int, channels: int) -> torch.Tensor:
@@ -41,25 +37,15 @@ def heads_of(counted: torch.Tensor, begins: torch.Tensor) -> torch.Tensor:
     return torch.where(counted, before - start[channel], -1).to(torch.int32) if counted.shape[0] else before
 
 
-def routing_of(in_rank: torch.Tensor, experts: int, topk: int) -> torch.Tensor:
-    """[T, K] int64: of each rank that in_rank [T, R] names the first expert. No token goes to more than K ranks."""
-    nranks = in_rank.shape[1]
-    firsts = torch.where(in_rank, torch.arange(0, experts, experts // nranks), -1)
-    if topk == nranks:
-        return firsts
-    first_k = firsts.sort(dim=1, descending=True).values[:, :topk]
-    return torch.nn.functional.pad(first_k, (0, topk - first_k.shape[1]), value=-1).contiguous()
+class NormalHandle(Dispatched):
+    """Of a normal dispatch; R ranks, C channels (num_sms / 2), M nodes, P places on the largest of them.
 
-
-class NormalHandle(Sequence):
-    """Of a normal dispatch; R ranks, C channels (num_sms / 2), M nodes of 8 ranks.
-
-    Up to 8 ranks, 6 tensors: rank_prefix_matrix [R, R], channel_prefix_matrix [R, C], recv_channel_prefix_matrix [R,
+    On one node, 6 tensors: rank_prefix_matrix [R, R], channel_prefix_matrix [R, C], recv_channel_prefix_matrix [R,
     C], recv_src_idx [N], is_token_in_rank [T, R], send_head [T, R].
 
-    More ranks, 10 tensors: is_token_in_rank [T, R], rdma_channel_prefix_matrix [M, C], gbl_channel_prefix_matrix [R,
+    On several, 10 tensors: is_token_in_rank [T, R], rdma_channel_prefix_matrix [M, C], gbl_channel_prefix_matrix [R,
     C], recv_rdma_channel_prefix_matrix [M, C], recv_rdma_rank_prefix_sum [M], recv_gbl_channel_prefix_matrix [R, C],
-    recv_gbl_rank_prefix_sum [R], recv_src_meta [N, 8] bytes, send_rdma_head [T, M], send_nvl_head [rows over rails, 8].
+    recv_gbl_rank_prefix_sum [R], recv_src_meta [N, 8] bytes, send_rdma_head [T, M], send_nvl_head [rows over rails, P].
 
     There are no channels, rings and forwarders here: the channel matrices say how the tokens would be split; those of a
     receiver take the sender to have as many tokens as this rank; those of a forwarder count what it keeps for itself.
@@ -67,59 +53,34 @@ class NormalHandle(Sequence):
 
     def __init__(
         self,
-        owner: Any,
-        sent: Sent,
-        received: xep.Received,
-        seat: Seat,
-        experts: int,
-        worst: int,
+        owner: xep.Group,
+        nodes: Nodes,
         is_token_in_rank: torch.Tensor,
         channels: int,
+        experts: int,
+        worst: int,
+        topk: int,
+        rows: int,
+        capacity: int,
     ) -> None:
-        made = sent.handle
-        self.owner = owner  # the group of the Buffer
-        self.experts, self.worst = experts, worst
+        super().__init__(owner, experts, worst, is_token_in_rank.shape[0], topk, rows, capacity)
         self.in_rank = is_token_in_rank
-        self.num_tokens, self.topk, self.nranks = made.tokens, made.topk, made.nranks
-        self.rows, self.capacity = received.rows, received.capacity
-        self._channels, self._rank = channels, owner.rank
+        self._nodes, self._channels, self._rank = nodes, channels, owner.rank
         self._made: dict[str, torch.Tensor] = {}
         self._kept_rank_rows: Optional[torch.Tensor] = None
-        self._names = INTRANODE if made.nranks <= NODE_RANKS else INTERNODE
-        self.sit(sent, seat)
+        self._names = INTRANODE if nodes.count == 1 else INTERNODE
 
-    # ---- its slot ----
+    def routing(self) -> torch.Tensor:
+        return routing_of(self.in_rank, self.experts, self.topk)
 
-    def sit(self, sent: Sent, seat: Seat) -> None:
-        self.xep: Any = sent.handle  # None without a slot
-        self._arrives = sent.request
-        self.is_gone = False
-        self.seat: Optional[Seat] = seat
-        seat.hold(self)
-
-    def park(self) -> None:
-        """Gives the slot back; keeps what the tensors are made of."""
-        with contextlib.suppress(xep.XepError):  # a dispatch that failed has no rows: arrived() says so
-            self._rank_rows()
-            self._get("recv_src_idx")
-        self.xep = self.seat = None
-
-    def drop(self) -> None:
-        """Its rows are gone, and what is not known of it by now will never be."""
-        self.xep = self.seat = self._arrives = None
-        self.is_gone = True
-
-    def arrived(self) -> None:
-        """Waits until the rows are here; raises the dispatch's error."""
-        if self._arrives is not None:
-            self._arrives.wait()
+    def keep(self) -> None:
+        self._rank_rows()
+        self._get("recv_src_idx")
 
     def __len__(self) -> int:
         return len(self._names)
 
-    def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return tuple(self._get(name) for name in self._names[index])
+    def item(self, index: int) -> torch.Tensor:
         return self._get(self._names[index])
 
     def _get(self, name: str) -> torch.Tensor:
@@ -134,13 +95,6 @@ class NormalHandle(Sequence):
     @functools.cached_property
     def _begins(self) -> torch.Tensor:
         return channel_begins(self.num_tokens, self._channels)
-
-    def _in_node(self) -> torch.Tensor:
-        """[T, M] bool."""
-        tokens, nranks = self.in_rank.shape
-        nodes = -(-nranks // NODE_RANKS)
-        padded = torch.nn.functional.pad(self.in_rank, (0, nodes * NODE_RANKS - nranks))
-        return padded.view(tokens, nodes, NODE_RANKS).any(dim=2)
 
     # ---- of the receiver ----
 
@@ -163,7 +117,7 @@ class NormalHandle(Sequence):
     def _received_channels(self) -> torch.Tensor:
         """[R, C]: first row of channel c of source r, counted from the first of r."""
         src = self._get("recv_src_idx")
-        found = torch.empty((self.nranks, self._channels), dtype=torch.int32)
+        found = torch.empty((self.owner.nranks, self._channels), dtype=torch.int32)
         begin = 0
         for rank, count in enumerate(self._from().tolist()):
             found[rank] = torch.searchsorted(src[begin : begin + count].to(torch.int64), self._begins[:-1]).to(
@@ -172,9 +126,8 @@ class NormalHandle(Sequence):
             begin += count
         return found
 
-    def _rail(self) -> torch.Tensor:
-        """Ranks of this rank's place in other nodes, and itself."""
-        return torch.arange(self._rank % NODE_RANKS, self.nranks, NODE_RANKS)
+    def _rail(self) -> list[int]:
+        return self._nodes.rail(self._rank)
 
     def _rail_channels(self) -> torch.Tensor:
         first = self._received_channels()[self._rail()]
@@ -186,17 +139,19 @@ class NormalHandle(Sequence):
         return (self._received_channels() + begins.unsqueeze(1)).to(torch.int32)
 
     def _source_meta(self) -> torch.Tensor:
-        """int32 source node, int32 bits of the ranks of this node that got the token: here only this rank's is
-        known."""
-        sources = torch.repeat_interleave(torch.arange(self.nranks), self._from().to(torch.int64))
-        bit = 1 << (self._rank % NODE_RANKS)
-        meta = torch.stack([sources // NODE_RANKS, torch.full_like(sources, bit)], dim=1).to(torch.int32)
+        """int32 source node, int32 bits of the places of this node that got the token: here only this rank's is known,
+        and places from 32 on have none."""
+        place = self._nodes.place_of[self._rank]
+        nodes = torch.tensor(self._nodes.node_of).repeat_interleave(self._from().to(torch.int64))
+        bits = torch.full_like(nodes, 1 << place if place < 32 else 0)
+        meta = torch.full((self.capacity, 2), -1, dtype=torch.int32)
+        meta[: self.rows] = torch.stack([nodes, bits], dim=1)
         return meta.view(torch.uint8)
 
     def _forward_head(self) -> torch.Tensor:
         count = int(self._from()[self._rail()].sum())
-        heads = torch.full((count, NODE_RANKS), -1, dtype=torch.int32)
-        heads[:, self._rank % NODE_RANKS] = torch.arange(count, dtype=torch.int32)
+        heads = torch.full((count, self._nodes.width), -1, dtype=torch.int32)
+        heads[:, self._nodes.place_of[self._rank]] = torch.arange(count, dtype=torch.int32)
         return heads
 
 
@@ -221,19 +176,39 @@ _MAKERS: dict[str, Callable[[NormalHandle], torch.Tensor]] = {
     "recv_src_idx": lambda h: h._src_idx(),
     "is_token_in_rank": lambda h: h.in_rank,
     "send_head": lambda h: heads_of(h.in_rank, h._begins),
-    "rdma_channel_prefix_matrix": lambda h: prefix_of(h._in_node(), h._begins),
+    "rdma_channel_prefix_matrix": lambda h: prefix_of(h._nodes.reached(h.in_rank), h._begins),
     "recv_rdma_channel_prefix_matrix": lambda h: h._rail_channels(),
     "recv_rdma_rank_prefix_sum": lambda h: _prefix_sum(h._from()[h._rail()]),
     "recv_gbl_channel_prefix_matrix": lambda h: h._global_channels(),
     "recv_gbl_rank_prefix_sum": lambda h: _prefix_sum(h._from()),
     "recv_src_meta": lambda h: h._source_meta(),
-    "send_rdma_head": lambda h: heads_of(h._in_node(), h._begins),
+    "send_rdma_head": lambda h: heads_of(h._nodes.reached(h.in_rank), h._begins),
     "send_nvl_head": lambda h: h._forward_head(),
 }
 
 
-def normal_handle(handle: Any) -> Optional[NormalHandle]:
-    """handle, if dispatch made it."""
-    if handle is not None and not isinstance(handle, NormalHandle):
-        raise TypeError(f"handle: expected what dispatch returned, got {type(handle).__name__}")
-    return handle
+def adopt(handle: Any, owner: xep.Group, nodes: Nodes, experts: int, topk: int) -> NormalHandle:
+    """A handle without a slot, of a plain tuple of the tensors of one. experts, topk: to route by."""
+    if not isinstance(handle, tuple) or isinstance(handle, HandleTuple):
+        got = type(getattr(handle, "core", handle)).__name__
+        raise WrongType(f"handle: expected what dispatch returned, got {got}")
+    names = INTRANODE if nodes.count == 1 else INTERNODE
+    if len(handle) != len(names):
+        raise WrongValue(f"handle: expected the {len(names)} tensors that dispatch returned, got {len(handle)} items")
+    items = dict(zip(names, handle))
+    in_rank = tensor("handle: is_token_in_rank", items["is_token_in_rank"], (torch.bool,), (None, owner.nranks))
+    rows, capacity = _rows_of(items, owner)
+    return NormalHandle(owner, nodes, in_rank, 1, experts, capacity if capacity > rows else 0, topk, rows, capacity)
+
+
+def _rows_of(items: dict[str, Any], owner: xep.Group) -> tuple[int, int]:
+    """Rows received, and rows of the received tensors, as a plain tuple tells them."""
+    if "rank_prefix_matrix" in items:
+        shape = (owner.nranks, owner.nranks)
+        until = tensor("handle: rank_prefix_matrix", items["rank_prefix_matrix"], (torch.int32,), shape)[:, owner.rank]
+        room = tensor("handle: recv_src_idx", items["recv_src_idx"], (torch.int32,), (None,))
+    else:
+        name = "recv_gbl_rank_prefix_sum"
+        until = tensor(f"handle: {name}", items[name], (torch.int32,), (owner.nranks,))
+        room = tensor("handle: recv_src_meta", items["recv_src_meta"], (torch.uint8,), (None, 8))
+    return int(until[-1]), room.shape[0]

@@ -2,9 +2,8 @@
 """The low-latency calls: a row per (token, expert), packed for each local expert; sending and receiving apart.
 
 A hook or an event ends what a call began. The tensors that dispatch returns are views of where rows will be, known
-before
-they are there: the place of a slot never changes, and is learned from one empty dispatch of each slot when a buffer is
-    made.
+before they are there: the place of a slot never changes, and is learned from one empty dispatch of each slot when a
+buffer is made.
 """
 
 from __future__ import annotations
@@ -20,6 +19,9 @@ import torch
 
 import xep
 from xep import arrays
+
+from ._check import WrongUse, WrongValue
+from .ending import Ending
 
 GROUP = 128  # channels that share a scale
 
@@ -54,21 +56,20 @@ class Casting(NamedTuple):
         if not use_fp8:
             return Casting(xep.Quant.NONE, 0, torch.float32)
         if use_ue8m0 and not round_scale:
-            raise ValueError("round_scale: expected True with use_ue8m0, whose scales are powers of two")
+            raise WrongValue("round_scale: expected True with use_ue8m0, whose scales are powers of two")
         if use_ue8m0:
             if hidden % (4 * GROUP):
-                raise ValueError(f"x: expected a multiple of {4 * GROUP} channels with use_ue8m0, got {hidden}")
+                raise WrongValue(f"x: expected a multiple of {4 * GROUP} channels with use_ue8m0, got {hidden}")
             return Casting(xep.Quant.UE8M0, hidden // (4 * GROUP), torch.int32)
         return Casting(xep.Quant.E4M3_POW2 if round_scale else xep.Quant.E4M3, hidden // GROUP, torch.float32)
 
 
-class LowLatencyHandle(Sequence):
+class LowLatencyHandle:
     """(src_info, layout_range, num_max_dispatch_tokens_per_rank, hidden, num_experts), as DeepEP's tuple.
 
     src_info [L, R * Tmax] int32: token of each received row on its source rank. layout_range [L, R] int64: of an
-    expert's
-    rows those of a source: how many in the low 32 bits, first in the high ones; sources ascending. Both are made when
-    they are looked at, and filled when the dispatch has ended.
+    expert's rows those of a source: how many in the low 32 bits, first in the high ones; sources ascending. Both are
+    made when they are looked at, and filled when the dispatch has ended.
     """
 
     def __init__(self, handle: xep.Handle, made: "_Made", shape: Shape, topk_idx: torch.Tensor, viewed: bool) -> None:
@@ -95,13 +96,10 @@ class LowLatencyHandle(Sequence):
     def __len__(self) -> int:
         return 5
 
-    def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return tuple(self[i] for i in range(5)[index])
-        number = range(5)[index]
-        if number > 1:
-            return (self.shape.tokens, self.shape.hidden, self.shape.experts)[number - 2]
-        return self._look_at_layout_range() if number else self._look_at_src_info()
+    def item(self, index: int) -> Any:
+        if index > 1:
+            return (self.shape.tokens, self.shape.hidden, self.shape.experts)[index - 2]
+        return self._look_at_layout_range() if index else self._look_at_src_info()
 
     def _rows_here(self) -> bool:
         return self.dispatched is None or self.dispatched.request is None
@@ -146,11 +144,11 @@ class LowLatencyHandle(Sequence):
     def ready(self) -> xep.Handle:
         """To combine by."""
         if self.xep is None:
-            raise ValueError(
+            raise WrongValue(
                 "handle: its slot was given to a later dispatch; num_slots says how many of them there are"
             )
         if not self.ended():
-            raise RuntimeError("handle: hook() of its dispatch, or of the combine before, was not called yet")
+            raise WrongUse("handle: hook() of its dispatch, or of the combine before, was not called yet")
         return self.xep
 
     def keep(self) -> None:
@@ -164,25 +162,6 @@ class LowLatencyHandle(Sequence):
         self.keep()
         self.xep.release()
         self.xep = None
-
-
-class Ending:
-    """What is left to do when an operation has ended, done once: by a hook, an event, or the call itself."""
-
-    hooked = False  # by a hook
-
-    def __init__(self, request: xep.Request) -> None:
-        self.request: Optional[xep.Request] = request
-
-    def wait(self) -> None:
-        if self.request is None:
-            return
-        self.request.wait()
-        self.request = None
-        self.fill()
-
-    def fill(self) -> None:
-        """Results that are not where the library put them."""
 
 
 class DispatchEnding(Ending):
@@ -238,7 +217,7 @@ class _Made(NamedTuple):
         self.handles[:] = [ref for ref in self.handles if ref() is not None]
         if len(self.begun) >= self.buffer.slots:
             if self.begun[0].hooked:
-                raise RuntimeError(
+                raise WrongUse(
                     f"low_latency_dispatch: hook() of {len(self.begun)} dispatches was not called yet, as many as "
                     "there are slots"
                 )

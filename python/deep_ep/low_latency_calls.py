@@ -3,27 +3,33 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Optional, Union
+from typing import Any, Callable, Optional
 
 import torch
 
 from . import _check
-from .core import FLOAT, INDEX, Core
-from .event import EventHandle, EventOverlap
-from .low_latency import GROUP, Casting, Ending, LowLatencyHandle, Shape, bytes_of
-
-Rows = Union[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]
+from ._check import WrongType, WrongUse, WrongValue
+from .arguments import FLOAT, INDEX, Rows
+from .core import Core
+from .ending import Ending
+from .low_latency import GROUP, Casting, LowLatency, LowLatencyHandle, Shape, bytes_of
+from .tuples import HandleTuple
+from .utils.event import EventHandle, EventOverlap
 
 
 class LowLatencyCalls(Core):
     """low_latency_dispatch, low_latency_combine, and what belongs to them."""
+
+    _low_latency: LowLatency
+    low_latency_mode: bool
+    group_size: int
 
     def clean_low_latency_buffer(self, num_max_dispatch_tokens_per_rank: int, hidden: int, num_experts: int) -> None:
         """Nothing has to be cleaned here: signals carry numbers that are never used again. What it does do is to make
         usable again what an error left broken; earlier handles end. Collective."""
         self._usable()
         if not self.low_latency_mode:
-            raise RuntimeError("clean_low_latency_buffer: expected a Buffer made with low_latency_mode=True")
+            raise WrongUse("clean_low_latency_buffer: expected a Buffer made with low_latency_mode=True")
         self._low_latency.reset()
 
     def low_latency_dispatch(
@@ -39,7 +45,7 @@ class LowLatencyCalls(Core):
         use_ue8m0: bool = False,
         async_finish: bool = False,
         return_recv_hook: bool = False,
-    ) -> tuple[Rows, torch.Tensor, LowLatencyHandle, EventOverlap, Optional[Callable[[], None]]]:
+    ) -> tuple[Rows, torch.Tensor, tuple, EventOverlap, Optional[Callable[[], None]]]:
         """A row for each selection, packed for each local expert, cast to e4m3 unless use_fp8 is False. Collective.
 
         x: [T, H] bfloat16, H a multiple of 128; T up to num_max_dispatch_tokens_per_rank, Tmax, which with H, K and
@@ -56,7 +62,7 @@ class LowLatencyCalls(Core):
         """
         self._usable()
         if not self.low_latency_mode:
-            raise RuntimeError("low_latency_dispatch: expected a Buffer made with low_latency_mode=True")
+            raise WrongUse("low_latency_dispatch: expected a Buffer made with low_latency_mode=True")
         _check.one_of("async_finish", async_finish, "return_recv_hook", return_recv_hook)
         _check.tensor("x", x, (torch.bfloat16,), (None, None))
         _check.tensor("topk_idx", topk_idx, INDEX, (x.shape[0], None))
@@ -64,9 +70,9 @@ class LowLatencyCalls(Core):
         most = _check.integer("num_max_dispatch_tokens_per_rank", num_max_dispatch_tokens_per_rank, 1)
         shape = Shape(most, x.shape[1], num_experts, topk_idx.shape[1])
         if shape.hidden % GROUP:
-            raise ValueError(f"x: expected a multiple of {GROUP} channels, got {shape.hidden}")
+            raise WrongValue(f"x: expected a multiple of {GROUP} channels, got {shape.hidden}")
         if x.shape[0] > shape.tokens:
-            raise ValueError(
+            raise WrongValue(
                 f"x: expected at most num_max_dispatch_tokens_per_rank, {shape.tokens}, tokens, got {x.shape[0]}"
             )
         for name, stats, dtype, length in (
@@ -86,15 +92,15 @@ class LowLatencyCalls(Core):
         rows, scales, counts, handle, ending = self._low_latency.dispatch(
             x, topk_idx, shape, casting, cumulative_local_expert_recv_stats, dispatch_wait_recv_cost_stats, wait
         )
-        event, hook = _left_to(ending, return_recv_hook)
-        return rows if scales is None else (rows, scales), counts, handle, event, hook
+        event, hook = _left_to(ending, return_recv_hook, x, topk_idx, rows, scales, counts)
+        return rows if scales is None else (rows, scales), counts, HandleTuple.over(handle), event, hook
 
     def low_latency_combine(
         self,
         x: torch.Tensor,
         topk_idx: torch.Tensor,
         topk_weights: torch.Tensor,
-        handle: LowLatencyHandle,
+        handle: tuple,
         use_logfmt: bool = False,
         zero_copy: bool = False,
         async_finish: bool = False,
@@ -133,21 +139,22 @@ class LowLatencyCalls(Core):
         combined, ending = _combine(
             found, sent, topk_idx, topk_weights, out, use_logfmt, combine_wait_recv_cost_stats, wait
         )
-        event, hook = _left_to(ending, return_recv_hook)
+        event, hook = _left_to(ending, return_recv_hook, x, topk_idx, topk_weights, combined)
         return combined, event, hook
 
-    def get_next_low_latency_combine_buffer(self, handle: LowLatencyHandle) -> torch.Tensor:
+    def get_next_low_latency_combine_buffer(self, handle: tuple) -> torch.Tensor:
         """[L, R * Tmax, H] bfloat16: where the rows of the next combine of this handle need no copy. Waits until the
         others have read what an earlier combine left there."""
         self._usable()
         return self._own_low_latency(handle).ready().combine_input()
 
     def _own_low_latency(self, handle: Any) -> LowLatencyHandle:
-        if not isinstance(handle, LowLatencyHandle):
-            raise TypeError(f"handle: expected what low_latency_dispatch returned, got {type(handle).__name__}")
-        if handle.owner is not self._xep:
-            raise ValueError("handle: expected one of this Buffer, got one of another")
-        return handle
+        found = handle.core if isinstance(handle, HandleTuple) else handle
+        if not isinstance(found, LowLatencyHandle):
+            raise WrongType(f"handle: expected what low_latency_dispatch returned, got {type(found).__name__}")
+        if found.owner is not self._xep:
+            raise WrongValue("handle: expected one of this Buffer, got one of another")
+        return found
 
     # ---- masks ----
 
@@ -164,12 +171,14 @@ class LowLatencyCalls(Core):
         raise NotImplementedError("low_latency_clean_mask_buffer: masking of ranks is not available on CPU yet")
 
 
-def _left_to(ending: Optional[Ending], hooked: bool) -> tuple[EventOverlap, Optional[Callable[[], None]]]:
-    """The event and the hook of a low-latency call."""
+def _left_to(
+    ending: Optional[Ending], hooked: bool, *tensors: Optional[torch.Tensor]
+) -> tuple[EventOverlap, Optional[Callable[[], None]]]:
+    """The event, which keeps the tensors alive, and the hook of a low-latency call."""
     if ending is None:
         return EventOverlap(), None
     if not hooked:
-        return EventOverlap(EventHandle(ending.request, ending.wait)), None
+        return EventOverlap(EventHandle(ending.request, ending.wait), tensors), None
     ending.hooked = True
     return EventOverlap(), ending.wait
 
@@ -209,7 +218,7 @@ def _weights(handle: LowLatencyHandle, topk_idx: torch.Tensor, topk_weights: tor
     changed = (topk_idx != sent) & (topk_idx >= 0)
     if bool(changed.any()):
         token, k = changed.nonzero()[0].tolist()
-        raise ValueError(
+        raise WrongValue(
             f"topk_idx: expected what was dispatched (or -1), got expert {int(topk_idx[token, k])} for selection {k} "
             f"of token {token}, which was {int(sent[token, k])}"
         )

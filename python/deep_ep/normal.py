@@ -11,21 +11,25 @@ import torch
 import xep
 
 from . import _check
-from .config import NODE_RANKS, Config
-from .core import FLOAT, INDEX, Core, done
-from .event import EventHandle, EventOverlap, request_of
-from .handle import NormalHandle, normal_handle, routing_of
+from ._check import WrongValue
+from .arguments import FLOAT, INDEX, Rows, biases_of, carried, check_sum, rows_of
+from .config import Config, check_config
+from .core import Core, done
+from .dispatched import routing_of
+from .handle import NormalHandle, adopt
 from .pool import Job, counts_buffer, exchange_counts
 from .seats import Sent
-
-_COMBINED = (torch.bfloat16, torch.float16, torch.float32)
-_SCALE = (torch.float32, torch.int32)
-
-Rows = Union[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]
+from .tuples import HandleTuple
+from .utils.event import EventHandle, EventOverlap
 
 
 class NormalCalls(Core):
     """Layout, dispatch and combine of a Buffer."""
+
+    num_sms: int = 20
+    _counts: dict[int, xep.Buffer]
+    _last_layout: tuple
+    group_size: int
 
     def get_dispatch_layout(
         self,
@@ -37,7 +41,7 @@ class NormalCalls(Core):
     ) -> tuple[torch.Tensor, Optional[torch.Tensor], torch.Tensor, torch.Tensor, EventOverlap]:
         """topk_idx: [T, K] int64 or int32: expert, or -1. Local.
 
-        Returns num_tokens_per_rank [R] int32, num_tokens_per_rdma_rank [M] int32 (None up to 8 ranks),
+        Returns num_tokens_per_rank [R] int32, num_tokens_per_rdma_rank [M] int32 (of each node; None on one node),
         num_tokens_per_expert [E] int32, is_token_in_rank [T, R] bool, event.
         """
         self._usable()
@@ -45,16 +49,19 @@ class NormalCalls(Core):
         _check.tensor("topk_idx", topk_idx, INDEX, (None, None))
         self._check_experts(num_experts)
         self._wait(previous_event)
-        found = xep.layout(topk_idx, num_experts, self.group_size, NODE_RANKS)
+        nodes = self._nodes
+        found = xep.layout(topk_idx, num_experts, self.group_size, nodes.per_block)
         in_rank = found.token_in_rank.view(torch.bool)
         self._last_layout = (weakref.ref(in_rank), _version(in_rank), weakref.ref(topk_idx), _version(topk_idx))
-        nodes = found.tokens_per_node if self.group_size > NODE_RANKS else None
-        return found.tokens_per_rank, nodes, found.tokens_per_expert, in_rank, done(async_finish)
+        per_node = found.tokens_per_node if nodes.count > 1 else None
+        if nodes.count > 1 and nodes.per_block == 0:
+            per_node = nodes.reached(in_rank).sum(dim=0, dtype=torch.int32)
+        return found.tokens_per_rank, per_node, found.tokens_per_expert, in_rank, done(async_finish)
 
     def dispatch(
         self,
         x: Rows,
-        handle: Optional[NormalHandle] = None,
+        handle: Optional[tuple] = None,
         num_tokens_per_rank: Optional[torch.Tensor] = None,
         num_tokens_per_rdma_rank: Optional[torch.Tensor] = None,
         is_token_in_rank: Optional[torch.Tensor] = None,
@@ -68,12 +75,13 @@ class NormalCalls(Core):
         async_finish: bool = False,
         allocate_on_comm_stream: bool = False,
     ) -> tuple[
-        Rows, Optional[torch.Tensor], Optional[torch.Tensor], Optional[list[int]], Optional[NormalHandle], EventOverlap
+        Rows, Optional[torch.Tensor], Optional[torch.Tensor], Optional[list[int]], Optional[tuple], EventOverlap
     ]:
         """Sends every token once to each rank that has one of its experts. Collective.
 
         x: [T, H] rows of any element type, or (rows of 1 byte [T, H], scales [T, S] float32 or int32 of any strides).
-        handle: of an earlier dispatch, whose routing is used again: no other argument of routing then.
+        handle: of an earlier dispatch, whose routing is used again: no other argument of routing then. A plain tuple
+            of its tensors will do, and costs a dispatch of nearly empty rows.
         num_tokens_per_rank, num_tokens_per_rdma_rank, is_token_in_rank, num_tokens_per_expert: of get_dispatch_layout.
         topk_idx [T, K], topk_weights [T, K] float32: both or neither. Without them no top-k is received.
         num_worst_tokens: rows of the received tensors, at least what is received (R * T is enough); topk_idx of the
@@ -88,31 +96,35 @@ class NormalCalls(Core):
         """
         self._usable()
         _check.streams(previous_event, async_finish, allocate_on_comm_stream)
-        _check.config(config)
-        x, scales = self._rows_of(x)
+        check_config(config)
+        x, scales = rows_of(x)
         after = self._after(previous_event)
         if handle is not None:
             if topk_idx is not None or topk_weights is not None:
-                raise ValueError("topk_idx, topk_weights: expected None with handle, which has the routing")
-            return self._dispatch_again(self._own(handle), x, scales, after, async_finish)
+                raise WrongValue("topk_idx, topk_weights: expected None with handle, which has the routing")
+            return self._dispatch_again(self._own(handle, 0), x, scales, after, async_finish)
         tokens = x.shape[0]
         per_expert, in_rank = self._layout_of(tokens, num_tokens_per_rank, is_token_in_rank, num_tokens_per_expert)
         routed = self._route(in_rank, per_expert.numel(), topk_idx, topk_weights)
         num_worst_tokens = _check.integer("num_worst_tokens", num_worst_tokens, 0)
         if num_worst_tokens > 0 and topk_idx is None:
-            raise ValueError(f"num_worst_tokens: expected 0, or more with topk_idx, got {num_worst_tokens}")
+            raise WrongValue(f"num_worst_tokens: expected 0, or more with topk_idx, got {num_worst_tokens}")
         expert_alignment = _check.integer("expert_alignment", expert_alignment, 1)
         self._pool.threads = self._threads_here()
         experts, with_topk = per_expert.numel(), topk_idx is not None
-        job = Job(experts, _carried(x), routed, topk_weights, scales, expert_alignment, num_worst_tokens, after)
+        job = Job(experts, carried(x), routed, topk_weights, scales, expert_alignment, num_worst_tokens, after)
         sent = self._pool.dispatch(job, wait=not async_finish)
         seat = self._pool.seats(experts).add(sent)
         received = sent.handle.recv
         num_sms = self.num_sms if config is None else config.num_sms
-        made = NormalHandle(self._xep, sent, received, seat, experts, num_worst_tokens, in_rank, max(1, num_sms // 2))
+        made = NormalHandle(
+            self._xep, self._nodes, in_rank, max(1, num_sms // 2), experts, num_worst_tokens, sent.handle.topk,
+            received.rows, received.capacity,
+        )  # fmt: skip
+        made.sit(sent, seat)
         counts = [] if num_worst_tokens else self._expert_counts(received, per_expert, expert_alignment, with_topk)
         rows, indices, weights, event = self._give(sent, received, x.dtype, scales is not None, with_topk)
-        return rows, indices, weights, counts, made, event
+        return rows, indices, weights, counts, HandleTuple.over(made), event
 
     def _dispatch_again(
         self,
@@ -123,18 +135,20 @@ class NormalCalls(Core):
         async_finish: bool,
     ) -> tuple:
         if x.shape[0] != handle.num_tokens:
-            raise ValueError(
+            raise WrongValue(
                 f"x: expected the {handle.num_tokens} tokens of the dispatch that made handle, got {x.shape[0]}"
             )
         handle.arrived()
-        sent = self._pool.again(handle, _carried(x), scales, after, wait=not async_finish)
+        sent = self._pool.again(handle, carried(x), scales, after, wait=not async_finish)
         rows, _, _, event = self._give(sent, sent.handle.recv, x.dtype, scales is not None, False)
         return rows, None, None, None, None, event
+
+    internode_dispatch = dispatch  # rows go straight to their rank, whichever node it is on
 
     def combine(
         self,
         x: torch.Tensor,
-        handle: NormalHandle,
+        handle: tuple,
         topk_weights: Optional[torch.Tensor] = None,
         bias: Union[torch.Tensor, Sequence[torch.Tensor], None] = None,
         config: Optional[Config] = None,
@@ -152,64 +166,44 @@ class NormalCalls(Core):
         """
         self._usable()
         _check.streams(previous_event, async_finish, allocate_on_comm_stream)
-        _check.config(config)
-        found = self._own(handle)
+        check_config(config)
+        found = self._own(handle, 0 if topk_weights is None else topk_weights.shape[-1])
         options = self._combine_options(found, x, topk_weights, bias)
         after = self._after(previous_event)
         if after is not None:
             options["after"] = after
-        found.arrived()
-        back = self._pool.seated(found, x.shape[1], x.dtype)
-        assert found.seat is not None
-        found.seat.settle()  # of one handle one combine is in flight
-        request: Optional[xep.Request] = None
-        if async_finish:
-            request = back.combine_async(x, **options)
-            found.seat.begun(request)
-        result = back.combine(x, **options) if request is None else request.result
+        result, request = self._pool.combine(found, x, options, wait=not async_finish)
         combined, weights = result if isinstance(result, tuple) else (result, None)
         return combined, weights, EventOverlap() if request is None else EventOverlap(EventHandle(request))
 
+    internode_combine = combine
+
     def _combine_options(self, handle: NormalHandle, x: torch.Tensor, topk_weights: Any, bias: Any) -> dict[str, Any]:
-        _check.tensor("x", x, _COMBINED, (None, None))
-        if not handle.rows <= x.shape[0] <= handle.capacity:
-            raise ValueError(f"x: expected the {handle.capacity} rows received, got {list(x.shape)}")
+        check_sum(x, handle.rows, handle.capacity)
         options: dict[str, Any] = {}
         if topk_weights is not None:
             options["topk_weights"] = _check.tensor("topk_weights", topk_weights, FLOAT, (x.shape[0], handle.topk))
-        if bias is not None and not isinstance(bias, (torch.Tensor, tuple, list)):
-            raise TypeError(f"bias: expected a tensor or two, got {type(bias).__name__}")
-        biases = (bias,) if isinstance(bias, torch.Tensor) else tuple(bias or ())
-        if len(biases) > 2:
-            raise ValueError(f"bias: expected at most 2 tensors, got {len(biases)}")
-        for i, one in enumerate(biases):
-            _check.tensor(f"bias[{i}]", one, (x.dtype,), (handle.num_tokens, x.shape[1]))
+        biases = biases_of(handle, x, bias) if bias is not None else ()
         if biases:
             options["bias"] = biases
         return options
 
     # ---- arguments ----
 
-    def _own(self, handle: Any) -> NormalHandle:
-        """handle, if a dispatch of this Buffer made it."""
-        found = normal_handle(handle)
-        if found is None or found.owner is not self._xep:
-            raise ValueError(
-                "handle: expected one of this Buffer, got " + ("None" if found is None else "one of another")
-            )
+    def _own(self, handle: Any, topk: int) -> NormalHandle:
+        """handle, if a dispatch of this Buffer made it. A plain tuple is routed anew, by experts of a buffer in use and
+        with topk columns, 0: as many as needed; both are the same on every rank."""
+        found = getattr(handle, "core", None)
+        if not isinstance(found, NormalHandle):
+            if handle is None:
+                raise WrongValue("handle: expected one of this Buffer, got None")
+            topk = topk or self.group_size
+            return adopt(handle, self._xep, self._nodes, self._pool.experts_for(topk), topk)
+        if found.owner is not self._xep:
+            raise WrongValue("handle: expected one of this Buffer, got one of another")
         if found.is_gone:
-            raise ValueError("handle: its dispatch ended when the Buffer was reset")
+            raise WrongValue("handle: its dispatch ended when the Buffer was reset")
         return found
-
-    def _rows_of(self, x: Rows) -> tuple[torch.Tensor, Optional[torch.Tensor]]:
-        if not isinstance(x, tuple):
-            return _check.tensor("x", x, None, (None, None)), None
-        if len(x) != 2:
-            raise ValueError(f"x: expected (rows, scales), got {len(x)} tensors")
-        rows = _check.tensor("x[0]", x[0], None, (None, None))
-        if rows.element_size() != 1:
-            raise TypeError(f"x[0]: expected elements of 1 byte beside scales, got {rows.dtype}")
-        return rows, _check.tensor("x[1]", x[1], _SCALE, (rows.shape[0], None), contiguous=False)
 
     def _layout_of(
         self, tokens: int, per_rank: Any, in_rank: Any, per_expert: Any
@@ -231,7 +225,7 @@ class NormalCalls(Core):
         """What xep routes by: topk_idx, without the tokens that is_token_in_rank leaves out; or one column for each
         rank."""
         if (topk_idx is None) != (topk_weights is None):
-            raise ValueError("topk_idx, topk_weights: expected both or neither")
+            raise WrongValue("topk_idx, topk_weights: expected both or neither")
         if topk_idx is None:
             return routing_of(in_rank, experts, self.group_size)
         topk_idx = _check.tensor("topk_idx", topk_idx, INDEX, (in_rank.shape[0], None))
@@ -243,7 +237,7 @@ class NormalCalls(Core):
             return topk_idx
         if bool((in_rank & ~own).any()):
             token, rank = (in_rank & ~own).nonzero()[0].tolist()
-            raise ValueError(f"is_token_in_rank: token {token} goes to rank {rank}, of which topk_idx names no expert")
+            raise WrongValue(f"is_token_in_rank: token {token} goes to rank {rank}, of which topk_idx names no expert")
         owners = topk_idx.clamp(min=0).to(torch.int64) // (experts // self.group_size)
         return torch.where(in_rank.gather(1, owners), topk_idx, -1)
 
@@ -258,19 +252,6 @@ class NormalCalls(Core):
 
     # ---- results ----
 
-    def _wait(self, previous_event: Optional[EventOverlap]) -> None:
-        request = request_of(previous_event)
-        if request is not None:
-            request.wait()
-
-    def _after(self, previous_event: Optional[EventOverlap]) -> Optional[xep.Request]:
-        """What an operation is to begin after, where xep can see to that: what another Buffer does is waited for."""
-        request = request_of(previous_event)
-        if request is not None and request.buffer.group is not self._xep:
-            request.wait()
-            return None
-        return request
-
     def _expert_counts(
         self, received: xep.Received, per_expert: torch.Tensor, alignment: int, routed: bool
     ) -> list[int]:
@@ -280,7 +261,7 @@ class NormalCalls(Core):
         if experts not in self._counts:
             self._counts[experts] = counts_buffer(self._xep, experts)
         totals = exchange_counts(self._counts[experts], per_expert).sum(0)
-        first, count = xep.expert_range(experts, self.group_size, self.rank)
+        first, count = xep.expert_range(experts, self.group_size, self._xep.rank)
         return [-(-total // alignment) * alignment for total in totals[first : first + count].tolist()]
 
     def _give(
@@ -308,18 +289,6 @@ class NormalCalls(Core):
 
 def _view(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
-
-
-_KNOWN = frozenset((
-    torch.bfloat16, torch.float16, torch.float32, torch.float64, torch.float8_e4m3fn, torch.float8_e5m2, torch.uint8,
-    torch.int32, torch.int64,
-))  # fmt: skip
-_SENT_AS = {1: torch.uint8, 2: torch.bfloat16, 4: torch.int32, 8: torch.int64, 16: torch.float64}
-
-
-def _carried(x: torch.Tensor) -> torch.Tensor:
-    """x, of an element type that xep knows: rows go as bytes."""
-    return x if x.dtype in _KNOWN else x.view(_SENT_AS[x.element_size()])
 
 
 def _version(tensor: torch.Tensor) -> int:

@@ -2,8 +2,7 @@
 """Buffers of mode normal for shapes that are not known before they are dispatched.
 
 DeepEP is given bytes, xep a shape; a rank's tokens and received rows are known to no other rank beforehand. So a buffer
-is made
-by agreement at the first dispatch, and replaced by a larger one when a rank has more than fits: the library
+is made by agreement at the first dispatch, and replaced by a larger one when a rank has more than fits: the library
 tells every rank so (CapacityError), having moved nothing. A rank whose own tokens do not fit says so by a
 dispatch that cannot be received: two tokens to itself, with room for one.
 
@@ -21,7 +20,7 @@ import torch
 
 import xep
 
-from .handle import NormalHandle, routing_of
+from .dispatched import Dispatched
 from .seats import Seats, Sent
 
 _WIDEST = {1: (2, torch.bfloat16), 2: (2, torch.bfloat16), 4: (4, torch.float32), 8: (8, torch.float64)}
@@ -127,6 +126,10 @@ class NormalPool:
             found = self._seats[experts] = Seats(self._handles)
         return found
 
+    def experts_for(self, topk: int) -> int:
+        """A number of experts by which topk selections of a token can be routed: of a buffer in use, if there is."""
+        return next((n for n in self._used if n >= topk), -(-topk // self._group.nranks) * self._group.nranks)
+
     def dispatch(self, job: Job, wait: bool) -> Sent:
         """Collective; blocks until every rank has told how many rows it sends, with wait until the rows are here."""
         self.seats(job.experts).make_room()
@@ -142,7 +145,7 @@ class NormalPool:
 
     def again(
         self,
-        handle: NormalHandle,
+        handle: Dispatched,
         x: torch.Tensor,
         scales: Optional[torch.Tensor],
         after: Optional[xep.Request],
@@ -159,7 +162,21 @@ class NormalPool:
         seats.add(sent)
         return sent
 
-    def seated(self, handle: NormalHandle, hidden: int, dtype: torch.dtype) -> xep.Handle:
+    def combine(
+        self, handle: Dispatched, x: torch.Tensor, options: dict[str, Any], wait: bool
+    ) -> tuple[Any, Optional[xep.Request]]:
+        """(sums, or sums and weights; the request unless waited for). Collective."""
+        handle.arrived()
+        back = self.seated(handle, x.shape[1], x.dtype)
+        assert handle.seat is not None
+        handle.seat.settle()  # of one handle one combine is in flight
+        if wait:
+            return back.combine(x, **options), None
+        request: xep.Request = back.combine_async(x, **options)
+        handle.seat.begun(request)
+        return request.result, request
+
+    def seated(self, handle: Dispatched, hidden: int, dtype: torch.dtype) -> xep.Handle:
         """The handle to combine such rows by. Where it has no slot any more, or not room enough: collective,
         blocking."""
         row = hidden * dtype.itemsize
@@ -175,16 +192,15 @@ class NormalPool:
         used = self._used.get(experts)
         if used is not None and _combines(used[0], row_bytes):
             return 1
-        return (
-            row_bytes if used is None or used[1].elem_bytes <= 4 else 2 * row_bytes
-        )  # what is combined has 4 bytes at most
+        # what is combined has 4 bytes at most
+        return row_bytes if used is None or used[1].elem_bytes <= 4 else 2 * row_bytes
 
-    def _seat_again(self, handle: NormalHandle, job: Job, wait: bool) -> Sent:
+    def _seat_again(self, handle: Dispatched, job: Job, wait: bool) -> Sent:
         seats = self.seats(handle.experts)
         if handle.seat is not None:
             seats.remove(handle.seat)
             handle.seat.leave()
-        sent = self.dispatch(job._replace(topk_idx=routing_of(handle.in_rank, job.experts, handle.topk)), wait)
+        sent = self.dispatch(job._replace(topk_idx=handle.routing()), wait)
         handle.sit(sent, seats.add(sent))
         return sent
 

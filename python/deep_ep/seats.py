@@ -2,10 +2,9 @@
 """Which handles of normal mode keep their slots: those that were used last.
 
 A program may keep as many handles as it likes, slots are few. A handle that has given its slot back still knows its
-routing, and gets
-a slot again when it is used: by a dispatch, which is collective. So every rank must know of a handle whether it has
-one, and that is decided by nothing but the order of the calls, which is the same everywhere; not by what a rank has
-dropped.
+routing, and gets a slot again when it is used: by a dispatch, which is collective. So every rank must know of a handle
+whether it has one, and that is decided by nothing but the order of the calls, which is the same everywhere; not by what
+a rank has dropped.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Callable, NamedTuple, Optional
 import xep
 
 if TYPE_CHECKING:
-    from .handle import NormalHandle
+    from .dispatched import Dispatched
 
 
 class Sent(NamedTuple):
@@ -33,9 +32,9 @@ class Seat:
     def __init__(self, sent: Sent) -> None:
         self._made = weakref.ref(sent.handle)
         self._request = sent.request  # the last one begun
-        self._handle: Callable[[], Optional["NormalHandle"]] = lambda: None
+        self._handle: Callable[[], Optional["Dispatched"]] = lambda: None
 
-    def hold(self, handle: "NormalHandle") -> None:
+    def hold(self, handle: "Dispatched") -> None:
         self._handle = weakref.ref(handle)
 
     def begun(self, request: xep.Request) -> None:

@@ -164,10 +164,10 @@ def test_async_dispatch_returns_before_its_rows(buffer_of):
     buffer.dispatch(x, num_worst_tokens=most, **arguments)  # makes room
     wanted, _, _, counts, handle, _ = buffer.dispatch(x, **arguments)
     sums = x.float() * world.in_rank(rank).sum(1, keepdim=True)
-    shared = handle.xep.buffer
+    shared = handle.core.xep.buffer
     for kind in ("exact", "worst", "cached"):
         if rank == 0:  # tells what it sends, and is then busy elsewhere
-            routing = dict(cached=handle.xep) if kind == "cached" else dict(topk_idx=idx, topk_weights=weights)
+            routing = dict(cached=handle.core.xep) if kind == "cached" else dict(topk_idx=idx, topk_weights=weights)
             if kind == "cached":
                 conftest.meet()
             request = shared.dispatch_async(x, capacity=most if kind == "worst" else 0, **routing)

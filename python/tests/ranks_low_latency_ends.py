@@ -100,7 +100,7 @@ def test_handles_end_with_cleaning(world):
 def test_nothing_is_copied(world):
     """What is received, and where the answers go, lies in the buffer's own memory; what is combined, where it was."""
     recv_x, _, handle, _, _ = world.dispatch()
-    shared = handle.xep.buffer
+    shared = handle.core.xep.buffer
     answers = world.buffer.get_next_low_latency_combine_buffer(handle)
     for tensor in (*recv_x, handle[0], answers):
         assert shared._base <= tensor.data_ptr() < shared._base + shared._bytes
@@ -112,6 +112,6 @@ def test_nothing_is_copied(world):
             passed.update(options, x=x)
             return real.combine(x, **options)
 
-    real, handle.xep = handle.xep, Spy()
+    real, handle.core.xep = handle.core.xep, Spy()
     world.combine(given, handle, out=out)
     assert passed["x"] is given and passed["out"] is out and passed["weights"] is world.weights

@@ -3,6 +3,10 @@
 
 from __future__ import annotations
 
+import os
+import struct
+import subprocess
+import sys
 import warnings
 
 import pytest
@@ -11,6 +15,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 import deep_ep  # noqa: E402
 import deep_ep.utils as utils  # noqa: E402
 import xep  # noqa: E402
+from deep_ep.nodes import Nodes  # noqa: E402
 
 
 @pytest.fixture
@@ -25,12 +30,13 @@ def test_names():
     import deep_ep_cpp
 
     assert deep_ep_cpp.Config is deep_ep.Config and deep_ep_cpp.EventHandle is deep_ep.EventHandle
-    assert (
-        deep_ep_cpp.get_low_latency_rdma_size_hint(128, 3072, 8, 288) == 920127872
-        and not deep_ep_cpp.is_sm90_compiled()
-    )
-    assert deep_ep.topk_idx_t == torch.int64 and not deep_ep.Buffer.is_sm90_compiled()
+    assert deep_ep_cpp.get_low_latency_rdma_size_hint(128, 3072, 8, 288) == 920127872
+    assert deep_ep_cpp.is_sm90_compiled() and deep_ep.Buffer.is_sm90_compiled(), "programs ask whether FP8 works"
+    assert deep_ep.topk_idx_t == torch.int64
     assert utils.EventOverlap is deep_ep.EventOverlap and utils.EventHandle is deep_ep.EventHandle
+    assert deep_ep.utils.event.EventOverlap is deep_ep.EventOverlap and deep_ep.utils.envs.init_dist is utils.init_dist
+    assert deep_ep.utils.math.calc_diff is utils.calc_diff and deep_ep.utils.testing.bench is utils.bench
+    assert deep_ep.__version__ == f"2.1.0+xep{xep.version()}", "of DeepEP's interface, and of xep"
 
 
 # num_sms 20, hidden 7168 bfloat16, default configurations; and the numbers of DeepEP's low-latency hint
@@ -41,6 +47,38 @@ def test_size_hints(ranks, nvl, rdma):
     config = deep_ep.Buffer.get_dispatch_config(ranks)
     found = config.get_nvl_buffer_size_hint(14336, ranks), config.get_rdma_buffer_size_hint(14336, ranks)
     assert [round(size / 1e6, 1) for size in found] == [nvl, rdma] and all(size % 128 == 0 for size in found)
+
+
+def test_size_hints_of_small_nodes():
+    """XEP_NODE_RANKS: as of a group whose nodes have so many ranks."""
+    program = (
+        "import deep_ep; c = deep_ep.Config(20, 6, 256, 6, 128); "
+        "print([c.get_rdma_buffer_size_hint(64, n) for n in (4, 8)], c.get_nvl_buffer_size_hint(64, 4))"
+    )
+    environ = dict(os.environ, XEP_NODE_RANKS="2")
+    found = subprocess.run([sys.executable, "-c", program], env=environ, capture_output=True, text=True, check=True)
+    token = 64 + 8 + 128 * (8 + 4 + 4)
+    rdma = [10 * nodes * 6 * 2 * 4 + 10 * nodes * 132 * 2 * (token + 16) for nodes in (2, 4)]
+    nvl = 10 * 2 * (2 * 2 + 3) * 4 + 10 * 2 * 256 * token
+    assert found.stdout.split("] ") == [str([-(-size // 128) * 128 for size in rdma])[:-1], f"{-(-nvl // 128) * 128}\n"]
+
+
+def test_nodes():
+    """Of different sizes, and not in blocks."""
+
+    class Group:
+        nranks, nnodes, node, rank = 5, 2, 0, 0
+
+        def allgather(self, data):
+            return [struct.pack("<I", node) for node in (0, 1, 0, 0, 1)]
+
+    nodes = Nodes(Group())
+    assert nodes.members == [[0, 2, 3], [1, 4]] and nodes.place_of == [0, 0, 1, 2, 1]
+    assert (nodes.width, nodes.per_block) == (3, 0) and [nodes.rail(r) for r in (0, 3, 4)] == [[0, 1], [3, 1], [2, 4]]
+    in_rank = torch.tensor([[False, True, False, False, False], [True, False, False, True, False]])
+    assert nodes.reached(in_rank).tolist() == [[False, True], [True, False]]
+    Group.allgather = lambda self, data: [struct.pack("<I", node) for node in (0, 0, 0, 1, 1)]
+    assert Nodes(Group()).per_block == 3
 
 
 @pytest.mark.parametrize(

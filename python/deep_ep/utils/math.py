@@ -1,42 +1,12 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What programs import beside the buffer: casts, comparisons, timing, process groups of CPU ranks."""
+"""Casts, comparisons, and the arithmetic of routings."""
 
 from __future__ import annotations
 
-import os
-import time
-from typing import Any, Callable, Optional
-
 import torch
-import torch.distributed as dist
-
-from .event import EventHandle, EventOverlap
-
-__all__ = [
-    "EventHandle", "EventOverlap", "bench", "calc_diff", "create_grouped_scores", "hash_tensor", "init_dist",
-    "inplace_unique", "per_token_cast_back", "per_token_cast_to_fp8",
-]  # fmt: skip
 
 _E4M3_MAX = 448.0
 _GROUP = 128  # channels that share a scale
-
-
-def init_dist(local_rank: int, num_local_ranks: int) -> tuple[int, int, dist.ProcessGroup]:
-    """(rank, size, group) over gloo. Under torchrun its variables are used and the arguments are not; else MASTER_ADDR,
-    MASTER_PORT, and WORLD_SIZE and RANK as number of nodes and of this node."""
-    if "TORCHELASTIC_RUN_ID" in os.environ:
-        dist.init_process_group("gloo")
-    else:
-        address, port = os.environ.get("MASTER_ADDR", "127.0.0.1"), os.environ.get("MASTER_PORT", "8361")
-        nodes, node = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("RANK", 0))
-        dist.init_process_group(
-            "gloo",
-            init_method=f"tcp://{address}:{port}",
-            world_size=nodes * num_local_ranks,
-            rank=node * num_local_ranks + local_rank,
-        )
-    size = dist.get_world_size()
-    return dist.get_rank(), size, dist.new_group(list(range(size)))
 
 
 def calc_diff(x: torch.Tensor, y: torch.Tensor) -> float:
@@ -98,18 +68,6 @@ def create_grouped_scores(scores: torch.Tensor, group_idx: torch.Tensor, num_gro
     return scores * mask.repeat_interleave(experts // num_groups, dim=1)
 
 
-def bench(
-    fn: Callable[[], Any], num_warmups: int = 50, num_tests: int = 50, post_fn: Optional[Callable[[], Any]] = None
-) -> tuple[float, float, float]:
-    """(mean, least, most) seconds of fn, without the first; post_fn runs after each, untimed."""
-    times = []
-    for turn in range(num_warmups + num_tests):
-        begin = time.perf_counter()
-        fn()
-        elapsed = time.perf_counter() - begin
-        if post_fn is not None:
-            post_fn()
-        if turn >= num_warmups:
-            times.append(elapsed)
-    times = times[1:] or times
-    return sum(times) / len(times), min(times), max(times)
+def align(value: int, unit: int) -> int:
+    """The least multiple of unit that is not below value."""
+    return -(-value // unit) * unit

@@ -10,10 +10,14 @@ import xep
 
 class EventHandle:
     """The end of an operation. One that is made by itself is reached at once: on a CPU, what was called has been
-    done."""
+    done.
+
+    wait: how it is waited for, where that takes more than the request.
+    """
 
     def __init__(self, request: Optional[xep.Request] = None, wait: Optional[Callable[[], Any]] = None) -> None:
         self.request = request
+        self.has_more = wait is not None
         self._wait = wait if wait is not None or request is None else request.wait
 
     def current_stream_wait(self) -> None:
@@ -28,33 +32,61 @@ class EventOverlap:
     extra_tensors are kept alive as long as this object.
     """
 
+    hook_after_wait: Optional[Callable[[], Any]] = None
+    _lets_go = False  # at the end of the next block
+
     def __init__(self, event: Optional[EventHandle] = None, extra_tensors: Optional[Sequence[Any]] = None) -> None:
         self.event = event
         self.extra_tensors = extra_tensors
 
-    def current_stream_wait(self) -> None:
-        """Blocks until the operation is done. There must be an event."""
+    def current_stream_wait(self, release_handle: bool = False) -> Any:
+        """Blocks until the operation is done. There must be an event; release_handle: there is none afterwards, and
+        what it kept alive is let go. Returns what the hook returned, where one was registered."""
         assert self.event is not None, (
-            "there is no event: the operation was not asked to be asynchronous (async_finish)"
+            "there is no event: the operation was not asked to be asynchronous "
+            "(async_finish, async_with_compute_stream), or its event was released"
         )
         self.event.current_stream_wait()
+        hook, self.hook_after_wait = self.hook_after_wait, None
+        result = hook() if hook is not None else None
+        if release_handle:
+            self.event = None
+        return result
+
+    def wait(self) -> Any:
+        """current_stream_wait()."""
+        return self.current_stream_wait()
+
+    def register_hook_after_wait(self, hook_after_wait: Callable[[], Any]) -> None:
+        """hook_after_wait is called once, behind the next wait."""
+        assert self.hook_after_wait is None, "there is a hook already: expected one for each wait"
+        self.hook_after_wait = hook_after_wait
+
+    def __call__(self, release_handle: bool = False) -> "EventOverlap":
+        """``with event(release_handle=True):`` releases the event at the end of the block."""
+        self._lets_go = release_handle
+        return self
 
     def __enter__(self) -> "EventOverlap":
         """Computation that overlaps with the operation goes into the block; the block ends when both have."""
         return self
 
     def __exit__(self, _kind: Any, _error: Any, _traceback: Any) -> None:
+        lets_go, self._lets_go = self._lets_go, False
         if self.event is not None:
-            self.event.current_stream_wait()
+            self.current_stream_wait(lets_go)
 
 
-def request_of(previous_event: Optional[EventOverlap]) -> Optional[xep.Request]:
-    """What an operation is to begin after; None when that is done."""
-    if previous_event is None:
+def request_of(previous_event: Any) -> Optional[xep.Request]:
+    """What an operation is to begin after; None when that is done. DeepEP looks at what has an event of its own, and
+    passes by everything else; so does this."""
+    event = getattr(previous_event, "event", previous_event)
+    if not isinstance(event, EventHandle):
         return None
-    if not isinstance(previous_event, EventOverlap):
-        raise TypeError(f"previous_event: expected an EventOverlap, got {type(previous_event).__name__}")
-    request = previous_event.event.request if previous_event.event is not None else None
+    if event.has_more:
+        event.current_stream_wait()
+        return None
+    request = event.request
     return None if request is None or request.done() else request
 
 

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""A normal dispatch, as what comes back by it needs it: its routing, its counts, and its slot while it has one."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, Optional
+
+import torch
+
+import xep
+
+from .seats import Seat, Sent
+
+
+class Dispatched:
+    """owner: the group of the Buffer. rows: those received; capacity: those of the received arrays. worst: rows asked
+    for, or 0."""
+
+    def __init__(
+        self, owner: xep.Group, experts: int, worst: int, num_tokens: int, topk: int, rows: int, capacity: int
+    ) -> None:
+        self.owner = owner
+        self.experts, self.worst = experts, worst
+        self.num_tokens, self.topk = num_tokens, topk
+        self.rows, self.capacity = rows, capacity
+        self.xep: Any = None  # the xep.Handle; None without a slot
+        self.seat: Optional[Seat] = None
+        self.is_gone = False
+        self._arrives: Optional[xep.Request] = None
+
+    def routing(self) -> torch.Tensor:
+        """[T, topk] by which the same rows go to the same ranks once more."""
+        raise NotImplementedError
+
+    def keep(self) -> None:
+        """Keeps of the slot what will be asked for without it."""
+
+    def sit(self, sent: Sent, seat: Seat) -> None:
+        self.xep = sent.handle
+        self._arrives = sent.request
+        self.seat = seat
+        seat.hold(self)
+
+    def park(self) -> None:
+        """Gives the slot back."""
+        with contextlib.suppress(xep.XepError):  # a dispatch that failed has no rows: arrived() says so
+            self.keep()
+        self.xep = self.seat = None
+
+    def drop(self) -> None:
+        """Its rows are gone, and what is not known of it by now will never be."""
+        self.xep = self.seat = self._arrives = None
+        self.is_gone = True
+
+    def arrived(self) -> None:
+        """Waits until the rows are here; raises the dispatch's error."""
+        if self._arrives is not None:
+            self._arrives.wait()
+
+
+def routing_of(in_rank: torch.Tensor, experts: int, topk: int) -> torch.Tensor:
+    """[T, K] int64: of each rank that in_rank [T, R] names the first expert. No token goes to more than K ranks."""
+    nranks = in_rank.shape[1]
+    firsts = torch.where(in_rank, torch.arange(0, experts, experts // nranks), -1)
+    if topk == nranks:
+        return firsts
+    first_k = firsts.sort(dim=1, descending=True).values[:, :topk]
+    return torch.nn.functional.pad(first_k, (0, topk - first_k.shape[1]), value=-1).contiguous()

@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What is left to do when an operation has ended."""
+
+from __future__ import annotations
+
+from typing import Optional
+
+import xep
+
+
+class Ending:
+    """Done once: by a hook, an event, or the call itself."""
+
+    hooked = False  # by a hook
+
+    def __init__(self, request: xep.Request) -> None:
+        self.request: Optional[xep.Request] = request
+
+    def wait(self) -> None:
+        if self.request is None:
+            return
+        self.request.wait()
+        self.request = None
+        self.fill()
+
+    def fill(self) -> None:
+        """Results that are not where the library put them."""

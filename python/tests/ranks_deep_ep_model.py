@@ -1,0 +1,272 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""deep_ep as programs written for DeepEP take it: tuples, nodes, the inner object, kinds of errors, events."""
+
+from __future__ import annotations
+
+import copy
+import os
+import pickle
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+from conftest import communicator  # noqa: E402
+from low_latency_world import World as LowLatencyWorld  # noqa: E402
+from normal_world import TOKENS, TOPK, layout_arguments, make_world, rows_of  # noqa: E402
+from torch.utils import _pytree as pytree  # noqa: E402
+
+import deep_ep  # noqa: E402
+
+CHANNELS = 3
+
+
+@pytest.fixture
+def world(buffer_of):
+    return make_world(buffer_of(), ragged=False)
+
+
+def node_ranks(size: int) -> int:
+    """Ranks of a node, by what the test was told."""
+    return int(os.environ.get("XEP_NODE_RANKS", "0")) or size
+
+
+def node_count(size: int) -> int:
+    return -(-size // node_ranks(size))
+
+
+def dispatch(world, call: str = "dispatch", **options):
+    """(what dispatch returned, this rank's rows)"""
+    idx, weights = world.topk_idx[world.rank], world.weights[world.rank]
+    layout = layout_arguments(world.buffer.get_dispatch_layout(idx, world.experts))
+    x = rows_of("random", world.rank, len(idx))
+    config = deep_ep.Config(2 * CHANNELS)
+    return getattr(world.buffer, call)(x, topk_idx=idx, topk_weights=weights, config=config, **layout, **options), x
+
+
+def summed(world, x: torch.Tensor) -> torch.Tensor:
+    return (x.float() * world.in_rank(world.rank).sum(1, keepdim=True)).bfloat16()
+
+
+# ---- tuples ----
+
+
+def added(handle):
+    return (handle + (7,))[:-1]
+
+
+def radded(handle):
+    return ((7,) + handle)[1:]
+
+
+def treed(handle):
+    return pytree.tree_map(lambda item: item.clone(), {"a": [handle]})["a"][0]
+
+
+COPIES = {
+    "tuple": tuple,
+    "slice": lambda handle: handle[:],
+    "added": added,
+    "added behind": radded,
+    "starred": lambda handle: (*handle,),
+    "rebuilt": lambda handle: type(handle)(item for item in handle),
+    "pickled": lambda handle: pickle.loads(pickle.dumps(handle)),
+    "deep copy": copy.deepcopy,
+    "tree": treed,
+}
+
+
+@pytest.mark.parametrize("how", COPIES)
+@pytest.mark.parametrize("worst", [False, True])
+def test_handles_are_tuples(world, how, worst):
+    """What is made of a handle is a plain tuple of its tensors, by which one can combine and dispatch as well."""
+    several = node_count(world.size) > 1
+    options = dict(num_worst_tokens=world.size * TOKENS) if worst else {}
+    (recv_x, _, row_weights, _, handle, _), x = dispatch(world, **options)
+    plain = COPIES[how](handle)
+    assert isinstance(handle, tuple) and type(plain) is tuple and len(plain) == len(handle) == (10 if several else 6)
+    assert all(torch.equal(one, two) for one, two in zip(handle, plain)), "the same items"
+    combined, back, _ = world.buffer.combine(recv_x, plain, topk_weights=row_weights)
+    assert torch.equal(combined, summed(world, x))
+    assert torch.equal(back, torch.where(world.topk_idx[world.rank] >= 0, world.weights[world.rank], 0.0))
+    again, *rest = world.buffer.dispatch(-x, handle=plain)
+    rows = len(world.sources())
+    assert again.shape == recv_x.shape and torch.equal(again[:rows], -recv_x[:rows]) and rest[:4] == [None] * 4
+
+
+def test_handles_stay_whole(world):
+    """A tree that changes nothing, and a shallow copy, give the handle back: with its slot."""
+    (recv_x, _, _, _, handle, _), _ = dispatch(world)
+    leaves, spec = pytree.tree_flatten((recv_x, handle))
+    assert len(leaves) == 1 + len(handle) and pytree.tree_unflatten(leaves, spec)[1] is handle
+    assert copy.copy(handle) is handle and handle == handle and handle in (1, handle)
+    assert handle[0] is handle[0] and handle[-1] is handle[len(handle) - 1] and handle.index(handle[0]) == 0
+    with pytest.raises(IndexError):
+        handle[len(handle)]
+    (_, _, _, _, other, _), _ = dispatch(world)
+    assert pytree.tree_flatten(handle)[1] == pytree.tree_flatten(other)[1] and hash(handle) != hash(other)
+
+
+def test_wrong_tuples(world):
+    (recv_x, _, _, _, handle, _), _ = dispatch(world)
+    for wrong, error, text in (
+        (handle[:-1], ValueError, f"handle: expected the {len(handle)} tensors that dispatch returned, got"),
+        ((1,) * len(handle), TypeError, "handle: is_token_in_rank: expected a CPU tensor bool .any"),
+        ([*handle], TypeError, "handle: expected what dispatch returned, got list"),
+    ):
+        with pytest.raises(error, match=text):
+            world.buffer.combine(recv_x, wrong)
+
+
+def test_low_latency_handles_are_tuples(buffer_of):
+    world = LowLatencyWorld(buffer_of(low_latency_mode=True))
+    recv_x, _, handle, _, _ = world.dispatch(use_fp8=False)
+    src_info, layout_range, most, hidden, experts = handle
+    assert isinstance(handle, tuple) and len(handle) == 5 and handle[2:] == (most, hidden, experts)
+    assert src_info.dtype == torch.int32 and layout_range.shape == (world.local, world.size)
+    leaves, spec = pytree.tree_flatten(handle)
+    assert len(leaves) == 5 and pytree.tree_unflatten(leaves, spec) is handle
+    copied = pickle.loads(pickle.dumps(handle))
+    assert type(copied) is tuple and torch.equal(copied[1], layout_range) and copied[2:] == handle[2:]
+    world.combine(recv_x, handle)
+    with pytest.raises(TypeError, match="handle: expected what low_latency_dispatch returned, got tuple"):
+        world.combine(recv_x, copied)
+
+
+# ---- nodes ----
+
+
+def test_layout_tells_nodes(world):
+    """Of each node how many tokens go there, where there are several."""
+    per_node = world.buffer.get_dispatch_layout(world.topk_idx[world.rank], world.experts)[1]
+    width, owners = node_ranks(world.size), world.owners(world.rank)
+    if node_count(world.size) == 1:
+        assert per_node is None
+        return
+    wanted = [((owners // width == node) & (owners >= 0)).any(1).sum() for node in range(node_count(world.size))]
+    assert per_node.dtype == torch.int32 and per_node.tolist() == [int(count) for count in wanted]
+
+
+def test_ten_tensors(world):
+    """Those that a flat path has are what DeepEP says of them."""
+    width, count, rank = node_ranks(world.size), node_count(world.size), world.rank
+    if count == 1:
+        pytest.skip("there is one node (XEP_NODE_RANKS, xep_run -N)")
+    (recv_x, _, _, _, handle, _), _ = dispatch(world, "internode_dispatch")
+    (in_rank, node_channels, channels, recv_node_channels, recv_node_sum, recv_channels, recv_sum, meta, node_head,
+        forward_head) = handle  # fmt: skip
+    mine = world.in_rank(rank)
+    in_node = torch.stack([mine[:, n * width : (n + 1) * width].any(1) for n in range(count)], dim=1)
+    begins = [min(c * -(-TOKENS // CHANNELS), TOKENS) for c in range(CHANNELS + 1)]
+    assert torch.equal(in_rank, mine)
+    assert channels.tolist() == [
+        [int(mine[: begins[c + 1], r].sum()) for c in range(CHANNELS)] for r in range(world.size)
+    ]
+    assert node_channels.tolist() == [
+        [int(in_node[: begins[c + 1], n].sum()) for c in range(CHANNELS)] for n in range(count)
+    ]
+    for token, node in ((t, n) for t in range(TOKENS) for n in range(count)):
+        begin = max(b for b in begins[:-1] if b <= token)
+        wanted = int(in_node[begin:token, node].sum()) if in_node[token, node] else -1
+        assert int(node_head[token, node]) == wanted
+    sources = world.sources()
+    starts = [sum(source < r for source, _ in sources) for r in range(world.size + 1)]
+    assert recv_sum.tolist() == starts[1:]
+    assert recv_channels.tolist() == [
+        [starts[r] + sum(s == r and t < begins[c] for s, t in sources) for c in range(CHANNELS)]
+        for r in range(world.size)
+    ]
+    assert meta.shape == (len(recv_x), 8) and meta.dtype == torch.uint8
+    assert meta.view(torch.int32).tolist() == [[source // width, 1 << rank % width] for source, _ in sources]
+    assert recv_node_sum.shape == (count,) and recv_node_channels.shape == (count, CHANNELS)
+    assert recv_node_channels[:, -1].cumsum(0).tolist() == recv_node_sum.tolist()
+    assert forward_head.shape == (int(recv_node_sum[-1]), width)
+
+
+def test_internode_calls(world):
+    """The same as dispatch and combine, by DeepEP's other names."""
+    (recv_x, _, row_weights, _, handle, _), x = dispatch(world, "internode_dispatch")
+    combined, back, _ = world.buffer.internode_combine(
+        recv_x, handle, topk_weights=row_weights, config=deep_ep.Config()
+    )
+    assert torch.equal(combined, summed(world, x)) and back.shape == (TOKENS, TOPK)
+    deep_ep.utils.check_nvlink_connections(world.buffer.group)
+
+
+def test_runtime(world):
+    runtime, width = world.buffer.runtime, node_ranks(world.size)
+    assert runtime.get_num_rdma_ranks() == node_count(world.size) and runtime.get_rdma_rank() == world.rank // width
+    assert runtime.get_root_rdma_rank(True) == world.rank % width and runtime.get_root_rdma_rank(False) == 0
+    assert runtime.is_available() and runtime.is_internode_available() == (node_count(world.size) > 1)
+    assert runtime.get_local_device_id() == 0
+    assert type(runtime.get_comm_stream()) is type(world.buffer.get_comm_stream())
+    with pytest.raises(AttributeError, match="buffer.runtime: there is no get_local_ipc_handle on CPU"):
+        runtime.get_local_ipc_handle()
+    world.buffer.destroy()
+    assert world.buffer.runtime is None and not runtime.is_available() and not runtime.is_internode_available()
+
+
+# ---- errors and events ----
+
+
+def test_errors_are_those_that_programs_catch(world):
+    """Ours, DeepEP's assert and the RuntimeError of its compiled part."""
+    (recv_x, _, _, _, handle, _), x = dispatch(world)
+    lasting = deep_ep.Buffer(communicator(), timeout=30)
+    for wrong, ours in (
+        (lambda: world.buffer.combine(recv_x[1:].double(), handle), TypeError),
+        (lambda: world.buffer.combine(torch.cat([recv_x, x[:1]]), handle), ValueError),
+        (lambda: world.buffer.get_dispatch_layout(torch.zeros((1, 1)), world.experts), TypeError),
+        (lambda: deep_ep.Buffer.set_num_sms(3), ValueError),
+        (lambda: deep_ep.Config(20, 0), ValueError),
+        (lambda: world.buffer.low_latency_dispatch(x, handle[4], 8, world.experts), RuntimeError),
+        (lasting.destroy, RuntimeError),
+    ):
+        for kind in (ours, AssertionError, RuntimeError):
+            with pytest.raises(kind):
+                wrong()
+    with pytest.raises(AssertionError):
+        deep_ep.EventOverlap().current_stream_wait()
+
+
+def test_previous_events_of_others_are_passed_by(world):
+    (recv_x, _, _, _, handle, _), x = dispatch(world, previous_event=3)
+    for event in (object(), deep_ep.EventOverlap(), deep_ep.EventHandle(), deep_ep.EventOverlap(deep_ep.EventHandle())):
+        assert torch.equal(world.buffer.combine(recv_x, handle, previous_event=event)[0], summed(world, x))
+
+
+def test_events():
+    """Hooks, blocks, and letting go."""
+    seen = []
+    event = deep_ep.EventOverlap(deep_ep.EventHandle())
+    event.register_hook_after_wait(lambda: seen.append(1) or "done")
+    with pytest.raises(AssertionError, match="there is a hook already"):
+        event.register_hook_after_wait(print)
+    assert event.wait() == "done" and event.wait() is None and seen == [1], "a hook is called once"
+    with event:
+        assert event.event is not None
+    assert event.event is not None, "a block alone lets nothing go"
+    with event(release_handle=True) as same:
+        assert same is event and event.event is not None
+    assert event.event is None
+    with event:
+        pass
+    other = deep_ep.EventOverlap(deep_ep.EventHandle())
+    assert other.current_stream_wait(release_handle=True) is None and other.event is None
+    with pytest.raises(AssertionError, match="there is no event"):
+        other.current_stream_wait()
+
+
+def test_low_latency_events_keep_tensors(buffer_of):
+    world = LowLatencyWorld(buffer_of(low_latency_mode=True))
+    (recv_x, scales), counts, handle, event, hook = world.dispatch(async_finish=True)
+    assert hook is None and all(
+        any(one is kept for kept in event.extra_tensors) for one in (world.x, world.idx, recv_x, scales, counts)
+    )
+    event.current_stream_wait()
+    rows = torch.zeros(recv_x.shape, dtype=torch.bfloat16)
+    combined, event, _ = world.combine(rows, handle, async_finish=True)
+    assert any(one is combined for one in event.extra_tensors) and any(one is rows for one in event.extra_tensors)
+    event.current_stream_wait()
+    _, _, _, event, hook = world.dispatch(return_recv_hook=True)
+    assert event.extra_tensors is None
+    hook()
