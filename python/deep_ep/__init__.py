@@ -9,7 +9,11 @@ import xep
 
 from .buffer import Buffer
 from .config import Config, topk_idx_t
+from .elastic import ElasticBuffer
+from .elastic_handle import EPHandle
 from .utils.event import EventHandle, EventOverlap
 
 __version__ = f"2.1.0+xep{xep.version()}"
-__all__ = ["Buffer", "Config", "EventHandle", "EventOverlap", "__version__", "topk_idx_t"]
+__all__ = [
+    "Buffer", "Config", "EPHandle", "ElasticBuffer", "EventHandle", "EventOverlap", "__version__", "topk_idx_t",
+]  # fmt: skip

@@ -63,6 +63,21 @@ def test_size_hints_of_small_nodes():
     assert found.stdout.split("] ") == [str([-(-size // 128) * 128 for size in rdma])[:-1], f"{-(-nvl // 128) * 128}\n"]
 
 
+def test_elastic_size_hint():
+    """The number that is known of DeepEP's hint for two nodes of 8; the rest by its formula."""
+
+    class Group:
+        def __init__(self, ranks: int) -> None:
+            self.size = lambda: ranks
+
+    hint = deep_ep.ElasticBuffer.get_buffer_size_hint
+    assert hint(Group(16), 4096, 7168, 8) == 1218445312
+    there = 8 * 4096 * (14336 + 128)  # a row, 8 indices of 8 bytes, 9 words
+    assert hint(Group(8), 4096, 7168, 8) == -(-there // 2**21) * 2**21
+    assert hint(Group(8), 4096, 7168, 8, use_fp8_dispatch=True) < hint(Group(8), 4096, 7168, 8)
+    assert hint(Group(4), 0, 0) == 0 and hint(Group(4), 1, 64) == 2**21
+
+
 def test_nodes():
     """Of different sizes, and not in blocks."""
 

@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""dispatch and combine of an ElasticBuffer."""
+
+from __future__ import annotations
+
+from typing import Any, Optional, Sequence, Union
+
+import torch
+
+import xep
+
+from ._check import WrongType, WrongValue, integer, tensor
+from .arguments import FLOAT, INDEX, Rows, biases_of, carried, check_sum, rows_of
+from .core import Core
+from .delivery import Arrangement, Delivery, Sum
+from .elastic_handle import EPHandle
+from .pool import Job
+from .seats import Sent
+from .utils.event import EventHandle, EventOverlap
+
+
+class ElasticCalls(Core):
+    """The calls that move tokens."""
+
+    num_max_tokens_per_rank: int
+    num_allocated_qps: int
+    allow_multiple_reduction: bool
+
+    def dispatch(
+        self,
+        x: Rows,
+        topk_idx: Optional[torch.Tensor] = None,
+        topk_weights: Optional[torch.Tensor] = None,
+        cumulative_local_expert_recv_stats: Optional[torch.Tensor] = None,
+        num_experts: Optional[int] = None,
+        num_max_tokens_per_rank: Optional[int] = None,
+        expert_alignment: Optional[int] = None,
+        num_sms: int = 0,
+        num_qps: int = 0,
+        previous_event: Any = None,
+        previous_event_before_epilogue: Any = None,
+        async_with_compute_stream: bool = False,
+        allocate_on_comm_stream: bool = False,
+        handle: Optional[EPHandle] = None,
+        do_handle_copy: bool = True,
+        do_cpu_sync: Optional[bool] = None,
+        do_expand: bool = False,
+        do_zero_padding: bool = False,
+        use_tma_aligned_col_major_sf: bool = False,
+    ) -> tuple[Rows, Optional[torch.Tensor], Optional[torch.Tensor], EPHandle, EventOverlap]:
+        """Sends every token once to each rank that has one of its experts. Collective.
+
+        x: [T, H] rows of any element type, or (rows of 1 byte [T, H], scales [T, S] float32 or int32 of any strides).
+        topk_idx: [T, K] int64 or int32: expert, or -1. topk_weights: [T, K] float32.
+        cumulative_local_expert_recv_stats: [L] int32, to which the selections received are added; not with handle.
+        num_max_tokens_per_rank: that no rank exceeds; None: the constructor's. expert_alignment: None: 1.
+        num_sms: kept in the handle; threads are XEP_THREADS. num_qps: there are none.
+        previous_event: it begins after it. previous_event_before_epilogue: what is not received in place is written
+            after it.
+        async_with_compute_stream: returns when the received rows are counted; the event is reached when they are here.
+            Until then x and what is received must not be touched.
+        handle: of an earlier dispatch, whose routing is used again, with other x and topk_weights.
+        do_handle_copy: the handle has a copy of topk_idx; else the program must not change it.
+        do_cpu_sync: False: received tensors have the rows that could arrive at most. None: True without handle.
+        do_expand: one row for each selection, by local expert, each at a multiple of expert_alignment, then in the
+            order of source rank, then token; weights are [rows] then, and recv_topk_idx is None. Else one for each
+            token, in the order of source rank, then token. do_zero_padding: the rows between experts are 0.
+        use_tma_aligned_col_major_sf: received scales are stored by column, each column at a multiple of 16 bytes.
+
+        Returns (recv_x or (recv_x, recv_scales), recv_topk_idx [N, K] local expert or -1, recv_topk_weights, handle,
+        event). Weights of selections of other ranks are 0 (DeepEP: undefined).
+        """
+        self._usable()
+        self._check_ways(previous_event, allocate_on_comm_stream, num_qps, do_zero_padding and not do_expand)
+        rows, scales = rows_of(x)
+        after, wait = self._after(previous_event), not async_with_compute_stream
+        arrangement = Arrangement(do_expand, do_zero_padding, use_tma_aligned_col_major_sf)
+        if handle is None:
+            worst = 0
+            most = self._most_tokens(rows, num_max_tokens_per_rank)
+            if do_cpu_sync is not None and not do_cpu_sync:
+                worst = most * self._xep.nranks
+            job = self._job(rows, scales, topk_idx, topk_weights, num_experts, worst, after)
+            alignment = 1 if expert_alignment is None else integer("expert_alignment", expert_alignment, 1)
+            stats = cumulative_local_expert_recv_stats
+            if stats is not None:
+                tensor("cumulative_local_expert_recv_stats", stats, (torch.int32,), (job.experts // self._xep.nranks,))
+            sent, made = self._send(job, wait, alignment, most, num_sms, do_expand, do_handle_copy)
+            if stats is not None:
+                stats += made.num_unaligned_recv_tokens_per_expert
+        else:
+            made = self._own(handle)
+            self._check_again(made, rows, topk_idx, num_experts, num_max_tokens_per_rank, expert_alignment, do_cpu_sync)
+            extra = _extra_words(made, scales, topk_weights)
+            made.arrived()
+            sent = self._pool.again(made, carried(rows), extra, after, wait)
+        delivery = Delivery(
+            made, sent, rows.dtype, scales, topk_weights is not None, handle is not None, arrangement,
+            self._pool.may_view(sent.handle.buffer), previous_event_before_epilogue,
+        )  # fmt: skip
+        return delivery.rows, delivery.topk_idx, delivery.weights, made, self._end(delivery, sent.request)
+
+    def combine(
+        self,
+        x: torch.Tensor,
+        handle: EPHandle,
+        topk_weights: Optional[torch.Tensor] = None,
+        bias: Union[torch.Tensor, Sequence[torch.Tensor], None] = None,
+        num_sms: int = 0,
+        num_qps: int = 0,
+        previous_event: Any = None,
+        previous_event_before_epilogue: Any = None,
+        async_with_compute_stream: bool = False,
+        allocate_on_comm_stream: bool = False,
+    ) -> tuple[torch.Tensor, Optional[torch.Tensor], EventOverlap]:
+        """Sums what the ranks of a token's experts have made of it, unweighted, in fp32: [T, H]. Collective.
+
+        x: rows as they were received, bfloat16 (float16 and float32 too). After do_expand the rows of a token are first
+            summed on their rank, k ascending: rounded to x's type before they go back, or, without
+            allow_multiple_reduction, in fp32 all the way and rounded once.
+        topk_weights: [N, K], after do_expand [rows], float32; what the rank of each selection gives of it comes back.
+        bias: one or two [T, H] of x's type, added first.
+
+        Returns (combined_x [T, H], combined_topk_weights [T, K] or None, event).
+        """
+        self._usable()
+        self._check_ways(previous_event, allocate_on_comm_stream, num_qps, False)
+        found = self._own(handle)
+        rows = found.num_expanded_tokens if found.do_expand else found.rows
+        check_sum(x, rows, rows if found.do_expand else found.capacity)
+        biases: tuple = biases_of(found, x, bias)
+        after = self._after(previous_event)
+        found.arrived()
+        result_type = x.dtype
+        weights = self._weights_back(found, x, topk_weights)
+        if found.do_expand:
+            x = found.places.fold(x, result_type if self.allow_multiple_reduction else torch.float32)
+            biases = tuple(one.to(x.dtype) for one in biases)
+        options: dict[str, Any] = {}
+        if weights is not None:
+            options["topk_weights"] = weights
+        if biases:
+            options["bias"] = biases
+        if after is not None:
+            options["after"] = after
+        result, request = self._pool.combine(found, x, options, wait=not async_with_compute_stream)
+        combined, weights = result if isinstance(result, tuple) else (result, None)
+        ending = Sum(request, combined, result_type, previous_event_before_epilogue)
+        return ending.result, weights, self._end(ending, request)
+
+    # ---- arguments ----
+
+    def _check_ways(self, previous_event: Any, allocate_on_comm_stream: bool, num_qps: int, gapless: bool) -> None:
+        if previous_event is not None and not allocate_on_comm_stream:
+            raise WrongValue("allocate_on_comm_stream: expected True with previous_event")
+        if integer("num_qps", num_qps, 0) > self.num_allocated_qps:
+            raise WrongValue(f"num_qps: expected at most num_allocated_qps, {self.num_allocated_qps}, got {num_qps}")
+        if gapless:
+            raise WrongValue("do_zero_padding: expected do_expand with it, else there are no gaps")
+
+    def _most_tokens(self, x: torch.Tensor, most: Optional[int]) -> int:
+        most = integer("num_max_tokens_per_rank", self.num_max_tokens_per_rank if most is None else most, 0)
+        if x.shape[0] > most:
+            raise WrongValue(f"x: expected at most num_max_tokens_per_rank, {most}, tokens, got {x.shape[0]}")
+        return most
+
+    def _job(
+        self, x: torch.Tensor, scales: Any, topk_idx: Any, topk_weights: Any, experts: Any, worst: int, after: Any
+    ) -> Job:
+        tensor("topk_idx", topk_idx, INDEX, (x.shape[0], None))
+        self._check_experts(experts)
+        if topk_weights is not None:
+            tensor("topk_weights", topk_weights, FLOAT, tuple(topk_idx.shape))
+        return Job(experts, carried(x), topk_idx, topk_weights, scales, 1, worst, after)
+
+    def _check_again(
+        self, handle: EPHandle, x: torch.Tensor, topk_idx: Any, experts: Any, most: Any, alignment: Any, sync: Any
+    ) -> None:
+        if topk_idx is not None:
+            raise WrongValue("topk_idx: expected None with handle, which has the routing")
+        if sync:
+            raise WrongValue("do_cpu_sync: expected False or None with handle, which has the counts")
+        for name, value, known in (
+            ("num_experts", experts, handle.num_experts),
+            ("num_max_tokens_per_rank", most, handle.num_max_tokens_per_rank),
+            ("expert_alignment", alignment, handle.expert_alignment),
+        ):
+            if value is not None and value != known:
+                raise WrongValue(f"{name}: expected {known} (or None), as of the handle, got {value!r}")
+        if x.shape[0] != handle.num_tokens:
+            raise WrongValue(
+                f"x: expected the {handle.num_tokens} tokens of the dispatch that made handle, got {x.shape[0]}"
+            )
+
+    def _own(self, handle: Any) -> EPHandle:
+        if not isinstance(handle, EPHandle):
+            raise WrongType(f"handle: expected an EPHandle, got {type(handle).__name__}")
+        if handle.owner is not self._xep:
+            raise WrongValue("handle: expected one of this Buffer, got one of another")
+        if handle.is_gone:
+            raise WrongValue("handle: its dispatch ended when the Buffer was reset")
+        return handle
+
+    def _weights_back(self, handle: EPHandle, x: torch.Tensor, weights: Any) -> Optional[torch.Tensor]:
+        """[N, K], 0 where the selection is another rank's: sums are what that rank gave."""
+        if weights is None:
+            return None
+        if handle.do_expand:
+            return handle.places.fold_selections(tensor("topk_weights", weights, FLOAT, (x.shape[0],)))
+        found = tensor("topk_weights", weights, FLOAT, (x.shape[0], handle.topk)).clone()
+        found[: handle.rows].masked_fill_(handle.recv_topk_idx < 0, 0.0)
+        return found
+
+    # ---- doing it ----
+
+    def _send(
+        self, job: Job, wait: bool, alignment: int, most: int, num_sms: int, do_expand: bool, do_copy: bool
+    ) -> tuple[Sent, EPHandle]:
+        self._pool.threads = self._threads_here()
+        topk_idx = job.topk_idx.clone() if do_copy else job.topk_idx
+        sent = self._pool.dispatch(job, wait)
+        made = EPHandle(
+            self._xep, sent.handle.recv, topk_idx, job.experts, alignment, most, num_sms, do_expand, job.worst
+        )
+        made.sit(sent, self._pool.seats(job.experts).add(sent))
+        return sent, made
+
+    def _end(self, ending: Union[Delivery, Sum], request: Optional[xep.Request]) -> EventOverlap:
+        if request is None:
+            ending.fill()
+            return EventOverlap()
+        return EventOverlap(EventHandle(request, ending.wait))
+
+
+def _extra_words(handle: EPHandle, scales: Optional[torch.Tensor], weights: Any) -> Optional[torch.Tensor]:
+    """Scales and behind them weights: a cached dispatch has no weights of its own, and scales are moved untouched."""
+    if weights is None:
+        return scales
+    tensor("topk_weights", weights, FLOAT, (handle.num_tokens, handle.topk))
+    return weights if scales is None else torch.cat([scales.view(torch.int32), weights.view(torch.int32)], dim=1)

@@ -1,0 +1,400 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""deep_ep.ElasticBuffer: dispatch and combine against plain loops, on outputs that were poisoned before."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+from conftest import communicator  # noqa: E402
+from elastic_world import (  # noqa: E402
+    LOCAL,
+    MOST,
+    ROUTINGS,
+    TOPK,
+    answer,
+    answers,
+    check_received,
+    make_world,
+    scaled,
+    stacked,
+    sums,
+)  # fmt: skip
+
+import deep_ep  # noqa: E402
+
+
+@pytest.fixture
+def elastic():
+    """ElasticBuffers over all ranks, destroyed at the end. What torch.empty gives is NaN or the largest integer."""
+    made = []
+
+    def make(**options):
+        options = dict(dict(num_max_tokens_per_rank=MOST, explicitly_destroy=True, timeout=30), **options)
+        made.append(deep_ep.ElasticBuffer(communicator(), **options))
+        return made[-1]
+
+    torch.use_deterministic_algorithms(True)
+    assert torch.utils.deterministic.fill_uninitialized_memory and bool(torch.empty(9).isnan().all())
+    yield make
+    torch.use_deterministic_algorithms(False)
+    for buffer in made:
+        buffer.destroy()
+
+
+def poison(world) -> None:
+    """Leaves NaN in every slot."""
+    x = torch.full_like(world.x[world.rank], float("nan"))
+    for _ in range(8):
+        _, _, _, handle, _ = world.buffer.dispatch(**dict(world.mine(), x=x))
+    world.buffer.combine(torch.full((handle.rows, x.shape[1]), float("nan"), dtype=torch.bfloat16), handle)
+
+
+def settle(got: tuple, asynchronous: bool) -> tuple:
+    assert (got[-1].event is not None) == asynchronous
+    if asynchronous:
+        got[-1].current_stream_wait(release_handle=True)
+    return got
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize("routing", ROUTINGS)
+def test_dispatch_and_combine(elastic, routing, asynchronous):
+    world = make_world(elastic(), routing)
+    poison(world)
+    how = dict(async_with_compute_stream=asynchronous)
+    for expand, alignment, sync, biased in itertools.product((False, True), (1, 8), (True, False), (0, 1, 2)):
+        stats = torch.full((LOCAL,), 7, dtype=torch.int32)
+        got = settle(
+            world.buffer.dispatch(
+                **world.mine(), **how, do_expand=expand, expert_alignment=alignment, do_cpu_sync=sync,
+                cumulative_local_expert_recv_stats=stats,
+            ),
+            asynchronous,
+        )  # fmt: skip
+        check_received(world, got, expand, alignment, world.x, sync)
+        recv_x, _, recv_weights, handle, _ = got
+        assert (stats - 7).tolist() == world.expanded(1)[1]
+        biases = tuple(torch.randn_like(world.x[world.rank]) for _ in range(biased))
+        combined, back, _ = settle(
+            world.buffer.combine(
+                answers(world, recv_x, expand, alignment), handle, recv_weights,
+                bias=(None, biases[0] if biases else None, biases)[biased], **how,
+            ),
+            asynchronous,
+        )  # fmt: skip
+        assert torch.equal(combined, sums(world, biases, True)), "bit for bit"
+        assert torch.equal(back, torch.where(world.topk_idx[world.rank] >= 0, world.weights[world.rank], 0.0))
+
+
+@pytest.mark.parametrize("hidden", [1, 33, 128, 2880])
+@pytest.mark.parametrize("expand", [False, True])
+def test_dispatch_of_any_width(elastic, hidden, expand):
+    """Rows of odd bytes; in bfloat16, fp32, and e4m3 with scales, received by row and by column."""
+    world = make_world(elastic(), "masked", hidden)
+    alignment = 4
+    for by_column in (False, True):
+        sent = scaled(world)
+        recv, *rest = world.buffer.dispatch(
+            **dict(world.mine(), x=sent[world.rank]), do_expand=expand, expert_alignment=alignment,
+            use_tma_aligned_col_major_sf=by_column,
+        )  # fmt: skip
+        as_bytes = recv[0].view(torch.uint8)
+        check_received(world, (as_bytes, *rest), expand, alignment, [q.view(torch.uint8) for q, _ in sent])
+        check_received(world, (recv[1], *rest), expand, alignment, [s for _, s in sent])
+        rows, words = recv[1].shape
+        assert recv[1].stride() == (1, -(-rows // 4) * 4) if by_column and min(rows, words) > 1 else True
+    wide = [x.float() * math.pi for x in world.x]
+    got = world.buffer.dispatch(**dict(world.mine(), x=wide[world.rank]), do_expand=expand, expert_alignment=alignment)
+    check_received(world, got, expand, alignment, wide)
+    combined, _, _ = world.buffer.combine(got[0] * 2, got[3])
+    owners = torch.where(world.topk_idx[world.rank] >= 0, world.topk_idx[world.rank] // LOCAL, -1)
+    copies = (owners >= 0).sum(1) if expand else torch.tensor([len({*o} - {-1}) for o in owners.tolist()])
+    torch.testing.assert_close(combined, wide[world.rank] * 2 * copies.unsqueeze(1), rtol=1e-6, atol=0)
+
+
+def test_dispatch_again(elastic):
+    """With a handle: other rows, other weights, either arrangement, zeros in gaps; its slot may be with others."""
+    world = make_world(elastic(), "masked")
+    alignment, kept = 8, []
+    for expand in (False, True):
+        kept.append((expand, world.buffer.dispatch(**world.mine(), do_expand=expand, expert_alignment=alignment)[3]))
+    others = [make_world(world.buffer, "random", seed=seed) for seed in (1, 2)]
+    for turn in range(3):
+        world.weights = [w * (turn + 2) for w in world.weights]
+        x = [x * (turn + 2) for x in world.x]
+        for (expand, handle), weighted, asynchronous in itertools.product(kept, (True, False), (True, False)):
+            weights = world.weights[world.rank] if weighted else None
+            for scales in (False, True):
+                sent = [(row.view(torch.uint8), torch.full((len(row), 2), float(i))) for i, row in enumerate(x)]
+                got = settle(
+                    world.buffer.dispatch(
+                        sent[world.rank] if scales else x[world.rank], topk_weights=weights, handle=handle,
+                        do_expand=expand, do_zero_padding=expand, async_with_compute_stream=asynchronous,
+                    ),
+                    asynchronous,
+                )  # fmt: skip
+                recv_x, recv_idx, recv_weights, same, _ = got
+                assert same is handle
+                if scales:
+                    assert torch.equal(recv_x[1][:, 0], recv_x[1][:, 1])
+                    recv_x = recv_x[0].view(torch.bfloat16)
+                if weighted:
+                    check_received(world, (recv_x, recv_idx, recv_weights, handle, None), expand, alignment, x)
+                else:
+                    assert recv_weights is None
+                if expand:
+                    gaps = [row for row, source in enumerate(world.expanded(alignment)[0]) if source is None]
+                    assert not bool(recv_x[gaps].any()) and (not weighted or not bool(recv_weights[gaps].any()))
+        for other in others:  # takes the slots
+            _, _, _, handle, _ = other.buffer.dispatch(**other.mine(), do_expand=True)
+            other.buffer.dispatch(**other.mine())
+    for expand, handle in kept:
+        rows = stacked([world.x[r][t] for r, t in world.sources()], world.x[0])
+        if expand:
+            rows = stacked(
+                [world.x[s[0]][s[1]] if s else torch.full_like(world.x[0][0], float("nan"))
+                    for s in world.expanded(alignment)[0]],
+                world.x[0],
+            )  # fmt: skip
+        combined, _, _ = world.buffer.combine(answers(world, rows, expand, alignment), handle)
+        assert torch.equal(combined, sums(world, (), True))
+
+
+def test_dispatch_of_another_arrangement(elastic):
+    """A handle of either arrangement gives the other one, too."""
+    world = make_world(elastic())
+    for expand in (False, True):
+        _, _, _, handle, _ = world.buffer.dispatch(**world.mine(), do_expand=expand)
+        got = world.buffer.dispatch(
+            world.x[world.rank], topk_weights=world.weights[world.rank], handle=handle, do_expand=not expand
+        )
+        check_received(world, got, not expand, 1, world.x)
+
+
+def test_combine_rounds_once(elastic):
+    """Without allow_multiple_reduction what a rank has summed goes back in fp32."""
+    world = make_world(elastic(allow_multiple_reduction=False))
+    differs = False
+    for asynchronous in (False, True):
+        how = dict(async_with_compute_stream=asynchronous)
+        recv_x, _, recv_weights, handle, _ = settle(
+            world.buffer.dispatch(**world.mine(), **how, do_expand=True), asynchronous
+        )
+        y, bias = answers(world, recv_x, True, 1), torch.randn_like(world.x[world.rank])
+        combined, back, _ = settle(world.buffer.combine(y, handle, recv_weights, bias, **how), asynchronous)
+        assert combined.dtype == torch.bfloat16 and torch.equal(combined, sums(world, (bias,), False))
+        assert torch.equal(back, world.weights[world.rank])
+        differs = differs or not torch.equal(combined, sums(world, (bias,), True))
+    assert differs or not len(combined), "the other order of rounding would not have been noticed"
+
+
+def test_weights_of_other_ranks_do_not_count(elastic):
+    """What comes back of a selection is what its own rank gave, whatever others wrote there."""
+    world = make_world(elastic())
+    recv_x, recv_idx, recv_weights, handle, _ = world.buffer.dispatch(**world.mine())
+    recv_weights = torch.where(recv_idx >= 0, recv_weights, float("nan"))
+    _, back, _ = world.buffer.combine(recv_x, handle, topk_weights=recv_weights)
+    assert torch.equal(back, world.weights[world.rank])
+
+
+def test_dispatch_handles_tell(elastic):
+    world = make_world(elastic(), "masked")
+    idx = world.topk_idx[world.rank]
+    for expand, alignment, copied in itertools.product((False, True), (1, 8), (True, False)):
+        *_, handle, _ = world.buffer.dispatch(
+            **world.mine(), do_expand=expand, expert_alignment=alignment, do_handle_copy=copied, num_sms=6
+        )
+        rows, counts, total = world.expanded(alignment)
+        sources = world.sources()
+        aligned = [-(-n // alignment) * alignment for n in counts]
+        assert isinstance(handle, deep_ep.EPHandle) and torch.equal(handle.topk_idx, idx)
+        assert not len(idx) or (handle.topk_idx.data_ptr() == idx.data_ptr()) != copied
+        assert (handle.do_expand, handle.num_experts, handle.expert_alignment) == (expand, world.experts, alignment)
+        assert (handle.num_max_tokens_per_rank, handle.num_sms) == (MOST, 6)
+        assert handle.num_recv_tokens == len(sources) and handle.num_expanded_tokens == total
+        assert handle.num_recv_tokens_per_expert_list == aligned
+        assert handle.num_unaligned_recv_tokens_per_expert.tolist() == counts
+        ends = [sum(aligned[: e + 1]) for e in range(LOCAL)]
+        assert handle.psum_num_recv_tokens_per_expert.tolist() == (
+            [end - a + n for end, a, n in zip(ends, aligned, counts)] if expand else ends
+        )
+        until = [sum(source <= rank for source, _ in sources) for rank in range(world.size)]
+        assert handle.psum_num_recv_tokens_per_scaleup_rank.tolist() == until
+        meta = handle.recv_src_metadata
+        assert meta.dtype == torch.int32 and meta.shape == (len(sources), 2 + TOPK)
+        for row, (rank, token) in enumerate(sources):
+            here = world.here(rank, token, world.rank)
+            place = sum(r == rank and t < token for r, t in sources)
+            first = next(k for k, e in enumerate(here) if e >= 0)
+            slots = [rows.index((rank, token, k)) if e >= 0 and expand else -1 for k, e in enumerate(here)]
+            assert meta[row].tolist() == [rank * MOST + token, place * TOPK + first, *slots]
+        check_places(world, handle)
+        assert handle.token_metadata_at_forward is None and handle.channel_linked_list is None
+
+
+def check_places(world, handle) -> None:
+    """dst_buffer_slot_idx."""
+    sent = [0] * world.size
+    for token, chosen in enumerate(world.topk_idx[world.rank].tolist()):
+        wanted, seen = [], set()
+        for expert in chosen:
+            owner = expert // LOCAL
+            wanted.append(-1 if expert < 0 or owner in seen else sent[owner])
+            if wanted[-1] >= 0:
+                sent[owner] += 1
+                seen.add(owner)
+        assert handle.dst_buffer_slot_idx[token].tolist() == wanted
+
+
+def test_dispatch_without_cpu_sync(elastic):
+    """As many rows as could arrive; what is there is told by the handle's tensors."""
+    world = make_world(elastic())
+    recv_x, _, weights, handle, _ = world.buffer.dispatch(
+        **world.mine(), do_cpu_sync=False, do_expand=True, expert_alignment=8
+    )
+    most = world.size * MOST * min(TOPK, LOCAL) + 7 * LOCAL
+    assert len(recv_x) == len(weights) == handle.num_expanded_tokens == -(-most // 8) * 8
+    assert handle.num_recv_tokens == world.size * MOST and handle.num_recv_tokens_per_expert_list == []
+    assert handle.psum_num_recv_tokens_per_scaleup_rank[-1] == len(world.sources())
+    assert handle.recv_src_metadata.shape[0] == world.size * MOST
+    again, *_ = world.buffer.dispatch(world.x[world.rank], handle=handle, do_expand=True)
+    here = [row for row, source in enumerate(world.expanded(8)[0]) if source]
+    assert torch.equal(again[here], recv_x[here]) and again.shape == recv_x.shape
+
+
+def test_many_dispatches_in_flight(elastic):
+    """Each begins after the one before; rows that go on are those of the event."""
+    world = make_world(elastic())
+    x, begun, event = world.x[world.rank], [], None
+    for turn in range(6):
+        got = world.buffer.dispatch(
+            **dict(world.mine(), x=x * (turn + 1)), do_expand=turn % 2 == 1, previous_event=event,
+            allocate_on_comm_stream=True, async_with_compute_stream=True,
+        )  # fmt: skip
+        begun.append(got)
+        event = got[4]
+    for turn, got in reversed(list(enumerate(begun))):
+        got[4].current_stream_wait()
+        check_received(world, got, turn % 2 == 1, 1, [x * (turn + 1) for x in world.x])
+    recv_x, _, _, handle, _ = begun[1]
+    combined = world.buffer.combine(answers(world, begun[0][0], False, 1), begun[0][3], async_with_compute_stream=True)
+    seen = []
+    combined[2].register_hook_after_wait(lambda: seen.append("hook"))
+    late, _, _ = world.buffer.combine(
+        answers(world, recv_x, True, 1), handle, previous_event=combined[2], allocate_on_comm_stream=True,
+        previous_event_before_epilogue=world.buffer.capture(),
+    )  # fmt: skip
+    with combined[2](release_handle=True):
+        assert seen == []
+    assert seen == ["hook"] and combined[2].event is None
+    assert torch.equal(combined[0], sums(world, (), True))
+    assert late.shape == x.shape
+
+
+def test_dispatch_and_combine_are_adjoint(elastic):
+    """<dispatch(x), y> = <x, combine(y)>, over all ranks, in both arrangements: one is the other's gradient."""
+    world = make_world(elastic(), "masked")
+    generator = torch.Generator().manual_seed(9 + world.rank)
+    x = torch.randint(-4, 5, world.x[world.rank].shape, generator=generator).bfloat16()
+    for expand in (False, True):
+        recv_x, _, _, handle, _ = world.buffer.dispatch(**dict(world.mine(), x=x), do_expand=expand)
+        y = torch.randint(-4, 5, recv_x.shape, generator=generator).bfloat16()
+        combined, _, _ = world.buffer.combine(y, handle)
+        there, here = (recv_x.double() * y.double()).sum(), (combined.double() * x.double()).sum()
+        found = torch.frombuffer(
+            bytearray(b"".join(world.buffer._xep.allgather(torch.stack([there, here]).numpy().tobytes()))),
+            dtype=torch.float64,
+        ).view(-1, 2)
+        assert float(found[:, 0].sum()) == float(found[:, 1].sum())
+
+
+def test_domains_and_hints(elastic):
+    buffer = elastic(hidden=64, num_topk=TOPK)
+    width = int(os.environ.get("XEP_NODE_RANKS", "0")) or buffer.num_ranks
+    assert buffer.get_logical_domain_size() == (1, buffer.num_ranks), "rows are not forwarded"
+    assert buffer.get_physical_domain_size() == (-(-buffer.num_ranks // width), width)
+    assert (buffer.num_rdma_ranks, buffer.num_nvlink_ranks) == buffer.get_physical_domain_size()
+    assert (buffer.scaleout_rank_idx, buffer.scaleup_rank_idx) == (0, buffer.rank_idx)
+    assert buffer.num_bytes % (2 << 20) == 0 and buffer.num_bytes > 0
+    assert elastic(num_bytes=4 << 20, num_max_tokens_per_rank=0).num_bytes == 4 << 20
+    sms = buffer.get_theoretical_num_sms(LOCAL * buffer.num_ranks, TOPK)
+    assert sms >= 4 and sms % 2 == 0
+    assert (
+        buffer.get_theoretical_num_qps(sms) == min(16 * sms + 1, buffer.num_allocated_qps) and buffer.num_allocated_qps
+    )
+    buffer.barrier(with_cpu_sync=True)
+    with buffer.get_comm_stream():
+        buffer.capture().current_stream_wait()
+
+
+def test_wrong_arguments(elastic):
+    """Each is refused before anything is sent, by errors of the kinds that programs catch."""
+    world = make_world(elastic())
+    buffer, mine = world.buffer, world.mine()
+    recv_x, _, weights, handle, _ = buffer.dispatch(**mine, do_expand=True)
+    other = elastic().dispatch(**mine)[3]
+    again = dict(x=mine["x"], handle=handle)
+    for call, wrong, error, text in (
+        (buffer.dispatch, dict(mine, num_max_tokens_per_rank=2), ValueError, "x: expected at most num_max_tokens"),
+        (buffer.dispatch, dict(mine, num_experts=None), ValueError, "num_experts: expected a multiple of the"),
+        (buffer.dispatch, dict(mine, topk_idx=None), TypeError, "topk_idx: expected a CPU tensor int64 or int32"),
+        (buffer.dispatch, dict(mine, topk_weights=weights), ValueError, "topk_weights: expected a CPU tensor float32"),
+        (buffer.dispatch, dict(mine, do_zero_padding=True), ValueError, "do_zero_padding: expected do_expand with it"),
+        (buffer.dispatch, dict(mine, expert_alignment=0), ValueError, "expert_alignment: expected 1 or more, got 0"),
+        (buffer.dispatch, dict(mine, num_qps=1000), ValueError, "num_qps: expected at most num_allocated_qps, 129"),
+        (buffer.dispatch, dict(mine, previous_event=buffer.capture()), ValueError, "allocate_on_comm_stream: expe"),
+        (buffer.dispatch, dict(mine, cumulative_local_expert_recv_stats=torch.zeros(1)), TypeError, "cumulative_loc"),
+        (buffer.dispatch, dict(again, topk_idx=mine["topk_idx"]), ValueError, "topk_idx: expected None with handle"),
+        (buffer.dispatch, dict(again, do_cpu_sync=True), ValueError, "do_cpu_sync: expected False or None with handle"),
+        (buffer.dispatch, dict(again, num_experts=1), ValueError, "num_experts: expected .* as of the handle, got 1"),
+        (buffer.dispatch, dict(again, x=torch.zeros((1, 72)).bfloat16()), ValueError, "x: expected the .* tokens"),
+        (buffer.dispatch, dict(again, handle=(1, 2)), TypeError, "handle: expected an EPHandle, got tuple"),
+        (buffer.dispatch, dict(again, handle=other), ValueError, "handle: expected one of this Buffer"),
+        (buffer.combine, dict(x=torch.zeros((len(recv_x) + 1, 72)), handle=handle), ValueError, "x: expected the"),
+        (buffer.combine, dict(x=recv_x.double(), handle=handle), TypeError, "x: expected a CPU tensor bfloat16"),
+        (buffer.combine, dict(x=recv_x, handle=handle, bias=mine["x"][:, 1:]), ValueError, r"bias\[0\]: expected"),
+        (buffer.combine, dict(x=recv_x, handle=handle, topk_weights=weights[:-1]), ValueError, "topk_weights: expect"),
+        (deep_ep.ElasticBuffer, dict(num_bytes=100), ValueError, "num_bytes: expected a multiple of 2097152 bytes"),
+    ):  # fmt: skip
+        for kind in (error, AssertionError, RuntimeError):
+            with pytest.raises(kind, match=text):
+                call(**wrong)
+    buffer.dispatch(**mine)
+    lasting = elastic(explicitly_destroy=False)
+    with pytest.raises(AssertionError, match="destroy: expected a Buffer made with explicitly_destroy=True"):
+        lasting.destroy()
+    lasting.explicitly_destroy = True
+    buffer.destroy()
+    buffer.destroy()
+    assert buffer.runtime is None
+    with pytest.raises(RuntimeError, match="the Buffer was destroyed"):
+        buffer.dispatch(**mine)
+
+
+def test_what_is_absent(elastic):
+    buffer = elastic()
+    for name in (
+        "engram_write", "engram_fetch", "pp_set_config", "pp_send", "pp_recv", "create_agrs_session",
+        "destroy_agrs_session", "agrs_new_session", "agrs_set_config", "agrs_get_inplace_tensor", "all_gather",
+        "get_engram_storage_size_hint", "get_pp_buffer_size_hint", "get_agrs_buffer_size_hint",
+        "get_agrs_num_max_session_bytes",
+    ):  # fmt: skip
+        with pytest.raises(NotImplementedError, match=f"^{name}: [^.]* is not available on CPU$"):
+            getattr(buffer, name)(1, 2)
+
+
+def test_indices_of_32_bits(elastic):
+    world = make_world(elastic(), "masked")
+    arguments = dict(world.mine(), topk_idx=world.topk_idx[world.rank].int())
+    for expand in (False, True):
+        got = world.buffer.dispatch(**arguments, do_expand=expand, expert_alignment=2)
+        check_received(world, got, expand, 2, world.x)
+        assert expand or got[1].dtype == torch.int32
+        combined, _, _ = world.buffer.combine(answers(world, got[0], expand, 2), got[3])
+        assert torch.equal(combined, sums(world, (), True))
+    assert answer(torch.ones(2), 8).tolist() == [10.0, 10.0]
