@@ -21,7 +21,7 @@ esac
 nvcc=${NVCC:-$(PATH=$PATH:/usr/local/cuda/bin command -v nvcc)} || { echo 'skipped: there is no nvcc'; exit 77; }
 mkdir -p "$work/include/xep"
 sed 's/@[A-Z_]*@/0/' "$top/include/xep/version.h.in" >"$work/include/xep/version.h"
-flags=(-I"$top/include" -I"$work/include" -I"$top/oracle" -I"$top/plugins/cuda")
+flags=(-I"$top/include" -I"$work/include" -I"$top/oracle" -I"$top/plugins/cuda" -I"$top/plugins/normal")
 
 # the architecture there is most of today, and what newer ones compile for themselves
 compile_device() {

@@ -89,6 +89,11 @@ only() {
         $2 == "system" && $3 ~ what && file !~ allowed { print $1 ":" $3 }' "$includes" | report direction
 }
 
+# a mode for device memory shares what its sibling for host memory is made of
+shared_with() {
+    [ "$1" != plugins/cuda/ ] || echo '|plugins/normal'
+}
+
 check_includes() {
     includes >"$includes"
     may 'include/xep' 'include/xep'
@@ -96,13 +101,14 @@ check_includes() {
     may 'src/core' 'src/core|src/util|include/xep'
     may 'src/ucp' 'src/ucp|src/core|src/util|include/xep'
     may 'src/pmix' 'src/pmix|src/core|src/util|include/xep'
-    may 'src' 'src|src/core|src/ucp|src/pmix|src/util|include/xep'
+    may 'src/cuda' 'src/cuda|src/core|src/util|include/xep'
+    may 'src' 'src|src/core|src/cuda|src/ucp|src/pmix|src/util|include/xep'
     for folder in tools/*/; do
         may "${folder%/}" "${folder%/}|oracle|include/xep"
     done
     may 'oracle' 'oracle|include/xep'
     for folder in plugins/*/; do
-        may "${folder%/}" "${folder%/}|plugins/kit|plugins/kernels|include/xep"
+        may "${folder%/}" "${folder%/}|plugins/kit|plugins/kernels|include/xep$(shared_with "$folder")"
     done
     only '(ucp|uct|ucs|ucm)/.*' 'src/ucp/'
     only 'pmix.*\.h' 'src/pmix/|tools/run/'

@@ -28,7 +28,7 @@ weigh_sources = \
 
 pkglib_LTLIBRARIES = xep_normal.la xep_ll.la
 xep_normal_la_SOURCES = \
-	%D%/normal/normal.h %D%/normal/normal.c \
+	%D%/normal/normal.h %D%/normal/normal_record.h %D%/normal/normal.c %D%/normal/normal_begin.c \
 	%D%/normal/normal_heap.c %D%/normal/normal_plan.c \
 	%D%/normal/normal_records.c %D%/normal/normal_view.c %D%/normal/normal_recv.c \
 	%D%/normal/normal_dispatch.c %D%/normal/normal_combine.c \
@@ -49,8 +49,29 @@ xep_ll_la_CPPFLAGS = $(plugin_cppflags) -I$(srcdir)/%D%/kit -I$(srcdir)/%D%/kern
 xep_ll_la_LDFLAGS = $(plugin_ldflags)
 xep_ll_la_LIBADD = libxep_kit_parts.la -lm
 
-# Kernels for rows in device memory: contrib/check-cuda.sh compiles, checks and times them; no mode uses them yet.
-EXTRA_DIST += \
-	%D%/cuda/cuda_kernels.h %D%/cuda/cuda_words.cuh %D%/cuda/cuda_bulk.cuh %D%/cuda/cuda_plan.cu \
-	%D%/cuda/cuda_counts.cu %D%/cuda/cuda_dispatch.cu %D%/cuda/cuda_combine.cu \
+# The modes for device memory: nvcc compiles the kernels, and they are part of the mode as fat binaries, for the
+# architecture there is most of today and, as PTX, for what comes after.
+cuda_kernels = %D%/cuda/cuda_plan.cu %D%/cuda/cuda_counts.cu %D%/cuda/cuda_dispatch.cu %D%/cuda/cuda_combine.cu
+cuda_headers = %D%/cuda/cuda_kernels.h %D%/cuda/cuda_words.cuh %D%/cuda/cuda_bulk.cuh
+cuda_normal_sources = \
+	%D%/cuda/cuda_images.h %D%/cuda/cuda_kernels.h %D%/cuda/cuda_normal.h %D%/cuda/cuda_normal.c \
+	%D%/cuda/cuda_normal_dispatch.c %D%/cuda/cuda_normal_combine.c \
+	%D%/normal/normal.h %D%/normal/normal_record.h %D%/normal/normal_begin.c %D%/normal/normal_heap.c \
+	%D%/normal/normal_records.c %D%/normal/normal_recv.c %D%/normal/normal_view.c
+cuda_cppflags = $(plugin_cppflags) -I$(srcdir)/%D%/kit -I$(srcdir)/%D%/kernels -I$(srcdir)/%D%/normal \
+	-I$(srcdir)/%D%/cuda
+if HAVE_NVCC
+pkglib_LTLIBRARIES += xep_normal_cuda.la
+cuda_images = cuda_plan.fatbin cuda_counts.fatbin cuda_dispatch.fatbin cuda_combine.fatbin
+CLEANFILES += $(cuda_images)
+%.fatbin: $(srcdir)/%D%/cuda/%.cu $(addprefix $(srcdir)/,$(cuda_headers)) %D%/normal/normal_record.h
+	$(AM_V_GEN)$(NVCC) -std=c++17 -O3 -gencode arch=compute_90,code=sm_90 -gencode arch=compute_90,code=compute_90 \
+		-I$(srcdir)/%D%/normal -fatbin -o $@ $<
+$(xep_normal_cuda_la_OBJECTS): $(cuda_images)
+endif
+xep_normal_cuda_la_SOURCES = $(cuda_normal_sources) %D%/cuda/cuda_images.c
+xep_normal_cuda_la_CPPFLAGS = $(cuda_cppflags) -DXEP_CUDA_IMAGES='"$(abs_builddir)"'
+xep_normal_cuda_la_LDFLAGS = $(plugin_ldflags)
+xep_normal_cuda_la_LIBADD = libxep_kit_parts.la
+EXTRA_DIST += $(cuda_headers) $(cuda_kernels) \
 	test/bench/cuda_world.cuh test/bench/cuda_world.cu test/bench/cuda_kernels.cu contrib/check-cuda.sh

@@ -11,6 +11,7 @@
 #include "buffer_create.h"
 #include "buffer_end.h"
 #include "cpu.h"
+#include "cuda/cuda_device.h"
 #include "group_control.h"
 #include "group_create.h"
 #include "group_exchange.h"
@@ -178,6 +179,7 @@ xep_status_t xep_buffer_size(const xep_buffer_params_t *params, uint32_t nranks,
 xep_status_t xep_buffer_create(xep_group_t *group, const xep_buffer_params_t *params, xep_buffer_t **buffer_p)
 {
     xep_buffer_params_t own;
+    xep_heap_device_t *device = NULL;
     xep_status_t status;
     if (group == NULL) return xep_fail(XEP_ERR_INVALID, "group is NULL");
     if ((status = xep_group_usable(group)) != XEP_OK) return status;
@@ -185,7 +187,8 @@ xep_status_t xep_buffer_create(xep_group_t *group, const xep_buffer_params_t *pa
     status = xep_check_struct("params", params, &own, sizeof own);
     if (status == XEP_OK && buffer_p == NULL) status = xep_fail(XEP_ERR_INVALID, "buffer_p is NULL");
     if (status == XEP_OK) status = xep_check_buffer(&group->config, group->nranks, &own);
-    return xep_buffer_open(group, &own, status, buffer_p);
+    if (status == XEP_OK && own.memory == XEP_MEMORY_CUDA) status = xep_cuda_device_open(&device);
+    return xep_buffer_open(group, &own, device, status, buffer_p);
 }
 
 void xep_buffer_destroy(xep_buffer_t *buffer)

@@ -13,7 +13,7 @@
 #include "handle.h"
 #include "request.h"
 
-enum { MAX_THREADS = 1024, MAX_SLOTS = 4096, MAX_RANKS = 1 << 20, MAX_STRUCT = 65536 };
+enum { MAX_THREADS = 1024, MAX_SLOTS = 4096, MAX_RANKS = 1 << 20, MULTIPROCESSORS = 16, MAX_STRUCT = 65536 };
 static const uint64_t MAX_TOKENS = INT32_MAX; /* src_token is an int32 */
 
 /* ---- structs ----
@@ -156,6 +156,9 @@ xep_status_t xep_check_buffer(const xep_config_t *config, uint32_t nranks, xep_b
 {
     if (p->mode == NULL) p->mode = config->mode;
     if (p->slots == 0) p->slots = 2;
+    if ((unsigned)p->memory > XEP_MEMORY_CUDA)
+        return xep_fail(XEP_ERR_INVALID, "invalid memory: %d (XEP_MEMORY_HOST or XEP_MEMORY_CUDA)", (int)p->memory);
+    if (p->threads == 0 && p->memory == XEP_MEMORY_CUDA) p->threads = MULTIPROCESSORS;
     if (p->threads == 0) p->threads = config->threads == 0 ? 1 : config->threads;
     if (p->timeout_ms == 0) p->timeout_ms = config->timeout;
     xep_status_t status = check_buffer_types(p);
@@ -260,10 +263,18 @@ static xep_status_t check_choices(const xep_dispatch_args_t *a)
     return XEP_OK;
 }
 
-static xep_status_t check_after(const xep_buffer_t *buffer, const xep_request_t *after)
+/* On a device the operations of a buffer come one after the other anyway, and between buffers streams order them. */
+static xep_status_t check_order(const xep_buffer_t *buffer, xep_request_t **after_p, const void *stream)
 {
+    const xep_request_t *after = *after_p;
+    if (buffer->device == NULL && stream != NULL)
+        return xep_fail(XEP_ERR_INVALID, "invalid stream: %p (NULL: the buffer is in host memory)", stream);
     if (after == NULL) return XEP_OK;
     if (!after->kept) return xep_fail(XEP_ERR_INVALID, "invalid after: it was freed");
+    if (buffer->device != NULL && after->buffer != buffer)
+        return xep_fail(XEP_ERR_UNSUPPORTED, "after is a request of another buffer (in device memory: of the same, or "
+                                             "order their streams)");
+    if (buffer->device != NULL) *after_p = NULL;
     /* nobody would take the other group's operation any further while this one is waited for */
     if (after->buffer->group != buffer->group)
         return xep_fail(XEP_ERR_INVALID, "invalid after: a request of another group");
@@ -276,7 +287,7 @@ xep_status_t xep_check_dispatch(const xep_buffer_t *buffer, xep_dispatch_args_t 
     if (status == XEP_OK) status = a->cached != NULL ? check_cached(buffer, a) : check_routing(buffer, a);
     if (status == XEP_OK) status = check_scales(buffer, a);
     if (status == XEP_OK) status = check_choices(a);
-    if (status == XEP_OK) status = check_after(buffer, a->after);
+    if (status == XEP_OK) status = check_order(buffer, &a->after, a->stream);
     if (status != XEP_OK) return status;
     if (a->expert_alignment == 0) a->expert_alignment = 1;
     if (a->capacity > buffer->shape.recv_rows)
@@ -351,5 +362,5 @@ xep_status_t xep_check_combine(const xep_handle_t *h, xep_combine_args_t *a)
     if (status == XEP_OK) status = check_combine_rows(h, a);
     if (status == XEP_OK) status = check_combine_weights(h, a);
     if (status == XEP_OK) status = check_source_weights(h, a);
-    return status == XEP_OK ? check_after(h->buffer, a->after) : status;
+    return status == XEP_OK ? check_order(h->buffer, &a->after, a->stream) : status;
 }

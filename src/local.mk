@@ -8,7 +8,7 @@ libxep_all_la_SOURCES = \
 	%D%/core/boot.h %D%/core/boot_callback.h %D%/core/boot_callback.c %D%/core/boot_single.h %D%/core/boot_single.c \
 	%D%/core/buffer.h %D%/core/buffer.c %D%/core/buffer_agree.h %D%/core/buffer_agree.c \
 	%D%/core/buffer_create.h %D%/core/buffer_create.c %D%/core/buffer_end.h %D%/core/buffer_end.c \
-	%D%/core/buffer_env.h %D%/core/buffer_env.c %D%/core/group.h %D%/core/group.c \
+	%D%/core/buffer_env.h %D%/core/buffer_env.c %D%/core/device.h %D%/core/group.h %D%/core/group.c \
 	%D%/core/group_control.h %D%/core/group_control.c %D%/core/group_create.h %D%/core/group_create.c \
 	%D%/core/group_exchange.h %D%/core/group_exchange.c %D%/core/group_signal.h %D%/core/group_signal.c \
 	%D%/core/group_wait.h %D%/core/group_wait.c %D%/core/handle.h %D%/core/handle.c %D%/core/heap.h %D%/core/heap.c \
@@ -19,6 +19,8 @@ libxep_all_la_SOURCES = \
 	%D%/core/request_wait.h %D%/core/request_wait.c %D%/core/rest.h %D%/core/rest.c %D%/core/room.h %D%/core/room.c \
 	%D%/core/shape.h %D%/core/shape.c %D%/core/team.h %D%/core/team.c %D%/core/transport.h \
 	%D%/core/wait_times.h %D%/core/wait_times.c \
+	%D%/cuda/cuda_device.h %D%/cuda/cuda_device.c %D%/cuda/cuda_driver.h %D%/cuda/cuda_driver.c \
+	%D%/cuda/cuda_heap.h %D%/cuda/cuda_heap.c %D%/cuda/cuda_objects.h %D%/cuda/cuda_work.h %D%/cuda/cuda_work.c \
 	%D%/pmix/pmix_api.h %D%/pmix/pmix_api.c %D%/pmix/pmix_boot.h %D%/pmix/pmix_boot.c \
 	%D%/pmix/pmix_call.h %D%/pmix/pmix_call.c %D%/pmix/pmix_client.h %D%/pmix/pmix_client.c \
 	%D%/pmix/pmix_exchange.h %D%/pmix/pmix_exchange.c \

@@ -69,6 +69,23 @@ check_LTLIBRARIES += %D%/mp/perf_corruptor.la
 %C%_mp_perf_corruptor_la_SOURCES = %D%/mp/perf_corruptor.c
 %C%_mp_perf_corruptor_la_LDFLAGS = -module -avoid-version -shared -rpath /nowhere
 
+# rows in device memory: a stand-in for the driver, which the script calls libcuda.so.1, and the mode as it is, with
+# nothing in place of its kernels
+check_LTLIBRARIES += %D%/cuda/standin_cuda.la %D%/cuda/xep_normal_cuda.la
+%C%_cuda_standin_cuda_la_SOURCES = \
+	%D%/cuda/standin.h %D%/cuda/standin_driver.c %D%/cuda/standin_streams.c %D%/cuda/standin_kernels.c
+%C%_cuda_standin_cuda_la_CPPFLAGS = $(AM_CPPFLAGS) -I$(srcdir)/plugins/cuda -I$(srcdir)/plugins/normal
+%C%_cuda_standin_cuda_la_CFLAGS = $(AM_CFLAGS) -Wno-missing-prototypes
+%C%_cuda_standin_cuda_la_LIBADD = libxep_oracle.la -lpthread
+%C%_cuda_standin_cuda_la_LDFLAGS = -module -avoid-version -shared -rpath /nowhere
+%C%_cuda_xep_normal_cuda_la_SOURCES = $(cuda_normal_sources) %D%/cuda/standin_images.c
+%C%_cuda_xep_normal_cuda_la_CPPFLAGS = $(cuda_cppflags)
+%C%_cuda_xep_normal_cuda_la_LIBADD = libxep_kit_parts.la
+%C%_cuda_xep_normal_cuda_la_LDFLAGS = -module -avoid-version -shared -rpath /nowhere
+%C%_mp_cuda_ops_SOURCES = \
+	%D%/mp/cuda_rig.h %D%/mp/cuda_rig.c %D%/mp/cuda_job.h %D%/mp/cuda_job.c %D%/mp/cuda_ops.c
+%C%_mp_cuda_ops_LDADD = libmp_rig.la
+
 transport_tests = \
 	%D%/mp/wire_death.mp %D%/mp/wire_keys.mp %D%/mp/boot_reload.mp \
 	%D%/mp/normal_shapes.mp %D%/mp/normal_ops.mp %D%/mp/ll_ops.mp %D%/mp/bad_input.mp \
@@ -95,6 +112,7 @@ rank_tests = %D%/mp/wire_order.mp %D%/mp/boot_client.mp $(transport_tests)
 
 # what takes longest begins first
 script_tests = \
+	%D%/mp/cuda_standin.sh \
 	%D%/mp/wire_transports.sh %D%/mp/variants.sh %D%/mp/ll_check.sh \
 	%D%/mp/boot_hazards.sh \
 	%D%/mp/run_environ.sh %D%/mp/run_leftovers.sh %D%/mp/run_output.sh %D%/mp/run_signals.sh %D%/mp/run_status.sh \
@@ -114,7 +132,7 @@ model:
 .PHONY: model
 
 # what tests use and is no test itself
-test_helpers = %D%/abi/mode_load %D%/mp/victim %D%/mp/wire_rate.mp %D%/bench/kernels
+test_helpers = %D%/mp/cuda_ops %D%/abi/mode_load %D%/mp/victim %D%/mp/wire_rate.mp %D%/bench/kernels
 %C%_abi_mode_load_LDADD = libxep.la
 %C%_abi_dlopen_t_LDADD = $(CMOCKA_LIBS)
 %C%_mp_victim_LDADD = libmp_rig.la

@@ -28,7 +28,7 @@ extern "C" {
 #endif
 
 /** Goes up with every change of meaning in this header or in wire.h; a change of layout also shows in the sizes. */
-#define XEP_PLUGIN_ABI 2u
+#define XEP_PLUGIN_ABI 3u
 
 /** The shape of a buffer: the params with every default filled in, and the place of every rank. */
 typedef struct xep_shape {
@@ -51,23 +51,23 @@ typedef struct xep_shape {
     uint64_t recv_rows; /* most rows a rank receives; 0: the mode works out the worst case */
 } xep_shape_t;
 
-/** A kind of memory. */
-typedef enum { XEP_MEMORY_HOST } xep_memory_t;
-
 /** The parts of a rank's heap, in this order. */
 typedef enum {
-    XEP_REGION_CONTROL,  /* words by which ranks signal one another; always host memory */
+    XEP_REGION_CONTROL,  /* words by which ranks signal one another */
     XEP_REGION_METADATA, /* counts, indices, weights, scales */
     XEP_REGION_ROWS,     /* tokens and expert outputs */
     XEP_REGIONS
 } xep_region_id_t;
 
-/** A part of the heap. heap_size fills the first three fields; the core fills the others before open. */
+/**
+ * A part of the heap. heap_size fills the first three fields; the core fills the others before open. A rank has a heap
+ * for each kind of memory that a region has: the wire's, and the device's.
+ */
 typedef struct xep_region {
     uint64_t bytes;
     uint32_t alignment; /* of its first byte: a power of two, 64 .. 4096 */
     xep_memory_t memory;
-    uint64_t offset; /* where it begins in every rank's heap; offsets of the wire count from the heap's begin */
+    uint64_t offset; /* where it begins in every rank's heap of this kind; offsets count from the heap's begin */
     void *base;      /* where it begins in this rank's heap; in that of a mapped rank: map() + offset */
 } xep_region_t;
 
@@ -100,12 +100,73 @@ typedef struct xep_op {
     uint64_t turn;
     const xep_dispatch_args_t *dispatch; /* checked, defaults filled in, strides never 0 */
     const xep_combine_args_t *combine;   /* likewise; x is NULL if the outputs are in the slot's input already */
+    int32_t timeout_ms;                  /* its deadline; < 0: none */
     /* of the slot: zeroed before a dispatch, which fills all of it in one go, size included, as soon as it knows the
      * rows and their places; read by combine */
     xep_recv_t *recv;
     void *state; /* [state_bytes] of the mode, zeroed before dispatch or combine */
     xep_late_t late;
 } xep_op_t;
+
+/** A launch of a kernel; stream is the driver's. The kernel has one parameter, the struct that args points to. */
+typedef struct xep_launch {
+    void *kernel;
+    uint32_t blocks, threads; /* threads of a block */
+    uint32_t shared_bytes;
+    void *stream;
+    void *args;
+} xep_launch_t;
+
+typedef struct xep_device xep_device_t;
+
+/**
+ * What a mode sees of the device that its regions lie on. Nothing here waits for the device but sync. An error has set
+ * its sentence in this thread.
+ */
+typedef struct xep_device_ops {
+    size_t size; /* of this struct; must be equal in mode and library */
+
+    /** Address of rank's device heap for kernels of this rank's device. */
+    void *(*map)(xep_device_t *device, uint32_t rank);
+
+    /**
+     * Zeroed memory of this rank alone: XEP_MEMORY_CUDA, of the device, or XEP_MEMORY_HOST, pinned, which kernels reach
+     * by the same address. release: NULL is a no-op.
+     */
+    xep_status_t (*allocate)(xep_device_t *device, xep_memory_t memory, uint64_t bytes, void **memory_p);
+    void (*release)(xep_device_t *device, xep_memory_t memory, void *address);
+
+    /** Loads a fat binary, and finds a kernel in it that may be launched with so much dynamic shared memory. */
+    xep_status_t (*load)(xep_device_t *device, const void *image, void **module_p);
+    xep_status_t (*find)(xep_device_t *device, void *module, const char *name, uint32_t shared_bytes, void **kernel_p);
+    void (*unload)(xep_device_t *device, void *module);
+
+    xep_status_t (*launch)(xep_device_t *device, const xep_launch_t *launch);
+
+    /** Enqueues a copy, to or from the device, of rows of so many bytes, from_stride and to_stride bytes apart. */
+    xep_status_t (*copy)(xep_device_t *device, void *to, size_t to_stride, const void *from, size_t from_stride,
+                         size_t bytes, size_t rows, void *stream);
+
+    /** Enqueues setting bytes of device memory to a value. */
+    xep_status_t (*fill)(xep_device_t *device, void *to, uint8_t value, size_t bytes, void *stream);
+
+    /** What is enqueued on stream from now on comes after all that was before the last mark, on whatever stream. */
+    xep_status_t (*after_mark)(xep_device_t *device, void *stream);
+    xep_status_t (*mark)(xep_device_t *device, void *stream);
+
+    /** XEP_OK, or XEP_ERR_INVALID: the argument called name is not memory of this device. NULL is. */
+    xep_status_t (*check)(xep_device_t *device, const char *name, const void *address);
+
+    /** Waits until the device has done all that was enqueued. */
+    xep_status_t (*sync)(xep_device_t *device);
+} xep_device_ops_t;
+
+struct xep_device {
+    const xep_device_ops_t *ops;
+    uint32_t multiprocessors;
+    uint32_t shared_bytes; /* most dynamic shared memory of a block */
+    const uint32_t *stop;  /* pinned: once it is not 0, kernels wait for nobody any more */
+};
 
 typedef struct xep_env xep_env_t;
 typedef void (*xep_parallel_fn)(void *arg, uint32_t thread, uint32_t nthreads);
@@ -120,8 +181,9 @@ struct xep_env {
     uint64_t heap_bytes;
     xep_region_t regions[XEP_REGIONS]; /* the parts of the heap that heap_size asked for */
     xep_wire_t *wire;
-    uint32_t threads; /* of the team */
-    xep_simd_t simd;  /* widest kernels to use */
+    xep_device_t *device; /* NULL: all regions are host memory */
+    uint32_t threads;     /* of the team; with a device: multiprocessors to use */
+    xep_simd_t simd;      /* widest kernels to use */
     /* an operation that writes at least so many bytes uses streaming stores; UINT64_MAX: none does */
     uint64_t stream_bytes;
 
@@ -151,15 +213,16 @@ struct xep_env {
 };
 
 typedef struct xep_plugin {
-    uint32_t abi;            /* XEP_PLUGIN_ABI */
-    uint32_t size;           /* sizeof(xep_plugin_t) */
-    uint32_t env_size;       /* sizeof(xep_env_t) */
-    uint32_t shape_size;     /* sizeof(xep_shape_t) */
-    uint32_t op_struct_size; /* sizeof(xep_op_t) */
-    uint32_t wire_ops_size;  /* sizeof(xep_wire_ops_t) */
-    uint32_t state_bytes;    /* private state of one operation (xep_op_t.state) */
-    const char *name;        /* as in the file's name, xep_<name>.so */
-    const char *brief;       /* one line that describes the mode, for xep_info */
+    uint32_t abi;             /* XEP_PLUGIN_ABI */
+    uint32_t size;            /* sizeof(xep_plugin_t) */
+    uint32_t env_size;        /* sizeof(xep_env_t) */
+    uint32_t shape_size;      /* sizeof(xep_shape_t) */
+    uint32_t op_struct_size;  /* sizeof(xep_op_t) */
+    uint32_t wire_ops_size;   /* sizeof(xep_wire_ops_t) */
+    uint32_t device_ops_size; /* sizeof(xep_device_ops_t) */
+    uint32_t state_bytes;     /* private state of one operation (xep_op_t.state) */
+    const char *name;         /* as in the file's name, xep_<name>.so */
+    const char *brief;        /* one line that describes the mode, for xep_info */
 
     /**
      * Tells the bytes and the alignment of the regions that this shape needs (all zero before the call; 0 bytes: the
@@ -189,9 +252,9 @@ typedef struct xep_plugin {
 
     /**
      * Takes the operation as far as it goes without waiting. XEP_INPROGRESS: not done, call again. XEP_OK: done.
-     * XEP_ERR_OVERFLOW and XEP_ERR_MISMATCH: done, nothing was moved, and every rank gets the same. Any other error:
-     * the operation cannot be finished, and the core breaks the buffer. Operations of different slots are taken further
-     * in any order.
+     * XEP_ERR_OVERFLOW, XEP_ERR_MISMATCH, XEP_ERR_INVALID: done, nothing was moved, and every rank gets the same. Any
+     * other error: the operation cannot be finished, and the core breaks the buffer. Operations of different slots are
+     * taken further in any order.
      */
     xep_status_t (*progress)(void *mode, xep_op_t *op);
 
@@ -209,9 +272,10 @@ typedef struct xep_plugin {
 } xep_plugin_t;
 
 /** The first members of a mode's table: what it was built against. */
-#define XEP_PLUGIN_SIZES                                                                \
-    .abi = XEP_PLUGIN_ABI, .size = sizeof(xep_plugin_t), .env_size = sizeof(xep_env_t), \
-    .shape_size = sizeof(xep_shape_t), .op_struct_size = sizeof(xep_op_t), .wire_ops_size = sizeof(xep_wire_ops_t)
+#define XEP_PLUGIN_SIZES                                                                                            \
+    .abi = XEP_PLUGIN_ABI, .size = sizeof(xep_plugin_t), .env_size = sizeof(xep_env_t),                             \
+    .shape_size = sizeof(xep_shape_t), .op_struct_size = sizeof(xep_op_t), .wire_ops_size = sizeof(xep_wire_ops_t), \
+    .device_ops_size = sizeof(xep_device_ops_t)
 
 #ifdef __cplusplus
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /**
- * xep: expert parallelism on host memory.
+ * xep: expert parallelism on host memory, and on the memory of CUDA devices.
  *
  * A mixture-of-experts layer sends each token to the ranks of its top-k experts
  * (dispatch) and brings the results back, summed (combine).
@@ -293,6 +293,22 @@ XEP_API xep_status_t xep_layout(const xep_layout_args_t *args, xep_layout_t *out
 
 /* ---- buffer ----------------------------------------------------------------- */
 
+/**
+ * Where the rows of a buffer lie. All pointers to arrays in the arguments and in xep_recv_t are to memory of this kind,
+ * but for the counts and places of xep_recv_t (src_begin, rank_rows, expert_rows), which are in host memory always.
+ *
+ * XEP_MEMORY_CUDA: in memory of the device that is current in the thread that creates the buffer; all ranks are on one
+ * host, and their devices reach one another. An operation is enqueued on args.stream and behind the operations of this
+ * buffer that were called before, whatever their streams: what it reads must be there, and what it writes is there, in
+ * the order of that stream. The call, or its request, is done when the operation is enqueued and, in a dispatch, the
+ * rows are counted; that wait for the counts is the only one. So received rows are read, outputs are used and a handle
+ * is released by work on the same stream, or by work that waits for it.
+ *
+ * An error that shows only while the work runs (XEP_ERR_TIMEOUT: a rank did not come; XEP_ERR_MISMATCH: ranks disagree
+ * on a combine) is returned by a later operation of the buffer, which is broken until xep_buffer_reset().
+ */
+typedef enum { XEP_MEMORY_HOST = 0, XEP_MEMORY_CUDA = 1 } xep_memory_t;
+
 /** All fields but those marked "per rank" are collective: every rank passes the same values. */
 typedef struct xep_buffer_params {
     size_t size;
@@ -306,17 +322,20 @@ typedef struct xep_buffer_params {
     xep_dtype_t dtype;         /* widest element dispatched; default XEP_BF16 */
     xep_dtype_t combine_dtype; /* widest element combined: XEP_BF16 (default), XEP_FP16, XEP_FP32 */
     uint32_t slots;            /* handles that may live at once; default 2 */
-    uint32_t threads;          /* per rank: threads that copy and reduce; 0: XEP_THREADS */
-    int32_t timeout_ms;        /* per rank: deadline of each operation; 0: XEP_TIMEOUT; < 0: none */
+    /* per rank: threads that copy and reduce; 0: XEP_THREADS. In device memory: multiprocessors that do; 0: 16 */
+    uint32_t threads;
+    int32_t timeout_ms;  /* per rank: deadline of each operation; 0: XEP_TIMEOUT; < 0: none */
+    xep_memory_t memory; /* of the rows; default XEP_MEMORY_HOST */
 } xep_buffer_params_t;
 
 #define XEP_BUFFER_PARAMS_INIT XEP_INIT_(xep_buffer_params_t)
 
 typedef struct xep_buffer_size {
     size_t size;
-    uint64_t bytes;      /* memory that each rank shares with its peers, at most: where no two ranks are on one node */
-    uint64_t recv_rows;  /* rows that a slot can hold */
-    uint64_t node_bytes; /* memory that each rank shares where all are on one node: rows return to nobody's memory */
+    uint64_t bytes; /* host memory that each rank shares with its peers, at most: where no two ranks are on one node */
+    uint64_t recv_rows;    /* rows that a slot can hold */
+    uint64_t node_bytes;   /* memory that each rank shares where all are on one node: rows return to nobody's memory */
+    uint64_t device_bytes; /* memory of its device, likewise; 0 with XEP_MEMORY_HOST */
 } xep_buffer_size_t;
 
 #define XEP_BUFFER_SIZE_INIT XEP_INIT_(xep_buffer_size_t)
@@ -465,9 +484,9 @@ typedef struct xep_dispatch_args {
     /* handle whose routing is used again; NULL: route by topk_idx. It may be released as soon as the call returns; its
      * slot becomes free when this dispatch has begun, which is later if there is an after */
     xep_handle_t *cached;
-    /* request of any buffer of the group: this operation begins when that one is done, and ends with the same error if
-     * that one fails. It may be freed as soon as the call returns. NULL: begin now. Dispatches of a buffer begin in the
-     * order of the calls: one behind one that has not begun waits for it too */
+    /* request of any buffer of the group (device memory: of this one): this operation begins when that one is done, and
+     * ends with the same error if that one fails. It may be freed as soon as the call returns. NULL: begin now.
+     * Dispatches of a buffer begin in the order of the calls: one behind one that has not begun waits for it too */
     xep_request_t *after;
     int32_t timeout_ms; /* deadline of this operation; 0: the buffer's; < 0: none */
     /* NULL, or where the number of rows sent to this rank goes when the operation ends, after XEP_ERR_OVERFLOW too */
@@ -481,6 +500,7 @@ typedef struct xep_dispatch_args {
     /* NULL, or [R]: when the operation ends, the nanoseconds that this rank waited for each rank (as xep_buffer_waits()
      * counts them) are added; not if a reset, an abort or another operation's error ends it */
     uint64_t *wait_ns;
+    void *stream; /* XEP_MEMORY_CUDA: the cudaStream_t (CUstream) that orders it; NULL: the device's default stream */
 } xep_dispatch_args_t;
 
 #define XEP_DISPATCH_ARGS_INIT XEP_INIT_(xep_dispatch_args_t)
@@ -539,8 +559,9 @@ typedef struct xep_recv {
  *
  * Errors of the operation are returned here if the call blocks (there is no handle then), else by the request (the
  * handle then has no rows; release it):
- *  - XEP_ERR_OVERFLOW (too little room on some rank), XEP_ERR_MISMATCH (ranks disagree): every rank gets the same,
- *    nothing was moved, and the buffer stays usable;
+ *  - XEP_ERR_OVERFLOW (too little room on some rank), XEP_ERR_MISMATCH (ranks disagree), XEP_ERR_INVALID (device
+ *    memory: topk_idx of some rank has what is no expert): every rank gets the same, nothing was moved, and the buffer
+ *    stays usable;
  *  - XEP_ERR_TIMEOUT, XEP_ERR_PEER, XEP_ERR_PROTOCOL, XEP_ERR_TRANSPORT: the buffer is broken until xep_buffer_reset().
  */
 XEP_API xep_status_t xep_dispatch(xep_buffer_t *buffer, const xep_dispatch_args_t *args, xep_handle_t **handle_p,
@@ -590,6 +611,7 @@ typedef struct xep_combine_args {
     const float *weights;
     size_t weights_stride; /* bytes between rows; 0: dense */
     uint64_t *wait_ns;     /* as in xep_dispatch_args_t */
+    void *stream;          /* as in xep_dispatch_args_t */
 } xep_combine_args_t;
 
 #define XEP_COMBINE_ARGS_INIT XEP_INIT_(xep_combine_args_t)

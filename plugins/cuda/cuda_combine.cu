@@ -89,7 +89,7 @@ static __device__ __forceinline__ const char *contribution(const xep_cuda_combin
     if (n >= c.max_dests) return nullptr;
     const xep_cuda_dest_t dest = c.dest[(uint64_t)token * c.max_dests + n];
     if (dest.rank == XEP_CUDA_NOBODY) return nullptr;
-    return c.peer[dest.rank] + c.input + (c.place[dest.rank] + dest.row) * c.row_stride;
+    return c.there[dest.rank].area[XEP_CUDA_INPUT] + dest.row * c.row_stride;
 }
 
 /* Any number of contributions, any alignment of elements: from one element of a token to another. */
@@ -243,17 +243,73 @@ template <typename E> static __device__ void sum_tokens(const xep_cuda_combine_t
     for (uint32_t t = lane; begin < c.hidden && t < c.tokens; t += lanes) sum_elements<E>(c, t, begin, c.hidden);
 }
 
+/* A warp a token, a lane a weight: ranks ascending, as on the host. */
+static __device__ void sum_weights(const xep_cuda_combine_t &c)
+{
+    const uint32_t warps = blockDim.x / 32, lane = blockIdx.x * warps + threadIdx.x / 32, lanes = gridDim.x * warps;
+    for (uint32_t t = lane; t < c.tokens; t += lanes) {
+        const xep_cuda_dest_t *dest = c.dest + (uint64_t)t * c.max_dests;
+        float *out = (float *)(c.out_weights + t * c.out_weights_stride);
+        for (uint32_t k = threadIdx.x % 32; k < c.topk; k += 32) {
+            float sum = 0;
+            for (uint32_t n = 0; n < c.max_dests && dest[n].rank != XEP_CUDA_NOBODY; n++) {
+                const char *weights = c.there[dest[n].rank].area[XEP_CUDA_INPUT_WEIGHTS];
+                sum = __fadd_rn(sum, ((const float *)weights)[(uint64_t)dest[n].row * c.topk + k]);
+            }
+            out[k] = sum;
+        }
+    }
+}
+
+/* What this rank offers, before the word that says so. */
+static __device__ __forceinline__ void say_offer(const xep_cuda_combine_t &c)
+{
+    for (uint32_t r = threadIdx.x; r < c.nranks; r += blockDim.x) {
+        uint64_t *said = (uint64_t *)(c.peer[r] + c.said + c.rank * c.word_stride);
+        said[0] = c.offer[0];
+        said[1] = c.offer[1];
+    }
+    __threadfence_system();
+    __syncthreads();
+}
+
+/* Whether all ranks that have an opinion offer the same. All threads of the block; the first two compare. */
+static __device__ __forceinline__ int compare_offers(const xep_cuda_combine_t &c)
+{
+    uint64_t offer = UINT64_MAX;
+    int same = 1;
+    for (uint32_t r = 0; r < c.nranks && threadIdx.x < 2; r++) {
+        volatile const uint64_t *said = (volatile const uint64_t *)(c.peer[c.rank] + c.said + r * c.word_stride);
+        const uint64_t value = said[threadIdx.x];
+        if (value == UINT64_MAX || value == offer) continue;
+        if (offer != UINT64_MAX) {
+            *(volatile uint32_t *)c.differs = r + 1;
+            same = 0;
+        }
+        offer = value;
+    }
+    return __syncthreads_and(same);
+}
+
 /* Shared memory: for each warp its stages; then the barriers of all, then their numbers of contributions. */
 template <typename E> static __device__ __forceinline__ void combine(const xep_cuda_combine_t &c)
 {
     extern __shared__ __align__(128) char shared[];
     const uint32_t all = blockDim.x / 32 * c.stages;
     uint64_t *barriers = (uint64_t *)(shared + (uint64_t)all * c.rows * c.chunk);
-    if (blockIdx.x == 0) tell_all(c.peer, c.rank, c.nranks, c.ready, c.word_stride, c.epoch);
+    if (blockIdx.x == 0) {
+        say_offer(c);
+        tell_all(c.peer, c.rank, c.nranks, c.ready, c.word_stride, c.epoch);
+    }
     for (uint32_t i = threadIdx.x; i < all; i += blockDim.x) open_barrier(&barriers[i]);
     share_barriers();
-    if (wait_all(c.peer[c.rank], c.nranks, c.ready, c.word_stride, c.epoch, c.deadline)) sum_tokens<E>(c, shared);
-    if (is_last_block(c.blocks_done)) tell_all(c.peer, c.rank, c.nranks, c.read, c.word_stride, c.epoch);
+    if (wait_all(c.peer[c.rank], c.nranks, c.ready, c.word_stride, c.epoch, c.deadline) && compare_offers(c)) {
+        sum_tokens<E>(c, shared);
+        if (c.out_weights != nullptr) sum_weights(c);
+    }
+    if (!is_last_block(c.blocks_done)) return;
+    tell_all(c.peer, c.rank, c.nranks, c.read, c.word_stride, c.epoch);
+    wait_all(c.peer[c.rank], c.nranks, c.read, c.word_stride, c.epoch, c.at_the_end);
 }
 
 extern "C" __global__ void __launch_bounds__(1024, 1)

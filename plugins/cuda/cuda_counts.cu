@@ -1,61 +1,130 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* The records that ranks tell each other before rows move. */
+/*
+ * The records that ranks tell each other before rows move. The host checks and compares them too, as it does for rows in
+ * its own memory, and finds the words for what is wrong; here it is only found whether rows may move, so that nobody
+ * waits for a host. Both look at the same records.
+ */
 #include "cuda_words.cuh"
+
+#include <stddef.h>
+
+enum { HEADER = sizeof(normal_record_t) / 4, AGREES_WITH_ALL = -1 };
 
 static __device__ __forceinline__ const uint32_t *record_of(const xep_cuda_counts_t &counts, uint32_t source)
 {
-    return (const uint32_t *)(counts.peer[counts.rank] + counts.record + source * counts.record_bytes);
+    return (const uint32_t *)(counts.peer[counts.rank] + counts.ring + source * counts.record_bytes);
+}
+
+static __device__ __forceinline__ const normal_record_t &header_of(const xep_cuda_counts_t &counts, uint32_t source)
+{
+    return *(const normal_record_t *)record_of(counts, source);
+}
+
+static __device__ __forceinline__ uint32_t experts_of(const xep_cuda_counts_t &counts, uint32_t rank)
+{
+    return counts.first_expert[rank + 1] - counts.first_expert[rank];
 }
 
 /* A warp writes the record of one rank: rows to everyone, and the selections of that rank's experts. */
-static __device__ __forceinline__ void store_record(const xep_cuda_counts_t &counts, uint32_t to)
+static __device__ __forceinline__ void store_record(const xep_cuda_counts_t &counts, uint32_t to, uint32_t wrong)
 {
-    uint32_t *record = (uint32_t *)(counts.peer[to] + counts.record + counts.rank * counts.record_bytes);
-    uint32_t first = counts.first_expert[to], local = counts.first_expert[to + 1] - first;
-    for (uint32_t i = threadIdx.x % 32; i < counts.nranks; i += 32) record[i] = counts.rows[i];
-    for (uint32_t i = threadIdx.x % 32; i < local; i += 32) record[counts.nranks + i] = counts.selections[first + i];
+    uint32_t *record = (uint32_t *)(counts.peer[to] + counts.ring + counts.rank * counts.record_bytes);
+    const uint32_t *header = (const uint32_t *)&counts.header;
+    const uint32_t first = counts.first_expert[to], lane = threadIdx.x % 32;
+    for (uint32_t i = lane; i < HEADER; i += 32)
+        record[i] = i == offsetof(normal_record_t, wrong) / 4 ? wrong : header[i];
+    if (counts.header.params[NORMAL_CACHED]) return;
+    record += HEADER;
+    for (uint32_t i = lane; i < counts.nranks; i += 32) record[i] = counts.rows[i];
+    for (uint32_t i = lane; i < experts_of(counts, to); i += 32)
+        record[counts.nranks + i] = counts.selections[first + i];
 }
 
-static __device__ __forceinline__ void add_rank(const xep_cuda_counts_t &counts, uint32_t rank, uint32_t *overflow)
+/* A warp shows the host what came from one rank. */
+static __device__ __forceinline__ void mirror_record(const xep_cuda_counts_t &counts, uint32_t from)
 {
-    uint64_t before = 0, all = 0;
-    for (uint32_t s = 0; s < counts.nranks; s++) {
-        uint32_t rows = record_of(counts, s)[rank];
-        counts.rank_rows[s * counts.nranks + rank] = rows;
-        if (s == counts.rank) before = all;
-        if (rank == counts.rank) counts.src_begin[s] = all;
-        all += rows;
+    uint32_t *to = (uint32_t *)(counts.mirror + from * counts.record_bytes), words = HEADER;
+    if (!counts.header.params[NORMAL_CACHED]) words += counts.nranks + experts_of(counts, counts.rank);
+    for (uint32_t i = threadIdx.x % 32; i < words; i += 32) to[i] = record_of(counts, from)[i];
+}
+
+static __device__ __forceinline__ int is_sound(const xep_cuda_counts_t &counts, uint32_t rank)
+{
+    const normal_record_t &header = header_of(counts, rank), &first = header_of(counts, 0);
+    return header.epoch == counts.header.epoch && header.wrong == 0 && header.slot < counts.slots &&
+           header.capacity <= counts.recv_rows &&
+           (!counts.header.params[NORMAL_CACHED] || header.routing == first.routing);
+}
+
+/* Whether all ranks that have an opinion of a parameter have the same. */
+static __device__ __forceinline__ int is_agreed(const xep_cuda_counts_t &counts, uint32_t param)
+{
+    uint32_t said = (uint32_t)AGREES_WITH_ALL;
+    for (uint32_t r = 0; r < counts.nranks; r++) {
+        const uint32_t value = header_of(counts, r).params[param];
+        if (value == (uint32_t)AGREES_WITH_ALL || value == said) continue;
+        if (said != (uint32_t)AGREES_WITH_ALL) return 0;
+        said = value;
     }
-    counts.place[rank] = before;
-    if (rank == counts.rank) counts.src_begin[counts.nranks] = all;
-    if (all > counts.capacity) atomicOr(overflow, 1);
+    return 1;
 }
 
-static __device__ __forceinline__ void add_expert(const xep_cuda_counts_t &counts, uint32_t local)
+/* Rows to a rank: whether they have room there. Where those of this rank begin is in *before_p. */
+static __device__ __forceinline__ int add_rank(const xep_cuda_counts_t &counts, uint32_t rank, uint64_t *before_p)
 {
-    uint64_t selections = 0;
-    for (uint32_t s = 0; s < counts.nranks; s++) selections += record_of(counts, s)[counts.nranks + local];
-    counts.expert_rows[local] = selections;
+    uint64_t all = 0;
+    for (uint32_t s = 0; s < counts.nranks; s++) {
+        uint32_t *rows = &counts.rank_rows[s * counts.nranks + rank];
+        if (s == counts.rank) *before_p = all;
+        if (!counts.header.params[NORMAL_CACHED]) *rows = record_of(counts, s)[HEADER + rank];
+        all += *rows;
+    }
+    return all <= header_of(counts, rank).capacity;
+}
+
+static __device__ __forceinline__ void find_places(const xep_cuda_counts_t &counts, uint32_t rank, uint64_t row)
+{
+    const uint32_t slot = header_of(counts, rank).slot;
+    for (int i = 0; i < XEP_CUDA_AREAS; i++) {
+        const xep_cuda_area_t &area = counts.area[i];
+        counts.there[rank].area[i] = counts.peer[rank] + area.first + slot * area.stride + row * area.row_bytes;
+    }
+}
+
+/* All threads of the block; true: rows may move. */
+static __device__ __forceinline__ int judge(const xep_cuda_counts_t &counts)
+{
+    int good = 1;
+    for (uint32_t p = threadIdx.x; p < NORMAL_PARAMS; p += blockDim.x) good &= is_agreed(counts, p);
+    for (uint32_t r = threadIdx.x; r < counts.nranks; r += blockDim.x) {
+        uint64_t row = 0;
+        good &= is_sound(counts, r) & add_rank(counts, r, &row);
+        if (good) find_places(counts, r, row);
+    }
+    return __syncthreads_and(good);
 }
 
 extern "C" __global__ void __launch_bounds__(1024, 1) xep_cuda_counts(const __grid_constant__ xep_cuda_counts_t counts)
 {
-    __shared__ uint32_t overflow;
-    const uint32_t local = counts.first_expert[counts.rank + 1] - counts.first_expert[counts.rank];
-    if (threadIdx.x == 0) overflow = 0;
-    for (uint32_t i = threadIdx.x / 32; i < counts.nranks; i += blockDim.x / 32)
-        store_record(counts, (counts.rank + 1 + i) % counts.nranks);
+    const uint32_t warp = threadIdx.x / 32, warps = blockDim.x / 32;
+    const uint64_t first = counts.header.params[NORMAL_CACHED] ? UINT64_MAX : *counts.wrong;
+    if (threadIdx.x == 0) *counts.verdict = XEP_CUDA_LOST;
+    for (uint32_t i = warp; i < counts.nranks; i += warps)
+        store_record(counts, (counts.rank + 1 + i) % counts.nranks, first != UINT64_MAX);
     __threadfence_system();
     __syncthreads();
-    tell_all(counts.peer, counts.rank, counts.nranks, counts.word, counts.word_stride, counts.epoch);
-    if (!wait_all(counts.peer[counts.rank], counts.nranks, counts.word, counts.word_stride, counts.epoch,
+    tell_all(counts.peer, counts.rank, counts.nranks, counts.word, counts.word_stride, counts.header.epoch);
+    if (!wait_all(counts.peer[counts.rank], counts.nranks, counts.word, counts.word_stride, counts.header.epoch,
                   counts.deadline))
         return;
-    for (uint32_t r = threadIdx.x; r < counts.nranks; r += blockDim.x) add_rank(counts, r, &overflow);
-    for (uint32_t e = threadIdx.x; e < local; e += blockDim.x) add_expert(counts, e);
+    const int go = judge(counts);
+    for (uint32_t r = warp; r < counts.nranks; r += warps) mirror_record(counts, r);
+    __threadfence_system();
     __syncthreads();
     if (threadIdx.x != 0) return;
+    *counts.verdict = go ? XEP_CUDA_GO : XEP_CUDA_STAY;
+    *counts.wrong_first = first;
     __threadfence_system();
-    *(volatile uint64_t *)counts.counted = overflow ? UINT64_MAX : counts.src_begin[counts.nranks] + 1;
+    *(volatile uint64_t *)counts.counted = counts.header.epoch;
 }

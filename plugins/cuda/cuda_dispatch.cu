@@ -14,7 +14,7 @@ enum { KNOWN_RANKS = 64 }; /* of more, places are looked up in global memory */
 
 static __device__ __forceinline__ char *row_at(const xep_cuda_dispatch_t &d, xep_cuda_dest_t dest)
 {
-    return d.peer[dest.rank] + d.area.x + (d.place[dest.rank] + dest.row) * d.row_stride;
+    return d.there[dest.rank].area[XEP_CUDA_X] + dest.row * d.row_stride;
 }
 
 static __device__ __forceinline__ const xep_cuda_dest_t *dests_of(const xep_cuda_dispatch_t &d, uint32_t token)
@@ -100,30 +100,24 @@ static __device__ void move_rows(const xep_cuda_dispatch_t &d, uint32_t warp, ui
 
 /* Where the rows of this rank begin at another, and what that one's experts are: at hand for each token. */
 typedef struct there {
-    char *heap;
-    uint64_t place;
+    xep_cuda_there_t at;
     uint32_t first_expert, end_expert;
 } there_t;
 
 static __device__ __forceinline__ there_t find_rank(const xep_cuda_dispatch_t &d, int32_t rank)
 {
-    return {d.peer[rank], d.place[rank], d.first_expert[rank], d.first_expert[rank + 1]};
+    return {d.there[rank], d.first_expert[rank], d.first_expert[rank + 1]};
 }
 
 static __device__ __forceinline__ void store_selection(const xep_cuda_dispatch_t &d, const there_t &there, uint64_t row,
-                                                       int64_t expert, float weight, uint32_t k)
+                                                       int32_t expert, float weight, uint32_t k)
 {
-    int here = expert >= there.first_expert && expert < there.end_expert;
+    const uint32_t local = (uint32_t)expert - there.first_expert; /* of -1 and of lower ranks: 2^31 and more */
+    const int here = local < there.end_expert - there.first_expert;
     uint64_t at = row * d.topk + k;
-    if (d.wide) ((int64_t *)(there.heap + d.area.topk_idx))[at] = here ? expert - there.first_expert : -1;
-    else ((int32_t *)(there.heap + d.area.topk_idx))[at] = here ? (int32_t)(expert - there.first_expert) : -1;
-    if (d.weights != nullptr) ((float *)(there.heap + d.area.weights))[at] = here ? weight : 0.0f;
-}
-
-static __device__ __forceinline__ int64_t load_expert(const xep_cuda_dispatch_t &d, uint32_t token, uint32_t k)
-{
-    const char *idx = d.topk_idx + token * d.topk_idx_stride;
-    return d.wide ? ((const int64_t *)idx)[k] : ((const int32_t *)idx)[k];
+    if (d.wide) ((int64_t *)there.at.area[XEP_CUDA_TOPK_IDX])[at] = here ? (int64_t)local : -1;
+    else ((int32_t *)there.at.area[XEP_CUDA_TOPK_IDX])[at] = here ? (int32_t)local : -1;
+    if (d.weights != nullptr) ((float *)there.at.area[XEP_CUDA_WEIGHTS])[at] = here ? weight : 0.0f;
 }
 
 /* The lanes share the (rank, selection) pairs. */
@@ -134,13 +128,12 @@ static __device__ __forceinline__ void store_selections(const xep_cuda_dispatch_
     for (uint32_t i = threadIdx.x % 32; i < pairs; i += 32) {
         const uint32_t k = i % d.topk;
         const xep_cuda_dest_t dest = dests[i / d.topk];
-        int64_t expert = load_expert(d, token, k);
+        const int32_t expert = d.chosen[(uint64_t)token * d.topk + k];
         float weight = d.weights == nullptr ? 0 : ((const float *)(d.weights + token * d.weights_stride))[k];
         if (dest.rank == XEP_CUDA_NOBODY) break;
         const there_t there = ranks == nullptr ? find_rank(d, dest.rank) : ranks[dest.rank];
-        const uint64_t row = there.place + dest.row;
-        store_selection(d, there, row, expert, weight, k);
-        if (k == 0) ((int32_t *)(there.heap + d.area.src_token))[row] = (int32_t)token;
+        store_selection(d, there, dest.row, expert, weight, k);
+        if (k == 0) ((int32_t *)there.at.area[XEP_CUDA_SRC_TOKEN])[dest.row] = (int32_t)token;
     }
 }
 
@@ -153,7 +146,7 @@ static __device__ __forceinline__ void store_scales(const xep_cuda_dispatch_t &d
         const uint32_t scale = *(const uint32_t *)(from + (int64_t)s * d.scales_stride);
         for (uint32_t n = 0; n < d.max_dests && dests[n].rank != XEP_CUDA_NOBODY; n++) {
             const there_t there = ranks == nullptr ? find_rank(d, dests[n].rank) : ranks[dests[n].rank];
-            ((uint32_t *)(there.heap + d.area.scales))[(there.place + dests[n].row) * d.nscales + s] = scale;
+            ((uint32_t *)there.at.area[XEP_CUDA_SCALES])[(uint64_t)dests[n].row * d.nscales + s] = scale;
         }
     }
 }
@@ -171,12 +164,9 @@ static __device__ void move_metadata(const xep_cuda_dispatch_t &d, const there_t
  * Shared memory: for each copying warp its stages, then its barriers. The first "copying" warps move rows, the
  * rest what belongs to them.
  */
-extern "C" __global__ void __launch_bounds__(1024, 1)
-    xep_cuda_dispatch(const __grid_constant__ xep_cuda_dispatch_t dispatch)
+static __device__ void move(const xep_cuda_dispatch_t &d, char *shared)
 {
-    extern __shared__ __align__(128) char shared[];
     __shared__ there_t ranks[KNOWN_RANKS];
-    const xep_cuda_dispatch_t &d = dispatch;
     const uint32_t warp = threadIdx.x / 32, warps = blockDim.x / 32;
     const uint32_t stage_bytes = (uint32_t)(d.row_bytes < XEP_CUDA_CHUNK ? d.row_bytes : XEP_CUDA_CHUNK);
     uint64_t *barriers = (uint64_t *)(shared + (uint64_t)d.copying * d.stages * stage_bytes);
@@ -200,7 +190,17 @@ extern "C" __global__ void __launch_bounds__(1024, 1)
         if (c.lane < units) c.count = (units - c.lane + c.lanes - 1) / c.lanes;
         move_chunks(d, c, stage_bytes);
     }
-    if (!is_last_block(d.blocks_done)) return;
+}
+
+extern "C" __global__ void __launch_bounds__(1024, 1)
+    xep_cuda_dispatch(const __grid_constant__ xep_cuda_dispatch_t dispatch)
+{
+    extern __shared__ __align__(128) char shared[];
+    const xep_cuda_dispatch_t &d = dispatch;
+    const int verdict = *d.verdict;
+    if (verdict == XEP_CUDA_GO) move(d, shared);
+    if (!is_last_block(d.blocks_done) || verdict == XEP_CUDA_LOST) return;
+    /* also where nothing moves: until all have said so, a rank still looks at the records of the others */
     tell_all(d.peer, d.rank, d.nranks, d.word, d.word_stride, d.epoch);
     wait_all(d.peer[d.rank], d.nranks, d.word, d.word_stride, d.epoch, d.deadline);
 }

@@ -40,6 +40,8 @@ static __device__ __forceinline__ void mark_segment(const xep_cuda_plan_t &plan,
             expert[i] = token < plan.tokens && begin + i < plan.topk ? load_index(plan, token, begin + i) : -1;
 #pragma unroll
         for (uint32_t i = 0; i < AHEAD; i++) {
+            if (token < plan.tokens && begin + i < plan.topk)
+                plan.chosen[(uint64_t)token * plan.topk + begin + i] = (int32_t)expert[i];
             int32_t rank = count_selection(plan, token, begin + i, expert[i], owner, selections);
             if (rank == XEP_CUDA_NOBODY) continue;
             if (few) ranks |= UINT64_C(1) << rank;

@@ -11,9 +11,10 @@
 
 static void connect_all(xep_kit_t *kit)
 {
+    xep_device_t *device = kit->env->device;
     kit->all_mapped = 1;
     for (uint32_t r = 0; r < kit->shape->nranks; r++) {
-        kit->base[r] = kit->env->wire->ops->map(kit->env->wire, r);
+        kit->base[r] = device != NULL ? device->ops->map(device, r) : kit->env->wire->ops->map(kit->env->wire, r);
         if (kit->base[r] == NULL) kit->all_mapped = 0;
     }
 }
@@ -49,6 +50,7 @@ xep_status_t xep_kit_open(const xep_env_t *env, size_t mode_bytes, size_t slot_b
     kit->shape = env->shape;
     kit->first_expert = env->shape->first_expert;
     memcpy(kit->regions, env->regions, sizeof kit->regions);
+    kit->own = (char *)kit->regions[XEP_REGION_ROWS].base - kit->regions[XEP_REGION_ROWS].offset;
     xep_status_t status = get_memory(kit, slot_bytes);
     if (status != XEP_OK) {
         xep_kit_close(kit);

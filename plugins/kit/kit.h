@@ -31,6 +31,7 @@ typedef struct xep_kit {
     void *slots; /* [slots] what the mode remembers of a dispatch, zeroed at open */
     void *arena; /* the mode's arrays (arena.h) */
     xep_region_t regions[XEP_REGIONS];
+    char *own;   /* heap of this rank, of the kind of memory that the mode's regions are of */
     char **base; /* [R] heap of a rank; NULL: not mapped */
     int all_mapped;
     uint32_t *owner;              /* [E] rank */
@@ -100,10 +101,10 @@ static inline uint32_t xep_kit_experts(const xep_kit_t *kit, uint32_t rank)
     return kit->first_expert[rank + 1] - kit->first_expert[rank];
 }
 
-/** Own memory at an offset, and this rank's part of an area. */
+/** Own memory at an offset, and this rank's part of an area. Memory of a device is not to be touched here. */
 static inline void *xep_kit_own(const xep_kit_t *kit, uint64_t offset)
 {
-    return (char *)kit->env->heap + offset;
+    return kit->own + offset;
 }
 
 static inline char *xep_kit_own_area(const xep_kit_t *kit, xep_area_t area, uint64_t slot)

@@ -104,6 +104,7 @@ static void set_up(normal_t *mode)
 {
     const xep_shape_t *shape = mode->kit.shape;
     normal_make_layout(shape, mode->kit.regions, &mode->layout); /* as heap_size has, which refuses what is too large */
+    mode->records = xep_kit_own(&mode->kit, mode->layout.records);
     mode->slots = mode->kit.slots;
     mode->max_dests = shape->topk < shape->nranks ? shape->topk : shape->nranks;
     mode->kit.dispatch_steps = normal_dispatch_steps;

@@ -65,20 +65,9 @@
 #include <weigh.h>
 #include <xep/plugin.h>
 
-/* ---- in the heap ------------------------------------------------------------ */
+#include "normal_record.h"
 
-/** Collective parameters, compared in this order. */
-enum {
-    NORMAL_DTYPE,
-    NORMAL_HIDDEN,
-    NORMAL_HAS_WEIGHTS, /* 1, 0, or XEP_AGREE_ANY where there are no tokens to weigh */
-    NORMAL_TOPK,
-    NORMAL_IDX_DTYPE,
-    NORMAL_SCALES,
-    NORMAL_SCALES_DTYPE,
-    NORMAL_CACHED,
-    NORMAL_PARAMS
-};
+/* ---- in the heap ------------------------------------------------------------ */
 
 /**
  * What a rank has made of the records of all: the same on every rank, or some rank told two others different things.
@@ -99,22 +88,6 @@ typedef struct normal_mail {
     uint64_t reserved[3];
 } normal_mail_t;
 _Static_assert(sizeof(normal_mail_t) == 64, "a cache line");
-
-/**
- * What a rank tells another at the start of a dispatch; written by that rank into the ring, read by
- * the heap's owner. Followed by uint32_t rows[R], to each rank, and selections[L], of each
- * expert of the heap's owner (both absent from a cached dispatch).
- */
-typedef struct normal_record {
-    uint64_t epoch;
-    uint64_t routing; /* epoch of the dispatch this routing was made for: epoch, or that of the cached one */
-    uint64_t tokens;
-    uint64_t capacity; /* rows the writer has room for */
-    uint32_t slot;     /* of the writer, for this dispatch and its combines */
-    uint32_t reserved;
-    uint32_t params[NORMAL_PARAMS];
-} normal_record_t;
-_Static_assert(sizeof(normal_record_t) == 72, "wire-visible");
 
 /** Offsets in a heap, in memory order. */
 typedef struct normal_layout {
@@ -201,6 +174,7 @@ typedef struct normal_slot {
 typedef struct normal {
     xep_kit_t kit; /* first */
     normal_layout_t layout;
+    const char *records;        /* the ring, as this rank reads it */
     uint32_t max_dests;         /* of a token: min(K, R) */
     uint64_t *marks;            /* [(R + 63) / 64] ranks of a token: scratch of the plan */
     uint64_t *factors;          /* [R] of the rows to each rank, in a view: odd, so that no change of one is lost */
@@ -246,7 +220,8 @@ uint64_t normal_mail_offset(const normal_t *mode, uint32_t index, uint32_t rank)
 /** The line of mail that came from rank. */
 normal_mail_t *normal_mail(const normal_t *mode, uint32_t index, uint32_t rank);
 
-/** Offset of the record of rank in the ring. */
+/** Of the record of rank, in the ring; and in a heap. */
+uint64_t normal_record_begin(const normal_t *mode, uint64_t turn, uint32_t rank);
 uint64_t normal_record_offset(const normal_t *mode, uint64_t turn, uint32_t rank);
 
 /** Rows that go to one rank and come back: where those of owner begin in the returned area of reader. */
@@ -257,8 +232,23 @@ uint64_t normal_returned_begin(const normal_t *mode, const normal_routing_t *rou
 /** Routes by op's topk_idx. XEP_ERR_INVALID for an index that is no expert and not -1. */
 xep_status_t normal_make_plan(normal_t *mode, xep_op_t *op, normal_routing_t *routing);
 
-/** A routing nobody uses; there is one while the slot of a new dispatch uses none. */
-normal_routing_t *normal_find_routing(normal_t *mode);
+/* ---- normal_begin.c: what is refused, whose routing is used ---- */
+
+xep_status_t normal_check_dispatch(const normal_t *mode, xep_op_t *op);
+xep_status_t normal_check_combine(const normal_t *mode, xep_op_t *op);
+
+/**
+ * The routing of the cached handle, or one nobody uses, to be made; the slot has none then, until one is used.
+ * XEP_ERR_INVALID: it is for other tokens.
+ */
+xep_status_t normal_choose_routing(normal_t *mode, xep_op_t *op, normal_routing_t **routing_p);
+void normal_use_routing(normal_t *mode, const xep_op_t *op, normal_routing_t *routing);
+
+/** Fills recv of a dispatch with a cached routing, if it is certain that its rows have room. */
+void normal_show_cached(normal_t *mode, const xep_op_t *op);
+
+/** Step, the last one of a dispatch: tells the caller how many rows there were. */
+xep_status_t normal_tell_rows(void *mode, xep_op_t *op);
 
 /* ---- normal_records.c: telling and comparing ---- */
 

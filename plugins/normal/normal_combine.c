@@ -237,12 +237,8 @@ const xep_step_t normal_combine_steps[] = {
     {0},
 };
 
-xep_status_t normal_combine(void *opaque, xep_op_t *op)
+xep_status_t normal_combine(void *mode, xep_op_t *op)
 {
-    const normal_t *mode = opaque;
-    const char *what = NULL;
-    if (op->combine->flags & XEP_COMBINE_LOGFMT) what = "send rows as LogFMT";
-    if (op->combine->weights) what = "apply weights in combine";
-    if (what) return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_UNSUPPORTED, "mode normal does not %s", what);
-    return xep_steps_begin(opaque, op);
+    xep_status_t status = normal_check_combine(mode, op);
+    return status == XEP_OK ? xep_steps_begin(mode, op) : status;
 }

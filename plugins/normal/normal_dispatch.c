@@ -267,15 +267,6 @@ static xep_status_t move(void *opaque, xep_op_t *op)
     return xep_send(&mode->kit, op, store_done, dispatch_part);
 }
 
-static xep_status_t tell_rows(void *opaque, xep_op_t *op)
-{
-    xep_status_t verdict = xep_kit_state(op)->verdict;
-    (void)opaque;
-    if (op->dispatch->recv_rows_p && (verdict == XEP_OK || verdict == XEP_ERR_OVERFLOW))
-        *op->dispatch->recv_rows_p = op->recv->rows;
-    return XEP_OK;
-}
-
 const xep_step_t normal_dispatch_steps[] = {
     {.name = "records to go out", .run = normal_post_records},
     {.name = "counts", .run = xep_step_wait, .word = counts_word},
@@ -284,68 +275,25 @@ const xep_step_t normal_dispatch_steps[] = {
     {.name = "rows", .run = xep_step_wait, .word = done_word},
     {.name = "the views", .run = normal_compare_views},
     {.name = "the wire", .run = xep_step_flush},
-    {.name = "the end", .run = tell_rows},
+    {.name = "the end", .run = normal_tell_rows},
     {0},
 };
 
-static xep_status_t check_cached(normal_t *mode, xep_op_t *op)
-{
-    const xep_dispatch_args_t *args = op->dispatch;
-    const normal_routing_t *routing = mode->slots[op->cached_slot].routing;
-    if (args->tokens != routing->tokens)
-        return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_INVALID,
-                                   "tokens is %llu, but %llu with the cached handle", (unsigned long long)args->tokens,
-                                   (unsigned long long)routing->tokens);
-    if (args->topk != routing->topk)
-        return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_INVALID, "topk is %u, but %u with the cached handle",
-                                   args->topk, routing->topk);
-    return XEP_OK;
-}
-
-/* The slot's routing is that of a handle long released; others may still use it. */
 static xep_status_t take_routing(normal_t *mode, xep_op_t *op)
 {
-    normal_slot_t *slot = &mode->slots[op->slot];
-    xep_status_t status = op->cached_slot == XEP_NO_SLOT ? XEP_OK : check_cached(mode, op);
-    if (status != XEP_OK) return status;
-    if (slot->routing) slot->routing->refs--;
-    slot->routing = NULL;
-
-    normal_routing_t *routing =
-        op->cached_slot == XEP_NO_SLOT ? normal_find_routing(mode) : mode->slots[op->cached_slot].routing;
-    if (op->cached_slot == XEP_NO_SLOT) status = normal_make_plan(mode, op, routing);
-    if (status != XEP_OK) return status;
-    slot->routing = routing;
-    routing->refs++;
-    return XEP_OK;
-}
-
-/* The rows are counted already, so nobody who asks for counts waits for peers. Where they do not fit, agreement says
- * so. */
-static void fill_cached_recv(normal_t *mode, const xep_op_t *op)
-{
-    uint64_t capacity = op->dispatch->capacity;
-    if (capacity != 0 && capacity < mode->slots[op->slot].routing->src_begin[mode->kit.shape->nranks]) return;
-    normal_show_rows(mode, op);
-}
-
-static xep_status_t check_args(const normal_t *mode, xep_op_t *op)
-{
-    const xep_dispatch_args_t *args = op->dispatch;
-    const char *what = NULL;
-    if (args->quant != XEP_QUANT_NONE) what = "cast rows (quant)";
-    if (args->arrangement != XEP_ROWS_DEFAULT && args->arrangement != XEP_ROWS_BY_RANK) what = "arrange rows by expert";
-    if (args->flags & XEP_DISPATCH_SCALES_BY_COLUMN) what = "arrange scales by column";
-    if (args->expert_stats) what = "keep expert_stats";
-    return what ? mode->kit.env->fail(mode->kit.env, op, XEP_ERR_UNSUPPORTED, "mode normal does not %s", what) : XEP_OK;
+    normal_routing_t *routing;
+    xep_status_t status = normal_choose_routing(mode, op, &routing);
+    if (status == XEP_OK && op->cached_slot == XEP_NO_SLOT) status = normal_make_plan(mode, op, routing);
+    if (status == XEP_OK) normal_use_routing(mode, op, routing);
+    return status;
 }
 
 xep_status_t normal_dispatch(void *mode, xep_op_t *op)
 {
-    xep_status_t status = check_args(mode, op);
+    xep_status_t status = normal_check_dispatch(mode, op);
     if (status == XEP_OK) status = take_routing(mode, op);
     if (status != XEP_OK) return status;
     normal_make_record(mode, op);
-    if (op->cached_slot != XEP_NO_SLOT) fill_cached_recv(mode, op);
+    if (op->cached_slot != XEP_NO_SLOT) normal_show_cached(mode, op);
     return xep_steps_begin(mode, op);
 }

@@ -63,10 +63,15 @@ normal_mail_t *normal_mail(const normal_t *mode, uint32_t index, uint32_t rank)
     return xep_kit_own(&mode->kit, normal_mail_offset(mode, index, rank));
 }
 
-uint64_t normal_record_offset(const normal_t *mode, uint64_t turn, uint32_t rank)
+uint64_t normal_record_begin(const normal_t *mode, uint64_t turn, uint32_t rank)
 {
     const xep_shape_t *shape = mode->kit.shape;
-    return mode->layout.records + (turn % shape->slots * shape->nranks + rank) * mode->layout.record_bytes;
+    return (turn % shape->slots * shape->nranks + rank) * mode->layout.record_bytes;
+}
+
+uint64_t normal_record_offset(const normal_t *mode, uint64_t turn, uint32_t rank)
+{
+    return mode->layout.records + normal_record_begin(mode, turn, rank);
 }
 
 uint64_t normal_returned_begin(const normal_t *mode, const normal_routing_t *routing, uint32_t reader, uint32_t owner)

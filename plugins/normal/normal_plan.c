@@ -118,10 +118,3 @@ xep_status_t normal_make_plan(normal_t *mode, xep_op_t *op, normal_routing_t *ro
     if (!mode->kit.all_mapped) list_tokens(mode, routing);
     return XEP_OK;
 }
-
-normal_routing_t *normal_find_routing(normal_t *mode)
-{
-    normal_routing_t *routing = mode->routings;
-    while (routing->refs) routing++;
-    return routing;
-}

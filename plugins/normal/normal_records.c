@@ -131,8 +131,7 @@ static xep_status_t take_headers(normal_t *mode, xep_op_t *op)
 {
     normal_slot_t *slot = &mode->slots[op->slot];
     for (uint32_t r = 0; r < mode->kit.shape->nranks; r++) {
-        slot->from[r] =
-            *(const normal_record_t *)((const char *)mode->kit.env->heap + normal_record_offset(mode, op->turn, r));
+        slot->from[r] = *(const normal_record_t *)(mode->records + normal_record_begin(mode, op->turn, r));
         xep_status_t status = check_header(mode, op, r, &slot->from[r]);
         if (status != XEP_OK) return status;
         *xep_combine_slot_there(&mode->kit, op->slot, r) = slot->from[r].slot;
@@ -197,7 +196,7 @@ static xep_status_t take_counts(normal_t *mode, xep_op_t *op)
     memset(routing->local, 0, shape->local_experts * sizeof *routing->local);
     routing->sum = routing->places = 0;
     for (uint32_t r = 0; r < shape->nranks; r++) {
-        const char *from = (const char *)mode->kit.env->heap + normal_record_offset(mode, op->turn, r);
+        const char *from = mode->records + normal_record_begin(mode, op->turn, r);
         uint32_t *rows = routing->rank_rows + (size_t)r * shape->nranks;
         int self = r == shape->rank;
         memcpy(rows, self ? (const char *)routing->rows : from + sizeof(normal_record_t), bytes);

@@ -8,6 +8,7 @@
 
 #include <xep/plugin.h>
 
+#include "device.h"
 #include "error.h"
 #include "group.h"
 #include "plugin_loader.h"
@@ -22,7 +23,8 @@ struct xep_buffer {
     void *mode; /* the plugin's */
     xep_shape_t shape;
     xep_env_t env;
-    xep_heap_wire_t *heap; /* [the mode's bytes | quiet words, one u64 per rank, written by that rank] */
+    xep_heap_wire_t *heap;     /* [the mode's bytes | quiet words, one u64 per rank, written by that rank] */
+    xep_heap_device_t *device; /* NULL: all in host memory */
     uint64_t quiet_offset;
     uint64_t quiets; /* done so far */
     xep_team_t *team;

@@ -15,7 +15,7 @@ enum { MODE_BYTES = 64, VALUE_BYTES = 24 };
 
 /* The collective parameters, compared as numbers: X(field of terms_t, name users know). */
 #define COLLECTIVE(X) \
-    X(experts) X(topk) X(hidden) X(scales) X(tokens) X(recv_rows) X(dtype) X(combine_dtype) X(slots) X(bytes)
+    X(experts) X(topk) X(hidden) X(scales) X(tokens) X(recv_rows) X(dtype) X(combine_dtype) X(slots) X(memory) X(bytes)
 
 /* A proposal as it is exchanged. Written by each rank, read by all. */
 typedef struct terms {
@@ -26,7 +26,7 @@ typedef struct terms {
     COLLECTIVE(TERMS_FIELD)
 #undef TERMS_FIELD
 } terms_t;
-_Static_assert(sizeof(terms_t) == 8 + MODE_BYTES + 10 * 8, "terms are exchanged as bytes: no padding");
+_Static_assert(sizeof(terms_t) == 8 + MODE_BYTES + 11 * 8, "terms are exchanged as bytes: no padding");
 
 static const struct {
     const char *name;
@@ -54,6 +54,7 @@ static void fill_terms(const xep_proposal_t *proposal, terms_t *terms)
     terms->dtype = params->dtype;
     terms->combine_dtype = params->combine_dtype;
     terms->slots = params->slots;
+    terms->memory = params->memory;
     terms->bytes = proposal->bytes;
 }
 

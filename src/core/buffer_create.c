@@ -31,26 +31,27 @@ enum { REQUESTS_PER_SLOT = 4 };
 /* ---- shape and size ---- */
 
 /* The quiet words begin a line behind what is the mode's. */
-static xep_status_t measure(const xep_plugin_t *plugin, const xep_shape_t *shape, xep_region_t regions[XEP_REGIONS],
-                            uint64_t *quiet_offset_p, uint64_t *bytes_p, uint64_t *recv_rows_p)
+static xep_status_t measure(const xep_plugin_t *plugin, const xep_shape_t *shape, xep_memory_t memory,
+                            xep_region_t regions[XEP_REGIONS], uint64_t *quiet_offset_p, xep_buffer_size_t *size)
 {
-    uint64_t end;
-    xep_status_t status = xep_shape_measure(plugin, shape, regions, &end, recv_rows_p);
+    uint64_t end[XEP_MEMORIES];
+    xep_status_t status = xep_shape_measure(plugin, shape, memory, regions, end, &size->recv_rows);
     if (status != XEP_OK) return status;
-    *quiet_offset_p = (end + 63) / 64 * 64;
-    *bytes_p = *quiet_offset_p + (uint64_t)shape->nranks * sizeof(uint64_t);
+    *quiet_offset_p = (end[XEP_MEMORY_HOST] + 63) / 64 * 64;
+    size->bytes = *quiet_offset_p + (uint64_t)shape->nranks * sizeof(uint64_t);
+    size->device_bytes = end[XEP_MEMORY_CUDA];
     return XEP_OK;
 }
 
 static xep_status_t measure_nodes(const xep_plugin_t *plugin, const xep_buffer_params_t *params, uint32_t nranks,
-                                  uint32_t nodes, uint64_t *bytes_p, uint64_t *recv_rows_p)
+                                  uint32_t nodes, xep_buffer_size_t *size)
 {
     xep_shape_t shape;
     xep_region_t regions[XEP_REGIONS];
     uint64_t quiet_offset;
     xep_status_t status = xep_shape_imagine(params, nranks, nodes, &shape);
     if (status != XEP_OK) return status;
-    status = measure(plugin, &shape, regions, &quiet_offset, bytes_p, recv_rows_p);
+    status = measure(plugin, &shape, params->memory, regions, &quiet_offset, size);
     xep_shape_close(&shape);
     return status;
 }
@@ -59,10 +60,13 @@ xep_status_t xep_buffer_measure(const xep_config_t *config, const xep_buffer_par
                                 xep_buffer_size_t *size)
 {
     xep_plugin_ref_t ref;
-    xep_status_t status = xep_plugin_load(config, params->mode, &ref);
+    xep_buffer_size_t node = XEP_BUFFER_SIZE_INIT;
+    xep_status_t status = xep_plugin_load(config, params->mode, params->memory, &ref);
     if (status != XEP_OK) return status;
-    status = measure_nodes(ref.plugin, params, nranks, nranks, &size->bytes, &size->recv_rows);
-    if (status == XEP_OK) status = measure_nodes(ref.plugin, params, nranks, 1, &size->node_bytes, &size->recv_rows);
+    status = measure_nodes(ref.plugin, params, nranks, nranks, size);
+    if (status == XEP_OK) status = measure_nodes(ref.plugin, params, nranks, 1, &node);
+    size->node_bytes = node.bytes;
+    size->device_bytes = node.device_bytes; /* used on one node alone */
     xep_plugin_unload(&ref);
     return status;
 }
@@ -85,35 +89,65 @@ static xep_status_t allocate_pools(xep_buffer_t *buffer)
     return xep_wait_times_open(&buffer->waits, buffer->nrequests, buffer->shape.nranks);
 }
 
-/* all that this rank can do alone before it knows what the others want */
-static xep_status_t prepare(xep_buffer_t *buffer, const xep_buffer_params_t *params, uint64_t *bytes_p)
+/* Kernels reach what is mapped, and nothing else. */
+static xep_status_t check_nodes(const xep_group_t *group, const xep_buffer_params_t *params)
 {
-    uint64_t recv_rows;
+    for (uint32_t r = 0; params->memory != XEP_MEMORY_HOST && r < group->nranks; r++)
+        if (!group->peers[r].mapped)
+            return xep_fail(XEP_ERR_UNSUPPORTED,
+                            "memory of CUDA devices needs all ranks on one host: rank %u is not "
+                            "on the node of rank %u",
+                            r, group->rank);
+    return XEP_OK;
+}
+
+/* all that this rank can do alone before it knows what the others want */
+static xep_status_t prepare(xep_buffer_t *buffer, const xep_buffer_params_t *params, xep_buffer_size_t *size)
+{
     xep_group_t *group = buffer->group;
-    xep_status_t status = xep_plugin_load(&group->config, params->mode, &buffer->plugin);
+    xep_status_t status = check_nodes(group, params);
+    if (status == XEP_OK) status = xep_plugin_load(&group->config, params->mode, params->memory, &buffer->plugin);
     if (status != XEP_OK) return status;
     status = xep_shape_open(params, group, &buffer->shape);
     if (status != XEP_OK) return status;
-    status =
-        measure(buffer->plugin.plugin, &buffer->shape, buffer->env.regions, &buffer->quiet_offset, bytes_p, &recv_rows);
+    status = measure(buffer->plugin.plugin, &buffer->shape, params->memory, buffer->env.regions, &buffer->quiet_offset,
+                     size);
     if (status != XEP_OK) return status;
-    buffer->shape.recv_rows = recv_rows;
+    buffer->shape.recv_rows = size->recv_rows;
     buffer->dtype = params->dtype;
     buffer->combine_dtype = params->combine_dtype;
     buffer->timeout_ms = params->timeout_ms;
     buffer->env.threads = params->threads;
     buffer->prefault_left = group->config.prefault;
     status = allocate_pools(buffer);
-    return status == XEP_OK ? xep_team_create(params->threads, &buffer->team) : status;
+    if (status != XEP_OK) return status;
+    return xep_team_create(params->memory == XEP_MEMORY_HOST ? params->threads : 1, &buffer->team);
 }
 
-static xep_status_t open_heap(xep_buffer_t *buffer, const xep_buffer_params_t *params, uint64_t bytes)
+static xep_status_t open_heaps(xep_buffer_t *buffer, const xep_buffer_params_t *params, const xep_buffer_size_t *size)
 {
     xep_group_t *group = buffer->group;
-    xep_proposal_t mine = {.params = params, .bytes = bytes};
-    mine.status = xep_heap_open(&group->config, group->transport, bytes, &buffer->heap);
+    xep_heap_device_t *device = buffer->device;
+    xep_proposal_t mine = {.params = params, .bytes = size->bytes};
+    mine.status = xep_heap_open(&group->config, group->transport, size->bytes, &buffer->heap);
+    if (mine.status == XEP_OK && device != NULL) mine.status = device->ops->heap_open(device, size->device_bytes);
     xep_status_t status = xep_buffer_agree(group, &mine);
     return status == XEP_OK ? xep_group_connect_heap(group, buffer->heap) : status;
+}
+
+/* What a rank cannot reach it says when it opens its mode: all agree on that. */
+static xep_status_t connect_device(xep_buffer_t *buffer, xep_status_t *reached_p)
+{
+    xep_group_t *group = buffer->group;
+    xep_heap_device_t *device = buffer->device;
+    xep_blobs_t keys;
+    *reached_p = XEP_OK;
+    if (device == NULL) return XEP_OK;
+    xep_status_t status = xep_group_exchange_blobs(group, device->key, device->key_bytes, &keys);
+    if (status != XEP_OK) return status;
+    *reached_p = device->ops->heap_connect(device, group->rank, group->nranks, keys.blob, keys.bytes);
+    xep_blobs_free(&keys);
+    return XEP_OK;
 }
 
 /* What the control heap could map, every heap must, and nothing else: modes count on it that a node maps its ranks. */
@@ -130,9 +164,9 @@ static xep_status_t check_mapped(xep_buffer_t *buffer)
     return XEP_OK;
 }
 
-static xep_status_t open_mode(xep_buffer_t *buffer, const xep_buffer_params_t *params)
+static xep_status_t open_mode(xep_buffer_t *buffer, const xep_buffer_params_t *params, xep_status_t status)
 {
-    xep_status_t status = check_mapped(buffer);
+    if (status == XEP_OK) status = check_mapped(buffer);
     xep_buffer_fill_env(buffer);
     if (status == XEP_OK) status = buffer->plugin.plugin->open(&buffer->env, &buffer->mode);
     xep_proposal_t mine = {.params = params, .bytes = buffer->heap->bytes, .status = status};
@@ -143,6 +177,7 @@ void xep_buffer_free(xep_buffer_t *buffer)
 {
     if (buffer->mode != NULL) buffer->plugin.plugin->close(buffer->mode);
     if (buffer->heap != NULL) buffer->group->transport->ops->heap_close(buffer->heap);
+    if (buffer->device != NULL) buffer->device->ops->close(buffer->device);
     xep_team_destroy(buffer->team);
     xep_wait_times_close(&buffer->waits);
     free(buffer->states);
@@ -157,23 +192,30 @@ void xep_buffer_free(xep_buffer_t *buffer)
  * Ranks agree three times: on the parameters before memory is allocated, on its size and success before the keys are
  * exchanged, and on the mode. Without that, an error on one rank would leave the others waiting for it.
  */
-xep_status_t xep_buffer_open(xep_group_t *group, const xep_buffer_params_t *params, xep_status_t status,
-                             xep_buffer_t **buffer_p)
+xep_status_t xep_buffer_open(xep_group_t *group, const xep_buffer_params_t *params, xep_heap_device_t *device,
+                             xep_status_t status, xep_buffer_t **buffer_p)
 {
-    uint64_t bytes = 0;
+    xep_buffer_size_t size = XEP_BUFFER_SIZE_INIT;
+    xep_status_t reached;
     xep_buffer_t *buffer = calloc(1, sizeof *buffer);
-    if (buffer == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for a buffer");
+    if (buffer == NULL) {
+        if (device != NULL) device->ops->close(device);
+        return xep_fail(XEP_ERR_NO_MEMORY, "no memory for a buffer");
+    }
     buffer->group = group;
+    buffer->device = device;
     buffer->task.run = xep_request_run_task;
     atomic_flag_clear(&buffer->entered);
-    if (status == XEP_OK) status = prepare(buffer, params, &bytes);
-    xep_proposal_t mine = {.params = params, .bytes = bytes, .status = status};
+    if (status == XEP_OK) status = prepare(buffer, params, &size);
+    xep_proposal_t mine = {.params = params, .bytes = size.bytes, .status = status};
     if ((status = xep_buffer_agree(group, &mine)) != XEP_OK) goto err_free;
-    if ((status = open_heap(buffer, params, bytes)) != XEP_OK) goto err_free;
-    if ((status = open_mode(buffer, params)) != XEP_OK) goto err_free;
+    if ((status = open_heaps(buffer, params, &size)) != XEP_OK) goto err_free;
+    if ((status = connect_device(buffer, &reached)) != XEP_OK) goto err_free;
+    if ((status = open_mode(buffer, params, reached)) != XEP_OK) goto err_free;
     xep_group_add_task(group, &buffer->task);
-    xep_log(XEP_LOG_INFO, "buffer of mode %s: %llu bytes, %u slots of %llu rows", buffer->plugin.plugin->name,
-            (unsigned long long)bytes, buffer->shape.slots, (unsigned long long)buffer->shape.recv_rows);
+    xep_log(XEP_LOG_INFO, "buffer of mode %s: %llu bytes, %llu of the device, %u slots of %llu rows",
+            buffer->plugin.plugin->name, (unsigned long long)size.bytes, (unsigned long long)size.device_bytes,
+            buffer->shape.slots, (unsigned long long)buffer->shape.recv_rows);
     *buffer_p = buffer;
     return XEP_OK;
 

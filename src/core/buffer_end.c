@@ -52,6 +52,20 @@ static xep_status_t quiesce(xep_buffer_t *buffer, int32_t timeout_ms)
     return status == XEP_OK ? xep_group_wait_words(group, &words, deadline_ns) : status;
 }
 
+/*
+ * What kernels of this rank still do must have ended before it may say that nothing of its will arrive any more. Those
+ * of a buffer that goes on end by themselves; others may wait for ranks that are gone.
+ */
+static void quiet_device(xep_buffer_t *buffer, int goes_on)
+{
+    xep_heap_device_t *device = buffer->device;
+    if (device == NULL) return;
+    if (!goes_on) device->ops->stop(device, 1);
+    if (device->device.ops->sync(&device->device) != XEP_OK)
+        xep_log(XEP_LOG_WARN, "ending the work of a device: %s", xep_last_error());
+    device->ops->stop(device, 0);
+}
+
 static int32_t end_timeout(const xep_buffer_t *buffer)
 {
     int32_t t = buffer->timeout_ms;
@@ -84,6 +98,7 @@ void xep_buffer_close(xep_buffer_t *buffer)
     xep_request_end_all(buffer, XEP_ERR_ABORTED, "the buffer was destroyed");
     xep_group_remove_task(group, &buffer->task);
     int alone = part_from_followers(buffer);
+    quiet_device(buffer, !buffer->broken && !atomic_load(&group->aborted));
     if (!atomic_load(&group->aborted) && quiesce(buffer, end_timeout(buffer)) != XEP_OK)
         xep_log(XEP_LOG_WARN, "destroying a buffer without all ranks: %s", xep_last_error());
     if (alone) xep_buffer_free(buffer);
@@ -111,6 +126,7 @@ static xep_status_t agree_epoch(xep_buffer_t *buffer)
 static xep_status_t reopen(xep_buffer_t *buffer)
 {
     xep_status_t status;
+    quiet_device(buffer, 0);
     if ((status = agree_epoch(buffer)) != XEP_OK) return status;
     if ((status = quiesce(buffer, buffer->timeout_ms)) != XEP_OK) return status;
     buffer->plugin.plugin->close(buffer->mode);

@@ -21,6 +21,8 @@
 
 enum { MAX_FOLDERS = 32, NAME_BYTES = 64 };
 
+#define CUDA_SUFFIX "_cuda"
+
 typedef struct folders {
     char path[MAX_FOLDERS][PATH_MAX];
     int count;
@@ -77,12 +79,14 @@ static xep_status_t check_plugin(const xep_plugin_t *p, const char *name)
         return xep_fail(XEP_ERR_PLUGIN, "its plugin ABI is %u, this library's is %u: rebuild it", p->abi,
                         XEP_PLUGIN_ABI);
     if (p->size != sizeof(xep_plugin_t) || p->env_size != sizeof(xep_env_t) || p->shape_size != sizeof(xep_shape_t) ||
-        p->op_struct_size != sizeof(xep_op_t) || p->wire_ops_size != sizeof(xep_wire_ops_t))
+        p->op_struct_size != sizeof(xep_op_t) || p->wire_ops_size != sizeof(xep_wire_ops_t) ||
+        p->device_ops_size != sizeof(xep_device_ops_t))
         return xep_fail(XEP_ERR_PLUGIN,
-                        "its structs have %u, %u, %u, %u, %u bytes, this library's have %zu, %zu, %zu, %zu, %zu: "
-                        "rebuild it",
-                        p->size, p->env_size, p->shape_size, p->op_struct_size, p->wire_ops_size, sizeof(xep_plugin_t),
-                        sizeof(xep_env_t), sizeof(xep_shape_t), sizeof(xep_op_t), sizeof(xep_wire_ops_t));
+                        "its structs have %u, %u, %u, %u, %u, %u bytes, this library's have %zu, %zu, %zu, %zu, %zu, "
+                        "%zu: rebuild it",
+                        p->size, p->env_size, p->shape_size, p->op_struct_size, p->wire_ops_size, p->device_ops_size,
+                        sizeof(xep_plugin_t), sizeof(xep_env_t), sizeof(xep_shape_t), sizeof(xep_op_t),
+                        sizeof(xep_wire_ops_t), sizeof(xep_device_ops_t));
     if (p->name == NULL || strcmp(p->name, name) != 0)
         return xep_fail(XEP_ERR_PLUGIN, "it calls itself \"%s\": the file must be named xep_%s.so",
                         p->name == NULL ? "" : p->name, p->name == NULL ? "<name>" : p->name);
@@ -123,7 +127,7 @@ static xep_status_t check_name(const char *name)
 /* The first file of that name decides: one that is there but refused is not passed over for another. */
 static xep_status_t load_from(const folders_t *folders, const char *name, xep_plugin_ref_t *ref_p)
 {
-    char path[PATH_MAX + NAME_BYTES + 8], looked[XEP_REASON_BYTES / 2] = "";
+    char path[PATH_MAX + NAME_BYTES + 16], looked[XEP_REASON_BYTES / 2] = "";
     size_t used = 0;
     for (int i = 0; i < folders->count; i++) {
         snprintf(path, sizeof path, "%s/xep_%s.so", folders->path[i], name);
@@ -138,10 +142,18 @@ static xep_status_t load_from(const folders_t *folders, const char *name, xep_pl
                     looked);
 }
 
-xep_status_t xep_plugin_load(const xep_config_t *config, const char *name, xep_plugin_ref_t *ref_p)
+/* Of the modes, and of their siblings for the memory of devices. */
+static void name_file(const char *name, xep_memory_t memory, char *text)
 {
-    xep_status_t status = check_name(name);
+    snprintf(text, NAME_BYTES + sizeof CUDA_SUFFIX, "%s%s", name, memory == XEP_MEMORY_CUDA ? CUDA_SUFFIX : "");
+}
+
+xep_status_t xep_plugin_load(const xep_config_t *config, const char *mode, xep_memory_t memory, xep_plugin_ref_t *ref_p)
+{
+    char name[NAME_BYTES + sizeof CUDA_SUFFIX];
+    xep_status_t status = check_name(mode);
     if (status != XEP_OK) return status;
+    name_file(mode, memory, name);
     folders_t *folders = malloc(sizeof *folders);
     if (folders == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory to look for mode \"%s\"", name);
     find_folders(config, folders);

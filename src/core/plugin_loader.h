@@ -14,10 +14,11 @@ typedef struct xep_plugin_ref {
 } xep_plugin_ref_t;
 
 /**
- * Loads the mode. XEP_ERR_PLUGIN with every file looked at and why it was refused as reason:
+ * Loads the mode for this kind of memory. XEP_ERR_PLUGIN with every file looked at and why it was refused as reason:
  * not there, not loadable, no xep_plugin in it, another ABI, another name.
  */
-xep_status_t xep_plugin_load(const xep_config_t *config, const char *name, xep_plugin_ref_t *ref_p);
+xep_status_t xep_plugin_load(const xep_config_t *config, const char *mode, xep_memory_t memory,
+                             xep_plugin_ref_t *ref_p);
 void xep_plugin_unload(xep_plugin_ref_t *ref);
 
 /** Every plugin file in the folders looked in; see xep_mode_each(). */

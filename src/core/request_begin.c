@@ -31,6 +31,7 @@ static xep_status_t launch(xep_request_t *req, xep_request_t *after, xep_handle_
     xep_buffer_t *buffer = req->buffer;
     xep_status_t status = XEP_OK;
     req->timeout_ms = timeout_ms == 0 ? buffer->timeout_ms : timeout_ms;
+    req->op.timeout_ms = req->timeout_ms;
     req->op.epoch = buffer->epoch + 1;
     req->status = XEP_INPROGRESS;
     if (!begins_now(buffer, req->op.kind, after)) {

@@ -84,7 +84,7 @@ void xep_request_break(xep_request_t *req, xep_status_t status, const char *reas
 /* Errors that every rank gets and after which nothing is half done: the buffer can go on. */
 static int is_agreed(xep_status_t status)
 {
-    return status == XEP_OK || status == XEP_ERR_OVERFLOW || status == XEP_ERR_MISMATCH;
+    return status == XEP_OK || status == XEP_ERR_OVERFLOW || status == XEP_ERR_MISMATCH || status == XEP_ERR_INVALID;
 }
 
 void xep_request_end(xep_request_t *req, xep_status_t status)

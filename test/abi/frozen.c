@@ -81,12 +81,14 @@ AT(xep_buffer_params_t, combine_dtype, 52);
 AT(xep_buffer_params_t, slots, 56);
 AT(xep_buffer_params_t, threads, 60);
 AT(xep_buffer_params_t, timeout_ms, 64);
+AT(xep_buffer_params_t, memory, 68);
 
-SIZE(xep_buffer_size_t, 32);
+SIZE(xep_buffer_size_t, 40);
 AT(xep_buffer_size_t, size, 0);
 AT(xep_buffer_size_t, bytes, 8);
 AT(xep_buffer_size_t, recv_rows, 16);
 AT(xep_buffer_size_t, node_bytes, 24);
+AT(xep_buffer_size_t, device_bytes, 32);
 
 SIZE(xep_buffer_info_t, 56);
 AT(xep_buffer_info_t, size, 0);
@@ -106,7 +108,7 @@ AT(xep_waits_t, count, 16);
 AT(xep_waits_t, sum_ns, 24);
 AT(xep_waits_t, max_ns, 32);
 
-SIZE(xep_dispatch_args_t, 200);
+SIZE(xep_dispatch_args_t, 208);
 AT(xep_dispatch_args_t, size, 0);
 AT(xep_dispatch_args_t, tokens, 8);
 AT(xep_dispatch_args_t, x, 16);
@@ -136,6 +138,7 @@ AT(xep_dispatch_args_t, flags, 176);
 AT(xep_dispatch_args_t, reserved, 180);
 AT(xep_dispatch_args_t, expert_stats, 184);
 AT(xep_dispatch_args_t, wait_ns, 192);
+AT(xep_dispatch_args_t, stream, 200);
 
 SIZE(xep_recv_t, 192);
 AT(xep_recv_t, size, 0);
@@ -168,7 +171,7 @@ AT(xep_recv_t, expert_count, 168);
 AT(xep_recv_t, pair_begin, 176);
 AT(xep_recv_t, pair_count, 184);
 
-SIZE(xep_combine_args_t, 152);
+SIZE(xep_combine_args_t, 160);
 AT(xep_combine_args_t, size, 0);
 AT(xep_combine_args_t, x, 8);
 AT(xep_combine_args_t, x_stride, 16);
@@ -188,6 +191,7 @@ AT(xep_combine_args_t, flags, 124);
 AT(xep_combine_args_t, weights, 128);
 AT(xep_combine_args_t, weights_stride, 136);
 AT(xep_combine_args_t, wait_ns, 144);
+AT(xep_combine_args_t, stream, 152);
 
 SIZE(xep_shape_t, 104);
 AT(xep_shape_t, rank, 0);
@@ -221,7 +225,7 @@ AT(xep_late_t, ranks, 8);
 AT(xep_late_t, since_ns, 16);
 AT(xep_late_t, wait_ns, 24);
 
-SIZE(xep_op_t, 96);
+SIZE(xep_op_t, 104);
 AT(xep_op_t, kind, 0);
 AT(xep_op_t, slot, 4);
 AT(xep_op_t, cached_slot, 8);
@@ -229,25 +233,27 @@ AT(xep_op_t, epoch, 16);
 AT(xep_op_t, turn, 24);
 AT(xep_op_t, dispatch, 32);
 AT(xep_op_t, combine, 40);
-AT(xep_op_t, recv, 48);
-AT(xep_op_t, state, 56);
-AT(xep_op_t, late, 64);
+AT(xep_op_t, timeout_ms, 48);
+AT(xep_op_t, recv, 56);
+AT(xep_op_t, state, 64);
+AT(xep_op_t, late, 72);
 
-SIZE(xep_env_t, 192);
+SIZE(xep_env_t, 200);
 AT(xep_env_t, size, 0);
 AT(xep_env_t, shape, 8);
 AT(xep_env_t, heap, 16);
 AT(xep_env_t, heap_bytes, 24);
 AT(xep_env_t, regions, 32);
 AT(xep_env_t, wire, 128);
-AT(xep_env_t, threads, 136);
-AT(xep_env_t, simd, 140);
-AT(xep_env_t, stream_bytes, 144);
-AT(xep_env_t, parallel, 152);
-AT(xep_env_t, prefault, 160);
-AT(xep_env_t, now_ns, 168);
-AT(xep_env_t, fail, 176);
-AT(xep_env_t, log, 184);
+AT(xep_env_t, device, 136);
+AT(xep_env_t, threads, 144);
+AT(xep_env_t, simd, 148);
+AT(xep_env_t, stream_bytes, 152);
+AT(xep_env_t, parallel, 160);
+AT(xep_env_t, prefault, 168);
+AT(xep_env_t, now_ns, 176);
+AT(xep_env_t, fail, 184);
+AT(xep_env_t, log, 192);
 
 SIZE(xep_plugin_t, 112);
 AT(xep_plugin_t, abi, 0);
@@ -256,7 +262,8 @@ AT(xep_plugin_t, env_size, 8);
 AT(xep_plugin_t, shape_size, 12);
 AT(xep_plugin_t, op_struct_size, 16);
 AT(xep_plugin_t, wire_ops_size, 20);
-AT(xep_plugin_t, state_bytes, 24);
+AT(xep_plugin_t, device_ops_size, 24);
+AT(xep_plugin_t, state_bytes, 28);
 AT(xep_plugin_t, name, 32);
 AT(xep_plugin_t, brief, 40);
 AT(xep_plugin_t, heap_size, 48);
@@ -277,6 +284,36 @@ AT(xep_wire_ops_t, get, 32);
 AT(xep_wire_ops_t, flush, 40);
 AT(xep_wire_ops_t, progress, 48);
 
+SIZE(xep_launch_t, 40);
+AT(xep_launch_t, kernel, 0);
+AT(xep_launch_t, blocks, 8);
+AT(xep_launch_t, threads, 12);
+AT(xep_launch_t, shared_bytes, 16);
+AT(xep_launch_t, stream, 24);
+AT(xep_launch_t, args, 32);
+
+SIZE(xep_device_ops_t, 112);
+AT(xep_device_ops_t, size, 0);
+AT(xep_device_ops_t, map, 8);
+AT(xep_device_ops_t, allocate, 16);
+AT(xep_device_ops_t, release, 24);
+AT(xep_device_ops_t, load, 32);
+AT(xep_device_ops_t, find, 40);
+AT(xep_device_ops_t, unload, 48);
+AT(xep_device_ops_t, launch, 56);
+AT(xep_device_ops_t, copy, 64);
+AT(xep_device_ops_t, fill, 72);
+AT(xep_device_ops_t, after_mark, 80);
+AT(xep_device_ops_t, mark, 88);
+AT(xep_device_ops_t, check, 96);
+AT(xep_device_ops_t, sync, 104);
+
+SIZE(xep_device_t, 24);
+AT(xep_device_t, ops, 0);
+AT(xep_device_t, multiprocessors, 8);
+AT(xep_device_t, shared_bytes, 12);
+AT(xep_device_t, stop, 16);
+
 SIZE(xep_wire_t, 8);
 AT(xep_wire_t, ops, 0);
 
@@ -285,7 +322,7 @@ SIZE(xep_dtype_t, 4);
 
 #endif
 
-_Static_assert(XEP_PLUGIN_ABI == 2, "XEP_PLUGIN_ABI changed: so did something above");
+_Static_assert(XEP_PLUGIN_ABI == 3, "XEP_PLUGIN_ABI changed: so did something above");
 _Static_assert(XEP_BF16 == 1 && XEP_FP16 == 2 && XEP_FP32 == 3 && XEP_E4M3 == 4 && XEP_E5M2 == 5 && XEP_U8 == 6 &&
                    XEP_INT32 == 7 && XEP_INT64 == 8 && XEP_FP64 == 9,
                "a dtype has another value");
@@ -298,6 +335,7 @@ _Static_assert(XEP_OK == 0 && XEP_INPROGRESS == 1 && XEP_ERR_INVALID == -1 && XE
 _Static_assert(XEP_LOG_ERROR == 0 && XEP_LOG_WARN == 1 && XEP_LOG_INFO == 2 && XEP_LOG_DEBUG == 3,
                "a log level has another value");
 _Static_assert(XEP_OP_DISPATCH == 0 && XEP_OP_COMBINE == 1, "an operation has another value");
+_Static_assert(XEP_MEMORY_HOST == 0 && XEP_MEMORY_CUDA == 1, "a kind of memory has another value");
 _Static_assert(XEP_ROWS_BY_RANK == 1, "an arrangement has another value");
 _Static_assert(XEP_SIMD_SCALAR == 0 && XEP_SIMD_AVX2 == 1 && XEP_SIMD_AVX512 == 2,
                "an instruction set has another value");

@@ -47,7 +47,7 @@ void world::lay_out()
         return begin;
     };
     at.recv_rows = s.nranks * s.tokens;
-    at.record_bytes = lines((s.nranks + local) * 4);
+    at.record_bytes = lines(sizeof(normal_record_t) + (s.nranks + local) * 4);
     at.row_stride = lines(s.hidden * elem);
     at.combine_stride = lines(s.hidden * combine_elem);
     at.words = take((uint64_t)s.nranks * WORDS * 64);
@@ -69,9 +69,10 @@ void world::open_rank(uint32_t r)
     rank->rank = r;
     rank->tokens = tokens;
     CHECK(cudaStreamCreateWithFlags(&rank->stream, cudaStreamNonBlocking));
-    CHECK(cudaHostAlloc(&rank->counted, sizeof(uint64_t), cudaHostAllocDefault));
-    CHECK(cudaHostAlloc(&rank->late, sizeof(uint32_t), cudaHostAllocDefault));
-    *rank->late = 0;
+    CHECK(cudaHostAlloc(&rank->counted, 2 * sizeof(uint64_t), cudaHostAllocDefault));
+    CHECK(cudaHostAlloc(&rank->late, 2 * sizeof(uint32_t), cudaHostAllocDefault));
+    CHECK(cudaHostAlloc(&rank->mirror, s.nranks * at.record_bytes, cudaHostAllocDefault));
+    rank->late[0] = rank->late[1] = 0;
     std::vector<char> x(tokens * s.hidden * elem), idx(tokens * s.topk * 8), spread(tokens * x_stride);
     std::vector<float> weights(tokens * s.topk);
     std::vector<uint32_t> scales(tokens * s.nscales), owner(s.experts), first(s.nranks + 1);
@@ -102,9 +103,9 @@ void world::open_rank(uint32_t r)
     rank->rank_rows.make((size_t)s.nranks * s.nranks);
     rank->scratch.make(2 * ((tokens + 31) / 32) * s.nranks);
     rank->blocks_done.make(std::vector<uint32_t>(1, 0));
-    rank->src_begin.make(s.nranks + 1);
-    rank->place.make(s.nranks);
-    rank->expert_rows.make(first[r + 1] - first[r]);
+    rank->verdict.make(1);
+    rank->chosen.make(tokens * s.topk);
+    rank->there.make(s.nranks);
     rank->wrong.make(1);
     rank->dest.make(tokens * max_dests);
     ranks.push_back(std::move(rank));
@@ -162,6 +163,7 @@ void world::plan(rank_state &rank)
     a.owner = rank.owner.data;
     a.scratch = rank.scratch.data;
     a.dest = rank.dest.data;
+    a.chosen = rank.chosen.data;
     a.rows = rank.rows.data;
     a.selections = rank.selections.data;
     a.wrong = rank.wrong.data;
@@ -171,24 +173,37 @@ void world::plan(rank_state &rank)
 void world::counts(rank_state &rank)
 {
     xep_cuda_counts_t a{};
+    const uint64_t idx = s.idx_dtype == XEP_INT64 ? 8 : 4;
     a.peer = rank.peer.data;
     a.rank = rank.rank;
     a.nranks = s.nranks;
-    a.epoch = rank.epoch;
-    a.record = at.records;
+    a.header.epoch = rank.epoch;
+    a.header.routing = rank.epoch;
+    a.header.tokens = rank.tokens;
+    a.header.capacity = a.recv_rows = at.recv_rows;
+    a.header.params[NORMAL_HIDDEN] = s.hidden;
+    a.ring = at.records;
     a.record_bytes = at.record_bytes;
     a.word = word(COUNTS);
     a.word_stride = WORDS * 64;
+    a.wrong = rank.wrong.data;
     a.rows = rank.rows.data;
     a.selections = rank.selections.data;
     a.first_expert = rank.first_expert.data;
-    a.capacity = at.recv_rows;
+    a.slots = 1;
+    a.area[XEP_CUDA_X] = {at.x, 0, at.row_stride};
+    a.area[XEP_CUDA_SRC_TOKEN] = {at.src_token, 0, 4};
+    a.area[XEP_CUDA_TOPK_IDX] = {at.topk_idx, 0, s.topk * idx};
+    a.area[XEP_CUDA_WEIGHTS] = {at.weights, 0, s.topk * (uint64_t)4};
+    a.area[XEP_CUDA_SCALES] = {at.scales, 0, s.nscales * (uint64_t)4};
+    a.area[XEP_CUDA_INPUT] = {at.input, 0, at.combine_stride};
     a.rank_rows = rank.rank_rows.data;
-    a.src_begin = rank.src_begin.data;
-    a.place = rank.place.data;
-    a.expert_rows = rank.expert_rows.data;
+    a.there = rank.there.data;
+    a.verdict = rank.verdict.data;
+    a.mirror = rank.mirror;
     a.counted = rank.counted;
-    a.deadline = {TIMEOUT_NS, rank.late};
+    a.wrong_first = rank.counted + 1;
+    a.deadline = {TIMEOUT_NS, rank.late, rank.late + 1};
     xep_cuda_counts<<<1, 256, 0, rank.stream>>>(a);
 }
 
@@ -211,21 +226,20 @@ void world::dispatch(rank_state &rank)
     a.x_stride = x_stride;
     a.row_bytes = s.hidden * elem;
     a.row_stride = at.row_stride;
-    a.topk_idx = rank.topk_idx.data;
-    a.topk_idx_stride = s.topk * (a.wide ? 8 : 4);
+    a.chosen = rank.chosen.data;
     a.weights = s.weights ? (const char *)rank.weights.data : nullptr;
     a.weights_stride = s.topk * 4;
     a.scales = rank.scales.data;
     a.scales_token_stride = s.nscales * 4;
     a.scales_stride = 4;
     a.dest = rank.dest.data;
-    a.place = rank.place.data;
+    a.there = rank.there.data;
+    a.verdict = rank.verdict.data;
     a.first_expert = rank.first_expert.data;
-    a.area = {at.x, at.src_token, at.topk_idx, at.weights, at.scales};
     a.word = word(DONE);
     a.word_stride = WORDS * 64;
     a.blocks_done = rank.blocks_done.data;
-    a.deadline = {TIMEOUT_NS, rank.late};
+    a.deadline = {TIMEOUT_NS, rank.late, rank.late + 1};
     if (a.stages == 0) copying = 24;
     a.copying = copying;
     xep_cuda_dispatch<<<sms, (copying + metadata) * 32, copying * a.stages *(stage + 8), rank.stream>>>(a);
@@ -241,10 +255,9 @@ void world::combine(rank_state &rank)
     a.hidden = s.hidden;
     a.max_dests = max_dests;
     a.epoch = rank.epoch;
-    a.input = at.input;
     a.row_stride = at.combine_stride;
     a.dest = rank.dest.data;
-    a.place = rank.place.data;
+    a.there = rank.there.data;
     for (int b = 0; b < 2; b++) {
         a.bias[b] = s.biases >> b & 1 ? rank.bias[b].data : nullptr;
         a.bias_stride[b] = s.hidden * combine_elem;
@@ -252,10 +265,12 @@ void world::combine(rank_state &rank)
     a.out = rank.out.data;
     a.out_stride = out_stride;
     a.ready = word(READY);
+    a.said = word(READY) + 8;
     a.read = word(READ);
     a.word_stride = WORDS * 64;
     a.blocks_done = rank.blocks_done.data;
-    a.deadline = {TIMEOUT_NS, rank.late};
+    a.deadline = a.at_the_end = {TIMEOUT_NS, rank.late, rank.late + 1};
+    a.differs = rank.late;
     auto kernel = s.combine_dtype == XEP_BF16   ? xep_cuda_combine_bf16
                   : s.combine_dtype == XEP_FP16 ? xep_cuda_combine_fp16
                                                 : xep_cuda_combine_fp32;

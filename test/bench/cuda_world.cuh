@@ -84,15 +84,19 @@ struct rank_state {
     device_array<float> weights;
     device_array<char *> peer;
     device_array<uint32_t> owner, first_expert, rows, selections, rank_rows, scratch, blocks_done;
-    device_array<uint64_t> src_begin, place, expert_rows, wrong;
+    device_array<uint64_t> wrong;
+    device_array<int32_t> verdict, chosen;
+    device_array<xep_cuda_there_t> there;
     device_array<xep_cuda_dest_t> dest;
-    uint64_t *counted; /* pinned, as the two below */
-    uint32_t *late;
+    uint64_t *counted; /* pinned, as the two below: the epoch, and the first wrong index */
+    uint32_t *late;    /* [2], the second one stops */
+    char *mirror;
     uint64_t tokens, epoch = 0;
     ~rank_state()
     {
         cudaFreeHost(counted);
         cudaFreeHost(late);
+        cudaFreeHost(mirror);
         cudaStreamDestroy(stream);
     }
 };

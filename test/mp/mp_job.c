@@ -123,6 +123,7 @@ static xep_buffer_params_t params_of(const mp_job_t *job)
     p.recv_rows = c->recv_rows;
     p.slots = c->slots;
     p.threads = c->threads;
+    p.memory = c->memory;
     return p;
 }
 

@@ -1,0 +1,276 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* The plugin: its memory on both sides, its kernels, its name. */
+#include "cuda_normal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include <arena.h>
+
+#include "cuda_images.h"
+
+/* ---- memory ---- */
+
+static void carve_routing(normal_t *mode, xep_carve_t *arena, normal_routing_t *routing)
+{
+    const xep_shape_t *shape = mode->kit.shape;
+    uint64_t ranks = shape->nranks;
+    routing->rows = xep_carve_array(arena, ranks, sizeof *routing->rows);
+    routing->selections = xep_carve_array(arena, shape->experts, sizeof *routing->selections);
+    routing->rank_rows = xep_carve_array(arena, ranks * ranks, sizeof *routing->rank_rows);
+    routing->src_begin = xep_carve_array(arena, ranks + 1, sizeof *routing->src_begin);
+    routing->there = xep_carve_array(arena, ranks, sizeof *routing->there);
+    routing->local = xep_carve_array(arena, shape->local_experts, sizeof *routing->local);
+}
+
+/* What the host knows of an operation; the rest is beside it on the device. */
+static void carve_host(void *opaque, xep_carve_t *arena)
+{
+    normal_t *mode = opaque;
+    const xep_shape_t *shape = mode->kit.shape;
+    mode->factors = xep_carve_array(arena, shape->nranks, sizeof *mode->factors);
+    for (uint32_t s = 0; s < shape->slots; s++) {
+        normal_slot_t *slot = &mode->slots[s];
+        carve_routing(mode, arena, &mode->routings[s]);
+        slot->from = xep_carve_array(arena, shape->nranks, sizeof *slot->from);
+        slot->expert_rows = xep_carve_array(arena, shape->local_experts, sizeof *slot->expert_rows);
+    }
+}
+
+static void carve_device(cuda_normal_t *mode, xep_carve_t *memory)
+{
+    const xep_shape_t *shape = mode->normal.kit.shape;
+    uint64_t ranks = shape->nranks, segments = (shape->tokens + 31) / 32;
+    mode->peer = xep_carve_array(memory, ranks, sizeof *mode->peer);
+    mode->owner = xep_carve_array(memory, shape->experts, sizeof *mode->owner);
+    mode->first_expert = xep_carve_array(memory, ranks + 1, sizeof *mode->first_expert);
+    mode->scratch = xep_carve_array(memory, 2 * segments * ranks, sizeof *mode->scratch);
+    mode->blocks_done = xep_carve_array(memory, 1, sizeof *mode->blocks_done);
+    mode->wrong = xep_carve_array(memory, 1, sizeof *mode->wrong);
+    mode->verdict = xep_carve_array(memory, 1, sizeof *mode->verdict);
+    for (uint32_t s = 0; s < shape->slots; s++) {
+        cuda_routing_t *routing = &mode->routings[s];
+        routing->dest = xep_carve_array(memory, shape->tokens * mode->normal.max_dests, sizeof *routing->dest);
+        routing->chosen = xep_carve_array(memory, shape->tokens * shape->topk, sizeof *routing->chosen);
+        routing->rows = xep_carve_array(memory, ranks, sizeof *routing->rows);
+        routing->selections = xep_carve_array(memory, shape->experts, sizeof *routing->selections);
+        routing->rank_rows = xep_carve_array(memory, ranks * ranks, sizeof *routing->rank_rows);
+        mode->slots[s].there = xep_carve_array(memory, ranks, sizeof *mode->slots[s].there);
+    }
+}
+
+static void carve_pinned(cuda_normal_t *mode, xep_carve_t *memory)
+{
+    const xep_shape_t *shape = mode->normal.kit.shape;
+    mode->mirror = xep_carve_array(memory, (uint64_t)shape->slots * shape->nranks, mode->normal.layout.record_bytes);
+    mode->late = xep_carve_array(memory, CUDA_LATE_WORDS, sizeof *mode->late);
+    for (uint32_t s = 0; s < shape->slots; s++) {
+        mode->slots[s].counted = xep_carve_array(memory, 1, sizeof *mode->slots[s].counted);
+        mode->slots[s].wrong_first = xep_carve_array(memory, 1, sizeof *mode->slots[s].wrong_first);
+    }
+}
+
+static xep_status_t allocate(cuda_normal_t *mode, xep_memory_t memory, void (*carve)(cuda_normal_t *, xep_carve_t *),
+                             void **memory_p)
+{
+    xep_carve_t measure = {0};
+    carve(mode, &measure);
+    if (measure.overflow)
+        return mode->normal.kit.env->fail(mode->normal.kit.env, NULL, XEP_ERR_NO_MEMORY, "no memory for %u slots",
+                                          mode->normal.kit.shape->slots);
+    xep_status_t status = mode->device->ops->allocate(mode->device, memory, measure.end, memory_p);
+    if (status != XEP_OK) return status;
+    xep_carve_t place = {.base = *memory_p};
+    carve(mode, &place);
+    return XEP_OK;
+}
+
+static xep_status_t fill_tables(cuda_normal_t *mode)
+{
+    const xep_kit_t *kit = &mode->normal.kit;
+    const struct {
+        void *to;
+        const void *from;
+        size_t bytes;
+    } tables[] = {
+        {mode->peer, kit->base, kit->shape->nranks * sizeof *mode->peer},
+        {mode->owner, kit->owner, kit->shape->experts * sizeof *mode->owner},
+        {mode->first_expert, kit->first_expert, (kit->shape->nranks + (size_t)1) * sizeof *mode->first_expert},
+    };
+    xep_status_t status = XEP_OK;
+    for (size_t i = 0; i < sizeof tables / sizeof tables[0] && status == XEP_OK; i++)
+        status = mode->device->ops->copy(mode->device, tables[i].to, tables[i].bytes, tables[i].from, tables[i].bytes,
+                                         tables[i].bytes, 1, NULL);
+    return status == XEP_OK ? mode->device->ops->sync(mode->device) : status;
+}
+
+/* ---- kernels ---- */
+
+static const struct {
+    int image; /* which has it */
+    const char *name;
+} kernels[CUDA_KERNELS] = {
+    [CUDA_PLAN] = {CUDA_IMAGE_PLAN, "xep_cuda_plan"},
+    [CUDA_EXCHANGE] = {CUDA_IMAGE_COUNTS, "xep_cuda_counts"},
+    [CUDA_MOVE] = {CUDA_IMAGE_DISPATCH, "xep_cuda_dispatch"},
+    [CUDA_SUM_BF16] = {CUDA_IMAGE_COMBINE, "xep_cuda_combine_bf16"},
+    [CUDA_SUM_FP16] = {CUDA_IMAGE_COMBINE, "xep_cuda_combine_fp16"},
+    [CUDA_SUM_FP32] = {CUDA_IMAGE_COMBINE, "xep_cuda_combine_fp32"},
+};
+
+/* What a kernel has of its own in shared memory is beside what it is launched with. */
+enum { OWN_SHARED_BYTES = 8192 };
+
+uint32_t cuda_shared_bytes(const cuda_normal_t *mode)
+{
+    return mode->device->shared_bytes - OWN_SHARED_BYTES;
+}
+
+/* All are loaded before the first is launched: one that is loaded late would wait for one that waits for it. */
+static xep_status_t load_kernels(cuda_normal_t *mode)
+{
+    xep_device_t *device = mode->device;
+    xep_status_t status = XEP_OK;
+    for (int i = 0; i < CUDA_IMAGES && status == XEP_OK; i++)
+        status = device->ops->load(device, cuda_images[i], &mode->modules[i]);
+    for (int i = 0; i < CUDA_KERNELS && status == XEP_OK; i++)
+        status = device->ops->find(device, mode->modules[kernels[i].image], kernels[i].name, cuda_shared_bytes(mode),
+                                   &mode->kernels[i]);
+    return status;
+}
+
+xep_status_t cuda_launch(const cuda_normal_t *mode, const xep_op_t *op, cuda_kernel_t kernel, uint32_t blocks,
+                         uint32_t threads, uint32_t bytes, void *args)
+{
+    uint32_t most = mode->normal.kit.env->threads, there = mode->device->multiprocessors;
+    if (blocks == 0) blocks = most < there ? most : there;
+    const xep_launch_t launch = {mode->kernels[kernel], blocks, threads, bytes, cuda_stream(op), args};
+    return mode->device->ops->launch(mode->device, &launch);
+}
+
+/* The device gives up a little before the host does, as it can say who is late. */
+xep_cuda_deadline_t cuda_deadline(const cuda_normal_t *mode, const xep_op_t *op, cuda_late_t what)
+{
+    uint64_t ns = op->timeout_ms < 0 ? 0 : (uint64_t)op->timeout_ms * 1000000 / 8 * 7;
+    return (xep_cuda_deadline_t){ns, &mode->late[what], mode->device->stop};
+}
+
+static const char *const waited_for[CUDA_LATE_WORDS] = {
+    [CUDA_COUNTS] = "counts",
+    [CUDA_ROWS] = "rows",
+    [CUDA_OFFERS] = "outputs to combine",
+    [CUDA_READERS] = "the end of a combine",
+};
+
+xep_status_t cuda_check_earlier(void *opaque, xep_op_t *op)
+{
+    const cuda_normal_t *mode = opaque;
+    const xep_env_t *env = mode->normal.kit.env;
+    for (int i = 0; i < CUDA_LATE_WORDS; i++) {
+        uint32_t rank = __atomic_load_n(&mode->late[i], __ATOMIC_ACQUIRE);
+        if (rank == 0) continue;
+        if (i == CUDA_DIFFERS)
+            return env->fail(env, op, XEP_ERR_PROTOCOL,
+                             "rank %u and one before it disagreed on dtype, hidden or "
+                             "topk_weights of a combine",
+                             rank - 1);
+        return env->fail(env, op, XEP_ERR_TIMEOUT, "a kernel waited too long for %s: rank %u did not come",
+                         waited_for[i], rank - 1);
+    }
+    return XEP_OK;
+}
+
+/* ---- the plugin ---- */
+
+static xep_status_t heap_size(const xep_shape_t *shape, xep_region_t *regions, uint64_t *recv_rows_p)
+{
+    normal_layout_t layout;
+    for (int i = 0; i < XEP_REGIONS; i++) regions[i].memory = XEP_MEMORY_CUDA;
+    xep_status_t status = normal_make_layout(shape, regions, &layout);
+    if (status == XEP_OK) *recv_rows_p = layout.recv_rows;
+    return status;
+}
+
+static void cuda_close(void *opaque)
+{
+    cuda_normal_t *mode = opaque;
+    if (mode == NULL) return;
+    for (int i = 0; i < CUDA_IMAGES; i++) mode->device->ops->unload(mode->device, mode->modules[i]);
+    mode->device->ops->release(mode->device, XEP_MEMORY_CUDA, mode->memory);
+    mode->device->ops->release(mode->device, XEP_MEMORY_HOST, mode->pinned);
+    free(mode->slots);
+    free(mode->routings);
+    free(mode->normal.routings);
+    xep_kit_close(mode);
+}
+
+static xep_status_t set_up(cuda_normal_t *mode)
+{
+    normal_t *normal = &mode->normal;
+    const xep_shape_t *shape = normal->kit.shape;
+    normal_make_layout(shape, normal->kit.regions, &normal->layout);
+    normal->slots = normal->kit.slots;
+    normal->max_dests = shape->topk < shape->nranks ? shape->topk : shape->nranks;
+    normal->kit.dispatch_steps = cuda_dispatch_steps;
+    normal->kit.combine_steps = cuda_combine_steps;
+    normal->routings = calloc(shape->slots, sizeof *normal->routings);
+    mode->routings = calloc(shape->slots, sizeof *mode->routings);
+    mode->slots = calloc(shape->slots, sizeof *mode->slots);
+    if (normal->routings == NULL || mode->routings == NULL || mode->slots == NULL)
+        return normal->kit.env->fail(normal->kit.env, NULL, XEP_ERR_NO_MEMORY, "no memory for %u slots", shape->slots);
+    xep_status_t status = xep_arena_open(&normal->kit, carve_host, 0);
+    if (status == XEP_OK) status = allocate(mode, XEP_MEMORY_CUDA, carve_device, &mode->memory);
+    if (status == XEP_OK) status = allocate(mode, XEP_MEMORY_HOST, carve_pinned, &mode->pinned);
+    normal->records = mode->mirror;
+    if (status == XEP_OK) normal_make_factors(normal->factors, shape->nranks);
+    return status;
+}
+
+static xep_status_t cuda_open(const xep_env_t *env, void **mode_p)
+{
+    void *opaque;
+    uint64_t selections = 2 * (uint64_t)env->shape->experts * sizeof(uint32_t);
+    xep_status_t status = xep_kit_open(env, sizeof(cuda_normal_t), sizeof(normal_slot_t), &opaque);
+    if (status != XEP_OK) return status;
+    cuda_normal_t *mode = opaque;
+    mode->device = env->device;
+    if (selections > cuda_shared_bytes(mode))
+        status = env->fail(env, NULL, XEP_ERR_UNSUPPORTED, "too many experts: %u (%u with this device)",
+                           env->shape->experts, cuda_shared_bytes(mode) / 8);
+    if (status == XEP_OK) status = set_up(mode);
+    if (status == XEP_OK) status = fill_tables(mode);
+    if (status == XEP_OK) status = load_kernels(mode);
+    if (status != XEP_OK) {
+        cuda_close(mode);
+        return status;
+    }
+    *mode_p = mode;
+    return XEP_OK;
+}
+
+/* A combine ends when all have read the input, so whatever is enqueued behind it may write there. */
+static xep_status_t cuda_input(void *opaque, uint32_t slot, void **base_p, size_t *stride_p)
+{
+    const normal_t *mode = opaque;
+    *base_p = xep_kit_own_area(&mode->kit, mode->layout.input, slot);
+    *stride_p = mode->layout.combine_stride;
+    return XEP_OK;
+}
+
+__attribute__((visibility("default"))) extern const xep_plugin_t xep_plugin;
+
+const xep_plugin_t xep_plugin = {
+    XEP_PLUGIN_SIZES,
+    .state_bytes = sizeof(normal_state_t),
+    .name = "normal_cuda",
+    .brief = "normal for device memory: kernels write and read the devices of all ranks directly",
+    .heap_size = heap_size,
+    .open = cuda_open,
+    .close = cuda_close,
+    .dispatch = cuda_normal_dispatch,
+    .combine = cuda_normal_combine,
+    .progress = xep_steps_progress,
+    .input = cuda_input,
+    .explain = xep_steps_explain,
+};

@@ -1,0 +1,272 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* Dispatch: plan, counts and rows are enqueued, then the host waits for the counts. */
+#include "cuda_normal.h"
+
+#include <string.h>
+
+/* Of the measured choices, those that fill the links with the fewest multiprocessors (contrib/check-cuda.sh). */
+enum {
+    COPYING = 4, /* warps that keep bulk copies on their way, a thread each, and what each has on its way */
+    STAGES = 3,
+    PLAIN = 24,   /* warps that copy rows which no bulk copy can move */
+    METADATA = 8, /* warps that move what belongs to rows */
+    COUNTING = 256,
+    WARP = 32
+};
+
+static uint32_t routing_index(const normal_t *mode, const xep_op_t *op)
+{
+    return (uint32_t)(mode->slots[op->slot].routing - mode->routings);
+}
+
+/* ---- launches ---- */
+
+static xep_status_t launch_plan(cuda_normal_t *mode, const xep_op_t *op)
+{
+    const xep_dispatch_args_t *args = op->dispatch;
+    const xep_shape_t *shape = mode->normal.kit.shape;
+    const cuda_routing_t *routing = &mode->routings[routing_index(&mode->normal, op)];
+    xep_cuda_plan_t plan = {
+        .topk_idx = args->topk_idx,
+        .topk_idx_stride = args->topk_idx_stride,
+        .wide = args->topk_idx_dtype == XEP_INT64,
+        .tokens = (uint32_t)args->tokens,
+        .topk = args->topk,
+        .experts = shape->experts,
+        .nranks = shape->nranks,
+        .max_dests = mode->normal.max_dests,
+        .owner = mode->owner,
+        .scratch = mode->scratch,
+        .dest = routing->dest,
+        .chosen = routing->chosen,
+        .rows = routing->rows,
+        .selections = routing->selections,
+        .wrong = mode->wrong,
+    };
+    return cuda_launch(mode, op, CUDA_PLAN, XEP_CUDA_PLAN_BLOCKS, XEP_CUDA_PLAN_THREADS,
+                       2 * shape->experts * (uint32_t)sizeof(uint32_t), &plan);
+}
+
+static void fill_areas(const normal_t *mode, const xep_op_t *op, xep_cuda_area_t areas[XEP_CUDA_AREAS])
+{
+    const xep_dispatch_args_t *args = op->dispatch;
+    const normal_layout_t *at = &mode->layout;
+    const uint64_t weights = args->topk * sizeof(float);
+    const struct {
+        xep_area_t area;
+        uint64_t bytes;
+    } rows[XEP_CUDA_AREAS] = {
+        [XEP_CUDA_X] = {at->x, xep_row_stride(normal_row_bytes(args))},
+        [XEP_CUDA_SRC_TOKEN] = {at->tokens, sizeof(int32_t)},
+        [XEP_CUDA_TOPK_IDX] = {at->idx, args->topk * normal_idx_bytes(args)},
+        [XEP_CUDA_WEIGHTS] = {at->weights, weights},
+        [XEP_CUDA_SCALES] = {at->scales, args->nscales * (uint64_t)4},
+        [XEP_CUDA_INPUT] = {at->input, at->combine_stride},
+        [XEP_CUDA_INPUT_WEIGHTS] = {at->input_weights, weights},
+    };
+    for (int i = 0; i < XEP_CUDA_AREAS; i++)
+        areas[i] = (xep_cuda_area_t){rows[i].area.first, rows[i].area.stride, rows[i].bytes};
+}
+
+static xep_status_t launch_counts(cuda_normal_t *mode, const xep_op_t *op)
+{
+    const normal_t *normal = &mode->normal;
+    const xep_shape_t *shape = normal->kit.shape;
+    const cuda_routing_t *routing = &mode->routings[routing_index(normal, op)];
+    const cuda_slot_t *slot = &mode->slots[op->slot];
+    xep_cuda_counts_t counts = {
+        .peer = mode->peer,
+        .rank = shape->rank,
+        .nranks = shape->nranks,
+        .header = normal->slots[op->slot].record,
+        .ring = normal_record_offset(normal, op->turn, 0),
+        .record_bytes = normal->layout.record_bytes,
+        .word = normal->layout.mail + offsetof(normal_mail_t, counts),
+        .word_stride = sizeof(normal_mail_t),
+        .wrong = mode->wrong,
+        .rows = routing->rows,
+        .selections = routing->selections,
+        .first_expert = mode->first_expert,
+        .slots = shape->slots,
+        .recv_rows = normal->layout.recv_rows,
+        .rank_rows = routing->rank_rows,
+        .there = slot->there,
+        .verdict = mode->verdict,
+        .mirror = mode->mirror + normal_record_begin(normal, op->turn, 0),
+        .wrong_first = slot->wrong_first,
+        .counted = slot->counted,
+        .deadline = cuda_deadline(mode, op, CUDA_COUNTS),
+    };
+    fill_areas(normal, op, counts.area);
+    return cuda_launch(mode, op, CUDA_EXCHANGE, 1, COUNTING, 0, &counts);
+}
+
+/* Bulk copies take multiples of 16 bytes at multiples of 16. */
+static int is_bulk(const xep_dispatch_args_t *args)
+{
+    return (normal_row_bytes(args) | args->x_stride | (uintptr_t)args->x) % 16 == 0;
+}
+
+static xep_status_t launch_rows(cuda_normal_t *mode, const xep_op_t *op)
+{
+    const xep_dispatch_args_t *args = op->dispatch;
+    const normal_t *normal = &mode->normal;
+    const xep_shape_t *shape = normal->kit.shape;
+    const uint64_t bytes = normal_row_bytes(args);
+    const uint32_t stage = (uint32_t)(bytes < XEP_CUDA_CHUNK ? bytes : XEP_CUDA_CHUNK) + sizeof(uint64_t);
+    xep_cuda_dispatch_t rows = {
+        .peer = mode->peer,
+        .rank = shape->rank,
+        .nranks = shape->nranks,
+        .tokens = (uint32_t)args->tokens,
+        .topk = args->topk,
+        .max_dests = normal->max_dests,
+        .nscales = args->nscales,
+        .wide = args->topk_idx_dtype == XEP_INT64,
+        .copying = is_bulk(args) ? COPYING : PLAIN,
+        .stages = is_bulk(args) ? STAGES : 0,
+        .epoch = op->epoch,
+        .x = args->x,
+        .x_stride = args->x_stride,
+        .row_bytes = bytes,
+        .row_stride = xep_row_stride(bytes),
+        .chosen = mode->routings[routing_index(normal, op)].chosen,
+        .weights = (const char *)args->topk_weights,
+        .weights_stride = args->topk_weights_stride,
+        .scales = args->scales,
+        .scales_token_stride = args->scales_token_stride,
+        .scales_stride = args->scales_stride,
+        .dest = mode->routings[routing_index(normal, op)].dest,
+        .there = mode->slots[op->slot].there,
+        .verdict = mode->verdict,
+        .first_expert = mode->first_expert,
+        .word = normal->layout.mail + offsetof(normal_mail_t, done),
+        .word_stride = sizeof(normal_mail_t),
+        .blocks_done = mode->blocks_done,
+        .deadline = cuda_deadline(mode, op, CUDA_ROWS),
+    };
+    return cuda_launch(mode, op, CUDA_MOVE, 0, (rows.copying + METADATA) * WARP, rows.copying * rows.stages * stage,
+                       &rows);
+}
+
+/* ---- steps ---- */
+
+static xep_status_t enqueue(void *opaque, xep_op_t *op)
+{
+    cuda_normal_t *mode = opaque;
+    const xep_device_ops_t *ops = mode->device->ops;
+    xep_status_t status = ops->after_mark(mode->device, cuda_stream(op));
+    if (status == XEP_OK && op->cached_slot == XEP_NO_SLOT) status = launch_plan(mode, op);
+    if (status == XEP_OK) status = launch_counts(mode, op);
+    if (status == XEP_OK) status = launch_rows(mode, op);
+    return status == XEP_OK ? ops->mark(mode->device, cuda_stream(op)) : status;
+}
+
+static xep_status_t wait_counts(void *opaque, xep_op_t *op)
+{
+    const cuda_normal_t *mode = opaque;
+    if (__atomic_load_n(mode->slots[op->slot].counted, __ATOMIC_ACQUIRE) == op->epoch) return XEP_OK;
+    xep_status_t status = cuda_check_earlier(opaque, op); /* or this one */
+    return status == XEP_OK ? XEP_INPROGRESS : status;
+}
+
+/* What the plan has counted is in the record of this rank, as the others see it. */
+static void take_own_counts(normal_t *mode, const xep_op_t *op)
+{
+    const xep_shape_t *shape = mode->kit.shape;
+    const normal_routing_t *routing = mode->slots[op->slot].routing;
+    const char *counts = mode->records + normal_record_begin(mode, op->turn, shape->rank) + sizeof(normal_record_t);
+    size_t rows = shape->nranks * sizeof *routing->rows;
+    if (op->cached_slot != XEP_NO_SLOT) return;
+    memcpy(routing->rows, counts, rows);
+    memcpy(routing->selections + mode->kit.first_expert[shape->rank], counts + rows,
+           shape->local_experts * sizeof *routing->selections);
+}
+
+/* All ranks have the same verdict; the one whose index it is can say which. */
+static void judge_indices(const cuda_normal_t *mode, xep_op_t *op)
+{
+    const normal_t *normal = &mode->normal;
+    const xep_env_t *env = normal->kit.env;
+    const uint64_t first = *mode->slots[op->slot].wrong_first;
+    for (uint32_t r = 0; r < env->shape->nranks; r++) {
+        if (normal->slots[op->slot].from[r].wrong == 0) continue;
+        xep_kit_state(op)->verdict =
+            r == env->shape->rank
+                ? env->fail(env, op, XEP_ERR_INVALID, "invalid topk_idx[%llu][%llu] (-1, or one of %u experts)",
+                            (unsigned long long)(first / op->dispatch->topk),
+                            (unsigned long long)(first % op->dispatch->topk), env->shape->experts)
+                : env->fail(env, op, XEP_ERR_INVALID,
+                            "invalid topk_idx of rank %u: not all are -1 or one of %u experts", r, env->shape->experts);
+        if (r == env->shape->rank) return;
+    }
+}
+
+/* Rows beyond those received, where the capacity is fixed: no expert. */
+static xep_status_t enqueue_tail(const cuda_normal_t *mode, const xep_op_t *op)
+{
+    const xep_recv_t *recv = op->recv;
+    const xep_device_ops_t *ops = mode->device->ops;
+    size_t row = recv->topk * normal_idx_bytes(op->dispatch);
+    if (recv->capacity == recv->rows) return XEP_OK;
+    xep_status_t status = ops->fill(mode->device, (char *)recv->topk_idx + recv->rows * row, 0xff,
+                                    (recv->capacity - recv->rows) * row, cuda_stream(op));
+    return status == XEP_OK ? ops->mark(mode->device, cuda_stream(op)) : status;
+}
+
+static xep_status_t agree(void *opaque, xep_op_t *op)
+{
+    cuda_normal_t *mode = opaque;
+    normal_t *normal = &mode->normal;
+    take_own_counts(normal, op);
+    xep_status_t status = normal_take_records(normal, op);
+    if (status != XEP_OK) return status;
+    judge_indices(mode, op);
+    if (xep_kit_state(op)->verdict != XEP_OK) return XEP_OK;
+    normal_show_rows(normal, op);
+    return enqueue_tail(mode, op);
+}
+
+const xep_step_t cuda_dispatch_steps[] = {
+    {.name = "earlier operations", .run = cuda_check_earlier},
+    {.name = "launches", .run = enqueue},
+    {.name = "counts", .run = wait_counts},
+    {.name = "agreement", .run = agree},
+    {.name = "the end", .run = normal_tell_rows},
+    {0},
+};
+
+static xep_status_t check_memory(const cuda_normal_t *mode, const xep_dispatch_args_t *args)
+{
+    const struct {
+        const char *name;
+        const void *address;
+    } arrays[] = {{"x", args->x},
+                  {"topk_idx", args->topk_idx},
+                  {"topk_weights", args->topk_weights},
+                  {"scales", args->scales}};
+    xep_status_t status = XEP_OK;
+    for (size_t i = 0; i < sizeof arrays / sizeof arrays[0] && args->tokens != 0 && status == XEP_OK; i++)
+        status = mode->device->ops->check(mode->device, arrays[i].name, arrays[i].address);
+    return status;
+}
+
+xep_status_t cuda_normal_dispatch(void *opaque, xep_op_t *op)
+{
+    cuda_normal_t *mode = opaque;
+    normal_t *normal = &mode->normal;
+    normal_routing_t *routing;
+    xep_status_t status = normal_check_dispatch(normal, op);
+    if (status == XEP_OK) status = check_memory(mode, op->dispatch);
+    if (status == XEP_OK) status = normal_choose_routing(normal, op, &routing);
+    if (status != XEP_OK) return status;
+    normal_use_routing(normal, op, routing);
+    if (op->cached_slot == XEP_NO_SLOT) {
+        routing->topk = op->dispatch->topk;
+        routing->tokens = op->dispatch->tokens;
+        routing->epoch = op->epoch;
+    }
+    normal_make_record(normal, op);
+    return xep_steps_begin(mode, op);
+}

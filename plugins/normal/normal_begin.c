@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* The begin and the end of operations, whatever memory the rows are in: what is refused, and whose routing is used. */
+#include "normal.h"
+
+xep_status_t normal_check_dispatch(const normal_t *mode, xep_op_t *op)
+{
+    const xep_dispatch_args_t *args = op->dispatch;
+    const char *what = NULL;
+    if (args->quant != XEP_QUANT_NONE) what = "cast rows (quant)";
+    if (args->arrangement != XEP_ROWS_DEFAULT && args->arrangement != XEP_ROWS_BY_RANK) what = "arrange rows by expert";
+    if (args->flags & XEP_DISPATCH_SCALES_BY_COLUMN) what = "arrange scales by column";
+    if (args->expert_stats) what = "keep expert_stats";
+    return what ? mode->kit.env->fail(mode->kit.env, op, XEP_ERR_UNSUPPORTED, "mode normal does not %s", what) : XEP_OK;
+}
+
+xep_status_t normal_check_combine(const normal_t *mode, xep_op_t *op)
+{
+    const char *what = NULL;
+    if (op->combine->flags & XEP_COMBINE_LOGFMT) what = "send rows as LogFMT";
+    if (op->combine->weights) what = "apply weights in combine";
+    return what ? mode->kit.env->fail(mode->kit.env, op, XEP_ERR_UNSUPPORTED, "mode normal does not %s", what) : XEP_OK;
+}
+
+static xep_status_t check_cached(normal_t *mode, xep_op_t *op)
+{
+    const xep_dispatch_args_t *args = op->dispatch;
+    const normal_routing_t *routing = mode->slots[op->cached_slot].routing;
+    if (args->tokens != routing->tokens)
+        return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_INVALID,
+                                   "tokens is %llu, but %llu with the cached handle", (unsigned long long)args->tokens,
+                                   (unsigned long long)routing->tokens);
+    if (args->topk != routing->topk)
+        return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_INVALID, "topk is %u, but %u with the cached handle",
+                                   args->topk, routing->topk);
+    return XEP_OK;
+}
+
+static normal_routing_t *find_free(normal_t *mode)
+{
+    normal_routing_t *routing = mode->routings;
+    while (routing->refs) routing++;
+    return routing;
+}
+
+/* The slot's routing is that of a handle long released; others may still use it. */
+xep_status_t normal_choose_routing(normal_t *mode, xep_op_t *op, normal_routing_t **routing_p)
+{
+    normal_slot_t *slot = &mode->slots[op->slot];
+    xep_status_t status = op->cached_slot == XEP_NO_SLOT ? XEP_OK : check_cached(mode, op);
+    if (status != XEP_OK) return status;
+    if (slot->routing) slot->routing->refs--;
+    slot->routing = NULL;
+    *routing_p = op->cached_slot == XEP_NO_SLOT ? find_free(mode) : mode->slots[op->cached_slot].routing;
+    return XEP_OK;
+}
+
+void normal_use_routing(normal_t *mode, const xep_op_t *op, normal_routing_t *routing)
+{
+    mode->slots[op->slot].routing = routing;
+    routing->refs++;
+}
+
+/* The rows are counted already, so nobody who asks for counts waits for peers. Where they do not fit, agreement says
+ * so. */
+void normal_show_cached(normal_t *mode, const xep_op_t *op)
+{
+    uint64_t capacity = op->dispatch->capacity;
+    if (capacity != 0 && capacity < mode->slots[op->slot].routing->src_begin[mode->kit.shape->nranks]) return;
+    normal_show_rows(mode, op);
+}
+
+xep_status_t normal_tell_rows(void *opaque, xep_op_t *op)
+{
+    xep_status_t verdict = xep_kit_state(op)->verdict;
+    (void)opaque;
+    if (op->dispatch->recv_rows_p && (verdict == XEP_OK || verdict == XEP_ERR_OVERFLOW))
+        *op->dispatch->recv_rows_p = op->recv->rows;
+    return XEP_OK;
+}

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/** What ranks tell each other at the start of a dispatch: the same for processors and for devices. */
+#ifndef XEP_NORMAL_RECORD_H
+#define XEP_NORMAL_RECORD_H
+
+#include <stdint.h>
+
+/** Collective parameters, compared in this order. */
+enum {
+    NORMAL_DTYPE,
+    NORMAL_HIDDEN,
+    NORMAL_HAS_WEIGHTS, /* 1, 0, or XEP_AGREE_ANY where there are no tokens to weigh */
+    NORMAL_TOPK,
+    NORMAL_IDX_DTYPE,
+    NORMAL_SCALES,
+    NORMAL_SCALES_DTYPE,
+    NORMAL_CACHED,
+    NORMAL_PARAMS
+};
+
+/**
+ * What a rank tells another at the start of a dispatch; written by that rank into the ring, read by
+ * the heap's owner. Followed by uint32_t rows[R], to each rank, and selections[L], of each
+ * expert of the heap's owner (both absent from a cached dispatch).
+ */
+typedef struct normal_record {
+    uint64_t epoch;
+    uint64_t routing; /* epoch of the dispatch this routing was made for: epoch, or that of the cached one */
+    uint64_t tokens;
+    uint64_t capacity; /* rows the writer has room for */
+    uint32_t slot;     /* of the writer, for this dispatch and its combines */
+    uint32_t wrong;    /* 1: the writer's topk_idx has what is no expert; where the device finds that out */
+    uint32_t params[NORMAL_PARAMS];
+} normal_record_t;
+#ifndef __cplusplus
+_Static_assert(sizeof(normal_record_t) == 72, "wire-visible");
+#endif
+
+#endif

@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/** What the core needs of a device: a heap in its memory that the devices of all ranks reach. */
+#ifndef XEP_CORE_DEVICE_H
+#define XEP_CORE_DEVICE_H
+
+#include <xep/plugin.h>
+
+typedef struct xep_heap_device xep_heap_device_t; /* of one buffer */
+
+typedef struct xep_heap_device_ops {
+    /** Allocates the heap, zeroed, and makes its key. Local. */
+    xep_status_t (*heap_open)(xep_heap_device_t *device, uint64_t bytes);
+
+    /** All ranks' keys, in rank order. After it map() works. Local. */
+    xep_status_t (*heap_connect)(xep_heap_device_t *device, uint32_t rank, uint32_t nranks, const void *const *keys,
+                                 const size_t *bytes);
+
+    /** Lets kernels wait for nobody any more (0: they may again). */
+    void (*stop)(xep_heap_device_t *device, int stopped);
+
+    /** Frees everything. Peers must be done with the heap. */
+    void (*close)(xep_heap_device_t *device);
+} xep_heap_device_ops_t;
+
+struct xep_heap_device {
+    xep_device_t device; /* first, so that the mode's pointer is ours */
+    const xep_heap_device_ops_t *ops;
+    void *base; /* of the heap; NULL: none was opened */
+    uint64_t bytes;
+    const void *key; /* what peers need to reach it; exchanged by the core */
+    size_t key_bytes;
+};
+
+#endif

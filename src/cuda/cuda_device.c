@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include "cuda_device.h"
+
+#include <stdlib.h>
+
+#include "cuda_heap.h"
+#include "cuda_work.h"
+#include "error.h"
+
+static void set_stop(xep_heap_device_t *device, int stopped)
+{
+    __atomic_store_n(xep_cuda_of(&device->device)->stop, stopped != 0, __ATOMIC_RELEASE);
+}
+
+static void close_device(xep_heap_device_t *device)
+{
+    xep_cuda_device_t *cuda = xep_cuda_of(&device->device);
+    if (cuda->context != NULL) {
+        xep_cuda_enter(cuda);
+        xep_cuda_heap_close(cuda);
+        if (cuda->marked != NULL) cuda->driver.event_destroy(cuda->marked);
+        if (cuda->stop != NULL) cuda->driver.host_free(cuda->stop);
+        xep_cuda_leave(cuda);
+    }
+    xep_cuda_driver_close(&cuda->driver);
+    free(cuda);
+}
+
+static const xep_device_ops_t device_ops = {
+    .size = sizeof(xep_device_ops_t),
+    .map = xep_cuda_heap_map,
+    .allocate = xep_cuda_work_allocate,
+    .release = xep_cuda_work_release,
+    .load = xep_cuda_work_load,
+    .find = xep_cuda_work_find,
+    .unload = xep_cuda_work_unload,
+    .launch = xep_cuda_work_launch,
+    .copy = xep_cuda_work_copy,
+    .fill = xep_cuda_work_fill,
+    .after_mark = xep_cuda_work_after_mark,
+    .mark = xep_cuda_work_mark,
+    .check = xep_cuda_work_check,
+    .sync = xep_cuda_work_sync,
+};
+
+static const xep_heap_device_ops_t heap_ops = {
+    .heap_open = xep_cuda_heap_open,
+    .heap_connect = xep_cuda_heap_connect,
+    .stop = set_stop,
+    .close = close_device,
+};
+
+/* A rank that forgot to choose would get device 0, as all the others: so none is chosen here. */
+static xep_status_t find_context(xep_cuda_device_t *cuda)
+{
+    const xep_cuda_driver_t *driver = &cuda->driver;
+    cuda_result_t result = driver->context_current(&cuda->context);
+    if (result == CUDA_DONE && cuda->context == NULL)
+        return xep_fail(XEP_ERR_INVALID, "no CUDA device is current in this thread (cudaSetDevice() chooses one)");
+    if (result == CUDA_DONE) result = driver->context_device(&cuda->number);
+    return xep_cuda_check(driver, result, "tell its device");
+}
+
+static xep_status_t ask_device(xep_cuda_device_t *cuda)
+{
+    const xep_cuda_driver_t *driver = &cuda->driver;
+    int processors = 0, shared = 0;
+    void *stop = NULL;
+    cuda_result_t result = driver->device_attribute(&processors, CUDA_MULTIPROCESSORS, cuda->number);
+    if (result == CUDA_DONE) result = driver->device_attribute(&shared, CUDA_SHARED_BYTES, cuda->number);
+    if (result == CUDA_DONE) result = driver->event_create(&cuda->marked, CUDA_EVENT_NO_TIMING);
+    if (result == CUDA_DONE) result = driver->host_allocate(&stop, sizeof *cuda->stop, 0);
+    if (result != CUDA_DONE) return xep_cuda_check(driver, result, "use its device");
+    cuda->stop = stop;
+    *cuda->stop = 0;
+    cuda->heap.device = (xep_device_t){.ops = &device_ops,
+                                       .multiprocessors = (uint32_t)processors,
+                                       .shared_bytes = (uint32_t)shared,
+                                       .stop = cuda->stop};
+    return XEP_OK;
+}
+
+xep_status_t xep_cuda_device_open(xep_heap_device_t **device_p)
+{
+    xep_cuda_device_t *cuda = calloc(1, sizeof *cuda);
+    if (cuda == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for a device");
+    cuda->heap.ops = &heap_ops;
+    cuda->heap.key = &cuda->key;
+    cuda->heap.key_bytes = sizeof cuda->key;
+    xep_status_t status = xep_cuda_driver_open(&cuda->driver);
+    if (status == XEP_OK) status = find_context(cuda);
+    if (status == XEP_OK) status = ask_device(cuda);
+    if (status != XEP_OK) {
+        close_device(&cuda->heap);
+        return status;
+    }
+    *device_p = &cuda->heap;
+    return XEP_OK;
+}

@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* Every call is made in the context of the buffer, whatever is current in the thread. */
+#include "cuda_work.h"
+
+#include <string.h>
+
+#include "error.h"
+
+/* Leaves the context that the call was made in. */
+static xep_status_t end(xep_cuda_device_t *cuda, cuda_result_t result, const char *what)
+{
+    xep_cuda_leave(cuda);
+    return xep_cuda_check(&cuda->driver, result, what);
+}
+
+xep_status_t xep_cuda_work_allocate(xep_device_t *device, xep_memory_t memory, uint64_t bytes, void **memory_p)
+{
+    xep_cuda_device_t *cuda = xep_cuda_of(device);
+    cuda_address_t address = 0;
+    void *pinned = NULL;
+    cuda_result_t result;
+    if (bytes == 0) bytes = 1;
+    xep_cuda_enter(cuda);
+    if (memory == XEP_MEMORY_HOST) result = cuda->driver.host_allocate(&pinned, bytes, 0);
+    else result = cuda->driver.memory_allocate(&address, bytes);
+    if (result == CUDA_DONE && pinned != NULL) memset(pinned, 0, bytes);
+    if (result == CUDA_DONE && pinned == NULL) result = cuda->driver.memory_set(address, 0, bytes);
+    xep_status_t status = end(cuda, result, "allocate memory for the lists of a buffer");
+    if (status == XEP_OK) *memory_p = pinned != NULL ? pinned : (void *)address;
+    return status;
+}
+
+void xep_cuda_work_release(xep_device_t *device, xep_memory_t memory, void *address)
+{
+    xep_cuda_device_t *cuda = xep_cuda_of(device);
+    if (address == NULL) return;
+    xep_cuda_enter(cuda);
+    if (memory == XEP_MEMORY_HOST) cuda->driver.host_free(address);
+    else cuda->driver.memory_free((cuda_address_t)address);
+    xep_cuda_leave(cuda);
+}
+
+xep_status_t xep_cuda_work_load(xep_device_t *device, const void *image, void **module_p)
+{
+    xep_cuda_device_t *cuda = xep_cuda_of(device);
+    xep_cuda_enter(cuda);
+    return end(cuda, cuda->driver.module_load(module_p, image), "load the kernels of the mode on this device");
+}
+
+xep_status_t xep_cuda_work_find(xep_device_t *device, void *module, const char *name, uint32_t shared_bytes,
+                                void **kernel_p)
+{
+    xep_cuda_device_t *cuda = xep_cuda_of(device);
+    xep_cuda_enter(cuda);
+    cuda_result_t result = cuda->driver.module_function(kernel_p, module, name);
+    if (result == CUDA_DONE)
+        result = cuda->driver.function_attribute(*kernel_p, CUDA_KERNEL_SHARED_BYTES, (int)shared_bytes);
+    return end(cuda, result, "find a kernel of the mode");
+}
+
+void xep_cuda_work_unload(xep_device_t *device, void *module)
+{
+    xep_cuda_device_t *cuda = xep_cuda_of(device);
+    if (module == NULL) return;
+    xep_cuda_enter(cuda);
+    cuda->driver.module_unload(module);
+    xep_cuda_leave(cuda);
+}
+
+xep_status_t xep_cuda_work_launch(xep_device_t *device, const xep_launch_t *launch)
+{
+    xep_cuda_device_t *cuda = xep_cuda_of(device);
+    void *args[] = {launch->args};
+    xep_cuda_enter(cuda);
+    return end(cuda,
+               cuda->driver.launch(launch->kernel, launch->blocks, 1, 1, launch->threads, 1, 1, launch->shared_bytes,
+                                   launch->stream, args, NULL),
+               "launch a kernel");
+}
+
+xep_status_t xep_cuda_work_copy(xep_device_t *device, void *to, size_t to_stride, const void *from, size_t from_stride,
+                                size_t bytes, size_t rows, void *stream)
+{
+    xep_cuda_device_t *cuda = xep_cuda_of(device);
+    cuda_copy_t copy = {.from_kind = CUDA_KIND_UNIFIED,
+                        .from_device = (cuda_address_t)from,
+                        .from_pitch = from_stride,
+                        .to_kind = CUDA_KIND_UNIFIED,
+                        .to_device = (cuda_address_t)to,
+                        .to_pitch = to_stride,
+                        .bytes = bytes,
+                        .rows = rows};
+    if (bytes == 0 || rows == 0) return XEP_OK;
+    xep_cuda_enter(cuda);
+    return end(cuda, cuda->driver.memory_copy(&copy, stream), "copy rows");
+}
+
+xep_status_t xep_cuda_work_fill(xep_device_t *device, void *to, uint8_t value, size_t bytes, void *stream)
+{
+    xep_cuda_device_t *cuda = xep_cuda_of(device);
+    if (bytes == 0) return XEP_OK;
+    xep_cuda_enter(cuda);
+    return end(cuda, cuda->driver.memory_fill((cuda_address_t)to, value, bytes, stream), "fill memory");
+}
+
+xep_status_t xep_cuda_work_after_mark(xep_device_t *device, void *stream)
+{
+    xep_cuda_device_t *cuda = xep_cuda_of(device);
+    xep_cuda_enter(cuda);
+    return end(cuda, cuda->driver.stream_wait(stream, cuda->marked, 0),
+               "use the stream (args.stream: a stream of the device that the buffer was created on)");
+}
+
+xep_status_t xep_cuda_work_mark(xep_device_t *device, void *stream)
+{
+    xep_cuda_device_t *cuda = xep_cuda_of(device);
+    xep_cuda_enter(cuda);
+    return end(cuda, cuda->driver.event_record(cuda->marked, stream), "mark the stream");
+}
+
+/* What the driver does not know is memory of the host. */
+xep_status_t xep_cuda_work_check(xep_device_t *device, const char *name, const void *address)
+{
+    xep_cuda_device_t *cuda = xep_cuda_of(device);
+    unsigned kind = 0;
+    int number = cuda->number;
+    if (address == NULL) return XEP_OK;
+    xep_cuda_enter(cuda);
+    cuda_result_t result = cuda->driver.pointer_attribute(&kind, CUDA_POINTER_MEMORY, (cuda_address_t)address);
+    if (result == CUDA_DONE && kind == CUDA_MEMORY_DEVICE)
+        result = cuda->driver.pointer_attribute(&number, CUDA_POINTER_DEVICE, (cuda_address_t)address);
+    xep_cuda_leave(cuda);
+    if (result != CUDA_DONE || kind != CUDA_MEMORY_DEVICE)
+        return xep_fail(XEP_ERR_INVALID, "invalid %s: %p is host memory (memory of CUDA device %d)", name, address,
+                        cuda->number);
+    if (number != cuda->number)
+        return xep_fail(XEP_ERR_INVALID, "invalid %s: %p is memory of CUDA device %d (of CUDA device %d)", name,
+                        address, number, cuda->number);
+    return XEP_OK;
+}
+
+xep_status_t xep_cuda_work_sync(xep_device_t *device)
+{
+    xep_cuda_device_t *cuda = xep_cuda_of(device);
+    xep_cuda_enter(cuda);
+    return end(cuda, cuda->driver.context_sync(), "end its work");
+}

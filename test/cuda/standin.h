@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/**
+ * A stand-in for libcuda.so.1: devices without devices. Their memory is memory of the process that others can open,
+ * streams are queues that a thread each works off, with delays that STANDIN_SEED chooses, and kernels are functions
+ * in C. What is asked for in the wrong order, or with addresses of the wrong kind, fails here as it does there.
+ */
+#ifndef TEST_CUDA_STANDIN_H
+#define TEST_CUDA_STANDIN_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum { STANDIN_ARGS_BYTES = 1024 };
+
+/** A kernel: what it is called in a fat binary, how long its struct is, and what it does with it. */
+typedef struct standin_kernel {
+    const char *name;
+    size_t bytes;
+    void (*run)(const void *args);
+} standin_kernel_t;
+
+extern const standin_kernel_t standin_kernels[];
+extern const int standin_kernel_count;
+
+/** A piece of work of a stream; run in its thread. */
+typedef struct standin_work {
+    void (*run)(const void *args);
+    size_t bytes;
+    char args[STANDIN_ARGS_BYTES];
+} standin_work_t;
+
+/* ---- standin_streams.c ---- */
+
+typedef struct standin_stream standin_stream_t;
+
+/** The stream of a handle; NULL: the default one. */
+standin_stream_t *standin_stream(void *handle);
+standin_stream_t *standin_stream_create(void);
+void standin_stream_add(standin_stream_t *stream, void (*run)(const void *args), const void *args, size_t bytes);
+
+/** How many pieces of work it has been given, and waiting until so many are done. */
+uint64_t standin_stream_given(standin_stream_t *stream);
+void standin_stream_wait(standin_stream_t *stream, uint64_t given);
+void standin_streams_wait_all(void);
+
+#endif

@@ -1,0 +1,414 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/*
+ * The functions of the driver, by their own names and with their own types, as far as the library and its tests use
+ * them. Device memory is poisoned, pinned memory is the host's, and an address that is neither is none.
+ */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "standin.h"
+
+typedef int result_t;
+typedef uintptr_t address_t;
+enum { DONE = 0, INVALID = 1, NO_MEMORY = 2, NO_CONTEXT = 201, NOT_FOUND = 500 };
+enum { HOST_MEMORY = 1, DEVICE_MEMORY = 2, RANGES = 4096, DEVICES = 8, POISON = 0xcb };
+
+#define API __attribute__((visibility("default"))) result_t
+
+/* ---- contexts: one for each device, and a stack of one or two in every thread ---- */
+
+static int contexts[DEVICES];
+static _Thread_local void *stack[16];
+static _Thread_local int depth;
+
+static void *current(void)
+{
+    return depth == 0 ? NULL : stack[depth - 1];
+}
+
+API cuInit(unsigned flags)
+{
+    return flags == 0 ? DONE : INVALID;
+}
+
+API cuDeviceGetCount(int *count_p)
+{
+    *count_p = DEVICES;
+    return DONE;
+}
+
+API cuDevicePrimaryCtxRetain(void **context_p, int device)
+{
+    if (device < 0 || device >= DEVICES) return INVALID;
+    contexts[device] = device;
+    *context_p = &contexts[device];
+    return DONE;
+}
+
+API cuCtxGetCurrent(void **context_p)
+{
+    *context_p = current();
+    return DONE;
+}
+
+API cuCtxSetCurrent(void *context)
+{
+    depth = context == NULL ? 0 : 1;
+    stack[0] = context;
+    return DONE;
+}
+
+API cuCtxPushCurrent_v2(void *context)
+{
+    if (context == NULL || depth == 16) return INVALID;
+    stack[depth++] = context;
+    return DONE;
+}
+
+API cuCtxPopCurrent_v2(void **context_p)
+{
+    if (depth == 0) return NO_CONTEXT;
+    *context_p = stack[--depth];
+    return DONE;
+}
+
+API cuCtxGetDevice(int *device_p)
+{
+    if (current() == NULL) return NO_CONTEXT;
+    *device_p = *(const int *)current();
+    return DONE;
+}
+
+API cuDeviceGetAttribute(int *value_p, int attribute, int device)
+{
+    if (device < 0 || device >= DEVICES || (attribute != 16 && attribute != 97)) return INVALID;
+    *value_p = attribute == 16 ? 24 : 232448; /* multiprocessors; shared memory of a block */
+    return DONE;
+}
+
+API cuGetErrorString(result_t result, const char **text_p)
+{
+    *text_p = result == INVALID     ? "invalid argument"
+              : result == NO_MEMORY ? "out of memory"
+              : result == NOT_FOUND ? "named symbol not found"
+                                    : "no error, or one that is not known";
+    return DONE;
+}
+
+/* ---- memory ---- */
+
+typedef struct range {
+    char *begin;
+    size_t bytes;
+    int kind, device, file;
+} range_t;
+
+static pthread_mutex_t ranges_lock = PTHREAD_MUTEX_INITIALIZER;
+static range_t ranges[RANGES];
+
+static range_t *find_range(address_t address)
+{
+    for (int i = 0; i < RANGES; i++)
+        if (ranges[i].begin != NULL && address >= (address_t)ranges[i].begin &&
+            address < (address_t)ranges[i].begin + ranges[i].bytes)
+            return &ranges[i];
+    return NULL;
+}
+
+static result_t map_range(int file, size_t bytes, int kind, void **address_p)
+{
+    char *begin = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (begin == MAP_FAILED) return NO_MEMORY;
+    pthread_mutex_lock(&ranges_lock);
+    for (int i = 0; i < RANGES; i++) {
+        if (ranges[i].begin != NULL) continue;
+        ranges[i] = (range_t){begin, bytes, kind, *(const int *)current(), file};
+        pthread_mutex_unlock(&ranges_lock);
+        *address_p = begin;
+        return DONE;
+    }
+    pthread_mutex_unlock(&ranges_lock);
+    munmap(begin, bytes);
+    return NO_MEMORY;
+}
+
+static result_t unmap_range(address_t address, int kind)
+{
+    pthread_mutex_lock(&ranges_lock);
+    range_t *range = find_range(address);
+    result_t result = range != NULL && (address_t)range->begin == address && range->kind == kind ? DONE : INVALID;
+    if (result == DONE) {
+        munmap(range->begin, range->bytes);
+        close(range->file);
+        *range = (range_t){0};
+    }
+    pthread_mutex_unlock(&ranges_lock);
+    return result;
+}
+
+static result_t make_range(size_t bytes, int kind, void **address_p)
+{
+    if (current() == NULL) return NO_CONTEXT;
+    if (bytes == 0) return INVALID;
+    int file = memfd_create("standin", MFD_CLOEXEC);
+    if (file < 0 || ftruncate(file, (off_t)bytes) != 0) return NO_MEMORY;
+    result_t result = map_range(file, bytes, kind, address_p);
+    if (result == DONE) memset(*address_p, POISON, bytes);
+    else close(file);
+    return result;
+}
+
+API cuMemAlloc_v2(address_t *address_p, size_t bytes)
+{
+    void *address = NULL;
+    result_t result = make_range(bytes, DEVICE_MEMORY, &address);
+    *address_p = (address_t)address;
+    return result;
+}
+
+API cuMemFree_v2(address_t address)
+{
+    standin_streams_wait_all();
+    return unmap_range(address, DEVICE_MEMORY);
+}
+
+API cuMemHostAlloc(void **address_p, size_t bytes, unsigned flags)
+{
+    (void)flags;
+    return make_range(bytes, HOST_MEMORY, address_p);
+}
+
+API cuMemFreeHost(void *address)
+{
+    standin_streams_wait_all();
+    return unmap_range((address_t)address, HOST_MEMORY);
+}
+
+API cuPointerGetAttribute(void *value, int attribute, address_t address)
+{
+    pthread_mutex_lock(&ranges_lock);
+    const range_t *range = find_range(address);
+    result_t result = range != NULL && (attribute == 2 || attribute == 9) ? DONE : INVALID;
+    if (result == DONE) *(int *)value = attribute == 2 ? range->kind : range->device;
+    pthread_mutex_unlock(&ranges_lock);
+    return result;
+}
+
+/* ---- memory of other processes: a handle names the file behind it ---- */
+
+typedef struct ipc {
+    int pid, file;
+    size_t bytes;
+    char reserved[64 - 16];
+} ipc_t;
+_Static_assert(sizeof(ipc_t) == 64, "as a CUipcMemHandle");
+
+API cuIpcGetMemHandle(ipc_t *handle_p, address_t address)
+{
+    pthread_mutex_lock(&ranges_lock);
+    const range_t *range = find_range(address);
+    result_t result = range != NULL && range->kind == DEVICE_MEMORY ? DONE : INVALID;
+    if (result == DONE) *handle_p = (ipc_t){.pid = getpid(), .file = range->file, .bytes = range->bytes};
+    pthread_mutex_unlock(&ranges_lock);
+    return result;
+}
+
+API cuIpcOpenMemHandle_v2(address_t *address_p, ipc_t handle, unsigned flags)
+{
+    char path[64];
+    void *address = NULL;
+    if (handle.pid == getpid() || flags != 1 || current() == NULL) return INVALID;
+    snprintf(path, sizeof path, "/proc/%d/fd/%d", handle.pid, handle.file);
+    int file = open(path, O_RDWR | O_CLOEXEC);
+    if (file < 0) return INVALID;
+    result_t result = map_range(file, handle.bytes, DEVICE_MEMORY, &address);
+    *address_p = (address_t)address;
+    return result;
+}
+
+API cuIpcCloseMemHandle(address_t address)
+{
+    standin_streams_wait_all();
+    return unmap_range(address, DEVICE_MEMORY);
+}
+
+/* ---- streams and events ---- */
+
+typedef struct event {
+    standin_stream_t *stream;
+    uint64_t given;
+} event_t;
+
+API cuStreamCreate(void **stream_p, unsigned flags)
+{
+    (void)flags;
+    *stream_p = standin_stream_create();
+    return *stream_p == NULL ? NO_MEMORY : DONE;
+}
+
+API cuStreamSynchronize(void *handle)
+{
+    standin_stream_t *stream = standin_stream(handle);
+    standin_stream_wait(stream, standin_stream_given(stream));
+    return DONE;
+}
+
+API cuCtxSynchronize(void)
+{
+    standin_streams_wait_all();
+    return DONE;
+}
+
+API cuEventCreate(void **event_p, unsigned flags)
+{
+    (void)flags;
+    *event_p = calloc(1, sizeof(event_t));
+    return *event_p == NULL ? NO_MEMORY : DONE;
+}
+
+API cuEventDestroy_v2(void *event)
+{
+    free(event);
+    return DONE;
+}
+
+API cuEventRecord(void *handle, void *stream)
+{
+    event_t *event = handle;
+    event->stream = standin_stream(stream);
+    event->given = standin_stream_given(event->stream);
+    return DONE;
+}
+
+static void wait_event(const void *args)
+{
+    const event_t *event = args;
+    standin_stream_wait(event->stream, event->given);
+}
+
+API cuStreamWaitEvent(void *stream, void *handle, unsigned flags)
+{
+    const event_t *event = handle;
+    if (flags != 0) return INVALID;
+    if (event->stream != NULL) standin_stream_add(standin_stream(stream), wait_event, event, sizeof *event);
+    return DONE;
+}
+
+/* ---- copies ---- */
+
+typedef struct fill {
+    address_t address;
+    unsigned char value;
+    size_t bytes;
+} fill_t;
+
+static void run_fill(const void *args)
+{
+    const fill_t *fill = args;
+    memset((void *)fill->address, fill->value, fill->bytes);
+}
+
+API cuMemsetD8Async(address_t address, unsigned char value, size_t bytes, void *stream)
+{
+    const fill_t fill = {address, value, bytes};
+    standin_stream_add(standin_stream(stream), run_fill, &fill, sizeof fill);
+    return DONE;
+}
+
+API cuMemsetD8_v2(address_t address, unsigned char value, size_t bytes)
+{
+    cuMemsetD8Async(address, value, bytes, NULL);
+    return DONE; /* and the host goes on, as with the driver */
+}
+
+/* CUDA_MEMCPY2D */
+typedef struct copy {
+    size_t from_x, from_y;
+    unsigned from_kind;
+    const void *from_host;
+    address_t from;
+    void *from_array;
+    size_t from_pitch;
+    size_t to_x, to_y;
+    unsigned to_kind;
+    void *to_host;
+    address_t to;
+    void *to_array;
+    size_t to_pitch;
+    size_t bytes, rows;
+} copy_t;
+
+static void run_copy(const void *args)
+{
+    const copy_t *copy = args;
+    for (size_t i = 0; i < copy->rows; i++)
+        memcpy((char *)copy->to + i * copy->to_pitch, (const char *)copy->from + i * copy->from_pitch, copy->bytes);
+}
+
+API cuMemcpy2DAsync_v2(const copy_t *copy, void *stream)
+{
+    if (copy->from_kind != 4 || copy->to_kind != 4 || copy->from_pitch < copy->bytes || copy->to_pitch < copy->bytes)
+        return INVALID;
+    standin_stream_add(standin_stream(stream), run_copy, copy, sizeof *copy);
+    return DONE;
+}
+
+API cuMemcpyHtoDAsync_v2(address_t to, const void *from, size_t bytes, void *stream)
+{
+    const copy_t copy = {.from = (address_t)from, .to = to, .bytes = bytes, .rows = 1};
+    standin_stream_add(standin_stream(stream), run_copy, &copy, sizeof copy);
+    return DONE;
+}
+
+API cuMemcpyDtoHAsync_v2(void *to, address_t from, size_t bytes, void *stream)
+{
+    return cuMemcpyHtoDAsync_v2((address_t)to, (const void *)from, bytes, stream);
+}
+
+/* ---- kernels ---- */
+
+API cuModuleLoadData(void **module_p, const void *image)
+{
+    *module_p = (void *)(uintptr_t)image;
+    return image == NULL ? INVALID : DONE;
+}
+
+API cuModuleUnload(void *module)
+{
+    standin_streams_wait_all();
+    return module == NULL ? INVALID : DONE;
+}
+
+API cuModuleGetFunction(void **function_p, void *module, const char *name)
+{
+    for (int i = 0; i < standin_kernel_count && module != NULL; i++) {
+        if (strcmp(standin_kernels[i].name, name) != 0) continue;
+        *function_p = (void *)(uintptr_t)&standin_kernels[i];
+        return DONE;
+    }
+    return NOT_FOUND;
+}
+
+API cuFuncSetAttribute(void *function, int attribute, int value)
+{
+    return function != NULL && attribute == 8 && value <= 232448 ? DONE : INVALID;
+}
+
+API cuLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
+                   unsigned block_y, unsigned block_z, unsigned shared_bytes, void *stream, void **args, void **extra)
+{
+    const standin_kernel_t *kernel = function;
+    if (grid_x == 0 || grid_x > 24 || grid_y != 1 || grid_z != 1 || block_x == 0 || block_x > 1024 ||
+        block_x % 32 != 0 || block_y != 1 || block_z != 1 || shared_bytes > 232448 || extra != NULL ||
+        current() == NULL)
+        return INVALID;
+    standin_stream_add(standin_stream(stream), kernel->run, args[0], kernel->bytes);
+    return DONE;
+}

@@ -1,0 +1,286 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/*
+ * The kernels in plain C: what cuda_kernels.h says that they do, as one thread would do it. They share no code with
+ * those for devices, which contrib/check-cuda.sh compares with the same oracle.
+ */
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <oracle_number.h>
+#include <xep/xep.h>
+
+#include "cuda_kernels.h"
+#include "standin.h"
+
+/* ---- words ---- */
+
+static _Atomic uint64_t *word(char *heap, uint64_t offset)
+{
+    return (_Atomic uint64_t *)(void *)(heap + offset);
+}
+
+static uint64_t now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+static void tell_all(char *const *peer, uint32_t rank, uint32_t nranks, uint64_t at, uint64_t stride, uint64_t epoch)
+{
+    for (uint32_t r = 0; r < nranks; r++)
+        atomic_store_explicit(word(peer[r], at + rank * stride), epoch, memory_order_release);
+}
+
+static int wait_all(char *heap, uint32_t nranks, uint64_t at, uint64_t stride, uint64_t epoch,
+                    const xep_cuda_deadline_t *deadline)
+{
+    const uint64_t begin = now_ns();
+    for (uint32_t r = 0; r < nranks; r++)
+        while (atomic_load_explicit(word(heap, at + r * stride), memory_order_acquire) < epoch) {
+            if (__atomic_load_n(deadline->stop, __ATOMIC_ACQUIRE) != 0) return 0;
+            if (deadline->timeout_ns != 0 && now_ns() - begin >= deadline->timeout_ns) {
+                __atomic_store_n(deadline->late, r + 1, __ATOMIC_RELEASE);
+                return 0;
+            }
+            sched_yield();
+        }
+    return 1;
+}
+
+/* ---- plan ---- */
+
+static int64_t index_of(const xep_cuda_plan_t *p, uint64_t token, uint32_t k)
+{
+    const char *row = p->topk_idx + token * p->topk_idx_stride;
+    int64_t wide;
+    int32_t narrow;
+    memcpy(&wide, row + k * (p->wide ? sizeof wide : 0), p->wide ? sizeof wide : 0);
+    memcpy(&narrow, row + k * sizeof narrow, p->wide ? 0 : sizeof narrow);
+    return p->wide ? wide : narrow;
+}
+
+static int selects(const xep_cuda_plan_t *p, uint64_t token, uint32_t rank)
+{
+    for (uint32_t k = 0; k < p->topk; k++) {
+        int32_t expert = p->chosen[token * p->topk + k];
+        if (expert >= 0 && (uint32_t)expert < p->experts && p->owner[expert] == rank) return 1;
+    }
+    return 0;
+}
+
+static void run_plan(const void *args)
+{
+    const xep_cuda_plan_t *p = args;
+    *p->wrong = UINT64_MAX;
+    memset(p->rows, 0, p->nranks * sizeof *p->rows);
+    memset(p->selections, 0, p->experts * sizeof *p->selections);
+    for (uint64_t t = 0; t < p->tokens; t++) {
+        uint32_t n = 0;
+        for (uint32_t k = 0; k < p->topk; k++) {
+            int64_t expert = index_of(p, t, k);
+            p->chosen[t * p->topk + k] = (int32_t)expert;
+            if (expert >= 0 && expert < p->experts) p->selections[expert]++;
+            else if (expert != -1 && *p->wrong == UINT64_MAX) *p->wrong = t * p->topk + k;
+        }
+        for (uint32_t r = 0; r < p->nranks; r++)
+            if (selects(p, t, r)) p->dest[t * p->max_dests + n++] = (xep_cuda_dest_t){(int32_t)r, p->rows[r]++};
+        for (; n < p->max_dests; n++) p->dest[t * p->max_dests + n] = (xep_cuda_dest_t){XEP_CUDA_NOBODY, 0};
+    }
+}
+
+/* ---- counts ---- */
+
+static const normal_record_t *record_from(const xep_cuda_counts_t *c, uint32_t rank)
+{
+    return (const normal_record_t *)(const void *)(c->peer[c->rank] + c->ring + rank * c->record_bytes);
+}
+
+static void send_records(const xep_cuda_counts_t *c)
+{
+    const int cached = c->header.params[NORMAL_CACHED] != 0;
+    for (uint32_t r = 0; r < c->nranks; r++) {
+        char *to = c->peer[r] + c->ring + c->rank * c->record_bytes;
+        uint32_t first = c->first_expert[r], count = c->first_expert[r + 1] - first;
+        normal_record_t header = c->header;
+        header.wrong = !cached && *c->wrong != UINT64_MAX;
+        memcpy(to, &header, sizeof header);
+        if (cached) continue;
+        memcpy(to + sizeof header, c->rows, c->nranks * sizeof *c->rows);
+        memcpy(to + sizeof header + c->nranks * sizeof *c->rows, c->selections + first, count * sizeof *c->selections);
+    }
+}
+
+static int all_agree(const xep_cuda_counts_t *c)
+{
+    for (uint32_t a = 0; a < c->nranks; a++)
+        for (uint32_t b = 0; b < a; b++)
+            for (int p = 0; p < NORMAL_PARAMS; p++) {
+                uint32_t x = record_from(c, a)->params[p], y = record_from(c, b)->params[p];
+                if (x != y && x != UINT32_MAX && y != UINT32_MAX) return 0;
+            }
+    return 1;
+}
+
+static int judge_rank(const xep_cuda_counts_t *c, uint32_t rank)
+{
+    const normal_record_t *record = record_from(c, rank);
+    const int cached = c->header.params[NORMAL_CACHED] != 0;
+    uint64_t rows = 0, before = 0;
+    for (uint32_t s = 0; s < c->nranks; s++) {
+        uint32_t *count = &c->rank_rows[s * c->nranks + rank];
+        if (!cached) memcpy(count, (const char *)(record_from(c, s) + 1) + rank * sizeof *count, sizeof *count);
+        if (s < c->rank) before += *count;
+        rows += *count;
+    }
+    if (record->epoch != c->header.epoch || record->wrong || record->slot >= c->slots || rows > record->capacity ||
+        record->capacity > c->recv_rows || (cached && record->routing != c->header.routing))
+        return 0;
+    for (int i = 0; i < XEP_CUDA_AREAS; i++)
+        c->there[rank].area[i] =
+            c->peer[rank] + c->area[i].first + record->slot * c->area[i].stride + before * c->area[i].row_bytes;
+    return 1;
+}
+
+static void run_counts(const void *args)
+{
+    const xep_cuda_counts_t *c = args;
+    int go = 1;
+    *c->verdict = XEP_CUDA_LOST;
+    send_records(c);
+    tell_all(c->peer, c->rank, c->nranks, c->word, c->word_stride, c->header.epoch);
+    if (!wait_all(c->peer[c->rank], c->nranks, c->word, c->word_stride, c->header.epoch, &c->deadline)) return;
+    go = all_agree(c);
+    for (uint32_t r = 0; r < c->nranks; r++) go &= judge_rank(c, r);
+    memcpy(c->mirror, record_from(c, 0), c->nranks * c->record_bytes);
+    *c->verdict = go ? XEP_CUDA_GO : XEP_CUDA_STAY;
+    *c->wrong_first = c->header.params[NORMAL_CACHED] ? UINT64_MAX : *c->wrong;
+    __atomic_store_n(c->counted, c->header.epoch, __ATOMIC_RELEASE);
+}
+
+/* ---- rows ---- */
+
+static void move_selections(const xep_cuda_dispatch_t *d, uint64_t token, xep_cuda_dest_t dest)
+{
+    char *const *to = d->there[dest.rank].area;
+    for (uint32_t k = 0; k < d->topk; k++) {
+        int64_t expert = d->chosen[token * d->topk + k], first = d->first_expert[dest.rank];
+        int here = expert >= first && expert < d->first_expert[dest.rank + 1];
+        uint64_t at = (uint64_t)dest.row * d->topk + k;
+        float weight = 0;
+        if (d->wide) ((int64_t *)(void *)to[XEP_CUDA_TOPK_IDX])[at] = here ? expert - first : -1;
+        else ((int32_t *)(void *)to[XEP_CUDA_TOPK_IDX])[at] = here ? (int32_t)(expert - first) : -1;
+        if (d->weights == NULL) continue;
+        if (here) memcpy(&weight, d->weights + token * d->weights_stride + k * sizeof weight, sizeof weight);
+        ((float *)(void *)to[XEP_CUDA_WEIGHTS])[at] = weight;
+    }
+}
+
+static void move_token(const xep_cuda_dispatch_t *d, uint64_t token, xep_cuda_dest_t dest)
+{
+    char *const *to = d->there[dest.rank].area;
+    memcpy(to[XEP_CUDA_X] + dest.row * d->row_stride, d->x + token * d->x_stride, d->row_bytes);
+    ((int32_t *)(void *)to[XEP_CUDA_SRC_TOKEN])[dest.row] = (int32_t)token;
+    move_selections(d, token, dest);
+    for (uint32_t s = 0; s < d->nscales; s++)
+        memcpy(to[XEP_CUDA_SCALES] + ((uint64_t)dest.row * d->nscales + s) * 4,
+               d->scales + (int64_t)token * d->scales_token_stride + (int64_t)s * d->scales_stride, 4);
+}
+
+static void run_dispatch(const void *args)
+{
+    const xep_cuda_dispatch_t *d = args;
+    if (*d->verdict == XEP_CUDA_LOST) return;
+    for (uint64_t t = 0; *d->verdict == XEP_CUDA_GO && t < d->tokens; t++)
+        for (uint32_t n = 0; n < d->max_dests && d->dest[t * d->max_dests + n].rank != XEP_CUDA_NOBODY; n++)
+            move_token(d, t, d->dest[t * d->max_dests + n]);
+    tell_all(d->peer, d->rank, d->nranks, d->word, d->word_stride, d->epoch);
+    wait_all(d->peer[d->rank], d->nranks, d->word, d->word_stride, d->epoch, &d->deadline);
+}
+
+/* ---- combine ---- */
+
+static void sum_token(const xep_cuda_combine_t *c, xep_dtype_t dtype, uint64_t token, float *sum)
+{
+    const xep_cuda_dest_t *dest = c->dest + token * c->max_dests;
+    memset(sum, 0, c->hidden * sizeof *sum);
+    for (int b = 0; b < 2; b++)
+        if (c->bias[b] != NULL) oracle_row_add(sum, c->bias[b] + token * c->bias_stride[b], dtype, c->hidden);
+    for (uint32_t n = 0; n < c->max_dests && dest[n].rank != XEP_CUDA_NOBODY; n++)
+        oracle_row_add(sum, c->there[dest[n].rank].area[XEP_CUDA_INPUT] + dest[n].row * c->row_stride, dtype,
+                       c->hidden);
+    oracle_row_round(c->out + token * c->out_stride, sum, dtype, c->hidden);
+}
+
+static void sum_weights(const xep_cuda_combine_t *c, uint64_t token)
+{
+    const xep_cuda_dest_t *dest = c->dest + token * c->max_dests;
+    for (uint32_t k = 0; k < c->topk; k++) {
+        float sum = 0;
+        for (uint32_t n = 0; n < c->max_dests && dest[n].rank != XEP_CUDA_NOBODY; n++) {
+            const char *weights = c->there[dest[n].rank].area[XEP_CUDA_INPUT_WEIGHTS];
+            sum += ((const float *)(const void *)weights)[(uint64_t)dest[n].row * c->topk + k];
+        }
+        memcpy(c->out_weights + token * c->out_weights_stride + k * sizeof sum, &sum, sizeof sum);
+    }
+}
+
+static int compare_offers(const xep_cuda_combine_t *c)
+{
+    for (int i = 0; i < 2; i++)
+        for (uint32_t a = 0; a < c->nranks; a++)
+            for (uint32_t b = 0; b < a; b++) {
+                uint64_t x = *word(c->peer[c->rank], c->said + a * c->word_stride + (uint64_t)i * 8);
+                uint64_t y = *word(c->peer[c->rank], c->said + b * c->word_stride + (uint64_t)i * 8);
+                if (x == y || x == UINT64_MAX || y == UINT64_MAX) continue;
+                __atomic_store_n(c->differs, a + 1, __ATOMIC_RELEASE);
+                return 0;
+            }
+    return 1;
+}
+
+static void combine(const xep_cuda_combine_t *c, xep_dtype_t dtype)
+{
+    for (uint32_t r = 0; r < c->nranks; r++) memcpy(c->peer[r] + c->said + c->rank * c->word_stride, c->offer, 16);
+    tell_all(c->peer, c->rank, c->nranks, c->ready, c->word_stride, c->epoch);
+    int good = wait_all(c->peer[c->rank], c->nranks, c->ready, c->word_stride, c->epoch, &c->deadline);
+    if (good) good = compare_offers(c);
+    float *sum = malloc(c->hidden * sizeof *sum);
+    for (uint64_t t = 0; good && sum != NULL && t < c->tokens; t++) {
+        sum_token(c, dtype, t, sum);
+        if (c->out_weights != NULL) sum_weights(c, t);
+    }
+    free(sum);
+    tell_all(c->peer, c->rank, c->nranks, c->read, c->word_stride, c->epoch);
+    wait_all(c->peer[c->rank], c->nranks, c->read, c->word_stride, c->epoch, &c->at_the_end);
+}
+
+static void run_combine_bf16(const void *args)
+{
+    combine(args, XEP_BF16);
+}
+
+static void run_combine_fp16(const void *args)
+{
+    combine(args, XEP_FP16);
+}
+
+static void run_combine_fp32(const void *args)
+{
+    combine(args, XEP_FP32);
+}
+
+const standin_kernel_t standin_kernels[] = {
+    {"xep_cuda_plan", sizeof(xep_cuda_plan_t), run_plan},
+    {"xep_cuda_counts", sizeof(xep_cuda_counts_t), run_counts},
+    {"xep_cuda_dispatch", sizeof(xep_cuda_dispatch_t), run_dispatch},
+    {"xep_cuda_combine_bf16", sizeof(xep_cuda_combine_t), run_combine_bf16},
+    {"xep_cuda_combine_fp16", sizeof(xep_cuda_combine_t), run_combine_fp16},
+    {"xep_cuda_combine_fp32", sizeof(xep_cuda_combine_t), run_combine_fp32},
+};
+const int standin_kernel_count = sizeof standin_kernels / sizeof standin_kernels[0];
+_Static_assert(sizeof(xep_cuda_counts_t) <= STANDIN_ARGS_BYTES, "work holds a copy");

@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* Streams: what is given to one is done in order, in a thread of its own, some time later. */
+#include "standin.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { QUEUE = 1024, STREAMS = 64, LONGEST_DELAY_US = 300 };
+
+struct standin_stream {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    pthread_t thread;
+    standin_work_t *queue; /* [QUEUE] */
+    uint64_t given, done;
+    unsigned seed;
+};
+
+static pthread_mutex_t all_lock = PTHREAD_MUTEX_INITIALIZER;
+static standin_stream_t *all[STREAMS];
+static int count;
+
+/* Mostly at once, at times late: a kernel begins when the device gets to it. */
+static void delay(standin_stream_t *stream)
+{
+    unsigned r = (unsigned)rand_r(&stream->seed);
+    if (r % 4 == 0) usleep(r / 4 % LONGEST_DELAY_US);
+}
+
+static void *work_off(void *arg)
+{
+    standin_stream_t *stream = arg;
+    for (;;) {
+        pthread_mutex_lock(&stream->lock);
+        while (stream->done == stream->given) pthread_cond_wait(&stream->changed, &stream->lock);
+        const standin_work_t *work = &stream->queue[stream->done % QUEUE];
+        pthread_mutex_unlock(&stream->lock);
+        delay(stream);
+        work->run(work->args);
+        pthread_mutex_lock(&stream->lock);
+        stream->done++;
+        pthread_cond_broadcast(&stream->changed);
+        pthread_mutex_unlock(&stream->lock);
+    }
+    return NULL;
+}
+
+standin_stream_t *standin_stream_create(void)
+{
+    const char *seed = getenv("STANDIN_SEED");
+    standin_stream_t *stream = calloc(1, sizeof *stream);
+    if (stream == NULL) return NULL;
+    stream->queue = calloc(QUEUE, sizeof *stream->queue);
+    pthread_mutex_init(&stream->lock, NULL);
+    pthread_cond_init(&stream->changed, NULL);
+    stream->seed = (seed == NULL ? 1 : (unsigned)atoi(seed)) * 1000003u + (unsigned)getpid();
+    pthread_mutex_lock(&all_lock);
+    if (stream->queue == NULL || count == STREAMS || pthread_create(&stream->thread, NULL, work_off, stream) != 0) {
+        pthread_mutex_unlock(&all_lock);
+        free(stream->queue);
+        free(stream);
+        return NULL;
+    }
+    all[count++] = stream;
+    pthread_mutex_unlock(&all_lock);
+    return stream;
+}
+
+standin_stream_t *standin_stream(void *handle)
+{
+    static pthread_mutex_t once = PTHREAD_MUTEX_INITIALIZER;
+    static standin_stream_t *by_default;
+    if (handle != NULL) return handle;
+    pthread_mutex_lock(&once);
+    if (by_default == NULL) by_default = standin_stream_create();
+    pthread_mutex_unlock(&once);
+    return by_default;
+}
+
+void standin_stream_add(standin_stream_t *stream, void (*run)(const void *args), const void *args, size_t bytes)
+{
+    pthread_mutex_lock(&stream->lock);
+    while (stream->given - stream->done == QUEUE) pthread_cond_wait(&stream->changed, &stream->lock);
+    standin_work_t *work = &stream->queue[stream->given % QUEUE];
+    work->run = run;
+    memcpy(work->args, args, bytes);
+    stream->given++;
+    pthread_cond_broadcast(&stream->changed);
+    pthread_mutex_unlock(&stream->lock);
+}
+
+uint64_t standin_stream_given(standin_stream_t *stream)
+{
+    pthread_mutex_lock(&stream->lock);
+    uint64_t given = stream->given;
+    pthread_mutex_unlock(&stream->lock);
+    return given;
+}
+
+void standin_stream_wait(standin_stream_t *stream, uint64_t given)
+{
+    pthread_mutex_lock(&stream->lock);
+    while (stream->done < given) pthread_cond_wait(&stream->changed, &stream->lock);
+    pthread_mutex_unlock(&stream->lock);
+}
+
+void standin_streams_wait_all(void)
+{
+    for (int i = 0;; i++) {
+        pthread_mutex_lock(&all_lock);
+        standin_stream_t *stream = i < count ? all[i] : NULL;
+        pthread_mutex_unlock(&all_lock);
+        if (stream == NULL) return;
+        standin_stream_wait(stream, standin_stream_given(stream));
+    }
+}

@@ -1,0 +1,171 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include "cuda_job.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "cuda_rig.h"
+#include "mp_rig.h"
+
+static size_t idx_bytes(const mp_job_t *host)
+{
+    return host->tokens * host->c->topk * xep_dtype_size(host->shape.idx_dtype);
+}
+
+static size_t weights_bytes(const mp_job_t *host)
+{
+    return host->tokens * host->c->topk * sizeof(float);
+}
+
+static void put_inputs(cuda_job_t *job)
+{
+    const mp_job_t *h = &job->host;
+    cuda_rig_put(job->x, h->x, h->tokens * h->x_stride, job->stream);
+    cuda_rig_put(job->idx, h->idx, idx_bytes(h), job->stream);
+    cuda_rig_put(job->weights, h->weights, weights_bytes(h), job->stream);
+    cuda_rig_put(job->scales, h->scales, h->tokens * h->c->nscales * 4, job->stream);
+    for (int b = 0; b < 2; b++)
+        if (h->bias[b] != NULL) cuda_rig_put(job->bias[b], h->bias[b], h->tokens * h->out_stride, job->stream);
+}
+
+void cuda_job_open(cuda_job_t *job, const mp_case_t *c, uint64_t seed, xep_group_t *group, void *stream)
+{
+    *job = (cuda_job_t){.stream = stream};
+    mp_job_open(&job->host, c, seed);
+    mp_job_buffer(&job->host, group);
+    const mp_job_t *h = &job->host;
+    job->x = cuda_rig_alloc(NULL, h->tokens * h->x_stride);
+    job->idx = cuda_rig_alloc(NULL, idx_bytes(h));
+    job->weights = cuda_rig_alloc(NULL, weights_bytes(h));
+    job->scales = cuda_rig_alloc(NULL, h->tokens * c->nscales * 4);
+    for (int b = 0; b < 2; b++)
+        if (h->bias[b] != NULL) job->bias[b] = cuda_rig_alloc(NULL, h->tokens * h->out_stride);
+    job->out = cuda_rig_alloc(NULL, h->tokens * h->out_stride);
+    job->out_weights = cuda_rig_alloc(NULL, weights_bytes(h));
+    put_inputs(job);
+}
+
+void cuda_job_close(cuda_job_t *job)
+{
+    void *arrays[] = {job->x,       job->idx, job->weights, job->scales,     job->bias[0],
+                      job->bias[1], job->y,   job->out,     job->out_weights};
+    mp_job_close(&job->host);
+    for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) cuda_rig_free(arrays[i]);
+}
+
+void cuda_job_payload(cuda_job_t *job, uint64_t payload)
+{
+    cuda_rig_wait(job->stream); /* copies of the old ones may be under way */
+    mp_job_payload(&job->host, payload);
+    put_inputs(job);
+}
+
+xep_dispatch_args_t cuda_job_dispatch(cuda_job_t *job, xep_handle_t *cached)
+{
+    xep_dispatch_args_t a = cached == NULL ? mp_job_dispatch(&job->host) : mp_job_cached(&job->host, cached);
+    a.x = job->x;
+    if (a.topk_idx != NULL) a.topk_idx = job->idx;
+    if (a.topk_weights != NULL) a.topk_weights = job->weights;
+    if (a.scales != NULL) a.scales = job->scales;
+    a.stream = job->stream;
+    return a;
+}
+
+/* ---- what came ---- */
+
+static void *fetch(const cuda_job_t *job, const void *from, size_t bytes)
+{
+    void *to = malloc(bytes + 1);
+    MP_CHECK(to != NULL);
+    cuda_rig_get(to, from, bytes, job->stream);
+    return to;
+}
+
+/* The same in host memory; free what is not NULL. */
+static xep_recv_t fetch_recv(const cuda_job_t *job, const xep_recv_t *recv)
+{
+    xep_recv_t host = *recv;
+    host.x = fetch(job, recv->x, recv->rows * recv->x_stride);
+    host.topk_idx = fetch(job, recv->topk_idx, recv->capacity * recv->topk * xep_dtype_size(recv->topk_idx_dtype));
+    if (recv->topk_weights != NULL)
+        host.topk_weights = fetch(job, recv->topk_weights, recv->rows * recv->topk * sizeof(float));
+    if (recv->scales != NULL) host.scales = fetch(job, recv->scales, recv->rows * recv->nscales * 4);
+    host.src_token = fetch(job, recv->src_token, recv->rows * sizeof(int32_t));
+    return host;
+}
+
+static void free_recv(xep_recv_t *host)
+{
+    free(host->x);
+    free(host->topk_idx);
+    free(host->topk_weights);
+    free(host->scales);
+    free(host->src_token);
+}
+
+void cuda_job_check_recv(cuda_job_t *job, const xep_handle_t *handle)
+{
+    oracle_difference_t d;
+    char text[256];
+    MP_CHECK(xep_handle_recv(handle) != NULL);
+    xep_recv_t host = fetch_recv(job, xep_handle_recv(handle));
+    if (oracle_check_recv(&job->host.shape, mp_rank(), &host, &d) != 0) {
+        oracle_difference_text(&d, text, sizeof text);
+        mp_fail(__FILE__, __LINE__, "case %s: %s", job->host.c->name, text);
+    }
+    free_recv(&host);
+}
+
+/* ---- back ---- */
+
+/* The experts' work, on the host, and their outputs to the device. */
+static void *make_outputs(cuda_job_t *job, xep_handle_t *handle, size_t *stride_p)
+{
+    const mp_job_t *h = &job->host;
+    xep_recv_t host = fetch_recv(job, xep_handle_recv(handle));
+    void *y = xep_handle_combine_input(handle, stride_p);
+    MP_CHECK(y != NULL);
+    void *outputs = malloc(host.rows * *stride_p + 1);
+    MP_CHECK(outputs != NULL);
+    memset(outputs, MP_POISON, host.rows * *stride_p);
+    oracle_fill_outputs(&h->shape, mp_rank(), &host, outputs, *stride_p);
+    if (h->c->copy_in) {
+        cuda_rig_free(job->y);
+        y = job->y = cuda_rig_alloc(NULL, host.rows * *stride_p);
+    }
+    cuda_rig_put(y, outputs, host.rows * *stride_p, job->stream);
+    cuda_rig_wait(job->stream);
+    free(outputs);
+    free_recv(&host);
+    return y;
+}
+
+void cuda_job_combine(cuda_job_t *job, xep_handle_t *handle)
+{
+    mp_job_t *h = &job->host;
+    const xep_recv_t *recv = xep_handle_recv(handle);
+    xep_combine_args_t a = XEP_COMBINE_ARGS_INIT;
+    size_t stride;
+    a.x = make_outputs(job, handle, &stride);
+    a.x_stride = stride;
+    a.dtype = h->shape.combine_dtype;
+    a.out = job->out;
+    a.out_stride = h->out_stride;
+    for (int b = 0; b < 2; b++) {
+        a.bias[b] = job->bias[b];
+        a.bias_stride[b] = job->bias[b] == NULL ? 0 : h->out_stride;
+    }
+    if (h->shape.weights) {
+        a.topk_weights = recv->topk_weights;
+        a.out_weights = job->out_weights;
+    }
+    a.stream = job->stream;
+    memset(h->out, MP_POISON, h->tokens * h->out_stride);
+    memset(h->out_weights, MP_POISON, weights_bytes(h));
+    cuda_rig_put(job->out, h->out, h->tokens * h->out_stride, job->stream);
+    MP_OK(xep_combine(handle, &a, NULL));
+    cuda_rig_get(h->out, job->out, h->tokens * h->out_stride, job->stream);
+    if (h->shape.weights) cuda_rig_get(h->out_weights, job->out_weights, weights_bytes(h), job->stream);
+    mp_job_check_out(h);
+}

@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/** A job (mp_job.h) with its arrays in device memory, too: what is sent from there, and what comes back to compare. */
+#ifndef TEST_CUDA_JOB_H
+#define TEST_CUDA_JOB_H
+
+#include "mp_job.h"
+
+typedef struct cuda_job {
+    mp_job_t host;
+    void *stream;
+    void *x, *idx, *weights, *scales, *bias[2], *y, *out, *out_weights;
+} cuda_job_t;
+
+void cuda_job_open(cuda_job_t *job, const mp_case_t *c, uint64_t seed, xep_group_t *group, void *stream);
+void cuda_job_close(cuda_job_t *job);
+
+/** Other rows for the same routing. */
+void cuda_job_payload(cuda_job_t *job, uint64_t payload);
+
+/** Arguments with arrays of the device. cached: NULL, or the handle whose routing is used again. */
+xep_dispatch_args_t cuda_job_dispatch(cuda_job_t *job, xep_handle_t *cached);
+
+/** Waits for the stream, and compares what came. */
+void cuda_job_check_recv(cuda_job_t *job, const xep_handle_t *handle);
+
+/** Expert outputs into the handle's input, or into memory of the device; a combine; and compares the sums. */
+void cuda_job_combine(cuda_job_t *job, xep_handle_t *handle);
+
+#endif

@@ -1,0 +1,312 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/*
+ * Operations of normal on rows in device memory: every byte compared with the oracle, streams, errors. Started by
+ * test/mp/cuda_standin.sh, with a stand-in for the driver, and by contrib/check-cuda.sh, on devices.
+ */
+#include <string.h>
+
+#include "cuda_job.h"
+#include "cuda_rig.h"
+#include "mp_rig.h"
+
+enum { ROUNDS = 3, STREAMS = 2 };
+
+static void *streams[STREAMS];
+
+#define CUDA .memory = XEP_MEMORY_CUDA
+static const mp_case_t cases[] = {
+    {.name = "plain", .experts = 32, .topk = 4, .hidden = 256, .tokens = 65, CUDA},
+    {.name = "ragged",
+     .experts = 24,
+     .topk = 6,
+     .hidden = 200,
+     .tokens = 40,
+     .ragged = 1,
+     .mask = 50,
+     .weights = 1,
+     CUDA},
+    {.name = "only rank 0", .experts = 9, .topk = 3, .hidden = 72, .tokens = 33, .ragged = 2, .weights = 1, CUDA},
+    {.name = "odd",
+     .experts = 61,
+     .topk = 5,
+     .hidden = 333,
+     .tokens = 70,
+     .nscales = 3,
+     .dtype = XEP_E4M3,
+     .combine_dtype = XEP_FP32,
+     .idx_dtype = XEP_INT32,
+     .biases = 1,
+     .weights = 1,
+     .strided = 1,
+     CUDA},
+    {.name = "scales",
+     .experts = 16,
+     .topk = 2,
+     .hidden = 1024,
+     .tokens = 50,
+     .nscales = 8,
+     .scales_dtype = XEP_INT32,
+     .dtype = XEP_E4M3,
+     .combine_dtype = XEP_FP16,
+     .biases = 3,
+     .copy_in = 1,
+     CUDA},
+    {.name = "capacity",
+     .experts = 12,
+     .topk = 3,
+     .hidden = 128,
+     .tokens = 31,
+     .fixed_capacity = 1,
+     .weights = 1,
+     .copy_in = 1,
+     .alignment = 8,
+     CUDA},
+    {.name = "to one rank",
+     .routing = "one-rank",
+     .experts = 8,
+     .topk = 2,
+     .hidden = 64,
+     .tokens = 130,
+     .slots = 4,
+     CUDA},
+    {.name = "nothing", .experts = 8, .topk = 2, .hidden = 64, .tokens = 20, .mask = 1000, .biases = 2, CUDA},
+    {.name = "large rows",
+     .experts = 16,
+     .topk = 8,
+     .hidden = 9000,
+     .tokens = 12,
+     .dtype = XEP_FP32,
+     .combine_dtype = XEP_FP32,
+     CUDA},
+};
+
+/* ---- shapes: a dispatch, one with its routing, and combines of both, on two streams in turn ---- */
+
+static void run_case(xep_group_t *group, const mp_case_t *c)
+{
+    cuda_job_t job;
+    xep_handle_t *first, *again;
+    cuda_job_open(&job, c, 17, group, streams[0]);
+    for (int i = 0; i < ROUNDS; i++) {
+        cuda_job_payload(&job, 100 + (uint64_t)i);
+        cuda_rig_wait(job.stream);
+        job.stream = streams[i % STREAMS];
+        xep_dispatch_args_t a = cuda_job_dispatch(&job, NULL);
+        MP_OK(xep_dispatch(job.host.buffer, &a, &first, NULL));
+        cuda_job_check_recv(&job, first);
+        cuda_job_combine(&job, first);
+        cuda_job_payload(&job, 200 + (uint64_t)i);
+        a = cuda_job_dispatch(&job, first);
+        MP_OK(xep_dispatch(job.host.buffer, &a, &again, NULL));
+        cuda_job_check_recv(&job, again);
+        xep_handle_release(first);
+        cuda_job_combine(&job, again);
+        cuda_job_combine(&job, again);
+        xep_handle_release(again);
+    }
+    cuda_job_close(&job);
+}
+
+/* ---- nothing waits between operations but for counts: streams alone keep the rows apart ---- */
+
+enum { IN_A_ROW = 12, HIDDEN = 96, TOKENS = 50 };
+
+static void fill_round(float *x, int round, uint64_t tokens)
+{
+    for (uint64_t i = 0; i < tokens * HIDDEN; i++) x[i] = (float)((int)(i * 7 + (uint64_t)round * 13 + mp_rank()) % 31);
+}
+
+/* Experts that return what they got: a token comes back as often as it went to a rank. */
+static void pass_back(xep_handle_t *handle, void *stream)
+{
+    size_t stride;
+    const xep_recv_t *recv = xep_handle_recv(handle);
+    void *y = xep_handle_combine_input(handle, &stride);
+    MP_CHECK(y != NULL);
+    cuda_rig_copy(y, stride, recv->x, recv->x_stride, HIDDEN * sizeof(float), recv->rows, stream);
+}
+
+static void check_round(const mp_job_t *job, const float *out, int round)
+{
+    static float x[TOKENS * HIDDEN];
+    fill_round(x, round, job->tokens);
+    for (uint64_t t = 0; t < job->tokens; t++) {
+        uint64_t ranks = 0;
+        for (uint32_t k = 0; k < job->c->topk; k++) {
+            int64_t expert = ((const int64_t *)job->idx)[t * job->c->topk + k];
+            if (expert >= 0) ranks |= UINT64_C(1) << oracle_owner(job->routing, (uint32_t)expert);
+        }
+        for (uint32_t h = 0; h < HIDDEN; h++)
+            MP_CHECK(out[t * HIDDEN + h] == x[t * HIDDEN + h] * (float)__builtin_popcountll(ranks));
+    }
+}
+
+static void one_after_the_other(xep_group_t *group)
+{
+    const mp_case_t c = {.name = "in a row",
+                         .experts = 16,
+                         .topk = 4,
+                         .hidden = HIDDEN,
+                         .tokens = TOKENS,
+                         .mask = 100,
+                         .dtype = XEP_FP32,
+                         .combine_dtype = XEP_FP32,
+                         CUDA};
+    static float host[IN_A_ROW][TOKENS * HIDDEN];
+    void *x[IN_A_ROW], *out[IN_A_ROW];
+    cuda_job_t job;
+    xep_handle_t *handle;
+    cuda_job_open(&job, &c, 23, group, streams[1]);
+    cuda_rig_wait(streams[1]);
+    for (int i = 0; i < IN_A_ROW; i++) {
+        fill_round(host[i], i, job.host.tokens);
+        x[i] = cuda_rig_alloc(host[i], sizeof host[i]);
+        out[i] = cuda_rig_alloc(NULL, sizeof host[i]);
+    }
+    for (int i = 0; i < IN_A_ROW; i++) {
+        xep_dispatch_args_t a = cuda_job_dispatch(&job, NULL);
+        xep_combine_args_t b = XEP_COMBINE_ARGS_INIT;
+        a.x = x[i];
+        a.x_stride = 0;
+        a.stream = b.stream = streams[i / 3 % STREAMS]; /* the buffer orders its own operations on both */
+        b.out = out[i];
+        MP_OK(xep_dispatch(job.host.buffer, &a, &handle, NULL));
+        pass_back(handle, a.stream);
+        MP_OK(xep_combine(handle, &b, NULL));
+        xep_handle_release(handle); /* its slot is taken again before the combine has begun */
+    }
+    for (int i = 0; i < STREAMS; i++) cuda_rig_wait(streams[i]);
+    for (int i = 0; i < IN_A_ROW; i++) {
+        cuda_rig_get(host[i], out[i], sizeof host[i], streams[0]);
+        check_round(&job.host, host[i], i);
+        cuda_rig_free(x[i]);
+        cuda_rig_free(out[i]);
+    }
+    cuda_job_close(&job);
+}
+
+/* ---- errors that all ranks have, and that change nothing ---- */
+
+static void refusals(xep_group_t *group)
+{
+    const mp_case_t c = {.name = "refused", .experts = 8, .topk = 2, .hidden = 64, .tokens = 16, CUDA};
+    cuda_job_t job;
+    xep_handle_t *handle = NULL;
+    cuda_job_open(&job, &c, 5, group, streams[0]);
+    xep_dispatch_args_t a = cuda_job_dispatch(&job, NULL);
+    a.x = job.host.x;
+    MP_FAILS(XEP_ERR_INVALID, xep_dispatch(job.host.buffer, &a, &handle, NULL));
+    MP_REASON("invalid x: ");
+    MP_REASON("host memory");
+    a = cuda_job_dispatch(&job, NULL);
+    a.quant = XEP_QUANT_E4M3;
+    MP_FAILS(XEP_ERR_UNSUPPORTED, xep_dispatch(job.host.buffer, &a, &handle, NULL));
+    a = cuda_job_dispatch(&job, NULL);
+    a.hidden = 32 + mp_rank() % 2; /* ranks disagree */
+    MP_FAILS(mp_nranks() == 1 ? XEP_OK : XEP_ERR_MISMATCH, xep_dispatch(job.host.buffer, &a, &handle, NULL));
+    if (mp_nranks() == 1) xep_handle_release(handle);
+    else MP_REASON("rank 0 and rank 1 disagree on hidden: 32, 33");
+    a = cuda_job_dispatch(&job, NULL);
+    a.capacity = 1;
+    MP_FAILS(XEP_ERR_OVERFLOW, xep_dispatch(job.host.buffer, &a, &handle, NULL));
+    MP_REASON("has room for 1");
+    int64_t wrong = 8, right = ((int64_t *)job.host.idx)[5];
+    if (mp_rank() == 0) cuda_rig_put((int64_t *)job.idx + 5, &wrong, sizeof wrong, job.stream);
+    a = cuda_job_dispatch(&job, NULL);
+    MP_FAILS(XEP_ERR_INVALID, xep_dispatch(job.host.buffer, &a, &handle, NULL));
+    MP_REASON(mp_rank() == 0 ? "invalid topk_idx[2][1]" : "topk_idx of rank 0");
+    if (mp_rank() == 0) cuda_rig_put((int64_t *)job.idx + 5, &right, sizeof right, job.stream);
+    a = cuda_job_dispatch(&job, NULL); /* and the buffer goes on */
+    MP_OK(xep_dispatch(job.host.buffer, &a, &handle, NULL));
+    cuda_job_check_recv(&job, handle);
+    cuda_job_combine(&job, handle);
+    xep_handle_release(handle);
+    cuda_job_close(&job);
+}
+
+/* ---- a rank that does not come, and ranks that combine different things: the buffer is broken until a reset ---- */
+
+static void round_trip(cuda_job_t *job)
+{
+    xep_handle_t *handle;
+    xep_dispatch_args_t a = cuda_job_dispatch(job, NULL);
+    MP_OK(xep_dispatch(job->host.buffer, &a, &handle, NULL));
+    cuda_job_check_recv(job, handle);
+    cuda_job_combine(job, handle);
+    xep_handle_release(handle);
+}
+
+static void late_rank(xep_group_t *group)
+{
+    const mp_case_t c = {.name = "late", .experts = 8, .topk = 2, .hidden = 64, .tokens = 16, CUDA};
+    const uint32_t last = mp_nranks() - 1;
+    cuda_job_t job;
+    xep_handle_t *handle = NULL;
+    if (mp_nranks() == 1) return;
+    cuda_job_open(&job, &c, 5, group, streams[0]);
+    xep_dispatch_args_t a = cuda_job_dispatch(&job, NULL);
+    a.timeout_ms = 400;
+    if (mp_rank() != last) {
+        MP_FAILS(XEP_ERR_TIMEOUT, xep_dispatch(job.host.buffer, &a, &handle, NULL));
+        MP_REASON("did not come");
+        MP_FAILS(XEP_ERR_BROKEN, xep_dispatch(job.host.buffer, &a, &handle, NULL));
+    }
+    MP_OK(xep_buffer_reset(job.host.buffer));
+    round_trip(&job);
+    cuda_job_close(&job);
+}
+
+static void other_combines(xep_group_t *group)
+{
+    const mp_case_t c = {.name = "other combines", .experts = 8, .topk = 2, .hidden = 64, .tokens = 16, CUDA};
+    cuda_job_t job;
+    xep_handle_t *handle = NULL;
+    xep_status_t status;
+    if (mp_nranks() == 1) return;
+    cuda_job_open(&job, &c, 5, group, streams[0]);
+    xep_dispatch_args_t a = cuda_job_dispatch(&job, NULL);
+    MP_OK(xep_dispatch(job.host.buffer, &a, &handle, NULL));
+    xep_combine_args_t b = XEP_COMBINE_ARGS_INIT;
+    b.out = job.out;
+    b.hidden = mp_rank() == 1 ? 32 : 64;
+    b.stream = streams[0];
+    MP_OK(xep_combine(handle, &b, NULL)); /* the device finds it */
+    cuda_rig_wait(streams[0]);
+    status = xep_combine(handle, &b, NULL);
+    MP_CHECK(status == XEP_ERR_PROTOCOL);
+    MP_REASON("disagreed");
+    MP_OK(xep_buffer_reset(job.host.buffer));
+    round_trip(&job);
+    cuda_job_close(&job);
+}
+
+static void host_buffer(xep_group_t *group)
+{
+    const mp_case_t c = {.name = "host", .experts = 8, .topk = 2, .hidden = 64, .tokens = 16};
+    mp_job_t job;
+    xep_handle_t *handle = NULL;
+    mp_job_open(&job, &c, 5);
+    mp_job_buffer(&job, group);
+    xep_dispatch_args_t a = mp_job_dispatch(&job);
+    a.stream = streams[0];
+    MP_FAILS(XEP_ERR_INVALID, xep_dispatch(job.buffer, &a, &handle, NULL));
+    MP_REASON("invalid stream: ");
+    mp_job_round(&job);
+    mp_job_close(&job);
+}
+
+int main(void)
+{
+    xep_group_t *group = mp_group();
+    if (!cuda_rig_open(mp_rank())) return mp_skip("there is no CUDA device");
+    for (int i = 0; i < STREAMS; i++) streams[i] = cuda_rig_stream();
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) run_case(group, &cases[i]);
+    one_after_the_other(group);
+    refusals(group);
+    late_rank(group);
+    other_combines(group);
+    host_buffer(group);
+    xep_group_destroy(group);
+    return 0;
+}

@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* By dlopen, as the library does it: the test is built where there is no CUDA. */
+#include "cuda_rig.h"
+
+#include <dlfcn.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "mp_rig.h"
+
+/* CUDA_MEMCPY2D */
+typedef struct copy {
+    size_t from_x, from_y;
+    unsigned from_kind;
+    const void *from_host;
+    uintptr_t from;
+    void *from_array;
+    size_t from_pitch;
+    size_t to_x, to_y;
+    unsigned to_kind;
+    void *to_host;
+    uintptr_t to;
+    void *to_array;
+    size_t to_pitch;
+    size_t bytes, rows;
+} copy_t;
+
+enum { UNIFIED = 4, NON_BLOCKING = 1 };
+
+static struct {
+    int (*init)(unsigned);
+    int (*device_count)(int *);
+    int (*context_retain)(void **, int);
+    int (*context_set)(void *);
+    int (*stream_create)(void **, unsigned);
+    int (*stream_wait)(void *);
+    int (*allocate)(uintptr_t *, size_t);
+    int (*release)(uintptr_t);
+    int (*put)(uintptr_t, const void *, size_t, void *);
+    int (*get)(void *, uintptr_t, size_t, void *);
+    int (*copy)(const copy_t *, void *);
+} driver;
+
+static const struct {
+    const char *name;
+    void *function;
+} functions[] = {
+    {"cuInit", &driver.init},
+    {"cuDeviceGetCount", &driver.device_count},
+    {"cuDevicePrimaryCtxRetain", &driver.context_retain},
+    {"cuCtxSetCurrent", &driver.context_set},
+    {"cuStreamCreate", &driver.stream_create},
+    {"cuStreamSynchronize", &driver.stream_wait},
+    {"cuMemAlloc_v2", &driver.allocate},
+    {"cuMemFree_v2", &driver.release},
+    {"cuMemcpyHtoDAsync_v2", &driver.put},
+    {"cuMemcpyDtoHAsync_v2", &driver.get},
+    {"cuMemcpy2DAsync_v2", &driver.copy},
+};
+
+int cuda_rig_open(unsigned rank)
+{
+    void *library = dlopen("libcuda.so.1", RTLD_NOW), *context;
+    int count = 0;
+    if (library == NULL) return 0;
+    for (size_t i = 0; i < sizeof functions / sizeof functions[0]; i++) {
+        void *symbol = dlsym(library, functions[i].name);
+        MP_CHECK(symbol != NULL);
+        memcpy(functions[i].function, &symbol, sizeof symbol);
+    }
+    if (driver.init(0) != 0 || driver.device_count(&count) != 0 || count == 0) return 0;
+    MP_CHECK(driver.context_retain(&context, (int)rank % count) == 0);
+    MP_CHECK(driver.context_set(context) == 0);
+    return 1;
+}
+
+void *cuda_rig_stream(void)
+{
+    void *stream;
+    MP_CHECK(driver.stream_create(&stream, NON_BLOCKING) == 0);
+    return stream;
+}
+
+void cuda_rig_wait(void *stream)
+{
+    MP_CHECK(driver.stream_wait(stream) == 0);
+}
+
+void *cuda_rig_alloc(const void *from, size_t bytes)
+{
+    uintptr_t address;
+    MP_CHECK(driver.allocate(&address, bytes == 0 ? 1 : bytes) == 0);
+    if (from != NULL && bytes != 0) {
+        cuda_rig_put((void *)address, from, bytes, NULL);
+        cuda_rig_wait(NULL);
+    }
+    return (void *)address;
+}
+
+void cuda_rig_free(void *memory)
+{
+    if (memory != NULL) MP_CHECK(driver.release((uintptr_t)memory) == 0);
+}
+
+void cuda_rig_put(void *to, const void *from, size_t bytes, void *stream)
+{
+    if (bytes != 0) MP_CHECK(driver.put((uintptr_t)to, from, bytes, stream) == 0);
+}
+
+void cuda_rig_get(void *to, const void *from, size_t bytes, void *stream)
+{
+    if (bytes != 0) MP_CHECK(driver.get(to, (uintptr_t)from, bytes, stream) == 0);
+    cuda_rig_wait(stream);
+}
+
+void cuda_rig_copy(void *to, size_t to_stride, const void *from, size_t from_stride, size_t bytes, size_t rows,
+                   void *stream)
+{
+    const copy_t copy = {.from_kind = UNIFIED,
+                         .from = (uintptr_t)from,
+                         .from_pitch = from_stride,
+                         .to_kind = UNIFIED,
+                         .to = (uintptr_t)to,
+                         .to_pitch = to_stride,
+                         .bytes = bytes,
+                         .rows = rows};
+    if (bytes != 0 && rows != 0) MP_CHECK(driver.copy(&copy, stream) == 0);
+}

@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/** A CUDA device for a test, by its driver or by the stand-in for it. */
+#ifndef TEST_CUDA_RIG_H
+#define TEST_CUDA_RIG_H
+
+#include <stddef.h>
+
+/** Makes device (rank % devices) current. 0: there is no driver, or no device. */
+int cuda_rig_open(unsigned rank);
+
+void *cuda_rig_stream(void);
+void cuda_rig_wait(void *stream);
+
+/** Device memory; with the same contents as host memory if that is not NULL. */
+void *cuda_rig_alloc(const void *from, size_t bytes);
+void cuda_rig_free(void *memory);
+
+/** Copies, in the order of a stream; get waits for it. */
+void cuda_rig_put(void *to, const void *from, size_t bytes, void *stream);
+void cuda_rig_get(void *to, const void *from, size_t bytes, void *stream);
+
+/** Rows of device memory to device memory, in the order of a stream. */
+void cuda_rig_copy(void *to, size_t to_stride, const void *from, size_t from_stride, size_t bytes, size_t rows,
+                   void *stream);
+
+#endif

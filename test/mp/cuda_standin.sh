@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# limit: 240
+#
+# Rows in device memory without a device: the programs of contrib/check-cuda.sh with a stand-in for the driver, whose
+# streams are delayed in other ways with each seed; and the errors where there is no driver.
+set -u
+tmp=$(mktemp -d) || exit 1
+trap 'rm -rf "$tmp"' EXIT
+ln -s "$builddir/test/cuda/.libs/standin_cuda.so" "$tmp/libcuda.so.1"
+export XEP_PLUGIN_PATH=$builddir/test/cuda/.libs:$builddir/.libs XEP_TIMEOUT=60s
+failed=0
+
+for ranks in 1 2 3; do
+    for seed in 1 2; do
+        LD_LIBRARY_PATH=$tmp:$LD_LIBRARY_PATH STANDIN_SEED=$seed \
+            timeout 100 "$builddir/xep_run" -n "$ranks" "$builddir/test/mp/cuda_ops" ||
+            { echo "FAIL: $ranks ranks, seed $seed"; failed=1; }
+    done
+done
+exit $failed
