@@ -1,12 +1,13 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
-# Compiles the kernels for device memory with nvcc, compares what they do with the oracle, byte for byte, on all devices
-# of this machine, and times them. Needs neither UCX nor PMIx nor configure. Exit status 77: there is no nvcc, or no
-# device.
+# Rows in device memory, on all devices of this machine: compiles the kernels with nvcc, compares what they do with the
+# oracle, byte for byte, and times them; then the same with the library, a rank for each device. The kernels alone need
+# neither UCX nor PMIx nor configure; the library is left out where these are not. Exit status 77: there is no nvcc, or
+# no device.
 #
 #     contrib/check-cuda.sh [--compile|--check|--help]
 #
-#     --compile  only compile: any machine with nvcc will do
+#     --compile  only compile the kernels: any machine with nvcc will do
 #     --check    compile and compare, without the times
 set -u
 top=$(cd "$(dirname "$0")/.." && pwd)
@@ -15,7 +16,7 @@ what=all
 case ${1:-} in
 '') ;;
 --compile | --check) what=${1#--} ;;
---help) sed -n 's/^# \{0,1\}//; 3,10p' "$0"; exit 0 ;;
+--help) sed -n 's/^# \{0,1\}//; 3,12p' "$0"; exit 0 ;;
 *) echo "check-cuda.sh: unknown option: $1 (--compile, --check or --help)" >&2; exit 2 ;;
 esac
 nvcc=${NVCC:-$(PATH=$PATH:/usr/local/cuda/bin command -v nvcc)} || { echo 'skipped: there is no nvcc'; exit 77; }
@@ -40,5 +41,27 @@ for job in "${jobs[@]}"; do wait "$job" || { echo 'FAIL: a file was not compiled
 "$nvcc" -arch=sm_90 -o "$work/cuda_kernels" "$work"/*.o -lm || exit 1
 [ "$what" != compile ] || exit 0
 export CUDA_MODULE_LOADING=EAGER # a kernel that is loaded late waits for one that waits for it
-[ "$what" != check ] || exec timeout 600 "$work/cuda_kernels" check
-exec timeout 600 "$work/cuda_kernels"
+status=0
+case $what in
+check) timeout 600 "$work/cuda_kernels" check || exit ;;
+*) timeout 600 "$work/cuda_kernels" || exit ;;
+esac
+
+# the library: the programs of make check that a stand-in serves where there is no device
+pkg-config --exists 'ucx >= 1.13' 'pmix >= 4' || { echo 'the library: left out, UCX or PMIx is not here'; exit 0; }
+build=$work/library
+mkdir -p "$build"
+[ -x "$top/configure" ] || (cd "$top" && ./autogen.sh) >"$work/library.log" 2>&1 || exit 1
+{ [ -e "$build/Makefile" ] || (cd "$build" && "$top/contrib/configure-release" NVCC="$nvcc"); } \
+    >"$work/library.log" 2>&1 &&
+    make -C "$build" -s -j"$(nproc)" all test/mp/cuda_ops test/bench/cuda_calls >>"$work/library.log" 2>&1 ||
+    { tail "$work/library.log"; echo 'FAIL: the library was not built' >&2; exit 1; }
+export XEP_PLUGIN_PATH=$build/.libs XEP_TIMEOUT=60s
+devices=$(nvidia-smi --list-gpus | wc -l)
+for ranks in $(printf '%s\n' 1 2 "$devices" | sort -nu); do
+    timeout 300 "$build/xep_run" -n "$ranks" "$build/test/mp/cuda_ops" && echo "library, $ranks ranks: passed" ||
+        { echo "FAIL: library, $ranks ranks"; status=1; }
+done
+[ "$what" = check ] || [ "$devices" -lt 2 ] ||
+    timeout 300 "$build/xep_run" -n "$devices" "$build/test/bench/cuda_calls" || status=1
+exit $status

@@ -85,6 +85,10 @@ check_LTLIBRARIES += %D%/cuda/standin_cuda.la %D%/cuda/xep_normal_cuda.la
 %C%_mp_cuda_ops_SOURCES = \
 	%D%/mp/cuda_rig.h %D%/mp/cuda_rig.c %D%/mp/cuda_job.h %D%/mp/cuda_job.c %D%/mp/cuda_ops.c
 %C%_mp_cuda_ops_LDADD = libmp_rig.la
+%C%_bench_cuda_calls_SOURCES = \
+	%D%/mp/cuda_rig.h %D%/mp/cuda_rig.c %D%/mp/cuda_job.h %D%/mp/cuda_job.c %D%/bench/cuda_calls.c
+%C%_bench_cuda_calls_CPPFLAGS = $(AM_CPPFLAGS) -I$(srcdir)/%D%/mp
+%C%_bench_cuda_calls_LDADD = libmp_rig.la
 
 transport_tests = \
 	%D%/mp/wire_death.mp %D%/mp/wire_keys.mp %D%/mp/boot_reload.mp \
@@ -132,7 +136,8 @@ model:
 .PHONY: model
 
 # what tests use and is no test itself
-test_helpers = %D%/mp/cuda_ops %D%/abi/mode_load %D%/mp/victim %D%/mp/wire_rate.mp %D%/bench/kernels
+test_helpers = %D%/mp/cuda_ops %D%/bench/cuda_calls \
+	%D%/abi/mode_load %D%/mp/victim %D%/mp/wire_rate.mp %D%/bench/kernels
 %C%_abi_mode_load_LDADD = libxep.la
 %C%_abi_dlopen_t_LDADD = $(CMOCKA_LIBS)
 %C%_mp_victim_LDADD = libmp_rig.la

@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/*
+ * How long operations on device memory take as a program calls them, on a device for each rank: contrib/check-cuda.sh.
+ * Twenty calls one after the other, then a wait for the stream; the slowest rank, the median of five such rounds.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cuda_job.h"
+#include "cuda_rig.h"
+#include "mp_rig.h"
+
+enum { CALLS = 20, ROUNDS = 5, MOST_RANKS = 64 };
+
+typedef struct bench {
+    cuda_job_t job;
+    xep_group_t *group;
+    xep_handle_t *handle; /* whose routing is used again, and that is combined */
+} bench_t;
+
+static void dispatch(bench_t *bench, xep_handle_t *cached)
+{
+    xep_dispatch_args_t a = cuda_job_dispatch(&bench->job, cached);
+    xep_handle_t *handle;
+    MP_OK(xep_dispatch(bench->job.host.buffer, &a, &handle, NULL));
+    xep_handle_release(handle);
+}
+
+static void dispatch_new(bench_t *bench)
+{
+    dispatch(bench, NULL);
+}
+
+static void dispatch_cached(bench_t *bench)
+{
+    dispatch(bench, bench->handle);
+}
+
+static void combine(bench_t *bench)
+{
+    xep_combine_args_t a = XEP_COMBINE_ARGS_INIT;
+    a.out = bench->job.out;
+    a.out_stride = bench->job.host.out_stride;
+    a.stream = bench->job.stream;
+    MP_OK(xep_combine(bench->handle, &a, NULL));
+}
+
+static int compare(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double time_us(bench_t *bench, void (*call)(bench_t *bench))
+{
+    double us[ROUNDS], all[MOST_RANKS];
+    for (int round = -1; round < ROUNDS; round++) { /* the first one is not counted */
+        MP_OK(xep_group_barrier(bench->group));
+        double begin = mp_now();
+        for (int i = 0; i < CALLS; i++) call(bench);
+        cuda_rig_wait(bench->job.stream);
+        double mine = (mp_now() - begin) * 1e6 / CALLS;
+        MP_OK(xep_group_allgather(bench->group, &mine, all, sizeof mine));
+        for (uint32_t r = 0; r < mp_nranks() && round >= 0; r++)
+            if (r == 0 || all[r] > us[round]) us[round] = all[r];
+    }
+    qsort(us, ROUNDS, sizeof us[0], compare);
+    return us[ROUNDS / 2];
+}
+
+/* Rows a rank sends to others, on average. */
+static double wire_rows(const xep_recv_t *recv)
+{
+    uint32_t n = mp_nranks();
+    uint64_t rows = 0;
+    for (uint32_t i = 0; i < n * n; i++) rows += i / n == i % n ? 0 : recv->rank_rows[i];
+    return (double)rows / n;
+}
+
+static void run(xep_group_t *group, const mp_case_t *c, void *stream)
+{
+    bench_t bench = {.group = group};
+    cuda_job_open(&bench.job, c, 7, group, stream);
+    xep_dispatch_args_t a = cuda_job_dispatch(&bench.job, NULL);
+    MP_OK(xep_dispatch(bench.job.host.buffer, &a, &bench.handle, NULL));
+    double rows = wire_rows(xep_handle_recv(bench.handle));
+    double bytes = rows * c->hidden * (double)xep_dtype_size(bench.job.host.shape.dtype), back = rows * c->hidden * 2;
+    double whole = time_us(&bench, dispatch_new), cached = time_us(&bench, dispatch_cached);
+    double sum = time_us(&bench, combine);
+    if (mp_rank() == 0)
+        printf("%-14s T %4llu, SMs %2u: dispatch %7.1f us (%3.0f GB/s), cached %7.1f us (%3.0f GB/s), combine %7.1f us "
+               "(%3.0f GB/s)\n",
+               c->name, (unsigned long long)c->tokens, c->threads, whole, bytes / whole / 1e3, cached,
+               bytes / cached / 1e3, sum, back / sum / 1e3);
+    fflush(stdout);
+    xep_handle_release(bench.handle);
+    cuda_job_close(&bench.job);
+}
+
+int main(void)
+{
+    static const uint32_t processors[] = {8, 16, 24};
+    xep_group_t *group = mp_group();
+    MP_CHECK(mp_nranks() <= MOST_RANKS);
+    if (!cuda_rig_open(mp_rank())) return mp_skip("there is no CUDA device");
+    void *stream = cuda_rig_stream();
+    const mp_case_t shapes[] = {
+        {.name = "bf16", .experts = 256, .topk = 8, .hidden = 7168, .tokens = 4096, .memory = XEP_MEMORY_CUDA},
+        {.name = "e4m3 + scales",
+         .experts = 256,
+         .topk = 8,
+         .hidden = 7168,
+         .tokens = 4096,
+         .nscales = 56,
+         .dtype = XEP_E4M3,
+         .memory = XEP_MEMORY_CUDA},
+        {.name = "bf16", .experts = 256, .topk = 8, .hidden = 7168, .tokens = 128, .memory = XEP_MEMORY_CUDA},
+    };
+    for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++)
+        for (size_t i = 0; i < sizeof processors / sizeof processors[0]; i++) {
+            mp_case_t c = shapes[s];
+            c.threads = processors[i];
+            run(group, &c, stream);
+        }
+    xep_group_destroy(group);
+    return 0;
+}
