@@ -17,4 +17,10 @@ for ranks in 1 2 3; do
             { echo "FAIL: $ranks ranks, seed $seed"; failed=1; }
     done
 done
+
+LD_LIBRARY_PATH=$tmp:$LD_LIBRARY_PATH XEP_MAP=never "$builddir/xep_run" -n 2 "$builddir/test/mp/cuda_ops" apart ||
+    { echo 'FAIL: ranks that do not map one another'; failed=1; }
+if ! ldconfig -p | grep -q 'libcuda\.so\.1'; then
+    "$builddir/xep_run" -n 2 "$builddir/test/mp/cuda_ops" absent || { echo 'FAIL: no driver'; failed=1; }
+fi
 exit $failed
