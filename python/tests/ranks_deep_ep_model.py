@@ -77,7 +77,7 @@ COPIES = {
 
 @pytest.mark.parametrize("how", COPIES)
 @pytest.mark.parametrize("worst", [False, True])
-def test_handles_are_tuples(world, how, worst):
+def test_tuples_combine_and_dispatch(world, how, worst):
     """What is made of a handle is a plain tuple of its tensors, by which one can combine and dispatch as well."""
     several = node_count(world.size) > 1
     options = dict(num_worst_tokens=world.size * TOKENS) if worst else {}
@@ -98,7 +98,7 @@ def test_handles_stay_whole(world):
     (recv_x, _, _, _, handle, _), _ = dispatch(world)
     leaves, spec = pytree.tree_flatten((recv_x, handle))
     assert len(leaves) == 1 + len(handle) and pytree.tree_unflatten(leaves, spec)[1] is handle
-    assert copy.copy(handle) is handle and handle == handle and handle in (1, handle)
+    assert copy.copy(handle) is handle and handle == tuple(handle) and handle in (1, handle)
     assert handle[0] is handle[0] and handle[-1] is handle[len(handle) - 1] and handle.index(handle[0]) == 0
     with pytest.raises(IndexError):
         handle[len(handle)]
@@ -179,6 +179,8 @@ def test_ten_tensors(world):
     assert meta.view(torch.int32).tolist() == [[source // width, 1 << rank % width] for source, _ in sources]
     assert recv_node_sum.shape == (count,) and recv_node_channels.shape == (count, CHANNELS)
     assert recv_node_channels[:, -1].cumsum(0).tolist() == recv_node_sum.tolist()
+    rail = [sum(source == n * width + rank % width for source, _ in sources) for n in range(count)]
+    assert recv_node_channels[:, -1].tolist() == rail, "of the rank with this place on each node"
     assert forward_head.shape == (int(recv_node_sum[-1]), width)
 
 

@@ -251,6 +251,20 @@ def check_places(world, handle) -> None:
         assert handle.dst_buffer_slot_idx[token].tolist() == wanted
 
 
+def test_handles_of_many_layers(elastic):
+    """What a handle tells, and the way back, when others took its slot before anything was looked at."""
+    buffer = elastic()
+    layers = [make_world(buffer, "masked", seed=seed) for seed in range(5)]
+    kept = [(expand, buffer.dispatch(**w.mine(), do_expand=expand)) for w in layers for expand in (False, True)]
+    for (expand, (recv_x, _, recv_weights, handle, _)), world in zip(kept, [w for w in layers for _ in range(2)]):
+        sources = world.sources()
+        assert handle.recv_src_metadata[:, 0].tolist() == [rank * MOST + token for rank, token in sources]
+        assert handle.psum_num_recv_tokens_per_scaleup_rank[-1] == len(sources)
+        combined, back, _ = buffer.combine(answers(world, recv_x, expand, 1), handle, recv_weights)
+        assert torch.equal(combined, sums(world, (), True))
+        assert torch.equal(back, torch.where(world.topk_idx[world.rank] >= 0, world.weights[world.rank], 0.0))
+
+
 def test_dispatch_without_cpu_sync(elastic):
     """As many rows as could arrive; what is there is told by the handle's tensors."""
     world = make_world(elastic())
