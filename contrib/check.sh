@@ -198,6 +198,14 @@ fetch_transformers() {
     environment transformers transformers,accelerate,megatron.core,pytest \
         transformers==5.23.0 accelerate==1.15.0 megatron-core==0.16.1 || return 1
     found XEP_TEST_TRANSFORMERS "$downloads/transformers/bin/python"
+    fetch_deepspeed || say 'deepspeed==0.19.8 cannot be installed: its test is skipped'
+}
+
+# its release is sources, which look for the torch that is there
+fetch_deepspeed() {
+    local python=$downloads/transformers/bin/python
+    "$python" -c 'import importlib.util as i, sys; sys.exit(i.find_spec("deepspeed") is None)' ||
+        pip install --no-build-isolation deepspeed==0.19.8
 }
 
 fetch() {
