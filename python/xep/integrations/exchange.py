@@ -15,7 +15,6 @@ import weakref
 from typing import Any, Optional
 
 import torch
-import torch.distributed as dist
 from torch.autograd.function import once_differentiable
 
 import deep_ep
@@ -48,7 +47,8 @@ class Route:
 
 
 class Exchange:
-    """Ranks that trade rows. group: a process group of any backend. Its memory is made at the first dispatch."""
+    """Ranks that trade rows. group: a process group of any backend. Collective to make, so that a rank that fails
+    before it has dispatched anything leaves nobody on the way into the group."""
 
     def __init__(self, group: Any, name: str) -> None:
         self.group, self.counts = group, Counts()
@@ -56,6 +56,8 @@ class Exchange:
         self.ranks = self.alarm.ranks
         self._buffer: Optional[deep_ep.Buffer] = None
         self._pid = os.getpid()
+        with self.alarm:
+            self._open()
 
     # ---- what layers call ----
 

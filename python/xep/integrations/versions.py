@@ -11,7 +11,8 @@ UNTESTED = "XEP_UNTESTED"
 
 def require(package: str, version: str, known: tuple[str, ...]) -> None:
     """ImportError, unless version is one of known or a patch of one of them; with XEP_UNTESTED=1 a warning instead."""
-    if any(version == one or version.startswith(f"{one}.") for one in known):
+    public = version.split("+")[0]
+    if any(public == one or public.startswith(f"{one}.") for one in known):
         return
     sentence = f"{package}: version {version} is not known to this integration (known: {', '.join(known)}"
     if os.environ.get(UNTESTED, "0") not in ("0", ""):
