@@ -4,7 +4,7 @@
     xep_run -n 2 python bench_deep_ep.py [--profile normal|ll]
 
 Normal: a dispatch with weights, and a combine of the rows received; the layout, which is a call of its own in deep_ep,
-    apart.
+    apart. Elastic: the same by ElasticBuffer, which needs no layout; by expert: with do_expand, beside the same xep.
 Low latency: a dispatch in bfloat16, and a combine with weights. As in bench_overhead.py, compared is the time that one
 operation in ten is faster than. --profile: where the time of deep_ep is spent, at rank 0, instead.
 """
@@ -49,6 +49,18 @@ def normal_by_deep_ep(buffer: deep_ep.Buffer, given: Inputs) -> Callable[[], Any
             topk_idx=given.idx,
             topk_weights=given.weights,
             config=config,
+        )
+        buffer.combine(rows, handle)
+
+    return operations
+
+
+def elastic_by_deep_ep(buffer: deep_ep.ElasticBuffer, given: Inputs, expand: bool) -> Callable[[], Any]:
+    """expand: rows by expert, which are copied, and summed on the way back."""
+
+    def operations() -> None:
+        rows, _, _, handle, _ = buffer.dispatch(
+            given.x, topk_idx=given.idx, topk_weights=given.weights, num_experts=given.experts, do_expand=expand
         )
         buffer.combine(rows, handle)
 
@@ -111,17 +123,27 @@ def compare(ways: list[Callable[[], Any]]) -> list[float]:
     return [low(kept) for kept in times]
 
 
-def measure(buffer: deep_ep.Buffer, group: xep.Group, tokens: int) -> None:
+def measure(buffer: deep_ep.Buffer, elastic: deep_ep.ElasticBuffer, group: xep.Group, tokens: int) -> None:
     given = Inputs(group.rank, group.nranks, tokens)
     shape = (given.experts, TOPK, HIDDEN, tokens)
     with group.buffer(*shape, mode="normal", slots=4) as normal, group.buffer(*shape, mode="ll", slots=4) as ll:
-        plain, ours = compare([normal_by_xep(normal, given), normal_by_deep_ep(buffer, given)])
+        plain, ours, rows, by_expert = compare([
+            normal_by_xep(normal, given),
+            normal_by_deep_ep(buffer, given),
+            elastic_by_deep_ep(elastic, given, False),
+            elastic_by_deep_ep(elastic, given, True),
+        ])  # fmt: skip
         ll_plain, ll_ours = compare([ll_by_xep(ll, given), ll_by_deep_ep(buffer, given)])
     layout = low(timed(lambda: buffer.get_dispatch_layout(given.idx, given.experts), 1000))
     if group.rank == 0:
-        for name, one, two in (("normal", plain, ours), ("ll", ll_plain, ll_ours)):
-            print(f"{tokens:5} tokens {name:>8}: xep {one:7.1f} us, deep_ep adds {two - one:6.1f} us", flush=True)
-        print(f"{tokens:5} tokens   layout: {layout:.1f} us", flush=True)
+        for name, one, two in (
+            ("normal", plain, ours),
+            ("elastic", plain, rows),
+            ("by expert", plain, by_expert),
+            ("ll", ll_plain, ll_ours),
+        ):
+            print(f"{tokens:5} tokens {name:>9}: xep {one:7.1f} us, deep_ep adds {two - one:6.1f} us", flush=True)
+        print(f"{tokens:5} tokens    layout: {layout:.1f} us", flush=True)
 
 
 def profile(buffer: deep_ep.Buffer, group: xep.Group, mode: str) -> None:
@@ -142,8 +164,10 @@ def main() -> None:
     buffer = deep_ep.Buffer(low_latency_mode=True, explicitly_destroy=True)
     if options.profile is not None:
         profile(buffer, buffer._xep, options.profile)
+    elastic = deep_ep.ElasticBuffer(num_max_tokens_per_rank=128, explicitly_destroy=True)
     for tokens in () if options.profile is not None else (4, 128):
-        measure(buffer, buffer._xep, tokens)
+        measure(buffer, elastic, buffer._xep, tokens)
+    elastic.destroy()
     buffer.destroy()
 
 
