@@ -62,7 +62,7 @@ class Places:
         where = np.empty_like(order)
         where[order] = np.arange(len(order))
         flat, begin = slots[present], (np.cumsum(count) - count)[order]
-        many = [int((count > n).sum()) for n in range(int(count.max(initial=0)))]
+        many = np.searchsorted(-count[order], -np.arange(count.max(initial=0))).tolist()  # rows with more than n
         return [flat[begin[:rows] + n] for n, rows in enumerate(many)], where
 
     def fold(self, expanded: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
