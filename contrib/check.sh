@@ -242,6 +242,17 @@ check_tsan() {
     suite 900 tsan "$work/tsan" check-threads XEP_TEST_SLOW=6 TSAN_OPTIONS=halt_on_error=1 UCX_MEM_EVENTS=no
 }
 
+# Kernels where there is a compiler for them, and all of it where there is a device.
+check_device_memory() {
+    local log=$work/device-memory.log
+    bounded 1500 "$top/contrib/check-cuda.sh" >"$log" 2>&1
+    case $? in
+    0) pass ;;
+    77) skip 'device memory' "$(sed -n 's/^skipped: //p' "$log")" ;;
+    *) fail 'device memory' "$log" ;;
+    esac
+}
+
 # Of the tests, distcheck runs those that use the source tree, which is the release here. The others are the programs
 # of the stage "make check" again: the same compiler makes them of the same files, as rig/tarball.sh shows.
 check_distribution() {
@@ -333,6 +344,8 @@ check_configure() {
     without 'the library of libnuma' 'libnuma is needed.*apt-get install libnuma-dev' \
         "$top/configure" ac_cv_lib_numa_numa_available=no
     without 'C11' 'a C11 compiler is needed' "$top/configure" xep_cv_c11=no
+    without 'a CUDA toolkit where one is named' 'invalid --with-cuda: /nowhere has no bin/nvcc' \
+        "$top/configure" --with-cuda=/nowhere
     hide 'cmocka >='
     rm -rf "$work/without"
     mkdir "$work/without"
@@ -363,6 +376,7 @@ lane_ranks() {
 lane_builds() {
     stage 'clang' check_clang
     stage 'configure without what it needs' check_configure
+    stage 'device memory' check_device_memory
     stage 'make distcheck' check_distribution
     stage 'sanitizers: threads' check_tsan
     stage 'sanitizers: address, undefined behaviour' check_asan

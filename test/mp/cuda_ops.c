@@ -187,6 +187,39 @@ static void one_after_the_other(xep_group_t *group)
     cuda_job_close(&job);
 }
 
+/* ---- requests: done when the rows are counted; an operation of the same buffer comes after it anyway ---- */
+
+static void requests(xep_group_t *group)
+{
+    const mp_case_t c = {.name = "requests", .experts = 12, .topk = 3, .hidden = 80, .tokens = 37, .weights = 1, CUDA};
+    cuda_job_t job, other;
+    xep_handle_t *first, *second, *none = NULL;
+    xep_request_t *reqs[2];
+    xep_status_t status;
+    cuda_job_open(&job, &c, 29, group, streams[0]);
+    cuda_job_open(&other, &c, 31, group, streams[1]);
+    for (int i = 0; i < ROUNDS; i++) {
+        xep_dispatch_args_t a = cuda_job_dispatch(&job, NULL), b = cuda_job_dispatch(&other, NULL);
+        MP_OK(xep_dispatch(job.host.buffer, &a, &first, &reqs[0]));
+        a.after = b.after = reqs[0];
+        MP_FAILS(XEP_ERR_UNSUPPORTED, xep_dispatch(other.host.buffer, &b, &none, NULL));
+        MP_REASON("after is a request of another buffer");
+        MP_OK(xep_dispatch(job.host.buffer, &a, &second, &reqs[1]));
+        MP_OK(xep_request_wait_counts(reqs[1]));
+        while ((status = xep_request_test(reqs[0])) == XEP_INPROGRESS) continue;
+        MP_OK(status);
+        for (int r = 0; r < 2; r++) mp_finish(reqs[r]);
+        cuda_job_check_recv(&job, second);
+        cuda_job_check_recv(&job, first);
+        cuda_job_combine(&job, second);
+        cuda_job_combine(&job, first);
+        xep_handle_release(second);
+        xep_handle_release(first);
+    }
+    cuda_job_close(&other);
+    cuda_job_close(&job);
+}
+
 /* ---- errors that all ranks have, and that change nothing ---- */
 
 static void refusals(xep_group_t *group)
@@ -282,6 +315,23 @@ static void other_combines(xep_group_t *group)
     cuda_job_close(&job);
 }
 
+/* Without a deadline a kernel waits as long as it takes; giving up on the group ends that, and nothing hangs. */
+static void give_up(xep_group_t *group)
+{
+    const mp_case_t c = {.name = "given up", .experts = 8, .topk = 2, .hidden = 64, .tokens = 16, CUDA};
+    cuda_job_t job;
+    xep_handle_t *handle;
+    xep_request_t *req;
+    cuda_job_open(&job, &c, 5, group, streams[0]);
+    xep_dispatch_args_t a = cuda_job_dispatch(&job, NULL);
+    a.timeout_ms = -1;
+    if (mp_rank() == 0) MP_OK(xep_dispatch(job.host.buffer, &a, &handle, &req));
+    MP_OK(xep_group_barrier(group));
+    xep_group_abort(group);
+    if (mp_rank() == 0 && mp_nranks() > 1) MP_FAILS(XEP_ERR_ABORTED, xep_request_wait(req));
+    cuda_job_close(&job);
+}
+
 static void host_buffer(xep_group_t *group)
 {
     const mp_case_t c = {.name = "host", .experts = 8, .topk = 2, .hidden = 64, .tokens = 16};
@@ -344,11 +394,13 @@ int main(int argc, char **argv)
     for (int i = 0; i < STREAMS; i++) streams[i] = cuda_rig_stream();
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) run_case(group, &cases[i]);
     one_after_the_other(group);
+    requests(group);
     refusals(group);
     late_rank(group);
     other_combines(group);
     host_buffer(group);
     no_device(group);
+    give_up(group);
     xep_group_destroy(group);
     return 0;
 }
