@@ -83,7 +83,8 @@ check_LTLIBRARIES += %D%/cuda/standin_cuda.la %D%/cuda/xep_normal_cuda.la
 %C%_cuda_xep_normal_cuda_la_LIBADD = libxep_kit_parts.la
 %C%_cuda_xep_normal_cuda_la_LDFLAGS = -module -avoid-version -shared -rpath /nowhere
 %C%_mp_cuda_ops_SOURCES = \
-	%D%/mp/cuda_rig.h %D%/mp/cuda_rig.c %D%/mp/cuda_job.h %D%/mp/cuda_job.c %D%/mp/cuda_ops.c
+	%D%/mp/cuda_rig.h %D%/mp/cuda_rig.c %D%/mp/cuda_job.h %D%/mp/cuda_job.c \
+	%D%/mp/cuda_refuse.h %D%/mp/cuda_refuse.c %D%/mp/cuda_ops.c
 %C%_mp_cuda_ops_LDADD = libmp_rig.la
 %C%_bench_cuda_calls_SOURCES = \
 	%D%/mp/cuda_rig.h %D%/mp/cuda_rig.c %D%/mp/cuda_job.h %D%/mp/cuda_job.c %D%/bench/cuda_calls.c

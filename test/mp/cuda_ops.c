@@ -4,10 +4,10 @@
  * Operations of normal on rows in device memory: every byte compared with the oracle, streams, errors. Started by
  * test/mp/cuda_standin.sh, with a stand-in for the driver, and by contrib/check-cuda.sh, on devices.
  */
-#include <pthread.h>
 #include <string.h>
 
 #include "cuda_job.h"
+#include "cuda_refuse.h"
 #include "cuda_rig.h"
 #include "mp_rig.h"
 
@@ -347,49 +347,10 @@ static void host_buffer(xep_group_t *group)
     mp_job_close(&job);
 }
 
-/* ---- buffers that cannot be ---- */
-
-static void cannot_create(xep_group_t *group, const char *mode, xep_status_t status, const char *reason)
-{
-    xep_buffer_params_t p = mp_small_params();
-    xep_buffer_t *buffer = NULL;
-    p.mode = mode;
-    p.memory = XEP_MEMORY_CUDA;
-    MP_FAILS(status, xep_buffer_create(group, &p, &buffer));
-    MP_CHECK(buffer == NULL);
-    mp_reason(reason, __FILE__, __LINE__);
-}
-
-/* A thread has no device until it chooses one. */
-static void *without_device(void *group)
-{
-    cannot_create(group, "normal", XEP_ERR_INVALID, "no CUDA device is current in this thread");
-    return NULL;
-}
-
-static void no_device(xep_group_t *group)
-{
-    pthread_t thread;
-    MP_CHECK(pthread_create(&thread, NULL, without_device, group) == 0);
-    MP_CHECK(pthread_join(thread, NULL) == 0);
-    cannot_create(group, "none", XEP_ERR_PLUGIN, "there is no xep_none_cuda.so in");
-}
-
-/* As the script has made the machine: "absent", there is no driver, or "apart", ranks do not map one another. */
-static int refuse(xep_group_t *group, const char *machine)
-{
-    if (strcmp(machine, "absent") == 0)
-        cannot_create(group, "normal", XEP_ERR_UNSUPPORTED, "there is no driver for CUDA devices here");
-    else if (cuda_rig_open(mp_rank()))
-        cannot_create(group, "normal", XEP_ERR_UNSUPPORTED, "needs all ranks on one host: rank ");
-    xep_group_destroy(group);
-    return 0;
-}
-
 int main(int argc, char **argv)
 {
     xep_group_t *group = mp_group();
-    if (argc > 1) return refuse(group, argv[1]);
+    if (argc > 1) return cuda_refuse(group, argv[1]);
     if (!cuda_rig_open(mp_rank())) return mp_skip("there is no CUDA device");
     for (int i = 0; i < STREAMS; i++) streams[i] = cuda_rig_stream();
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) run_case(group, &cases[i]);
@@ -399,7 +360,7 @@ int main(int argc, char **argv)
     late_rank(group);
     other_combines(group);
     host_buffer(group);
-    no_device(group);
+    cuda_refuse_no_device(group);
     give_up(group);
     xep_group_destroy(group);
     return 0;
