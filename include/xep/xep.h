@@ -304,7 +304,7 @@ XEP_API xep_status_t xep_layout(const xep_layout_args_t *args, xep_layout_t *out
  * rows are counted; that wait for the counts is the only one. So received rows are read, outputs are used and a handle
  * is released by work on the same stream, or by work that waits for it.
  *
- * An error that shows only while the work runs (XEP_ERR_TIMEOUT: a rank did not come; XEP_ERR_MISMATCH: ranks disagree
+ * An error that shows only while the work runs (XEP_ERR_TIMEOUT: a rank did not come; XEP_ERR_PROTOCOL: ranks disagree
  * on a combine) is returned by a later operation of the buffer, which is broken until xep_buffer_reset().
  */
 typedef enum { XEP_MEMORY_HOST = 0, XEP_MEMORY_CUDA = 1 } xep_memory_t;
@@ -369,7 +369,7 @@ XEP_API void xep_buffer_destroy(xep_buffer_t *buffer);
  */
 XEP_API xep_status_t xep_buffer_reset(xep_buffer_t *buffer);
 
-/** The shared memory of this rank: where it begins and its length in bytes. It stays the buffer's. Local. */
+/** The shared host memory of this rank: where it begins and its length in bytes. It stays the buffer's. Local. */
 XEP_API xep_status_t xep_buffer_memory(xep_buffer_t *buffer, void **base_p, size_t *bytes_p);
 
 typedef struct xep_buffer_info {
@@ -484,9 +484,10 @@ typedef struct xep_dispatch_args {
     /* handle whose routing is used again; NULL: route by topk_idx. It may be released as soon as the call returns; its
      * slot becomes free when this dispatch has begun, which is later if there is an after */
     xep_handle_t *cached;
-    /* request of any buffer of the group (device memory: of this one): this operation begins when that one is done, and
-     * ends with the same error if that one fails. It may be freed as soon as the call returns. NULL: begin now.
-     * Dispatches of a buffer begin in the order of the calls: one behind one that has not begun waits for it too */
+    /* request of any buffer of the group: this operation begins when that one is done, and ends with the same error if
+     * that one fails. It may be freed as soon as the call returns. NULL: begin now. Dispatches of a buffer begin in the
+     * order of the calls: one behind one that has not begun waits for it too. Device memory: of this buffer only, and
+     * it orders no more than the calls do */
     xep_request_t *after;
     int32_t timeout_ms; /* deadline of this operation; 0: the buffer's; < 0: none */
     /* NULL, or where the number of rows sent to this rank goes when the operation ends, after XEP_ERR_OVERFLOW too */
