@@ -150,7 +150,10 @@ typedef struct xep_device_ops {
     /** Enqueues setting bytes of device memory to a value. */
     xep_status_t (*fill)(xep_device_t *device, void *to, uint8_t value, size_t bytes, void *stream);
 
-    /** What is enqueued on stream from now on comes after all that was before the last mark, on whatever stream. */
+    /**
+     * What is enqueued on stream from now on comes after all that was before the last mark, on whatever stream.
+     * XEP_ERR_INVALID: it is no stream of this device.
+     */
     xep_status_t (*after_mark)(xep_device_t *device, void *stream);
     xep_status_t (*mark)(xep_device_t *device, void *stream);
 

@@ -112,8 +112,7 @@ static xep_status_t enqueue(void *opaque, xep_op_t *op)
 {
     cuda_normal_t *mode = opaque;
     const xep_device_ops_t *ops = mode->device->ops;
-    xep_status_t status = ops->after_mark(mode->device, cuda_stream(op));
-    if (status == XEP_OK) status = enqueue_input(mode, op);
+    xep_status_t status = enqueue_input(mode, op);
     if (status == XEP_OK) status = launch_sums(mode, op);
     return status == XEP_OK ? ops->mark(mode->device, cuda_stream(op)) : status;
 }
@@ -143,9 +142,11 @@ static xep_status_t check_memory(const cuda_normal_t *mode, const xep_op_t *op)
     return status;
 }
 
-xep_status_t cuda_normal_combine(void *mode, xep_op_t *op)
+xep_status_t cuda_normal_combine(void *opaque, xep_op_t *op)
 {
-    xep_status_t status = normal_check_combine(mode, op);
+    cuda_normal_t *mode = opaque;
+    xep_status_t status = normal_check_combine(&mode->normal, op);
     if (status == XEP_OK) status = check_memory(mode, op);
+    if (status == XEP_OK) status = mode->device->ops->after_mark(mode->device, cuda_stream(op));
     return status == XEP_OK ? xep_steps_begin(mode, op) : status;
 }

@@ -156,8 +156,7 @@ static xep_status_t enqueue(void *opaque, xep_op_t *op)
 {
     cuda_normal_t *mode = opaque;
     const xep_device_ops_t *ops = mode->device->ops;
-    xep_status_t status = ops->after_mark(mode->device, cuda_stream(op));
-    if (status == XEP_OK && op->cached_slot == XEP_NO_SLOT) status = launch_plan(mode, op);
+    xep_status_t status = op->cached_slot == XEP_NO_SLOT ? launch_plan(mode, op) : XEP_OK;
     if (status == XEP_OK) status = launch_counts(mode, op);
     if (status == XEP_OK) status = launch_rows(mode, op);
     return status == XEP_OK ? ops->mark(mode->device, cuda_stream(op)) : status;
@@ -259,6 +258,7 @@ xep_status_t cuda_normal_dispatch(void *opaque, xep_op_t *op)
     normal_routing_t *routing;
     xep_status_t status = normal_check_dispatch(normal, op);
     if (status == XEP_OK) status = check_memory(mode, op->dispatch);
+    if (status == XEP_OK) status = mode->device->ops->after_mark(mode->device, cuda_stream(op));
     if (status == XEP_OK) status = normal_choose_routing(normal, op, &routing);
     if (status != XEP_OK) return status;
     normal_use_routing(normal, op, routing);

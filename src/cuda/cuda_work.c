@@ -107,9 +107,15 @@ xep_status_t xep_cuda_work_fill(xep_device_t *device, void *to, uint8_t value, s
 xep_status_t xep_cuda_work_after_mark(xep_device_t *device, void *stream)
 {
     xep_cuda_device_t *cuda = xep_cuda_of(device);
+    cuda_handle_t context = cuda->context;
+    cuda_result_t result = CUDA_DONE;
     xep_cuda_enter(cuda);
-    return end(cuda, cuda->driver.stream_wait(stream, cuda->marked, 0),
-               "use the stream (args.stream: a stream of the device that the buffer was created on)");
+    if (stream != NULL) result = cuda->driver.stream_context(stream, &context);
+    if (result == CUDA_DONE && context == cuda->context) result = cuda->driver.stream_wait(stream, cuda->marked, 0);
+    xep_status_t status = end(cuda, result, "use the stream");
+    if (status == XEP_OK && context == cuda->context) return XEP_OK;
+    return xep_fail(XEP_ERR_INVALID, "invalid stream: %p is not a stream of CUDA device %d, which the buffer is on",
+                    stream, cuda->number);
 }
 
 xep_status_t xep_cuda_work_mark(xep_device_t *device, void *stream)

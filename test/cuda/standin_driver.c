@@ -249,8 +249,14 @@ typedef struct event {
 API cuStreamCreate(void **stream_p, unsigned flags)
 {
     (void)flags;
-    *stream_p = standin_stream_create();
+    *stream_p = standin_stream_create(current());
     return *stream_p == NULL ? NO_MEMORY : DONE;
+}
+
+API cuStreamGetCtx(void *stream, void **context_p)
+{
+    *context_p = stream == NULL ? current() : standin_stream_context(stream);
+    return DONE;
 }
 
 API cuStreamSynchronize(void *handle)

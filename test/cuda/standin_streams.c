@@ -16,6 +16,7 @@ struct standin_stream {
     pthread_t thread;
     standin_work_t *queue; /* [QUEUE] */
     uint64_t given, done;
+    void *context;
     unsigned seed;
 };
 
@@ -48,11 +49,12 @@ static void *work_off(void *arg)
     return NULL;
 }
 
-standin_stream_t *standin_stream_create(void)
+standin_stream_t *standin_stream_create(void *context)
 {
     const char *seed = getenv("STANDIN_SEED");
     standin_stream_t *stream = calloc(1, sizeof *stream);
     if (stream == NULL) return NULL;
+    stream->context = context;
     stream->queue = calloc(QUEUE, sizeof *stream->queue);
     pthread_mutex_init(&stream->lock, NULL);
     pthread_cond_init(&stream->changed, NULL);
@@ -75,9 +77,14 @@ standin_stream_t *standin_stream(void *handle)
     static standin_stream_t *by_default;
     if (handle != NULL) return handle;
     pthread_mutex_lock(&once);
-    if (by_default == NULL) by_default = standin_stream_create();
+    if (by_default == NULL) by_default = standin_stream_create(NULL);
     pthread_mutex_unlock(&once);
     return by_default;
+}
+
+void *standin_stream_context(const standin_stream_t *stream)
+{
+    return stream->context;
 }
 
 void standin_stream_add(standin_stream_t *stream, void (*run)(const void *args), const void *args, size_t bytes)

@@ -234,6 +234,12 @@ static void refusals(xep_group_t *group)
     MP_REASON("invalid x: ");
     MP_REASON("host memory");
     a = cuda_job_dispatch(&job, NULL);
+    a.stream = cuda_rig_stream_elsewhere(mp_rank());
+    if (a.stream != NULL) {
+        MP_FAILS(XEP_ERR_INVALID, xep_dispatch(job.host.buffer, &a, &handle, NULL));
+        MP_REASON("invalid stream: ");
+    }
+    a = cuda_job_dispatch(&job, NULL);
     a.quant = XEP_QUANT_E4M3;
     MP_FAILS(XEP_ERR_UNSUPPORTED, xep_dispatch(job.host.buffer, &a, &handle, NULL));
     a = cuda_job_dispatch(&job, NULL);

@@ -84,6 +84,20 @@ void *cuda_rig_stream(void)
     return stream;
 }
 
+void *cuda_rig_stream_elsewhere(unsigned rank)
+{
+    void *here, *there, *stream;
+    int count = 0;
+    MP_CHECK(driver.device_count(&count) == 0);
+    if (count < 2) return NULL;
+    MP_CHECK(driver.context_retain(&here, (int)rank % count) == 0);
+    MP_CHECK(driver.context_retain(&there, (int)(rank + 1) % count) == 0);
+    MP_CHECK(driver.context_set(there) == 0);
+    stream = cuda_rig_stream();
+    MP_CHECK(driver.context_set(here) == 0);
+    return stream;
+}
+
 void cuda_rig_wait(void *stream)
 {
     MP_CHECK(driver.stream_wait(stream) == 0);

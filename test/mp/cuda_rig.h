@@ -10,6 +10,8 @@
 int cuda_rig_open(unsigned rank);
 
 void *cuda_rig_stream(void);
+/** A stream of another device; NULL: there is no other. */
+void *cuda_rig_stream_elsewhere(unsigned rank);
 void cuda_rig_wait(void *stream);
 
 /** Device memory; with the same contents as host memory if that is not NULL. */
