@@ -16,6 +16,7 @@
 #include "error.h"
 #include "mapping.h"
 #include "ucp_settings.h"
+#include "ucp_shared.h"
 
 enum {
     PAGE = 4096, /* heaps begin on one on every rank, whatever memory UCX found */
@@ -78,9 +79,23 @@ static xep_status_t allocate_aligned(xep_ucp_heap_t *heap, uint64_t bytes)
     return status;
 }
 
+/*
+ * What there is not is refused before UCX tries: it writes every page of a POSIX segment, until the file system or the
+ * machine is full. Where others were quicker, it gives memory that no peer can map: refused as well.
+ */
+static xep_status_t allocate_shared(xep_ucp_heap_t *heap, uint64_t bytes)
+{
+    xep_mapping_t mapping;
+    xep_status_t status = xep_ucp_shared_check(bytes);
+    if (status == XEP_OK) status = allocate_aligned(heap, bytes);
+    if (status != XEP_OK || !xep_mapping_find(heap->super.base, &mapping) || mapping.shared) return status;
+    xep_ucp_memory_close(heap);
+    return xep_ucp_shared_refuse(bytes);
+}
+
 xep_status_t xep_ucp_memory_open(xep_ucp_heap_t *heap, uint64_t bytes)
 {
-    xep_status_t status = allocate_aligned(heap, bytes);
+    xep_status_t status = heap->transport->shares_memory ? allocate_shared(heap, bytes) : allocate_aligned(heap, bytes);
     if (status != XEP_OK) return status;
     heap->super.bytes = bytes;
     keep_to_user(heap->super.base);

@@ -161,6 +161,7 @@ struct xep_ucp_transport {
     unsigned version;      /* of libucp: major * 100 + minor */
     bool fence_orders;     /* ucp_worker_fence does, and does not wait: see ucp_rma.c */
     int map, put;          /* XEP_MAP_, XEP_PUT_ */
+    bool shares_memory;    /* heaps are shared memory, or cannot be had */
     uint64_t inflight;     /* most bytes a heap may have on their way */
     uint64_t stream_bytes; /* XEP_STREAM */
     uint8_t *address;

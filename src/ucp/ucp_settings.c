@@ -64,7 +64,16 @@ bool xep_ucp_settings_has_second_protocols(void)
            strcasecmp(asked, "off") != 0;
 }
 
-xep_status_t xep_ucp_settings_read(ucp_config_t **config_p)
+/* "^": all but these */
+static void leave_out(ucp_config_t *config, const char *transports)
+{
+    char value[32];
+    if (transports == NULL) return;
+    snprintf(value, sizeof value, "^%s", transports);
+    set_default(config, "TLS", value);
+}
+
+xep_status_t xep_ucp_settings_read(const xep_ucp_shared_t *shared, ucp_config_t **config_p)
 {
     ucs_status_t ret = ucp_config_read(NULL, NULL, config_p);
     if (ret != UCS_OK) return xep_fail(XEP_ERR_TRANSPORT, "ucp_config_read: %s", ucs_status_string(ret));
@@ -78,10 +87,16 @@ xep_status_t xep_ucp_settings_read(ucp_config_t **config_p)
        on puts need one of them. */
     set_default(*config_p, "MAX_RNDV_LANES", xep_ucp_settings_has_second_protocols() ? "1" : "0");
     set_tcp_defaults(*config_p);
+    leave_out(*config_p, shared->transports);
     return XEP_OK;
 }
 
 bool xep_ucp_settings_has_memory(void)
 {
     return getenv("UCX_" ALLOC_PRIO) != NULL;
+}
+
+bool xep_ucp_settings_name_memory(void)
+{
+    return getenv("UCX_TLS") != NULL || xep_ucp_settings_has_memory();
 }

@@ -10,13 +10,18 @@
 
 #include <xep/xep.h>
 
+#include "ucp_shared.h"
+
 enum { XEP_UCP_SECOND_PROTOCOLS = 116 }; /* libucp from which its second generation of protocols is the default */
 
 /** UCX's configuration with ours; the caller releases it. */
-xep_status_t xep_ucp_settings_read(ucp_config_t **config_p);
+xep_status_t xep_ucp_settings_read(const xep_ucp_shared_t *shared, ucp_config_t **config_p);
 
 /** Whether UCX uses its second generation of protocols. */
 bool xep_ucp_settings_has_second_protocols(void);
+
+/** Whether the user says which kinds of shared memory UCX opens or allocates. */
+bool xep_ucp_settings_name_memory(void);
 
 /** Whether the user says which kinds of memory UCX allocates. */
 bool xep_ucp_settings_has_memory(void);

@@ -255,7 +255,7 @@ static xep_status_t open_probe(xep_ucp_transport_t *transport)
     return status;
 }
 
-xep_status_t xep_ucp_transport_open(const xep_config_t *config, xep_transport_t **transport_p)
+xep_status_t xep_ucp_transport_open(const xep_config_t *config, uint32_t nranks, xep_transport_t **transport_p)
 {
     xep_ucp_transport_t *transport = calloc(1, sizeof *transport);
     xep_status_t status;
@@ -267,7 +267,10 @@ xep_status_t xep_ucp_transport_open(const xep_config_t *config, xep_transport_t 
     transport->put = config->put;
     transport->inflight = config->inflight;
     transport->stream_bytes = config->stream;
-    status = xep_ucp_context_open(&transport->context, &transport->worker);
+    xep_ucp_shared_t shared = {0};
+    if (!xep_ucp_settings_name_memory()) shared = xep_ucp_shared_find(nranks);
+    transport->shares_memory = shared.expected && transport->map != XEP_MAP_NEVER;
+    status = xep_ucp_context_open(&shared, &transport->context, &transport->worker);
     if (status != XEP_OK) goto free_transport;
     status = xep_ucp_message_listen(transport);
     if (status == XEP_OK) status = open_probe(transport);

@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/*
+ * UCX opens System V and POSIX shared memory side by side, with some megabytes of each for messages, and cannot do
+ * without one that it has found: where /dev/shm is read-only, or System V segments are denied, it gives up; where
+ * /dev/shm is full (a container has 64 MB, 16 ranks want 70), libucp 1.19 and 1.22 die of SIGSEGV. So each is tried
+ * here first, and what cannot be had is not asked for.
+ *
+ * Ranks may come to different answers, as each looks when others have taken some of the room. Where System V works,
+ * heaps are System V segments on all of them, whatever else they have opened.
+ */
+#define _GNU_SOURCE
+#include "ucp_shared.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ipc.h>
+#include <sys/shm.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include "error.h"
+#include "log.h"
+
+enum {
+    SEGMENT_BYTES = 64 * 1024,
+    RANK_BYTES = 8 << 20, /* of /dev/shm for each rank's messages: libucp 1.13 and 1.22 take 4.3 MB */
+    TEXT_BYTES = 384
+};
+
+/* 0, or the errno with which a segment is refused. Pages are there once they are touched: a large one costs nothing. */
+static int try_sysv(uint64_t bytes)
+{
+    int error = 0, id = shmget(IPC_PRIVATE, bytes, IPC_CREAT | 0600);
+    if (id < 0) return errno;
+    void *base = shmat(id, NULL, 0);
+    if (base == (void *)-1) error = errno;
+    else (void)shmdt(base);
+    (void)shmctl(id, IPC_RMID, NULL);
+    return error;
+}
+
+static const char *posix_folder(void)
+{
+    const char *asked = getenv("UCX_POSIX_DIR");
+    return asked == NULL || asked[0] == '\0' ? "/dev/shm" : asked;
+}
+
+/* 0, or the errno with which a file is refused there */
+static int try_posix(uint64_t *room_p)
+{
+    struct statvfs fs;
+    int error = 0, fd = open(posix_folder(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+    *room_p = 0;
+    if (fd < 0) return errno;
+    if (fstatvfs(fd, &fs) != 0) error = errno;
+    else *room_p = (uint64_t)fs.f_bavail * fs.f_frsize;
+    close(fd);
+    return error;
+}
+
+/* "System V segments: Operation not permitted; /dev/shm: 65536 bytes free" */
+static void explain(int sysv, int posix, uint64_t room, char *text)
+{
+    int used = snprintf(text, TEXT_BYTES, "System V segments: %.100s; %.100s: ", sysv == 0 ? "ok" : strerror(sysv),
+                        posix_folder());
+    if (posix == 0) snprintf(text + used, (size_t)(TEXT_BYTES - used), "%" PRIu64 " bytes free", room);
+    else snprintf(text + used, (size_t)(TEXT_BYTES - used), "%.100s", strerror(posix));
+}
+
+static const char *leave_out(uint32_t nranks)
+{
+    char why[TEXT_BYTES];
+    uint64_t room;
+    int sysv = try_sysv(SEGMENT_BYTES), posix = try_posix(&room);
+    bool cramped = posix != 0 || room / RANK_BYTES < nranks;
+    if (sysv == 0 && !cramped) return NULL;
+    explain(sysv, posix, room, why);
+    if (sysv == 0) xep_log(XEP_LOG_INFO, "POSIX shared memory is not used: %s (%d for each rank)", why, RANK_BYTES);
+    else if (!cramped) xep_log(XEP_LOG_INFO, "System V shared memory is not used: %s", why);
+    else
+        xep_log(XEP_LOG_WARN, "no shared memory, all bytes go through sockets: %s (%d for each of %u ranks)", why,
+                RANK_BYTES, nranks);
+    if (sysv == 0) return "posix";
+    return cramped ? "posix,sysv" : "sysv";
+}
+
+xep_ucp_shared_t xep_ucp_shared_find(uint32_t nranks)
+{
+    xep_ucp_shared_t shared = {0};
+    shared.transports = leave_out(nranks);
+    shared.expected = nranks > 1 && (shared.transports == NULL || strchr(shared.transports, ',') == NULL);
+    return shared;
+}
+
+xep_status_t xep_ucp_shared_refuse(uint64_t bytes)
+{
+    char why[TEXT_BYTES];
+    uint64_t room;
+    int posix = try_posix(&room);
+    explain(try_sysv(bytes), posix, room, why);
+    return xep_fail(XEP_ERR_NO_MEMORY, "not enough shared memory for a buffer of %" PRIu64 " bytes (%s)", bytes, why);
+}
+
+xep_status_t xep_ucp_shared_check(uint64_t bytes)
+{
+    uint64_t room;
+    if (try_sysv(bytes) == 0) return XEP_OK;
+    return try_posix(&room) == 0 && room >= bytes ? XEP_OK : xep_ucp_shared_refuse(bytes);
+}

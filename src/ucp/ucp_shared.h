@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/** Which kinds of shared memory this process can have: UCX gives up where it opens one that is refused. */
+#ifndef XEP_UCP_SHARED_H
+#define XEP_UCP_SHARED_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <xep/xep.h>
+
+typedef struct xep_ucp_shared {
+    const char *transports; /* of UCX to leave out, as UCX_TLS has them; NULL: none */
+    bool expected;          /* heaps are shared memory, or there is an error */
+} xep_ucp_shared_t;
+
+/** Tries each kind. Says what is left out, and why. */
+xep_ucp_shared_t xep_ucp_shared_find(uint32_t nranks);
+
+/** XEP_OK, or XEP_ERR_NO_MEMORY: no kind has room for a heap of so many bytes. Allocates nothing that stays. */
+xep_status_t xep_ucp_shared_check(uint64_t bytes);
+
+/** XEP_ERR_NO_MEMORY, with what each kind says. */
+xep_status_t xep_ucp_shared_refuse(uint64_t bytes);
+
+#endif

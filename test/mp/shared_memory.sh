@@ -1,0 +1,57 @@
+#!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
+# Where shared memory is small, read-only or denied, as in containers: what works is used, what does not is told.
+. "${srcdir:-.}/test/mp/launch.bash"
+
+# inside SETUP COMMAND...: in namespaces of its own, after SETUP; whatever is left in /dev/shm then is told
+cat >"$tmp/inside" <<'END'
+#!/bin/bash
+setup=$1
+shift
+[ "$(id -u)" -eq 0 ] && user= || user='--user --map-root-user'
+exec unshare $user --mount --ipc --pid --fork --mount-proc bash -c '
+    eval "$1" || exit 99
+    shift
+    "$@"
+    status=$?
+    [ -z "$(ls /dev/shm)" ] || echo "left in /dev/shm: $(ls /dev/shm)"
+    exit $status' inside "$setup" "$@"
+END
+chmod +x "$tmp/inside"
+inside=$tmp/inside
+shm='mount -t tmpfs -o size'
+no_sysv='echo 0 >/proc/sys/kernel/shmall'
+"$inside" "$shm=1m none /dev/shm && $no_sysv" true 2>/dev/null || skip 'no namespaces of mounts and IPC can be made here'
+unset UCX_TLS UCX_ALLOC_PRIO UCX_POSIX_DIR XEP_MAP
+
+# says PATTERN: the last command did
+says() {
+    cat "$tmp/out" "$tmp/err" | grep -q -e "$1" || wrong "it did not say \"$1\""
+}
+
+# empty: and left nothing
+empty() {
+    grep -q '^left in' "$tmp/out" && wrong 'it left something'
+}
+
+# 16 ranks want 70 MB for their messages alone: UCX gave up, or died
+whole '64 MB as in Docker' 16 1 16 "$inside" "$shm=64m none /dev/shm" ./xep_run -n 16 -x XEP_LOG=info
+says 'POSIX shared memory is not used: System V segments: ok; /dev/shm: [0-9]* bytes free (8388608 for each rank)'
+empty
+whole 'read-only /dev/shm' 3 1 3 "$inside" "$shm=1g,ro none /dev/shm" ./xep_run -n 3 -x XEP_LOG=info
+says 'POSIX shared memory is not used: System V segments: ok; /dev/shm: Read-only file system'
+whole 'System V denied' 3 1 3 "$inside" "$shm=1g none /dev/shm && $no_sysv" ./xep_run -n 3 -x XEP_LOG=info
+says 'System V shared memory is not used: System V segments: No space left on device; /dev/shm: [0-9]* bytes free'
+empty
+whole 'neither' 3 3 1 "$inside" "$shm=1g,ro none /dev/shm && $no_sysv" ./xep_run -n 3
+says 'warning: no shared memory, all bytes go through sockets: .*No space left on device; /dev/shm: Read-only file system'
+XEP_MAP=never whole 'neither, and none wanted' 3 3 1 "$inside" "$shm=1m none /dev/shm && $no_sysv" ./xep_run -n 3
+whole 'alone' 1 1 1 "$inside" "$shm=1g,ro none /dev/shm && $no_sysv" ./xep_run -n 1
+
+# a buffer that is larger than /dev/shm where that is all there is: told before a page is written
+refuses 'too large a buffer' \
+    'not enough shared memory for a buffer of [0-9]* bytes (System V segments: No space left on device; /dev/shm: [0-9]* bytes free)' \
+    "$inside" "$shm=96m none /dev/shm && $no_sysv" ./xep_run -n 2 ./xep_perf --check-only --tokens 4096 --hidden 7168
+empty
+
+exit $failed
