@@ -87,6 +87,8 @@ xep_status_t xep_group_create(const xep_group_params_t *params, xep_group_t **gr
     timeout_ms = own.timeout_ms == 0 ? config.timeout : own.timeout_ms;
     status = xep_api_open_boot(&config, &own, timeout_ms, &boot);
     if (status != XEP_OK) return status;
+    boot->interrupted = own.interrupted;
+    boot->interrupted_ctx = own.interrupted_ctx;
     status = xep_ucp_transport_open(&config, boot->nranks, &transport);
     if (status != XEP_OK) {
         boot->ops->close(boot);

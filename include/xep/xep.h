@@ -178,6 +178,11 @@ typedef struct xep_group_params {
     uint32_t rank;              /* with allgather: this rank, 0 .. nranks - 1 */
     uint32_t nranks;            /* with allgather: R */
     int32_t timeout_ms;         /* deadline of each wait in calls on the group; 0: XEP_TIMEOUT; < 0: none */
+    /* NULL, or asked about every 100 ms by a call that waits for other ranks, in the thread that waits. If it returns
+     * other than 0, the group is aborted. It must not call xep. For languages whose signal handlers run outside of
+     * calls; a handler of C may call xep_group_abort() itself */
+    int (*interrupted)(void *ctx);
+    void *interrupted_ctx; /* passed to interrupted */
 } xep_group_params_t;
 
 #define XEP_GROUP_PARAMS_INIT XEP_INIT_(xep_group_params_t)
@@ -201,7 +206,7 @@ XEP_API void xep_group_destroy(xep_group_t *group);
 /**
  * Gives up on the other ranks: from now on every call on the group and its buffers returns XEP_ERR_ABORTED, and the
  * destroy calls free everything without waiting. For a rank that must end although others may not answer. Local, does
- * not block. NULL is a no-op.
+ * not block. Any thread may call it, and a signal handler: it ends a wait that is under way. NULL is a no-op.
  */
 XEP_API void xep_group_abort(xep_group_t *group);
 

@@ -4,6 +4,7 @@
 
 #include "ext_args.h"
 #include "ext_module.h"
+#include "ext_signals.h"
 
 #include <stddef.h>
 #include <structmember.h>
@@ -41,6 +42,7 @@ static PyObject *create(PyObject *self, PyObject *args)
     xep_status_t status;
     if (!PyArg_ParseTuple(args, "OIIO", &allgather, &params.rank, &params.nranks, &timeout)) return NULL;
     if (ext_args_timeout(timeout, &params.timeout_ms) != 0) return NULL;
+    params.interrupted = ext_signals_raised;
     if (allgather != Py_None) params.allgather = run_allgather, params.allgather_ctx = allgather;
     Py_BEGIN_ALLOW_THREADS
     status = lib.group_create(&params, &group->group);

@@ -2,6 +2,8 @@
 
 #include "ext_library.h"
 
+#include "ext_signals.h"
+
 #include <dlfcn.h>
 #include <pthread.h>
 
@@ -54,6 +56,7 @@ static PyObject *load(PyObject *module, PyObject *args)
 
 PyObject *ext_error_new(xep_status_t status, const char *reason)
 {
+    if (ext_signals_set()) return NULL;
     if (reason == NULL) reason = lib.last_error();
     PyObject *text = PyUnicode_DecodeUTF8(reason, (Py_ssize_t)strlen(reason), "replace"), *error = NULL;
     PyObject *errors = PyImport_ImportModule("xep.errors");

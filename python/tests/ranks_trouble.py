@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
 import time
 
 import pytest
@@ -152,6 +154,34 @@ def test_usable_again_after_a_timeout(buffer_of):
     meet()
     del rows, handle
     buffer.destroy()
+
+
+@pytest.mark.parametrize("wait", ["barrier", "dispatch", "request", "close"])
+def test_ctrl_c_ends_a_wait(group, wait):
+    """Rank 0 does not come; the others have a minute, and are interrupted."""
+    need_several(group)
+    own = xep.Group(communicator(), timeout=60)
+    buffer = own.buffer(own.nranks, 1, 16, 4, timeout=60)
+    x, idx = torch.ones((4, 16), dtype=torch.bfloat16), torch.zeros((4, 1), dtype=torch.int64)
+    calls = {
+        "barrier": own.barrier,
+        "dispatch": lambda: buffer.dispatch(x, idx),
+        "request": lambda: buffer.dispatch_async(x, idx).wait(),
+        "close": buffer.close,
+    }
+    if own.rank != 0:
+        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+        begin = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            calls[wait]()
+            time.sleep(1)  # close has no error: it is raised behind it
+        assert time.monotonic() - begin < 30
+        with pytest.raises(xep.AbortedError):
+            own.barrier()
+    meet()
+    own.abort()
+    buffer.close()
+    own.close()
 
 
 @pytest.mark.parametrize("first", [True, False])

@@ -23,7 +23,14 @@ typedef struct xep_boot_ops {
 struct xep_boot {
     const xep_boot_ops_t *ops;
     uint32_t rank, nranks;
-    int32_t timeout_ms; /* of one allgather; < 0: none */
+    int32_t timeout_ms;            /* of one allgather; < 0: none */
+    int (*interrupted)(void *ctx); /* the caller's, or NULL: whether it wants to wait no longer */
+    void *interrupted_ctx;
 };
+
+static inline int xep_boot_interrupted(const xep_boot_t *boot)
+{
+    return boot->interrupted != NULL && boot->interrupted(boot->interrupted_ctx) != 0;
+}
 
 #endif

@@ -19,6 +19,10 @@ static xep_status_t check_hope(xep_group_t *group, xep_rest_t *rest, int in_time
     if (status != XEP_OK) return status;
     if (!in_time) return xep_fail(XEP_ERR_TIMEOUT, "deadline passed");
     if (!xep_rest_is_slow(rest)) return XEP_INPROGRESS;
+    if (xep_boot_interrupted(group->boot)) {
+        atomic_store(&group->aborted, 1);
+        return xep_group_usable(group);
+    }
     int dead_before = *dead_p;
     status = xep_group_check_peers(group);
     *dead_p = status != XEP_OK;

@@ -17,7 +17,7 @@ typedef struct xep_wait {
 /**
  * Looks until it sees something else than XEP_INPROGRESS. Between looks the group makes progress, and this thread
  * rests. What else ends it, each seen after one more look:
- *   XEP_ERR_ABORTED   xep_group_abort(), by whatever thread
+ *   XEP_ERR_ABORTED   xep_group_abort(), by whatever thread; or the caller's params.interrupted, which aborts the group
  *   XEP_ERR_TIMEOUT   the deadline
  *   XEP_ERR_PEER      a rank has died, and 100 ms later what it wrote last has not ended the wait either
  * The reason says that and nothing of what was waited for: the caller does.

@@ -16,7 +16,7 @@ typedef struct pmix_boot {
 
 static xep_status_t pmix_allgather(xep_boot_t *boot, const void *send, void *recv, size_t bytes)
 {
-    return xep_pmix_exchange(((pmix_boot_t *)boot)->client, send, recv, bytes, boot->timeout_ms);
+    return xep_pmix_exchange(((pmix_boot_t *)boot)->client, boot, send, recv, bytes);
 }
 
 static uint32_t pmix_dead_rank(xep_boot_t *boot)

@@ -84,7 +84,16 @@ static void sleep_on(xep_pmix_call_t *call)
     pthread_cond_timedwait(&call->cond, &call->lock, &until);
 }
 
-xep_pmix_result_t xep_pmix_call_wait(const xep_pmix_client_t *client, xep_pmix_call_t *call, pmix_status_t begun,
+/* The caller is asked without the lock: it may wait for a thread that is in a callback of ours. */
+static int is_interrupted(xep_pmix_client_t *client, xep_pmix_call_t *call)
+{
+    pthread_mutex_unlock(&call->lock);
+    if (client->boot != NULL && xep_boot_interrupted(client->boot)) client->interrupted = 1;
+    pthread_mutex_lock(&call->lock);
+    return client->interrupted;
+}
+
+xep_pmix_result_t xep_pmix_call_wait(xep_pmix_client_t *client, xep_pmix_call_t *call, pmix_status_t begun,
                                      uint64_t deadline_ns)
 {
     if (begun != PMIX_SUCCESS) { /* over already, or not begun: no callback follows */
@@ -92,7 +101,8 @@ xep_pmix_result_t xep_pmix_call_wait(const xep_pmix_client_t *client, xep_pmix_c
         return (xep_pmix_result_t){.done = 1, .ret = begun, .bytes = SIZE_MAX};
     }
     pthread_mutex_lock(&call->lock);
-    while (!call->result.done && xep_clock_ns() < deadline_ns && atomic_load(&client->dead_rank) == UINT32_MAX)
+    while (!call->result.done && xep_clock_ns() < deadline_ns && atomic_load(&client->dead_rank) == UINT32_MAX &&
+           !is_interrupted(client, call))
         sleep_on(call);
     xep_pmix_result_t result = call->result;
     call->given_up = !result.done;

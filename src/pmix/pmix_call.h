@@ -12,7 +12,7 @@
 typedef struct xep_pmix_call xep_pmix_call_t;
 
 typedef struct xep_pmix_result {
-    int done; /* 0: given up, at the deadline or because a rank is dead; the rest is not set */
+    int done; /* 0: given up, at the deadline, by the caller, or because a rank is dead; the rest is not set */
     pmix_status_t ret;
     size_t bytes; /* of the value that came; SIZE_MAX: none, or one of another type */
 } xep_pmix_result_t;
@@ -25,7 +25,7 @@ void xep_pmix_call_end(pmix_status_t ret, void *call);
 void xep_pmix_call_value(pmix_status_t ret, pmix_value_t *value, void *call);
 
 /** The result of a call that returned begun, which is PMIX_SUCCESS when a callback follows. The call is gone then. */
-xep_pmix_result_t xep_pmix_call_wait(const xep_pmix_client_t *client, xep_pmix_call_t *call, pmix_status_t begun,
+xep_pmix_result_t xep_pmix_call_wait(xep_pmix_client_t *client, xep_pmix_call_t *call, pmix_status_t begun,
                                      uint64_t deadline_ns);
 
 #endif

@@ -11,6 +11,7 @@
 
 #include <xep/xep.h>
 
+#include "boot.h"
 #include "pmix_api.h"
 
 typedef struct xep_pmix_client {
@@ -21,6 +22,8 @@ typedef struct xep_pmix_client {
     pthread_mutex_t lock;       /* of one exchange: two fences at once over the same ranks are one to PMIx */
     uint64_t exchanges;         /* so far: the same number on all ranks */
     int broken;                 /* an exchange was given up; its fence is still under way */
+    const xep_boot_t *boot;     /* of the exchange under way: whose caller may interrupt it */
+    int interrupted;            /* it has */
     _Atomic uint32_t dead_rank; /* UINT32_MAX: none that we know of */
 } xep_pmix_client_t;
 

@@ -17,6 +17,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "cpu.h"
 #include "error.h"
@@ -24,7 +25,9 @@
 
 enum {
     KEY_BYTES = 64,
-    VALUE_BYTES = 1048576 /* of one value: one of 8 MB crashes a server of 4.2.2, whose segments have 4 */
+    VALUE_BYTES = 1048576, /* of one value: one of 8 MB crashes a server of 4.2.2, whose segments have 4 */
+    NAME_BYTES = 32,       /* of a rank in a sentence */
+    ASK_NS = 500000000     /* most time for finding out which rank is missing */
 };
 
 static xep_status_t no_memory(void)
@@ -32,15 +35,73 @@ static xep_status_t no_memory(void)
     return xep_fail(XEP_ERR_NO_MEMORY, "no memory for an exchange over PMIx");
 }
 
-/* XEP_OK, or that a rank is known to be dead: the reason of whatever has failed */
-static xep_status_t check_dead(const xep_pmix_client_t *client)
+/* XEP_OK, or that a rank is known to be dead or the caller waits no longer: the reason of whatever has failed */
+static xep_status_t check_end(const xep_pmix_client_t *client)
 {
+    if (client->interrupted) return xep_fail(XEP_ERR_ABORTED, "the exchange over PMIx was interrupted");
     uint32_t dead = atomic_load(&client->dead_rank);
     if (dead == UINT32_MAX) return XEP_OK;
     return xep_fail(XEP_ERR_PEER, "rank %u has died (the launcher says so)", dead);
 }
 
-static xep_status_t fence(xep_pmix_client_t *client, uint64_t deadline_ns)
+/* of one value of the exchange under way; never the same twice: a value put again may come or may not */
+static void make_key(const xep_pmix_client_t *client, size_t number, char *key)
+{
+    snprintf(key, KEY_BYTES, "xep.%llu.%zu", (unsigned long long)client->exchanges, number);
+}
+
+/* Whether the server has what a rank gave to the exchange under way; without waiting for it. */
+static int has_come(xep_pmix_client_t *client, uint32_t rank, uint64_t deadline_ns)
+{
+    pmix_info_t now = {.key = PMIX_IMMEDIATE, .value = {.type = PMIX_BOOL, .data = {.flag = true}}};
+    char key[KEY_BYTES];
+    pmix_proc_t proc = client->self;
+    xep_pmix_call_t *call = xep_pmix_call_new(NULL, 0);
+    if (call == NULL) return 1;
+    proc.rank = rank;
+    make_key(client, 0, key);
+    pmix_status_t begun = client->api->get_nb(&proc, key, &now, 1, xep_pmix_call_value, call);
+    xep_pmix_result_t result = xep_pmix_call_wait(client, call, begun, deadline_ns);
+    return !result.done || result.ret == PMIX_SUCCESS;
+}
+
+/* ": rank 3 has not, rank 5 has not", as far as they are known and there is room; in a while of its own */
+static void name_missing(xep_pmix_client_t *client, char *text, size_t bytes)
+{
+    uint64_t deadline_ns = xep_clock_ns() + ASK_NS;
+    const char *before = ":";
+    size_t used = 0;
+    text[0] = '\0';
+    for (uint32_t r = 0; r < client->nranks && used + NAME_BYTES < bytes && xep_clock_ns() < deadline_ns; r++) {
+        if (r == client->self.rank || has_come(client, r, deadline_ns)) continue;
+        used += (size_t)snprintf(text + used, bytes - used, "%s rank %u has not", before, r);
+        before = ",";
+    }
+}
+
+/* A rank has left a fence: the launcher tells which, but mostly a little later. */
+static xep_status_t tell_who_left(const xep_pmix_client_t *client)
+{
+    uint64_t deadline_ns = xep_clock_ns() + ASK_NS;
+    struct timespec pause = {0, 1000000};
+    while (check_end(client) == XEP_OK && xep_clock_ns() < deadline_ns) nanosleep(&pause, NULL);
+    xep_status_t status = check_end(client);
+    if (status != XEP_OK) return status;
+    return xep_fail(XEP_ERR_PEER, "a rank ended without taking part in exchange %llu",
+                    (unsigned long long)client->exchanges);
+}
+
+/* The deadline has passed in a fence. */
+static xep_status_t tell_missing(xep_pmix_client_t *client, size_t bytes)
+{
+    char missing[256] = "";
+    if (bytes > 0) name_missing(client, missing, sizeof missing);
+    return xep_fail(XEP_ERR_TIMEOUT, "exchange %llu over PMIx: not all of %u ranks have come%s",
+                    (unsigned long long)client->exchanges, client->nranks, missing);
+}
+
+/* bytes: that each rank has put before */
+static xep_status_t fence(xep_pmix_client_t *client, size_t bytes, uint64_t deadline_ns)
 {
     /* without the data collected it is no barrier across nodes on Slurm, even when there are none */
     pmix_info_t collect = {.key = PMIX_COLLECT_DATA, .value = {.type = PMIX_BOOL, .data = {.flag = true}}};
@@ -48,23 +109,13 @@ static xep_status_t fence(xep_pmix_client_t *client, uint64_t deadline_ns)
     if (call == NULL) return no_memory();
     pmix_status_t begun = client->api->fence_nb(NULL, 0, &collect, 1, xep_pmix_call_end, call);
     xep_pmix_result_t result = xep_pmix_call_wait(client, call, begun, deadline_ns);
-    xep_status_t status = check_dead(client);
+    xep_status_t status = check_end(client);
     client->broken = !result.done;
     if (status != XEP_OK) return status;
-    if (!result.done)
-        return xep_fail(XEP_ERR_TIMEOUT, "exchange %llu over PMIx: not all of %u ranks have come",
-                        (unsigned long long)client->exchanges, client->nranks);
+    if (!result.done) return tell_missing(client, bytes);
     if (result.ret == PMIX_SUCCESS || result.ret == PMIX_OPERATION_SUCCEEDED) return XEP_OK;
-    if (result.ret == PMIX_ERR_PARTIAL_SUCCESS)
-        return xep_fail(XEP_ERR_PEER, "a rank ended without taking part in exchange %llu",
-                        (unsigned long long)client->exchanges);
+    if (result.ret == PMIX_ERR_PARTIAL_SUCCESS) return tell_who_left(client);
     return xep_fail(XEP_ERR_BOOT, "PMIx_Fence: %s", client->api->error_string(result.ret));
-}
-
-/* of one value of the exchange under way; never the same twice: a value put again may come or may not */
-static void make_key(const xep_pmix_client_t *client, size_t number, char *key)
-{
-    snprintf(key, KEY_BYTES, "xep.%llu.%zu", (unsigned long long)client->exchanges, number);
 }
 
 static size_t value_bytes(size_t bytes, size_t done)
@@ -88,7 +139,7 @@ static xep_status_t put(const xep_pmix_client_t *client, const void *send, size_
     return xep_fail(XEP_ERR_BOOT, "cannot hand %zu bytes to PMIx: %s", bytes, client->api->error_string(ret));
 }
 
-static xep_status_t get_value(const xep_pmix_client_t *client, uint32_t rank, size_t number, void *recv, size_t bytes,
+static xep_status_t get_value(xep_pmix_client_t *client, uint32_t rank, size_t number, void *recv, size_t bytes,
                               uint64_t deadline_ns)
 {
     char key[KEY_BYTES];
@@ -100,7 +151,7 @@ static xep_status_t get_value(const xep_pmix_client_t *client, uint32_t rank, si
     pmix_status_t begun = client->api->get_nb(&proc, key, NULL, 0, xep_pmix_call_value, call);
     xep_pmix_result_t result = xep_pmix_call_wait(client, call, begun, deadline_ns);
     if (result.done && result.ret == PMIX_SUCCESS && result.bytes == bytes) return XEP_OK;
-    xep_status_t status = check_dead(client);
+    xep_status_t status = check_end(client);
     if (status != XEP_OK) return status;
     if (!result.done)
         return xep_fail(XEP_ERR_TIMEOUT, "exchange %llu over PMIx: nothing from rank %u in time",
@@ -111,7 +162,7 @@ static xep_status_t get_value(const xep_pmix_client_t *client, uint32_t rank, si
                     (unsigned long long)client->exchanges, rank, client->api->error_string(result.ret));
 }
 
-static xep_status_t get(const xep_pmix_client_t *client, uint32_t rank, char *recv, size_t bytes, uint64_t deadline_ns)
+static xep_status_t get(xep_pmix_client_t *client, uint32_t rank, char *recv, size_t bytes, uint64_t deadline_ns)
 {
     xep_status_t status = XEP_OK;
     for (size_t done = 0; done < bytes && status == XEP_OK; done += VALUE_BYTES)
@@ -119,8 +170,7 @@ static xep_status_t get(const xep_pmix_client_t *client, uint32_t rank, char *re
     return status;
 }
 
-static xep_status_t get_all(const xep_pmix_client_t *client, const void *send, void *recv, size_t bytes,
-                            uint64_t deadline_ns)
+static xep_status_t get_all(xep_pmix_client_t *client, const void *send, void *recv, size_t bytes, uint64_t deadline_ns)
 {
     xep_status_t status = XEP_OK;
     for (uint32_t i = 0; i < client->nranks && status == XEP_OK; i++) {
@@ -135,10 +185,10 @@ static xep_status_t exchange_bytes(xep_pmix_client_t *client, const void *send, 
                                    uint64_t deadline_ns)
 {
     xep_status_t status = put(client, send, bytes);
-    if (status == XEP_OK) status = fence(client, deadline_ns);
+    if (status == XEP_OK) status = fence(client, bytes, deadline_ns);
     if (status != XEP_OK) return status;
     status = get_all(client, send, recv, bytes, deadline_ns);
-    if (status == XEP_OK) return fence(client, deadline_ns);
+    if (status == XEP_OK) return fence(client, bytes, deadline_ns);
     client->broken = 1; /* the others may be in the second fence */
     return status;
 }
@@ -146,20 +196,23 @@ static xep_status_t exchange_bytes(xep_pmix_client_t *client, const void *send, 
 static xep_status_t exchange(xep_pmix_client_t *client, const void *send, void *recv, size_t bytes,
                              uint64_t deadline_ns)
 {
-    xep_status_t status = check_dead(client);
+    xep_status_t status = check_end(client);
     if (status != XEP_OK) return status;
     if (client->broken)
         return xep_fail(XEP_ERR_BOOT, "an earlier exchange over PMIx was given up, and with it all others");
     client->exchanges++;
-    return bytes > 0 ? exchange_bytes(client, send, recv, bytes, deadline_ns) : fence(client, deadline_ns);
+    return bytes > 0 ? exchange_bytes(client, send, recv, bytes, deadline_ns) : fence(client, 0, deadline_ns);
 }
 
-xep_status_t xep_pmix_exchange(xep_pmix_client_t *client, const void *send, void *recv, size_t bytes,
-                               int32_t timeout_ms)
+xep_status_t xep_pmix_exchange(xep_pmix_client_t *client, const xep_boot_t *boot, const void *send, void *recv,
+                               size_t bytes)
 {
-    uint64_t deadline_ns = timeout_ms < 0 ? UINT64_MAX : xep_clock_ns() + (uint64_t)timeout_ms * 1000000;
+    uint64_t deadline_ns = boot->timeout_ms < 0 ? UINT64_MAX : xep_clock_ns() + (uint64_t)boot->timeout_ms * 1000000;
     pthread_mutex_lock(&client->lock);
+    client->boot = boot;
+    client->interrupted = 0;
     xep_status_t status = exchange(client, send, recv, bytes, deadline_ns);
+    client->boot = NULL;
     pthread_mutex_unlock(&client->lock);
     return status;
 }

@@ -7,7 +7,7 @@
 #include "pmix_client.h"
 
 /** recv[nranks * bytes] from send[bytes] of every rank of the job; bytes may be 0. Collective, blocking, a barrier. */
-xep_status_t xep_pmix_exchange(xep_pmix_client_t *client, const void *send, void *recv, size_t bytes,
-                               int32_t timeout_ms);
+xep_status_t xep_pmix_exchange(xep_pmix_client_t *client, const xep_boot_t *boot, const void *send, void *recv,
+                               size_t bytes);
 
 #endif

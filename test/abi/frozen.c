@@ -27,13 +27,15 @@ AT(xep_library_info_t, pmix_version, 48);
 AT(xep_library_info_t, pmix_path, 56);
 AT(xep_library_info_t, simd, 64);
 
-SIZE(xep_group_params_t, 40);
+SIZE(xep_group_params_t, 56);
 AT(xep_group_params_t, size, 0);
 AT(xep_group_params_t, allgather, 8);
 AT(xep_group_params_t, allgather_ctx, 16);
 AT(xep_group_params_t, rank, 24);
 AT(xep_group_params_t, nranks, 28);
 AT(xep_group_params_t, timeout_ms, 32);
+AT(xep_group_params_t, interrupted, 40);
+AT(xep_group_params_t, interrupted_ctx, 48);
 
 SIZE(xep_group_info_t, 32);
 AT(xep_group_info_t, size, 0);

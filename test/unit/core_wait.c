@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * Every wait on a group ends by an abort of another thread, and by the death of a rank: none of them has a deadline
- * here, so one that does not look hangs. The group has two ranks; rank 1 is a mirror, which does what rank 0 does at
- * once, until it falls silent, or takes nothing any more.
+ * Every wait on a group ends by an abort of another thread or of a signal handler, when its caller is interrupted, and
+ * by the death of a rank: none of them has a deadline here, so one that does not look hangs. The group has two ranks;
+ * rank 1 is a mirror, which does what rank 0 does at once, until it falls silent, or takes nothing any more.
  */
 
 #include <pthread.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stddef.h>
@@ -25,7 +26,7 @@
 enum { RANKS = 2, LINE = 64, SHARE = 4096, SOON_US = 50000, HANG_S = 60 };
 
 typedef enum { FINE, SILENT, TAKES_NO_SIGNAL, NEVER_FLUSHED } mirror_t;
-typedef enum { ABORT, DEATH } cause_t;
+typedef enum { ABORT, ABORT_BY_SIGNAL, INTERRUPT, DEATH } cause_t;
 
 typedef struct fake_heap {
     xep_heap_wire_t super; /* first: the core's pointer is ours */
@@ -34,7 +35,7 @@ typedef struct fake_heap {
 } fake_heap_t;
 
 static mirror_t mirror;
-static atomic_int died, unflushed;
+static atomic_int died, unflushed, interrupted;
 static int nheaps;
 
 /* ---- wire and transport ---- */
@@ -180,6 +181,12 @@ static const xep_boot_ops_t boot_ops = {.name = "fake",
                                         .dead_rank = boot_dead_rank,
                                         .close = boot_close};
 
+static int was_interrupted(void *ctx)
+{
+    (void)ctx;
+    return atomic_load(&interrupted);
+}
+
 static xep_group_t *open_group(void)
 {
     xep_boot_t *boot = calloc(1, sizeof *boot);
@@ -190,8 +197,10 @@ static xep_group_t *open_group(void)
     assert_non_null(transport);
     *boot = (xep_boot_t){.ops = &boot_ops, .nranks = RANKS, .timeout_ms = -1};
     transport->ops = &transport_ops;
+    boot->interrupted = was_interrupted;
     mirror = FINE;
     atomic_store(&died, 0);
+    atomic_store(&interrupted, 0);
     nheaps = 0;
     assert_int_equal(xep_config_read(&config), XEP_OK);
     assert_int_equal(xep_group_open(&config, -1, boot, transport, &group), XEP_OK);
@@ -203,23 +212,37 @@ static xep_group_t *open_group(void)
 typedef struct ending {
     xep_group_t *group;
     cause_t cause;
-    pthread_t thread;
+    pthread_t thread, waits;
 } ending_t;
+
+static xep_group_t *to_abort; /* by the handler */
+
+static void abort_in_handler(int number)
+{
+    (void)number;
+    xep_group_abort(to_abort);
+}
 
 static void *end_soon(void *arg)
 {
     ending_t *ending = arg;
     for (int i = 0; i < 10000 && mirror == NEVER_FLUSHED && !atomic_load(&unflushed); i++) usleep(1000);
     usleep(SOON_US);
-    if (ending->cause == ABORT) xep_group_abort(ending->group);
-    else atomic_store(&died, 1);
+    switch (ending->cause) {
+    case ABORT: xep_group_abort(ending->group); break;
+    case ABORT_BY_SIGNAL: pthread_kill(ending->waits, SIGUSR1); break;
+    case INTERRUPT: atomic_store(&interrupted, 1); break;
+    case DEATH: atomic_store(&died, 1); break;
+    }
     return NULL;
 }
 
 /* from now on the mirror is as it should be, and soon the group is aborted, or rank 1 dead */
 static void begin(ending_t *ending, xep_group_t *group, mirror_t how, cause_t cause)
 {
-    *ending = (ending_t){.group = group, .cause = cause};
+    *ending = (ending_t){.group = group, .cause = cause, .waits = pthread_self()};
+    to_abort = group;
+    signal(SIGUSR1, abort_in_handler);
     mirror = how;
     atomic_store(&unflushed, 0);
     assert_int_equal(pthread_create(&ending->thread, NULL, end_soon, ending), 0);
@@ -228,7 +251,7 @@ static void begin(ending_t *ending, xep_group_t *group, mirror_t how, cause_t ca
 static void check(ending_t *ending, xep_status_t status)
 {
     assert_int_equal(pthread_join(ending->thread, NULL), 0);
-    assert_int_equal(status, ending->cause == ABORT ? XEP_ERR_ABORTED : XEP_ERR_PEER);
+    assert_int_equal(status, ending->cause == DEATH ? XEP_ERR_PEER : XEP_ERR_ABORTED);
     if (ending->cause == DEATH) assert_non_null(strstr(xep_last_error(), "rank 1 has died"));
 }
 
@@ -344,7 +367,7 @@ static void combine_input_waits(void **state)
         begin(&ending, group, FINE, (cause_t)cause);
         assert_null(xep_handle_combine_input(&buffer->handles[0], NULL));
         buffer->plugin.plugin = plugin;
-        check(&ending, cause == ABORT ? XEP_ERR_ABORTED : XEP_ERR_PEER);
+        check(&ending, cause == DEATH ? XEP_ERR_PEER : XEP_ERR_ABORTED);
         xep_group_abort(group);
         xep_buffer_destroy(buffer);
         close_group(group);
