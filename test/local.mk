@@ -55,6 +55,7 @@ sim_ldadd = libsim.la libxep_oracle.la $(CMOCKA_LIBS) -lm
 %C%_mp_wire_order_mp_SOURCES = %D%/mp/forked.h %D%/mp/forked.c \
 	%D%/mp/wire_calls.h %D%/mp/wire_calls.c %D%/mp/wire_order.c
 %C%_mp_wire_death_mp_SOURCES = %D%/mp/forked.h %D%/mp/forked.c %D%/mp/wire_death.c
+%C%_mp_wire_late_mp_SOURCES = %D%/mp/forked.h %D%/mp/forked.c %D%/mp/wire_late.c
 %C%_mp_wire_keys_mp_SOURCES = %D%/mp/forked.h %D%/mp/forked.c %D%/mp/wire_keys.c
 %C%_mp_wire_rate_mp_SOURCES = %D%/mp/forked.h %D%/mp/forked.c %D%/mp/wire_rate.c
 
@@ -92,7 +93,7 @@ check_LTLIBRARIES += %D%/cuda/standin_cuda.la %D%/cuda/xep_normal_cuda.la
 %C%_bench_cuda_calls_LDADD = libmp_rig.la
 
 transport_tests = \
-	%D%/mp/wire_death.mp %D%/mp/wire_keys.mp %D%/mp/boot_reload.mp \
+	%D%/mp/wire_death.mp %D%/mp/wire_keys.mp %D%/mp/wire_late.mp %D%/mp/boot_reload.mp \
 	%D%/mp/normal_shapes.mp %D%/mp/normal_ops.mp %D%/mp/ll_ops.mp %D%/mp/bad_input.mp \
 	%D%/mp/mismatch.mp %D%/mp/failure.mp \
 	%D%/mp/after.mp %D%/mp/unborn.mp %D%/mp/allgather.mp \

@@ -569,6 +569,8 @@ typedef struct xep_recv {
  *    memory: topk_idx of some rank has what is no expert): every rank gets the same, nothing was moved, and the buffer
  *    stays usable;
  *  - XEP_ERR_TIMEOUT, XEP_ERR_PEER, XEP_ERR_PROTOCOL, XEP_ERR_TRANSPORT: the buffer is broken until xep_buffer_reset().
+ *    Where some rank is not mapped, the transport may go on reading x, scales and weights (and x of a combine) until
+ *    that reset has succeeded, or the group is destroyed: only then change or free them.
  */
 XEP_API xep_status_t xep_dispatch(xep_buffer_t *buffer, const xep_dispatch_args_t *args, xep_handle_t **handle_p,
                                   xep_request_t **req_p);

@@ -98,8 +98,10 @@ void xep_buffer_close(xep_buffer_t *buffer)
     xep_request_end_all(buffer, XEP_ERR_ABORTED, "the buffer was destroyed");
     xep_group_remove_task(group, &buffer->task);
     int alone = part_from_followers(buffer);
-    quiet_device(buffer, !buffer->broken && !atomic_load(&group->aborted));
-    if (!atomic_load(&group->aborted) && quiesce(buffer, end_timeout(buffer)) != XEP_OK)
+    int aborted = atomic_load(&group->aborted);
+    quiet_device(buffer, !buffer->broken && !aborted);
+    buffer->heap->exposed = aborted || quiesce(buffer, end_timeout(buffer)) != XEP_OK;
+    if (buffer->heap->exposed && !aborted)
         xep_log(XEP_LOG_WARN, "destroying a buffer without all ranks: %s", xep_last_error());
     if (alone) xep_buffer_free(buffer);
     else

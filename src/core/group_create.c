@@ -248,18 +248,24 @@ err_close:
 }
 
 /* Until all are here, peers may still reach for what we are about to take away. */
-static void leave_together(xep_group_t *group)
+static xep_status_t leave_together(xep_group_t *group)
 {
+    if (atomic_load(&group->aborted)) return XEP_ERR_ABORTED; /* the reason of a create that failed stays */
+    if (group->nranks == 1) return XEP_OK;
     xep_status_t status = xep_group_check_peers(group);
     if (status == XEP_OK) status = xep_group_run_barrier(group);
     if (status != XEP_OK) xep_log(XEP_LOG_WARN, "leaving the group without all ranks: %s", xep_last_error());
+    return status;
 }
 
 void xep_group_close(xep_group_t *group)
 {
-    if (!atomic_load(&group->aborted) && group->nranks > 1) leave_together(group);
+    xep_status_t status = leave_together(group);
     xep_progress_stop(group->progress_thread);
-    if (group->control != NULL) group->transport->ops->heap_close(group->control);
+    if (group->control != NULL) {
+        group->control->exposed = status != XEP_OK;
+        group->transport->ops->heap_close(group->control);
+    }
     group->transport->ops->close(group->transport);
     group->boot->ops->close(group->boot);
     pthread_mutex_destroy(&group->tasks_lock);

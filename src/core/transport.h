@@ -16,6 +16,7 @@ struct xep_heap_wire {
     xep_wire_t wire; /* first, so that the mode's pointer is ours */
     void *base;      /* this rank's region, zeroed */
     uint64_t bytes;
+    int exposed;      /* set by the core before the end: peers that are gone may come back and write by address */
     const void *key;  /* what peers need to reach it; exchanged by the core */
     size_t key_bytes; /* differs from rank to rank */
 };

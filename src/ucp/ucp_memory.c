@@ -43,17 +43,24 @@ static xep_status_t allocate(xep_ucp_heap_t *heap, uint64_t bytes)
 }
 
 /*
- * UCX makes System V segments that the user's group may attach. Their id is the inode of the mapping. Peers are of the
- * same user; one that is not cannot map the heap then, and UCX moves the bytes.
+ * UCX makes System V segments that the user's group may attach, and marks them to go with their last user at once.
+ * Their id is the inode of the mapping. Peers are of the same user; one that is not cannot map the heap then, and UCX
+ * moves the bytes.
  */
-static void keep_to_user(void *base)
+static int keep_to_user(const xep_mapping_t *mapping, void *since)
 {
-    xep_mapping_t mapping;
     struct shmid_ds segment;
-    if (!xep_mapping_find(base, &mapping) || strncmp(mapping.path, "/SYSV", 5) != 0) return;
-    if (shmctl((int)mapping.inode, IPC_STAT, &segment) != 0 || segment.shm_cpid != getpid()) return;
+    if (strncmp(mapping->path, "/SYSV", 5) != 0) return 1;
+    if (shmctl((int)mapping->inode, IPC_STAT, &segment) != 0 || segment.shm_cpid != getpid()) return 1;
+    if ((segment.shm_perm.mode & SHM_DEST) == 0 || segment.shm_ctime < *(const time_t *)since) return 1;
     segment.shm_perm.mode &= 0600;
-    (void)shmctl((int)mapping.inode, IPC_SET, &segment);
+    (void)shmctl((int)mapping->inode, IPC_SET, &segment);
+    return 1;
+}
+
+void xep_ucp_memory_keep_to_user(time_t since)
+{
+    xep_mapping_each(keep_to_user, &since);
 }
 
 static uintptr_t misalignment(const xep_ucp_heap_t *heap)
@@ -61,10 +68,33 @@ static uintptr_t misalignment(const xep_ucp_heap_t *heap)
     return (uintptr_t)heap->super.base % PAGE;
 }
 
+/* Mapping is mutual: whom this rank has not mapped may put into its heap. */
+static bool is_put_to(const xep_ucp_heap_t *heap)
+{
+    for (uint32_t r = 0; heap->links != NULL && r < heap->transport->nranks; r++)
+        if (heap->links[r].state != XEP_UCP_LINK_MAPPED && r != heap->transport->rank) return true;
+    return false;
+}
+
+/*
+ * A peer that was stopped, and is given up, may be continued, and UCX then puts by address (CMA) into whatever is
+ * there. So nothing is, ever: the addresses stay taken, by pages that nobody can write, and the put fails there.
+ */
+static void fence_off(const xep_ucp_heap_t *heap)
+{
+    uintptr_t begin = (uintptr_t)heap->super.base / PAGE * PAGE;
+    size_t bytes = (size_t)((uintptr_t)heap->super.base + heap->super.bytes - begin + PAGE - 1) / PAGE * PAGE;
+    void *fence =
+        mmap((void *)begin, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+    if (fence != MAP_FAILED && fence != (void *)begin) (void)munmap(fence, bytes); /* before Linux 4.17 */
+}
+
 void xep_ucp_memory_close(xep_ucp_heap_t *heap)
 {
-    if (heap->memory != NULL) ucp_mem_unmap(heap->transport->context, heap->memory);
+    if (heap->memory == NULL) return;
+    ucp_mem_unmap(heap->transport->context, heap->memory);
     heap->memory = NULL;
+    if (heap->super.exposed && is_put_to(heap)) fence_off(heap);
 }
 
 /* only a kind of memory that the user asked for is not on a page */
@@ -95,10 +125,11 @@ static xep_status_t allocate_shared(xep_ucp_heap_t *heap, uint64_t bytes)
 
 xep_status_t xep_ucp_memory_open(xep_ucp_heap_t *heap, uint64_t bytes)
 {
+    time_t begin = time(NULL);
     xep_status_t status = heap->transport->shares_memory ? allocate_shared(heap, bytes) : allocate_aligned(heap, bytes);
     if (status != XEP_OK) return status;
     heap->super.bytes = bytes;
-    keep_to_user(heap->super.base);
+    xep_ucp_memory_keep_to_user(begin);
     if (bytes >= HUGE_PAGE) (void)madvise(heap->super.base, bytes, MADV_HUGEPAGE); /* a hint */
     if (xep_ucp_settings_has_memory()) memset(heap->super.base, 0, bytes);         /* may be malloc's */
     return XEP_OK;

@@ -50,6 +50,11 @@ int xep_mapping_find(const void *address, xep_mapping_t *mapping_p)
     return 1;
 }
 
+void xep_mapping_each(int (*visit)(const xep_mapping_t *mapping, void *arg), void *arg)
+{
+    (void)visit_from(NULL, visit, arg);
+}
+
 int xep_mapping_is_segment(const xep_mapping_t *mapping)
 {
     return strncmp(mapping->path, "/SYSV", 5) == 0 || strncmp(mapping->path, "/dev/shm/", 9) == 0;

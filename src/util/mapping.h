@@ -17,6 +17,9 @@ typedef struct xep_mapping {
 /** The mapping from an address on; 0: none there, or the list cannot be read. Reads a file: not for the data path. */
 int xep_mapping_find(const void *address, xep_mapping_t *mapping_p);
 
+/** Every mapping, until visit returns 0. */
+void xep_mapping_each(int (*visit)(const xep_mapping_t *mapping, void *arg), void *arg);
+
 /** Whether it is a segment of System V or of /dev/shm: then inode and offset mean the same in every process. */
 int xep_mapping_is_segment(const xep_mapping_t *mapping);
 

@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* ranks: none */
+
+/*
+ * A rank that was away (stopped, or its machine asleep) comes back when the others have given it up, ended their
+ * buffers and use the memory for something else. UCX from 1.16 on puts by address where it does not map (CMA): what is
+ * at the address by then must not be written. XEP_MAP=never XEP_PUT=rma is where it matters, and is set here.
+ */
+
+#include <string.h>
+#include <sys/mman.h>
+
+#include "forked.h"
+
+enum { NRANKS = 2, HEAP = 1 << 20, OWN = 0x5a, LATE = 0xc3, TURNS = 20000 };
+
+/* What the rank does that was away: it knows of nothing, and gets no error that would matter to anybody. */
+static void put_late(xep_heap_wire_t *heap, const char *rows)
+{
+    for (int i = 0; i < 16; i++) (void)heap->wire.ops->put(&heap->wire, 0, 0, rows, HEAP);
+    for (int i = 0; i < TURNS && heap->wire.ops->flush(&heap->wire) == XEP_INPROGRESS; i++)
+        (void)heap->wire.ops->progress(&heap->wire);
+}
+
+static void put_in_time(xep_heap_wire_t *heap, const char *rows)
+{
+    xep_status_t status;
+    REQUIRE(heap->wire.ops->put(&heap->wire, 0, 0, rows, HEAP) == XEP_OK, "put");
+    while ((status = heap->wire.ops->flush(&heap->wire)) == XEP_INPROGRESS) (void)heap->wire.ops->progress(&heap->wire);
+    REQUIRE(status == XEP_OK, "flush");
+}
+
+/* Gives the heap up, and takes memory where it was, if it can be had. */
+static char *use_again(forked_rank_t *self, xep_heap_wire_t *heap)
+{
+    void *base = heap->base;
+    heap->exposed = 1;
+    self->transport->ops->heap_close(heap);
+    char *memory = mmap(base, HEAP, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    REQUIRE(memory != MAP_FAILED, "mmap");
+    memset(memory, OWN, HEAP);
+    return memory;
+}
+
+static void run(forked_rank_t *self)
+{
+    static char rows[HEAP];
+    memset(rows, LATE, sizeof rows);
+    forked_connect(self);
+    xep_heap_wire_t *heap = forked_heap(self, HEAP);
+    if (self->rank == 1) put_in_time(heap, rows);
+    forked_barrier(self);
+    if (self->rank == 0) REQUIRE(((unsigned char *)heap->base)[HEAP - 1] == LATE, "the first put has not come");
+    char *memory = self->rank == 0 ? use_again(self, heap) : NULL;
+    forked_barrier_still(self);
+    if (self->rank == 1) put_late(heap, rows);
+    forked_barrier_still(self);
+    for (int i = 0; memory != NULL && i < HEAP; i++)
+        REQUIRE(memory[i] == OWN, "byte %d of other memory was written: %d", i, memory[i]);
+    exit(0); /* in no order: connections are broken on purpose */
+}
+
+int main(void)
+{
+    setenv("XEP_MAP", "never", 1);
+    setenv("XEP_PUT", "rma", 1);
+    return forked_run(NRANKS, run) != 0;
+}
