@@ -96,19 +96,34 @@ static xep_status_t look_for_words(void *arg)
     return receiving->missing == receiving->group->nranks ? XEP_OK : XEP_INPROGRESS;
 }
 
-static xep_status_t name_missing(const receiving_t *receiving, xep_status_t status)
+/* "still missing: rank 1 5" */
+static void list_missing(const receiving_t *receiving, char *text, size_t bytes)
 {
     uint32_t nranks = receiving->group->nranks, r = receiving->missing;
-    char list[256] = "";
-    for (size_t used = 0; r < nranks && used < sizeof list - 16; r = find_missing(receiving, r + 1))
-        used += (size_t)snprintf(list + used, sizeof list - used, " %u", r);
-    return explain(status, receiving->words->what, "still missing: rank%s%s", list, r < nranks ? " ..." : "");
+    size_t used = (size_t)snprintf(text, bytes, "still missing: rank");
+    for (; r < nranks && used + 24 < bytes; r = find_missing(receiving, r + 1))
+        used += (size_t)snprintf(text + used, bytes - used, " %u", r);
+    if (r < nranks) snprintf(text + used, bytes - used, " ...");
+}
+
+static xep_status_t name_missing(const receiving_t *receiving, xep_status_t status)
+{
+    char list[256];
+    list_missing(receiving, list, sizeof list);
+    return explain(status, receiving->words->what, "%s", list);
+}
+
+static void explain_words(void *arg, char *text, size_t bytes)
+{
+    char list[256];
+    list_missing(arg, list, sizeof list);
+    snprintf(text, bytes, "%s: %s", ((const receiving_t *)arg)->words->what, list);
 }
 
 xep_status_t xep_group_wait_words(xep_group_t *group, const xep_group_words_t *words, uint64_t deadline_ns)
 {
     receiving_t receiving = {.group = group, .words = words};
-    xep_wait_t wait = {.look = look_for_words, .arg = &receiving, .deadline_ns = deadline_ns};
+    xep_wait_t wait = {.look = look_for_words, .arg = &receiving, .deadline_ns = deadline_ns, .explain = explain_words};
     xep_status_t status = xep_group_wait(group, &wait);
     return status == XEP_OK ? XEP_OK : name_missing(&receiving, status);
 }

@@ -7,6 +7,7 @@
 #include "group_wait.h"
 
 #include "error.h"
+#include "log.h"
 
 /*
  * XEP_INPROGRESS, or why there is no point in waiting longer. An abort counts first: who called it does not want to
@@ -29,8 +30,26 @@ static xep_status_t check_hope(xep_group_t *group, xep_rest_t *rest, int in_time
     return *dead_p && dead_before ? status : XEP_INPROGRESS;
 }
 
+/* A wait that is going to fail says so while there is time to look at the processes. */
+static void warn_late(const xep_wait_t *wait, uint64_t begin_ns, uint64_t now_ns)
+{
+    char text[512] = "";
+    wait->explain(wait->arg, text, sizeof text);
+    xep_log(XEP_LOG_WARN, "half of the deadline has passed, after %.1f s: %s", (double)(now_ns - begin_ns) / 1e9, text);
+}
+
+/* When half of it has passed. The clock is looked at here first where a wait is slow enough to look at it anyway. */
+static int is_half_over(const xep_wait_t *wait, const xep_rest_t *rest, uint64_t *begin_p)
+{
+    if (wait->explain == NULL || wait->deadline_ns == UINT64_MAX || rest->now_ns == 0) return 0;
+    if (*begin_p == 0) *begin_p = rest->now_ns;
+    return rest->now_ns - *begin_p > wait->deadline_ns - rest->now_ns && rest->now_ns < wait->deadline_ns;
+}
+
 xep_status_t xep_group_wait(xep_group_t *group, const xep_wait_t *wait)
 {
+    uint64_t begin_ns = 0;
+    int warned = 0;
     uint32_t every = wait->progress_every == 0 ? 1 : wait->progress_every;
     int dead = 0;
     xep_rest_t rest;
@@ -41,6 +60,10 @@ xep_status_t xep_group_wait(xep_group_t *group, const xep_wait_t *wait)
         int in_time = xep_group_rest(group, &rest);
         status = wait->look(wait->arg);
         if (status != XEP_INPROGRESS) break;
+        if (!warned && is_half_over(wait, &rest, &begin_ns)) {
+            warn_late(wait, begin_ns, rest.now_ns);
+            warned = 1;
+        }
         if (!wait->local) status = check_hope(group, &rest, in_time, &dead);
         else if (!in_time) status = xep_fail(XEP_ERR_TIMEOUT, "deadline passed");
     }

@@ -94,9 +94,9 @@ void xep_request_end(xep_request_t *req, xep_status_t status)
     else xep_request_break(req, status, req->reason);
 }
 
-void xep_request_expire(xep_request_t *req, xep_status_t status, const char *why)
+void xep_request_explain(const xep_request_t *req, const char *before, char *text, size_t bytes)
 {
-    char waits_for[512] = "", text[XEP_REASON_BYTES];
+    char waits_for[512] = "";
     xep_buffer_t *buffer = req->buffer;
     if (req->state == XEP_REQUEST_ACTIVE)
         buffer->plugin.plugin->explain(buffer->mode, &req->op, waits_for, sizeof waits_for);
@@ -106,7 +106,14 @@ void xep_request_expire(xep_request_t *req, xep_status_t status, const char *why
         snprintf(waits_for, sizeof waits_for, "waits for the end of the %s %llu of mode %s that it comes after",
                  xep_request_name(req->after), (unsigned long long)req->after->op.epoch,
                  req->after->buffer->plugin.plugin->name);
-    snprintf(text, sizeof text, "%s %llu of mode %s: %.400s; %s", xep_request_name(req),
-             (unsigned long long)req->op.epoch, buffer->plugin.plugin->name, why, waits_for);
+    snprintf(text, bytes, "%s %llu of mode %s%s%s", xep_request_name(req), (unsigned long long)req->op.epoch,
+             buffer->plugin.plugin->name, before, waits_for);
+}
+
+void xep_request_expire(xep_request_t *req, xep_status_t status, const char *why)
+{
+    char before[512], text[XEP_REASON_BYTES];
+    snprintf(before, sizeof before, ": %.400s; ", why);
+    xep_request_explain(req, before, text, sizeof text);
     xep_request_break(req, status, text);
 }

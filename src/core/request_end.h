@@ -15,6 +15,9 @@ void xep_request_end(xep_request_t *req, xep_status_t status);
 /** Ends it without the mode's consent: what the peers have of the buffer is not known any more, so all others end. */
 void xep_request_break(xep_request_t *req, xep_status_t status, const char *reason);
 
+/** "dispatch 17 of mode normal", then before and what it waits for. */
+void xep_request_explain(const xep_request_t *req, const char *before, char *text, size_t bytes);
+
 /** Breaks one that was waited for in vain, with what it waits for as reason, behind why. */
 void xep_request_expire(xep_request_t *req, xep_status_t status, const char *why);
 

@@ -47,6 +47,11 @@ static xep_status_t look_at_request(void *arg)
     return XEP_INPROGRESS;
 }
 
+static void explain_request(void *arg, char *text, size_t bytes)
+{
+    xep_request_explain(((const request_look_t *)arg)->req, "; ", text, bytes);
+}
+
 /* The first look found it in flight: the deadline and the waits for late ranks count from here, by one look at the
  * clock. */
 static void keep_waiting(xep_request_t *req, reached_fn reached)
@@ -56,7 +61,8 @@ static void keep_waiting(xep_request_t *req, reached_fn reached)
     xep_wait_t wait = {.look = look_at_request,
                        .arg = &look,
                        .deadline_ns = xep_deadline_from(now, req->timeout_ms),
-                       .progress_every = PROGRESS_EVERY};
+                       .progress_every = PROGRESS_EVERY,
+                       .explain = explain_request};
     xep_wait_times_begin(&req->op, now);
     xep_status_t status = xep_group_wait(req->buffer->group, &wait);
     if (status == XEP_ERR_ABORTED) xep_request_advance_all(req->buffer); /* which ends it */
