@@ -137,6 +137,19 @@ def put(source: Path, bundle: Path, place: str) -> None:
     output_of("patchelf", *(["--set-rpath", run_path(place)] if run_path(place) else ["--remove-rpath"]), target)
 
 
+def make_relative(bundle: Path, machine: Machine) -> None:
+    """Folders that are compiled into libpmix become folders below the prefix that xep gives it (PMIX_PREFIX)."""
+    file, old = bundle / "lib" / "libpmix.so.2", str(machine.pmix.resolve().parent.parent).encode()
+    data = file.read_bytes()
+    for name in (b"/lib", b"/share"):
+        # slashes in the middle, as the end of a string may be another one
+        new = b"${prefix}".ljust(len(old), b"/") + name
+        data = data.replace(b"\0" + old + name + b"\0", b"\0" + new + b"\0")
+    if len(data) != file.stat().st_size:
+        fail(f"{machine.pmix}: the path of its folder is too short to be replaced: {old.decode()}")
+    file.write_bytes(data)
+
+
 def is_object(file: Path) -> bool:
     with open(file, "rb") as stream:
         return stream.read(4) == b"\x7fELF"
@@ -227,6 +240,7 @@ def main() -> None:
     files = closure(machine)
     for place, source in files.items():
         put(source, bundle, place)
+    make_relative(bundle, machine)
     check(bundle, list(files))
     texts = machine.pmix.resolve().parent.parent / "share" / "pmix"
     (bundle / "share" / "pmix").mkdir(parents=True)

@@ -36,9 +36,9 @@ xep_run_SOURCES = \
 	%D%/run/run_keeper.c %D%/run/run_keeper.h \
 	%D%/run/run_options.c %D%/run/run_options.h \
 	%D%/run/run_output.c %D%/run/run_output.h \
+	%D%/run/run_pmix.c %D%/run/run_pmix.h \
 	%D%/run/run_say.c %D%/run/run_say.h \
 	%D%/run/run_server.c %D%/run/run_server.h \
 	%D%/run/run_spawn.c %D%/run/run_spawn.h \
 	%D%/run/run_watch.c %D%/run/run_watch.h
-xep_run_CPPFLAGS = $(public_cppflags) $(PMIX_CFLAGS)
-xep_run_LDADD = $(PMIX_LIBS)
+xep_run_CPPFLAGS = $(public_cppflags) $(PMIX_CFLAGS) -DRUN_PMIX_DIR='"$(PMIX_LIBDIR)"'

@@ -8,9 +8,11 @@
 #include "pmix_api.h"
 
 #include <dlfcn.h>
+#include <limits.h>
 #include <pthread.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* the same from PMIx 4 to 6; where a program has loaded one already (MPI), this is that one */
@@ -39,7 +41,8 @@ static struct {
     int loaded;
     xep_pmix_api_t api;
     const char *version;
-    char path[1024]; /* or why there is none */
+    char path[1024];       /* or why there is none */
+    char prefix[PATH_MAX]; /* "": PMIx knows better */
 } library = {.once = PTHREAD_ONCE_INIT, .version = ""};
 
 static int resolve(void *handle)
@@ -64,6 +67,27 @@ static void find_path(void)
     snprintf(library.path, sizeof library.path, "%s", found ? info.dli_fname : SONAME);
 }
 
+/* the folder of a file, links resolved; NULL: it cannot be had */
+static const char *folder_of(const char *file, char path[PATH_MAX])
+{
+    char *slash = file != NULL && realpath(file, path) != NULL ? strrchr(path, '/') : NULL;
+    if (slash == NULL) return NULL;
+    *slash = '\0';
+    return path;
+}
+
+/* Folders that are compiled into a libpmix that was moved are not there. One that lies beside us in a folder lib was
+ * installed, or moved, together with us. */
+static void find_prefix(void)
+{
+    Dl_info info;
+    char own[PATH_MAX], folder[PATH_MAX];
+    if (dladdr(&library, &info) == 0 || folder_of(info.dli_fname, own) == NULL) return;
+    if (folder_of(library.path, folder) == NULL || strcmp(own, folder) != 0) return;
+    size_t length = strlen(folder);
+    if (length > 4 && strcmp(folder + length - 4, "/lib") == 0) memcpy(library.prefix, folder, length - 4);
+}
+
 static void load(void)
 {
     void *handle = dlopen(SONAME, RTLD_NOW | RTLD_LOCAL);
@@ -77,6 +101,7 @@ static void load(void)
     }
     library.version = library.api.get_version();
     find_path();
+    find_prefix();
     library.loaded = 1;
 }
 
@@ -90,6 +115,12 @@ const char *xep_pmix_api_version(void)
 {
     xep_pmix_api();
     return library.version;
+}
+
+const char *xep_pmix_api_prefix(void)
+{
+    xep_pmix_api();
+    return library.prefix[0] != '\0' ? library.prefix : NULL;
 }
 
 const char *xep_pmix_api_path(void)

@@ -26,6 +26,12 @@ const xep_pmix_api_t *xep_pmix_api(void);
 /** "4.2.2"; "" when it cannot be loaded. Static storage. */
 const char *xep_pmix_api_version(void);
 
+/**
+ * The folder that PMIx has its parts in where libpmix came with this library, in one folder lib; NULL: it knows better
+ * itself.
+ */
+const char *xep_pmix_api_prefix(void);
+
 /** The file, or why it cannot be loaded. Static storage. */
 const char *xep_pmix_api_path(void);
 

@@ -154,16 +154,32 @@ static xep_status_t read_nranks(xep_pmix_client_t *client)
     return xep_fail(XEP_ERR_BOOT, "the PMIx server says rank %u of %u ranks", client->self.rank, client->nranks);
 }
 
+/* filled by hand: which functions PMIx's macros call depends on the version of its headers */
+static pmix_status_t init(xep_pmix_client_t *client)
+{
+    const char *prefix = xep_pmix_api_prefix();
+    pmix_info_t info;
+    if (prefix == NULL) return client->api->init(&client->self, NULL, 0);
+    memset(&info, 0, sizeof info);
+    snprintf(info.key, sizeof info.key, "%s", PMIX_PREFIX);
+    info.value.type = PMIX_STRING;
+    info.value.data.string = (char *)(uintptr_t)prefix;
+    return client->api->init(&client->self, &info, 1);
+}
+
 static xep_status_t open_as(xep_pmix_client_t *client, const char *nspace, const char *rank)
 {
     client->api = xep_pmix_api();
     if (client->api == NULL)
-        return xep_fail(XEP_ERR_BOOT, "started by a launcher as rank %s of %s, but there is no PMIx to reach it: %s",
-                        rank, nspace, xep_pmix_api_path());
+        return xep_fail(
+            XEP_ERR_BOOT,
+            "started by a launcher as rank %s of %s, but there is no PMIx to reach it: %s (on Debian and Ubuntu: "
+            "apt-get install libpmix2; elsewhere: name the folder of libpmix.so.2 in LD_LIBRARY_PATH)",
+            rank, nspace, xep_pmix_api_path());
     xep_status_t status = claim_rank(nspace, rank);
     if (status != XEP_OK) return status;
     int used_before = client->api->initialized();
-    pmix_status_t ret = client->api->init(&client->self, NULL, 0);
+    pmix_status_t ret = init(client);
     status = check_init(client, ret, used_before, nspace, rank);
     return status == XEP_OK ? read_nranks(client) : status;
 }

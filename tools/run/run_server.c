@@ -20,13 +20,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* both: the names of the keys are in the client's header */
-#include <pmix.h>
-#include <pmix_server.h>
-
+#include "run_pmix.h"
 #include "run_say.h"
 
 struct run_server {
+    const run_pmix_t *pmix;
     pmix_nspace_t nspace;
     uint32_t nranks;
     int abort_fd;             /* readable after an abort */
@@ -166,49 +164,50 @@ static char *list_ranks(uint32_t nranks)
     return fclose(stream) == 0 ? text : NULL;
 }
 
-static void load_u32(pmix_info_t *info, const char *key, uint32_t value)
+static void set_u32(const run_pmix_t *pmix, pmix_info_t *info, const char *key, uint32_t value)
 {
-    PMIX_INFO_LOAD(info, key, &value, PMIX_UINT32);
+    run_pmix_info_set(pmix, info, key, &value, PMIX_UINT32);
 }
 
 enum { RANK_INFOS = 7 };
 
-static void load_rank(pmix_info_t *info, uint32_t rank, const char *hostname)
+static void set_rank(const run_pmix_t *pmix, pmix_info_t *info, uint32_t rank, const char *hostname)
 {
-    pmix_info_t *infos;
+    pmix_info_t infos[RANK_INFOS];
     pmix_rank_t id = rank;
     uint16_t local = (uint16_t)rank;
-    PMIX_INFO_CREATE(infos, RANK_INFOS);
-    PMIX_INFO_LOAD(&infos[0], PMIX_RANK, &id, PMIX_PROC_RANK); /* first: the library asks for it */
-    PMIX_INFO_LOAD(&infos[1], PMIX_GLOBAL_RANK, &id, PMIX_PROC_RANK);
-    PMIX_INFO_LOAD(&infos[2], PMIX_APP_RANK, &id, PMIX_PROC_RANK);
-    PMIX_INFO_LOAD(&infos[3], PMIX_LOCAL_RANK, &local, PMIX_UINT16);
-    PMIX_INFO_LOAD(&infos[4], PMIX_NODE_RANK, &local, PMIX_UINT16);
-    PMIX_INFO_LOAD(&infos[5], PMIX_HOSTNAME, hostname, PMIX_STRING);
-    load_u32(&infos[6], PMIX_NODEID, 0);
+    memset(infos, 0, sizeof infos);
+    run_pmix_info_set(pmix, &infos[0], PMIX_RANK, &id, PMIX_PROC_RANK); /* first: the library asks for it */
+    run_pmix_info_set(pmix, &infos[1], PMIX_GLOBAL_RANK, &id, PMIX_PROC_RANK);
+    run_pmix_info_set(pmix, &infos[2], PMIX_APP_RANK, &id, PMIX_PROC_RANK);
+    run_pmix_info_set(pmix, &infos[3], PMIX_LOCAL_RANK, &local, PMIX_UINT16);
+    run_pmix_info_set(pmix, &infos[4], PMIX_NODE_RANK, &local, PMIX_UINT16);
+    run_pmix_info_set(pmix, &infos[5], PMIX_HOSTNAME, hostname, PMIX_STRING);
+    set_u32(pmix, &infos[6], PMIX_NODEID, 0);
     pmix_data_array_t array = {.type = PMIX_INFO, .size = RANK_INFOS, .array = infos};
-    PMIX_INFO_LOAD(info, PMIX_PROC_INFO_ARRAY, &array, PMIX_DATA_ARRAY); /* a deep copy */
-    PMIX_INFO_FREE(infos, RANK_INFOS);
+    run_pmix_info_set(pmix, info, PMIX_PROC_INFO_ARRAY, &array, PMIX_DATA_ARRAY); /* a deep copy */
+    run_pmix_infos_clear(pmix, infos, RANK_INFOS);
 }
 
 enum { JOB_INFOS = 10 };
 
-static pmix_status_t load_job(pmix_info_t *infos, uint32_t nranks, const char *hostname, const char *list)
+static pmix_status_t set_job(const run_pmix_t *pmix, pmix_info_t *infos, uint32_t nranks, const char *hostname,
+                             const char *list)
 {
     char *nodes = NULL, *ranks = NULL;
-    pmix_status_t status = PMIx_generate_regex(hostname, &nodes);
-    if (status == PMIX_SUCCESS) status = PMIx_generate_ppn(list, &ranks);
+    pmix_status_t status = pmix->generate_regex(hostname, &nodes);
+    if (status == PMIX_SUCCESS) status = pmix->generate_ppn(list, &ranks);
     if (status == PMIX_SUCCESS) {
-        load_u32(&infos[0], PMIX_JOB_SIZE, nranks);
-        load_u32(&infos[1], PMIX_UNIV_SIZE, nranks);
-        load_u32(&infos[2], PMIX_MAX_PROCS, nranks);
-        load_u32(&infos[3], PMIX_LOCAL_SIZE, nranks);
-        load_u32(&infos[4], PMIX_NODE_SIZE, nranks);
-        load_u32(&infos[5], PMIX_NUM_NODES, 1);
-        load_u32(&infos[6], PMIX_JOB_NUM_APPS, 1);
-        PMIX_INFO_LOAD(&infos[7], PMIX_LOCAL_PEERS, list, PMIX_STRING);
-        PMIX_INFO_LOAD(&infos[8], PMIX_NODE_MAP, nodes, PMIX_REGEX);
-        PMIX_INFO_LOAD(&infos[9], PMIX_PROC_MAP, ranks, PMIX_REGEX);
+        set_u32(pmix, &infos[0], PMIX_JOB_SIZE, nranks);
+        set_u32(pmix, &infos[1], PMIX_UNIV_SIZE, nranks);
+        set_u32(pmix, &infos[2], PMIX_MAX_PROCS, nranks);
+        set_u32(pmix, &infos[3], PMIX_LOCAL_SIZE, nranks);
+        set_u32(pmix, &infos[4], PMIX_NODE_SIZE, nranks);
+        set_u32(pmix, &infos[5], PMIX_NUM_NODES, 1);
+        set_u32(pmix, &infos[6], PMIX_JOB_NUM_APPS, 1);
+        run_pmix_info_set(pmix, &infos[7], PMIX_LOCAL_PEERS, list, PMIX_STRING);
+        run_pmix_info_set(pmix, &infos[8], PMIX_NODE_MAP, nodes, PMIX_REGEX);
+        run_pmix_info_set(pmix, &infos[9], PMIX_PROC_MAP, ranks, PMIX_REGEX);
     }
     free(nodes);
     free(ranks);
@@ -217,24 +216,23 @@ static pmix_status_t load_job(pmix_info_t *infos, uint32_t nranks, const char *h
 
 static pmix_status_t register_job(run_server_t *server)
 {
+    const run_pmix_t *pmix = server->pmix;
     char hostname[256] = "localhost";
     waiter_t waiter = WAITER_INIT;
     pmix_status_t status = PMIX_ERR_NOMEM;
-    pmix_info_t *infos;
     size_t ninfos = JOB_INFOS + (size_t)server->nranks;
     char *list = list_ranks(server->nranks);
-    if (list == NULL) return status;
+    pmix_info_t *infos = calloc(ninfos, sizeof *infos);
+    if (list == NULL || infos == NULL) goto out;
     gethostname(hostname, sizeof hostname - 1);
-    PMIX_INFO_CREATE(infos, ninfos);
-    if (infos == NULL) goto out;
-    status = load_job(infos, server->nranks, hostname, list);
-    if (status != PMIX_SUCCESS) goto out_infos;
-    for (uint32_t i = 0; i < server->nranks; i++) load_rank(&infos[JOB_INFOS + i], i, hostname);
-    status = PMIx_server_register_nspace(server->nspace, (int)server->nranks, infos, ninfos, waiter_wake, &waiter);
+    status = set_job(pmix, infos, server->nranks, hostname, list);
+    if (status != PMIX_SUCCESS) goto out;
+    for (uint32_t i = 0; i < server->nranks; i++) set_rank(pmix, &infos[JOB_INFOS + i], i, hostname);
+    status = pmix->server_register_nspace(server->nspace, (int)server->nranks, infos, ninfos, waiter_wake, &waiter);
     status = waiter_wait(&waiter, status);
-out_infos:
-    PMIX_INFO_FREE(infos, ninfos);
 out:
+    if (infos != NULL) run_pmix_infos_clear(pmix, infos, ninfos);
+    free(infos);
     free(list);
     return status;
 }
@@ -242,22 +240,24 @@ out:
 static pmix_status_t register_rank(run_server_t *server, uint32_t rank)
 {
     waiter_t waiter = WAITER_INIT;
-    pmix_proc_t proc;
-    PMIX_LOAD_PROCID(&proc, server->nspace, rank);
-    return waiter_wait(&waiter, PMIx_server_register_client(&proc, geteuid(), getegid(), server, waiter_wake, &waiter));
+    pmix_proc_t proc = run_pmix_proc(server->nspace, rank);
+    return waiter_wait(&waiter,
+                       server->pmix->server_register_client(&proc, geteuid(), getegid(), server, waiter_wake, &waiter));
 }
 
-static pmix_status_t start(const char *dir)
+static pmix_status_t start(const run_pmix_t *pmix, const char *dir)
 {
     static host_t own; /* the library takes a pointer that is not const */
-    pmix_info_t *infos;
-    PMIX_INFO_CREATE(infos, 2);
-    if (infos == NULL) return PMIX_ERR_NOMEM;
+    const char *prefix = run_pmix_prefix(pmix);
+    pmix_info_t infos[3];
+    size_t ninfos = prefix == NULL ? 2 : 3;
+    memset(infos, 0, sizeof infos);
     own = host;
-    PMIX_INFO_LOAD(&infos[0], PMIX_SERVER_TMPDIR, dir, PMIX_STRING);
-    PMIX_INFO_LOAD(&infos[1], PMIX_SYSTEM_TMPDIR, dir, PMIX_STRING);
-    pmix_status_t status = PMIx_server_init(&own.module, infos, 2);
-    PMIX_INFO_FREE(infos, 2);
+    run_pmix_info_set(pmix, &infos[0], PMIX_SERVER_TMPDIR, dir, PMIX_STRING);
+    run_pmix_info_set(pmix, &infos[1], PMIX_SYSTEM_TMPDIR, dir, PMIX_STRING);
+    if (prefix != NULL) run_pmix_info_set(pmix, &infos[2], PMIX_PREFIX, prefix, PMIX_STRING);
+    pmix_status_t status = pmix->server_init(&own.module, infos, ninfos);
+    run_pmix_infos_clear(pmix, infos, ninfos);
     return status;
 }
 
@@ -298,7 +298,9 @@ int run_server_open(uint32_t nranks, const char *dir, run_server_t **server_p)
         run_say("cannot name the job: %s", strerror(errno));
         return -1;
     }
-    pmix_status_t status = start(dir);
+    server->pmix = run_pmix_load();
+    if (server->pmix == NULL) return -1;
+    pmix_status_t status = start(server->pmix, dir);
     if (status == PMIX_SUCCESS) status = register_job(server);
     for (uint32_t i = 0; i < nranks && status == PMIX_SUCCESS; i++) status = register_rank(server, i);
     if (status == PMIX_SUCCESS) {
@@ -306,39 +308,37 @@ int run_server_open(uint32_t nranks, const char *dir, run_server_t **server_p)
         return 0;
     }
     /* no finalize: see the end of main() */
-    run_say("cannot start a PMIx server: %s (it needs the loopback interface)", PMIx_Error_string(status));
+    run_say("cannot start a PMIx server: %s (it needs the loopback interface)", server->pmix->error_string(status));
     return -1;
 }
 
 int run_server_environ(run_server_t *server, uint32_t rank, char ***env)
 {
-    pmix_proc_t proc;
-    PMIX_LOAD_PROCID(&proc, server->nspace, rank);
-    pmix_status_t status = PMIx_server_setup_fork(&proc, env);
+    pmix_proc_t proc = run_pmix_proc(server->nspace, rank);
+    pmix_status_t status = server->pmix->server_setup_fork(&proc, env);
     if (status == PMIX_SUCCESS) return 0;
-    run_say("cannot make the environment of rank %u: %s", rank, PMIx_Error_string(status));
+    run_say("cannot make the environment of rank %u: %s", rank, server->pmix->error_string(status));
     return -1;
 }
 
-static void notify(const pmix_proc_t *proc, pmix_status_t code, int exit_status)
+static void notify(const run_server_t *server, uint32_t rank, pmix_status_t code, int exit_status)
 {
+    const run_pmix_t *pmix = server->pmix;
+    pmix_proc_t proc = run_pmix_proc(server->nspace, rank);
     waiter_t waiter = WAITER_INIT;
     pmix_info_t infos[2];
     memset(infos, 0, sizeof infos);
-    PMIX_INFO_LOAD(&infos[0], PMIX_EVENT_AFFECTED_PROC, proc, PMIX_PROC);
-    PMIX_INFO_LOAD(&infos[1], PMIX_EXIT_CODE, &exit_status, PMIX_INT);
-    waiter_wait(&waiter, PMIx_Notify_event(code, proc, PMIX_RANGE_NAMESPACE, infos, 2, waiter_wake, &waiter));
-    PMIX_INFO_DESTRUCT(&infos[0]);
-    PMIX_INFO_DESTRUCT(&infos[1]);
+    run_pmix_info_set(pmix, &infos[0], PMIX_EVENT_AFFECTED_PROC, &proc, PMIX_PROC);
+    run_pmix_info_set(pmix, &infos[1], PMIX_EXIT_CODE, &exit_status, PMIX_INT);
+    waiter_wait(&waiter, pmix->notify_event(code, &proc, PMIX_RANGE_NAMESPACE, infos, 2, waiter_wake, &waiter));
+    run_pmix_infos_clear(pmix, infos, 2);
 }
 
 void run_server_rank_ended(run_server_t *server, uint32_t rank, int wait_status)
 {
-    pmix_proc_t proc;
-    PMIX_LOAD_PROCID(&proc, server->nspace, rank);
-    if (WIFSIGNALED(wait_status)) notify(&proc, PMIX_ERR_PROC_ABORTED_BY_SIG, WTERMSIG(wait_status));
-    else if (WEXITSTATUS(wait_status) != 0) notify(&proc, PMIX_ERR_EXIT_NONZERO_TERM, WEXITSTATUS(wait_status));
-    else if (!atomic_load(&server->finalized[rank])) notify(&proc, PMIX_ERR_PROC_TERM_WO_SYNC, 0);
+    if (WIFSIGNALED(wait_status)) notify(server, rank, PMIX_ERR_PROC_ABORTED_BY_SIG, WTERMSIG(wait_status));
+    else if (WEXITSTATUS(wait_status) != 0) notify(server, rank, PMIX_ERR_EXIT_NONZERO_TERM, WEXITSTATUS(wait_status));
+    else if (!atomic_load(&server->finalized[rank])) notify(server, rank, PMIX_ERR_PROC_TERM_WO_SYNC, 0);
 }
 
 int run_server_abort_fd(const run_server_t *server)
