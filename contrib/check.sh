@@ -289,20 +289,36 @@ check_second_ucx() {
     done
 }
 
+# count_line NAME LOG: of a script that ends with the line that this one ends with; shows what went wrong there
+count_line() {
+    if [[ $(tail -n 1 "$2") =~ ^([0-9]+)\ passed,\ ([0-9]+)\ failed,\ ([0-9]+)\ skipped$ ]]; then
+        passed=$((passed + BASH_REMATCH[1])) failed=$((failed + BASH_REMATCH[2])) skipped=$((skipped + BASH_REMATCH[3]))
+        [ "${BASH_REMATCH[2]}" -eq 0 ] || sed 's/^/    /' "$2" | tail -n 300
+    else
+        fail "$1: it did not come to its end" "$2"
+    fi
+}
+
 # python_tests INTERPRETER LOG OPTION...
 python_tests() {
-    local python=$1 log=$work/$2 status
+    local python=$1 log=$work/$2
     [ -n "$python" ] || return # said at the downloads
     shift 2
     bounded 1500 env XEP_TEST_PYTHON="$python" "$top/python/run-tests" "$@" "$work/gcc" >"$log" 2>&1
-    status=$?
     grep '^SKIPPED\|^skipped: ' "$log" | sort -u
-    if [[ $(tail -n 1 "$log") =~ ^([0-9]+)\ passed,\ ([0-9]+)\ failed,\ ([0-9]+)\ skipped$ ]]; then
-        passed=$((passed + BASH_REMATCH[1])) failed=$((failed + BASH_REMATCH[2])) skipped=$((skipped + BASH_REMATCH[3]))
-        [ "${BASH_REMATCH[2]}" -eq 0 ] || sed 's/^/    /' "$log" | tail -n 300
-    else
-        fail "python/run-tests: exit status $status" "$log"
-    fi
+    count_line python/run-tests "$log"
+}
+
+# As pip installs it, where there is no other UCX and PMIx. The tree is built again, as users would have it.
+check_wheel() {
+    local log=$work/wheel.log
+    [ -n "${XEP_TEST_PYTHON:-}" ] || return # said at the downloads
+    rm -rf "$work/dist"
+    bounded 900 "$top/contrib/build-wheel" --python "$XEP_TEST_PYTHON" --output "$work/dist" >"$log" 2>&1 ||
+        { fail 'contrib/build-wheel' "$log"; return; }
+    bounded 900 "$top/contrib/check-wheel" "$work"/dist/xep-*.whl >"$log" 2>&1
+    grep '^SKIP: ' "$log"
+    count_line contrib/check-wheel "$log"
 }
 
 check_python() { python_tests "${XEP_TEST_PYTHON:-}" python-tests.log; }
@@ -371,6 +387,7 @@ lane_ranks() {
     stage 'second UCX' check_second_ucx
     stage 'Python' check_python
     [ $frameworks -eq 0 ] || stage 'frameworks' check_frameworks
+    stage 'wheel' check_wheel
 }
 
 lane_builds() {

@@ -25,7 +25,8 @@ import zipfile
 from pathlib import Path
 
 PROGRAMS = ("xep_run", "xep_perf", "xep_info")
-ONE_IN_A_PROCESS = re.compile(r"lib(ucp|uct|ucs|ucm|pmix|xep)\.so\.")
+# libnuma is needed by libxep and by UCX, which may be another one: two would take each other's variables
+ONE_IN_A_PROCESS = re.compile(r"lib(ucp|uct|ucs|ucm|pmix|numa|xep)\.so\.")
 # glibc, to which all is bound by the wheel's tag, and what manylinux allows beside it
 OF_THE_SYSTEM = re.compile(r"(ld-linux.*|lib(c|m|dl|rt|pthread|gcc_s|stdc\+\+))\.so(\.|$)")
 # must fit the drivers of the machine: where they are not there, UCX goes without the module that needs them

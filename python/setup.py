@@ -8,6 +8,7 @@ import subprocess
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.errors import BaseError, CCompilerError
 
 HERE = pathlib.Path(__file__).resolve().parent
 
@@ -44,7 +45,13 @@ class Build(build_ext):
         write_version(made)
         ext.include_dirs = [numpy.get_include(), str(HERE.parent / "include")]
         ext.extra_compile_args = ["-std=gnu11", "-fvisibility=hidden", *installed_flags(), "-idirafter", str(made)]
-        super().build_extension(ext)
+        try:
+            super().build_extension(ext)
+        except (BaseError, CCompilerError, OSError) as error:
+            raise SystemExit(
+                f"xep: xep._ext cannot be compiled: {error} (it needs a C compiler and Python's headers; on Debian and "
+                "Ubuntu: apt-get install gcc libc6-dev python3-dev; a wheel made by contrib/build-wheel needs neither)"
+            ) from None
 
 
 # relative to this folder, as setuptools wants them

@@ -123,7 +123,7 @@ script_tests = \
 	%D%/mp/boot_hazards.sh \
 	%D%/mp/run_environ.sh %D%/mp/run_leftovers.sh %D%/mp/run_output.sh %D%/mp/run_signals.sh %D%/mp/run_status.sh \
 	%D%/abi/headers.sh %D%/abi/loader.sh %D%/abi/outoftree.sh %D%/abi/readme.sh \
-	%D%/mp/launch_hosts.sh %D%/mp/launch_mpirun.sh %D%/mp/launch_prterun.sh %D%/mp/launch_slurm.sh \
+	%D%/mp/missing.sh %D%/mp/launch_hosts.sh %D%/mp/launch_mpirun.sh %D%/mp/launch_prterun.sh %D%/mp/launch_slurm.sh \
 	%D%/mp/launch_xep_run.sh \
 	%D%/mp/perf_check.sh %D%/mp/perf_corrupt.sh %D%/mp/perf_output.sh \
 	%D%/mp/shared_memory.sh %D%/mp/steady_calls.sh %D%/mp/victim.sh \

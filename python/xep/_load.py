@@ -25,6 +25,14 @@ def _build_tree() -> Optional[pathlib.Path]:
     return None
 
 
+def _remedy(error: str, chosen: Optional[str]) -> str:
+    if any(f"{library}.so" in error for library in ("libucp", "libucs", "libuct", "libnuma")):
+        return "on Debian and Ubuntu: apt-get install libucx0; a wheel made by contrib/build-wheel brings UCX along"
+    if chosen:
+        return "XEP_LIBRARY names it"
+    return "install xep, or set XEP_LIBRARY to the path of libxep.so.0; a wheel made by contrib/build-wheel has one"
+
+
 def load() -> None:
     """Of a library that is named by its path, in a build tree, the module is found beside it."""
     chosen = os.environ.get("XEP_LIBRARY")
@@ -45,8 +53,7 @@ def load() -> None:
     try:
         _ext.load(path)
     except ImportError as error:
-        hint = "XEP_LIBRARY names it" if chosen else "install xep, or set XEP_LIBRARY to the path of libxep.so.0"
-        raise ImportError(f"xep: {error} ({hint})") from None
+        raise ImportError(f"xep: {error} ({_remedy(str(error), chosen)})") from None
 
 
 load()

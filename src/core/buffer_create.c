@@ -12,6 +12,7 @@
 #include "log.h"
 #include "request_advance.h"
 #include "shape.h"
+#include "shm.h"
 
 /*
  * How ranks create a buffer:
@@ -158,8 +159,11 @@ static xep_status_t check_mapped(xep_buffer_t *buffer)
     for (uint32_t r = 0; r < group->nranks; r++) {
         int mapped = wire->ops->map(wire, r) != NULL;
         if (mapped == group->peers[r].mapped) continue;
-        return xep_fail(XEP_ERR_TRANSPORT, "the %llu bytes of rank %u can%s be mapped, though it is on %s node",
-                        (unsigned long long)buffer->heap->bytes, r, mapped ? "" : "not", mapped ? "another" : "this");
+        char hint[XEP_SHM_HINT_BYTES] = "";
+        if (!mapped) xep_shm_hint(buffer->heap->bytes, hint);
+        return xep_fail(XEP_ERR_TRANSPORT, "the %llu bytes of rank %u can%s be mapped, though it is on %s node%s",
+                        (unsigned long long)buffer->heap->bytes, r, mapped ? "" : "not", mapped ? "another" : "this",
+                        hint);
     }
     return XEP_OK;
 }

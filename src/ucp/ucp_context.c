@@ -8,8 +8,12 @@
 
 #include "error.h"
 #include "log.h"
+#include "shm.h"
 #include "ucp_library.h"
 #include "ucp_settings.h"
+
+/* what a worker of posix takes for its first messages, with some room (4.2 MB, UCX 1.13) */
+enum { WORKER_SHM_BYTES = 8 << 20 };
 
 /* SERIALIZED: one thread at a time is in UCX, by transport->lock, but not always the same. */
 static xep_status_t open_worker(ucp_context_h context, ucp_worker_h *worker_p)
@@ -17,7 +21,10 @@ static xep_status_t open_worker(ucp_context_h context, ucp_worker_h *worker_p)
     ucp_worker_params_t params = {.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE,
                                   .thread_mode = UCS_THREAD_MODE_SERIALIZED};
     ucs_status_t ret = ucp_worker_create(context, &params, worker_p);
-    return ret == UCS_OK ? XEP_OK : xep_fail(XEP_ERR_TRANSPORT, "ucp_worker_create: %s", ucs_status_string(ret));
+    if (ret == UCS_OK) return XEP_OK;
+    char hint[XEP_SHM_HINT_BYTES];
+    xep_shm_hint(WORKER_SHM_BYTES, hint);
+    return xep_fail(XEP_ERR_TRANSPORT, "ucp_worker_create: %s%s", ucs_status_string(ret), hint);
 }
 
 static xep_status_t open_context(const xep_ucp_shared_t *shared, ucp_context_h *context_p)

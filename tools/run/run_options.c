@@ -103,9 +103,9 @@ static int take_option(run_options_t *options, int option, char **argv)
 static int check(const run_options_t *options)
 {
     uint32_t n = options->nranks, nodes = options->nodes;
-    if (n == 0) return wrong("number of ranks missing", NULL, "xep_run -n RANKS PROGRAM; xep_run --help says more");
-    if (options->program[0] == NULL)
-        return wrong("program missing", NULL, "xep_run -n RANKS PROGRAM; xep_run --help says more");
+    static const char example[] = "for example: xep_run -n 4 xep_perf; xep_run --help says more";
+    if (n == 0) return wrong("number of ranks missing", NULL, example);
+    if (options->program[0] == NULL) return wrong("program missing", NULL, example);
     if (nodes == 0) return -1;
     uint32_t each = (n + nodes - 1) / nodes, drawn = (n + each - 1) / each;
     if (drawn == nodes) return -1;

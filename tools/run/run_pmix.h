@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /**
- * libpmix, loaded at run time, so that xep_run can say what to do where there is none. PMIx's macros are not used: which
- * functions they call depends on the version of its headers.
+ * libpmix, loaded at run time, so that xep_run can say what to do where there is none. PMIx's macros are not used:
+ * which functions they call depends on the version of its headers.
  */
 #ifndef RUN_PMIX_H
 #define RUN_PMIX_H

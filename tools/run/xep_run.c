@@ -3,6 +3,7 @@
 /** xep_run: starts the ranks of a job on this machine; a PMIx server and nothing else. */
 #define _GNU_SOURCE
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,6 +21,14 @@
 #include "run_spawn.h"
 #include "run_watch.h"
 
+static void say_cannot_run(const char *program, int error)
+{
+    if (error == ENOENT && strchr(program, '/') == NULL)
+        run_say("cannot run %s: it is in no folder of PATH (give its path; for one in this folder: ./%s)", program,
+                program);
+    else run_say("cannot run %s: %s", program, strerror(error));
+}
+
 /* 0, or the exit status after a message */
 static int start_rank(run_job_t *job, uint32_t rank, const sigset_t *signals)
 {
@@ -32,7 +41,7 @@ static int start_rank(run_job_t *job, uint32_t rank, const sigset_t *signals)
     if (run_server_environ(job->server, rank, &env) != 0) goto out;
     error = run_spawn(job->options, rank, env, job->output, signals, &job->pids[rank]);
     if (error != 0) {
-        run_say("cannot run %s: %s", job->options->program[0], strerror(error));
+        say_cannot_run(job->options->program[0], error);
         status = RUN_EXIT_EXEC;
         goto out;
     }
