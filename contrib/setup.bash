@@ -61,6 +61,7 @@ is_there() {
     header) printf '#include <%s>\n' "$what" | cc -E - >/dev/null 2>&1 ;;
     library) pkg-config --exists "${what/>=/ >= }" 2>/dev/null ;;
     python) python3 -c "import $what, ensurepip" 2>/dev/null ;;
+    python-header) python3 -c "import os, sysconfig; os.stat(sysconfig.get_path('include') + '/$what')" 2>/dev/null ;;
     file) compgen -G "$what" >/dev/null ;;
     esac
 }

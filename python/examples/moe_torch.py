@@ -4,12 +4,14 @@
     xep_run -n 4 python python/examples/moe_torch.py
     torchrun --nproc-per-node 4 python/examples/moe_torch.py
 
-Outputs and every gradient are checked against one process that has every expert and every token.
+Outputs and every gradient are checked against one process that has every expert and every token; then steps are timed.
 """
 
 from __future__ import annotations
 
 import os
+import statistics
+import time
 from typing import Any, Optional
 
 import torch
@@ -17,6 +19,7 @@ import torch
 import deep_ep
 
 TOKENS, HIDDEN, EXPERTS_OF_RANK, TOPK = 48, 64, 2, 2
+STEPS = 20
 
 
 class Dispatch(torch.autograd.Function):
@@ -117,8 +120,8 @@ def alone(ranks: int) -> tuple[list, list, list, torch.Tensor]:
     return outs, grads_x, grads_weights, experts.grad
 
 
-def difference(buffer: deep_ep.Buffer) -> float:
-    """Largest difference of anything from the one process."""
+def step(buffer: deep_ep.Buffer) -> tuple[torch.Tensor, ...]:
+    """Forward and backward of this rank's tokens: the output, the gradients of x, weights and its experts."""
     rank, ranks = buffer.rank, buffer.group_size
     mine = slice(rank * EXPERTS_OF_RANK, (rank + 1) * EXPERTS_OF_RANK)
     x, topk_idx, weights, grad = inputs(rank, ranks)
@@ -126,14 +129,26 @@ def difference(buffer: deep_ep.Buffer) -> float:
     x.requires_grad_(), weights.requires_grad_()
     out = moe(buffer, x, topk_idx, weights, experts)
     (out * grad).sum().backward()
+    return out, x.grad, weights.grad, experts.grad
+
+
+def difference(buffer: deep_ep.Buffer) -> float:
+    """Largest difference of anything from the one process."""
+    rank, ranks = buffer.rank, buffer.group_size
+    mine = slice(rank * EXPERTS_OF_RANK, (rank + 1) * EXPERTS_OF_RANK)
     outs, grads_x, grads_weights, grads_experts = alone(ranks)
-    pairs = (
-        (out, outs[rank]),
-        (x.grad, grads_x[rank]),
-        (weights.grad, grads_weights[rank]),
-        (experts.grad, grads_experts[mine]),
-    )
-    return max(float((a - b).detach().abs().max()) for a, b in pairs)
+    alone_here = outs[rank], grads_x[rank], grads_weights[rank], grads_experts[mine]
+    return max(float((a - b).detach().abs().max()) for a, b in zip(step(buffer), alone_here))
+
+
+def milliseconds(buffer: deep_ep.Buffer) -> float:
+    """The median step."""
+    times = []
+    for _ in range(STEPS):
+        begin = time.perf_counter()
+        step(buffer)
+        times.append(1e3 * (time.perf_counter() - begin))
+    return statistics.median(times)
 
 
 def process_group() -> Optional[Any]:
@@ -147,8 +162,14 @@ def process_group() -> Optional[Any]:
 def main() -> None:
     group = process_group()
     buffer = deep_ep.Buffer(group, explicitly_destroy=True)
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // buffer.group_size))  # the ranks share the processors
     rank, worst = buffer.rank, difference(buffer)
     print(f"rank {rank}: largest difference from one process {worst:.2e}", flush=True)
+    median = milliseconds(buffer)
+    if rank == 0:
+        print(
+            f"a step forward and backward on {buffer.group_size} ranks: {median:.1f} ms, median of {STEPS}", flush=True
+        )
     buffer.destroy()
     if group is not None:
         torch.distributed.destroy_process_group()

@@ -70,6 +70,34 @@ def message_of_import(library: str, path: str) -> str:
     return done.stderr.splitlines()[-1]
 
 
+def test_no_compiler(tmp_path):
+    folders = ["--build-lib", tmp_path, "--build-temp", tmp_path / "temp"]
+    command = [sys.executable, "setup.py", "-q", "build_ext", *folders]
+    variables = {**os.environ, "CC": "/no/such/compiler"}
+    done = subprocess.run(command, cwd=SOURCE, env=variables, capture_output=True, text=True, timeout=60)
+    said = done.stderr.splitlines()[-1]
+    assert done.returncode != 0
+    assert said.startswith("xep: xep._ext cannot be compiled: ") and "apt-get install gcc" in said, done.stderr
+
+
+def test_no_ucx(package):
+    """The machine's libucp is hidden: an empty file is in its place."""
+    file = pathlib.Path(xep.library_info().ucx_path).resolve()
+    hide = ["unshare", "-m", "sh", "-c", f'mount --bind /dev/null {file} && exec "$@"', "sh"]
+    if subprocess.run([*hide, "true"], capture_output=True).returncode != 0:
+        pytest.skip("this user may make no mount namespace")
+    done = subprocess.run(
+        [*hide, sys.executable, "-c", "import xep"],
+        env={**os.environ, "PYTHONPATH": path_of(package), "XEP_LIBRARY": str(LIBRARY)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    said = done.stderr.splitlines()[-1]
+    assert done.returncode != 0
+    assert said.startswith("ImportError: xep: ") and "libucp" in said and "apt-get install libucx0" in said
+
+
 @pytest.mark.parametrize("path", ["/no/such/libxep.so.0", ctypes.util.find_library("c") or "libc.so.6"])
 def test_a_library_that_is_not_there(package, path):
     said = message_of_import(path, path_of(package))
