@@ -6,13 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <arena.h>
-
 #include "cuda_images.h"
 
 /* ---- memory ---- */
 
-static void carve_routing(normal_t *mode, xep_carve_t *arena, normal_routing_t *routing)
+static void lay_routing(const normal_t *mode, xep_carve_t *arena, normal_routing_t *routing)
 {
     const xep_shape_t *shape = mode->kit.shape;
     uint64_t ranks = shape->nranks;
@@ -25,20 +23,20 @@ static void carve_routing(normal_t *mode, xep_carve_t *arena, normal_routing_t *
 }
 
 /* What the host knows of an operation; the rest is beside it on the device. */
-static void carve_host(void *opaque, xep_carve_t *arena)
+static void lay_host(void *opaque, xep_carve_t *arena)
 {
     normal_t *mode = opaque;
     const xep_shape_t *shape = mode->kit.shape;
     mode->factors = xep_carve_array(arena, shape->nranks, sizeof *mode->factors);
     for (uint32_t s = 0; s < shape->slots; s++) {
-        normal_slot_t *slot = &mode->slots[s];
-        carve_routing(mode, arena, &mode->routings[s]);
+        normal_slot_t *slot = normal_slot(mode, s);
+        lay_routing(mode, arena, &slot->own);
         slot->from = xep_carve_array(arena, shape->nranks, sizeof *slot->from);
         slot->expert_rows = xep_carve_array(arena, shape->local_experts, sizeof *slot->expert_rows);
     }
 }
 
-static void carve_device(cuda_normal_t *mode, xep_carve_t *memory)
+static void lay_device(cuda_normal_t *mode, xep_carve_t *memory)
 {
     const xep_shape_t *shape = mode->normal.kit.shape;
     uint64_t ranks = shape->nranks, segments = (shape->tokens + 31) / 32;
@@ -51,7 +49,7 @@ static void carve_device(cuda_normal_t *mode, xep_carve_t *memory)
     mode->verdict = xep_carve_array(memory, 1, sizeof *mode->verdict);
     for (uint32_t s = 0; s < shape->slots; s++) {
         cuda_routing_t *routing = &mode->routings[s];
-        routing->dest = xep_carve_array(memory, shape->tokens * mode->normal.max_dests, sizeof *routing->dest);
+        routing->dest = xep_carve_array(memory, shape->tokens * mode->normal.layout.max_dests, sizeof *routing->dest);
         routing->chosen = xep_carve_array(memory, shape->tokens * shape->topk, sizeof *routing->chosen);
         routing->rows = xep_carve_array(memory, ranks, sizeof *routing->rows);
         routing->selections = xep_carve_array(memory, shape->experts, sizeof *routing->selections);
@@ -60,7 +58,7 @@ static void carve_device(cuda_normal_t *mode, xep_carve_t *memory)
     }
 }
 
-static void carve_pinned(cuda_normal_t *mode, xep_carve_t *memory)
+static void lay_pinned(cuda_normal_t *mode, xep_carve_t *memory)
 {
     const xep_shape_t *shape = mode->normal.kit.shape;
     mode->mirror = xep_carve_array(memory, (uint64_t)shape->slots * shape->nranks, mode->normal.layout.record_bytes);
@@ -183,15 +181,6 @@ xep_status_t cuda_check_earlier(void *opaque, xep_op_t *op)
 
 /* ---- the plugin ---- */
 
-static xep_status_t heap_size(const xep_shape_t *shape, xep_region_t *regions, uint64_t *recv_rows_p)
-{
-    normal_layout_t layout;
-    for (int i = 0; i < XEP_REGIONS; i++) regions[i].memory = XEP_MEMORY_CUDA;
-    xep_status_t status = normal_make_layout(shape, regions, &layout);
-    if (status == XEP_OK) *recv_rows_p = layout.recv_rows;
-    return status;
-}
-
 static void cuda_close(void *opaque)
 {
     cuda_normal_t *mode = opaque;
@@ -201,76 +190,67 @@ static void cuda_close(void *opaque)
     mode->device->ops->release(mode->device, XEP_MEMORY_HOST, mode->pinned);
     free(mode->slots);
     free(mode->routings);
-    free(mode->normal.routings);
     xep_kit_close(mode);
 }
 
+const xep_kit_mode_t xep_kit_mode = {
+    .mode_bytes = sizeof(cuda_normal_t),
+    .layout = offsetof(cuda_normal_t, normal.layout),
+    .slot_bytes = sizeof(normal_slot_t),
+    .dispatch_steps = cuda_dispatch_steps,
+    .combine_steps = cuda_combine_steps,
+    .lay_heap = normal_lay_heap,
+    .lay_arrays = lay_host,
+    .memory = XEP_MEMORY_CUDA,
+};
+
 static xep_status_t set_up(cuda_normal_t *mode)
 {
-    normal_t *normal = &mode->normal;
-    const xep_shape_t *shape = normal->kit.shape;
-    normal_make_layout(shape, normal->kit.regions, &normal->layout);
-    normal->slots = normal->kit.slots;
-    normal->max_dests = shape->topk < shape->nranks ? shape->topk : shape->nranks;
-    normal->kit.dispatch_steps = cuda_dispatch_steps;
-    normal->kit.combine_steps = cuda_combine_steps;
-    normal->routings = calloc(shape->slots, sizeof *normal->routings);
+    const xep_env_t *env = mode->normal.kit.env;
+    const xep_shape_t *shape = env->shape;
+    uint64_t selections = 2 * (uint64_t)shape->experts * sizeof(uint32_t);
+    if (selections > cuda_shared_bytes(mode))
+        return env->fail(env, NULL, XEP_ERR_UNSUPPORTED, "too many experts: %u (%u with this device)", shape->experts,
+                         cuda_shared_bytes(mode) / 8);
     mode->routings = calloc(shape->slots, sizeof *mode->routings);
     mode->slots = calloc(shape->slots, sizeof *mode->slots);
-    if (normal->routings == NULL || mode->routings == NULL || mode->slots == NULL)
-        return normal->kit.env->fail(normal->kit.env, NULL, XEP_ERR_NO_MEMORY, "no memory for %u slots", shape->slots);
-    xep_status_t status = xep_arena_open(&normal->kit, carve_host, 0);
-    if (status == XEP_OK) status = allocate(mode, XEP_MEMORY_CUDA, carve_device, &mode->memory);
-    if (status == XEP_OK) status = allocate(mode, XEP_MEMORY_HOST, carve_pinned, &mode->pinned);
-    normal->records = mode->mirror;
-    if (status == XEP_OK) normal_make_factors(normal->factors, shape->nranks);
-    return status;
+    if (mode->routings == NULL || mode->slots == NULL)
+        return env->fail(env, NULL, XEP_ERR_NO_MEMORY, "no memory for %u slots", shape->slots);
+    xep_status_t status = allocate(mode, XEP_MEMORY_CUDA, lay_device, &mode->memory);
+    if (status == XEP_OK) status = allocate(mode, XEP_MEMORY_HOST, lay_pinned, &mode->pinned);
+    mode->normal.records = mode->mirror;
+    normal_make_factors(mode->normal.factors, shape->nranks);
+    if (status == XEP_OK) status = fill_tables(mode);
+    return status == XEP_OK ? load_kernels(mode) : status;
 }
 
 static xep_status_t cuda_open(const xep_env_t *env, void **mode_p)
 {
     void *opaque;
-    uint64_t selections = 2 * (uint64_t)env->shape->experts * sizeof(uint32_t);
-    xep_status_t status = xep_kit_open(env, sizeof(cuda_normal_t), sizeof(normal_slot_t), &opaque);
+    xep_status_t status = xep_kit_open(env, &opaque);
     if (status != XEP_OK) return status;
     cuda_normal_t *mode = opaque;
     mode->device = env->device;
-    if (selections > cuda_shared_bytes(mode))
-        status = env->fail(env, NULL, XEP_ERR_UNSUPPORTED, "too many experts: %u (%u with this device)",
-                           env->shape->experts, cuda_shared_bytes(mode) / 8);
-    if (status == XEP_OK) status = set_up(mode);
-    if (status == XEP_OK) status = fill_tables(mode);
-    if (status == XEP_OK) status = load_kernels(mode);
-    if (status != XEP_OK) {
-        cuda_close(mode);
-        return status;
-    }
-    *mode_p = mode;
-    return XEP_OK;
+    status = set_up(mode);
+    if (status == XEP_OK) *mode_p = mode;
+    else cuda_close(mode);
+    return status;
 }
 
-/* A combine ends when all have read the input, so whatever is enqueued behind it may write there. */
-static xep_status_t cuda_input(void *opaque, uint32_t slot, void **base_p, size_t *stride_p)
-{
-    const normal_t *mode = opaque;
-    *base_p = xep_kit_own_area(&mode->kit, mode->layout.input, slot);
-    *stride_p = mode->layout.combine_stride;
-    return XEP_OK;
-}
-
+/*
+ * A combine ends when all have read the input, so whatever is enqueued behind it may write there: the kit finds every
+ * slot drained, since no words of the host are used for it.
+ */
 __attribute__((visibility("default"))) extern const xep_plugin_t xep_plugin;
 
 const xep_plugin_t xep_plugin = {
     XEP_PLUGIN_SIZES,
+    XEP_KIT_OPS,
     .state_bytes = sizeof(normal_state_t),
     .name = "normal_cuda",
     .brief = "normal for device memory: kernels write and read the devices of all ranks directly",
-    .heap_size = heap_size,
     .open = cuda_open,
     .close = cuda_close,
     .dispatch = cuda_normal_dispatch,
     .combine = cuda_normal_combine,
-    .progress = xep_steps_progress,
-    .input = cuda_input,
-    .explain = xep_steps_explain,
 };

@@ -20,12 +20,12 @@ static xep_status_t enqueue_input(const cuda_normal_t *mode, const xep_op_t *op)
     const xep_combine_args_t *args = op->combine;
     const normal_t *normal = &mode->normal;
     const xep_device_ops_t *ops = mode->device->ops;
-    const size_t weights = normal->slots[op->slot].routing->topk * sizeof(float);
+    const size_t weights = normal_slot(normal, op->slot)->routing->topk * sizeof(float);
     xep_status_t status = XEP_OK;
     if (args->x != NULL)
-        status = ops->copy(mode->device, xep_kit_own_area(&normal->kit, normal->layout.input, op->slot),
-                           normal->layout.combine_stride, args->x, args->x_stride,
-                           args->hidden * xep_elem_bytes(args->dtype), op->recv->rows, args->stream);
+        status = ops->copy(mode->device, xep_kit_own_area(&normal->kit, normal->layout.common.input, op->slot),
+                           normal->layout.common.combine_stride, args->x, args->x_stride, xep_combine_row_bytes(args),
+                           op->recv->rows, args->stream);
     if (status == XEP_OK && args->topk_weights != NULL)
         status =
             ops->copy(mode->device, xep_kit_own_area(&normal->kit, normal->layout.input_weights, op->slot), weights,
@@ -70,7 +70,7 @@ static xep_status_t launch_sums(cuda_normal_t *mode, const xep_op_t *op)
     const xep_combine_args_t *args = op->combine;
     const normal_t *normal = &mode->normal;
     const xep_shape_t *shape = normal->kit.shape;
-    const normal_routing_t *routing = normal->slots[op->slot].routing;
+    const normal_routing_t *routing = normal_slot(normal, op->slot)->routing;
     const cuda_kernel_t kernel = args->dtype == XEP_BF16   ? CUDA_SUM_BF16
                                  : args->dtype == XEP_FP16 ? CUDA_SUM_FP16
                                                            : CUDA_SUM_FP32;
@@ -80,10 +80,10 @@ static xep_status_t launch_sums(cuda_normal_t *mode, const xep_op_t *op)
         .nranks = shape->nranks,
         .tokens = (uint32_t)routing->tokens,
         .hidden = args->hidden,
-        .max_dests = normal->max_dests,
+        .max_dests = normal->layout.max_dests,
         .epoch = op->epoch,
-        .row_stride = normal->layout.combine_stride,
-        .dest = mode->routings[routing - normal->routings].dest,
+        .row_stride = normal->layout.common.combine_stride,
+        .dest = mode->routings[normal_routing_index(normal, routing)].dest,
         .there = mode->slots[op->slot].there,
         .bias = {args->bias[0], args->bias[1]},
         .bias_stride = {args->bias_stride[0], args->bias_stride[1]},
@@ -92,9 +92,9 @@ static xep_status_t launch_sums(cuda_normal_t *mode, const xep_op_t *op)
         .topk = routing->topk,
         .out_weights = (char *)args->out_weights,
         .out_weights_stride = args->out_weights_stride,
-        .ready = normal->layout.combine_mail + offsetof(xep_combine_mail_t, ready),
-        .said = normal->layout.combine_mail + offsetof(xep_combine_mail_t, offer),
-        .read = normal->layout.combine_mail + offsetof(xep_combine_mail_t, read),
+        .ready = normal->layout.common.combine_mail + offsetof(xep_combine_mail_t, ready),
+        .said = normal->layout.common.combine_mail + offsetof(xep_combine_mail_t, offer),
+        .read = normal->layout.common.combine_mail + offsetof(xep_combine_mail_t, read),
         .word_stride = sizeof(xep_combine_mail_t),
         .blocks_done = mode->blocks_done,
         .deadline = cuda_deadline(mode, op, CUDA_OFFERS),
@@ -126,7 +126,7 @@ const xep_step_t cuda_combine_steps[] = {
 static xep_status_t check_memory(const cuda_normal_t *mode, const xep_op_t *op)
 {
     const xep_combine_args_t *args = op->combine;
-    const int tokens = mode->normal.slots[op->slot].routing->tokens != 0, rows = op->recv->rows != 0;
+    const int tokens = normal_slot(&mode->normal, op->slot)->routing->tokens != 0, rows = op->recv->rows != 0;
     const struct {
         const char *name;
         const void *address;

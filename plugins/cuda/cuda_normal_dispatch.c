@@ -17,7 +17,7 @@ enum {
 
 static uint32_t routing_index(const normal_t *mode, const xep_op_t *op)
 {
-    return (uint32_t)(mode->slots[op->slot].routing - mode->routings);
+    return normal_routing_index(mode, normal_slot(mode, op->slot)->routing);
 }
 
 /* ---- launches ---- */
@@ -35,7 +35,7 @@ static xep_status_t launch_plan(cuda_normal_t *mode, const xep_op_t *op)
         .topk = args->topk,
         .experts = shape->experts,
         .nranks = shape->nranks,
-        .max_dests = mode->normal.max_dests,
+        .max_dests = mode->normal.layout.max_dests,
         .owner = mode->owner,
         .scratch = mode->scratch,
         .dest = routing->dest,
@@ -57,12 +57,12 @@ static void fill_areas(const normal_t *mode, const xep_op_t *op, xep_cuda_area_t
         xep_area_t area;
         uint64_t bytes;
     } rows[XEP_CUDA_AREAS] = {
-        [XEP_CUDA_X] = {at->x, xep_row_stride(normal_row_bytes(args))},
-        [XEP_CUDA_SRC_TOKEN] = {at->tokens, sizeof(int32_t)},
-        [XEP_CUDA_TOPK_IDX] = {at->idx, args->topk * normal_idx_bytes(args)},
-        [XEP_CUDA_WEIGHTS] = {at->weights, weights},
-        [XEP_CUDA_SCALES] = {at->scales, args->nscales * (uint64_t)4},
-        [XEP_CUDA_INPUT] = {at->input, at->combine_stride},
+        [XEP_CUDA_X] = {at->common.x, xep_row_stride(xep_dispatch_row_bytes(args))},
+        [XEP_CUDA_SRC_TOKEN] = {at->common.tokens, sizeof(int32_t)},
+        [XEP_CUDA_TOPK_IDX] = {at->common.idx, args->topk * xep_elem_bytes(args->topk_idx_dtype)},
+        [XEP_CUDA_WEIGHTS] = {at->common.weights, weights},
+        [XEP_CUDA_SCALES] = {at->common.scales, args->nscales * (uint64_t)4},
+        [XEP_CUDA_INPUT] = {at->common.input, at->common.combine_stride},
         [XEP_CUDA_INPUT_WEIGHTS] = {at->input_weights, weights},
     };
     for (int i = 0; i < XEP_CUDA_AREAS; i++)
@@ -79,7 +79,7 @@ static xep_status_t launch_counts(cuda_normal_t *mode, const xep_op_t *op)
         .peer = mode->peer,
         .rank = shape->rank,
         .nranks = shape->nranks,
-        .header = normal->slots[op->slot].record,
+        .header = normal_slot(normal, op->slot)->record,
         .ring = normal_record_offset(normal, op->turn, 0),
         .record_bytes = normal->layout.record_bytes,
         .word = normal->layout.mail + offsetof(normal_mail_t, counts),
@@ -89,7 +89,7 @@ static xep_status_t launch_counts(cuda_normal_t *mode, const xep_op_t *op)
         .selections = routing->selections,
         .first_expert = mode->first_expert,
         .slots = shape->slots,
-        .recv_rows = normal->layout.recv_rows,
+        .recv_rows = normal->layout.common.recv_rows,
         .rank_rows = routing->rank_rows,
         .there = slot->there,
         .verdict = mode->verdict,
@@ -105,7 +105,7 @@ static xep_status_t launch_counts(cuda_normal_t *mode, const xep_op_t *op)
 /* Bulk copies take multiples of 16 bytes at multiples of 16. */
 static int is_bulk(const xep_dispatch_args_t *args)
 {
-    return (normal_row_bytes(args) | args->x_stride | (uintptr_t)args->x) % 16 == 0;
+    return (xep_dispatch_row_bytes(args) | args->x_stride | (uintptr_t)args->x) % 16 == 0;
 }
 
 static xep_status_t launch_rows(cuda_normal_t *mode, const xep_op_t *op)
@@ -113,7 +113,7 @@ static xep_status_t launch_rows(cuda_normal_t *mode, const xep_op_t *op)
     const xep_dispatch_args_t *args = op->dispatch;
     const normal_t *normal = &mode->normal;
     const xep_shape_t *shape = normal->kit.shape;
-    const uint64_t bytes = normal_row_bytes(args);
+    const uint64_t bytes = xep_dispatch_row_bytes(args);
     const uint32_t stage = (uint32_t)(bytes < XEP_CUDA_CHUNK ? bytes : XEP_CUDA_CHUNK) + sizeof(uint64_t);
     xep_cuda_dispatch_t rows = {
         .peer = mode->peer,
@@ -121,7 +121,7 @@ static xep_status_t launch_rows(cuda_normal_t *mode, const xep_op_t *op)
         .nranks = shape->nranks,
         .tokens = (uint32_t)args->tokens,
         .topk = args->topk,
-        .max_dests = normal->max_dests,
+        .max_dests = normal->layout.max_dests,
         .nscales = args->nscales,
         .wide = args->topk_idx_dtype == XEP_INT64,
         .copying = is_bulk(args) ? COPYING : PLAIN,
@@ -174,7 +174,7 @@ static xep_status_t wait_counts(void *opaque, xep_op_t *op)
 static void take_own_counts(normal_t *mode, const xep_op_t *op)
 {
     const xep_shape_t *shape = mode->kit.shape;
-    const normal_routing_t *routing = mode->slots[op->slot].routing;
+    const normal_routing_t *routing = normal_slot(mode, op->slot)->routing;
     const char *counts = mode->records + normal_record_begin(mode, op->turn, shape->rank) + sizeof(normal_record_t);
     size_t rows = shape->nranks * sizeof *routing->rows;
     if (op->cached_slot != XEP_NO_SLOT) return;
@@ -190,7 +190,7 @@ static void judge_indices(const cuda_normal_t *mode, xep_op_t *op)
     const xep_env_t *env = normal->kit.env;
     const uint64_t first = *mode->slots[op->slot].wrong_first;
     for (uint32_t r = 0; r < env->shape->nranks; r++) {
-        if (normal->slots[op->slot].from[r].wrong == 0) continue;
+        if (normal_slot(normal, op->slot)->from[r].wrong == 0) continue;
         xep_kit_state(op)->verdict =
             r == env->shape->rank
                 ? env->fail(env, op, XEP_ERR_INVALID, "invalid topk_idx[%llu][%llu] (-1, or one of %u experts)",
@@ -207,7 +207,7 @@ static xep_status_t enqueue_tail(const cuda_normal_t *mode, const xep_op_t *op)
 {
     const xep_recv_t *recv = op->recv;
     const xep_device_ops_t *ops = mode->device->ops;
-    size_t row = recv->topk * normal_idx_bytes(op->dispatch);
+    size_t row = recv->topk * xep_elem_bytes(op->dispatch->topk_idx_dtype);
     if (recv->capacity == recv->rows) return XEP_OK;
     xep_status_t status = ops->fill(mode->device, (char *)recv->topk_idx + recv->rows * row, 0xff,
                                     (recv->capacity - recv->rows) * row, cuda_stream(op));

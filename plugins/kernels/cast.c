@@ -12,6 +12,10 @@
 /* element i of x as a float */
 typedef float (*element_fn)(const void *x, size_t i);
 
+/*
+ * Each type has a function of its own, so that the loops of a group are compiled once for each, without a question
+ * inside.
+ */
 static float bf16_at(const void *x, size_t i)
 {
     return xep_float_of_bf16(((const uint16_t *)x)[i]);
@@ -39,6 +43,7 @@ static inline void cast_group(uint8_t *q, float *scale, const void *x, size_t el
     for (size_t i = 0; i < elems; i++) q[i] = xep_e4m3_of_float(at(x, i) * factor);
 }
 
+/* The one place where the rule is written out: the vector kernels come back to it for what they leave out. */
 void xep_cast_group(int type, uint8_t *q, float *scale, const void *x, size_t elems, int pow2)
 {
     if (type == XEP_CAST_BF16) cast_group(q, scale, x, elems, pow2, bf16_at);
@@ -58,6 +63,7 @@ void xep_cast_row(xep_cast_groups_fn cast, int type, uint8_t *q, float *scales, 
     memcpy(q + whole, out, elems - whole);
 }
 
+/* Groups of 128 from the row's first element on; only the last one may be shorter. */
 static void cast_scalar(int type, uint8_t *q, float *scales, const void *x, size_t elems, int pow2)
 {
     const char *group = x;
@@ -85,6 +91,7 @@ static void fp32_scalar(uint8_t *q, float *scales, const void *x, size_t elems, 
     cast_scalar(XEP_CAST_FP32, q, scales, x, elems, pow2);
 }
 
+/* Whoever asks has seen to it that dtype is one of these three. */
 xep_cast_fn xep_cast_select(xep_dtype_t dtype, xep_simd_t simd)
 {
     static const xep_cast_fn scalar[XEP_CAST_TYPES] = {bf16_scalar, fp16_scalar, fp32_scalar};
@@ -98,6 +105,7 @@ xep_cast_fn xep_cast_select(xep_dtype_t dtype, xep_simd_t simd)
     return scalar[type];
 }
 
+/* Scales that are powers of two have no fraction: the exponent byte is all there is to send. */
 void xep_cast_pack_exponents(uint32_t *packed, const float *scales, size_t groups)
 {
     for (size_t word = 0; word * 4 < groups; word++) {

@@ -70,6 +70,7 @@ AVX2 __m256i codes256(__m256 v, int scale)
     return _mm256_madd_epi16(sum, _mm256_set1_epi32(scale / 16 << 16 | scale));
 }
 
+/* Codes were made of magnitudes; the sign is bit 7 of a code, as it is the top bit of every number. */
 AVX2 __m256i with_signs(__m256i codes, __m256i negative)
 {
     return _mm256_or_si256(codes, _mm256_and_si256(negative, _mm256_set1_epi8((char)0x80)));
@@ -97,12 +98,14 @@ AVX2 void cast_32_bf16(uint8_t *q, const char *x, __m256 factor)
     _mm256_storeu_si256((void *)q, _mm256_permute4x64_epi64(codes, 0xd8));
 }
 
+/* Eight elements as floats, whatever they are in memory. */
 AVX2 __m256i load_floats(int type, const char *x)
 {
     if (type == XEP_CAST_FP32) return load256(x);
     return _mm256_castps_si256(_mm256_cvtph_ps(_mm_loadu_si128((const void *)x)));
 }
 
+/* 1128 is what codes256() has added to each code; 16 is the scale that its multiplication needs at least. */
 AVX2 __m256i codes_of_floats(__m256i v, __m256 factor)
 {
     __m256 magnitude = _mm256_castsi256_ps(_mm256_and_si256(v, _mm256_set1_epi32(0x7fffffff)));
@@ -111,6 +114,7 @@ AVX2 __m256i codes_of_floats(__m256i v, __m256 factor)
                              4);
 }
 
+/* Four vectors of 8 make 32 codes. Packing works within 128-bit lanes: the permutation puts them in order. */
 AVX2 void cast_32(int type, uint8_t *q, const char *x, __m256 factor)
 {
     const size_t step = 8 * xep_cast_type_bytes(type);
@@ -124,6 +128,7 @@ AVX2 void cast_32(int type, uint8_t *q, const char *x, __m256 factor)
     _mm256_storeu_si256((void *)q, codes);
 }
 
+/* 32 codes, which is half a line, at a time. */
 AVX2 void codes_of_group(int type, uint8_t *q, const char *x, float scale)
 {
     __m256 factor = _mm256_set1_ps(scale);

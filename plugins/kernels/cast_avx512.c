@@ -18,6 +18,7 @@ enum { VECTOR = 64 };
 #define TARGET __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq")))
 #define AVX512 __attribute__((always_inline)) TARGET static inline
 
+/* Sixteen elements as floats; bf16 goes another way, without being widened. */
 AVX512 __m512 load512(int type, const char *x)
 {
     if (type == XEP_CAST_FP16) return _mm512_cvtph_ps(_mm256_loadu_si256((const void *)x));
@@ -76,6 +77,7 @@ AVX512 void cast_bf16_line(uint8_t *q, const char *x, __m512 factor)
     _mm256_storeu_si256((void *)q, codes);
 }
 
+/* Sixteen codes: 968 is what codes512() has added to each. Signs are a mask here, and cost one instruction. */
 AVX512 void cast_16(int type, uint8_t *q, const char *x, __m512 factor)
 {
     __m512i v = _mm512_castps_si512(load512(type, x));
@@ -86,6 +88,7 @@ AVX512 void cast_16(int type, uint8_t *q, const char *x, __m512 factor)
     _mm_storeu_si128((void *)q, codes);
 }
 
+/* A group is four lines of bf16, or eight vectors of floats. */
 AVX512 void codes_of_group(int type, uint8_t *q, const char *x, float scale)
 {
     __m512 factor = _mm512_set1_ps(scale);

@@ -16,6 +16,7 @@ static void copy_cached(void *dst, const void *src, size_t bytes, const void *ne
 #if defined(__x86_64__)
 #include <immintrin.h>
 
+/* Streaming stores of parts of a line would be slower than cached ones: rows are laid on lines for this. */
 static int is_line_aligned(const void *p)
 {
     return ((uintptr_t)p & (LINE - 1)) == 0;
@@ -80,6 +81,7 @@ void xep_stores_fence(void) {}
 
 #endif
 
+/* Cached copies are left to the C library, which knows the processor, on every instruction set. */
 xep_copy_fn xep_copy_select(xep_simd_t simd, int streaming)
 {
 #if defined(__x86_64__)

@@ -19,11 +19,13 @@ typedef struct scale {
     double inverse, offset; /* code = log2|x| * inverse + offset */
 } scale_t;
 
+/* Every group has a head entry, the last one too, however short it is. */
 static size_t groups_of(size_t channels)
 {
     return channels / GROUP + (channels % GROUP != 0);
 }
 
+/* As the format has it: what divides a row evenly decides how long its chunks are. */
 static size_t chunk_of(size_t channels)
 {
     return channels % 1024 == 0 ? 1024 : 512;
@@ -34,6 +36,7 @@ static size_t least(size_t a, size_t b)
     return a < b ? a : b;
 }
 
+/* The head, and every chunk as it was: coding never makes a row longer than that. */
 size_t xep_logfmt_room(size_t channels)
 {
     return groups_of(channels) * 4 + channels * 2;
@@ -56,12 +59,14 @@ static int make_scale(uint16_t largest, uint16_t smallest, scale_t *scale)
     return scale->low < high;
 }
 
+/* Whole blocks: the last one is filled up. */
 static size_t coded_bytes(size_t channels)
 {
     return (channels + BLOCK - 1) / BLOCK * BLOCK_BYTES;
 }
 
 /* head: of the chunk's first group */
+/* Both sides ask this of the same head, so that no flag is sent. */
 static int is_coded(const uint16_t *head, size_t channels)
 {
     scale_t scale;
@@ -76,6 +81,7 @@ static size_t chunk_bytes(const uint16_t *head, size_t channels)
     return is_coded(head, channels) ? coded_bytes(channels) : channels * 2;
 }
 
+/* A receiver learns the length from the head alone, before it has seen the rest. */
 size_t xep_logfmt_bytes(const void *from, size_t channels)
 {
     const uint16_t *head = from;
@@ -115,6 +121,7 @@ static uint32_t code_of(uint16_t magnitude, const scale_t *scale, const double *
     return code < 1 ? 0 : (uint32_t)code;
 }
 
+/* Codes fill words from the lowest bit on; the sixteen signs go into the half word that is left. */
 static void encode_block(uint32_t *to, const uint16_t *row, size_t channels, const scale_t *scale,
                          const double *fractions)
 {
@@ -144,6 +151,7 @@ static void encode_chunk(uint32_t *to, const uint16_t *row, const uint16_t *head
     }
 }
 
+/* Chunk by chunk, each coded or copied, whichever is_coded() says of its groups. */
 size_t xep_logfmt_encode(void *to, const uint16_t *row, size_t channels)
 {
     uint16_t *head = to;
@@ -163,12 +171,14 @@ size_t xep_logfmt_encode(void *to, const uint16_t *row, size_t channels)
 
 /* ---- and back ---- */
 
+/* Code 0 is zero, with its sign: everything too small for the scale became that. */
 static uint16_t value_of(uint32_t code, uint32_t sign, const scale_t *scale)
 {
     if (code == 0) return (uint16_t)(sign << 15);
     return (uint16_t)(sign << 15 | xep_bf16_of_float((float)exp2((code - 1) * scale->step + scale->low)));
 }
 
+/* Codes take 144 bits, four words and a half: one that lies across two words never begins in the last. */
 static void decode_block(uint16_t *row, const uint32_t *from, size_t channels, const scale_t *scale)
 {
     uint32_t signs = from[4] >> 16;
@@ -189,6 +199,10 @@ static void decode_chunk(uint16_t *row, const uint32_t *from, const uint16_t *he
     }
 }
 
+/*
+ * The head was written by a peer: whatever it says, a chunk takes no more bytes than it would uncoded, and nothing is
+ * read beyond the room that a row has.
+ */
 void xep_logfmt_decode(uint16_t *row, const void *from, size_t channels)
 {
     const uint16_t *head = from;

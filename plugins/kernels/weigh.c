@@ -7,6 +7,7 @@
 
 #include "floats.h"
 
+/* type is known to the compiler wherever this is inlined. */
 static inline float load(int type, const void *row, size_t i)
 {
     if (type == XEP_WEIGH_BF16) return xep_float_of_bf16(((const uint16_t *)row)[i]);
@@ -14,6 +15,7 @@ static inline float load(int type, const void *row, size_t i)
     return ((const float *)row)[i];
 }
 
+/* What is not a number becomes one pattern, so that results do not depend on the order of operands. */
 static inline void store(int type, void *out, size_t i, float sum)
 {
     if (type == XEP_WEIGH_BF16) ((uint16_t *)out)[i] = xep_bf16_of_float(sum);
@@ -21,6 +23,7 @@ static inline void store(int type, void *out, size_t i, float sum)
     else ((float *)out)[i] = sum != sum ? xep_float_of_bits(0x7fc00000) : sum;
 }
 
+/* The order of rows is the order of additions: every kernel must have the same, or the bits would differ. */
 void xep_weigh_from(int type, void *out, const void *const *rows, const float *weights, size_t n, size_t from,
                     size_t elems)
 {
@@ -47,6 +50,7 @@ static void fp32_scalar(void *out, const void *const *rows, const float *weights
     xep_weigh_from(XEP_WEIGH_FP32, out, rows, weights, n, 0, elems);
 }
 
+/* Streaming is a question of the vector kernels alone: the scalar ones are for machines without them, and for tests. */
 xep_weigh_fn xep_weigh_select(xep_dtype_t dtype, xep_simd_t simd, int streaming)
 {
     static const xep_weigh_fn scalar[XEP_WEIGH_TYPES] = {bf16_scalar, fp16_scalar, fp32_scalar};

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* The AVX-512 sums: what a vector is, for the walk of weigh_lines.h. */
+/* The AVX-512 sums: what the walk of weigh_lines.h cannot say in C of a vector. */
 #include "weigh_kernels.h"
 
 #if defined(__x86_64__)
@@ -14,30 +14,16 @@ enum { VECTOR = 64 };
 typedef __m512 floats_t;
 typedef __m512i bits_t;
 
-VECTOR_FN floats_t zeros(void)
-{
-    return _mm512_setzero_ps();
-}
-
-VECTOR_FN floats_t all_of(float value)
-{
-    return _mm512_set1_ps(value);
-}
-
 VECTOR_FN bits_t load(const char *from)
 {
     return _mm512_loadu_si512(from);
 }
 
+/* Streaming stores need an address on a vector, which walk() has seen to. */
 VECTOR_FN void store(char *to, bits_t v, int streaming)
 {
     if (streaming) _mm512_stream_si512((void *)to, v);
     else _mm512_storeu_si512(to, v);
-}
-
-VECTOR_FN floats_t add(floats_t a, floats_t b)
-{
-    return _mm512_add_ps(a, b);
 }
 
 VECTOR_FN floats_t multiply_add(floats_t w, floats_t x, floats_t sum)
@@ -45,48 +31,15 @@ VECTOR_FN floats_t multiply_add(floats_t w, floats_t x, floats_t sum)
     return _mm512_fmadd_ps(w, x, sum);
 }
 
-VECTOR_FN floats_t as_floats(bits_t v)
+VECTOR_FN int has_nan(floats_t a, floats_t b)
 {
-    return _mm512_castsi512_ps(v);
+    return _mm512_cmp_ps_mask(a, b, _CMP_UNORD_Q) != 0;
 }
 
+/* Sums that are not numbers are replaced, all others stay. */
 VECTOR_FN bits_t plain_nan(floats_t sum, bits_t bits, uint32_t nan)
 {
     return _mm512_mask_mov_epi32(bits, _mm512_cmp_ps_mask(sum, sum, _CMP_UNORD_Q), _mm512_set1_epi32((int)nan));
-}
-
-VECTOR_FN bits_t end_fp32(floats_t sum)
-{
-    return plain_nan(sum, _mm512_castps_si512(sum), 0x7fc00000);
-}
-
-/* Even and odd elements are the lower and upper halves of the 32-bit lanes. */
-VECTOR_FN floats_t even_bf16(bits_t v)
-{
-    return _mm512_castsi512_ps(_mm512_slli_epi32(v, 16));
-}
-
-VECTOR_FN floats_t odd_bf16(bits_t v)
-{
-    return _mm512_castsi512_ps(_mm512_and_si512(v, _mm512_set1_epi32((int)0xffff0000u)));
-}
-
-/* The upper half of the result is the bf16. Not for NaN. */
-VECTOR_FN bits_t round_bf16(floats_t sum)
-{
-    bits_t bits = _mm512_castps_si512(sum), odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-    return _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
-}
-
-/* NaN by a branch that is never taken: masking every vector cost a third where rows are in the cache. */
-VECTOR_FN bits_t join_bf16(floats_t a, floats_t b)
-{
-    bits_t even = round_bf16(a), odd = round_bf16(b), upper = _mm512_set1_epi32((int)0xffff0000u);
-    if (__builtin_expect(_mm512_cmp_ps_mask(a, b, _CMP_UNORD_Q) != 0, 0)) {
-        even = plain_nan(a, even, 0x7fc00000);
-        odd = plain_nan(b, odd, 0x7fc00000);
-    }
-    return _mm512_or_si512(_mm512_srli_epi32(even, 16), _mm512_and_si512(odd, upper));
 }
 
 VECTOR_FN floats_t lower_fp16(bits_t v)
@@ -99,6 +52,7 @@ VECTOR_FN floats_t upper_fp16(bits_t v)
     return _mm512_cvtph_ps(_mm512_extracti64x4_epi64(v, 1));
 }
 
+/* fp16 NaN would keep a payload: they are replaced in 32-bit lanes, before narrowing. */
 VECTOR_FN __m256i round_fp16(floats_t sum)
 {
     __m256i half = _mm512_cvtps_ph(sum, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);

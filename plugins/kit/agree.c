@@ -16,6 +16,10 @@ typedef struct opinion {
     uint32_t rank, value;
 } opinion_t;
 
+/*
+ * A parameter of one byte is a small enum or a flag; all others have four. Read by bytes: what a rank said lies in an
+ * array of any stride.
+ */
 static uint32_t value_of(const xep_agree_param_t *param, const char *said)
 {
     uint32_t value;
@@ -24,6 +28,7 @@ static uint32_t value_of(const xep_agree_param_t *param, const char *said)
     return value;
 }
 
+/* What a peer wrote may be no type at all: then its number is told. */
 static void write_value(xep_agree_kind_t kind, uint32_t value, char *text, size_t bytes)
 {
     const char *name = kind == XEP_AGREE_DTYPE ? xep_elem_name((xep_dtype_t)value) : NULL;
@@ -46,6 +51,7 @@ xep_status_t xep_agree(const xep_env_t *env, xep_op_t *op, const xep_agree_param
                        const void *said, size_t stride)
 {
     for (const xep_agree_param_t *param = params; param < params + count; param++) {
+        /* ranks ascending, so that all ranks name the same two of those that differ */
         opinion_t first = {.value = XEP_AGREE_ANY};
         for (uint32_t r = 0; r < env->shape->nranks; r++) {
             opinion_t one = {r, value_of(param, (const char *)said + r * stride)};

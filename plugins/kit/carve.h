@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/** Lays areas one behind the other, each on a cache line of its own, and remembers whether 64 bits were too few. */
+/**
+ * Where things lie: areas one behind the other, each on a cache line of its own, in a heap or in private memory. A
+ * carve remembers whether 64 bits were too few, so that it is asked only once, at the end.
+ */
 #ifndef XEP_CARVE_H
 #define XEP_CARVE_H
 
@@ -12,7 +15,8 @@ typedef struct xep_carve {
     char *base;   /* NULL: only measures */
     uint64_t end; /* bytes so far */
     int overflow;
-    uint64_t stride; /* of areas: from a slot's to the next one's */
+    uint64_t stride;    /* of areas: from a slot's to the next one's */
+    uint32_t alignment; /* that something in it needs; 0: that of a line */
 } xep_carve_t;
 
 /** Offset of count times bytes. */
@@ -29,18 +33,20 @@ static inline uint64_t xep_carve_offset(xep_carve_t *carve, uint64_t count, uint
 /** What comes next begins a page of 4096 bytes. */
 static inline void xep_carve_page(xep_carve_t *carve)
 {
+    carve->alignment = 4096;
     if (carve->end > UINT64_MAX / 2) carve->overflow = 1;
     else carve->end = (carve->end + 4095) & ~(uint64_t)4095;
 }
 
-/** An area that every slot has: where that of slot 0 is, in any rank's heap, and how far it is to the next slot's. */
+/** An area that every slot has: where that of slot 0 is, in any rank's heap, how far it is to the next slot's. */
 typedef struct xep_area {
     uint64_t first, stride;
+    uint64_t bytes; /* of one of the count elements it was laid for */
 } xep_area_t;
 
 static inline xep_area_t xep_carve_area(xep_carve_t *carve, uint64_t count, uint64_t bytes)
 {
-    return (xep_area_t){xep_carve_offset(carve, count, bytes), carve->stride};
+    return (xep_area_t){xep_carve_offset(carve, count, bytes), carve->stride, bytes};
 }
 
 static inline uint64_t xep_area_at(xep_area_t area, uint64_t slot)
@@ -48,28 +54,36 @@ static inline uint64_t xep_area_at(xep_area_t area, uint64_t slot)
     return area.first + slot * area.stride;
 }
 
-/** Carves that begin where the regions do: at 0 while heap_size measures them. */
-static inline void xep_carve_begin(xep_carve_t carve[XEP_REGIONS], const xep_region_t regions[XEP_REGIONS])
-{
-    for (int i = 0; i < XEP_REGIONS; i++) carve[i] = (xep_carve_t){.end = regions[i].offset};
-}
+/**
+ * Where things are in every rank's heap, as far as all modes have them: a mode's own layout begins with this. K is the
+ * topk of the shape, or 1 in a mode that has a row for each selection.
+ */
+typedef struct xep_heap_layout {
+    uint64_t recv_rows;      /* rows of a slot */
+    uint64_t combine_stride; /* bytes between rows of the input */
+    /* XEP_REGION_CONTROL, offsets: */
+    uint64_t notices;      /* their ring, in a mode that has them (notices.h) */
+    uint64_t combine_mail; /* [slots][R] xep_combine_mail_t (handshake.h) */
+    /* XEP_REGION_METADATA */
+    xep_area_t tokens;  /* [recv_rows] int32_t */
+    xep_area_t idx;     /* [recv_rows][K] of the dispatch's index type */
+    xep_area_t weights; /* [recv_rows][K] float */
+    xep_area_t scales;  /* [recv_rows] of as many words as a row has scales */
+    /* XEP_REGION_ROWS */
+    xep_area_t x;     /* [recv_rows] rows */
+    xep_area_t input; /* [recv_rows] rows: expert outputs, which other ranks may read */
+} xep_heap_layout_t;
 
-/** What the carves came to is what the regions need. Those without an alignment get that of a line. */
-static inline xep_status_t xep_carve_end(const xep_carve_t carve[XEP_REGIONS], xep_region_t regions[XEP_REGIONS])
-{
-    for (int i = 0; i < XEP_REGIONS; i++) {
-        if (carve[i].overflow) return XEP_ERR_NO_MEMORY;
-        regions[i].bytes = carve[i].end - regions[i].offset;
-        if (regions[i].alignment == 0) regions[i].alignment = 64;
-    }
-    return XEP_OK;
-}
+/** Lays tokens to scales, and x, of a slot, for a mode whose rows have topk selections and at most so many scales. */
+void xep_carve_received(const xep_shape_t *shape, xep_heap_layout_t *layout, uint32_t topk, uint64_t scales,
+                        xep_carve_t slot[XEP_REGIONS]);
 
 /** Lays the areas of a slot, each in the region it belongs to: called once to measure, once where they are. */
-typedef void (*xep_carve_slot_fn)(const xep_shape_t *shape, void *layout, xep_carve_t slot[XEP_REGIONS]);
+typedef void (*xep_carve_slot_fn)(const xep_shape_t *shape, xep_heap_layout_t *layout, xep_carve_t slot[XEP_REGIONS]);
 
 /** Lays those of all slots behind what the regions have. */
-void xep_carve_slots(const xep_shape_t *shape, void *layout, xep_carve_t region[XEP_REGIONS], xep_carve_slot_fn lay);
+void xep_carve_slots(const xep_shape_t *shape, xep_heap_layout_t *layout, xep_carve_t region[XEP_REGIONS],
+                     xep_carve_slot_fn lay);
 
 /** xep_carve_offset() as an address; NULL while measuring. */
 static inline void *xep_carve_array(xep_carve_t *carve, uint64_t count, uint64_t bytes)

@@ -5,7 +5,7 @@
 
 static uint64_t mail_offset(const xep_kit_t *kit, uint32_t slot, uint32_t rank)
 {
-    return kit->mail + ((uint64_t)slot * kit->shape->nranks + rank) * sizeof(xep_combine_mail_t);
+    return kit->layout->combine_mail + ((uint64_t)slot * kit->shape->nranks + rank) * sizeof(xep_combine_mail_t);
 }
 
 /* Of the line in which this rank tells rank that it has read what that one offered. */
@@ -15,6 +15,7 @@ static uint64_t read_offset(const xep_kit_t *kit, const xep_op_t *op, uint32_t r
     return mail_offset(kit, there, kit->shape->rank) + offsetof(xep_combine_mail_t, read);
 }
 
+/* Lines of this rank's own heap: the word and the offer in them are written by the rank they are indexed by. */
 static const xep_combine_mail_t *mail_from(const xep_kit_t *kit, uint32_t slot, uint32_t rank)
 {
     return xep_kit_own(kit, mail_offset(kit, slot, rank));
@@ -22,9 +23,11 @@ static const xep_combine_mail_t *mail_from(const xep_kit_t *kit, uint32_t slot, 
 
 /* ---- drain ---- */
 
+/* Acquire: what this rank will write next into the input must not pass the loads of those who have read it. No words
+ * are asked for where nothing was ever offered: they may be of a device. */
 int xep_combine_is_drained(const xep_kit_t *kit, uint32_t slot)
 {
-    for (uint32_t r = 0; r < kit->shape->nranks; r++)
+    for (uint32_t r = 0; r < kit->shape->nranks && kit->combined[slot] != 0; r++)
         if (atomic_load_explicit(&mail_from(kit, slot, r)->read, memory_order_acquire) < kit->combined[slot]) return 0;
     return 1;
 }
@@ -36,6 +39,10 @@ const _Atomic uint64_t *xep_combine_read_word(const void *mode, const xep_op_t *
     return &mail_from(kit, op->slot, rank)->read;
 }
 
+/*
+ * Nothing was ever offered from a slot whose epoch is 0, so there is nobody to wait for. From here on op is the last
+ * combine of the slot: the next one waits for the readers of this one.
+ */
 xep_status_t xep_combine_drain(void *mode, xep_op_t *op)
 {
     xep_kit_t *kit = mode;
@@ -46,7 +53,8 @@ xep_status_t xep_combine_drain(void *mode, xep_op_t *op)
 
 /* ---- offer ---- */
 
-void xep_combine_make_offer(xep_op_t *op, uint32_t weights)
+/* The offer is made before anything is sent, in the state of the operation: puts read it until the wire is flushed. */
+xep_status_t xep_combine_begin(void *mode, xep_op_t *op, uint32_t weights)
 {
     const xep_combine_args_t *args = op->combine;
     xep_kit_state(op)->offer = (xep_offer_t){.epoch = op->epoch,
@@ -54,16 +62,26 @@ void xep_combine_make_offer(xep_op_t *op, uint32_t weights)
                                                         [XEP_OFFER_HIDDEN] = args->hidden,
                                                         [XEP_OFFER_WEIGHTS] = weights,
                                                         [XEP_OFFER_FLAGS] = args->flags}};
+    return xep_steps_begin(mode, op);
 }
 
-static void store_offer(const void *mode, const xep_op_t *op, uint32_t rank)
+const char *xep_combine_outputs(const xep_kit_t *kit, const xep_op_t *op, size_t *stride_p)
+{
+    const xep_combine_args_t *args = op->combine;
+    *stride_p = args->x != NULL ? args->x_stride : kit->layout->combine_stride;
+    return args->x != NULL ? args->x : xep_kit_own_area(kit, kit->layout->input, op->slot);
+}
+
+/* To a mapped rank: the offer by plain stores, then the word with release, in one line of the reader's heap. */
+void xep_combine_store_offer(const void *mode, const xep_op_t *op, uint32_t rank)
 {
     const xep_kit_t *kit = mode;
     uint64_t offset = mail_offset(kit, op->slot, kit->shape->rank);
     *(xep_offer_t *)(void *)(kit->base[rank] + offset + offsetof(xep_combine_mail_t, offer)) = xep_kit_state(op)->offer;
-    xep_send_word(kit, rank, offset + offsetof(xep_combine_mail_t, ready), op->epoch);
+    xep_kit_signal(kit, rank, offset + offsetof(xep_combine_mail_t, ready), op->epoch);
 }
 
+/* To any other rank: the wire delivers the word after the offer, and after all rows that were put there before. */
 void xep_combine_offer_part(const xep_kit_t *kit, const xep_op_t *op, xep_part_t *part)
 {
     uint64_t offset = mail_offset(kit, op->slot, kit->shape->rank);
@@ -75,11 +93,6 @@ void xep_combine_offer_part(const xep_kit_t *kit, const xep_op_t *op, xep_part_t
                          .value = op->epoch};
 }
 
-xep_status_t xep_combine_offer(xep_kit_t *kit, xep_op_t *op, xep_part_fn rows)
-{
-    return xep_send(kit, op, store_offer, rows);
-}
-
 /* ---- ready ---- */
 
 const _Atomic uint64_t *xep_combine_ready_word(const void *mode, const xep_op_t *op, uint32_t rank, uint64_t *value_p)
@@ -89,6 +102,10 @@ const _Atomic uint64_t *xep_combine_ready_word(const void *mode, const xep_op_t 
     return &mail_from(kit, *xep_combine_slot_there(kit, op->slot, rank), rank)->ready;
 }
 
+/*
+ * All words of this epoch are there. Each offer is copied before it is looked at; one of another epoch means that its
+ * writer broke the order that handshake.h argues with, so nothing of it is used.
+ */
 xep_status_t xep_combine_take_offers(void *mode, xep_op_t *op)
 {
     static const xep_agree_param_t params[XEP_OFFER_PARAMS] = {
@@ -111,9 +128,10 @@ xep_status_t xep_combine_take_offers(void *mode, xep_op_t *op)
 
 /* ---- read ---- */
 
+/* The loads of the rows come before this: the word is stored with release. */
 static void store_read(const void *mode, const xep_op_t *op, uint32_t rank)
 {
-    xep_send_word(mode, rank, read_offset(mode, op, rank), op->epoch);
+    xep_kit_signal(mode, rank, read_offset(mode, op, rank), op->epoch);
 }
 
 static int read_part(const void *mode, const xep_op_t *op, uint32_t rank, uint32_t number, xep_part_t *part)

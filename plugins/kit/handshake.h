@@ -19,7 +19,6 @@
 
 #include "agree.h"
 #include "kit.h"
-#include "send.h"
 
 /** One line per (slot, rank), in XEP_REGION_CONTROL; written by that rank, read by the heap's owner. */
 typedef struct xep_combine_mail {
@@ -31,7 +30,7 @@ typedef struct xep_combine_mail {
 _Static_assert(sizeof(xep_combine_mail_t) == 64, "a cache line");
 _Static_assert(sizeof(_Atomic uint64_t) == 8, "words are shared by processes");
 
-/** Offset of the lines of all slots: kit->mail. */
+/** Offset of the lines of all slots: layout->combine_mail. */
 static inline uint64_t xep_combine_lay_mail(const xep_shape_t *shape, xep_carve_t *control)
 {
     return xep_carve_offset(control, (uint64_t)shape->slots * shape->nranks, sizeof(xep_combine_mail_t));
@@ -53,16 +52,14 @@ const _Atomic uint64_t *xep_combine_ready_word(const void *mode, const xep_op_t 
 /** Step with read_word: waits until the slot is drained, and takes it for op. */
 xep_status_t xep_combine_drain(void *mode, xep_op_t *op);
 
-/** Says what op brings. weights: XEP_AGREE_ANY, or the same on all ranks. */
-void xep_combine_make_offer(xep_op_t *op, uint32_t weights);
+/** Begins a combine that the mode has not refused. weights: XEP_AGREE_ANY, or the same on all ranks. */
+xep_status_t xep_combine_begin(void *mode, xep_op_t *op, uint32_t weights);
 
-/**
- * Offers to all ranks: mapped ones find their rows in the slot's input; all others get the parts that rows describes
- * before the offer.
- */
-xep_status_t xep_combine_offer(xep_kit_t *kit, xep_op_t *op, xep_part_fn rows);
+/** Where this rank's expert outputs are: with the user, or in the slot's input. */
+const char *xep_combine_outputs(const xep_kit_t *kit, const xep_op_t *op, size_t *stride_p);
 
-/** The last part of rank: rows ends with it. */
+/** The offer, for xep_step_send(): to a mapped rank, whose rows are in the slot's input; as the last of all parts. */
+void xep_combine_store_offer(const void *mode, const xep_op_t *op, uint32_t rank);
 void xep_combine_offer_part(const xep_kit_t *kit, const xep_op_t *op, xep_part_t *part);
 
 /** Step after ready_word: compares the offers; sets the verdict. XEP_ERR_PROTOCOL: one is of another combine. */

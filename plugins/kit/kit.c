@@ -1,14 +1,20 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * All peers are connected when a buffer is created: the first operation would else pay for it, on every rank at another
- * time.
+ * All peers are connected, and all memory is there, when a buffer is created: the first operations would else pay for
+ * it, on every rank at another time.
  */
 #include "kit.h"
 
 #include <stdlib.h>
 #include <string.h>
 
+#include "handshake.h"
+#include "rows.h"
+
+enum { LINE = 64 };
+
+/* map() connects. Which ranks are mapped never changes afterwards, so that the fast path may ask all_mapped alone. */
 static void connect_all(xep_kit_t *kit)
 {
     xep_device_t *device = kit->env->device;
@@ -19,17 +25,19 @@ static void connect_all(xep_kit_t *kit)
     }
 }
 
+/* The other way round of first_expert: one load for each selection in place of a search. */
 static void find_owners(xep_kit_t *kit)
 {
     for (uint32_t r = 0; r < kit->shape->nranks; r++)
         for (uint32_t e = kit->first_expert[r]; e < kit->first_expert[r + 1]; e++) kit->owner[e] = r;
 }
 
-static xep_status_t get_memory(xep_kit_t *kit, size_t slot_bytes)
+/* What the kit needs for itself; the mode's own arrays come later, as they may need to know who is mapped. */
+static xep_status_t get_memory(xep_kit_t *kit)
 {
     const xep_shape_t *shape = kit->shape;
     size_t slots = shape->slots, pairs = slots * shape->nranks;
-    kit->slots = calloc(slots, slot_bytes);
+    kit->slots = calloc(slots, xep_kit_mode.slot_bytes);
     kit->base = calloc(shape->nranks, sizeof *kit->base);
     kit->owner = calloc(shape->experts, sizeof *kit->owner);
     kit->there = calloc(pairs, sizeof *kit->there);
@@ -42,22 +50,91 @@ static xep_status_t get_memory(xep_kit_t *kit, size_t slot_bytes)
                           shape->slots, shape->nranks, shape->experts);
 }
 
-xep_status_t xep_kit_open(const xep_env_t *env, size_t mode_bytes, size_t slot_bytes, void **mode_p)
+/* All arrays in one block. They are laid twice, to measure and to place: a size written down once cannot differ. */
+static xep_status_t get_arrays(xep_kit_t *kit)
 {
-    xep_kit_t *kit = calloc(1, mode_bytes);
-    if (kit == NULL) return env->fail(env, NULL, XEP_ERR_NO_MEMORY, "no memory for the mode");
+    xep_carve_t arena = {0};
+    xep_kit_mode.lay_arrays(kit, &arena);
+    if (!arena.overflow) kit->arrays = calloc(1, arena.end + LINE);
+    if (kit->arrays == NULL)
+        return kit->env->fail(kit->env, NULL, XEP_ERR_NO_MEMORY, "no %llu bytes for the lists of %u slots",
+                              (unsigned long long)arena.end, kit->shape->slots);
+    if (!xep_kit_mode.lazily) memset(kit->arrays, 0, arena.end); /* its pages are touched here, not by operations */
+    arena = (xep_carve_t){.base = (char *)(((uintptr_t)kit->arrays + LINE - 1) & ~(uintptr_t)(LINE - 1))};
+    xep_kit_mode.lay_arrays(kit, &arena);
+    return XEP_OK;
+}
+
+/* The layout is a member of the mode, whose offset the mode has told. */
+static xep_heap_layout_t *layout_of(xep_kit_t *kit)
+{
+    return (xep_heap_layout_t *)(void *)((char *)kit + xep_kit_mode.layout);
+}
+
+/*
+ * The same functions measure a heap and find their places in it, so that the two cannot differ. Control words come
+ * first in their region: where they are does not depend on the lengths of rows.
+ */
+static xep_status_t lay_heap(const xep_shape_t *shape, xep_heap_layout_t *layout, xep_region_t regions[XEP_REGIONS])
+{
+    xep_carve_t carve[XEP_REGIONS] = {0};
+    /* rows are counted in 32 bits on the wire, tokens and experts are int32_t to the user */
+    if (shape->tokens > INT32_MAX || shape->experts > INT32_MAX) return XEP_ERR_INVALID;
+    for (int i = 0; i < XEP_REGIONS; i++) carve[i].end = regions[i].offset;
+    layout->combine_stride = xep_row_stride((size_t)shape->hidden * shape->combine_elem_bytes);
+    layout->combine_mail = xep_combine_lay_mail(shape, &carve[XEP_REGION_CONTROL]);
+    xep_status_t status = xep_kit_mode.lay_heap(shape, layout, carve);
+    for (int i = 0; i < XEP_REGIONS && status == XEP_OK; i++) {
+        if (carve[i].overflow) status = XEP_ERR_NO_MEMORY;
+        regions[i].memory = xep_kit_mode.memory;
+        regions[i].bytes = carve[i].end - regions[i].offset;
+        regions[i].alignment = carve[i].alignment != 0 ? carve[i].alignment : LINE;
+    }
+    return status;
+}
+
+/* A layout is part of a mode, so one that is made for this alone has room for it. */
+xep_status_t xep_kit_heap_size(const xep_shape_t *shape, xep_region_t regions[XEP_REGIONS], uint64_t *recv_rows_p)
+{
+    xep_kit_t *kit = calloc(1, xep_kit_mode.mode_bytes);
+    if (kit == NULL) return XEP_ERR_NO_MEMORY;
+    xep_status_t status = lay_heap(shape, layout_of(kit), regions);
+    if (status == XEP_OK) *recv_rows_p = layout_of(kit)->recv_rows;
+    free(kit);
+    return status;
+}
+
+/* The heap is laid as heap_size has laid it, which has refused what is too large. */
+static xep_status_t set_up(xep_kit_t *kit, const xep_env_t *env)
+{
+    xep_region_t regions[XEP_REGIONS];
     kit->env = env;
     kit->shape = env->shape;
+    kit->steps[XEP_OP_DISPATCH] = xep_kit_mode.dispatch_steps;
+    kit->steps[XEP_OP_COMBINE] = xep_kit_mode.combine_steps;
+    kit->layout = layout_of(kit);
     kit->first_expert = env->shape->first_expert;
-    memcpy(kit->regions, env->regions, sizeof kit->regions);
-    kit->own = (char *)kit->regions[XEP_REGION_ROWS].base - kit->regions[XEP_REGION_ROWS].offset;
-    xep_status_t status = get_memory(kit, slot_bytes);
+    memcpy(regions, env->regions, sizeof regions);
+    kit->own = (char *)regions[XEP_REGION_ROWS].base - regions[XEP_REGION_ROWS].offset;
+    xep_status_t status = lay_heap(env->shape, layout_of(kit), regions);
+    if (status == XEP_OK) status = get_memory(kit);
+    if (status != XEP_OK) return status;
+    connect_all(kit);
+    find_owners(kit);
+    return get_arrays(kit);
+}
+
+xep_status_t xep_kit_open(const xep_env_t *env, void **mode_p)
+{
+    xep_kit_t *kit = calloc(1, xep_kit_mode.mode_bytes);
+    if (kit == NULL) return env->fail(env, NULL, XEP_ERR_NO_MEMORY, "no memory for the mode");
+    xep_status_t status = set_up(kit, env);
     if (status != XEP_OK) {
         xep_kit_close(kit);
         return status;
     }
-    connect_all(kit);
-    find_owners(kit);
+    for (uint32_t r = 0; r < env->shape->nranks && xep_kit_mode.prefault != NULL; r++)
+        if (kit->base[r] != NULL) xep_kit_mode.prefault(kit, r);
     *mode_p = kit;
     return XEP_OK;
 }
@@ -66,7 +143,7 @@ void xep_kit_close(void *mode)
 {
     xep_kit_t *kit = mode;
     if (kit == NULL) return;
-    free(kit->arena);
+    free(kit->arrays);
     free(kit->offers);
     free(kit->combined);
     free(kit->there);
@@ -76,16 +153,40 @@ void xep_kit_close(void *mode)
     free(kit);
 }
 
-xep_recv_t xep_kit_recv(const xep_kit_t *kit, const xep_op_t *op, uint64_t rows)
+void xep_kit_prefault_received(const xep_kit_t *kit, uint32_t rank, uint32_t slot, uint64_t begin, uint64_t end)
+{
+    const xep_heap_layout_t *at = kit->layout;
+    const xep_area_t areas[] = {at->tokens, at->idx, at->weights, at->scales, at->x};
+    for (size_t i = 0; i < sizeof areas / sizeof areas[0]; i++)
+        xep_kit_prefault_area(kit, rank, areas[i], slot, begin, end);
+}
+
+xep_status_t xep_kit_refuse_expert(const xep_kit_t *kit, xep_op_t *op, uint64_t token, uint32_t k)
 {
     const xep_dispatch_args_t *args = op->dispatch;
-    return (xep_recv_t){.size = sizeof(xep_recv_t),
-                        .rows = rows,
-                        .capacity = args->capacity != 0 ? args->capacity : rows,
-                        .dtype = args->dtype,
-                        .hidden = args->hidden,
-                        .topk = args->topk,
-                        .topk_idx_dtype = args->topk_idx_dtype,
-                        .first_expert = kit->first_expert[kit->shape->rank],
-                        .local_experts = kit->shape->local_experts};
+    const char *row = (const char *)args->topk_idx + token * args->topk_idx_stride;
+    return kit->env->fail(kit->env, op, XEP_ERR_INVALID, "invalid topk_idx[%llu][%u]: %lld (-1, or one of %u experts)",
+                          (unsigned long long)token, k,
+                          (long long)xep_idx_at(row, k, args->topk_idx_dtype == XEP_INT64), kit->shape->experts);
+}
+
+void xep_kit_fill_recv(const xep_kit_t *kit, const xep_op_t *op, uint64_t rows)
+{
+    const xep_dispatch_args_t *args = op->dispatch;
+    const xep_heap_layout_t *at = kit->layout;
+    *op->recv = (xep_recv_t){
+        .size = sizeof *op->recv,
+        .rows = rows,
+        .capacity = args->capacity != 0 ? args->capacity : rows,
+        .x = xep_kit_own_area(kit, at->x, op->slot),
+        .dtype = args->dtype,
+        .hidden = args->hidden,
+        .topk = args->topk,
+        .topk_idx_dtype = args->topk_idx_dtype,
+        .topk_idx = xep_kit_own_area(kit, at->idx, op->slot),
+        .topk_weights = (float *)(void *)xep_kit_own_area(kit, at->weights, op->slot),
+        .src_token = (int32_t *)(void *)xep_kit_own_area(kit, at->tokens, op->slot),
+        .first_expert = kit->first_expert[kit->shape->rank],
+        .local_experts = kit->shape->local_experts,
+    };
 }

@@ -25,23 +25,45 @@ typedef struct xep_offer {
 } xep_offer_t;
 _Static_assert(sizeof(xep_offer_t) == 24, "wire-visible");
 
+/**
+ * Lays what is the mode's in a heap, and says how many rows a slot has; the layout has combine_stride and combine_mail
+ * already. Called twice, with every region at 0 to measure them, and where they are.
+ */
+typedef xep_status_t (*xep_kit_heap_fn)(const xep_shape_t *shape, xep_heap_layout_t *layout,
+                                        xep_carve_t region[XEP_REGIONS]);
+
+/** Lays a mode's private arrays, by xep_carve_array(): called twice, too. */
+typedef void (*xep_kit_arrays_fn)(void *mode, xep_carve_t *arena);
+
+/** What the kit makes of a mode. */
+typedef struct xep_kit_mode {
+    size_t mode_bytes; /* of its struct, which begins with xep_kit_t */
+    size_t layout;     /* where in it its layout is, which begins with xep_heap_layout_t */
+    size_t slot_bytes; /* of what it remembers of a dispatch */
+    const xep_step_t *dispatch_steps, *combine_steps;
+    xep_kit_heap_fn lay_heap;
+    xep_kit_arrays_fn lay_arrays;
+    xep_memory_t memory; /* of all regions */
+    int lazily; /* pages of the arrays are touched by the operations: worst cases that are never met cost nothing */
+    void (*prefault)(const void *mode, uint32_t rank); /* of a mapped rank's heap, by xep_kit_prefault(); NULL: none */
+} xep_kit_mode_t;
+
+/** Defined by the mode: there is one in each object that the kit is linked into. */
+__attribute__((visibility("hidden"))) extern const xep_kit_mode_t xep_kit_mode;
+
 typedef struct xep_kit {
     const xep_env_t *env;
     const xep_shape_t *shape;
-    void *slots; /* [slots] what the mode remembers of a dispatch, zeroed at open */
-    void *arena; /* the mode's arrays (arena.h) */
-    xep_region_t regions[XEP_REGIONS];
+    const xep_step_t *steps[XEP_OP_COMBINE + 1]; /* of each kind of operation */
+    const xep_heap_layout_t *layout;             /* the mode's */
+    void *slots;                                 /* [slots] what the mode remembers of a dispatch, zeroed at open */
+    void *arrays;                                /* the mode's, all in one block */
     char *own;   /* heap of this rank, of the kind of memory that the mode's regions are of */
     char **base; /* [R] heap of a rank; NULL: not mapped */
     int all_mapped;
     uint32_t *owner;              /* [E] rank */
     const uint32_t *first_expert; /* [R + 1] the shape's */
-    const xep_step_t *dispatch_steps, *combine_steps;
-    xep_area_t input; /* combine input of a slot, and the bytes between its rows: where experts may write */
-    size_t input_stride;
-    uint64_t notices; /* offset of their ring in every heap, where a mode has them (notices.h) */
     /* handshake of combines: */
-    uint64_t mail;       /* offset of its lines [slots][R] in every heap */
     uint32_t *there;     /* [slots][R] the slot each rank chose for the dispatch of ours: the mode knows and sets it */
     uint64_t *combined;  /* [slots] epoch of the last combine offered from a slot; 0: none */
     xep_offer_t *offers; /* [slots][R] as received */
@@ -68,17 +90,36 @@ static inline xep_kit_state_t *xep_kit_state(const xep_op_t *op)
     return op->state;
 }
 
+/** xep_plugin_t.heap_size, as the mode's lay_heap has it. */
+xep_status_t xep_kit_heap_size(const xep_shape_t *shape, xep_region_t regions[XEP_REGIONS], uint64_t *recv_rows_p);
+
 /**
- * Makes a zeroed mode of so many bytes and its slots, finds the peers, connects to all of them. Fills the kit but for
- * steps, input and mail. After an error nothing is left.
+ * xep_plugin_t.open: a mode that is zeroed but for its kit, its layout and its arrays, and connected to all peers.
+ * After an error nothing is left.
  */
-xep_status_t xep_kit_open(const xep_env_t *env, size_t mode_bytes, size_t slot_bytes, void **mode_p);
+xep_status_t xep_kit_open(const xep_env_t *env, void **mode_p);
 
 /** xep_plugin_t.close, where a mode has no more than what the kit has made. NULL is a no-op. */
 void xep_kit_close(void *mode);
 
-/** What recv shows of any dispatch. The rest is the mode's. */
-xep_recv_t xep_kit_recv(const xep_kit_t *kit, const xep_op_t *op, uint64_t rows);
+/** What is the same in the plugin tables of all modes. */
+#define XEP_KIT_OPS                                                                           \
+    .heap_size = xep_kit_heap_size, .progress = xep_steps_progress, .input = xep_steps_input, \
+    .explain = xep_steps_explain
+
+/** XEP_ERR_INVALID for a selection of op that is no expert. */
+xep_status_t xep_kit_refuse_expert(const xep_kit_t *kit, xep_op_t *op, uint64_t token, uint32_t k);
+
+/** Fills op's recv with what all modes show of a dispatch of so many rows; the arrangement, scales and counts are
+ * the mode's. */
+void xep_kit_fill_recv(const xep_kit_t *kit, const xep_op_t *op, uint64_t rows);
+
+/** Tells a caller who has asked for it how many rows came, or would have. */
+static inline void xep_kit_tell_rows(const xep_op_t *op, uint64_t rows)
+{
+    op->recv->rows = rows;
+    if (op->dispatch->recv_rows_p != NULL) *op->dispatch->recv_rows_p = rows;
+}
 
 /** The rank to serve after i others, self last: no rank is everyone's first. */
 static inline uint32_t xep_kit_peer(const xep_kit_t *kit, uint32_t i)
@@ -101,6 +142,12 @@ static inline uint32_t xep_kit_experts(const xep_kit_t *kit, uint32_t rank)
     return kit->first_expert[rank + 1] - kit->first_expert[rank];
 }
 
+/** Sets a word in the heap of a mapped rank, after everything this thread stored there by plain stores. */
+static inline void xep_kit_signal(const xep_kit_t *kit, uint32_t rank, uint64_t offset, uint64_t value)
+{
+    atomic_store_explicit((_Atomic uint64_t *)(void *)(kit->base[rank] + offset), value, memory_order_release);
+}
+
 /** Own memory at an offset, and this rank's part of an area. Memory of a device is not to be touched here. */
 static inline void *xep_kit_own(const xep_kit_t *kit, uint64_t offset)
 {
@@ -112,10 +159,20 @@ static inline char *xep_kit_own_area(const xep_kit_t *kit, xep_area_t area, uint
     return xep_kit_own(kit, xep_area_at(area, slot));
 }
 
-/** Makes the pages of a mapped rank's heap present, from one offset to another. */
+/** Makes the pages of a mapped rank's heap present, from one offset to another; of elements of an area. */
 static inline void xep_kit_prefault(const xep_kit_t *kit, uint32_t rank, uint64_t begin, uint64_t end)
 {
     if (begin < end) kit->env->prefault(kit->env, kit->base[rank] + begin, end - begin);
 }
+
+static inline void xep_kit_prefault_area(const xep_kit_t *kit, uint32_t rank, xep_area_t area, uint32_t slot,
+                                         uint64_t begin, uint64_t end)
+{
+    uint64_t at = xep_area_at(area, slot);
+    xep_kit_prefault(kit, rank, at + begin * area.bytes, at + end * area.bytes);
+}
+
+/** Of what a slot receives in these rows: tokens to scales, and x. */
+void xep_kit_prefault_received(const xep_kit_t *kit, uint32_t rank, uint32_t slot, uint64_t begin, uint64_t end);
 
 #endif

@@ -6,9 +6,10 @@
 
 enum { WORD = sizeof(uint64_t) };
 
+/* The same in every heap: source's line in the entry of this turn. It is the only one that writes there. */
 static uint64_t offset_of(const xep_kit_t *kit, const xep_op_t *op, uint32_t source)
 {
-    return kit->notices + xep_notices_entry_of(kit, op->turn, source) * XEP_NOTICE_BYTES;
+    return kit->layout->notices + xep_notices_entry_of(kit, op->turn, source) * XEP_NOTICE_BYTES;
 }
 
 const _Atomic uint64_t *xep_notices_word(const void *mode, const xep_op_t *op, uint32_t rank, uint64_t *value_p)
@@ -18,13 +19,17 @@ const _Atomic uint64_t *xep_notices_word(const void *mode, const xep_op_t *op, u
     return xep_kit_own(kit, offset_of(kit, op, rank));
 }
 
+/* All but the first word by plain stores, then that word with release: who sees the epoch sees the rest. */
 void xep_notices_store(const xep_kit_t *kit, const xep_op_t *op, uint32_t rank, const void *notice)
 {
     uint64_t offset = offset_of(kit, op, kit->shape->rank);
     memcpy(kit->base[rank] + offset + WORD, (const char *)notice + WORD, XEP_NOTICE_BYTES - WORD);
-    xep_send_word(kit, rank, offset, op->epoch);
+    xep_kit_signal(kit, rank, offset, op->epoch);
 }
 
+/*
+ * The same over the wire: the word is its signal, and so comes after every put before it, those of the rows included.
+ */
 void xep_notices_part(const xep_kit_t *kit, const xep_op_t *op, const void *notice, xep_part_t *part)
 {
     uint64_t offset = offset_of(kit, op, kit->shape->rank);
@@ -36,6 +41,7 @@ void xep_notices_part(const xep_kit_t *kit, const xep_op_t *op, const void *noti
                          .value = op->epoch};
 }
 
+/* A rank does not read its own line in the heap, where a peer that went wrong could have written. */
 void xep_notices_take(const xep_kit_t *kit, const xep_op_t *op, uint32_t source, const void *own, void *notice)
 {
     const void *said = source == kit->shape->rank ? own : xep_kit_own(kit, offset_of(kit, op, source));

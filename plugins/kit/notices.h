@@ -14,7 +14,6 @@
 #define XEP_NOTICES_H
 
 #include "kit.h"
-#include "send.h"
 
 enum { XEP_NOTICE_BYTES = 64 };
 
@@ -23,7 +22,7 @@ static inline uint64_t xep_notices_ring(const xep_shape_t *shape)
     return 2 * (uint64_t)shape->slots;
 }
 
-/** Offset of the lines [ring][R]: kit->notices. */
+/** Offset of the lines [ring][R]: layout->notices. */
 static inline uint64_t xep_notices_lay(const xep_shape_t *shape, xep_carve_t *control)
 {
     return xep_carve_offset(control, xep_notices_ring(shape) * shape->nranks, XEP_NOTICE_BYTES);

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/** Elements and rows: how long they are. */
+/** Elements, rows and indices of the user's: how long they are, and how they are read. */
 #ifndef XEP_ROWS_H
 #define XEP_ROWS_H
 
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include <xep/xep.h>
 
@@ -31,6 +32,30 @@ static inline const char *xep_elem_name(xep_dtype_t dtype)
 static inline size_t xep_row_stride(size_t bytes)
 {
     return (bytes + 63) & ~(size_t)63;
+}
+
+/** Bytes of a row that is dispatched, that is combined. */
+static inline size_t xep_dispatch_row_bytes(const xep_dispatch_args_t *args)
+{
+    return args->hidden * xep_elem_bytes(args->dtype);
+}
+
+static inline size_t xep_combine_row_bytes(const xep_combine_args_t *args)
+{
+    return args->hidden * xep_elem_bytes(args->dtype);
+}
+
+/** Selection k of a row of topk_idx; wide: int64_t. Strides are the caller's, so any alignment will do. */
+static inline int64_t xep_idx_at(const char *row, uint32_t k, int wide)
+{
+    int64_t index;
+    int32_t narrow;
+    if (wide) {
+        memcpy(&index, row + k * sizeof index, sizeof index);
+        return index;
+    }
+    memcpy(&narrow, row + k * sizeof narrow, sizeof narrow);
+    return narrow;
 }
 
 #endif

@@ -6,7 +6,13 @@
  */
 #include "send.h"
 
-void xep_send_mapped(xep_kit_t *kit, xep_op_t *op, xep_store_fn store)
+#include "kit.h"
+
+/*
+ * Once in a step: after a wire that was busy the step runs again, and a word must not be stored again behind later
+ * ones.
+ */
+static void store_all(xep_kit_t *kit, xep_op_t *op, xep_store_fn store)
 {
     if (xep_kit_state(op)->told) return;
     for (uint32_t i = 0; i < kit->shape->nranks; i++) {
@@ -17,6 +23,10 @@ void xep_send_mapped(xep_kit_t *kit, xep_op_t *op, xep_store_fn store)
 }
 
 /* Rows from "row" on that lie one behind the other on both sides. */
+/*
+ * A run is as long as source rows and places follow one another on both sides, and no longer than a piece: between two
+ * puts the wire makes progress. Indices that happen to be neighbours count too, as after a dispatch of dense batches.
+ */
 static uint64_t find_run(const xep_part_t *part, uint64_t row)
 {
     uint64_t most = part->bytes < XEP_PIECE_BYTES ? XEP_PIECE_BYTES / part->bytes : 1, run = 1;
@@ -27,6 +37,7 @@ static uint64_t find_run(const xep_part_t *part, uint64_t row)
     return run;
 }
 
+/* bytes 0: there is nothing to send, whatever the number of rows is, as of weights that were not given. */
 static int cut_run(const xep_part_t *part, uint64_t row, xep_piece_t *piece)
 {
     if (part->bytes == 0 || row >= part->rows) return 0;
@@ -52,6 +63,7 @@ static xep_status_t put_rows(const xep_kit_t *kit, const xep_op_t *op, uint32_t 
     return XEP_OK;
 }
 
+/* A signal goes behind all puts before it to this rank, which is what the wire promises. */
 static xep_status_t put_part(const xep_kit_t *kit, const xep_op_t *op, uint32_t rank, const xep_part_t *part)
 {
     xep_wire_t *wire = kit->env->wire;
@@ -60,14 +72,18 @@ static xep_status_t put_part(const xep_kit_t *kit, const xep_op_t *op, uint32_t 
     return wire->ops->put_signal(wire, rank, part->offset, part->src, part->bytes, part->signal_offset, part->value);
 }
 
-static xep_status_t send_parts(xep_kit_t *kit, xep_op_t *op, xep_part_fn describe, int to_mapped)
+/*
+ * Rank by rank, beginning behind the own one, so that not all ranks feed the same one at the same time. The cursor
+ * moves only after a put was taken: what the wire refuses is asked for again, and nothing is sent twice.
+ */
+static xep_status_t put_all(xep_kit_t *kit, xep_op_t *op, xep_part_fn parts, int to_mapped)
 {
     xep_cursor_t *cursor = &xep_kit_state(op)->cursor;
     xep_part_t part;
     for (; cursor->peer < kit->shape->nranks; *cursor = (xep_cursor_t){.peer = cursor->peer + 1}) {
         uint32_t rank = xep_kit_peer(kit, cursor->peer);
         if (kit->base[rank] != NULL && !to_mapped) continue;
-        for (; describe(kit, op, rank, cursor->part, &part); cursor->part++, cursor->row = 0) {
+        for (; parts(kit, op, rank, cursor->part, &part); cursor->part++, cursor->row = 0) {
             xep_status_t status = put_part(kit, op, rank, &part);
             if (status != XEP_OK) return status;
         }
@@ -75,18 +91,14 @@ static xep_status_t send_parts(xep_kit_t *kit, xep_op_t *op, xep_part_fn describ
     return XEP_OK;
 }
 
-xep_status_t xep_send_parts(xep_kit_t *kit, xep_op_t *op, xep_part_fn describe)
+xep_status_t xep_send_parts(xep_kit_t *kit, xep_op_t *op, xep_part_fn parts)
 {
-    return kit->all_mapped ? XEP_OK : send_parts(kit, op, describe, 0);
+    return kit->all_mapped ? XEP_OK : put_all(kit, op, parts, 0);
 }
 
-xep_status_t xep_send_all(xep_kit_t *kit, xep_op_t *op, xep_part_fn describe)
+xep_status_t xep_send(xep_kit_t *kit, xep_op_t *op, xep_store_fn store, xep_part_fn parts)
 {
-    return send_parts(kit, op, describe, 1);
-}
-
-xep_status_t xep_send(xep_kit_t *kit, xep_op_t *op, xep_store_fn store, xep_part_fn describe)
-{
-    xep_send_mapped(kit, op, store);
-    return xep_send_parts(kit, op, describe);
+    if (store == NULL) return put_all(kit, op, parts, 1);
+    store_all(kit, op, store);
+    return xep_send_parts(kit, op, parts);
 }

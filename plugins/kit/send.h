@@ -6,7 +6,7 @@
 
 #include <xep/plugin.h>
 
-#include "kit.h"
+typedef struct xep_kit xep_kit_t; /* kit.h */
 
 /** One put of rows of a part. */
 typedef struct xep_piece {
@@ -45,22 +45,13 @@ typedef void (*xep_store_fn)(const void *mode, const xep_op_t *op, uint32_t rank
 /** Contiguous rows are put together up to so many bytes, but at least one row: between two puts the wire progresses. */
 enum { XEP_PIECE_BYTES = 256 * 1024 };
 
-/** Stores to all mapped ranks, once in a step. */
-void xep_send_mapped(xep_kit_t *kit, xep_op_t *op, xep_store_fn store);
+/**
+ * Stores to mapped ranks, once in a step, and puts parts to all others, from op's cursor on. store NULL: parts for all
+ * ranks, and those for mapped ones are copied by the wire. XEP_INPROGRESS: a part is blocked, or much is in flight.
+ */
+xep_status_t xep_send(xep_kit_t *kit, xep_op_t *op, xep_store_fn store, xep_part_fn parts);
 
-/** Puts all parts to all ranks that are not mapped, from op's cursor on. XEP_INPROGRESS: blocked, or much in flight. */
-xep_status_t xep_send_parts(xep_kit_t *kit, xep_op_t *op, xep_part_fn describe);
-
-/** Parts for all ranks: what is mapped is copied to as well. For modes that have no store of their own. */
-xep_status_t xep_send_all(xep_kit_t *kit, xep_op_t *op, xep_part_fn describe);
-
-/** Stores to mapped ranks, parts to all others. */
-xep_status_t xep_send(xep_kit_t *kit, xep_op_t *op, xep_store_fn store, xep_part_fn describe);
-
-/** Sets a word in the heap of a mapped rank, after everything this thread stored there by plain stores. */
-static inline void xep_send_word(const xep_kit_t *kit, uint32_t rank, uint64_t offset, uint64_t value)
-{
-    atomic_store_explicit((_Atomic uint64_t *)(void *)(kit->base[rank] + offset), value, memory_order_release);
-}
+/** Parts alone, as far as they can be sent before mapped ranks are told. */
+xep_status_t xep_send_parts(xep_kit_t *kit, xep_op_t *op, xep_part_fn parts);
 
 #endif

@@ -11,8 +11,7 @@
 
 static const xep_step_t *step_of(const xep_kit_t *kit, const xep_op_t *op)
 {
-    const xep_step_t *steps = op->kind == XEP_OP_DISPATCH ? kit->dispatch_steps : kit->combine_steps;
-    return &steps[xep_kit_state(op)->step];
+    return &kit->steps[op->kind][xep_kit_state(op)->step];
 }
 
 /* A wire that is dead may say so once only, and to a call whose caller cannot be told: so it is written down. */
@@ -22,12 +21,16 @@ static xep_status_t remember(const xep_kit_t *kit, xep_op_t *op, xep_status_t st
     return kit->env->fail(kit->env, op, status, NULL);
 }
 
+/*
+ * Steps until one has to wait. What a step used to come up again (told, cursor) is forgotten when it is done, so a step
+ * always begins as if it were the first.
+ */
 static xep_status_t advance(xep_kit_t *kit, xep_op_t *op, int begins)
 {
     xep_kit_state_t *state = xep_kit_state(op);
     const xep_step_t *step = step_of(kit, op);
     while (step->run != NULL && !(begins && step->receives)) {
-        xep_status_t status = step->run(kit, op);
+        xep_status_t status = step->agreed && state->verdict != XEP_OK ? XEP_OK : step->run(kit, op);
         if (status < 0) return remember(kit, op, status);
         if (status != XEP_OK) return status;
         state->step++;
@@ -38,12 +41,17 @@ static xep_status_t advance(xep_kit_t *kit, xep_op_t *op, int begins)
     return step->run == NULL ? state->verdict : XEP_INPROGRESS;
 }
 
+/*
+ * What was met is told by the next progress: a step may have sent something, and then the peers count on this
+ * operation.
+ */
 xep_status_t xep_steps_begin(void *mode, xep_op_t *op)
 {
     advance(mode, op, 1);
     return XEP_OK;
 }
 
+/* Where all ranks are mapped there is no wire to drive, and a call that finds nothing new costs some loads. */
 xep_status_t xep_steps_progress(void *mode, xep_op_t *op)
 {
     xep_kit_t *kit = mode;
@@ -68,9 +76,15 @@ xep_status_t xep_steps_input(void *mode, uint32_t slot, void **base_p, size_t *s
 {
     const xep_kit_t *kit = mode;
     if (!xep_combine_is_drained(kit, slot)) return XEP_INPROGRESS;
-    *base_p = xep_kit_own_area(kit, kit->input, slot);
-    *stride_p = kit->input_stride;
+    *base_p = xep_kit_own_area(kit, kit->layout->input, slot);
+    *stride_p = kit->layout->combine_stride;
     return XEP_OK;
+}
+
+xep_status_t xep_step_send(void *mode, xep_op_t *op)
+{
+    const xep_step_t *step = step_of(mode, op);
+    return xep_send(mode, op, step->store, step->parts);
 }
 
 xep_status_t xep_step_wait(void *mode, xep_op_t *op)

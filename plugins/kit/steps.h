@@ -10,6 +10,7 @@
 
 #include <xep/plugin.h>
 
+#include "send.h"
 #include "words.h"
 
 /**
@@ -19,8 +20,11 @@
 typedef struct xep_step {
     const char *name; /* what is waited for, in the plural */
     xep_status_t (*run)(void *mode, xep_op_t *op);
-    xep_word_fn word; /* what the step waits for from each rank; NULL: not for words */
-    int receives;     /* begin goes no further than here: the receive phase, which may be postponed */
+    xep_word_fn word;   /* what the step waits for from each rank; NULL: not for words */
+    xep_store_fn store; /* what xep_step_send() sends: by stores to mapped ranks (NULL: in parts to them, too), */
+    xep_part_fn parts;  /* and in parts to all others */
+    int agreed;         /* left out where the verdict is an error */
+    int receives;       /* begin goes no further than here: the receive phase, which may be postponed */
 } xep_step_t;
 
 /** Takes the steps of op that begin may take. Called when all that dispatch or combine refuse was refused: XEP_OK. */
@@ -31,7 +35,11 @@ xep_status_t xep_steps_progress(void *mode, xep_op_t *op);
 void xep_steps_explain(void *mode, const xep_op_t *op, char *text, size_t bytes);
 xep_status_t xep_steps_input(void *mode, uint32_t slot, void **base_p, size_t *stride_p);
 
-/** Steps: until the words of the step have come from all ranks; until the wire has sent what is ours. */
+/**
+ * Steps: sends what the step says; waits until the words of the step have come from all ranks; until the wire has sent
+ * what is ours.
+ */
+xep_status_t xep_step_send(void *mode, xep_op_t *op);
 xep_status_t xep_step_wait(void *mode, xep_op_t *op);
 xep_status_t xep_step_flush(void *mode, xep_op_t *op);
 

@@ -8,6 +8,7 @@
 
 #include <stdio.h>
 
+/* Acquire: what the word announces is loaded after it. */
 static int has_arrived(xep_word_fn word, const void *mode, const xep_op_t *op, uint32_t rank)
 {
     uint64_t value;
@@ -23,6 +24,10 @@ static void look_first(uint32_t nranks, xep_word_fn word, const void *mode, xep_
         if (!has_arrived(word, mode, op, r)) late->ranks[late->count++] = r;
 }
 
+/*
+ * Only the late ranks are asked again, in whatever order they come. The clock is read once for all that came in this
+ * look.
+ */
 static void look_again(const xep_env_t *env, xep_word_fn word, const void *mode, xep_op_t *op)
 {
     xep_late_t *late = &op->late;
@@ -49,6 +54,7 @@ int xep_words_arrived(const xep_env_t *env, xep_word_fn word, const void *mode, 
     return op->late.count == 0;
 }
 
+/* For the sentence of a deadline, which the user reads: it must fit, and may be cut. */
 void xep_words_explain(xep_word_fn word, const void *mode, const xep_op_t *op, uint32_t nranks, const char *what,
                        char *text, size_t bytes)
 {

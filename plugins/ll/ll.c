@@ -3,12 +3,12 @@
 /* The plugin: its memory, its progress, its name. */
 #include "ll.h"
 
-#include <arena.h>
 #include <stdlib.h>
 
 /* ---- memory ---- */
 
-static void carve_slot(const ll_t *mode, xep_carve_t *carve, ll_slot_t *slot)
+/* What a handle keeps for its combines. Where each row came from is asked only when rows go back over the wire. */
+static void lay_slot(const ll_t *mode, xep_carve_t *carve, ll_slot_t *slot)
 {
     const xep_shape_t *shape = mode->kit.shape;
     uint64_t selections = shape->tokens * shape->topk, pairs = (uint64_t)shape->local_experts * shape->nranks;
@@ -20,10 +20,15 @@ static void carve_slot(const ll_t *mode, xep_carve_t *carve, ll_slot_t *slot)
     slot->expert_begin = xep_carve_array(carve, shape->local_experts, sizeof *slot->expert_begin);
     slot->expert_count = xep_carve_array(carve, shape->local_experts, sizeof *slot->expert_count);
     slot->expert_rows = xep_carve_array(carve, shape->local_experts, sizeof *slot->expert_rows);
-    if (!mode->kit.all_mapped) slot->origin = xep_carve_array(carve, mode->layout.recv_rows, sizeof *slot->origin);
+    if (!mode->kit.all_mapped)
+        slot->origin = xep_carve_array(carve, mode->layout.common.recv_rows, sizeof *slot->origin);
 }
 
-static void carve_all(void *opaque, xep_carve_t *carve)
+/*
+ * Scratch is of one step at a time, and steps of several operations do not run at once: one of each is enough. The list
+ * of picks is the longest and comes last, so that its unused pages follow all that is used.
+ */
+static void lay_arrays(void *opaque, xep_carve_t *carve)
 {
     ll_t *mode = opaque;
     const xep_shape_t *shape = mode->kit.shape;
@@ -37,12 +42,12 @@ static void carve_all(void *opaque, xep_carve_t *carve)
     mode->rows = xep_carve_array(carve, listed, sizeof *mode->rows);
     mode->row_weights = xep_carve_array(carve, listed, sizeof *mode->row_weights);
     mode->row_begin = xep_carve_array(carve, shape->tokens + 1, sizeof *mode->row_begin);
-    for (uint32_t s = 0; s < shape->slots; s++) carve_slot(mode, carve, &mode->slots[s]);
+    for (uint32_t s = 0; s < shape->slots; s++) lay_slot(mode, carve, ll_slot(mode, s));
     if (!mode->kit.all_mapped) {
         uint64_t rows = (uint64_t)mode->kit.env->threads * shape->topk;
-        mode->decoded = xep_carve_array(carve, rows, mode->layout.combine_stride);
+        mode->decoded = xep_carve_array(carve, rows, mode->layout.common.combine_stride);
     }
-    mode->picks = xep_carve_array(carve, mode->layout.recv_rows + shape->topk + 1, sizeof *mode->picks);
+    mode->picks = xep_carve_array(carve, mode->layout.common.recv_rows + shape->topk + 1, sizeof *mode->picks);
 }
 
 /*
@@ -51,33 +56,22 @@ static void carve_all(void *opaque, xep_carve_t *carve)
  */
 static void reserve_coded(ll_t *mode)
 {
-    uint64_t per_slot = mode->layout.recv_rows * mode->layout.return_stride;
+    uint64_t per_slot = mode->layout.common.recv_rows * mode->layout.return_stride;
     if (!mode->kit.all_mapped) mode->coded = calloc(mode->kit.shape->slots, per_slot);
     for (uint32_t s = 0; s < mode->kit.shape->slots && mode->coded != NULL; s++)
-        mode->slots[s].coded = mode->coded + s * per_slot;
+        ll_slot(mode, s)->coded = mode->coded + s * per_slot;
 }
 
 /* ---- pages ---- */
 
-/* Rows begin .. end - 1 of an area of rows of this many bytes. */
-static void prefault_rows(const ll_t *mode, uint32_t rank, uint64_t area, uint64_t bytes, uint64_t begin, uint64_t end)
-{
-    if (end > mode->layout.recv_rows) end = mode->layout.recv_rows;
-    if (begin < end) xep_kit_prefault(&mode->kit, rank, area + begin * bytes, area + end * bytes);
-}
-
+/* Others read only the input of this rank, and this rank only theirs. */
 static void prefault_slot(const ll_t *mode, uint32_t rank, uint32_t slot, uint64_t begin, uint64_t end)
 {
-    const ll_layout_t *at = &mode->layout;
-    const xep_shape_t *shape = mode->kit.shape;
-    size_t stride = xep_row_stride((size_t)shape->hidden * shape->elem_bytes);
-    prefault_rows(mode, rank, xep_area_at(at->input, slot), at->combine_stride, begin, end);
-    if (rank != shape->rank) return;
-    prefault_rows(mode, rank, xep_area_at(at->tokens, slot), sizeof(int32_t), begin, end);
-    prefault_rows(mode, rank, xep_area_at(at->idx, slot), sizeof(int64_t), begin, end);
-    prefault_rows(mode, rank, xep_area_at(at->weights, slot), sizeof(float), begin, end);
-    prefault_rows(mode, rank, xep_area_at(at->scales, slot), at->scale_words * 4, begin, end);
-    prefault_rows(mode, rank, xep_area_at(at->x, slot), stride, begin, end);
+    const xep_heap_layout_t *at = &mode->layout.common;
+    if (end > at->recv_rows) end = at->recv_rows;
+    if (begin > end) begin = end;
+    xep_kit_prefault_area(&mode->kit, rank, at->input, slot, begin, end);
+    if (rank == mode->kit.shape->rank) xep_kit_prefault_received(&mode->kit, rank, slot, begin, end);
 }
 
 /*
@@ -85,17 +79,18 @@ static void prefault_slot(const ll_t *mode, uint32_t rank, uint32_t slot, uint64
  * so twice what an even load fills is touched: from the first row on, and from the first row of each expert where
  * padding puts it; of the peers', what is read there.
  */
-static void prefault_heap(const ll_t *mode, uint32_t rank)
+static void prefault_heap(const void *opaque, uint32_t rank)
 {
+    const ll_t *mode = opaque;
     const xep_shape_t *shape = mode->kit.shape;
     const ll_layout_t *at = &mode->layout;
     int delivered = rank == shape->rank && !mode->kit.all_mapped;
     uint64_t per_expert = shape->nranks * shape->tokens, experts = xep_kit_experts(&mode->kit, rank);
     uint64_t even = 2 * (per_expert * shape->topk / shape->experts) + 16;
-    xep_kit_prefault(&mode->kit, rank, at->notices, at->delivered_heads.first);
-    xep_kit_prefault(&mode->kit, rank, at->records.first, at->delivered_records.first);
-    if (delivered) xep_kit_prefault(&mode->kit, rank, at->delivered_heads.first, at->tokens.first);
-    if (delivered) xep_kit_prefault(&mode->kit, rank, at->delivered_records.first, at->x.first);
+    xep_kit_prefault(&mode->kit, rank, at->common.combine_mail, at->delivered_heads.first);
+    xep_kit_prefault(&mode->kit, rank, at->items.first, at->delivered_items.first);
+    if (delivered) xep_kit_prefault(&mode->kit, rank, at->delivered_heads.first, at->common.tokens.first);
+    if (delivered) xep_kit_prefault(&mode->kit, rank, at->delivered_items.first, at->common.x.first);
     for (uint32_t s = 0; s < shape->slots; s++) {
         prefault_slot(mode, rank, s, 0, even * experts);
         for (uint64_t e = 1; e < experts; e++)
@@ -105,6 +100,18 @@ static void prefault_heap(const ll_t *mode, uint32_t rank)
 
 /* ---- open and close ---- */
 
+const xep_kit_mode_t xep_kit_mode = {
+    .mode_bytes = sizeof(ll_t),
+    .layout = offsetof(ll_t, layout),
+    .slot_bytes = sizeof(ll_slot_t),
+    .dispatch_steps = ll_dispatch_steps,
+    .combine_steps = ll_combine_steps,
+    .lay_heap = ll_lay_heap,
+    .lay_arrays = lay_arrays,
+    .lazily = 1,
+    .prefault = prefault_heap,
+};
+
 static void ll_close(void *opaque)
 {
     ll_t *mode = opaque;
@@ -112,71 +119,24 @@ static void ll_close(void *opaque)
     xep_kit_close(mode);
 }
 
-static const xep_step_t dispatch_steps[] = {
-    {.name = "room to send rows", .run = ll_send},
-    {.name = "rows", .run = xep_step_wait, .word = xep_notices_word, .receives = 1},
-    {.name = "copies", .run = ll_receive},
-    {.name = "rows to leave", .run = xep_step_flush},
-    {0},
-};
-
-static const xep_step_t combine_steps[] = {
-    {.name = "the last combine of the slot to be read", .run = xep_combine_drain, .word = xep_combine_read_word},
-    {.name = "copies", .run = ll_fill},
-    {.name = "room to send rows", .run = ll_offer},
-    {.name = "expert outputs", .run = xep_step_wait, .word = xep_combine_ready_word, .receives = 1},
-    {.name = "agreement", .run = xep_combine_take_offers},
-    {.name = "sums", .run = ll_sum},
-    {.name = "room to say that rows were read", .run = xep_combine_tell_read},
-    {.name = "rows to leave", .run = xep_step_flush},
-    {0},
-};
-
-static void set_up(ll_t *mode)
-{
-    const xep_shape_t *shape = mode->kit.shape;
-    ll_make_layout(shape, mode->kit.regions, &mode->layout); /* as heap_size has, which refuses what is too large */
-    mode->slots = mode->kit.slots;
-    mode->kit.dispatch_steps = dispatch_steps;
-    mode->kit.combine_steps = combine_steps;
-    mode->kit.notices = mode->layout.notices;
-    mode->kit.mail = mode->layout.combine_mail;
-    mode->kit.input = mode->layout.input;
-    mode->kit.input_stride = mode->layout.combine_stride;
-}
-
+/* After all else: its failure must not keep the buffer from being made. */
 static xep_status_t ll_open(const xep_env_t *env, void **mode_p)
 {
-    void *opaque;
-    xep_status_t status = xep_kit_open(env, sizeof(ll_t), sizeof(ll_slot_t), &opaque);
-    if (status != XEP_OK) return status;
-    ll_t *mode = opaque;
-    set_up(mode);
-    status = xep_arena_open(&mode->kit, carve_all, 1);
-    if (status != XEP_OK) {
-        ll_close(mode);
-        return status;
-    }
-    reserve_coded(mode);
-    for (uint32_t r = 0; r < env->shape->nranks; r++)
-        if (mode->kit.base[r] != NULL) prefault_heap(mode, r);
-    *mode_p = mode;
-    return XEP_OK;
+    xep_status_t status = xep_kit_open(env, mode_p);
+    if (status == XEP_OK) reserve_coded(*mode_p);
+    return status;
 }
 
 __attribute__((visibility("default"))) extern const xep_plugin_t xep_plugin;
 
 const xep_plugin_t xep_plugin = {
     XEP_PLUGIN_SIZES,
+    XEP_KIT_OPS,
     .state_bytes = sizeof(ll_state_t),
     .name = "ll",
     .brief = "low latency: a row per selection, in expert order, cast on the way; combine weighs and sums",
-    .heap_size = ll_heap_size,
     .open = ll_open,
     .close = ll_close,
     .dispatch = ll_dispatch,
     .combine = ll_combine,
-    .progress = xep_steps_progress,
-    .input = xep_steps_input,
-    .explain = xep_steps_explain,
 };

@@ -88,44 +88,34 @@ typedef struct ll_notice {
 _Static_assert(sizeof(ll_notice_t) == XEP_NOTICE_BYTES, "a cache line");
 
 /**
- * What a source says to all in one dispatch: a head of indices and weights, and a record for each token, its row and
- * the row's scales. The offsets follow from its notice.
+ * What a source says to all in one dispatch: a head of indices and weights, and an item for each token: its row and the
+ * row's scales. The offsets follow from its notice.
  */
 typedef struct ll_parcel {
-    const char *head;    /* topk_idx [T][K] int32_t, and the weights */
-    const char *records; /* [T] */
-    uint64_t weights;    /* in the head: [T][K] float, where they are sent */
+    const char *head;  /* topk_idx [T][K] int32_t, and the weights */
+    const char *items; /* [T] */
+    uint64_t weights;  /* in the head: [T][K] float, where they are sent */
     uint64_t head_bytes;
     size_t row_bytes;
-    size_t scales; /* in a record */
+    size_t scales; /* where they begin in an item */
     size_t scale_words;
-    size_t stride; /* of records */
+    size_t stride; /* of items */
 } ll_parcel_t;
 
-/** Offsets in a heap, in memory order. */
+/** Where things are in a heap, beside what all modes have. */
 typedef struct ll_layout {
-    uint64_t recv_rows;      /* rows of a slot */
-    uint64_t scale_words;    /* most of a row */
-    uint64_t combine_stride; /* between rows of input */
-    uint64_t return_stride;  /* between rows of returned */
+    xep_heap_layout_t common; /* first */
+    uint64_t scale_words;     /* most of a row */
+    uint64_t return_stride;   /* between rows of returned */
     uint64_t table_bytes;
-    /* XEP_REGION_CONTROL */
-    uint64_t notices;      /* [ring][R] ll_notice_t */
-    uint64_t combine_mail; /* [slots][R] xep_combine_mail_t */
     /* XEP_REGION_METADATA */
     uint64_t tables;            /* [slots][R] of table_bytes: uint32_t first row of each expert */
     xep_area_t heads;           /* [ring] of parcels */
     xep_area_t delivered_heads; /* [ring][R] likewise, of ranks that are not mapped; else untouched */
-    xep_area_t tokens;          /* [slots][recv_rows] int32_t */
-    xep_area_t idx;             /* [slots][recv_rows] of the dispatch's index type */
-    xep_area_t weights;         /* [slots][recv_rows] float */
-    xep_area_t scales;          /* [slots][recv_rows][scale_words], or the other way round */
     /* XEP_REGION_ROWS */
-    xep_area_t records;           /* [ring] of parcels */
-    xep_area_t delivered_records; /* [ring][R] likewise, of ranks that are not mapped */
-    xep_area_t x;                 /* [slots][recv_rows] rows */
-    xep_area_t input;             /* [slots][recv_rows] rows: pulled by combine */
-    xep_area_t returned;          /* [slots][tokens][K] rows: put by owners that are not mapped */
+    xep_area_t items;           /* [ring] of parcels */
+    xep_area_t delivered_items; /* [ring][R] likewise, of ranks that are not mapped */
+    xep_area_t returned;        /* [slots][tokens][K] rows: put by owners that are not mapped */
 } ll_layout_t;
 
 /* ---- in private memory ------------------------------------------------------ */
@@ -162,7 +152,6 @@ typedef struct ll_source {
 typedef struct ll {
     xep_kit_t kit; /* first */
     ll_layout_t layout;
-    ll_slot_t *slots; /* [slots] the kit's */
     /* scratch, of one step at a time: */
     uint64_t *counts;      /* [E + 1] selections of each expert, of this rank or of all; the last: of none */
     uint32_t *next_row;    /* [E + 1] */
@@ -178,12 +167,19 @@ typedef struct ll {
     char *coded;           /* those of the slots; NULL where all ranks are mapped, or there was no memory */
 } ll_t;
 
+static inline ll_slot_t *ll_slot(const ll_t *mode, uint32_t slot)
+{
+    return (ll_slot_t *)mode->kit.slots + slot;
+}
+
 /** Private state of an operation. */
 typedef struct ll_state {
     xep_kit_state_t kit; /* first */
     ll_parcel_t parcel;  /* dispatch: of this rank */
     ll_notice_t notice;  /* dispatch: source of puts, unchanged until flushed */
 } ll_state_t;
+
+extern const xep_step_t ll_dispatch_steps[], ll_combine_steps[];
 
 static inline ll_state_t *ll_state(const xep_op_t *op)
 {
@@ -192,9 +188,7 @@ static inline ll_state_t *ll_state(const xep_op_t *op)
 
 /* ---- ll_heap.c: where things are ---- */
 
-/** Of a heap whose regions begin at their offsets; sets what they need. */
-xep_status_t ll_make_layout(const xep_shape_t *shape, xep_region_t *regions, ll_layout_t *layout);
-xep_status_t ll_heap_size(const xep_shape_t *shape, xep_region_t *regions, uint64_t *recv_rows_p);
+xep_status_t ll_lay_heap(const xep_shape_t *shape, xep_heap_layout_t *layout, xep_carve_t region[XEP_REGIONS]);
 
 /** Of the parcel a notice announces, all but where it is. */
 void ll_make_parcel(const ll_notice_t *notice, ll_parcel_t *parcel);
@@ -206,9 +200,6 @@ uint64_t ll_table_offset(const ll_t *mode, uint32_t slot, uint32_t rank);
 
 /** The plugin's dispatch. */
 xep_status_t ll_dispatch(void *mode, xep_op_t *op);
-
-/** Step: fills the parcel, tells the mapped ranks, puts it to the others. */
-xep_status_t ll_send(void *mode, xep_op_t *op);
 
 /* ---- ll_receive.c: dispatch 4 and 5 ---- */
 
@@ -230,10 +221,6 @@ void ll_unpack_rows(ll_t *mode, xep_op_t *op);
 
 /** The plugin's combine. */
 xep_status_t ll_combine(void *mode, xep_op_t *op);
-
-/** Steps: rows into the input, or coded; the offer, with rows to ranks that are not mapped. */
-xep_status_t ll_fill(void *mode, xep_op_t *op);
-xep_status_t ll_offer(void *mode, xep_op_t *op);
 
 /* ---- ll_sum.c: combine 5 ---- */
 

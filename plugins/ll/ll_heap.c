@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Where things are in a heap. Signals come first, so that their places do not depend on sizes of rows. */
+/* Where things are in a heap, and in a parcel. */
 #include "ll.h"
 
 static uint64_t larger(uint64_t a, uint64_t b)
@@ -9,37 +9,40 @@ static uint64_t larger(uint64_t a, uint64_t b)
 }
 
 /* a row and its scales, which are words */
-static uint64_t record_stride(uint64_t row_bytes, uint64_t scale_words)
+static uint64_t item_stride(uint64_t row_bytes, uint64_t scale_words)
 {
     return ((row_bytes + 3) / 4 * 4 + scale_words * 4 + 63) & ~(uint64_t)63;
 }
 
-/* The largest record: a row as it is with scales of the user, or the longest row that can be cast (of 2-byte
+/* The largest item: a row as it is with scales of the user, or the longest row that can be cast (of 2-byte
  * elements). */
-static uint64_t measure_records(const xep_shape_t *shape, ll_layout_t *layout)
+static uint64_t measure_items(const xep_shape_t *shape, ll_layout_t *layout)
 {
     uint64_t room = (uint64_t)shape->hidden * shape->elem_bytes, cast = room / 2, groups = xep_cast_groups(cast);
     layout->scale_words = larger(shape->scales, groups);
-    return larger(record_stride(room, shape->scales), record_stride(cast, groups));
+    return larger(item_stride(room, shape->scales), item_stride(cast, groups));
 }
 
-/* Parcels of this rank, and those that others put here: heads are metadata, records rows. */
+/* Parcels of this rank, and those that others put here: heads are metadata, items rows. */
+/*
+ * Room for the largest parcel that this shape allows: whether there are weights, and which cast, each dispatch decides.
+ */
 static void lay_parcels(const xep_shape_t *shape, ll_layout_t *at, xep_carve_t *metadata, xep_carve_t *rows)
 {
-    xep_carve_t head = {0}, records = {0};
+    xep_carve_t head = {0}, items = {0};
     uint64_t selections = shape->tokens * shape->topk; /* of less than 2^31 each */
     uint64_t ring = xep_notices_ring(shape), senders = shape->nodes > 1 ? shape->nranks : 0;
     xep_carve_offset(&head, selections, sizeof(int32_t));
     xep_carve_offset(&head, selections, sizeof(float));
-    xep_carve_offset(&records, shape->tokens, measure_records(shape, at));
+    xep_carve_offset(&items, shape->tokens, measure_items(shape, at));
     metadata->overflow |= head.overflow;
-    rows->overflow |= records.overflow;
+    rows->overflow |= items.overflow;
     metadata->stride = head.end;
-    rows->stride = records.end;
+    rows->stride = items.end;
     at->heads = xep_carve_area(metadata, ring, head.end);
     at->delivered_heads = xep_carve_area(metadata, ring * senders, head.end);
-    at->records = xep_carve_area(rows, ring, records.end);
-    at->delivered_records = xep_carve_area(rows, ring * senders, records.end);
+    at->items = xep_carve_area(rows, ring, items.end);
+    at->delivered_items = xep_carve_area(rows, ring * senders, items.end);
     xep_carve_page(rows);
 }
 
@@ -47,18 +50,13 @@ static void lay_parcels(const xep_shape_t *shape, ll_layout_t *at, xep_carve_t *
  * Rows begin at pages: one of 4096 bytes that lies across two is two entries of the TLB and two beginnings for the
  * prefetcher, and combine took 1.3 times as long.
  */
-static void lay_slot(const xep_shape_t *shape, void *layout, xep_carve_t slot[XEP_REGIONS])
+static void lay_slot(const xep_shape_t *shape, xep_heap_layout_t *common, xep_carve_t slot[XEP_REGIONS])
 {
-    ll_layout_t *at = layout;
-    xep_carve_t *metadata = &slot[XEP_REGION_METADATA], *rows = &slot[XEP_REGION_ROWS];
-    uint64_t received = at->recv_rows;
-    at->tokens = xep_carve_area(metadata, received, sizeof(int32_t));
-    at->idx = xep_carve_area(metadata, received, sizeof(int64_t));
-    at->weights = xep_carve_area(metadata, received, sizeof(float));
-    at->scales = xep_carve_area(metadata, received, at->scale_words * 4);
-    at->x = xep_carve_area(rows, received, xep_row_stride((size_t)shape->hidden * shape->elem_bytes));
+    ll_layout_t *at = (ll_layout_t *)common;
+    xep_carve_t *rows = &slot[XEP_REGION_ROWS];
+    xep_carve_received(shape, common, 1, at->scale_words, slot);
     xep_carve_page(rows);
-    at->input = xep_carve_area(rows, received, at->combine_stride);
+    common->input = xep_carve_area(rows, common->recv_rows, common->combine_stride);
     xep_carve_page(rows);
     at->returned = xep_carve_area(rows, shape->nodes > 1 ? shape->tokens * shape->topk : 0, at->return_stride);
     xep_carve_page(rows);
@@ -73,45 +71,32 @@ static uint64_t return_room(const xep_shape_t *shape)
 
 /* rows of a slot when the user leaves it to the mode: any routing in which no token selects an expert twice fits
  * padded */
-static int measure_rows(const xep_shape_t *shape, ll_layout_t *layout)
+static int measure_rows(const xep_shape_t *shape, uint64_t *rows_p)
 {
-    layout->recv_rows = shape->recv_rows;
+    *rows_p = shape->recv_rows;
     if (shape->recv_rows == 0 &&
-        __builtin_mul_overflow((uint64_t)shape->nranks * shape->first_expert[1], shape->tokens, &layout->recv_rows))
+        __builtin_mul_overflow((uint64_t)shape->nranks * shape->first_expert[1], shape->tokens, rows_p))
         return 0;
-    return layout->recv_rows <= UINT32_MAX - shape->topk; /* rows are counted in 32 bits */
+    return *rows_p <= UINT32_MAX - shape->topk; /* rows are counted in 32 bits */
 }
 
-xep_status_t ll_make_layout(const xep_shape_t *shape, xep_region_t *regions, ll_layout_t *layout)
+/* Regions in the order of the header: tables and heads before slots, items before rows. */
+xep_status_t ll_lay_heap(const xep_shape_t *shape, xep_heap_layout_t *common, xep_carve_t region[XEP_REGIONS])
 {
-    xep_carve_t carve[XEP_REGIONS];
-    xep_carve_t *control = &carve[XEP_REGION_CONTROL], *metadata = &carve[XEP_REGION_METADATA];
-    uint64_t ranks = shape->nranks;
+    ll_layout_t *at = (ll_layout_t *)common;
+    xep_carve_t *metadata = &region[XEP_REGION_METADATA];
+    if (!measure_rows(shape, &common->recv_rows)) return XEP_ERR_NO_MEMORY;
+    at->return_stride = xep_row_stride(return_room(shape));
+    at->table_bytes = xep_row_stride(shape->first_expert[1] * sizeof(uint32_t));
 
-    if (shape->tokens > INT32_MAX || shape->experts > INT32_MAX) return XEP_ERR_INVALID;
-    if (!measure_rows(shape, layout)) return XEP_ERR_NO_MEMORY;
-    layout->combine_stride = xep_row_stride((size_t)shape->hidden * shape->combine_elem_bytes);
-    layout->return_stride = xep_row_stride(return_room(shape));
-    layout->table_bytes = xep_row_stride(shape->first_expert[1] * sizeof(uint32_t));
-
-    xep_carve_begin(carve, regions);
-    layout->notices = xep_notices_lay(shape, control);
-    layout->combine_mail = xep_combine_lay_mail(shape, control);
-    layout->tables = xep_carve_offset(metadata, shape->slots * ranks, layout->table_bytes);
-    lay_parcels(shape, layout, metadata, &carve[XEP_REGION_ROWS]);
-    xep_carve_slots(shape, layout, carve, lay_slot);
-    regions[XEP_REGION_ROWS].alignment = 4096;
-    return xep_carve_end(carve, regions);
+    common->notices = xep_notices_lay(shape, &region[XEP_REGION_CONTROL]);
+    at->tables = xep_carve_offset(metadata, shape->slots * (uint64_t)shape->nranks, at->table_bytes);
+    lay_parcels(shape, at, metadata, &region[XEP_REGION_ROWS]);
+    xep_carve_slots(shape, common, region, lay_slot);
+    return XEP_OK;
 }
 
-xep_status_t ll_heap_size(const xep_shape_t *shape, xep_region_t *regions, uint64_t *recv_rows_p)
-{
-    ll_layout_t layout;
-    xep_status_t status = ll_make_layout(shape, regions, &layout);
-    if (status == XEP_OK) *recv_rows_p = layout.recv_rows;
-    return status;
-}
-
+/* Source and receiver compute the same offsets from the same notice: nothing else is said of them. */
 void ll_make_parcel(const ll_notice_t *notice, ll_parcel_t *parcel)
 {
     uint64_t selections = (uint64_t)notice->tokens * notice->topk;
@@ -128,7 +113,7 @@ void ll_make_parcel(const ll_notice_t *notice, ll_parcel_t *parcel)
         parcel->scale_words = notice->quant == XEP_QUANT_UE8M0 ? (groups + 3) / 4 : groups;
     }
     parcel->scales = (parcel->row_bytes + 3) / 4 * 4;
-    parcel->stride = record_stride(parcel->row_bytes, parcel->scale_words);
+    parcel->stride = item_stride(parcel->row_bytes, parcel->scale_words);
 }
 
 uint64_t ll_table_offset(const ll_t *mode, uint32_t slot, uint32_t rank)

@@ -5,11 +5,6 @@
 
 #include "ll.h"
 
-static size_t row_bytes(const xep_combine_args_t *args)
-{
-    return args->hidden * xep_elem_bytes(args->dtype);
-}
-
 /* ---- rows of the user's memory ---- */
 
 /* Own rows are summed where they are. */
@@ -25,7 +20,7 @@ static int pulls(const ll_t *mode, uint32_t reader)
  */
 static const uint32_t *lay_input(ll_t *mode, const xep_op_t *op)
 {
-    const ll_slot_t *slot = &mode->slots[op->slot];
+    const ll_slot_t *slot = ll_slot(mode, op->slot);
     const uint32_t nranks = mode->kit.shape->nranks, pairs = mode->kit.shape->local_experts * nranks;
     uint32_t next = 0;
     if (op->combine->x == NULL) return slot->pair_begin;
@@ -44,11 +39,12 @@ typedef struct fill {
     xep_copy_fn copy;
 } fill_t;
 
+/* Rows of a pair are neighbours on both sides, so that the reader walks through its own without a jump. */
 static void fill_pair(const fill_t *fill, uint32_t pair, char *input)
 {
-    const ll_slot_t *slot = &fill->mode->slots[fill->op->slot];
+    const ll_slot_t *slot = ll_slot(fill->mode, fill->op->slot);
     const xep_combine_args_t *args = fill->op->combine;
-    size_t bytes = row_bytes(args), stride = fill->mode->layout.combine_stride;
+    size_t bytes = xep_combine_row_bytes(args), stride = fill->mode->layout.common.combine_stride;
     uint64_t begin = slot->pair_begin[pair], end = begin + slot->pair_count[pair];
     char *to = input + fill->begin[pair] * stride;
     for (uint64_t row = begin; row < end; row++, to += stride) {
@@ -63,13 +59,14 @@ static void fill_share(void *arg, uint32_t thread, uint32_t nthreads)
     const fill_t *fill = arg;
     const ll_t *mode = fill->mode;
     const uint32_t nranks = mode->kit.shape->nranks, pairs = mode->kit.shape->local_experts * nranks;
-    char *input = xep_kit_own_area(&mode->kit, mode->layout.input, fill->op->slot);
+    char *input = xep_kit_own_area(&mode->kit, mode->layout.common.input, fill->op->slot);
     uint32_t end = (uint32_t)((uint64_t)pairs * (thread + 1) / nthreads);
     for (uint32_t pair = (uint32_t)((uint64_t)pairs * thread / nthreads); pair < end; pair++)
         if (pulls(mode, pair % nranks)) fill_pair(fill, pair, input);
     xep_stores_fence();
 }
 
+/* Step 2 where the user has the rows: these copies are read by other ranks only. */
 static void fill_input(ll_t *mode, xep_op_t *op, const uint32_t *begin)
 {
     xep_copy_fn copy = xep_copy_select(mode->kit.env->simd, xep_streams_to_others(mode->kit.env));
@@ -79,10 +76,12 @@ static void fill_input(ll_t *mode, xep_op_t *op, const uint32_t *begin)
 
 /* ---- rows in LogFMT ---- */
 
+/* Rows that go over the wire are sent from where they are, without a copy. */
 static const char *output_row(const ll_t *mode, const xep_op_t *op, uint64_t row)
 {
-    if (op->combine->x != NULL) return (const char *)op->combine->x + row * op->combine->x_stride;
-    return xep_kit_own_area(&mode->kit, mode->layout.input, op->slot) + row * mode->layout.combine_stride;
+    size_t stride;
+    const char *rows = xep_combine_outputs(&mode->kit, op, &stride);
+    return rows + row * stride;
 }
 
 static int is_logfmt(const xep_op_t *op)
@@ -90,11 +89,12 @@ static int is_logfmt(const xep_op_t *op)
     return (op->combine->flags & XEP_COMBINE_LOGFMT) != 0;
 }
 
+/* Coded by the whole team, before the first row is sent. */
 static void code_share(void *arg, uint32_t thread, uint32_t nthreads)
 {
     const fill_t *fill = arg;
     const ll_t *mode = fill->mode;
-    const ll_slot_t *slot = &mode->slots[fill->op->slot];
+    const ll_slot_t *slot = ll_slot(mode, fill->op->slot);
     const uint32_t nranks = mode->kit.shape->nranks, pairs = mode->kit.shape->local_experts * nranks;
     uint32_t end = (uint32_t)((uint64_t)pairs * (thread + 1) / nthreads);
     for (uint32_t pair = (uint32_t)((uint64_t)pairs * thread / nthreads); pair < end; pair++) {
@@ -108,6 +108,7 @@ static void code_share(void *arg, uint32_t thread, uint32_t nthreads)
 
 /* ---- tables ---- */
 
+/* For mapped readers alone: all others find rows at [token][k], which needs no table. */
 static void fill_table(const ll_t *mode, const xep_op_t *op, const uint32_t *begin, uint32_t reader)
 {
     uint32_t *table = xep_kit_own(&mode->kit, ll_table_offset(mode, op->slot, reader));
@@ -115,7 +116,8 @@ static void fill_table(const ll_t *mode, const xep_op_t *op, const uint32_t *beg
         table[e] = begin[e * mode->kit.shape->nranks + reader];
 }
 
-xep_status_t ll_fill(void *opaque, xep_op_t *op)
+/* Step 2. Table and input of this slot are free to be written: drain has seen to it. */
+static xep_status_t fill(void *opaque, xep_op_t *op)
 {
     ll_t *mode = opaque;
     const uint32_t *begin = lay_input(mode, op);
@@ -124,25 +126,25 @@ xep_status_t ll_fill(void *opaque, xep_op_t *op)
     if (op->combine->x != NULL) fill_input(mode, op, begin);
     if (is_logfmt(op) && !mode->kit.all_mapped)
         mode->kit.env->parallel(mode->kit.env, code_share, &(fill_t){.mode = mode, .op = op});
-    xep_combine_make_offer(op, XEP_AGREE_ANY);
     return XEP_OK;
 }
 
 /* ---- readers that are not mapped ---- */
 
 /* A row of an expert, of those the reader sent. */
+/* One put for each row: its place in the reader's slot follows from the token and the selection it came from. */
 static int cut_row(const void *opaque, const xep_op_t *op, uint32_t reader, uint32_t expert, uint64_t *row_p,
                    xep_piece_t *piece)
 {
     const ll_t *mode = opaque;
-    const ll_slot_t *slot = &mode->slots[op->slot];
+    const ll_slot_t *slot = ll_slot(mode, op->slot);
     uint32_t pair = expert * mode->kit.shape->nranks + reader;
     uint64_t row = slot->pair_begin[pair] + *row_p,
              returned = xep_area_at(mode->layout.returned, slot->from[reader].slot);
     if (*row_p >= slot->pair_count[pair]) return 0;
     *piece = (xep_piece_t){.src = output_row(mode, op, row),
                            .offset = returned + slot->origin[row] * mode->layout.return_stride,
-                           .bytes = row_bytes(op->combine),
+                           .bytes = xep_combine_row_bytes(op->combine),
                            .rows = 1};
     if (is_logfmt(op)) {
         piece->src = slot->coded + row * mode->layout.return_stride;
@@ -161,13 +163,21 @@ static int returned_part(const void *opaque, const xep_op_t *op, uint32_t reader
     return number <= mode->kit.shape->local_experts;
 }
 
-xep_status_t ll_offer(void *mode, xep_op_t *op)
-{
-    return xep_combine_offer(mode, op, returned_part);
-}
-
 /* ---- begin ---- */
 
+const xep_step_t ll_combine_steps[] = {
+    {.name = "the last combine of the slot to be read", .run = xep_combine_drain, .word = xep_combine_read_word},
+    {.name = "copies", .run = fill},
+    {.name = "room to send rows", .run = xep_step_send, .store = xep_combine_store_offer, .parts = returned_part},
+    {.name = "expert outputs", .run = xep_step_wait, .word = xep_combine_ready_word, .receives = 1},
+    {.name = "agreement", .run = xep_combine_take_offers},
+    {.name = "sums", .run = ll_sum, .agreed = 1},
+    {.name = "room to say that rows were read", .run = xep_combine_tell_read},
+    {.name = "rows to leave", .run = xep_step_flush},
+    {0},
+};
+
+/* Memory for coded rows may have been short at open; then only what needs it is refused. */
 static xep_status_t check_args(const ll_t *mode, xep_op_t *op)
 {
     const xep_env_t *env = mode->kit.env;
@@ -181,5 +191,5 @@ static xep_status_t check_args(const ll_t *mode, xep_op_t *op)
 xep_status_t ll_combine(void *mode, xep_op_t *op)
 {
     xep_status_t status = check_args(mode, op);
-    return status == XEP_OK ? xep_steps_begin(mode, op) : status;
+    return status == XEP_OK ? xep_combine_begin(mode, op, XEP_AGREE_ANY) : status;
 }

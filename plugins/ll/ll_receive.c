@@ -9,11 +9,15 @@ enum { LINE = 64, FETCHED_BYTES = 4096 /* of a source's indices: for more of the
 
 /* ---- what was said ---- */
 
+/*
+ * Everything that is computed from a notice stays in bounds: counts, the lengths of its parcel, the slot that words go
+ * to. Whether ranks agree is asked later.
+ */
 static int is_notice_sane(const ll_t *mode, const xep_op_t *op, const ll_notice_t *n)
 {
     const xep_shape_t *shape = mode->kit.shape;
     uint64_t elem = xep_elem_bytes((xep_dtype_t)n->dtype), room = (uint64_t)shape->hidden * shape->elem_bytes;
-    uint64_t most = n->padded != 0 ? shape->nranks * shape->tokens : mode->layout.recv_rows;
+    uint64_t most = n->padded != 0 ? shape->nranks * shape->tokens : mode->layout.common.recv_rows;
     int casts = n->quant != XEP_QUANT_NONE;
     return atomic_load_explicit(&n->epoch, memory_order_relaxed) == op->epoch && n->tokens <= shape->tokens &&
            n->topk >= 1 && n->topk <= shape->topk && n->slot < shape->slots && n->alignment >= 1 && n->hidden >= 1 &&
@@ -34,6 +38,7 @@ static void fetch_parcel(const ll_t *mode, uint32_t source)
     fetch(parcel->head, parcel->weights < FETCHED_BYTES ? parcel->weights : FETCHED_BYTES);
 }
 
+/* Mapped: in the source's heap, where all receivers read the same parcel. Else in what was delivered here. */
 static void find_parcel(ll_t *mode, const xep_op_t *op, uint32_t source)
 {
     ll_parcel_t *parcel = &mode->parcels[source];
@@ -41,17 +46,17 @@ static void find_parcel(ll_t *mode, const xep_op_t *op, uint32_t source)
     const char *heap = mode->kit.base[source];
     uint64_t entry = xep_notices_entry(&mode->kit, op->turn),
              delivered = xep_notices_entry_of(&mode->kit, op->turn, source);
-    ll_make_parcel(&mode->slots[op->slot].from[source], parcel);
+    ll_make_parcel(&ll_slot(mode, op->slot)->from[source], parcel);
     parcel->head = heap != NULL ? heap + xep_area_at(at->heads, entry)
                                 : xep_kit_own(&mode->kit, xep_area_at(at->delivered_heads, delivered));
-    parcel->records = heap != NULL ? heap + xep_area_at(at->records, entry)
-                                   : xep_kit_own(&mode->kit, xep_area_at(at->delivered_records, delivered));
+    parcel->items = heap != NULL ? heap + xep_area_at(at->items, entry)
+                                 : xep_kit_own(&mode->kit, xep_area_at(at->delivered_items, delivered));
 }
 
 /* Copies the notices, so that what was checked is what is used, and finds the parcels. */
 static xep_status_t take_notices(ll_t *mode, xep_op_t *op)
 {
-    ll_slot_t *slot = &mode->slots[op->slot];
+    ll_slot_t *slot = ll_slot(mode, op->slot);
     for (uint32_t r = 0; r < mode->kit.shape->nranks; r++) {
         ll_notice_t *notice = &slot->from[r];
         xep_notices_take(&mode->kit, op, r, &ll_state(op)->notice, notice);
@@ -67,6 +72,7 @@ static xep_status_t take_notices(ll_t *mode, xep_op_t *op)
 
 /* ---- the verdict: from what all ranks read alike ---- */
 
+/* Step 4, in the order in which users should hear of what differs. */
 static xep_status_t compare_notices(const ll_t *mode, xep_op_t *op, const ll_notice_t *from)
 {
     static const xep_agree_param_t params[] = {
@@ -101,6 +107,7 @@ static uint64_t rows_at_most(const ll_t *mode, const ll_notice_t *from, uint32_t
     return from[rank].padded ? rows : rows + experts * (from[rank].alignment - 1);
 }
 
+/* Indices lie in memory that other ranks write: one that is no expert is counted where nobody looks. */
 static void count_all(ll_t *mode, const ll_notice_t *from)
 {
     const uint32_t experts = mode->kit.shape->experts;
@@ -124,12 +131,10 @@ static uint64_t rows_exactly(const ll_t *mode, const ll_notice_t *from, uint32_t
     return sum;
 }
 
-static void tell_rows(const xep_op_t *op, uint64_t rows)
-{
-    op->recv->rows = rows;
-    if (op->dispatch->recv_rows_p != NULL) *op->dispatch->recv_rows_p = rows;
-}
-
+/*
+ * The cheap bound first: it needs notices alone, and nearly always there is room. Only then all indices are counted,
+ * which all ranks do alike and so agree on the rank that is too small, the lowest.
+ */
 static xep_status_t check_room(ll_t *mode, xep_op_t *op, const ll_notice_t *from)
 {
     const uint32_t nranks = mode->kit.shape->nranks;
@@ -142,7 +147,7 @@ static xep_status_t check_room(ll_t *mode, xep_op_t *op, const ll_notice_t *from
         uint64_t rows = rows_exactly(mode, from, r, &most);
         if (from[r].padded) rows = most;
         if (rows <= from[r].capacity) continue;
-        tell_rows(op, rows_exactly(mode, from, mode->kit.shape->rank, &most));
+        xep_kit_tell_rows(op, rows_exactly(mode, from, mode->kit.shape->rank, &most));
         return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_OVERFLOW,
                                    "rank %u would get %llu rows%s, it has room for %llu", r, (unsigned long long)rows,
                                    from[r].padded ? " of one expert" : "", (unsigned long long)from[r].capacity);
@@ -156,7 +161,7 @@ static xep_status_t check_room(ll_t *mode, xep_op_t *op, const ll_notice_t *from
  * said there is. */
 static xep_status_t lay_rows(ll_t *mode, xep_op_t *op, uint64_t *rows_p)
 {
-    const ll_slot_t *slot = &mode->slots[op->slot];
+    const ll_slot_t *slot = ll_slot(mode, op->slot);
     const ll_notice_t *own = &slot->from[mode->kit.shape->rank];
     const uint32_t nranks = mode->kit.shape->nranks, experts = mode->kit.shape->local_experts;
     const uint64_t padded_rows = own->padded ? nranks * mode->kit.shape->tokens : 0, alignment = own->alignment;
@@ -184,6 +189,7 @@ static xep_status_t lay_rows(ll_t *mode, xep_op_t *op, uint64_t *rows_p)
                                (unsigned long long)received);
 }
 
+/* The choice of the width outside of the loop: it is as long as there are rows. */
 static inline void fill_experts(const xep_recv_t *recv, uint64_t begin, uint64_t end, int64_t expert)
 {
     if (recv->topk_idx_dtype == XEP_INT64)
@@ -196,7 +202,7 @@ static inline void fill_experts(const xep_recv_t *recv, uint64_t begin, uint64_t
  * and those up to the capacity, have no expert. */
 static void fill_metadata(const ll_t *mode, const xep_op_t *op)
 {
-    const ll_slot_t *slot = &mode->slots[op->slot];
+    const ll_slot_t *slot = ll_slot(mode, op->slot);
     const xep_recv_t *recv = op->recv;
     const uint32_t experts = recv->local_experts;
     int32_t *stats = op->dispatch->expert_stats;
@@ -212,54 +218,41 @@ static void fill_metadata(const ll_t *mode, const xep_op_t *op)
     if (!padded) fill_experts(recv, recv->rows, recv->capacity, -1);
 }
 
+/* Views into the slot. A cast changes the type of rows and scales, but not what the user asked for besides. */
 static void fill_recv(ll_t *mode, const xep_op_t *op, uint64_t rows)
 {
-    const ll_slot_t *slot = &mode->slots[op->slot];
+    const ll_slot_t *slot = ll_slot(mode, op->slot);
     const xep_dispatch_args_t *args = op->dispatch;
     const ll_parcel_t *parcel = &mode->parcels[mode->kit.shape->rank];
-    const ll_layout_t *at = &mode->layout;
-    int padded = args->arrangement == XEP_ROWS_BY_EXPERT_PADDED,
-        by_column = (args->flags & XEP_DISPATCH_SCALES_BY_COLUMN) != 0;
-    uint64_t of_expert = mode->kit.shape->nranks * mode->kit.shape->tokens;
-    uint64_t capacity =
-        padded ? mode->kit.shape->local_experts * of_expert : (args->capacity != 0 ? args->capacity : rows);
-    *op->recv = (xep_recv_t){
-        .size = sizeof *op->recv,
-        .arrangement = padded ? XEP_ROWS_BY_EXPERT_PADDED : XEP_ROWS_BY_EXPERT_COMPACT,
-        .rows = rows,
-        .capacity = capacity,
-        .x = xep_kit_own_area(&mode->kit, at->x, op->slot),
-        .x_stride = xep_row_stride(parcel->row_bytes),
-        .dtype = args->quant == XEP_QUANT_NONE ? args->dtype : XEP_E4M3,
-        .hidden = args->hidden,
-        .topk = 1,
-        .topk_idx_dtype = args->topk_idx_dtype,
-        .topk_idx = xep_kit_own_area(&mode->kit, at->idx, op->slot),
-        .topk_weights = (float *)(void *)xep_kit_own_area(&mode->kit, at->weights, op->slot),
-        .scales = parcel->scale_words != 0 ? xep_kit_own_area(&mode->kit, at->scales, op->slot) : NULL,
-        .nscales = (uint32_t)parcel->scale_words,
-        .scales_dtype = args->quant == XEP_QUANT_NONE    ? args->scales_dtype
-                        : args->quant == XEP_QUANT_UE8M0 ? XEP_INT32
-                                                         : XEP_FP32,
-        .src_token = (int32_t *)(void *)xep_kit_own_area(&mode->kit, at->tokens, op->slot),
-        .first_expert = mode->kit.first_expert[mode->kit.shape->rank],
-        .local_experts = mode->kit.shape->local_experts,
-        .expert_rows = slot->expert_rows,
-        .scales_token_stride = by_column ? 4 : (ptrdiff_t)parcel->scale_words * 4,
-        .scales_stride = by_column ? (ptrdiff_t)(padded ? of_expert : capacity) * 4 : 4,
-        .quant = args->quant,
-        .expert_begin = slot->expert_begin,
-        .expert_count = slot->expert_count,
-        .pair_begin = slot->pair_begin,
-        .pair_count = slot->pair_count,
-    };
+    const int padded = args->arrangement == XEP_ROWS_BY_EXPERT_PADDED, casts = args->quant != XEP_QUANT_NONE,
+              by_column = (args->flags & XEP_DISPATCH_SCALES_BY_COLUMN) != 0;
+    const uint64_t of_expert = mode->kit.shape->nranks * mode->kit.shape->tokens;
+    xep_recv_t *recv = op->recv;
+    xep_kit_fill_recv(&mode->kit, op, rows);
+    recv->arrangement = padded ? XEP_ROWS_BY_EXPERT_PADDED : XEP_ROWS_BY_EXPERT_COMPACT;
+    if (padded) recv->capacity = mode->kit.shape->local_experts * of_expert;
+    recv->x_stride = xep_row_stride(parcel->row_bytes);
+    recv->topk = 1; /* a row for each selection */
+    if (casts) recv->dtype = XEP_E4M3;
+    recv->quant = args->quant;
+    recv->nscales = (uint32_t)parcel->scale_words;
+    if (recv->nscales != 0) recv->scales = xep_kit_own_area(&mode->kit, mode->layout.common.scales, op->slot);
+    recv->scales_dtype = !casts ? args->scales_dtype : args->quant == XEP_QUANT_UE8M0 ? XEP_INT32 : XEP_FP32;
+    recv->scales_token_stride = by_column ? 4 : (ptrdiff_t)parcel->scale_words * 4;
+    recv->scales_stride = by_column ? (ptrdiff_t)(padded ? of_expert : recv->capacity) * 4 : 4;
+    recv->expert_rows = slot->expert_rows;
+    recv->expert_begin = slot->expert_begin;
+    recv->expert_count = slot->expert_count;
+    recv->pair_begin = slot->pair_begin;
+    recv->pair_count = slot->pair_count;
 }
 
+/* Steps 4 and 5. After a verdict that is an error nothing of recv is set, except the rows that would have come. */
 xep_status_t ll_receive(void *opaque, xep_op_t *op)
 {
     ll_t *mode = opaque;
     xep_kit_state_t *state = xep_kit_state(op);
-    const ll_notice_t *from = mode->slots[op->slot].from;
+    const ll_notice_t *from = ll_slot(mode, op->slot)->from;
     uint64_t rows = 0;
     xep_status_t status = take_notices(mode, op);
     if (status != XEP_OK) return status;
@@ -271,7 +264,7 @@ xep_status_t ll_receive(void *opaque, xep_op_t *op)
     if (status == XEP_OK) status = lay_rows(mode, op, &rows);
     if (status != XEP_OK) return status;
     ll_number_rows(mode);
-    tell_rows(op, rows);
+    xep_kit_tell_rows(op, rows);
     fill_recv(mode, op, rows);
     fill_metadata(mode, op);
     ll_unpack_rows(mode, op);

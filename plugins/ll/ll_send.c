@@ -9,6 +9,7 @@ enum { PIECE_GROUPS = 64 /* of a row whose scales are packed: 64 fp32 scales on 
 
 /* ---- what only the mode can check ---- */
 
+/* Room for every token of every rank at each expert of the rank that has most: what padding promises. */
 static uint64_t padded_rows(const ll_t *mode)
 {
     return (uint64_t)mode->kit.first_expert[1] * mode->kit.shape->nranks * mode->kit.shape->tokens;
@@ -26,18 +27,19 @@ static xep_status_t check_arrangement(const ll_t *mode, xep_op_t *op)
         return env->fail(env, op, XEP_ERR_UNSUPPORTED,
                          "invalid capacity: %llu (0 with XEP_ROWS_BY_EXPERT_PADDED: it follows from the shape)",
                          (unsigned long long)args->capacity);
-    if (mode->layout.recv_rows < padded_rows(mode))
+    if (mode->layout.common.recv_rows < padded_rows(mode))
         return env->fail(env, op, XEP_ERR_UNSUPPORTED,
                          "too few rows in a slot for XEP_ROWS_BY_EXPERT_PADDED: %llu (params.recv_rows: at least %llu)",
-                         (unsigned long long)mode->layout.recv_rows, (unsigned long long)padded_rows(mode));
+                         (unsigned long long)mode->layout.common.recv_rows, (unsigned long long)padded_rows(mode));
     return XEP_OK;
 }
 
+/* All that this mode refuses, it refuses here: after the first word the operation must end on all ranks. */
 static xep_status_t check_args(const ll_t *mode, xep_op_t *op)
 {
     const xep_dispatch_args_t *args = op->dispatch;
     int weights =
-        op->cached_slot == XEP_NO_SLOT ? args->topk_weights != NULL : mode->slots[op->cached_slot].weights_given;
+        op->cached_slot == XEP_NO_SLOT ? args->topk_weights != NULL : ll_slot(mode, op->cached_slot)->weights_given;
     if ((args->flags & XEP_DISPATCH_SEND_WEIGHTS) != 0 && args->tokens != 0 && !weights)
         return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_INVALID,
                                    "topk_weights is NULL (needed with XEP_DISPATCH_SEND_WEIGHTS)");
@@ -46,11 +48,7 @@ static xep_status_t check_args(const ll_t *mode, xep_op_t *op)
 
 /* ---- the routing ---- */
 
-static inline int64_t idx_at(const char *row, uint32_t k, int wide)
-{
-    return wide ? ((const int64_t *)(const void *)row)[k] : ((const int32_t *)(const void *)row)[k];
-}
-
+/* How many rows there are, and the most of one expert, let a receiver with room enough skip counting all indices. */
 static inline void count_selection(ll_t *mode, ll_notice_t *notice, int32_t expert)
 {
     uint64_t count = ++mode->counts[expert];
@@ -63,7 +61,7 @@ static inline uint32_t take_token(ll_t *mode, ll_notice_t *notice, int32_t *expe
                                   int wide)
 {
     for (uint32_t k = 0; k < topk; k++) {
-        int64_t expert = idx_at(row, k, wide);
+        int64_t expert = xep_idx_at(row, k, wide);
         experts[k] = (int32_t)expert;
         if (expert == -1) continue;
         if ((uint64_t)expert >= mode->kit.shape->experts) return k;
@@ -72,6 +70,7 @@ static inline uint32_t take_token(ll_t *mode, ll_notice_t *notice, int32_t *expe
     return topk;
 }
 
+/* The handle keeps its own copy: its combines need it when the array of the caller is long gone. */
 static xep_status_t take_experts(ll_t *mode, xep_op_t *op, ll_slot_t *slot)
 {
     const xep_dispatch_args_t *args = op->dispatch;
@@ -79,15 +78,12 @@ static xep_status_t take_experts(ll_t *mode, xep_op_t *op, ll_slot_t *slot)
     int wide = args->topk_idx_dtype == XEP_INT64;
     for (uint64_t t = 0; t < args->tokens; t++, row += args->topk_idx_stride) {
         uint32_t k = take_token(mode, &ll_state(op)->notice, slot->experts + t * args->topk, row, args->topk, wide);
-        if (k < args->topk)
-            return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_INVALID,
-                                       "invalid topk_idx[%llu][%u]: %lld (-1, or one of %u experts)",
-                                       (unsigned long long)t, k, (long long)idx_at(row, k, wide),
-                                       mode->kit.shape->experts);
+        if (k < args->topk) return xep_kit_refuse_expert(&mode->kit, op, t, k);
     }
     return XEP_OK;
 }
 
+/* Weights stay here unless they are sent: combine multiplies with them at the source. */
 static void take_weights(const xep_dispatch_args_t *args, ll_slot_t *slot)
 {
     const char *row = (const char *)args->topk_weights;
@@ -111,6 +107,7 @@ static void take_cached(ll_t *mode, ll_notice_t *notice, const ll_slot_t *from, 
         if (slot->experts[i] >= 0) count_selection(mode, notice, slot->experts[i]);
 }
 
+/* Counts are of this rank's selections until its notice is filled; the receive phase uses the same memory again. */
 static xep_status_t take_routing(ll_t *mode, xep_op_t *op, ll_slot_t *slot)
 {
     memset(mode->counts, 0, mode->kit.shape->experts * sizeof *mode->counts);
@@ -119,7 +116,7 @@ static xep_status_t take_routing(ll_t *mode, xep_op_t *op, ll_slot_t *slot)
         if (status != XEP_OK) return status;
         take_weights(op->dispatch, slot);
     } else {
-        take_cached(mode, &ll_state(op)->notice, &mode->slots[op->cached_slot], slot);
+        take_cached(mode, &ll_state(op)->notice, ll_slot(mode, op->cached_slot), slot);
     }
     slot->tokens = op->dispatch->tokens;
     slot->topk = op->dispatch->topk;
@@ -134,7 +131,8 @@ static void fill_notice(const ll_t *mode, const xep_op_t *op, ll_notice_t *notic
 {
     const xep_dispatch_args_t *args = op->dispatch;
     int padded = args->arrangement == XEP_ROWS_BY_EXPERT_PADDED;
-    uint64_t room = padded ? (uint64_t)mode->kit.shape->nranks * mode->kit.shape->tokens : mode->layout.recv_rows;
+    uint64_t room =
+        padded ? (uint64_t)mode->kit.shape->nranks * mode->kit.shape->tokens : mode->layout.common.recv_rows;
     *notice = (ll_notice_t){.capacity = args->capacity != 0 ? args->capacity : room,
                             .selections = notice->selections,
                             .most = notice->most,
@@ -158,10 +156,11 @@ typedef struct pack {
     const xep_op_t *op;
     const ll_slot_t *slot;
     const ll_parcel_t *at;
-    char *records;
+    char *items;
     xep_cast_fn cast;
 } pack_t;
 
+/* Masked tokens are in nobody's interest: their items are never read. */
 static int goes_anywhere(const ll_slot_t *slot, uint64_t token)
 {
     const int32_t *experts = slot->experts + token * slot->topk;
@@ -170,36 +169,38 @@ static int goes_anywhere(const ll_slot_t *slot, uint64_t token)
     return 0;
 }
 
-static void pack_plain(const pack_t *pack, uint64_t token, char *record)
+/* Any alignment of x and any strides of scales become one item, that is read in one go. */
+static void pack_plain(const pack_t *pack, uint64_t token, char *item)
 {
     const xep_dispatch_args_t *args = pack->op->dispatch;
     const char *scales = (const char *)args->scales + (ptrdiff_t)token * args->scales_token_stride;
-    memcpy(record, (const char *)args->x + token * args->x_stride, pack->at->row_bytes);
+    memcpy(item, (const char *)args->x + token * args->x_stride, pack->at->row_bytes);
     for (uint32_t s = 0; s < args->nscales; s++)
-        memcpy(record + pack->at->scales + s * (size_t)4, scales + (ptrdiff_t)s * args->scales_stride, 4);
+        memcpy(item + pack->at->scales + s * (size_t)4, scales + (ptrdiff_t)s * args->scales_stride, 4);
 }
 
-static void cast_packed(const pack_t *pack, const char *x, const char *next, char *record)
+/* Scales of four groups make one word; pieces of the row, so that they need no memory but the stack. */
+static void cast_packed(const pack_t *pack, const char *x, const char *next, char *item)
 {
     const size_t piece = PIECE_GROUPS * XEP_CAST_GROUP, elem = xep_elem_bytes(pack->op->dispatch->dtype);
     const size_t hidden = pack->op->dispatch->hidden;
-    uint32_t *packed = (uint32_t *)(void *)(record + pack->at->scales);
+    uint32_t *packed = (uint32_t *)(void *)(item + pack->at->scales);
     for (size_t i = 0; i < hidden; i += piece, packed += PIECE_GROUPS / 4) {
         float scales[PIECE_GROUPS];
         size_t n = hidden - i < piece ? hidden - i : piece;
-        pack->cast((uint8_t *)record + i, scales, x + i * elem, n, 1, next + i * elem);
+        pack->cast((uint8_t *)item + i, scales, x + i * elem, n, 1, next + i * elem);
         xep_cast_pack_exponents(packed, scales, xep_cast_groups(n));
     }
 }
 
-static void pack_cast(const pack_t *pack, uint64_t token, uint64_t next, char *record)
+static void pack_cast(const pack_t *pack, uint64_t token, uint64_t next, char *item)
 {
     const xep_dispatch_args_t *args = pack->op->dispatch;
     const char *x = (const char *)args->x + token * args->x_stride,
                *ahead = (const char *)args->x + next * args->x_stride;
-    if (args->quant == XEP_QUANT_UE8M0) cast_packed(pack, x, ahead, record);
+    if (args->quant == XEP_QUANT_UE8M0) cast_packed(pack, x, ahead, item);
     else
-        pack->cast((uint8_t *)record, (float *)(void *)(record + pack->at->scales), x, args->hidden,
+        pack->cast((uint8_t *)item, (float *)(void *)(item + pack->at->scales), x, args->hidden,
                    args->quant == XEP_QUANT_E4M3_POW2, ahead);
 }
 
@@ -209,24 +210,24 @@ static void pack_rows(void *arg, uint32_t thread, uint32_t nthreads)
     const pack_t *pack = arg;
     uint64_t tokens = pack->slot->tokens, begin = tokens * thread / nthreads, end = tokens * (thread + 1) / nthreads;
     for (uint64_t t = begin; t < end; t++) {
-        char *record = pack->records + t * pack->at->stride;
+        char *item = pack->items + t * pack->at->stride;
         if (!goes_anywhere(pack->slot, t)) continue;
-        if (pack->op->dispatch->quant == XEP_QUANT_NONE) pack_plain(pack, t, record);
-        else pack_cast(pack, t, t + 1 < end ? t + 1 : t, record);
+        if (pack->op->dispatch->quant == XEP_QUANT_NONE) pack_plain(pack, t, item);
+        else pack_cast(pack, t, t + 1 < end ? t + 1 : t, item);
     }
 }
 
+/* Step 1: indices and weights by this thread, rows by the team. */
 static void fill_parcel(ll_t *mode, xep_op_t *op, const ll_slot_t *slot)
 {
     const ll_parcel_t *at = &ll_state(op)->parcel;
-    uint64_t selections = slot->tokens * slot->topk;
+    uint64_t selections = slot->tokens * slot->topk, entry = xep_notices_entry(&mode->kit, op->turn);
     pack_t pack = {.mode = mode,
                    .op = op,
                    .slot = slot,
                    .at = at,
-                   .records = xep_kit_own(&mode->kit,
-                                          xep_area_at(mode->layout.records, xep_notices_entry(&mode->kit, op->turn)))};
-    char *head = xep_kit_own(&mode->kit, xep_area_at(mode->layout.heads, xep_notices_entry(&mode->kit, op->turn)));
+                   .items = xep_kit_own_area(&mode->kit, mode->layout.items, entry)};
+    char *head = xep_kit_own_area(&mode->kit, mode->layout.heads, entry);
     if (op->dispatch->quant != XEP_QUANT_NONE) pack.cast = xep_cast_select(op->dispatch->dtype, mode->kit.env->simd);
     memcpy(head, slot->experts, selections * sizeof *slot->experts);
     if (slot->weights_sent) memcpy(head + at->weights, slot->weights, selections * sizeof *slot->weights);
@@ -235,6 +236,7 @@ static void fill_parcel(ll_t *mode, xep_op_t *op, const ll_slot_t *slot)
 
 /* ---- the notices ---- */
 
+/* Step 2, behind the parcel: a mapped rank reads that where it is. */
 static void store_notice(const void *mode, const xep_op_t *op, uint32_t rank)
 {
     xep_notices_store(mode, op, rank, &ll_state(op)->notice);
@@ -242,6 +244,7 @@ static void store_notice(const void *mode, const xep_op_t *op, uint32_t rank)
 
 /* ---- ranks that are not mapped ---- */
 
+/* Only items that rank will pick are put to it: with 8 experts a token on 64 ranks that is about an eighth of them. */
 static int goes_to(const ll_t *mode, const ll_slot_t *slot, uint64_t token, uint32_t rank)
 {
     const int32_t *experts = slot->experts + token * slot->topk;
@@ -252,29 +255,30 @@ static int goes_to(const ll_t *mode, const ll_slot_t *slot, uint64_t token, uint
 }
 
 /* Records from the first at or after the row that goes to rank: tokens in a row are one put. */
-static int cut_records(const void *opaque, const xep_op_t *op, uint32_t rank, uint32_t number, uint64_t *row_p,
-                       xep_piece_t *piece)
+static int cut_items(const void *opaque, const xep_op_t *op, uint32_t rank, uint32_t number, uint64_t *row_p,
+                     xep_piece_t *piece)
 {
     const ll_t *mode = opaque;
-    const ll_slot_t *slot = &mode->slots[op->slot];
+    const ll_slot_t *slot = ll_slot(mode, op->slot);
     const size_t stride = ll_state(op)->parcel.stride;
     uint64_t t = *row_p, most = XEP_PIECE_BYTES / stride + 1, run = 0;
     (void)number;
     while (t < slot->tokens && !goes_to(mode, slot, t, rank)) t++;
     while (run < most && t + run < slot->tokens && goes_to(mode, slot, t + run, rank)) run++;
     *row_p = t;
-    *piece = (xep_piece_t){.src = xep_kit_own_area(&mode->kit, mode->layout.records,
-                                                   xep_notices_entry(&mode->kit, op->turn)) +
-                                  t * stride,
-                           .offset = xep_area_at(mode->layout.delivered_records,
-                                                 xep_notices_entry_of(&mode->kit, op->turn, mode->kit.shape->rank)) +
-                                     t * stride,
-                           .bytes = run * stride,
-                           .rows = run};
+    *piece =
+        (xep_piece_t){.src = xep_kit_own_area(&mode->kit, mode->layout.items, xep_notices_entry(&mode->kit, op->turn)) +
+                             t * stride,
+                      .offset = xep_area_at(mode->layout.delivered_items,
+                                            xep_notices_entry_of(&mode->kit, op->turn, mode->kit.shape->rank)) +
+                                t * stride,
+                      .bytes = run * stride,
+                      .rows = run};
     return run != 0;
 }
 
-/* The head, the records that rank needs, the notice. */
+/* The head, the items that rank needs, the notice. */
+/* Step 1 for a rank that is not mapped: the head whole, since the receiver looks for its experts in it itself. */
 static int parcel_part(const void *opaque, const xep_op_t *op, uint32_t rank, uint32_t number, xep_part_t *part)
 {
     const ll_t *mode = opaque;
@@ -289,7 +293,7 @@ static int parcel_part(const void *opaque, const xep_op_t *op, uint32_t rank, ui
                              .offset = xep_area_at(mode->layout.delivered_heads,
                                                    xep_notices_entry_of(&mode->kit, op->turn, mode->kit.shape->rank))};
         return 1;
-    case 1: *part = (xep_part_t){.cut = cut_records}; return 1;
+    case 1: *part = (xep_part_t){.cut = cut_items}; return 1;
     case 2: xep_notices_part(&mode->kit, op, &state->notice, part); return 1;
     default: return 0;
     }
@@ -297,19 +301,29 @@ static int parcel_part(const void *opaque, const xep_op_t *op, uint32_t rank, ui
 
 /* ---- begin ---- */
 
-xep_status_t ll_send(void *opaque, xep_op_t *op)
+/* A wire that is busy brings the step here again: the parcel is filled once. */
+static xep_status_t send(void *opaque, xep_op_t *op)
 {
     ll_t *mode = opaque;
-    if (!xep_kit_state(op)->told) fill_parcel(mode, op, &mode->slots[op->slot]);
-    return xep_send(&mode->kit, op, store_notice, parcel_part);
+    if (!xep_kit_state(op)->told) fill_parcel(mode, op, ll_slot(mode, op->slot));
+    return xep_step_send(mode, op);
 }
 
+const xep_step_t ll_dispatch_steps[] = {
+    {.name = "room to send rows", .run = send, .store = store_notice, .parts = parcel_part},
+    {.name = "rows", .run = xep_step_wait, .word = xep_notices_word, .receives = 1},
+    {.name = "copies", .run = ll_receive},
+    {.name = "rows to leave", .run = xep_step_flush},
+    {0},
+};
+
+/* Counting selections fills a part of the notice, so that comes first. */
 xep_status_t ll_dispatch(void *opaque, xep_op_t *op)
 {
     ll_t *mode = opaque;
     ll_state_t *state = ll_state(op);
     xep_status_t status = check_args(mode, op);
-    if (status == XEP_OK) status = take_routing(mode, op, &mode->slots[op->slot]);
+    if (status == XEP_OK) status = take_routing(mode, op, ll_slot(mode, op->slot));
     if (status != XEP_OK) return status;
     fill_notice(mode, op, &state->notice);
     ll_make_parcel(&state->notice, &state->parcel);

@@ -7,22 +7,27 @@
 
 /* ---- where rows are ---- */
 
+/* Own rows where the user has them, those of mapped owners in their input, all others in the own "returned". */
 static ll_source_t source_of(const ll_t *mode, const xep_op_t *op, uint32_t owner)
 {
-    const ll_slot_t *slot = &mode->slots[op->slot];
+    const ll_slot_t *slot = ll_slot(mode, op->slot);
     const ll_layout_t *at = &mode->layout;
     if (owner == mode->kit.shape->rank && op->combine->x != NULL)
         return (ll_source_t){op->combine->x, op->combine->x_stride, 0};
     if (mode->kit.base[owner] != NULL)
-        return (ll_source_t){mode->kit.base[owner] + xep_area_at(at->input, slot->from[owner].slot), at->combine_stride,
-                             0};
+        return (ll_source_t){mode->kit.base[owner] + xep_area_at(at->common.input, slot->from[owner].slot),
+                             at->common.combine_stride, 0};
     return (ll_source_t){xep_kit_own_area(&mode->kit, at->returned, op->slot), at->return_stride, 1};
 }
 
 /* first row of this rank at each expert of owner */
+/*
+ * Copied out of the owner's table, which that rank may write again when it has seen "read": each begin is counted up
+ * while rows are listed, and checked before it is used.
+ */
 static void load_begins(ll_t *mode, const xep_op_t *op, uint32_t owner)
 {
-    const ll_slot_t *slot = &mode->slots[op->slot];
+    const ll_slot_t *slot = ll_slot(mode, op->slot);
     const uint32_t first = mode->kit.first_expert[owner], count = mode->kit.first_expert[owner + 1] - first,
                    self = mode->kit.shape->rank;
     if (owner == self)
@@ -36,7 +41,7 @@ static void load_begins(ll_t *mode, const xep_op_t *op, uint32_t owner)
 /* The rows of a token, biases first, with their weights. Returns the end of the list, or 0: a row that is nowhere. */
 static uint32_t list_token(ll_t *mode, const xep_op_t *op, const ll_source_t *sources, uint64_t token, uint32_t n)
 {
-    const ll_slot_t *slot = &mode->slots[op->slot];
+    const ll_slot_t *slot = ll_slot(mode, op->slot);
     const xep_combine_args_t *args = op->combine;
     const int32_t *experts = slot->experts + token * slot->topk;
     const float *weights = slot->weights + token * slot->topk;
@@ -51,13 +56,14 @@ static uint32_t list_token(ll_t *mode, const xep_op_t *op, const ll_source_t *so
         if (experts[k] < 0) continue;
         const ll_source_t *source = &sources[mode->kit.owner[experts[k]]];
         uint64_t row = source->returned ? token * slot->topk + k : mode->next_row[experts[k]]++;
-        if (!source->returned && row >= mode->layout.recv_rows) return UINT32_MAX;
+        if (!source->returned && row >= mode->layout.common.recv_rows) return UINT32_MAX;
         mode->rows[n] = source->rows + row * source->stride;
         mode->row_weights[n++] = slot->weights_sent && args->weights == NULL ? 1.0f : weights[k];
     }
     return n;
 }
 
+/* One pass over all selections before the team starts: the counting up in next_row is of one thread. */
 static xep_status_t list_rows(ll_t *mode, xep_op_t *op)
 {
     const uint32_t nranks = mode->kit.shape->nranks;
@@ -67,14 +73,14 @@ static xep_status_t list_rows(ll_t *mode, xep_op_t *op)
         sources[r] = source_of(mode, op, r);
         load_begins(mode, op, r);
     }
-    for (uint64_t t = 0; t < mode->slots[op->slot].tokens; t++) {
+    for (uint64_t t = 0; t < ll_slot(mode, op->slot)->tokens; t++) {
         mode->row_begin[t] = n;
         n = list_token(mode, op, sources, t, n);
         if (n == UINT32_MAX)
             return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_PROTOCOL,
                                        "a row of token %llu is said to be where no rows are", (unsigned long long)t);
     }
-    mode->row_begin[mode->slots[op->slot].tokens] = n;
+    mode->row_begin[ll_slot(mode, op->slot)->tokens] = n;
     return XEP_OK;
 }
 
@@ -91,22 +97,23 @@ static void decode_token(ll_t *mode, const xep_op_t *op, uint64_t token, uint32_
 {
     const char *begin = xep_kit_own_area(&mode->kit, mode->layout.returned, op->slot),
                *end = begin + mode->kit.shape->tokens * mode->kit.shape->topk * mode->layout.return_stride;
-    char *to = mode->decoded + (uint64_t)thread * mode->kit.shape->topk * mode->layout.combine_stride;
+    char *to = mode->decoded + (uint64_t)thread * mode->kit.shape->topk * mode->layout.common.combine_stride;
     for (uint32_t i = mode->row_begin[token]; i < mode->row_begin[token + 1]; i++) {
         const char *row = mode->rows[i];
         if ((uintptr_t)row < (uintptr_t)begin || (uintptr_t)row >= (uintptr_t)end) continue;
         xep_logfmt_decode((uint16_t *)(void *)to, row, op->combine->hidden);
         mode->rows[i] = to;
-        to += mode->layout.combine_stride;
+        to += mode->layout.common.combine_stride;
     }
 }
 
+/* Rows were listed by token, so that threads share nothing but what they read. */
 static void sum_share(void *arg, uint32_t thread, uint32_t nthreads)
 {
     const sum_t *sum = arg;
     ll_t *mode = sum->mode;
     const xep_combine_args_t *args = sum->op->combine;
-    uint64_t tokens = mode->slots[sum->op->slot].tokens, begin = tokens * thread / nthreads,
+    uint64_t tokens = ll_slot(mode, sum->op->slot)->tokens, begin = tokens * thread / nthreads,
              end = tokens * (thread + 1) / nthreads;
     int decodes = !mode->kit.all_mapped && (args->flags & XEP_COMBINE_LOGFMT) != 0;
     for (uint64_t t = begin; t < end; t++) {
@@ -118,13 +125,13 @@ static void sum_share(void *arg, uint32_t thread, uint32_t nthreads)
     xep_stores_fence();
 }
 
+/* Step 5. Weights that were sent have been applied by the experts. */
 xep_status_t ll_sum(void *opaque, xep_op_t *op)
 {
     ll_t *mode = opaque;
     const xep_env_t *env = mode->kit.env;
     const xep_combine_args_t *args = op->combine;
-    uint64_t bytes = mode->slots[op->slot].tokens * args->hidden * xep_elem_bytes(args->dtype);
-    if (xep_kit_state(op)->verdict != XEP_OK) return XEP_OK;
+    uint64_t bytes = ll_slot(mode, op->slot)->tokens * args->hidden * xep_elem_bytes(args->dtype);
     xep_status_t status = list_rows(mode, op);
     if (status != XEP_OK) return status;
     sum_t sum = {mode, op, xep_weigh_select(args->dtype, env->simd, bytes >= env->stream_bytes)};

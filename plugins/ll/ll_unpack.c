@@ -16,7 +16,7 @@ static int list_source(ll_t *mode, uint32_t source, const ll_notice_t *notice, u
     const int32_t *idx = (const int32_t *)(const void *)mode->parcels[source].head;
     const uint32_t first = mode->kit.first_expert[mode->kit.shape->rank], count = mode->kit.shape->local_experts,
                    topk = notice->topk;
-    const uint64_t room = mode->layout.recv_rows;
+    const uint64_t room = mode->layout.common.recv_rows;
     ll_pick_t *picks = mode->picks;
     uint64_t n = *n_p;
     for (uint32_t t = 0; t < notice->tokens; t++, idx += topk) {
@@ -31,9 +31,10 @@ static int list_source(ll_t *mode, uint32_t source, const ll_notice_t *notice, u
     return n <= room;
 }
 
+/* Step 5: source by source, so that rows of a pair (expert, source) come in the order of tokens. */
 xep_status_t ll_list_rows(ll_t *mode, xep_op_t *op)
 {
-    const ll_slot_t *slot = &mode->slots[op->slot];
+    const ll_slot_t *slot = ll_slot(mode, op->slot);
     const uint32_t nranks = mode->kit.shape->nranks;
     uint64_t n = 0;
     memset(slot->pair_count, 0, (size_t)mode->kit.shape->local_experts * nranks * sizeof *slot->pair_count);
@@ -49,6 +50,7 @@ xep_status_t ll_list_rows(ll_t *mode, xep_op_t *op)
     return XEP_OK;
 }
 
+/* The list is in the order of sources; numbering it expert by expert is what puts rows in expert order. */
 void ll_number_rows(ll_t *mode)
 {
     const uint64_t rows = mode->pick_begin[mode->kit.shape->nranks];
@@ -74,6 +76,7 @@ static char *scales_of(const xep_recv_t *recv, uint64_t row)
     return (char *)recv->scales + (ptrdiff_t)row * recv->scales_token_stride;
 }
 
+/* A row's scales are one piece in an item; by column they are scattered. */
 static void unpack_scales(const xep_recv_t *recv, const char *from, uint64_t row)
 {
     char *to = scales_of(recv, row);
@@ -82,6 +85,7 @@ static void unpack_scales(const xep_recv_t *recv, const char *from, uint64_t row
         for (uint32_t s = 0; s < recv->nscales; s++, to += recv->scales_stride) memcpy(to, from + s * (size_t)4, 4);
 }
 
+/* Indices are filled expert by expert elsewhere: here only what differs from row to row. */
 static void unpack_metadata(const unpack_t *unpack, uint32_t source, const ll_pick_t *pick)
 {
     const ll_notice_t *notice = &unpack->slot->from[source];
@@ -109,15 +113,16 @@ static void unpack_source(const unpack_t *unpack, uint32_t source, uint64_t begi
     const xep_recv_t *recv = unpack->op->recv;
     const ll_pick_t *pick = unpack->mode->picks + begin, *last = unpack->mode->picks + end, *next = pick;
     for (; pick < last; pick++) {
-        const char *record = at->records + pick->token * at->stride;
+        const char *item = at->items + pick->token * at->stride;
         if (next->token == pick->token) next = next_token(pick, last);
-        unpack->copy((char *)recv->x + pick->row * recv->x_stride, record, at->row_bytes,
-                     at->records + next->token * at->stride);
-        if (recv->nscales != 0) unpack_scales(recv, record + at->scales, pick->row);
+        unpack->copy((char *)recv->x + pick->row * recv->x_stride, item, at->row_bytes,
+                     at->items + next->token * at->stride);
+        if (recv->nscales != 0) unpack_scales(recv, item + at->scales, pick->row);
         unpack_metadata(unpack, source, pick);
     }
 }
 
+/* A share of the list for each thread, cut at the sources: threads write different rows. */
 static void unpack_share(void *arg, uint32_t thread, uint32_t nthreads)
 {
     const unpack_t *unpack = arg;
@@ -134,12 +139,13 @@ static void unpack_share(void *arg, uint32_t thread, uint32_t nthreads)
     xep_stores_fence();
 }
 
+/* Streaming stores pay only when more is written than the caches hold: the user reads these rows next. */
 void ll_unpack_rows(ll_t *mode, xep_op_t *op)
 {
     uint64_t bytes = mode->pick_begin[mode->kit.shape->nranks] * mode->parcels[mode->kit.shape->rank].row_bytes;
     unpack_t unpack = {.mode = mode,
                        .op = op,
-                       .slot = &mode->slots[op->slot],
+                       .slot = ll_slot(mode, op->slot),
                        .copy = xep_copy_select(mode->kit.env->simd, bytes >= mode->kit.env->stream_bytes)};
     mode->kit.env->parallel(mode->kit.env, unpack_share, &unpack);
 }

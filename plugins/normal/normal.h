@@ -89,27 +89,17 @@ typedef struct normal_mail {
 } normal_mail_t;
 _Static_assert(sizeof(normal_mail_t) == 64, "a cache line");
 
-/** Offsets in a heap, in memory order. */
+/** Where things are in a heap, beside what all modes have. */
 typedef struct normal_layout {
-    uint64_t recv_rows;      /* rows of a slot */
-    uint64_t returned_rows;  /* rows that unmapped owners may return to a slot: 0 on one node */
-    uint64_t combine_stride; /* between rows of input and returned */
+    xep_heap_layout_t common; /* first */
+    uint32_t max_dests;       /* of a token: min(K, R) */
+    uint64_t returned_rows;   /* rows that unmapped owners may return to a slot: 0 on one node */
     uint64_t record_bytes;
-    /* XEP_REGION_CONTROL */
-    uint64_t mail;         /* [slots][R] normal_mail_t */
-    uint64_t combine_mail; /* [slots][R] xep_combine_mail_t */
-    /* XEP_REGION_METADATA */
-    uint64_t records;            /* [slots][R], record_bytes each */
-    xep_area_t tokens;           /* [recv_rows] int32_t */
-    xep_area_t idx;              /* [recv_rows][K] of the dispatch's index type */
-    xep_area_t weights;          /* [recv_rows][K] float */
-    xep_area_t scales;           /* [recv_rows][scales] */
+    uint64_t mail;               /* XEP_REGION_CONTROL: [slots][R] normal_mail_t */
+    uint64_t records;            /* XEP_REGION_METADATA: [slots][R], record_bytes each */
     xep_area_t input_weights;    /* [recv_rows][K] float: pulled by combine */
     xep_area_t returned_weights; /* [returned_rows][K] float: put by unmapped owners */
-    /* XEP_REGION_ROWS */
-    xep_area_t x;        /* [recv_rows] rows */
-    xep_area_t input;    /* [recv_rows] rows: pulled by combine */
-    xep_area_t returned; /* [returned_rows] rows: put by unmapped owners */
+    xep_area_t returned;         /* XEP_REGION_ROWS: [returned_rows] rows, put by unmapped owners */
 } normal_layout_t;
 
 /* ---- in private memory ------------------------------------------------------ */
@@ -158,6 +148,7 @@ typedef struct normal_source {
 } normal_source_t;
 
 typedef struct normal_slot {
+    normal_routing_t own; /* for a dispatch that makes one: not always that of this slot */
     normal_routing_t *routing;
     normal_record_t *from;    /* [R] records as received, checked */
     normal_target_t *targets; /* [R] of the dispatch */
@@ -174,14 +165,22 @@ typedef struct normal_slot {
 typedef struct normal {
     xep_kit_t kit; /* first */
     normal_layout_t layout;
-    const char *records;        /* the ring, as this rank reads it */
-    uint32_t max_dests;         /* of a token: min(K, R) */
-    uint64_t *marks;            /* [(R + 63) / 64] ranks of a token: scratch of the plan */
-    uint64_t *factors;          /* [R] of the rows to each rank, in a view: odd, so that no change of one is lost */
-    const void **rows;          /* [threads][max_dests + 2] rows to sum: scratch of combine */
-    normal_routing_t *routings; /* [slots] */
-    normal_slot_t *slots;       /* [slots] the kit's */
+    const char *records; /* the ring, as this rank reads it */
+    uint64_t *marks;     /* [(R + 63) / 64] ranks of a token: scratch of the plan */
+    uint64_t *factors;   /* [R] of the rows to each rank, in a view: odd, so that no change of one is lost */
+    const void **rows;   /* [threads][max_dests + 2] rows to sum: scratch of combine */
 } normal_t;
+
+static inline normal_slot_t *normal_slot(const normal_t *mode, uint32_t slot)
+{
+    return (normal_slot_t *)mode->kit.slots + slot;
+}
+
+/** Which slot's own routing it is. */
+static inline uint32_t normal_routing_index(const normal_t *mode, const normal_routing_t *routing)
+{
+    return (uint32_t)((const normal_slot_t *)(const void *)routing - normal_slot(mode, 0));
+}
 
 /** Private state of an operation. */
 typedef struct normal_state {
@@ -197,22 +196,9 @@ static inline normal_state_t *normal_state(const xep_op_t *op)
     return op->state;
 }
 
-/** Bytes of an index, and of a row, of a dispatch. */
-static inline size_t normal_idx_bytes(const xep_dispatch_args_t *args)
-{
-    return args->topk_idx_dtype == XEP_INT64 ? sizeof(int64_t) : sizeof(int32_t);
-}
-
-static inline size_t normal_row_bytes(const xep_dispatch_args_t *args)
-{
-    return args->hidden * xep_elem_bytes(args->dtype);
-}
-
 /* ---- normal_heap.c: places ---- */
 
-/** Of a heap whose regions begin at their offsets; sets what they need. */
-xep_status_t normal_make_layout(const xep_shape_t *shape, xep_region_t *regions, normal_layout_t *layout);
-xep_status_t normal_heap_size(const xep_shape_t *shape, xep_region_t *regions, uint64_t *recv_rows_p);
+xep_status_t normal_lay_heap(const xep_shape_t *shape, xep_heap_layout_t *layout, xep_carve_t region[XEP_REGIONS]);
 
 /** Offset of the line of mail that rank writes. */
 uint64_t normal_mail_offset(const normal_t *mode, uint32_t index, uint32_t rank);
@@ -254,8 +240,9 @@ xep_status_t normal_tell_rows(void *mode, xep_op_t *op);
 
 void normal_make_record(normal_t *mode, const xep_op_t *op);
 
-/** Step: sends the record. */
-xep_status_t normal_post_records(void *mode, xep_op_t *op);
+/** What sends it: to a mapped rank, to any other. */
+void normal_store_record(const void *mode, const xep_op_t *op, uint32_t rank);
+int normal_record_part(const void *mode, const xep_op_t *op, uint32_t rank, uint32_t number, xep_part_t *part);
 
 /** Copies and checks all records; sets the verdict. XEP_OK, or XEP_ERR_PROTOCOL. */
 xep_status_t normal_take_records(normal_t *mode, xep_op_t *op);

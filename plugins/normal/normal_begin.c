@@ -25,7 +25,7 @@ xep_status_t normal_check_combine(const normal_t *mode, xep_op_t *op)
 static xep_status_t check_cached(normal_t *mode, xep_op_t *op)
 {
     const xep_dispatch_args_t *args = op->dispatch;
-    const normal_routing_t *routing = mode->slots[op->cached_slot].routing;
+    const normal_routing_t *routing = normal_slot(mode, op->cached_slot)->routing;
     if (args->tokens != routing->tokens)
         return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_INVALID,
                                    "tokens is %llu, but %llu with the cached handle", (unsigned long long)args->tokens,
@@ -36,28 +36,29 @@ static xep_status_t check_cached(normal_t *mode, xep_op_t *op)
     return XEP_OK;
 }
 
+/* There are as many as slots, and every slot uses one at most: the slot that begins has given its own back. */
 static normal_routing_t *find_free(normal_t *mode)
 {
-    normal_routing_t *routing = mode->routings;
-    while (routing->refs) routing++;
-    return routing;
+    uint32_t slot = 0;
+    while (normal_slot(mode, slot)->own.refs) slot++;
+    return &normal_slot(mode, slot)->own;
 }
 
 /* The slot's routing is that of a handle long released; others may still use it. */
 xep_status_t normal_choose_routing(normal_t *mode, xep_op_t *op, normal_routing_t **routing_p)
 {
-    normal_slot_t *slot = &mode->slots[op->slot];
+    normal_slot_t *slot = normal_slot(mode, op->slot);
     xep_status_t status = op->cached_slot == XEP_NO_SLOT ? XEP_OK : check_cached(mode, op);
     if (status != XEP_OK) return status;
     if (slot->routing) slot->routing->refs--;
     slot->routing = NULL;
-    *routing_p = op->cached_slot == XEP_NO_SLOT ? find_free(mode) : mode->slots[op->cached_slot].routing;
+    *routing_p = op->cached_slot == XEP_NO_SLOT ? find_free(mode) : normal_slot(mode, op->cached_slot)->routing;
     return XEP_OK;
 }
 
 void normal_use_routing(normal_t *mode, const xep_op_t *op, normal_routing_t *routing)
 {
-    mode->slots[op->slot].routing = routing;
+    normal_slot(mode, op->slot)->routing = routing;
     routing->refs++;
 }
 
@@ -66,15 +67,15 @@ void normal_use_routing(normal_t *mode, const xep_op_t *op, normal_routing_t *ro
 void normal_show_cached(normal_t *mode, const xep_op_t *op)
 {
     uint64_t capacity = op->dispatch->capacity;
-    if (capacity != 0 && capacity < mode->slots[op->slot].routing->src_begin[mode->kit.shape->nranks]) return;
+    if (capacity != 0 && capacity < normal_slot(mode, op->slot)->routing->src_begin[mode->kit.shape->nranks]) return;
     normal_show_rows(mode, op);
 }
 
+/* After an overflow, too: the caller wants to know how much room would have been enough. */
 xep_status_t normal_tell_rows(void *opaque, xep_op_t *op)
 {
     xep_status_t verdict = xep_kit_state(op)->verdict;
     (void)opaque;
-    if (op->dispatch->recv_rows_p && (verdict == XEP_OK || verdict == XEP_ERR_OVERFLOW))
-        *op->dispatch->recv_rows_p = op->recv->rows;
+    if (verdict == XEP_OK || verdict == XEP_ERR_OVERFLOW) xep_kit_tell_rows(op, op->recv->rows);
     return XEP_OK;
 }

@@ -5,24 +5,12 @@
 
 #include "normal.h"
 
-static size_t row_bytes(const xep_combine_args_t *args)
-{
-    return args->hidden * xep_elem_bytes(args->dtype);
-}
-
-/* Where this rank's expert outputs are, to be put or summed: with the user, or in the slot. */
-static const char *outputs(const normal_t *mode, const xep_op_t *op, size_t *stride_p)
-{
-    *stride_p = op->combine->x ? op->combine->x_stride : mode->layout.combine_stride;
-    return op->combine->x ? op->combine->x : xep_kit_own_area(&mode->kit, mode->layout.input, op->slot);
-}
-
 /* Bytes this rank writes in the operation, about: rows in, sums out. */
 static int is_streaming(const normal_t *mode, const xep_op_t *op)
 {
-    const normal_routing_t *routing = mode->slots[op->slot].routing;
+    const normal_routing_t *routing = normal_slot(mode, op->slot)->routing;
     uint64_t rows = routing->tokens + (op->combine->x ? op->recv->rows : 0);
-    return rows * row_bytes(op->combine) >= mode->kit.env->stream_bytes;
+    return rows * xep_combine_row_bytes(op->combine) >= mode->kit.env->stream_bytes;
 }
 
 /* ---- step 2: what others will read ---- */
@@ -33,20 +21,22 @@ typedef struct fill {
     xep_copy_fn copy;
 } fill_t;
 
+/* Weights that travel back lie beside the rows, for mapped readers to pull. */
 static void fill_weights(const fill_t *fill, uint64_t begin, uint64_t end)
 {
     const xep_combine_args_t *args = fill->op->combine;
-    size_t bytes = fill->mode->slots[fill->op->slot].routing->topk * sizeof(float);
+    size_t bytes = normal_slot(fill->mode, fill->op->slot)->routing->topk * sizeof(float);
     char *to = xep_kit_own_area(&fill->mode->kit, fill->mode->layout.input_weights, fill->op->slot);
     for (uint64_t row = begin; row < end; row++)
         memcpy(to + row * bytes, (const char *)args->topk_weights + row * args->topk_weights_stride, bytes);
 }
 
+/* While a row is copied the next one is fetched: strides of the user's memory need not be those of ours. */
 static void fill_rows(const fill_t *fill, uint64_t begin, uint64_t end)
 {
     const xep_combine_args_t *args = fill->op->combine;
-    size_t bytes = row_bytes(args), stride = fill->mode->layout.combine_stride;
-    char *to = xep_kit_own_area(&fill->mode->kit, fill->mode->layout.input, fill->op->slot);
+    size_t bytes = xep_combine_row_bytes(args), stride = fill->mode->layout.common.combine_stride;
+    char *to = xep_kit_own_area(&fill->mode->kit, fill->mode->layout.common.input, fill->op->slot);
     const char *from = args->x;
     for (uint64_t row = begin; row < end; row++) {
         const char *src = from + row * args->x_stride;
@@ -59,7 +49,7 @@ static void fill_input(void *arg, uint32_t thread, uint32_t nthreads)
 {
     const fill_t *fill = arg;
     const normal_t *mode = fill->mode;
-    const normal_slot_t *slot = &mode->slots[fill->op->slot];
+    const normal_slot_t *slot = normal_slot(mode, fill->op->slot);
     const uint64_t *src_begin = slot->routing->src_begin;
     uint64_t rows = src_begin[mode->kit.shape->nranks];
     uint64_t begin = rows * thread / nthreads, end = rows * (thread + 1) / nthreads;
@@ -76,28 +66,30 @@ static void fill_input(void *arg, uint32_t thread, uint32_t nthreads)
 
 /* ---- steps 2 and 3 for a reader that is not mapped: rows, weights, the offer ---- */
 
+/* Rows, or weights, of one reader: they are neighbours here, by source, and there, in its area "returned". */
 static void returned_part(const normal_t *mode, const xep_op_t *op, uint32_t rank, int weights, xep_part_t *part)
 {
     const xep_combine_args_t *args = op->combine;
-    const normal_slot_t *slot = &mode->slots[op->slot];
+    const normal_slot_t *slot = normal_slot(mode, op->slot);
     const normal_routing_t *routing = slot->routing;
     uint64_t begin = routing->src_begin[rank];
     uint64_t there = normal_returned_begin(mode, routing, rank, mode->kit.shape->rank);
     size_t weights_bytes = routing->topk * sizeof(float), src_stride = args->topk_weights_stride;
     const char *src = (const char *)args->topk_weights;
 
-    if (!weights) src = outputs(mode, op, &src_stride);
+    if (!weights) src = xep_combine_outputs(&mode->kit, op, &src_stride);
     *part = (xep_part_t){
         .src = src + (src != NULL ? begin * src_stride : 0),
         .src_stride = src_stride,
         .rows = src != NULL ? routing->src_begin[rank + 1] - begin : 0,
-        .bytes = weights ? weights_bytes : row_bytes(args),
-        .stride = weights ? weights_bytes : mode->layout.combine_stride,
+        .bytes = weights ? weights_bytes : xep_combine_row_bytes(args),
+        .stride = weights ? weights_bytes : mode->layout.common.combine_stride,
     };
     part->offset = xep_area_at(weights ? mode->layout.returned_weights : mode->layout.returned, slot->from[rank].slot) +
                    there * part->stride;
 }
 
+/* Rows first, then weights, the offer last: the wire delivers its word after both. */
 static int combine_part(const void *opaque, const xep_op_t *op, uint32_t rank, uint32_t number, xep_part_t *part)
 {
     const normal_t *mode = opaque;
@@ -114,18 +106,22 @@ typedef struct sum {
     xep_weigh_fn weigh;
 } sum_t;
 
+/*
+ * Step 5: from mapped owners the rows are read where those have them; from all others in the own slot, where they have
+ * put them. Own outputs are read where the user has them, and were never copied.
+ */
 static void fill_sources(normal_t *mode, const xep_op_t *op)
 {
     const xep_combine_args_t *args = op->combine;
     const normal_layout_t *at = &mode->layout;
-    normal_slot_t *slot = &mode->slots[op->slot];
+    normal_slot_t *slot = normal_slot(mode, op->slot);
     const normal_routing_t *routing = slot->routing;
-    size_t weights = routing->topk * sizeof(float), stride = at->combine_stride;
+    size_t weights = routing->topk * sizeof(float), stride = at->common.combine_stride;
 
     for (uint32_t r = 0; r < mode->kit.shape->nranks; r++) {
         const char *heap = mode->kit.base[r] ? mode->kit.base[r] : mode->kit.env->heap;
         uint32_t there = mode->kit.base[r] ? slot->from[r].slot : op->slot;
-        xep_area_t x = mode->kit.base[r] ? at->input : at->returned;
+        xep_area_t x = mode->kit.base[r] ? at->common.input : at->returned;
         xep_area_t y = mode->kit.base[r] ? at->input_weights : at->returned_weights;
         uint64_t row =
             mode->kit.base[r] ? routing->there[r] : normal_returned_begin(mode, routing, mode->kit.shape->rank, r);
@@ -146,10 +142,11 @@ static void fill_sources(normal_t *mode, const xep_op_t *op)
     }
 }
 
+/* Ranks ascending, as the rows are summed; each selection by itself. */
 static void sum_weights(const sum_t *sum, uint64_t token)
 {
     const xep_combine_args_t *args = sum->op->combine;
-    const normal_slot_t *slot = &sum->mode->slots[sum->op->slot];
+    const normal_slot_t *slot = normal_slot(sum->mode, sum->op->slot);
     const normal_routing_t *routing = slot->routing;
     float *out = (float *)((char *)args->out_weights + token * args->out_weights_stride);
 
@@ -166,10 +163,11 @@ static void sum_weights(const sum_t *sum, uint64_t token)
     }
 }
 
+/* Biases first, then ranks ascending, as dests has them: the order is what makes sums the same on every run. */
 static void sum_token(const sum_t *sum, uint64_t token, const void **rows)
 {
     const xep_combine_args_t *args = sum->op->combine;
-    const normal_slot_t *slot = &sum->mode->slots[sum->op->slot];
+    const normal_slot_t *slot = normal_slot(sum->mode, sum->op->slot);
     const normal_routing_t *routing = slot->routing;
     size_t n = 0;
 
@@ -186,8 +184,8 @@ static void sum_tokens(void *arg, uint32_t thread, uint32_t nthreads)
 {
     const sum_t *sum = arg;
     const normal_t *mode = sum->mode;
-    uint64_t tokens = mode->slots[sum->op->slot].routing->tokens;
-    const void **rows = mode->rows + (size_t)thread * (mode->max_dests + 2);
+    uint64_t tokens = normal_slot(mode, sum->op->slot)->routing->tokens;
+    const void **rows = mode->rows + (size_t)thread * (mode->layout.max_dests + 2);
     for (uint64_t t = tokens * thread / nthreads; t < tokens * (thread + 1) / nthreads; t++) {
         sum_token(sum, t, rows);
         if (sum->op->combine->out_weights) sum_weights(sum, t);
@@ -197,21 +195,15 @@ static void sum_tokens(void *arg, uint32_t thread, uint32_t nthreads)
 
 /* ---- steps ---- */
 
+/* Step 2: without x and weights of the user all is in the input already, and nothing is copied. */
 static xep_status_t fill(void *opaque, xep_op_t *op)
 {
     normal_t *mode = opaque;
     const xep_env_t *env = mode->kit.env;
     const xep_combine_args_t *args = op->combine;
     fill_t fill = {mode, op, xep_copy_select(env->simd, xep_streams_to_others(env))};
-    int weighted = args->topk_weights != NULL || args->out_weights != NULL;
-    xep_combine_make_offer(op, weighted ? 1 : op->recv->rows != 0 ? 0 : XEP_AGREE_ANY);
     if (args->x != NULL || args->topk_weights != NULL) env->parallel(env, fill_input, &fill);
     return XEP_OK;
-}
-
-static xep_status_t offer(void *opaque, xep_op_t *op)
-{
-    return xep_combine_offer(opaque, op, combine_part);
 }
 
 static xep_status_t sum(void *opaque, xep_op_t *op)
@@ -219,7 +211,6 @@ static xep_status_t sum(void *opaque, xep_op_t *op)
     normal_t *mode = opaque;
     const xep_env_t *env = mode->kit.env;
     sum_t sum = {mode, op, xep_weigh_select(op->combine->dtype, env->simd, is_streaming(mode, op))};
-    if (xep_kit_state(op)->verdict != XEP_OK) return XEP_OK;
     fill_sources(mode, op);
     env->parallel(env, sum_tokens, &sum);
     return XEP_OK;
@@ -228,10 +219,10 @@ static xep_status_t sum(void *opaque, xep_op_t *op)
 const xep_step_t normal_combine_steps[] = {
     {.name = "readers of the last combine", .run = xep_combine_drain, .word = xep_combine_read_word},
     {.name = "input", .run = fill},
-    {.name = "rows to go out", .run = offer},
+    {.name = "rows to go out", .run = xep_step_send, .store = xep_combine_store_offer, .parts = combine_part},
     {.name = "offers", .run = xep_step_wait, .word = xep_combine_ready_word},
     {.name = "agreement", .run = xep_combine_take_offers},
-    {.name = "sums", .run = sum},
+    {.name = "sums", .run = sum, .agreed = 1},
     {.name = "thanks to go out", .run = xep_combine_tell_read},
     {.name = "the wire", .run = xep_step_flush},
     {0},
@@ -239,6 +230,9 @@ const xep_step_t normal_combine_steps[] = {
 
 xep_status_t normal_combine(void *mode, xep_op_t *op)
 {
+    const xep_combine_args_t *args = op->combine;
+    const int weighted = args->topk_weights != NULL || args->out_weights != NULL;
     xep_status_t status = normal_check_combine(mode, op);
-    return status == XEP_OK ? xep_steps_begin(mode, op) : status;
+    if (status != XEP_OK) return status;
+    return xep_combine_begin(mode, op, weighted ? 1 : op->recv->rows != 0 ? 0 : XEP_AGREE_ANY);
 }

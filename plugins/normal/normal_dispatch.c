@@ -46,6 +46,7 @@ __attribute__((always_inline)) static inline void store_selections(const move_t 
     }
 }
 
+/* A scale has 4 bytes, of whatever type, and any strides: they are gathered to a row here. */
 static void store_scales(const xep_dispatch_args_t *args, uint64_t token, char *to)
 {
     const char *from = (const char *)args->scales + (ptrdiff_t)token * args->scales_token_stride;
@@ -53,6 +54,7 @@ static void store_scales(const xep_dispatch_args_t *args, uint64_t token, char *
         memcpy(to + s * (size_t)4, from + (ptrdiff_t)s * args->scales_stride, 4);
 }
 
+/* One of four copies of store_selections(), so that the loop over K has no questions left. */
 static void store_metadata(const move_t *move, uint64_t token, normal_dest_t dest)
 {
     const xep_dispatch_args_t *args = move->op->dispatch;
@@ -93,36 +95,42 @@ static void move_tokens(void *arg, uint32_t thread, uint32_t nthreads)
     xep_stores_fence();
 }
 
+/* Where the next row for each rank goes: in its slot behind the rows of lower ranks, or in this rank's staging. */
 static void fill_targets(normal_t *mode, const xep_op_t *op)
 {
     const xep_dispatch_args_t *args = op->dispatch;
     const normal_layout_t *at = &mode->layout;
-    normal_slot_t *slot = &mode->slots[op->slot];
+    normal_slot_t *slot = normal_slot(mode, op->slot);
     const normal_routing_t *routing = slot->routing;
-    size_t idx = routing->topk * normal_idx_bytes(args), weights = routing->topk, scales = (size_t)args->nscales * 4;
-    size_t stride = xep_row_stride(normal_row_bytes(args));
+    size_t idx = routing->topk * xep_elem_bytes(args->topk_idx_dtype), weights = routing->topk,
+           scales = (size_t)args->nscales * 4;
+    size_t stride = xep_row_stride(xep_dispatch_row_bytes(args));
 
     for (uint32_t r = 0; r < mode->kit.shape->nranks; r++) {
         char *heap = mode->kit.base[r];
         uint32_t there = slot->from[r].slot;
         uint64_t row = heap ? routing->there[r] : routing->to_begin[r];
         slot->targets[r] = (normal_target_t){
-            .x = heap ? heap + xep_area_at(at->x, there) + row * stride : NULL,
-            .tokens = (heap ? (int32_t *)(heap + xep_area_at(at->tokens, there)) : slot->staged_tokens) + row,
-            .idx = (heap ? heap + xep_area_at(at->idx, there) : slot->staged_idx) + row * idx,
-            .weights =
-                (heap ? (float *)(heap + xep_area_at(at->weights, there)) : slot->staged_weights) + row * weights,
-            .scales = (heap ? heap + xep_area_at(at->scales, there) : slot->staged_scales) + row * scales,
+            .x = heap ? heap + xep_area_at(at->common.x, there) + row * stride : NULL,
+            .tokens = (heap ? (int32_t *)(heap + xep_area_at(at->common.tokens, there)) : slot->staged_tokens) + row,
+            .idx = (heap ? heap + xep_area_at(at->common.idx, there) : slot->staged_idx) + row * idx,
+            .weights = (heap ? (float *)(heap + xep_area_at(at->common.weights, there)) : slot->staged_weights) +
+                       row * weights,
+            .scales = (heap ? heap + xep_area_at(at->common.scales, there) : slot->staged_scales) + row * scales,
         };
     }
 }
 
+/*
+ * Own rows are read next by this rank: they bypass the caches only when there are many. Rows of others follow the rule
+ * of xep_streams_to_others().
+ */
 static void move_slice(normal_t *mode, xep_op_t *op)
 {
     normal_state_t *state = normal_state(op);
-    const normal_slot_t *slot = &mode->slots[op->slot];
+    const normal_slot_t *slot = normal_slot(mode, op->slot);
     const normal_routing_t *routing = slot->routing;
-    size_t bytes = normal_row_bytes(op->dispatch);
+    size_t bytes = xep_dispatch_row_bytes(op->dispatch);
     int streaming = routing->first[routing->tokens] * bytes >= mode->kit.env->stream_bytes;
     uint64_t left = routing->tokens - state->moved;
     move_t move = {
@@ -144,11 +152,12 @@ static void move_slice(normal_t *mode, xep_op_t *op)
 
 /* ---- what an unmapped rank gets: its rows, the metadata once it is staged, the signal ---- */
 
+/* Rows straight from the caller's memory, which is why it must not change until the operation is done. */
 static void rows_part(const normal_t *mode, const xep_op_t *op, uint32_t rank, xep_part_t *part)
 {
-    const normal_slot_t *slot = &mode->slots[op->slot];
+    const normal_slot_t *slot = normal_slot(mode, op->slot);
     const normal_routing_t *routing = slot->routing;
-    size_t bytes = normal_row_bytes(op->dispatch), stride = xep_row_stride(bytes);
+    size_t bytes = xep_dispatch_row_bytes(op->dispatch), stride = xep_row_stride(bytes);
     *part = (xep_part_t){
         .src = op->dispatch->x,
         .src_stride = op->dispatch->x_stride,
@@ -156,16 +165,17 @@ static void rows_part(const normal_t *mode, const xep_op_t *op, uint32_t rank, x
         .rows = routing->rows[rank],
         .bytes = bytes,
         .stride = stride,
-        .offset = xep_area_at(mode->layout.x, slot->from[rank].slot) + routing->there[rank] * stride,
+        .offset = xep_area_at(mode->layout.common.x, slot->from[rank].slot) + routing->there[rank] * stride,
     };
 }
 
 enum { METADATA = 4 };
 
+/* Blocked until the last token is staged; the rows travel meanwhile. */
 static void metadata_part(const normal_t *mode, const xep_op_t *op, uint32_t rank, uint32_t number, xep_part_t *part)
 {
     const xep_dispatch_args_t *args = op->dispatch;
-    const normal_slot_t *slot = &mode->slots[op->slot];
+    const normal_slot_t *slot = normal_slot(mode, op->slot);
     const normal_routing_t *routing = slot->routing;
     const normal_target_t *staged = &slot->targets[rank];
     const struct {
@@ -173,10 +183,10 @@ static void metadata_part(const normal_t *mode, const xep_op_t *op, uint32_t ran
         xep_area_t area;
         size_t bytes;
     } arrays[METADATA] = {
-        {staged->tokens, mode->layout.tokens, sizeof(int32_t)},
-        {staged->idx, mode->layout.idx, routing->topk * normal_idx_bytes(args)},
-        {staged->weights, mode->layout.weights, args->topk_weights ? routing->topk * sizeof(float) : 0},
-        {staged->scales, mode->layout.scales, args->nscales * (size_t)4},
+        {staged->tokens, mode->layout.common.tokens, sizeof(int32_t)},
+        {staged->idx, mode->layout.common.idx, routing->topk * xep_elem_bytes(args->topk_idx_dtype)},
+        {staged->weights, mode->layout.common.weights, args->topk_weights ? routing->topk * sizeof(float) : 0},
+        {staged->scales, mode->layout.common.scales, args->nscales * (size_t)4},
     };
     size_t bytes = arrays[number].bytes;
     *part = (xep_part_t){
@@ -193,12 +203,12 @@ static void metadata_part(const normal_t *mode, const xep_op_t *op, uint32_t ran
 /* this rank's line of mail for the slot that the rank has chosen */
 static uint64_t mail_there(const normal_t *mode, const xep_op_t *op, uint32_t rank)
 {
-    return normal_mail_offset(mode, mode->slots[op->slot].from[rank].slot, mode->kit.shape->rank);
+    return normal_mail_offset(mode, normal_slot(mode, op->slot)->from[rank].slot, mode->kit.shape->rank);
 }
 
 static void done_part(const normal_t *mode, const xep_op_t *op, uint32_t rank, xep_part_t *part)
 {
-    const normal_view_t *view = &mode->slots[op->slot].view;
+    const normal_view_t *view = &normal_slot(mode, op->slot)->view;
     uint64_t mail = mail_there(mode, op, rank);
     *part = (xep_part_t){.signal = 1,
                          .src = (const char *)view,
@@ -208,6 +218,10 @@ static void done_part(const normal_t *mode, const xep_op_t *op, uint32_t rank, x
                          .value = op->epoch};
 }
 
+/*
+ * Part 0 is the rows, 1 to METADATA the arrays beside them, then done. After an error all but done is left out: the
+ * others wait for it.
+ */
 static int dispatch_part(const void *opaque, const xep_op_t *op, uint32_t rank, uint32_t number, xep_part_t *part)
 {
     const normal_t *mode = opaque;
@@ -220,6 +234,7 @@ static int dispatch_part(const void *opaque, const xep_op_t *op, uint32_t rank, 
 
 /* ---- steps ---- */
 
+/* The words of steps 3 and 6, in this rank's own heap: each is written by the rank it is asked for. */
 static const _Atomic uint64_t *counts_word(const void *opaque, const xep_op_t *op, uint32_t rank, uint64_t *value_p)
 {
     const normal_t *mode = opaque;
@@ -234,6 +249,7 @@ static const _Atomic uint64_t *done_word(const void *opaque, const xep_op_t *op,
     return &normal_mail(mode, op->slot, rank)->done;
 }
 
+/* Step 3. From here on counts and places are known, and the user may be told (xep_request_wait_counts()). */
 static xep_status_t agree(void *opaque, xep_op_t *op)
 {
     normal_t *mode = opaque;
@@ -245,33 +261,34 @@ static xep_status_t agree(void *opaque, xep_op_t *op)
     return XEP_OK;
 }
 
+/* The view goes before the word, in the same line; rows were stored by threads that fenced them. */
 static void store_done(const void *opaque, const xep_op_t *op, uint32_t rank)
 {
     const normal_t *mode = opaque;
     uint64_t mail = mail_there(mode, op, rank);
-    memcpy(mode->kit.base[rank] + mail + offsetof(normal_mail_t, view), &mode->slots[op->slot].view,
+    memcpy(mode->kit.base[rank] + mail + offsetof(normal_mail_t, view), &normal_slot(mode, op->slot)->view,
            sizeof(normal_view_t));
-    xep_send_word(&mode->kit, rank, mail + offsetof(normal_mail_t, done), op->epoch);
+    xep_kit_signal(&mode->kit, rank, mail + offsetof(normal_mail_t, done), op->epoch);
 }
 
 /* Feeds the wire between slices of the copying, so that both go on at once. */
 static xep_status_t move(void *opaque, xep_op_t *op)
 {
     normal_t *mode = opaque;
-    uint64_t tokens = xep_kit_state(op)->verdict == XEP_OK ? mode->slots[op->slot].routing->tokens : 0;
+    uint64_t tokens = xep_kit_state(op)->verdict == XEP_OK ? normal_slot(mode, op->slot)->routing->tokens : 0;
     while (normal_state(op)->moved < tokens) {
         xep_status_t status = xep_send_parts(&mode->kit, op, dispatch_part);
         if (status < 0) return status;
         move_slice(mode, op);
     }
-    return xep_send(&mode->kit, op, store_done, dispatch_part);
+    return xep_step_send(opaque, op);
 }
 
 const xep_step_t normal_dispatch_steps[] = {
-    {.name = "records to go out", .run = normal_post_records},
+    {.name = "records to go out", .run = xep_step_send, .store = normal_store_record, .parts = normal_record_part},
     {.name = "counts", .run = xep_step_wait, .word = counts_word},
     {.name = "agreement", .run = agree},
-    {.name = "rows to go out", .run = move},
+    {.name = "rows to go out", .run = move, .store = store_done, .parts = dispatch_part},
     {.name = "rows", .run = xep_step_wait, .word = done_word},
     {.name = "the views", .run = normal_compare_views},
     {.name = "the wire", .run = xep_step_flush},

@@ -5,16 +5,6 @@
 
 #include "normal.h"
 
-static inline int64_t load_idx(const char *row, uint32_t k, int wide)
-{
-    int64_t index;
-    int32_t narrow;
-    /* strides are the caller's: any alignment */
-    if (wide) memcpy(&index, row + k * sizeof index, sizeof index);
-    else memcpy(&narrow, row + k * sizeof narrow, sizeof narrow), index = narrow;
-    return index;
-}
-
 /* Copies a token's selections, counts them and marks their ranks; returns k of one that is no expert, or K. */
 __attribute__((always_inline)) static inline uint32_t mark_token(const normal_t *mode, const normal_routing_t *routing,
                                                                  const char *row, uint64_t token, uint64_t *marks,
@@ -24,7 +14,7 @@ __attribute__((always_inline)) static inline uint32_t mark_token(const normal_t 
     uint32_t *selections = routing->selections, topk = routing->topk, count = mode->kit.shape->experts;
     int32_t *experts = routing->experts + token * topk;
     for (uint32_t k = 0; k < topk; k++) {
-        int64_t expert = load_idx(row, k, wide);
+        int64_t expert = xep_idx_at(row, k, wide);
         experts[k] = (int32_t)expert;
         if (expert == -1) continue;
         if ((uint64_t)expert >= count) return k;
@@ -35,6 +25,10 @@ __attribute__((always_inline)) static inline uint32_t mark_token(const normal_t 
 }
 
 /* Lists the marked ranks, ascending, and clears the marks. Returns the end of dests. */
+/*
+ * A token's row number at each rank is how many of this rank's tokens went there before it: so the places of rows
+ * follow from counts alone.
+ */
 static inline uint64_t list_ranks(const normal_routing_t *routing, uint64_t *marks, uint32_t words, uint64_t end)
 {
     normal_dest_t *dests = routing->dests;
@@ -82,6 +76,7 @@ static uint64_t plan_all(const normal_t *mode, const xep_dispatch_args_t *args, 
 }
 
 /* For puts in the order of the destination. */
+/* A counting sort of what dests says, by destination: rows of neighbouring tokens are put as one piece then. */
 static void list_tokens(normal_t *mode, normal_routing_t *routing)
 {
     routing->to_begin[0] = 0;
@@ -92,17 +87,7 @@ static void list_tokens(normal_t *mode, normal_routing_t *routing)
             routing->tokens_to[routing->to_begin[routing->dests[i].rank] + routing->dests[i].row] = (uint32_t)t;
 }
 
-static xep_status_t wrong_index(normal_t *mode, xep_op_t *op, uint64_t token, uint32_t k)
-{
-    const xep_dispatch_args_t *args = op->dispatch;
-    const char *row = (const char *)args->topk_idx + token * args->topk_idx_stride;
-    memset(mode->marks, 0, (mode->kit.shape->nranks + 63) / 64 * sizeof *mode->marks);
-    return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_INVALID,
-                               "invalid topk_idx[%llu][%u]: %lld (-1, or one of %u experts)", (unsigned long long)token,
-                               k, (long long)load_idx(row, k, args->topk_idx_dtype == XEP_INT64),
-                               mode->kit.shape->experts);
-}
-
+/* Nothing was sent yet: an index that is no expert refuses the operation, and the routing stays free. */
 xep_status_t normal_make_plan(normal_t *mode, xep_op_t *op, normal_routing_t *routing)
 {
     const xep_dispatch_args_t *args = op->dispatch;
@@ -114,7 +99,10 @@ xep_status_t normal_make_plan(normal_t *mode, xep_op_t *op, normal_routing_t *ro
     memset(routing->rows, 0, mode->kit.shape->nranks * sizeof *routing->rows);
     memset(routing->selections, 0, mode->kit.shape->experts * sizeof *routing->selections);
     uint64_t planned = plan_all(mode, args, routing, &k);
-    if (planned < args->tokens) return wrong_index(mode, op, planned, k);
+    if (planned < args->tokens) {
+        memset(mode->marks, 0, (mode->kit.shape->nranks + 63) / 64 * sizeof *mode->marks);
+        return xep_kit_refuse_expert(&mode->kit, op, planned, k);
+    }
     if (!mode->kit.all_mapped) list_tokens(mode, routing);
     return XEP_OK;
 }

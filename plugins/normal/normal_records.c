@@ -25,11 +25,15 @@ static uint32_t dispatch_weights(const xep_dispatch_args_t *args)
     return args->tokens != 0 ? 0 : XEP_AGREE_ANY;
 }
 
+/*
+ * Step 2: everything that the others need to compute the same places and the same verdict. The capacity is what this
+ * rank takes, not what was asked for, so that all compare rows with the same number.
+ */
 void normal_make_record(normal_t *mode, const xep_op_t *op)
 {
     const xep_dispatch_args_t *args = op->dispatch;
-    normal_slot_t *slot = &mode->slots[op->slot];
-    uint64_t room = mode->layout.recv_rows;
+    normal_slot_t *slot = normal_slot(mode, op->slot);
+    uint64_t room = mode->layout.common.recv_rows;
 
     slot->record = (normal_record_t){
         .epoch = op->epoch,
@@ -53,16 +57,18 @@ void normal_make_record(normal_t *mode, const xep_op_t *op)
 
 /* ---- sending ---- */
 
+/* The word that says a record of this turn is there: the reader waits for it in its own heap. */
 static uint64_t counts_offset(const normal_t *mode, const xep_op_t *op)
 {
     uint32_t index = (uint32_t)(op->turn % mode->kit.shape->slots);
     return normal_mail_offset(mode, index, mode->kit.shape->rank) + offsetof(normal_mail_t, counts);
 }
 
-static void store_record(const void *opaque, const xep_op_t *op, uint32_t rank)
+/* Header and counts by plain stores, then the word with release. */
+void normal_store_record(const void *opaque, const xep_op_t *op, uint32_t rank)
 {
     const normal_t *mode = opaque;
-    const normal_slot_t *slot = &mode->slots[op->slot];
+    const normal_slot_t *slot = normal_slot(mode, op->slot);
     const xep_shape_t *shape = mode->kit.shape;
     char *to = mode->kit.base[rank] + normal_record_offset(mode, op->turn, shape->rank);
     *(normal_record_t *)to = slot->record;
@@ -73,14 +79,14 @@ static void store_record(const void *opaque, const xep_op_t *op, uint32_t rank)
         memcpy(to, slot->routing->selections + mode->kit.first_expert[rank],
                xep_kit_experts(&mode->kit, rank) * sizeof(uint32_t));
     }
-    xep_send_word(&mode->kit, rank, counts_offset(mode, op), op->epoch);
+    xep_kit_signal(&mode->kit, rank, counts_offset(mode, op), op->epoch);
 }
 
 /* The record from where it is: header, rows and selections are three places here, one there. */
-static int record_part(const void *opaque, const xep_op_t *op, uint32_t rank, uint32_t number, xep_part_t *part)
+int normal_record_part(const void *opaque, const xep_op_t *op, uint32_t rank, uint32_t number, xep_part_t *part)
 {
     const normal_t *mode = opaque;
-    const normal_slot_t *slot = &mode->slots[op->slot];
+    const normal_slot_t *slot = normal_slot(mode, op->slot);
     uint32_t counted = op->cached_slot == XEP_NO_SLOT;
     const struct {
         const void *src;
@@ -103,33 +109,31 @@ static int record_part(const void *opaque, const xep_op_t *op, uint32_t rank, ui
     return 1;
 }
 
-xep_status_t normal_post_records(void *opaque, xep_op_t *op)
-{
-    return xep_send(opaque, op, store_record, record_part);
-}
-
 /* ---- receiving ---- */
 
+/* A record that no correct rank can have written: nothing is computed from it. */
 static xep_status_t protocol_error(normal_t *mode, xep_op_t *op, uint32_t rank, const char *what, uint64_t value)
 {
     return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_PROTOCOL, "rank %u sent a record with %s %llu", rank, what,
                                (unsigned long long)value);
 }
 
+/* Places are computed from slot and capacity, memory is indexed by them: each is bounded by this rank's own shape. */
 static xep_status_t check_header(normal_t *mode, xep_op_t *op, uint32_t rank, const normal_record_t *record)
 {
     const xep_shape_t *shape = mode->kit.shape;
     if (record->epoch != op->epoch) return protocol_error(mode, op, rank, "epoch", record->epoch);
     if (record->slot >= shape->slots) return protocol_error(mode, op, rank, "slot", record->slot);
     if (record->tokens > shape->tokens) return protocol_error(mode, op, rank, "tokens", record->tokens);
-    if (record->capacity > mode->layout.recv_rows) return protocol_error(mode, op, rank, "capacity", record->capacity);
+    if (record->capacity > mode->layout.common.recv_rows)
+        return protocol_error(mode, op, rank, "capacity", record->capacity);
     return XEP_OK;
 }
 
 /* Copies first, then checks the copy: what a peer may still write is never trusted. */
 static xep_status_t take_headers(normal_t *mode, xep_op_t *op)
 {
-    normal_slot_t *slot = &mode->slots[op->slot];
+    normal_slot_t *slot = normal_slot(mode, op->slot);
     for (uint32_t r = 0; r < mode->kit.shape->nranks; r++) {
         slot->from[r] = *(const normal_record_t *)(mode->records + normal_record_begin(mode, op->turn, r));
         xep_status_t status = check_header(mode, op, r, &slot->from[r]);
@@ -139,17 +143,19 @@ static xep_status_t take_headers(normal_t *mode, xep_op_t *op)
     return XEP_OK;
 }
 
+/* Where one rank has weights all rows have some: ranks without tokens had no say. */
 static int have_weights(const normal_t *mode, const xep_op_t *op)
 {
-    const normal_record_t *from = mode->slots[op->slot].from;
+    const normal_record_t *from = normal_slot(mode, op->slot)->from;
     for (uint32_t r = 0; r < mode->kit.shape->nranks; r++)
         if (from[r].params[NORMAL_HAS_WEIGHTS] == 1) return 1;
     return 0;
 }
 
+/* Cached handles must be of the same dispatch everywhere: what rows a rank sends is not told again then. */
 static xep_status_t compare_routings(normal_t *mode, xep_op_t *op)
 {
-    const normal_record_t *from = mode->slots[op->slot].from;
+    const normal_record_t *from = normal_slot(mode, op->slot)->from;
     for (uint32_t r = 1; r < mode->kit.shape->nranks; r++)
         if (op->cached_slot != XEP_NO_SLOT && from[r].routing != from[0].routing)
             return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_MISMATCH,
@@ -161,7 +167,7 @@ static xep_status_t compare_routings(normal_t *mode, xep_op_t *op)
 /* Rows of rank to everyone must be what some routing can give, or places computed from them would be wild. */
 static xep_status_t check_rows(normal_t *mode, xep_op_t *op, uint32_t rank, const uint32_t *rows)
 {
-    const normal_record_t *record = &mode->slots[op->slot].from[rank];
+    const normal_record_t *record = &normal_slot(mode, op->slot)->from[rank];
     uint64_t sum = 0, nranks = mode->kit.shape->nranks, topk = record->params[NORMAL_TOPK];
     for (uint32_t d = 0; d < mode->kit.shape->nranks; d++) {
         if (rows[d] > record->tokens) return protocol_error(mode, op, rank, "rows to a rank", rows[d]);
@@ -172,10 +178,14 @@ static xep_status_t check_rows(normal_t *mode, xep_op_t *op, uint32_t rank, cons
     return XEP_OK;
 }
 
+/*
+ * Selections of the local experts, summed over the sources. At least one for each row, and at most topk: anything else
+ * would show wrong counts to the user, though no memory would suffer.
+ */
 static xep_status_t add_selections(normal_t *mode, xep_op_t *op, uint32_t rank, const char *selections)
 {
     const xep_shape_t *shape = mode->kit.shape;
-    normal_routing_t *routing = mode->slots[op->slot].routing;
+    normal_routing_t *routing = normal_slot(mode, op->slot)->routing;
     uint64_t rows = routing->rank_rows[(size_t)rank * shape->nranks + shape->rank], sum = 0, *local = routing->local;
     for (uint32_t e = 0, experts = shape->local_experts; e < experts; e++) {
         uint32_t count;
@@ -187,10 +197,11 @@ static xep_status_t add_selections(normal_t *mode, xep_op_t *op, uint32_t rank, 
     return XEP_OK;
 }
 
+/* The own counts are taken from the plan: the heap is memory that peers can write. */
 static xep_status_t take_counts(normal_t *mode, xep_op_t *op)
 {
     const xep_shape_t *shape = mode->kit.shape;
-    normal_routing_t *routing = mode->slots[op->slot].routing;
+    normal_routing_t *routing = normal_slot(mode, op->slot)->routing;
     size_t bytes = shape->nranks * sizeof(uint32_t);
 
     memset(routing->local, 0, shape->local_experts * sizeof *routing->local);
@@ -211,6 +222,10 @@ static xep_status_t take_counts(normal_t *mode, xep_op_t *op)
     return XEP_OK;
 }
 
+/*
+ * Step 3: sources in rank order, on every rank. So the first row of this rank at d lies behind those that lower ranks
+ * send there.
+ */
 static void find_begins(normal_t *mode, normal_routing_t *routing)
 {
     uint32_t nranks = mode->kit.shape->nranks, self = mode->kit.shape->rank;
@@ -223,9 +238,10 @@ static void find_begins(normal_t *mode, normal_routing_t *routing)
     }
 }
 
+/* The same matrix and the same capacities on every rank: all find the same rank that is too small, the lowest. */
 static xep_status_t check_room(normal_t *mode, xep_op_t *op)
 {
-    const normal_slot_t *slot = &mode->slots[op->slot];
+    const normal_slot_t *slot = normal_slot(mode, op->slot);
     uint32_t nranks = mode->kit.shape->nranks;
     for (uint32_t d = 0; d < nranks; d++) {
         uint64_t rows = 0;
@@ -240,16 +256,20 @@ static xep_status_t check_room(normal_t *mode, xep_op_t *op)
 
 static xep_status_t agree_on_params(normal_t *mode, xep_op_t *op)
 {
-    const normal_slot_t *slot = &mode->slots[op->slot];
+    const normal_slot_t *slot = normal_slot(mode, op->slot);
     xep_status_t verdict = xep_agree(mode->kit.env, op, params, NORMAL_PARAMS, slot->from, sizeof *slot->from);
     normal_state(op)->weighted = have_weights(mode, op);
     return verdict == XEP_OK ? compare_routings(mode, op) : verdict;
 }
 
+/*
+ * The order matters: headers before parameters, and counts only when all parameters agree, as topk bounds them. What
+ * disagrees is a verdict, and the operation goes on to its signals; what cannot be right ends it.
+ */
 xep_status_t normal_take_records(normal_t *mode, xep_op_t *op)
 {
     xep_kit_state_t *state = xep_kit_state(op);
-    normal_slot_t *slot = &mode->slots[op->slot];
+    normal_slot_t *slot = normal_slot(mode, op->slot);
     xep_status_t status = take_headers(mode, op);
 
     if (status != XEP_OK) return status;

@@ -36,7 +36,7 @@ void normal_view_add(const normal_t *mode, normal_routing_t *routing, uint32_t r
 
 void normal_make_view(normal_t *mode, const xep_op_t *op, int counted)
 {
-    normal_slot_t *slot = &mode->slots[op->slot];
+    normal_slot_t *slot = normal_slot(mode, op->slot);
     slot->view = (normal_view_t){.verdict = (uint64_t)(uint32_t)xep_kit_state(op)->verdict << 1 |
                                             (uint64_t)(normal_state(op)->weighted != 0),
                                  .sum = counted ? slot->routing->sum : 0,
@@ -61,7 +61,7 @@ static uint32_t find_source(const normal_view_t *a, const normal_view_t *b, uint
 static xep_status_t tell_difference(normal_t *mode, xep_op_t *op, uint32_t rank, const normal_view_t *theirs)
 {
     const xep_env_t *env = mode->kit.env;
-    const normal_view_t *own = &mode->slots[op->slot].view;
+    const normal_view_t *own = &normal_slot(mode, op->slot)->view;
     uint32_t nranks = mode->kit.shape->nranks, self = mode->kit.shape->rank;
     uint32_t low = rank < self ? rank : self, high = rank < self ? self : rank;
     uint32_t source = find_source(own, theirs, nranks);
@@ -76,7 +76,7 @@ static xep_status_t tell_difference(normal_t *mode, xep_op_t *op, uint32_t rank,
 xep_status_t normal_compare_views(void *opaque, xep_op_t *op)
 {
     normal_t *mode = opaque;
-    const normal_view_t *own = &mode->slots[op->slot].view;
+    const normal_view_t *own = &normal_slot(mode, op->slot)->view;
     for (uint32_t r = 0; r < mode->kit.shape->nranks; r++) {
         normal_view_t view = normal_mail(mode, op->slot, r)->view;
         if (view.verdict == own->verdict && view.sum == own->sum && view.places == own->places) continue;

@@ -64,7 +64,11 @@ static void keep_result(sim_rank_t *rank, const script_flight_t *flight)
 static void end_combine(sim_rank_t *rank, script_flight_t *flight)
 {
     script_player_t *player = script_player(rank);
-    if (flight->call->expect != XEP_OK || player->script->unchecked) return;
+    if (player->script->unchecked) return;
+    if (flight->call->expect != XEP_OK) { /* nothing is written, not even what would have been right */
+        script_flight_check_margins(rank, flight, &flight->out, 0, 0, 0);
+        return;
+    }
     script_check_combine(rank, flight);
     if (player->script->integers) player->pairing += script_check_pairing(rank, flight);
     if (player->result) keep_result(rank, flight);

@@ -88,7 +88,7 @@ static void set_up(xep_status_t a, xep_status_t b, xep_status_t c)
     desk = (desk_t){.wants = {a, b, c}, .told = "the cable is cut"};
     desk.wire.ops = &ops;
     desk.env = (xep_env_t){.shape = &desk.shape, .wire = &desk.wire, .fail = env_fail};
-    desk.kit = (xep_kit_t){.env = &desk.env, .shape = &desk.shape, .dispatch_steps = steps};
+    desk.kit = (xep_kit_t){.env = &desk.env, .shape = &desk.shape, .steps = {[XEP_OP_DISPATCH] = steps}};
     desk.op = (xep_op_t){.kind = XEP_OP_DISPATCH, .state = &desk.state};
     assert_int_equal(xep_steps_begin(&desk.kit, &desk.op), XEP_OK);
 }

@@ -14,7 +14,6 @@
  */
 #include <string.h>
 
-#include <xep/kit/arena.h>
 #include <xep/kit/handshake.h>
 #include <xep/kit/notices.h>
 #include <xep/kit/rows.h>
@@ -28,11 +27,10 @@ typedef struct notice {
 _Static_assert(sizeof(notice_t) == XEP_NOTICE_BYTES, "a cache line");
 
 typedef struct layout {
-    uint64_t notices, mail;         /* control: [2 * slots][R] each */
-    xep_area_t chosen, tokens, idx; /* metadata: [2 * slots][R] deliveries of int64_t [T][K]; [slots][R * T], and [K] */
-    xep_area_t rows;                /* rows: [2 * slots][R] deliveries of [T] */
-    xep_area_t x, input, returned;  /* [slots][R * T] */
-    size_t stride, combine_stride;  /* between rows of x, of the last two */
+    xep_heap_layout_t common; /* first */
+    xep_area_t chosen, rows;  /* deliveries [2 * slots][R]: of int64_t [T][K]; of rows [T] */
+    xep_area_t returned;      /* [slots][R][T] rows */
+    size_t stride;            /* between rows of a delivery, and of x */
 } layout_t;
 
 typedef struct slot {
@@ -44,7 +42,7 @@ typedef struct slot {
 
 typedef struct flood {
     xep_kit_t kit; /* first */
-    layout_t at;
+    layout_t layout;
 } flood_t;
 
 static slot_t *slot_of(const flood_t *mode, const xep_op_t *op)
@@ -54,40 +52,28 @@ static slot_t *slot_of(const flood_t *mode, const xep_op_t *op)
 
 /* ---- layout ---- */
 
-static void lay_slot(const xep_shape_t *shape, void *layout, xep_carve_t slot[XEP_REGIONS])
+static void lay_slot(const xep_shape_t *shape, xep_heap_layout_t *common, xep_carve_t slot[XEP_REGIONS])
 {
-    layout_t *at = layout;
-    uint64_t most = shape->nranks * shape->tokens;
-    at->tokens = xep_carve_area(&slot[XEP_REGION_METADATA], most, sizeof(int32_t));
-    at->idx = xep_carve_area(&slot[XEP_REGION_METADATA], most, shape->topk * sizeof(int64_t));
-    at->x = xep_carve_area(&slot[XEP_REGION_ROWS], most, at->stride);
-    at->input = xep_carve_area(&slot[XEP_REGION_ROWS], most, at->combine_stride);
-    at->returned = xep_carve_area(&slot[XEP_REGION_ROWS], most, at->combine_stride);
+    layout_t *at = (layout_t *)common;
+    xep_carve_received(shape, common, shape->topk, 0, slot);
+    common->input = xep_carve_area(&slot[XEP_REGION_ROWS], common->recv_rows, common->combine_stride);
+    at->returned = xep_carve_area(&slot[XEP_REGION_ROWS], common->recv_rows, common->combine_stride);
 }
 
-static xep_status_t make_layout(const xep_shape_t *shape, xep_region_t *regions, layout_t *at)
+static xep_status_t lay_heap(const xep_shape_t *shape, xep_heap_layout_t *common, xep_carve_t region[XEP_REGIONS])
 {
-    xep_carve_t carve[XEP_REGIONS], *metadata = &carve[XEP_REGION_METADATA], *rows = &carve[XEP_REGION_ROWS];
+    layout_t *at = (layout_t *)common;
+    xep_carve_t *metadata = &region[XEP_REGION_METADATA], *rows = &region[XEP_REGION_ROWS];
     uint64_t deliveries = xep_notices_ring(shape) * shape->nranks;
-    xep_carve_begin(carve, regions);
+    common->recv_rows = shape->nranks * shape->tokens;
+    common->notices = xep_notices_lay(shape, &region[XEP_REGION_CONTROL]);
     at->stride = xep_row_stride((size_t)shape->hidden * shape->elem_bytes);
-    at->combine_stride = xep_row_stride((size_t)shape->hidden * shape->combine_elem_bytes);
-    at->notices = xep_notices_lay(shape, &carve[XEP_REGION_CONTROL]);
-    at->mail = xep_combine_lay_mail(shape, &carve[XEP_REGION_CONTROL]);
     metadata->stride = shape->tokens * shape->topk * sizeof(int64_t);
     at->chosen = xep_carve_area(metadata, deliveries, metadata->stride);
     rows->stride = shape->tokens * at->stride;
     at->rows = xep_carve_area(rows, deliveries, rows->stride);
-    xep_carve_slots(shape, at, carve, lay_slot);
-    return xep_carve_end(carve, regions);
-}
-
-static xep_status_t flood_heap_size(const xep_shape_t *shape, xep_region_t *regions, uint64_t *recv_rows_p)
-{
-    layout_t at;
-    *recv_rows_p = shape->nranks * shape->tokens;
-    if (shape->tokens > INT32_MAX / shape->topk) return XEP_ERR_INVALID;
-    return make_layout(shape, regions, &at);
+    xep_carve_slots(shape, common, region, lay_slot);
+    return XEP_OK;
 }
 
 /* ---- dispatch ---- */
@@ -104,21 +90,16 @@ static int delivery_part(const void *opaque, const xep_op_t *op, uint32_t rank, 
         *part = (xep_part_t){.src = args->x,
                              .src_stride = args->x_stride,
                              .rows = slot->notice.tokens,
-                             .bytes = args->hidden * xep_elem_bytes(args->dtype),
-                             .offset = xep_area_at(mode->at.rows, delivery),
-                             .stride = mode->at.stride};
+                             .bytes = xep_dispatch_row_bytes(args),
+                             .offset = xep_area_at(mode->layout.rows, delivery),
+                             .stride = mode->layout.stride};
     else if (number == 1)
         *part = (xep_part_t){.src = (const char *)slot->experts,
                              .rows = 1,
                              .bytes = slot->notice.tokens * args->topk * sizeof(int64_t),
-                             .offset = xep_area_at(mode->at.chosen, delivery)};
+                             .offset = xep_area_at(mode->layout.chosen, delivery)};
     else xep_notices_part(&mode->kit, op, &slot->notice, part);
     return number <= 2;
-}
-
-static xep_status_t send(void *mode, xep_op_t *op)
-{
-    return xep_send_all(mode, op, delivery_part);
 }
 
 /* Copies the notices, so that what is checked is what is used. */
@@ -142,19 +123,14 @@ static xep_status_t take_notices(flood_t *mode, xep_op_t *op, slot_t *slot)
     return XEP_OK;
 }
 
-static int is_expert_of(const flood_t *mode, int64_t expert, uint32_t rank)
-{
-    return expert >= mode->kit.first_expert[rank] && expert < mode->kit.first_expert[rank + 1];
-}
-
 /* Out of a delivery, which will be written again before the handle is released. */
 static void copy_rows(flood_t *mode, const xep_op_t *op, uint32_t source, slot_t *slot)
 {
     const xep_recv_t *recv = op->recv;
     const uint64_t delivery = xep_notices_entry_of(&mode->kit, op->turn, source), begin = slot->begin[source];
-    const int64_t *experts = (int64_t *)(void *)xep_kit_own_area(&mode->kit, mode->at.chosen, delivery);
+    const int64_t *experts = (int64_t *)(void *)xep_kit_own_area(&mode->kit, mode->layout.chosen, delivery);
     int64_t *idx = (int64_t *)recv->topk_idx + begin * recv->topk;
-    memcpy((char *)recv->x + begin * recv->x_stride, xep_kit_own_area(&mode->kit, mode->at.rows, delivery),
+    memcpy((char *)recv->x + begin * recv->x_stride, xep_kit_own_area(&mode->kit, mode->layout.rows, delivery),
            slot->from[source].tokens * recv->x_stride);
     for (uint32_t t = 0; t < slot->from[source].tokens; t++) {
         recv->src_token[begin + t] = (int32_t)t;
@@ -173,19 +149,16 @@ static xep_status_t receive(void *opaque, xep_op_t *op)
     slot_t *slot = slot_of(mode, op);
     xep_status_t status = take_notices(mode, op, slot);
     if (status != XEP_OK || xep_kit_state(op)->verdict != XEP_OK) return status;
-    xep_recv_t recv = xep_kit_recv(&mode->kit, op, slot->begin[shape->nranks]);
-    recv.arrangement = XEP_ROWS_BY_RANK;
-    recv.x = xep_kit_own_area(&mode->kit, mode->at.x, op->slot);
-    recv.x_stride = mode->at.stride;
-    recv.topk_idx = xep_kit_own_area(&mode->kit, mode->at.idx, op->slot);
-    recv.src_token = (int32_t *)(void *)xep_kit_own_area(&mode->kit, mode->at.tokens, op->slot);
-    recv.src_begin = slot->begin;
-    recv.rank_rows = slot->rank_rows;
-    recv.expert_rows = slot->expert_rows;
-    *op->recv = recv;
+    xep_kit_fill_recv(&mode->kit, op, slot->begin[shape->nranks]);
+    op->recv->arrangement = XEP_ROWS_BY_RANK;
+    op->recv->x_stride = mode->layout.stride;
+    op->recv->topk_weights = NULL;
+    op->recv->src_begin = slot->begin;
+    op->recv->rank_rows = slot->rank_rows;
+    op->recv->expert_rows = slot->expert_rows;
     memset(slot->expert_rows, 0, shape->local_experts * sizeof *slot->expert_rows);
     for (uint32_t r = 0; r < shape->nranks; r++) copy_rows(mode, op, r, slot);
-    if (op->dispatch->recv_rows_p != NULL) *op->dispatch->recv_rows_p = op->recv->rows;
+    xep_kit_tell_rows(op, op->recv->rows);
     return XEP_OK;
 }
 
@@ -205,8 +178,7 @@ static xep_status_t flood_dispatch(void *opaque, xep_op_t *op)
         memcpy(experts, (const char *)a->topk_idx + t * a->topk_idx_stride, a->topk * sizeof *experts);
         for (uint32_t k = 0; k < a->topk; k++)
             if (experts[k] < -1 || experts[k] >= (int64_t)env->shape->experts)
-                return env->fail(env, op, XEP_ERR_INVALID, "topk_idx[%llu][%u] is %lld (-1 to %u)",
-                                 (unsigned long long)t, k, (long long)experts[k], env->shape->experts - 1);
+                return xep_kit_refuse_expert(&mode->kit, op, t, k);
     }
     slot->notice = (notice_t){.hidden = a->hidden,
                               .topk = a->topk,
@@ -224,24 +196,18 @@ static int returned_part(const void *opaque, const xep_op_t *op, uint32_t rank, 
     const flood_t *mode = opaque;
     const xep_shape_t *shape = mode->kit.shape;
     const slot_t *slot = slot_of(mode, op);
-    const char *x = op->combine->x != NULL ? op->combine->x : xep_kit_own_area(&mode->kit, mode->at.input, op->slot);
-    size_t stride = op->combine->x != NULL ? op->combine->x_stride : mode->at.combine_stride;
+    size_t stride;
+    const char *x = xep_combine_outputs(&mode->kit, op, &stride);
     if (number == 0)
         *part = (xep_part_t){.src = x + slot->begin[rank] * stride,
                              .src_stride = stride,
                              .rows = slot->from[rank].tokens,
-                             .bytes = op->combine->hidden * sizeof(float),
-                             .stride = mode->at.combine_stride,
-                             .offset = xep_area_at(mode->at.returned, slot->from[rank].slot) +
-                                       shape->rank * shape->tokens * mode->at.combine_stride};
+                             .bytes = xep_combine_row_bytes(op->combine),
+                             .stride = mode->layout.common.combine_stride,
+                             .offset = xep_area_at(mode->layout.returned, slot->from[rank].slot) +
+                                       shape->rank * shape->tokens * mode->layout.common.combine_stride};
     else xep_combine_offer_part(&mode->kit, op, part);
     return number <= 1;
-}
-
-static xep_status_t give_back(void *mode, xep_op_t *op)
-{
-    xep_combine_make_offer(op, XEP_AGREE_ANY);
-    return xep_send_all(mode, op, returned_part);
 }
 
 /* The ranks of a token in ascending order, each once, whichever of its experts are there. */
@@ -250,14 +216,15 @@ static xep_status_t sum(void *opaque, xep_op_t *op)
     flood_t *mode = opaque;
     const xep_combine_args_t *args = op->combine;
     const slot_t *slot = slot_of(mode, op);
-    const char *row = xep_kit_own_area(&mode->kit, mode->at.returned, op->slot);
+    const char *row = xep_kit_own_area(&mode->kit, mode->layout.returned, op->slot);
     for (uint32_t t = 0; t < slot->notice.tokens; t++)
         memset((char *)args->out + t * args->out_stride, 0, args->hidden * sizeof(float));
     for (uint32_t r = 0; r < mode->kit.shape->nranks; r++) {
-        for (uint32_t t = 0; t < mode->kit.shape->tokens; t++, row += mode->at.combine_stride) {
+        for (uint32_t t = 0; t < mode->kit.shape->tokens; t++, row += mode->layout.common.combine_stride) {
             float *out = (float *)(void *)((char *)args->out + t * args->out_stride);
+            const int64_t *experts = slot->experts + t * slot->notice.topk;
             uint32_t topk = slot->notice.topk, k = t < slot->notice.tokens ? 0 : topk;
-            while (k < topk && !is_expert_of(mode, slot->experts[t * topk + k], r)) k++;
+            while (k < topk && (experts[k] < 0 || mode->kit.owner[experts[k]] != r)) k++;
             for (uint32_t h = 0; k < topk && h < args->hidden; h++) out[h] += ((const float *)(const void *)row)[h];
         }
     }
@@ -271,13 +238,13 @@ static xep_status_t flood_combine(void *mode, xep_op_t *op)
     if (a->dtype != XEP_FP32 || a->topk_weights != NULL || a->weights != NULL || a->flags != 0 || a->bias[0] != NULL ||
         a->bias[1] != NULL)
         return env->fail(env, op, XEP_ERR_UNSUPPORTED, "flood combines fp32, without weights and biases");
-    return xep_steps_begin(mode, op);
+    return xep_combine_begin(mode, op, XEP_AGREE_ANY);
 }
 
 /* ---- open and close ---- */
 
 static const xep_step_t dispatch_steps[] = {
-    {.name = "room to send rows", .run = send},
+    {.name = "room to send rows", .run = xep_step_send, .parts = delivery_part},
     {.name = "notices", .run = xep_step_wait, .word = xep_notices_word},
     {.name = "copies", .run = receive},
     {.name = "the wire", .run = xep_step_flush},
@@ -286,16 +253,16 @@ static const xep_step_t dispatch_steps[] = {
 
 static const xep_step_t combine_steps[] = {
     {.name = "readers of the last combine", .run = xep_combine_drain, .word = xep_combine_read_word},
-    {.name = "room to give rows back", .run = give_back},
+    {.name = "room to give rows back", .run = xep_step_send, .parts = returned_part},
     {.name = "offers", .run = xep_step_wait, .word = xep_combine_ready_word},
     {.name = "agreement", .run = xep_combine_take_offers},
-    {.name = "sums", .run = sum},
+    {.name = "sums", .run = sum, .agreed = 1},
     {.name = "room to say that rows were read", .run = xep_combine_tell_read},
     {.name = "the wire", .run = xep_step_flush},
     {0},
 };
 
-static void carve_all(void *opaque, xep_carve_t *arena)
+static void lay_arrays(void *opaque, xep_carve_t *arena)
 {
     const flood_t *mode = opaque;
     const xep_shape_t *shape = mode->kit.shape;
@@ -310,33 +277,24 @@ static void carve_all(void *opaque, xep_carve_t *arena)
     }
 }
 
-static xep_status_t flood_open(const xep_env_t *env, void **mode_p)
-{
-    void *opaque;
-    xep_status_t status = xep_kit_open(env, sizeof(flood_t), sizeof(slot_t), &opaque);
-    if (status != XEP_OK) return status;
-    flood_t *mode = opaque;
-    make_layout(env->shape, mode->kit.regions, &mode->at);
-    mode->kit.dispatch_steps = dispatch_steps, mode->kit.combine_steps = combine_steps;
-    mode->kit.notices = mode->at.notices, mode->kit.mail = mode->at.mail;
-    mode->kit.input = mode->at.input, mode->kit.input_stride = mode->at.combine_stride;
-    status = xep_arena_open(&mode->kit, carve_all, 0);
-    if (status == XEP_OK) *mode_p = mode;
-    else xep_kit_close(mode);
-    return status;
-}
+const xep_kit_mode_t xep_kit_mode = {
+    .mode_bytes = sizeof(flood_t),
+    .layout = offsetof(flood_t, layout),
+    .slot_bytes = sizeof(slot_t),
+    .dispatch_steps = dispatch_steps,
+    .combine_steps = combine_steps,
+    .lay_heap = lay_heap,
+    .lay_arrays = lay_arrays,
+};
 
 __attribute__((visibility("default"))) const xep_plugin_t xep_plugin = {
     XEP_PLUGIN_SIZES,
+    XEP_KIT_OPS,
     .state_bytes = sizeof(xep_kit_state_t),
     .name = "flood",
     .brief = "an example: every token to every rank",
-    .heap_size = flood_heap_size,
-    .open = flood_open,
+    .open = xep_kit_open,
     .close = xep_kit_close,
     .dispatch = flood_dispatch,
     .combine = flood_combine,
-    .progress = xep_steps_progress,
-    .input = xep_steps_input,
-    .explain = xep_steps_explain,
 };
