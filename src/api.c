@@ -72,6 +72,7 @@ static xep_status_t check_group(const xep_group_params_t *params)
     return XEP_OK;
 }
 
+/* Boot and transport belong to the group from xep_group_open() on, also when that fails. */
 xep_status_t xep_group_create(const xep_group_params_t *params, xep_group_t **group_p)
 {
     xep_group_params_t own = XEP_GROUP_PARAMS_INIT;
@@ -257,6 +258,7 @@ static xep_status_t deliver(xep_request_t *req, xep_request_t **req_p)
     return status;
 }
 
+/* The handle is the user's only when the dispatch has begun, or, where there is no request, has succeeded. */
 xep_status_t xep_dispatch(xep_buffer_t *buffer, const xep_dispatch_args_t *args, xep_handle_t **handle_p,
                           xep_request_t **req_p)
 {
@@ -331,6 +333,7 @@ void *xep_handle_combine_input(xep_handle_t *handle, size_t *stride_p)
     return base;
 }
 
+/* While an operation needs the slot this is only noted. */
 void xep_handle_release(xep_handle_t *handle)
 {
     if (handle == NULL) return;
@@ -374,6 +377,7 @@ xep_status_t xep_request_wait_counts(xep_request_t *req)
     return ask_request(req, xep_request_finish_counts);
 }
 
+/* The operation goes on: its memory is the buffer's. */
 void xep_request_free(xep_request_t *req)
 {
     if (req == NULL) return;

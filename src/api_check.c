@@ -201,6 +201,7 @@ static xep_status_t check_routing(const xep_buffer_t *buffer, xep_dispatch_args_
                         a->topk_weights == NULL ? 0 : a->tokens, (uint64_t)a->topk * sizeof(float), sizeof(float));
 }
 
+/* Arguments that the handle knows may be left out, and must be right where they are given. */
 static xep_status_t check_cached(const xep_buffer_t *buffer, xep_dispatch_args_t *a)
 {
     const xep_handle_t *h = a->cached;
@@ -281,6 +282,7 @@ static xep_status_t check_order(const xep_buffer_t *buffer, xep_request_t **afte
     return XEP_OK;
 }
 
+/* In the order in which later checks need what earlier ones have filled in. */
 xep_status_t xep_check_dispatch(const xep_buffer_t *buffer, xep_dispatch_args_t *a)
 {
     xep_status_t status = check_rows(buffer, a);
@@ -307,6 +309,7 @@ static xep_status_t check_handle(const xep_handle_t *h)
     return XEP_OK;
 }
 
+/* The input that the user was shown is passed on as NULL: rows there need no copy. */
 static xep_status_t check_combine_rows(const xep_handle_t *h, xep_combine_args_t *a)
 {
     const xep_shape_t *shape = &h->buffer->shape;

@@ -45,6 +45,10 @@ static xep_status_t call(const callback_t *callback, const void *send, void *rec
     return XEP_OK;
 }
 
+/*
+ * The group calls this until it is connected; the caller's function is looked at each time, as an exception may come
+ * later.
+ */
 static xep_status_t callback_allgather(xep_boot_t *boot, const void *send, void *recv, size_t bytes)
 {
     const callback_t *callback = (const callback_t *)boot;
@@ -75,6 +79,7 @@ static const xep_boot_ops_t callback_ops = {.name = "callback",
                                             .dead_rank = callback_dead_rank,
                                             .close = callback_close};
 
+/* In the order in which a user would look for the mistake: nothing came, another number of ranks, another order. */
 static xep_status_t check_cards(const card_t *cards, uint32_t rank, uint32_t nranks)
 {
     for (uint32_t i = 0; i < nranks; i++) {
@@ -104,6 +109,7 @@ static int spare_is_clean(const unsigned char *spare, size_t bytes)
     return 1;
 }
 
+/* The spare cards are zero, and must be so afterwards, whatever the exchange itself came to. */
 static xep_status_t exchange_cards(const callback_t *callback)
 {
     uint32_t rank = callback->boot.rank, nranks = callback->boot.nranks;

@@ -62,6 +62,10 @@ static unsigned long number_of(const char *text)
     return value == 0 || *end != '\0' ? 0 : value;
 }
 
+/*
+ * A program that a launcher started on many ranks, each of which would be alone, is refused: it would run, and be
+ * wrong.
+ */
 xep_status_t xep_boot_single_allowed(void)
 {
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {

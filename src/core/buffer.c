@@ -18,6 +18,7 @@ void xep_buffer_leave(xep_buffer_t *buffer)
     atomic_flag_clear_explicit(&buffer->entered, memory_order_release);
 }
 
+/* An abort counts more than a break: there is nothing that a reset could do. */
 xep_status_t xep_buffer_usable(const xep_buffer_t *buffer)
 {
     xep_status_t status = xep_group_usable(buffer->group);

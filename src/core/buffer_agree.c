@@ -38,6 +38,7 @@ static const struct {
 };
 enum { NCOLLECTIVE = sizeof collective / sizeof collective[0] };
 
+/* Zeros behind the status where there is an error: nobody looks at them. */
 static void fill_terms(const xep_proposal_t *proposal, terms_t *terms)
 {
     const xep_buffer_params_t *params = proposal->params;
@@ -69,6 +70,7 @@ static uint64_t read_value(const terms_t *terms, int i, char *text)
     return value;
 }
 
+/* The mode first: most other differences would follow from it. */
 static xep_status_t compare_terms(const terms_t *terms, uint32_t rank, const terms_t *first)
 {
     if (strncmp(terms->mode, first->mode, MODE_BYTES) != 0)
@@ -95,6 +97,7 @@ static xep_status_t check_terms(const terms_t *all, uint32_t nranks)
     return status;
 }
 
+/* The own reason is kept before the exchange, which may set another one in this thread. */
 xep_status_t xep_buffer_agree(xep_group_t *group, const xep_proposal_t *proposal)
 {
     char own_reason[XEP_REASON_BYTES];

@@ -125,6 +125,7 @@ static xep_status_t prepare(xep_buffer_t *buffer, const xep_buffer_params_t *par
     return xep_team_create(params->memory == XEP_MEMORY_HOST ? params->threads : 1, &buffer->team);
 }
 
+/* Step 2 and 3. */
 static xep_status_t open_heaps(xep_buffer_t *buffer, const xep_buffer_params_t *params, const xep_buffer_size_t *size)
 {
     xep_group_t *group = buffer->group;
@@ -168,6 +169,7 @@ static xep_status_t check_mapped(xep_buffer_t *buffer)
     return XEP_OK;
 }
 
+/* Step 4. An error of the mapping is told to all ranks, as one of the mode is. */
 static xep_status_t open_mode(xep_buffer_t *buffer, const xep_buffer_params_t *params, xep_status_t status)
 {
     if (status == XEP_OK) status = check_mapped(buffer);
@@ -177,6 +179,7 @@ static xep_status_t open_mode(xep_buffer_t *buffer, const xep_buffer_params_t *p
     return xep_buffer_agree(buffer->group, &mine);
 }
 
+/* The mode first, as it knows the heap; then UCX; then what no other process has ever seen. */
 void xep_buffer_free(xep_buffer_t *buffer)
 {
     if (buffer->mode != NULL) buffer->plugin.plugin->close(buffer->mode);
@@ -192,10 +195,7 @@ void xep_buffer_free(xep_buffer_t *buffer)
     free(buffer);
 }
 
-/*
- * Ranks agree three times: on the parameters before memory is allocated, on its size and success before the keys are
- * exchanged, and on the mode. Without that, an error on one rank would leave the others waiting for it.
- */
+/* What is made is kept in the buffer at once, so that free knows how far it came. */
 xep_status_t xep_buffer_open(xep_group_t *group, const xep_buffer_params_t *params, xep_heap_device_t *device,
                              xep_status_t status, xep_buffer_t **buffer_p)
 {

@@ -66,12 +66,14 @@ static void quiet_device(xep_buffer_t *buffer, int goes_on)
     device->ops->stop(device, 0);
 }
 
+/* Of a broken buffer, as its peers may be gone: long enough for one that only is late. */
 static int32_t end_timeout(const xep_buffer_t *buffer)
 {
     int32_t t = buffer->timeout_ms;
     return buffer->broken && (t < 0 || t > BROKEN_WAIT_MS) ? BROKEN_WAIT_MS : t;
 }
 
+/* Acquire: what a follower has read of this buffer was read before it counted down. */
 static xep_status_t look_for_followers(void *arg)
 {
     const xep_buffer_t *buffer = arg;
@@ -125,6 +127,7 @@ static xep_status_t agree_epoch(xep_buffer_t *buffer)
     return status;
 }
 
+/* Steps 1 to 4 of a reset. */
 static xep_status_t reopen(xep_buffer_t *buffer)
 {
     xep_status_t status;
@@ -139,6 +142,7 @@ static xep_status_t reopen(xep_buffer_t *buffer)
     return quiesce(buffer, buffer->timeout_ms);
 }
 
+/* Handles end without the mode, which is made anew. A failed reset may be tried again. */
 xep_status_t xep_buffer_restart(xep_buffer_t *buffer)
 {
     xep_status_t status = xep_group_usable(buffer->group);

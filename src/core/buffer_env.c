@@ -14,12 +14,12 @@
 #include "log.h"
 #include "request_end.h"
 
-/* env is the member of a buffer, so that a mode needs no second pointer to hand back. */
 static xep_buffer_t *buffer_of(const xep_env_t *env)
 {
     return (xep_buffer_t *)(uintptr_t)((const char *)env - offsetof(xep_buffer_t, env));
 }
 
+/* Thread 0 of the team is the one that calls. */
 static void env_parallel(const xep_env_t *env, xep_parallel_fn fn, void *arg)
 {
     xep_team_run(buffer_of(env)->team, fn, arg);
@@ -85,6 +85,7 @@ static xep_simd_t simd_of(const xep_config_t *config)
     return want < have ? want : have;
 }
 
+/* Bases of regions are known only now that there is a heap; the quiet words behind them are none of the mode's. */
 void xep_buffer_fill_env(xep_buffer_t *buffer)
 {
     const xep_config_t *config = &buffer->group->config;

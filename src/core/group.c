@@ -29,6 +29,7 @@ xep_status_t xep_group_check_peers(xep_group_t *group)
     return XEP_OK;
 }
 
+/* Under the lock, which progress only tries to take: it never waits for a buffer that is made. */
 void xep_group_add_task(xep_group_t *group, xep_group_task_t *task)
 {
     pthread_mutex_lock(&group->tasks_lock);
@@ -37,6 +38,7 @@ void xep_group_add_task(xep_group_t *group, xep_group_task_t *task)
     pthread_mutex_unlock(&group->tasks_lock);
 }
 
+/* After this no thread runs the task any more: whoever ran it held the lock. */
 void xep_group_remove_task(xep_group_t *group, xep_group_task_t *task)
 {
     pthread_mutex_lock(&group->tasks_lock);

@@ -47,11 +47,13 @@ typedef struct share {
 } share_t;
 static_assert(sizeof(share_t) == 4096, "wire format");
 
+/* The same in every rank's heap: a word of the line that rank writes. */
 static uint64_t word_offset(uint32_t rank, size_t word)
 {
     return rank * sizeof(line_t) + word;
 }
 
+/* Two areas, used in turn. */
 static uint64_t share_offset(const xep_group_t *group, uint64_t number, uint32_t rank)
 {
     return group->nranks * sizeof(line_t) + (number % 2 * group->nranks + rank) * sizeof(share_t);
@@ -89,6 +91,7 @@ static xep_status_t signal_and_wait(xep_group_t *group, const xep_group_signal_t
     return status;
 }
 
+/* The number goes up first: a barrier that is given up is not entered a second time by this rank. */
 xep_status_t xep_group_run_barrier(xep_group_t *group)
 {
     xep_status_t status = xep_group_usable(group);
@@ -99,6 +102,7 @@ xep_status_t xep_group_run_barrier(xep_group_t *group)
     return signal_and_wait(group, &signal);
 }
 
+/* A rank that is elsewhere in its program is told from one that gives another number of bytes. */
 static xep_status_t check_share(const xep_group_t *group, uint32_t rank, const share_t *share, size_t bytes)
 {
     if (share->call != group->gathers)
@@ -110,6 +114,7 @@ static xep_status_t check_share(const xep_group_t *group, uint32_t rank, const s
     return XEP_OK;
 }
 
+/* Each share is there with its word; it stays until the next round but one. */
 static xep_status_t take_shares(const xep_group_t *group, uint8_t *recv, size_t bytes, size_t done, size_t count)
 {
     for (uint32_t r = 0; r < group->nranks; r++) {
@@ -121,6 +126,7 @@ static xep_status_t take_shares(const xep_group_t *group, uint8_t *recv, size_t 
     return XEP_OK;
 }
 
+/* The own share lies in the own heap, as those of the others do; signal_all sends it from there. */
 static xep_status_t gather_round(xep_group_t *group, const uint8_t *send, uint8_t *recv, size_t bytes, size_t done)
 {
     size_t count = bytes - done < SHARE_BYTES ? bytes - done : SHARE_BYTES;
@@ -138,6 +144,7 @@ static xep_status_t gather_round(xep_group_t *group, const uint8_t *send, uint8_
     return status == XEP_OK ? take_shares(group, recv, bytes, done, count) : status;
 }
 
+/* All rounds count, whatever becomes of an allgather, so that the next one finds all ranks at the same number. */
 xep_status_t xep_group_gather(xep_group_t *group, const void *send, void *recv, size_t bytes)
 {
     xep_status_t status = xep_group_usable(group);

@@ -54,6 +54,7 @@ static uint32_t library_version(void)
     return XEP_VERSION_MAJOR << 16 | XEP_VERSION_MINOR << 8 | XEP_VERSION_PATCH;
 }
 
+/* What of this process tells a rank of the same host whether it is alive, and whether to try to map it. */
 static hello_t hello_of(const xep_group_t *group)
 {
     return (hello_t){.magic = HELLO_MAGIC,
@@ -73,6 +74,7 @@ static xep_status_t disagree(const xep_group_t *group, const char *what, uint32_
     return xep_fail(XEP_ERR_MISMATCH, "rank %u and rank 0 disagree on %s: %lld, %lld", rank, what, theirs, first);
 }
 
+/* Against rank 0, so that all ranks say the same of the same difference. */
 static xep_status_t check_hellos(const xep_group_t *group, const hello_t *hellos)
 {
     for (uint32_t r = 0; r < group->nranks; r++) {

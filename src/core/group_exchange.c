@@ -24,6 +24,7 @@ xep_status_t xep_group_exchange(xep_group_t *group, const void *send, void *recv
     return group->boot->ops->allgather(group->boot, send, recv, bytes);
 }
 
+/* One more byte than needed, as malloc of none may give NULL. */
 static xep_status_t allocate(xep_blobs_t *blobs, uint32_t nranks, size_t longest)
 {
     blobs->blob = calloc(nranks, sizeof *blobs->blob);
@@ -77,6 +78,7 @@ void xep_blobs_free(xep_blobs_t *blobs)
     *blobs = (xep_blobs_t){NULL, NULL, NULL};
 }
 
+/* Keys are copied by the transport: nothing of the exchange outlives this call. */
 xep_status_t xep_group_connect_heap(xep_group_t *group, xep_heap_wire_t *heap)
 {
     xep_blobs_t blobs;

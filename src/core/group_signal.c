@@ -33,6 +33,7 @@ typedef struct sending {
     size_t bytes;
 } sending_t;
 
+/* XEP_INPROGRESS from the wire is what a look says when it has to be made again. */
 static xep_status_t try_signal(void *arg)
 {
     const sending_t *sending = arg;
@@ -120,6 +121,7 @@ static void explain_words(void *arg, char *text, size_t bytes)
     snprintf(text, bytes, "%s: %s", ((const receiving_t *)arg)->words->what, list);
 }
 
+/* Ranks are looked at in order and not again: words only grow. */
 xep_status_t xep_group_wait_words(xep_group_t *group, const xep_group_words_t *words, uint64_t deadline_ns)
 {
     receiving_t receiving = {.group = group, .words = words};

@@ -46,6 +46,7 @@ static int is_half_over(const xep_wait_t *wait, const xep_rest_t *rest, uint64_t
     return rest->now_ns - *begin_p > wait->deadline_ns - rest->now_ns && rest->now_ns < wait->deadline_ns;
 }
 
+/* The look comes first and last: what is there already is found before the clock, a death or the deadline is asked. */
 xep_status_t xep_group_wait(xep_group_t *group, const xep_wait_t *wait)
 {
     uint64_t begin_ns = 0;

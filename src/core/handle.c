@@ -15,6 +15,7 @@ xep_handle_t *xep_handle_take(xep_buffer_t *buffer)
     return best;
 }
 
+/* The turn stays: it tells which slot was used last. */
 void xep_handle_give_back(xep_handle_t *handle)
 {
     handle->state = XEP_HANDLE_FREE;

@@ -53,6 +53,7 @@ static void touch(char *begin, char *end, size_t page)
     for (char *p = begin; p < end; p += page) __atomic_fetch_add(p, 0, __ATOMIC_RELAXED);
 }
 
+/* MADV_POPULATE_WRITE leaves contents as they are, and so does adding 0, where the kernel is older. */
 void xep_heap_prefault(void *base, uint64_t bytes, uint64_t *budget_p)
 {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);

@@ -50,6 +50,10 @@ static void add_own_folder(folders_t *folders)
     if (n > 0 && (size_t)n < sizeof path) add_folder(folders, path, (size_t)n);
 }
 
+/*
+ * What the user names comes first; the library's own folder before the installed one, so that a build tree finds
+ * itself.
+ */
 static void find_folders(const xep_config_t *config, folders_t *folders)
 {
     folders->count = 0;
@@ -174,6 +178,7 @@ static int is_plugin_file(const struct dirent *entry)
     return n > 7 && strncmp(entry->d_name, "xep_", 4) == 0 && strcmp(entry->d_name + n - 3, ".so") == 0;
 }
 
+/* Of a file that is refused the user is told why, and what it is called follows from its name. */
 static int visit(const char *folder, const char *file, xep_mode_fn fn, void *arg)
 {
     char path[PATH_MAX + 256 + 2], name[256];
@@ -186,6 +191,7 @@ static int visit(const char *folder, const char *file, xep_mode_fn fn, void *arg
     return ret;
 }
 
+/* Sorted, so that the list is the same each time. */
 static int visit_folder(const char *folder, xep_mode_fn fn, void *arg)
 {
     struct dirent **entries;

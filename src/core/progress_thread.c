@@ -18,6 +18,9 @@ struct xep_progress_thread {
     atomic_int stop;
 };
 
+/*
+ * A group that has nothing in flight lets the thread sleep: it is woken by no one, and looks a thousand times a second.
+ */
 static void *progress_main(void *arg)
 {
     xep_progress_thread_t *self = arg;
@@ -53,6 +56,7 @@ xep_status_t xep_progress_start(xep_group_t *group, xep_progress_thread_t **thre
     return XEP_OK;
 }
 
+/* It is in no call that waits, so this takes one turn of its loop. */
 void xep_progress_stop(xep_progress_thread_t *self)
 {
     if (self == NULL) return;

@@ -11,9 +11,7 @@
 #include "buffer.h"
 #include "handle.h"
 
-/*
- * Requests that others follow keep their status and reason until those have looked, so they are not taken again before.
- */
+/* A scan: a buffer has four times its slots. */
 xep_request_t *xep_request_take(xep_buffer_t *buffer)
 {
     for (uint32_t i = 0; i < buffer->nrequests; i++) {
@@ -74,6 +72,29 @@ xep_status_t xep_request_after_status(const xep_request_t *req)
     if (req->after == NULL) return XEP_OK;
     int state = atomic_load_explicit(&req->after->state, memory_order_acquire);
     return state == XEP_REQUEST_DONE || state == XEP_REQUEST_FREE ? req->after->status : XEP_INPROGRESS;
+}
+
+const xep_request_t *xep_request_in_turn(const xep_buffer_t *buffer)
+{
+    for (uint32_t i = 0; i < buffer->nrequests; i++) {
+        const xep_request_t *req = &buffer->requests[i];
+        if (req->state != XEP_REQUEST_ACTIVE || req->op.kind != XEP_OP_DISPATCH) continue;
+        if (req->op.turn + buffer->shape.slots <= buffer->turn) return req;
+    }
+    return NULL;
+}
+
+const xep_request_t *xep_request_held_by(const xep_request_t *req)
+{
+    const xep_buffer_t *buffer = req->buffer;
+    if (req->op.kind != XEP_OP_DISPATCH) return NULL;
+    for (uint32_t i = 0; i < buffer->nrequests; i++) {
+        const xep_request_t *other = &buffer->requests[i];
+        if (other->state == XEP_REQUEST_DEFERRED && other->op.kind == XEP_OP_DISPATCH &&
+            other->op.epoch < req->op.epoch)
+            return other;
+    }
+    return xep_request_in_turn(buffer);
 }
 
 int xep_request_in_flight(const xep_request_t *req)

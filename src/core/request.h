@@ -60,6 +60,18 @@ void xep_request_unfollow(xep_request_t *req);
 /** XEP_INPROGRESS, or how the request it comes after ended, which may have been freed meanwhile; XEP_OK: after none. */
 xep_status_t xep_request_after_status(const xep_request_t *req);
 
+/**
+ * The dispatch that the next one must wait for, or NULL. A mode counts on it that turn n begins only after turn
+ * n - slots is complete here: what it keeps for a turn is used again then, and the peers know that it is.
+ */
+const xep_request_t *xep_request_in_turn(const xep_buffer_t *buffer);
+
+/**
+ * The dispatch that a deferred one waits for though what it comes after is done, so that dispatches begin in the order
+ * of their calls; NULL: none.
+ */
+const xep_request_t *xep_request_held_by(const xep_request_t *req);
+
 /** Whether it is deferred or active. */
 int xep_request_in_flight(const xep_request_t *req);
 

@@ -13,16 +13,7 @@
 #include "handle.h"
 #include "request_end.h"
 
-const xep_request_t *xep_request_in_turn(const xep_buffer_t *buffer)
-{
-    for (uint32_t i = 0; i < buffer->nrequests; i++) {
-        const xep_request_t *req = &buffer->requests[i];
-        if (req->state != XEP_REQUEST_ACTIVE || req->op.kind != XEP_OP_DISPATCH) continue;
-        if (req->op.turn + buffer->shape.slots <= buffer->turn) return req;
-    }
-    return NULL;
-}
-
+/* A turn is used up by a dispatch that has begun, so that one that the mode refuses leaves no gap. */
 xep_status_t xep_request_call_mode(xep_request_t *req)
 {
     xep_buffer_t *buffer = req->buffer;
@@ -35,20 +26,6 @@ xep_status_t xep_request_call_mode(xep_request_t *req)
     return XEP_OK;
 }
 
-/* Whether no dispatch called before it is deferred, and its turn has come. */
-static int is_next(const xep_request_t *req)
-{
-    const xep_buffer_t *buffer = req->buffer;
-    if (req->op.kind != XEP_OP_DISPATCH) return 1;
-    for (uint32_t i = 0; i < buffer->nrequests; i++) {
-        const xep_request_t *other = &buffer->requests[i];
-        if (other->state == XEP_REQUEST_DEFERRED && other->op.kind == XEP_OP_DISPATCH &&
-            other->op.epoch < req->op.epoch)
-            return 0;
-    }
-    return xep_request_in_turn(buffer) == NULL;
-}
-
 /* The request it came after is done: with an error, this one never begins. */
 static void begin_deferred(xep_request_t *req)
 {
@@ -59,7 +36,7 @@ static void begin_deferred(xep_request_t *req)
         xep_request_end(req, status);
         return;
     }
-    if (!is_next(req)) return;
+    if (xep_request_held_by(req) != NULL) return;
     req->state = XEP_REQUEST_ACTIVE;
     req->buffer->deferred -= req->op.kind == XEP_OP_DISPATCH;
     status = xep_request_call_mode(req);
@@ -71,6 +48,7 @@ static void begin_deferred(xep_request_t *req)
     }
 }
 
+/* A request that begins here is taken further in the same call. */
 static void advance(xep_request_t *req)
 {
     xep_status_t status;
@@ -80,6 +58,7 @@ static void advance(xep_request_t *req)
     if (status != XEP_INPROGRESS) xep_request_end(req, status);
 }
 
+/* An abort is seen by the next call of any thread, as there is no other that could end what is in flight. */
 void xep_request_advance_all(xep_buffer_t *buffer)
 {
     if (buffer->active == 0) return;

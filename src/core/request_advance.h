@@ -7,12 +7,6 @@
 #include "group.h"
 #include "request.h"
 
-/**
- * The dispatch that the next one must wait for, or NULL. A mode counts on it that turn n begins only after turn
- * n - slots is complete here: what it keeps for a turn is used again then, and the peers know that it is.
- */
-const xep_request_t *xep_request_in_turn(const xep_buffer_t *buffer);
-
 /** Calls the mode for an operation that begins; a dispatch has a turn from then on. */
 xep_status_t xep_request_call_mode(xep_request_t *req);
 

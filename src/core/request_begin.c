@@ -13,8 +13,8 @@
 #include "request_end.h"
 
 /*
- * Dispatches begin in the order of their calls, on every rank: a turn is one that all ranks take part in, and one that
- * never begins, because what it comes after has failed, is none. So what is called behind one that has not begun waits.
+ * Dispatches begin in the order of their calls, on every rank: all ranks must take part in a turn, so one that never
+ * begins, because what it comes after has failed, has no turn. So what is called behind one that has not begun waits.
  */
 static int begins_now(const xep_buffer_t *buffer, xep_op_kind_t kind, const xep_request_t *after)
 {
@@ -70,6 +70,7 @@ static xep_status_t check_indices(const xep_buffer_t *buffer, const xep_dispatch
     return xep_layout_compute(&layout, &nothing);
 }
 
+/* What its combines, and dispatches that use its routing, are checked against. */
 static void note_dispatch(xep_handle_t *handle, xep_request_t *req)
 {
     handle->state = XEP_HANDLE_SENT;
@@ -79,6 +80,7 @@ static void note_dispatch(xep_handle_t *handle, xep_request_t *req)
     handle->topk_idx_dtype = req->dispatch.topk_idx_dtype;
 }
 
+/* Everything that can refuse it comes before the mode is asked: order of turns, indices, a slot, a request. */
 static xep_status_t begin_dispatch(xep_buffer_t *buffer, const xep_dispatch_args_t *args, xep_request_t **req_p)
 {
     xep_request_t *req;
@@ -110,6 +112,7 @@ static xep_status_t begin_dispatch(xep_buffer_t *buffer, const xep_dispatch_args
     return XEP_OK;
 }
 
+/* In the slot of the dispatch, by its turn; the handle has one operation at a time. */
 static xep_status_t begin_combine(xep_handle_t *handle, const xep_combine_args_t *args, xep_request_t **req_p)
 {
     xep_request_t *req = xep_request_take(handle->buffer);

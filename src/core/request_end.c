@@ -39,6 +39,7 @@ static void release_handle(xep_request_t *req)
     xep_handle_give_back_if_unused(handle);
 }
 
+/* The state comes last: a request of another buffer that follows this one reads status and reason behind it. */
 static void finish(xep_request_t *req, xep_status_t status)
 {
     req->status = status;
@@ -94,22 +95,31 @@ void xep_request_end(xep_request_t *req, xep_status_t status)
     else xep_request_break(req, status, req->reason);
 }
 
+/* Of an operation that has begun, the mode knows; of one that has not, which other one keeps it from that. */
+static void explain_wait(const xep_request_t *req, char *text, size_t bytes)
+{
+    const xep_buffer_t *buffer = req->buffer;
+    const int follows = xep_request_after_status(req) == XEP_INPROGRESS;
+    const xep_request_t *other = follows ? req->after : xep_request_held_by(req);
+    if (req->state == XEP_REQUEST_ACTIVE) buffer->plugin.plugin->explain(buffer->mode, &req->op, text, bytes);
+    else if (other != NULL)
+        snprintf(text, bytes, "waits for %s %llu of mode %s, %s", xep_request_name(other),
+                 (unsigned long long)other->op.epoch, other->buffer->plugin.plugin->name,
+                 follows                                ? "which it comes after"
+                 : other->state == XEP_REQUEST_DEFERRED ? "which was called before it and has not begun"
+                                                        : "which is still in flight");
+}
+
 void xep_request_explain(const xep_request_t *req, const char *before, char *text, size_t bytes)
 {
     char waits_for[512] = "";
     xep_buffer_t *buffer = req->buffer;
-    if (req->state == XEP_REQUEST_ACTIVE)
-        buffer->plugin.plugin->explain(buffer->mode, &req->op, waits_for, sizeof waits_for);
-    else if (req->after == NULL)
-        snprintf(waits_for, sizeof waits_for, "waits for a dispatch that was called before it and has not begun");
-    else
-        snprintf(waits_for, sizeof waits_for, "waits for the end of the %s %llu of mode %s that it comes after",
-                 xep_request_name(req->after), (unsigned long long)req->after->op.epoch,
-                 req->after->buffer->plugin.plugin->name);
+    explain_wait(req, waits_for, sizeof waits_for);
     snprintf(text, bytes, "%s %llu of mode %s%s%s", xep_request_name(req), (unsigned long long)req->op.epoch,
              buffer->plugin.plugin->name, before, waits_for);
 }
 
+/* The sentence is all that is left of an operation that did not end: which one, why, and whom it waited for. */
 void xep_request_expire(xep_request_t *req, xep_status_t status, const char *why)
 {
     char before[512], text[XEP_REASON_BYTES];

@@ -35,6 +35,7 @@ typedef struct request_look {
     reached_fn reached;
 } request_look_t;
 
+/* Each look takes all of the buffer further, then asks for this one. */
 static xep_status_t look_at_request(void *arg)
 {
     const request_look_t *look = arg;
@@ -108,6 +109,7 @@ static void check_test(xep_request_t *req)
     }
 }
 
+/* A test that finds nothing makes the progress that a wait would have made in a turn. */
 xep_status_t xep_request_poll(xep_request_t *req)
 {
     xep_request_advance_all(req->buffer);
@@ -126,6 +128,7 @@ typedef struct input_look {
     size_t *stride_p;
 } input_look_t;
 
+/* What keeps the input busy are reads of peers: they end by operations of this buffer, so these must go on. */
 static xep_status_t look_at_input(void *arg)
 {
     const input_look_t *look = arg;

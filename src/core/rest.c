@@ -52,6 +52,7 @@ static int look_at_clock(xep_rest_t *rest)
     return rest->now_ns < rest->deadline_ns;
 }
 
+/* Cheap turns first. The clock is read once a while until the loop sleeps, and from then on at every turn. */
 int xep_rest_turn(xep_rest_t *rest, uint32_t moves)
 {
     uint32_t turn = rest->turns++;

@@ -89,6 +89,7 @@ static uint64_t free_of_group(const char *root, const cgroup_files_t *files)
     return limit > used ? limit - used : 0;
 }
 
+/* The least of what the machine has and what each version of control groups allows; both may be there. */
 uint64_t xep_room_free(const char *root)
 {
     uint64_t kib = read_named(root, "/proc/meminfo", "MemAvailable");

@@ -28,6 +28,7 @@ static void place_experts(const xep_shape_t *shape, uint32_t *first)
     for (uint32_t r = 0; r <= shape->nranks; r++) xep_expert_range(shape->experts, shape->nranks, r, &first[r], NULL);
 }
 
+/* All arrays in one allocation, which begins with the first experts: close frees by that address. */
 static xep_status_t open_shape(const xep_buffer_params_t *params, const xep_group_t *group, uint32_t rank,
                                uint32_t nranks, uint32_t nodes, xep_shape_t *shape)
 {

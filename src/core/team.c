@@ -70,6 +70,7 @@ static void wake(word_t *word)
     if (atomic_load(&word->asleep) != 0) futex(&word->value, FUTEX_WAKE, INT32_MAX);
 }
 
+/* fn and arg were written before the job word, which is read with acquire. */
 static void *member_main(void *arg)
 {
     member_t *member = arg;
@@ -84,6 +85,7 @@ static void *member_main(void *arg)
     }
 }
 
+/* busy is set before the job word goes up: a member may be done before this returns. */
 static void start_round(xep_team_t *team)
 {
     atomic_store(&team->busy.value, team->threads - 1);
@@ -91,6 +93,7 @@ static void start_round(xep_team_t *team)
     wake(&team->job);
 }
 
+/* One thread needs no words: most buffers have that. */
 void xep_team_run(xep_team_t *team, xep_parallel_fn fn, void *arg)
 {
     if (team->threads == 1) {

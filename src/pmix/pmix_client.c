@@ -36,6 +36,7 @@ static struct {
 
 /* ---- events ------------------------------------------------------------------------- */
 
+/* The first one is kept: later ones have mostly died of it. */
 static void note_dead(xep_pmix_client_t *client, const pmix_proc_t *proc)
 {
     uint32_t none = UINT32_MAX;
@@ -139,6 +140,7 @@ static xep_status_t check_init(const xep_pmix_client_t *client, pmix_status_t re
     return XEP_OK;
 }
 
+/* What the server says is checked, as every index of a rank depends on it. */
 static xep_status_t read_nranks(xep_pmix_client_t *client)
 {
     pmix_proc_t job = client->self;
@@ -167,6 +169,7 @@ static pmix_status_t init(xep_pmix_client_t *client)
     return client->api->init(&client->self, &info, 1);
 }
 
+/* The claim comes before PMIx_Init, which would accept a second process under the same rank. */
 static xep_status_t open_as(xep_pmix_client_t *client, const char *nspace, const char *rank)
 {
     client->api = xep_pmix_api();
@@ -213,6 +216,7 @@ static xep_status_t open_once(xep_pmix_client_t *client)
     return XEP_OK;
 }
 
+/* What the first try came to holds for all later ones: PMIx cannot be initialised twice. */
 xep_status_t xep_pmix_client_open(xep_pmix_client_t **client_p)
 {
     xep_pmix_client_t *client = &process.client;

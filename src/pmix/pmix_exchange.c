@@ -101,6 +101,7 @@ static xep_status_t tell_missing(xep_pmix_client_t *client, size_t bytes)
 }
 
 /* bytes: that each rank has put before */
+/* A fence that did not end in time is still under way at the others: from then on no exchange can be right. */
 static xep_status_t fence(xep_pmix_client_t *client, size_t bytes, uint64_t deadline_ns)
 {
     /* without the data collected it is no barrier across nodes on Slurm, even when there are none */
@@ -123,6 +124,7 @@ static size_t value_bytes(size_t bytes, size_t done)
     return bytes - done < VALUE_BYTES ? bytes - done : VALUE_BYTES;
 }
 
+/* Values of at most a megabyte, each under a key of its own. */
 static xep_status_t put(const xep_pmix_client_t *client, const void *send, size_t bytes)
 {
     pmix_value_t value = {.type = PMIX_BYTE_OBJECT}; /* copied by put */
@@ -139,6 +141,7 @@ static xep_status_t put(const xep_pmix_client_t *client, const void *send, size_
     return xep_fail(XEP_ERR_BOOT, "cannot hand %zu bytes to PMIx: %s", bytes, client->api->error_string(ret));
 }
 
+/* A death counts more than what PMIx says of the value, which is then not there for that reason. */
 static xep_status_t get_value(xep_pmix_client_t *client, uint32_t rank, size_t number, void *recv, size_t bytes,
                               uint64_t deadline_ns)
 {
@@ -170,6 +173,7 @@ static xep_status_t get(xep_pmix_client_t *client, uint32_t rank, char *recv, si
     return status;
 }
 
+/* The own bytes need no server. */
 static xep_status_t get_all(xep_pmix_client_t *client, const void *send, void *recv, size_t bytes, uint64_t deadline_ns)
 {
     xep_status_t status = XEP_OK;
@@ -181,6 +185,7 @@ static xep_status_t get_all(xep_pmix_client_t *client, const void *send, void *r
     return status;
 }
 
+/* put, commit, fence, get, fence, as the head of this file says. */
 static xep_status_t exchange_bytes(xep_pmix_client_t *client, const void *send, void *recv, size_t bytes,
                                    uint64_t deadline_ns)
 {
@@ -193,6 +198,7 @@ static xep_status_t exchange_bytes(xep_pmix_client_t *client, const void *send, 
     return status;
 }
 
+/* No bytes: a barrier, for which one fence is enough. */
 static xep_status_t exchange(xep_pmix_client_t *client, const void *send, void *recv, size_t bytes,
                              uint64_t deadline_ns)
 {
@@ -204,6 +210,7 @@ static xep_status_t exchange(xep_pmix_client_t *client, const void *send, void *
     return bytes > 0 ? exchange_bytes(client, send, recv, bytes, deadline_ns) : fence(client, 0, deadline_ns);
 }
 
+/* PMIx is one per process: exchanges of several groups take turns. */
 xep_status_t xep_pmix_exchange(xep_pmix_client_t *client, const xep_boot_t *boot, const void *send, void *recv,
                                size_t bytes)
 {

@@ -63,6 +63,7 @@ static size_t room_at(const xep_ucp_link_t *link, uint64_t offset, size_t wanted
     return room >= wanted || room >= LEAST_SPLIT ? room : 0;
 }
 
+/* A put that continues the last run makes that longer: rows that follow one another cost no header of their own. */
 static void append(xep_ucp_chunk_t *chunk, uint64_t offset, const void *src, size_t bytes)
 {
     if (continues(chunk, offset)) chunk->runs[chunk->nruns - 1].bytes += bytes;
@@ -93,6 +94,7 @@ static bool fits_message(const xep_ucp_chunk_t *chunk)
     return chunk == NULL || chunk->bytes <= XEP_UCP_MESSAGE_BYTES;
 }
 
+/* What fits a message goes as one, since its signal needs no flush then. */
 static xep_status_t push(xep_ucp_link_t *link)
 {
     xep_ucp_chunk_t *chunk = link->chunk;
@@ -208,6 +210,7 @@ static xep_status_t send_with_signal(xep_ucp_link_t *link, uint64_t offset, uint
     return send_message(link, op);
 }
 
+/* A put of UCX that is still under way, or a signal that waits for one, must come first: then this one waits too. */
 static xep_status_t signal_after_puts(xep_ucp_link_t *link, uint64_t offset, uint64_t value)
 {
     xep_status_t status;

@@ -40,6 +40,7 @@ static xep_ucp_heap_t *heap_of(xep_heap_wire_t *heap)
     return (xep_ucp_heap_t *)heap;
 }
 
+/* Where the memory has a name that the peer sees as well, it can make sure that it maps this very segment. */
 static void name_segment(const xep_ucp_heap_t *heap, heap_key_t *key)
 {
     xep_mapping_t mapping;
@@ -48,6 +49,7 @@ static void name_segment(const xep_ucp_heap_t *heap, heap_key_t *key)
     key->segment_offset = mapping.offset;
 }
 
+/* Everything a peer needs in one piece: the bootstrap knows nothing of its parts. */
 static xep_status_t make_key(xep_ucp_heap_t *heap)
 {
     void *rkey;
@@ -72,6 +74,7 @@ static xep_status_t make_key(xep_ucp_heap_t *heap)
     return XEP_OK;
 }
 
+/* Without ranks this is the probe, by which addresses are made: it takes no messages. */
 static xep_status_t open_locked(xep_ucp_heap_t *heap, uint64_t bytes)
 {
     xep_status_t status = xep_ucp_memory_open(heap, bytes);
@@ -112,6 +115,7 @@ static xep_status_t check_key(const xep_ucp_heap_t *heap, uint32_t rank, const h
     return XEP_OK;
 }
 
+/* A copy of the key: its bytes may lie at any address, and belong to the caller. */
 static xep_status_t set_link(xep_ucp_heap_t *heap, uint32_t rank, const uint8_t *copy, size_t bytes)
 {
     xep_ucp_link_t *link = &heap->links[rank];
@@ -199,6 +203,7 @@ void xep_ucp_heap_unlink(xep_ucp_heap_t *heap)
         xep_ucp_link_close(&heap->links[rank]);
 }
 
+/* Keys of peers before the memory, and the memory before the list of links. */
 void xep_ucp_heap_free(xep_ucp_heap_t *heap)
 {
     xep_ucp_registry_leave(heap);
@@ -212,9 +217,6 @@ void xep_ucp_heap_free(xep_ucp_heap_t *heap)
     free(heap);
 }
 
-/*
- * Memory that UCX may still write to is not freed but abandoned, until the worker, which ends all operations, is gone.
- */
 void xep_ucp_heap_close(xep_heap_wire_t *base)
 {
     xep_ucp_heap_t *heap = heap_of(base);

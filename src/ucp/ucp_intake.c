@@ -74,6 +74,10 @@ static xep_ucp_run_t run_at(const uint8_t *runs, uint32_t i)
     return run;
 }
 
+/*
+ * All runs are looked at before the first is stored, and must use up the payload exactly: a message is stored whole or
+ * not at all.
+ */
 static int runs_fit(const xep_ucp_intake_t *intake, const xep_ucp_message_t *message, const uint8_t *payload,
                     size_t bytes)
 {
@@ -112,6 +116,7 @@ static void store_run(uint8_t *to, const uint8_t *from, size_t bytes, int large)
     else memcpy(to, from, bytes);
 }
 
+/* Bytes first, the fence after them: the signal that follows is a plain store with release. */
 static void store_runs(xep_ucp_intake_t *intake, const xep_ucp_message_t *message, const uint8_t *payload, size_t bytes)
 {
     const uint8_t *data = payload + message->nruns * sizeof(xep_ucp_run_t);
@@ -163,6 +168,7 @@ static void keep_early(sender_t *sender, early_t **position, early_t *early, con
     sender->nearly++;
 }
 
+/* Memory is asked for before anything is stored, so that a failure leaves the message as if it had not come. */
 static xep_status_t deliver_early(xep_ucp_intake_t *intake, const xep_ucp_message_t *message, const void *payload,
                                   size_t bytes)
 {
@@ -180,6 +186,7 @@ static xep_status_t deliver_early(xep_ucp_intake_t *intake, const xep_ucp_messag
     return XEP_OK;
 }
 
+/* Nothing in a message is used before it was compared with what this heap is. */
 xep_status_t xep_ucp_intake_deliver(xep_ucp_intake_t *intake, const xep_ucp_message_t *message, const void *payload,
                                     size_t bytes)
 {

@@ -66,6 +66,7 @@ static xep_status_t open_pool(xep_ucp_heap_t *heap, const xep_ucp_strategy_t *st
     return xep_ucp_pool_open(&heap->pool, chunk_bytes, nchunks);
 }
 
+/* From here on UCX has bytes of this rank to move: progress no longer takes every sixteenth turn only. */
 static xep_status_t open_remote(xep_ucp_link_t *link)
 {
     const xep_ucp_strategy_t *strategy = xep_ucp_strategy(xep_ucp_peer_of(link));
@@ -79,6 +80,7 @@ static xep_status_t open_remote(xep_ucp_link_t *link)
     return XEP_OK;
 }
 
+/* Mapped ranks need no strategy, and no memory to put bytes together in. */
 static xep_status_t reach(xep_ucp_link_t *link, xep_ucp_link_state_t *state_p)
 {
     xep_status_t status;
@@ -106,6 +108,7 @@ static void note_reach(xep_ucp_peer_t *peer, xep_ucp_link_state_t reach)
     xep_log(XEP_LOG_INFO, "rank %u: %s", peer->rank, peer->text);
 }
 
+/* A link that could not be opened stays broken: each later call says so, and none tries again. */
 xep_status_t xep_ucp_link_open(xep_ucp_link_t *link)
 {
     xep_ucp_link_state_t state;
@@ -124,6 +127,7 @@ void xep_ucp_link_close(xep_ucp_link_t *link)
     link->rkey = NULL;
 }
 
+/* A list of the links that hold something back, as there may be thousands that do not. */
 xep_status_t xep_ucp_links_push(xep_ucp_heap_t *heap)
 {
     xep_status_t status = XEP_OK;

@@ -22,6 +22,7 @@ static uint64_t weight(size_t payload)
     return MESSAGE_WEIGHT + payload;
 }
 
+/* Eager only: a message must leave without an answer of the receiver, which may be in no call of ours. */
 static xep_status_t post(xep_ucp_op_t *op, const void *payload, size_t bytes)
 {
     xep_ucp_peer_t *peer = xep_ucp_peer_of(op->link);
@@ -35,6 +36,7 @@ static xep_status_t post(xep_ucp_op_t *op, const void *payload, size_t bytes)
                                                  payload, bytes, &param));
 }
 
+/* Numbers count messages to this heap, in the order of these calls; the receiver puts signals back into it. */
 xep_status_t xep_ucp_message_send(xep_ucp_op_t *op, const void *payload, size_t bytes)
 {
     op->message.heap = op->link->remote_heap;
@@ -101,6 +103,7 @@ static ucs_status_t arrived(void *arg, const void *header, size_t header_bytes, 
     return UCS_OK;
 }
 
+/* Whole messages only, so that the handler never has to remember a part. */
 xep_status_t xep_ucp_message_listen(xep_ucp_transport_t *transport)
 {
     ucp_am_handler_param_t param = {

@@ -13,14 +13,9 @@
 #include "ucp_fault.h"
 #include "ucp_pool.h"
 
-/* Blocks are never given back while the transport is open: a group has as many as it ever had in flight at once, and
- * the data path allocates nothing after that. */
 enum { BLOCK_OPS = 64 };
 
-/*
- * Blocks, because ops are linked by address; they are kept until the transport closes, so the steady state allocates
- * nothing.
- */
+/* A group has as many as it ever had in flight at once. */
 static xep_status_t grow(xep_ucp_transport_t *transport)
 {
     void **blocks = realloc(transport->op_blocks, (transport->nop_blocks + 1) * sizeof *blocks);
@@ -40,6 +35,7 @@ fail:
     return xep_fail(XEP_ERR_NO_MEMORY, "no memory for %d more operations", BLOCK_OPS);
 }
 
+/* Counted from here to its end, whatever becomes of it: a heap is freed only when nothing of it is outstanding. */
 xep_ucp_op_t *xep_ucp_op_get(xep_ucp_link_t *link, size_t bytes)
 {
     xep_ucp_transport_t *transport = link->heap->transport;

@@ -10,8 +10,6 @@
 
 #include "error.h"
 
-/* A message of a peer may come after the heap it is for was closed, and another opened at its index: so the id has a
- * generation in its upper half. */
 xep_status_t xep_ucp_registry_enter(xep_ucp_heap_t *heap)
 {
     xep_ucp_transport_t *transport = heap->transport;

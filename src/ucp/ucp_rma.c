@@ -22,6 +22,7 @@ bool xep_ucp_rma_has_room(xep_ucp_link_t *link, size_t bytes)
            (bytes <= heap->transport->inflight && heap->inflight <= heap->transport->inflight - bytes);
 }
 
+/* puts counts what a flush has to cover before a signal may go. */
 xep_status_t xep_ucp_rma_put(xep_ucp_link_t *link, uint64_t offset, const void *src, size_t bytes,
                              xep_ucp_chunk_t *chunk)
 {
@@ -36,6 +37,7 @@ xep_status_t xep_ucp_rma_put(xep_ucp_link_t *link, uint64_t offset, const void *
                                              link->rkey, &param));
 }
 
+/* needed: a get that fails is missed even if the peer has said goodbye. */
 xep_status_t xep_ucp_rma_get(xep_ucp_link_t *link, uint64_t offset, void *dst, size_t bytes)
 {
     xep_ucp_op_t *op = xep_ucp_op_get(link, bytes);
@@ -52,6 +54,7 @@ static xep_status_t rma_put(xep_ucp_link_t *link, uint64_t offset, const void *s
     return xep_ucp_rma_put(link, offset, src, bytes, NULL);
 }
 
+/* The value is put from the op, which stays until UCX is done with it. */
 static xep_status_t post_signal(xep_ucp_op_t *op)
 {
     xep_ucp_link_t *link = op->link;

@@ -77,14 +77,17 @@ xep_status_t xep_ucp_settings_read(const xep_ucp_shared_t *shared, ucp_config_t 
 {
     ucs_status_t ret = ucp_config_read(NULL, NULL, config_p);
     if (ret != UCS_OK) return xep_fail(XEP_ERR_TRANSPORT, "ucp_config_read: %s", ucs_status_string(ret));
-    /* A heap is shared memory where that exists. The rest of UCX's own list ends in malloc, whose memory may
-       have been used before: a heap must be zero, and clearing it here would be its first touch. */
+    /*
+     * A heap is shared memory where that exists. The rest of UCX's own list ends in malloc, whose memory may have been
+     * used before: a heap must be zero, and clearing it here would be its first touch.
+     */
     set_default(*config_p, ALLOC_PRIO, "md:sysv,md:posix,mmap");
-    /* No rendezvous is ever made, but lanes for it would be sockets to each rank, which are connected when something
-     * else
-       happens to: a second one beside TCP, and one beside shared memory without CMA. When a rank left or died before
-       that one was connected, libucp 1.13 gave up, or aborted, the others (pending wireup, ucp_request.c). From 1.16
-       on puts need one of them. */
+    /*
+     * No rendezvous is ever made, but lanes for it would be sockets to each rank, which are connected when something
+     * else happens to: a second one beside TCP, and one beside shared memory without CMA. When a rank left or died
+     * before that one was connected, libucp 1.13 gave up, or aborted, the others (pending wireup, ucp_request.c). From
+     * 1.16 on puts need one of them.
+     */
     set_default(*config_p, "MAX_RNDV_LANES", xep_ucp_settings_has_second_protocols() ? "1" : "0");
     set_tcp_defaults(*config_p);
     leave_out(*config_p, shared->transports);

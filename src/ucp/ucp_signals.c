@@ -8,6 +8,7 @@
 
 #include "ucp_op.h"
 
+/* On the list once, however often: the next push takes it off. */
 void xep_ucp_link_touch(xep_ucp_link_t *link)
 {
     if (link->touched) return;
@@ -86,6 +87,7 @@ xep_status_t xep_ucp_signals_advance(xep_ucp_link_t *link)
     return status == XEP_INPROGRESS ? XEP_OK : status;
 }
 
+/* The mark says which puts it must come after: all that were made so far. */
 xep_status_t xep_ucp_signals_queue(xep_ucp_link_t *link, uint64_t offset, uint64_t value)
 {
     xep_ucp_op_t *op = xep_ucp_op_get(link, 0);

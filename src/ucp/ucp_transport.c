@@ -62,6 +62,7 @@ static void transport_address(xep_transport_t *base, const void **address_p, siz
     *bytes_p = transport_of(base)->address_bytes;
 }
 
+/* As a key: from another process, which may run anything. */
 static xep_status_t check_address(uint32_t rank, const rank_address_t *head, size_t bytes)
 {
     if (bytes < sizeof *head || head->magic != ADDRESS_MAGIC || head->worker_bytes == 0 ||
@@ -91,6 +92,7 @@ static xep_status_t set_peer(xep_ucp_transport_t *transport, uint32_t rank, cons
     return XEP_OK;
 }
 
+/* The probe is a small heap that every rank has from the start: how a peer is reached is found out with it. */
 static xep_status_t connect_probe(xep_ucp_transport_t *transport, const size_t *bytes, const uint8_t *may_map)
 {
     uint8_t *copy = transport->addresses;
@@ -126,6 +128,7 @@ static xep_status_t copy_addresses(xep_ucp_transport_t *transport, const void *c
     return XEP_OK;
 }
 
+/* Endpoints are made later, one by one, when somebody wants to reach a rank. */
 static xep_status_t transport_connect(xep_transport_t *base, uint32_t rank, uint32_t nranks,
                                       const void *const *addresses, const size_t *bytes, const uint8_t *may_map)
 {
@@ -256,6 +259,7 @@ static xep_status_t open_probe(xep_ucp_transport_t *transport)
     return status;
 }
 
+/* The handler of messages comes before the address: who has that may send. */
 xep_status_t xep_ucp_transport_open(const xep_config_t *config, uint32_t nranks, xep_transport_t **transport_p)
 {
     xep_ucp_transport_t *transport = calloc(1, sizeof *transport);

@@ -53,6 +53,7 @@ static const choice_t numa_choices[] = {{"yes", 1},   {"no", 0}, {"on", 1}, {"of
 static const choice_t log_choices[] = {XEP_LOG_LEVELS(LEVEL){NULL, 0}};
 #undef LEVEL
 
+/* Words are compared without regard to case, as shells and people write them. */
 static int parse_choice(const char *text, const choice_t *choices, void *value_p)
 {
     for (; choices->name != NULL; choices++)
@@ -91,6 +92,7 @@ static unsigned unit_shift(const char *unit)
     return 10 * (unsigned)(found - units + 1);
 }
 
+/* What does not fit 64 bits is refused, not cut. */
 static int parse_bytes(const char *text, const choice_t *choices, void *value_p)
 {
     uint64_t value = UINT64_MAX;
@@ -123,6 +125,7 @@ static uint64_t millis_of(const char *unit)
     return strcasecmp(unit, "m") == 0 ? 60000 : 0;
 }
 
+/* 0 is refused: whether it means at once or never, people disagree. "inf" is -1 inside. */
 static int parse_millis(const char *text, const choice_t *choices, void *value_p)
 {
     uint64_t value = 0, scale = 1;
@@ -164,6 +167,7 @@ static int is_known(const char *name, size_t length)
            strncmp(name, "XEP_RUN_", strlen("XEP_RUN_")) == 0 || strncmp(name, "XEP_TEST_", strlen("XEP_TEST_")) == 0;
 }
 
+/* Once in a process: a variable that is misspelt has no effect, and nothing else would tell. */
 static void warn_unknown(void)
 {
     static atomic_flag warned = ATOMIC_FLAG_INIT;
@@ -175,6 +179,7 @@ static void warn_unknown(void)
     }
 }
 
+/* Nothing is kept between calls, so that a program may set variables before each group it makes. */
 xep_status_t xep_config_read(xep_config_t *config)
 {
     xep_config_t parsed;

@@ -22,6 +22,7 @@ static int has_f16c(void)
 }
 #endif
 
+/* All parts of a level must be there: kernels are compiled for them together. */
 xep_simd_t xep_cpu_simd(void)
 {
 #if defined(__x86_64__)
@@ -42,6 +43,7 @@ const char *xep_cpu_simd_name(xep_simd_t simd)
     return names[simd];
 }
 
+/* Those that this process may run on, as a launcher or a container has set. */
 unsigned xep_cpu_count(void)
 {
     cpu_set_t set;

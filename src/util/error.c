@@ -18,6 +18,7 @@ enum { NSTATUSES = sizeof statuses / sizeof statuses[0] };
 
 static _Thread_local char reason[XEP_REASON_BYTES];
 
+/* Any number may be asked for: a program may print what it got from elsewhere. */
 const char *xep_status_name(xep_status_t status)
 {
     for (size_t i = 0; i < NSTATUSES; i++)

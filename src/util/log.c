@@ -15,6 +15,7 @@ static void *sink_arg;
 static atomic_int level_enabled = -1; /* not read yet */
 static atomic_int log_rank = -1;
 
+/* Both at once, so that no message reaches a function with the argument of another. */
 void xep_log_set(xep_log_fn fn, void *arg)
 {
     pthread_mutex_lock(&sink_lock);
@@ -45,6 +46,7 @@ xep_log_level_t xep_log_level_asked(void)
     return XEP_LOG_WARN;
 }
 
+/* Two threads may both read the variable: they find the same. */
 int xep_log_enabled(xep_log_level_t level)
 {
     int enabled = atomic_load_explicit(&level_enabled, memory_order_relaxed);
@@ -55,6 +57,7 @@ int xep_log_enabled(xep_log_level_t level)
     return (int)level <= enabled;
 }
 
+/* One call for each message: lines of several ranks do not mix. */
 static void to_stderr(xep_log_level_t level, const char *message)
 {
     static const char *const names[] = {"error", "warning", "info", "debug"};

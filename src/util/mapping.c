@@ -39,6 +39,7 @@ static int keep_first(const xep_mapping_t *mapping, void *arg)
     return 0;
 }
 
+/* The part of a mapping from address on: that is what two processes can compare. */
 int xep_mapping_find(const void *address, xep_mapping_t *mapping_p)
 {
     xep_mapping_t mapping = {0};
@@ -55,6 +56,7 @@ void xep_mapping_each(int (*visit)(const xep_mapping_t *mapping, void *arg), voi
     (void)visit_from(NULL, visit, arg);
 }
 
+/* The names that System V and POSIX shared memory have on Linux. */
 int xep_mapping_is_segment(const xep_mapping_t *mapping)
 {
     return strncmp(mapping->path, "/SYSV", 5) == 0 || strncmp(mapping->path, "/dev/shm/", 9) == 0;
@@ -77,6 +79,7 @@ static int extend_cover(const xep_mapping_t *mapping, void *arg)
     return cover->at < cover->end;
 }
 
+/* Where the list cannot be read nothing speaks against it. */
 int xep_mapping_is_shared(const void *address, uint64_t bytes)
 {
     cover_t cover = {.at = (uintptr_t)address, .end = (uintptr_t)address + bytes, .first = 1};

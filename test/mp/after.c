@@ -152,20 +152,23 @@ static void destroyed(xep_group_t *group, const char *mode)
     mp_job_close(&job);
 }
 
-/* A deadline names the operation that was waited for. */
-static void deadline(xep_group_t *group, const char *mode)
+/* A deadline names the operation that was waited for: the one it comes after, or the one it was called behind. */
+static void deadline(xep_group_t *group, const char *mode, int behind)
 {
     mp_job_t job;
     open_job(&job, group, mode, 0);
     xep_dispatch_args_t a = mp_job_dispatch(&job);
-    xep_handle_t *handle, *other;
-    xep_request_t *first, *second;
+    xep_handle_t *handle, *other, *last;
+    xep_request_t *first, *second, *third;
     if (mp_rank() == 0) {
-        MP_OK(xep_dispatch(job.buffer, &a, &handle, &first));
+        MP_OK(xep_dispatch(job.buffer, &a, &handle, &first)); /* alone: it stays in flight */
         a.after = first, a.timeout_ms = 50;
         MP_OK(xep_dispatch(job.buffer, &a, &other, &second));
-        MP_FAILS(XEP_ERR_TIMEOUT, xep_request_wait(second));
-        MP_REASON("waits for the end of the dispatch 1 of mode");
+        a.after = NULL;
+        if (behind) MP_OK(xep_dispatch(job.buffer, &a, &last, &third));
+        MP_FAILS(XEP_ERR_TIMEOUT, xep_request_wait(behind ? third : second));
+        if (behind) MP_REASON("which was called before it and has not begun");
+        MP_REASON(behind ? "waits for dispatch 2 of mode" : "waits for dispatch 1 of mode");
     }
     MP_OK(xep_buffer_reset(job.buffer));
     mp_job_close(&job);
@@ -187,7 +190,7 @@ int main(void)
         failed_and_freed(group, modes[m]);
         released_before_begun(group, modes[m]);
         if (mp_nranks() > 1) destroyed(group, modes[m]);
-        if (mp_nranks() > 1) deadline(group, modes[m]);
+        for (int behind = 0; behind < 2 && mp_nranks() > 1; behind++) deadline(group, modes[m], behind);
     }
     xep_group_destroy(group);
     return 0;
