@@ -174,6 +174,16 @@ int ext_args_number(const char *name, PyObject *object, uint64_t most, uint64_t 
     return 0;
 }
 
+int ext_args_number32(const char *name, PyObject *object, void *value_p)
+{
+    uint64_t value;
+    if (object == NULL) return 0;
+    if (ext_args_number(name, object, UINT32_MAX, &value) != 0) return -1;
+    const uint32_t narrow = (uint32_t)value;
+    memcpy(value_p, &narrow, sizeof narrow);
+    return 0;
+}
+
 int ext_args_dtype(const char *name, PyObject *object, xep_dtype_t *dtype_p)
 {
     if (object == NULL) return 0;

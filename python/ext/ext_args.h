@@ -56,6 +56,9 @@ int ext_args_vector(const char *name, PyObject *object, Py_ssize_t length, xep_d
 /** An integer from 0 to most; object NULL: value_p stays. */
 int ext_args_number(const char *name, PyObject *object, uint64_t most, uint64_t *value_p);
 
+/** The same of 32 bits: value_p is that of a uint32_t, or of an enumeration of the library. */
+int ext_args_number32(const char *name, PyObject *object, void *value_p);
+
 /** An element type by any of its names; object NULL: dtype_p stays. */
 int ext_args_dtype(const char *name, PyObject *object, xep_dtype_t *dtype_p);
 

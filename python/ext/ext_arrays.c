@@ -253,10 +253,9 @@ PyObject *ext_array_view(const ext_array_t *look, PyObject *base)
 
 /* ---- what the package says ---- */
 
-static PyObject *use_torch(PyObject *module, PyObject *args)
+static PyObject *use_torch(PyObject *Py_UNUSED(module), PyObject *args)
 {
     PyObject *tensor, *empty, *natives, *capsule;
-    (void)module;
     if (!PyArg_ParseTuple(args, "O!OO!O", &PyType_Type, &tensor, &empty, &PyTuple_Type, &natives, &capsule))
         return NULL;
     const dl_exchange_t *exchange = NULL;

@@ -36,22 +36,17 @@ static const char *const names[COUNT] = {"group", "experts", "topk",          "h
 
 static ext_signature_t signature = {"Buffer", 5, COUNT, names, {NULL}};
 
-static int read_number(PyObject *const *values, int which, uint32_t *number_p)
-{
-    uint64_t number = *number_p;
-    if (ext_args_number(names[which], values[which], UINT32_MAX, &number) != 0) return -1;
-    *number_p = (uint32_t)number;
-    return 0;
-}
-
 static int read_params(PyObject *const *args, Py_ssize_t nargs, PyObject *keywords, PyObject **values,
                        xep_buffer_params_t *params)
 {
     if (ext_args_read(&signature, args, nargs, keywords, values) != 0) return -1;
     if (values[MODE] != NULL && (params->mode = PyUnicode_AsUTF8(values[MODE])) == NULL) return -1;
-    if (read_number(values, EXPERTS, &params->experts) != 0 || read_number(values, TOPK, &params->topk) != 0 ||
-        read_number(values, HIDDEN, &params->hidden) != 0 || read_number(values, SCALES, &params->scales) != 0 ||
-        read_number(values, SLOTS, &params->slots) != 0 || read_number(values, THREADS, &params->threads) != 0 ||
+    if (ext_args_number32(names[EXPERTS], values[EXPERTS], &params->experts) != 0 ||
+        ext_args_number32(names[TOPK], values[TOPK], &params->topk) != 0 ||
+        ext_args_number32(names[HIDDEN], values[HIDDEN], &params->hidden) != 0 ||
+        ext_args_number32(names[SCALES], values[SCALES], &params->scales) != 0 ||
+        ext_args_number32(names[SLOTS], values[SLOTS], &params->slots) != 0 ||
+        ext_args_number32(names[THREADS], values[THREADS], &params->threads) != 0 ||
         ext_args_number("tokens", values[TOKENS], INT64_MAX, &params->tokens) != 0 ||
         ext_args_number("recv_rows", values[RECV_ROWS], INT64_MAX, &params->recv_rows) != 0 ||
         ext_args_dtype("dtype", values[DTYPE], &params->dtype) != 0 ||
@@ -60,13 +55,13 @@ static int read_params(PyObject *const *args, Py_ssize_t nargs, PyObject *keywor
     return ext_args_timeout(values[TIMEOUT], &params->timeout_ms);
 }
 
-static PyObject *size_of_buffer(PyObject *module, PyObject *const *args, Py_ssize_t nargs, PyObject *keywords)
+static PyObject *size_of_buffer(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs,
+                                PyObject *keywords)
 {
     xep_buffer_params_t params = XEP_BUFFER_PARAMS_INIT;
     xep_buffer_size_t size = XEP_BUFFER_SIZE_INIT;
     PyObject *values[COUNT];
     uint64_t nranks = 0;
-    (void)module;
     if (read_params(args, nargs, keywords, values, &params) != 0 ||
         ext_args_number("nranks", values[GROUP], UINT32_MAX, &nranks) != 0)
         return NULL;
@@ -157,19 +152,15 @@ PyObject *ext_buffer_error(const ext_buffer_t *buffer, xep_status_t status, uint
 
 PyObject *ext_buffer_raise(const ext_buffer_t *buffer, xep_status_t status, uint64_t rows)
 {
-    PyObject *error = ext_buffer_error(buffer, status, rows);
-    if (error != NULL) PyErr_SetObject((PyObject *)Py_TYPE(error), error);
-    Py_XDECREF(error);
-    return NULL;
+    return ext_raise_error(ext_buffer_error(buffer, status, rows));
 }
 
 /* ---- what it says ---- */
 
-static PyObject *query(PyObject *self, PyObject *unused)
+static PyObject *query(PyObject *self, PyObject *Py_UNUSED(unused))
 {
     ext_buffer_t *buffer = (ext_buffer_t *)self;
     xep_buffer_info_t info = XEP_BUFFER_INFO_INIT;
-    (void)unused;
     if (ext_buffer_get(buffer) == NULL) return NULL;
     ext_slots_drain(&buffer->slots);
     const xep_status_t status = lib.buffer_query(buffer->buffer, &info);
@@ -200,29 +191,25 @@ failed:
     return NULL;
 }
 
-static PyObject *memory(PyObject *self, PyObject *unused)
+static PyObject *memory(PyObject *self, PyObject *Py_UNUSED(unused))
 {
-    (void)unused;
     return ext_buffer_get((ext_buffer_t *)self) != NULL ? ext_slots_whole((ext_buffer_t *)self) : NULL;
 }
 
-static PyObject *slots_held(PyObject *self, PyObject *unused)
+static PyObject *slots_held(PyObject *self, PyObject *Py_UNUSED(unused))
 {
-    (void)unused;
     if (ext_buffer_get((ext_buffer_t *)self) == NULL) return NULL;
     ext_slots_drain(&((ext_buffer_t *)self)->slots);
     return PyLong_FromSsize_t(((ext_buffer_t *)self)->slots.held);
 }
 
-static PyObject *arrays_alive(PyObject *self, PyObject *unused)
+static PyObject *arrays_alive(PyObject *self, PyObject *Py_UNUSED(unused))
 {
-    (void)unused;
     return PyLong_FromSsize_t(ext_slots_orphans(&((ext_buffer_t *)self)->slots));
 }
 
-static PyObject *slots_viewed(PyObject *self, PyObject *unused)
+static PyObject *slots_viewed(PyObject *self, PyObject *Py_UNUSED(unused))
 {
-    (void)unused;
     return PyLong_FromSsize_t(ext_slots_viewed(&((ext_buffer_t *)self)->slots));
 }
 
@@ -261,11 +248,10 @@ static int end_all(ext_buffer_t *buffer, const char *reason)
     return 0;
 }
 
-static PyObject *reset(PyObject *self, PyObject *unused)
+static PyObject *reset(PyObject *self, PyObject *Py_UNUSED(unused))
 {
     xep_buffer_t *buffer = ext_buffer_get((ext_buffer_t *)self);
     xep_status_t status;
-    (void)unused;
     if (buffer == NULL || end_all((ext_buffer_t *)self, "the buffer was reset") != 0) return NULL;
     Py_BEGIN_ALLOW_THREADS
     status = lib.buffer_reset(buffer);
@@ -273,10 +259,9 @@ static PyObject *reset(PyObject *self, PyObject *unused)
     return ext_none_or_raise(status);
 }
 
-static PyObject *destroy(PyObject *self, PyObject *unused)
+static PyObject *destroy(PyObject *self, PyObject *Py_UNUSED(unused))
 {
     xep_buffer_t *buffer = ext_buffer_get((ext_buffer_t *)self);
-    (void)unused;
     if (buffer == NULL || end_all((ext_buffer_t *)self, "the buffer was closed") != 0) return NULL;
     ((ext_buffer_t *)self)->buffer = NULL;
     Py_BEGIN_ALLOW_THREADS
@@ -285,9 +270,8 @@ static PyObject *destroy(PyObject *self, PyObject *unused)
     Py_RETURN_NONE;
 }
 
-static PyObject *leave(PyObject *self, PyObject *unused)
+static PyObject *leave(PyObject *self, PyObject *Py_UNUSED(unused))
 {
-    (void)unused;
     ((ext_buffer_t *)self)->buffer = NULL;
     ext_slots_forget(&((ext_buffer_t *)self)->slots);
     Py_RETURN_NONE;
@@ -318,10 +302,9 @@ static void dealloc(PyObject *self)
     ext_dealloc(self, NULL, clear);
 }
 
-static PyObject *get_address(PyObject *self, void *unused)
+static PyObject *get_address(PyObject *self, void *Py_UNUSED(unused))
 {
     xep_buffer_t *buffer = ((ext_buffer_t *)self)->buffer;
-    (void)unused;
     if (buffer == NULL) Py_RETURN_NONE;
     return PyLong_FromVoidPtr(buffer);
 }
@@ -391,5 +374,5 @@ static PyMethodDef functions[] = {
 int ext_buffer_ready(PyObject *module)
 {
     if (ext_slots_ready(module) != 0 || PyModule_AddFunctions(module, functions) != 0) return -1;
-    return ext_add_type(module, &spec, 1) != NULL ? 0 : -1;
+    return ext_add_type(module, &spec, 1, NULL);
 }

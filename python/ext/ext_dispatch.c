@@ -116,23 +116,13 @@ static int read_scales(PyObject *scales, xep_dispatch_args_t *args)
     return 0;
 }
 
-static int read_number(PyObject *const *values, int which, void *field)
-{
-    uint64_t number = 0;
-    uint32_t narrow;
-    if (values[which] == NULL) return 0;
-    if (ext_args_number(names[which], values[which], UINT32_MAX, &number) != 0) return -1;
-    narrow = (uint32_t)number;
-    memcpy(field, &narrow, sizeof narrow);
-    return 0;
-}
-
 static int read_options(const ext_buffer_t *buffer, PyObject *const *values, xep_dispatch_args_t *args)
 {
     if (read_scales(values[SCALES], args) != 0 ||
         ext_args_number("capacity", values[CAPACITY], INT64_MAX, &args->capacity) != 0 ||
-        read_number(values, EXPERT_ALIGNMENT, &args->expert_alignment) != 0 ||
-        read_number(values, QUANT, &args->quant) != 0 || read_number(values, ARRANGEMENT, &args->arrangement) != 0 ||
+        ext_args_number32(names[EXPERT_ALIGNMENT], values[EXPERT_ALIGNMENT], &args->expert_alignment) != 0 ||
+        ext_args_number32(names[QUANT], values[QUANT], &args->quant) != 0 ||
+        ext_args_number32(names[ARRANGEMENT], values[ARRANGEMENT], &args->arrangement) != 0 ||
         ext_args_flag(values[SCALES_BY_COLUMN], XEP_DISPATCH_SCALES_BY_COLUMN, &args->flags) != 0 ||
         ext_args_flag(values[SEND_WEIGHTS], XEP_DISPATCH_SEND_WEIGHTS, &args->flags) != 0)
         return -1;

@@ -71,11 +71,10 @@ xep_group_t *ext_group_get(PyObject *object)
     return NULL;
 }
 
-static PyObject *barrier(PyObject *self, PyObject *unused)
+static PyObject *barrier(PyObject *self, PyObject *Py_UNUSED(unused))
 {
     xep_group_t *group = ext_group_get(self);
     xep_status_t status;
-    (void)unused;
     if (group == NULL) return NULL;
     Py_BEGIN_ALLOW_THREADS
     status = lib.group_barrier(group);
@@ -130,25 +129,22 @@ static PyObject *peer(PyObject *self, PyObject *arg)
     return Py_BuildValue("(INs)", info.node, PyBool_FromLong(info.mapped), info.transport);
 }
 
-static PyObject *abort_group(PyObject *self, PyObject *unused)
+static PyObject *abort_group(PyObject *self, PyObject *Py_UNUSED(unused))
 {
     ext_group_t *group = (ext_group_t *)self;
-    (void)unused;
     if (group->group != NULL && group->forks == ext_forks()) lib.group_abort(group->group);
     Py_RETURN_NONE;
 }
 
-static PyObject *leave(PyObject *self, PyObject *unused)
+static PyObject *leave(PyObject *self, PyObject *Py_UNUSED(unused))
 {
-    (void)unused;
     ((ext_group_t *)self)->group = NULL;
     Py_RETURN_NONE;
 }
 
-static PyObject *destroy(PyObject *self, PyObject *unused)
+static PyObject *destroy(PyObject *self, PyObject *Py_UNUSED(unused))
 {
     xep_group_t *group = ext_group_get(self);
-    (void)unused;
     if (group == NULL) return NULL;
     ((ext_group_t *)self)->group = NULL;
     Py_BEGIN_ALLOW_THREADS
@@ -165,15 +161,13 @@ static void dealloc(PyObject *self)
     Py_DECREF(type);
 }
 
-static PyObject *is_open(PyObject *self, void *unused)
+static PyObject *is_open(PyObject *self, void *Py_UNUSED(unused))
 {
-    (void)unused;
     return PyBool_FromLong(((ext_group_t *)self)->group != NULL);
 }
 
-static PyObject *is_inherited(PyObject *self, void *unused)
+static PyObject *is_inherited(PyObject *self, void *Py_UNUSED(unused))
 {
-    (void)unused;
     return PyBool_FromLong(((ext_group_t *)self)->forks != ext_forks());
 }
 
@@ -214,6 +208,5 @@ static PyType_Spec spec = {"xep._ext.Group", sizeof(ext_group_t), 0, Py_TPFLAGS_
 
 int ext_group_ready(PyObject *module)
 {
-    group_type = ext_add_type(module, &spec, 1);
-    return group_type != NULL ? 0 : -1;
+    return ext_add_type(module, &spec, 1, &group_type);
 }

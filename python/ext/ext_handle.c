@@ -67,44 +67,38 @@ void ext_handle_forget(ext_handle_t *handle)
 
 /* ---- received rows ---- */
 
-static PyObject *get_recv(PyObject *self, void *unused)
+static PyObject *get_recv(PyObject *self, void *Py_UNUSED(unused))
 {
-    (void)unused;
     return ext_received_of((ext_handle_t *)self, ((ext_handle_t *)self)->element.kind);
 }
 
-static PyObject *show_numpy(PyObject *self, PyObject *unused)
+static PyObject *show_numpy(PyObject *self, PyObject *Py_UNUSED(unused))
 {
-    (void)unused;
     return ext_received_of((ext_handle_t *)self, EXT_NUMPY);
 }
 
-static PyObject *show_torch(PyObject *self, PyObject *unused)
+static PyObject *show_torch(PyObject *self, PyObject *Py_UNUSED(unused))
 {
     PyObject *met = ext_call_helper("meet_torch", "()");
-    (void)unused;
     Py_XDECREF(met);
     return met != NULL ? ext_received_of((ext_handle_t *)self, EXT_TORCH) : NULL;
 }
 
-static PyObject *get_slot(PyObject *self, void *unused)
+static PyObject *get_slot(PyObject *self, void *Py_UNUSED(unused))
 {
     xep_handle_t *own = ext_handle_get((ext_handle_t *)self);
-    (void)unused;
     return own != NULL ? PyLong_FromVoidPtr(own) : NULL;
 }
 
-static PyObject *get_rows(PyObject *self, void *unused)
+static PyObject *get_rows(PyObject *self, void *Py_UNUSED(unused))
 {
     const xep_recv_t *recv = ext_handle_recv((ext_handle_t *)self);
-    (void)unused;
     return recv != NULL ? PyLong_FromUnsignedLongLong(recv->rows) : NULL;
 }
 
-static PyObject *get_memory(PyObject *self, void *unused)
+static PyObject *get_memory(PyObject *self, void *Py_UNUSED(unused))
 {
     PyObject *memory = (PyObject *)((ext_handle_t *)self)->memory;
-    (void)unused;
     if (memory == NULL) Py_RETURN_NONE;
     Py_INCREF(memory);
     return memory;
@@ -146,26 +140,23 @@ static PyObject *combine_input(PyObject *self, PyObject *const *args, Py_ssize_t
 
 /* ---- end ---- */
 
-static PyObject *release(PyObject *self, PyObject *unused)
+static PyObject *release(PyObject *self, PyObject *Py_UNUSED(unused))
 {
     ext_handle_t *handle = (ext_handle_t *)self;
-    (void)unused;
     ext_handle_forget(handle);
     if (handle->buffer->buffer != NULL && handle->buffer->group->forks == ext_forks())
         ext_slots_drain(&handle->buffer->slots);
     Py_RETURN_NONE;
 }
 
-static PyObject *enter(PyObject *self, PyObject *unused)
+static PyObject *enter(PyObject *self, PyObject *Py_UNUSED(unused))
 {
-    (void)unused;
     Py_INCREF(self);
     return self;
 }
 
-static PyObject *leave(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
+static PyObject *leave(PyObject *self, PyObject *const *Py_UNUSED(args), Py_ssize_t Py_UNUSED(nargs))
 {
-    (void)args, (void)nargs;
     return release(self, NULL);
 }
 
@@ -248,6 +239,5 @@ static PyType_Spec spec = {"xep.Handle", sizeof(ext_handle_t), 0, Py_TPFLAGS_DEF
 
 int ext_handle_ready(PyObject *module)
 {
-    handle_type = ext_add_type(module, &spec, 0);
-    return handle_type != NULL ? 0 : -1;
+    return ext_add_type(module, &spec, 0, &handle_type);
 }

@@ -4,10 +4,9 @@
 
 #include "ext_args.h"
 
-static PyObject *expert_range(PyObject *module, PyObject *args)
+static PyObject *expert_range(PyObject *Py_UNUSED(module), PyObject *args)
 {
     unsigned experts, nranks, rank, first, count;
-    (void)module;
     if (!PyArg_ParseTuple(args, "III", &experts, &nranks, &rank)) return NULL;
     lib.expert_range(experts, nranks, rank, &first, &count);
     return Py_BuildValue("(II)", first, count);
@@ -35,13 +34,12 @@ static PyObject *new_arrays(ext_kind_t kind, const xep_layout_args_t *args, xep_
     return arrays;
 }
 
-static PyObject *layout(PyObject *module, PyObject *args)
+static PyObject *layout(PyObject *Py_UNUSED(module), PyObject *args)
 {
     xep_layout_args_t in = XEP_LAYOUT_ARGS_INIT;
     xep_layout_t out = XEP_LAYOUT_INIT;
     ext_matrix_t topk_idx;
     PyObject *array;
-    (void)module;
     if (!PyArg_ParseTuple(args, "OIII", &array, &in.experts, &in.nranks, &in.ranks_per_node)) return NULL;
     if (ext_args_matrix("topk_idx", array, EXT_ANY, EXT_ANY, EXT_INDEX_DTYPES, 0, &topk_idx) != 0) return NULL;
     if (in.nranks == 0) return PyErr_Format(PyExc_ValueError, "nranks: expected 1 or more, got 0");

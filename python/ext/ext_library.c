@@ -41,10 +41,9 @@ static int find_functions(void *file, const char *path)
     return 0;
 }
 
-static PyObject *load(PyObject *module, PyObject *args)
+static PyObject *load(PyObject *Py_UNUSED(module), PyObject *args)
 {
     const char *path;
-    (void)module;
     if (!PyArg_ParseTuple(args, "s", &path)) return NULL;
     void *file = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (file == NULL) return PyErr_Format(PyExc_ImportError, "%s cannot be loaded: %s", path, dlerror());
@@ -66,12 +65,16 @@ PyObject *ext_error_new(xep_status_t status, const char *reason)
     return error;
 }
 
-PyObject *ext_raise(xep_status_t status)
+PyObject *ext_raise_error(PyObject *error)
 {
-    PyObject *error = ext_error_new(status, NULL);
     if (error != NULL) PyErr_SetObject((PyObject *)Py_TYPE(error), error);
     Py_XDECREF(error);
     return NULL;
+}
+
+PyObject *ext_raise(xep_status_t status)
+{
+    return ext_raise_error(ext_error_new(status, NULL));
 }
 
 PyObject *ext_none_or_raise(xep_status_t status)
@@ -96,16 +99,14 @@ unsigned ext_forks(void)
 
 /* ---- what it says of itself ---- */
 
-static PyObject *version(PyObject *module, PyObject *unused)
+static PyObject *version(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 {
-    (void)module, (void)unused;
     return PyUnicode_FromString(lib.version_string());
 }
 
-static PyObject *library_info(PyObject *module, PyObject *unused)
+static PyObject *library_info(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 {
     xep_library_info_t info = XEP_LIBRARY_INFO_INIT;
-    (void)module, (void)unused;
     xep_status_t status = lib.library_query(&info);
     if (status < 0) return ext_raise(status);
     return Py_BuildValue("(ssssssss)", info.version, info.build, info.library_path, info.ucx_version, info.ucx_path,
@@ -130,15 +131,13 @@ static PyObject *list_of(void (*each)(xep_config_fn fn, void *arg))
     return list;
 }
 
-static PyObject *config(PyObject *module, PyObject *unused)
+static PyObject *config(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 {
-    (void)module, (void)unused;
     return list_of(lib.config_each);
 }
 
-static PyObject *modes(PyObject *module, PyObject *unused)
+static PyObject *modes(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 {
-    (void)module, (void)unused;
     return list_of(lib.mode_each);
 }
 
@@ -155,9 +154,8 @@ static void write_log(void *callable, xep_log_level_t level, const char *message
     PyGILState_Release(state);
 }
 
-static PyObject *set_log(PyObject *module, PyObject *callable)
+static PyObject *set_log(PyObject *Py_UNUSED(module), PyObject *callable)
 {
-    (void)module;
     Py_INCREF(callable); /* for good: another thread may be about to call it */
     Py_BEGIN_ALLOW_THREADS
     lib.log_set(callable == Py_None ? NULL : write_log, callable);

@@ -37,6 +37,9 @@ extern ext_library_t lib;
  */
 PyObject *ext_error_new(xep_status_t status, const char *reason);
 
+/** Sets an error that was made, which it takes over; NULL. */
+PyObject *ext_raise_error(PyObject *error);
+
 /** Sets that exception; NULL. */
 PyObject *ext_raise(xep_status_t status);
 

@@ -10,14 +10,15 @@
 #include "ext_received.h"
 #include "ext_request.h"
 
-PyTypeObject *ext_add_type(PyObject *module, PyType_Spec *spec, int instantiable)
+int ext_add_type(PyObject *module, PyType_Spec *spec, int instantiable, PyTypeObject **type_p)
 {
     PyTypeObject *type = (PyTypeObject *)PyType_FromModuleAndSpec(module, spec, NULL);
-    if (type == NULL) return NULL;
+    if (type == NULL) return -1;
     if (!instantiable) type->tp_new = NULL;
     const int ret = PyModule_AddType(module, type);
-    Py_DECREF(type);
-    return ret == 0 ? type : NULL;
+    Py_DECREF(type); /* the module keeps it */
+    if (ret == 0 && type_p != NULL) *type_p = type;
+    return ret;
 }
 
 void ext_dealloc(PyObject *self, PyObject *weak, inquiry clear)

@@ -182,11 +182,10 @@ static PyObject *get_enum(PyObject *self, void *closure)
     return ext_call_helper(named->name, "(i)", value);
 }
 
-static PyObject *list_expert_rows(PyObject *self, PyObject *unused)
+static PyObject *list_expert_rows(PyObject *self, PyObject *Py_UNUSED(unused))
 {
     const ext_received_t *received = (ext_received_t *)self;
     const Py_ssize_t count = (Py_ssize_t)received->recv.local_experts;
-    (void)unused;
     if (ext_handle_get(received->handle) == NULL) return NULL;
     PyObject *list = PyList_New(count);
     for (Py_ssize_t i = 0; list != NULL && i < count; i++)
@@ -274,6 +273,5 @@ static PyType_Spec spec = {"xep.Received", sizeof(ext_received_t), 0, Py_TPFLAGS
 
 int ext_received_ready(PyObject *module)
 {
-    received_type = ext_add_type(module, &spec, 0);
-    return received_type != NULL ? 0 : -1;
+    return ext_add_type(module, &spec, 0, &received_type);
 }

@@ -99,10 +99,9 @@ static PyObject *result_or_raise(ext_request_t *request)
     return request->error != NULL ? NULL : request->result;
 }
 
-static PyObject *done(PyObject *self, PyObject *unused)
+static PyObject *done(PyObject *self, PyObject *Py_UNUSED(unused))
 {
     const int is_done = ext_request_test((ext_request_t *)self);
-    (void)unused;
     return is_done < 0 ? NULL : PyBool_FromLong(is_done);
 }
 
@@ -121,15 +120,13 @@ static PyObject *wait_by(PyObject *self, xep_status_t (*wait)(xep_request_t *req
     return result_or_raise(request);
 }
 
-static PyObject *wait_until_done(PyObject *self, PyObject *unused)
+static PyObject *wait_until_done(PyObject *self, PyObject *Py_UNUSED(unused))
 {
-    (void)unused;
     return wait_by(self, lib.request_wait, 0);
 }
 
-static PyObject *wait_counts(PyObject *self, PyObject *unused)
+static PyObject *wait_counts(PyObject *self, PyObject *Py_UNUSED(unused))
 {
-    (void)unused;
     return wait_by(self, lib.request_wait_counts, 1);
 }
 
@@ -214,6 +211,5 @@ static PyType_Spec spec = {"xep.Request", sizeof(ext_request_t), 0, Py_TPFLAGS_D
 
 int ext_request_ready(PyObject *module)
 {
-    request_type = ext_add_type(module, &spec, 0);
-    return request_type != NULL ? 0 : -1;
+    return ext_add_type(module, &spec, 0, &request_type);
 }

@@ -148,6 +148,5 @@ void ext_slots_forget(ext_slots_t *slots)
 
 int ext_slots_ready(PyObject *module)
 {
-    memory_type = ext_add_type(module, &memory_spec, 0);
-    return memory_type != NULL ? 0 : -1;
+    return ext_add_type(module, &memory_spec, 0, &memory_type);
 }
