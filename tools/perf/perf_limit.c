@@ -25,6 +25,7 @@ struct perf_limit {
     const void **terms; /* [width] */
 };
 
+/* What a mode must find out as well: which destinations a token has, each once, and which row it is there. */
 static void plan(perf_limit_t *limit)
 {
     const perf_t *perf = limit->perf;
@@ -47,6 +48,7 @@ static void plan(perf_limit_t *limit)
     for (uint32_t dest = 0; dest < ndest; dest++) limit->begin[dest + 1] += limit->begin[dest];
 }
 
+/* Destinations one behind the other, as in the memory of one receiver. */
 static uint64_t row_of(const perf_limit_t *limit, uint64_t token, uint32_t i)
 {
     const uint64_t at = token * limit->width + i;
@@ -54,6 +56,7 @@ static uint64_t row_of(const perf_limit_t *limit, uint64_t token, uint32_t i)
     return limit->begin[limit->to[at]] + limit->place[at];
 }
 
+/* The fastest kernels of this CPU, whatever XEP_SIMD says to the modes. */
 perf_limit_t *perf_limit_open(const perf_t *perf)
 {
     const uint32_t experts = (uint32_t)perf->options.experts,
@@ -99,6 +102,7 @@ static void store(const perf_limit_t *limit, void *to, const void *from, size_t 
     else memcpy(to, from, bytes);
 }
 
+/* Rows and scales as the receivers would have them; no metadata, no signals, no waiting. */
 void perf_limit_dispatch(perf_limit_t *limit, int planned, int streaming)
 {
     const perf_t *perf = limit->perf;
@@ -119,6 +123,7 @@ void perf_limit_dispatch(perf_limit_t *limit, int planned, int streaming)
     limit->kernels->fence();
 }
 
+/* Where dispatched rows cannot be read as outputs, numbers are put there that can. */
 void perf_limit_experts(perf_limit_t *limit)
 {
     const perf_t *perf = limit->perf;
@@ -127,6 +132,7 @@ void perf_limit_experts(perf_limit_t *limit)
         memset(perf->area, 0x3e, perf->sent_rows * perf_line_up(perf->sum_bytes));
 }
 
+/* Every copy of a token is read, and the sum stored once. */
 void perf_limit_combine(perf_limit_t *limit, int streaming)
 {
     const perf_t *perf = limit->perf;

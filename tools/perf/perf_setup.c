@@ -20,6 +20,7 @@ enum { FP8_BLOCK = 128 };
 
 /* ---- where the ranks are ------------------------------------------------------------ */
 
+/* Ranks of one machine share its memory, and only if all do their clocks can be compared. */
 static xep_status_t find_machines(perf_t *perf)
 {
     const uint64_t own = perf_machine_id();
@@ -57,6 +58,7 @@ static void *carve(perf_t *perf, size_t bytes)
     return perf->memory.base ? (char *)perf->memory.base + at : NULL;
 }
 
+/* The limit stores and sums in it, and experts write outputs there: never both at once. */
 static size_t area_bytes(const perf_t *perf)
 {
     const size_t placed = perf_line_up(perf->placed_bytes) + perf->placed_scales,
@@ -67,6 +69,7 @@ static size_t area_bytes(const perf_t *perf)
     return sent > received ? sent : received;
 }
 
+/* Walked twice, to measure and to place, as the kit does it. */
 static void lay_out(perf_t *perf)
 {
     const uint64_t tokens = perf->tokens;
@@ -102,6 +105,7 @@ static const char *map_memory(perf_t *perf)
 
 /* ---- shape -------------------------------------------------------------------------- */
 
+/* fp8 rows travel with scales and are combined as bf16, which is what models do. */
 static void set_types(perf_t *perf)
 {
     const perf_options_t *options = &perf->options;
@@ -124,6 +128,7 @@ static void set_types(perf_t *perf)
     perf->placed_scales = oracle_received_scales(&perf->shape) * sizeof *perf->scales;
 }
 
+/* All ranks make the routing of all ranks: they need it to check what arrives. */
 static int make_routing(perf_t *perf, uint64_t seed, uint64_t tokens, char *why, size_t why_bytes)
 {
     const perf_options_t *options = &perf->options;
@@ -168,6 +173,7 @@ static void count_rows(perf_t *perf)
     free(rank_rows);
 }
 
+/* As much room as this routing needs and no more, as a program would ask for. */
 static void set_buffer_params(const perf_t *perf, xep_buffer_params_t *params_p)
 {
     xep_buffer_params_t params = XEP_BUFFER_PARAMS_INIT;
@@ -227,6 +233,7 @@ static const char *fit(perf_t *perf, uint64_t budget, char *why, size_t why_byte
     return why;
 }
 
+/* All ranks come to the same number of tokens: the least that any of them has memory for. */
 static int choose_shape(perf_t *perf)
 {
     const uint64_t budget = perf_free_memory() / 10 * 8 / perf->host_ranks;
@@ -268,6 +275,7 @@ static xep_status_t ask_peers(perf_t *perf)
     return status;
 }
 
+/* How many ranks are mapped is told in the report: the least of all, as they may differ. */
 static xep_status_t open_buffer(perf_t *perf)
 {
     xep_buffer_info_t info = XEP_BUFFER_INFO_INIT;
@@ -289,6 +297,7 @@ static void fill_inputs(perf_t *perf)
     oracle_fill_inputs(&perf->shape, perf->info.rank, perf->x, perf->idx, perf->weights, perf->scales);
 }
 
+/* Another routing of the same size: the buffer and all memory stay. */
 int perf_reseed(perf_t *perf, uint64_t seed)
 {
     char why[512];
@@ -299,6 +308,7 @@ int perf_reseed(perf_t *perf, uint64_t seed)
     return 0;
 }
 
+/* In the order in which each needs what came before. */
 int perf_setup(perf_t *perf)
 {
     xep_status_t status = find_machines(perf);

@@ -44,6 +44,7 @@ static int is_limit(uint32_t kind)
     return kind == KIND_CACHED || kind == KIND_STREAMING;
 }
 
+/* A cached handle needs no plan, so the limit is not charged with one either. */
 static xep_status_t run_limit(timing_t *timing, uint32_t step)
 {
     const int streaming = step / PERF_OPS == KIND_STREAMING;
@@ -80,6 +81,7 @@ static xep_status_t run_timed(timing_t *timing, uint32_t step, int64_t iter)
     return status == XEP_OK ? xep_group_barrier(timing->perf->group) : status;
 }
 
+/* What is not timed still runs: a combine needs its dispatch, and experts that have written their outputs. */
 static xep_status_t run_operations(timing_t *timing, uint32_t first, int64_t iter)
 {
     perf_t *perf = timing->perf;
@@ -98,6 +100,7 @@ static xep_status_t run_operations(timing_t *timing, uint32_t first, int64_t ite
     return status;
 }
 
+/* Expert outputs are written before the combine, as for the operations, so that both find the same caches. */
 static xep_status_t run_limits(timing_t *timing, uint32_t first, int64_t iter)
 {
     xep_status_t status = XEP_OK;
@@ -108,6 +111,7 @@ static xep_status_t run_limits(timing_t *timing, uint32_t first, int64_t iter)
     return run_timed(timing, first + PERF_COMBINE, iter);
 }
 
+/* Kinds take turns at being first: what a kind leaves in the caches is not always to the advantage of the same one. */
 static xep_status_t run_iteration(timing_t *timing, uint64_t at)
 {
     const int64_t iter = (int64_t)at - (int64_t)timing->perf->options.warmup;
@@ -122,6 +126,7 @@ static xep_status_t run_iteration(timing_t *timing, uint64_t at)
     return status;
 }
 
+/* Samples are exchanged once, at the end: nothing travels between two iterations but what is measured. */
 static xep_status_t run_all(timing_t *timing)
 {
     perf_t *perf = timing->perf;
@@ -186,6 +191,7 @@ static double send_of(const timing_t *timing, uint32_t step, uint64_t iter)
     return (double)longest / 1e3;
 }
 
+/* Looked at with --split alone, where the two phases are calls of their own. */
 static double receive_of(const timing_t *timing, uint32_t step, uint64_t iter)
 {
     uint64_t longest = 0;
@@ -195,6 +201,7 @@ static double receive_of(const timing_t *timing, uint32_t step, uint64_t iter)
     return (double)longest / 1e3;
 }
 
+/* Of all ranks together: waiting by spinning counts, as the core is not there for anything else. */
 static double cpu_of(const timing_t *timing, uint32_t step, uint64_t iter)
 {
     uint64_t sum = 0;
@@ -221,6 +228,7 @@ static double median_of(const timing_t *timing, uint32_t step, double (*value_of
     return percentile(timing, 50);
 }
 
+/* The faster of the two ways to store is the limit, whichever it is on this machine. */
 static void reckon_limit(const timing_t *timing, perf_op_t op, perf_time_t *time)
 {
     const uint32_t cached = KIND_CACHED * PERF_OPS + op, streaming = KIND_STREAMING * PERF_OPS + op;
@@ -271,6 +279,7 @@ static uint64_t calibrate(uint64_t us)
     return us ? us * 1000 * rounds / (quickest + 1) + 1 : 0;
 }
 
+/* Allocated here for all iterations, so that the loop allocates nothing. */
 int perf_time(perf_t *perf, perf_times_t *times_p)
 {
     timing_t timing = {.perf = perf, .iters = perf->options.iters};
@@ -295,6 +304,7 @@ int perf_time(perf_t *perf, perf_times_t *times_p)
     return status == XEP_OK ? 0 : perf_give_up(perf, status);
 }
 
+/* How much of the operation was done while something was computed between its phases. */
 double perf_time_hidden(const perf_time_t *time)
 {
     return time->median > 0 ? 100 * (time->median + time->computed - time->overlapped) / time->median : 0;
