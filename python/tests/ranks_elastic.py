@@ -176,8 +176,9 @@ def test_dispatch_of_another_arrangement(elastic):
         check_received(world, got, not expand, 1, world.x)
 
 
-def test_combine_rounds_once(elastic):
-    """Without allow_multiple_reduction what a rank has summed goes back in fp32."""
+def test_combine_rounds_once(elastic, monkeypatch):
+    """Without allow_multiple_reduction what a rank has summed goes back in fp32. Summed in blocks of three rows."""
+    monkeypatch.setattr("deep_ep.expand._BLOCK", 3 * 72)
     world = make_world(elastic(allow_multiple_reduction=False))
     differs = False
     for asynchronous in (False, True):
