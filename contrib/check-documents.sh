@@ -1,12 +1,11 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# The documents and the tree say the same: paths, names, links, variables, public functions and, with a BUILD tree, the
-# options of the tools. Prints "file:line: rule: what" for each violation, and exits 1 when there is one.
+# The documents and the tree say the same: paths, names, links, variables, public functions and the options of
+# the tools. Prints "file:line: rule: what" for each violation, and exits 1 when there is one.
 #
-#     contrib/check-documents.sh [ROOT [BUILD]]
+#     contrib/check-documents.sh [ROOT]
 set -u
-build=${2:+$(cd "$2" && pwd)} || exit 2
 cd "${1:-$(dirname "$0")/..}" || exit 2
 export LC_ALL=C
 tmp=$(mktemp -d) || exit 2
@@ -128,9 +127,11 @@ check_folders() {
     done | report 'a folder that is not on the map'
 }
 
-# options of a tool as "-x" or "--word", one a line
+# options of a tool as "-x" or "--word", one a line: of the text or the table in its source that --help prints, so that
+# no build is asked that may be older than the pages
 options_of_help() {
-    "$build/$1" --help | grep -oE '^  -(-[a-z][a-z-]*|[A-Za-z])(, --[a-z-]+)?' | tr -d ' ' | tr ',' '\n' | sort -u
+    { sed -n 's/^ *"\(  -.*\)/\1/p' tools/"${1#xep_}"/*.c; sed -n 's/^ *{"\(--.*\)/  \1/p' tools/"${1#xep_}"/*.c; } |
+        grep -oE '^  -(-[a-z][a-z-]*|[A-Za-z])(, --[a-z-]+)?' | tr -d ' ' | tr ',' '\n' | sort -u
 }
 
 options_of_page() {
@@ -138,8 +139,9 @@ options_of_page() {
 }
 
 check_options() {
-    for tool in xep_run xep_perf xep_info; do
+    for tool in xep_run xep_perf xep_info xep_trace; do
         options_of_help $tool >"$tmp/help"
+        [ -s "$tmp/help" ] || echo "tools/${tool#xep_}:1:no options of $tool found" | report 'an option'
         options_of_page $tool >"$tmp/page"
         comm -23 "$tmp/help" "$tmp/page" | sed "s|^|man/$tool.1:1:not described: |" | report 'an option'
         comm -13 "$tmp/help" "$tmp/page" | sed "s|^|man/$tool.1:1:does not exist: |" | report 'an option'
@@ -158,7 +160,7 @@ check_links
 check_variables
 check_functions
 check_folders
-[ -z "$build" ] || check_options
+check_options
 if [ -s "$found" ]; then
     sort -u "$found"
     exit 1

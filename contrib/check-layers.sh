@@ -104,8 +104,16 @@ check_includes() {
     may 'src/cuda' 'src/cuda|src/core|src/util|include/xep'
     may 'src' 'src|src/core|src/cuda|src/ucp|src/pmix|src/util|include/xep'
     for folder in tools/*/; do
-        may "${folder%/}" "${folder%/}|oracle|include/xep"
+        case $folder in
+        tools/run/) also='|tools/trace' ;;
+        tools/trace/) also='|src/util' ;;
+        *) also= ;;
+        esac
+        may "${folder%/}" "${folder%/}|oracle|include/xep$also"
     done
+    # the layout of a rank's trace, and nothing else, is the library's and the tool's
+    awk '$1 ~ /^tools\/trace\// && $2 == "src/util" && $3 !~ /^trace_file\.h$/ { print $1 ":" $3 }' "$includes" |
+        report direction
     may 'oracle' 'oracle|include/xep'
     for folder in plugins/*/; do
         may "${folder%/}" "${folder%/}|plugins/kit|plugins/kernels|include/xep$(shared_with "$folder")"

@@ -24,7 +24,7 @@ import sys
 import zipfile
 from pathlib import Path
 
-PROGRAMS = ("xep_run", "xep_perf", "xep_info")
+PROGRAMS = ("xep_run", "xep_perf", "xep_info", "xep_trace")
 # libnuma is needed by libxep and by UCX, which may be another one: two would take each other's variables
 ONE_IN_A_PROCESS = re.compile(r"lib(ucp|uct|ucs|ucm|pmix|numa|xep)\.so\.")
 # glibc, to which all is bound by the wheel's tag, and what manylinux allows beside it

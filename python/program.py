@@ -1,6 +1,6 @@
 #!python
 # SPDX-License-Identifier: BSD-3-Clause
-# In a wheel, this is xep_run, xep_perf and xep_info: becomes the program of its name that came with the package, which
+# In a wheel, this is the tools of xep: becomes the program of its name that came with the package, which
 # it does not import.
 import os
 import sys

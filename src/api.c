@@ -21,6 +21,7 @@
 #include "pmix/pmix_boot.h"
 #include "request_begin.h"
 #include "request_wait.h"
+#include "trace.h"
 #include "ucp/ucp_library.h"
 #include "ucp/ucp_transport.h"
 
@@ -54,6 +55,18 @@ void xep_mode_each(xep_mode_fn fn, void *arg)
 {
     xep_config_t config;
     if (fn != NULL && xep_config_read(&config) == XEP_OK) xep_plugin_each(&config, fn, arg);
+}
+
+uint64_t xep_trace_begin(void)
+{
+    return xep_trace_now();
+}
+
+/* What no begin has returned is left out: a viewer would show it across everything. */
+void xep_trace_end(const char *name, uint64_t begin)
+{
+    if (!xep_trace_is_on() || begin == 0 || name == NULL || begin > xep_clock_ns()) return;
+    xep_trace_write_call(XEP_TRACE_SPAN, name, 0, begin);
 }
 
 /* ---- group ---- */
@@ -264,6 +277,7 @@ xep_status_t xep_dispatch(xep_buffer_t *buffer, const xep_dispatch_args_t *args,
 {
     xep_dispatch_args_t own;
     xep_request_t *req;
+    uint64_t begin_ns = xep_trace_now();
     if (buffer == NULL) return xep_fail(XEP_ERR_INVALID, "buffer is NULL");
     if (handle_p == NULL) return xep_fail(XEP_ERR_INVALID, "handle_p is NULL");
     xep_buffer_enter(buffer);
@@ -273,7 +287,9 @@ xep_status_t xep_dispatch(xep_buffer_t *buffer, const xep_dispatch_args_t *args,
     if (status == XEP_OK) status = xep_request_dispatch(buffer, &own, &req);
     if (status == XEP_OK) {
         xep_handle_t *handle = req->handle;
+        uint64_t epoch = req->op.epoch;
         status = deliver(req, req_p);
+        if (begin_ns != 0) xep_trace_write_call(XEP_TRACE_CALL, "dispatch", epoch, begin_ns);
         if (status == XEP_OK) *handle_p = handle;
         else xep_handle_give_back(handle);
     }
@@ -285,13 +301,18 @@ xep_status_t xep_combine(xep_handle_t *handle, const xep_combine_args_t *args, x
 {
     xep_combine_args_t own;
     xep_request_t *req;
+    uint64_t begin_ns = xep_trace_now();
     if (handle == NULL) return xep_fail(XEP_ERR_INVALID, "handle is NULL");
     xep_buffer_enter(handle->buffer);
     xep_status_t status = xep_buffer_usable(handle->buffer);
     if (status == XEP_OK) status = xep_check_struct("args", args, &own, sizeof own);
     if (status == XEP_OK) status = xep_check_combine(handle, &own);
     if (status == XEP_OK) status = xep_request_combine(handle, &own, &req);
-    if (status == XEP_OK) status = deliver(req, req_p);
+    if (status == XEP_OK) {
+        uint64_t epoch = req->op.epoch;
+        status = deliver(req, req_p);
+        if (begin_ns != 0) xep_trace_write_call(XEP_TRACE_CALL, "combine", epoch, begin_ns);
+    }
     xep_buffer_leave(handle->buffer);
     return status;
 }
@@ -324,9 +345,11 @@ void *xep_handle_combine_input(xep_handle_t *handle, size_t *stride_p)
         xep_fail(XEP_ERR_INVALID, "handle is NULL");
         return NULL;
     }
+    uint64_t begin_ns = xep_trace_now();
     xep_buffer_enter(handle->buffer);
     xep_status_t status = combine_input(handle, &base, &stride);
     xep_buffer_leave(handle->buffer);
+    if (begin_ns != 0) xep_trace_write_call(XEP_TRACE_CALL, "combine_input", 0, begin_ns);
     if (status != XEP_OK) return NULL;
     handle->combine_input = base;
     if (stride_p != NULL) *stride_p = stride;
@@ -362,6 +385,14 @@ static xep_status_t ask_request(xep_request_t *req, xep_status_t (*ask)(xep_requ
     return status;
 }
 
+static xep_status_t wait_request(xep_request_t *req, xep_status_t (*ask)(xep_request_t *req))
+{
+    uint64_t begin_ns = xep_trace_now();
+    xep_status_t status = ask_request(req, ask);
+    if (begin_ns != 0 && req != NULL) xep_trace_write_call(XEP_TRACE_CALL, "wait", req->op.epoch, begin_ns);
+    return status;
+}
+
 xep_status_t xep_request_test(xep_request_t *req)
 {
     return ask_request(req, xep_request_poll);
@@ -369,12 +400,12 @@ xep_status_t xep_request_test(xep_request_t *req)
 
 xep_status_t xep_request_wait(xep_request_t *req)
 {
-    return ask_request(req, xep_request_finish);
+    return wait_request(req, xep_request_finish);
 }
 
 xep_status_t xep_request_wait_counts(xep_request_t *req)
 {
-    return ask_request(req, xep_request_finish_counts);
+    return wait_request(req, xep_request_finish_counts);
 }
 
 /* The operation goes on: its memory is the buffer's. */

@@ -16,6 +16,7 @@ libxep_all_la_SOURCES = \
 	%D%/core/plugin_loader.h %D%/core/plugin_loader.c %D%/core/progress_thread.h %D%/core/progress_thread.c \
 	%D%/core/request.h %D%/core/request.c %D%/core/request_advance.h %D%/core/request_advance.c \
 	%D%/core/request_begin.h %D%/core/request_begin.c %D%/core/request_end.h %D%/core/request_end.c \
+	%D%/core/request_trace.h %D%/core/request_trace.c \
 	%D%/core/request_wait.h %D%/core/request_wait.c %D%/core/rest.h %D%/core/rest.c %D%/core/room.h %D%/core/room.c \
 	%D%/core/shape.h %D%/core/shape.c %D%/core/team.h %D%/core/team.c %D%/core/transport.h \
 	%D%/core/wait_times.h %D%/core/wait_times.c \
@@ -37,7 +38,8 @@ libxep_all_la_SOURCES = \
 	%D%/ucp/ucp_transport.h %D%/ucp/ucp_transport.c %D%/ucp/ucp_wire.h %D%/ucp/ucp_wire.c \
 	%D%/util/config.h %D%/util/config.c %D%/util/config_defs.h %D%/util/cpu.h %D%/util/cpu.c %D%/util/dtype.c \
 	%D%/util/error.h %D%/util/error.c %D%/util/log.h %D%/util/log.c %D%/util/mapping.h %D%/util/mapping.c \
-	%D%/util/shm.h %D%/util/shm.c %D%/util/streaming.h %D%/util/streaming.c
+	%D%/util/shm.h %D%/util/shm.c %D%/util/streaming.h %D%/util/streaming.c %D%/util/trace.h %D%/util/trace.c \
+	%D%/util/trace_file.h
 libxep_all_la_CPPFLAGS = $(library_cppflags) $(UCX_CFLAGS) $(PMIX_CFLAGS) -DXEP_PLUGIN_DIR='"$(pkglibdir)"'
 libxep_all_la_LIBADD = $(UCX_LIBS) $(NUMA_LIBS)
 

@@ -126,7 +126,7 @@ script_tests = \
 	%D%/mp/missing.sh %D%/mp/launch_hosts.sh %D%/mp/launch_mpirun.sh %D%/mp/launch_prterun.sh %D%/mp/launch_slurm.sh \
 	%D%/mp/launch_xep_run.sh \
 	%D%/mp/perf_check.sh %D%/mp/perf_corrupt.sh %D%/mp/perf_output.sh \
-	%D%/mp/shared_memory.sh %D%/mp/steady_calls.sh %D%/mp/victim.sh \
+	%D%/mp/shared_memory.sh %D%/mp/steady_calls.sh %D%/mp/trace_output.sh %D%/mp/victim.sh \
 	%D%/rig/documents.sh %D%/rig/format.sh %D%/rig/layers.sh %D%/rig/rig.sh %D%/rig/symbols.sh %D%/rig/tarball.sh
 
 # the protocols as models (spin); "make model" runs all sizes
@@ -139,11 +139,13 @@ model:
 
 # what tests use and is no test itself
 test_helpers = %D%/mp/cuda_ops %D%/bench/cuda_calls \
-	%D%/abi/mode_load %D%/mp/victim %D%/mp/wire_rate.mp %D%/bench/kernels
+	%D%/abi/mode_load %D%/mp/traced %D%/mp/victim %D%/mp/wire_rate.mp %D%/bench/kernels
 %C%_abi_mode_load_LDADD = libxep.la
 %C%_abi_dlopen_t_LDADD = $(CMOCKA_LIBS)
+%C%_mp_traced_LDADD = libmp_rig.la
 %C%_mp_victim_LDADD = libmp_rig.la
 EXTRA_DIST += %D%/mutants/run %D%/mutants/kit.mutants %D%/mutants/normal.mutants %D%/mutants/ll.mutants
+EXTRA_DIST += %D%/mp/trace_check.py
 EXTRA_DIST += %D%/rig/run-test %D%/rig/installed.bash %D%/abi/extract-example \
 	%D%/mp/launch.bash %D%/mp/ranks.bash %D%/mp/run.bash %D%/mp/prterun.bash \
 	%D%/abi/stub_mode.c %D%/abi/outoftree/xep_flood.c %D%/abi/outoftree/flood_client.c

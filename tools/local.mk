@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # The programs.
 
-bin_PROGRAMS = xep_info xep_perf xep_run
+bin_PROGRAMS = xep_info xep_perf xep_run xep_trace
 xep_info_SOURCES = %D%/info/xep_info.c
 xep_info_CPPFLAGS = $(public_cppflags)
 xep_info_LDADD = libxep.la
@@ -40,5 +40,20 @@ xep_run_SOURCES = \
 	%D%/run/run_say.c %D%/run/run_say.h \
 	%D%/run/run_server.c %D%/run/run_server.h \
 	%D%/run/run_spawn.c %D%/run/run_spawn.h \
+	%D%/run/run_trace.c %D%/run/run_trace.h \
 	%D%/run/run_watch.c %D%/run/run_watch.h
-xep_run_CPPFLAGS = $(public_cppflags) $(PMIX_CFLAGS) -DRUN_PMIX_DIR='"$(PMIX_LIBDIR)"'
+xep_run_CPPFLAGS = $(public_cppflags) -I$(srcdir)/tools/trace $(PMIX_CFLAGS) -DRUN_PMIX_DIR='"$(PMIX_LIBDIR)"'
+xep_run_LDADD = libxep_trace.la
+
+# the merge of traces, which xep_run does itself at the end of a job
+noinst_LTLIBRARIES += libxep_trace.la
+libxep_trace_la_SOURCES = \
+	%D%/trace/trace_clock.c %D%/trace/trace_clock.h \
+	%D%/trace/trace_json.c %D%/trace/trace_json.h \
+	%D%/trace/trace_merge.c %D%/trace/trace_merge.h \
+	%D%/trace/trace_part.c %D%/trace/trace_part.h \
+	%D%/trace/trace_say.c %D%/trace/trace_say.h
+libxep_trace_la_CPPFLAGS = $(public_cppflags) -I$(srcdir)/src/util
+xep_trace_SOURCES = %D%/trace/xep_trace.c
+xep_trace_CPPFLAGS = $(public_cppflags)
+xep_trace_LDADD = libxep_trace.la

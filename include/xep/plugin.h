@@ -28,7 +28,7 @@ extern "C" {
 #endif
 
 /** Goes up with every change of meaning in this header or in wire.h; a change of layout also shows in the sizes. */
-#define XEP_PLUGIN_ABI 3u
+#define XEP_PLUGIN_ABI 4u
 
 /** The shape of a buffer: the params with every default filled in, and the place of every rank. */
 typedef struct xep_shape {
@@ -75,6 +75,7 @@ typedef struct xep_region {
 typedef enum { XEP_SIMD_SCALAR, XEP_SIMD_AVX2, XEP_SIMD_AVX512 } xep_simd_t;
 
 #define XEP_NO_SLOT UINT32_MAX
+#define XEP_NO_RANK UINT32_MAX
 
 /**
  * For which ranks an operation waits, and how long it has waited for each. A mode that leaves it alone works, and its
@@ -213,6 +214,18 @@ struct xep_env {
     /** Logs a message, with the rank and the mode put in front. */
     void (*log)(const xep_env_t *env, xep_log_level_t level, const char *format, ...)
         __attribute__((format(printf, 3, 4)));
+
+    /* whether a trace is written (XEP_TRACE): without one a mode reads no clock for it and does not call span. The
+     * same from open to close */
+    int tracing;
+
+    /**
+     * Writes into the trace what op did between two times of now_ns: a phase, of which the first 31 bytes of the name
+     * are kept; or, with a rank that is not XEP_NO_RANK, a wait for that rank, and name is NULL. Phases of an operation
+     * follow one another, and a wait lies within one.
+     */
+    void (*span)(const xep_env_t *env, const xep_op_t *op, const char *name, uint32_t rank, uint64_t begin_ns,
+                 uint64_t end_ns);
 };
 
 typedef struct xep_plugin {

@@ -677,6 +677,17 @@ XEP_API xep_status_t xep_request_wait_counts(xep_request_t *req);
  */
 XEP_API void xep_request_free(xep_request_t *req);
 
+/* ---- trace ------------------------------------------------------------------ */
+
+/**
+ * The caller's own spans in the trace of this process (XEP_TRACE), beside those of the library: what it computes
+ * between its operations. Begin returns the time, and end writes what has lasted since then; 31 bytes of the name are
+ * kept. Spans of a thread nest as its blocks do. Local, from any thread, without locks. Without a trace, which begins
+ * with the first group, begin returns 0; end does nothing for a begin of 0.
+ */
+XEP_API uint64_t xep_trace_begin(void);
+XEP_API void xep_trace_end(const char *name, uint64_t begin);
+
 #ifdef __cplusplus
 }
 #endif

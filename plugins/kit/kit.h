@@ -82,6 +82,7 @@ typedef struct xep_kit_state {
     xep_status_t verdict; /* XEP_OK, or the error every rank gets */
     xep_status_t failed;  /* XEP_OK, or what was met after something was sent */
     xep_cursor_t cursor;  /* of this step */
+    uint64_t since_ns;    /* when this step began; only in a trace */
     xep_offer_t offer;    /* of this rank's combine: source of puts, unchanged until flushed */
 } xep_kit_state_t;
 
@@ -157,6 +158,20 @@ static inline void *xep_kit_own(const xep_kit_t *kit, uint64_t offset)
 static inline char *xep_kit_own_area(const xep_kit_t *kit, xep_area_t area, uint64_t slot)
 {
     return xep_kit_own(kit, xep_area_at(area, slot));
+}
+
+/** When a phase begins, for the trace; 0: there is none. */
+static inline uint64_t xep_kit_phase(const xep_kit_t *kit)
+{
+    return kit->env->tracing ? kit->env->now_ns(kit->env) : 0;
+}
+
+/** Ends a phase of op that began at a time of xep_kit_phase(); returns now, when the next one begins. */
+static inline uint64_t xep_kit_end_phase(const xep_kit_t *kit, const xep_op_t *op, const char *name, uint64_t begin_ns)
+{
+    uint64_t now = xep_kit_phase(kit);
+    if (now != 0) kit->env->span(kit->env, op, name, XEP_NO_RANK, begin_ns, now);
+    return now;
 }
 
 /** Makes the pages of a mapped rank's heap present, from one offset to another; of elements of an area. */

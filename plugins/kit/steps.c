@@ -33,6 +33,7 @@ static xep_status_t advance(xep_kit_t *kit, xep_op_t *op, int begins)
         xep_status_t status = step->agreed && state->verdict != XEP_OK ? XEP_OK : step->run(kit, op);
         if (status < 0) return remember(kit, op, status);
         if (status != XEP_OK) return status;
+        state->since_ns = xep_kit_end_phase(kit, op, step->does != NULL ? step->does : step->name, state->since_ns);
         state->step++;
         state->told = 0;
         state->cursor = (xep_cursor_t){0};
@@ -47,6 +48,7 @@ static xep_status_t advance(xep_kit_t *kit, xep_op_t *op, int begins)
  */
 xep_status_t xep_steps_begin(void *mode, xep_op_t *op)
 {
+    xep_kit_state(op)->since_ns = xep_kit_phase(mode);
     advance(mode, op, 1);
     return XEP_OK;
 }

@@ -19,6 +19,7 @@
  */
 typedef struct xep_step {
     const char *name; /* what is waited for, in the plural */
+    const char *does; /* what is done, for the trace; NULL: as name has it */
     xep_status_t (*run)(void *mode, xep_op_t *op);
     xep_word_fn word;   /* what the step waits for from each rank; NULL: not for words */
     xep_store_fn store; /* what xep_step_send() sends: by stores to mapped ranks (NULL: in parts to them, too), */

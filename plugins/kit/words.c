@@ -42,6 +42,7 @@ static void look_again(const xep_env_t *env, xep_word_fn word, const void *mode,
         if (late->since_ns == 0) continue;
         if (waited == 0) waited = env->now_ns(env) - late->since_ns;
         late->wait_ns[rank] += waited;
+        if (env->tracing) env->span(env, op, NULL, rank, late->since_ns, late->since_ns + waited);
     }
     late->count = left;
     if (left == 0) late->since_ns = 0;

@@ -166,14 +166,25 @@ static int returned_part(const void *opaque, const xep_op_t *op, uint32_t reader
 /* ---- begin ---- */
 
 const xep_step_t ll_combine_steps[] = {
-    {.name = "the last combine of the slot to be read", .run = xep_combine_drain, .word = xep_combine_read_word},
-    {.name = "copies", .run = fill},
-    {.name = "room to send rows", .run = xep_step_send, .store = xep_combine_store_offer, .parts = returned_part},
-    {.name = "expert outputs", .run = xep_step_wait, .word = xep_combine_ready_word, .receives = 1},
-    {.name = "agreement", .run = xep_combine_take_offers},
-    {.name = "sums", .run = ll_sum, .agreed = 1},
-    {.name = "room to say that rows were read", .run = xep_combine_tell_read},
-    {.name = "rows to leave", .run = xep_step_flush},
+    {.name = "the last combine of the slot to be read",
+     .does = "wait for readers",
+     .run = xep_combine_drain,
+     .word = xep_combine_read_word},
+    {.name = "copies", .does = "copy in", .run = fill},
+    {.name = "room to send rows",
+     .does = "offer",
+     .run = xep_step_send,
+     .store = xep_combine_store_offer,
+     .parts = returned_part},
+    {.name = "expert outputs",
+     .does = "wait for outputs",
+     .run = xep_step_wait,
+     .word = xep_combine_ready_word,
+     .receives = 1},
+    {.name = "agreement", .does = "agree", .run = xep_combine_take_offers},
+    {.name = "sums", .does = "sum", .run = ll_sum, .agreed = 1},
+    {.name = "room to say that rows were read", .does = "tell read", .run = xep_combine_tell_read},
+    {.name = "rows to leave", .does = "flush", .run = xep_step_flush},
     {0},
 };
 

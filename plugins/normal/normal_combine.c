@@ -217,14 +217,21 @@ static xep_status_t sum(void *opaque, xep_op_t *op)
 }
 
 const xep_step_t normal_combine_steps[] = {
-    {.name = "readers of the last combine", .run = xep_combine_drain, .word = xep_combine_read_word},
-    {.name = "input", .run = fill},
-    {.name = "rows to go out", .run = xep_step_send, .store = xep_combine_store_offer, .parts = combine_part},
-    {.name = "offers", .run = xep_step_wait, .word = xep_combine_ready_word},
-    {.name = "agreement", .run = xep_combine_take_offers},
-    {.name = "sums", .run = sum, .agreed = 1},
-    {.name = "thanks to go out", .run = xep_combine_tell_read},
-    {.name = "the wire", .run = xep_step_flush},
+    {.name = "readers of the last combine",
+     .does = "wait for readers",
+     .run = xep_combine_drain,
+     .word = xep_combine_read_word},
+    {.name = "input", .does = "copy in", .run = fill},
+    {.name = "rows to go out",
+     .does = "offer",
+     .run = xep_step_send,
+     .store = xep_combine_store_offer,
+     .parts = combine_part},
+    {.name = "offers", .does = "wait for outputs", .run = xep_step_wait, .word = xep_combine_ready_word},
+    {.name = "agreement", .does = "agree", .run = xep_combine_take_offers},
+    {.name = "sums", .does = "sum", .run = sum, .agreed = 1},
+    {.name = "thanks to go out", .does = "tell read", .run = xep_combine_tell_read},
+    {.name = "the wire", .does = "flush", .run = xep_step_flush},
     {0},
 };
 

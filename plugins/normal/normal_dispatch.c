@@ -285,14 +285,18 @@ static xep_status_t move(void *opaque, xep_op_t *op)
 }
 
 const xep_step_t normal_dispatch_steps[] = {
-    {.name = "records to go out", .run = xep_step_send, .store = normal_store_record, .parts = normal_record_part},
-    {.name = "counts", .run = xep_step_wait, .word = counts_word},
-    {.name = "agreement", .run = agree},
-    {.name = "rows to go out", .run = move, .store = store_done, .parts = dispatch_part},
-    {.name = "rows", .run = xep_step_wait, .word = done_word},
-    {.name = "the views", .run = normal_compare_views},
-    {.name = "the wire", .run = xep_step_flush},
-    {.name = "the end", .run = normal_tell_rows},
+    {.name = "records to go out",
+     .does = "send records",
+     .run = xep_step_send,
+     .store = normal_store_record,
+     .parts = normal_record_part},
+    {.name = "counts", .does = "wait for counts", .run = xep_step_wait, .word = counts_word},
+    {.name = "agreement", .does = "agree, find places", .run = agree},
+    {.name = "rows to go out", .does = "rows", .run = move, .store = store_done, .parts = dispatch_part},
+    {.name = "rows", .does = "wait for rows", .run = xep_step_wait, .word = done_word},
+    {.name = "the views", .does = "compare views", .run = normal_compare_views},
+    {.name = "the wire", .does = "flush", .run = xep_step_flush},
+    {.name = "the end", .does = "end", .run = normal_tell_rows},
     {0},
 };
 
@@ -307,9 +311,12 @@ static xep_status_t take_routing(normal_t *mode, xep_op_t *op)
 
 xep_status_t normal_dispatch(void *mode, xep_op_t *op)
 {
+    const normal_t *normal = mode;
+    uint64_t begin_ns = xep_kit_phase(&normal->kit);
     xep_status_t status = normal_check_dispatch(mode, op);
     if (status == XEP_OK) status = take_routing(mode, op);
     if (status != XEP_OK) return status;
+    xep_kit_end_phase(&normal->kit, op, "plan", begin_ns);
     normal_make_record(mode, op);
     if (op->cached_slot != XEP_NO_SLOT) normal_show_cached(mode, op);
     return xep_steps_begin(mode, op);

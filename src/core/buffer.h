@@ -41,6 +41,7 @@ struct xep_buffer {
     char *states; /* [nrequests][state_bytes], of the mode */
     xep_wait_times_t waits;
     uint64_t prefault_left; /* bytes of XEP_PREFAULT not used yet */
+    uint32_t trace_number;  /* in the trace */
 };
 
 /** Claims the buffer for this thread; leave gives it back. Not recursive. */

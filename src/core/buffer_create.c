@@ -2,6 +2,7 @@
 
 #include "buffer_create.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "buffer_agree.h"
@@ -13,6 +14,7 @@
 #include "request_advance.h"
 #include "shape.h"
 #include "shm.h"
+#include "trace.h"
 
 /*
  * How ranks create a buffer:
@@ -88,6 +90,18 @@ static xep_status_t allocate_pools(xep_buffer_t *buffer)
         buffer->handles[i] = (xep_handle_t){.buffer = buffer, .slot = i, .state = XEP_HANDLE_FREE};
     for (uint32_t i = 0; i < buffer->nrequests; i++) buffer->requests[i].buffer = buffer;
     return xep_wait_times_open(&buffer->waits, buffer->nrequests, buffer->shape.nranks);
+}
+
+/* A name that is too long is cut: it is shown to people only. */
+static uint32_t add_to_trace(const xep_buffer_t *buffer)
+{
+    const xep_shape_t *shape = &buffer->shape;
+    xep_trace_buffer_t traced = {.experts = shape->experts,
+                                 .topk = shape->topk,
+                                 .hidden = shape->hidden,
+                                 .slots = shape->slots};
+    snprintf(traced.mode, sizeof traced.mode, "%s", buffer->plugin.plugin->name);
+    return xep_trace_add_buffer(&traced);
 }
 
 /* Kernels reach what is mapped, and nothing else. */
@@ -216,6 +230,7 @@ xep_status_t xep_buffer_open(xep_group_t *group, const xep_buffer_params_t *para
     if ((status = open_heaps(buffer, params, &size)) != XEP_OK) goto err_free;
     if ((status = connect_device(buffer, &reached)) != XEP_OK) goto err_free;
     if ((status = open_mode(buffer, params, reached)) != XEP_OK) goto err_free;
+    if (xep_trace_is_on()) buffer->trace_number = add_to_trace(buffer);
     xep_group_add_task(group, &buffer->task);
     xep_log(XEP_LOG_INFO, "buffer of mode %s: %llu bytes, %llu of the device, %u slots of %llu rows",
             buffer->plugin.plugin->name, (unsigned long long)size.bytes, (unsigned long long)size.device_bytes,

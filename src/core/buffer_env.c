@@ -13,16 +13,38 @@
 #include "heap.h"
 #include "log.h"
 #include "request_end.h"
+#include "request_trace.h"
 
 static xep_buffer_t *buffer_of(const xep_env_t *env)
 {
     return (xep_buffer_t *)(uintptr_t)((const char *)env - offsetof(xep_buffer_t, env));
 }
 
-/* Thread 0 of the team is the one that calls. */
+typedef struct traced_work {
+    const xep_buffer_t *buffer;
+    xep_parallel_fn fn;
+    void *arg;
+} traced_work_t;
+
+static void run_traced(void *arg, uint32_t thread, uint32_t nthreads)
+{
+    const traced_work_t *work = arg;
+    xep_trace_event_t event = {.begin_ns = xep_clock_ns(),
+                               .where = work->buffer->trace_number,
+                               .lane = (uint16_t)thread,
+                               .kind = XEP_TRACE_WORK};
+    work->fn(work->arg, thread, nthreads);
+    event.end_ns = xep_clock_ns();
+    xep_trace_write(&event);
+}
+
+/* Thread 0 of the team is the one that calls. A team of one works in a phase of the operation: the trace has that. */
 static void env_parallel(const xep_env_t *env, xep_parallel_fn fn, void *arg)
 {
-    xep_team_run(buffer_of(env)->team, fn, arg);
+    const xep_buffer_t *buffer = buffer_of(env);
+    traced_work_t work = {buffer, fn, arg};
+    if (xep_trace_is_on() && env->threads > 1) xep_team_run(buffer->team, run_traced, &work);
+    else xep_team_run(buffer->team, fn, arg);
 }
 
 /* A budget for each buffer: at creation every rank maps the pages of all peers, which is memory of the kernel for page
@@ -71,6 +93,14 @@ __attribute__((format(printf, 3, 4))) static void env_log(const xep_env_t *env, 
     xep_log(level, "%s: %s", buffer_of(env)->plugin.plugin->name, text);
 }
 
+static void env_span(const xep_env_t *env, const xep_op_t *op, const char *name, uint32_t rank, uint64_t begin_ns,
+                     uint64_t end_ns)
+{
+    const xep_request_t *req = (const xep_request_t *)(const void *)((const char *)op - offsetof(xep_request_t, op));
+    (void)env;
+    if (xep_trace_is_on()) xep_request_trace_span(req, name, rank, begin_ns, end_ns);
+}
+
 /* All kernels have the same bits: what this CPU has not costs time only, and the user is told. */
 static xep_simd_t simd_of(const xep_config_t *config)
 {
@@ -107,4 +137,6 @@ void xep_buffer_fill_env(xep_buffer_t *buffer)
     env->now_ns = env_now_ns;
     env->fail = env_fail;
     env->log = env_log;
+    env->tracing = xep_trace_is_on();
+    env->span = env_span;
 }

@@ -44,6 +44,8 @@ struct xep_group {
     uint64_t barriers;        /* entered so far */
     uint64_t gathers, rounds; /* allgathers over the control heap, and rounds of them all */
     int gave_up;              /* in an allgather: others may be in it still */
+    int traced;               /* some rank writes a trace */
+    int syncs_trace;          /* this one does, and its barriers align the clocks of it */
     atomic_int aborted;
     atomic_uint active;         /* operations in flight on all buffers */
     pthread_mutex_t tasks_lock; /* guards the list; taken to change it, and tried by progress */

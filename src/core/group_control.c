@@ -29,6 +29,7 @@
 
 #include "error.h"
 #include "group_signal.h"
+#include "trace.h"
 
 /** Of one rank; written by it at every rank. */
 typedef struct line {
@@ -99,7 +100,20 @@ xep_status_t xep_group_run_barrier(xep_group_t *group)
     xep_group_signal_t signal = {.word = word_offset(group->rank, offsetof(line_t, barriers)),
                                  .value = ++group->barriers,
                                  .what = "barrier"};
-    return signal_and_wait(group, &signal);
+    uint64_t begin_ns = xep_trace_now();
+    status = signal_and_wait(group, &signal);
+    if (begin_ns == 0 || status != XEP_OK) return status;
+    if (group->syncs_trace) xep_trace_sync(signal.value, begin_ns);
+    xep_trace_write_call(XEP_TRACE_CALL, "barrier", signal.value, begin_ns);
+    return XEP_OK;
+}
+
+xep_status_t xep_group_sync_clocks(xep_group_t *group)
+{
+    xep_status_t status = xep_group_run_barrier(group);
+    for (int i = 1; group->traced && i < XEP_TRACE_SYNCS && status == XEP_OK; i++)
+        status = xep_group_run_barrier(group);
+    return status;
 }
 
 /* A rank that is elsewhere in its program is told from one that gives another number of bytes. */

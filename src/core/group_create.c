@@ -19,6 +19,7 @@
 #include "host.h"
 #include "log.h"
 #include "progress_thread.h"
+#include "trace.h"
 
 /*
  * How ranks become a group, over the bootstrap until step 6:
@@ -42,12 +43,14 @@ typedef struct hello {
     uint32_t version; /* of the library: ranks with different ones do not mix */
     uint32_t nranks;
     uint32_t node_ranks; /* XEP_NODE_RANKS */
-    int32_t map;         /* XEP_MAP */
+    uint32_t traces;     /* whether there is XEP_TRACE; need not agree */
+    uint32_t reserved;
+    int32_t map; /* XEP_MAP */
     int32_t pid;
     uint64_t start;
     uint64_t host;
 } hello_t;
-_Static_assert(sizeof(hello_t) == 40, "hello is exchanged as bytes");
+_Static_assert(sizeof(hello_t) == 48, "hello is exchanged as bytes");
 
 static uint32_t library_version(void)
 {
@@ -61,6 +64,7 @@ static hello_t hello_of(const xep_group_t *group)
                      .version = library_version(),
                      .nranks = group->nranks,
                      .node_ranks = group->config.node_ranks,
+                     .traces = group->config.trace[0] != '\0',
                      .map = group->config.map,
                      .pid = (int32_t)getpid(),
                      .start = xep_host_start((int32_t)getpid()),
@@ -90,6 +94,16 @@ static xep_status_t check_hellos(const xep_group_t *group, const hello_t *hellos
     return XEP_OK;
 }
 
+/* All ranks know rank 0's process, so it names the job. */
+static void open_trace(xep_group_t *group, const hello_t *hellos)
+{
+    uint64_t job = hellos[0].host ^ hellos[0].start << 20 ^ (uint64_t)hellos[0].pid;
+    for (uint32_t r = 0; r < group->nranks; r++) group->traced |= hellos[r].traces != 0;
+    if (group->config.trace[0] == '\0') return;
+    group->syncs_trace =
+        xep_trace_open(group->config.trace, group->config.trace_bytes, group->rank, group->nranks, job);
+}
+
 static xep_status_t exchange_hellos(xep_group_t *group)
 {
     hello_t mine = hello_of(group), *hellos = calloc(group->nranks, sizeof *hellos);
@@ -106,6 +120,7 @@ static xep_status_t exchange_hellos(xep_group_t *group)
     for (uint32_t r = 0; r < group->nranks; r++)
         peers[r] = (xep_peer_t){.pid = hellos[r].pid, .start = hellos[r].start, .host = hellos[r].host};
     group->peers = peers;
+    open_trace(group, hellos);
 out:
     free(hellos);
     return status;
@@ -233,7 +248,7 @@ xep_status_t xep_group_open(const xep_config_t *config, int32_t timeout_ms, xep_
     if ((status = find_nodes(group)) != XEP_OK) goto err_close;
     /* Reaches every rank once: what cannot be reached is told now, and UCX 1.13 crashes where it unpacks
      * the key of a shared segment for the first time after its owner has died. */
-    if ((status = xep_group_run_barrier(group)) != XEP_OK) goto err_close;
+    if ((status = xep_group_sync_clocks(group)) != XEP_OK) goto err_close;
     group->connected = 1;
     if (config->progress == XEP_PROGRESS_THREAD &&
         (status = xep_progress_start(group, &group->progress_thread)) != XEP_OK)
@@ -255,7 +270,7 @@ static xep_status_t leave_together(xep_group_t *group)
     if (atomic_load(&group->aborted)) return XEP_ERR_ABORTED; /* the reason of a create that failed stays */
     if (group->nranks == 1) return XEP_OK;
     xep_status_t status = xep_group_check_peers(group);
-    if (status == XEP_OK) status = xep_group_run_barrier(group);
+    if (status == XEP_OK) status = xep_group_sync_clocks(group);
     if (status != XEP_OK) xep_log(XEP_LOG_WARN, "leaving the group without all ranks: %s", xep_last_error());
     return status;
 }

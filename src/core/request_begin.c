@@ -11,6 +11,7 @@
 #include "layout.h"
 #include "request_advance.h"
 #include "request_end.h"
+#include "trace.h"
 
 /*
  * Dispatches begin in the order of their calls, on every rank: all ranks must take part in a turn, so one that never
@@ -34,6 +35,7 @@ static xep_status_t launch(xep_request_t *req, xep_request_t *after, xep_handle_
     req->op.timeout_ms = req->timeout_ms;
     req->op.epoch = buffer->epoch + 1;
     req->status = XEP_INPROGRESS;
+    req->begin_ns = xep_trace_now();
     if (!begins_now(buffer, req->op.kind, after)) {
         req->state = XEP_REQUEST_DEFERRED;
         xep_request_follow(req, after, cached);

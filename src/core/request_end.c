@@ -11,6 +11,7 @@
 #include "buffer.h"
 #include "handle.h"
 #include "log.h"
+#include "request_trace.h"
 
 static void set_reason(xep_request_t *req, const char *reason)
 {
@@ -43,6 +44,7 @@ static void release_handle(xep_request_t *req)
 static void finish(xep_request_t *req, xep_status_t status)
 {
     req->status = status;
+    if (req->begin_ns != 0) xep_request_trace_end(req);
     xep_wait_times_add(&req->buffer->waits, &req->op, wanted_waits(req));
     req->buffer->active--;
     if (req->state == XEP_REQUEST_DEFERRED && req->op.kind == XEP_OP_DISPATCH) req->buffer->deferred--;

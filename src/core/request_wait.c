@@ -12,6 +12,7 @@
 #include "handle.h"
 #include "request_advance.h"
 #include "request_end.h"
+#include "request_trace.h"
 
 /* A look calls the mode, which asks the wire by itself; the group's progress is for what is not of this buffer. */
 enum { PROGRESS_EVERY = 16, TEST_PEERS_NS = 100 * 1000 * 1000 };
@@ -68,6 +69,7 @@ static void keep_waiting(xep_request_t *req, reached_fn reached)
     xep_status_t status = xep_group_wait(req->buffer->group, &wait);
     if (status == XEP_ERR_ABORTED) xep_request_advance_all(req->buffer); /* which ends it */
     else if (status != XEP_OK) xep_request_expire(req, status, xep_last_error());
+    if (xep_trace_is_on()) xep_request_trace_waits(req);
     xep_wait_times_pause(&req->op);
 }
 

@@ -31,4 +31,8 @@ VALUE(prefault, "PREFAULT", bytes, "16g",
 CHOICE(numa, "NUMA", "yes", "place shared memory on the NUMA node the rank runs on: yes, no")
 VALUE(node_ranks, "NODE_RANKS", count, "0",
       "for tests: so many consecutive ranks form a node, whatever can be mapped; 0: find out")
+VALUE(trace, "TRACE", text, "",
+      "file for a trace of all operations: FILE.RANK, merged by xep_run or xep_trace merge FILE")
+VALUE(trace_bytes, "TRACE_BYTES", bytes, "4m",
+      "memory of a thread for its trace, 64k to 1g; the oldest events go first")
 CHOICE(log, "LOG", "warn", "least level logged: error, warn, info, debug")

@@ -240,7 +240,7 @@ AT(xep_op_t, recv, 56);
 AT(xep_op_t, state, 64);
 AT(xep_op_t, late, 72);
 
-SIZE(xep_env_t, 200);
+SIZE(xep_env_t, 216);
 AT(xep_env_t, size, 0);
 AT(xep_env_t, shape, 8);
 AT(xep_env_t, heap, 16);
@@ -256,6 +256,8 @@ AT(xep_env_t, prefault, 168);
 AT(xep_env_t, now_ns, 176);
 AT(xep_env_t, fail, 184);
 AT(xep_env_t, log, 192);
+AT(xep_env_t, tracing, 200);
+AT(xep_env_t, span, 208);
 
 SIZE(xep_plugin_t, 112);
 AT(xep_plugin_t, abi, 0);
@@ -324,7 +326,7 @@ SIZE(xep_dtype_t, 4);
 
 #endif
 
-_Static_assert(XEP_PLUGIN_ABI == 3, "XEP_PLUGIN_ABI changed: so did something above");
+_Static_assert(XEP_PLUGIN_ABI == 4, "XEP_PLUGIN_ABI changed: so did something above");
 _Static_assert(XEP_BF16 == 1 && XEP_FP16 == 2 && XEP_FP32 == 3 && XEP_E4M3 == 4 && XEP_E5M2 == 5 && XEP_U8 == 6 &&
                    XEP_INT32 == 7 && XEP_INT64 == 8 && XEP_FP64 == 9,
                "a dtype has another value");

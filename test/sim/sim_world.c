@@ -128,6 +128,16 @@ const char *sim_reason(const sim_rank_t *rank, const xep_op_t *op)
     return "";
 }
 
+/* The simulator stops where a mode tells the trace what cannot be. */
+static void env_span(const xep_env_t *env, const xep_op_t *op, const char *name, uint32_t rank, uint64_t begin_ns,
+                     uint64_t end_ns)
+{
+    int is_wait = rank != XEP_NO_RANK;
+    if (op->epoch == 0 || begin_ns > end_ns || end_ns > env->now_ns(env) || is_wait != (name == NULL) ||
+        (is_wait && rank >= env->shape->nranks))
+        abort();
+}
+
 static void env_log(const xep_env_t *env, xep_log_level_t level, const char *format, ...)
 {
     (void)env;
@@ -179,6 +189,8 @@ static void rank_init(sim_world_t *world, uint32_t index, const xep_shape_t *sha
         .now_ns = env_now_ns,
         .fail = env_fail,
         .log = env_log,
+        .tracing = 1,
+        .span = env_span,
     };
     if (posix_memalign(&rank->env.heap, 4096, bytes) != 0) abort(); /* exactly this long: a sanitizer sees more */
     memset(rank->env.heap, 0, bytes);

@@ -19,6 +19,7 @@
 #include "run_say.h"
 #include "run_server.h"
 #include "run_spawn.h"
+#include "run_trace.h"
 #include "run_watch.h"
 
 static void say_cannot_run(const char *program, int error)
@@ -72,10 +73,12 @@ static int run_job(const run_options_t *options, run_keeper_t *keeper, int signa
     if (job.pids == NULL) return RUN_EXIT_SELF;
     if (run_server_open(options->nranks, keeper->folder.path, &job.server) != 0) return RUN_EXIT_SELF;
     if (options->label && run_output_open(options->nranks, &job.output) != 0) return RUN_EXIT_SELF;
+    run_trace_begin(options);
     start_ranks(&job, signals);
     run_watch_ranks(&job);
     run_spawn_sweep(keeper->pid, job.kill_at == INT64_MAX ? 0 : job.kill_at);
     run_watch_output(&job);
+    run_trace_end(options);
     return job.verdict;
 }
 

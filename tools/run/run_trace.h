@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/** The trace of a job whose ranks have XEP_TRACE: old parts go before it, and at its end one file is made. */
+#ifndef RUN_TRACE_H
+#define RUN_TRACE_H
+
+#include "run_options.h"
+
+/** The file that the ranks will be told, by -x or by the environment; NULL: none. */
+const char *run_trace_file(const run_options_t *options);
+
+/** Removes what an earlier job has left under these names. */
+void run_trace_begin(const run_options_t *options);
+
+/** Merges what the ranks wrote; their files stay where that fails, as a message says. */
+void run_trace_end(const run_options_t *options);
+
+#endif

@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include "trace_clock.h"
+
+#include <stddef.h>
+
+/** The bounds of d, and what they come from. */
+typedef struct bounds {
+    int64_t low, high;
+    int64_t at_ns; /* of the last of them */
+    int count;
+} bounds_t;
+
+/* The barriers that a header keeps, without the one that may be half written, and those that it has twice. */
+static const xep_trace_sync_t *sync_of(const xep_trace_header_t *header, int last, uint32_t i)
+{
+    uint64_t syncs = atomic_load(&header->syncs);
+    const xep_trace_sync_t *sync = last ? &header->last[i] : &header->first[i];
+    if (sync->number == 0 || sync->end_ns < sync->begin_ns || sync->end_ns > INT64_MAX) return NULL;
+    if (last) return syncs > XEP_TRACE_SYNCS && i != syncs % XEP_TRACE_SYNCS ? sync : NULL;
+    return i < syncs ? sync : NULL;
+}
+
+static const xep_trace_sync_t *find_sync(const xep_trace_header_t *header, uint64_t number)
+{
+    for (uint32_t i = 0; i < 2 * XEP_TRACE_SYNCS; i++) {
+        const xep_trace_sync_t *sync = sync_of(header, i >= XEP_TRACE_SYNCS, i % XEP_TRACE_SYNCS);
+        if (sync != NULL && sync->number == number) return sync;
+    }
+    return NULL;
+}
+
+static void narrow(bounds_t *bounds, const xep_trace_sync_t *reference, const xep_trace_sync_t *sync)
+{
+    int64_t low = (int64_t)sync->begin_ns - (int64_t)reference->end_ns;
+    int64_t high = (int64_t)sync->end_ns - (int64_t)reference->begin_ns;
+    if (bounds->count == 0 || low > bounds->low) bounds->low = low;
+    if (bounds->count == 0 || high < bounds->high) bounds->high = high;
+    bounds->at_ns = (int64_t)sync->end_ns;
+    bounds->count++;
+}
+
+static bounds_t find_bounds(const xep_trace_header_t *reference, const xep_trace_header_t *header, int last)
+{
+    bounds_t bounds = {0};
+    for (uint32_t i = 0; i < XEP_TRACE_SYNCS; i++) {
+        const xep_trace_sync_t *sync = sync_of(header, last, i);
+        const xep_trace_sync_t *other = sync == NULL ? NULL : find_sync(reference, sync->number);
+        if (other != NULL) narrow(&bounds, other, sync);
+    }
+    return bounds;
+}
+
+trace_clock_t trace_clock_compare(const xep_trace_header_t *reference, const xep_trace_header_t *header)
+{
+    trace_clock_t clock = {0};
+    for (int last = 0; last < 2; last++) {
+        bounds_t bounds = find_bounds(reference, header, last);
+        if (bounds.count == 0) continue;
+        int64_t half = (bounds.high - bounds.low) / 2, middle = bounds.low + half;
+        clock.at_ns[clock.points] = bounds.at_ns;
+        clock.ahead_ns[clock.points++] = bounds.low <= 0 && bounds.high >= 0 ? 0 : middle;
+        if (half < 0) half = -half; /* it drifted meanwhile */
+        if (half > clock.bound_ns) clock.bound_ns = half;
+    }
+    return clock;
+}
+
+int64_t trace_clock_apply(const trace_clock_t *clock, uint64_t ns)
+{
+    if (clock->points == 0) return (int64_t)ns;
+    double drift = 0, span = (double)(clock->at_ns[1] - clock->at_ns[0]);
+    if (clock->points == 2 && span > 0)
+        drift = (double)(clock->ahead_ns[1] - clock->ahead_ns[0]) * (double)((int64_t)ns - clock->at_ns[0]) / span;
+    return (int64_t)ns - clock->ahead_ns[0] - (int64_t)drift;
+}

@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/*
+ * FILE is written under another name first: who looks meanwhile sees the old one or the new one whole.
+ */
+#define _GNU_SOURCE
+#include "trace_merge.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "trace_json.h"
+#include "trace_say.h"
+
+enum { FIRST_MAX = 4096 }; /* ranks looked for until one is found that says how many there are */
+
+/** What is being put together. */
+typedef struct merge {
+    const char *file;
+    trace_rank_t *ranks; /* [nranks] */
+    uint32_t nranks;     /* 0: none was found yet */
+    uint64_t job;
+    int in_part;
+} merge_t;
+
+static char *part_name(const char *file, uint32_t rank)
+{
+    char *name;
+    return asprintf(&name, "%s.%" PRIu32, file, rank) < 0 ? NULL : name;
+}
+
+/* ---- reading ---- */
+
+/* The first one says which job it is, and of how many ranks. */
+static int begin_job(merge_t *merge, const xep_trace_header_t *header)
+{
+    merge->ranks = calloc(header->nranks, sizeof *merge->ranks);
+    if (merge->ranks == NULL) return -1;
+    merge->nranks = header->nranks;
+    merge->job = header->job;
+    return 0;
+}
+
+static int belongs(const merge_t *merge, const xep_trace_header_t *header, const char *name, uint32_t rank)
+{
+    if (header->rank == rank && header->nranks == merge->nranks && header->job == merge->job) return 1;
+    trace_say("%s: rank %" PRIu32 " of %" PRIu32 " of another job: left out", name, header->rank, header->nranks);
+    return 0;
+}
+
+static void say_counts(const trace_part_t *part, const char *name)
+{
+    uint64_t lost = atomic_load(&part->header.lost);
+    if (part->dropped != 0)
+        trace_say("%s: the oldest %" PRIu64 " events were dropped (XEP_TRACE_BYTES keeps more)", name, part->dropped);
+    if (lost != 0) trace_say("%s: %" PRIu64 " events of threads without memory for a trace were lost", name, lost);
+    if (part->damaged != 0) trace_say("%s: %" PRIu64 " events are damaged: left out", name, part->damaged);
+}
+
+static void take_part(merge_t *merge, const char *name, uint32_t rank)
+{
+    trace_part_t *part = trace_part_open(name);
+    if (part == NULL) {
+        int error = errno;
+        if (merge->nranks == 0 && error == ENOENT) return; /* said when a later one is there */
+        if (error != 0) trace_say("rank %" PRIu32 " is missing: %s: %s", rank, name, strerror(error));
+        merge->in_part = 1;
+        return;
+    }
+    if ((merge->nranks == 0 && begin_job(merge, &part->header) != 0) || !belongs(merge, &part->header, name, rank)) {
+        merge->in_part = 1;
+        trace_part_close(part);
+        return;
+    }
+    say_counts(part, name);
+    merge->in_part |= part->damaged != 0;
+    merge->ranks[rank].part = part;
+}
+
+/* Until a file is found nobody knows how many ranks there are. */
+static void take_parts(merge_t *merge)
+{
+    uint32_t first = FIRST_MAX;
+    for (uint32_t rank = 0; rank < (merge->nranks != 0 ? merge->nranks : FIRST_MAX); rank++) {
+        char *name = part_name(merge->file, rank);
+        if (name == NULL) return;
+        take_part(merge, name, rank);
+        if (first == FIRST_MAX && merge->nranks != 0) first = rank;
+        free(name);
+    }
+    for (uint32_t rank = 0; rank < first && merge->nranks != 0; rank++) {
+        trace_say("rank %" PRIu32 " is missing: %s.%" PRIu32 ": %s", rank, merge->file, rank, strerror(ENOENT));
+        merge->in_part = 1;
+    }
+}
+
+/* By the lowest rank that is there. */
+static void align_clocks(merge_t *merge)
+{
+    const trace_part_t *reference = NULL;
+    for (uint32_t r = 0; r < merge->nranks; r++) {
+        trace_rank_t *rank = &merge->ranks[r];
+        if (rank->part == NULL) continue;
+        if (reference == NULL) reference = rank->part;
+        rank->clock = trace_clock_compare(&reference->header, &rank->part->header);
+        if (rank->part == reference) rank->clock = (trace_clock_t){.points = 1};
+        if (rank->clock.points == 0)
+            trace_say("rank %" PRIu32 " has no barrier in common with rank %" PRIu32 ": its clock is taken as it is", r,
+                      reference->header.rank);
+    }
+}
+
+/* ---- writing ---- */
+
+static int write_file(const merge_t *merge)
+{
+    char *name;
+    if (asprintf(&name, "%s.%d.tmp", merge->file, (int)getpid()) < 0) return -1;
+    FILE *to = fopen(name, "we");
+    int failed = to == NULL;
+    if (!failed) {
+        trace_json_write(to, merge->ranks, merge->nranks);
+        failed = ferror(to) != 0;
+        failed |= fclose(to) != 0;
+        failed = failed || rename(name, merge->file) != 0;
+    }
+    if (failed) {
+        trace_say("cannot write %s: %s", merge->file, strerror(errno));
+        unlink(name);
+    }
+    free(name);
+    return failed ? -1 : 0;
+}
+
+trace_merge_result_t trace_merge(const char *file)
+{
+    merge_t merge = {.file = file};
+    trace_merge_result_t result = TRACE_NOTHING;
+    take_parts(&merge);
+    if (merge.nranks == 0) {
+        trace_say("no rank has written a trace: there is no %s.0 (XEP_TRACE=%s makes it)", file, file);
+    } else {
+        align_clocks(&merge);
+        if (write_file(&merge) == 0) result = merge.in_part ? TRACE_PART : TRACE_WHOLE;
+    }
+    for (uint32_t r = 0; r < merge.nranks; r++) trace_part_close(merge.ranks[r].part);
+    free(merge.ranks);
+    return result;
+}
+
+void trace_remove_parts(const char *file, uint32_t nranks)
+{
+    for (uint32_t rank = 0; rank < nranks; rank++) {
+        char *name = part_name(file, rank);
+        if (name != NULL) unlink(name);
+        free(name);
+    }
+}
