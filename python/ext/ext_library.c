@@ -163,6 +163,24 @@ static PyObject *set_log(PyObject *Py_UNUSED(module), PyObject *callable)
     Py_RETURN_NONE;
 }
 
+/* ---- trace ---- */
+
+static PyObject *trace_begin(PyObject *module, PyObject *unused)
+{
+    (void)module, (void)unused;
+    return PyLong_FromUnsignedLongLong(lib.trace_begin());
+}
+
+static PyObject *trace_end(PyObject *module, PyObject *args)
+{
+    const char *name;
+    unsigned long long begin;
+    (void)module;
+    if (!PyArg_ParseTuple(args, "sK", &name, &begin)) return NULL;
+    lib.trace_end(name, begin);
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef functions[] = {
     {"load", load, METH_VARARGS, "Loads the library from a path; ImportError where it does not fit."},
     {"version", version, METH_NOARGS, "version()\n--\n\nOf the library at run time."},
@@ -170,6 +188,8 @@ static PyMethodDef functions[] = {
     {"config", config, METH_NOARGS, "(name, value, default, help) of every variable."},
     {"modes", modes, METH_NOARGS, "(name, path, brief, reason) of every plugin file."},
     {"set_log", set_log, METH_O, "Sends messages to a function of level and text, or (None) to stderr again."},
+    {"trace_begin", trace_begin, METH_NOARGS, "When a span begins; 0: there is no trace."},
+    {"trace_end", trace_end, METH_VARARGS, "Writes a span of this name that began then."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -17,7 +17,8 @@
     X(expert_range) X(layout)                                                                                          \
     X(buffer_size) X(buffer_create) X(buffer_destroy) X(buffer_reset) X(buffer_memory) X(buffer_query) X(buffer_waits) \
     X(dispatch) X(combine) X(handle_recv) X(handle_combine_input) X(handle_release)                                    \
-    X(request_test) X(request_wait) X(request_wait_counts) X(request_free)
+    X(request_test) X(request_wait) X(request_wait_counts) X(request_free)                                             \
+    X(trace_begin) X(trace_end)
 /* clang-format on */
 
 #define EXT_FIELD_(_name) __typeof__(xep_##_name) *_name;

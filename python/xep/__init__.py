@@ -39,6 +39,7 @@ from .errors import (
 from .group import Group, Peer
 from .layout import Layout, expert_range, layout
 from .library import LibraryInfo, Mode, Variable, config, library_info, modes, set_log, version
+from .trace import span
 from .waits import RankWaits, Waits
 
 __all__ = [
@@ -46,5 +47,5 @@ __all__ = [
     "DeadlineError", "Dtype", "Group", "Handle", "InvalidError", "Layout", "LibraryInfo", "MismatchError", "Mode",
     "NoMemoryError", "Peer", "PeerError", "Quant", "RankWaits", "Received", "Request", "Rows", "Status",
     "UnsupportedError", "Variable", "Waits", "XepError", "buffer_size", "config", "expert_range", "from_bfloat16",
-    "layout", "library_info", "modes", "set_log", "to_bfloat16", "version",
+    "layout", "library_info", "modes", "set_log", "span", "to_bfloat16", "version",
 ]  # fmt: skip
