@@ -69,12 +69,46 @@ static void values(void **state)
     assert_true(options.seed == UINT64_MAX && options.help);
 }
 
+static void sweeps(void **state)
+{
+    static const uint64_t doubled[] = {3, 6, 12, 20}, listed[] = {8, 1, 4};
+    perf_options_t options;
+    char why[300];
+
+    (void)state;
+    assert_int_equal(parse("--sweep tokens=3..20", &options, why, sizeof why), 0);
+    assert_string_equal(options.sweep.name, "tokens");
+    assert_int_equal(options.sweep.count, 4);
+    assert_memory_equal(options.sweep.values, doubled, sizeof doubled);
+    perf_options_sweep(&options, 2);
+    assert_int_equal(options.tokens, 12);
+    assert_int_equal(parse("--topk 2 --sweep=topk=8,1,4", &options, why, sizeof why), 0);
+    assert_int_equal(options.sweep.count, 3);
+    assert_memory_equal(options.sweep.values, listed, sizeof listed);
+    assert_int_equal(options.topk, 2);
+    perf_options_sweep(&options, 1);
+    assert_int_equal(options.topk, 1);
+    assert_int_equal(parse("--sweep hidden=16777216..16777216", &options, why, sizeof why), 0);
+    assert_int_equal(options.sweep.count, 1);
+    assert_int_equal(parse("", &options, why, sizeof why), 0);
+    assert_int_equal(options.sweep.count, 0);
+}
+
 static void refusals(void **state)
 {
     static const struct {
         const char *line, *option, *value;
     } cases[] = {
         {"--tokens", "--tokens", "T"},
+        {"--sweep tokens", "--sweep", ": \"tokens\" ("},
+        {"--sweep tokens=", "--tokens", ": \"\" ("},
+        {"--sweep tokens=1,,2", "--tokens", ": \"\" ("},
+        {"--sweep tokens=8..4", "--sweep", ": \"tokens=8..4\" ("},
+        {"--sweep tokens=0..4", "--tokens", ": \"0\" ("},
+        {"--sweep hidden=4..16777217", "--hidden", ": \"16777217\" ("},
+        {"--sweep seed=1..4", "--sweep", ": \"seed=1..4\" ("},
+        {"--sweep topk=1..512", "--topk", ": 512 ("},
+        {"--check-only --sweep tokens=1..4", "--sweep", "(not with --check-only)"},
         {"--tokens 0", "--tokens", ": \"0\" ("},
         {"--tokens x", "--tokens", ": \"x\" ("},
         {"--tokens -3", "--tokens", ": \"-3\" ("},
@@ -119,6 +153,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(defaults),
         cmocka_unit_test(values),
+        cmocka_unit_test(sweeps),
         cmocka_unit_test(refusals),
     };
 

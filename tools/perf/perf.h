@@ -57,6 +57,8 @@ typedef struct perf {
     uint64_t computing;       /* rounds of the compute kernel between the phases; 0: none */
     uint64_t sent_ns;         /* when the send phase of the last operation ended */
     uint64_t progress_ns;     /* when the progress line was last written */
+    char progress_of[64];     /* what comes before it: the point of a sweep */
+    uint32_t point;           /* of the sweep */
     uint64_t *wait_ns;        /* [R] --waits: of the step that runs; else NULL, as waits */
     struct perf_wait *waits;  /* [R][PERF_OPS][R] of this rank, and once gathered of every rank, for each rank */
     const char *check_result; /* "off", "ok", "failed" */

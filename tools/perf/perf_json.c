@@ -6,8 +6,10 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "oracle_alloc.h"
 #include "perf_bytes.h"
 #include "perf_say.h"
 #include "perf_time.h"
@@ -103,12 +105,48 @@ static void write_op(FILE *file, const perf_t *perf, perf_op_t op, const perf_ti
             perf_time_ratio(time));
 }
 
+/* How many selections each expert gets, and each rank's experts from each rank. */
+static void write_load(FILE *file, const perf_t *perf)
+{
+    const oracle_routing_params_t *params = &perf->routing->params;
+    const uint32_t nranks = params->nranks;
+    uint64_t *experts = oracle_alloc(params->experts * sizeof *experts);
+    uint32_t *ranks = oracle_alloc((size_t)nranks * nranks * sizeof *ranks);
+    int32_t *idx = oracle_alloc(params->topk * sizeof *idx);
+    float *weights = oracle_alloc(params->topk * sizeof *weights);
+    oracle_traffic_t traffic;
+
+    for (uint32_t e = 0; e < params->experts; e++) experts[e] = 0;
+    for (uint32_t rank = 0; rank < nranks; rank++)
+        for (uint64_t token = 0; token < perf->routing->tokens_of[rank]; token++) {
+            oracle_route(perf->routing, rank, token, idx, weights);
+            for (uint32_t k = 0; k < params->topk; k++)
+                if (idx[k] >= 0) experts[idx[k]]++;
+        }
+    oracle_traffic_count(perf->routing, ranks, &traffic);
+    fputs("\"load\": {\"experts\": [", file);
+    for (uint32_t e = 0; e < params->experts; e++) fprintf(file, "%s%" PRIu64, e ? ", " : "", experts[e]);
+    fputs("], \"rows\": [", file);
+    for (uint32_t from = 0; from < nranks; from++) {
+        fputs(from ? ", [" : "[", file);
+        for (uint32_t to = 0; to < nranks; to++)
+            fprintf(file, "%s%" PRIu32, to ? ", " : "", ranks[(size_t)from * nranks + to]);
+        fputc(']', file);
+    }
+    fputs("]}, ", file);
+    free(weights);
+    free(idx);
+    free(ranks);
+    free(experts);
+}
+
 static void write_all(FILE *file, const perf_t *perf, const perf_times_t *times)
 {
     const char *separator = "";
 
     fputc('{', file);
     write_shape(file, perf);
+    if (perf->options.sweep.count == 0) write_load(file, perf);
     if (perf->options.fixed)
         fprintf(file, "\"round_trip_us\": %.3f, \"layout_us\": %.3f, ", times->round_trip, times->layout);
     fputs("\"ops\": [", file);
@@ -118,7 +156,29 @@ static void write_all(FILE *file, const perf_t *perf, const perf_times_t *times)
         write_op(file, perf, op, &times->op[op]);
         separator = ", ";
     }
-    fputs("]}\n", file);
+    fputs(perf->options.sweep.count != 0 ? "]}" : "]}\n", file);
+}
+
+static const char sweep_end[] = "\n]}\n";
+
+/* A sweep is one object in which each point has what a run has. It ends after every point: one that is interrupted
+ * leaves what was measured. */
+static void write_point(FILE *file, const perf_t *perf, const perf_times_t *times, int is_last)
+{
+    if (perf->point == 0) fprintf(file, "{\"sweep\": \"%s\", \"results\": [\n", perf->options.sweep.name);
+    else fputs(",\n", file);
+    write_all(file, perf, times);
+    if (is_last) fputs(sweep_end, file);
+}
+
+/* The file of an earlier point goes on where its end was. */
+static FILE *open_result(const perf_t *perf, const char *path)
+{
+    FILE *file = fopen(path, perf->point == 0 ? "w" : "r+");
+    if (file == NULL || perf->point == 0) return file;
+    if (fseek(file, -(long)strlen(sweep_end), SEEK_END) == 0) return file;
+    fclose(file);
+    return NULL;
 }
 
 const char *perf_json_complaint(const perf_t *perf, char *text, size_t bytes)
@@ -137,11 +197,12 @@ int perf_json_write(const perf_t *perf, const perf_times_t *times)
 {
     const char *path = perf->options.json;
     const int to_stdout = !strcmp(path, "-");
-    FILE *file = to_stdout ? stdout : fopen(path, "w");
+    FILE *file = to_stdout ? stdout : open_result(perf, path);
     int failed;
 
     if (file != NULL) {
-        write_all(file, perf, times);
+        if (perf->options.sweep.count == 0) write_all(file, perf, times);
+        else write_point(file, perf, times, !to_stdout || perf->point + 1 == perf->options.sweep.count);
         failed = ferror(file) | (to_stdout ? fflush(file) : fclose(file));
         if (!failed) return 0;
     }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /* One table has the name, the kind, the bounds and the help of every option: what --help says is what is parsed. */
+#define _DEFAULT_SOURCE /* strsep */
 #include "perf_options.h"
 
 #include <errno.h>
@@ -64,6 +65,9 @@ static const option_t option_table[] = {
     {"--pressure", "N", OPTION_COUNT, AT(pressure), 0, 1 << 30,
      "N more seeds, two runs of each: their hashes must be equal; with --check\n"
      "every byte is compared as well"},
+    {"--sweep", "WHAT", OPTION_TEXT, AT(sweep_text), 0, 0,
+     "measure several values of tokens, hidden or topk: tokens=1..4096 (1, 2,\n"
+     "4, ..), hidden=1024,7168; a line for each, and all in one JSON"},
     {"--json", "FILE", OPTION_TEXT, AT(json), 0, 0,
      "write the result as JSON; with -, to stdout and without the table"},
     {"--list", NULL, OPTION_FLAG, AT(list), 0, 0, "list the modes found"},
@@ -190,6 +194,76 @@ static int take_argument(char **argv, int at, perf_options_t *options, char *why
     return inside ? 1 : 2;
 }
 
+/* ---- sweep ---- */
+
+static int refuse_sweep(const perf_options_t *options, const char *allowed, char *why, size_t why_bytes)
+{
+    snprintf(why, why_bytes, "invalid --sweep: \"%s\" (%s)", options->sweep_text, allowed);
+    return -1;
+}
+
+/* The option whose field is swept. */
+static const option_t *find_swept(const char *text)
+{
+    static const char *const names[] = {"--tokens", "--hidden", "--topk"};
+    const char *unused;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const size_t length = strlen(names[i] + 2);
+        if (!strncmp(text, names[i] + 2, length) && text[length] == '=') return find_option(names[i], &unused);
+    }
+    return NULL;
+}
+
+/* A, 2 A, 4 A, ... B */
+static int fill_range(perf_sweep_t *sweep, uint64_t low, uint64_t high)
+{
+    if (low > high) return -1;
+    for (uint64_t value = low; value < high; value *= 2) sweep->values[sweep->count++] = value;
+    sweep->values[sweep->count++] = high;
+    return 0;
+}
+
+/* "tokens=1..4096", "tokens=1,16,128" */
+static int resolve_sweep(perf_options_t *options, char *why, size_t why_bytes)
+{
+    static const char form[] = "tokens, hidden or topk, as tokens=1..4096 or tokens=1,16,128";
+    char list[512], *rest = list, *word;
+    uint64_t low, high;
+    if (options->sweep_text == NULL) return 0;
+    const option_t *option = find_swept(options->sweep_text);
+    if (option == NULL) return refuse_sweep(options, form, why, why_bytes);
+    if (options->check_only) return refuse_sweep(options, "not with --check-only", why, why_bytes);
+    options->sweep = (perf_sweep_t){.name = option->name + 2, .offset = option->offset};
+    snprintf(list, sizeof list, "%s", strchr(options->sweep_text, '=') + 1);
+    char *dots = strstr(list, "..");
+    if (dots != NULL) {
+        *dots = '\0';
+        if (parse_count(option, list, &low, why, why_bytes) || parse_count(option, dots + 2, &high, why, why_bytes))
+            return -1;
+        return fill_range(&options->sweep, low, high) ? refuse_sweep(options, form, why, why_bytes) : 0;
+    }
+    while ((word = strsep(&rest, ",")) != NULL) {
+        if (options->sweep.count == PERF_SWEEP_MAX) return refuse_sweep(options, "at most 64 values", why, why_bytes);
+        if (parse_count(option, word, &options->sweep.values[options->sweep.count++], why, why_bytes)) return -1;
+    }
+    return 0;
+}
+
+void perf_options_sweep(perf_options_t *options, uint32_t at)
+{
+    *(uint64_t *)(void *)((char *)options + options->sweep.offset) = options->sweep.values[at];
+}
+
+static uint64_t most_topk(const perf_options_t *options)
+{
+    uint64_t most = options->topk;
+    for (uint32_t i = 0; options->sweep.offset == AT(topk) && i < options->sweep.count; i++)
+        if (options->sweep.values[i] > most) most = options->sweep.values[i];
+    return most;
+}
+
+/* ---- what depends on several ---- */
+
 static int resolve_dtype(perf_options_t *options, char *why, size_t why_bytes)
 {
     static const struct {
@@ -276,8 +350,9 @@ static int resolve(perf_options_t *options, char *why, size_t why_bytes)
         resolve_quant(options, why, why_bytes))
         return -1;
     resolve_defaults(options);
-    if (options->topk > options->experts) {
-        snprintf(why, why_bytes, "invalid --topk: %" PRIu64 " (at most --experts, %" PRIu64 ")", options->topk,
+    if (resolve_sweep(options, why, why_bytes)) return -1;
+    if (most_topk(options) > options->experts) {
+        snprintf(why, why_bytes, "invalid --topk: %" PRIu64 " (at most --experts, %" PRIu64 ")", most_topk(options),
                  options->experts);
         return -1;
     }

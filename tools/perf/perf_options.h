@@ -11,6 +11,16 @@
 
 #include "oracle_route_parse.h"
 
+enum { PERF_TOKENS = 4096, PERF_FEW_TOKENS = 128, PERF_SWEEP_MAX = 64 };
+
+/** Values of one option that are measured one after the other. */
+typedef struct perf_sweep {
+    const char *name; /* "tokens", "hidden" or "topk" */
+    size_t offset;    /* of its field in perf_options_t */
+    uint64_t values[PERF_SWEEP_MAX];
+    uint32_t count; /* 0: no sweep */
+} perf_sweep_t;
+
 typedef struct perf_options {
     const char *mode; /* NULL: the library's default */
     const char *op;   /* "pair", "dispatch", "combine": what is timed */
@@ -23,6 +33,7 @@ typedef struct perf_options {
     uint64_t slots, threads;
     uint64_t pressure;
     const char *json;
+    const char *sweep_text;          /* NULL: none */
     const char *quant_name, *layout; /* NULL: as the mode has it */
     uint64_t overlap;                /* us of computing between the phases */
     int cached, copy_in, split, fixed, waits;
@@ -33,12 +44,14 @@ typedef struct perf_options {
     xep_quant_t quant;         /* of quant_name */
     int logfmt;                /* likewise: combine sends LogFMT to ranks that are not mapped */
     oracle_route_spec_t route; /* of routing */
+    perf_sweep_t sweep;        /* of sweep_text */
 } perf_options_t;
-
-enum { PERF_TOKENS = 4096, PERF_FEW_TOKENS = 128 };
 
 /** 0, or -1 and a sentence in why. Nothing is printed. */
 int perf_options_parse(int argc, char **argv, perf_options_t *options_p, char *why, size_t why_bytes);
+
+/** Puts a value of the sweep in its place. */
+void perf_options_sweep(perf_options_t *options, uint32_t at);
 
 /** To stdout. */
 void perf_options_help(void);

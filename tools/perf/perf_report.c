@@ -4,6 +4,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "perf_bytes.h"
 #include "perf_time.h"
@@ -32,6 +33,12 @@ static void print_head(const perf_t *perf)
     if (options->slots > 1) printf(", %" PRIu64 " in flight", options->slots);
     if (!options->check_only) printf(", %" PRIu64 " iterations", options->iters);
     printf("\n");
+}
+
+static void print_columns(void)
+{
+    printf("%-8s %8s %10s %10s %10s %10s %11s %8s %7s %7s %7s %10s %6s\n", "op", "rows", "median", "p10", "p90", "p99",
+           "cpu us", "logical", "dedup", "wire", "deepep", "us", "ratio");
 }
 
 static void print_op(const perf_t *perf, perf_op_t op, const perf_time_t *time)
@@ -74,11 +81,29 @@ static void print_waits(const perf_t *perf, const perf_times_t *times)
         }
 }
 
+/* A line for each operation; the head of all before the first. */
+static void print_point(const perf_t *perf, const perf_times_t *times)
+{
+    const perf_sweep_t *sweep = &perf->options.sweep;
+
+    if (perf->point == 0) {
+        print_head(perf);
+        printf("sweep of %s\n%8s ", sweep->name, sweep->name);
+        print_columns();
+    }
+    for (perf_op_t op = PERF_DISPATCH; op < PERF_OPS; op++) {
+        if (!times->op[op].timed) continue;
+        printf("%8" PRIu64 " ", sweep->values[perf->point]);
+        print_op(perf, op, &times->op[op]);
+    }
+    if (!strcmp(perf->check_result, "failed")) printf("check: failed\n");
+    fflush(stdout);
+}
+
 static void print_table(const perf_t *perf, const perf_times_t *times)
 {
     printf("%45s %36s %20s\n", "us", "GB/s", "limit");
-    printf("%-8s %8s %10s %10s %10s %10s %11s %8s %7s %7s %7s %10s %6s\n", "op", "rows", "median", "p10", "p90", "p99",
-           "cpu us", "logical", "dedup", "wire", "deepep", "us", "ratio");
+    print_columns();
     for (perf_op_t op = PERF_DISPATCH; op < PERF_OPS; op++)
         if (times->op[op].timed) print_op(perf, op, &times->op[op]);
     for (perf_op_t op = PERF_DISPATCH; op < PERF_OPS; op++)
@@ -89,6 +114,10 @@ static void print_table(const perf_t *perf, const perf_times_t *times)
 
 void perf_report(const perf_t *perf, const perf_times_t *times)
 {
+    if (perf->options.sweep.count != 0) {
+        print_point(perf, times);
+        return;
+    }
     print_head(perf);
     if (!perf->options.check_only) print_table(perf, times);
     if (perf->options.check) printf("check: every byte compared, %s\n", perf->check_result);

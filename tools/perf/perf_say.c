@@ -92,7 +92,7 @@ void perf_progress(perf_t *perf, const char *what, uint64_t done, uint64_t all)
 
     if (perf->info.rank != 0 || !isatty(STDERR_FILENO) || now - perf->progress_ns < PROGRESS_NS) return;
     perf->progress_ns = now;
-    fprintf(stderr, "\r%s %" PRIu64 " of %" PRIu64 "\033[K", what, done, all);
+    fprintf(stderr, "\r%s%s %" PRIu64 " of %" PRIu64 "\033[K", perf->progress_of, what, done, all);
 }
 
 void perf_progress_end(perf_t *perf)

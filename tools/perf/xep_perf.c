@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /** xep_perf: times and checks dispatch and combine on the ranks of a job. */
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -80,20 +81,41 @@ static int report(const perf_t *perf, const perf_times_t *times, int ret)
     return ret;
 }
 
-static int run(perf_t *perf)
+static int run_point(perf_t *perf)
 {
     perf_times_t times = {0};
-    int ret;
+    int ret = perf_setup(perf);
 
-    if (perf_launch_rank() < 0 && perf->info.nranks == 1)
-        perf_say(perf, "no launcher, one rank (\"xep_run -n 4 xep_perf\" starts four)");
-    ret = perf_setup(perf);
     if (!ret) {
         ret = measure(perf, &times);
         ret = report(perf, &times, ret);
     }
     perf_teardown(perf);
     return ret;
+}
+
+/* Each point is a run of its own on the same group; the first that fails ends it. */
+static int run_sweep(const perf_t *perf)
+{
+    const perf_sweep_t *sweep = &perf->options.sweep;
+    int ret = 0;
+
+    for (uint32_t at = 0; at < sweep->count && !ret; at++) {
+        perf_t point = *perf;
+        point.point = at;
+        perf_options_sweep(&point.options, at);
+        snprintf(point.progress_of, sizeof point.progress_of, "%s %" PRIu64 " (%" PRIu32 " of %" PRIu32 "), ",
+                 sweep->name, sweep->values[at], at + 1, sweep->count);
+        ret = run_point(&point);
+    }
+    return ret;
+}
+
+static int run(perf_t *perf)
+{
+    if (perf_launch_rank() < 0 && perf->info.nranks == 1)
+        perf_say(perf, "no launcher, one rank (\"xep_run -n 4 xep_perf\" starts four)");
+    return perf->options.sweep.count != 0 ? run_sweep(perf) : run_point(perf);
 }
 
 int main(int argc, char **argv)
