@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""How the tokens of vLLM's experts travel through xep; loaded by vLLM's workers, after vllm.py said so.
+
+A step in which some rank has many tokens (prefill) goes by mode normal: a token once to each rank, which then has a row
+of it for each of its experts, and sums what they make of it. With few tokens everywhere (decode) it goes by mode ll: a
+row for each selection, in the order of experts, weighed where the token came from; the experts write their outputs to
+where the other ranks read them. In both the kernel sees each row with one expert of this rank, and so multiplies none
+in vain. All ranks know how many tokens each of them has, and choose alike.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from typing import Any, NamedTuple, Optional
+
+import torch
+from vllm.config import get_current_vllm_config
+from vllm.distributed.device_communicators.base_device_communicator import All2AllManagerBase
+from vllm.distributed.device_communicators.cpu_communicator import CpuCommunicator
+from vllm.forward_context import get_forward_context
+from vllm.model_executor.layers.fused_moe.runner import moe_runner
+
+import xep
+
+from .alarm import Alarm
+
+_FEW = 32  # tokens of a rank up to which a step goes by mode ll
+_SLOTS = 3  # a dispatch, the arrays of the last one that vLLM has not dropped yet, and one to spare
+_TYPES = (torch.float32, torch.bfloat16, torch.float16)
+_numbers = itertools.count()
+
+
+def _refusal(config: Any) -> Optional[str]:
+    """What of a configuration does not work over xep, in one sentence."""
+    parallel = config.parallel_config
+    found = [
+        (parallel.tensor_parallel_size > 1, "tensor_parallel_size", parallel.tensor_parallel_size, "1"),
+        (parallel.pipeline_parallel_size > 1, "pipeline_parallel_size", parallel.pipeline_parallel_size, "1"),
+        (parallel.enable_eplb, "enable_eplb", True, "False"),
+        (parallel.enable_dbo, "enable_dbo", True, "False"),
+        (config.lora_config is not None, "enable_lora", True, "False"),
+        (
+            parallel.expert_placement_strategy != "linear",
+            "expert_placement_strategy",
+            parallel.expert_placement_strategy,
+            "linear",
+        ),
+    ]
+    for wrong, name, value, allowed in found:
+        if wrong:
+            return f"expert parallelism by xep: {name}: expected {allowed}, got {value}"
+    return None
+
+
+class XepCommunicator(CpuCommunicator):
+    """vLLM's own, but for what experts need."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        if not self.use_all2all:
+            return
+        config = get_current_vllm_config()
+        refused = _refusal(config)
+        if refused is not None:
+            raise ValueError(refused)
+        _keep_experts_opaque()
+        self.all2all_manager = XepAll2All(self.cpu_group, config)
+
+    def allocate_combine_input(
+        self, shape: tuple, dtype: torch.dtype, device: torch.device, is_sequence_parallel: bool = False
+    ) -> Optional[torch.Tensor]:
+        if self.all2all_manager is None:
+            return super().allocate_combine_input(shape, dtype, device, is_sequence_parallel)
+        return self.all2all_manager.allocate_combine_input(shape, dtype, device, is_sequence_parallel)
+
+    def destroy(self) -> None:
+        super().destroy()
+        if isinstance(self.all2all_manager, XepAll2All):
+            self.all2all_manager.destroy()
+
+
+class _Way(NamedTuple):
+    """Of the dispatch whose combine comes next. row: of each row that the kernel sees, that received (mode normal).
+    weights: that combine applies (mode ll)."""
+
+    handle: xep.Handle
+    row: Optional[torch.Tensor]
+    weights: Optional[torch.Tensor]
+
+
+class XepAll2All(All2AllManagerBase):
+    """One for the ranks of expert parallelism. Collective to make."""
+
+    def __init__(self, cpu_group: Any, config: Any) -> None:
+        super().__init__(cpu_group)
+        self._tokens = config.scheduler_config.max_num_batched_tokens
+
+        self._group: Optional[xep.Group] = None
+        self._alarm = Alarm(cpu_group, f"vllm/{next(_numbers)}", self._give_up)
+        with self._alarm:
+            self._group = xep.Group(cpu_group)
+        self._buffers: dict[tuple, xep.Buffer] = {}
+        self._way: Optional[_Way] = None
+        self._experts = config.model_config.get_num_experts()
+
+    # ---- what vLLM calls ----
+
+    def dispatch(
+        self,
+        hidden_states: torch.Tensor,
+        topk_weights: torch.Tensor,
+        topk_ids: torch.Tensor,
+        is_sequence_parallel: bool = False,
+        extra_tensors: Optional[list[torch.Tensor]] = None,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """[T, H], [T, K], [T, K] -> rows [N, H], their weights [N, 1], their local experts [N, 1]."""
+        with self._alarm:
+            self._check(hidden_states, is_sequence_parallel, extra_tensors)
+            x, idx = hidden_states.contiguous(), topk_ids.to(torch.int64).contiguous()
+            weights = topk_weights.to(torch.float32).contiguous()
+            few = _most_tokens() <= _FEW
+            buffer = self._buffer_of(x, idx.shape[1], few)
+            rows, row_weights, local = self._by_ll(buffer, x, idx, weights) if few else self._by_normal(
+                buffer, x, idx, weights
+            )  # fmt: skip
+        if len(rows) == 0:  # the kernel wants one
+            return x.new_zeros((1, x.shape[1])), topk_weights.new_zeros((1, 1)), topk_ids.new_zeros((1, 1))
+        return rows, row_weights.to(topk_weights.dtype), local.to(topk_ids.dtype)
+
+    def allocate_combine_input(
+        self, shape: tuple, dtype: torch.dtype, _device: torch.device, _is_sequence_parallel: bool = False
+    ) -> Optional[torch.Tensor]:
+        """Where the kernel's outputs need no copy, or None."""
+        way = self._way
+        if way is None or way.weights is None or way.handle.rows == 0 or tuple(shape)[0] != way.handle.rows:
+            return None
+        with self._alarm:
+            return way.handle.combine_input(dtype)
+
+    def combine(self, hidden_states: torch.Tensor, is_sequence_parallel: bool = False) -> torch.Tensor:
+        """The kernel's rows [N, H] -> [T, H]."""
+        way, self._way = self._way, None
+        if way is None:
+            raise RuntimeError("combine: expected a dispatch before it")
+        with self._alarm, way.handle as handle:
+            y = hidden_states[: 0 if way.row is None and handle.rows == 0 else None]
+            if way.row is not None:
+                y = _sums(y[: len(way.row)], way.row, handle.rows)
+            elif handle.rows > 0 and y.data_ptr() == handle.combine_input(y.dtype).data_ptr():
+                y = None
+            options = {} if way.weights is None else {"weights": way.weights}
+            return handle.combine(y, **options)
+
+    def dispatch_router_logits(self, *_arguments: Any, **_options: Any) -> Any:
+        raise NotImplementedError(
+            "expert parallelism by xep: experts that choose for themselves, inside of their kernel, are not supported"
+        )
+
+    def destroy(self) -> None:
+        """Local: what the other ranks do is not waited for."""
+        self._give_up()
+        if self._group is not None:
+            self._group.close()
+
+    # ---- the two ways ----
+
+    def _by_normal(self, buffer: xep.Buffer, x: torch.Tensor, idx: torch.Tensor, weights: torch.Tensor) -> tuple:
+        handle = buffer.dispatch(x, idx, weights)
+        recv = handle.recv
+        row, k = (recv.topk_idx >= 0).nonzero(as_tuple=True)
+        self._way = _Way(handle, row, None)
+        return recv.x.index_select(0, row), recv.topk_weights[row, k].unsqueeze(1), recv.topk_idx[row, k].unsqueeze(1)
+
+    def _by_ll(self, buffer: xep.Buffer, x: torch.Tensor, idx: torch.Tensor, weights: torch.Tensor) -> tuple:
+        handle = buffer.dispatch(x, idx, arrangement=xep.Rows.BY_EXPERT_COMPACT)
+        recv = handle.recv
+        self._way = _Way(handle, None, weights)
+        counts = torch.as_tensor(recv.expert_count, dtype=torch.int64)
+        local = torch.repeat_interleave(torch.arange(len(counts)), counts).unsqueeze(1)
+        return recv.x, torch.ones(local.shape), local
+
+    # ---- of its life ----
+
+    def _check(self, x: torch.Tensor, is_sequence_parallel: bool, extra_tensors: Optional[list]) -> None:
+        if is_sequence_parallel or extra_tensors is not None:
+            what = "sequence parallelism" if is_sequence_parallel else "tokens with scales or LoRA"
+            raise NotImplementedError(f"expert parallelism by xep: {what} are not supported")
+        if x.dtype not in _TYPES:
+            raise NotImplementedError(f"expert parallelism by xep: tokens of {x.dtype} are not supported")
+
+    def _buffer_of(self, x: torch.Tensor, topk: int, few: bool) -> xep.Buffer:
+        """Collective, when the first step of this kind is made."""
+        key = (x.dtype, x.shape[1], topk, few)
+        if key not in self._buffers:
+            self._buffers[key] = self._group.buffer(
+                self._experts,
+                topk,
+                x.shape[1],
+                _FEW if few else self._tokens,
+                mode="ll" if few else "normal",
+                dtype=x.dtype,
+                combine_dtype=x.dtype,
+                slots=_SLOTS,
+            )
+        return self._buffers[key]
+
+    def _give_up(self) -> None:
+        if self._group is not None:
+            self._group.abort()
+
+
+def _most_tokens() -> int:
+    """Of any rank, in this step."""
+    metadata = get_forward_context().dp_metadata
+    return _FEW + 1 if metadata is None else int(metadata.num_tokens_across_dp_cpu.max())
+
+
+def _sums(y: torch.Tensor, row: torch.Tensor, rows: int) -> torch.Tensor:
+    """Of each received row what its experts made of it, in float32."""
+    sums = torch.zeros((rows, y.shape[1]), dtype=torch.float32)
+    return sums.index_add_(0, row, y.to(torch.float32)).to(y.dtype)
+
+
+@functools.cache
+def _keep_experts_opaque() -> None:
+    """A compiled model calls its experts by vLLM's operator, as on other platforms: what they do here is not to be
+    traced."""
+    original = moe_runner.MoERunner._select_forward
+
+    def select_forward(self: Any) -> Any:
+        if not self.moe_config.moe_parallel_config.use_all2all_kernels:
+            return original(self)
+        operators = torch.ops.vllm
+        return operators.moe_forward if self._shared_experts is None else operators.moe_forward_shared
+
+    moe_runner.MoERunner._select_forward = select_forward
