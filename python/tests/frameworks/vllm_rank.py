@@ -63,11 +63,12 @@ def main() -> None:
         **job.get("options", {}),
     )
     options = SamplingParams(temperature=0.0, max_tokens=job["new"], ignore_eos=True, detokenize=False)
-    answers = []
     begin = time.perf_counter()
-    if prompts:
-        asked = [{"prompt_token_ids": prompt} for prompt in prompts]
-        answers = [list(answer.outputs[0].token_ids) for answer in llm.generate(asked, options, use_tqdm=False)]
+    if not prompts:  # without a coordinator nobody wakes an engine that was asked nothing: a token, then steps of none
+        options.max_tokens = 1
+    asked = [{"prompt_token_ids": prompt} for prompt in prompts or [[0]]]
+    done = llm.generate(asked, options, use_tqdm=False)
+    answers = [list(answer.outputs[0].token_ids) for answer in done] if prompts else []
     seconds = time.perf_counter() - begin
     answer = file.with_suffix(f".{rank}")
     new = answer.with_name(f"{answer.name}.new")
