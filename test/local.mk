@@ -7,8 +7,9 @@
 # limits stand in a comment of its source (%D%/rig/run-test). Exit status 77 skips. Tests run at the same time: each in
 # its own temporary folder.
 AM_CPPFLAGS += $(library_cppflags) -I$(srcdir)/src/ucp -I$(srcdir)/plugins/kit -I$(srcdir)/plugins/kernels \
-	-I$(srcdir)/oracle -I$(srcdir)/tools/perf $(CMOCKA_CFLAGS)
-LDADD = libtest_parts.la libxep_kit_parts.la libxep_all.la libxep_oracle.la $(CMOCKA_LIBS) -lm
+	-I$(srcdir)/oracle -I$(srcdir)/tools/perf -I$(srcdir)/test/unit $(CMOCKA_CFLAGS)
+insides = libtest_parts.la libxep_kit_parts.la libxep_all.la libxep_oracle.la -lm
+LDADD = libunit.la $(insides) $(CMOCKA_LIBS)
 
 # parts of modes and tools, for unit tests to look at from inside
 check_LTLIBRARIES = libtest_parts.la
@@ -16,6 +17,9 @@ libtest_parts_la_SOURCES = \
 	plugins/kernels/cast.c plugins/kernels/cast_avx2.c plugins/kernels/cast_avx512.c plugins/kernels/copy.c \
 	plugins/kernels/logfmt.c plugins/kernels/weigh.c plugins/kernels/weigh_avx2.c plugins/kernels/weigh_avx512.c \
 	tools/perf/perf_kernels.c tools/perf/perf_kernels_x86.c tools/perf/perf_options.c
+
+# what defines main() and finds the tests that are TEST(name) in a source
+libunit_la_SOURCES = %D%/unit/unit.h %D%/unit/unit.c
 
 unit_tests = \
 	%D%/abi/dlopen.t %D%/abi/frozen.t \
@@ -32,7 +36,6 @@ unit_tests = \
 	%D%/unit/perf_kernels_exact.t %D%/unit/perf_options_parse.t
 
 # one simulator for all modes: a new one is a file of sim/, a program as these are, and a line of threads_modes.c
-check_LTLIBRARIES += libsim.la
 libsim_la_SOURCES = \
 	%D%/sim/sim_shape.h %D%/sim/sim_shape.c %D%/sim/sim_world.h %D%/sim/sim_world.c \
 	%D%/sim/sim_wire.h %D%/sim/sim_wire.c %D%/sim/script.h %D%/sim/script.c \
@@ -58,6 +61,13 @@ sim_ldadd = libsim.la libxep_oracle.la $(CMOCKA_LIBS) -lm
 %C%_mp_wire_late_mp_SOURCES = %D%/mp/forked.h %D%/mp/forked.c %D%/mp/wire_late.c
 %C%_mp_wire_keys_mp_SOURCES = %D%/mp/forked.h %D%/mp/forked.c %D%/mp/wire_keys.c
 %C%_mp_wire_rate_mp_SOURCES = %D%/mp/forked.h %D%/mp/forked.c %D%/mp/wire_rate.c
+
+%C%_mp_wire_order_mp_LDADD = $(insides)
+%C%_mp_wire_death_mp_LDADD = $(insides)
+%C%_mp_wire_keys_mp_LDADD = $(insides)
+%C%_mp_wire_rate_mp_LDADD = $(insides)
+%C%_mp_boot_client_mp_LDADD = $(insides)
+%C%_bench_kernels_LDADD = $(insides)
 
 # programs on ranks are users of libxep.so; what they share is in mp_rig
 check_LTLIBRARIES += libmp_rig.la
@@ -141,7 +151,7 @@ model:
 test_helpers = %D%/mp/cuda_ops %D%/bench/cuda_calls \
 	%D%/abi/mode_load %D%/mp/traced %D%/mp/victim %D%/mp/wire_rate.mp %D%/bench/kernels
 %C%_abi_mode_load_LDADD = libxep.la
-%C%_abi_dlopen_t_LDADD = $(CMOCKA_LIBS)
+%C%_abi_dlopen_t_LDADD = libunit.la $(CMOCKA_LIBS)
 %C%_mp_traced_LDADD = libmp_rig.la
 %C%_mp_victim_LDADD = libmp_rig.la
 EXTRA_DIST += %D%/mutants/run %D%/mutants/kit.mutants %D%/mutants/normal.mutants %D%/mutants/ll.mutants
@@ -153,6 +163,7 @@ EXTRA_DIST += %D%/rig/run-test %D%/rig/installed.bash %D%/abi/extract-example \
 check_PROGRAMS = $(test_helpers) $(rank_tests)
 TESTS = $(script_tests) $(rank_tests)
 if HAVE_CMOCKA
+check_LTLIBRARIES += libunit.la libsim.la
 check_PROGRAMS += $(unit_tests)
 TESTS += $(unit_tests)
 else
@@ -181,6 +192,9 @@ check-transport:
 	$(MAKE) $(AM_MAKEFLAGS) check TESTS='$(transport_tests)'
 check-units:
 	$(MAKE) $(AM_MAKEFLAGS) check TESTS='$(unit_tests)'
+# but for those that look at sources and objects: what runs programs, which a sanitizer can learn from
+check-run:
+	$(MAKE) $(AM_MAKEFLAGS) check TESTS='$(filter-out %D%/rig/% %/headers.sh %/protocols.sh,$(TESTS))'
 # the units but for the two simulators, whose ranks all live in one thread: a thread sanitizer learns nothing from them
 check-threads:
 	$(MAKE) $(AM_MAKEFLAGS) check TESTS='$(filter-out %/sim_normal.t %/sim_ll.t,$(unit_tests))'
@@ -189,4 +203,4 @@ check-threads:
 # make mutants MUTANTS='offers-* room-*' tries those alone
 mutants:
 	bash $(srcdir)/%D%/mutants/run $(srcdir) $(abs_builddir)/mutants $(MUTANTS)
-.PHONY: check-ranks check-transport check-units check-threads mutants
+.PHONY: check-ranks check-transport check-units check-run check-threads mutants

@@ -3,16 +3,12 @@
 /** libxep.so loaded and unloaded at run time, as a language binding does it: nothing leaks out, all comes back. */
 #include <dlfcn.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include <xep/xep.h>
+
+#include "unit.h"
 
 static const char library_name[] = "libxep.so.0";
 
@@ -31,31 +27,33 @@ static void find(void *library, const char *name, void *function_p)
     memcpy(function_p, &symbol, sizeof symbol);
 }
 
-static void version_is_that_of_the_headers(void **state)
+void unit_before_each(void)
+{
+    setenv("XEP_BOOT", "single", 1);
+}
+
+TEST(version_is_that_of_the_headers)
 {
     const char *(*version)(void);
     void *library = load();
-    (void)state;
     find(library, "xep_version_string", &version);
     assert_string_equal(version(), XEP_VERSION);
     assert_int_equal(dlclose(library), 0);
 }
 
-static void names_stay_inside(void **state)
+TEST(names_stay_inside)
 {
     void *library = load();
-    (void)state;
     assert_null(dlsym(RTLD_DEFAULT, "xep_version_string"));
     assert_null(dlsym(library, "xep_fail"));
     assert_int_equal(dlclose(library), 0);
 }
 
-static void null_is_a_no_op(void **state)
+TEST(null_is_a_no_op)
 {
     static const char *const names[] = {"xep_group_destroy", "xep_group_abort", "xep_buffer_destroy",
                                         "xep_handle_release", "xep_request_free"};
     void *library = load();
-    (void)state;
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         void (*call)(void *);
         find(library, names[i], &call);
@@ -64,14 +62,13 @@ static void null_is_a_no_op(void **state)
     assert_int_equal(dlclose(library), 0);
 }
 
-static void null_is_an_error_elsewhere(void **state)
+TEST(null_is_an_error_elsewhere)
 {
     xep_status_t (*buffer_create)(xep_group_t *, const xep_buffer_params_t *, xep_buffer_t **);
     xep_status_t (*barrier)(xep_group_t *);
     xep_status_t (*test)(xep_request_t *), (*wait_counts)(xep_request_t *);
     const xep_recv_t *(*recv)(const xep_handle_t *);
     void *library = load();
-    (void)state;
     find(library, "xep_buffer_create", &buffer_create);
     find(library, "xep_group_barrier", &barrier);
     find(library, "xep_request_test", &test);
@@ -105,9 +102,8 @@ static void use(void *library)
     group_destroy(group);
 }
 
-static void loads_again_after_use(void **state)
+TEST(loads_again_after_use)
 {
-    (void)state;
     for (int i = 0; i < 3; i++) {
         void *library = load();
         use(library);
@@ -120,27 +116,12 @@ static void *close_there(void *library)
     return (void *)(intptr_t)dlclose(library);
 }
 
-static void unloads_from_another_thread(void **state)
+TEST(unloads_from_another_thread)
 {
     pthread_t thread;
     void *ret, *library = load();
-    (void)state;
     use(library);
     assert_int_equal(pthread_create(&thread, NULL, close_there, library), 0);
     assert_int_equal(pthread_join(thread, &ret), 0);
     assert_null(ret);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(version_is_that_of_the_headers),
-        cmocka_unit_test(names_stay_inside),
-        cmocka_unit_test(null_is_a_no_op),
-        cmocka_unit_test(null_is_an_error_elsewhere),
-        cmocka_unit_test(loads_again_after_use),
-        cmocka_unit_test(unloads_from_another_thread),
-    };
-    setenv("XEP_BOOT", "single", 1);
-    return cmocka_run_group_tests_name("dlopen", tests, NULL, NULL);
 }

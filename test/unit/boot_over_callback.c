@@ -2,17 +2,12 @@
 
 /** Unit test of the bootstrap over a caller's allgather: ranks are threads, and some callbacks are wrong. */
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "boot_callback.h"
 #include "error.h"
+#include "unit.h"
 
 enum { RANKS = 3, BLOCK = 1000 };
 
@@ -100,11 +95,10 @@ static void expect(const seat_t *seat, xep_status_t status, const char *part)
     assert_non_null(strstr(seat->reason, part));
 }
 
-static void a_right_one_works(void **state)
+TEST(a_right_one_works)
 {
     world_t world;
     seat_t seats[RANKS];
-    (void)state;
     seat_all(seats, &world);
     run_all(seats);
     for (uint32_t i = 0; i < RANKS; i++) expect(&seats[i], XEP_OK, "");
@@ -147,7 +141,7 @@ static int wrong_later(seat_t *seat, void *recv, size_t bytes)
     return bytes == 16 ? 0 : wrong_nothing(seat, recv, bytes);
 }
 
-static void wrong_ones_are_found(void **state)
+TEST(wrong_ones_are_found)
 {
     static const struct {
         int (*wrong)(seat_t *seat, void *recv, size_t bytes);
@@ -157,7 +151,6 @@ static void wrong_ones_are_found(void **state)
                  {wrong_nothing, XEP_ERR_BOOT, "did nothing"},
                  {wrong_garbage, XEP_ERR_BOOT, "did not bring what rank"},
                  {wrong_order, XEP_ERR_MISMATCH, "in the order of the allgather"}};
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         world_t world;
         seat_t seats[RANKS];
@@ -168,22 +161,20 @@ static void wrong_ones_are_found(void **state)
     }
 }
 
-static void one_that_fails_later_is_found(void **state)
+TEST(one_that_fails_later_is_found)
 {
     world_t world;
     seat_t seats[RANKS];
-    (void)state;
     seat_all(seats, &world);
     for (uint32_t r = 0; r < RANKS; r++) seats[r].wrong = wrong_later;
     run_all(seats);
     for (uint32_t r = 0; r < RANKS; r++) expect(&seats[r], XEP_ERR_PROTOCOL, "did nothing");
 }
 
-static void ranks_must_agree(void **state)
+TEST(ranks_must_agree)
 {
     world_t world;
     seat_t seats[RANKS];
-    (void)state;
     seat_all(seats, &world);
     seats[2].nranks = RANKS + 1;
     run_all(seats);
@@ -198,11 +189,10 @@ static void ranks_must_agree(void **state)
 }
 
 /* the params say 2 ranks, the allgather is over 3: found before it writes over anything */
-static void more_ranks_than_told_are_found(void **state)
+TEST(more_ranks_than_told_are_found)
 {
     world_t world;
     seat_t seats[RANKS];
-    (void)state;
     seat_all(seats, &world);
     for (uint32_t r = 0; r < RANKS; r++) {
         seats[r].nranks = RANKS - 1;
@@ -213,22 +203,10 @@ static void more_ranks_than_told_are_found(void **state)
     expect(&seats[1], XEP_ERR_MISMATCH, "more ranks than the params say");
 }
 
-static void rank_must_be_one_of_them(void **state)
+TEST(rank_must_be_one_of_them)
 {
     seat_t seat = {.rank = 3, .nranks = 3};
     xep_boot_t *boot = NULL;
-    (void)state;
     assert_int_equal(open_seat(&seat, &boot), XEP_ERR_INVALID);
     assert_null(boot);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(a_right_one_works),
-                                       cmocka_unit_test(wrong_ones_are_found),
-                                       cmocka_unit_test(one_that_fails_later_is_found),
-                                       cmocka_unit_test(ranks_must_agree),
-                                       cmocka_unit_test(more_ranks_than_told_are_found),
-                                       cmocka_unit_test(rank_must_be_one_of_them)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,16 +2,11 @@
 
 /* What a bootstrap brings is not believed: lengths that cannot be are refused before memory is taken for them. */
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "error.h"
 #include "group_exchange.h"
+#include "unit.h"
 
 enum { RANKS = 2 };
 
@@ -34,10 +29,9 @@ static xep_status_t exchange(const char *text, size_t bytes, xep_blobs_t *blobs)
     return xep_group_exchange_blobs(&group, text, bytes, blobs);
 }
 
-static void blobs_arrive(void **state)
+TEST(blobs_arrive)
 {
     xep_blobs_t blobs;
-    (void)state;
     lies = 0;
     assert_int_equal(exchange("abc", 3, &blobs), XEP_OK);
     assert_int_equal(blobs.bytes[1], 3);
@@ -45,23 +39,13 @@ static void blobs_arrive(void **state)
     xep_blobs_free(&blobs);
 }
 
-static void wild_lengths_are_refused(void **state)
+TEST(wild_lengths_are_refused)
 {
     static const uint64_t wild[] = {UINT64_MAX, UINT64_MAX / 2, 1ull << 40, 1 << 17};
     xep_blobs_t blobs;
-    (void)state;
     for (size_t i = 0; i < sizeof wild / sizeof wild[0]; i++) {
         lies = wild[i];
         assert_int_equal(exchange("abc", 3, &blobs), XEP_ERR_PROTOCOL);
         assert_non_null(strstr(xep_last_error(), "invalid length from rank 1"));
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(blobs_arrive),
-        cmocka_unit_test(wild_lengths_are_refused),
-    };
-    return cmocka_run_group_tests_name("exchange", tests, NULL, NULL);
 }

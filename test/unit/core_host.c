@@ -2,11 +2,7 @@
 
 /* Who is alive on this host: a process is neither taken for gone nor for another one. */
 
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,16 +10,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "host.h"
+#include "unit.h"
 
 /* in clock ticks since boot, as the kernel counts them: of this process, not after now */
-static void start_is_a_time(void **state)
+TEST(start_is_a_time)
 {
     double uptime = 0;
     FILE *f = fopen("/proc/uptime", "r");
-    (void)state;
     assert_non_null(f);
     assert_int_equal(fscanf(f, "%lf", &uptime), 1);
     fclose(f);
@@ -31,11 +25,10 @@ static void start_is_a_time(void **state)
     assert_true(begun <= uptime + 1 && begun > uptime - 3600);
 }
 
-static void start_stays(void **state)
+TEST(start_stays)
 {
     uint64_t start = xep_host_start((int32_t)getpid());
     char *memory = malloc(64 << 20);
-    (void)state;
     assert_non_null(memory);
     memset(memory, 1, 64 << 20);
     prctl(PR_SET_NAME, "a) b (c) 1 2 3");
@@ -45,10 +38,9 @@ static void start_stays(void **state)
     free(memory);
 }
 
-static void child_ends(void **state)
+TEST(child_ends)
 {
     pid_t child = fork();
-    (void)state;
     assert_true(child >= 0);
     if (child == 0) {
         pause();
@@ -65,20 +57,8 @@ static void child_ends(void **state)
     assert_int_equal(xep_host_start((int32_t)child), 0);
 }
 
-static void identity_is_one(void **state)
+TEST(identity_is_one)
 {
-    (void)state;
     assert_true(xep_host_identity() != 0);
     assert_true(xep_host_identity() == xep_host_identity());
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(start_is_a_time),
-        cmocka_unit_test(start_stays),
-        cmocka_unit_test(child_ends),
-        cmocka_unit_test(identity_is_one),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

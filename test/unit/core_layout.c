@@ -1,16 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /** Unit test of xep_layout() and xep_expert_range(): against definitions counted the slow way, and by hand. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "layout.h"
+#include "unit.h"
 #include <xep/xep.h>
 
 enum { MAX_TOKENS = 40, MAX_TOPK = 12, MAX_RANKS = 70, MAX_EXPERTS = 200, CANARY = 0x5a };
@@ -23,9 +18,8 @@ static uint64_t next(uint64_t *seed)
 
 /* ---- expert ranges ---- */
 
-static void ranges_cover_every_expert_once(void **state)
+TEST(ranges_cover_every_expert_once)
 {
-    (void)state;
     for (uint32_t nranks = 1; nranks <= 17; nranks++)
         for (uint32_t experts = 1; experts <= 70; experts++) {
             uint32_t expected = 0;
@@ -42,10 +36,9 @@ static void ranges_cover_every_expert_once(void **state)
         }
 }
 
-static void a_rank_that_is_none_has_no_experts(void **state)
+TEST(a_rank_that_is_none_has_no_experts)
 {
     uint32_t first = 77, count = 77;
-    (void)state;
     xep_expert_range(10, 4, 4, &first, &count);
     assert_int_equal(first, 10);
     assert_int_equal(count, 0);
@@ -157,10 +150,9 @@ static void compare(const shape_t *s, int64_t topk[][MAX_TOPK])
     free(m);
 }
 
-static void random_layouts(void **state)
+TEST(random_layouts)
 {
     uint64_t seed = 7;
-    (void)state;
     for (int round = 0; round < 3000; round++) {
         static int64_t topk[MAX_TOKENS][MAX_TOPK];
         shape_t s = {.tokens = next(&seed) % MAX_TOKENS,
@@ -179,7 +171,7 @@ static void random_layouts(void **state)
 }
 
 /* 5 experts on 2 ranks: 0 1 2 | 3 4 */
-static void by_hand(void **state)
+TEST(by_hand)
 {
     static const int64_t topk[4][2] = {{0, 2}, {4, 1}, {-1, -1}, {3, 3}};
     static const int32_t per_rank[2] = {2, 2}, per_expert[5] = {1, 1, 1, 2, 1};
@@ -188,7 +180,6 @@ static void by_hand(void **state)
     arrays_t got;
     xep_layout_args_t args = args_of(&s, topk);
     xep_layout_t out = XEP_LAYOUT_INIT;
-    (void)state;
     out.tokens_per_rank = got.rank, out.tokens_per_expert = got.expert, out.tokens_per_node = got.node;
     out.token_in_rank = got.in_rank;
     assert_int_equal(xep_layout(&args, &out), XEP_OK);
@@ -198,14 +189,13 @@ static void by_hand(void **state)
     assert_int_equal(got.node[0], 3);
 }
 
-static void outputs_are_optional(void **state)
+TEST(outputs_are_optional)
 {
     static const int64_t topk[2][1] = {{1}, {0}};
     shape_t s = {.tokens = 2, .topk = 1, .experts = 2, .nranks = 2, .wide = 1};
     int32_t per_rank[2] = {9, 9};
     xep_layout_args_t args = args_of(&s, topk);
     xep_layout_t out = XEP_LAYOUT_INIT;
-    (void)state;
     assert_int_equal(xep_layout(&args, &out), XEP_OK);
     out.tokens_per_rank = per_rank;
     assert_int_equal(xep_layout(&args, &out), XEP_OK);
@@ -213,26 +203,24 @@ static void outputs_are_optional(void **state)
     assert_int_equal(per_rank[1], 1);
 }
 
-static void no_tokens(void **state)
+TEST(no_tokens)
 {
     shape_t s = {.topk = 3, .experts = 4, .nranks = 3, .wide = 1};
     int32_t per_rank[3] = {9, 9, 9};
     xep_layout_args_t args = args_of(&s, NULL);
     xep_layout_t out = XEP_LAYOUT_INIT;
-    (void)state;
     out.tokens_per_rank = per_rank;
     assert_int_equal(xep_layout(&args, &out), XEP_OK);
     for (int r = 0; r < 3; r++) assert_int_equal(per_rank[r], 0);
 }
 
-static void more_ranks_than_the_stack_has_room_for(void **state)
+TEST(more_ranks_than_the_stack_has_room_for)
 {
     static const int64_t topk[3][2] = {{0, 4999}, {4999, -1}, {2500, 2500}};
     shape_t s = {.tokens = 3, .topk = 2, .experts = 5000, .nranks = 5000, .wide = 1};
     int32_t *per_rank = calloc(5000, sizeof *per_rank);
     xep_layout_args_t args = args_of(&s, topk);
     xep_layout_t out = XEP_LAYOUT_INIT;
-    (void)state;
     assert_non_null(per_rank);
     out.tokens_per_rank = per_rank;
     assert_int_equal(xep_layout(&args, &out), XEP_OK);
@@ -242,11 +230,10 @@ static void more_ranks_than_the_stack_has_room_for(void **state)
     free(per_rank);
 }
 
-static void wrong_index_is_named(void **state)
+TEST(wrong_index_is_named)
 {
     static const int64_t wrong[] = {5, -2, INT64_MAX, INT64_MIN, (int64_t)1 << 32};
     shape_t s = {.tokens = 2, .topk = 2, .experts = 5, .nranks = 2, .wide = 1};
-    (void)state;
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
         int64_t topk[2][2] = {{0, 1}, {2, wrong[i]}};
         xep_layout_args_t args = args_of(&s, topk);
@@ -256,13 +243,12 @@ static void wrong_index_is_named(void **state)
     }
 }
 
-static void wrong_arguments(void **state)
+TEST(wrong_arguments)
 {
     static const int64_t topk[1][1] = {{0}};
     shape_t s = {.tokens = 1, .topk = 1, .experts = 1, .nranks = 1, .wide = 1};
     xep_layout_t out = XEP_LAYOUT_INIT;
     xep_layout_args_t good = args_of(&s, topk), args;
-    (void)state;
     assert_int_equal(xep_layout(&good, &out), XEP_OK);
     assert_int_equal(xep_layout(NULL, &out), XEP_ERR_INVALID);
     assert_int_equal(xep_layout(&good, NULL), XEP_ERR_INVALID);
@@ -278,20 +264,4 @@ static void wrong_arguments(void **state)
     assert_int_equal(xep_layout(&args, &out), XEP_ERR_INVALID);
     args = good, args.size = 0;
     assert_int_equal(xep_layout(&args, &out), XEP_ERR_INVALID);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ranges_cover_every_expert_once),
-        cmocka_unit_test(a_rank_that_is_none_has_no_experts),
-        cmocka_unit_test(random_layouts),
-        cmocka_unit_test(by_hand),
-        cmocka_unit_test(outputs_are_optional),
-        cmocka_unit_test(no_tokens),
-        cmocka_unit_test(more_ranks_than_the_stack_has_room_for),
-        cmocka_unit_test(wrong_index_is_named),
-        cmocka_unit_test(wrong_arguments),
-    };
-    return cmocka_run_group_tests_name("layout", tests, NULL, NULL);
 }

@@ -2,18 +2,13 @@
 
 /* What memory is free is the least of what the machine and the control group have left, in a copy of their files. */
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
-#include <cmocka.h>
-
 #include "room.h"
+#include "unit.h"
 
 static char root[256];
 
@@ -40,24 +35,21 @@ static void write_file(const char *path, const char *text)
     fclose(file);
 }
 
-static void nothing_is_known(void **state)
+TEST(nothing_is_known)
 {
-    (void)state;
     make_root();
     assert_true(xep_room_free(root) == UINT64_MAX);
 }
 
-static void machine_alone(void **state)
+TEST(machine_alone)
 {
-    (void)state;
     make_root();
     write_file("/proc/meminfo", "MemTotal: 900 kB\nMemAvailable:   500 kB\nSwapFree:    100 kB\n");
     assert_int_equal(xep_room_free(root), 600 * 1024);
 }
 
-static void group_of_version_2(void **state)
+TEST(group_of_version_2)
 {
-    (void)state;
     make_root();
     write_file("/proc/meminfo", "MemAvailable:   500 kB\n");
     write_file("/proc/self/cgroup", "0::/job/step\n");
@@ -72,9 +64,8 @@ static void group_of_version_2(void **state)
 }
 
 /* a container sees its group as the root, under a path that is not there */
-static void group_of_version_1_in_a_container(void **state)
+TEST(group_of_version_1_in_a_container)
 {
-    (void)state;
     make_root();
     write_file("/proc/meminfo", "MemAvailable:   500 kB\n");
     write_file("/proc/self/cgroup", "5:devices:/\n4:memory:/docker/0123\n0::/\n");
@@ -83,22 +74,9 @@ static void group_of_version_1_in_a_container(void **state)
     assert_int_equal(xep_room_free(root), 10000);
 }
 
-static void what_cannot_be_there_is_refused(void **state)
+TEST(what_cannot_be_there_is_refused)
 {
-    (void)state;
     assert_int_equal(xep_room_check(4096), XEP_OK);
     assert_int_equal(xep_room_check(UINT64_MAX / 2), XEP_ERR_NO_MEMORY);
     assert_non_null(strstr(xep_last_error(), "not enough memory for a buffer of 9223372036854775807 bytes"));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(nothing_is_known),
-        cmocka_unit_test(machine_alone),
-        cmocka_unit_test(group_of_version_2),
-        cmocka_unit_test(group_of_version_1_in_a_container),
-        cmocka_unit_test(what_cannot_be_there_is_refused),
-    };
-    return cmocka_run_group_tests_name("room", tests, NULL, NULL);
 }

@@ -7,21 +7,16 @@
  */
 
 #include <pthread.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "buffer.h"
 #include "group_create.h"
 #include "handle.h"
+#include "unit.h"
 
 enum { RANKS = 2, LINE = 64, SHARE = 4096, SOON_US = 50000, HANG_S = 60 };
 
@@ -263,9 +258,13 @@ static void close_group(xep_group_t *group)
 
 /* ---- the waits ---- */
 
-static void barrier_waits(void **state)
+void unit_before_each(void)
 {
-    (void)state;
+    alarm(HANG_S); /* a wait that does not look */
+}
+
+TEST(barrier_waits)
+{
     for (int how = SILENT; how <= NEVER_FLUSHED; how++)
         for (int cause = ABORT; cause <= DEATH; cause++) {
             xep_group_t *group = open_group();
@@ -283,9 +282,8 @@ static void barrier_waits(void **state)
         }
 }
 
-static void allgather_waits(void **state)
+TEST(allgather_waits)
 {
-    (void)state;
     for (int how = SILENT; how <= TAKES_NO_SIGNAL; how++)
         for (int cause = ABORT; cause <= DEATH; cause++) {
             uint64_t mine = 1, all[RANKS];
@@ -314,9 +312,8 @@ static xep_buffer_t *open_buffer(xep_group_t *group)
 }
 
 /* collective, and void: that it returns is the test */
-static void end_of_a_buffer_waits(void **state)
+TEST(end_of_a_buffer_waits)
 {
-    (void)state;
     for (int how = SILENT; how <= NEVER_FLUSHED; how++)
         for (int cause = ABORT; cause <= DEATH; cause++) {
             xep_group_t *group = open_group();
@@ -329,9 +326,8 @@ static void end_of_a_buffer_waits(void **state)
         }
 }
 
-static void operation_waits(void **state)
+TEST(operation_waits)
 {
-    (void)state;
     for (int cause = ABORT; cause <= DEATH; cause++) {
         xep_group_t *group = open_group();
         xep_buffer_t *buffer = open_buffer(group);
@@ -352,9 +348,8 @@ static xep_status_t never_ready(void *mode, uint32_t slot, void **base_p, size_t
     return XEP_INPROGRESS;
 }
 
-static void combine_input_waits(void **state)
+TEST(combine_input_waits)
 {
-    (void)state;
     for (int cause = ABORT; cause <= DEATH; cause++) {
         xep_group_t *group = open_group();
         xep_buffer_t *buffer = open_buffer(group);
@@ -372,15 +367,4 @@ static void combine_input_waits(void **state)
         xep_buffer_destroy(buffer);
         close_group(group);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(barrier_waits),         cmocka_unit_test(allgather_waits),
-        cmocka_unit_test(end_of_a_buffer_waits), cmocka_unit_test(operation_waits),
-        cmocka_unit_test(combine_input_waits),
-    };
-    alarm(HANG_S); /* a wait that does not look */
-    return cmocka_run_group_tests_name("wait", tests, NULL, NULL);
 }

@@ -2,16 +2,11 @@
 
 /* Messages taken in any order: signals are stored in the sender's, and nothing outside the heap is ever touched. */
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "ucp_intake.h"
+#include "unit.h"
 
 enum { WORDS = 64, HEAP = WORDS * 8, NRANKS = 3 };
 
@@ -50,10 +45,9 @@ static xep_status_t deliver(box_t *box, uint32_t sender, uint64_t n, uint64_t va
     return xep_ucp_intake_deliver(box->intake, &message, &value, sizeof value);
 }
 
-static void in_order(void **state)
+TEST(in_order)
 {
     box_t box = box_open();
-    (void)state;
     for (uint64_t n = 0; n < 10; n++) {
         assert_int_equal(deliver(&box, 0, n, 100 + n), XEP_OK);
         assert_int_equal(box.heap[0], n + 1);
@@ -63,10 +57,9 @@ static void in_order(void **state)
 }
 
 /* every order of five messages: a signal is never seen before the bytes of all messages up to it */
-static void every_order(void **state)
+TEST(every_order)
 {
     enum { N = 5, ORDERS = 5 * 4 * 3 * 2 };
-    (void)state;
     for (unsigned order = 0; order < ORDERS; order++) {
         box_t box = box_open();
         uint64_t left[N] = {0, 1, 2, 3, 4};
@@ -83,10 +76,9 @@ static void every_order(void **state)
     }
 }
 
-static void early_signal_waits(void **state)
+TEST(early_signal_waits)
 {
     box_t box = box_open();
-    (void)state;
     assert_int_equal(deliver(&box, 2, 1, 7), XEP_OK);
     assert_int_equal(box.heap[9], 7);
     assert_int_equal(box.heap[2], 0);
@@ -98,7 +90,7 @@ static void early_signal_waits(void **state)
     box_close(&box);
 }
 
-static void several_runs(void **state)
+TEST(several_runs)
 {
     struct {
         xep_ucp_run_t runs[2];
@@ -106,7 +98,6 @@ static void several_runs(void **state)
     } payload = {{{HEAP - 8, 8}, {64, 16}}, {1, 2, 3}};
     xep_ucp_message_t message = {.nruns = 2, .signal_offset = XEP_UCP_NO_SIGNAL};
     box_t box = box_open();
-    (void)state;
     assert_int_equal(xep_ucp_intake_deliver(box.intake, &message, &payload, sizeof payload), XEP_OK);
     assert_int_equal(box.heap[WORDS - 1], 1);
     assert_int_equal(box.heap[8], 2);
@@ -115,11 +106,10 @@ static void several_runs(void **state)
 }
 
 /* Any place and length, through the caches, past them, and from some byte on past them: these bytes and no others. */
-static void any_bytes(void **state)
+TEST(any_bytes)
 {
     static const uint64_t limits[] = {UINT64_MAX, 0, 40000};
     uint8_t payload[HEAP], expected[HEAP] = {0};
-    (void)state;
     for (unsigned i = 0; i < HEAP; i++) payload[i] = (uint8_t)(i * 37 + 1);
     for (unsigned l = 0; l < 3; l++) {
         box_t box = box_open_for(limits[l]);
@@ -143,13 +133,12 @@ static void refuse(box_t *box, xep_ucp_message_t message, const void *payload, s
     for (unsigned i = 0; i < WORDS; i++) assert_int_equal(box->heap[i], 0);
 }
 
-static void wild_messages(void **state)
+TEST(wild_messages)
 {
     static const uint64_t word = 1;
     xep_ucp_run_t runs[2] = {{0, 8}, {0, 8}};
     xep_ucp_message_t good = {.signal_offset = XEP_UCP_NO_SIGNAL}, m;
     box_t box = box_open();
-    (void)state;
     m = good, m.sender = NRANKS, refuse(&box, m, &word, 8);
     m = good, m.offset = HEAP - 7, refuse(&box, m, &word, 8);
     m = good, m.offset = UINT64_MAX - 3, refuse(&box, m, &word, 8);
@@ -167,10 +156,9 @@ static void wild_messages(void **state)
     box_close(&box);
 }
 
-static void twice(void **state)
+TEST(twice)
 {
     box_t box = box_open();
-    (void)state;
     assert_int_equal(deliver(&box, 0, 0, 1), XEP_OK);
     assert_int_equal(deliver(&box, 0, 0, 2), XEP_ERR_PROTOCOL);
     assert_int_equal(box.heap[8], 1);
@@ -180,12 +168,11 @@ static void twice(void **state)
     box_close(&box); /* with an early message left */
 }
 
-static void too_many_early(void **state)
+TEST(too_many_early)
 {
     box_t box = box_open();
     xep_status_t status = XEP_OK;
     uint64_t n = 1;
-    (void)state;
     for (; n < 1000000 && status == XEP_OK; n++) {
         xep_ucp_message_t message = {.sequence = UINT32_MAX - n, .signal_offset = XEP_UCP_NO_SIGNAL};
         status = xep_ucp_intake_deliver(box.intake, &message, NULL, 0);
@@ -193,14 +180,4 @@ static void too_many_early(void **state)
     assert_int_equal(status, XEP_ERR_PROTOCOL);
     assert_in_range(n, 1000, 100000);
     box_close(&box);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(in_order),       cmocka_unit_test(every_order),   cmocka_unit_test(early_signal_waits),
-        cmocka_unit_test(several_runs),   cmocka_unit_test(wild_messages), cmocka_unit_test(twice),
-        cmocka_unit_test(too_many_early), cmocka_unit_test(any_bytes),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

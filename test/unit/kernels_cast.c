@@ -5,18 +5,13 @@
  * against a reference that looks e4m3 up in a table of its values; and every kernel against the scalar one.
  */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "cast.h"
 #include "cpu.h"
+#include "unit.h"
 
 enum { GROUP = 128, MOST = 7168 };
 
@@ -24,14 +19,12 @@ enum { GROUP = 128, MOST = 7168 };
 
 static double e4m3_value[127]; /* of codes 0 .. 0x7e, ascending */
 
-static int make_table(void **state)
+void unit_before_each(void)
 {
-    (void)state;
     for (int code = 0; code < 127; code++) {
         int exponent = code >> 3, fraction = code & 7;
         e4m3_value[code] = exponent == 0 ? ldexp(fraction, -9) : ldexp(8 + fraction, exponent - 10);
     }
-    return 0;
 }
 
 /* the nearest code, the even one of two as near, by looking at all */
@@ -149,38 +142,29 @@ static void every_half(xep_dtype_t dtype, const uint16_t *amax, size_t namax)
         }
 }
 
-static void every_bf16(void **state)
+TEST(every_bf16)
 {
     /* 0, 1e-4 or so, 0.7, 1, 3.5 (= 448 / 128), just above, 448, 1e4, the greatest number */
     static const uint16_t amax[] = {0, 0x38d1, 0x38d2, 0x3f33, 0x3f80, 0x4060, 0x4061, 0x43e0, 0x461c, 0x7f7f};
-    (void)state;
     every_half(XEP_BF16, amax, sizeof amax / sizeof *amax);
 }
 
-static void every_fp16(void **state)
+TEST(every_fp16)
 {
     static const uint16_t amax[] = {0, 0x068d, 0x068e, 0x3c00, 0x4300, 0x4301, 0x5f00, 0x7bff};
-    (void)state;
     every_half(XEP_FP16, amax, sizeof amax / sizeof *amax);
 }
 
-static uint32_t next_random(uint64_t *state)
-{
-    *state = *state * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)(*state >> 32);
-}
-
-static void fp32_samples(void **state)
+TEST(fp32_samples)
 {
     static const float amax[] = {1e-5f, 1e-4f, 3.5f, 448.0f, 1e30f, 3e38f};
     uint64_t random = 7;
     float x[GROUP];
-    (void)state;
     for (size_t a = 0; a < sizeof amax / sizeof *amax; a++)
         for (int round = 0; round < 200; round++) {
             for (int i = 0; i < GROUP; i++) {
-                int shift = (int)(next_random(&random) % 24);
-                x[i] = ldexpf((float)(int32_t)next_random(&random) / 0x1p31f, -shift) * amax[a];
+                int shift = (int)(unit_random(&random) % 24);
+                x[i] = ldexpf((float)(int32_t)unit_random(&random) / 0x1p31f, -shift) * amax[a];
             }
             /* an exact power of two times 448, and one place above and below it */
             x[3] = round % 3 == 0 ? amax[a] : nextafterf(amax[a], round % 3 == 1 ? INFINITY : 0);
@@ -189,10 +173,9 @@ static void fp32_samples(void **state)
 }
 
 /* exact halves between two codes, and the numbers beside them */
-static void ties(void **state)
+TEST(ties)
 {
     float x[GROUP] = {448.0f};
-    (void)state;
     for (int code = 0; code < 126; code++) {
         float middle = (float)((e4m3_value[code] + e4m3_value[code + 1]) / 2);
         x[1] = middle, x[2] = nextafterf(middle, 0), x[3] = nextafterf(middle, 1000), x[4] = -middle;
@@ -201,12 +184,11 @@ static void ties(void **state)
     }
 }
 
-static void not_finite(void **state)
+TEST(not_finite)
 {
     uint16_t x[GROUP];
     uint8_t q[GROUP];
     float scale;
-    (void)state;
     for (int i = 0; i < GROUP; i++) x[i] = 0x3f80;
     x[5] = 0x7fc1, x[6] = 0xffc1; /* NaNs are NaNs, the others as if they were not there */
     cast_all(XEP_BF16, q, &scale, x, GROUP, 0);
@@ -226,35 +208,22 @@ static void not_finite(void **state)
     }
 }
 
-static void every_length(void **state)
+TEST(every_length)
 {
     static uint16_t x[MOST];
     uint64_t random = 3;
-    (void)state;
-    for (int i = 0; i < MOST; i++) x[i] = (uint16_t)(next_random(&random) & 0xbfff);
+    for (int i = 0; i < MOST; i++) x[i] = (uint16_t)(unit_random(&random) & 0xbfff);
     for (size_t elems = 1; elems < 400; elems++) check_row(XEP_BF16, x, elems, (int)(elems & 1));
     check_row(XEP_BF16, x, 2880, 1);
     check_row(XEP_BF16, x, MOST, 0);
     check_row(XEP_BF16, x + 1, MOST - 1, 0); /* not aligned to more than an element */
 }
 
-static void exponents_are_packed(void **state)
+TEST(exponents_are_packed)
 {
     float scales[6] = {1, 2, 0.5f, 0x1p-22f, 4, 8};
     uint32_t packed[2];
-    (void)state;
     xep_cast_pack_exponents(packed, scales, 6);
     assert_int_equal(packed[0], 127u | 128u << 8 | 126u << 16 | 105u << 24);
     assert_int_equal(packed[1], 129u | 130u << 8);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_bf16),           cmocka_unit_test(every_fp16),
-        cmocka_unit_test(fp32_samples),         cmocka_unit_test(ties),
-        cmocka_unit_test(not_finite),           cmocka_unit_test(every_length),
-        cmocka_unit_test(exponents_are_packed),
-    };
-    return cmocka_run_group_tests_name("cast", tests, make_table, NULL);
 }

@@ -1,17 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /** Unit test of plugins/kernels/logfmt.c against the codec of the oracle. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "logfmt.h"
 #include "oracle_logfmt.h"
+#include "unit.h"
 
 enum { MOST = 7168 };
 
@@ -35,29 +30,22 @@ static void check(const uint16_t *row, size_t channels, int *most_code)
 
 /* ---- tests ---- */
 
-static uint32_t next_random(uint64_t *state)
-{
-    *state = *state * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)(*state >> 32);
-}
-
 /* magnitudes below 1, spread over so many powers of two */
 static void fill(uint16_t *row, size_t channels, uint64_t *random, unsigned powers)
 {
     for (size_t i = 0; i < channels; i++) {
-        unsigned exponent = 126 - next_random(random) % powers;
-        row[i] = (uint16_t)((next_random(random) & 0x807f) | exponent << 7);
+        unsigned exponent = 126 - unit_random(random) % powers;
+        row[i] = (uint16_t)((unit_random(random) & 0x807f) | exponent << 7);
     }
 }
 
-static void rows_of_every_length(void **state)
+TEST(rows_of_every_length)
 {
     static uint16_t row[MOST];
     uint64_t random = 11;
     int most = 0;
-    (void)state;
     for (size_t channels = 1; channels < 1200; channels += channels < 70 ? 1 : 61) {
-        fill(row, channels, &random, 1 + next_random(&random) % 60);
+        fill(row, channels, &random, 1 + unit_random(&random) % 60);
         check(row, channels, &most);
     }
     for (unsigned powers = 1; powers < 60; powers++) {
@@ -68,11 +56,10 @@ static void rows_of_every_length(void **state)
 }
 
 /* all patterns there are, those of a group with one that makes it unfit, too */
-static void every_pattern(void **state)
+TEST(every_pattern)
 {
     static uint16_t row[512];
     int most = 0;
-    (void)state;
     for (uint32_t base = 0; base < 65536; base += 512) {
         for (uint32_t i = 0; i < 512; i++) row[i] = (uint16_t)(base + i);
         check(row, 512, &most);
@@ -81,11 +68,10 @@ static void every_pattern(void **state)
     }
 }
 
-static void zeros_and_ones_stay(void **state)
+TEST(zeros_and_ones_stay)
 {
     uint16_t row[512] = {0};
     int most = 0;
-    (void)state;
     check(row, 512, &most);
     for (int i = 0; i < 512; i++) row[i] = 0x3f00; /* no span */
     check(row, 512, &most);
@@ -95,29 +81,17 @@ static void zeros_and_ones_stay(void **state)
 }
 
 /* a head that nobody wrote makes no read beyond the room (a sanitizer sees it) */
-static void any_head_is_safe(void **state)
+TEST(any_head_is_safe)
 {
     uint64_t random = 5;
-    (void)state;
     for (int round = 0; round < 300; round++) {
-        size_t channels = 1 + next_random(&random) % 1100, room = xep_logfmt_room(channels);
+        size_t channels = 1 + unit_random(&random) % 1100, room = xep_logfmt_room(channels);
         uint16_t *row = malloc(channels * 2), *coded = malloc((room + 3) / 4 * 4);
         for (size_t i = 0; i < (room + 3) / 4 * 2; i++)
-            coded[i] = (uint16_t)next_random(&random) & (round % 2 ? 0x3fff : 0xffff);
+            coded[i] = (uint16_t)unit_random(&random) & (round % 2 ? 0x3fff : 0xffff);
         assert_true(xep_logfmt_bytes(coded, channels) <= room);
         xep_logfmt_decode(row, coded, channels);
         free(row);
         free(coded);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rows_of_every_length),
-        cmocka_unit_test(every_pattern),
-        cmocka_unit_test(zeros_and_ones_stay),
-        cmocka_unit_test(any_head_is_safe),
-    };
-    return cmocka_run_group_tests_name("logfmt", tests, NULL, NULL);
 }

@@ -5,17 +5,12 @@
  * scalar.
  */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "copy.h"
 #include "cpu.h"
+#include "unit.h"
 #include "weigh.h"
 
 enum { ALL = 65536, MOST_ROWS = 11 };
@@ -98,13 +93,12 @@ static void check_all(xep_dtype_t dtype, const void *const *rows, size_t n, size
 }
 
 /* Every value there is, alone and with every kind of partner. */
-static void test_all_halves(void **state)
+TEST(test_all_halves)
 {
     static const uint32_t partners[] = {0x0000, 0x8000, 0x0001, 0x7fff, 0x7f80, 0xff80,
                                         0x7c00, 0xfc00, 0x3c00, 0x3f80, 0xffff};
     static uint16_t all[ALL], partner[ALL], want[ALL];
     const void *rows[2] = {all, partner};
-    (void)state;
     for (uint32_t i = 0; i < ALL; i++) all[i] = (uint16_t)i;
     for (xep_dtype_t dtype = XEP_BF16; dtype <= XEP_FP16; dtype++)
         for (size_t p = 0; p <= sizeof partners / sizeof partners[0]; p++) {
@@ -146,19 +140,17 @@ static void sums_random(xep_dtype_t dtype, size_t n, size_t elems, int any_bits)
     free(want);
 }
 
-static void test_random_sums(void **state)
+TEST(test_random_sums)
 {
-    (void)state;
     for (xep_dtype_t dtype = XEP_BF16; dtype <= XEP_FP32; dtype++)
         for (size_t n = 0; n < MOST_ROWS; n++)
             for (int turn = 0; turn < 40; turn++) sums_random(dtype, n, random_next() % 300, turn % 2);
 }
 
-static void test_unaligned_out(void **state)
+TEST(test_unaligned_out)
 {
     uint16_t row[500], want[500], room[600];
     const void *rows[] = {row, row};
-    (void)state;
     fill_random(XEP_BF16, row, 500, 0);
     sum_slowly(XEP_BF16, want, rows, 2, 500);
     for (size_t at = 0; at < 40; at++)
@@ -188,24 +180,12 @@ static void copy_once(xep_copy_fn copy, size_t to, size_t from, size_t bytes)
     free(src);
 }
 
-static void test_copies(void **state)
+TEST(test_copies)
 {
-    (void)state;
     for (int simd = XEP_SIMD_SCALAR; simd <= (int)xep_cpu_simd(); simd++)
         for (int streaming = 0; streaming < 2; streaming++)
             for (size_t bytes = 0; bytes < 1500; bytes += bytes < 300 ? 1 : 17) {
                 copy_once(xep_copy_select((xep_simd_t)simd, streaming), 0, random_next() % 64, bytes);
                 copy_once(xep_copy_select((xep_simd_t)simd, streaming), random_next() % 64, random_next() % 64, bytes);
             }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_all_halves),
-        cmocka_unit_test(test_random_sums),
-        cmocka_unit_test(test_unaligned_out),
-        cmocka_unit_test(test_copies),
-    };
-    return cmocka_run_group_tests_name("plugin_kernels", tests, NULL, NULL);
 }

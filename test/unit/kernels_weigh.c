@@ -2,28 +2,17 @@
 
 /** Unit test of plugins/kernels/weigh.c: order and rounding of sums, and every kernel against the scalar one. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "copy.h"
 #include "cpu.h"
+#include "unit.h"
 #include "weigh.h"
 
 enum { MOST = 1100, ROWS = 9 };
 
 static const xep_dtype_t dtypes[] = {XEP_BF16, XEP_FP16, XEP_FP32};
-
-static uint32_t next_random(uint64_t *state)
-{
-    *state = *state * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)(*state >> 32);
-}
 
 /* all kernels, cached and streaming, aligned and not, must give the bits of the scalar one and not write beyond */
 static void check_kernels(xep_dtype_t dtype, const void *const *rows, const float *weights, size_t n, size_t elems)
@@ -44,17 +33,16 @@ static void check_kernels(xep_dtype_t dtype, const void *const *rows, const floa
 }
 
 /* random patterns: numbers of all sizes, Inf and NaN too */
-static void every_length_and_count(void **state)
+TEST(every_length_and_count)
 {
     static uint32_t data[ROWS][MOST];
     const void *rows[ROWS];
     float weights[ROWS];
     uint64_t random = 5;
-    (void)state;
     for (size_t r = 0; r < ROWS; r++) {
-        for (size_t i = 0; i < MOST; i++) data[r][i] = next_random(&random);
+        for (size_t i = 0; i < MOST; i++) data[r][i] = unit_random(&random);
         rows[r] = data[r];
-        weights[r] = (float)(int32_t)next_random(&random) / 0x1p30f;
+        weights[r] = (float)(int32_t)unit_random(&random) / 0x1p30f;
     }
     for (size_t d = 0; d < 3; d++)
         for (size_t n = 0; n <= ROWS; n++)
@@ -63,11 +51,10 @@ static void every_length_and_count(void **state)
 }
 
 /* fma rounds once: 1 + 2^-24 * 1.5 with a product that fp32 alone cannot hold */
-static void sums_are_fused(void **state)
+TEST(sums_are_fused)
 {
     float a[16], b[16], out[16], weights[2] = {1.0f, 1.0f + 0x1p-12f};
     const void *rows[2] = {a, b};
-    (void)state;
     for (int i = 0; i < 16; i++) a[i] = -1.0f, b[i] = 1.0f + 0x1p-12f;
     float expected = 0x1p-11f + 0x1p-24f;
     for (xep_simd_t simd = XEP_SIMD_SCALAR; simd <= xep_cpu_simd(); simd++) {
@@ -77,11 +64,10 @@ static void sums_are_fused(void **state)
 }
 
 /* first to last: (1 + 2^24) - 2^24 loses the 1 */
-static void sums_are_in_order(void **state)
+TEST(sums_are_in_order)
 {
     float one = 1, large = 0x1p24f, out, weights[3] = {1, 1, -1};
     const void *rows[3] = {&one, &large, &large};
-    (void)state;
     one = 0.5f;
     xep_weigh_select(XEP_FP32, XEP_SIMD_SCALAR, 0)(&out, rows, weights, 3, 1);
     assert_true(out == 0);
@@ -91,24 +77,12 @@ static void sums_are_in_order(void **state)
     assert_true(out == 0.5f);
 }
 
-static void nothing_is_zero(void **state)
+TEST(nothing_is_zero)
 {
     uint16_t out[70];
-    (void)state;
     for (xep_simd_t simd = XEP_SIMD_SCALAR; simd <= xep_cpu_simd(); simd++) {
         memset(out, 0xff, sizeof out);
         xep_weigh_select(XEP_BF16, simd, 0)(out, NULL, NULL, 0, 70);
         for (int i = 0; i < 70; i++) assert_int_equal(out[i], 0);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_length_and_count),
-        cmocka_unit_test(sums_are_fused),
-        cmocka_unit_test(sums_are_in_order),
-        cmocka_unit_test(nothing_is_zero),
-    };
-    return cmocka_run_group_tests_name("weigh", tests, NULL, NULL);
 }

@@ -1,15 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /* The steps of an operation, and what a mode owes the core for errors: begin has none, progress tells what was met. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "kit.h"
+#include "unit.h"
 
 /** A mode of three steps that do what the test wants, on a wire that does too. */
 typedef struct desk {
@@ -99,9 +95,8 @@ static xep_status_t progress(void)
 }
 
 /* the receive phase is not begun, and each step is run once when it has nothing to wait for */
-static void all_is_well(void **state)
+TEST(all_is_well)
 {
-    (void)state;
     set_up(XEP_OK, XEP_OK, XEP_OK);
     assert_int_equal(desk.runs[2], 0);
     assert_int_equal(desk.looks, 0);
@@ -110,9 +105,8 @@ static void all_is_well(void **state)
     for (int i = 0; i < 3; i++) assert_int_equal(desk.runs[i], 1);
 }
 
-static void a_step_waits(void **state)
+TEST(a_step_waits)
 {
-    (void)state;
     set_up(XEP_OK, XEP_INPROGRESS, XEP_OK);
     assert_int_equal(progress(), XEP_INPROGRESS);
     desk.wants[1] = XEP_OK;
@@ -122,9 +116,8 @@ static void a_step_waits(void **state)
 }
 
 /* The wire fails in begin: a step before has sent something. It says so once, and the sentence is kept. */
-static void begin_meets_an_error(void **state)
+TEST(begin_meets_an_error)
 {
-    (void)state;
     set_up(XEP_OK, XEP_ERR_TRANSPORT, XEP_OK);
     strcpy(desk.told, "something else");
     desk.wants[1] = XEP_OK;
@@ -135,9 +128,8 @@ static void begin_meets_an_error(void **state)
     assert_int_equal(desk.runs[2], 0);
 }
 
-static void progress_meets_an_error(void **state)
+TEST(progress_meets_an_error)
 {
-    (void)state;
     set_up(XEP_OK, XEP_INPROGRESS, XEP_OK);
     desk.wire_status = XEP_ERR_TRANSPORT;
     assert_int_equal(progress(), XEP_ERR_TRANSPORT);
@@ -146,23 +138,10 @@ static void progress_meets_an_error(void **state)
 }
 
 /* What all ranks agree on is told at the end, and all steps are taken. */
-static void a_verdict(void **state)
+TEST(a_verdict)
 {
-    (void)state;
     set_up(XEP_OK, XEP_OK, XEP_OK);
     desk.state.verdict = XEP_ERR_OVERFLOW;
     assert_int_equal(progress(), XEP_ERR_OVERFLOW);
     assert_int_equal(desk.runs[2], 1);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(all_is_well),
-        cmocka_unit_test(a_step_waits),
-        cmocka_unit_test(begin_meets_an_error),
-        cmocka_unit_test(progress_meets_an_error),
-        cmocka_unit_test(a_verdict),
-    };
-    return cmocka_run_group_tests_name("kit_steps", tests, NULL, NULL);
 }

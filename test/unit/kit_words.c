@@ -3,13 +3,9 @@
 /* Waiting for words: each rank is booked its own time, whatever the order they come in, and the clock is left alone
  * else. */
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <string.h>
 
-#include <cmocka.h>
-
+#include "unit.h"
 #include "words.h"
 
 enum { RANKS = 4 };
@@ -59,10 +55,9 @@ static void expect(const desk_t *desk, uint64_t a, uint64_t b, uint64_t c, uint6
     assert_memory_equal(desk->wait_ns, expected, sizeof expected);
 }
 
-static void all_are_there(void **state)
+TEST(all_are_there)
 {
     desk_t desk;
-    (void)state;
     desk_set(&desk);
     for (uint32_t r = 0; r < RANKS; r++) desk.words[r] = 1;
     assert_true(arrived(&desk, 10));
@@ -71,10 +66,9 @@ static void all_are_there(void **state)
     expect(&desk, 0, 0, 0, 0);
 }
 
-static void any_order(void **state)
+TEST(any_order)
 {
     desk_t desk;
-    (void)state;
     desk_set(&desk);
     desk.words[1] = 1;
     assert_false(arrived(&desk, 10));
@@ -92,10 +86,9 @@ static void any_order(void **state)
     expect(&desk, 38, 0, 38, 8);
 }
 
-static void nobody_waits(void **state)
+TEST(nobody_waits)
 {
     desk_t desk;
-    (void)state;
     desk_set(&desk);
     assert_false(arrived(&desk, 10));
     desk.words[0] = desk.words[2] = 1;
@@ -109,10 +102,9 @@ static void nobody_waits(void **state)
 }
 
 /* The words of the next step are waited for anew, and their time is added. */
-static void two_steps(void **state)
+TEST(two_steps)
 {
     desk_t desk;
-    (void)state;
     desk_set(&desk);
     for (desk.op.epoch = 1; desk.op.epoch <= 2; desk.op.epoch++) {
         desk.words[0] = desk.words[1] = desk.words[3] = desk.op.epoch;
@@ -123,15 +115,4 @@ static void two_steps(void **state)
         assert_true(arrived(&desk, 100 * desk.op.epoch + 7));
     }
     expect(&desk, 0, 0, 14, 0);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(all_are_there),
-        cmocka_unit_test(any_order),
-        cmocka_unit_test(nobody_waits),
-        cmocka_unit_test(two_steps),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

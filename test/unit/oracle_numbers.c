@@ -2,29 +2,21 @@
 
 /* The oracle's numbers: rows as they are published, and floats of 16 bits rounded as they must be. */
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include "oracle.h"
+#include "unit.h"
 
-static void published_row(void **state)
+TEST(published_row)
 {
     static const uint16_t first[] = {0xbe72, 0xbe02, 0xbe8f, 0x3f12, 0xbfb2, 0xbf1a, 0xbeda, 0x3e2f};
     const oracle_shape_t shape = {.payload = 1, .hidden = 8, .dtype = XEP_BF16};
     uint16_t row[8];
 
-    (void)state;
     oracle_fill_row(&shape, 0, 0, row);
     assert_memory_equal(row, first, sizeof row);
 }
 
-static void sixteen_bits_round_trip(void **state)
+TEST(sixteen_bits_round_trip)
 {
-    (void)state;
     for (uint32_t bits = 0; bits < 0x10000; bits++) {
         const uint16_t half = (uint16_t)bits;
         if ((half & 0x7c00) != 0x7c00 || !(half & 0x3ff))
@@ -35,9 +27,8 @@ static void sixteen_bits_round_trip(void **state)
 }
 
 /* Between two neighbours the middle goes to the even one, a little more or less to the nearer. */
-static void ties_go_to_even(void **state)
+TEST(ties_go_to_even)
 {
-    (void)state;
     for (uint32_t bits = 0; bits < 0x7bff; bits++) {
         const double low = (double)oracle_fp16_to_float((uint16_t)bits);
         const double high = (double)oracle_fp16_to_float((uint16_t)(bits + 1));
@@ -54,15 +45,4 @@ static void ties_go_to_even(void **state)
     assert_int_equal(oracle_float_to_fp16(65519.0f), 0x7bff);
     assert_int_equal(oracle_float_to_fp16(65520.0f), 0x7c00);
     assert_int_equal(oracle_float_to_fp16(-1e9f), 0xfc00);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(published_row),
-        cmocka_unit_test(sixteen_bits_round_trip),
-        cmocka_unit_test(ties_go_to_even),
-    };
-
-    return cmocka_run_group_tests_name("oracle_numbers", tests, NULL, NULL);
 }

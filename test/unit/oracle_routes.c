@@ -2,19 +2,14 @@
 
 /* The routing generator: published numbers, and what each kind promises. */
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "oracle_routing.h"
 #include "oracle_traffic.h"
+#include "unit.h"
 
 enum { MAX_TOPK = 64 };
 
@@ -55,7 +50,7 @@ static void expect_idx(const oracle_routing_t *routing, uint32_t rank, uint64_t 
     assert_memory_equal(idx, expected, routing->params.topk * sizeof *idx);
 }
 
-static void published_numbers(void **state)
+TEST(published_numbers)
 {
     oracle_routing_params_t params = params_of("uniform", 4, 256, 8);
     oracle_routing_t *routing = create(&params);
@@ -63,7 +58,6 @@ static void published_numbers(void **state)
     float weights[8];
     char text[16];
 
-    (void)state;
     expect_idx(routing, 0, 0, (const int32_t[]){158, 78, 207, 128, 149, 182, 230, 102});
     expect_idx(routing, 0, 1, (const int32_t[]){71, 215, 163, 161, 157, 141, 77, 231});
     oracle_route(routing, 0, 0, idx, weights);
@@ -79,7 +73,7 @@ static void published_numbers(void **state)
     oracle_routing_destroy(routing);
 }
 
-static void mask_leaves_the_rest(void **state)
+TEST(mask_leaves_the_rest)
 {
     oracle_routing_params_t params = params_of("uniform", 2, 64, 8);
     oracle_routing_t *whole = create(&params), *masked;
@@ -87,7 +81,6 @@ static void mask_leaves_the_rest(void **state)
     float weights[8], masked_weights[8];
     unsigned gone = 0;
 
-    (void)state;
     params.mask = 250;
     masked = create(&params);
     for (uint64_t token = 0; token < 100; token++) {
@@ -112,13 +105,12 @@ static void expect_distinct(const int32_t *idx, uint32_t topk, uint32_t experts)
     }
 }
 
-static void every_kind_draws_distinct_experts(void **state)
+TEST(every_kind_draws_distinct_experts)
 {
     static const char *const specs[] = {"uniform", "group:1,1", "group:4,2", "zipf:0", "zipf:1.2", "zipf:50"};
     int32_t idx[16];
     float weights[16];
 
-    (void)state;
     for (size_t i = 0; i < sizeof specs / sizeof *specs; i++) {
         oracle_routing_params_t params = params_of(specs[i], 3, 32, 16);
         oracle_routing_t *routing = create(&params);
@@ -130,14 +122,13 @@ static void every_kind_draws_distinct_experts(void **state)
     }
 }
 
-static void groups_limit_experts(void **state)
+TEST(groups_limit_experts)
 {
     oracle_routing_params_t params = params_of("group:8,2", 2, 64, 8);
     oracle_routing_t *routing = create(&params);
     int32_t idx[8];
     float weights[8];
 
-    (void)state;
     for (uint64_t token = 0; token < 100; token++) {
         unsigned groups = 0;
         oracle_route(routing, 0, token, idx, weights);
@@ -147,7 +138,7 @@ static void groups_limit_experts(void **state)
     oracle_routing_destroy(routing);
 }
 
-static void zipf_follows_popularity(void **state)
+TEST(zipf_follows_popularity)
 {
     oracle_routing_params_t params = params_of("zipf:1", 1, 16, 1);
     oracle_routing_t *routing = create(&params);
@@ -155,7 +146,6 @@ static void zipf_follows_popularity(void **state)
     int32_t idx;
     float weight;
 
-    (void)state;
     for (uint64_t token = 0; token < 20000; token++) {
         oracle_route(routing, 0, token, &idx, &weight);
         count[idx]++;
@@ -167,14 +157,13 @@ static void zipf_follows_popularity(void **state)
     oracle_routing_destroy(routing);
 }
 
-static void one_rank_and_self_stay_there(void **state)
+TEST(one_rank_and_self_stay_there)
 {
     oracle_routing_params_t params = params_of("one-rank", 4, 10, 3); /* ranks own 3, 3, 2, 2 */
     oracle_routing_t *routing = create(&params);
     int32_t idx[3];
     float weights[3];
 
-    (void)state;
     oracle_route(routing, 3, 7, idx, weights);
     expect_distinct(idx, 3, 3);
     oracle_routing_destroy(routing);
@@ -187,14 +176,13 @@ static void one_rank_and_self_stay_there(void **state)
     oracle_routing_destroy(routing);
 }
 
-static void owners_are_blocks(void **state)
+TEST(owners_are_blocks)
 {
     oracle_routing_params_t params = params_of("uniform", 4, 10, 1);
     oracle_routing_t *routing = create(&params);
     static const uint32_t owners[] = {0, 0, 0, 1, 1, 1, 2, 2, 3, 3};
     uint32_t first, count, next = 0;
 
-    (void)state;
     for (uint32_t e = 0; e < 10; e++) assert_int_equal(oracle_owner(routing, e), owners[e]);
     for (uint32_t rank = 0; rank < 4; rank++, next += count) {
         oracle_experts_of(routing, rank, &first, &count);
@@ -211,13 +199,12 @@ static void owners_are_blocks(void **state)
     oracle_routing_destroy(routing);
 }
 
-static void destinations_are_distinct_and_ascend(void **state)
+TEST(destinations_are_distinct_and_ascend)
 {
     oracle_routing_params_t params = params_of("uniform", 4, 8, 6);
     oracle_routing_t *routing = create(&params);
     uint32_t ranks[6];
 
-    (void)state;
     assert_int_equal(oracle_destinations(routing, (const int32_t[]){7, 0, -1, 6, 1, 2}, ranks), 3);
     assert_memory_equal(ranks, ((const uint32_t[]){0, 1, 3}), 3 * sizeof *ranks);
     assert_int_equal(oracle_destinations(routing, (const int32_t[]){-1, -1, -1, -1, -1, -1}, ranks), 0);
@@ -243,7 +230,7 @@ static void write_file(route_file_t *file, const char *text)
     snprintf(file->spec, sizeof file->spec, "file:%s", file->path);
 }
 
-static void file_gives_tokens_and_experts(void **state)
+TEST(file_gives_tokens_and_experts)
 {
     route_file_t file;
     oracle_routing_params_t params;
@@ -251,7 +238,6 @@ static void file_gives_tokens_and_experts(void **state)
     oracle_traffic_t traffic;
     uint32_t rank_rows[9];
 
-    (void)state;
     write_file(&file, "# comment\n0 0 5 1\n\n2 3 -1 4 3 # two\n  0 1 2\n");
     params = params_of(file.spec, 3, 6, 3);
     params.tokens = 0;
@@ -273,7 +259,7 @@ static void file_gives_tokens_and_experts(void **state)
     unlink(file.path);
 }
 
-static void bad_files_name_the_line(void **state)
+TEST(bad_files_name_the_line)
 {
     static const struct {
         const char *text, *complaint;
@@ -288,7 +274,6 @@ static void bad_files_name_the_line(void **state)
         {"0 0 1\n0 1 1\n0 0 2\n", "line 3: this token of this rank was on an earlier line"},
     };
 
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         route_file_t file;
         oracle_routing_params_t params;
@@ -300,13 +285,12 @@ static void bad_files_name_the_line(void **state)
 }
 
 /* The last token there can be takes the memory of its line, not of all those before it. */
-static void one_line_takes_little(void **state)
+TEST(one_line_takes_little)
 {
     route_file_t file;
     oracle_routing_params_t params;
     oracle_routing_t *routing;
 
-    (void)state;
     write_file(&file, "0 2147483646 1\n");
     params = params_of(file.spec, 3, 6, 3);
     params.tokens = 0;
@@ -319,13 +303,12 @@ static void one_line_takes_little(void **state)
 }
 
 /* What never ends, or is no text, is not read until there is no memory left. */
-static void what_does_not_end_is_refused(void **state)
+TEST(what_does_not_end_is_refused)
 {
     char *text = malloc(20001);
     route_file_t file;
     oracle_routing_params_t params = params_of("file:/dev/zero", 3, 6, 3);
 
-    (void)state;
     refused(&params, "cannot read /dev/zero: not a file");
     params = params_of("file:/", 3, 6, 3);
     refused(&params, "cannot read /: not a file");
@@ -338,7 +321,7 @@ static void what_does_not_end_is_refused(void **state)
     free(text);
 }
 
-static void bad_specs_are_refused(void **state)
+TEST(bad_specs_are_refused)
 {
     static const char *const bad[] = {"",          "unifor",   "uniformly", "group:",     "group:8",      "group:4,8",
                                       "group:0,0", "group:4,", "zipf:",     "zipf:x",     "zipf:-1",      "zipf:nan",
@@ -347,7 +330,6 @@ static void bad_specs_are_refused(void **state)
     oracle_routing_params_t params;
     char why[300];
 
-    (void)state;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         why[0] = '\0';
         if (!oracle_route_parse(bad[i], &spec, why, sizeof why)) fail_msg("'%s' was taken", bad[i]);
@@ -361,25 +343,4 @@ static void bad_specs_are_refused(void **state)
     refused(&params, "invalid top-k: 5 (1 to 4");
     params = params_of("file:/no/such/file", 2, 4, 2);
     refused(&params, "cannot read /no/such/file");
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(published_numbers),
-        cmocka_unit_test(mask_leaves_the_rest),
-        cmocka_unit_test(every_kind_draws_distinct_experts),
-        cmocka_unit_test(groups_limit_experts),
-        cmocka_unit_test(zipf_follows_popularity),
-        cmocka_unit_test(one_rank_and_self_stay_there),
-        cmocka_unit_test(owners_are_blocks),
-        cmocka_unit_test(destinations_are_distinct_and_ascend),
-        cmocka_unit_test(file_gives_tokens_and_experts),
-        cmocka_unit_test(bad_files_name_the_line),
-        cmocka_unit_test(one_line_takes_little),
-        cmocka_unit_test(what_does_not_end_is_refused),
-        cmocka_unit_test(bad_specs_are_refused),
-    };
-
-    return cmocka_run_group_tests_name("tools_routing", tests, NULL, NULL);
 }

@@ -5,18 +5,13 @@
  * in any of them is reported with its array, row and column.
  */
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "oracle.h"
 #include "oracle_number.h"
+#include "unit.h"
 
 enum { RANKS = 3, EXPERTS = 7, TOPK = 3, HIDDEN = 10, SCALES = 2, TOKENS = 6, MAX_ROWS = RANKS * TOKENS, ROOM = 64 };
 
@@ -185,11 +180,10 @@ static void expect_found(world_t *w, void *at, const char *array, uint64_t row, 
     *(uint8_t *)at ^= 1;
 }
 
-static void flipped_rows_are_found(void **state)
+TEST(flipped_rows_are_found)
 {
     static const xep_dtype_t dtypes[] = {XEP_BF16, XEP_FP16, XEP_FP32, XEP_E4M3};
 
-    (void)state;
     for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++) {
         world_t *w = world_open(dtypes[i], XEP_BF16);
         const size_t size = oracle_element_bytes(dtypes[i]);
@@ -200,11 +194,10 @@ static void flipped_rows_are_found(void **state)
     }
 }
 
-static void flipped_metadata_are_found(void **state)
+TEST(flipped_metadata_are_found)
 {
     world_t *w = world_open(XEP_E4M3, XEP_BF16);
 
-    (void)state;
     for (uint64_t row = 0; row < w->recv.rows; row++) {
         for (uint32_t k = 0; k < TOPK; k++) {
             expect_found(w, &w->idx[row][k], "topk_idx", row, k);
@@ -218,11 +211,10 @@ static void flipped_metadata_are_found(void **state)
     world_close(w);
 }
 
-static void flipped_counts_are_found(void **state)
+TEST(flipped_counts_are_found)
 {
     world_t *w = world_open(XEP_BF16, XEP_BF16);
 
-    (void)state;
     for (uint32_t from = 0; from < RANKS; from++) {
         expect_found(w, &w->src_begin[from], "src_begin", 0, from);
         for (uint32_t to = 0; to < RANKS; to++) expect_found(w, &w->rank_rows[from][to], "rank_rows", from, to);
@@ -243,13 +235,12 @@ static void flipped_counts_are_found(void **state)
 }
 
 /* Rows of two sources swapped whole: nothing but the rows is wrong. */
-static void swapped_rows_are_found(void **state)
+TEST(swapped_rows_are_found)
 {
     world_t *w = world_open(XEP_BF16, XEP_BF16);
     oracle_difference_t difference;
     uint8_t row[ROOM];
 
-    (void)state;
     memcpy(row, w->x[0], ROOM);
     memcpy(w->x[0], w->x[w->recv.rows - 1], ROOM);
     memcpy(w->x[w->recv.rows - 1], row, ROOM);
@@ -259,13 +250,12 @@ static void swapped_rows_are_found(void **state)
     world_close(w);
 }
 
-static void flipped_sums_are_found(void **state)
+TEST(flipped_sums_are_found)
 {
     static const xep_dtype_t dtypes[] = {XEP_BF16, XEP_FP16, XEP_FP32};
     const uint32_t rank = 2;
     oracle_difference_t difference;
 
-    (void)state;
     for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++) {
         world_t *w = world_open(XEP_BF16, dtypes[i]);
         const size_t size = oracle_element_bytes(dtypes[i]);
@@ -286,13 +276,12 @@ static void flipped_sums_are_found(void **state)
     }
 }
 
-static void flipped_weights_are_found(void **state)
+TEST(flipped_weights_are_found)
 {
     const size_t stride = TOPK * sizeof(float);
     world_t *w = world_open(XEP_BF16, XEP_BF16);
     oracle_difference_t difference;
 
-    (void)state;
     combine_world(w, 0);
     assert_int_equal(oracle_check_weights(&w->shape, 0, w->out_weights[0], stride, &difference), 0);
     for (uint64_t token = 0; token < tokens_of[0]; token++)
@@ -306,7 +295,7 @@ static void flipped_weights_are_found(void **state)
     world_close(w);
 }
 
-static void flipped_layout_is_found(void **state)
+TEST(flipped_layout_is_found)
 {
     world_t *w = world_open(XEP_BF16, XEP_BF16);
     int32_t per_rank[RANKS] = {0}, per_node[2] = {0}, per_expert[EXPERTS] = {0}, idx[TOPK];
@@ -318,7 +307,6 @@ static void flipped_layout_is_found(void **state)
                            .token_in_rank = in_rank[0]};
     oracle_difference_t difference;
 
-    (void)state;
     for (uint64_t token = 0; token < tokens_of[2]; token++) {
         oracle_route(w->routing, 2, token, idx, weights);
         for (int k = 0; k < TOPK; k++)
@@ -345,13 +333,12 @@ static void flipped_layout_is_found(void **state)
     world_close(w);
 }
 
-static void hash_sees_rows_not_their_order(void **state)
+TEST(hash_sees_rows_not_their_order)
 {
     world_t *w = world_open(XEP_BF16, XEP_BF16);
     const uint64_t hash = oracle_hash_recv(&w->recv, RANKS);
     uint8_t row[ROOM];
 
-    (void)state;
     assert_int_equal(oracle_hash_recv(&w->recv, RANKS), hash);
     w->x[1][3] ^= 4;
     assert_true(oracle_hash_recv(&w->recv, RANKS) != hash);
@@ -365,16 +352,4 @@ static void hash_sees_rows_not_their_order(void **state)
     w->src_token[0] ^= w->src_token[1];
     assert_true(oracle_hash_recv(&w->recv, RANKS) == hash);
     world_close(w);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(flipped_rows_are_found),   cmocka_unit_test(flipped_metadata_are_found),
-        cmocka_unit_test(flipped_counts_are_found), cmocka_unit_test(swapped_rows_are_found),
-        cmocka_unit_test(flipped_sums_are_found),   cmocka_unit_test(flipped_weights_are_found),
-        cmocka_unit_test(flipped_layout_is_found),  cmocka_unit_test(hash_sees_rows_not_their_order),
-    };
-
-    return cmocka_run_group_tests_name("tools_oracle", tests, NULL, NULL);
 }

@@ -3,18 +3,13 @@
 /* The limit of xep_perf is only a limit if its kernels do the whole work: every set of them
  * this CPU runs gives the bits the plain definition gives, for any length and alignment. */
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "oracle.h"
 #include "oracle_number.h"
 #include "perf_kernels.h"
+#include "unit.h"
 
 enum { MAX_HIDDEN = 300, TERMS = 9, ROW_BYTES = MAX_HIDDEN * 4, SLACK = 128 };
 
@@ -27,14 +22,13 @@ static uint8_t *room(size_t bytes)
     return memory;
 }
 
-static void copies_are_whole(void **state)
+TEST(copies_are_whole)
 {
     static const size_t lengths[] = {1, 63, 64, 65, 128, 224, 1000, 1024};
     const perf_kernels_t *kernels[PERF_KERNELS];
     const uint32_t n = perf_kernels(kernels);
     uint8_t *from = room(2 * ROW_BYTES), *to = room(ROW_BYTES + SLACK);
 
-    (void)state;
     for (size_t i = 0; i < 2 * ROW_BYTES; i++) from[i] = (uint8_t)(i * 7 + i / 256);
     for (uint32_t k = 0; k < n; k++)
         for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
@@ -74,14 +68,13 @@ static void check_sum(const perf_kernels_t *kernels, xep_dtype_t dtype, uint32_t
     free(expected);
 }
 
-static void sums_equal_the_definition(void **state)
+TEST(sums_equal_the_definition)
 {
     static const xep_dtype_t dtypes[] = {XEP_BF16, XEP_FP16, XEP_FP32};
     static const uint32_t widths[] = {1, 15, 16, 31, 32, 33, 64, 299};
     const perf_kernels_t *kernels[PERF_KERNELS];
     const uint32_t n = perf_kernels(kernels);
 
-    (void)state;
     for (uint32_t k = 0; k < n; k++)
         for (size_t d = 0; d < sizeof dtypes / sizeof *dtypes; d++)
             for (size_t w = 0; w < sizeof widths / sizeof *widths; w++)
@@ -89,14 +82,4 @@ static void sums_equal_the_definition(void **state)
                     check_sum(kernels[k], dtypes[d], widths[w], terms, 0);
                     check_sum(kernels[k], dtypes[d], widths[w], terms, 8);
                 }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(copies_are_whole),
-        cmocka_unit_test(sums_equal_the_definition),
-    };
-
-    return cmocka_run_group_tests_name("tools_kernels", tests, NULL, NULL);
 }

@@ -2,15 +2,10 @@
 
 /* xep_perf's options: what is taken, and that a refusal names the option and the value. */
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "perf_options.h"
+#include "unit.h"
 
 enum { MAX_WORDS = 12 };
 
@@ -28,12 +23,11 @@ static int parse(const char *line, perf_options_t *options, char *why, size_t wh
     return perf_options_parse(n, words, options, why, why_bytes);
 }
 
-static void defaults(void **state)
+TEST(defaults)
 {
     perf_options_t options;
     char why[300];
 
-    (void)state;
     assert_int_equal(parse("", &options, why, sizeof why), 0);
     assert_int_equal(options.tokens, 0);
     assert_int_equal(options.hidden, 7168);
@@ -46,12 +40,11 @@ static void defaults(void **state)
     assert_true(perf_times_dispatch(&options) && perf_times_combine(&options));
 }
 
-static void values(void **state)
+TEST(values)
 {
     perf_options_t options;
     char why[300];
 
-    (void)state;
     assert_int_equal(parse("--tokens 17 --hidden=128 --topk 2 --experts=9 --dtype fp8 --routing group:3,2 --cached",
                            &options, why, sizeof why),
                      0);
@@ -69,13 +62,12 @@ static void values(void **state)
     assert_true(options.seed == UINT64_MAX && options.help);
 }
 
-static void sweeps(void **state)
+TEST(sweeps)
 {
     static const uint64_t doubled[] = {3, 6, 12, 20}, listed[] = {8, 1, 4};
     perf_options_t options;
     char why[300];
 
-    (void)state;
     assert_int_equal(parse("--sweep tokens=3..20", &options, why, sizeof why), 0);
     assert_string_equal(options.sweep.name, "tokens");
     assert_int_equal(options.sweep.count, 4);
@@ -94,7 +86,7 @@ static void sweeps(void **state)
     assert_int_equal(options.sweep.count, 0);
 }
 
-static void refusals(void **state)
+TEST(refusals)
 {
     static const struct {
         const char *line, *option, *value;
@@ -139,23 +131,10 @@ static void refusals(void **state)
     };
     perf_options_t options;
 
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char why[300] = "";
         if (!parse(cases[i].line, &options, why, sizeof why)) fail_msg("'%s' was taken", cases[i].line);
         if (!strstr(why, cases[i].option) || !strstr(why, cases[i].value))
             fail_msg("'%s': '%s' does not say '%s' and '%s'", cases[i].line, why, cases[i].option, cases[i].value);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(defaults),
-        cmocka_unit_test(values),
-        cmocka_unit_test(sweeps),
-        cmocka_unit_test(refusals),
-    };
-
-    return cmocka_run_group_tests_name("tools_options", tests, NULL, NULL);
 }

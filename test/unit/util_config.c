@@ -1,18 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /** Unit test of src/util/config.c: every parser, its limits, and what is said when a value is wrong. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "config.h"
 #include "log.h"
+#include "unit.h"
 
 extern char **environ;
 
@@ -34,9 +29,8 @@ static const char *value_shown(const char *name)
 }
 
 /* no variable of the caller's environment may reach a case */
-static int clear(void **state)
+void unit_before_each(void)
 {
-    (void)state;
     for (char **e = environ; *e != NULL;) {
         char name[256];
         size_t length = strcspn(*e, "=");
@@ -49,13 +43,35 @@ static int clear(void **state)
         unsetenv(name);
         e = environ;
     }
-    return 0;
 }
 
-static void defaults(void **state)
+static void count_message(void *arg, xep_log_level_t level, const char *message)
+{
+    int *count = arg;
+    assert_int_equal(level, XEP_LOG_WARN);
+    if (strstr(message, "XEP_TREADS") != NULL) count[0]++;
+    else count[1]++;
+}
+
+/* runs first: the warning is given once a process */
+TEST(unknown_warns_once)
+{
+    int counts[2] = {0, 0};
+    xep_config_t config;
+    setenv("XEP_TREADS", "4", 1);
+    setenv("XEP_LIBRARY", "libxep.so", 1);
+    setenv("XEP_TEST_RANKS", "4", 1);
+    xep_log_set(count_message, counts);
+    assert_int_equal(xep_config_read(&config), XEP_OK);
+    assert_int_equal(xep_config_read(&config), XEP_OK);
+    xep_log_set(NULL, NULL);
+    assert_int_equal(counts[0], 1);
+    assert_int_equal(counts[1], 0);
+}
+
+TEST(defaults)
 {
     xep_config_t config;
-    (void)state;
     assert_int_equal(xep_config_read(&config), XEP_OK);
     assert_int_equal(config.boot, XEP_BOOT_AUTO);
     assert_string_equal(config.mode, "normal");
@@ -67,10 +83,9 @@ static void defaults(void **state)
     assert_int_equal(config.log, XEP_LOG_WARN);
 }
 
-static void empty_is_unset(void **state)
+TEST(empty_is_unset)
 {
     xep_config_t config;
-    (void)state;
     setenv("XEP_MODE", "", 1);
     setenv("XEP_THREADS", "", 1);
     assert_int_equal(xep_config_read(&config), XEP_OK);
@@ -78,7 +93,7 @@ static void empty_is_unset(void **state)
     assert_int_equal(config.threads, 1);
 }
 
-static void bytes(void **state)
+TEST(bytes)
 {
     static const struct {
         const char *text;
@@ -96,7 +111,6 @@ static void bytes(void **state)
                 {"18446744073709551615", UINT64_MAX},
                 {"16777215t", (uint64_t)16777215 << 40}};
     xep_config_t config;
-    (void)state;
     for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
         setenv("XEP_INFLIGHT", good[i].text, 1);
         assert_int_equal(xep_config_read(&config), XEP_OK);
@@ -104,7 +118,7 @@ static void bytes(void **state)
     }
 }
 
-static void millis(void **state)
+TEST(millis)
 {
     static const struct {
         const char *text;
@@ -118,7 +132,6 @@ static void millis(void **state)
                 {"2147483647", INT32_MAX},
                 {"2147483s", 2147483000}};
     xep_config_t config;
-    (void)state;
     for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
         setenv("XEP_TIMEOUT", good[i].text, 1);
         assert_int_equal(xep_config_read(&config), XEP_OK);
@@ -126,10 +139,9 @@ static void millis(void **state)
     }
 }
 
-static void choices(void **state)
+TEST(choices)
 {
     xep_config_t config;
-    (void)state;
     setenv("XEP_MAP", "Never", 1);
     setenv("XEP_PROGRESS", "thread", 1);
     setenv("XEP_NUMA", "0", 1);
@@ -142,7 +154,7 @@ static void choices(void **state)
 }
 
 /* a wrong value: refused, named with its text, and the caller's struct untouched */
-static void wrong_values(void **state)
+TEST(wrong_values)
 {
     static const char *const wrong[][2] = {
         {"XEP_INFLIGHT", "8x"},
@@ -165,7 +177,6 @@ static void wrong_values(void **state)
         {"XEP_LOG", "loud"},
         {"XEP_NUMA", "2"},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
         xep_config_t config, before;
         char quoted[64];
@@ -181,9 +192,8 @@ static void wrong_values(void **state)
     }
 }
 
-static void each_shows_value_in_force(void **state)
+TEST(each_shows_value_in_force)
 {
-    (void)state;
     assert_string_equal(value_shown("XEP_TIMEOUT"), "120s");
     setenv("XEP_TIMEOUT", "7s", 1);
     assert_string_equal(value_shown("XEP_TIMEOUT"), "7s");
@@ -196,62 +206,18 @@ static int stop_at_second(void *arg, const char *name, const char *value, const 
     return ++*(int *)arg == 2;
 }
 
-static void each_stops(void **state)
+TEST(each_stops)
 {
     int visited = 0;
-    (void)state;
     xep_config_each(stop_at_second, &visited);
     assert_int_equal(visited, 2);
 }
 
-static void log_level(void **state)
+TEST(log_level)
 {
-    (void)state;
     assert_int_equal(xep_log_level_asked(), XEP_LOG_WARN);
     setenv("XEP_LOG", "error", 1);
     assert_int_equal(xep_log_level_asked(), XEP_LOG_ERROR);
     setenv("XEP_LOG", "nonsense", 1);
     assert_int_equal(xep_log_level_asked(), XEP_LOG_WARN);
-}
-
-static void count_message(void *arg, xep_log_level_t level, const char *message)
-{
-    int *count = arg;
-    assert_int_equal(level, XEP_LOG_WARN);
-    if (strstr(message, "XEP_TREADS") != NULL) count[0]++;
-    else count[1]++;
-}
-
-/* runs first: the warning is given once a process */
-static void unknown_warns_once(void **state)
-{
-    int counts[2] = {0, 0};
-    xep_config_t config;
-    (void)state;
-    setenv("XEP_TREADS", "4", 1);
-    setenv("XEP_LIBRARY", "libxep.so", 1);
-    setenv("XEP_TEST_RANKS", "4", 1);
-    xep_log_set(count_message, counts);
-    assert_int_equal(xep_config_read(&config), XEP_OK);
-    assert_int_equal(xep_config_read(&config), XEP_OK);
-    xep_log_set(NULL, NULL);
-    assert_int_equal(counts[0], 1);
-    assert_int_equal(counts[1], 0);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(unknown_warns_once, clear),
-        cmocka_unit_test_setup(defaults, clear),
-        cmocka_unit_test_setup(empty_is_unset, clear),
-        cmocka_unit_test_setup(bytes, clear),
-        cmocka_unit_test_setup(millis, clear),
-        cmocka_unit_test_setup(choices, clear),
-        cmocka_unit_test_setup(wrong_values, clear),
-        cmocka_unit_test_setup(each_shows_value_in_force, clear),
-        cmocka_unit_test_setup(each_stops, clear),
-        cmocka_unit_test_setup(log_level, clear),
-    };
-    return cmocka_run_group_tests_name("config", tests, NULL, NULL);
 }

@@ -3,21 +3,15 @@
 /** Unit test of src/util/cpu.c: kernel choice by CPU, CPUs of the process, the clock. */
 #define _GNU_SOURCE
 #include <sched.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
 
-#include <cmocka.h>
-
 #include "cpu.h"
+#include "unit.h"
 
-static void simd_names(void **state)
+TEST(simd_names)
 {
-    (void)state;
     assert_string_equal(xep_cpu_simd_name(XEP_SIMD_SCALAR), "scalar");
     assert_string_equal(xep_cpu_simd_name(XEP_SIMD_AVX2), "avx2");
     assert_string_equal(xep_cpu_simd_name(XEP_SIMD_AVX512), "avx512");
@@ -41,26 +35,23 @@ static int cpu_has(const char *flag)
     return found;
 }
 
-static void simd_is_what_the_cpu_has(void **state)
+TEST(simd_is_what_the_cpu_has)
 {
     int avx2 = cpu_has("avx2") && cpu_has("fma") && cpu_has("f16c");
     int avx512 = avx2 && cpu_has("avx512f") && cpu_has("avx512bw") && cpu_has("avx512vl") && cpu_has("avx512dq");
-    (void)state;
     assert_int_equal(xep_cpu_simd(), avx512 ? XEP_SIMD_AVX512 : avx2 ? XEP_SIMD_AVX2 : XEP_SIMD_SCALAR);
 }
 #else
-static void simd_is_what_the_cpu_has(void **state)
+TEST(simd_is_what_the_cpu_has)
 {
-    (void)state;
     assert_int_equal(xep_cpu_simd(), XEP_SIMD_SCALAR);
 }
 #endif
 
-static void count_follows_affinity(void **state)
+TEST(count_follows_affinity)
 {
     cpu_set_t all, one;
     int cpu = 0;
-    (void)state;
     assert_int_equal(sched_getaffinity(0, sizeof all, &all), 0);
     assert_int_equal(xep_cpu_count(), CPU_COUNT(&all));
     while (!CPU_ISSET(cpu, &all)) cpu++;
@@ -71,11 +62,10 @@ static void count_follows_affinity(void **state)
     assert_int_equal(sched_setaffinity(0, sizeof all, &all), 0);
 }
 
-static void clock_goes_on(void **state)
+TEST(clock_goes_on)
 {
     const struct timespec pause = {0, 2000000};
     struct timespec before, after;
-    (void)state;
     assert_int_equal(clock_gettime(CLOCK_MONOTONIC, &before), 0);
     uint64_t begin = xep_clock_ns();
     nanosleep(&pause, NULL);
@@ -83,15 +73,4 @@ static void clock_goes_on(void **state)
     assert_int_equal(clock_gettime(CLOCK_MONOTONIC, &after), 0);
     assert_true(took >= 2000000);
     assert_true((int64_t)took <= (after.tv_sec - before.tv_sec) * 1000000000 + after.tv_nsec - before.tv_nsec);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(simd_names),
-        cmocka_unit_test(simd_is_what_the_cpu_has),
-        cmocka_unit_test(count_follows_affinity),
-        cmocka_unit_test(clock_goes_on),
-    };
-    return cmocka_run_group_tests_name("cpu", tests, NULL, NULL);
 }

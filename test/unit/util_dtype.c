@@ -1,16 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /** Unit test of src/util/dtype.c: size and name of every element type, and of what is no type. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 
 #include <xep/xep.h>
 
-static void every_type_has_a_size_and_a_name(void **state)
+#include "unit.h"
+
+TEST(every_type_has_a_size_and_a_name)
 {
     static const struct {
         xep_dtype_t dtype;
@@ -19,28 +15,17 @@ static void every_type_has_a_size_and_a_name(void **state)
     } expected[] = {{XEP_BF16, 2, "bf16"},   {XEP_FP16, 2, "fp16"},   {XEP_FP32, 4, "fp32"},
                     {XEP_E4M3, 1, "e4m3"},   {XEP_E5M2, 1, "e5m2"},   {XEP_U8, 1, "u8"},
                     {XEP_INT32, 4, "int32"}, {XEP_INT64, 8, "int64"}, {XEP_FP64, 8, "fp64"}};
-    (void)state;
     for (size_t i = 0; i < sizeof expected / sizeof expected[0]; i++) {
         assert_int_equal(xep_dtype_size(expected[i].dtype), expected[i].bytes);
         assert_string_equal(xep_dtype_name(expected[i].dtype), expected[i].name);
     }
 }
 
-static void other_values_are_no_type(void **state)
+TEST(other_values_are_no_type)
 {
     static const int values[] = {0, 10, -1, 1 << 30};
-    (void)state;
     for (size_t i = 0; i < sizeof values / sizeof values[0]; i++) {
         assert_int_equal(xep_dtype_size((xep_dtype_t)values[i]), 0);
         assert_string_equal(xep_dtype_name((xep_dtype_t)values[i]), "unknown");
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_type_has_a_size_and_a_name),
-        cmocka_unit_test(other_values_are_no_type),
-    };
-    return cmocka_run_group_tests_name("dtype", tests, NULL, NULL);
 }

@@ -2,15 +2,10 @@
 
 /** Unit test of src/util/error.c: names and texts of every status, the reason of a thread's last error. */
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "error.h"
+#include "unit.h"
 
 #define VALUE(_name, _value, _text) {_name, _value, #_name, _text},
 
@@ -21,9 +16,8 @@ static const struct {
 } statuses[] = {XEP_STATUS_LIST(VALUE)};
 enum { NSTATUSES = sizeof statuses / sizeof statuses[0] };
 
-static void every_status_is_named(void **state)
+TEST(every_status_is_named)
 {
-    (void)state;
     for (size_t i = 0; i < NSTATUSES; i++) {
         assert_int_equal((int)statuses[i].status, statuses[i].value);
         assert_string_equal(xep_status_name(statuses[i].status), statuses[i].name);
@@ -31,9 +25,8 @@ static void every_status_is_named(void **state)
     }
 }
 
-static void values_are_distinct(void **state)
+TEST(values_are_distinct)
 {
-    (void)state;
     for (size_t i = 0; i < NSTATUSES; i++)
         for (size_t j = 0; j < i; j++) {
             assert_int_not_equal(statuses[i].value, statuses[j].value);
@@ -41,32 +34,28 @@ static void values_are_distinct(void **state)
         }
 }
 
-static void other_values_have_a_name_too(void **state)
+TEST(other_values_have_a_name_too)
 {
-    (void)state;
     assert_string_equal(xep_status_name((xep_status_t)-999), "XEP_ERR_UNKNOWN");
     assert_string_equal(xep_status_text((xep_status_t)12345), "unknown status");
 }
 
-static void fail_keeps_the_sentence(void **state)
+TEST(fail_keeps_the_sentence)
 {
-    (void)state;
     assert_int_equal(xep_fail(XEP_ERR_BUSY, "rank %d of %d", 3, 4), XEP_ERR_BUSY);
     assert_string_equal(xep_last_error(), "rank 3 of 4");
 }
 
-static void reason_may_quote_the_old_one(void **state)
+TEST(reason_may_quote_the_old_one)
 {
-    (void)state;
     xep_fail(XEP_ERR_BOOT, "no server");
     xep_fail(XEP_ERR_BOOT, "group: %s", xep_last_error());
     assert_string_equal(xep_last_error(), "group: no server");
 }
 
-static void long_reason_is_cut(void **state)
+TEST(long_reason_is_cut)
 {
     char text[2 * XEP_REASON_BYTES];
-    (void)state;
     memset(text, 'x', sizeof text - 1);
     text[sizeof text - 1] = '\0';
     xep_fail(XEP_ERR_INVALID, "%s", text);
@@ -81,25 +70,13 @@ static void *other_thread(void *arg)
     return NULL;
 }
 
-static void reason_is_of_the_thread(void **state)
+TEST(reason_is_of_the_thread)
 {
     char at_start[XEP_REASON_BYTES] = "not run";
     pthread_t thread;
-    (void)state;
     xep_fail(XEP_ERR_BUSY, "of this thread");
     assert_int_equal(pthread_create(&thread, NULL, other_thread, at_start), 0);
     pthread_join(thread, NULL);
     assert_string_equal(at_start, "");
     assert_string_equal(xep_last_error(), "of this thread");
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_status_is_named),        cmocka_unit_test(values_are_distinct),
-        cmocka_unit_test(other_values_have_a_name_too), cmocka_unit_test(fail_keeps_the_sentence),
-        cmocka_unit_test(reason_may_quote_the_old_one), cmocka_unit_test(long_reason_is_cut),
-        cmocka_unit_test(reason_is_of_the_thread),
-    };
-    return cmocka_run_group_tests_name("error", tests, NULL, NULL);
 }

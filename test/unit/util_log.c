@@ -1,18 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /** Unit test of src/util/log.c: levels, the caller's sink, the line on stderr. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "log.h"
+#include "unit.h"
 
 typedef struct seen {
     int count;
@@ -28,10 +23,14 @@ static void see(void *arg, xep_log_level_t level, const char *message)
     snprintf(seen->message, sizeof seen->message, "%s", message);
 }
 
-static void sink_gets_enabled_levels(void **state)
+void unit_before_each(void)
+{
+    setenv("XEP_LOG", "info", 1); /* read once a process */
+}
+
+TEST(sink_gets_enabled_levels)
 {
     seen_t seen = {0};
-    (void)state;
     xep_log_set(see, &seen);
     xep_log(XEP_LOG_DEBUG, "not enabled");
     assert_int_equal(seen.count, 0);
@@ -44,19 +43,17 @@ static void sink_gets_enabled_levels(void **state)
     xep_log_set(NULL, NULL);
 }
 
-static void enabled_says_so(void **state)
+TEST(enabled_says_so)
 {
-    (void)state;
     assert_true(xep_log_enabled(XEP_LOG_ERROR));
     assert_true(xep_log_enabled(XEP_LOG_INFO));
     assert_false(xep_log_enabled(XEP_LOG_DEBUG));
 }
 
-static void long_message_is_cut(void **state)
+TEST(long_message_is_cut)
 {
     char text[4000];
     seen_t seen = {0};
-    (void)state;
     memset(text, 'y', sizeof text - 1);
     text[sizeof text - 1] = '\0';
     xep_log_set(see, &seen);
@@ -84,24 +81,11 @@ static void captured(char *text, size_t bytes, int rank)
     fclose(file);
 }
 
-static void stderr_line_names_the_rank(void **state)
+TEST(stderr_line_names_the_rank)
 {
     char text[256];
-    (void)state;
     captured(text, sizeof text, 5);
     assert_string_equal(text, "xep: rank 5: warning: slow peer 2\n");
     captured(text, sizeof text, -1);
     assert_string_equal(text, "xep: warning: slow peer 2\n");
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sink_gets_enabled_levels),
-        cmocka_unit_test(enabled_says_so),
-        cmocka_unit_test(long_message_is_cut),
-        cmocka_unit_test(stderr_line_names_the_rank),
-    };
-    setenv("XEP_LOG", "info", 1); /* read once a process */
-    return cmocka_run_group_tests_name("log", tests, NULL, NULL);
 }

@@ -3,16 +3,11 @@
 /* The mappings of this process: which is shared, how far it goes, in however many pieces the kernel keeps it. */
 
 #define _GNU_SOURCE
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <sys/mman.h>
 #include <sys/shm.h>
 
-#include <cmocka.h>
-
 #include "mapping.h"
+#include "unit.h"
 
 enum { PAGE = 4096, PAGES = 8, BYTES = PAGES * PAGE };
 
@@ -23,10 +18,9 @@ static char *map_pages(int flags)
     return pages;
 }
 
-static void shared_memory_is_covered(void **state)
+TEST(shared_memory_is_covered)
 {
     char *pages = map_pages(MAP_SHARED);
-    (void)state;
     assert_true(xep_mapping_is_shared(pages, BYTES));
     assert_true(xep_mapping_is_shared(pages + PAGE, PAGE));
     assert_false(xep_mapping_is_shared(pages, 1ull << 40));
@@ -39,21 +33,19 @@ static void shared_memory_is_covered(void **state)
     assert_false(xep_mapping_is_shared(pages, PAGE));
 }
 
-static void other_memory_is_not(void **state)
+TEST(other_memory_is_not)
 {
     char *pages = map_pages(MAP_PRIVATE);
-    (void)state;
     assert_false(xep_mapping_is_shared(pages, PAGE));
     assert_false(xep_mapping_is_shared(&pages, sizeof pages));
     assert_false(xep_mapping_is_shared((void *)(uintptr_t)PAGE, PAGE));
     munmap(pages, BYTES);
 }
 
-static void segment_has_its_id(void **state)
+TEST(segment_has_its_id)
 {
     xep_mapping_t mapping;
     int id = shmget(IPC_PRIVATE, BYTES, IPC_CREAT | 0600);
-    (void)state;
     if (id < 0) skip();
     char *base = shmat(id, NULL, 0);
     shmctl(id, IPC_RMID, NULL);
@@ -66,14 +58,4 @@ static void segment_has_its_id(void **state)
     assert_memory_equal(mapping.path, "/SYSV", 5);
     shmdt(base);
     assert_false(xep_mapping_find(base, &mapping));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(shared_memory_is_covered),
-        cmocka_unit_test(other_memory_is_not),
-        cmocka_unit_test(segment_has_its_id),
-    };
-    return cmocka_run_group_tests_name("mapping", tests, NULL, NULL);
 }
