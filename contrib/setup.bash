@@ -46,7 +46,6 @@ command:xz xz-utils
 command:clang clang
 command:clang-format clang-format
 command:mandoc mandoc
-command:mandoc mandoc
 command:strace strace
 command:python3 python3
 python:venv python3-venv

