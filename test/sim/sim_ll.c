@@ -190,6 +190,29 @@ static script_flight_t *begin_by_hand(sim_run_t *run, uint32_t rank, xep_recv_t 
     return flight;
 }
 
+/* Two mapped ranks that have begun nothing yet; rank 0 will have no tokens, rank 1 four, capacity as dispatches say. */
+static sim_run_t *open_two(void **state, uint64_t recv_rows, uint64_t capacity)
+{
+    const xep_shape_t shape = {.nranks = 2,
+                               .experts = 8,
+                               .topk = 1,
+                               .hidden = 16,
+                               .elem_bytes = 2,
+                               .combine_elem_bytes = 2,
+                               .slots = 1,
+                               .tokens = 4,
+                               .recv_rows = recv_rows};
+    sim_run_t *run = sim_run_begin(state, 1, 2);
+    memset(run->options.node, 0, sizeof run->options.node);
+    script_begin(&run->world, run->mode, &run->script, &shape);
+    script_call_t *call = script_dispatch(&run->script, 0, SCRIPT_NO_HANDLE);
+    call->idx_dtype = XEP_INT32;
+    call->tokens[0] = 0;
+    call->capacity[0] = call->capacity[1] = capacity;
+    assert_true(sim_run_open(run));
+    return run;
+}
+
 /*
  * The notice announces one row of rank 1, its indices then name four of rank 0: more than the caller, or a slot, has
  * room for.
@@ -198,24 +221,8 @@ static void more_than_announced(void **state)
 {
     static const int32_t announced[4] = {-1, -1, -1, 4}, sent[4] = {0, 1, 2, 3};
     for (int of_slot = 0; of_slot < 2; of_slot++) {
-        const xep_shape_t shape = {.nranks = 2,
-                                   .experts = 8,
-                                   .topk = 1,
-                                   .hidden = 16,
-                                   .elem_bytes = 2,
-                                   .combine_elem_bytes = 2,
-                                   .slots = 1,
-                                   .tokens = 4,
-                                   .recv_rows = of_slot ? 2 : 8};
         xep_recv_t recv[2];
-        sim_run_t *run = sim_run_begin(state, 1, 2);
-        memset(run->options.node, 0, sizeof run->options.node);
-        script_begin(&run->world, run->mode, &run->script, &shape);
-        script_call_t *call = script_dispatch(&run->script, 0, SCRIPT_NO_HANDLE);
-        call->idx_dtype = XEP_INT32;
-        call->tokens[0] = 0;
-        call->capacity[0] = call->capacity[1] = of_slot ? 0 : 2;
-        assert_true(sim_run_open(run));
+        sim_run_t *run = open_two(state, of_slot ? 2 : 8, of_slot ? 0 : 2);
         sim_rank_t *ranks = run->world.ranks;
         script_flight_t *liar = begin_by_hand(run, 1, &recv[1], announced);
         void *parcel = memmem(ranks[1].env.heap, ranks[1].env.heap_bytes, announced, sizeof announced);
@@ -237,23 +244,8 @@ static void more_than_announced(void **state)
 static void own_notice_spoiled(void **state)
 {
     static const int32_t idx[4] = {0, 1, 2, 3};
-    const xep_shape_t shape = {.nranks = 2,
-                               .experts = 8,
-                               .topk = 1,
-                               .hidden = 16,
-                               .elem_bytes = 2,
-                               .combine_elem_bytes = 2,
-                               .slots = 1,
-                               .tokens = 4,
-                               .recv_rows = 8};
     xep_recv_t recv[2];
-    sim_run_t *run = sim_run_begin(state, 1, 2);
-    memset(run->options.node, 0, sizeof run->options.node);
-    script_begin(&run->world, run->mode, &run->script, &shape);
-    script_call_t *call = script_dispatch(&run->script, 0, SCRIPT_NO_HANDLE);
-    call->idx_dtype = XEP_INT32;
-    call->tokens[0] = 0;
-    assert_true(sim_run_open(run));
+    sim_run_t *run = open_two(state, 8, 0);
     sim_rank_t *ranks = run->world.ranks;
     script_flight_t *other = begin_by_hand(run, 1, &recv[1], idx), *flight = begin_by_hand(run, 0, &recv[0], NULL);
     ll_notice_t *own = ranks[0].env.regions[XEP_REGION_CONTROL].base; /* of rank 0, in entry 0 */
