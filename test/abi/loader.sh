@@ -42,7 +42,7 @@ refused() {
 
 build a/xep_stale.so "$solo" 's/= XEP_PLUGIN_ABI,/= XEP_PLUGIN_ABI + 1,/; s/"solo"/"stale"/'
 refused stale 'its plugin ABI is [0-9]*, this library.s is [0-9]*: rebuild it'
-for field in size env_size shape_size op_struct_size wire_ops_size; do
+for field in size env_size shape_size op_struct_size wire_ops_size device_ops_size; do
     build a/xep_sized.so "$solo" "s/\(\.$field = sizeof([a-z_]*)\),/\1 - 8,/; s/\"solo\"/\"sized\"/"
     refused sized 'its structs have .* bytes, this library.s have .*: rebuild it'
 done

@@ -45,6 +45,7 @@ __attribute__((visibility("default"))) const xep_plugin_t xep_plugin = {
     .shape_size = sizeof(xep_shape_t),
     .op_struct_size = sizeof(xep_op_t),
     .wire_ops_size = sizeof(xep_wire_ops_t),
+    .device_ops_size = sizeof(xep_device_ops_t),
     .name = "solo",
     .brief = "a stub",
     .heap_size = stub_heap_size,
