@@ -46,6 +46,7 @@ command:xz xz-utils
 command:clang clang
 command:clang-format clang-format
 command:mandoc mandoc
+command:spin spin
 command:strace strace
 command:python3 python3
 python:venv python3-venv
