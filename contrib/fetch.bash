@@ -30,9 +30,9 @@ fetch_prrte() {
 # numpy and pytest; setuptools, which builds the package; what single tests use, where it can be had
 fetch_python() {
     "$python" -c 'import numpy, pytest, setuptools' 2>/dev/null || pip install numpy pytest setuptools || return 1
-    "$python" -c 'import mpi4py, ml_dtypes' 2>/dev/null ||
-        pip install --only-binary :all: mpi4py ml_dtypes ||
-        say 'mpi4py and ml_dtypes cannot be installed: their tests are skipped'
+    "$python" -c 'import mpi4py, ml_dtypes, matplotlib' 2>/dev/null ||
+        pip install --only-binary :all: mpi4py ml_dtypes matplotlib ||
+        say 'mpi4py, ml_dtypes and matplotlib cannot be installed: their tests are skipped'
     found XEP_TEST_PYTHON "$python"
 }
 
