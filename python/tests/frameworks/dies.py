@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A model of which one rank dies of an exception that nobody catches, between its layers of experts.
+"""A model of which one rank dies of an exception that nobody catches, in a dispatch or between its layers of experts.
 
-python dies.py GUILTY RANK FILE     # for both ranks; the file tells the port at which rank 0 has the store
+python dies.py GUILTY RANK FILE WHERE     # for both ranks; the file tells the port at which rank 0 has the store
 """
 
 from __future__ import annotations
@@ -33,10 +33,13 @@ def main() -> None:
     dist.init_process_group("gloo", store=store_of(rank, pathlib.Path(sys.argv[3])), rank=rank, world_size=2)
     exchange = exchange_of(dist.group.WORLD)
     x, idx = torch.ones((4, 8)), torch.arange(4).reshape(4, 1) % exchange.ranks
+    weights = torch.ones((4, 1))
     for layer in range(3):
         if layer == 2 and rank == guilty:
-            raise OSError("the attention of this rank is elsewhere")
-        rows, _, _, way = exchange.dispatch(x, idx, torch.ones((4, 1)), exchange.ranks)
+            if sys.argv[4] == "attention":
+                raise OSError("the attention of this rank is elsewhere")
+            weights = weights.to("meta")
+        rows, _, _, way = exchange.dispatch(x, idx, weights, exchange.ranks)
         exchange.combine(rows * 2, way)
 
 

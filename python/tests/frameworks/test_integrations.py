@@ -69,19 +69,22 @@ def in_its_own_shared_memory(command: list[str]) -> list[str]:
     return [*space, "sh", "-c", script, "sh", *command]
 
 
-@pytest.mark.parametrize("guilty", [0, 1])
-def test_an_exception_nobody_catches_is_every_ranks(guilty, tmp_path):
+@pytest.mark.parametrize("guilty, where", [(0, "attention"), (1, "attention"), (0, "dispatch")])
+def test_an_exception_nobody_catches_is_every_ranks(guilty, where, tmp_path):
     """And nothing is left behind. Rank 0 has the store, so that it must not end before it was heard."""
     pytest.importorskip("torch", reason="torch is not installed")
     script = """
-        "$1" "$2" "$3" 0 "$4" 2>"$4.0" & first=$!
-        "$1" "$2" "$3" 1 "$4" 2>"$4.1" & second=$!
+        "$1" "$2" "$3" 0 "$4" "$5" 2>"$4.0" & first=$!
+        "$1" "$2" "$3" 1 "$4" "$5" 2>"$4.1" & second=$!
         wait $first; echo "status $?"; wait $second; echo "status $?"
     """
-    command = ["sh", "-c", script, "sh", sys.executable, str(HERE / "dies.py"), str(guilty), str(tmp_path / "port")]
+    program = [sys.executable, str(HERE / "dies.py"), str(guilty), str(tmp_path / "port"), where]
+    command = ["sh", "-c", script, "sh", *program]
     done = subprocess.run(in_its_own_shared_memory(command), capture_output=True, text=True, timeout=120)
     assert done.stdout.count("status 1") == 2, done
     assert done.stdout.count("left:") == 0 or done.stdout.rstrip().endswith("left:"), done
     said = [(tmp_path / f"port.{rank}").read_text() for rank in (0, 1)]
-    assert "OSError: the attention of this rank is elsewhere" in said[guilty]
-    assert f"RankError: rank {guilty} failed: OSError: the attention of this rank is elsewhere" in said[1 - guilty]
+    reasons = {"attention": "OSError: the attention of this rank is elsewhere", "dispatch": "WrongType: topk_weights: "}
+    reason = reasons[where]
+    assert reason in said[guilty]
+    assert f"RankError: rank {guilty} failed: {reason}" in said[1 - guilty]

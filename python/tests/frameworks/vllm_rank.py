@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""One rank of vLLM's data parallelism: generates what it is asked for, and waits until all ranks have.
+"""One rank of vLLM's data parallelism: generates what it is asked for, round after round, all ranks together.
 
-python vllm_rank.py FILE RANK     # FILE: JSON, as test_vllm.py writes it; answers go to FILE.RANK
+python vllm_rank.py FILE RANK     # FILE: JSON, as test_vllm.py writes it; answers to round 2 go to FILE.2.RANK
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 import pathlib
 import sys
 import time
+from typing import Any
 
 MODEL = dict(
     vocab_size=211, hidden_size=64, intermediate_size=96, moe_intermediate_size=32, num_hidden_layers=2, head_dim=32,
@@ -27,6 +28,14 @@ def make_model(path: str, experts: int) -> None:
     AutoModelForCausalLM.from_config(Qwen3MoeConfig(**dict(MODEL, num_experts=experts))).save_pretrained(path)
 
 
+def register() -> None:
+    """A plugin of vLLM, loaded after that of xep: see vllm_trouble.py."""
+    from vllm.platforms import current_platform
+
+    if "xep" in current_platform.get_device_communicator_cls():
+        type(current_platform).get_device_communicator_cls = classmethod(lambda cls: "vllm_trouble.Communicator")
+
+
 def prepare(rank: int, ranks: int, port: int) -> None:
     """Before vLLM is imported."""
     os.environ.update(
@@ -36,23 +45,42 @@ def prepare(rank: int, ranks: int, port: int) -> None:
     )  # fmt: skip
 
 
-def wait_for_all(file: pathlib.Path, ranks: int) -> None:
-    """Engines make steps together: one that ends takes the others' with it."""
-    end = time.monotonic() + 240
-    while time.monotonic() < end and not all(file.with_suffix(f".{rank}").exists() for rank in range(ranks)):
-        time.sleep(0.1)
+def write(file: pathlib.Path, text: str) -> None:
+    """All of it, or nothing yet."""
+    new = file.with_name(f"{file.name}.new")
+    new.write_text(text)
+    new.rename(file)
+
+
+def wait_for_all(file: pathlib.Path, number: int, ranks: int, in_time: float) -> None:
+    """Until all have answered a round. Engines make steps together: one that ends takes the others' with it."""
+    end = time.monotonic() + in_time
+    while not all(file.with_suffix(f".{number}.{rank}").exists() for rank in range(ranks)):
+        if time.monotonic() > end:
+            raise TimeoutError(f"round {number}: not all ranks have answered")
+        time.sleep(0.05)
+
+
+def generate(llm: Any, prompts: list, new: int) -> list:
+    """Without a coordinator nobody wakes an engine that was asked nothing: a token, then steps of none."""
+    from vllm import SamplingParams
+
+    options = SamplingParams(temperature=0.0, max_tokens=new if prompts else 1, ignore_eos=True, detokenize=False)
+    asked = [{"prompt_token_ids": prompt} for prompt in prompts or [[0]]]
+    done = llm.generate(asked, options, use_tqdm=False)
+    return [list(answer.outputs[0].token_ids) for answer in done] if prompts else []
 
 
 def main() -> None:
     file, rank = pathlib.Path(sys.argv[1]), int(sys.argv[2])
     job = json.loads(file.read_text())
-    ranks, prompts = len(job["prompts"]), job["prompts"][rank]
+    ranks = job["ranks"]
     prepare(rank, ranks, job["port"])
-    from vllm import LLM, SamplingParams
+    from vllm import LLM
 
     llm = LLM(
         model=job["model"],
-        dtype=job["dtype"],
+        dtype="float32",
         skip_tokenizer_init=True,
         enforce_eager=not job["compiled"],
         max_model_len=128,
@@ -60,21 +88,12 @@ def main() -> None:
         max_num_seqs=8,
         enable_expert_parallel=ranks > 1,
         enable_prefix_caching=False,
-        **job.get("options", {}),
     )
-    options = SamplingParams(temperature=0.0, max_tokens=job["new"], ignore_eos=True, detokenize=False)
-    begin = time.perf_counter()
-    if not prompts:  # without a coordinator nobody wakes an engine that was asked nothing: a token, then steps of none
-        options.max_tokens = 1
-    asked = [{"prompt_token_ids": prompt} for prompt in prompts or [[0]]]
-    done = llm.generate(asked, options, use_tqdm=False)
-    answers = [list(answer.outputs[0].token_ids) for answer in done] if prompts else []
-    seconds = time.perf_counter() - begin
-    answer = file.with_suffix(f".{rank}")
-    new = answer.with_name(f"{answer.name}.new")
-    new.write_text(json.dumps({"tokens": answers, "seconds": seconds}))
-    new.rename(answer)
-    wait_for_all(file, ranks)
+    for number, round in enumerate(job["rounds"]):
+        write(file.with_suffix(f".trouble.{rank}"), round["trouble"][rank])
+        answers = generate(llm, round["prompts"][rank], job["new"])
+        write(file.with_suffix(f".{number}.{rank}"), json.dumps(answers))
+        wait_for_all(file, number, ranks, job["in_time"])
     llm.llm_engine.engine_core.shutdown()
 
 

@@ -40,6 +40,7 @@ class Alarm:
     def __init__(self, group: Any, name: str, give_up: Callable[[], None]) -> None:
         self.rank, self.ranks = dist.get_rank(group), dist.get_world_size(group)
         self.reason: Optional[str] = None
+        self._told = False
         self._store = dist.PrefixStore(f"xep/{name}", group.get_group_store().clone())
         self._give_up = give_up
         self._pid = os.getpid()
@@ -84,6 +85,7 @@ class Alarm:
         if self.reason is not None or self._is_a_fork():
             return
         self.reason = f"rank {self.rank} failed: {type(error).__name__}: {error}"
+        self._told = True
         try:
             self._store.compare_set("reason", "", self.reason)
         except RuntimeError:  # the store is gone, and with it whoever would have looked there
@@ -103,7 +105,7 @@ class Alarm:
     def linger(self, deadline: float) -> None:
         """Until all others have heard what this rank told, or time.monotonic() is past the deadline."""
         try:
-            while time.monotonic() < deadline and self._store.add("heard", 0) < self.ranks - 1:
+            while self._told and time.monotonic() < deadline and self._store.add("heard", 0) < self.ranks - 1:
                 time.sleep(LOOK_EVERY / 4)
         except RuntimeError:
             pass
@@ -147,6 +149,17 @@ _alarms: weakref.WeakSet = weakref.WeakSet()
 _watching_for_the_end = False
 
 
+def tell_all(error: BaseException) -> None:
+    """Of what ends this process, to the ranks of all its groups. When it returns they have heard why, or LINGER is
+    over."""
+    alarms = [alarm for alarm in list(_alarms) if not alarm._is_a_fork()]
+    for alarm in alarms:
+        alarm.tell(error)
+    deadline = time.monotonic() + LINGER
+    for alarm in alarms:
+        alarm.linger(deadline)
+
+
 def _watch_for_the_end() -> None:
     """An exception that nobody catches, wherever it comes from, ends this process: the others hear why."""
     global _watching_for_the_end
@@ -157,11 +170,6 @@ def _watch_for_the_end() -> None:
 
     def hook(kind: Any, error: Any, traceback: Any) -> None:
         before(kind, error, traceback)
-        told = [alarm for alarm in list(_alarms) if alarm.reason is None and not alarm._is_a_fork()]
-        for alarm in told:
-            alarm.tell(error)
-        deadline = time.monotonic() + LINGER
-        for alarm in told:
-            alarm.linger(deadline)
+        tell_all(error)
 
     sys.excepthook = hook

@@ -20,14 +20,16 @@ from vllm.distributed.device_communicators.base_device_communicator import All2A
 from vllm.distributed.device_communicators.cpu_communicator import CpuCommunicator
 from vllm.forward_context import get_forward_context
 from vllm.model_executor.layers.fused_moe.runner import moe_runner
+from vllm.utils.import_utils import resolve_obj_by_qualname
 
 import xep
 
-from .alarm import Alarm
+from .alarm import Alarm, tell_all
 
 _FEW = 32  # tokens of a rank up to which a step goes by mode ll
 _SLOTS = 3  # a dispatch, the arrays of the last one that vLLM has not dropped yet, and one to spare
 _TYPES = (torch.float32, torch.bfloat16, torch.float16)
+_STEPS = ("execute_model", "execute_dummy_batch")  # of vLLM's worker: in these, ranks wait for one another
 _numbers = itertools.count()
 
 
@@ -65,6 +67,7 @@ class XepCommunicator(CpuCommunicator):
         if refused is not None:
             raise ValueError(refused)
         _keep_experts_opaque()
+        _tell_of_errors(resolve_obj_by_qualname(config.parallel_config.worker_cls))
         self.all2all_manager = XepAll2All(self.cpu_group, config)
 
     def allocate_combine_input(
@@ -235,3 +238,23 @@ def _keep_experts_opaque() -> None:
         return operators.moe_forward if self._shared_experts is None else operators.moe_forward_shared
 
     moe_runner.MoERunner._select_forward = select_forward
+
+
+@functools.cache
+def _tell_of_errors(worker: type) -> None:
+    """An exception in a step, be it in the experts or elsewhere in the model, is caught by vLLM, which ends its engine
+    and with it this process: the other ranks hear why before."""
+
+    def telling(step: Any) -> Any:
+        @functools.wraps(step)
+        def call(self: Any, *arguments: Any, **options: Any) -> Any:
+            try:
+                return step(self, *arguments, **options)
+            except Exception as error:
+                tell_all(error)
+                raise
+
+        return call
+
+    for name in _STEPS:
+        setattr(worker, name, telling(getattr(worker, name)))

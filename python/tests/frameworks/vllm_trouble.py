@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What the tests do to vLLM's experts, a rank at a time: the file of a rank has the word, as vllm_rank.py writes it.
+
+roll: each token gets the sum of the one before it. raise: this rank has an exception in its experts.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+
+import torch
+
+from xep.integrations.vllm_all2all import XepAll2All, XepCommunicator
+
+REASON = "these experts are out of order"
+
+
+class Troubled(XepAll2All):
+    def combine(self, hidden_states: torch.Tensor, is_sequence_parallel: bool = False) -> torch.Tensor:
+        file = pathlib.Path(os.environ["XEP_TEST_TROUBLE"]).with_suffix(f".trouble.{self.rank}")
+        word = file.read_text() if file.exists() else ""
+        if word == "raise":
+            raise OSError(REASON)
+        sums = super().combine(hidden_states, is_sequence_parallel)
+        return sums.roll(1, 0) if word == "roll" else sums
+
+
+class Communicator(XepCommunicator):
+    def __init__(self, *arguments, **options) -> None:
+        super().__init__(*arguments, **options)
+        if isinstance(self.all2all_manager, XepAll2All):
+            self.all2all_manager.__class__ = Troubled
