@@ -242,8 +242,9 @@ typedef struct xep_plugin {
 
     /**
      * Tells the bytes and the alignment of the regions that this shape needs (all zero before the call; 0 bytes: the
-     * region is not needed), and how many rows a slot can hold. Depends on the shape alone, and not on its rank and
-     * nodes: xep_buffer_size() does not know them, and passes rank 0 of a single node.
+     * region is not needed), and how many rows a slot can hold. The same on every rank, as all heaps have one layout:
+     * it may depend on the nodes, but not on rank and local_experts. xep_buffer_size() knows no nodes, and asks twice:
+     * for rank 0 of a single node, and of as many nodes as ranks.
      */
     xep_status_t (*heap_size)(const xep_shape_t *shape, xep_region_t regions[XEP_REGIONS], uint64_t *recv_rows_p);
 
