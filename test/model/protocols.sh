@@ -29,7 +29,7 @@ explore() {
         spin -a "$@" "$models/model_$model.pml" >"$tmp/out" 2>&1 || exit 99
         "${compiler[@]}" $optimize -w -DSAFETY -DCOLLAPSE -DMEMLIM=5500 -o pan pan.c >>"$tmp/out" 2>&1 || exit 99
         # -E: a process that waits for ever is no error by itself; the model's monitor says what is
-        timeout $limit ./pan -m100000 -E >>"$tmp/out" 2>&1
+        timeout $((limit * ${XEP_TEST_SLOW:-1})) ./pan -m100000 -E >>"$tmp/out" 2>&1
     )
     [ $? -ne 99 ] || { cat "$tmp/out"; exit 99; }
     states=$(sed -n 's/^ *\([0-9.e+]*\) states, stored.*/\1/p' "$tmp/out")

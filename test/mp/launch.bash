@@ -5,7 +5,7 @@ tmp=$(mktemp -d) || exit 99
 trap 'cleanup; rm -rf "$tmp"' EXIT
 trap 'exit 143' TERM INT HUP
 failed=0
-export XEP_TIMEOUT=${XEP_TIMEOUT:-60s}
+export XEP_TIMEOUT=${XEP_TIMEOUT:-$((60 * ${XEP_TEST_SLOW:-1}))s}
 
 # a test that has more to clean up defines its own
 cleanup() { :; }
@@ -21,7 +21,7 @@ run() {
     name=$1
     shift
     echo "== $name"
-    timeout --foreground -k 10 120 "$@" >"$tmp/out" 2>"$tmp/err"
+    timeout --foreground -k 10 $((120 * ${XEP_TEST_SLOW:-1})) "$@" >"$tmp/out" 2>"$tmp/err"
     status=$?
 }
 

@@ -13,8 +13,8 @@ run() {
     shift
     # a sanitizer's runtime comes after what is preloaded, and may
     XEP_TIMEOUT=30s PERF_CORRUPT=$corruption ASAN_OPTIONS="${ASAN_OPTIONS:+$ASAN_OPTIONS:}verify_asan_link_order=0" \
-        timeout 60 ./libtool --mode=execute ./xep_run -n 3 -x "LD_PRELOAD=$PWD/test/mp/.libs/perf_corruptor.so" \
-        ./xep_perf $small "$@" >"$dir/out" 2>&1
+        timeout $((60 * ${XEP_TEST_SLOW:-1})) ./libtool --mode=execute ./xep_run -n 3 \
+        -x "LD_PRELOAD=$PWD/test/mp/.libs/perf_corruptor.so" ./xep_perf $small "$@" >"$dir/out" 2>&1
 }
 
 # found CORRUPTION SENTENCE OPTION...

@@ -12,7 +12,7 @@ failed=0
 expect() {
     status=$1 lines=$2 pattern=$3
     shift 3
-    XEP_TIMEOUT=20s timeout 60 "$@" >"$dir/out" 2>&1
+    XEP_TIMEOUT=20s timeout $((60 * ${XEP_TEST_SLOW:-1})) "$@" >"$dir/out" 2>&1
     got=$?
     count=$(grep -vc -e '^xep_run: ' -e '^\[.*pmix' "$dir/out")
     if [ $got -ne "$status" ] || { [ "$lines" -gt 0 ] && [ "$count" -ne "$lines" ]; } ||

@@ -7,13 +7,13 @@ failed=0
 
 # on_ranks RANKS [VAR=VALUE...] PROGRAM [ARGUMENT...]: its output into $dir/out, its status into $status
 on_ranks() {
-    local ranks=$1 settings=(XEP_TIMEOUT=60s)
+    local ranks=$1 settings=("XEP_TIMEOUT=$((60 * ${XEP_TEST_SLOW:-1}))s")
     shift
     while [[ $1 == [A-Z]*=* ]]; do
         settings+=("$1")
         shift
     done
-    env "${settings[@]}" timeout 120 ./xep_run -n "$ranks" "$@" >"$dir/out" 2>&1
+    env "${settings[@]}" timeout $((120 * ${XEP_TEST_SLOW:-1})) ./xep_run -n "$ranks" "$@" >"$dir/out" 2>&1
     status=$?
 }
 

@@ -30,7 +30,7 @@ wrong() {
 is() {
     wanted=$1 pattern=$2
     shift 2
-    timeout -k 5 100 "$@" >"$tmp/out" 2>&1 </dev/null
+    timeout -k 5 $((100 * ${XEP_TEST_SLOW:-1})) "$@" >"$tmp/out" 2>&1 </dev/null
     got=$?
     [ "$got" -eq "$wanted" ] && grep -Eq -e "$pattern" "$tmp/out"
 }

@@ -22,7 +22,7 @@ other_calls() {
 # must be clean; calls of a dispatch or a combine are in all. is_clean TRACE: of xep's own, or none
 is_clean() {
     for _ in 1 2 3 4 5; do
-        XEP_TIMEOUT=60s timeout 120 ./xep_run -n 2 -x TRACES="$dir" -x XEP_TRACE="$1" \
+        XEP_TIMEOUT=60s timeout $((120 * ${XEP_TEST_SLOW:-1})) ./xep_run -n 2 -x TRACES="$dir" -x XEP_TRACE="$1" \
             sh -c 'exec strace -o "$TRACES/$PMIX_RANK" ./test/mp/steady.mp long' || exit $?
         [ "$(cat "$dir"/[01] | grep -c 'getpgid(-77)')" -eq 4 ] || { echo 'there are no traces'; exit 1; }
         [ -z "$1" ] || [ -s "$1" ] || { echo 'XEP_TRACE had no effect'; exit 1; }

@@ -6,7 +6,7 @@ set -u
 program=./test/mp/victim
 failed=0
 for phase in dispatch test combine destroy; do
-    out=$(XEP_TIMEOUT=20s timeout 60 ./xep_run -k -n 3 "$program" $phase 2>&1)
+    out=$(XEP_TIMEOUT=20s timeout $((60 * ${XEP_TEST_SLOW:-1})) ./xep_run -k -n 3 "$program" $phase 2>&1)
     status=$?
     survivors=$(printf '%s\n' "$out" | grep -c '^survived')
     if [ "$survivors" -ne 2 ] || [ $status -ne 137 ]; then

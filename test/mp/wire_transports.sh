@@ -11,7 +11,7 @@ failed=0
 
 # run VAR=VALUE...
 run() {
-    out=$(env "$@" timeout 120 "$program" "$trials" 2>&1)
+    out=$(env "$@" timeout $((120 * ${XEP_TEST_SLOW:-1})) "$program" "$trials" 2>&1)
     status=$?
     if [ $status -ne 0 ] || printf '%s\n' "$out" | grep -q 'UCX *\(WARN\|ERROR\|FATAL\)'; then
         echo "$*: status $status"
@@ -60,7 +60,7 @@ if [ -n "${XEP_TEST_UCX_LIB:-}" ]; then
     every_setting $second LD_LIBRARY_PATH="$XEP_TEST_UCX_LIB${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
     # puts by address: a rank that comes back late; what UCX says of its broken connections is no matter
     LD_LIBRARY_PATH="$XEP_TEST_UCX_LIB${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" \
-        timeout 60 ./test/mp/wire_late.mp || failed=1
+        timeout $((60 * ${XEP_TEST_SLOW:-1})) ./test/mp/wire_late.mp || failed=1
 else
     echo 'XEP_TEST_UCX_LIB is not set: a second UCX was not tried'
 fi

@@ -72,6 +72,13 @@ wait $!
 program what.xyz '' 'true'
 expect what.xyz 99 'no runner'
 
+# what a script runs has a limit of its own, which must grow like the script's
+fixed_limits() { grep -nE '\<timeout( --foreground)?( -k [0-9]+)? [0-9]{2,} ' "$@"; }
+printf 'timeout -k 5 60 true\n' >"$tmp/fixed.sh"
+fixed_limits "$tmp/fixed.sh" >/dev/null || { echo 'a limit that XEP_TEST_SLOW does not reach is not found'; failed=1; }
+fixed_limits $(find "$srcdir/test" -name '*.sh' ! -path '*/rig/rig.sh' -o -name '*.bash') | grep -v scancel &&
+    { echo 'limits that XEP_TEST_SLOW does not reach (use $((60 * ${XEP_TEST_SLOW:-1})))'; failed=1; }
+
 # automake names a log after its test without the suffix: two tests that differ in the suffix alone would share a log
 twice=$(grep -o 'test/[a-z_/]*\.\(t\|mp\|sh\)\>' "$srcdir/Makefile.am" | sort -u | sed 's/\.[a-z]*$//' | uniq -d)
 [ -z "$twice" ] || { echo "tests whose log files have the same name: $twice"; failed=1; }
