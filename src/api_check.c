@@ -88,12 +88,23 @@ static xep_status_t check_pointer(const char *name, const void *pointer, uint64_
     return XEP_OK;
 }
 
+/* No object is larger: a negative stride that became a size_t, or a product that does not fit 64 bits. */
+static xep_status_t check_extent(const char *stride_name, size_t stride, uint64_t rows, uint64_t row_bytes)
+{
+    uint64_t apart;
+    if (rows <= 1 || (!__builtin_mul_overflow(rows - 1, stride, &apart) && apart <= PTRDIFF_MAX - row_bytes))
+        return XEP_OK;
+    return xep_fail(XEP_ERR_INVALID, "invalid %s: %zu bytes (%llu rows must fit in memory)", stride_name, stride,
+                    (unsigned long long)rows);
+}
+
 /* a matrix of tokens rows; NULL only without rows */
 static xep_status_t check_matrix(const char *name, const char *stride_name, const void *pointer, size_t *stride_p,
                                  uint64_t rows, uint64_t row_bytes, size_t elem)
 {
     xep_status_t status = check_pointer(name, pointer, rows, elem);
-    return status == XEP_OK ? check_stride(stride_name, stride_p, row_bytes, elem) : status;
+    if (status == XEP_OK) status = check_stride(stride_name, stride_p, row_bytes, elem);
+    return status == XEP_OK ? check_extent(stride_name, *stride_p, rows, row_bytes) : status;
 }
 
 static xep_status_t check_index_type(const char *name, xep_dtype_t *dtype)

@@ -243,6 +243,59 @@ TEST(wrong_index_is_named)
     }
 }
 
+/* ---- any numbers ---- */
+
+/* mostly small, sometimes at the edges of 64 bits */
+static uint64_t wild(uint64_t *seed, uint64_t most)
+{
+    switch (next(seed) % 8) {
+    case 0: return next(seed) << 33 ^ next(seed) << 10 ^ next(seed);
+    case 1: return UINT64_C(1) << next(seed) % 64;
+    case 2: return (UINT64_C(1) << next(seed) % 64) - 1;
+    default: return next(seed) % (most + 1);
+    }
+}
+
+/* as much as the arguments say is there: what they do not fit in is read or written out of bounds */
+static void call_wildly(uint64_t *seed, long *accepted_p)
+{
+    static int64_t nothing[1];
+    xep_layout_args_t args = XEP_LAYOUT_ARGS_INIT;
+    xep_layout_t out = XEP_LAYOUT_INIT;
+    args.tokens = wild(seed, 20), args.topk = (uint32_t)wild(seed, 8), args.experts = (uint32_t)wild(seed, 100);
+    args.nranks = (uint32_t)wild(seed, 40), args.ranks_per_node = (uint32_t)wild(seed, 8);
+    args.topk_idx_stride = next(seed) % 2 ? 0 : wild(seed, 64);
+    args.topk_idx_dtype = next(seed) % 2 ? XEP_INT64 : XEP_INT32;
+    size_t elem = args.topk_idx_dtype == XEP_INT64 ? 8 : 4, row = args.topk * elem;
+    size_t stride = args.topk_idx_stride == 0 ? row : args.topk_idx_stride;
+    unsigned __int128 apart = args.tokens == 0 ? 0 : (unsigned __int128)(args.tokens - 1) * stride;
+    int exists = apart < 1 << 16 && row < 1 << 16; /* what is larger and could exist is not tried */
+    if (!exists && apart <= PTRDIFF_MAX) return;
+    if (args.nranks > 1 << 16 || args.experts > 1 << 16) return;
+    char *indices = exists ? malloc((size_t)apart + row) : (char *)nothing;
+    for (size_t i = 0; exists && i < ((size_t)apart + row) / 4; i++)
+        ((int32_t *)indices)[i] = elem == 8 && i % 2 ? 0 : (int32_t)(next(seed) % (args.experts + 1));
+    args.topk_idx = indices;
+    out.tokens_per_rank = malloc(4 * (size_t)args.nranks);
+    out.tokens_per_node = malloc(4 * (size_t)args.nranks);
+    out.tokens_per_expert = malloc(4 * (size_t)args.experts);
+    xep_status_t status = xep_layout(&args, &out);
+    *accepted_p += status == XEP_OK;
+    assert_true(status == XEP_OK || (status == XEP_ERR_INVALID && xep_last_error()[0] != '\0'));
+    free(out.tokens_per_expert);
+    free(out.tokens_per_node);
+    free(out.tokens_per_rank);
+    if (exists) free(indices);
+}
+
+TEST(any_numbers)
+{
+    uint64_t seed = 11;
+    long accepted = 0;
+    for (int i = 0; i < 100000; i++) call_wildly(&seed, &accepted);
+    assert_true(accepted > 1000);
+}
+
 TEST(wrong_arguments)
 {
     static const int64_t topk[1][1] = {{0}};
@@ -262,6 +315,9 @@ TEST(wrong_arguments)
     assert_int_equal(xep_layout(&args, &out), XEP_ERR_INVALID);
     args = good, args.tokens = 2, args.topk_idx_stride = 4; /* rows overlap */
     assert_int_equal(xep_layout(&args, &out), XEP_ERR_INVALID);
+    args = good, args.tokens = 2, args.topk_idx_stride = (size_t)-8; /* a negative one */
+    assert_int_equal(xep_layout(&args, &out), XEP_ERR_INVALID);
+    assert_non_null(strstr(xep_last_error(), "invalid topk_idx_stride: 18446744073709551608 bytes (2 rows must fit"));
     args = good, args.size = 0;
     assert_int_equal(xep_layout(&args, &out), XEP_ERR_INVALID);
 }
