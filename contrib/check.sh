@@ -26,7 +26,7 @@ done
 . "$(dirname "$0")/setup.bash"
 . "$(dirname "$0")/fetch.bash"
 work=$top/build/check
-rm -rf "$work/stages"
+rm -rf "$work/stages" "$work/again"
 mkdir -p "$work/stages" "$downloads"
 # Most tests wait more than they compute: for ranks, for sleeps, for deadlines. So more of them run at once than there
 # are processors: twice as many, or half as many again in each of two lanes.
@@ -104,9 +104,41 @@ slowest() {
     done | sort -rn | sed -n '1,10s/^\(.*\) \(.*\)\.trs$/\2 \1 s/p' | paste -sd, | sed 's/,/, /g'
 }
 
+# again FOLDER RESULT-FILE [VARIABLE=VALUE...]: notes a failed test that compares times (test/rig/run-test: "again"), to
+# be run alone when all else has ended. Only such: what is wrong once, whatever the time, is wrong.
+again() {
+    local folder=$1 test=${2#"$1"/} times
+    test=${test%.trs}
+    shift 2
+    times=$(sed -sn '1,30s,.*[ (/*#]again: *\([0-9]*\).*,\1,p' "$top/$test".[cs]* | sed 1q)
+    [ -n "$times" ] || return
+    test=$(cd "$folder" && ls "$test".{t,mp} 2>/dev/null || echo "$test.sh")
+    printf '%q ' "$times" "$folder" "$test" "$@" >>"$work/again"
+    echo >>"$work/again"
+}
+
+# Runs those tests, one at a time; when all pass as often as they ask for, one failure less is counted.
+run_again() {
+    local words test ended n
+    while read -r words; do
+        eval "set -- $words" # written with %q
+        for ((n = 1; n <= $1; n++)); do
+            ended=$(bounded 900 env "${@:4}" make -C "$2" check TESTS="$3" 2>&1) || break
+        done
+        if [ "$n" -gt "$1" ]; then
+            passed=$((passed + 1)) failed=$((failed - 1))
+            say "ALONE: $3: passed $1 times when nothing else ran, after it had failed beside others"
+        else
+            say "FAIL: $3, alone too:"
+            tail -n 40 <<<"$ended" | sed 's/^/    /'
+        fi
+    done <"$work/again"
+}
+
 # the tests of one run of make check, from the result files it leaves
 count_suite() {
     local folder=$1 name=$2 results result log
+    shift 2
     results=$(find "$folder/test" -name '*.trs' -newer "$folder/began" | sort)
     for result in $results; do
         log=${result%.trs}.log
@@ -115,7 +147,10 @@ count_suite() {
         case $(sed -n 's/^:global-test-result: //p' "$result") in
         SKIP) skip "$name: ${result#"$folder"/}" "$(grep -hm1 '^skipped: ' "$log" | sed 's/^skipped: //')" ;;
         PASS) ;;
-        *) say "FAIL: $name: ${log#"$top"/}" && tail -n 120 "$log" | with_symbols | sed 's/^/    /' ;;
+        *)
+            say "FAIL: $name: ${log#"$top"/}" && tail -n 120 "$log" | with_symbols | sed 's/^/    /'
+            again "$folder" "$result" "$@"
+            ;;
         esac
     done
     say "$name: slowest: $(slowest $results)"
@@ -129,7 +164,7 @@ suite() {
     bounded "$seconds" env "$@" make -C "$folder" -j"$at_once" -k "$target" >"$folder/$target.log" 2>&1
     [ $? -ne 124 ] || fail "$name: not done after $seconds seconds"
     grep -q '^# TOTAL:' "$folder/$target.log" || fail "$name: the tests were not run" "$folder/$target.log"
-    count_suite "$folder" "$name"
+    count_suite "$folder" "$name" "$@"
 }
 
 # build NAME FOLDER SCRIPT ARGUMENT...: configured, made, the tests too, without a warning
@@ -366,6 +401,7 @@ else
     [ ! -e "$work/found" ] || . "$work/found"
     together lane_ranks lane_any
 fi
+[ ! -e "$work/again" ] || stage 'again, alone' run_again
 say "all: $SECONDS seconds"
 read -r passed failed skipped \
     < <(awk '{ p += $1; f += $2; s += $3 } END { print p + 0, f + 0, s + 0 }' "$work"/stages/*.counts)

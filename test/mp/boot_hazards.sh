@@ -1,5 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
+# again: 2
 # The bootstrap over PMIx where something is wrong: each case is an error that says so, in bounded time.
 . "${srcdir:-.}/test/mp/run.bash"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* ranks: 2 4, limit: 120 */
+/* ranks: 2 4, limit: 120, again: 2 */
 
 /* Ranks that come late, stay away, give up: errors with names in time, recovery by reset, ends that do not hang. */
 

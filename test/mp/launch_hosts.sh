@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# limit: 600
+# limit: 600, again: 2
 # prterun over two "hosts" of this machine, with memory, processes and names of their own: shared memory inside a host,
 # UCX's network between them.
 . "$srcdir/test/mp/launch.bash" || exit 99

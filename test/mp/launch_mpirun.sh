@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# limit: 600
+# limit: 600, again: 2
 # Open MPI 4's mpirun as the launcher: one daemon, and two.
 . "$srcdir/test/mp/launch.bash" || exit 99
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# limit: 600
+# limit: 600, again: 2
 # prterun as the launcher: the ranks with the system's PMIx, and with the launcher's own.
 . "$srcdir/test/mp/launch.bash" || exit 99
 . "$srcdir/test/mp/prterun.bash" || exit 99

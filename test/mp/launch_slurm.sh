@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# limit: 600
+# limit: 600, again: 2
 # srun --mpi=pmix on a private Slurm of two virtual nodes, which this test starts and ends.
 . "$srcdir/test/mp/launch.bash" || exit 99
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# limit: 400
+# limit: 400, again: 2
 # xep_run: one rank to sixty-four, nodes drawn by force.
 . "$srcdir/test/mp/launch.bash" || exit 99
 

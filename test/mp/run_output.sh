@@ -1,5 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
+# again: 2
 # xep_run: labels, lines that stay whole, stdin.
 . "${srcdir:-.}/test/mp/run.bash"
 

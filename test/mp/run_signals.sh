@@ -1,5 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
+# again: 2
 # xep_run: what a signal to it does to the ranks.
 . "${srcdir:-.}/test/mp/run.bash"
 

@@ -1,5 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
+# again: 2
 # xep_run: exit statuses, what it says, and that it says nothing else.
 . "${srcdir:-.}/test/mp/run.bash"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* ranks: 2, limit: 120 */
+/* ranks: 2, limit: 120, again: 2 */
 
 /*
  * A rank whose operation is done may stay away from the library for long: nobody's operation may need it any more. Rank

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
-# limit: 240
+# limit: 240, again: 2
 # A trace of real ranks, read by a program that shares nothing with its writer; what is said when something is missing.
 . "$srcdir/test/mp/run.bash"
 command -v python3 >/dev/null || { echo 'skipped: there is no python3'; exit 77; }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* ranks: none */
+/* ranks: none, again: 2 */
 
 /*
  * A rank that is killed, and one that only stops, while others send to it: on sockets the dead one is found by

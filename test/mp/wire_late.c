@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* ranks: none */
+/* ranks: none, again: 2 */
 
 /*
  * A rank that was away (stopped, or its machine asleep) comes back when the others have given it up, ended their
