@@ -175,7 +175,7 @@ depends() {
                 while (match(text, /xep_[a-z0-9_]+/)) {
                     name = substr(text, RSTART, RLENGTH); text = substr(text, RSTART + RLENGTH)
                     if (!(name in owner)) continue
-                    if (owner[name] == "src/api" && from != "src/api") print "below", at[i] ": " name
+                    if (owner[name] ~ /^src\/api(_operations)?$/ && from != owner[name]) print "below", at[i] ": " name
                     else depend(from, owner[name], at[i])
                 }
             }

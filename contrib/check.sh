@@ -25,6 +25,7 @@ for option; do
 done
 . "$(dirname "$0")/setup.bash"
 . "$(dirname "$0")/fetch.bash"
+. "$(dirname "$0")/count.bash"
 work=$top/build/check
 rm -rf "$work/stages" "$work/again"
 mkdir -p "$work/stages" "$downloads"
@@ -70,91 +71,7 @@ together() {
     trap - TERM INT HUP
 }
 
-# ---- counting ----
-
-pass() { passed=$((passed + 1)); }
-
-# fail NAME [LOG]
-fail() {
-    failed=$((failed + 1))
-    say "FAIL: $1"
-    [ -z "${2:-}" ] || tail -n 200 "$2" | sed 's/^/    /'
-}
-
-skip() {
-    skipped=$((skipped + 1))
-    say "SKIP: $1: $2"
-}
-
-# Adds function and line to the traces of sanitizers, "#0 0x7f12 (/path/libxep.so+0x12)" (see check_asan).
-with_symbols() {
-    local line
-    while IFS= read -r line; do
-        say "$line"
-        [[ $line =~ ^\ *#[0-9]+\ .*\((/[^\ +]*)\+(0x[0-9a-f]+)\) ]] &&
-            addr2line -Cfpse "${BASH_REMATCH[1]}" "${BASH_REMATCH[2]}" | sed 's/^/        /'
-    done
-}
-
-# slowest RESULT-FILE...: the ten tests that took longest, on one line
-slowest() {
-    local result
-    for result; do
-        sed -n "s|^# took \([0-9]*\)\..*|\1 ${result##*/}|p" "${result%.trs}.log" | tail -n 1
-    done | sort -rn | sed -n '1,10s/^\(.*\) \(.*\)\.trs$/\2 \1 s/p' | paste -sd, | sed 's/,/, /g'
-}
-
-# again FOLDER RESULT-FILE [VARIABLE=VALUE...]: notes a failed test that compares times (test/rig/run-test: "again"), to
-# be run alone when all else has ended. Only such: what is wrong once, whatever the time, is wrong.
-again() {
-    local folder=$1 test=${2#"$1"/} times
-    test=${test%.trs}
-    shift 2
-    times=$(sed -sn '1,30s,.*[ (/*#]again: *\([0-9]*\).*,\1,p' "$top/$test".[cs]* | sed 1q)
-    [ -n "$times" ] || return
-    test=$(cd "$folder" && ls "$test".{t,mp} 2>/dev/null || echo "$test.sh")
-    printf '%q ' "$times" "$folder" "$test" "$@" >>"$work/again"
-    echo >>"$work/again"
-}
-
-# Runs those tests, one at a time; when all pass as often as they ask for, one failure less is counted.
-run_again() {
-    local words test ended n
-    while read -r words; do
-        eval "set -- $words" # written with %q
-        for ((n = 1; n <= $1; n++)); do
-            ended=$(bounded 900 env "${@:4}" make -C "$2" check TESTS="$3" 2>&1) || break
-        done
-        if [ "$n" -gt "$1" ]; then
-            passed=$((passed + 1)) failed=$((failed - 1))
-            say "ALONE: $3: passed $1 times when nothing else ran, after it had failed beside others"
-        else
-            say "FAIL: $3, alone too:"
-            tail -n 40 <<<"$ended" | sed 's/^/    /'
-        fi
-    done <"$work/again"
-}
-
-# the tests of one run of make check, from the result files it leaves
-count_suite() {
-    local folder=$1 name=$2 results result log
-    shift 2
-    results=$(find "$folder/test" -name '*.trs' -newer "$folder/began" | sort)
-    for result in $results; do
-        log=${result%.trs}.log
-        passed=$((passed + $(grep -c '^:test-result: PASS' "$result")))
-        failed=$((failed + $(grep -cE '^:test-result: (FAIL|ERROR|XPASS)' "$result")))
-        case $(sed -n 's/^:global-test-result: //p' "$result") in
-        SKIP) skip "$name: ${result#"$folder"/}" "$(grep -hm1 '^skipped: ' "$log" | sed 's/^skipped: //')" ;;
-        PASS) ;;
-        *)
-            say "FAIL: $name: ${log#"$top"/}" && tail -n 120 "$log" | with_symbols | sed 's/^/    /'
-            again "$folder" "$result" "$@"
-            ;;
-        esac
-    done
-    say "$name: slowest: $(slowest $results)"
-}
+# ---- builds and suites ----
 
 # suite SECONDS NAME FOLDER TARGET [VARIABLE=VALUE...]: make check, or a part, in that time, folder and environment
 suite() {
@@ -254,16 +171,6 @@ check_second_ucx() {
     for setting in $transports; do
         suite 900 "second UCX, $setting" "$work/gcc" check-transport LD_LIBRARY_PATH="$XEP_TEST_UCX_LIB" $setting
     done
-}
-
-# count_line NAME LOG: of a script that ends with the line that this one ends with; shows what went wrong there
-count_line() {
-    if [[ $(tail -n 1 "$2") =~ ^([0-9]+)\ passed,\ ([0-9]+)\ failed,\ ([0-9]+)\ skipped$ ]]; then
-        passed=$((passed + BASH_REMATCH[1])) failed=$((failed + BASH_REMATCH[2])) skipped=$((skipped + BASH_REMATCH[3]))
-        [ "${BASH_REMATCH[2]}" -eq 0 ] || sed 's/^/    /' "$2" | tail -n 300
-    else
-        fail "$1: it did not come to its end" "$2"
-    fi
 }
 
 # python_tests INTERPRETER LOG OPTION...

@@ -4,7 +4,7 @@
 # libxep_all.la is what libxep.so is made of and what unit tests link, so that these reach what is not exported
 noinst_LTLIBRARIES += libxep_all.la
 libxep_all_la_SOURCES = \
-	%D%/api.c %D%/api_boot.h %D%/api_boot.c %D%/api_check.h %D%/api_check.c \
+	%D%/api.c %D%/api_operations.c %D%/api_boot.h %D%/api_boot.c %D%/api_check.h %D%/api_check.c \
 	%D%/core/boot.h %D%/core/boot_callback.h %D%/core/boot_callback.c %D%/core/boot_single.h %D%/core/boot_single.c \
 	%D%/core/buffer.h %D%/core/buffer.c %D%/core/buffer_agree.h %D%/core/buffer_agree.c \
 	%D%/core/buffer_create.h %D%/core/buffer_create.c %D%/core/buffer_end.h %D%/core/buffer_end.c \

@@ -84,7 +84,8 @@ check_LTLIBRARIES += %D%/mp/perf_corruptor.la
 # nothing in place of its kernels
 check_LTLIBRARIES += %D%/cuda/standin_cuda.la %D%/cuda/xep_normal_cuda.la
 %C%_cuda_standin_cuda_la_SOURCES = \
-	%D%/cuda/standin.h %D%/cuda/standin_driver.c %D%/cuda/standin_streams.c %D%/cuda/standin_kernels.c
+	%D%/cuda/standin.h %D%/cuda/standin_driver.c %D%/cuda/standin_memory.c %D%/cuda/standin_streams.c \
+	%D%/cuda/standin_kernels.c
 %C%_cuda_standin_cuda_la_CPPFLAGS = $(AM_CPPFLAGS) -I$(srcdir)/plugins/cuda -I$(srcdir)/plugins/normal
 %C%_cuda_standin_cuda_la_CFLAGS = $(AM_CFLAGS) -Wno-missing-prototypes
 %C%_cuda_standin_cuda_la_LIBADD = libxep_oracle.la -lpthread

@@ -30,6 +30,15 @@ typedef struct standin_work {
     char args[STANDIN_ARGS_BYTES];
 } standin_work_t;
 
+/** CUresult and CUdeviceptr; a function that programs find under its name. */
+typedef int result_t;
+typedef uintptr_t address_t;
+enum { DONE = 0, INVALID = 1, NO_MEMORY = 2, NO_CONTEXT = 201, NOT_FOUND = 500 };
+#define API __attribute__((visibility("default"))) result_t
+
+/** The context of this thread; NULL: none. It begins with the number of its device, an int. */
+void *standin_context(void);
+
 /* ---- standin_streams.c ---- */
 
 typedef struct standin_stream standin_stream_t;

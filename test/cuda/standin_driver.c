@@ -2,25 +2,14 @@
 
 /*
  * The functions of the driver, by their own names and with their own types, as far as the library and its tests use
- * them. Device memory is poisoned, pinned memory is the host's, and an address that is neither is none.
+ * them; those of memory are in standin_memory.c.
  */
-#define _GNU_SOURCE
-#include <fcntl.h>
-#include <pthread.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include "standin.h"
 
-typedef int result_t;
-typedef uintptr_t address_t;
-enum { DONE = 0, INVALID = 1, NO_MEMORY = 2, NO_CONTEXT = 201, NOT_FOUND = 500 };
-enum { HOST_MEMORY = 1, DEVICE_MEMORY = 2, RANGES = 4096, DEVICES = 8, POISON = 0xcb };
-
-#define API __attribute__((visibility("default"))) result_t
+enum { DEVICES = 8 };
 
 /* ---- contexts: one for each device, and a stack of one or two in every thread ---- */
 
@@ -28,7 +17,7 @@ static int contexts[DEVICES];
 static _Thread_local void *stack[16];
 static _Thread_local int depth;
 
-static void *current(void)
+void *standin_context(void)
 {
     return depth == 0 ? NULL : stack[depth - 1];
 }
@@ -54,7 +43,7 @@ API cuDevicePrimaryCtxRetain(void **context_p, int device)
 
 API cuCtxGetCurrent(void **context_p)
 {
-    *context_p = current();
+    *context_p = standin_context();
     return DONE;
 }
 
@@ -81,8 +70,8 @@ API cuCtxPopCurrent_v2(void **context_p)
 
 API cuCtxGetDevice(int *device_p)
 {
-    if (current() == NULL) return NO_CONTEXT;
-    *device_p = *(const int *)current();
+    if (standin_context() == NULL) return NO_CONTEXT;
+    *device_p = *(const int *)standin_context();
     return DONE;
 }
 
@@ -102,143 +91,6 @@ API cuGetErrorString(result_t result, const char **text_p)
     return DONE;
 }
 
-/* ---- memory ---- */
-
-typedef struct range {
-    char *begin;
-    size_t bytes;
-    int kind, device, file;
-} range_t;
-
-static pthread_mutex_t ranges_lock = PTHREAD_MUTEX_INITIALIZER;
-static range_t ranges[RANGES];
-
-static range_t *find_range(address_t address)
-{
-    for (int i = 0; i < RANGES; i++)
-        if (ranges[i].begin != NULL && address >= (address_t)ranges[i].begin &&
-            address < (address_t)ranges[i].begin + ranges[i].bytes)
-            return &ranges[i];
-    return NULL;
-}
-
-static result_t map_range(int file, size_t bytes, int kind, void **address_p)
-{
-    char *begin = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-    if (begin == MAP_FAILED) return NO_MEMORY;
-    pthread_mutex_lock(&ranges_lock);
-    for (int i = 0; i < RANGES; i++) {
-        if (ranges[i].begin != NULL) continue;
-        ranges[i] = (range_t){begin, bytes, kind, *(const int *)current(), file};
-        pthread_mutex_unlock(&ranges_lock);
-        *address_p = begin;
-        return DONE;
-    }
-    pthread_mutex_unlock(&ranges_lock);
-    munmap(begin, bytes);
-    return NO_MEMORY;
-}
-
-static result_t unmap_range(address_t address, int kind)
-{
-    pthread_mutex_lock(&ranges_lock);
-    range_t *range = find_range(address);
-    result_t result = range != NULL && (address_t)range->begin == address && range->kind == kind ? DONE : INVALID;
-    if (result == DONE) {
-        munmap(range->begin, range->bytes);
-        close(range->file);
-        *range = (range_t){0};
-    }
-    pthread_mutex_unlock(&ranges_lock);
-    return result;
-}
-
-static result_t make_range(size_t bytes, int kind, void **address_p)
-{
-    if (current() == NULL) return NO_CONTEXT;
-    if (bytes == 0) return INVALID;
-    int file = memfd_create("standin", MFD_CLOEXEC);
-    if (file < 0 || ftruncate(file, (off_t)bytes) != 0) return NO_MEMORY;
-    result_t result = map_range(file, bytes, kind, address_p);
-    if (result == DONE) memset(*address_p, POISON, bytes);
-    else close(file);
-    return result;
-}
-
-API cuMemAlloc_v2(address_t *address_p, size_t bytes)
-{
-    void *address = NULL;
-    result_t result = make_range(bytes, DEVICE_MEMORY, &address);
-    *address_p = (address_t)address;
-    return result;
-}
-
-API cuMemFree_v2(address_t address)
-{
-    standin_streams_wait_all();
-    return unmap_range(address, DEVICE_MEMORY);
-}
-
-API cuMemHostAlloc(void **address_p, size_t bytes, unsigned flags)
-{
-    (void)flags;
-    return make_range(bytes, HOST_MEMORY, address_p);
-}
-
-API cuMemFreeHost(void *address)
-{
-    standin_streams_wait_all();
-    return unmap_range((address_t)address, HOST_MEMORY);
-}
-
-API cuPointerGetAttribute(void *value, int attribute, address_t address)
-{
-    pthread_mutex_lock(&ranges_lock);
-    const range_t *range = find_range(address);
-    result_t result = range != NULL && (attribute == 2 || attribute == 9) ? DONE : INVALID;
-    if (result == DONE) *(int *)value = attribute == 2 ? range->kind : range->device;
-    pthread_mutex_unlock(&ranges_lock);
-    return result;
-}
-
-/* ---- memory of other processes: a handle names the file behind it ---- */
-
-typedef struct ipc {
-    int pid, file;
-    size_t bytes;
-    char reserved[64 - 16];
-} ipc_t;
-_Static_assert(sizeof(ipc_t) == 64, "as a CUipcMemHandle");
-
-API cuIpcGetMemHandle(ipc_t *handle_p, address_t address)
-{
-    pthread_mutex_lock(&ranges_lock);
-    const range_t *range = find_range(address);
-    result_t result = range != NULL && range->kind == DEVICE_MEMORY ? DONE : INVALID;
-    if (result == DONE) *handle_p = (ipc_t){.pid = getpid(), .file = range->file, .bytes = range->bytes};
-    pthread_mutex_unlock(&ranges_lock);
-    return result;
-}
-
-API cuIpcOpenMemHandle_v2(address_t *address_p, ipc_t handle, unsigned flags)
-{
-    char path[64];
-    void *address = NULL;
-    if (handle.pid == getpid() || flags != 1 || current() == NULL) return INVALID;
-    snprintf(path, sizeof path, "/proc/%d/fd/%d", handle.pid, handle.file);
-    int file = open(path, O_RDWR | O_CLOEXEC);
-    if (file < 0) return INVALID;
-    result_t result = map_range(file, handle.bytes, DEVICE_MEMORY, &address);
-    *address_p = (address_t)address;
-    return result;
-}
-
-API cuIpcCloseMemHandle(address_t address)
-{
-    standin_streams_wait_all();
-    return unmap_range(address, DEVICE_MEMORY);
-}
-
 /* ---- streams and events ---- */
 
 typedef struct event {
@@ -249,13 +101,13 @@ typedef struct event {
 API cuStreamCreate(void **stream_p, unsigned flags)
 {
     (void)flags;
-    *stream_p = standin_stream_create(current());
+    *stream_p = standin_stream_create(standin_context());
     return *stream_p == NULL ? NO_MEMORY : DONE;
 }
 
 API cuStreamGetCtx(void *stream, void **context_p)
 {
-    *context_p = stream == NULL ? current() : standin_stream_context(stream);
+    *context_p = stream == NULL ? standin_context() : standin_stream_context(stream);
     return DONE;
 }
 
@@ -413,7 +265,7 @@ API cuLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsigned gr
     const standin_kernel_t *kernel = function;
     if (grid_x == 0 || grid_x > 24 || grid_y != 1 || grid_z != 1 || block_x == 0 || block_x > 1024 ||
         block_x % 32 != 0 || block_y != 1 || block_z != 1 || shared_bytes > 232448 || extra != NULL ||
-        current() == NULL)
+        standin_context() == NULL)
         return INVALID;
     standin_stream_add(standin_stream(stream), kernel->run, args[0], kernel->bytes);
     return DONE;

@@ -1,0 +1,171 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* The exported functions of dispatches and combines, their handles and requests: as api.c has those before them. */
+
+#include "api_check.h"
+#include "handle.h"
+#include "request_begin.h"
+#include "request_wait.h"
+#include "trace.h"
+
+/* ---- dispatch and combine ---- */
+
+/* hands the request out, or waits for it */
+static xep_status_t deliver(xep_request_t *req, xep_request_t **req_p)
+{
+    xep_status_t status;
+    if (req_p != NULL) {
+        *req_p = req;
+        return XEP_OK;
+    }
+    status = xep_request_finish(req);
+    xep_request_drop(req);
+    return status;
+}
+
+/* The handle is the user's only when the dispatch has begun, or, where there is no request, has succeeded. */
+xep_status_t xep_dispatch(xep_buffer_t *buffer, const xep_dispatch_args_t *args, xep_handle_t **handle_p,
+                          xep_request_t **req_p)
+{
+    xep_dispatch_args_t own;
+    xep_request_t *req;
+    uint64_t begin_ns = xep_trace_now();
+    if (buffer == NULL) return xep_fail(XEP_ERR_INVALID, "buffer is NULL");
+    if (handle_p == NULL) return xep_fail(XEP_ERR_INVALID, "handle_p is NULL");
+    xep_buffer_enter(buffer);
+    xep_status_t status = xep_buffer_usable(buffer);
+    if (status == XEP_OK) status = xep_check_struct("args", args, &own, sizeof own);
+    if (status == XEP_OK) status = xep_check_dispatch(buffer, &own);
+    if (status == XEP_OK) status = xep_request_dispatch(buffer, &own, &req);
+    if (status == XEP_OK) {
+        xep_handle_t *handle = req->handle;
+        uint64_t epoch = req->op.epoch;
+        status = deliver(req, req_p);
+        if (begin_ns != 0) xep_trace_write_call(XEP_TRACE_CALL, "dispatch", epoch, begin_ns);
+        if (status == XEP_OK) *handle_p = handle;
+        else xep_handle_give_back(handle);
+    }
+    xep_buffer_leave(buffer);
+    return status;
+}
+
+xep_status_t xep_combine(xep_handle_t *handle, const xep_combine_args_t *args, xep_request_t **req_p)
+{
+    xep_combine_args_t own;
+    xep_request_t *req;
+    uint64_t begin_ns = xep_trace_now();
+    if (handle == NULL) return xep_fail(XEP_ERR_INVALID, "handle is NULL");
+    xep_buffer_enter(handle->buffer);
+    xep_status_t status = xep_buffer_usable(handle->buffer);
+    if (status == XEP_OK) status = xep_check_struct("args", args, &own, sizeof own);
+    if (status == XEP_OK) status = xep_check_combine(handle, &own);
+    if (status == XEP_OK) status = xep_request_combine(handle, &own, &req);
+    if (status == XEP_OK) {
+        uint64_t epoch = req->op.epoch;
+        status = deliver(req, req_p);
+        if (begin_ns != 0) xep_trace_write_call(XEP_TRACE_CALL, "combine", epoch, begin_ns);
+    }
+    xep_buffer_leave(handle->buffer);
+    return status;
+}
+
+const xep_recv_t *xep_handle_recv(const xep_handle_t *handle)
+{
+    if (handle == NULL || handle->released ||
+        (handle->state != XEP_HANDLE_READY && handle->state != XEP_HANDLE_COUNTED)) {
+        xep_fail(XEP_ERR_INVALID,
+                 handle == NULL ? "handle is NULL" : "the handle has no rows: in flight, failed or released");
+        return NULL;
+    }
+    return &handle->recv;
+}
+
+static xep_status_t combine_input(xep_handle_t *handle, void **base_p, size_t *stride_p)
+{
+    xep_status_t status = xep_buffer_usable(handle->buffer);
+    if (status != XEP_OK) return status;
+    if (handle->state != XEP_HANDLE_READY || handle->released || handle->in_flight != NULL)
+        return xep_fail(XEP_ERR_INVALID, "the handle was released, failed, or has an operation in flight");
+    return xep_request_wait_input(handle, base_p, stride_p);
+}
+
+void *xep_handle_combine_input(xep_handle_t *handle, size_t *stride_p)
+{
+    void *base = NULL;
+    size_t stride = 0;
+    if (handle == NULL) {
+        xep_fail(XEP_ERR_INVALID, "handle is NULL");
+        return NULL;
+    }
+    uint64_t begin_ns = xep_trace_now();
+    xep_buffer_enter(handle->buffer);
+    xep_status_t status = combine_input(handle, &base, &stride);
+    xep_buffer_leave(handle->buffer);
+    if (begin_ns != 0) xep_trace_write_call(XEP_TRACE_CALL, "combine_input", 0, begin_ns);
+    if (status != XEP_OK) return NULL;
+    handle->combine_input = base;
+    if (stride_p != NULL) *stride_p = stride;
+    return base;
+}
+
+/* While an operation needs the slot this is only noted. */
+void xep_handle_release(xep_handle_t *handle)
+{
+    if (handle == NULL) return;
+    xep_buffer_enter(handle->buffer);
+    handle->released = 1;
+    xep_handle_give_back_if_unused(handle);
+    xep_buffer_leave(handle->buffer);
+}
+
+/* ---- requests ---- */
+
+/* Its memory is the buffer's, so a request that was freed can still be told. */
+static xep_status_t check_kept(const xep_request_t *req)
+{
+    if (req == NULL) return xep_fail(XEP_ERR_INVALID, "req is NULL");
+    return req->kept ? XEP_OK : xep_fail(XEP_ERR_INVALID, "req was freed");
+}
+
+static xep_status_t ask_request(xep_request_t *req, xep_status_t (*ask)(xep_request_t *req))
+{
+    xep_status_t status = check_kept(req);
+    if (status != XEP_OK) return status;
+    xep_buffer_enter(req->buffer);
+    status = ask(req);
+    xep_buffer_leave(req->buffer);
+    return status;
+}
+
+static xep_status_t wait_request(xep_request_t *req, xep_status_t (*ask)(xep_request_t *req))
+{
+    uint64_t begin_ns = xep_trace_now();
+    xep_status_t status = ask_request(req, ask);
+    if (begin_ns != 0 && req != NULL) xep_trace_write_call(XEP_TRACE_CALL, "wait", req->op.epoch, begin_ns);
+    return status;
+}
+
+xep_status_t xep_request_test(xep_request_t *req)
+{
+    return ask_request(req, xep_request_poll);
+}
+
+xep_status_t xep_request_wait(xep_request_t *req)
+{
+    return wait_request(req, xep_request_finish);
+}
+
+xep_status_t xep_request_wait_counts(xep_request_t *req)
+{
+    return wait_request(req, xep_request_finish_counts);
+}
+
+/* The operation goes on: its memory is the buffer's. */
+void xep_request_free(xep_request_t *req)
+{
+    if (req == NULL) return;
+    xep_buffer_t *buffer = req->buffer;
+    xep_buffer_enter(buffer);
+    xep_request_drop(req);
+    xep_buffer_leave(buffer);
+}

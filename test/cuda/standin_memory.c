@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* Memory: that of devices is poisoned, pinned memory is the host's, and an address that is neither is none. */
+
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "standin.h"
+
+enum { HOST_MEMORY = 1, DEVICE_MEMORY = 2, RANGES = 4096, POISON = 0xcb };
+
+typedef struct range {
+    char *begin;
+    size_t bytes;
+    int kind, device, file;
+} range_t;
+
+static pthread_mutex_t ranges_lock = PTHREAD_MUTEX_INITIALIZER;
+static range_t ranges[RANGES];
+
+static range_t *find_range(address_t address)
+{
+    for (int i = 0; i < RANGES; i++)
+        if (ranges[i].begin != NULL && address >= (address_t)ranges[i].begin &&
+            address < (address_t)ranges[i].begin + ranges[i].bytes)
+            return &ranges[i];
+    return NULL;
+}
+
+static result_t map_range(int file, size_t bytes, int kind, void **address_p)
+{
+    char *begin = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (begin == MAP_FAILED) return NO_MEMORY;
+    pthread_mutex_lock(&ranges_lock);
+    for (int i = 0; i < RANGES; i++) {
+        if (ranges[i].begin != NULL) continue;
+        ranges[i] = (range_t){begin, bytes, kind, *(const int *)standin_context(), file};
+        pthread_mutex_unlock(&ranges_lock);
+        *address_p = begin;
+        return DONE;
+    }
+    pthread_mutex_unlock(&ranges_lock);
+    munmap(begin, bytes);
+    return NO_MEMORY;
+}
+
+static result_t unmap_range(address_t address, int kind)
+{
+    pthread_mutex_lock(&ranges_lock);
+    range_t *range = find_range(address);
+    result_t result = range != NULL && (address_t)range->begin == address && range->kind == kind ? DONE : INVALID;
+    if (result == DONE) {
+        munmap(range->begin, range->bytes);
+        close(range->file);
+        *range = (range_t){0};
+    }
+    pthread_mutex_unlock(&ranges_lock);
+    return result;
+}
+
+static result_t make_range(size_t bytes, int kind, void **address_p)
+{
+    if (standin_context() == NULL) return NO_CONTEXT;
+    if (bytes == 0) return INVALID;
+    int file = memfd_create("standin", MFD_CLOEXEC);
+    if (file < 0 || ftruncate(file, (off_t)bytes) != 0) return NO_MEMORY;
+    result_t result = map_range(file, bytes, kind, address_p);
+    if (result == DONE) memset(*address_p, POISON, bytes);
+    else close(file);
+    return result;
+}
+
+API cuMemAlloc_v2(address_t *address_p, size_t bytes)
+{
+    void *address = NULL;
+    result_t result = make_range(bytes, DEVICE_MEMORY, &address);
+    *address_p = (address_t)address;
+    return result;
+}
+
+API cuMemFree_v2(address_t address)
+{
+    standin_streams_wait_all();
+    return unmap_range(address, DEVICE_MEMORY);
+}
+
+API cuMemHostAlloc(void **address_p, size_t bytes, unsigned flags)
+{
+    (void)flags;
+    return make_range(bytes, HOST_MEMORY, address_p);
+}
+
+API cuMemFreeHost(void *address)
+{
+    standin_streams_wait_all();
+    return unmap_range((address_t)address, HOST_MEMORY);
+}
+
+API cuPointerGetAttribute(void *value, int attribute, address_t address)
+{
+    pthread_mutex_lock(&ranges_lock);
+    const range_t *range = find_range(address);
+    result_t result = range != NULL && (attribute == 2 || attribute == 9) ? DONE : INVALID;
+    if (result == DONE) *(int *)value = attribute == 2 ? range->kind : range->device;
+    pthread_mutex_unlock(&ranges_lock);
+    return result;
+}
+
+/* ---- memory of other processes: a handle names the file behind it ---- */
+
+typedef struct ipc {
+    int pid, file;
+    size_t bytes;
+    char reserved[64 - 16];
+} ipc_t;
+_Static_assert(sizeof(ipc_t) == 64, "as a CUipcMemHandle");
+
+API cuIpcGetMemHandle(ipc_t *handle_p, address_t address)
+{
+    pthread_mutex_lock(&ranges_lock);
+    const range_t *range = find_range(address);
+    result_t result = range != NULL && range->kind == DEVICE_MEMORY ? DONE : INVALID;
+    if (result == DONE) *handle_p = (ipc_t){.pid = getpid(), .file = range->file, .bytes = range->bytes};
+    pthread_mutex_unlock(&ranges_lock);
+    return result;
+}
+
+API cuIpcOpenMemHandle_v2(address_t *address_p, ipc_t handle, unsigned flags)
+{
+    char path[64];
+    void *address = NULL;
+    if (handle.pid == getpid() || flags != 1 || standin_context() == NULL) return INVALID;
+    snprintf(path, sizeof path, "/proc/%d/fd/%d", handle.pid, handle.file);
+    int file = open(path, O_RDWR | O_CLOEXEC);
+    if (file < 0) return INVALID;
+    result_t result = map_range(file, handle.bytes, DEVICE_MEMORY, &address);
+    *address_p = (address_t)address;
+    return result;
+}
+
+API cuIpcCloseMemHandle(address_t address)
+{
+    standin_streams_wait_all();
+    return unmap_range(address, DEVICE_MEMORY);
+}
