@@ -67,6 +67,7 @@ sim_ldadd = libsim.la libxep_oracle.la $(CMOCKA_LIBS) -lm
 %C%_mp_wire_keys_mp_LDADD = $(insides)
 %C%_mp_wire_rate_mp_LDADD = $(insides)
 %C%_mp_boot_client_mp_LDADD = $(insides)
+%C%_mp_setuid_mp_LDADD = $(insides)
 %C%_bench_kernels_LDADD = $(insides)
 
 # programs on ranks are users of libxep.so; what they share is in mp_rig
@@ -109,7 +110,7 @@ transport_tests = \
 	%D%/mp/mismatch.mp %D%/mp/failure.mp \
 	%D%/mp/after.mp %D%/mp/unborn.mp %D%/mp/allgather.mp \
 	%D%/mp/steady.mp %D%/mp/pages.mp %D%/mp/large.mp %D%/mp/nodes.mp %D%/mp/silent.mp %D%/mp/waits.mp
-rank_tests = %D%/mp/wire_order.mp %D%/mp/boot_client.mp $(transport_tests)
+rank_tests = %D%/mp/wire_order.mp %D%/mp/boot_client.mp %D%/mp/setuid.mp $(transport_tests)
 %C%_mp_boot_reload_mp_LDADD =
 %C%_mp_normal_shapes_mp_LDADD = libmp_rig.la
 %C%_mp_normal_ops_mp_LDADD = libmp_rig.la

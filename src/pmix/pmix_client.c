@@ -24,6 +24,7 @@
 #include "boot.h"
 #include "error.h"
 #include "log.h"
+#include "secure.h"
 
 /* PMIx is one per process, whoever uses it there; so is this */
 static struct {
@@ -207,7 +208,8 @@ static xep_status_t open_once(xep_pmix_client_t *client)
     if (nspace == NULL || rank == NULL)
         return xep_fail(XEP_ERR_UNSUPPORTED, "no launcher that serves PMIx has started this process: PMIX_NAMESPACE "
                                              "and PMIX_RANK are not set");
-    xep_status_t status = open_as(client, nspace, rank);
+    xep_status_t status = xep_secure_check("PMIX_"); /* libpmix loads components from where they say */
+    if (status == XEP_OK) status = open_as(client, nspace, rank);
     if (status != XEP_OK) return status;
     client->pid = getpid();
     stay_loaded();

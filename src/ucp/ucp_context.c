@@ -8,6 +8,7 @@
 
 #include "error.h"
 #include "log.h"
+#include "secure.h"
 #include "shm.h"
 #include "ucp_library.h"
 #include "ucp_settings.h"
@@ -36,7 +37,8 @@ static xep_status_t open_context(const xep_ucp_shared_t *shared, ucp_context_h *
     };
     ucp_config_t *config;
     ucs_status_t ret;
-    xep_status_t status = xep_ucp_settings_read(shared, &config);
+    xep_status_t status = xep_secure_check("UCX_");
+    if (status == XEP_OK) status = xep_ucp_settings_read(shared, &config);
     if (status != XEP_OK) return status;
     ret = ucp_init(&params, config, context_p);
     ucp_config_release(config);

@@ -71,6 +71,12 @@ static int parse_text(const char *text, const choice_t *choices, void *value_p)
     return 0;
 }
 
+/* a file or folders: whether the environment may name them is seen when it is read */
+static int parse_path(const char *text, const choice_t *choices, void *value_p)
+{
+    return parse_text(text, choices, value_p);
+}
+
 /* a whole number; returns what follows it, or NULL */
 static const char *parse_number(const char *text, uint64_t *value_p)
 {
@@ -151,10 +157,13 @@ static const variable_t variables[] = {
 };
 enum { NVARIABLES = sizeof variables / sizeof variables[0] };
 
-/* the value in force: what is set and not empty, else the default */
+/*
+ * The value in force: what is set and not empty, else the default. A program with more rights than who starts it
+ * (setuid) must not write files, and not load code, that the environment names.
+ */
 static const char *value_of(const variable_t *variable)
 {
-    const char *text = getenv(variable->name);
+    const char *text = variable->parse == parse_path ? secure_getenv(variable->name) : getenv(variable->name);
     return text == NULL || text[0] == '\0' ? variable->def : text;
 }
 

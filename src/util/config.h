@@ -15,7 +15,8 @@ enum { XEP_PROGRESS_CALL, XEP_PROGRESS_THREAD };
 enum { XEP_SIMD_CHOICE_AUTO, XEP_SIMD_CHOICE_SCALAR, XEP_SIMD_CHOICE_AVX2, XEP_SIMD_CHOICE_AVX512 };
 
 typedef const char *xep_config_text_t; /* of the environment: valid until that changes */
-typedef uint64_t xep_config_bytes_t;   /* UINT64_MAX: inf */
+typedef xep_config_text_t xep_config_path_t;
+typedef uint64_t xep_config_bytes_t; /* UINT64_MAX: inf */
 typedef uint32_t xep_config_count_t;
 typedef int32_t xep_config_millis_t; /* < 0: inf */
 

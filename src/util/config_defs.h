@@ -2,13 +2,13 @@
 
 /**
  * Every configuration variable, one line each; the environment variable is XEP_NAME. A table: no include guard.
- *   VALUE(field, NAME, type, default, help)   type: text, bytes, count, millis
+ *   VALUE(field, NAME, type, default, help)   type: text, path, bytes, count, millis
  *   CHOICE(field, NAME, default, help)        one of the names in <field>_choices, config.c
  */
 CHOICE(boot, "BOOT", "auto",
        "how ranks find one another: auto (callback, pmix, single in that order), callback, pmix, single")
 VALUE(mode, "MODE", text, "normal", "plugin of a buffer whose params name none")
-VALUE(plugin_path, "PLUGIN_PATH", text, "",
+VALUE(plugin_path, "PLUGIN_PATH", path, "",
       "folders with plugins, colon-separated, looked in before the installed ones; not when setuid")
 CHOICE(map, "MAP", "auto",
        "auto: load and store in the memory of peers where UCX can map it; never: UCX moves every byte")
@@ -31,8 +31,9 @@ VALUE(prefault, "PREFAULT", bytes, "16g",
 CHOICE(numa, "NUMA", "yes", "place shared memory on the NUMA node the rank runs on: yes, no")
 VALUE(node_ranks, "NODE_RANKS", count, "0",
       "for tests: so many consecutive ranks form a node, whatever can be mapped; 0: find out")
-VALUE(trace, "TRACE", text, "",
-      "file for a trace of all operations: FILE.RANK, merged by xep_run or xep_trace merge FILE")
+VALUE(trace, "TRACE", path, "",
+      "file for a trace of all operations: FILE.RANK, merged by xep_run or xep_trace merge FILE; not "
+      "when setuid")
 VALUE(trace_bytes, "TRACE_BYTES", bytes, "4m",
       "memory of a thread for its trace, 64k to 1g; the oldest events go first")
 CHOICE(log, "LOG", "warn", "least level logged: error, warn, info, debug")
