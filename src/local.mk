@@ -24,7 +24,7 @@ libxep_all_la_SOURCES = \
 	%D%/cuda/cuda_heap.h %D%/cuda/cuda_heap.c %D%/cuda/cuda_objects.h %D%/cuda/cuda_work.h %D%/cuda/cuda_work.c \
 	%D%/pmix/pmix_api.h %D%/pmix/pmix_api.c %D%/pmix/pmix_boot.h %D%/pmix/pmix_boot.c \
 	%D%/pmix/pmix_call.h %D%/pmix/pmix_call.c %D%/pmix/pmix_client.h %D%/pmix/pmix_client.c \
-	%D%/pmix/pmix_exchange.h %D%/pmix/pmix_exchange.c \
+	%D%/pmix/pmix_exchange.h %D%/pmix/pmix_exchange.c %D%/pmix/pmix_init.h %D%/pmix/pmix_init.c \
 	%D%/ucp/ucp_context.h %D%/ucp/ucp_context.c %D%/ucp/ucp_fault.h %D%/ucp/ucp_fault.c \
 	%D%/ucp/ucp_gather.h %D%/ucp/ucp_gather.c %D%/ucp/ucp_heap.h %D%/ucp/ucp_heap.c \
 	%D%/ucp/ucp_intake.h %D%/ucp/ucp_intake.c %D%/ucp/ucp_library.h %D%/ucp/ucp_library.c \

@@ -56,7 +56,7 @@ static xep_status_t check_torch(uint32_t rank, uint32_t nranks)
 xep_status_t xep_pmix_boot_open(int32_t timeout_ms, xep_boot_t **boot_p)
 {
     xep_pmix_client_t *client;
-    xep_status_t status = xep_pmix_client_open(&client);
+    xep_status_t status = xep_pmix_client_open(timeout_ms, &client);
     if (status != XEP_OK) return status;
     status = check_torch(client->self.rank, client->nranks);
     if (status == XEP_OK && client->nranks == 1) status = xep_boot_single_allowed();

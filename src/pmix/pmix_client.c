@@ -24,6 +24,7 @@
 #include "boot.h"
 #include "error.h"
 #include "log.h"
+#include "pmix_init.h"
 #include "secure.h"
 
 /* PMIx is one per process, whoever uses it there; so is this */
@@ -142,36 +143,31 @@ static xep_status_t check_init(const xep_pmix_client_t *client, pmix_status_t re
 }
 
 /* What the server says is checked, as every index of a rank depends on it. */
-static xep_status_t read_nranks(xep_pmix_client_t *client)
+static xep_status_t check_size(const xep_pmix_client_t *client, pmix_status_t ret)
 {
-    pmix_proc_t job = client->self;
-    pmix_value_t *value = NULL;
-    job.rank = PMIX_RANK_WILDCARD;
-    pmix_status_t ret = client->api->get(&job, PMIX_JOB_SIZE, NULL, 0, &value);
     if (ret != PMIX_SUCCESS)
         return xep_fail(XEP_ERR_BOOT, "the PMIx server does not tell the number of ranks: %s",
                         client->api->error_string(ret));
-    client->nranks = value->type == PMIX_UINT32 ? value->data.uint32 : 0;
-    free(value);
     if (client->self.rank < client->nranks) return XEP_OK;
     return xep_fail(XEP_ERR_BOOT, "the PMIx server says rank %u of %u ranks", client->self.rank, client->nranks);
 }
 
-/* filled by hand: which functions PMIx's macros call depends on the version of its headers */
-static pmix_status_t init(xep_pmix_client_t *client)
+static xep_status_t start(xep_pmix_client_t *client, int32_t timeout_ms, const char *nspace, const char *rank)
 {
-    const char *prefix = xep_pmix_api_prefix();
-    pmix_info_t info;
-    if (prefix == NULL) return client->api->init(&client->self, NULL, 0);
-    memset(&info, 0, sizeof info);
-    snprintf(info.key, sizeof info.key, "%s", PMIX_PREFIX);
-    info.value.type = PMIX_STRING;
-    info.value.data.string = (char *)(uintptr_t)prefix;
-    return client->api->init(&client->self, &info, 1);
+    xep_pmix_start_t start;
+    int used_before = client->api->initialized();
+    xep_status_t status = xep_pmix_init(client->api, timeout_ms, &start);
+    if (status == XEP_ERR_TIMEOUT)
+        return xep_fail(status, "as rank %s of %s: %s (it is stopped, or hangs)", rank, nspace, xep_last_error());
+    if (status != XEP_OK) return status;
+    client->self = start.self;
+    client->nranks = start.nranks;
+    status = check_init(client, start.init, used_before, nspace, rank);
+    return status == XEP_OK ? check_size(client, start.size) : status;
 }
 
 /* The claim comes before PMIx_Init, which would accept a second process under the same rank. */
-static xep_status_t open_as(xep_pmix_client_t *client, const char *nspace, const char *rank)
+static xep_status_t open_as(xep_pmix_client_t *client, int32_t timeout_ms, const char *nspace, const char *rank)
 {
     client->api = xep_pmix_api();
     if (client->api == NULL)
@@ -181,11 +177,7 @@ static xep_status_t open_as(xep_pmix_client_t *client, const char *nspace, const
             "apt-get install libpmix2; elsewhere: name the folder of libpmix.so.2 in LD_LIBRARY_PATH)",
             rank, nspace, xep_pmix_api_path());
     xep_status_t status = claim_rank(nspace, rank);
-    if (status != XEP_OK) return status;
-    int used_before = client->api->initialized();
-    pmix_status_t ret = init(client);
-    status = check_init(client, ret, used_before, nspace, rank);
-    return status == XEP_OK ? read_nranks(client) : status;
+    return status == XEP_OK ? start(client, timeout_ms, nspace, rank) : status;
 }
 
 /* a forked child runs the exit handlers too */
@@ -194,7 +186,8 @@ static void finalize(void)
     if (process.client.pid == getpid()) process.client.api->finalize(NULL, 0);
 }
 
-/* PMIx may call on_event() until the process ends, and a program may dlclose() us before: then we stay loaded */
+/* PMIx may call on_event() until the process ends, a thread may be in PMIx_Init, and a program may dlclose() us before:
+ * then we stay loaded */
 static void stay_loaded(void)
 {
     Dl_info info;
@@ -202,29 +195,29 @@ static void stay_loaded(void)
         dlopen(info.dli_fname, RTLD_NOW | RTLD_NOLOAD | RTLD_NODELETE);
 }
 
-static xep_status_t open_once(xep_pmix_client_t *client)
+static xep_status_t open_once(xep_pmix_client_t *client, int32_t timeout_ms)
 {
     const char *nspace = getenv("PMIX_NAMESPACE"), *rank = getenv("PMIX_RANK");
     if (nspace == NULL || rank == NULL)
         return xep_fail(XEP_ERR_UNSUPPORTED, "no launcher that serves PMIx has started this process: PMIX_NAMESPACE "
                                              "and PMIX_RANK are not set");
+    stay_loaded();
     xep_status_t status = xep_secure_check("PMIX_"); /* libpmix loads components from where they say */
-    if (status == XEP_OK) status = open_as(client, nspace, rank);
+    if (status == XEP_OK) status = open_as(client, timeout_ms, nspace, rank);
     if (status != XEP_OK) return status;
     client->pid = getpid();
-    stay_loaded();
     atexit(finalize);
     watch_for_deaths(client);
     return XEP_OK;
 }
 
 /* What the first try came to holds for all later ones: PMIx cannot be initialised twice. */
-xep_status_t xep_pmix_client_open(xep_pmix_client_t **client_p)
+xep_status_t xep_pmix_client_open(int32_t timeout_ms, xep_pmix_client_t **client_p)
 {
     xep_pmix_client_t *client = &process.client;
     pthread_mutex_lock(&process.lock);
     if (!process.opened) {
-        process.status = open_once(client);
+        process.status = open_once(client, timeout_ms);
         snprintf(process.reason, sizeof process.reason, "%s", process.status == XEP_OK ? "" : xep_last_error());
         /* a process without a launcher may be given the environment of one yet */
         process.opened = process.status != XEP_ERR_UNSUPPORTED;

@@ -29,8 +29,9 @@ typedef struct xep_pmix_client {
 
 /**
  * Connects to the launcher's server the first time; that attempt's result every time.
- * XEP_ERR_UNSUPPORTED: no launcher with a server has started this process.
+ * XEP_ERR_UNSUPPORTED: no launcher with a server has started this process. XEP_ERR_TIMEOUT: that server has not
+ * answered in timeout_ms.
  */
-xep_status_t xep_pmix_client_open(xep_pmix_client_t **client_p);
+xep_status_t xep_pmix_client_open(int32_t timeout_ms, xep_pmix_client_t **client_p);
 
 #endif

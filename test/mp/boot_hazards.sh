@@ -23,6 +23,10 @@ expect 3 'WORLD_SIZE says' "$run" -n 1 -x WORLD_SIZE=2 -x RANK=0 "$client" open
 expect 3 'server of that job does not answer.*unset PMIX_NAMESPACE' env $(cat "$tmp/stale") "$client" open
 expect 1 'server of that job does not answer' env $(cat "$tmp/stale") "$client" sizes
 
+# a server that is stopped: libpmix waits for it for ever, the caller until its deadline
+expect 3 'XEP_ERR_TIMEOUT: as rank 0 of xep_run.*has not answered PMIx_Init within 700 ms' "$run" -n 1 sh -c \
+    'kill -STOP $PPID; XEP_TEST_TIMEOUT_MS=700 "$0" open; told=$?; kill -CONT $PPID; exit $told' "$client"
+
 # a launcher, but no libpmix: a file of that name which is none is found first
 mkdir "$tmp/lib"
 echo nothing >"$tmp/lib/libpmix.so.2"

@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/*
+ * Neither call can be given a deadline: libpmix waits for a server that is stopped, or hangs, for as long as that is.
+ * So they are made by a thread, which is left behind when the caller gives up: its record is the process's.
+ */
+#include "pmix_init.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "error.h"
+
+static struct {
+    pthread_mutex_t lock;
+    pthread_cond_t cond; /* of the monotonic clock */
+    int done;
+    const xep_pmix_api_t *api;
+    xep_pmix_start_t start;
+} begun = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+/* filled by hand: which functions PMIx's macros call depends on the version of its headers */
+static pmix_status_t init(pmix_proc_t *self)
+{
+    const char *prefix = xep_pmix_api_prefix();
+    pmix_info_t info;
+    if (prefix == NULL) return begun.api->init(self, NULL, 0);
+    memset(&info, 0, sizeof info);
+    snprintf(info.key, sizeof info.key, "%s", PMIX_PREFIX);
+    info.value.type = PMIX_STRING;
+    info.value.data.string = (char *)(uintptr_t)prefix;
+    return begun.api->init(self, &info, 1);
+}
+
+static pmix_status_t ask_size(const pmix_proc_t *self, uint32_t *nranks_p)
+{
+    pmix_proc_t job = *self;
+    pmix_value_t *value = NULL;
+    job.rank = PMIX_RANK_WILDCARD;
+    pmix_status_t ret = begun.api->get(&job, PMIX_JOB_SIZE, NULL, 0, &value);
+    if (ret != PMIX_SUCCESS) return ret;
+    *nranks_p = value->type == PMIX_UINT32 ? value->data.uint32 : 0;
+    free(value);
+    return ret;
+}
+
+static void *run(void *arg)
+{
+    xep_pmix_start_t start = {0};
+    (void)arg;
+    start.init = init(&start.self);
+    if (start.init == PMIX_SUCCESS) start.size = ask_size(&start.self, &start.nranks);
+    pthread_mutex_lock(&begun.lock);
+    begun.start = start;
+    begun.done = 1;
+    pthread_cond_signal(&begun.cond);
+    pthread_mutex_unlock(&begun.lock);
+    return NULL;
+}
+
+static xep_status_t start_thread(void)
+{
+    pthread_condattr_t clock;
+    pthread_attr_t detached;
+    pthread_t thread;
+    pthread_condattr_init(&clock);
+    pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
+    pthread_cond_init(&begun.cond, &clock);
+    pthread_condattr_destroy(&clock);
+    pthread_attr_init(&detached);
+    pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
+    int error = pthread_create(&thread, &detached, run, NULL);
+    pthread_attr_destroy(&detached);
+    return error == 0 ? XEP_OK : xep_fail(XEP_ERR_NO_MEMORY, "no thread for PMIx_Init: %s", strerror(error));
+}
+
+static struct timespec end_of(int32_t timeout_ms)
+{
+    struct timespec end;
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    end.tv_sec += timeout_ms / 1000;
+    end.tv_nsec += timeout_ms % 1000 * 1000000L;
+    if (end.tv_nsec >= 1000000000L) {
+        end.tv_sec++;
+        end.tv_nsec -= 1000000000L;
+    }
+    return end;
+}
+
+xep_status_t xep_pmix_init(const xep_pmix_api_t *api, int32_t timeout_ms, xep_pmix_start_t *start_p)
+{
+    struct timespec end = end_of(timeout_ms < 0 ? 0 : timeout_ms);
+    int late = 0;
+    begun.api = api;
+    xep_status_t status = start_thread();
+    if (status != XEP_OK) return status;
+    pthread_mutex_lock(&begun.lock);
+    while (!begun.done && late == 0)
+        late = timeout_ms < 0 ? pthread_cond_wait(&begun.cond, &begun.lock)
+                              : pthread_cond_timedwait(&begun.cond, &begun.lock, &end);
+    int done = begun.done;
+    *start_p = begun.start;
+    pthread_mutex_unlock(&begun.lock);
+    return done ? XEP_OK
+                : xep_fail(XEP_ERR_TIMEOUT, "the launcher's PMIx server has not answered PMIx_Init within %d ms",
+                           timeout_ms);
+}
