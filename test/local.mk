@@ -137,7 +137,7 @@ script_tests = \
 	%D%/abi/headers.sh %D%/abi/loader.sh %D%/abi/outoftree.sh %D%/abi/readme.sh \
 	%D%/mp/missing.sh %D%/mp/launch_hosts.sh %D%/mp/launch_mpirun.sh %D%/mp/launch_prterun.sh %D%/mp/launch_slurm.sh \
 	%D%/mp/launch_xep_run.sh \
-	%D%/mp/perf_check.sh %D%/mp/perf_corrupt.sh %D%/mp/perf_output.sh \
+	%D%/mp/perf_check.sh %D%/mp/perf_corrupt.sh %D%/mp/perf_output.sh %D%/mp/perf_ratios.sh \
 	%D%/mp/shared_memory.sh %D%/mp/steady_calls.sh %D%/mp/trace_output.sh %D%/mp/victim.sh \
 	%D%/rig/documents.sh %D%/rig/format.sh %D%/rig/layers.sh %D%/rig/rig.sh %D%/rig/symbols.sh %D%/rig/tarball.sh
 
@@ -157,7 +157,7 @@ test_helpers = %D%/mp/cuda_ops %D%/bench/cuda_calls \
 %C%_mp_traced_LDADD = libmp_rig.la
 %C%_mp_victim_LDADD = libmp_rig.la
 EXTRA_DIST += %D%/mutants/run %D%/mutants/kit.mutants %D%/mutants/normal.mutants %D%/mutants/ll.mutants
-EXTRA_DIST += %D%/mp/trace_check.py
+EXTRA_DIST += %D%/mp/trace_check.py %D%/bench/ratios.py %D%/bench/bounds
 EXTRA_DIST += %D%/rig/run-test %D%/rig/installed.bash %D%/abi/extract-example \
 	%D%/mp/launch.bash %D%/mp/ranks.bash %D%/mp/run.bash %D%/mp/prterun.bash \
 	%D%/abi/stub_mode.c %D%/abi/outoftree/xep_flood.c %D%/abi/outoftree/flood_client.c
@@ -205,4 +205,7 @@ check-threads:
 # make mutants MUTANTS='offers-* room-*' tries those alone
 mutants:
 	bash $(srcdir)/%D%/mutants/run $(srcdir) $(abs_builddir)/mutants $(MUTANTS)
-.PHONY: check-ranks check-transport check-units check-run check-threads mutants
+# times, against bounds; make bench RATIOS='ll peer --launches 11' measures lines with those words, so often
+bench: all
+	python3 $(srcdir)/%D%/bench/ratios.py $(abs_builddir) $(srcdir)/%D%/bench/bounds $(RATIOS)
+.PHONY: check-ranks check-transport check-units check-run check-threads mutants bench

@@ -19,10 +19,13 @@ xep_perf_SOURCES = \
 	%D%/perf/perf_machine.c %D%/perf/perf_machine.h \
 	%D%/perf/perf_ops.c %D%/perf/perf_ops.h \
 	%D%/perf/perf_options.c %D%/perf/perf_options.h \
+	%D%/perf/perf_peer.c %D%/perf/perf_peer.h \
+	%D%/perf/perf_plan.c %D%/perf/perf_plan.h \
 	%D%/perf/perf_pressure.c %D%/perf/perf_pressure.h \
 	%D%/perf/perf_report.c %D%/perf/perf_report.h \
 	%D%/perf/perf_say.c %D%/perf/perf_say.h \
 	%D%/perf/perf_setup.c %D%/perf/perf_setup.h \
+	%D%/perf/perf_shared.c %D%/perf/perf_shared.h \
 	%D%/perf/perf_time.c %D%/perf/perf_time.h \
 	%D%/perf/perf_waits.c %D%/perf/perf_waits.h
 xep_perf_CPPFLAGS = $(public_cppflags) -I$(srcdir)/oracle

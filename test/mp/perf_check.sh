@@ -18,12 +18,14 @@ check 2 $small --mask 1000 --check-only
 check 3 $small --slots 3 --threads 2 --iters 3 --check
 check 3 $small --cached --copy-in --iters 3 --check
 check 2 $small --op combine --iters 3 --check
+check 3 $small --dtype fp8 --mask 150 --peer --iters 3 --check
+check 2 $small --peer --pressure 2 --check-only
 check 3 $small --pressure 5 --check-only
 grep -q '^pressure: two runs of 5 seeds, ok$' "$dir/out" || wrong 'no pressure'
 
 # ragged: rank 1 has no token
 printf '%s\n' '# rank token experts' '0 0 3 1 20' '0 1 23' '2 5 0 1 2 3' '2 0 -1 7' >"$dir/routes"
-check 3 --hidden 264 --experts 24 --topk 4 --routing "file:$dir/routes" --iters 2 --check
+check 3 --hidden 264 --experts 24 --topk 4 --routing "file:$dir/routes" --peer --iters 2 --check
 
 # alone, with neither launcher nor server
 timeout $((100 * ${XEP_TEST_SLOW:-1})) ./xep_perf $small --check-only >"$dir/out" 2>&1 &&

@@ -60,6 +60,13 @@ expect 0 6 '^dispatch *24 ' $run $small --routing self --topk 2
 expect 0 9 '^round trip of a flag [0-9.]* us, layout of 8 tokens [0-9.]* us$' $run $small --fixed
 expect 0 1 '"round_trip_us": [0-9.]*, "layout_us": .*"empty_us": ' \
     $run $small --mode ll --fixed --cached --slots 2 --json -
+expect 0 8 '^combine  by hand [0-9.]* us, ratio to it [0-9.]*$' $run $small --peer
+expect 2 1 '^xep_perf: --peer cannot be used with rows by expert' $run $small --peer --mode ll
+if unshare -m true 2>/dev/null; then
+    expect 1 1 '^xep_perf: --peer: no [0-9.]* MiB of shared memory in /dev/shm: No space left' \
+        unshare -m sh -c 'mount -t tmpfs -o size=40k none /dev/shm && exec "$@"' - \
+        env UCX_TLS=sysv,self $run $small --peer
+fi
 expect 0 13 '^combine  *2  *[0-9.]*  *[0-9.]*  *[0-9]*$' $run $small --waits
 expect 0 9 '^waits  *for rank ' $run $small --waits --op dispatch --slots 2
 expect 0 5 '^combine ' $run $small --op combine

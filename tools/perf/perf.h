@@ -61,6 +61,7 @@ typedef struct perf {
     uint32_t point;           /* of the sweep */
     uint64_t *wait_ns;        /* [R] --waits: of the step that runs; else NULL, as waits */
     struct perf_wait *waits;  /* [R][PERF_OPS][R] of this rank, and once gathered of every rank, for each rank */
+    struct perf_peer *peer;   /* --peer: else NULL */
     const char *check_result; /* "off", "ok", "failed" */
     const char *pressure_result;
 } perf_t;

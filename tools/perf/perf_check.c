@@ -10,6 +10,7 @@
 
 #include "oracle_alloc.h"
 #include "perf_ops.h"
+#include "perf_peer.h"
 #include "perf_say.h"
 
 enum { POISON = 0xa5 };
@@ -165,6 +166,24 @@ static int check_cached(perf_t *perf, uint64_t payload)
     return 0;
 }
 
+/* A peer that is wrong is nothing to compare times with. */
+static int check_peer(perf_t *perf)
+{
+    oracle_difference_t difference;
+    xep_status_t status = xep_group_barrier(perf->group);
+    int ret;
+
+    if (status != XEP_OK) return perf_give_up(perf, status);
+    perf_peer_dispatch(perf->peer, 1);
+    oracle_check_recv(&perf->shape, perf->info.rank, perf_peer_recv(perf->peer), &difference);
+    ret = compared(perf, "dispatch by hand", &difference);
+    if (ret) return ret;
+    memset(perf->out, POISON, perf->tokens * perf->sum_bytes);
+    perf_peer_experts(perf->peer);
+    perf_peer_combine(perf->peer, 0);
+    return check_sums(perf, "combine by hand");
+}
+
 int perf_check(perf_t *perf, uint64_t payload)
 {
     const int copy_in = perf->options.copy_in;
@@ -177,6 +196,7 @@ int perf_check(perf_t *perf, uint64_t payload)
     if (!ret) ret = check_pair(perf, "dispatch", "combine");
     if (!ret) ret = check_everything(perf);
     if (!ret) ret = check_cached(perf, ~payload);
+    if (!ret && perf->peer != NULL) ret = check_peer(perf);
     perf->options.copy_in = copy_in;
     perf_progress_end(perf);
     if (!ret) renew_inputs(perf, perf->options.seed);

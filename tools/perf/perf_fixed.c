@@ -4,50 +4,22 @@
 
 #include "perf_fixed.h"
 
-#include <fcntl.h>
-#include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include "oracle_alloc.h"
 #include "perf_clock.h"
+#include "perf_shared.h"
 #include "perf_time.h"
 
-enum { ROUNDS = 2000, SPINS = 2000, LAYOUTS = 50, PATH_BYTES = 64 };
+enum { ROUNDS = 2000, LAYOUTS = 50 };
 
 /** Shared by ranks 0 and 1; one cache line each. */
 typedef struct flags {
     _Alignas(128) _Atomic uint64_t ping; /* written by rank 0 */
     _Alignas(128) _Atomic uint64_t pong; /* written by rank 1 */
 } flags_t;
-
-/* Memory that all ranks of this machine share, and that has no name any more; NULL: there is none. Collective. */
-static flags_t *share(perf_t *perf)
-{
-    char mine[PATH_BYTES] = "/dev/shm/xep_perf.XXXXXX", *paths = oracle_alloc(perf->info.nranks * sizeof mine);
-    int file = perf->info.rank == 0 ? mkstemp(mine) : -1;
-    void *memory = MAP_FAILED;
-
-    if (perf->info.rank == 0 && (file < 0 || ftruncate(file, sizeof(flags_t)))) mine[0] = '\0';
-    if (xep_group_allgather(perf->group, mine, paths, sizeof mine) == XEP_OK && paths[0]) {
-        if (perf->info.rank != 0) file = open(paths, O_RDWR);
-        if (file >= 0) memory = mmap(NULL, sizeof(flags_t), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-        xep_group_barrier(perf->group);
-        if (perf->info.rank == 0) unlink(paths);
-    }
-    if (file >= 0) close(file);
-    free(paths);
-    return memory == MAP_FAILED ? NULL : memory;
-}
-
-/* The other rank may need this core; that it has died ends the run by the launcher. */
-static void await(const _Atomic uint64_t *word, uint64_t value)
-{
-    for (uint32_t spins = 0; atomic_load_explicit(word, memory_order_acquire) < value; spins++)
-        if (spins > SPINS) sched_yield();
-}
 
 static int compare_ns(const void *a, const void *b)
 {
@@ -69,7 +41,7 @@ static double time_ping(flags_t *flags)
     for (uint64_t i = 0; i < ROUNDS; i++) {
         const uint64_t begin = perf_clock_ns();
         atomic_store_explicit(&flags->ping, i + 1, memory_order_release);
-        await(&flags->pong, i + 1);
+        perf_await(&flags->pong, i + 1);
         ns[i] = perf_clock_ns() - begin;
     }
     return median_us(ns, ROUNDS);
@@ -78,7 +50,7 @@ static double time_ping(flags_t *flags)
 static void answer_ping(flags_t *flags)
 {
     for (uint64_t i = 0; i < ROUNDS; i++) {
-        await(&flags->ping, i + 1);
+        perf_await(&flags->ping, i + 1);
         atomic_store_explicit(&flags->pong, i + 1, memory_order_release);
     }
 }
@@ -108,7 +80,7 @@ static double time_layout(const perf_t *perf)
 
 xep_status_t perf_time_parts(perf_t *perf, perf_times_t *times_p)
 {
-    flags_t *flags = perf->one_clock && perf->info.nranks > 1 ? share(perf) : NULL;
+    flags_t *flags = perf->one_clock && perf->info.nranks > 1 ? perf_share(perf, sizeof *flags) : NULL;
 
     times_p->layout = time_layout(perf);
     if (flags != NULL && perf->info.rank == 0) times_p->round_trip = time_ping(flags);

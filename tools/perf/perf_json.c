@@ -101,6 +101,7 @@ static void write_op(FILE *file, const perf_t *perf, perf_op_t op, const perf_ti
                 time->overlapped, perf_time_hidden(time));
     if (perf->options.fixed) fprintf(file, "\"empty_us\": %.3f, ", time->empty);
     if (perf->options.waits) write_waits(file, perf, op);
+    if (perf->options.peer) fprintf(file, "\"peer_us\": %.3f, \"peer_cpu_us\": %.3f, ", time->peer, time->peer_cpu);
     fprintf(file, "\"limit_us\": %.3f, \"limit_cpu_us\": %.3f, \"ratio\": %.4f}", time->limit, time->limit_cpu,
             perf_time_ratio(time));
 }

@@ -57,6 +57,8 @@ static const option_t option_table[] = {
     {"--fixed", NULL, OPTION_FLAG, AT(fixed), 0, 0,
      "also time what is not bytes: both without tokens, the round trip of a\n"
      "flag between ranks 0 and 1 that share memory, xep_layout()"},
+    {"--peer", NULL, OPTION_FLAG, AT(peer), 0, 0,
+     "also time what a program for one machine would do by hand, see below"},
     {"--waits", NULL, OPTION_FLAG, AT(waits), 0, 0, "also say for which ranks the others waited: see below"},
     {"--cached", NULL, OPTION_FLAG, AT(cached), 0, 0, "dispatch with the routing of an earlier dispatch"},
     {"--copy-in", NULL, OPTION_FLAG, AT(copy_in), 0, 0, "combine from private memory instead of zero copy"},
@@ -106,6 +108,8 @@ static const char explanation[] =
     "             and store one sum; casting is not in it. Measured between the iterations; the better of cached and\n"
     "             streaming stores.\n"
     "  ratio      median / limit\n"
+    "  peer us    with --peer: rows stored into the receivers' shared memory and read there for the sum, with counts\n"
+    "             and flags and nothing else a library has; timed as the limit is, the better of both kinds of stores\n"
     "\n"
     "With --waits, for each rank, in us of one operation: how long another rank waited for it on average, how long\n"
     "any did at most, and in how many of the operations, percent. The rank all wait for is the one that is slow. A\n"
@@ -332,6 +336,15 @@ static int resolve_quant(perf_options_t *options, char *why, size_t why_bytes)
     return -1;
 }
 
+/* It has rows by rank and one operation, and plans each. */
+static int refuse_peer(const perf_options_t *options, char *why, size_t why_bytes)
+{
+    if (!options->peer || (!options->by_expert && !options->cached && !options->copy_in && options->slots == 1))
+        return 0;
+    snprintf(why, why_bytes, "--peer cannot be used with rows by expert, --cached, --copy-in or --slots above 1");
+    return -1;
+}
+
 static void resolve_defaults(perf_options_t *options)
 {
     if (!options->tokens && options->by_expert) options->tokens = PERF_FEW_TOKENS;
@@ -347,7 +360,7 @@ static int resolve(perf_options_t *options, char *why, size_t why_bytes)
         return -1;
     }
     if (resolve_dtype(options, why, why_bytes) || resolve_layout(options, why, why_bytes) ||
-        resolve_quant(options, why, why_bytes))
+        resolve_quant(options, why, why_bytes) || refuse_peer(options, why, why_bytes))
         return -1;
     resolve_defaults(options);
     if (resolve_sweep(options, why, why_bytes)) return -1;

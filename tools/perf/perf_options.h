@@ -36,7 +36,7 @@ typedef struct perf_options {
     const char *sweep_text;          /* NULL: none */
     const char *quant_name, *layout; /* NULL: as the mode has it */
     uint64_t overlap;                /* us of computing between the phases */
-    int cached, copy_in, split, fixed, waits;
+    int cached, copy_in, split, fixed, waits, peer;
     int check, check_only;
     int list, help, version;
     xep_dtype_t dtype;         /* of dtype_name */

@@ -69,6 +69,14 @@ static void print_fixed(const perf_t *perf, const perf_times_t *times)
     printf("layout of %" PRIu64 " tokens %.2f us\n", perf->tokens, times->layout);
 }
 
+static void print_peer(const perf_times_t *times)
+{
+    for (perf_op_t op = PERF_DISPATCH; op < PERF_OPS; op++)
+        if (times->op[op].timed)
+            printf("%-8s by hand %.1f us, ratio to it %.2f\n", op_names[op], times->op[op].peer,
+                   times->op[op].median / times->op[op].peer);
+}
+
 static void print_waits(const perf_t *perf, const perf_times_t *times)
 {
     perf_late_t late;
@@ -108,6 +116,7 @@ static void print_table(const perf_t *perf, const perf_times_t *times)
         if (times->op[op].timed) print_op(perf, op, &times->op[op]);
     for (perf_op_t op = PERF_DISPATCH; op < PERF_OPS; op++)
         if (times->op[op].timed) print_phases(perf, op, &times->op[op]);
+    if (perf->options.peer) print_peer(times);
     if (perf->options.fixed) print_fixed(perf, times);
     if (perf->options.waits) print_waits(perf, times);
 }

@@ -13,6 +13,7 @@
 #include "oracle_alloc.h"
 #include "perf_json.h"
 #include "perf_machine.h"
+#include "perf_peer.h"
 #include "perf_say.h"
 #include "perf_waits.h"
 
@@ -336,6 +337,7 @@ void perf_teardown(perf_t *perf)
     free(perf->request);
     free(perf->logfmt_from);
     perf_waits_close(perf);
+    perf_peer_close(perf->peer);
     if (perf->memory.base) munmap(perf->memory.base, perf->memory.bytes);
     oracle_routing_destroy(perf->routing);
 }

@@ -16,12 +16,23 @@
 #include "perf_fixed.h"
 #include "perf_limit.h"
 #include "perf_ops.h"
+#include "perf_peer.h"
 #include "perf_say.h"
 #include "perf_waits.h"
 
 /* The steps timed: the operations, the limits with cached and with streaming stores, the operations with computing
- * between their phases, and those without tokens. */
-enum { KIND_OPS, KIND_CACHED, KIND_STREAMING, KIND_OVERLAP, KIND_EMPTY, KINDS, STEPS = KINDS * PERF_OPS };
+ * between their phases, those without tokens, and the peer with either kind of stores. */
+enum {
+    KIND_OPS,
+    KIND_CACHED,
+    KIND_STREAMING,
+    KIND_OVERLAP,
+    KIND_EMPTY,
+    KIND_PEER_CACHED,
+    KIND_PEER_STREAMING,
+    KINDS,
+    STEPS = KINDS * PERF_OPS
+};
 
 typedef struct sample {
     uint64_t begin, sent, end, cpu; /* ns */
@@ -30,6 +41,7 @@ typedef struct sample {
 typedef struct timing {
     perf_t *perf;
     perf_limit_t *limit;
+    perf_peer_t *peer; /* NULL: without --peer */
     uint64_t iters;
     sample_t *samples; /* [STEPS][iters] of this rank */
     sample_t *all;     /* [R][STEPS][iters] */
@@ -44,6 +56,11 @@ static int is_limit(uint32_t kind)
     return kind == KIND_CACHED || kind == KIND_STREAMING;
 }
 
+static int is_peer(uint32_t kind)
+{
+    return kind == KIND_PEER_CACHED || kind == KIND_PEER_STREAMING;
+}
+
 /* A cached handle needs no plan, so the limit is not charged with one either. */
 static xep_status_t run_limit(timing_t *timing, uint32_t step)
 {
@@ -54,11 +71,21 @@ static xep_status_t run_limit(timing_t *timing, uint32_t step)
     return XEP_OK;
 }
 
+static xep_status_t run_peer(timing_t *timing, uint32_t step)
+{
+    const int streaming = step / PERF_OPS == KIND_PEER_STREAMING;
+
+    if (step % PERF_OPS == PERF_DISPATCH) perf_peer_dispatch(timing->peer, streaming);
+    else perf_peer_combine(timing->peer, streaming);
+    return XEP_OK;
+}
+
 static xep_status_t run_step(timing_t *timing, uint32_t step)
 {
     const uint32_t kind = step / PERF_OPS;
 
     if (is_limit(kind)) return run_limit(timing, step);
+    if (is_peer(kind)) return run_peer(timing, step);
     return step % PERF_OPS == PERF_DISPATCH ? perf_dispatch(timing->perf) : perf_combine(timing->perf);
 }
 
@@ -111,18 +138,36 @@ static xep_status_t run_limits(timing_t *timing, uint32_t first, int64_t iter)
     return run_timed(timing, first + PERF_COMBINE, iter);
 }
 
+/* A combine needs its dispatch here as well, timed or not. */
+static xep_status_t run_peers(timing_t *timing, uint32_t first, int64_t iter)
+{
+    const perf_options_t *options = &timing->perf->options;
+    xep_status_t status = run_timed(timing, first + PERF_DISPATCH, iter);
+
+    if (status != XEP_OK || !perf_times_combine(options)) return status;
+    perf_peer_experts(timing->peer);
+    return run_timed(timing, first + PERF_COMBINE, iter);
+}
+
+static xep_status_t run_kind(timing_t *timing, uint32_t kind, int64_t iter)
+{
+    const perf_options_t *options = &timing->perf->options;
+
+    if (kind == KIND_OVERLAP && timing->rounds == 0) return XEP_OK;
+    if (kind == KIND_EMPTY && !options->fixed) return XEP_OK;
+    if (is_limit(kind)) return run_limits(timing, kind * PERF_OPS, iter);
+    if (!is_peer(kind)) return run_operations(timing, kind * PERF_OPS, iter);
+    return timing->peer != NULL ? run_peers(timing, kind * PERF_OPS, iter) : XEP_OK;
+}
+
 /* Kinds take turns at being first: what a kind leaves in the caches is not always to the advantage of the same one. */
 static xep_status_t run_iteration(timing_t *timing, uint64_t at)
 {
     const int64_t iter = (int64_t)at - (int64_t)timing->perf->options.warmup;
     xep_status_t status = XEP_OK;
 
-    for (uint32_t turn = 0; status == XEP_OK && turn < KINDS; turn++) {
-        const uint32_t kind = (turn + (uint32_t)at) % KINDS;
-        if ((kind == KIND_OVERLAP && !timing->rounds) || (kind == KIND_EMPTY && !timing->perf->options.fixed)) continue;
-        status =
-            is_limit(kind) ? run_limits(timing, kind * PERF_OPS, iter) : run_operations(timing, kind * PERF_OPS, iter);
-    }
+    for (uint32_t turn = 0; status == XEP_OK && turn < KINDS; turn++)
+        status = run_kind(timing, (turn + (uint32_t)at) % KINDS, iter);
     return status;
 }
 
@@ -228,15 +273,15 @@ static double median_of(const timing_t *timing, uint32_t step, double (*value_of
     return percentile(timing, 50);
 }
 
-/* The faster of the two ways to store is the limit, whichever it is on this machine. */
-static void reckon_limit(const timing_t *timing, perf_op_t op, perf_time_t *time)
+/* The faster of the two ways to store is the limit, and the peer, whichever it is on this machine. */
+static void reckon_better(const timing_t *timing, perf_op_t op, uint32_t kind, double *us_p, double *cpu_p)
 {
-    const uint32_t cached = KIND_CACHED * PERF_OPS + op, streaming = KIND_STREAMING * PERF_OPS + op;
+    const uint32_t cached = kind * PERF_OPS + op, streaming = (kind + 1) * PERF_OPS + op;
     const double with_cached = median_of(timing, cached, span_of);
     const double with_streaming = median_of(timing, streaming, span_of);
 
-    time->limit = with_cached < with_streaming ? with_cached : with_streaming;
-    time->limit_cpu = median_of(timing, with_cached < with_streaming ? cached : streaming, cpu_of);
+    *us_p = with_cached < with_streaming ? with_cached : with_streaming;
+    *cpu_p = median_of(timing, with_cached < with_streaming ? cached : streaming, cpu_of);
 }
 
 /* Operations in flight share the time of their step. */
@@ -260,7 +305,8 @@ static void reckon(const timing_t *timing, perf_op_t op, perf_time_t *time_p)
         time.computed = (double)timing->perf->options.overlap / slots;
     }
     if (timing->perf->options.fixed) time.empty = median_of(timing, KIND_EMPTY * PERF_OPS + op, span_of) / slots;
-    reckon_limit(timing, op, &time);
+    reckon_better(timing, op, KIND_CACHED, &time.limit, &time.limit_cpu);
+    if (timing->peer != NULL) reckon_better(timing, op, KIND_PEER_CACHED, &time.peer, &time.peer_cpu);
     *time_p = time;
 }
 
@@ -289,6 +335,7 @@ int perf_time(perf_t *perf, perf_times_t *times_p)
     timing.all = oracle_alloc(STEPS * timing.iters * sizeof *timing.all * perf->info.nranks);
     timing.values = oracle_alloc(timing.iters * sizeof *timing.values);
     timing.limit = perf_limit_open(perf);
+    timing.peer = perf->peer;
     timing.rounds = calibrate(perf->options.overlap);
     status = run_all(&timing);
     if (status == XEP_OK) status = perf_waits_gather(perf);

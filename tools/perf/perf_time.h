@@ -10,13 +10,14 @@
 typedef struct perf_time {
     int timed; /* else the rest is not set */
     double p10, median, p90, p99;
-    double cpu;           /* of all ranks, median */
-    double limit;         /* median of the better limit */
-    double limit_cpu;     /* its processor time: what to compare where others use the machine, too */
-    double send, receive; /* --split: the slowest rank's, median */
-    double overlapped;    /* --overlap: with computing between them, median */
-    double computed;      /* and what the computing takes alone */
-    double empty;         /* --fixed: without tokens, median */
+    double cpu;            /* of all ranks, median */
+    double limit;          /* median of the better limit */
+    double limit_cpu;      /* its processor time: what to compare where others use the machine, too */
+    double peer, peer_cpu; /* --peer: likewise */
+    double send, receive;  /* --split: the slowest rank's, median */
+    double overlapped;     /* --overlap: with computing between them, median */
+    double computed;       /* and what the computing takes alone */
+    double empty;          /* --fixed: without tokens, median */
 } perf_time_t;
 
 typedef struct perf_times {

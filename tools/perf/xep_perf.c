@@ -9,6 +9,7 @@
 #include "perf.h"
 #include "perf_check.h"
 #include "perf_json.h"
+#include "perf_peer.h"
 #include "perf_pressure.h"
 #include "perf_report.h"
 #include "perf_say.h"
@@ -57,7 +58,8 @@ static int measure(perf_t *perf, perf_times_t *times_p)
     const perf_options_t *options = &perf->options;
     int ret = 0;
 
-    if (options->check) ret = perf_check(perf, options->seed);
+    if (options->peer) ret = perf_peer_open(perf, &perf->peer);
+    if (!ret && options->check) ret = perf_check(perf, options->seed);
     if (!ret && !options->check_only) ret = perf_time(perf, times_p);
     if (!ret && options->check) ret = perf_check(perf, options->seed + 1);
     if (!ret && options->check) perf->check_result = "ok";
