@@ -13,7 +13,8 @@ libxep_all_la_SOURCES = \
 	%D%/core/group_exchange.h %D%/core/group_exchange.c %D%/core/group_signal.h %D%/core/group_signal.c \
 	%D%/core/group_wait.h %D%/core/group_wait.c %D%/core/handle.h %D%/core/handle.c %D%/core/heap.h %D%/core/heap.c \
 	%D%/core/host.h %D%/core/host.c %D%/core/layout.h %D%/core/layout.c \
-	%D%/core/plugin_loader.h %D%/core/plugin_loader.c %D%/core/progress_thread.h %D%/core/progress_thread.c \
+	%D%/core/plugin_file.h %D%/core/plugin_file.c %D%/core/plugin_loader.h %D%/core/plugin_loader.c \
+	%D%/core/progress_thread.h %D%/core/progress_thread.c \
 	%D%/core/request.h %D%/core/request.c %D%/core/request_advance.h %D%/core/request_advance.c \
 	%D%/core/request_begin.h %D%/core/request_begin.c %D%/core/request_end.h %D%/core/request_end.c \
 	%D%/core/request_trace.h %D%/core/request_trace.c \
