@@ -16,13 +16,17 @@
 #include "trace_json.h"
 #include "trace_say.h"
 
-enum { FIRST_MAX = 4096 }; /* ranks looked for until one is found that says how many there are */
+enum {
+    FIRST_MAX = 4096, /* ranks looked for until one is found that says how many there are */
+    MISSING_SAID = 16 /* ranks that are told by name: a damaged file may speak of a million */
+};
 
 /** What is being put together. */
 typedef struct merge {
     const char *file;
     trace_rank_t *ranks; /* [nranks] */
     uint32_t nranks;     /* 0: none was found yet */
+    uint32_t missing;
     uint64_t job;
     int in_part;
 } merge_t;
@@ -61,13 +65,19 @@ static void say_counts(const trace_part_t *part, const char *name)
     if (part->damaged != 0) trace_say("%s: %" PRIu64 " events are damaged: left out", name, part->damaged);
 }
 
+static void say_missing(merge_t *merge, const char *name, uint32_t rank, int error)
+{
+    merge->in_part = 1;
+    if (merge->missing++ < MISSING_SAID) trace_say("rank %" PRIu32 " is missing: %s: %s", rank, name, strerror(error));
+}
+
 static void take_part(merge_t *merge, const char *name, uint32_t rank)
 {
     trace_part_t *part = trace_part_open(name);
     if (part == NULL) {
         int error = errno;
         if (merge->nranks == 0 && error == ENOENT) return; /* said when a later one is there */
-        if (error != 0) trace_say("rank %" PRIu32 " is missing: %s: %s", rank, name, strerror(error));
+        if (error != 0) say_missing(merge, name, rank, error);
         merge->in_part = 1;
         return;
     }
@@ -93,9 +103,12 @@ static void take_parts(merge_t *merge)
         free(name);
     }
     for (uint32_t rank = 0; rank < first && merge->nranks != 0; rank++) {
-        trace_say("rank %" PRIu32 " is missing: %s.%" PRIu32 ": %s", rank, merge->file, rank, strerror(ENOENT));
-        merge->in_part = 1;
+        char *name = part_name(merge->file, rank);
+        if (name == NULL) return;
+        say_missing(merge, name, rank, ENOENT);
+        free(name);
     }
+    if (merge->missing > MISSING_SAID) trace_say("%" PRIu32 " more ranks are missing", merge->missing - MISSING_SAID);
 }
 
 /* By the lowest rank that is there. */
