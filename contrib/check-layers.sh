@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 #
 # The directions of the tree: who may include whom, circles of files in src, headers that declare what another file
-# defines, and words and names that have no place where they are.
+# defines, words and names that have no place where they are, and fuzz targets without a corpus.
 # Prints "file:line: rule: what" for each violation, and exits 1 when there is one.
 #
 #     contrib/check-layers.sh [ROOT]
@@ -228,11 +228,27 @@ check_files() {
     done <"$tmp/files" | report 'no SPDX line'
 }
 
+# A target of test/fuzz without a corpus has nothing to begin with, and contrib/fuzz runs those alone that it knows.
+# Inputs are small, so that they can be read.
+check_corpora() {
+    for file in $(grep -l '^int LLVMFuzzerTestOneInput' test/fuzz/fuzz_*.c 2>/dev/null); do
+        name=${file##*/fuzz_} name=${name%.c}
+        [ -n "$(ls "test/fuzz/corpus/$name" 2>/dev/null)" ] || echo "$file:1:no test/fuzz/corpus/$name"
+        [ ! -e contrib/fuzz ] || grep -qF "[$name]=" contrib/fuzz || echo "$file:1:not in contrib/fuzz"
+    done | report 'a fuzz target has a corpus'
+    [ ! -d test/fuzz/corpus ] || find test/fuzz/corpus -type f | sort | while read -r file; do
+        name=${file#test/fuzz/corpus/} name=${name%%/*}
+        [ -e "test/fuzz/fuzz_$name.c" ] || echo "$file:1:no target $name"
+        [ "$(stat -c %s "$file")" -le 4096 ] || echo "$file:1:more than 4096 bytes"
+    done | report 'an input of a corpus'
+}
+
 strip include src plugins tools oracle test >"$tmp/code"
 check_includes
 check_rooms
 check_plugins
 check_words
 check_files
+check_corpora
 cat "$found"
 [ ! -s "$found" ]

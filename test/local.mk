@@ -174,6 +174,8 @@ check-local:
 endif
 dist_check_SCRIPTS = $(script_tests)
 
+include $(srcdir)/%D%/fuzz/local.mk
+
 TEST_EXTENSIONS = .t .mp .sh
 T_LOG_DRIVER = env AM_TAP_AWK='$(AWK)' $(SHELL) $(top_srcdir)/build-aux/tap-driver.sh
 T_LOG_COMPILER = bash $(srcdir)/%D%/rig/run-test

@@ -9,7 +9,7 @@ bash "$check" "$srcdir" || { echo "the tree breaks the rules above"; exit 1; }
 
 mkdir "$tmp/tree"
 (cd "$srcdir" && find include src plugins tools oracle test contrib python \
-    \( -name '*.[ch]' -o -name '*.h.in' -o -name '*.cpp' -o -name '*.sh' \) -print |
+    \( -name '*.[ch]' -o -name '*.h.in' -o -name '*.cpp' -o -name '*.sh' -o -path 'test/fuzz/corpus/*/*' \) -print |
     tar cf - -T -) | tar xf - -C "$tmp/tree"
 chmod -R u+w "$tmp/tree"
 : >"$tmp/expected"
@@ -92,6 +92,12 @@ sed -i '1d; $d' "$tmp/tree/src/core/core_fresh.c"
 sed -i 's|core_fresh.c:[0-9]*|core_fresh.c:1|' "$tmp/expected"
 bad test/unit/other.c '' 'basename is taken'
 sed -i 's|test/unit/other.c:[0-9]*|test/unit/other.c:1|' "$tmp/expected"
+
+add test/fuzz/fuzz_new.c 'int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);'
+echo "test/fuzz/fuzz_new.c:1: a fuzz target has a corpus" >>"$tmp/expected"
+mkdir -p "$tmp/tree/test/fuzz/corpus/nothing"
+head -c 4097 /dev/zero >"$tmp/tree/test/fuzz/corpus/nothing/large"
+for _ in target size; do echo "test/fuzz/corpus/nothing/large:1: an input of a corpus" >>"$tmp/expected"; done
 
 bash "$check" "$tmp/tree" >"$tmp/out"
 status=$?

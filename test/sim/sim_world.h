@@ -82,6 +82,7 @@ typedef struct sim_options {
     uint32_t deliver;       /* percent of scheduler turns that move a message */
     uint32_t corrupt;       /* 1: what peers write is spoiled at random */
     uint64_t corrupt_bytes; /* of the start of each heap */
+    uint32_t spoiled;       /* 1: the test spoils heaps itself, so that sources of puts may change */
     uint64_t fail_at;       /* call of rank 0's wire that fails; 0: none does */
     int fail_once;          /* and only that one: else the wire is dead from then on */
 } sim_options_t;

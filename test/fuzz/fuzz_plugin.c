@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/*
+ * Files of plugins, in two ways. One: the table of a mode that loads is written over and its heap_size() lies; what is
+ * loaded has the table of this library, and a size is told only where all regions fit in it. Two: a shared object that
+ * is cut off, or whose headers are changed; what passes the check of files has all bytes that would be mapped. That
+ * dlopen() then crashes for some headers is not ours, so it is not called for those.
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <elf.h>
+#include <limits.h>
+#include <link.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "buffer_create.h"
+#include "config.h"
+#include "error.h"
+#include "fuzz_mode.h"
+#include "fuzz_target.h"
+#include "plugin_file.h"
+#include "plugin_loader.h"
+
+const fuzz_target_t fuzz_target = {.name = "plugin", .unit = "plugins", .runs = 10000};
+
+enum { MOST_PATCHES = 16, MOST_FILE = 16384 };
+
+/* ---- one: the table ---- */
+
+typedef struct object {
+    xep_plugin_t *plugin, good; /* as it is now, as it was built */
+    fuzz_answer_t *answer;
+    xep_config_t config;
+} object_t;
+
+/* It stays loaded, so that each load finds the table that is written here. The build tree is where the test runs. */
+static object_t *open_object(void)
+{
+    static object_t object;
+    static char folder[PATH_MAX], path[PATH_MAX + 32];
+    const char *build = getenv("builddir");
+    if (object.plugin != NULL) return &object;
+    snprintf(folder, sizeof folder, "%s/test/fuzz/.libs", build == NULL ? "." : build);
+    snprintf(path, sizeof path, "%s/xep_fuzzed.so", folder);
+    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (library == NULL || setenv("XEP_PLUGIN_PATH", folder, 1) != 0) fuzz_fail("no mode: %s", dlerror());
+    object.plugin = dlsym(library, "xep_plugin");
+    object.answer = dlsym(library, "fuzz_answer");
+    object.good = *object.plugin;
+    if (xep_config_read(&object.config) != XEP_OK) fuzz_fail("%s", xep_last_error());
+    return &object;
+}
+
+static void lie_in_table(object_t *object, fuzz_input_t *input)
+{
+    static const char *const names[] = {NULL, "", "fuzzed", "fuzzed2", "normal"};
+    uint32_t *numbers = &object->plugin->abi;
+    void **functions = (void **)(void *)&object->plugin->heap_size;
+    size_t nfunctions = (sizeof(xep_plugin_t) - offsetof(xep_plugin_t, heap_size)) / sizeof *functions;
+    uint64_t which = fuzz_below(input, 32);
+    if (which < 7) numbers[which] = (uint32_t)fuzz_number(input);
+    else if (which < 7 + nfunctions) functions[which - 7] = NULL;
+    else if (which == 30) object->plugin->name = names[fuzz_below(input, 5)];
+    else if (which == 31) object->plugin->brief = NULL;
+}
+
+static void lie_in_answer(fuzz_answer_t *answer, fuzz_input_t *input)
+{
+    xep_region_t *region = &answer->regions[fuzz_below(input, XEP_REGIONS)];
+    switch (fuzz_below(input, 6)) {
+    case 0: answer->status = fuzz_below(input, 2) ? XEP_ERR_NO_MEMORY : XEP_ERR_INVALID; break;
+    case 1: region->bytes = fuzz_number(input); break;
+    case 2: region->alignment = (uint32_t)fuzz_number(input); break;
+    case 3: region->offset = fuzz_number(input); break;
+    case 4: region->memory = (xep_memory_t)fuzz_number(input); break;
+    default: answer->recv_rows = fuzz_number(input); break;
+    }
+}
+
+static int is_good(const object_t *object)
+{
+    const xep_plugin_t *p = object->plugin, *good = &object->good;
+    return memcmp(&p->abi, &good->abi, offsetof(xep_plugin_t, state_bytes) - offsetof(xep_plugin_t, abi)) == 0 &&
+           p->name != NULL && strcmp(p->name, good->name) == 0 && p->brief != NULL &&
+           memcmp(&p->heap_size, &good->heap_size, sizeof *p - offsetof(xep_plugin_t, heap_size)) == 0;
+}
+
+static void check_sizes(const object_t *object)
+{
+    xep_buffer_params_t params = XEP_BUFFER_PARAMS_INIT;
+    xep_buffer_size_t size = XEP_BUFFER_SIZE_INIT;
+    const fuzz_answer_t *answer = object->answer;
+    uint64_t sum = 0;
+    params.mode = "fuzzed";
+    params.experts = params.hidden = params.slots = 8;
+    params.topk = 2;
+    params.tokens = 16;
+    params.dtype = params.combine_dtype = XEP_BF16;
+    xep_status_t status = xep_buffer_measure(&object->config, &params, 4, &size);
+    if (status != XEP_OK && xep_last_error()[0] == '\0') fuzz_fail("sizes are refused without a reason");
+    if (status != XEP_OK) return;
+    for (int i = 0; i < XEP_REGIONS; i++)
+        if (__builtin_add_overflow(sum, answer->regions[i].bytes, &sum)) sum = UINT64_MAX;
+    if (answer->status != XEP_OK || size.bytes < sum || size.bytes > UINT64_MAX - 8192)
+        fuzz_fail("%llu bytes for regions of %llu", (unsigned long long)size.bytes, (unsigned long long)sum);
+}
+
+static void try_table(fuzz_input_t *input)
+{
+    object_t *object = open_object();
+    xep_plugin_ref_t ref = {NULL, NULL};
+    *object->plugin = object->good;
+    *object->answer = (fuzz_answer_t){.status = XEP_OK, .recv_rows = 64};
+    for (int i = 0; i < XEP_REGIONS; i++) object->answer->regions[i] = (xep_region_t){.bytes = 4096, .alignment = 64};
+    for (int i = 0; i < MOST_PATCHES && input->at < input->end; i++) {
+        if (fuzz_below(input, 4) == 0) lie_in_table(object, input);
+        else lie_in_answer(object->answer, input);
+    }
+    xep_status_t status = xep_plugin_load(&object->config, "fuzzed", XEP_MEMORY_HOST, &ref);
+    if ((status == XEP_OK) != is_good(object)) fuzz_fail("a table gave %d: %s", status, xep_last_error());
+    if (status == XEP_OK) check_sizes(object);
+    xep_plugin_unload(&ref);
+}
+
+/* ---- two: the file ---- */
+
+/* What a linker makes, as far as the loader of the system reads it: headers, and segments of nothing. */
+static size_t fill_file(uint8_t *file)
+{
+    ElfW(Ehdr) header = {.e_type = ET_DYN,
+                         .e_version = EV_CURRENT,
+                         .e_phoff = sizeof header,
+                         .e_phentsize = sizeof(ElfW(Phdr)),
+                         .e_phnum = 2};
+    ElfW(Phdr) segments[2] = {{.p_type = PT_LOAD, .p_filesz = 4096, .p_memsz = 4096, .p_align = 4096},
+                              {.p_type = PT_LOAD, .p_offset = 4096, .p_filesz = 8192, .p_memsz = 8192}};
+    memcpy(header.e_ident, ELFMAG, SELFMAG);
+    header.e_ident[EI_CLASS] = sizeof(void *) == 8 ? ELFCLASS64 : ELFCLASS32;
+    memset(file, 0, MOST_FILE);
+    memcpy(file, &header, sizeof header);
+    memcpy(file + sizeof header, segments, sizeof segments);
+    return sizeof header + sizeof segments;
+}
+
+/* Whether a segment that would be mapped ends behind the file; only of headers that are read as ours. */
+static int is_short(const uint8_t *file, uint64_t bytes)
+{
+    ElfW(Ehdr) header;
+    if (bytes < sizeof header) return 0;
+    memcpy(&header, file, sizeof header);
+    for (uint64_t i = 0; i < header.e_phnum; i++) {
+        ElfW(Phdr) segment;
+        uint64_t at = header.e_phoff + i * sizeof segment;
+        if (at > bytes || bytes - at < sizeof segment) return 1;
+        memcpy(&segment, file + at, sizeof segment);
+        if (segment.p_type == PT_LOAD && (segment.p_filesz > bytes || segment.p_offset > bytes - segment.p_filesz))
+            return 1;
+    }
+    return 0;
+}
+
+static void try_file(fuzz_input_t *input)
+{
+    static uint8_t file[MOST_FILE];
+    char path[300];
+    size_t headers = fill_file(file);
+    uint64_t bytes = fuzz_below(input, 4) == 0 ? MOST_FILE : fuzz_below(input, MOST_FILE + 1);
+    for (int i = 0; i < MOST_PATCHES && input->at < input->end; i++) {
+        uint64_t width = (uint64_t)1 << fuzz_below(input, 4), at = fuzz_below(input, headers / width) * width;
+        uint64_t value = fuzz_number(input);
+        memcpy(file + at, &value, width);
+    }
+    snprintf(path, sizeof path, "%s/xep_short.so", fuzz_folder());
+    fuzz_write(path, file, bytes);
+    xep_status_t status = xep_plugin_file_check(path);
+    const ElfW(Ehdr) *header = (const ElfW(Ehdr) *)(const void *)file;
+    int ours = memcmp(header->e_ident, ELFMAG, SELFMAG) == 0 && header->e_ident[EI_CLASS] == ELFCLASS64 &&
+               header->e_phentsize == sizeof(ElfW(Phdr)) && header->e_phnum <= 64;
+    if (ours && (status != XEP_OK) != is_short(file, bytes))
+        fuzz_fail("a file of %llu bytes gave %d: %s", (unsigned long long)bytes, status, xep_last_error());
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    fuzz_input_t input = {data, data + size};
+    if (fuzz_below(&input, 2)) try_file(&input);
+    else try_table(&input);
+    fuzz_count(1);
+    return 0;
+}

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# Fuzzing. A target is one source and a folder of %D%/corpus, and a name in the list here. As a test of make check it
+# runs its corpus and a fixed number of mutations; contrib/fuzz runs it for long, with libFuzzer where clang has it:
+# then FUZZ_LDFLAGS brings main(), in place of fuzz_main.c.
+fuzz_targets = %D%/fuzz_config.t %D%/fuzz_heap.t %D%/fuzz_plugin.t %D%/fuzz_route.t %D%/fuzz_trace.t
+
+check_LTLIBRARIES += libfuzz.la
+libfuzz_la_SOURCES = %D%/fuzz_target.h %D%/fuzz_target.c
+libfuzz_la_CPPFLAGS = $(AM_CPPFLAGS)
+EXTRA_DIST += %D%/corpus
+fuzz_sources = %D%/fuzz_main.c
+
+%C%_fuzz_config_t_SOURCES = $(fuzz_sources) %D%/fuzz_config.c
+%C%_fuzz_config_t_LDFLAGS = $(FUZZ_LDFLAGS)
+%C%_fuzz_config_t_LDADD = libfuzz.la $(insides)
+
+%C%_fuzz_heap_t_SOURCES = $(fuzz_sources) %D%/fuzz_heap.c test/sim/sim_normal.c test/sim/sim_ll.c
+%C%_fuzz_heap_t_CPPFLAGS = $(AM_CPPFLAGS) -I$(srcdir)/test/sim
+%C%_fuzz_heap_t_LDFLAGS = $(FUZZ_LDFLAGS)
+%C%_fuzz_heap_t_LDADD = libfuzz.la $(sim_ldadd)
+
+# a mode that the target changes; -rpath makes it a shared object although it is not installed
+check_LTLIBRARIES += %D%/xep_fuzzed.la
+%C%_xep_fuzzed_la_SOURCES = %D%/fuzz_mode.h %D%/fuzz_mode.c
+%C%_xep_fuzzed_la_LDFLAGS = -module -avoid-version -shared -rpath /nowhere
+%C%_fuzz_plugin_t_SOURCES = $(fuzz_sources) %D%/fuzz_plugin.c
+%C%_fuzz_plugin_t_LDFLAGS = $(FUZZ_LDFLAGS)
+%C%_fuzz_plugin_t_LDADD = libfuzz.la $(insides)
+
+%C%_fuzz_route_t_SOURCES = $(fuzz_sources) %D%/fuzz_route.c
+%C%_fuzz_route_t_LDFLAGS = $(FUZZ_LDFLAGS)
+%C%_fuzz_route_t_LDADD = libfuzz.la libxep_oracle.la -lm
+
+%C%_fuzz_trace_t_SOURCES = $(fuzz_sources) %D%/fuzz_trace.c
+%C%_fuzz_trace_t_CPPFLAGS = $(AM_CPPFLAGS) -I$(srcdir)/tools/trace
+%C%_fuzz_trace_t_LDFLAGS = $(FUZZ_LDFLAGS)
+%C%_fuzz_trace_t_LDADD = libfuzz.la libxep_trace.la
+
+# what contrib/fuzz builds besides the library
+fuzz-programs: $(fuzz_targets) %D%/xep_fuzzed.la
+.PHONY: fuzz-programs
+
+if HAVE_CMOCKA
+check_PROGRAMS += $(fuzz_targets)
+TESTS += $(fuzz_targets)
+endif
