@@ -5,6 +5,7 @@
 #include "api_check.h"
 #include "handle.h"
 #include "request_begin.h"
+#include "request_refuse.h"
 #include "request_wait.h"
 #include "trace.h"
 
@@ -23,20 +24,30 @@ static xep_status_t deliver(xep_request_t *req, xep_request_t **req_p)
     return status;
 }
 
+/* Of a buffer that is entered. */
+static xep_status_t begin_dispatch(xep_buffer_t *buffer, const xep_dispatch_args_t *args, xep_handle_t **handle_p,
+                                   xep_request_t **req_p)
+{
+    xep_dispatch_args_t own;
+    xep_status_t status = xep_buffer_usable(buffer);
+    if (status != XEP_OK) return status;
+    status = xep_request_keep_pace(buffer);
+    if (status == XEP_OK && handle_p == NULL) status = xep_fail(XEP_ERR_INVALID, "handle_p is NULL");
+    if (status == XEP_OK) status = xep_check_struct("args", args, &own, sizeof own);
+    if (status == XEP_OK) status = xep_check_dispatch(buffer, &own);
+    if (status == XEP_OK) status = xep_request_dispatch(buffer, &own, req_p);
+    return xep_request_count_refused(buffer, status);
+}
+
 /* The handle is the user's only when the dispatch has begun, or, where there is no request, has succeeded. */
 xep_status_t xep_dispatch(xep_buffer_t *buffer, const xep_dispatch_args_t *args, xep_handle_t **handle_p,
                           xep_request_t **req_p)
 {
-    xep_dispatch_args_t own;
     xep_request_t *req;
     uint64_t begin_ns = xep_trace_now();
     if (buffer == NULL) return xep_fail(XEP_ERR_INVALID, "buffer is NULL");
-    if (handle_p == NULL) return xep_fail(XEP_ERR_INVALID, "handle_p is NULL");
     xep_buffer_enter(buffer);
-    xep_status_t status = xep_buffer_usable(buffer);
-    if (status == XEP_OK) status = xep_check_struct("args", args, &own, sizeof own);
-    if (status == XEP_OK) status = xep_check_dispatch(buffer, &own);
-    if (status == XEP_OK) status = xep_request_dispatch(buffer, &own, &req);
+    xep_status_t status = begin_dispatch(buffer, args, handle_p, &req);
     if (status == XEP_OK) {
         xep_handle_t *handle = req->handle;
         uint64_t epoch = req->op.epoch;
@@ -49,17 +60,25 @@ xep_status_t xep_dispatch(xep_buffer_t *buffer, const xep_dispatch_args_t *args,
     return status;
 }
 
-xep_status_t xep_combine(xep_handle_t *handle, const xep_combine_args_t *args, xep_request_t **req_p)
+static xep_status_t begin_combine(xep_handle_t *handle, const xep_combine_args_t *args, xep_request_t **req_p)
 {
     xep_combine_args_t own;
+    xep_status_t status = xep_buffer_usable(handle->buffer);
+    if (status != XEP_OK) return status;
+    status = xep_request_keep_pace(handle->buffer);
+    if (status == XEP_OK) status = xep_check_struct("args", args, &own, sizeof own);
+    if (status == XEP_OK) status = xep_check_combine(handle, &own);
+    if (status == XEP_OK) status = xep_request_combine(handle, &own, req_p);
+    return xep_request_count_refused(handle->buffer, status);
+}
+
+xep_status_t xep_combine(xep_handle_t *handle, const xep_combine_args_t *args, xep_request_t **req_p)
+{
     xep_request_t *req;
     uint64_t begin_ns = xep_trace_now();
     if (handle == NULL) return xep_fail(XEP_ERR_INVALID, "handle is NULL");
     xep_buffer_enter(handle->buffer);
-    xep_status_t status = xep_buffer_usable(handle->buffer);
-    if (status == XEP_OK) status = xep_check_struct("args", args, &own, sizeof own);
-    if (status == XEP_OK) status = xep_check_combine(handle, &own);
-    if (status == XEP_OK) status = xep_request_combine(handle, &own, &req);
+    xep_status_t status = begin_combine(handle, args, &req);
     if (status == XEP_OK) {
         uint64_t epoch = req->op.epoch;
         status = deliver(req, req_p);

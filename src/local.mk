@@ -17,6 +17,7 @@ libxep_all_la_SOURCES = \
 	%D%/core/progress_thread.h %D%/core/progress_thread.c \
 	%D%/core/request.h %D%/core/request.c %D%/core/request_advance.h %D%/core/request_advance.c \
 	%D%/core/request_begin.h %D%/core/request_begin.c %D%/core/request_end.h %D%/core/request_end.c \
+	%D%/core/request_refuse.h %D%/core/request_refuse.c \
 	%D%/core/request_trace.h %D%/core/request_trace.c \
 	%D%/core/request_wait.h %D%/core/request_wait.c %D%/core/rest.h %D%/core/rest.c %D%/core/room.h %D%/core/room.c \
 	%D%/core/shape.h %D%/core/shape.c %D%/core/team.h %D%/core/team.c %D%/core/transport.h \

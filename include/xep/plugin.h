@@ -95,7 +95,10 @@ typedef struct xep_op {
     xep_op_kind_t kind;
     uint32_t slot;        /* slot of this rank, 0 .. slots-1; peers may use other ones for the same operation */
     uint32_t cached_slot; /* dispatch: slot of the handle whose routing is used again, or XEP_NO_SLOT */
-    uint64_t epoch;       /* 1, 2, ... over the operations of the buffer; the same on every rank */
+    /* calls of this buffer that this rank has refused so far. Where ranks differ it is not the same call everywhere:
+     * the mode ends the operation with XEP_ERR_MISMATCH on all ranks, and leaves the most of any rank here */
+    uint32_t refused;
+    uint64_t epoch; /* 1, 2, ... over the operations of the buffer; the same on every rank */
     /* 0, 1, ... over the dispatches of the buffer; the core begins turn n only after turn n - slots is complete on this
      * rank. In a combine: the turn of the handle's dispatch */
     uint64_t turn;

@@ -561,7 +561,10 @@ typedef struct xep_recv {
  * rows of *handle_p may be read when *req_p is done, and the caller frees *req_p with xep_request_free().
  *
  * Errors before anything has begun; nothing has changed: XEP_ERR_INVALID, XEP_ERR_UNSUPPORTED, XEP_ERR_BUSY (no free
- * slot, or too many requests that were not freed), XEP_ERR_BROKEN, XEP_ERR_ABORTED.
+ * slot, or too many requests that were not freed), XEP_ERR_BROKEN, XEP_ERR_ABORTED. XEP_ERR_INVALID and
+ * XEP_ERR_UNSUPPORTED on one rank alone are XEP_ERR_MISMATCH on the others, which are in that call, and on that rank in
+ * its next one; then all are in the same call again. (Where two ranks come to different kinds of calls so, both wait
+ * until their deadline.)
  *
  * Errors of the operation are returned here if the call blocks (there is no handle then), else by the request (the
  * handle then has no rows; release it):

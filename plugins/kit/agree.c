@@ -62,3 +62,23 @@ xep_status_t xep_agree(const xep_env_t *env, xep_op_t *op, const xep_agree_param
     }
     return XEP_OK;
 }
+
+/* The count wraps, and so differences are compared, to that of rank 0: all ranks name the same two. */
+xep_status_t xep_agree_calls(const xep_env_t *env, xep_op_t *op, const void *refused, size_t stride)
+{
+    opinion_t least, most;
+    uint32_t first;
+    memcpy(&first, refused, sizeof first);
+    least = most = (opinion_t){0, first};
+    for (uint32_t r = 1; r < env->shape->nranks; r++) {
+        opinion_t one = {.rank = r};
+        memcpy(&one.value, (const char *)refused + r * stride, sizeof one.value);
+        if ((int32_t)(one.value - first) < (int32_t)(least.value - first)) least = one;
+        if ((int32_t)(one.value - first) > (int32_t)(most.value - first)) most = one;
+    }
+    if (least.value == most.value) return XEP_OK;
+    op->refused = most.value;
+    return env->fail(env, op, XEP_ERR_MISMATCH,
+                     "rank %u and rank %u are not in the same call: %u of those before it failed on rank %u alone",
+                     least.rank, most.rank, most.value - least.value, most.rank);
+}

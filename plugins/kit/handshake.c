@@ -61,7 +61,8 @@ xep_status_t xep_combine_begin(void *mode, xep_op_t *op, uint32_t weights)
                                              .params = {[XEP_OFFER_DTYPE] = args->dtype,
                                                         [XEP_OFFER_HIDDEN] = args->hidden,
                                                         [XEP_OFFER_WEIGHTS] = weights,
-                                                        [XEP_OFFER_FLAGS] = args->flags}};
+                                                        [XEP_OFFER_FLAGS] = args->flags},
+                                             .refused = op->refused};
     return xep_steps_begin(mode, op);
 }
 
@@ -122,7 +123,10 @@ xep_status_t xep_combine_take_offers(void *mode, xep_op_t *op)
             return kit->env->fail(kit->env, op, XEP_ERR_PROTOCOL, "rank %u offers a combine of epoch %llu (%llu)", r,
                                   (unsigned long long)offers[r].epoch, (unsigned long long)op->epoch);
     }
-    xep_kit_state(op)->verdict = xep_agree(kit->env, op, params, XEP_OFFER_PARAMS, offers, sizeof *offers);
+    xep_kit_state_t *state = xep_kit_state(op);
+    state->verdict = xep_agree_calls(kit->env, op, &offers->refused, sizeof *offers);
+    if (state->verdict == XEP_OK)
+        state->verdict = xep_agree(kit->env, op, params, XEP_OFFER_PARAMS, offers, sizeof *offers);
     return XEP_OK;
 }
 

@@ -25,7 +25,7 @@ typedef struct xep_combine_mail {
     _Atomic uint64_t ready; /* combine of this epoch may be read in the writer's slot */
     _Atomic uint64_t read;  /* combine of this epoch was read in the heap owner's slot */
     xep_offer_t offer;      /* published by ready */
-    uint64_t reserved[3];
+    uint64_t reserved[2];
 } xep_combine_mail_t;
 _Static_assert(sizeof(xep_combine_mail_t) == 64, "a cache line");
 _Static_assert(sizeof(_Atomic uint64_t) == 8, "words are shared by processes");

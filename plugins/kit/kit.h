@@ -22,8 +22,10 @@ enum { XEP_OFFER_DTYPE, XEP_OFFER_HIDDEN, XEP_OFFER_WEIGHTS, XEP_OFFER_FLAGS, XE
 typedef struct xep_offer {
     uint64_t epoch;
     uint32_t params[XEP_OFFER_PARAMS];
+    uint32_t refused; /* calls, by the owner */
+    uint32_t reserved;
 } xep_offer_t;
-_Static_assert(sizeof(xep_offer_t) == 24, "wire-visible");
+_Static_assert(sizeof(xep_offer_t) == 32, "wire-visible");
 
 /**
  * Lays what is the mode's in a heap, and says how many rows a slot has; the layout has combine_stride and combine_mail

@@ -83,7 +83,8 @@ typedef struct ll_notice {
     uint8_t scales_dtype;
     uint8_t sends_weights;
     uint8_t padded; /* its own rows are arranged so */
-    uint8_t reserved[7];
+    uint8_t reserved[3];
+    uint32_t refused; /* calls, by the writer */
 } ll_notice_t;
 _Static_assert(sizeof(ll_notice_t) == XEP_NOTICE_BYTES, "a cache line");
 

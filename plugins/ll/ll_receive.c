@@ -84,6 +84,8 @@ static xep_status_t compare_notices(const ll_t *mode, xep_op_t *op, const ll_not
         XEP_AGREE_PARAM("scales_dtype", XEP_AGREE_DTYPE, ll_notice_t, scales_dtype),
         XEP_AGREE_PARAM("XEP_DISPATCH_SEND_WEIGHTS", XEP_AGREE_YES_NO, ll_notice_t, sends_weights),
     };
+    xep_status_t verdict = xep_agree_calls(mode->kit.env, op, &from->refused, sizeof *from);
+    if (verdict != XEP_OK) return verdict;
     return xep_agree(mode->kit.env, op, params, sizeof params / sizeof params[0], from, sizeof *from);
 }
 

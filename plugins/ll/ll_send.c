@@ -146,7 +146,8 @@ static void fill_notice(const ll_t *mode, const xep_op_t *op, ll_notice_t *notic
                             .quant = (uint8_t)args->quant,
                             .scales_dtype = (uint8_t)args->scales_dtype,
                             .sends_weights = (args->flags & XEP_DISPATCH_SEND_WEIGHTS) != 0,
-                            .padded = (uint8_t)padded};
+                            .padded = (uint8_t)padded,
+                            .refused = op->refused};
     atomic_init(&notice->epoch, op->epoch);
 }
 

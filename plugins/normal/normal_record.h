@@ -16,6 +16,7 @@ enum {
     NORMAL_SCALES,
     NORMAL_SCALES_DTYPE,
     NORMAL_CACHED,
+    NORMAL_REFUSED, /* calls, by the writer: compared before all others */
     NORMAL_PARAMS
 };
 
@@ -32,9 +33,10 @@ typedef struct normal_record {
     uint32_t slot;     /* of the writer, for this dispatch and its combines */
     uint32_t wrong;    /* 1: the writer's topk_idx has what is no expert; where the device finds that out */
     uint32_t params[NORMAL_PARAMS];
+    uint32_t reserved;
 } normal_record_t;
 #ifndef __cplusplus
-_Static_assert(sizeof(normal_record_t) == 72, "wire-visible");
+_Static_assert(sizeof(normal_record_t) == 80, "wire-visible");
 #endif
 
 #endif

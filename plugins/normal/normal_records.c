@@ -6,7 +6,7 @@
 #include "normal.h"
 
 #define PARAM(_name, _kind, _index) XEP_AGREE_PARAM(_name, XEP_AGREE_##_kind, normal_record_t, params[_index])
-static const xep_agree_param_t params[NORMAL_PARAMS] = {
+static const xep_agree_param_t params[] = {
     PARAM("dtype", DTYPE, NORMAL_DTYPE),
     PARAM("hidden", NUMBER, NORMAL_HIDDEN),
     PARAM("whether there are topk_weights", YES_NO, NORMAL_HAS_WEIGHTS),
@@ -51,6 +51,7 @@ void normal_make_record(normal_t *mode, const xep_op_t *op)
                 [NORMAL_SCALES] = args->nscales,
                 [NORMAL_SCALES_DTYPE] = args->nscales ? args->scales_dtype : 0,
                 [NORMAL_CACHED] = op->cached_slot != XEP_NO_SLOT,
+                [NORMAL_REFUSED] = op->refused,
             },
     };
 }
@@ -257,7 +258,10 @@ static xep_status_t check_room(normal_t *mode, xep_op_t *op)
 static xep_status_t agree_on_params(normal_t *mode, xep_op_t *op)
 {
     const normal_slot_t *slot = normal_slot(mode, op->slot);
-    xep_status_t verdict = xep_agree(mode->kit.env, op, params, NORMAL_PARAMS, slot->from, sizeof *slot->from);
+    const xep_env_t *env = mode->kit.env;
+    xep_status_t verdict = xep_agree_calls(env, op, &slot->from->params[NORMAL_REFUSED], sizeof *slot->from);
+    if (verdict == XEP_OK)
+        verdict = xep_agree(env, op, params, sizeof params / sizeof params[0], slot->from, sizeof *slot->from);
     normal_state(op)->weighted = have_weights(mode, op);
     return verdict == XEP_OK ? compare_routings(mode, op) : verdict;
 }

@@ -33,7 +33,10 @@ struct xep_buffer {
     uint64_t epoch, turn; /* of the next operation, of the next dispatch */
     uint32_t active;      /* requests deferred or active */
     uint32_t deferred;    /* dispatches among them that are deferred */
-    int broken;           /* until reset */
+    /* calls since create or reset that this rank has refused, and the most it knows of any rank: request_refuse.h */
+    uint32_t refused, refused_most;
+    char refused_reason[XEP_REASON_BYTES];
+    int broken; /* until reset */
     char broken_reason[XEP_REASON_BYTES];
     xep_handle_t *handles;   /* [slots] */
     xep_request_t *requests; /* [nrequests] */

@@ -28,6 +28,7 @@
 #include "log.h"
 #include "request.h"
 #include "request_end.h"
+#include "request_refuse.h"
 
 enum { BROKEN_WAIT_MS = 2000 }; /* for ranks that may be gone */
 
@@ -149,6 +150,7 @@ xep_status_t xep_buffer_restart(xep_buffer_t *buffer)
     if (status != XEP_OK) return status;
     xep_request_end_all(buffer, XEP_ERR_ABORTED, "the buffer was reset");
     for (uint32_t s = 0; s < buffer->shape.slots; s++) xep_handle_give_back(&buffer->handles[s]);
+    xep_request_forget_refused(buffer);
     status = reopen(buffer);
     buffer->broken = status != XEP_OK; /* what peers have of the operations that were ended is not known */
     if (buffer->broken)

@@ -34,6 +34,7 @@ static xep_status_t launch(xep_request_t *req, xep_request_t *after, xep_handle_
     req->timeout_ms = timeout_ms == 0 ? buffer->timeout_ms : timeout_ms;
     req->op.timeout_ms = req->timeout_ms;
     req->op.epoch = buffer->epoch + 1;
+    req->op.refused = buffer->refused;
     req->status = XEP_INPROGRESS;
     req->begin_ns = xep_trace_now();
     if (!begins_now(buffer, req->op.kind, after)) {

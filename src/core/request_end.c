@@ -11,6 +11,7 @@
 #include "buffer.h"
 #include "handle.h"
 #include "log.h"
+#include "request_refuse.h"
 #include "request_trace.h"
 
 static void set_reason(xep_request_t *req, const char *reason)
@@ -93,6 +94,7 @@ static int is_agreed(xep_status_t status)
 void xep_request_end(xep_request_t *req, xep_status_t status)
 {
     if (status != XEP_OK) xep_request_keep_reason(req);
+    if (status == XEP_ERR_MISMATCH) xep_request_note_pace(req);
     if (is_agreed(status)) finish(req, status);
     else xep_request_break(req, status, req->reason);
 }

@@ -231,6 +231,7 @@ SIZE(xep_op_t, 104);
 AT(xep_op_t, kind, 0);
 AT(xep_op_t, slot, 4);
 AT(xep_op_t, cached_slot, 8);
+AT(xep_op_t, refused, 12);
 AT(xep_op_t, epoch, 16);
 AT(xep_op_t, turn, 24);
 AT(xep_op_t, dispatch, 32);

@@ -112,6 +112,7 @@ static int odd_shows(const script_t *script, const script_call_t *call)
     switch (call->odd) {
     case ODD_NONE:
     case ODD_HANDLE: return 0;
+    case ODD_REFUSED: return 1;
     case ODD_DTYPE: return dispatch ? oracle_element_bytes(call->dtype) == 2 : call->dtype != XEP_FP32;
     case ODD_HIDDEN: return call->hidden > 1;
     case ODD_TOPK: return dispatch && call->topk > 1 && call->cached == SCRIPT_NO_HANDLE;

@@ -36,7 +36,8 @@ typedef enum {
     ODD_QUANT,
     ODD_LOGFMT,
     ODD_CACHED,
-    ODD_HANDLE, /* another cached handle: odd_handle; by hand only */
+    ODD_HANDLE,  /* another cached handle: odd_handle; by hand only */
+    ODD_REFUSED, /* it has refused a call more */
     ODD_KINDS
 } script_odd_t;
 

@@ -93,6 +93,7 @@ static script_flight_t *make_flight(sim_rank_t *rank, const script_t *script, co
         .slot = slot,
         .cached_slot = XEP_NO_SLOT,
         .epoch = call->epoch,
+        .refused = script_is_odd(call, rank->index, ODD_REFUSED),
         .turn = dispatch->turn,
         .recv = recv,
         .state = calloc(1, rank->world->plugin->state_bytes),

@@ -110,6 +110,8 @@ static void end_flight(sim_rank_t *rank, script_handle_t *handle, xep_status_t s
         return;
     }
     if (!player->script->unchecked && status != flight->call->expect) fail(rank, flight, "ended with", status);
+    else if (status == XEP_ERR_MISMATCH && flight->op.refused != (flight->call->odd == ODD_REFUSED))
+        fail(rank, flight, "thinks that most calls were refused", (int)flight->op.refused);
     else if (flight->call->kind == CALL_DISPATCH) end_dispatch(rank, handle, flight);
     else end_combine(rank, flight);
     handle->flight = NULL;

@@ -47,6 +47,9 @@ extern const xep_shape_t sim_small_shape;
 /** 17 rows of room at rank 1, which gets more: all ranks say so, and with room enough it works. */
 void sim_check_overflow(void **state, uint64_t rows, const char *reason);
 
+/** What all ranks say of ODD_REFUSED. */
+#define NOT_THE_SAME "rank 0 and rank 2 are not in the same call: 1 of those before it failed on rank 2 alone"
+
 /** One rank says something else, and all ranks end in the same words. */
 typedef struct sim_mismatch {
     script_kind_t kind;

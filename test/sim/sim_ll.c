@@ -76,6 +76,8 @@ static void mismatch(void **state)
         {CALL_DISPATCH, ODD_SCALES, "rank 0 and rank 2 disagree on nscales: 1, 0"},
         {CALL_DISPATCH, ODD_SCALES_DTYPE, "rank 0 and rank 2 disagree on scales_dtype: fp32, int32"},
         {CALL_DISPATCH, ODD_SENT, "rank 0 and rank 2 disagree on XEP_DISPATCH_SEND_WEIGHTS: no, yes"},
+        {CALL_DISPATCH, ODD_REFUSED, NOT_THE_SAME},
+        {CALL_COMBINE, ODD_REFUSED, NOT_THE_SAME},
         {CALL_COMBINE, ODD_DTYPE, "rank 0 and rank 2 disagree on dtype: bf16, fp16"},
         {CALL_COMBINE, ODD_HIDDEN, "rank 0 and rank 2 disagree on hidden: 40, 39"},
         {CALL_COMBINE, ODD_LOGFMT, "rank 0 and rank 2 disagree on flags: 1, 0"},

@@ -57,6 +57,8 @@ static void mismatch(void **state)
         {CALL_DISPATCH, ODD_SCALES_DTYPE, "rank 0 and rank 2 disagree on scales_dtype: fp32, int32"},
         {CALL_DISPATCH, ODD_CACHED, "rank 0 and rank 2 disagree on whether there is a cached handle: yes, no"},
         {CALL_DISPATCH, ODD_HANDLE, "rank 0 and rank 2 disagree on the cached handle: of operation 1, 2"},
+        {CALL_DISPATCH, ODD_REFUSED, NOT_THE_SAME},
+        {CALL_COMBINE, ODD_REFUSED, NOT_THE_SAME},
         {CALL_COMBINE, ODD_DTYPE, "rank 0 and rank 2 disagree on dtype: bf16, fp16"},
         {CALL_COMBINE, ODD_HIDDEN, "rank 0 and rank 2 disagree on hidden: 40, 39"},
         {CALL_COMBINE, ODD_WEIGHTS, "rank 0 and rank 2 disagree on whether there are topk_weights: no, yes"},
