@@ -30,7 +30,7 @@ pkglib_LTLIBRARIES = xep_normal.la xep_ll.la
 xep_normal_la_SOURCES = \
 	%D%/normal/normal.h %D%/normal/normal_record.h %D%/normal/normal.c %D%/normal/normal_begin.c \
 	%D%/normal/normal_heap.c %D%/normal/normal_plan.c \
-	%D%/normal/normal_records.c %D%/normal/normal_view.c %D%/normal/normal_recv.c \
+	%D%/normal/normal_records.c %D%/normal/normal_digest.c %D%/normal/normal_recv.c \
 	%D%/normal/normal_dispatch.c %D%/normal/normal_combine.c \
 	%D%/kernels/copy.h %D%/kernels/copy.c $(weigh_sources)
 xep_normal_la_CPPFLAGS = $(plugin_cppflags) -I$(srcdir)/%D%/kit -I$(srcdir)/%D%/kernels
@@ -57,7 +57,7 @@ cuda_normal_sources = \
 	%D%/cuda/cuda_images.h %D%/cuda/cuda_kernels.h %D%/cuda/cuda_normal.h %D%/cuda/cuda_normal.c \
 	%D%/cuda/cuda_normal_dispatch.c %D%/cuda/cuda_normal_combine.c \
 	%D%/normal/normal.h %D%/normal/normal_record.h %D%/normal/normal_begin.c %D%/normal/normal_heap.c \
-	%D%/normal/normal_records.c %D%/normal/normal_recv.c %D%/normal/normal_view.c
+	%D%/normal/normal_records.c %D%/normal/normal_recv.c %D%/normal/normal_digest.c
 cuda_cppflags = $(plugin_cppflags) -I$(srcdir)/%D%/kit -I$(srcdir)/%D%/kernels -I$(srcdir)/%D%/normal \
 	-I$(srcdir)/%D%/cuda
 if HAVE_NVCC

@@ -16,13 +16,13 @@
  *     checked. All ranks now know the R x R matrix of rows and compute the same places and
  *     the same verdict (agreement, overflow).
  *  4. unless the verdict is an error: rows and metadata to their final places in the slot of d.
- *  5. to each d: its view of all records into d.mail[slot of d][self].view, then  .done = n.
- *  6. when own mail[own slot][r].done >= n for all r: the views are compared; done when the wire is flushed.
+ *  5. to each d: its digest of all records into d.mail[slot of d][self].digest, then  .done = n.
+ *  6. when own mail[own slot][r].done >= n for all r: the digests are compared; done when the wire is flushed.
  *
- * Why views: what r writes into the slot of d lies behind the rows of lower ranks, as those told r of them. A rank that
- * tells two others different counts makes these overwrite one another's rows at d, and every record is valid by
+ * Why digests: what r writes into the slot of d lies behind the rows of lower ranks, as those told r of them. A rank
+ * that tells two others different counts makes these overwrite one another's rows at d, and every record is valid by
  * itself. So each rank says what it made of all records, and a dispatch in which two ranks differ succeeds nowhere.
- * That is free: the view is in the line of mail that carries done anyway.
+ * That is free: the digest is in the line of mail that carries done anyway.
  *
  * Why a record is never overwritten before it is read: r overwrites d's entry [i][r] in turn
  * q + slots, which the core begins at r after turn q completed there. That took d's done of
@@ -75,16 +75,16 @@
  * and places that of (r + 1) * h(r): their differences between two ranks name the one whose counts differ. It finds
  * what a defect does, not what somebody computes who may write into the heap anyway.
  */
-typedef struct normal_view {
+typedef struct normal_digest {
     uint64_t verdict;     /* 2 * that of the dispatch, as 32 bits, + whether rows have weights */
     uint64_t sum, places; /* 0, 0 where the ranks disagree, and rows were not counted */
-} normal_view_t;
+} normal_digest_t;
 
 /** One line per (index, rank); written by that rank, read by the heap's owner. */
 typedef struct normal_mail {
     _Atomic uint64_t counts; /* record of this epoch is in ring entry [index] */
-    _Atomic uint64_t done;   /* all rows of this epoch for the heap owner's slot [index] are there, and the view */
-    normal_view_t view;      /* of that dispatch */
+    _Atomic uint64_t done;   /* all rows of this epoch for the heap owner's slot [index] are there, and the digest */
+    normal_digest_t digest;  /* of that dispatch */
     uint64_t reserved[3];
 } normal_mail_t;
 _Static_assert(sizeof(normal_mail_t) == 64, "a cache line");
@@ -127,7 +127,7 @@ typedef struct normal_routing {
     uint64_t *src_begin;  /* [R + 1] first row of each source, here */
     uint64_t *there;      /* [R] first row of this rank, there */
     uint64_t *local;      /* [L] selections of the local experts, all sources */
-    uint64_t sum, places; /* of the view that all have of rank_rows */
+    uint64_t sum, places; /* of the digest that all have of rank_rows */
 } normal_routing_t;
 
 /** Where the rows of this rank for another go: into its memory, or staging where it is not mapped (x is NULL). */
@@ -155,7 +155,7 @@ typedef struct normal_slot {
     normal_source_t *sources; /* [R] of the combine */
     uint64_t *expert_rows;    /* [L] aligned: recv shows it */
     normal_record_t record;   /* sent to unmapped ranks: unchanged until flushed */
-    normal_view_t view;       /* likewise */
+    normal_digest_t digest;   /* likewise */
     int32_t *staged_tokens;   /* metadata for unmapped ranks, by (rank, row); NULL where all are mapped */
     char *staged_idx;
     float *staged_weights;
@@ -167,7 +167,7 @@ typedef struct normal {
     normal_layout_t layout;
     const char *records; /* the ring, as this rank reads it */
     uint64_t *marks;     /* [(R + 63) / 64] ranks of a token: scratch of the plan */
-    uint64_t *factors;   /* [R] of the rows to each rank, in a view: odd, so that no change of one is lost */
+    uint64_t *factors;   /* [R] of the rows to each rank, in a digest: odd, so that no change of one is lost */
     const void **rows;   /* [threads][max_dests + 2] rows to sum: scratch of combine */
 } normal_t;
 
@@ -247,18 +247,18 @@ int normal_record_part(const void *mode, const xep_op_t *op, uint32_t rank, uint
 /** Copies and checks all records; sets the verdict. XEP_OK, or XEP_ERR_PROTOCOL. */
 xep_status_t normal_take_records(normal_t *mode, xep_op_t *op);
 
-/* ---- normal_view.c: do all ranks know the same? ---- */
+/* ---- normal_digest.c: do all ranks know the same? ---- */
 
 void normal_make_factors(uint64_t *factors, uint32_t nranks);
 
 /** Adds the rows of one rank to everybody to the routing's sums. */
-void normal_view_add(const normal_t *mode, normal_routing_t *routing, uint32_t rank);
+void normal_digest_add(const normal_t *mode, normal_routing_t *routing, uint32_t rank);
 
-/** The slot's view: the verdict is there. counted: the routing's sums are. */
-void normal_make_view(normal_t *mode, const xep_op_t *op, int counted);
+/** The slot's digest: the verdict is there. counted: the routing's sums are. */
+void normal_make_digest(normal_t *mode, const xep_op_t *op, int counted);
 
-/** Step: compares the views of all ranks with this rank's. */
-xep_status_t normal_compare_views(void *mode, xep_op_t *op);
+/** Step: compares the digests of all ranks with this rank's. */
+xep_status_t normal_compare_digests(void *mode, xep_op_t *op);
 
 /* ---- normal_recv.c: what the user sees ---- */
 

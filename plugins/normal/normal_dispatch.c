@@ -208,12 +208,12 @@ static uint64_t mail_there(const normal_t *mode, const xep_op_t *op, uint32_t ra
 
 static void done_part(const normal_t *mode, const xep_op_t *op, uint32_t rank, xep_part_t *part)
 {
-    const normal_view_t *view = &normal_slot(mode, op->slot)->view;
+    const normal_digest_t *digest = &normal_slot(mode, op->slot)->digest;
     uint64_t mail = mail_there(mode, op, rank);
     *part = (xep_part_t){.signal = 1,
-                         .src = (const char *)view,
-                         .bytes = sizeof *view,
-                         .offset = mail + offsetof(normal_mail_t, view),
+                         .src = (const char *)digest,
+                         .bytes = sizeof *digest,
+                         .offset = mail + offsetof(normal_mail_t, digest),
                          .signal_offset = mail + offsetof(normal_mail_t, done),
                          .value = op->epoch};
 }
@@ -261,13 +261,13 @@ static xep_status_t agree(void *opaque, xep_op_t *op)
     return XEP_OK;
 }
 
-/* The view goes before the word, in the same line; rows were stored by threads that fenced them. */
+/* The digest goes before the word, in the same line; rows were stored by threads that fenced them. */
 static void store_done(const void *opaque, const xep_op_t *op, uint32_t rank)
 {
     const normal_t *mode = opaque;
     uint64_t mail = mail_there(mode, op, rank);
-    memcpy(mode->kit.base[rank] + mail + offsetof(normal_mail_t, view), &normal_slot(mode, op->slot)->view,
-           sizeof(normal_view_t));
+    memcpy(mode->kit.base[rank] + mail + offsetof(normal_mail_t, digest), &normal_slot(mode, op->slot)->digest,
+           sizeof(normal_digest_t));
     xep_kit_signal(&mode->kit, rank, mail + offsetof(normal_mail_t, done), op->epoch);
 }
 
@@ -294,7 +294,7 @@ const xep_step_t normal_dispatch_steps[] = {
     {.name = "agreement", .does = "agree, find places", .run = agree},
     {.name = "rows to go out", .does = "rows", .run = move, .store = store_done, .parts = dispatch_part},
     {.name = "rows", .does = "wait for rows", .run = xep_step_wait, .word = done_word},
-    {.name = "the views", .does = "compare views", .run = normal_compare_views},
+    {.name = "the digests", .does = "compare digests", .run = normal_compare_digests},
     {.name = "the wire", .does = "flush", .run = xep_step_flush},
     {.name = "the end", .does = "end", .run = normal_tell_rows},
     {0},

@@ -214,7 +214,7 @@ static xep_status_t take_counts(normal_t *mode, xep_op_t *op)
         memcpy(rows, self ? (const char *)routing->rows : from + sizeof(normal_record_t), bytes);
         xep_status_t status = check_rows(mode, op, r, rows);
         if (status != XEP_OK) return status;
-        normal_view_add(mode, routing, r);
+        normal_digest_add(mode, routing, r);
         status = add_selections(mode, op, r,
                                 self ? (const char *)(routing->selections + mode->kit.first_expert[shape->rank])
                                      : from + sizeof(normal_record_t) + bytes);
@@ -279,7 +279,7 @@ xep_status_t normal_take_records(normal_t *mode, xep_op_t *op)
     if (status != XEP_OK) return status;
     state->verdict = agree_on_params(mode, op);
     if (state->verdict != XEP_OK) {
-        normal_make_view(mode, op, 0);
+        normal_make_digest(mode, op, 0);
         return XEP_OK;
     }
     if (op->cached_slot == XEP_NO_SLOT) {
@@ -289,6 +289,6 @@ xep_status_t normal_take_records(normal_t *mode, xep_op_t *op)
     }
     op->recv->rows = slot->routing->src_begin[mode->kit.shape->nranks];
     state->verdict = check_room(mode, op);
-    normal_make_view(mode, op, 1);
+    normal_make_digest(mode, op, 1);
     return XEP_OK;
 }

@@ -24,7 +24,7 @@ void normal_make_factors(uint64_t *factors, uint32_t nranks)
     for (uint32_t r = 0; r < nranks; r++) factors[r] = scramble(r) | 1;
 }
 
-void normal_view_add(const normal_t *mode, normal_routing_t *routing, uint32_t rank)
+void normal_digest_add(const normal_t *mode, normal_routing_t *routing, uint32_t rank)
 {
     uint32_t nranks = mode->kit.shape->nranks;
     const uint32_t *rows = routing->rank_rows + (size_t)rank * nranks;
@@ -34,23 +34,23 @@ void normal_view_add(const normal_t *mode, normal_routing_t *routing, uint32_t r
     routing->places += (rank + UINT64_C(1)) * hash;
 }
 
-void normal_make_view(normal_t *mode, const xep_op_t *op, int counted)
+void normal_make_digest(normal_t *mode, const xep_op_t *op, int counted)
 {
     normal_slot_t *slot = normal_slot(mode, op->slot);
-    slot->view = (normal_view_t){.verdict = (uint64_t)(uint32_t)xep_kit_state(op)->verdict << 1 |
-                                            (uint64_t)(normal_state(op)->weighted != 0),
-                                 .sum = counted ? slot->routing->sum : 0,
-                                 .places = counted ? slot->routing->places : 0};
+    slot->digest = (normal_digest_t){.verdict = (uint64_t)(uint32_t)xep_kit_state(op)->verdict << 1 |
+                                                (uint64_t)(normal_state(op)->weighted != 0),
+                                     .sum = counted ? slot->routing->sum : 0,
+                                     .places = counted ? slot->routing->places : 0};
 }
 
 /* whether rows were counted before the verdict */
-static int is_counted(const normal_view_t *view)
+static int is_counted(const normal_digest_t *digest)
 {
-    return view->verdict >> 1 == XEP_OK || (xep_status_t)(uint32_t)(view->verdict >> 1) == XEP_ERR_OVERFLOW;
+    return digest->verdict >> 1 == XEP_OK || (xep_status_t)(uint32_t)(digest->verdict >> 1) == XEP_ERR_OVERFLOW;
 }
 
-/* The rank whose counts alone make the difference between two views; nranks: there is none. */
-static uint32_t find_source(const normal_view_t *a, const normal_view_t *b, uint32_t nranks)
+/* The rank whose counts alone make the difference between two digests; nranks: there is none. */
+static uint32_t find_source(const normal_digest_t *a, const normal_digest_t *b, uint32_t nranks)
 {
     uint32_t source = 0;
     if (a->sum == b->sum || !is_counted(a) || !is_counted(b)) return nranks;
@@ -58,10 +58,10 @@ static uint32_t find_source(const normal_view_t *a, const normal_view_t *b, uint
     return source;
 }
 
-static xep_status_t tell_difference(normal_t *mode, xep_op_t *op, uint32_t rank, const normal_view_t *theirs)
+static xep_status_t tell_difference(normal_t *mode, xep_op_t *op, uint32_t rank, const normal_digest_t *theirs)
 {
     const xep_env_t *env = mode->kit.env;
-    const normal_view_t *own = &normal_slot(mode, op->slot)->view;
+    const normal_digest_t *own = &normal_slot(mode, op->slot)->digest;
     uint32_t nranks = mode->kit.shape->nranks, self = mode->kit.shape->rank;
     uint32_t low = rank < self ? rank : self, high = rank < self ? self : rank;
     uint32_t source = find_source(own, theirs, nranks);
@@ -73,14 +73,14 @@ static xep_status_t tell_difference(normal_t *mode, xep_op_t *op, uint32_t rank,
 }
 
 /* Copied before it is looked at: a peer may still write. */
-xep_status_t normal_compare_views(void *opaque, xep_op_t *op)
+xep_status_t normal_compare_digests(void *opaque, xep_op_t *op)
 {
     normal_t *mode = opaque;
-    const normal_view_t *own = &normal_slot(mode, op->slot)->view;
+    const normal_digest_t *own = &normal_slot(mode, op->slot)->digest;
     for (uint32_t r = 0; r < mode->kit.shape->nranks; r++) {
-        normal_view_t view = normal_mail(mode, op->slot, r)->view;
-        if (view.verdict == own->verdict && view.sum == own->sum && view.places == own->places) continue;
-        return tell_difference(mode, op, r, &view);
+        normal_digest_t digest = normal_mail(mode, op->slot, r)->digest;
+        if (digest.verdict == own->verdict && digest.sum == own->sum && digest.places == own->places) continue;
+        return tell_difference(mode, op, r, &digest);
     }
     return XEP_OK;
 }
