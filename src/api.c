@@ -5,8 +5,7 @@
  * api_operations.c has those of dispatches and combines.
  */
 
-#define _GNU_SOURCE
-#include <dlfcn.h>
+#include <stdint.h>
 #include <string.h>
 
 #include "api_boot.h"
@@ -20,6 +19,7 @@
 #include "group_exchange.h"
 #include "handle.h"
 #include "layout.h"
+#include "loaded.h"
 #include "log.h"
 #include "pmix/pmix_boot.h"
 #include "request_begin.h"
@@ -35,17 +35,11 @@ const char *xep_version_string(void)
     return XEP_VERSION;
 }
 
-static const char *own_path(void)
-{
-    Dl_info info;
-    return dladdr((void *)(uintptr_t)xep_version_string, &info) != 0 && info.dli_fname != NULL ? info.dli_fname : "";
-}
-
 xep_status_t xep_library_query(xep_library_info_t *info)
 {
     xep_library_info_t own = {.version = XEP_VERSION,
                               .build = "compiler " __VERSION__,
-                              .library_path = own_path(),
+                              .library_path = xep_loaded_from((const void *)(uintptr_t)xep_version_string),
                               .ucx_version = xep_ucp_version(),
                               .ucx_path = xep_ucp_path(),
                               .pmix_version = xep_pmix_version(),

@@ -27,8 +27,8 @@ unit_tests = \
 	%D%/unit/core_exchange.t %D%/unit/core_host.t %D%/unit/core_layout.t %D%/unit/core_rest.t %D%/unit/core_room.t \
 	%D%/unit/core_wait.t \
 	%D%/unit/intake_order.t \
-	%D%/unit/util_config.t %D%/unit/util_cpu.t %D%/unit/util_dtype.t %D%/unit/util_error.t %D%/unit/util_log.t \
-	%D%/unit/util_mapping.t \
+	%D%/unit/util_config.t %D%/unit/util_cpu.t %D%/unit/util_dtype.t %D%/unit/util_error.t \
+	%D%/unit/util_loaded.t %D%/unit/util_log.t %D%/unit/util_mapping.t \
 	%D%/sim/sim_normal.t %D%/sim/sim_ll.t %D%/sim/sim_threads.t %D%/unit/kernels_sum.t \
 	%D%/unit/kernels_cast.t %D%/unit/kernels_logfmt.t %D%/unit/kernels_weigh.t \
 	%D%/unit/kit_steps.t %D%/unit/kit_words.t \

@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "error.h"
+#include "loaded.h"
 #include "plugin_file.h"
 
 enum { MAX_FOLDERS = 32, NAME_BYTES = 64 };
@@ -41,12 +42,10 @@ static void add_folder(folders_t *folders, const char *path, size_t length)
 /* the folder xep beside this library: an installation that was moved, or the build tree */
 static void add_own_folder(folders_t *folders)
 {
-    Dl_info info;
     char path[PATH_MAX];
-    if (dladdr((void *)(uintptr_t)xep_plugin_load, &info) == 0 || info.dli_fname == NULL) return;
-    const char *slash = strrchr(info.dli_fname, '/');
+    const char *own = xep_loaded_from((const void *)(uintptr_t)xep_plugin_load), *slash = strrchr(own, '/');
     if (slash == NULL) return;
-    int n = snprintf(path, sizeof path, "%.*s/xep", (int)(slash - info.dli_fname), info.dli_fname);
+    int n = snprintf(path, sizeof path, "%.*s/xep", (int)(slash - own), own);
     if (n > 0 && (size_t)n < sizeof path) add_folder(folders, path, (size_t)n);
 }
 

@@ -4,7 +4,6 @@
  * Symbols are looked up by name, so that the library loads where there is no PMIx, and so that it uses the libpmix that
  * the program has loaded already (MPI): two of them in a process do not know each other.
  */
-#define _GNU_SOURCE
 #include "pmix_api.h"
 
 #include <dlfcn.h>
@@ -14,6 +13,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "loaded.h"
 
 /* the same from PMIx 4 to 6; where a program has loaded one already (MPI), this is that one */
 #define SONAME "libpmix.so.2"
@@ -60,17 +61,14 @@ static int resolve(void *handle)
 
 static void find_path(void)
 {
-    Dl_info info;
-    void *symbol;
-    memcpy(&symbol, &library.api.init, sizeof symbol);
-    int found = dladdr(symbol, &info) != 0 && info.dli_fname != NULL;
-    snprintf(library.path, sizeof library.path, "%s", found ? info.dli_fname : SONAME);
+    const char *file = xep_loaded_from((const void *)(uintptr_t)library.api.init);
+    snprintf(library.path, sizeof library.path, "%s", file[0] != '\0' ? file : SONAME);
 }
 
 /* the folder of a file, links resolved; NULL: it cannot be had */
 static const char *folder_of(const char *file, char path[PATH_MAX])
 {
-    char *slash = file != NULL && realpath(file, path) != NULL ? strrchr(path, '/') : NULL;
+    char *slash = realpath(file, path) != NULL ? strrchr(path, '/') : NULL;
     if (slash == NULL) return NULL;
     *slash = '\0';
     return path;
@@ -80,9 +78,8 @@ static const char *folder_of(const char *file, char path[PATH_MAX])
  * installed, or moved, together with us. */
 static void find_prefix(void)
 {
-    Dl_info info;
     char own[PATH_MAX], folder[PATH_MAX];
-    if (dladdr(&library, &info) == 0 || folder_of(info.dli_fname, own) == NULL) return;
+    if (folder_of(xep_loaded_from(&library), own) == NULL) return;
     if (folder_of(library.path, folder) == NULL || strcmp(own, folder) != 0) return;
     size_t length = strlen(folder);
     if (length > 4 && strcmp(folder + length - 4, "/lib") == 0) memcpy(library.prefix, folder, length - 4);

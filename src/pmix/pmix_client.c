@@ -23,6 +23,7 @@
 
 #include "boot.h"
 #include "error.h"
+#include "loaded.h"
 #include "log.h"
 #include "pmix_init.h"
 #include "secure.h"
@@ -190,9 +191,7 @@ static void finalize(void)
  * then we stay loaded */
 static void stay_loaded(void)
 {
-    Dl_info info;
-    if (dladdr(&process, &info) != 0 && info.dli_fname != NULL)
-        dlopen(info.dli_fname, RTLD_NOW | RTLD_NOLOAD | RTLD_NODELETE);
+    dlopen(xep_loaded_from(&process), RTLD_NOW | RTLD_NOLOAD | RTLD_NODELETE);
 }
 
 static xep_status_t open_once(xep_pmix_client_t *client, int32_t timeout_ms)

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-#define _GNU_SOURCE
 #include "ucp_library.h"
 
-#include <dlfcn.h>
+#include <stdint.h>
 
 #include <ucp/api/ucp.h>
+
+#include "loaded.h"
 
 unsigned xep_ucp_version_number(void)
 {
@@ -21,6 +22,5 @@ const char *xep_ucp_version(void)
 
 const char *xep_ucp_path(void)
 {
-    Dl_info info;
-    return dladdr((void *)ucp_get_version, &info) != 0 && info.dli_fname != NULL ? info.dli_fname : "";
+    return xep_loaded_from((const void *)(uintptr_t)ucp_get_version);
 }
