@@ -54,7 +54,7 @@ libxep_trace_la_SOURCES = \
 	%D%/trace/trace_clock.c %D%/trace/trace_clock.h \
 	%D%/trace/trace_json.c %D%/trace/trace_json.h \
 	%D%/trace/trace_merge.c %D%/trace/trace_merge.h \
-	%D%/trace/trace_part.c %D%/trace/trace_part.h \
+	%D%/trace/trace_journal.c %D%/trace/trace_journal.h \
 	%D%/trace/trace_say.c %D%/trace/trace_say.h
 libxep_trace_la_CPPFLAGS = $(public_cppflags) -I$(srcdir)/src/util
 xep_trace_SOURCES = %D%/trace/xep_trace.c

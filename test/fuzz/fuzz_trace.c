@@ -199,7 +199,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     said = 0;
     if (trace_merge(path) != TRACE_NOTHING) check_json(path);
     else if (said == 0) fuzz_fail("nothing was merged, and nothing was said");
-    trace_remove_parts(path, nranks);
+    trace_remove_journals(path, nranks);
     unlink(path);
     free(path);
     fuzz_count(1);

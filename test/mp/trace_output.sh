@@ -22,8 +22,8 @@ quiet() {
     [ ! -s "$tmp/out" ] || { wrong "$* says:"; sed 's/^/    /' "$tmp/out"; }
 }
 
-# parts: nothing but the merged file is left
-no_parts() {
+# journals: nothing but the merged file is left
+no_journals() {
     left=$(cd "$tmp" && ls -d t.json.* 2>/dev/null)
     [ -z "$left" ] || wrong "left behind: $left"
 }
@@ -33,12 +33,12 @@ echo junk >"$trace.1"
 export XEP_TRACE=$trace
 quiet "$run" -n 4 "$program" "$tmp" rounds
 check rounds "$tmp" 4
-no_parts
+no_journals
 
 # the same where ranks reach one another over a network
 quiet "$run" -n 3 -N 3 -x UCX_TLS=tcp,self "$program" "$tmp" rounds
 check rounds "$tmp" 3
-no_parts
+no_journals
 
 # ranks on another clock: what barriers say aligns them
 if unshare --time --monotonic 1000 --fork true 2>/dev/null; then

@@ -19,12 +19,12 @@ const char *run_trace_file(const run_options_t *options)
 void run_trace_begin(const run_options_t *options)
 {
     const char *file = run_trace_file(options);
-    if (file != NULL) trace_remove_parts(file, options->nranks);
+    if (file != NULL) trace_remove_journals(file, options->nranks);
 }
 
 /* The job is over, so nobody writes any more. */
 void run_trace_end(const run_options_t *options)
 {
     const char *file = run_trace_file(options);
-    if (file != NULL && trace_merge(file) != TRACE_NOTHING) trace_remove_parts(file, options->nranks);
+    if (file != NULL && trace_merge(file) != TRACE_NOTHING) trace_remove_journals(file, options->nranks);
 }

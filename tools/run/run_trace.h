@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/** The trace of a job whose ranks have XEP_TRACE: old parts go before it, and at its end one file is made. */
+/** The trace of a job whose ranks have XEP_TRACE: old journals go before it, and at its end one file is made. */
 #ifndef RUN_TRACE_H
 #define RUN_TRACE_H
 

@@ -50,11 +50,11 @@ static const char *mode_of(const xep_trace_header_t *header, uint32_t buffer)
     return buffer < atomic_load(&header->buffers) ? header->buffer[buffer].mode : "";
 }
 
-static void put_track_name(FILE *to, const trace_part_t *part, const xep_trace_event_t *event)
+static void put_track_name(FILE *to, const trace_journal_t *journal, const xep_trace_event_t *event)
 {
     char name[96];
-    const char *mode = mode_of(&part->header, event->where);
-    if (event->kind >= XEP_TRACE_CALL && event->where == part->header.pid) snprintf(name, sizeof name, "program");
+    const char *mode = mode_of(&journal->header, event->where);
+    if (event->kind >= XEP_TRACE_CALL && event->where == journal->header.pid) snprintf(name, sizeof name, "program");
     else if (event->kind >= XEP_TRACE_CALL) snprintf(name, sizeof name, "thread %u", event->where);
     else if (event->kind == XEP_TRACE_WORK)
         snprintf(name, sizeof name, "buffer %u %s, thread %u", event->where, mode, event->lane);
@@ -63,11 +63,11 @@ static void put_track_name(FILE *to, const trace_part_t *part, const xep_trace_e
     put_text(to, name);
 }
 
-static void put_track(FILE *to, const trace_part_t *part, const xep_trace_event_t *event, unsigned number)
+static void put_track(FILE *to, const trace_journal_t *journal, const xep_trace_event_t *event, unsigned number)
 {
-    uint32_t rank = part->header.rank;
+    uint32_t rank = journal->header.rank;
     fprintf(to, ",\n{\"ph\":\"M\",\"pid\":%u,\"tid\":%u,\"name\":\"thread_name\",\"args\":{\"name\":", rank, number);
-    put_track_name(to, part, event);
+    put_track_name(to, journal, event);
     fprintf(to, "}},\n{\"ph\":\"M\",\"pid\":%u,\"tid\":%u,\"name\":\"thread_sort_index\",\"args\":{\"sort_index\":%u}}",
             rank, number, number);
 }
@@ -100,7 +100,7 @@ static void put_event(FILE *to, const trace_rank_t *rank, const xep_trace_event_
     static const char *const kinds[] = {"operation", "phase", "wait", "work", "call", "span"};
     int64_t begin = trace_clock_apply(&rank->clock, event->begin_ns) - zero;
     int64_t end = trace_clock_apply(&rank->clock, event->end_ns) - zero;
-    fprintf(to, ",\n{\"ph\":\"X\",\"pid\":%u,\"tid\":%u,\"cat\":\"%s\",\"name\":", rank->part->header.rank, track,
+    fprintf(to, ",\n{\"ph\":\"X\",\"pid\":%u,\"tid\":%u,\"cat\":\"%s\",\"name\":", rank->journal->header.rank, track,
             kinds[event->kind]);
     put_name(to, event);
     put_time(to, "ts", begin);
@@ -111,22 +111,22 @@ static void put_event(FILE *to, const trace_rank_t *rank, const xep_trace_event_
 
 static void put_rank(FILE *to, const trace_rank_t *rank, int64_t zero)
 {
-    const trace_part_t *part = rank->part;
+    const trace_journal_t *journal = rank->journal;
     char label[160];
     unsigned track = 0;
-    snprintf(label, sizeof label, "%s, pid %u%s", part->header.host, part->header.pid,
-             part->dropped != 0 ? ", older events dropped" : "");
+    snprintf(label, sizeof label, "%s, pid %u%s", journal->header.host, journal->header.pid,
+             journal->dropped != 0 ? ", older events dropped" : "");
     fprintf(to, ",\n{\"ph\":\"M\",\"pid\":%u,\"name\":\"process_name\",\"args\":{\"name\":\"rank %u\"}}",
-            part->header.rank, part->header.rank);
+            journal->header.rank, journal->header.rank);
     fprintf(to, ",\n{\"ph\":\"M\",\"pid\":%u,\"name\":\"process_sort_index\",\"args\":{\"sort_index\":%u}}",
-            part->header.rank, part->header.rank);
-    fprintf(to, ",\n{\"ph\":\"M\",\"pid\":%u,\"name\":\"process_labels\",\"args\":{\"labels\":", part->header.rank);
+            journal->header.rank, journal->header.rank);
+    fprintf(to, ",\n{\"ph\":\"M\",\"pid\":%u,\"name\":\"process_labels\",\"args\":{\"labels\":", journal->header.rank);
     put_text(to, label);
     fputs("}}", to);
-    for (size_t i = 0; i < part->count; i++) {
-        const xep_trace_event_t *event = &part->events[i];
-        if (i == 0 || trace_part_track(part, event) != trace_part_track(part, event - 1))
-            put_track(to, part, event, ++track);
+    for (size_t i = 0; i < journal->count; i++) {
+        const xep_trace_event_t *event = &journal->events[i];
+        if (i == 0 || trace_journal_track(journal, event) != trace_journal_track(journal, event - 1))
+            put_track(to, journal, event, ++track);
         put_event(to, rank, event, track, zero);
     }
 }
@@ -138,8 +138,8 @@ static int64_t find_zero(const trace_rank_t *ranks, uint32_t nranks)
 {
     int64_t zero = INT64_MAX;
     for (uint32_t r = 0; r < nranks; r++)
-        for (size_t i = 0; ranks[r].part != NULL && i < ranks[r].part->count; i++) {
-            int64_t begin = trace_clock_apply(&ranks[r].clock, ranks[r].part->events[i].begin_ns);
+        for (size_t i = 0; ranks[r].journal != NULL && i < ranks[r].journal->count; i++) {
+            int64_t begin = trace_clock_apply(&ranks[r].clock, ranks[r].journal->events[i].begin_ns);
             if (begin < zero) zero = begin;
         }
     return zero;
@@ -147,14 +147,14 @@ static int64_t find_zero(const trace_rank_t *ranks, uint32_t nranks)
 
 static void put_summary(FILE *to, const trace_rank_t *rank, uint32_t number)
 {
-    const trace_part_t *part = rank->part;
-    if (part == NULL) {
+    const trace_journal_t *journal = rank->journal;
+    if (journal == NULL) {
         fprintf(to, "{\"rank\":%u,\"missing\":true}", number);
         return;
     }
     fprintf(to, "{\"rank\":%u,\"pid\":%u,\"events\":%zu,\"dropped\":%" PRIu64 ",\"lost\":%" PRIu64, number,
-            part->header.pid, part->count, part->dropped, atomic_load(&part->header.lost));
-    fprintf(to, ",\"damaged\":%" PRIu64 ",\"clock_ahead_ns\":%" PRId64 ",\"clock_bound_ns\":", part->damaged,
+            journal->header.pid, journal->count, journal->dropped, atomic_load(&journal->header.lost));
+    fprintf(to, ",\"damaged\":%" PRIu64 ",\"clock_ahead_ns\":%" PRId64 ",\"clock_bound_ns\":", journal->damaged,
             rank->clock.ahead_ns[0]);
     if (rank->clock.points == 0) fputs("null}", to);
     else fprintf(to, "%" PRId64 "}", rank->clock.bound_ns);
@@ -172,6 +172,6 @@ void trace_json_write(FILE *to, const trace_rank_t *ranks, uint32_t nranks)
     /* so that all others can begin with a comma */
     fputs("{\"ph\":\"M\",\"pid\":0,\"name\":\"trace_of\",\"args\":{\"name\":\"xep\"}}", to);
     for (uint32_t r = 0; r < nranks; r++)
-        if (ranks[r].part != NULL) put_rank(to, &ranks[r], zero);
+        if (ranks[r].journal != NULL) put_rank(to, &ranks[r], zero);
     fputs("\n]}\n", to);
 }

@@ -7,11 +7,11 @@
 #include <stdio.h>
 
 #include "trace_clock.h"
-#include "trace_part.h"
+#include "trace_journal.h"
 
 /** One rank of the picture. */
 typedef struct trace_rank {
-    trace_part_t *part; /* NULL: missing */
+    trace_journal_t *journal; /* NULL: missing */
     trace_clock_t clock;
 } trace_rank_t;
 

@@ -28,10 +28,10 @@ typedef struct merge {
     uint32_t nranks;     /* 0: none was found yet */
     uint32_t missing;
     uint64_t job;
-    int in_part;
+    int incomplete;
 } merge_t;
 
-static char *part_name(const char *file, uint32_t rank)
+static char *journal_name(const char *file, uint32_t rank)
 {
     char *name;
     return asprintf(&name, "%s.%" PRIu32, file, rank) < 0 ? NULL : name;
@@ -56,54 +56,56 @@ static int belongs(const merge_t *merge, const xep_trace_header_t *header, const
     return 0;
 }
 
-static void say_counts(const trace_part_t *part, const char *name)
+static void say_counts(const trace_journal_t *journal, const char *name)
 {
-    uint64_t lost = atomic_load(&part->header.lost);
-    if (part->dropped != 0)
-        trace_say("%s: the oldest %" PRIu64 " events were dropped (XEP_TRACE_BYTES keeps more)", name, part->dropped);
+    uint64_t lost = atomic_load(&journal->header.lost);
+    if (journal->dropped != 0)
+        trace_say("%s: the oldest %" PRIu64 " events were dropped (XEP_TRACE_BYTES keeps more)", name,
+                  journal->dropped);
     if (lost != 0) trace_say("%s: %" PRIu64 " events of threads without memory for a trace were lost", name, lost);
-    if (part->damaged != 0) trace_say("%s: %" PRIu64 " events are damaged: left out", name, part->damaged);
+    if (journal->damaged != 0) trace_say("%s: %" PRIu64 " events are damaged: left out", name, journal->damaged);
 }
 
 static void say_missing(merge_t *merge, const char *name, uint32_t rank, int error)
 {
-    merge->in_part = 1;
+    merge->incomplete = 1;
     if (merge->missing++ < MISSING_SAID) trace_say("rank %" PRIu32 " is missing: %s: %s", rank, name, strerror(error));
 }
 
-static void take_part(merge_t *merge, const char *name, uint32_t rank)
+static void take_journal(merge_t *merge, const char *name, uint32_t rank)
 {
-    trace_part_t *part = trace_part_open(name);
-    if (part == NULL) {
+    trace_journal_t *journal = trace_journal_open(name);
+    if (journal == NULL) {
         int error = errno;
         if (merge->nranks == 0 && error == ENOENT) return; /* said when a later one is there */
         if (error != 0) say_missing(merge, name, rank, error);
-        merge->in_part = 1;
+        merge->incomplete = 1;
         return;
     }
-    if ((merge->nranks == 0 && begin_job(merge, &part->header) != 0) || !belongs(merge, &part->header, name, rank)) {
-        merge->in_part = 1;
-        trace_part_close(part);
+    if ((merge->nranks == 0 && begin_job(merge, &journal->header) != 0) ||
+        !belongs(merge, &journal->header, name, rank)) {
+        merge->incomplete = 1;
+        trace_journal_close(journal);
         return;
     }
-    say_counts(part, name);
-    merge->in_part |= part->damaged != 0;
-    merge->ranks[rank].part = part;
+    say_counts(journal, name);
+    merge->incomplete |= journal->damaged != 0;
+    merge->ranks[rank].journal = journal;
 }
 
 /* Until a file is found nobody knows how many ranks there are. */
-static void take_parts(merge_t *merge)
+static void take_journals(merge_t *merge)
 {
     uint32_t first = FIRST_MAX;
     for (uint32_t rank = 0; rank < (merge->nranks != 0 ? merge->nranks : FIRST_MAX); rank++) {
-        char *name = part_name(merge->file, rank);
+        char *name = journal_name(merge->file, rank);
         if (name == NULL) return;
-        take_part(merge, name, rank);
+        take_journal(merge, name, rank);
         if (first == FIRST_MAX && merge->nranks != 0) first = rank;
         free(name);
     }
     for (uint32_t rank = 0; rank < first && merge->nranks != 0; rank++) {
-        char *name = part_name(merge->file, rank);
+        char *name = journal_name(merge->file, rank);
         if (name == NULL) return;
         say_missing(merge, name, rank, ENOENT);
         free(name);
@@ -114,13 +116,13 @@ static void take_parts(merge_t *merge)
 /* By the lowest rank that is there. */
 static void align_clocks(merge_t *merge)
 {
-    const trace_part_t *reference = NULL;
+    const trace_journal_t *reference = NULL;
     for (uint32_t r = 0; r < merge->nranks; r++) {
         trace_rank_t *rank = &merge->ranks[r];
-        if (rank->part == NULL) continue;
-        if (reference == NULL) reference = rank->part;
-        rank->clock = trace_clock_compare(&reference->header, &rank->part->header);
-        if (rank->part == reference) rank->clock = (trace_clock_t){.points = 1};
+        if (rank->journal == NULL) continue;
+        if (reference == NULL) reference = rank->journal;
+        rank->clock = trace_clock_compare(&reference->header, &rank->journal->header);
+        if (rank->journal == reference) rank->clock = (trace_clock_t){.points = 1};
         if (rank->clock.points == 0)
             trace_say("rank %" PRIu32 " has no barrier in common with rank %" PRIu32 ": its clock is taken as it is", r,
                       reference->header.rank);
@@ -153,22 +155,22 @@ trace_merge_result_t trace_merge(const char *file)
 {
     merge_t merge = {.file = file};
     trace_merge_result_t result = TRACE_NOTHING;
-    take_parts(&merge);
+    take_journals(&merge);
     if (merge.nranks == 0) {
         trace_say("no rank has written a trace: there is no %s.0 (XEP_TRACE=%s makes it)", file, file);
     } else {
         align_clocks(&merge);
-        if (write_file(&merge) == 0) result = merge.in_part ? TRACE_PART : TRACE_WHOLE;
+        if (write_file(&merge) == 0) result = merge.incomplete ? TRACE_INCOMPLETE : TRACE_WHOLE;
     }
-    for (uint32_t r = 0; r < merge.nranks; r++) trace_part_close(merge.ranks[r].part);
+    for (uint32_t r = 0; r < merge.nranks; r++) trace_journal_close(merge.ranks[r].journal);
     free(merge.ranks);
     return result;
 }
 
-void trace_remove_parts(const char *file, uint32_t nranks)
+void trace_remove_journals(const char *file, uint32_t nranks)
 {
     for (uint32_t rank = 0; rank < nranks; rank++) {
-        char *name = part_name(file, rank);
+        char *name = journal_name(file, rank);
         if (name != NULL) unlink(name);
         free(name);
     }

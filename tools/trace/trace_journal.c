@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-#include "trace_part.h"
+#include "trace_journal.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -15,9 +15,9 @@
 /* more than any rank of a machine that exists */
 enum { RANKS_MAX = 1 << 20 };
 
-uint64_t trace_part_track(const trace_part_t *part, const xep_trace_event_t *event)
+uint64_t trace_journal_track(const trace_journal_t *journal, const xep_trace_event_t *event)
 {
-    if (event->kind >= XEP_TRACE_CALL) return event->where == part->header.pid ? 0 : event->where;
+    if (event->kind >= XEP_TRACE_CALL) return event->where == journal->header.pid ? 0 : event->where;
     return UINT64_C(1) << 62 | (uint64_t)event->where << 20 | (uint64_t)(event->kind == XEP_TRACE_WORK) << 16 |
            event->lane;
 }
@@ -31,13 +31,13 @@ static int is_whole(const xep_trace_event_t *event)
 }
 
 /* for compare: qsort passes no argument on */
-static const trace_part_t *sorted;
+static const trace_journal_t *sorted;
 
 /* What encloses another comes before it. */
 static int compare(const void *a, const void *b)
 {
     const xep_trace_event_t *x = a, *y = b;
-    uint64_t track_x = trace_part_track(sorted, x), track_y = trace_part_track(sorted, y);
+    uint64_t track_x = trace_journal_track(sorted, x), track_y = trace_journal_track(sorted, y);
     if (track_x != track_y) return track_x < track_y ? -1 : 1;
     if (x->begin_ns != y->begin_ns) return x->begin_ns < y->begin_ns ? -1 : 1;
     if (x->end_ns != y->end_ns) return x->end_ns > y->end_ns ? -1 : 1;
@@ -46,30 +46,30 @@ static int compare(const void *a, const void *b)
 
 /* ---- rings ---- */
 
-static void take_ring(trace_part_t *part, const xep_trace_ring_t *ring)
+static void take_ring(trace_journal_t *journal, const xep_trace_ring_t *ring)
 {
-    uint64_t capacity = xep_trace_capacity(part->header.ring_bytes);
+    uint64_t capacity = xep_trace_capacity(journal->header.ring_bytes);
     uint64_t written = atomic_load_explicit(&ring->written, memory_order_acquire);
     uint64_t kept = written < capacity ? written : capacity - 1; /* the next one may be half written */
-    part->dropped += written - kept;
+    journal->dropped += written - kept;
     for (uint64_t i = written - kept; i < written; i++) {
         xep_trace_event_t event = ring->event[i % capacity];
         if (event.kind == XEP_TRACE_PHASE || event.kind >= XEP_TRACE_CALL) event.name[XEP_TRACE_NAME - 1] = '\0';
-        if (is_whole(&event)) part->events[part->count++] = event;
-        else part->damaged++;
+        if (is_whole(&event)) journal->events[journal->count++] = event;
+        else journal->damaged++;
     }
 }
 
-static int take_rings(trace_part_t *part, const char *file)
+static int take_rings(trace_journal_t *journal, const char *file)
 {
-    uint64_t bytes = part->header.ring_bytes;
-    uint32_t rings = atomic_load(&part->header.rings);
-    part->events = calloc(rings * xep_trace_capacity(bytes) + 1, sizeof *part->events);
-    if (part->events == NULL) return -1;
+    uint64_t bytes = journal->header.ring_bytes;
+    uint32_t rings = atomic_load(&journal->header.rings);
+    journal->events = calloc(rings * xep_trace_capacity(bytes) + 1, sizeof *journal->events);
+    if (journal->events == NULL) return -1;
     for (uint32_t i = 0; i < rings; i++)
-        take_ring(part, (const xep_trace_ring_t *)(const void *)(file + XEP_TRACE_UNIT + i * bytes));
-    sorted = part;
-    qsort(part->events, part->count, sizeof *part->events, compare);
+        take_ring(journal, (const xep_trace_ring_t *)(const void *)(file + XEP_TRACE_UNIT + i * bytes));
+    sorted = journal;
+    qsort(journal->events, journal->count, sizeof *journal->events, compare);
     return 0;
 }
 
@@ -90,24 +90,24 @@ static const char *check_header(xep_trace_header_t *header, uint64_t file_bytes)
     return NULL;
 }
 
-static trace_part_t *read_part(const char *path, const char *file, uint64_t bytes)
+static trace_journal_t *read_journal(const char *path, const char *file, uint64_t bytes)
 {
-    trace_part_t *part = calloc(1, sizeof *part);
-    if (part == NULL) return NULL;
-    memcpy(&part->header, file, sizeof part->header);
-    const char *wrong = check_header(&part->header, bytes);
-    if (wrong == NULL && take_rings(part, file) == 0) return part;
+    trace_journal_t *journal = calloc(1, sizeof *journal);
+    if (journal == NULL) return NULL;
+    memcpy(&journal->header, file, sizeof journal->header);
+    const char *wrong = check_header(&journal->header, bytes);
+    if (wrong == NULL && take_rings(journal, file) == 0) return journal;
     if (wrong != NULL) {
         trace_say("%s: %s", path, wrong);
         errno = 0;
     }
-    trace_part_close(part);
+    trace_journal_close(journal);
     return NULL;
 }
 
-trace_part_t *trace_part_open(const char *path)
+trace_journal_t *trace_journal_open(const char *path)
 {
-    trace_part_t *part = NULL;
+    trace_journal_t *journal = NULL;
     struct stat info;
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) return NULL;
@@ -119,16 +119,16 @@ trace_part_t *trace_part_open(const char *path)
     }
     void *file = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
     if (file == MAP_FAILED) goto out;
-    part = read_part(path, file, (uint64_t)info.st_size);
+    journal = read_journal(path, file, (uint64_t)info.st_size);
     munmap(file, (size_t)info.st_size);
 out:
     close(fd);
-    return part;
+    return journal;
 }
 
-void trace_part_close(trace_part_t *part)
+void trace_journal_close(trace_journal_t *journal)
 {
-    if (part == NULL) return;
-    free(part->events);
-    free(part);
+    if (journal == NULL) return;
+    free(journal->events);
+    free(journal);
 }
