@@ -251,7 +251,7 @@ typedef struct xep_peer_info {
 
 /**
  * Tells how a rank is reached. Local, but connects to the rank if nothing has done so before.
- * Errors: XEP_ERR_INVALID, XEP_ERR_PEER, XEP_ERR_TRANSPORT.
+ * Errors: XEP_ERR_INVALID. Of a rank that cannot be reached, transport is "not reachable".
  */
 XEP_API xep_status_t xep_group_peer(xep_group_t *group, uint32_t rank, xep_peer_info_t *info);
 
