@@ -35,6 +35,10 @@ const char *xep_version_string(void)
     return XEP_VERSION;
 }
 
+/*
+ * The texts are of the libraries in use and stay as long as these are loaded. Asking for PMIx loads it, which a program
+ * that asks what it runs on wants to know.
+ */
 xep_status_t xep_library_query(xep_library_info_t *info)
 {
     xep_library_info_t own = {.version = XEP_VERSION,
@@ -48,6 +52,7 @@ xep_status_t xep_library_query(xep_library_info_t *info)
     return xep_fill_struct("info", info, &own, sizeof own);
 }
 
+/* A configuration that cannot be read has nowhere to be told here: the next create tells it. */
 void xep_mode_each(xep_mode_fn fn, void *arg)
 {
     xep_config_t config;
@@ -59,7 +64,10 @@ uint64_t xep_trace_begin(void)
     return xep_trace_now();
 }
 
-/* What no begin has returned is left out: a viewer would show it across everything. */
+/*
+ * A begin of 0 is from before the trace was on; one in the future was returned by no begin, and a viewer would show
+ * such a span across everything.
+ */
 void xep_trace_end(const char *name, uint64_t begin)
 {
     if (!xep_trace_is_on() || begin == 0 || name == NULL || begin > xep_clock_ns()) return;
@@ -82,7 +90,11 @@ static xep_status_t check_group(const xep_group_params_t *params)
     return XEP_OK;
 }
 
-/* Boot and transport belong to the group from xep_group_open() on, also when that fails. */
+/*
+ * Boot and transport belong to the group from xep_group_open() on, also when that fails. Errors up to there are not
+ * told to the other ranks, which wait for this one at most until their deadline: to find one another is what has
+ * failed. interrupted is set before the first wait.
+ */
 xep_status_t xep_group_create(const xep_group_params_t *params, xep_group_t **group_p)
 {
     xep_group_params_t own = XEP_GROUP_PARAMS_INIT;
@@ -120,6 +132,10 @@ void xep_group_destroy(xep_group_t *group)
     xep_group_close(group);
 }
 
+/*
+ * A store into an atomic and no more, since a signal handler may be what calls it. Whoever waits looks at this each
+ * time round.
+ */
 void xep_group_abort(xep_group_t *group)
 {
     if (group != NULL) atomic_store(&group->aborted, 1);
@@ -139,6 +155,9 @@ xep_status_t xep_group_allgather(xep_group_t *group, const void *send, void *rec
     return xep_group_exchange(group, send, recv, bytes);
 }
 
+/*
+ * The size of the caller's struct decides how much is written: in all queries the library fills its own struct first.
+ */
 xep_status_t xep_group_query(const xep_group_t *group, xep_group_info_t *info)
 {
     if (group == NULL) return xep_fail(XEP_ERR_INVALID, "group is NULL");
@@ -150,6 +169,10 @@ xep_status_t xep_group_query(const xep_group_t *group, xep_group_info_t *info)
     return xep_fill_struct("info", info, &own, sizeof own);
 }
 
+/*
+ * describe() connects to the rank if nobody has yet. A rank that cannot be reached is no error of the question:
+ * transport is "not reachable" then.
+ */
 xep_status_t xep_group_peer(xep_group_t *group, uint32_t rank, xep_peer_info_t *info)
 {
     if (group == NULL) return xep_fail(XEP_ERR_INVALID, "group is NULL");
@@ -165,6 +188,7 @@ xep_status_t xep_group_peer(xep_group_t *group, uint32_t rank, xep_peer_info_t *
 
 /* ---- layout ---- */
 
+/* out is read: it has the caller's arrays in it, and is not written itself. */
 xep_status_t xep_layout(const xep_layout_args_t *args, xep_layout_t *out)
 {
     xep_layout_args_t own;
@@ -177,6 +201,10 @@ xep_status_t xep_layout(const xep_layout_args_t *args, xep_layout_t *out)
 
 /* ---- buffer ---- */
 
+/*
+ * Without a group, since a program asks this before it starts its ranks. The mode is loaded as for a buffer: only it
+ * knows its layout.
+ */
 xep_status_t xep_buffer_size(const xep_buffer_params_t *params, uint32_t nranks, xep_buffer_size_t *size)
 {
     xep_buffer_params_t own;
@@ -196,7 +224,11 @@ xep_status_t xep_buffer_create(xep_group_t *group, const xep_buffer_params_t *pa
     xep_status_t status;
     if (group == NULL) return xep_fail(XEP_ERR_INVALID, "group is NULL");
     if ((status = xep_group_usable(group)) != XEP_OK) return status;
-    /* from here on the other ranks hear of an error of this one */
+    /*
+     * From here on the other ranks hear of an error of this one: the status goes into the proposal that all exchange,
+     * so that a rank with wrong arguments does not leave the others waiting. The device is made here because the core
+     * knows no CUDA; xep_buffer_open() closes it, whatever happens.
+     */
     status = xep_check_struct("params", params, &own, sizeof own);
     if (status == XEP_OK && buffer_p == NULL) status = xep_fail(XEP_ERR_INVALID, "buffer_p is NULL");
     if (status == XEP_OK) status = xep_check_buffer(&group->config, group->nranks, &own);
@@ -228,6 +260,7 @@ xep_status_t xep_buffer_memory(xep_buffer_t *buffer, void **base_p, size_t *byte
     return XEP_OK;
 }
 
+/* Numbers of this moment: with a progress thread the next look may differ. */
 xep_status_t xep_buffer_query(const xep_buffer_t *buffer, xep_buffer_info_t *info)
 {
     if (buffer == NULL) return xep_fail(XEP_ERR_INVALID, "buffer is NULL");
@@ -242,6 +275,9 @@ xep_status_t xep_buffer_query(const xep_buffer_t *buffer, xep_buffer_info_t *inf
     return xep_fill_struct("info", info, &own, sizeof own);
 }
 
+/*
+ * Not entered, because a thread that looks for a rank that hangs must get an answer while another one waits in a call.
+ */
 xep_status_t xep_buffer_waits(const xep_buffer_t *buffer, xep_op_kind_t kind, xep_waits_t *waits)
 {
     xep_waits_t arrays;

@@ -7,7 +7,11 @@
 #include "error.h"
 #include "pmix/pmix_boot.h"
 
-/* PMIx when there is a server, else a group of one where the environment does not say otherwise. */
+/*
+ * PMIx where a launcher serves it, else a group of one. XEP_ERR_UNSUPPORTED alone means that no launcher does: any
+ * other failure of PMIx must not turn R ranks into R groups of one that compute something else without a word. For the
+ * same reason the environment is asked whether it looks like that of a job.
+ */
 static xep_status_t open_auto(int32_t timeout_ms, xep_boot_t **boot_p)
 {
     xep_status_t status = xep_pmix_boot_open(timeout_ms, boot_p);

@@ -28,6 +28,10 @@ static int is_struct_size(size_t size)
     return size >= sizeof size && size <= MAX_STRUCT && size % sizeof size == 0;
 }
 
+/*
+ * size is copied out first because user may be a shorter struct of an older version: nothing but size may be read
+ * before it is known how much there is.
+ */
 xep_status_t xep_check_struct(const char *name, const void *user, void *own, size_t own_size)
 {
     size_t size;
@@ -44,6 +48,7 @@ xep_status_t xep_check_struct(const char *name, const void *user, void *own, siz
     return XEP_OK;
 }
 
+/* The caller's size stays as it is, and a field that this library does not know becomes 0. */
 xep_status_t xep_fill_struct(const char *name, void *user, const void *own, size_t own_size)
 {
     size_t size;
@@ -79,6 +84,10 @@ static xep_status_t check_stride(const char *name, size_t *stride_p, uint64_t ro
     return XEP_OK;
 }
 
+/*
+ * An empty array may have any address, but not a misaligned one: that is a mistake in any case, and found before there
+ * are rows.
+ */
 static xep_status_t check_pointer(const char *name, const void *pointer, uint64_t tokens, size_t elem)
 {
     if (pointer == NULL && tokens > 0)
@@ -107,6 +116,7 @@ static xep_status_t check_matrix(const char *name, const char *stride_name, cons
     return status == XEP_OK ? check_extent(stride_name, *stride_p, rows, row_bytes) : status;
 }
 
+/* Both, because torch has int64 where other frameworks have int32, and a conversion would cost a pass over topk_idx. */
 static xep_status_t check_index_type(const char *name, xep_dtype_t *dtype)
 {
     if (*dtype == XEP_DTYPE_DEFAULT) *dtype = XEP_INT64;
@@ -116,6 +126,7 @@ static xep_status_t check_index_type(const char *name, xep_dtype_t *dtype)
 
 /* ---- layout ---- */
 
+/* Of indices themselves nothing is checked here: they are, one by one, where they are read. */
 xep_status_t xep_check_layout(xep_layout_args_t *args)
 {
     xep_status_t status = check_index_type("topk_idx_dtype", &args->topk_idx_dtype);
@@ -135,6 +146,7 @@ xep_status_t xep_check_layout(xep_layout_args_t *args)
 
 /* ---- buffer ---- */
 
+/* A combine sums rows, so its elements are those that can be summed; a dispatch only moves them and takes any. */
 static xep_status_t check_buffer_types(xep_buffer_params_t *p)
 {
     if (p->dtype == XEP_DTYPE_DEFAULT) p->dtype = XEP_BF16;
@@ -145,6 +157,7 @@ static xep_status_t check_buffer_types(xep_buffer_params_t *p)
     return check_dtype("dtype", p->dtype);
 }
 
+/* Each field alone. Whether sizes that come of them fit in 64 bits is found where a heap is laid out. */
 static xep_status_t check_buffer_shape(const xep_buffer_params_t *p, uint32_t nranks)
 {
     if (nranks == 0 || nranks > MAX_RANKS)
@@ -163,6 +176,10 @@ static xep_status_t check_buffer_shape(const xep_buffer_params_t *p, uint32_t nr
     return XEP_OK;
 }
 
+/*
+ * config is that of the group for a buffer that is created, so that variables changed since then do not make its
+ * buffers differ.
+ */
 xep_status_t xep_check_buffer(const xep_config_t *config, uint32_t nranks, xep_buffer_params_t *p)
 {
     if (p->mode == NULL) p->mode = config->mode;
@@ -178,6 +195,10 @@ xep_status_t xep_check_buffer(const xep_config_t *config, uint32_t nranks, xep_b
 
 /* ---- dispatch ---- */
 
+/*
+ * What must fit is the row in bytes, not the number of elements: a buffer that was made for bf16 takes rows of fp8 that
+ * are twice as long.
+ */
 static xep_status_t check_rows(const xep_buffer_t *buffer, xep_dispatch_args_t *a)
 {
     const xep_shape_t *shape = &buffer->shape;
@@ -233,6 +254,10 @@ static xep_status_t check_cached(const xep_buffer_t *buffer, xep_dispatch_args_t
     return XEP_OK;
 }
 
+/*
+ * Strides are signed here and may be anything that is aligned: scales come transposed, as views of a larger array, or
+ * one for all tokens.
+ */
 static xep_status_t check_scales(const xep_buffer_t *buffer, xep_dispatch_args_t *a)
 {
     if (a->scales_dtype == XEP_DTYPE_DEFAULT) a->scales_dtype = XEP_FP32;
@@ -311,6 +336,7 @@ xep_status_t xep_check_dispatch(const xep_buffer_t *buffer, xep_dispatch_args_t 
 
 /* ---- combine ---- */
 
+/* In this order: a handle that was released may have an operation in flight as well. */
 static xep_status_t check_handle(const xep_handle_t *h)
 {
     if (h->state == XEP_HANDLE_FREE || h->released) return xep_fail(XEP_ERR_INVALID, "invalid handle: it was released");
@@ -344,6 +370,10 @@ static xep_status_t check_combine_rows(const xep_handle_t *h, xep_combine_args_t
     return status;
 }
 
+/*
+ * Weights that rows got at their owners go back with them. A rank without rows has none to send, and one without tokens
+ * nowhere to put them; so NULL is right exactly there.
+ */
 static xep_status_t check_combine_weights(const xep_handle_t *h, xep_combine_args_t *a)
 {
     uint64_t row = (uint64_t)h->topk * sizeof(float);
@@ -359,6 +389,7 @@ static xep_status_t check_combine_weights(const xep_handle_t *h, xep_combine_arg
                         sizeof(float));
 }
 
+/* What ll weighs rows with, at the rank that the tokens belong to; that normal knows no such thing, it says itself. */
 static xep_status_t check_source_weights(const xep_handle_t *h, xep_combine_args_t *a)
 {
     if ((a->flags & ~(uint32_t)XEP_COMBINE_LOGFMT) != 0)
@@ -370,6 +401,7 @@ static xep_status_t check_source_weights(const xep_handle_t *h, xep_combine_args
                         (uint64_t)h->topk * sizeof(float), sizeof(float));
 }
 
+/* h->recv is read for the number of rows, so the handle is checked first. */
 xep_status_t xep_check_combine(const xep_handle_t *h, xep_combine_args_t *a)
 {
     xep_status_t status = check_handle(h);

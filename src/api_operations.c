@@ -11,7 +11,7 @@
 
 /* ---- dispatch and combine ---- */
 
-/* hands the request out, or waits for it */
+/* Hands the request out, or waits for it and drops it: a call without req_p is a call with one and a wait behind it. */
 static xep_status_t deliver(xep_request_t *req, xep_request_t **req_p)
 {
     xep_status_t status;
@@ -72,6 +72,7 @@ static xep_status_t begin_combine(xep_handle_t *handle, const xep_combine_args_t
     return xep_request_count_refused(handle->buffer, status);
 }
 
+/* The handle stays the user's, however this ends. */
 xep_status_t xep_combine(xep_handle_t *handle, const xep_combine_args_t *args, xep_request_t **req_p)
 {
     xep_request_t *req;
@@ -88,6 +89,7 @@ xep_status_t xep_combine(xep_handle_t *handle, const xep_combine_args_t *args, x
     return status;
 }
 
+/* There to be seen from the counts on, before the rows are here, and until the release. */
 const xep_recv_t *xep_handle_recv(const xep_handle_t *handle)
 {
     if (handle == NULL || handle->released ||
@@ -99,6 +101,7 @@ const xep_recv_t *xep_handle_recv(const xep_handle_t *handle)
     return &handle->recv;
 }
 
+/* Peers may still read what an earlier combine has left there: that is waited for. */
 static xep_status_t combine_input(xep_handle_t *handle, void **base_p, size_t *stride_p)
 {
     xep_status_t status = xep_buffer_usable(handle->buffer);
@@ -108,6 +111,7 @@ static xep_status_t combine_input(xep_handle_t *handle, void **base_p, size_t *s
     return xep_request_wait_input(handle, base_p, stride_p);
 }
 
+/* What is returned is remembered: a combine that is given it as x has nothing to copy. */
 void *xep_handle_combine_input(xep_handle_t *handle, size_t *stride_p)
 {
     void *base = NULL;
@@ -146,6 +150,7 @@ static xep_status_t check_kept(const xep_request_t *req)
     return req->kept ? XEP_OK : xep_fail(XEP_ERR_INVALID, "req was freed");
 }
 
+/* Enters the buffer around a question, since requests are looked at and advanced under it. */
 static xep_status_t ask_request(xep_request_t *req, xep_status_t (*ask)(xep_request_t *req))
 {
     xep_status_t status = check_kept(req);
@@ -156,6 +161,7 @@ static xep_status_t ask_request(xep_request_t *req, xep_status_t (*ask)(xep_requ
     return status;
 }
 
+/* What may take long is a call in the trace; a test is not, or a loop of tests would fill it. */
 static xep_status_t wait_request(xep_request_t *req, xep_status_t (*ask)(xep_request_t *req))
 {
     uint64_t begin_ns = xep_trace_now();

@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* XEP_CUDA_IMAGES is the folder where nvcc has left them. */
+/*
+ * Fat binaries are put into this library as they are, so that a mode is one file and finds its kernels wherever it was
+ * installed. XEP_CUDA_IMAGES is the folder where nvcc has left them. The driver is told no length: a fat binary has it
+ * in itself.
+ */
 #include "cuda_images.h"
 
 #define IMAGE(_name)                                                                                               \

@@ -10,6 +10,10 @@
 
 /* ---- memory ---- */
 
+/*
+ * What the host keeps of a routing. The lists by token (dests, experts) are made on the device and stay there: NULL
+ * here.
+ */
 static void lay_routing(const normal_t *mode, xep_carve_t *arena, normal_routing_t *routing)
 {
     const xep_shape_t *shape = mode->kit.shape;
@@ -36,6 +40,10 @@ static void lay_host(void *opaque, xep_carve_t *arena)
     }
 }
 
+/*
+ * Arrays of kernels, in one allocation. Carved twice, first to measure and then to place: so this must not depend on
+ * what it has set.
+ */
 static void lay_device(cuda_normal_t *mode, xep_carve_t *memory)
 {
     const xep_shape_t *shape = mode->normal.kit.shape;
@@ -58,6 +66,7 @@ static void lay_device(cuda_normal_t *mode, xep_carve_t *memory)
     }
 }
 
+/* What kernels write and the host reads while they run. Each word has one writer, the device; the host clears none. */
 static void lay_pinned(cuda_normal_t *mode, xep_carve_t *memory)
 {
     const xep_shape_t *shape = mode->normal.kit.shape;
@@ -69,6 +78,7 @@ static void lay_pinned(cuda_normal_t *mode, xep_carve_t *memory)
     }
 }
 
+/* Measures what carve wants, allocates it, and lets carve place the arrays in it. */
 static xep_status_t allocate(cuda_normal_t *mode, xep_memory_t memory, void (*carve)(cuda_normal_t *, xep_carve_t *),
                              void **memory_p)
 {
@@ -84,6 +94,10 @@ static xep_status_t allocate(cuda_normal_t *mode, xep_memory_t memory, void (*ca
     return XEP_OK;
 }
 
+/*
+ * What is the same for all operations. Copied from memory that is not pinned, so it is waited for: then no operation
+ * has to come after it on its stream.
+ */
 static xep_status_t fill_tables(cuda_normal_t *mode)
 {
     const xep_kit_t *kit = &mode->normal.kit;
@@ -117,7 +131,9 @@ static const struct {
     [CUDA_SUM_FP32] = {CUDA_IMAGE_COMBINE, "xep_cuda_combine_fp32"},
 };
 
-/* What a kernel has of its own in shared memory is beside what it is launched with. */
+/*
+ * Static shared memory of a kernel counts against the same limit as what it is launched with: so much is left for it.
+ */
 enum { OWN_SHARED_BYTES = 8192 };
 
 uint32_t cuda_shared_bytes(const cuda_normal_t *mode)
@@ -138,6 +154,10 @@ static xep_status_t load_kernels(cuda_normal_t *mode)
     return status;
 }
 
+/*
+ * A buffer has as many multiprocessors as its params say, so that the rest is free for what the program computes beside
+ * it.
+ */
 xep_status_t cuda_launch(const cuda_normal_t *mode, const xep_op_t *op, cuda_kernel_t kernel, uint32_t blocks,
                          uint32_t threads, uint32_t bytes, void *args)
 {
@@ -161,6 +181,11 @@ static const char *const waited_for[CUDA_LATE_WORDS] = {
     [CUDA_READERS] = "the end of a combine",
 };
 
+/*
+ * A kernel that has failed is found by the next call that looks here, not by the one that enqueued it: nobody waited
+ * for it. The words are not cleared: ranks have lost step, so all later operations fail, until a reset opens the mode
+ * anew.
+ */
 xep_status_t cuda_check_earlier(void *opaque, xep_op_t *op)
 {
     const cuda_normal_t *mode = opaque;
@@ -181,6 +206,10 @@ xep_status_t cuda_check_earlier(void *opaque, xep_op_t *op)
 
 /* ---- the plugin ---- */
 
+/*
+ * Also after set_up() has failed half way: what was not made is NULL, and to free that is nothing. The core has seen to
+ * it that no kernel of this buffer runs any more.
+ */
 static void cuda_close(void *opaque)
 {
     cuda_normal_t *mode = opaque;
@@ -204,6 +233,7 @@ const xep_kit_mode_t xep_kit_mode = {
     .memory = XEP_MEMORY_CUDA,
 };
 
+/* The plan counts selections in shared memory, two words for each expert, which limits how many there may be. */
 static xep_status_t set_up(cuda_normal_t *mode)
 {
     const xep_env_t *env = mode->normal.kit.env;
@@ -224,6 +254,7 @@ static xep_status_t set_up(cuda_normal_t *mode)
     return status == XEP_OK ? load_kernels(mode) : status;
 }
 
+/* The kit opens what all modes have, with this mode's struct around it; from then on cuda_close() ends all of it. */
 static xep_status_t cuda_open(const xep_env_t *env, void **mode_p)
 {
     void *opaque;

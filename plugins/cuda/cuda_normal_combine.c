@@ -15,6 +15,10 @@ enum {
 
 /* ---- rows and weights into the slot ---- */
 
+/*
+ * Step 1 of the owner. NULL says that rows are in the input already (zero copy), or that there are no weights. The
+ * copies are on the caller's stream, so the kernel that tells readers comes behind them.
+ */
 static xep_status_t enqueue_input(const cuda_normal_t *mode, const xep_op_t *op)
 {
     const xep_combine_args_t *args = op->combine;
@@ -35,6 +39,10 @@ static xep_status_t enqueue_input(const cuda_normal_t *mode, const xep_op_t *op)
 
 /* ---- the kernel ---- */
 
+/*
+ * What readers compare: as the host's offer, packed into two words. A rank that got no rows cannot know whether they
+ * would have had weights, and agrees with both.
+ */
 static void fill_offer(const xep_op_t *op, uint64_t offer[2])
 {
     const xep_combine_args_t *args = op->combine;
@@ -65,6 +73,10 @@ static uint32_t choose_pulls(const cuda_normal_t *mode, const xep_op_t *op, xep_
     return warps;
 }
 
+/*
+ * The places of rows are those that the dispatch of this handle has found and left in its routing and slot on the
+ * device: a combine needs no exchange of counts.
+ */
 static xep_status_t launch_sums(cuda_normal_t *mode, const xep_op_t *op)
 {
     const xep_combine_args_t *args = op->combine;
@@ -108,6 +120,7 @@ static xep_status_t launch_sums(cuda_normal_t *mode, const xep_op_t *op)
 
 /* ---- steps ---- */
 
+/* The mark is last, so that the buffer's next operation comes behind all of this one, on whatever stream it is. */
 static xep_status_t enqueue(void *opaque, xep_op_t *op)
 {
     cuda_normal_t *mode = opaque;
@@ -123,6 +136,10 @@ const xep_step_t cuda_combine_steps[] = {
     {0},
 };
 
+/*
+ * Arrays without elements may be anything, also NULL or an address of the host: only what a kernel will touch is looked
+ * at.
+ */
 static xep_status_t check_memory(const cuda_normal_t *mode, const xep_op_t *op)
 {
     const xep_combine_args_t *args = op->combine;
@@ -142,6 +159,7 @@ static xep_status_t check_memory(const cuda_normal_t *mode, const xep_op_t *op)
     return status;
 }
 
+/* after_mark() is the last to refuse anything, so that a call that is refused leaves nothing on the stream. */
 xep_status_t cuda_normal_combine(void *opaque, xep_op_t *op)
 {
     cuda_normal_t *mode = opaque;

@@ -15,6 +15,10 @@ enum {
     WARP = 32
 };
 
+/*
+ * The number of the slot whose routing this operation uses: with a cached handle not that of its own slot. What the
+ * device keeps of a routing lies under the same number.
+ */
 static uint32_t routing_index(const normal_t *mode, const xep_op_t *op)
 {
     return normal_routing_index(mode, normal_slot(mode, op->slot)->routing);
@@ -22,6 +26,10 @@ static uint32_t routing_index(const normal_t *mode, const xep_op_t *op)
 
 /* ---- launches ---- */
 
+/*
+ * Reads the caller's topk_idx, which may be overwritten as soon as the stream is past this kernel: all later ones use
+ * its copy in the routing.
+ */
 static xep_status_t launch_plan(cuda_normal_t *mode, const xep_op_t *op)
 {
     const xep_dispatch_args_t *args = op->dispatch;
@@ -48,6 +56,7 @@ static xep_status_t launch_plan(cuda_normal_t *mode, const xep_op_t *op)
                        2 * shape->experts * (uint32_t)sizeof(uint32_t), &plan);
 }
 
+/* Where arrays lie in a slot: the kernel of the counts makes addresses of it, once it knows the slots of the peers. */
 static void fill_areas(const normal_t *mode, const xep_op_t *op, xep_cuda_area_t areas[XEP_CUDA_AREAS])
 {
     const xep_dispatch_args_t *args = op->dispatch;
@@ -69,6 +78,7 @@ static void fill_areas(const normal_t *mode, const xep_op_t *op, xep_cuda_area_t
         areas[i] = (xep_cuda_area_t){rows[i].area.first, rows[i].area.stride, rows[i].bytes};
 }
 
+/* One block: it writes little and then waits for others, and while it waits the multiprocessors are free. */
 static xep_status_t launch_counts(cuda_normal_t *mode, const xep_op_t *op)
 {
     const normal_t *normal = &mode->normal;
@@ -108,6 +118,10 @@ static int is_bulk(const xep_dispatch_args_t *args)
     return (xep_dispatch_row_bytes(args) | args->x_stride | (uintptr_t)args->x) % 16 == 0;
 }
 
+/*
+ * Enqueued before anybody knows whether rows may move: the kernel reads the verdict that the one before it has left on
+ * the device. So the host is never in the way of the rows.
+ */
 static xep_status_t launch_rows(cuda_normal_t *mode, const xep_op_t *op)
 {
     const xep_dispatch_args_t *args = op->dispatch;
@@ -152,6 +166,10 @@ static xep_status_t launch_rows(cuda_normal_t *mode, const xep_op_t *op)
 
 /* ---- steps ---- */
 
+/*
+ * All three kernels at once. With a cached handle the plan of that dispatch is used again, and only the counts of it
+ * are compared.
+ */
 static xep_status_t enqueue(void *opaque, xep_op_t *op)
 {
     cuda_normal_t *mode = opaque;
@@ -162,6 +180,10 @@ static xep_status_t enqueue(void *opaque, xep_op_t *op)
     return status == XEP_OK ? ops->mark(mode->device, cuda_stream(op)) : status;
 }
 
+/*
+ * The word holds the epoch of the dispatch that last used the slot, so it needs no clearing. Acquire goes with the
+ * device's fence before it: then the records in the mirror are there, too. A kernel that gave up never writes it.
+ */
 static xep_status_t wait_counts(void *opaque, xep_op_t *op)
 {
     const cuda_normal_t *mode = opaque;
@@ -214,6 +236,10 @@ static xep_status_t enqueue_tail(const cuda_normal_t *mode, const xep_op_t *op)
     return status == XEP_OK ? ops->mark(mode->device, cuda_stream(op)) : status;
 }
 
+/*
+ * The device has decided already, with the same records. Here the host comes to the same verdict, with the sentence for
+ * it, and shows the rows where they will be: they may still be on their way, on the stream that the caller gave.
+ */
 static xep_status_t agree(void *opaque, xep_op_t *op)
 {
     cuda_normal_t *mode = opaque;
@@ -236,6 +262,7 @@ const xep_step_t cuda_dispatch_steps[] = {
     {0},
 };
 
+/* Without tokens nothing is read, and the addresses may be anything. */
 static xep_status_t check_memory(const cuda_normal_t *mode, const xep_dispatch_args_t *args)
 {
     const struct {
@@ -251,6 +278,10 @@ static xep_status_t check_memory(const cuda_normal_t *mode, const xep_dispatch_a
     return status;
 }
 
+/*
+ * The routing has no lists on the host: topk, tokens and epoch are what later calls ask for. From xep_steps_begin() on
+ * an error is one of the operation: other ranks may know of it.
+ */
 xep_status_t cuda_normal_dispatch(void *opaque, xep_op_t *op)
 {
     cuda_normal_t *mode = opaque;

@@ -35,6 +35,7 @@ void xep_weigh_from(int type, void *out, const void *const *rows, const float *w
     }
 }
 
+/* One function for each type, so that the inner loop above is compiled with the type known. */
 static void bf16_scalar(void *out, const void *const *rows, const float *weights, size_t n, size_t elems)
 {
     xep_weigh_from(XEP_WEIGH_BF16, out, rows, weights, n, 0, elems);

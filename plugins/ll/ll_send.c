@@ -278,8 +278,10 @@ static int cut_items(const void *opaque, const xep_op_t *op, uint32_t rank, uint
     return run != 0;
 }
 
-/* The head, the items that rank needs, the notice. */
-/* Step 1 for a rank that is not mapped: the head whole, since the receiver looks for its experts in it itself. */
+/*
+ * Step 1 for a rank that is not mapped: the head, the items that rank needs, the notice. The head whole, since the
+ * receiver looks for its experts in it itself.
+ */
 static int parcel_part(const void *opaque, const xep_op_t *op, uint32_t rank, uint32_t number, xep_part_t *part)
 {
     const ll_t *mode = opaque;

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* The plugin: its memory, its progress, its name. */
+/*
+ * The plugin: its private memory, the pages it wants to be present, its name. All arrays are measured and placed by the
+ * kit in one allocation, and none is made later: an operation allocates nothing.
+ */
 #include "normal.h"
 
 /*
@@ -42,6 +45,10 @@ static void lay_slot(const normal_t *mode, xep_carve_t *arena, normal_slot_t *sl
     slot->staged_scales = xep_carve_array(arena, staged * shape->scales, 4);
 }
 
+/*
+ * Scratch that one operation uses at a time belongs to the mode; what must stay for the combines of a handle belongs to
+ * its slot.
+ */
 static void lay_arrays(void *opaque, xep_carve_t *arena)
 {
     normal_t *mode = opaque;

@@ -3,6 +3,7 @@
 /* The begin and the end of operations, whatever memory the rows are in: what is refused, and whose routing is used. */
 #include "normal.h"
 
+/* What other modes can do and this one cannot is refused: nothing is ever done in another way than asked for. */
 xep_status_t normal_check_dispatch(const normal_t *mode, xep_op_t *op)
 {
     const xep_dispatch_args_t *args = op->dispatch;
@@ -56,6 +57,10 @@ xep_status_t normal_choose_routing(normal_t *mode, xep_op_t *op, normal_routing_
     return XEP_OK;
 }
 
+/*
+ * The reference is the slot's. It is given back when the slot is used for another dispatch, not at the release: nobody
+ * tells a mode of that.
+ */
 void normal_use_routing(normal_t *mode, const xep_op_t *op, normal_routing_t *routing)
 {
     normal_slot(mode, op->slot)->routing = routing;

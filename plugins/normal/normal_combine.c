@@ -180,6 +180,7 @@ static void sum_token(const sum_t *sum, uint64_t token, const void **rows)
     sum->weigh((char *)args->out + token * args->out_stride, rows, NULL, n, args->hidden);
 }
 
+/* A thread has tokens that lie together, and rows of its own to list their sources in. */
 static void sum_tokens(void *arg, uint32_t thread, uint32_t nthreads)
 {
     const sum_t *sum = arg;

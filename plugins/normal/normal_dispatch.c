@@ -206,6 +206,7 @@ static uint64_t mail_there(const normal_t *mode, const xep_op_t *op, uint32_t ra
     return normal_mail_offset(mode, normal_slot(mode, op->slot)->from[rank].slot, mode->kit.shape->rank);
 }
 
+/* The digest is what the signal brings along: the wire delivers it before the word. */
 static void done_part(const normal_t *mode, const xep_op_t *op, uint32_t rank, xep_part_t *part)
 {
     const normal_digest_t *digest = &normal_slot(mode, op->slot)->digest;
@@ -300,6 +301,7 @@ const xep_step_t normal_dispatch_steps[] = {
     {0},
 };
 
+/* A plan is made anew, or found: a cached dispatch skips the pass over topk_idx and keeps the routing of its handle. */
 static xep_status_t take_routing(normal_t *mode, xep_op_t *op)
 {
     normal_routing_t *routing;

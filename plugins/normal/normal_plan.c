@@ -24,10 +24,9 @@ __attribute__((always_inline)) static inline uint32_t mark_token(const normal_t 
     return topk;
 }
 
-/* Lists the marked ranks, ascending, and clears the marks. Returns the end of dests. */
 /*
- * A token's row number at each rank is how many of this rank's tokens went there before it: so the places of rows
- * follow from counts alone.
+ * Lists the marked ranks, ascending, and clears the marks; returns the end of dests. A token's row number at each rank
+ * is how many of this rank's tokens went there before it: so the places of rows follow from counts alone.
  */
 static inline uint64_t list_ranks(const normal_routing_t *routing, uint64_t *marks, uint32_t words, uint64_t end)
 {
@@ -75,8 +74,10 @@ static uint64_t plan_all(const normal_t *mode, const xep_dispatch_args_t *args, 
     return few ? plan_tokens(mode, args, routing, k_p, 0, 1) : plan_tokens(mode, args, routing, k_p, 0, 0);
 }
 
-/* For puts in the order of the destination. */
-/* A counting sort of what dests says, by destination: rows of neighbouring tokens are put as one piece then. */
+/*
+ * A counting sort of what dests says, by destination: puts go rank by rank, and rows of neighbouring tokens are put as
+ * one piece then.
+ */
 static void list_tokens(normal_t *mode, normal_routing_t *routing)
 {
     routing->to_begin[0] = 0;

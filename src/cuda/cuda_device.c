@@ -1,5 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
+/*
+ * The device of one buffer. It works in the context that was current when the buffer was created: that belongs to the
+ * program, which must keep it as long as the buffer. Here lie the two tables by which the core uses it (a heap and its
+ * end) and the mode (memory, kernels, streams).
+ */
 #include "cuda_device.h"
 
 #include <stdlib.h>
@@ -8,11 +13,19 @@
 #include "cuda_work.h"
 #include "error.h"
 
+/*
+ * A store into pinned memory, no call of the driver: kernels that wait look at this word now and then, and the driver
+ * may be busy, or out of order after an error.
+ */
 static void set_stop(xep_heap_device_t *device, int stopped)
 {
     __atomic_store_n(xep_cuda_of(&device->device)->stop, stopped != 0, __ATOMIC_RELEASE);
 }
 
+/*
+ * Also ends what was opened half: everything is NULL until it is there, and without a context nothing can have been
+ * made in one. The driver goes last, since all the rest is freed by its functions.
+ */
 static void close_device(xep_heap_device_t *device)
 {
     xep_cuda_device_t *cuda = xep_cuda_of(&device->device);
@@ -62,6 +75,10 @@ static xep_status_t find_context(xep_cuda_device_t *cuda)
     return xep_cuda_check(driver, result, "tell its device");
 }
 
+/*
+ * What is known of the device, and what a buffer needs once: the event that marks the end of its last operation, and
+ * the word of stop. find_context() has just seen its context current, so none is pushed.
+ */
 static xep_status_t ask_device(xep_cuda_device_t *cuda)
 {
     const xep_cuda_driver_t *driver = &cuda->driver;
@@ -81,6 +98,7 @@ static xep_status_t ask_device(xep_cuda_device_t *cuda)
     return XEP_OK;
 }
 
+/* The key's memory is that of the device, so that the core can send it later: heap_open() fills it. */
 xep_status_t xep_cuda_device_open(xep_heap_device_t **device_p)
 {
     xep_cuda_device_t *cuda = calloc(1, sizeof *cuda);

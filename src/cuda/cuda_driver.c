@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* The library stays loaded as long as a buffer uses it: a program may have no use for CUDA before or after. */
+/*
+ * No header and no library of CUDA is used to build this, so one libxep runs with and without it. The driver stays
+ * loaded as long as a buffer uses it: a program may have no use for CUDA before or after. Each buffer opens it for
+ * itself; the loader counts them.
+ */
 #include "cuda_driver.h"
 
 #include <dlfcn.h>
@@ -8,6 +12,7 @@
 
 #include "error.h"
 
+/* From the same list as the struct, so that no function is declared that is not looked up. */
 static const struct {
     const char *symbol;
     size_t offset;
@@ -17,6 +22,10 @@ static const struct {
 #undef CUDA_FUNCTION
 };
 
+/*
+ * One that is missing is told at once, by name: a call that fails in the middle of an operation would be worse. ISO C
+ * knows no cast from an object's address to a function, so the address is copied.
+ */
 static xep_status_t find_functions(xep_cuda_driver_t *driver)
 {
     for (size_t i = 0; i < sizeof functions / sizeof functions[0]; i++) {
@@ -29,6 +38,10 @@ static xep_status_t find_functions(xep_cuda_driver_t *driver)
     return XEP_OK;
 }
 
+/*
+ * A driver without a device (a login node, or CUDA_VISIBLE_DEVICES set to nothing) fails in cuInit() and is as good as
+ * none. May be called any number of times in a process.
+ */
 xep_status_t xep_cuda_driver_open(xep_cuda_driver_t *driver)
 {
     driver->library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
@@ -47,6 +60,10 @@ void xep_cuda_driver_close(xep_cuda_driver_t *driver)
     driver->library = NULL;
 }
 
+/*
+ * The driver's errors stick: after a kernel has crashed every call returns the same error, whatever it was about. So
+ * the sentence has the driver's own words and number, and what we tried only in front of them.
+ */
 xep_status_t xep_cuda_check(const xep_cuda_driver_t *driver, cuda_result_t result, const char *what)
 {
     const char *text = NULL;

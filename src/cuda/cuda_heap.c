@@ -15,6 +15,10 @@
 /* Smaller allocations share a block of the driver, and a handle is one of a block. */
 static const uint64_t BLOCK_BYTES = 2 << 20;
 
+/*
+ * Memory that is zeroed and has a handle for other processes. On failure *address_p may be set all the same: the caller
+ * keeps it, and close frees it.
+ */
 static xep_status_t allocate(xep_cuda_device_t *cuda, uint64_t bytes, cuda_address_t *address_p)
 {
     const xep_cuda_driver_t *driver = &cuda->driver;
@@ -27,6 +31,10 @@ static xep_status_t allocate(xep_cuda_device_t *cuda, uint64_t bytes, cuda_addre
     return xep_cuda_check(driver, result, "make a heap that other processes can open");
 }
 
+/*
+ * base is set also after a failure, for close to free. The key is sent to all ranks; which process and which device it
+ * names is part of it, so that a peer knows whether it needs the handle, and what to say when it cannot open it.
+ */
 xep_status_t xep_cuda_heap_open(xep_heap_device_t *device, uint64_t bytes)
 {
     xep_cuda_device_t *cuda = xep_cuda_of(&device->device);
@@ -44,7 +52,11 @@ xep_status_t xep_cuda_heap_open(xep_heap_device_t *device, uint64_t bytes)
     return status;
 }
 
-/* Of a rank of this process the address will do, and the driver opens no handle of its own. */
+/*
+ * The address at which this device reaches the heap of a rank. Of a rank of this process the address will do, and the
+ * driver opens no handle of its own. To open one of another process also switches on access from device to device;
+ * where there is no way between the two, that fails here and not in a kernel.
+ */
 static xep_status_t reach(xep_cuda_device_t *cuda, uint32_t rank, const xep_cuda_key_t *key)
 {
     cuda_address_t address = key->address;
@@ -61,6 +73,10 @@ static xep_status_t reach(xep_cuda_device_t *cuda, uint32_t rank, const xep_cuda
                     cuda->number, rank, key->device, xep_last_error());
 }
 
+/*
+ * nranks is set only when both lists are there: close counts on them. Ranks that were opened before a failure are
+ * closed there too.
+ */
 xep_status_t xep_cuda_heap_connect(xep_heap_device_t *device, uint32_t rank, uint32_t nranks, const void *const *keys,
                                    const size_t *bytes)
 {
@@ -88,6 +104,7 @@ void *xep_cuda_heap_map(xep_device_t *device, uint32_t rank)
     return xep_cuda_of(device)->mapped[rank];
 }
 
+/* opened[] and not mapped[] says what to close: of ranks of this process mapped[] has an address that is theirs. */
 void xep_cuda_heap_close(xep_cuda_device_t *cuda)
 {
     for (uint32_t r = 0; r < cuda->nranks; r++)

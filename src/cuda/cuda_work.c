@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Every call is made in the context of the buffer, whatever is current in the thread. */
+/*
+ * What a mode makes its device do. Every call is made in the context of the buffer, whatever is current in the thread,
+ * and leaves the thread with the context it came with. All that takes a stream enqueues and returns; the caller must
+ * keep the memory until the stream is past it.
+ */
 #include "cuda_work.h"
 
 #include <string.h>
@@ -14,6 +18,10 @@ static xep_status_t end(xep_cuda_device_t *cuda, cuda_result_t result, const cha
     return xep_cuda_check(&cuda->driver, result, what);
 }
 
+/*
+ * The zeros of device memory are written on the default stream, and this does not wait for them: sync() does, before
+ * the memory is used on another stream. cuMemAlloc() refuses 0 bytes, so there is at least one.
+ */
 xep_status_t xep_cuda_work_allocate(xep_device_t *device, xep_memory_t memory, uint64_t bytes, void **memory_p)
 {
     xep_cuda_device_t *cuda = xep_cuda_of(device);
@@ -48,6 +56,10 @@ xep_status_t xep_cuda_work_load(xep_device_t *device, const void *image, void **
     return end(cuda, cuda->driver.module_load(module_p, image), "load the kernels of the mode on this device");
 }
 
+/*
+ * A kernel gets 48 KiB of dynamic shared memory at most, unless it is told before its first launch that it may have
+ * more: so that is asked for here, and a launch needs no check.
+ */
 xep_status_t xep_cuda_work_find(xep_device_t *device, void *module, const char *name, uint32_t shared_bytes,
                                 void **kernel_p)
 {
@@ -68,6 +80,7 @@ void xep_cuda_work_unload(xep_device_t *device, void *module)
     xep_cuda_leave(cuda);
 }
 
+/* Kernels take one struct by value. The driver copies it during the call, so it may lie on the caller's stack. */
 xep_status_t xep_cuda_work_launch(xep_device_t *device, const xep_launch_t *launch)
 {
     xep_cuda_device_t *cuda = xep_cuda_of(device);
@@ -79,6 +92,10 @@ xep_status_t xep_cuda_work_launch(xep_device_t *device, const xep_launch_t *laun
                "launch a kernel");
 }
 
+/*
+ * A copy of two dimensions, since rows of a user and of a slot lie differently far apart. The driver finds out itself
+ * on which side the device is.
+ */
 xep_status_t xep_cuda_work_copy(xep_device_t *device, void *to, size_t to_stride, const void *from, size_t from_stride,
                                 size_t bytes, size_t rows, void *stream)
 {
@@ -104,6 +121,12 @@ xep_status_t xep_cuda_work_fill(xep_device_t *device, void *to, uint8_t value, s
     return end(cuda, cuda->driver.memory_fill((cuda_address_t)to, value, bytes, stream), "fill memory");
 }
 
+/*
+ * The order between operations of a buffer that are on different streams. An event that nobody has recorded is waited
+ * for by nobody, so the first operation needs no special case. The driver lets a stream of another device wait for it,
+ * too, and would refuse that stream only at the launch, when other ranks already count on this one: so it is asked
+ * whose it is. NULL is the default stream of the context that was pushed, and is right by definition.
+ */
 xep_status_t xep_cuda_work_after_mark(xep_device_t *device, void *stream)
 {
     xep_cuda_device_t *cuda = xep_cuda_of(device);
@@ -118,6 +141,7 @@ xep_status_t xep_cuda_work_after_mark(xep_device_t *device, void *stream)
                     stream, cuda->number);
 }
 
+/* One event, recorded again by each operation: a wait that was enqueued before is for what the event was then. */
 xep_status_t xep_cuda_work_mark(xep_device_t *device, void *stream)
 {
     xep_cuda_device_t *cuda = xep_cuda_of(device);
@@ -125,7 +149,10 @@ xep_status_t xep_cuda_work_mark(xep_device_t *device, void *stream)
     return end(cuda, cuda->driver.event_record(cuda->marked, stream), "mark the stream");
 }
 
-/* What the driver does not know is memory of the host. */
+/*
+ * An address that the kernel cannot read would break the context, with all that the program has in it. What the driver
+ * does not know at all is ordinary memory of the host.
+ */
 xep_status_t xep_cuda_work_check(xep_device_t *device, const char *name, const void *address)
 {
     xep_cuda_device_t *cuda = xep_cuda_of(device);
@@ -146,6 +173,10 @@ xep_status_t xep_cuda_work_check(xep_device_t *device, const char *name, const v
     return XEP_OK;
 }
 
+/*
+ * Waits for all streams of the context, also those of the program: for a buffer that is made, reset or ended, never for
+ * an operation.
+ */
 xep_status_t xep_cuda_work_sync(xep_device_t *device)
 {
     xep_cuda_device_t *cuda = xep_cuda_of(device);

@@ -37,6 +37,7 @@ xep_simd_t xep_cpu_simd(void)
     return XEP_SIMD_SCALAR;
 }
 
+/* In the order of xep_simd_t, as XEP_SIMD and xep_info have them. */
 const char *xep_cpu_simd_name(xep_simd_t simd)
 {
     static const char *const names[] = {"scalar", "avx2", "avx512"};
@@ -51,6 +52,7 @@ unsigned xep_cpu_count(void)
     return (unsigned)sysconf(_SC_NPROCESSORS_ONLN);
 }
 
+/* Monotonic, and read without a system call where the kernel has a vDSO: waits call it often. */
 uint64_t xep_clock_ns(void)
 {
     struct timespec t;

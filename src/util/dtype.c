@@ -12,6 +12,7 @@ static const struct {
     const char *text;
 } types[] = {[XEP_DTYPE_DEFAULT] = {0, "unknown"}, XEP_DTYPE_LIST(DTYPE_ROW)};
 
+/* Any number may come from a caller: what is no type has the row of "unknown". */
 static unsigned row_of(xep_dtype_t dtype)
 {
     return (unsigned)dtype < sizeof types / sizeof types[0] ? (unsigned)dtype : 0;

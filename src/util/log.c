@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
+/*
+ * Messages of the process: to the program's function, or to stderr, one line each. Callable by any thread, also before
+ * there is a configuration and after it could not be read.
+ */
 #include "log.h"
 
 #include <pthread.h>

@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
+/*
+ * /proc/self/maps, read anew for each question: mappings come and go, and what is asked here is asked when a heap is
+ * made, not on the data path.
+ */
 #include "mapping.h"
 
 #include <inttypes.h>

@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
+/*
+ * A container has 64 MiB of /dev/shm unless told otherwise, and UCX then fails with words that do not say so: the
+ * sentence of our error does.
+ */
 #include "shm.h"
 
 #include <inttypes.h>
@@ -10,6 +14,7 @@
 #define FOLDER "/dev/shm"
 #define REMEDY "or keep UCX away from it: UCX_TLS=^posix"
 
+/* Only said where the room is short now: a guess at another cause would be worse than none. */
 void xep_shm_hint(uint64_t bytes, char text[XEP_SHM_HINT_BYTES])
 {
     struct statvfs room;

@@ -59,6 +59,10 @@ static int map_piece(uint64_t offset, uint64_t bytes, void **memory_p)
     return 0;
 }
 
+/*
+ * Threads do not tell when they end. Signal 0 asks the kernel, and only when a new thread looks for a ring; a number
+ * that the kernel gave to another thread meanwhile keeps the ring taken, which costs no more than that.
+ */
 static int is_gone(pid_t thread)
 {
     return syscall(SYS_tgkill, getpid(), thread, 0) != 0 && errno == ESRCH;
@@ -86,6 +90,7 @@ static seat_t *find_seat(void)
     return &trace.seats[taken];
 }
 
+/* Once in the life of a thread: from then on own is set, also to the seat without a ring. */
 static seat_t *take_seat(void)
 {
     pthread_mutex_lock(&trace.lock);
@@ -96,6 +101,10 @@ static seat_t *take_seat(void)
     return seat;
 }
 
+/*
+ * The one writer of its ring, so there is no lock and no exchange; the release pairs with a reader that looks at the
+ * file while this process runs.
+ */
 void xep_trace_write(const xep_trace_event_t *event)
 {
     if (own == NULL) own = take_seat();
@@ -111,6 +120,7 @@ void xep_trace_write(const xep_trace_event_t *event)
     atomic_store_explicit(&ring->written, written + 1, memory_order_release);
 }
 
+/* Filled up with zeros: what an older event left behind would be in the file. */
 void xep_trace_copy_name(char to[XEP_TRACE_NAME], const char *name)
 {
     size_t bytes = strnlen(name, XEP_TRACE_NAME - 1);
@@ -128,6 +138,7 @@ void xep_trace_write_call(xep_trace_kind_t kind, const char *name, uint64_t epoc
 
 /* ---- the header ---- */
 
+/* A buffer too many has a number and no description: its events say the number. */
 uint32_t xep_trace_add_buffer(const xep_trace_buffer_t *buffer)
 {
     pthread_mutex_lock(&trace.lock);
@@ -167,6 +178,10 @@ static int make_file(const char *path, uint32_t rank)
     return trace.fd >= 0 ? 0 : -1;
 }
 
+/*
+ * The magic is written last and the switch is turned on after it: a file that was cut short is no trace, and nobody
+ * writes into one that is not whole.
+ */
 int xep_trace_open(const char *path, uint64_t ring_bytes, uint32_t rank, uint32_t nranks, uint64_t job)
 {
     static const uint64_t ring_most = UINT64_C(1) << 30;
