@@ -28,10 +28,7 @@ static int is_struct_size(size_t size)
     return size >= sizeof size && size <= MAX_STRUCT && size % sizeof size == 0;
 }
 
-/*
- * size is copied out first because user may be a shorter struct of an older version: nothing but size may be read
- * before it is known how much there is.
- */
+/* Nothing but size is read before it is known how much there is: user may be the shorter struct of an older caller. */
 xep_status_t xep_check_struct(const char *name, const void *user, void *own, size_t own_size)
 {
     size_t size;
@@ -84,10 +81,7 @@ static xep_status_t check_stride(const char *name, size_t *stride_p, uint64_t ro
     return XEP_OK;
 }
 
-/*
- * An empty array may have any address, but not a misaligned one: that is a mistake in any case, and found before there
- * are rows.
- */
+/* An array without rows may be NULL, but not misaligned: that is a mistake, found before there are rows. */
 static xep_status_t check_pointer(const char *name, const void *pointer, uint64_t tokens, size_t elem)
 {
     if (pointer == NULL && tokens > 0)
@@ -176,10 +170,7 @@ static xep_status_t check_buffer_shape(const xep_buffer_params_t *p, uint32_t nr
     return XEP_OK;
 }
 
-/*
- * config is that of the group for a buffer that is created, so that variables changed since then do not make its
- * buffers differ.
- */
+/* config: of a buffer that is created that of its group, so that all buffers of a group have the same defaults. */
 xep_status_t xep_check_buffer(const xep_config_t *config, uint32_t nranks, xep_buffer_params_t *p)
 {
     if (p->mode == NULL) p->mode = config->mode;
@@ -195,10 +186,7 @@ xep_status_t xep_check_buffer(const xep_config_t *config, uint32_t nranks, xep_b
 
 /* ---- dispatch ---- */
 
-/*
- * What must fit is the row in bytes, not the number of elements: a buffer that was made for bf16 takes rows of fp8 that
- * are twice as long.
- */
+/* What must fit is the bytes of a row: a buffer that was made for bf16 takes rows of fp8 of twice the elements. */
 static xep_status_t check_rows(const xep_buffer_t *buffer, xep_dispatch_args_t *a)
 {
     const xep_shape_t *shape = &buffer->shape;
@@ -254,10 +242,7 @@ static xep_status_t check_cached(const xep_buffer_t *buffer, xep_dispatch_args_t
     return XEP_OK;
 }
 
-/*
- * Strides are signed here and may be anything that is aligned: scales come transposed, as views of a larger array, or
- * one for all tokens.
- */
+/* Strides are signed here and may be anything that is aligned: scales come transposed, or out of a larger array. */
 static xep_status_t check_scales(const xep_buffer_t *buffer, xep_dispatch_args_t *a)
 {
     if (a->scales_dtype == XEP_DTYPE_DEFAULT) a->scales_dtype = XEP_FP32;
