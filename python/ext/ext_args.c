@@ -1,11 +1,16 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
+/*
+ * What a call of every step is given: arguments are found by their interned names, as the time for this is part of
+ * every operation. What is wrong with one is told by arrays.py, which then has time for a whole sentence.
+ */
 #include "ext_args.h"
 
 #include <math.h>
 
 /* ---- which is which ---- */
 
+/* By the first call, under the GIL; the names live as long as the process. */
 static int intern_names(ext_signature_t *signature)
 {
     for (int i = 0; i < signature->count; i++)
@@ -31,6 +36,10 @@ static int refuse_twice(const ext_signature_t *signature, int which)
     return -1;
 }
 
+/*
+ * What is left is borrowed from the caller of the vectorcall, who holds it until the call returns. None counts as not
+ * given, so defaults need no code here.
+ */
 int ext_args_read(ext_signature_t *signature, PyObject *const *args, Py_ssize_t nargs, PyObject *names,
                   PyObject **values)
 {
@@ -77,6 +86,10 @@ static char *address_of(const ext_array_t *look)
     return look->data != NULL ? look->data : (char *)&nothing;
 }
 
+/*
+ * Element type first: of an array of the wrong one the shape is often wrong, too, and the type is what the user wants
+ * to hear of.
+ */
 static int check_matrix(const char *name, PyObject *object, const ext_array_t *look, Py_ssize_t rows,
                         Py_ssize_t columns, unsigned dtypes, xep_dtype_t dtype)
 {
@@ -87,6 +100,11 @@ static int check_matrix(const char *name, PyObject *object, const ext_array_t *l
     return 0;
 }
 
+/*
+ * dtype says what the bits are, never how many: as counts only where it has the width of the array's own type (numpy
+ * has no bfloat16, so those come as uint16). A matrix of one row has any stride: numpy and torch leave what they like
+ * there.
+ */
 int ext_args_rows(const char *name, PyObject *object, const ext_array_t *look, Py_ssize_t rows, Py_ssize_t columns,
                   unsigned dtypes, xep_dtype_t as, ext_matrix_t *matrix_p)
 {
@@ -116,6 +134,7 @@ static int refuse_read_only(const char *name)
     return -1;
 }
 
+/* A tensor may be written; an array of numpy may be read-only, and stays so. */
 int ext_args_output(const char *name, PyObject *object, Py_ssize_t rows, Py_ssize_t columns, xep_dtype_t dtype,
                     ext_matrix_t *matrix_p)
 {
@@ -126,6 +145,10 @@ int ext_args_output(const char *name, PyObject *object, Py_ssize_t rows, Py_ssiz
     return look.writable ? 0 : refuse_read_only(name);
 }
 
+/*
+ * Any strides will do, negative ones too, but 0: to the library that is the default, so an array that was broadcast
+ * would be read as if it were dense.
+ */
 int ext_args_strided(const char *name, PyObject *object, Py_ssize_t rows, unsigned dtypes, ext_matrix_t *matrix_p)
 {
     ext_array_t look;
@@ -142,6 +165,7 @@ int ext_args_strided(const char *name, PyObject *object, Py_ssize_t rows, unsign
     return 0;
 }
 
+/* The pointer at address_p may be of any type, so it is copied as bytes. */
 int ext_args_vector(const char *name, PyObject *object, Py_ssize_t length, xep_dtype_t dtype, void *address_p)
 {
     ext_array_t look;
@@ -159,6 +183,10 @@ int ext_args_vector(const char *name, PyObject *object, Py_ssize_t length, xep_d
 
 /* ---- numbers ---- */
 
+/*
+ * __index__ and not int(): 1.5 and "3" are mistakes. What PyLong_As... raises for a negative number or one too large is
+ * replaced by a sentence with the name.
+ */
 int ext_args_number(const char *name, PyObject *object, uint64_t most, uint64_t *value_p)
 {
     if (object == NULL) return 0;
@@ -174,6 +202,7 @@ int ext_args_number(const char *name, PyObject *object, uint64_t most, uint64_t 
     return 0;
 }
 
+/* Enumerations of the library have 32 bits as well, but another type: so the value is copied. */
 int ext_args_number32(const char *name, PyObject *object, void *value_p)
 {
     uint64_t value;
@@ -201,6 +230,10 @@ int ext_args_flag(PyObject *object, uint32_t flag, uint32_t *flags_p)
     return is_true < 0 ? -1 : 0;
 }
 
+/*
+ * !(seconds > 0) refuses NaN as well. Below a millisecond is one, since 0 would mean the default; what does not fit 32
+ * bits is 24 days and as good.
+ */
 int ext_args_timeout(PyObject *object, int32_t *value_p)
 {
     if (object == NULL || object == Py_None) return 0;

@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
+/*
+ * Arrays of numpy and of torch as one struct, without a conversion and without torch's headers. The quick ways are
+ * here; each has a slow one by arrays.py beside it for what is rare.
+ */
 #include "ext_arrays.h"
 #include "ext_dlpack.h"
 
@@ -26,6 +30,7 @@ static struct {
     const dl_exchange_t *exchange; /* NULL: Python is asked */
 } torch;
 
+/* Imported in each call, which is a look into sys.modules: what comes here is rare, or slow anyway. */
 PyObject *ext_call_helper(const char *function, const char *format, ...)
 {
     PyObject *helpers = PyImport_ImportModule("xep.arrays"), *callable = NULL, *args = NULL, *result = NULL;
@@ -48,6 +53,7 @@ Py_ssize_t ext_dtype_size(xep_dtype_t dtype)
 
 /* ---- looking ---- */
 
+/* numpy has no bf16 and no 8-bit floats: their bits come as unsigned integers of that width, and dtype says more. */
 static xep_dtype_t numpy_dtype(char kind, Py_ssize_t size)
 {
     switch (kind) {
@@ -69,6 +75,7 @@ static int look_up_dtype(PyArray_Descr *descr, ext_element_t *element)
     return 0;
 }
 
+/* Bytes in the order of another machine have no type here: the library would read them wrong. */
 static int look_numpy(PyArrayObject *array, ext_array_t *look)
 {
     PyArray_Descr *descr = PyArray_DESCR(array);
@@ -113,6 +120,10 @@ static xep_dtype_t dl_dtype(dl_type_t type)
     return XEP_DTYPE_DEFAULT;
 }
 
+/*
+ * The exchange table fills a struct without a call of Python and takes no reference, so there is nothing to give back.
+ * It refuses what it cannot describe by an exception, which is dropped: the slow way finds better words, or a way.
+ */
 static int look_torch(const char *name, PyObject *object, ext_array_t *look)
 {
     dl_tensor_t tensor;
@@ -132,6 +143,10 @@ static int look_torch(const char *name, PyObject *object, ext_array_t *look)
     return 0;
 }
 
+/*
+ * torch is met when the first object comes that is no array of numpy: until then nothing here has imported it, and a
+ * program without torch never does.
+ */
 int ext_array_look(const char *name, PyObject *object, ext_array_t *array_p)
 {
     if (PyArray_Check(object)) return look_numpy((PyArrayObject *)object, array_p);
@@ -152,6 +167,7 @@ static PyArray_Descr *descr_of(const ext_element_t *element)
     return (PyArray_Descr *)element->descr;
 }
 
+/* A number that could not be made leaves a NULL in the tuple, and an exception: whoever uses the tuple fails then. */
 static PyObject *tuple_of(int count, const Py_ssize_t *numbers)
 {
     PyObject *tuple = PyTuple_New(count);
@@ -159,6 +175,7 @@ static PyObject *tuple_of(int count, const Py_ssize_t *numbers)
     return tuple;
 }
 
+/* The type is borrowed from natives, which stays. Looking at a tensor that was made just now tells its address. */
 static PyObject *new_torch(const ext_element_t *element, int ndim, const Py_ssize_t *shape, char **data_p)
 {
     PyObject *args[2] = {tuple_of(ndim, shape), PyTuple_GET_ITEM(torch.natives, element->dtype)};
@@ -172,6 +189,7 @@ static PyObject *new_torch(const ext_element_t *element, int ndim, const Py_ssiz
     return tensor;
 }
 
+/* PyArray_Empty() takes over the reference to the descr. */
 PyObject *ext_array_new(const ext_element_t *element, int ndim, const Py_ssize_t *shape, char **data_p)
 {
     if (element->kind == EXT_TORCH) return new_torch(element, ndim, shape, data_p);
@@ -180,6 +198,9 @@ PyObject *ext_array_new(const ext_element_t *element, int ndim, const Py_ssize_t
     return array;
 }
 
+/*
+ * PyArray_SetBaseObject() takes over the reference to base, also when it fails. From then on the array keeps the slot.
+ */
 static PyObject *view_numpy(const ext_array_t *look, PyObject *base)
 {
     npy_intp shape[EXT_DIMS], strides[EXT_DIMS];
@@ -209,6 +230,10 @@ static void delete_view(dl_managed_t *managed)
     free(managed);
 }
 
+/*
+ * The tensor's storage holds base by way of the deleter; the shapes are in the same piece of memory, so they are there
+ * until then. DLPack counts strides in elements.
+ */
 static PyObject *view_torch(const ext_array_t *look, PyObject *base)
 {
     dl_view_t *view = calloc(1, sizeof *view);
@@ -233,6 +258,9 @@ static PyObject *view_torch(const ext_array_t *look, PyObject *base)
     return NULL;
 }
 
+/*
+ * torch.frombuffer() makes a tensor over base itself, so base is kept by it; of the address only the offset is needed.
+ */
 static PyObject *view_torch_slowly(const ext_array_t *look, PyObject *base)
 {
     Py_buffer memory;
@@ -243,6 +271,7 @@ static PyObject *view_torch_slowly(const ext_array_t *look, PyObject *base)
                            tuple_of(look->ndim, look->strides), PyTuple_GET_ITEM(torch.natives, look->element.dtype));
 }
 
+/* An array without elements holds no memory and need not keep a slot from being used again. */
 PyObject *ext_array_view(const ext_array_t *look, PyObject *base)
 {
     for (int i = 0; i < look->ndim; i++)
@@ -253,6 +282,10 @@ PyObject *ext_array_view(const ext_array_t *look, PyObject *base)
 
 /* ---- what the package says ---- */
 
+/*
+ * A newer torch may have a newer table: it is asked for one of our version, along the chain of older ones that tables
+ * carry for this. All is read first and set last, so a failure leaves what was there.
+ */
 static PyObject *use_torch(PyObject *Py_UNUSED(module), PyObject *args)
 {
     PyObject *tensor, *empty, *natives, *capsule;

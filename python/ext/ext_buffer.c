@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
+/* The object outlives the library's buffer: the last array that looks at rows still notes its end in it. */
 #include "ext_buffer.h"
 
 #include "ext_args.h"
@@ -36,6 +37,7 @@ static const char *const names[COUNT] = {"group", "experts", "topk",          "h
 
 static ext_signature_t signature = {"Buffer", 5, COUNT, names, {NULL}};
 
+/* params->mode points into the string of the caller, who keeps it for the call: longer it is not needed. */
 static int read_params(PyObject *const *args, Py_ssize_t nargs, PyObject *keywords, PyObject **values,
                        xep_buffer_params_t *params)
 {
@@ -55,6 +57,7 @@ static int read_params(PyObject *const *args, Py_ssize_t nargs, PyObject *keywor
     return ext_args_timeout(values[TIMEOUT], &params->timeout_ms);
 }
 
+/* With the signature of Buffer: in the place of its group is the number of ranks. */
 static PyObject *size_of_buffer(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs,
                                 PyObject *keywords)
 {
@@ -69,6 +72,7 @@ static PyObject *size_of_buffer(PyObject *Py_UNUSED(module), PyObject *const *ar
     return status < 0 ? ext_raise(status) : Py_BuildValue("(KKK)", size.bytes, size.recv_rows, size.node_bytes);
 }
 
+/* What operations ask for again and again, so that they need no call of the library. */
 static int learn(ext_buffer_t *buffer, const xep_buffer_params_t *params)
 {
     xep_buffer_info_t info = XEP_BUFFER_INFO_INIT;
@@ -88,6 +92,7 @@ static int learn(ext_buffer_t *buffer, const xep_buffer_params_t *params)
     return 0;
 }
 
+/* Called by __init__ of the Python class. The group is kept from before the call on: the buffer needs it to the end. */
 static PyObject *create(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *keywords)
 {
     ext_buffer_t *buffer = (ext_buffer_t *)self;
@@ -116,6 +121,7 @@ xep_buffer_t *ext_buffer_get(const ext_buffer_t *buffer)
     return NULL;
 }
 
+/* Over a copy of the set: a request that is settled is taken out, by this thread or, without the GIL, by another. */
 static int settle_pending(ext_buffer_t *buffer)
 {
     PyObject *requests = PySequence_List(buffer->pending);
@@ -133,6 +139,10 @@ xep_buffer_t *ext_buffer_begin(ext_buffer_t *buffer)
     return PySet_GET_SIZE(buffer->pending) == 0 || settle_pending(buffer) == 0 ? found : NULL;
 }
 
+/*
+ * BusyError says how many slots only arrays keep: a list of tensors that a program forgot is the most frequent cause,
+ * and the library cannot know of it. An overflow carries how many rows there were, for a second try.
+ */
 PyObject *ext_buffer_error(const ext_buffer_t *buffer, xep_status_t status, uint64_t rows)
 {
     const Py_ssize_t alive = ext_slots_orphans(&buffer->slots);
@@ -169,6 +179,7 @@ static PyObject *query(PyObject *self, PyObject *Py_UNUSED(unused))
                          info.mapped_peers, info.operations);
 }
 
+/* The GIL is kept: the call copies numbers and does not wait. "N" of Py_BuildValue() gives the arrays away. */
 static PyObject *waits(PyObject *self, PyObject *kind)
 {
     const ext_buffer_t *buffer = (ext_buffer_t *)self;
@@ -191,6 +202,7 @@ failed:
     return NULL;
 }
 
+/* The buffer cannot be closed while somebody has this: close() asks arrays_left(), which counts it. */
 static PyObject *memory(PyObject *self, PyObject *Py_UNUSED(unused))
 {
     return ext_buffer_get((ext_buffer_t *)self) != NULL ? ext_slots_whole((ext_buffer_t *)self) : NULL;
@@ -215,6 +227,7 @@ static PyObject *slots_viewed(PyObject *self, PyObject *Py_UNUSED(unused))
 
 /* ---- ending ---- */
 
+/* As a list of counted references: to forget a handle may end the last array of its rows, and with it others. */
 static int end_handles(ext_buffer_t *buffer)
 {
     PyObject *owners = ext_slots_owners(&buffer->slots);
@@ -229,6 +242,7 @@ static PyObject *arrays_left(PyObject *self, PyObject *unused)
     return end_handles((ext_buffer_t *)self) == 0 ? arrays_alive(self, unused) : NULL;
 }
 
+/* Those that have ended meanwhile keep their results; the rest get an error that says what became of the buffer. */
 static int end_pending(ext_buffer_t *buffer, const char *reason)
 {
     PyObject *requests = settle_pending(buffer) == 0 ? PySequence_List(buffer->pending) : NULL;
@@ -259,6 +273,7 @@ static PyObject *reset(PyObject *self, PyObject *Py_UNUSED(unused))
     return ext_none_or_raise(status);
 }
 
+/* NULL before the GIL is given up: another thread that comes now is told that the buffer is closed. */
 static PyObject *destroy(PyObject *self, PyObject *Py_UNUSED(unused))
 {
     xep_buffer_t *buffer = ext_buffer_get((ext_buffer_t *)self);
@@ -270,6 +285,10 @@ static PyObject *destroy(PyObject *self, PyObject *Py_UNUSED(unused))
     Py_RETURN_NONE;
 }
 
+/*
+ * For a fork, and for an aborted group of whose rows arrays are alive: forgets the library's buffer without a call. Its
+ * memory stays.
+ */
 static PyObject *leave(PyObject *self, PyObject *Py_UNUSED(unused))
 {
     ((ext_buffer_t *)self)->buffer = NULL;
@@ -279,6 +298,7 @@ static PyObject *leave(PyObject *self, PyObject *Py_UNUSED(unused))
 
 /* ---- its type ---- */
 
+/* The slots are not part of the cycle: their memory holds the buffer, never the other way round. */
 static int clear(PyObject *self)
 {
     ext_buffer_t *buffer = (ext_buffer_t *)self;

@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
+/*
+ * What a combine is given becomes the struct of the library, borrowed; what must live until a begun one is done is kept
+ * by its Request.
+ */
 #include "ext_combine.h"
 
 #include "ext_args.h"
@@ -52,13 +56,17 @@ static int flatten(PyObject *x, ext_array_t *look)
     return 0;
 }
 
-/* Of as many rows as were received, or as there is room for. */
+/* Of as many rows as were received, or as there is room for: arrays with a fixed capacity may be passed on whole. */
 static int refuse_rows(const char *name, PyObject *object, const xep_recv_t *recv, const char *columns)
 {
     Py_XDECREF(ext_call_helper("refuse_count", "(sOKs)", name, object, recv->rows, columns));
     return -1;
 }
 
+/*
+ * Rows by expert, padded, come back in the places in which they were received, so there all of the capacity is needed;
+ * in the other arrangements the rows beyond recv->rows are not looked at.
+ */
 static int read_x(const ext_handle_t *handle, PyObject *x, xep_dtype_t as, xep_combine_args_t *args,
                   ext_element_t *made)
 {
@@ -78,6 +86,7 @@ static int read_x(const ext_handle_t *handle, PyObject *x, xep_dtype_t as, xep_c
     return 0;
 }
 
+/* One bias may come without a list around it, as DeepEP has it. */
 static int read_biases(const ext_handle_t *handle, PyObject *bias, xep_combine_args_t *args)
 {
     static const char *const bias_names[] = {"bias[0]", "bias[1]"};
@@ -98,6 +107,10 @@ static int read_biases(const ext_handle_t *handle, PyObject *bias, xep_combine_a
     return 0;
 }
 
+/*
+ * topk_weights has a row for each row received, weights one for each token of this rank: mixing them up is what the
+ * shapes are checked for.
+ */
 static int read_weights(const ext_handle_t *handle, PyObject *const *values, xep_combine_args_t *args)
 {
     const unsigned dtypes = EXT_BIT(XEP_FP32);
@@ -178,6 +191,11 @@ static PyObject *take_result(const ext_handle_t *handle, PyObject *const *values
     return both;
 }
 
+/*
+ * The result is made before the call and belongs to it; a new array that a failed call has written half is dropped
+ * unseen. values are borrowed, and the GIL is given up: the caller's frame holds them for a call that waits, the
+ * Request for one that was only begun.
+ */
 static PyObject *combine(PyObject *self, PyObject *const *given, Py_ssize_t nargs, PyObject *keywords, int begin_only)
 {
     ext_handle_t *handle = (ext_handle_t *)self;

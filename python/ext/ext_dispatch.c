@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
+/*
+ * What a dispatch is given becomes the struct of the library. The Handle is made before the call: what the library
+ * counts while it runs (recv_rows_p) is written into it, by whatever thread makes progress.
+ */
 #include "ext_dispatch.h"
 
 #include "ext_args.h"
@@ -62,6 +66,7 @@ static const char *const names[COUNT] =
 
 static ext_signature_t signature = {"dispatch", 3, COUNT, names, {NULL}};
 
+/* Checked here although the library does, too: these sentences name the arguments as Python has them. */
 static int read_cached(const ext_buffer_t *buffer, PyObject *const *values, xep_dispatch_args_t *args)
 {
     const ext_handle_t *cached = (const ext_handle_t *)values[CACHED];
@@ -148,6 +153,10 @@ static int fill_args(const ext_buffer_t *buffer, PyObject *const *values, xep_di
     return read_options(buffer, values, args);
 }
 
+/*
+ * The Handle's memory gets the slot by handle_p in the moment in which the library gives it, so whatever goes wrong
+ * behind it, the end of that memory releases the slot.
+ */
 static PyObject *dispatch(PyObject *self, PyObject *const *given, Py_ssize_t nargs, PyObject *keywords, int begin_only)
 {
     ext_buffer_t *buffer = (ext_buffer_t *)self;

@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
+/*
+ * A group, and the rules of its process: a child that was forked off has a copy of this object, but it is no rank.
+ * Connections and shared memory belong to the parent, so whatever would touch them refuses to.
+ */
 #include "ext_group.h"
 
 #include "ext_args.h"
@@ -11,7 +15,11 @@
 
 static PyTypeObject *group_type;
 
-/* The caller's allgather: takes bytes and returns those of all ranks, or None, and the error is kept for later. */
+/*
+ * The caller's allgather, called by the library inside create(), where the GIL was given up. boot.py has wrapped it:
+ * what it returns has exactly the bytes of all ranks, or it is None, and boot.py keeps the error to raise it when the
+ * create has failed.
+ */
 static int run_allgather(void *callable, const void *send, void *recv, size_t bytes)
 {
     PyGILState_STATE state = PyGILState_Ensure();
@@ -34,6 +42,10 @@ static int describe(ext_group_t *group)
     return group->boot != NULL ? 0 : -1;
 }
 
+/*
+ * _create() of a Group that Python has made: an error leaves an object that is closed. allgather is borrowed, and
+ * called inside this call alone.
+ */
 static PyObject *create(PyObject *self, PyObject *args)
 {
     ext_group_t *group = (ext_group_t *)self;
@@ -71,6 +83,7 @@ xep_group_t *ext_group_get(PyObject *object)
     return NULL;
 }
 
+/* Every call that waits gives up the GIL, or the allgather, signals and progress of other threads would wait for it. */
 static PyObject *barrier(PyObject *self, PyObject *Py_UNUSED(unused))
 {
     xep_group_t *group = ext_group_get(self);
@@ -93,6 +106,7 @@ static PyObject *list_parts(const char *all, Py_ssize_t bytes, Py_ssize_t count)
     return parts;
 }
 
+/* The buffer of data is exported for the length of the call, so that no other thread can resize it. */
 static PyObject *allgather(PyObject *self, PyObject *data)
 {
     xep_group_t *group = ext_group_get(self);
@@ -129,6 +143,7 @@ static PyObject *peer(PyObject *self, PyObject *arg)
     return Py_BuildValue("(INs)", info.node, PyBool_FromLong(info.mapped), info.transport);
 }
 
+/* Where the other calls raise this one does nothing: it is called on the way out of a failure. */
 static PyObject *abort_group(PyObject *self, PyObject *Py_UNUSED(unused))
 {
     ext_group_t *group = (ext_group_t *)self;
@@ -136,12 +151,14 @@ static PyObject *abort_group(PyObject *self, PyObject *Py_UNUSED(unused))
     Py_RETURN_NONE;
 }
 
+/* What a fork does in place of destroy(), and an aborted group of whose rows arrays are alive. */
 static PyObject *leave(PyObject *self, PyObject *Py_UNUSED(unused))
 {
     ((ext_group_t *)self)->group = NULL;
     Py_RETURN_NONE;
 }
 
+/* Forgotten first: whatever becomes of the call, there is no second one. */
 static PyObject *destroy(PyObject *self, PyObject *Py_UNUSED(unused))
 {
     xep_group_t *group = ext_group_get(self);
@@ -153,6 +170,10 @@ static PyObject *destroy(PyObject *self, PyObject *Py_UNUSED(unused))
     Py_RETURN_NONE;
 }
 
+/*
+ * Does not destroy: that is a collective call, and when the last reference goes is nothing that ranks agree on. Types
+ * made from a spec are counted by their objects.
+ */
 static void dealloc(PyObject *self)
 {
     PyTypeObject *type = Py_TYPE(self);

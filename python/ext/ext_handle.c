@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
+/*
+ * A handle has two lives: the object, and the memory that it shares with the arrays of its rows. release() ends the
+ * first; the slot goes back when the second has ended.
+ */
 #include "ext_handle.h"
 
 #include "ext_args.h"
@@ -12,6 +16,7 @@
 
 static PyTypeObject *handle_type;
 
+/* memory->owner is not counted: forget() clears it before the handle goes. */
 ext_handle_t *ext_handle_new(ext_buffer_t *buffer, const ext_element_t *element, Py_ssize_t tokens, Py_ssize_t topk,
                              Py_ssize_t hidden)
 {
@@ -55,6 +60,10 @@ const xep_recv_t *ext_handle_recv(const ext_handle_t *handle)
     return recv;
 }
 
+/*
+ * Also called by clear() and for a handle that was released: a second time it does nothing. The arrays that Received
+ * keeps must go first, or they would hold the memory.
+ */
 void ext_handle_forget(ext_handle_t *handle)
 {
     ext_memory_t *memory = handle->memory;
@@ -77,6 +86,7 @@ static PyObject *show_numpy(PyObject *self, PyObject *Py_UNUSED(unused))
     return ext_received_of((ext_handle_t *)self, EXT_NUMPY);
 }
 
+/* In a program that has not imported torch yet, this does. */
 static PyObject *show_torch(PyObject *self, PyObject *Py_UNUSED(unused))
 {
     PyObject *met = ext_call_helper("meet_torch", "()");
@@ -84,6 +94,7 @@ static PyObject *show_torch(PyObject *self, PyObject *Py_UNUSED(unused))
     return met != NULL ? ext_received_of((ext_handle_t *)self, EXT_TORCH) : NULL;
 }
 
+/* The library's handle of a slot is always the same one, so its address names the slot. */
 static PyObject *get_slot(PyObject *self, void *Py_UNUSED(unused))
 {
     xep_handle_t *own = ext_handle_get((ext_handle_t *)self);
@@ -108,6 +119,10 @@ static PyObject *get_memory(PyObject *self, void *Py_UNUSED(unused))
 
 enum { INPUT_DTYPE, INPUT_COUNT };
 
+/*
+ * Waits for peers, so the GIL is given up; meanwhile another thread may release the handle, and the reference to its
+ * memory keeps the slot until the view has one of its own.
+ */
 static PyObject *combine_input(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *names)
 {
     static const char *const known[INPUT_COUNT] = {"dtype"};
@@ -140,6 +155,10 @@ static PyObject *combine_input(PyObject *self, PyObject *const *args, Py_ssize_t
 
 /* ---- end ---- */
 
+/*
+ * Drains at once where that is allowed, so that the slot is free when release() returns. A forked child only forgets:
+ * the handle is not its own.
+ */
 static PyObject *release(PyObject *self, PyObject *Py_UNUSED(unused))
 {
     ext_handle_t *handle = (ext_handle_t *)self;
@@ -171,6 +190,7 @@ static int clear(PyObject *self)
     return 0;
 }
 
+/* shown is not visited, as it is not counted. */
 static int traverse(PyObject *self, visitproc visit, void *arg)
 {
     Py_VISIT(Py_TYPE(self));

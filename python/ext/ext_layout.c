@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
+/* The library's arithmetic without a group: nothing here waits, so the GIL is kept. */
 #include "ext_layout.h"
 
 #include "ext_args.h"
@@ -34,6 +35,10 @@ static PyObject *new_arrays(ext_kind_t kind, const xep_layout_args_t *args, xep_
     return arrays;
 }
 
+/*
+ * ranks_per_node of 0 is one node, as in the library. nranks of 0 is refused before the shapes are made of it, all else
+ * by the library.
+ */
 static PyObject *layout(PyObject *Py_UNUSED(module), PyObject *args)
 {
     xep_layout_args_t in = XEP_LAYOUT_ARGS_INIT;

@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
+/*
+ * The package says which libxep to load, so this module is not linked with one, and its wheel and an installed library
+ * can come from different builds. From here on everybody calls it by the table lib.
+ */
 #include "ext_library.h"
 
 #include "ext_signals.h"
@@ -22,6 +26,7 @@ static int check_version(const char *path)
     return -1;
 }
 
+/* A function of the wrong type cannot be found out: so the table is made from the header's own declarations. */
 static int find_functions(void *file, const char *path)
 {
 #define EXT_NAME_(_name) {"xep_" #_name, &lib._name},
@@ -53,6 +58,11 @@ static PyObject *load(PyObject *Py_UNUSED(module), PyObject *args)
 
 /* ---- errors ---- */
 
+/*
+ * A signal's exception goes first: KeyboardInterrupt is why the call failed. xep_last_error() is of this thread and
+ * holds until its next call, so it must be asked before anything else is. The sentence may have a path in it that is
+ * not UTF-8.
+ */
 PyObject *ext_error_new(xep_status_t status, const char *reason)
 {
     if (ext_signals_set()) return NULL;
@@ -65,6 +75,7 @@ PyObject *ext_error_new(xep_status_t status, const char *reason)
     return error;
 }
 
+/* NULL came with an exception set already. */
 PyObject *ext_raise_error(PyObject *error)
 {
     if (error != NULL) PyErr_SetObject((PyObject *)Py_TYPE(error), error);
@@ -87,6 +98,7 @@ PyObject *ext_none_or_raise(xep_status_t status)
 
 static unsigned forks;
 
+/* In the child, before fork() returns there; it must not do more than this. */
 static void count_fork(void)
 {
     forks++;
@@ -122,6 +134,10 @@ static int append_texts(void *list, const char *a, const char *b, const char *c,
     return ret;
 }
 
+/*
+ * config_fn and mode_fn are the same type to C: four texts and a place to put them. mode_each() tells a mode that can
+ * be loaded with reason NULL, which "s" makes None.
+ */
 static PyObject *list_of(void (*each)(xep_config_fn fn, void *arg))
 {
     PyObject *list = PyList_New(0);

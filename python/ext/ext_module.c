@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
+/*
+ * The module and what all its types share. It has static state, so there is one in a process and none in a
+ * subinterpreter.
+ */
 #include "ext_module.h"
 
 #include "ext_arrays.h"
@@ -10,6 +14,10 @@
 #include "ext_received.h"
 #include "ext_request.h"
 
+/*
+ * type_p is borrowed from the module, which lives as long as the process. A type without tp_new cannot be made by a
+ * user, whose object would have none of the things that methods count on.
+ */
 int ext_add_type(PyObject *module, PyType_Spec *spec, int instantiable, PyTypeObject **type_p)
 {
     PyTypeObject *type = (PyTypeObject *)PyType_FromModuleAndSpec(module, spec, NULL);
@@ -21,6 +29,10 @@ int ext_add_type(PyObject *module, PyType_Spec *spec, int instantiable, PyTypeOb
     return ret;
 }
 
+/*
+ * The collector must not see an object that is half gone, so it is told first; weak references go before the contents,
+ * as their callbacks may look at the object. Objects hold their type, which a spec has made on the heap.
+ */
 void ext_dealloc(PyObject *self, PyObject *weak, inquiry clear)
 {
     PyTypeObject *type = Py_TYPE(self);

@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
+/*
+ * Arrays over the rows of a slot, made when they are asked for and kept, so that handle.recv.x is the same object every
+ * time. Rows are views; counts are copies, since they lie in the mode's own memory, which no array keeps alive.
+ */
 #include "ext_received.h"
 
 #include "ext_module.h"
@@ -9,6 +13,7 @@
 
 static PyTypeObject *received_type;
 
+/* recv->size may be smaller than ours where the library is older: the rest stays 0, as tp_alloc() has left it. */
 PyObject *ext_received_of(ext_handle_t *handle, ext_kind_t kind)
 {
     ext_received_t *received = handle->shown[kind];
@@ -59,6 +64,7 @@ static void shape_words(const xep_recv_t *recv, void *data, xep_dtype_t dtype, s
     ext_received_shape(recv, recv->capacity, columns, (ptrdiff_t)columns * ext_dtype_size(dtype), look);
 }
 
+/* Elements are shown as they were sent where nothing has changed them: a numpy array of ml_dtypes comes back as one. */
 static void shape_x(const ext_received_t *received, ext_array_t *look)
 {
     const xep_recv_t *recv = &received->recv;
@@ -78,6 +84,7 @@ static void shape_scales(const xep_recv_t *recv, ext_array_t *look)
 
 enum { X, TOPK_IDX, TOPK_WEIGHTS, SCALES, SRC_TOKEN };
 
+/* Of capacity rows, which is what was asked for, or else the rows that came. */
 static PyObject *make_view(const ext_received_t *received, int which)
 {
     const xep_recv_t *recv = &received->recv;
@@ -126,6 +133,10 @@ static const char *address_at(const ext_received_t *received, size_t offset)
     return address;
 }
 
+/*
+ * In the kind of array that was asked for. Before the rows are counted there is no Received at all, so the counts are
+ * there.
+ */
 static PyObject *make_copy(const ext_received_t *received, int which)
 {
     const ext_element_t element = {.kind = received->kind, .dtype = counts[which].dtype};
@@ -141,6 +152,10 @@ static PyObject *make_copy(const ext_received_t *received, int which)
 
 /* ---- properties; closure: where the pointer is in the struct ---- */
 
+/*
+ * A rank without experts has arrays of no elements, and the library may give NULL for these: they are empty, not
+ * absent.
+ */
 static int is_absent(const ext_received_t *received, int which)
 {
     const xep_recv_t *recv = &received->recv;
@@ -150,6 +165,7 @@ static int is_absent(const ext_received_t *received, int which)
     return counts[which - EXT_VIEWS].extents[0] != LOCAL || recv->local_experts > 0;
 }
 
+/* After the release an array that somebody holds goes on, and none can be had from here any more. */
 static PyObject *get_array(PyObject *self, void *closure)
 {
     ext_received_t *received = (ext_received_t *)self;
@@ -193,6 +209,7 @@ static PyObject *list_expert_rows(PyObject *self, PyObject *Py_UNUSED(unused))
     return list;
 }
 
+/* Not a type of the collector, so ext_dealloc() is not for it. shown is cleared before anything else can ask for it. */
 static void dealloc(PyObject *self)
 {
     ext_received_t *received = (ext_received_t *)self;

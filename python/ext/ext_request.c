@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
+/*
+ * An operation in flight: it keeps what the library still reads and writes, so that a program may forget a Request and
+ * its arrays at any time. The buffer's set keeps the Request in turn, until the operation has ended.
+ */
 #include "ext_request.h"
 
 #include "ext_module.h"
@@ -9,6 +13,7 @@
 
 static PyTypeObject *request_type;
 
+/* The arguments as they were given, None where there was none: which of them are arrays is not asked again. */
 static PyObject *keep(PyObject *handle, PyObject *const *values, int count)
 {
     PyObject *kept = PyTuple_New(count + 1);
@@ -21,6 +26,7 @@ static PyObject *keep(PyObject *handle, PyObject *const *values, int count)
     return kept;
 }
 
+/* The operation runs already, so this must not fail for any reason but memory. */
 PyObject *ext_request_new(ext_buffer_t *buffer, xep_request_t *own, PyObject *result, PyObject *handle,
                           PyObject *const *values, int count)
 {
@@ -58,6 +64,10 @@ static int fail(ext_request_t *request, xep_status_t status)
     return request->error != NULL ? 0 : -1;
 }
 
+/*
+ * The status was found without the GIL, and another thread may have been here since: whoever comes first ends it. The
+ * error is made before request_free(), as its sentence is that of this thread's last call.
+ */
 static int settle(ext_request_t *request, xep_status_t status)
 {
     xep_request_t *own = request->request;
@@ -67,6 +77,7 @@ static int settle(ext_request_t *request, xep_status_t status)
     return forget(request);
 }
 
+/* The library's request is not freed: the buffer that it belongs to ends or is reset, and takes it along. */
 int ext_request_end(ext_request_t *request, const char *reason)
 {
     if (request->request == NULL) return 0;
@@ -79,6 +90,7 @@ static int check_process(const ext_request_t *request)
     return ext_group_is_own(request->buffer->group);
 }
 
+/* Gives up the GIL although it does not block: progress may copy many rows. */
 int ext_request_test(ext_request_t *request)
 {
     xep_request_t *own = request->request;
@@ -130,6 +142,7 @@ static PyObject *wait_counts(PyObject *self, PyObject *Py_UNUSED(unused))
     return wait_by(self, lib.request_wait_counts, 1);
 }
 
+/* One that has failed fails this call, with its own error: nothing could come after it any more. */
 int ext_request_read_after(PyObject *object, xep_request_t **after_p)
 {
     ext_request_t *request = (ext_request_t *)object;

@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
+/*
+ * The list is walked and changed under the GIL alone. Its members are not counted by it: each takes itself out when it
+ * ends.
+ */
 #include "ext_slots.h"
 
 #include "ext_buffer.h"
@@ -10,6 +14,10 @@
 
 static PyTypeObject *memory_type;
 
+/*
+ * previous points to the pointer that points here, so the first one is no special case; NULL: not in the list, or no
+ * longer.
+ */
 static void unlink_memory(ext_memory_t *memory)
 {
     if (memory->previous == NULL) return;
@@ -19,6 +27,11 @@ static void unlink_memory(ext_memory_t *memory)
     memory->buffer->slots.held--;
 }
 
+/*
+ * May run inside a call of the library, where it gave up the GIL and another thread dropped the last array: so the
+ * library is not called here, only told later (ext_slots_drain). The array of ended handles has room, since nothing may
+ * fail here.
+ */
 static int memory_clear(PyObject *self)
 {
     ext_memory_t *memory = (ext_memory_t *)self;
@@ -42,6 +55,7 @@ static int memory_traverse(PyObject *self, visitproc visit, void *arg)
     return 0;
 }
 
+/* The view holds this object, and so the slot, for as long as it lives. */
 static int memory_buffer(PyObject *self, Py_buffer *view, int flags)
 {
     const ext_buffer_t *buffer = ((ext_memory_t *)self)->buffer;
@@ -74,6 +88,7 @@ static ext_memory_t *new_memory(ext_buffer_t *buffer)
     return memory;
 }
 
+/* For every memory that lives, and one more: then the end of any of them needs no allocation. */
 static int make_room(ext_slots_t *slots)
 {
     const Py_ssize_t need = slots->held + slots->nended + 1;
@@ -88,6 +103,7 @@ static int make_room(ext_slots_t *slots)
     return 0;
 }
 
+/* The library's handle is put into it by the dispatch that asks for this. */
 ext_memory_t *ext_slots_hold(ext_buffer_t *buffer)
 {
     ext_slots_t *slots = &buffer->slots;
@@ -101,6 +117,7 @@ ext_memory_t *ext_slots_hold(ext_buffer_t *buffer)
     return memory;
 }
 
+/* One object for all who ask, so that it is counted once. */
 PyObject *ext_slots_whole(ext_buffer_t *buffer)
 {
     if (buffer->slots.whole == NULL) buffer->slots.whole = new_memory(buffer);
@@ -129,6 +146,10 @@ Py_ssize_t ext_slots_orphans(const ext_slots_t *slots)
     return count;
 }
 
+/*
+ * References to a memory are those of its Handle, one at most, and of arrays: more than the one means that arrays look
+ * at it.
+ */
 Py_ssize_t ext_slots_viewed(const ext_slots_t *slots)
 {
     Py_ssize_t count = 0;
@@ -137,6 +158,10 @@ Py_ssize_t ext_slots_viewed(const ext_slots_t *slots)
     return count;
 }
 
+/*
+ * Not a call of the library: it has ended the handles itself, or will. Arrays keep their memory, and when they end
+ * there is nothing left to release.
+ */
 void ext_slots_forget(ext_slots_t *slots)
 {
     while (slots->first != NULL) {

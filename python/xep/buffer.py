@@ -65,8 +65,7 @@ class Buffer(_ext.Buffer):
     a rank dispatches at once. mode: None: XEP_MODE, else "normal"; "ll": rows by expert. dtype: widest element
     dispatched. combine_dtype: widest combined: bfloat16, float16, float32. scales: most 4-byte scales of a token.
     recv_rows: most rows a rank receives at once, 0: the worst case. slots: handles that live at once. threads: that
-    copy
-    and reduce, 0: XEP_THREADS. timeout: seconds for each operation, None: XEP_TIMEOUT.
+    copy and reduce, 0: XEP_THREADS. timeout: seconds for each operation, None: XEP_TIMEOUT.
 
     One thread at a time; the GIL is released while it waits.
     """
