@@ -47,6 +47,9 @@ static int print_library(void)
     return EXIT_SUCCESS;
 }
 
+/*
+ * The value in force may be the default although the variable is there: one that is set to nothing counts as not set.
+ */
 static int print_variable(void *arg, const char *name, const char *value, const char *def, const char *help)
 {
     const char *set = getenv(name);
@@ -57,6 +60,9 @@ static int print_variable(void *arg, const char *name, const char *value, const 
     return 0;
 }
 
+/*
+ * A file that was refused is shown with its reason: "mode not found" is mostly a file that is there and does not fit.
+ */
 static int print_mode(void *arg, const char *name, const char *path, const char *brief, const char *reason)
 {
     int *found = arg;
@@ -67,6 +73,7 @@ static int print_mode(void *arg, const char *name, const char *path, const char 
     return 0;
 }
 
+/* Loads every plugin that it finds, which is why this is not done without being asked for. */
 static void print_modes(void)
 {
     int found = 0;
@@ -76,12 +83,17 @@ static void print_modes(void)
     if (!found) printf("  none: see XEP_PLUGIN_PATH in xep_info -c\n");
 }
 
+/* getopt's own message would name no value and not say what is allowed. */
 static int refuse(const char *what, const char *value)
 {
     fprintf(stderr, "xep_info: %s: \"%s\" (xep_info --help says what there is)\n", what, value);
     return EXIT_USAGE;
 }
 
+/*
+ * What the library says of itself comes first, whatever was asked for: it is what a report of a defect needs. A full
+ * disk or a closed pipe shows in the last flush alone.
+ */
 int main(int argc, char **argv)
 {
     int config = 0, plugins = 0, option;

@@ -2,6 +2,11 @@
 
 #include "perf_bytes.h"
 
+/*
+ * Four ways to count, as they are used by others: logical is every selection as if it travelled alone; dedup is a row
+ * once for each rank; wire leaves out what stays on its rank; deepep is what DeepEP's benchmarks print, so that figures
+ * can be laid beside theirs.
+ */
 void perf_bytes_of(const perf_t *perf, perf_op_t op, perf_bytes_t *bytes_p)
 {
     const oracle_traffic_t *traffic = &perf->traffic;

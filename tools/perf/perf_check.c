@@ -37,6 +37,7 @@ static int compared(perf_t *perf, const char *what, const oracle_difference_t *d
     return rank < perf->info.nranks ? PERF_EXIT_FAILED : 0;
 }
 
+/* Two ranks a node, whatever the machine, so that nodes differ from ranks also where all are on one. */
 static int check_layout(perf_t *perf)
 {
     const uint32_t nranks = perf->info.nranks;
@@ -126,6 +127,7 @@ static xep_status_t combine_everything(perf_t *perf)
 }
 
 /* From private memory, with both biases and the weights, of a handle combined before. */
+/* 3: both biases, as bits. By expert the weights are this rank's own and nothing comes back with the rows. */
 static int check_everything(perf_t *perf)
 {
     xep_status_t status = combine_everything(perf);
@@ -139,6 +141,10 @@ static int check_everything(perf_t *perf)
     return compared(perf, "combine of copied rows, biases and weights", &difference);
 }
 
+/*
+ * Rows and scales alone: the routing stays, since it is what the buffer has room for. Stale rows of the last payload
+ * would be found.
+ */
 static void renew_inputs(perf_t *perf, uint64_t payload)
 {
     perf->shape.payload = payload;
@@ -184,6 +190,7 @@ static int check_peer(perf_t *perf)
     return check_sums(perf, "combine by hand");
 }
 
+/* Everything in place first: copied rows are one of the things that are checked, not the way in which all are. */
 int perf_check(perf_t *perf, uint64_t payload)
 {
     const int copy_in = perf->options.copy_in;

@@ -17,6 +17,7 @@ uint64_t perf_clock_ns(void)
     return clock_ns(CLOCK_MONOTONIC);
 }
 
+/* Of all threads of the process: with XEP_THREADS or a progress thread more than the time that has passed. */
 uint64_t perf_clock_cpu_ns(void)
 {
     return clock_ns(CLOCK_PROCESS_CPUTIME_ID);

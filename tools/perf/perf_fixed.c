@@ -34,6 +34,7 @@ static double median_us(uint64_t *ns, size_t n)
     return (double)ns[n / 2] / 1e3;
 }
 
+/* The median and not the least: what an operation meets is the usual round trip, not the best one of two thousand. */
 static double time_ping(flags_t *flags)
 {
     uint64_t ns[ROUNDS];
@@ -55,6 +56,7 @@ static void answer_ping(flags_t *flags)
     }
 }
 
+/* Without token_in_rank, as a mode's own plan has no such array. */
 static double time_layout(const perf_t *perf)
 {
     xep_layout_args_t args = XEP_LAYOUT_ARGS_INIT;
@@ -78,6 +80,7 @@ static double time_layout(const perf_t *perf)
     return median_us(ns, LAYOUTS);
 }
 
+/* Ranks above 1 have nothing to do here but to wait at the barrier. */
 xep_status_t perf_time_parts(perf_t *perf, perf_times_t *times_p)
 {
     flags_t *flags = perf->one_clock && perf->info.nranks > 1 ? perf_share(perf, sizeof *flags) : NULL;

@@ -15,6 +15,7 @@
 #include "perf_time.h"
 #include "perf_waits.h"
 
+/* Each value is written with the comma behind it; what ends an object is written by hand for that. */
 static void write_text(FILE *file, const char *name, const char *text)
 {
     fprintf(file, "\"%s\": \"", name);
@@ -31,6 +32,10 @@ static void write_count(FILE *file, const char *name, uint64_t count)
     fprintf(file, "\"%s\": %" PRIu64 ", ", name, count);
 }
 
+/*
+ * What was asked of the library and what it made of it: mode, threads and mapped are read back, since an environment
+ * variable may have decided.
+ */
 static void write_shape(FILE *file, const perf_t *perf)
 {
     const perf_options_t *options = &perf->options;
@@ -65,6 +70,7 @@ static void write_shape(FILE *file, const perf_t *perf)
     write_text(file, "pressure", perf->pressure_result);
 }
 
+/* For each rank how much the others waited for it, and who waited how long: [late][waiting]. */
 static void write_waits(FILE *file, const perf_t *perf, perf_op_t op)
 {
     const uint32_t nranks = perf->info.nranks;
@@ -194,6 +200,7 @@ const char *perf_json_complaint(const perf_t *perf, char *text, size_t bytes)
     return text;
 }
 
+/* To a pipe each point is written once and the end comes with the last one: it cannot be taken back there. */
 int perf_json_write(const perf_t *perf, const perf_times_t *times)
 {
     const char *path = perf->options.json;

@@ -10,6 +10,7 @@
 
 enum { BLOCK = 256 };
 
+/* Where there is no streaming store, memcpy() is the limit twice. */
 static void copy_plain(void *to, const void *from, size_t bytes)
 {
     memcpy(to, from, bytes);
@@ -35,6 +36,7 @@ static void fence_plain(void)
     atomic_thread_fence(memory_order_seq_cst);
 }
 
+/* The fastest first, and the scalar one last: it runs everywhere, so there is always one. */
 uint32_t perf_kernels(const perf_kernels_t **kernels)
 {
     static const perf_kernels_t plain = {.name = "scalar",

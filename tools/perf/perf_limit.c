@@ -49,6 +49,7 @@ void perf_limit_close(perf_limit_t *limit)
     free(limit);
 }
 
+/* What the C library does well is left to it, as the modes do. */
 static void store(const perf_limit_t *limit, void *to, const void *from, size_t bytes, int streaming)
 {
     if (streaming) limit->kernels->copy_streaming(to, from, bytes);

@@ -29,6 +29,7 @@ static uint64_t smaller(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
+/* The control group's files are those of the second version, at the root that a container sees as its own. */
 uint64_t perf_free_memory(void)
 {
     const uint64_t system_kib = number_in("/proc/meminfo", "MemAvailable:");
@@ -40,6 +41,10 @@ uint64_t perf_free_memory(void)
     return smaller(system, limit > used ? limit - used : 0);
 }
 
+/*
+ * The kernel's boot and the time namespace: two containers of one machine have one clock, unless somebody has given one
+ * of them an offset.
+ */
 uint64_t perf_machine_id(void)
 {
     FILE *file = fopen("/proc/sys/kernel/random/boot_id", "r");

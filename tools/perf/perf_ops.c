@@ -69,6 +69,9 @@ static xep_status_t finish(perf_t *perf)
     return XEP_OK;
 }
 
+/*
+ * Only then a call does all of an operation; else it is begun, and waited for in finish(), with the computing between.
+ */
 static int is_blocking(const perf_t *perf)
 {
     return perf->options.slots == 1 && !perf->options.split && !perf->computing;
@@ -104,6 +107,10 @@ xep_status_t perf_combine(perf_t *perf)
     return finish(perf);
 }
 
+/*
+ * What the combine reads is written in the rows' own places where that is what is measured. combine_input() waits for
+ * the readers of the last combine, so this may fail like an operation.
+ */
 xep_status_t perf_experts(perf_t *perf)
 {
     for (uint32_t slot = 0; slot < perf->options.slots; slot++) {
@@ -123,6 +130,7 @@ void perf_release(perf_t *perf)
     }
 }
 
+/* The handle whose routing the cached dispatches use; it takes the one slot more that the buffer has. */
 xep_status_t perf_open_base(perf_t *perf)
 {
     xep_dispatch_args_t args;

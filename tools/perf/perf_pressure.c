@@ -16,6 +16,7 @@ typedef struct hashes {
     uint64_t received, combined;
 } hashes_t;
 
+/* Sums over slots: which slot an operation got does not matter, what it brought does. */
 static hashes_t hash_outputs(const perf_t *perf)
 {
     hashes_t hashes = {0};
@@ -50,6 +51,10 @@ static int agree(perf_t *perf, uint64_t seed, const hashes_t *first, const hashe
     return perf_complained(perf, received || combined ? complaint : NULL) ? PERF_EXIT_FAILED : 0;
 }
 
+/*
+ * The same seed twice, with nothing in common but the memory: a race that shows once in a thousand operations shows as
+ * two runs that differ, without the time that the oracle takes.
+ */
 static int press(perf_t *perf, uint64_t seed)
 {
     hashes_t first, second;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
+/* The table for people, printed by rank 0 alone. perf_json.c writes the same numbers for programs. */
 #include "perf_report.h"
 
 #include <inttypes.h>
@@ -41,6 +42,7 @@ static void print_columns(void)
            "cpu us", "logical", "dedup", "wire", "deepep", "us", "ratio");
 }
 
+/* Bytes over microseconds over 1000 are GB/s. */
 static void print_op(const perf_t *perf, perf_op_t op, const perf_time_t *time)
 {
     perf_bytes_t bytes;
@@ -61,6 +63,7 @@ static void print_phases(const perf_t *perf, perf_op_t op, const perf_time_t *ti
             op_names[op], time->computed, time->overlapped, perf_time_hidden(time));
 }
 
+/* No round trip: ranks 0 and 1 share no memory, or there is one rank. */
 static void print_fixed(const perf_t *perf, const perf_times_t *times)
 {
     for (perf_op_t op = PERF_DISPATCH; op < PERF_OPS; op++)

@@ -16,6 +16,7 @@
 
 enum { COMPLAINT_BYTES = 512, PROGRESS_NS = 200 * 1000 * 1000 };
 
+/* For what is said before there is a group, so that it is said once: by PMIx, Open MPI, Slurm and torchrun. */
 int perf_launch_rank(void)
 {
     static const char *const names[] = {"PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "RANK"};
@@ -46,6 +47,7 @@ static int is_shared(xep_status_t status)
            status == XEP_ERR_PEER || status == XEP_ERR_ABORTED;
 }
 
+/* Time for rank 0 to print its sentence: the first rank that ends makes many launchers kill the others. */
 void perf_leave_word(void)
 {
     const struct timespec second = {.tv_sec = 1};
@@ -53,6 +55,10 @@ void perf_leave_word(void)
     nanosleep(&second, NULL);
 }
 
+/*
+ * An error that all get is told by rank 0; one that is this rank's own by itself. The abort then ends the waits of the
+ * others.
+ */
 int perf_give_up(perf_t *perf, xep_status_t status)
 {
     perf_progress_end(perf);
@@ -64,6 +70,7 @@ int perf_give_up(perf_t *perf, xep_status_t status)
     return PERF_EXIT_FAILED;
 }
 
+/* Ends all ranks alike when one of them cannot go on, where no operation of the library would tell them. */
 int perf_complained(perf_t *perf, const char *complaint)
 {
     char own[COMPLAINT_BYTES] = "", *all;
@@ -86,6 +93,7 @@ int perf_complained(perf_t *perf, const char *complaint)
     return status != XEP_OK || rank < perf->info.nranks;
 }
 
+/* On a terminal alone, and a few times a second: what is measured must not wait for a terminal. */
 void perf_progress(perf_t *perf, const char *what, uint64_t done, uint64_t all)
 {
     const uint64_t now = perf_clock_ns();

@@ -51,6 +51,7 @@ static xep_status_t agree_least(perf_t *perf, uint64_t own, uint64_t *least_p)
 /* ---- memory ------------------------------------------------------------------------- */
 
 /* The next piece of the memory, NULL while it is only being measured. */
+/* Arrays begin on lines, so that no two of them share one. */
 static void *carve(perf_t *perf, size_t bytes)
 {
     const size_t at = perf->memory.bytes;
@@ -215,6 +216,10 @@ static xep_status_t need_of(perf_t *perf, uint64_t budget, uint64_t *bytes_p)
 }
 
 /* Halves the tokens until they fit the budget, unless the user said how many. NULL or a complaint. */
+/*
+ * Each step makes the routing anew, as it is drawn for a number of tokens. need_of() leaves the sizes of the last try
+ * in perf.
+ */
 static const char *fit(perf_t *perf, uint64_t budget, char *why, size_t why_bytes)
 {
     const int fixed = perf->options.tokens || perf->options.route.kind == ORACLE_ROUTE_FILE;
@@ -293,6 +298,7 @@ static xep_status_t open_buffer(perf_t *perf)
     return status;
 }
 
+/* All inputs of a rank are functions of the seed, so no rank has to send its data to those that check it. */
 static void fill_inputs(perf_t *perf)
 {
     oracle_fill_inputs(&perf->shape, perf->info.rank, perf->x, perf->idx, perf->weights, perf->scales);

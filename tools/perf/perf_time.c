@@ -51,6 +51,7 @@ typedef struct timing {
 
 /* ---- running ---------------------------------------------------------------------- */
 
+/* Limits do what operations do, without the library: no handles, no requests. */
 static int is_limit(uint32_t kind)
 {
     return kind == KIND_CACHED || kind == KIND_STREAMING;
@@ -200,6 +201,7 @@ static int compare_values(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+/* As the allgather has left them: rank by rank what each had in samples. */
 static const sample_t *sample_of(const timing_t *timing, uint32_t rank, uint32_t step, uint64_t iter)
 {
     return &timing->all[((uint64_t)rank * STEPS + step) * timing->iters + iter];
@@ -255,6 +257,7 @@ static double cpu_of(const timing_t *timing, uint32_t step, uint64_t iter)
     return (double)sum / 1e3;
 }
 
+/* Into values, which each number reuses: percentile() is of whatever was sorted last. */
 static void sort_values(const timing_t *timing, uint32_t step, double (*value_of)(const timing_t *, uint32_t, uint64_t))
 {
     for (uint64_t iter = 0; iter < timing->iters; iter++) timing->values[iter] = value_of(timing, step, iter);

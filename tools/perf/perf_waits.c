@@ -40,6 +40,7 @@ void perf_waits_begin(perf_t *perf)
     if (perf->wait_ns) memset(perf->wait_ns, 0, perf->info.nranks * sizeof *perf->wait_ns);
 }
 
+/* wait_ns is added to by the library over all operations of a step; it was cleared before the step. */
 void perf_waits_book(perf_t *perf, perf_op_t op)
 {
     for (uint32_t late = 0; perf->wait_ns && late < perf->info.nranks; late++) {
@@ -52,6 +53,7 @@ void perf_waits_book(perf_t *perf, perf_op_t op)
     }
 }
 
+/* Over a copy, since an allgather's input must not lie within its output. */
 xep_status_t perf_waits_gather(perf_t *perf)
 {
     const size_t bytes = PERF_OPS * perf->info.nranks * sizeof *perf->waits;

@@ -53,6 +53,7 @@ static int refuse_options(const char *why)
     return PERF_EXIT_USAGE;
 }
 
+/* Checked before and after the timing: what a thousand operations have left behind is part of what must be right. */
 static int measure(perf_t *perf, perf_times_t *times_p)
 {
     const perf_options_t *options = &perf->options;

@@ -4,6 +4,7 @@
 
 #include <time.h>
 
+/* Monotonic: a clock that somebody sets must neither end a job nor keep it. */
 int64_t run_clock_ms(void)
 {
     struct timespec now;

@@ -14,7 +14,6 @@
 
 extern char **environ;
 
-/* With one of these a rank would take itself for a rank of the job that xep_run was started in. */
 static const char *const foreign_prefixes[] = {"PMIX_", "PMI_", "OMPI_", "PRTE_", "TORCHELASTIC_", NULL};
 static const char *const foreign_names[] = {"SLURM_PROCID",
                                             "SLURM_LOCALID",
@@ -42,6 +41,7 @@ static const char *const foreign_names[] = {"SLURM_PROCID",
 /* settings of the library, not of a job */
 static const char *const kept_prefixes[] = {"PMIX_MCA_", "PMIX_PREFIX=", NULL};
 
+/* PMIX_MCA_ and PMIX_PREFIX begin with a foreign prefix, too, so what is kept is asked for first. */
 static int begins(const char *entry, const char *const *prefixes)
 {
     for (; *prefixes != NULL; prefixes++)
@@ -89,6 +89,10 @@ static int put_own(char **env, const run_options_t *options)
     return put_number(env, "XEP_NODE_RANKS", (options->nranks + options->nodes - 1) / options->nodes);
 }
 
+/*
+ * Anew for each rank, since PMIx adds its own to it. Room for all there is, the two of put_own() and every -x; those
+ * come last, so that they win.
+ */
 char **run_environ_make(const run_options_t *options)
 {
     size_t count = 0, filled = 0;

@@ -2,6 +2,11 @@
 
 #define _GNU_SOURCE
 
+/*
+ * The folder in which PMIx keeps its files. Nobody else must be able to write there, and it must be gone when the job
+ * is, also one whose xep_run was killed. What is removed is in a folder that others can write to, so nothing is removed
+ * that is not proven to be ours.
+ */
 #include "run_folder.h"
 
 #include <dirent.h>
@@ -25,6 +30,10 @@ enum { DEPTH_MOST = 16, MARK_BYTES = 64 };
 
 static void empty_folder(int fd, unsigned depth);
 
+/*
+ * The name is opened without following a link and looked at before anything below it goes: another file system that is
+ * mounted there is left alone. What cannot be removed stays; there is nobody to tell.
+ */
 static void remove_entry(int fd, const char *name, unsigned depth)
 {
     struct stat outer, inner;
@@ -37,6 +46,7 @@ static void remove_entry(int fd, const char *name, unsigned depth)
     unlinkat(fd, name, AT_REMOVEDIR);
 }
 
+/* By a descriptor of its own: fdopendir() takes it over, and reading moves its position. */
 static void empty_folder(int fd, unsigned depth)
 {
     struct dirent *entry;
@@ -53,7 +63,8 @@ static void empty_folder(int fd, unsigned depth)
 
 /* ---- the mark: which folder it was written for, so that a copy or a name alone proves nothing ---- */
 
-static int write_mark(int fd, char *text)
+/* A folder is named by device and inode, which a copy of the folder does not have. */
+static int format_mark(int fd, char *text)
 {
     struct stat info;
     if (fstat(fd, &info) != 0) return -1;
@@ -63,7 +74,7 @@ static int write_mark(int fd, char *text)
 static int mark(int fd)
 {
     char text[MARK_BYTES];
-    int length = write_mark(fd, text), file, failed;
+    int length = format_mark(fd, text), file, failed;
     if (length < 0) return -1;
     file = openat(fd, MARKER, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (file < 0) return -1;
@@ -76,11 +87,12 @@ static int is_private(const struct stat *info, mode_t kind)
     return (info->st_mode & S_IFMT) == kind && info->st_uid == geteuid() && (info->st_mode & 077) == 0;
 }
 
+/* O_NONBLOCK, or a fifo of this name would hang us; O_NOFOLLOW, or a link would lead to the mark of another folder. */
 static int is_marked(int fd)
 {
     char wanted[MARK_BYTES], text[MARK_BYTES];
     struct stat info;
-    int length = write_mark(fd, wanted), good;
+    int length = format_mark(fd, wanted), good;
     int file = openat(fd, MARKER, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     if (file < 0) return 0;
     good = length > 0 && fstat(file, &info) == 0 && is_private(&info, S_IFREG) &&
@@ -104,6 +116,7 @@ static void remove_if_left(const char *path)
     close(fd);
 }
 
+/* At the start of a later job, as nobody is left to do it at the end of the one that was killed. */
 static void remove_left(const char *root)
 {
     DIR *dir = opendir(root);
@@ -136,6 +149,7 @@ int run_folder_make(run_folder_t *folder)
     return -1;
 }
 
+/* By path at last, as rmdir() knows no descriptor; the folder is empty then, or it stays. */
 void run_folder_remove(run_folder_t *folder)
 {
     if (folder->fd >= 0) {

@@ -2,6 +2,10 @@
 
 #define _GNU_SOURCE
 
+/*
+ * A process that outlives xep_run for a moment: it holds the end of a pipe whose other end xep_run alone has, so it
+ * notices any death, also by SIGKILL. Then it kills what runs and removes the folder.
+ */
 #include "run_keeper.h"
 
 #include <errno.h>
@@ -22,6 +26,7 @@ typedef struct groups {
     size_t count;
 } groups_t;
 
+/* A pid is of a group that begins; its negative of one that has ended and whose number may be used again. */
 static void groups_note(groups_t *groups, pid_t news)
 {
     size_t i = 0;
@@ -57,6 +62,10 @@ static void detach(void)
     if (null > 2) close(null);
 }
 
+/*
+ * Forked before PMIx has threads. O_CLOEXEC keeps the end of the pipe from the ranks: with one of them holding it, it
+ * would never close.
+ */
 static int start_standing_by(run_keeper_t *keeper)
 {
     int ends[2];
@@ -95,6 +104,7 @@ void run_keeper_tell(run_keeper_t *keeper, pid_t pid)
     if (write(keeper->news_fd, &pid, sizeof pid) < 0) return;
 }
 
+/* The keeper removes the folder and is waited for, so that a script finds none behind xep_run. */
 void run_keeper_close(run_keeper_t *keeper)
 {
     close(keeper->news_fd);

@@ -41,6 +41,7 @@ static const struct option long_options[] = {{"label", no_argument, NULL, 'l'},
                                              {"version", no_argument, NULL, 'V'},
                                              {NULL, 0, NULL, 0}};
 
+/* value NULL: there is none to show. */
 static int wrong(const char *what, const char *value, const char *allowed)
 {
     if (value == NULL) run_say("%s (%s)", what, allowed);
@@ -48,6 +49,7 @@ static int wrong(const char *what, const char *value, const char *allowed)
     return RUN_EXIT_USAGE;
 }
 
+/* strtoul() takes "-1" and " 4": the first character says what it does not. */
 static int parse_count(const char *text, uint32_t *count_p)
 {
     char *end;
@@ -67,6 +69,7 @@ static int parse_seconds(const char *text, int64_t *millis_p)
     return 0;
 }
 
+/* Not copied: argv stays as long as the process. -1: go on, as in all that takes options. */
 static int add_set(run_options_t *options, char *text)
 {
     if (strchr(text, '=') == NULL || text[0] == '=') return wrong("invalid -x", text, "NAME=VALUE");
@@ -100,6 +103,7 @@ static int take_option(run_options_t *options, int option, char **argv)
     }
 }
 
+/* Nodes have the same number of ranks but the last: 5 ranks on 4 nodes would be 2, 2 and 1, which is three. */
 static int check(const run_options_t *options)
 {
     uint32_t n = options->nranks, nodes = options->nodes;

@@ -61,6 +61,7 @@ static int write_line(stream_t *stream)
     return ret;
 }
 
+/* The line is kept until its newline comes; one that is too long is cut, so that a rank cannot fill our memory. */
 static int add_bytes(stream_t *stream, const char *bytes, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
@@ -94,6 +95,10 @@ static void stream_read(stream_t *stream)
     stream_close(stream);
 }
 
+/*
+ * The one thread that touches streams once it runs. It ends when every rank, and all that ranks have started, has
+ * closed its output; nobody joins it, done_fd tells.
+ */
 static void *pump(void *arg)
 {
     run_output_t *output = arg;
@@ -112,6 +117,7 @@ static void *pump(void *arg)
     return write(output->done_fd, &one, sizeof one) < 0 ? output : NULL;
 }
 
+/* The label is put in front of the line once, and stays there. */
 static int stream_open(stream_t *stream, uint32_t rank, int out_fd)
 {
     int ends[2];
@@ -144,12 +150,14 @@ fail:
     return -1;
 }
 
+/* In the child, between fork and exec: dup2() takes O_CLOEXEC away from the copy, and the exec closes the rest. */
 void run_output_attach(run_output_t *output, uint32_t rank)
 {
     dup2(output->streams[2 * (size_t)rank].write_fd, 1);
     dup2(output->streams[2 * (size_t)rank + 1].write_fd, 2);
 }
 
+/* Our own writing ends are closed first: with one of them open no stream would ever end. */
 int run_output_start(run_output_t *output)
 {
     pthread_t thread;

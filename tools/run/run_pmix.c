@@ -49,6 +49,10 @@ static void *open_library(void)
     return library;
 }
 
+/*
+ * Stays loaded: it has threads. PMIx_Value_destruct() is there from 4.2 on; without it some small strings are left to
+ * the end of the process.
+ */
 const run_pmix_t *run_pmix_load(void)
 {
     static run_pmix_t pmix;

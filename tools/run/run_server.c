@@ -45,6 +45,7 @@ static pmix_status_t on_connected(const pmix_proc_t *proc, void *object, pmix_in
     return PMIX_OPERATION_SUCCEEDED;
 }
 
+/* A rank that ends without this has not said goodbye: its end is an event for the others even where its status is 0. */
 static pmix_status_t on_finalized(const pmix_proc_t *proc, void *object, pmix_op_cbfunc_t done, void *arg)
 {
     run_server_t *server = object;
@@ -53,6 +54,7 @@ static pmix_status_t on_finalized(const pmix_proc_t *proc, void *object, pmix_op
     return PMIX_OPERATION_SUCCEEDED;
 }
 
+/* Rank and status first, then the descriptor: whoever reads it finds both. object is what register_rank() has given. */
 static pmix_status_t on_abort(const pmix_proc_t *proc, void *object, int status, const char message[],
                               pmix_proc_t procs[], size_t nprocs, pmix_op_cbfunc_t done, void *arg)
 {
@@ -65,6 +67,10 @@ static pmix_status_t on_abort(const pmix_proc_t *proc, void *object, int status,
     return write(server->abort_fd, &one, sizeof one) < 0 ? PMIX_ERROR : PMIX_OPERATION_SUCCEEDED;
 }
 
+/*
+ * A fence of one machine has only one server in it, so the data that libpmix has collected is all there is. It was
+ * handed over to us: done() is told how to free it.
+ */
 static pmix_status_t on_fence(const pmix_proc_t procs[], size_t nprocs, const pmix_info_t info[], size_t ninfo,
                               char *data, size_t bytes, pmix_modex_cbfunc_t done, void *arg)
 {
@@ -81,6 +87,7 @@ static pmix_status_t on_direct_modex(const pmix_proc_t *proc, const pmix_info_t 
     return PMIX_ERR_NOT_FOUND;
 }
 
+/* Events come from us and go to all, so there is nothing to do for one that somebody waits for. */
 static pmix_status_t on_register_events(pmix_status_t *codes, size_t ncodes, const pmix_info_t info[], size_t ninfo,
                                         pmix_op_cbfunc_t done, void *arg)
 {
@@ -130,6 +137,10 @@ typedef struct waiter {
         PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0, PMIX_SUCCESS \
     }
 
+/*
+ * On a thread of libpmix. Signalled with the lock held: the waiter lies on the stack of who waits, and may be gone as
+ * soon as the lock is.
+ */
 static void waiter_wake(pmix_status_t status, void *arg)
 {
     waiter_t *waiter = arg;
@@ -214,6 +225,7 @@ static pmix_status_t set_job(const run_pmix_t *pmix, pmix_info_t *infos, uint32_
     return status;
 }
 
+/* All that ranks may ask about the job is given before the first of them starts. */
 static pmix_status_t register_job(run_server_t *server)
 {
     const run_pmix_t *pmix = server->pmix;
@@ -263,6 +275,7 @@ static pmix_status_t start(const run_pmix_t *pmix, const char *dir)
 
 /* ---- ------------------------------------------------------------------------------------------------ */
 
+/* There is no close: a server lives as long as the process, as PMIx cannot be ended safely. */
 static run_server_t *allocate(uint32_t nranks)
 {
     run_server_t *server = calloc(1, sizeof *server);
@@ -321,6 +334,10 @@ int run_server_environ(run_server_t *server, uint32_t rank, char ***env)
     return -1;
 }
 
+/*
+ * Waited for, so that infos may lie on the stack. A rank that reads the event learns which one died, and need not wait
+ * for its own deadline.
+ */
 static void notify(const run_server_t *server, uint32_t rank, pmix_status_t code, int exit_status)
 {
     const run_pmix_t *pmix = server->pmix;
@@ -334,6 +351,7 @@ static void notify(const run_server_t *server, uint32_t rank, pmix_status_t code
     run_pmix_infos_clear(pmix, infos, 2);
 }
 
+/* What a rank's end means to the others: by a signal, with a status, or well but without PMIx_Finalize. */
 void run_server_rank_ended(run_server_t *server, uint32_t rank, int wait_status)
 {
     if (WIFSIGNALED(wait_status)) notify(server, rank, PMIX_ERR_PROC_ABORTED_BY_SIG, WTERMSIG(wait_status));

@@ -25,6 +25,7 @@
 enum { SWEEP_MS = 5000 };
 
 /* 0, or an errno */
+/* In the child. The order matters: the parent is looked at after PDEATHSIG is set, as it may have died before. */
 static int prepare(uint32_t rank, run_output_t *output, pid_t parent)
 {
     setsid(); /* a signal of the terminal comes from us alone, once */
@@ -40,7 +41,7 @@ static int prepare(uint32_t rank, run_output_t *output, pid_t parent)
     return 0;
 }
 
-/* between fork and exec of a process with threads: async-signal-safe calls alone */
+/* The child: ends in the program, or with the reason in the pipe. */
 static void run_child(const run_options_t *options, uint32_t rank, char **env, run_output_t *output,
                       const sigset_t *signals, pid_t parent, int report_fd)
 {
@@ -99,6 +100,10 @@ static pid_t parent_of(const char *pid)
 }
 
 /* number of children that got it; 0 is a signal that only counts them */
+/*
+ * From /proc, since what ranks have left behind is in no list of ours. A process that ends while this looks gives its
+ * children to us, and is found the next time round.
+ */
 static unsigned signal_children(pid_t spare, int number)
 {
     unsigned reached = 0;

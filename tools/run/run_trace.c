@@ -7,6 +7,7 @@
 
 #include <trace_merge.h>
 
+/* As the ranks will see it: the last -x wins over our own environment. */
 const char *run_trace_file(const run_options_t *options)
 {
     static const char name[] = "XEP_TRACE=";
@@ -16,6 +17,7 @@ const char *run_trace_file(const run_options_t *options)
     return file == NULL || *file == '\0' ? NULL : file;
 }
 
+/* What an earlier job has left would be taken for ranks of this one. */
 void run_trace_begin(const run_options_t *options)
 {
     const char *file = run_trace_file(options);

@@ -19,6 +19,10 @@
 
 enum { GRACE_MS = 2000 };
 
+/*
+ * What our parent has us ignore stays ignored, as after nohup. SIGCHLD is blocked as well and read like all others: no
+ * handler runs, so nothing here has to be safe against one.
+ */
 void run_watch_signals(sigset_t *signals)
 {
     static const int watched[] = {SIGINT, SIGQUIT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGTSTP};
@@ -49,6 +53,7 @@ void run_watch_stop(run_job_t *job, int signal_number)
     signal_ranks(job, SIGCONT); /* a stopped rank gets no other signal */
 }
 
+/* The first failure counts: what follows from it, such as ranks that we have ended, is no news. */
 static void set_verdict(run_job_t *job, int status)
 {
     if (job->verdict == 0) job->verdict = status;
@@ -56,6 +61,7 @@ static void set_verdict(run_job_t *job, int status)
 
 /* ---- ranks that end ----------------------------------------------------------- */
 
+/* As a shell has it: 128 and the signal. */
 static int exit_status_of(int wait_status)
 {
     return WIFSIGNALED(wait_status) ? RUN_EXIT_SIGNAL + WTERMSIG(wait_status) : WEXITSTATUS(wait_status);
@@ -69,6 +75,7 @@ static void say_ended(uint32_t rank, int wait_status)
     else run_say("rank %u exited with status %d", rank, WEXITSTATUS(wait_status));
 }
 
+/* The keeper is told first, as the number of this process may belong to another one from now on. */
 static void rank_ended(run_job_t *job, uint32_t rank, int wait_status)
 {
     run_keeper_tell(job->keeper, -job->pids[rank]);
@@ -82,6 +89,7 @@ static void rank_ended(run_job_t *job, uint32_t rank, int wait_status)
     if (!job->options->keep_going) run_watch_stop(job, SIGTERM);
 }
 
+/* Also orphans of ranks, which are ours as their subreaper: they are in no list, and that is all right. */
 static void reap(run_job_t *job)
 {
     int wait_status;
@@ -104,6 +112,7 @@ static void suspend(run_job_t *job)
     signal_ranks(job, SIGCONT);
 }
 
+/* A second time means now. */
 static void asked_to_end(run_job_t *job, int number)
 {
     set_verdict(job, RUN_EXIT_SIGNAL + number);
@@ -125,6 +134,7 @@ static void take_signal(run_job_t *job)
     }
 }
 
+/* The status is cut as exit() would cut it, but never to 0: an abort is a failure. */
 static void take_abort(run_job_t *job)
 {
     uint32_t rank;
@@ -179,6 +189,7 @@ void run_watch_ranks(run_job_t *job)
     }
 }
 
+/* The ranks are gone, so a signal has nobody to go to: it ends the waiting for what they have left. */
 static int asks_for_the_end(int signal_fd)
 {
     struct signalfd_siginfo info;
@@ -186,6 +197,10 @@ static int asks_for_the_end(int signal_fd)
     return info.ssi_signo == SIGINT || info.ssi_signo == SIGQUIT || info.ssi_signo == SIGTERM;
 }
 
+/*
+ * After the ranks have ended something they started may still write: until that ends, or the time is over, or somebody
+ * has had enough.
+ */
 void run_watch_output(run_job_t *job)
 {
     if (job->output == NULL) return;

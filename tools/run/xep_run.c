@@ -31,6 +31,7 @@ static void say_cannot_run(const char *program, int error)
 }
 
 /* 0, or the exit status after a message */
+/* The environment is made for each rank and freed here: the child has its own. */
 static int start_rank(run_job_t *job, uint32_t rank, const sigset_t *signals)
 {
     int status = RUN_EXIT_SELF, error;
@@ -54,6 +55,7 @@ out:
     return status;
 }
 
+/* A rank that cannot be started ends those that have been. The output is read from when all have their ends of it. */
 static void start_ranks(run_job_t *job, const sigset_t *signals)
 {
     for (uint32_t i = 0; i < job->options->nranks && job->verdict == 0; i++) job->verdict = start_rank(job, i, signals);
@@ -62,6 +64,10 @@ static void start_ranks(run_job_t *job, const sigset_t *signals)
 }
 
 /* signals: of ranks. Returns the exit status. */
+/*
+ * In an order that counts: ranks, then all that they left, then what these have still written, then the trace that
+ * nobody writes to any more. Nothing is freed: the process ends here.
+ */
 static int run_job(const run_options_t *options, run_keeper_t *keeper, int signal_fd, const sigset_t *signals)
 {
     run_job_t job = {.options = options,

@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
+/*
+ * Two points, one from the first barriers and one from the last, and a straight line between them: clocks of two
+ * machines drift, and in the course of a job that adds up to more than an operation takes.
+ */
 #include "trace_clock.h"
 
 #include <stddef.h>
@@ -21,6 +25,7 @@ static const xep_trace_sync_t *sync_of(const xep_trace_header_t *header, int las
     return i < syncs ? sync : NULL;
 }
 
+/* Ranks may have kept different ones: a rank that was killed has other last barriers than the rest. */
 static const xep_trace_sync_t *find_sync(const xep_trace_header_t *header, uint64_t number)
 {
     for (uint32_t i = 0; i < 2 * XEP_TRACE_SYNCS; i++) {
@@ -30,6 +35,7 @@ static const xep_trace_sync_t *find_sync(const xep_trace_header_t *header, uint6
     return NULL;
 }
 
+/* One barrier: the clock is ahead by begin - e_ref at least and by end - b_ref at most (trace_clock.h). */
 static void narrow(bounds_t *bounds, const xep_trace_sync_t *reference, const xep_trace_sync_t *sync)
 {
     int64_t low = (int64_t)sync->begin_ns - (int64_t)reference->end_ns;

@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
+/*
+ * The file is copied piece by piece and checked, never used where it lies: it may be cut short, of another version, or
+ * still be written.
+ */
 #include "trace_journal.h"
 
 #include <errno.h>
@@ -15,6 +19,10 @@
 /* more than any rank of a machine that exists */
 enum { RANKS_MAX = 1 << 20 };
 
+/*
+ * Calls first, the program's first thread before all others; then buffers, each with its requests and then its threads.
+ * The bits are those of the fields, so no two kinds of track meet.
+ */
 uint64_t trace_journal_track(const trace_journal_t *journal, const xep_trace_event_t *event)
 {
     if (event->kind >= XEP_TRACE_CALL) return event->where == journal->header.pid ? 0 : event->where;
@@ -24,6 +32,7 @@ uint64_t trace_journal_track(const trace_journal_t *journal, const xep_trace_eve
 
 /* ---- one event ---- */
 
+/* An event that was never written is all zeros, and one that is half written may end before it begins. */
 static int is_whole(const xep_trace_event_t *event)
 {
     return event->begin_ns != 0 && event->end_ns >= event->begin_ns && event->end_ns < UINT64_MAX / 2 &&
@@ -46,6 +55,7 @@ static int compare(const void *a, const void *b)
 
 /* ---- rings ---- */
 
+/* Old ones first. What the writer may be at work on is left out, which is one event of a ring that has gone round. */
 static void take_ring(trace_journal_t *journal, const xep_trace_ring_t *ring)
 {
     uint64_t capacity = xep_trace_capacity(journal->header.ring_bytes);

@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
+/*
+ * JSON by hand: it is written in one pass, an event at a time, however long the trace. Viewers want microseconds, and
+ * nesting on a track to be exact, so times are not rounded.
+ */
 #include "trace_json.h"
 
 #include <inttypes.h>
@@ -45,6 +49,7 @@ static void put_time(FILE *to, const char *key, int64_t ns)
 
 /* ---- tracks ---- */
 
+/* A buffer too many was not described: it has a number and no mode. */
 static const char *mode_of(const xep_trace_header_t *header, uint32_t buffer)
 {
     return buffer < atomic_load(&header->buffers) ? header->buffer[buffer].mode : "";
@@ -109,6 +114,10 @@ static void put_event(FILE *to, const trace_rank_t *rank, const xep_trace_event_
     fputc('}', to);
 }
 
+/*
+ * Events come sorted by track, so a track is named where it begins. Numbers of tracks are ours, in the order in which
+ * viewers show them.
+ */
 static void put_rank(FILE *to, const trace_rank_t *rank, int64_t zero)
 {
     const trace_journal_t *journal = rank->journal;
@@ -145,6 +154,7 @@ static int64_t find_zero(const trace_rank_t *ranks, uint32_t nranks)
     return zero;
 }
 
+/* For who reads the file with a program: what is missing or cut, which a picture does not show. */
 static void put_summary(FILE *to, const trace_rank_t *rank, uint32_t number)
 {
     const trace_journal_t *journal = rank->journal;

@@ -49,6 +49,7 @@ static int begin_job(merge_t *merge, const xep_trace_header_t *header)
     return 0;
 }
 
+/* A file of an earlier job with more ranks may still lie there. */
 static int belongs(const merge_t *merge, const xep_trace_header_t *header, const char *name, uint32_t rank)
 {
     if (header->rank == rank && header->nranks == merge->nranks && header->job == merge->job) return 1;
@@ -72,6 +73,10 @@ static void say_missing(merge_t *merge, const char *name, uint32_t rank, int err
     if (merge->missing++ < MISSING_SAID) trace_say("rank %" PRIu32 " is missing: %s: %s", rank, name, strerror(error));
 }
 
+/*
+ * A file that is missing, no trace, or of another job makes the result incomplete and is told; the others are merged
+ * all the same.
+ */
 static void take_journal(merge_t *merge, const char *name, uint32_t rank)
 {
     trace_journal_t *journal = trace_journal_open(name);
@@ -151,6 +156,7 @@ static int write_file(const merge_t *merge)
     return failed ? -1 : 0;
 }
 
+/* What could be read is written even if ranks are missing: the trace of a job that failed is the one that is needed. */
 trace_merge_result_t trace_merge(const char *file)
 {
     merge_t merge = {.file = file};
