@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
+/*
+ * Rows by expert: for each local expert those of rank 0, then of rank 1, .., in the order of tokens and then of k.
+ * Every row is found by counting alone, twice over all tokens of all ranks: slow, and plain enough to be believed.
+ */
 #include "oracle_by_expert.h"
 
 #include <stdlib.h>
@@ -24,6 +28,7 @@ static int count_token(oracle_check_t *check, void *arg, uint32_t src, uint64_t 
 }
 
 /* Of one local expert that begins at a row; *rows_p: how many it has. */
+/* Leaves in next the row at which the selections of each source begin, for check_token() to count on from. */
 static int check_pairs(const oracle_check_t *check, expected_t *expected, uint32_t e, uint64_t begin, uint64_t *rows_p)
 {
     const xep_recv_t *recv = check->recv;
@@ -41,6 +46,10 @@ static int check_pairs(const oracle_check_t *check, expected_t *expected, uint32
     return 0;
 }
 
+/*
+ * Experts one after the other, each rounded up to the alignment; padded, each at its own multiple of what all ranks can
+ * send it at most. Rows that alignment leaves unused must say so; what is between padded experts says nothing.
+ */
 static int check_places(const oracle_check_t *check, expected_t *expected)
 {
     const oracle_shape_t *shape = check->shape;
@@ -68,6 +77,10 @@ static int check_places(const oracle_check_t *check, expected_t *expected)
            oracle_check_unused(check, end, recv->capacity);
 }
 
+/*
+ * Column by column a scale of the next row lies next to that of this one; a column is as long as an expert's rows when
+ * these are padded, else as all.
+ */
 static int check_columns(const oracle_check_t *check)
 {
     const oracle_shape_t *shape = check->shape;
@@ -79,6 +92,7 @@ static int check_columns(const oracle_check_t *check)
            oracle_check_number(check, "scales_stride", 0, 0, column * 4, (uint64_t)recv->scales_stride);
 }
 
+/* A token has a row for each of its selections here. Where weights do not travel they are 1. */
 static int check_token(oracle_check_t *check, void *arg, uint32_t src, uint64_t token)
 {
     expected_t *expected = arg;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
+/* Rows by rank: a token once, however many of its experts are here; in the order of ranks and then of tokens. */
 #include "oracle_by_rank.h"
 
 #include <stdlib.h>
@@ -29,6 +30,7 @@ static int count_token(oracle_check_t *check, void *arg, uint32_t src, uint64_t 
     return 0;
 }
 
+/* All of the matrix, not the part that concerns this rank: a mode shows it to the user, and computes places from it. */
 static int check_rank_counts(const oracle_check_t *check, const expected_t *expected)
 {
     const uint32_t nranks = check->nranks;
@@ -65,6 +67,7 @@ static int check_weights_present(const oracle_check_t *check, const expected_t *
                                                         check->recv->topk_weights != NULL);
 }
 
+/* Experts of other ranks are -1 in what arrives, and their weights 0: a rank does not learn who else gets a token. */
 static int check_selections(const oracle_check_t *check, uint64_t row)
 {
     for (uint32_t k = 0; k < check->recv->topk; k++) {
@@ -75,6 +78,7 @@ static int check_selections(const oracle_check_t *check, uint64_t row)
     return 0;
 }
 
+/* Tokens that select nothing here have no row, and do not count. */
 static int check_token(oracle_check_t *check, void *arg, uint32_t src, uint64_t token)
 {
     expected_t *expected = arg;

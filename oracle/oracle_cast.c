@@ -13,11 +13,13 @@
 
 enum { GROUP = 128 };
 
+/* The last group may be short; it has a scale all the same. */
 static uint32_t groups_of(const oracle_shape_t *shape)
 {
     return (shape->hidden + GROUP - 1) / GROUP;
 }
 
+/* The type that arrives, which is not the one that was sent where rows are cast on their way. */
 xep_dtype_t oracle_received_dtype(const oracle_shape_t *shape)
 {
     return shape->quant == XEP_QUANT_NONE ? shape->dtype : XEP_E4M3;
@@ -34,7 +36,10 @@ uint32_t oracle_received_scales(const oracle_shape_t *shape)
     return shape->quant == XEP_QUANT_UE8M0 ? (groups_of(shape) + 3) / 4 : groups_of(shape);
 }
 
-/* The scale of a group, and in *factor_p what its elements are multiplied by. */
+/*
+ * The scale of a group, and in *factor_p what its elements are multiplied by. A power of two is found by doubling, and
+ * not by its bits as the library does; below 2^-30 it never falls, as amax is 1e-4 at least.
+ */
 static float scale_of(const oracle_shape_t *shape, float amax, float *factor_p)
 {
     float power = 0x1p-30f;
@@ -47,6 +52,7 @@ static float scale_of(const oracle_shape_t *shape, float amax, float *factor_p)
     return power;
 }
 
+/* The least amax is part of the definition: a group of zeros has a scale, too, and no division by 0. */
 static float cast_group(const oracle_shape_t *shape, const void *row, uint32_t from, uint8_t *q)
 {
     const uint32_t end = from + GROUP < shape->hidden ? from + GROUP : shape->hidden;
@@ -61,6 +67,9 @@ static float cast_group(const oracle_shape_t *shape, const void *row, uint32_t f
     return scale;
 }
 
+/*
+ * Packed scales are the exponents alone, four in a word, the first in the lowest byte; bytes that are left over are 0.
+ */
 void oracle_cast_row(const oracle_shape_t *shape, const void *row, uint8_t *q, uint32_t *scales)
 {
     memset(scales, 0, oracle_received_scales(shape) * sizeof *scales);

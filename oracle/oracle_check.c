@@ -39,6 +39,10 @@ void oracle_check_close(oracle_check_t *check)
     free(check->scales);
 }
 
+/*
+ * All tokens of all ranks in the order in which rows arrive, so that who visits need only count. Returns at the first
+ * that differs.
+ */
 int oracle_check_each(oracle_check_t *check,
                       int (*visit)(oracle_check_t *check, void *arg, uint32_t src, uint64_t token), void *arg)
 {
@@ -58,6 +62,7 @@ int oracle_check_is_mine(const oracle_check_t *check, int32_t expert)
            (uint32_t)expert < check->first_expert + check->experts;
 }
 
+/* An alignment of 0 is none. */
 uint64_t oracle_check_align(const oracle_check_t *check, uint64_t rows)
 {
     const uint64_t alignment = check->shape->alignment != 0 ? check->shape->alignment : 1;

@@ -27,6 +27,7 @@ typedef struct sum {
     void *arrived;   /* a term that went as LogFMT */
 } sum_t;
 
+/* Scratch of one row, used again for every token. */
 static void sum_open(sum_t *s)
 {
     const uint32_t topk = s->shape->routing->params.topk;
@@ -61,7 +62,10 @@ static const void *expert_row(sum_t *s, uint32_t expert, uint64_t token)
     return s->arrived;
 }
 
-/* By expert: each selection with its weight, in order. */
+/*
+ * By expert: each selection with its weight, in the order of k; the weights are those of this rank's own tokens.
+ * Unweighted they are 1, and not left out: fma() with 1 is the sum.
+ */
 static void add_experts(sum_t *s, uint64_t token)
 {
     const oracle_shape_t *shape = s->shape;
@@ -75,6 +79,7 @@ static void add_experts(sum_t *s, uint64_t token)
     }
 }
 
+/* By rank: one row of each rank that the token went to, however many of its experts are there. */
 static void add_ranks(sum_t *s, uint64_t token)
 {
     const oracle_shape_t *shape = s->shape;

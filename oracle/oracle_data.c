@@ -19,6 +19,10 @@ typedef struct lanes {
     uint64_t keep, set;
 } lanes_t;
 
+/*
+ * Numbers of about the same size keep every term of a sum visible: beside a large one a small one could be lost, and
+ * nobody would notice. Types that only travel may be any bits, NaN among them.
+ */
 static lanes_t lanes_of(xep_dtype_t dtype)
 {
     switch (dtype) {
@@ -29,6 +33,7 @@ static lanes_t lanes_of(xep_dtype_t dtype)
     }
 }
 
+/* The tail is filled as well, from one word more: rows of odd lengths have no bytes that stay as they were. */
 static void fill(uint64_t state, lanes_t lanes, void *row, size_t bytes)
 {
     uint64_t word;
@@ -44,6 +49,7 @@ static void fill(uint64_t state, lanes_t lanes, void *row, size_t bytes)
 
 /* ---- the generator ---- */
 
+/* The routing's own choice; it has a stream for each token, so any rank can ask for any. */
 static void generate_route(const oracle_shape_t *shape, uint32_t rank, uint64_t token, int32_t *idx, float *weights)
 {
     oracle_route(shape->routing, rank, token, idx, weights);
@@ -104,6 +110,7 @@ static const oracle_source_t generator = {
 
 /* ---- any source ---- */
 
+/* Whoever compares asks the same source as whoever fills, so a test that brings its own is compared with its own. */
 static const oracle_source_t *source_of(const oracle_shape_t *shape)
 {
     return shape->source == NULL ? &generator : shape->source;
@@ -177,6 +184,10 @@ void oracle_fill_biases(const oracle_shape_t *shape, uint32_t which, uint32_t ra
         oracle_fill_bias(shape, which, rank, token, (char *)bias + token * row_bytes);
 }
 
+/*
+ * By the places that the rank was told, and not by those that are right: wrong ones show as rows that come back to the
+ * wrong token.
+ */
 static void fill_outputs_by_expert(const oracle_shape_t *shape, const xep_recv_t *recv, void *y, size_t y_stride)
 {
     const uint32_t nranks = shape->routing->params.nranks;

@@ -32,6 +32,7 @@ int oracle_differ_number(oracle_difference_t *difference, const char *array, uin
     return oracle_differ(difference, array, row, column, expected_text, got_text);
 }
 
+/* Bits and not values: -0 is not +0 here, and a NaN is equal to the same NaN. */
 int oracle_differ_row(oracle_difference_t *difference, const char *array, uint64_t row, xep_dtype_t dtype,
                       uint32_t hidden, const void *expected, const void *got)
 {
@@ -58,6 +59,7 @@ void oracle_differ_no_source(oracle_difference_t *difference)
     difference->has_source = 0;
 }
 
+/* Of a row that came from somewhere it is said from where: that is mostly where the mistake is. */
 void oracle_difference_text(const oracle_difference_t *difference, char *text, size_t bytes)
 {
     const int used = snprintf(text, bytes, "rank %" PRIu32 ": %s row %" PRIu64 " column %" PRIu64 " is %s, expected %s",

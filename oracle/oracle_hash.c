@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
+/* For runs that are compared with one another (xep_perf --pressure): it takes one pass over what arrived. */
 #include "oracle_hash.h"
 
 #include <string.h>
@@ -21,6 +22,7 @@ uint64_t oracle_hash_row(const void *row, size_t bytes, uint64_t key)
     return oracle_mix(hash ^ word);
 }
 
+/* The row's number is part of its key: within an expert its place is promised. */
 static uint64_t hash_by_expert(const xep_recv_t *recv, uint32_t nranks, size_t row_bytes)
 {
     uint64_t sum = 0;
@@ -32,6 +34,7 @@ static uint64_t hash_by_expert(const xep_recv_t *recv, uint32_t nranks, size_t r
     return sum;
 }
 
+/* By rank a row is known by who sent it, so its key is that. */
 uint64_t oracle_hash_recv(const xep_recv_t *recv, uint32_t nranks)
 {
     const size_t row_bytes = recv->hidden * oracle_element_bytes(recv->dtype);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
+/* A token counts once for a rank and once for a node, and every selection counts for its expert. */
 #include "oracle_layout.h"
 
 #include <stdlib.h>
@@ -29,6 +30,7 @@ static void count_token(const oracle_routing_t *routing, const int32_t *idx, cou
     for (uint32_t i = 0; i < c->nodes; i++) c->per_node[i] += c->in_node[i];
 }
 
+/* As rows of one array each, so that a difference names the index. */
 static int compare_layout(const oracle_routing_t *routing, const counts_t *c, const xep_layout_t *layout,
                           oracle_difference_t *difference)
 {
@@ -41,6 +43,7 @@ static int compare_layout(const oracle_routing_t *routing, const counts_t *c, co
                               layout->tokens_per_expert));
 }
 
+/* token_in_rank is compared token by token on the way; the counts only when all tokens are in. */
 int oracle_check_layout(const oracle_shape_t *shape, uint32_t rank, uint32_t ranks_per_node, const xep_layout_t *layout,
                         oracle_difference_t *difference_p)
 {

@@ -26,6 +26,10 @@ static void span_of(const uint16_t *row, size_t from, size_t to, double *largest
     }
 }
 
+/*
+ * low and high are logarithms of magnitudes. A group of one magnitude has no span: it cannot be coded, and so its chunk
+ * travels as it is.
+ */
 static int group_can(const uint16_t *row, size_t from, size_t to, double *low, double *high)
 {
     double largest, smallest;
@@ -37,6 +41,7 @@ static int group_can(const uint16_t *row, size_t from, size_t to, double *low, d
     return *low < *high;
 }
 
+/* There and back at once: the code is computed and, as the receiver has it, turned into a number. */
 static uint16_t journey(uint16_t bits, double low, double high, int *most_code)
 {
     double step = (high - low) / 510, magnitude = fabs((double)oracle_bf16_to_float(bits));
@@ -57,6 +62,7 @@ static int chunk_can(const uint16_t *row, size_t from, size_t end, size_t coded)
     return can;
 }
 
+/* The bytes are counted as the format has them: two numbers for each group, then each chunk coded or as it was. */
 size_t oracle_logfmt_journey(const uint16_t *row, size_t channels, uint16_t *arrived, int *most_code_p)
 {
     size_t chunk = channels % 1024 == 0 ? 1024 : 512, bytes = (channels + GROUP - 1) / GROUP * 4;

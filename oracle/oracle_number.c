@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
+/*
+ * Conversions by the definition of the types, one number at a time, with no instruction that does it: what the vector
+ * kernels are compared with.
+ */
 #include "oracle_number.h"
 
 #include <inttypes.h>
@@ -37,6 +41,10 @@ float oracle_bf16_to_float(uint16_t bits)
     return float_of((uint32_t)bits << 16);
 }
 
+/*
+ * Half of the last place minus one is added, and one more where the last bit is odd: ties go to even. The sum may carry
+ * into the exponent, and from there to infinity, which is right both times.
+ */
 uint16_t oracle_float_to_bf16(float value)
 {
     const uint32_t bits = bits_of(value);
@@ -45,6 +53,7 @@ uint16_t oracle_float_to_bf16(float value)
     return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
+/* Numbers below the least normal have no hidden bit: they are multiples of 2^-24. A zero keeps its sign. */
 float oracle_fp16_to_float(uint16_t bits)
 {
     const uint32_t sign = (uint32_t)(bits & 0x8000) << 16;
@@ -93,6 +102,7 @@ void oracle_row_add_weighted(float *sum, float weight, const void *row, xep_dtyp
     for (uint32_t h = 0; h < hidden; h++) sum[h] = fmaf(weight, oracle_element(row, dtype, h), sum[h]);
 }
 
+/* e4m3 has no infinity: what is too large becomes the largest number, an infinity as well. */
 uint8_t oracle_float_to_e4m3(float value)
 {
     const uint8_t sign = signbit(value) ? 0x80 : 0;
@@ -105,6 +115,7 @@ uint8_t oracle_float_to_e4m3(float value)
     return (uint8_t)(sign | ((bits - (120u << 23) + 0x7ffff + (bits >> 20 & 1)) >> 20));
 }
 
+/* fp32 is rounded nowhere, but its NaN is made the one pattern as well. */
 void oracle_row_round(void *row, const float *sum, xep_dtype_t dtype, uint32_t hidden)
 {
     uint16_t *halves = row;
@@ -118,6 +129,7 @@ void oracle_row_round(void *row, const float *sum, xep_dtype_t dtype, uint32_t h
         for (uint32_t h = 0; h < hidden; h++) floats[h] = isnan(sum[h]) ? float_of(0x7fc00000) : sum[h];
 }
 
+/* The bits always, the value where the type has one that says more: what differs may be in the last bit alone. */
 void oracle_element_text(const void *row, uint32_t at, xep_dtype_t dtype, char *text, size_t bytes)
 {
     const size_t size = oracle_element_bytes(dtype);

@@ -43,6 +43,7 @@ typedef struct reader {
     size_t why_bytes;
 } reader_t;
 
+/* The line is named, as editors count: a routing has thousands. */
 static int complain(const reader_t *reader, const char *what)
 {
     snprintf(reader->why, reader->why_bytes, "%s line %" PRIu64 ": %s", reader->path, reader->line, what);
@@ -108,6 +109,7 @@ static int parse_line(reader_t *reader, char *text)
 
 /* ---- all of them ---- */
 
+/* A line that does not fit is no line of a routing: memory is not taken for whatever a file may hold. */
 static int read_lines(reader_t *reader, FILE *stream)
 {
     const size_t most = COMMENT_BYTES + (reader->limits->topk + 2) * (size_t)NUMBER_BYTES;
@@ -124,6 +126,7 @@ static int read_lines(reader_t *reader, FILE *stream)
     return ret;
 }
 
+/* By line last, so that of two lines with the same token the later one is the one complained of. */
 static int compare_entries(const void *a, const void *b)
 {
     const entry_t *x = a, *y = b;

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Four digits at most, so that sscanf() cannot overflow. */
 static int parse_groups(const char *text, oracle_route_spec_t *spec, char *why, size_t why_bytes)
 {
     int end = 0;
@@ -59,6 +60,7 @@ static const struct {
     {"self", ORACLE_ROUTE_SELF, parse_nothing},       {"file:", ORACLE_ROUTE_FILE, parse_path},
 };
 
+/* No name is the begin of another one, so the first that fits is meant. *spec_p is written on success alone. */
 int oracle_route_parse(const char *text, oracle_route_spec_t *spec_p, char *why, size_t why_bytes)
 {
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {

@@ -24,6 +24,7 @@ void oracle_experts_of(const oracle_routing_t *routing, uint32_t rank, uint32_t 
     *count_p = share + (rank < more);
 }
 
+/* The inverse of oracle_experts_of(): the first "more" ranks have one expert more than the others. */
 uint32_t oracle_owner(const oracle_routing_t *routing, uint32_t expert)
 {
     const uint32_t share = routing->params.experts / routing->params.nranks;
@@ -33,6 +34,7 @@ uint32_t oracle_owner(const oracle_routing_t *routing, uint32_t expert)
     return more + (expert - more * (share + 1)) / share;
 }
 
+/* Ranks ascending, each once: an insertion sort, as there are K at most. */
 uint32_t oracle_destinations(const oracle_routing_t *routing, const int32_t *idx, uint32_t *ranks)
 {
     uint32_t n = 0;
@@ -52,6 +54,7 @@ uint32_t oracle_destinations(const oracle_routing_t *routing, const int32_t *idx
 
 /* ---- selections of one token --------------------------------------------------- */
 
+/* K is small: a set would cost more than it saves. */
 static int repeated(const int32_t *idx, uint32_t at)
 {
     for (uint32_t i = 0; i < at; i++)
@@ -69,6 +72,7 @@ static void draw_distinct(uint64_t *state, int32_t *idx, uint32_t n, uint32_t fi
     }
 }
 
+/* With one group nothing is drawn for it, so that group:1,1 is the same as uniform. */
 static void draw_groups(const oracle_routing_t *routing, uint64_t *state, int32_t *idx)
 {
     const oracle_route_spec_t *spec = &routing->params.spec;
@@ -104,6 +108,7 @@ static void draw_popular(const oracle_routing_t *routing, uint64_t *state, int32
     }
 }
 
+/* A rank may own fewer experts than K: the rest is -1. */
 static void draw_from_rank(const oracle_routing_t *routing, uint32_t rank, uint64_t *state, int32_t *idx)
 {
     const uint32_t topk = routing->params.topk;
@@ -128,6 +133,7 @@ static void draw(const oracle_routing_t *routing, uint32_t rank, uint64_t token,
     }
 }
 
+/* In this order, which oracle_routing.h promises: a mask, for example, must not change the weights of what is left. */
 void oracle_route(const oracle_routing_t *routing, uint32_t rank, uint64_t token, int32_t *idx, float *weights)
 {
     const oracle_routing_params_t *params = &routing->params;
@@ -184,6 +190,10 @@ static void make_popularity(oracle_routing_t *routing)
     }
 }
 
+/*
+ * tokens is the most of any rank, which buffers are made for; from here on params has the tokens of each rank, whatever
+ * gave them.
+ */
 static void set_tokens(oracle_routing_t *routing)
 {
     for (uint32_t rank = 0; rank < routing->params.nranks; rank++) {

@@ -23,6 +23,7 @@ static void count_token(const oracle_routing_t *routing, uint32_t rank, const in
     traffic->rows += n;
 }
 
+/* By the routing itself, before anything runs: buffers are made for these numbers, and figures are divided by them. */
 void oracle_traffic_count(const oracle_routing_t *routing, uint32_t *rank_rows, oracle_traffic_t *traffic_p)
 {
     const uint32_t nranks = routing->params.nranks, topk = routing->params.topk;
