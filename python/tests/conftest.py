@@ -154,6 +154,26 @@ def buffer_of(group):
             buffer.destroy()
 
 
+@pytest.fixture
+def elastic():
+    """ElasticBuffers over all ranks, destroyed at the end. What torch.empty gives is NaN or the largest integer."""
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    deep_ep, most = importlib.import_module("deep_ep"), importlib.import_module("elastic_world").MOST
+    made = []
+
+    def make(**options):
+        options = dict(dict(num_max_tokens_per_rank=most, explicitly_destroy=True, timeout=30), **options)
+        made.append(deep_ep.ElasticBuffer(communicator(), **options))
+        return made[-1]
+
+    torch.use_deterministic_algorithms(True)
+    assert torch.utils.deterministic.fill_uninitialized_memory and bool(torch.empty(9).isnan().all())
+    yield make
+    torch.use_deterministic_algorithms(False)
+    for buffer in made:
+        buffer.destroy()
+
+
 @pytest.fixture(params=["numpy", "torch", "tensors by Python"])
 def kind(request, monkeypatch):
     """Of arrays; the last: tensors as of a torch without DLPack's exchange interface."""

@@ -92,6 +92,14 @@ def make_world(buffer: deep_ep.ElasticBuffer, routing: str = "random", hidden: i
     return World(buffer, indices, weights, rows)
 
 
+def settle(got: tuple, asynchronous: bool) -> tuple:
+    """What a call gave, when it is done."""
+    assert (got[-1].event is not None) == asynchronous
+    if asynchronous:
+        got[-1].current_stream_wait(release_handle=True)
+    return got
+
+
 def stacked(rows: list, like: torch.Tensor) -> torch.Tensor:
     return torch.stack(rows) if rows else torch.empty((0, *like.shape[1:]), dtype=like.dtype)
 
