@@ -167,13 +167,17 @@ static const char *value_of(const variable_t *variable)
     return text == NULL || text[0] == '\0' ? variable->def : text;
 }
 
+/* no settings of the library: what the language bindings read */
+static const char *const of_bindings[] = {"XEP_LIBRARY", "XEP_UNTESTED", "XEP_VLLM"};
+
 static int is_known(const char *name, size_t length)
 {
     for (size_t i = 0; i < NVARIABLES; i++)
         if (strlen(variables[i].name) == length && memcmp(variables[i].name, name, length) == 0) return 1;
-    /* no settings: what the language bindings load, what xep_run tells its ranks, what the test suite is told */
-    return (length == strlen("XEP_LIBRARY") && memcmp(name, "XEP_LIBRARY", length) == 0) ||
-           strncmp(name, "XEP_RUN_", strlen("XEP_RUN_")) == 0 || strncmp(name, "XEP_TEST_", strlen("XEP_TEST_")) == 0;
+    for (size_t i = 0; i < sizeof of_bindings / sizeof of_bindings[0]; i++)
+        if (strlen(of_bindings[i]) == length && memcmp(of_bindings[i], name, length) == 0) return 1;
+    /* what xep_run tells its ranks, what the test suite is told */
+    return strncmp(name, "XEP_RUN_", strlen("XEP_RUN_")) == 0 || strncmp(name, "XEP_TEST_", strlen("XEP_TEST_")) == 0;
 }
 
 /* Once in a process: a variable that is misspelt has no effect, and nothing else would tell. */

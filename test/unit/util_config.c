@@ -60,6 +60,8 @@ TEST(unknown_warns_once)
     xep_config_t config;
     setenv("XEP_TREADS", "4", 1);
     setenv("XEP_LIBRARY", "libxep.so", 1);
+    setenv("XEP_UNTESTED", "1", 1);
+    setenv("XEP_VLLM", "1", 1);
     setenv("XEP_TEST_RANKS", "4", 1);
     xep_log_set(count_message, counts);
     assert_int_equal(xep_config_read(&config), XEP_OK);
