@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Optional
+from typing import Any, Optional
 
 import xep
 
@@ -12,6 +12,7 @@ class Ending:
     """Done once: by a hook, an event, or the call itself."""
 
     hooked = False  # by a hook
+    handle: Any = None  # that lasts until then
 
     def __init__(self, request: xep.Request) -> None:
         self.request: Optional[xep.Request] = request
@@ -22,6 +23,7 @@ class Ending:
         self.request.wait()
         self.request = None
         self.fill()
+        self.handle = None
 
     def fill(self) -> None:
         """Results that are not where the library put them."""

@@ -113,6 +113,8 @@ class LowLatencyCalls(Core):
         x: [L, R * Tmax, H] bfloat16, in the places of the rows received; with zero_copy what
             get_next_low_latency_combine_buffer(handle) gave, into which the rows were written.
         topk_idx: [T, K] as dispatched; a -1 leaves the selection out. topk_weights: [T, K] float32.
+        handle: a plain tuple of the items of one, the same on every rank, costs a dispatch; topk_idx is then exactly
+            as dispatched.
         use_logfmt: 10 bits for a value on the way to ranks that are reached over a network; lossy.
         out: [T, H] bfloat16 to write to. combine_wait_recv_cost_stats: [R] int64, as in low_latency_dispatch, for
             the outputs of each rank's experts, and before them for that rank to have read those of the last combine.
@@ -122,6 +124,10 @@ class LowLatencyCalls(Core):
         self._usable()
         _check.one_of("async_finish", async_finish, "return_recv_hook", return_recv_hook)
         _check.one_of("use_logfmt", use_logfmt, "zero_copy", zero_copy)
+        if type(handle) is tuple:
+            if zero_copy:
+                raise WrongValue("zero_copy: expected False with a handle that is a plain tuple")
+            handle = self._adopt_low_latency(handle, topk_idx)
         found = self._own_low_latency(handle)
         shape, tokens = found.shape, found.num_tokens
         rows = (shape.experts // self.group_size, self.group_size * shape.tokens, shape.hidden)
@@ -139,6 +145,8 @@ class LowLatencyCalls(Core):
         combined, ending = _combine(
             found, sent, topk_idx, topk_weights, out, use_logfmt, combine_wait_recv_cost_stats, wait
         )
+        if ending is not None:
+            ending.handle = found
         event, hook = _left_to(ending, return_recv_hook, x, topk_idx, topk_weights, combined)
         return combined, event, hook
 
@@ -155,6 +163,23 @@ class LowLatencyCalls(Core):
         if found.owner is not self._xep:
             raise WrongValue("handle: expected one of this Buffer, got one of another")
         return found
+
+    def _adopt_low_latency(self, handle: tuple, topk_idx: torch.Tensor) -> tuple:
+        """A handle like the one that a plain tuple was made of, by a dispatch of zeros. Collective."""
+        if len(handle) != 5:
+            raise WrongValue(f"handle: expected the 5 items that low_latency_dispatch returned, got {len(handle)}")
+        _, layout_range, most, hidden, experts = handle
+        _check.tensor("handle: layout_range", layout_range, (torch.int64,), (None, self.group_size))
+        hidden = _check.integer("handle: hidden", hidden, 1)
+        _check.tensor("topk_idx", topk_idx, INDEX, (None, None))
+        zeros = torch.zeros((topk_idx.shape[0], hidden), dtype=torch.bfloat16)
+        _, _, made, _, _ = self.low_latency_dispatch(zeros, topk_idx, most, experts, use_fp8=False)
+        same = torch.equal(made[1], layout_range)
+        told = self._xep.allgather(bytes([same]))
+        if not all(word[0] for word in told):
+            rank = [bool(word[0]) for word in told].index(False)
+            raise WrongValue(f"topk_idx: expected what was dispatched with this handle: rank {rank} had other rows")
+        return made
 
     # ---- masks ----
 

@@ -12,6 +12,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 from conftest import communicator  # noqa: E402
 from low_latency_world import World as LowLatencyWorld  # noqa: E402
+from low_latency_world import finish  # noqa: E402
 from normal_world import TOKENS, TOPK, layout_arguments, make_world, rows_of  # noqa: E402
 from torch.utils import _pytree as pytree  # noqa: E402
 
@@ -127,9 +128,38 @@ def test_low_latency_handles_are_tuples(buffer_of):
     assert len(leaves) == 5 and pytree.tree_unflatten(leaves, spec) is handle
     copied = pickle.loads(pickle.dumps(handle))
     assert type(copied) is tuple and torch.equal(copied[1], layout_range) and copied[2:] == handle[2:]
-    world.combine(recv_x, handle)
+    wanted, _, _ = world.combine(recv_x, handle)
+    assert float(wanted.abs().sum()) > 0 or not len(wanted)
+    x = recv_x.clone()
+    del recv_x, handle, src_info, layout_range, leaves, spec  # what was dispatched is gone, but for the copies
+    for _ in range(3):  # more than there are slots
+        other = LowLatencyWorld(world.buffer, seed=3)
+        other.dispatch(use_fp8=False)
+        for how in ({}, {"async_finish": True}, {"return_recv_hook": True}):
+            found, event, hook = world.combine(x, copied, **how)
+            finish(event, hook, {"async_finish": "event", "return_recv_hook": "hook"}.get(next(iter(how), ""), ""))
+            assert torch.equal(found, wanted)
+
+
+def test_wrong_low_latency_tuples(buffer_of):
+    world = LowLatencyWorld(buffer_of(low_latency_mode=True))
+    recv_x, _, handle, _, _ = world.dispatch(use_fp8=False)
+    plain = tuple(handle)
+    for wrong, error, text in (
+        (plain[:4], ValueError, "handle: expected the 5 items that low_latency_dispatch returned, got 4"),
+        ((plain[0], None, *plain[2:]), TypeError, "handle: layout_range: expected a CPU tensor int64"),
+        ((*plain[:3], -1, plain[4]), ValueError, "handle: hidden: expected"),
+        ([*plain], TypeError, "handle: expected what low_latency_dispatch returned, got list"),
+    ):
+        with pytest.raises(error, match=text):
+            world.combine(recv_x, wrong)
+    with pytest.raises(ValueError, match="zero_copy: expected False with a handle that is a plain tuple"):
+        world.combine(recv_x, plain, zero_copy=True)
     with pytest.raises(TypeError, match="handle: expected what low_latency_dispatch returned, got tuple"):
-        world.combine(recv_x, copied)
+        world.buffer.get_next_low_latency_combine_buffer(plain)
+    other = torch.full_like(world.idx, -1) if world.rank == 0 else world.idx
+    with pytest.raises(ValueError, match=r"topk_idx: expected what was dispatched with this handle: rank \d had other"):
+        world.buffer.low_latency_combine(recv_x, other, world.weights, plain)
 
 
 # ---- nodes ----

@@ -42,7 +42,7 @@ def test_wrong_arguments(world, buffer_of):
         with pytest.raises(error, match=text):
             world.buffer.low_latency_dispatch(**{**good, **wrong})
     recv_x, _, handle, _, _ = world.dispatch(use_fp8=False)
-    with pytest.raises(TypeError, match="handle: expected what low_latency_dispatch returned, got tuple"):
+    with pytest.raises(ValueError, match="handle: expected the 5 items that low_latency_dispatch returned, got 2"):
         world.combine(recv_x, (1, 2))
     with pytest.raises(
         ValueError, match=rf"x: expected a CPU tensor bfloat16 \[{world.local}, {world.size * MOST}, {HIDDEN}\]"
