@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""vLLM's CPU backend with the plugin, as its users have it: engines in processes of their own.
+"""vLLM's CPU backend with the plugin.
 
-Most of the time engines start. So one start of two ranks answers several rounds, of which each test looks at one.
+Most of the time vLLM is imported and engines start. So it is imported once, in a process of which ranks are forks, and
+one start of two ranks answers several rounds, of which each test looks at one. The example, last, has engines as users
+have them: in processes of their own, with vLLM's coordinator.
 """
 
 from __future__ import annotations
@@ -11,13 +13,13 @@ import importlib.util
 import json
 import os
 import pathlib
-import signal
+import re
 import socket
 import subprocess
 import sys
-import textwrap
-from typing import Optional
+from typing import Any, Optional
 
+import forks
 import pytest
 
 import xep
@@ -25,39 +27,58 @@ import xep
 tomllib = pytest.importorskip("tomllib", reason="needs Python 3.11")
 
 HERE = pathlib.Path(__file__).resolve().parent
+EXAMPLE = HERE.parent.parent / "examples" / "moe_vllm.py"
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed")
 IN_TIME = 200 * int(os.environ.get("XEP_TEST_SLOW", "1"))  # seconds for an engine to start, answer and end
 NEW = 8  # tokens for each prompt
 PROMPTS = [[1, 2, 3, 4, 5], [7, 8, 9], list(range(20, 90)), [11]]
 
 
-def run(program: str) -> None:
-    """Importing vLLM alone takes long on a machine that is busy."""
-    variables = dict(os.environ, PYTHONPATH=":".join(sys.path), XEP_LIBRARY=xep.library_info().library_path)
-    command = [sys.executable, "-c", textwrap.dedent(program)]
-    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=IN_TIME)
-    assert done.returncode == 0, done.stderr + done.stdout
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    path = tmp_path_factory.mktemp("model")
-    run(f"import sys; sys.path.insert(0, {str(HERE)!r}); import vllm_rank; vllm_rank.make_model({str(path)!r}, 7)")
-    return path
+def make_entry_points(folder: pathlib.Path, more: str = "") -> pathlib.Path:
+    """What vLLM finds of an installed xep."""
+    project = tomllib.loads((HERE.parent.parent / "pyproject.toml").read_text())["project"]
+    entry = project["entry-points"]["vllm.general_plugins"]["xep"]
+    info = folder / "xep_in_tests-0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: xep_in_tests\n")
+    (info / "entry_points.txt").write_text(f"[vllm.general_plugins]\nxep = {entry}\n{more}")
+    return folder
 
 
 @pytest.fixture(scope="module")
 def plugins(tmp_path_factory):
-    """A folder in which vLLM finds the entry point that an installed xep has, and that of what tests do to it."""
-    project = tomllib.loads((HERE.parent.parent / "pyproject.toml").read_text())["project"]
-    entry = project["entry-points"]["vllm.general_plugins"]["xep"]
-    folder = tmp_path_factory.mktemp("plugins")
-    (folder / "tests_of_xep-0.dist-info").mkdir()
-    (folder / "tests_of_xep-0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: tests_of_xep\n")
-    (folder / "tests_of_xep-0.dist-info" / "entry_points.txt").write_text(
-        f"[vllm.general_plugins]\nxep = {entry}\nzz_tests = vllm_rank:register\n"
-    )
-    return f"{folder}:{HERE}"
+    """With that of what tests do to it."""
+    return [make_entry_points(tmp_path_factory.mktemp("plugins"), "zz_tests = vllm_rank:register\n")]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def imported():
+    """By the process that ranks are forks of."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in dict(
+            PYTHONPATH=":".join([str(HERE), *sys.path]), XEP_LIBRARY=xep.library_info().library_path,
+            XEP_TIMEOUT=f"{2 * IN_TIME}s",  # what ends within our time does so for another reason
+            OMP_NUM_THREADS="1", VLLM_CPU_OMP_THREADS_BIND="nobind", VLLM_CPU_KVCACHE_SPACE="1",
+            VLLM_LOGGING_LEVEL=os.environ.get("VLLM_LOGGING_LEVEL", "WARNING"), VLLM_NO_USAGE_STATS="1",
+            VLLM_ENABLE_V1_MULTIPROCESSING="0", VLLM_DP_MASTER_IP="127.0.0.1", HF_HUB_OFFLINE="1",
+        ).items():  # fmt: skip
+            patch.setenv(name, value)
+        forks.preload(["vllm.entrypoints.llm", "vllm.v1.worker.cpu_worker", "vllm.model_executor.models.qwen3_moe"])
+        yield
+
+
+def alone_in_a_process(folder: pathlib.Path, function: str, *arguments: Any) -> None:
+    process = forks.Forks(folder, [], {})
+    process.start(function, *arguments)
+    assert process.end(IN_TIME) == [0], process.written[0]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """Seven experts."""
+    path = tmp_path_factory.mktemp("model")
+    alone_in_a_process(tmp_path_factory.mktemp("making"), "vllm_rank:make_model", str(path), 7)
+    return path
 
 
 def free_port() -> int:
@@ -76,7 +97,7 @@ class Round:
 
 @dataclasses.dataclass
 class Outcome:
-    """tokens[round][rank]: None where there was no answer. written[rank]: by all its processes."""
+    """tokens[round][rank]: None where there was no answer. written: by each rank."""
 
     tokens: list
     written: list
@@ -90,39 +111,19 @@ def read(file: pathlib.Path) -> Optional[list]:
     return json.loads(file.read_text()) if file.exists() else None
 
 
-def generate(folder: pathlib.Path, model, plugins: str, rounds: list, compiled=False, **environment) -> Outcome:
-    """A deadline of xep that is longer than ours: what ends sooner does so for another reason."""
+def generate(folder: pathlib.Path, model, plugins: list, rounds: list, compiled=False, **environment) -> Outcome:
     file, ranks = folder / "job.json", len(rounds[0].prompts)
-    variables = dict(
-        os.environ, PYTHONPATH=":".join([plugins, *sys.path]), XEP_LIBRARY=xep.library_info().library_path,
-        XEP_TIMEOUT=f"{2 * IN_TIME}s", XEP_TEST_TROUBLE=str(file), **environment,
-    )  # fmt: skip
     file.write_text(json.dumps(dict(
         ranks=ranks, rounds=[dataclasses.asdict(each) for each in rounds], model=str(model), compiled=compiled, new=NEW,
         port=free_port(), in_time=IN_TIME,
     )))  # fmt: skip
-    logs = [folder / f"log.{rank}" for rank in range(ranks)]
-    started = []
+    started = forks.Forks(folder, plugins, dict(environment, XEP_TEST_TROUBLE=str(file)))
     for rank in range(ranks):
-        with open(logs[rank], "w") as log:
-            command = [sys.executable, str(HERE / "vllm_rank.py"), str(file), str(rank)]
-            started.append(subprocess.Popen(
-                command, stdout=log, stderr=log, start_new_session=True, env=variables
-            ))  # fmt: skip
-    try:
-        for process in started:
-            process.wait(IN_TIME)
-    except subprocess.TimeoutExpired:
-        pytest.fail("\n".join(["a rank has not come to its end", *(log.read_text()[-4000:] for log in logs)]))
-    finally:
-        for process in started:  # engines and workers are in its session
-            try:
-                os.killpg(process.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
-            process.wait()
+        started.start("vllm_rank:be_rank", file, rank)
+    if None in started.end(IN_TIME):
+        pytest.fail("\n".join(["a rank has not come to its end", *(text[-4000:] for text in started.written)]))
     tokens = [[read(folder / f"job.{number}.{rank}") for rank in range(ranks)] for number in range(len(rounds))]
-    return Outcome(tokens, [log.read_text() for log in logs])
+    return Outcome(tokens, started.written)
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +137,7 @@ GUILTY = 0  # it has the store, which must not end before the other has heard
 
 @pytest.fixture(scope="module")
 def together(tmp_path_factory, model, plugins):
-    """Seven experts on two ranks."""
+    """Two ranks."""
     rounds = [
         Round([PROMPTS[:1], PROMPTS[1:]]),
         Round([[], PROMPTS]),
@@ -164,7 +165,7 @@ def test_tokens_with_the_sums_of_others_differ(together, alone):
 
 
 def test_an_exception_in_the_experts_of_one_rank_is_every_ranks(together):
-    """vLLM catches it, and ends its engine; the other rank's engine ends too, and has the reason."""
+    """Each rank ends, the other one with the reason, too."""
     assert together.tokens[FAILED] == [None, None]
     reason = "OSError: these experts are out of order"
     assert reason in together.written[GUILTY], together.written[GUILTY][-4000:]
@@ -183,52 +184,22 @@ def test_without_the_plugin(tmp_path, model, plugins):
     assert all("NotImplementedError" in text for text in outcome.written), outcome.written[0][-4000:]
 
 
-def test_what_is_refused():
-    run(
-        """
-        import types, xep.integrations.vllm_all2all as integration
+def test_what_is_refused(tmp_path):
+    alone_in_a_process(tmp_path, "vllm_checks:what_is_refused")
 
-        def refusal(lora=None, **changed):
-            parallel = dict(tensor_parallel_size=1, pipeline_parallel_size=1, enable_eplb=False, enable_dbo=False,
-                            expert_placement_strategy="linear", **{})
-            parallel.update(changed)
-            return integration._refusal(types.SimpleNamespace(
-                parallel_config=types.SimpleNamespace(**parallel), lora_config=lora))
 
-        assert refusal() is None
-        for name, value in (("tensor_parallel_size", 2), ("pipeline_parallel_size", 2), ("enable_eplb", True),
-                            ("enable_dbo", True), ("expert_placement_strategy", "round_robin")):
-            assert name in refusal(**{name: value}) and str(value) in refusal(**{name: value})
-        assert "enable_lora" in refusal(lora=object())
-        """
+def test_versions_and_the_switch(tmp_path):
+    alone_in_a_process(tmp_path, "vllm_checks:versions_and_the_switch")
+
+
+def test_example(tmp_path):
+    """Small, with engines in processes of their own; of an odd number of prompts one engine gets more."""
+    command = [sys.executable, str(EXAMPLE), *"--prompts 5 --length 40 --new 6 --hidden 64 --layers 2".split()]
+    variables = dict(os.environ, PYTHONPATH=":".join([str(make_entry_points(tmp_path)), *sys.path]))
+    del variables["VLLM_ENABLE_V1_MULTIPROCESSING"]
+    done = subprocess.run(
+        [*command, "--limit", str(2 * IN_TIME)], env=variables, capture_output=True, text=True, timeout=3 * IN_TIME
     )
-
-
-def test_versions_and_the_switch():
-    """An unknown version turns it off, with a warning; it is an error where it was asked for."""
-    run(
-        """
-        import logging, os, vllm, xep.integrations.vllm as integration
-        from vllm.platforms import current_platform
-        own = current_platform.get_device_communicator_cls()
-        said = []
-        logger = logging.getLogger("vllm.plugins.xep")
-        logger.addFilter(lambda record: said.append(record.getMessage()) or False)
-        known, vllm.__version__ = vllm.__version__, "0.99.0"
-        integration.register()
-        assert current_platform.get_device_communicator_cls() == own and "0.99.0" in said[0], said
-        os.environ["XEP_VLLM"] = "1"
-        try:
-            integration.register()
-            raise SystemExit("it was taken")
-        except ImportError as error:
-            assert "vllm: version 0.99.0 is not known" in str(error)
-        vllm.__version__ = known
-        os.environ["XEP_VLLM"] = "0"
-        integration.register()
-        assert current_platform.get_device_communicator_cls() == own
-        del os.environ["XEP_VLLM"]
-        integration.register()
-        assert "xep" in current_platform.get_device_communicator_cls()
-        """
-    )
+    assert done.returncode == 0, done.stderr[-8000:] + done.stdout
+    assert re.search(r"^2 engines, over xep +\d+ +\d+ +\d+$", done.stdout, re.M), done.stdout
+    assert "sequences with the same tokens: 5 of 5" in done.stdout
