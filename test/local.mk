@@ -140,7 +140,8 @@ script_tests = \
 	%D%/mp/launch_xep_run.sh \
 	%D%/mp/perf_check.sh %D%/mp/perf_corrupt.sh %D%/mp/perf_output.sh %D%/mp/perf_ratios.sh \
 	%D%/mp/shared_memory.sh %D%/mp/steady_calls.sh %D%/mp/trace_output.sh %D%/mp/victim.sh \
-	%D%/rig/documents.sh %D%/rig/format.sh %D%/rig/layers.sh %D%/rig/rig.sh %D%/rig/symbols.sh %D%/rig/tarball.sh
+	%D%/rig/documents.sh %D%/rig/format.sh %D%/rig/layers.sh %D%/rig/mutants.sh \
+	%D%/rig/rig.sh %D%/rig/symbols.sh %D%/rig/tarball.sh
 
 # the protocols as models (spin); "make model" runs all sizes
 script_tests += %D%/model/protocols.sh
