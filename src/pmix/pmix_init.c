@@ -35,6 +35,9 @@ static pmix_status_t init(pmix_proc_t *self)
     return begun.api->init(self, &info, 1);
 }
 
+/*
+ * The first question to the server, which may hang in it as well as in PMIx_Init: a wildcard rank asks about the job.
+ */
 static pmix_status_t ask_size(const pmix_proc_t *self, uint32_t *nranks_p)
 {
     pmix_proc_t job = *self;
@@ -47,6 +50,10 @@ static pmix_status_t ask_size(const pmix_proc_t *self, uint32_t *nranks_p)
     return ret;
 }
 
+/*
+ * The result is made on this thread's own stack and handed over whole, so a caller that has given up never sees half of
+ * it.
+ */
 static void *run(void *arg)
 {
     xep_pmix_start_t start = {0};
@@ -61,6 +68,10 @@ static void *run(void *arg)
     return NULL;
 }
 
+/*
+ * Detached: who gives up must not wait for it, and nobody else is there to. The condition is of the monotonic clock, as
+ * deadlines are everywhere.
+ */
 static xep_status_t start_thread(void)
 {
     pthread_condattr_t clock;

@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
+/*
+ * Steps are told by words that only grow, as in the library, but nothing here keeps a rank that is ahead from writing
+ * over what another one still reads: the caller's barrier between two steps does.
+ */
 #include "perf_peer.h"
 
 #include <errno.h>
@@ -55,6 +59,7 @@ static words_t *words_of(const perf_peer_t *peer, uint32_t rank)
     return (words_t *)(void *)part_of(peer, rank);
 }
 
+/* Whole pages, so that what one rank writes shares none with what another does. */
 static size_t take(layout_t *at, size_t bytes)
 {
     const size_t begin = at->bytes;
@@ -92,6 +97,7 @@ static void touch_all(perf_peer_t *peer)
     }
 }
 
+/* In the library's own struct, so that the oracle looks at both alike. */
 static void open_recv(perf_peer_t *peer)
 {
     const perf_t *perf = peer->perf;
@@ -219,6 +225,7 @@ static void store_selections(const perf_peer_t *peer, uint64_t token, uint32_t t
     ((int32_t *)(void *)(part + peer->at.token))[row] = (int32_t)token;
 }
 
+/* A row is read once for each copy, from the caches after the first. */
 static void store_token(const perf_peer_t *peer, uint64_t token, int streaming)
 {
     const perf_t *perf = peer->perf;
@@ -280,6 +287,7 @@ void perf_peer_experts(perf_peer_t *peer)
 }
 
 /* The outputs for a token, by rank, as sums are defined; returns how many. */
+/* Destinations are in the order of selection, sums in that of ranks: a rank has one row of a token at most. */
 static uint32_t list_terms(perf_peer_t *peer, uint64_t token, size_t stride)
 {
     const uint64_t at = token * peer->plan.width;

@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
+/*
+ * A file in /dev/shm that has its name only until all have it mapped: whatever kills the ranks then, nothing is left
+ * behind.
+ */
 #include "perf_shared.h"
 
 #include <errno.h>
