@@ -91,16 +91,15 @@ static xep_status_t check_group(const xep_group_params_t *params)
 }
 
 /*
- * Boot and transport belong to the group from xep_group_open() on, also when that fails. Errors up to there are not
- * told to the other ranks, which wait for this one at most until their deadline: to find one another is what has
- * failed. interrupted is set before the first wait.
+ * Boot belongs to the group from xep_group_open() on, also when that fails. Errors up to there are not told to the
+ * other ranks, which wait for this one at most until their deadline: to find one another is what has failed.
+ * interrupted is set before the first wait.
  */
 xep_status_t xep_group_create(const xep_group_params_t *params, xep_group_t **group_p)
 {
     xep_group_params_t own = XEP_GROUP_PARAMS_INIT;
     xep_config_t config;
     xep_boot_t *boot;
-    xep_transport_t *transport;
     int32_t timeout_ms;
     xep_status_t status = params == NULL ? XEP_OK : xep_check_struct("params", params, &own, sizeof own);
     if (status == XEP_OK && group_p == NULL) status = xep_fail(XEP_ERR_INVALID, "group_p is NULL");
@@ -112,12 +111,7 @@ xep_status_t xep_group_create(const xep_group_params_t *params, xep_group_t **gr
     if (status != XEP_OK) return status;
     boot->interrupted = own.interrupted;
     boot->interrupted_ctx = own.interrupted_ctx;
-    status = xep_ucp_transport_open(&config, boot->nranks, &transport);
-    if (status != XEP_OK) {
-        boot->ops->close(boot);
-        return status;
-    }
-    return xep_group_open(&config, timeout_ms, boot, transport, group_p);
+    return xep_group_open(&config, timeout_ms, boot, xep_ucp_transport_open, group_p);
 }
 
 /* With a buffer left, freeing the group would pull the connections from under it: leaking is the smaller harm. */

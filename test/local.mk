@@ -136,6 +136,7 @@ script_tests = \
 	%D%/mp/boot_hazards.sh \
 	%D%/mp/run_environ.sh %D%/mp/run_leftovers.sh %D%/mp/run_output.sh %D%/mp/run_signals.sh %D%/mp/run_status.sh \
 	%D%/abi/headers.sh %D%/abi/loader.sh %D%/abi/outoftree.sh %D%/abi/readme.sh \
+	%D%/mp/listens.sh \
 	%D%/mp/missing.sh %D%/mp/launch_hosts.sh %D%/mp/launch_mpirun.sh %D%/mp/launch_prterun.sh %D%/mp/launch_slurm.sh \
 	%D%/mp/launch_xep_run.sh \
 	%D%/mp/perf_check.sh %D%/mp/perf_corrupt.sh %D%/mp/perf_output.sh %D%/mp/perf_ratios.sh \
@@ -153,9 +154,10 @@ model:
 
 # what tests use and is no test itself
 test_helpers = %D%/mp/cuda_ops %D%/bench/cuda_calls \
-	%D%/abi/mode_load %D%/mp/traced %D%/mp/victim %D%/mp/wire_rate.mp %D%/bench/kernels
+	%D%/abi/mode_load %D%/mp/listening %D%/mp/traced %D%/mp/victim %D%/mp/wire_rate.mp %D%/bench/kernels
 %C%_abi_mode_load_LDADD = libxep.la
 %C%_abi_dlopen_t_LDADD = libunit.la $(CMOCKA_LIBS)
+%C%_mp_listening_LDADD = libxep.la
 %C%_mp_traced_LDADD = libmp_rig.la
 %C%_mp_victim_LDADD = libmp_rig.la
 EXTRA_DIST += %D%/mutants/run %D%/mutants/kit.mutants %D%/mutants/normal.mutants %D%/mutants/ll.mutants

@@ -24,7 +24,8 @@
 /*
  * How ranks become a group, over the bootstrap until step 6:
  *  1. hello: version, settings that must agree, host and process of each. Ranks of one host may try to map.
- *  2. the transport's addresses. No connection is made yet.
+ *  2. the transport, which is told whether all ranks share the network's interfaces, and its addresses. No connection
+ *     is made yet.
  *  3. the control heap, and its keys.
  *  4. each tries to map the control heap of every rank it may, and says how far it got; from that all compute the same
  *     nodes, or the same error.
@@ -49,8 +50,9 @@ typedef struct hello {
     int32_t pid;
     uint64_t start;
     uint64_t host;
+    uint64_t network; /* 0: not known */
 } hello_t;
-_Static_assert(sizeof(hello_t) == 48, "hello is exchanged as bytes");
+_Static_assert(sizeof(hello_t) == 56, "hello is exchanged as bytes");
 
 static uint32_t library_version(void)
 {
@@ -68,7 +70,8 @@ static hello_t hello_of(const xep_group_t *group)
                      .map = group->config.map,
                      .pid = (int32_t)getpid(),
                      .start = xep_host_start((int32_t)getpid()),
-                     .host = xep_host_identity()};
+                     .host = xep_host_identity(),
+                     .network = xep_host_network()};
 }
 
 static xep_status_t disagree(const xep_group_t *group, const char *what, uint32_t rank, long long theirs,
@@ -104,7 +107,8 @@ static void open_trace(xep_group_t *group, const hello_t *hellos)
         xep_trace_open(group->config.trace, group->config.trace_bytes, group->rank, group->nranks, job);
 }
 
-static xep_status_t exchange_hellos(xep_group_t *group)
+/* local_p: whether all ranks share the network's interfaces */
+static xep_status_t exchange_hellos(xep_group_t *group, int *local_p)
 {
     hello_t mine = hello_of(group), *hellos = calloc(group->nranks, sizeof *hellos);
     xep_status_t status;
@@ -121,6 +125,8 @@ static xep_status_t exchange_hellos(xep_group_t *group)
         peers[r] = (xep_peer_t){.pid = hellos[r].pid, .start = hellos[r].start, .host = hellos[r].host};
     group->peers = peers;
     open_trace(group, hellos);
+    *local_p = hellos[0].network != 0;
+    for (uint32_t r = 1; r < group->nranks; r++) *local_p &= hellos[r].network == hellos[0].network;
 out:
     free(hellos);
     return status;
@@ -223,24 +229,24 @@ static uint32_t spins_of(const xep_group_t *group)
 }
 
 xep_status_t xep_group_open(const xep_config_t *config, int32_t timeout_ms, xep_boot_t *boot,
-                            xep_transport_t *transport, xep_group_t **group_p)
+                            xep_transport_open_fn open_transport, xep_group_t **group_p)
 {
     xep_status_t status;
+    int local = 0;
     xep_group_t *group = calloc(1, sizeof *group);
     if (group == NULL) {
-        transport->ops->close(transport);
         boot->ops->close(boot);
         return xep_fail(XEP_ERR_NO_MEMORY, "no memory for a group");
     }
     group->config = *config;
     group->boot = boot;
-    group->transport = transport;
     group->rank = boot->rank;
     group->nranks = boot->nranks;
     group->timeout_ms = timeout_ms;
     pthread_mutex_init(&group->tasks_lock, NULL);
     xep_log_rank((int)group->rank);
-    if ((status = exchange_hellos(group)) != XEP_OK) goto err_close;
+    if ((status = exchange_hellos(group, &local)) != XEP_OK) goto err_close;
+    if ((status = open_transport(config, group->nranks, local, &group->transport)) != XEP_OK) goto err_close;
     group->spins = spins_of(group);
     if ((status = connect_transport(group)) != XEP_OK) goto err_close;
     if ((status = xep_group_open_control(group)) != XEP_OK) goto err_close;
@@ -283,7 +289,7 @@ void xep_group_close(xep_group_t *group)
         group->control->exposed = status != XEP_OK;
         group->transport->ops->heap_close(group->control);
     }
-    group->transport->ops->close(group->transport);
+    if (group->transport != NULL) group->transport->ops->close(group->transport);
     group->boot->ops->close(group->boot);
     pthread_mutex_destroy(&group->tasks_lock);
     free(group->peers);

@@ -6,9 +6,9 @@
 
 #include "group.h"
 
-/** Takes boot and transport over, also on error. Collective. */
+/** Takes boot over, also on error. Collective. */
 xep_status_t xep_group_open(const xep_config_t *config, int32_t timeout_ms, xep_boot_t *boot,
-                            xep_transport_t *transport, xep_group_t **group_p);
+                            xep_transport_open_fn open_transport, xep_group_t **group_p);
 
 /** xep_group_destroy(), arguments checked. */
 void xep_group_close(xep_group_t *group);

@@ -29,7 +29,8 @@ static uint64_t hash_inode(uint64_t h, const char *path)
     return hash(h, &st.st_ino, sizeof st.st_ino);
 }
 
-uint64_t xep_host_identity(void)
+/* of the kernel, since it was started */
+static uint64_t hash_kernel(void)
 {
     char boot_id[64] = "";
     FILE *f = fopen("/proc/sys/kernel/random/boot_id", "re");
@@ -37,10 +38,21 @@ uint64_t xep_host_identity(void)
         if (fgets(boot_id, sizeof boot_id, f) == NULL) boot_id[0] = '\0';
         fclose(f);
     }
-    uint64_t h = hash(0xcbf29ce484222325ull, boot_id, strlen(boot_id));
+    return hash(0xcbf29ce484222325ull, boot_id, strlen(boot_id));
+}
+
+uint64_t xep_host_identity(void)
+{
+    uint64_t h = hash_kernel();
     h = hash_inode(h, "/proc/self/ns/ipc");
     h = hash_inode(h, "/proc/self/ns/pid");
     return h == 0 ? 1 : h;
+}
+
+uint64_t xep_host_network(void)
+{
+    uint64_t kernel = hash_kernel(), network = hash_inode(kernel, "/proc/self/ns/net");
+    return network == kernel ? 0 : network; /* no /proc: it is not known */
 }
 
 /* What follows the command in /proc/pid/stat, " S 123 ...", or NULL. The command in parentheses may hold

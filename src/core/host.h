@@ -9,6 +9,9 @@
 /** Equal for processes that share a kernel boot, an IPC and a process namespace; never 0. */
 uint64_t xep_host_identity(void);
 
+/** Equal for processes that share the network's interfaces, so that the loopback interface reaches; 0: not known. */
+uint64_t xep_host_network(void);
+
 /** Whether the process of this host has ended. start is what xep_host_start() said in it. */
 int xep_host_process_gone(int32_t pid, uint64_t start);
 

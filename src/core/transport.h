@@ -9,6 +9,8 @@
 #include <xep/wire.h>
 #include <xep/xep.h>
 
+#include "config.h"
+
 typedef struct xep_transport xep_transport_t; /* of one group */
 typedef struct xep_heap_wire xep_heap_wire_t; /* of one buffer: a wire and its memory */
 
@@ -56,5 +58,12 @@ struct xep_transport {
     const xep_transport_ops_t *ops;
     atomic_uint moves; /* turns of progress that have moved something: whoever waits does not sleep meanwhile */
 };
+
+/**
+ * Local; connects to nobody. local: all nranks ranks share the network's interfaces, and need none but loopback. config
+ * is read here only.
+ */
+typedef xep_status_t (*xep_transport_open_fn)(const xep_config_t *config, uint32_t nranks, int local,
+                                              xep_transport_t **transport_p);
 
 #endif

@@ -4,12 +4,16 @@
  * A setting of the user is never overridden, and one that this version of UCX does not know is left out with a message:
  * versions differ in names, and the library runs with others than it was built with.
  */
+#define _GNU_SOURCE
 #include "ucp_settings.h"
 
+#include <net/if.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "error.h"
@@ -55,6 +59,24 @@ static void set_tcp_defaults(ucp_config_t *config)
     }
 }
 
+static bool has_loopback(void)
+{
+    struct ifreq loopback = {.ifr_name = "lo"};
+    int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    bool up = fd >= 0 && ioctl(fd, SIOCGIFFLAGS, &loopback) == 0 && (loopback.ifr_flags & IFF_UP) != 0;
+    if (fd >= 0) close(fd);
+    return up;
+}
+
+/*
+ * TCP listens on the interfaces that it may use, and takes whoever connects: where no rank is elsewhere, nobody who is
+ * can. Of a setting for what UCX does not open it prints a warning.
+ */
+static void keep_from_network(ucp_config_t *config)
+{
+    if (opens_tcp() && has_loopback()) set_default(config, "NET_DEVICES", "lo");
+}
+
 /* The default from 1.16 on. Before, users may ask for them, and libucp then aborts without a lane for rendezvous. */
 bool xep_ucp_settings_has_second_protocols(void)
 {
@@ -73,7 +95,7 @@ static void leave_out(ucp_config_t *config, const char *transports)
     set_default(config, "TLS", value);
 }
 
-xep_status_t xep_ucp_settings_read(const xep_ucp_shared_t *shared, ucp_config_t **config_p)
+xep_status_t xep_ucp_settings_read(const xep_ucp_shared_t *shared, int local, ucp_config_t **config_p)
 {
     ucs_status_t ret = ucp_config_read(NULL, NULL, config_p);
     if (ret != UCS_OK) return xep_fail(XEP_ERR_TRANSPORT, "ucp_config_read: %s", ucs_status_string(ret));
@@ -90,6 +112,7 @@ xep_status_t xep_ucp_settings_read(const xep_ucp_shared_t *shared, ucp_config_t 
      */
     set_default(*config_p, "MAX_RNDV_LANES", xep_ucp_settings_has_second_protocols() ? "1" : "0");
     set_tcp_defaults(*config_p);
+    if (local) keep_from_network(*config_p);
     leave_out(*config_p, shared->transports);
     return XEP_OK;
 }

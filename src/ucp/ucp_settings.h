@@ -15,7 +15,7 @@
 enum { XEP_UCP_SECOND_PROTOCOLS = 116 }; /* libucp from which its second generation of protocols is the default */
 
 /** UCX's configuration with ours; the caller releases it. */
-xep_status_t xep_ucp_settings_read(const xep_ucp_shared_t *shared, ucp_config_t **config_p);
+xep_status_t xep_ucp_settings_read(const xep_ucp_shared_t *shared, int local, ucp_config_t **config_p);
 
 /** Whether UCX uses its second generation of protocols. */
 bool xep_ucp_settings_has_second_protocols(void);

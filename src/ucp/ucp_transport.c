@@ -260,7 +260,8 @@ static xep_status_t open_probe(xep_ucp_transport_t *transport)
 }
 
 /* The handler of messages comes before the address: who has that may send. */
-xep_status_t xep_ucp_transport_open(const xep_config_t *config, uint32_t nranks, xep_transport_t **transport_p)
+xep_status_t xep_ucp_transport_open(const xep_config_t *config, uint32_t nranks, int local,
+                                    xep_transport_t **transport_p)
 {
     xep_ucp_transport_t *transport = calloc(1, sizeof *transport);
     xep_status_t status;
@@ -276,7 +277,7 @@ xep_status_t xep_ucp_transport_open(const xep_config_t *config, uint32_t nranks,
     if (!xep_ucp_settings_name_memory()) shared = xep_ucp_shared_find(nranks);
     transport->shares_memory = shared.expected && transport->map != XEP_MAP_NEVER;
     time_t begin = time(NULL);
-    status = xep_ucp_context_open(&shared, &transport->context, &transport->worker);
+    status = xep_ucp_context_open(&shared, local, &transport->context, &transport->worker);
     if (status != XEP_OK) goto free_transport;
     xep_ucp_memory_keep_to_user(begin);
     status = xep_ucp_message_listen(transport);

@@ -112,7 +112,7 @@ void forked_connect(forked_rank_t *self)
     uint8_t may_map[FORKED_MAX];
     xep_config_t config;
     REQUIRE(xep_config_read(&config) == XEP_OK, "configuration");
-    REQUIRE(xep_ucp_transport_open(&config, self->nranks, &self->transport) == XEP_OK, "open");
+    REQUIRE(xep_ucp_transport_open(&config, self->nranks, 1, &self->transport) == XEP_OK, "open");
     self->transport->ops->address(self->transport, &address, &bytes);
     memset(may_map, 1, sizeof may_map);
     exchange(self, address, bytes, addresses, sizes);
