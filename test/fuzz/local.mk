@@ -2,13 +2,24 @@
 # Fuzzing. A target is one source and a folder of %D%/corpus, and a name in the list here. As a test of make check it
 # runs its corpus and a fixed number of mutations; contrib/fuzz runs it for long, with libFuzzer where clang has it:
 # then FUZZ_LDFLAGS brings main(), in place of fuzz_main.c.
-fuzz_targets = %D%/fuzz_config.t %D%/fuzz_heap.t %D%/fuzz_plugin.t %D%/fuzz_route.t %D%/fuzz_trace.t
+fuzz_targets = %D%/fuzz_api.t %D%/fuzz_boot.t %D%/fuzz_config.t %D%/fuzz_heap.t %D%/fuzz_plugin.t %D%/fuzz_route.t %D%/fuzz_trace.t
 
 check_LTLIBRARIES += libfuzz.la
 libfuzz_la_SOURCES = %D%/fuzz_target.h %D%/fuzz_target.c
 libfuzz_la_CPPFLAGS = $(AM_CPPFLAGS)
 EXTRA_DIST += %D%/corpus
 fuzz_sources = %D%/fuzz_main.c
+
+# all of the library, in a world of its own: what it waits by is wrapped
+fuzz_world = %D%/fuzz_world.h %D%/fuzz_world.c %D%/fuzz_memory.h %D%/fuzz_memory.c %D%/fuzz_turns.h
+fuzz_wrapped = -Wl,--wrap=xep_clock_ns -Wl,--wrap=sched_yield -Wl,--wrap=nanosleep
+%C%_fuzz_api_t_SOURCES = $(fuzz_sources) $(fuzz_world) \
+	%D%/fuzz_api.h %D%/fuzz_api.c %D%/fuzz_operations.c %D%/fuzz_patch.h %D%/fuzz_patch.c
+%C%_fuzz_api_t_LDFLAGS = $(FUZZ_LDFLAGS) $(fuzz_wrapped)
+%C%_fuzz_api_t_LDADD = libfuzz.la $(insides)
+%C%_fuzz_boot_t_SOURCES = $(fuzz_sources) $(fuzz_world) %D%/fuzz_boot.c
+%C%_fuzz_boot_t_LDFLAGS = $(FUZZ_LDFLAGS) $(fuzz_wrapped)
+%C%_fuzz_boot_t_LDADD = libfuzz.la $(insides)
 
 %C%_fuzz_config_t_SOURCES = $(fuzz_sources) %D%/fuzz_config.c
 %C%_fuzz_config_t_LDFLAGS = $(FUZZ_LDFLAGS)

@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/*
+ * One thread runs all fibers: where the library makes progress, yields or sleeps, the next one is chosen. The clock,
+ * sched_yield() and nanosleep() of the library are wrapped when the target is linked; outside of a fiber they are the
+ * real ones.
+ */
+#define _GNU_SOURCE
+#include "fuzz_world.h"
+
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <ucontext.h>
+
+#include "boot_callback.h"
+#include "config.h"
+#include "error.h"
+#include "fuzz_memory.h"
+#include "fuzz_target.h"
+#include "fuzz_turns.h"
+#include "group_create.h"
+
+#if defined(__SANITIZE_ADDRESS__)
+#define HAS_ASAN 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define HAS_ASAN 1
+#endif
+#endif
+#ifdef HAS_ASAN
+#include <sanitizer/common_interface_defs.h>
+#endif
+
+enum { STACK_BYTES = 512 * 1024, MOST_TURNS = 2000000 };
+
+typedef struct fiber {
+    ucontext_t context;
+    fuzz_world_t *world;
+    uint32_t rank;
+    int ended;
+    char *stack;
+} fiber_t;
+
+struct fuzz_world {
+    const fuzz_options_t *options;
+    fiber_t fibers[FUZZ_MOST_RANKS];
+    ucontext_t scheduler;
+    uint64_t now_ns, dice, turns;
+    fuzz_memory_t *memory;
+    /* the bootstrap: what each rank gives, and how many have come to, and have left, the exchange under way */
+    const void *given[FUZZ_MOST_RANKS];
+    uint32_t came, left, exchanges;
+    int given_up;
+};
+
+static _Thread_local fiber_t *current; /* NULL: not in a world */
+
+/* ---- turns ---- */
+
+static uint64_t throw_dice(fuzz_world_t *world, uint64_t n)
+{
+    uint64_t x = world->dice += UINT64_C(0x9e3779b97f4a7c15);
+    x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+    return (x ^ x >> 31) % n;
+}
+
+/* A sanitizer must know on which stack a thread goes on; leaving: this stack is never used again. */
+static void switch_to(ucontext_t *from, ucontext_t *to, const void *stack, size_t bytes, int leaving)
+{
+#ifdef HAS_ASAN
+    void *kept = NULL;
+    __sanitizer_start_switch_fiber(leaving ? NULL : &kept, stack, bytes);
+    swapcontext(from, to);
+    __sanitizer_finish_switch_fiber(kept, NULL, NULL);
+#else
+    (void)stack, (void)bytes, (void)leaving;
+    swapcontext(from, to);
+#endif
+}
+
+/* of the thread, as the first fiber finds it */
+static const void *thread_stack;
+static size_t thread_stack_bytes;
+
+void fuzz_turn(uint64_t ns)
+{
+    fiber_t *fiber = current;
+    if (fiber == NULL) return;
+    fiber->world->now_ns += ns;
+    if (++fiber->world->turns > MOST_TURNS) fuzz_fail("rank %u and others never end", fiber->rank);
+    switch_to(&fiber->context, &fiber->world->scheduler, thread_stack, thread_stack_bytes, 0);
+    current = fiber;
+}
+
+uint64_t fuzz_dice(uint64_t n)
+{
+    return current == NULL ? 0 : throw_dice(current->world, n);
+}
+
+uint64_t __real_xep_clock_ns(void);
+int __real_sched_yield(void);
+int __real_nanosleep(const struct timespec *time, struct timespec *left);
+uint64_t __wrap_xep_clock_ns(void);
+int __wrap_sched_yield(void);
+int __wrap_nanosleep(const struct timespec *time, struct timespec *left);
+
+uint64_t __wrap_xep_clock_ns(void)
+{
+    return current == NULL ? __real_xep_clock_ns() : current->world->now_ns;
+}
+
+/* The library yields for 20 ms before it sleeps. */
+int __wrap_sched_yield(void)
+{
+    if (current == NULL) return __real_sched_yield();
+    fuzz_turn(1000 * 1000);
+    return 0;
+}
+
+/* A sleep of 50 us is one of 5 ms: a wait of seconds then takes hundreds of turns, not tens of thousands. */
+int __wrap_nanosleep(const struct timespec *time, struct timespec *left)
+{
+    if (current == NULL) return __real_nanosleep(time, left);
+    fuzz_turn((uint64_t)time->tv_nsec * 100);
+    return 0;
+}
+
+/* ---- bootstrap ---- */
+
+/* Whether all have come so far; a rank that gave up leaves what it gave, so that no later exchange is right. */
+static int await(fuzz_world_t *world, const uint32_t *count, uint32_t number)
+{
+    uint64_t deadline_ns = world->now_ns + (uint64_t)world->options->timeout_ms * 1000000;
+    while (*count < world->options->nranks && world->exchanges == number && !world->given_up) {
+        if (world->now_ns > deadline_ns) world->given_up = 1;
+        fuzz_turn(1000 * 1000);
+    }
+    return !world->given_up;
+}
+
+/* The caller's allgather of xep.h. */
+static int gather(void *ctx, const void *send, void *recv, size_t bytes)
+{
+    const fiber_t *fiber = ctx;
+    fuzz_world_t *world = fiber->world;
+    const fuzz_options_t *options = world->options;
+    uint32_t number = world->exchanges;
+    if (world->given_up) return 1;
+    world->given[fiber->rank] = send;
+    world->came++;
+    if (!await(world, &world->came, number)) return 1;
+    for (uint32_t r = 0; r < options->nranks; r++) {
+        char *to = (char *)recv + r * bytes;
+        memcpy(to, world->given[r], bytes);
+        if (options->tell != NULL && r != fiber->rank) options->tell(options->arg, number, fiber->rank, r, to, bytes);
+    }
+    world->left++;
+    if (world->left < options->nranks) return !await(world, &world->left, number);
+    world->came = world->left = 0;
+    world->exchanges++;
+    return 0;
+}
+
+/* ---- ranks ---- */
+
+static void live(fiber_t *fiber)
+{
+    const fuzz_options_t *options = fiber->world->options;
+    xep_group_params_t params = XEP_GROUP_PARAMS_INIT;
+    xep_config_t config;
+    xep_group_t *group = NULL;
+    xep_boot_t *boot;
+    params.allgather = gather;
+    params.allgather_ctx = fiber;
+    params.rank = fiber->rank;
+    params.nranks = options->nranks;
+    if (xep_config_read(&config) != XEP_OK) fuzz_fail("%s", xep_last_error());
+    xep_status_t status = xep_boot_callback_open(&params, options->timeout_ms, &boot);
+    if (status == XEP_OK)
+        status = xep_group_open(&config, options->timeout_ms, boot,
+                                fuzz_memory_transport(fiber->world->memory, fiber->rank), &group);
+    options->run(options->arg, fiber->rank, group, status);
+}
+
+static void begin_fiber(void)
+{
+    fiber_t *fiber = current;
+#ifdef HAS_ASAN
+    __sanitizer_finish_switch_fiber(NULL, &thread_stack, &thread_stack_bytes);
+#endif
+    live(fiber);
+    fiber->ended = 1;
+    switch_to(&fiber->context, &fiber->world->scheduler, thread_stack, thread_stack_bytes, 1);
+}
+
+/* Stacks are kept: one is half a megabyte, and an input lives for a millisecond. */
+static void make_fiber(fuzz_world_t *world, uint32_t rank)
+{
+    static char *stacks[FUZZ_MOST_RANKS];
+    fiber_t *fiber = &world->fibers[rank];
+    if (stacks[rank] == NULL && (stacks[rank] = malloc(STACK_BYTES)) == NULL) fuzz_fail("no memory");
+    fiber->world = world;
+    fiber->rank = rank;
+    fiber->stack = stacks[rank];
+    getcontext(&fiber->context);
+    fiber->context.uc_stack.ss_sp = fiber->stack;
+    fiber->context.uc_stack.ss_size = STACK_BYTES;
+    fiber->context.uc_link = NULL;
+    makecontext(&fiber->context, begin_fiber, 0);
+}
+
+void fuzz_world_run(const fuzz_options_t *options)
+{
+    static fuzz_world_t world;
+    uint32_t left = options->nranks;
+    world = (fuzz_world_t){.options = options, .now_ns = 1000000000, .dice = options->seed};
+    world.memory = fuzz_memory_make(options->nranks, options->node);
+    for (uint32_t r = 0; r < options->nranks; r++) make_fiber(&world, r);
+    while (left > 0) {
+        fiber_t *fiber = &world.fibers[throw_dice(&world, options->nranks)];
+        if (fiber->ended) continue;
+        current = fiber;
+        switch_to(&world.scheduler, &fiber->context, fiber->stack, STACK_BYTES, 0);
+        current = NULL;
+        left -= (uint32_t)fiber->ended;
+    }
+    fuzz_memory_free(world.memory);
+}
