@@ -3,8 +3,8 @@
 /*
  * Sequences of calls of xep.h on one to four ranks, with valid and with invalid arguments. All ranks run the program
  * that the input describes. A call may have one field of its arguments changed, on all ranks or on one. As long as
- * nothing has gone wrong, every call that is right must succeed, with the rows and sums that the oracle says, also after
- * calls that were refused: an error before anything has begun leaves everything as it was. Later anything may be
+ * nothing has gone wrong, every call that is right must succeed, with the rows and sums that the oracle says, also
+ * after calls that were refused: an error before anything has begun leaves everything as it was. Later anything may be
  * returned, but nothing may crash, hang, leak, or write beside what it was given.
  *
  * limit: 240

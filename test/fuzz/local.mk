@@ -2,7 +2,8 @@
 # Fuzzing. A target is one source and a folder of %D%/corpus, and a name in the list here. As a test of make check it
 # runs its corpus and a fixed number of mutations; contrib/fuzz runs it for long, with libFuzzer where clang has it:
 # then FUZZ_LDFLAGS brings main(), in place of fuzz_main.c.
-fuzz_targets = %D%/fuzz_api.t %D%/fuzz_boot.t %D%/fuzz_config.t %D%/fuzz_heap.t %D%/fuzz_plugin.t %D%/fuzz_route.t %D%/fuzz_trace.t
+fuzz_targets = %D%/fuzz_api.t %D%/fuzz_boot.t %D%/fuzz_config.t \
+	%D%/fuzz_heap.t %D%/fuzz_plugin.t %D%/fuzz_route.t %D%/fuzz_trace.t
 
 check_LTLIBRARIES += libfuzz.la
 libfuzz_la_SOURCES = %D%/fuzz_target.h %D%/fuzz_target.c
