@@ -15,6 +15,8 @@ exec unshare $user --mount --ipc --pid --fork --mount-proc bash -c '
     "$@"
     status=$?
     [ -z "$(ls /dev/shm)" ] || echo "left in /dev/shm: $(ls /dev/shm)"
+    segments=$(grep -c "^ *[0-9]" /proc/sysvipc/shm)
+    [ "$segments" -eq 0 ] || echo "left in memory: $segments System V segments"
     exit $status' inside "$setup" "$@"
 END
 chmod +x "$tmp/inside"
@@ -49,6 +51,16 @@ says 'warning: no shared memory, all bytes go through sockets: .*No space left'
 says '/dev/shm: Read-only file system'
 XEP_MAP=never whole 'neither, and none wanted' 3 3 1 "$inside" "$shm=1m none /dev/shm && $no_sysv" ./xep_run -n 3
 whole 'alone' 1 1 1 "$inside" "$shm=1g,ro none /dev/shm && $no_sysv" ./xep_run -n 1
+
+# killed, all at once, with nobody left to tidy up: the names of segments were gone before
+run 'all ranks killed' "$inside" "$shm=1g none /dev/shm && $no_sysv" ./xep_run -k -n 3 -x XEP_LOG=info \
+    ./test/mp/victim all
+[ $status -eq 137 ] || wrong 'they were not killed'
+says 'System V shared memory is not used'
+empty
+run 'all ranks killed, with System V' "$inside" "$shm=1g none /dev/shm" ./xep_run -k -n 3 ./test/mp/victim all
+[ $status -eq 137 ] || wrong 'they were not killed'
+empty
 
 # a buffer that is larger than /dev/shm where that is all there is: told before a page is written
 refuses 'too large a buffer' \
