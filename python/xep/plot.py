@@ -191,7 +191,7 @@ def short(value: float, _position: Any = None) -> str:
 
 
 def draw_curves(figure: Any, results: list[Result], others: list[Other]) -> None:
-    from matplotlib.ticker import FuncFormatter, LogLocator
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
     swept = {result.swept for result in results}
     if len(swept) > 1:
@@ -205,6 +205,7 @@ def draw_curves(figure: Any, results: list[Result], others: list[Other]) -> None
             draw_others(time, rate, result, others, op)
         time.set_title(op, loc="left", fontweight="bold")
         time.set_yscale("log")
+        time.yaxis.set_minor_locator(NullLocator())
         rate.set_ylim(bottom=0)
         rate.set_xscale("log", base=2)
         rate.xaxis.set_major_locator(LogLocator(base=2, numticks=9))
