@@ -22,7 +22,8 @@ esac
 nvcc=${NVCC:-$(PATH=$PATH:/usr/local/cuda/bin command -v nvcc)} || { echo 'skipped: there is no nvcc'; exit 77; }
 mkdir -p "$work/include/xep"
 sed 's/@[A-Z_]*@/0/' "$top/include/xep/version.h.in" >"$work/include/xep/version.h"
-flags=(-I"$top/include" -I"$work/include" -I"$top/oracle" -I"$top/plugins/cuda" -I"$top/plugins/normal")
+flags=(-I"$top/include" -I"$work/include" -I"$top/oracle" -I"$top/plugins/cuda" -I"$top/plugins/normal"
+    -I"$top/plugins/ll")
 
 # the architecture there is most of today, and what newer ones compile for themselves
 compile_device() {
@@ -54,13 +55,16 @@ mkdir -p "$build"
 [ -x "$top/configure" ] || (cd "$top" && ./autogen.sh) >"$work/library.log" 2>&1 || exit 1
 { [ -e "$build/Makefile" ] || (cd "$build" && "$top/contrib/configure-release" NVCC="$nvcc"); } \
     >"$work/library.log" 2>&1 &&
-    make -C "$build" -s -j"$(nproc)" all test/mp/cuda_ops test/bench/cuda_calls >>"$work/library.log" 2>&1 ||
+    make -C "$build" -s -j"$(nproc)" all test/mp/cuda_ops test/mp/cuda_ll_ops test/bench/cuda_calls \
+        >>"$work/library.log" 2>&1 ||
     { tail "$work/library.log"; echo 'FAIL: the library was not built' >&2; exit 1; }
 export XEP_PLUGIN_PATH=$build/.libs XEP_TIMEOUT=60s
 devices=$(nvidia-smi --list-gpus | wc -l)
 for ranks in $(printf '%s\n' 1 2 "$devices" | sort -nu); do
-    timeout 300 "$build/xep_run" -n "$ranks" "$build/test/mp/cuda_ops" && echo "library, $ranks ranks: passed" ||
-        { echo "FAIL: library, $ranks ranks"; status=1; }
+    for program in cuda_ops cuda_ll_ops; do
+        timeout 300 "$build/xep_run" -n "$ranks" "$build/test/mp/$program" && echo "$program, $ranks ranks: passed" ||
+            { echo "FAIL: $program, $ranks ranks"; status=1; }
+    done
 done
 [ "$what" = check ] || [ "$devices" -lt 2 ] ||
     timeout 300 "$build/xep_run" -n "$devices" "$build/test/bench/cuda_calls" || status=1

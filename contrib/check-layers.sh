@@ -91,7 +91,7 @@ only() {
 
 # a mode for device memory shares what its sibling for host memory is made of
 shared_with() {
-    [ "$1" != plugins/cuda/ ] || echo '|plugins/normal'
+    [ "$1" != plugins/cuda/ ] || echo '|plugins/normal|plugins/ll'
 }
 
 check_includes() {

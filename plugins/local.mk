@@ -38,7 +38,7 @@ xep_normal_la_LDFLAGS = $(plugin_ldflags)
 xep_normal_la_LIBADD = libxep_kit_parts.la -lm
 
 xep_ll_la_SOURCES = \
-	%D%/ll/ll.h %D%/ll/ll.c %D%/ll/ll_heap.c \
+	%D%/ll/ll.h %D%/ll/ll_notice.h %D%/ll/ll.c %D%/ll/ll_begin.c %D%/ll/ll_heap.c \
 	%D%/ll/ll_send.c %D%/ll/ll_receive.c %D%/ll/ll_unpack.c \
 	%D%/ll/ll_offer.c %D%/ll/ll_sum.c \
 	%D%/kernels/cast.h %D%/kernels/cast.c %D%/kernels/cast_kernels.h %D%/kernels/cast_blocks.h \
@@ -51,27 +51,45 @@ xep_ll_la_LIBADD = libxep_kit_parts.la -lm
 
 # The modes for device memory: nvcc compiles the kernels, and they are part of the mode as fat binaries, for the
 # architecture there is most of today and, as PTX, for what comes after.
-cuda_kernels = %D%/cuda/cuda_plan.cu %D%/cuda/cuda_counts.cu %D%/cuda/cuda_dispatch.cu %D%/cuda/cuda_combine.cu
-cuda_headers = %D%/cuda/cuda_kernels.h %D%/cuda/cuda_words.cuh %D%/cuda/cuda_bulk.cuh
-cuda_normal_sources = \
-	%D%/cuda/cuda_images.h %D%/cuda/cuda_kernels.h %D%/cuda/cuda_normal.h %D%/cuda/cuda_normal.c \
+cuda_kernels = \
+	%D%/cuda/cuda_plan.cu %D%/cuda/cuda_counts.cu %D%/cuda/cuda_dispatch.cu %D%/cuda/cuda_combine.cu \
+	%D%/cuda/cuda_ll_send.cu %D%/cuda/cuda_ll_receive.cu %D%/cuda/cuda_ll_combine.cu
+cuda_headers = \
+	%D%/cuda/cuda_args.h %D%/cuda/cuda_kernels.h %D%/cuda/cuda_ll_kernels.h %D%/cuda/cuda_words.cuh \
+	%D%/cuda/cuda_bulk.cuh %D%/cuda/cuda_elements.cuh %D%/cuda/cuda_sum.cuh %D%/cuda/cuda_ll_place.cuh
+cuda_mode_sources = \
+	%D%/cuda/cuda_args.h %D%/cuda/cuda_images.h %D%/cuda/cuda_mode.h %D%/cuda/cuda_mode.c
+cuda_normal_sources = $(cuda_mode_sources) \
+	%D%/cuda/cuda_kernels.h %D%/cuda/cuda_normal.h %D%/cuda/cuda_normal.c \
 	%D%/cuda/cuda_normal_dispatch.c %D%/cuda/cuda_normal_combine.c \
 	%D%/normal/normal.h %D%/normal/normal_record.h %D%/normal/normal_begin.c %D%/normal/normal_heap.c \
 	%D%/normal/normal_records.c %D%/normal/normal_recv.c %D%/normal/normal_digest.c
+cuda_ll_sources = $(cuda_mode_sources) \
+	%D%/cuda/cuda_ll_kernels.h %D%/cuda/cuda_ll.h %D%/cuda/cuda_ll.c \
+	%D%/cuda/cuda_ll_dispatch.c %D%/cuda/cuda_ll_combine.c \
+	%D%/ll/ll.h %D%/ll/ll_notice.h %D%/ll/ll_begin.c %D%/ll/ll_heap.c \
+	%D%/kernels/logfmt.h %D%/kernels/logfmt.c
 cuda_cppflags = $(plugin_cppflags) -I$(srcdir)/%D%/kit -I$(srcdir)/%D%/kernels -I$(srcdir)/%D%/normal \
-	-I$(srcdir)/%D%/cuda
+	-I$(srcdir)/%D%/ll -I$(srcdir)/%D%/cuda
 if HAVE_NVCC
-pkglib_LTLIBRARIES += xep_normal_cuda.la
-cuda_images = cuda_plan.fatbin cuda_counts.fatbin cuda_dispatch.fatbin cuda_combine.fatbin
-CLEANFILES += $(cuda_images)
-%.fatbin: $(srcdir)/%D%/cuda/%.cu $(addprefix $(srcdir)/,$(cuda_headers)) %D%/normal/normal_record.h
+pkglib_LTLIBRARIES += xep_normal_cuda.la xep_ll_cuda.la
+cuda_normal_images = cuda_plan.fatbin cuda_counts.fatbin cuda_dispatch.fatbin cuda_combine.fatbin
+cuda_ll_images = cuda_ll_send.fatbin cuda_ll_receive.fatbin cuda_ll_combine.fatbin
+CLEANFILES += $(cuda_normal_images) $(cuda_ll_images)
+%.fatbin: $(srcdir)/%D%/cuda/%.cu $(addprefix $(srcdir)/,$(cuda_headers)) \
+		%D%/normal/normal_record.h %D%/ll/ll_notice.h
 	$(AM_V_GEN)$(NVCC) -std=c++17 -O3 -gencode arch=compute_90,code=sm_90 -gencode arch=compute_90,code=compute_90 \
-		-I$(srcdir)/%D%/normal -fatbin -o $@ $<
-$(xep_normal_cuda_la_OBJECTS): $(cuda_images)
+		$(plugin_cppflags) -I$(srcdir)/%D%/normal -I$(srcdir)/%D%/ll -fatbin -o $@ $<
+$(xep_normal_cuda_la_OBJECTS): $(cuda_normal_images)
+$(xep_ll_cuda_la_OBJECTS): $(cuda_ll_images)
 endif
-xep_normal_cuda_la_SOURCES = $(cuda_normal_sources) %D%/cuda/cuda_images.c
+xep_normal_cuda_la_SOURCES = $(cuda_normal_sources) %D%/cuda/cuda_normal_images.c
 xep_normal_cuda_la_CPPFLAGS = $(cuda_cppflags) -DXEP_CUDA_IMAGES='"$(abs_builddir)"'
 xep_normal_cuda_la_LDFLAGS = $(plugin_ldflags)
 xep_normal_cuda_la_LIBADD = libxep_kit_parts.la
+xep_ll_cuda_la_SOURCES = $(cuda_ll_sources) %D%/cuda/cuda_ll_images.c
+xep_ll_cuda_la_CPPFLAGS = $(cuda_cppflags) -DXEP_CUDA_IMAGES='"$(abs_builddir)"'
+xep_ll_cuda_la_LDFLAGS = $(plugin_ldflags)
+xep_ll_cuda_la_LIBADD = libxep_kit_parts.la -lm
 EXTRA_DIST += $(cuda_headers) $(cuda_kernels) \
 	test/bench/cuda_world.cuh test/bench/cuda_world.cu test/bench/cuda_kernels.cu contrib/check-cuda.sh

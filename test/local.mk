@@ -83,11 +83,12 @@ check_LTLIBRARIES += %D%/mp/perf_corruptor.la
 
 # rows in device memory: a stand-in for the driver, which the script calls libcuda.so.1, and the mode as it is, with
 # nothing in place of its kernels
-check_LTLIBRARIES += %D%/cuda/standin_cuda.la %D%/cuda/xep_normal_cuda.la
+check_LTLIBRARIES += %D%/cuda/standin_cuda.la %D%/cuda/xep_normal_cuda.la %D%/cuda/xep_ll_cuda.la
 %C%_cuda_standin_cuda_la_SOURCES = \
 	%D%/cuda/standin.h %D%/cuda/standin_driver.c %D%/cuda/standin_memory.c %D%/cuda/standin_streams.c \
-	%D%/cuda/standin_kernels.c
-%C%_cuda_standin_cuda_la_CPPFLAGS = $(AM_CPPFLAGS) -I$(srcdir)/plugins/cuda -I$(srcdir)/plugins/normal
+	%D%/cuda/standin_words.h %D%/cuda/standin_kernels.c %D%/cuda/standin_ll.c
+%C%_cuda_standin_cuda_la_CPPFLAGS = $(AM_CPPFLAGS) -I$(srcdir)/plugins/cuda -I$(srcdir)/plugins/normal \
+	-I$(srcdir)/plugins/ll
 %C%_cuda_standin_cuda_la_CFLAGS = $(AM_CFLAGS) -Wno-missing-prototypes
 %C%_cuda_standin_cuda_la_LIBADD = libxep_oracle.la -lpthread
 %C%_cuda_standin_cuda_la_LDFLAGS = -module -avoid-version -shared -rpath /nowhere
@@ -95,10 +96,18 @@ check_LTLIBRARIES += %D%/cuda/standin_cuda.la %D%/cuda/xep_normal_cuda.la
 %C%_cuda_xep_normal_cuda_la_CPPFLAGS = $(cuda_cppflags)
 %C%_cuda_xep_normal_cuda_la_LIBADD = libxep_kit_parts.la
 %C%_cuda_xep_normal_cuda_la_LDFLAGS = -module -avoid-version -shared -rpath /nowhere
+%C%_cuda_xep_ll_cuda_la_SOURCES = $(cuda_ll_sources) %D%/cuda/standin_images.c
+%C%_cuda_xep_ll_cuda_la_CPPFLAGS = $(cuda_cppflags)
+%C%_cuda_xep_ll_cuda_la_LIBADD = libxep_kit_parts.la -lm
+%C%_cuda_xep_ll_cuda_la_LDFLAGS = -module -avoid-version -shared -rpath /nowhere
 %C%_mp_cuda_ops_SOURCES = \
 	%D%/mp/cuda_rig.h %D%/mp/cuda_rig.c %D%/mp/cuda_job.h %D%/mp/cuda_job.c \
 	%D%/mp/cuda_refuse.h %D%/mp/cuda_refuse.c %D%/mp/cuda_ops.c
 %C%_mp_cuda_ops_LDADD = libmp_rig.la
+%C%_mp_cuda_ll_ops_SOURCES = \
+	%D%/mp/cuda_rig.h %D%/mp/cuda_rig.c %D%/mp/cuda_job.h %D%/mp/cuda_job.c \
+	%D%/mp/cuda_ll_later.h %D%/mp/cuda_ll_later.c %D%/mp/cuda_ll_ops.c
+%C%_mp_cuda_ll_ops_LDADD = libmp_rig.la
 %C%_bench_cuda_calls_SOURCES = \
 	%D%/mp/cuda_rig.h %D%/mp/cuda_rig.c %D%/mp/cuda_job.h %D%/mp/cuda_job.c %D%/bench/cuda_calls.c
 %C%_bench_cuda_calls_CPPFLAGS = $(AM_CPPFLAGS) -I$(srcdir)/%D%/mp
@@ -153,7 +162,7 @@ model:
 .PHONY: model
 
 # what tests use and is no test itself
-test_helpers = %D%/mp/cuda_ops %D%/bench/cuda_calls \
+test_helpers = %D%/mp/cuda_ops %D%/mp/cuda_ll_ops %D%/bench/cuda_calls \
 	%D%/abi/mode_load %D%/mp/listening %D%/mp/traced %D%/mp/victim %D%/mp/wire_rate.mp %D%/bench/kernels
 %C%_abi_mode_load_LDADD = libxep.la
 %C%_abi_dlopen_t_LDADD = libunit.la $(CMOCKA_LIBS)

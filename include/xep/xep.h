@@ -300,7 +300,8 @@ XEP_API xep_status_t xep_layout(const xep_layout_args_t *args, xep_layout_t *out
 
 /**
  * Where the rows of a buffer lie. All pointers to arrays in the arguments and in xep_recv_t are to memory of this kind,
- * but for the counts and places of xep_recv_t (src_begin, rank_rows, expert_rows), which are in host memory always.
+ * but for the counts and places that mode normal shows in xep_recv_t (src_begin, rank_rows, expert_rows), which are in
+ * host memory always.
  *
  * XEP_MEMORY_CUDA: in memory of the device that is current in the thread that creates the buffer; all ranks are on one
  * host, and their devices reach one another. An operation is enqueued on args.stream and behind the operations of this
@@ -309,8 +310,16 @@ XEP_API xep_status_t xep_layout(const xep_layout_args_t *args, xep_layout_t *out
  * rows are counted; that wait for the counts is the only one. So received rows are read, outputs are used and a handle
  * is released by work on the same stream, or by work that waits for it.
  *
+ * In mode ll nothing is waited for: rows are counted in device memory, where expert_begin, expert_count, expert_rows,
+ * pair_begin and pair_count are, and xep_recv_t.rows is the capacity. A request is done when its second phase is
+ * enqueued, which the first wait or test does, behind the second phases of all operations that began earlier; nothing
+ * of the operation runs between the phases. Operations may be captured into a graph: each launch of it is an operation
+ * like any other, so that all ranks launch theirs in the same order among the buffer's operations. The stream of the
+ * graph orders it, the buffer does not, and the handles of its dispatches are kept as long as the graph.
+ *
  * An error that shows only while the work runs (XEP_ERR_TIMEOUT: a rank did not come; XEP_ERR_PROTOCOL: ranks disagree
- * on a combine) is returned by a later operation of the buffer, which is broken until xep_buffer_reset().
+ * on a combine, or, in ll, on a dispatch, whose rows may not fit, or whose topk_idx has what is no expert) is returned
+ * by a later operation of the buffer, which is broken until xep_buffer_reset().
  */
 typedef enum { XEP_MEMORY_HOST = 0, XEP_MEMORY_CUDA = 1 } xep_memory_t;
 

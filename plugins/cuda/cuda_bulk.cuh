@@ -72,6 +72,12 @@ __device__ __forceinline__ void wait_read_but_one()
     asm volatile("cp.async.bulk.wait_group.read 1;" ::: "memory");
 }
 
+/** Until the stages of all groups may be written again. */
+__device__ __forceinline__ void wait_read()
+{
+    asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+
 /** Until all stores of this thread are done. */
 __device__ __forceinline__ void wait_stored()
 {

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * The records that ranks tell each other before rows move. The host checks and compares them too, as it does for rows in
- * its own memory, and finds the words for what is wrong; here it is only found whether rows may move, so that nobody
+ * The records that ranks tell each other before rows move. The host checks and compares them too, as it does for rows
+ * in its own memory, and finds the words for what is wrong; here it is only found whether rows may move, so that nobody
  * waits for a host. Both look at the same records.
  */
+#include "cuda_kernels.h"
 #include "cuda_words.cuh"
 
 #include <stddef.h>

@@ -6,6 +6,7 @@
  * what belongs to the rows.
  */
 #include "cuda_bulk.cuh"
+#include "cuda_kernels.h"
 #include "cuda_words.cuh"
 
 enum { KNOWN_RANKS = 64 }; /* of more, places are looked up in global memory */

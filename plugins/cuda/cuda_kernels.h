@@ -1,19 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/**
- * Arguments of the kernels that move rows between devices of one host: plain structs, the same for the host that fills
- * them and the device that reads them. Memory they name is device memory, of this rank or of a peer, unless it says
- * otherwise.
- *
- * Every rank has one heap of the same layout; peer[r] is rank r's heap as this device reaches it. A word is written by
- * one rank, holds an epoch and only grows, as on the host: the protocol is that of plugins/normal.
- */
+/** Arguments of the kernels of normal (cuda_args.h): the protocol is that of plugins/normal. */
 #ifndef XEP_CUDA_KERNELS_H
 #define XEP_CUDA_KERNELS_H
 
-#include <stdint.h>
-
 #include <normal_record.h>
+
+#include "cuda_args.h"
 
 enum {
     XEP_CUDA_NOBODY = -1,   /* rank of a place in the list of a token that goes to fewer ranks */
@@ -27,13 +20,6 @@ typedef struct xep_cuda_dest {
     int32_t rank;
     uint32_t row;
 } xep_cuda_dest_t;
-
-/** A wait that has lasted too long says so in pinned host memory, and its kernel ends. */
-typedef struct xep_cuda_deadline {
-    uint64_t timeout_ns;  /* by the device's clock; 0: none */
-    uint32_t *late;       /* rank that did not come, plus 1; 0: all did. Pinned */
-    const uint32_t *stop; /* not 0: waits end at once. Pinned */
-} xep_cuda_deadline_t;
 
 /** Who gets what: from topk_idx to the ranks of each token. XEP_CUDA_PLAN_BLOCKS of XEP_CUDA_PLAN_THREADS. */
 typedef struct xep_cuda_plan {
@@ -135,18 +121,12 @@ typedef struct xep_cuda_dispatch {
 typedef struct xep_cuda_combine {
     char *const *peer; /* [nranks] */
     uint32_t rank, nranks;
-    uint32_t tokens, hidden, max_dests;
-    uint32_t stages; /* for each warp, in shared memory; 0: contributions that no bulk copy can move, or too many */
-    uint32_t rows;   /* of a stage: max_dests and the biases given, 32 at most */
-    uint32_t chunk;  /* bytes of a row in a stage: a multiple of 16 */
+    xep_cuda_sum_t sum;
+    uint32_t max_dests;
     uint64_t epoch;
     uint64_t row_stride;
     const xep_cuda_dest_t *dest;
     const xep_cuda_there_t *there; /* [nranks] */
-    const char *bias[2];
-    uint64_t bias_stride[2];
-    char *out;
-    uint64_t out_stride;
     uint32_t topk;
     char *out_weights; /* [tokens][topk] float: sums of what was sent back; NULL: nothing was */
     uint64_t out_weights_stride;

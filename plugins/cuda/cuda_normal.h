@@ -30,6 +30,7 @@
 #include <normal.h>
 
 #include "cuda_kernels.h"
+#include "cuda_mode.h"
 
 /** For what a kernel waits: it has a word for each, beside that in which ranks differ. */
 typedef enum { CUDA_COUNTS, CUDA_ROWS, CUDA_OFFERS, CUDA_READERS, CUDA_DIFFERS, CUDA_LATE_WORDS } cuda_late_t;
@@ -62,44 +63,18 @@ typedef struct cuda_slot {
 
 typedef struct cuda_normal {
     normal_t normal; /* first */
-    xep_device_t *device;
-    void *memory, *pinned;       /* all arrays of each kind */
-    void *modules[CUDA_KERNELS]; /* as many as there are images */
-    void *kernels[CUDA_KERNELS];
+    cuda_mode_t cuda;
     cuda_routing_t *routings; /* [slots] */
     cuda_slot_t *slots;       /* [slots] */
     /* device memory: */
-    char **peer;                     /* [R] heaps */
-    uint32_t *owner, *first_expert;  /* [E], [R + 1] */
-    uint32_t *scratch, *blocks_done; /* of the plan; of kernels with several blocks */
+    uint32_t *scratch; /* of the plan */
     uint64_t *wrong;
     int32_t *verdict;
     /* pinned: */
-    char *mirror;   /* ring of records, as the device has read them */
-    uint32_t *late; /* [CUDA_LATE_WORDS] rank plus 1 */
+    char *mirror; /* ring of records, as the device has read them */
 } cuda_normal_t;
 
 extern const xep_step_t cuda_dispatch_steps[], cuda_combine_steps[];
-
-static inline void *cuda_stream(const xep_op_t *op)
-{
-    return op->kind == XEP_OP_DISPATCH ? op->dispatch->stream : op->combine->stream;
-}
-
-/* ---- cuda_normal.c ---- */
-
-/** Most dynamic shared memory that a kernel may be launched with. */
-uint32_t cuda_shared_bytes(const cuda_normal_t *mode);
-
-/** Of an operation: how long its kernels wait for what. */
-xep_cuda_deadline_t cuda_deadline(const cuda_normal_t *mode, const xep_op_t *op, cuda_late_t what);
-
-/** Launches a kernel on the operation's stream; blocks 0: as many as the buffer may use. */
-xep_status_t cuda_launch(const cuda_normal_t *mode, const xep_op_t *op, cuda_kernel_t kernel, uint32_t blocks,
-                         uint32_t threads, uint32_t shared_bytes, void *args);
-
-/** Step, the first one: XEP_ERR_TIMEOUT or XEP_ERR_PROTOCOL where a kernel of an earlier operation has failed. */
-xep_status_t cuda_check_earlier(void *mode, xep_op_t *op);
 
 /* ---- cuda_normal_dispatch.c, cuda_normal_combine.c ---- */
 

@@ -44,7 +44,7 @@ static xep_status_t launch_plan(cuda_normal_t *mode, const xep_op_t *op)
         .experts = shape->experts,
         .nranks = shape->nranks,
         .max_dests = mode->normal.layout.max_dests,
-        .owner = mode->owner,
+        .owner = mode->cuda.owner,
         .scratch = mode->scratch,
         .dest = routing->dest,
         .chosen = routing->chosen,
@@ -52,7 +52,7 @@ static xep_status_t launch_plan(cuda_normal_t *mode, const xep_op_t *op)
         .selections = routing->selections,
         .wrong = mode->wrong,
     };
-    return cuda_launch(mode, op, CUDA_PLAN, XEP_CUDA_PLAN_BLOCKS, XEP_CUDA_PLAN_THREADS,
+    return cuda_launch(&mode->cuda, op, CUDA_PLAN, XEP_CUDA_PLAN_BLOCKS, XEP_CUDA_PLAN_THREADS,
                        2 * shape->experts * (uint32_t)sizeof(uint32_t), &plan);
 }
 
@@ -86,7 +86,7 @@ static xep_status_t launch_counts(cuda_normal_t *mode, const xep_op_t *op)
     const cuda_routing_t *routing = &mode->routings[routing_index(normal, op)];
     const cuda_slot_t *slot = &mode->slots[op->slot];
     xep_cuda_counts_t counts = {
-        .peer = mode->peer,
+        .peer = mode->cuda.peer,
         .rank = shape->rank,
         .nranks = shape->nranks,
         .header = normal_slot(normal, op->slot)->record,
@@ -97,7 +97,7 @@ static xep_status_t launch_counts(cuda_normal_t *mode, const xep_op_t *op)
         .wrong = mode->wrong,
         .rows = routing->rows,
         .selections = routing->selections,
-        .first_expert = mode->first_expert,
+        .first_expert = mode->cuda.first_expert,
         .slots = shape->slots,
         .recv_rows = normal->layout.common.recv_rows,
         .rank_rows = routing->rank_rows,
@@ -106,10 +106,10 @@ static xep_status_t launch_counts(cuda_normal_t *mode, const xep_op_t *op)
         .mirror = mode->mirror + normal_record_begin(normal, op->turn, 0),
         .wrong_first = slot->wrong_first,
         .counted = slot->counted,
-        .deadline = cuda_deadline(mode, op, CUDA_COUNTS),
+        .deadline = cuda_deadline(&mode->cuda, op, CUDA_COUNTS),
     };
     fill_areas(normal, op, counts.area);
-    return cuda_launch(mode, op, CUDA_EXCHANGE, 1, COUNTING, 0, &counts);
+    return cuda_launch(&mode->cuda, op, CUDA_EXCHANGE, 1, COUNTING, 0, &counts);
 }
 
 /* Bulk copies take multiples of 16 bytes at multiples of 16. */
@@ -130,7 +130,7 @@ static xep_status_t launch_rows(cuda_normal_t *mode, const xep_op_t *op)
     const uint64_t bytes = xep_dispatch_row_bytes(args);
     const uint32_t stage = (uint32_t)(bytes < XEP_CUDA_CHUNK ? bytes : XEP_CUDA_CHUNK) + sizeof(uint64_t);
     xep_cuda_dispatch_t rows = {
-        .peer = mode->peer,
+        .peer = mode->cuda.peer,
         .rank = shape->rank,
         .nranks = shape->nranks,
         .tokens = (uint32_t)args->tokens,
@@ -154,14 +154,14 @@ static xep_status_t launch_rows(cuda_normal_t *mode, const xep_op_t *op)
         .dest = mode->routings[routing_index(normal, op)].dest,
         .there = mode->slots[op->slot].there,
         .verdict = mode->verdict,
-        .first_expert = mode->first_expert,
+        .first_expert = mode->cuda.first_expert,
         .word = normal->layout.mail + offsetof(normal_mail_t, done),
         .word_stride = sizeof(normal_mail_t),
-        .blocks_done = mode->blocks_done,
-        .deadline = cuda_deadline(mode, op, CUDA_ROWS),
+        .blocks_done = mode->cuda.blocks_done,
+        .deadline = cuda_deadline(&mode->cuda, op, CUDA_ROWS),
     };
-    return cuda_launch(mode, op, CUDA_MOVE, 0, (rows.copying + METADATA) * WARP, rows.copying * rows.stages * stage,
-                       &rows);
+    return cuda_launch(&mode->cuda, op, CUDA_MOVE, cuda_multiprocessors(&normal->kit), (rows.copying + METADATA) * WARP,
+                       rows.copying * rows.stages * stage, &rows);
 }
 
 /* ---- steps ---- */
@@ -173,11 +173,11 @@ static xep_status_t launch_rows(cuda_normal_t *mode, const xep_op_t *op)
 static xep_status_t enqueue(void *opaque, xep_op_t *op)
 {
     cuda_normal_t *mode = opaque;
-    const xep_device_ops_t *ops = mode->device->ops;
+    const xep_device_ops_t *ops = mode->cuda.device->ops;
     xep_status_t status = op->cached_slot == XEP_NO_SLOT ? launch_plan(mode, op) : XEP_OK;
     if (status == XEP_OK) status = launch_counts(mode, op);
     if (status == XEP_OK) status = launch_rows(mode, op);
-    return status == XEP_OK ? ops->mark(mode->device, cuda_stream(op)) : status;
+    return status == XEP_OK ? ops->mark(mode->cuda.device, cuda_stream(op)) : status;
 }
 
 /*
@@ -228,12 +228,12 @@ static void judge_indices(const cuda_normal_t *mode, xep_op_t *op)
 static xep_status_t enqueue_tail(const cuda_normal_t *mode, const xep_op_t *op)
 {
     const xep_recv_t *recv = op->recv;
-    const xep_device_ops_t *ops = mode->device->ops;
+    const xep_device_ops_t *ops = mode->cuda.device->ops;
     size_t row = recv->topk * xep_elem_bytes(op->dispatch->topk_idx_dtype);
     if (recv->capacity == recv->rows) return XEP_OK;
-    xep_status_t status = ops->fill(mode->device, (char *)recv->topk_idx + recv->rows * row, 0xff,
+    xep_status_t status = ops->fill(mode->cuda.device, (char *)recv->topk_idx + recv->rows * row, 0xff,
                                     (recv->capacity - recv->rows) * row, cuda_stream(op));
-    return status == XEP_OK ? ops->mark(mode->device, cuda_stream(op)) : status;
+    return status == XEP_OK ? ops->mark(mode->cuda.device, cuda_stream(op)) : status;
 }
 
 /*
@@ -265,17 +265,11 @@ const xep_step_t cuda_dispatch_steps[] = {
 /* Without tokens nothing is read, and the addresses may be anything. */
 static xep_status_t check_memory(const cuda_normal_t *mode, const xep_dispatch_args_t *args)
 {
-    const struct {
-        const char *name;
-        const void *address;
-    } arrays[] = {{"x", args->x},
-                  {"topk_idx", args->topk_idx},
-                  {"topk_weights", args->topk_weights},
-                  {"scales", args->scales}};
-    xep_status_t status = XEP_OK;
-    for (size_t i = 0; i < sizeof arrays / sizeof arrays[0] && args->tokens != 0 && status == XEP_OK; i++)
-        status = mode->device->ops->check(mode->device, arrays[i].name, arrays[i].address);
-    return status;
+    const cuda_array_t arrays[] = {{"x", args->x},
+                                   {"topk_idx", args->topk_idx},
+                                   {"topk_weights", args->topk_weights},
+                                   {"scales", args->scales}};
+    return args->tokens == 0 ? XEP_OK : cuda_check_arrays(&mode->cuda, arrays, sizeof arrays / sizeof arrays[0]);
 }
 
 /*
@@ -289,7 +283,7 @@ xep_status_t cuda_normal_dispatch(void *opaque, xep_op_t *op)
     normal_routing_t *routing;
     xep_status_t status = normal_check_dispatch(normal, op);
     if (status == XEP_OK) status = check_memory(mode, op->dispatch);
-    if (status == XEP_OK) status = mode->device->ops->after_mark(mode->device, cuda_stream(op));
+    if (status == XEP_OK) status = mode->cuda.device->ops->after_mark(mode->cuda.device, cuda_stream(op));
     if (status == XEP_OK) status = normal_choose_routing(normal, op, &routing);
     if (status != XEP_OK) return status;
     normal_use_routing(normal, op, routing);

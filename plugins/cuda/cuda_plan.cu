@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /* Layout on the device: which rank gets which token as which row, in the order of tokens, whatever the threads do. */
+#include "cuda_kernels.h"
 #include "cuda_words.cuh"
 
 enum { AHEAD = 8 }; /* indices of a token that are loaded at once */

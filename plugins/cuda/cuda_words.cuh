@@ -4,7 +4,7 @@
 #ifndef XEP_CUDA_WORDS_CUH
 #define XEP_CUDA_WORDS_CUH
 
-#include "cuda_kernels.h"
+#include "cuda_args.h"
 
 __device__ __forceinline__ void store_word(char *address, uint64_t value)
 {
@@ -36,13 +36,16 @@ __device__ __forceinline__ void tell_all(char *const *peer, uint32_t rank, uint3
     }
 }
 
-/** Waits for the words of all ranks in this rank's heap. All threads of the block; 0: the deadline has passed. */
-__device__ __forceinline__ int wait_all(const char *heap, uint32_t nranks, uint64_t word, uint64_t word_stride,
-                                        uint64_t epoch, const xep_cuda_deadline_t &deadline)
+/**
+ * Waits until the words of all ranks, which are where at(rank) says, are at an epoch. All threads of the block; 0: the
+ * deadline has passed.
+ */
+template <typename F>
+__device__ __forceinline__ int wait_words(uint32_t nranks, F at, uint64_t epoch, const xep_cuda_deadline_t &deadline)
 {
     int here = 1;
     for (uint32_t r = threadIdx.x; r < nranks && here; r += blockDim.x) {
-        const char *address = heap + word + r * word_stride;
+        const char *address = at(r);
         if (load_word(address) >= epoch) continue;
         const uint64_t begin = clock_ns();
         for (uint32_t looks = 1; load_word(address) < epoch && here; looks++) {
@@ -56,13 +59,56 @@ __device__ __forceinline__ int wait_all(const char *heap, uint32_t nranks, uint6
     return __syncthreads_and(here);
 }
 
-/** True in the last block of the grid that comes here: all that the others wrote is visible to it. */
+/** The same of words that lie at equal distances in this rank's heap. */
+__device__ __forceinline__ int wait_all(const char *heap, uint32_t nranks, uint64_t word, uint64_t word_stride,
+                                        uint64_t epoch, const xep_cuda_deadline_t &deadline)
+{
+    return wait_words(
+        nranks, [=](uint32_t r) { return heap + word + r * word_stride; }, epoch, deadline);
+}
+
+/** What this rank offers to all in a combine, before the word that says so. All threads of the block. */
+__device__ __forceinline__ void say_offer(char *const *peer, uint32_t nranks, uint64_t at, const uint64_t offer[2])
+{
+    for (uint32_t r = threadIdx.x; r < nranks; r += blockDim.x) {
+        uint64_t *said = (uint64_t *)(peer[r] + at);
+        said[0] = offer[0];
+        said[1] = offer[1];
+    }
+    __threadfence_system();
+    __syncthreads();
+}
+
+/**
+ * Whether all ranks that have an opinion offer the same, as it is said at(rank); else differs is the second rank of two
+ * that do not, plus 1. All threads of the block; the first two compare.
+ */
+template <typename F> __device__ __forceinline__ int compare_offers(uint32_t nranks, F at, uint32_t *differs)
+{
+    uint64_t offer = UINT64_MAX;
+    int same = 1;
+    for (uint32_t r = 0; r < nranks && threadIdx.x < 2; r++) {
+        const uint64_t value = ((volatile const uint64_t *)at(r))[threadIdx.x];
+        if (value == UINT64_MAX || value == offer) continue;
+        if (offer != UINT64_MAX) {
+            *(volatile uint32_t *)differs = r + 1;
+            same = 0;
+        }
+        offer = value;
+    }
+    return __syncthreads_and(same);
+}
+
+/**
+ * True in the last block of the grid that comes here: all that the others wrote is visible to it, and to whom it tells.
+ * One thread orders what its block wrote: with 1,024 of them that waited for their stores each, this took microseconds.
+ */
 __device__ __forceinline__ int is_last_block(uint32_t *blocks_done)
 {
     __shared__ uint32_t before;
-    __threadfence_system();
     __syncthreads();
     if (threadIdx.x == 0) {
+        __threadfence_system();
         before = atomicAdd(blocks_done, 1);
         if (before == gridDim.x - 1) *blocks_done = 0;
         __threadfence_system();

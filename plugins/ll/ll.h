@@ -64,29 +64,9 @@
 #include <weigh.h>
 #include <xep/plugin.h>
 
-/* ---- in the heap ------------------------------------------------------------ */
+#include "ll_notice.h"
 
-/** One line per (ring entry, rank); written by that rank, read by the heap's owner. */
-typedef struct ll_notice {
-    _Atomic uint64_t epoch; /* of the dispatch whose parcel is there; all else was written before */
-    uint64_t capacity;      /* rows the writer itself has room for */
-    uint64_t selections;    /* of all its tokens */
-    uint32_t tokens;
-    uint32_t most;      /* rows of the expert that gets most of them */
-    uint32_t slot;      /* of the writer */
-    uint32_t alignment; /* of its experts' first rows */
-    uint32_t hidden;
-    uint32_t topk;
-    uint32_t nscales;
-    uint8_t dtype; /* of x */
-    uint8_t quant;
-    uint8_t scales_dtype;
-    uint8_t sends_weights;
-    uint8_t padded; /* its own rows are arranged so */
-    uint8_t reserved[3];
-    uint32_t refused; /* calls, by the writer */
-} ll_notice_t;
-_Static_assert(sizeof(ll_notice_t) == XEP_NOTICE_BYTES, "a cache line");
+/* ---- in the heap ------------------------------------------------------------ */
 
 /**
  * What a source says to all in one dispatch: a head of indices and weights, and an item for each token: its row and the
@@ -196,6 +176,20 @@ void ll_make_parcel(const ll_notice_t *notice, ll_parcel_t *parcel);
 
 /** Offset of the table for rank. */
 uint64_t ll_table_offset(const ll_t *mode, uint32_t slot, uint32_t rank);
+
+/* ---- ll_begin.c: what is refused, said, agreed and shown, whatever memory the rows are in ---- */
+
+xep_status_t ll_check_dispatch(const ll_t *mode, xep_op_t *op);
+xep_status_t ll_check_combine(const ll_t *mode, xep_op_t *op);
+
+/** All but selections and most, which stay as they are. */
+void ll_fill_notice(const ll_t *mode, const xep_op_t *op, ll_notice_t *notice);
+
+/** Whether ranks agree. from: [R], checked. */
+xep_status_t ll_compare_notices(const ll_t *mode, xep_op_t *op, const ll_notice_t *from);
+
+/** Views into the slot; the parcel of this rank is known. */
+void ll_fill_recv(ll_t *mode, const xep_op_t *op, uint64_t rows);
 
 /* ---- ll_send.c: dispatch 1 and 2 ---- */
 

@@ -194,9 +194,7 @@ static xep_status_t check_args(const ll_t *mode, xep_op_t *op)
     const xep_env_t *env = mode->kit.env;
     if (is_logfmt(op) && !mode->kit.all_mapped && mode->coded == NULL)
         return env->fail(env, op, XEP_ERR_NO_MEMORY, "there was no memory for rows in LogFMT when the buffer was made");
-    if (op->combine->topk_weights == NULL && op->combine->out_weights == NULL) return XEP_OK;
-    return env->fail(env, op, XEP_ERR_UNSUPPORTED, "%s is given, but mode ll does not bring weights back (NULL)",
-                     op->combine->topk_weights != NULL ? "topk_weights" : "out_weights");
+    return ll_check_combine(mode, op);
 }
 
 xep_status_t ll_combine(void *mode, xep_op_t *op)

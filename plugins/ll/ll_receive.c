@@ -19,11 +19,11 @@ static int is_notice_sane(const ll_t *mode, const xep_op_t *op, const ll_notice_
     uint64_t elem = xep_elem_bytes((xep_dtype_t)n->dtype), room = (uint64_t)shape->hidden * shape->elem_bytes;
     uint64_t most = n->padded != 0 ? shape->nranks * shape->tokens : mode->layout.common.recv_rows;
     int casts = n->quant != XEP_QUANT_NONE;
-    return atomic_load_explicit(&n->epoch, memory_order_relaxed) == op->epoch && n->tokens <= shape->tokens &&
-           n->topk >= 1 && n->topk <= shape->topk && n->slot < shape->slots && n->alignment >= 1 && n->hidden >= 1 &&
-           elem != 0 && n->hidden * elem <= room && n->nscales <= shape->scales && n->quant <= XEP_QUANT_UE8M0 &&
-           !(casts && elem < 2) && n->capacity <= most && n->padded <= 1 && n->sends_weights <= 1 &&
-           n->selections <= (uint64_t)n->tokens * n->topk && n->most <= n->selections;
+    return n->epoch == op->epoch && n->tokens <= shape->tokens && n->topk >= 1 && n->topk <= shape->topk &&
+           n->slot < shape->slots && n->alignment >= 1 && n->hidden >= 1 && elem != 0 && n->hidden * elem <= room &&
+           n->nscales <= shape->scales && n->quant <= XEP_QUANT_UE8M0 && !(casts && elem < 2) && n->capacity <= most &&
+           n->padded <= 1 && n->sends_weights <= 1 && n->selections <= (uint64_t)n->tokens * n->topk &&
+           n->most <= n->selections;
 }
 
 static void fetch(const char *from, uint64_t bytes)
@@ -71,23 +71,6 @@ static xep_status_t take_notices(ll_t *mode, xep_op_t *op)
 }
 
 /* ---- the verdict: from what all ranks read alike ---- */
-
-/* Step 4, in the order in which users should hear of what differs. */
-static xep_status_t compare_notices(const ll_t *mode, xep_op_t *op, const ll_notice_t *from)
-{
-    static const xep_agree_param_t params[] = {
-        XEP_AGREE_PARAM("dtype", XEP_AGREE_DTYPE, ll_notice_t, dtype),
-        XEP_AGREE_PARAM("hidden", XEP_AGREE_NUMBER, ll_notice_t, hidden),
-        XEP_AGREE_PARAM("topk", XEP_AGREE_NUMBER, ll_notice_t, topk),
-        XEP_AGREE_PARAM("quant", XEP_AGREE_NUMBER, ll_notice_t, quant),
-        XEP_AGREE_PARAM("nscales", XEP_AGREE_NUMBER, ll_notice_t, nscales),
-        XEP_AGREE_PARAM("scales_dtype", XEP_AGREE_DTYPE, ll_notice_t, scales_dtype),
-        XEP_AGREE_PARAM("XEP_DISPATCH_SEND_WEIGHTS", XEP_AGREE_YES_NO, ll_notice_t, sends_weights),
-    };
-    xep_status_t verdict = xep_agree_calls(mode->kit.env, op, &from->refused, sizeof *from);
-    if (verdict != XEP_OK) return verdict;
-    return xep_agree(mode->kit.env, op, params, sizeof params / sizeof params[0], from, sizeof *from);
-}
 
 /* A division for each expert would be a quarter of the time of a dispatch of few rows. */
 static uint64_t align_up(uint64_t rows, uint64_t alignment)
@@ -220,35 +203,6 @@ static void fill_metadata(const ll_t *mode, const xep_op_t *op)
     if (!padded) fill_experts(recv, recv->rows, recv->capacity, -1);
 }
 
-/* Views into the slot. A cast changes the type of rows and scales, but not what the user asked for besides. */
-static void fill_recv(ll_t *mode, const xep_op_t *op, uint64_t rows)
-{
-    const ll_slot_t *slot = ll_slot(mode, op->slot);
-    const xep_dispatch_args_t *args = op->dispatch;
-    const ll_parcel_t *parcel = &mode->parcels[mode->kit.shape->rank];
-    const int padded = args->arrangement == XEP_ROWS_BY_EXPERT_PADDED, casts = args->quant != XEP_QUANT_NONE,
-              by_column = (args->flags & XEP_DISPATCH_SCALES_BY_COLUMN) != 0;
-    const uint64_t of_expert = mode->kit.shape->nranks * mode->kit.shape->tokens;
-    xep_recv_t *recv = op->recv;
-    xep_kit_fill_recv(&mode->kit, op, rows);
-    recv->arrangement = padded ? XEP_ROWS_BY_EXPERT_PADDED : XEP_ROWS_BY_EXPERT_COMPACT;
-    if (padded) recv->capacity = mode->kit.shape->local_experts * of_expert;
-    recv->x_stride = xep_row_stride(parcel->row_bytes);
-    recv->topk = 1; /* a row for each selection */
-    if (casts) recv->dtype = XEP_E4M3;
-    recv->quant = args->quant;
-    recv->nscales = (uint32_t)parcel->scale_words;
-    if (recv->nscales != 0) recv->scales = xep_kit_own_area(&mode->kit, mode->layout.common.scales, op->slot);
-    recv->scales_dtype = !casts ? args->scales_dtype : args->quant == XEP_QUANT_UE8M0 ? XEP_INT32 : XEP_FP32;
-    recv->scales_token_stride = by_column ? 4 : (ptrdiff_t)parcel->scale_words * 4;
-    recv->scales_stride = by_column ? (ptrdiff_t)(padded ? of_expert : recv->capacity) * 4 : 4;
-    recv->expert_rows = slot->expert_rows;
-    recv->expert_begin = slot->expert_begin;
-    recv->expert_count = slot->expert_count;
-    recv->pair_begin = slot->pair_begin;
-    recv->pair_count = slot->pair_count;
-}
-
 /* Steps 4 and 5. After a verdict that is an error nothing of recv is set, except the rows that would have come. */
 xep_status_t ll_receive(void *opaque, xep_op_t *op)
 {
@@ -258,7 +212,7 @@ xep_status_t ll_receive(void *opaque, xep_op_t *op)
     uint64_t rows = 0;
     xep_status_t status = take_notices(mode, op);
     if (status != XEP_OK) return status;
-    state->verdict = compare_notices(mode, op, from);
+    state->verdict = ll_compare_notices(mode, op, from);
     if (state->verdict != XEP_OK) return XEP_OK;
     state->verdict = check_room(mode, op, from);
     if (state->verdict != XEP_OK) return XEP_OK;
@@ -267,7 +221,7 @@ xep_status_t ll_receive(void *opaque, xep_op_t *op)
     if (status != XEP_OK) return status;
     ll_number_rows(mode);
     xep_kit_tell_rows(op, rows);
-    fill_recv(mode, op, rows);
+    ll_fill_recv(mode, op, rows);
     fill_metadata(mode, op);
     ll_unpack_rows(mode, op);
     return XEP_OK;

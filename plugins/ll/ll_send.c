@@ -7,45 +7,6 @@
 
 enum { PIECE_GROUPS = 64 /* of a row whose scales are packed: 64 fp32 scales on the stack */ };
 
-/* ---- what only the mode can check ---- */
-
-/* Room for every token of every rank at each expert of the rank that has most: what padding promises. */
-static uint64_t padded_rows(const ll_t *mode)
-{
-    return (uint64_t)mode->kit.first_expert[1] * mode->kit.shape->nranks * mode->kit.shape->tokens;
-}
-
-static xep_status_t check_arrangement(const ll_t *mode, xep_op_t *op)
-{
-    const xep_env_t *env = mode->kit.env;
-    const xep_dispatch_args_t *args = op->dispatch;
-    if (args->arrangement == XEP_ROWS_BY_RANK)
-        return env->fail(env, op, XEP_ERR_UNSUPPORTED,
-                         "invalid arrangement: XEP_ROWS_BY_RANK (mode ll: rows by expert)");
-    if (args->arrangement != XEP_ROWS_BY_EXPERT_PADDED) return XEP_OK;
-    if (args->capacity != 0)
-        return env->fail(env, op, XEP_ERR_UNSUPPORTED,
-                         "invalid capacity: %llu (0 with XEP_ROWS_BY_EXPERT_PADDED: it follows from the shape)",
-                         (unsigned long long)args->capacity);
-    if (mode->layout.common.recv_rows < padded_rows(mode))
-        return env->fail(env, op, XEP_ERR_UNSUPPORTED,
-                         "too few rows in a slot for XEP_ROWS_BY_EXPERT_PADDED: %llu (params.recv_rows: at least %llu)",
-                         (unsigned long long)mode->layout.common.recv_rows, (unsigned long long)padded_rows(mode));
-    return XEP_OK;
-}
-
-/* All that this mode refuses, it refuses here: after the first word the operation must end on all ranks. */
-static xep_status_t check_args(const ll_t *mode, xep_op_t *op)
-{
-    const xep_dispatch_args_t *args = op->dispatch;
-    int weights =
-        op->cached_slot == XEP_NO_SLOT ? args->topk_weights != NULL : ll_slot(mode, op->cached_slot)->weights_given;
-    if ((args->flags & XEP_DISPATCH_SEND_WEIGHTS) != 0 && args->tokens != 0 && !weights)
-        return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_INVALID,
-                                   "topk_weights is NULL (needed with XEP_DISPATCH_SEND_WEIGHTS)");
-    return check_arrangement(mode, op);
-}
-
 /* ---- the routing ---- */
 
 /* How many rows there are, and the most of one expert, let a receiver with room enough skip counting all indices. */
@@ -125,31 +86,6 @@ static xep_status_t take_routing(ll_t *mode, xep_op_t *op, ll_slot_t *slot)
 }
 
 /* ---- the parcel ---- */
-
-/* What it counts is there. */
-static void fill_notice(const ll_t *mode, const xep_op_t *op, ll_notice_t *notice)
-{
-    const xep_dispatch_args_t *args = op->dispatch;
-    int padded = args->arrangement == XEP_ROWS_BY_EXPERT_PADDED;
-    uint64_t room =
-        padded ? (uint64_t)mode->kit.shape->nranks * mode->kit.shape->tokens : mode->layout.common.recv_rows;
-    *notice = (ll_notice_t){.capacity = args->capacity != 0 ? args->capacity : room,
-                            .selections = notice->selections,
-                            .most = notice->most,
-                            .tokens = (uint32_t)args->tokens,
-                            .slot = op->slot,
-                            .alignment = args->expert_alignment,
-                            .hidden = args->hidden,
-                            .topk = args->topk,
-                            .nscales = args->nscales,
-                            .dtype = (uint8_t)args->dtype,
-                            .quant = (uint8_t)args->quant,
-                            .scales_dtype = (uint8_t)args->scales_dtype,
-                            .sends_weights = (args->flags & XEP_DISPATCH_SEND_WEIGHTS) != 0,
-                            .padded = (uint8_t)padded,
-                            .refused = op->refused};
-    atomic_init(&notice->epoch, op->epoch);
-}
 
 /** Rows on their way into the parcel. */
 typedef struct pack {
@@ -325,10 +261,10 @@ xep_status_t ll_dispatch(void *opaque, xep_op_t *op)
 {
     ll_t *mode = opaque;
     ll_state_t *state = ll_state(op);
-    xep_status_t status = check_args(mode, op);
+    xep_status_t status = ll_check_dispatch(mode, op);
     if (status == XEP_OK) status = take_routing(mode, op, ll_slot(mode, op->slot));
     if (status != XEP_OK) return status;
-    fill_notice(mode, op, &state->notice);
+    ll_fill_notice(mode, op, &state->notice);
     ll_make_parcel(&state->notice, &state->parcel);
     return xep_steps_begin(mode, op);
 }

@@ -85,6 +85,7 @@ enum {
     X(event_create, "cuEventCreate", (cuda_handle_t * event_p, unsigned flags))                                       \
     X(event_destroy, "cuEventDestroy_v2", (cuda_handle_t event))                                                      \
     X(event_record, "cuEventRecord", (cuda_handle_t event, cuda_handle_t stream))                                     \
+    X(stream_capturing, "cuStreamIsCapturing", (cuda_handle_t stream, int *status_p))                                 \
     X(stream_context, "cuStreamGetCtx", (cuda_handle_t stream, cuda_handle_t * context_p))                            \
     X(stream_wait, "cuStreamWaitEvent", (cuda_handle_t stream, cuda_handle_t event, unsigned flags))
 

@@ -121,6 +121,13 @@ xep_status_t xep_cuda_work_fill(xep_device_t *device, void *to, uint8_t value, s
     return end(cuda, cuda->driver.memory_fill((cuda_address_t)to, value, bytes, stream), "fill memory");
 }
 
+/* What is captured into a graph runs when the graph does: it is the program's to order that behind the rest. */
+static int is_captured(const xep_cuda_device_t *cuda, void *stream)
+{
+    int status = 0;
+    return stream != NULL && cuda->driver.stream_capturing(stream, &status) == CUDA_DONE && status != 0;
+}
+
 /*
  * The order between operations of a buffer that are on different streams. An event that nobody has recorded is waited
  * for by nobody, so the first operation needs no special case. The driver lets a stream of another device wait for it,
@@ -134,7 +141,8 @@ xep_status_t xep_cuda_work_after_mark(xep_device_t *device, void *stream)
     cuda_result_t result = CUDA_DONE;
     xep_cuda_enter(cuda);
     if (stream != NULL) result = cuda->driver.stream_context(stream, &context);
-    if (result == CUDA_DONE && context == cuda->context) result = cuda->driver.stream_wait(stream, cuda->marked, 0);
+    if (result == CUDA_DONE && context == cuda->context && !is_captured(cuda, stream))
+        result = cuda->driver.stream_wait(stream, cuda->marked, 0);
     xep_status_t status = end(cuda, result, "use the stream");
     if (status == XEP_OK && context == cuda->context) return XEP_OK;
     return xep_fail(XEP_ERR_INVALID, "invalid stream: %p is not a stream of CUDA device %d, which the buffer is on",
@@ -146,7 +154,8 @@ xep_status_t xep_cuda_work_mark(xep_device_t *device, void *stream)
 {
     xep_cuda_device_t *cuda = xep_cuda_of(device);
     xep_cuda_enter(cuda);
-    return end(cuda, cuda->driver.event_record(cuda->marked, stream), "mark the stream");
+    return end(cuda, is_captured(cuda, stream) ? CUDA_DONE : cuda->driver.event_record(cuda->marked, stream),
+               "mark the stream");
 }
 
 /*

@@ -18,6 +18,7 @@ typedef struct bench {
     cuda_job_t job;
     xep_group_t *group;
     xep_handle_t *handle; /* whose routing is used again, and that is combined */
+    void *graph;
 } bench_t;
 
 static void dispatch(bench_t *bench, xep_handle_t *cached)
@@ -51,6 +52,26 @@ static int compare(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
+}
+
+/* Both phases of a dispatch, and of a combine, with nothing between them. */
+static void round_trip(bench_t *bench)
+{
+    xep_dispatch_args_t a = cuda_job_dispatch(&bench->job, NULL);
+    xep_handle_t *handle;
+    MP_OK(xep_dispatch(bench->job.host.buffer, &a, &handle, NULL));
+    xep_combine_args_t b = XEP_COMBINE_ARGS_INIT;
+    b.out = bench->job.out;
+    b.out_stride = bench->job.host.out_stride;
+    b.stream = bench->job.stream;
+    MP_OK(xep_combine(handle, &b, NULL));
+    xep_handle_release(handle);
+}
+
+/* So many operations as a graph that is replayed: what they take without the calls. */
+static void replay(bench_t *bench)
+{
+    cuda_rig_replay(bench->graph, bench->job.stream);
 }
 
 static double time_us(bench_t *bench, void (*call)(bench_t *bench))
@@ -99,6 +120,36 @@ static void run(xep_group_t *group, const mp_case_t *c, void *stream)
     cuda_job_close(&bench.job);
 }
 
+/* Of ll: every call by itself, and as graphs of one dispatch and of a dispatch and its combine. */
+static double time_graph(bench_t *bench, void (*call)(bench_t *bench))
+{
+    cuda_rig_wait(bench->job.stream);
+    cuda_rig_capture(bench->job.stream);
+    call(bench);
+    bench->graph = cuda_rig_graph(bench->job.stream);
+    double us = time_us(bench, replay);
+    cuda_rig_free_graph(bench->graph);
+    return us;
+}
+
+static void run_ll(xep_group_t *group, const mp_case_t *c, void *stream)
+{
+    bench_t bench = {.group = group};
+    cuda_job_open(&bench.job, c, 7, group, stream);
+    xep_dispatch_args_t a = cuda_job_dispatch(&bench.job, NULL);
+    MP_OK(xep_dispatch(bench.job.host.buffer, &a, &bench.handle, NULL));
+    double one = time_us(&bench, dispatch_new), sum = time_us(&bench, combine), both = time_us(&bench, round_trip);
+    double one_again = time_graph(&bench, dispatch_new), sum_again = time_graph(&bench, combine),
+           both_again = time_graph(&bench, round_trip);
+    if (mp_rank() == 0)
+        printf("%-14s T %4llu, SMs %3u: dispatch %6.1f us, combine %6.1f us, both %6.1f us; replayed: %6.1f, %6.1f, "
+               "%6.1f us\n",
+               c->name, (unsigned long long)c->tokens, c->threads, one, sum, both, one_again, sum_again, both_again);
+    fflush(stdout);
+    xep_handle_release(bench.handle);
+    cuda_job_close(&bench.job);
+}
+
 int main(void)
 {
     static const uint32_t processors[] = {8, 16, 24};
@@ -123,6 +174,21 @@ int main(void)
             mp_case_t c = shapes[s];
             c.threads = processors[i];
             run(group, &c, stream);
+        }
+    static const uint32_t more[] = {8, 16, 32, 64, 128};
+    const mp_case_t ll[] = {
+        {.name = "ll e4m3", .experts = 288, .topk = 8, .hidden = 7168, .tokens = 128, .quant = XEP_QUANT_E4M3},
+        {.name = "ll bf16", .experts = 288, .topk = 8, .hidden = 7168, .tokens = 128},
+    };
+    for (size_t s = 0; s < sizeof ll / sizeof ll[0]; s++)
+        for (size_t i = 0; i < sizeof more / sizeof more[0]; i++) {
+            mp_case_t c = ll[s];
+            c.mode = "ll";
+            c.weights = 1;
+            c.slots = 4;
+            c.memory = XEP_MEMORY_CUDA;
+            c.threads = more[i];
+            run_ll(group, &c, stream);
         }
     xep_group_destroy(group);
     return 0;

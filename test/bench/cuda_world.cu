@@ -251,19 +251,19 @@ void world::combine(rank_state &rank)
     a.peer = rank.peer.data;
     a.rank = rank.rank;
     a.nranks = s.nranks;
-    a.tokens = (uint32_t)rank.tokens;
-    a.hidden = s.hidden;
+    a.sum.tokens = (uint32_t)rank.tokens;
+    a.sum.hidden = s.hidden;
     a.max_dests = max_dests;
     a.epoch = rank.epoch;
     a.row_stride = at.combine_stride;
     a.dest = rank.dest.data;
     a.there = rank.there.data;
     for (int b = 0; b < 2; b++) {
-        a.bias[b] = s.biases >> b & 1 ? rank.bias[b].data : nullptr;
-        a.bias_stride[b] = s.hidden * combine_elem;
+        a.sum.bias[b] = s.biases >> b & 1 ? rank.bias[b].data : nullptr;
+        a.sum.bias_stride[b] = s.hidden * combine_elem;
     }
-    a.out = rank.out.data;
-    a.out_stride = out_stride;
+    a.sum.out = rank.out.data;
+    a.sum.out_stride = out_stride;
     a.ready = word(READY);
     a.said = word(READY) + 8;
     a.read = word(READ);
@@ -274,11 +274,12 @@ void world::combine(rank_state &rank)
     auto kernel = s.combine_dtype == XEP_BF16   ? xep_cuda_combine_bf16
                   : s.combine_dtype == XEP_FP16 ? xep_cuda_combine_fp16
                                                 : xep_cuda_combine_fp32;
-    const uint64_t odd = (uint64_t)out_stride | (uint64_t)(a.bias[0] || a.bias[1] ? s.hidden * combine_elem : 0);
-    a.rows = max_dests + (s.biases & 1) + (s.biases >> 1);
-    a.chunk = std::min<uint32_t>(chunk, (s.hidden * combine_elem) & ~15u);
-    a.stages = odd % 16 == 0 && a.chunk != 0 ? pulls : 0;
-    uint32_t warps = a.stages == 0 ? 32 : pulling;
-    while (warps > 1 && warps * a.stages * (a.rows * a.chunk + 12) > SHARED_BYTES) warps--;
-    kernel<<<sms, warps * 32, warps * a.stages *(a.rows * a.chunk + 12), rank.stream>>>(a);
+    const uint64_t odd =
+        (uint64_t)out_stride | (uint64_t)(a.sum.bias[0] || a.sum.bias[1] ? s.hidden * combine_elem : 0);
+    a.sum.rows = max_dests + (s.biases & 1) + (s.biases >> 1);
+    a.sum.chunk = std::min<uint32_t>(chunk, (s.hidden * combine_elem) & ~15u);
+    a.sum.stages = odd % 16 == 0 && a.sum.chunk != 0 ? pulls : 0;
+    uint32_t warps = a.sum.stages == 0 ? 32 : pulling;
+    while (warps > 1 && warps * a.sum.stages * xep_cuda_stage_bytes(&a.sum) > SHARED_BYTES) warps--;
+    kernel<<<sms, warps * 32, warps * a.sum.stages * xep_cuda_stage_bytes(&a.sum), rank.stream>>>(a);
 }

@@ -20,8 +20,8 @@ typedef struct standin_kernel {
     void (*run)(const void *args);
 } standin_kernel_t;
 
-extern const standin_kernel_t standin_kernels[];
-extern const int standin_kernel_count;
+extern const standin_kernel_t standin_normal_kernels[], standin_ll_kernels[];
+extern const int standin_normal_count, standin_ll_count;
 
 /** A piece of work of a stream; run in its thread. */
 typedef struct standin_work {
@@ -33,7 +33,7 @@ typedef struct standin_work {
 /** CUresult and CUdeviceptr; a function that programs find under its name. */
 typedef int result_t;
 typedef uintptr_t address_t;
-enum { DONE = 0, INVALID = 1, NO_MEMORY = 2, NO_CONTEXT = 201, NOT_FOUND = 500 };
+enum { DONE = 0, INVALID = 1, NO_MEMORY = 2, NO_CONTEXT = 201, NOT_FOUND = 500, CAPTURED = 905 };
 #define API __attribute__((visibility("default"))) result_t
 
 /** The context of this thread; NULL: none. It begins with the number of its device, an int. */
@@ -48,6 +48,17 @@ standin_stream_t *standin_stream(void *handle);
 standin_stream_t *standin_stream_create(void *context);
 void *standin_stream_context(const standin_stream_t *stream);
 void standin_stream_add(standin_stream_t *stream, void (*run)(const void *args), const void *args, size_t bytes);
+
+/**
+ * Between begin and end, work is kept in a graph; replay gives it to a stream once more. capturing: whether that is so.
+ */
+typedef struct standin_graph standin_graph_t;
+
+void standin_capture_begin(standin_stream_t *stream);
+standin_graph_t *standin_capture_end(standin_stream_t *stream);
+int standin_capturing(const standin_stream_t *stream);
+void standin_graph_replay(const standin_graph_t *graph, standin_stream_t *stream);
+void standin_graph_destroy(standin_graph_t *graph);
 
 /** How many pieces of work it has been given, and waiting until so many are done. */
 uint64_t standin_stream_given(standin_stream_t *stream);

@@ -111,9 +111,48 @@ API cuStreamGetCtx(void *stream, void **context_p)
     return DONE;
 }
 
+API cuStreamIsCapturing(void *stream, int *status_p)
+{
+    *status_p = standin_capturing(standin_stream(stream));
+    return DONE;
+}
+
+API cuStreamBeginCapture_v2(void *stream, int mode)
+{
+    if (stream == NULL || mode < 0 || mode > 2 || standin_capturing(stream)) return INVALID;
+    standin_capture_begin(stream);
+    return DONE;
+}
+
+API cuStreamEndCapture(void *stream, void **graph_p)
+{
+    *graph_p = standin_capture_end(stream);
+    return *graph_p == NULL ? INVALID : DONE;
+}
+
+API cuGraphInstantiateWithFlags(void **exec_p, void *graph, unsigned long long flags)
+{
+    *exec_p = graph;
+    return flags == 0 ? DONE : INVALID;
+}
+
+API cuGraphLaunch(void *exec, void *stream)
+{
+    standin_graph_replay(exec, standin_stream(stream));
+    return DONE;
+}
+
+API cuGraphExecDestroy(void *exec)
+{
+    standin_streams_wait_all();
+    standin_graph_destroy(exec);
+    return DONE;
+}
+
 API cuStreamSynchronize(void *handle)
 {
     standin_stream_t *stream = standin_stream(handle);
+    if (standin_capturing(stream)) return CAPTURED;
     standin_stream_wait(stream, standin_stream_given(stream));
     return DONE;
 }
@@ -140,6 +179,7 @@ API cuEventDestroy_v2(void *event)
 API cuEventRecord(void *handle, void *stream)
 {
     event_t *event = handle;
+    if (standin_capturing(standin_stream(stream))) return CAPTURED;
     event->stream = standin_stream(stream);
     event->given = standin_stream_given(event->stream);
     return DONE;
@@ -155,6 +195,7 @@ API cuStreamWaitEvent(void *stream, void *handle, unsigned flags)
 {
     const event_t *event = handle;
     if (flags != 0) return INVALID;
+    if (standin_capturing(standin_stream(stream))) return CAPTURED; /* an event of outside the graph */
     if (event->stream != NULL) standin_stream_add(standin_stream(stream), wait_event, event, sizeof *event);
     return DONE;
 }
@@ -244,14 +285,20 @@ API cuModuleUnload(void *module)
     return module == NULL ? INVALID : DONE;
 }
 
+static const standin_kernel_t *find_kernel(const standin_kernel_t *kernels, int count, const char *name)
+{
+    for (int i = 0; i < count; i++)
+        if (strcmp(kernels[i].name, name) == 0) return &kernels[i];
+    return NULL;
+}
+
 API cuModuleGetFunction(void **function_p, void *module, const char *name)
 {
-    for (int i = 0; i < standin_kernel_count && module != NULL; i++) {
-        if (strcmp(standin_kernels[i].name, name) != 0) continue;
-        *function_p = (void *)(uintptr_t)&standin_kernels[i];
-        return DONE;
-    }
-    return NOT_FOUND;
+    const standin_kernel_t *kernel = find_kernel(standin_normal_kernels, standin_normal_count, name);
+    if (kernel == NULL) kernel = find_kernel(standin_ll_kernels, standin_ll_count, name);
+    if (module == NULL || kernel == NULL) return NOT_FOUND;
+    *function_p = (void *)(uintptr_t)kernel;
+    return DONE;
 }
 
 API cuFuncSetAttribute(void *function, int attribute, int value)

@@ -1,56 +1,18 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * The kernels in plain C: what cuda_kernels.h says that they do, as one thread would do it. They share no code with
- * those for devices, which contrib/check-cuda.sh compares with the same oracle.
+ * The kernels of normal in plain C: what cuda_kernels.h says that they do, as one thread would do it. They share no
+ * code with those for devices, which contrib/check-cuda.sh compares with the same oracle.
  */
-#include <sched.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include <oracle_number.h>
 #include <xep/xep.h>
 
 #include "cuda_kernels.h"
 #include "standin.h"
-
-/* ---- words ---- */
-
-static _Atomic uint64_t *word(char *heap, uint64_t offset)
-{
-    return (_Atomic uint64_t *)(void *)(heap + offset);
-}
-
-static uint64_t now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
-}
-
-static void tell_all(char *const *peer, uint32_t rank, uint32_t nranks, uint64_t at, uint64_t stride, uint64_t epoch)
-{
-    for (uint32_t r = 0; r < nranks; r++)
-        atomic_store_explicit(word(peer[r], at + rank * stride), epoch, memory_order_release);
-}
-
-static int wait_all(char *heap, uint32_t nranks, uint64_t at, uint64_t stride, uint64_t epoch,
-                    const xep_cuda_deadline_t *deadline)
-{
-    const uint64_t begin = now_ns();
-    for (uint32_t r = 0; r < nranks; r++)
-        while (atomic_load_explicit(word(heap, at + r * stride), memory_order_acquire) < epoch) {
-            if (__atomic_load_n(deadline->stop, __ATOMIC_ACQUIRE) != 0) return 0;
-            if (deadline->timeout_ns != 0 && now_ns() - begin >= deadline->timeout_ns) {
-                __atomic_store_n(deadline->late, r + 1, __ATOMIC_RELEASE);
-                return 0;
-            }
-            sched_yield();
-        }
-    return 1;
-}
+#include "standin_words.h"
 
 /* ---- plan ---- */
 
@@ -207,13 +169,14 @@ static void run_dispatch(const void *args)
 static void sum_token(const xep_cuda_combine_t *c, xep_dtype_t dtype, uint64_t token, float *sum)
 {
     const xep_cuda_dest_t *dest = c->dest + token * c->max_dests;
-    memset(sum, 0, c->hidden * sizeof *sum);
+    memset(sum, 0, c->sum.hidden * sizeof *sum);
     for (int b = 0; b < 2; b++)
-        if (c->bias[b] != NULL) oracle_row_add(sum, c->bias[b] + token * c->bias_stride[b], dtype, c->hidden);
+        if (c->sum.bias[b] != NULL)
+            oracle_row_add(sum, c->sum.bias[b] + token * c->sum.bias_stride[b], dtype, c->sum.hidden);
     for (uint32_t n = 0; n < c->max_dests && dest[n].rank != XEP_CUDA_NOBODY; n++)
         oracle_row_add(sum, c->there[dest[n].rank].area[XEP_CUDA_INPUT] + dest[n].row * c->row_stride, dtype,
-                       c->hidden);
-    oracle_row_round(c->out + token * c->out_stride, sum, dtype, c->hidden);
+                       c->sum.hidden);
+    oracle_row_round(c->sum.out + token * c->sum.out_stride, sum, dtype, c->sum.hidden);
 }
 
 static void sum_weights(const xep_cuda_combine_t *c, uint64_t token)
@@ -249,8 +212,8 @@ static void combine(const xep_cuda_combine_t *c, xep_dtype_t dtype)
     tell_all(c->peer, c->rank, c->nranks, c->ready, c->word_stride, c->epoch);
     int good = wait_all(c->peer[c->rank], c->nranks, c->ready, c->word_stride, c->epoch, &c->deadline);
     if (good) good = compare_offers(c);
-    float *sum = malloc(c->hidden * sizeof *sum);
-    for (uint64_t t = 0; good && sum != NULL && t < c->tokens; t++) {
+    float *sum = malloc(c->sum.hidden * sizeof *sum);
+    for (uint64_t t = 0; good && sum != NULL && t < c->sum.tokens; t++) {
         sum_token(c, dtype, t, sum);
         if (c->out_weights != NULL) sum_weights(c, t);
     }
@@ -274,7 +237,7 @@ static void run_combine_fp32(const void *args)
     combine(args, XEP_FP32);
 }
 
-const standin_kernel_t standin_kernels[] = {
+const standin_kernel_t standin_normal_kernels[] = {
     {"xep_cuda_plan", sizeof(xep_cuda_plan_t), run_plan},
     {"xep_cuda_counts", sizeof(xep_cuda_counts_t), run_counts},
     {"xep_cuda_dispatch", sizeof(xep_cuda_dispatch_t), run_dispatch},
@@ -282,5 +245,5 @@ const standin_kernel_t standin_kernels[] = {
     {"xep_cuda_combine_fp16", sizeof(xep_cuda_combine_t), run_combine_fp16},
     {"xep_cuda_combine_fp32", sizeof(xep_cuda_combine_t), run_combine_fp32},
 };
-const int standin_kernel_count = sizeof standin_kernels / sizeof standin_kernels[0];
+const int standin_normal_count = sizeof standin_normal_kernels / sizeof standin_normal_kernels[0];
 _Static_assert(sizeof(xep_cuda_counts_t) <= STANDIN_ARGS_BYTES, "work holds a copy");

@@ -8,7 +8,12 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { QUEUE = 1024, STREAMS = 64, LONGEST_DELAY_US = 300 };
+enum { QUEUE = 1024, STREAMS = 64, LONGEST_DELAY_US = 300, GRAPH = 64 };
+
+struct standin_graph {
+    standin_work_t work[GRAPH];
+    int count;
+};
 
 struct standin_stream {
     pthread_mutex_t lock;
@@ -18,6 +23,7 @@ struct standin_stream {
     uint64_t given, done;
     void *context;
     unsigned seed;
+    standin_graph_t *capture; /* NULL: none */
 };
 
 static pthread_mutex_t all_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -89,6 +95,14 @@ void *standin_stream_context(const standin_stream_t *stream)
 
 void standin_stream_add(standin_stream_t *stream, void (*run)(const void *args), const void *args, size_t bytes)
 {
+    if (stream->capture != NULL) {
+        if (stream->capture->count == GRAPH) abort();
+        standin_work_t *kept = &stream->capture->work[stream->capture->count++];
+        kept->run = run;
+        kept->bytes = bytes;
+        memcpy(kept->args, args, bytes);
+        return;
+    }
     pthread_mutex_lock(&stream->lock);
     while (stream->given - stream->done == QUEUE) pthread_cond_wait(&stream->changed, &stream->lock);
     standin_work_t *work = &stream->queue[stream->given % QUEUE];
@@ -123,4 +137,34 @@ void standin_streams_wait_all(void)
         if (stream == NULL) return;
         standin_stream_wait(stream, standin_stream_given(stream));
     }
+}
+
+/* ---- graphs ---- */
+
+void standin_capture_begin(standin_stream_t *stream)
+{
+    stream->capture = calloc(1, sizeof *stream->capture);
+}
+
+standin_graph_t *standin_capture_end(standin_stream_t *stream)
+{
+    standin_graph_t *graph = stream->capture;
+    stream->capture = NULL;
+    return graph;
+}
+
+int standin_capturing(const standin_stream_t *stream)
+{
+    return stream->capture != NULL;
+}
+
+void standin_graph_replay(const standin_graph_t *graph, standin_stream_t *stream)
+{
+    for (int i = 0; i < graph->count; i++)
+        standin_stream_add(stream, graph->work[i].run, graph->work[i].args, graph->work[i].bytes);
+}
+
+void standin_graph_destroy(standin_graph_t *graph)
+{
+    free(graph);
 }

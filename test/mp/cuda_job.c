@@ -2,6 +2,7 @@
 
 #include "cuda_job.h"
 
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -82,16 +83,33 @@ static void *fetch(const cuda_job_t *job, const void *from, size_t bytes)
     return to;
 }
 
+/* By expert the counts and places are the device's, too, and the rows what they say. */
+static void fetch_places(const cuda_job_t *job, const xep_recv_t *recv, xep_recv_t *host)
+{
+    const size_t experts = recv->local_experts, pairs = experts * mp_nranks();
+    host->expert_begin = fetch(job, recv->expert_begin, experts * sizeof *recv->expert_begin);
+    host->expert_count = fetch(job, recv->expert_count, experts * sizeof *recv->expert_count);
+    host->expert_rows = fetch(job, recv->expert_rows, experts * sizeof *recv->expert_rows);
+    host->pair_begin = fetch(job, recv->pair_begin, pairs * sizeof *recv->pair_begin);
+    host->pair_count = fetch(job, recv->pair_count, pairs * sizeof *recv->pair_count);
+    MP_CHECK(recv->rows == recv->capacity);
+    host->rows = 0;
+    for (size_t e = 0; e < experts; e++)
+        host->rows += recv->arrangement == XEP_ROWS_BY_EXPERT_PADDED ? host->expert_count[e] : host->expert_rows[e];
+}
+
 /* The same in host memory; free what is not NULL. */
 static xep_recv_t fetch_recv(const cuda_job_t *job, const xep_recv_t *recv)
 {
     xep_recv_t host = *recv;
-    host.x = fetch(job, recv->x, recv->rows * recv->x_stride);
+    const uint64_t rows = recv->rows; /* by expert: all that the arrays have */
+    if (recv->expert_begin != NULL) fetch_places(job, recv, &host);
+    host.x = fetch(job, recv->x, rows * recv->x_stride);
     host.topk_idx = fetch(job, recv->topk_idx, recv->capacity * recv->topk * xep_dtype_size(recv->topk_idx_dtype));
     if (recv->topk_weights != NULL)
-        host.topk_weights = fetch(job, recv->topk_weights, recv->rows * recv->topk * sizeof(float));
-    if (recv->scales != NULL) host.scales = fetch(job, recv->scales, recv->rows * recv->nscales * 4);
-    host.src_token = fetch(job, recv->src_token, recv->rows * sizeof(int32_t));
+        host.topk_weights = fetch(job, recv->topk_weights, rows * recv->topk * sizeof(float));
+    if (recv->scales != NULL) host.scales = fetch(job, recv->scales, rows * recv->nscales * 4);
+    host.src_token = fetch(job, recv->src_token, rows * sizeof(int32_t));
     return host;
 }
 
@@ -102,6 +120,12 @@ static void free_recv(xep_recv_t *host)
     free(host->topk_weights);
     free(host->scales);
     free(host->src_token);
+    if (host->expert_begin == NULL) return;
+    free((void *)(uintptr_t)host->expert_begin);
+    free((void *)(uintptr_t)host->expert_count);
+    free((void *)(uintptr_t)host->expert_rows);
+    free((void *)(uintptr_t)host->pair_begin);
+    free((void *)(uintptr_t)host->pair_count);
 }
 
 void cuda_job_check_recv(cuda_job_t *job, const xep_handle_t *handle)
@@ -110,7 +134,9 @@ void cuda_job_check_recv(cuda_job_t *job, const xep_handle_t *handle)
     char text[256];
     MP_CHECK(xep_handle_recv(handle) != NULL);
     xep_recv_t host = fetch_recv(job, xep_handle_recv(handle));
-    if (oracle_check_recv(&job->host.shape, mp_rank(), &host, &d) != 0) {
+    oracle_shape_t shape = job->host.shape;
+    if (shape.by_expert) shape.capacity = host.capacity; /* of the slot, where none was asked for */
+    if (oracle_check_recv(&shape, mp_rank(), &host, &d) != 0) {
         oracle_difference_text(&d, text, sizeof text);
         mp_fail(__FILE__, __LINE__, "case %s: %s", job->host.c->name, text);
     }
@@ -126,15 +152,16 @@ static void *make_outputs(cuda_job_t *job, xep_handle_t *handle, size_t *stride_
     xep_recv_t host = fetch_recv(job, xep_handle_recv(handle));
     void *y = xep_handle_combine_input(handle, stride_p);
     MP_CHECK(y != NULL);
-    void *outputs = malloc(host.rows * *stride_p + 1);
+    const uint64_t rows = xep_handle_recv(handle)->rows;
+    void *outputs = malloc(rows * *stride_p + 1);
     MP_CHECK(outputs != NULL);
-    memset(outputs, MP_POISON, host.rows * *stride_p);
+    memset(outputs, MP_POISON, rows * *stride_p);
     oracle_fill_outputs(&h->shape, mp_rank(), &host, outputs, *stride_p);
     if (h->c->copy_in) {
         cuda_rig_free(job->y);
-        y = job->y = cuda_rig_alloc(NULL, host.rows * *stride_p);
+        y = job->y = cuda_rig_alloc(NULL, rows * *stride_p);
     }
-    cuda_rig_put(y, outputs, host.rows * *stride_p, job->stream);
+    cuda_rig_put(y, outputs, rows * *stride_p, job->stream);
     cuda_rig_wait(job->stream);
     free(outputs);
     free_recv(&host);
@@ -156,7 +183,7 @@ void cuda_job_combine(cuda_job_t *job, xep_handle_t *handle)
         a.bias[b] = job->bias[b];
         a.bias_stride[b] = job->bias[b] == NULL ? 0 : h->out_stride;
     }
-    if (h->shape.weights) {
+    if (h->shape.weights && !h->shape.by_expert) {
         a.topk_weights = recv->topk_weights;
         a.out_weights = job->out_weights;
     }
@@ -166,6 +193,16 @@ void cuda_job_combine(cuda_job_t *job, xep_handle_t *handle)
     cuda_rig_put(job->out, h->out, h->tokens * h->out_stride, job->stream);
     MP_OK(xep_combine(handle, &a, NULL));
     cuda_rig_get(h->out, job->out, h->tokens * h->out_stride, job->stream);
-    if (h->shape.weights) cuda_rig_get(h->out_weights, job->out_weights, weights_bytes(h), job->stream);
+    if (a.out_weights != NULL) cuda_rig_get(h->out_weights, job->out_weights, weights_bytes(h), job->stream);
     mp_job_check_out(h);
+}
+
+void cuda_job_round(cuda_job_t *job)
+{
+    xep_handle_t *handle;
+    xep_dispatch_args_t a = cuda_job_dispatch(job, NULL);
+    MP_OK(xep_dispatch(job->host.buffer, &a, &handle, NULL));
+    cuda_job_check_recv(job, handle);
+    cuda_job_combine(job, handle);
+    xep_handle_release(handle);
 }

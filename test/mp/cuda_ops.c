@@ -267,16 +267,6 @@ static void refusals(xep_group_t *group)
 
 /* ---- a rank that does not come, and ranks that combine different things: the buffer is broken until a reset ---- */
 
-static void round_trip(cuda_job_t *job)
-{
-    xep_handle_t *handle;
-    xep_dispatch_args_t a = cuda_job_dispatch(job, NULL);
-    MP_OK(xep_dispatch(job->host.buffer, &a, &handle, NULL));
-    cuda_job_check_recv(job, handle);
-    cuda_job_combine(job, handle);
-    xep_handle_release(handle);
-}
-
 static void late_rank(xep_group_t *group)
 {
     const mp_case_t c = {.name = "late", .experts = 8, .topk = 2, .hidden = 64, .tokens = 16, CUDA};
@@ -293,7 +283,7 @@ static void late_rank(xep_group_t *group)
         MP_FAILS(XEP_ERR_BROKEN, xep_dispatch(job.host.buffer, &a, &handle, NULL));
     }
     MP_OK(xep_buffer_reset(job.host.buffer));
-    round_trip(&job);
+    cuda_job_round(&job);
     cuda_job_close(&job);
 }
 
@@ -317,7 +307,7 @@ static void other_combines(xep_group_t *group)
     MP_CHECK(status == XEP_ERR_PROTOCOL);
     MP_REASON("disagreed");
     MP_OK(xep_buffer_reset(job.host.buffer));
-    round_trip(&job);
+    cuda_job_round(&job);
     cuda_job_close(&job);
 }
 

@@ -28,7 +28,7 @@ typedef struct copy {
     size_t bytes, rows;
 } copy_t;
 
-enum { UNIFIED = 4, NON_BLOCKING = 1 };
+enum { UNIFIED = 4, NON_BLOCKING = 1, RELAXED = 2 };
 
 static struct {
     int (*init)(unsigned);
@@ -42,6 +42,11 @@ static struct {
     int (*put)(uintptr_t, const void *, size_t, void *);
     int (*get)(void *, uintptr_t, size_t, void *);
     int (*copy)(const copy_t *, void *);
+    int (*capture_begin)(void *, int);
+    int (*capture_end)(void *, void **);
+    int (*instantiate)(void **, void *, unsigned long long);
+    int (*replay)(void *, void *);
+    int (*destroy)(void *);
 } driver;
 
 static const struct {
@@ -59,6 +64,11 @@ static const struct {
     {"cuMemcpyHtoDAsync_v2", &driver.put},
     {"cuMemcpyDtoHAsync_v2", &driver.get},
     {"cuMemcpy2DAsync_v2", &driver.copy},
+    {"cuStreamBeginCapture_v2", &driver.capture_begin},
+    {"cuStreamEndCapture", &driver.capture_end},
+    {"cuGraphInstantiateWithFlags", &driver.instantiate},
+    {"cuGraphLaunch", &driver.replay},
+    {"cuGraphExecDestroy", &driver.destroy},
 };
 
 int cuda_rig_open(unsigned rank)
@@ -142,4 +152,27 @@ void cuda_rig_copy(void *to, size_t to_stride, const void *from, size_t from_str
                          .bytes = bytes,
                          .rows = rows};
     if (bytes != 0 && rows != 0) MP_CHECK(driver.copy(&copy, stream) == 0);
+}
+
+void cuda_rig_capture(void *stream)
+{
+    MP_CHECK(driver.capture_begin(stream, RELAXED) == 0);
+}
+
+void *cuda_rig_graph(void *stream)
+{
+    void *graph, *exec;
+    MP_CHECK(driver.capture_end(stream, &graph) == 0);
+    MP_CHECK(driver.instantiate(&exec, graph, 0) == 0);
+    return exec;
+}
+
+void cuda_rig_replay(void *graph, void *stream)
+{
+    MP_CHECK(driver.replay(graph, stream) == 0);
+}
+
+void cuda_rig_free_graph(void *graph)
+{
+    MP_CHECK(driver.destroy(graph) == 0);
 }

@@ -26,4 +26,10 @@ void cuda_rig_get(void *to, const void *from, size_t bytes, void *stream);
 void cuda_rig_copy(void *to, size_t to_stride, const void *from, size_t from_stride, size_t bytes, size_t rows,
                    void *stream);
 
+/** What is enqueued on a stream from capture to graph is kept for replays. */
+void cuda_rig_capture(void *stream);
+void *cuda_rig_graph(void *stream);
+void cuda_rig_replay(void *graph, void *stream);
+void cuda_rig_free_graph(void *graph);
+
 #endif

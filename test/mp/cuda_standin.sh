@@ -12,9 +12,11 @@ failed=0
 
 for ranks in 1 2 3; do
     for seed in 1 2; do
-        LD_LIBRARY_PATH=$tmp:$LD_LIBRARY_PATH STANDIN_SEED=$seed \
-            timeout $((100 * ${XEP_TEST_SLOW:-1})) "$builddir/xep_run" -n "$ranks" "$builddir/test/mp/cuda_ops" ||
-            { echo "FAIL: $ranks ranks, seed $seed"; failed=1; }
+        for program in cuda_ops cuda_ll_ops; do
+            LD_LIBRARY_PATH=$tmp:$LD_LIBRARY_PATH STANDIN_SEED=$seed \
+                timeout $((100 * ${XEP_TEST_SLOW:-1})) "$builddir/xep_run" -n "$ranks" "$builddir/test/mp/$program" ||
+                { echo "FAIL: $program, $ranks ranks, seed $seed"; failed=1; }
+        done
     done
 done
 

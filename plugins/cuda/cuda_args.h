@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/**
+ * What arguments of all kernels are made of: plain structs, the same for the host that fills them and the device that
+ * reads them. Memory they name is device memory, of this rank or of a peer, unless it says otherwise.
+ *
+ * Every rank has one heap of the same layout; peer[r] is rank r's heap as this device reaches it. A word is written by
+ * one rank, holds an epoch and only grows, as on the host.
+ */
+#ifndef XEP_CUDA_ARGS_H
+#define XEP_CUDA_ARGS_H
+
+#include <stdint.h>
+
+/** A wait that has lasted too long says so in pinned host memory, and its kernel ends. */
+typedef struct xep_cuda_deadline {
+    uint64_t timeout_ns;  /* by the device's clock; 0: none */
+    uint32_t *late;       /* rank that did not come, plus 1; 0: all did. Pinned */
+    const uint32_t *stop; /* not 0: waits end at once. Pinned */
+} xep_cuda_deadline_t;
+
+/** How tokens are summed: what all combines have. Shared memory of a stage: xep_cuda_stage_bytes(). */
+typedef struct xep_cuda_sum {
+    uint32_t tokens, hidden;
+    uint32_t stages; /* for each warp, in shared memory; 0: contributions that no bulk copy can move, or too many */
+    uint32_t rows;   /* most contributions to a token; with stages 32 at most */
+    uint32_t chunk;  /* bytes of a row in a stage: a multiple of 16 */
+    const char *bias[2];
+    uint64_t bias_stride[2];
+    char *out;
+    uint64_t out_stride;
+} xep_cuda_sum_t;
+
+/** The rows of a chunk, a barrier, a number, and the weights of rows. */
+static inline uint32_t xep_cuda_stage_bytes(const xep_cuda_sum_t *sum)
+{
+    return sum->rows * sum->chunk + 12 + 4 * sum->rows;
+}
+
+#endif

@@ -1,0 +1,231 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* The plugin: its memory on both sides, its kernels, its name. */
+#include "cuda_ll.h"
+
+#include "cuda_images.h"
+
+/* ---- memory ---- */
+
+/* The layout of the host mode, which ll_t has, and heads that are delivered to everyone. */
+static xep_status_t lay_heap(const xep_shape_t *shape, xep_heap_layout_t *common, xep_carve_t region[XEP_REGIONS])
+{
+    cuda_ll_layout_t *at = (cuda_ll_layout_t *)(void *)common;
+    const uint64_t selections = shape->tokens * shape->topk, lines = xep_notices_ring(shape) * shape->nranks;
+    xep_carve_t head = {0};
+    xep_status_t status = ll_lay_heap(shape, common, region);
+    xep_carve_offset(&head, selections, sizeof(xep_cuda_pick_t));
+    at->head_weights = xep_carve_offset(&head, selections, sizeof(float));
+    at->head_counts = xep_carve_offset(&head, shape->experts, sizeof(uint32_t));
+    at->head_bytes = head.end;
+    region[XEP_REGION_METADATA].overflow |= head.overflow;
+    at->heads = xep_carve_offset(&region[XEP_REGION_METADATA], lines, head.end);
+    return status;
+}
+
+/* What the host knows of an operation; the rest is on the device. */
+static void lay_host(void *opaque, xep_carve_t *arena)
+{
+    cuda_ll_t *mode = opaque;
+    const xep_shape_t *shape = mode->ll.kit.shape;
+    mode->slots = xep_carve_array(arena, shape->slots, sizeof *mode->slots);
+    mode->ll.parcels = xep_carve_array(arena, shape->nranks, sizeof *mode->ll.parcels);
+}
+
+static void lay_slot(const xep_shape_t *shape, xep_carve_t *memory, ll_slot_t *slot, cuda_ll_slot_t *beside)
+{
+    const uint64_t selections = shape->tokens * shape->topk, pairs = (uint64_t)shape->local_experts * shape->nranks;
+    beside->state = xep_carve_array(memory, 1, sizeof *beside->state);
+    beside->kept.picks = xep_carve_array(memory, selections, sizeof *beside->kept.picks);
+    beside->kept.weights = xep_carve_array(memory, selections, sizeof *beside->kept.weights);
+    beside->there = xep_carve_array(memory, shape->nranks, sizeof *beside->there);
+    slot->pair_begin = xep_carve_array(memory, pairs, sizeof *slot->pair_begin);
+    slot->pair_count = xep_carve_array(memory, pairs, sizeof *slot->pair_count);
+    slot->expert_begin = xep_carve_array(memory, shape->local_experts, sizeof *slot->expert_begin);
+    slot->expert_count = xep_carve_array(memory, shape->local_experts, sizeof *slot->expert_count);
+    slot->expert_rows = xep_carve_array(memory, shape->local_experts, sizeof *slot->expert_rows);
+}
+
+static void lay_device(void *opaque, xep_carve_t *memory)
+{
+    cuda_ll_t *mode = opaque;
+    mode->now = xep_carve_array(memory, 1, sizeof *mode->now);
+    mode->wrong = xep_carve_array(memory, 1, sizeof *mode->wrong);
+    for (uint32_t s = 0; s < mode->ll.kit.shape->slots; s++)
+        lay_slot(mode->ll.kit.shape, memory, ll_slot(&mode->ll, s), &mode->slots[s]);
+}
+
+static void lay_pinned(void *opaque, xep_carve_t *memory)
+{
+    cuda_ll_t *mode = opaque;
+    mode->refusal = xep_carve_array(memory, 1, sizeof *mode->refusal);
+    mode->refused = xep_carve_array(memory, mode->ll.kit.shape->nranks, sizeof *mode->refused);
+}
+
+/* ---- operations ---- */
+
+xep_cuda_ll_place_t cuda_ll_place(const cuda_ll_t *mode, const xep_op_t *op)
+{
+    const xep_shape_t *shape = mode->ll.kit.shape;
+    const ll_layout_t *at = &mode->layout.ll;
+    const cuda_ll_slot_t *slot = &mode->slots[op->slot];
+    return (xep_cuda_ll_place_t){
+        .peer = mode->cuda.peer,
+        .rank = shape->rank,
+        .nranks = shape->nranks,
+        .experts = shape->experts,
+        .slots = shape->slots,
+        .ring = (uint32_t)xep_notices_ring(shape),
+        .owner = mode->cuda.owner,
+        .first_expert = mode->cuda.first_expert,
+        .recv_rows = at->common.recv_rows,
+        .tokens = shape->tokens,
+        .notices = at->common.notices,
+        .heads = mode->layout.heads,
+        .head_bytes = mode->layout.head_bytes,
+        .head_weights = mode->layout.head_weights,
+        .head_counts = mode->layout.head_counts,
+        .items = at->items.first,
+        .items_bytes = at->items.bytes,
+        .tables = at->tables,
+        .table_bytes = at->table_bytes,
+        .mail = at->common.combine_mail,
+        .mail_bytes = sizeof(xep_combine_mail_t),
+        .mail_ready = offsetof(xep_combine_mail_t, ready),
+        .mail_read = offsetof(xep_combine_mail_t, read),
+        .mail_said = offsetof(xep_combine_mail_t, offer),
+        .now = mode->now,
+        .slot = slot->state,
+        .there = slot->there,
+        .slot_number = op->slot,
+        .blocks_done = mode->cuda.blocks_done,
+    };
+}
+
+xep_status_t cuda_ll_begin(cuda_ll_t *mode, xep_op_t *op)
+{
+    xep_status_t status = mode->cuda.device->ops->after_mark(mode->cuda.device, cuda_stream(op));
+    if (status != XEP_OK) return status;
+    ((cuda_ll_state_t *)op->state)->number = mode->begun++;
+    return xep_steps_begin(mode, op);
+}
+
+int cuda_ll_is_next(const cuda_ll_t *mode, const xep_op_t *op)
+{
+    return ((const cuda_ll_state_t *)op->state)->number == mode->received;
+}
+
+static xep_status_t tell_wrong(const cuda_ll_t *mode, xep_op_t *op, uint32_t rank)
+{
+    const xep_env_t *env = mode->ll.kit.env;
+    const unsigned long long first = mode->refusal->wrong, topk = mode->refused[env->shape->rank].topk;
+    if (rank == env->shape->rank)
+        return env->fail(env, op, XEP_ERR_PROTOCOL,
+                         "an earlier dispatch moved nothing: invalid topk_idx[%llu][%llu] (-1, or one of %u experts)",
+                         first / topk, first % topk, env->shape->experts);
+    return env->fail(env, op, XEP_ERR_PROTOCOL,
+                     "an earlier dispatch moved nothing: topk_idx of rank %u has what is not -1 or one of %u experts",
+                     rank, env->shape->experts);
+}
+
+/* The sentence is that of the host mode; the status is one that breaks the buffer, as ranks find it at other times. */
+xep_status_t cuda_ll_check_refusal(void *opaque, xep_op_t *op)
+{
+    const cuda_ll_t *mode = opaque;
+    const xep_env_t *env = mode->ll.kit.env;
+    const xep_cuda_ll_refusal_t *refusal = mode->refusal;
+    if (__atomic_load_n(&refusal->refused, __ATOMIC_ACQUIRE) == 0) return XEP_OK;
+    const uint32_t self = env->shape->rank;
+    if (mode->refused[self].wrong) return tell_wrong(mode, op, self);
+    for (uint32_t r = 0; r < env->shape->nranks; r++)
+        if (mode->refused[r].wrong) return tell_wrong(mode, op, r);
+    if (ll_compare_notices(&mode->ll, op, mode->refused) != XEP_OK) return env->fail(env, op, XEP_ERR_PROTOCOL, NULL);
+    if (refusal->rank >= env->shape->nranks)
+        return env->fail(env, op, XEP_ERR_PROTOCOL, "a notice does not fit this buffer or this operation");
+    return env->fail(env, op, XEP_ERR_PROTOCOL,
+                     "an earlier dispatch moved nothing: rank %u would get %llu rows%s, it has room for %llu",
+                     refusal->rank, (unsigned long long)refusal->rows,
+                     mode->refused[refusal->rank].padded ? " of one expert" : "",
+                     (unsigned long long)mode->refused[refusal->rank].capacity);
+}
+
+/* ---- the plugin ---- */
+
+static const cuda_kernel_name_t kernel_names[CUDA_LL_KERNELS] = {
+    [CUDA_LL_SEND] = {CUDA_IMAGE_LL_SEND, "xep_cuda_ll_send"},
+    [CUDA_LL_RECEIVE] = {CUDA_IMAGE_LL_RECEIVE, "xep_cuda_ll_receive"},
+    [CUDA_LL_OFFER] = {CUDA_IMAGE_LL_COMBINE, "xep_cuda_ll_offer"},
+    [CUDA_LL_SUM_BF16] = {CUDA_IMAGE_LL_COMBINE, "xep_cuda_ll_sum_bf16"},
+    [CUDA_LL_SUM_FP16] = {CUDA_IMAGE_LL_COMBINE, "xep_cuda_ll_sum_fp16"},
+    [CUDA_LL_SUM_FP32] = {CUDA_IMAGE_LL_COMBINE, "xep_cuda_ll_sum_fp32"},
+};
+
+static const char *const waited_for[CUDA_LL_LATE_WORDS] = {
+    [CUDA_LL_NOTICES] = "rows",
+    [CUDA_LL_OFFERS] = "outputs to combine",
+    [CUDA_LL_READERS] = "the end of a combine",
+};
+
+const cuda_mode_parts_t cuda_mode_parts = {
+    .cuda = offsetof(cuda_ll_t, cuda),
+    .images = CUDA_LL_IMAGES,
+    .kernels = CUDA_LL_KERNELS,
+    .kernel_names = kernel_names,
+    .late_words = CUDA_LL_LATE_WORDS,
+    .waited_for = waited_for,
+    .lay_device = lay_device,
+    .lay_pinned = lay_pinned,
+    .check_earlier = cuda_ll_check_refusal,
+};
+
+const xep_kit_mode_t xep_kit_mode = {
+    .mode_bytes = sizeof(cuda_ll_t),
+    .layout = offsetof(cuda_ll_t, layout),
+    .slot_bytes = sizeof(ll_slot_t),
+    .dispatch_steps = cuda_ll_dispatch_steps,
+    .combine_steps = cuda_ll_combine_steps,
+    .lay_heap = lay_heap,
+    .lay_arrays = lay_host,
+    .memory = XEP_MEMORY_CUDA,
+};
+
+/*
+ * What counts begin with. The words too: kernels count from 0 in a mode that is opened again, after a reset, when no
+ * device does anything for this buffer and none will until all ranks have come here.
+ */
+static xep_status_t clear_words(const cuda_ll_t *mode)
+{
+    xep_device_t *device = mode->cuda.device;
+    const xep_region_t *words = &mode->ll.kit.env->regions[XEP_REGION_CONTROL];
+    xep_status_t status = device->ops->fill(device, words->base, 0, words->bytes, NULL);
+    if (status == XEP_OK) status = device->ops->fill(device, mode->wrong, 0xff, sizeof *mode->wrong, NULL);
+    return status == XEP_OK ? device->ops->sync(device) : status;
+}
+
+static xep_status_t cuda_open(const xep_env_t *env, void **mode_p)
+{
+    void *opaque;
+    xep_status_t status = xep_kit_open(env, &opaque);
+    if (status != XEP_OK) return status;
+    cuda_ll_t *mode = opaque;
+    mode->ll.layout = mode->layout.ll;
+    status = cuda_mode_open(&mode->ll.kit);
+    if (status == XEP_OK) status = clear_words(mode);
+    if (status == XEP_OK) *mode_p = mode;
+    else cuda_mode_close(mode);
+    return status;
+}
+
+__attribute__((visibility("default"))) extern const xep_plugin_t xep_plugin;
+
+const xep_plugin_t xep_plugin = {
+    XEP_PLUGIN_SIZES,
+    XEP_KIT_OPS,
+    .state_bytes = sizeof(cuda_ll_state_t),
+    .name = "ll_cuda",
+    .brief = "ll for device memory: kernels read the devices of all ranks directly; the host waits for nothing",
+    .open = cuda_open,
+    .close = cuda_mode_close,
+    .dispatch = cuda_ll_dispatch,
+    .combine = cuda_ll_combine,
+};

@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/**
+ * The mode "ll" for rows in device memory: the same rows, places and sums as plugins/ll, with which it shares its
+ * layout, notices, parcels and what users see. Everything is enqueued on the caller's stream, and the host waits for
+ * nothing: what a dispatch brought is counted in device memory. Each phase is one launch, so that nothing of an
+ * operation runs between them.
+ *
+ * dispatch, turn q; i = q % ring:
+ *  1. send: casts the rows once into entry i of its own ring; numbers the selections of each expert in the order of
+ *     tokens; writes these and the number of each expert's selections to all ranks, then the notice, then its word.
+ *  2. receive: waits for the notices; all blocks find the places of all rows from the counts, which all ranks have
+ *     alike, and so the verdict; copies each row from its source's ring; tells each source where its rows begin.
+ * combine of a handle:
+ *  1. send: copies outputs into the input if they are elsewhere (this rank's own stay), then the offer and the word.
+ *  2. receive: waits for all words, compares the offers, sums each token's rows where they are, tells all that it has
+ *     read, and ends when all have read what is here.
+ *
+ * Epochs and turns are counted by the kernels, in device memory, and a slot remembers those of its operation. So a
+ * graph of operations can be replayed: a replay is further operations, the same on all ranks.
+ *
+ * Why nothing is overwritten before it was read. All operations of a buffer run one after the other on a device, and
+ * receive phases in the order in which their operations began, so that each rank's device has the same order of them.
+ * Entry i: notices.h has the argument; "complete" is that the receive phase was enqueued. Input, offers: a combine
+ * ends when all have read. Tables: a reader's next dispatch into the slot comes after its combines, and the owner
+ * writes the table when it has that dispatch's notice.
+ *
+ * After a reset words and counts begin at 0: every rank clears its own while no device does anything for the buffer.
+ *
+ * What can go wrong: as in normal_cuda. A dispatch that ranks refuse (they disagree; too little room; an index that is
+ * no expert) moves nothing on any rank, combines of its handle do nothing, and the next operation says why.
+ */
+#ifndef XEP_CUDA_LL_H
+#define XEP_CUDA_LL_H
+
+#include <ll.h>
+
+#include "cuda_ll_kernels.h"
+#include "cuda_mode.h"
+
+/** For what a kernel waits: it has a word for each, beside that in which ranks differ. */
+typedef enum { CUDA_LL_NOTICES, CUDA_LL_OFFERS, CUDA_LL_READERS, CUDA_LL_DIFFERS, CUDA_LL_LATE_WORDS } cuda_ll_late_t;
+
+typedef enum {
+    CUDA_LL_SEND,
+    CUDA_LL_RECEIVE,
+    CUDA_LL_OFFER,
+    CUDA_LL_SUM_BF16,
+    CUDA_LL_SUM_FP16,
+    CUDA_LL_SUM_FP32,
+    CUDA_LL_KERNELS
+} cuda_ll_kernel_t;
+
+/** Where things are in a heap, beside what the host mode has. */
+typedef struct cuda_ll_layout {
+    ll_layout_t ll; /* first */
+    /* XEP_REGION_METADATA: [ring][R] heads of parcels, delivered to every rank; offsets in a head */
+    uint64_t heads, head_bytes, head_weights, head_counts;
+} cuda_ll_layout_t;
+
+/** Beside an ll_slot_t, whose arrays are device memory, in device memory too. */
+typedef struct cuda_ll_slot {
+    xep_cuda_ll_slot_t *state;
+    xep_cuda_ll_kept_t kept;
+    uint32_t *there; /* [R] */
+} cuda_ll_slot_t;
+
+typedef struct cuda_ll {
+    ll_t ll; /* first; its layout is that of cuda_ll_layout_t */
+    cuda_ll_layout_t layout;
+    cuda_mode_t cuda;
+    cuda_ll_slot_t *slots;          /* [slots] */
+    uint64_t begun, received;       /* operations; receive phases that were enqueued */
+    xep_cuda_ll_now_t *now;         /* device memory */
+    uint64_t *wrong;                /* likewise */
+    xep_cuda_ll_refusal_t *refusal; /* pinned */
+    ll_notice_t *refused;           /* pinned: [R] */
+} cuda_ll_t;
+
+/** Private state of an operation. */
+typedef struct cuda_ll_state {
+    ll_state_t ll;   /* first */
+    uint64_t number; /* among the operations of the buffer */
+} cuda_ll_state_t;
+
+extern const xep_step_t cuda_ll_dispatch_steps[], cuda_ll_combine_steps[];
+
+/* ---- cuda_ll.c ---- */
+
+/** Where things are for the kernels of an operation. */
+xep_cuda_ll_place_t cuda_ll_place(const cuda_ll_t *mode, const xep_op_t *op);
+
+/** Begins the operation: its place among those of the buffer is known, and the send phase is enqueued. */
+xep_status_t cuda_ll_begin(cuda_ll_t *mode, xep_op_t *op);
+
+/** Whether the receive phases of all operations that began earlier are enqueued; the next ones follow this one. */
+int cuda_ll_is_next(const cuda_ll_t *mode, const xep_op_t *op);
+
+/** What an earlier operation met, besides ranks that did not come. */
+xep_status_t cuda_ll_check_refusal(void *mode, xep_op_t *op);
+
+/* ---- cuda_ll_dispatch.c, cuda_ll_combine.c ---- */
+
+xep_status_t cuda_ll_dispatch(void *mode, xep_op_t *op);
+xep_status_t cuda_ll_combine(void *mode, xep_op_t *op);
+
+#endif

@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* Combine: a launch for each phase. */
+#include "cuda_ll.h"
+
+enum {
+    COPYING = 32, /* warps */
+    CHUNK = 1024, /* of a row, that a warp pulls at once: of as many rows as a token has selections */
+    WARP = 32
+};
+
+static char *input_of(const cuda_ll_t *mode, const xep_op_t *op)
+{
+    return xep_kit_own_area(&mode->ll.kit, mode->layout.ll.common.input, op->slot);
+}
+
+/* ---- send ---- */
+
+static xep_status_t offer(void *opaque, xep_op_t *op)
+{
+    cuda_ll_t *mode = opaque;
+    const xep_combine_args_t *args = op->combine;
+    const ll_slot_t *slot = ll_slot(&mode->ll, op->slot);
+    const xep_shape_t *shape = mode->ll.kit.shape;
+    xep_cuda_ll_offer_t offer = {
+        .at = cuda_ll_place(mode, op),
+        .x = args->x,
+        .x_stride = args->x_stride,
+        .row_bytes = xep_combine_row_bytes(args),
+        .row_stride = mode->layout.ll.common.combine_stride,
+        .input = input_of(mode, op),
+        .pairs = shape->local_experts * shape->nranks,
+        .pair_begin = slot->pair_begin,
+        .pair_count = slot->pair_count,
+        .offer = {cuda_offer(op), args->flags},
+    };
+    const uint32_t blocks = args->x == NULL ? 1 : cuda_multiprocessors(&mode->ll.kit);
+    xep_status_t status = cuda_launch(&mode->cuda, op, CUDA_LL_OFFER, blocks, COPYING * WARP,
+                                      args->x == NULL ? 0 : (offer.pairs + 1) * (uint32_t)sizeof(uint32_t), &offer);
+    return status == XEP_OK ? mode->cuda.device->ops->mark(mode->cuda.device, cuda_stream(op)) : status;
+}
+
+/* ---- receive ---- */
+
+/* Weights that were sent have been applied by the experts; where none were given, those that are kept are 1. */
+static void find_weights(const cuda_ll_t *mode, const xep_op_t *op, xep_cuda_ll_sums_t *sums)
+{
+    const xep_combine_args_t *args = op->combine;
+    const ll_slot_t *slot = ll_slot(&mode->ll, op->slot);
+    sums->weights = (const char *)sums->kept.weights;
+    sums->weights_stride = slot->topk * sizeof(float);
+    if (slot->weights_sent) sums->weights = NULL;
+    if (args->weights == NULL) return;
+    sums->weights = (const char *)args->weights;
+    sums->weights_stride = args->weights_stride;
+}
+
+static xep_status_t launch_sums(cuda_ll_t *mode, const xep_op_t *op)
+{
+    const xep_combine_args_t *args = op->combine;
+    const ll_slot_t *slot = ll_slot(&mode->ll, op->slot);
+    const xep_heap_layout_t *at = &mode->layout.ll.common;
+    const cuda_ll_kernel_t kernel = args->dtype == XEP_BF16   ? CUDA_LL_SUM_BF16
+                                    : args->dtype == XEP_FP16 ? CUDA_LL_SUM_FP16
+                                                              : CUDA_LL_SUM_FP32;
+    xep_cuda_ll_sums_t sums = {
+        .sum = {.tokens = (uint32_t)slot->tokens},
+        .at = cuda_ll_place(mode, op),
+        .topk = slot->topk,
+        .kept = mode->slots[op->slot].kept,
+        .input = at->input.first,
+        .input_bytes = at->input.stride,
+        .row_stride = at->combine_stride,
+        .own = args->x != NULL ? args->x : input_of(mode, op),
+        .own_stride = args->x != NULL ? args->x_stride : at->combine_stride,
+        .deadline = cuda_deadline(&mode->cuda, op, CUDA_LL_OFFERS),
+        .at_the_end = cuda_deadline(&mode->cuda, op, CUDA_LL_READERS),
+        .differs = &mode->cuda.late[CUDA_LL_DIFFERS],
+    };
+    uint32_t bytes;
+    find_weights(mode, op, &sums);
+    const uint32_t warps =
+        cuda_lay_sums(&mode->cuda, args, slot->topk, CHUNK, (uintptr_t)sums.own | sums.own_stride, &sums.sum, &bytes);
+    return cuda_launch(&mode->cuda, op, (int)kernel, cuda_multiprocessors(&mode->ll.kit), warps * WARP, bytes, &sums);
+}
+
+static xep_status_t sum(void *opaque, xep_op_t *op)
+{
+    cuda_ll_t *mode = opaque;
+    const xep_device_ops_t *ops = mode->cuda.device->ops;
+    if (!cuda_ll_is_next(mode, op)) return XEP_INPROGRESS;
+    xep_status_t status = ops->after_mark(mode->cuda.device, cuda_stream(op));
+    if (status == XEP_OK) status = launch_sums(mode, op);
+    if (status == XEP_OK) status = ops->mark(mode->cuda.device, cuda_stream(op));
+    mode->received++;
+    return status;
+}
+
+const xep_step_t cuda_ll_combine_steps[] = {
+    {.name = "earlier operations", .run = cuda_check_earlier},
+    {.name = "its send phase", .run = offer},
+    {.name = "receive phases of earlier operations", .does = "receive", .run = sum, .receives = 1},
+    {0},
+};
+
+/* ---- begin ---- */
+
+static xep_status_t check_memory(const cuda_ll_t *mode, const xep_op_t *op)
+{
+    const xep_combine_args_t *args = op->combine;
+    const int tokens = ll_slot(&mode->ll, op->slot)->tokens != 0;
+    const cuda_array_t arrays[] = {{"x", args->x},
+                                   {"weights", tokens ? args->weights : NULL},
+                                   {"bias", tokens ? args->bias[0] : NULL},
+                                   {"bias", tokens ? args->bias[1] : NULL},
+                                   {"out", tokens ? args->out : NULL}};
+    return cuda_check_arrays(&mode->cuda, arrays, sizeof arrays / sizeof arrays[0]);
+}
+
+xep_status_t cuda_ll_combine(void *opaque, xep_op_t *op)
+{
+    cuda_ll_t *mode = opaque;
+    xep_status_t status = ll_check_combine(&mode->ll, op);
+    if (status == XEP_OK) status = check_memory(mode, op);
+    return status == XEP_OK ? cuda_ll_begin(mode, op) : status;
+}

@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* Combine: outputs into the input, and the word; then the rows of each token are pulled, weighed and summed. */
+#include "cuda_ll_place.cuh"
+#include "cuda_sum.cuh"
+#include "cuda_words.cuh"
+
+/* ---- the send phase ---- */
+
+typedef xep_cuda_ll_offer_t offer_t;
+
+/* Rows of a pair that other ranks read. */
+static __device__ __forceinline__ uint32_t rows_of(const offer_t &o, uint32_t pair)
+{
+    return pair % o.at.nranks == o.at.rank ? 0 : o.pair_count[pair];
+}
+
+/* A warp adds up the rows of all pairs, 32 at a time: before [pairs + 1] is in shared memory. */
+static __device__ __forceinline__ void add_pairs(const offer_t &o, uint32_t *before)
+{
+    const uint32_t lane = threadIdx.x % 32;
+    uint32_t row = 0;
+    for (uint32_t begin = 0; begin < o.pairs && threadIdx.x < 32; begin += 32) {
+        const uint32_t pair = begin + lane, rows = pair < o.pairs ? rows_of(o, pair) : 0;
+        uint32_t sum = rows;
+        for (uint32_t step = 1; step < 32; step *= 2) {
+            const uint32_t left = __shfl_up_sync(UINT32_MAX, sum, step);
+            if (lane >= step) sum += left;
+        }
+        if (pair < o.pairs) before[pair] = row + sum - rows;
+        row += __shfl_sync(UINT32_MAX, sum, 31);
+    }
+    if (threadIdx.x == 0) before[o.pairs] = row;
+    __syncthreads();
+}
+
+/* The pair that row i, of all that are copied, belongs to. */
+static __device__ __forceinline__ uint32_t find_pair(const offer_t &o, const uint32_t *before, uint32_t i)
+{
+    uint32_t low = 0, high = o.pairs;
+    while (high - low > 1) {
+        const uint32_t middle = (low + high) / 2;
+        if (before[middle] <= i) low = middle;
+        else high = middle;
+    }
+    return low;
+}
+
+template <typename T> static __device__ __forceinline__ void copy_row(char *to, const char *from, uint64_t bytes)
+{
+#pragma unroll 4
+    for (uint64_t i = threadIdx.x % 32; i < bytes / sizeof(T); i += 32) ((T *)to)[i] = ((const T *)from)[i];
+}
+
+static __device__ void copy_rows(const offer_t &o, uint32_t *before)
+{
+    const uint32_t warps = blockDim.x / 32, all = gridDim.x * warps;
+    const uint64_t odd = (uint64_t)o.x | o.x_stride | o.row_bytes;
+    add_pairs(o, before);
+    for (uint32_t i = threadIdx.x / 32 * gridDim.x + blockIdx.x; i < before[o.pairs]; i += all) {
+        const uint32_t pair = find_pair(o, before, i);
+        const uint64_t row = o.pair_begin[pair] + (i - before[pair]);
+        const char *from = o.x + row * o.x_stride;
+        char *to = o.input + row * o.row_stride;
+        if (odd % 16 == 0) copy_row<int4>(to, from, o.row_bytes);
+        else if (odd % 4 == 0) copy_row<uint32_t>(to, from, o.row_bytes);
+        else copy_row<uint16_t>(to, from, o.row_bytes);
+    }
+}
+
+/* Of a dispatch that all refused, all leave out the combine too; where a rank lost it, the others wait in vain. */
+extern "C" __global__ void __launch_bounds__(1024, 1) xep_cuda_ll_offer(const __grid_constant__ xep_cuda_ll_offer_t o)
+{
+    extern __shared__ uint32_t before[];
+    const uint64_t epoch = o.at.now->epoch + 1;
+    const int here = o.at.slot->verdict == XEP_CUDA_LL_HERE;
+    if (here && o.x != nullptr) copy_rows(o, before);
+    if (!is_last_block(o.at.blocks_done)) return;
+    for (uint32_t i = threadIdx.x; here && i < o.at.nranks; i += blockDim.x) {
+        char *line = mail_at(o.at, (o.at.rank + 1 + i) % o.at.nranks, o.at.slot_number, o.at.rank);
+        uint64_t *said = (uint64_t *)(line + o.at.mail_said);
+        said[0] = o.offer[0];
+        said[1] = o.offer[1];
+        store_word(line + o.at.mail_ready, epoch);
+    }
+    if (threadIdx.x != 0) return;
+    o.at.slot->epoch = epoch;
+    o.at.now->epoch = epoch;
+}
+
+/* ---- the receive phase ---- */
+
+/* Biases first, whose weight is 1, then the rows of the selections. */
+static __device__ __forceinline__ const char *contribution(const xep_cuda_ll_sums_t &c, uint32_t token, uint32_t n,
+                                                           float *weight_p)
+{
+    const char *bias = bias_of(c.sum, token, &n);
+    if (bias != nullptr) return bias;
+    const xep_cuda_pick_t pick = c.kept.picks[(uint64_t)token * c.topk + n];
+    if (pick.expert < 0) return nullptr;
+    const uint32_t owner = c.at.owner[pick.expert], there = c.at.there[owner];
+    const uint32_t *table = table_at(c.at, c.at.rank, c.at.slot_number, owner);
+    const uint64_t row = (uint64_t)table[(uint32_t)pick.expert - c.at.first_expert[owner]] + pick.ordinal;
+    if (c.weights != nullptr) *weight_p = ((const float *)(c.weights + token * c.weights_stride))[n];
+    if (row >= c.at.recv_rows) return nullptr; /* the owner's word alone is no reason to read elsewhere */
+    return owner == c.at.rank ? c.own + row * c.own_stride
+                              : c.at.peer[owner] + c.input + there * c.input_bytes + row * c.row_stride;
+}
+
+/* The last block tells each owner, in the line of its slot. */
+static __device__ __forceinline__ void tell_read(const xep_cuda_ll_place_t &at, uint64_t epoch)
+{
+    for (uint32_t i = threadIdx.x; i < at.nranks; i += blockDim.x) {
+        const uint32_t r = (at.rank + 1 + i) % at.nranks;
+        store_word(mail_at(at, r, at.there[r], at.rank) + at.mail_read, epoch);
+    }
+}
+
+template <typename E> static __device__ __forceinline__ void combine(const xep_cuda_ll_sums_t &c)
+{
+    extern __shared__ __align__(128) char shared[];
+    const xep_cuda_ll_place_t &at = c.at;
+    const uint64_t epoch = at.slot->epoch;
+    const auto line = [&](uint32_t r) { return (const char *)mail_at(at, at.rank, at.there[r], r); };
+    if (at.slot->verdict != XEP_CUDA_LL_HERE) return; /* all blocks */
+    open_pulls(c.sum, shared);
+    if (wait_words(
+            at.nranks, [&](uint32_t r) { return line(r) + at.mail_ready; }, epoch, c.deadline) &&
+        compare_offers(
+            at.nranks, [&](uint32_t r) { return line(r) + at.mail_said; }, c.differs))
+        sum_tokens<E, true>(c, shared, 1);
+    if (!is_last_block(at.blocks_done)) return;
+    tell_read(at, epoch);
+    const char *own = mail_at(at, at.rank, at.slot_number, 0) + at.mail_read;
+    wait_words(
+        at.nranks, [&](uint32_t r) { return own + r * at.mail_bytes; }, epoch, c.at_the_end);
+}
+
+extern "C" __global__ void __launch_bounds__(1024, 1) xep_cuda_ll_sum_bf16(const __grid_constant__ xep_cuda_ll_sums_t c)
+{
+    combine<bf16_t>(c);
+}
+
+extern "C" __global__ void __launch_bounds__(1024, 1) xep_cuda_ll_sum_fp16(const __grid_constant__ xep_cuda_ll_sums_t c)
+{
+    combine<fp16_t>(c);
+}
+
+extern "C" __global__ void __launch_bounds__(1024, 1) xep_cuda_ll_sum_fp32(const __grid_constant__ xep_cuda_ll_sums_t c)
+{
+    combine<fp32_t>(c);
+}

@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* Dispatch: a launch for each phase. */
+#include "cuda_ll.h"
+
+enum {
+    SENDING = 32,   /* warps */
+    RECEIVING = 24, /* warps, and the most that each moves at once: what fills the shared memory of a multiprocessor */
+    CHUNK = 8192,
+    WARP = 32
+};
+
+static xep_cuda_ll_item_t item_of(const ll_parcel_t *parcel)
+{
+    return (xep_cuda_ll_item_t){parcel->row_bytes, parcel->scales, parcel->scale_words, parcel->stride};
+}
+
+/* ---- send ---- */
+
+/* Indices as the user has them, or as the handle has kept them whose routing is used again. */
+static void find_routing(const cuda_ll_t *mode, const xep_op_t *op, xep_cuda_ll_send_t *send)
+{
+    const xep_dispatch_args_t *args = op->dispatch;
+    if (op->cached_slot == XEP_NO_SLOT) {
+        send->topk_idx = args->topk_idx;
+        send->topk_idx_stride = args->topk_idx_stride;
+        send->wide = args->topk_idx_dtype == XEP_INT64;
+        send->idx_bytes = (uint32_t)xep_elem_bytes(args->topk_idx_dtype);
+        send->weights = (const char *)args->topk_weights;
+        send->weights_stride = args->topk_weights_stride;
+        return;
+    }
+    const xep_cuda_ll_kept_t *kept = &mode->slots[op->cached_slot].kept;
+    send->topk_idx = (const char *)kept->picks;
+    send->topk_idx_stride = args->topk * sizeof *kept->picks;
+    send->idx_bytes = sizeof *kept->picks;
+    send->weights = (const char *)kept->weights;
+    send->weights_stride = args->topk * sizeof *kept->weights;
+}
+
+static xep_status_t send(void *opaque, xep_op_t *op)
+{
+    cuda_ll_t *mode = opaque;
+    const xep_dispatch_args_t *args = op->dispatch;
+    const ll_state_t *state = op->state;
+    xep_cuda_ll_send_t send = {
+        .at = cuda_ll_place(mode, op),
+        .kept = mode->slots[op->slot].kept,
+        .item = item_of(&state->parcel),
+        .notice = state->notice,
+        .x = args->x,
+        .x_stride = args->x_stride,
+        .scales = args->scales,
+        .scales_token_stride = args->scales_token_stride,
+        .scales_stride = args->scales_stride,
+        .elem_bytes = (uint32_t)xep_elem_bytes(args->dtype),
+        .wrong = mode->wrong,
+    };
+    find_routing(mode, op, &send);
+    xep_status_t status =
+        cuda_launch(&mode->cuda, op, CUDA_LL_SEND, cuda_multiprocessors(&mode->ll.kit), SENDING * WARP, 0, &send);
+    return status == XEP_OK ? mode->cuda.device->ops->mark(mode->cuda.device, cuda_stream(op)) : status;
+}
+
+/* ---- receive ---- */
+
+/* Pieces of about the same length, and what a block has of shared memory besides: cuda_ll_receive.cu lays it. */
+static uint32_t choose_chunk(const xep_cuda_ll_item_t *item)
+{
+    const uint32_t bytes = (uint32_t)(item->scales + item->scale_words * 4 + 15) & ~15u;
+    const uint32_t parts = (bytes + CHUNK - 1) / CHUNK;
+    return ((bytes + parts - 1) / parts + 15) & ~15u;
+}
+
+static uint64_t board_bytes(const xep_shape_t *shape)
+{
+    const uint64_t pairs = (uint64_t)shape->local_experts * shape->nranks;
+    return shape->nranks * (sizeof(ll_notice_t) + sizeof(uint64_t)) +
+           (2 * pairs + shape->local_experts + shape->experts) * sizeof(uint32_t);
+}
+
+static xep_status_t launch_receive(cuda_ll_t *mode, const xep_op_t *op)
+{
+    const xep_dispatch_args_t *args = op->dispatch;
+    const xep_recv_t *recv = op->recv;
+    const ll_state_t *state = op->state;
+    const ll_slot_t *slot = ll_slot(&mode->ll, op->slot);
+    const xep_shape_t *shape = mode->ll.kit.shape;
+    const int padded = state->notice.padded, by_column = (args->flags & XEP_DISPATCH_SCALES_BY_COLUMN) != 0;
+    xep_cuda_ll_receive_t receive = {
+        .at = cuda_ll_place(mode, op),
+        .item = item_of(&state->parcel),
+        .notice = state->notice,
+        .wide = args->topk_idx_dtype == XEP_INT64,
+        .x = recv->x,
+        .x_stride = recv->x_stride,
+        .src_token = recv->src_token,
+        .topk_idx = recv->topk_idx,
+        .weights = recv->topk_weights,
+        .scales = recv->scales,
+        .scales_token_stride = (uint64_t)recv->scales_token_stride,
+        .scales_stride = (uint64_t)recv->scales_stride,
+        .capacity = recv->capacity,
+        .rows_of_expert = padded ? shape->nranks * shape->tokens : 0,
+        .expert_begin = slot->expert_begin,
+        .expert_count = slot->expert_count,
+        .expert_rows = slot->expert_rows,
+        .pair_begin = slot->pair_begin,
+        .pair_count = slot->pair_count,
+        .stats = args->expert_stats,
+        .rows = args->recv_rows_p,
+        .mirror = (char *)mode->refused,
+        .refusal = mode->refusal,
+        .deadline = cuda_deadline(&mode->cuda, op, CUDA_LL_NOTICES),
+    };
+    if (padded && by_column) receive.scales_expert_stride = recv->nscales * receive.scales_stride;
+    receive.chunk = choose_chunk(&receive.item);
+    uint32_t warps = RECEIVING, board = (uint32_t)board_bytes(shape);
+    while (warps > 1 && warps * (receive.chunk + sizeof(uint64_t)) + board > cuda_shared_bytes(&mode->cuda)) warps--;
+    return cuda_launch(&mode->cuda, op, CUDA_LL_RECEIVE, cuda_multiprocessors(&mode->ll.kit), warps * WARP,
+                       warps * (receive.chunk + (uint32_t)sizeof(uint64_t)) + board, &receive);
+}
+
+/* How many rows come is counted on the device: the host shows the arrays, whose every row may be one. */
+static void show_rows(cuda_ll_t *mode, const xep_op_t *op)
+{
+    mode->ll.parcels[mode->ll.kit.shape->rank] = ((const ll_state_t *)op->state)->parcel;
+    ll_fill_recv(&mode->ll, op, mode->layout.ll.common.recv_rows);
+    op->recv->rows = op->recv->capacity;
+}
+
+static xep_status_t receive(void *opaque, xep_op_t *op)
+{
+    cuda_ll_t *mode = opaque;
+    const xep_device_ops_t *ops = mode->cuda.device->ops;
+    if (!cuda_ll_is_next(mode, op)) return XEP_INPROGRESS;
+    show_rows(mode, op);
+    xep_status_t status = ops->after_mark(mode->cuda.device, cuda_stream(op));
+    if (status == XEP_OK) status = launch_receive(mode, op);
+    if (status == XEP_OK) status = ops->mark(mode->cuda.device, cuda_stream(op));
+    mode->received++;
+    return status;
+}
+
+const xep_step_t cuda_ll_dispatch_steps[] = {
+    {.name = "earlier operations", .run = cuda_check_earlier},
+    {.name = "its send phase", .run = send},
+    {.name = "receive phases of earlier operations", .does = "receive", .run = receive, .receives = 1},
+    {0},
+};
+
+/* ---- begin ---- */
+
+static xep_status_t check_memory(const cuda_ll_t *mode, const xep_dispatch_args_t *args)
+{
+    const int tokens = args->tokens != 0;
+    const cuda_array_t arrays[] = {{"x", tokens ? args->x : NULL},
+                                   {"topk_idx", tokens ? args->topk_idx : NULL},
+                                   {"topk_weights", tokens ? args->topk_weights : NULL},
+                                   {"scales", tokens ? args->scales : NULL},
+                                   {"expert_stats", args->expert_stats},
+                                   {"recv_rows_p", args->recv_rows_p}};
+    return cuda_check_arrays(&mode->cuda, arrays, sizeof arrays / sizeof arrays[0]);
+}
+
+static xep_status_t check_board(const cuda_ll_t *mode, xep_op_t *op)
+{
+    const xep_env_t *env = mode->ll.kit.env;
+    if (board_bytes(env->shape) + CHUNK + sizeof(uint64_t) <= cuda_shared_bytes(&mode->cuda)) return XEP_OK;
+    return env->fail(env, op, XEP_ERR_UNSUPPORTED, "too many experts for this device: %u", env->shape->experts);
+}
+
+static void note_routing(cuda_ll_t *mode, const xep_op_t *op)
+{
+    const xep_dispatch_args_t *args = op->dispatch;
+    ll_slot_t *slot = ll_slot(&mode->ll, op->slot);
+    slot->tokens = args->tokens;
+    slot->topk = args->topk;
+    slot->weights_given = op->cached_slot == XEP_NO_SLOT ? args->topk_weights != NULL
+                                                         : ll_slot(&mode->ll, op->cached_slot)->weights_given;
+    slot->weights_sent = (args->flags & XEP_DISPATCH_SEND_WEIGHTS) != 0;
+}
+
+xep_status_t cuda_ll_dispatch(void *opaque, xep_op_t *op)
+{
+    cuda_ll_t *mode = opaque;
+    ll_state_t *state = op->state;
+    xep_status_t status = ll_check_dispatch(&mode->ll, op);
+    if (status == XEP_OK) status = check_board(mode, op);
+    if (status == XEP_OK) status = check_memory(mode, op->dispatch);
+    if (status != XEP_OK) return status;
+    note_routing(mode, op);
+    ll_fill_notice(&mode->ll, op, &state->notice);
+    ll_make_parcel(&state->notice, &state->parcel);
+    return cuda_ll_begin(mode, op);
+}

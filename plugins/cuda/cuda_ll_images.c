@@ -1,0 +1,13 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include "cuda_images.h"
+
+CUDA_IMAGE(ll_send);
+CUDA_IMAGE(ll_receive);
+CUDA_IMAGE(ll_combine);
+
+const void *const cuda_images[CUDA_LL_IMAGES] = {
+    [CUDA_IMAGE_LL_SEND] = cuda_image_ll_send,
+    [CUDA_IMAGE_LL_RECEIVE] = cuda_image_ll_receive,
+    [CUDA_IMAGE_LL_COMBINE] = cuda_image_ll_combine,
+};

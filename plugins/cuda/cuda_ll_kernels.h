@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/** Arguments of the kernels of ll (cuda_args.h): the protocol is at the head of cuda_ll.h. */
+#ifndef XEP_CUDA_LL_KERNELS_H
+#define XEP_CUDA_LL_KERNELS_H
+
+#include <ll_notice.h>
+
+#include "cuda_args.h"
+
+/** A selection as the head of a parcel has it: an expert, or -1, and which one of this source's for this expert. */
+typedef struct xep_cuda_pick {
+    int32_t expert;
+    uint32_t ordinal;
+} xep_cuda_pick_t;
+
+/** How far a buffer has come: counted by its kernels, so that a replayed graph counts on. */
+typedef struct xep_cuda_ll_now {
+    uint64_t epoch; /* of the last operation that was begun */
+    uint64_t turn;  /* of the next dispatch */
+} xep_cuda_ll_now_t;
+
+enum {
+    XEP_CUDA_LL_LOST = -1, /* some notice did not come, or is of another operation */
+    XEP_CUDA_LL_REFUSED,   /* all ranks refuse the dispatch */
+    XEP_CUDA_LL_HERE
+};
+
+/** What kernels know of a slot. */
+typedef struct xep_cuda_ll_slot {
+    uint64_t epoch, turn; /* of the operation in flight; of its dispatch */
+    uint64_t wrong;       /* token * topk + k of the first index that is no expert and not -1; UINT64_MAX: all are */
+    int32_t verdict;      /* of its dispatch */
+} xep_cuda_ll_slot_t;
+
+/** Pinned: why a dispatch was refused; set once, for the next operation to tell. The notices are beside it. */
+typedef struct xep_cuda_ll_refusal {
+    uint64_t rows;    /* that a rank would get; padded: of one expert */
+    uint64_t wrong;   /* as in xep_cuda_ll_slot_t */
+    uint32_t rank;    /* which rank that is */
+    uint32_t refused; /* 1; all else was written before */
+} xep_cuda_ll_refusal_t;
+
+/** Where things are, in every heap and in this rank's own memory: the same in all kernels. */
+typedef struct xep_cuda_ll_place {
+    char *const *peer; /* [nranks] */
+    uint32_t rank, nranks, experts, slots, ring;
+    const uint32_t *owner;        /* [experts] rank */
+    const uint32_t *first_expert; /* [nranks + 1] */
+    uint64_t recv_rows;           /* of a slot */
+    uint64_t tokens;              /* most of a rank */
+    /* offsets in a heap: */
+    uint64_t notices; /* [ring][nranks] ll_notice_t */
+    uint64_t heads;   /* [ring][nranks] of head_bytes: picks [tokens][topk], then weights, then counts [experts] */
+    uint64_t head_bytes, head_weights, head_counts;
+    uint64_t items, items_bytes;  /* [ring] of a rank's own parcels */
+    uint64_t tables, table_bytes; /* [slots][nranks]: uint32_t first row of each expert of that rank */
+    uint64_t mail, mail_bytes;    /* [slots][nranks]: words of combines */
+    uint64_t mail_ready, mail_read, mail_said;
+    /* own: */
+    xep_cuda_ll_now_t *now;
+    xep_cuda_ll_slot_t *slot;
+    uint32_t *there;       /* [nranks] the slot that each rank chose */
+    uint32_t slot_number;  /* of this rank */
+    uint32_t *blocks_done; /* 0 before and after */
+} xep_cuda_ll_place_t;
+
+/** What the handle keeps of its tokens. */
+typedef struct xep_cuda_ll_kept {
+    xep_cuda_pick_t *picks; /* [tokens][topk] */
+    float *weights;         /* [tokens][topk] */
+} xep_cuda_ll_kept_t;
+
+/** A row and its scales, of a parcel. */
+typedef struct xep_cuda_ll_item {
+    uint64_t row_bytes, scales, scale_words, stride;
+} xep_cuda_ll_item_t;
+
+/** Casts rows into the parcel, numbers the selections, tells all ranks. Any number of blocks. */
+typedef struct xep_cuda_ll_send {
+    xep_cuda_ll_place_t at;
+    xep_cuda_ll_kept_t kept;
+    xep_cuda_ll_item_t item;
+    ll_notice_t notice; /* epoch and wrong are filled here */
+    const char *topk_idx;
+    uint64_t topk_idx_stride;
+    const char *weights; /* NULL: 1 */
+    uint64_t weights_stride;
+    const char *x;
+    uint64_t x_stride;
+    const char *scales;
+    int64_t scales_token_stride, scales_stride;
+    uint32_t wide; /* 1: indices are int64_t, 0: int32_t, of xep_cuda_pick_t 8 bytes apart */
+    uint32_t idx_bytes;
+    uint32_t elem_bytes;
+    uint64_t *wrong; /* UINT64_MAX before and after */
+} xep_cuda_ll_send_t;
+
+/** Waits for the parcels of all ranks, and copies their rows to where they belong. Any number of blocks. */
+typedef struct xep_cuda_ll_receive {
+    xep_cuda_ll_place_t at;
+    xep_cuda_ll_item_t item;
+    ll_notice_t notice; /* own: that of others must agree */
+    uint32_t chunk;     /* bytes of an item that a warp moves at once: a multiple of 16 */
+    uint32_t wide;      /* 1: the received indices are int64_t, 0: int32_t */
+    char *x;
+    uint64_t x_stride;
+    int32_t *src_token;
+    char *topk_idx;
+    float *weights;
+    char *scales;
+    uint64_t scales_token_stride, scales_stride;
+    uint64_t
+        scales_expert_stride; /* between the blocks of scales of each expert, of rows_of_expert rows; 0: one block */
+    uint64_t capacity;        /* rows of the arrays that may be unused: those that are get the index -1 */
+    uint64_t rows_of_expert;  /* padded: the first row of an expert is a multiple of this; else 0 */
+    uint64_t *expert_begin, *expert_count, *expert_rows; /* [L] */
+    uint32_t *pair_begin, *pair_count;                   /* [L][nranks] */
+    int32_t *stats;                                      /* [L] or NULL */
+    uint64_t *rows;                                      /* where to tell the number of rows, or NULL */
+    char *mirror;                                        /* pinned: [nranks] notices, of a dispatch that is refused */
+    xep_cuda_ll_refusal_t *refusal;
+    xep_cuda_deadline_t deadline;
+} xep_cuda_ll_receive_t;
+
+/** Copies outputs into the input where they are elsewhere, and tells all ranks. Any number of blocks. */
+typedef struct xep_cuda_ll_offer {
+    xep_cuda_ll_place_t at;
+    const char *x; /* NULL: outputs are in the input */
+    uint64_t x_stride, row_bytes, row_stride;
+    char *input;
+    uint32_t pairs;                          /* L * nranks */
+    const uint32_t *pair_begin, *pair_count; /* [L][nranks] */
+    uint64_t offer[2];                       /* what ranks must agree on */
+} xep_cuda_ll_offer_t;
+
+/** Pulls and sums the rows of each token; ends when all have read what is here. A kernel a type. */
+typedef struct xep_cuda_ll_sums {
+    xep_cuda_sum_t sum; /* first */
+    xep_cuda_ll_place_t at;
+    uint32_t topk;
+    xep_cuda_ll_kept_t kept;
+    const char *weights; /* of the tokens; NULL: 1 */
+    uint64_t weights_stride;
+    uint64_t input, input_bytes; /* offset of that of slot 0 in a heap; to the next slot's */
+    uint64_t row_stride;
+    const char *own; /* outputs of this rank */
+    uint64_t own_stride;
+    xep_cuda_deadline_t deadline, at_the_end; /* of ready, of read */
+    uint32_t *differs;                        /* rank whose offer is another, plus 1. Pinned */
+} xep_cuda_ll_sums_t;
+
+#endif

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/** Where the parcels, tables and words of ll are. */
+#ifndef XEP_CUDA_LL_PLACE_CUH
+#define XEP_CUDA_LL_PLACE_CUH
+
+#include "cuda_ll_kernels.h"
+
+/** What a source says in a turn, in the heap of a rank. */
+__device__ __forceinline__ uint64_t line_of(const xep_cuda_ll_place_t &at, uint64_t turn, uint32_t source)
+{
+    return turn % at.ring * at.nranks + source;
+}
+
+__device__ __forceinline__ char *notice_at(const xep_cuda_ll_place_t &at, uint32_t heap, uint64_t turn, uint32_t source)
+{
+    return at.peer[heap] + at.notices + line_of(at, turn, source) * sizeof(ll_notice_t);
+}
+
+__device__ __forceinline__ char *head_at(const xep_cuda_ll_place_t &at, uint32_t heap, uint64_t turn, uint32_t source)
+{
+    return at.peer[heap] + at.heads + line_of(at, turn, source) * at.head_bytes;
+}
+
+/** The rows of a source, in its own heap. */
+__device__ __forceinline__ char *items_at(const xep_cuda_ll_place_t &at, uint64_t turn, uint32_t source)
+{
+    return at.peer[source] + at.items + turn % at.ring * at.items_bytes;
+}
+
+/** What a writer says of the combines of one of its slots, in the heap of a rank. */
+__device__ __forceinline__ char *mail_at(const xep_cuda_ll_place_t &at, uint32_t heap, uint32_t slot, uint32_t writer)
+{
+    return at.peer[heap] + at.mail + (slot * (uint64_t)at.nranks + writer) * at.mail_bytes;
+}
+
+/** First rows of a rank's experts, as they are told for a slot of the heap. */
+__device__ __forceinline__ uint32_t *table_at(const xep_cuda_ll_place_t &at, uint32_t heap, uint32_t slot,
+                                              uint32_t owner)
+{
+    return (uint32_t *)(at.peer[heap] + at.tables + (slot * (uint64_t)at.nranks + owner) * at.table_bytes);
+}
+
+#endif

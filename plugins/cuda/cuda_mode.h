@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/**
+ * What every mode for device memory has: lists on the device and in pinned memory, its kernels, and the words in which
+ * kernels say for whom they waited too long. A mode's struct begins with that of the host mode, and so with the kit,
+ * and has a cuda_mode_t somewhere in it.
+ */
+#ifndef XEP_CUDA_MODE_H
+#define XEP_CUDA_MODE_H
+
+#include <kit.h>
+
+#include "cuda_args.h"
+
+enum { CUDA_MOST_IMAGES = 4, CUDA_MOST_KERNELS = 8 };
+
+/** A kernel: which image has it, and what it is called there. */
+typedef struct cuda_kernel_name {
+    int image;
+    const char *name;
+} cuda_kernel_name_t;
+
+/** What a mode tells of itself. */
+typedef struct cuda_mode_parts {
+    size_t cuda; /* where in the mode's struct the cuda_mode_t is */
+    int images, kernels;
+    const cuda_kernel_name_t *kernel_names;                  /* [kernels] */
+    uint32_t late_words;                                     /* one for each thing that kernels wait for */
+    const char *const *waited_for;                           /* [late_words]; NULL: the word is of ranks that differ */
+    void (*lay_device)(void *mode, xep_carve_t *memory);     /* arrays in device memory, zeroed */
+    void (*lay_pinned)(void *mode, xep_carve_t *memory);     /* arrays in pinned memory, zeroed */
+    xep_status_t (*check_earlier)(void *mode, xep_op_t *op); /* what an earlier operation met besides; NULL: nothing */
+} cuda_mode_parts_t;
+
+/** Defined by the mode: there is one in each object. */
+__attribute__((visibility("hidden"))) extern const cuda_mode_parts_t cuda_mode_parts;
+
+typedef struct cuda_mode {
+    xep_device_t *device;
+    void *memory, *pinned; /* all arrays of each kind */
+    void *modules[CUDA_MOST_IMAGES];
+    void *kernels[CUDA_MOST_KERNELS];
+    /* device memory: */
+    char **peer;                    /* [R] heaps */
+    uint32_t *owner, *first_expert; /* [E], [R + 1] */
+    uint32_t *blocks_done;          /* of kernels with several blocks */
+    /* pinned: */
+    uint32_t *late; /* [late_words] rank plus 1 */
+} cuda_mode_t;
+
+/** What a rank offers in every combine: dtype, hidden, and its refused calls, which tell in which call it is. */
+static inline uint64_t cuda_offer(const xep_op_t *op)
+{
+    return (uint64_t)op->combine->hidden << 32 | (op->refused & 0xffffff) << 8 | (uint32_t)op->combine->dtype;
+}
+
+/** The stream of an operation. */
+static inline void *cuda_stream(const xep_op_t *op)
+{
+    return op->kind == XEP_OP_DISPATCH ? op->dispatch->stream : op->combine->stream;
+}
+
+/** Of a mode that the kit has opened: its arrays, filled as far as all modes have them, and its kernels, loaded. */
+xep_status_t cuda_mode_open(xep_kit_t *kit);
+
+/** Frees what open made, and the rest of the mode. NULL is a no-op. */
+void cuda_mode_close(void *mode);
+
+/** Most dynamic shared memory that a kernel may be launched with. */
+uint32_t cuda_shared_bytes(const cuda_mode_t *cuda);
+
+/** Of an operation: how long its kernels wait for what. */
+xep_cuda_deadline_t cuda_deadline(const cuda_mode_t *cuda, const xep_op_t *op, uint32_t what);
+
+/** Multiprocessors that a buffer may use. */
+uint32_t cuda_multiprocessors(const xep_kit_t *kit);
+
+/** Launches a kernel on the operation's stream. */
+xep_status_t cuda_launch(const cuda_mode_t *cuda, const xep_op_t *op, int kernel, uint32_t blocks, uint32_t threads,
+                         uint32_t shared_bytes, void *args);
+
+/**
+ * How a combine sums tokens that have so many contributions at most, besides biases: in chunks of so many bytes of a
+ * row. odd: 0 where bulk copies can move all that args does not name. Returns the warps of a block, and what shared
+ * memory they need.
+ */
+uint32_t cuda_lay_sums(const cuda_mode_t *cuda, const xep_combine_args_t *args, uint32_t contributions, uint32_t chunk,
+                       uintptr_t odd, xep_cuda_sum_t *sum, uint32_t *shared_bytes_p);
+
+/** Arguments of an operation that must be memory of the device; NULL is. */
+typedef struct cuda_array {
+    const char *name;
+    const void *address;
+} cuda_array_t;
+
+xep_status_t cuda_check_arrays(const cuda_mode_t *cuda, const cuda_array_t *arrays, size_t count);
+
+/** Step, the first one: XEP_ERR_TIMEOUT or XEP_ERR_PROTOCOL where a kernel of an earlier operation has failed. */
+xep_status_t cuda_check_earlier(void *mode, xep_op_t *op);
+
+#endif

@@ -1,0 +1,239 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/**
+ * Pulling what ranks contribute to a token, and summing it: from +0, in the order of contributions, in fp32. A kernel's
+ * arguments begin with an xep_cuda_sum_t, and
+ *     const char *contribution(const C &c, uint32_t token, uint32_t n, float *weight_p)
+ * tells where contribution n of a token is, and its weight; nullptr: there is none, though there may be later ones.
+ */
+#ifndef XEP_CUDA_SUM_CUH
+#define XEP_CUDA_SUM_CUH
+
+#include "cuda_args.h"
+#include "cuda_bulk.cuh"
+#include "cuda_elements.cuh"
+
+/* Bias b of a token as contribution n; what is not a bias begins at 0 again. */
+static __device__ __forceinline__ const char *bias_of(const xep_cuda_sum_t &s, uint32_t token, uint32_t *n_p)
+{
+    for (int b = 0; b < 2; b++) {
+        if (s.bias[b] == nullptr) continue;
+        if (*n_p == 0) return s.bias[b] + token * s.bias_stride[b];
+        (*n_p)--;
+    }
+    return nullptr;
+}
+
+/* Any number of contributions, any alignment of elements: from one element of a token to another. */
+template <typename E, bool W, typename C>
+static __device__ void sum_elements(const C &c, uint32_t token, uint32_t begin, uint32_t end)
+{
+    char *out = c.sum.out + token * c.sum.out_stride;
+    for (uint32_t h = begin + threadIdx.x % 32; h < end; h += 32) {
+        float sum[2] = {};
+        for (uint32_t n = 0; n < c.sum.rows; n++) {
+            float weight = 1;
+            const char *row = contribution(c, token, n, &weight);
+            if (row != nullptr) sum[0] = add_float<W>(sum[0], E::load(((const typename E::raw *)row)[h]), weight);
+        }
+        ((typename E::raw *)out)[h] = (typename E::raw)round_word<E>(sum);
+    }
+}
+
+/* ---- chunks of rows, through shared memory: a warp keeps the contributions to some chunks on their way ---- */
+
+typedef struct pulls {
+    char *stage;       /* [stages][rows][chunk] */
+    uint64_t *barrier; /* [stages] */
+    uint32_t *found;   /* [stages] contributions */
+    float *weights;    /* [stages][rows] of a weighed sum */
+    uint32_t of_row;   /* chunks of a row */
+    uint32_t first, step, count;
+} pulls_t;
+
+/* What a lane contributes to a token: asked for once, while the warp goes through the token's chunks. */
+typedef struct found {
+    uint32_t token;
+    const char *row;
+    float weight;
+} found_t;
+
+static __device__ __forceinline__ uint32_t chunk_bytes(const xep_cuda_sum_t &s, uint32_t row_bytes, uint32_t part)
+{
+    uint32_t left = row_bytes - part * s.chunk;
+    return left < s.chunk ? left : s.chunk;
+}
+
+/* Each lane loads one contribution; those that there are lie one behind the other. */
+template <bool W, typename C>
+static __device__ __forceinline__ void begin_pull(const C &c, const pulls_t &p, uint32_t i, uint32_t row_bytes,
+                                                  found_t *mine)
+{
+    const uint32_t unit = p.first + i * p.step, token = unit / p.of_row, part = unit % p.of_row,
+                   stage = i % c.sum.stages, n = threadIdx.x % 32;
+    const uint32_t bytes = chunk_bytes(c.sum, row_bytes, part);
+    if (mine->token != token) {
+        mine->token = token;
+        mine->weight = 1;
+        mine->row = n < c.sum.rows ? contribution(c, token, n, &mine->weight) : nullptr;
+    }
+    const uint32_t all = __ballot_sync(UINT32_MAX, mine->row != nullptr), at = __popc(all & ((1u << n) - 1));
+    if (n == 0) {
+        p.found[stage] = __popc(all);
+        expect_bytes(&p.barrier[stage], __popc(all) * bytes);
+    }
+    if (W && mine->row != nullptr) p.weights[stage * c.sum.rows + at] = mine->weight;
+    __syncwarp();
+    if (mine->row != nullptr)
+        begin_load(p.stage + (stage * c.sum.rows + at) * c.sum.chunk, mine->row + part * c.sum.chunk, bytes,
+                   &p.barrier[stage]);
+}
+
+template <typename E, bool W>
+static __device__ __forceinline__ void add_pack(float *sum, const int4 &pack, float weight)
+{
+    constexpr int EACH = 4 / sizeof(typename E::raw);
+    add_word<E, W>(sum, pack.x, weight);
+    add_word<E, W>(sum + EACH, pack.y, weight);
+    add_word<E, W>(sum + 2 * EACH, pack.z, weight);
+    add_word<E, W>(sum + 3 * EACH, pack.w, weight);
+}
+
+template <typename E> static __device__ __forceinline__ int4 round_pack(const float *sum)
+{
+    constexpr int EACH = 4 / sizeof(typename E::raw);
+    return make_int4(round_word<E>(sum), round_word<E>(sum + EACH), round_word<E>(sum + 2 * EACH),
+                     round_word<E>(sum + 3 * EACH));
+}
+
+/* N contributions, known to the compiler: all are loaded before the first is added. */
+template <typename E, bool W, int N>
+static __device__ __forceinline__ void sum_known(const char *rows, const float *weights, uint32_t chunk, int4 *out,
+                                                 uint32_t packs)
+{
+    float weight[N];
+#pragma unroll
+    for (int n = 0; n < N; n++) weight[n] = W ? weights[n] : 1;
+#pragma unroll 2
+    for (uint32_t at = threadIdx.x % 32; at < packs; at += 32) {
+        int4 pack[N];
+        float sum[4 * (4 / sizeof(typename E::raw))] = {};
+#pragma unroll
+        for (int n = 0; n < N; n++) pack[n] = *(const int4 *)(rows + n * chunk + at * 16);
+#pragma unroll
+        for (int n = 0; n < N; n++) add_pack<E, W>(sum, pack[n], weight[n]);
+        out[at] = round_pack<E>(sum);
+    }
+}
+
+template <typename E, bool W>
+static __device__ __forceinline__ void sum_any(const char *rows, const float *weights, uint32_t chunk, int4 *out,
+                                               uint32_t packs, uint32_t n)
+{
+    for (uint32_t at = threadIdx.x % 32; at < packs; at += 32) {
+        float sum[4 * (4 / sizeof(typename E::raw))] = {};
+        for (uint32_t i = 0; i < n; i++)
+            add_pack<E, W>(sum, *(const int4 *)(rows + i * chunk + at * 16), W ? weights[i] : 1);
+        out[at] = round_pack<E>(sum);
+    }
+}
+
+template <typename E, bool W>
+static __device__ __forceinline__ void sum_stage(const char *rows, const float *weights, uint32_t chunk, int4 *out,
+                                                 uint32_t packs, uint32_t n)
+{
+    switch (n) {
+    case 1: sum_known<E, W, 1>(rows, weights, chunk, out, packs); break;
+    case 2: sum_known<E, W, 2>(rows, weights, chunk, out, packs); break;
+    case 3: sum_known<E, W, 3>(rows, weights, chunk, out, packs); break;
+    case 4: sum_known<E, W, 4>(rows, weights, chunk, out, packs); break;
+    case 8:
+        if (W) { /* a row for each selection */
+            sum_known<E, W, 8>(rows, weights, chunk, out, packs);
+            break;
+        } /* fallthrough */
+    default: sum_any<E, W>(rows, weights, chunk, out, packs, n);
+    }
+}
+
+template <typename E, bool W>
+static __device__ __forceinline__ void end_pull(const xep_cuda_sum_t &s, const pulls_t &p, uint32_t i,
+                                                uint32_t row_bytes)
+{
+    const uint32_t unit = p.first + i * p.step, token = unit / p.of_row, part = unit % p.of_row, stage = i % s.stages;
+    int4 *out = (int4 *)(s.out + token * s.out_stride + part * s.chunk);
+    wait_load(&p.barrier[stage], i / s.stages & 1);
+    sum_stage<E, W>(p.stage + stage * s.rows * s.chunk, p.weights + stage * s.rows, s.chunk, out,
+                    chunk_bytes(s, row_bytes, part) / 16, p.found[stage]);
+    __syncwarp();
+}
+
+template <typename E, bool W, typename C>
+static __device__ void sum_chunks(const C &c, const pulls_t &p, uint32_t row_bytes)
+{
+    found_t mine = {UINT32_MAX, nullptr, 0};
+    for (uint32_t i = 0; i < c.sum.stages && i < p.count; i++) begin_pull<W>(c, p, i, row_bytes, &mine);
+    for (uint32_t i = 0; i < p.count; i++) {
+        end_pull<E, W>(c.sum, p, i, row_bytes);
+        if (i + c.sum.stages < p.count) begin_pull<W>(c, p, i + c.sum.stages, row_bytes, &mine);
+    }
+}
+
+/* Shared memory: for each warp its stages; then the barriers of all, their numbers of contributions, their weights. */
+static __device__ __forceinline__ pulls_t find_pulls(const xep_cuda_sum_t &s, char *shared)
+{
+    const uint32_t warps = blockDim.x / 32, warp = threadIdx.x / 32, all = warps * s.stages;
+    uint64_t *barriers = (uint64_t *)(shared + (uint64_t)all * s.rows * s.chunk);
+    uint32_t *found = (uint32_t *)(barriers + all);
+    float *weights = (float *)(found + all);
+    pulls_t p = {shared + (uint64_t)warp * s.stages * s.rows * s.chunk,
+                 barriers + warp * s.stages,
+                 found + warp * s.stages,
+                 weights + warp * s.stages * s.rows,
+                 0,
+                 0,
+                 0,
+                 0};
+    return p;
+}
+
+/* All threads of the block, before the first sum. */
+static __device__ __forceinline__ void open_pulls(const xep_cuda_sum_t &s, char *shared)
+{
+    const uint32_t all = blockDim.x / 32 * s.stages;
+    uint64_t *barriers = (uint64_t *)(shared + (uint64_t)all * s.rows * s.chunk);
+    for (uint32_t i = threadIdx.x; i < all; i += blockDim.x) open_barrier(&barriers[i]);
+    share_barriers();
+}
+
+/*
+ * All tokens, by all warps of the grid. Whole: a warp takes chunks of a token one after the other, and looks for what
+ * contributes to it once; else chunks of a token are spread over warps.
+ */
+template <typename E, bool W, typename C> static __device__ void sum_tokens(const C &c, char *shared, int whole_tokens)
+{
+    const uint32_t warps = blockDim.x / 32, lane = blockIdx.x * warps + threadIdx.x / 32, lanes = gridDim.x * warps;
+    const uint32_t whole = c.sum.hidden * (uint32_t)sizeof(typename E::raw) & ~15u;
+    uint32_t begin = 0;
+    if (c.sum.stages != 0) {
+        pulls_t p = find_pulls(c.sum, shared);
+        p.of_row = (whole + c.sum.chunk - 1) / c.sum.chunk;
+        const uint32_t units = c.sum.tokens * p.of_row;
+        if (whole_tokens) {
+            p.first = (uint32_t)((uint64_t)units * lane / lanes);
+            p.count = (uint32_t)((uint64_t)units * (lane + 1) / lanes) - p.first;
+            p.step = 1;
+        } else if (lane < units) {
+            p.first = lane;
+            p.count = (units - lane + lanes - 1) / lanes;
+            p.step = lanes;
+        }
+        fence_for_bulk();
+        sum_chunks<E, W>(c, p, whole);
+        begin = whole / sizeof(typename E::raw);
+    }
+    for (uint32_t t = lane; begin < c.sum.hidden && t < c.sum.tokens; t += lanes)
+        sum_elements<E, W>(c, t, begin, c.sum.hidden);
+}
+
+#endif

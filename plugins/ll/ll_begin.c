@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* The begin and the end of operations, whatever memory the rows are in: what is refused, said, agreed and shown. */
+#include "ll.h"
+
+/* ---- what only the mode can check ---- */
+
+/* Room for every token of every rank at each expert of the rank that has most: what padding promises. */
+static uint64_t padded_rows(const ll_t *mode)
+{
+    return (uint64_t)mode->kit.first_expert[1] * mode->kit.shape->nranks * mode->kit.shape->tokens;
+}
+
+static xep_status_t check_arrangement(const ll_t *mode, xep_op_t *op)
+{
+    const xep_env_t *env = mode->kit.env;
+    const xep_dispatch_args_t *args = op->dispatch;
+    if (args->arrangement == XEP_ROWS_BY_RANK)
+        return env->fail(env, op, XEP_ERR_UNSUPPORTED,
+                         "invalid arrangement: XEP_ROWS_BY_RANK (mode ll: rows by expert)");
+    if (args->arrangement != XEP_ROWS_BY_EXPERT_PADDED) return XEP_OK;
+    if (args->capacity != 0)
+        return env->fail(env, op, XEP_ERR_UNSUPPORTED,
+                         "invalid capacity: %llu (0 with XEP_ROWS_BY_EXPERT_PADDED: it follows from the shape)",
+                         (unsigned long long)args->capacity);
+    if (mode->layout.common.recv_rows < padded_rows(mode))
+        return env->fail(env, op, XEP_ERR_UNSUPPORTED,
+                         "too few rows in a slot for XEP_ROWS_BY_EXPERT_PADDED: %llu (params.recv_rows: at least %llu)",
+                         (unsigned long long)mode->layout.common.recv_rows, (unsigned long long)padded_rows(mode));
+    return XEP_OK;
+}
+
+/* All that this mode refuses, it refuses here: after the first word the operation must end on all ranks. */
+xep_status_t ll_check_dispatch(const ll_t *mode, xep_op_t *op)
+{
+    const xep_dispatch_args_t *args = op->dispatch;
+    int weights =
+        op->cached_slot == XEP_NO_SLOT ? args->topk_weights != NULL : ll_slot(mode, op->cached_slot)->weights_given;
+    if ((args->flags & XEP_DISPATCH_SEND_WEIGHTS) != 0 && args->tokens != 0 && !weights)
+        return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_INVALID,
+                                   "topk_weights is NULL (needed with XEP_DISPATCH_SEND_WEIGHTS)");
+    return check_arrangement(mode, op);
+}
+
+xep_status_t ll_check_combine(const ll_t *mode, xep_op_t *op)
+{
+    const xep_env_t *env = mode->kit.env;
+    if (op->combine->topk_weights == NULL && op->combine->out_weights == NULL) return XEP_OK;
+    return env->fail(env, op, XEP_ERR_UNSUPPORTED, "%s is given, but mode ll does not bring weights back (NULL)",
+                     op->combine->topk_weights != NULL ? "topk_weights" : "out_weights");
+}
+
+/* ---- what is said, and agreed ---- */
+
+/* What it counts is there. */
+void ll_fill_notice(const ll_t *mode, const xep_op_t *op, ll_notice_t *notice)
+{
+    const xep_dispatch_args_t *args = op->dispatch;
+    int padded = args->arrangement == XEP_ROWS_BY_EXPERT_PADDED;
+    uint64_t room =
+        padded ? (uint64_t)mode->kit.shape->nranks * mode->kit.shape->tokens : mode->layout.common.recv_rows;
+    *notice = (ll_notice_t){.epoch = op->epoch,
+                            .capacity = args->capacity != 0 ? args->capacity : room,
+                            .selections = notice->selections,
+                            .most = notice->most,
+                            .tokens = (uint32_t)args->tokens,
+                            .slot = op->slot,
+                            .alignment = args->expert_alignment,
+                            .hidden = args->hidden,
+                            .topk = args->topk,
+                            .nscales = args->nscales,
+                            .dtype = (uint8_t)args->dtype,
+                            .quant = (uint8_t)args->quant,
+                            .scales_dtype = (uint8_t)args->scales_dtype,
+                            .sends_weights = (args->flags & XEP_DISPATCH_SEND_WEIGHTS) != 0,
+                            .padded = (uint8_t)padded,
+                            .refused = op->refused};
+}
+
+/* Step 4, in the order in which users should hear of what differs. */
+xep_status_t ll_compare_notices(const ll_t *mode, xep_op_t *op, const ll_notice_t *from)
+{
+    static const xep_agree_param_t params[] = {
+        XEP_AGREE_PARAM("dtype", XEP_AGREE_DTYPE, ll_notice_t, dtype),
+        XEP_AGREE_PARAM("hidden", XEP_AGREE_NUMBER, ll_notice_t, hidden),
+        XEP_AGREE_PARAM("topk", XEP_AGREE_NUMBER, ll_notice_t, topk),
+        XEP_AGREE_PARAM("quant", XEP_AGREE_NUMBER, ll_notice_t, quant),
+        XEP_AGREE_PARAM("nscales", XEP_AGREE_NUMBER, ll_notice_t, nscales),
+        XEP_AGREE_PARAM("scales_dtype", XEP_AGREE_DTYPE, ll_notice_t, scales_dtype),
+        XEP_AGREE_PARAM("XEP_DISPATCH_SEND_WEIGHTS", XEP_AGREE_YES_NO, ll_notice_t, sends_weights),
+    };
+    xep_status_t verdict = xep_agree_calls(mode->kit.env, op, &from->refused, sizeof *from);
+    if (verdict != XEP_OK) return verdict;
+    return xep_agree(mode->kit.env, op, params, sizeof params / sizeof params[0], from, sizeof *from);
+}
+
+/* ---- what is shown ---- */
+
+/* Views into the slot. A cast changes the type of rows and scales, but not what the user asked for besides. */
+void ll_fill_recv(ll_t *mode, const xep_op_t *op, uint64_t rows)
+{
+    const ll_slot_t *slot = ll_slot(mode, op->slot);
+    const xep_dispatch_args_t *args = op->dispatch;
+    const ll_parcel_t *parcel = &mode->parcels[mode->kit.shape->rank];
+    const int padded = args->arrangement == XEP_ROWS_BY_EXPERT_PADDED, casts = args->quant != XEP_QUANT_NONE,
+              by_column = (args->flags & XEP_DISPATCH_SCALES_BY_COLUMN) != 0;
+    const uint64_t of_expert = mode->kit.shape->nranks * mode->kit.shape->tokens;
+    xep_recv_t *recv = op->recv;
+    xep_kit_fill_recv(&mode->kit, op, rows);
+    recv->arrangement = padded ? XEP_ROWS_BY_EXPERT_PADDED : XEP_ROWS_BY_EXPERT_COMPACT;
+    if (padded) recv->capacity = mode->kit.shape->local_experts * of_expert;
+    recv->x_stride = xep_row_stride(parcel->row_bytes);
+    recv->topk = 1; /* a row for each selection */
+    if (casts) recv->dtype = XEP_E4M3;
+    recv->quant = args->quant;
+    recv->nscales = (uint32_t)parcel->scale_words;
+    if (recv->nscales != 0) recv->scales = xep_kit_own_area(&mode->kit, mode->layout.common.scales, op->slot);
+    recv->scales_dtype = !casts ? args->scales_dtype : args->quant == XEP_QUANT_UE8M0 ? XEP_INT32 : XEP_FP32;
+    recv->scales_token_stride = by_column ? 4 : (ptrdiff_t)parcel->scale_words * 4;
+    recv->scales_stride = by_column ? (ptrdiff_t)(padded ? of_expert : recv->capacity) * 4 : 4;
+    recv->expert_rows = slot->expert_rows;
+    recv->expert_begin = slot->expert_begin;
+    recv->expert_count = slot->expert_count;
+    recv->pair_begin = slot->pair_begin;
+    recv->pair_count = slot->pair_count;
+}

@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/** What a source tells every rank in a dispatch: the same for processors and for devices. */
+#ifndef XEP_LL_NOTICE_H
+#define XEP_LL_NOTICE_H
+
+#include <stdint.h>
+
+/** One line per (ring entry, rank); written by that rank, read by the heap's owner. */
+typedef struct ll_notice {
+    uint64_t epoch;      /* of the dispatch whose parcel is there; all else was written before */
+    uint64_t capacity;   /* rows the writer itself has room for */
+    uint64_t selections; /* of all its tokens; with most, 0 where all receivers know them anyway */
+    uint32_t tokens;
+    uint32_t most;      /* rows of the expert that gets most of them */
+    uint32_t slot;      /* of the writer */
+    uint32_t alignment; /* of its experts' first rows */
+    uint32_t hidden;
+    uint32_t topk;
+    uint32_t nscales;
+    uint8_t dtype; /* of x */
+    uint8_t quant;
+    uint8_t scales_dtype;
+    uint8_t sends_weights;
+    uint8_t padded; /* its own rows are arranged so */
+    uint8_t wrong;  /* 1: its topk_idx has what is no expert; where the device finds that out */
+    uint8_t reserved[2];
+    uint32_t refused; /* calls, by the writer */
+} ll_notice_t;
+#ifndef __cplusplus
+_Static_assert(sizeof(ll_notice_t) == 64, "a cache line, as all notices");
+#endif
+
+#endif

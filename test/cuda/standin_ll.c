@@ -1,0 +1,377 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* The kernels of ll in plain C: what cuda_ll_kernels.h says that they do, as one thread would do it. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <oracle_cast.h>
+#include <oracle_number.h>
+#include <xep/xep.h>
+
+#include "cuda_ll_kernels.h"
+#include "standin.h"
+#include "standin_words.h"
+
+typedef xep_cuda_ll_place_t place_t;
+
+static uint64_t line_of(const place_t *at, uint64_t turn, uint32_t source)
+{
+    return turn % at->ring * at->nranks + source;
+}
+
+static uint64_t notice_offset(const place_t *at, uint64_t turn, uint32_t source)
+{
+    return at->notices + line_of(at, turn, source) * sizeof(ll_notice_t);
+}
+
+static char *head_of(const place_t *at, uint32_t heap, uint64_t turn, uint32_t source)
+{
+    return at->peer[heap] + at->heads + line_of(at, turn, source) * at->head_bytes;
+}
+
+static uint32_t *counts_of(const place_t *at, uint32_t heap, uint64_t turn, uint32_t source)
+{
+    return (uint32_t *)(void *)(head_of(at, heap, turn, source) + at->head_counts);
+}
+
+static char *items_of(const place_t *at, uint64_t turn, uint32_t source)
+{
+    return at->peer[source] + at->items + turn % at->ring * at->items_bytes;
+}
+
+static uint64_t mail_offset(const place_t *at, uint32_t slot, uint32_t writer)
+{
+    return at->mail + ((uint64_t)slot * at->nranks + writer) * at->mail_bytes;
+}
+
+static uint32_t *table_of(const place_t *at, uint32_t heap, uint32_t slot, uint32_t owner)
+{
+    return (uint32_t *)(void *)(at->peer[heap] + at->tables + ((uint64_t)slot * at->nranks + owner) * at->table_bytes);
+}
+
+/* ---- send ---- */
+
+static int64_t index_of(const xep_cuda_ll_send_t *s, uint64_t i)
+{
+    const char *at = s->topk_idx + i / s->notice.topk * s->topk_idx_stride + i % s->notice.topk * s->idx_bytes;
+    int64_t wide;
+    int32_t narrow;
+    memcpy(&wide, at, s->wide ? sizeof wide : 0);
+    memcpy(&narrow, at, s->wide ? 0 : sizeof narrow);
+    return s->wide ? wide : narrow;
+}
+
+static float weight_of(const xep_cuda_ll_send_t *s, uint64_t i)
+{
+    float weight = 1;
+    if (s->weights != NULL)
+        memcpy(&weight, s->weights + i / s->notice.topk * s->weights_stride + i % s->notice.topk * sizeof weight,
+               sizeof weight);
+    return weight;
+}
+
+static void number_selections(const xep_cuda_ll_send_t *s, uint64_t turn)
+{
+    uint32_t *counts = calloc(s->at.experts, sizeof *counts);
+    for (uint64_t i = 0; counts != NULL && i < (uint64_t)s->notice.tokens * s->notice.topk; i++) {
+        int64_t expert = index_of(s, i);
+        xep_cuda_pick_t pick = {-1, 0};
+        if (expert >= 0 && expert < s->at.experts) pick = (xep_cuda_pick_t){(int32_t)expert, counts[expert]++};
+        else if (expert != -1 && *s->wrong == UINT64_MAX) *s->wrong = i;
+        s->kept.picks[i] = pick;
+        s->kept.weights[i] = weight_of(s, i);
+        for (uint32_t r = 0; r < s->at.nranks; r++) {
+            char *head = head_of(&s->at, r, turn, s->at.rank);
+            ((xep_cuda_pick_t *)(void *)head)[i] = pick;
+            if (s->notice.sends_weights) ((float *)(void *)(head + s->at.head_weights))[i] = s->kept.weights[i];
+        }
+    }
+    for (uint32_t r = 0; counts != NULL && r < s->at.nranks; r++)
+        memcpy(counts_of(&s->at, r, turn, s->at.rank), counts, s->at.experts * sizeof *counts);
+    free(counts);
+}
+
+static void pack_token(const xep_cuda_ll_send_t *s, uint64_t token, char *item)
+{
+    const char *x = s->x + token * s->x_stride;
+    char *scales = item + s->item.scales;
+    if (s->notice.quant != XEP_QUANT_NONE) {
+        const oracle_shape_t shape = {.dtype = (xep_dtype_t)s->notice.dtype,
+                                      .quant = (xep_quant_t)s->notice.quant,
+                                      .hidden = s->notice.hidden};
+        oracle_cast_row(&shape, x, (uint8_t *)item, (uint32_t *)(void *)scales);
+        return;
+    }
+    memcpy(item, x, s->item.row_bytes);
+    for (uint32_t i = 0; i < s->notice.nscales; i++)
+        memcpy(scales + i * (size_t)4,
+               s->scales + (int64_t)token * s->scales_token_stride + (int64_t)i * s->scales_stride, 4);
+}
+
+static void run_send(const void *args)
+{
+    const xep_cuda_ll_send_t *s = args;
+    const uint64_t epoch = s->at.now->epoch + 1, turn = s->at.now->turn, wrong_before = *s->wrong;
+    ll_notice_t notice = s->notice;
+    if (wrong_before != UINT64_MAX) abort();
+    number_selections(s, turn);
+    for (uint64_t t = 0; t < notice.tokens; t++)
+        pack_token(s, t, items_of(&s->at, turn, s->at.rank) + t * s->item.stride);
+    notice.wrong = *s->wrong != UINT64_MAX;
+    *s->at.slot = (xep_cuda_ll_slot_t){epoch, turn, *s->wrong, XEP_CUDA_LL_LOST};
+    *s->wrong = UINT64_MAX;
+    *s->at.now = (xep_cuda_ll_now_t){epoch, turn + 1};
+    for (uint32_t r = 0; r < s->at.nranks; r++) {
+        uint64_t at = notice_offset(&s->at, turn, s->at.rank);
+        memcpy(s->at.peer[r] + at + 8, (const char *)&notice + 8, sizeof notice - 8);
+        atomic_store_explicit(word(s->at.peer[r], at), epoch, memory_order_release);
+    }
+}
+
+/* ---- receive ---- */
+
+static const ll_notice_t *notice_from(const xep_cuda_ll_receive_t *r, uint32_t source)
+{
+    return (const ll_notice_t *)(void *)(r->at.peer[r->at.rank] + notice_offset(&r->at, r->at.slot->turn, source));
+}
+
+/* Selections of an expert: of all sources. */
+static uint64_t total_of(const xep_cuda_ll_receive_t *r, uint32_t expert)
+{
+    uint64_t total = 0;
+    for (uint32_t s = 0; s < r->at.nranks; s++) total += counts_of(&r->at, r->at.rank, r->at.slot->turn, s)[expert];
+    return total;
+}
+
+static uint64_t align(uint64_t rows, uint64_t alignment)
+{
+    return (rows + alignment - 1) / alignment * alignment;
+}
+
+static uint64_t rows_needed(const xep_cuda_ll_receive_t *r, uint32_t rank)
+{
+    const ll_notice_t *n = notice_from(r, rank);
+    uint64_t sum = 0, most = 0;
+    for (uint32_t e = r->at.first_expert[rank]; e < r->at.first_expert[rank + 1]; e++) {
+        uint64_t total = total_of(r, e);
+        sum += align(total, n->alignment);
+        if (total > most) most = total;
+    }
+    return n->padded ? most : sum;
+}
+
+static int agrees(const xep_cuda_ll_receive_t *r, const ll_notice_t *n)
+{
+    const ll_notice_t *own = &r->notice;
+    return n->refused == own->refused && n->dtype == own->dtype && n->hidden == own->hidden && n->topk == own->topk &&
+           n->quant == own->quant && n->nscales == own->nscales && n->scales_dtype == own->scales_dtype &&
+           n->sends_weights == own->sends_weights && !n->wrong;
+}
+
+/* The rank whose rows do not fit; nranks: the dispatch is refused for another reason; nranks + 1: it is not. */
+static uint32_t judge(const xep_cuda_ll_receive_t *r)
+{
+    for (uint32_t s = 0; s < r->at.nranks; s++)
+        if (notice_from(r, s)->epoch != r->at.slot->epoch || !agrees(r, notice_from(r, s))) return r->at.nranks;
+    for (uint32_t s = 0; s < r->at.nranks; s++)
+        if (rows_needed(r, s) > notice_from(r, s)->capacity) return s;
+    return r->at.nranks + 1;
+}
+
+static void refuse(const xep_cuda_ll_receive_t *r, uint32_t rank)
+{
+    r->at.slot->verdict = XEP_CUDA_LL_REFUSED;
+    if (r->refusal->refused) return;
+    for (uint32_t s = 0; s < r->at.nranks; s++)
+        memcpy(r->mirror + s * sizeof(ll_notice_t), notice_from(r, s), sizeof(ll_notice_t));
+    r->refusal->rank = rank;
+    r->refusal->rows = rank < r->at.nranks ? rows_needed(r, rank) : 0;
+    r->refusal->wrong = r->at.slot->wrong;
+    __atomic_store_n(&r->refusal->refused, 1, __ATOMIC_RELEASE);
+}
+
+static void store_index(const xep_cuda_ll_receive_t *r, uint64_t row, int64_t expert)
+{
+    if (r->wide) ((int64_t *)(void *)r->topk_idx)[row] = expert;
+    else ((int32_t *)(void *)r->topk_idx)[row] = (int32_t)expert;
+}
+
+/* Where rows of each expert and source begin; rows that are unused. */
+static void lay_rows(const xep_cuda_ll_receive_t *r)
+{
+    const uint32_t first = r->at.first_expert[r->at.rank], experts = r->at.first_expert[r->at.rank + 1] - first;
+    uint64_t row = 0, received = 0;
+    for (uint32_t e = 0; e < experts; e++) {
+        const uint64_t begin = r->rows_of_expert != 0 ? e * r->rows_of_expert : row;
+        row = begin;
+        for (uint32_t s = 0; s < r->at.nranks; s++) {
+            const uint32_t pair = e * r->at.nranks + s;
+            r->pair_begin[pair] = (uint32_t)row;
+            r->pair_count[pair] = counts_of(&r->at, r->at.rank, r->at.slot->turn, s)[first + e];
+            table_of(&r->at, s, notice_from(r, s)->slot, r->at.rank)[e] = (uint32_t)row;
+            row += r->pair_count[pair];
+        }
+        r->expert_begin[e] = begin;
+        r->expert_count[e] = row - begin;
+        r->expert_rows[e] = align(row - begin, r->notice.alignment);
+        received += row - begin;
+        if (r->stats != NULL) r->stats[e] += (int32_t)(row - begin);
+        if (r->rows_of_expert != 0) continue;
+        for (; row < begin + r->expert_rows[e]; row++) store_index(r, row, -1);
+    }
+    if (r->rows != NULL) *r->rows = r->rows_of_expert != 0 ? received : row;
+    for (; r->rows_of_expert == 0 && row < r->capacity; row++) store_index(r, row, -1);
+}
+
+static void store_row(const xep_cuda_ll_receive_t *r, const char *item, uint64_t row)
+{
+    uint64_t block = r->scales_expert_stride == 0 ? 0 : row / r->rows_of_expert;
+    uint64_t in_block = r->scales_expert_stride == 0 ? row : row % r->rows_of_expert;
+    char *scales = r->scales + block * r->scales_expert_stride + in_block * r->scales_token_stride;
+    memcpy(r->x + row * r->x_stride, item, r->item.row_bytes);
+    for (uint64_t i = 0; i < r->item.scale_words; i++)
+        memcpy(scales + i * r->scales_stride, item + r->item.scales + i * 4, 4);
+}
+
+static void unpack_source(const xep_cuda_ll_receive_t *r, uint32_t source)
+{
+    const uint64_t turn = r->at.slot->turn;
+    const char *head = head_of(&r->at, r->at.rank, turn, source), *items = items_of(&r->at, turn, source);
+    const uint32_t first = r->at.first_expert[r->at.rank], end = r->at.first_expert[r->at.rank + 1];
+    for (uint64_t i = 0; i < (uint64_t)notice_from(r, source)->tokens * r->notice.topk; i++) {
+        xep_cuda_pick_t pick = ((const xep_cuda_pick_t *)(const void *)head)[i];
+        if (pick.expert < (int64_t)first || pick.expert >= (int64_t)end) continue;
+        uint32_t local = (uint32_t)pick.expert - first;
+        uint64_t row = r->pair_begin[local * r->at.nranks + source] + pick.ordinal;
+        store_row(r, items + i / r->notice.topk * r->item.stride, row);
+        store_index(r, row, local);
+        r->src_token[row] = (int32_t)(i / r->notice.topk);
+        r->weights[row] =
+            r->notice.sends_weights ? ((const float *)(const void *)(head + r->at.head_weights))[i] : 1.0f;
+    }
+}
+
+static void run_receive(const void *args)
+{
+    const xep_cuda_ll_receive_t *r = args;
+    const place_t *at = &r->at;
+    if (!wait_all(at->peer[at->rank], at->nranks, notice_offset(at, at->slot->turn, 0), sizeof(ll_notice_t),
+                  at->slot->epoch, &r->deadline))
+        return;
+    uint32_t verdict = judge(r);
+    if (verdict != at->nranks + 1) {
+        refuse(r, verdict);
+        return;
+    }
+    at->slot->verdict = XEP_CUDA_LL_HERE;
+    for (uint32_t s = 0; s < at->nranks; s++) at->there[s] = notice_from(r, s)->slot;
+    lay_rows(r);
+    for (uint32_t s = 0; s < at->nranks; s++) unpack_source(r, s);
+}
+
+/* ---- combine ---- */
+
+static void run_offer(const void *args)
+{
+    const xep_cuda_ll_offer_t *o = args;
+    const uint64_t epoch = o->at.now->epoch + 1;
+    o->at.slot->epoch = o->at.now->epoch = epoch;
+    if (o->at.slot->verdict != XEP_CUDA_LL_HERE) return;
+    for (uint32_t pair = 0; o->x != NULL && pair < o->pairs; pair++)
+        for (uint64_t i = 0, row = o->pair_begin[pair]; pair % o->at.nranks != o->at.rank && i < o->pair_count[pair];
+             i++, row++)
+            memcpy(o->input + row * o->row_stride, o->x + row * o->x_stride, o->row_bytes);
+    for (uint32_t r = 0; r < o->at.nranks; r++) {
+        char *mail = o->at.peer[r] + mail_offset(&o->at, o->at.slot_number, o->at.rank);
+        memcpy(mail + o->at.mail_said, o->offer, sizeof o->offer);
+        atomic_store_explicit(word(mail, o->at.mail_ready), epoch, memory_order_release);
+    }
+}
+
+static const char *row_of(const xep_cuda_ll_sums_t *c, xep_cuda_pick_t pick)
+{
+    const place_t *at = &c->at;
+    uint32_t owner = at->owner[pick.expert];
+    uint64_t row =
+        table_of(at, at->rank, at->slot_number, owner)[(uint32_t)pick.expert - at->first_expert[owner]] + pick.ordinal;
+    if (owner == at->rank) return c->own + row * c->own_stride;
+    return at->peer[owner] + c->input + at->there[owner] * c->input_bytes + row * c->row_stride;
+}
+
+static void sum_token(const xep_cuda_ll_sums_t *c, xep_dtype_t dtype, uint64_t token, float *sum)
+{
+    memset(sum, 0, c->sum.hidden * sizeof *sum);
+    for (int b = 0; b < 2; b++)
+        if (c->sum.bias[b] != NULL)
+            oracle_row_add(sum, c->sum.bias[b] + token * c->sum.bias_stride[b], dtype, c->sum.hidden);
+    for (uint32_t k = 0; k < c->topk; k++) {
+        xep_cuda_pick_t pick = c->kept.picks[token * c->topk + k];
+        float weight = 1;
+        if (pick.expert < 0) continue;
+        if (c->weights != NULL)
+            memcpy(&weight, c->weights + token * c->weights_stride + k * sizeof weight, sizeof weight);
+        oracle_row_add_weighted(sum, weight, row_of(c, pick), dtype, c->sum.hidden);
+    }
+    oracle_row_round(c->sum.out + token * c->sum.out_stride, sum, dtype, c->sum.hidden);
+}
+
+static int take_offers(const xep_cuda_ll_sums_t *c, uint64_t epoch)
+{
+    const place_t *at = &c->at;
+    const uint64_t begin = now_ns();
+    char *own = at->peer[at->rank];
+    for (uint32_t r = 0; r < at->nranks; r++)
+        if (!wait_word(own, mail_offset(at, at->there[r], r) + at->mail_ready, r, epoch, begin, &c->deadline)) return 0;
+    for (uint32_t r = 1; r < at->nranks; r++) {
+        if (memcmp(own + mail_offset(at, at->there[r], r) + at->mail_said,
+                   own + mail_offset(at, at->there[0], 0) + at->mail_said, 16) == 0)
+            continue;
+        __atomic_store_n(c->differs, r + 1, __ATOMIC_RELEASE);
+        return 0;
+    }
+    return 1;
+}
+
+static void combine(const xep_cuda_ll_sums_t *c, xep_dtype_t dtype)
+{
+    const place_t *at = &c->at;
+    const uint64_t epoch = at->slot->epoch;
+    float *sum = malloc(c->sum.hidden * sizeof *sum);
+    if (at->slot->verdict == XEP_CUDA_LL_HERE && sum != NULL) {
+        int good = take_offers(c, epoch);
+        for (uint64_t t = 0; good && t < c->sum.tokens; t++) sum_token(c, dtype, t, sum);
+        for (uint32_t r = 0; r < at->nranks; r++)
+            atomic_store_explicit(word(at->peer[r], mail_offset(at, at->there[r], at->rank) + at->mail_read), epoch,
+                                  memory_order_release);
+        wait_all(at->peer[at->rank], at->nranks, mail_offset(at, at->slot_number, 0) + at->mail_read, at->mail_bytes,
+                 epoch, &c->at_the_end);
+    }
+    free(sum);
+}
+
+static void run_sum_bf16(const void *args)
+{
+    combine(args, XEP_BF16);
+}
+
+static void run_sum_fp16(const void *args)
+{
+    combine(args, XEP_FP16);
+}
+
+static void run_sum_fp32(const void *args)
+{
+    combine(args, XEP_FP32);
+}
+
+const standin_kernel_t standin_ll_kernels[] = {
+    {"xep_cuda_ll_send", sizeof(xep_cuda_ll_send_t), run_send},
+    {"xep_cuda_ll_receive", sizeof(xep_cuda_ll_receive_t), run_receive},
+    {"xep_cuda_ll_offer", sizeof(xep_cuda_ll_offer_t), run_offer},
+    {"xep_cuda_ll_sum_bf16", sizeof(xep_cuda_ll_sums_t), run_sum_bf16},
+    {"xep_cuda_ll_sum_fp16", sizeof(xep_cuda_ll_sums_t), run_sum_fp16},
+    {"xep_cuda_ll_sum_fp32", sizeof(xep_cuda_ll_sums_t), run_sum_fp32},
+};
+const int standin_ll_count = sizeof standin_ll_kernels / sizeof standin_ll_kernels[0];
+_Static_assert(sizeof(xep_cuda_ll_receive_t) <= STANDIN_ARGS_BYTES, "work holds a copy");

@@ -1,0 +1,371 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/*
+ * Operations of ll on rows in device memory: every byte compared with the oracle, phases, streams, errors. Started by
+ * test/mp/cuda_standin.sh, with a stand-in for the driver, and by contrib/check-cuda.sh, on devices.
+ */
+#include <string.h>
+
+#include "cuda_job.h"
+#include "cuda_ll_later.h"
+#include "cuda_rig.h"
+#include "mp_rig.h"
+
+enum { ROUNDS = 3, STREAMS = 2 };
+
+static void *streams[STREAMS];
+
+#define LL .mode = "ll", .memory = XEP_MEMORY_CUDA
+static const mp_case_t cases[] = {
+    {.name = "plain", .experts = 32, .topk = 4, .hidden = 256, .tokens = 65, .weights = 1, LL},
+    {.name = "ragged",
+     .experts = 24,
+     .topk = 6,
+     .hidden = 200,
+     .tokens = 40,
+     .ragged = 1,
+     .mask = 50,
+     .weights = 1,
+     .sent = 1,
+     .copy_in = 1,
+     LL},
+    {.name = "only rank 0",
+     .experts = 9,
+     .topk = 3,
+     .hidden = 72,
+     .tokens = 33,
+     .ragged = 2,
+     .quant = XEP_QUANT_E4M3,
+     LL},
+    {.name = "cast",
+     .experts = 16,
+     .topk = 8,
+     .hidden = 1024,
+     .tokens = 50,
+     .weights = 1,
+     .quant = XEP_QUANT_E4M3,
+     .biases = 3,
+     LL},
+    {.name = "powers of two, odd",
+     .experts = 61,
+     .topk = 5,
+     .hidden = 333,
+     .tokens = 30,
+     .dtype = XEP_FP32,
+     .combine_dtype = XEP_FP32,
+     .idx_dtype = XEP_INT32,
+     .weights = 1,
+     .quant = XEP_QUANT_E4M3_POW2,
+     .biases = 1,
+     .strided = 1,
+     .copy_in = 1,
+     LL},
+    {.name = "packed exponents",
+     .experts = 12,
+     .topk = 3,
+     .hidden = 700,
+     .tokens = 31,
+     .dtype = XEP_FP16,
+     .combine_dtype = XEP_FP16,
+     .quant = XEP_QUANT_UE8M0,
+     .alignment = 8,
+     LL},
+    {.name = "scales of the user",
+     .experts = 16,
+     .topk = 2,
+     .hidden = 1024,
+     .tokens = 50,
+     .nscales = 9,
+     .scales_dtype = XEP_INT32,
+     .dtype = XEP_E4M3,
+     .combine_dtype = XEP_BF16,
+     .biases = 2,
+     .copy_in = 1,
+     LL},
+    {.name = "odd bytes",
+     .experts = 7,
+     .topk = 2,
+     .hidden = 77,
+     .tokens = 20,
+     .nscales = 3,
+     .dtype = XEP_E4M3,
+     .combine_dtype = XEP_FP32,
+     .strided = 1,
+     .weights = 1,
+     LL},
+    {.name = "capacity",
+     .experts = 12,
+     .topk = 3,
+     .hidden = 128,
+     .tokens = 31,
+     .fixed_capacity = 1,
+     .alignment = 16,
+     .recv_rows = 2000,
+     LL},
+    {.name = "to one rank",
+     .routing = "one-rank",
+     .experts = 8,
+     .topk = 2,
+     .hidden = 64,
+     .tokens = 130,
+     .slots = 4,
+     LL},
+    {.name = "nothing", .experts = 8, .topk = 2, .hidden = 64, .tokens = 20, .mask = 1000, .biases = 2, LL},
+    {.name = "many selections", .experts = 80, .topk = 40, .hidden = 96, .tokens = 9, .weights = 1, LL},
+    {.name = "large rows",
+     .experts = 16,
+     .topk = 8,
+     .hidden = 9000,
+     .tokens = 6,
+     .dtype = XEP_FP32,
+     .combine_dtype = XEP_FP32,
+     LL},
+};
+
+/* ---- shapes: a dispatch, one with its routing, and combines of both, on two streams in turn ---- */
+
+static xep_dispatch_args_t args_of(cuda_job_t *job, xep_handle_t *cached, int padded, int by_column)
+{
+    xep_dispatch_args_t a = cuda_job_dispatch(job, cached);
+    job->host.shape.padded = padded;
+    job->host.shape.by_column = by_column;
+    job->host.shape.room = job->host.c->tokens;
+    if (padded) a.arrangement = XEP_ROWS_BY_EXPERT_PADDED;
+    if (by_column) a.flags |= XEP_DISPATCH_SCALES_BY_COLUMN;
+    return a;
+}
+
+static void run_case(xep_group_t *group, const mp_case_t *c)
+{
+    cuda_job_t job;
+    xep_handle_t *first, *again;
+    const int may_pad = c->recv_rows == 0 && !c->fixed_capacity;
+    cuda_job_open(&job, c, 17, group, streams[0]);
+    for (int i = 0; i < ROUNDS; i++) {
+        cuda_job_payload(&job, 100 + (uint64_t)i);
+        cuda_rig_wait(job.stream);
+        job.stream = streams[i % STREAMS];
+        xep_dispatch_args_t a = args_of(&job, NULL, i == 1 && may_pad, i != 0);
+        MP_OK(xep_dispatch(job.host.buffer, &a, &first, NULL));
+        cuda_job_check_recv(&job, first);
+        cuda_job_combine(&job, first);
+        cuda_job_payload(&job, 200 + (uint64_t)i);
+        a = args_of(&job, first, i == 2 && may_pad, i == 1);
+        job.host.shape.weights = c->sent;
+        MP_OK(xep_dispatch(job.host.buffer, &a, &again, NULL));
+        cuda_job_check_recv(&job, again);
+        xep_handle_release(first);
+        cuda_job_combine(&job, again);
+        cuda_job_combine(&job, again);
+        xep_handle_release(again);
+    }
+    cuda_job_close(&job);
+}
+
+/* ---- phases: two dispatches are sent before either is received, and the one sent last is asked for first ---- */
+
+static void phases(xep_group_t *group)
+{
+    const mp_case_t c = {.name = "phases",
+                         .experts = 12,
+                         .topk = 3,
+                         .hidden = 80,
+                         .tokens = 37,
+                         .weights = 1,
+                         .quant = XEP_QUANT_E4M3,
+                         LL};
+    cuda_job_t job;
+    xep_handle_t *handle[2];
+    xep_request_t *req[2];
+    cuda_job_open(&job, &c, 29, group, streams[0]);
+    for (int i = 0; i < ROUNDS; i++) {
+        for (int h = 0; h < 2; h++) {
+            xep_dispatch_args_t a = cuda_job_dispatch(&job, NULL);
+            a.stream = streams[h];
+            MP_OK(xep_dispatch(job.host.buffer, &a, &handle[h], &req[h]));
+            MP_CHECK(xep_handle_recv(handle[h]) == NULL);
+        }
+        for (int h = 1; h >= 0; h--) mp_finish(req[h]);
+        for (int h = 0; h < 2; h++) {
+            job.stream = streams[h];
+            cuda_job_check_recv(&job, handle[h]);
+            cuda_job_combine(&job, handle[h]);
+            xep_handle_release(handle[h]);
+        }
+    }
+    job.stream = streams[0];
+    cuda_job_close(&job);
+}
+
+/* ---- nothing waits between operations: streams alone keep the rows apart ---- */
+
+enum { IN_A_ROW = 12, HIDDEN = 96, TOKENS = 50, EXPERTS = 16, TOPK = 4 };
+
+static void fill_round(float *x, int round, uint64_t tokens)
+{
+    for (uint64_t i = 0; i < tokens * HIDDEN; i++) x[i] = (float)((int)(i * 7 + (uint64_t)round * 13 + mp_rank()) % 31);
+}
+
+/* Experts that return what they got: a token comes back as often as it has selections. */
+static void check_round(const mp_job_t *job, const float *out, int round)
+{
+    static float x[TOKENS * HIDDEN];
+    fill_round(x, round, job->tokens);
+    for (uint64_t t = 0; t < job->tokens; t++) {
+        int n = 0;
+        for (uint32_t k = 0; k < TOPK; k++) n += ((const int64_t *)job->idx)[t * TOPK + k] >= 0;
+        for (uint32_t h = 0; h < HIDDEN; h++) MP_CHECK(out[t * HIDDEN + h] == x[t * HIDDEN + h] * (float)n);
+    }
+}
+
+static void one_after_the_other(xep_group_t *group)
+{
+    const mp_case_t c = {.name = "in a row",
+                         .experts = EXPERTS,
+                         .topk = TOPK,
+                         .hidden = HIDDEN,
+                         .tokens = TOKENS,
+                         .mask = 100,
+                         .dtype = XEP_FP32,
+                         .combine_dtype = XEP_FP32,
+                         LL};
+    static float host[IN_A_ROW][TOKENS * HIDDEN];
+    void *x[IN_A_ROW], *out[IN_A_ROW];
+    int32_t stats[EXPERTS] = {0};
+    uint64_t rows = 0;
+    cuda_job_t job;
+    xep_handle_t *handle;
+    cuda_job_open(&job, &c, 23, group, streams[1]);
+    int32_t *stats_there = cuda_rig_alloc(stats, sizeof stats);
+    uint64_t *rows_there = cuda_rig_alloc(&rows, sizeof rows);
+    cuda_rig_wait(streams[1]);
+    for (int i = 0; i < IN_A_ROW; i++) {
+        fill_round(host[i], i, job.host.tokens);
+        x[i] = cuda_rig_alloc(host[i], sizeof host[i]);
+        out[i] = cuda_rig_alloc(NULL, sizeof host[i]);
+    }
+    for (int i = 0; i < IN_A_ROW; i++) {
+        xep_dispatch_args_t a = cuda_job_dispatch(&job, NULL);
+        xep_combine_args_t b = XEP_COMBINE_ARGS_INIT;
+        a.x = x[i];
+        a.x_stride = 0;
+        a.stream = b.stream = streams[i / 3 % STREAMS]; /* the buffer orders its own operations on both */
+        a.expert_stats = stats_there;
+        a.recv_rows_p = rows_there;
+        b.out = out[i];
+        MP_OK(xep_dispatch(job.host.buffer, &a, &handle, NULL));
+        const xep_recv_t *recv = xep_handle_recv(handle);
+        b.x = recv->x; /* views of the slot are memory like any other */
+        b.x_stride = recv->x_stride;
+        MP_OK(xep_combine(handle, &b, NULL));
+        xep_handle_release(handle); /* its slot is taken again before the combine has begun */
+    }
+    for (int i = 0; i < STREAMS; i++) cuda_rig_wait(streams[i]);
+    for (int i = 0; i < IN_A_ROW; i++) {
+        cuda_rig_get(host[i], out[i], sizeof host[i], streams[0]);
+        check_round(&job.host, host[i], i);
+        cuda_rig_free(x[i]);
+        cuda_rig_free(out[i]);
+    }
+    cuda_rig_get(stats, stats_there, sizeof stats, streams[0]);
+    cuda_rig_get(&rows, rows_there, sizeof rows, streams[0]);
+    uint64_t received = 0;
+    for (int e = 0; e < EXPERTS; e++) received += (uint64_t)stats[e];
+    MP_CHECK(received == rows * IN_A_ROW);
+    cuda_rig_free(stats_there);
+    cuda_rig_free(rows_there);
+    cuda_job_close(&job);
+}
+
+/* ---- a graph: each replay is a dispatch and a combine like any other, of the rows that are there then ---- */
+
+enum { REPLAYS = 7 };
+
+static void graphs(xep_group_t *group)
+{
+    const mp_case_t c = {.name = "graph",
+                         .experts = EXPERTS,
+                         .topk = TOPK,
+                         .hidden = HIDDEN,
+                         .tokens = TOKENS,
+                         .mask = 100,
+                         .dtype = XEP_FP32,
+                         .combine_dtype = XEP_FP32,
+                         LL};
+    static float host[TOKENS * HIDDEN];
+    cuda_job_t job;
+    xep_handle_t *handle;
+    cuda_job_open(&job, &c, 37, group, streams[0]);
+    cuda_rig_wait(streams[0]);
+    void *x = cuda_rig_alloc(host, sizeof host), *out = cuda_rig_alloc(NULL, sizeof host);
+    xep_dispatch_args_t a = cuda_job_dispatch(&job, NULL);
+    xep_combine_args_t b = XEP_COMBINE_ARGS_INIT;
+    a.x = x;
+    a.x_stride = 0;
+    b.out = out;
+    b.stream = a.stream;
+    cuda_rig_capture(a.stream);
+    MP_OK(xep_dispatch(job.host.buffer, &a, &handle, NULL));
+    b.x = xep_handle_recv(handle)->x;
+    b.x_stride = xep_handle_recv(handle)->x_stride;
+    MP_OK(xep_combine(handle, &b, NULL));
+    void *graph = cuda_rig_graph(a.stream);
+    for (int i = 0; i < REPLAYS; i++) {
+        fill_round(host, i, job.host.tokens);
+        cuda_rig_put(x, host, sizeof host, a.stream);
+        for (int again = 0; again < 2; again++) cuda_rig_replay(graph, a.stream);
+        cuda_rig_get(host, out, sizeof host, a.stream);
+        check_round(&job.host, host, i);
+        if (i % 3 == 2) cuda_job_round(&job); /* beside the graph, in another slot */
+    }
+    cuda_rig_free_graph(graph);
+    xep_handle_release(handle);
+    cuda_rig_free(x);
+    cuda_rig_free(out);
+    cuda_job_close(&job);
+}
+
+/* ---- what is refused at once ---- */
+
+static void refusals(xep_group_t *group)
+{
+    const mp_case_t c = {.name = "refused", .experts = 8, .topk = 2, .hidden = 64, .tokens = 16, LL};
+    cuda_job_t job;
+    xep_handle_t *handle = NULL;
+    uint64_t rows;
+    cuda_job_open(&job, &c, 5, group, streams[0]);
+    xep_dispatch_args_t a = cuda_job_dispatch(&job, NULL);
+    a.x = job.host.x;
+    MP_FAILS(XEP_ERR_INVALID, xep_dispatch(job.host.buffer, &a, &handle, NULL));
+    MP_REASON("invalid x: ");
+    a = cuda_job_dispatch(&job, NULL);
+    a.recv_rows_p = &rows;
+    MP_FAILS(XEP_ERR_INVALID, xep_dispatch(job.host.buffer, &a, &handle, NULL));
+    MP_REASON("invalid recv_rows_p: ");
+    a = cuda_job_dispatch(&job, NULL);
+    a.arrangement = XEP_ROWS_BY_RANK;
+    MP_FAILS(XEP_ERR_UNSUPPORTED, xep_dispatch(job.host.buffer, &a, &handle, NULL));
+    a = cuda_job_dispatch(&job, NULL);
+    MP_OK(xep_dispatch(job.host.buffer, &a, &handle, NULL));
+    xep_combine_args_t b = XEP_COMBINE_ARGS_INIT;
+    b.out = job.host.out;
+    MP_FAILS(XEP_ERR_INVALID, xep_combine(handle, &b, NULL));
+    MP_REASON("invalid out: ");
+    xep_handle_release(handle);
+    cuda_job_close(&job);
+}
+
+int main(void)
+{
+    xep_group_t *group = mp_group();
+    if (!cuda_rig_open(mp_rank())) return mp_skip("there is no CUDA device");
+    for (int i = 0; i < STREAMS; i++) streams[i] = cuda_rig_stream();
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) run_case(group, &cases[i]);
+    phases(group);
+    one_after_the_other(group);
+    graphs(group);
+    refusals(group);
+    cuda_ll_told_later(group, streams[0]);
+    xep_group_destroy(group);
+    return 0;
+}
