@@ -165,6 +165,14 @@ static int gather(void *ctx, const void *send, void *recv, size_t bytes)
 
 /* ---- ranks ---- */
 
+static xep_status_t open_transport(const xep_config_t *config, uint32_t nranks, int local,
+                                   xep_transport_t **transport_p)
+{
+    (void)config, (void)nranks, (void)local;
+    *transport_p = fuzz_memory_transport(current->world->memory, current->rank);
+    return XEP_OK;
+}
+
 static void live(fiber_t *fiber)
 {
     const fuzz_options_t *options = fiber->world->options;
@@ -178,9 +186,7 @@ static void live(fiber_t *fiber)
     params.nranks = options->nranks;
     if (xep_config_read(&config) != XEP_OK) fuzz_fail("%s", xep_last_error());
     xep_status_t status = xep_boot_callback_open(&params, options->timeout_ms, &boot);
-    if (status == XEP_OK)
-        status = xep_group_open(&config, options->timeout_ms, boot,
-                                fuzz_memory_transport(fiber->world->memory, fiber->rank), &group);
+    if (status == XEP_OK) status = xep_group_open(&config, options->timeout_ms, boot, open_transport, &group);
     options->run(options->arg, fiber->rank, group, status);
 }
 
