@@ -32,6 +32,10 @@ static void lay_host(void *opaque, xep_carve_t *arena)
     mode->ll.parcels = xep_carve_array(arena, shape->nranks, sizeof *mode->ll.parcels);
 }
 
+/*
+ * The arrays of the host mode's slot are device memory here: the kernels count into them, and the user gets their
+ * addresses.
+ */
 static void lay_slot(const xep_shape_t *shape, xep_carve_t *memory, ll_slot_t *slot, cuda_ll_slot_t *beside)
 {
     const uint64_t selections = shape->tokens * shape->topk, pairs = (uint64_t)shape->local_experts * shape->nranks;
@@ -55,6 +59,7 @@ static void lay_device(void *opaque, xep_carve_t *memory)
         lay_slot(mode->ll.kit.shape, memory, ll_slot(&mode->ll, s), &mode->slots[s]);
 }
 
+/* What the receiving kernel writes when it refuses a dispatch, for the host to make a sentence of. */
 static void lay_pinned(void *opaque, xep_carve_t *memory)
 {
     cuda_ll_t *mode = opaque;
@@ -64,6 +69,10 @@ static void lay_pinned(void *opaque, xep_carve_t *memory)
 
 /* ---- operations ---- */
 
+/*
+ * Where everything of a slot lies, by value in each launch: a graph that is replayed has it in its nodes, so only what
+ * does not change may be in it. Epochs and turns do, and are counted on the device.
+ */
 xep_cuda_ll_place_t cuda_ll_place(const cuda_ll_t *mode, const xep_op_t *op)
 {
     const xep_shape_t *shape = mode->ll.kit.shape;
@@ -102,6 +111,7 @@ xep_cuda_ll_place_t cuda_ll_place(const cuda_ll_t *mode, const xep_op_t *op)
     };
 }
 
+/* The number is the place of the operation among those begun: receive phases are enqueued in this order. */
 xep_status_t cuda_ll_begin(cuda_ll_t *mode, xep_op_t *op)
 {
     xep_status_t status = mode->cuda.device->ops->after_mark(mode->cuda.device, cuda_stream(op));
@@ -110,6 +120,10 @@ xep_status_t cuda_ll_begin(cuda_ll_t *mode, xep_op_t *op)
     return xep_steps_begin(mode, op);
 }
 
+/*
+ * Whichever operation is awaited first, receive phases are enqueued in the order in which operations began: all devices
+ * have them in the same order then.
+ */
 int cuda_ll_is_next(const cuda_ll_t *mode, const xep_op_t *op)
 {
     return ((const cuda_ll_state_t *)op->state)->number == mode->received;

@@ -9,6 +9,7 @@ enum {
     WARP = 32
 };
 
+/* Of this rank alone: readers find it at the same offset in the heap as they reach it. */
 static char *input_of(const cuda_ll_t *mode, const xep_op_t *op)
 {
     return xep_kit_own_area(&mode->ll.kit, mode->layout.ll.common.input, op->slot);
@@ -16,6 +17,7 @@ static char *input_of(const cuda_ll_t *mode, const xep_op_t *op)
 
 /* ---- send ---- */
 
+/* Outputs that lie in the input already need one block, which only tells the readers. */
 static xep_status_t offer(void *opaque, xep_op_t *op)
 {
     cuda_ll_t *mode = opaque;
@@ -55,6 +57,7 @@ static void find_weights(const cuda_ll_t *mode, const xep_op_t *op, xep_cuda_ll_
     sums->weights_stride = args->weights_stride;
 }
 
+/* Own outputs are read where the user has them: the send phase leaves them out of the copy. */
 static xep_status_t launch_sums(cuda_ll_t *mode, const xep_op_t *op)
 {
     const xep_combine_args_t *args = op->combine;
@@ -105,6 +108,7 @@ const xep_step_t cuda_ll_combine_steps[] = {
 
 /* ---- begin ---- */
 
+/* How many rows were received is known on the device alone, so x is looked at in any case. */
 static xep_status_t check_memory(const cuda_ll_t *mode, const xep_op_t *op)
 {
     const xep_combine_args_t *args = op->combine;

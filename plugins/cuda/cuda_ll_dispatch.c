@@ -72,6 +72,7 @@ static uint32_t choose_chunk(const xep_cuda_ll_item_t *item)
     return ((bytes + parts - 1) / parts + 15) & ~15u;
 }
 
+/* What a receiving block keeps in shared memory of all ranks' counts, to find the places of all rows by itself. */
 static uint64_t board_bytes(const xep_shape_t *shape)
 {
     const uint64_t pairs = (uint64_t)shape->local_experts * shape->nranks;
@@ -163,6 +164,7 @@ static xep_status_t check_memory(const cuda_ll_t *mode, const xep_dispatch_args_
     return cuda_check_arrays(&mode->cuda, arrays, sizeof arrays / sizeof arrays[0]);
 }
 
+/* Refused in the call, where it can be said: the launch would fail in the middle of the operation. */
 static xep_status_t check_board(const cuda_ll_t *mode, xep_op_t *op)
 {
     const xep_env_t *env = mode->ll.kit.env;
@@ -170,6 +172,7 @@ static xep_status_t check_board(const cuda_ll_t *mode, xep_op_t *op)
     return env->fail(env, op, XEP_ERR_UNSUPPORTED, "too many experts for this device: %u", env->shape->experts);
 }
 
+/* What combines of this handle ask for. All else of the routing is kept on the device. */
 static void note_routing(cuda_ll_t *mode, const xep_op_t *op)
 {
     const xep_dispatch_args_t *args = op->dispatch;

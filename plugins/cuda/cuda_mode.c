@@ -11,6 +11,7 @@
  */
 enum { OWN_SHARED_BYTES = 8192 };
 
+/* A mode's struct begins with that of the host mode, so this part is where the mode says. */
 static cuda_mode_t *cuda_of(void *mode)
 {
     return (cuda_mode_t *)(void *)((char *)mode + cuda_mode_parts.cuda);
