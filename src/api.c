@@ -17,6 +17,7 @@
 #include "group_control.h"
 #include "group_create.h"
 #include "group_exchange.h"
+#include "group_out.h"
 #include "handle.h"
 #include "layout.h"
 #include "loaded.h"
@@ -147,6 +148,32 @@ xep_status_t xep_group_allgather(xep_group_t *group, const void *send, void *rec
     if (send == NULL || recv == NULL) return xep_fail(XEP_ERR_INVALID, "%s is NULL", send == NULL ? "send" : "recv");
     if (bytes == 0) return xep_fail(XEP_ERR_INVALID, "invalid bytes: 0 (at least 1)");
     return xep_group_exchange(group, send, recv, bytes);
+}
+
+/* ---- ranks that are out ---- */
+
+xep_status_t xep_group_mask_set(xep_group_t *group, uint32_t rank)
+{
+    if (group == NULL) return xep_fail(XEP_ERR_INVALID, "group is NULL");
+    if (rank >= group->nranks || rank == group->rank)
+        return xep_fail(XEP_ERR_INVALID, "invalid rank: %u (another one of the group's %u)", rank, group->nranks);
+    return xep_group_set_mask(group, rank);
+}
+
+xep_status_t xep_group_mask_query(const xep_group_t *group, xep_mask_t *masks, uint32_t capacity, uint32_t *count_p)
+{
+    if (group == NULL) return xep_fail(XEP_ERR_INVALID, "group is NULL");
+    if (count_p == NULL) return xep_fail(XEP_ERR_INVALID, "count_p is NULL");
+    if (masks == NULL && capacity != 0)
+        return xep_fail(XEP_ERR_INVALID, "masks is NULL (needed with a capacity: %u)", capacity);
+    xep_group_list_masks(group, masks, capacity, count_p);
+    return XEP_OK;
+}
+
+xep_status_t xep_group_mask_clear(xep_group_t *group)
+{
+    if (group == NULL) return xep_fail(XEP_ERR_INVALID, "group is NULL");
+    return xep_group_clear_masks(group);
 }
 
 /*

@@ -177,6 +177,9 @@ xep_status_t xep_check_buffer(const xep_config_t *config, uint32_t nranks, xep_b
     if (p->slots == 0) p->slots = 2;
     if ((unsigned)p->memory > XEP_MEMORY_CUDA)
         return xep_fail(XEP_ERR_INVALID, "invalid memory: %d (XEP_MEMORY_HOST or XEP_MEMORY_CUDA)", (int)p->memory);
+    if ((unsigned)p->on_failure > XEP_ON_FAILURE_MASK || p->reserved != 0)
+        return xep_fail(XEP_ERR_INVALID, "invalid on_failure: %d, reserved: %u (one of XEP_ON_FAILURE_*; 0)",
+                        (int)p->on_failure, p->reserved);
     if (p->threads == 0 && p->memory == XEP_MEMORY_CUDA) p->threads = MULTIPROCESSORS;
     if (p->threads == 0) p->threads = config->threads == 0 ? 1 : config->threads;
     if (p->timeout_ms == 0) p->timeout_ms = config->timeout;
@@ -393,5 +396,7 @@ xep_status_t xep_check_combine(const xep_handle_t *h, xep_combine_args_t *a)
     if (status == XEP_OK) status = check_combine_rows(h, a);
     if (status == XEP_OK) status = check_combine_weights(h, a);
     if (status == XEP_OK) status = check_source_weights(h, a);
+    if (status == XEP_OK && a->missing != NULL)
+        status = check_matrix("missing", "missing_stride", a->missing, &a->missing_stride, h->tokens, h->topk, 1);
     return status == XEP_OK ? check_order(h->buffer, &a->after, a->stream) : status;
 }

@@ -5,11 +5,14 @@
 noinst_LTLIBRARIES += libxep_all.la
 libxep_all_la_SOURCES = \
 	%D%/api.c %D%/api_operations.c %D%/api_boot.h %D%/api_boot.c %D%/api_check.h %D%/api_check.c \
+	%D%/core/ballot.h %D%/core/ballot.c \
 	%D%/core/boot.h %D%/core/boot_callback.h %D%/core/boot_callback.c %D%/core/boot_single.h %D%/core/boot_single.c \
 	%D%/core/buffer.h %D%/core/buffer.c %D%/core/buffer_agree.h %D%/core/buffer_agree.c \
 	%D%/core/buffer_create.h %D%/core/buffer_create.c %D%/core/buffer_end.h %D%/core/buffer_end.c \
 	%D%/core/buffer_env.h %D%/core/buffer_env.c %D%/core/device.h %D%/core/group.h %D%/core/group.c \
 	%D%/core/group_control.h %D%/core/group_control.c %D%/core/group_create.h %D%/core/group_create.c \
+	%D%/core/group_out.h %D%/core/group_out.c \
+	%D%/core/members.h %D%/core/members.c %D%/core/members_area.h %D%/core/members_wait.h %D%/core/members_wait.c \
 	%D%/core/group_exchange.h %D%/core/group_exchange.c %D%/core/group_signal.h %D%/core/group_signal.c \
 	%D%/core/group_wait.h %D%/core/group_wait.c %D%/core/handle.h %D%/core/handle.c %D%/core/heap.h %D%/core/heap.c \
 	%D%/core/host.h %D%/core/host.c %D%/core/layout.h %D%/core/layout.c \

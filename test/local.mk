@@ -24,6 +24,7 @@ libunit_la_SOURCES = %D%/unit/unit.h %D%/unit/unit.c
 unit_tests = \
 	%D%/abi/dlopen.t %D%/abi/frozen.t \
 	%D%/unit/boot_alone.t %D%/unit/boot_over_callback.t \
+	%D%/unit/core_ballot.t \
 	%D%/unit/core_exchange.t %D%/unit/core_host.t %D%/unit/core_layout.t %D%/unit/core_rest.t %D%/unit/core_room.t \
 	%D%/unit/core_wait.t \
 	%D%/unit/intake_order.t \
@@ -149,25 +150,27 @@ script_tests = \
 	%D%/mp/missing.sh %D%/mp/launch_hosts.sh %D%/mp/launch_mpirun.sh %D%/mp/launch_prterun.sh %D%/mp/launch_slurm.sh \
 	%D%/mp/launch_xep_run.sh \
 	%D%/mp/perf_check.sh %D%/mp/perf_corrupt.sh %D%/mp/perf_output.sh %D%/mp/perf_ratios.sh \
-	%D%/mp/shared_memory.sh %D%/mp/steady_calls.sh %D%/mp/trace_output.sh %D%/mp/victim.sh \
+	%D%/mp/shared_memory.sh %D%/mp/steady_calls.sh %D%/mp/trace_output.sh %D%/mp/survivors.sh %D%/mp/victim.sh \
 	%D%/rig/documents.sh %D%/rig/format.sh %D%/rig/layers.sh %D%/rig/mutants.sh \
 	%D%/rig/rig.sh %D%/rig/symbols.sh %D%/rig/tarball.sh
 
 # the protocols as models (spin); "make model" runs all sizes
 script_tests += %D%/model/protocols.sh
 EXTRA_DIST += %D%/model/model_core.pml %D%/model/model_combine.pml %D%/model/model_run.pml \
-	%D%/model/model_normal.pml %D%/model/model_ll.pml
+	%D%/model/model_normal.pml %D%/model/model_ll.pml %D%/model/model_mask.pml
 model:
 	srcdir='$(abs_top_srcdir)' CC='$(CC)' bash $(srcdir)/%D%/model/protocols.sh full
 .PHONY: model
 
 # what tests use and is no test itself
 test_helpers = %D%/mp/cuda_ops %D%/mp/cuda_ll_ops %D%/bench/cuda_calls \
-	%D%/abi/mode_load %D%/mp/listening %D%/mp/traced %D%/mp/victim %D%/mp/wire_rate.mp %D%/bench/kernels
+	%D%/abi/mode_load %D%/mp/listening %D%/mp/traced %D%/mp/survivors %D%/mp/victim %D%/mp/wire_rate.mp \
+	%D%/bench/kernels
 %C%_abi_mode_load_LDADD = libxep.la
 %C%_abi_dlopen_t_LDADD = libunit.la $(CMOCKA_LIBS)
 %C%_mp_listening_LDADD = libxep.la
 %C%_mp_traced_LDADD = libmp_rig.la
+%C%_mp_survivors_LDADD = libmp_rig.la
 %C%_mp_victim_LDADD = libmp_rig.la
 EXTRA_DIST += %D%/mutants/run %D%/mutants/kit.mutants %D%/mutants/normal.mutants %D%/mutants/ll.mutants
 EXTRA_DIST += %D%/mp/trace_check.py %D%/bench/ratios.py %D%/bench/bounds

@@ -28,7 +28,7 @@ extern "C" {
 #endif
 
 /** Goes up with every change of meaning in this header or in wire.h; a change of layout also shows in the sizes. */
-#define XEP_PLUGIN_ABI 4u
+#define XEP_PLUGIN_ABI 5u
 
 /** The shape of a buffer: the params with every default filled in, and the place of every rank. */
 typedef struct xep_shape {
@@ -110,7 +110,15 @@ typedef struct xep_op {
     xep_recv_t *recv;
     void *state; /* [state_bytes] of the mode, zeroed before dispatch or combine */
     xep_late_t late;
+    /* [R] 1 for a rank that this operation is without: nothing is sent to it, waited for from it, or read of it; NULL:
+     * it is with all. Set before it begins; a rank may be added between two calls of progress */
+    const uint8_t *out;
 } xep_op_t;
+
+static inline int xep_op_is_without(const xep_op_t *op, uint32_t rank)
+{
+    return op->out != NULL && op->out[rank] != 0;
+}
 
 /** A launch of a kernel; stream is the driver's. The kernel has one parameter, the struct that args points to. */
 typedef struct xep_launch {
@@ -229,7 +237,25 @@ struct xep_env {
      */
     void (*span)(const xep_env_t *env, const xep_op_t *op, const char *name, uint32_t rank, uint64_t begin_ns,
                  uint64_t end_ns);
+
+    const uint8_t
+        *out; /* NULL, or [R] 1 for a rank that is out of all operations that begin: it reads nothing any more */
 };
+
+/**
+ * What a mode does so that a buffer can go on without ranks (XEP_ON_FAILURE_MASK). In an operation there is one word of
+ * each rank by which all that it brings is known to be there.
+ */
+typedef struct xep_mask_ops {
+    /** Whether rank's word for op is here. */
+    int (*holds)(void *mode, const xep_op_t *op, uint32_t rank);
+
+    /**
+     * The word of rank, which is dead or out, is at some rank: takes it from there, if it is not here. What it
+     * announces is used as always. XEP_ERR_PROTOCOL: nobody has it.
+     */
+    xep_status_t (*fetch)(void *mode, xep_op_t *op, uint32_t rank);
+} xep_mask_ops_t;
 
 typedef struct xep_plugin {
     uint32_t abi;             /* XEP_PLUGIN_ABI */
@@ -289,6 +315,8 @@ typedef struct xep_plugin {
      * seen; at most bytes, with the final 0.
      */
     void (*explain)(void *mode, const xep_op_t *op, char *text, size_t bytes);
+
+    const xep_mask_ops_t *masks; /* NULL: the mode needs all ranks */
 } xep_plugin_t;
 
 /** The first members of a mode's table: what it was built against. */

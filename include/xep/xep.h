@@ -235,6 +235,41 @@ typedef struct xep_group_info {
 
 #define XEP_GROUP_INFO_INIT XEP_INIT_(xep_group_info_t)
 
+/** Why a rank is out of a group. */
+typedef enum {
+    XEP_OUT_DIED = 1, /* its process is gone */
+    XEP_OUT_LATE = 2, /* it did not answer within a deadline */
+    XEP_OUT_ASKED = 3 /* xep_group_mask_set() */
+} xep_out_reason_t;
+
+/** A rank that is out. */
+typedef struct xep_mask {
+    uint32_t rank;
+    xep_out_reason_t reason; /* as this rank knows it: another may have waited for one that this one has seen die */
+    uint64_t since_ns;       /* when this rank gave it up: CLOCK_MONOTONIC */
+} xep_mask_t;
+
+/**
+ * Leaves a rank out from now on, as if it had died, in all buffers of XEP_ON_FAILURE_MASK and in barriers. One rank
+ * calls it; all agree on it, and on the operations that are still with that rank, and tell it that it is out. Local,
+ * does not block: the agreement is made in the next calls of all. Errors: XEP_ERR_INVALID (also: this rank itself),
+ * XEP_ERR_UNSUPPORTED (the group has no buffer that goes on without ranks).
+ */
+XEP_API xep_status_t xep_group_mask_set(xep_group_t *group, uint32_t rank);
+
+/**
+ * Tells which ranks are out, as far as this rank knows by now, ascending; a barrier makes all know it. The first
+ * capacity of them go to masks, which may be NULL if capacity is 0, and how many there are to *count_p. Local.
+ */
+XEP_API xep_status_t xep_group_mask_query(const xep_group_t *group, xep_mask_t *masks, uint32_t capacity,
+                                          uint32_t *count_p);
+
+/**
+ * Succeeds if no rank is out. A rank that is out cannot come back into the group: XEP_ERR_UNSUPPORTED, and the way is a
+ * new group. Local.
+ */
+XEP_API xep_status_t xep_group_mask_clear(xep_group_t *group);
+
 /** Fills info. Local. Errors: XEP_ERR_INVALID. */
 XEP_API xep_status_t xep_group_query(const xep_group_t *group, xep_group_info_t *info);
 
@@ -323,6 +358,19 @@ XEP_API xep_status_t xep_layout(const xep_layout_args_t *args, xep_layout_t *out
  */
 typedef enum { XEP_MEMORY_HOST = 0, XEP_MEMORY_CUDA = 1 } xep_memory_t;
 
+/**
+ * What becomes of a buffer when a rank dies, or does not answer within timeout_ms.
+ *
+ * XEP_ON_FAILURE_FAIL: operations in flight end with XEP_ERR_PEER or XEP_ERR_TIMEOUT, and the buffer is broken.
+ *
+ * XEP_ON_FAILURE_MASK: the rank is out. Operations go on without it, and succeed: all survivors agree which ones are
+ * still with it and which are not (xep_recv_t.out, xep_combine_args_t.missing). It gets rows of no later operation and
+ * nobody waits for it. A rank that was only slow and comes back gets XEP_ERR_PEER from all calls and can change nothing
+ * that the others use; it destroys its buffers and its group. Mode ll in host memory, with all ranks on one node; all
+ * else is XEP_ERR_UNSUPPORTED. A buffer with a rank out cannot be reset, and the group makes no new ones.
+ */
+typedef enum { XEP_ON_FAILURE_FAIL = 0, XEP_ON_FAILURE_MASK = 1 } xep_on_failure_t;
+
 /** All fields but those marked "per rank" are collective: every rank passes the same values. */
 typedef struct xep_buffer_params {
     size_t size;
@@ -340,6 +388,8 @@ typedef struct xep_buffer_params {
     uint32_t threads;
     int32_t timeout_ms;  /* per rank: deadline of each operation; 0: XEP_TIMEOUT; < 0: none */
     xep_memory_t memory; /* of the rows; default XEP_MEMORY_HOST */
+    xep_on_failure_t on_failure;
+    uint32_t reserved; /* must be 0 */
 } xep_buffer_params_t;
 
 #define XEP_BUFFER_PARAMS_INIT XEP_INIT_(xep_buffer_params_t)
@@ -560,6 +610,8 @@ typedef struct xep_recv {
     const uint64_t *expert_count; /* [L] rows of each local expert */
     const uint32_t *pair_begin;   /* [L][R] first row of each local expert from each source rank */
     const uint32_t *pair_count;   /* [L][R] rows of each local expert from each source rank */
+    /* [R] 1 for a rank that this dispatch is without, the same on all ranks; NULL: it is with all. Set at its end */
+    const uint8_t *out;
 } xep_recv_t;
 
 /**
@@ -632,6 +684,9 @@ typedef struct xep_combine_args {
     size_t weights_stride; /* bytes between rows; 0: dense */
     uint64_t *wait_ns;     /* as in xep_dispatch_args_t */
     void *stream;          /* as in xep_dispatch_args_t */
+    /* NULL, or [T][K]: 1 where a selection is missing in out, as its expert is on a rank that is out; else 0. ll */
+    uint8_t *missing;
+    size_t missing_stride; /* bytes between rows; 0: dense */
 } xep_combine_args_t;
 
 #define XEP_COMBINE_ARGS_INIT XEP_INIT_(xep_combine_args_t)

@@ -54,6 +54,7 @@ xep_status_t xep_agree(const xep_env_t *env, xep_op_t *op, const xep_agree_param
         /* ranks ascending, so that all ranks name the same two of those that differ */
         opinion_t first = {.value = XEP_AGREE_ANY};
         for (uint32_t r = 0; r < env->shape->nranks; r++) {
+            if (xep_op_is_without(op, r)) continue;
             opinion_t one = {r, value_of(param, (const char *)said + r * stride)};
             if (one.value == XEP_AGREE_ANY || one.value == first.value) continue;
             if (first.value != XEP_AGREE_ANY) return disagree(env, op, param, first, one);
@@ -63,18 +64,24 @@ xep_status_t xep_agree(const xep_env_t *env, xep_op_t *op, const xep_agree_param
     return XEP_OK;
 }
 
-/* The count wraps, and so differences are compared, to that of rank 0: all ranks name the same two. */
+static opinion_t refused_by(const void *refused, size_t stride, uint32_t rank)
+{
+    opinion_t one = {.rank = rank};
+    memcpy(&one.value, (const char *)refused + rank * stride, sizeof one.value);
+    return one;
+}
+
+/* The count wraps, and so differences are compared, to that of the first rank: all ranks name the same two. */
 xep_status_t xep_agree_calls(const xep_env_t *env, xep_op_t *op, const void *refused, size_t stride)
 {
-    opinion_t least, most;
-    uint32_t first;
-    memcpy(&first, refused, sizeof first);
-    least = most = (opinion_t){0, first};
-    for (uint32_t r = 1; r < env->shape->nranks; r++) {
-        opinion_t one = {.rank = r};
-        memcpy(&one.value, (const char *)refused + r * stride, sizeof one.value);
-        if ((int32_t)(one.value - first) < (int32_t)(least.value - first)) least = one;
-        if ((int32_t)(one.value - first) > (int32_t)(most.value - first)) most = one;
+    uint32_t begin = 0;
+    while (xep_op_is_without(op, begin)) begin++; /* it is with this rank at least */
+    opinion_t first = refused_by(refused, stride, begin), least = first, most = first;
+    for (uint32_t r = begin + 1; r < env->shape->nranks; r++) {
+        if (xep_op_is_without(op, r)) continue;
+        opinion_t one = refused_by(refused, stride, r);
+        if ((int32_t)(one.value - first.value) < (int32_t)(least.value - first.value)) least = one;
+        if ((int32_t)(one.value - first.value) > (int32_t)(most.value - first.value)) most = one;
     }
     if (least.value == most.value) return XEP_OK;
     op->refused = most.value;

@@ -23,19 +23,27 @@ static const xep_combine_mail_t *mail_from(const xep_kit_t *kit, uint32_t slot, 
 
 /* ---- drain ---- */
 
+/* Who is out may still be with an operation in flight, but it reads no more, or finds that it was told so. */
+static int reads_nothing(const xep_kit_t *kit, uint32_t rank)
+{
+    return kit->env->out != NULL && kit->env->out[rank] != 0;
+}
+
 /* Acquire: what this rank will write next into the input must not pass the loads of those who have read it. No words
  * are asked for where nothing was ever offered: they may be of a device. */
 int xep_combine_is_drained(const xep_kit_t *kit, uint32_t slot)
 {
     for (uint32_t r = 0; r < kit->shape->nranks && kit->combined[slot] != 0; r++)
-        if (atomic_load_explicit(&mail_from(kit, slot, r)->read, memory_order_acquire) < kit->combined[slot]) return 0;
+        if (!reads_nothing(kit, r) &&
+            atomic_load_explicit(&mail_from(kit, slot, r)->read, memory_order_acquire) < kit->combined[slot])
+            return 0;
     return 1;
 }
 
 const _Atomic uint64_t *xep_combine_read_word(const void *mode, const xep_op_t *op, uint32_t rank, uint64_t *value_p)
 {
     const xep_kit_t *kit = mode;
-    *value_p = kit->combined[op->slot];
+    *value_p = reads_nothing(kit, rank) ? 0 : kit->combined[op->slot];
     return &mail_from(kit, op->slot, rank)->read;
 }
 
@@ -118,6 +126,7 @@ xep_status_t xep_combine_take_offers(void *mode, xep_op_t *op)
     xep_kit_t *kit = mode;
     xep_offer_t *offers = kit->offers + (size_t)op->slot * kit->shape->nranks;
     for (uint32_t r = 0; r < kit->shape->nranks; r++) {
+        if (xep_op_is_without(op, r)) continue;
         offers[r] = mail_from(kit, *xep_combine_slot_there(kit, op->slot, r), r)->offer;
         if (offers[r].epoch != op->epoch)
             return kit->env->fail(kit->env, op, XEP_ERR_PROTOCOL, "rank %u offers a combine of epoch %llu (%llu)", r,

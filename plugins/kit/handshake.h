@@ -30,6 +30,12 @@ typedef struct xep_combine_mail {
 _Static_assert(sizeof(xep_combine_mail_t) == 64, "a cache line");
 _Static_assert(sizeof(_Atomic uint64_t) == 8, "words are shared by processes");
 
+/** What "ready" announces: "read", between the two, is about another slot. */
+#define XEP_COMBINE_ANNOUNCED                                                       \
+    {                                                                               \
+        .offset = offsetof(xep_combine_mail_t, offer), .bytes = sizeof(xep_offer_t) \
+    }
+
 /** Offset of the lines of all slots: layout->combine_mail. */
 static inline uint64_t xep_combine_lay_mail(const xep_shape_t *shape, xep_carve_t *control)
 {

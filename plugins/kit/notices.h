@@ -39,6 +39,12 @@ static inline uint64_t xep_notices_entry_of(const xep_kit_t *kit, uint64_t turn,
     return xep_notices_entry(kit, turn) * kit->shape->nranks + source;
 }
 
+/** What the word announces: all the rest of the line. */
+#define XEP_NOTICE_ANNOUNCED                                                          \
+    {                                                                                 \
+        .offset = sizeof(uint64_t), .bytes = XEP_NOTICE_BYTES - (int)sizeof(uint64_t) \
+    }
+
 /** The word that a step waits for. */
 const _Atomic uint64_t *xep_notices_word(const void *mode, const xep_op_t *op, uint32_t rank, uint64_t *value_p);
 

@@ -17,7 +17,7 @@ static void store_all(xep_kit_t *kit, xep_op_t *op, xep_store_fn store)
     if (xep_kit_state(op)->told) return;
     for (uint32_t i = 0; i < kit->shape->nranks; i++) {
         uint32_t rank = xep_kit_peer(kit, i);
-        if (kit->base[rank] != NULL) store(kit, op, rank);
+        if (kit->base[rank] != NULL && !xep_op_is_without(op, rank)) store(kit, op, rank);
     }
     xep_kit_state(op)->told = 1;
 }
@@ -82,7 +82,7 @@ static xep_status_t put_all(xep_kit_t *kit, xep_op_t *op, xep_part_fn parts, int
     xep_part_t part;
     for (; cursor->peer < kit->shape->nranks; *cursor = (xep_cursor_t){.peer = cursor->peer + 1}) {
         uint32_t rank = xep_kit_peer(kit, cursor->peer);
-        if (kit->base[rank] != NULL && !to_mapped) continue;
+        if ((kit->base[rank] != NULL && !to_mapped) || xep_op_is_without(op, rank)) continue;
         for (; parts(kit, op, rank, cursor->part, &part); cursor->part++, cursor->row = 0) {
             xep_status_t status = put_part(kit, op, rank, &part);
             if (status != XEP_OK) return status;

@@ -13,6 +13,11 @@
 #include "send.h"
 #include "words.h"
 
+/** What lies beside a word, in the same line: bytes from the word, and how many. */
+typedef struct xep_announced {
+    uint16_t offset, bytes;
+} xep_announced_t;
+
 /**
  * run: XEP_OK: the next step is due. XEP_INPROGRESS: run it again. An error: the operation has failed. Where all ranks
  * come to the same error, a step sets the state's verdict, and the others are taken.
@@ -24,8 +29,9 @@ typedef struct xep_step {
     xep_word_fn word;   /* what the step waits for from each rank; NULL: not for words */
     xep_store_fn store; /* what xep_step_send() sends: by stores to mapped ranks (NULL: in parts to them, too), */
     xep_part_fn parts;  /* and in parts to all others */
-    int agreed;         /* left out where the verdict is an error */
-    int receives;       /* begin goes no further than here: the receive phase, which may be postponed */
+    xep_announced_t announced; /* by the word, for fetching it from another rank (masks.h) */
+    int agreed;                /* left out where the verdict is an error */
+    int receives;              /* begin goes no further than here: the receive phase, which may be postponed */
 } xep_step_t;
 
 /** Takes the steps of op that begin may take. Called when all that dispatch or combine refuse was refused: XEP_OK. */

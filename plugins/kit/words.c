@@ -21,7 +21,7 @@ static void look_first(uint32_t nranks, xep_word_fn word, const void *mode, xep_
 {
     xep_late_t *late = &op->late;
     for (uint32_t r = 0; r < nranks; r++)
-        if (!has_arrived(word, mode, op, r)) late->ranks[late->count++] = r;
+        if (!xep_op_is_without(op, r) && !has_arrived(word, mode, op, r)) late->ranks[late->count++] = r;
 }
 
 /*
@@ -35,6 +35,7 @@ static void look_again(const xep_env_t *env, xep_word_fn word, const void *mode,
     uint32_t left = 0;
     for (uint32_t i = 0; i < late->count; i++) {
         uint32_t rank = late->ranks[i];
+        if (xep_op_is_without(op, rank)) continue; /* since the last look */
         if (!has_arrived(word, mode, op, rank)) {
             late->ranks[left++] = rank;
             continue;
@@ -64,7 +65,7 @@ void xep_words_explain(xep_word_fn word, const void *mode, const xep_op_t *op, u
     int used = snprintf(text, bytes, "epoch %llu waits for %s", (unsigned long long)op->epoch, what);
     for (uint32_t r = 0; word != NULL && r < nranks && used >= 0 && (size_t)used < bytes; r++) {
         uint64_t seen = atomic_load_explicit(word(mode, op, r, &value), memory_order_relaxed);
-        if (seen >= value) continue;
+        if (seen >= value || xep_op_is_without(op, r)) continue;
         used += snprintf(text + used, bytes - (size_t)used, "%s rank %u at %llu of %llu", before, r,
                          (unsigned long long)seen, (unsigned long long)value);
         before = ",";

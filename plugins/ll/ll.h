@@ -59,6 +59,7 @@
 #include <copy.h>
 #include <handshake.h>
 #include <logfmt.h>
+#include <masks.h>
 #include <notices.h>
 #include <rows.h>
 #include <weigh.h>

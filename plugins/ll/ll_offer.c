@@ -180,6 +180,7 @@ const xep_step_t ll_combine_steps[] = {
      .does = "wait for outputs",
      .run = xep_step_wait,
      .word = xep_combine_ready_word,
+     .announced = XEP_COMBINE_ANNOUNCED,
      .receives = 1},
     {.name = "agreement", .does = "agree", .run = xep_combine_take_offers},
     {.name = "sums", .does = "sum", .run = ll_sum, .agreed = 1},

@@ -53,12 +53,27 @@ static void find_parcel(ll_t *mode, const xep_op_t *op, uint32_t source)
                                  : xep_kit_own(&mode->kit, xep_area_at(at->delivered_items, delivered));
 }
 
+/* A rank that this dispatch is without has no tokens, and no room for any. */
+static void imagine_notice(ll_t *mode, const xep_op_t *op, uint32_t rank)
+{
+    ll_notice_t *notice = &ll_slot(mode, op->slot)->from[rank];
+    *notice = ll_state(op)->notice;
+    notice->tokens = notice->most = 0;
+    notice->selections = 0;
+    ll_make_parcel(notice, &mode->parcels[rank]);
+    mode->parcels[rank].head = mode->parcels[rank].items = mode->kit.own; /* nothing of it is read */
+}
+
 /* Copies the notices, so that what was checked is what is used, and finds the parcels. */
 static xep_status_t take_notices(ll_t *mode, xep_op_t *op)
 {
     ll_slot_t *slot = ll_slot(mode, op->slot);
     for (uint32_t r = 0; r < mode->kit.shape->nranks; r++) {
         ll_notice_t *notice = &slot->from[r];
+        if (xep_op_is_without(op, r)) {
+            imagine_notice(mode, op, r);
+            continue;
+        }
         xep_notices_take(&mode->kit, op, r, &ll_state(op)->notice, notice);
         if (!is_notice_sane(mode, op, notice))
             return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_PROTOCOL,
@@ -125,10 +140,11 @@ static xep_status_t check_room(ll_t *mode, xep_op_t *op, const ll_notice_t *from
     const uint32_t nranks = mode->kit.shape->nranks;
     uint64_t most;
     uint32_t r = 0;
-    while (r < nranks && rows_at_most(mode, from, r) <= from[r].capacity) r++;
+    while (r < nranks && (xep_op_is_without(op, r) || rows_at_most(mode, from, r) <= from[r].capacity)) r++;
     if (r == nranks) return XEP_OK;
     count_all(mode, from);
     for (; r < nranks; r++) {
+        if (xep_op_is_without(op, r)) continue;
         uint64_t rows = rows_exactly(mode, from, r, &most);
         if (from[r].padded) rows = most;
         if (rows <= from[r].capacity) continue;

@@ -250,7 +250,12 @@ static xep_status_t send(void *opaque, xep_op_t *op)
 
 const xep_step_t ll_dispatch_steps[] = {
     {.name = "room to send rows", .does = "plan and send", .run = send, .store = store_notice, .parts = parcel_part},
-    {.name = "rows", .does = "wait for rows", .run = xep_step_wait, .word = xep_notices_word, .receives = 1},
+    {.name = "rows",
+     .does = "wait for rows",
+     .run = xep_step_wait,
+     .word = xep_notices_word,
+     .announced = XEP_NOTICE_ANNOUNCED,
+     .receives = 1},
     {.name = "copies", .does = "copy rows", .run = ll_receive},
     {.name = "rows to leave", .does = "flush", .run = xep_step_flush},
     {0},

@@ -30,6 +30,7 @@ static void load_begins(ll_t *mode, const xep_op_t *op, uint32_t owner)
     const ll_slot_t *slot = ll_slot(mode, op->slot);
     const uint32_t first = mode->kit.first_expert[owner], count = mode->kit.first_expert[owner + 1] - first,
                    self = mode->kit.shape->rank;
+    if (xep_op_is_without(op, owner)) return;
     if (owner == self)
         for (uint32_t e = 0; e < count; e++)
             mode->next_row[first + e] = slot->pair_begin[e * mode->kit.shape->nranks + self];
@@ -47,6 +48,7 @@ static uint32_t list_token(ll_t *mode, const xep_op_t *op, const ll_source_t *so
     const float *weights = slot->weights + token * slot->topk;
     if (args->weights != NULL)
         weights = (const float *)(const void *)((const char *)args->weights + token * args->weights_stride);
+    if (args->missing != NULL) memset(args->missing + token * args->missing_stride, 0, slot->topk);
     for (int b = 0; b < 2; b++) {
         if (args->bias[b] == NULL) continue;
         mode->rows[n] = (const char *)args->bias[b] + token * args->bias_stride[b];
@@ -54,6 +56,10 @@ static uint32_t list_token(ll_t *mode, const xep_op_t *op, const ll_source_t *so
     }
     for (uint32_t k = 0; k < slot->topk; k++) {
         if (experts[k] < 0) continue;
+        if (xep_op_is_without(op, mode->kit.owner[experts[k]])) {
+            if (args->missing != NULL) args->missing[token * args->missing_stride + k] = 1;
+            continue;
+        }
         const ll_source_t *source = &sources[mode->kit.owner[experts[k]]];
         uint64_t row = source->returned ? token * slot->topk + k : mode->next_row[experts[k]]++;
         if (!source->returned && row >= mode->layout.common.recv_rows) return UINT32_MAX;

@@ -8,6 +8,8 @@
 
 #include <sched.h>
 
+#include "members_area.h"
+
 void xep_buffer_enter(xep_buffer_t *buffer)
 {
     while (atomic_flag_test_and_set_explicit(&buffer->entered, memory_order_acquire)) sched_yield();
@@ -18,10 +20,22 @@ void xep_buffer_leave(xep_buffer_t *buffer)
     atomic_flag_clear_explicit(&buffer->entered, memory_order_release);
 }
 
+/* Acquire, after all loads of an operation: members.h says why. */
+xep_status_t xep_buffer_check_in(const xep_buffer_t *buffer)
+{
+    if (buffer->members == NULL) return XEP_OK;
+    atomic_thread_fence(memory_order_acquire);
+    uint64_t by = atomic_load_explicit(&buffer->members->own->left_out, memory_order_relaxed);
+    if (by == 0) return XEP_OK;
+    return xep_fail(XEP_ERR_PEER, "this rank is out of the group: rank %llu and others have gone on without it",
+                    (unsigned long long)by - 1);
+}
+
 /* An abort counts more than a break: there is nothing that a reset could do. */
 xep_status_t xep_buffer_usable(const xep_buffer_t *buffer)
 {
     xep_status_t status = xep_group_usable(buffer->group);
+    if (status == XEP_OK) status = xep_buffer_check_in(buffer);
     if (status == XEP_OK && buffer->broken)
         status = xep_fail(XEP_ERR_BROKEN, "the buffer needs xep_buffer_reset() after: %s", buffer->broken_reason);
     return status;

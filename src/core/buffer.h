@@ -15,6 +15,11 @@
 #include "team.h"
 #include "wait_times.h"
 
+/* One for the dispatch of a slot and one for its combine, each in flight and, ended, still with the user. */
+enum { XEP_REQUESTS_PER_SLOT = 4 };
+
+typedef struct xep_members xep_members_t; /* members.h */
+
 struct xep_buffer {
     xep_group_t *group;
     xep_group_task_t task; /* while it is open */
@@ -23,7 +28,8 @@ struct xep_buffer {
     void *mode; /* the plugin's */
     xep_shape_t shape;
     xep_env_t env;
-    xep_heap_wire_t *heap;     /* [the mode's bytes | quiet words, one u64 per rank, written by that rank] */
+    /* [the mode's bytes | quiet words, one u64 per rank, written by that rank | the area of members] */
+    xep_heap_wire_t *heap;
     xep_heap_device_t *device; /* NULL: all in host memory */
     uint64_t quiet_offset;
     uint64_t quiets; /* done so far */
@@ -45,11 +51,15 @@ struct xep_buffer {
     xep_wait_times_t waits;
     uint64_t prefault_left; /* bytes of XEP_PREFAULT not used yet */
     uint32_t trace_number;  /* in the trace */
+    xep_members_t *members; /* NULL: an operation is with all ranks, or fails */
 };
 
 /** Claims the buffer for this thread; leave gives it back. Not recursive. */
 void xep_buffer_enter(xep_buffer_t *buffer);
 void xep_buffer_leave(xep_buffer_t *buffer);
+
+/** XEP_OK, or XEP_ERR_PEER: the others have left this rank out. After the loads of an operation. */
+xep_status_t xep_buffer_check_in(const xep_buffer_t *buffer);
 
 /** XEP_OK, or why the buffer takes no operation: aborted group, broken buffer. */
 xep_status_t xep_buffer_usable(const xep_buffer_t *buffer);

@@ -8,9 +8,11 @@
 #include "buffer_agree.h"
 #include "buffer_env.h"
 #include "group_exchange.h"
+#include "group_out.h"
 #include "handle.h"
 #include "heap.h"
 #include "log.h"
+#include "members.h"
 #include "request_advance.h"
 #include "shape.h"
 #include "shm.h"
@@ -28,20 +30,25 @@
  * step returns an error before the agreement behind it, and that gives every rank the same answer.
  */
 
-/* One for the dispatch of a slot and one for its combine, each in flight and, ended, still with the user. */
-enum { REQUESTS_PER_SLOT = 4 };
-
 /* ---- shape and size ---- */
 
+/* The members begin a line behind the quiet words. */
+static uint64_t members_offset(uint64_t quiet_offset, uint32_t nranks)
+{
+    return (quiet_offset + nranks * sizeof(uint64_t) + 63) / 64 * 64;
+}
+
 /* The quiet words begin a line behind what is the mode's. */
-static xep_status_t measure(const xep_plugin_t *plugin, const xep_shape_t *shape, xep_memory_t memory,
+static xep_status_t measure(const xep_plugin_t *plugin, const xep_shape_t *shape, const xep_buffer_params_t *params,
                             xep_region_t regions[XEP_REGIONS], uint64_t *quiet_offset_p, xep_buffer_size_t *size)
 {
     uint64_t end[XEP_MEMORIES];
-    xep_status_t status = xep_shape_measure(plugin, shape, memory, regions, end, &size->recv_rows);
+    xep_status_t status = xep_shape_measure(plugin, shape, params->memory, regions, end, &size->recv_rows);
     if (status != XEP_OK) return status;
     *quiet_offset_p = (end[XEP_MEMORY_HOST] + 63) / 64 * 64;
     size->bytes = *quiet_offset_p + (uint64_t)shape->nranks * sizeof(uint64_t);
+    if (params->on_failure == XEP_ON_FAILURE_MASK)
+        size->bytes = members_offset(*quiet_offset_p, shape->nranks) + xep_members_bytes(shape->nranks, shape->slots);
     size->device_bytes = end[XEP_MEMORY_CUDA];
     return XEP_OK;
 }
@@ -54,7 +61,7 @@ static xep_status_t measure_nodes(const xep_plugin_t *plugin, const xep_buffer_p
     uint64_t quiet_offset;
     xep_status_t status = xep_shape_imagine(params, nranks, nodes, &shape);
     if (status != XEP_OK) return status;
-    status = measure(plugin, &shape, params->memory, regions, &quiet_offset, size);
+    status = measure(plugin, &shape, params, regions, &quiet_offset, size);
     xep_shape_close(&shape);
     return status;
 }
@@ -80,7 +87,7 @@ xep_status_t xep_buffer_measure(const xep_config_t *config, const xep_buffer_par
 static xep_status_t allocate_pools(xep_buffer_t *buffer)
 {
     size_t state_bytes = buffer->plugin.plugin->state_bytes;
-    buffer->nrequests = buffer->shape.slots * REQUESTS_PER_SLOT;
+    buffer->nrequests = buffer->shape.slots * XEP_REQUESTS_PER_SLOT;
     buffer->handles = calloc(buffer->shape.slots, sizeof *buffer->handles);
     buffer->requests = calloc(buffer->nrequests, sizeof *buffer->requests);
     buffer->states = aligned_alloc(64, ((size_t)buffer->nrequests * state_bytes + 64) / 64 * 64);
@@ -116,17 +123,35 @@ static xep_status_t check_nodes(const xep_group_t *group, const xep_buffer_param
     return XEP_OK;
 }
 
+/* What a buffer needs of its ranks to go on without some; and that all are there who make it. */
+static xep_status_t check_members(const xep_group_t *group, const xep_buffer_params_t *params,
+                                  const xep_plugin_t *plugin)
+{
+    for (uint32_t r = 0; r < group->nranks; r++)
+        if (xep_group_is_out(group, r))
+            return xep_fail(XEP_ERR_PEER, "rank %u is out, and all ranks of a group make its buffers (a new group)", r);
+    if (params->on_failure == XEP_ON_FAILURE_FAIL) return XEP_OK;
+    if (plugin->masks == NULL)
+        return xep_fail(XEP_ERR_UNSUPPORTED, "invalid on_failure: XEP_ON_FAILURE_MASK (mode %s needs all ranks)",
+                        plugin->name);
+    if (group->nnodes != 1)
+        return xep_fail(XEP_ERR_UNSUPPORTED,
+                        "invalid on_failure: XEP_ON_FAILURE_MASK on %u nodes (1: all ranks map one another)",
+                        group->nnodes);
+    return XEP_OK;
+}
+
 /* all that this rank can do alone before it knows what the others want */
 static xep_status_t prepare(xep_buffer_t *buffer, const xep_buffer_params_t *params, xep_buffer_size_t *size)
 {
     xep_group_t *group = buffer->group;
     xep_status_t status = check_nodes(group, params);
     if (status == XEP_OK) status = xep_plugin_load(&group->config, params->mode, params->memory, &buffer->plugin);
+    if (status == XEP_OK) status = check_members(group, params, buffer->plugin.plugin);
     if (status != XEP_OK) return status;
     status = xep_shape_open(params, group, &buffer->shape);
     if (status != XEP_OK) return status;
-    status = measure(buffer->plugin.plugin, &buffer->shape, params->memory, buffer->env.regions, &buffer->quiet_offset,
-                     size);
+    status = measure(buffer->plugin.plugin, &buffer->shape, params, buffer->env.regions, &buffer->quiet_offset, size);
     if (status != XEP_OK) return status;
     buffer->shape.recv_rows = size->recv_rows;
     buffer->dtype = params->dtype;
@@ -188,6 +213,8 @@ static xep_status_t open_mode(xep_buffer_t *buffer, const xep_buffer_params_t *p
 {
     if (status == XEP_OK) status = check_mapped(buffer);
     xep_buffer_fill_env(buffer);
+    if (status == XEP_OK && params->on_failure == XEP_ON_FAILURE_MASK)
+        status = xep_members_open(buffer, members_offset(buffer->quiet_offset, buffer->shape.nranks));
     if (status == XEP_OK) status = buffer->plugin.plugin->open(&buffer->env, &buffer->mode);
     xep_proposal_t mine = {.params = params, .bytes = buffer->heap->bytes, .status = status};
     return xep_buffer_agree(buffer->group, &mine);
@@ -201,6 +228,7 @@ void xep_buffer_free(xep_buffer_t *buffer)
     if (buffer->device != NULL) buffer->device->ops->close(buffer->device);
     xep_team_destroy(buffer->team);
     xep_wait_times_close(&buffer->waits);
+    xep_members_close(buffer);
     free(buffer->states);
     free(buffer->requests);
     free(buffer->handles);

@@ -22,10 +22,13 @@
 
 #include "buffer_create.h"
 #include "group_exchange.h"
+#include "group_out.h"
 #include "group_signal.h"
 #include "group_wait.h"
 #include "handle.h"
 #include "log.h"
+#include "members_area.h"
+#include "members_wait.h"
 #include "request.h"
 #include "request_end.h"
 #include "request_refuse.h"
@@ -36,21 +39,26 @@ enum { BROKEN_WAIT_MS = 2000 }; /* for ranks that may be gone */
  * Tells every peer that nothing of ours will arrive any more, and waits until all have said so: the signal comes after
  * every put of this wire to that rank. Until then nobody may take away, or begin anew in, what others write into.
  */
-static xep_status_t quiesce(xep_buffer_t *buffer, int32_t timeout_ms)
+static xep_status_t quiesce_number(xep_buffer_t *buffer, uint64_t number, int32_t timeout_ms)
 {
     xep_group_t *group = buffer->group;
     uint64_t deadline_ns = xep_deadline(timeout_ms);
     xep_group_signal_t signal = {.word = buffer->quiet_offset + (uint64_t)group->rank * sizeof(uint64_t),
-                                 .value = ++buffer->quiets,
+                                 .value = number,
                                  .what = "end of the buffer"};
     xep_group_words_t words = {.first = (char *)buffer->heap->base + buffer->quiet_offset,
                                .stride = sizeof(uint64_t),
                                .value = signal.value,
                                .what = signal.what};
-    xep_status_t status = xep_group_check_peers(group);
+    xep_status_t status = xep_group_check_peers(group, buffer->members != NULL);
     if (status == XEP_OK) status = xep_group_signal_all(group, buffer->heap, &signal, deadline_ns);
     if (status == XEP_OK) status = xep_group_flush(group, buffer->heap, deadline_ns, signal.what);
     return status == XEP_OK ? xep_group_wait_words(group, &words, deadline_ns) : status;
+}
+
+static xep_status_t quiesce(xep_buffer_t *buffer, int32_t timeout_ms)
+{
+    return quiesce_number(buffer, ++buffer->quiets, timeout_ms);
 }
 
 /*
@@ -65,6 +73,32 @@ static void quiet_device(xep_buffer_t *buffer, int goes_on)
     if (device->device.ops->sync(&device->device) != XEP_OK)
         xep_log(XEP_LOG_WARN, "ending the work of a device: %s", xep_last_error());
     device->ops->stop(device, 0);
+}
+
+/*
+ * Ranks that are out are not waited for, and one that dies now is. Others may still have to agree on who is out of
+ * their last operations, so this rank goes on answering: the buffer's task runs until all are here.
+ */
+static xep_status_t quiesce_members(xep_buffer_t *buffer, int32_t timeout_ms)
+{
+    uint64_t number = ++buffer->quiets;
+    xep_status_t status;
+    if (buffer->group->left_out) return XEP_ERR_PEER;
+    xep_buffer_leave(buffer);
+    do status = quiesce_number(buffer, number, timeout_ms);
+    while (status == XEP_ERR_PEER && xep_members_bury(buffer) == XEP_OK);
+    xep_buffer_enter(buffer);
+    for (uint32_t r = 0; status == XEP_OK && r < buffer->shape.nranks; r++)
+        if (buffer->members->out[r]) status = xep_fail(XEP_ERR_PEER, "rank %u is out", r);
+    return status;
+}
+
+/* Whether all ranks are done with its memory. */
+static int part(xep_buffer_t *buffer, int32_t timeout_ms)
+{
+    xep_status_t status = buffer->members != NULL ? quiesce_members(buffer, timeout_ms) : quiesce(buffer, timeout_ms);
+    xep_group_remove_task(buffer->group, &buffer->task);
+    return status == XEP_OK;
 }
 
 /* Of a broken buffer, as its peers may be gone: long enough for one that only is late. */
@@ -99,11 +133,11 @@ void xep_buffer_close(xep_buffer_t *buffer)
     xep_group_t *group = buffer->group;
     xep_buffer_enter(buffer);
     xep_request_end_all(buffer, XEP_ERR_ABORTED, "the buffer was destroyed");
-    xep_group_remove_task(group, &buffer->task);
     int alone = part_from_followers(buffer);
     int aborted = atomic_load(&group->aborted);
     quiet_device(buffer, !buffer->broken && !aborted);
-    buffer->heap->exposed = aborted || quiesce(buffer, end_timeout(buffer)) != XEP_OK;
+    if (aborted) xep_group_remove_task(group, &buffer->task);
+    buffer->heap->exposed = aborted || !part(buffer, end_timeout(buffer));
     if (buffer->heap->exposed && !aborted)
         xep_log(XEP_LOG_WARN, "destroying a buffer without all ranks: %s", xep_last_error());
     if (alone) xep_buffer_free(buffer);
@@ -143,10 +177,20 @@ static xep_status_t reopen(xep_buffer_t *buffer)
     return quiesce(buffer, buffer->timeout_ms);
 }
 
+/* A reset exchanges what all ranks have reached. */
+static xep_status_t check_all_in(const xep_group_t *group)
+{
+    for (uint32_t r = 0; r < group->nranks; r++)
+        if (xep_group_is_out(group, r))
+            return xep_fail(XEP_ERR_UNSUPPORTED, "rank %u is out: a reset needs all ranks (a new group)", r);
+    return XEP_OK;
+}
+
 /* Handles end without the mode, which is made anew. A failed reset may be tried again. */
 xep_status_t xep_buffer_restart(xep_buffer_t *buffer)
 {
     xep_status_t status = xep_group_usable(buffer->group);
+    if (status == XEP_OK) status = check_all_in(buffer->group);
     if (status != XEP_OK) return status;
     xep_request_end_all(buffer, XEP_ERR_ABORTED, "the buffer was reset");
     for (uint32_t s = 0; s < buffer->shape.slots; s++) xep_handle_give_back(&buffer->handles[s]);

@@ -15,13 +15,15 @@ xep_status_t xep_group_usable(const xep_group_t *group)
     return xep_fail(XEP_ERR_ABORTED, "the group was aborted");
 }
 
-xep_status_t xep_group_check_peers(xep_group_t *group)
+xep_status_t xep_group_check_peers(xep_group_t *group, int spares)
 {
     uint32_t dead = group->boot->ops->dead_rank(group->boot);
-    if (dead < group->nranks) return xep_fail(XEP_ERR_PEER, "rank %u has died (the launcher says so)", dead);
+    if (dead < group->nranks && !(spares && xep_group_is_out(group, dead)))
+        return xep_fail(XEP_ERR_PEER, "rank %u has died (the launcher says so)", dead);
     /* the launcher may not tell, or not yet; the kernel knows of the ranks on this host */
     for (uint32_t r = 0; r < group->nranks; r++) {
         const xep_peer_t *peer = &group->peers[r];
+        if (spares && xep_group_is_out(group, r)) continue;
         if (r == group->rank || peer->host != group->peers[group->rank].host) continue;
         if (xep_host_process_gone(peer->pid, peer->start))
             return xep_fail(XEP_ERR_PEER, "rank %u has died (process %d is gone)", r, peer->pid);
@@ -55,7 +57,8 @@ void xep_group_remove_task(xep_group_t *group, xep_group_task_t *task)
 void xep_group_progress(xep_group_t *group)
 {
     group->transport->ops->progress(group->transport);
-    if (atomic_load_explicit(&group->active, memory_order_relaxed) == 0) return;
+    /* a rank without operations is asked, too, who is out */
+    if (atomic_load_explicit(&group->active, memory_order_relaxed) == 0 && !group->goes_on) return;
     if (pthread_mutex_trylock(&group->tasks_lock) != 0) return; /* another thread is making progress */
     for (xep_group_task_t *task = group->tasks; task != NULL; task = task->next) task->run(task);
     pthread_mutex_unlock(&group->tasks_lock);

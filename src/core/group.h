@@ -30,6 +30,12 @@ typedef struct xep_peer {
     uint64_t host;  /* identity: boot id, IPC and process namespaces */
 } xep_peer_t;
 
+/** Whether, why and since when a rank is out: group_out.h. */
+typedef struct xep_group_out {
+    _Atomic uint64_t since_ns;
+    _Atomic int reason; /* xep_out_reason_t; 0: it is not out */
+} xep_group_out_t;
+
 struct xep_group {
     xep_config_t config;
     xep_boot_t *boot;           /* owned */
@@ -40,6 +46,10 @@ struct xep_group {
     int32_t timeout_ms;
     xep_peer_t *peers;        /* [nranks] */
     xep_heap_wire_t *control; /* group_control.c */
+    xep_group_out_t *out;     /* [nranks] who is out */
+    atomic_uint outs;         /* counts the ranks that are */
+    atomic_int goes_on;       /* without ranks: it has, or had, a buffer that does */
+    atomic_int left_out;      /* this rank is out: nobody answers any more */
     int connected;            /* every rank has been reached through it */
     uint64_t barriers;        /* entered so far */
     uint64_t gathers, rounds; /* allgathers over the control heap, and rounds of them all */
@@ -53,11 +63,20 @@ struct xep_group {
     xep_progress_thread_t *progress_thread; /* NULL: progress is made inside calls */
 };
 
+/** Whether nobody waits for the rank any more. Any thread. */
+static inline int xep_group_is_out(const xep_group_t *group, uint32_t rank)
+{
+    return group->out != NULL && atomic_load_explicit(&group->out[rank].reason, memory_order_acquire) != 0;
+}
+
 /** XEP_ERR_ABORTED after xep_group_abort(), else XEP_OK. */
 xep_status_t xep_group_usable(const xep_group_t *group);
 
-/** XEP_OK, or XEP_ERR_PEER naming a rank that is known to have died. Slow: every 100 ms is enough. */
-xep_status_t xep_group_check_peers(xep_group_t *group);
+/**
+ * XEP_OK, or XEP_ERR_PEER naming a rank that is known to have died; spares: and is not out. Slow: every 100 ms is
+ * enough.
+ */
+xep_status_t xep_group_check_peers(xep_group_t *group, int spares);
 
 void xep_group_add_task(xep_group_t *group, xep_group_task_t *task);
 void xep_group_remove_task(xep_group_t *group, xep_group_task_t *task);

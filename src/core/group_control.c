@@ -28,6 +28,7 @@
 #include <string.h>
 
 #include "error.h"
+#include "group_out.h"
 #include "group_signal.h"
 #include "trace.h"
 
@@ -92,6 +93,20 @@ static xep_status_t signal_and_wait(xep_group_t *group, const xep_group_signal_t
     return status;
 }
 
+/* Whoever is not in the barrier is out of the group: dead, or later than the deadline. */
+static int put_out_missing(xep_group_t *group, xep_status_t status, uint64_t barrier)
+{
+    uint32_t found = 0;
+    if (!group->goes_on || group->left_out) return 0;
+    if (status == XEP_ERR_PEER) return xep_group_put_out_dead(group) != 0;
+    for (uint32_t r = 0; status == XEP_ERR_TIMEOUT && r < group->nranks; r++) {
+        const char *line = (const char *)group->control->base + word_offset(r, offsetof(line_t, barriers));
+        if (atomic_load_explicit((const _Atomic uint64_t *)(const void *)line, memory_order_acquire) < barrier)
+            found += (uint32_t)xep_group_put_out(group, r, XEP_OUT_LATE);
+    }
+    return found != 0;
+}
+
 /* The number goes up first: a barrier that is given up is not entered a second time by this rank. */
 xep_status_t xep_group_run_barrier(xep_group_t *group)
 {
@@ -101,7 +116,8 @@ xep_status_t xep_group_run_barrier(xep_group_t *group)
                                  .value = ++group->barriers,
                                  .what = "barrier"};
     uint64_t begin_ns = xep_trace_now();
-    status = signal_and_wait(group, &signal);
+    do status = signal_and_wait(group, &signal);
+    while (status != XEP_OK && put_out_missing(group, status, signal.value));
     if (begin_ns == 0 || status != XEP_OK) return status;
     if (group->syncs_trace) xep_trace_sync(signal.value, begin_ns);
     xep_trace_write_call(XEP_TRACE_CALL, "barrier", signal.value, begin_ns);

@@ -16,6 +16,7 @@
 #include "error.h"
 #include "group_control.h"
 #include "group_exchange.h"
+#include "group_out.h"
 #include "host.h"
 #include "log.h"
 #include "progress_thread.h"
@@ -124,6 +125,11 @@ static xep_status_t exchange_hellos(xep_group_t *group, int *local_p)
     for (uint32_t r = 0; r < group->nranks; r++)
         peers[r] = (xep_peer_t){.pid = hellos[r].pid, .start = hellos[r].start, .host = hellos[r].host};
     group->peers = peers;
+    group->out = calloc(group->nranks, sizeof *group->out);
+    if (group->out == NULL) {
+        status = xep_fail(XEP_ERR_NO_MEMORY, "no memory for %u ranks", group->nranks);
+        goto out;
+    }
     open_trace(group, hellos);
     *local_p = hellos[0].network != 0;
     for (uint32_t r = 1; r < group->nranks; r++) *local_p &= hellos[r].network == hellos[0].network;
@@ -275,7 +281,8 @@ static xep_status_t leave_together(xep_group_t *group)
 {
     if (atomic_load(&group->aborted)) return XEP_ERR_ABORTED; /* the reason of a create that failed stays */
     if (group->nranks == 1) return XEP_OK;
-    xep_status_t status = xep_group_check_peers(group);
+    if (group->left_out) return xep_fail(XEP_ERR_PEER, "this rank is out of the group");
+    xep_status_t status = xep_group_check_peers(group, group->goes_on);
     if (status == XEP_OK) status = xep_group_sync_clocks(group);
     if (status != XEP_OK) xep_log(XEP_LOG_WARN, "leaving the group without all ranks: %s", xep_last_error());
     return status;
@@ -292,6 +299,7 @@ void xep_group_close(xep_group_t *group)
     if (group->transport != NULL) group->transport->ops->close(group->transport);
     group->boot->ops->close(group->boot);
     pthread_mutex_destroy(&group->tasks_lock);
+    free(group->out);
     free(group->peers);
     free(group);
 }

@@ -9,6 +9,7 @@
 #include <stdio.h>
 
 #include "error.h"
+#include "group_out.h"
 #include "group_wait.h"
 
 /* What the wait was for, behind why it ended; an abort is nobody's fault. */
@@ -48,7 +49,8 @@ xep_status_t xep_group_signal_all(xep_group_t *group, xep_heap_wire_t *heap, con
 {
     for (uint32_t i = 0; i < group->nranks; i++) {
         sending_t sending = {.heap = heap, .signal = signal, .rank = (group->rank + i) % group->nranks};
-        xep_wait_t wait = {.look = try_signal, .arg = &sending, .deadline_ns = deadline_ns};
+        xep_wait_t wait = {.look = try_signal, .arg = &sending, .deadline_ns = deadline_ns, .spares = 1};
+        if (xep_group_is_out(group, sending.rank)) continue;
         sending.bytes = sending.rank == group->rank ? 0 : signal->bytes; /* ours are there already */
         xep_status_t status = xep_group_wait(group, &wait);
         if (status != XEP_OK) return explain(status, signal->what, "rank %u takes no signal", sending.rank);
@@ -86,7 +88,9 @@ static uint64_t word_of(const xep_group_words_t *words, uint32_t rank)
 static uint32_t find_missing(const receiving_t *receiving, uint32_t from)
 {
     const xep_group_words_t *words = receiving->words;
-    while (from < receiving->group->nranks && word_of(words, from) >= words->value) from++;
+    while (from < receiving->group->nranks &&
+           (word_of(words, from) >= words->value || xep_group_is_out(receiving->group, from)))
+        from++;
     return from;
 }
 
@@ -125,7 +129,11 @@ static void explain_words(void *arg, char *text, size_t bytes)
 xep_status_t xep_group_wait_words(xep_group_t *group, const xep_group_words_t *words, uint64_t deadline_ns)
 {
     receiving_t receiving = {.group = group, .words = words};
-    xep_wait_t wait = {.look = look_for_words, .arg = &receiving, .deadline_ns = deadline_ns, .explain = explain_words};
+    xep_wait_t wait = {.look = look_for_words,
+                       .arg = &receiving,
+                       .deadline_ns = deadline_ns,
+                       .spares = 1,
+                       .explain = explain_words};
     xep_status_t status = xep_group_wait(group, &wait);
     return status == XEP_OK ? XEP_OK : name_missing(&receiving, status);
 }

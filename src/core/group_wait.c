@@ -14,7 +14,7 @@
  * hear of a deadline. Deaths last, as that costs a system call for each rank of the host; and what a rank has written
  * is seen even after its death, so it is believed dead only when a whole interval has brought nothing more.
  */
-static xep_status_t check_hope(xep_group_t *group, xep_rest_t *rest, int in_time, int *dead_p)
+static xep_status_t check_hope(xep_group_t *group, xep_rest_t *rest, int spares, int in_time, int *dead_p)
 {
     xep_status_t status = xep_group_usable(group);
     if (status != XEP_OK) return status;
@@ -25,7 +25,7 @@ static xep_status_t check_hope(xep_group_t *group, xep_rest_t *rest, int in_time
         return xep_group_usable(group);
     }
     int dead_before = *dead_p;
-    status = xep_group_check_peers(group);
+    status = xep_group_check_peers(group, spares);
     *dead_p = status != XEP_OK;
     return *dead_p && dead_before ? status : XEP_INPROGRESS;
 }
@@ -65,7 +65,7 @@ xep_status_t xep_group_wait(xep_group_t *group, const xep_wait_t *wait)
             warn_late(wait, begin_ns, rest.now_ns);
             warned = 1;
         }
-        if (!wait->local) status = check_hope(group, &rest, in_time, &dead);
+        if (!wait->local) status = check_hope(group, &rest, wait->spares, in_time, &dead);
         else if (!in_time) status = xep_fail(XEP_ERR_TIMEOUT, "deadline passed");
     }
     return status;

@@ -11,6 +11,7 @@ typedef struct xep_wait {
     void *arg;
     uint64_t deadline_ns;
     uint32_t progress_every; /* turns to one progress of the group; 0: each turn. For a look that makes its own */
+    int spares;              /* a rank that is out is waited for by nobody: that it has died is no news */
     int local;               /* for threads of this process: neither an abort nor a death can keep them from coming */
     /* NULL, or writes what it still waits for: logged as a warning once half of the time to the deadline has passed */
     void (*explain)(void *arg, char *text, size_t bytes);

@@ -28,6 +28,7 @@ xep_request_t *xep_request_take(xep_buffer_t *buffer)
         req->cached = NULL;
         req->test_deadline_ns = 0;
         req->peer_gone = 0;
+        req->unsettled = 0;
         req->reason[0] = '\0';
         return req;
     }

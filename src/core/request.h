@@ -35,6 +35,7 @@ struct xep_request {
     int32_t timeout_ms;
     uint64_t test_deadline_ns; /* 0: not tested yet */
     uint64_t test_peers_ns;    /* when a test looks next whether a peer has died */
+    int unsettled;             /* it is with ranks that are out, whose words have to be fetched */
     int peer_gone;             /* it had when a test looked last */
     uint64_t begin_ns;         /* when it was called, for the trace; 0: there is none */
     xep_op_t op;

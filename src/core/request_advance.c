@@ -11,6 +11,7 @@
 
 #include "buffer.h"
 #include "handle.h"
+#include "members.h"
 #include "request_end.h"
 
 /* A turn is used up by a dispatch that has begun, so that one that the mode refuses leaves no gap. */
@@ -18,6 +19,7 @@ xep_status_t xep_request_call_mode(xep_request_t *req)
 {
     xep_buffer_t *buffer = req->buffer;
     const xep_plugin_t *plugin = buffer->plugin.plugin;
+    xep_members_choose(req);
     if (req->op.kind == XEP_OP_COMBINE) return plugin->combine(buffer->mode, &req->op);
     req->op.turn = buffer->turn;
     xep_status_t status = plugin->dispatch(buffer->mode, &req->op);
@@ -54,19 +56,24 @@ static void advance(xep_request_t *req)
     xep_status_t status;
     if (req->state == XEP_REQUEST_DEFERRED) begin_deferred(req);
     if (req->state != XEP_REQUEST_ACTIVE) return;
-    status = req->buffer->plugin.plugin->progress(req->buffer->mode, &req->op);
-    if (status != XEP_INPROGRESS) xep_request_end(req, status);
+    status = req->unsettled ? xep_members_settle(req) : XEP_OK;
+    if (status == XEP_OK) status = req->buffer->plugin.plugin->progress(req->buffer->mode, &req->op);
+    if (status == XEP_INPROGRESS) return;
+    /* what was read of peers is right only if they have not left this rank out meanwhile */
+    if (status == XEP_OK && xep_buffer_check_in(req->buffer) != XEP_OK) return;
+    xep_request_end(req, status);
 }
 
 /* An abort is seen by the next call of any thread, as there is no other that could end what is in flight. */
 void xep_request_advance_all(xep_buffer_t *buffer)
 {
+    int stands = xep_members_turn(buffer);
     if (buffer->active == 0) return;
     if (atomic_load_explicit(&buffer->group->aborted, memory_order_relaxed)) {
         xep_request_end_all(buffer, XEP_ERR_ABORTED, "the group was aborted");
         return;
     }
-    for (uint32_t i = 0; i < buffer->nrequests; i++) advance(&buffer->requests[i]);
+    for (uint32_t i = 0; stands && i < buffer->nrequests; i++) advance(&buffer->requests[i]);
 }
 
 /* Not a wait: whoever is in the buffer makes its progress anyway, and may be this thread. */

@@ -9,6 +9,8 @@
 #include "buffer.h"
 #include "handle.h"
 #include "layout.h"
+#include "members.h"
+#include "members_area.h"
 #include "request_advance.h"
 #include "request_end.h"
 #include "trace.h"
@@ -16,9 +18,11 @@
 /*
  * Dispatches begin in the order of their calls, on every rank: all ranks must take part in a turn, so one that never
  * begins, because what it comes after has failed, has no turn. So what is called behind one that has not begun waits.
+ * While the ranks agree on who is out nothing begins.
  */
 static int begins_now(const xep_buffer_t *buffer, xep_op_kind_t kind, const xep_request_t *after)
 {
+    if (buffer->members != NULL && buffer->members->open) return 0;
     return after == NULL && (kind != XEP_OP_DISPATCH || buffer->deferred == 0);
 }
 
@@ -51,6 +55,7 @@ static xep_status_t launch(xep_request_t *req, xep_request_t *after, xep_handle_
         }
     }
     buffer->epoch++;
+    xep_members_tell_begun(buffer);
     buffer->active++;
     atomic_fetch_add_explicit(&buffer->group->active, 1, memory_order_relaxed);
     return XEP_OK;

@@ -11,6 +11,7 @@
 #include "buffer.h"
 #include "handle.h"
 #include "log.h"
+#include "members_area.h"
 #include "request_refuse.h"
 #include "request_trace.h"
 
@@ -37,6 +38,7 @@ static void release_handle(xep_request_t *req)
 {
     xep_handle_t *handle = req->handle;
     handle->in_flight = NULL;
+    if (req->op.kind == XEP_OP_DISPATCH && req->status == XEP_OK) handle->recv.out = req->op.out;
     if (req->op.kind == XEP_OP_DISPATCH) handle->state = req->status == XEP_OK ? XEP_HANDLE_READY : XEP_HANDLE_FAILED;
     xep_handle_give_back_if_unused(handle);
 }
@@ -105,7 +107,9 @@ static void explain_wait(const xep_request_t *req, char *text, size_t bytes)
     const xep_buffer_t *buffer = req->buffer;
     const int follows = xep_request_after_status(req) == XEP_INPROGRESS;
     const xep_request_t *other = follows ? req->after : xep_request_held_by(req);
-    if (req->state == XEP_REQUEST_ACTIVE) buffer->plugin.plugin->explain(buffer->mode, &req->op, text, bytes);
+    if (buffer->members != NULL && buffer->members->open)
+        snprintf(text, bytes, "waits until the ranks agree on who is out");
+    else if (req->state == XEP_REQUEST_ACTIVE) buffer->plugin.plugin->explain(buffer->mode, &req->op, text, bytes);
     else if (other != NULL)
         snprintf(text, bytes, "waits for %s %llu of mode %s, %s", xep_request_name(other),
                  (unsigned long long)other->op.epoch, other->buffer->plugin.plugin->name,

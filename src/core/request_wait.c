@@ -10,6 +10,7 @@
 #include "cpu.h"
 #include "group_wait.h"
 #include "handle.h"
+#include "members_wait.h"
 #include "request_advance.h"
 #include "request_end.h"
 #include "request_trace.h"
@@ -66,7 +67,7 @@ static void keep_waiting(xep_request_t *req, reached_fn reached)
                        .progress_every = PROGRESS_EVERY,
                        .explain = explain_request};
     xep_wait_times_begin(&req->op, now);
-    xep_status_t status = xep_group_wait(req->buffer->group, &wait);
+    xep_status_t status = xep_members_wait(req->buffer, &wait);
     if (status == XEP_ERR_ABORTED) xep_request_advance_all(req->buffer); /* which ends it */
     else if (status != XEP_OK) xep_request_expire(req, status, xep_last_error());
     if (xep_trace_is_on()) xep_request_trace_waits(req);
@@ -101,11 +102,13 @@ static void check_test(xep_request_t *req)
         req->test_deadline_ns = xep_deadline_from(now, req->timeout_ms);
         req->test_peers_ns = now + TEST_PEERS_NS;
     } else if (now >= req->test_deadline_ns) {
-        xep_request_expire(req, XEP_ERR_TIMEOUT, "deadline passed since the first test");
+        if (req->buffer->members == NULL || xep_members_doubt(req->buffer, &req->test_deadline_ns) != XEP_OK)
+            xep_request_expire(req, XEP_ERR_TIMEOUT, "deadline passed since the first test");
     } else if (now >= req->test_peers_ns) {
-        int gone = xep_group_check_peers(req->buffer->group) != XEP_OK;
+        int masks = req->buffer->members != NULL, gone = xep_group_check_peers(req->buffer->group, masks) != XEP_OK;
         /* what it wrote last may still be on its way: one more round */
-        if (gone && req->peer_gone) xep_request_expire(req, XEP_ERR_PEER, xep_last_error());
+        if (gone && req->peer_gone && !(masks && xep_members_bury(req->buffer) == XEP_OK))
+            xep_request_expire(req, XEP_ERR_PEER, xep_last_error());
         req->peer_gone = gone;
         req->test_peers_ns = now + TEST_PEERS_NS;
     }
@@ -146,7 +149,7 @@ xep_status_t xep_request_wait_input(xep_handle_t *handle, void **base_p, size_t 
 {
     input_look_t look = {.handle = handle, .base_p = base_p, .stride_p = stride_p};
     xep_wait_t wait = {.look = look_at_input, .arg = &look, .deadline_ns = xep_deadline(handle->buffer->timeout_ms)};
-    xep_status_t status = xep_group_wait(handle->buffer->group, &wait);
+    xep_status_t status = xep_members_wait(handle->buffer, &wait);
     if (status != XEP_ERR_TIMEOUT) return status;
     return xep_fail(status, "a peer still reads the rows of the last combine of this handle: %s", xep_last_error());
 }

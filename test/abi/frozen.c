@@ -45,6 +45,11 @@ AT(xep_group_info_t, node, 16);
 AT(xep_group_info_t, nnodes, 20);
 AT(xep_group_info_t, boot, 24);
 
+SIZE(xep_mask_t, 16);
+AT(xep_mask_t, rank, 0);
+AT(xep_mask_t, reason, 4);
+AT(xep_mask_t, since_ns, 8);
+
 SIZE(xep_peer_info_t, 24);
 AT(xep_peer_info_t, size, 0);
 AT(xep_peer_info_t, node, 8);
@@ -69,7 +74,7 @@ AT(xep_layout_t, tokens_per_node, 16);
 AT(xep_layout_t, tokens_per_expert, 24);
 AT(xep_layout_t, token_in_rank, 32);
 
-SIZE(xep_buffer_params_t, 72);
+SIZE(xep_buffer_params_t, 80);
 AT(xep_buffer_params_t, size, 0);
 AT(xep_buffer_params_t, mode, 8);
 AT(xep_buffer_params_t, experts, 16);
@@ -84,6 +89,8 @@ AT(xep_buffer_params_t, slots, 56);
 AT(xep_buffer_params_t, threads, 60);
 AT(xep_buffer_params_t, timeout_ms, 64);
 AT(xep_buffer_params_t, memory, 68);
+AT(xep_buffer_params_t, on_failure, 72);
+AT(xep_buffer_params_t, reserved, 76);
 
 SIZE(xep_buffer_size_t, 40);
 AT(xep_buffer_size_t, size, 0);
@@ -142,7 +149,7 @@ AT(xep_dispatch_args_t, expert_stats, 184);
 AT(xep_dispatch_args_t, wait_ns, 192);
 AT(xep_dispatch_args_t, stream, 200);
 
-SIZE(xep_recv_t, 192);
+SIZE(xep_recv_t, 200);
 AT(xep_recv_t, size, 0);
 AT(xep_recv_t, arrangement, 8);
 AT(xep_recv_t, rows, 16);
@@ -172,8 +179,9 @@ AT(xep_recv_t, expert_begin, 160);
 AT(xep_recv_t, expert_count, 168);
 AT(xep_recv_t, pair_begin, 176);
 AT(xep_recv_t, pair_count, 184);
+AT(xep_recv_t, out, 192);
 
-SIZE(xep_combine_args_t, 160);
+SIZE(xep_combine_args_t, 176);
 AT(xep_combine_args_t, size, 0);
 AT(xep_combine_args_t, x, 8);
 AT(xep_combine_args_t, x_stride, 16);
@@ -194,6 +202,8 @@ AT(xep_combine_args_t, weights, 128);
 AT(xep_combine_args_t, weights_stride, 136);
 AT(xep_combine_args_t, wait_ns, 144);
 AT(xep_combine_args_t, stream, 152);
+AT(xep_combine_args_t, missing, 160);
+AT(xep_combine_args_t, missing_stride, 168);
 
 SIZE(xep_shape_t, 104);
 AT(xep_shape_t, rank, 0);
@@ -227,7 +237,7 @@ AT(xep_late_t, ranks, 8);
 AT(xep_late_t, since_ns, 16);
 AT(xep_late_t, wait_ns, 24);
 
-SIZE(xep_op_t, 104);
+SIZE(xep_op_t, 112);
 AT(xep_op_t, kind, 0);
 AT(xep_op_t, slot, 4);
 AT(xep_op_t, cached_slot, 8);
@@ -240,8 +250,9 @@ AT(xep_op_t, timeout_ms, 48);
 AT(xep_op_t, recv, 56);
 AT(xep_op_t, state, 64);
 AT(xep_op_t, late, 72);
+AT(xep_op_t, out, 104);
 
-SIZE(xep_env_t, 216);
+SIZE(xep_env_t, 224);
 AT(xep_env_t, size, 0);
 AT(xep_env_t, shape, 8);
 AT(xep_env_t, heap, 16);
@@ -259,8 +270,13 @@ AT(xep_env_t, fail, 184);
 AT(xep_env_t, log, 192);
 AT(xep_env_t, tracing, 200);
 AT(xep_env_t, span, 208);
+AT(xep_env_t, out, 216);
 
-SIZE(xep_plugin_t, 112);
+SIZE(xep_mask_ops_t, 16);
+AT(xep_mask_ops_t, holds, 0);
+AT(xep_mask_ops_t, fetch, 8);
+
+SIZE(xep_plugin_t, 120);
 AT(xep_plugin_t, abi, 0);
 AT(xep_plugin_t, size, 4);
 AT(xep_plugin_t, env_size, 8);
@@ -279,6 +295,7 @@ AT(xep_plugin_t, combine, 80);
 AT(xep_plugin_t, progress, 88);
 AT(xep_plugin_t, input, 96);
 AT(xep_plugin_t, explain, 104);
+AT(xep_plugin_t, masks, 112);
 
 SIZE(xep_wire_ops_t, 56);
 AT(xep_wire_ops_t, size, 0);
@@ -327,7 +344,7 @@ SIZE(xep_dtype_t, 4);
 
 #endif
 
-_Static_assert(XEP_PLUGIN_ABI == 4, "XEP_PLUGIN_ABI changed: so did something above");
+_Static_assert(XEP_PLUGIN_ABI == 5, "XEP_PLUGIN_ABI changed: so did something above");
 _Static_assert(XEP_BF16 == 1 && XEP_FP16 == 2 && XEP_FP32 == 3 && XEP_E4M3 == 4 && XEP_E5M2 == 5 && XEP_U8 == 6 &&
                    XEP_INT32 == 7 && XEP_INT64 == 8 && XEP_FP64 == 9,
                "a dtype has another value");
@@ -341,6 +358,8 @@ _Static_assert(XEP_LOG_ERROR == 0 && XEP_LOG_WARN == 1 && XEP_LOG_INFO == 2 && X
                "a log level has another value");
 _Static_assert(XEP_OP_DISPATCH == 0 && XEP_OP_COMBINE == 1, "an operation has another value");
 _Static_assert(XEP_MEMORY_HOST == 0 && XEP_MEMORY_CUDA == 1, "a kind of memory has another value");
+_Static_assert(XEP_ON_FAILURE_FAIL == 0 && XEP_ON_FAILURE_MASK == 1, "what is done on a failure has another value");
+_Static_assert(XEP_OUT_DIED == 1 && XEP_OUT_LATE == 2 && XEP_OUT_ASKED == 3, "a reason has another value");
 _Static_assert(XEP_ROWS_BY_RANK == 1, "an arrangement has another value");
 _Static_assert(XEP_SIMD_SCALAR == 0 && XEP_SIMD_AVX2 == 1 && XEP_SIMD_AVX512 == 2,
                "an instruction set has another value");

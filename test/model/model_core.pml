@@ -30,10 +30,6 @@
  *   UNBORN   one operation comes after another that fails on all ranks, and so never begins (with LATE)
  *   CHANGED  what a put reads is changed by the caller once its operation has ended by the deadline (with DEATH)
  *   DEFECT_* a deliberate defect: protocols.sh has the list
- *
- * Masks and the agreement on who is out, once there are any: ALL() becomes "all ranks of the operation's members";
- * deadline() no longer ends a rank but begins the agreement; the members of an operation are one more thing that
- * conclude() compares between ranks.
  */
 
 #define RANKS 3

@@ -93,8 +93,19 @@ known() {
     for mode in normal ll; do found $mode -DMAPPED=0 -DPAIRS -DDEATH -DCHANGED; done
 }
 
+# Who is out, agreed on whoever dies, or is only slow, meanwhile.
+agreement() {
+    proved mask
+    proved mask -DOPS=2 -DSLOW
+    found mask -DOPS=2 -DDEFECT_ADOPT        # what others have does not count
+    found mask -DOPS=2 -DDEFECT_SAME         # it is decided before all say the same
+    found mask -DOPS=2 -DSLOW -DDEFECT_FROZEN # operations go on while the ranks agree
+    found mask -DRANKS=4 -DDEATHS=2 -DOPS=2 -DSLOTS=1 -DDEFECT_SAME
+}
+
 small() {
     local mode
+    agreement
     for mode in normal ll; do
         proved $mode -DMAPPED=1 -DOPS=2 -DDEATH
         proved $mode -DMAPPED=1 -DPAIRS -DBAD
@@ -108,6 +119,9 @@ small() {
 
 full() {
     local mode pairs
+    agreement
+    proved mask -DSLOW
+    proved mask -DDEATHS=2
     for mode in normal ll; do
         for pairs in 7 3 1 0; do
             proved $mode -DMAPPED=$pairs

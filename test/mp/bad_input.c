@@ -82,6 +82,36 @@ static void null_calls(xep_group_t *group)
     xep_group_abort(NULL);
 }
 
+/* Which buffers can go on without ranks, and what may be asked of a group that has none of these. */
+static void masks(xep_group_t *group)
+{
+    xep_group_info_t info = XEP_GROUP_INFO_INIT;
+    xep_buffer_params_t p = mp_small_params();
+    xep_buffer_t *buffer = NULL;
+    uint32_t count = 7;
+    MP_OK(xep_group_query(group, &info));
+    p.on_failure = (xep_on_failure_t)2;
+    MP_FAILS(XEP_ERR_INVALID, xep_buffer_create(group, &p, &buffer));
+    MP_REASON("invalid on_failure: 2");
+    p.on_failure = XEP_ON_FAILURE_MASK;
+    p.mode = "normal";
+    MP_FAILS(XEP_ERR_UNSUPPORTED, xep_buffer_create(group, &p, &buffer));
+    MP_REASON("mode normal needs all ranks");
+    MP_FAILS(XEP_ERR_INVALID, xep_group_mask_set(group, mp_rank()));
+    MP_FAILS(XEP_ERR_INVALID, xep_group_mask_set(group, mp_nranks()));
+    MP_FAILS(XEP_ERR_INVALID, xep_group_mask_set(NULL, 0));
+    if (mp_nranks() > 1) MP_FAILS(XEP_ERR_UNSUPPORTED, xep_group_mask_set(group, (mp_rank() + 1) % mp_nranks()));
+    MP_FAILS(XEP_ERR_INVALID, xep_group_mask_query(group, NULL, 1, &count));
+    MP_FAILS(XEP_ERR_INVALID, xep_group_mask_query(group, NULL, 0, NULL));
+    MP_OK(xep_group_mask_query(group, NULL, 0, &count));
+    MP_CHECK(count == 0);
+    MP_OK(xep_group_mask_clear(group));
+    p.mode = "ll";
+    if (info.nnodes == 1) MP_OK(xep_buffer_create(group, &p, &buffer));
+    else MP_FAILS(XEP_ERR_UNSUPPORTED, xep_buffer_create(group, &p, &buffer));
+    xep_buffer_destroy(buffer);
+}
+
 static void layouts(void)
 {
     int64_t idx[2] = {0, 7};
@@ -293,6 +323,7 @@ int main(void)
     mp_job_t job;
     structs(group);
     null_calls(group);
+    masks(group);
     layouts();
     buffers(group);
     mp_job_open(&job, &base, 1);

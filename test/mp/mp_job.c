@@ -124,6 +124,8 @@ static xep_buffer_params_t params_of(const mp_job_t *job)
     p.slots = c->slots;
     p.threads = c->threads;
     p.memory = c->memory;
+    p.on_failure = c->on_failure;
+    p.timeout_ms = c->timeout_ms;
     return p;
 }
 

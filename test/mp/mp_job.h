@@ -31,6 +31,8 @@ typedef struct mp_case {
     int strided;        /* every input and output with more than a row between rows */
     uint64_t recv_rows; /* of the buffer; 0: the worst case */
     uint32_t slots, threads;
+    xep_on_failure_t on_failure;
+    int32_t timeout_ms;  /* of the buffer */
     xep_memory_t memory; /* of the buffer; the arrays of the job are the host's in any case */
 } mp_case_t;
 

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* The word comes last: this rank may look for it from another call at any time. */
+#include "masks.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
+#include "kit.h"
+
+/* The word by which all that a rank brings is here, wherever op stands. */
+static const xep_step_t *receiving_step(const xep_kit_t *kit, const xep_op_t *op)
+{
+    const xep_step_t *step = kit->steps[op->kind];
+    while (!step->receives) step++;
+    return step;
+}
+
+static int holds(void *mode, const xep_op_t *op, uint32_t rank)
+{
+    uint64_t value;
+    const _Atomic uint64_t *word = receiving_step(mode, op)->word(mode, op, rank, &value);
+    return atomic_load_explicit(word, memory_order_acquire) >= value;
+}
+
+/*
+ * A rank writes the lines of one operation at all ranks before those of its next one. So where this rank lacks a word,
+ * no other one has a later one in this line. What is copied here the writer may be writing, too, if it is alive after
+ * all: the same bytes.
+ */
+static xep_status_t fetch(void *mode, xep_op_t *op, uint32_t rank)
+{
+    const xep_kit_t *kit = mode;
+    const xep_step_t *step = receiving_step(kit, op);
+    uint64_t value;
+    const _Atomic uint64_t *word = step->word(kit, op, rank, &value);
+    if (atomic_load_explicit(word, memory_order_acquire) >= value) return XEP_OK;
+    uint64_t at = (uint64_t)((const char *)word - kit->own);
+    for (uint32_t r = 0; r < kit->shape->nranks; r++) {
+        const char *there = kit->base[r] + at;
+        if (atomic_load_explicit((const _Atomic uint64_t *)(const void *)there, memory_order_acquire) != value)
+            continue;
+        memcpy(kit->own + at + step->announced.offset, there + step->announced.offset, step->announced.bytes);
+        xep_kit_signal(kit, kit->shape->rank, at, value);
+        return XEP_OK;
+    }
+    return kit->env->fail(kit->env, op, XEP_ERR_PROTOCOL, "no rank has the word of rank %u, which some rank had", rank);
+}
+
+const xep_mask_ops_t xep_kit_masks = {.holds = holds, .fetch = fetch};

@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* Buffers of one group may be used by several threads, and each of them may find a rank dead: the first one counts. */
+#include "group_out.h"
+
+#include "cpu.h"
+#include "error.h"
+#include "host.h"
+
+/* The time is there before the reason, by which others know that there is one. */
+int xep_group_put_out(xep_group_t *group, uint32_t rank, xep_out_reason_t reason)
+{
+    xep_group_out_t *out = &group->out[rank];
+    uint64_t never = 0;
+    if (!atomic_compare_exchange_strong(&out->since_ns, &never, xep_clock_ns())) return 0;
+    atomic_store_explicit(&out->reason, (int)reason, memory_order_release);
+    atomic_fetch_add_explicit(&group->outs, 1, memory_order_release);
+    return 1;
+}
+
+uint32_t xep_group_put_out_dead(xep_group_t *group)
+{
+    uint32_t found = 0, told = group->boot->ops->dead_rank(group->boot);
+    for (uint32_t r = 0; r < group->nranks; r++) {
+        const xep_peer_t *peer = &group->peers[r];
+        if (r == group->rank || xep_group_is_out(group, r)) continue;
+        int here = peer->host == group->peers[group->rank].host;
+        if (r == told || (here && xep_host_process_gone(peer->pid, peer->start)))
+            found += (uint32_t)xep_group_put_out(group, r, XEP_OUT_DIED);
+    }
+    return found;
+}
+
+const char *xep_out_reason_text(xep_out_reason_t reason)
+{
+    switch (reason) {
+    case XEP_OUT_DIED: return "it died";
+    case XEP_OUT_LATE: return "it did not answer in time";
+    case XEP_OUT_ASKED: return "a rank asked for it";
+    }
+    return "for no reason";
+}
+
+xep_status_t xep_group_set_mask(xep_group_t *group, uint32_t rank)
+{
+    if (!group->goes_on)
+        return xep_fail(XEP_ERR_UNSUPPORTED,
+                        "no buffer of this group goes on without ranks (params.on_failure: XEP_ON_FAILURE_MASK)");
+    xep_group_put_out(group, rank, XEP_OUT_ASKED);
+    return XEP_OK;
+}
+
+void xep_group_list_masks(const xep_group_t *group, xep_mask_t *masks, uint32_t capacity, uint32_t *count_p)
+{
+    uint32_t count = 0;
+    for (uint32_t r = 0; r < group->nranks; r++) {
+        if (!xep_group_is_out(group, r)) continue;
+        const xep_group_out_t *out = &group->out[r];
+        if (count < capacity)
+            masks[count] = (xep_mask_t){.rank = r,
+                                        .reason = (xep_out_reason_t)atomic_load(&out->reason),
+                                        .since_ns = atomic_load(&out->since_ns)};
+        count++;
+    }
+    *count_p = count;
+}
+
+/* Its memory may be gone, and what it has begun since then nobody knows: only a new group has it again. */
+xep_status_t xep_group_clear_masks(const xep_group_t *group)
+{
+    for (uint32_t r = 0; r < group->nranks; r++)
+        if (xep_group_is_out(group, r))
+            return xep_fail(XEP_ERR_UNSUPPORTED, "rank %u is out and cannot come back into this group (a new group)",
+                            r);
+    return XEP_OK;
+}

@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* A turn without news costs a load of the bell, one of left_out and a store of the beat, all in memory of this rank. */
+#include "members.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "cpu.h"
+#include "group_out.h"
+#include "log.h"
+#include "members_area.h"
+#include "request_end.h"
+
+_Static_assert((int)XEP_DOUBT_DIED == (int)XEP_OUT_DIED && (int)XEP_DOUBT_LATE == (int)XEP_OUT_LATE &&
+                   (int)XEP_DOUBT_ASKED == (int)XEP_OUT_ASKED,
+               "a doubt is told to users as it is");
+
+/* ---- memory ---- */
+
+uint64_t xep_members_bytes(uint32_t nranks, uint32_t slots)
+{
+    return sizeof(xep_members_area_t) + xep_ballot_bytes(nranks, slots * XEP_REQUESTS_PER_SLOT);
+}
+
+static int get_memory(xep_members_t *members, uint32_t nranks, uint32_t slots, uint32_t nrequests)
+{
+    members->of = calloc(nranks, sizeof *members->of);
+    members->out = calloc(nranks, 1);
+    members->heard = calloc(nranks, 1);
+    members->without = calloc((size_t)nrequests + slots, nranks);
+    members->missing = calloc(nrequests, sizeof *members->missing);
+    members->beats = calloc(nranks, sizeof *members->beats);
+    return members->of != NULL && members->out != NULL && members->heard != NULL && members->without != NULL &&
+           members->missing != NULL && members->beats != NULL && xep_ballot_open(&members->mine, nranks, nrequests) &&
+           xep_ballot_open(&members->theirs, nranks, nrequests);
+}
+
+xep_status_t xep_members_open(xep_buffer_t *buffer, uint64_t offset)
+{
+    uint32_t nranks = buffer->shape.nranks;
+    xep_wire_t *wire = &buffer->heap->wire;
+    xep_members_t *members = buffer->members = calloc(1, sizeof *members);
+    if (members == NULL || !get_memory(members, nranks, buffer->shape.slots, buffer->nrequests))
+        return xep_fail(XEP_ERR_NO_MEMORY, "no memory for the ballots of %u ranks", nranks);
+    for (uint32_t r = 0; r < nranks; r++)
+        members->of[r] = (xep_members_area_t *)(void *)((char *)wire->ops->map(wire, r) + offset);
+    members->own = members->of[buffer->shape.rank];
+    buffer->env.out = members->out;
+    buffer->group->goes_on = 1;
+    return XEP_OK;
+}
+
+void xep_members_close(xep_buffer_t *buffer)
+{
+    xep_members_t *members = buffer->members;
+    if (members == NULL) return;
+    xep_ballot_close(&members->mine);
+    xep_ballot_close(&members->theirs);
+    free(members->beats);
+    free(members->missing);
+    free(members->without);
+    free(members->heard);
+    free(members->out);
+    free(members->of);
+    free(members);
+    buffer->members = NULL;
+}
+
+/* ---- being left out ---- */
+
+static int is_left_out(xep_buffer_t *buffer)
+{
+    if (xep_buffer_check_in(buffer) == XEP_OK) return 0;
+    buffer->group->left_out = 1;
+    if (!buffer->broken) {
+        xep_log(XEP_LOG_ERROR, "%s", xep_last_error());
+        xep_request_end_all(buffer, XEP_ERR_PEER, xep_last_error());
+    }
+    return 1;
+}
+
+/* ---- the agreement ---- */
+
+static void ring(const xep_buffer_t *buffer)
+{
+    const xep_members_t *members = buffer->members;
+    for (uint32_t r = 0; r < buffer->shape.nranks; r++)
+        if (r != buffer->shape.rank && !xep_ballot_suspects(&members->mine, r))
+            atomic_fetch_add_explicit(&members->of[r]->bell, 1, memory_order_release);
+}
+
+/* What has ended had the word of every rank it was with. What has not begun has none that this rank could find. */
+static void suspect(xep_buffer_t *buffer, uint32_t rank, xep_doubt_t doubt)
+{
+    xep_members_t *members = buffer->members;
+    const xep_mask_ops_t *masks = buffer->plugin.plugin->masks;
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < buffer->nrequests; i++) {
+        const xep_request_t *req = &buffer->requests[i];
+        if (!xep_request_in_flight(req)) continue;
+        if (req->state == XEP_REQUEST_ACTIVE && masks->holds(buffer->mode, &req->op, rank)) continue;
+        members->missing[count++] = req->op.epoch;
+    }
+    xep_ballot_suspect(&members->mine, rank, doubt, buffer->epoch, members->missing, count);
+    xep_group_put_out(buffer->group, rank, (xep_out_reason_t)doubt);
+}
+
+/* Whom this process has given up, in whatever call. */
+static int suspect_out(xep_buffer_t *buffer)
+{
+    int changed = 0;
+    buffer->members->seen_outs = atomic_load_explicit(&buffer->group->outs, memory_order_acquire);
+    for (uint32_t r = 0; r < buffer->shape.nranks; r++) {
+        if (!xep_group_is_out(buffer->group, r) || xep_ballot_suspects(&buffer->members->mine, r)) continue;
+        suspect(buffer, r, (xep_doubt_t)atomic_load(&buffer->group->out[r].reason));
+        changed = 1;
+    }
+    return changed;
+}
+
+/* One of theirs is in members->theirs. A rank that reads there that it is suspected is out as surely as if told. */
+static int adopt(xep_buffer_t *buffer, uint32_t from)
+{
+    xep_members_t *members = buffer->members;
+    int changed = 0;
+    for (uint32_t r = 0; r < buffer->shape.nranks; r++) {
+        if (!xep_ballot_suspects(&members->theirs, r) || xep_ballot_suspects(&members->mine, r)) continue;
+        if (r == buffer->shape.rank) {
+            atomic_store(&members->own->left_out, from + UINT64_C(1));
+            return 0;
+        }
+        suspect(buffer, r, (xep_doubt_t)members->theirs.tallies[r].doubt);
+        changed = 1;
+    }
+    return xep_ballot_adopt(&members->mine, &members->theirs) || changed;
+}
+
+/* Whether the own ballot has changed. A ballot that is being written will be followed by the bell. */
+static int listen(xep_buffer_t *buffer)
+{
+    xep_members_t *members = buffer->members;
+    int changed = 0;
+    for (uint32_t r = 0; r < buffer->shape.nranks; r++) {
+        if (r == buffer->shape.rank || xep_ballot_suspects(&members->mine, r)) continue;
+        if (xep_ballot_read(&members->theirs, members->of[r] + 1) && !changed) {
+            changed = adopt(buffer, r);
+            members->heard[r] = !changed && xep_ballot_is_same(&members->mine, &members->theirs);
+        }
+    }
+    return changed;
+}
+
+static int all_heard(const xep_buffer_t *buffer)
+{
+    const xep_members_t *members = buffer->members;
+    for (uint32_t r = 0; r < buffer->shape.nranks; r++)
+        if (r != buffer->shape.rank && !xep_ballot_suspects(&members->mine, r) && !members->heard[r]) return 0;
+    return 1;
+}
+
+/* The others first hear that they are out, then this rank looks whether it is, then it goes on. */
+static int decide(xep_buffer_t *buffer)
+{
+    xep_members_t *members = buffer->members;
+    for (uint32_t r = 0; r < buffer->shape.nranks; r++) {
+        if (!xep_ballot_suspects(&members->mine, r) || members->out[r]) continue;
+        atomic_store_explicit(&members->of[r]->left_out, buffer->shape.rank + UINT64_C(1), memory_order_relaxed);
+        members->out[r] = 1;
+        xep_log(XEP_LOG_WARN, "rank %u is out: %s; operations after %llu are without it", r,
+                xep_out_reason_text((xep_out_reason_t)members->mine.tallies[r].doubt),
+                (unsigned long long)members->mine.tallies[r].top);
+    }
+    atomic_thread_fence(memory_order_seq_cst);
+    members->open = 0;
+    members->doubted_ns = 0;
+    if (is_left_out(buffer)) return 0;
+    for (uint32_t i = 0; i < buffer->nrequests; i++) {
+        xep_request_t *req = &buffer->requests[i];
+        if (req->state == XEP_REQUEST_ACTIVE) xep_members_choose(req);
+    }
+    return 1;
+}
+
+/* Looking and deciding is for whoever has something new to look at, or waits for others to say the same. */
+static int agree(xep_buffer_t *buffer)
+{
+    xep_members_t *members = buffer->members;
+    int changed = suspect_out(buffer);
+    members->seen_bell = atomic_load_explicit(&members->own->bell, memory_order_acquire);
+    if (changed) memset(members->heard, 0, buffer->shape.nranks);
+    changed |= listen(buffer);
+    if (is_left_out(buffer)) return 0;
+    if (changed) {
+        if (!members->open) members->opened_ns = xep_clock_ns();
+        members->open = 1;
+        memset(members->heard, 0, buffer->shape.nranks);
+        xep_ballot_publish(&members->mine, members->own + 1);
+        ring(buffer);
+    }
+    if (!members->open) return 1;
+    return !changed && all_heard(buffer) && decide(buffer);
+}
+
+/* The beat has one writer: a load and a store. */
+int xep_members_turn(xep_buffer_t *buffer)
+{
+    xep_members_t *members = buffer->members;
+    if (members == NULL) return 1;
+    xep_members_area_t *own = members->own;
+    atomic_store_explicit(&own->beat, atomic_load_explicit(&own->beat, memory_order_relaxed) + 1, memory_order_relaxed);
+    if (atomic_load_explicit(&own->left_out, memory_order_relaxed) != 0 && is_left_out(buffer)) return 0;
+    if (!members->open && members->seen_bell == atomic_load_explicit(&own->bell, memory_order_relaxed) &&
+        members->seen_outs == atomic_load_explicit(&buffer->group->outs, memory_order_relaxed))
+        return 1;
+    return agree(buffer);
+}
+
+/* ---- operations ---- */
+
+void xep_members_tell_begun(const xep_buffer_t *buffer)
+{
+    if (buffer->members != NULL)
+        atomic_store_explicit(&buffer->members->own->begun, buffer->epoch, memory_order_relaxed);
+}
+
+/* Of a dispatch it is the handle's, where users find it as long as they have the handle. */
+static uint8_t *without_of(const xep_request_t *req)
+{
+    const xep_buffer_t *buffer = req->buffer;
+    size_t row = req->op.kind == XEP_OP_DISPATCH ? buffer->nrequests + req->op.slot : (size_t)(req - buffer->requests);
+    return buffer->members->without + row * buffer->shape.nranks;
+}
+
+void xep_members_choose(xep_request_t *req)
+{
+    const xep_members_t *members = req->buffer->members;
+    if (members == NULL) return;
+    uint32_t nranks = req->buffer->shape.nranks, count = 0;
+    uint8_t *without = without_of(req);
+    for (uint32_t r = 0; r < nranks; r++) {
+        int with = !members->out[r] || xep_ballot_is_with(&members->mine, r, req->op.epoch);
+        without[r] = (uint8_t)!with;
+        count += !with;
+        req->unsettled |= members->out[r] && with;
+    }
+    req->op.out = count != 0 ? without : NULL;
+}
+
+/* Of the ranks that are out but in this operation, some survivor has the word. */
+xep_status_t xep_members_settle(xep_request_t *req)
+{
+    req->unsettled = 0;
+    const xep_buffer_t *buffer = req->buffer;
+    const xep_members_t *members = buffer->members;
+    xep_status_t status = XEP_OK;
+    for (uint32_t r = 0; r < buffer->shape.nranks && status == XEP_OK; r++)
+        if (members->out[r] && xep_ballot_is_with(&members->mine, r, req->op.epoch))
+            status = buffer->plugin.plugin->masks->fetch(buffer->mode, &req->op, r);
+    return status;
+}

@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/*
+ * When a wait gives ranks up. A rank that died is known at once. A rank that is late may only wait itself, for one that
+ * is gone: whoever is in the library and has called the operation is not to blame. So when the time is over, a rank
+ * looks once more, a little later, which of the late ones have made a turn meanwhile.
+ */
+#include "members_wait.h"
+
+#include "cpu.h"
+#include "error.h"
+#include "group_out.h"
+#include "members_area.h"
+#include "request.h"
+
+enum { LEAST_GRACE_MS = 5, MOST_GRACE_MS = 1000, GRACE_SHARE = 20 /* a twentieth of the deadline */ };
+
+static uint64_t grace_ns(const xep_buffer_t *buffer)
+{
+    int64_t ms = buffer->timeout_ms / GRACE_SHARE;
+    if (ms < LEAST_GRACE_MS) ms = LEAST_GRACE_MS;
+    return (uint64_t)(ms > MOST_GRACE_MS || buffer->timeout_ms < 0 ? MOST_GRACE_MS : ms) * 1000000u;
+}
+
+static uint64_t beat_of(const xep_members_t *members, uint32_t rank)
+{
+    return atomic_load_explicit(&members->of[rank]->beat, memory_order_relaxed);
+}
+
+typedef int (*is_to_blame_fn)(const xep_buffer_t *buffer, const xep_request_t *req, uint32_t rank);
+
+static int makes_no_turn(const xep_buffer_t *buffer, const xep_request_t *req, uint32_t rank)
+{
+    (void)req;
+    return beat_of(buffer->members, rank) == buffer->members->beats[rank];
+}
+
+static int has_not_called(const xep_buffer_t *buffer, const xep_request_t *req, uint32_t rank)
+{
+    return atomic_load_explicit(&buffer->members->of[rank]->begun, memory_order_relaxed) < req->op.epoch;
+}
+
+/* Of the ranks whose words are late in any operation in flight. blame NULL: only whether there are some. */
+static uint32_t put_out_late(xep_buffer_t *buffer, is_to_blame_fn blame)
+{
+    uint32_t found = 0;
+    for (uint32_t i = 0; i < buffer->nrequests; i++) {
+        const xep_request_t *req = &buffer->requests[i];
+        if (req->state != XEP_REQUEST_ACTIVE) continue;
+        for (uint32_t j = 0; j < req->op.late.count; j++) {
+            uint32_t rank = req->op.late.ranks[j];
+            if (rank == buffer->shape.rank || xep_group_is_out(buffer->group, rank)) continue;
+            if (blame == NULL) found++;
+            else if (blame(buffer, req, rank)) found += (uint32_t)xep_group_put_out(buffer->group, rank, XEP_OUT_LATE);
+        }
+    }
+    return found;
+}
+
+/* Ranks that have not said the same since this one began to agree: as long as any operation may take. */
+static uint32_t put_out_silent(xep_buffer_t *buffer)
+{
+    const xep_members_t *members = buffer->members;
+    uint32_t found = 0;
+    for (uint32_t r = 0; r < buffer->shape.nranks; r++)
+        if (r != buffer->shape.rank && !members->heard[r])
+            found += (uint32_t)xep_group_put_out(buffer->group, r, XEP_OUT_LATE);
+    return found;
+}
+
+static xep_status_t doubt_silent(xep_buffer_t *buffer, uint64_t now, uint64_t *deadline_p)
+{
+    uint64_t until = buffer->members->opened_ns + (uint64_t)buffer->timeout_ms * 1000000u;
+    if (now >= until) {
+        if (put_out_silent(buffer) == 0) return XEP_ERR_TIMEOUT;
+        buffer->members->opened_ns = now;
+        until = now + (uint64_t)buffer->timeout_ms * 1000000u;
+    }
+    *deadline_p = until;
+    return XEP_OK;
+}
+
+static void note_beats(xep_members_t *members, uint32_t nranks)
+{
+    for (uint32_t r = 0; r < nranks; r++) members->beats[r] = beat_of(members, r);
+}
+
+xep_status_t xep_members_doubt(xep_buffer_t *buffer, uint64_t *deadline_p)
+{
+    xep_members_t *members = buffer->members;
+    uint64_t now = xep_clock_ns();
+    if (members->open) return buffer->timeout_ms < 0 ? XEP_ERR_TIMEOUT : doubt_silent(buffer, now, deadline_p);
+    *deadline_p = now + grace_ns(buffer);
+    if (members->doubted_ns == 0) {
+        if (put_out_late(buffer, NULL) == 0) return XEP_ERR_TIMEOUT;
+        note_beats(members, buffer->shape.nranks);
+        members->doubted_ns = now;
+        return XEP_OK;
+    }
+    members->doubted_ns = 0;
+    if (put_out_late(buffer, makes_no_turn) == 0 && put_out_late(buffer, has_not_called) == 0) return XEP_ERR_TIMEOUT;
+    *deadline_p = xep_deadline_from(now, buffer->timeout_ms); /* for what the others do about it */
+    return XEP_OK;
+}
+
+xep_status_t xep_members_bury(xep_buffer_t *buffer)
+{
+    return xep_group_put_out_dead(buffer->group) != 0 ? XEP_OK : XEP_ERR_PEER;
+}
+
+/* Each time round somebody else is out, or time is given once: it ends. */
+xep_status_t xep_members_wait(xep_buffer_t *buffer, xep_wait_t *wait)
+{
+    if (buffer->members == NULL) return xep_group_wait(buffer->group, wait);
+    wait->spares = 1;
+    buffer->members->doubted_ns = 0;
+    for (;;) {
+        xep_status_t status = xep_group_wait(buffer->group, wait), hope = status;
+        if (status == XEP_ERR_PEER) hope = xep_members_bury(buffer);
+        else if (status == XEP_ERR_TIMEOUT) hope = xep_members_doubt(buffer, &wait->deadline_ns);
+        else return status;
+        if (hope != XEP_OK) return status;
+    }
+}
