@@ -8,6 +8,7 @@
 
 #include "cuda_job.h"
 #include "cuda_ll_later.h"
+#include "cuda_ll_patterns.h"
 #include "cuda_rig.h"
 #include "mp_rig.h"
 
@@ -361,6 +362,7 @@ int main(void)
     if (!cuda_rig_open(mp_rank())) return mp_skip("there is no CUDA device");
     for (int i = 0; i < STREAMS; i++) streams[i] = cuda_rig_stream();
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) run_case(group, &cases[i]);
+    cuda_ll_patterns(group, streams[0]);
     phases(group);
     one_after_the_other(group);
     graphs(group);
