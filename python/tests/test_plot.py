@@ -8,6 +8,7 @@ import sys
 import xml.etree.ElementTree
 
 import pytest
+
 from xep import plot
 
 
