@@ -358,10 +358,7 @@ static xep_status_t check_combine_rows(const xep_handle_t *h, xep_combine_args_t
     return status;
 }
 
-/*
- * Weights that rows got at their owners go back with them. A rank without rows has none to send, and one without tokens
- * nowhere to put them; so NULL is right exactly there.
- */
+/* Weights go back with rows: a rank without rows has none to send, one without tokens nowhere to put them. */
 static xep_status_t check_combine_weights(const xep_handle_t *h, xep_combine_args_t *a)
 {
     uint64_t row = (uint64_t)h->topk * sizeof(float);
