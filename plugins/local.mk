@@ -42,7 +42,8 @@ xep_ll_la_SOURCES = \
 	%D%/ll/ll_send.c %D%/ll/ll_receive.c %D%/ll/ll_unpack.c \
 	%D%/ll/ll_offer.c %D%/ll/ll_sum.c \
 	%D%/kernels/cast.h %D%/kernels/cast.c %D%/kernels/cast_kernels.h %D%/kernels/cast_blocks.h \
-	%D%/kernels/cast_avx2.c %D%/kernels/cast_avx512.c $(weigh_sources) \
+	%D%/kernels/cast_avx2.c %D%/kernels/cast_avx512.c %D%/kernels/cast_avx512.h %D%/kernels/cast_vbmi.c \
+	%D%/kernels/cast_table.c %D%/kernels/cast_table.h $(weigh_sources) \
 	%D%/kernels/copy.h %D%/kernels/copy.c \
 	%D%/kernels/logfmt.h %D%/kernels/logfmt.c
 xep_ll_la_CPPFLAGS = $(plugin_cppflags) -I$(srcdir)/%D%/kit -I$(srcdir)/%D%/kernels

@@ -14,7 +14,8 @@ LDADD = libunit.la $(insides) $(CMOCKA_LIBS)
 # parts of modes and tools, for unit tests to look at from inside
 check_LTLIBRARIES = libtest_parts.la
 libtest_parts_la_SOURCES = \
-	plugins/kernels/cast.c plugins/kernels/cast_avx2.c plugins/kernels/cast_avx512.c plugins/kernels/copy.c \
+	plugins/kernels/cast.c plugins/kernels/cast_avx2.c plugins/kernels/cast_avx512.c plugins/kernels/cast_table.c \
+	plugins/kernels/cast_vbmi.c plugins/kernels/copy.c \
 	plugins/kernels/logfmt.c plugins/kernels/weigh.c plugins/kernels/weigh_avx2.c plugins/kernels/weigh_avx512.c \
 	tools/perf/perf_kernels.c tools/perf/perf_kernels_x86.c tools/perf/perf_options.c
 

@@ -72,7 +72,7 @@ typedef struct xep_region {
 } xep_region_t;
 
 /** Instruction sets that a kernel may use; each includes the ones before it. */
-typedef enum { XEP_SIMD_SCALAR, XEP_SIMD_AVX2, XEP_SIMD_AVX512 } xep_simd_t;
+typedef enum { XEP_SIMD_SCALAR, XEP_SIMD_AVX2, XEP_SIMD_AVX512, XEP_SIMD_AVX512VBMI } xep_simd_t;
 
 #define XEP_NO_SLOT UINT32_MAX
 #define XEP_NO_RANK UINT32_MAX

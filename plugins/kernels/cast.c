@@ -97,7 +97,8 @@ xep_cast_fn xep_cast_select(xep_dtype_t dtype, xep_simd_t simd)
     static const xep_cast_fn scalar[XEP_CAST_TYPES] = {bf16_scalar, fp16_scalar, fp32_scalar};
     int type = dtype == XEP_BF16 ? XEP_CAST_BF16 : dtype == XEP_FP16 ? XEP_CAST_FP16 : XEP_CAST_FP32;
 #if defined(__x86_64__)
-    if (simd == XEP_SIMD_AVX512) return xep_cast_avx512[type];
+    if (simd >= XEP_SIMD_AVX512VBMI && type == XEP_CAST_BF16) return xep_cast_vbmi;
+    if (simd >= XEP_SIMD_AVX512) return xep_cast_avx512[type];
     if (simd == XEP_SIMD_AVX2) return xep_cast_avx2[type];
 #else
     (void)simd;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /* The AVX2 cast: largest magnitude and codes of a group, for the walk of cast_blocks.h. */
-#include "cast_kernels.h"
+#include "cast_table.h"
 
 #if defined(__x86_64__)
 
@@ -126,6 +126,43 @@ AVX2 void cast_32(int type, uint8_t *q, const char *x, __m256 factor)
     __m256i codes = with_signs(_mm256_packus_epi16(_mm256_packus_epi32(a, b), _mm256_packus_epi32(c, d)), negative);
     codes = _mm256_permutevar8x32_epi32(codes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
     _mm256_storeu_si256((void *)q, codes);
+}
+
+/*
+ * 32 bf16 by the table. A byte of low has a number's fraction, one of exponents its exponent; rare gets the bytes whose
+ * codes the table does not know. Zero needs no care: its exponent is so far from any top that its code comes to 0.
+ */
+AVX2 void look_up_32(uint8_t *q, const char *x, __m256i first, __m256i last, __m256i top, __m256i *rare)
+{
+    __m256i a = load256(x), b = load256(x + VECTOR);
+    const __m256i fraction = _mm256_set1_epi16(0x7f), least = _mm256_set1_epi8(XEP_CAST_LEAST_PLACE);
+    __m256i low = _mm256_packus_epi16(_mm256_and_si256(a, fraction), _mm256_and_si256(b, fraction));
+    __m256i exponents = _mm256_packus_epi16(_mm256_srli_epi16(_mm256_slli_epi16(a, 1), 8),
+                                            _mm256_srli_epi16(_mm256_slli_epi16(b, 1), 8));
+    __m256i h = _mm256_and_si256(_mm256_srli_epi16(low, 3), _mm256_set1_epi8(15));
+    __m256i is_next =
+        _mm256_cmpgt_epi8(_mm256_and_si256(low, _mm256_set1_epi8(7)), _mm256_shuffle_epi8(last, h)); /* -1 */
+    __m256i codes = _mm256_sub_epi8(_mm256_shuffle_epi8(first, h), is_next);
+    __m256i below = _mm256_min_epu8(_mm256_sub_epi8(top, exponents), _mm256_set1_epi8(16));
+    codes = _mm256_subs_epu8(codes, _mm256_slli_epi16(below, 3));
+    __m256i is_zero = _mm256_cmpeq_epi8(_mm256_or_si256(low, exponents), _mm256_setzero_si256());
+    *rare = _mm256_or_si256(*rare, _mm256_andnot_si256(is_zero, _mm256_cmpgt_epi8(least, codes)));
+    codes = with_signs(codes, _mm256_packs_epi16(a, b));
+    _mm256_storeu_si256((void *)q, _mm256_permute4x64_epi64(codes, 0xd8));
+}
+
+AVX2 int codes_by_table(uint8_t *q, const char *x, uint32_t amax, uint32_t scale, int pow2)
+{
+    uint8_t top;
+    const xep_cast_codes_t *codes = xep_cast_codes_of(amax, scale, pow2, &top);
+    if (codes == NULL) return 0;
+    const __m256i low = _mm256_set1_epi8(15);
+    __m256i steps = _mm256_broadcastsi128_si256(_mm_loadu_si128((const void *)codes->steps));
+    __m256i first = _mm256_and_si256(_mm256_srli_epi16(steps, 4), low), last = _mm256_and_si256(steps, low);
+    first = _mm256_add_epi8(first, _mm256_set1_epi8((char)codes->first));
+    __m256i tops = _mm256_set1_epi8((char)top), rare = _mm256_setzero_si256();
+    UNROLL for (size_t i = 0; i < GROUP; i += 32) look_up_32(q + i, x + i * 2, first, last, tops, &rare);
+    return _mm256_testz_si256(rare, rare);
 }
 
 /* 32 codes, which is half a line, at a time. */

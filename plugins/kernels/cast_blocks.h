@@ -2,9 +2,10 @@
 
 /**
  * The walk of the vector casts over a row. Included by the file of an instruction set, which has said TARGET, VECTOR
- * (bytes), UNROLL, amax_of_group() and codes_of_group(). As many groups at a time as a vector has floats: first the
- * largest magnitude of each, then their scales in one vector, then the codes. Group by group, each would wait for its
- * own reduction and division. A group with an Inf or a NaN is left to the definition.
+ * (bytes), UNROLL, amax_of_group(), codes_of_group() and codes_by_table() (cast_table.h; 0: the group has numbers that
+ * it does not know, and all of it is to be done by codes_of_group()). As many groups at a time as a vector has floats:
+ * first the largest magnitude of each, then their scales in one vector, then the codes. Group by group, each would wait
+ * for its own reduction and division. A group with an Inf or a NaN is left to the definition.
  */
 #ifndef XEP_CAST_BLOCKS_H
 #define XEP_CAST_BLOCKS_H
@@ -49,8 +50,9 @@ KERNEL void cast_block(int type, uint8_t *q, float *scales, const char *x, size_
     factor.vector = find_scales(amax.vector, pow2, &scale.vector);
     for (size_t g = 0; g < groups; g++, x += step, q += XEP_CAST_GROUP) {
         scales[g] = scale.one[g];
-        if (amax.bits[g] < 0x7f800000) codes_of_group(type, q, x, factor.one[g]);
-        else xep_cast_group(type, q, &scales[g], x, XEP_CAST_GROUP, pow2);
+        if (amax.bits[g] >= 0x7f800000) xep_cast_group(type, q, &scales[g], x, XEP_CAST_GROUP, pow2);
+        else if (type != XEP_CAST_BF16 || !codes_by_table(q, x, amax.bits[g], scale.bits[g], pow2))
+            codes_of_group(type, q, x, factor.one[g]);
     }
 }
 
@@ -69,6 +71,13 @@ TARGET static void bf16_groups(uint8_t *q, float *scales, const void *x, size_t 
     cast_groups(XEP_CAST_BF16, q, scales, x, groups, pow2, next);
 }
 
+static void cast_bf16(uint8_t *q, float *scales, const void *x, size_t elems, int pow2, const void *next)
+{
+    xep_cast_row(bf16_groups, XEP_CAST_BF16, q, scales, x, elems, pow2, next);
+}
+
+#ifndef BF16_ALONE /* said before */
+
 TARGET static void fp16_groups(uint8_t *q, float *scales, const void *x, size_t groups, int pow2, const void *next)
 {
     cast_groups(XEP_CAST_FP16, q, scales, x, groups, pow2, next);
@@ -77,11 +86,6 @@ TARGET static void fp16_groups(uint8_t *q, float *scales, const void *x, size_t 
 TARGET static void fp32_groups(uint8_t *q, float *scales, const void *x, size_t groups, int pow2, const void *next)
 {
     cast_groups(XEP_CAST_FP32, q, scales, x, groups, pow2, next);
-}
-
-static void cast_bf16(uint8_t *q, float *scales, const void *x, size_t elems, int pow2, const void *next)
-{
-    xep_cast_row(bf16_groups, XEP_CAST_BF16, q, scales, x, elems, pow2, next);
 }
 
 static void cast_fp16(uint8_t *q, float *scales, const void *x, size_t elems, int pow2, const void *next)
@@ -93,5 +97,7 @@ static void cast_fp32(uint8_t *q, float *scales, const void *x, size_t elems, in
 {
     xep_cast_row(fp32_groups, XEP_CAST_FP32, q, scales, x, elems, pow2, next);
 }
+
+#endif
 
 #endif

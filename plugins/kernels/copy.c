@@ -90,7 +90,7 @@ void xep_stores_fence(void) {}
 xep_copy_fn xep_copy_select(xep_simd_t simd, int streaming)
 {
 #if defined(__x86_64__)
-    if (streaming && simd == XEP_SIMD_AVX512) return copy_stream_avx512;
+    if (streaming && simd >= XEP_SIMD_AVX512) return copy_stream_avx512;
     if (streaming && simd == XEP_SIMD_AVX2) return copy_stream_avx2;
 #else
     (void)simd;

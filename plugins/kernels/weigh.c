@@ -57,7 +57,7 @@ xep_weigh_fn xep_weigh_select(xep_dtype_t dtype, xep_simd_t simd, int streaming)
     static const xep_weigh_fn scalar[XEP_WEIGH_TYPES] = {bf16_scalar, fp16_scalar, fp32_scalar};
     int type = dtype == XEP_BF16 ? XEP_WEIGH_BF16 : dtype == XEP_FP16 ? XEP_WEIGH_FP16 : XEP_WEIGH_FP32;
 #if defined(__x86_64__)
-    if (simd == XEP_SIMD_AVX512) return xep_weigh_avx512[type][streaming != 0];
+    if (simd >= XEP_SIMD_AVX512) return xep_weigh_avx512[type][streaming != 0];
     if (simd == XEP_SIMD_AVX2) return xep_weigh_avx2[type][streaming != 0];
 #else
     (void)simd;

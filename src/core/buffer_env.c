@@ -104,10 +104,11 @@ static void env_span(const xep_env_t *env, const xep_op_t *op, const char *name,
 /* All kernels have the same bits: what this CPU has not costs time only, and the user is told. */
 static xep_simd_t simd_of(const xep_config_t *config)
 {
-    static const xep_simd_t asked[] = {[XEP_SIMD_CHOICE_AUTO] = XEP_SIMD_AVX512,
+    static const xep_simd_t asked[] = {[XEP_SIMD_CHOICE_AUTO] = XEP_SIMD_AVX512VBMI,
                                        [XEP_SIMD_CHOICE_SCALAR] = XEP_SIMD_SCALAR,
                                        [XEP_SIMD_CHOICE_AVX2] = XEP_SIMD_AVX2,
-                                       [XEP_SIMD_CHOICE_AVX512] = XEP_SIMD_AVX512};
+                                       [XEP_SIMD_CHOICE_AVX512] = XEP_SIMD_AVX512,
+                                       [XEP_SIMD_CHOICE_AVX512VBMI] = XEP_SIMD_AVX512VBMI};
     xep_simd_t have = xep_cpu_simd(), want = asked[config->simd];
     if (want > have && config->simd != XEP_SIMD_CHOICE_AUTO)
         xep_log(XEP_LOG_WARN, "XEP_SIMD is %s, this CPU has %s: that is used", xep_cpu_simd_name(want),

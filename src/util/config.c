@@ -46,6 +46,7 @@ static const choice_t simd_choices[] = {{"auto", XEP_SIMD_CHOICE_AUTO},
                                         {"scalar", XEP_SIMD_CHOICE_SCALAR},
                                         {"avx2", XEP_SIMD_CHOICE_AVX2},
                                         {"avx512", XEP_SIMD_CHOICE_AVX512},
+                                        {"avx512vbmi", XEP_SIMD_CHOICE_AVX512VBMI},
                                         {NULL, 0}};
 static const choice_t numa_choices[] = {{"yes", 1},   {"no", 0}, {"on", 1}, {"off", 0}, {"true", 1},
                                         {"false", 0}, {"1", 1},  {"0", 0},  {NULL, 0}};

@@ -12,7 +12,13 @@ enum { XEP_BOOT_AUTO, XEP_BOOT_CALLBACK, XEP_BOOT_PMIX, XEP_BOOT_SINGLE };
 enum { XEP_MAP_AUTO, XEP_MAP_NEVER };
 enum { XEP_PUT_AUTO, XEP_PUT_RMA, XEP_PUT_PACK, XEP_PUT_AM };
 enum { XEP_PROGRESS_CALL, XEP_PROGRESS_THREAD };
-enum { XEP_SIMD_CHOICE_AUTO, XEP_SIMD_CHOICE_SCALAR, XEP_SIMD_CHOICE_AVX2, XEP_SIMD_CHOICE_AVX512 };
+enum {
+    XEP_SIMD_CHOICE_AUTO,
+    XEP_SIMD_CHOICE_SCALAR,
+    XEP_SIMD_CHOICE_AVX2,
+    XEP_SIMD_CHOICE_AVX512,
+    XEP_SIMD_CHOICE_AVX512VBMI
+};
 
 typedef const char *xep_config_text_t; /* of the environment: valid until that changes */
 typedef xep_config_text_t xep_config_path_t;

@@ -2,7 +2,8 @@
 
 /*
  * A level of kernels stands for several instruction sets that processors have together: AVX2 with FMA and F16C, AVX-512
- * with its F, BW, VL and DQ parts. A processor with some of them only gets the level below.
+ * with its F, BW, VL and DQ parts, and those with VBMI (Ice Lake, Zen 4). A processor with some of them only gets the
+ * level below.
  */
 #define _GNU_SOURCE
 #include "cpu.h"
@@ -30,7 +31,7 @@ xep_simd_t xep_cpu_simd(void)
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c()) {
         if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
             __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
-            return XEP_SIMD_AVX512;
+            return __builtin_cpu_supports("avx512vbmi") ? XEP_SIMD_AVX512VBMI : XEP_SIMD_AVX512;
         return XEP_SIMD_AVX2;
     }
 #endif
@@ -40,7 +41,7 @@ xep_simd_t xep_cpu_simd(void)
 /* In the order of xep_simd_t, as XEP_SIMD and xep_info have them. */
 const char *xep_cpu_simd_name(xep_simd_t simd)
 {
-    static const char *const names[] = {"scalar", "avx2", "avx512"};
+    static const char *const names[] = {"scalar", "avx2", "avx512", "avx512vbmi"};
     return names[simd];
 }
 

@@ -13,7 +13,7 @@
 #include "logfmt.h"
 #include "weigh.h"
 
-enum { SIMDS = XEP_SIMD_AVX512 + 1 };
+enum { SIMDS = XEP_SIMD_AVX512VBMI + 1 };
 
 /** What a kernel is run on: rows of 4 bytes an element, of which narrower types use less. */
 typedef struct work {

@@ -44,6 +44,7 @@ uint64_t sim_hash(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e)
 xep_simd_t sim_simd_best(void)
 {
 #if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx512vbmi")) return XEP_SIMD_AVX512VBMI;
     if (__builtin_cpu_supports("avx512f")) return XEP_SIMD_AVX512;
     if (__builtin_cpu_supports("avx2")) return XEP_SIMD_AVX2;
 #endif

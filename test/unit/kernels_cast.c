@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cast.h"
+#include "cast_table.h"
 #include "cpu.h"
 #include "unit.h"
 
@@ -147,6 +147,38 @@ TEST(every_bf16)
     /* 0, 1e-4 or so, 0.7, 1, 3.5 (= 448 / 128), just above, 448, 1e4, the greatest number */
     static const uint16_t amax[] = {0, 0x38d1, 0x38d2, 0x3f33, 0x3f80, 0x4060, 0x4061, 0x43e0, 0x461c, 0x7f7f};
     every_half(XEP_BF16, amax, sizeof amax / sizeof *amax);
+}
+
+/* The table, worked out again; what kernels make of it is every_pair_of_fractions(). */
+TEST(table)
+{
+    for (uint32_t row = 0; row < XEP_CAST_ROWS; row++)
+        for (uint32_t fraction = 0; fraction < XEP_CAST_FRACTIONS; fraction++) {
+            const uint16_t half = (uint16_t)(126 << 7 | fraction); /* with exponent 126, so that all are below amax */
+            const float factor = row == XEP_CAST_POW2 ? 256.0f : 448.0f / bf16_value((uint16_t)(127 << 7 | row));
+            const uint8_t step = xep_cast_codes[row].steps[fraction / 8];
+            assert_int_equal(xep_cast_codes[row].first + (step >> 4) + (fraction % 8 > (step & 7)),
+                             e4m3_of(bf16_value(half) * factor) + 8);
+        }
+}
+
+/* Every fraction with every fraction of amax, at every distance at which there is a code, and at two beyond. */
+TEST(every_pair_of_fractions)
+{
+    enum { DISTANCES = 22 };
+    static uint16_t x[DISTANCES * GROUP];
+    for (uint32_t base = 118; base <= 254;
+         base += 136) /* of amax: the least that counts and a bit more, the greatest */
+        for (uint32_t most = 0; most < 128; most++) {
+            for (uint32_t d = 0; d < DISTANCES; d++)
+                for (uint32_t i = 0; i < GROUP; i++) { /* amax itself is in every group, in place of what is above it */
+                    int fits = i < 127 && (d > 0 || i <= most);
+                    x[d * GROUP + i] = (uint16_t)(fits ? (base - d) << 7 | i : base << 7 | most);
+                    if ((i + d) % 3 == 0) x[d * GROUP + i] |= 0x8000;
+                }
+            check_row(XEP_BF16, x, DISTANCES * GROUP, 0);
+            check_row(XEP_BF16, x, DISTANCES * GROUP, 1);
+        }
 }
 
 TEST(every_fp16)

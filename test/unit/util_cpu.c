@@ -15,6 +15,7 @@ TEST(simd_names)
     assert_string_equal(xep_cpu_simd_name(XEP_SIMD_SCALAR), "scalar");
     assert_string_equal(xep_cpu_simd_name(XEP_SIMD_AVX2), "avx2");
     assert_string_equal(xep_cpu_simd_name(XEP_SIMD_AVX512), "avx512");
+    assert_string_equal(xep_cpu_simd_name(XEP_SIMD_AVX512VBMI), "avx512vbmi");
 }
 
 #if defined(__x86_64__)
@@ -39,7 +40,12 @@ TEST(simd_is_what_the_cpu_has)
 {
     int avx2 = cpu_has("avx2") && cpu_has("fma") && cpu_has("f16c");
     int avx512 = avx2 && cpu_has("avx512f") && cpu_has("avx512bw") && cpu_has("avx512vl") && cpu_has("avx512dq");
-    assert_int_equal(xep_cpu_simd(), avx512 ? XEP_SIMD_AVX512 : avx2 ? XEP_SIMD_AVX2 : XEP_SIMD_SCALAR);
+    int vbmi = avx512 && cpu_has("avx512_vbmi");
+    if (!vbmi) vbmi = avx512 && cpu_has("avx512vbmi"); /* as newer kernels call it */
+    assert_int_equal(xep_cpu_simd(), vbmi     ? XEP_SIMD_AVX512VBMI
+                                     : avx512 ? XEP_SIMD_AVX512
+                                     : avx2   ? XEP_SIMD_AVX2
+                                              : XEP_SIMD_SCALAR);
 }
 #else
 TEST(simd_is_what_the_cpu_has)
