@@ -9,8 +9,12 @@
  *
  * limit: 240
  */
+#define _GNU_SOURCE
 #include "fuzz_api.h"
 
+#include <dlfcn.h>
+#include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -327,6 +331,20 @@ static void ignore(void *arg, xep_log_level_t level, const char *message)
     (void)arg, (void)level, (void)message;
 }
 
+/* For good: libFuzzer reads the counters of an object also when that was unloaded. */
+static void load_modes(void)
+{
+    static const char *const names[] = {"normal", "ll"};
+    static int loaded;
+    const char *folder = getenv("XEP_PLUGIN_PATH");
+    char path[PATH_MAX];
+    if (loaded++) return;
+    for (int i = 0; i < 2; i++) {
+        snprintf(path, sizeof path, "%s/xep_%s.so", folder == NULL ? ".libs" : folder, names[i]);
+        if (dlopen(path, RTLD_NOW | RTLD_LOCAL) == NULL) fuzz_fail("no mode: %s", dlerror());
+    }
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static api_run_t run;
@@ -338,6 +356,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     for (uint32_t r = 0; r < run.options.nranks; r++) run.options.node[r] = (uint32_t)(nodes >> 2 * r & 3);
     while (run.ncalls < API_CALLS && input.at < input.end) take_call(&run, &input);
     xep_log_set(ignore, NULL);
+    load_modes();
     fuzz_world_run(&run.options);
     for (uint32_t i = 0; i < run.ncalls; i++)
         if (run.truths[i].routing != NULL) oracle_routing_destroy(run.truths[i].routing);

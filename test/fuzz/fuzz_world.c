@@ -51,6 +51,7 @@ struct fuzz_world {
     fuzz_memory_t *memory;
     /* the bootstrap: what each rank gives, and how many have come to, and have left, the exchange under way */
     const void *given[FUZZ_MOST_RANKS];
+    size_t bytes[FUZZ_MOST_RANKS];
     uint32_t came, left, exchanges;
     int given_up;
 };
@@ -149,10 +150,13 @@ static int gather(void *ctx, const void *send, void *recv, size_t bytes)
     uint32_t number = world->exchanges;
     if (world->given_up) return 1;
     world->given[fiber->rank] = send;
+    world->bytes[fiber->rank] = bytes;
     world->came++;
     if (!await(world, &world->came, number)) return 1;
     for (uint32_t r = 0; r < options->nranks; r++) {
         char *to = (char *)recv + r * bytes;
+        if (world->bytes[r] != bytes) world->given_up = 1; /* as a bootstrap does, whoever was told what */
+        if (world->given_up) return 1;
         memcpy(to, world->given[r], bytes);
         if (options->tell != NULL && r != fiber->rank) options->tell(options->arg, number, fiber->rank, r, to, bytes);
     }
