@@ -54,7 +54,7 @@ static void check_config(char **lines, int count)
         check_choice(config.progress, XEP_PROGRESS_THREAD + 1, "PROGRESS");
         check_choice(config.simd, XEP_SIMD_CHOICE_AVX512 + 1, "SIMD");
         check_choice(config.log, XEP_LOG_DEBUG + 1, "LOG");
-        if (config.timeout == 0) fuzz_fail("XEP_TIMEOUT is 0");
+        if (config.timeout == 0 || config.timeout < -1) fuzz_fail("XEP_TIMEOUT is %d", config.timeout);
     } else {
         int named = 0;
         for (int i = 0; i < set; i++) named |= strstr(xep_last_error(), names[i]) != NULL;

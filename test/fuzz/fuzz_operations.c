@@ -197,6 +197,13 @@ static int is_judged(const api_rank_t *rank, const api_handle_t *handle, xep_sta
     return status == XEP_OK && !rank->run->dirty && handle->truth != NULL && !handle->released;
 }
 
+static uint64_t operations_of(const xep_buffer_t *buffer)
+{
+    xep_buffer_info_t info = XEP_BUFFER_INFO_INIT;
+    if (xep_buffer_query(buffer, &info) != XEP_OK) fuzz_fail("no info: %s", xep_last_error());
+    return info.operations;
+}
+
 /* A slot that is taken is given back first, so that none is ever missing. */
 void api_dispatch(api_rank_t *rank, api_call_t *call)
 {
@@ -212,10 +219,13 @@ void api_dispatch(api_rank_t *rank, api_call_t *call)
     xep_dispatch_args_t good = good_dispatch(rank, call, truth);
     const xep_dispatch_args_t *args = fuzz_patched(&good, sizeof good, dispatch_fields, COUNT(dispatch_fields), patch);
     int waits = (int)api_number(call, 30, 2);
+    uint64_t before = operations_of(buffer);
     xep_status_t status = xep_dispatch(buffer, args, &made, waits ? NULL : &req);
     api_judge(rank, "xep_dispatch", status, patch == NULL);
     api_meet(rank, call, status);
     if ((status == XEP_OK) != (made != NULL)) fuzz_fail("status %d with handle %p", status, (void *)made);
+    if ((status == XEP_ERR_INVALID || status == XEP_ERR_UNSUPPORTED) && operations_of(buffer) != before)
+        fuzz_fail("a dispatch that was refused counts");
     for (uint32_t i = 0; made != NULL && i < API_SLOTS; i++) /* the memory of a handle is used again */
         if (rank->handles[call->buffer][i].handle == made) rank->handles[call->buffer][i] = (api_handle_t){0};
     *handle = (api_handle_t){.handle = made, .req = req, .truth = call->patched ? NULL : truth};
