@@ -157,7 +157,6 @@ static void ask(api_rank_t *rank, const api_call_t *call)
 
 static const fuzz_field_t layout_fields[] = {
     FUZZ_FIELD(xep_layout_args_t, size, FUZZ_SIZE),
-    FUZZ_FIELD(xep_layout_args_t, topk, FUZZ_FEW),
     FUZZ_FIELD(xep_layout_args_t, experts, FUZZ_NUMBER),
     FUZZ_FIELD(xep_layout_args_t, nranks, FUZZ_NUMBER),
     FUZZ_FIELD(xep_layout_args_t, ranks_per_node, FUZZ_NUMBER),
@@ -185,7 +184,9 @@ static void lay_out(api_rank_t *rank, const api_call_t *call)
     }
     if (!call->patched) layout.tokens_per_rank = ranks, layout.tokens_per_expert = experts;
     xep_status_t status =
-        xep_layout(fuzz_patched(&args, sizeof args, layout_fields, 8, call->patched ? &call->patch : NULL), &layout);
+        xep_layout(fuzz_patched(&args, sizeof args, layout_fields, sizeof layout_fields / sizeof layout_fields[0],
+                                call->patched ? &call->patch : NULL),
+                   &layout);
     check_status("xep_layout", status);
     if (!call->patched && (status != XEP_OK || memcmp(seen, experts, sizeof seen) != 0))
         fuzz_fail("a layout of rank %u: status %d, or wrong counts", rank->rank, status);
