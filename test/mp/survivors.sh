@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: BSD-3-Clause
-# limit: 300
+# limit: 300, again: 2
 # Ranks die, stop and come back, one by one and three at once: the others go on, agree, and have the right sums.
 set -u
 program=./test/mp/survivors
@@ -8,7 +8,7 @@ failed=0
 
 # survive RANKS SURVIVORS LEFT SCENARIO SEED
 survive() {
-    out=$(XEP_TIMEOUT=20s timeout 100 ./xep_run -k -n "$1" "$program" "$4" "$5" 2>&1)
+    out=$(XEP_TIMEOUT=20s timeout $((100 * ${XEP_TEST_SLOW:-1})) ./xep_run -k -n "$1" "$program" "$4" "$5" 2>&1)
     survivors=$(printf '%s\n' "$out" | grep -c '^survived')
     left=$(printf '%s\n' "$out" | grep -c '^left')
     [ "$survivors" -eq "$2" ] && [ "$left" -eq "$3" ] && return
