@@ -88,7 +88,10 @@ void xep_ballot_suspect(xep_ballot_t *ballot, uint32_t rank, xep_doubt_t doubt, 
     for (uint32_t i = 0; i < count; i++) add_missing(tally, ballot->most, missing[i]);
 }
 
-/* In place: what is missing on both sides stays; what only theirs has begun is missing as they say. */
+/*
+ * In place: what is missing on both sides stays; what only theirs has begun is missing as they say. Honest lists come to
+ * no more than the longer one; for others there is no room.
+ */
 static int unite(xep_tally_t *tally, const xep_tally_t *theirs, uint32_t most)
 {
     uint64_t top = tally->top, count = tally->count, kept = 0;
@@ -98,7 +101,7 @@ static int unite(xep_tally_t *tally, const xep_tally_t *theirs, uint32_t most)
     if (theirs->top > top) {
         tally->top = theirs->top;
         for (uint64_t i = 0; i < theirs->count; i++)
-            if (theirs->missing[i] > top) add_missing(tally, most, theirs->missing[i]);
+            if (theirs->missing[i] > top && tally->count < most) add_missing(tally, most, theirs->missing[i]);
     }
     return kept != count || tally->top != top;
 }

@@ -260,3 +260,20 @@ TEST(nonsense_is_not_read)
     xep_ballot_close(&read);
     xep_ballot_close(&ballot);
 }
+
+/* Lists of honest ranks never come to more than the longer one. Of others only what there is room for is taken. */
+TEST(a_list_that_is_too_long_together)
+{
+    static const uint64_t mine[] = {2, 3}, theirs[] = {8, 9};
+    xep_ballot_t a, b;
+    assert_true(xep_ballot_open(&a, 2, 2) && xep_ballot_open(&b, 2, 2));
+    a.tallies[1].missing = a.epochs; /* of rank 1, so that what is behind it is seen */
+    a.epochs[2] = UINT64_MAX;
+    xep_ballot_suspect(&a, 1, XEP_DOUBT_LATE, 3, mine, 2);
+    xep_ballot_suspect(&b, 1, XEP_DOUBT_LATE, 9, theirs, 2);
+    assert_true(xep_ballot_adopt(&a, &b));
+    assert_int_equal(a.tallies[1].count, 2);
+    assert_true(a.epochs[2] == UINT64_MAX);
+    xep_ballot_close(&a);
+    xep_ballot_close(&b);
+}
