@@ -20,10 +20,9 @@ static ll_source_t source_of(const ll_t *mode, const xep_op_t *op, uint32_t owne
     return (ll_source_t){xep_kit_own_area(&mode->kit, at->returned, op->slot), at->return_stride, 1};
 }
 
-/* first row of this rank at each expert of owner */
 /*
- * Copied out of the owner's table, which that rank may write again when it has seen "read": each begin is counted up
- * while rows are listed, and checked before it is used.
+ * The first row of this rank at each expert of owner. Copied out of the owner's table, which that rank may write again
+ * when it has seen "read": each begin is counted up while rows are listed, and checked before it is used.
  */
 static void load_begins(ll_t *mode, const xep_op_t *op, uint32_t owner)
 {
@@ -37,6 +36,18 @@ static void load_begins(ll_t *mode, const xep_op_t *op, uint32_t owner)
     else if (mode->kit.base[owner] != NULL)
         memcpy(&mode->next_row[first], mode->kit.base[owner] + ll_table_offset(mode, slot->from[owner].slot, self),
                count * sizeof(uint32_t));
+}
+
+/*
+ * Own outputs may be the caller's memory, which ends with the rows received; those of others are in their heaps, which
+ * have room for recv_rows.
+ */
+static int is_there(const ll_t *mode, const ll_slot_t *slot, uint32_t expert, uint64_t row)
+{
+    const uint32_t self = mode->kit.shape->rank;
+    if (mode->kit.owner[expert] != self) return row < mode->layout.common.recv_rows;
+    const size_t pair = (size_t)(expert - mode->kit.first_expert[self]) * mode->kit.shape->nranks + self;
+    return row - slot->pair_begin[pair] < slot->pair_count[pair];
 }
 
 /* The rows of a token, biases first, with their weights. Returns the end of the list, or 0: a row that is nowhere. */
@@ -62,7 +73,7 @@ static uint32_t list_token(ll_t *mode, const xep_op_t *op, const ll_source_t *so
         }
         const ll_source_t *source = &sources[mode->kit.owner[experts[k]]];
         uint64_t row = source->returned ? token * slot->topk + k : mode->next_row[experts[k]]++;
-        if (!source->returned && row >= mode->layout.common.recv_rows) return UINT32_MAX;
+        if (!source->returned && !is_there(mode, slot, (uint32_t)experts[k], row)) return UINT32_MAX;
         mode->rows[n] = source->rows + row * source->stride;
         mode->row_weights[n++] = slot->weights_sent && args->weights == NULL ? 1.0f : weights[k];
     }
