@@ -89,8 +89,8 @@ void xep_ballot_suspect(xep_ballot_t *ballot, uint32_t rank, xep_doubt_t doubt, 
 }
 
 /*
- * In place: what is missing on both sides stays; what only theirs has begun is missing as they say. Honest lists come to
- * no more than the longer one; for others there is no room.
+ * In place: what is missing on both sides stays; what only theirs has begun is missing as they say. Honest lists come
+ * to no more than the longer one; for others there is no room.
  */
 static int unite(xep_tally_t *tally, const xep_tally_t *theirs, uint32_t most)
 {
