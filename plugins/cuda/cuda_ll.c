@@ -124,9 +124,16 @@ xep_status_t cuda_ll_begin(cuda_ll_t *mode, xep_op_t *op)
  * Whichever operation is awaited first, receive phases are enqueued in the order in which operations began: all devices
  * have them in the same order then.
  */
-int cuda_ll_is_next(const cuda_ll_t *mode, const xep_op_t *op)
+xep_status_t cuda_ll_receive_in_turn(cuda_ll_t *mode, xep_op_t *op,
+                                     xep_status_t (*launch)(cuda_ll_t *mode, const xep_op_t *op))
 {
-    return ((const cuda_ll_state_t *)op->state)->number == mode->received;
+    const xep_device_ops_t *ops = mode->cuda.device->ops;
+    if (((const cuda_ll_state_t *)op->state)->number != mode->received) return XEP_INPROGRESS;
+    xep_status_t status = ops->after_mark(mode->cuda.device, cuda_stream(op));
+    if (status == XEP_OK) status = launch(mode, op);
+    if (status == XEP_OK) status = ops->mark(mode->cuda.device, cuda_stream(op));
+    mode->received++;
+    return status;
 }
 
 static xep_status_t tell_wrong(const cuda_ll_t *mode, xep_op_t *op, uint32_t rank)

@@ -93,8 +93,12 @@ xep_cuda_ll_place_t cuda_ll_place(const cuda_ll_t *mode, const xep_op_t *op);
 /** Begins the operation: its place among those of the buffer is known, and the send phase is enqueued. */
 xep_status_t cuda_ll_begin(cuda_ll_t *mode, xep_op_t *op);
 
-/** Whether the receive phases of all operations that began earlier are enqueued; the next ones follow this one. */
-int cuda_ll_is_next(const cuda_ll_t *mode, const xep_op_t *op);
+/**
+ * Enqueues the receive phase of an operation, by launch, between the device's marks; XEP_INPROGRESS until those of all
+ * operations that began earlier are enqueued.
+ */
+xep_status_t cuda_ll_receive_in_turn(cuda_ll_t *mode, xep_op_t *op,
+                                     xep_status_t (*launch)(cuda_ll_t *mode, const xep_op_t *op));
 
 /** What an earlier operation met, besides ranks that did not come. */
 xep_status_t cuda_ll_check_refusal(void *mode, xep_op_t *op);

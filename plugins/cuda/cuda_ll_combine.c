@@ -89,14 +89,7 @@ static xep_status_t launch_sums(cuda_ll_t *mode, const xep_op_t *op)
 
 static xep_status_t sum(void *opaque, xep_op_t *op)
 {
-    cuda_ll_t *mode = opaque;
-    const xep_device_ops_t *ops = mode->cuda.device->ops;
-    if (!cuda_ll_is_next(mode, op)) return XEP_INPROGRESS;
-    xep_status_t status = ops->after_mark(mode->cuda.device, cuda_stream(op));
-    if (status == XEP_OK) status = launch_sums(mode, op);
-    if (status == XEP_OK) status = ops->mark(mode->cuda.device, cuda_stream(op));
-    mode->received++;
-    return status;
+    return cuda_ll_receive_in_turn(opaque, op, launch_sums);
 }
 
 const xep_step_t cuda_ll_combine_steps[] = {

@@ -130,17 +130,15 @@ static void show_rows(cuda_ll_t *mode, const xep_op_t *op)
     op->recv->rows = op->recv->capacity;
 }
 
+static xep_status_t show_and_receive(cuda_ll_t *mode, const xep_op_t *op)
+{
+    show_rows(mode, op);
+    return launch_receive(mode, op);
+}
+
 static xep_status_t receive(void *opaque, xep_op_t *op)
 {
-    cuda_ll_t *mode = opaque;
-    const xep_device_ops_t *ops = mode->cuda.device->ops;
-    if (!cuda_ll_is_next(mode, op)) return XEP_INPROGRESS;
-    show_rows(mode, op);
-    xep_status_t status = ops->after_mark(mode->cuda.device, cuda_stream(op));
-    if (status == XEP_OK) status = launch_receive(mode, op);
-    if (status == XEP_OK) status = ops->mark(mode->cuda.device, cuda_stream(op));
-    mode->received++;
-    return status;
+    return cuda_ll_receive_in_turn(opaque, op, show_and_receive);
 }
 
 const xep_step_t cuda_ll_dispatch_steps[] = {
