@@ -34,13 +34,13 @@ slowest() {
     done | sort -rn | sed -n '1,10s/^\(.*\) \(.*\)\.trs$/\2 \1 s/p' | paste -sd, | sed 's/,/, /g'
 }
 
-# again FOLDER RESULT-FILE [VARIABLE=VALUE...]: notes a failed test that compares times (test/rig/run-test: "again"), to
+# again FOLDER RESULT-FILE [VARIABLE=VALUE...]: notes a failed test that compares times (as test/rig/run-test says), to
 # be run alone when all else has ended. Only such: what is wrong once, whatever the time, is wrong.
 again() {
     local folder=$1 test=${2#"$1"/} times
     test=${test%.trs}
     shift 2
-    times=$(sed -sn '1,30s,.*[ (/*#]again: *\([0-9]*\).*,\1,p' "$top/$test".[cs]* | sed 1q)
+    times=$(sed -n 's/^# again: //p' "$folder/$test.log" | tail -n 1)
     [ -n "$times" ] || return
     test=$(cd "$folder" && ls "$test".{t,mp} "$top/$test.sh" 2>/dev/null)
     test=${test#"$top"/}

@@ -69,6 +69,10 @@ wait $!
 [ $? -eq 143 ] && [ -s "$tmp/cleaned" ] ||
     { echo 'a signal to the runner does not reach the test:'; cat "$tmp/out"; failed=1; }
 
+# what check.sh reads in the log of a test that compares times
+program timed.t 'limit: 9, again: 2' 'true'
+expect timed.t 0 '^# again: 2$'
+
 program what.xyz '' 'true'
 expect what.xyz 99 'no runner'
 
