@@ -107,12 +107,17 @@ def main() -> int:
     found = collections.defaultdict(list)
     for number in range(chosen.launches):
         for shape, bound in shapes.items():
-            print(f"\rlaunch {number + 1} of {chosen.launches}", end="", file=sys.stderr, flush=True)
+            progress(f"\rlaunch {number + 1} of {chosen.launches}")
             cores, ratios = others(lambda: launch(chosen.build, bound, shape in peers))
             for what, ratio in ratios.items() if chosen.busy or cores < QUIET else ():
                 found[shape, what].append(ratio)
-    print(file=sys.stderr)
+    progress("\n")
     return report(bounds, found, min(ENOUGH, chosen.launches))
+
+
+def progress(text: str) -> None:
+    if sys.stderr.isatty():
+        print(text, end="", file=sys.stderr, flush=True)
 
 
 def report(bounds: list[Bound], found: dict, enough: int) -> int:

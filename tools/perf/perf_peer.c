@@ -18,7 +18,7 @@
 #include "perf_say.h"
 #include "perf_shared.h"
 
-/** The words of a rank, at the begin of its part of the memory; it alone writes them. Each tells a step. */
+/** The words of a rank, at the begin of its memory; it alone writes them. Each tells a step. */
 typedef struct words {
     _Alignas(128) _Atomic uint64_t counted; /* its counts are there */
     _Alignas(128) _Atomic uint64_t stored;  /* its rows are where they belong */
@@ -26,7 +26,7 @@ typedef struct words {
     _Alignas(128) uint64_t counts[];        /* [R] rows for each rank */
 } words_t;
 
-/** Where things are in the part of a rank. */
+/** Where things are in the memory of a rank. */
 typedef struct layout {
     size_t x, scales, idx, weights, token, outputs, bytes;
 } layout_t;
@@ -36,7 +36,7 @@ struct perf_peer {
     const perf_kernels_t *kernels;
     perf_plan_t plan;
     uint64_t step; /* operations so far */
-    char *memory;  /* [R] parts */
+    char *memory;  /* [R] of at.bytes */
     layout_t at;
     uint64_t *first;       /* [R] first row of this rank in each destination */
     uint64_t *src_begin;   /* [R + 1] of xep_recv_t, as the three below */
@@ -49,14 +49,14 @@ struct perf_peer {
 
 /* ---- memory ---- */
 
-static char *part_of(const perf_peer_t *peer, uint32_t rank)
+static char *memory_of(const perf_peer_t *peer, uint32_t rank)
 {
     return peer->memory + rank * peer->at.bytes;
 }
 
 static words_t *words_of(const perf_peer_t *peer, uint32_t rank)
 {
-    return (words_t *)(void *)part_of(peer, rank);
+    return (words_t *)(void *)memory_of(peer, rank);
 }
 
 /* Whole pages, so that what one rank writes shares none with what another does. */
@@ -91,9 +91,9 @@ static void touch_all(perf_peer_t *peer)
     const uint32_t nranks = peer->perf->info.nranks;
 
     for (uint32_t i = 0; i < nranks; i++) {
-        char *part = part_of(peer, (peer->perf->info.rank + i) % nranks);
+        char *memory = memory_of(peer, (peer->perf->info.rank + i) % nranks);
         for (size_t at = 0; at < peer->at.bytes; at += 4096)
-            atomic_fetch_add_explicit((_Atomic char *)(part + at), 0, memory_order_relaxed);
+            atomic_fetch_add_explicit((_Atomic char *)(memory + at), 0, memory_order_relaxed);
     }
 }
 
@@ -101,7 +101,7 @@ static void touch_all(perf_peer_t *peer)
 static void open_recv(perf_peer_t *peer)
 {
     const perf_t *perf = peer->perf;
-    char *own = part_of(peer, perf->info.rank);
+    char *own = memory_of(peer, perf->info.rank);
     const uint32_t experts = (uint32_t)perf->options.experts;
     xep_recv_t *recv = &peer->recv;
 
@@ -212,9 +212,9 @@ static void store_selections(const perf_peer_t *peer, uint64_t token, uint32_t t
 {
     const perf_t *perf = peer->perf;
     const size_t topk = perf->options.topk;
-    char *part = part_of(peer, to);
-    int64_t *idx = (int64_t *)(void *)(part + peer->at.idx) + row * topk;
-    float *weights = (float *)(void *)(part + peer->at.weights) + row * topk;
+    char *memory = memory_of(peer, to);
+    int64_t *idx = (int64_t *)(void *)(memory + peer->at.idx) + row * topk;
+    float *weights = (float *)(void *)(memory + peer->at.weights) + row * topk;
 
     for (size_t k = 0; k < topk; k++) {
         const int64_t expert = perf->idx[token * topk + k];
@@ -222,7 +222,7 @@ static void store_selections(const perf_peer_t *peer, uint64_t token, uint32_t t
         idx[k] = is_there ? (int64_t)peer->of_rank[expert] : -1;
         weights[k] = is_there ? perf->weights[token * topk + k] : 0;
     }
-    ((int32_t *)(void *)(part + peer->at.token))[row] = (int32_t)token;
+    ((int32_t *)(void *)(memory + peer->at.token))[row] = (int32_t)token;
 }
 
 /* A row is read once for each copy, from the caches after the first. */
@@ -236,11 +236,11 @@ static void store_token(const perf_peer_t *peer, uint64_t token, int streaming)
         const uint64_t at = token * peer->plan.width + i;
         const uint32_t to = peer->plan.to[at];
         const uint64_t row = peer->first[to] + peer->plan.place[at];
-        char *part = part_of(peer, to);
-        if (streaming) peer->kernels->copy_streaming(part + peer->at.x + row * stride, x, perf->placed_bytes);
-        else memcpy(part + peer->at.x + row * stride, x, perf->placed_bytes);
+        char *memory = memory_of(peer, to);
+        if (streaming) peer->kernels->copy_streaming(memory + peer->at.x + row * stride, x, perf->placed_bytes);
+        else memcpy(memory + peer->at.x + row * stride, x, perf->placed_bytes);
         if (perf->placed_scales)
-            memcpy(part + peer->at.scales + row * perf->placed_scales,
+            memcpy(memory + peer->at.scales + row * perf->placed_scales,
                    (const char *)perf->scales + token * perf->scale_bytes, perf->placed_scales);
         store_selections(peer, token, to, row);
     }
@@ -282,7 +282,7 @@ void perf_peer_experts(perf_peer_t *peer)
 {
     const perf_t *perf = peer->perf;
 
-    oracle_fill_outputs(&perf->shape, perf->info.rank, &peer->recv, part_of(peer, perf->info.rank) + peer->at.outputs,
+    oracle_fill_outputs(&perf->shape, perf->info.rank, &peer->recv, memory_of(peer, perf->info.rank) + peer->at.outputs,
                         perf_line_up(perf->sum_bytes));
 }
 
@@ -298,7 +298,7 @@ static uint32_t list_terms(perf_peer_t *peer, uint64_t token, size_t stride)
         const uint64_t row = peer->first[to] + peer->plan.place[at + i];
         uint32_t before = 0;
         for (uint32_t j = 0; j < n; j++) before += peer->plan.to[at + j] < to;
-        peer->terms[before] = part_of(peer, to) + peer->at.outputs + row * stride;
+        peer->terms[before] = memory_of(peer, to) + peer->at.outputs + row * stride;
     }
     return n;
 }
