@@ -19,10 +19,9 @@ VALUE(inflight, "INFLIGHT", bytes, "8m", "most bytes on their way to ranks that 
 VALUE(timeout, "TIMEOUT", millis, "120s", "deadline of a wait where the call gives none; inf: none")
 VALUE(threads, "THREADS", count, "1", "threads of a rank that copy and reduce")
 CHOICE(progress, "PROGRESS", "call", "call: progress is made inside calls; thread: also by a thread of the group")
-CHOICE(
-    simd, "SIMD", "auto",
-    "kernels: auto (the widest the CPU has), avx512, avx2, scalar; one it does not have gives a warning and the widest "
-    "it has")
+CHOICE(simd, "SIMD", "auto",
+       "kernels: auto (the widest the CPU has), avx512vbmi, avx512, avx2, scalar; one it does not have gives a "
+       "warning and the widest it has")
 VALUE(stream, "STREAM", bytes, "768k",
       "an operation that writes at least this many bytes uses streaming stores, and so do rows that other ranks load; "
       "0: every operation; inf: none at all")
