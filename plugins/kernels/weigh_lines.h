@@ -13,13 +13,15 @@
 
 #include <stdint.h>
 
-enum { LINE = 64, VECTORS = 4, FEW = 4 };
+enum { LINE = 64, VECTORS = 4, FEW = 8 };
 
 /* the sums must be registers, not an array */
 #if defined(__clang__)
-#define UNROLL _Pragma("clang loop unroll(full)")
+#define UNROLL      _Pragma("clang loop unroll(full)")
+#define UNROLL_ROWS _Pragma("clang loop unroll_count(8)")
 #else
-#define UNROLL _Pragma("GCC unroll 4")
+#define UNROLL      _Pragma("GCC unroll 4")
+#define UNROLL_ROWS _Pragma("GCC unroll 8")
 #endif
 
 /* two uses of a vector make gcc load it twice, and loads are what is short */
@@ -88,7 +90,8 @@ KERNEL void sum_vectors(int type, char *out, const void *const *rows, const floa
 {
     floats_t a[VECTORS], b[VECTORS];
     UNROLL for (int i = 0; i < vectors; i++) a[i] = b[i] = (floats_t){0};
-    for (size_t j = 0; j < n; j++) {
+    UNROLL_ROWS for (size_t j = 0; j < n; j++)
+    {
         floats_t w = (weights != NULL ? weights[j] : 0) - (floats_t){0}; /* in every lane, -0 too */
         UNROLL for (int i = 0; i < vectors; i++)
         {
@@ -104,72 +107,74 @@ KERNEL void sum_vectors(int type, char *out, const void *const *rows, const floa
     UNROLL for (int i = 0; i < vectors; i++) store(out + at + (size_t)i * VECTOR, join(type, a[i], b[i]), streaming);
 }
 
-/* Whole vectors of out; returns the bytes done. */
+/* VECTORS vectors of out at a time; returns the bytes done. */
 KERNEL size_t walk(int type, void *out, const void *const *rows, const float *weights, size_t n, size_t bytes,
-                   int streams)
+                   int streaming)
 {
     size_t at = 0;
-    if (streams && ((uintptr_t)out & (LINE - 1)) == 0)
-        for (; at + VECTORS * VECTOR <= bytes; at += VECTORS * VECTOR)
-            sum_vectors(type, out, rows, weights, n, at, VECTORS, 1);
-    else
-        for (; at + VECTORS * VECTOR <= bytes; at += VECTORS * VECTOR)
-            sum_vectors(type, out, rows, weights, n, at, VECTORS, 0);
-    for (; at + VECTOR <= bytes; at += VECTOR) sum_vectors(type, out, rows, weights, n, at, 1, 0);
+    for (; at + VECTORS * VECTOR <= bytes; at += VECTORS * VECTOR)
+        sum_vectors(type, out, rows, weights, n, at, VECTORS, streaming);
     return at;
 }
 
-/* Without weights, a loop for each small n: questions about n, and pointers read anew, cost a tenth. */
-KERNEL size_t add_rows(int type, void *out, const void *const *rows, size_t n, size_t bytes, int streams)
+/*
+ * A loop for each small n. With AVX-512 it sums up to 1.4 times as fast: no questions about n, and pointers and weights
+ * stay in registers, which is why they are copied to where no store changes them. weights is known to be NULL or not.
+ */
+KERNEL size_t walk_few(int type, void *out, const void *const *rows, const float *weights, size_t n, size_t bytes,
+                       int streaming)
 {
     const void *few[FEW];
-    for (size_t i = 0; i < n && i < FEW; i++) few[i] = rows[i];
+    float kept[FEW];
+    const float *factors = weights != NULL ? kept : NULL;
+    if (n > FEW) return walk(type, out, rows, weights, n, bytes, streaming);
+    for (size_t i = 0; i < n; i++) few[i] = rows[i];
+    for (size_t i = 0; i < n && weights != NULL; i++) kept[i] = weights[i];
     switch (n) {
-    case 1: return walk(type, out, few, NULL, 1, bytes, streams);
-    case 2: return walk(type, out, few, NULL, 2, bytes, streams);
-    case 3: return walk(type, out, few, NULL, 3, bytes, streams);
-    case 4: return walk(type, out, few, NULL, 4, bytes, streams);
-    default: return walk(type, out, rows, NULL, n, bytes, streams);
+    case 1: return walk(type, out, few, factors, 1, bytes, streaming);
+    case 2: return walk(type, out, few, factors, 2, bytes, streaming);
+    case 3: return walk(type, out, few, factors, 3, bytes, streaming);
+    case 4: return walk(type, out, few, factors, 4, bytes, streaming);
+    case 5: return walk(type, out, few, factors, 5, bytes, streaming);
+    case 6: return walk(type, out, few, factors, 6, bytes, streaming);
+    case 7: return walk(type, out, few, factors, 7, bytes, streaming);
+    case FEW: return walk(type, out, few, factors, FEW, bytes, streaming);
+    default: return 0;
     }
 }
 
+/* What walk() leaves: a vector at a time, then elements. */
+KERNEL void finish(int type, void *out, const void *const *rows, const float *weights, size_t n, size_t at,
+                   size_t elems)
+{
+    const size_t elem = type == XEP_WEIGH_FP32 ? 4 : 2;
+    for (; at + VECTOR <= elems * elem; at += VECTOR) sum_vectors(type, out, rows, weights, n, at, 1, 0);
+    if (at < elems * elem) xep_weigh_from(type, out, rows, weights, n, at / elem, elems);
+}
+
 KERNEL void weigh(int type, void *out, const void *const *rows, const float *weights, size_t n, size_t elems,
-                  int streams)
+                  int streaming)
 {
-    size_t elem = type == XEP_WEIGH_FP32 ? 4 : 2, done;
-    if (weights != NULL) done = walk(type, out, rows, weights, n, elems * elem, streams);
-    else done = add_rows(type, out, rows, n, elems * elem, streams);
-    if (done < elems * elem) xep_weigh_from(type, out, rows, weights, n, done / elem, elems);
+    const size_t bytes = elems * (type == XEP_WEIGH_FP32 ? 4 : 2);
+    if (weights == NULL) finish(type, out, rows, NULL, n, walk_few(type, out, rows, NULL, n, bytes, streaming), elems);
+    else finish(type, out, rows, weights, n, walk_few(type, out, rows, weights, n, bytes, streaming), elems);
 }
 
-TARGET static void bf16(void *out, const void *const *rows, const float *weights, size_t n, size_t elems)
-{
-    weigh(XEP_WEIGH_BF16, out, rows, weights, n, elems, 0);
-}
+/* For each type a function, and one that streams where out allows that. */
+#define SUMS(_name, _type)                                                                                     \
+    TARGET static void _name(void *out, const void *const *rows, const float *weights, size_t n, size_t elems) \
+    {                                                                                                          \
+        weigh(_type, out, rows, weights, n, elems, 0);                                                         \
+    }                                                                                                          \
+    TARGET static void _name##_stream(void *out, const void *const *rows, const float *weights, size_t n,      \
+                                      size_t elems)                                                            \
+    {                                                                                                          \
+        if (((uintptr_t)out & (LINE - 1)) == 0) weigh(_type, out, rows, weights, n, elems, 1);                 \
+        else _name(out, rows, weights, n, elems);                                                              \
+    }
 
-TARGET static void bf16_stream(void *out, const void *const *rows, const float *weights, size_t n, size_t elems)
-{
-    weigh(XEP_WEIGH_BF16, out, rows, weights, n, elems, 1);
-}
-
-TARGET static void fp16(void *out, const void *const *rows, const float *weights, size_t n, size_t elems)
-{
-    weigh(XEP_WEIGH_FP16, out, rows, weights, n, elems, 0);
-}
-
-TARGET static void fp16_stream(void *out, const void *const *rows, const float *weights, size_t n, size_t elems)
-{
-    weigh(XEP_WEIGH_FP16, out, rows, weights, n, elems, 1);
-}
-
-TARGET static void fp32(void *out, const void *const *rows, const float *weights, size_t n, size_t elems)
-{
-    weigh(XEP_WEIGH_FP32, out, rows, weights, n, elems, 0);
-}
-
-TARGET static void fp32_stream(void *out, const void *const *rows, const float *weights, size_t n, size_t elems)
-{
-    weigh(XEP_WEIGH_FP32, out, rows, weights, n, elems, 1);
-}
+SUMS(bf16, XEP_WEIGH_BF16)
+SUMS(fp16, XEP_WEIGH_FP16)
+SUMS(fp32, XEP_WEIGH_FP32)
 
 #endif
