@@ -66,6 +66,14 @@ for ranks in $(printf '%s\n' 1 2 "$devices" | sort -nu); do
             { echo "FAIL: $program, $ranks ranks"; status=1; }
     done
 done
+perf() { timeout 300 "$build/xep_run" -n "$devices" "$build/xep_perf" --memory cuda --check "$@" || status=1; }
+perf --check-only
+perf --mode ll --check-only
+if [ "$what" != check ] && [ "$devices" -ge 2 ]; then
+    for sms in 8 16 24; do perf --sms "$sms"; done
+    perf --dtype fp8
+    perf --mode ll --sms 64
+fi
 [ "$what" = check ] || [ "$devices" -lt 2 ] ||
     timeout 300 "$build/xep_run" -n "$devices" "$build/test/bench/cuda_calls" || status=1
 exit $status

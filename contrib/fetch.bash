@@ -27,9 +27,11 @@ fetch_prrte() {
     found XEP_TEST_PRRTE "$folder"
 }
 
-# numpy and pytest; setuptools, which builds the package; what single tests use, where it can be had
+# numpy and pytest; setuptools, which builds the package, and from 70.1 on makes wheels by itself; what single tests
+# use, where it can be had
 fetch_python() {
-    "$python" -c 'import numpy, pytest, setuptools' 2>/dev/null || pip install numpy pytest setuptools || return 1
+    "$python" -c 'import numpy, pytest, setuptools.command.bdist_wheel' 2>/dev/null ||
+        pip install numpy pytest 'setuptools>=70.1' || return 1
     "$python" -c 'import mpi4py, ml_dtypes, matplotlib' 2>/dev/null ||
         pip install --only-binary :all: mpi4py ml_dtypes matplotlib ||
         say 'mpi4py, ml_dtypes and matplotlib cannot be installed: their tests are skipped'

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/** Hashes of rows: a sum over rows, so that their order does not count, but their contents and owners do. */
+/**
+ * Hashes of rows: sums over the rows, by what is in them and whose they are. Where an arrangement promises a place (by
+ * expert), the place counts, too.
+ */
 #ifndef ORACLE_HASH_H
 #define ORACLE_HASH_H
 

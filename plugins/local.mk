@@ -29,7 +29,7 @@ weigh_sources = \
 pkglib_LTLIBRARIES = xep_normal.la xep_ll.la
 xep_normal_la_SOURCES = \
 	%D%/normal/normal.h %D%/normal/normal_record.h %D%/normal/normal.c %D%/normal/normal_begin.c \
-	%D%/normal/normal_heap.c %D%/normal/normal_plan.c \
+	%D%/normal/normal_heap.c %D%/normal/normal_plan.c %D%/normal/normal_masks.c \
 	%D%/normal/normal_records.c %D%/normal/normal_digest.c %D%/normal/normal_recv.c \
 	%D%/normal/normal_dispatch.c %D%/normal/normal_combine.c \
 	%D%/kernels/copy.h %D%/kernels/copy.c $(weigh_sources)
@@ -57,14 +57,16 @@ cuda_kernels = \
 	%D%/cuda/cuda_ll_send.cu %D%/cuda/cuda_ll_receive.cu %D%/cuda/cuda_ll_combine.cu
 cuda_headers = \
 	%D%/cuda/cuda_args.h %D%/cuda/cuda_kernels.h %D%/cuda/cuda_ll_kernels.h %D%/cuda/cuda_words.cuh \
-	%D%/cuda/cuda_bulk.cuh %D%/cuda/cuda_elements.cuh %D%/cuda/cuda_sum.cuh %D%/cuda/cuda_ll_place.cuh
+	%D%/cuda/cuda_bulk.cuh %D%/cuda/cuda_elements.cuh %D%/cuda/cuda_sum.cuh %D%/cuda/cuda_ll_place.cuh \
+	%D%/cuda/cuda_ll_board.cuh
 cuda_mode_sources = \
 	%D%/cuda/cuda_args.h %D%/cuda/cuda_images.h %D%/cuda/cuda_mode.h %D%/cuda/cuda_mode.c
 cuda_normal_sources = $(cuda_mode_sources) \
 	%D%/cuda/cuda_kernels.h %D%/cuda/cuda_normal.h %D%/cuda/cuda_normal.c \
 	%D%/cuda/cuda_normal_dispatch.c %D%/cuda/cuda_normal_combine.c \
 	%D%/normal/normal.h %D%/normal/normal_record.h %D%/normal/normal_begin.c %D%/normal/normal_heap.c \
-	%D%/normal/normal_records.c %D%/normal/normal_recv.c %D%/normal/normal_digest.c
+	%D%/normal/normal_records.c %D%/normal/normal_recv.c %D%/normal/normal_digest.c \
+	%D%/normal/normal_masks.c
 cuda_ll_sources = $(cuda_mode_sources) \
 	%D%/cuda/cuda_ll_kernels.h %D%/cuda/cuda_ll.h %D%/cuda/cuda_ll.c \
 	%D%/cuda/cuda_ll_dispatch.c %D%/cuda/cuda_ll_combine.c \

@@ -14,10 +14,12 @@
 #include "buffer_end.h"
 #include "cpu.h"
 #include "cuda/cuda_device.h"
+#include "group_abort.h"
 #include "group_control.h"
 #include "group_create.h"
 #include "group_exchange.h"
 #include "group_out.h"
+#include "group_shrink.h"
 #include "handle.h"
 #include "layout.h"
 #include "loaded.h"
@@ -28,6 +30,7 @@
 #include "trace.h"
 #include "ucp/ucp_library.h"
 #include "ucp/ucp_transport.h"
+#include "watch.h"
 
 /* ---- library ---- */
 
@@ -107,6 +110,7 @@ xep_status_t xep_group_create(const xep_group_params_t *params, xep_group_t **gr
     if (status == XEP_OK) status = check_group(&own);
     if (status == XEP_OK) status = xep_config_read(&config);
     if (status != XEP_OK) return status;
+    if ((status = xep_watch_listen(config.explain)) != XEP_OK) return status;
     timeout_ms = own.timeout_ms == 0 ? config.timeout : own.timeout_ms;
     status = xep_api_open_boot(&config, &own, timeout_ms, &boot);
     if (status != XEP_OK) return status;
@@ -127,13 +131,10 @@ void xep_group_destroy(xep_group_t *group)
     xep_group_close(group);
 }
 
-/*
- * A store into an atomic and no more, since a signal handler may be what calls it. Whoever waits looks at this each
- * time round.
- */
+/* Stores and no more, since a signal handler may be what calls it. Whoever waits looks at them each time round. */
 void xep_group_abort(xep_group_t *group)
 {
-    if (group != NULL) atomic_store(&group->aborted, 1);
+    if (group != NULL) xep_group_end(group, XEP_END_ASKED);
 }
 
 xep_status_t xep_group_barrier(xep_group_t *group)
@@ -174,6 +175,18 @@ xep_status_t xep_group_mask_clear(xep_group_t *group)
 {
     if (group == NULL) return xep_fail(XEP_ERR_INVALID, "group is NULL");
     return xep_group_clear_masks(group);
+}
+
+xep_status_t xep_group_shrink(xep_group_t *group, const xep_shrink_args_t *args, xep_group_t **group_p)
+{
+    xep_shrink_args_t own = XEP_SHRINK_ARGS_INIT;
+    if (group == NULL) return xep_fail(XEP_ERR_INVALID, "group is NULL");
+    if (group_p == NULL) return xep_fail(XEP_ERR_INVALID, "group_p is NULL");
+    xep_status_t status = args == NULL ? XEP_OK : xep_check_struct("args", args, &own, sizeof own);
+    if (status != XEP_OK) return status;
+    if (own.least > group->nranks)
+        return xep_fail(XEP_ERR_INVALID, "invalid least: %u (at most the group's %u ranks)", own.least, group->nranks);
+    return xep_group_make_smaller(group, &own, xep_ucp_transport_open, group_p);
 }
 
 /*
@@ -290,7 +303,9 @@ xep_status_t xep_buffer_query(const xep_buffer_t *buffer, xep_buffer_info_t *inf
                              .recv_rows = buffer->shape.recv_rows,
                              .slots = buffer->shape.slots,
                              .threads = buffer->env.threads,
-                             .operations = buffer->epoch};
+                             .operations = buffer->epoch,
+                             .memory = buffer->device != NULL ? XEP_MEMORY_CUDA : XEP_MEMORY_HOST,
+                             .device = buffer->device != NULL ? buffer->device->number : -1};
     for (uint32_t s = 0; s < own.slots; s++) own.free_slots += buffer->handles[s].state == XEP_HANDLE_FREE;
     for (uint32_t r = 0; r < buffer->group->nranks; r++) own.mapped_peers += (uint32_t)buffer->group->peers[r].mapped;
     return xep_fill_struct("info", info, &own, sizeof own);

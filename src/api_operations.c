@@ -185,6 +185,22 @@ xep_status_t xep_request_wait_counts(xep_request_t *req)
     return wait_request(req, xep_request_finish_counts);
 }
 
+/* Marked by the operation itself when all of it was enqueued, which the wait has seen to. */
+xep_status_t xep_request_stream_wait(xep_request_t *req, void *stream)
+{
+    xep_status_t status = check_kept(req);
+    if (status == XEP_OK && req->buffer->device == NULL)
+        status =
+            xep_fail(XEP_ERR_UNSUPPORTED, "a stream cannot wait for a request in host memory (xep_request_wait())");
+    if (status == XEP_OK) status = wait_request(req, xep_request_finish);
+    if (status != XEP_OK) return status;
+    xep_heap_device_t *device = req->buffer->device;
+    xep_buffer_enter(req->buffer);
+    status = device->ops->follow(device, stream);
+    xep_buffer_leave(req->buffer);
+    return status;
+}
+
 /* The operation goes on: its memory is the buffer's. */
 void xep_request_free(xep_request_t *req)
 {

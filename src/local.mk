@@ -5,14 +5,21 @@
 noinst_LTLIBRARIES += libxep_all.la
 libxep_all_la_SOURCES = \
 	%D%/api.c %D%/api_operations.c %D%/api_boot.h %D%/api_boot.c %D%/api_check.h %D%/api_check.c \
-	%D%/core/ballot.h %D%/core/ballot.c \
+	%D%/core/account.h %D%/core/account.c %D%/core/ballot.h %D%/core/ballot.c \
+	%D%/core/ballot_words.h %D%/core/ballot_words.c \
+	%D%/core/group_account.h %D%/core/group_account.c %D%/core/group_ask.h %D%/core/group_ask.c \
 	%D%/core/boot.h %D%/core/boot_callback.h %D%/core/boot_callback.c %D%/core/boot_single.h %D%/core/boot_single.c \
 	%D%/core/buffer.h %D%/core/buffer.c %D%/core/buffer_agree.h %D%/core/buffer_agree.c \
 	%D%/core/buffer_create.h %D%/core/buffer_create.c %D%/core/buffer_end.h %D%/core/buffer_end.c \
 	%D%/core/buffer_env.h %D%/core/buffer_env.c %D%/core/device.h %D%/core/group.h %D%/core/group.c \
+	%D%/core/group_abort.h %D%/core/group_abort.c %D%/core/group_bell.h %D%/core/group_bell.c \
+	%D%/core/group_mail.h %D%/core/group_mail.c \
+	%D%/core/boot_mail.h %D%/core/boot_mail.c %D%/core/shrink_state.h %D%/core/shrink_state.c \
+	%D%/core/group_shrink.h %D%/core/group_shrink.c \
 	%D%/core/group_control.h %D%/core/group_control.c %D%/core/group_create.h %D%/core/group_create.c \
 	%D%/core/group_out.h %D%/core/group_out.c \
 	%D%/core/members.h %D%/core/members.c %D%/core/members_area.h %D%/core/members_wait.h %D%/core/members_wait.c \
+	%D%/core/members_mapped.h %D%/core/members_mapped.c %D%/core/members_wire.h %D%/core/members_wire.c \
 	%D%/core/group_exchange.h %D%/core/group_exchange.c %D%/core/group_signal.h %D%/core/group_signal.c \
 	%D%/core/group_wait.h %D%/core/group_wait.c %D%/core/handle.h %D%/core/handle.c %D%/core/heap.h %D%/core/heap.c \
 	%D%/core/host.h %D%/core/host.c %D%/core/layout.h %D%/core/layout.c \
@@ -30,22 +37,25 @@ libxep_all_la_SOURCES = \
 	%D%/pmix/pmix_api.h %D%/pmix/pmix_api.c %D%/pmix/pmix_boot.h %D%/pmix/pmix_boot.c \
 	%D%/pmix/pmix_call.h %D%/pmix/pmix_call.c %D%/pmix/pmix_client.h %D%/pmix/pmix_client.c \
 	%D%/pmix/pmix_exchange.h %D%/pmix/pmix_exchange.c %D%/pmix/pmix_init.h %D%/pmix/pmix_init.c \
+	%D%/pmix/pmix_life.h %D%/pmix/pmix_life.c \
 	%D%/ucp/ucp_context.h %D%/ucp/ucp_context.c %D%/ucp/ucp_fault.h %D%/ucp/ucp_fault.c \
 	%D%/ucp/ucp_gather.h %D%/ucp/ucp_gather.c %D%/ucp/ucp_heap.h %D%/ucp/ucp_heap.c \
+	%D%/ucp/ucp_heartbeat.h %D%/ucp/ucp_heartbeat.c \
 	%D%/ucp/ucp_intake.h %D%/ucp/ucp_intake.c %D%/ucp/ucp_library.h %D%/ucp/ucp_library.c \
 	%D%/ucp/ucp_link.h %D%/ucp/ucp_link.c %D%/ucp/ucp_lock.h %D%/ucp/ucp_memory.h %D%/ucp/ucp_memory.c \
-	%D%/ucp/ucp_message.h %D%/ucp/ucp_message.c %D%/ucp/ucp_objects.h %D%/ucp/ucp_op.h %D%/ucp/ucp_op.c \
+	%D%/ucp/ucp_mail.h %D%/ucp/ucp_mail.c %D%/ucp/ucp_message.h %D%/ucp/ucp_message.c %D%/ucp/ucp_objects.h \
+	%D%/ucp/ucp_op.h %D%/ucp/ucp_op.c \
 	%D%/ucp/ucp_peer.h %D%/ucp/ucp_peer.c %D%/ucp/ucp_pool.h %D%/ucp/ucp_pool.c \
 	%D%/ucp/ucp_progress.h %D%/ucp/ucp_progress.c %D%/ucp/ucp_registry.h %D%/ucp/ucp_registry.c \
 	%D%/ucp/ucp_rma.h %D%/ucp/ucp_rma.c %D%/ucp/ucp_settings.h %D%/ucp/ucp_settings.c \
-	%D%/ucp/ucp_shared.h %D%/ucp/ucp_shared.c \
+	%D%/ucp/ucp_leftovers.h %D%/ucp/ucp_leftovers.c %D%/ucp/ucp_shared.h %D%/ucp/ucp_shared.c \
 	%D%/ucp/ucp_signals.h %D%/ucp/ucp_signals.c %D%/ucp/ucp_strategy.h %D%/ucp/ucp_strategy.c \
 	%D%/ucp/ucp_transport.h %D%/ucp/ucp_transport.c %D%/ucp/ucp_wire.h %D%/ucp/ucp_wire.c \
 	%D%/util/config.h %D%/util/config.c %D%/util/config_defs.h %D%/util/cpu.h %D%/util/cpu.c %D%/util/dtype.c \
 	%D%/util/error.h %D%/util/error.c %D%/util/loaded.h %D%/util/loaded.c \
 	%D%/util/log.h %D%/util/log.c %D%/util/mapping.h %D%/util/mapping.c %D%/util/secure.h %D%/util/secure.c \
 	%D%/util/shm.h %D%/util/shm.c %D%/util/streaming.h %D%/util/streaming.c %D%/util/trace.h %D%/util/trace.c \
-	%D%/util/trace_file.h
+	%D%/util/trace_file.h %D%/util/watch.h %D%/util/watch.c
 libxep_all_la_CPPFLAGS = $(library_cppflags) $(UCX_CFLAGS) $(PMIX_CFLAGS) -DXEP_PLUGIN_DIR='"$(pkglibdir)"'
 libxep_all_la_LIBADD = $(UCX_LIBS) $(NUMA_LIBS)
 

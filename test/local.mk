@@ -17,7 +17,7 @@ libtest_parts_la_SOURCES = \
 	plugins/kernels/cast.c plugins/kernels/cast_avx2.c plugins/kernels/cast_avx512.c plugins/kernels/cast_table.c \
 	plugins/kernels/cast_vbmi.c plugins/kernels/copy.c \
 	plugins/kernels/logfmt.c plugins/kernels/weigh.c plugins/kernels/weigh_avx2.c plugins/kernels/weigh_avx512.c \
-	tools/perf/perf_kernels.c tools/perf/perf_kernels_x86.c tools/perf/perf_options.c
+	tools/perf/perf_help.c tools/perf/perf_kernels.c tools/perf/perf_kernels_x86.c tools/perf/perf_options.c
 
 # what defines main() and finds the tests that are TEST(name) in a source
 libunit_la_SOURCES = %D%/unit/unit.h %D%/unit/unit.c
@@ -25,9 +25,9 @@ libunit_la_SOURCES = %D%/unit/unit.h %D%/unit/unit.c
 unit_tests = \
 	%D%/abi/dlopen.t %D%/abi/frozen.t \
 	%D%/unit/boot_alone.t %D%/unit/boot_over_callback.t \
-	%D%/unit/core_ballot.t \
+	%D%/unit/core_account.t %D%/unit/core_ballot.t \
 	%D%/unit/core_exchange.t %D%/unit/core_host.t %D%/unit/core_layout.t %D%/unit/core_rest.t %D%/unit/core_room.t \
-	%D%/unit/core_wait.t \
+	%D%/unit/core_wait.t %D%/unit/core_words.t \
 	%D%/unit/intake_order.t \
 	%D%/unit/util_config.t %D%/unit/util_cpu.t %D%/unit/util_dtype.t %D%/unit/util_error.t \
 	%D%/unit/util_loaded.t %D%/unit/util_log.t %D%/unit/util_mapping.t \
@@ -39,7 +39,8 @@ unit_tests = \
 
 # one simulator for all modes: a new one is a file of sim/, a program as these are, and a line of threads_modes.c
 libsim_la_SOURCES = \
-	%D%/sim/sim_shape.h %D%/sim/sim_shape.c %D%/sim/sim_world.h %D%/sim/sim_world.c \
+	%D%/sim/sim_heap.h %D%/sim/sim_heap.c %D%/sim/sim_shape.h %D%/sim/sim_shape.c \
+	%D%/sim/sim_world.h %D%/sim/sim_world.c \
 	%D%/sim/sim_wire.h %D%/sim/sim_wire.c %D%/sim/script.h %D%/sim/script.c \
 	%D%/sim/script_truth.h %D%/sim/script_truth.c %D%/sim/script_flight.h %D%/sim/script_flight.c \
 	%D%/sim/script_check.h %D%/sim/script_check.c %D%/sim/script_player.h %D%/sim/script_player.c \
@@ -75,7 +76,8 @@ sim_ldadd = libsim.la libxep_oracle.la $(CMOCKA_LIBS) -lm
 # programs on ranks are users of libxep.so; what they share is in mp_rig
 check_LTLIBRARIES += libmp_rig.la
 libmp_rig_la_SOURCES = \
-	%D%/mp/mp_job.c %D%/mp/mp_job.h %D%/mp/mp_rig.c %D%/mp/mp_rig.h %D%/mp/mode_ops.c %D%/mp/mode_ops.h
+	%D%/mp/mp_job.c %D%/mp/mp_job.h %D%/mp/mp_masked.c %D%/mp/mp_masked.h %D%/mp/mp_rig.c %D%/mp/mp_rig.h \
+	%D%/mp/mode_ops.c %D%/mp/mode_ops.h
 libmp_rig_la_LIBADD = libxep_oracle.la libxep.la
 
 # preloaded by perf_corrupt.sh; -rpath makes it a shared object although it is not installed
@@ -119,9 +121,10 @@ check_LTLIBRARIES += %D%/cuda/standin_cuda.la %D%/cuda/xep_normal_cuda.la %D%/cu
 transport_tests = \
 	%D%/mp/wire_death.mp %D%/mp/wire_keys.mp %D%/mp/wire_late.mp %D%/mp/boot_reload.mp \
 	%D%/mp/normal_shapes.mp %D%/mp/normal_ops.mp %D%/mp/ll_ops.mp %D%/mp/bad_input.mp \
-	%D%/mp/mismatch.mp %D%/mp/refused.mp %D%/mp/failure.mp \
+	%D%/mp/mismatch.mp %D%/mp/refused.mp %D%/mp/failure.mp %D%/mp/aborted.mp \
 	%D%/mp/after.mp %D%/mp/unborn.mp %D%/mp/allgather.mp \
-	%D%/mp/steady.mp %D%/mp/pages.mp %D%/mp/large.mp %D%/mp/nodes.mp %D%/mp/silent.mp %D%/mp/waits.mp
+	%D%/mp/steady.mp %D%/mp/pages.mp %D%/mp/large.mp %D%/mp/nodes.mp %D%/mp/silent.mp %D%/mp/waits.mp \
+	%D%/mp/explained.mp %D%/mp/together.mp
 rank_tests = %D%/mp/wire_order.mp %D%/mp/boot_client.mp %D%/mp/setuid.mp $(transport_tests)
 %C%_mp_boot_reload_mp_LDADD =
 %C%_mp_normal_shapes_mp_LDADD = libmp_rig.la
@@ -131,6 +134,7 @@ rank_tests = %D%/mp/wire_order.mp %D%/mp/boot_client.mp %D%/mp/setuid.mp $(trans
 %C%_mp_mismatch_mp_LDADD = libmp_rig.la
 %C%_mp_refused_mp_LDADD = libmp_rig.la
 %C%_mp_failure_mp_LDADD = libmp_rig.la
+%C%_mp_aborted_mp_LDADD = libmp_rig.la
 %C%_mp_after_mp_LDADD = libmp_rig.la
 %C%_mp_unborn_mp_LDADD = libmp_rig.la
 %C%_mp_allgather_mp_LDADD = libmp_rig.la
@@ -140,6 +144,8 @@ rank_tests = %D%/mp/wire_order.mp %D%/mp/boot_client.mp %D%/mp/setuid.mp $(trans
 %C%_mp_nodes_mp_LDADD = libmp_rig.la
 %C%_mp_silent_mp_LDADD = libmp_rig.la
 %C%_mp_waits_mp_LDADD = libmp_rig.la
+%C%_mp_explained_mp_LDADD = libmp_rig.la
+%C%_mp_together_mp_LDADD = libmp_rig.la
 
 # what takes longest begins first
 script_tests = \
@@ -150,33 +156,41 @@ script_tests = \
 	%D%/abi/headers.sh %D%/abi/loader.sh %D%/abi/outoftree.sh %D%/abi/readme.sh \
 	%D%/mp/listens.sh \
 	%D%/mp/missing.sh %D%/mp/launch_hosts.sh %D%/mp/launch_mpirun.sh %D%/mp/launch_prterun.sh %D%/mp/launch_slurm.sh \
-	%D%/mp/launch_xep_run.sh \
+	%D%/mp/launch_xep_run.sh %D%/mp/heartbeat.sh %D%/mp/hosts.sh %D%/mp/kills.sh \
 	%D%/mp/perf_check.sh %D%/mp/perf_corrupt.sh %D%/mp/perf_output.sh %D%/mp/perf_ratios.sh \
-	%D%/mp/shared_memory.sh %D%/mp/steady_calls.sh %D%/mp/trace_output.sh %D%/mp/survivors.sh %D%/mp/victim.sh \
+	%D%/mp/shared_memory.sh %D%/mp/steady_calls.sh %D%/mp/trace_output.sh \
+	%D%/mp/survivors.sh %D%/mp/smaller.sh %D%/mp/victim.sh \
 	%D%/rig/documents.sh %D%/rig/format.sh %D%/rig/layers.sh %D%/rig/mutants.sh \
 	%D%/rig/rig.sh %D%/rig/symbols.sh %D%/rig/tarball.sh
 
 # the protocols as models (spin); "make model" runs all sizes
 script_tests += %D%/model/protocols.sh
 EXTRA_DIST += %D%/model/model_core.pml %D%/model/model_combine.pml %D%/model/model_run.pml \
-	%D%/model/model_normal.pml %D%/model/model_ll.pml %D%/model/model_mask.pml
+	%D%/model/model_normal.pml %D%/model/model_ll.pml %D%/model/model_mask.pml \
+	%D%/model/model_rows.pml
 model:
 	srcdir='$(abs_top_srcdir)' CC='$(CC)' bash $(srcdir)/%D%/model/protocols.sh full
 .PHONY: model
 
 # what tests use and is no test itself
 test_helpers = %D%/mp/cuda_ops %D%/mp/cuda_ll_ops %D%/bench/cuda_calls \
-	%D%/abi/mode_load %D%/mp/listening %D%/mp/traced %D%/mp/survivors %D%/mp/victim %D%/mp/wire_rate.mp \
-	%D%/bench/kernels
+	%D%/abi/mode_load %D%/mp/half_made %D%/mp/heartbeat %D%/mp/killed %D%/mp/listening %D%/mp/traced \
+	%D%/mp/survivors %D%/mp/smaller %D%/mp/victim %D%/mp/wire_rate.mp %D%/bench/kernels
 %C%_abi_mode_load_LDADD = libxep.la
 %C%_abi_dlopen_t_LDADD = libunit.la $(CMOCKA_LIBS)
+%C%_mp_half_made_LDADD = libmp_rig.la
+%C%_mp_half_made_LDFLAGS = -Wl,--export-dynamic
 %C%_mp_listening_LDADD = libxep.la
 %C%_mp_traced_LDADD = libmp_rig.la
 %C%_mp_survivors_LDADD = libmp_rig.la
+%C%_mp_smaller_LDADD = libmp_rig.la
 %C%_mp_victim_LDADD = libmp_rig.la
-EXTRA_DIST += %D%/mutants/run %D%/mutants/kit.mutants %D%/mutants/normal.mutants %D%/mutants/ll.mutants
+%C%_mp_heartbeat_LDADD = libmp_rig.la
+%C%_mp_killed_LDADD = libmp_rig.la
+EXTRA_DIST += %D%/mutants/run %D%/mutants/fuzz.mutants %D%/mutants/kit.mutants \
+	%D%/mutants/normal.mutants %D%/mutants/ll.mutants
 EXTRA_DIST += %D%/mp/trace_check.py %D%/bench/ratios.py %D%/bench/bounds
-EXTRA_DIST += %D%/rig/run-test %D%/rig/installed.bash %D%/abi/extract-example \
+EXTRA_DIST += %D%/rig/run-test %D%/rig/installed.bash %D%/rig/hosts.bash %D%/rig/relay.py %D%/abi/extract-example \
 	%D%/mp/launch.bash %D%/mp/ranks.bash %D%/mp/run.bash %D%/mp/prterun.bash \
 	%D%/abi/stub_mode.c %D%/abi/outoftree/xep_flood.c %D%/abi/outoftree/flood_client.c
 

@@ -11,7 +11,11 @@ xep_perf_SOURCES = \
 	%D%/perf/perf_bytes.c %D%/perf/perf_bytes.h \
 	%D%/perf/perf_check.c %D%/perf/perf_check.h \
 	%D%/perf/perf_clock.c %D%/perf/perf_clock.h \
+	%D%/perf/perf_cuda.c %D%/perf/perf_cuda.h \
+	%D%/perf/perf_cuda_driver.c %D%/perf/perf_cuda_driver.h \
+	%D%/perf/perf_cuda_limit.c %D%/perf/perf_cuda_limit.h \
 	%D%/perf/perf_fixed.c %D%/perf/perf_fixed.h \
+	%D%/perf/perf_help.c %D%/perf/perf_help.h \
 	%D%/perf/perf_json.c %D%/perf/perf_json.h \
 	%D%/perf/perf_kernels.c %D%/perf/perf_kernels.h \
 	%D%/perf/perf_kernels_x86.c %D%/perf/perf_kernels_x86.h \

@@ -28,7 +28,7 @@ extern "C" {
 #endif
 
 /** Goes up with every change of meaning in this header or in wire.h; a change of layout also shows in the sizes. */
-#define XEP_PLUGIN_ABI 5u
+#define XEP_PLUGIN_ABI 6u
 
 /** The shape of a buffer: the params with every default filled in, and the place of every rank. */
 typedef struct xep_shape {
@@ -88,7 +88,17 @@ typedef struct xep_late {
      * becomes 0 */
     uint64_t since_ns;
     uint64_t *wait_ns; /* [R] the mode adds now - since_ns for a rank whose word it finds, if since_ns is not 0 */
+    /* set by the mode with count: what is late, in the plural ("counts"), or NULL; and whether it is the first that a
+     * rank sends in the operation, so that one that is late may not have begun it */
+    const char *what;
+    int opens;
 } xep_late_t;
+
+/** How an operation is without a rank. Nothing is sent to the rank, waited for from it, or read of its rows. */
+enum {
+    XEP_OUT_SILENT = 1, /* nothing that it said counts */
+    XEP_OUT_HEARD = 2   /* its first word counts, as some rank may have acted on it; its last one does not */
+};
 
 /** One operation. The core owns the memory and fills everything but state, recv and late. */
 typedef struct xep_op {
@@ -110,14 +120,23 @@ typedef struct xep_op {
     xep_recv_t *recv;
     void *state; /* [state_bytes] of the mode, zeroed before dispatch or combine */
     xep_late_t late;
-    /* [R] 1 for a rank that this operation is without: nothing is sent to it, waited for from it, or read of it; NULL:
-     * it is with all. Set before it begins; a rank may be added between two calls of progress */
+    /* [R] XEP_OUT_* for a rank that this operation is without, 0 for all others; NULL: it is with all. Set before it
+     * begins; a rank may be added between two calls of progress */
     const uint8_t *out;
+    /* set by the core together with out, where a rank is added whose word others had: what they have concluded is the
+     * verdict here, too, whatever the words say that are here; refused is as they have it */
+    int is_ruled;
+    xep_status_t ruling;
 } xep_op_t;
 
 static inline int xep_op_is_without(const xep_op_t *op, uint32_t rank)
 {
     return op->out != NULL && op->out[rank] != 0;
+}
+
+static inline int xep_op_is_silent(const xep_op_t *op, uint32_t rank)
+{
+    return op->out != NULL && op->out[rank] == XEP_OUT_SILENT;
 }
 
 /** A launch of a kernel; stream is the driver's. The kernel has one parameter, the struct that args points to. */
@@ -238,23 +257,50 @@ struct xep_env {
     void (*span)(const xep_env_t *env, const xep_op_t *op, const char *name, uint32_t rank, uint64_t begin_ns,
                  uint64_t end_ns);
 
-    const uint8_t
-        *out; /* NULL, or [R] 1 for a rank that is out of all operations that begin: it reads nothing any more */
+    /* NULL: operations are with all ranks, or fail. Else [R] 1 for a rank that is out of all operations that begin: it
+     * reads nothing any more. Only with it: */
+    const uint8_t *out;
+
+    /** Whether others have told this rank that it is out. */
+    int (*is_told)(const xep_env_t *env);
+
+    /** Whether the process of rank, which is out, has ended: it stores nothing any more. Asks the system. */
+    int (*has_ended)(const xep_env_t *env, uint32_t rank);
+
+    /**
+     * Op is without rank, whose last word is here, but what it brings is of no use to the others. Rank is out of all
+     * operations that begin, and all survivors come to the same. As XEP_OUT_HEARD, from now on.
+     */
+    void (*leave_out)(const xep_env_t *env, xep_op_t *op, uint32_t rank);
 };
+
+/** How much of what a rank says in an operation is here. */
+typedef enum {
+    XEP_HOLDS_NOTHING,
+    XEP_HOLDS_FIRST, /* its first word, where there are two: what the others compute with */
+    XEP_HOLDS_ALL    /* its last word, or only one: all that it brings is there */
+} xep_holds_t;
 
 /**
  * What a mode does so that a buffer can go on without ranks (XEP_ON_FAILURE_MASK). In an operation there is one word of
- * each rank by which all that it brings is known to be there.
+ * each rank by which all that it brings is known to be there, and there may be another one before.
  */
 typedef struct xep_mask_ops {
-    /** Whether rank's word for op is here. */
-    int (*holds)(void *mode, const xep_op_t *op, uint32_t rank);
+    /** Which of rank's words for op are here. */
+    xep_holds_t (*holds)(void *mode, const xep_op_t *op, uint32_t rank);
 
     /**
-     * The word of rank, which is dead or out, is at some rank: takes it from there, if it is not here. What it
+     * The last word of rank, which is dead or out, is at some rank: takes it from there, if it is not here. What it
      * announces is used as always. XEP_ERR_PROTOCOL: nobody has it.
      */
     xep_status_t (*fetch)(void *mode, xep_op_t *op, uint32_t rank);
+
+    /**
+     * What op has concluded from the words of all that it is with, and will end with unless it fails: XEP_OK, or an
+     * error that all ranks get. XEP_INPROGRESS: it waits for words, or has not come so far. NULL: the mode goes on
+     * without ranks only where all map one another.
+     */
+    xep_status_t (*verdict)(void *mode, const xep_op_t *op);
 } xep_mask_ops_t;
 
 typedef struct xep_plugin {

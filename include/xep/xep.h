@@ -204,9 +204,14 @@ XEP_API xep_status_t xep_group_create(const xep_group_params_t *params, xep_grou
 XEP_API void xep_group_destroy(xep_group_t *group);
 
 /**
- * Gives up on the other ranks: from now on every call on the group and its buffers returns XEP_ERR_ABORTED, and the
- * destroy calls free everything without waiting. For a rank that must end although others may not answer. Local, does
- * not block. Any thread may call it, and a signal handler: it ends a wait that is under way. NULL is a no-op.
+ * Ends the group for all of its ranks: from now on every call on the group and its buffers returns XEP_ERR_ABORTED, and
+ * the destroy calls free everything without waiting. What was received before stays readable until its buffer is
+ * destroyed. Local, does not block. Any thread may call it, and a signal handler. NULL is a no-op.
+ *
+ * It ends waits that are under way, here and on the other ranks, whatever their deadlines; xep_last_error() says there
+ * which rank has aborted the group, and why. Ranks of this node hear of it at once, others as soon as this rank is in a
+ * call on the group again, which may be xep_group_destroy(), or at once with XEP_PROGRESS=thread. A rank that is out
+ * (xep_group_mask_query()) ends nothing for those that have gone on without it.
  */
 XEP_API void xep_group_abort(xep_group_t *group);
 
@@ -230,7 +235,7 @@ typedef struct xep_group_info {
     size_t size;
     uint32_t rank, nranks;
     uint32_t node, nnodes; /* of this rank; how many: the ranks that map one another's memory are a node */
-    const char *boot;      /* "callback", "pmix", "single" */
+    const char *boot;      /* "callback", "pmix", "single"; "shrink": of another group */
 } xep_group_info_t;
 
 #define XEP_GROUP_INFO_INIT XEP_INIT_(xep_group_info_t)
@@ -269,6 +274,36 @@ XEP_API xep_status_t xep_group_mask_query(const xep_group_t *group, xep_mask_t *
  * new group. Local.
  */
 XEP_API xep_status_t xep_group_mask_clear(xep_group_t *group);
+
+typedef struct xep_shrink_args {
+    size_t size;
+    int32_t
+        timeout_ms;    /* most time to wait for a rank that is not known to be gone; 0: as the group's; < 0: no limit */
+    uint32_t least;    /* of ranks: with fewer, XEP_ERR_PEER on all. A cut network then leaves one group at most */
+    uint32_t *origins; /* NULL, or [R of group]: the rank in group of each rank of the new group */
+} xep_shrink_args_t;
+
+#define XEP_SHRINK_ARGS_INIT XEP_INIT_(xep_shrink_args_t)
+
+/**
+ * Makes a new group of the ranks of this one that are left, in the same order, without gaps. Collective over these,
+ * blocking; args may be NULL. No launcher, bootstrap or callback is asked: it goes over the group's own connections,
+ * also when some of them have failed, the group was aborted, or the launcher has lost ranks.
+ *
+ * All ranks that are left come to the same new group, or to an error. Ranks that have died are left out, those that are
+ * out already (xep_group_mask_query()), and those that do not call this within the timeout. They are listed by
+ * xep_group_mask_query() of this group afterwards. A rank that was left out for being late gets XEP_ERR_PEER; where the
+ * others have left and no memory or connection tells it so, it finds itself alone, which args.least can refuse. Ranks
+ * may die meanwhile, too.
+ *
+ * Whoever calls it aborts this group, so that ranks that still wait in an operation come back and call it as well. What
+ * they have received stays readable until they destroy their buffers and this group, before or after the call; nobody
+ * is waited for then. New buffers are made on the new group. A group can be shrunk once; the new one can be, too.
+ *
+ * Errors: XEP_ERR_PEER (this rank is out, or fewer than args.least are left), XEP_ERR_ABORTED (params.interrupted),
+ * XEP_ERR_TRANSPORT, XEP_ERR_NO_MEMORY, XEP_ERR_INVALID (also: called before). They leave this group aborted.
+ */
+XEP_API xep_status_t xep_group_shrink(xep_group_t *group, const xep_shrink_args_t *args, xep_group_t **group_p);
 
 /** Fills info. Local. Errors: XEP_ERR_INVALID. */
 XEP_API xep_status_t xep_group_query(const xep_group_t *group, xep_group_info_t *info);
@@ -364,10 +399,13 @@ typedef enum { XEP_MEMORY_HOST = 0, XEP_MEMORY_CUDA = 1 } xep_memory_t;
  * XEP_ON_FAILURE_FAIL: operations in flight end with XEP_ERR_PEER or XEP_ERR_TIMEOUT, and the buffer is broken.
  *
  * XEP_ON_FAILURE_MASK: the rank is out. Operations go on without it, and succeed: all survivors agree which ones are
- * still with it and which are not (xep_recv_t.out, xep_combine_args_t.missing). It gets rows of no later operation and
- * nobody waits for it. A rank that was only slow and comes back gets XEP_ERR_PEER from all calls and can change nothing
- * that the others use; it destroys its buffers and its group. Mode ll in host memory, with all ranks on one node; all
- * else is XEP_ERR_UNSUPPORTED. A buffer with a rank out cannot be reset, and the group makes no new ones.
+ * still with it and which are not (xep_recv_t.out, xep_combine_args_t.missing). Where ranks do not map one another, an
+ * operation that was in flight when the rank went may have its rows on some survivors and not on others; those ranks go
+ * on that are most of the ones alive, and others get XEP_ERR_PEER (docs/failures.md). The rank gets rows of no later
+ * operation and nobody waits for it. One that was only slow and comes back gets XEP_ERR_PEER from all calls and can
+ * change nothing that the others use; it destroys its buffers and its group. Host memory alone; mode normal with all
+ * ranks on one node; all else is XEP_ERR_UNSUPPORTED. A buffer with a rank out cannot be reset, and the group makes no
+ * new ones.
  */
 typedef enum { XEP_ON_FAILURE_FAIL = 0, XEP_ON_FAILURE_MASK = 1 } xep_on_failure_t;
 
@@ -445,6 +483,8 @@ typedef struct xep_buffer_info {
     uint32_t threads;
     uint32_t mapped_peers; /* ranks, this one included, reached by loads and stores */
     uint64_t operations;   /* dispatches and combines begun so far */
+    xep_memory_t memory;
+    int32_t device; /* number of the CUDA device that has the rows; -1 with XEP_MEMORY_HOST */
 } xep_buffer_info_t;
 
 #define XEP_BUFFER_INFO_INIT XEP_INIT_(xep_buffer_info_t)
@@ -610,7 +650,8 @@ typedef struct xep_recv {
     const uint64_t *expert_count; /* [L] rows of each local expert */
     const uint32_t *pair_begin;   /* [L][R] first row of each local expert from each source rank */
     const uint32_t *pair_count;   /* [L][R] rows of each local expert from each source rank */
-    /* [R] 1 for a rank that this dispatch is without, the same on all ranks; NULL: it is with all. Set at its end */
+    /* [R] 1 for a rank that this dispatch is without, the same on all ranks that map one another (xep_on_failure_t);
+     * NULL: it is with all. Set at its end */
     const uint8_t *out;
 } xep_recv_t;
 
@@ -684,7 +725,8 @@ typedef struct xep_combine_args {
     size_t weights_stride; /* bytes between rows; 0: dense */
     uint64_t *wait_ns;     /* as in xep_dispatch_args_t */
     void *stream;          /* as in xep_dispatch_args_t */
-    /* NULL, or [T][K]: 1 where a selection is missing in out, as its expert is on a rank that is out; else 0. ll */
+    /* NULL, or [T][K]: 1 where a selection is missing in out, as its expert is on a rank that is out; else 0. Not with
+     * XEP_MEMORY_CUDA */
     uint8_t *missing;
     size_t missing_stride; /* bytes between rows; 0: dense */
 } xep_combine_args_t;
@@ -735,9 +777,19 @@ XEP_API xep_status_t xep_request_wait(xep_request_t *req);
  * Blocks until it is known how many rows of a dispatch this rank receives, and where; in mode normal a cached dispatch
  * knows it from the begin. xep_handle_recv() then has the counts and places. The rows themselves (x, topk_idx,
  * topk_weights, scales, src_token) may be read when the request is done. Returns XEP_OK, or the operation's error. For
- * a combine this is xep_request_wait().
+ * a combine this is xep_request_wait(). With XEP_ON_FAILURE_MASK there are fewer rows at the end than counted here if a
+ * rank was left out meanwhile, and a cached dispatch knows nothing before the others have begun.
  */
 XEP_API xep_status_t xep_request_wait_counts(xep_request_t *req);
+
+/**
+ * XEP_MEMORY_CUDA: what is enqueued on stream (as in xep_dispatch_args_t) from now on comes after the operation, and
+ * after those of its buffer that were enqueued before this call. Enqueues what is left of the operation, as
+ * xep_request_wait() does, and does not wait for the device. Returns as that does; also XEP_ERR_INVALID (no stream of
+ * the buffer's device, or one that is being captured, where the program's own events order what the graph has) and
+ * XEP_ERR_UNSUPPORTED (a request in host memory).
+ */
+XEP_API xep_status_t xep_request_stream_wait(xep_request_t *req, void *stream);
 
 /**
  * Frees the request, which may not be used again; its operation goes on. Local, does not block. NULL is a no-op.

@@ -37,4 +37,25 @@ static inline uint32_t xep_cuda_stage_bytes(const xep_cuda_sum_t *sum)
     return sum->rows * sum->chunk + 12 + 4 * sum->rows;
 }
 
+/**
+ * What a warp pulls of a row at once, where so many ranks contribute to a token: of fewer rows more, so that there
+ * is room for two stages. Rows are cut where lines of 128 bytes begin: elsewhere copies take half as long again.
+ */
+static inline uint32_t xep_cuda_sum_chunk(uint32_t ranks)
+{
+    return ranks <= 2 ? 2048 : 1024;
+}
+
+/**
+ * Stages of each of so many warps in so many blocks: a second one where so little would be on its way with one that the
+ * links are idle while it is summed; where there is more, it would only get in its own way.
+ */
+static inline uint32_t xep_cuda_sum_stages(const xep_cuda_sum_t *sum, uint32_t warps, uint32_t blocks,
+                                           uint32_t shared_bytes)
+{
+    enum { ENOUGH = 2 << 20 };
+    const uint32_t all = warps * xep_cuda_stage_bytes(sum);
+    return 2 * all <= shared_bytes && (uint64_t)all * blocks < ENOUGH ? 2 : 1;
+}
+
 #endif

@@ -46,7 +46,7 @@ template <typename E> static __device__ __forceinline__ void combine(const xep_c
     if (wait_all(c.peer[c.rank], c.nranks, c.ready, c.word_stride, c.epoch, c.deadline) &&
         compare_offers(
             c.nranks, [&](uint32_t r) { return c.peer[c.rank] + c.said + r * c.word_stride; }, c.differs)) {
-        sum_tokens<E, false>(c, shared, 0);
+        sum_tokens<E, false>(c, shared);
         if (c.out_weights != nullptr) sum_weights(c);
     }
     if (!is_last_block(c.blocks_done)) return;

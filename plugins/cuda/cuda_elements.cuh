@@ -25,6 +25,12 @@ struct bf16_t {
         asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
         return word;
     }
+    static __device__ __forceinline__ uint32_t add(uint32_t a, uint32_t b)
+    {
+        uint32_t word;
+        asm("add.rn.bf16x2 %0, %1, %2;" : "=r"(word) : "r"(a), "r"(b));
+        return word;
+    }
     static constexpr uint32_t NAN_FROM = 0x7fff, NAN_TO = 0x7fc0;
 };
 
@@ -38,6 +44,12 @@ struct fp16_t {
     {
         uint32_t word;
         asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+        return word;
+    }
+    static __device__ __forceinline__ uint32_t add(uint32_t a, uint32_t b)
+    {
+        uint32_t word;
+        asm("add.rn.f16x2 %0, %1, %2;" : "=r"(word) : "r"(a), "r"(b));
         return word;
     }
     static constexpr uint32_t NAN_FROM = 0x7fff, NAN_TO = 0x7e00;
@@ -76,6 +88,28 @@ template <typename E, bool W> static __device__ __forceinline__ void add_word(fl
 template <typename E> static __device__ __forceinline__ uint32_t round_word(const float *sum)
 {
     return mend_nan<E>(E::round(sum[0], sum[1]));
+}
+
+template <typename E> static __device__ __forceinline__ int4 mend_pack(int4 pack)
+{
+    /* of a half that is the conversions' NaN, the sum with 1 has a sign that it has not; no half is all ones */
+    const uint32_t nan = ((pack.x + 0x00010001) & ~pack.x) | ((pack.y + 0x00010001) & ~pack.y) |
+                         ((pack.z + 0x00010001) & ~pack.z) | ((pack.w + 0x00010001) & ~pack.w);
+    if ((nan & 0x80008000) == 0) return pack;
+    return make_int4((int)mend_nan<E>((uint32_t)pack.x), (int)mend_nan<E>((uint32_t)pack.y),
+                     (int)mend_nan<E>((uint32_t)pack.z), (int)mend_nan<E>((uint32_t)pack.w));
+}
+
+/*
+ * +0 and two elements: a sum of two with so few bits is the same whether or not fp32 is between, since that has more
+ * than twice as many; and a zero that would be -0, which none but two of them make, becomes +0.
+ */
+template <typename E> static __device__ __forceinline__ int4 add_two(const int4 &a, const int4 &b)
+{
+    return mend_pack<E>(make_int4((int)E::add(E::add((uint32_t)a.x, (uint32_t)b.x), 0),
+                                  (int)E::add(E::add((uint32_t)a.y, (uint32_t)b.y), 0),
+                                  (int)E::add(E::add((uint32_t)a.z, (uint32_t)b.z), 0),
+                                  (int)E::add(E::add((uint32_t)a.w, (uint32_t)b.w), 0)));
 }
 
 template <> __device__ __forceinline__ uint32_t round_word<fp32_t>(const float *sum)

@@ -187,6 +187,21 @@ static const char *const waited_for[CUDA_LL_LATE_WORDS] = {
     [CUDA_LL_READERS] = "the end of a combine",
 };
 
+/*
+ * What counts begin with. The words too: kernels count from 0 in a mode that is opened again, after a reset, when no
+ * device does anything for this buffer and none will until all ranks have come here.
+ */
+static xep_status_t set_up(void *opaque)
+{
+    cuda_ll_t *mode = opaque;
+    xep_device_t *device = mode->cuda.device;
+    const xep_region_t *words = &mode->ll.kit.env->regions[XEP_REGION_CONTROL];
+    mode->ll.layout = mode->layout.ll;
+    xep_status_t status = device->ops->fill(device, words->base, 0, words->bytes, NULL);
+    if (status == XEP_OK) status = device->ops->fill(device, mode->wrong, 0xff, sizeof *mode->wrong, NULL);
+    return status == XEP_OK ? device->ops->sync(device) : status;
+}
+
 const cuda_mode_parts_t cuda_mode_parts = {
     .cuda = offsetof(cuda_ll_t, cuda),
     .images = CUDA_LL_IMAGES,
@@ -196,6 +211,7 @@ const cuda_mode_parts_t cuda_mode_parts = {
     .waited_for = waited_for,
     .lay_device = lay_device,
     .lay_pinned = lay_pinned,
+    .set_up = set_up,
     .check_earlier = cuda_ll_check_refusal,
 };
 
@@ -210,43 +226,13 @@ const xep_kit_mode_t xep_kit_mode = {
     .memory = XEP_MEMORY_CUDA,
 };
 
-/*
- * What counts begin with. The words too: kernels count from 0 in a mode that is opened again, after a reset, when no
- * device does anything for this buffer and none will until all ranks have come here.
- */
-static xep_status_t clear_words(const cuda_ll_t *mode)
-{
-    xep_device_t *device = mode->cuda.device;
-    const xep_region_t *words = &mode->ll.kit.env->regions[XEP_REGION_CONTROL];
-    xep_status_t status = device->ops->fill(device, words->base, 0, words->bytes, NULL);
-    if (status == XEP_OK) status = device->ops->fill(device, mode->wrong, 0xff, sizeof *mode->wrong, NULL);
-    return status == XEP_OK ? device->ops->sync(device) : status;
-}
-
-static xep_status_t cuda_open(const xep_env_t *env, void **mode_p)
-{
-    void *opaque;
-    xep_status_t status = xep_kit_open(env, &opaque);
-    if (status != XEP_OK) return status;
-    cuda_ll_t *mode = opaque;
-    mode->ll.layout = mode->layout.ll;
-    status = cuda_mode_open(&mode->ll.kit);
-    if (status == XEP_OK) status = clear_words(mode);
-    if (status == XEP_OK) *mode_p = mode;
-    else cuda_mode_close(mode);
-    return status;
-}
-
 __attribute__((visibility("default"))) extern const xep_plugin_t xep_plugin;
 
 const xep_plugin_t xep_plugin = {
-    XEP_PLUGIN_SIZES,
-    XEP_KIT_OPS,
+    CUDA_MODE_OPS,
     .state_bytes = sizeof(cuda_ll_state_t),
     .name = "ll_cuda",
     .brief = "ll for device memory: kernels read the devices of all ranks directly; the host waits for nothing",
-    .open = cuda_open,
-    .close = cuda_mode_close,
     .dispatch = cuda_ll_dispatch,
     .combine = cuda_ll_combine,
 };

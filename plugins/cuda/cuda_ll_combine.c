@@ -82,9 +82,10 @@ static xep_status_t launch_sums(cuda_ll_t *mode, const xep_op_t *op)
     };
     uint32_t bytes;
     find_weights(mode, op, &sums);
-    const uint32_t warps =
-        cuda_lay_sums(&mode->cuda, args, slot->topk, CHUNK, (uintptr_t)sums.own | sums.own_stride, &sums.sum, &bytes);
-    return cuda_launch(&mode->cuda, op, (int)kernel, cuda_multiprocessors(&mode->ll.kit), warps * WARP, bytes, &sums);
+    const uint32_t blocks = cuda_multiprocessors(&mode->ll.kit);
+    const uint32_t warps = cuda_lay_sums(&mode->cuda, args, blocks, slot->topk, CHUNK,
+                                         (uintptr_t)sums.own | sums.own_stride, &sums.sum, &bytes);
+    return cuda_launch(&mode->cuda, op, (int)kernel, blocks, warps * WARP, bytes, &sums);
 }
 
 static xep_status_t sum(void *opaque, xep_op_t *op)
@@ -118,6 +119,7 @@ xep_status_t cuda_ll_combine(void *opaque, xep_op_t *op)
 {
     cuda_ll_t *mode = opaque;
     xep_status_t status = ll_check_combine(&mode->ll, op);
+    if (status == XEP_OK) status = cuda_check_missing(&mode->ll.kit, op);
     if (status == XEP_OK) status = check_memory(mode, op);
     return status == XEP_OK ? cuda_ll_begin(mode, op) : status;
 }

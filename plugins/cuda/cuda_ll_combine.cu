@@ -128,7 +128,7 @@ template <typename E> static __device__ __forceinline__ void combine(const xep_c
             at.nranks, [&](uint32_t r) { return line(r) + at.mail_ready; }, epoch, c.deadline) &&
         compare_offers(
             at.nranks, [&](uint32_t r) { return line(r) + at.mail_said; }, c.differs))
-        sum_tokens<E, true>(c, shared, 1);
+        sum_tokens<E, true>(c, shared);
     if (!is_last_block(at.blocks_done)) return;
     tell_read(at, epoch);
     const char *own = mail_at(at, at.rank, at.slot_number, 0) + at.mail_read;

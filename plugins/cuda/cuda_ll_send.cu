@@ -15,7 +15,7 @@ enum {
     LANES = 16 /* of a group */,
     EACH = 8 /* channels of a lane */,
     AHEAD = 4,
-    INDICES = 8,
+    INDICES = 16, /* that a lane loads at once: a warp's lanes are as many at least */
     PART = 2048
 };
 
@@ -35,7 +35,10 @@ static __device__ __forceinline__ uint32_t all_warps()
 
 static __device__ __forceinline__ int64_t load_index(const send_t &s, uint32_t i)
 {
-    const char *at = s.topk_idx + i / s.notice.topk * s.topk_idx_stride + i % s.notice.topk * (uint64_t)s.idx_bytes;
+    const uint32_t topk = s.notice.topk, bytes = s.idx_bytes;
+    const char *at = s.topk_idx + (s.topk_idx_stride == topk * bytes
+                                       ? i * (uint64_t)bytes /* a division for each would take longer than the load */
+                                       : i / topk * s.topk_idx_stride + i % topk * (uint64_t)bytes);
     return s.wide ? *(const int64_t *)at : *(const int32_t *)at;
 }
 
@@ -46,26 +49,41 @@ static __device__ __forceinline__ void tell_pick(const send_t &s, uint64_t turn,
         ((xep_cuda_pick_t *)head_at(s.at, (s.at.rank + r) % s.at.nranks, turn, s.at.rank))[i] = pick;
 }
 
+/* Of INDICES * 32 indices in a row, which are the expert: a lane a word of 32. */
+static __device__ __forceinline__ uint32_t find_expert(const send_t &s, uint32_t begin, uint32_t expert)
+{
+    const uint32_t n = s.notice.tokens * s.notice.topk, lane = threadIdx.x % 32;
+    int64_t index[INDICES];
+    uint32_t word = 0;
+#pragma unroll
+    for (uint32_t a = 0; a < INDICES; a++) {
+        const uint32_t i = begin + a * 32 + lane;
+        index[a] = i < n ? load_index(s, i) : -1;
+    }
+#pragma unroll
+    for (uint32_t a = 0; a < INDICES; a++) {
+        const uint32_t mine = __ballot_sync(UINT32_MAX, index[a] == expert);
+        if (lane == a) word = mine;
+    }
+    return word;
+}
+
 /* A warp an expert: its selections get numbers in the order of tokens, whatever the others do. */
 static __device__ void number_expert(const send_t &s, uint64_t turn, uint32_t expert)
 {
     const uint32_t n = s.notice.tokens * s.notice.topk, lane = threadIdx.x % 32;
     uint32_t count = 0;
     for (uint32_t begin = 0; begin < n; begin += INDICES * 32) {
-        int64_t index[INDICES];
-#pragma unroll
-        for (uint32_t a = 0; a < INDICES; a++) {
-            const uint32_t i = begin + a * 32 + lane;
-            index[a] = i < n ? load_index(s, i) : -1;
+        const uint32_t word = find_expert(s, begin, expert);
+        uint32_t sum = __popc(word);
+        for (uint32_t step = 1; step < 32; step *= 2) {
+            const uint32_t before = __shfl_up_sync(UINT32_MAX, sum, step);
+            if (lane >= step) sum += before;
         }
-#pragma unroll
-        for (uint32_t a = 0; a < INDICES; a++) {
-            const uint32_t mine = __ballot_sync(UINT32_MAX, index[a] == expert);
-            if (index[a] == expert)
-                tell_pick(s, turn, begin + a * 32 + lane,
-                          xep_cuda_pick_t{(int32_t)expert, count + __popc(mine & ((1u << lane) - 1))});
-            count += __popc(mine);
-        }
+        uint32_t ordinal = count + sum - __popc(word);
+        for (uint32_t left = word; left != 0; left &= left - 1)
+            tell_pick(s, turn, begin + lane * 32 + __ffs((int)left) - 1, xep_cuda_pick_t{(int32_t)expert, ordinal++});
+        count += __shfl_sync(UINT32_MAX, sum, 31);
     }
     for (uint32_t r = lane; r < s.at.nranks; r += 32)
         ((uint32_t *)(head_at(s.at, r, turn, s.at.rank) + s.at.head_counts))[expert] = count;
@@ -97,11 +115,11 @@ template <typename T> static __device__ __forceinline__ void copy_part(char *to,
     for (uint32_t i = threadIdx.x % 32; i < bytes / sizeof(T); i += 32) ((T *)to)[i] = ((const T *)from)[i];
 }
 
-static __device__ void pack_rows(const send_t &s, char *items)
+static __device__ void pack_rows(const send_t &s, char *items, uint32_t first, uint32_t all)
 {
     const uint32_t parts = (uint32_t)((s.item.row_bytes + PART - 1) / PART), units = s.notice.tokens * parts;
     const uint64_t odd = (uint64_t)s.x | s.x_stride | s.item.row_bytes;
-    for (uint32_t u = warps_before(); u < units; u += all_warps()) {
+    for (uint32_t u = first; u < units; u += all) {
         const uint32_t token = u / parts, part = u % parts;
         const uint64_t left = s.item.row_bytes - (uint64_t)part * PART;
         const uint32_t bytes = left < PART ? (uint32_t)left : PART;
@@ -111,7 +129,7 @@ static __device__ void pack_rows(const send_t &s, char *items)
         else if (odd % 4 == 0) copy_part<uint32_t>(to, from, bytes);
         else copy_part<char>(to, from, bytes);
     }
-    for (uint32_t t = warps_before(); t < s.notice.tokens; t += all_warps()) {
+    for (uint32_t t = first; t < s.notice.tokens; t += all) {
         const char *from = s.scales + (int64_t)t * s.scales_token_stride;
         uint32_t *to = (uint32_t *)(items + t * s.item.stride + s.item.scales);
         for (uint32_t i = threadIdx.x % 32; i < s.notice.nscales; i += 32)
@@ -203,12 +221,12 @@ static __device__ __forceinline__ void cast_group(const send_t &s, char *item, u
 }
 
 /* A warp casts two groups at once, and has the loads of some pairs of groups on their way. */
-template <typename E> static __device__ void cast_rows(const send_t &s, char *items)
+template <typename E> static __device__ void cast_rows(const send_t &s, char *items, uint32_t first_unit, uint32_t all)
 {
     const uint32_t hidden = s.notice.hidden, of_row = (hidden + 2 * GROUP - 1) / (2 * GROUP),
-                   units = s.notice.tokens * of_row, all = all_warps();
+                   units = s.notice.tokens * of_row;
     const int aligned = ((uint64_t)s.x | s.x_stride) % 16 == 0;
-    for (uint32_t begin = warps_before(); begin < units; begin += AHEAD * all) {
+    for (uint32_t begin = first_unit; begin < units; begin += AHEAD * all) {
         channels<E> x[AHEAD];
 #pragma unroll
         for (uint32_t a = 0; a < AHEAD; a++) {
@@ -243,15 +261,23 @@ static __device__ void tell_notices(const send_t &s, uint64_t epoch, uint64_t tu
     *s.at.now = xep_cuda_ll_now_t{epoch, turn + 1};
 }
 
+/* The rows, by so many warps, of which this is one. */
+static __device__ __forceinline__ void move_rows(const send_t &s, char *items, uint32_t warp, uint32_t warps)
+{
+    if (s.notice.quant == XEP_QUANT_NONE) pack_rows(s, items, warp, warps);
+    else if (s.elem_bytes == 4) cast_rows<fp32_t>(s, items, warp, warps);
+    else if (s.notice.dtype == XEP_BF16) cast_rows<bf16_t>(s, items, warp, warps);
+    else cast_rows<fp16_t>(s, items, warp, warps);
+}
+
 extern "C" __global__ void __launch_bounds__(1024, 1) xep_cuda_ll_send(const __grid_constant__ xep_cuda_ll_send_t s)
 {
     const uint64_t epoch = s.at.now->epoch + 1, turn = s.at.now->turn;
     char *items = items_at(s.at, turn, s.at.rank);
+    /* where there are enough warps, those that number selections leave the rows to the others */
+    const uint32_t busy = all_warps() < 2 * s.at.experts ? 0 : s.at.experts;
     for (uint32_t e = warps_before(); e < s.at.experts; e += all_warps()) number_expert(s, turn, e);
     tell_rest(s, turn);
-    if (s.notice.quant == XEP_QUANT_NONE) pack_rows(s, items);
-    else if (s.elem_bytes == 4) cast_rows<fp32_t>(s, items);
-    else if (s.notice.dtype == XEP_BF16) cast_rows<bf16_t>(s, items);
-    else cast_rows<fp16_t>(s, items);
+    if (warps_before() >= busy) move_rows(s, items, warps_before() - busy, all_warps() - busy);
     if (is_last_block(s.at.blocks_done)) tell_notices(s, epoch, turn);
 }

@@ -132,8 +132,8 @@ enum {
 };
 
 /* Bulk copies take multiples of 16 bytes at multiples of 16. */
-uint32_t cuda_lay_sums(const cuda_mode_t *cuda, const xep_combine_args_t *args, uint32_t contributions, uint32_t chunk,
-                       uintptr_t odd, xep_cuda_sum_t *sum, uint32_t *shared_bytes_p)
+uint32_t cuda_lay_sums(const cuda_mode_t *cuda, const xep_combine_args_t *args, uint32_t blocks, uint32_t contributions,
+                       uint32_t chunk, uintptr_t odd, xep_cuda_sum_t *sum, uint32_t *shared_bytes_p)
 {
     const uint32_t bytes = (uint32_t)xep_combine_row_bytes(args) & ~15u;
     uint32_t warps = PULLING;
@@ -152,6 +152,7 @@ uint32_t cuda_lay_sums(const cuda_mode_t *cuda, const xep_combine_args_t *args, 
     sum->chunk = bytes < chunk ? bytes : chunk;
     sum->stages = odd % 16 == 0 && bytes != 0 && sum->rows <= MOST_ROWS;
     if (!sum->stages) warps = PLAIN;
+    else sum->stages = xep_cuda_sum_stages(sum, warps, blocks, cuda_shared_bytes(cuda));
     while (warps > 1 && warps * sum->stages * xep_cuda_stage_bytes(sum) > cuda_shared_bytes(cuda)) warps--;
     *shared_bytes_p = warps * sum->stages * xep_cuda_stage_bytes(sum);
     return warps;
@@ -163,6 +164,14 @@ xep_status_t cuda_check_arrays(const cuda_mode_t *cuda, const cuda_array_t *arra
     for (size_t i = 0; i < count && status == XEP_OK; i++)
         status = cuda->device->ops->check(cuda->device, arrays[i].name, arrays[i].address);
     return status;
+}
+
+/* No rank is ever left out here. Kernels do not write the array, so it would stay what it was. */
+xep_status_t cuda_check_missing(const xep_kit_t *kit, xep_op_t *op)
+{
+    if (op->combine->missing == NULL) return XEP_OK;
+    return kit->env->fail(kit->env, op, XEP_ERR_UNSUPPORTED,
+                          "missing cannot be told in device memory (NULL: all ranks are in every sum)");
 }
 
 /*
@@ -190,14 +199,27 @@ xep_status_t cuda_check_earlier(void *mode, xep_op_t *op)
 
 /* ---- open and close ---- */
 
-xep_status_t cuda_mode_open(xep_kit_t *kit)
+static xep_status_t open_parts(xep_kit_t *kit)
 {
     cuda_mode_t *cuda = cuda_of(kit);
     cuda->device = kit->env->device;
     xep_status_t status = allocate(kit, XEP_MEMORY_CUDA, lay_device, &cuda->memory);
     if (status == XEP_OK) status = allocate(kit, XEP_MEMORY_HOST, lay_pinned, &cuda->pinned);
     if (status == XEP_OK) status = fill_tables(kit, cuda);
-    return status == XEP_OK ? load_kernels(cuda) : status;
+    if (status == XEP_OK) status = load_kernels(cuda);
+    return status == XEP_OK ? cuda_mode_parts.set_up(kit) : status;
+}
+
+/* The kit makes the mode's struct, with zeros in it: what was not made before a failure is NULL. */
+xep_status_t cuda_mode_open(const xep_env_t *env, void **mode_p)
+{
+    void *mode;
+    xep_status_t status = xep_kit_open(env, &mode);
+    if (status != XEP_OK) return status;
+    status = open_parts(mode);
+    if (status == XEP_OK) *mode_p = mode;
+    else cuda_mode_close(mode);
+    return status;
 }
 
 void cuda_mode_close(void *mode)

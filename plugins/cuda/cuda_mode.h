@@ -29,6 +29,7 @@ typedef struct cuda_mode_parts {
     const char *const *waited_for;                           /* [late_words]; NULL: the word is of ranks that differ */
     void (*lay_device)(void *mode, xep_carve_t *memory);     /* arrays in device memory, zeroed */
     void (*lay_pinned)(void *mode, xep_carve_t *memory);     /* arrays in pinned memory, zeroed */
+    xep_status_t (*set_up)(void *mode);                      /* the rest of the mode, once all of this is there */
     xep_status_t (*check_earlier)(void *mode, xep_op_t *op); /* what an earlier operation met besides; NULL: nothing */
 } cuda_mode_parts_t;
 
@@ -60,11 +61,15 @@ static inline void *cuda_stream(const xep_op_t *op)
     return op->kind == XEP_OP_DISPATCH ? op->dispatch->stream : op->combine->stream;
 }
 
-/** Of a mode that the kit has opened: its arrays, filled as far as all modes have them, and its kernels, loaded. */
-xep_status_t cuda_mode_open(xep_kit_t *kit);
-
-/** Frees what open made, and the rest of the mode. NULL is a no-op. */
+/**
+ * For xep_plugin_t: what the kit has, the arrays of cuda_mode_parts, filled as far as all modes have them, the kernels,
+ * and what the mode sets up. Close is for what open made; the core has seen to it that no kernel of the buffer runs.
+ */
+xep_status_t cuda_mode_open(const xep_env_t *env, void **mode_p);
 void cuda_mode_close(void *mode);
+
+/** What the xep_plugin_t of every mode for device memory begins with. */
+#define CUDA_MODE_OPS XEP_PLUGIN_SIZES, XEP_KIT_OPS, .open = cuda_mode_open, .close = cuda_mode_close
 
 /** Most dynamic shared memory that a kernel may be launched with. */
 uint32_t cuda_shared_bytes(const cuda_mode_t *cuda);
@@ -80,12 +85,12 @@ xep_status_t cuda_launch(const cuda_mode_t *cuda, const xep_op_t *op, int kernel
                          uint32_t shared_bytes, void *args);
 
 /**
- * How a combine sums tokens that have so many contributions at most, besides biases: in chunks of so many bytes of a
- * row. odd: 0 where bulk copies can move all that args does not name. Returns the warps of a block, and what shared
- * memory they need.
+ * How a combine of so many blocks sums tokens that have so many contributions at most, besides biases: in chunks of so
+ * many bytes of a row. odd: 0 where bulk copies can move all that args does not name. Returns the warps of a block, and
+ * what shared memory they need.
  */
-uint32_t cuda_lay_sums(const cuda_mode_t *cuda, const xep_combine_args_t *args, uint32_t contributions, uint32_t chunk,
-                       uintptr_t odd, xep_cuda_sum_t *sum, uint32_t *shared_bytes_p);
+uint32_t cuda_lay_sums(const cuda_mode_t *cuda, const xep_combine_args_t *args, uint32_t blocks, uint32_t contributions,
+                       uint32_t chunk, uintptr_t odd, xep_cuda_sum_t *sum, uint32_t *shared_bytes_p);
 
 /** Arguments of an operation that must be memory of the device; NULL is. */
 typedef struct cuda_array {
@@ -94,6 +99,9 @@ typedef struct cuda_array {
 } cuda_array_t;
 
 xep_status_t cuda_check_arrays(const cuda_mode_t *cuda, const cuda_array_t *arrays, size_t count);
+
+/** Of a combine: XEP_ERR_UNSUPPORTED if it is to tell what is missing. */
+xep_status_t cuda_check_missing(const xep_kit_t *kit, xep_op_t *op);
 
 /** Step, the first one: XEP_ERR_TIMEOUT or XEP_ERR_PROTOCOL where a kernel of an earlier operation has failed. */
 xep_status_t cuda_check_earlier(void *mode, xep_op_t *op);

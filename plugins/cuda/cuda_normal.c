@@ -3,12 +3,18 @@
 /* The plugin: its memory on both sides, its kernels, its name. */
 #include "cuda_normal.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 #include "cuda_images.h"
 
 /* ---- memory ---- */
+
+enum { LINE_OF_DEVICE = 128 };
+
+/* Between devices, copies of rows that do not begin where a line does take a fifth longer. */
+static xep_status_t lay_heap(const xep_shape_t *shape, xep_heap_layout_t *layout, xep_carve_t region[XEP_REGIONS])
+{
+    region[XEP_REGION_ROWS].alignment = LINE_OF_DEVICE;
+    return normal_lay_heap(shape, layout, region);
+}
 
 /*
  * What the host keeps of a routing. The lists by token (dests, experts) are made on the device and stay there: NULL
@@ -29,12 +35,14 @@ static void lay_routing(const normal_t *mode, xep_carve_t *arena, normal_routing
 /* What the host knows of an operation; the rest is beside it on the device. */
 static void lay_host(void *opaque, xep_carve_t *arena)
 {
-    normal_t *mode = opaque;
-    const xep_shape_t *shape = mode->kit.shape;
-    mode->factors = xep_carve_array(arena, shape->nranks, sizeof *mode->factors);
+    cuda_normal_t *mode = opaque;
+    const xep_shape_t *shape = mode->normal.kit.shape;
+    mode->routings = xep_carve_array(arena, shape->slots, sizeof *mode->routings);
+    mode->slots = xep_carve_array(arena, shape->slots, sizeof *mode->slots);
+    mode->normal.factors = xep_carve_array(arena, shape->nranks, sizeof *mode->normal.factors);
     for (uint32_t s = 0; s < shape->slots; s++) {
-        normal_slot_t *slot = normal_slot(mode, s);
-        lay_routing(mode, arena, &slot->own);
+        normal_slot_t *slot = normal_slot(&mode->normal, s);
+        lay_routing(&mode->normal, arena, &slot->own);
         slot->from = xep_carve_array(arena, shape->nranks, sizeof *slot->from);
         slot->expert_rows = xep_carve_array(arena, shape->local_experts, sizeof *slot->expert_rows);
     }
@@ -90,6 +98,21 @@ static const char *const waited_for[CUDA_LATE_WORDS] = {
     [CUDA_READERS] = "the end of a combine",
 };
 
+/* The plan counts selections in shared memory, two words for each expert, which limits how many there may be. */
+static xep_status_t set_up(void *opaque)
+{
+    cuda_normal_t *mode = opaque;
+    const xep_env_t *env = mode->normal.kit.env;
+    const xep_shape_t *shape = env->shape;
+    uint64_t selections = 2 * (uint64_t)shape->experts * sizeof(uint32_t);
+    if (selections > cuda_shared_bytes(&mode->cuda))
+        return env->fail(env, NULL, XEP_ERR_UNSUPPORTED, "too many experts: %u (%u with this device)", shape->experts,
+                         cuda_shared_bytes(&mode->cuda) / 8);
+    mode->normal.records = mode->mirror;
+    normal_make_factors(mode->normal.factors, shape->nranks);
+    return XEP_OK;
+}
+
 const cuda_mode_parts_t cuda_mode_parts = {
     .cuda = offsetof(cuda_normal_t, cuda),
     .images = CUDA_NORMAL_IMAGES,
@@ -99,22 +122,10 @@ const cuda_mode_parts_t cuda_mode_parts = {
     .waited_for = waited_for,
     .lay_device = lay_device,
     .lay_pinned = lay_pinned,
+    .set_up = set_up,
 };
 
 /* ---- the plugin ---- */
-
-/*
- * Also after set_up() has failed half way: what was not made is NULL, and to free that is nothing. The core has seen to
- * it that no kernel of this buffer runs any more.
- */
-static void cuda_close(void *opaque)
-{
-    cuda_normal_t *mode = opaque;
-    if (mode == NULL) return;
-    free(mode->slots);
-    free(mode->routings);
-    cuda_mode_close(mode);
-}
 
 const xep_kit_mode_t xep_kit_mode = {
     .mode_bytes = sizeof(cuda_normal_t),
@@ -122,43 +133,10 @@ const xep_kit_mode_t xep_kit_mode = {
     .slot_bytes = sizeof(normal_slot_t),
     .dispatch_steps = cuda_dispatch_steps,
     .combine_steps = cuda_combine_steps,
-    .lay_heap = normal_lay_heap,
+    .lay_heap = lay_heap,
     .lay_arrays = lay_host,
     .memory = XEP_MEMORY_CUDA,
 };
-
-/* The plan counts selections in shared memory, two words for each expert, which limits how many there may be. */
-static xep_status_t set_up(cuda_normal_t *mode)
-{
-    const xep_env_t *env = mode->normal.kit.env;
-    const xep_shape_t *shape = env->shape;
-    uint64_t selections = 2 * (uint64_t)shape->experts * sizeof(uint32_t);
-    mode->cuda.device = env->device;
-    if (selections > cuda_shared_bytes(&mode->cuda))
-        return env->fail(env, NULL, XEP_ERR_UNSUPPORTED, "too many experts: %u (%u with this device)", shape->experts,
-                         cuda_shared_bytes(&mode->cuda) / 8);
-    mode->routings = calloc(shape->slots, sizeof *mode->routings);
-    mode->slots = calloc(shape->slots, sizeof *mode->slots);
-    if (mode->routings == NULL || mode->slots == NULL)
-        return env->fail(env, NULL, XEP_ERR_NO_MEMORY, "no memory for %u slots", shape->slots);
-    xep_status_t status = cuda_mode_open(&mode->normal.kit);
-    mode->normal.records = mode->mirror;
-    normal_make_factors(mode->normal.factors, shape->nranks);
-    return status;
-}
-
-/* The kit opens what all modes have, with this mode's struct around it; from then on cuda_close() ends all of it. */
-static xep_status_t cuda_open(const xep_env_t *env, void **mode_p)
-{
-    void *opaque;
-    xep_status_t status = xep_kit_open(env, &opaque);
-    if (status != XEP_OK) return status;
-    cuda_normal_t *mode = opaque;
-    status = set_up(mode);
-    if (status == XEP_OK) *mode_p = mode;
-    else cuda_close(mode);
-    return status;
-}
 
 /*
  * A combine ends when all have read the input, so whatever is enqueued behind it may write there: the kit finds every
@@ -167,13 +145,10 @@ static xep_status_t cuda_open(const xep_env_t *env, void **mode_p)
 __attribute__((visibility("default"))) extern const xep_plugin_t xep_plugin;
 
 const xep_plugin_t xep_plugin = {
-    XEP_PLUGIN_SIZES,
-    XEP_KIT_OPS,
+    CUDA_MODE_OPS,
     .state_bytes = sizeof(normal_state_t),
     .name = "normal_cuda",
     .brief = "normal for device memory: kernels write and read the devices of all ranks directly",
-    .open = cuda_open,
-    .close = cuda_close,
     .dispatch = cuda_normal_dispatch,
     .combine = cuda_normal_combine,
 };

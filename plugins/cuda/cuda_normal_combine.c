@@ -3,7 +3,7 @@
 /* Combine: copies into the input, and one kernel that does the rest. Nothing is waited for here. */
 #include "cuda_normal.h"
 
-enum { CHUNK = 2048 /* of a row, that a warp pulls at once */, WARP = 32 };
+enum { WARP = 32 };
 
 /* ---- rows and weights into the slot ---- */
 
@@ -80,8 +80,10 @@ static xep_status_t launch_sums(cuda_normal_t *mode, const xep_op_t *op)
     };
     fill_offer(op, sum.offer);
     uint32_t bytes;
-    const uint32_t warps = cuda_lay_sums(&mode->cuda, args, sum.max_dests, CHUNK, 0, &sum.sum, &bytes);
-    return cuda_launch(&mode->cuda, op, kernel, cuda_multiprocessors(&normal->kit), warps * WARP, bytes, &sum);
+    const uint32_t blocks = cuda_multiprocessors(&normal->kit);
+    const uint32_t warps =
+        cuda_lay_sums(&mode->cuda, args, blocks, sum.max_dests, xep_cuda_sum_chunk(sum.max_dests), 0, &sum.sum, &bytes);
+    return cuda_launch(&mode->cuda, op, kernel, blocks, warps * WARP, bytes, &sum);
 }
 
 /* ---- steps ---- */
@@ -124,6 +126,7 @@ xep_status_t cuda_normal_combine(void *opaque, xep_op_t *op)
 {
     cuda_normal_t *mode = opaque;
     xep_status_t status = normal_check_combine(&mode->normal, op);
+    if (status == XEP_OK) status = cuda_check_missing(&mode->normal.kit, op);
     if (status == XEP_OK) status = check_memory(mode, op);
     if (status == XEP_OK) status = mode->cuda.device->ops->after_mark(mode->cuda.device, cuda_stream(op));
     return status == XEP_OK ? xep_steps_begin(mode, op) : status;

@@ -48,8 +48,25 @@ typedef struct pulls {
     uint32_t *found;   /* [stages] contributions */
     float *weights;    /* [stages][rows] of a weighed sum */
     uint32_t of_row;   /* chunks of a row */
-    uint32_t first, step, count;
+    uint32_t first, count;
 } pulls_t;
+
+/* A chunk of a warp, and its stage. Goes on without divisions, which take longer than the sum of a chunk's bytes. */
+typedef struct cursor {
+    uint32_t token, part, stage, phase;
+} cursor_t;
+
+static __device__ __forceinline__ void go_on(cursor_t *at, uint32_t of_row, uint32_t stages)
+{
+    if (++at->part == of_row) {
+        at->part = 0;
+        at->token++;
+    }
+    if (++at->stage == stages) {
+        at->stage = 0;
+        at->phase ^= 1;
+    }
+}
 
 /* What a lane contributes to a token: asked for once, while the warp goes through the token's chunks. */
 typedef struct found {
@@ -66,16 +83,14 @@ static __device__ __forceinline__ uint32_t chunk_bytes(const xep_cuda_sum_t &s, 
 
 /* Each lane loads one contribution; those that there are lie one behind the other. */
 template <bool W, typename C>
-static __device__ __forceinline__ void begin_pull(const C &c, const pulls_t &p, uint32_t i, uint32_t row_bytes,
-                                                  found_t *mine)
+static __device__ __forceinline__ void begin_pull(const C &c, const pulls_t &p, const cursor_t &chunk,
+                                                  uint32_t row_bytes, found_t *mine)
 {
-    const uint32_t unit = p.first + i * p.step, token = unit / p.of_row, part = unit % p.of_row,
-                   stage = i % c.sum.stages, n = threadIdx.x % 32;
-    const uint32_t bytes = chunk_bytes(c.sum, row_bytes, part);
-    if (mine->token != token) {
-        mine->token = token;
+    const uint32_t stage = chunk.stage, n = threadIdx.x % 32, bytes = chunk_bytes(c.sum, row_bytes, chunk.part);
+    if (mine->token != chunk.token) {
+        mine->token = chunk.token;
         mine->weight = 1;
-        mine->row = n < c.sum.rows ? contribution(c, token, n, &mine->weight) : nullptr;
+        mine->row = n < c.sum.rows ? contribution(c, chunk.token, n, &mine->weight) : nullptr;
     }
     const uint32_t all = __ballot_sync(UINT32_MAX, mine->row != nullptr), at = __popc(all & ((1u << n) - 1));
     if (n == 0) {
@@ -85,7 +100,7 @@ static __device__ __forceinline__ void begin_pull(const C &c, const pulls_t &p, 
     if (W && mine->row != nullptr) p.weights[stage * c.sum.rows + at] = mine->weight;
     __syncwarp();
     if (mine->row != nullptr)
-        begin_load(p.stage + (stage * c.sum.rows + at) * c.sum.chunk, mine->row + part * c.sum.chunk, bytes,
+        begin_load(p.stage + (stage * c.sum.rows + at) * c.sum.chunk, mine->row + chunk.part * c.sum.chunk, bytes,
                    &p.barrier[stage]);
 }
 
@@ -101,9 +116,23 @@ static __device__ __forceinline__ void add_pack(float *sum, const int4 &pack, fl
 
 template <typename E> static __device__ __forceinline__ int4 round_pack(const float *sum)
 {
-    constexpr int EACH = 4 / sizeof(typename E::raw);
-    return make_int4(round_word<E>(sum), round_word<E>(sum + EACH), round_word<E>(sum + 2 * EACH),
-                     round_word<E>(sum + 3 * EACH));
+    if constexpr (sizeof(typename E::raw) == 2)
+        return mend_pack<E>(make_int4((int)E::round(sum[0], sum[1]), (int)E::round(sum[2], sum[3]),
+                                      (int)E::round(sum[4], sum[5]), (int)E::round(sum[6], sum[7])));
+    else
+        return make_int4((int)round_word<E>(sum), (int)round_word<E>(sum + 1), (int)round_word<E>(sum + 2),
+                         (int)round_word<E>(sum + 3));
+}
+
+/* N contributions to a pack. */
+template <typename E, bool W, int N>
+static __device__ __forceinline__ int4 sum_packs(const int4 *pack, const float *weight)
+{
+    if constexpr (N == 2 && !W && sizeof(typename E::raw) == 2) return add_two<E>(pack[0], pack[1]);
+    float sum[4 * (4 / sizeof(typename E::raw))] = {};
+#pragma unroll
+    for (int n = 0; n < N; n++) add_pack<E, W>(sum, pack[n], weight[n]);
+    return round_pack<E>(sum);
 }
 
 /* N contributions, known to the compiler: all are loaded before the first is added. */
@@ -114,15 +143,12 @@ static __device__ __forceinline__ void sum_known(const char *rows, const float *
     float weight[N];
 #pragma unroll
     for (int n = 0; n < N; n++) weight[n] = W ? weights[n] : 1;
-#pragma unroll 2
+#pragma unroll(N > 2 ? 2 : 4)
     for (uint32_t at = threadIdx.x % 32; at < packs; at += 32) {
         int4 pack[N];
-        float sum[4 * (4 / sizeof(typename E::raw))] = {};
 #pragma unroll
         for (int n = 0; n < N; n++) pack[n] = *(const int4 *)(rows + n * chunk + at * 16);
-#pragma unroll
-        for (int n = 0; n < N; n++) add_pack<E, W>(sum, pack[n], weight[n]);
-        out[at] = round_pack<E>(sum);
+        out[at] = sum_packs<E, W, N>(pack, weight);
     }
 }
 
@@ -157,14 +183,13 @@ static __device__ __forceinline__ void sum_stage(const char *rows, const float *
 }
 
 template <typename E, bool W>
-static __device__ __forceinline__ void end_pull(const xep_cuda_sum_t &s, const pulls_t &p, uint32_t i,
+static __device__ __forceinline__ void end_pull(const xep_cuda_sum_t &s, const pulls_t &p, const cursor_t &chunk,
                                                 uint32_t row_bytes)
 {
-    const uint32_t unit = p.first + i * p.step, token = unit / p.of_row, part = unit % p.of_row, stage = i % s.stages;
-    int4 *out = (int4 *)(s.out + token * s.out_stride + part * s.chunk);
-    wait_load(&p.barrier[stage], i / s.stages & 1);
-    sum_stage<E, W>(p.stage + stage * s.rows * s.chunk, p.weights + stage * s.rows, s.chunk, out,
-                    chunk_bytes(s, row_bytes, part) / 16, p.found[stage]);
+    int4 *out = (int4 *)(s.out + chunk.token * s.out_stride + chunk.part * s.chunk);
+    wait_load(&p.barrier[chunk.stage], chunk.phase);
+    sum_stage<E, W>(p.stage + chunk.stage * s.rows * s.chunk, p.weights + chunk.stage * s.rows, s.chunk, out,
+                    chunk_bytes(s, row_bytes, chunk.part) / 16, p.found[chunk.stage]);
     __syncwarp();
 }
 
@@ -172,10 +197,17 @@ template <typename E, bool W, typename C>
 static __device__ void sum_chunks(const C &c, const pulls_t &p, uint32_t row_bytes)
 {
     found_t mine = {UINT32_MAX, nullptr, 0};
-    for (uint32_t i = 0; i < c.sum.stages && i < p.count; i++) begin_pull<W>(c, p, i, row_bytes, &mine);
+    cursor_t end = {p.first / p.of_row, p.first % p.of_row, 0, 0}, begin = end;
+    for (uint32_t i = 0; i < c.sum.stages && i < p.count; i++) {
+        begin_pull<W>(c, p, begin, row_bytes, &mine);
+        go_on(&begin, p.of_row, c.sum.stages);
+    }
     for (uint32_t i = 0; i < p.count; i++) {
-        end_pull<E, W>(c.sum, p, i, row_bytes);
-        if (i + c.sum.stages < p.count) begin_pull<W>(c, p, i + c.sum.stages, row_bytes, &mine);
+        end_pull<E, W>(c.sum, p, end, row_bytes);
+        go_on(&end, p.of_row, c.sum.stages);
+        if (i + c.sum.stages >= p.count) continue;
+        begin_pull<W>(c, p, begin, row_bytes, &mine);
+        go_on(&begin, p.of_row, c.sum.stages);
     }
 }
 
@@ -192,7 +224,6 @@ static __device__ __forceinline__ pulls_t find_pulls(const xep_cuda_sum_t &s, ch
                  weights + warp * s.stages * s.rows,
                  0,
                  0,
-                 0,
                  0};
     return p;
 }
@@ -207,10 +238,10 @@ static __device__ __forceinline__ void open_pulls(const xep_cuda_sum_t &s, char 
 }
 
 /*
- * All tokens, by all warps of the grid. Whole: a warp takes chunks of a token one after the other, and looks for what
- * contributes to it once; else chunks of a token are spread over warps.
+ * All tokens, by all warps of the grid. A warp takes chunks of a token one after the other, and looks for what
+ * contributes to it once.
  */
-template <typename E, bool W, typename C> static __device__ void sum_tokens(const C &c, char *shared, int whole_tokens)
+template <typename E, bool W, typename C> static __device__ void sum_tokens(const C &c, char *shared)
 {
     const uint32_t warps = blockDim.x / 32, lane = blockIdx.x * warps + threadIdx.x / 32, lanes = gridDim.x * warps;
     const uint32_t whole = c.sum.hidden * (uint32_t)sizeof(typename E::raw) & ~15u;
@@ -219,15 +250,8 @@ template <typename E, bool W, typename C> static __device__ void sum_tokens(cons
         pulls_t p = find_pulls(c.sum, shared);
         p.of_row = (whole + c.sum.chunk - 1) / c.sum.chunk;
         const uint32_t units = c.sum.tokens * p.of_row;
-        if (whole_tokens) {
-            p.first = (uint32_t)((uint64_t)units * lane / lanes);
-            p.count = (uint32_t)((uint64_t)units * (lane + 1) / lanes) - p.first;
-            p.step = 1;
-        } else if (lane < units) {
-            p.first = lane;
-            p.count = (units - lane + lanes - 1) / lanes;
-            p.step = lanes;
-        }
+        p.first = (uint32_t)((uint64_t)units * lane / lanes);
+        p.count = (uint32_t)((uint64_t)units * (lane + 1) / lanes) - p.first;
         fence_for_bulk();
         sum_chunks<E, W>(c, p, whole);
         begin = whole / sizeof(typename E::raw);

@@ -54,7 +54,7 @@ xep_status_t xep_agree(const xep_env_t *env, xep_op_t *op, const xep_agree_param
         /* ranks ascending, so that all ranks name the same two of those that differ */
         opinion_t first = {.value = XEP_AGREE_ANY};
         for (uint32_t r = 0; r < env->shape->nranks; r++) {
-            if (xep_op_is_without(op, r)) continue;
+            if (xep_op_is_silent(op, r)) continue;
             opinion_t one = {r, value_of(param, (const char *)said + r * stride)};
             if (one.value == XEP_AGREE_ANY || one.value == first.value) continue;
             if (first.value != XEP_AGREE_ANY) return disagree(env, op, param, first, one);
@@ -62,6 +62,14 @@ xep_status_t xep_agree(const xep_env_t *env, xep_op_t *op, const xep_agree_param
         }
     }
     return XEP_OK;
+}
+
+xep_status_t xep_agree_ruling(const xep_env_t *env, xep_op_t *op)
+{
+    if (op->ruling == XEP_OK) return XEP_OK;
+    return env->fail(env, op, op->ruling,
+                     "others ended it so, by what a rank told them that is out and has not told "
+                     "this one");
 }
 
 static opinion_t refused_by(const void *refused, size_t stride, uint32_t rank)
@@ -75,10 +83,10 @@ static opinion_t refused_by(const void *refused, size_t stride, uint32_t rank)
 xep_status_t xep_agree_calls(const xep_env_t *env, xep_op_t *op, const void *refused, size_t stride)
 {
     uint32_t begin = 0;
-    while (xep_op_is_without(op, begin)) begin++; /* it is with this rank at least */
+    while (xep_op_is_silent(op, begin)) begin++; /* it is with this rank at least */
     opinion_t first = refused_by(refused, stride, begin), least = first, most = first;
     for (uint32_t r = begin + 1; r < env->shape->nranks; r++) {
-        if (xep_op_is_without(op, r)) continue;
+        if (xep_op_is_silent(op, r)) continue;
         opinion_t one = refused_by(refused, stride, r);
         if ((int32_t)(one.value - first.value) < (int32_t)(least.value - first.value)) least = one;
         if ((int32_t)(one.value - first.value) > (int32_t)(most.value - first.value)) most = one;

@@ -34,6 +34,9 @@ typedef struct xep_agree_param {
 xep_status_t xep_agree(const xep_env_t *env, xep_op_t *op, const xep_agree_param_t *params, uint32_t count,
                        const void *said, size_t stride);
 
+/** The verdict of an operation that is ruled (xep_op_t.is_ruled): nothing is compared. */
+xep_status_t xep_agree_ruling(const xep_env_t *env, xep_op_t *op);
+
 /**
  * Compares the calls that ranks have refused, which each has said at refused, stride bytes apart: where these differ,
  * ranks are in different calls of the same epoch. XEP_OK, or XEP_ERR_MISMATCH, with the most in op->refused.

@@ -133,6 +133,10 @@ xep_status_t xep_combine_take_offers(void *mode, xep_op_t *op)
                                   (unsigned long long)offers[r].epoch, (unsigned long long)op->epoch);
     }
     xep_kit_state_t *state = xep_kit_state(op);
+    if (op->is_ruled) {
+        state->verdict = xep_agree_ruling(kit->env, op);
+        return XEP_OK;
+    }
     state->verdict = xep_agree_calls(kit->env, op, &offers->refused, sizeof *offers);
     if (state->verdict == XEP_OK)
         state->verdict = xep_agree(kit->env, op, params, XEP_OFFER_PARAMS, offers, sizeof *offers);

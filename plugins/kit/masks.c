@@ -9,18 +9,18 @@
 #include "kit.h"
 
 /* The word by which all that a rank brings is here, wherever op stands. */
-static const xep_step_t *receiving_step(const xep_kit_t *kit, const xep_op_t *op)
+static const xep_step_t *last_word_step(const xep_kit_t *kit, const xep_op_t *op)
 {
     const xep_step_t *step = kit->steps[op->kind];
-    while (!step->receives) step++;
+    while (step->announced.bytes == 0) step++;
     return step;
 }
 
-static int holds(void *mode, const xep_op_t *op, uint32_t rank)
+static xep_holds_t holds(void *mode, const xep_op_t *op, uint32_t rank)
 {
     uint64_t value;
-    const _Atomic uint64_t *word = receiving_step(mode, op)->word(mode, op, rank, &value);
-    return atomic_load_explicit(word, memory_order_acquire) >= value;
+    const _Atomic uint64_t *word = last_word_step(mode, op)->word(mode, op, rank, &value);
+    return atomic_load_explicit(word, memory_order_acquire) >= value ? XEP_HOLDS_ALL : XEP_HOLDS_NOTHING;
 }
 
 /*
@@ -31,7 +31,7 @@ static int holds(void *mode, const xep_op_t *op, uint32_t rank)
 static xep_status_t fetch(void *mode, xep_op_t *op, uint32_t rank)
 {
     const xep_kit_t *kit = mode;
-    const xep_step_t *step = receiving_step(kit, op);
+    const xep_step_t *step = last_word_step(kit, op);
     uint64_t value;
     const _Atomic uint64_t *word = step->word(kit, op, rank, &value);
     if (atomic_load_explicit(word, memory_order_acquire) >= value) return XEP_OK;
@@ -47,4 +47,13 @@ static xep_status_t fetch(void *mode, xep_op_t *op, uint32_t rank)
     return kit->env->fail(kit->env, op, XEP_ERR_PROTOCOL, "no rank has the word of rank %u, which some rank had", rank);
 }
 
+/* A step that waits for words is left when all are here, and what follows concludes from them in the same call. */
+static xep_status_t verdict(void *mode, const xep_op_t *op)
+{
+    const xep_kit_t *kit = mode;
+    const xep_kit_state_t *state = xep_kit_state(op);
+    return &kit->steps[op->kind][state->step] > last_word_step(kit, op) ? state->verdict : XEP_INPROGRESS;
+}
+
 const xep_mask_ops_t xep_kit_masks = {.holds = holds, .fetch = fetch};
+const xep_mask_ops_t xep_kit_masks_anywhere = {.holds = holds, .fetch = fetch, .verdict = verdict};

@@ -11,7 +11,11 @@
 
 #include <xep/plugin.h>
 
-/** For xep_plugin_t.masks: by the word of the step that receives. */
-__attribute__((visibility("hidden"))) extern const xep_mask_ops_t xep_kit_masks;
+/**
+ * For xep_plugin_t.masks: by the word of the step that says what it announces; there is no other word. Anywhere: of a
+ * mode that concludes in the step behind, where rows are here with their word, and that asks op's ruling first; its
+ * peers may also be unmapped.
+ */
+__attribute__((visibility("hidden"))) extern const xep_mask_ops_t xep_kit_masks, xep_kit_masks_anywhere;
 
 #endif

@@ -89,10 +89,21 @@ xep_status_t xep_step_send(void *mode, xep_op_t *op)
     return xep_send(mode, op, step->store, step->parts);
 }
 
+/* Whether no step before it waits for words. */
+static int is_first_wait(const xep_kit_t *kit, const xep_op_t *op)
+{
+    const xep_step_t *step = kit->steps[op->kind];
+    while (step->word == NULL) step++;
+    return step == step_of(kit, op);
+}
+
 xep_status_t xep_step_wait(void *mode, xep_op_t *op)
 {
     const xep_kit_t *kit = mode;
-    if (xep_words_arrived(kit->env, step_of(kit, op)->word, mode, op)) return XEP_OK;
+    const xep_step_t *step = step_of(kit, op);
+    if (xep_words_arrived(kit->env, step->word, mode, op)) return XEP_OK;
+    op->late.what = step->name;
+    op->late.opens = is_first_wait(kit, op);
     /* what the wire holds back may be what the others wait for */
     xep_status_t status = xep_step_flush(mode, op);
     return status < 0 ? status : XEP_INPROGRESS;

@@ -29,7 +29,7 @@ typedef struct xep_step {
     xep_word_fn word;   /* what the step waits for from each rank; NULL: not for words */
     xep_store_fn store; /* what xep_step_send() sends: by stores to mapped ranks (NULL: in parts to them, too), */
     xep_part_fn parts;  /* and in parts to all others */
-    xep_announced_t announced; /* by the word, for fetching it from another rank (masks.h) */
+    xep_announced_t announced; /* by the word by which all that a rank brings is here (masks.h); of no other */
     int agreed;                /* left out where the verdict is an error */
     int receives;              /* begin goes no further than here: the receive phase, which may be postponed */
 } xep_step_t;

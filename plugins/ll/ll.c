@@ -137,7 +137,7 @@ const xep_plugin_t xep_plugin = {
     .brief = "low latency: a row per selection, in expert order, cast on the way; combine weighs and sums",
     .open = ll_open,
     .close = ll_close,
-    .masks = &xep_kit_masks,
+    .masks = &xep_kit_masks_anywhere,
     .dispatch = ll_dispatch,
     .combine = ll_combine,
 };

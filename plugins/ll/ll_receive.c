@@ -156,6 +156,14 @@ static xep_status_t check_room(ll_t *mode, xep_op_t *op, const ll_notice_t *from
     return XEP_OK;
 }
 
+/* Step 4. */
+static xep_status_t conclude(ll_t *mode, xep_op_t *op, const ll_notice_t *from)
+{
+    if (op->is_ruled) return xep_agree_ruling(mode->kit.env, op);
+    xep_status_t verdict = ll_compare_notices(mode, op, from);
+    return verdict == XEP_OK ? check_room(mode, op, from) : verdict;
+}
+
 /* ---- where rows go ---- */
 
 /* Where rows of each (expert, source) begin. XEP_ERR_PROTOCOL: there is no room for them, and notices and indices
@@ -228,9 +236,7 @@ xep_status_t ll_receive(void *opaque, xep_op_t *op)
     uint64_t rows = 0;
     xep_status_t status = take_notices(mode, op);
     if (status != XEP_OK) return status;
-    state->verdict = ll_compare_notices(mode, op, from);
-    if (state->verdict != XEP_OK) return XEP_OK;
-    state->verdict = check_room(mode, op, from);
+    state->verdict = conclude(mode, op, from);
     if (state->verdict != XEP_OK) return XEP_OK;
     status = ll_list_rows(mode, op);
     if (status == XEP_OK) status = lay_rows(mode, op, &rows);

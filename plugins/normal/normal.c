@@ -39,6 +39,7 @@ static void lay_slot(const normal_t *mode, xep_carve_t *arena, normal_slot_t *sl
     slot->targets = xep_carve_array(arena, shape->nranks, sizeof *slot->targets);
     slot->sources = xep_carve_array(arena, shape->nranks, sizeof *slot->sources);
     slot->expert_rows = xep_carve_array(arena, shape->local_experts, sizeof *slot->expert_rows);
+    normal_lay_narrow(shape, arena, &slot->narrow);
     slot->staged_tokens = xep_carve_array(arena, staged, sizeof *slot->staged_tokens);
     slot->staged_idx = xep_carve_array(arena, staged * shape->topk, sizeof(int64_t));
     slot->staged_weights = xep_carve_array(arena, staged * shape->topk, sizeof(float));
@@ -134,6 +135,7 @@ const xep_plugin_t xep_plugin = {
     .brief = "throughput: a row per token and rank, in source order; mapped ranks are written and read directly",
     .open = normal_open,
     .close = xep_kit_close,
+    .masks = &normal_masks,
     .dispatch = normal_dispatch,
     .combine = normal_combine,
 };

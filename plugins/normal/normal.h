@@ -16,8 +16,8 @@
  *     checked. All ranks now know the R x R matrix of rows and compute the same places and
  *     the same verdict (agreement, overflow).
  *  4. unless the verdict is an error: rows and metadata to their final places in the slot of d.
- *  5. to each d: its digest of all records into d.mail[slot of d][self].digest, then  .done = n.
- *  6. when own mail[own slot][r].done >= n for all r: the digests are compared; done when the wire is flushed.
+ *  5. to each d: its digest of all records into d.mail[i][self].digest, then  .done = n.
+ *  6. when own mail[i][r].done >= n for all r: the digests are compared; done when the wire is flushed.
  *
  * Why digests: what r writes into the slot of d lies behind the rows of lower ranks, as those told r of them. A rank
  * that tells two others different counts makes these overwrite one another's rows at d, and every record is valid by
@@ -42,6 +42,26 @@
  * combine of the same handle; a slot gets a new handle only after all of the old one's combines
  * have completed at the reader, and the writer learns of the new one from the reader's record.
  *
+ * Without ranks that are out (all are mapped; the core's ballots say who is, src/core/ballot.h). A rank that suspects
+ * another one says of each dispatch whether it has that rank's record and its done, and ends nothing until all agree.
+ *  - with it, if some survivor has its done: all its rows were stored before, everywhere. Who lacks the line, which is
+ *    the same in every heap, takes it from there.
+ *  - else without it. If some survivor has its record, that counts all the same (XEP_OUT_HEARD), as that survivor may
+ *    have stored rows behind those that were announced: all others take the record from there, find the same places,
+ *    and leave the same gap. At step 6 each receiver closes its gaps: rows move down in its own slot, and the matrix of
+ *    rows is from then on that of the others alone. So all know where rows are, for their combines, without another
+ *    word, and users never see a gap.
+ *  - if no survivor has its record (XEP_OUT_SILENT), none has found places yet: it has no rows.
+ * So at all survivors the same records count, and places are the same. A rank that is dead may have had the record of
+ * another one that is dead and that no survivor has: its rows lie elsewhere, and no survivor has stored any by then.
+ * Its digest says so, and the dispatch is without it, too. A cached dispatch counts the rows of its handle, of the
+ * ranks whose records count.
+ *
+ * A rank that is only slow may be stopped between two rows. "storing" in its heap says of which dispatch; it looks
+ * whether it was told that it is out after it has written that and before its first row, and the others look at that
+ * after they have told it: it stores no row, or they see that it may, and find no places and close no gaps in this
+ * dispatch before it has done with it, or is dead. All else that it writes are lines of its own.
+ *
  * Ordering. Between mapped ranks: rows are stored, streaming stores fenced by the thread that made
  * them, then the word is stored with release; the reader loads it with acquire. Otherwise
  * put_signal, ordered after every earlier put to that rank.
@@ -61,6 +81,7 @@
 
 #include <copy.h>
 #include <handshake.h>
+#include <masks.h>
 #include <rows.h>
 #include <weigh.h>
 #include <xep/plugin.h>
@@ -83,7 +104,7 @@ typedef struct normal_digest {
 /** One line per (index, rank); written by that rank, read by the heap's owner. */
 typedef struct normal_mail {
     _Atomic uint64_t counts; /* record of this epoch is in ring entry [index] */
-    _Atomic uint64_t done;   /* all rows of this epoch for the heap owner's slot [index] are there, and the digest */
+    _Atomic uint64_t done;   /* all rows of this epoch are with everybody, and the digest is here */
     normal_digest_t digest;  /* of that dispatch */
     uint64_t reserved[3];
 } normal_mail_t;
@@ -96,6 +117,7 @@ typedef struct normal_layout {
     uint64_t returned_rows;   /* rows that unmapped owners may return to a slot: 0 on one node */
     uint64_t record_bytes;
     uint64_t mail;               /* XEP_REGION_CONTROL: [slots][R] normal_mail_t */
+    uint64_t storing;            /* XEP_REGION_CONTROL: epoch of the dispatch whose rows this rank is storing, or 0 */
     uint64_t records;            /* XEP_REGION_METADATA: [slots][R], record_bytes each */
     xep_area_t input_weights;    /* [recv_rows][K] float: pulled by combine */
     xep_area_t returned_weights; /* [returned_rows][K] float: put by unmapped owners */
@@ -148,15 +170,17 @@ typedef struct normal_source {
 } normal_source_t;
 
 typedef struct normal_slot {
-    normal_routing_t own; /* for a dispatch that makes one: not always that of this slot */
-    normal_routing_t *routing;
-    normal_record_t *from;    /* [R] records as received, checked */
-    normal_target_t *targets; /* [R] of the dispatch */
-    normal_source_t *sources; /* [R] of the combine */
-    uint64_t *expert_rows;    /* [L] aligned: recv shows it */
-    normal_record_t record;   /* sent to unmapped ranks: unchanged until flushed */
-    normal_digest_t digest;   /* likewise */
-    int32_t *staged_tokens;   /* metadata for unmapped ranks, by (rank, row); NULL where all are mapped */
+    normal_routing_t own;      /* for a dispatch that makes one: not always that of this slot */
+    normal_routing_t *routing; /* one of own, maybe another slot's; or narrow */
+    normal_routing_t narrow;   /* the same without ranks that are out: rank_rows and what follows from it are its own */
+    normal_routing_t *whole;   /* what it was made of */
+    normal_record_t *from;     /* [R] records as received, checked */
+    normal_target_t *targets;  /* [R] of the dispatch */
+    normal_source_t *sources;  /* [R] of the combine */
+    uint64_t *expert_rows;     /* [L] aligned: recv shows it */
+    normal_record_t record;    /* sent to unmapped ranks: unchanged until flushed */
+    normal_digest_t digest;    /* likewise */
+    int32_t *staged_tokens;    /* metadata for unmapped ranks, by (rank, row); NULL where all are mapped */
     char *staged_idx;
     float *staged_weights;
     char *staged_scales;
@@ -170,6 +194,12 @@ typedef struct normal {
     uint64_t *factors;   /* [R] of the rows to each rank, in a digest: odd, so that no change of one is lost */
     const void **rows;   /* [threads][max_dests + 2] rows to sum: scratch of combine */
 } normal_t;
+
+/** The word for a dispatch of this rank's stores. */
+static inline _Atomic uint64_t *normal_storing(const normal_t *mode, uint32_t rank)
+{
+    return (_Atomic uint64_t *)(void *)(mode->kit.base[rank] + mode->layout.storing);
+}
 
 static inline normal_slot_t *normal_slot(const normal_t *mode, uint32_t slot)
 {
@@ -187,6 +217,7 @@ typedef struct normal_state {
     xep_kit_state_t kit; /* first */
     uint64_t moved;      /* tokens copied to mapped ranks and staged for the others */
     int weighted;        /* dispatch, known once the records are in: rows have weights */
+    int uncounted;       /* dispatch: selections of the local experts are to be counted when the rows are here */
 } normal_state_t;
 
 extern const xep_step_t normal_dispatch_steps[], normal_combine_steps[];
@@ -200,8 +231,13 @@ static inline normal_state_t *normal_state(const xep_op_t *op)
 
 xep_status_t normal_lay_heap(const xep_shape_t *shape, xep_heap_layout_t *layout, xep_carve_t region[XEP_REGIONS]);
 
-/** Offset of the line of mail that rank writes. */
+/** Offset of the line of mail that rank writes; index by turn. */
 uint64_t normal_mail_offset(const normal_t *mode, uint32_t index, uint32_t rank);
+
+static inline uint32_t normal_index(const normal_t *mode, const xep_op_t *op)
+{
+    return (uint32_t)(op->turn % mode->kit.shape->slots);
+}
 
 /** The line of mail that came from rank. */
 normal_mail_t *normal_mail(const normal_t *mode, uint32_t index, uint32_t rank);
@@ -247,6 +283,9 @@ int normal_record_part(const void *mode, const xep_op_t *op, uint32_t rank, uint
 /** Copies and checks all records; sets the verdict. XEP_OK, or XEP_ERR_PROTOCOL. */
 xep_status_t normal_take_records(normal_t *mode, xep_op_t *op);
 
+/** First rows of all sources here, and of this rank everywhere, from rank_rows. */
+void normal_find_begins(const normal_t *mode, normal_routing_t *routing);
+
 /* ---- normal_digest.c: do all ranks know the same? ---- */
 
 void normal_make_factors(uint64_t *factors, uint32_t nranks);
@@ -257,8 +296,37 @@ void normal_digest_add(const normal_t *mode, normal_routing_t *routing, uint32_t
 /** The slot's digest: the verdict is there. counted: the routing's sums are. */
 void normal_make_digest(normal_t *mode, const xep_op_t *op, int counted);
 
-/** Step: compares the digests of all ranks with this rank's. */
-xep_status_t normal_compare_digests(void *mode, xep_op_t *op);
+/** Compares the digests of all ranks with this rank's. Of ranks that are out, those that differ are left out. */
+xep_status_t normal_compare_digests(normal_t *mode, xep_op_t *op);
+
+/* ---- normal_masks.c: without ranks that are out ---- */
+
+extern const xep_mask_ops_t normal_masks;
+
+/** Where the record of rank is: here, or, if that rank is out, with whoever has it; NULL: with nobody. */
+const char *normal_find_record(const normal_t *mode, const xep_op_t *op, uint32_t rank);
+
+/** Arrays of a slot's narrow routing, in the arena. */
+void normal_lay_narrow(const xep_shape_t *shape, xep_carve_t *arena, normal_routing_t *narrow);
+
+/** A slot's routing as it was made, with the rows of ranks that are out by now. */
+normal_routing_t *normal_whole_routing(const normal_slot_t *slot);
+
+/** The rows of a cached routing, without those of ranks that say nothing in this dispatch: before places are found. */
+void normal_narrow_cached(normal_t *mode, xep_op_t *op);
+
+/**
+ * Says that this rank stores rows of op from now on, or does so no longer. Begin returns 0 if it must not: it was told
+ * that it is out.
+ */
+int normal_begin_storing(const normal_t *mode, const xep_op_t *op);
+void normal_end_storing(const normal_t *mode);
+
+/** Whether no rank that op is without can store rows of it any more. */
+int normal_is_quiet(const normal_t *mode, const xep_op_t *op);
+
+/** Moves the rows received to where they lie without those of ranks that op is without, and shows them so. */
+void normal_close_gaps(normal_t *mode, xep_op_t *op);
 
 /* ---- normal_recv.c: what the user sees ---- */
 

@@ -51,9 +51,10 @@ xep_status_t normal_choose_routing(normal_t *mode, xep_op_t *op, normal_routing_
     normal_slot_t *slot = normal_slot(mode, op->slot);
     xep_status_t status = op->cached_slot == XEP_NO_SLOT ? XEP_OK : check_cached(mode, op);
     if (status != XEP_OK) return status;
-    if (slot->routing) slot->routing->refs--;
+    if (slot->routing) normal_whole_routing(slot)->refs--;
     slot->routing = NULL;
-    *routing_p = op->cached_slot == XEP_NO_SLOT ? find_free(mode) : normal_slot(mode, op->cached_slot)->routing;
+    *routing_p =
+        op->cached_slot == XEP_NO_SLOT ? find_free(mode) : normal_whole_routing(normal_slot(mode, op->cached_slot));
     return XEP_OK;
 }
 
@@ -67,11 +68,14 @@ void normal_use_routing(normal_t *mode, const xep_op_t *op, normal_routing_t *ro
     routing->refs++;
 }
 
-/* The rows are counted already, so nobody who asks for counts waits for peers. Where they do not fit, agreement says
- * so. */
+/*
+ * The rows are counted already, so nobody who asks for counts waits for peers. Where they do not fit, agreement says
+ * so. Where ranks may be left out, it says whose rows count.
+ */
 void normal_show_cached(normal_t *mode, const xep_op_t *op)
 {
     uint64_t capacity = op->dispatch->capacity;
+    if (mode->kit.env->out != NULL) return;
     if (capacity != 0 && capacity < normal_slot(mode, op->slot)->routing->src_begin[mode->kit.shape->nranks]) return;
     normal_show_rows(mode, op);
 }

@@ -57,7 +57,8 @@ static void fill_input(void *arg, uint32_t thread, uint32_t nthreads)
     for (uint32_t r = 0; r < mode->kit.shape->nranks; r++) {
         uint64_t first = src_begin[r] > begin ? src_begin[r] : begin;
         uint64_t last = src_begin[r + 1] < end ? src_begin[r + 1] : end;
-        if (first >= last || r == mode->kit.shape->rank || !mode->kit.base[r]) continue;
+        if (first >= last || r == mode->kit.shape->rank || !mode->kit.base[r] || xep_op_is_without(fill->op, r))
+            continue;
         if (fill->op->combine->x) fill_rows(fill, first, last);
         if (fill->op->combine->topk_weights) fill_weights(fill, first, last);
     }
@@ -155,6 +156,7 @@ static void sum_weights(const sum_t *sum, uint64_t token)
         for (uint64_t i = routing->first[token]; i < routing->first[token + 1]; i++) {
             const normal_source_t *source = &slot->sources[routing->dests[i].rank];
             float weight;
+            if (xep_op_is_without(sum->op, routing->dests[i].rank)) continue;
             memcpy(&weight, source->weights + routing->dests[i].row * source->weights_stride + k * sizeof weight,
                    sizeof weight);
             total += weight;
@@ -175,9 +177,21 @@ static void sum_token(const sum_t *sum, uint64_t token, const void **rows)
         if (args->bias[b]) rows[n++] = (const char *)args->bias[b] + token * args->bias_stride[b];
     for (uint64_t i = routing->first[token]; i < routing->first[token + 1]; i++) {
         const normal_source_t *source = &slot->sources[routing->dests[i].rank];
+        if (xep_op_is_without(sum->op, routing->dests[i].rank)) continue;
         rows[n++] = source->x + routing->dests[i].row * source->x_stride;
     }
     sum->weigh((char *)args->out + token * args->out_stride, rows, NULL, n, args->hidden);
+}
+
+/* Which selections of a token are not in its sum. */
+static void tell_missing(const sum_t *sum, uint64_t token)
+{
+    const xep_combine_args_t *args = sum->op->combine;
+    const normal_routing_t *routing = normal_slot(sum->mode, sum->op->slot)->routing;
+    const int32_t *experts = routing->experts + token * routing->topk;
+    uint8_t *missing = args->missing + token * args->missing_stride;
+    for (uint32_t k = 0; k < routing->topk; k++)
+        missing[k] = experts[k] >= 0 && xep_op_is_without(sum->op, sum->mode->kit.owner[experts[k]]);
 }
 
 /* A thread has tokens that lie together, and rows of its own to list their sources in. */
@@ -190,6 +204,7 @@ static void sum_tokens(void *arg, uint32_t thread, uint32_t nthreads)
     for (uint64_t t = tokens * thread / nthreads; t < tokens * (thread + 1) / nthreads; t++) {
         sum_token(sum, t, rows);
         if (sum->op->combine->out_weights) sum_weights(sum, t);
+        if (sum->op->combine->missing) tell_missing(sum, t);
     }
     xep_stores_fence();
 }
@@ -228,7 +243,11 @@ const xep_step_t normal_combine_steps[] = {
      .run = xep_step_send,
      .store = xep_combine_store_offer,
      .parts = combine_part},
-    {.name = "offers", .does = "wait for outputs", .run = xep_step_wait, .word = xep_combine_ready_word},
+    {.name = "offers",
+     .does = "wait for outputs",
+     .run = xep_step_wait,
+     .word = xep_combine_ready_word,
+     .announced = XEP_COMBINE_ANNOUNCED},
     {.name = "agreement", .does = "agree", .run = xep_combine_take_offers},
     {.name = "sums", .does = "sum", .run = sum, .agreed = 1},
     {.name = "thanks to go out", .does = "tell read", .run = xep_combine_tell_read},

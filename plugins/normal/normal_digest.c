@@ -72,15 +72,24 @@ static xep_status_t tell_difference(normal_t *mode, xep_op_t *op, uint32_t rank,
                      own->verdict == theirs->verdict ? "counts of rows" : "parameters");
 }
 
-/* Copied before it is looked at: a peer may still write. */
-xep_status_t normal_compare_digests(void *opaque, xep_op_t *op)
+static int is_out(const normal_t *mode, uint32_t rank)
 {
-    normal_t *mode = opaque;
+    return mode->kit.env->out != NULL && mode->kit.env->out[rank] != 0;
+}
+
+/*
+ * Copied before it is looked at: a peer may still write. A rank that is out by now may have had the record of another
+ * such rank that no survivor has: what it stored lies elsewhere than the others know, who all see that alike.
+ */
+xep_status_t normal_compare_digests(normal_t *mode, xep_op_t *op)
+{
     const normal_digest_t *own = &normal_slot(mode, op->slot)->digest;
     for (uint32_t r = 0; r < mode->kit.shape->nranks; r++) {
-        normal_digest_t digest = normal_mail(mode, op->slot, r)->digest;
+        if (xep_op_is_without(op, r)) continue;
+        normal_digest_t digest = normal_mail(mode, normal_index(mode, op), r)->digest;
         if (digest.verdict == own->verdict && digest.sum == own->sum && digest.places == own->places) continue;
-        return tell_difference(mode, op, r, &digest);
+        if (!is_out(mode, r)) return tell_difference(mode, op, r, &digest);
+        mode->kit.env->leave_out(mode->kit.env, op, r);
     }
     return XEP_OK;
 }

@@ -88,6 +88,7 @@ static void move_tokens(void *arg, uint32_t thread, uint32_t nthreads)
         for (uint64_t i = routing->first[t]; i < routing->first[t + 1]; i++) {
             normal_dest_t dest = routing->dests[i];
             const normal_target_t *target = &move->targets[dest.rank];
+            if (target->tokens == NULL) continue; /* it is out */
             if (target->x) move->copy[dest.rank != self](target->x + dest.row * move->stride, row, move->bytes, next);
             store_metadata(move, t, dest);
         }
@@ -110,6 +111,10 @@ static void fill_targets(normal_t *mode, const xep_op_t *op)
         char *heap = mode->kit.base[r];
         uint32_t there = slot->from[r].slot;
         uint64_t row = heap ? routing->there[r] : routing->to_begin[r];
+        if (xep_op_is_without(op, r)) {
+            slot->targets[r] = (normal_target_t){0};
+            continue;
+        }
         slot->targets[r] = (normal_target_t){
             .x = heap ? heap + xep_area_at(at->common.x, there) + row * stride : NULL,
             .tokens = (heap ? (int32_t *)(heap + xep_area_at(at->common.tokens, there)) : slot->staged_tokens) + row,
@@ -200,17 +205,17 @@ static void metadata_part(const normal_t *mode, const xep_op_t *op, uint32_t ran
     };
 }
 
-/* this rank's line of mail for the slot that the rank has chosen */
-static uint64_t mail_there(const normal_t *mode, const xep_op_t *op, uint32_t rank)
+/* this rank's line of mail in every heap */
+static uint64_t mail_there(const normal_t *mode, const xep_op_t *op)
 {
-    return normal_mail_offset(mode, normal_slot(mode, op->slot)->from[rank].slot, mode->kit.shape->rank);
+    return normal_mail_offset(mode, normal_index(mode, op), mode->kit.shape->rank);
 }
 
 /* The digest is what the signal brings along: the wire delivers it before the word. */
-static void done_part(const normal_t *mode, const xep_op_t *op, uint32_t rank, xep_part_t *part)
+static void done_part(const normal_t *mode, const xep_op_t *op, xep_part_t *part)
 {
     const normal_digest_t *digest = &normal_slot(mode, op->slot)->digest;
-    uint64_t mail = mail_there(mode, op, rank);
+    uint64_t mail = mail_there(mode, op);
     *part = (xep_part_t){.signal = 1,
                          .src = (const char *)digest,
                          .bytes = sizeof *digest,
@@ -229,7 +234,7 @@ static int dispatch_part(const void *opaque, const xep_op_t *op, uint32_t rank, 
     if (xep_kit_state(op)->verdict != XEP_OK) number += 1 + METADATA;
     if (number == 0) rows_part(mode, op, rank, part);
     else if (number <= METADATA) metadata_part(mode, op, rank, number - 1, part);
-    else done_part(mode, op, rank, part);
+    else done_part(mode, op, part);
     return number <= METADATA + 1;
 }
 
@@ -240,20 +245,24 @@ static const _Atomic uint64_t *counts_word(const void *opaque, const xep_op_t *o
 {
     const normal_t *mode = opaque;
     *value_p = op->epoch;
-    return &normal_mail(mode, (uint32_t)(op->turn % mode->kit.shape->slots), rank)->counts;
+    return &normal_mail(mode, normal_index(mode, op), rank)->counts;
 }
 
 static const _Atomic uint64_t *done_word(const void *opaque, const xep_op_t *op, uint32_t rank, uint64_t *value_p)
 {
     const normal_t *mode = opaque;
     *value_p = op->epoch;
-    return &normal_mail(mode, op->slot, rank)->done;
+    return &normal_mail(mode, normal_index(mode, op), rank)->done;
 }
 
-/* Step 3. From here on counts and places are known, and the user may be told (xep_request_wait_counts()). */
+/*
+ * Step 3. From here on counts and places are known, and the user may be told (xep_request_wait_counts()). Not before a
+ * rank that is out stores nothing any more: it may count records that no survivor has, and so use other places.
+ */
 static xep_status_t agree(void *opaque, xep_op_t *op)
 {
     normal_t *mode = opaque;
+    if (!normal_is_quiet(mode, op)) return XEP_INPROGRESS;
     xep_status_t status = normal_take_records(mode, op);
     if (status != XEP_OK || xep_kit_state(op)->verdict != XEP_OK) return status;
     fill_targets(mode, op);
@@ -266,7 +275,7 @@ static xep_status_t agree(void *opaque, xep_op_t *op)
 static void store_done(const void *opaque, const xep_op_t *op, uint32_t rank)
 {
     const normal_t *mode = opaque;
-    uint64_t mail = mail_there(mode, op, rank);
+    uint64_t mail = mail_there(mode, op);
     memcpy(mode->kit.base[rank] + mail + offsetof(normal_mail_t, digest), &normal_slot(mode, op->slot)->digest,
            sizeof(normal_digest_t));
     xep_kit_signal(&mode->kit, rank, mail + offsetof(normal_mail_t, done), op->epoch);
@@ -277,12 +286,25 @@ static xep_status_t move(void *opaque, xep_op_t *op)
 {
     normal_t *mode = opaque;
     uint64_t tokens = xep_kit_state(op)->verdict == XEP_OK ? normal_slot(mode, op->slot)->routing->tokens : 0;
+    int fenced = mode->kit.env->out != NULL && normal_state(op)->moved < tokens;
+    if (fenced && !normal_begin_storing(mode, op)) return XEP_INPROGRESS; /* the core will end it */
     while (normal_state(op)->moved < tokens) {
         xep_status_t status = xep_send_parts(&mode->kit, op, dispatch_part);
         if (status < 0) return status;
         move_slice(mode, op);
     }
+    if (fenced) normal_end_storing(mode);
     return xep_step_send(opaque, op);
+}
+
+/* Step 6. What ranks that are out have left is closed up only when nothing more of theirs can come. */
+static xep_status_t compare(void *opaque, xep_op_t *op)
+{
+    normal_t *mode = opaque;
+    if (!normal_is_quiet(mode, op)) return XEP_INPROGRESS;
+    xep_status_t status = normal_compare_digests(mode, op);
+    if (status == XEP_OK && op->out != NULL && xep_kit_state(op)->verdict == XEP_OK) normal_close_gaps(mode, op);
+    return status;
 }
 
 const xep_step_t normal_dispatch_steps[] = {
@@ -292,10 +314,15 @@ const xep_step_t normal_dispatch_steps[] = {
      .store = normal_store_record,
      .parts = normal_record_part},
     {.name = "counts", .does = "wait for counts", .run = xep_step_wait, .word = counts_word},
-    {.name = "agreement", .does = "agree, find places", .run = agree},
+    {.name = "ranks that are out to store nothing any more", .does = "agree, find places", .run = agree},
     {.name = "rows to go out", .does = "rows", .run = move, .store = store_done, .parts = dispatch_part},
-    {.name = "rows", .does = "wait for rows", .run = xep_step_wait, .word = done_word},
-    {.name = "the digests", .does = "compare digests", .run = normal_compare_digests},
+    {.name = "rows",
+     .does = "wait for rows",
+     .run = xep_step_wait,
+     .word = done_word,
+     .announced = {.offset = offsetof(normal_mail_t, digest) - offsetof(normal_mail_t, done),
+                   .bytes = sizeof(normal_digest_t)}},
+    {.name = "ranks that are out to store nothing any more", .does = "compare digests", .run = compare},
     {.name = "the wire", .does = "flush", .run = xep_step_flush},
     {.name = "the end", .does = "end", .run = normal_tell_rows},
     {0},

@@ -39,6 +39,7 @@ xep_status_t normal_lay_heap(const xep_shape_t *shape, xep_heap_layout_t *common
     common->recv_rows = shape->recv_rows != 0 ? shape->recv_rows : shape->nranks * shape->tokens;
 
     at->mail = xep_carve_offset(&region[XEP_REGION_CONTROL], lines, sizeof(normal_mail_t));
+    at->storing = xep_carve_offset(&region[XEP_REGION_CONTROL], 1, sizeof(normal_mail_t));
     at->records = xep_carve_offset(&region[XEP_REGION_METADATA], lines, at->record_bytes);
     xep_carve_slots(shape, common, region, lay_slot);
     return XEP_OK;

@@ -61,8 +61,7 @@ void normal_make_record(normal_t *mode, const xep_op_t *op)
 /* The word that says a record of this turn is there: the reader waits for it in its own heap. */
 static uint64_t counts_offset(const normal_t *mode, const xep_op_t *op)
 {
-    uint32_t index = (uint32_t)(op->turn % mode->kit.shape->slots);
-    return normal_mail_offset(mode, index, mode->kit.shape->rank) + offsetof(normal_mail_t, counts);
+    return normal_mail_offset(mode, normal_index(mode, op), mode->kit.shape->rank) + offsetof(normal_mail_t, counts);
 }
 
 /* Header and counts by plain stores, then the word with release. */
@@ -131,12 +130,29 @@ static xep_status_t check_header(normal_t *mode, xep_op_t *op, uint32_t rank, co
     return XEP_OK;
 }
 
+/* A rank that says nothing has no tokens, takes no rows, and is of one mind with this one. */
+static normal_record_t imagine_record(const normal_slot_t *slot)
+{
+    normal_record_t record = slot->record;
+    record.tokens = record.capacity = 0;
+    record.slot = 0;
+    return record;
+}
+
 /* Copies first, then checks the copy: what a peer may still write is never trusted. */
 static xep_status_t take_headers(normal_t *mode, xep_op_t *op)
 {
     normal_slot_t *slot = normal_slot(mode, op->slot);
     for (uint32_t r = 0; r < mode->kit.shape->nranks; r++) {
-        slot->from[r] = *(const normal_record_t *)(mode->records + normal_record_begin(mode, op->turn, r));
+        if (xep_op_is_silent(op, r)) {
+            slot->from[r] = imagine_record(slot);
+            continue;
+        }
+        const char *from = normal_find_record(mode, op, r);
+        if (from == NULL)
+            return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_PROTOCOL,
+                                       "no rank has the record of rank %u, which some rank had", r);
+        slot->from[r] = *(const normal_record_t *)(const void *)from;
         xep_status_t status = check_header(mode, op, r, &slot->from[r]);
         if (status != XEP_OK) return status;
         *xep_combine_slot_there(&mode->kit, op->slot, r) = slot->from[r].slot;
@@ -198,6 +214,22 @@ static xep_status_t add_selections(normal_t *mode, xep_op_t *op, uint32_t rank, 
     return XEP_OK;
 }
 
+/*
+ * Of a rank whose rows do not come, selections count for nobody, and the record may be the copy that another rank got:
+ * its own experts are in there.
+ */
+static xep_status_t take_selections(normal_t *mode, xep_op_t *op, uint32_t rank, const char *from)
+{
+    const xep_shape_t *shape = mode->kit.shape;
+    const normal_routing_t *routing = normal_slot(mode, op->slot)->routing;
+    if (rank == shape->rank)
+        return add_selections(mode, op, rank,
+                              (const char *)(routing->selections + mode->kit.first_expert[shape->rank]));
+    if (!xep_op_is_without(op, rank)) return add_selections(mode, op, rank, from);
+    normal_state(op)->uncounted = 1;
+    return XEP_OK;
+}
+
 /* The own counts are taken from the plan: the heap is memory that peers can write. */
 static xep_status_t take_counts(normal_t *mode, xep_op_t *op)
 {
@@ -208,16 +240,17 @@ static xep_status_t take_counts(normal_t *mode, xep_op_t *op)
     memset(routing->local, 0, shape->local_experts * sizeof *routing->local);
     routing->sum = routing->places = 0;
     for (uint32_t r = 0; r < shape->nranks; r++) {
-        const char *from = mode->records + normal_record_begin(mode, op->turn, r);
+        const char *from = normal_find_record(mode, op, r);
         uint32_t *rows = routing->rank_rows + (size_t)r * shape->nranks;
-        int self = r == shape->rank;
-        memcpy(rows, self ? (const char *)routing->rows : from + sizeof(normal_record_t), bytes);
+        if (xep_op_is_silent(op, r)) {
+            memset(rows, 0, bytes);
+            continue;
+        }
+        memcpy(rows, r == shape->rank ? (const char *)routing->rows : from + sizeof(normal_record_t), bytes);
         xep_status_t status = check_rows(mode, op, r, rows);
         if (status != XEP_OK) return status;
         normal_digest_add(mode, routing, r);
-        status = add_selections(mode, op, r,
-                                self ? (const char *)(routing->selections + mode->kit.first_expert[shape->rank])
-                                     : from + sizeof(normal_record_t) + bytes);
+        status = take_selections(mode, op, r, from + sizeof(normal_record_t) + bytes);
         if (status != XEP_OK) return status;
     }
     return XEP_OK;
@@ -227,7 +260,7 @@ static xep_status_t take_counts(normal_t *mode, xep_op_t *op)
  * Step 3: sources in rank order, on every rank. So the first row of this rank at d lies behind those that lower ranks
  * send there.
  */
-static void find_begins(normal_t *mode, normal_routing_t *routing)
+void normal_find_begins(const normal_t *mode, normal_routing_t *routing)
 {
     uint32_t nranks = mode->kit.shape->nranks, self = mode->kit.shape->rank;
     routing->src_begin[0] = 0;
@@ -246,6 +279,7 @@ static xep_status_t check_room(normal_t *mode, xep_op_t *op)
     uint32_t nranks = mode->kit.shape->nranks;
     for (uint32_t d = 0; d < nranks; d++) {
         uint64_t rows = 0;
+        if (xep_op_is_silent(op, d)) continue;
         for (uint32_t r = 0; r < nranks; r++) rows += slot->routing->rank_rows[(size_t)r * nranks + d];
         if (rows > slot->from[d].capacity)
             return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_OVERFLOW,
@@ -285,7 +319,9 @@ xep_status_t normal_take_records(normal_t *mode, xep_op_t *op)
     if (op->cached_slot == XEP_NO_SLOT) {
         status = take_counts(mode, op);
         if (status != XEP_OK) return status;
-        find_begins(mode, slot->routing);
+        normal_find_begins(mode, slot->routing);
+    } else if (op->out != NULL) {
+        normal_narrow_cached(mode, op);
     }
     op->recv->rows = slot->routing->src_begin[mode->kit.shape->nranks];
     state->verdict = check_room(mode, op);

@@ -27,6 +27,10 @@ class Buffer(NormalCalls, LowLatencyCalls):
     low_latency_mode: allows the low-latency calls.
     num_qps_per_rank, allow_nvlink_for_low_latency_mode, allow_mnnvl, use_fabric: choices among GPU links; UCX chooses
         here.
+    enable_shrink: of low-latency mode: a rank that dies, or does not answer within timeout, is masked, and the others
+        go on without it. They agree on who is. Shared memory is made by all ranks together, so none may be missing by
+        then: it is made here if num_rdma_bytes is what get_low_latency_rdma_size_hint returned last, else by the first
+        dispatch of each shape. UnsupportedError where not all ranks map one another.
     explicitly_destroy: destroy() will be called; else the destructor does it, where no received tensor is alive.
     num_slots: how many dispatches have their memory at once, for each shape and mode; memory grows with it. A program
         that keeps the handles of many layers for its backward pass is quickest with as many, and two more.
@@ -55,8 +59,8 @@ class Buffer(NormalCalls, LowLatencyCalls):
         num_slots: int = 4,
         timeout: Optional[float] = None,
     ) -> None:
-        if enable_shrink:
-            raise NotImplementedError("enable_shrink: masking of ranks is not available on CPU yet")
+        if enable_shrink and not low_latency_mode:
+            raise WrongValue("enable_shrink: expected False without low_latency_mode, which alone has masks")
         for name, size in (("num_nvl_bytes", num_nvl_bytes), ("num_rdma_bytes", num_rdma_bytes)):
             if not isinstance(size, int) or size < 0 or size % ALIGNMENT:
                 raise WrongValue(f"{name}: expected a multiple of {ALIGNMENT} bytes, got {size!r}")
@@ -66,8 +70,14 @@ class Buffer(NormalCalls, LowLatencyCalls):
         self.num_nvl_bytes, self.num_rdma_bytes = num_nvl_bytes, num_rdma_bytes
         self.low_latency_mode, self.enable_shrink = low_latency_mode, enable_shrink
         self._join(group if group is not None else comm, num_slots, timeout, explicitly_destroy)
-        self._low_latency = LowLatency(self._xep, num_slots, timeout)
+        self._low_latency = LowLatency(self._xep, num_slots, timeout, "mask" if enable_shrink else "fail")
         self.rank, self.group_size = self._xep.rank, self._xep.nranks
+        if enable_shrink:
+            try:
+                self._make_hinted(num_rdma_bytes)
+            except xep.XepError:
+                self._close()
+                raise
 
     # ---- of the class ----
 
@@ -94,8 +104,12 @@ class Buffer(NormalCalls, LowLatencyCalls):
     def get_low_latency_rdma_size_hint(
         num_max_dispatch_tokens_per_rank: int, hidden: int, num_ranks: int, num_experts: int
     ) -> int:
-        """DeepEP's hint, in bytes. xep.buffer_size(mode="ll", ...) is what is used here."""
-        return low_latency_size_hint(num_max_dispatch_tokens_per_rank, hidden, num_ranks, num_experts)
+        """DeepEP's hint, in bytes. xep.buffer_size(mode="ll", ...) is what is used here. A Buffer made with it and
+        enable_shrink has its memory for this shape from the begin on."""
+        shape = (num_max_dispatch_tokens_per_rank, hidden, num_ranks, num_experts)
+        hint = low_latency_size_hint(*shape)
+        LowLatencyCalls.hinted[hint] = shape
+        return hint
 
     @staticmethod
     def get_dispatch_config(num_ranks: int) -> Config:

@@ -82,6 +82,10 @@ class Core:
         """What is in flight is waited for, or of no more interest; handles keep what they are made of."""
         self._pool.forget()
 
+    def _goes_without(self) -> bool:
+        """Whether ranks are masked: then the others do not ask one another any more. Collective where it may be so."""
+        return False
+
     def destroy(self) -> None:
         """Frees all. Collective; only with explicitly_destroy. The memory of tensors that are alive on some rank stays
         mapped until the process ends, with a ResourceWarning."""
@@ -91,8 +95,8 @@ class Core:
         self._close()
 
     def abort(self) -> None:
-        """Gives up on the other ranks: calls that wait for them, on any thread, end with xep.AbortedError, and so do
-        later ones; what is freed is freed without them. Not a call of DeepEP's. Local."""
+        """Ends the group for all ranks: calls that wait, on any thread of any rank, end with xep.AbortedError, and so
+        do later ones; what is freed is freed without the others. Not a call of DeepEP's. Local."""
         self._xep.abort()
 
     def reset(self) -> None:
@@ -108,8 +112,9 @@ class Core:
             return
         self._forget()
         held = [buffer.arrays_left() for buffer in self._shared()]
+        mine = bytes(min(count, 255) for count in held) + b"\0"
         try:
-            everywhere = self._xep.allgather(bytes(min(count, 255) for count in held) + b"\0")
+            everywhere = [mine] if self._goes_without() else self._xep.allgather(mine)
         except xep.XepError as error:
             warnings.warn(f"deep_ep: the memory of a Buffer stays mapped: {error.reason}", ResourceWarning)
             self._xep.leave()

@@ -12,7 +12,7 @@ import ctypes
 import functools
 import weakref
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Optional
+from typing import Any, Literal, NamedTuple, Optional
 
 import numpy as np
 import torch
@@ -24,6 +24,8 @@ from ._check import WrongUse, WrongValue
 from .ending import Ending
 
 GROUP = 128  # channels that share a scale
+HINTED_TOPK = 16  # a hint does not say how many selections tokens have; they take little memory
+OnFailure = Literal["fail", "mask"]
 
 
 class Shape(NamedTuple):
@@ -234,8 +236,8 @@ class _Made(NamedTuple):
 class LowLatency:
     """Buffers of mode ll, one for each shape; collective to use."""
 
-    def __init__(self, group: xep.Group, slots: int, timeout: Optional[float]) -> None:
-        self._group, self._slots, self._timeout = group, slots, timeout
+    def __init__(self, group: xep.Group, slots: int, timeout: Optional[float], on_failure: OnFailure) -> None:
+        self._group, self._slots, self._timeout, self._on_failure = group, slots, timeout, on_failure
         self._made: dict[Shape, _Made] = {}
         self.threads = 0
 
@@ -256,20 +258,27 @@ class LowLatency:
         for buffer in self.buffers():
             buffer.reset()
 
+    def make(self, shape: Shape) -> _Made:
+        """Collective."""
+        buffer = self._group.buffer(
+            shape.experts,
+            shape.topk,
+            shape.hidden,
+            shape.tokens,
+            mode="ll",
+            slots=self._slots,
+            threads=self.threads,
+            timeout=self._timeout,
+            on_failure=self._on_failure,
+        )
+        made = self._made[shape] = _Made(buffer, _learn(buffer, shape), buffer.local_experts, [], [])
+        return made
+
     def _of(self, shape: Shape) -> _Made:
-        if shape not in self._made:
-            buffer = self._group.buffer(
-                shape.experts,
-                shape.topk,
-                shape.hidden,
-                shape.tokens,
-                mode="ll",
-                slots=self._slots,
-                threads=self.threads,
-                timeout=self._timeout,
-            )
-            self._made[shape] = _Made(buffer, _learn(buffer, shape), buffer.local_experts, [], [])
-        return self._made[shape]
+        made = self._made.get(shape)
+        if made is None and shape.topk <= HINTED_TOPK:
+            made = self._made.get(shape._replace(topk=min(shape.experts, HINTED_TOPK)))
+        return made or self.make(shape)
 
     def dispatch(
         self,

@@ -7,12 +7,14 @@ from typing import Any, Callable, Optional
 
 import torch
 
+import xep
+
 from . import _check
 from ._check import WrongType, WrongUse, WrongValue
 from .arguments import FLOAT, INDEX, Rows
 from .core import Core
 from .ending import Ending
-from .low_latency import GROUP, Casting, LowLatency, LowLatencyHandle, Shape, bytes_of
+from .low_latency import GROUP, HINTED_TOPK, Casting, LowLatency, LowLatencyHandle, Shape, bytes_of
 from .tuples import HandleTuple
 from .utils.event import EventHandle, EventOverlap
 
@@ -20,17 +22,30 @@ from .utils.event import EventHandle, EventOverlap
 class LowLatencyCalls(Core):
     """low_latency_dispatch, low_latency_combine, and what belongs to them."""
 
+    hinted: dict[int, tuple[int, int, int, int]] = {}  # by bytes, what a hint was asked for: tokens, hidden, ranks, E
     _low_latency: LowLatency
     low_latency_mode: bool
+    enable_shrink: bool
     group_size: int
+
+    def _make_hinted(self, num_rdma_bytes: int) -> None:
+        """Collective where there is such a hint."""
+        tokens, hidden, ranks, experts = self.hinted.get(num_rdma_bytes, (0, 0, 0, 0))
+        if ranks == self.group_size and experts % ranks == 0 and hidden % GROUP == 0:
+            self._low_latency.threads = self._threads_here()
+            self._low_latency.make(Shape(tokens, hidden, experts, min(experts, HINTED_TOPK)))
 
     def clean_low_latency_buffer(self, num_max_dispatch_tokens_per_rank: int, hidden: int, num_experts: int) -> None:
         """Nothing has to be cleaned here: signals carry numbers that are never used again. What it does do is to make
-        usable again what an error left broken; earlier handles end. Collective."""
+        usable again what an error left broken; earlier handles end. With enable_shrink it is a barrier of the ranks
+        that are not masked, in which one that does not come in time is masked. Collective."""
         self._usable()
         if not self.low_latency_mode:
             raise WrongUse("clean_low_latency_buffer: expected a Buffer made with low_latency_mode=True")
-        self._low_latency.reset()
+        if self.enable_shrink:
+            self._xep.barrier()
+        else:
+            self._low_latency.reset()
 
     def low_latency_dispatch(
         self,
@@ -184,16 +199,52 @@ class LowLatencyCalls(Core):
     # ---- masks ----
 
     def low_latency_update_mask_buffer(self, rank_to_mask: int, mask: bool = False) -> None:
-        """Not available."""
-        raise NotImplementedError("low_latency_update_mask_buffer: masking of ranks is not available on CPU yet")
+        """Masks a rank: nothing is sent to it, nothing is awaited from it, and what its experts would have added to a
+        combine is missing there, with the other weights as they are. DeepEP's masks are each rank's own; here all
+        ranks come to the same one, in their next calls. So a rank that was masked stays masked: without mask this is
+        an error for one that is, and nothing for one that is not. Local."""
+        self._masks("low_latency_update_mask_buffer")
+        rank = _check.integer("rank_to_mask", rank_to_mask, 0)
+        if rank >= self.group_size:
+            raise WrongValue(f"rank_to_mask: expected a rank below {self.group_size}, got {rank}")
+        if mask:
+            self._xep.mask_set(rank)
+        elif any(masked.rank == rank for masked in self._xep.mask_query()):
+            self._xep.mask_clear()  # says why it cannot be
 
     def low_latency_query_mask_buffer(self, mask_status: torch.Tensor) -> None:
-        """Not available."""
-        raise NotImplementedError("low_latency_query_mask_buffer: masking of ranks is not available on CPU yet")
+        """Writes 1 for each masked rank into mask_status, [R] int32, and 0 for the others; as far as this rank knows.
+        ``buffer.masks()`` says why and since when. Local."""
+        self._masks("low_latency_query_mask_buffer")
+        _check.tensor("mask_status", mask_status, (torch.int32,), (self.group_size,))
+        mask_status.zero_()
+        for masked in self._xep.mask_query():
+            mask_status[masked.rank] = 1
 
     def low_latency_clean_mask_buffer(self) -> None:
-        """Not available."""
-        raise NotImplementedError("low_latency_clean_mask_buffer: masking of ranks is not available on CPU yet")
+        """Nothing, where no rank is masked. Who is cannot come back into this group: UnsupportedError. Local."""
+        self._masks("low_latency_clean_mask_buffer")
+        self._xep.mask_clear()
+
+    def masks(self) -> list[xep.Mask]:
+        """The masked ranks, ascending: rank, reason (died, late, or asked for), and since_ns, as time.monotonic_ns()
+        counts. Not a call of DeepEP's. Local."""
+        self._masks("masks")
+        return self._xep.mask_query()
+
+    def _goes_without(self) -> bool:
+        if not self.enable_shrink:
+            return False
+        try:
+            self._xep.barrier()  # who is masked is then known to all
+        except xep.XepError:  # this rank is
+            return True
+        return bool(self._xep.mask_query())
+
+    def _masks(self, call: str) -> None:
+        self._usable()
+        if not self.enable_shrink:
+            raise WrongUse(f"{call}: expected a Buffer made with enable_shrink=True")
 
 
 def _left_to(

@@ -120,11 +120,11 @@ int ext_args_rows(const char *name, PyObject *object, const ext_array_t *look, P
     return 0;
 }
 
-int ext_args_matrix(const char *name, PyObject *object, Py_ssize_t rows, Py_ssize_t columns, unsigned dtypes,
-                    xep_dtype_t as, ext_matrix_t *matrix_p)
+int ext_args_matrix(const char *name, PyObject *object, ext_place_t place, Py_ssize_t rows, Py_ssize_t columns,
+                    unsigned dtypes, xep_dtype_t as, ext_matrix_t *matrix_p)
 {
     ext_array_t look;
-    if (ext_array_look(name, object, &look) != 0) return -1;
+    if (ext_array_look(name, object, place, &look) != 0) return -1;
     return ext_args_rows(name, object, &look, rows, columns, dtypes, as, matrix_p);
 }
 
@@ -135,11 +135,11 @@ static int refuse_read_only(const char *name)
 }
 
 /* A tensor may be written; an array of numpy may be read-only, and stays so. */
-int ext_args_output(const char *name, PyObject *object, Py_ssize_t rows, Py_ssize_t columns, xep_dtype_t dtype,
-                    ext_matrix_t *matrix_p)
+int ext_args_output(const char *name, PyObject *object, ext_place_t place, Py_ssize_t rows, Py_ssize_t columns,
+                    xep_dtype_t dtype, ext_matrix_t *matrix_p)
 {
     ext_array_t look;
-    if (ext_array_look(name, object, &look) != 0 ||
+    if (ext_array_look(name, object, place, &look) != 0 ||
         ext_args_rows(name, object, &look, rows, columns, EXT_BIT(dtype), dtype, matrix_p) != 0)
         return -1;
     return look.writable ? 0 : refuse_read_only(name);
@@ -149,10 +149,11 @@ int ext_args_output(const char *name, PyObject *object, Py_ssize_t rows, Py_ssiz
  * Any strides will do, negative ones too, but 0: to the library that is the default, so an array that was broadcast
  * would be read as if it were dense.
  */
-int ext_args_strided(const char *name, PyObject *object, Py_ssize_t rows, unsigned dtypes, ext_matrix_t *matrix_p)
+int ext_args_strided(const char *name, PyObject *object, ext_place_t place, Py_ssize_t rows, unsigned dtypes,
+                     ext_matrix_t *matrix_p)
 {
     ext_array_t look;
-    if (ext_array_look(name, object, &look) != 0 ||
+    if (ext_array_look(name, object, place, &look) != 0 ||
         check_matrix(name, object, &look, rows, EXT_ANY, dtypes, look.element.dtype) != 0)
         return -1;
     const Py_ssize_t columns = look.shape[1], size = ext_dtype_size(look.element.dtype);
@@ -166,11 +167,12 @@ int ext_args_strided(const char *name, PyObject *object, Py_ssize_t rows, unsign
 }
 
 /* The pointer at address_p may be of any type, so it is copied as bytes. */
-int ext_args_vector(const char *name, PyObject *object, Py_ssize_t length, xep_dtype_t dtype, void *address_p)
+int ext_args_vector(const char *name, PyObject *object, ext_place_t place, Py_ssize_t length, xep_dtype_t dtype,
+                    void *address_p)
 {
     ext_array_t look;
     if (object == NULL) return 0;
-    if (ext_array_look(name, object, &look) != 0) return -1;
+    if (ext_array_look(name, object, place, &look) != 0) return -1;
     const int is_of_type = look.element.dtype == dtype;
     if (!is_of_type || look.ndim != 1 || look.shape[0] != length)
         return refuse_look(name, object, EXT_BIT(dtype), length, EXT_NONE, !is_of_type);
@@ -228,6 +230,30 @@ int ext_args_flag(PyObject *object, uint32_t flag, uint32_t *flags_p)
     const int is_true = object != NULL ? PyObject_IsTrue(object) : 0;
     if (is_true > 0) *flags_p |= flag;
     return is_true < 0 ? -1 : 0;
+}
+
+int ext_args_memory(PyObject *object, xep_memory_t *memory_p)
+{
+    if (object == NULL) return 0;
+    const int is_text = PyUnicode_Check(object);
+    if (is_text && PyUnicode_CompareWithASCIIString(object, "host") == 0) *memory_p = XEP_MEMORY_HOST;
+    else if (is_text && PyUnicode_CompareWithASCIIString(object, "cuda") == 0) *memory_p = XEP_MEMORY_CUDA;
+    else {
+        PyErr_Format(PyExc_ValueError, "memory: expected \"host\" or \"cuda\", got %R", object);
+        return -1;
+    }
+    return 0;
+}
+
+/* A stream where there is no device goes on to the library, which has the sentence for it. */
+int ext_args_stream(PyObject *object, const ext_element_t *element, void **stream_p)
+{
+    if (object == NULL && (element->place == EXT_HOST || element->kind != EXT_TORCH)) return 0;
+    PyObject *found = ext_call_helper("stream_of", "(Oi)", object != NULL ? object : Py_None, element->place - 1);
+    if (found == NULL) return -1;
+    *stream_p = PyLong_AsVoidPtr(found);
+    Py_DECREF(found);
+    return PyErr_Occurred() ? -1 : 0;
 }
 
 /*

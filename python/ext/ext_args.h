@@ -11,7 +11,7 @@ typedef struct ext_signature {
     const char *function;
     int positional, count;
     const char *const *names;
-    PyObject *interned[16]; /* the names, made by the first call */
+    PyObject *interned[20]; /* the names, made by the first call */
 } ext_signature_t;
 
 /** The arguments of a call, by number; NULL: not given, or None. -1: TypeError. */
@@ -33,25 +33,27 @@ enum { EXT_ANY = -1, EXT_NONE = -2 }; /* extents */
 #define EXT_ALL_DTYPES   ((1u << EXT_DTYPES) - 2)
 #define EXT_INDEX_DTYPES (EXT_BIT(XEP_INT64) | EXT_BIT(XEP_INT32))
 
-/* Those below return -1 with an exception set; an object that is NULL was not given. */
+/* Those below return -1 with an exception set; an object that is NULL was not given. place: where arrays have to be. */
 
 /** Of dense rows. as: what the bits are said to be; 0: what the array says. */
-int ext_args_matrix(const char *name, PyObject *object, Py_ssize_t rows, Py_ssize_t columns, unsigned dtypes,
-                    xep_dtype_t as, ext_matrix_t *matrix_p);
+int ext_args_matrix(const char *name, PyObject *object, ext_place_t place, Py_ssize_t rows, Py_ssize_t columns,
+                    unsigned dtypes, xep_dtype_t as, ext_matrix_t *matrix_p);
 
 /** The same of an array that was looked at. */
 int ext_args_rows(const char *name, PyObject *object, const ext_array_t *look, Py_ssize_t rows, Py_ssize_t columns,
                   unsigned dtypes, xep_dtype_t as, ext_matrix_t *matrix_p);
 
 /** Rows that are written. */
-int ext_args_output(const char *name, PyObject *object, Py_ssize_t rows, Py_ssize_t columns, xep_dtype_t dtype,
-                    ext_matrix_t *matrix_p);
+int ext_args_output(const char *name, PyObject *object, ext_place_t place, Py_ssize_t rows, Py_ssize_t columns,
+                    xep_dtype_t dtype, ext_matrix_t *matrix_p);
 
 /** A matrix of any strides. */
-int ext_args_strided(const char *name, PyObject *object, Py_ssize_t rows, unsigned dtypes, ext_matrix_t *matrix_p);
+int ext_args_strided(const char *name, PyObject *object, ext_place_t place, Py_ssize_t rows, unsigned dtypes,
+                     ext_matrix_t *matrix_p);
 
 /** A dense vector that is written; object NULL: the pointer at address_p stays. */
-int ext_args_vector(const char *name, PyObject *object, Py_ssize_t length, xep_dtype_t dtype, void *address_p);
+int ext_args_vector(const char *name, PyObject *object, ext_place_t place, Py_ssize_t length, xep_dtype_t dtype,
+                    void *address_p);
 
 /** An integer from 0 to most; object NULL: value_p stays. */
 int ext_args_number(const char *name, PyObject *object, uint64_t most, uint64_t *value_p);
@@ -64,6 +66,12 @@ int ext_args_dtype(const char *name, PyObject *object, xep_dtype_t *dtype_p);
 
 /** Bits of flags where the object is true. */
 int ext_args_flag(PyObject *object, uint32_t flag, uint32_t *flags_p);
+
+/** A kind of memory, "host" or "cuda"; object NULL: memory_p stays. */
+int ext_args_memory(PyObject *object, xep_memory_t *memory_p);
+
+/** A stream of whatever package; object NULL: the one that is current for arrays of this element. */
+int ext_args_stream(PyObject *object, const ext_element_t *element, void **stream_p);
 
 /** Milliseconds of seconds, as the library wants them; object NULL: value_p stays. */
 int ext_args_timeout(PyObject *object, int32_t *value_p);

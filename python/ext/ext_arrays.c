@@ -5,7 +5,7 @@
  * here; each has a slow one by arrays.py beside it for what is rare.
  */
 #include "ext_arrays.h"
-#include "ext_dlpack.h"
+#include "ext_device.h"
 
 #define NPY_NO_DEPRECATED_API NPY_1_7_API_VERSION
 #include <numpy/arrayobject.h>
@@ -51,6 +51,11 @@ Py_ssize_t ext_dtype_size(xep_dtype_t dtype)
     return types[dtype].dl.bits / 8;
 }
 
+dl_type_t ext_dtype_dl(xep_dtype_t dtype)
+{
+    return types[dtype].dl;
+}
+
 /* ---- looking ---- */
 
 /* numpy has no bf16 and no 8-bit floats: their bits come as unsigned integers of that width, and dtype says more. */
@@ -93,17 +98,22 @@ static int look_numpy(PyArrayObject *array, ext_array_t *look)
     return 0;
 }
 
-/* A tensor that DLPack cannot describe: not in host memory, not strided, a subclass, or torch lacks the table. */
-static int look_slowly(const char *name, PyObject *object, ext_array_t *look)
+/*
+ * By a function of arrays.py: a tensor that DLPack cannot describe (not strided, a subclass, or torch lacks the table),
+ * or an array of another package. Which device such an array is on its interface does not say: so it is taken to be
+ * where it has to be, and the library asks the driver.
+ */
+static int look_by_helper(const char *function, ext_kind_t kind, const char *name, PyObject *object, ext_place_t place,
+                          ext_array_t *look)
 {
     unsigned long long address;
-    PyObject *shape, *strides, *found = ext_call_helper("look", "(sO)", name, object);
+    PyObject *shape, *strides, *found = ext_call_helper(function, "(sOi)", name, object, place);
     int code;
     if (found == NULL) return -1;
-    int ok = PyArg_ParseTuple(found, "KO!O!i", &address, &PyTuple_Type, &shape, &PyTuple_Type, &strides, &code);
-    look->element = (ext_element_t){.kind = EXT_TORCH, .dtype = (xep_dtype_t)code};
+    int ok = PyArg_ParseTuple(found, "KO!O!ii", &address, &PyTuple_Type, &shape, &PyTuple_Type, &strides, &code,
+                              &look->writable);
+    look->element = (ext_element_t){.kind = kind, .dtype = (xep_dtype_t)code, .place = place};
     look->data = (char *)(uintptr_t)address;
-    look->writable = 1;
     look->ndim = ok ? (int)PyTuple_GET_SIZE(shape) : 0;
     for (int i = 0; i < look->ndim && i < EXT_DIMS; i++) {
         look->shape[i] = PyLong_AsSsize_t(PyTuple_GET_ITEM(shape, i));
@@ -111,6 +121,12 @@ static int look_slowly(const char *name, PyObject *object, ext_array_t *look)
     }
     Py_DECREF(found);
     return PyErr_Occurred() ? -1 : 0;
+}
+
+/* -1: a place that there is not here. */
+static ext_place_t place_of(const dl_tensor_t *tensor)
+{
+    return tensor->device_type == DL_CPU ? EXT_HOST : tensor->device_type == DL_CUDA ? tensor->device_id + 1 : -1;
 }
 
 static xep_dtype_t dl_dtype(dl_type_t type)
@@ -124,17 +140,17 @@ static xep_dtype_t dl_dtype(dl_type_t type)
  * The exchange table fills a struct without a call of Python and takes no reference, so there is nothing to give back.
  * It refuses what it cannot describe by an exception, which is dropped: the slow way finds better words, or a way.
  */
-static int look_torch(const char *name, PyObject *object, ext_array_t *look)
+static int look_torch(const char *name, PyObject *object, ext_place_t place, ext_array_t *look)
 {
     dl_tensor_t tensor;
-    if (torch.exchange == NULL || Py_TYPE(object) != torch.tensor) return look_slowly(name, object, look);
-    if (torch.exchange->look(object, &tensor) != 0) {
+    int is_found = torch.exchange != NULL && Py_TYPE(object) == torch.tensor;
+    if (is_found && torch.exchange->look(object, &tensor) != 0) {
         PyErr_Clear();
-        return look_slowly(name, object, look);
+        is_found = 0;
     }
-    if (tensor.device_type != DL_CPU || (tensor.strides == NULL && tensor.ndim > 0))
-        return look_slowly(name, object, look);
-    look->element = (ext_element_t){.kind = EXT_TORCH, .dtype = dl_dtype(tensor.type)};
+    if (!is_found || (tensor.strides == NULL && tensor.ndim > 0) || place_of(&tensor) != place)
+        return look_by_helper("look", EXT_TORCH, name, object, place, look); /* which has the words */
+    look->element = (ext_element_t){.kind = EXT_TORCH, .dtype = dl_dtype(tensor.type), .place = place};
     look->data = (char *)tensor.data + tensor.byte_offset;
     look->writable = 1;
     look->ndim = tensor.ndim;
@@ -145,17 +161,36 @@ static int look_torch(const char *name, PyObject *object, ext_array_t *look)
 
 /*
  * torch is met when the first object comes that is no array of numpy: until then nothing here has imported it, and a
- * program without torch never does.
+ * program without torch never does. 1: it is a tensor.
  */
-int ext_array_look(const char *name, PyObject *object, ext_array_t *array_p)
+static int is_tensor(const char *name, PyObject *object)
 {
-    if (PyArray_Check(object)) return look_numpy((PyArrayObject *)object, array_p);
-    if (torch.tensor == NULL || !PyObject_TypeCheck(object, torch.tensor)) {
-        PyObject *done = ext_call_helper("meet", "(sO)", name, object); /* calls use_torch(), or raises */
-        Py_XDECREF(done);
-        if (done == NULL) return -1;
+    if (torch.tensor != NULL && PyObject_TypeCheck(object, torch.tensor)) return 1;
+    PyObject *found = ext_call_helper("meet", "(sO)", name, object); /* calls use_torch(), or raises */
+    const int is_true = found != NULL ? PyObject_IsTrue(found) : -1;
+    Py_XDECREF(found);
+    return is_true;
+}
+
+/* A numpy array and a DeviceArray in the wrong place, told by Python. */
+static int refuse_place(const char *name, PyObject *object, ext_place_t place)
+{
+    Py_XDECREF(ext_call_helper("refuse_place", "(sOi)", name, object, place));
+    return -1;
+}
+
+int ext_array_look(const char *name, PyObject *object, ext_place_t place, ext_array_t *array_p)
+{
+    if (PyArray_Check(object))
+        return place == EXT_HOST ? look_numpy((PyArrayObject *)object, array_p) : refuse_place(name, object, place);
+    if (ext_device_check(object)) {
+        *array_p = *ext_device_look(object);
+        return array_p->element.place == place ? 0 : refuse_place(name, object, place);
     }
-    return look_torch(name, object, array_p);
+    const int is_torch = is_tensor(name, object);
+    if (is_torch < 0) return -1;
+    if (is_torch) return look_torch(name, object, place, array_p);
+    return look_by_helper("look_interface", EXT_DEVICE, name, object, place, array_p);
 }
 
 /* ---- making ---- */
@@ -178,21 +213,39 @@ static PyObject *tuple_of(int count, const Py_ssize_t *numbers)
 /* The type is borrowed from natives, which stays. Looking at a tensor that was made just now tells its address. */
 static PyObject *new_torch(const ext_element_t *element, int ndim, const Py_ssize_t *shape, char **data_p)
 {
-    PyObject *args[2] = {tuple_of(ndim, shape), PyTuple_GET_ITEM(torch.natives, element->dtype)};
-    PyObject *tensor = args[0] != NULL ? PyObject_Vectorcall(torch.empty, args, 1, torch.keywords) : NULL;
+    PyObject *args[2] = {tuple_of(ndim, shape), PyTuple_GET_ITEM(torch.natives, element->dtype)}, *tensor = NULL;
     ext_array_t look;
+    if (args[0] != NULL)
+        tensor = element->place == EXT_HOST ? PyObject_Vectorcall(torch.empty, args, 1, torch.keywords)
+                                            : ext_call_helper("empty", "(OOi)", args[0], args[1], element->place - 1);
     if (tensor != NULL && data_p != NULL) {
-        if (look_torch("out", tensor, &look) != 0) Py_CLEAR(tensor);
+        if (look_torch("out", tensor, element->place, &look) != 0) Py_CLEAR(tensor);
         else *data_p = look.data;
     }
     Py_XDECREF(args[0]);
     return tensor;
 }
 
+/* Device memory is the program's to allocate, by what it allocates its own with. */
+static PyObject *new_device(const ext_element_t *element, int ndim, const Py_ssize_t *shape)
+{
+    ext_array_t look = {.element = *element, .ndim = ndim, .writable = 1};
+    Py_ssize_t count = 1, bytes = ext_dtype_size(element->dtype);
+    for (int i = ndim; i-- > 0;) {
+        look.shape[i] = shape[i], look.strides[i] = bytes;
+        bytes *= shape[i];
+        count *= shape[i];
+    }
+    if (count == 0) return ext_device_new(&look, NULL);
+    PyErr_SetString(PyExc_TypeError, "out: expected an array to write to (xep allocates no device memory)");
+    return NULL;
+}
+
 /* PyArray_Empty() takes over the reference to the descr. */
 PyObject *ext_array_new(const ext_element_t *element, int ndim, const Py_ssize_t *shape, char **data_p)
 {
     if (element->kind == EXT_TORCH) return new_torch(element, ndim, shape, data_p);
+    if (element->kind == EXT_DEVICE) return new_device(element, ndim, shape);
     PyObject *array = PyArray_Empty(ndim, (npy_intp *)(uintptr_t)shape, descr_of(element), 0);
     if (array != NULL && data_p != NULL) *data_p = PyArray_DATA((PyArrayObject *)array);
     return array;
@@ -247,7 +300,8 @@ static PyObject *view_torch(const ext_array_t *look, PyObject *base)
         .context = base,
         .deleter = delete_view,
         .tensor = {.data = look->data,
-                   .device_type = DL_CPU,
+                   .device_type = look->element.place == EXT_HOST ? DL_CPU : DL_CUDA,
+                   .device_id = look->element.place == EXT_HOST ? 0 : look->element.place - 1,
                    .ndim = look->ndim,
                    .type = types[look->element.dtype].dl,
                    .shape = view->shape,
@@ -264,6 +318,10 @@ static PyObject *view_torch(const ext_array_t *look, PyObject *base)
 static PyObject *view_torch_slowly(const ext_array_t *look, PyObject *base)
 {
     Py_buffer memory;
+    if (look->element.place != EXT_HOST) {
+        PyObject *array = ext_device_new(look, base);
+        return array != NULL ? ext_call_helper("view_device", "(N)", array) : NULL;
+    }
     if (PyObject_GetBuffer(base, &memory, PyBUF_SIMPLE) != 0) return NULL;
     const Py_ssize_t offset = look->data - (char *)memory.buf;
     PyBuffer_Release(&memory);
@@ -277,6 +335,7 @@ PyObject *ext_array_view(const ext_array_t *look, PyObject *base)
     for (int i = 0; i < look->ndim; i++)
         if (look->shape[i] == 0) return ext_array_new(&look->element, look->ndim, look->shape, NULL);
     if (look->element.kind == EXT_NUMPY) return view_numpy(look, base);
+    if (look->element.kind == EXT_DEVICE) return ext_device_new(look, base);
     return torch.exchange != NULL ? view_torch(look, base) : view_torch_slowly(look, base);
 }
 

@@ -1,23 +1,30 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /**
- * Arrays: numpy's by its C interface; torch's CPU tensors by DLPack's C exchange interface, a table of functions that
- * torch.Tensor carries (2.13 does), else by calls of Python: nothing of torch is needed to build this.
+ * Arrays: numpy's by its C interface; torch's tensors by DLPack's C exchange interface, a table of functions that
+ * torch.Tensor carries (2.13 does), else by calls of Python: nothing of torch is needed to build this. Arrays of others
+ * in device memory by __cuda_array_interface__; what is shown of that memory is a DeviceArray.
  */
 #ifndef EXT_ARRAYS_H
 #define EXT_ARRAYS_H
 
+#include "ext_dlpack.h"
 #include "ext_library.h"
 
-typedef enum { EXT_NUMPY, EXT_TORCH, EXT_KINDS } ext_kind_t;
+typedef enum { EXT_NUMPY, EXT_TORCH, EXT_DEVICE, EXT_KINDS } ext_kind_t;
 
 enum { EXT_DIMS = 3, EXT_DTYPES = XEP_FP64 + 1 };
+
+/** Where an array is: EXT_HOST, or n + 1 for CUDA device n. */
+typedef int ext_place_t;
+enum { EXT_HOST = 0 };
 
 /** What elements are, and as what they are shown. */
 typedef struct ext_element {
     ext_kind_t kind;
     xep_dtype_t dtype; /* 0: none that the library has */
     PyObject *descr;   /* numpy.dtype where it is not that of the dtype, as of package ml_dtypes; NULL: it is */
+    ext_place_t place; /* of the array */
 } ext_element_t;
 
 /** What an array looks like, and where it is. Strides in bytes. */
@@ -29,13 +36,14 @@ typedef struct ext_array {
     Py_ssize_t shape[EXT_DIMS], strides[EXT_DIMS];
 } ext_array_t;
 
-/** Bytes of one element. */
+/** Bytes of one element, and what DLPack calls it. */
 Py_ssize_t ext_dtype_size(xep_dtype_t dtype);
+dl_type_t ext_dtype_dl(xep_dtype_t dtype);
 
-/** -1: TypeError, which names the argument: no array, or not in host memory. */
-int ext_array_look(const char *name, PyObject *object, ext_array_t *array_p);
+/** -1: TypeError, which names the argument: no array, or in another place. */
+int ext_array_look(const char *name, PyObject *object, ext_place_t place, ext_array_t *array_p);
 
-/** A new array, its contents undefined, and where they are; data_p may be NULL. */
+/** A new array, its contents undefined, and where they are; data_p may be NULL. EXT_DEVICE: only without elements. */
 PyObject *ext_array_new(const ext_element_t *element, int ndim, const Py_ssize_t *shape, char **data_p);
 
 /** An array of this look over memory, which base keeps; where it has no elements a new one. */

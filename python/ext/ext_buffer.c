@@ -28,14 +28,29 @@ enum {
     SLOTS,
     THREADS,
     TIMEOUT,
+    MEMORY,
+    ON_FAILURE,
     COUNT
 };
 
 static const char *const names[COUNT] = {"group", "experts", "topk",          "hidden", "tokens",
                                          "mode",  "dtype",   "combine_dtype", "scales", "recv_rows",
-                                         "slots", "threads", "timeout"};
+                                         "slots", "threads", "timeout",       "memory", "on_failure"};
 
 static ext_signature_t signature = {"Buffer", 5, COUNT, names, {NULL}};
+
+static int read_on_failure(PyObject *word, xep_on_failure_t *on_failure_p)
+{
+    static const char *const words[] = {[XEP_ON_FAILURE_FAIL] = "fail", [XEP_ON_FAILURE_MASK] = "mask"};
+    if (word == NULL) return 0;
+    for (int i = 0; i < 2; i++) {
+        if (!PyUnicode_Check(word) || PyUnicode_CompareWithASCIIString(word, words[i]) != 0) continue;
+        *on_failure_p = (xep_on_failure_t)i;
+        return 0;
+    }
+    PyErr_Format(PyExc_ValueError, "on_failure: expected \"fail\" or \"mask\", got %R", word);
+    return -1;
+}
 
 /* params->mode points into the string of the caller, who keeps it for the call: longer it is not needed. */
 static int read_params(PyObject *const *args, Py_ssize_t nargs, PyObject *keywords, PyObject **values,
@@ -52,7 +67,9 @@ static int read_params(PyObject *const *args, Py_ssize_t nargs, PyObject *keywor
         ext_args_number("tokens", values[TOKENS], INT64_MAX, &params->tokens) != 0 ||
         ext_args_number("recv_rows", values[RECV_ROWS], INT64_MAX, &params->recv_rows) != 0 ||
         ext_args_dtype("dtype", values[DTYPE], &params->dtype) != 0 ||
-        ext_args_dtype("combine_dtype", values[COMBINE_DTYPE], &params->combine_dtype) != 0)
+        ext_args_dtype("combine_dtype", values[COMBINE_DTYPE], &params->combine_dtype) != 0 ||
+        ext_args_memory(values[MEMORY], &params->memory) != 0 ||
+        read_on_failure(values[ON_FAILURE], &params->on_failure) != 0)
         return -1;
     return ext_args_timeout(values[TIMEOUT], &params->timeout_ms);
 }
@@ -69,7 +86,8 @@ static PyObject *size_of_buffer(PyObject *Py_UNUSED(module), PyObject *const *ar
         ext_args_number("nranks", values[GROUP], UINT32_MAX, &nranks) != 0)
         return NULL;
     const xep_status_t status = lib.buffer_size(&params, (uint32_t)nranks, &size);
-    return status < 0 ? ext_raise(status) : Py_BuildValue("(KKK)", size.bytes, size.recv_rows, size.node_bytes);
+    return status < 0 ? ext_raise(status)
+                      : Py_BuildValue("(KKKK)", size.bytes, size.recv_rows, size.node_bytes, size.device_bytes);
 }
 
 /* What operations ask for again and again, so that they need no call of the library. */
@@ -84,6 +102,8 @@ static int learn(ext_buffer_t *buffer, const xep_buffer_params_t *params)
         return -1;
     }
     buffer->base = base;
+    buffer->place = info.memory == XEP_MEMORY_CUDA ? info.device + 1 : EXT_HOST;
+    buffer->counts_there = buffer->place != EXT_HOST && strcmp(info.mode, "ll_cuda") == 0;
     buffer->experts = params->experts, buffer->topk = params->topk, buffer->hidden = params->hidden;
     buffer->scales = params->scales, buffer->tokens = params->tokens, buffer->nslots = info.slots;
     buffer->dtype = params->dtype != 0 ? params->dtype : XEP_BF16;
@@ -139,32 +159,6 @@ xep_buffer_t *ext_buffer_begin(ext_buffer_t *buffer)
     return PySet_GET_SIZE(buffer->pending) == 0 || settle_pending(buffer) == 0 ? found : NULL;
 }
 
-/*
- * BusyError says how many slots only arrays keep: a list of tensors that a program forgot is the most frequent cause,
- * and the library cannot know of it. An overflow carries how many rows there were, for a second try.
- */
-PyObject *ext_buffer_error(const ext_buffer_t *buffer, xep_status_t status, uint64_t rows)
-{
-    const Py_ssize_t alive = ext_slots_orphans(&buffer->slots);
-    char reason[512];
-    if (status == XEP_ERR_BUSY && alive > 0) {
-        snprintf(reason, sizeof reason, "%s; %zd only for arrays of rows that are still alive", lib.last_error(),
-                 alive);
-        return ext_error_new(status, reason);
-    }
-    PyObject *error = ext_error_new(status, NULL);
-    if (error == NULL || status != XEP_ERR_OVERFLOW || rows == EXT_UNKNOWN_ROWS) return error;
-    PyObject *count = PyLong_FromUnsignedLongLong(rows);
-    if (count == NULL || PyObject_SetAttrString(error, "rows", count) != 0) Py_CLEAR(error);
-    Py_XDECREF(count);
-    return error;
-}
-
-PyObject *ext_buffer_raise(const ext_buffer_t *buffer, xep_status_t status, uint64_t rows)
-{
-    return ext_raise_error(ext_buffer_error(buffer, status, rows));
-}
-
 /* ---- what it says ---- */
 
 static PyObject *query(PyObject *self, PyObject *Py_UNUSED(unused))
@@ -175,8 +169,8 @@ static PyObject *query(PyObject *self, PyObject *Py_UNUSED(unused))
     ext_slots_drain(&buffer->slots);
     const xep_status_t status = lib.buffer_query(buffer->buffer, &info);
     if (status < 0) return ext_raise(status);
-    return Py_BuildValue("(sKKIIIIK)", info.mode, info.bytes, info.recv_rows, info.slots, info.free_slots, info.threads,
-                         info.mapped_peers, info.operations);
+    return Py_BuildValue("(sKKIIIIKi)", info.mode, info.bytes, info.recv_rows, info.slots, info.free_slots,
+                         info.threads, info.mapped_peers, info.operations, info.device);
 }
 
 /* The GIL is kept: the call copies numbers and does not wait. "N" of Py_BuildValue() gives the arrays away. */
@@ -270,6 +264,7 @@ static PyObject *reset(PyObject *self, PyObject *Py_UNUSED(unused))
     Py_BEGIN_ALLOW_THREADS
     status = lib.buffer_reset(buffer);
     Py_END_ALLOW_THREADS
+    if (status >= 0) Py_CLEAR(((ext_buffer_t *)self)->left);
     return ext_none_or_raise(status);
 }
 
@@ -282,13 +277,14 @@ static PyObject *destroy(PyObject *self, PyObject *Py_UNUSED(unused))
     Py_BEGIN_ALLOW_THREADS
     lib.buffer_destroy(buffer);
     Py_END_ALLOW_THREADS
+    if (((ext_buffer_t *)self)->left != NULL) {
+        ext_group_keep(&((ext_buffer_t *)self)->group->left, ((ext_buffer_t *)self)->left);
+        ((ext_buffer_t *)self)->left = NULL;
+    }
     Py_RETURN_NONE;
 }
 
-/*
- * For a fork, and for an aborted group of whose rows arrays are alive: forgets the library's buffer without a call. Its
- * memory stays.
- */
+/* For a fork, and for an aborted group of whose rows arrays are alive: the library is not called, its memory stays. */
 static PyObject *leave(PyObject *self, PyObject *Py_UNUSED(unused))
 {
     ((ext_buffer_t *)self)->buffer = NULL;
@@ -303,6 +299,7 @@ static int clear(PyObject *self)
 {
     ext_buffer_t *buffer = (ext_buffer_t *)self;
     Py_CLEAR(buffer->pending);
+    Py_CLEAR(buffer->left);
     Py_CLEAR(buffer->group);
     return 0;
 }
@@ -313,6 +310,7 @@ static int traverse(PyObject *self, visitproc visit, void *arg)
     Py_VISIT(Py_TYPE(self));
     Py_VISIT(buffer->group);
     Py_VISIT(buffer->pending);
+    Py_VISIT(buffer->left);
     return 0;
 }
 
@@ -324,9 +322,8 @@ static void dealloc(PyObject *self)
 
 static PyObject *get_address(PyObject *self, void *Py_UNUSED(unused))
 {
-    xep_buffer_t *buffer = ((ext_buffer_t *)self)->buffer;
-    if (buffer == NULL) Py_RETURN_NONE;
-    return PyLong_FromVoidPtr(buffer);
+    if (((ext_buffer_t *)self)->buffer == NULL) Py_RETURN_NONE;
+    return PyLong_FromVoidPtr(((ext_buffer_t *)self)->buffer);
 }
 
 static PyMethodDef methods[] = {
@@ -387,7 +384,7 @@ static PyType_Spec spec = {"xep._ext.Buffer", sizeof(ext_buffer_t), 0,
 
 static PyMethodDef functions[] = {
     {"buffer_size", EXT_KEYWORDS(size_of_buffer),
-     "(bytes, recv_rows) of a buffer of so many ranks, instead of its group."},
+     "(bytes, recv_rows, node_bytes, device_bytes) of a buffer of so many ranks, instead of its group."},
     {NULL, NULL, 0, NULL},
 };
 

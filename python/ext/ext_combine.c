@@ -7,11 +7,12 @@
 #include "ext_combine.h"
 
 #include "ext_args.h"
+#include "ext_failed.h"
 #include "ext_request.h"
 
 #define EXT_PARAMETERS                                                                                         \
     "($self, x=None, *, out=None, topk_weights=None, weights=None, bias=None, out_weights=None, dtype=None,\n" \
-    "logfmt=False, wait_ns=None, after=None, timeout=None)\n--\n\n"
+    "logfmt=False, wait_ns=None, missing=None, after=None, timeout=None, stream=None)\n--\n\n"
 
 const char ext_combine_doc[] =
     "combine" EXT_PARAMETERS
@@ -26,7 +27,11 @@ const char ext_combine_doc[] =
     "dtype: what the bits of a numpy array without a type of its own are.\n"
     "logfmt: mode ll: 10-bit rows to ranks that are not mapped; lossy.\n"
     "wait_ns: [R] int64: the nanoseconds that this rank waited for each rank are added, as Buffer.waits() counts\n"
-    "    them. after: a request to begin after. timeout: seconds; None: the buffer's.";
+    "    them. after: a request to begin after. timeout: seconds; None: the buffer's.\n"
+    "stream: memory=\"cuda\", as in dispatch(): the call does not wait for it. Of arrays that are no tensors, out and\n"
+    "    out_weights have to be given.\n"
+    "missing: mode ll: [T, K] uint8 to write to: 1 where a selection is not in the sum, as the rank of its expert is\n"
+    "    out, else 0.";
 
 const char ext_combine_async_doc[] =
     "combine_async" EXT_PARAMETERS
@@ -34,10 +39,26 @@ const char ext_combine_async_doc[] =
 
 #undef EXT_PARAMETERS
 
-enum { X, OUT, TOPK_WEIGHTS, WEIGHTS, BIAS, OUT_WEIGHTS, DTYPE, LOGFMT, WAIT_NS, AFTER, TIMEOUT, COUNT };
+enum {
+    X,
+    OUT,
+    TOPK_WEIGHTS,
+    WEIGHTS,
+    BIAS,
+    OUT_WEIGHTS,
+    DTYPE,
+    LOGFMT,
+    WAIT_NS,
+    MISSING,
+    AFTER,
+    TIMEOUT,
+    STREAM,
+    COUNT
+};
 
-static const char *const names[COUNT] = {"x",     "out",    "topk_weights", "weights", "bias",   "out_weights",
-                                         "dtype", "logfmt", "wait_ns",      "after",   "timeout"};
+static const char *const names[COUNT] = {"x",           "out",     "topk_weights", "weights", "bias",
+                                         "out_weights", "dtype",   "logfmt",       "wait_ns", "missing",
+                                         "after",       "timeout", "stream"};
 
 static ext_signature_t signature = {"combine", 1, COUNT, names, {NULL}};
 
@@ -74,7 +95,7 @@ static int read_x(const ext_handle_t *handle, PyObject *x, xep_dtype_t as, xep_c
     const unsigned dtypes = EXT_BIT(XEP_BF16) | EXT_BIT(XEP_FP16) | EXT_BIT(XEP_FP32);
     ext_array_t look;
     ext_matrix_t rows;
-    if (recv == NULL || ext_array_look("x", x, &look) != 0) return -1;
+    if (recv == NULL || ext_array_look("x", x, handle->buffer->place, &look) != 0) return -1;
     const int is_padded = recv->arrangement == XEP_ROWS_BY_EXPERT_PADDED;
     if (is_padded && look.ndim == 3 && flatten(x, &look) != 0) return -1;
     if (ext_args_rows("x", x, &look, EXT_ANY, EXT_ANY, dtypes, as, &rows) != 0) return -1;
@@ -99,8 +120,8 @@ static int read_biases(const ext_handle_t *handle, PyObject *bias, xep_combine_a
     }
     for (Py_ssize_t i = 0; i < count; i++) {
         PyObject *one = is_sequence ? PySequence_Fast_GET_ITEM(bias, i) : bias;
-        if (ext_args_matrix(bias_names[i], one, handle->tokens, args->hidden, EXT_BIT(args->dtype), args->dtype,
-                            &rows) != 0)
+        if (ext_args_matrix(bias_names[i], one, handle->buffer->place, handle->tokens, args->hidden,
+                            EXT_BIT(args->dtype), args->dtype, &rows) != 0)
             return -1;
         args->bias[i] = rows.data, args->bias_stride[i] = (size_t)rows.stride;
     }
@@ -114,9 +135,11 @@ static int read_biases(const ext_handle_t *handle, PyObject *bias, xep_combine_a
 static int read_weights(const ext_handle_t *handle, PyObject *const *values, xep_combine_args_t *args)
 {
     const unsigned dtypes = EXT_BIT(XEP_FP32);
+    const ext_place_t place = handle->buffer->place;
     ext_matrix_t rows;
     if (values[WEIGHTS] != NULL) {
-        if (ext_args_matrix("weights", values[WEIGHTS], handle->tokens, handle->topk, dtypes, 0, &rows) != 0) return -1;
+        if (ext_args_matrix("weights", values[WEIGHTS], place, handle->tokens, handle->topk, dtypes, 0, &rows) != 0)
+            return -1;
         args->weights = (const float *)(void *)rows.data, args->weights_stride = (size_t)rows.stride;
     }
     if (values[TOPK_WEIGHTS] == NULL) {
@@ -126,7 +149,8 @@ static int read_weights(const ext_handle_t *handle, PyObject *const *values, xep
     }
     const xep_recv_t *recv = ext_handle_recv(handle);
     if (recv == NULL) return -1;
-    if (ext_args_matrix("topk_weights", values[TOPK_WEIGHTS], EXT_ANY, handle->topk, dtypes, 0, &rows) != 0) return -1;
+    if (ext_args_matrix("topk_weights", values[TOPK_WEIGHTS], place, EXT_ANY, handle->topk, dtypes, 0, &rows) != 0)
+        return -1;
     if ((uint64_t)rows.rows < recv->rows ||
         (uint64_t)rows.rows > (recv->capacity > recv->rows ? recv->capacity : recv->rows)) {
         char columns[24];
@@ -137,6 +161,15 @@ static int read_weights(const ext_handle_t *handle, PyObject *const *values, xep
     return 0;
 }
 
+static int read_missing(const ext_handle_t *handle, PyObject *missing, xep_combine_args_t *args)
+{
+    ext_matrix_t rows;
+    if (missing == NULL) return 0;
+    if (ext_args_output("missing", missing, EXT_HOST, handle->tokens, handle->topk, XEP_U8, &rows) != 0) return -1;
+    args->missing = (uint8_t *)rows.data, args->missing_stride = (size_t)rows.stride;
+    return 0;
+}
+
 /* made: what results are made like. */
 static int fill_args(const ext_handle_t *handle, PyObject *const *values, xep_combine_args_t *args, ext_element_t *made)
 {
@@ -144,12 +177,14 @@ static int fill_args(const ext_handle_t *handle, PyObject *const *values, xep_co
     if (ext_args_dtype("dtype", values[DTYPE], &as) != 0) return -1;
     args->hidden = (uint32_t)handle->hidden;
     args->dtype = as != 0 ? as : handle->buffer->combine_dtype;
-    *made = (ext_element_t){.kind = handle->element.kind, .dtype = args->dtype};
+    *made = (ext_element_t){.kind = handle->element.kind, .dtype = args->dtype, .place = handle->buffer->place};
     if (values[X] != NULL && read_x(handle, values[X], as, args, made) != 0) return -1;
     if (read_biases(handle, values[BIAS], args) != 0 || read_weights(handle, values, args) != 0 ||
-        ext_args_vector("wait_ns", values[WAIT_NS], handle->nranks, XEP_INT64, &args->wait_ns) != 0 ||
+        read_missing(handle, values[MISSING], args) != 0 ||
+        ext_args_vector("wait_ns", values[WAIT_NS], EXT_HOST, handle->nranks, XEP_INT64, &args->wait_ns) != 0 ||
         ext_args_flag(values[LOGFMT], XEP_COMBINE_LOGFMT, &args->flags) != 0 ||
-        ext_request_read_after(values[AFTER], &args->after) != 0)
+        ext_request_read_after(values[AFTER], &args->after) != 0 ||
+        ext_args_stream(values[STREAM], made, &args->stream) != 0)
         return -1;
     return ext_args_timeout(values[TIMEOUT], &args->timeout_ms);
 }
@@ -166,7 +201,7 @@ static PyObject *take_output(const char *name, PyObject *given, const ext_elemen
         *stride_p = (size_t)(columns * ext_dtype_size(dtype));
         return ext_array_new(made, 2, shape, data_p);
     }
-    if (ext_args_output(name, given, rows, columns, dtype, &output) != 0) return NULL;
+    if (ext_args_output(name, given, made->place, rows, columns, dtype, &output) != 0) return NULL;
     *data_p = output.data, *stride_p = (size_t)output.stride;
     Py_INCREF(given);
     return given;
@@ -176,7 +211,7 @@ static PyObject *take_output(const char *name, PyObject *given, const ext_elemen
 static PyObject *take_result(const ext_handle_t *handle, PyObject *const *values, const ext_element_t *made,
                              xep_combine_args_t *args)
 {
-    const ext_element_t fp32 = {.kind = made->kind, .dtype = XEP_FP32};
+    const ext_element_t fp32 = {.kind = made->kind, .dtype = XEP_FP32, .place = made->place};
     char *data = NULL;
     PyObject *out =
         take_output("out", values[OUT], made, handle->tokens, args->hidden, args->dtype, &data, &args->out_stride);
@@ -204,20 +239,24 @@ static PyObject *combine(PyObject *self, PyObject *const *given, Py_ssize_t narg
     PyObject *values[COUNT];
     ext_element_t made;
     xep_status_t status;
-    if (ext_args_read(&signature, given, nargs, keywords, values) != 0) return NULL;
-    if (ext_handle_get(handle) == NULL || ext_buffer_begin(handle->buffer) == NULL) return NULL;
+    if (ext_args_read(&signature, given, nargs, keywords, values) != 0) return ext_failed_refuse(handle->buffer);
+    if (ext_handle_get(handle) == NULL) return ext_failed_refuse(handle->buffer);
+    if (ext_buffer_begin(handle->buffer) == NULL) return NULL;
     xep_handle_t *own = ext_handle_get(handle); /* again: what was settled may have been its dispatch, which failed */
-    if (own == NULL || fill_args(handle, values, &args, &made) != 0) return NULL;
+    if (own == NULL || fill_args(handle, values, &args, &made) != 0) return ext_failed_refuse(handle->buffer);
     PyObject *result = take_result(handle, values, &made, &args);
-    if (result == NULL) return NULL;
+    if (result == NULL) return ext_failed_refuse(handle->buffer);
     PyObject *memory = (PyObject *)handle->memory;
     Py_INCREF(memory); /* another thread may release the handle */
     Py_BEGIN_ALLOW_THREADS
     status = lib.combine(own, &args, begin_only ? &request : NULL);
     Py_END_ALLOW_THREADS
-    if (status < 0) ext_buffer_raise(handle->buffer, status, EXT_UNKNOWN_ROWS);
+    if (status < 0) {
+        ext_failed_raise(handle->buffer, status, EXT_UNKNOWN_ROWS);
+        ext_failed_keep_values(handle->buffer, status, values, COUNT);
+        Py_CLEAR(result);
+    }
     Py_DECREF(memory);
-    if (status < 0) Py_CLEAR(result);
     if (result == NULL || !begin_only) return result;
     return ext_request_new(handle->buffer, request, result, self, values, COUNT);
 }

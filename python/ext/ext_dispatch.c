@@ -7,17 +7,18 @@
 #include "ext_dispatch.h"
 
 #include "ext_args.h"
+#include "ext_failed.h"
 #include "ext_request.h"
 
 #define EXT_PARAMETERS                                                                                            \
     "($self, x, topk_idx=None, topk_weights=None, *, scales=None, cached=None, capacity=0, expert_alignment=1,\n" \
     "dtype=None, quant=0, arrangement=None, scales_by_column=False, send_weights=False, expert_stats=None,\n"     \
-    "wait_ns=None, after=None, timeout=None)\n--\n\n"
+    "wait_ns=None, after=None, timeout=None, stream=None)\n--\n\n"
 
 const char ext_dispatch_doc[] =
     "dispatch" EXT_PARAMETERS
     "Sends every token to the ranks of its experts, returns when this rank's rows are here. Collective, blocking.\n\n"
-    "x: [T, H] rows, numpy or CPU tensor, any element type; T may be 0 and differ between ranks.\n"
+    "x: [T, H] rows, an array of the buffer's memory, any element type; T may be 0 and differ between ranks.\n"
     "topk_idx: [T, K] int64 or int32: expert, or -1. topk_weights: [T, K] float32, or None.\n"
     "scales: [T, S] float32 or int32, any strides, moved untouched.\n"
     "cached: a handle whose routing is used again, instead of topk_idx and topk_weights; T as there.\n"
@@ -29,7 +30,9 @@ const char ext_dispatch_doc[] =
     "scales_by_column, send_weights: mode ll: received scales by column; weights travel with the rows.\n"
     "expert_stats: mode ll: [L] int32, to which the rows received for each local expert are added.\n"
     "wait_ns: [R] int64, to which the nanoseconds are added that this rank waited for each rank, as waits() has it.\n"
-    "after: a request to begin after. timeout: seconds; None: the buffer's.\n\n"
+    "after: a request to begin after. timeout: seconds; None: the buffer's.\n"
+    "stream: memory=\"cuda\": that of torch or cupy, or its address; None: torch's current one for tensors, else the\n"
+    "    default stream. The call returns when the rows are counted; they are there in the order of the stream.\n\n"
     "Errors: BusyError (no free slot), CapacityError (``rows`` says how many were sent here), MismatchError, ... :\n"
     "nothing was moved. DeadlineError, PeerError: the buffer needs reset().";
 
@@ -56,13 +59,14 @@ enum {
     WAIT_NS,
     AFTER,
     TIMEOUT,
+    STREAM,
     COUNT
 };
 
 static const char *const names[COUNT] =
     {"x",     "topk_idx", "topk_weights", "scales",           "cached",       "capacity",     "expert_alignment",
      "dtype", "quant",    "arrangement",  "scales_by_column", "send_weights", "expert_stats", "wait_ns",
-     "after", "timeout"};
+     "after", "timeout",  "stream"};
 
 static ext_signature_t signature = {"dispatch", 3, COUNT, names, {NULL}};
 
@@ -89,7 +93,7 @@ static int read_cached(const ext_buffer_t *buffer, PyObject *const *values, xep_
     return args->cached != NULL ? 0 : -1;
 }
 
-static int read_routing(PyObject *const *values, xep_dispatch_args_t *args)
+static int read_routing(ext_place_t place, PyObject *const *values, xep_dispatch_args_t *args)
 {
     const Py_ssize_t tokens = (Py_ssize_t)args->tokens;
     ext_matrix_t matrix;
@@ -98,23 +102,25 @@ static int read_routing(PyObject *const *values, xep_dispatch_args_t *args)
                         "topk_idx: expected an array (or cached, a handle to route as before), got None");
         return -1;
     }
-    if (ext_args_matrix("topk_idx", values[TOPK_IDX], tokens, EXT_ANY, EXT_INDEX_DTYPES, 0, &matrix) != 0) return -1;
+    if (ext_args_matrix("topk_idx", values[TOPK_IDX], place, tokens, EXT_ANY, EXT_INDEX_DTYPES, 0, &matrix) != 0)
+        return -1;
     args->topk = (uint32_t)matrix.columns;
     args->topk_idx = matrix.data, args->topk_idx_stride = (size_t)matrix.stride, args->topk_idx_dtype = matrix.dtype;
     if (values[TOPK_WEIGHTS] == NULL) return 0;
-    if (ext_args_matrix("topk_weights", values[TOPK_WEIGHTS], tokens, matrix.columns, EXT_BIT(XEP_FP32), 0, &matrix))
+    if (ext_args_matrix("topk_weights", values[TOPK_WEIGHTS], place, tokens, matrix.columns, EXT_BIT(XEP_FP32), 0,
+                        &matrix))
         return -1;
     args->topk_weights = (const float *)(void *)matrix.data;
     args->topk_weights_stride = (size_t)matrix.stride;
     return 0;
 }
 
-static int read_scales(PyObject *scales, xep_dispatch_args_t *args)
+static int read_scales(ext_place_t place, PyObject *scales, xep_dispatch_args_t *args)
 {
     ext_matrix_t matrix;
     if (scales == NULL) return 0;
     const unsigned dtypes = EXT_BIT(XEP_FP32) | EXT_BIT(XEP_INT32);
-    if (ext_args_strided("scales", scales, (Py_ssize_t)args->tokens, dtypes, &matrix) != 0) return -1;
+    if (ext_args_strided("scales", scales, place, (Py_ssize_t)args->tokens, dtypes, &matrix) != 0) return -1;
     args->scales = matrix.data;
     args->nscales = (uint32_t)matrix.columns, args->scales_dtype = matrix.dtype;
     args->scales_token_stride = matrix.stride, args->scales_stride = matrix.step;
@@ -123,7 +129,7 @@ static int read_scales(PyObject *scales, xep_dispatch_args_t *args)
 
 static int read_options(const ext_buffer_t *buffer, PyObject *const *values, xep_dispatch_args_t *args)
 {
-    if (read_scales(values[SCALES], args) != 0 ||
+    if (read_scales(buffer->place, values[SCALES], args) != 0 ||
         ext_args_number("capacity", values[CAPACITY], INT64_MAX, &args->capacity) != 0 ||
         ext_args_number32(names[EXPERT_ALIGNMENT], values[EXPERT_ALIGNMENT], &args->expert_alignment) != 0 ||
         ext_args_number32(names[QUANT], values[QUANT], &args->quant) != 0 ||
@@ -131,9 +137,10 @@ static int read_options(const ext_buffer_t *buffer, PyObject *const *values, xep
         ext_args_flag(values[SCALES_BY_COLUMN], XEP_DISPATCH_SCALES_BY_COLUMN, &args->flags) != 0 ||
         ext_args_flag(values[SEND_WEIGHTS], XEP_DISPATCH_SEND_WEIGHTS, &args->flags) != 0)
         return -1;
-    if (ext_args_vector("expert_stats", values[EXPERT_STATS], (Py_ssize_t)buffer->local_experts, XEP_INT32,
-                        &args->expert_stats) != 0 ||
-        ext_args_vector("wait_ns", values[WAIT_NS], (Py_ssize_t)buffer->group->nranks, XEP_INT64, &args->wait_ns) != 0)
+    if (ext_args_vector("expert_stats", values[EXPERT_STATS], buffer->place, (Py_ssize_t)buffer->local_experts,
+                        XEP_INT32, &args->expert_stats) != 0 ||
+        ext_args_vector("wait_ns", values[WAIT_NS], EXT_HOST, (Py_ssize_t)buffer->group->nranks, XEP_INT64,
+                        &args->wait_ns) != 0)
         return -1;
     if (ext_request_read_after(values[AFTER], &args->after) != 0) return -1;
     return ext_args_timeout(values[TIMEOUT], &args->timeout_ms);
@@ -145,11 +152,13 @@ static int fill_args(const ext_buffer_t *buffer, PyObject *const *values, xep_di
     PyObject *x = values[X] != NULL ? values[X] : Py_None;
     xep_dtype_t as = 0;
     if (ext_args_dtype("dtype", values[DTYPE], &as) != 0 ||
-        ext_args_matrix("x", x, EXT_ANY, EXT_ANY, EXT_ALL_DTYPES, as, x_p) != 0)
+        ext_args_matrix("x", x, buffer->place, EXT_ANY, EXT_ANY, EXT_ALL_DTYPES, as, x_p) != 0)
         return -1;
     args->tokens = (uint64_t)x_p->rows, args->hidden = (uint32_t)x_p->columns;
     args->x = x_p->data, args->x_stride = (size_t)x_p->stride, args->dtype = x_p->dtype;
-    if ((values[CACHED] != NULL ? read_cached(buffer, values, args) : read_routing(values, args)) != 0) return -1;
+    if ((values[CACHED] != NULL ? read_cached(buffer, values, args) : read_routing(buffer->place, values, args)) != 0)
+        return -1;
+    if (ext_args_stream(values[STREAM], &x_p->element, &args->stream) != 0) return -1;
     return read_options(buffer, values, args);
 }
 
@@ -165,18 +174,20 @@ static PyObject *dispatch(PyObject *self, PyObject *const *given, Py_ssize_t nar
     PyObject *values[COUNT];
     ext_matrix_t x;
     xep_status_t status;
-    if (ext_args_read(&signature, given, nargs, keywords, values) != 0) return NULL;
+    if (ext_args_read(&signature, given, nargs, keywords, values) != 0) return ext_failed_refuse(buffer);
     xep_buffer_t *own = ext_buffer_begin(buffer);
-    if (own == NULL || fill_args(buffer, values, &args, &x) != 0) return NULL;
+    if (own == NULL) return NULL;
+    if (fill_args(buffer, values, &args, &x) != 0) return ext_failed_refuse(buffer);
     ext_handle_t *handle = ext_handle_new(buffer, &x.element, x.rows, (Py_ssize_t)args.topk, x.columns);
-    if (handle == NULL) return NULL;
+    if (handle == NULL) return ext_failed_refuse(buffer);
     xep_handle_t **handle_p = &handle->memory->handle;
-    args.recv_rows_p = &handle->rows; /* of one that goes on, the Request keeps the Handle */
+    if (!buffer->counts_there) args.recv_rows_p = &handle->rows; /* of one that goes on, the Request keeps the Handle */
     Py_BEGIN_ALLOW_THREADS
     status = lib.dispatch(own, &args, handle_p, begin_only ? &request : NULL);
     Py_END_ALLOW_THREADS
     if (status < 0) {
-        ext_buffer_raise(buffer, status, handle->rows);
+        ext_failed_raise(buffer, status, handle->rows);
+        ext_failed_keep_values(buffer, status, values, COUNT);
         Py_DECREF(handle);
         return NULL;
     }

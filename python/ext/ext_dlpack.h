@@ -6,7 +6,7 @@
 
 #include <stdint.h>
 
-enum { DL_CPU = 1, DL_MAJOR = 1 };
+enum { DL_CPU = 1, DL_CUDA = 2, DL_MAJOR = 1 };
 enum { DL_INT = 0, DL_UINT = 1, DL_FLOAT = 2, DL_BFLOAT = 4, DL_FLOAT8_E4M3FN = 10, DL_FLOAT8_E5M2 = 12 };
 
 typedef struct dl_version {
@@ -27,6 +27,13 @@ typedef struct dl_tensor {
     int64_t *strides; /* in elements; NULL: dense */
     uint64_t byte_offset;
 } dl_tensor_t;
+
+/** What a capsule "dltensor" has: a tensor before there were versions. */
+typedef struct dl_unversioned {
+    dl_tensor_t tensor;
+    void *context;
+    void (*deleter)(struct dl_unversioned *self);
+} dl_unversioned_t;
 
 typedef struct dl_managed {
     dl_version_t version;

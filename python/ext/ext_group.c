@@ -143,6 +143,83 @@ static PyObject *peer(PyObject *self, PyObject *arg)
     return Py_BuildValue("(INs)", info.node, PyBool_FromLong(info.mapped), info.transport);
 }
 
+/* ---- masks ---- */
+
+static PyObject *mask_set(PyObject *self, PyObject *arg)
+{
+    xep_group_t *group = ext_group_get(self);
+    uint64_t rank = 0;
+    if (group == NULL || ext_args_number("rank", arg, ((ext_group_t *)self)->nranks - 1, &rank) != 0) return NULL;
+    return ext_none_or_raise(lib.group_mask_set(group, (uint32_t)rank));
+}
+
+/* Of as many ranks as there are, since more may be out by the time of a second call. */
+static PyObject *mask_query(PyObject *self, PyObject *Py_UNUSED(unused))
+{
+    xep_group_t *group = ext_group_get(self);
+    const uint32_t nranks = ((ext_group_t *)self)->nranks;
+    uint32_t count = 0;
+    if (group == NULL) return NULL;
+    xep_mask_t *masks = PyMem_Calloc(nranks, sizeof *masks);
+    if (masks == NULL) return PyErr_NoMemory();
+    const xep_status_t status = lib.group_mask_query(group, masks, nranks, &count);
+    PyObject *list = status < 0 ? ext_raise(status) : PyList_New(count);
+    for (uint32_t i = 0; list != NULL && i < count; i++) {
+        PyObject *mask = Py_BuildValue("(IiK)", masks[i].rank, (int)masks[i].reason, masks[i].since_ns);
+        if (mask == NULL) Py_CLEAR(list);
+        else PyList_SET_ITEM(list, i, mask);
+    }
+    PyMem_Free(masks);
+    return list;
+}
+
+static PyObject *mask_clear(PyObject *self, PyObject *Py_UNUSED(unused))
+{
+    xep_group_t *group = ext_group_get(self);
+    return group != NULL ? ext_none_or_raise(lib.group_mask_clear(group)) : NULL;
+}
+
+/* ---- its end ---- */
+
+static PyObject *list_origins(const uint32_t *origins, uint32_t nranks)
+{
+    PyObject *list = PyList_New(nranks);
+    for (uint32_t r = 0; list != NULL && r < nranks; r++) {
+        PyObject *origin = PyLong_FromUnsignedLong(origins[r]);
+        if (origin == NULL) Py_CLEAR(list);
+        else PyList_SET_ITEM(list, r, origin);
+    }
+    return list;
+}
+
+/* _shrink(group, timeout, least): makes group, which Python has made and which is not open, of the ranks that are left;
+ * returns which these are. The other group's forks are those of this process, or get() would have refused it. */
+static PyObject *shrink(PyObject *self, PyObject *args)
+{
+    xep_group_t *old = ext_group_get(self);
+    xep_shrink_args_t how = XEP_SHRINK_ARGS_INIT;
+    ext_group_t *group;
+    PyObject *timeout, *least, *origins = NULL;
+    uint64_t number = 0;
+    xep_status_t status;
+    if (old == NULL || !PyArg_ParseTuple(args, "O!OO", group_type, &group, &timeout, &least)) return NULL;
+    if (ext_args_timeout(timeout, &how.timeout_ms) != 0) return NULL;
+    if (ext_args_number("least", least, ((ext_group_t *)self)->nranks, &number) != 0) return NULL;
+    how.least = (uint32_t)number;
+    how.origins = PyMem_Calloc(((ext_group_t *)self)->nranks, sizeof *how.origins);
+    if (how.origins == NULL) return PyErr_NoMemory();
+    Py_BEGIN_ALLOW_THREADS
+    status = lib.group_shrink(old, &how, &group->group);
+    Py_END_ALLOW_THREADS
+    if (status < 0) ext_raise(status);
+    else {
+        group->forks = ext_forks();
+        if (describe(group) == 0) origins = list_origins(how.origins, group->nranks);
+    }
+    PyMem_Free(how.origins);
+    return origins;
+}
+
 /* Where the other calls raise this one does nothing: it is called on the way out of a failure. */
 static PyObject *abort_group(PyObject *self, PyObject *Py_UNUSED(unused))
 {
@@ -158,6 +235,14 @@ static PyObject *leave(PyObject *self, PyObject *Py_UNUSED(unused))
     Py_RETURN_NONE;
 }
 
+/* Without memory for it the object is leaked: that is better than an array that ends while it is read. */
+void ext_group_keep(PyObject **list, PyObject *object)
+{
+    if (*list == NULL) *list = PyList_New(0);
+    if (*list != NULL && PyList_Append(*list, object) == 0) Py_DECREF(object);
+    else PyErr_Clear();
+}
+
 /* Forgotten first: whatever becomes of the call, there is no second one. */
 static PyObject *destroy(PyObject *self, PyObject *Py_UNUSED(unused))
 {
@@ -167,6 +252,7 @@ static PyObject *destroy(PyObject *self, PyObject *Py_UNUSED(unused))
     Py_BEGIN_ALLOW_THREADS
     lib.group_destroy(group);
     Py_END_ALLOW_THREADS
+    Py_CLEAR(((ext_group_t *)self)->left);
     Py_RETURN_NONE;
 }
 
@@ -178,6 +264,7 @@ static void dealloc(PyObject *self)
 {
     PyTypeObject *type = Py_TYPE(self);
     Py_XDECREF(((ext_group_t *)self)->boot);
+    Py_XDECREF(((ext_group_t *)self)->left);
     type->tp_free(self);
     Py_DECREF(type);
 }
@@ -195,6 +282,8 @@ static PyObject *is_inherited(PyObject *self, void *Py_UNUSED(unused))
 static PyMethodDef methods[] = {
     {"_create", create, METH_VARARGS, NULL},
     {"_peer", peer, METH_O, NULL},
+    {"_mask_query", mask_query, METH_NOARGS, NULL},
+    {"_shrink", shrink, METH_VARARGS, NULL},
     {"_abort", abort_group, METH_NOARGS, NULL},
     {"_leave", leave, METH_NOARGS, NULL},
     {"_destroy", destroy, METH_NOARGS, NULL},
@@ -203,6 +292,13 @@ static PyMethodDef methods[] = {
     {"allgather", allgather, METH_O,
      "allgather($self, data)\n--\n\n"
      "The bytes of every rank, the same number from each, over the group's connections. Collective, blocking."},
+    {"mask_set", mask_set, METH_O,
+     "mask_set($self, rank)\n--\n\n"
+     "Leaves a rank out from now on, as if it had died: one rank calls it, and all agree on it in their next calls.\n"
+     "UnsupportedError where no buffer of the group has on_failure=\"mask\". Local."},
+    {"mask_clear", mask_clear, METH_NOARGS,
+     "mask_clear($self)\n--\n\n"
+     "Nothing, if no rank is out. One that is cannot come back into this group: UnsupportedError. Local."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -217,7 +313,7 @@ static PyMemberDef members[] = {
     {"nranks", T_UINT, offsetof(ext_group_t, nranks), READONLY, "R."},
     {"node", T_UINT, offsetof(ext_group_t, node), READONLY, "Of this rank."},
     {"nnodes", T_UINT, offsetof(ext_group_t, nnodes), READONLY, "Sets of ranks that map one another's memory."},
-    {"boot", T_OBJECT, offsetof(ext_group_t, boot), READONLY, "callback, pmix or single."},
+    {"boot", T_OBJECT, offsetof(ext_group_t, boot), READONLY, "callback, pmix, single or shrink."},
     {NULL, 0, 0, 0, NULL},
 };
 

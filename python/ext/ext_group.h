@@ -10,6 +10,7 @@ typedef struct ext_group {
     PyObject_HEAD
     xep_group_t *group; /* NULL: closed, or not made yet */
     PyObject *boot;
+    PyObject *left; /* list: what its buffers have kept for the transport; NULL: nothing */
     unsigned forks; /* ext_forks() of the process that made it */
     uint32_t rank, nranks, node, nnodes;
 } ext_group_t;
@@ -19,6 +20,9 @@ int ext_group_is_own(const ext_group_t *group);
 
 /** NULL: TypeError, ValueError (it is closed), RuntimeError (as above). */
 xep_group_t *ext_group_get(PyObject *object);
+
+/** Appends object, which it takes over, to a list that is made if it is NULL. */
+void ext_group_keep(PyObject **list, PyObject *object);
 
 /** -1: an exception is set. */
 int ext_group_ready(PyObject *module);

@@ -8,6 +8,7 @@
 
 #include "ext_args.h"
 #include "ext_combine.h"
+#include "ext_failed.h"
 #include "ext_module.h"
 #include "ext_received.h"
 
@@ -83,6 +84,10 @@ static PyObject *get_recv(PyObject *self, void *Py_UNUSED(unused))
 
 static PyObject *show_numpy(PyObject *self, PyObject *Py_UNUSED(unused))
 {
+    if (((ext_handle_t *)self)->buffer->place != EXT_HOST) {
+        PyErr_SetString(PyExc_TypeError, "numpy: expected rows in host memory, these are on a device (recv, torch())");
+        return NULL;
+    }
     return ext_received_of((ext_handle_t *)self, EXT_NUMPY);
 }
 
@@ -128,7 +133,9 @@ static PyObject *combine_input(PyObject *self, PyObject *const *args, Py_ssize_t
     static const char *const known[INPUT_COUNT] = {"dtype"};
     static ext_signature_t signature = {"combine_input", 1, INPUT_COUNT, known, {NULL}};
     ext_handle_t *handle = (ext_handle_t *)self;
-    ext_array_t look = {.element = {.kind = handle->element.kind, .dtype = handle->buffer->combine_dtype}};
+    ext_array_t look = {.element = {.kind = handle->element.kind,
+                                    .dtype = handle->buffer->combine_dtype,
+                                    .place = handle->buffer->place}};
     PyObject *values[INPUT_COUNT];
     size_t stride = 0;
     if (ext_args_read(&signature, args, nargs, names, values) != 0 ||
@@ -213,7 +220,7 @@ static PyMethodDef methods[] = {
      "Waits until peers have read what an earlier combine left there. Ask again before writing again."},
     {"numpy", show_numpy, METH_NOARGS,
      "numpy($self)\n--\n\nThe received rows as numpy arrays; bfloat16 as uint16, 8-bit floats as uint8."},
-    {"torch", show_torch, METH_NOARGS, "torch($self)\n--\n\nThe received rows as CPU tensors."},
+    {"torch", show_torch, METH_NOARGS, "torch($self)\n--\n\nThe received rows as tensors."},
     {"release", release, METH_NOARGS,
      "release($self)\n--\n\n"
      "Gives the slot back, at the latest when the last array of its rows is gone. Local; again: a no-op."},

@@ -46,7 +46,8 @@ static PyObject *layout(PyObject *Py_UNUSED(module), PyObject *args)
     ext_matrix_t topk_idx;
     PyObject *array;
     if (!PyArg_ParseTuple(args, "OIII", &array, &in.experts, &in.nranks, &in.ranks_per_node)) return NULL;
-    if (ext_args_matrix("topk_idx", array, EXT_ANY, EXT_ANY, EXT_INDEX_DTYPES, 0, &topk_idx) != 0) return NULL;
+    if (ext_args_matrix("topk_idx", array, EXT_HOST, EXT_ANY, EXT_ANY, EXT_INDEX_DTYPES, 0, &topk_idx) != 0)
+        return NULL;
     if (in.nranks == 0) return PyErr_Format(PyExc_ValueError, "nranks: expected 1 or more, got 0");
     in.tokens = (uint64_t)topk_idx.rows, in.topk = (uint32_t)topk_idx.columns;
     in.topk_idx = topk_idx.data, in.topk_idx_stride = (size_t)topk_idx.stride, in.topk_idx_dtype = topk_idx.dtype;

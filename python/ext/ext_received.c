@@ -2,7 +2,8 @@
 
 /*
  * Arrays over the rows of a slot, made when they are asked for and kept, so that handle.recv.x is the same object every
- * time. Rows are views; counts are copies, since they lie in the mode's own memory, which no array keeps alive.
+ * time. Rows are views; counts are copies, since they lie in the mode's own memory, which no array keeps alive. Counts
+ * in device memory are views, too: they are of the slot, and may not be there yet when they are asked for.
  */
 #include "ext_received.h"
 
@@ -14,6 +15,11 @@
 static PyTypeObject *received_type;
 
 /* recv->size may be smaller than ours where the library is older: the rest stays 0, as tp_alloc() has left it. */
+static void copy_recv(ext_received_t *received, const xep_recv_t *recv)
+{
+    memcpy(&received->recv, recv, recv->size < sizeof *recv ? recv->size : sizeof *recv);
+}
+
 PyObject *ext_received_of(ext_handle_t *handle, ext_kind_t kind)
 {
     ext_received_t *received = handle->shown[kind];
@@ -28,7 +34,7 @@ PyObject *ext_received_of(ext_handle_t *handle, ext_kind_t kind)
     Py_INCREF(handle);
     received->handle = handle;
     received->kind = kind;
-    memcpy(&received->recv, recv, recv->size < sizeof *recv ? recv->size : sizeof *recv);
+    copy_recv(received, recv);
     handle->shown[kind] = received; /* for it holds this handle: a cycle would keep the slot until somebody collects */
     return (PyObject *)received;
 }
@@ -82,13 +88,13 @@ static void shape_scales(const xep_recv_t *recv, ext_array_t *look)
     look->strides[look->ndim - 1] = recv->scales_stride;
 }
 
-enum { X, TOPK_IDX, TOPK_WEIGHTS, SCALES, SRC_TOKEN };
+enum { X, TOPK_IDX, TOPK_WEIGHTS, SCALES, SRC_TOKEN, OUT = EXT_VIEWS + EXT_COUNTS - 1 };
 
 /* Of capacity rows, which is what was asked for, or else the rows that came. */
 static PyObject *make_view(const ext_received_t *received, int which)
 {
     const xep_recv_t *recv = &received->recv;
-    ext_array_t look = {.element = {.kind = received->kind}};
+    ext_array_t look = {.element = {.kind = received->kind, .place = received->handle->buffer->place}};
     switch (which) {
     case X: shape_x(received, &look); break;
     case TOPK_IDX: shape_words(recv, recv->topk_idx, recv->topk_idx_dtype, recv->topk, &look); break;
@@ -118,6 +124,7 @@ static const struct {
     {offsetof(xep_recv_t, expert_count), XEP_INT64, {LOCAL}},
     {offsetof(xep_recv_t, pair_begin), XEP_INT32, {LOCAL, RANKS}},
     {offsetof(xep_recv_t, pair_count), XEP_INT32, {LOCAL, RANKS}},
+    {offsetof(xep_recv_t, out), XEP_U8, {RANKS}},
 };
 
 static Py_ssize_t extent_of(const ext_received_t *received, extent_t extent)
@@ -133,20 +140,37 @@ static const char *address_at(const ext_received_t *received, size_t offset)
     return address;
 }
 
+/* Where the counts are, and their extents; dense. Returns how many bytes they are. */
+static Py_ssize_t shape_counts(const ext_received_t *received, int which, ext_array_t *look)
+{
+    Py_ssize_t bytes = ext_dtype_size(counts[which].dtype);
+    look->ndim = counts[which].extents[1] == NO_EXTENT ? 1 : 2;
+    for (int i = look->ndim; i-- > 0;) {
+        look->shape[i] = extent_of(received, counts[which].extents[i]);
+        look->strides[i] = bytes;
+        bytes *= look->shape[i];
+    }
+    look->data = (char *)(uintptr_t)address_at(received, counts[which].offset);
+    return bytes;
+}
+
 /*
  * In the kind of array that was asked for. Before the rows are counted there is no Received at all, so the counts are
- * there.
+ * there. In host memory a DeviceArray has nothing to show them as but numpy's arrays.
  */
-static PyObject *make_copy(const ext_received_t *received, int which)
+static PyObject *make_counts(const ext_received_t *received, int which)
 {
-    const ext_element_t element = {.kind = received->kind, .dtype = counts[which].dtype};
-    const int ndim = counts[which].extents[1] == NO_EXTENT ? 1 : 2;
-    Py_ssize_t shape[2], bytes = ext_dtype_size(element.dtype);
-    for (int i = 0; i < ndim; i++) bytes *= shape[i] = extent_of(received, counts[which].extents[i]);
-    const char *address = address_at(received, counts[which].offset);
+    const ext_buffer_t *buffer = received->handle->buffer;
+    ext_array_t look = {.element = {.kind = received->kind, .dtype = counts[which].dtype}};
+    const Py_ssize_t bytes = shape_counts(received, which, &look);
+    if (buffer->counts_there) {
+        look.element.place = buffer->place;
+        return ext_array_view(&look, (PyObject *)received->handle->memory);
+    }
+    if (look.element.kind == EXT_DEVICE) look.element.kind = EXT_NUMPY;
     char *data;
-    PyObject *array = ext_array_new(&element, ndim, shape, &data);
-    if (array != NULL && bytes > 0) memcpy(data, address, (size_t)bytes);
+    PyObject *array = ext_array_new(&look.element, look.ndim, look.shape, &data);
+    if (array != NULL && bytes > 0) memcpy(data, look.data, (size_t)bytes);
     return array;
 }
 
@@ -165,16 +189,25 @@ static int is_absent(const ext_received_t *received, int which)
     return counts[which - EXT_VIEWS].extents[0] != LOCAL || recv->local_experts > 0;
 }
 
+/* Whom it is without is known at the end of a dispatch, and rows are counted, and so may be looked at, before that. */
+static void look_again(ext_received_t *received)
+{
+    const ext_memory_t *memory = received->handle->memory;
+    const xep_recv_t *recv = memory != NULL ? lib.handle_recv(memory->handle) : NULL;
+    if (recv != NULL) copy_recv(received, recv);
+}
+
 /* After the release an array that somebody holds goes on, and none can be had from here any more. */
 static PyObject *get_array(PyObject *self, void *closure)
 {
     ext_received_t *received = (ext_received_t *)self;
     const int which = (int)(intptr_t)closure;
     PyObject **kept = &received->arrays[which];
+    if (which == OUT) look_again(received);
     if (is_absent(received, which)) Py_RETURN_NONE;
     if (*kept == NULL) {
         if (ext_handle_get(received->handle) == NULL) return NULL;
-        *kept = which < EXT_VIEWS ? make_view(received, which) : make_copy(received, which - EXT_VIEWS);
+        *kept = which < EXT_VIEWS ? make_view(received, which) : make_counts(received, which - EXT_VIEWS);
     }
     Py_XINCREF(*kept);
     return *kept;
@@ -203,6 +236,11 @@ static PyObject *list_expert_rows(PyObject *self, PyObject *Py_UNUSED(unused))
     const ext_received_t *received = (ext_received_t *)self;
     const Py_ssize_t count = (Py_ssize_t)received->recv.local_experts;
     if (ext_handle_get(received->handle) == NULL) return NULL;
+    if (received->handle->buffer->counts_there) {
+        PyErr_SetString(PyExc_TypeError,
+                        "list_expert_rows: expected counts in host memory (expert_rows is on the device)");
+        return NULL;
+    }
     PyObject *list = PyList_New(count);
     for (Py_ssize_t i = 0; list != NULL && i < count; i++)
         PyList_SET_ITEM(list, i, PyLong_FromUnsignedLongLong(received->recv.expert_rows[i]));
@@ -251,6 +289,7 @@ static PyGetSetDef getset[] = {
     EXT_ARRAY("expert_count", EXT_VIEWS + 4, "[L] int64: rows of each local expert; None by rank."),
     EXT_ARRAY("pair_begin", EXT_VIEWS + 5, "[L, R] int32: first row of an expert that came from a rank; None by rank."),
     EXT_ARRAY("pair_count", EXT_VIEWS + 6, "[L, R] int32: how many rows of an expert came from a rank; None by rank."),
+    EXT_ARRAY("out", OUT, "[R] uint8: 1 for a rank that this dispatch is without; None: it is with all."),
     {"arrangement", get_enum, NULL, "Rows: how they are arranged.", (void *)(uintptr_t)&enums[0]},
     {"dtype", get_enum, NULL, "Dtype: element type of x.", (void *)(uintptr_t)&enums[1]},
     {"quant", get_enum, NULL, "Quant: how they were cast on their way.", (void *)(uintptr_t)&enums[2]},
@@ -281,7 +320,8 @@ static PyType_Slot slots[] = {
     {Py_tp_doc,
      "Received rows: N = ``capacity`` rows, of which ``rows`` came; K top-k, H hidden, S scales, L experts of\n"
      "this rank.\n\nx, topk_idx, topk_weights, scales and src_token are views: no copy. Each keeps its\n"
-     "memory from being used again for as long as it lives. The counts are copies."},
+     "memory from being used again for as long as it lives. The counts are copies; of mode ll in device memory\n"
+     "they are views, and rows is the capacity."},
     {0, NULL},
 };
 

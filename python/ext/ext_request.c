@@ -6,6 +6,7 @@
  */
 #include "ext_request.h"
 
+#include "ext_failed.h"
 #include "ext_module.h"
 
 #include <stddef.h>
@@ -14,7 +15,7 @@
 static PyTypeObject *request_type;
 
 /* The arguments as they were given, None where there was none: which of them are arrays is not asked again. */
-static PyObject *keep(PyObject *handle, PyObject *const *values, int count)
+PyObject *ext_request_keep(PyObject *handle, PyObject *const *values, int count)
 {
     PyObject *kept = PyTuple_New(count + 1);
     for (int i = 0; kept != NULL && i <= count; i++) {
@@ -39,17 +40,19 @@ PyObject *ext_request_new(ext_buffer_t *buffer, xep_request_t *own, PyObject *re
     request->buffer = buffer;
     request->request = own;
     request->result = result;
-    request->kept = keep(handle, values, count);
+    request->kept = ext_request_keep(handle, values, count);
     if (request->kept == NULL || PySet_Add(buffer->pending, (PyObject *)request) != 0) Py_CLEAR(request);
     return (PyObject *)request;
 }
 
-/* Nothing of the library is left to ask. */
-static int forget(ext_request_t *request)
+/* Nothing of the library is left to ask. After some errors the buffer keeps the arrays. */
+static int forget(ext_request_t *request, xep_status_t status)
 {
+    PyObject *kept = request->kept;
     request->request = NULL;
+    request->kept = NULL;
     Py_INCREF(request); /* the buffer may have the last reference */
-    Py_CLEAR(request->kept);
+    ext_failed_keep(request->buffer, status, kept);
     const int ret = PySet_Discard(request->buffer->pending, (PyObject *)request);
     Py_DECREF(request);
     return ret < 0 ? -1 : 0;
@@ -59,7 +62,7 @@ static int forget(ext_request_t *request)
 static int fail(ext_request_t *request, xep_status_t status)
 {
     ext_handle_t *handle = ext_handle_check(request->result) ? (ext_handle_t *)request->result : NULL;
-    request->error = ext_buffer_error(request->buffer, status, handle != NULL ? handle->rows : EXT_UNKNOWN_ROWS);
+    request->error = ext_failed_error(request->buffer, status, handle != NULL ? handle->rows : EXT_UNKNOWN_ROWS);
     if (handle != NULL) ext_handle_forget(handle);
     return request->error != NULL ? 0 : -1;
 }
@@ -74,7 +77,7 @@ static int settle(ext_request_t *request, xep_status_t status)
     if (own == NULL) return 0; /* another thread has */
     if (status < 0 && fail(request, status) != 0) return -1;
     lib.request_free(own);
-    return forget(request);
+    return forget(request, status);
 }
 
 /* The library's request is not freed: the buffer that it belongs to ends or is reset, and takes it along. */
@@ -82,7 +85,7 @@ int ext_request_end(ext_request_t *request, const char *reason)
 {
     if (request->request == NULL) return 0;
     request->error = ext_error_new(XEP_ERR_ABORTED, reason);
-    return request->error != NULL ? forget(request) : -1;
+    return request->error != NULL ? forget(request, XEP_ERR_ABORTED) : -1;
 }
 
 static int check_process(const ext_request_t *request)

@@ -20,6 +20,9 @@ typedef struct ext_request {
 PyObject *ext_request_new(ext_buffer_t *buffer, xep_request_t *own, PyObject *result, PyObject *handle,
                           PyObject *const *values, int count);
 
+/** What an operation needs, as a tuple: its arguments and its handle, which may be NULL. NULL: an exception is set. */
+PyObject *ext_request_keep(PyObject *handle, PyObject *const *values, int count);
+
 /** 1: it has ended, 0: not yet, -1: an exception is set. */
 int ext_request_test(ext_request_t *request);
 

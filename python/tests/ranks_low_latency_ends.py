@@ -8,6 +8,8 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 from low_latency_world import HIDDEN, MOST, World, check  # noqa: E402
 
+import deep_ep  # noqa: E402
+
 
 @pytest.fixture
 def world(buffer_of):
@@ -68,9 +70,43 @@ def test_wrong_arguments(world, buffer_of):
     ):
         buffer_of().clean_low_latency_buffer(MOST, HIDDEN, world.experts)
     assert world.dispatch(use_fp8=False, use_ue8m0=True)[0].dtype == torch.bfloat16, "scales are of fp8"
-    for call in ("low_latency_update_mask_buffer", "low_latency_query_mask_buffer"):
-        with pytest.raises(NotImplementedError, match=call):
-            getattr(other, call)(0)
+    for call, arguments in (
+        ("low_latency_update_mask_buffer", (0, True)),
+        ("low_latency_query_mask_buffer", (torch.zeros(world.size, dtype=torch.int32),)),
+        ("low_latency_clean_mask_buffer", ()),
+    ):
+        with pytest.raises(RuntimeError, match=f"{call}: expected a Buffer made with enable_shrink=True"):
+            getattr(other, call)(*arguments)
+
+
+def test_masks_without_failures(buffer_of):
+    """Wrong arguments, and that nobody is masked. Memory is there at once, for fewer selections, too."""
+    size = buffer_of(low_latency_mode=True).group_size
+    hint = deep_ep.Buffer.get_low_latency_rdma_size_hint(MOST, HIDDEN, size, 6 * size)
+    buffer = buffer_of(low_latency_mode=True, enable_shrink=True, num_rdma_bytes=hint)
+    made = buffer._low_latency.buffers()
+    assert len(made) == 1
+    world, status = World(buffer), torch.full((size,), 7, dtype=torch.int32)
+    for how in ("call", "hook", "event"):
+        check(world, how, True, False, False)
+        check(world, how, False, False, False)
+        buffer.clean_low_latency_buffer(MOST, HIDDEN, world.experts)
+    assert buffer._low_latency.buffers() == made
+    buffer.low_latency_query_mask_buffer(status)
+    assert not status.any() and buffer.masks() == []
+    buffer.low_latency_update_mask_buffer(0)
+    buffer.low_latency_clean_mask_buffer()
+    for wrong, error, text in (
+        (buffer.group_size, ValueError, f"rank_to_mask: expected a rank below {buffer.group_size}"),
+        (-1, ValueError, "rank_to_mask: expected 0 or more, got -1"),
+        ("1", TypeError, "rank_to_mask: expected an integer, got '1'"),
+        (buffer.rank, ValueError, "rank"),
+    ):
+        with pytest.raises(error, match=text):
+            buffer.low_latency_update_mask_buffer(wrong, True)
+    for wrong_status in (status.long(), torch.zeros(buffer.group_size + 1, dtype=torch.int32), [0]):
+        with pytest.raises((TypeError, ValueError), match="mask_status: expected a CPU tensor int32"):
+            buffer.low_latency_query_mask_buffer(wrong_status)
 
 
 def test_handles_of_the_other_mode(world):

@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import threading
 import time
+import weakref
 
+import numpy as np
 import pytest
 from conftest import communicator, meet
 
@@ -101,6 +104,66 @@ def test_a_fork_drops_a_buffer_alone(buffer_of):
     assert (rows == 3.0).all() and world.buffer.is_available()
 
 
+def wrong_calls(buffer, x, idx) -> list:
+    """Each is refused by Python itself."""
+    return [
+        lambda: buffer.dispatch(x, idx[:-1]),
+        lambda: buffer.dispatch_async(x, idx, no_such_argument=1),
+        lambda: buffer.dispatch(x[:, ::2], idx),
+        lambda: buffer.dispatch(x, idx, capacity=-1),
+    ]
+
+
+@pytest.mark.parametrize("mode", ["normal", "ll"])
+def test_what_one_rank_alone_refuses(group, mode):
+    """Its next call does not pair with the one that the others are in: all are told, and then go on together."""
+    need_several(group)
+    odd, last = group.nranks - 1, group.rank == group.nranks - 1
+    tokens, experts = 4, 2 * group.nranks
+    idx = torch.arange(2 * tokens).reshape(tokens, 2) % experts
+    with group.buffer(experts, 2, 16, tokens, mode=mode, dtype="float32", combine_dtype="float32") as buffer:
+        x = torch.ones((tokens, 16))
+        for calls in (1, 3, 4):
+            for wrong in wrong_calls(buffer, x, idx)[:calls] if last else []:
+                with pytest.raises((TypeError, ValueError)):
+                    wrong()
+            for _ in range(1 if last else 1 + calls):
+                with pytest.raises(xep.MismatchError, match=f"{calls} of those before it .*failed on rank {odd} alone"):
+                    buffer.dispatch(x, idx)
+            with buffer.dispatch(x, idx) as handle:
+                if last:
+                    with pytest.raises((TypeError, ValueError)):
+                        handle.combine(handle.recv.x, out=torch.zeros(3))
+                for _ in range(1 if last else 2):
+                    with pytest.raises(xep.MismatchError, match=f"failed on rank {odd} alone"):
+                        handle.combine(handle.recv.x)
+                assert handle.combine(handle.recv.x).shape == x.shape
+
+
+def test_arrays_of_failed_operations_are_kept(group):
+    """The transport may read them until the reset."""
+    need_several(group)
+    tokens, experts = 4, 2 * group.nranks
+    idx = torch.arange(2 * tokens).reshape(tokens, 2) % experts
+    with group.buffer(experts, 2, 16, tokens, dtype="float32", combine_dtype="float32", timeout=3) as buffer:
+        for begun in (False, True):
+            meet()
+            x = np.ones((tokens, 16), np.float32)
+            kept = weakref.ref(x)
+            if group.rank != 0:
+                with pytest.raises(xep.DeadlineError):
+                    buffer.dispatch_async(x, idx.numpy()).wait() if begun else buffer.dispatch(x, idx.numpy())
+                for _ in range(3):
+                    with pytest.raises(xep.BrokenError):
+                        buffer.dispatch(np.ones((tokens, 16), np.float32), idx.numpy())
+            del x
+            gc.collect()
+            assert (kept() is None) == (group.rank == 0)
+            meet()
+            buffer.reset()
+            assert kept() is None
+
+
 def test_growing_with_another_default_type(buffer_of):
     world = make_world(buffer_of(), ragged=False)
     many = make_world(world.buffer, tokens=200, ragged=False)
@@ -169,7 +232,7 @@ def test_ctrl_c_ends_a_wait(group, wait):
         "request": lambda: buffer.dispatch_async(x, idx).wait(),
         "close": buffer.close,
     }
-    if own.rank != 0:
+    if own.rank == 1:  # alone: its abort ends the waits of the others, too
         threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
         begin = time.monotonic()
         with pytest.raises(KeyboardInterrupt):

@@ -34,7 +34,7 @@ def good():
 
 
 WRONG = {
-    "no array": ("x", [[1.0]], TypeError, "x: expected a numpy array or a CPU tensor, got list"),
+    "no array": ("x", [[1.0]], TypeError, "x: expected a numpy array, a tensor or a CUDA array, got list"),
     "x of one dimension": ("x", np.ones(H, np.float32), ValueError,
         r"x: expected .* of shape \[any, any\], got float32 array of shape \(32,\)"),
     "x of complex": ("x", np.ones((T, H), np.complex64), TypeError, r"x: expected .*, got complex64 array"),

@@ -135,7 +135,7 @@ def test_sizes_are_checked():
             deep_ep.Buffer(**options)
     with pytest.raises(ValueError, match="num_slots: expected 1 or more, got 0"):
         deep_ep.Buffer(num_slots=0)
-    with pytest.raises(NotImplementedError, match="enable_shrink"):
+    with pytest.raises(ValueError, match="enable_shrink: expected False without low_latency_mode"):
         deep_ep.Buffer(enable_shrink=True)
 
 

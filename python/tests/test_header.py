@@ -18,6 +18,7 @@ def test_enumerations():
     repeated = {member.name: int(member) for kind in (xep.Status, xep.Dtype) for member in kind}
     repeated.update({f"QUANT_{member.name}": int(member) for member in xep.Quant})
     repeated.update({f"ROWS_{member.name}": int(member) for member in xep.Rows})
-    others = "DISPATCH_|COMBINE_|OP_|DTYPE_DEFAULT|MEMORY_|ON_FAILURE_|OUT_"
+    repeated.update({f"OUT_{member.name}": int(member) for member in xep.OutReason})
+    others = "DISPATCH_|COMBINE_|OP_|DTYPE_DEFAULT|MEMORY_|ON_FAILURE_"
     absent = {name for name in declared if re.match(others, name)}
     assert repeated == {name: value for name, value in declared.items() if name not in absent}

@@ -88,7 +88,7 @@ def text(content):
         (text('{"traceEvents": []}'), [], "not a result of xep_perf"),
         (text("[1, 2]"), [], "not a result of xep_perf"),
         (text('{"sweep": "tokens", "results": []}'), [], "the sweep is empty"),
-        (text('{"sweep": "colour", "results": []}'), [], "unknown sweep: 'colour' (tokens, hidden or topk)"),
+        (text('{"sweep": "colour", "results": []}'), [], "unknown sweep: 'colour' (tokens, hidden, topk, sms)"),
         (damage(lambda run: run.update(ops=[])), [], "nothing was timed"),
         (damage(lambda run: run.update(ranks="two")), [], "invalid ranks: 'two' (a number"),
         (damage(lambda run: run["ops"][0].update(op="fly")), [], "unknown operation in ops"),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Expert parallelism on host memory: the C library xep, from Python.
+"""Expert parallelism on host memory, and on CUDA devices: the C library xep, from Python.
 
     import numpy as np, xep
 
@@ -11,14 +11,15 @@
             del y
             out = handle.combine()
 
-Arrays are numpy arrays or CPU tensors; what is received is of the kind that was sent. Letters in shapes: T tokens of
-this rank, K top-k, E experts of the group, H hidden elements, R ranks, L experts of this rank.
+Arrays are numpy arrays or CPU tensors; what is received is of the kind that was sent. With memory="cuda" they are CUDA
+tensors, or arrays of whatever has __cuda_array_interface__; what is received is then tensors, or DeviceArrays. Letters
+in shapes: T tokens of this rank, K top-k, E experts of the group, H hidden elements, R ranks, L experts of this rank.
 
 All calls of the library are in the compiled module ``_ext``.
 """
 
 from . import _load as _load  # before all that needs the library
-from ._ext import Handle, Received, Request
+from ._ext import DeviceArray, Handle, Received, Request
 from .buffer import Buffer, BufferInfo, BufferSize, buffer_size
 from .dtypes import Dtype, Quant, Rows, from_bfloat16, to_bfloat16
 from .errors import (
@@ -36,7 +37,7 @@ from .errors import (
     UnsupportedError,
     XepError,
 )
-from .group import Group, Peer
+from .group import Group, Mask, OutReason, Peer
 from .layout import Layout, expert_range, layout
 from .library import LibraryInfo, Mode, Variable, config, library_info, modes, set_log, version
 from .trace import span
@@ -44,8 +45,8 @@ from .waits import RankWaits, Waits
 
 __all__ = [
     "AbortedError", "BootError", "BrokenError", "Buffer", "BufferInfo", "BufferSize", "BusyError", "CapacityError",
-    "DeadlineError", "Dtype", "Group", "Handle", "InvalidError", "Layout", "LibraryInfo", "MismatchError", "Mode",
-    "NoMemoryError", "Peer", "PeerError", "Quant", "RankWaits", "Received", "Request", "Rows", "Status",
-    "UnsupportedError", "Variable", "Waits", "XepError", "buffer_size", "config", "expert_range", "from_bfloat16",
-    "layout", "library_info", "modes", "set_log", "span", "to_bfloat16", "version",
+    "DeadlineError", "DeviceArray", "Dtype", "Group", "Handle", "InvalidError", "Layout", "LibraryInfo", "Mask",
+    "MismatchError", "Mode", "NoMemoryError", "OutReason", "Peer", "PeerError", "Quant", "RankWaits", "Received",
+    "Request", "Rows", "Status", "UnsupportedError", "Variable", "Waits", "XepError", "buffer_size", "config",
+    "expert_range", "from_bfloat16", "layout", "library_info", "modes", "set_log", "span", "to_bfloat16", "version",
 ]  # fmt: skip

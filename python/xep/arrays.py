@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """What the compiled module asks of Python, now and then: sentences on wrong arrays, tensors that DLPack does not tell
-of."""
+of, arrays and streams of other packages. A place is 0 for host memory, n + 1 for CUDA device n."""
 
 from __future__ import annotations
 
+import operator
 import sys
 from typing import Any, NoReturn
 
@@ -21,12 +22,15 @@ def code_of(dtype: np.dtype) -> int:
 # ---- tensors ----
 
 
-def meet(name: str, array: Any) -> None:
-    """The first tensor, or none."""
+def meet(name: str, array: Any) -> bool:
+    """Whether it is a tensor, the first one; else it is an array of another package."""
     torch = sys.modules.get("torch")
-    if torch is None or not isinstance(array, torch.Tensor):
-        raise TypeError(f"{name}: expected a numpy array or a CPU tensor, got {type(array).__name__}")
-    meet_torch()
+    if torch is not None and isinstance(array, torch.Tensor):
+        meet_torch()
+        return True
+    if hasattr(array, "__cuda_array_interface__"):
+        return False
+    raise TypeError(f"{name}: expected a numpy array, a tensor or a CUDA array, got {type(array).__name__}")
 
 
 def meet_torch() -> None:
@@ -41,14 +45,60 @@ def meet_torch() -> None:
     _ext.use_torch(torch.Tensor, torch.empty, (None, *natives), exchange)
 
 
-def look(name: str, tensor: Any) -> tuple[int, tuple[int, ...], tuple[int, ...], int]:
-    """Address, shape, strides in bytes, element type."""
+Look = tuple[int, tuple[int, ...], tuple[int, ...], int, int]
+
+
+def look(name: str, tensor: Any, place: int) -> Look:
+    """Address, shape, strides in bytes, element type, whether it may be written."""
     import torch
 
-    if not tensor.is_cpu or tensor.layout is not torch.strided:
-        raise TypeError(f"{name}: expected an array in host memory, got {tensor.layout} on {tensor.device}")
+    there = 0 if tensor.is_cpu else tensor.get_device() + 1 if tensor.is_cuda else -1
+    if there != place or tensor.layout is not torch.strided:
+        refuse_place(name, tensor, place)
     strides = tuple(step * tensor.itemsize for step in tensor.stride())
-    return tensor.data_ptr(), tuple(tensor.shape), strides, dtype_of(tensor.dtype) or 0
+    return tensor.data_ptr(), tuple(tensor.shape), strides, dtype_of(tensor.dtype) or 0, 1
+
+
+def look_interface(name: str, array: Any, place: int) -> Look:
+    """The same of an array of another package, by __cuda_array_interface__."""
+    if place == 0:
+        refuse_place(name, array, place)
+    told = array.__cuda_array_interface__
+    shape, dtype, (address, read_only) = tuple(told["shape"]), np.dtype(told["typestr"]), told["data"]
+    strides = told.get("strides")
+    if strides is None:
+        strides = tuple(dtype.itemsize * int(np.prod(shape[i + 1 :])) for i in range(len(shape)))
+    return address or 0, shape, tuple(strides), dtype_of(dtype) or 0, int(not read_only)
+
+
+def empty(shape: tuple[int, ...], dtype: Any, device: int) -> Any:
+    """A tensor of torch's own memory of a CUDA device."""
+    import torch
+
+    return torch.empty(shape, dtype=dtype, device=f"cuda:{device}")
+
+
+def view_device(array: Any) -> Any:
+    """A tensor over a DeviceArray, which it keeps alive."""
+    import torch
+
+    return torch.from_dlpack(array)
+
+
+def stream_of(stream: Any, device: int) -> int:
+    """Address of a stream of torch (None: its current one), of cupy, of whatever has __cuda_stream__, or given so."""
+    if stream is None:
+        import torch
+
+        return torch.cuda.current_stream(device).cuda_stream
+    protocol = getattr(stream, "__cuda_stream__", None)
+    found = protocol()[1] if callable(protocol) else stream
+    for name in ("cuda_stream", "ptr"):
+        found = getattr(found, name, found)
+    try:
+        return operator.index(found)
+    except TypeError:
+        raise TypeError(f"stream: expected a CUDA stream, or its address, got {type(stream).__name__}") from None
 
 
 def view(memory: Any, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any) -> Any:
@@ -68,7 +118,18 @@ def view(memory: Any, offset: int, shape: tuple[int, ...], strides: tuple[int, .
 def _describe(array: Any) -> str:
     if isinstance(array, np.ndarray):
         return f"{array.dtype} array of shape {tuple(array.shape)}"
-    return f"{str(array.dtype)[6:]} tensor of shape {tuple(array.shape)} on {array.device}"
+    if hasattr(array, "is_cpu"):
+        return f"{str(array.dtype)[6:]} tensor of shape {tuple(array.shape)} on {array.device}"
+    if isinstance(array, _ext.DeviceArray):
+        return f"{array.dtype.name} array of shape {array.shape} on cuda:{array.device}"
+    told = array.__cuda_array_interface__
+    return f"{np.dtype(told['typestr'])} CUDA array of shape {tuple(told['shape'])}"
+
+
+def refuse_place(name: str, array: Any, place: int) -> NoReturn:
+    where = f"the memory of CUDA device {place - 1}" if place else "host memory"
+    got = f"{array.layout} on {array.device}" if hasattr(array, "is_cpu") else _describe(array)
+    raise TypeError(f"{name}: expected an array in {where}, got {got}")
 
 
 def refuse(name: str, array: Any, dtypes: int, extents: tuple[int, int], dtype_is_wrong: bool) -> NoReturn:

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional, TypedDict
+import sys
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Optional, TypedDict
 
 from . import _ext
 from .dtypes import Dtype
@@ -17,15 +18,16 @@ if TYPE_CHECKING:
 
 class BufferSize(NamedTuple):
     """bytes: what a rank shares with its peers, at most; recv_rows: rows a slot holds; node_bytes: what it shares where
-    all ranks are on one node."""
+    all ranks are on one node; device_bytes: memory of its CUDA device."""
 
     bytes: int
     recv_rows: int
     node_bytes: int
+    device_bytes: int
 
 
 class BufferInfo(NamedTuple):
-    """``xep_buffer_info_t``."""
+    """``xep_buffer_info_t``. device: number of the CUDA device that has the rows; -1: host memory."""
 
     mode: str
     bytes: int
@@ -35,6 +37,7 @@ class BufferInfo(NamedTuple):
     threads: int
     mapped_peers: int
     operations: int
+    device: int
 
 
 class BufferOptions(TypedDict, total=False):
@@ -48,6 +51,8 @@ class BufferOptions(TypedDict, total=False):
     slots: int
     threads: int
     timeout: Optional[float]
+    memory: str
+    on_failure: Literal["fail", "mask"]
 
 
 def buffer_size(
@@ -55,6 +60,14 @@ def buffer_size(
 ) -> BufferSize:
     """The size hint: what a Buffer of these parameters takes on each of nranks ranks. Local."""
     return BufferSize(*_ext.buffer_size(nranks, experts, topk, hidden, tokens, **options))
+
+
+def _wake_torch() -> None:
+    """A device that a program has chosen by torch is current for the driver only once torch has done something with
+    it."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available():
+        torch.cuda.synchronize()
 
 
 class Buffer(_ext.Buffer):
@@ -65,7 +78,12 @@ class Buffer(_ext.Buffer):
     a rank dispatches at once. mode: None: XEP_MODE, else "normal"; "ll": rows by expert. dtype: widest element
     dispatched. combine_dtype: widest combined: bfloat16, float16, float32. scales: most 4-byte scales of a token.
     recv_rows: most rows a rank receives at once, 0: the worst case. slots: handles that live at once. threads: that
-    copy and reduce, 0: XEP_THREADS. timeout: seconds for each operation, None: XEP_TIMEOUT.
+    copy and reduce, 0: XEP_THREADS. timeout: seconds for each operation, None: XEP_TIMEOUT. memory: "cuda": rows, and
+    all arrays of operations, are in memory of the CUDA device that is current in this thread; threads are then
+    multiprocessors, 0: 16.
+    on_failure: "fail": a rank
+    that dies or does not answer in time breaks the buffer; "mask": it is out, and the others go on (Group.mask_query(),
+    Received.out, missing of a combine; UnsupportedError where the library has no masks yet).
 
     One thread at a time; the GIL is released while it waits.
     """
@@ -75,6 +93,8 @@ class Buffer(_ext.Buffer):
     def __init__(
         self, group: Group, experts: int, topk: int, hidden: int, tokens: int, **options: Unpack[BufferOptions]
     ) -> None:
+        if options.get("memory") == "cuda":
+            _wake_torch()
         self._create(group, experts, topk, hidden, tokens, **options)
         self.dtype, self.combine_dtype = Dtype(self._dtype), Dtype(self._combine_dtype)
         group._buffers.append(self)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import enum
 import warnings
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
@@ -23,6 +24,22 @@ class Peer(NamedTuple):
     node: int
     mapped: bool
     transport: str
+
+
+class OutReason(enum.IntEnum):
+    """``xep_out_reason_t``: why a rank is out, as this rank knows it."""
+
+    DIED = 1
+    LATE = 2
+    ASKED = 3
+
+
+class Mask(NamedTuple):
+    """A rank that is out. since_ns: when this rank gave it up, as time.monotonic_ns() counts."""
+
+    rank: int
+    reason: OutReason
+    since_ns: int
 
 
 class Group(_ext.Group):
@@ -50,6 +67,7 @@ class Group(_ext.Group):
     ) -> None:
         self._aborted = False
         self._buffers: list[Buffer] = []
+        self.origins: Optional[list[int]] = None  # of shrink(): the ranks of the other group
         seconds = default_timeout() if timeout is None else (timeout if timeout < 1e9 else None)
         exchange = exchange_of(comm, allgather, rank, nranks, seconds)
         if exchange is None:
@@ -70,8 +88,38 @@ class Group(_ext.Group):
         """A buffer for one shape on this group; see Buffer. Collective, blocking."""
         return Buffer(self, experts, topk, hidden, tokens, **options)
 
+    def mask_query(self) -> list[Mask]:
+        """The ranks that are out, ascending, as far as this rank knows by now: a barrier makes all know it. Local."""
+        return [Mask(rank, OutReason(reason), since) for rank, reason, since in self._mask_query()]
+
+    def shrink(self, *, timeout: Optional[float] = None, least: int = 1) -> Group:
+        """A group of the ranks of this one that are left, in the same order; its ``origins`` are their ranks here.
+        Collective over these, blocking; no launcher and no allgather takes part. Ranks that have died are left out,
+        those that are masked, and those that do not call this.
+
+        timeout: seconds to wait for a rank that is not known to be gone; None: as the group's.
+        least: with fewer ranks PeerError on all of them, so that of a network that was cut one part goes on at most.
+
+        This group is aborted by it. Rows that were received stay readable until its buffers and it are closed, which
+        waits for nobody; new buffers are made on the new group. PeerError, too, on a rank that the others have left
+        out.
+        """
+        group = Group.__new__(type(self))
+        group._aborted, group._buffers = False, []
+        try:
+            group.origins = self._shrink(group, timeout, least)
+        except ValueError:  # refused: nothing has begun
+            raise
+        except Exception:
+            self._aborted = True
+            raise
+        self._aborted = True
+        return group
+
     def abort(self) -> None:
-        """Gives up: later calls raise AbortedError, close() waits for nobody. Local."""
+        """Ends the group for all ranks: their waits and later calls raise AbortedError, which names this rank.
+        close() then waits for nobody. Local.
+        """
         self._aborted = True
         self._abort()
 

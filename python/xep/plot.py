@@ -58,6 +58,9 @@ class Other(NamedTuple):
 # ---- reading ----
 
 
+SWEPT = {"tokens": "tokens of a rank", "hidden": "elements of a row", "topk": "top-k", "sms": "multiprocessors"}
+
+
 def read_number(path: pathlib.Path, where: str, holder: Any, name: str) -> float:
     value = holder.get(name) if isinstance(holder, dict) else None
     if isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -93,12 +96,14 @@ def read_result(path: pathlib.Path) -> Result:
         raise PlotError(f"{path}: not JSON (xep_perf --json FILE writes it)") from None
     if not isinstance(whole, dict) or "sweep" not in whole:
         return Result(path, None, [read_point(path, whole)])
-    if whole["sweep"] not in ("tokens", "hidden", "topk"):
-        raise PlotError(f"{path}: unknown sweep: {whole['sweep']!r} (tokens, hidden or topk)")
+    if whole["sweep"] not in SWEPT:
+        raise PlotError(f"{path}: unknown sweep: {whole['sweep']!r} ({', '.join(SWEPT)})")
     points = whole.get("results")
     if not isinstance(points, list) or not points:
         raise PlotError(f"{path}: the sweep is empty (xep_perf --sweep {whole['sweep']}=1..4096 --json FILE)")
     points = [read_point(path, point) for point in points]
+    for point in points:
+        read_number(path, "", point.shape, whole["sweep"])
     return Result(path, whole["sweep"], sorted(points, key=lambda point: point.shape[whole["sweep"]]))
 
 
@@ -210,7 +215,7 @@ def draw_curves(figure: Any, results: list[Result], others: list[Other]) -> None
         rate.set_xscale("log", base=2)
         rate.xaxis.set_major_locator(LogLocator(base=2, numticks=9))
         rate.xaxis.set_major_formatter(FuncFormatter(short))
-        rate.set_xlabel({"tokens": "tokens of a rank", "hidden": "elements of a row", "topk": "top-k"}[option])
+        rate.set_xlabel(SWEPT[option])
         for axis in (time, rate):
             axis.grid(True, which="major", alpha=0.25)
     axes[0][0].set_ylabel("median time [us], p10 to p90")

@@ -5,7 +5,8 @@
  *
  * A rank that suspects another one says so in its ballot, with a tally: for which operations the word of the suspect is
  * here, at this rank. From then on, and until the ranks have agreed, it ends no operation and begins none, so that what
- * it has said stays true.
+ * it has said stays true. Where a rank has two words in an operation, one after the other, they are counted as if they
+ * were of two operations, 2 * epoch and 2 * epoch + 1: all that is said here holds for each.
  *
  *  1. suspect: the rank writes the tally of what it has, and publishes its ballot.
  *  2. adopt:   it reads the ballots of all that it does not suspect. Whom they suspect it suspects too; what they have

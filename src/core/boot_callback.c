@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "error.h"
+#include "watch.h"
 
 typedef struct callback {
     xep_boot_t boot; /* first: the core's pointer is ours */
@@ -33,7 +34,9 @@ static xep_status_t call(const callback_t *callback, const void *send, void *rec
 {
     uint32_t rank = callback->boot.rank, nranks = callback->boot.nranks;
     memset(recv, ~*(const unsigned char *)send, nranks * bytes); /* differs from what has to be there */
+    xep_watch_outside("xep: asked what it waits for: the program's allgather, by which the ranks meet\n");
     int ret = callback->allgather(callback->ctx, send, recv, bytes);
+    xep_watch_outside(NULL);
     if (ret != 0)
         return xep_fail(XEP_ERR_BOOT, "the allgather of rank %u returned %d, for %zu bytes from each of %u ranks", rank,
                         ret, bytes, nranks);

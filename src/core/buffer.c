@@ -8,6 +8,7 @@
 
 #include <sched.h>
 
+#include "group_abort.h"
 #include "members_area.h"
 
 void xep_buffer_enter(xep_buffer_t *buffer)
@@ -27,6 +28,8 @@ xep_status_t xep_buffer_check_in(const xep_buffer_t *buffer)
     atomic_thread_fence(memory_order_acquire);
     uint64_t by = atomic_load_explicit(&buffer->members->own->left_out, memory_order_relaxed);
     if (by == 0) return XEP_OK;
+    if (by > buffer->shape.nranks)
+        return xep_fail(XEP_ERR_PEER, "this rank is out of the group: it is cut off from most of the others");
     return xep_fail(XEP_ERR_PEER, "this rank is out of the group: rank %llu and others have gone on without it",
                     (unsigned long long)by - 1);
 }

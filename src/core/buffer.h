@@ -51,6 +51,7 @@ struct xep_buffer {
     xep_wait_times_t waits;
     uint64_t prefault_left; /* bytes of XEP_PREFAULT not used yet */
     uint32_t trace_number;  /* in the trace */
+    uint32_t number;        /* of the group's buffers, from 1 */
     xep_members_t *members; /* NULL: an operation is with all ranks, or fails */
 };
 

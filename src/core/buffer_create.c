@@ -48,7 +48,7 @@ static xep_status_t measure(const xep_plugin_t *plugin, const xep_shape_t *shape
     *quiet_offset_p = (end[XEP_MEMORY_HOST] + 63) / 64 * 64;
     size->bytes = *quiet_offset_p + (uint64_t)shape->nranks * sizeof(uint64_t);
     if (params->on_failure == XEP_ON_FAILURE_MASK)
-        size->bytes = members_offset(*quiet_offset_p, shape->nranks) + xep_members_bytes(shape->nranks, shape->slots);
+        size->bytes = members_offset(*quiet_offset_p, shape->nranks) + xep_members_bytes(shape);
     size->device_bytes = end[XEP_MEMORY_CUDA];
     return XEP_OK;
 }
@@ -132,12 +132,12 @@ static xep_status_t check_members(const xep_group_t *group, const xep_buffer_par
             return xep_fail(XEP_ERR_PEER, "rank %u is out, and all ranks of a group make its buffers (a new group)", r);
     if (params->on_failure == XEP_ON_FAILURE_FAIL) return XEP_OK;
     if (plugin->masks == NULL)
-        return xep_fail(XEP_ERR_UNSUPPORTED, "invalid on_failure: XEP_ON_FAILURE_MASK (mode %s needs all ranks)",
-                        plugin->name);
-    if (group->nnodes != 1)
+        return xep_fail(XEP_ERR_UNSUPPORTED, "invalid on_failure: XEP_ON_FAILURE_MASK (mode %s%s needs all ranks)",
+                        plugin->name, params->memory == XEP_MEMORY_HOST ? "" : " in device memory");
+    if (group->nnodes != 1 && plugin->masks->verdict == NULL)
         return xep_fail(XEP_ERR_UNSUPPORTED,
-                        "invalid on_failure: XEP_ON_FAILURE_MASK on %u nodes (1: all ranks map one another)",
-                        group->nnodes);
+                        "invalid on_failure: XEP_ON_FAILURE_MASK of mode %s on %u nodes (1: all ranks map one another)",
+                        plugin->name, group->nnodes);
     return XEP_OK;
 }
 
@@ -171,6 +171,7 @@ static xep_status_t open_heaps(xep_buffer_t *buffer, const xep_buffer_params_t *
     xep_heap_device_t *device = buffer->device;
     xep_proposal_t mine = {.params = params, .bytes = size->bytes};
     mine.status = xep_heap_open(&group->config, group->transport, size->bytes, &buffer->heap);
+    if (mine.status == XEP_OK) buffer->heap->spares = params->on_failure == XEP_ON_FAILURE_MASK && group->nnodes != 1;
     if (mine.status == XEP_OK && device != NULL) mine.status = device->ops->heap_open(device, size->device_bytes);
     xep_status_t status = xep_buffer_agree(group, &mine);
     return status == XEP_OK ? xep_group_connect_heap(group, buffer->heap) : status;
@@ -249,6 +250,7 @@ xep_status_t xep_buffer_open(xep_group_t *group, const xep_buffer_params_t *para
         return xep_fail(XEP_ERR_NO_MEMORY, "no memory for a buffer");
     }
     buffer->group = group;
+    buffer->number = ++group->buffers;
     buffer->device = device;
     buffer->task.run = xep_request_run_task;
     atomic_flag_clear(&buffer->entered);

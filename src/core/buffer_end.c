@@ -21,6 +21,7 @@
 #include <stdlib.h>
 
 #include "buffer_create.h"
+#include "group_abort.h"
 #include "group_exchange.h"
 #include "group_out.h"
 #include "group_signal.h"
@@ -49,7 +50,9 @@ static xep_status_t quiesce_number(xep_buffer_t *buffer, uint64_t number, int32_
     xep_group_words_t words = {.first = (char *)buffer->heap->base + buffer->quiet_offset,
                                .stride = sizeof(uint64_t),
                                .value = signal.value,
-                               .what = signal.what};
+                               .what = signal.what,
+                               .kind = XEP_WAITS_END,
+                               .buffer = buffer->number};
     xep_status_t status = xep_group_check_peers(group, buffer->members != NULL);
     if (status == XEP_OK) status = xep_group_signal_all(group, buffer->heap, &signal, deadline_ns);
     if (status == XEP_OK) status = xep_group_flush(group, buffer->heap, deadline_ns, signal.what);
@@ -117,6 +120,12 @@ static xep_status_t look_for_followers(void *arg)
     return XEP_OK;
 }
 
+static void explain_followers(void *arg, char *text, size_t bytes)
+{
+    (void)arg;
+    snprintf(text, bytes, "end of the buffer: a thread of this process has yet to see how its operations ended");
+}
+
 /* Requests of other buffers that come after one of this see here how it ended; its memory is theirs to read until
  * then. They are this process's, so neither a dead rank nor an abort keeps them from looking. */
 static int part_from_followers(xep_buffer_t *buffer)
@@ -124,7 +133,8 @@ static int part_from_followers(xep_buffer_t *buffer)
     xep_wait_t wait = {.look = look_for_followers,
                        .arg = buffer,
                        .deadline_ns = xep_deadline(BROKEN_WAIT_MS),
-                       .local = 1};
+                       .local = 1,
+                       .explain = explain_followers};
     return xep_group_wait(buffer->group, &wait) == XEP_OK;
 }
 
@@ -134,11 +144,11 @@ void xep_buffer_close(xep_buffer_t *buffer)
     xep_buffer_enter(buffer);
     xep_request_end_all(buffer, XEP_ERR_ABORTED, "the buffer was destroyed");
     int alone = part_from_followers(buffer);
-    int aborted = atomic_load(&group->aborted);
+    int aborted = xep_group_usable(group) != XEP_OK;
     quiet_device(buffer, !buffer->broken && !aborted);
     if (aborted) xep_group_remove_task(group, &buffer->task);
     buffer->heap->exposed = aborted || !part(buffer, end_timeout(buffer));
-    if (buffer->heap->exposed && !aborted)
+    if (buffer->heap->exposed && !atomic_load(&group->aborted))
         xep_log(XEP_LOG_WARN, "destroying a buffer without all ranks: %s", xep_last_error());
     if (alone) xep_buffer_free(buffer);
     else

@@ -11,7 +11,10 @@
 
 #include "cpu.h"
 #include "heap.h"
+#include "host.h"
 #include "log.h"
+#include "members.h"
+#include "members_area.h"
 #include "request_end.h"
 #include "request_trace.h"
 
@@ -101,6 +104,24 @@ static void env_span(const xep_env_t *env, const xep_op_t *op, const char *name,
     if (xep_trace_is_on()) xep_request_trace_span(req, name, rank, begin_ns, end_ns);
 }
 
+static int env_is_told(const xep_env_t *env)
+{
+    return atomic_load_explicit(&buffer_of(env)->members->own->left_out, memory_order_relaxed) != 0;
+}
+
+/* Who is out was mapped, and so is a process of this host. */
+static int env_has_ended(const xep_env_t *env, uint32_t rank)
+{
+    const xep_peer_t *peer = &buffer_of(env)->group->peers[rank];
+    return xep_host_process_gone(peer->pid, peer->start);
+}
+
+static void env_leave_out(const xep_env_t *env, xep_op_t *op, uint32_t rank)
+{
+    (void)env;
+    xep_members_leave_out((xep_request_t *)(void *)((char *)op - offsetof(xep_request_t, op)), rank);
+}
+
 /* All kernels have the same bits: what this CPU has not costs time only, and the user is told. */
 static xep_simd_t simd_of(const xep_config_t *config)
 {
@@ -140,4 +161,7 @@ void xep_buffer_fill_env(xep_buffer_t *buffer)
     env->log = env_log;
     env->tracing = xep_trace_is_on();
     env->span = env_span;
+    env->is_told = env_is_told;
+    env->has_ended = env_has_ended;
+    env->leave_out = env_leave_out;
 }

@@ -16,6 +16,9 @@ typedef struct xep_heap_device_ops {
     xep_status_t (*heap_connect)(xep_heap_device_t *device, uint32_t rank, uint32_t nranks, const void *const *keys,
                                  const size_t *bytes);
 
+    /** What is enqueued on stream from now on comes after the last mark. XEP_ERR_INVALID: it cannot. */
+    xep_status_t (*follow)(xep_heap_device_t *device, void *stream);
+
     /** Lets kernels wait for nobody any more (0: they may again). */
     void (*stop)(xep_heap_device_t *device, int stopped);
 
@@ -26,7 +29,8 @@ typedef struct xep_heap_device_ops {
 struct xep_heap_device {
     xep_device_t device; /* first, so that the mode's pointer is ours */
     const xep_heap_device_ops_t *ops;
-    void *base; /* of the heap; NULL: none was opened */
+    int32_t number; /* what the driver calls it in this process */
+    void *base;     /* of the heap; NULL: none was opened */
     uint64_t bytes;
     const void *key; /* what peers need to reach it; exchanged by the core */
     size_t key_bytes;

@@ -2,33 +2,46 @@
 
 /*
  * Who is alive: ranks of this host are looked up by process number and start time, as the number may be used again;
- * ranks elsewhere are known to be dead only when the launcher or the transport says so.
+ * ranks elsewhere are known to be dead only when the launcher or the transport says so, of which the latter has a
+ * heartbeat.
  */
 #include "group.h"
 
 #include "error.h"
 #include "host.h"
 
-xep_status_t xep_group_usable(const xep_group_t *group)
-{
-    if (atomic_load_explicit(&group->aborted, memory_order_relaxed) == 0) return XEP_OK;
-    return xep_fail(XEP_ERR_ABORTED, "the group was aborted");
-}
-
 xep_status_t xep_group_check_peers(xep_group_t *group, int spares)
 {
+    char why[160];
     uint32_t dead = group->boot->ops->dead_rank(group->boot);
     if (dead < group->nranks && !(spares && xep_group_is_out(group, dead)))
         return xep_fail(XEP_ERR_PEER, "rank %u has died (the launcher says so)", dead);
     /* the launcher may not tell, or not yet; the kernel knows of the ranks on this host */
     for (uint32_t r = 0; r < group->nranks; r++) {
         const xep_peer_t *peer = &group->peers[r];
-        if (spares && xep_group_is_out(group, r)) continue;
-        if (r == group->rank || peer->host != group->peers[group->rank].host) continue;
+        if (r == group->rank || (spares && xep_group_is_out(group, r))) continue;
+        if (group->transport->ops->is_gone(group->transport, r, why, sizeof why))
+            return xep_fail(XEP_ERR_PEER, "%s", why);
+        if (peer->host != group->peers[group->rank].host) continue;
         if (xep_host_process_gone(peer->pid, peer->start))
             return xep_fail(XEP_ERR_PEER, "rank %u has died (process %d is gone)", r, peer->pid);
     }
     return XEP_OK;
+}
+
+int xep_group_has_ended(const xep_group_t *group, uint32_t rank)
+{
+    const xep_peer_t *peer = &group->peers[rank];
+    if (rank == group->rank) return 0;
+    if (group->boot->ops->dead_rank(group->boot) == rank) return 1;
+    return peer->host == group->peers[group->rank].host && xep_host_process_gone(peer->pid, peer->start);
+}
+
+int xep_group_has_died(const xep_group_t *group, uint32_t rank)
+{
+    char why[160];
+    if (rank == group->rank) return 0;
+    return group->transport->ops->is_gone(group->transport, rank, why, sizeof why) || xep_group_has_ended(group, rank);
 }
 
 /* Under the lock, which progress only tries to take: it never waits for a buffer that is made. */

@@ -15,6 +15,9 @@
 #include "transport.h"
 
 typedef struct xep_progress_thread xep_progress_thread_t; /* progress_thread.h */
+typedef struct xep_group_accounts xep_group_accounts_t;   /* group_account.h */
+
+typedef struct xep_inbox xep_inbox_t; /* group_mail.c */
 
 /** What a group keeps going besides its transport: the operations of a buffer. Its owner embeds it. */
 typedef struct xep_group_task {
@@ -44,21 +47,31 @@ struct xep_group {
     uint32_t nnodes;
     uint32_t spins; /* of a waiting loop, before it yields */
     int32_t timeout_ms;
-    xep_peer_t *peers;        /* [nranks] */
-    xep_heap_wire_t *control; /* group_control.c */
-    xep_group_out_t *out;     /* [nranks] who is out */
-    atomic_uint outs;         /* counts the ranks that are */
-    atomic_int goes_on;       /* without ranks: it has, or had, a buffer that does */
-    atomic_int left_out;      /* this rank is out: nobody answers any more */
-    int connected;            /* every rank has been reached through it */
-    uint64_t barriers;        /* entered so far */
-    uint64_t gathers, rounds; /* allgathers over the control heap, and rounds of them all */
-    int gave_up;              /* in an allgather: others may be in it still */
-    int traced;               /* some rank writes a trace */
-    int syncs_trace;          /* this one does, and its barriers align the clocks of it */
+    xep_peer_t *peers;              /* [nranks] */
+    xep_heap_wire_t *control;       /* group_control.c */
+    xep_group_out_t *out;           /* [nranks] who is out */
+    atomic_uint outs;               /* counts the ranks that are */
+    atomic_int goes_on;             /* without ranks: it has, or had, a buffer that does */
+    atomic_int left_out;            /* this rank is out: nobody answers any more */
+    int connected;                  /* every rank has been reached through it */
+    xep_group_accounts_t *accounts; /* NULL before there is a control heap */
+    uint32_t buffers;               /* that were created so far, the same on every rank */
+    uint64_t barriers;              /* entered so far */
+    uint64_t gathers, rounds;       /* allgathers over the control heap, and rounds of them all */
+    int gave_up;                    /* in an allgather: others may be in it still */
+    int traced;                     /* some rank writes a trace */
+    int syncs_trace;                /* this one does, and its barriers align the clocks of it */
+    char **control_of; /* [nranks] the control heap of ranks that are mapped; NULL: others, and this rank */
     atomic_int aborted;
-    atomic_uint active;         /* operations in flight on all buffers */
-    pthread_mutex_t tasks_lock; /* guards the list; taken to change it, and tried by progress */
+    _Atomic uint64_t ended;      /* who has aborted it, and why: group_abort.c; 0: nobody */
+    _Atomic uint64_t heard;      /* of the own bell: when it was looked at last */
+    _Atomic uint64_t mailed_end; /* what the last rank has said by mail that has aborted it; 0: none has */
+    _Atomic uint32_t mailed_by;  /* that rank */
+    xep_inbox_t *inbox;          /* group_mail.c */
+    atomic_int shrunk;           /* xep_group_shrink() was called */
+    atomic_int told_end;         /* the ranks that are not mapped have been told */
+    atomic_uint active;          /* operations in flight on all buffers */
+    pthread_mutex_t tasks_lock;  /* guards the list; taken to change it, and tried by progress */
     xep_group_task_t *tasks;
     xep_progress_thread_t *progress_thread; /* NULL: progress is made inside calls */
 };
@@ -69,14 +82,17 @@ static inline int xep_group_is_out(const xep_group_t *group, uint32_t rank)
     return group->out != NULL && atomic_load_explicit(&group->out[rank].reason, memory_order_acquire) != 0;
 }
 
-/** XEP_ERR_ABORTED after xep_group_abort(), else XEP_OK. */
-xep_status_t xep_group_usable(const xep_group_t *group);
-
 /**
  * XEP_OK, or XEP_ERR_PEER naming a rank that is known to have died; spares: and is not out. Slow: every 100 ms is
  * enough.
  */
 xep_status_t xep_group_check_peers(xep_group_t *group, int spares);
+
+/** Whether it is known to have died. As slow. */
+int xep_group_has_died(const xep_group_t *group, uint32_t rank);
+
+/** Whether that is certain: the launcher says so, or the kernel of this host, not just a connection that is lost. */
+int xep_group_has_ended(const xep_group_t *group, uint32_t rank);
 
 void xep_group_add_task(xep_group_t *group, xep_group_task_t *task);
 void xep_group_remove_task(xep_group_t *group, xep_group_task_t *task);

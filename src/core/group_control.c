@@ -3,7 +3,8 @@
 /*
  * What the ranks of a connected group tell one another: the barrier and the allgather, over the control heap.
  *
- * The heap has a line for each rank, which that rank alone writes, and behind them two areas with a share of each.
+ * The heap has the bells (group_bell.h), then a line for each rank, which that rank alone writes, and behind them two
+ * areas with a share of each. Then come the accounts (group_account.h).
  * Every word only grows, so nothing is ever cleared and a rank that is late still finds what it looks for.
  *
  * barrier n: line[self].barriers = n at every rank; done when own line[r].barriers >= n for all r.
@@ -28,6 +29,9 @@
 #include <string.h>
 
 #include "error.h"
+#include "group_abort.h"
+#include "group_account.h"
+#include "group_bell.h"
 #include "group_out.h"
 #include "group_signal.h"
 #include "trace.h"
@@ -50,15 +54,15 @@ typedef struct share {
 static_assert(sizeof(share_t) == 4096, "wire format");
 
 /* The same in every rank's heap: a word of the line that rank writes. */
-static uint64_t word_offset(uint32_t rank, size_t word)
+static uint64_t word_offset(const xep_group_t *group, uint32_t rank, size_t word)
 {
-    return rank * sizeof(line_t) + word;
+    return xep_group_bells_bytes(group->nranks) + rank * sizeof(line_t) + word;
 }
 
 /* Two areas, used in turn. */
 static uint64_t share_offset(const xep_group_t *group, uint64_t number, uint32_t rank)
 {
-    return group->nranks * sizeof(line_t) + (number % 2 * group->nranks + rank) * sizeof(share_t);
+    return word_offset(group, group->nranks, 0) + (number % 2 * group->nranks + rank) * sizeof(share_t);
 }
 
 static share_t *share_of(const xep_group_t *group, uint64_t number, uint32_t rank)
@@ -66,14 +70,17 @@ static share_t *share_of(const xep_group_t *group, uint64_t number, uint32_t ran
     return (share_t *)(void *)((char *)group->control->base + share_offset(group, number, rank));
 }
 
-static uint64_t control_bytes(const xep_group_t *group)
+/* Behind the shares. */
+static uint64_t accounts_offset(const xep_group_t *group)
 {
     return share_offset(group, 1, group->nranks);
 }
 
 xep_status_t xep_group_open_control(xep_group_t *group)
 {
-    return group->transport->ops->heap_open(group->transport, control_bytes(group), &group->control);
+    uint64_t bytes = accounts_offset(group) + xep_group_accounts_bytes(group->nranks);
+    xep_status_t status = group->transport->ops->heap_open(group->transport, bytes, &group->control);
+    return status == XEP_OK ? xep_group_accounts_open(group, accounts_offset(group)) : status;
 }
 
 /*
@@ -83,10 +90,12 @@ xep_status_t xep_group_open_control(xep_group_t *group)
 static xep_status_t signal_and_wait(xep_group_t *group, const xep_group_signal_t *signal)
 {
     uint64_t deadline_ns = xep_deadline(group->timeout_ms);
-    xep_group_words_t words = {.first = (const char *)group->control->base + signal->word - word_offset(group->rank, 0),
+    xep_group_words_t words = {.first =
+                                   (const char *)group->control->base + signal->word - group->rank * sizeof(line_t),
                                .stride = sizeof(line_t),
                                .value = signal->value,
-                               .what = signal->what};
+                               .what = signal->what,
+                               .kind = signal->kind};
     xep_status_t status = xep_group_signal_all(group, group->control, signal, deadline_ns);
     if (status == XEP_OK) status = xep_group_wait_words(group, &words, deadline_ns);
     if (status == XEP_OK) (void)xep_group_flush(group, group->control, deadline_ns, signal->what);
@@ -100,7 +109,7 @@ static int put_out_missing(xep_group_t *group, xep_status_t status, uint64_t bar
     if (!group->goes_on || group->left_out) return 0;
     if (status == XEP_ERR_PEER) return xep_group_put_out_dead(group) != 0;
     for (uint32_t r = 0; status == XEP_ERR_TIMEOUT && r < group->nranks; r++) {
-        const char *line = (const char *)group->control->base + word_offset(r, offsetof(line_t, barriers));
+        const char *line = (const char *)group->control->base + word_offset(group, r, offsetof(line_t, barriers));
         if (atomic_load_explicit((const _Atomic uint64_t *)(const void *)line, memory_order_acquire) < barrier)
             found += (uint32_t)xep_group_put_out(group, r, XEP_OUT_LATE);
     }
@@ -112,9 +121,10 @@ xep_status_t xep_group_run_barrier(xep_group_t *group)
 {
     xep_status_t status = xep_group_usable(group);
     if (status != XEP_OK) return status;
-    xep_group_signal_t signal = {.word = word_offset(group->rank, offsetof(line_t, barriers)),
+    xep_group_signal_t signal = {.word = word_offset(group, group->rank, offsetof(line_t, barriers)),
                                  .value = ++group->barriers,
-                                 .what = "barrier"};
+                                 .what = "barrier",
+                                 .kind = XEP_WAITS_BARRIER};
     uint64_t begin_ns = xep_trace_now();
     do status = signal_and_wait(group, &signal);
     while (status != XEP_OK && put_out_missing(group, status, signal.value));
@@ -162,11 +172,12 @@ static xep_status_t gather_round(xep_group_t *group, const uint8_t *send, uint8_
     size_t count = bytes - done < SHARE_BYTES ? bytes - done : SHARE_BYTES;
     uint64_t number = ++group->rounds;
     share_t *mine = share_of(group, number, group->rank);
-    xep_group_signal_t signal = {.word = word_offset(group->rank, offsetof(line_t, rounds)),
+    xep_group_signal_t signal = {.word = word_offset(group, group->rank, offsetof(line_t, rounds)),
                                  .value = number,
                                  .offset = share_offset(group, number, group->rank),
                                  .bytes = offsetof(share_t, data) + count,
-                                 .what = "allgather"};
+                                 .what = "allgather",
+                                 .kind = XEP_WAITS_ALLGATHER};
     mine->call = group->gathers;
     mine->bytes = bytes;
     memcpy(mine->data, send + done, count);

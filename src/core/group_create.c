@@ -14,8 +14,12 @@
 
 #include "cpu.h"
 #include "error.h"
+#include "group_abort.h"
+#include "group_account.h"
+#include "group_bell.h"
 #include "group_control.h"
 #include "group_exchange.h"
+#include "group_mail.h"
 #include "group_out.h"
 #include "host.h"
 #include "log.h"
@@ -46,8 +50,8 @@ typedef struct hello {
     uint32_t nranks;
     uint32_t node_ranks; /* XEP_NODE_RANKS */
     uint32_t traces;     /* whether there is XEP_TRACE; need not agree */
-    uint32_t reserved;
-    int32_t map; /* XEP_MAP */
+    int32_t heartbeat;   /* XEP_HEARTBEAT */
+    int32_t map;         /* XEP_MAP */
     int32_t pid;
     uint64_t start;
     uint64_t host;
@@ -68,6 +72,7 @@ static hello_t hello_of(const xep_group_t *group)
                      .nranks = group->nranks,
                      .node_ranks = group->config.node_ranks,
                      .traces = group->config.trace[0] != '\0',
+                     .heartbeat = group->config.heartbeat,
                      .map = group->config.map,
                      .pid = (int32_t)getpid(),
                      .start = xep_host_start((int32_t)getpid()),
@@ -94,6 +99,8 @@ static xep_status_t check_hellos(const xep_group_t *group, const hello_t *hellos
         if (h->node_ranks != first->node_ranks)
             return disagree(group, "XEP_NODE_RANKS", r, h->node_ranks, first->node_ranks);
         if (h->map != first->map) return disagree(group, "XEP_MAP", r, h->map, first->map);
+        if (h->heartbeat != first->heartbeat)
+            return disagree(group, "XEP_HEARTBEAT (ms)", r, h->heartbeat, first->heartbeat);
     }
     return XEP_OK;
 }
@@ -227,6 +234,23 @@ static xep_status_t find_nodes(xep_group_t *group)
     return status;
 }
 
+/* Ranks of other hosts; of those here the kernel tells, at once. */
+static xep_status_t watch_others(xep_group_t *group)
+{
+    int32_t interval_ms = group->config.heartbeat;
+    uint8_t *elsewhere = calloc(group->nranks, 1);
+    uint32_t count = 0;
+    if (elsewhere == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for %u ranks", group->nranks);
+    for (uint32_t r = 0; r < group->nranks; r++) {
+        elsewhere[r] = group->peers[r].host != group->peers[group->rank].host;
+        count += elsewhere[r];
+    }
+    xep_status_t status = XEP_OK;
+    if (count != 0 && interval_ms > 0) status = group->transport->ops->watch(group->transport, elsewhere, interval_ms);
+    free(elsewhere);
+    return status;
+}
+
 static uint32_t spins_of(const xep_group_t *group)
 {
     uint32_t here = 0;
@@ -253,14 +277,20 @@ xep_status_t xep_group_open(const xep_config_t *config, int32_t timeout_ms, xep_
     xep_log_rank((int)group->rank);
     if ((status = exchange_hellos(group, &local)) != XEP_OK) goto err_close;
     if ((status = open_transport(config, group->nranks, local, &group->transport)) != XEP_OK) goto err_close;
+    if ((status = xep_mail_open(group)) != XEP_OK) goto err_close;
     group->spins = spins_of(group);
     if ((status = connect_transport(group)) != XEP_OK) goto err_close;
     if ((status = xep_group_open_control(group)) != XEP_OK) goto err_close;
     if ((status = xep_group_connect_heap(group, group->control)) != XEP_OK) goto err_close;
     if ((status = find_nodes(group)) != XEP_OK) goto err_close;
+    if ((status = xep_group_find_bells(group)) != XEP_OK) goto err_close;
     /* Reaches every rank once: what cannot be reached is told now, and UCX 1.13 crashes where it unpacks
      * the key of a shared segment for the first time after its owner has died. */
     if ((status = xep_group_sync_clocks(group)) != XEP_OK) goto err_close;
+    /* mail likewise; the barrier gives UCX the turns in which it answers */
+    xep_mail_begin(group);
+    if (group->nnodes != 1 && (status = xep_group_run_barrier(group)) != XEP_OK) goto err_close;
+    if ((status = watch_others(group)) != XEP_OK) goto err_close;
     group->connected = 1;
     if (config->progress == XEP_PROGRESS_THREAD &&
         (status = xep_progress_start(group, &group->progress_thread)) != XEP_OK)
@@ -271,6 +301,7 @@ xep_status_t xep_group_open(const xep_config_t *config, int32_t timeout_ms, xep_
     return XEP_OK;
 
 err_close:
+    group->connected = 0;
     atomic_store(&group->aborted, 1); /* nobody to wait for */
     xep_group_close(group);
     return status;
@@ -279,7 +310,9 @@ err_close:
 /* Until all are here, peers may still reach for what we are about to take away. */
 static xep_status_t leave_together(xep_group_t *group)
 {
-    if (atomic_load(&group->aborted)) return XEP_ERR_ABORTED; /* the reason of a create that failed stays */
+    /* the reason of a create that failed stays */
+    if (atomic_load(&group->aborted) && !group->connected) return XEP_ERR_ABORTED;
+    if (xep_group_usable(group) != XEP_OK) return XEP_ERR_ABORTED;
     if (group->nranks == 1) return XEP_OK;
     if (group->left_out) return xep_fail(XEP_ERR_PEER, "this rank is out of the group");
     xep_status_t status = xep_group_check_peers(group, group->goes_on);
@@ -296,9 +329,12 @@ void xep_group_close(xep_group_t *group)
         group->control->exposed = status != XEP_OK;
         group->transport->ops->heap_close(group->control);
     }
+    xep_group_accounts_close(group);
     if (group->transport != NULL) group->transport->ops->close(group->transport);
+    xep_mail_close(group);
     group->boot->ops->close(group->boot);
     pthread_mutex_destroy(&group->tasks_lock);
+    free(group->control_of);
     free(group->out);
     free(group->peers);
     free(group);

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "error.h"
+#include "group_abort.h"
 #include "group_control.h"
 
 /* An address or a key of UCX with a dozen devices has a few KB. All ranks see the same lengths: all refuse. */

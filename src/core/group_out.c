@@ -5,7 +5,6 @@
 
 #include "cpu.h"
 #include "error.h"
-#include "host.h"
 
 /* The time is there before the reason, by which others know that there is one. */
 int xep_group_put_out(xep_group_t *group, uint32_t rank, xep_out_reason_t reason)
@@ -15,19 +14,16 @@ int xep_group_put_out(xep_group_t *group, uint32_t rank, xep_out_reason_t reason
     if (!atomic_compare_exchange_strong(&out->since_ns, &never, xep_clock_ns())) return 0;
     atomic_store_explicit(&out->reason, (int)reason, memory_order_release);
     atomic_fetch_add_explicit(&group->outs, 1, memory_order_release);
+    if (group->control->spares) group->transport->ops->heap_part(group->control, rank);
     return 1;
 }
 
 uint32_t xep_group_put_out_dead(xep_group_t *group)
 {
-    uint32_t found = 0, told = group->boot->ops->dead_rank(group->boot);
-    for (uint32_t r = 0; r < group->nranks; r++) {
-        const xep_peer_t *peer = &group->peers[r];
-        if (r == group->rank || xep_group_is_out(group, r)) continue;
-        int here = peer->host == group->peers[group->rank].host;
-        if (r == told || (here && xep_host_process_gone(peer->pid, peer->start)))
+    uint32_t found = 0;
+    for (uint32_t r = 0; r < group->nranks; r++)
+        if (!xep_group_is_out(group, r) && xep_group_has_died(group, r))
             found += (uint32_t)xep_group_put_out(group, r, XEP_OUT_DIED);
-    }
     return found;
 }
 

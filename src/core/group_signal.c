@@ -8,7 +8,9 @@
 
 #include <stdio.h>
 
+#include "cpu.h"
 #include "error.h"
+#include "group_ask.h"
 #include "group_out.h"
 #include "group_wait.h"
 
@@ -44,12 +46,22 @@ static xep_status_t try_signal(void *arg)
                                  sending->bytes, signal->word, signal->value);
 }
 
+static void explain_sending(void *arg, char *text, size_t bytes)
+{
+    const sending_t *sending = arg;
+    snprintf(text, bytes, "%s: rank %u takes no signal", sending->signal->what, sending->rank);
+}
+
 xep_status_t xep_group_signal_all(xep_group_t *group, xep_heap_wire_t *heap, const xep_group_signal_t *signal,
                                   uint64_t deadline_ns)
 {
     for (uint32_t i = 0; i < group->nranks; i++) {
         sending_t sending = {.heap = heap, .signal = signal, .rank = (group->rank + i) % group->nranks};
-        xep_wait_t wait = {.look = try_signal, .arg = &sending, .deadline_ns = deadline_ns, .spares = 1};
+        xep_wait_t wait = {.look = try_signal,
+                           .arg = &sending,
+                           .deadline_ns = deadline_ns,
+                           .spares = 1,
+                           .explain = explain_sending};
         if (xep_group_is_out(group, sending.rank)) continue;
         sending.bytes = sending.rank == group->rank ? 0 : signal->bytes; /* ours are there already */
         xep_status_t status = xep_group_wait(group, &wait);
@@ -58,15 +70,26 @@ xep_status_t xep_group_signal_all(xep_group_t *group, xep_heap_wire_t *heap, con
     return XEP_OK;
 }
 
+typedef struct flushing {
+    xep_wire_t *wire;
+    const char *what;
+} flushing_t;
+
 static xep_status_t try_flush(void *arg)
 {
-    xep_wire_t *wire = arg;
+    xep_wire_t *wire = ((const flushing_t *)arg)->wire;
     return wire->ops->flush(wire);
+}
+
+static void explain_flushing(void *arg, char *text, size_t bytes)
+{
+    snprintf(text, bytes, "%s: bytes to peers have not left", ((const flushing_t *)arg)->what);
 }
 
 xep_status_t xep_group_flush(xep_group_t *group, xep_heap_wire_t *heap, uint64_t deadline_ns, const char *what)
 {
-    xep_wait_t wait = {.look = try_flush, .arg = &heap->wire, .deadline_ns = deadline_ns};
+    flushing_t flushing = {.wire = &heap->wire, .what = what};
+    xep_wait_t wait = {.look = try_flush, .arg = &flushing, .deadline_ns = deadline_ns, .explain = explain_flushing};
     return explain(xep_group_wait(group, &wait), what, "bytes to peers have not left");
 }
 
@@ -125,6 +148,26 @@ static void explain_words(void *arg, char *text, size_t bytes)
     snprintf(text, bytes, "%s: %s", ((const receiving_t *)arg)->words->what, list);
 }
 
+static void account_for_words(void *arg, xep_account_t *account)
+{
+    const receiving_t *receiving = arg;
+    const xep_group_words_t *words = receiving->words;
+    uint32_t nranks = receiving->group->nranks;
+    *account = (xep_account_t){.kind = words->kind, .number = words->value, .buffer = words->buffer, .opens = 1};
+    for (uint32_t r = receiving->missing; r < nranks; r = find_missing(receiving, r + 1))
+        xep_account_add_late(account, r);
+}
+
+/* A group that goes on without ranks knows what to do: whoever is late is out. */
+static void ask_ranks(xep_group_t *group, receiving_t *receiving, uint64_t begin_ns, uint64_t deadline_ns)
+{
+    xep_account_t account;
+    if (group->goes_on || receiving->words->kind == XEP_WAITS_END) return;
+    account_for_words(receiving, &account);
+    uint64_t ms = (deadline_ns - begin_ns) / 1000000;
+    (void)xep_group_ask(group, &account, ms < INT32_MAX ? (int32_t)ms : INT32_MAX, XEP_ERR_TIMEOUT);
+}
+
 /* Ranks are looked at in order and not again: words only grow. */
 xep_status_t xep_group_wait_words(xep_group_t *group, const xep_group_words_t *words, uint64_t deadline_ns)
 {
@@ -133,7 +176,10 @@ xep_status_t xep_group_wait_words(xep_group_t *group, const xep_group_words_t *w
                        .arg = &receiving,
                        .deadline_ns = deadline_ns,
                        .spares = 1,
-                       .explain = explain_words};
+                       .explain = explain_words,
+                       .account = account_for_words};
+    uint64_t begin_ns = xep_clock_ns();
     xep_status_t status = xep_group_wait(group, &wait);
+    if (status == XEP_ERR_TIMEOUT) ask_ranks(group, &receiving, begin_ns, deadline_ns);
     return status == XEP_OK ? XEP_OK : name_missing(&receiving, status);
 }

@@ -4,6 +4,7 @@
 #ifndef XEP_CORE_GROUP_SIGNAL_H
 #define XEP_CORE_GROUP_SIGNAL_H
 
+#include "account.h"
 #include "group.h"
 
 /** A word with one writer, this rank, at every rank; whoever sees it sees the bytes too. */
@@ -13,6 +14,7 @@ typedef struct xep_group_signal {
     uint64_t offset;  /* bytes of this rank's region that go to the same offset of all others before */
     size_t bytes;     /* of them; 0: none */
     const char *what; /* for the reason */
+    xep_waits_kind_t kind;
 } xep_group_signal_t;
 
 /** Sends it to every rank, this one included. */
@@ -28,6 +30,8 @@ typedef struct xep_group_words {
     size_t stride;
     uint64_t value;   /* least that all must have */
     const char *what; /* for the reason */
+    xep_waits_kind_t kind;
+    uint32_t buffer; /* whose they are; 0: the group's */
 } xep_group_words_t;
 
 /** Waits until all have value; the reason names the ranks that are missing. */

@@ -6,8 +6,11 @@
  */
 #include "group_wait.h"
 
+#include "cpu.h"
 #include "error.h"
-#include "log.h"
+#include "group_abort.h"
+
+enum { ANSWER_NS = 5 * 1000 * 1000 };
 
 /*
  * XEP_INPROGRESS, or why there is no point in waiting longer. An abort counts first: who called it does not want to
@@ -21,52 +24,61 @@ static xep_status_t check_hope(xep_group_t *group, xep_rest_t *rest, int spares,
     if (!in_time) return xep_fail(XEP_ERR_TIMEOUT, "deadline passed");
     if (!xep_rest_is_slow(rest)) return XEP_INPROGRESS;
     if (xep_boot_interrupted(group->boot)) {
-        atomic_store(&group->aborted, 1);
+        xep_group_end(group, XEP_END_INTERRUPTED);
         return xep_group_usable(group);
     }
+    if (spares && group->left_out) return xep_fail(XEP_ERR_PEER, "this rank is out of the group");
     int dead_before = *dead_p;
     status = xep_group_check_peers(group, spares);
     *dead_p = status != XEP_OK;
     return *dead_p && dead_before ? status : XEP_INPROGRESS;
 }
 
-/* A wait that is going to fail says so while there is time to look at the processes. */
-static void warn_late(const xep_wait_t *wait, uint64_t begin_ns, uint64_t now_ns)
+/* In time: a wait of a sleeping loop, which looks at the clock at every turn; or a question, which may come at any. */
+static void watch_turn(xep_watch_t *watch, const xep_rest_t *rest)
 {
-    char text[512] = "";
-    wait->explain(wait->arg, text, sizeof text);
-    xep_log(XEP_LOG_WARN, "half of the deadline has passed, after %.1f s: %s", (double)(now_ns - begin_ns) / 1e9, text);
+    if (xep_watch_is_asked(watch)) xep_watch_look(watch, xep_clock_ns());
+    else if (!watch->warned && rest->now_ns != 0) xep_watch_look(watch, rest->now_ns);
 }
 
-/* When half of it has passed. The clock is looked at here first where a wait is slow enough to look at it anyway. */
-static int is_half_over(const xep_wait_t *wait, const xep_rest_t *rest, uint64_t *begin_p)
+/* Others may have waited in vain: they are answered while this wait looks at the clock at every turn. */
+static void answer_turn(xep_group_t *group, const xep_wait_t *wait, const xep_rest_t *rest, uint64_t *last_p)
 {
-    if (wait->explain == NULL || wait->deadline_ns == UINT64_MAX || rest->now_ns == 0) return 0;
-    if (*begin_p == 0) *begin_p = rest->now_ns;
-    return rest->now_ns - *begin_p > wait->deadline_ns - rest->now_ns && rest->now_ns < wait->deadline_ns;
+    if (wait->account == NULL || rest->now_ns - *last_p < ANSWER_NS) return;
+    if (*last_p != 0) xep_group_answer(group, wait->account, wait->arg);
+    *last_p = rest->now_ns;
 }
 
-/* The look comes first and last: what is there already is found before the clock, a death or the deadline is asked. */
-xep_status_t xep_group_wait(xep_group_t *group, const xep_wait_t *wait)
+/* One that found nothing at its first look. */
+static xep_status_t keep_looking(xep_group_t *group, const xep_wait_t *wait, xep_watch_t *watch)
 {
-    uint64_t begin_ns = 0;
-    int warned = 0;
     uint32_t every = wait->progress_every == 0 ? 1 : wait->progress_every;
+    uint64_t answered_ns = 0;
     int dead = 0;
     xep_rest_t rest;
-    xep_status_t status = wait->look(wait->arg);
+    xep_status_t status = XEP_INPROGRESS;
     xep_rest_begin(&rest, group->spins, wait->deadline_ns);
     while (status == XEP_INPROGRESS) {
         if ((rest.turns + 1) % every == 0) xep_group_progress(group);
         int in_time = xep_group_rest(group, &rest);
         status = wait->look(wait->arg);
         if (status != XEP_INPROGRESS) break;
-        if (!warned && is_half_over(wait, &rest, &begin_ns)) {
-            warn_late(wait, begin_ns, rest.now_ns);
-            warned = 1;
-        }
+        watch_turn(watch, &rest);
+        answer_turn(group, wait, &rest, &answered_ns);
         if (!wait->local) status = check_hope(group, &rest, wait->spares, in_time, &dead);
         else if (!in_time) status = xep_fail(XEP_ERR_TIMEOUT, "deadline passed");
     }
+    return status;
+}
+
+/* The look comes first and last: what is there already is found before the clock, a death or the deadline is asked. */
+xep_status_t xep_group_wait(xep_group_t *group, const xep_wait_t *wait)
+{
+    xep_watch_t watch;
+    xep_status_t status = wait->look(wait->arg);
+    if (status != XEP_INPROGRESS) return status;
+    xep_watch_begin(&watch, wait->explain, wait->arg, wait->deadline_ns);
+    status = keep_looking(group, wait, &watch);
+    xep_watch_end(&watch);
     return status;
 }

@@ -5,6 +5,8 @@
 #define XEP_CORE_GROUP_WAIT_H
 
 #include "group.h"
+#include "group_account.h"
+#include "watch.h"
 
 typedef struct xep_wait {
     xep_status_t (*look)(void *arg); /* XEP_INPROGRESS: not yet; all else ends the wait and is its result */
@@ -13,8 +15,8 @@ typedef struct xep_wait {
     uint32_t progress_every; /* turns to one progress of the group; 0: each turn. For a look that makes its own */
     int spares;              /* a rank that is out is waited for by nobody: that it has died is no news */
     int local;               /* for threads of this process: neither an abort nor a death can keep them from coming */
-    /* NULL, or writes what it still waits for: logged as a warning once half of the time to the deadline has passed */
-    void (*explain)(void *arg, char *text, size_t bytes);
+    xep_account_fn account;  /* the same for the others, if they ask; NULL: it answers nobody */
+    xep_watch_fn explain;    /* what it still waits for: told at half of its time, and when the process is asked */
 } xep_wait_t;
 
 /**

@@ -49,6 +49,11 @@ uint64_t xep_host_identity(void)
     return h == 0 ? 1 : h;
 }
 
+uint64_t xep_host_processes(void)
+{
+    return hash_inode(hash_kernel(), "/proc/self/ns/pid");
+}
+
 uint64_t xep_host_network(void)
 {
     uint64_t kernel = hash_kernel(), network = hash_inode(kernel, "/proc/self/ns/net");

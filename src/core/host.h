@@ -9,6 +9,9 @@
 /** Equal for processes that share a kernel boot, an IPC and a process namespace; never 0. */
 uint64_t xep_host_identity(void);
 
+/** Of the processes that can be looked up by their numbers: kernel and process namespace. */
+uint64_t xep_host_processes(void);
+
 /** Equal for processes that share the network's interfaces, so that the loopback interface reaches; 0: not known. */
 uint64_t xep_host_network(void);
 

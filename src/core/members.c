@@ -10,42 +10,63 @@
 #include "group_out.h"
 #include "log.h"
 #include "members_area.h"
+#include "members_mapped.h"
+#include "members_wire.h"
 #include "request_end.h"
 
 _Static_assert((int)XEP_DOUBT_DIED == (int)XEP_OUT_DIED && (int)XEP_DOUBT_LATE == (int)XEP_OUT_LATE &&
                    (int)XEP_DOUBT_ASKED == (int)XEP_OUT_ASKED,
                "a doubt is told to users as it is");
 
+/* ---- the two words of a rank in an operation, as ballots count them ---- */
+
+enum { WORDS = 2 };
+
+static uint64_t first_word(uint64_t epoch)
+{
+    return WORDS * epoch;
+}
+
+static uint64_t last_word(uint64_t epoch)
+{
+    return WORDS * epoch + 1;
+}
+
 /* ---- memory ---- */
 
-uint64_t xep_members_bytes(uint32_t nranks, uint32_t slots)
+static const xep_members_ways_t *ways_of(const xep_shape_t *shape)
 {
-    return sizeof(xep_members_area_t) + xep_ballot_bytes(nranks, slots * XEP_REQUESTS_PER_SLOT);
+    return shape->nodes == 1 ? &xep_members_mapped : &xep_members_wire;
+}
+
+uint64_t xep_members_bytes(const xep_shape_t *shape)
+{
+    return ways_of(shape)->bytes(shape->nranks, WORDS * shape->slots * XEP_REQUESTS_PER_SLOT);
 }
 
 static int get_memory(xep_members_t *members, uint32_t nranks, uint32_t slots, uint32_t nrequests)
 {
-    members->of = calloc(nranks, sizeof *members->of);
     members->out = calloc(nranks, 1);
     members->heard = calloc(nranks, 1);
     members->without = calloc((size_t)nrequests + slots, nranks);
-    members->missing = calloc(nrequests, sizeof *members->missing);
-    members->beats = calloc(nranks, sizeof *members->beats);
-    return members->of != NULL && members->out != NULL && members->heard != NULL && members->without != NULL &&
-           members->missing != NULL && members->beats != NULL && xep_ballot_open(&members->mine, nranks, nrequests) &&
-           xep_ballot_open(&members->theirs, nranks, nrequests);
+    members->missing = calloc(nrequests, WORDS * sizeof *members->missing);
+    return members->out != NULL && members->heard != NULL && members->without != NULL && members->missing != NULL &&
+           xep_ballot_open(&members->mine, nranks, WORDS * nrequests) &&
+           xep_ballot_open(&members->theirs, nranks, WORDS * nrequests);
 }
 
 xep_status_t xep_members_open(xep_buffer_t *buffer, uint64_t offset)
 {
     uint32_t nranks = buffer->shape.nranks;
-    xep_wire_t *wire = &buffer->heap->wire;
     xep_members_t *members = buffer->members = calloc(1, sizeof *members);
-    if (members == NULL || !get_memory(members, nranks, buffer->shape.slots, buffer->nrequests))
+    if (members != NULL) {
+        members->ways = ways_of(&buffer->shape);
+        members->offset = offset;
+        members->own = (xep_members_area_t *)(void *)((char *)buffer->heap->base + offset);
+    }
+    if (members == NULL || !get_memory(members, nranks, buffer->shape.slots, buffer->nrequests) ||
+        members->ways->open(buffer) != XEP_OK)
         return xep_fail(XEP_ERR_NO_MEMORY, "no memory for the ballots of %u ranks", nranks);
-    for (uint32_t r = 0; r < nranks; r++)
-        members->of[r] = (xep_members_area_t *)(void *)((char *)wire->ops->map(wire, r) + offset);
-    members->own = members->of[buffer->shape.rank];
     buffer->env.out = members->out;
     buffer->group->goes_on = 1;
     return XEP_OK;
@@ -55,14 +76,13 @@ void xep_members_close(xep_buffer_t *buffer)
 {
     xep_members_t *members = buffer->members;
     if (members == NULL) return;
+    members->ways->close(members);
     xep_ballot_close(&members->mine);
     xep_ballot_close(&members->theirs);
-    free(members->beats);
     free(members->missing);
     free(members->without);
     free(members->heard);
     free(members->out);
-    free(members->of);
     free(members);
     buffer->members = NULL;
 }
@@ -80,29 +100,53 @@ static int is_left_out(xep_buffer_t *buffer)
     return 1;
 }
 
-/* ---- the agreement ---- */
+/* ---- who an operation is without ---- */
 
-static void ring(const xep_buffer_t *buffer)
+/* Of a dispatch it is the handle's, where users find it as long as they have the handle. */
+static uint8_t *without_of(const xep_request_t *req)
 {
-    const xep_members_t *members = buffer->members;
-    for (uint32_t r = 0; r < buffer->shape.nranks; r++)
-        if (r != buffer->shape.rank && !xep_ballot_suspects(&members->mine, r))
-            atomic_fetch_add_explicit(&members->of[r]->bell, 1, memory_order_release);
+    const xep_buffer_t *buffer = req->buffer;
+    size_t row = req->op.kind == XEP_OP_DISPATCH ? buffer->nrequests + req->op.slot : (size_t)(req - buffer->requests);
+    return buffer->members->without + row * buffer->shape.nranks;
 }
+
+/* 0 or XEP_OUT_*. */
+static uint8_t out_of(const xep_members_t *members, uint64_t epoch, uint32_t rank)
+{
+    if (!members->out[rank] || xep_ballot_is_with(&members->mine, rank, last_word(epoch))) return 0;
+    return xep_ballot_is_with(&members->mine, rank, first_word(epoch)) ? XEP_OUT_HEARD : XEP_OUT_SILENT;
+}
+
+/* What the mode has left out by itself stays so. */
+static void choose(xep_request_t *req)
+{
+    const xep_members_t *members = req->buffer->members;
+    uint32_t nranks = req->buffer->shape.nranks, count = 0;
+    uint8_t *without = without_of(req);
+    for (uint32_t r = 0; r < nranks; r++) {
+        if (without[r] == 0) without[r] = out_of(members, req->op.epoch, r);
+        count += without[r] != 0;
+        req->unsettled |= members->out[r] && without[r] == 0;
+    }
+    req->op.out = count != 0 ? without : NULL;
+}
+
+/* ---- the agreement ---- */
 
 /* What has ended had the word of every rank it was with. What has not begun has none that this rank could find. */
 static void suspect(xep_buffer_t *buffer, uint32_t rank, xep_doubt_t doubt)
 {
     xep_members_t *members = buffer->members;
-    const xep_mask_ops_t *masks = buffer->plugin.plugin->masks;
     uint32_t count = 0;
     for (uint32_t i = 0; i < buffer->nrequests; i++) {
-        const xep_request_t *req = &buffer->requests[i];
+        xep_request_t *req = &buffer->requests[i];
+        xep_holds_t held = XEP_HOLDS_NOTHING;
         if (!xep_request_in_flight(req)) continue;
-        if (req->state == XEP_REQUEST_ACTIVE && masks->holds(buffer->mode, &req->op, rank)) continue;
-        members->missing[count++] = req->op.epoch;
+        if (req->state == XEP_REQUEST_ACTIVE) held = members->ways->holds(req, rank);
+        if (held < XEP_HOLDS_FIRST) members->missing[count++] = first_word(req->op.epoch);
+        if (held < XEP_HOLDS_ALL) members->missing[count++] = last_word(req->op.epoch);
     }
-    xep_ballot_suspect(&members->mine, rank, doubt, buffer->epoch, members->missing, count);
+    xep_ballot_suspect(&members->mine, rank, doubt, last_word(buffer->epoch), members->missing, count);
     xep_group_put_out(buffer->group, rank, (xep_out_reason_t)doubt);
 }
 
@@ -143,7 +187,7 @@ static int listen(xep_buffer_t *buffer)
     int changed = 0;
     for (uint32_t r = 0; r < buffer->shape.nranks; r++) {
         if (r == buffer->shape.rank || xep_ballot_suspects(&members->mine, r)) continue;
-        if (xep_ballot_read(&members->theirs, members->of[r] + 1) && !changed) {
+        if (!changed && members->ways->read(buffer, r)) {
             changed = adopt(buffer, r);
             members->heard[r] = !changed && xep_ballot_is_same(&members->mine, &members->theirs);
         }
@@ -165,19 +209,20 @@ static int decide(xep_buffer_t *buffer)
     xep_members_t *members = buffer->members;
     for (uint32_t r = 0; r < buffer->shape.nranks; r++) {
         if (!xep_ballot_suspects(&members->mine, r) || members->out[r]) continue;
-        atomic_store_explicit(&members->of[r]->left_out, buffer->shape.rank + UINT64_C(1), memory_order_relaxed);
+        members->ways->tell_out(buffer, r);
         members->out[r] = 1;
         xep_log(XEP_LOG_WARN, "rank %u is out: %s; operations after %llu are without it", r,
                 xep_out_reason_text((xep_out_reason_t)members->mine.tallies[r].doubt),
-                (unsigned long long)members->mine.tallies[r].top);
+                (unsigned long long)members->mine.tallies[r].top / WORDS);
     }
     atomic_thread_fence(memory_order_seq_cst);
     members->open = 0;
+    members->decided_ns = xep_clock_ns();
     members->doubted_ns = 0;
     if (is_left_out(buffer)) return 0;
     for (uint32_t i = 0; i < buffer->nrequests; i++) {
         xep_request_t *req = &buffer->requests[i];
-        if (req->state == XEP_REQUEST_ACTIVE) xep_members_choose(req);
+        if (req->state == XEP_REQUEST_ACTIVE) choose(req);
     }
     return 1;
 }
@@ -187,7 +232,6 @@ static int agree(xep_buffer_t *buffer)
 {
     xep_members_t *members = buffer->members;
     int changed = suspect_out(buffer);
-    members->seen_bell = atomic_load_explicit(&members->own->bell, memory_order_acquire);
     if (changed) memset(members->heard, 0, buffer->shape.nranks);
     changed |= listen(buffer);
     if (is_left_out(buffer)) return 0;
@@ -195,22 +239,19 @@ static int agree(xep_buffer_t *buffer)
         if (!members->open) members->opened_ns = xep_clock_ns();
         members->open = 1;
         memset(members->heard, 0, buffer->shape.nranks);
-        xep_ballot_publish(&members->mine, members->own + 1);
-        ring(buffer);
+        members->ways->publish(buffer);
     }
     if (!members->open) return 1;
-    return !changed && all_heard(buffer) && decide(buffer);
+    return !changed && all_heard(buffer) && members->ways->may_decide(buffer) && decide(buffer);
 }
 
-/* The beat has one writer: a load and a store. */
 int xep_members_turn(xep_buffer_t *buffer)
 {
     xep_members_t *members = buffer->members;
     if (members == NULL) return 1;
-    xep_members_area_t *own = members->own;
-    atomic_store_explicit(&own->beat, atomic_load_explicit(&own->beat, memory_order_relaxed) + 1, memory_order_relaxed);
-    if (atomic_load_explicit(&own->left_out, memory_order_relaxed) != 0 && is_left_out(buffer)) return 0;
-    if (!members->open && members->seen_bell == atomic_load_explicit(&own->bell, memory_order_relaxed) &&
+    int news = members->ways->look(buffer);
+    if (atomic_load_explicit(&members->own->left_out, memory_order_relaxed) != 0 && is_left_out(buffer)) return 0;
+    if (!members->open && !news &&
         members->seen_outs == atomic_load_explicit(&buffer->group->outs, memory_order_relaxed))
         return 1;
     return agree(buffer);
@@ -224,27 +265,30 @@ void xep_members_tell_begun(const xep_buffer_t *buffer)
         atomic_store_explicit(&buffer->members->own->begun, buffer->epoch, memory_order_relaxed);
 }
 
-/* Of a dispatch it is the handle's, where users find it as long as they have the handle. */
-static uint8_t *without_of(const xep_request_t *req)
-{
-    const xep_buffer_t *buffer = req->buffer;
-    size_t row = req->op.kind == XEP_OP_DISPATCH ? buffer->nrequests + req->op.slot : (size_t)(req - buffer->requests);
-    return buffer->members->without + row * buffer->shape.nranks;
-}
-
 void xep_members_choose(xep_request_t *req)
 {
-    const xep_members_t *members = req->buffer->members;
-    if (members == NULL) return;
-    uint32_t nranks = req->buffer->shape.nranks, count = 0;
+    if (req->buffer->members == NULL) return;
+    memset(without_of(req), 0, req->buffer->shape.nranks);
+    choose(req);
+}
+
+void xep_members_leave_out(xep_request_t *req, uint32_t rank)
+{
     uint8_t *without = without_of(req);
-    for (uint32_t r = 0; r < nranks; r++) {
-        int with = !members->out[r] || xep_ballot_is_with(&members->mine, r, req->op.epoch);
-        without[r] = (uint8_t)!with;
-        count += !with;
-        req->unsettled |= members->out[r] && with;
-    }
-    req->op.out = count != 0 ? without : NULL;
+    without[rank] = XEP_OUT_HEARD;
+    req->op.out = without;
+}
+
+void xep_members_show(const xep_request_t *req)
+{
+    if (req->op.out == NULL) return;
+    uint8_t *without = without_of(req);
+    for (uint32_t r = 0; r < req->buffer->shape.nranks; r++) without[r] = without[r] != 0;
+}
+
+static int has_any(const uint8_t *set, uint32_t nranks)
+{
+    return memchr(set, 1, nranks) != NULL;
 }
 
 /* Of the ranks that are out but in this operation, some survivor has the word. */
@@ -255,7 +299,8 @@ xep_status_t xep_members_settle(xep_request_t *req)
     const xep_members_t *members = buffer->members;
     xep_status_t status = XEP_OK;
     for (uint32_t r = 0; r < buffer->shape.nranks && status == XEP_OK; r++)
-        if (members->out[r] && xep_ballot_is_with(&members->mine, r, req->op.epoch))
-            status = buffer->plugin.plugin->masks->fetch(buffer->mode, &req->op, r);
+        if (members->out[r] && !xep_op_is_without(&req->op, r))
+            status = members->ways->settle(req, r, &without_of(req)[r]);
+    if (req->op.out == NULL && has_any(without_of(req), buffer->shape.nranks)) req->op.out = without_of(req);
     return status;
 }

@@ -15,6 +15,9 @@
  * that leave each other out at least one sees it and ends nothing. A rank looks at left_out once more after it has read
  * all that an operation brings: those who left it out may have written over that, but only after they had told it.
  *
+ * In ballots an operation has two numbers, for the two words that a rank may have in it: it is with the rank if the
+ * last one counts.
+ *
  * A rank that comes back can still write the lines that are its own in everybody's heap. Nobody looks there any more.
  */
 #ifndef XEP_CORE_MEMBERS_H
@@ -24,17 +27,23 @@
 #include "request.h"
 
 /** Bytes of a rank's area. */
-uint64_t xep_members_bytes(uint32_t nranks, uint32_t slots);
+uint64_t xep_members_bytes(const xep_shape_t *shape);
 
-/** All heaps are mapped, the areas at offset. XEP_ERR_NO_MEMORY. */
+/** The heaps are connected, the areas at offset. XEP_ERR_NO_MEMORY. */
 xep_status_t xep_members_open(xep_buffer_t *buffer, uint64_t offset);
 void xep_members_close(xep_buffer_t *buffer);
 
 /** Takes the agreement further. Whether operations may be taken further, too. */
 int xep_members_turn(xep_buffer_t *buffer);
 
-/** Before the mode begins an operation, and when that is decided while it is in flight: whom it is without. */
+/** Before the mode begins an operation: whom it is without. */
 void xep_members_choose(xep_request_t *req);
+
+/** The mode leaves a rank that is out of this operation, too. */
+void xep_members_leave_out(xep_request_t *req, uint32_t rank);
+
+/** It has succeeded: out has a 1 for a rank that it is without, which is all that users see. */
+void xep_members_show(const xep_request_t *req);
 
 /** Once the mode has begun one that is unsettled, and before it is taken further: fetches the words of who is out. */
 xep_status_t xep_members_settle(xep_request_t *req);

@@ -13,18 +13,13 @@
 #include "members_area.h"
 #include "request.h"
 
-enum { LEAST_GRACE_MS = 5, MOST_GRACE_MS = 1000, GRACE_SHARE = 20 /* a twentieth of the deadline */ };
+enum { MOST_GRACE_MS = 1000, GRACE_SHARE = 20 /* a twentieth of the deadline */ };
 
 static uint64_t grace_ns(const xep_buffer_t *buffer)
 {
-    int64_t ms = buffer->timeout_ms / GRACE_SHARE;
-    if (ms < LEAST_GRACE_MS) ms = LEAST_GRACE_MS;
+    int64_t ms = buffer->timeout_ms / GRACE_SHARE, least = buffer->members->ways->least_grace_ms;
+    if (ms < least) ms = least;
     return (uint64_t)(ms > MOST_GRACE_MS || buffer->timeout_ms < 0 ? MOST_GRACE_MS : ms) * 1000000u;
-}
-
-static uint64_t beat_of(const xep_members_t *members, uint32_t rank)
-{
-    return atomic_load_explicit(&members->of[rank]->beat, memory_order_relaxed);
 }
 
 typedef int (*is_to_blame_fn)(const xep_buffer_t *buffer, const xep_request_t *req, uint32_t rank);
@@ -32,12 +27,12 @@ typedef int (*is_to_blame_fn)(const xep_buffer_t *buffer, const xep_request_t *r
 static int makes_no_turn(const xep_buffer_t *buffer, const xep_request_t *req, uint32_t rank)
 {
     (void)req;
-    return beat_of(buffer->members, rank) == buffer->members->beats[rank];
+    return !buffer->members->ways->makes_turns(buffer, rank);
 }
 
 static int has_not_called(const xep_buffer_t *buffer, const xep_request_t *req, uint32_t rank)
 {
-    return atomic_load_explicit(&buffer->members->of[rank]->begun, memory_order_relaxed) < req->op.epoch;
+    return !buffer->members->ways->has_begun(buffer, rank, req->op.epoch);
 }
 
 /* Of the ranks whose words are late in any operation in flight. blame NULL: only whether there are some. */
@@ -68,11 +63,20 @@ static uint32_t put_out_silent(xep_buffer_t *buffer)
     return found;
 }
 
+/* All have said the same, and it may not be decided: most ranks are elsewhere, and may go on without this one. */
+static xep_status_t give_up(xep_buffer_t *buffer, uint64_t now, uint64_t *deadline_p)
+{
+    if (!buffer->members->ways->is_cut_off(buffer)) return XEP_ERR_TIMEOUT;
+    atomic_store(&buffer->members->own->left_out, buffer->shape.nranks + UINT64_C(1));
+    *deadline_p = now + grace_ns(buffer);
+    return XEP_OK;
+}
+
 static xep_status_t doubt_silent(xep_buffer_t *buffer, uint64_t now, uint64_t *deadline_p)
 {
     uint64_t until = buffer->members->opened_ns + (uint64_t)buffer->timeout_ms * 1000000u;
     if (now >= until) {
-        if (put_out_silent(buffer) == 0) return XEP_ERR_TIMEOUT;
+        if (put_out_silent(buffer) == 0) return give_up(buffer, now, deadline_p);
         buffer->members->opened_ns = now;
         until = now + (uint64_t)buffer->timeout_ms * 1000000u;
     }
@@ -80,9 +84,13 @@ static xep_status_t doubt_silent(xep_buffer_t *buffer, uint64_t now, uint64_t *d
     return XEP_OK;
 }
 
-static void note_beats(xep_members_t *members, uint32_t nranks)
+/* Since ranks were left out operations have had less time than their own: a mode may wait for these to be quiet. */
+static xep_status_t hope_anew(const xep_buffer_t *buffer, uint64_t now, uint64_t *deadline_p)
 {
-    for (uint32_t r = 0; r < nranks; r++) members->beats[r] = beat_of(members, r);
+    uint64_t decided = buffer->members->decided_ns, until = xep_deadline_from(decided, buffer->timeout_ms);
+    if (decided == 0 || now >= until) return XEP_ERR_TIMEOUT;
+    *deadline_p = until;
+    return XEP_OK;
 }
 
 xep_status_t xep_members_doubt(xep_buffer_t *buffer, uint64_t *deadline_p)
@@ -92,8 +100,8 @@ xep_status_t xep_members_doubt(xep_buffer_t *buffer, uint64_t *deadline_p)
     if (members->open) return buffer->timeout_ms < 0 ? XEP_ERR_TIMEOUT : doubt_silent(buffer, now, deadline_p);
     *deadline_p = now + grace_ns(buffer);
     if (members->doubted_ns == 0) {
-        if (put_out_late(buffer, NULL) == 0) return XEP_ERR_TIMEOUT;
-        note_beats(members, buffer->shape.nranks);
+        if (put_out_late(buffer, NULL) == 0) return hope_anew(buffer, now, deadline_p);
+        members->ways->ask(buffer);
         members->doubted_ns = now;
         return XEP_OK;
     }

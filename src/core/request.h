@@ -15,6 +15,7 @@
 #include <xep/plugin.h>
 
 #include "error.h"
+#include "watch.h"
 
 typedef enum {
     XEP_REQUEST_FREE,
@@ -34,6 +35,7 @@ struct xep_request {
     xep_request_t *after; /* what it comes after, while it is deferred; NULL: only dispatches called before it */
     int32_t timeout_ms;
     uint64_t test_deadline_ns; /* 0: not tested yet */
+    xep_watch_t test_watch;    /* since the first test */
     uint64_t test_peers_ns;    /* when a test looks next whether a peer has died */
     int unsettled;             /* it is with ranks that are out, whose words have to be fetched */
     int peer_gone;             /* it had when a test looked last */

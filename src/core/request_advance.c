@@ -10,6 +10,7 @@
 #include <stdio.h>
 
 #include "buffer.h"
+#include "group_abort.h"
 #include "handle.h"
 #include "members.h"
 #include "request_end.h"
@@ -61,6 +62,7 @@ static void advance(xep_request_t *req)
     if (status == XEP_INPROGRESS) return;
     /* what was read of peers is right only if they have not left this rank out meanwhile */
     if (status == XEP_OK && xep_buffer_check_in(req->buffer) != XEP_OK) return;
+    if (status == XEP_OK) xep_members_show(req);
     xep_request_end(req, status);
 }
 
@@ -69,8 +71,8 @@ void xep_request_advance_all(xep_buffer_t *buffer)
 {
     int stands = xep_members_turn(buffer);
     if (buffer->active == 0) return;
-    if (atomic_load_explicit(&buffer->group->aborted, memory_order_relaxed)) {
-        xep_request_end_all(buffer, XEP_ERR_ABORTED, "the group was aborted");
+    if (xep_group_usable(buffer->group) != XEP_OK) {
+        xep_request_end_all(buffer, XEP_ERR_ABORTED, xep_last_error());
         return;
     }
     for (uint32_t i = 0; stands && i < buffer->nrequests; i++) advance(&buffer->requests[i]);

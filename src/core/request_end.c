@@ -12,6 +12,7 @@
 #include "handle.h"
 #include "log.h"
 #include "members_area.h"
+#include "members_wire.h"
 #include "request_refuse.h"
 #include "request_trace.h"
 
@@ -97,6 +98,7 @@ void xep_request_end(xep_request_t *req, xep_status_t status)
 {
     if (status != XEP_OK) xep_request_keep_reason(req);
     if (status == XEP_ERR_MISMATCH) xep_request_note_pace(req);
+    xep_members_note_ruling(req->buffer, &req->op, status);
     if (is_agreed(status)) finish(req, status);
     else xep_request_break(req, status, req->reason);
 }
@@ -125,6 +127,21 @@ void xep_request_explain(const xep_request_t *req, const char *before, char *tex
     explain_wait(req, waits_for, sizeof waits_for);
     snprintf(text, bytes, "%s %llu of mode %s%s%s", xep_request_name(req), (unsigned long long)req->op.epoch,
              buffer->plugin.plugin->name, before, waits_for);
+}
+
+/* One that has not begun waits for nobody in particular. */
+void xep_request_account(const xep_request_t *req, xep_account_t *account)
+{
+    const xep_buffer_t *buffer = req->buffer;
+    const xep_late_t *late = &req->op.late;
+    *account = (xep_account_t){.kind = req->op.kind == XEP_OP_DISPATCH ? XEP_WAITS_DISPATCH : XEP_WAITS_COMBINE,
+                               .number = req->op.epoch,
+                               .buffer = buffer->number};
+    snprintf(account->mode, sizeof account->mode, "%s", buffer->plugin.plugin->name);
+    if (req->state != XEP_REQUEST_ACTIVE) return;
+    account->opens = (uint32_t)(late->opens != 0);
+    snprintf(account->what, sizeof account->what, "%s", late->what == NULL ? "words" : late->what);
+    for (uint32_t i = 0; i < late->count; i++) xep_account_add_late(account, late->ranks[i]);
 }
 
 /* The sentence is all that is left of an operation that did not end: which one, why, and whom it waited for. */

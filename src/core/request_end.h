@@ -4,6 +4,7 @@
 #ifndef XEP_CORE_REQUEST_END_H
 #define XEP_CORE_REQUEST_END_H
 
+#include "account.h"
 #include "request.h"
 
 /**
@@ -17,6 +18,9 @@ void xep_request_break(xep_request_t *req, xep_status_t status, const char *reas
 
 /** "dispatch 17 of mode normal", then before and what it waits for. */
 void xep_request_explain(const xep_request_t *req, const char *before, char *text, size_t bytes);
+
+/** The same for the others, if they ask. */
+void xep_request_account(const xep_request_t *req, xep_account_t *account);
 
 /** Breaks one that was waited for in vain, with what it waits for as reason, behind why. */
 void xep_request_expire(xep_request_t *req, xep_status_t status, const char *why);

@@ -6,8 +6,11 @@
  */
 #include "request_wait.h"
 
+#include <stdio.h>
+
 #include "buffer.h"
 #include "cpu.h"
+#include "group_ask.h"
 #include "group_wait.h"
 #include "handle.h"
 #include "members_wait.h"
@@ -55,6 +58,11 @@ static void explain_request(void *arg, char *text, size_t bytes)
     xep_request_explain(((const request_look_t *)arg)->req, "; ", text, bytes);
 }
 
+static void account_for_request(void *arg, xep_account_t *account)
+{
+    xep_request_account(((const request_look_t *)arg)->req, account);
+}
+
 /* The first look found it in flight: the deadline and the waits for late ranks count from here, by one look at the
  * clock. */
 static void keep_waiting(xep_request_t *req, reached_fn reached)
@@ -65,9 +73,15 @@ static void keep_waiting(xep_request_t *req, reached_fn reached)
                        .arg = &look,
                        .deadline_ns = xep_deadline_from(now, req->timeout_ms),
                        .progress_every = PROGRESS_EVERY,
-                       .explain = explain_request};
+                       .explain = explain_request,
+                       .account = account_for_request};
+    xep_account_t account;
     xep_wait_times_begin(&req->op, now);
     xep_status_t status = xep_members_wait(req->buffer, &wait);
+    if (status == XEP_ERR_TIMEOUT) {
+        account_for_request(&look, &account);
+        status = xep_group_ask(req->buffer->group, &account, req->timeout_ms, status);
+    }
     if (status == XEP_ERR_ABORTED) xep_request_advance_all(req->buffer); /* which ends it */
     else if (status != XEP_OK) xep_request_expire(req, status, xep_last_error());
     if (xep_trace_is_on()) xep_request_trace_waits(req);
@@ -94,22 +108,45 @@ xep_status_t xep_request_finish_counts(xep_request_t *req)
     return status;
 }
 
+static void account_for_tested(void *arg, xep_account_t *account)
+{
+    xep_request_account(arg, account);
+}
+
+/* A test does not wait, and so gathers no answers. */
+static void give_up_test(xep_request_t *req)
+{
+    xep_account_t account;
+    xep_request_account(req, &account);
+    xep_group_tell(req->buffer->group, &account);
+    xep_request_expire(req, XEP_ERR_TIMEOUT, "deadline passed since the first test");
+}
+
+static void explain_tested(void *arg, char *text, size_t bytes)
+{
+    xep_request_explain(arg, "; ", text, bytes);
+}
+
 /* What a wait does in time: deadline, and a look at the peers now and then. */
 static void check_test(xep_request_t *req)
 {
     uint64_t now = xep_clock_ns();
+    if (req->test_deadline_ns != 0) xep_watch_look(&req->test_watch, now);
     if (req->test_deadline_ns == 0) {
         req->test_deadline_ns = xep_deadline_from(now, req->timeout_ms);
         req->test_peers_ns = now + TEST_PEERS_NS;
+        xep_watch_begin(&req->test_watch, explain_tested, req, req->test_deadline_ns);
+        xep_watch_end(&req->test_watch); /* a test is no wait: the program is elsewhere in between */
     } else if (now >= req->test_deadline_ns) {
         if (req->buffer->members == NULL || xep_members_doubt(req->buffer, &req->test_deadline_ns) != XEP_OK)
-            xep_request_expire(req, XEP_ERR_TIMEOUT, "deadline passed since the first test");
+            give_up_test(req);
     } else if (now >= req->test_peers_ns) {
         int masks = req->buffer->members != NULL, gone = xep_group_check_peers(req->buffer->group, masks) != XEP_OK;
         /* what it wrote last may still be on its way: one more round */
         if (gone && req->peer_gone && !(masks && xep_members_bury(req->buffer) == XEP_OK))
             xep_request_expire(req, XEP_ERR_PEER, xep_last_error());
         req->peer_gone = gone;
+        xep_group_answer(req->buffer->group, account_for_tested, req);
         req->test_peers_ns = now + TEST_PEERS_NS;
     }
 }
@@ -145,10 +182,20 @@ static xep_status_t look_at_input(void *arg)
     return status == XEP_OK ? XEP_INPROGRESS : status;
 }
 
+static void explain_input(void *arg, char *text, size_t bytes)
+{
+    const xep_handle_t *handle = ((const input_look_t *)arg)->handle;
+    snprintf(text, bytes, "the combine input of slot %u of mode %s: a peer still reads the rows of its last combine",
+             handle->slot, handle->buffer->plugin.plugin->name);
+}
+
 xep_status_t xep_request_wait_input(xep_handle_t *handle, void **base_p, size_t *stride_p)
 {
     input_look_t look = {.handle = handle, .base_p = base_p, .stride_p = stride_p};
-    xep_wait_t wait = {.look = look_at_input, .arg = &look, .deadline_ns = xep_deadline(handle->buffer->timeout_ms)};
+    xep_wait_t wait = {.look = look_at_input,
+                       .arg = &look,
+                       .deadline_ns = xep_deadline(handle->buffer->timeout_ms),
+                       .explain = explain_input};
     xep_status_t status = xep_members_wait(handle->buffer, &wait);
     if (status != XEP_ERR_TIMEOUT) return status;
     return xep_fail(status, "a peer still reads the rows of the last combine of this handle: %s", xep_last_error());

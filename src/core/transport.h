@@ -18,7 +18,10 @@ struct xep_heap_wire {
     xep_wire_t wire; /* first, so that the mode's pointer is ours */
     void *base;      /* this rank's region, zeroed */
     uint64_t bytes;
-    int exposed;      /* set by the core before the end: peers that are gone may come back and write by address */
+    int exposed; /* set by the core before the end: peers that are gone may come back and write by address */
+    /* set by the core: what becomes of one rank is no error of the heap. Set before heap_connect, bytes come in
+     * messages alone, which heap_part can refuse, and are copied before they leave */
+    atomic_int spares;
     const void *key;  /* what peers need to reach it; exchanged by the core */
     size_t key_bytes; /* differs from rank to rank */
 };
@@ -45,11 +48,29 @@ typedef struct xep_transport_ops {
     /** Frees it. Peers must be done with it; operations in flight are abandoned. */
     void (*heap_close)(xep_heap_wire_t *heap);
 
+    /**
+     * Of a heap that spares ranks: this one is out. Nothing that comes from it is stored any more, nothing goes to it,
+     * and no flush waits for what it has not taken. Any thread.
+     */
+    void (*heap_part)(xep_heap_wire_t *heap, uint32_t rank);
+
     /** Progress of all heaps. Any thread; returns at once when another thread is at it. */
     xep_status_t (*progress)(xep_transport_t *transport);
 
+    /** Copies bytes and sends them to another rank's mailed(). Any thread. An error: it cannot be reached. */
+    xep_status_t (*mail)(xep_transport_t *transport, uint32_t rank, const void *data, size_t bytes);
+
+    /** Whether all mail is on its way, so that this rank may stop making progress. */
+    int (*mail_has_left)(xep_transport_t *transport);
+
     /** How rank is reached ("tcp, packed messages"): connects when nothing did. Valid as long as the transport. */
     const char *(*describe)(xep_transport_t *transport, uint32_t rank);
+
+    /** ranks[r] 1: it is noticed when that rank, reached before, falls silent for a few intervals. Once, at most. */
+    xep_status_t (*watch)(xep_transport_t *transport, const uint8_t *ranks, int32_t interval_ms);
+
+    /** Whether the rank cannot be reached any more though it has not left, and the sentence for that. Any thread. */
+    int (*is_gone)(xep_transport_t *transport, uint32_t rank, char *why, size_t bytes);
 
     void (*close)(xep_transport_t *transport);
 } xep_transport_ops_t;
@@ -57,6 +78,9 @@ typedef struct xep_transport_ops {
 struct xep_transport {
     const xep_transport_ops_t *ops;
     atomic_uint moves; /* turns of progress that have moved something: whoever waits does not sleep meanwhile */
+    /* The core's, set before connect: mail of a rank, not checked. Called inside progress; it calls nothing here */
+    void (*mailed)(void *arg, uint32_t from, const void *data, size_t bytes);
+    void *mailed_arg;
 };
 
 /**

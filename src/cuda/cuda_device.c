@@ -60,6 +60,7 @@ static const xep_device_ops_t device_ops = {
 static const xep_heap_device_ops_t heap_ops = {
     .heap_open = xep_cuda_heap_open,
     .heap_connect = xep_cuda_heap_connect,
+    .follow = xep_cuda_work_follow,
     .stop = set_stop,
     .close = close_device,
 };
@@ -71,7 +72,7 @@ static xep_status_t find_context(xep_cuda_device_t *cuda)
     cuda_result_t result = driver->context_current(&cuda->context);
     if (result == CUDA_DONE && cuda->context == NULL)
         return xep_fail(XEP_ERR_INVALID, "no CUDA device is current in this thread (cudaSetDevice() chooses one)");
-    if (result == CUDA_DONE) result = driver->context_device(&cuda->number);
+    if (result == CUDA_DONE) result = driver->context_device(&cuda->heap.number);
     return xep_cuda_check(driver, result, "tell its device");
 }
 
@@ -84,8 +85,8 @@ static xep_status_t ask_device(xep_cuda_device_t *cuda)
     const xep_cuda_driver_t *driver = &cuda->driver;
     int processors = 0, shared = 0;
     void *stop = NULL;
-    cuda_result_t result = driver->device_attribute(&processors, CUDA_MULTIPROCESSORS, cuda->number);
-    if (result == CUDA_DONE) result = driver->device_attribute(&shared, CUDA_SHARED_BYTES, cuda->number);
+    cuda_result_t result = driver->device_attribute(&processors, CUDA_MULTIPROCESSORS, cuda->heap.number);
+    if (result == CUDA_DONE) result = driver->device_attribute(&shared, CUDA_SHARED_BYTES, cuda->heap.number);
     if (result == CUDA_DONE) result = driver->event_create(&cuda->marked, CUDA_EVENT_NO_TIMING);
     if (result == CUDA_DONE) result = driver->host_allocate(&stop, sizeof *cuda->stop, 0);
     if (result != CUDA_DONE) return xep_cuda_check(driver, result, "use its device");

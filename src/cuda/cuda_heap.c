@@ -24,7 +24,7 @@ static xep_status_t allocate(xep_cuda_device_t *cuda, uint64_t bytes, cuda_addre
     const xep_cuda_driver_t *driver = &cuda->driver;
     cuda_result_t result = driver->memory_allocate(address_p, bytes);
     if (result == CUDA_OUT_OF_MEMORY)
-        return xep_fail(XEP_ERR_NO_MEMORY, "CUDA device %d has no %llu bytes for the buffer", cuda->number,
+        return xep_fail(XEP_ERR_NO_MEMORY, "CUDA device %d has no %llu bytes for the buffer", cuda->heap.number,
                         (unsigned long long)bytes);
     if (result == CUDA_DONE) result = driver->memory_set(*address_p, 0, bytes);
     if (result == CUDA_DONE) result = driver->ipc_get(&cuda->key.handle, *address_p);
@@ -48,7 +48,7 @@ xep_status_t xep_cuda_heap_open(xep_heap_device_t *device, uint64_t bytes)
     device->bytes = bytes;
     cuda->key.pid = (uint64_t)getpid();
     cuda->key.address = address;
-    cuda->key.device = cuda->number;
+    cuda->key.device = cuda->heap.number;
     return status;
 }
 
@@ -70,7 +70,7 @@ static xep_status_t reach(xep_cuda_device_t *cuda, uint32_t rank, const xep_cuda
     return xep_fail(XEP_ERR_TRANSPORT,
                     "CUDA device %d of this rank cannot reach the memory of rank %u, on device %d of "
                     "that process: %.300s",
-                    cuda->number, rank, key->device, xep_last_error());
+                    cuda->heap.number, rank, key->device, xep_last_error());
 }
 
 /*

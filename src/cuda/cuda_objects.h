@@ -19,7 +19,6 @@ typedef struct xep_cuda_device {
     xep_heap_device_t heap; /* first */
     xep_cuda_driver_t driver;
     cuda_handle_t context;
-    cuda_device_t number;
     cuda_handle_t marked; /* event */
     xep_cuda_key_t key;
     uint32_t *stop;  /* pinned */

@@ -146,7 +146,23 @@ xep_status_t xep_cuda_work_after_mark(xep_device_t *device, void *stream)
     xep_status_t status = end(cuda, result, "use the stream");
     if (status == XEP_OK && context == cuda->context) return XEP_OK;
     return xep_fail(XEP_ERR_INVALID, "invalid stream: %p is not a stream of CUDA device %d, which the buffer is on",
-                    stream, cuda->number);
+                    stream, cuda->heap.number);
+}
+
+/*
+ * For a stream of the program's, which must not go on as if it had been ordered: so one that is captured, which cannot
+ * wait for an event of outside its graph, is refused.
+ */
+xep_status_t xep_cuda_work_follow(xep_heap_device_t *device, void *stream)
+{
+    xep_cuda_device_t *cuda = xep_cuda_of(&device->device);
+    xep_cuda_enter(cuda);
+    const int captured = is_captured(cuda, stream);
+    xep_cuda_leave(cuda);
+    if (captured)
+        return xep_fail(XEP_ERR_INVALID, "invalid stream: %p is being captured (one that is not: events order a graph)",
+                        stream);
+    return xep_cuda_work_after_mark(&device->device, stream);
 }
 
 /* One event, recorded again by each operation: a wait that was enqueued before is for what the event was then. */
@@ -166,7 +182,7 @@ xep_status_t xep_cuda_work_check(xep_device_t *device, const char *name, const v
 {
     xep_cuda_device_t *cuda = xep_cuda_of(device);
     unsigned kind = 0;
-    int number = cuda->number;
+    int number = cuda->heap.number;
     if (address == NULL) return XEP_OK;
     xep_cuda_enter(cuda);
     cuda_result_t result = cuda->driver.pointer_attribute(&kind, CUDA_POINTER_MEMORY, (cuda_address_t)address);
@@ -175,10 +191,10 @@ xep_status_t xep_cuda_work_check(xep_device_t *device, const char *name, const v
     xep_cuda_leave(cuda);
     if (result != CUDA_DONE || kind != CUDA_MEMORY_DEVICE)
         return xep_fail(XEP_ERR_INVALID, "invalid %s: %p is host memory (memory of CUDA device %d)", name, address,
-                        cuda->number);
-    if (number != cuda->number)
+                        cuda->heap.number);
+    if (number != cuda->heap.number)
         return xep_fail(XEP_ERR_INVALID, "invalid %s: %p is memory of CUDA device %d (of CUDA device %d)", name,
-                        address, number, cuda->number);
+                        address, number, cuda->heap.number);
     return XEP_OK;
 }
 

@@ -17,6 +17,7 @@ xep_status_t xep_cuda_work_copy(xep_device_t *device, void *to, size_t to_stride
                                 size_t bytes, size_t rows, void *stream);
 xep_status_t xep_cuda_work_fill(xep_device_t *device, void *to, uint8_t value, size_t bytes, void *stream);
 xep_status_t xep_cuda_work_after_mark(xep_device_t *device, void *stream);
+xep_status_t xep_cuda_work_follow(xep_heap_device_t *device, void *stream);
 xep_status_t xep_cuda_work_mark(xep_device_t *device, void *stream);
 xep_status_t xep_cuda_work_check(xep_device_t *device, const char *name, const void *address);
 xep_status_t xep_cuda_work_sync(xep_device_t *device);

@@ -12,7 +12,10 @@
 
 #include "cpu.h"
 
-enum { WAKE_NS = 20000000 }; /* how often a wait looks for dead ranks */
+enum {
+    WAKE_NS = 20000000, /* how often a wait looks whether the launcher has told of dead ranks */
+    FIND_NS = 500000000 /* and asks whether there are some that it does not tell of; the most that this may take */
+};
 
 /* Shared by the caller and a thread of the library: one that is given up is freed when the library calls at last. */
 struct xep_pmix_call {
@@ -93,20 +96,50 @@ static int is_interrupted(xep_pmix_client_t *client, xep_pmix_call_t *call)
     return client->interrupted;
 }
 
-xep_pmix_result_t xep_pmix_call_wait(xep_pmix_client_t *client, xep_pmix_call_t *call, pmix_status_t begun,
-                                     uint64_t deadline_ns)
+/* Without the lock, too: who is missing is found out by calls of PMIx. */
+static void look_at_watch(xep_pmix_call_t *call, xep_watch_t *watch)
 {
+    if (watch->explain == NULL) return;
+    pthread_mutex_unlock(&call->lock);
+    xep_watch_look(watch, xep_clock_ns());
+    pthread_mutex_lock(&call->lock);
+}
+
+/* Likewise. What is found ends the wait. */
+static void look_for_dead(xep_pmix_client_t *client, xep_pmix_call_t *call, const xep_pmix_wait_t *wait,
+                          uint64_t *next_ns_p)
+{
+    uint64_t now = xep_clock_ns();
+    uint32_t none = UINT32_MAX;
+    if (wait->find_dead == NULL || now < *next_ns_p) return;
+    pthread_mutex_unlock(&call->lock);
+    uint32_t dead = wait->find_dead(client, now + FIND_NS);
+    if (dead != none) atomic_compare_exchange_strong(&client->dead_rank, &none, dead);
+    pthread_mutex_lock(&call->lock);
+    *next_ns_p = xep_clock_ns() + FIND_NS;
+}
+
+xep_pmix_result_t xep_pmix_call_wait(xep_pmix_client_t *client, xep_pmix_call_t *call, pmix_status_t begun,
+                                     const xep_pmix_wait_t *wait)
+{
+    xep_watch_t watch;
     if (begun != PMIX_SUCCESS) { /* over already, or not begun: no callback follows */
         call_free(call);
         return (xep_pmix_result_t){.done = 1, .ret = begun, .bytes = SIZE_MAX};
     }
+    uint64_t find_ns = xep_clock_ns() + FIND_NS;
+    xep_watch_begin(&watch, wait->explain, wait->arg, wait->deadline_ns);
     pthread_mutex_lock(&call->lock);
-    while (!call->result.done && xep_clock_ns() < deadline_ns && atomic_load(&client->dead_rank) == UINT32_MAX &&
-           !is_interrupted(client, call))
+    while (!call->result.done && xep_clock_ns() < wait->deadline_ns && atomic_load(&client->dead_rank) == UINT32_MAX &&
+           !is_interrupted(client, call)) {
         sleep_on(call);
+        if (!call->result.done) look_at_watch(call, &watch);
+        if (!call->result.done) look_for_dead(client, call, wait, &find_ns);
+    }
     xep_pmix_result_t result = call->result;
     call->given_up = !result.done;
     pthread_mutex_unlock(&call->lock);
+    xep_watch_end(&watch);
     if (result.done) call_free(call);
     return result;
 }

@@ -8,6 +8,7 @@
 #define XEP_PMIX_CALL_H
 
 #include "pmix_client.h"
+#include "watch.h"
 
 typedef struct xep_pmix_call xep_pmix_call_t;
 
@@ -24,8 +25,17 @@ xep_pmix_call_t *xep_pmix_call_new(void *recv, size_t bytes);
 void xep_pmix_call_end(pmix_status_t ret, void *call);
 void xep_pmix_call_value(pmix_status_t ret, pmix_value_t *value, void *call);
 
+/** The deadline of a call, and what says for whom it waits; NULL: nothing, as it is short. */
+typedef struct xep_pmix_wait {
+    uint64_t deadline_ns;
+    xep_watch_fn explain;
+    void *arg;
+    /* NULL, or asked every half second for a rank that has died, as the launcher may not tell; UINT32_MAX: none */
+    uint32_t (*find_dead)(xep_pmix_client_t *client, uint64_t deadline_ns);
+} xep_pmix_wait_t;
+
 /** The result of a call that returned begun, which is PMIX_SUCCESS when a callback follows. The call is gone then. */
 xep_pmix_result_t xep_pmix_call_wait(xep_pmix_client_t *client, xep_pmix_call_t *call, pmix_status_t begun,
-                                     uint64_t deadline_ns);
+                                     const xep_pmix_wait_t *wait);
 
 #endif

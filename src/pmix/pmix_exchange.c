@@ -22,11 +22,13 @@
 #include "cpu.h"
 #include "error.h"
 #include "pmix_call.h"
+#include "pmix_life.h"
 
 enum {
     KEY_BYTES = 64,
     VALUE_BYTES = 1048576, /* of one value: one of 8 MB crashes a server of 4.2.2, whose segments have 4 */
     NAME_BYTES = 32,       /* of a rank in a sentence */
+    PAUSE_NS = 20000000,   /* between two questions for that */
     ASK_NS = 500000000     /* most time for finding out which rank is missing */
 };
 
@@ -41,7 +43,7 @@ static xep_status_t check_end(const xep_pmix_client_t *client)
     if (client->interrupted) return xep_fail(XEP_ERR_ABORTED, "the exchange over PMIx was interrupted");
     uint32_t dead = atomic_load(&client->dead_rank);
     if (dead == UINT32_MAX) return XEP_OK;
-    return xep_fail(XEP_ERR_PEER, "rank %u has died (the launcher says so)", dead);
+    return xep_fail(XEP_ERR_PEER, "rank %u has died (the launcher or the kernel says so)", dead);
 }
 
 /* of one value of the exchange under way; never the same twice: a value put again may come or may not */
@@ -61,7 +63,7 @@ static int has_come(xep_pmix_client_t *client, uint32_t rank, uint64_t deadline_
     proc.rank = rank;
     make_key(client, 0, key);
     pmix_status_t begun = client->api->get_nb(&proc, key, &now, 1, xep_pmix_call_value, call);
-    xep_pmix_result_t result = xep_pmix_call_wait(client, call, begun, deadline_ns);
+    xep_pmix_result_t result = xep_pmix_call_wait(client, call, begun, &(xep_pmix_wait_t){.deadline_ns = deadline_ns});
     return !result.done || result.ret == PMIX_SUCCESS;
 }
 
@@ -79,29 +81,52 @@ static void name_missing(xep_pmix_client_t *client, char *text, size_t bytes)
     }
 }
 
-/* A rank has left a fence: the launcher tells which, but mostly a little later. */
-static xep_status_t tell_who_left(const xep_pmix_client_t *client)
+/*
+ * A rank has left a fence: the launcher tells which, but mostly a little later, and some never. Then the kernel may
+ * know its process, and if it had not come so far, it is not among those that have put something.
+ */
+static xep_status_t tell_who_left(xep_pmix_client_t *client, size_t bytes)
 {
     uint64_t deadline_ns = xep_clock_ns() + ASK_NS;
-    struct timespec pause = {0, 1000000};
-    while (check_end(client) == XEP_OK && xep_clock_ns() < deadline_ns) nanosleep(&pause, NULL);
+    struct timespec pause = {0, PAUSE_NS};
+    while (check_end(client) == XEP_OK && xep_clock_ns() < deadline_ns) {
+        nanosleep(&pause, NULL);
+        uint32_t dead = xep_pmix_life_find_dead(client, deadline_ns), none = UINT32_MAX;
+        if (dead != none) atomic_compare_exchange_strong(&client->dead_rank, &none, dead);
+    }
     xep_status_t status = check_end(client);
     if (status != XEP_OK) return status;
-    return xep_fail(XEP_ERR_PEER, "a rank ended without taking part in exchange %llu",
-                    (unsigned long long)client->exchanges);
+    char missing[256] = "";
+    if (bytes > 0) name_missing(client, missing, sizeof missing);
+    return xep_fail(XEP_ERR_PEER, "a rank ended without taking part in exchange %llu%s",
+                    (unsigned long long)client->exchanges, missing);
+}
+
+/* A fence, and how many bytes each rank has put before it. */
+typedef struct fenced {
+    xep_pmix_client_t *client;
+    size_t bytes;
+} fenced_t;
+
+static void explain_fence(void *arg, char *text, size_t bytes)
+{
+    const fenced_t *fenced = arg;
+    char missing[256] = "";
+    if (fenced->bytes > 0) name_missing(fenced->client, missing, sizeof missing);
+    snprintf(text, bytes, "exchange %llu over PMIx: not all of %u ranks have come%s",
+             (unsigned long long)fenced->client->exchanges, fenced->client->nranks, missing);
 }
 
 /* The deadline has passed in a fence. */
-static xep_status_t tell_missing(xep_pmix_client_t *client, size_t bytes)
+static xep_status_t tell_missing(fenced_t *fenced)
 {
-    char missing[256] = "";
-    if (bytes > 0) name_missing(client, missing, sizeof missing);
-    return xep_fail(XEP_ERR_TIMEOUT, "exchange %llu over PMIx: not all of %u ranks have come%s",
-                    (unsigned long long)client->exchanges, client->nranks, missing);
+    char text[400];
+    explain_fence(fenced, text, sizeof text);
+    return xep_fail(XEP_ERR_TIMEOUT, "%s", text);
 }
 
-/* bytes: that each rank has put before */
-/* A fence that did not end in time is still under way at the others: from then on no exchange can be right. */
+/* bytes: that each rank has put before.
+ * A fence that did not end in time is still under way at the others: from then on no exchange can be right. */
 static xep_status_t fence(xep_pmix_client_t *client, size_t bytes, uint64_t deadline_ns)
 {
     /* without the data collected it is no barrier across nodes on Slurm, even when there are none */
@@ -109,13 +134,18 @@ static xep_status_t fence(xep_pmix_client_t *client, size_t bytes, uint64_t dead
     xep_pmix_call_t *call = xep_pmix_call_new(NULL, 0);
     if (call == NULL) return no_memory();
     pmix_status_t begun = client->api->fence_nb(NULL, 0, &collect, 1, xep_pmix_call_end, call);
-    xep_pmix_result_t result = xep_pmix_call_wait(client, call, begun, deadline_ns);
+    fenced_t fenced = {.client = client, .bytes = bytes};
+    xep_pmix_wait_t wait = {.deadline_ns = deadline_ns,
+                            .explain = explain_fence,
+                            .arg = &fenced,
+                            .find_dead = xep_pmix_life_find_dead};
+    xep_pmix_result_t result = xep_pmix_call_wait(client, call, begun, &wait);
     xep_status_t status = check_end(client);
     client->broken = !result.done;
     if (status != XEP_OK) return status;
-    if (!result.done) return tell_missing(client, bytes);
+    if (!result.done) return tell_missing(&fenced);
     if (result.ret == PMIX_SUCCESS || result.ret == PMIX_OPERATION_SUCCEEDED) return XEP_OK;
-    if (result.ret == PMIX_ERR_PARTIAL_SUCCESS) return tell_who_left(client);
+    if (result.ret == PMIX_ERR_PARTIAL_SUCCESS) return tell_who_left(client, bytes);
     return xep_fail(XEP_ERR_BOOT, "PMIx_Fence: %s", client->api->error_string(result.ret));
 }
 
@@ -136,9 +166,23 @@ static xep_status_t put(const xep_pmix_client_t *client, const void *send, size_
         value.data.bo.size = value_bytes(bytes, done);
         ret = client->api->put(PMIX_GLOBAL, key, &value);
     }
+    if (ret == PMIX_SUCCESS && client->exchanges == 1) ret = xep_pmix_life_put(client);
     if (ret == PMIX_SUCCESS) ret = client->api->commit();
     if (ret == PMIX_SUCCESS) return XEP_OK;
     return xep_fail(XEP_ERR_BOOT, "cannot hand %zu bytes to PMIx: %s", bytes, client->api->error_string(ret));
+}
+
+/* A value of a rank that is waited for. */
+typedef struct fetched {
+    const xep_pmix_client_t *client;
+    uint32_t rank;
+} fetched_t;
+
+static void explain_value(void *arg, char *text, size_t bytes)
+{
+    const fetched_t *fetched = arg;
+    snprintf(text, bytes, "exchange %llu over PMIx: nothing from rank %u",
+             (unsigned long long)fetched->client->exchanges, fetched->rank);
 }
 
 /* A death counts more than what PMIx says of the value, which is then not there for that reason. */
@@ -152,7 +196,12 @@ static xep_status_t get_value(xep_pmix_client_t *client, uint32_t rank, size_t n
     proc.rank = rank;
     make_key(client, number, key);
     pmix_status_t begun = client->api->get_nb(&proc, key, NULL, 0, xep_pmix_call_value, call);
-    xep_pmix_result_t result = xep_pmix_call_wait(client, call, begun, deadline_ns);
+    fetched_t fetched = {.client = client, .rank = rank};
+    xep_pmix_wait_t wait = {.deadline_ns = deadline_ns,
+                            .explain = explain_value,
+                            .arg = &fetched,
+                            .find_dead = xep_pmix_life_find_dead};
+    xep_pmix_result_t result = xep_pmix_call_wait(client, call, begun, &wait);
     if (result.done && result.ret == PMIX_SUCCESS && result.bytes == bytes) return XEP_OK;
     xep_status_t status = check_end(client);
     if (status != XEP_OK) return status;

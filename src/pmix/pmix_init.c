@@ -13,6 +13,7 @@
 #include <time.h>
 
 #include "error.h"
+#include "watch.h"
 
 static struct {
     pthread_mutex_t lock;
@@ -108,6 +109,7 @@ xep_status_t xep_pmix_init(const xep_pmix_api_t *api, int32_t timeout_ms, xep_pm
     begun.api = api;
     xep_status_t status = start_thread();
     if (status != XEP_OK) return status;
+    xep_watch_outside("xep: asked what it waits for: PMIx_Init, the answer of the launcher's server\n");
     pthread_mutex_lock(&begun.lock);
     while (!begun.done && late == 0)
         late = timeout_ms < 0 ? pthread_cond_wait(&begun.cond, &begun.lock)
@@ -115,6 +117,7 @@ xep_status_t xep_pmix_init(const xep_pmix_api_t *api, int32_t timeout_ms, xep_pm
     int done = begun.done;
     *start_p = begun.start;
     pthread_mutex_unlock(&begun.lock);
+    xep_watch_outside(NULL);
     return done ? XEP_OK
                 : xep_fail(XEP_ERR_TIMEOUT, "the launcher's PMIx server has not answered PMIx_Init within %d ms",
                            timeout_ms);

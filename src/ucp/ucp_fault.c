@@ -28,6 +28,7 @@ void xep_ucp_heaps_lost(xep_ucp_transport_t *transport, uint32_t rank, const cha
     for (uint32_t index = 0; index < transport->nheaps; index++) {
         xep_ucp_heap_t *heap = transport->heaps[index];
         if (heap == NULL || heap->links == NULL || heap->links[rank].state != XEP_UCP_LINK_REMOTE) continue;
+        if (heap->super.spares) continue; /* it asks is_gone */
         xep_ucp_heap_fault(heap, XEP_ERR_PEER, reason);
     }
 }

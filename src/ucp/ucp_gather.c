@@ -110,13 +110,25 @@ static xep_status_t push(xep_ucp_link_t *link)
     return send_message(link, op);
 }
 
-/* adds to the chunk, sending it and taking another when it is full; has_room saw to it that there is one */
+/*
+ * has_room saw to it that there is one; but a heap that spares ranks copies all it sends, and may have left chunks with
+ * ranks that are gone. What is in flight bounds how many more it makes.
+ */
+static xep_ucp_chunk_t *take_chunk(xep_ucp_heap_t *heap)
+{
+    enum { GROW_CHUNKS = 16 };
+    if (heap->pool.free == NULL && heap->super.spares && xep_ucp_pool_grow(&heap->pool, GROW_CHUNKS) != XEP_OK)
+        return NULL;
+    return xep_ucp_pool_get(&heap->pool);
+}
+
+/* adds to the chunk, sending it and taking another when it is full */
 static xep_status_t gather(xep_ucp_link_t *link, uint64_t offset, const uint8_t *src, size_t bytes)
 {
     while (bytes != 0) {
         size_t room, n;
         xep_status_t status;
-        if (link->chunk == NULL) link->chunk = xep_ucp_pool_get(&link->heap->pool);
+        if (link->chunk == NULL) link->chunk = take_chunk(link->heap);
         if (link->chunk == NULL)
             return xep_fail(XEP_ERR_NO_MEMORY, "no chunk left to put %zu bytes together in", bytes);
         room = room_at(link, offset, bytes);
@@ -137,7 +149,7 @@ static bool has_room(xep_ucp_link_t *link, size_t bytes)
 {
     const xep_ucp_pool_t *pool = &link->heap->pool;
     if (!xep_ucp_rma_has_room(link, bytes)) return false;
-    return bytes == 0 || bytes >= pool->chunk_bytes || pool->free != NULL;
+    return bytes == 0 || bytes >= pool->chunk_bytes || pool->free != NULL || link->heap->super.spares;
 }
 
 /* pieces of the caller's memory, each a message */
@@ -160,14 +172,15 @@ static xep_status_t send_pieces(xep_ucp_link_t *link, uint64_t offset, const uin
 }
 
 /*
- * What fills a chunk alone need not be copied. After a message, what came in is taken: ranks that send to one
- * another else fill the sockets first, then read (exchange of 58 MB: 23 ms in place of 29).
+ * What fills a chunk alone need not be copied, unless what goes to a rank that stops may stay with UCX when the
+ * operation has ended without it, and the caller has the memory back. After a message, what came in is taken: ranks
+ * that send to one another else fill the sockets first, then read (exchange of 58 MB: 23 ms in place of 29).
  */
 static xep_status_t am_put(xep_ucp_link_t *link, uint64_t offset, const void *src, size_t bytes)
 {
     uint64_t sequence = link->sequence;
     xep_status_t status;
-    if (bytes < link->heap->pool.chunk_bytes) status = gather(link, offset, src, bytes);
+    if (bytes < link->heap->pool.chunk_bytes || link->heap->super.spares) status = gather(link, offset, src, bytes);
     else status = send_pieces(link, offset, src, bytes);
     if (sequence != link->sequence) xep_ucp_advance(link->heap->transport);
     return status;

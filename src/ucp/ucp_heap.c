@@ -179,7 +179,8 @@ static void drain(xep_ucp_heap_t *heap)
     (void)xep_ucp_links_push(heap);
     for (uint32_t rank = 0; heap->links != NULL && rank < heap->transport->nranks; rank++) {
         xep_ucp_link_t *link = &heap->links[rank];
-        if (link->puts != link->flushed && xep_ucp_peer_of(link)->failed == UCS_OK) (void)xep_ucp_link_flush(link);
+        if (link->parted || xep_ucp_peer_of(link)->failed != UCS_OK) continue;
+        if (link->puts != link->flushed) (void)xep_ucp_link_flush(link);
     }
 }
 
@@ -194,7 +195,7 @@ static bool wait_for_ops(xep_ucp_heap_t *heap)
         xep_cpu_relax();
         xep_ucp_lock(heap->transport);
     }
-    return heap->outstanding == 0;
+    return heap->outstanding == 0 && heap->left_over == 0;
 }
 
 void xep_ucp_heap_unlink(xep_ucp_heap_t *heap)
@@ -215,6 +216,14 @@ void xep_ucp_heap_free(xep_ucp_heap_t *heap)
     free(heap->links);
     free(heap->keys);
     free(heap);
+}
+
+void xep_ucp_heap_part(xep_heap_wire_t *base, uint32_t rank)
+{
+    xep_ucp_heap_t *heap = heap_of(base);
+    xep_ucp_lock(heap->transport);
+    if (rank != heap->transport->rank) xep_ucp_link_part(&heap->links[rank]);
+    xep_ucp_unlock(heap->transport);
 }
 
 void xep_ucp_heap_close(xep_heap_wire_t *base)

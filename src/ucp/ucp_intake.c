@@ -28,6 +28,7 @@ typedef struct sender {
     uint64_t burst; /* bytes since the last signal */
     early_t *early;
     uint32_t nearly;
+    int refused; /* it is out */
 } sender_t;
 
 struct xep_ucp_intake {
@@ -50,15 +51,26 @@ xep_status_t xep_ucp_intake_open(void *base, uint64_t bytes, uint32_t nranks, ui
     return XEP_OK;
 }
 
+static void forget_early(sender_t *sender)
+{
+    for (early_t *early = sender->early, *next; early != NULL; early = next) {
+        next = early->next;
+        free(early);
+    }
+    sender->early = NULL;
+}
+
 void xep_ucp_intake_close(xep_ucp_intake_t *intake)
 {
     if (intake == NULL) return;
-    for (uint32_t rank = 0; rank < intake->nranks; rank++)
-        for (early_t *early = intake->senders[rank].early, *next; early != NULL; early = next) {
-            next = early->next;
-            free(early);
-        }
+    for (uint32_t rank = 0; rank < intake->nranks; rank++) forget_early(&intake->senders[rank]);
     free(intake);
+}
+
+void xep_ucp_intake_refuse(xep_ucp_intake_t *intake, uint32_t sender)
+{
+    intake->senders[sender].refused = 1;
+    forget_early(&intake->senders[sender]);
 }
 
 static int in_heap(const xep_ucp_intake_t *intake, uint64_t offset, uint64_t bytes)
@@ -195,6 +207,7 @@ xep_status_t xep_ucp_intake_deliver(xep_ucp_intake_t *intake, const xep_ucp_mess
         return xep_fail(XEP_ERR_PROTOCOL, "invalid sender of a message: rank %u (below %u)", message->sender,
                         intake->nranks);
     sender = &intake->senders[message->sender];
+    if (sender->refused) return XEP_OK;
     if (!runs_fit(intake, message, payload, bytes) || !signal_fits(intake, message->signal_offset))
         return xep_fail(XEP_ERR_PROTOCOL,
                         "a message of rank %u does not fit the heap: %zu bytes in %u runs, the first at %" PRIu64

@@ -21,13 +21,14 @@
 #define XEP_UCP_NO_SIGNAL UINT64_MAX
 #define XEP_UCP_NO_HEAP   UINT64_MAX
 #define XEP_UCP_GOODBYE   (UINT64_MAX - 1)
+#define XEP_UCP_MAIL      (UINT64_MAX - 2)
 
 /**
  * Header of a message; the sender writes it, the receiver reads it. Native byte order: the keys' magic shows another.
  */
 typedef struct xep_ucp_message {
     /* as the receiver named it in its key; XEP_UCP_NO_HEAP: nothing to store, XEP_UCP_GOODBYE: the sender leaves,
-     * and does not wait for anything of the receiver */
+     * and does not wait for anything of the receiver; XEP_UCP_MAIL: for the core */
     uint64_t heap;
     uint64_t sequence;      /* of this sender's messages to this heap */
     uint64_t offset;        /* nruns 0: the payload is one run that goes here */
@@ -54,6 +55,9 @@ typedef struct xep_ucp_intake xep_ucp_intake_t;
 xep_status_t xep_ucp_intake_open(void *base, uint64_t bytes, uint32_t nranks, uint64_t stream_bytes,
                                  xep_ucp_intake_t **intake_p);
 void xep_ucp_intake_close(xep_ucp_intake_t *intake);
+
+/** From now on nothing of this sender is stored: its messages are taken, and forgotten. */
+void xep_ucp_intake_refuse(xep_ucp_intake_t *intake, uint32_t sender);
 
 /**
  * Takes one message. XEP_ERR_PROTOCOL, with the reason: it is malformed, nothing was stored. One thread

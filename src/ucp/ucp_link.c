@@ -13,9 +13,11 @@
 #include "error.h"
 #include "log.h"
 #include "mapping.h"
+#include "ucp_gather.h"
 #include "ucp_message.h"
 #include "ucp_peer.h"
 #include "ucp_pool.h"
+#include "ucp_signals.h"
 #include "ucp_strategy.h"
 
 static xep_status_t unpack(xep_ucp_link_t *link)
@@ -59,17 +61,19 @@ static xep_status_t open_pool(xep_ucp_heap_t *heap, const xep_ucp_strategy_t *st
     size_t chunk_bytes = xep_ucp_strategy_chunk(transport, strategy);
     uint64_t most = transport->inflight < XEP_UCP_STAGING ? transport->inflight : XEP_UCP_STAGING;
     size_t nchunks;
-    if (chunk_bytes == 0 || heap->pool.slab != NULL) return XEP_OK;
+    if (chunk_bytes == 0 || heap->pool.chunk_bytes != 0) return XEP_OK;
     nchunks = (size_t)(most / chunk_bytes);
     /* a chunk may lie open for every rank: then some must be left that are in flight and come back */
     if (nchunks < (size_t)transport->nranks + 2) nchunks = (size_t)transport->nranks + 2;
-    return xep_ucp_pool_open(&heap->pool, chunk_bytes, nchunks);
+    heap->pool.chunk_bytes = chunk_bytes;
+    return xep_ucp_pool_grow(&heap->pool, nchunks);
 }
 
 /* From here on UCX has bytes of this rank to move: progress no longer takes every sixteenth turn only. */
 static xep_status_t open_remote(xep_ucp_link_t *link)
 {
-    const xep_ucp_strategy_t *strategy = xep_ucp_strategy(xep_ucp_peer_of(link));
+    const xep_ucp_strategy_t *strategy =
+        link->heap->super.spares ? &xep_ucp_am : xep_ucp_strategy(xep_ucp_peer_of(link));
     xep_status_t status = open_pool(link->heap, strategy);
     if (status != XEP_OK) return status;
     link->strategy = strategy;
@@ -127,14 +131,34 @@ void xep_ucp_link_close(xep_ucp_link_t *link)
     link->rkey = NULL;
 }
 
+/*
+ * What UCX has for the rank may stay there until the worker ends: it is counted apart, and the chunks it holds are made
+ * good when others need some. The intake first: from here on nothing of the rank is stored.
+ */
+void xep_ucp_link_part(xep_ucp_link_t *link)
+{
+    xep_ucp_heap_t *heap = link->heap;
+    if (link->parted) return;
+    if (heap->intake != NULL) xep_ucp_intake_refuse(heap->intake, link->rank);
+    if (link->state == XEP_UCP_LINK_REMOTE) xep_ucp_signals_drop(link);
+    if (link->chunk != NULL) xep_ucp_pool_put(&heap->pool, link->chunk);
+    link->chunk = NULL;
+    link->parted = true;
+    heap->inflight -= link->inflight;
+    heap->outstanding -= link->outstanding;
+    heap->left_over += link->outstanding;
+}
+
 /* A list of the links that hold something back, as there may be thousands that do not. */
 xep_status_t xep_ucp_links_push(xep_ucp_heap_t *heap)
 {
     xep_status_t status = XEP_OK;
     while (status == XEP_OK && heap->touched != NULL) {
         xep_ucp_link_t *link = heap->touched;
-        status = link->strategy->push(link);
-        if (status == XEP_OK) status = xep_ucp_message_push_out(link);
+        if (!xep_ucp_link_is_spared(link)) {
+            status = link->strategy->push(link);
+            if (status == XEP_OK) status = xep_ucp_message_push_out(link);
+        }
         heap->touched = link->next_touched; /* after push, which touches */
         link->touched = false;
     }

@@ -53,6 +53,12 @@ xep_status_t xep_ucp_message_send_empty(xep_ucp_link_t *link, uint64_t heap)
     return post(op, NULL, 0);
 }
 
+xep_status_t xep_ucp_message_send_mail(xep_ucp_op_t *op, const void *payload, size_t bytes)
+{
+    op->message.heap = XEP_UCP_MAIL;
+    return post(op, payload, bytes);
+}
+
 /*
  * A small message is done for UCX once it is in UCX' own buffer, though a full socket took a part of it only. A rank
  * whose operation is complete would then keep what others wait for until its next call, and for ever if that call is
@@ -75,8 +81,16 @@ static void account(xep_ucp_transport_t *transport, const xep_ucp_message_t *mes
 {
     xep_ucp_peer_t *peer = &transport->peers[message->sender];
     peer->taken += weight(bytes);
+    peer->heard = true;
     if (message->heap == XEP_UCP_GOODBYE) peer->left = true;
     if (message->taken > peer->acknowledged && message->taken <= peer->sent) peer->acknowledged = message->taken;
+}
+
+/* Before all is connected nobody has anything to say; the sender is a rank. */
+static void take_mail(xep_ucp_transport_t *transport, const xep_ucp_message_t *message, const void *data, size_t bytes)
+{
+    if (message->sender >= transport->nranks || transport->super.mailed == NULL) return;
+    transport->super.mailed(transport->super.mailed_arg, message->sender, data, bytes);
 }
 
 /* runs in the thread that makes progress, with the lock held */
@@ -93,6 +107,10 @@ static ucs_status_t arrived(void *arg, const void *header, size_t header_bytes, 
     memcpy(&message, header, sizeof message);
     if (message.sender < transport->nranks) account(transport, &message, bytes);
     if (message.heap == XEP_UCP_NO_HEAP || message.heap == XEP_UCP_GOODBYE) return UCS_OK;
+    if (message.heap == XEP_UCP_MAIL) {
+        take_mail(transport, &message, payload, bytes);
+        return UCS_OK;
+    }
     heap = xep_ucp_registry_find(transport, message.heap);
     if (heap == NULL || heap->intake == NULL) {
         xep_log(XEP_LOG_DEBUG, "a message of rank %u for a heap that is closed was dropped", message.sender);

@@ -15,6 +15,9 @@ xep_status_t xep_ucp_message_push_out(xep_ucp_link_t *link);
 /** Sends an empty message: heap is XEP_UCP_NO_HEAP or XEP_UCP_GOODBYE. */
 xep_status_t xep_ucp_message_send_empty(xep_ucp_link_t *link, uint64_t heap);
 
+/** Sends mail: payload, at most XEP_UCP_MESSAGE_BYTES, stays until op is done. */
+xep_status_t xep_ucp_message_send_mail(xep_ucp_op_t *op, const void *payload, size_t bytes);
+
 /** Makes the worker take messages in. */
 xep_status_t xep_ucp_message_listen(xep_ucp_transport_t *transport);
 

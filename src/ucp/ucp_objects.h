@@ -11,6 +11,8 @@
  *   chunk       staging memory, of a heap's pool             ucp_pool.c
  *   op          one UCX operation in flight                  ucp_op.c
  *   message     an eager active message                      ucp_message.c; taken in by ucp_intake.c
+ *   heartbeat   a thread that looks for ranks that are gone  ucp_heartbeat.c
+ *   mail        a message that belongs to no heap            ucp_mail.c
  *
  * Locking. The worker is SERIALIZED, and buffers of one group are used from several threads: every call into UCX, and
  * everything the callbacks touch, is under transport->lock (ucp_lock.h). Mapped peers need neither. Functions are
@@ -33,6 +35,7 @@ typedef struct xep_ucp_heap xep_ucp_heap_t;
 typedef struct xep_ucp_link xep_ucp_link_t;
 typedef struct xep_ucp_op xep_ucp_op_t;
 typedef struct xep_ucp_chunk xep_ucp_chunk_t;
+typedef struct xep_ucp_heartbeat xep_ucp_heartbeat_t; /* ucp_heartbeat.c */
 
 enum {
     XEP_UCP_AM_ID = 0,
@@ -70,6 +73,7 @@ struct xep_ucp_op {
     xep_ucp_op_t *next; /* in the free list, or among the link's queued signals */
     xep_ucp_link_t *link;
     xep_ucp_chunk_t *chunk;    /* given back with the op; NULL: none */
+    void *mail;                /* freed with the op; NULL: none */
     size_t bytes;              /* counted in heap->inflight */
     bool needed;               /* an error counts even when the rank has left */
     uint64_t offset, value;    /* of a signal */
@@ -103,6 +107,8 @@ struct xep_ucp_link {
     xep_ucp_chunk_t *chunk;             /* being filled, or NULL */
     bool touched;                       /* in heap->touched: something was sent or held back since the last flush */
     bool socket;                        /* UCX writes to one: it may keep a rest that it says was sent */
+    bool parted;                        /* the heap goes on without the rank */
+    uint64_t inflight, outstanding;     /* its share of the heap's; once parted, of what UCX still has of it */
     xep_ucp_link_t *next_touched;
     uint64_t puts, flushed; /* RMA operations posted; of these, known to be in the peer's memory */
     bool flushing;
@@ -111,12 +117,19 @@ struct xep_ucp_link {
     xep_ucp_link_t *next_ready;
 };
 
+/** Chunks that were made together. */
+typedef struct xep_ucp_slab {
+    struct xep_ucp_slab *next;
+    void *memory;
+    size_t bytes;
+    xep_ucp_chunk_t chunks[];
+} xep_ucp_slab_t;
+
 /** The staging memory of a heap. */
 typedef struct xep_ucp_pool {
-    uint8_t *slab;
-    size_t slab_bytes;
-    xep_ucp_chunk_t *chunks, *free;
-    size_t chunk_bytes; /* data of a chunk */
+    xep_ucp_slab_t *slabs;
+    xep_ucp_chunk_t *free;
+    size_t chunk_bytes; /* data of a chunk; 0: there is no pool */
 } xep_ucp_pool_t;
 
 struct xep_ucp_heap {
@@ -130,6 +143,7 @@ struct xep_ucp_heap {
     xep_ucp_pool_t pool;
     uint64_t inflight;    /* bytes UCX has */
     uint64_t outstanding; /* ops UCX has, and queued signals */
+    uint64_t left_over;   /* ops UCX has for ranks that it has parted from: nobody waits for them */
     xep_ucp_link_t *touched;
     bool used;            /* some link is REMOTE; the heap's thread only */
     _Atomic int status;   /* XEP_OK, or what flush and progress return from now on */
@@ -145,7 +159,10 @@ struct xep_ucp_peer {
     ucp_ep_h endpoint;                  /* NULL: not connected */
     uint64_t sent, acknowledged, taken; /* weights of messages: to it, of these known to be there, from it */
     bool left;                          /* it has said goodbye */
+    bool watched, heard;                /* by the heartbeat; something has come from it since the last beat */
+    unsigned silent;                    /* beats since then */
     ucs_status_t failed;                /* UCS_OK, or why it cannot be used any more */
+    char gone[128];                     /* where it has failed of itself: the sentence for it */
     char lanes[64];                     /* what UCX chose: "sysv, posix, cma"; "": not looked at yet */
     xep_ucp_link_state_t reach;         /* of the first of its links that was opened; NEW: none yet */
     char text[96];                      /* describe: once reach is known */
@@ -176,12 +193,19 @@ struct xep_ucp_transport {
     xep_ucp_op_t *free_ops;
     void **op_blocks; /* what free_ops is made of */
     size_t nop_blocks;
-    xep_ucp_link_t *ready; /* links whose flush is done */
+    xep_ucp_link_t *ready;          /* links whose flush is done */
+    xep_ucp_heartbeat_t *heartbeat; /* NULL: no rank is watched */
 };
 
 static inline xep_ucp_peer_t *xep_ucp_peer_of(const xep_ucp_link_t *link)
 {
     return &link->heap->transport->peers[link->rank];
+}
+
+/** Whether the rank is gone, and the heap goes on: what is sent to it is dropped. */
+static inline bool xep_ucp_link_is_spared(const xep_ucp_link_t *link)
+{
+    return link->heap->super.spares && (link->parted || xep_ucp_peer_of(link)->failed != UCS_OK);
 }
 
 #endif

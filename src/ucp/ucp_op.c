@@ -11,6 +11,7 @@
 
 #include "error.h"
 #include "ucp_fault.h"
+#include "ucp_peer.h"
 #include "ucp_pool.h"
 
 enum { BLOCK_OPS = 64 };
@@ -44,6 +45,8 @@ xep_ucp_op_t *xep_ucp_op_get(xep_ucp_link_t *link, size_t bytes)
     op = transport->free_ops;
     transport->free_ops = op->next;
     *op = (xep_ucp_op_t){.link = link, .bytes = bytes};
+    link->inflight += bytes;
+    link->outstanding++;
     link->heap->inflight += bytes;
     link->heap->outstanding++;
     return op;
@@ -67,14 +70,43 @@ static void fault(xep_ucp_link_t *link, ucs_status_t status)
     xep_ucp_heap_fault(link->heap, status_of(status), reason);
 }
 
+/* Where a heap spares ranks, the rank is lost, and nothing else. Memory is short whoever it was for. */
+static int is_spared(const xep_ucp_link_t *link, ucs_status_t status)
+{
+    return link->heap->super.spares && status != UCS_ERR_NO_MEMORY;
+}
+
+static void failed(xep_ucp_op_t *op, ucs_status_t status)
+{
+    xep_ucp_peer_t *peer = xep_ucp_peer_of(op->link);
+    if (is_spared(op->link, status)) {
+        if (peer->failed == UCS_OK) xep_ucp_peer_lose(peer, status, ucs_status_string(status));
+    } else if (op->needed || !peer->left) { /* one that has left does not miss it: it had all it waited for */
+        fault(op->link, status);
+    }
+}
+
+static void uncount(const xep_ucp_op_t *op)
+{
+    xep_ucp_link_t *link = op->link;
+    xep_ucp_heap_t *heap = link->heap;
+    link->inflight -= op->bytes;
+    link->outstanding--;
+    if (link->parted) {
+        heap->left_over--;
+    } else {
+        heap->inflight -= op->bytes;
+        heap->outstanding--;
+    }
+}
+
 void xep_ucp_op_done(xep_ucp_op_t *op, ucs_status_t status)
 {
     xep_ucp_heap_t *heap = op->link->heap;
-    /* a rank that has left does not miss what UCX calls lost: it had all it waited for */
-    if (status != UCS_OK && (op->needed || !xep_ucp_peer_of(op->link)->left)) fault(op->link, status);
-    heap->inflight -= op->bytes;
-    heap->outstanding--;
+    if (status != UCS_OK) failed(op, status);
+    uncount(op);
     if (op->chunk != NULL) xep_ucp_pool_put(&heap->pool, op->chunk);
+    free(op->mail);
     op->next = heap->transport->free_ops;
     heap->transport->free_ops = op;
 }
@@ -95,10 +127,11 @@ ucp_request_param_t xep_ucp_op_param(xep_ucp_op_t *op)
 /* UCX calls back only for what it keeps: what was done, or has failed, at once is completed here. */
 xep_status_t xep_ucp_op_posted(xep_ucp_op_t *op, ucs_status_ptr_t request)
 {
-    uint32_t rank = op->link->rank;
+    const xep_ucp_link_t *link = op->link;
+    uint32_t rank = link->rank;
     if (UCS_PTR_IS_PTR(request)) return XEP_OK;
     xep_ucp_op_done(op, UCS_PTR_STATUS(request));
-    if (request == NULL) return XEP_OK;
+    if (request == NULL || is_spared(link, UCS_PTR_STATUS(request))) return XEP_OK;
     return xep_fail(status_of(UCS_PTR_STATUS(request)), "ucx cannot send to rank %u: %s", rank,
                     ucs_status_string(UCS_PTR_STATUS(request)));
 }

@@ -15,16 +15,20 @@
 #include "log.h"
 #include "ucp_fault.h"
 
+/* What is told first is kept: later reasons follow from it. */
+void xep_ucp_peer_lose(xep_ucp_peer_t *peer, ucs_status_t status, const char *why)
+{
+    peer->failed = status;
+    if (peer->gone[0] == '\0') snprintf(peer->gone, sizeof peer->gone, "rank %u is gone: %s", peer->rank, why);
+    xep_log(peer->left ? XEP_LOG_DEBUG : XEP_LOG_INFO, "%s", peer->gone);
+    if (!peer->left) xep_ucp_heaps_lost(peer->transport, peer->rank, peer->gone);
+}
+
 /* UCX has seen the rank go: at once on TCP, never on shared memory */
 static void lost(void *arg, ucp_ep_h endpoint, ucs_status_t status)
 {
-    xep_ucp_peer_t *peer = arg;
-    char reason[128];
     (void)endpoint;
-    peer->failed = status;
-    snprintf(reason, sizeof reason, "rank %u is gone: %s", peer->rank, ucs_status_string(status));
-    xep_log(peer->left ? XEP_LOG_DEBUG : XEP_LOG_INFO, "%s", reason);
-    if (!peer->left) xep_ucp_heaps_lost(peer->transport, peer->rank, reason);
+    xep_ucp_peer_lose(arg, status, ucs_status_string(status));
 }
 
 xep_status_t xep_ucp_peer_fail(const xep_ucp_peer_t *peer)

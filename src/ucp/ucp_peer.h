@@ -9,6 +9,9 @@
 /** Makes the endpoint when there is none. XEP_ERR_PEER: the rank is gone or cannot be reached. */
 xep_status_t xep_ucp_peer_connect(xep_ucp_peer_t *peer);
 
+/** It is gone: nothing is sent to it any more, and heaps that reach it by UCX fail, unless it has said goodbye. */
+void xep_ucp_peer_lose(xep_ucp_peer_t *peer, ucs_status_t status, const char *why);
+
 /** Says why peer->failed. */
 xep_status_t xep_ucp_peer_fail(const xep_ucp_peer_t *peer);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* One slab, cut into chunks; the chunk given back last is taken first, so that few pages are touched. */
+/* Slabs, cut into chunks; the chunk given back last is taken first, so that few pages are touched. */
 #define _GNU_SOURCE
 #include "ucp_pool.h"
 
@@ -9,33 +9,37 @@
 
 #include "error.h"
 
-xep_status_t xep_ucp_pool_open(xep_ucp_pool_t *pool, size_t chunk_bytes, size_t nchunks)
+xep_status_t xep_ucp_pool_grow(xep_ucp_pool_t *pool, size_t nchunks)
 {
     /* reserved, not touched: chunks that are never in use at once cost nothing */
-    size_t stride = XEP_UCP_HEADROOM + chunk_bytes;
-    size_t slab_bytes = stride * nchunks;
-    xep_ucp_chunk_t *chunks = calloc(nchunks, sizeof *chunks);
-    void *slab = mmap(NULL, slab_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (chunks == NULL || slab == MAP_FAILED) goto fail;
-    *pool = (xep_ucp_pool_t){.slab = slab, .slab_bytes = slab_bytes, .chunks = chunks, .chunk_bytes = chunk_bytes};
+    size_t stride = XEP_UCP_HEADROOM + pool->chunk_bytes, bytes = stride * nchunks;
+    xep_ucp_slab_t *slab = calloc(1, sizeof *slab + nchunks * sizeof slab->chunks[0]);
+    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (slab == NULL || memory == MAP_FAILED) goto fail;
+    slab->next = pool->slabs;
+    slab->memory = memory;
+    slab->bytes = bytes;
+    pool->slabs = slab;
     for (size_t i = nchunks; i-- > 0;) {
-        chunks[i].data = pool->slab + i * stride + XEP_UCP_HEADROOM;
-        chunks[i].next = pool->free;
-        pool->free = &chunks[i];
+        slab->chunks[i].data = (uint8_t *)memory + i * stride + XEP_UCP_HEADROOM;
+        xep_ucp_pool_put(pool, &slab->chunks[i]);
     }
     return XEP_OK;
 
 fail:
-    if (slab != MAP_FAILED) munmap(slab, slab_bytes);
-    free(chunks);
+    if (memory != MAP_FAILED) munmap(memory, bytes);
+    free(slab);
     return xep_fail(XEP_ERR_NO_MEMORY, "no memory for %zu chunks of %zu bytes to put rows together in", nchunks,
-                    chunk_bytes);
+                    pool->chunk_bytes);
 }
 
 void xep_ucp_pool_close(xep_ucp_pool_t *pool)
 {
-    if (pool->slab != NULL) munmap(pool->slab, pool->slab_bytes);
-    free(pool->chunks);
+    for (xep_ucp_slab_t *slab = pool->slabs, *next; slab != NULL; slab = next) {
+        next = slab->next;
+        munmap(slab->memory, slab->bytes);
+        free(slab);
+    }
 }
 
 xep_ucp_chunk_t *xep_ucp_pool_get(xep_ucp_pool_t *pool)

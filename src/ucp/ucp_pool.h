@@ -6,8 +6,10 @@
 
 #include "ucp_objects.h"
 
-/** Data bytes of a chunk, how many. Without the lock, as close. */
-xep_status_t xep_ucp_pool_open(xep_ucp_pool_t *pool, size_t chunk_bytes, size_t nchunks);
+/** So many chunks more, of chunk_bytes, which is set. */
+xep_status_t xep_ucp_pool_grow(xep_ucp_pool_t *pool, size_t nchunks);
+
+/** Without the lock. */
 void xep_ucp_pool_close(xep_ucp_pool_t *pool);
 
 /** An empty one; NULL: all are in use. The one given back last: so few pages are touched. */

@@ -44,7 +44,7 @@ static int try_sysv(uint64_t bytes)
     return error;
 }
 
-static const char *posix_folder(void)
+const char *xep_ucp_shared_folder(void)
 {
     const char *asked = getenv("UCX_POSIX_DIR");
     return asked == NULL || asked[0] == '\0' ? "/dev/shm" : asked;
@@ -54,7 +54,7 @@ static const char *posix_folder(void)
 static int try_posix(uint64_t *room_p)
 {
     struct statvfs fs;
-    int error = 0, fd = open(posix_folder(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+    int error = 0, fd = open(xep_ucp_shared_folder(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
     *room_p = 0;
     if (fd < 0) return errno;
     if (fstatvfs(fd, &fs) != 0) error = errno;
@@ -67,7 +67,7 @@ static int try_posix(uint64_t *room_p)
 static void explain(int sysv, int posix, uint64_t room, char *text)
 {
     int used = snprintf(text, TEXT_BYTES, "System V segments: %.100s; %.100s: ", sysv == 0 ? "ok" : strerror(sysv),
-                        posix_folder());
+                        xep_ucp_shared_folder());
     if (posix == 0) snprintf(text + used, (size_t)(TEXT_BYTES - used), "%" PRIu64 " bytes free", room);
     else snprintf(text + used, (size_t)(TEXT_BYTES - used), "%.100s", strerror(posix));
 }

@@ -14,6 +14,9 @@ typedef struct xep_ucp_shared {
     bool expected;          /* heaps are shared memory, or there is an error */
 } xep_ucp_shared_t;
 
+/** Of POSIX shared memory. */
+const char *xep_ucp_shared_folder(void);
+
 /** Tries each kind. Says what is left out, and why. */
 xep_ucp_shared_t xep_ucp_shared_find(uint32_t nranks);
 

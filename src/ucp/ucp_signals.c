@@ -65,8 +65,7 @@ static xep_ucp_op_t *take_queued(xep_ucp_link_t *link)
     return op;
 }
 
-/* the heap is broken: nobody will see these */
-static void drop_queued(xep_ucp_link_t *link)
+void xep_ucp_signals_drop(xep_ucp_link_t *link)
 {
     while (link->queued != NULL) xep_ucp_op_done(take_queued(link), UCS_OK);
 }
@@ -78,8 +77,12 @@ static void drop_queued(xep_ucp_link_t *link)
 xep_status_t xep_ucp_signals_advance(xep_ucp_link_t *link)
 {
     xep_status_t status = XEP_OK;
-    if (atomic_load_explicit(&link->heap->status, memory_order_relaxed) != XEP_OK) drop_queued(link);
+    if (atomic_load_explicit(&link->heap->status, memory_order_relaxed) != XEP_OK) xep_ucp_signals_drop(link);
     while (status == XEP_OK && link->queued != NULL) {
+        if (xep_ucp_link_is_spared(link)) {
+            xep_ucp_signals_drop(link);
+            break;
+        }
         if (link->queued->mark <= link->flushed) status = link->strategy->post_signal(take_queued(link));
         else if (link->flushing) break;
         else status = xep_ucp_link_flush(link);

@@ -15,6 +15,9 @@ xep_status_t xep_ucp_signals_queue(xep_ucp_link_t *link, uint64_t offset, uint64
 /** Sends the queued signals whose turn it is; flushes for the next one. */
 xep_status_t xep_ucp_signals_advance(xep_ucp_link_t *link);
 
+/** Forgets the queued signals, which nobody will see: the heap is broken, or the rank is gone. */
+void xep_ucp_signals_drop(xep_ucp_link_t *link);
+
 /** Flushes what was put so far. XEP_OK: link->flushed has it already, XEP_INPROGRESS: it will. */
 xep_status_t xep_ucp_link_flush(xep_ucp_link_t *link);
 

@@ -4,15 +4,19 @@
 
 #include "ucp_transport.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "error.h"
 #include "ucp_context.h"
 #include "ucp_heap.h"
+#include "ucp_heartbeat.h"
+#include "ucp_leftovers.h"
 #include "ucp_library.h"
 #include "ucp_link.h"
 #include "ucp_lock.h"
+#include "ucp_mail.h"
 #include "ucp_memory.h"
 #include "ucp_message.h"
 #include "ucp_op.h"
@@ -181,6 +185,23 @@ static const char *transport_describe(xep_transport_t *base, uint32_t rank)
     return text;
 }
 
+static xep_status_t transport_watch(xep_transport_t *base, const uint8_t *ranks, int32_t interval_ms)
+{
+    return xep_ucp_heartbeat_start(transport_of(base), ranks, interval_ms);
+}
+
+/* One that has said goodbye is not gone: its connections are. */
+static int transport_is_gone(xep_transport_t *base, uint32_t rank, char *why, size_t bytes)
+{
+    xep_ucp_transport_t *transport = transport_of(base);
+    xep_ucp_lock(transport);
+    const xep_ucp_peer_t *peer = &transport->peers[rank];
+    int gone = peer->gone[0] != '\0' && !peer->left;
+    if (gone) snprintf(why, bytes, "%s", peer->gone);
+    xep_ucp_unlock(transport);
+    return gone;
+}
+
 /* there is a socket to it that will be closed */
 static bool has_socket(xep_ucp_peer_t *peer)
 {
@@ -222,6 +243,7 @@ static void transport_close(xep_transport_t *base)
 {
     xep_ucp_transport_t *transport = transport_of(base);
     if (transport == NULL) return;
+    xep_ucp_heartbeat_stop(transport);
     say_goodbye(transport);
     if (transport->probe != NULL) xep_ucp_heap_close(&transport->probe->super);
     for (xep_ucp_heap_t *heap = transport->abandoned; heap != NULL; heap = heap->next) xep_ucp_heap_unlink(heap);
@@ -246,8 +268,13 @@ static const xep_transport_ops_t transport_ops = {
     .heap_open = xep_ucp_heap_open,
     .heap_connect = xep_ucp_heap_connect,
     .heap_close = xep_ucp_heap_close,
+    .heap_part = xep_ucp_heap_part,
     .progress = transport_progress,
+    .mail = xep_ucp_mail,
+    .mail_has_left = xep_ucp_mail_has_left,
     .describe = transport_describe,
+    .watch = transport_watch,
+    .is_gone = transport_is_gone,
     .close = transport_close,
 };
 
@@ -273,6 +300,7 @@ xep_status_t xep_ucp_transport_open(const xep_config_t *config, uint32_t nranks,
     transport->put = config->put;
     transport->inflight = config->inflight;
     transport->stream_bytes = config->stream;
+    xep_ucp_leftovers_remove(xep_ucp_shared_folder());
     xep_ucp_shared_t shared = {0};
     if (!xep_ucp_settings_name_memory()) shared = xep_ucp_shared_find(nranks);
     transport->shares_memory = shared.expected && transport->map != XEP_MAP_NEVER;

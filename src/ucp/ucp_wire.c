@@ -71,6 +71,7 @@ static xep_status_t check_remote(xep_ucp_link_t *link)
 /* XEP_INPROGRESS is all or nothing: whoever calls again calls with the same bytes. */
 static xep_status_t remote_put(xep_ucp_link_t *link, uint64_t offset, const void *src, size_t bytes)
 {
+    if (xep_ucp_link_is_spared(link)) return XEP_OK;
     xep_status_t status = check_remote(link);
     if (status != XEP_OK || bytes == 0) return status;
     if (!link->strategy->has_room(link, bytes)) return XEP_INPROGRESS;
@@ -97,6 +98,7 @@ static xep_status_t wire_put(xep_wire_t *wire, uint32_t rank, uint64_t offset, c
 static xep_status_t remote_put_signal(xep_ucp_link_t *link, uint64_t offset, const void *src, size_t bytes,
                                       uint64_t signal_offset, uint64_t value)
 {
+    if (xep_ucp_link_is_spared(link)) return XEP_OK;
     xep_status_t status = check_remote(link);
     if (status != XEP_OK) return status;
     if (!link->strategy->has_room(link, bytes)) return XEP_INPROGRESS;

@@ -17,6 +17,9 @@ CHOICE(put, "PUT", "auto",
        "auto (chosen by transport and version of UCX)")
 VALUE(inflight, "INFLIGHT", bytes, "8m", "most bytes on their way to ranks that are not mapped, before a sender waits")
 VALUE(timeout, "TIMEOUT", millis, "120s", "deadline of a wait where the call gives none; inf: none")
+VALUE(heartbeat, "HEARTBEAT", millis, "2s",
+      "how often ranks of different hosts tell one another that they live; one that says nothing for five times as "
+      "long is gone; inf: not at all")
 VALUE(threads, "THREADS", count, "1", "threads of a rank that copy and reduce")
 CHOICE(progress, "PROGRESS", "call", "call: progress is made inside calls; thread: also by a thread of the group")
 CHOICE(simd, "SIMD", "auto",
@@ -35,4 +38,6 @@ VALUE(trace, "TRACE", path, "",
       "when setuid")
 VALUE(trace_bytes, "TRACE_BYTES", bytes, "4m",
       "memory of a thread for its trace, 64k to 1g; the oldest events go first")
+CHOICE(explain, "EXPLAIN", "no",
+       "signal on which a process says what it waits for, for whom and since when: sigusr1, sigusr2, no")
 CHOICE(log, "LOG", "warn", "least level logged: error, warn, info, debug")

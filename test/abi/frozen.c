@@ -45,6 +45,11 @@ AT(xep_group_info_t, node, 16);
 AT(xep_group_info_t, nnodes, 20);
 AT(xep_group_info_t, boot, 24);
 
+SIZE(xep_shrink_args_t, 24);
+AT(xep_shrink_args_t, size, 0);
+AT(xep_shrink_args_t, timeout_ms, 8);
+AT(xep_shrink_args_t, least, 12);
+AT(xep_shrink_args_t, origins, 16);
 SIZE(xep_mask_t, 16);
 AT(xep_mask_t, rank, 0);
 AT(xep_mask_t, reason, 4);
@@ -99,7 +104,7 @@ AT(xep_buffer_size_t, recv_rows, 16);
 AT(xep_buffer_size_t, node_bytes, 24);
 AT(xep_buffer_size_t, device_bytes, 32);
 
-SIZE(xep_buffer_info_t, 56);
+SIZE(xep_buffer_info_t, 64);
 AT(xep_buffer_info_t, size, 0);
 AT(xep_buffer_info_t, mode, 8);
 AT(xep_buffer_info_t, bytes, 16);
@@ -109,6 +114,8 @@ AT(xep_buffer_info_t, free_slots, 36);
 AT(xep_buffer_info_t, threads, 40);
 AT(xep_buffer_info_t, mapped_peers, 44);
 AT(xep_buffer_info_t, operations, 48);
+AT(xep_buffer_info_t, memory, 56);
+AT(xep_buffer_info_t, device, 60);
 
 SIZE(xep_waits_t, 40);
 AT(xep_waits_t, size, 0);
@@ -231,13 +238,15 @@ AT(xep_region_t, memory, 12);
 AT(xep_region_t, offset, 16);
 AT(xep_region_t, base, 24);
 
-SIZE(xep_late_t, 32);
+SIZE(xep_late_t, 48);
 AT(xep_late_t, count, 0);
 AT(xep_late_t, ranks, 8);
 AT(xep_late_t, since_ns, 16);
 AT(xep_late_t, wait_ns, 24);
+AT(xep_late_t, what, 32);
+AT(xep_late_t, opens, 40);
 
-SIZE(xep_op_t, 112);
+SIZE(xep_op_t, 136);
 AT(xep_op_t, kind, 0);
 AT(xep_op_t, slot, 4);
 AT(xep_op_t, cached_slot, 8);
@@ -250,9 +259,11 @@ AT(xep_op_t, timeout_ms, 48);
 AT(xep_op_t, recv, 56);
 AT(xep_op_t, state, 64);
 AT(xep_op_t, late, 72);
-AT(xep_op_t, out, 104);
+AT(xep_op_t, out, 120);
+AT(xep_op_t, is_ruled, 128);
+AT(xep_op_t, ruling, 132);
 
-SIZE(xep_env_t, 224);
+SIZE(xep_env_t, 248);
 AT(xep_env_t, size, 0);
 AT(xep_env_t, shape, 8);
 AT(xep_env_t, heap, 16);
@@ -271,10 +282,14 @@ AT(xep_env_t, log, 192);
 AT(xep_env_t, tracing, 200);
 AT(xep_env_t, span, 208);
 AT(xep_env_t, out, 216);
+AT(xep_env_t, is_told, 224);
+AT(xep_env_t, has_ended, 232);
+AT(xep_env_t, leave_out, 240);
 
-SIZE(xep_mask_ops_t, 16);
+SIZE(xep_mask_ops_t, 24);
 AT(xep_mask_ops_t, holds, 0);
 AT(xep_mask_ops_t, fetch, 8);
+AT(xep_mask_ops_t, verdict, 16);
 
 SIZE(xep_plugin_t, 120);
 AT(xep_plugin_t, abi, 0);
@@ -344,7 +359,7 @@ SIZE(xep_dtype_t, 4);
 
 #endif
 
-_Static_assert(XEP_PLUGIN_ABI == 5, "XEP_PLUGIN_ABI changed: so did something above");
+_Static_assert(XEP_PLUGIN_ABI == 6, "XEP_PLUGIN_ABI changed: so did something above");
 _Static_assert(XEP_BF16 == 1 && XEP_FP16 == 2 && XEP_FP32 == 3 && XEP_E4M3 == 4 && XEP_E5M2 == 5 && XEP_U8 == 6 &&
                    XEP_INT32 == 7 && XEP_INT64 == 8 && XEP_FP64 == 9,
                "a dtype has another value");

@@ -277,9 +277,10 @@ void world::combine(rank_state &rank)
     const uint64_t odd =
         (uint64_t)out_stride | (uint64_t)(a.sum.bias[0] || a.sum.bias[1] ? s.hidden * combine_elem : 0);
     a.sum.rows = max_dests + (s.biases & 1) + (s.biases >> 1);
-    a.sum.chunk = std::min<uint32_t>(chunk, (s.hidden * combine_elem) & ~15u);
-    a.sum.stages = odd % 16 == 0 && a.sum.chunk != 0 ? pulls : 0;
+    a.sum.chunk = std::min<uint32_t>(xep_cuda_sum_chunk(max_dests), (s.hidden * combine_elem) & ~15u);
+    a.sum.stages = odd % 16 == 0 && a.sum.chunk != 0;
     uint32_t warps = a.sum.stages == 0 ? 32 : pulling;
+    if (a.sum.stages != 0) a.sum.stages = xep_cuda_sum_stages(&a.sum, warps, sms, SHARED_BYTES);
     while (warps > 1 && warps * a.sum.stages * xep_cuda_stage_bytes(&a.sum) > SHARED_BYTES) warps--;
     kernel<<<sms, warps * 32, warps * a.sum.stages * xep_cuda_stage_bytes(&a.sum), rank.stream>>>(a);
 }

@@ -107,7 +107,7 @@ struct world {
     oracle_shape_t truth{};
     heap_layout at{};
     uint64_t elem, combine_elem, x_stride, out_stride;
-    uint32_t max_dests, sms = 16, metadata = 8, copying = 4, stages = 3, pulling = 24, pulls = 1, chunk = 2048;
+    uint32_t max_dests, sms = 16, metadata = 8, copying = 4, stages = 3, pulling = 24;
     std::vector<std::unique_ptr<rank_state>> ranks;
 
     static void prepare(int devices);

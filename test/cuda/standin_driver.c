@@ -6,6 +6,7 @@
  */
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "standin.h"
 
@@ -93,9 +94,13 @@ API cuGetErrorString(result_t result, const char **text_p)
 
 /* ---- streams and events ---- */
 
+enum { NO_TIMING = 2 };
+
 typedef struct event {
     standin_stream_t *stream;
     uint64_t given;
+    unsigned flags;
+    struct timespec at; /* when the stream came to it */
 } event_t;
 
 API cuStreamCreate(void **stream_p, unsigned flags)
@@ -165,9 +170,10 @@ API cuCtxSynchronize(void)
 
 API cuEventCreate(void **event_p, unsigned flags)
 {
-    (void)flags;
     *event_p = calloc(1, sizeof(event_t));
-    return *event_p == NULL ? NO_MEMORY : DONE;
+    if (*event_p == NULL) return NO_MEMORY;
+    ((event_t *)*event_p)->flags = flags;
+    return DONE;
 }
 
 API cuEventDestroy_v2(void *event)
@@ -176,11 +182,27 @@ API cuEventDestroy_v2(void *event)
     return DONE;
 }
 
+static void stamp(const void *args)
+{
+    clock_gettime(CLOCK_MONOTONIC, &(*(event_t *const *)args)->at);
+}
+
+/* Of two that both have come to pass. */
+API cuEventElapsedTime(float *ms_p, void *begin, void *end)
+{
+    const event_t *from = begin, *to = end;
+    if ((from->flags | to->flags) & NO_TIMING || from->stream == NULL || to->stream == NULL) return INVALID;
+    *ms_p =
+        (float)((double)(to->at.tv_sec - from->at.tv_sec) * 1e3 + (double)(to->at.tv_nsec - from->at.tv_nsec) / 1e6);
+    return DONE;
+}
+
 API cuEventRecord(void *handle, void *stream)
 {
     event_t *event = handle;
     if (standin_capturing(standin_stream(stream))) return CAPTURED;
     event->stream = standin_stream(stream);
+    if ((event->flags & NO_TIMING) == 0) standin_stream_add(event->stream, stamp, &event, sizeof event);
     event->given = standin_stream_given(event->stream);
     return DONE;
 }
@@ -269,6 +291,11 @@ API cuMemcpyHtoDAsync_v2(address_t to, const void *from, size_t bytes, void *str
 API cuMemcpyDtoHAsync_v2(void *to, address_t from, size_t bytes, void *stream)
 {
     return cuMemcpyHtoDAsync_v2((address_t)to, (const void *)from, bytes, stream);
+}
+
+API cuMemcpyDtoDAsync_v2(address_t to, address_t from, size_t bytes, void *stream)
+{
+    return cuMemcpyHtoDAsync_v2(to, (const void *)from, bytes, stream);
 }
 
 /* ---- kernels ---- */

@@ -17,6 +17,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "fuzz_turns.h"
 #include "oracle_layout.h"
@@ -332,16 +333,20 @@ static void ignore(void *arg, xep_log_level_t level, const char *message)
     (void)arg, (void)level, (void)message;
 }
 
-/* For good: libFuzzer reads the counters of an object also when that was unloaded. */
+/*
+ * For good: libFuzzer reads the counters of an object also when that was unloaded. Those for the memory of devices,
+ * which a patch of an argument asks for, are there where they were built.
+ */
 static void load_modes(void)
 {
-    static const char *const names[] = {"normal", "ll"};
+    static const char *const names[] = {"normal", "ll", "normal_cuda", "ll_cuda"};
     static int loaded;
     const char *folder = getenv("XEP_PLUGIN_PATH");
     char path[PATH_MAX];
     if (loaded++) return;
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 4; i++) {
         snprintf(path, sizeof path, "%s/xep_%s.so", folder == NULL ? ".libs" : folder, names[i]);
+        if (i >= 2 && access(path, F_OK) != 0) continue;
         if (dlopen(path, RTLD_NOW | RTLD_LOCAL) == NULL) fuzz_fail("no mode: %s", dlerror());
     }
 }

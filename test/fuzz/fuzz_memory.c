@@ -257,6 +257,31 @@ static const char *describe(xep_transport_t *transport, uint32_t rank)
     return "messages of a fuzz world";
 }
 
+/* It is lost: best effort is all that is promised, and ranks of other nodes then end by their deadlines. */
+static xep_status_t mail(xep_transport_t *transport, uint32_t rank, const void *data, size_t bytes)
+{
+    (void)transport, (void)rank, (void)data, (void)bytes;
+    return XEP_OK;
+}
+
+static int mail_has_left(xep_transport_t *transport)
+{
+    (void)transport;
+    return 1;
+}
+
+static xep_status_t watch(xep_transport_t *transport, const uint8_t *ranks, int32_t interval_ms)
+{
+    (void)transport, (void)ranks, (void)interval_ms;
+    return XEP_OK;
+}
+
+static int is_gone(xep_transport_t *transport, uint32_t rank, char *why, size_t bytes)
+{
+    (void)transport, (void)rank, (void)why, (void)bytes;
+    return 0;
+}
+
 static void close_transport(xep_transport_t *transport)
 {
     free(transport);
@@ -269,7 +294,11 @@ static const xep_transport_ops_t transport_ops = {.name = "fuzz",
                                                   .heap_connect = heap_connect,
                                                   .heap_close = heap_close,
                                                   .progress = progress,
+                                                  .mail = mail,
+                                                  .mail_has_left = mail_has_left,
                                                   .describe = describe,
+                                                  .watch = watch,
+                                                  .is_gone = is_gone,
                                                   .close = close_transport};
 
 xep_transport_t *fuzz_memory_transport(fuzz_memory_t *memory, uint32_t rank)

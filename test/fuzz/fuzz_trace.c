@@ -20,9 +20,12 @@
 
 const fuzz_target_t fuzz_target = {.name = "trace", .unit = "traces merged", .runs = 1500};
 
+enum { HOST = 'H', MODE = 'M', FIRST = 'a' }; /* letters of texts; events have FIRST and the next ones */
+enum { UNDESCRIBED = 8 };                     /* the event of a buffer too many */
 enum { MOST_RANKS = 3, EVENTS = 12, MOST_PATCHES = 64, MOST_SAID = 50, MOST_CLAIMED = 1024 };
 
 static int said;
+static size_t most_bytes; /* of a file */
 
 /* In place of the tool's, which writes to stderr. */
 void trace_say(const char *format, ...)
@@ -45,14 +48,22 @@ typedef struct rank_file {
 } rank_file_t;
 _Static_assert(sizeof(rank_file_t) == 2 * XEP_TRACE_UNIT, "header and one ring");
 
+/* As long as it may be: one byte over its end, and it has none. */
+static void fill_text(char *text, size_t bytes, char letter)
+{
+    memset(text, letter, bytes - 1);
+    text[bytes - 1] = '\0';
+}
+
 static void fill_header(xep_trace_header_t *header, uint32_t rank, uint32_t nranks)
 {
     *header = (xep_trace_header_t){.rank = rank, .nranks = nranks, .job = 77, .ring_bytes = XEP_TRACE_UNIT, .pid = 10};
     memcpy(header->magic, XEP_TRACE_MAGIC, sizeof header->magic);
     header->rings = header->buffers = 1;
     header->syncs = XEP_TRACE_SYNCS + 3;
-    snprintf(header->host, sizeof header->host, "host");
-    header->buffer[0] = (xep_trace_buffer_t){"normal", 8, 2, 64, 2};
+    fill_text(header->host, sizeof header->host, HOST);
+    header->buffer[0] = (xep_trace_buffer_t){"", 8, 2, 64, 2};
+    fill_text(header->buffer[0].mode, sizeof header->buffer[0].mode, MODE);
     for (uint32_t i = 0; i < XEP_TRACE_SYNCS; i++) {
         uint64_t at = 1000 + 100 * i + rank;
         header->first[i] = (xep_trace_sync_t){i + 1, at, at + 50};
@@ -69,9 +80,11 @@ static void fill_file(rank_file_t *file, uint32_t rank, uint32_t nranks)
         *event = (xep_trace_event_t){.begin_ns = 2000 + 10 * i,
                                      .end_ns = 2005 + 10 * i,
                                      .epoch = i,
+                                     .where = i == UNDESCRIBED ? XEP_TRACE_BUFFERS + i : 0,
                                      .kind = (uint8_t)(i % XEP_TRACE_KINDS),
                                      .op = i & 1};
-        if (event->kind == XEP_TRACE_PHASE || event->kind >= XEP_TRACE_CALL) snprintf(event->name, 32, "rows %u", i);
+        if (event->kind == XEP_TRACE_PHASE || event->kind >= XEP_TRACE_CALL)
+            fill_text(event->name, XEP_TRACE_NAME, (char)(FIRST + i));
     }
 }
 
@@ -104,15 +117,39 @@ static void skip_spaces(const char **at)
 
 static int skip_value(const char **at, int depth);
 
+/* Bytes that a text had before it was written as JSON. */
+static size_t letters_of(const char *from, const char *to)
+{
+    size_t letters = 0;
+    for (; from < to; from++, letters++)
+        if (*from == '\\') from += from[1] == 'u' ? 5 : 1;
+    return letters;
+}
+
+/* Texts of a file are as long as they may be. One that was read beyond its end is longer: fill_text() made it. */
+static int has_its_end(const char *text, const char *end)
+{
+    static const char track[] = "buffer ";
+    if (strncmp(text, track, strlen(track)) == 0) {
+        char *mode;
+        unsigned long number = strtoul(text + strlen(track), &mode, 10);
+        size_t letters = *mode == ' ' ? letters_of(mode + 1, mode + strcspn(mode, ",\"")) : 0;
+        return letters < (number < XEP_TRACE_BUFFERS ? sizeof((xep_trace_buffer_t *)0)->mode : 1);
+    }
+    if (text[0] != text[1]) return 1;
+    if (text[0] == HOST) return letters_of(text, text + strcspn(text, ",\"")) < sizeof((xep_trace_header_t *)0)->host;
+    return text[0] < FIRST || text[0] > FIRST + EVENTS || letters_of(text, end) < XEP_TRACE_NAME;
+}
+
 static int skip_text(const char **at)
 {
     if (*(*at)++ != '"') return 0;
+    const char *text = *at;
     for (; **at != '"'; (*at)++) {
         if ((unsigned char)**at < 0x20) return 0;
-        if (**at == '\\' && *++*at == '\0') return 0;
+        if (**at == '\\' && (*++*at == '\0' || strchr("\"\\/bfnrtu", **at) == NULL)) return 0;
     }
-    (*at)++;
-    return 1;
+    return has_its_end(text, (*at)++);
 }
 
 static int skip_number(const char **at)
@@ -164,6 +201,19 @@ static int skip_value(const char **at, int depth)
     return skip_number(at);
 }
 
+/* A rank has no more events than its file has room for: what else there is was read behind its end. */
+static void check_counts(const char *text)
+{
+    static const char events[] = "\"events\":", damaged[] = "\"damaged\":";
+    while ((text = strstr(text, events)) != NULL) {
+        uint64_t found = strtoull(text + strlen(events), NULL, 10);
+        const char *more = strstr(text, damaged);
+        if (more != NULL) found += strtoull(more + strlen(damaged), NULL, 10);
+        if (found > most_bytes / sizeof(xep_trace_event_t)) fuzz_fail("%" PRIu64 " events of a rank", found);
+        text += strlen(events);
+    }
+}
+
 static void check_json(const char *path)
 {
     static char text[4 << 20];
@@ -175,6 +225,7 @@ static void check_json(const char *path)
     const char *at = text;
     int good = skip_value(&at, 16);
     skip_spaces(&at);
+    check_counts(text);
     if (!good || at != text + bytes)
         fuzz_fail("no JSON from byte %zu of %zu on: %.60s", (size_t)(at - text), bytes, at);
 }
@@ -194,8 +245,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     for (uint32_t r = 0; r < nranks; r++) fill_file(&files[r], r, nranks);
     for (int i = 0; i < MOST_PATCHES && input.at < input.end; i++)
         patch_file(&files[fuzz_below(&input, nranks)], &input);
-    for (uint32_t r = 0; r < nranks; r++)
-        write_rank(path, r, &files[r], length < 128 ? sizeof files[r] : (size_t)(length - 128) * 1500);
+    size_t bytes = length < 128 ? sizeof files[0] : (size_t)(length - 128) * 1500;
+    most_bytes = bytes < sizeof files[0] ? sizeof files[0] : bytes;
+    for (uint32_t r = 0; r < nranks; r++) write_rank(path, r, &files[r], bytes);
     said = 0;
     if (trace_merge(path) != TRACE_NOTHING) check_json(path);
     else if (said == 0) fuzz_fail("nothing was merged, and nothing was said");

@@ -11,6 +11,9 @@
  * Sizes, by -D: RANKS (3 or 4), OPS, SLOTS (operations in flight at once), DEATHS (at most so many ranks die).
  * Choices:
  *   SLOW     one rank may be suspected although it lives, and goes on writing its words
+ *   WIRE     ranks that do not map one another (src/core/members_wire.c): an operation is with a rank that is gone if
+ *            some rank has ended it with that rank's word; ballots come in messages, late, and from the dead as well;
+ *            a decision takes most of the ranks that are not known to be dead
  *   DEFECT_* a deliberate defect: protocols.sh has the list
  */
 #ifndef RANKS
@@ -44,6 +47,18 @@ byte asked[RANKS];         /* ranks whose ballot was found to be the same since 
 byte dead, out;            /* out: ranks that were told that they are */
 byte slow = RANKS;
 
+#ifdef WIRE
+byte seen[RANKS * RANKS]; /* [r][q]: the ballot of q as it came to r last */
+byte seen_held[RANKS * RANKS * RANKS];
+#define SEEN(r, q) seen[(r) * RANKS + (q)]
+#define SEEN_HELD(r, q, z) seen_held[((r) * RANKS + (q)) * RANKS + (z)]
+#define COUNTS(r, z) ended[r]
+#else
+#define SEEN(r, q) suspects[q]
+#define SEEN_HELD(r, q, z) HELD(q, z)
+#define COUNTS(r, z) (WORDS(r, z) & (BIT(begun[r]) - 1))
+#endif
+
 #define WORDS(d, s) words[(d) * RANKS + (s)]
 #define HELD(r, z) held[(r) * RANKS + (z)]
 #define WITH(r, o) with[(r) * OPS + (o)]
@@ -55,7 +70,7 @@ byte slow = RANKS;
 inline suspect(r_, z_)
 {
     suspects[r_] = suspects[r_] | BIT(z_);
-    HELD(r_, z_) = HELD(r_, z_) | (WORDS(r_, z_) & (BIT(begun[r_]) - 1))
+    HELD(r_, z_) = HELD(r_, z_) | COUNTS(r_, z_)
 }
 
 /* All that q says is said here, too, from now on. */
@@ -65,13 +80,13 @@ inline adopt(r_, q_)
     do
     :: z < RANKS ->
         if
-        :: HAS(suspects[q_], z) ->
+        :: HAS(SEEN(r_, q_), z) ->
             if
             :: !HAS(suspects[r_], z) -> suspect(r_, z)
             :: else -> skip
             fi;
 #ifndef DEFECT_ADOPT
-            HELD(r_, z) = HELD(r_, z) | HELD(q_, z)
+            HELD(r_, z) = HELD(r_, z) | SEEN_HELD(r_, q_, z)
 #endif
         :: else -> skip
         fi;
@@ -84,19 +99,24 @@ inline adopt(r_, q_)
 #ifdef DEFECT_SAME
 #define SAME_OF(r, q, z) true
 #else
-#define SAME_OF(r, q, z) (!HAS(suspects[r], z) || HELD(r, z) == HELD(q, z))
+#define SAME_OF(r, q, z) (!HAS(suspects[r], z) || HELD(r, z) == SEEN_HELD(r, q, z))
 #endif
-#define SAME(r, q) (suspects[r] == suspects[q] && \
+#define SAME(r, q) (suspects[r] == SEEN(r, q) && \
     SAME_OF(r, q, 0) && SAME_OF(r, q, 1) && SAME_OF(r, q, 2) && SAME_OF(r, q, RANKS - 1))
 #ifdef DEFECT_ADOPT
 #define MORE_OF(r, q, z) false
 #else
-#define MORE_OF(r, q, z) (HAS(suspects[q], z) && (HELD(q, z) & ~HELD(r, z)) != 0)
+#define MORE_OF(r, q, z) (HAS(SEEN(r, q), z) && (SEEN_HELD(r, q, z) & ~HELD(r, z)) != 0)
 #endif
-#define MORE(r, q) ((suspects[q] & ~suspects[r]) != 0 || \
+#define MORE(r, q) ((SEEN(r, q) & ~suspects[r]) != 0 || \
     MORE_OF(r, q, 0) || MORE_OF(r, q, 1) || MORE_OF(r, q, 2) || MORE_OF(r, q, RANKS - 1))
 
+#ifdef WIRE
+#define HAD(q, o, s) (HAS(ended[q], o) && HAS(WORDS(q, s), o))
+#define IS_THERE(o, s) (HAD(0, o, s) || HAD(1, o, s) || HAD(2, o, s) || HAD(RANKS - 1, o, s))
+#else
 #define IS_THERE(o, s) (HAS(WORDS(0, s), o) || HAS(WORDS(1, s), o) || HAS(WORDS(2, s), o) || HAS(WORDS(RANKS - 1, s), o))
+#endif
 
 /* While the ranks agree nothing ends: what they have said is here stays all that is here. */
 #ifdef DEFECT_FROZEN
@@ -116,7 +136,7 @@ inline find_members(r_, o_)
         if
         :: HAS(decided[r_], z) && !HAS(HELD(r_, z), o_) -> skip
         :: HAS(decided[r_], z) && HAS(HELD(r_, z), o_) ->
-            assert(IS_THERE(o_, z)); /* it is fetched from whoever has it */
+            assert(IS_THERE(o_, z)); /* it is fetched from whoever has it; over the wire, that rank's verdict is */
             members = members | BIT(z)
         :: else ->
             ready = ready && HAS(WORDS(r_, z), o_);
@@ -134,7 +154,7 @@ inline find_members(r_, o_)
         asked[r] = 0; \
         out = out | (suspects[r] & BIT(r)); /* it reads that it is out itself */ \
         z = 0 } \
-    :: d_step { LISTENS(r, i) && IS_OPEN(r) && !HAS(asked[r], i) && SAME(r, i) -> asked[r] = asked[r] | BIT(i) }
+    :: d_step { LISTENS(r, i) && IS_OPEN(r) && !HAS(asked[r], i) && (r == i || SAME(r, i)) -> asked[r] = asked[r] | BIT(i) }
 
 #define DOUBT(i) \
     :: d_step { LISTENS(r, i) && r != i && ended[r] != BIT(OPS) - 1 && (HAS(dead, i) || slow == i) -> \
@@ -142,6 +162,26 @@ inline find_members(r_, o_)
         asked[r] = 0 }
 
 #define HEARD_ALL(r) ((asked[r] | suspects[r]) == ALL_RANKS)
+
+#ifdef WIRE
+#define IS_NEWS(r, q) (SEEN(r, q) != suspects[q] || SEEN_HELD(r, q, 0) != HELD(q, 0) || \
+    SEEN_HELD(r, q, 1) != HELD(q, 1) || SEEN_HELD(r, q, 2) != HELD(q, 2) || \
+    SEEN_HELD(r, q, RANKS - 1) != HELD(q, RANKS - 1))
+#define BALLOT_OF(i) \
+    :: d_step { r != i && !GONE(r) && !HAS(suspects[r], i) && IS_NEWS(r, i) -> \
+        SEEN(r, i) = suspects[i]; \
+        SEEN_HELD(r, i, 0) = HELD(i, 0); \
+        SEEN_HELD(r, i, 1) = HELD(i, 1); \
+        SEEN_HELD(r, i, 2) = HELD(i, 2); \
+        SEEN_HELD(r, i, RANKS - 1) = HELD(i, RANKS - 1) }
+#define SIZE(set) (HAS(set, 0) + HAS(set, 1) + HAS(set, 2) + HAS(set, 3))
+#define LEFT(r) (ALL_RANKS & ~(suspects[r] & (dead | decided[r])))
+#define LOWEST(r) (LEFT(r) & (256 - LEFT(r)))
+#define HAS_MOST(r) (2 * SIZE(ALL_RANKS & ~suspects[r]) + ((LOWEST(r) & suspects[r]) == 0 -> 1 : 0) > SIZE(LEFT(r)))
+#else
+#define BALLOT_OF(i)
+#define HAS_MOST(r) true
+#endif
 
 proctype rank(byte r)
 {
@@ -188,13 +228,19 @@ end:
     LOOK_AT(0)
     LOOK_AT(1)
     LOOK_AT(2)
+    BALLOT_OF(0)
+    BALLOT_OF(1)
+    BALLOT_OF(2)
 #if RANKS > 3
     LOOK_AT(3)
+    BALLOT_OF(3)
 #endif
     /* decided: who is out is told so first, and a rank that was told itself decides nothing */
-    :: d_step { !GONE(r) && IS_OPEN(r) && HEARD_ALL(r) ->
+    :: d_step { !GONE(r) && IS_OPEN(r) && HEARD_ALL(r) && HAS_MOST(r) ->
         out = out | (suspects[r] & ~dead);
         decided[r] = suspects[r] }
+    /* cut off, for as long as it waits */
+    :: d_step { !GONE(r) && IS_OPEN(r) && HEARD_ALL(r) && !HAS_MOST(r) -> out = out | BIT(r) }
     od
 }
 

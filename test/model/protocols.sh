@@ -97,15 +97,32 @@ known() {
 agreement() {
     proved mask
     proved mask -DOPS=2 -DSLOW
+    proved mask -DWIRE # ranks that do not map one another
+    proved mask -DOPS=1 -DWIRE -DSLOW
     found mask -DOPS=2 -DDEFECT_ADOPT        # what others have does not count
     found mask -DOPS=2 -DDEFECT_SAME         # it is decided before all say the same
+    found mask -DOPS=2 -DWIRE -DDEFECT_ADOPT
+    found mask -DOPS=2 -DWIRE -DDEFECT_SAME
+    found mask -DOPS=1 -DWIRE -DSLOW -DDEFECT_FROZEN
     found mask -DOPS=2 -DSLOW -DDEFECT_FROZEN # operations go on while the ranks agree
     found mask -DRANKS=4 -DDEATHS=2 -DOPS=2 -DSLOTS=1 -DDEFECT_SAME
+}
+
+# Dispatches of normal without ranks: the same places at all survivors, and nobody's rows on those of others.
+rows() {
+    proved rows -DOPS=1 -DSLOW
+    proved rows -DOPS=1 -DDEATHS=2
+    proved rows -DOPS=2
+    found rows -DOPS=1 -DDEATHS=2 -DDEFECT_FIRST  # ranks do not agree on records
+    found rows -DOPS=1 -DDEATHS=2 -DDEFECT_DIGEST # rows of the dead are taken though they lie elsewhere
+    found rows -DOPS=1 -DSLOW -DDEFECT_QUIET      # nobody waits for a rank that is out and still stores
+    found rows -DOPS=1 -DSLOW -DDEFECT_LOOK       # a rank looks before it says that it stores
 }
 
 small() {
     local mode
     agreement
+    rows
     for mode in normal ll; do
         proved $mode -DMAPPED=1 -DOPS=2 -DDEATH
         proved $mode -DMAPPED=1 -DPAIRS -DBAD
@@ -120,8 +137,13 @@ small() {
 full() {
     local mode pairs
     agreement
+    rows
     proved mask -DSLOW
     proved mask -DDEATHS=2
+    proved mask -DOPS=2 -DWIRE -DDEATHS=2
+    proved rows
+    proved rows -DOPS=2 -DDEATHS=2
+    proved rows -DOPS=1 -DSLOW -DDEATHS=2
     for mode in normal ll; do
         for pairs in 7 3 1 0; do
             proved $mode -DMAPPED=$pairs

@@ -82,6 +82,23 @@ static void null_calls(xep_group_t *group)
     xep_group_abort(NULL);
 }
 
+/* Refused before anybody hears of it: the group goes on as it was. */
+static void shrinks(xep_group_t *group)
+{
+    xep_shrink_args_t args = XEP_SHRINK_ARGS_INIT;
+    xep_group_t *next = NULL;
+    MP_FAILS(XEP_ERR_INVALID, xep_group_shrink(NULL, &args, &next));
+    MP_FAILS(XEP_ERR_INVALID, xep_group_shrink(group, &args, NULL));
+    args.least = mp_nranks() + 1;
+    MP_FAILS(XEP_ERR_INVALID, xep_group_shrink(group, &args, &next));
+    MP_REASON("invalid least");
+    args.least = 0;
+    args.size = 4;
+    MP_FAILS(XEP_ERR_INVALID, xep_group_shrink(group, &args, &next));
+    MP_CHECK(next == NULL);
+    MP_OK(xep_group_barrier(group));
+}
+
 /* Which buffers can go on without ranks, and what may be asked of a group that has none of these. */
 static void masks(xep_group_t *group)
 {
@@ -94,9 +111,6 @@ static void masks(xep_group_t *group)
     MP_FAILS(XEP_ERR_INVALID, xep_buffer_create(group, &p, &buffer));
     MP_REASON("invalid on_failure: 2");
     p.on_failure = XEP_ON_FAILURE_MASK;
-    p.mode = "normal";
-    MP_FAILS(XEP_ERR_UNSUPPORTED, xep_buffer_create(group, &p, &buffer));
-    MP_REASON("mode normal needs all ranks");
     MP_FAILS(XEP_ERR_INVALID, xep_group_mask_set(group, mp_rank()));
     MP_FAILS(XEP_ERR_INVALID, xep_group_mask_set(group, mp_nranks()));
     MP_FAILS(XEP_ERR_INVALID, xep_group_mask_set(NULL, 0));
@@ -106,10 +120,13 @@ static void masks(xep_group_t *group)
     MP_OK(xep_group_mask_query(group, NULL, 0, &count));
     MP_CHECK(count == 0);
     MP_OK(xep_group_mask_clear(group));
-    p.mode = "ll";
-    if (info.nnodes == 1) MP_OK(xep_buffer_create(group, &p, &buffer));
-    else MP_FAILS(XEP_ERR_UNSUPPORTED, xep_buffer_create(group, &p, &buffer));
-    xep_buffer_destroy(buffer);
+    for (int ll = 0; ll < 2; ll++) {
+        p.mode = ll ? "ll" : "normal";
+        buffer = NULL;
+        if (ll || info.nnodes == 1) MP_OK(xep_buffer_create(group, &p, &buffer));
+        else MP_FAILS(XEP_ERR_UNSUPPORTED, xep_buffer_create(group, &p, &buffer));
+        xep_buffer_destroy(buffer);
+    }
 }
 
 static void layouts(void)
@@ -324,6 +341,7 @@ int main(void)
     structs(group);
     null_calls(group);
     masks(group);
+    shrinks(group);
     layouts();
     buffers(group);
     mp_job_open(&job, &base, 1);

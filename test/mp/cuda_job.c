@@ -197,6 +197,17 @@ void cuda_job_combine(cuda_job_t *job, xep_handle_t *handle)
     mp_job_check_out(h);
 }
 
+void cuda_job_refuse_missing(cuda_job_t *job, xep_handle_t *handle)
+{
+    xep_combine_args_t a = XEP_COMBINE_ARGS_INIT;
+    a.out = job->out;
+    a.out_stride = job->host.out_stride;
+    a.missing = job->out_weights; /* any array of the device */
+    a.stream = job->stream;
+    MP_FAILS(XEP_ERR_UNSUPPORTED, xep_combine(handle, &a, NULL));
+    MP_REASON("missing cannot be told in device memory");
+}
+
 void cuda_job_round(cuda_job_t *job)
 {
     xep_handle_t *handle;

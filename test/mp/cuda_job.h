@@ -27,6 +27,9 @@ void cuda_job_check_recv(cuda_job_t *job, const xep_handle_t *handle);
 /** Expert outputs into the handle's input, or into memory of the device; a combine; and compares the sums. */
 void cuda_job_combine(cuda_job_t *job, xep_handle_t *handle);
 
+/** A combine that is to say what is missing is refused. */
+void cuda_job_refuse_missing(cuda_job_t *job, xep_handle_t *handle);
+
 /** Dispatch, check, combine, check, release. */
 void cuda_job_round(cuda_job_t *job);
 

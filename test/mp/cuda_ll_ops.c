@@ -186,9 +186,12 @@ static void phases(xep_group_t *group)
             MP_OK(xep_dispatch(job.host.buffer, &a, &handle[h], &req[h]));
             MP_CHECK(xep_handle_recv(handle[h]) == NULL);
         }
-        for (int h = 1; h >= 0; h--) mp_finish(req[h]);
+        for (int h = 1; h >= 0; h--) {
+            if (i % 2 != 0) MP_OK(xep_request_stream_wait(req[h], streams[1 - h])); /* that finishes it, too */
+            mp_finish(req[h]);
+        }
         for (int h = 0; h < 2; h++) {
-            job.stream = streams[h];
+            job.stream = streams[i % 2 != 0 ? 1 - h : h];
             cuda_job_check_recv(&job, handle[h]);
             cuda_job_combine(&job, handle[h]);
             xep_handle_release(handle[h]);
@@ -352,6 +355,7 @@ static void refusals(xep_group_t *group)
     b.out = job.host.out;
     MP_FAILS(XEP_ERR_INVALID, xep_combine(handle, &b, NULL));
     MP_REASON("invalid out: ");
+    cuda_job_refuse_missing(&job, handle);
     xep_handle_release(handle);
     cuda_job_close(&job);
 }

@@ -220,6 +220,44 @@ static void requests(xep_group_t *group)
     cuda_job_close(&job);
 }
 
+/*
+ * Outputs are read on a stream that knows nothing of the operations but what it is told: by a copy that is enqueued at
+ * once, while the stand-in's other streams are late.
+ */
+static void other_streams(xep_group_t *group)
+{
+    const mp_case_t c = {.name = "other streams", .experts = 12, .topk = 3, .hidden = 80, .tokens = 37, CUDA};
+    cuda_job_t job;
+    xep_handle_t *handle;
+    xep_request_t *req;
+    cuda_job_open(&job, &c, 37, group, streams[0]);
+    for (int i = 0; i < 10 * ROUNDS; i++) {
+        xep_dispatch_args_t a = cuda_job_dispatch(&job, NULL);
+        MP_OK(xep_dispatch(job.host.buffer, &a, &handle, &req));
+        MP_OK(xep_request_stream_wait(req, streams[1]));
+        xep_request_free(req);
+        job.stream = streams[1];
+        cuda_job_check_recv(&job, handle);
+        job.stream = streams[0];
+        xep_handle_release(handle);
+        cuda_rig_put(job.x, job.host.x, job.host.tokens * job.host.x_stride, job.stream);
+    }
+    xep_dispatch_args_t a = cuda_job_dispatch(&job, NULL);
+    MP_OK(xep_dispatch(job.host.buffer, &a, &handle, &req));
+    void *elsewhere = cuda_rig_stream_elsewhere(mp_rank());
+    if (elsewhere != NULL) {
+        MP_FAILS(XEP_ERR_INVALID, xep_request_stream_wait(req, elsewhere));
+        MP_REASON("invalid stream: ");
+    }
+    cuda_rig_capture(streams[1]);
+    MP_FAILS(XEP_ERR_INVALID, xep_request_stream_wait(req, streams[1]));
+    MP_REASON("is being captured");
+    cuda_rig_free_graph(cuda_rig_graph(streams[1]));
+    mp_finish(req);
+    xep_handle_release(handle);
+    cuda_job_close(&job);
+}
+
 /* ---- errors that all ranks have, and that change nothing ---- */
 
 static void refusals(xep_group_t *group)
@@ -259,6 +297,7 @@ static void refusals(xep_group_t *group)
     if (mp_rank() == 0) cuda_rig_put((int64_t *)job.idx + 5, &right, sizeof right, job.stream);
     a = cuda_job_dispatch(&job, NULL); /* and the buffer goes on */
     MP_OK(xep_dispatch(job.host.buffer, &a, &handle, NULL));
+    cuda_job_refuse_missing(&job, handle);
     cuda_job_check_recv(&job, handle);
     cuda_job_combine(&job, handle);
     xep_handle_release(handle);
@@ -328,21 +367,6 @@ static void give_up(xep_group_t *group)
     cuda_job_close(&job);
 }
 
-static void host_buffer(xep_group_t *group)
-{
-    const mp_case_t c = {.name = "host", .experts = 8, .topk = 2, .hidden = 64, .tokens = 16};
-    mp_job_t job;
-    xep_handle_t *handle = NULL;
-    mp_job_open(&job, &c, 5);
-    mp_job_buffer(&job, group);
-    xep_dispatch_args_t a = mp_job_dispatch(&job);
-    a.stream = streams[0];
-    MP_FAILS(XEP_ERR_INVALID, xep_dispatch(job.buffer, &a, &handle, NULL));
-    MP_REASON("invalid stream: ");
-    mp_job_round(&job);
-    mp_job_close(&job);
-}
-
 int main(int argc, char **argv)
 {
     xep_group_t *group = mp_group();
@@ -352,10 +376,11 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) run_case(group, &cases[i]);
     one_after_the_other(group);
     requests(group);
+    other_streams(group);
     refusals(group);
     late_rank(group);
     other_combines(group);
-    host_buffer(group);
+    cuda_refuse_stream(group, streams[0]);
     cuda_refuse_no_device(group);
     give_up(group);
     xep_group_destroy(group);

@@ -20,6 +20,24 @@ for ranks in 1 2 3; do
     done
 done
 
+# what xep_perf compares and prints: each mode, and each way of an operation
+perf() {
+    local ranks=$1
+    shift
+    LD_LIBRARY_PATH=$tmp:$LD_LIBRARY_PATH timeout $((100 * ${XEP_TEST_SLOW:-1})) "$builddir/xep_run" -n "$ranks" \
+        "$builddir/xep_perf" --memory cuda --tokens 40 --hidden 256 --experts 12 --topk 3 --iters 3 --check "$@" \
+        >"$tmp/perf" 2>&1 && grep -q '^check: every byte compared, ok$' "$tmp/perf" &&
+        grep -q '^dispatch on the device [0-9.]* us, [0-9]* SMs, ' "$tmp/perf" ||
+        { cat "$tmp/perf"; echo "FAIL: xep_perf --memory cuda, $ranks ranks: $*"; failed=1; }
+}
+perf 1
+perf 3 --sms 8 --pressure 2
+perf 2 --dtype fp8 --slots 3
+perf 2 --cached --copy-in --mask 200
+perf 3 --mode ll --sms 8
+perf 2 --mode ll --layout padded --quant none
+perf 2 --mode ll --slots 2 --copy-in --pressure 2
+
 LD_LIBRARY_PATH=$tmp:$LD_LIBRARY_PATH XEP_MAP=never "$builddir/xep_run" -n 2 "$builddir/test/mp/cuda_ops" apart ||
     { echo 'FAIL: ranks that do not map one another'; failed=1; }
 if ! ldconfig -p | grep -q 'libcuda\.so\.1'; then

@@ -129,6 +129,12 @@ static xep_buffer_params_t params_of(const mp_job_t *job)
     return p;
 }
 
+xep_status_t mp_job_try_buffer(mp_job_t *job, xep_group_t *group)
+{
+    xep_buffer_params_t p = params_of(job);
+    return xep_buffer_create(group, &p, &job->buffer);
+}
+
 void mp_job_buffer(mp_job_t *job, xep_group_t *group)
 {
     xep_buffer_params_t p = params_of(job);
@@ -215,13 +221,16 @@ xep_combine_args_t mp_job_combine(mp_job_t *job, xep_handle_t *handle)
     const xep_recv_t *recv = xep_handle_recv(handle);
     size_t stride;
     MP_CHECK(recv != NULL);
-    void *y = job->c->copy_in ? own_memory(job, recv, &stride) : xep_handle_combine_input(handle, &stride);
+    int private = job->c->copy_in;
+    void *y = private ? NULL : xep_handle_combine_input(handle, &stride);
+    if (y == NULL && job->may_be_out) private = 1; /* the combine will say why */
+    if (private) y = own_memory(job, recv, &stride);
     MP_CHECK(y != NULL);
     oracle_fill_outputs(&job->shape, mp_rank(), recv, y, stride);
     memset(job->out, MP_POISON, job->tokens * job->out_stride);
     memset(job->out_weights, MP_POISON, job->tokens * job->c->topk * sizeof(float));
     a.x = y;
-    a.x_stride = job->c->copy_in ? stride : 0;
+    a.x_stride = private ? stride : 0;
     a.dtype = job->shape.combine_dtype;
     a.out = job->out;
     a.out_stride = job->out_stride;

@@ -42,6 +42,7 @@ typedef struct mp_job {
     oracle_shape_t shape;
     xep_buffer_t *buffer;
     uint64_t tokens; /* of this rank */
+    int may_be_out;  /* others may leave this rank out at any moment, in which a call gives it no memory */
     void *x, *idx, *out, *bias[2], *y;
     float *weights, *out_weights;
     uint32_t *scales;
@@ -52,6 +53,8 @@ typedef struct mp_job {
 /** Inputs of a case on this rank; payload is the seed of its data. Collective only when it creates a buffer. */
 void mp_job_open(mp_job_t *job, const mp_case_t *c, uint64_t seed);
 void mp_job_buffer(mp_job_t *job, xep_group_t *group);
+/** The same, where making it may fail. */
+xep_status_t mp_job_try_buffer(mp_job_t *job, xep_group_t *group);
 /** New rows for the same routing. */
 void mp_job_payload(mp_job_t *job, uint64_t payload);
 void mp_job_close(mp_job_t *job);

@@ -46,13 +46,28 @@ void mp_reason(const char *text, const char *file, int line)
         mp_fail(file, line, "the reason \"%s\" does not say \"%s\"", xep_last_error(), text);
 }
 
-xep_group_t *mp_group(void)
+xep_status_t mp_try_group(xep_group_t **group_p)
 {
     if (the_group == NULL) {
-        MP_OK(xep_group_create(NULL, &the_group));
+        xep_status_t status = xep_group_create(NULL, &the_group);
+        if (status != XEP_OK) return status;
         MP_OK(xep_group_query(the_group, &the_info));
     }
-    return the_group;
+    *group_p = the_group;
+    return XEP_OK;
+}
+
+xep_group_t *mp_group(void)
+{
+    xep_group_t *group;
+    MP_OK(mp_try_group(&group));
+    return group;
+}
+
+void mp_go_on(xep_group_t *group)
+{
+    the_group = group;
+    MP_OK(xep_group_query(group, &the_info));
 }
 
 uint32_t mp_rank(void)
@@ -84,20 +99,25 @@ void mp_sleep_us(unsigned us)
     nanosleep(&t, NULL);
 }
 
-atomic_int *mp_counter(xep_group_t *group)
+void *mp_shared(xep_group_t *group, size_t bytes)
 {
-    char mine[64] = "/dev/shm/xep_counter.XXXXXX", *paths = malloc(mp_nranks() * sizeof mine);
+    char mine[64] = "/dev/shm/xep_test.XXXXXX", *paths = malloc(mp_nranks() * sizeof mine);
     int file = mp_rank() == 0 ? mkstemp(mine) : -1;
-    if (mp_rank() == 0) MP_CHECK(file >= 0 && ftruncate(file, sizeof(atomic_int)) == 0);
+    if (mp_rank() == 0) MP_CHECK(file >= 0 && ftruncate(file, (off_t)bytes) == 0);
     MP_OK(xep_group_allgather(group, mine, paths, sizeof mine));
     if (mp_rank() != 0) file = open(paths, O_RDWR);
-    void *counter = mmap(NULL, sizeof(atomic_int), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-    MP_CHECK(file >= 0 && counter != MAP_FAILED);
+    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    MP_CHECK(file >= 0 && memory != MAP_FAILED);
     close(file);
     MP_OK(xep_group_barrier(group));
     if (mp_rank() == 0) unlink(mine);
     free(paths);
-    return counter;
+    return memory;
+}
+
+atomic_int *mp_counter(xep_group_t *group)
+{
+    return mp_shared(group, sizeof(atomic_int));
 }
 
 void mp_await(const atomic_int *counter, int value)

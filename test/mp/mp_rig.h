@@ -25,6 +25,10 @@ void mp_fail(const char *file, int line, const char *format, ...) __attribute__(
 
 /** The group of all ranks; its rank is put before messages. */
 xep_group_t *mp_group(void);
+/** The same, where making it may fail. */
+xep_status_t mp_try_group(xep_group_t **group_p);
+/** From now on the group of all ranks is this one. */
+void mp_go_on(xep_group_t *group);
 uint32_t mp_rank(void);
 uint32_t mp_nranks(void);
 
@@ -39,7 +43,9 @@ double mp_now(void);
 
 void mp_sleep_us(unsigned us);
 
-/** A counter that all ranks of this machine share and that is not xep's; 0 at first, unmapped at exit. Collective. */
+/** Memory that all ranks of this machine share and that is not xep's; zeros at first, unmapped at exit. Collective. */
+void *mp_shared(xep_group_t *group, size_t bytes);
+/** A counter there. */
 atomic_int *mp_counter(xep_group_t *group);
 /** Waits, outside of xep, until it is at least that. */
 void mp_await(const atomic_int *counter, int value);

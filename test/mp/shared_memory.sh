@@ -62,6 +62,25 @@ run 'all ranks killed, with System V' "$inside" "$shm=1g none /dev/shm" ./xep_ru
 [ $status -eq 137 ] || wrong 'they were not killed'
 empty
 
+# killed while UCX makes memory, which has a name then: whoever starts next removes that, and nothing that is in use
+cat >"$tmp/next" <<'END'
+#!/bin/bash
+./xep_run -k -n 2 ./test/mp/half_made
+echo "left by those that were killed: $(find /dev/shm -name 'ucx_shm_posix_*' | wc -l)"
+exec 9<>/dev/shm/ucx_shm_posix_in_use
+echo mine >/dev/shm/ucx_shm_mine
+./xep_run -n 2 -x XEP_LOG=info ./xep_perf --check-only || exit
+echo "there now:" $(ls /dev/shm)
+rm /dev/shm/ucx_shm_posix_in_use /dev/shm/ucx_shm_mine
+END
+chmod +x "$tmp/next"
+run 'killed while memory is made' "$inside" "$shm=1g none /dev/shm" "$tmp/next"
+[ $status -eq 0 ] || wrong 'the next ranks failed'
+says 'left by those that were killed: [12]$' # the second one may have found the file of the first
+says 'removed ucx_shm_posix_[0-9a-f]*, [0-9]* bytes: a process was killed while UCX made it'
+says '^there now: ucx_shm_mine ucx_shm_posix_in_use$'
+empty
+
 # a buffer that is larger than /dev/shm where that is all there is: told before a page is written
 refuses 'too large a buffer' \
     'not enough shared memory for a buffer of [0-9]* bytes (System V .*No space left.*; /dev/shm: [0-9]* bytes free)' \

@@ -5,30 +5,42 @@
  * the oracle makes of the same routing without the ranks that the library says are out; and all survivors must say the
  * same of each operation, which they leave in memory of this test.
  *
- * survivors SCENARIO SEED
+ * survivors MODE SCENARIO SEED
  *   at-once   ranks 1, 3 and 5 kill themselves before the same dispatch
  *   in-turns  rank 1 before a dispatch, rank 3 before a combine, rank 5 while it is in the library
  *   anywhere  two ranks are killed by a timer, at any instruction
  *   stopped   rank 3 stops in mid-operation, is left out, and goes on later: it is told, and spoils nothing
  *   asked     rank 0 masks rank 3, which is well
+ *   paused    rank 3 stops at any instruction, and goes on after the deadline of the others
+ *
+ * A round is two dispatches in flight at once, in odd rounds one after the other by args.after, and their combines. In
+ * every third round the first of them uses the routing of a handle that all ranks have made, and in every third that
+ * handle is combined again. The seed chooses what the arrays are like.
  */
-#define _GNU_SOURCE /* mkstemp, ftruncate */
-#include <fcntl.h>
+#define _GNU_SOURCE /* setitimer, kill */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/time.h>
 #include <unistd.h>
 
 #include "mp_job.h"
+#include "mp_masked.h"
 #include "mp_rig.h"
 
-enum { RANKS = 8, ROUNDS = 60, FIRST = 10, SECOND = 25, THIRD = 40, SPREAD_US = 300 * 1000 };
+enum {
+    RANKS = 8,
+    ROUNDS = 60,
+    OPERATIONS = 3 /* of each kind, in a round */,
+    IN_FLIGHT = 2,
+    FIRST = 10,
+    SECOND = 25,
+    THIRD = 40,
+    SPREAD_US = 300 * 1000
+};
 
 static const mp_case_t base = {.name = "masks",
-                               .mode = "ll",
                                .experts = 21,
                                .topk = 4,
                                .hidden = 296,
@@ -37,83 +49,17 @@ static const mp_case_t base = {.name = "masks",
                                .mask = 100,
                                .weights = 1,
                                .biases = 1,
-                               .slots = 2,
+                               .slots = 3,
                                .timeout_ms = 2000,
                                .on_failure = XEP_ON_FAILURE_MASK};
 
 /** What ranks said of each operation, plus 1; 0: nothing. */
 typedef struct log {
     atomic_int pid[RANKS], done[RANKS];
-    uint32_t dispatch[ROUNDS][RANKS], combine[ROUNDS][RANKS];
+    uint32_t dispatch[ROUNDS * OPERATIONS][RANKS], combine[ROUNDS * OPERATIONS][RANKS];
 } log_t;
 
 static log_t *said;
-
-static log_t *open_log(xep_group_t *group)
-{
-    char mine[64] = "/dev/shm/xep_masks.XXXXXX", paths[RANKS][64];
-    int file = mp_rank() == 0 ? mkstemp(mine) : -1;
-    if (mp_rank() == 0) MP_CHECK(file >= 0 && ftruncate(file, sizeof(log_t)) == 0);
-    MP_OK(xep_group_allgather(group, mine, paths, sizeof mine));
-    if (mp_rank() != 0) file = open(paths[0], O_RDWR);
-    void *memory = mmap(NULL, sizeof(log_t), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-    MP_CHECK(file >= 0 && memory != MAP_FAILED);
-    close(file);
-    MP_OK(xep_group_barrier(group));
-    if (mp_rank() == 0) unlink(mine);
-    return memory;
-}
-
-/* ---- the truth: selections of ranks that are out count for nothing ---- */
-
-static uint32_t out_now;
-
-static void route(const oracle_shape_t *shape, uint32_t rank, uint64_t token, int32_t *idx, float *weights)
-{
-    oracle_route(shape->routing, rank, token, idx, weights);
-    for (uint32_t k = 0; k < shape->routing->params.topk; k++)
-        if (idx[k] >= 0 && (out_now >> oracle_owner(shape->routing, (uint32_t)idx[k]) & 1)) idx[k] = -1;
-}
-
-static oracle_shape_t plain(const oracle_shape_t *shape)
-{
-    oracle_shape_t copy = *shape;
-    copy.source = NULL;
-    return copy;
-}
-
-static void row(const oracle_shape_t *shape, uint32_t rank, uint64_t token, void *to)
-{
-    oracle_shape_t copy = plain(shape);
-    oracle_fill_row(&copy, rank, token, to);
-}
-
-static void scales(const oracle_shape_t *shape, uint32_t rank, uint64_t token, uint32_t *to)
-{
-    oracle_shape_t copy = plain(shape);
-    oracle_fill_scales(&copy, rank, token, to);
-}
-
-static void bias(const oracle_shape_t *shape, uint32_t which, uint32_t rank, uint64_t token, void *to)
-{
-    oracle_shape_t copy = plain(shape);
-    oracle_fill_bias(&copy, which, rank, token, to);
-}
-
-static void output(const oracle_shape_t *shape, uint32_t maker, uint32_t rank, uint64_t token, void *to)
-{
-    oracle_shape_t copy = plain(shape);
-    oracle_fill_output(&copy, maker, rank, token, to);
-}
-
-static void returned(const oracle_shape_t *shape, uint32_t maker, uint32_t rank, uint64_t token, float *to)
-{
-    oracle_shape_t copy = plain(shape);
-    oracle_fill_returned(&copy, maker, rank, token, to);
-}
-
-static const oracle_source_t masked =
-    {.route = route, .row = row, .scales = scales, .bias = bias, .output = output, .returned = returned};
 
 /* ---- a round ---- */
 
@@ -125,7 +71,7 @@ static uint32_t out_of(const xep_recv_t *recv)
 }
 
 /* A rank that is out has no tokens, as far as the others can tell. */
-static void check_dispatch(mp_job_t *job, const xep_handle_t *handle, uint32_t round)
+static void check_dispatch(mp_job_t *job, const xep_handle_t *handle, uint32_t operation)
 {
     oracle_routing_t *routing = job->routing, without = *routing;
     uint64_t tokens[RANKS];
@@ -136,12 +82,12 @@ static void check_dispatch(mp_job_t *job, const xep_handle_t *handle, uint32_t r
     job->shape.routing = &without;
     mp_job_check_recv(job, handle);
     job->shape.routing = routing;
-    said->dispatch[round][mp_rank()] = out + 1;
+    said->dispatch[operation][mp_rank()] = out + 1;
 }
 
 /* A selection is missing if and only if its expert is on a rank that is out. Which ranks are out shows in no other
  * way, so tokens must have selected experts of all. */
-static void check_combine(mp_job_t *job, const uint8_t *missing, uint32_t round)
+static void check_combine(mp_job_t *job, const uint8_t *missing, uint32_t operation)
 {
     uint32_t topk = job->c->topk, out = 0, in = 0;
     int32_t idx[16];
@@ -155,33 +101,72 @@ static void check_combine(mp_job_t *job, const uint8_t *missing, uint32_t round)
         }
     }
     MP_CHECK((out & in) == 0 && (out | in) == (1u << mp_nranks()) - 1);
-    out_now = out;
-    job->shape.source = &masked;
+    mp_masked_out = out;
+    job->shape.source = &mp_masked;
     mp_job_check_out(job);
     job->shape.source = NULL;
-    said->combine[round][mp_rank()] = out + 1;
+    said->combine[operation][mp_rank()] = out + 1;
 }
 
 typedef void (*moment_fn)(const char *scenario, uint32_t round, int before_combine);
 
-static xep_status_t play_round(mp_job_t *job, uint32_t round, const char *scenario, moment_fn moment)
+static xep_handle_t *kept; /* of a dispatch of all ranks */
+
+static xep_status_t combine_one(mp_job_t *job, xep_handle_t *handle, uint32_t operation)
 {
     uint8_t missing[40 * 4];
-    xep_handle_t *handle = NULL;
-    mp_job_payload(job, 1000 + round);
-    moment(scenario, round, 0);
-    xep_dispatch_args_t d = mp_job_dispatch(job);
-    xep_status_t status = xep_dispatch(job->buffer, &d, &handle, NULL);
-    if (status != XEP_OK) return status;
-    check_dispatch(job, handle, round);
     xep_combine_args_t c = mp_job_combine(job, handle);
     memset(missing, MP_POISON, sizeof missing);
     c.missing = missing;
-    moment(scenario, round, 1);
-    status = xep_combine(handle, &c, NULL);
-    if (status == XEP_OK) check_combine(job, missing, round);
-    xep_handle_release(handle);
+    xep_status_t status = xep_combine(handle, &c, NULL);
+    if (status == XEP_OK) check_combine(job, missing, operation);
     return status;
+}
+
+/* What a check expects follows from the arguments that were made last. */
+static xep_dispatch_args_t arguments(mp_job_t *job, uint32_t round, uint32_t which)
+{
+    return which == 0 && round % 3 == 1 ? mp_job_cached(job, kept) : mp_job_dispatch(job);
+}
+
+/* Ends both, whatever becomes of the first. */
+static xep_status_t dispatch_two(mp_job_t *job, uint32_t round, xep_handle_t *handles[2])
+{
+    xep_request_t *requests[2] = {NULL, NULL};
+    xep_status_t status = XEP_OK;
+    for (uint32_t i = 0; i < 2 && status == XEP_OK; i++) {
+        xep_dispatch_args_t args = arguments(job, round, i);
+        args.after = round % 2 == 1 ? requests[0] : NULL;
+        status = xep_dispatch(job->buffer, &args, &handles[i], &requests[i]);
+    }
+    for (uint32_t i = 0; i < 2 && requests[i] != NULL; i++) {
+        xep_status_t ended = xep_request_wait(requests[i]);
+        if (status == XEP_OK) status = ended;
+        xep_request_free(requests[i]);
+    }
+    for (uint32_t i = 0; i < 2 && status == XEP_OK; i++) {
+        arguments(job, round, i);
+        check_dispatch(job, handles[i], round * OPERATIONS + i);
+    }
+    return status;
+}
+
+static xep_status_t play_round(mp_job_t *job, uint32_t round, const char *scenario, moment_fn moment)
+{
+    xep_handle_t *handles[2] = {NULL, NULL};
+    mp_job_payload(job, 1000 + round);
+    moment(scenario, round, 0);
+    xep_status_t status = dispatch_two(job, round, handles);
+    if (status != XEP_OK) return status;
+    moment(scenario, round, 1);
+    for (uint32_t i = 0; i < 2 && status == XEP_OK; i++) {
+        arguments(job, round, i);
+        status = combine_one(job, handles[i], round * OPERATIONS + i);
+        xep_handle_release(handles[i]);
+    }
+    if (status != XEP_OK || round % 3 != 2) return status;
+    mp_job_dispatch(job);
+    return combine_one(job, kept, round * OPERATIONS + 2);
 }
 
 /* ---- who dies when ---- */
@@ -211,6 +196,30 @@ static void set_timer(uint64_t seed)
     MP_CHECK(setitimer(ITIMER_REAL, &timer, NULL) == 0);
 }
 
+/* It may have come back before the others gave it up. */
+static uint32_t out_by_now(xep_group_t *group)
+{
+    xep_mask_t masks[RANKS];
+    uint32_t count, set = 0;
+    MP_OK(xep_group_mask_query(group, masks, RANKS, &count));
+    for (uint32_t i = 0; i < count; i++) set |= 1u << masks[i].rank;
+    return set;
+}
+
+/* The stop, and what ends it, come from a process that does nothing else. */
+static void pause_later(uint64_t seed)
+{
+    useconds_t us = (useconds_t)(oracle_hash_row(&seed, sizeof seed, 6) % SPREAD_US) + 1;
+    pid_t self = getpid(), child = fork();
+    MP_CHECK(child >= 0);
+    if (child > 0) return;
+    usleep(us);
+    kill(self, SIGSTOP);
+    sleep(3);
+    kill(self, SIGCONT);
+    _exit(0);
+}
+
 /* ---- the end ---- */
 
 static void check_masks(xep_group_t *group, uint32_t expected)
@@ -226,18 +235,42 @@ static void check_masks(xep_group_t *group, uint32_t expected)
     if (set != 0) MP_FAILS(XEP_ERR_UNSUPPORTED, xep_group_mask_clear(group));
 }
 
-/* Members only grow fewer, and all survivors have said so of the same operations. */
-static void compare_logs(uint32_t out)
+static uint32_t count_with(uint32_t survivor, uint32_t gone)
 {
-    for (uint32_t round = 0; round < ROUNDS; round++)
-        for (uint32_t r = 0; r < mp_nranks(); r++) {
-            if (out >> r & 1) continue;
-            if (said->dispatch[round][r] != said->dispatch[round][mp_rank()] ||
-                said->combine[round][r] != said->combine[round][mp_rank()])
-                mp_fail(__FILE__, __LINE__, "round %u: rank %u was without %#x, %#x, this rank without %#x, %#x", round,
-                        r, said->dispatch[round][r] - 1, said->combine[round][r] - 1,
-                        said->dispatch[round][mp_rank()] - 1, said->combine[round][mp_rank()] - 1);
-        }
+    uint32_t with = 0;
+    for (uint32_t i = 0; i < ROUNDS * OPERATIONS; i++) {
+        with += said->dispatch[i][survivor] != 0 && !((said->dispatch[i][survivor] - 1) >> gone & 1);
+        with += said->combine[i][survivor] != 0 && !((said->combine[i][survivor] - 1) >> gone & 1);
+    }
+    return with;
+}
+
+static void compare_with(uint32_t survivor, int mapped)
+{
+    uint32_t me = mp_rank();
+    for (uint32_t i = 0; i < ROUNDS * OPERATIONS && mapped; i++)
+        if (said->dispatch[i][survivor] != said->dispatch[i][me] || said->combine[i][survivor] != said->combine[i][me])
+            mp_fail(__FILE__, __LINE__, "round %u: rank %u was without %#x, %#x, this rank without %#x, %#x",
+                    i / OPERATIONS, survivor, said->dispatch[i][survivor] - 1, said->combine[i][survivor] - 1,
+                    said->dispatch[i][me] - 1, said->combine[i][me] - 1);
+    for (uint32_t gone = 0; gone < mp_nranks(); gone++) {
+        uint32_t here = count_with(me, gone), there = count_with(survivor, gone);
+        if ((here > there ? here - there : there - here) > IN_FLIGHT)
+            mp_fail(__FILE__, __LINE__, "with rank %u were %u operations here, %u at rank %u", gone, here, there,
+                    survivor);
+    }
+}
+
+/*
+ * Where all map one another, survivors have said the same of each operation. Over the wire they may have heard
+ * different things of the rank that went, in the operations that were in flight.
+ */
+static void compare_logs(xep_group_t *group, uint32_t out)
+{
+    xep_group_info_t info = XEP_GROUP_INFO_INIT;
+    MP_OK(xep_group_query(group, &info));
+    for (uint32_t r = 0; r < mp_nranks(); r++)
+        if (!(out >> r & 1)) compare_with(r, info.nnodes == 1);
 }
 
 /* The rank that was left out: every call says so, and its end waits for nobody. */
@@ -245,11 +278,15 @@ static void leave(mp_job_t *job, xep_group_t *group, xep_status_t status)
 {
     xep_handle_t *handle;
     double begin = mp_now();
+    kept = NULL;
     MP_CHECK(status == XEP_ERR_PEER);
     MP_REASON("this rank is out");
     xep_dispatch_args_t d = mp_job_dispatch(job);
     MP_FAILS(XEP_ERR_PEER, xep_dispatch(job->buffer, &d, &handle, NULL));
     MP_REASON("this rank is out");
+    MP_FAILS(XEP_ERR_PEER, xep_group_barrier(group));
+    MP_REASON("this rank is out");
+    MP_CHECK(mp_now() - begin < 30);
     mp_job_close(job);
     atomic_store(&said->done[mp_rank()], 1);
     xep_group_destroy(group);
@@ -258,22 +295,50 @@ static void leave(mp_job_t *job, xep_group_t *group, xep_status_t status)
     exit(0);
 }
 
+/* Who is expected to be out at the end. */
+static uint32_t victims(const char *scenario, uint64_t seed)
+{
+    uint32_t n = mp_nranks(), first = (uint32_t)(seed % n), second = (uint32_t)((first + 1 + seed / n % (n - 1)) % n);
+    if (is(scenario, "at-once") || is(scenario, "in-turns")) return 0x2a;
+    if (is(scenario, "anywhere")) return 1u << first | 1u << second;
+    return is(scenario, "none") ? 0 : 8;
+}
+
+/* Arrays of all kinds, over the seeds. */
+static mp_case_t make_case(const char *mode, uint64_t seed)
+{
+    mp_case_t c = base;
+    c.mode = mode;
+    c.fixed_capacity = seed & 1;
+    c.copy_in = seed >> 1 & 1;
+    c.nscales = seed >> 2 & 1 ? 3 : 0;
+    c.strided = seed >> 3 & 1;
+    c.idx_dtype = seed >> 4 & 1 ? XEP_INT32 : XEP_INT64;
+    return c;
+}
+
+static void keep_one(mp_job_t *job)
+{
+    xep_dispatch_args_t d = mp_job_dispatch(job);
+    MP_OK(xep_dispatch(job->buffer, &d, &kept, NULL));
+}
+
 int main(int argc, char **argv)
 {
-    const char *scenario = argc > 1 ? argv[1] : "";
-    uint64_t seed = argc > 2 ? strtoull(argv[2], NULL, 0) : 0;
+    const char *scenario = argc > 2 ? argv[2] : "";
+    uint64_t seed = argc > 3 ? strtoull(argv[3], NULL, 0) : 0;
     xep_group_t *group = mp_group();
-    uint32_t n = mp_nranks(), first = (uint32_t)(seed % n), second = (uint32_t)((first + 1 + seed / n % (n - 1)) % n);
-    uint32_t dead = is(scenario, "at-once") || is(scenario, "in-turns") ? 0x2a
-                    : is(scenario, "stopped") || is(scenario, "asked")  ? 8
-                    : is(scenario, "anywhere")                          ? 1u << first | 1u << second
-                                                                        : 0;
+    uint32_t dead = victims(scenario, seed);
+    mp_case_t c = make_case(argc > 1 ? argv[1] : "", seed);
     mp_job_t job;
-    MP_CHECK(n <= RANKS);
-    said = open_log(group);
+    MP_CHECK(mp_nranks() <= RANKS);
+    said = mp_shared(group, sizeof *said);
     said->pid[mp_rank()] = getpid();
-    mp_job_open(&job, &base, 1 + seed);
+    mp_job_open(&job, &c, 1 + seed);
+    job.may_be_out = 1;
     mp_job_buffer(&job, group);
+    keep_one(&job);
+    if (is(scenario, "paused") && mp_rank() == 3) pause_later(seed);
     if (is(scenario, "anywhere") && (dead >> mp_rank() & 1)) set_timer(seed * RANKS + mp_rank());
     for (uint32_t round = 0; round < ROUNDS; round++) {
         if (is(scenario, "asked") && round == FIRST && mp_rank() == 0) MP_OK(xep_group_mask_set(group, 3));
@@ -283,8 +348,10 @@ int main(int argc, char **argv)
     }
     while (is(scenario, "anywhere") && (dead >> mp_rank() & 1)) pause();
     MP_OK(xep_group_barrier(group));
+    if (is(scenario, "paused")) dead = out_by_now(group);
     check_masks(group, dead);
-    compare_logs(dead);
+    compare_logs(group, dead);
+    xep_handle_release(kept);
     mp_job_close(&job);
     xep_group_destroy(group);
     printf("survived\n");

@@ -58,7 +58,7 @@ closes() {
     bad "$1" "$2" 'circle of files'
     echo "$3:$(grep -n "#include \"$4\"" "$srcdir/$3" | cut -d: -f1): circle of files" >>"$tmp/expected"
 }
-closes src/core/host.c '#include "group.h"' src/core/group.c host.h
+closes src/core/room.c '#include "heap.h"' src/core/heap.c room.h
 closes src/util/cpu.c 'static int grow(void) { return xep_team_create(1, 0); }' src/core/team.c cpu.h
 bad src/core/handle.c 'static void drop(xep_handle_t *h) { xep_handle_release(h); }' 'api.c is on top'
 bad src/api_check.c 'static void stop(xep_group_t *g) { xep_group_abort(g); }' 'api.c is on top'

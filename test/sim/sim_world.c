@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "sim_heap.h"
 #include "sim_shape.h"
 #include "sim_wire.h"
 
@@ -193,8 +194,7 @@ static void rank_init(sim_world_t *world, uint32_t index, const xep_shape_t *sha
         .tracing = 1,
         .span = env_span,
     };
-    if (posix_memalign(&rank->env.heap, 4096, bytes) != 0) abort(); /* exactly this long: a sanitizer sees more */
-    memset(rank->env.heap, 0, bytes);
+    rank->env.heap = sim_heap_make(bytes, (int)world->options.spoiled);
     memcpy(rank->env.regions, regions, sizeof rank->env.regions);
     for (int i = 0; i < XEP_REGIONS; i++) rank->env.regions[i].base = (char *)rank->env.heap + regions[i].offset;
 }
@@ -239,8 +239,10 @@ void sim_world_close(sim_world_t *world)
     if (!world->ranks) return;
     modes_close(world);
     for (uint32_t r = 0; r < world->options.nranks; r++) {
+        const xep_env_t *env = &world->ranks[r].env;
         sim_shape_free(&world->ranks[r].shape);
-        free(world->ranks[r].env.heap);
+        if (!sim_heap_free(env->heap, env->heap_bytes, (int)world->options.spoiled))
+            sim_fail(world, "rank %u: bytes were written behind its heap", r);
     }
     free(world->ranks);
     world->ranks = NULL;

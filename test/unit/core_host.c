@@ -61,4 +61,7 @@ TEST(identity_is_one)
 {
     assert_true(xep_host_identity() != 0);
     assert_true(xep_host_identity() == xep_host_identity());
+    assert_true(xep_host_processes() != 0);
+    assert_true(xep_host_processes() == xep_host_processes());
+    assert_true(xep_host_processes() != xep_host_identity());
 }

@@ -181,3 +181,20 @@ TEST(too_many_early)
     assert_in_range(n, 1000, 100000);
     box_close(&box);
 }
+
+/* A sender that is out changes nothing any more, also by what it sent before; the others go on. */
+TEST(refused)
+{
+    box_t box = box_open();
+    assert_int_equal(deliver(&box, 0, 0, 1), XEP_OK);
+    assert_int_equal(deliver(&box, 0, 2, 3), XEP_OK); /* its signal waits for message 1 */
+    xep_ucp_intake_refuse(box.intake, 0);
+    assert_int_equal(deliver(&box, 0, 1, 2), XEP_OK);
+    assert_int_equal(deliver(&box, 0, 3, 4), XEP_OK);
+    assert_int_equal(box.heap[0], 1);
+    assert_int_equal(box.heap[9], 0);
+    assert_int_equal(box.heap[11], 0);
+    assert_int_equal(deliver(&box, 1, 0, 7), XEP_OK);
+    assert_int_equal(box.heap[8], 7);
+    box_close(&box);
+}

@@ -36,7 +36,7 @@ TEST(defaults)
     assert_int_equal(options.dtype, XEP_BF16);
     assert_int_equal(options.route.kind, ORACLE_ROUTE_UNIFORM);
     assert_int_equal(options.slots, 1);
-    assert_false(options.check || options.cached || options.copy_in);
+    assert_false(options.check || options.cached || options.copy_in || options.cuda);
     assert_true(perf_times_dispatch(&options) && perf_times_combine(&options));
 }
 
@@ -60,6 +60,11 @@ TEST(values)
     assert_string_equal(options.json, "-");
     assert_int_equal(parse("--seed 18446744073709551615 -h", &options, why, sizeof why), 0);
     assert_true(options.seed == UINT64_MAX && options.help);
+    assert_int_equal(parse("--memory cuda --sms 24 --slots 2", &options, why, sizeof why), 0);
+    assert_true(options.cuda && options.sms == 24);
+    assert_int_equal(parse("--memory=cuda --sweep sms=8,16", &options, why, sizeof why), 0);
+    perf_options_sweep(&options, 1);
+    assert_int_equal(options.sms, 16);
 }
 
 TEST(sweeps)
@@ -121,6 +126,13 @@ TEST(refusals)
         {"--layout padded --copy-in", "--copy-in", "padded"},
         {"--mode ll --dtype fp8 --quant e4m3", "--quant e4m3", "--dtype: fp8 ("},
         {"--mode ll --dtype fp32 --quant logfmt", "--quant logfmt", "--dtype: fp32 ("},
+        {"--memory gpu", "--memory", ": \"gpu\" (host or cuda)"},
+        {"--sms 8", "--sms", "--memory: host (cuda)"},
+        {"--sms 0 --memory cuda", "--sms", ": \"0\" ("},
+        {"--sweep sms=8,16", "--sweep sms", "--memory: host (cuda)"},
+        {"--memory cuda --threads 4", "--threads", "--memory: cuda (host)"},
+        {"--memory cuda --peer", "--peer", "--memory: cuda (host)"},
+        {"--memory cuda --mode ll --quant logfmt", "--quant logfmt", "--memory: cuda (host)"},
         {"--op both", "--op", ": \"both\" ("},
         {"--routing zipf", "--routing", ": \"zipf\" ("},
         {"--routing group:4,5", "--routing", ": \"group:4,5\" ("},

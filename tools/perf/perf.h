@@ -56,12 +56,15 @@ typedef struct perf {
     int empty;                /* operations are without tokens now */
     uint64_t computing;       /* rounds of the compute kernel between the phases; 0: none */
     uint64_t sent_ns;         /* when the send phase of the last operation ended */
+    uint64_t device_ns;       /* --memory cuda: how long the last operation was on its stream */
     uint64_t progress_ns;     /* when the progress line was last written */
     char progress_of[64];     /* what comes before it: the point of a sweep */
     uint32_t point;           /* of the sweep */
     uint64_t *wait_ns;        /* [R] --waits: of the step that runs; else NULL, as waits */
     struct perf_wait *waits;  /* [R][PERF_OPS][R] of this rank, and once gathered of every rank, for each rank */
     struct perf_peer *peer;   /* --peer: else NULL */
+    struct perf_cuda *cuda;   /* --memory cuda: else NULL */
+    int timing;               /* nobody looks at what operations bring now */
     const char *check_result; /* "off", "ok", "failed" */
     const char *pressure_result;
 } perf_t;

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "oracle_alloc.h"
+#include "perf_cuda.h"
 #include "perf_ops.h"
 #include "perf_peer.h"
 #include "perf_say.h"
@@ -69,8 +70,12 @@ static int check_rows(perf_t *perf, const char *what)
 {
     oracle_difference_t difference = {0};
 
-    for (uint32_t slot = 0; slot < perf->options.slots && !difference.found; slot++)
-        oracle_check_recv(&perf->shape, perf->info.rank, xep_handle_recv(perf->handle[slot]), &difference);
+    for (uint32_t slot = 0; slot < perf->options.slots && !difference.found; slot++) {
+        const xep_recv_t *recv = perf_recv(perf, slot);
+        oracle_shape_t shape = perf->shape;
+        if (perf->cuda != NULL && shape.by_expert) shape.capacity = recv->capacity; /* all of the slot is shown there */
+        oracle_check_recv(&shape, perf->info.rank, recv, &difference);
+    }
     return compared(perf, what, &difference);
 }
 
@@ -79,10 +84,17 @@ static int check_sums(perf_t *perf, const char *what)
     const size_t slot_bytes = perf->tokens * perf->sum_bytes;
     oracle_difference_t difference = {0};
 
+    perf_fetch(perf, perf->out, perf->options.slots * slot_bytes);
     for (uint32_t slot = 0; slot < perf->options.slots && !difference.found; slot++)
         oracle_check_combine(&perf->shape, perf->info.rank, 0, perf->out + slot * slot_bytes, perf->sum_bytes,
                              &difference);
     return compared(perf, what, &difference);
+}
+
+static void poison(const perf_t *perf, void *array, size_t bytes)
+{
+    memset(array, POISON, bytes);
+    perf_put(perf, array, bytes);
 }
 
 /* Dispatches, combines what the experts wrote in place, compares both. The handles stay. */
@@ -94,10 +106,15 @@ static int check_pair(perf_t *perf, const char *dispatch, const char *combine)
     if (status != XEP_OK) return perf_give_up(perf, status);
     ret = check_rows(perf, dispatch);
     if (ret) return ret;
-    memset(perf->out, POISON, perf->options.slots * perf->tokens * perf->sum_bytes);
+    poison(perf, perf->out, perf->options.slots * perf->tokens * perf->sum_bytes);
     status = perf_experts(perf);
     if (status == XEP_OK) status = perf_combine(perf);
     return status == XEP_OK ? check_sums(perf, combine) : perf_give_up(perf, status);
+}
+
+static size_t weights_bytes(const perf_t *perf)
+{
+    return perf->tokens * perf->options.topk * sizeof *perf->out_weights;
 }
 
 /* Rows that are padded stay where combine left them: copying them would copy the padding. */
@@ -108,21 +125,23 @@ static xep_status_t combine_everything(perf_t *perf)
 
     perf_combine_args(perf, 0, &args);
     if (!perf->options.padded) {
-        oracle_fill_outputs(&perf->shape, perf->info.rank, recv, perf->area, perf->sum_bytes);
-        args.x = perf->area;
+        oracle_fill_outputs(&perf->shape, perf->info.rank, perf_recv(perf, 0), perf->area, perf->sum_bytes);
+        perf_put(perf, perf->area, perf->recv_rows * perf->sum_bytes);
+        args.x = perf_there(perf, perf->area);
     }
     if (perf->options.by_expert) {
-        args.weights = perf->weights;
+        args.weights = perf_there(perf, perf->weights);
     } else {
         args.topk_weights = recv->topk_weights;
-        args.out_weights = perf->out_weights;
+        args.out_weights = perf_there(perf, perf->out_weights);
     }
     for (uint32_t which = 0; which < 2; which++) {
         oracle_fill_biases(&perf->shape, which, perf->info.rank, perf->bias[which]);
-        args.bias[which] = perf->bias[which];
+        perf_put(perf, perf->bias[which], perf->tokens * perf->sum_bytes);
+        args.bias[which] = perf_there(perf, perf->bias[which]);
     }
-    memset(perf->out, POISON, perf->tokens * perf->sum_bytes);
-    memset(perf->out_weights, POISON, perf->tokens * perf->options.topk * sizeof *perf->out_weights);
+    poison(perf, perf->out, perf->tokens * perf->sum_bytes);
+    poison(perf, perf->out_weights, weights_bytes(perf));
     return xep_combine(perf->handle[0], &args, NULL);
 }
 
@@ -134,6 +153,8 @@ static int check_everything(perf_t *perf)
     oracle_difference_t difference;
 
     if (status != XEP_OK) return perf_give_up(perf, status);
+    perf_fetch(perf, perf->out, perf->tokens * perf->sum_bytes);
+    perf_fetch(perf, perf->out_weights, weights_bytes(perf));
     if (!oracle_check_combine(&perf->shape, perf->info.rank, 3, perf->out, perf->sum_bytes, &difference) &&
         !perf->options.by_expert)
         oracle_check_weights(&perf->shape, perf->info.rank, perf->out_weights,
@@ -149,6 +170,7 @@ static void renew_inputs(perf_t *perf, uint64_t payload)
 {
     perf->shape.payload = payload;
     oracle_fill_inputs(&perf->shape, perf->info.rank, perf->x, NULL, NULL, perf->scales);
+    perf_put_inputs(perf);
 }
 
 /* Other rows by the routing of handle 0, which is released before the combine: a cached

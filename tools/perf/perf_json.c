@@ -60,7 +60,8 @@ static void write_shape(FILE *file, const perf_t *perf)
     write_count(file, "seed", options->seed);
     write_count(file, "iters", options->iters);
     write_count(file, "slots", options->slots);
-    write_count(file, "threads", buffer.threads);
+    write_text(file, "memory", options->memory);
+    write_count(file, options->cuda ? "sms" : "threads", buffer.threads);
     fprintf(file, "\"cached\": %s, \"copy_in\": %s, ", options->cached ? "true" : "false",
             options->copy_in ? "true" : "false");
     write_text(file, "ucx", library.ucx_version);
@@ -106,6 +107,7 @@ static void write_op(FILE *file, const perf_t *perf, perf_op_t op, const perf_ti
         fprintf(file, "\"computed_us\": %.3f, \"overlapped_us\": %.3f, \"hidden_percent\": %.1f, ", time->computed,
                 time->overlapped, perf_time_hidden(time));
     if (perf->options.fixed) fprintf(file, "\"empty_us\": %.3f, ", time->empty);
+    if (perf->options.cuda) fprintf(file, "\"device_us\": %.3f, ", time->device);
     if (perf->options.waits) write_waits(file, perf, op);
     if (perf->options.peer) fprintf(file, "\"peer_us\": %.3f, \"peer_cpu_us\": %.3f, ", time->peer, time->peer_cpu);
     fprintf(file, "\"limit_us\": %.3f, \"limit_cpu_us\": %.3f, \"ratio\": %.4f}", time->limit, time->limit_cpu,

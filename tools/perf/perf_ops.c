@@ -6,19 +6,23 @@
  */
 #include "perf_ops.h"
 
+#include <stdlib.h>
 #include <string.h>
 
+#include "oracle_alloc.h"
 #include "perf_clock.h"
+#include "perf_cuda.h"
 
 void perf_dispatch_args(const perf_t *perf, xep_dispatch_args_t *args_p)
 {
     xep_dispatch_args_t args = XEP_DISPATCH_ARGS_INIT;
 
     args.tokens = perf->empty ? 0 : perf->tokens;
-    args.x = perf->x;
-    args.topk_idx = perf->idx;
-    args.topk_weights = perf->weights;
-    args.scales = perf->scales;
+    args.x = perf_there(perf, perf->x);
+    args.topk_idx = perf_there(perf, perf->idx);
+    args.topk_weights = perf_there(perf, perf->weights);
+    args.scales = perf_there(perf, perf->scales);
+    args.stream = perf_stream(perf);
     args.nscales = perf->shape.nscales;
     args.arrangement = !perf->options.by_expert ? XEP_ROWS_BY_RANK
                        : perf->options.padded   ? XEP_ROWS_BY_EXPERT_PADDED
@@ -37,8 +41,9 @@ void perf_combine_args(const perf_t *perf, uint32_t slot, xep_combine_args_t *ar
 {
     xep_combine_args_t args = XEP_COMBINE_ARGS_INIT;
 
-    args.x = perf->options.copy_in ? perf->area : NULL;
-    args.out = perf->out + slot * perf->tokens * perf->sum_bytes;
+    args.x = perf->options.copy_in ? perf_there(perf, perf->area) : NULL;
+    args.out = perf_there(perf, perf->out + slot * perf->tokens * perf->sum_bytes);
+    args.stream = perf_stream(perf);
     args.wait_ns = perf->wait_ns;
     if (perf->options.logfmt) args.flags = XEP_COMBINE_LOGFMT;
     *args_p = args;
@@ -77,7 +82,7 @@ static int is_blocking(const perf_t *perf)
     return perf->options.slots == 1 && !perf->options.split && !perf->computing;
 }
 
-xep_status_t perf_dispatch(perf_t *perf)
+static xep_status_t dispatch_all(perf_t *perf)
 {
     const uint32_t slots = (uint32_t)perf->options.slots;
     xep_dispatch_args_t args;
@@ -92,7 +97,7 @@ xep_status_t perf_dispatch(perf_t *perf)
     return finish(perf);
 }
 
-xep_status_t perf_combine(perf_t *perf)
+static xep_status_t combine_all(perf_t *perf)
 {
     const uint32_t slots = (uint32_t)perf->options.slots;
     xep_combine_args_t args;
@@ -107,6 +112,41 @@ xep_status_t perf_combine(perf_t *perf)
     return finish(perf);
 }
 
+/* On a device an operation is over when its stream is. */
+static xep_status_t run_on_device(perf_t *perf, xep_status_t (*run)(perf_t *perf))
+{
+    perf_device_begin(perf);
+    xep_status_t status = run(perf);
+    if (status == XEP_OK) perf_device_end(perf);
+    return status;
+}
+
+xep_status_t perf_dispatch(perf_t *perf)
+{
+    return run_on_device(perf, dispatch_all);
+}
+
+xep_status_t perf_combine(perf_t *perf)
+{
+    return run_on_device(perf, combine_all);
+}
+
+/* The same rows of memory that a combine reads, made here and put there; what nobody compares may be anything. */
+static void put_outputs(perf_t *perf, uint32_t slot, void *y, size_t stride)
+{
+    const size_t bytes = xep_handle_recv(perf->handle[slot])->rows * stride;
+
+    if (perf->timing) {
+        perf_fill(perf, y, 0x3e, bytes);
+        return;
+    }
+    char *outputs = oracle_alloc(bytes + 1);
+    memset(outputs, 0x3e, bytes);
+    oracle_fill_outputs(&perf->shape, perf->info.rank, perf_recv(perf, slot), outputs, stride);
+    perf_put_to(perf, y, outputs, bytes);
+    free(outputs);
+}
+
 /*
  * What the combine reads is written in the rows' own places where that is what is measured. combine_input() waits for
  * the readers of the last combine, so this may fail like an operation.
@@ -115,9 +155,11 @@ xep_status_t perf_experts(perf_t *perf)
 {
     for (uint32_t slot = 0; slot < perf->options.slots; slot++) {
         size_t stride = perf->sum_bytes;
-        void *y = perf->options.copy_in ? perf->area : xep_handle_combine_input(perf->handle[slot], &stride);
+        void *y = perf->options.copy_in ? perf_there(perf, perf->area)
+                                        : xep_handle_combine_input(perf->handle[slot], &stride);
         if (y == NULL) return XEP_ERR_TIMEOUT;
-        oracle_fill_outputs(&perf->shape, perf->info.rank, xep_handle_recv(perf->handle[slot]), y, stride);
+        if (perf->cuda != NULL) put_outputs(perf, slot, y, stride);
+        else oracle_fill_outputs(&perf->shape, perf->info.rank, xep_handle_recv(perf->handle[slot]), y, stride);
     }
     return XEP_OK;
 }

@@ -10,6 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "perf_help.h"
+
 typedef enum { OPTION_FLAG, OPTION_COUNT, OPTION_TEXT } option_kind_t; /* int, uint64_t, const char * */
 
 typedef struct option {
@@ -43,6 +45,9 @@ static const option_t option_table[] = {
      "S operations in flight: S dispatches are begun, then awaited; then S\n"
      "combines; times are those of the whole divided by S; default 1, blocking"},
     {"--threads", "N", OPTION_COUNT, AT(threads), 0, 1024, "threads of a rank that copy; default: XEP_THREADS"},
+    {"--memory", "KIND", OPTION_TEXT, AT(memory), 0, 0,
+     "where rows are: host (default), or cuda: on a device for each rank, see\nbelow"},
+    {"--sms", "N", OPTION_COUNT, AT(sms), 1, 1024, "--memory cuda: multiprocessors that move rows; default 16"},
     {"--layout", "HOW", OPTION_TEXT, AT(layout), 0, 0,
      "arrangement of received rows: rank, one for each (token, rank); compact\n"
      "or padded, one for each selection, by expert; default: rank, with --mode\n"
@@ -68,55 +73,14 @@ static const option_t option_table[] = {
      "N more seeds, two runs of each: their hashes must be equal; with --check\n"
      "every byte is compared as well"},
     {"--sweep", "WHAT", OPTION_TEXT, AT(sweep_text), 0, 0,
-     "measure several values of tokens, hidden or topk: tokens=1..4096 (1, 2,\n"
-     "4, ..), hidden=1024,7168; a line for each, and all in one JSON"},
+     "measure several values of tokens, hidden, topk or sms: tokens=1..4096\n"
+     "(1, 2, 4, ..), hidden=1024,7168; a line for each, and all in one JSON"},
     {"--json", "FILE", OPTION_TEXT, AT(json), 0, 0,
      "write the result as JSON; with -, to stdout and without the table"},
     {"--list", NULL, OPTION_FLAG, AT(list), 0, 0, "list the modes found"},
     {"--help", NULL, OPTION_FLAG, AT(help), 0, 0, "this text"},
     {"--version", NULL, OPTION_FLAG, AT(version), 0, 0, "the version"},
 };
-
-static const char intro[] = "usage: xep_perf [OPTION]...          one rank\n"
-                            "       LAUNCHER -n RANKS xep_perf [OPTION]...\n"
-                            "Times dispatch and combine, beside the least this machine needs to copy the same rows.\n"
-                            "\n";
-
-static const char explanation[] =
-    "\n"
-    "Routings, the K experts of a token out of E:\n"
-    "  uniform    any of them\n"
-    "  group:G,N  experts of N out of G groups\n"
-    "  zipf:S     the n-th most popular expert in proportion to 1/n^S; the seed decides which is n-th\n"
-    "  one-rank   experts of rank 0 alone; -1 where it owns fewer than K\n"
-    "  self       experts of the token's own rank alone; -1 where it owns fewer than K\n"
-    "  file:PATH  lines \"RANK TOKEN E0 E1 ..\", at most K experts, -1 or nothing for none, # comments. A rank has\n"
-    "             as many tokens as its highest TOKEN plus 1, at most --tokens where that is given. Every rank\n"
-    "             reads it.\n"
-    "\n"
-    "What is printed for an operation, dispatch or combine:\n"
-    "  rows       received by all ranks: one for each (token, rank) that is selected; by expert, for each selection\n"
-    "  us         median, p10, p90, p99 over the iterations. An iteration starts at a barrier and takes from the\n"
-    "             first rank's begin to the last rank's end where all ranks read one clock (one machine), else as\n"
-    "             long as the slowest rank. Between dispatch and combine the experts write all outputs, not timed.\n"
-    "  cpu us     processor time of all ranks together, median\n"
-    "  GB/s       logical: the rows of all selections; dedup: rows received by all ranks; wire: those of other\n"
-    "             ranks; deepep: rows a rank receives, its own included, as DeepEP counts. Over the median.\n"
-    "             By expert, wire and dedup of dispatch count a row once for each rank that reads it.\n"
-    "  limit us   what the same processes need, at once, in private memory: dispatch, to plan, read each row once\n"
-    "             and store it everywhere it goes (cached: not to plan); combine, to read each contribution once\n"
-    "             and store one sum; casting is not in it. Measured between the iterations; the better of cached and\n"
-    "             streaming stores.\n"
-    "  ratio      median / limit\n"
-    "  peer us    with --peer: rows stored into the receivers' shared memory and read there for the sum, with counts\n"
-    "             and flags and nothing else a library has; timed as the limit is, the better of both kinds of stores\n"
-    "\n"
-    "With --waits, for each rank, in us of one operation: how long another rank waited for it on average, how long\n"
-    "any did at most, and in how many of the operations, percent. The rank all wait for is the one that is slow. A\n"
-    "wait begins where a receiver looks for what a rank sends and it is not there, and ends when it is. JSON has\n"
-    "waited_us besides: the average of each rank that waited.\n"
-    "\n"
-    "Exit status: 0; 1 when a check or an operation failed; 2 for wrong options.\n";
 
 int perf_times_dispatch(const perf_options_t *options)
 {
@@ -130,7 +94,7 @@ int perf_times_combine(const perf_options_t *options)
 
 void perf_options_help(void)
 {
-    fputs(intro, stdout);
+    fputs(perf_help_intro, stdout);
     for (size_t i = 0; i < sizeof option_table / sizeof *option_table; i++) {
         const option_t *option = &option_table[i];
         const char *line = option->help, *end;
@@ -139,7 +103,7 @@ void perf_options_help(void)
             printf("%*s%.*s\n", 17 - indent, "", (int)(end - line), line);
         printf("%*s%s\n", 17 - indent, "", line);
     }
-    fputs(explanation, stdout);
+    fputs(perf_help_explanation, stdout);
 }
 
 static int parse_count(const option_t *option, const char *text, uint64_t *count, char *why, size_t why_bytes)
@@ -209,7 +173,7 @@ static int refuse_sweep(const perf_options_t *options, const char *allowed, char
 /* The option whose field is swept. */
 static const option_t *find_swept(const char *text)
 {
-    static const char *const names[] = {"--tokens", "--hidden", "--topk"};
+    static const char *const names[] = {"--tokens", "--hidden", "--topk", "--sms"};
     const char *unused;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         const size_t length = strlen(names[i] + 2);
@@ -230,7 +194,7 @@ static int fill_range(perf_sweep_t *sweep, uint64_t low, uint64_t high)
 /* "tokens=1..4096", "tokens=1,16,128" */
 static int resolve_sweep(perf_options_t *options, char *why, size_t why_bytes)
 {
-    static const char form[] = "tokens, hidden or topk, as tokens=1..4096 or tokens=1,16,128";
+    static const char form[] = "tokens, hidden, topk or sms, as tokens=1..4096 or tokens=1,16,128";
     char list[512], *rest = list, *word;
     uint64_t low, high;
     if (options->sweep_text == NULL) return 0;
@@ -345,6 +309,37 @@ static int refuse_peer(const perf_options_t *options, char *why, size_t why_byte
     return -1;
 }
 
+/* What has a meaning for the processors of the host alone. */
+static int resolve_memory(perf_options_t *options, char *why, size_t why_bytes)
+{
+    const struct {
+        const char *name;
+        int given;
+    } options_of_host[] = {{"--threads", options->threads != 0}, {"--overlap", options->overlap != 0},
+                           {"--fixed", options->fixed},          {"--peer", options->peer},
+                           {"--waits", options->waits},          {"--split", options->split},
+                           {"--quant logfmt", options->logfmt}};
+
+    const int sweeps_sms = options->sweep.count != 0 && options->sweep.offset == AT(sms);
+
+    options->cuda = !strcmp(options->memory, "cuda");
+    if (!options->cuda && strcmp(options->memory, "host")) {
+        snprintf(why, why_bytes, "invalid --memory: \"%s\" (host or cuda)", options->memory);
+        return -1;
+    }
+    if (!options->cuda && (options->sms || sweeps_sms)) {
+        snprintf(why, why_bytes, "%s cannot be used with this --memory: host (cuda)",
+                 options->sms ? "--sms" : "--sweep sms");
+        return -1;
+    }
+    for (size_t i = 0; options->cuda && i < sizeof options_of_host / sizeof *options_of_host; i++)
+        if (options_of_host[i].given) {
+            snprintf(why, why_bytes, "%s cannot be used with this --memory: cuda (host)", options_of_host[i].name);
+            return -1;
+        }
+    return 0;
+}
+
 static void resolve_defaults(perf_options_t *options)
 {
     if (!options->tokens && options->by_expert) options->tokens = PERF_FEW_TOKENS;
@@ -363,7 +358,7 @@ static int resolve(perf_options_t *options, char *why, size_t why_bytes)
         resolve_quant(options, why, why_bytes) || refuse_peer(options, why, why_bytes))
         return -1;
     resolve_defaults(options);
-    if (resolve_sweep(options, why, why_bytes)) return -1;
+    if (resolve_sweep(options, why, why_bytes) || resolve_memory(options, why, why_bytes)) return -1;
     if (most_topk(options) > options->experts) {
         snprintf(why, why_bytes, "invalid --topk: %" PRIu64 " (at most --experts, %" PRIu64 ")", most_topk(options),
                  options->experts);
@@ -380,6 +375,7 @@ int perf_options_parse(int argc, char **argv, perf_options_t *options_p, char *w
                               .hidden = 7168,
                               .topk = 8,
                               .dtype_name = "bf16",
+                              .memory = "host",
                               .routing = "uniform",
                               .seed = 1,
                               .iters = 20,

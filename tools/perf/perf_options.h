@@ -15,7 +15,7 @@ enum { PERF_TOKENS = 4096, PERF_FEW_TOKENS = 128, PERF_SWEEP_MAX = 64 };
 
 /** Values of one option that are measured one after the other. */
 typedef struct perf_sweep {
-    const char *name; /* "tokens", "hidden" or "topk" */
+    const char *name; /* "tokens", "hidden", "topk" or "sms" */
     size_t offset;    /* of its field in perf_options_t */
     uint64_t values[PERF_SWEEP_MAX];
     uint32_t count; /* 0: no sweep */
@@ -35,12 +35,15 @@ typedef struct perf_options {
     const char *json;
     const char *sweep_text;          /* NULL: none */
     const char *quant_name, *layout; /* NULL: as the mode has it */
+    const char *memory;              /* "host", "cuda" */
+    uint64_t sms;                    /* 0: the library's default */
     uint64_t overlap;                /* us of computing between the phases */
     int cached, copy_in, split, fixed, waits, peer;
     int check, check_only;
     int list, help, version;
     xep_dtype_t dtype;         /* of dtype_name */
     int by_expert, padded;     /* of layout */
+    int cuda;                  /* of memory */
     xep_quant_t quant;         /* of quant_name */
     int logfmt;                /* likewise: combine sends LogFMT to ranks that are not mapped */
     oracle_route_spec_t route; /* of routing */

@@ -8,6 +8,7 @@
 #include <stdio.h>
 
 #include "perf_check.h"
+#include "perf_cuda.h"
 #include "perf_ops.h"
 #include "perf_say.h"
 #include "perf_setup.h"
@@ -21,8 +22,9 @@ static hashes_t hash_outputs(const perf_t *perf)
 {
     hashes_t hashes = {0};
 
+    perf_fetch(perf, perf->out, perf->options.slots * perf->tokens * perf->sum_bytes);
     for (uint32_t slot = 0; slot < perf->options.slots; slot++) {
-        hashes.received += oracle_hash_recv(xep_handle_recv(perf->handle[slot]), perf->info.nranks);
+        hashes.received += oracle_hash_recv(perf_recv(perf, slot), perf->info.nranks);
         hashes.combined += oracle_hash_rows(perf->out + slot * perf->tokens * perf->sum_bytes, perf->sum_bytes,
                                             perf->sum_bytes, perf->tokens);
     }

@@ -54,6 +54,18 @@ static void print_op(const perf_t *perf, perf_op_t op, const perf_time_t *time)
            bytes.deepep / time->median / 1e3, time->limit, perf_time_ratio(time));
 }
 
+/* What the operation is without the calls and waits of the host. */
+static void print_device(const perf_t *perf, perf_op_t op, const perf_time_t *time)
+{
+    xep_buffer_info_t buffer = XEP_BUFFER_INFO_INIT;
+    perf_bytes_t bytes;
+
+    xep_buffer_query(perf->buffer, &buffer);
+    perf_bytes_of(perf, op, &bytes);
+    printf("%-8s on the device %.1f us, %" PRIu32 " SMs, %.1f GB/s from each device to the others\n", op_names[op],
+           time->device, buffer.threads, bytes.wire / perf->info.nranks / time->device / 1e3);
+}
+
 static void print_phases(const perf_t *perf, perf_op_t op, const perf_time_t *time)
 {
     if (perf->options.split) printf("%-8s send %.1f us, receive %.1f us\n", op_names[op], time->send, time->receive);
@@ -119,6 +131,8 @@ static void print_table(const perf_t *perf, const perf_times_t *times)
         if (times->op[op].timed) print_op(perf, op, &times->op[op]);
     for (perf_op_t op = PERF_DISPATCH; op < PERF_OPS; op++)
         if (times->op[op].timed) print_phases(perf, op, &times->op[op]);
+    for (perf_op_t op = PERF_DISPATCH; perf->options.cuda && op < PERF_OPS; op++)
+        if (times->op[op].timed) print_device(perf, op, &times->op[op]);
     if (perf->options.peer) print_peer(times);
     if (perf->options.fixed) print_fixed(perf, times);
     if (perf->options.waits) print_waits(perf, times);

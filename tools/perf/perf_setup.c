@@ -11,6 +11,7 @@
 #include <sys/mman.h>
 
 #include "oracle_alloc.h"
+#include "perf_cuda.h"
 #include "perf_json.h"
 #include "perf_machine.h"
 #include "perf_peer.h"
@@ -191,7 +192,8 @@ static void set_buffer_params(const perf_t *perf, xep_buffer_params_t *params_p)
     params.dtype = perf->shape.dtype;
     params.combine_dtype = perf->shape.combine_dtype;
     params.slots = (uint32_t)perf->options.slots + 1; /* one more: the handle that --cached uses */
-    params.threads = (uint32_t)perf->options.threads;
+    params.threads = (uint32_t)(perf->options.cuda ? perf->options.sms : perf->options.threads);
+    params.memory = perf->options.cuda ? XEP_MEMORY_CUDA : XEP_MEMORY_HOST;
     *params_p = params;
 }
 
@@ -302,6 +304,7 @@ static xep_status_t open_buffer(perf_t *perf)
 static void fill_inputs(perf_t *perf)
 {
     oracle_fill_inputs(&perf->shape, perf->info.rank, perf->x, perf->idx, perf->weights, perf->scales);
+    perf_put_inputs(perf);
 }
 
 /* Another routing of the same size: the buffer and all memory stay. */
@@ -328,6 +331,8 @@ int perf_setup(perf_t *perf)
     ret = choose_shape(perf);
     if (ret) return ret;
     if (perf_complained(perf, map_memory(perf))) return PERF_EXIT_FAILED;
+    ret = perf_cuda_open(perf);
+    if (ret) return ret;
     fill_inputs(perf);
     perf->handle = oracle_alloc(perf->options.slots * sizeof *perf->handle);
     perf->request = oracle_alloc(perf->options.slots * sizeof *perf->request);
@@ -344,6 +349,7 @@ void perf_teardown(perf_t *perf)
     free(perf->logfmt_from);
     perf_waits_close(perf);
     perf_peer_close(perf->peer);
+    perf_cuda_close(perf);
     if (perf->memory.base) munmap(perf->memory.base, perf->memory.bytes);
     oracle_routing_destroy(perf->routing);
 }

@@ -13,6 +13,8 @@
 
 #include "oracle_alloc.h"
 #include "perf_clock.h"
+#include "perf_cuda.h"
+#include "perf_cuda_limit.h"
 #include "perf_fixed.h"
 #include "perf_limit.h"
 #include "perf_ops.h"
@@ -35,13 +37,14 @@ enum {
 };
 
 typedef struct sample {
-    uint64_t begin, sent, end, cpu; /* ns */
+    uint64_t begin, sent, end, cpu, device; /* ns */
 } sample_t;
 
 typedef struct timing {
     perf_t *perf;
     perf_limit_t *limit;
-    perf_peer_t *peer; /* NULL: without --peer */
+    perf_cuda_limit_t *cuda_limit; /* NULL: without --memory cuda */
+    perf_peer_t *peer;             /* NULL: without --peer */
     uint64_t iters;
     sample_t *samples; /* [STEPS][iters] of this rank */
     sample_t *all;     /* [R][STEPS][iters] */
@@ -67,7 +70,9 @@ static xep_status_t run_limit(timing_t *timing, uint32_t step)
 {
     const int streaming = step / PERF_OPS == KIND_STREAMING;
 
-    if (step % PERF_OPS == PERF_DISPATCH) perf_limit_dispatch(timing->limit, !timing->perf->options.cached, streaming);
+    if (timing->cuda_limit != NULL) perf_cuda_limit_run(timing->cuda_limit, (perf_op_t)(step % PERF_OPS));
+    else if (step % PERF_OPS == PERF_DISPATCH)
+        perf_limit_dispatch(timing->limit, !timing->perf->options.cached, streaming);
     else perf_limit_combine(timing->limit, streaming);
     return XEP_OK;
 }
@@ -103,6 +108,7 @@ static xep_status_t run_timed(timing_t *timing, uint32_t step, int64_t iter)
     status = run_step(timing, step);
     sample.end = perf_clock_ns();
     sample.sent = timing->perf->sent_ns;
+    sample.device = timing->perf->device_ns;
     sample.cpu = perf_clock_cpu_ns() - sample.cpu;
     if (iter >= 0) timing->samples[step * timing->iters + (uint64_t)iter] = sample;
     if (iter >= 0 && step < PERF_OPS) perf_waits_book(timing->perf, (perf_op_t)step);
@@ -135,7 +141,7 @@ static xep_status_t run_limits(timing_t *timing, uint32_t first, int64_t iter)
 
     if (perf_times_dispatch(&timing->perf->options)) status = run_timed(timing, first + PERF_DISPATCH, iter);
     if (status != XEP_OK || !perf_times_combine(&timing->perf->options)) return status;
-    perf_limit_experts(timing->limit);
+    if (timing->cuda_limit == NULL) perf_limit_experts(timing->limit);
     return run_timed(timing, first + PERF_COMBINE, iter);
 }
 
@@ -248,6 +254,16 @@ static double receive_of(const timing_t *timing, uint32_t step, uint64_t iter)
     return (double)longest / 1e3;
 }
 
+/* The longest of any rank, as its own device has counted it. */
+static double device_of(const timing_t *timing, uint32_t step, uint64_t iter)
+{
+    uint64_t longest = 0;
+
+    for (uint32_t rank = 0; rank < timing->perf->info.nranks; rank++)
+        longest = larger(longest, sample_of(timing, rank, step, iter)->device);
+    return (double)longest / 1e3;
+}
+
 /* Of all ranks together: waiting by spinning counts, as the core is not there for anything else. */
 static double cpu_of(const timing_t *timing, uint32_t step, uint64_t iter)
 {
@@ -299,6 +315,7 @@ static void reckon(const timing_t *timing, perf_op_t op, perf_time_t *time_p)
     time.p90 = percentile(timing, 90) / slots;
     time.p99 = percentile(timing, 99) / slots;
     time.cpu = median_of(timing, op, cpu_of) / slots;
+    if (timing->cuda_limit != NULL) time.device = median_of(timing, op, device_of) / slots;
     if (timing->perf->options.split) {
         time.send = median_of(timing, op, send_of) / slots;
         time.receive = median_of(timing, op, receive_of) / slots;
@@ -338,6 +355,8 @@ int perf_time(perf_t *perf, perf_times_t *times_p)
     timing.all = oracle_alloc(STEPS * timing.iters * sizeof *timing.all * perf->info.nranks);
     timing.values = oracle_alloc(timing.iters * sizeof *timing.values);
     timing.limit = perf_limit_open(perf);
+    timing.cuda_limit = perf_cuda_limit_open(perf);
+    perf->timing = 1;
     timing.peer = perf->peer;
     timing.rounds = calibrate(perf->options.overlap);
     status = run_all(&timing);
@@ -347,7 +366,9 @@ int perf_time(perf_t *perf, perf_times_t *times_p)
         reckon(&timing, PERF_DISPATCH, &times_p->op[PERF_DISPATCH]);
     if (status == XEP_OK && perf_times_combine(&perf->options))
         reckon(&timing, PERF_COMBINE, &times_p->op[PERF_COMBINE]);
+    perf->timing = 0;
     perf_limit_close(timing.limit);
+    if (status == XEP_OK) perf_cuda_limit_close(timing.cuda_limit);
     free(timing.samples);
     free(timing.all);
     free(timing.values);

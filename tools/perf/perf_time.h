@@ -18,6 +18,7 @@ typedef struct perf_time {
     double overlapped;     /* --overlap: with computing between them, median */
     double computed;       /* and what the computing takes alone */
     double empty;          /* --fixed: without tokens, median */
+    double device;         /* --memory cuda: on the stream of the slowest rank, median */
 } perf_time_t;
 
 typedef struct perf_times {

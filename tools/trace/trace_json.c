@@ -41,10 +41,11 @@ static void put_text(FILE *to, const char *text)
     fputc('"', to);
 }
 
-/* microseconds with all their digits */
+/* microseconds with all their digits; below 0 only where a file is damaged */
 static void put_time(FILE *to, const char *key, int64_t ns)
 {
-    fprintf(to, ",\"%s\":%" PRId64 ".%03d", key, ns / 1000, (int)(ns % 1000));
+    uint64_t size = ns < 0 ? -(uint64_t)ns : (uint64_t)ns;
+    fprintf(to, ",\"%s\":%s%" PRIu64 ".%03u", key, ns < 0 ? "-" : "", size / 1000, (unsigned)(size % 1000));
 }
 
 /* ---- tracks ---- */
@@ -109,7 +110,7 @@ static void put_event(FILE *to, const trace_rank_t *rank, const xep_trace_event_
             kinds[event->kind]);
     put_name(to, event);
     put_time(to, "ts", begin);
-    put_time(to, "dur", end - begin);
+    put_time(to, "dur", end > begin ? end - begin : 0); /* barriers that are damaged turn a clock round */
     put_args(to, event);
     fputc('}', to);
 }

@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/*
+ * What a dispatch does about ranks that are out: normal.h says why. All of it is rare, but for the two stores and the
+ * fence around the rows.
+ */
+#include <string.h>
+
+#include "normal.h"
+
+/* ---- words ---- */
+
+static uint64_t counts_offset(const normal_t *mode, const xep_op_t *op, uint32_t rank)
+{
+    return normal_mail_offset(mode, normal_index(mode, op), rank) + offsetof(normal_mail_t, counts);
+}
+
+/* The record of rank that came to another one, or to this one. */
+static uint64_t counts_at(const normal_t *mode, const xep_op_t *op, uint32_t rank, uint32_t receiver)
+{
+    const char *word = mode->kit.base[receiver] + counts_offset(mode, op, rank);
+    return atomic_load_explicit((const _Atomic uint64_t *)(const void *)word, memory_order_acquire);
+}
+
+/* A rank writes its record to all before its first row, and all its rows before its first done. */
+static xep_holds_t holds(void *opaque, const xep_op_t *op, uint32_t rank)
+{
+    const normal_t *mode = opaque;
+    xep_holds_t held = xep_kit_masks.holds(opaque, op, rank);
+    if (held == XEP_HOLDS_ALL || op->kind != XEP_OP_DISPATCH) return held;
+    return counts_at(mode, op, rank, mode->kit.shape->rank) >= op->epoch ? XEP_HOLDS_FIRST : XEP_HOLDS_NOTHING;
+}
+
+static xep_status_t fetch(void *mode, xep_op_t *op, uint32_t rank)
+{
+    return xep_kit_masks.fetch(mode, op, rank);
+}
+
+const xep_mask_ops_t normal_masks = {.holds = holds, .fetch = fetch};
+
+/*
+ * Whoever has a rank's last word has its record. Of one without it the record may be anywhere: in its header and its
+ * rows all copies are the same. No entry is written again before this rank has ended op.
+ */
+const char *normal_find_record(const normal_t *mode, const xep_op_t *op, uint32_t rank)
+{
+    if (!xep_op_is_without(op, rank)) return mode->records + normal_record_begin(mode, op->turn, rank);
+    for (uint32_t r = 0; r < mode->kit.shape->nranks; r++)
+        if (counts_at(mode, op, rank, r) == op->epoch)
+            return mode->kit.base[r] + normal_record_offset(mode, op->turn, rank);
+    return NULL;
+}
+
+/* ---- a rank that stores, and may be out ---- */
+
+/*
+ * Here the word comes before the look; at the others, who look at this word after they have told it, the other way
+ * round. So either this rank sees that it is out, or they see that it stores.
+ */
+int normal_begin_storing(const normal_t *mode, const xep_op_t *op)
+{
+    const xep_env_t *env = mode->kit.env;
+    atomic_store_explicit(normal_storing(mode, mode->kit.shape->rank), op->epoch, memory_order_relaxed);
+    atomic_thread_fence(memory_order_seq_cst);
+    if (!env->is_told(env)) return 1;
+    normal_end_storing(mode);
+    return 0;
+}
+
+/* Release: the rows of all threads come before it. */
+void normal_end_storing(const normal_t *mode)
+{
+    atomic_store_explicit(normal_storing(mode, mode->kit.shape->rank), 0, memory_order_release);
+}
+
+/* One that has not begun to store will look first. One that is stopped in the middle may go on at any time. */
+int normal_is_quiet(const normal_t *mode, const xep_op_t *op)
+{
+    const xep_env_t *env = mode->kit.env;
+    for (uint32_t r = 0; op->out != NULL && r < mode->kit.shape->nranks; r++)
+        if (xep_op_is_without(op, r) &&
+            atomic_load_explicit(normal_storing(mode, r), memory_order_acquire) == op->epoch && !env->has_ended(env, r))
+            return 0;
+    return 1;
+}
+
+/* ---- routings without ranks ---- */
+
+void normal_lay_narrow(const xep_shape_t *shape, xep_carve_t *arena, normal_routing_t *narrow)
+{
+    uint64_t ranks = shape->nranks;
+    narrow->rank_rows = xep_carve_array(arena, ranks * ranks, sizeof *narrow->rank_rows);
+    narrow->src_begin = xep_carve_array(arena, ranks + 1, sizeof *narrow->src_begin);
+    narrow->there = xep_carve_array(arena, ranks, sizeof *narrow->there);
+    narrow->local = xep_carve_array(arena, shape->local_experts, sizeof *narrow->local);
+}
+
+normal_routing_t *normal_whole_routing(const normal_slot_t *slot)
+{
+    return slot->routing == &slot->narrow ? slot->whole : slot->routing;
+}
+
+/* Other handles may use the same routing, and show what it says. */
+static normal_routing_t *narrow_routing(const normal_t *mode, normal_slot_t *slot)
+{
+    if (slot->routing == &slot->narrow) return slot->routing;
+    const normal_routing_t own = slot->narrow, *whole = slot->routing;
+    const xep_shape_t *shape = mode->kit.shape;
+    size_t ranks = shape->nranks;
+    slot->whole = slot->routing;
+    slot->narrow = *whole;
+    slot->narrow.rank_rows = own.rank_rows;
+    slot->narrow.src_begin = own.src_begin;
+    slot->narrow.there = own.there;
+    slot->narrow.local = own.local;
+    memcpy(own.rank_rows, whole->rank_rows, ranks * ranks * sizeof *own.rank_rows);
+    memcpy(own.local, whole->local, shape->local_experts * sizeof *own.local);
+    slot->routing = &slot->narrow;
+    return slot->routing;
+}
+
+static void forget_rows(const normal_t *mode, normal_routing_t *routing, uint32_t rank)
+{
+    size_t nranks = mode->kit.shape->nranks;
+    memset(routing->rank_rows + rank * nranks, 0, nranks * sizeof *routing->rank_rows);
+}
+
+void normal_narrow_cached(normal_t *mode, xep_op_t *op)
+{
+    normal_routing_t *routing = narrow_routing(mode, normal_slot(mode, op->slot));
+    routing->sum = routing->places = 0;
+    for (uint32_t r = 0; r < mode->kit.shape->nranks; r++) {
+        if (xep_op_is_silent(op, r)) forget_rows(mode, routing, r);
+        else normal_digest_add(mode, routing, r);
+    }
+    normal_find_begins(mode, routing);
+    normal_state(op)->uncounted = 1;
+}
+
+/* ---- gaps ---- */
+
+/** An array of what was received. */
+typedef struct received {
+    char *base;
+    size_t bytes; /* of a row */
+} received_t;
+
+static void move_rows(const received_t *array, uint64_t to, uint64_t from, uint64_t rows)
+{
+    if (array->base != NULL)
+        memmove(array->base + to * array->bytes, array->base + from * array->bytes, rows * array->bytes);
+}
+
+/* In rank order, to where the rows before end: what is moved later has not been written over. */
+static void move_sources(const normal_t *mode, const xep_op_t *op, const uint64_t *begin)
+{
+    const xep_recv_t *recv = op->recv;
+    const received_t arrays[] = {
+        {recv->x, recv->x_stride},
+        {(char *)recv->src_token, sizeof(int32_t)},
+        {recv->topk_idx, recv->topk * xep_elem_bytes(op->dispatch->topk_idx_dtype)},
+        {(char *)recv->topk_weights, recv->topk * sizeof(float)},
+        {recv->scales, recv->nscales * (size_t)4},
+    };
+    uint64_t to = 0;
+    for (uint32_t r = 0; r < mode->kit.shape->nranks; r++) {
+        uint64_t rows = xep_op_is_without(op, r) ? 0 : begin[r + 1] - begin[r];
+        for (size_t i = 0; i < sizeof arrays / sizeof arrays[0] && to != begin[r]; i++)
+            move_rows(&arrays[i], to, begin[r], rows);
+        to += rows;
+    }
+}
+
+/* The indices lie where peers can write. */
+static void count_selections(const normal_t *mode, const xep_op_t *op, uint64_t *local)
+{
+    const xep_recv_t *recv = op->recv;
+    uint32_t experts = mode->kit.shape->local_experts;
+    int wide = op->dispatch->topk_idx_dtype == XEP_INT64;
+    memset(local, 0, experts * sizeof *local);
+    for (uint64_t i = 0; i < recv->rows * recv->topk; i++) {
+        uint64_t expert = wide ? ((const uint64_t *)recv->topk_idx)[i] : ((const uint32_t *)recv->topk_idx)[i];
+        if (expert < experts) local[expert]++;
+    }
+}
+
+static int brings_rows(const normal_t *mode, const normal_routing_t *routing, uint32_t rank)
+{
+    uint32_t nranks = mode->kit.shape->nranks;
+    for (uint32_t d = 0; d < nranks; d++)
+        if (routing->rank_rows[(size_t)rank * nranks + d] != 0) return 1;
+    return 0;
+}
+
+/* Combines find rows by the places that come out of this, at their owners and at their readers. */
+void normal_close_gaps(normal_t *mode, xep_op_t *op)
+{
+    normal_slot_t *slot = normal_slot(mode, op->slot);
+    const uint64_t *begin = slot->routing->src_begin;
+    int gaps = 0;
+    for (uint32_t r = 0; r < mode->kit.shape->nranks; r++)
+        gaps |= xep_op_is_without(op, r) && brings_rows(mode, slot->routing, r);
+    if (gaps) move_sources(mode, op, begin);
+    if (!gaps && !normal_state(op)->uncounted) return;
+    normal_routing_t *routing = narrow_routing(mode, slot);
+    for (uint32_t r = 0; r < mode->kit.shape->nranks && gaps; r++)
+        if (xep_op_is_without(op, r)) forget_rows(mode, routing, r);
+    normal_find_begins(mode, routing);
+    op->recv->rows = routing->src_begin[mode->kit.shape->nranks];
+    count_selections(mode, op, routing->local);
+    normal_show_rows(mode, op);
+    normal_show_tail(op);
+}

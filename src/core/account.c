@@ -1,0 +1,226 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/*
+ * To blame is who is waited for and does not wait itself in the same call. A rank that waits for one of those, and is
+ * waited for, too, is behind for that reason alone.
+ */
+#include "account.h"
+
+#include <ctype.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+void xep_account_add_late(xep_account_t *account, uint32_t rank)
+{
+    if (account->late < XEP_ACCOUNT_RANKS) account->ranks[account->late] = rank;
+    account->late++;
+}
+
+/* It goes into a log: nothing but letters, digits and what stands between words. */
+static void clean(char *name)
+{
+    name[XEP_ACCOUNT_NAME - 1] = '\0';
+    for (char *c = name; *c != '\0'; c++)
+        if (!isalnum((unsigned char)*c) && strchr(" _-.'", *c) == NULL) *c = '?';
+}
+
+static uint32_t listed(const xep_account_t *account)
+{
+    return account->late < XEP_ACCOUNT_RANKS ? account->late : XEP_ACCOUNT_RANKS;
+}
+
+int xep_account_check(xep_account_t *account, uint32_t nranks)
+{
+    if (account->kind == XEP_WAITS_NOWHERE || account->kind >= XEP_WAITS_KINDS || account->late > nranks) return 0;
+    for (uint32_t i = 0; i < listed(account); i++)
+        if (account->ranks[i] >= nranks) return 0;
+    clean(account->what);
+    clean(account->mode);
+    return 1;
+}
+
+int xep_account_is_same(const xep_account_t *a, const xep_account_t *b)
+{
+    return a->kind == b->kind && a->number == b->number && a->buffer == b->buffer;
+}
+
+/* ---- the sentence ---- */
+
+typedef struct writer {
+    char *text;
+    size_t bytes, used;
+} writer_t;
+
+__attribute__((format(printf, 2, 3))) static void add(writer_t *to, const char *format, ...)
+{
+    va_list args;
+    if (to->used >= to->bytes) return;
+    va_start(args, format);
+    int n = vsnprintf(to->text + to->used, to->bytes - to->used, format, args);
+    va_end(args);
+    if (n > 0) to->used += (size_t)n;
+}
+
+typedef struct teller {
+    const xep_accounts_t *accounts;
+    const xep_account_t *own;
+    uint32_t nblamed;
+    int begun; /* by all: somebody waits for what comes later */
+} teller_t;
+
+typedef enum { WAITING, DEAD, SILENT, ELSEWHERE, UNHEARD } part_t;
+
+/* What a rank that is waited for has to do with it. */
+static part_t blame(const xep_accounts_t *accounts, uint32_t rank)
+{
+    if (accounts->died[rank]) return DEAD;
+    return accounts->of[rank].kind == XEP_WAITS_NOWHERE ? SILENT : ELSEWHERE;
+}
+
+/* First who waits in this call, then whom they wait for. */
+static void assign_parts(teller_t *teller)
+{
+    const xep_accounts_t *accounts = teller->accounts;
+    for (uint32_t r = 0; r < accounts->nranks; r++) {
+        int waits = !accounts->died[r] && xep_account_is_same(&accounts->of[r], teller->own);
+        accounts->parts[r] = waits ? WAITING : UNHEARD;
+        if (waits && !accounts->of[r].opens) teller->begun = 1;
+    }
+    for (uint32_t r = 0; r < accounts->nranks; r++) {
+        const xep_account_t *account = &accounts->of[r];
+        for (uint32_t i = 0; accounts->parts[r] == WAITING && i < listed(account); i++) {
+            uint32_t late = account->ranks[i];
+            if (accounts->parts[late] != UNHEARD) continue;
+            accounts->parts[late] = (uint8_t)blame(accounts, late);
+            teller->nblamed++;
+        }
+    }
+}
+
+static part_t part_of(const teller_t *teller, uint32_t rank)
+{
+    return (part_t)teller->accounts->parts[rank];
+}
+
+typedef int (*is_of_fn)(const teller_t *teller, uint32_t rank, const void *arg);
+
+/* "rank 5" or "ranks 0-4, 6, 7", of those that is_of picks; how many. */
+static uint32_t add_ranks(writer_t *to, const teller_t *teller, is_of_fn is_of, const void *arg)
+{
+    uint32_t nranks = teller->accounts->nranks, count = 0;
+    const char *before = " ";
+    for (uint32_t r = 0; r < nranks; r++) count += (uint32_t)(is_of(teller, r, arg) != 0);
+    add(to, count == 1 ? "rank" : "ranks");
+    for (uint32_t r = 0; r < nranks; r++) {
+        uint32_t last = r;
+        if (!is_of(teller, r, arg)) continue;
+        while (last + 1 < nranks && is_of(teller, last + 1, arg)) last++;
+        if (last > r + 1) add(to, "%s%u-%u", before, r, last);
+        else add(to, last == r ? "%s%u" : "%s%u, %u", before, r, last);
+        before = ", ";
+        r = last;
+    }
+    return count;
+}
+
+static const char *const names[XEP_WAITS_KINDS] = {"", "dispatch", "combine", "barrier", "allgather", "buffer's end"};
+
+static void add_call(writer_t *to, const xep_account_t *account)
+{
+    add(to, "%s %llu", names[account->kind], (unsigned long long)account->number);
+    if (account->mode[0] != '\0') add(to, " of mode %s", account->mode);
+}
+
+static void add_began(writer_t *to, const teller_t *teller)
+{
+    int operation = teller->own->kind == XEP_WAITS_DISPATCH || teller->own->kind == XEP_WAITS_COMBINE;
+    if (operation) add(to, teller->begun ? " began " : " never began ");
+    else add(to, " never came to ");
+    add_call(to, teller->own);
+}
+
+static int has_part(const teller_t *teller, uint32_t rank, const void *arg)
+{
+    return part_of(teller, rank) == *(const part_t *)arg;
+}
+
+static uint32_t count_part(const teller_t *teller, part_t part)
+{
+    uint32_t count = 0;
+    for (uint32_t r = 0; r < teller->accounts->nranks; r++) count += part_of(teller, r) == part;
+    return count;
+}
+
+static const char *separate(const writer_t *to)
+{
+    return to->used == 0 ? "" : "; ";
+}
+
+static void add_silent(writer_t *to, const teller_t *teller)
+{
+    part_t dead = DEAD, silent = SILENT;
+    if (count_part(teller, dead) != 0) {
+        uint32_t count = add_ranks(to, teller, has_part, &dead);
+        add(to, count == 1 ? " has died" : " have died");
+    }
+    if (count_part(teller, silent) == 0) return;
+    add(to, "%s", separate(to));
+    uint32_t count = add_ranks(to, teller, has_part, &silent);
+    add_began(to, teller);
+    add(to, count == 1 ? " and does not answer" : " and do not answer");
+}
+
+static void add_elsewhere(writer_t *to, const teller_t *teller)
+{
+    for (uint32_t r = 0; r < teller->accounts->nranks; r++) {
+        const xep_account_t *other = &teller->accounts->of[r];
+        if (part_of(teller, r) != ELSEWHERE) continue;
+        add(to, "%srank %u", separate(to), r);
+        add_began(to, teller);
+        add(to, " and waits in ");
+        add_call(to, other);
+        if (other->buffer != 0 && other->buffer != teller->own->buffer) add(to, " of another buffer");
+    }
+}
+
+/* Waits for the same as the rank that arg points to. */
+static int waits_as(const teller_t *teller, uint32_t rank, const void *arg)
+{
+    const xep_account_t *of = teller->accounts->of, *like = &of[*(const uint32_t *)arg];
+    return part_of(teller, rank) == WAITING && strcmp(of[rank].what, like->what) == 0;
+}
+
+/* Each kind of thing that is waited for once, with all that wait for it. */
+static void add_waiting(writer_t *to, const teller_t *teller)
+{
+    for (uint32_t r = 0; r < teller->accounts->nranks; r++) {
+        uint32_t first = 0;
+        const char *what = teller->accounts->of[r].what;
+        if (part_of(teller, r) != WAITING) continue;
+        while (!waits_as(teller, first, &r)) first++;
+        if (first != r) continue;
+        add(to, "%s", separate(to));
+        uint32_t count = add_ranks(to, teller, waits_as, &r);
+        add(to, count == 1 ? " waits for " : " wait for ");
+        if (teller->nblamed == 0) add(to, "%s of one another in ", what[0] == '\0' ? "words" : what);
+        else if (what[0] == '\0') add(to, teller->nblamed == 1 ? "it" : "them");
+        else add(to, teller->nblamed == 1 ? "its %s" : "their %s", what);
+        if (teller->nblamed == 0) add_call(to, teller->own);
+    }
+}
+
+void xep_accounts_tell(const xep_accounts_t *accounts, char *text, size_t bytes)
+{
+    teller_t teller = {.accounts = accounts, .own = &accounts->of[accounts->rank]};
+    writer_t to = {.text = text, .bytes = bytes};
+    part_t unheard = UNHEARD;
+    if (bytes != 0) text[0] = '\0';
+    assign_parts(&teller);
+    add_silent(&to, &teller);
+    add_elsewhere(&to, &teller);
+    add_waiting(&to, &teller);
+    if (count_part(&teller, unheard) == 0) return;
+    add(&to, "; nothing is known of ");
+    add_ranks(&to, &teller, has_part, &unheard);
+}

@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/*
+ * An allgather: each rank sends its bytes to each other one, in parts of at most PART_BYTES. A part says to which
+ * attempt and to which allgather of it it belongs, as ranks that are ahead, or in an attempt that was given up, send
+ * theirs when they like.
+ */
+#include "boot_mail.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "error.h"
+#include "rest.h"
+
+/** In front of the bytes of a part; the sender writes it, the receiver checks it. */
+typedef struct part {
+    uint64_t attempt, number;
+    uint64_t bytes; /* of the rank, in all parts together */
+    uint64_t offset;
+    uint64_t count; /* in this one; they follow */
+} part_t;
+_Static_assert(sizeof(part_t) == 40, "wire format");
+
+enum { PART_BYTES = XEP_MAIL_BYTES - sizeof(part_t) };
+
+typedef struct mail_boot {
+    xep_boot_t boot; /* first: the core's pointer is ours */
+    xep_shrink_t *shrink;
+    xep_status_t (*patience)(void *arg);
+    void *arg;
+    uint64_t attempt, number;
+    uint32_t *old; /* [nranks] the rank in the group of the mail */
+    size_t *got;   /* [nranks] bytes that are here, plus 1 once there was a part */
+} mail_boot_t;
+
+static xep_status_t send_all(mail_boot_t *boot, const char *data, size_t bytes)
+{
+    struct {
+        part_t part;
+        char data[PART_BYTES];
+    } message;
+    size_t done = 0;
+    do {
+        size_t count = bytes - done < PART_BYTES ? bytes - done : PART_BYTES;
+        message.part = (part_t){boot->attempt, boot->number, bytes, done, count};
+        if (count != 0) memcpy(message.data, data + done, count);
+        for (uint32_t r = 0; r < boot->boot.nranks; r++) {
+            if (r == boot->boot.rank) continue;
+            xep_status_t status =
+                xep_mail_send(boot->shrink->group, boot->old[r], XEP_MAIL_PART, &message, sizeof message.part + count);
+            if (status != XEP_OK) return status;
+        }
+        done += count;
+    } while (done < bytes);
+    return XEP_OK;
+}
+
+static uint32_t rank_of(const mail_boot_t *boot, uint32_t old)
+{
+    uint32_t r = 0;
+    while (r < boot->boot.nranks && boot->old[r] != old) r++;
+    return r;
+}
+
+static xep_status_t take_part(mail_boot_t *boot, uint32_t rank, const xep_letter_t *letter, char *recv, size_t bytes)
+{
+    part_t part;
+    memcpy(&part, letter->data, sizeof part);
+    if (part.bytes != bytes)
+        return xep_fail(XEP_ERR_MISMATCH, "rank %u gave %" PRIu64 " bytes to an allgather of %zu", rank, part.bytes,
+                        bytes);
+    if (part.count > bytes || part.offset > bytes - part.count || part.count != letter->bytes - sizeof part)
+        return xep_fail(XEP_ERR_PROTOCOL, "a part of an allgather of rank %u makes no sense", rank);
+    if (part.count != 0) memcpy(recv + rank * bytes + part.offset, letter->data + sizeof part, part.count);
+    boot->got[rank] += part.count + (boot->got[rank] == 0);
+    return XEP_OK;
+}
+
+/* What belongs to another attempt that is not to come any more goes; what is for the next allgather stays. */
+static xep_status_t take_parts(mail_boot_t *boot, char *recv, size_t bytes)
+{
+    xep_status_t status = XEP_OK;
+    for (xep_letter_t **link = &boot->shrink->parts, *letter; status == XEP_OK && (letter = *link) != NULL;) {
+        uint32_t rank = rank_of(boot, letter->from);
+        part_t part = {0};
+        if (letter->bytes >= sizeof part) memcpy(&part, letter->data, sizeof part);
+        if (part.attempt != boot->attempt || part.number != boot->number || rank == boot->boot.nranks) {
+            link = &letter->next;
+            continue;
+        }
+        status = take_part(boot, rank, letter, recv, bytes);
+        *link = letter->next;
+        free(letter);
+    }
+    return status;
+}
+
+static uint32_t find_missing(const mail_boot_t *boot, size_t bytes)
+{
+    uint32_t r = 0;
+    while (r < boot->boot.nranks && (r == boot->boot.rank || boot->got[r] == bytes + 1)) r++;
+    return r;
+}
+
+/* For the patience, should the deadline pass: whose bytes are not here. */
+static void note_late(mail_boot_t *boot, size_t bytes)
+{
+    for (uint32_t r = 0; r < boot->boot.nranks; r++)
+        boot->shrink->late[boot->old[r]] = r != boot->boot.rank && boot->got[r] != bytes + 1;
+}
+
+/* A deadline is the patience's business, as all else that ends the wait: it knows whom to suspect. */
+static xep_status_t mail_allgather(xep_boot_t *base, const void *send, void *recv, size_t bytes)
+{
+    mail_boot_t *boot = (mail_boot_t *)base;
+    xep_rest_t rest;
+    boot->number++;
+    memset(boot->got, 0, base->nranks * sizeof *boot->got);
+    if (bytes != 0) memmove((char *)recv + base->rank * bytes, send, bytes);
+    xep_status_t status = send_all(boot, send, bytes);
+    xep_rest_begin(&rest, 0, UINT64_MAX);
+    while (status == XEP_OK) {
+        status = take_parts(boot, recv, bytes);
+        if (status != XEP_OK || find_missing(boot, bytes) == base->nranks) break;
+        note_late(boot, bytes);
+        status = boot->patience(boot->arg);
+        (void)xep_rest_turn(&rest, atomic_load(&boot->shrink->group->transport->moves));
+    }
+    memset(boot->shrink->late, 0, boot->shrink->nranks);
+    return status;
+}
+
+/* Ranks of this host are looked up by the group; of others it hears by its transport. */
+static uint32_t mail_dead_rank(xep_boot_t *boot)
+{
+    (void)boot;
+    return UINT32_MAX;
+}
+
+static void mail_close(xep_boot_t *base)
+{
+    mail_boot_t *boot = (mail_boot_t *)base;
+    free(boot->old);
+    free(boot->got);
+    free(boot);
+}
+
+static const xep_boot_ops_t mail_ops = {.name = "shrink",
+                                        .allgather = mail_allgather,
+                                        .dead_rank = mail_dead_rank,
+                                        .close = mail_close};
+
+static int interrupted(void *ctx)
+{
+    mail_boot_t *boot = ctx;
+    return boot->patience(boot->arg) != XEP_OK;
+}
+
+void xep_boot_mail_end(xep_boot_t *base)
+{
+    mail_boot_t *boot = (mail_boot_t *)base;
+    base->interrupted = boot->shrink->group->boot->interrupted;
+    base->interrupted_ctx = boot->shrink->group->boot->interrupted_ctx;
+    boot->shrink = NULL;
+}
+
+uint32_t xep_boot_mail_old(const xep_boot_t *boot, uint32_t rank)
+{
+    return ((const mail_boot_t *)boot)->old[rank];
+}
+
+xep_status_t xep_boot_mail_open(xep_shrink_t *shrink, int32_t timeout_ms, xep_status_t (*patience)(void *arg),
+                                void *arg, xep_boot_t **boot_p)
+{
+    mail_boot_t *boot = calloc(1, sizeof *boot);
+    uint32_t nranks = shrink->nranks - xep_shrink_count(shrink), n = 0;
+    if (boot == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for the bootstrap");
+    *boot = (mail_boot_t){.boot = {.ops = &mail_ops, .nranks = nranks, .timeout_ms = timeout_ms},
+                          .shrink = shrink,
+                          .patience = patience,
+                          .arg = arg,
+                          .attempt = shrink->mine->tried,
+                          .old = calloc(nranks, sizeof *boot->old),
+                          .got = calloc(nranks, sizeof *boot->got)};
+    if (boot->old == NULL || boot->got == NULL) {
+        mail_close(&boot->boot);
+        return xep_fail(XEP_ERR_NO_MEMORY, "no memory for the bootstrap");
+    }
+    for (uint32_t r = 0; r < shrink->nranks; r++) {
+        if (xep_shrink_suspects(shrink, r)) continue;
+        if (r == shrink->group->rank) boot->boot.rank = n;
+        boot->old[n++] = r;
+    }
+    boot->boot.interrupted = interrupted; /* also in the waits of the new group, while it is made */
+    boot->boot.interrupted_ctx = boot;
+    *boot_p = &boot->boot;
+    return XEP_OK;
+}

@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/*
+ * The first word counts: whatever else is said later, all calls of this rank give the same reason.
+ */
+#include "group_abort.h"
+
+#include "error.h"
+#include "group_bell.h"
+#include "group_mail.h"
+#include "log.h"
+
+/* who | why << 32; who: the rank that began it, plus 1. 0: nobody */
+static uint64_t word_of(uint32_t rank, xep_end_why_t why)
+{
+    return ((uint64_t)rank + 1) | (uint64_t)why << 32;
+}
+
+static uint32_t who(uint64_t word)
+{
+    return (uint32_t)word - 1;
+}
+
+/* The word is there before the flag by which others know that there is one. Whether it is the first. */
+static int end_by(xep_group_t *group, uint64_t word)
+{
+    uint64_t nobody = 0;
+    int first = atomic_compare_exchange_strong(&group->ended, &nobody, word);
+    atomic_store_explicit(&group->aborted, 1, memory_order_release);
+    if (first) xep_group_ring(group, word);
+    return first;
+}
+
+void xep_group_end(xep_group_t *group, xep_end_why_t why)
+{
+    end_by(group, word_of(group->rank, why));
+}
+
+/* A word that makes no sense is blamed on whoever has said it. */
+static void take_end(xep_group_t *group, uint32_t from, uint64_t word)
+{
+    if (from >= group->nranks || xep_group_is_out(group, from)) return;
+    if (who(word) >= group->nranks || word >> 32 < XEP_END_ASKED || word >> 32 > XEP_END_LAST)
+        word = word_of(from, XEP_END_ASKED);
+    if (end_by(group, word)) xep_log(XEP_LOG_INFO, "rank %u says that rank %u has aborted the group", from, who(word));
+}
+
+void xep_group_hear(xep_group_t *group)
+{
+    uint32_t from;
+    uint64_t word = xep_group_listen(group, &from);
+    if (word != 0) take_end(group, from, word);
+    word = atomic_load_explicit(&group->mailed_end, memory_order_acquire);
+    if (word == 0 || atomic_load_explicit(&group->aborted, memory_order_relaxed) != 0) return;
+    take_end(group, atomic_load_explicit(&group->mailed_by, memory_order_relaxed), word);
+}
+
+/* Best effort: who cannot be reached is gone, or hears it from another rank. */
+void xep_group_tell_end(xep_group_t *group)
+{
+    if (!group->connected || atomic_exchange_explicit(&group->told_end, 1, memory_order_relaxed)) return;
+    uint64_t word = atomic_load(&group->ended);
+    for (uint32_t r = 0; word != 0 && r < group->nranks; r++)
+        if (!group->peers[r].mapped && !xep_group_is_out(group, r))
+            (void)xep_mail_send(group, r, XEP_MAIL_END, &word, sizeof word);
+}
+
+static const char *why_text(uint64_t word)
+{
+    switch (word >> 32) {
+    case XEP_END_INTERRUPTED: return "its caller would wait no longer";
+    case XEP_END_SHRINK: return "it called xep_group_shrink()";
+    default: return "it called xep_group_abort()";
+    }
+}
+
+xep_status_t xep_group_usable(xep_group_t *group)
+{
+    xep_group_hear(group);
+    if (atomic_load_explicit(&group->aborted, memory_order_acquire) == 0) return XEP_OK;
+    xep_group_tell_end(group);
+    uint64_t word = atomic_load(&group->ended);
+    if (word == 0) return xep_fail(XEP_ERR_ABORTED, "the group was given up while it was created");
+    if (who(word) == group->rank)
+        return xep_fail(XEP_ERR_ABORTED, "the group was aborted by this rank, %u: %s", who(word), why_text(word));
+    return xep_fail(XEP_ERR_ABORTED, "the group was aborted by rank %u: %s", who(word), why_text(word));
+}

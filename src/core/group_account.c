@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* Several threads may wait on one group, and fail at once: one at a time asks, answers or tells. */
+#include "group_account.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "error.h"
+
+enum { PLACES = 2 };
+
+/** Written by one rank, at every rank. */
+typedef struct place {
+    _Atomic uint64_t number; /* of its last account here, from 1 */
+    uint64_t pad[7];
+    xep_account_t accounts[PLACES];
+} place_t;
+static_assert(sizeof(place_t) == 64 + PLACES * 128, "wire format");
+
+uint64_t xep_group_accounts_bytes(uint32_t nranks)
+{
+    return nranks * (uint64_t)sizeof(place_t);
+}
+
+xep_status_t xep_group_accounts_open(xep_group_t *group, uint64_t offset)
+{
+    uint32_t n = group->nranks;
+    xep_group_accounts_t *accounts = group->accounts = calloc(1, sizeof *accounts);
+    if (accounts == NULL) goto no_memory;
+    pthread_mutex_init(&accounts->lock, NULL);
+    accounts->offset = offset;
+    accounts->told = calloc(n, sizeof *accounts->told);
+    accounts->heard = calloc(n, sizeof *accounts->heard);
+    accounts->asked = calloc(n, sizeof *accounts->asked);
+    accounts->theirs = calloc(n, sizeof *accounts->theirs);
+    accounts->died = calloc(n, 1);
+    accounts->parts = calloc(n, 1);
+    if (accounts->told != NULL && accounts->heard != NULL && accounts->asked != NULL && accounts->theirs != NULL &&
+        accounts->died != NULL && accounts->parts != NULL)
+        return XEP_OK;
+no_memory:
+    return xep_fail(XEP_ERR_NO_MEMORY, "no memory for the accounts of %u ranks", n);
+}
+
+void xep_group_accounts_close(xep_group_t *group)
+{
+    xep_group_accounts_t *accounts = group->accounts;
+    if (accounts == NULL) return;
+    free(accounts->parts);
+    free(accounts->died);
+    free(accounts->theirs);
+    free(accounts->asked);
+    free(accounts->heard);
+    free(accounts->told);
+    pthread_mutex_destroy(&accounts->lock);
+    free(accounts);
+    group->accounts = NULL;
+}
+
+static uint64_t place_offset(const xep_group_t *group, uint32_t rank)
+{
+    return group->accounts->offset + rank * sizeof(place_t);
+}
+
+static place_t *place_of(const xep_group_t *group, uint32_t rank)
+{
+    return (place_t *)(void *)((char *)group->control->base + place_offset(group, rank));
+}
+
+/*
+ * What cannot be sent now is not sent: nobody waits for it. The own place is where it is sent from; one that is written
+ * over before it has left comes as another account of this rank.
+ */
+static void put(xep_group_t *group, uint32_t rank, const xep_account_t *account)
+{
+    xep_wire_t *wire = &group->control->wire;
+    uint64_t number = ++group->accounts->told[rank], own = place_offset(group, group->rank);
+    place_t *from = place_of(group, group->rank);
+    size_t at = offsetof(place_t, accounts) + number % PLACES * sizeof *account;
+    from->accounts[number % PLACES] = *account;
+    (void)wire->ops->put_signal(wire, rank, own + at, (char *)from + at, sizeof *account,
+                                own + offsetof(place_t, number), number);
+}
+
+/* Whether there was one, whole and in order, and its number. */
+int xep_group_account_get(const xep_group_t *group, uint32_t rank, xep_account_t *account, uint64_t *number_p)
+{
+    place_t *place = place_of(group, rank);
+    uint64_t number = atomic_load_explicit(&place->number, memory_order_acquire);
+    if (number == 0) return 0;
+    memcpy(account, &place->accounts[number % PLACES], sizeof *account);
+    atomic_thread_fence(memory_order_acquire);
+    *number_p = number;
+    return atomic_load_explicit(&place->number, memory_order_relaxed) == number &&
+           xep_account_check(account, group->nranks);
+}
+
+/* ---- answering ---- */
+
+static int has_news(const xep_group_t *group, uint32_t rank)
+{
+    uint64_t number = atomic_load_explicit(&place_of(group, rank)->number, memory_order_relaxed);
+    return xep_group_account_is_asked(group, rank) && number != group->accounts->heard[rank];
+}
+
+static void answer(xep_group_t *group, uint32_t rank, xep_account_fn fill, void *arg)
+{
+    xep_account_t question, mine = {.kind = XEP_WAITS_NOWHERE};
+    uint64_t number;
+    if (!xep_group_account_get(group, rank, &question, &number)) return;
+    group->accounts->heard[rank] = number;
+    if (question.answers != 0) return;
+    fill(arg, &mine);
+    mine.answers = number;
+    if (mine.kind != XEP_WAITS_NOWHERE) put(group, rank, &mine);
+}
+
+void xep_group_answer(xep_group_t *group, xep_account_fn fill, void *arg)
+{
+    if (group->accounts == NULL || pthread_mutex_trylock(&group->accounts->lock) != 0) return;
+    for (uint32_t r = 0; r < group->nranks; r++)
+        if (has_news(group, r)) answer(group, r, fill, arg);
+    pthread_mutex_unlock(&group->accounts->lock);
+}
+
+/* ---- asking ---- */
+
+void xep_group_account_put_all(xep_group_t *group, const xep_account_t *account)
+{
+    xep_group_accounts_t *accounts = group->accounts;
+    for (uint32_t r = 0; r < group->nranks; r++) {
+        if (!xep_group_account_is_asked(group, r)) continue;
+        put(group, r, account);
+        accounts->asked[r] = accounts->told[r];
+    }
+}
+
+void xep_group_tell(xep_group_t *group, const xep_account_t *account)
+{
+    if (group->accounts == NULL || account->kind == XEP_WAITS_NOWHERE) return;
+    pthread_mutex_lock(&group->accounts->lock);
+    xep_group_account_put_all(group, account);
+    pthread_mutex_unlock(&group->accounts->lock);
+}

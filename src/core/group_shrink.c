@@ -1,0 +1,299 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include "group_shrink.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "boot_mail.h"
+#include "cpu.h"
+#include "error.h"
+#include "group_abort.h"
+#include "group_bell.h"
+#include "group_create.h"
+#include "group_out.h"
+#include "log.h"
+#include "shrink_state.h"
+
+enum {
+    LOOK_NS = 100 * 1000 * 1000,    /* between two looks at who is alive */
+    FLUSH_NS = 500 * 1000 * 1000,   /* most time until the last words are on their way */
+    REASON_NS = 1000 * 1000 * 1000, /* most time for finding out who has spoilt an attempt */
+    LIST_BYTES = 200
+};
+
+typedef enum step { AGREE, BUILD, READY } step_t;
+
+typedef struct work {
+    xep_shrink_t shrink; /* first */
+    xep_group_t *old, *made;
+    const xep_shrink_args_t *args;
+    xep_transport_open_fn open_transport;
+    int32_t timeout_ms;
+    step_t step;
+    uint64_t deadline_ns, look_ns; /* of the step; when the ranks were looked at last */
+} work_t;
+
+/* ---- waiting ---- */
+
+/*
+ * What a rank has sent before its end is still on its way, so only the second look counts; of one that has not said
+ * anything yet, nothing is waited for.
+ */
+static void bury(work_t *work)
+{
+    xep_shrink_t *shrink = &work->shrink;
+    for (uint32_t r = 0; r < shrink->nranks; r++) {
+        if (r == work->old->rank || (shrink->gone[r] && xep_shrink_suspects(shrink, r))) continue;
+        int gone = xep_group_has_died(work->old, r);
+        if (gone && (shrink->gone[r] || shrink->of[r] == NULL)) xep_shrink_suspect(shrink, r);
+        shrink->gone[r] = (uint8_t)gone;
+    }
+}
+
+/* "3 5 7" */
+static void list_suspects(const xep_shrink_t *shrink, char *text, size_t bytes)
+{
+    size_t used = 0;
+    text[0] = '\0';
+    for (uint32_t r = 0; r < shrink->nranks && used + 16 < bytes; r++)
+        if (xep_shrink_suspects(shrink, r))
+            used += (size_t)snprintf(text + used, bytes - used, "%s%u", used == 0 ? "" : " ", r);
+}
+
+static int is_late(const work_t *work, uint32_t rank)
+{
+    const xep_shrink_t *shrink = &work->shrink;
+    if (rank == work->old->rank || xep_shrink_suspects(shrink, rank)) return 0;
+    switch (work->step) {
+    case AGREE: return shrink->fresh[rank] == 0;
+    case BUILD: return shrink->late[rank];
+    case READY: return !xep_shrink_is_ready(shrink, rank);
+    }
+    return 0;
+}
+
+/*
+ * Whoever is waited for is out, and the others get as long again. While they agree these are the ranks that have said
+ * nothing in all that time: one that has may only not have heard yet what this rank knows.
+ */
+static void suspect_late(work_t *work)
+{
+    char list[LIST_BYTES];
+    uint32_t before = xep_shrink_count(&work->shrink);
+    for (uint32_t r = 0; r < work->shrink.nranks; r++)
+        if (is_late(work, r)) xep_shrink_suspect(&work->shrink, r);
+    memset(work->shrink.fresh, 0, work->shrink.nranks);
+    list_suspects(&work->shrink, list, sizeof list);
+    if (xep_shrink_count(&work->shrink) != before)
+        xep_log(XEP_LOG_WARN, "no word from all ranks in %d ms: the group shrinks without rank %s", work->timeout_ms,
+                list);
+    work->deadline_ns = xep_deadline(work->timeout_ms);
+}
+
+/* A turn of any wait. XEP_INPROGRESS: nothing has ended it. */
+static xep_status_t turn(work_t *work)
+{
+    uint64_t now = xep_clock_ns();
+    (void)work->old->transport->ops->progress(work->old->transport);
+    if (xep_group_is_rung_out(work->old)) {
+        work->shrink.left_out = 1;
+        return xep_fail(XEP_ERR_PEER, "this rank, %u, is out of the group: the others have gone on without it",
+                        work->old->rank);
+    }
+    xep_status_t status = xep_shrink_hear(&work->shrink);
+    if (status != XEP_INPROGRESS) return status;
+    if (now - work->look_ns >= LOOK_NS) {
+        work->look_ns = now;
+        if (xep_boot_interrupted(work->old->boot))
+            return xep_fail(XEP_ERR_ABORTED, "the caller would wait no longer for a smaller group");
+        bury(work);
+    }
+    if (now >= work->deadline_ns) suspect_late(work);
+    xep_shrink_publish(&work->shrink);
+    return XEP_INPROGRESS;
+}
+
+static xep_status_t wait_until(work_t *work, step_t step, int (*reached)(const work_t *work))
+{
+    xep_rest_t rest;
+    xep_status_t status = XEP_INPROGRESS;
+    work->step = step;
+    work->deadline_ns = xep_deadline(work->timeout_ms);
+    xep_rest_begin(&rest, 0, UINT64_MAX);
+    while ((status = turn(work)) == XEP_INPROGRESS && !reached(work))
+        (void)xep_rest_turn(&rest, atomic_load(&work->old->transport->moves));
+    return status;
+}
+
+/* ---- 1: agree ---- */
+
+static int all_say_the_same(const work_t *work)
+{
+    const xep_shrink_t *shrink = &work->shrink;
+    for (uint32_t r = 0; r < shrink->nranks; r++) {
+        if (r == work->old->rank || xep_shrink_suspects(shrink, r)) continue;
+        if (shrink->of[r] == NULL || !xep_shrink_is_same(shrink, shrink->of[r])) return 0;
+    }
+    return 1;
+}
+
+/* ---- 2: build ---- */
+
+static int is_spoilt(const work_t *work)
+{
+    return work->shrink.mine->tried != xep_shrink_name(&work->shrink);
+}
+
+/* Of the waits inside an attempt. */
+static xep_status_t patience(void *arg)
+{
+    work_t *work = arg;
+    xep_status_t status = turn(work);
+    if (status == XEP_OK || (status == XEP_INPROGRESS && is_spoilt(work)))
+        return xep_fail(XEP_ERR_PEER, "the ranks that are left are others by now");
+    return status == XEP_INPROGRESS ? XEP_OK : status;
+}
+
+static xep_status_t build(work_t *work)
+{
+    xep_boot_t *boot;
+    xep_shrink_try(&work->shrink);
+    work->step = BUILD;
+    work->deadline_ns = xep_deadline(work->timeout_ms);
+    xep_status_t status = xep_boot_mail_open(&work->shrink, work->timeout_ms, patience, work, &boot);
+    if (status != XEP_OK) return status;
+    status = xep_group_open(&work->old->config, work->timeout_ms, boot, work->open_transport, &work->made);
+    if (status == XEP_OK) xep_boot_mail_end(boot);
+    return status;
+}
+
+static void drop(work_t *work)
+{
+    if (work->made == NULL) return;
+    work->made->connected = 0; /* nobody is told: those that have it drop it too */
+    atomic_store(&work->made->aborted, 1);
+    xep_group_close(work->made);
+    work->made = NULL;
+}
+
+/* An attempt has failed: because somebody has died, which is known a little later, or for a reason of this rank. */
+static xep_status_t find_spoiler(work_t *work, xep_status_t failed)
+{
+    xep_rest_t rest;
+    char reason[XEP_SHRINK_TEXT];
+    uint64_t until = xep_clock_ns() + REASON_NS;
+    xep_status_t status = XEP_INPROGRESS;
+    snprintf(reason, sizeof reason, "%.*s", XEP_SHRINK_TEXT - 1, xep_last_error());
+    xep_rest_begin(&rest, 0, UINT64_MAX);
+    while (xep_clock_ns() < until && !is_spoilt(work) && (status = turn(work)) == XEP_INPROGRESS)
+        (void)xep_rest_turn(&rest, atomic_load(&work->old->transport->moves));
+    if (is_spoilt(work)) return XEP_OK;
+    return status == XEP_INPROGRESS || status == XEP_OK ? xep_fail(failed, "%s", reason) : status;
+}
+
+/* ---- 3: ready ---- */
+
+static int all_ready_or_spoilt(const work_t *work)
+{
+    return is_spoilt(work) || xep_shrink_all_ready(&work->shrink);
+}
+
+/* The group that this rank has made is the one that all were ready for. */
+static int is_decided(const work_t *work)
+{
+    return work->made != NULL && work->shrink.built == work->shrink.mine->tried && xep_shrink_all_ready(&work->shrink);
+}
+
+/* ---- all ---- */
+
+/* The last words: peers may hear them when this rank is in no call on the old group any more. */
+static void say_last(work_t *work, xep_shrink_phase_t phase, xep_status_t status, const char *text)
+{
+    xep_transport_t *transport = work->old->transport;
+    xep_state_t *mine = work->shrink.mine;
+    uint64_t until = xep_clock_ns() + FLUSH_NS;
+    mine->phase = phase;
+    mine->status = status;
+    snprintf(mine->text, sizeof mine->text, "%.*s", XEP_SHRINK_TEXT - 1, text);
+    work->shrink.changed = 1;
+    xep_shrink_publish(&work->shrink);
+    while (!transport->ops->mail_has_left(transport) && xep_clock_ns() < until)
+        (void)transport->ops->progress(transport);
+}
+
+static xep_status_t check_least(const work_t *work)
+{
+    uint32_t left = work->shrink.nranks - xep_shrink_count(&work->shrink);
+    if (left >= work->args->least) return XEP_OK;
+    return xep_fail(XEP_ERR_PEER, "%u of %u ranks are left (at least %u)", left, work->shrink.nranks,
+                    work->args->least);
+}
+
+/* One time round. XEP_INPROGRESS: somebody has died, once more. */
+static xep_status_t attempt(work_t *work)
+{
+    xep_status_t status = wait_until(work, AGREE, all_say_the_same);
+    if (status != XEP_INPROGRESS) return status;
+    if (is_decided(work)) return XEP_OK;
+    drop(work);
+    if ((status = check_least(work)) != XEP_OK) return status;
+    if ((status = build(work)) != XEP_OK) {
+        status = find_spoiler(work, status);
+        return status == XEP_OK ? XEP_INPROGRESS : status;
+    }
+    if (is_spoilt(work)) return XEP_INPROGRESS; /* too late to be ready */
+    xep_shrink_say_ready(&work->shrink);
+    status = wait_until(work, READY, all_ready_or_spoilt);
+    return status == XEP_INPROGRESS && is_decided(work) ? XEP_OK : status;
+}
+
+/* The new group's ranks, by their numbers in the old one; and the old one knows who was left out. */
+static void tell_origins(const work_t *work)
+{
+    const xep_boot_t *boot = work->made->boot;
+    for (uint32_t r = 0; r < work->shrink.nranks; r++)
+        if (xep_shrink_suspects(&work->shrink, r)) {
+            (void)xep_group_put_out(work->old, r, xep_group_has_died(work->old, r) ? XEP_OUT_DIED : XEP_OUT_LATE);
+            xep_group_ring_out(work->old, r);
+        }
+    for (uint32_t r = 0; work->args->origins != NULL && r < boot->nranks; r++)
+        work->args->origins[r] = xep_boot_mail_old(boot, r);
+}
+
+static xep_status_t run(work_t *work)
+{
+    xep_status_t status = XEP_INPROGRESS;
+    for (uint32_t r = 0; r < work->shrink.nranks; r++)
+        if (xep_group_is_out(work->old, r)) xep_shrink_suspect(&work->shrink, r);
+    while (status == XEP_INPROGRESS) status = attempt(work);
+    if (status == XEP_OK) {
+        say_last(work, XEP_SHRINK_DONE, XEP_OK, "");
+        tell_origins(work);
+        return XEP_OK;
+    }
+    char reason[XEP_REASON_BYTES];
+    snprintf(reason, sizeof reason, "%s", xep_last_error());
+    if (!work->shrink.left_out) say_last(work, XEP_SHRINK_FAILED, status, reason);
+    drop(work);
+    return xep_fail(status, "%s", reason);
+}
+
+xep_status_t xep_group_make_smaller(xep_group_t *group, const xep_shrink_args_t *args,
+                                    xep_transport_open_fn open_transport, xep_group_t **group_p)
+{
+    work_t work = {.old = group,
+                   .args = args,
+                   .open_transport = open_transport,
+                   .timeout_ms = args->timeout_ms == 0 ? group->timeout_ms : args->timeout_ms};
+    if (group->left_out) return xep_fail(XEP_ERR_PEER, "this rank, %u, is out of the group", group->rank);
+    if (atomic_exchange(&group->shrunk, 1))
+        return xep_fail(XEP_ERR_INVALID, "the group has been shrunk before (the group that came of it can be)");
+    xep_group_end(group, XEP_END_SHRINK); /* others may wait for this rank in an operation */
+    xep_group_tell_end(group);
+    xep_status_t status = xep_shrink_open(&work.shrink, group);
+    if (status == XEP_OK) status = run(&work);
+    if (status == XEP_OK) *group_p = work.made;
+    xep_shrink_close(&work.shrink);
+    return status;
+}

@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/*
+ * All ranks map one another. What a rank brings lies in its own memory, or is the same line at all: so an operation is
+ * with a rank that is gone if anybody has its word, and whoever lacks it copies it from there.
+ */
+#include "members_mapped.h"
+
+#include <stdlib.h>
+
+#include "buffer.h"
+#include "request.h"
+
+static uint64_t bytes(uint32_t nranks, uint32_t most)
+{
+    return sizeof(xep_members_area_t) + xep_ballot_bytes(nranks, most);
+}
+
+static xep_status_t open(xep_buffer_t *buffer)
+{
+    xep_members_t *members = buffer->members;
+    xep_wire_t *wire = &buffer->heap->wire;
+    uint32_t nranks = buffer->shape.nranks;
+    members->of = calloc(nranks, sizeof *members->of);
+    members->beats = calloc(nranks, sizeof *members->beats);
+    if (members->of == NULL || members->beats == NULL) return XEP_ERR_NO_MEMORY;
+    for (uint32_t r = 0; r < nranks; r++)
+        members->of[r] = (xep_members_area_t *)(void *)((char *)wire->ops->map(wire, r) + members->offset);
+    return XEP_OK;
+}
+
+static void close(xep_members_t *members)
+{
+    free(members->beats);
+    free(members->of);
+}
+
+/* The beat has one writer: a load and a store. */
+static int look(xep_buffer_t *buffer)
+{
+    xep_members_t *members = buffer->members;
+    xep_members_area_t *own = members->own;
+    atomic_store_explicit(&own->beat, atomic_load_explicit(&own->beat, memory_order_relaxed) + 1, memory_order_relaxed);
+    uint64_t bell = atomic_load_explicit(&own->bell, memory_order_acquire);
+    if (bell == members->seen_bell) return 0;
+    members->seen_bell = bell;
+    return 1;
+}
+
+static int read(xep_buffer_t *buffer, uint32_t rank)
+{
+    xep_members_t *members = buffer->members;
+    return xep_ballot_read(&members->theirs, members->of[rank] + 1);
+}
+
+static void publish(xep_buffer_t *buffer)
+{
+    const xep_members_t *members = buffer->members;
+    xep_ballot_publish(&members->mine, members->own + 1);
+    for (uint32_t r = 0; r < buffer->shape.nranks; r++)
+        if (r != buffer->shape.rank && !xep_ballot_suspects(&members->mine, r))
+            atomic_fetch_add_explicit(&members->of[r]->bell, 1, memory_order_release);
+}
+
+/* Each looks whether it is out itself after it has told the others: memory that both see makes at most one go on. */
+static int may_decide(const xep_buffer_t *buffer)
+{
+    (void)buffer;
+    return 1;
+}
+
+static int is_cut_off(const xep_buffer_t *buffer)
+{
+    (void)buffer;
+    return 0;
+}
+
+static void tell_out(xep_buffer_t *buffer, uint32_t rank)
+{
+    atomic_store_explicit(&buffer->members->of[rank]->left_out, buffer->shape.rank + UINT64_C(1), memory_order_relaxed);
+}
+
+static xep_holds_t holds(xep_request_t *req, uint32_t rank)
+{
+    const xep_buffer_t *buffer = req->buffer;
+    return buffer->plugin.plugin->masks->holds(buffer->mode, &req->op, rank);
+}
+
+static xep_status_t settle(xep_request_t *req, uint32_t rank, uint8_t *without_p)
+{
+    const xep_buffer_t *buffer = req->buffer;
+    (void)without_p;
+    return buffer->plugin.plugin->masks->fetch(buffer->mode, &req->op, rank);
+}
+
+static uint64_t beat_of(const xep_members_t *members, uint32_t rank)
+{
+    return atomic_load_explicit(&members->of[rank]->beat, memory_order_relaxed);
+}
+
+static void ask(xep_buffer_t *buffer)
+{
+    xep_members_t *members = buffer->members;
+    for (uint32_t r = 0; r < buffer->shape.nranks; r++) members->beats[r] = beat_of(members, r);
+}
+
+static int makes_turns(const xep_buffer_t *buffer, uint32_t rank)
+{
+    return beat_of(buffer->members, rank) != buffer->members->beats[rank];
+}
+
+static int has_begun(const xep_buffer_t *buffer, uint32_t rank, uint64_t epoch)
+{
+    return atomic_load_explicit(&buffer->members->of[rank]->begun, memory_order_relaxed) >= epoch;
+}
+
+const xep_members_ways_t xep_members_mapped = {
+    XEP_MEMBERS_WAYS,
+    .least_grace_ms = 5,
+};

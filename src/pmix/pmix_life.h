@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/**
+ * Which rank has died, where the launcher does not say it: each rank puts its process number beside the bytes of its
+ * first exchange, and ranks of the same host look for it.
+ */
+#ifndef XEP_PMIX_LIFE_H
+#define XEP_PMIX_LIFE_H
+
+#include "pmix_client.h"
+
+/** Puts this rank's; the next commit sends it. */
+pmix_status_t xep_pmix_life_put(const xep_pmix_client_t *client);
+
+/** A rank of this host whose process is gone, or UINT32_MAX: none that is known. Asks the server, until deadline_ns. */
+uint32_t xep_pmix_life_find_dead(xep_pmix_client_t *client, uint64_t deadline_ns);
+
+#endif

@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/*
+ * The thread is in UCX for some microseconds of an interval, under the lock that every other user of the worker takes,
+ * too. What it takes in meanwhile goes where it always goes.
+ */
+#include "ucp_heartbeat.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "error.h"
+#include "ucp_lock.h"
+#include "ucp_message.h"
+#include "ucp_peer.h"
+#include "ucp_progress.h"
+
+enum { MOST_TURNS = 256 }; /* of progress in a beat: what peers have sent meanwhile is mostly a few messages */
+
+struct xep_ucp_heartbeat {
+    xep_ucp_transport_t *transport;
+    int32_t interval_ms;
+    pthread_t thread;
+    pthread_mutex_t lock; /* of stop */
+    pthread_cond_t cond;  /* of the monotonic clock */
+    int stop;
+};
+
+/* ---- a beat: under the transport's lock ---- */
+
+static void take_in(xep_ucp_transport_t *transport)
+{
+    unsigned before;
+    int turns = 0;
+    do {
+        before = atomic_load_explicit(&transport->super.moves, memory_order_relaxed);
+        xep_ucp_advance(transport);
+    } while (before != atomic_load_explicit(&transport->super.moves, memory_order_relaxed) && ++turns < MOST_TURNS);
+}
+
+/* Nobody is connected to for this: a rank that was never reached has nothing of ours. */
+static void look_at_peer(const xep_ucp_heartbeat_t *heartbeat, xep_ucp_peer_t *peer)
+{
+    if (!peer->watched || peer->endpoint == NULL || peer->failed != UCS_OK || peer->left) return;
+    peer->silent = peer->heard ? 0 : peer->silent + 1;
+    peer->heard = false;
+    if (peer->silent < XEP_UCP_BEATS) {
+        (void)xep_ucp_message_send_empty(&heartbeat->transport->probe->links[peer->rank], XEP_UCP_NO_HEAP);
+        return;
+    }
+    char why[96];
+    snprintf(why, sizeof why, "nothing was heard of it for %.1f s (XEP_HEARTBEAT)",
+             (double)heartbeat->interval_ms * XEP_UCP_BEATS / 1e3);
+    xep_ucp_peer_lose(peer, UCS_ERR_ENDPOINT_TIMEOUT, why);
+}
+
+static void beat(const xep_ucp_heartbeat_t *heartbeat)
+{
+    xep_ucp_transport_t *transport = heartbeat->transport;
+    xep_ucp_lock(transport);
+    take_in(transport);
+    for (uint32_t rank = 0; rank < transport->nranks; rank++) look_at_peer(heartbeat, &transport->peers[rank]);
+    xep_ucp_unlock(transport);
+}
+
+/* ---- the thread ---- */
+
+static struct timespec after(const struct timespec *from, int32_t ms)
+{
+    struct timespec to = *from;
+    to.tv_sec += ms / 1000;
+    to.tv_nsec += ms % 1000 * 1000000L;
+    if (to.tv_nsec >= 1000000000L) {
+        to.tv_sec++;
+        to.tv_nsec -= 1000000000L;
+    }
+    return to;
+}
+
+/* From the end of a beat: one that was late is not made up for, as the others' may be as late. */
+static void *beat_until_stopped(void *arg)
+{
+    xep_ucp_heartbeat_t *heartbeat = arg;
+    pthread_mutex_lock(&heartbeat->lock);
+    while (!heartbeat->stop) {
+        struct timespec now, next;
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        next = after(&now, heartbeat->interval_ms);
+        while (!heartbeat->stop && pthread_cond_timedwait(&heartbeat->cond, &heartbeat->lock, &next) == 0) continue;
+        if (heartbeat->stop) break;
+        pthread_mutex_unlock(&heartbeat->lock);
+        beat(heartbeat);
+        pthread_mutex_lock(&heartbeat->lock);
+    }
+    pthread_mutex_unlock(&heartbeat->lock);
+    return NULL;
+}
+
+/* Handlers of signals belong to the program's threads. */
+static int start_thread(xep_ucp_heartbeat_t *heartbeat)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int ret = pthread_create(&heartbeat->thread, NULL, beat_until_stopped, heartbeat);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return ret;
+}
+
+static xep_ucp_heartbeat_t *heartbeat_new(xep_ucp_transport_t *transport, int32_t interval_ms)
+{
+    pthread_condattr_t clock;
+    xep_ucp_heartbeat_t *heartbeat = calloc(1, sizeof *heartbeat);
+    if (heartbeat == NULL) return NULL;
+    heartbeat->transport = transport;
+    heartbeat->interval_ms = interval_ms;
+    pthread_mutex_init(&heartbeat->lock, NULL);
+    pthread_condattr_init(&clock);
+    pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
+    pthread_cond_init(&heartbeat->cond, &clock);
+    pthread_condattr_destroy(&clock);
+    return heartbeat;
+}
+
+static void heartbeat_free(xep_ucp_heartbeat_t *heartbeat)
+{
+    pthread_cond_destroy(&heartbeat->cond);
+    pthread_mutex_destroy(&heartbeat->lock);
+    free(heartbeat);
+}
+
+xep_status_t xep_ucp_heartbeat_start(xep_ucp_transport_t *transport, const uint8_t *ranks, int32_t interval_ms)
+{
+    xep_ucp_heartbeat_t *heartbeat = heartbeat_new(transport, interval_ms);
+    if (heartbeat == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for a heartbeat");
+    xep_ucp_lock(transport);
+    for (uint32_t rank = 0; rank < transport->nranks; rank++) transport->peers[rank].watched = ranks[rank] != 0;
+    xep_ucp_unlock(transport);
+    int ret = start_thread(heartbeat);
+    if (ret != 0) {
+        heartbeat_free(heartbeat);
+        return xep_fail(XEP_ERR_NO_MEMORY, "cannot start the heartbeat: %s", strerror(ret));
+    }
+    transport->heartbeat = heartbeat;
+    return XEP_OK;
+}
+
+void xep_ucp_heartbeat_stop(xep_ucp_transport_t *transport)
+{
+    xep_ucp_heartbeat_t *heartbeat = transport->heartbeat;
+    if (heartbeat == NULL) return;
+    transport->heartbeat = NULL;
+    pthread_mutex_lock(&heartbeat->lock);
+    heartbeat->stop = 1;
+    pthread_cond_signal(&heartbeat->cond);
+    pthread_mutex_unlock(&heartbeat->lock);
+    pthread_join(heartbeat->thread, NULL);
+    heartbeat_free(heartbeat);
+}

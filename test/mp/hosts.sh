@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# limit: 900
+# Several hosts with a network between them, launched by prterun: ranks numbered host by host and in turn, hosts of
+# different sizes, cables that are slow, that lose, repeat and reorder packets, that are pulled.
+. "$srcdir/test/mp/launch.bash" || exit 99
+. "$srcdir/test/mp/prterun.bash" || exit 99
+. "$srcdir/test/rig/hosts.bash" || exit 99
+
+cleanup() { no_hosts; }
+export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:-} XEP_PLUGIN_PATH=${XEP_PLUGIN_PATH:-}
+launch=("${prterun[@]}" --prtemca plm ssh --prtemca plm_ssh_agent "$remote" --bind-to none -x LD_LIBRARY_PATH
+    -x XEP_PLUGIN_PATH -x XEP_TIMEOUT)
+in_turn=(--map-by node:OVERSUBSCRIBE)
+in_blocks=(--map-by slot:OVERSUBSCRIBE)
+
+# all that the mode normal can, and what ll does with each of its casts, compared with the oracle
+operations() {
+    passes "$1, normal" "${@:2}" ./test/mp/normal_ops.mp
+    for quant in none e4m3 ue8m0 logfmt; do
+        passes "$1, ll, $quant" "${@:2}" ./xep_perf --mode ll --quant $quant --check-only --tokens 33 --hidden 1024 \
+            --topk 3 --experts 12
+    done
+}
+
+hosts 4
+whole '2 hosts of 2 ranks' 4 2 2 "${launch[@]}" "${in_blocks[@]}" --host h1:2,h2:2 -n 4
+whole '2 hosts of 2 ranks, in turn' 4 2 2 "${launch[@]}" "${in_turn[@]}" --host h1:2,h2:2 -n 4
+whole '3 and 1' 4 2 1 "${launch[@]}" "${in_blocks[@]}" --host h1:3,h2:1 -n 4
+whole '3 hosts of 2, in turn' 6 3 2 "${launch[@]}" "${in_turn[@]}" --host h1:2,h2:2,h3:2 -n 6
+whole '4 hosts of 1' 4 4 1 "${launch[@]}" "${in_blocks[@]}" --host h1:1,h2:1,h3:1,h4:1 -n 4
+operations '2 hosts of 2 ranks, in turn' "${launch[@]}" "${in_turn[@]}" --host h1:2,h2:2 -n 4
+operations '3 and 1' "${launch[@]}" "${in_blocks[@]}" --host h1:3,h2:1 -n 4
+
+# pulled NAME MODE TIMEOUT HEARTBEAT: a cable is pulled until somebody has said who is missing. The launcher's own
+# connections live through it, so the cable comes back before the job ends.
+pulled() {
+    name=$1
+    echo "== $name"
+    XEP_TIMEOUT=$3 XEP_HEARTBEAT=$4 timeout --foreground -k 10 $((120 * ${XEP_TEST_SLOW:-1})) "${launch[@]}" \
+        -x XEP_HEARTBEAT "${in_blocks[@]}" --host h1:2,h2:2 -n 4 ./xep_perf --mode "$2" --tokens 64 --hidden 512 \
+        --topk 4 --experts 16 --iters 1000000 >"$tmp/out" 2>"$tmp/err" &
+    local job=$!
+    sleep 3
+    unplug h2
+    for _ in $(seq $((60 * ${XEP_TEST_SLOW:-1}))); do
+        ! grep -Eq 'xep_perf: .* ranks? [23]' "$tmp/err" || break
+        sleep 1
+    done
+    plug h2
+    wait $job
+    status=$?
+    [ $status -ne 124 ] && [ $status -ne 137 ] || wrong 'it hung'
+    [ $status -ne 0 ] || wrong 'nobody missed the cable'
+    grep -Eq 'xep_perf: .* ranks? [23]' "$tmp/err" || wrong 'nobody on the first host says who is missing'
+}
+pulled 'a cable is pulled for longer than the deadline, normal' normal 3s inf
+pulled 'a cable is pulled for longer than the deadline, ll' ll 3s inf
+pulled 'a cable is pulled, and the heartbeat tells' ll 600s 400ms
+no_hosts
+
+hosts 2 200mbit
+whole 'at 200 Mbit/s' 4 2 2 "${launch[@]}" "${in_blocks[@]}" --host h1:2,h2:2 -n 4
+no_hosts
+
+impaired 2 --delay 2 --loss 1 --repeat 1 --reorder 3
+whole 'packets lost, repeated and reordered' 4 2 2 "${launch[@]}" "${in_blocks[@]}" --host h1:2,h2:2 -n 4
+kill "$relay"
+wait "$relay"
+relay=
+for fate in lost repeated reordered; do
+    grep -q "'$fate': [1-9]" "$tmp/relay" || { echo "no packet was $fate: $(cat "$tmp/relay")"; failed=1; }
+done
+no_hosts
+exit $failed

@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/*
+ * For contrib/kills: one rank dies at a drawn moment of a phase; the others say what they are told, end everything, and
+ * leave.
+ *
+ * killed MODE PHASE VICTIM DELAY_US [mask]
+ *   PHASE     create, buffer, between, dispatch, combine, destroy: at its begin the victim's clock is set
+ *   DELAY_US  after so long it dies, wherever it is then
+ *   mask      the others go on without it
+ *
+ * Every other rank prints "told RANK WHERE STATUS: reason" for the first error, "without RANK VICTIM..." for the ranks
+ * that its operations were without, and "left RANK" when all is destroyed.
+ */
+#define _GNU_SOURCE /* pause */
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "mp_job.h"
+#include "mp_rig.h"
+
+enum { ROUNDS = 40, PHASE_ROUND = 4, DONE_ROUNDS = 5 };
+
+static const char *phase;
+static unsigned victim, delay_us;
+static int is_victim;
+
+static mp_case_t base =
+    {.name = "killed", .experts = 21, .topk = 4, .hidden = 296, .tokens = 40, .weights = 1, .slots = 2};
+
+/* ---- dying ---- */
+
+/* The kernel kills: at any instruction, of any thread. */
+static void reach(const char *here)
+{
+    struct sigevent kills = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGKILL};
+    struct itimerspec when = {.it_value = {.tv_sec = delay_us / 1000000, .tv_nsec = delay_us % 1000000 * 1000L + 1}};
+    timer_t timer;
+    if (!is_victim || strcmp(here, phase) != 0) return;
+    if (timer_create(CLOCK_MONOTONIC, &kills, &timer) != 0 || timer_settime(timer, 0, &when, NULL) != 0) {
+        perror("killed: timer");
+        exit(1);
+    }
+}
+
+/* Before there is a group, only the launcher knows who this is. */
+static unsigned own_rank(void)
+{
+    const char *names[] = {"PMIX_RANK", "OMPI_COMM_WORLD_RANK"};
+    for (int i = 0; i < 2; i++)
+        if (getenv(names[i]) != NULL) return (unsigned)strtoul(getenv(names[i]), NULL, 10);
+    fprintf(stderr, "killed: no launcher\n");
+    exit(2);
+}
+
+/* ---- saying ---- */
+
+static int told;
+
+static void tell(const char *where, xep_status_t status)
+{
+    if (told++ == 0) printf("told %u %s %s: %s\n", own_rank(), where, xep_status_name(status), xep_last_error());
+}
+
+static uint32_t without; /* ranks that some operation was without */
+
+static void note_out(const xep_recv_t *recv)
+{
+    for (uint32_t r = 0; recv->out != NULL && r < mp_nranks(); r++) without |= (uint32_t)recv->out[r] << r;
+}
+
+static void say_without(void)
+{
+    printf("without %u", own_rank());
+    for (uint32_t r = 0; r < mp_nranks(); r++)
+        if (without >> r & 1) printf(" %u", r);
+    printf("\n");
+}
+
+/* ---- what is done ---- */
+
+/* 0: an error, which was told. What an operation without ranks brings is for survivors.sh. */
+static int run_round(mp_job_t *job)
+{
+    xep_dispatch_args_t d = mp_job_dispatch(job);
+    xep_handle_t *handle;
+    reach("dispatch");
+    xep_status_t status = xep_dispatch(job->buffer, &d, &handle, NULL);
+    if (status != XEP_OK) {
+        tell("dispatch", status);
+        return 0;
+    }
+    note_out(xep_handle_recv(handle));
+    if (without == 0) mp_job_check_recv(job, handle);
+    uint8_t missing[64 * 4];
+    xep_combine_args_t c = mp_job_combine(job, handle);
+    if (base.on_failure == XEP_ON_FAILURE_MASK) c.missing = missing;
+    reach("combine");
+    status = xep_combine(handle, &c, NULL);
+    if (status != XEP_OK) tell("combine", status);
+    else if (without == 0 && base.on_failure != XEP_ON_FAILURE_MASK) mp_job_check_out(job);
+    xep_handle_release(handle);
+    return status == XEP_OK;
+}
+
+/* Under mask until some rounds were without the victim; else until an error. */
+static void run_rounds(mp_job_t *job)
+{
+    int after = 0;
+    for (int round = 0; round < ROUNDS && after < DONE_ROUNDS; round++) {
+        if (round == PHASE_ROUND) {
+            reach("between");
+            if (is_victim && strcmp(phase, "between") == 0) pause();
+            if (strcmp(phase, "destroy") == 0) return;
+        }
+        if (!run_round(job)) return;
+        after += without != 0;
+    }
+}
+
+static void use_group(xep_group_t *group)
+{
+    mp_job_t job;
+    mp_job_open(&job, &base, 1);
+    reach("buffer");
+    xep_status_t status = mp_job_try_buffer(&job, group);
+    if (status == XEP_OK) run_rounds(&job);
+    else tell("buffer", status);
+    reach("destroy");
+    if (is_victim && strcmp(phase, "destroy") != 0) pause();
+    mp_job_close(&job);
+}
+
+int main(int argc, char **argv)
+{
+    xep_group_t *group;
+    if (argc < 5) {
+        fprintf(stderr, "usage: killed MODE PHASE VICTIM DELAY_US [mask]\n");
+        return 2;
+    }
+    setvbuf(stdout, NULL, _IOLBF, 0); /* what was said is there also where the process then hangs */
+    base.mode = argv[1];
+    phase = argv[2];
+    victim = (unsigned)strtoul(argv[3], NULL, 10);
+    delay_us = (unsigned)strtoul(argv[4], NULL, 10);
+    if (argc > 5) base.on_failure = XEP_ON_FAILURE_MASK;
+    is_victim = own_rank() == victim;
+    reach("create");
+    xep_status_t status = mp_try_group(&group);
+    if (status == XEP_OK) {
+        use_group(group);
+        say_without();
+        xep_group_destroy(group);
+    } else tell("create", status);
+    if (is_victim) pause();
+    printf("left %u\n", own_rank());
+    return 0;
+}

@@ -1,0 +1,44 @@
+#!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
+# limit: 500
+# A few of contrib/kills' trials: ranks killed at drawn moments, over memory and over sockets. XEP_TEST_SEED and
+# XEP_TEST_RUNS draw others, and more. And that it sees what it is there to see.
+set -u
+command -v python3 >/dev/null || { echo 'skipped: there is no python3'; exit 77; }
+kills=$srcdir/contrib/kills
+failed=0
+"$kills" --build "$PWD" --seed "${XEP_TEST_SEED:-5}" --trials "${XEP_TEST_RUNS:-12}" --jobs 2 --mask || failed=1
+
+# wrong options are refused with what there is
+for wrong in '--ways smoke' '--launchers ssh' '--trials 0' '--ucx /nowhere' '--build /nowhere' '--phases'; do
+    "$kills" --build "$PWD" $wrong >/dev/null 2>&1
+    [ $? -eq 2 ] || { echo "kills $wrong: not refused"; failed=1; }
+done
+
+# a library that names a survivor, and one that hangs on to memory, are found: by ranks that only say so
+mkdir -p "${TMPDIR:-/tmp}/liars/test/mp"
+liars=${TMPDIR:-/tmp}/liars
+cat >"$liars/xep_run" <<'END'
+#!/bin/sh
+while [ "$1" != -n ]; do shift; done
+count=$2
+victim=$(echo "$*" | awk '{ print $(NF - 1) }')
+rank=0
+while [ $rank -lt $count ]; do
+    other=$(((victim + 1) % count))
+    [ $rank -eq $victim ] || printf 'told %d dispatch XEP_ERR_PEER: rank %d has died\nleft %d\n' $rank $other $rank
+    rank=$((rank + 1))
+done
+: >/dev/shm/xep_left_behind
+END
+chmod +x "$liars/xep_run"
+: >"$liars/test/mp/killed"
+if out=$("$kills" --build "$liars" --trials 2 --phases dispatch --modes normal 2>&1); then
+    echo "lies were believed: $out"
+    failed=1
+fi
+grep -q 'names a survivor' <<<"$out" || { echo "a survivor that is named is not noticed: $out"; failed=1; }
+grep -q 'no new namespaces' <<<"$out" || grep -q 'left behind by .*xep_left_behind' <<<"$out" ||
+    { echo "what is left behind is not noticed: $out"; failed=1; }
+rm -rf "$liars"
+exit $failed

@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/*
+ * Ballots as words in a message: what is written is read as it was; a message that is torn, cut or made up is refused,
+ * or says something that a ballot can say; and what has become of operations is kept as long as there is room.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "ballot_words.h"
+#include "unit.h"
+
+enum { RANKS = 7, MOST = 6, ROUNDS = 20000, WORDS = 256 };
+
+static uint64_t dice = 5;
+
+static uint64_t below(uint64_t n)
+{
+    return unit_random(&dice) % n;
+}
+
+typedef struct side {
+    xep_ballot_t ballot;
+    xep_ruling_t list[MOST];
+    xep_rulings_t rulings;
+} side_t;
+
+static void open_side(side_t *side)
+{
+    *side = (side_t){.rulings = {.most = MOST}};
+    side->rulings.list = side->list;
+    assert_true(xep_ballot_open(&side->ballot, RANKS, MOST));
+}
+
+/* Some suspects, each with some operations missing; some rulings. */
+static void fill(side_t *side)
+{
+    static const xep_status_t due[] = {XEP_ERR_MISMATCH, XEP_ERR_OVERFLOW, XEP_ERR_INVALID};
+    for (uint32_t r = 0; r < RANKS; r++) {
+        uint64_t missing[MOST], top = 20 + below(5), count = below(MOST + 1);
+        side->ballot.tallies[r].doubt = XEP_TRUSTED;
+        if (below(3) != 0 || r == RANKS - 1) continue;
+        for (uint64_t i = 0; i < count; i++) missing[i] = top - 2 * i;
+        xep_ballot_suspect(&side->ballot, r, (xep_doubt_t)(1 + below(3)), top, missing, (uint32_t)count);
+    }
+    side->rulings.count = 0;
+    side->rulings.forgotten = below(3);
+    for (uint64_t i = below(MOST + 1); i > 0; i--)
+        xep_rulings_add(&side->rulings, (xep_ruling_t){10 + i, due[below(3)], (uint32_t)below(100)});
+}
+
+static void assert_sane(const xep_ballot_t *ballot)
+{
+    for (uint32_t r = 0; r < RANKS; r++) {
+        const xep_tally_t *tally = &ballot->tallies[r];
+        assert_true(tally->doubt <= XEP_DOUBT_ASKED);
+        if (tally->doubt == XEP_TRUSTED) continue;
+        assert_true(tally->count <= MOST);
+        for (uint64_t i = 0; i < tally->count; i++)
+            assert_true(tally->missing[i] <= tally->top && (i == 0 || tally->missing[i] > tally->missing[i - 1]));
+    }
+}
+
+TEST(what_is_written_is_read)
+{
+    side_t one, other;
+    uint64_t words[WORDS] = {0};
+    open_side(&one);
+    for (int round = 0; round < ROUNDS / 10; round++) {
+        open_side(&other);
+        fill(&one);
+        uint64_t length = xep_ballot_write_words(&one.ballot, &one.rulings, words);
+        assert_true(length != 0 && length <= xep_ballot_words(RANKS, MOST));
+        assert_true(xep_ballot_take_words(&other.ballot, &other.rulings, words, WORDS));
+        assert_true(xep_ballot_is_same(&one.ballot, &other.ballot));
+        assert_int_equal(one.rulings.count, other.rulings.count);
+        assert_int_equal(one.rulings.forgotten, other.rulings.forgotten);
+        for (uint32_t i = 0; i < one.rulings.count; i++) {
+            const xep_ruling_t *same = xep_rulings_find(&other.rulings, one.list[i].epoch);
+            assert_true(same != NULL && same->status == one.list[i].status && same->refused == one.list[i].refused);
+        }
+        xep_ballot_close(&other.ballot);
+    }
+    xep_ballot_close(&one.ballot);
+}
+
+/* The reader has exactly the words it may read, so that a sanitizer sees one too many. */
+static int take_copy(side_t *side, const uint64_t *words, uint64_t count)
+{
+    uint64_t *copy = malloc((count + 1) * sizeof *copy);
+    assert_non_null(copy);
+    memcpy(copy, words, count * sizeof *copy);
+    int taken = xep_ballot_take_words(&side->ballot, &side->rulings, copy, count);
+    free(copy);
+    return taken;
+}
+
+/* A word of another ballot, a bit, or the rest is missing. */
+static void spoil(uint64_t *words, const uint64_t *before, uint64_t *count_p)
+{
+    uint64_t at = below(*count_p);
+    switch (below(4)) {
+    case 0: words[at] = before[at]; break;
+    case 1: words[at] ^= UINT64_C(1) << below(64); break;
+    case 2: words[at] = below(2) ? UINT64_MAX - below(3) : below(200); break;
+    default: *count_p = at; break;
+    }
+}
+
+TEST(what_is_spoiled_is_refused)
+{
+    side_t one, other;
+    uint64_t words[WORDS] = {0}, before[WORDS] = {0};
+    open_side(&one);
+    for (int round = 0; round < ROUNDS; round++) {
+        uint64_t whole[WORDS];
+        open_side(&other);
+        fill(&one);
+        memcpy(before, words, sizeof before);
+        uint64_t length = xep_ballot_write_words(&one.ballot, &one.rulings, words), count = length;
+        memcpy(whole, words, sizeof whole);
+        for (uint64_t n = 1 + below(3); n > 0 && count > 0; n--) spoil(words, before, &count);
+        int taken = take_copy(&other, words, count);
+        assert_int_equal(taken, count >= length && memcmp(words, whole, length * sizeof *words) == 0);
+        if (taken) assert_sane(&other.ballot);
+        else assert_int_equal(other.rulings.count, 0);
+        xep_ballot_close(&other.ballot);
+    }
+    xep_ballot_close(&one.ballot);
+}
+
+/* The first word, by which words are known to be whole, made right: as a peer would that means harm. */
+static void make_whole(uint64_t *words, uint64_t count)
+{
+    uint64_t sum = count;
+    for (uint64_t i = 1; i < count; i++) sum = (sum ^ words[i]) * UINT64_C(0x100000001b3) + (sum >> 29);
+    words[0] = sum;
+}
+
+TEST(what_is_made_up_is_sane)
+{
+    side_t one, other;
+    uint64_t words[WORDS] = {0}, taken = 0;
+    open_side(&one);
+    for (int round = 0; round < ROUNDS; round++) {
+        open_side(&other);
+        fill(&one);
+        uint64_t length = xep_ballot_write_words(&one.ballot, &one.rulings, words), same = length;
+        spoil(words, words, &same);
+        make_whole(words, length);
+        if (take_copy(&other, words, length)) {
+            taken++;
+            assert_sane(&other.ballot);
+            assert_true(other.rulings.count <= MOST);
+        }
+        xep_ballot_close(&other.ballot);
+    }
+    assert_true(taken > ROUNDS / 10 && taken < ROUNDS);
+    xep_ballot_close(&one.ballot);
+}
+
+/* What may be missing is said, and never what is there. */
+TEST(the_oldest_is_forgotten)
+{
+    side_t side;
+    open_side(&side);
+    for (int round = 0; round < ROUNDS / 10; round++) {
+        uint64_t given[64] = {0}, from = 0;
+        side.rulings.count = 0;
+        side.rulings.forgotten = 0;
+        for (int i = 0; i < 20; i++) {
+            uint64_t epoch = 1 + (uint64_t)i + below(5);
+            xep_rulings_add(&side.rulings, (xep_ruling_t){epoch, XEP_ERR_MISMATCH, (uint32_t)epoch});
+            given[epoch] = 1;
+        }
+        for (uint64_t epoch = 1; epoch < 64; epoch++) {
+            const xep_ruling_t *found = xep_rulings_find(&side.rulings, epoch);
+            if (epoch > side.rulings.forgotten) assert_int_equal(found != NULL, given[epoch]);
+            from += found != NULL;
+        }
+        assert_int_equal(from, MOST);
+    }
+    xep_ballot_close(&side.ballot);
+}

@@ -1,0 +1,237 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/*
+ * Everything that waits or copies here does so outside of what is timed, but perf_device_end(), which is the end of an
+ * operation. A call of the driver that fails ends the run at once: nothing is left to be measured then.
+ */
+#include "perf_cuda.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "oracle_alloc.h"
+#include "perf_say.h"
+
+enum { NON_BLOCKING = 1, PEER_ACCESS = 1 };
+
+struct perf_cuda {
+    perf_cuda_driver_t driver;
+    void *stream;
+    void *begin, *end; /* events around an operation */
+    uintptr_t twins;   /* of perf->memory */
+    xep_recv_t recv;   /* the last one fetched, its arrays in host memory */
+};
+
+/* ---- calls of the driver ---- */
+
+void perf_cuda_must(const perf_t *perf, int result, const char *what)
+{
+    const char *text = NULL;
+
+    if (result == 0) return;
+    perf->cuda->driver.error_text(result, &text);
+    fprintf(stderr, "xep_perf: rank %" PRIu32 ": CUDA cannot %s: %s (%d)\n", perf->info.rank, what,
+            text ? text : "an error it has no words for", result);
+    exit(PERF_EXIT_FAILED);
+}
+
+uintptr_t perf_cuda_allocate(const perf_t *perf, size_t bytes)
+{
+    uintptr_t address = 0;
+
+    perf_cuda_must(perf, perf->cuda->driver.allocate(&address, bytes + 1), "allocate memory of the device");
+    return address;
+}
+
+static void wait_for(const perf_t *perf, void *stream)
+{
+    perf_cuda_must(perf, perf->cuda->driver.stream_wait(stream), "wait for a stream");
+}
+
+const perf_cuda_driver_t *perf_cuda_calls(const perf_t *perf)
+{
+    return &perf->cuda->driver;
+}
+
+/* ---- memory ---- */
+
+void *perf_there(const perf_t *perf, const void *here)
+{
+    if (perf->cuda == NULL || here == NULL) return (void *)(uintptr_t)here;
+    return (void *)(perf->cuda->twins + (uintptr_t)((const char *)here - (const char *)perf->memory.base));
+}
+
+void *perf_stream(const perf_t *perf)
+{
+    return perf->cuda == NULL ? NULL : perf->cuda->stream;
+}
+
+void perf_put_to(const perf_t *perf, void *there, const void *here, size_t bytes)
+{
+    if (bytes == 0) return;
+    perf_cuda_must(perf, perf->cuda->driver.put((uintptr_t)there, here, bytes, perf->cuda->stream),
+                   "copy to the device");
+    wait_for(perf, perf->cuda->stream);
+}
+
+void perf_put(const perf_t *perf, const void *here, size_t bytes)
+{
+    if (perf->cuda != NULL && here != NULL) perf_put_to(perf, perf_there(perf, here), here, bytes);
+}
+
+void perf_put_inputs(const perf_t *perf)
+{
+    const size_t selections = perf->tokens * perf->options.topk;
+
+    perf_put(perf, perf->x, perf->tokens * perf->row_bytes);
+    perf_put(perf, perf->idx, selections * sizeof *perf->idx);
+    perf_put(perf, perf->weights, selections * sizeof *perf->weights);
+    perf_put(perf, perf->scales, perf->tokens * perf->scale_bytes);
+}
+
+static void fetch_from(const perf_t *perf, void *here, const void *there, size_t bytes)
+{
+    if (bytes == 0) return;
+    perf_cuda_must(perf, perf->cuda->driver.fetch(here, (uintptr_t)there, bytes, perf->cuda->stream),
+                   "copy from the device");
+    wait_for(perf, perf->cuda->stream);
+}
+
+void perf_fetch(const perf_t *perf, void *here, size_t bytes)
+{
+    if (perf->cuda != NULL && here != NULL) fetch_from(perf, here, perf_there(perf, here), bytes);
+}
+
+void perf_fill(const perf_t *perf, void *there, uint8_t value, size_t bytes)
+{
+    if (bytes != 0)
+        perf_cuda_must(perf, perf->cuda->driver.fill((uintptr_t)there, value, bytes, perf->cuda->stream),
+                       "fill memory");
+}
+
+/* ---- received rows ---- */
+
+static void free_recv(xep_recv_t *recv)
+{
+    const void *arrays[] = {recv->x,         recv->topk_idx,     recv->topk_weights, recv->scales,
+                            recv->src_token, recv->expert_begin, recv->expert_count, recv->pair_begin,
+                            recv->pair_count};
+
+    for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) free((void *)(uintptr_t)arrays[i]);
+    if (recv->expert_begin != NULL) free((void *)(uintptr_t)recv->expert_rows);
+    memset(recv, 0, sizeof *recv);
+}
+
+static void *fetched(const perf_t *perf, const void *there, size_t bytes)
+{
+    if (there == NULL) return NULL;
+    void *here = oracle_alloc(bytes + 1);
+    fetch_from(perf, here, there, bytes);
+    return here;
+}
+
+/* By expert the counts and places are the device's, too, and the rows are what they say. */
+static void fetch_places(const perf_t *perf, const xep_recv_t *there, xep_recv_t *recv)
+{
+    const size_t experts = there->local_experts, pairs = experts * perf->info.nranks;
+
+    recv->expert_begin = fetched(perf, there->expert_begin, experts * sizeof *recv->expert_begin);
+    recv->expert_count = fetched(perf, there->expert_count, experts * sizeof *recv->expert_count);
+    recv->expert_rows = fetched(perf, there->expert_rows, experts * sizeof *recv->expert_rows);
+    recv->pair_begin = fetched(perf, there->pair_begin, pairs * sizeof *recv->pair_begin);
+    recv->pair_count = fetched(perf, there->pair_count, pairs * sizeof *recv->pair_count);
+    recv->rows = 0;
+    for (size_t e = 0; e < experts; e++)
+        recv->rows += recv->arrangement == XEP_ROWS_BY_EXPERT_PADDED ? recv->expert_count[e] : recv->expert_rows[e];
+}
+
+const xep_recv_t *perf_recv(const perf_t *perf, uint32_t slot)
+{
+    const xep_recv_t *there = xep_handle_recv(perf->handle[slot]);
+
+    if (perf->cuda == NULL) return there;
+    xep_recv_t *recv = &perf->cuda->recv;
+    free_recv(recv);
+    *recv = *there;
+    if (there->expert_begin != NULL) fetch_places(perf, there, recv);
+    recv->x = fetched(perf, there->x, there->capacity * there->x_stride);
+    recv->topk_idx =
+        fetched(perf, there->topk_idx, there->capacity * there->topk * xep_dtype_size(there->topk_idx_dtype));
+    recv->topk_weights = fetched(perf, there->topk_weights, there->capacity * there->topk * sizeof(float));
+    recv->scales = fetched(perf, there->scales, there->capacity * there->nscales * 4);
+    recv->src_token = fetched(perf, there->src_token, there->capacity * sizeof(int32_t));
+    return recv;
+}
+
+/* ---- the clock of the device ---- */
+
+void perf_device_begin(const perf_t *perf)
+{
+    if (perf->cuda != NULL)
+        perf_cuda_must(perf, perf->cuda->driver.event_record(perf->cuda->begin, perf->cuda->stream), "time");
+}
+
+/* The wait is part of what the wall sees of an operation; reading the events is not, but takes no time beside it. */
+void perf_device_end(perf_t *perf)
+{
+    float ms = 0;
+
+    if (perf->cuda == NULL) return;
+    perf_cuda_must(perf, perf->cuda->driver.event_record(perf->cuda->end, perf->cuda->stream), "time");
+    wait_for(perf, perf->cuda->stream);
+    perf_cuda_must(perf, perf->cuda->driver.event_elapsed(&ms, perf->cuda->begin, perf->cuda->end), "tell the time");
+    perf->device_ns = (uint64_t)((double)ms * 1e6);
+}
+
+/* ---- open and close ---- */
+
+/* NULL or a complaint. */
+static const char *find_device(perf_t *perf, char *why, size_t why_bytes)
+{
+    perf_cuda_t *cuda = perf->cuda;
+    void *context;
+    int count = 0;
+
+    if (perf_cuda_driver_open(&cuda->driver, why, why_bytes)) return why;
+    if (cuda->driver.init(0) != 0 || cuda->driver.device_count(&count) != 0 || count == 0)
+        return "--memory cuda: the driver finds no CUDA device that this process may use";
+    if (cuda->driver.context_retain(&context, (int)(perf->info.rank % (uint32_t)count)) != 0 ||
+        cuda->driver.context_set(context) != 0)
+        return "--memory cuda: the device cannot be used";
+    return NULL;
+}
+
+int perf_cuda_open(perf_t *perf)
+{
+    char why[256];
+
+    if (!perf->options.cuda) return 0;
+    perf_cuda_t *cuda = oracle_alloc(sizeof *cuda);
+    memset(cuda, 0, sizeof *cuda);
+    perf->cuda = cuda;
+    if (perf_complained(perf, find_device(perf, why, sizeof why))) {
+        perf->cuda = NULL;
+        free(cuda);
+        return PERF_EXIT_FAILED;
+    }
+    perf_cuda_must(perf, cuda->driver.stream_create(&cuda->stream, NON_BLOCKING), "make a stream");
+    perf_cuda_must(perf, cuda->driver.event_create(&cuda->begin, 0), "make an event");
+    perf_cuda_must(perf, cuda->driver.event_create(&cuda->end, 0), "make an event");
+    cuda->twins = perf_cuda_allocate(perf, perf->memory.bytes);
+    perf_put(perf, perf->memory.base, perf->memory.bytes);
+    return 0;
+}
+
+/* Streams and events go with the process. */
+void perf_cuda_close(perf_t *perf)
+{
+    perf_cuda_t *cuda = perf->cuda;
+
+    if (cuda == NULL) return;
+    cuda->driver.release(cuda->twins);
+    free_recv(&cuda->recv);
+    free(cuda);
+    perf->cuda = NULL;
+}

@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include "perf_cuda_limit.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "oracle_alloc.h"
+#include "perf_cuda.h"
+#include "perf_plan.h"
+
+enum { NON_BLOCKING = 1, PEER_ACCESS = 1 };
+
+struct perf_cuda_limit {
+    const perf_t *perf;
+    void **streams;   /* [R] one to each peer, so that all copies are on their way at once */
+    uintptr_t here;   /* rows that this rank sends, and gets back */
+    uintptr_t *there; /* [R] rows of each rank */
+    uint64_t *pairs;  /* [PERF_OPS][R][R] rows from rank to rank */
+};
+
+/* Bytes of a row there: as it is received, or as it is combined. */
+static size_t row_of(const perf_t *perf, perf_op_t op)
+{
+    return perf_line_up(op == PERF_DISPATCH ? perf->placed_bytes + perf->placed_scales : perf->sum_bytes);
+}
+
+static uint64_t *pair_of(const perf_cuda_limit_t *limit, perf_op_t op, uint32_t from, uint32_t to)
+{
+    const uint32_t nranks = limit->perf->info.nranks;
+
+    return &limit->pairs[((size_t)op * nranks + from) * nranks + to];
+}
+
+/*
+ * A dispatch needs each row once on each rank that has one of its experts; so does a combine by rank. By expert a
+ * combine needs the output of every selection.
+ */
+static void count_pairs(perf_cuda_limit_t *limit)
+{
+    const perf_t *perf = limit->perf;
+    const uint32_t nranks = perf->info.nranks;
+    uint32_t *rows = oracle_alloc((size_t)nranks * nranks * sizeof *rows);
+    uint64_t *own = oracle_alloc(nranks * sizeof *own);
+    oracle_traffic_t traffic;
+    perf_plan_t plan;
+
+    limit->pairs = oracle_alloc((size_t)PERF_OPS * nranks * nranks * sizeof *limit->pairs);
+    oracle_traffic_count(perf->routing, rows, &traffic);
+    for (uint32_t from = 0; from < nranks; from++)
+        for (uint32_t to = 0; to < nranks; to++)
+            *pair_of(limit, PERF_DISPATCH, from, to) = *pair_of(limit, PERF_COMBINE, from, to) =
+                rows[(size_t)from * nranks + to];
+    if (perf->options.by_expert) {
+        perf_plan_open(&plan, perf);
+        perf_plan_make(&plan, perf);
+        memset(own, 0, nranks * sizeof *own);
+        for (uint32_t e = 0; e < plan.ndest; e++)
+            own[oracle_owner(perf->routing, e)] += plan.begin[e + 1] - plan.begin[e];
+        xep_group_allgather(perf->group, own, pair_of(limit, PERF_COMBINE, 0, 0), nranks * sizeof *own);
+        perf_plan_close(&plan);
+    }
+    free(own);
+    free(rows);
+}
+
+/* First row of this rank among those that a rank has for the others. */
+static uint64_t begin_of(const perf_cuda_limit_t *limit, perf_op_t op, uint32_t at)
+{
+    uint64_t rows = 0;
+
+    for (uint32_t from = 0; from < limit->perf->info.rank; from++) rows += *pair_of(limit, op, from, at);
+    return rows;
+}
+
+/* Of the rows that this rank has for others, or of others: the most of any operation. */
+static size_t bytes_of(const perf_cuda_limit_t *limit, int received)
+{
+    const perf_t *perf = limit->perf;
+    size_t most = 0;
+
+    for (perf_op_t op = PERF_DISPATCH; op < PERF_OPS; op++) {
+        uint64_t rows = 0;
+        for (uint32_t r = 0; r < perf->info.nranks; r++)
+            rows += received ? *pair_of(limit, op, r, perf->info.rank) : *pair_of(limit, op, perf->info.rank, r);
+        if (rows * row_of(perf, op) > most) most = rows * row_of(perf, op);
+    }
+    return most;
+}
+
+/* Handles of the driver are for other processes: a rank has its own memory already. */
+perf_cuda_limit_t *perf_cuda_limit_open(const perf_t *perf)
+{
+    if (perf->cuda == NULL) return NULL;
+    const perf_cuda_driver_t *driver = perf_cuda_calls(perf);
+    const uint32_t nranks = perf->info.nranks, me = perf->info.rank;
+    perf_cuda_limit_t *limit = oracle_alloc(sizeof *limit);
+    perf_ipc_t own, *all = oracle_alloc(nranks * sizeof *all);
+
+    limit->perf = perf;
+    count_pairs(limit);
+    limit->there = oracle_alloc(nranks * sizeof *limit->there);
+    limit->streams = oracle_alloc(nranks * sizeof *limit->streams);
+    limit->here = perf_cuda_allocate(perf, bytes_of(limit, 0));
+    limit->there[me] = perf_cuda_allocate(perf, bytes_of(limit, 1));
+    perf_cuda_must(perf, driver->ipc_get(&own, limit->there[me]), "share memory of the device");
+    if (xep_group_allgather(perf->group, &own, all, sizeof own) != XEP_OK) exit(PERF_EXIT_FAILED);
+    for (uint32_t r = 0; r < nranks; r++) {
+        perf_cuda_must(perf, driver->stream_create(&limit->streams[r], NON_BLOCKING), "make a stream");
+        if (r == me) continue;
+        perf_cuda_must(perf, driver->ipc_open(&limit->there[r], all[r], PEER_ACCESS), "reach the memory of a peer");
+    }
+    free(all);
+    return limit;
+}
+
+/* Nobody frees what another rank still has open. */
+void perf_cuda_limit_close(perf_cuda_limit_t *limit)
+{
+    if (limit == NULL) return;
+    const perf_t *perf = limit->perf;
+    const perf_cuda_driver_t *driver = perf_cuda_calls(perf);
+
+    for (uint32_t r = 0; r < perf->info.nranks; r++)
+        if (r != perf->info.rank) driver->ipc_close(limit->there[r]);
+    xep_group_barrier(perf->group);
+    driver->release(limit->there[perf->info.rank]);
+    driver->release(limit->here);
+    free(limit->there);
+    free(limit->streams);
+    free(limit->pairs);
+    free(limit);
+}
+
+/* Waits last, for all at once: copies to several peers are on their way together. */
+void perf_cuda_limit_run(const perf_cuda_limit_t *limit, perf_op_t op)
+{
+    const perf_t *perf = limit->perf;
+    const perf_cuda_driver_t *driver = perf_cuda_calls(perf);
+    const uint32_t nranks = perf->info.nranks, me = perf->info.rank;
+    const size_t row = row_of(perf, op);
+    uintptr_t here = limit->here;
+
+    for (uint32_t i = 0; i < nranks; i++) {
+        const uint32_t r = (me + i) % nranks; /* not all to the same one at once */
+        const size_t bytes = *pair_of(limit, op, me, r) * row;
+        const uintptr_t there = limit->there[r] + begin_of(limit, op, r) * row;
+        const uintptr_t to = op == PERF_DISPATCH ? there : here, from = op == PERF_DISPATCH ? here : there;
+        if (bytes != 0) perf_cuda_must(perf, driver->copy(to, from, bytes, limit->streams[r]), "copy between devices");
+        here += bytes;
+    }
+    for (uint32_t r = 0; r < nranks; r++) perf_cuda_must(perf, driver->stream_wait(limit->streams[r]), "wait");
+}
