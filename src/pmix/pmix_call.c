@@ -2,10 +2,11 @@
 
 /*
  * The record of a call is shared by the caller and a thread of libpmix, and may be given up by the caller: whoever of
- * the two is the last frees it.
+ * the two is the last frees it. All that libpmix is given lies in it, as that reads it when the call has returned.
  */
 #include "pmix_call.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -18,31 +19,39 @@ enum {
 };
 
 /* Shared by the caller and a thread of the library: one that is given up is freed when the library calls at last. */
-struct xep_pmix_call {
+typedef struct call {
+    xep_pmix_client_t *client;
+    pmix_proc_t proc;
+    pmix_key_t key;
+    pmix_info_t info;
+    int is_get;
     pthread_mutex_t lock;
     pthread_cond_t cond; /* of the monotonic clock */
     int given_up;
     void *recv; /* the caller's: not to be touched once it is given up */
     size_t bytes;
     xep_pmix_result_t result;
-};
+} call_t;
 
-xep_pmix_call_t *xep_pmix_call_new(void *recv, size_t bytes)
+/* info: a flag that the call has, or NULL */
+static call_t *call_new(xep_pmix_client_t *client, const char *info)
 {
     pthread_condattr_t attr;
-    xep_pmix_call_t *call = calloc(1, sizeof *call);
+    call_t *call = calloc(1, sizeof *call);
     if (call == NULL) return NULL;
     pthread_condattr_init(&attr);
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     pthread_cond_init(&call->cond, &attr);
     pthread_condattr_destroy(&attr);
     pthread_mutex_init(&call->lock, NULL);
-    call->recv = recv;
-    call->bytes = bytes;
+    call->client = client;
+    if (info != NULL) snprintf(call->info.key, sizeof call->info.key, "%s", info);
+    call->info.value.type = PMIX_BOOL;
+    call->info.value.data.flag = true;
     return call;
 }
 
-static void call_free(xep_pmix_call_t *call)
+static void call_free(call_t *call)
 {
     pthread_cond_destroy(&call->cond);
     pthread_mutex_destroy(&call->lock);
@@ -50,16 +59,18 @@ static void call_free(xep_pmix_call_t *call)
 }
 
 /* value is the library's, and gone when this returns */
-static size_t take(const xep_pmix_call_t *call, const pmix_value_t *value)
+static size_t take(const call_t *call, const pmix_value_t *value)
 {
     if (value == NULL || value->type != PMIX_BYTE_OBJECT) return SIZE_MAX;
     if (value->data.bo.size == call->bytes && call->bytes > 0) memcpy(call->recv, value->data.bo.bytes, call->bytes);
     return value->data.bo.size;
 }
 
-void xep_pmix_call_value(pmix_status_t ret, pmix_value_t *value, void *arg)
+/* Called by libpmix. */
+static void end_get(pmix_status_t ret, pmix_value_t *value, void *arg)
 {
-    xep_pmix_call_t *call = arg;
+    call_t *call = arg;
+    if (call->is_get) atomic_fetch_sub(&call->client->gets, 1);
     pthread_mutex_lock(&call->lock);
     int given_up = call->given_up;
     if (!given_up) {
@@ -70,12 +81,12 @@ void xep_pmix_call_value(pmix_status_t ret, pmix_value_t *value, void *arg)
     if (given_up) call_free(call);
 }
 
-void xep_pmix_call_end(pmix_status_t ret, void *arg)
+static void end_fence(pmix_status_t ret, void *arg)
 {
-    xep_pmix_call_value(ret, NULL, arg);
+    end_get(ret, NULL, arg);
 }
 
-static void sleep_on(xep_pmix_call_t *call)
+static void sleep_on(call_t *call)
 {
     struct timespec until;
     clock_gettime(CLOCK_MONOTONIC, &until);
@@ -88,7 +99,7 @@ static void sleep_on(xep_pmix_call_t *call)
 }
 
 /* The caller is asked without the lock: it may wait for a thread that is in a callback of ours. */
-static int is_interrupted(xep_pmix_client_t *client, xep_pmix_call_t *call)
+static int is_interrupted(xep_pmix_client_t *client, call_t *call)
 {
     pthread_mutex_unlock(&call->lock);
     if (client->boot != NULL && xep_boot_interrupted(client->boot)) client->interrupted = 1;
@@ -97,7 +108,7 @@ static int is_interrupted(xep_pmix_client_t *client, xep_pmix_call_t *call)
 }
 
 /* Without the lock, too: who is missing is found out by calls of PMIx. */
-static void look_at_watch(xep_pmix_call_t *call, xep_watch_t *watch)
+static void look_at_watch(call_t *call, xep_watch_t *watch)
 {
     if (watch->explain == NULL) return;
     pthread_mutex_unlock(&call->lock);
@@ -106,8 +117,7 @@ static void look_at_watch(xep_pmix_call_t *call, xep_watch_t *watch)
 }
 
 /* Likewise. What is found ends the wait. */
-static void look_for_dead(xep_pmix_client_t *client, xep_pmix_call_t *call, const xep_pmix_wait_t *wait,
-                          uint64_t *next_ns_p)
+static void look_for_dead(xep_pmix_client_t *client, call_t *call, const xep_pmix_wait_t *wait, uint64_t *next_ns_p)
 {
     uint64_t now = xep_clock_ns();
     uint32_t none = UINT32_MAX;
@@ -119,11 +129,13 @@ static void look_for_dead(xep_pmix_client_t *client, xep_pmix_call_t *call, cons
     *next_ns_p = xep_clock_ns() + FIND_NS;
 }
 
-xep_pmix_result_t xep_pmix_call_wait(xep_pmix_client_t *client, xep_pmix_call_t *call, pmix_status_t begun,
-                                     const xep_pmix_wait_t *wait)
+/* The result of a call that returned begun, which is PMIX_SUCCESS when a callback follows. The call is gone then. */
+static xep_pmix_result_t wait_for(call_t *call, pmix_status_t begun, const xep_pmix_wait_t *wait)
 {
+    xep_pmix_client_t *client = call->client;
     xep_watch_t watch;
     if (begun != PMIX_SUCCESS) { /* over already, or not begun: no callback follows */
+        if (call->is_get) atomic_fetch_sub(&client->gets, 1);
         call_free(call);
         return (xep_pmix_result_t){.done = 1, .ret = begun, .bytes = SIZE_MAX};
     }
@@ -142,4 +154,42 @@ xep_pmix_result_t xep_pmix_call_wait(xep_pmix_client_t *client, xep_pmix_call_t 
     xep_watch_end(&watch);
     if (result.done) call_free(call);
     return result;
+}
+
+static const xep_pmix_result_t no_memory = {.done = 1, .ret = PMIX_ERR_NOMEM, .bytes = SIZE_MAX};
+
+xep_pmix_result_t xep_pmix_call_fence(xep_pmix_client_t *client, const xep_pmix_wait_t *wait)
+{
+    /* without the data collected it is no barrier across nodes on Slurm, even when there are none */
+    call_t *call = call_new(client, PMIX_COLLECT_DATA);
+    if (call == NULL) return no_memory;
+    return wait_for(call, client->api->fence_nb(NULL, 0, &call->info, 1, end_fence, call), wait);
+}
+
+static xep_pmix_result_t get(call_t *call, uint32_t rank, const char *key, void *recv, size_t bytes, size_t infos,
+                             const xep_pmix_wait_t *wait)
+{
+    if (call == NULL) return no_memory;
+    call->proc = call->client->self;
+    call->proc.rank = rank;
+    snprintf(call->key, sizeof call->key, "%s", key);
+    call->is_get = 1;
+    call->recv = recv;
+    call->bytes = bytes;
+    atomic_fetch_add(&call->client->gets, 1);
+    return wait_for(call, call->client->api->get_nb(&call->proc, call->key, &call->info, infos, end_get, call), wait);
+}
+
+xep_pmix_result_t xep_pmix_call_get(xep_pmix_client_t *client, uint32_t rank, const char *key, void *recv, size_t bytes,
+                                    const xep_pmix_wait_t *wait)
+{
+    return get(call_new(client, NULL), rank, key, recv, bytes, 0, wait);
+}
+
+xep_pmix_result_t xep_pmix_call_ask(xep_pmix_client_t *client, uint32_t rank, const char *key, void *recv, size_t bytes,
+                                    uint64_t deadline_ns)
+{
+    if (atomic_load(&client->gets) > 0) return (xep_pmix_result_t){0};
+    return get(call_new(client, PMIX_IMMEDIATE), rank, key, recv, bytes, 1,
+               &(xep_pmix_wait_t){.deadline_ns = deadline_ns});
 }

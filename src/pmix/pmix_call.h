@@ -10,20 +10,11 @@
 #include "pmix_client.h"
 #include "watch.h"
 
-typedef struct xep_pmix_call xep_pmix_call_t;
-
 typedef struct xep_pmix_result {
     int done; /* 0: given up, at the deadline, by the caller, or because a rank is dead; the rest is not set */
     pmix_status_t ret;
     size_t bytes; /* of the value that came; SIZE_MAX: none, or one of another type */
 } xep_pmix_result_t;
-
-/** NULL: no memory. recv[bytes] is where a value goes, if it has that size. */
-xep_pmix_call_t *xep_pmix_call_new(void *recv, size_t bytes);
-
-/** Callbacks, with the call as argument. */
-void xep_pmix_call_end(pmix_status_t ret, void *call);
-void xep_pmix_call_value(pmix_status_t ret, pmix_value_t *value, void *call);
 
 /** The deadline of a call, and what says for whom it waits; NULL: nothing, as it is short. */
 typedef struct xep_pmix_wait {
@@ -34,8 +25,18 @@ typedef struct xep_pmix_wait {
     uint32_t (*find_dead)(xep_pmix_client_t *client, uint64_t deadline_ns);
 } xep_pmix_wait_t;
 
-/** The result of a call that returned begun, which is PMIX_SUCCESS when a callback follows. The call is gone then. */
-xep_pmix_result_t xep_pmix_call_wait(xep_pmix_client_t *client, xep_pmix_call_t *call, pmix_status_t begun,
-                                     const xep_pmix_wait_t *wait);
+/** A fence of all ranks that collects what they have put. PMIX_ERR_NOMEM: no memory for it. */
+xep_pmix_result_t xep_pmix_call_fence(xep_pmix_client_t *client, const xep_pmix_wait_t *wait);
+
+/** A value of a rank; where it goes, if it has that size: recv[bytes]. Likewise. */
+xep_pmix_result_t xep_pmix_call_get(xep_pmix_client_t *client, uint32_t rank, const char *key, void *recv, size_t bytes,
+                                    const xep_pmix_wait_t *wait);
+
+/**
+ * The same without waiting for the rank to put it: PMIX_IMMEDIATE. Given up at once while an earlier get is under way:
+ * libpmix 5 uses memory that it has freed when two of one rank are.
+ */
+xep_pmix_result_t xep_pmix_call_ask(xep_pmix_client_t *client, uint32_t rank, const char *key, void *recv, size_t bytes,
+                                    uint64_t deadline_ns);
 
 #endif

@@ -55,16 +55,10 @@ static void make_key(const xep_pmix_client_t *client, size_t number, char *key)
 /* Whether the server has what a rank gave to the exchange under way; without waiting for it. */
 static int has_come(xep_pmix_client_t *client, uint32_t rank, uint64_t deadline_ns)
 {
-    pmix_info_t now = {.key = PMIX_IMMEDIATE, .value = {.type = PMIX_BOOL, .data = {.flag = true}}};
     char key[KEY_BYTES];
-    pmix_proc_t proc = client->self;
-    xep_pmix_call_t *call = xep_pmix_call_new(NULL, 0);
-    if (call == NULL) return 1;
-    proc.rank = rank;
     make_key(client, 0, key);
-    pmix_status_t begun = client->api->get_nb(&proc, key, &now, 1, xep_pmix_call_value, call);
-    xep_pmix_result_t result = xep_pmix_call_wait(client, call, begun, &(xep_pmix_wait_t){.deadline_ns = deadline_ns});
-    return !result.done || result.ret == PMIX_SUCCESS;
+    xep_pmix_result_t result = xep_pmix_call_ask(client, rank, key, NULL, 0, deadline_ns);
+    return !result.done || result.ret == PMIX_SUCCESS || result.ret == PMIX_ERR_NOMEM;
 }
 
 /* ": rank 3 has not, rank 5 has not", as far as they are known and there is room; in a while of its own */
@@ -129,20 +123,16 @@ static xep_status_t tell_missing(fenced_t *fenced)
  * A fence that did not end in time is still under way at the others: from then on no exchange can be right. */
 static xep_status_t fence(xep_pmix_client_t *client, size_t bytes, uint64_t deadline_ns)
 {
-    /* without the data collected it is no barrier across nodes on Slurm, even when there are none */
-    pmix_info_t collect = {.key = PMIX_COLLECT_DATA, .value = {.type = PMIX_BOOL, .data = {.flag = true}}};
-    xep_pmix_call_t *call = xep_pmix_call_new(NULL, 0);
-    if (call == NULL) return no_memory();
-    pmix_status_t begun = client->api->fence_nb(NULL, 0, &collect, 1, xep_pmix_call_end, call);
     fenced_t fenced = {.client = client, .bytes = bytes};
     xep_pmix_wait_t wait = {.deadline_ns = deadline_ns,
                             .explain = explain_fence,
                             .arg = &fenced,
                             .find_dead = xep_pmix_life_find_dead};
-    xep_pmix_result_t result = xep_pmix_call_wait(client, call, begun, &wait);
+    xep_pmix_result_t result = xep_pmix_call_fence(client, &wait);
     xep_status_t status = check_end(client);
     client->broken = !result.done;
     if (status != XEP_OK) return status;
+    if (result.done && result.ret == PMIX_ERR_NOMEM) return no_memory();
     if (!result.done) return tell_missing(&fenced);
     if (result.ret == PMIX_SUCCESS || result.ret == PMIX_OPERATION_SUCCEEDED) return XEP_OK;
     if (result.ret == PMIX_ERR_PARTIAL_SUCCESS) return tell_who_left(client, bytes);
@@ -190,19 +180,12 @@ static xep_status_t get_value(xep_pmix_client_t *client, uint32_t rank, size_t n
                               uint64_t deadline_ns)
 {
     char key[KEY_BYTES];
-    pmix_proc_t proc = client->self;
-    xep_pmix_call_t *call = xep_pmix_call_new(recv, bytes);
-    if (call == NULL) return no_memory();
-    proc.rank = rank;
     make_key(client, number, key);
-    pmix_status_t begun = client->api->get_nb(&proc, key, NULL, 0, xep_pmix_call_value, call);
     fetched_t fetched = {.client = client, .rank = rank};
-    xep_pmix_wait_t wait = {.deadline_ns = deadline_ns,
-                            .explain = explain_value,
-                            .arg = &fetched,
-                            .find_dead = xep_pmix_life_find_dead};
-    xep_pmix_result_t result = xep_pmix_call_wait(client, call, begun, &wait);
+    xep_pmix_wait_t wait = {.deadline_ns = deadline_ns, .explain = explain_value, .arg = &fetched};
+    xep_pmix_result_t result = xep_pmix_call_get(client, rank, key, recv, bytes, &wait);
     if (result.done && result.ret == PMIX_SUCCESS && result.bytes == bytes) return XEP_OK;
+    if (result.done && result.ret == PMIX_ERR_NOMEM) return no_memory();
     xep_status_t status = check_end(client);
     if (status != XEP_OK) return status;
     if (!result.done)

@@ -34,25 +34,14 @@ pmix_status_t xep_pmix_life_put(const xep_pmix_client_t *client)
     return client->api->put(PMIX_GLOBAL, key, &value);
 }
 
-/* Without waiting for it: PMIX_IMMEDIATE. */
-static int get_life(xep_pmix_client_t *client, uint32_t rank, life_t *life, uint64_t deadline_ns)
-{
-    pmix_info_t now = {.key = PMIX_IMMEDIATE, .value = {.type = PMIX_BOOL, .data = {.flag = true}}};
-    pmix_proc_t proc = client->self;
-    xep_pmix_call_t *call = xep_pmix_call_new(life, sizeof *life);
-    if (call == NULL) return 0;
-    proc.rank = rank;
-    pmix_status_t begun = client->api->get_nb(&proc, key, &now, 1, xep_pmix_call_value, call);
-    xep_pmix_result_t result = xep_pmix_call_wait(client, call, begun, &(xep_pmix_wait_t){.deadline_ns = deadline_ns});
-    return result.done && result.ret == PMIX_SUCCESS && result.bytes == sizeof *life;
-}
-
 uint32_t xep_pmix_life_find_dead(xep_pmix_client_t *client, uint64_t deadline_ns)
 {
     uint64_t processes = xep_host_processes();
     for (uint32_t r = 0; r < client->nranks && xep_clock_ns() < deadline_ns; r++) {
         life_t life;
-        if (r == client->self.rank || !get_life(client, r, &life, deadline_ns)) continue;
+        if (r == client->self.rank) continue;
+        xep_pmix_result_t result = xep_pmix_call_ask(client, r, key, &life, sizeof life, deadline_ns);
+        if (!result.done || result.ret != PMIX_SUCCESS || result.bytes != sizeof life) continue;
         if (life.processes == processes && life.pid > 0 && xep_host_process_gone(life.pid, life.start)) return r;
     }
     return UINT32_MAX;
