@@ -45,9 +45,10 @@ static call_t *call_new(xep_pmix_client_t *client, const char *info)
     pthread_condattr_destroy(&attr);
     pthread_mutex_init(&call->lock, NULL);
     call->client = client;
-    if (info != NULL) snprintf(call->info.key, sizeof call->info.key, "%s", info);
-    call->info.value.type = PMIX_BOOL;
-    call->info.value.data.flag = true;
+    /* assigned as a whole: gcc 12 with -O3 takes what points at its key for no longer than the key */
+    pmix_info_t directive = {.value = {.type = PMIX_BOOL, .data.flag = true}};
+    if (info != NULL) snprintf(directive.key, sizeof directive.key, "%s", info);
+    call->info = directive;
     return call;
 }
 
