@@ -228,12 +228,13 @@ check-transport:
 	$(MAKE) $(AM_MAKEFLAGS) check TESTS='$(transport_tests)'
 check-units:
 	$(MAKE) $(AM_MAKEFLAGS) check TESTS='$(unit_tests)'
-# but for those that look at sources and objects: what runs programs, which a sanitizer can learn from
+# but for those that look at sources and objects, or at what a script makes of times: what runs programs, which a
+# sanitizer can learn from
 check-run:
-	$(MAKE) $(AM_MAKEFLAGS) check TESTS='$(filter-out %D%/rig/% %/headers.sh %/protocols.sh,$(TESTS))'
+	$(MAKE) $(AM_MAKEFLAGS) check TESTS='$(filter-out %D%/rig/% %/headers.sh %/protocols.sh %/perf_ratios.sh,$(TESTS))'
 # the units but for the two simulators, whose ranks all live in one thread: a thread sanitizer learns nothing from them
-check-threads:
-	$(MAKE) $(AM_MAKEFLAGS) check TESTS='$(filter-out %/sim_normal.t %/sim_ll.t,$(unit_tests))'
+check-threads: all
+	$(MAKE) $(AM_MAKEFLAGS) check-TESTS TESTS='$(filter-out %/sim_normal.t %/sim_ll.t,$(unit_tests))'
 
 # deliberate defects, one after the other: does the simulator notice? Not part of make check: half an hour and more.
 # make mutants MUTANTS='offers-* room-*' tries those alone

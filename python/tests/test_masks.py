@@ -12,6 +12,7 @@ import pytest
 
 import xep
 
+pytestmark = pytest.mark.again
 HERE = pathlib.Path(__file__).resolve().parent
 
 

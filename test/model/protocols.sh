@@ -130,8 +130,10 @@ small() {
         proved $mode -DMAPPED=7 -DSLOTS=1 -DLATE
         proved $mode -DSLOTS=1 -DLATE -DUNBORN
     done
-    known
-    defects
+    if [ -z "${XEP_TEST_BRIEF:-}" ]; then
+        known
+        defects
+    fi
 }
 
 full() {

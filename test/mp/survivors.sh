@@ -32,8 +32,10 @@ all_scenarios() {
     survive "$m" 8 7 1 asked 4 "$@"
 }
 
+seeds='11 22 33 44'
+[ -z "${XEP_TEST_BRIEF:-}" ] || seeds=11
 anywhere() {
-    for seed in ${XEP_TEST_SEEDS:-11 22 33 44}; do survive "$1" 5 3 0 anywhere "$seed"; done
+    for seed in ${XEP_TEST_SEEDS:-$seeds}; do survive "$1" 5 3 0 anywhere "$seed"; done
 }
 
 # pause_one MODE SEED: whether rank 3 comes back in time depends on the machine
