@@ -7,19 +7,32 @@
 
 /* ---- memory ---- */
 
-/* The layout of the host mode, which ll_t has, and heads that are delivered to everyone. */
+enum { DEVICE_LINE = 128 /* bytes, of the caches of a device */ };
+
+static uint64_t lay_lines(xep_carve_t *carve, uint64_t count, uint64_t bytes)
+{
+    xep_carve_align(carve, DEVICE_LINE);
+    const uint64_t begin = xep_carve_offset(carve, count, bytes);
+    xep_carve_align(carve, DEVICE_LINE);
+    return begin;
+}
+
+/*
+ * The layout of the host mode, which ll_t has, and heads that are delivered to everyone: no two ranks write to the same
+ * line of a device.
+ */
 static xep_status_t lay_heap(const xep_shape_t *shape, xep_heap_layout_t *common, xep_carve_t region[XEP_REGIONS])
 {
     cuda_ll_layout_t *at = (cuda_ll_layout_t *)(void *)common;
     const uint64_t selections = shape->tokens * shape->topk, lines = xep_notices_ring(shape) * shape->nranks;
     xep_carve_t head = {0};
     xep_status_t status = ll_lay_heap(shape, common, region);
-    xep_carve_offset(&head, selections, sizeof(xep_cuda_pick_t));
-    at->head_weights = xep_carve_offset(&head, selections, sizeof(float));
-    at->head_counts = xep_carve_offset(&head, shape->experts, sizeof(uint32_t));
+    lay_lines(&head, selections, sizeof(xep_cuda_pick_t));
+    at->head_weights = lay_lines(&head, selections, sizeof(float));
+    at->head_counts = lay_lines(&head, shape->experts, sizeof(uint32_t));
     at->head_bytes = head.end;
     region[XEP_REGION_METADATA].overflow |= head.overflow;
-    at->heads = xep_carve_offset(&region[XEP_REGION_METADATA], lines, head.end);
+    at->heads = lay_lines(&region[XEP_REGION_METADATA], lines, head.end);
     return status;
 }
 

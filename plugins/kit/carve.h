@@ -30,12 +30,18 @@ static inline uint64_t xep_carve_offset(xep_carve_t *carve, uint64_t count, uint
     return begin;
 }
 
+/** What comes next begins at a multiple of alignment: a power of two up to 4096. */
+static inline void xep_carve_align(xep_carve_t *carve, uint32_t alignment)
+{
+    if (carve->alignment < alignment) carve->alignment = alignment;
+    if (carve->end > UINT64_MAX / 2) carve->overflow = 1;
+    else carve->end = (carve->end + alignment - 1) & ~(uint64_t)(alignment - 1);
+}
+
 /** What comes next begins a page of 4096 bytes. */
 static inline void xep_carve_page(xep_carve_t *carve)
 {
-    carve->alignment = 4096;
-    if (carve->end > UINT64_MAX / 2) carve->overflow = 1;
-    else carve->end = (carve->end + 4095) & ~(uint64_t)4095;
+    xep_carve_align(carve, 4096);
 }
 
 /** An area that every slot has: where that of slot 0 is, in any rank's heap, how far it is to the next slot's. */

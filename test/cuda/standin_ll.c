@@ -109,12 +109,18 @@ static void pack_token(const xep_cuda_ll_send_t *s, uint64_t token, char *item)
                s->scales + (int64_t)token * s->scales_token_stride + (int64_t)i * s->scales_stride, 4);
 }
 
+/* What sources write to a rank: devices have lines of 128 bytes, and none of them is two sources'. */
+static int has_own_lines(const place_t *at)
+{
+    return (at->heads | at->head_bytes | at->head_weights | at->head_counts) % 128 == 0;
+}
+
 static void run_send(const void *args)
 {
     const xep_cuda_ll_send_t *s = args;
     const uint64_t epoch = s->at.now->epoch + 1, turn = s->at.now->turn, wrong_before = *s->wrong;
     ll_notice_t notice = s->notice;
-    if (wrong_before != UINT64_MAX) abort();
+    if (wrong_before != UINT64_MAX || !has_own_lines(&s->at)) abort();
     number_selections(s, turn);
     for (uint64_t t = 0; t < notice.tokens; t++)
         pack_token(s, t, items_of(&s->at, turn, s->at.rank) + t * s->item.stride);
