@@ -25,18 +25,27 @@ class WrongUse(RuntimeError, AssertionError):
     """A call that is not allowed now."""
 
 
+HOST = torch.device("cpu")
+Place = Optional[torch.device]  # where a tensor must be; None: host memory or a CUDA device
+
+
 def tensor(
     name: str,
     value: Any,
     dtypes: Optional[Sequence[torch.dtype]],
     shape: Sequence[Optional[int]],
     contiguous: bool = True,
+    on: Place = HOST,
 ) -> torch.Tensor:
-    """value, if it is a CPU tensor of one of dtypes (None: any) and of shape (None: any extent)."""
-    if isinstance(value, torch.Tensor) and value.is_cpu and (dtypes is None or value.dtype in dtypes):
+    """value, if it is a tensor there, of one of dtypes (None: any) and of shape (None: any extent)."""
+    if isinstance(value, torch.Tensor) and is_there(value, on) and (dtypes is None or value.dtype in dtypes):
         if has_shape(value, shape) and (not contiguous or value.is_contiguous()):
             return value
-    raise refusal(name, value, dtypes, shape)
+    raise refusal(name, value, dtypes, shape, on)
+
+
+def is_there(value: torch.Tensor, on: Place) -> bool:
+    return value.is_cpu or value.is_cuda if on is None else value.device == on
 
 
 def has_shape(value: torch.Tensor, shape: Sequence[Optional[int]]) -> bool:
@@ -52,23 +61,24 @@ def has_shape(value: torch.Tensor, shape: Sequence[Optional[int]]) -> bool:
 
 
 def refusal(
-    name: str, value: Any, dtypes: Optional[Sequence[torch.dtype]], shape: Sequence[Optional[int]]
+    name: str, value: Any, dtypes: Optional[Sequence[torch.dtype]], shape: Sequence[Optional[int]], on: Place = HOST
 ) -> Exception:
     if not isinstance(value, torch.Tensor):
-        return WrongType(f"{name}: expected {expected(dtypes, shape)}, got {type(value).__name__}")
+        return WrongType(f"{name}: expected {expected(dtypes, shape, on)}, got {type(value).__name__}")
     got = f"{str(value.dtype)[6:]} of shape {list(value.shape)} on {value.device}"
-    if not value.is_cpu or (dtypes is not None and value.dtype not in dtypes):
-        return WrongType(f"{name}: expected {expected(dtypes, shape)}, got {got}")
+    if not is_there(value, on) or (dtypes is not None and value.dtype not in dtypes):
+        return WrongType(f"{name}: expected {expected(dtypes, shape, on)}, got {got}")
     if not has_shape(value, shape):
-        return WrongValue(f"{name}: expected {expected(dtypes, shape)}, got {got}")
+        return WrongValue(f"{name}: expected {expected(dtypes, shape, on)}, got {got}")
     return WrongValue(
         f"{name}: expected a contiguous tensor, got strides {value.stride()} of shape {list(value.shape)}"
     )
 
 
-def expected(dtypes: Optional[Sequence[torch.dtype]], shape: Sequence[Optional[int]]) -> str:
+def expected(dtypes: Optional[Sequence[torch.dtype]], shape: Sequence[Optional[int]], on: Place = HOST) -> str:
     kinds = " or ".join(str(dtype)[6:] for dtype in dtypes) + " " if dtypes else ""
-    return f"a CPU tensor {kinds}[{', '.join('any' if extent is None else str(extent) for extent in shape)}]"
+    there = "CPU or CUDA" if on is None else "CPU" if on == HOST else str(on)
+    return f"a {there} tensor {kinds}[{', '.join('any' if extent is None else str(extent) for extent in shape)}]"
 
 
 def integer(name: str, value: Any, least: int) -> int:

@@ -7,7 +7,7 @@ from typing import Any, Optional, Union
 
 import torch
 
-from ._check import WrongType, WrongValue, tensor
+from ._check import HOST, Place, WrongType, WrongValue, tensor
 from .dispatched import Dispatched
 
 INDEX = (torch.int64, torch.int32)
@@ -23,16 +23,16 @@ _SENT_AS = {1: torch.uint8, 2: torch.bfloat16, 4: torch.int32, 8: torch.int64, 1
 Rows = Union[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]
 
 
-def rows_of(x: Rows) -> tuple[torch.Tensor, Optional[torch.Tensor]]:
+def rows_of(x: Rows, on: Place = HOST) -> tuple[torch.Tensor, Optional[torch.Tensor]]:
     """Rows [T, H] of any element type, and scales [T, S] of any strides, or None."""
     if not isinstance(x, tuple):
-        return tensor("x", x, None, (None, None)), None
+        return tensor("x", x, None, (None, None), on=on), None
     if len(x) != 2:
         raise WrongValue(f"x: expected (rows, scales), got {len(x)} tensors")
-    rows = tensor("x[0]", x[0], None, (None, None))
+    rows = tensor("x[0]", x[0], None, (None, None), on=on)
     if rows.element_size() != 1:
         raise WrongType(f"x[0]: expected elements of 1 byte beside scales, got {rows.dtype}")
-    return rows, tensor("x[1]", x[1], _SCALE, (rows.shape[0], None), contiguous=False)
+    return rows, tensor("x[1]", x[1], _SCALE, (rows.shape[0], None), contiguous=False, on=rows.device)
 
 
 def carried(x: torch.Tensor) -> torch.Tensor:
@@ -40,9 +40,9 @@ def carried(x: torch.Tensor) -> torch.Tensor:
     return x if x.dtype in _KNOWN else x.view(_SENT_AS[x.element_size()])
 
 
-def check_sum(x: torch.Tensor, rows: int, capacity: int) -> None:
+def check_sum(x: torch.Tensor, rows: int, capacity: int, on: Place = HOST) -> None:
     """x as combine takes it."""
-    tensor("x", x, _COMBINED, (None, None))
+    tensor("x", x, _COMBINED, (None, None), on=on)
     if not rows <= x.shape[0] <= capacity:
         raise WrongValue(f"x: expected the {capacity} rows received, got {list(x.shape)}")
 
@@ -55,5 +55,5 @@ def biases_of(handle: Dispatched, x: torch.Tensor, bias: Any) -> tuple[torch.Ten
     if len(biases) > 2:
         raise WrongValue(f"bias: expected at most 2 tensors, got {len(biases)}")
     for i, one in enumerate(biases):
-        tensor(f"bias[{i}]", one, (x.dtype,), (handle.num_tokens, x.shape[1]))
+        tensor(f"bias[{i}]", one, (x.dtype,), (handle.num_tokens, x.shape[1]), on=x.device)
     return biases

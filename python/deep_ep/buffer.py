@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""DeepEP's Buffer on CPU ranks."""
+"""DeepEP's Buffer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .utils.event import EventHandle, EventOverlap
 
 
 class Buffer(NormalCalls, LowLatencyCalls):
-    """Dispatch and combine of MoE tokens among CPU ranks; collective to make.
+    """Dispatch and combine of MoE tokens, of CPU tensors or those of a CUDA device; collective to make.
 
     group: a torch.distributed process group of any backend. comm: an mpi4py communicator, used when group is None.
         Neither: PMIx (xep_run, prterun, mpirun, srun), or a group of one.
@@ -27,10 +27,10 @@ class Buffer(NormalCalls, LowLatencyCalls):
     low_latency_mode: allows the low-latency calls.
     num_qps_per_rank, allow_nvlink_for_low_latency_mode, allow_mnnvl, use_fabric: choices among GPU links; UCX chooses
         here.
-    enable_shrink: of low-latency mode: a rank that dies, or does not answer within timeout, is masked, and the others
-        go on without it. They agree on who is. Shared memory is made by all ranks together, so none may be missing by
-        then: it is made here if num_rdma_bytes is what get_low_latency_rdma_size_hint returned last, else by the first
-        dispatch of each shape. UnsupportedError where not all ranks map one another.
+    enable_shrink: of low-latency mode, for CPU tensors: a rank that dies, or does not answer within timeout, is masked,
+        and the others go on without it. They agree on who is. Shared memory is made by all ranks together, so none may
+        be missing by then: it is made here if num_rdma_bytes is what get_low_latency_rdma_size_hint returned last, else
+        by the first dispatch of each shape. UnsupportedError where not all ranks map one another.
     explicitly_destroy: destroy() will be called; else the destructor does it, where no received tensor is alive.
     num_slots: how many dispatches have their memory at once, for each shape and mode; memory grows with it. A program
         that keeps the handles of many layers for its backward pass is quickest with as many, and two more.
@@ -83,8 +83,9 @@ class Buffer(NormalCalls, LowLatencyCalls):
 
     @staticmethod
     def set_num_sms(new_num_sms: int) -> None:
-        """Of Config objects made from now on. Threads are what SMs are here: a rank of a buffer made from now on copies
-        and reduces with as many, but no more than its share of this machine's processors."""
+        """Of Config objects made from now on: multiprocessors of a CUDA device. Threads are what SMs are for CPU
+        tensors: a rank of a buffer made from now on copies and reduces with as many, but no more than its share of this
+        machine's processors."""
         if integer("new_num_sms", new_num_sms, 0) % 2:
             raise WrongValue(f"new_num_sms: expected an even number, got {new_num_sms}")
         Buffer.num_sms = new_num_sms
@@ -97,7 +98,7 @@ class Buffer(NormalCalls, LowLatencyCalls):
 
     @staticmethod
     def capture() -> EventOverlap:
-        """An event for what was called until now. On a CPU that has been done."""
+        """An event for what is enqueued on the current stream by now. On a CPU what was called has been done."""
         return EventOverlap(EventHandle())
 
     @staticmethod
@@ -125,18 +126,21 @@ class Buffer(NormalCalls, LowLatencyCalls):
         return not self._destroyed
 
     def _shared(self) -> list[xep.Buffer]:
-        return super()._shared() + self._low_latency.buffers() + list(self._counts.values())
+        low_latency = [buffer for one in self._low_latencies() for buffer in one.buffers()]
+        return super()._shared() + low_latency + list(self._counts.values())
 
     def _forget(self) -> None:
         self._scratch.clear()
         super()._forget()
-        self._low_latency.forget()
+        for low_latency in self._low_latencies():
+            low_latency.forget()
 
     def reset(self) -> None:
         """Makes usable what an error (a deadline, a peer that failed) left broken, in both modes. Handles end, and what
         was received with them is undefined. Not a call of DeepEP's. Collective."""
         super().reset()
-        self._low_latency.reset()
+        for low_latency in self._low_latencies():
+            low_latency.reset()
         for buffer in self._counts.values():
             buffer.reset()
 

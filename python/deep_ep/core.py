@@ -7,14 +7,17 @@ import os
 import sys
 import threading
 import warnings
-from typing import Any, Optional
+from typing import Any, Optional, Union
+
+import torch
 
 import xep
 
-from ._check import WrongUse, WrongValue, integer
+from ._check import HOST, WrongUse, WrongValue, integer
 from .nodes import Nodes
 from .pool import NormalPool
 from .runtime import Runtime
+from .turns import DeviceTurn, HostTurn, Lane
 from .utils.event import CommStream, EventHandle, EventOverlap, request_of
 
 _CLOSE_SECONDS = 5.0  # for which a destructor waits for the other ranks
@@ -27,6 +30,8 @@ class Core:
     _destroyed: bool = True
     runtime: Optional[Runtime]
     explicitly_destroy: bool
+    _lane: Optional[Lane] = None  # of the CUDA device, where tensors are of one
+    _device_pool: Optional[NormalPool] = None
 
     def _join(self, group: Any, num_slots: int, timeout: Optional[float], explicitly_destroy: bool) -> None:
         integer("num_slots", num_slots, 1)
@@ -34,6 +39,7 @@ class Core:
         self.explicitly_destroy = explicitly_destroy
         self._xep = xep.Group(group, timeout=timeout)
         self._nodes = Nodes(self._xep)
+        self._num_slots, self._timeout = num_slots, timeout
         self._pool = NormalPool(self._xep, num_slots, timeout)
         self.runtime = Runtime(self)
         self._destroyed = False
@@ -67,20 +73,53 @@ class Core:
             return None
         return request
 
-    def get_comm_stream(self) -> CommStream:
-        """Stands for the stream that communicates: ``with`` and waiting work, and do nothing."""
+    # ---- tensors of a CUDA device ----
+
+    def _lane_of(self, device: torch.device) -> Lane:
+        """A Buffer has one device, that of the first tensors."""
+        if self._lane is None:
+            self._lane = Lane(device)
+        if self._lane.device != device:
+            raise WrongValue(f"x: expected a tensor of {self._lane.device}, which this Buffer is on, got {device}")
+        return self._lane
+
+    def _pool_on(self, device: torch.device) -> NormalPool:
+        if device == HOST:
+            return self._pool
+        if self._device_pool is None:
+            free_slots = self._lane_of(device).free_slots
+            self._device_pool = NormalPool(self._xep, self._num_slots, self._timeout, device, free_slots)
+        return self._device_pool
+
+    def _pools(self) -> list[NormalPool]:
+        return [self._pool] if self._device_pool is None else [self._pool, self._device_pool]
+
+    def _turn(
+        self, device: torch.device, previous_event: Any, asynchronous: bool, on_comm: bool
+    ) -> Union[HostTurn, DeviceTurn]:
+        """An operation of tensors that are there."""
+        if device == HOST:
+            return HostTurn(self._after(previous_event), asynchronous)
+        return self._lane_of(device).turn(previous_event, asynchronous, on_comm)
+
+    def get_comm_stream(self) -> Any:
+        """The stream on which operations of tensors of the current CUDA device are; else what stands for it: ``with``
+        and waiting work, and do nothing."""
         self._usable()
-        return CommStream()
+        if self._lane is None and torch.cuda.is_initialized():
+            self._lane_of(torch.device("cuda", torch.cuda.current_device()))
+        return CommStream() if self._lane is None else self._lane.comm
 
     # ---- the end ----
 
     def _shared(self) -> list[xep.Buffer]:
         """All of them, in the order in which every rank has them."""
-        return self._pool.buffers()
+        return [buffer for pool in self._pools() for buffer in pool.buffers()]
 
     def _forget(self) -> None:
         """What is in flight is waited for, or of no more interest; handles keep what they are made of."""
-        self._pool.forget()
+        for pool in self._pools():
+            pool.forget()
 
     def _goes_without(self) -> bool:
         """Whether ranks are masked: then the others do not ask one another any more. Collective where it may be so."""
@@ -103,7 +142,8 @@ class Core:
         """Makes usable what an error (a deadline, a peer that failed) left broken. Handles end, and what was received
         with them is undefined. Not a call of DeepEP's. Collective."""
         self._usable()
-        self._pool.reset()
+        for pool in self._pools():
+            pool.reset()
 
     def _close(self) -> None:
         self._destroyed, self.runtime = True, None

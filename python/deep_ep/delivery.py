@@ -13,7 +13,7 @@ from .elastic_handle import EPHandle
 from .ending import Ending
 from .expand import Places
 from .seats import Sent
-from .utils.event import EventHandle
+from .utils.event import event_of
 from .utils.math import align
 
 _COLUMN = 4  # words: 16 bytes
@@ -35,9 +35,9 @@ class Epilogue(Ending):
         self._before = before
 
     def _wait_before(self) -> None:
-        event = getattr(self._before, "event", self._before)
-        if isinstance(event, EventHandle):
-            event.current_stream_wait()
+        event = event_of(self._before)
+        if event is not None:
+            event.synchronize()
         self._before = None
 
 

@@ -4,13 +4,19 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Optional
+from typing import Any, Optional, Protocol
 
 import torch
 
 import xep
 
 from .seats import Seat, Sent
+
+
+class Arrival(Protocol):
+    """A request, or an event of a stream, which lets the current one wait."""
+
+    def wait(self) -> Any: ...
 
 
 class Dispatched:
@@ -27,7 +33,7 @@ class Dispatched:
         self.xep: Any = None  # the xep.Handle; None without a slot
         self.seat: Optional[Seat] = None
         self.is_gone = False
-        self._arrives: Optional[xep.Request] = None
+        self._arrives: Optional[Arrival] = None
 
     def routing(self) -> torch.Tensor:
         """[T, topk] by which the same rows go to the same ranks once more."""
@@ -35,6 +41,10 @@ class Dispatched:
 
     def keep(self) -> None:
         """Keeps of the slot what will be asked for without it."""
+
+    def arrives(self, event: Any) -> None:
+        """On a stream: what its rows are here with."""
+        self._arrives = event
 
     def sit(self, sent: Sent, seat: Seat) -> None:
         self.xep = sent.handle
@@ -54,7 +64,7 @@ class Dispatched:
         self.is_gone = True
 
     def arrived(self) -> None:
-        """Waits until the rows are here; raises the dispatch's error."""
+        """Waits until the rows are here, or lets the current stream wait for them; raises the dispatch's error."""
         if self._arrives is not None:
             self._arrives.wait()
 
@@ -62,7 +72,7 @@ class Dispatched:
 def routing_of(in_rank: torch.Tensor, experts: int, topk: int) -> torch.Tensor:
     """[T, K] int64: of each rank that in_rank [T, R] names the first expert. No token goes to more than K ranks."""
     nranks = in_rank.shape[1]
-    firsts = torch.where(in_rank, torch.arange(0, experts, experts // nranks), -1)
+    firsts = torch.where(in_rank, torch.arange(0, experts, experts // nranks, device=in_rank.device), -1)
     if topk == nranks:
         return firsts
     first_k = firsts.sort(dim=1, descending=True).values[:, :topk]

@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any, Optional
+
+import torch
 
 import xep
 
@@ -13,6 +16,7 @@ class Ending:
 
     hooked = False  # by a hook
     handle: Any = None  # that lasts until then
+    stream: Any = None  # of a CUDA device, on which it is done
 
     def __init__(self, request: xep.Request) -> None:
         self.request: Optional[xep.Request] = request
@@ -22,7 +26,8 @@ class Ending:
             return
         self.request.wait()
         self.request = None
-        self.fill()
+        with torch.cuda.stream(self.stream) if self.stream is not None else contextlib.nullcontext():
+            self.fill()
         self.handle = None
 
     def fill(self) -> None:

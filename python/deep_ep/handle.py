@@ -16,15 +16,15 @@ from .nodes import Nodes
 from .tuples import HandleTuple
 
 
-def channel_begins(tokens: int, channels: int) -> torch.Tensor:
+def channel_begins(tokens: int, channels: int, on: torch.device) -> torch.Tensor:
     """[C + 1]: channel c has tokens begin[c] .. begin[c+1]-1."""
     share = -(-tokens // channels) if tokens else 0
-    return torch.clamp(torch.arange(channels + 1) * share, max=tokens)
+    return torch.clamp(torch.arange(channels + 1, device=on) * share, max=tokens)
 
 
 def prefix_of(counted: torch.Tensor, begins: torch.Tensor) -> torch.Tensor:
     """counted [T, N] bool -> [N, C] int32: how many of the tokens of channels 0 .. c."""
-    total = torch.zeros((counted.shape[0] + 1, counted.shape[1]), dtype=torch.int32)
+    total = torch.zeros((counted.shape[0] + 1, counted.shape[1]), dtype=torch.int32, device=counted.device)
     torch.cumsum(counted, dim=0, dtype=torch.int32, out=total[1:])
     return total[begins[1:]].t().contiguous()
 
@@ -32,7 +32,7 @@ def prefix_of(counted: torch.Tensor, begins: torch.Tensor) -> torch.Tensor:
 def heads_of(counted: torch.Tensor, begins: torch.Tensor) -> torch.Tensor:
     """counted [T, N] bool -> [T, N] int32: position among those of its channel, or -1."""
     before = torch.cumsum(counted, dim=0, dtype=torch.int32) - counted.to(torch.int32)
-    channel = torch.bucketize(torch.arange(counted.shape[0]), begins[1:], right=True)
+    channel = torch.bucketize(torch.arange(counted.shape[0], device=counted.device), begins[1:], right=True)
     start = before[begins[:-1].clamp(max=max(counted.shape[0] - 1, 0))] if counted.shape[0] else before
     return torch.where(counted, before - start[channel], -1).to(torch.int32) if counted.shape[0] else before
 
@@ -87,16 +87,16 @@ class NormalHandle(Dispatched):
         made = self._made.get(name)
         if made is None:
             make: Callable[[NormalHandle], torch.Tensor] = _MAKERS[name]
-            made = self._made[name] = make(self)
+            made = self._made[name] = make(self).to(self.in_rank.device)
         return made
 
     # ---- of the sender ----
 
     @functools.cached_property
     def _begins(self) -> torch.Tensor:
-        return channel_begins(self.num_tokens, self._channels)
+        return channel_begins(self.num_tokens, self._channels, self.in_rank.device)
 
-    # ---- of the receiver ----
+    # ---- of the receiver: counted in host memory ----
 
     def _rank_rows(self) -> torch.Tensor:
         """[R, R]: rows that went from rank i to rank j."""
@@ -116,13 +116,11 @@ class NormalHandle(Dispatched):
 
     def _received_channels(self) -> torch.Tensor:
         """[R, C]: first row of channel c of source r, counted from the first of r."""
-        src = self._get("recv_src_idx")
+        src, firsts = self._get("recv_src_idx").cpu(), self._begins[:-1].cpu()
         found = torch.empty((self.owner.nranks, self._channels), dtype=torch.int32)
         begin = 0
         for rank, count in enumerate(self._from().tolist()):
-            found[rank] = torch.searchsorted(src[begin : begin + count].to(torch.int64), self._begins[:-1]).to(
-                torch.int32
-            )
+            found[rank] = torch.searchsorted(src[begin : begin + count].to(torch.int64), firsts).to(torch.int32)
             begin += count
         return found
 
@@ -187,7 +185,9 @@ _MAKERS: dict[str, Callable[[NormalHandle], torch.Tensor]] = {
 }
 
 
-def adopt(handle: Any, owner: xep.Group, nodes: Nodes, experts: int, topk: int) -> NormalHandle:
+def adopt(
+    handle: Any, owner: xep.Group, nodes: Nodes, experts: int, topk: int, on: torch.device
+) -> NormalHandle:
     """A handle without a slot, of a plain tuple of the tensors of one. experts, topk: to route by."""
     if not isinstance(handle, tuple) or isinstance(handle, HandleTuple):
         got = type(getattr(handle, "core", handle)).__name__
@@ -196,19 +196,20 @@ def adopt(handle: Any, owner: xep.Group, nodes: Nodes, experts: int, topk: int) 
     if len(handle) != len(names):
         raise WrongValue(f"handle: expected the {len(names)} tensors that dispatch returned, got {len(handle)} items")
     items = dict(zip(names, handle))
-    in_rank = tensor("handle: is_token_in_rank", items["is_token_in_rank"], (torch.bool,), (None, owner.nranks))
-    rows, capacity = _rows_of(items, owner)
+    in_rank = tensor("handle: is_token_in_rank", items["is_token_in_rank"], (torch.bool,), (None, owner.nranks), on=on)
+    rows, capacity = _rows_of(items, owner, on)
     return NormalHandle(owner, nodes, in_rank, 1, experts, capacity if capacity > rows else 0, topk, rows, capacity)
 
 
-def _rows_of(items: dict[str, Any], owner: xep.Group) -> tuple[int, int]:
+def _rows_of(items: dict[str, Any], owner: xep.Group, on: torch.device) -> tuple[int, int]:
     """Rows received, and rows of the received tensors, as a plain tuple tells them."""
     if "rank_prefix_matrix" in items:
         shape = (owner.nranks, owner.nranks)
-        until = tensor("handle: rank_prefix_matrix", items["rank_prefix_matrix"], (torch.int32,), shape)[:, owner.rank]
-        room = tensor("handle: recv_src_idx", items["recv_src_idx"], (torch.int32,), (None,))
+        found = tensor("handle: rank_prefix_matrix", items["rank_prefix_matrix"], (torch.int32,), shape, on=on)
+        until = found[:, owner.rank]
+        room = tensor("handle: recv_src_idx", items["recv_src_idx"], (torch.int32,), (None,), on=on)
     else:
         name = "recv_gbl_rank_prefix_sum"
-        until = tensor(f"handle: {name}", items[name], (torch.int32,), (owner.nranks,))
-        room = tensor("handle: recv_src_meta", items["recv_src_meta"], (torch.uint8,), (None, 8))
+        until = tensor(f"handle: {name}", items[name], (torch.int32,), (owner.nranks,), on=on)
+        room = tensor("handle: recv_src_meta", items["recv_src_meta"], (torch.uint8,), (None, 8), on=on)
     return int(until[-1]), room.shape[0]

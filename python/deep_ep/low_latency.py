@@ -8,24 +8,24 @@ buffer is made.
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import weakref
-from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple, Optional
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple, Optional, Union
 
-import numpy as np
 import torch
 
 import xep
-from xep import arrays
 
 from ._check import WrongUse, WrongValue
 from .ending import Ending
+from .low_latency_memory import DeviceMemory, HostMemory
+from .turns import DeviceTurn, HostTurn
 
 GROUP = 128  # channels that share a scale
 HINTED_TOPK = 16  # a hint does not say how many selections tokens have; they take little memory
 OnFailure = Literal["fail", "mask"]
+Memory = Union[HostMemory, DeviceMemory]
 
 
 class Shape(NamedTuple):
@@ -38,7 +38,7 @@ class Shape(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Offsets in the shared memory, of one slot."""
+    """Offsets in the shared memory, of one slot; addresses, where that is on a device."""
 
     x: int
     scales: int
@@ -78,22 +78,14 @@ class LowLatencyHandle:
         self.owner = handle.buffer.group
         self.xep: Any = handle  # None without a slot
         self.shape, self.num_tokens = shape, handle.tokens
-        self.topk_type, self.topk_bytes = topk_idx.dtype, bytes_of(topk_idx)  # the program may change it
+        self.on = topk_idx.device
+        self.routing = made.memory.routing(topk_idx)
         self.dispatched: Optional[Ending] = None  # where that is left to a hook or an event
         self.combined: Optional[Ending] = None  # likewise, the last time
         self.was_combined = False
-        self._made, self._viewed = made, viewed
+        self._made, self._viewed, self.memory = made, viewed, made.memory
         self._src_info: Optional[torch.Tensor] = None
         self._layout_range: Optional[torch.Tensor] = None
-
-    def topk_idx(self) -> torch.Tensor:
-        """[T, K], as dispatched."""
-        shape = (self.num_tokens, self.shape.topk)
-        return (
-            torch.frombuffer(bytearray(self.topk_bytes), dtype=self.topk_type).view(shape)
-            if self.num_tokens
-            else torch.empty(shape)
-        )
 
     def __len__(self) -> int:
         return 5
@@ -116,14 +108,16 @@ class LowLatencyHandle:
 
     def _look_at_layout_range(self) -> torch.Tensor:
         if self._layout_range is None:
-            self._layout_range = torch.zeros((self._made.local, self._made.buffer.group.nranks), dtype=torch.int64)
+            shape = (self._made.local, self._made.buffer.group.nranks)
+            self._layout_range = torch.zeros(shape, dtype=torch.int64, device=self.on)
             if self._rows_here():
                 self._fill_layout_range(self._layout_range)
         return self._layout_range
 
     def _fill_layout_range(self, to: torch.Tensor) -> None:
         received = self.xep.recv
-        begin = torch.arange(self._made.local).unsqueeze(1) * (received.capacity // self._made.local)
+        each = received.capacity // self._made.local
+        begin = torch.arange(self._made.local, device=self.on).unsqueeze(1) * each
         to.copy_((received.pair_begin.to(torch.int64) - begin) << 32 | received.pair_count.to(torch.int64))
 
     def fill(self) -> None:
@@ -184,29 +178,15 @@ class DispatchEnding(Ending):
         handle, self._handle = self._handle, None  # which has this
         assert handle is not None
         handle.fill()
-        self._counts.copy_(torch.from_numpy(_counts(handle.xep)))
+        self._counts.copy_(handle.memory.counts(handle.xep))
         for to, source in self._copies:
-            _copy_rows(to, source, self._counts)
+            handle.memory.copy_rows(to, source, self._counts)
         self._copies = ()
-
-
-def _counts(handle: xep.Handle) -> np.ndarray:
-    """[L] int32."""
-    return handle.numpy().expert_count.astype(np.int32)
-
-
-def bytes_of(tensor: torch.Tensor) -> bytes:
-    """Of a contiguous one: a copy, which is to be had for a tenth of what clone() takes."""
-    return ctypes.string_at(tensor.data_ptr(), tensor.numel() * tensor.itemsize)
-
-
-def _copy_rows(to: torch.Tensor, source: torch.Tensor, counts: torch.Tensor) -> None:
-    for expert, count in enumerate(counts.tolist()):
-        to[expert, :count] = source[expert, :count]
 
 
 class _Made(NamedTuple):
     buffer: xep.Buffer
+    memory: Memory
     places: dict[int, Place]  # by slot
     local: int  # experts
     begun: list[Ending]  # dispatches that may be in flight; the oldest first, as below
@@ -236,8 +216,17 @@ class _Made(NamedTuple):
 class LowLatency:
     """Buffers of mode ll, one for each shape; collective to use."""
 
-    def __init__(self, group: xep.Group, slots: int, timeout: Optional[float], on_failure: OnFailure) -> None:
+    def __init__(
+        self,
+        group: xep.Group,
+        slots: int,
+        timeout: Optional[float],
+        on_failure: OnFailure,
+        memory: Memory = HostMemory(),
+        free_slots: Callable[[], None] = lambda: None,
+    ) -> None:
         self._group, self._slots, self._timeout, self._on_failure = group, slots, timeout, on_failure
+        self._memory, self._free_slots = memory, free_slots
         self._made: dict[Shape, _Made] = {}
         self.threads = 0
 
@@ -270,8 +259,10 @@ class LowLatency:
             threads=self.threads,
             timeout=self._timeout,
             on_failure=self._on_failure,
+            memory=self._memory.name,
         )
-        made = self._made[shape] = _Made(buffer, _learn(buffer, shape), buffer.local_experts, [], [])
+        places = _learn(buffer, shape, self._memory)
+        made = self._made[shape] = _Made(buffer, self._memory, places, buffer.local_experts, [], [])
         return made
 
     def _of(self, shape: Shape) -> _Made:
@@ -288,11 +279,12 @@ class LowLatency:
         casting: Casting,
         expert_stats: Optional[torch.Tensor],
         cost_stats: Optional[torch.Tensor],
-        wait: bool,
+        turn: Union[HostTurn, DeviceTurn],
     ) -> tuple[torch.Tensor, Optional[torch.Tensor], torch.Tensor, LowLatencyHandle, Optional[Ending]]:
         """(rows [L, R * Tmax, H], scales or None, counts [L], handle, ending unless waited for)"""
         made = self._of(shape)
         made.make_way()
+        self._free_slots()
         options: dict[str, Any] = dict(arrangement=xep.Rows.BY_EXPERT_PADDED)
         if casting.quant != xep.Quant.NONE:
             options.update(quant=casting.quant, scales_by_column=True)
@@ -301,15 +293,16 @@ class LowLatency:
         if cost_stats is not None:
             options["wait_ns"] = cost_stats
         request: Optional[xep.Request] = None
-        if wait:
+        if turn.wait:
             handle = made.buffer.dispatch(x, topk_idx, **options)
             rows, scales = handle.recv.x, handle.recv.scales
-            counts = torch.from_numpy(_counts(handle))
+            counts = self._memory.counts(handle)
         else:
             request = made.buffer.dispatch_async(x, topk_idx, **options)
             handle = request.result
             rows, scales = _rows(handle, made, shape, casting)
-            counts = torch.zeros(made.local, dtype=torch.int32)
+            counts = torch.zeros(made.local, dtype=torch.int32, device=self._memory.on)
+        turn.receives(handle)
         copies = []
         viewed = may_view(made.buffer)
         if not viewed:
@@ -319,16 +312,21 @@ class LowLatency:
         made.handles.append(weakref.ref(found))
         if request is not None:
             found.dispatched = DispatchEnding(request, found, counts, copies)
+            found.dispatched.stream = turn.stream
             made.begun.append(found.dispatched)
         else:
             for to, source in copies:
-                _copy_rows(to, source, counts)
+                self._memory.copy_rows(to, source, counts)
         return rows, scales, counts, found, found.dispatched
 
 
-def _learn(buffer: xep.Buffer, shape: Shape) -> dict[int, Place]:
+def _learn(buffer: xep.Buffer, shape: Shape, memory: Memory) -> dict[int, Place]:
     """Where each slot has its rows. Collective."""
-    nothing = torch.empty((0, shape.hidden), dtype=torch.bfloat16), torch.empty((0, shape.topk), dtype=torch.int64)
+    nothing = (
+        torch.empty((0, shape.hidden), dtype=torch.bfloat16, device=memory.on),
+        torch.empty((0, shape.topk), dtype=torch.int64, device=memory.on),
+    )
+    origin = memory.origin(buffer)
     handles = [
         buffer.dispatch(*nothing, arrangement=xep.Rows.BY_EXPERT_PADDED, quant=xep.Quant.E4M3)
         for _ in range(buffer.slots)
@@ -336,7 +334,7 @@ def _learn(buffer: xep.Buffer, shape: Shape) -> dict[int, Place]:
     places = {}
     for handle in handles:
         recv = handle.recv
-        places[handle.slot] = Place(*(view.data_ptr() - buffer._base for view in (recv.x, recv.scales, recv.src_token)))
+        places[handle.slot] = Place(*(view.data_ptr() - origin for view in (recv.x, recv.scales, recv.src_token)))
         del recv
         handle.release()
     return places
@@ -350,20 +348,18 @@ def _rows(
     cast = casting.quant != xep.Quant.NONE
     dtype = torch.float8_e4m3fn if cast else torch.bfloat16
     width = shape.hidden * dtype.itemsize
-    x = _at(handle, place.x, (made.local, rows, shape.hidden), (rows * width, width, dtype.itemsize), dtype)
+    strides = (rows * width, width, dtype.itemsize)
+    x = made.memory.view(handle, place.x, (made.local, rows, shape.hidden), strides, dtype)
     if not cast:
         return x, None
     strides = (casting.words * rows * 4, 4, rows * 4)
-    return x, _at(handle, place.scales, (made.local, rows, casting.words), strides, casting.dtype)
+    return x, made.memory.view(handle, place.scales, (made.local, rows, casting.words), strides, casting.dtype)
 
 
 def _src_info(handle: xep.Handle, made: _Made, shape: Shape) -> torch.Tensor:
     rows = handle.nranks * shape.tokens
-    return _at(handle, made.places[handle.slot].src_token, (made.local, rows), (rows * 4, 4), torch.int32)
-
-
-def _at(handle: xep.Handle, offset: int, shape: tuple, strides: tuple, dtype: torch.dtype) -> torch.Tensor:
-    return arrays.view(handle._memory, offset, shape, strides, dtype)
+    place = made.places[handle.slot].src_token
+    return made.memory.view(handle, place, (made.local, rows), (rows * 4, 4), torch.int32)
 
 
 def may_view(buffer: xep.Buffer) -> bool:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Optional, Union
 
 import torch
 
@@ -14,9 +14,14 @@ from ._check import WrongType, WrongUse, WrongValue
 from .arguments import FLOAT, INDEX, Rows
 from .core import Core
 from .ending import Ending
-from .low_latency import GROUP, HINTED_TOPK, Casting, LowLatency, LowLatencyHandle, Shape, bytes_of
+from .low_latency import GROUP, HINTED_TOPK, Casting, LowLatency, LowLatencyHandle, Shape
+from .low_latency_memory import DeviceMemory
 from .tuples import HandleTuple
+from .turns import DeviceTurn, HookTurn, HostTurn
 from .utils.event import EventHandle, EventOverlap
+
+_MULTIPROCESSORS = 64  # of a CUDA device: they are held while a phase runs, and by none between the two
+Turn = Union[HostTurn, DeviceTurn]
 
 
 class LowLatencyCalls(Core):
@@ -24,6 +29,7 @@ class LowLatencyCalls(Core):
 
     hinted: dict[int, tuple[int, int, int, int]] = {}  # by bytes, what a hint was asked for: tokens, hidden, ranks, E
     _low_latency: LowLatency
+    _device_low_latency: Optional[LowLatency] = None
     low_latency_mode: bool
     enable_shrink: bool
     group_size: int
@@ -45,7 +51,31 @@ class LowLatencyCalls(Core):
         if self.enable_shrink:
             self._xep.barrier()
         else:
-            self._low_latency.reset()
+            for low_latency in self._low_latencies():
+                low_latency.reset()
+
+    def _low_latencies(self) -> list[LowLatency]:
+        return [self._low_latency] + ([] if self._device_low_latency is None else [self._device_low_latency])
+
+    def _low_latency_on(self, device: torch.device) -> LowLatency:
+        if device == _check.HOST:
+            self._low_latency.threads = self._threads_here()
+            return self._low_latency
+        if self.enable_shrink:
+            raise WrongUse("enable_shrink: expected False for tensors of a CUDA device, where no rank can be masked")
+        if self._device_low_latency is None:
+            memory, free_slots = DeviceMemory(device), self._lane_of(device).free_slots
+            made = LowLatency(self._xep, self._num_slots, self._timeout, "fail", memory, free_slots)
+            made.threads = _MULTIPROCESSORS
+            self._device_low_latency = made
+        return self._device_low_latency
+
+    def _phases(self, device: torch.device, async_finish: bool, hooked: bool) -> Turn:
+        """Both phases of a call; or its first one, where the second one is left to a hook."""
+        if device == _check.HOST:
+            return HostTurn(None, async_finish or hooked)
+        lane = self._lane_of(device)
+        return HookTurn(lane) if hooked else lane.turn(None, async_finish, False)
 
     def low_latency_dispatch(
         self,
@@ -66,10 +96,12 @@ class LowLatencyCalls(Core):
         x: [T, H] bfloat16, H a multiple of 128; T up to num_max_dispatch_tokens_per_rank, Tmax, which with H, K and
             num_experts is the same on every rank. topk_idx: [T, K]: expert, or -1.
         cumulative_local_expert_recv_stats: [L] int32, to which the rows received are added.
-        dispatch_wait_recv_cost_stats: [R] int64: to each source's are added the nanoseconds for which this rank waited
-            for its rows, from the begin of receiving (that of the hook, or of the event's wait) until they were there.
+        dispatch_wait_recv_cost_stats: of CPU tensors, [R] int64: to each source's are added the nanoseconds for which
+            this rank waited for its rows, from the begin of receiving (that of the hook, or of the event's wait) until
+            they were there.
         round_scale, use_ue8m0: scales as powers of two; four exponent bytes to an int32.
-        return_recv_hook: nothing is received before hook() is called. async_finish: likewise before event.
+        return_recv_hook: nothing is received before hook() is called. async_finish: likewise before event; on a CUDA
+            device it goes on by itself.
 
         Returns (recv_x [L, R * Tmax, H], or (recv_x, scales [L, R * Tmax, H / 128] float32 or [.., H / 512] int32,
         stored by column), recv_count [L] int32, handle, event, hook). Rows from recv_count on are undefined. Rows of an
@@ -79,8 +111,8 @@ class LowLatencyCalls(Core):
         if not self.low_latency_mode:
             raise WrongUse("low_latency_dispatch: expected a Buffer made with low_latency_mode=True")
         _check.one_of("async_finish", async_finish, "return_recv_hook", return_recv_hook)
-        _check.tensor("x", x, (torch.bfloat16,), (None, None))
-        _check.tensor("topk_idx", topk_idx, INDEX, (x.shape[0], None))
+        _check.tensor("x", x, (torch.bfloat16,), (None, None), on=None)
+        _check.tensor("topk_idx", topk_idx, INDEX, (x.shape[0], None), on=x.device)
         self._check_experts(num_experts)
         most = _check.integer("num_max_dispatch_tokens_per_rank", num_max_dispatch_tokens_per_rank, 1)
         shape = Shape(most, x.shape[1], num_experts, topk_idx.shape[1])
@@ -100,14 +132,15 @@ class LowLatencyCalls(Core):
             ("dispatch_wait_recv_cost_stats", dispatch_wait_recv_cost_stats, torch.int64, self.group_size),
         ):
             if stats is not None:
-                _check.tensor(name, stats, (dtype,), (length,))
-        self._low_latency.threads = self._threads_here()
+                _check.tensor(name, stats, (dtype,), (length,), on=x.device)
+        _check_costs("dispatch_wait_recv_cost_stats", dispatch_wait_recv_cost_stats)
         casting = Casting.of(shape.hidden, use_fp8, round_scale, use_ue8m0)
-        wait = not async_finish and not return_recv_hook
-        rows, scales, counts, handle, ending = self._low_latency.dispatch(
-            x, topk_idx, shape, casting, cumulative_local_expert_recv_stats, dispatch_wait_recv_cost_stats, wait
-        )
-        event, hook = _left_to(ending, return_recv_hook, x, topk_idx, rows, scales, counts)
+        low_latency = self._low_latency_on(x.device)
+        with self._phases(x.device, async_finish, return_recv_hook) as turn:
+            rows, scales, counts, handle, ending = low_latency.dispatch(
+                x, topk_idx, shape, casting, cumulative_local_expert_recv_stats, dispatch_wait_recv_cost_stats, turn
+            )
+            event, hook = _left_to(turn, ending, return_recv_hook, x, topk_idx, rows, scales, counts)
         return rows if scales is None else (rows, scales), counts, HandleTuple.over(handle), event, hook
 
     def low_latency_combine(
@@ -127,7 +160,8 @@ class LowLatencyCalls(Core):
 
         x: [L, R * Tmax, H] bfloat16, in the places of the rows received; with zero_copy what
             get_next_low_latency_combine_buffer(handle) gave, into which the rows were written.
-        topk_idx: [T, K] as dispatched; a -1 leaves the selection out. topk_weights: [T, K] float32.
+        topk_idx: [T, K] as dispatched, which is not checked on a CUDA device; a -1 leaves the selection out.
+        topk_weights: [T, K] float32.
         handle: a plain tuple of the items of one, the same on every rank, costs a dispatch; topk_idx is then exactly
             as dispatched.
         use_logfmt: 10 bits for a value on the way to ranks that are reached over a network; lossy.
@@ -146,23 +180,21 @@ class LowLatencyCalls(Core):
         found = self._own_low_latency(handle)
         shape, tokens = found.shape, found.num_tokens
         rows = (shape.experts // self.group_size, self.group_size * shape.tokens, shape.hidden)
-        _check.tensor("x", x, (torch.bfloat16,), rows, contiguous=not zero_copy)
-        _check.tensor("topk_idx", topk_idx, INDEX, (tokens, shape.topk))
-        _check.tensor("topk_weights", topk_weights, FLOAT, (tokens, shape.topk))
+        _check.tensor("x", x, (torch.bfloat16,), rows, contiguous=not zero_copy, on=found.on)
+        _check.tensor("topk_idx", topk_idx, INDEX, (tokens, shape.topk), on=found.on)
+        _check.tensor("topk_weights", topk_weights, FLOAT, (tokens, shape.topk), on=found.on)
         if out is not None:
-            _check.tensor("out", out, (torch.bfloat16,), (tokens, shape.hidden))
-        if combine_wait_recv_cost_stats is not None:
-            _check.tensor(
-                "combine_wait_recv_cost_stats", combine_wait_recv_cost_stats, (torch.int64,), (self.group_size,)
-            )
+            _check.tensor("out", out, (torch.bfloat16,), (tokens, shape.hidden), on=found.on)
+        costs = combine_wait_recv_cost_stats
+        if costs is not None:
+            _check.tensor("combine_wait_recv_cost_stats", costs, (torch.int64,), (self.group_size,), on=found.on)
+        _check_costs("combine_wait_recv_cost_stats", costs)
         sent = None if zero_copy else x
-        wait = not async_finish and not return_recv_hook
-        combined, ending = _combine(
-            found, sent, topk_idx, topk_weights, out, use_logfmt, combine_wait_recv_cost_stats, wait
-        )
-        if ending is not None:
-            ending.handle = found
-        event, hook = _left_to(ending, return_recv_hook, x, topk_idx, topk_weights, combined)
+        with self._phases(found.on, async_finish, return_recv_hook) as turn:
+            combined, ending = _combine(found, sent, topk_idx, topk_weights, out, use_logfmt, costs, turn)
+            if ending is not None:
+                ending.handle = found
+            event, hook = _left_to(turn, ending, return_recv_hook, x, topk_idx, topk_weights, combined)
         return combined, event, hook
 
     def get_next_low_latency_combine_buffer(self, handle: tuple) -> torch.Tensor:
@@ -184,10 +216,11 @@ class LowLatencyCalls(Core):
         if len(handle) != 5:
             raise WrongValue(f"handle: expected the 5 items that low_latency_dispatch returned, got {len(handle)}")
         _, layout_range, most, hidden, experts = handle
-        _check.tensor("handle: layout_range", layout_range, (torch.int64,), (None, self.group_size))
+        _check.tensor("topk_idx", topk_idx, INDEX, (None, None), on=None)
+        on = topk_idx.device
+        _check.tensor("handle: layout_range", layout_range, (torch.int64,), (None, self.group_size), on=on)
         hidden = _check.integer("handle: hidden", hidden, 1)
-        _check.tensor("topk_idx", topk_idx, INDEX, (None, None))
-        zeros = torch.zeros((topk_idx.shape[0], hidden), dtype=torch.bfloat16)
+        zeros = torch.zeros((topk_idx.shape[0], hidden), dtype=torch.bfloat16, device=on)
         _, _, made, _, _ = self.low_latency_dispatch(zeros, topk_idx, most, experts, use_fp8=False)
         same = torch.equal(made[1], layout_range)
         told = self._xep.allgather(bytes([same]))
@@ -247,12 +280,19 @@ class LowLatencyCalls(Core):
             raise WrongUse(f"{call}: expected a Buffer made with enable_shrink=True")
 
 
+def _check_costs(name: str, stats: Optional[torch.Tensor]) -> None:
+    if stats is not None and not stats.is_cpu:
+        raise WrongValue(f"{name}: expected None for tensors of a CUDA device, where kernels wait and nobody counts")
+
+
 def _left_to(
-    ending: Optional[Ending], hooked: bool, *tensors: Optional[torch.Tensor]
+    turn: Turn, ending: Optional[Ending], hooked: bool, *tensors: Optional[torch.Tensor]
 ) -> tuple[EventOverlap, Optional[Callable[[], None]]]:
     """The event, which keeps the tensors alive, and the hook of a low-latency call."""
     if ending is None:
-        return EventOverlap(), None
+        event = turn.end(None, *tensors)
+        event.extra_tensors = tensors if event.event is not None else None
+        return event, None
     if not hooked:
         return EventOverlap(EventHandle(ending.request, ending.wait), tensors), None
     ending.hooked = True
@@ -267,35 +307,22 @@ def _combine(
     out: Optional[torch.Tensor],
     logfmt: bool,
     cost_stats: Optional[torch.Tensor],
-    wait: bool,
+    turn: Turn,
 ) -> tuple[torch.Tensor, Optional[Ending]]:
     """x None: what was written to combine_input. Collective. The ending unless waited for."""
     back = handle.ready()
-    options: dict[str, Any] = dict(weights=_weights(handle, topk_idx, topk_weights))
+    options: dict[str, Any] = dict(weights=handle.routing.weights(topk_idx, topk_weights))
     if out is not None:
         options["out"] = out
+    else:
+        options.update(turn.results(("out", (handle.num_tokens, handle.shape.hidden), torch.bfloat16)))
     if logfmt:
         options["logfmt"] = True
     if cost_stats is not None:
         options["wait_ns"] = cost_stats
     handle.combined, handle.was_combined = None, True
-    if wait:
+    if turn.wait:
         return back.combine(x, **options), None
     request = back.combine_async(x, **options)
     handle.combined = Ending(request)
     return request.result, handle.combined
-
-
-def _weights(handle: LowLatencyHandle, topk_idx: torch.Tensor, topk_weights: torch.Tensor) -> torch.Tensor:
-    """Routing is the dispatch's: what combine may do to it is to leave selections out."""
-    if topk_idx.dtype is handle.topk_type and bytes_of(topk_idx) == handle.topk_bytes:
-        return topk_weights
-    sent = handle.topk_idx()
-    changed = (topk_idx != sent) & (topk_idx >= 0)
-    if bool(changed.any()):
-        token, k = changed.nonzero()[0].tolist()
-        raise WrongValue(
-            f"topk_idx: expected what was dispatched (or -1), got expert {int(topk_idx[token, k])} for selection {k} "
-            f"of token {token}, which was {int(sent[token, k])}"
-        )
-    return topk_weights.masked_fill(topk_idx < 0, 0.0)

@@ -17,17 +17,22 @@ from .config import Config, check_config
 from .core import Core, done
 from .dispatched import routing_of
 from .handle import NormalHandle, adopt
+from .layouts import layout_there
+from .low_latency_memory import version_of
 from .pool import Job, counts_buffer, exchange_counts
 from .seats import Sent
 from .tuples import HandleTuple
-from .utils.event import EventHandle, EventOverlap
+from .turns import DeviceTurn, HostTurn
+from .utils.event import EventOverlap
+
+Turn = Union[HostTurn, DeviceTurn]
 
 
 class NormalCalls(Core):
     """Layout, dispatch and combine of a Buffer."""
 
     num_sms: int = 20
-    _counts: dict[int, xep.Buffer]
+    _counts: dict[tuple[int, bool], xep.Buffer]  # by experts, and whether they are in host memory
     _last_layout: tuple
     group_size: int
 
@@ -39,24 +44,37 @@ class NormalCalls(Core):
         async_finish: bool = False,
         allocate_on_comm_stream: bool = False,
     ) -> tuple[torch.Tensor, Optional[torch.Tensor], torch.Tensor, torch.Tensor, EventOverlap]:
-        """topk_idx: [T, K] int64 or int32: expert, or -1. Local.
+        """topk_idx: [T, K] int64 or int32: expert, or -1. Local. On a CUDA device nothing waits for it, and an index
+        that is no expert is counted nowhere.
 
         Returns num_tokens_per_rank [R] int32, num_tokens_per_rdma_rank [M] int32 (of each node; None on one node),
         num_tokens_per_expert [E] int32, is_token_in_rank [T, R] bool, event.
         """
         self._usable()
         _check.streams(previous_event, async_finish, allocate_on_comm_stream)
-        _check.tensor("topk_idx", topk_idx, INDEX, (None, None))
+        _check.tensor("topk_idx", topk_idx, INDEX, (None, None), on=None)
         self._check_experts(num_experts)
+        if topk_idx.is_cuda:
+            with self._turn(topk_idx.device, previous_event, async_finish, allocate_on_comm_stream) as turn:
+                return self._layout_there(topk_idx, num_experts, turn)
         self._wait(previous_event)
         nodes = self._nodes
         found = xep.layout(topk_idx, num_experts, self.group_size, nodes.per_block)
         in_rank = found.token_in_rank.view(torch.bool)
-        self._last_layout = (weakref.ref(in_rank), _version(in_rank), weakref.ref(topk_idx), _version(topk_idx))
+        self._note_layout(in_rank, topk_idx)
         per_node = found.tokens_per_node if nodes.count > 1 else None
         if nodes.count > 1 and nodes.per_block == 0:
             per_node = nodes.reached(in_rank).sum(dim=0, dtype=torch.int32)
         return found.tokens_per_rank, per_node, found.tokens_per_expert, in_rank, done(async_finish)
+
+    def _layout_there(self, topk_idx: torch.Tensor, experts: int, turn: Turn) -> tuple:
+        """Without waiting for the device. All ranks whose devices reach one another are one node."""
+        per_rank, per_expert, in_rank = layout_there(topk_idx, experts, self.group_size)
+        self._note_layout(in_rank, topk_idx)
+        return per_rank, None, per_expert, in_rank, turn.end(None, topk_idx, per_rank, per_expert, in_rank)
+
+    def _note_layout(self, in_rank: torch.Tensor, topk_idx: torch.Tensor) -> None:
+        self._last_layout = (weakref.ref(in_rank), version_of(in_rank), weakref.ref(topk_idx), version_of(topk_idx))
 
     def dispatch(
         self,
@@ -89,6 +107,7 @@ class NormalCalls(Core):
         async_finish: returns when the received rows are counted on every rank, with handle at once (DeepEP's call waits
             for counts too, but not with num_worst_tokens); the event is reached when they are here. Until then x and
             what is received must not be touched. combine, and a dispatch with handle, wait for it themselves.
+        allocate_on_comm_stream: on a CUDA device copies of what was received are memory for the Buffer's stream.
 
         Returns (recv_x or (recv_x, recv_scales), recv_topk_idx, recv_topk_weights, num_recv_tokens_per_expert_list,
         handle, event); with handle (recv_x, None, None, None, None, event). Rows in the order of source rank, then
@@ -97,33 +116,57 @@ class NormalCalls(Core):
         self._usable()
         _check.streams(previous_event, async_finish, allocate_on_comm_stream)
         check_config(config)
-        x, scales = rows_of(x)
-        after = self._after(previous_event)
+        x, scales = rows_of(x, on=None)
+        turn = self._turn(x.device, previous_event, async_finish, allocate_on_comm_stream)
         if handle is not None:
             if topk_idx is not None or topk_weights is not None:
                 raise WrongValue("topk_idx, topk_weights: expected None with handle, which has the routing")
-            return self._dispatch_again(self._own(handle, 0), x, scales, after, async_finish)
-        tokens = x.shape[0]
-        per_expert, in_rank = self._layout_of(tokens, num_tokens_per_rank, is_token_in_rank, num_tokens_per_expert)
+            with turn:
+                return self._dispatch_again(self._own(handle, 0, x.device), x, scales, turn)
+        layout = (num_tokens_per_rank, is_token_in_rank, num_tokens_per_expert)
+        with turn:
+            return self._dispatch_anew(
+                x, scales, layout, topk_idx, topk_weights, expert_alignment, num_worst_tokens, config, turn
+            )
+
+    def _dispatch_anew(
+        self,
+        x: torch.Tensor,
+        scales: Optional[torch.Tensor],
+        layout: tuple,
+        topk_idx: Optional[torch.Tensor],
+        topk_weights: Optional[torch.Tensor],
+        expert_alignment: int,
+        num_worst_tokens: int,
+        config: Optional[Config],
+        turn: Turn,
+    ) -> tuple:
+        per_rank, in_rank, per_expert = layout
+        per_expert, in_rank = self._layout_of(x, per_rank, in_rank, per_expert)
         routed = self._route(in_rank, per_expert.numel(), topk_idx, topk_weights)
         num_worst_tokens = _check.integer("num_worst_tokens", num_worst_tokens, 0)
         if num_worst_tokens > 0 and topk_idx is None:
             raise WrongValue(f"num_worst_tokens: expected 0, or more with topk_idx, got {num_worst_tokens}")
         expert_alignment = _check.integer("expert_alignment", expert_alignment, 1)
-        self._pool.threads = self._threads_here()
         experts, with_topk = per_expert.numel(), topk_idx is not None
-        job = Job(experts, carried(x), routed, topk_weights, scales, expert_alignment, num_worst_tokens, after)
-        sent = self._pool.dispatch(job, wait=not async_finish)
-        seat = self._pool.seats(experts).add(sent)
-        received = sent.handle.recv
         num_sms = self.num_sms if config is None else config.num_sms
+        pool = self._pool_on(x.device)
+        pool.threads = self._threads_here() if x.is_cpu else num_sms
+        job = Job(experts, carried(x), routed, topk_weights, scales, expert_alignment, num_worst_tokens, turn.after)
+        sent = pool.dispatch(job, wait=turn.wait)
+        seat = pool.seats(experts).add(sent)
+        turn.receives(sent.handle)
+        received = sent.handle.recv
         made = NormalHandle(
             self._xep, self._nodes, in_rank, max(1, num_sms // 2), experts, num_worst_tokens, sent.handle.topk,
             received.rows, received.capacity,
         )  # fmt: skip
         made.sit(sent, seat)
         counts = [] if num_worst_tokens else self._expert_counts(received, per_expert, expert_alignment, with_topk)
-        rows, indices, weights, event = self._give(sent, received, x.dtype, scales is not None, with_topk)
+        given = (x, scales, in_rank, topk_idx, topk_weights)
+        rows, indices, weights, event = self._give(sent, received, x.dtype, with_topk, given, turn)
+        if event.event is not None and not x.is_cpu:
+            made.arrives(event.event)
         return rows, indices, weights, counts, HandleTuple.over(made), event
 
     def _dispatch_again(
@@ -131,16 +174,16 @@ class NormalCalls(Core):
         handle: NormalHandle,
         x: torch.Tensor,
         scales: Optional[torch.Tensor],
-        after: Optional[xep.Request],
-        async_finish: bool,
+        turn: Turn,
     ) -> tuple:
         if x.shape[0] != handle.num_tokens:
             raise WrongValue(
                 f"x: expected the {handle.num_tokens} tokens of the dispatch that made handle, got {x.shape[0]}"
             )
         handle.arrived()
-        sent = self._pool.again(handle, carried(x), scales, after, wait=not async_finish)
-        rows, _, _, event = self._give(sent, sent.handle.recv, x.dtype, scales is not None, False)
+        sent = self._pool_on(x.device).again(handle, carried(x), scales, turn.after, wait=turn.wait)
+        turn.receives(sent.handle)
+        rows, _, _, event = self._give(sent, sent.handle.recv, x.dtype, False, (x, scales), turn)
         return rows, None, None, None, None, event
 
     internode_dispatch = dispatch  # rows go straight to their rank, whichever node it is on
@@ -167,22 +210,29 @@ class NormalCalls(Core):
         self._usable()
         _check.streams(previous_event, async_finish, allocate_on_comm_stream)
         check_config(config)
-        found = self._own(handle, 0 if topk_weights is None else topk_weights.shape[-1])
-        options = self._combine_options(found, x, topk_weights, bias)
-        after = self._after(previous_event)
-        if after is not None:
-            options["after"] = after
-        result, request = self._pool.combine(found, x, options, wait=not async_finish)
-        combined, weights = result if isinstance(result, tuple) else (result, None)
-        return combined, weights, EventOverlap() if request is None else EventOverlap(EventHandle(request))
+        on = _check.tensor("x", x, None, (None, None), on=None).device
+        with self._turn(on, previous_event, async_finish, allocate_on_comm_stream) as turn:
+            found = self._own(handle, 0 if topk_weights is None else topk_weights.shape[-1], on)
+            options = self._combine_options(found, x, topk_weights, bias)
+            if turn.after is not None:
+                options["after"] = turn.after
+            results = [("out", (found.num_tokens, x.shape[1]), x.dtype)]
+            if topk_weights is not None:
+                results.append(("out_weights", (found.num_tokens, found.topk), torch.float32))
+            options.update(turn.results(*results))
+            result, request = self._pool_on(on).combine(found, x, options, wait=turn.wait)
+            combined, weights = result if isinstance(result, tuple) else (result, None)
+            event = turn.end(request, x, topk_weights, *options.get("bias", ()), combined, weights)
+        return combined, weights, event
 
     internode_combine = combine
 
     def _combine_options(self, handle: NormalHandle, x: torch.Tensor, topk_weights: Any, bias: Any) -> dict[str, Any]:
-        check_sum(x, handle.rows, handle.capacity)
+        check_sum(x, handle.rows, handle.capacity, handle.in_rank.device)
         options: dict[str, Any] = {}
         if topk_weights is not None:
-            options["topk_weights"] = _check.tensor("topk_weights", topk_weights, FLOAT, (x.shape[0], handle.topk))
+            shape = (x.shape[0], handle.topk)
+            options["topk_weights"] = _check.tensor("topk_weights", topk_weights, FLOAT, shape, on=x.device)
         biases = biases_of(handle, x, bias) if bias is not None else ()
         if biases:
             options["bias"] = biases
@@ -190,28 +240,31 @@ class NormalCalls(Core):
 
     # ---- arguments ----
 
-    def _own(self, handle: Any, topk: int) -> NormalHandle:
-        """handle, if a dispatch of this Buffer made it. A plain tuple is routed anew, by experts of a buffer in use and
-        with topk columns, 0: as many as needed; both are the same on every rank."""
+    def _own(self, handle: Any, topk: int, on: torch.device) -> NormalHandle:
+        """handle, if a dispatch of this Buffer made it, of tensors that are there. A plain tuple is routed anew, by
+        experts of a buffer in use and with topk columns, 0: as many as needed; both are the same on every rank."""
         found = getattr(handle, "core", None)
         if not isinstance(found, NormalHandle):
             if handle is None:
                 raise WrongValue("handle: expected one of this Buffer, got None")
             topk = topk or self.group_size
-            return adopt(handle, self._xep, self._nodes, self._pool.experts_for(topk), topk)
+            return adopt(handle, self._xep, self._nodes, self._pool_on(on).experts_for(topk), topk, on)
         if found.owner is not self._xep:
             raise WrongValue("handle: expected one of this Buffer, got one of another")
         if found.is_gone:
             raise WrongValue("handle: its dispatch ended when the Buffer was reset")
+        if found.in_rank.device != on:
+            raise WrongValue(f"x: expected a tensor of {found.in_rank.device}, as what was dispatched, got {on}")
         return found
 
     def _layout_of(
-        self, tokens: int, per_rank: Any, in_rank: Any, per_expert: Any
+        self, x: torch.Tensor, per_rank: Any, in_rank: Any, per_expert: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """(num_tokens_per_expert, is_token_in_rank) of a layout that is whole."""
-        _check.tensor("num_tokens_per_rank", per_rank, (torch.int32,), (self.group_size,))
-        _check.tensor("is_token_in_rank", in_rank, (torch.bool,), (tokens, self.group_size))
-        _check.tensor("num_tokens_per_expert", per_expert, (torch.int32,), (None,))
+        on = x.device
+        _check.tensor("num_tokens_per_rank", per_rank, (torch.int32,), (self.group_size,), on=on)
+        _check.tensor("is_token_in_rank", in_rank, (torch.bool,), (x.shape[0], self.group_size), on=on)
+        _check.tensor("num_tokens_per_expert", per_expert, (torch.int32,), (None,), on=on)
         self._check_experts(per_expert.numel())
         return per_expert, in_rank
 
@@ -228,11 +281,15 @@ class NormalCalls(Core):
             raise WrongValue("topk_idx, topk_weights: expected both or neither")
         if topk_idx is None:
             return routing_of(in_rank, experts, self.group_size)
-        topk_idx = _check.tensor("topk_idx", topk_idx, INDEX, (in_rank.shape[0], None))
-        _check.tensor("topk_weights", topk_weights, FLOAT, tuple(topk_idx.shape))
+        on = in_rank.device
+        topk_idx = _check.tensor("topk_idx", topk_idx, INDEX, (in_rank.shape[0], None), on=on)
+        _check.tensor("topk_weights", topk_weights, FLOAT, tuple(topk_idx.shape), on=on)
         if self._is_layout_of(in_rank, topk_idx):
             return topk_idx
-        own = xep.layout(topk_idx, experts, self.group_size).token_in_rank.view(torch.bool)
+        if topk_idx.is_cpu:
+            own = xep.layout(topk_idx, experts, self.group_size).token_in_rank.view(torch.bool)
+        else:
+            own = layout_there(topk_idx, experts, self.group_size).in_rank
         if torch.equal(own, in_rank):
             return topk_idx
         if bool((in_rank & ~own).any()):
@@ -248,7 +305,7 @@ class NormalCalls(Core):
             return False
         rank_ref, rank_version, idx_ref, idx_version = self._last_layout
         same = rank_ref() is in_rank and idx_ref() is topk_idx
-        return same and -1 < rank_version == _version(in_rank) and -1 < idx_version == _version(topk_idx)
+        return same and -1 < rank_version == version_of(in_rank) and -1 < idx_version == version_of(topk_idx)
 
     # ---- results ----
 
@@ -258,39 +315,33 @@ class NormalCalls(Core):
         if routed:
             return received.list_expert_rows()
         experts = per_expert.numel()
-        if experts not in self._counts:
-            self._counts[experts] = counts_buffer(self._xep, experts)
-        totals = exchange_counts(self._counts[experts], per_expert).sum(0)
+        key = (experts, per_expert.is_cpu)
+        if key not in self._counts:
+            self._counts[key] = counts_buffer(self._xep, experts, per_expert.device)
+        totals = exchange_counts(self._counts[key], per_expert).sum(0)
         first, count = xep.expert_range(experts, self.group_size, self._xep.rank)
         return [-(-total // alignment) * alignment for total in totals[first : first + count].tolist()]
 
     def _give(
-        self, sent: Sent, received: xep.Received, dtype: torch.dtype, with_scales: bool, with_topk: bool
+        self, sent: Sent, received: xep.Received, dtype: torch.dtype, with_topk: bool, given: tuple, turn: Turn
     ) -> tuple:
         """Received tensors, and the event: views of the slot, or copies, made when the rows are here: where views that
         are held would otherwise stop the next dispatch, and of rows that lie apart (those of other than a multiple of
-        64 bytes)."""
+        64 bytes). given: what was dispatched: rows, scales, ..."""
         rows: Any = received.x
-        copied = not self._pool.may_view(sent.handle.buffer)
+        copied = not self._pool_on(given[0].device).may_view(sent.handle.buffer)
         apart = not rows.is_contiguous()
         if sent.request is not None and (copied or apart):
             sent.request.wait()
-        give: Callable = torch.clone if copied else _view
-        rows = rows.contiguous() if apart else give(rows)
+        give: Callable = turn.copy if copied else _view
+        rows = turn.copy(rows) if apart else give(rows)
         if rows.dtype != dtype:
             rows = rows.view(dtype)
-        if with_scales:
-            rows = (rows, give(received.scales))
-        event = EventOverlap() if sent.request is None else EventOverlap(EventHandle(sent.request))
-        if not with_topk:
-            return rows, None, None, event
-        return rows, give(received.topk_idx), give(received.topk_weights), event
+        scales = give(received.scales) if given[1] is not None else None
+        idx, weights = (give(received.topk_idx), give(received.topk_weights)) if with_topk else (None, None)
+        event = turn.end(sent.request, *given, rows, scales, idx, weights)
+        return rows if scales is None else (rows, scales), idx, weights, event
 
 
 def _view(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
-
-
-def _version(tensor: torch.Tensor) -> int:
-    """Counts changes in place; -1 where nobody counts."""
-    return -1 if tensor.is_inference() else tensor._version

@@ -14,13 +14,15 @@ dispatch.
 from __future__ import annotations
 
 import struct
-from typing import Any, NamedTuple, Optional
+from typing import Any, Callable, NamedTuple, Optional
 
 import torch
 
 import xep
 
+from ._check import HOST
 from .dispatched import Dispatched
+from .layouts import tokens_per_rank
 from .seats import Seats, Sent
 
 _WIDEST = {1: (2, torch.bfloat16), 2: (2, torch.bfloat16), 4: (4, torch.float32), 8: (8, torch.float64)}
@@ -77,23 +79,35 @@ class Room(NamedTuple):
     def clip(self, job: Job) -> Job:
         """Two tokens, as wide as those of the job, or as there is room for: where all ranks need more room, all clip
         alike."""
-        x = torch.zeros((2, job.x.shape[1]), dtype=job.x.dtype)
+        on = job.x.device
+        x = torch.zeros((2, job.x.shape[1]), dtype=job.x.dtype, device=on)
         if not self._holds_rows_of(job):
-            x = torch.zeros((2, self.hidden), dtype=_WIDEST[self.elem_bytes][1])
+            x = torch.zeros((2, self.hidden), dtype=_WIDEST[self.elem_bytes][1], device=on)
         topk = min(job.topk_idx.shape[1], self.topk)
-        topk_idx = torch.full((2, topk), -1, dtype=job.topk_idx.dtype)
-        weights = None if job.topk_weights is None else torch.zeros((2, topk), dtype=torch.float32)
+        topk_idx = torch.full((2, topk), -1, dtype=job.topk_idx.dtype, device=on)
+        weights = None if job.topk_weights is None else torch.zeros((2, topk), dtype=torch.float32, device=on)
         scales = None
         if job.scales is not None and self.scales > 0:
-            scales = torch.zeros((2, min(job.nscales, self.scales)), dtype=job.scales.dtype)
+            scales = torch.zeros((2, min(job.nscales, self.scales)), dtype=job.scales.dtype, device=on)
         return job._replace(x=x, topk_idx=topk_idx, topk_weights=weights, scales=scales)
 
 
 class NormalPool:
-    """For each number of experts the buffer in use; and those that were replaced while handles of them were alive."""
+    """For each number of experts the buffer in use; and those that were replaced while handles of them were alive.
 
-    def __init__(self, group: xep.Group, slots: int, timeout: Optional[float]) -> None:
-        self._group, self._timeout = group, timeout
+    on: where tensors are. Those of a CUDA device are used on the current stream, which is that of the Buffer's
+    operations; free_slots lets it wait for what reads slots that were given back.
+    """
+
+    def __init__(
+        self,
+        group: xep.Group,
+        slots: int,
+        timeout: Optional[float],
+        on: torch.device = HOST,
+        free_slots: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._group, self._timeout, self._on, self._free_slots = group, timeout, on, free_slots
         self._slots = max(3, slots + 1)
         self._handles = max(2, slots - 2)  # that keep their slots
         self._seats: dict[int, Seats] = {}
@@ -133,6 +147,7 @@ class NormalPool:
     def dispatch(self, job: Job, wait: bool) -> Sent:
         """Collective; blocks until every rank has told how many rows it sends, with wait until the rows are here."""
         self.seats(job.experts).make_room()
+        self._free_slots()
         used = self._used.get(job.experts) or self._replace(job)
         while True:
             buffer, room = used
@@ -158,6 +173,7 @@ class NormalPool:
             return self._seat_again(handle, job, wait)
         seats.use(handle.seat)
         seats.make_room()
+        self._free_slots()
         sent = _send(handle.xep.buffer, wait, x, None, None, dict(job.options(), cached=handle.xep))
         seats.add(sent)
         return sent
@@ -183,7 +199,8 @@ class NormalPool:
         if handle.seat is not None and _combines(handle.xep.buffer, row):
             self.seats(handle.experts).use(handle.seat)
         else:
-            x = torch.zeros((handle.num_tokens, self._width_to_combine(handle.experts, row)), dtype=torch.uint8)
+            width = self._width_to_combine(handle.experts, row)
+            x = torch.zeros((handle.num_tokens, width), dtype=torch.uint8, device=self._on)
             self._seat_again(handle, Job(handle.experts, x, _NO_ROUTING, None, None, 1, handle.worst, None), True)
         return handle.xep
 
@@ -234,6 +251,7 @@ class NormalPool:
             slots=self._slots,
             threads=self.threads,
             timeout=self._timeout,
+            memory=memory_of(self._on),
         )
         self._used[job.experts] = (buffer, room)
         return buffer, room
@@ -241,7 +259,7 @@ class NormalPool:
     def _agree(self, job: Job, old: Optional[Room]) -> Room:
         nranks = self._group.nranks
         buffers = self.buffers()
-        to_ranks = xep.layout(job.topk_idx, job.experts, nranks).tokens_per_rank.tolist()
+        to_ranks = tokens_per_rank(job.topk_idx, job.experts, nranks)
         busy = [int(buffer.slots_held() > 0) for buffer in buffers]
         words = (job.x.shape[0], job.worst, *to_ranks, *busy, *(value for _, value in _alike(job)))
         mine = struct.pack(f"<{len(words)}q", *words)
@@ -302,6 +320,11 @@ def _check_alike(name: str, values: list[int]) -> None:
             )
 
 
+def memory_of(on: torch.device) -> str:
+    """As xep names it."""
+    return "host" if on == HOST else "cuda"
+
+
 _NO_ROUTING = torch.empty((0, 0), dtype=torch.int64)
 
 
@@ -325,11 +348,12 @@ def _combines(buffer: xep.Buffer, row_bytes: int) -> bool:
 def exchange_counts(buffer: xep.Buffer, counts: torch.Tensor) -> torch.Tensor:
     """[R, E] int32: what every rank gives. A dispatch of one token, to every rank. Collective, blocking."""
     nranks = buffer.group.nranks
-    everyone = torch.arange(nranks, dtype=torch.int64).unsqueeze(0)
+    everyone = torch.arange(nranks, dtype=torch.int64, device=counts.device).unsqueeze(0)
     with buffer.dispatch(counts.to(torch.int32).reshape(1, -1), everyone) as handle:
         return handle.recv.x.clone()
 
 
-def counts_buffer(group: xep.Group, experts: int) -> xep.Buffer:
+def counts_buffer(group: xep.Group, experts: int, on: torch.device = HOST) -> xep.Buffer:
     """For exchange_counts. Collective, blocking."""
-    return group.buffer(group.nranks, group.nranks, experts, 1, mode="normal", dtype=torch.int32, slots=1)
+    options: dict[str, Any] = dict(dtype=torch.int32, slots=1, memory=memory_of(on))
+    return group.buffer(group.nranks, group.nranks, experts, 1, mode="normal", **options)

@@ -48,8 +48,9 @@ class Runtime:
         return buffer._nodes.place_of[buffer._xep.rank] if global_root else 0
 
     def get_local_device_id(self) -> int:
-        """There is one device, the host."""
-        return 0
+        """The CUDA device that the Buffer is on; else 0, the host."""
+        lane = self._alive()._lane
+        return 0 if lane is None else lane.device.index
 
     def __getattr__(self, name: str) -> Any:
         if name not in _AS_BUFFER:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Memory and streams of a CUDA device by its driver alone, or by the stand-in for it (test/cuda)."""
+"""Memory and streams of a CUDA device by its driver alone, or by the stand-in for it (test/cuda); tensors of one."""
 
 from __future__ import annotations
 
@@ -105,3 +105,33 @@ class View:
     def __init__(self, told: dict, base: Any) -> None:
         self.__cuda_array_interface__ = told
         self._base = base
+
+
+# ---- tensors: where torch has a device ----
+
+LONG = 300_000_000  # cycles that hold up a stream: about 0.15 s
+
+
+def rank_device(rank: int) -> Any:
+    """The device of a rank, made torch's current one; several ranks may have the same."""
+    import torch
+
+    found = torch.device("cuda", rank % torch.cuda.device_count())
+    torch.cuda.set_device(found)
+    return found
+
+
+def late(tensor: Any) -> Any:
+    """On the device, where it is long in coming: nonsense until then."""
+    import torch
+
+    there = torch.full(tensor.shape, 0x7F, dtype=torch.uint8).to(tensor.dtype).cuda()
+    real = tensor.cuda()
+    torch.cuda._sleep(LONG // 10)
+    return there.copy_(real)
+
+
+def bits(tensor: Any) -> Any:
+    import torch
+
+    return tensor.cpu().clone(memory_format=torch.contiguous_format).view(torch.uint8)

@@ -276,9 +276,9 @@ def test_wrong_arguments(world):
     good = dict(x=x, topk_idx=idx, topk_weights=weights, **arguments)
     tokens, size = len(idx), world.size
     for wrong, error, text in (
-        (dict(x=x.float().numpy()), TypeError, "x: expected a CPU tensor"),
+        (dict(x=x.float().numpy()), TypeError, "x: expected a CPU or CUDA tensor"),
         (dict(x=x.T.contiguous().T), ValueError, "x: expected a contiguous tensor, got strides"),
-        (dict(x=x.to("meta")), TypeError, "x: expected a CPU tensor .any, any., got bfloat16 .* on meta"),
+        (dict(x=x.to("meta")), TypeError, "x: expected a CPU or CUDA tensor .any, any., got bfloat16 .* on meta"),
         (dict(x=(x, torch.ones(tokens, 2))), TypeError,
             r"x\[0\]: expected elements of 1 byte beside scales, got torch.bfloat16"),
         (dict(x=(x.to(torch.float8_e4m3fn), torch.ones(tokens, 2).double())), TypeError,
@@ -330,7 +330,7 @@ def test_combine_of_another_buffer(world, buffer_of):
         world.buffer.combine(recv_x, "handle")
     with pytest.raises(ValueError, match="handle: expected one of this Buffer, got None"):
         world.buffer.combine(recv_x, None)
-    with pytest.raises(TypeError, match="x: expected a CPU tensor .* on meta"):
+    with pytest.raises(TypeError, match="x: expected a CPU or CUDA tensor .* on meta"):
         world.buffer.combine(recv_x.to("meta"), handle)
     if len(recv_x) > 1:
         with pytest.raises(ValueError, match="x: expected a contiguous tensor, got strides"):

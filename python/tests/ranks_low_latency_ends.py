@@ -20,7 +20,7 @@ def test_wrong_arguments(world, buffer_of):
     good = dict(x=world.x, topk_idx=world.idx, num_max_dispatch_tokens_per_rank=MOST, num_experts=world.experts)
     tokens = len(world.x)
     for wrong, error, text in (
-        (dict(x=world.x.float()), TypeError, "x: expected a CPU tensor bfloat16 .any, any., got float32"),
+        (dict(x=world.x.float()), TypeError, "x: expected a CPU or CUDA tensor bfloat16 .any, any., got float32"),
         (dict(x=world.x.repeat(1, 2)[:, :HIDDEN]), ValueError, "x: expected a contiguous tensor"),
         (dict(x=world.x[:, :100].contiguous()), ValueError, "x: expected a multiple of 128 channels, got 100"),
         (dict(topk_idx=world.idx.float()), TypeError, "topk_idx: expected a CPU tensor int64 or int32"),

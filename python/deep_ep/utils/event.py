@@ -5,12 +5,14 @@ from __future__ import annotations
 
 from typing import Any, Callable, Optional, Sequence
 
+import torch
+
 import xep
 
 
 class EventHandle:
-    """The end of an operation. One that is made by itself is reached at once: on a CPU, what was called has been
-    done.
+    """The end of an operation. One that is made by itself is for what was enqueued on the current stream of the CUDA
+    device; on a CPU it is reached at once, as what was called has been done.
 
     wait: how it is waited for, where that takes more than the request.
     """
@@ -18,12 +20,27 @@ class EventHandle:
     def __init__(self, request: Optional[xep.Request] = None, wait: Optional[Callable[[], Any]] = None) -> None:
         self.request = request
         self.has_more = wait is not None
+        self.of_stream: Optional[torch.cuda.Event] = None
         self._wait = wait if wait is not None or request is None else request.wait
+        if self._wait is None and torch.cuda.is_initialized():  # a program of CPU tensors alone never does that
+            self.of_stream = torch.cuda.current_stream().record_event()
 
     def current_stream_wait(self) -> None:
-        """Blocks until the operation is done; raises its error."""
+        """Blocks until the operation is done; raises its error. On a device the current stream waits, and nobody
+        else."""
         if self._wait is not None:
             self._wait()
+        elif self.of_stream is not None:
+            torch.cuda.current_stream().wait_event(self.of_stream)
+
+    wait = current_stream_wait
+
+    def synchronize(self) -> None:
+        """Blocks until the operation is done, wherever it is."""
+        if self._wait is not None:
+            self._wait()
+        elif self.of_stream is not None:
+            self.of_stream.synchronize()
 
 
 class EventOverlap:
@@ -40,8 +57,9 @@ class EventOverlap:
         self.extra_tensors = extra_tensors
 
     def current_stream_wait(self, release_handle: bool = False) -> Any:
-        """Blocks until the operation is done. There must be an event; release_handle: there is none afterwards, and
-        what it kept alive is let go. Returns what the hook returned, where one was registered."""
+        """Blocks until the operation is done; on a device the current stream waits. There must be an event;
+        release_handle: there is none afterwards, and what it kept alive is let go. Returns what the hook returned,
+        where one was registered."""
         assert self.event is not None, (
             "there is no event: the operation was not asked to be asynchronous "
             "(async_finish, async_with_compute_stream), or its event was released"
@@ -77,14 +95,19 @@ class EventOverlap:
             self.current_stream_wait(lets_go)
 
 
+def event_of(previous: Any) -> Optional[EventHandle]:
+    """DeepEP looks at what has an event of its own, and passes by everything else; so does this."""
+    event = getattr(previous, "event", previous)
+    return event if isinstance(event, EventHandle) else None
+
+
 def request_of(previous_event: Any) -> Optional[xep.Request]:
-    """What an operation is to begin after; None when that is done. DeepEP looks at what has an event of its own, and
-    passes by everything else; so does this."""
-    event = getattr(previous_event, "event", previous_event)
-    if not isinstance(event, EventHandle):
+    """What an operation of CPU tensors is to begin after; None when that is done."""
+    event = event_of(previous_event)
+    if event is None:
         return None
-    if event.has_more:
-        event.current_stream_wait()
+    if event.has_more or event.of_stream is not None:
+        event.synchronize()
         return None
     request = event.request
     return None if request is None or request.done() else request

@@ -53,7 +53,7 @@ def inplace_unique(x: torch.Tensor, num_slots: int) -> None:
     if x.dim() != 2:
         raise ValueError(f"x: expected [T, K], got shape {tuple(x.shape)}")
     valid = x >= 0
-    counts = torch.zeros((x.size(0), num_slots), dtype=torch.int32)
+    counts = torch.zeros((x.size(0), num_slots), dtype=torch.int32, device=x.device)
     counts.scatter_add_(1, x.clamp(min=0).long(), valid.to(torch.int32))
     ordered, slots = torch.sort(counts, dim=-1, descending=True, stable=True)
     width = min(num_slots, x.size(1))
@@ -64,7 +64,7 @@ def inplace_unique(x: torch.Tensor, num_slots: int) -> None:
 def create_grouped_scores(scores: torch.Tensor, group_idx: torch.Tensor, num_groups: int) -> torch.Tensor:
     """scores [T, E] with 0 in all but the groups (E / num_groups experts each) that group_idx [T, G] names."""
     tokens, experts = scores.shape
-    mask = torch.zeros((tokens, num_groups), dtype=torch.bool).scatter_(1, group_idx, True)
+    mask = torch.zeros((tokens, num_groups), dtype=torch.bool, device=scores.device).scatter_(1, group_idx, True)
     return scores * mask.repeat_interleave(experts // num_groups, dim=1)
 
 

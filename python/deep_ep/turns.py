@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""One operation each: what it begins after, where its results are allocated, and what is to be waited for in the end.
+
+Operations of CPU tensors are xep's requests. Those of tensors of a CUDA device are in the order of streams, as DeepEP's
+are: a Buffer has one for all it does, which waits for the program's, or for previous_event alone, and at the end the
+program's waits for it, or gets an event.
+
+Received tensors are slots of a buffer, of which torch's allocator knows nothing. So when the last tensor of a slot goes
+an event is recorded, on the stream that was current in the call that received it and on the current one; the
+next operation waits for it, before peers may write there again. That is what the allocator does with memory of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from typing import Any, Optional
+
+import torch
+
+import xep
+
+from .utils.event import EventHandle, EventOverlap, event_of
+
+
+class HostTurn:
+    """An operation of CPU tensors: a context that does nothing."""
+
+    stream = None
+
+    def __init__(self, after: Optional[xep.Request], asynchronous: bool) -> None:
+        self.after, self.wait = after, not asynchronous
+
+    def __enter__(self) -> "HostTurn":
+        return self
+
+    def __exit__(self, *_exception: Any) -> None:
+        pass
+
+    def results(self, *_shapes: Any) -> dict[str, torch.Tensor]:
+        """xep allocates them."""
+        return {}
+
+    copy = staticmethod(torch.clone)
+
+    def receives(self, handle: xep.Handle) -> None:
+        """The slot is held by what was received alone."""
+
+    def end(self, request: Optional[xep.Request], *_tensors: Any) -> EventOverlap:
+        return EventOverlap() if request is None else EventOverlap(EventHandle(request))
+
+
+class Lane:
+    """What a Buffer has of a CUDA device: the stream of its operations, and what that has to wait for."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.comm = torch.cuda.Stream(device, priority=-1)
+        self._freed: list[torch.cuda.Event] = []
+
+    def turn(self, previous_event: Any, asynchronous: bool, on_comm: bool) -> "DeviceTurn":
+        return DeviceTurn(self, previous_event, asynchronous, on_comm)
+
+    def watch(self, handle: xep.Handle, stream: Any) -> None:
+        weakref.finalize(handle._memory, _note_freed, self._freed, self.device, stream).atexit = False
+
+    def free_slots(self) -> None:
+        """The current stream comes after all that reads slots which were given back."""
+        while self._freed and not torch.cuda.is_current_stream_capturing():
+            torch.cuda.current_stream(self.device).wait_event(self._freed.pop())
+
+
+def _note_freed(freed: list, device: torch.device, received_on: Any) -> None:
+    if not torch.cuda.is_current_stream_capturing():  # a graph is ordered by whoever launches it
+        freed.extend(stream.record_event() for stream in {received_on, torch.cuda.current_stream(device)})
+
+
+class DeviceTurn:
+    """An operation of tensors of a CUDA device. Inside, the current stream is that of the Buffer; DeepEP's rules:
+
+    It begins after previous_event, or after all that is enqueued. asynchronous: its end is an event, and tensors are
+    recorded on both streams; else the current stream waits for it. Results are allocated as for the current stream;
+    on_comm: as for that of the Buffer.
+    """
+
+    after = None
+    stream: Any = None  # of what is left to a hook
+    wait = True  # for counts: rows come in the order of the stream
+
+    def __init__(self, lane: Lane, previous_event: Any, asynchronous: bool, on_comm: bool) -> None:
+        self._lane, self._previous = lane, event_of(previous_event)
+        self._asynchronous, self._on_comm = asynchronous, on_comm
+        self._compute: Any = None
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> "DeviceTurn":
+        lane = self._lane
+        self._compute = torch.cuda.current_stream(lane.device)
+        if self._previous is None:
+            lane.comm.wait_stream(self._compute)
+        self._stack.enter_context(torch.cuda.stream(lane.comm))
+        if self._previous is not None:
+            self._previous.current_stream_wait()
+        return self
+
+    def __exit__(self, kind: Any, *_error: Any) -> None:
+        self._stack.close()
+        if kind is not None:
+            self._compute.wait_stream(self._lane.comm)  # for what was enqueued until then
+
+    def results(self, *shapes: tuple[str, tuple, torch.dtype]) -> dict[str, torch.Tensor]:
+        """Of each name, shape and type a tensor to write to."""
+        with torch.cuda.stream(self._lane.comm if self._on_comm else self._compute):
+            return {name: torch.empty(shape, dtype=dtype, device=self._lane.device) for name, shape, dtype in shapes}
+
+    def copy(self, tensor: torch.Tensor) -> torch.Tensor:
+        return self.results(("copy", tuple(tensor.shape), tensor.dtype))["copy"].copy_(tensor)
+
+    def receives(self, handle: xep.Handle) -> None:
+        """Arrays of the slot may be had from now on."""
+        self._lane.watch(handle, self._compute)
+
+    def end(self, _request: None, *tensors: Optional[torch.Tensor]) -> EventOverlap:
+        """tensors: all that was given and is returned."""
+        comm, compute = self._lane.comm, self._compute
+        for tensor in tensors:
+            if tensor is not None:
+                tensor.record_stream(compute)
+                if self._asynchronous:
+                    tensor.record_stream(comm)
+        if self._asynchronous:
+            return EventOverlap(EventHandle())  # of the current stream, which is comm
+        compute.wait_stream(comm)
+        return EventOverlap()
+
+
+class HookTurn(DeviceTurn):
+    """One whose end is left to a hook: both of its parts are on the program's stream, whichever is current then."""
+
+    wait = False
+
+    def __init__(self, lane: Lane) -> None:
+        super().__init__(lane, None, False, False)
+
+    def __enter__(self) -> "HookTurn":
+        self._compute = self.stream = torch.cuda.current_stream(self._lane.device)
+        self._stack.enter_context(torch.cuda.stream(self._compute))
+        return self
+
+    def __exit__(self, *_exception: Any) -> None:
+        self._stack.close()
+
+    def end(self, _request: None, *_tensors: Optional[torch.Tensor]) -> EventOverlap:
+        return EventOverlap()

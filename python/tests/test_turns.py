@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""deep_ep on a CUDA device, as far as that can be seen without one: which stream waits for what, with streams that only
+write down what they are told; layouts by operations of torch; what is refused."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+import deep_ep  # noqa: E402
+from deep_ep import _check, layouts, low_latency_memory, turns  # noqa: E402
+
+DEVICE = torch.device("cuda", 0)
+
+
+class Stream:
+    """Enqueues nothing, and tells the log."""
+
+    def __init__(self, name: str, log: list) -> None:
+        self.name, self.log, self.marks = name, log, 0
+
+    def wait_stream(self, other: Stream) -> None:
+        self.log.append(f"{self.name} waits for {other.name}")
+
+    def wait_event(self, event: str) -> None:
+        self.log.append(f"{self.name} waits for {event}")
+
+    def record_event(self) -> str:
+        self.marks += 1
+        return f"event {self.marks} of {self.name}"
+
+
+class Tensor:
+    def __init__(self) -> None:
+        self.recorded: list[str] = []
+
+    def record_stream(self, stream: Stream) -> None:
+        self.recorded.append(stream.name)
+
+
+class Memory:
+    """Of a slot."""
+
+
+class Handle:
+    def __init__(self) -> None:
+        self._memory = Memory()
+
+
+@pytest.fixture
+def log(monkeypatch):
+    """torch.cuda with a stream "compute" that is current and one "comm" that a Buffer makes."""
+    found: list[str] = []
+    now = [Stream("compute", found)]
+
+    @contextlib.contextmanager
+    def stream(inner: Stream):
+        now.append(inner)
+        yield
+        now.pop()
+
+    for name, value in {
+        "Stream": lambda _device, priority: Stream("comm", found),
+        "current_stream": lambda _device=None: now[-1],
+        "stream": stream,
+        "is_initialized": lambda: True,
+        "is_current_stream_capturing": lambda: False,
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, value)
+    return found
+
+
+def test_the_program_waits(log):
+    given, lane = Tensor(), turns.Lane(DEVICE)
+    with lane.turn(None, False, False) as turn:
+        log.append("work")
+        event = turn.end(None, given, None)
+    assert log == ["comm waits for compute", "work", "compute waits for comm"]
+    assert event.event is None and given.recorded == ["compute"]
+
+
+def test_an_event(log):
+    """It is of the stream that communicates; whoever waits for it is the stream that is current then."""
+    given, lane = Tensor(), turns.Lane(DEVICE)
+    with lane.turn(None, True, True) as turn:
+        event = turn.end(None, given)
+    assert log == ["comm waits for compute"] and given.recorded == ["compute", "comm"]
+    with event:
+        log.append("work")
+    assert log[1:] == ["work", "compute waits for event 1 of comm"]
+
+
+def test_previous_event(log):
+    """Alone is waited for."""
+    lane, previous = turns.Lane(DEVICE), deep_ep.Buffer.capture()
+    with lane.turn(previous, True, False) as turn:
+        event = turn.end(None)
+    assert log == ["comm waits for event 1 of compute"]
+    del log[:]
+    with lane.turn(event, False, False) as turn:
+        turn.end(None)
+    assert log == ["comm waits for event 1 of comm", "compute waits for comm"]
+
+
+def test_an_error(log):
+    """What was enqueued until then comes before what the program does next."""
+    lane = turns.Lane(DEVICE)
+    with pytest.raises(ValueError, match="wrong"):
+        with lane.turn(deep_ep.Buffer.capture(), True, False):
+            raise ValueError("wrong")
+    assert log[-1] == "compute waits for comm" and torch.cuda.current_stream().name == "compute"
+
+
+def test_slots_that_go_back(log):
+    """Before anybody writes there again, whoever read the rows until their last tensor went is waited for."""
+    lane, handle = turns.Lane(DEVICE), Handle()
+    with lane.turn(None, True, False) as turn:
+        turn.receives(handle)
+        turn.end(None)
+    lane.free_slots()
+    del log[:]
+    with torch.cuda.stream(Stream("other", log)):
+        del handle
+        gc.collect()
+    with lane.turn(deep_ep.Buffer.capture(), True, False):
+        lane.free_slots()
+    assert log[0] == "comm waits for event 2 of compute"
+    assert sorted(log[1:]) == ["comm waits for event 1 of compute", "comm waits for event 1 of other"]
+    lane.free_slots()
+    assert len(log) == 3, "once"
+
+
+def test_a_hook(log):
+    """Both phases are on the stream of the call, whatever is current when the hook is called."""
+    lane = turns.Lane(DEVICE)
+    with turns.HookTurn(lane) as turn:
+        assert turn.end(None).event is None and not turn.wait and turn.stream.name == "compute"
+    assert log == []
+
+
+def test_events_of_a_program_without_a_device():
+    assert not torch.cuda.is_initialized()
+    event = deep_ep.EventHandle()
+    assert event.of_stream is None
+    event.current_stream_wait()
+    event.synchronize()
+
+
+def test_cpu_tensors_after_an_event_of_a_device(monkeypatch):
+    waited = []
+    event = deep_ep.EventHandle()
+    event.of_stream = type("Event", (), {"synchronize": lambda self: waited.append(True)})()
+    assert deep_ep.utils.event.request_of(deep_ep.EventOverlap(event)) is None and waited == [True]
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
+@pytest.mark.parametrize("tokens, topk, experts, nranks", [(57, 5, 12, 3), (0, 2, 4, 4), (9, 1, 6, 1), (300, 8, 64, 8)])
+def test_layout(tokens, topk, experts, nranks, dtype):
+    generator = torch.Generator().manual_seed(tokens)
+    idx = torch.randint(-1, experts, (tokens, topk), generator=generator).to(dtype)
+    found = layouts.layout_there(idx, experts, nranks)
+    selections, in_rank = [0] * experts, [[False] * nranks for _ in range(tokens)]
+    for token, row in enumerate(idx.tolist()):
+        for expert in row:
+            if expert >= 0:
+                selections[expert] += 1
+                in_rank[token][expert // (experts // nranks)] = True
+    assert found.per_expert.tolist() == selections and found.per_expert.dtype == torch.int32
+    assert found.in_rank.tolist() == in_rank and found.in_rank.dtype == torch.bool and found.in_rank.is_contiguous()
+    assert found.per_rank.tolist() == [sum(row[r] for row in in_rank) for r in range(nranks)]
+    assert found.per_rank.dtype == torch.int32
+
+
+def test_layout_of_what_is_no_expert():
+    found = layouts.layout_there(torch.tensor([[4, -7, 1], [1 << 40, 3, -1]]), 4, 2)
+    assert found.per_expert.tolist() == [0, 1, 0, 1] and found.per_rank.tolist() == [1, 1]
+
+
+def test_selections_left_out_on_a_device():
+    """Tensors that were not changed are not looked at: the host would have to wait."""
+    idx, weights = torch.tensor([[0, 3], [2, -1]]), torch.full((2, 2), 0.5)
+    routing = low_latency_memory.DeviceRouting(idx)
+    assert routing.weights(idx, weights) is weights
+    assert routing.weights(idx.clone(), weights).tolist() == [[0.5, 0.5], [0.5, 0.0]]
+    idx[0, 0] = -1
+    assert routing.weights(idx, weights).tolist() == [[0.0, 0.5], [0.5, 0.0]]
+
+
+def test_what_is_refused():
+    x = torch.zeros((2, 3))
+    with pytest.raises(TypeError, match=r"x: expected a cuda:0 tensor float32 \[2, any\], got float32 .* on cpu"):
+        _check.tensor("x", x, (torch.float32,), (2, None), on=DEVICE)
+    with pytest.raises(TypeError, match=r"x: expected a CPU or CUDA tensor \[any, any\], got float32 .* on meta"):
+        _check.tensor("x", x.to("meta"), None, (None, None), on=None)
+    assert _check.tensor("x", x, None, (2, 3), on=None) is x
