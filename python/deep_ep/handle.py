@@ -67,6 +67,7 @@ class NormalHandle(Dispatched):
         self.in_rank = is_token_in_rank
         self._nodes, self._channels, self._rank = nodes, channels, owner.rank
         self._made: dict[str, torch.Tensor] = {}
+        self.look_again: Callable[[], None] = lambda: None  # on a CUDA device: the current stream reads the slot
         self._kept_rank_rows: Optional[torch.Tensor] = None
         self._names = INTRANODE if nodes.count == 1 else INTERNODE
 
@@ -107,6 +108,7 @@ class NormalHandle(Dispatched):
     def _src_idx(self) -> torch.Tensor:
         self.arrived()
         found = self.xep.recv.src_token.clone()
+        self.look_again()
         found[self.rows :] = -1
         return found
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 import torch
@@ -19,17 +20,24 @@ class Layout(NamedTuple):
 
 
 def layout_there(topk_idx: torch.Tensor, experts: int, nranks: int) -> Layout:
-    """By operations of torch. What is no expert, and not -1, counts for nobody: it is the dispatch that refuses it, as
-    to raise here the host would have to wait for the device."""
-    wide = topk_idx.to(torch.int64)
-    chosen = torch.where((wide >= 0) & (wide < experts), wide, experts)
-    ones = torch.ones((), dtype=torch.int32, device=wide.device).expand(wide.numel())
-    per_expert = torch.zeros(experts + 1, dtype=torch.int32, device=wide.device)
-    per_expert.scatter_add_(0, chosen.flatten(), ones)
-    owners = torch.div(chosen, experts // nranks, rounding_mode="floor")  # nranks: of what is no expert
-    in_rank = torch.zeros((wide.shape[0], nranks + 1), dtype=torch.bool, device=wide.device)
-    in_rank = in_rank.scatter_(1, owners, True)[:, :nranks].contiguous()
-    return Layout(in_rank.sum(0, dtype=torch.int32), per_expert[:experts].clone(), in_rank)
+    """By few operations of torch. What is no expert, and not -1, counts for nobody: it is the dispatch that refuses it,
+    as to raise here the host would have to wait for the device."""
+    device = topk_idx.device
+    one, owner_of = _constants(experts, nranks, device)
+    chosen = topk_idx.to(torch.int64).clamp(-1, experts) + 1  # 0, experts + 1: none
+    per_expert = torch.zeros(experts + 2, dtype=torch.int32, device=device)
+    per_expert.scatter_add_(0, chosen.flatten(), one.expand(chosen.numel()))
+    in_rank = torch.zeros((chosen.shape[0], nranks + 1), dtype=torch.bool, device=device)
+    in_rank = in_rank.scatter_(1, owner_of[chosen], True)[:, :nranks].contiguous()
+    return Layout(in_rank.sum(0, dtype=torch.int32), per_expert[1:-1], in_rank)
+
+
+@functools.lru_cache
+def _constants(experts: int, nranks: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """One; and of each expert, with what is none before and behind them, the rank, or nranks."""
+    owners = torch.full((experts + 2,), nranks)
+    owners[1:-1] = torch.arange(experts) // (experts // nranks)
+    return torch.ones((), dtype=torch.int32).to(device), owners.to(device)
 
 
 def tokens_per_rank(topk_idx: torch.Tensor, experts: int, nranks: int) -> list[int]:

@@ -155,13 +155,15 @@ class NormalCalls(Core):
         job = Job(experts, carried(x), routed, topk_weights, scales, expert_alignment, num_worst_tokens, turn.after)
         sent = pool.dispatch(job, wait=turn.wait)
         seat = pool.seats(experts).add(sent)
-        turn.receives(sent.handle)
+        slot = turn.receives(sent.handle)
         received = sent.handle.recv
         made = NormalHandle(
             self._xep, self._nodes, in_rank, max(1, num_sms // 2), experts, num_worst_tokens, sent.handle.topk,
             received.rows, received.capacity,
         )  # fmt: skip
         made.sit(sent, seat)
+        if slot is not None:
+            made.look_again = slot.look_again
         counts = [] if num_worst_tokens else self._expert_counts(received, per_expert, expert_alignment, with_topk)
         given = (x, scales, in_rank, topk_idx, topk_weights)
         rows, indices, weights, event = self._give(sent, received, x.dtype, with_topk, given, turn)

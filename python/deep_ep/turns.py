@@ -5,14 +5,16 @@ Operations of CPU tensors are xep's requests. Those of tensors of a CUDA device 
 are: a Buffer has one for all it does, which waits for the program's, or for previous_event alone, and at the end the
 program's waits for it, or gets an event.
 
-Received tensors are slots of a buffer, of which torch's allocator knows nothing. So when the last tensor of a slot goes
-an event is recorded, on the stream that was current in the call that received it and on the current one; the
-next operation waits for it, before peers may write there again. That is what the allocator does with memory of its own.
+Received tensors are slots of a buffer, of which torch's allocator knows nothing. So when the last tensor of a slot has
+gone an event is recorded, on the stream that was current in the call that received it and on the current one; an
+operation waits for it, before peers may write there again. That is what the allocator does with memory of its own. A
+handle that is kept has the slot still: there it is the next operation that finds out.
 """
 
 from __future__ import annotations
 
 import contextlib
+import sys
 import weakref
 from typing import Any, Optional
 
@@ -50,29 +52,68 @@ class HostTurn:
         return EventOverlap() if request is None else EventOverlap(EventHandle(request))
 
 
+class Slot:
+    """Received rows. Once no tensor of them is alive, there are events behind all that reads them."""
+
+    def __init__(self, handle: xep.Handle, stream: Any, index: int) -> None:
+        self._handle, self._memory = weakref.ref(handle), weakref.ref(handle._memory)
+        self._received_on, self._index = stream, index
+        self._readers: list[torch.cuda.Event] = []
+
+    def is_viewed(self) -> bool:
+        """A tensor of the slot refers to its memory, as the handle does, while it has the slot."""
+        handle, memory = self._handle(), self._memory()
+        held = handle is not None and handle._memory is not None
+        return memory is not None and sys.getrefcount(memory) > 2 + held  # here it is two more
+
+    def look(self) -> None:
+        if not self._readers and not self.is_viewed():
+            self._readers = self._mark()
+
+    def look_again(self) -> None:
+        """After a tensor of it was had once more."""
+        self._readers = []
+
+    def readers(self) -> list[torch.cuda.Event]:
+        return self._readers or self._mark()
+
+    def _mark(self) -> list[torch.cuda.Event]:
+        return [stream.record_event() for stream in {self._received_on, torch.cuda.current_stream(self._index)}]
+
+
 class Lane:
     """What a Buffer has of a CUDA device: the stream of its operations, and what that has to wait for."""
 
     def __init__(self, device: torch.device) -> None:
-        self.device = device
+        self.device, self.index = device, device.index
         self.comm = torch.cuda.Stream(device, priority=-1)
+        self._slots: set[Slot] = set()
         self._freed: list[torch.cuda.Event] = []
 
     def turn(self, previous_event: Any, asynchronous: bool, on_comm: bool) -> "DeviceTurn":
         return DeviceTurn(self, previous_event, asynchronous, on_comm)
 
-    def watch(self, handle: xep.Handle, stream: Any) -> None:
-        weakref.finalize(handle._memory, _note_freed, self._freed, self.device, stream).atexit = False
+    def watch(self, handle: xep.Handle, stream: Any) -> Slot:
+        slot = Slot(handle, stream, self.index)
+        self._slots.add(slot)
+        weakref.finalize(handle._memory, self._free, slot).atexit = False
+        return slot
+
+    def _free(self, slot: Slot) -> None:
+        self._slots.discard(slot)
+        if not torch.cuda.is_current_stream_capturing():  # a graph is ordered by whoever launches it
+            self._freed.extend(slot.readers())
+
+    def look(self) -> None:
+        """Marks what has read slots that nobody looks at any more, although a handle has them."""
+        if not torch.cuda.is_current_stream_capturing():
+            for slot in list(self._slots):
+                slot.look()
 
     def free_slots(self) -> None:
         """The current stream comes after all that reads slots which were given back."""
         while self._freed and not torch.cuda.is_current_stream_capturing():
-            torch.cuda.current_stream(self.device).wait_event(self._freed.pop())
-
-
-def _note_freed(freed: list, device: torch.device, received_on: Any) -> None:
-    if not torch.cuda.is_current_stream_capturing():  # a graph is ordered by whoever launches it
-        freed.extend(stream.record_event() for stream in {received_on, torch.cuda.current_stream(device)})
+            torch.cuda.current_stream(self.index).wait_event(self._freed.pop())
 
 
 class DeviceTurn:
@@ -95,7 +136,8 @@ class DeviceTurn:
 
     def __enter__(self) -> "DeviceTurn":
         lane = self._lane
-        self._compute = torch.cuda.current_stream(lane.device)
+        self._compute = torch.cuda.current_stream(lane.index)
+        lane.look()
         if self._previous is None:
             lane.comm.wait_stream(self._compute)
         self._stack.enter_context(torch.cuda.stream(lane.comm))
@@ -116,9 +158,9 @@ class DeviceTurn:
     def copy(self, tensor: torch.Tensor) -> torch.Tensor:
         return self.results(("copy", tuple(tensor.shape), tensor.dtype))["copy"].copy_(tensor)
 
-    def receives(self, handle: xep.Handle) -> None:
+    def receives(self, handle: xep.Handle) -> Slot:
         """Arrays of the slot may be had from now on."""
-        self._lane.watch(handle, self._compute)
+        return self._lane.watch(handle, self._compute)
 
     def end(self, _request: None, *tensors: Optional[torch.Tensor]) -> EventOverlap:
         """tensors: all that was given and is returned."""
@@ -143,7 +185,8 @@ class HookTurn(DeviceTurn):
         super().__init__(lane, None, False, False)
 
     def __enter__(self) -> "HookTurn":
-        self._compute = self.stream = torch.cuda.current_stream(self._lane.device)
+        self._compute = self.stream = torch.cuda.current_stream(self._lane.index)
+        self._lane.look()
         self._stack.enter_context(torch.cuda.stream(self._compute))
         return self
 

@@ -170,9 +170,11 @@ def test_more_rows_than_before(world):
 
 
 def test_overlap(world):
-    """What comes after previous_event alone is done while the program's stream is still held up."""
+    """What comes after previous_event alone is done while the program's stream is still held up; also where it takes
+    over the slot of an older handle."""
     x, arguments = prepared(world)
-    handle = world.buffer.dispatch(x, **arguments)[4]
+    for _ in range(6):
+        handle = world.buffer.dispatch(x, **arguments)[4]
     torch.cuda.synchronize()
     meet()
     previous = world.buffer.capture()

@@ -133,6 +133,39 @@ def test_slots_that_go_back(log):
     assert len(log) == 3, "once"
 
 
+def test_slots_that_a_handle_keeps(log):
+    """When the last tensor went is found by the next operation: nothing later has to be waited for."""
+    lane, handle = turns.Lane(DEVICE), Handle()
+    with lane.turn(None, True, False) as turn:
+        slot = turn.receives(handle)
+        turn.end(None)
+    tensor = handle._memory  # refers to it, as a tensor does
+    assert slot.is_viewed()
+    with lane.turn(None, True, False):
+        pass
+    del tensor
+    assert not slot.is_viewed()
+    for _ in range(2):
+        with lane.turn(None, True, False):
+            pass
+    torch.cuda.current_stream().record_event()
+    del log[:], handle
+    lane.free_slots()
+    assert log == ["compute waits for event 1 of compute"]
+
+
+def test_a_slot_that_is_looked_at_again(log):
+    lane, handle = turns.Lane(DEVICE), Handle()
+    with lane.turn(None, True, False) as turn:
+        slot = turn.receives(handle)
+    with lane.turn(None, True, False):
+        pass
+    slot.look_again()
+    del log[:], handle
+    lane.free_slots()
+    assert log == ["compute waits for event 2 of compute"]
+
+
 def test_a_hook(log):
     """Both phases are on the stream of the call, whatever is current when the hook is called."""
     lane = turns.Lane(DEVICE)
