@@ -124,6 +124,15 @@ static xep_status_t set_up(xep_kit_t *kit, const xep_env_t *env)
     return get_arrays(kit);
 }
 
+/* Beginning with another peer on each rank, so that they do not all map the same pages at the same time. */
+static void prefault_all(const xep_kit_t *kit)
+{
+    for (uint32_t i = 0; i < kit->shape->nranks && xep_kit_mode.prefault != NULL; i++) {
+        uint32_t peer = xep_kit_peer(kit, i);
+        if (kit->base[peer] != NULL) xep_kit_mode.prefault(kit, peer);
+    }
+}
+
 xep_status_t xep_kit_open(const xep_env_t *env, void **mode_p)
 {
     xep_kit_t *kit = calloc(1, xep_kit_mode.mode_bytes);
@@ -133,8 +142,7 @@ xep_status_t xep_kit_open(const xep_env_t *env, void **mode_p)
         xep_kit_close(kit);
         return status;
     }
-    for (uint32_t r = 0; r < env->shape->nranks && xep_kit_mode.prefault != NULL; r++)
-        if (kit->base[r] != NULL) xep_kit_mode.prefault(kit, r);
+    prefault_all(kit);
     *mode_p = kit;
     return XEP_OK;
 }

@@ -6,6 +6,8 @@
  */
 #include "normal.h"
 
+#include <math.h>
+
 /*
  * Experts and ranks of every token, and the counts that follow from them. Only puts need the tokens in the order of
  * their destinations.
@@ -66,29 +68,39 @@ static void lay_arrays(void *opaque, xep_carve_t *arena)
 
 /* ---- pages ---- */
 
-/* Tokens of a rank that an even load sends to another: those that choose one of its experts among theirs. */
-static double even_rows(const xep_shape_t *shape, uint32_t experts)
+/* Of the tokens of a rank, the part that an even load sends to another: those that choose one of its experts. */
+static double even_part(const xep_shape_t *shape, uint32_t experts)
 {
     double missed = 1;
     for (uint32_t k = 0; k < shape->topk && k < shape->experts; k++)
         missed *= experts + k < shape->experts ? 1 - (double)experts / (shape->experts - k) : 0;
-    return (double)shape->tokens * (1 - missed);
+    return 1 - missed;
+}
+
+/* Rows that a rank gets of the first so many ranks, so many standard deviations more or less. */
+static uint64_t even_rows(const xep_shape_t *shape, double part, uint32_t ranks, double deviations)
+{
+    double tokens = (double)shape->tokens * ranks;
+    double rows = tokens * part + deviations * sqrt(tokens * part * (1 - part));
+    return rows > 0 ? (uint64_t)rows : 0;
 }
 
 /*
  * Untouched pages would be met one by one for dozens of operations; but to map all pages of all peers takes longer than
- * those: 16 of 19 seconds of 8 ranks with 1,024 tokens each. So what an even load needs is mapped, an eighth more or
- * less of it: all rows of this rank, and where its own rows will lie at the others, behind those of the ranks before
- * it. What nobody touches where all ranks are mapped is left out.
+ * those: 16 of 19 seconds of 8 ranks with 1,024 tokens each. So what an even load needs is mapped: all rows of this
+ * rank and an eighth more; and where its own rows will lie at the others, behind those of the ranks before it. An
+ * eighth more and less of that was half of all pages there were to map. What nobody touches where all ranks are mapped
+ * is left out.
  */
 static void prefault_heap(const void *opaque, uint32_t rank)
 {
     const normal_t *mode = opaque;
     const normal_layout_t *at = &mode->layout;
     const xep_shape_t *shape = mode->kit.shape;
-    double even = even_rows(shape, xep_kit_experts(&mode->kit, rank));
-    uint64_t begin = rank == shape->rank ? 0 : (uint64_t)(even * shape->rank * 7 / 8);
-    uint64_t end = (uint64_t)(even * (rank == shape->rank ? shape->nranks : shape->rank + 1) * 9 / 8) + 16;
+    double part = even_part(shape, xep_kit_experts(&mode->kit, rank));
+    uint64_t begin = rank == shape->rank ? 0 : even_rows(shape, part, shape->rank, -2);
+    uint64_t end = rank == shape->rank ? even_rows(shape, part, shape->nranks, 2) * 9 / 8 + 16
+                                       : even_rows(shape, part, shape->rank + 1, 2) + 1;
     if (end > at->common.recv_rows) end = at->common.recv_rows;
     if (begin > end) begin = end;
     xep_kit_prefault(&mode->kit, rank, at->common.combine_mail, at->common.tokens.first);

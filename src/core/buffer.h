@@ -11,6 +11,7 @@
 #include "device.h"
 #include "error.h"
 #include "group.h"
+#include "heap.h"
 #include "plugin_loader.h"
 #include "team.h"
 #include "wait_times.h"
@@ -49,10 +50,11 @@ struct xep_buffer {
     uint32_t nrequests;
     char *states; /* [nrequests][state_bytes], of the mode */
     xep_wait_times_t waits;
-    uint64_t prefault_left; /* bytes of XEP_PREFAULT not used yet */
-    uint32_t trace_number;  /* in the trace */
-    uint32_t number;        /* of the group's buffers, from 1 */
-    xep_members_t *members; /* NULL: an operation is with all ranks, or fails */
+    uint64_t prefault_left;       /* bytes of XEP_PREFAULT not used yet */
+    xep_page_ranges_t peer_pages; /* that the mode wants, until all ranks have opened theirs */
+    uint32_t trace_number;        /* in the trace */
+    uint32_t number;              /* of the group's buffers, from 1 */
+    xep_members_t *members;       /* NULL: an operation is with all ranks, or fails */
 };
 
 /** Claims the buffer for this thread; leave gives it back. Not recursive. */

@@ -24,7 +24,9 @@
  *     parameters and sizes.
  *  2. Each opens its heap. All agree that all could: memory may be short on one of them.
  *  3. All exchange the keys of their heaps.
- *  4. Each opens its mode, which connects to the peers. All agree that all could.
+ *  4. Each opens its mode, which connects to the peers, and allocates the pages of its own heap that an even load
+ *     needs. All agree that all could.
+ *  5. Each maps those pages of its peers that it will use: they are all there by now.
  *
  * What can go wrong: an error of one rank between two steps would leave the others waiting for it in the next. So no
  * step returns an error before the agreement behind it, and that gives every rank the same answer.
@@ -230,6 +232,7 @@ void xep_buffer_free(xep_buffer_t *buffer)
     xep_team_destroy(buffer->team);
     xep_wait_times_close(&buffer->waits);
     xep_members_close(buffer);
+    free(buffer->peer_pages.ranges);
     free(buffer->states);
     free(buffer->requests);
     free(buffer->handles);
@@ -265,6 +268,8 @@ xep_status_t xep_buffer_open(xep_group_t *group, const xep_buffer_params_t *para
     xep_log(XEP_LOG_INFO, "buffer of mode %s: %llu bytes, %llu of the device, %u slots of %llu rows",
             buffer->plugin.plugin->name, (unsigned long long)size.bytes, (unsigned long long)size.device_bytes,
             buffer->shape.slots, (unsigned long long)buffer->shape.recv_rows);
+    xep_heap_prefault_all(&buffer->peer_pages, &buffer->prefault_left);
+    xep_heap_log_pages(buffer->heap);
     *buffer_p = buffer;
     return XEP_OK;
 

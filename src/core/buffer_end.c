@@ -184,7 +184,9 @@ static xep_status_t reopen(xep_buffer_t *buffer)
     status = buffer->plugin.plugin->open(&buffer->env, &buffer->mode);
     if (status != XEP_OK) return status;
     /* nobody may write into a region whose mode is not open again */
-    return quiesce(buffer, buffer->timeout_ms);
+    status = quiesce(buffer, buffer->timeout_ms);
+    xep_heap_prefault_all(&buffer->peer_pages, &buffer->prefault_left);
+    return status;
 }
 
 /* A reset exchanges what all ranks have reached. */

@@ -50,11 +50,13 @@ static void env_parallel(const xep_env_t *env, xep_parallel_fn fn, void *arg)
     else xep_team_run(buffer->team, fn, arg);
 }
 
-/* A budget for each buffer: at creation every rank maps the pages of all peers, which is memory of the kernel for page
- * tables, and time. */
+/* A budget for each buffer: mapped pages of peers are memory of the kernel for page tables, and time. */
 static void env_prefault(const xep_env_t *env, void *base, uint64_t bytes)
 {
-    xep_heap_prefault(base, bytes, &buffer_of(env)->prefault_left);
+    xep_buffer_t *buffer = buffer_of(env);
+    if ((uintptr_t)base - (uintptr_t)buffer->heap->base < buffer->heap->bytes)
+        xep_heap_prefault(base, bytes, XEP_PAGES_OWN, &buffer->prefault_left);
+    else xep_heap_prefault_later(&buffer->peer_pages, base, bytes, &buffer->prefault_left);
 }
 
 static uint64_t env_now_ns(const xep_env_t *env)

@@ -9,14 +9,17 @@
 
 #include <numa.h>
 #include <sched.h>
+#include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include "log.h"
+#include "mapping.h"
 #include "room.h"
 
-#ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23 /* Linux 5.14 */
+#ifndef MADV_POPULATE_WRITE /* Linux 5.14 */
+#define MADV_POPULATE_READ  22
+#define MADV_POPULATE_WRITE 23
 #endif
 
 /* the node this thread runs on, or -1: one node only, or not asked for */
@@ -53,13 +56,66 @@ static void touch(char *begin, char *end, size_t page)
     for (char *p = begin; p < end; p += page) __atomic_fetch_add(p, 0, __ATOMIC_RELAXED);
 }
 
-/* MADV_POPULATE_WRITE leaves contents as they are, and so does adding 0, where the kernel is older. */
-void xep_heap_prefault(void *base, uint64_t bytes, uint64_t *budget_p)
+static void look_at(const char *begin, const char *end, size_t page)
+{
+    for (const char *p = begin; p < end; p += page) (void)*(const volatile char *)p;
+}
+
+/*
+ * A page of a peer is there already. A fault that reads maps it for writing, too, where memory is shared, and is the
+ * cheaper one: 0.87 us in place of 1.1 of a System V segment, where each page takes one; of a POSIX one, where the
+ * kernel maps 16 at once, 0.4 in place of 1.2.
+ */
+void xep_heap_prefault(void *base, uint64_t bytes, xep_pages_t whose, uint64_t *budget_p)
 {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    int advice = whose == XEP_PAGES_OWN ? MADV_POPULATE_WRITE : MADV_POPULATE_READ;
     if (bytes > *budget_p) bytes = *budget_p;
     if (bytes == 0) return;
     *budget_p -= bytes;
     char *begin = (char *)((uintptr_t)base & ~(uintptr_t)(page - 1)), *end = (char *)base + bytes;
-    if (madvise(begin, (size_t)(end - begin), MADV_POPULATE_WRITE) != 0) touch(begin, end, page);
+    if (madvise(begin, (size_t)(end - begin), advice) == 0) return;
+    if (whose == XEP_PAGES_OWN) touch(begin, end, page); /* the kernel is older */
+    else look_at(begin, end, page);
+}
+
+static int make_room(xep_page_ranges_t *later)
+{
+    size_t room = later->room == 0 ? 256 : later->room * 2;
+    if (later->count < later->room) return 1;
+    void *ranges = realloc(later->ranges, room * sizeof *later->ranges);
+    if (ranges == NULL) return 0;
+    later->ranges = ranges;
+    later->room = room;
+    return 1;
+}
+
+void xep_heap_prefault_later(xep_page_ranges_t *later, void *base, uint64_t bytes, uint64_t *budget_p)
+{
+    if (make_room(later)) later->ranges[later->count++] = (struct xep_page_range){base, bytes};
+    else xep_heap_prefault(base, bytes, XEP_PAGES_OF_PEER, budget_p);
+}
+
+void xep_heap_prefault_all(xep_page_ranges_t *later, uint64_t *budget_p)
+{
+    for (size_t i = 0; i < later->count; i++)
+        xep_heap_prefault(later->ranges[i].base, later->ranges[i].bytes, XEP_PAGES_OF_PEER, budget_p);
+    free(later->ranges);
+    *later = (xep_page_ranges_t){0};
+}
+
+void xep_heap_log_pages(const xep_heap_wire_t *heap)
+{
+    xep_mapping_pages_t pages;
+    if (!xep_log_enabled(XEP_LOG_INFO) || !xep_mapping_find_pages(heap->base, &pages)) return;
+    if (pages.kilobytes * 1024 > (uint64_t)sysconf(_SC_PAGESIZE))
+        xep_log(XEP_LOG_INFO, "pages of the heap: %llu KiB, reserved ones", (unsigned long long)pages.kilobytes);
+    else if (pages.huge_kilobytes != 0)
+        xep_log(XEP_LOG_INFO, "pages of the heap: %llu of %llu KiB in huge ones",
+                (unsigned long long)pages.huge_kilobytes, (unsigned long long)pages.present_kilobytes);
+    else
+        xep_log(XEP_LOG_INFO,
+                "pages of the heap: %llu KiB; no huge ones (none are reserved in vm.nr_hugepages, and "
+                "transparent_hugepage/shmem_enabled gives none)",
+                (unsigned long long)pages.kilobytes);
 }

@@ -60,6 +60,34 @@ void xep_mapping_each(int (*visit)(const xep_mapping_t *mapping, void *arg), voi
     (void)visit_from(NULL, visit, arg);
 }
 
+/* "KernelPageSize:        4 kB" */
+static void parse_pages(const char *line, xep_mapping_pages_t *pages)
+{
+    (void)(sscanf(line, "KernelPageSize: %" SCNu64, &pages->kilobytes) == 1 ||
+           sscanf(line, "Rss: %" SCNu64, &pages->present_kilobytes) == 1 ||
+           sscanf(line, "ShmemPmdMapped: %" SCNu64, &pages->huge_kilobytes) == 1);
+}
+
+int xep_mapping_find_pages(const void *address, xep_mapping_pages_t *pages_p)
+{
+    char line[4352];
+    int inside = 0, found = 0;
+    FILE *list = fopen("/proc/self/smaps", "re");
+    *pages_p = (xep_mapping_pages_t){0};
+    while (list != NULL && fgets(line, sizeof line, list) != NULL) {
+        xep_mapping_t mapping;
+        if (!parse_line(line, &mapping)) {
+            if (inside) parse_pages(line, pages_p);
+            continue;
+        }
+        if (inside) break;
+        inside = mapping.begin <= (uintptr_t)address && (uintptr_t)address < mapping.end;
+        found |= inside;
+    }
+    if (list != NULL) fclose(list);
+    return found && pages_p->kilobytes != 0;
+}
+
 /* The names that System V and POSIX shared memory have on Linux. */
 int xep_mapping_is_segment(const xep_mapping_t *mapping)
 {

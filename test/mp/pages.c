@@ -14,7 +14,11 @@
 #include "mp_job.h"
 #include "mp_rig.h"
 
-enum { PAGE = 4096 };
+enum {
+    PAGE = 4096,
+    BUFFER_ROWS = 4, /* of a row that is sent: as received and as combined, in two slots */
+    METADATA = 128   /* pages of each peer */
+};
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { SHADOWED = 1 }; /* the sanitizer's own memory is met page by page */
@@ -27,23 +31,27 @@ static const mp_case_t cases[] = {
     {.name = "ll", .mode = "ll", .experts = 64, .topk = 2, .hidden = 2048, .tokens = 256},
 };
 
-/* Pages of mappings as large as a heap: in all, and those of them that this process has, own heap left out. */
-static void count_peer_pages(const char *own, uint64_t heap_bytes, uint64_t *all_p, uint64_t *present_p)
+/* Of mappings as large as a heap, own heap left out. */
+typedef struct page_count {
+    uint64_t all, of_peers; /* pages of the other heaps, and those of them that this process has */
+} page_count_t;
+
+static void count_pages(const char *own, uint64_t heap_bytes, page_count_t *count)
 {
     FILE *file = fopen("/proc/self/smaps", "r");
     char line[512];
     uintptr_t begin, end;
     uint64_t kilobytes;
     int counts = 0;
-    *all_p = *present_p = 0;
+    *count = (page_count_t){0};
     MP_CHECK(file != NULL);
     while (fgets(line, sizeof line, file) != NULL) {
         if (sscanf(line, "%" SCNxPTR "-%" SCNxPTR " ", &begin, &end) == 2) {
             counts = end - begin >= heap_bytes && ((uintptr_t)own < begin || (uintptr_t)own >= end) &&
                      strstr(line, "rw-s") != NULL;
-            if (counts) *all_p += (end - begin) / PAGE;
+            if (counts) count->all += (end - begin) / PAGE;
         } else if (counts && sscanf(line, "Rss: %" SCNu64, &kilobytes) == 1) {
-            *present_p += kilobytes * 1024 / PAGE;
+            count->of_peers += kilobytes * 1024 / PAGE;
         }
     }
     fclose(file);
@@ -56,8 +64,17 @@ static uint64_t faults(void)
     return (uint64_t)usage.ru_minflt;
 }
 
-/* Of 2048 bf16 each row is a page, so that pages can be counted in rows. */
-static void first_round(mp_job_t *job)
+/* Rows that this rank sends to others; only mode normal tells. */
+static uint64_t sent_rows(const xep_recv_t *recv)
+{
+    uint64_t rows = 0;
+    for (uint32_t r = 0; recv->rank_rows != NULL && r < mp_nranks(); r++)
+        if (r != mp_rank()) rows += recv->rank_rows[mp_rank() * mp_nranks() + r];
+    return rows;
+}
+
+/* Of 2048 bf16 each row is a page, so that pages can be counted in rows. Returns how many were sent to others. */
+static uint64_t first_round(mp_job_t *job)
 {
     xep_handle_t *handle;
     xep_dispatch_args_t dispatch = mp_job_dispatch(job);
@@ -65,6 +82,7 @@ static void first_round(mp_job_t *job)
     MP_OK(xep_dispatch(job->buffer, &dispatch, &handle, NULL));
     met = faults() - before;
     rows = xep_handle_recv(handle)->rows;
+    uint64_t sent = sent_rows(xep_handle_recv(handle));
     mp_job_check_recv(job, handle);
     xep_combine_args_t combine = mp_job_combine(job, handle);
     before = faults();
@@ -74,6 +92,7 @@ static void first_round(mp_job_t *job)
     xep_handle_release(handle);
     if (!SHADOWED && met * 4 > rows)
         mp_fail(__FILE__, __LINE__, "%s: %" PRIu64 " pages were missing for %" PRIu64 " rows", job->c->name, met, rows);
+    return sent;
 }
 
 static void pages_of(xep_group_t *group, const mp_case_t *c)
@@ -81,15 +100,19 @@ static void pages_of(xep_group_t *group, const mp_case_t *c)
     mp_job_t job;
     void *own;
     size_t bytes;
-    uint64_t all, present;
+    page_count_t count;
     mp_job_open(&job, c, 77);
     mp_job_buffer(&job, group);
     MP_OK(xep_buffer_memory(job.buffer, &own, &bytes));
-    count_peer_pages(own, bytes, &all, &present);
-    MP_CHECK(all >= (mp_nranks() - 1) * (bytes / PAGE));
-    if (present * 2 > all)
-        mp_fail(__FILE__, __LINE__, "%s: %" PRIu64 " of %" PRIu64 " pages of peers", c->name, present, all);
-    first_round(&job);
+    count_pages(own, bytes, &count);
+    MP_CHECK(count.all >= (mp_nranks() - 1) * (bytes / PAGE));
+    if (count.of_peers * 2 > count.all)
+        mp_fail(__FILE__, __LINE__, "%s: %" PRIu64 " of %" PRIu64 " pages of peers", c->name, count.of_peers,
+                count.all);
+    uint64_t sent = first_round(&job);
+    if (c->mode == NULL && count.of_peers > sent * BUFFER_ROWS * 3 / 2 + (mp_nranks() - 1) * METADATA)
+        mp_fail(__FILE__, __LINE__, "%s: %" PRIu64 " pages of peers for %" PRIu64 " rows to them", c->name,
+                count.of_peers, sent);
     mp_job_close(&job);
 }
 

@@ -42,6 +42,19 @@ TEST(other_memory_is_not)
     munmap(pages, BYTES);
 }
 
+TEST(pages_are_counted)
+{
+    xep_mapping_pages_t pages;
+    char *base = map_pages(MAP_SHARED);
+    for (int i = 0; i < 3; i++) base[i * PAGE] = 1;
+    assert_true(xep_mapping_find_pages(base + 5 * PAGE, &pages));
+    assert_int_equal(pages.kilobytes, 4);
+    assert_int_equal(pages.present_kilobytes, 3 * 4);
+    assert_int_equal(pages.huge_kilobytes, 0);
+    munmap(base, BYTES);
+    assert_false(xep_mapping_find_pages(base, &pages));
+}
+
 TEST(segment_has_its_id)
 {
     xep_mapping_t mapping;
