@@ -403,9 +403,8 @@ typedef enum { XEP_MEMORY_HOST = 0, XEP_MEMORY_CUDA = 1 } xep_memory_t;
  * operation that was in flight when the rank went may have its rows on some survivors and not on others; those ranks go
  * on that are most of the ones alive, and others get XEP_ERR_PEER (docs/failures.md). The rank gets rows of no later
  * operation and nobody waits for it. One that was only slow and comes back gets XEP_ERR_PEER from all calls and can
- * change nothing that the others use; it destroys its buffers and its group. Host memory alone; mode normal with all
- * ranks on one node; all else is XEP_ERR_UNSUPPORTED. A buffer with a rank out cannot be reset, and the group makes no
- * new ones.
+ * change nothing that the others use; it destroys its buffers and its group. Modes ll and normal in host memory; all
+ * else is XEP_ERR_UNSUPPORTED. A buffer with a rank out cannot be reset, and the group makes no new ones.
  */
 typedef enum { XEP_ON_FAILURE_FAIL = 0, XEP_ON_FAILURE_MASK = 1 } xep_on_failure_t;
 

@@ -90,6 +90,17 @@ void xep_combine_store_offer(const void *mode, const xep_op_t *op, uint32_t rank
     xep_kit_signal(kit, rank, offset + offsetof(xep_combine_mail_t, ready), op->epoch);
 }
 
+void xep_combine_store_begin(const xep_kit_t *kit, const xep_op_t *op, uint32_t rank, uint64_t begin)
+{
+    uint64_t offset = mail_offset(kit, op->slot, kit->shape->rank) + offsetof(xep_combine_mail_t, begin);
+    *(uint64_t *)(void *)(kit->base[rank] + offset) = begin;
+}
+
+uint64_t xep_combine_begin_at(const xep_kit_t *kit, const xep_op_t *op, uint32_t rank)
+{
+    return mail_from(kit, *xep_combine_slot_there(kit, op->slot, rank), rank)->begin;
+}
+
 /* To any other rank: the wire delivers the word after the offer, and after all rows that were put there before. */
 void xep_combine_offer_part(const xep_kit_t *kit, const xep_op_t *op, xep_part_t *part)
 {

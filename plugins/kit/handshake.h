@@ -25,7 +25,8 @@ typedef struct xep_combine_mail {
     _Atomic uint64_t ready; /* combine of this epoch may be read in the writer's slot */
     _Atomic uint64_t read;  /* combine of this epoch was read in the heap owner's slot */
     xep_offer_t offer;      /* published by ready */
-    uint64_t reserved[2];
+    uint64_t begin;         /* likewise: xep_combine_store_begin() */
+    uint64_t reserved;
 } xep_combine_mail_t;
 _Static_assert(sizeof(xep_combine_mail_t) == 64, "a cache line");
 _Static_assert(sizeof(_Atomic uint64_t) == 8, "words are shared by processes");
@@ -67,6 +68,13 @@ const char *xep_combine_outputs(const xep_kit_t *kit, const xep_op_t *op, size_t
 /** The offer, for xep_step_send(): to a mapped rank, whose rows are in the slot's input; as the last of all parts. */
 void xep_combine_store_offer(const void *mode, const xep_op_t *op, uint32_t rank);
 void xep_combine_offer_part(const xep_kit_t *kit, const xep_op_t *op, xep_part_t *part);
+
+/**
+ * Where the reader's rows begin in this rank's input, for modes whose mapped readers cannot know it: stored before the
+ * offer. And what rank has stored so, once its offer is here.
+ */
+void xep_combine_store_begin(const xep_kit_t *kit, const xep_op_t *op, uint32_t rank, uint64_t begin);
+uint64_t xep_combine_begin_at(const xep_kit_t *kit, const xep_op_t *op, uint32_t rank);
 
 /** Step after ready_word: compares the offers; sets the verdict. XEP_ERR_PROTOCOL: one is of another combine. */
 xep_status_t xep_combine_take_offers(void *mode, xep_op_t *op);

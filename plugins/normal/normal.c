@@ -38,6 +38,8 @@ static void lay_slot(const normal_t *mode, xep_carve_t *arena, normal_slot_t *sl
     const xep_shape_t *shape = mode->kit.shape;
     uint64_t staged = mode->kit.all_mapped ? 0 : shape->tokens * mode->layout.max_dests;
     slot->from = xep_carve_array(arena, shape->nranks, sizeof *slot->from);
+    slot->grants = xep_carve_array(arena, mode->kit.all_mapped ? 0 : shape->nranks, sizeof *slot->grants);
+    slot->granted = xep_carve_array(arena, mode->kit.all_mapped ? 0 : shape->nranks, sizeof *slot->granted);
     slot->targets = xep_carve_array(arena, shape->nranks, sizeof *slot->targets);
     slot->sources = xep_carve_array(arena, shape->nranks, sizeof *slot->sources);
     slot->expert_rows = xep_carve_array(arena, shape->local_experts, sizeof *slot->expert_rows);
@@ -132,6 +134,7 @@ static xep_status_t normal_open(const xep_env_t *env, void **mode_p)
     xep_status_t status = xep_kit_open(env, mode_p);
     if (status != XEP_OK) return status;
     normal_t *mode = *mode_p;
+    mode->grants = env->out != NULL && !mode->kit.all_mapped;
     mode->records = xep_kit_own(&mode->kit, mode->layout.records);
     normal_make_factors(mode->factors, env->shape->nranks);
     return XEP_OK;

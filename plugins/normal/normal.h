@@ -15,6 +15,8 @@
  *  3. when own mail[i][r].counts >= n for all r: the records are copied out of the heap and
  *     checked. All ranks now know the R x R matrix of rows and compute the same places and
  *     the same verdict (agreement, overflow).
+ *     With grants (below), to each d: where the rows of d begin here, then  d.mail[i][self].granted = n; and wait for
+ *     those of all d.
  *  4. unless the verdict is an error: rows and metadata to their final places in the slot of d.
  *  5. to each d: its digest of all records into d.mail[i][self].digest, then  .done = n.
  *  6. when own mail[i][r].done >= n for all r: the digests are compared; done when the wire is flushed.
@@ -42,8 +44,9 @@
  * combine of the same handle; a slot gets a new handle only after all of the old one's combines
  * have completed at the reader, and the writer learns of the new one from the reader's record.
  *
- * Without ranks that are out (all are mapped; the core's ballots say who is, src/core/ballot.h). A rank that suspects
- * another one says of each dispatch whether it has that rank's record and its done, and ends nothing until all agree.
+ * Without ranks that are out, where all are mapped (the core's ballots say who is, src/core/ballot.h). A rank that
+ * suspects another one says of each dispatch whether it has that rank's record and its done, and ends nothing until all
+ * agree.
  *  - with it, if some survivor has its done: all its rows were stored before, everywhere. Who lacks the line, which is
  *    the same in every heap, takes it from there.
  *  - else without it. If some survivor has its record, that counts all the same (XEP_OUT_HEARD), as that survivor may
@@ -57,10 +60,25 @@
  * Its digest says so, and the dispatch is without it, too. A cached dispatch counts the rows of its handle, of the
  * ranks whose records count.
  *
- * A rank that is only slow may be stopped between two rows. "storing" in its heap says of which dispatch; it looks
- * whether it was told that it is out after it has written that and before its first row, and the others look at that
- * after they have told it: it stores no row, or they see that it may, and find no places and close no gaps in this
+ * A mapped rank that is only slow may be stopped between two rows. "storing" in its heap says of which dispatch; it
+ * looks whether it was told that it is out after it has written that and before its first row, and the others look at
+ * that after they have told it: it stores no row, or they see that it may, and find no places and close no gaps in this
  * dispatch before it has done with it, or is dead. All else that it writes are lines of its own.
+ *
+ * Without ranks that are out, where some are not mapped (src/core/members_wire.c). A record that one rank has, nobody
+ * can give to another; so ranks may count different records, and would find different places. Hence grants: where
+ * rows lie in a slot its owner decides alone, from the records that it has. Each source gets its own word for it and
+ * waits for all of them: a message more from each rank to each, the price of masks over the wire.
+ *  - a rank has concluded when it has taken the records. What it has granted stays granted.
+ *  - with a rank that is gone, if some survivor has concluded: all come to that verdict. Whoever has its done, which
+ *    took the grants of all, has its rows. Whoever has none closes the gap that it has granted, if it has, in its own
+ *    slot; a survivor that has not concluded takes the records without that one.
+ *  - else without it: no survivor has granted it anything.
+ * So survivors may count the rows of a rank that is gone differently, in that dispatch: their digests may differ in
+ * counts, not in the verdict. In combine a reader that maps the owner finds its rows where the offer says; for all
+ * others "returned" depends on the reader's own rows alone. Cached dispatches count no rows of a rank that is out.
+ * A rank that is out and comes back: what it sends to unmapped ranks nobody stores from the decision on, and gaps are
+ * closed behind that; for mapped ones "storing" is looked at as above.
  *
  * Ordering. Between mapped ranks: rows are stored, streaming stores fenced by the thread that made
  * them, then the word is stored with release; the reader loads it with acquire. Otherwise
@@ -103,10 +121,12 @@ typedef struct normal_digest {
 
 /** One line per (index, rank); written by that rank, read by the heap's owner. */
 typedef struct normal_mail {
-    _Atomic uint64_t counts; /* record of this epoch is in ring entry [index] */
-    _Atomic uint64_t done;   /* all rows of this epoch are with everybody, and the digest is here */
-    normal_digest_t digest;  /* of that dispatch */
-    uint64_t reserved[3];
+    _Atomic uint64_t counts;  /* record of this epoch is in ring entry [index] */
+    _Atomic uint64_t done;    /* all rows of this epoch are with everybody, and the digest is here */
+    normal_digest_t digest;   /* of that dispatch */
+    _Atomic uint64_t granted; /* begin is of this epoch */
+    uint64_t begin;           /* the writer has room for the rows of the heap's owner from this one on */
+    uint64_t reserved;
 } normal_mail_t;
 _Static_assert(sizeof(normal_mail_t) == 64, "a cache line");
 
@@ -175,12 +195,14 @@ typedef struct normal_slot {
     normal_routing_t narrow;   /* the same without ranks that are out: rank_rows and what follows from it are its own */
     normal_routing_t *whole;   /* what it was made of */
     normal_record_t *from;     /* [R] records as received, checked */
-    normal_target_t *targets;  /* [R] of the dispatch */
-    normal_source_t *sources;  /* [R] of the combine */
-    uint64_t *expert_rows;     /* [L] aligned: recv shows it */
-    normal_record_t record;    /* sent to unmapped ranks: unchanged until flushed */
-    normal_digest_t digest;    /* likewise */
-    int32_t *staged_tokens;    /* metadata for unmapped ranks, by (rank, row); NULL where all are mapped */
+    uint64_t *grants;         /* [R] first row of each rank here, as it is told: unchanged until flushed; with grants */
+    uint64_t *granted;        /* [R] first row of this rank there, as each rank has it; with grants, else not there */
+    normal_target_t *targets; /* [R] of the dispatch */
+    normal_source_t *sources; /* [R] of the combine */
+    uint64_t *expert_rows;    /* [L] aligned: recv shows it */
+    normal_record_t record;   /* sent to unmapped ranks: unchanged until flushed */
+    normal_digest_t digest;   /* likewise */
+    int32_t *staged_tokens;   /* metadata for unmapped ranks, by (rank, row); NULL where all are mapped */
     char *staged_idx;
     float *staged_weights;
     char *staged_scales;
@@ -189,6 +211,7 @@ typedef struct normal_slot {
 typedef struct normal {
     xep_kit_t kit; /* first */
     normal_layout_t layout;
+    int grants;          /* receivers say where rows go (normal_grants.c) */
     const char *records; /* the ring, as this rank reads it */
     uint64_t *marks;     /* [(R + 63) / 64] ranks of a token: scratch of the plan */
     uint64_t *factors;   /* [R] of the rows to each rank, in a digest: odd, so that no change of one is lost */
@@ -216,6 +239,8 @@ static inline uint32_t normal_routing_index(const normal_t *mode, const normal_r
 typedef struct normal_state {
     xep_kit_state_t kit; /* first */
     uint64_t moved;      /* tokens copied to mapped ranks and staged for the others */
+    int concluded;       /* dispatch: the records are in */
+    uint32_t outs;       /* dispatch: ranks that were out when it began */
     int weighted;        /* dispatch, known once the records are in: rows have weights */
     int uncounted;       /* dispatch: selections of the local experts are to be counted when the rows are here */
 } normal_state_t;
@@ -286,6 +311,21 @@ xep_status_t normal_take_records(normal_t *mode, xep_op_t *op);
 /** First rows of all sources here, and of this rank everywhere, from rank_rows. */
 void normal_find_begins(const normal_t *mode, normal_routing_t *routing);
 
+/** Of the rows of this rank in the slot of another one: as that one has granted it, or as all know. */
+static inline uint64_t normal_there(const normal_t *mode, const normal_slot_t *slot, uint32_t rank)
+{
+    return mode->grants ? slot->granted[rank] : slot->routing->there[rank];
+}
+
+/* ---- normal_grants.c: places, as receivers have them ---- */
+
+/** Sends the grants of op, and waits for those of all ranks if the verdict is XEP_OK. The step has granted_word. */
+xep_status_t normal_exchange_grants(normal_t *mode, xep_op_t *op);
+const _Atomic uint64_t *normal_granted_word(const void *opaque, const xep_op_t *op, uint32_t rank, uint64_t *value_p);
+
+/** Rank has this rank's rows from begin on. XEP_ERR_PROTOCOL: it has no such rows. */
+xep_status_t normal_check_grant(const normal_t *mode, xep_op_t *op, uint32_t rank, uint64_t begin);
+
 /* ---- normal_digest.c: do all ranks know the same? ---- */
 
 void normal_make_factors(uint64_t *factors, uint32_t nranks);
@@ -298,6 +338,9 @@ void normal_make_digest(normal_t *mode, const xep_op_t *op, int counted);
 
 /** Compares the digests of all ranks with this rank's. Of ranks that are out, those that differ are left out. */
 xep_status_t normal_compare_digests(normal_t *mode, xep_op_t *op);
+
+/** Ranks that are out of operations that begin. */
+uint32_t normal_count_outs(const normal_t *mode);
 
 /* ---- normal_masks.c: without ranks that are out ---- */
 

@@ -65,6 +65,15 @@ static void fill_input(void *arg, uint32_t thread, uint32_t nthreads)
     xep_stores_fence();
 }
 
+/* A reader that maps this rank does not know which gaps were closed here. */
+static void store_offer(const void *opaque, const xep_op_t *op, uint32_t rank)
+{
+    const normal_t *mode = opaque;
+    if (mode->grants)
+        xep_combine_store_begin(&mode->kit, op, rank, normal_slot(mode, op->slot)->routing->src_begin[rank]);
+    xep_combine_store_offer(opaque, op, rank);
+}
+
 /* ---- steps 2 and 3 for a reader that is not mapped: rows, weights, the offer ---- */
 
 /* Rows, or weights, of one reader: they are neighbours here, by source, and there, in its area "returned". */
@@ -111,6 +120,15 @@ typedef struct sum {
  * Step 5: from mapped owners the rows are read where those have them; from all others in the own slot, where they have
  * put them. Own outputs are read where the user has them, and were never copied.
  */
+static xep_status_t take_begins(normal_t *mode, xep_op_t *op)
+{
+    xep_status_t status = XEP_OK;
+    for (uint32_t r = 0; mode->grants && r < mode->kit.shape->nranks && status == XEP_OK; r++)
+        if (mode->kit.base[r] != NULL && !xep_op_is_without(op, r))
+            status = normal_check_grant(mode, op, r, xep_combine_begin_at(&mode->kit, op, r));
+    return status;
+}
+
 static void fill_sources(normal_t *mode, const xep_op_t *op)
 {
     const xep_combine_args_t *args = op->combine;
@@ -124,8 +142,8 @@ static void fill_sources(normal_t *mode, const xep_op_t *op)
         uint32_t there = mode->kit.base[r] ? slot->from[r].slot : op->slot;
         xep_area_t x = mode->kit.base[r] ? at->common.input : at->returned;
         xep_area_t y = mode->kit.base[r] ? at->input_weights : at->returned_weights;
-        uint64_t row =
-            mode->kit.base[r] ? routing->there[r] : normal_returned_begin(mode, routing, mode->kit.shape->rank, r);
+        uint64_t row = mode->kit.base[r] ? normal_there(mode, slot, r)
+                                         : normal_returned_begin(mode, routing, mode->kit.shape->rank, r);
         slot->sources[r] = (normal_source_t){
             .x = heap + xep_area_at(x, there) + row * stride,
             .x_stride = stride,
@@ -134,7 +152,7 @@ static void fill_sources(normal_t *mode, const xep_op_t *op)
         };
     }
     normal_source_t *self = &slot->sources[mode->kit.shape->rank];
-    uint64_t row = routing->there[mode->kit.shape->rank];
+    uint64_t row = normal_there(mode, slot, mode->kit.shape->rank);
     if (args->x)
         *self = (normal_source_t){(const char *)args->x + row * args->x_stride, args->x_stride, self->weights, weights};
     if (args->topk_weights) {
@@ -227,6 +245,8 @@ static xep_status_t sum(void *opaque, xep_op_t *op)
     normal_t *mode = opaque;
     const xep_env_t *env = mode->kit.env;
     sum_t sum = {mode, op, xep_weigh_select(op->combine->dtype, env->simd, is_streaming(mode, op))};
+    xep_status_t status = take_begins(mode, op);
+    if (status != XEP_OK) return status;
     fill_sources(mode, op);
     env->parallel(env, sum_tokens, &sum);
     return XEP_OK;
@@ -238,11 +258,7 @@ const xep_step_t normal_combine_steps[] = {
      .run = xep_combine_drain,
      .word = xep_combine_read_word},
     {.name = "input", .does = "copy in", .run = fill},
-    {.name = "rows to go out",
-     .does = "offer",
-     .run = xep_step_send,
-     .store = xep_combine_store_offer,
-     .parts = combine_part},
+    {.name = "rows to go out", .does = "offer", .run = xep_step_send, .store = store_offer, .parts = combine_part},
     {.name = "offers",
      .does = "wait for outputs",
      .run = xep_step_wait,

@@ -110,7 +110,7 @@ static void fill_targets(normal_t *mode, const xep_op_t *op)
     for (uint32_t r = 0; r < mode->kit.shape->nranks; r++) {
         char *heap = mode->kit.base[r];
         uint32_t there = slot->from[r].slot;
-        uint64_t row = heap ? routing->there[r] : routing->to_begin[r];
+        uint64_t row = heap ? normal_there(mode, slot, r) : routing->to_begin[r];
         if (xep_op_is_without(op, r)) {
             slot->targets[r] = (normal_target_t){0};
             continue;
@@ -170,7 +170,7 @@ static void rows_part(const normal_t *mode, const xep_op_t *op, uint32_t rank, x
         .rows = routing->rows[rank],
         .bytes = bytes,
         .stride = stride,
-        .offset = xep_area_at(mode->layout.common.x, slot->from[rank].slot) + routing->there[rank] * stride,
+        .offset = xep_area_at(mode->layout.common.x, slot->from[rank].slot) + normal_there(mode, slot, rank) * stride,
     };
 }
 
@@ -200,7 +200,7 @@ static void metadata_part(const normal_t *mode, const xep_op_t *op, uint32_t ran
         .rows = routing->rows[rank],
         .bytes = bytes,
         .stride = bytes,
-        .offset = xep_area_at(arrays[number].area, slot->from[rank].slot) + routing->there[rank] * bytes,
+        .offset = xep_area_at(arrays[number].area, slot->from[rank].slot) + normal_there(mode, slot, rank) * bytes,
         .blocked = normal_state(op)->moved < routing->tokens,
     };
 }
@@ -256,8 +256,9 @@ static const _Atomic uint64_t *done_word(const void *opaque, const xep_op_t *op,
 }
 
 /*
- * Step 3. From here on counts and places are known, and the user may be told (xep_request_wait_counts()). Not before a
- * rank that is out stores nothing any more: it may count records that no survivor has, and so use other places.
+ * Step 3. From here on counts and own places are known, and the user may be told (xep_request_wait_counts()). Not
+ * before a rank that is out stores nothing any more: it may count records that no survivor has, and so use other
+ * places.
  */
 static xep_status_t agree(void *opaque, xep_op_t *op)
 {
@@ -265,10 +266,17 @@ static xep_status_t agree(void *opaque, xep_op_t *op)
     if (!normal_is_quiet(mode, op)) return XEP_INPROGRESS;
     xep_status_t status = normal_take_records(mode, op);
     if (status != XEP_OK || xep_kit_state(op)->verdict != XEP_OK) return status;
-    fill_targets(mode, op);
     normal_show_rows(mode, op);
     normal_show_tail(op);
     return XEP_OK;
+}
+
+static xep_status_t find_places(void *opaque, xep_op_t *op)
+{
+    normal_t *mode = opaque;
+    xep_status_t status = mode->grants ? normal_exchange_grants(mode, op) : XEP_OK;
+    if (status == XEP_OK && xep_kit_state(op)->verdict == XEP_OK) fill_targets(mode, op);
+    return status;
 }
 
 /* The digest goes before the word, in the same line; rows were stored by threads that fenced them. */
@@ -314,7 +322,8 @@ const xep_step_t normal_dispatch_steps[] = {
      .store = normal_store_record,
      .parts = normal_record_part},
     {.name = "counts", .does = "wait for counts", .run = xep_step_wait, .word = counts_word},
-    {.name = "ranks that are out to store nothing any more", .does = "agree, find places", .run = agree},
+    {.name = "ranks that are out to store nothing any more", .does = "agree", .run = agree},
+    {.name = "grants", .does = "find places", .run = find_places, .word = normal_granted_word},
     {.name = "rows to go out", .does = "rows", .run = move, .store = store_done, .parts = dispatch_part},
     {.name = "rows",
      .does = "wait for rows",
@@ -346,6 +355,7 @@ xep_status_t normal_dispatch(void *mode, xep_op_t *op)
     if (status == XEP_OK) status = take_routing(mode, op);
     if (status != XEP_OK) return status;
     xep_kit_end_phase(&normal->kit, op, "plan", begin_ns);
+    normal_state(op)->outs = normal_count_outs(mode);
     normal_make_record(mode, op);
     if (op->cached_slot != XEP_NO_SLOT) normal_show_cached(mode, op);
     return xep_steps_begin(mode, op);

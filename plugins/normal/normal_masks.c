@@ -36,15 +36,24 @@ static xep_status_t fetch(void *mode, xep_op_t *op, uint32_t rank)
     return xep_kit_masks.fetch(mode, op, rank);
 }
 
-const xep_mask_ops_t normal_masks = {.holds = holds, .fetch = fetch};
+/* Of a dispatch from its records: what follows from them is here before any row comes. */
+static xep_status_t verdict(void *mode, const xep_op_t *op)
+{
+    if (op->kind != XEP_OP_DISPATCH) return xep_kit_masks_anywhere.verdict(mode, op);
+    return normal_state(op)->concluded ? xep_kit_state(op)->verdict : XEP_INPROGRESS;
+}
+
+const xep_mask_ops_t normal_masks = {.holds = holds, .fetch = fetch, .verdict = verdict};
 
 /*
  * Whoever has a rank's last word has its record. Of one without it the record may be anywhere: in its header and its
- * rows all copies are the same. No entry is written again before this rank has ended op.
+ * rows all copies are the same. No entry is written again before this rank has ended op. Where some ranks are not
+ * mapped, what is not here is nowhere, and the rank is silent.
  */
 const char *normal_find_record(const normal_t *mode, const xep_op_t *op, uint32_t rank)
 {
     if (!xep_op_is_without(op, rank)) return mode->records + normal_record_begin(mode, op->turn, rank);
+    if (xep_op_is_silent(op, rank)) return NULL;
     for (uint32_t r = 0; r < mode->kit.shape->nranks; r++)
         if (counts_at(mode, op, rank, r) == op->epoch)
             return mode->kit.base[r] + normal_record_offset(mode, op->turn, rank);
@@ -73,12 +82,15 @@ void normal_end_storing(const normal_t *mode)
     atomic_store_explicit(normal_storing(mode, mode->kit.shape->rank), 0, memory_order_release);
 }
 
-/* One that has not begun to store will look first. One that is stopped in the middle may go on at any time. */
+/*
+ * One that has not begun to store will look first. One that is stopped in the middle may go on at any time. What comes
+ * in messages of a rank that is out nobody stores.
+ */
 int normal_is_quiet(const normal_t *mode, const xep_op_t *op)
 {
     const xep_env_t *env = mode->kit.env;
     for (uint32_t r = 0; op->out != NULL && r < mode->kit.shape->nranks; r++)
-        if (xep_op_is_without(op, r) &&
+        if (xep_op_is_without(op, r) && mode->kit.base[r] != NULL &&
             atomic_load_explicit(normal_storing(mode, r), memory_order_acquire) == op->epoch && !env->has_ended(env, r))
             return 0;
     return 1;

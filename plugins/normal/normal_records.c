@@ -293,10 +293,11 @@ static xep_status_t agree_on_params(normal_t *mode, xep_op_t *op)
 {
     const normal_slot_t *slot = normal_slot(mode, op->slot);
     const xep_env_t *env = mode->kit.env;
+    normal_state(op)->weighted = have_weights(mode, op);
+    if (op->is_ruled) return xep_agree_ruling(env, op);
     xep_status_t verdict = xep_agree_calls(env, op, &slot->from->params[NORMAL_REFUSED], sizeof *slot->from);
     if (verdict == XEP_OK)
         verdict = xep_agree(env, op, params, sizeof params / sizeof params[0], slot->from, sizeof *slot->from);
-    normal_state(op)->weighted = have_weights(mode, op);
     return verdict == XEP_OK ? compare_routings(mode, op) : verdict;
 }
 
@@ -312,6 +313,7 @@ xep_status_t normal_take_records(normal_t *mode, xep_op_t *op)
 
     if (status != XEP_OK) return status;
     state->verdict = agree_on_params(mode, op);
+    normal_state(op)->concluded = 1;
     if (state->verdict != XEP_OK) {
         normal_make_digest(mode, op, 0);
         return XEP_OK;
@@ -324,7 +326,7 @@ xep_status_t normal_take_records(normal_t *mode, xep_op_t *op)
         normal_narrow_cached(mode, op);
     }
     op->recv->rows = slot->routing->src_begin[mode->kit.shape->nranks];
-    state->verdict = check_room(mode, op);
+    if (!op->is_ruled) state->verdict = check_room(mode, op);
     normal_make_digest(mode, op, 1);
     return XEP_OK;
 }

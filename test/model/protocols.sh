@@ -119,10 +119,23 @@ rows() {
     found rows -DOPS=1 -DSLOW -DDEFECT_LOOK       # a rank looks before it says that it stores
 }
 
+# The same in messages: room that receivers grant, verdicts that are taken over.
+grants() {
+    proved grants -DOPS=1
+    proved grants -DOPS=1 -DBAD
+    proved grants -DOPS=1 -DBAD -DDEATHS=2
+    found grants -DOPS=1 -DDEFECT_GRANT        # places follow from the records that a rank has
+    found grants -DOPS=1 -DSLOW -DDEFECT_PART  # what a rank sends that is out is stored
+    found grants -DOPS=1 -DBAD -DDEFECT_LATE   # a dispatch counts as concluded only when it has ended
+    found grants -DOPS=1 -DBAD -DDEFECT_RULE   # verdicts are not taken over
+    found grants -DOPS=1 -DBAD -DDEFECT_FROZEN # operations go on while the ranks agree
+}
+
 small() {
     local mode
     agreement
     rows
+    grants
     for mode in normal ll; do
         proved $mode -DMAPPED=1 -DOPS=2 -DDEATH
         proved $mode -DMAPPED=1 -DPAIRS -DBAD
@@ -146,6 +159,8 @@ full() {
     proved rows
     proved rows -DOPS=2 -DDEATHS=2
     proved rows -DOPS=1 -DSLOW -DDEATHS=2
+    grants
+    proved grants -DOPS=1 -DDEATHS=2
     for mode in normal ll; do
         for pairs in 7 3 1 0; do
             proved $mode -DMAPPED=$pairs

@@ -55,13 +55,18 @@ for each in ll normal; do
     anywhere $each
 done
 all_scenarios ll -N 2
+all_scenarios normal -N 3
 (
     export UCX_TLS=tcp,self
     all_scenarios ll
-    anywhere ll # not where UCX has queues in shared memory: who is killed while it writes there blocks them
+    all_scenarios normal
+    anywhere ll
+    anywhere normal # not where UCX has queues in shared memory: who is killed while it writes there blocks them
     exit $failed
 ) || failed=1
 export XEP_MAP=never
-survive ll 8 5 0 in-turns 2
-survive ll 8 7 1 stopped 3
+for each in ll normal; do
+    survive $each 8 5 0 in-turns 2
+    survive $each 8 7 1 stopped 3
+done
 exit $failed

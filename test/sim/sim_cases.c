@@ -48,6 +48,7 @@ sim_run_t *sim_run_begin(void **state, uint64_t seed, uint32_t nranks)
     run.options = (sim_options_t){.nranks = nranks ? nranks : some[sim_below(&run.world.dice, 8)],
                                   .simd = (xep_simd_t)(seed % (sim_simd_best() + 1u))};
     sim_options_random(&run.world.dice, &run.options);
+    run.options.masks = seed % 3 == 2 && c->plugin->masks != NULL;
     return &run;
 }
 

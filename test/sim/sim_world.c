@@ -147,6 +147,20 @@ static void env_log(const xep_env_t *env, xep_log_level_t level, const char *for
     (void)format;
 }
 
+/* Nobody is out. */
+static int env_is_told(const xep_env_t *env)
+{
+    (void)env;
+    return 0;
+}
+
+static int env_has_ended(const xep_env_t *env, uint32_t rank)
+{
+    (void)env;
+    (void)rank;
+    return 0;
+}
+
 /* ---- a world ---- */
 
 void sim_fail(sim_world_t *world, const char *format, ...)
@@ -193,7 +207,10 @@ static void rank_init(sim_world_t *world, uint32_t index, const xep_shape_t *sha
         .log = env_log,
         .tracing = 1,
         .span = env_span,
+        .is_told = env_is_told,
+        .has_ended = env_has_ended,
     };
+    if (world->options.masks) rank->env.out = rank->out;
     rank->env.heap = sim_heap_make(bytes, (int)world->options.spoiled);
     memcpy(rank->env.regions, regions, sizeof rank->env.regions);
     for (int i = 0; i < XEP_REGIONS; i++) rank->env.regions[i].base = (char *)rank->env.heap + regions[i].offset;

@@ -56,6 +56,7 @@ typedef struct sim_rank {
     uint32_t nreasons;
     char told[SIM_SENTENCE_BYTES]; /* the thread's last error, which the wire and others overwrite */
     uint32_t refused;              /* operations that the mode did not begin because the wire failed */
+    uint8_t out[SIM_MAX_RANKS];    /* ranks that are: none */
     void *driver;
 } sim_rank_t;
 
@@ -82,6 +83,7 @@ typedef struct sim_options {
     uint32_t deliver;       /* percent of scheduler turns that move a message */
     uint32_t corrupt;       /* 1: what peers write is spoiled at random */
     uint64_t corrupt_bytes; /* of the start of each heap */
+    uint32_t masks;         /* 1: ranks may be left out, though none is */
     uint32_t spoiled;       /* 1: the test spoils heaps itself, so that sources of puts may change */
     uint64_t fail_at;       /* call of rank 0's wire that fails; 0: none does */
     int fail_once;          /* and only that one: else the wire is dead from then on */

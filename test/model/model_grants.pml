@@ -1,0 +1,308 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/*
+ * Dispatches of normal where ranks may be left out and do not map one another (plugins/normal/normal.h): records,
+ * grants, rows and done of each rank, in messages, and the agreement of model_mask.pml as it is over the wire. An
+ * operation counts as with a rank that is gone if some rank has concluded from the records; whoever lacks its done does
+ * without it, and whoever has not concluded takes over what the others have.
+ *
+ * One step of a rank is one of its phases, for all ranks; the messages of it arrive one by one, in order, as late as
+ * they like, also from the dead; what has not arrived when the receiver has decided that the sender is out never does.
+ * One more step is a ballot that arrives, one that is looked at, and an operation that ends.
+ *
+ * Sizes, by -D: RANKS is 3; OPS, SLOTS (operations in flight at once), DEATHS (at most so many ranks die).
+ * Choices:
+ *   SLOW     one rank may be suspected although it lives, and goes on with what it was at
+ *   BAD      one rank disagrees with the others in every operation: all end it as an error, or all without that rank
+ *   DEFECT_* a deliberate defect: protocols.sh has the list
+ */
+#define RANKS 3
+#ifndef OPS
+#define OPS 2
+#endif
+#ifndef SLOTS
+#define SLOTS 2
+#endif
+#ifndef DEATHS
+#define DEATHS 1
+#endif
+
+#define ALL_RANKS ((1 << RANKS) - 1)
+#define BIT(i) (1 << (i))
+#define HAS(set, i) (((set) >> (i)) & 1)
+
+#define RECORD 1
+#define GRANT 2
+#define ROWS 3
+#define DONE 4
+
+byte sent[RANKS * OPS];            /* what a rank has sent last of an operation */
+byte here[RANKS * RANKS * OPS];    /* [d][s]: what has arrived of it */
+byte begun[RANKS], taken[RANKS], failed[RANKS], ended[RANKS]; /* how many; concluded, of these with an error; of which */
+byte counts[RANKS * OPS];          /* whose records count, as the rank knows */
+byte with[RANKS * OPS];            /* ranks whose rows are in the result */
+
+/* A ballot: whom the rank suspects, of which operations some rank has concluded with these, and of which of them so. */
+byte suspects[RANKS], ruled[RANKS];
+byte held[RANKS * RANKS];
+byte seen[RANKS * RANKS], seen_ruled[RANKS * RANKS]; /* [r][q]: the ballot of q as it came to r last */
+byte seen_held[RANKS * RANKS * RANKS];
+
+byte decided[RANKS];               /* suspects, as far as they are agreed on */
+byte asked[RANKS];                 /* ranks whose ballot was found to be the same since ours changed last */
+byte dead, out;                    /* out: ranks that were told that they are */
+byte slow = RANKS, bad = RANKS;
+
+#define SENT(s, o) sent[(s) * OPS + (o)]
+#define HERE(d, s, o) here[((d) * RANKS + (s)) * OPS + (o)]
+#define COUNTS(r, o) counts[(r) * OPS + (o)]
+#define WITH(r, o) with[(r) * OPS + (o)]
+#define HELD(r, z) held[(r) * RANKS + (z)]
+#define SEEN(r, q) seen[(r) * RANKS + (q)]
+#define SEEN_RULED(r, q) seen_ruled[(r) * RANKS + (q)]
+#define SEEN_HELD(r, q, z) seen_held[((r) * RANKS + (q)) * RANKS + (z)]
+#define IS_OPEN(r) (suspects[r] != decided[r])
+#define GONE(r) (HAS(dead, r) || HAS(out, r))
+#define MAY_BEGIN(r) (begun[r] < OPS && (begun[r] < SLOTS || HAS(ended[r], begun[r] - SLOTS)))
+
+/* ---- messages ---- */
+
+#ifdef DEFECT_PART
+#define REFUSES(d, s) false
+#else
+#define REFUSES(d, s) HAS(decided[d], s)
+#endif
+
+/* Rows arrive where the receiver has room for them, and before it shows them to anybody. */
+#ifdef DEFECT_GRANT
+#define HAS_PLACE(d, s, o) (!HAS(taken[d], o) || COUNTS(d, o) == COUNTS(s, o))
+#else
+#define HAS_PLACE(d, s, o) (HAS(taken[d], o) && HAS(COUNTS(d, o), s))
+#endif
+#define CHECK_ROWS(d, s, o) \
+    assert(GONE(d) || (HAS_PLACE(d, s, o) && !HAS(ended[d], o)))
+
+/* Who is out when its record would be taken gets no grant. */
+#define IS_SENT(d, s, o) \
+    (HERE(d, s, o) < SENT(s, o) && (HERE(d, s, o) + 1 != GRANT || HAS(failed[s], o) || HAS(COUNTS(s, o), d)))
+
+#define ARRIVAL(s, o) \
+    :: d_step { r != s && !HAS(dead, r) && !REFUSES(r, s) && IS_SENT(r, s, o) -> \
+        HERE(r, s, o) = (HAS(failed[s], o) && SENT(s, o) == DONE -> DONE : HERE(r, s, o) + 1); \
+        if \
+        :: HERE(r, s, o) == ROWS -> CHECK_ROWS(r, s, o) \
+        :: else -> skip \
+        fi }
+
+/* ---- ballots ---- */
+
+#ifdef DEFECT_LATE /* what counts is that an operation has ended, though grants have gone out before */
+#define CONCLUDED(r) ended[r]
+#else
+#define CONCLUDED(r) taken[r]
+#endif
+
+inline suspect(r_, z_)
+{
+    suspects[r_] = suspects[r_] | BIT(z_);
+    HELD(r_, z_) = HELD(r_, z_) | CONCLUDED(r_)
+#ifndef DEFECT_RULE
+    ;
+    ruled[r_] = ruled[r_] | failed[r_]
+#endif
+}
+
+/* All that q says is said here, too, from now on. */
+inline adopt(r_, q_)
+{
+    z = 0;
+    do
+    :: z < RANKS ->
+        if
+        :: HAS(SEEN(r_, q_), z) ->
+            if
+            :: !HAS(suspects[r_], z) -> suspect(r_, z)
+            :: else -> skip
+            fi;
+            HELD(r_, z) = HELD(r_, z) | SEEN_HELD(r_, q_, z)
+        :: else -> skip
+        fi;
+        z++
+    :: else -> break
+    od;
+    ruled[r_] = ruled[r_] | SEEN_RULED(r_, q_)
+}
+
+#define SAME_OF(r, q, z) (!HAS(suspects[r], z) || HELD(r, z) == SEEN_HELD(r, q, z))
+#define SAME(r, q) (suspects[r] == SEEN(r, q) && SAME_OF(r, q, 0) && SAME_OF(r, q, 1) && SAME_OF(r, q, 2))
+#define MORE_OF(r, q, z) (HAS(SEEN(r, q), z) && (SEEN_HELD(r, q, z) & ~HELD(r, z)) != 0)
+#define MORE(r, q) ((SEEN(r, q) & ~suspects[r]) != 0 || MORE_OF(r, q, 0) || MORE_OF(r, q, 1) || MORE_OF(r, q, 2))
+
+#define IS_NEWS(r, q) (SEEN(r, q) != suspects[q] || SEEN_HELD(r, q, 0) != HELD(q, 0) || \
+    SEEN_HELD(r, q, 1) != HELD(q, 1) || SEEN_HELD(r, q, 2) != HELD(q, 2))
+
+#define LISTENS(r, q) (!GONE(r) && !HAS(suspects[r], q))
+#define BALLOT_OF(i) \
+    :: d_step { r != i && LISTENS(r, i) && IS_NEWS(r, i) -> \
+        SEEN(r, i) = suspects[i]; \
+        SEEN_RULED(r, i) = ruled[i]; \
+        SEEN_HELD(r, i, 0) = HELD(i, 0); \
+        SEEN_HELD(r, i, 1) = HELD(i, 1); \
+        SEEN_HELD(r, i, 2) = HELD(i, 2) }
+#define LOOK_AT(i) \
+    :: d_step { LISTENS(r, i) && MORE(r, i) -> \
+        adopt(r, i); \
+        asked[r] = 0; \
+        out = out | (suspects[r] & BIT(r)); /* it reads that it is out itself */ \
+        z = 0 } \
+    :: d_step { LISTENS(r, i) && IS_OPEN(r) && !HAS(asked[r], i) && (r == i || SAME(r, i)) -> \
+        asked[r] = asked[r] | BIT(i); \
+        ruled[r] = ruled[r] | SEEN_RULED(r, i) }
+#define DOUBT(i) \
+    :: d_step { LISTENS(r, i) && r != i && ended[r] != BIT(OPS) - 1 && (HAS(dead, i) || slow == i) -> \
+        suspect(r, i); \
+        asked[r] = 0 }
+
+#define HEARD_ALL(r) ((asked[r] | suspects[r]) == ALL_RANKS)
+#define SIZE(set) (HAS(set, 0) + HAS(set, 1) + HAS(set, 2))
+#define LEFT(r) (ALL_RANKS & ~(suspects[r] & (dead | decided[r])))
+#define LOWEST(r) (LEFT(r) & (256 - LEFT(r)))
+#define HAS_MOST(r) (2 * SIZE(ALL_RANKS & ~suspects[r]) + ((LOWEST(r) & suspects[r]) == 0 -> 1 : 0) > SIZE(LEFT(r)))
+
+/* ---- operations ---- */
+
+/* With a rank that is out: some rank has concluded with it, and all that it brings is here. */
+#define IS_HELD(r, o, z) (HAS(decided[r], z) && HAS(HELD(r, z), o))
+#define IS_WITHOUT(r, o, z) (HAS(decided[r], z) && !(HAS(HELD(r, z), o) && HERE(r, z, o) == DONE))
+#define IS_RULED(r, o) (IS_HELD(r, o, 0) || IS_HELD(r, o, 1) || IS_HELD(r, o, 2))
+
+#define HAS_GOT(r, o, z, what) (r == z || HERE(r, z, o) >= what || IS_WITHOUT(r, o, z))
+#define HAS_ALL(r, o, what) (HAS_GOT(r, o, 0, what) && HAS_GOT(r, o, 1, what) && HAS_GOT(r, o, 2, what))
+
+inline take_records(r_, o_)
+{
+    z = 0;
+    do
+    :: z < RANKS ->
+        if
+        :: IS_WITHOUT(r_, o_, z) -> skip
+        :: else -> COUNTS(r_, o_) = COUNTS(r_, o_) | BIT(z)
+        fi;
+        z++
+    :: else -> break
+    od;
+    z = 0;
+    if
+    :: IS_RULED(r_, o_) -> failed[r_] = failed[r_] | (ruled[r_] & BIT(o_))
+    :: !IS_RULED(r_, o_) && bad < RANKS && HAS(COUNTS(r_, o_), bad) -> failed[r_] = failed[r_] | BIT(o_)
+    :: else -> skip
+    fi;
+    taken[r_] = taken[r_] | BIT(o_);
+    SENT(r_, o_) = (HAS(failed[r_], o_) -> DONE : GRANT) /* nobody waits for grants then */
+}
+
+#ifdef DEFECT_GRANT /* places follow from the records, for all alike */
+#define MAY_SEND(r, o) true
+#else
+#define MAY_SEND(r, o) HAS_ALL(r, o, GRANT)
+#endif
+
+#ifdef DEFECT_FROZEN
+#define STANDS(r) (!GONE(r))
+#else
+#define STANDS(r) (!GONE(r) && !IS_OPEN(r))
+#endif
+
+#define OPERATION(o) \
+    :: d_step { STANDS(r) && begun[r] > o && SENT(r, o) == RECORD && HAS_ALL(r, o, RECORD) -> take_records(r, o) } \
+    :: d_step { STANDS(r) && SENT(r, o) == GRANT && MAY_SEND(r, o) -> SENT(r, o) = DONE } \
+    :: d_step { STANDS(r) && SENT(r, o) == DONE && !HAS(ended[r], o) && HAS_ALL(r, o, DONE) -> \
+        WITH(r, o) = (IS_WITHOUT(r, o, 0) -> 0 : 1) + (IS_WITHOUT(r, o, 1) -> 0 : 2) + (IS_WITHOUT(r, o, 2) -> 0 : 4); \
+        ended[r] = ended[r] | BIT(o) }
+
+proctype rank(byte r)
+{
+    byte z;
+end:
+    do
+    :: d_step { STANDS(r) && MAY_BEGIN(r) ->
+        SENT(r, begun[r]) = RECORD;
+        begun[r] = begun[r] + 1 }
+    OPERATION(0)
+#if OPS > 1
+    OPERATION(1)
+#endif
+    ARRIVAL(0, 0)
+    ARRIVAL(1, 0)
+    ARRIVAL(2, 0)
+#if OPS > 1
+    ARRIVAL(0, 1)
+    ARRIVAL(1, 1)
+    ARRIVAL(2, 1)
+#endif
+    DOUBT(0)
+    DOUBT(1)
+    DOUBT(2)
+    LOOK_AT(0)
+    LOOK_AT(1)
+    LOOK_AT(2)
+    BALLOT_OF(0)
+    BALLOT_OF(1)
+    BALLOT_OF(2)
+    /* decided: who is out is told so first, and a rank that was told itself decides nothing */
+    :: d_step { !GONE(r) && IS_OPEN(r) && HEARD_ALL(r) && HAS_MOST(r) ->
+        out = out | (suspects[r] & ~dead);
+        decided[r] = suspects[r] }
+    /* cut off, for as long as it waits */
+    :: d_step { !GONE(r) && IS_OPEN(r) && HEARD_ALL(r) && !HAS_MOST(r) -> out = out | BIT(r) }
+    od
+}
+
+/* At any step, as long as one rank is left. */
+proctype death()
+{
+    byte deaths = 0;
+end:
+    do
+    :: d_step { deaths < DEATHS && dead == 0 -> dead = dead | 1; deaths++ }
+    :: d_step { deaths < DEATHS && !HAS(dead, 1) -> dead = dead | 2; deaths++ }
+    :: d_step { deaths < DEATHS && !HAS(dead, 2) -> dead = dead | 4; deaths++ }
+#ifdef SLOW
+    :: d_step { slow == RANKS -> slow = 0 }
+    :: d_step { slow == RANKS -> slow = 1 }
+#endif
+    od
+}
+
+/* What all survivors end alike, and that rows are of ranks whose records counted. */
+#define AGREE(a, b) (GONE(a) || GONE(b) || failed[a] == failed[b])
+#define FINISHED(r) (GONE(r) || ended[r] == BIT(OPS) - 1)
+#define COUNTED(r, o) (GONE(r) || HAS(failed[r], o) || (WITH(r, o) & ~COUNTS(r, o)) == 0)
+
+/* Nothing can happen any more: survivors have ended all operations, each as the others. */
+active proctype monitor()
+{
+    byte o;
+    timeout ->
+    d_step {
+        assert(FINISHED(0) && FINISHED(1) && FINISHED(2));
+        assert(AGREE(0, 1) && AGREE(0, 2) && AGREE(1, 2));
+        for (o : 0 .. OPS - 1) {
+            assert(COUNTED(0, o) && COUNTED(1, o) && COUNTED(2, o))
+        }
+    }
+}
+
+init {
+    atomic {
+        byte r = 0;
+#ifdef BAD
+        bad = 0;
+#endif
+        do
+        :: r < RANKS -> run rank(r); r++
+        :: else -> break
+        od;
+        run death()
+    }
+}
