@@ -161,6 +161,8 @@ full() {
     proved rows -DOPS=1 -DSLOW -DDEATHS=2
     grants
     proved grants -DOPS=1 -DDEATHS=2
+    proved grants -DOPS=1 -DSLOW -DDEATHS=0
+    proved grants -DOPS=1 -DSLOW -DBAD -DDEATHS=0
     for mode in normal ll; do
         for pairs in 7 3 1 0; do
             proved $mode -DMAPPED=$pairs
