@@ -38,7 +38,8 @@
 
 byte sent[RANKS * OPS];            /* what a rank has sent last of an operation */
 byte here[RANKS * RANKS * OPS];    /* [d][s]: what has arrived of it */
-byte begun[RANKS], taken[RANKS], failed[RANKS], ended[RANKS]; /* how many; concluded, of these with an error; of which */
+byte begun[RANKS];                 /* how many operations */
+byte taken[RANKS], failed[RANKS], ended[RANKS]; /* concluded; of these with an error; ended */
 byte counts[RANKS * OPS];          /* whose records count, as the rank knows */
 byte with[RANKS * OPS];            /* ranks whose rows are in the result */
 
