@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""DeepEP's Python interface over xep: the same calls, keywords and results, with CPU tensors, and Buffer with CUDA
-tensors too.
+"""DeepEP's Python interface over xep: the same calls, keywords and results, with CPU tensors and with CUDA tensors.
 
 What has no meaning without a GPU does the nearest true thing, and its docstring says what that is. __version__ is that
 of the DeepEP whose interface this is, and behind the + that of xep.

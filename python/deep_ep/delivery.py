@@ -9,9 +9,9 @@ import torch
 
 import xep
 
+from ._check import HOST
 from .elastic_handle import EPHandle
 from .ending import Ending
-from .expand import Places
 from .seats import Sent
 from .utils.event import event_of
 from .utils.math import align
@@ -28,16 +28,19 @@ class Arrangement(NamedTuple):
 
 
 class Epilogue(Ending):
-    """before: an event that what is written here comes after."""
+    """before: an event that what is written here comes after. on: where that is; on a CUDA device it is written on the
+    current stream."""
 
-    def __init__(self, request: Optional[xep.Request], before: Any) -> None:
-        self.request = request
+    def __init__(self, request: Optional[xep.Request], before: Any, on: torch.device) -> None:
+        self.request, self.on = request, on
         self._before = before
 
     def _wait_before(self) -> None:
         event = event_of(self._before)
-        if event is not None:
+        if event is not None and self.on == HOST:
             event.synchronize()
+        elif event is not None:
+            event.current_stream_wait()
         self._before = None
 
 
@@ -59,7 +62,7 @@ class Delivery(Epilogue):
         may_view: bool,
         before: Any,
     ) -> None:
-        super().__init__(sent.request, before)
+        super().__init__(sent.request, before, handle.on)
         self._handle, self._how, self._may_view = handle, how, may_view
         self._steps: list[Callable[[], Any]] = []
         received, width = sent.handle.recv, 0 if scales is None else scales.shape[1]
@@ -88,7 +91,7 @@ class Delivery(Epilogue):
         to = _empty(count, source, by_column)
         here = source[: self._handle.rows]
         if self._how.expand:
-            self._steps.append(lambda: self._expand(to, Places.spread, here))
+            self._steps.append(lambda: self._expand(to, "spread", here))
         else:
             self._steps.append(lambda: to[: here.shape[0]].copy_(here))
         return to
@@ -96,7 +99,7 @@ class Delivery(Epilogue):
     def _take_topk_idx(self) -> torch.Tensor:
         """A copy: what is in the slot is the handle's."""
         handle = self._handle
-        to = torch.full((handle.capacity, handle.topk), -1, dtype=handle.topk_idx.dtype)
+        to = torch.full((handle.capacity, handle.topk), -1, dtype=handle.topk_idx.dtype, device=self.on)
         self._steps.append(lambda: to[: handle.rows].copy_(handle.recv_topk_idx))
         return to
 
@@ -105,20 +108,20 @@ class Delivery(Epilogue):
         handle = self._handle
         here = source[: handle.rows]
         if self._how.expand:
-            to = torch.empty(handle.num_expanded_tokens, dtype=torch.float32)
-            self._steps.append(lambda: self._expand(to, Places.spread_selections, here))
+            to = torch.empty(handle.num_expanded_tokens, dtype=torch.float32, device=self.on)
+            self._steps.append(lambda: self._expand(to, "spread_selections", here))
         elif raw:
-            to = torch.empty((handle.capacity, handle.topk), dtype=torch.float32)
+            to = torch.empty((handle.capacity, handle.topk), dtype=torch.float32, device=self.on)
             out = to[: handle.rows]
             self._steps.append(lambda: out.copy_(torch.where(handle.recv_topk_idx >= 0, here, 0.0)))
         else:
             to = self._take(source)
         return to
 
-    def _expand(self, to: torch.Tensor, spread: Callable[..., None], source: torch.Tensor) -> None:
+    def _expand(self, to: torch.Tensor, spread: str, source: torch.Tensor) -> None:
         places = self._handle.places
         if source.shape[0]:
-            spread(places, to, source)
+            getattr(places, spread)(to, source)
         if self._how.zero:
             places.zero_gaps(to)
 
@@ -127,9 +130,9 @@ class Sum(Epilogue):
     """What combine returns: the sum that the library made, or that rounded."""
 
     def __init__(self, request: Optional[xep.Request], summed: torch.Tensor, dtype: torch.dtype, before: Any) -> None:
-        super().__init__(request, before)
+        super().__init__(request, before, summed.device)
         self._summed: Optional[torch.Tensor] = summed
-        self.result = summed if summed.dtype == dtype else torch.empty(summed.shape, dtype=dtype)
+        self.result = summed if summed.dtype == dtype else torch.empty_like(summed, dtype=dtype)
 
     def fill(self) -> None:
         self._wait_before()
@@ -141,5 +144,5 @@ class Sum(Epilogue):
 def _empty(rows: int, like: torch.Tensor, by_column: bool) -> torch.Tensor:
     """[rows, ..] of like's type."""
     if not by_column:
-        return torch.empty((rows, like.shape[1]), dtype=like.dtype)
-    return torch.empty((like.shape[1], align(rows, _COLUMN)), dtype=like.dtype).t()[:rows]
+        return torch.empty((rows, like.shape[1]), dtype=like.dtype, device=like.device)
+    return torch.empty((like.shape[1], align(rows, _COLUMN)), dtype=like.dtype, device=like.device).t()[:rows]

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Optional, Protocol
+from typing import Any, Callable, Optional, Protocol
 
 import torch
 
@@ -33,6 +33,7 @@ class Dispatched:
         self.xep: Any = None  # the xep.Handle; None without a slot
         self.seat: Optional[Seat] = None
         self.is_gone = False
+        self.look_again: Callable[[], None] = lambda: None  # on a CUDA device: the current stream reads the slot
         self._arrives: Optional[Arrival] = None
 
     def routing(self) -> torch.Tensor:

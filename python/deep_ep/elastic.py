@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""DeepEP's ElasticBuffer on CPU ranks."""
+"""DeepEP's ElasticBuffer."""
 
 from __future__ import annotations
 
 from typing import Any, Optional
 
+import torch
+
 from ._check import WrongValue, integer
 from .absent import Absent
 from .config import nodes_of
-from .elastic_calls import ElasticCalls
+from .elastic_calls import MULTIPROCESSORS, ElasticCalls
 from .utils.event import EventHandle
 from .utils.math import align
 
@@ -20,7 +22,8 @@ _SECONDS = 300  # num_cpu_timeout_secs, if nothing else is said
 
 
 class ElasticBuffer(ElasticCalls, Absent):
-    """Dispatch and combine of MoE tokens among CPU ranks, without layouts of the program's; collective to make.
+    """Dispatch and combine of MoE tokens, of CPU tensors or those of a CUDA device, without layouts of the program's;
+    collective to make.
 
     group: a torch.distributed process group of any backend, an mpi4py communicator; None: PMIx (xep_run, prterun,
         mpirun, srun), or a group of one.
@@ -105,7 +108,7 @@ class ElasticBuffer(ElasticCalls, Absent):
 
     @staticmethod
     def capture() -> EventHandle:
-        """An event for what was called until now. On a CPU that has been done."""
+        """An event for what is enqueued on the current stream by now. On a CPU what was called has been done."""
         return EventHandle()
 
     def barrier(self, use_comm_stream: bool = True, with_cpu_sync: bool = False, sequential: bool = True) -> None:
@@ -131,8 +134,11 @@ class ElasticBuffer(ElasticCalls, Absent):
         sm_read_gbs: float = 200,
         sm_write_gbs: float = 50,
     ) -> int:
-        """This rank's share of the machine's processors, as an even number from 4 on, as DeepEP has it."""
+        """This rank's share of the machine's processors, as an even number from 4 on, as DeepEP has it. In a program
+        that uses a CUDA device: multiprocessors that fill its links."""
         self._check_experts(num_experts)
+        if torch.cuda.is_initialized():
+            return MULTIPROCESSORS
         return max(4, align(self._processors(), 2))
 
     def get_theoretical_num_qps(self, num_sms: int) -> int:

@@ -16,7 +16,11 @@ from .delivery import Arrangement, Delivery, Sum
 from .elastic_handle import EPHandle
 from .pool import Job
 from .seats import Sent
+from .turns import DeviceTurn, HostTurn
 from .utils.event import EventHandle, EventOverlap
+
+MULTIPROCESSORS = 24  # of a CUDA device, where num_sms does not say how many
+Turn = Union[HostTurn, DeviceTurn]
 
 
 class ElasticCalls(Core):
@@ -54,7 +58,8 @@ class ElasticCalls(Core):
         topk_idx: [T, K] int64 or int32: expert, or -1. topk_weights: [T, K] float32.
         cumulative_local_expert_recv_stats: [L] int32, to which the selections received are added; not with handle.
         num_max_tokens_per_rank: that no rank exceeds; None: the constructor's. expert_alignment: None: 1.
-        num_sms: kept in the handle; threads are XEP_THREADS. num_qps: there are none.
+        num_sms: kept in the handle; multiprocessors of a CUDA device, 0: 24, of memory that is made from then on.
+            Threads are XEP_THREADS. num_qps: there are none.
         previous_event: it begins after it. previous_event_before_epilogue: what is not received in place is written
             after it.
         async_with_compute_stream: returns when the received rows are counted; the event is reached when they are here.
@@ -72,33 +77,60 @@ class ElasticCalls(Core):
         """
         self._usable()
         self._check_ways(previous_event, allocate_on_comm_stream, num_qps, do_zero_padding and not do_expand)
-        rows, scales = rows_of(x)
-        after, wait = self._after(previous_event), not async_with_compute_stream
+        rows, scales = rows_of(x, on=None)
+        given = (handle, topk_idx, topk_weights, cumulative_local_expert_recv_stats, num_experts)
+        limits = (num_max_tokens_per_rank, expert_alignment, do_cpu_sync)
         arrangement = Arrangement(do_expand, do_zero_padding, use_tma_aligned_col_major_sf)
+        with self._turn(rows.device, previous_event, async_with_compute_stream, allocate_on_comm_stream) as turn:
+            made, sent = self._begin(rows, scales, *given, *limits, num_sms, do_expand, do_handle_copy, turn)
+            delivery = Delivery(
+                made, sent, rows.dtype, scales, topk_weights is not None, handle is not None, arrangement,
+                self._pool_on(rows.device).may_view(sent.handle.buffer), previous_event_before_epilogue,
+            )  # fmt: skip
+            received = delivery.rows if isinstance(delivery.rows, tuple) else (delivery.rows,)
+            tensors = (rows, scales, *given[1:4], *received, delivery.topk_idx, delivery.weights)
+            event = self._end(delivery, sent.request, turn, made, *tensors)
+        return delivery.rows, delivery.topk_idx, delivery.weights, made, event
+
+    def _begin(
+        self,
+        rows: torch.Tensor,
+        scales: Optional[torch.Tensor],
+        handle: Optional[EPHandle],
+        topk_idx: Any,
+        topk_weights: Any,
+        stats: Any,
+        num_experts: Any,
+        num_max_tokens_per_rank: Any,
+        expert_alignment: Any,
+        do_cpu_sync: Any,
+        num_sms: int,
+        do_expand: bool,
+        do_handle_copy: bool,
+        turn: Turn,
+    ) -> tuple[EPHandle, Sent]:
+        """A dispatch along the routing of handle, or with one of its own."""
         if handle is None:
             worst = 0
             most = self._most_tokens(rows, num_max_tokens_per_rank)
             if do_cpu_sync is not None and not do_cpu_sync:
                 worst = most * self._xep.nranks
-            job = self._job(rows, scales, topk_idx, topk_weights, num_experts, worst, after)
+            job = self._job(rows, scales, topk_idx, topk_weights, num_experts, worst, turn.after)
             alignment = 1 if expert_alignment is None else integer("expert_alignment", expert_alignment, 1)
-            stats = cumulative_local_expert_recv_stats
             if stats is not None:
-                tensor("cumulative_local_expert_recv_stats", stats, (torch.int32,), (job.experts // self._xep.nranks,))
-            sent, made = self._send(job, wait, alignment, most, num_sms, do_expand, do_handle_copy)
+                local = (job.experts // self._xep.nranks,)
+                tensor("cumulative_local_expert_recv_stats", stats, (torch.int32,), local, on=rows.device)
+            sent, made = self._send(job, turn, alignment, most, num_sms, do_expand, do_handle_copy)
             if stats is not None:
                 stats += made.num_unaligned_recv_tokens_per_expert
         else:
-            made = self._own(handle)
+            made = self._own(handle, rows.device)
             self._check_again(made, rows, topk_idx, num_experts, num_max_tokens_per_rank, expert_alignment, do_cpu_sync)
             extra = _extra_words(made, scales, topk_weights)
             made.arrived()
-            sent = self._pool.again(made, carried(rows), extra, after, wait)
-        delivery = Delivery(
-            made, sent, rows.dtype, scales, topk_weights is not None, handle is not None, arrangement,
-            self._pool.may_view(sent.handle.buffer), previous_event_before_epilogue,
-        )  # fmt: skip
-        return delivery.rows, delivery.topk_idx, delivery.weights, made, self._end(delivery, sent.request)
+            sent = self._pool_on(rows.device).again(made, carried(rows), extra, turn.after, turn.wait)
+            turn.receives(sent.handle)
+        return made, sent
 
     def combine(
         self,
@@ -125,28 +157,30 @@ class ElasticCalls(Core):
         """
         self._usable()
         self._check_ways(previous_event, allocate_on_comm_stream, num_qps, False)
-        found = self._own(handle)
+        on = tensor("x", x, None, (None, None), on=None).device
+        found = self._own(handle, on)
         rows = found.num_expanded_tokens if found.do_expand else found.rows
-        check_sum(x, rows, rows if found.do_expand else found.capacity)
+        check_sum(x, rows, rows if found.do_expand else found.capacity, on)
         biases: tuple = biases_of(found, x, bias)
-        after = self._after(previous_event)
-        found.arrived()
-        result_type = x.dtype
-        weights = self._weights_back(found, x, topk_weights)
-        if found.do_expand:
-            x = found.places.fold(x, result_type if self.allow_multiple_reduction else torch.float32)
-            biases = tuple(one.to(x.dtype) for one in biases)
-        options: dict[str, Any] = {}
-        if weights is not None:
-            options["topk_weights"] = weights
-        if biases:
-            options["bias"] = biases
-        if after is not None:
-            options["after"] = after
-        result, request = self._pool.combine(found, x, options, wait=not async_with_compute_stream)
-        combined, weights = result if isinstance(result, tuple) else (result, None)
-        ending = Sum(request, combined, result_type, previous_event_before_epilogue)
-        return ending.result, weights, self._end(ending, request)
+        with self._turn(on, previous_event, async_with_compute_stream, allocate_on_comm_stream) as turn:
+            found.arrived()
+            result_type, given = x.dtype, (x, topk_weights, *biases)
+            weights = self._weights_back(found, x, topk_weights)
+            if found.do_expand:
+                x = found.places.fold(x, result_type if self.allow_multiple_reduction else torch.float32)
+                biases = tuple(one.to(x.dtype) for one in biases)
+            options: dict[str, Any] = {}
+            if weights is not None:
+                options["topk_weights"] = weights
+            if biases:
+                options["bias"] = biases
+            if turn.after is not None:
+                options["after"] = turn.after
+            result, request = self._pool_on(on).combine(found, x, options, wait=turn.wait)
+            combined, weights = result if isinstance(result, tuple) else (result, None)
+            ending = Sum(request, combined, result_type, previous_event_before_epilogue)
+            event = self._end(ending, request, turn, found, *given, ending.result, weights)
+        return ending.result, weights, event
 
     # ---- arguments ----
 
@@ -167,10 +201,10 @@ class ElasticCalls(Core):
     def _job(
         self, x: torch.Tensor, scales: Any, topk_idx: Any, topk_weights: Any, experts: Any, worst: int, after: Any
     ) -> Job:
-        tensor("topk_idx", topk_idx, INDEX, (x.shape[0], None))
+        tensor("topk_idx", topk_idx, INDEX, (x.shape[0], None), on=x.device)
         self._check_experts(experts)
         if topk_weights is not None:
-            tensor("topk_weights", topk_weights, FLOAT, tuple(topk_idx.shape))
+            tensor("topk_weights", topk_weights, FLOAT, tuple(topk_idx.shape), on=x.device)
         return Job(experts, carried(x), topk_idx, topk_weights, scales, 1, worst, after)
 
     def _check_again(
@@ -192,13 +226,15 @@ class ElasticCalls(Core):
                 f"x: expected the {handle.num_tokens} tokens of the dispatch that made handle, got {x.shape[0]}"
             )
 
-    def _own(self, handle: Any) -> EPHandle:
+    def _own(self, handle: Any, on: torch.device) -> EPHandle:
         if not isinstance(handle, EPHandle):
             raise WrongType(f"handle: expected an EPHandle, got {type(handle).__name__}")
         if handle.owner is not self._xep:
             raise WrongValue("handle: expected one of this Buffer, got one of another")
         if handle.is_gone:
             raise WrongValue("handle: its dispatch ended when the Buffer was reset")
+        if handle.on != on:
+            raise WrongValue(f"x: expected a tensor of {handle.on}, as what was dispatched, got {on}")
         return handle
 
     def _weights_back(self, handle: EPHandle, x: torch.Tensor, weights: Any) -> Optional[torch.Tensor]:
@@ -206,35 +242,50 @@ class ElasticCalls(Core):
         if weights is None:
             return None
         if handle.do_expand:
-            return handle.places.fold_selections(tensor("topk_weights", weights, FLOAT, (x.shape[0],)))
-        found = tensor("topk_weights", weights, FLOAT, (x.shape[0], handle.topk)).clone()
+            return handle.places.fold_selections(tensor("topk_weights", weights, FLOAT, (x.shape[0],), on=x.device))
+        found = tensor("topk_weights", weights, FLOAT, (x.shape[0], handle.topk), on=x.device).clone()
         found[: handle.rows].masked_fill_(handle.recv_topk_idx < 0, 0.0)
         return found
 
     # ---- doing it ----
 
     def _send(
-        self, job: Job, wait: bool, alignment: int, most: int, num_sms: int, do_expand: bool, do_copy: bool
+        self, job: Job, turn: Turn, alignment: int, most: int, num_sms: int, do_expand: bool, do_copy: bool
     ) -> tuple[Sent, EPHandle]:
-        self._pool.threads = self._threads_here()
+        pool = self._pool_on(job.x.device)
+        pool.threads = self._threads_here() if job.x.is_cpu else num_sms or MULTIPROCESSORS
         topk_idx = job.topk_idx.clone() if do_copy else job.topk_idx
-        sent = self._pool.dispatch(job, wait)
+        sent = pool.dispatch(job, turn.wait)
+        slot = turn.receives(sent.handle)
         made = EPHandle(
             self._xep, sent.handle.recv, topk_idx, job.experts, alignment, most, num_sms, do_expand, job.worst
         )
-        made.sit(sent, self._pool.seats(job.experts).add(sent))
+        made.sit(sent, pool.seats(job.experts).add(sent))
+        if slot is not None:
+            made.look_again = slot.look_again
         return sent, made
 
-    def _end(self, ending: Union[Delivery, Sum], request: Optional[xep.Request]) -> EventOverlap:
-        if request is None:
-            ending.fill()
-            return EventOverlap()
-        return EventOverlap(EventHandle(request, ending.wait))
+    def _end(
+        self,
+        ending: Union[Delivery, Sum],
+        request: Optional[xep.Request],
+        turn: Turn,
+        handle: EPHandle,
+        *tensors: Optional[torch.Tensor],
+    ) -> EventOverlap:
+        """tensors: all that was given and is returned."""
+        if request is not None:
+            return EventOverlap(EventHandle(request, ending.wait))
+        ending.fill()
+        event = turn.end(None, *tensors, *handle.tensors())
+        if event.event is not None:
+            handle.arrives(event.event)
+        return event
 
 
 def _extra_words(handle: EPHandle, scales: Optional[torch.Tensor], weights: Any) -> Optional[torch.Tensor]:
     """Scales and behind them weights: a cached dispatch has no weights of its own, and scales are moved untouched."""
     if weights is None:
         return scales
-    tensor("topk_weights", weights, FLOAT, (handle.num_tokens, handle.topk))
+    tensor("topk_weights", weights, FLOAT, (handle.num_tokens, handle.topk), on=handle.on)
     return weights if scales is None else torch.cat([scales.view(torch.int32), weights.view(torch.int32)], dim=1)

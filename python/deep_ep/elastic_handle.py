@@ -4,14 +4,14 @@
 from __future__ import annotations
 
 import functools
-from typing import Optional
+from typing import Optional, Union
 
 import torch
 
 import xep
 
 from .dispatched import Dispatched
-from .expand import Places
+from .expand import DevicePlaces, Places
 from .utils.math import align
 
 
@@ -52,6 +52,7 @@ class EPHandle(Dispatched):
         super().__init__(owner, num_experts, worst, tokens, topk, received.rows, received.capacity)
         self.do_expand, self.num_experts, self.expert_alignment = do_expand, num_experts, expert_alignment
         self.num_max_tokens_per_rank, self.num_sms, self.topk_idx = num_max_tokens_per_rank, num_sms, topk_idx
+        self.on = topk_idx.device
         self._counts = received.list_expert_rows()
         aligned = self._counts if expert_alignment == 1 else [align(n, expert_alignment) for n in self._counts]
         self.num_recv_tokens = received.capacity
@@ -72,48 +73,58 @@ class EPHandle(Dispatched):
 
     @functools.cached_property
     def _rank_rows(self) -> torch.Tensor:
-        """[R]: rows that came from each rank."""
+        """[R]: rows that came from each rank. In host memory."""
         return self.xep.recv.rank_rows[:, self.owner.rank].to(torch.int64)
 
     @functools.cached_property
     def _sources(self) -> torch.Tensor:
         """[N]: token of each row on its source rank."""
         self.arrived()
+        self.look_again()
         return self.xep.recv.src_token[: self.rows].clone()
 
     @functools.cached_property
     def recv_topk_idx(self) -> torch.Tensor:
         """[N, K]: local expert, or -1. Nobody else's: the program gets copies."""
         self.arrived()
+        self.look_again()
         return self.xep.recv.topk_idx[: self.rows].clone()
 
     @functools.cached_property
-    def places(self) -> Places:
-        return Places(self.recv_topk_idx, self._counts, self.expert_alignment)
+    def places(self) -> Union[Places, DevicePlaces]:
+        make = Places if self.recv_topk_idx.is_cpu else DevicePlaces
+        return make(self.recv_topk_idx, self._counts, self.expert_alignment)
+
+    def tensors(self) -> list[torch.Tensor]:
+        """Made on the stream of a call, and looked at on others."""
+        places = self.__dict__.get("places")
+        made = [*self.__dict__.values(), None if places is None else places.slots]
+        return [one for one in made if isinstance(one, torch.Tensor) and one.is_cuda]
 
     # ---- what programs look at ----
 
     @functools.cached_property
     def psum_num_recv_tokens_per_scaleup_rank(self) -> torch.Tensor:
-        return self._rank_rows.cumsum(0).to(torch.int32)
+        return self._rank_rows.cumsum(0).to(self.on, torch.int32)
 
     @functools.cached_property
     def num_unaligned_recv_tokens_per_expert(self) -> torch.Tensor:
-        return torch.tensor(self._counts, dtype=torch.int32)
+        return torch.tensor(self._counts, dtype=torch.int32, device=self.on)
 
     @functools.cached_property
     def psum_num_recv_tokens_per_expert(self) -> torch.Tensor:
         counts = self.num_unaligned_recv_tokens_per_expert
-        aligned = torch.tensor([align(n, self.expert_alignment) for n in self._counts], dtype=torch.int32)
+        aligned = torch.tensor([align(n, self.expert_alignment) for n in self._counts], dtype=torch.int32).to(self.on)
         ends = aligned.cumsum(0).to(torch.int32)
         return ends - aligned + counts if self.do_expand else ends
 
     @functools.cached_property
     def recv_src_metadata(self) -> torch.Tensor:
-        meta = torch.full((self.capacity, 2 + self.topk), -1, dtype=torch.int32)
+        meta = torch.full((self.capacity, 2 + self.topk), -1, dtype=torch.int32, device=self.on)
         ranks = torch.arange(self.owner.nranks).repeat_interleave(self._rank_rows)
         begins = self._rank_rows.cumsum(0) - self._rank_rows
-        places = torch.arange(self.rows) - begins[ranks]
+        places = (torch.arange(self.rows) - begins[ranks]).to(self.on)
+        ranks = ranks.to(self.on)
         meta[: self.rows, 0] = ranks * self.num_max_tokens_per_rank + self._sources
         if self.topk:
             first = (self.recv_topk_idx >= 0).to(torch.int8).argmax(dim=1)
@@ -125,11 +136,11 @@ class EPHandle(Dispatched):
     @functools.cached_property
     def dst_buffer_slot_idx(self) -> torch.Tensor:
         """-1 for what is masked."""
-        found = torch.full(self.topk_idx.shape, -1, dtype=torch.int32)
+        found = torch.full(self.topk_idx.shape, -1, dtype=torch.int32, device=self.on)
         owners = torch.where(self.topk_idx >= 0, self.topk_idx // (self.num_experts // self.owner.nranks), -1)
         for rank in range(self.owner.nranks):
             there = owners == rank
             first = there & (there.cumsum(dim=1) == 1)
             tokens, k = first.nonzero(as_tuple=True)
-            found[tokens, k] = torch.arange(len(tokens), dtype=torch.int32)
+            found[tokens, k] = torch.arange(len(tokens), dtype=torch.int32, device=self.on)
         return found

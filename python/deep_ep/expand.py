@@ -10,9 +10,11 @@ from typing import Sequence
 import numpy as np
 import torch
 
+from ._check import HOST
 from .utils.math import align
 
 _BLOCK = 1 << 18  # elements that are summed at once: their sums stay in a cache
+_DEVICE_ROWS = 4096  # likewise on a device: what that takes besides is bounded
 
 
 class Places:
@@ -78,10 +80,72 @@ class Places:
         return folded
 
     def fold_selections(self, expanded: torch.Tensor) -> torch.Tensor:
-        """[N, K] of one of each expanded row; 0 where the expert is another rank's."""
-        if expanded.shape[0] == 0:
-            return torch.zeros(self.slots.shape, dtype=expanded.dtype)
-        return torch.where(self.slots >= 0, expanded[self.slots.clamp(min=0)], 0)
+        return fold_selections(self.slots, expanded)
+
+
+class DevicePlaces:
+    """Places on a CUDA device: the same rows and sums, by operations of torch, for none of which the host waits."""
+
+    def __init__(self, topk_idx: torch.Tensor, counts: Sequence[int], alignment: int) -> None:
+        on, total = topk_idx.device, sum(counts)
+        chosen = topk_idx.reshape(-1).to(torch.int64)
+        ordered, order = torch.where(chosen >= 0, chosen, len(counts)).sort(stable=True)
+        shift, gaps, begin, first = [], [], 0, 0
+        for count in counts:
+            shift.append(first - begin)
+            end = first + align(count, alignment)
+            gaps.extend(range(first + count, end))
+            begin, first = begin + count, end
+        self._selections = order[:total]
+        self._tokens = self._selections // max(1, topk_idx.shape[1])
+        self._rows = torch.arange(total, device=on) + _sent(shift, on)[ordered[:total]]
+        self._gaps = _sent(gaps, on)
+        slots = torch.full(chosen.shape, -1, dtype=torch.int64, device=on)
+        self.slots = slots.scatter_(0, self._selections, self._rows).view(topk_idx.shape)  # [N, K], -1: none
+
+    def spread(self, to: torch.Tensor, source: torch.Tensor) -> None:
+        bits = _BITS[source.element_size()]
+        to.view(bits).index_copy_(0, self._rows, source.view(bits).index_select(0, self._tokens))
+
+    def spread_selections(self, to: torch.Tensor, source: torch.Tensor) -> None:
+        to.index_copy_(0, self._rows, source.reshape(-1).index_select(0, self._selections))
+
+    def zero_gaps(self, tensor: torch.Tensor) -> None:
+        tensor.view(_BITS[tensor.element_size()]).index_fill_(0, self._gaps, 0)
+
+    def fold(self, expanded: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        folded = torch.zeros((self.slots.shape[0], expanded.shape[1]), dtype=dtype, device=expanded.device)
+        if expanded.shape[0] > 0:
+            for slots, to in zip(self.slots.split(_DEVICE_ROWS), folded.split(_DEVICE_ROWS)):
+                _sum_there(expanded, slots, to)
+        return folded
+
+    def fold_selections(self, expanded: torch.Tensor) -> torch.Tensor:
+        return fold_selections(self.slots, expanded)
+
+
+def _sum_there(expanded: torch.Tensor, slots: torch.Tensor, to: torch.Tensor) -> None:
+    total = torch.zeros(to.shape, dtype=torch.float32, device=to.device)
+    begun = torch.zeros((to.shape[0], 1), dtype=torch.bool, device=to.device)
+    for slot in slots.unbind(1):
+        there = (slot >= 0).unsqueeze(1)
+        row = expanded.index_select(0, slot.clamp(min=0)).float()
+        total = torch.where(there, torch.where(begun, total + row, row), total)
+        begun = begun | there
+    to.copy_(total)
+
+
+def _sent(numbers: list[int], on: torch.device) -> torch.Tensor:
+    """From pinned memory, or the host would wait for the stream."""
+    made = torch.tensor(numbers, dtype=torch.int64)
+    return made if on == HOST else made.pin_memory().to(on, non_blocking=True)
+
+
+def fold_selections(slots: torch.Tensor, expanded: torch.Tensor) -> torch.Tensor:
+    """[N, K] of one of each expanded row; 0 where the expert is another rank's."""
+    if expanded.shape[0] == 0:
+        return torch.zeros(slots.shape, dtype=expanded.dtype, device=expanded.device)
+    return torch.where(slots >= 0, expanded[slots.clamp(min=0)], 0)
 
 
 def _sum(source: torch.Tensor, terms: list[np.ndarray], to: torch.Tensor) -> None:

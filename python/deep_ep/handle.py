@@ -67,7 +67,6 @@ class NormalHandle(Dispatched):
         self.in_rank = is_token_in_rank
         self._nodes, self._channels, self._rank = nodes, channels, owner.rank
         self._made: dict[str, torch.Tensor] = {}
-        self.look_again: Callable[[], None] = lambda: None  # on a CUDA device: the current stream reads the slot
         self._kept_rank_rows: Optional[torch.Tensor] = None
         self._names = INTRANODE if nodes.count == 1 else INTERNODE
 

@@ -11,7 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 import deep_ep  # noqa: E402
-from deep_ep import _check, layouts, low_latency_memory, turns  # noqa: E402
+from deep_ep import _check, expand, layouts, low_latency_memory, turns  # noqa: E402
 
 DEVICE = torch.device("cuda", 0)
 
@@ -210,6 +210,36 @@ def test_layout(tokens, topk, experts, nranks, dtype):
 def test_layout_of_what_is_no_expert():
     found = layouts.layout_there(torch.tensor([[4, -7, 1], [1 << 40, 3, -1]]), 4, 2)
     assert found.per_expert.tolist() == [0, 1, 0, 1] and found.per_rank.tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("alignment", [1, 4])
+@pytest.mark.parametrize("rows, topk, local", [(40, 4, 3), (0, 2, 2), (7, 1, 5), (9, 3, 1)])
+def test_rows_by_expert(rows, topk, local, alignment):
+    """By operations of torch as by numpy, bit by bit; -0, infinities and NaN too."""
+    generator = torch.Generator().manual_seed(rows)
+    idx = torch.topk(torch.rand((rows, max(topk, local) + 2), generator=generator), topk, dim=1, sorted=False).indices
+    idx[idx >= local] = -1
+    counts = [int((idx == e).sum()) for e in range(local)]
+    ours, theirs = (make(idx, counts, alignment) for make in (expand.Places, expand.DevicePlaces))
+    assert torch.equal(ours.slots, theirs.slots)
+    total = sum(-(-n // alignment) * alignment for n in counts)
+    x = torch.randn((rows, 6), generator=generator).bfloat16()
+    x[::3, 0], x[1::3, 1], x[2::3, 2] = -0.0, float("inf"), float("nan")
+    for source in (x, x.view(torch.uint8), torch.arange(float(2 * rows)).view(rows, 2)):
+        found = [torch.full((total, source.shape[1]), 7).to(source.dtype) for _ in range(2)]
+        for places, to in zip((ours, theirs), found):
+            places.spread(to, source)
+            places.zero_gaps(to)
+        assert torch.equal(found[0].view(torch.uint8), found[1].view(torch.uint8))
+    weights = torch.rand((rows, topk), generator=generator)
+    found = [torch.zeros(total) for _ in range(2)]
+    ours.spread_selections(found[0], weights)
+    theirs.spread_selections(found[1], weights)
+    assert torch.equal(*found) and torch.equal(ours.fold_selections(found[0]), theirs.fold_selections(found[0]))
+    expanded = torch.randn((total, 5), generator=generator).bfloat16()
+    expanded[::2, 1] = -0.0
+    here = [sums.fold(expanded, torch.bfloat16)[(idx >= 0).any(1)] for sums in (ours, theirs)]
+    assert torch.equal(here[0].view(torch.int16), here[1].view(torch.int16))
 
 
 def test_selections_left_out_on_a_device():
