@@ -1,9 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 # Rows in device memory, on all devices of this machine: compiles the kernels with nvcc, compares what they do with the
-# oracle, byte for byte, and times them; then the same with the library, a rank for each device. The kernels alone need
-# neither UCX nor PMIx nor configure; the library is left out where these are not. Exit status 77: there is no nvcc, or
-# no device.
+# oracle, byte for byte, and times them; then the same with the library, a rank for each device, and the Python
+# packages, where python3 has torch and pytest. The kernels alone need neither UCX nor PMIx nor configure; the library
+# is left out where these are not. Exit status 77: there is no nvcc, or no device.
 #
 #     contrib/check-cuda.sh [--compile|--check|--help]
 #
@@ -16,7 +16,7 @@ what=all
 case ${1:-} in
 '') ;;
 --compile | --check) what=${1#--} ;;
---help) sed -n 's/^# \{0,1\}//; 3,12p' "$0"; exit 0 ;;
+--help) sed -n 's/^# \{0,1\}//; 3,11p' "$0"; exit 0 ;;
 *) echo "check-cuda.sh: unknown option: $1 (--compile, --check or --help)" >&2; exit 2 ;;
 esac
 nvcc=${NVCC:-$(PATH=$PATH:/usr/local/cuda/bin command -v nvcc)} || { echo 'skipped: there is no nvcc'; exit 77; }
@@ -66,6 +66,24 @@ for ranks in $(printf '%s\n' 1 2 "$devices" | sort -nu); do
             { echo "FAIL: $program, $ranks ranks"; status=1; }
     done
 done
+# tensors: xep and deep_ep; Python's own tests of them skip what is not on a device
+python_tests() {
+    (cd "$top/python" && python3 setup.py -q build_ext --build-lib "$build/python" --build-temp "$work/temp") \
+        >>"$work/library.log" 2>&1 || { echo 'Python: left out, the compiled module was not built'; return; }
+    local file ranks
+    for ranks in $(printf '%s\n' 2 "$devices" | sort -nu); do
+        for file in "$top"/python/tests/ranks_cuda*.py; do
+            (cd "$top/python/tests" && PYTHONPATH=$top/python XEP_LIBRARY=$build/.libs/libxep.so timeout 300 \
+                "$build/xep_run" -n "$ranks" python3 run_ranks.py "$file") ||
+                { echo "FAIL: $(basename "$file"), $ranks ranks"; status=1; }
+        done
+    done
+}
+if python3 -c 'import torch, pytest, setuptools, numpy' 2>/dev/null; then
+    python_tests
+else
+    echo 'Python: left out, python3 has no torch, pytest, setuptools or numpy'
+fi
 perf() { timeout 300 "$build/xep_run" -n "$devices" "$build/xep_perf" --memory cuda --check "$@" || status=1; }
 perf --check-only
 perf --mode ll --check-only

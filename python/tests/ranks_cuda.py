@@ -174,6 +174,42 @@ def test_interface_and_dlpack(group, driver, buffer, sent):
     assert buffer.slots_held() == 0
 
 
+class Told:
+    """An array of which nothing is known but DLPack."""
+
+    def __init__(self, array, kind: int = 2) -> None:
+        self._array, self._kind = array, kind
+
+    def __dlpack_device__(self):
+        return self._kind, getattr(self._array, "device", 0)
+
+    def __dlpack__(self, **options):
+        return self._array.__dlpack__(**options)
+
+
+def test_arrays_by_dlpack_alone(group, driver, buffer, sent):
+    """Rows, indices and weights as they were received, sent on to whom they name; outputs; strides and all."""
+    mine = sent[group.rank]
+    x, idx, weights, out = put(driver, mine.x, mine.topk_idx, mine.topk_weights, np.full_like(mine.x, np.nan))
+    with buffer.dispatch(x, idx, weights) as first:
+        recv = first.recv
+        assert first.combine(Told(recv.x), topk_weights=Told(recv.topk_weights), out=out, out_weights=weights)[0] is out
+        copies = oracle.copies(mine, EXPERTS, group.nranks)[:, None]
+        np.testing.assert_array_equal(driver.get(out), mine.x * copies)
+        with group.buffer(EXPERTS, TOPK, HIDDEN, TOKENS * group.nranks, memory="cuda", **FLOATS) as wide:
+            with wide.dispatch(Told(recv.x), Told(recv.topk_idx), Told(recv.topk_weights)) as second:
+                with wide.dispatch(recv.x, recv.topk_idx, recv.topk_weights) as third:
+                    for name in ("x", "topk_idx", "topk_weights", "src_token"):
+                        one, other = (driver.get(getattr(handle.recv, name)) for handle in (second, third))
+                        np.testing.assert_array_equal(one, other)
+        with pytest.raises(TypeError, match="x: expected an array in the memory of CUDA device .*, got Told on DLPack"):
+            buffer.dispatch(Told(recv.x, kind=10), idx)
+        del recv
+    with group.buffer(EXPERTS, TOPK, HIDDEN, TOKENS, **FLOATS) as host:
+        with pytest.raises(TypeError, match="x: expected an array in host memory, got Told on DLPack's device"):
+            host.dispatch(Told(x), mine.topk_idx)
+
+
 def test_arrays_keep_their_slot(group, driver, buffer, sent):
     mine = sent[group.rank]
     x, idx = put(driver, mine.x, mine.topk_idx)

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from . import _ext
+from . import _ext, dlpack
 from .dtypes import SIZES, Dtype, Quant, Rows, dtype_of, need_dtype
 
 
@@ -28,7 +28,7 @@ def meet(name: str, array: Any) -> bool:
     if torch is not None and isinstance(array, torch.Tensor):
         meet_torch()
         return True
-    if hasattr(array, "__cuda_array_interface__"):
+    if hasattr(array, "__cuda_array_interface__") or hasattr(array, "__dlpack_device__"):
         return False
     raise TypeError(f"{name}: expected a numpy array, a tensor or a CUDA array, got {type(array).__name__}")
 
@@ -60,9 +60,11 @@ def look(name: str, tensor: Any, place: int) -> Look:
 
 
 def look_interface(name: str, array: Any, place: int) -> Look:
-    """The same of an array of another package, by __cuda_array_interface__."""
+    """The same of an array of another package, by __cuda_array_interface__ or else by DLPack."""
     if place == 0:
         refuse_place(name, array, place)
+    if not hasattr(array, "__cuda_array_interface__"):
+        return dlpack.look(array) if dlpack.place_of(array) == place else refuse_place(name, array, place)
     told = array.__cuda_array_interface__
     shape, dtype, (address, read_only) = tuple(told["shape"]), np.dtype(told["typestr"]), told["data"]
     strides = told.get("strides")
@@ -122,6 +124,8 @@ def _describe(array: Any) -> str:
         return f"{str(array.dtype)[6:]} tensor of shape {tuple(array.shape)} on {array.device}"
     if isinstance(array, _ext.DeviceArray):
         return f"{array.dtype.name} array of shape {array.shape} on cuda:{array.device}"
+    if not hasattr(array, "__cuda_array_interface__"):
+        return f"{type(array).__name__} on DLPack's device {tuple(array.__dlpack_device__())}"
     told = array.__cuda_array_interface__
     return f"{np.dtype(told['typestr'])} CUDA array of shape {tuple(told['shape'])}"
 
