@@ -31,7 +31,8 @@ unit_tests = \
 	%D%/unit/intake_order.t \
 	%D%/unit/util_config.t %D%/unit/util_cpu.t %D%/unit/util_dtype.t %D%/unit/util_error.t \
 	%D%/unit/util_loaded.t %D%/unit/util_log.t %D%/unit/util_mapping.t \
-	%D%/sim/sim_normal.t %D%/sim/sim_ll.t %D%/sim/sim_threads.t %D%/unit/kernels_sum.t \
+	%D%/sim/sim_normal.t %D%/sim/sim_ll.t %D%/sim/sim_threads.t %D%/sim/sim_deaths.t \
+	%D%/unit/kernels_sum.t \
 	%D%/unit/kernels_cast.t %D%/unit/kernels_logfmt.t %D%/unit/kernels_weigh.t \
 	%D%/unit/kit_steps.t %D%/unit/kit_words.t \
 	%D%/unit/oracle_numbers.t %D%/unit/oracle_routes.t %D%/unit/oracle_self.t \
@@ -41,6 +42,8 @@ unit_tests = \
 libsim_la_SOURCES = \
 	%D%/sim/sim_heap.h %D%/sim/sim_heap.c %D%/sim/sim_shape.h %D%/sim/sim_shape.c \
 	%D%/sim/sim_world.h %D%/sim/sim_world.c \
+	%D%/sim/sim_calls.h %D%/sim/sim_calls.c %D%/sim/sim_death.h %D%/sim/sim_death.c \
+	%D%/sim/sim_stores.h %D%/sim/sim_stores.c \
 	%D%/sim/sim_wire.h %D%/sim/sim_wire.c %D%/sim/script.h %D%/sim/script.c \
 	%D%/sim/script_truth.h %D%/sim/script_truth.c %D%/sim/script_flight.h %D%/sim/script_flight.c \
 	%D%/sim/script_check.h %D%/sim/script_check.c %D%/sim/script_player.h %D%/sim/script_player.c \
@@ -56,6 +59,11 @@ sim_ldadd = libsim.la libxep_oracle.la $(CMOCKA_LIBS) -lm
 %C%_sim_sim_threads_t_SOURCES = \
 	%D%/sim/sim_threads.h %D%/sim/sim_threads.c %D%/sim/threads_modes.c %D%/sim/sim_normal.c %D%/sim/sim_ll.c
 %C%_sim_sim_threads_t_LDADD = $(sim_ldadd)
+
+# with the core's members around the modes
+%C%_sim_sim_deaths_t_SOURCES = \
+	%D%/sim/sim_members.h %D%/sim/sim_members.c %D%/sim/sim_deaths.c %D%/sim/sim_normal.c %D%/sim/sim_ll.c
+%C%_sim_sim_deaths_t_LDADD = libsim.la $(insides) $(CMOCKA_LIBS)
 
 # the transport alone, between processes that it forks itself
 %C%_mp_wire_order_mp_SOURCES = %D%/mp/forked.h %D%/mp/forked.c \
@@ -167,7 +175,7 @@ script_tests = \
 script_tests += %D%/model/protocols.sh
 EXTRA_DIST += %D%/model/model_core.pml %D%/model/model_combine.pml %D%/model/model_run.pml \
 	%D%/model/model_normal.pml %D%/model/model_ll.pml %D%/model/model_mask.pml \
-	%D%/model/model_rows.pml %D%/model/model_grants.pml
+	%D%/model/model_rows.pml %D%/model/model_grants.pml %D%/model/model_shrink.pml
 model:
 	srcdir='$(abs_top_srcdir)' CC='$(CC)' bash $(srcdir)/%D%/model/protocols.sh full
 .PHONY: model
@@ -232,9 +240,9 @@ check-units:
 # sanitizer can learn from
 check-run:
 	$(MAKE) $(AM_MAKEFLAGS) check TESTS='$(filter-out %D%/rig/% %/headers.sh %/protocols.sh %/perf_ratios.sh,$(TESTS))'
-# the units but for the two simulators, whose ranks all live in one thread: a thread sanitizer learns nothing from them
+# the units but for simulators whose ranks all live in one thread: a thread sanitizer learns nothing from them
 check-threads: all
-	$(MAKE) $(AM_MAKEFLAGS) check-TESTS TESTS='$(filter-out %/sim_normal.t %/sim_ll.t,$(unit_tests))'
+	$(MAKE) $(AM_MAKEFLAGS) check-TESTS TESTS='$(filter-out %/sim_normal.t %/sim_ll.t %/sim_deaths.t,$(unit_tests))'
 
 # deliberate defects, one after the other: does the simulator notice? Not part of make check: half an hour and more.
 # make mutants MUTANTS='offers-* room-*' tries those alone

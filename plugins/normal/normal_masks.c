@@ -46,16 +46,16 @@ static xep_status_t verdict(void *mode, const xep_op_t *op)
 const xep_mask_ops_t normal_masks = {.holds = holds, .fetch = fetch, .verdict = verdict};
 
 /*
- * Whoever has a rank's last word has its record. Of one without it the record may be anywhere: in its header and its
- * rows all copies are the same. No entry is written again before this rank has ended op. Where some ranks are not
- * mapped, what is not here is nowhere, and the rank is silent.
+ * Whoever has a rank's last word has its record. Of one without it the record may be at any other rank: in its header
+ * and its rows all these copies are the same, and its own has no rows. No entry is written again before this rank has
+ * ended op. Where some ranks are not mapped, what is not here is nowhere, and the rank is silent.
  */
 const char *normal_find_record(const normal_t *mode, const xep_op_t *op, uint32_t rank)
 {
     if (!xep_op_is_without(op, rank)) return mode->records + normal_record_begin(mode, op->turn, rank);
     if (xep_op_is_silent(op, rank)) return NULL;
     for (uint32_t r = 0; r < mode->kit.shape->nranks; r++)
-        if (counts_at(mode, op, rank, r) == op->epoch)
+        if (r != rank && counts_at(mode, op, rank, r) == op->epoch)
             return mode->kit.base[r] + normal_record_offset(mode, op->turn, rank);
     return NULL;
 }

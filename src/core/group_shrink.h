@@ -20,6 +20,7 @@
  * Why all come to the same: sets only grow. Once a rank has said that it suspects another one, it becomes ready for no
  * group with that one, and listens to none of its words; so when all have said the same, nothing is left that could
  * change what they have heard of who was ready. A rank that has returned said so before, and is done for all.
+ * test/model/model_shrink.pml tries all of it.
  *
  * What cannot be helped: a rank that lives but is cut off, or stopped for longer than the deadline, is out. If it was
  * ready, and had heard so of all, it may return a group whose other ranks have gone on in another one. Nobody in it

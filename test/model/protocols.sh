@@ -131,11 +131,21 @@ grants() {
     found grants -DOPS=1 -DBAD -DDEFECT_FROZEN # operations go on while the ranks agree
 }
 
+# A group that shrinks: the ranks that are left have the same one.
+shrink() {
+    proved shrink
+    proved shrink -DDEATHS=2
+    found shrink -DDEFECT_SAME   # it is decided though ranks know of different ones that were ready
+    found shrink -DDEFECT_SPOILT # a rank becomes ready for a group with one that it suspects
+    found shrink -DDEFECT_LISTEN # what a suspect says counts
+}
+
 small() {
     local mode
     agreement
     rows
     grants
+    shrink
     for mode in normal ll; do
         proved $mode -DMAPPED=1 -DOPS=2 -DDEATH
         proved $mode -DMAPPED=1 -DPAIRS -DBAD
@@ -153,6 +163,9 @@ full() {
     local mode pairs
     agreement
     rows
+    shrink
+    proved shrink -DDEATHS=0 -DSLOW # one is left out although it lives
+    proved shrink -DSLOW
     proved mask -DSLOW
     proved mask -DDEATHS=2
     proved mask -DOPS=2 -DWIRE -DDEATHS=2

@@ -7,7 +7,7 @@
 #ifndef SCRIPT_H
 #define SCRIPT_H
 
-#include "sim_world.h"
+#include "sim_calls.h"
 
 enum { SCRIPT_CALLS = 24, SCRIPT_HANDLES = 24, SCRIPT_NO_HANDLE = 0xffffffff };
 
@@ -66,6 +66,9 @@ typedef struct script_call {
     script_odd_t odd;
     uint32_t odd_rank, odd_handle;
     int special; /* combine: NaN, Inf and denormals among the values */
+    /* where ranks are left out, what survivors have told of it: 1 for a rank that it is without */
+    uint8_t out[SIM_MAX_RANKS];
+    int is_told;
 } script_call_t;
 
 typedef struct script {

@@ -23,13 +23,15 @@ static void report(sim_rank_t *rank, const script_call_t *call, int differs, con
 
 /* ---- dispatch ---- */
 
-void script_check_recv(sim_rank_t *rank, const script_t *script, const script_call_t *call, const xep_recv_t *recv)
+void script_check_recv(sim_rank_t *rank, const script_t *script, const script_call_t *call, const xep_recv_t *recv,
+                       const uint8_t *out)
 {
     script_truth_t truth;
     oracle_difference_t difference;
     if (recv->size != sizeof *recv) fail(rank, call, "size of recv is", recv->size, sizeof *recv);
     if ((uintptr_t)recv->x % 64) fail(rank, call, "x is not aligned:", (uintptr_t)recv->x % 64, 0);
     script_truth_make(&truth, script, call, NULL, rank->index, NULL);
+    script_truth_leave_out(&truth, out, NULL);
     report(rank, call, oracle_check_recv(&truth.shape, rank->index, recv, &difference), &difference);
 }
 
@@ -48,16 +50,37 @@ void script_check_dispatch(sim_rank_t *rank, const script_flight_t *flight)
 {
     const script_call_t *call = flight->call;
     const xep_recv_t *recv = flight->op.recv;
-    if (call->expect == XEP_OK) script_check_recv(rank, flight->script, call, recv);
+    if (call->expect == XEP_OK) script_check_recv(rank, flight->script, call, recv, flight->op.out);
     check_stats(rank, flight);
     if (call->expect == XEP_ERR_MISMATCH) return;
-    if (flight->rows != recv->rows) fail(rank, call, "recv_rows_p says", flight->rows, recv->rows);
+    if (flight->op.out == NULL && flight->rows != recv->rows)
+        fail(rank, call, "recv_rows_p says", flight->rows, recv->rows);
     if (call->expect == XEP_OK || call->arrangement[rank->index] == XEP_ROWS_BY_EXPERT_PADDED) return;
     uint64_t rows = script_rows_needed(flight->script, call, rank->index);
     if (recv->rows != rows) fail(rank, call, "rows after an overflow are", recv->rows, rows);
 }
 
 /* ---- combine ---- */
+
+/* The selections of experts whose rank the combine is without, and no other. */
+static void check_missing(sim_rank_t *rank, const script_flight_t *flight, const script_truth_t *truth)
+{
+    const xep_combine_args_t *args = &flight->combine_args;
+    uint32_t topk = flight->dispatch->topk;
+    int32_t *experts = malloc(topk * sizeof *experts);
+    float *weights = malloc(topk * sizeof *weights);
+    for (uint64_t t = 0; args->missing != NULL && t < flight->dispatch->tokens[rank->index]; t++) {
+        oracle_route_token(&truth->shape, rank->index, t, experts, weights);
+        for (uint32_t k = 0; k < topk; k++) {
+            uint8_t told = args->missing[t * args->missing_stride + k];
+            int is_lost = experts[k] >= 0 && flight->op.out != NULL &&
+                          flight->op.out[oracle_owner(&truth->routing, (uint32_t)experts[k])];
+            if (told != is_lost) fail(rank, flight->call, "missing says", told, (uint64_t)is_lost);
+        }
+    }
+    free(weights);
+    free(experts);
+}
 
 void script_check_combine(sim_rank_t *rank, const script_flight_t *flight)
 {
@@ -68,6 +91,8 @@ void script_check_combine(sim_rank_t *rank, const script_flight_t *flight)
     oracle_difference_t difference;
     script_truth_t truth;
     script_truth_make(&truth, flight->script, dispatch, call, rank->index, &rank->world->options);
+    check_missing(rank, flight, &truth);
+    script_truth_leave_out(&truth, flight->dispatch_out, flight->op.out);
     report(rank, call,
            oracle_check_combine(&truth.shape, rank->index, biases, args->out, args->out_stride, &difference),
            &difference);

@@ -7,7 +7,8 @@
 #include "script_flight.h"
 
 /** The received rows of a dispatch, now or when the handle is released. */
-void script_check_recv(sim_rank_t *rank, const script_t *script, const script_call_t *call, const xep_recv_t *recv);
+void script_check_recv(sim_rank_t *rank, const script_t *script, const script_call_t *call, const xep_recv_t *recv,
+                       const uint8_t *out);
 
 /** A dispatch that ended as it should: its rows, or what it says of the rows that did not fit. */
 void script_check_dispatch(sim_rank_t *rank, const script_flight_t *flight);

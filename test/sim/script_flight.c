@@ -76,6 +76,7 @@ void script_flight_free(sim_rank_t *rank, script_flight_t *flight)
     }
     free(flight->out.allocated);
     free(flight->out_weights.allocated);
+    free(flight->missing.allocated);
     free(flight->stats);
     free(flight->op.state);
     free(flight);
@@ -309,6 +310,10 @@ script_flight_t *script_flight_combine(sim_rank_t *rank, const script_t *script,
     make_biases(rank, flight, &truth.shape, bytes, align);
     make_output(rank, &flight->out, dispatch->tokens[rank->index], bytes, align, &args->out_stride);
     args->out = flight->out.data;
+    if (rank->world->around != NULL) {
+        make_output(rank, &flight->missing, dispatch->tokens[rank->index], dispatch->topk, 1, &args->missing_stride);
+        args->missing = (uint8_t *)flight->missing.data;
+    }
     spoil_combine(rank->index, call, args);
     seal_inputs(flight);
     return flight;

@@ -27,9 +27,10 @@ typedef struct script_flight {
     xep_combine_args_t combine_args;
     script_memory_t inputs[SCRIPT_INPUTS];
     uint32_t ninputs;
-    script_memory_t out, out_weights;
-    int32_t *stats; /* [L + 1], 1000 + e before */
-    uint64_t rows;  /* recv_rows_p */
+    script_memory_t out, out_weights, missing;
+    const uint8_t *dispatch_out; /* combine: [R] whom its dispatch was without; NULL: nobody */
+    int32_t *stats;              /* [L + 1], 1000 + e before */
+    uint64_t rows;               /* recv_rows_p */
 } script_flight_t;
 
 /** Of a call that begins, with its arguments, in a slot. cached_slot: of a dispatch, or XEP_NO_SLOT. */

@@ -8,6 +8,7 @@
 
 #include "oracle_number.h"
 #include "script_check.h"
+#include "sim_death.h"
 #include "sim_wire.h"
 
 script_player_t *script_player(const sim_rank_t *rank)
@@ -29,12 +30,17 @@ static void free_slot(script_player_t *player, script_handle_t *handle)
     handle->alive = 0;
 }
 
+static const uint8_t *out_of(const script_handle_t *handle)
+{
+    return handle->is_without ? handle->out : NULL;
+}
+
 /* What the user had is overwritten before the slot is used again: rows that are not written anew show. */
 static void release_handle(sim_rank_t *rank, script_handle_t *handle)
 {
     script_player_t *player = script_player(rank);
     xep_recv_t *recv = &handle->recv;
-    if (!player->script->unchecked) script_check_recv(rank, player->script, handle->call, recv);
+    if (!player->script->unchecked) script_check_recv(rank, player->script, handle->call, recv, out_of(handle));
     memset(recv->x, 0xa5, recv->capacity * recv->x_stride);
     memset(recv->src_token, 0xa5, recv->capacity * sizeof(int32_t));
     memset(recv->topk_idx, 0xa5, recv->capacity * recv->topk * oracle_element_bytes(recv->topk_idx_dtype));
@@ -46,6 +52,8 @@ static void release_handle(sim_rank_t *rank, script_handle_t *handle)
 static void end_dispatch(sim_rank_t *rank, script_handle_t *handle, script_flight_t *flight)
 {
     script_player_t *player = script_player(rank);
+    handle->is_without = flight->op.out != NULL;
+    if (handle->is_without) memcpy(handle->out, flight->op.out, rank->shape.nranks);
     player->turn_done[flight->call->turn - player->script->first_turn] = 1;
     handle->alive = player->script->unchecked || flight->call->expect == XEP_OK;
     if (!handle->alive) free_slot(player, handle);
@@ -90,11 +98,26 @@ static void end_combine(sim_rank_t *rank, script_flight_t *flight)
     if (player->result) keep_result(rank, flight);
 }
 
-/* Peers lie, or the wire has failed: then its own sentence is told. */
+/* All that are left must tell the same of an operation; one that is gone may know less. */
+static void check_agreement(sim_rank_t *rank, const script_flight_t *flight)
+{
+    const sim_death_t *death = rank->world->death;
+    script_call_t *call = &script_player(rank)->script->calls[flight->call->number];
+    static const uint8_t nobody[SIM_MAX_RANKS];
+    const uint8_t *out = flight->op.out == NULL ? nobody : flight->op.out;
+    if (rank->world->around == NULL || death->rank == rank->index) return;
+    if (!call->is_told) memcpy(call->out, out, rank->shape.nranks);
+    else if (memcmp(call->out, out, rank->shape.nranks))
+        sim_fail(rank->world, "rank %u, call %u: is without others than another rank has told", rank->index,
+                 call->number);
+    call->is_told = 1;
+}
+
+/* Peers lie, the others go on without this rank, or the wire has failed: then its own sentence is told. */
 static int is_expected_break(sim_rank_t *rank, const script_flight_t *flight, xep_status_t status)
 {
     if (status == XEP_OK) return 0;
-    if (script_player(rank)->script->unchecked) return 1;
+    if (script_player(rank)->script->unchecked || (status == XEP_ERR_PEER && rank->world->around != NULL)) return 1;
     if (!rank->wire.sentence[0] || status != XEP_ERR_TRANSPORT) return 0;
     sim_check_wires_sentence(rank, &flight->op);
     return 1;
@@ -109,6 +132,7 @@ static void end_flight(sim_rank_t *rank, script_handle_t *handle, xep_status_t s
         player->broken = 1; /* the wire may still read the inputs: they are freed with the world */
         return;
     }
+    if (status == XEP_OK) check_agreement(rank, flight);
     if (!player->script->unchecked && status != flight->call->expect) fail(rank, flight, "ended with", status);
     else if (status == XEP_ERR_MISMATCH && flight->op.refused != (flight->call->odd == ODD_REFUSED))
         fail(rank, flight, "thinks that most calls were refused", (int)flight->op.refused);
@@ -202,6 +226,7 @@ static int begin_combine(sim_rank_t *rank, const script_call_t *call)
     }
     script_flight_t *flight = handle->flight =
         script_flight_combine(rank, player->script, call, handle->call, handle->slot, &handle->recv, input, stride);
+    flight->dispatch_out = out_of(handle);
     begin_flight(rank, flight, "combine gave");
     return 1;
 }
@@ -253,7 +278,12 @@ static void progress_one(sim_rank_t *rank)
 void script_player_step(sim_rank_t *rank)
 {
     script_player_t *player = script_player(rank);
+    const sim_around_t *around = rank->world->around;
     if (player->broken) return;
+    if (around != NULL && !around->stands(rank)) {
+        player->broken = rank->is_out; /* its operations are never taken further */
+        return;
+    }
     int begun = (player->order || sim_chance(&rank->dice, 30)) && begin_next(rank);
     if (!player->broken && !(player->order && begun)) progress_one(rank);
     if (!rank->world->threads && sim_chance(&rank->dice, 50)) sim_wire_step(rank->world, &rank->dice);

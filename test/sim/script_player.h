@@ -13,6 +13,8 @@ typedef struct script_handle {
     int releasing; /* released with an operation in flight */
     xep_recv_t recv;
     script_flight_t *flight;
+    int is_without; /* its dispatch was without ranks: */
+    uint8_t out[SIM_MAX_RANKS];
 } script_handle_t;
 
 typedef struct script_player {

@@ -61,6 +61,8 @@ static void make_route(const oracle_shape_t *shape, uint32_t rank, uint64_t toke
     const script_truth_t *truth = truth_of(shape);
     for (uint32_t k = 0; k < truth->dispatch->topk; k++) {
         idx[k] = expert_of(truth, rank, token, k);
+        if (truth->lost != NULL && idx[k] >= 0 && truth->lost[oracle_owner(&truth->routing, (uint32_t)idx[k])])
+            idx[k] = -1;
         weights[k] = weight_of(truth->script, weigher(truth), OF_WEIGHT, rank, token, k);
     }
 }
@@ -190,6 +192,15 @@ void script_truth_make(script_truth_t *truth, const script_t *script, const scri
         .capacity = dispatch->capacity[rank],
     };
     if (combine) add_combine(truth, rank, options);
+}
+
+void script_truth_leave_out(script_truth_t *truth, const uint8_t *dispatch_out, const uint8_t *combine_out)
+{
+    truth->lost = combine_out;
+    if (dispatch_out == NULL) return;
+    for (uint32_t r = 0; r < truth->script->shape.nranks; r++)
+        truth->tokens[r] = dispatch_out[r] ? 0 : truth->dispatch->tokens[r];
+    truth->routing.params.tokens_of = truth->tokens;
 }
 
 uint64_t script_rows_needed(const script_t *script, const script_call_t *dispatch, uint32_t rank)

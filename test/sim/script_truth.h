@@ -14,11 +14,16 @@ typedef struct script_truth {
     oracle_routing_t routing;
     oracle_shape_t shape;
     uint8_t logfmt_from[SIM_MAX_RANKS];
+    uint64_t tokens[SIM_MAX_RANKS]; /* of a dispatch that is without ranks */
+    const uint8_t *lost;            /* [R] 1: what the experts of a rank have made is not in the combine; NULL: none */
 } script_truth_t;
 
 /** As a rank sees a dispatch, and a combine of it; options: of the world, may be NULL without a combine. */
 void script_truth_make(script_truth_t *truth, const script_t *script, const script_call_t *dispatch,
                        const script_call_t *combine, uint32_t rank, const sim_options_t *options);
+
+/** Without ranks: a dispatch brings none of their rows, a combine none of theirs. Each [R], or NULL: it is with all. */
+void script_truth_leave_out(script_truth_t *truth, const uint8_t *dispatch_out, const uint8_t *combine_out);
 
 /** Rows a dispatch needs room for at a rank; padded: of the expert that gets most. */
 uint64_t script_rows_needed(const script_t *script, const script_call_t *dispatch, uint32_t rank);

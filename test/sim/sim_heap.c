@@ -59,3 +59,8 @@ int sim_heap_free(void *heap, uint64_t bytes, int fence)
     munmap((char *)heap - FENCE, whole + 2 * FENCE);
     return good;
 }
+
+uint64_t sim_heap_pages(uint64_t bytes, int fence)
+{
+    return fence && !HAS_SANITIZER ? whole_pages(bytes) : bytes / PAGE * PAGE;
+}

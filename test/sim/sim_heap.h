@@ -15,4 +15,7 @@ void *sim_heap_make(uint64_t bytes, int fence);
 /** Whether nothing was written in the page behind it. */
 int sim_heap_free(void *heap, uint64_t bytes, int fence);
 
+/** Bytes of the heap's pages that are its alone. */
+uint64_t sim_heap_pages(uint64_t bytes, int fence);
+
 #endif

@@ -19,6 +19,7 @@ enum { SIM_MAX_RANKS = 70 };
 
 typedef struct sim_world sim_world_t;
 typedef struct sim_message sim_message_t;
+typedef struct sim_death sim_death_t; /* sim_death.h */
 
 /** A generator of random numbers. A rank throws its own, so that ranks may be threads. */
 typedef struct sim_dice {
@@ -57,18 +58,29 @@ typedef struct sim_rank {
     char told[SIM_SENTENCE_BYTES]; /* the thread's last error, which the wire and others overwrite */
     uint32_t refused;              /* operations that the mode did not begin because the wire failed */
     uint8_t out[SIM_MAX_RANKS];    /* ranks that are: none */
+    int dead;                      /* it makes no step any more */
+    int stopped;                   /* nor does it now, but it will */
+    int is_out;                    /* the others have told it that they go on without it */
+    void *member;                  /* of sim_members.c */
     void *driver;
 } sim_rank_t;
 
-/** What the core keeps of an operation's waits, and what they should be. */
-typedef struct sim_waits {
-    uint32_t ranks[SIM_MAX_RANKS]; /* op.late's arrays */
-    uint64_t wait_ns[SIM_MAX_RANKS];
-    uint32_t late[SIM_MAX_RANKS]; /* when its mode looked last, at looked, and somebody waited */
-    uint32_t nlate;
-    uint64_t looked;
-    uint64_t expected[SIM_MAX_RANKS];
-} sim_waits_t;
+/** What goes on around the calls of a mode where the others go on without ranks that die: sim_members.h. */
+typedef struct sim_around {
+    /** Heaps are made, modes are not open yet; modes are closed. */
+    void (*open)(sim_world_t *world);
+    void (*close)(sim_world_t *world);
+
+    /** In every turn: whether operations may be begun and taken further. */
+    int (*stands)(sim_rank_t *rank);
+
+    /** Before the mode begins an operation: whom it is without. Before it is taken further: what the others know. */
+    void (*choose)(sim_rank_t *rank, xep_op_t *op);
+    xep_status_t (*settle)(sim_rank_t *rank, xep_op_t *op);
+
+    /** The mode has ended it. Returns how it ends. */
+    xep_status_t (*end)(sim_rank_t *rank, xep_op_t *op, xep_status_t status);
+} sim_around_t;
 
 /** What kind of world: filled by the test, or by sim_options_random(). */
 typedef struct sim_options {
@@ -107,6 +119,8 @@ struct sim_world {
     uint64_t pending;        /* of them */
     sim_step_fn step;
     sim_finished_fn finished;
+    const sim_around_t *around; /* set before it is opened; NULL: an operation is with all ranks */
+    sim_death_t *death;         /* likewise; NULL: nobody dies */
     atomic_int failed;
     char failure[1024]; /* the first, once failed */
 };
@@ -147,32 +161,8 @@ void sim_world_run(sim_world_t *world, uint64_t turns, int quiet);
 /** Lets other ranks, and messages, go on in the middle of this one's code. */
 void sim_interleave(sim_rank_t *rank);
 
-/** op.late of an operation that begins; waits: zeroed. */
-xep_late_t sim_late(sim_waits_t *waits);
-
-/**
- * The mode's dispatch or combine. Where the wire fails in it and it says so, nobody may have seen a word or a byte, and
- * the operation, with the same epoch, is begun once more.
- */
-xep_status_t sim_begin(sim_rank_t *rank, xep_op_t *op);
-
-/** An operation that was not begun is to be begun again, as if it never had been. */
-void sim_renew(sim_rank_t *rank, xep_op_t *op);
-
-/**
- * The mode's progress, as by a caller who waits (of every third operation, by one who does not): nobody is late for
- * longer or shorter than told.
- */
-xep_status_t sim_progress(sim_rank_t *rank, xep_op_t *op, sim_waits_t *waits);
-
 /** What the mode last said of op, or kept of what the wire said; "" if nothing. */
 const char *sim_reason(const sim_rank_t *rank, const xep_op_t *op);
-
-/**
- * What the user is told of op's error, the mode's sentence or else the thread's last error, must be what the wire said
- * when it failed.
- */
-void sim_check_wires_sentence(sim_rank_t *rank, const xep_op_t *op);
 
 /** Notes the first failure. */
 void sim_fail(sim_world_t *world, const char *format, ...) __attribute__((format(printf, 2, 3)));

@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include "sim_death.h"
+
+#include "sim_stores.h"
+
+static sim_death_t *death_of(const sim_rank_t *rank)
+{
+    sim_death_t *death = rank->world->death;
+    return death != NULL && death->rank == rank->index ? death : NULL;
+}
+
+/* What is on the stack above way_out is the rank's alone: others that it gave a turn have come to its end. */
+static void die(sim_rank_t *rank, sim_death_t *death)
+{
+    rank->dead = 1;
+    sim_stores_unwatch();
+    longjmp(death->way_out, 1);
+}
+
+/*
+ * One that has come back after all others had finished knows nothing of that yet, but nobody waits for it any more:
+ * rows that it stores now, it stores into memory of others.
+ */
+static void check_late_store(sim_rank_t *rank, const char *at)
+{
+    sim_world_t *world = rank->world;
+    for (uint32_t r = 0; r < world->options.nranks; r++) {
+        const xep_env_t *env = &world->ranks[r].env;
+        const xep_region_t *rows = &env->regions[XEP_REGION_ROWS];
+        const char *begin = rows->base;
+        if (r == rank->index) continue;
+        if (!world->finished(&world->ranks[r])) return;
+        if (at >= begin && at < begin + rows->bytes)
+            sim_fail(world, "rank %u, which is out, stored into the rows of rank %u when that had finished",
+                     rank->index, r);
+    }
+}
+
+static void look_at_store(void *arg, const char *at);
+
+static void sleep_for(sim_rank_t *rank, uint64_t turns)
+{
+    int watched = sim_stores_unwatch();
+    rank->stopped = 1;
+    sim_world_run(rank->world, turns, 1);
+    rank->stopped = 0;
+    if (watched) sim_stores_watch(rank->world, look_at_store, rank);
+}
+
+void sim_death_pass(sim_rank_t *rank)
+{
+    sim_death_t *death = death_of(rank);
+    if (death == NULL || death->is_over || death->points++ != death->at) return;
+    death->is_over = 1;
+    death->since = rank->world->now;
+    if (death->delay == 0) die(rank, death);
+    sleep_for(rank, death->delay);
+}
+
+static void look_at_store(void *arg, const char *at)
+{
+    sim_rank_t *rank = arg;
+    const sim_death_t *death = death_of(rank);
+    if (death->is_over) check_late_store(rank, at);
+    else sim_death_pass(rank);
+}
+
+void sim_death_step(sim_rank_t *rank)
+{
+    sim_death_t *death = death_of(rank);
+    if (death == NULL || death->is_over) {
+        rank->world->step(rank);
+        return;
+    }
+    if (setjmp(death->way_out) != 0) return;
+    if (death->points != death->seen || death->points == 0) sim_death_pass(rank);
+    death->seen = death->points;
+    rank->world->step(rank);
+}
+
+int sim_death_enter(sim_rank_t *rank)
+{
+    const sim_death_t *death = death_of(rank);
+    if (death == NULL || (death->is_over && !death->is_given_up)) return 0;
+    return sim_stores_watch(rank->world, look_at_store, rank);
+}
+
+int sim_death_leave(sim_rank_t *rank, int watched)
+{
+    return watched && death_of(rank) != NULL && sim_stores_unwatch();
+}

@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/**
+ * A rank that dies, or is stopped and goes on later, at one point of what it does. Points are the places where others
+ * get a turn in the middle of its own, each of its stores into a heap, where this machine lets us see them
+ * (sim_stores.h), and the begin of a turn after any of these: more can nobody see of when a rank died.
+ */
+#ifndef SIM_DEATH_H
+#define SIM_DEATH_H
+
+#include <setjmp.h>
+
+#include "sim_world.h"
+
+#define SIM_NEVER UINT64_MAX
+
+struct sim_death {
+    uint32_t rank;
+    uint64_t at;     /* number of the point; SIM_NEVER: it lives, and its points are counted */
+    uint64_t delay;  /* turns of the others until it goes on; 0: it is dead */
+    int is_given_up; /* the others leave it out although it is only stopped */
+    uint64_t points; /* passed so far */
+    uint64_t seen;   /* of them, when its last turn began */
+    int is_over;     /* it is dead, or was stopped */
+    uint64_t since;  /* the clock, then */
+    jmp_buf way_out;
+};
+
+/** A turn of any rank, which may be its last. */
+void sim_death_step(sim_rank_t *rank);
+
+/** A point of what rank does. Does not return if it dies here. */
+void sim_death_pass(sim_rank_t *rank);
+
+/**
+ * Around code of the rank's mode: its stores are points. What enter returns is for leave, which returns whether they
+ * were; watched 0: does nothing.
+ */
+int sim_death_enter(sim_rank_t *rank);
+int sim_death_leave(sim_rank_t *rank, int watched);
+
+#endif

@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* Of a buffer there is what members.c looks at. Its requests are copies of the operations in flight, by their slots. */
+#include "sim_members.h"
+
+#include <stddef.h>
+#include <stdlib.h>
+
+#include "buffer.h"
+#include "group_out.h"
+#include "members.h"
+#include "members_area.h"
+#include "request.h"
+#include "sim_death.h"
+
+enum { PATIENCE = 40 }; /* turns for which a rank may be stopped before others give it up */
+
+typedef struct member {
+    xep_buffer_t buffer;
+    xep_group_t group;
+    xep_heap_wire_t heap, control; /* the area of members alone; nothing */
+    sim_rank_t *rank;
+    xep_op_t **ops; /* [nrequests] in flight */
+} member_t;
+
+static member_t *member_of(const sim_rank_t *rank)
+{
+    return rank->member;
+}
+
+const uint8_t *sim_members_out(const sim_rank_t *rank)
+{
+    return member_of(rank)->buffer.members->out;
+}
+
+/* ---- what a mode and the core call ---- */
+
+static void *map_area(xep_wire_t *wire, uint32_t rank)
+{
+    const member_t *member = (const member_t *)(const void *)((const char *)wire - offsetof(member_t, heap.wire));
+    return member_of(&member->rank->world->ranks[rank])->heap.base;
+}
+
+static const xep_wire_ops_t area_ops = {.size = sizeof(xep_wire_ops_t), .map = map_area};
+
+static int env_is_told(const xep_env_t *env)
+{
+    return atomic_load(&member_of((const sim_rank_t *)env)->buffer.members->own->left_out) != 0;
+}
+
+static int env_has_ended(const xep_env_t *env, uint32_t rank)
+{
+    return ((const sim_rank_t *)env)->world->ranks[rank].dead;
+}
+
+static void env_leave_out(const xep_env_t *env, xep_op_t *op, uint32_t rank)
+{
+    xep_request_t *req = &member_of((const sim_rank_t *)env)->buffer.requests[op->slot];
+    req->op = *op;
+    xep_members_leave_out(req, rank);
+    op->out = req->op.out;
+}
+
+/* ---- a world ---- */
+
+static void *zeroed(size_t count, size_t bytes)
+{
+    void *memory = calloc(count, bytes);
+    if (memory == NULL) abort();
+    return memory;
+}
+
+static void make_member(sim_rank_t *rank)
+{
+    member_t *member = rank->member = zeroed(1, sizeof *member);
+    xep_buffer_t *buffer = &member->buffer;
+    xep_group_t *group = &member->group;
+    member->rank = rank;
+    group->rank = rank->index;
+    group->nranks = rank->shape.nranks;
+    group->out = zeroed(group->nranks, sizeof *group->out);
+    group->control = &member->control;
+    member->heap.wire.ops = &area_ops;
+    if (posix_memalign(&member->heap.base, 64, xep_members_bytes(&rank->shape)) != 0) abort();
+    for (uint64_t i = 0; i < xep_members_bytes(&rank->shape); i++) ((char *)member->heap.base)[i] = 0;
+    buffer->group = group;
+    buffer->heap = &member->heap;
+    buffer->shape = rank->shape;
+    buffer->plugin.plugin = rank->world->plugin;
+    buffer->broken = 1; /* so that nobody ends requests that are copies */
+    buffer->nrequests = rank->shape.slots * XEP_REQUESTS_PER_SLOT;
+    buffer->requests = zeroed(buffer->nrequests, sizeof *buffer->requests);
+    for (uint32_t i = 0; i < buffer->nrequests; i++) buffer->requests[i].buffer = buffer;
+    member->ops = zeroed(buffer->nrequests, sizeof(xep_op_t *));
+}
+
+static void open_all(sim_world_t *world)
+{
+    for (uint32_t r = 0; r < world->options.nranks; r++) make_member(&world->ranks[r]);
+    for (uint32_t r = 0; r < world->options.nranks; r++) {
+        xep_env_t *env = &world->ranks[r].env;
+        xep_buffer_t *buffer = &member_of(&world->ranks[r])->buffer;
+        if (xep_members_open(buffer, 0) != XEP_OK) abort();
+        env->out = buffer->members->out;
+        env->is_told = env_is_told;
+        env->has_ended = env_has_ended;
+        env->leave_out = env_leave_out;
+    }
+}
+
+static void close_all(sim_world_t *world)
+{
+    for (uint32_t r = 0; r < world->options.nranks; r++) {
+        member_t *member = member_of(&world->ranks[r]);
+        xep_members_close(&member->buffer);
+        free(member->ops);
+        free(member->buffer.requests);
+        free(member->heap.base);
+        free(member->group.out);
+        free(member);
+    }
+}
+
+/* ---- operations ---- */
+
+static void copy_in(member_t *member)
+{
+    member->buffer.mode = member->rank->mode;
+    for (uint32_t i = 0; i < member->buffer.nrequests; i++) {
+        xep_request_t *req = &member->buffer.requests[i];
+        req->state = member->ops[i] != NULL ? XEP_REQUEST_ACTIVE : XEP_REQUEST_FREE;
+        if (member->ops[i] != NULL) req->op = *member->ops[i];
+    }
+}
+
+static void copy_out(const member_t *member)
+{
+    for (uint32_t i = 0; i < member->buffer.nrequests; i++) {
+        xep_op_t *op = member->ops[i];
+        if (op == NULL) continue;
+        op->out = member->buffer.requests[i].op.out;
+        op->is_ruled = member->buffer.requests[i].op.is_ruled;
+        op->ruling = member->buffer.requests[i].op.ruling;
+    }
+}
+
+/* The epoch is used up: the mode of a simulated world does not fail to begin. */
+static void choose(sim_rank_t *rank, xep_op_t *op)
+{
+    member_t *member = member_of(rank);
+    xep_request_t *req = &member->buffer.requests[op->slot];
+    req->op = *op;
+    req->unsettled = 0;
+    xep_members_choose(req);
+    op->out = req->op.out;
+    member->ops[op->slot] = op;
+    member->buffer.epoch = op->epoch;
+    xep_members_tell_begun(&member->buffer);
+}
+
+static xep_status_t settle(sim_rank_t *rank, xep_op_t *op)
+{
+    member_t *member = member_of(rank);
+    xep_request_t *req = &member->buffer.requests[op->slot];
+    if (!req->unsettled) return XEP_OK;
+    copy_in(member);
+    xep_status_t status = xep_members_settle(req);
+    copy_out(member);
+    return status;
+}
+
+static xep_status_t end(sim_rank_t *rank, xep_op_t *op, xep_status_t status)
+{
+    member_t *member = member_of(rank);
+    copy_in(member);
+    member->ops[op->slot] = NULL;
+    if (status != XEP_OK) return status;
+    status = xep_buffer_check_in(&member->buffer);
+    if (status == XEP_OK) xep_members_show(&member->buffer.requests[op->slot]);
+    return status;
+}
+
+/* ---- the agreement ---- */
+
+/* With nothing in flight it waits to begin something, and looks who is alive. */
+static int waits_for(const member_t *member, uint32_t rank)
+{
+    const xep_members_t *members = member->buffer.members;
+    uint32_t flights = 0;
+    if (members->open && !members->heard[rank]) return 1;
+    for (uint32_t i = 0; i < member->buffer.nrequests; i++) {
+        const xep_op_t *op = member->ops[i];
+        for (uint32_t j = 0; op != NULL && j < op->late.count; j++)
+            if (op->late.ranks[j] == rank) return 1;
+        flights += op != NULL;
+    }
+    return flights == 0;
+}
+
+static void give_up(member_t *member)
+{
+    sim_world_t *world = member->rank->world;
+    const sim_death_t *death = world->death;
+    if (death == NULL || !death->is_over || death->rank == member->rank->index) return;
+    const sim_rank_t *other = &world->ranks[death->rank];
+    if (!sim_chance(&member->rank->dice, 20) || !waits_for(member, other->index)) return;
+    if (other->dead) xep_group_put_out(&member->group, other->index, XEP_OUT_DIED);
+    else if (other->stopped && death->is_given_up && world->now > death->since + PATIENCE)
+        xep_group_put_out(&member->group, other->index, XEP_OUT_LATE);
+}
+
+static int stands(sim_rank_t *rank)
+{
+    member_t *member = member_of(rank);
+    give_up(member);
+    copy_in(member);
+    int may = xep_members_turn(&member->buffer);
+    copy_out(member);
+    rank->is_out = env_is_told(&rank->env);
+    return may && !rank->is_out;
+}
+
+const sim_around_t sim_members = {
+    .open = open_all,
+    .close = close_all,
+    .stands = stands,
+    .choose = choose,
+    .settle = settle,
+    .end = end,
+};

@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/**
+ * The core's members (src/core/members.h), as they are, around modes whose ranks all map one another: who is out is
+ * agreed on by the ballots that ranks write and read, in any order of turns. What waits of the core do with a clock,
+ * giving a rank up, is here chance: whoever waits for the rank that died, or is stopped for too long, does it.
+ */
+#ifndef SIM_MEMBERS_H
+#define SIM_MEMBERS_H
+
+#include "sim_world.h"
+
+extern const sim_around_t sim_members;
+
+/** Whom the rank has left out, [R] as xep_env_t has it. */
+const uint8_t *sim_members_out(const sim_rank_t *rank);
+
+#endif
