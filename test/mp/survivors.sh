@@ -34,8 +34,9 @@ all_scenarios() {
 
 seeds='11 22 33 44'
 [ -z "${XEP_TEST_BRIEF:-}" ] || seeds=11
+# anywhere MODE SEEDS: of which others may be asked for
 anywhere() {
-    for seed in ${XEP_TEST_SEEDS:-$seeds}; do survive "$1" 5 3 0 anywhere "$seed"; done
+    for seed in ${XEP_TEST_SEEDS:-$2}; do survive "$1" 5 3 0 anywhere "$seed"; done
 }
 
 # pause_one MODE SEED: whether rank 3 comes back in time depends on the machine
@@ -52,21 +53,21 @@ pause_one() {
 for each in ll normal; do
     all_scenarios $each
     pause_one $each 5
-    anywhere $each
+    anywhere $each "$seeds"
 done
 all_scenarios ll -N 2
-all_scenarios normal -N 3
+survive normal 8 5 0 at-once 1 -N 3
+survive normal 8 5 0 in-turns 2 -N 2
+survive normal 8 7 1 stopped 3 -N 3
 (
     export UCX_TLS=tcp,self
     all_scenarios ll
-    all_scenarios normal
-    anywhere ll
-    anywhere normal # not where UCX has queues in shared memory: who is killed while it writes there blocks them
+    anywhere ll "$seeds"
+    anywhere normal '11 22' # not where UCX has queues in shared memory: who is killed while it writes there blocks them
     exit $failed
 ) || failed=1
 export XEP_MAP=never
-for each in ll normal; do
-    survive $each 8 5 0 in-turns 2
-    survive $each 8 7 1 stopped 3
-done
+survive ll 8 5 0 in-turns 2
+survive ll 8 7 1 stopped 3
+survive normal 8 7 1 stopped 3
 exit $failed
