@@ -3,6 +3,7 @@
 /* Draws are whole numbers from a generator of our own: every machine, compiler and rank draws the same. */
 #include "oracle_routing.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -243,4 +244,38 @@ void oracle_routing_destroy(oracle_routing_t *routing)
     free(routing->popularity);
     oracle_route_file_free(routing->file);
     free(routing);
+}
+
+/* ---- writing ---- */
+
+/* All selections, masked ones too: that a token has none is known by its line alone. */
+static void write_rank(FILE *file, const oracle_routing_t *routing, uint32_t rank, int32_t *idx, float *weights)
+{
+    for (uint64_t token = 0; token < routing->tokens_of[rank]; token++) {
+        oracle_route(routing, rank, token, idx, weights);
+        fprintf(file, "%" PRIu32 " %" PRIu64, rank, token);
+        for (uint32_t k = 0; k < routing->params.topk; k++) fprintf(file, " %" PRId32, idx[k]);
+        fputc('\n', file);
+    }
+}
+
+int oracle_routing_write(const oracle_routing_t *routing, const char *path, char *why, size_t why_bytes)
+{
+    const oracle_routing_params_t *params = &routing->params;
+    FILE *file = fopen(path, "w");
+    int failed = file == NULL;
+
+    if (file != NULL) {
+        int32_t *idx = oracle_alloc(params->topk * sizeof *idx);
+        float *weights = oracle_alloc(params->topk * sizeof *weights);
+        fprintf(file, "# %" PRIu32 " ranks, %" PRIu32 " of %" PRIu32 " experts\n", params->nranks, params->topk,
+                params->experts);
+        for (uint32_t rank = 0; rank < params->nranks; rank++) write_rank(file, routing, rank, idx, weights);
+        free(idx);
+        free(weights);
+        failed = ferror(file);
+        failed |= fclose(file) != 0;
+    }
+    if (failed) snprintf(why, why_bytes, "cannot write %s: %s", path, strerror(errno));
+    return failed ? -1 : 0;
 }

@@ -53,6 +53,9 @@ int oracle_routing_create(const oracle_routing_params_t *params, oracle_routing_
                           size_t why_bytes);
 void oracle_routing_destroy(oracle_routing_t *routing);
 
+/** Writes the selections of all tokens to a file, as the kind "file" reads them. 0, or -1 and a sentence in why. */
+int oracle_routing_write(const oracle_routing_t *routing, const char *path, char *why, size_t why_bytes);
+
 /** Selections [K] and weights [K] of a token. */
 void oracle_route(const oracle_routing_t *routing, uint32_t rank, uint64_t token, int32_t *idx, float *weights);
 

@@ -4,6 +4,7 @@
 
 #include "api_check.h"
 #include "handle.h"
+#include "recording.h"
 #include "request_begin.h"
 #include "request_refuse.h"
 #include "request_wait.h"
@@ -24,6 +25,14 @@ static xep_status_t deliver(xep_request_t *req, xep_request_t **req_p)
     return status;
 }
 
+/* Where a routing is used again, nothing new is said; one in device memory is not known here. */
+static void count_for_recording(const xep_buffer_t *buffer, const xep_dispatch_args_t *args)
+{
+    xep_recording_t *recording = buffer->group->recording;
+    if (recording != NULL && args->cached == NULL && buffer->device == NULL)
+        xep_recording_count(recording, args, buffer->shape.experts);
+}
+
 /* Of a buffer that is entered. */
 static xep_status_t begin_dispatch(xep_buffer_t *buffer, const xep_dispatch_args_t *args, xep_handle_t **handle_p,
                                    xep_request_t **req_p)
@@ -36,6 +45,7 @@ static xep_status_t begin_dispatch(xep_buffer_t *buffer, const xep_dispatch_args
     if (status == XEP_OK) status = xep_check_struct("args", args, &own, sizeof own);
     if (status == XEP_OK) status = xep_check_dispatch(buffer, &own);
     if (status == XEP_OK) status = xep_request_dispatch(buffer, &own, req_p);
+    if (status == XEP_OK) count_for_recording(buffer, &own);
     return xep_request_count_refused(buffer, status);
 }
 

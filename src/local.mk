@@ -29,7 +29,8 @@ libxep_all_la_SOURCES = \
 	%D%/core/request_begin.h %D%/core/request_begin.c %D%/core/request_end.h %D%/core/request_end.c \
 	%D%/core/request_refuse.h %D%/core/request_refuse.c \
 	%D%/core/request_trace.h %D%/core/request_trace.c \
-	%D%/core/request_wait.h %D%/core/request_wait.c %D%/core/rest.h %D%/core/rest.c %D%/core/room.h %D%/core/room.c \
+	%D%/core/request_wait.h %D%/core/request_wait.c %D%/core/recording.h %D%/core/recording.c \
+	%D%/core/rest.h %D%/core/rest.c %D%/core/room.h %D%/core/room.c \
 	%D%/core/shape.h %D%/core/shape.c %D%/core/team.h %D%/core/team.c %D%/core/transport.h \
 	%D%/core/wait_times.h %D%/core/wait_times.c \
 	%D%/cuda/cuda_device.h %D%/cuda/cuda_device.c %D%/cuda/cuda_driver.h %D%/cuda/cuda_driver.c \

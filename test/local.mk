@@ -26,7 +26,8 @@ unit_tests = \
 	%D%/abi/dlopen.t %D%/abi/frozen.t \
 	%D%/unit/boot_alone.t %D%/unit/boot_over_callback.t \
 	%D%/unit/core_account.t %D%/unit/core_ballot.t \
-	%D%/unit/core_exchange.t %D%/unit/core_host.t %D%/unit/core_layout.t %D%/unit/core_rest.t %D%/unit/core_room.t \
+	%D%/unit/core_exchange.t %D%/unit/core_host.t %D%/unit/core_layout.t %D%/unit/core_recording.t \
+	%D%/unit/core_rest.t %D%/unit/core_room.t \
 	%D%/unit/core_wait.t %D%/unit/core_words.t \
 	%D%/unit/intake_order.t \
 	%D%/unit/util_config.t %D%/unit/util_cpu.t %D%/unit/util_dtype.t %D%/unit/util_error.t \
@@ -166,6 +167,7 @@ script_tests = \
 	%D%/mp/missing.sh %D%/mp/launch_hosts.sh %D%/mp/launch_mpirun.sh %D%/mp/launch_prterun.sh %D%/mp/launch_slurm.sh \
 	%D%/mp/launch_xep_run.sh %D%/mp/heartbeat.sh %D%/mp/hosts.sh %D%/mp/kills.sh \
 	%D%/mp/perf_check.sh %D%/mp/perf_corrupt.sh %D%/mp/perf_output.sh %D%/mp/perf_ratios.sh \
+	%D%/mp/recorded.sh \
 	%D%/mp/shared_memory.sh %D%/mp/steady_calls.sh %D%/mp/trace_output.sh \
 	%D%/mp/survivors.sh %D%/mp/smaller.sh %D%/mp/victim.sh \
 	%D%/rig/documents.sh %D%/rig/format.sh %D%/rig/layers.sh %D%/rig/mutants.sh \

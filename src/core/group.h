@@ -17,7 +17,8 @@
 typedef struct xep_progress_thread xep_progress_thread_t; /* progress_thread.h */
 typedef struct xep_group_accounts xep_group_accounts_t;   /* group_account.h */
 
-typedef struct xep_inbox xep_inbox_t; /* group_mail.c */
+typedef struct xep_inbox xep_inbox_t;         /* group_mail.c */
+typedef struct xep_recording xep_recording_t; /* recording.h */
 
 /** What a group keeps going besides its transport: the operations of a buffer. Its owner embeds it. */
 typedef struct xep_group_task {
@@ -61,6 +62,7 @@ struct xep_group {
     int gave_up;                    /* in an allgather: others may be in it still */
     int traced;                     /* some rank writes a trace */
     int syncs_trace;                /* this one does, and its barriers align the clocks of it */
+    xep_recording_t *recording;     /* NULL: none is asked for (XEP_RECORD) */
     char **control_of; /* [nranks] the control heap of ranks that are mapped; NULL: others, and this rank */
     atomic_int aborted;
     _Atomic uint64_t ended;      /* who has aborted it, and why: group_abort.c; 0: nobody */

@@ -24,6 +24,7 @@
 #include "host.h"
 #include "log.h"
 #include "progress_thread.h"
+#include "recording.h"
 #include "trace.h"
 
 /*
@@ -276,6 +277,7 @@ xep_status_t xep_group_open(const xep_config_t *config, int32_t timeout_ms, xep_
     pthread_mutex_init(&group->tasks_lock, NULL);
     xep_log_rank((int)group->rank);
     if ((status = exchange_hellos(group, &local)) != XEP_OK) goto err_close;
+    if ((status = xep_recording_open(config, group->rank, group->nranks, &group->recording)) != XEP_OK) goto err_close;
     if ((status = open_transport(config, group->nranks, local, &group->transport)) != XEP_OK) goto err_close;
     if ((status = xep_mail_open(group)) != XEP_OK) goto err_close;
     group->spins = spins_of(group);
@@ -334,6 +336,7 @@ void xep_group_close(xep_group_t *group)
     xep_mail_close(group);
     group->boot->ops->close(group->boot);
     pthread_mutex_destroy(&group->tasks_lock);
+    xep_recording_close(group->recording);
     free(group->control_of);
     free(group->out);
     free(group->peers);

@@ -38,6 +38,9 @@ VALUE(trace, "TRACE", path, "",
       "when setuid")
 VALUE(trace_bytes, "TRACE_BYTES", bytes, "4m",
       "memory of a thread for its trace, 64k to 1g; the oldest events go first")
+VALUE(record, "RECORD", path, "",
+      "file for the routing of one dispatch: FILE.RANK, for xep_perf --routing file:; not when setuid")
+VALUE(record_at, "RECORD_AT", count, "1", "the dispatch whose routing is written: 1 is the first of a group")
 CHOICE(explain, "EXPLAIN", "no",
        "signal on which a process says what it waits for, for whom and since when: sigusr1, sigusr2, no")
 CHOICE(log, "LOG", "warn", "least level logged: error, warn, info, debug")

@@ -259,6 +259,38 @@ TEST(file_gives_tokens_and_experts)
     unlink(file.path);
 }
 
+/* Each rank with another number of tokens, one with none, and masked selections: nothing is lost on the way. */
+TEST(what_is_written_is_read)
+{
+    const uint64_t tokens_of[] = {5, 0, 40};
+    route_file_t file;
+    oracle_routing_params_t params = params_of("uniform", 3, 7, 3);
+    char why[300] = "";
+    params.mask = 600;
+    params.tokens_of = tokens_of;
+    oracle_routing_t *drawn = create(&params), *read;
+
+    write_file(&file, "what was there before\n");
+    assert_int_equal(oracle_routing_write(drawn, file.path, why, sizeof why), 0);
+    params = params_of(file.spec, 3, 7, 3);
+    params.tokens = 0;
+    read = create(&params);
+    for (uint32_t rank = 0; rank < 3; rank++) {
+        assert_int_equal(read->tokens_of[rank], tokens_of[rank]);
+        for (uint64_t token = 0; token < tokens_of[rank]; token++) {
+            int32_t idx[MAX_TOPK];
+            float weights[MAX_TOPK];
+            oracle_route(drawn, rank, token, idx, weights);
+            expect_idx(read, rank, token, idx);
+        }
+    }
+    assert_int_equal(oracle_routing_write(drawn, "/nowhere/routes", why, sizeof why), -1);
+    assert_string_equal(why, "cannot write /nowhere/routes: No such file or directory");
+    oracle_routing_destroy(read);
+    oracle_routing_destroy(drawn);
+    unlink(file.path);
+}
+
 TEST(bad_files_name_the_line)
 {
     static const struct {

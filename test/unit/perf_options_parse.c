@@ -7,7 +7,7 @@
 #include "perf_options.h"
 #include "unit.h"
 
-enum { MAX_WORDS = 12 };
+enum { MAX_WORDS = 16 };
 
 /* Splits at blanks and parses. The words outlive the call: options point to them. */
 static int parse(const char *line, perf_options_t *options, char *why, size_t why_bytes)
@@ -45,15 +45,17 @@ TEST(values)
     perf_options_t options;
     char why[300];
 
-    assert_int_equal(parse("--tokens 17 --hidden=128 --topk 2 --experts=9 --dtype fp8 --routing group:3,2 --cached",
-                           &options, why, sizeof why),
-                     0);
+    assert_int_equal(
+        parse("--tokens 17 --hidden=128 --topk 2 --experts=9 --dtype fp8 --routing group:3,2 --cached --record r.txt",
+              &options, why, sizeof why),
+        0);
     assert_int_equal(options.tokens, 17);
     assert_int_equal(options.hidden, 128);
     assert_int_equal(options.experts, 9);
     assert_int_equal(options.dtype, XEP_E4M3);
     assert_int_equal(options.route.topk_groups, 2);
     assert_true(options.cached);
+    assert_string_equal(options.record, "r.txt");
     assert_int_equal(parse("--check-only --op combine --json -", &options, why, sizeof why), 0);
     assert_true(options.check && options.check_only);
     assert_false(perf_times_dispatch(&options));

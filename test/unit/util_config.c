@@ -82,6 +82,8 @@ TEST(defaults)
     assert_int_equal(config.inflight, 8 << 20);
     assert_int_equal(config.timeout, 120000);
     assert_int_equal(config.threads, 1);
+    assert_string_equal(config.record, "");
+    assert_int_equal(config.record_at, 1);
     assert_int_equal(config.log, XEP_LOG_WARN);
 }
 

@@ -37,6 +37,7 @@ static const option_t option_table[] = {
      "element type of a row: bf16 (default), fp16, fp32, or fp8: with a\n"
      "4-byte scale for each 128 elements, combined as bf16"},
     {"--routing", "HOW", OPTION_TEXT, AT(routing), 0, 0, "which experts tokens select, see below; default uniform"},
+    {"--record", "FILE", OPTION_TEXT, AT(record), 0, 0, "write the routing of all ranks, for --routing file:FILE"},
     {"--mask", "P", OPTION_COUNT, AT(mask), 0, 1000, "turn P of 1000 selections into -1, no expert; default 0"},
     {"--seed", "S", OPTION_COUNT, AT(seed), 0, UINT64_MAX, "seed of routing and data; default 1"},
     {"--iters", "N", OPTION_COUNT, AT(iters), 1, 1 << 20, "iterations that are timed; default 20"},

@@ -33,6 +33,7 @@ typedef struct perf_options {
     uint64_t slots, threads;
     uint64_t pressure;
     const char *json;
+    const char *record;              /* NULL: the routing is not written */
     const char *sweep_text;          /* NULL: none */
     const char *quant_name, *layout; /* NULL: as the mode has it */
     const char *memory;              /* "host", "cuda" */

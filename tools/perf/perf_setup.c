@@ -318,6 +318,13 @@ int perf_reseed(perf_t *perf, uint64_t seed)
     return 0;
 }
 
+/* By rank 0, which has made the routing of all, when all have read theirs. NULL or a complaint. */
+static const char *record_routing(const perf_t *perf, char *why, size_t why_bytes)
+{
+    if (!perf->options.record || perf->info.rank != 0) return NULL;
+    return oracle_routing_write(perf->routing, perf->options.record, why, why_bytes) ? why : NULL;
+}
+
 /* In the order in which each needs what came before. */
 int perf_setup(perf_t *perf)
 {
@@ -330,6 +337,7 @@ int perf_setup(perf_t *perf)
     set_types(perf);
     ret = choose_shape(perf);
     if (ret) return ret;
+    if (perf_complained(perf, record_routing(perf, text, sizeof text))) return PERF_EXIT_FAILED;
     if (perf_complained(perf, map_memory(perf))) return PERF_EXIT_FAILED;
     ret = perf_cuda_open(perf);
     if (ret) return ret;
