@@ -12,12 +12,15 @@
 #include "api_check.h"
 #include "buffer_create.h"
 #include "buffer_end.h"
+#include "buffer_follow.h"
 #include "cpu.h"
 #include "cuda/cuda_device.h"
 #include "group_abort.h"
 #include "group_control.h"
 #include "group_create.h"
 #include "group_exchange.h"
+#include "group_grow.h"
+#include "group_join.h"
 #include "group_out.h"
 #include "group_shrink.h"
 #include "handle.h"
@@ -189,6 +192,50 @@ xep_status_t xep_group_shrink(xep_group_t *group, const xep_shrink_args_t *args,
     return xep_group_make_smaller(group, &own, xep_ucp_transport_open, group_p);
 }
 
+/* ---- newcomers ---- */
+
+/* Rank 0's are what counts, so all wait for its word of them. */
+static xep_status_t check_grow(const xep_group_t *group, const xep_grow_args_t *args, xep_grow_args_t *own)
+{
+    xep_status_t status = args == NULL ? XEP_OK : xep_check_struct("args", args, own, sizeof *own);
+    if (status != XEP_OK || group->rank != 0) return status;
+    if (own->newcomers == 0) own->newcomers = 1;
+    if (own->newcomers > 1024) return xep_fail(XEP_ERR_INVALID, "invalid newcomers: %u (at most 1024)", own->newcomers);
+    if ((own->path == NULL) == (own->publish == NULL))
+        return xep_fail(XEP_ERR_INVALID, "args.path and args.publish are %s (one of them)",
+                        own->path == NULL ? "both NULL" : "both given");
+    if ((own->flags & ~(uint32_t)XEP_GROW_ANYWHERE) != 0 || own->reserved != 0)
+        return xep_fail(XEP_ERR_INVALID, "invalid flags: %#x, reserved: %u (XEP_GROW_*; 0)", own->flags, own->reserved);
+    return XEP_OK;
+}
+
+xep_status_t xep_group_grow(xep_group_t *group, const xep_grow_args_t *args, xep_group_t **group_p)
+{
+    xep_grow_args_t own = XEP_GROW_ARGS_INIT;
+    if (group == NULL) return xep_fail(XEP_ERR_INVALID, "group is NULL");
+    xep_status_t status = check_grow(group, args, &own);
+    if (group_p == NULL) status = xep_fail(XEP_ERR_INVALID, "group_p is NULL");
+    return xep_group_make_larger(group, &own, status, xep_ucp_transport_open, group_p);
+}
+
+xep_status_t xep_group_join(const xep_join_params_t *params, xep_group_t **group_p)
+{
+    xep_join_params_t own = XEP_JOIN_PARAMS_INIT;
+    xep_config_t config;
+    xep_status_t status = xep_check_struct("params", params, &own, sizeof own);
+    if (status == XEP_OK && group_p == NULL) status = xep_fail(XEP_ERR_INVALID, "group_p is NULL");
+    if (status == XEP_OK && (own.path == NULL) == (own.lookup == NULL))
+        status = xep_fail(XEP_ERR_INVALID, "params.path and params.lookup are %s (one of them)",
+                          own.path == NULL ? "both NULL" : "both given");
+    if (status == XEP_OK && own.reserved != 0)
+        status = xep_fail(XEP_ERR_INVALID, "invalid reserved: %u (0)", own.reserved);
+    if (status == XEP_OK) status = xep_config_read(&config);
+    if (status == XEP_OK) status = xep_watch_listen(config.explain);
+    if (status != XEP_OK) return status;
+    return xep_group_come(&config, &own, own.timeout_ms == 0 ? config.timeout : own.timeout_ms, xep_ucp_transport_open,
+                          group_p);
+}
+
 /*
  * The size of the caller's struct decides how much is written: in all queries the library fills its own struct first.
  */
@@ -270,6 +317,15 @@ xep_status_t xep_buffer_create(xep_group_t *group, const xep_buffer_params_t *pa
     return xep_buffer_open(group, &own, device, status, buffer_p);
 }
 
+/* What others say of their buffers is checked as what a user passes is. */
+xep_status_t xep_buffer_follow(const xep_buffer_t *old, xep_group_t *group, xep_buffer_t **buffer_p)
+{
+    xep_followed_t followed;
+    if (group == NULL) return xep_fail(XEP_ERR_INVALID, "group is NULL");
+    xep_status_t status = xep_buffer_find_params(old, group, &followed);
+    return status == XEP_OK ? xep_buffer_create(group, &followed.params, buffer_p) : status;
+}
+
 void xep_buffer_destroy(xep_buffer_t *buffer)
 {
     if (buffer != NULL) xep_buffer_close(buffer);
@@ -305,7 +361,16 @@ xep_status_t xep_buffer_query(const xep_buffer_t *buffer, xep_buffer_info_t *inf
                              .threads = buffer->env.threads,
                              .operations = buffer->epoch,
                              .memory = buffer->device != NULL ? XEP_MEMORY_CUDA : XEP_MEMORY_HOST,
-                             .device = buffer->device != NULL ? buffer->device->number : -1};
+                             .device = buffer->device != NULL ? buffer->device->number : -1,
+                             .experts = buffer->params.experts,
+                             .topk = buffer->params.topk,
+                             .hidden = buffer->params.hidden,
+                             .scales = buffer->params.scales,
+                             .tokens = buffer->params.tokens,
+                             .dtype = buffer->params.dtype,
+                             .combine_dtype = buffer->params.combine_dtype,
+                             .on_failure = buffer->params.on_failure,
+                             .timeout_ms = buffer->params.timeout_ms};
     for (uint32_t s = 0; s < own.slots; s++) own.free_slots += buffer->handles[s].state == XEP_HANDLE_FREE;
     for (uint32_t r = 0; r < buffer->group->nranks; r++) own.mapped_peers += (uint32_t)buffer->group->peers[r].mapped;
     return xep_fill_struct("info", info, &own, sizeof own);

@@ -16,6 +16,10 @@ libxep_all_la_SOURCES = \
 	%D%/core/group_mail.h %D%/core/group_mail.c \
 	%D%/core/boot_mail.h %D%/core/boot_mail.c %D%/core/shrink_state.h %D%/core/shrink_state.c \
 	%D%/core/group_shrink.h %D%/core/group_shrink.c \
+	%D%/core/address.h %D%/core/address.c %D%/core/stream.h %D%/core/stream.c \
+	%D%/core/newcomers.h %D%/core/newcomers.c %D%/core/boot_grow.h %D%/core/boot_grow.c \
+	%D%/core/boot_join.h %D%/core/boot_join.c %D%/core/group_grow.h %D%/core/group_grow.c \
+	%D%/core/group_join.h %D%/core/group_join.c %D%/core/buffer_follow.h %D%/core/buffer_follow.c \
 	%D%/core/group_control.h %D%/core/group_control.c %D%/core/group_create.h %D%/core/group_create.c \
 	%D%/core/group_out.h %D%/core/group_out.c \
 	%D%/core/members.h %D%/core/members.c %D%/core/members_area.h %D%/core/members_wait.h %D%/core/members_wait.c \

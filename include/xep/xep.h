@@ -235,7 +235,7 @@ typedef struct xep_group_info {
     size_t size;
     uint32_t rank, nranks;
     uint32_t node, nnodes; /* of this rank; how many: the ranks that map one another's memory are a node */
-    const char *boot;      /* "callback", "pmix", "single"; "shrink": of another group */
+    const char *boot;      /* "callback", "pmix", "single"; "shrink", "grow": of another group */
 } xep_group_info_t;
 
 #define XEP_GROUP_INFO_INIT XEP_INIT_(xep_group_info_t)
@@ -304,6 +304,93 @@ typedef struct xep_shrink_args {
  * XEP_ERR_TRANSPORT, XEP_ERR_NO_MEMORY, XEP_ERR_INVALID (also: called before). They leave this group aborted.
  */
 XEP_API xep_status_t xep_group_shrink(xep_group_t *group, const xep_shrink_args_t *args, xep_group_t **group_p);
+
+/** Most bytes of the address of a group that grows. */
+enum { XEP_ADDRESS_BYTES = 512 };
+
+/**
+ * Makes the address of a group known to processes that look for it, as MPI_Publish_name() does: bytes of it, valid
+ * during the call. bytes 0: it is not valid any more. Called inside xep_group_grow(), on rank 0. Returns 0, or anything
+ * else on failure. Who has the address can become a rank: it is for the same user alone.
+ */
+typedef int (*xep_publish_fn)(void *ctx, const void *address, size_t bytes);
+
+/**
+ * Finds what xep_publish_fn made known: writes at most capacity bytes to address, and how many to *bytes_p; 0: it is
+ * not there, and is asked for again until the deadline. Called inside xep_group_join(). Returns 0, or anything else on
+ * failure.
+ */
+typedef int (*xep_lookup_fn)(void *ctx, void *address, size_t capacity, size_t *bytes_p);
+
+/** Bits of xep_grow_args_t.flags. */
+enum {
+    /* newcomers may be on any host that reaches this one: without it, a group of one host listens on the loopback
+     * interface alone. A group of several hosts listens on all interfaces */
+    XEP_GROW_ANYWHERE = 1
+};
+
+/** Rank 0's count; of other ranks nothing but size is looked at. */
+typedef struct xep_grow_args {
+    size_t size;
+    uint32_t newcomers;     /* processes to wait for, at most 1024; 0: 1 */
+    int32_t timeout_ms;     /* most time until they are here; 0: the group's timeout; < 0: none */
+    const char *path;       /* of the address file, which rank 0 makes and removes; or NULL, and publish */
+    xep_publish_fn publish; /* instead of path */
+    void *publish_ctx;      /* passed to publish */
+    uint32_t flags;         /* XEP_GROW_* */
+    uint32_t reserved;      /* must be 0 */
+} xep_grow_args_t;
+
+#define XEP_GROW_ARGS_INIT XEP_INIT_(xep_grow_args_t)
+
+/**
+ * Makes a new group of all ranks of this one, with the numbers that they have, and of processes that call
+ * xep_group_join(): these are the ranks behind them, in the order in which they came. Collective, blocking, and an
+ * operation boundary: all have called it before any of them returns. No launcher takes part.
+ *
+ * Rank 0 waits for the newcomers; all ranks come to the same new group or to the same error, after which this group and
+ * its buffers are as before, so the call can be made again: XEP_ERR_TIMEOUT (fewer newcomers than asked for have come,
+ * which none of them is told: they go on looking for a group), XEP_ERR_PEER (a newcomer has died in the middle),
+ * XEP_ERR_MISMATCH (a newcomer has other settings), XEP_ERR_INVALID, XEP_ERR_BOOT (the address file cannot be written,
+ * or publish failed), XEP_ERR_ABORTED (params.interrupted), XEP_ERR_TRANSPORT, XEP_ERR_NO_MEMORY. A newcomer of another
+ * version of xep is told so and not let in, and the others go on waiting.
+ *
+ * When a rank of this group dies or does not call this within the group's timeout, the errors are those of
+ * xep_group_allgather(), XEP_ERR_PEER and XEP_ERR_TIMEOUT, and name it; then xep_group_shrink() makes a group that can
+ * grow. So it is where ranks are out (XEP_ERR_PEER).
+ *
+ * Both groups can be used then. Buffers do not move: xep_buffer_follow() makes one of the same shape on the new group,
+ * and this group and its buffers are destroyed as always, by its ranks.
+ */
+XEP_API xep_status_t xep_group_grow(xep_group_t *group, const xep_grow_args_t *args, xep_group_t **group_p);
+
+typedef struct xep_join_params {
+    size_t size;
+    const char *path;     /* of the address file; or NULL, and lookup */
+    xep_lookup_fn lookup; /* instead of path */
+    void *lookup_ctx;     /* passed to lookup */
+    /* most time until a group has taken this process in, then deadline of each wait in calls on the group; 0:
+     * XEP_TIMEOUT; < 0: none */
+    int32_t timeout_ms;
+    uint32_t reserved;             /* must be 0 */
+    int (*interrupted)(void *ctx); /* as in xep_group_params_t */
+    void *interrupted_ctx;         /* passed to interrupted */
+} xep_join_params_t;
+
+#define XEP_JOIN_PARAMS_INIT XEP_INIT_(xep_join_params_t)
+
+/**
+ * Makes this process a rank of a group whose ranks call xep_group_grow(), now or before the deadline. Blocking. The
+ * process may come from anywhere: no launcher and no PMIx is asked. It needs the same user and the same settings
+ * (XEP_MAP and so on). The address file is read only if it belongs to this user and nobody else can use it.
+ *
+ * It waits while there is no address file, or nobody listens where an old one says. Errors, after which nothing is left
+ * to free: XEP_ERR_TIMEOUT (the sentence says what was missing last), XEP_ERR_PROTOCOL (what is in the file is no
+ * address), XEP_ERR_BOOT (the file belongs to somebody else), XEP_ERR_MISMATCH (another version of xep, other
+ * settings), XEP_ERR_PEER (a rank died in the middle), XEP_ERR_ABORTED (params.interrupted), XEP_ERR_INVALID,
+ * XEP_ERR_TRANSPORT, XEP_ERR_NO_MEMORY. It may be called again.
+ */
+XEP_API xep_status_t xep_group_join(const xep_join_params_t *params, xep_group_t **group_p);
 
 /** Fills info. Local. Errors: XEP_ERR_INVALID. */
 XEP_API xep_status_t xep_group_query(const xep_group_t *group, xep_group_info_t *info);
@@ -458,6 +545,16 @@ XEP_API xep_status_t xep_buffer_size(const xep_buffer_params_t *params, uint32_t
 XEP_API xep_status_t xep_buffer_create(xep_group_t *group, const xep_buffer_params_t *params, xep_buffer_t **buffer_p);
 
 /**
+ * Makes a buffer on a group that came of another one by xep_group_shrink() or xep_group_grow(), with the params of a
+ * buffer of that one: xep_buffer_create() with what the lowest rank with a buffer has. old is this rank's buffer, or
+ * NULL on ranks that have none, which are newcomers; it stays as it is. The new group has other ranks, so ranks have
+ * other experts (xep_expert_range()), and recv_rows 0 is another worst case; threads and timeout_ms of a rank with a
+ * buffer are those of that buffer. Collective, blocking. Errors: as of xep_buffer_create(); XEP_ERR_INVALID also if no
+ * rank has a buffer.
+ */
+XEP_API xep_status_t xep_buffer_follow(const xep_buffer_t *old, xep_group_t *group, xep_buffer_t **buffer_p);
+
+/**
  * Frees the buffer with all its handles, requests and views. Collective, blocking: waits for the other ranks, at most
  * for the timeout, and not at all after xep_group_abort(). NULL is a no-op.
  */
@@ -484,6 +581,12 @@ typedef struct xep_buffer_info {
     uint64_t operations;   /* dispatches and combines begun so far */
     xep_memory_t memory;
     int32_t device; /* number of the CUDA device that has the rows; -1 with XEP_MEMORY_HOST */
+    /* the params of it, which a rank that got it by xep_buffer_follow() has not chosen itself */
+    uint32_t experts, topk, hidden, scales;
+    uint64_t tokens;
+    xep_dtype_t dtype, combine_dtype;
+    xep_on_failure_t on_failure;
+    int32_t timeout_ms;
 } xep_buffer_info_t;
 
 #define XEP_BUFFER_INFO_INIT XEP_INIT_(xep_buffer_info_t)

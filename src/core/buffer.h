@@ -28,6 +28,7 @@ struct xep_buffer {
     xep_plugin_ref_t plugin;
     void *mode; /* the plugin's */
     xep_shape_t shape;
+    xep_buffer_params_t params; /* that it was made with, defaults filled in; mode is the plugin's name */
     xep_env_t env;
     /* [the mode's bytes | quiet words, one u64 per rank, written by that rank | the area of members] */
     xep_heap_wire_t *heap;

@@ -155,6 +155,8 @@ static xep_status_t prepare(xep_buffer_t *buffer, const xep_buffer_params_t *par
     if (status != XEP_OK) return status;
     status = measure(buffer->plugin.plugin, &buffer->shape, params, buffer->env.regions, &buffer->quiet_offset, size);
     if (status != XEP_OK) return status;
+    buffer->params = *params;
+    buffer->params.mode = buffer->plugin.plugin->name;
     buffer->shape.recv_rows = size->recv_rows;
     buffer->dtype = params->dtype;
     buffer->combine_dtype = params->combine_dtype;

@@ -323,6 +323,14 @@ static xep_status_t leave_together(xep_group_t *group)
     return status;
 }
 
+void xep_group_drop(xep_group_t *group)
+{
+    if (group == NULL) return;
+    group->connected = 0; /* nobody is told: those that have it drop it too */
+    atomic_store(&group->aborted, 1);
+    xep_group_close(group);
+}
+
 void xep_group_close(xep_group_t *group)
 {
     xep_status_t status = leave_together(group);

@@ -170,10 +170,7 @@ static xep_status_t build(work_t *work)
 
 static void drop(work_t *work)
 {
-    if (work->made == NULL) return;
-    work->made->connected = 0; /* nobody is told: those that have it drop it too */
-    atomic_store(&work->made->aborted, 1);
-    xep_group_close(work->made);
+    xep_group_drop(work->made);
     work->made = NULL;
 }
 

@@ -99,6 +99,39 @@ static void shrinks(xep_group_t *group)
     MP_OK(xep_group_barrier(group));
 }
 
+/* All ranks hear of what is wrong on one; larger.c has more. */
+static void grows(xep_group_t *group)
+{
+    xep_grow_args_t args = XEP_GROW_ARGS_INIT;
+    xep_join_params_t params = XEP_JOIN_PARAMS_INIT;
+    xep_group_t *next = NULL;
+    xep_buffer_t *buffer = NULL;
+    MP_FAILS(XEP_ERR_INVALID, xep_group_grow(NULL, &args, &next));
+    MP_FAILS(XEP_ERR_INVALID, xep_group_grow(group, &args, NULL));
+    MP_FAILS(XEP_ERR_INVALID, xep_group_grow(group, &args, &next));
+    MP_REASON("args.path and args.publish are both NULL");
+    args.path = "address";
+    args.newcomers = 1025;
+    MP_FAILS(XEP_ERR_INVALID, xep_group_grow(group, &args, &next));
+    MP_REASON("invalid newcomers: 1025");
+    args.newcomers = 1;
+    args.flags = 2;
+    MP_FAILS(XEP_ERR_INVALID, xep_group_grow(group, &args, &next));
+    MP_REASON("invalid flags: 0x2");
+    MP_FAILS(XEP_ERR_INVALID, xep_group_join(NULL, &next));
+    MP_FAILS(XEP_ERR_INVALID, xep_group_join(&params, &next));
+    MP_REASON("params.path and params.lookup are both NULL");
+    params.path = "address";
+    MP_FAILS(XEP_ERR_INVALID, xep_group_join(&params, NULL));
+    params.reserved = 1;
+    MP_FAILS(XEP_ERR_INVALID, xep_group_join(&params, &next));
+    MP_REASON("invalid reserved: 1");
+    MP_FAILS(XEP_ERR_INVALID, xep_buffer_follow(NULL, NULL, &buffer));
+    MP_FAILS(XEP_ERR_INVALID, xep_buffer_follow(NULL, group, &buffer));
+    MP_REASON("there is no buffer to follow");
+    MP_CHECK(next == NULL && buffer == NULL);
+}
+
 /* Which buffers can go on without ranks, and what may be asked of a group that has none of these. */
 static void masks(xep_group_t *group)
 {
@@ -339,6 +372,7 @@ int main(void)
     null_calls(group);
     masks(group);
     shrinks(group);
+    grows(group);
     layouts();
     buffers(group);
     mp_job_open(&job, &base, 1);

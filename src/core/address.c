@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* A file is complete or not there: it is written beside its place and renamed. */
+#define _GNU_SOURCE /* mkostemp */
+#include "address.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "error.h"
+
+enum { FORMAT = 1, PATH_BYTES = 4096 };
+
+static const uint8_t magic[8] = {'x', 'e', 'p', '-', 'g', 'r', 'o', 'w'};
+
+/* FNV-1a: against files that were cut or damaged, not against somebody who means to */
+static uint64_t sum_of(const xep_address_t *address)
+{
+    const uint8_t *bytes = (const uint8_t *)address;
+    uint64_t hash = UINT64_C(14695981039346656037);
+    for (size_t i = 0; i < offsetof(xep_address_t, sum); i++) hash = (hash ^ bytes[i]) * UINT64_C(1099511628211);
+    return hash;
+}
+
+uint32_t xep_address_version(void)
+{
+    return XEP_VERSION_MAJOR << 16 | XEP_VERSION_MINOR << 8 | XEP_VERSION_PATCH;
+}
+
+xep_status_t xep_address_open(xep_address_t *address)
+{
+    *address = (xep_address_t){.format = FORMAT, .version = xep_address_version()};
+    memcpy(address->magic, magic, sizeof magic);
+    if (getrandom(address->key, sizeof address->key, 0) != sizeof address->key)
+        return xep_fail(XEP_ERR_BOOT, "no random numbers for the key of an address: %s", strerror(errno));
+    return XEP_OK;
+}
+
+void xep_address_seal(xep_address_t *address)
+{
+    address->sum = sum_of(address);
+}
+
+/* The format before the length: a later one may be longer. */
+xep_status_t xep_address_check(const void *data, size_t bytes, const char *where, xep_address_t *address)
+{
+    xep_address_t own = {0};
+    memcpy(&own, data, bytes < sizeof own ? bytes : sizeof own);
+    if (bytes < offsetof(xep_address_t, port) || memcmp(own.magic, magic, sizeof magic) != 0)
+        return xep_fail(XEP_ERR_PROTOCOL, "%s is no address of a group: %zu bytes (%zu, beginning with \"xep-grow\")",
+                        where, bytes, sizeof own);
+    if (own.format != FORMAT || own.version != xep_address_version())
+        return xep_fail(XEP_ERR_MISMATCH,
+                        "%s is of a group with another version of xep: %x, format %u (this process has %x, format %u)",
+                        where, own.version, own.format, xep_address_version(), (uint32_t)FORMAT);
+    if (bytes != sizeof own || own.sum != sum_of(&own))
+        return xep_fail(XEP_ERR_PROTOCOL, "the address in %s is damaged: %zu bytes (%zu), or another sum", where, bytes,
+                        sizeof own);
+    int known = own.port >= 1 && own.port <= UINT16_MAX && own.count >= 1 && own.count <= XEP_ADDRESS_HOSTS;
+    for (uint32_t i = 0; known && i < own.count; i++) known = own.hosts[i].family == 4 || own.hosts[i].family == 6;
+    if (!known)
+        return xep_fail(XEP_ERR_PROTOCOL, "the address in %s makes no sense: port %u of %u hosts", where, own.port,
+                        own.count);
+    *address = own;
+    return XEP_OK;
+}
+
+/* ---- the file ---- */
+
+static xep_status_t fail_file(const char *what, const char *path)
+{
+    int error = errno;
+    return xep_fail(XEP_ERR_BOOT, "cannot %s the address file %.300s: %s", what, path, strerror(error));
+}
+
+xep_status_t xep_address_write(const char *path, const xep_address_t *address)
+{
+    char beside[PATH_BYTES];
+    int length = snprintf(beside, sizeof beside, "%s.XXXXXX", path);
+    if (length < 0 || (size_t)length >= sizeof beside)
+        return xep_fail(XEP_ERR_INVALID, "the path of the address file is too long: %d bytes (at most %d)", length,
+                        PATH_BYTES - 8);
+    int file = mkostemp(beside, O_CLOEXEC); /* for this user alone, whatever the umask */
+    if (file < 0) return fail_file("write", path);
+    ssize_t done = write(file, address, sizeof *address);
+    if (close(file) == 0 && done == (ssize_t)sizeof *address && rename(beside, path) == 0) return XEP_OK;
+    xep_status_t status = fail_file("write", path);
+    (void)unlink(beside);
+    return status;
+}
+
+/* O_NONBLOCK: a pipe of that name would hold this process up. */
+static int open_file(const char *path)
+{
+    return open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+}
+
+static xep_status_t check_owner(int file, const char *path)
+{
+    struct stat is;
+    if (fstat(file, &is) != 0) return fail_file("read", path);
+    if (!S_ISREG(is.st_mode)) return xep_fail(XEP_ERR_BOOT, "the address file %.300s is no file", path);
+    if (is.st_uid != geteuid())
+        return xep_fail(XEP_ERR_BOOT, "the address file %.300s is of user %u (not of this one, %u)", path,
+                        (unsigned)is.st_uid, (unsigned)geteuid());
+    if ((is.st_mode & 077) != 0)
+        return xep_fail(XEP_ERR_BOOT, "others may use the address file %.300s: mode %03o (600)", path,
+                        (unsigned)is.st_mode & 0777);
+    return XEP_OK;
+}
+
+/* One byte more than there may be tells a file that is too long. */
+static xep_status_t read_file(int file, const char *path, xep_address_t *address)
+{
+    char data[sizeof *address + 1], where[400];
+    ssize_t bytes = read(file, data, sizeof data);
+    if (bytes < 0) return fail_file("read", path);
+    snprintf(where, sizeof where, "the address file %.300s", path);
+    return xep_address_check(data, (size_t)bytes, where, address);
+}
+
+xep_status_t xep_address_read(const char *path, xep_address_t *address)
+{
+    int file = open_file(path);
+    if (file < 0) return errno == ENOENT ? XEP_INPROGRESS : fail_file("read", path);
+    xep_status_t status = check_owner(file, path);
+    if (status == XEP_OK) status = read_file(file, path, address);
+    close(file);
+    return status;
+}
+
+void xep_address_remove(const char *path, const xep_address_t *address)
+{
+    xep_address_t there;
+    if (xep_address_read(path, &there) == XEP_OK && memcmp(&there, address, sizeof there) == 0) (void)unlink(path);
+}

@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include "boot_join.h"
+
+#include <stdlib.h>
+
+#include "error.h"
+#include "rest.h"
+
+typedef struct join_boot {
+    xep_boot_t boot; /* first: the core's pointer is ours */
+    xep_join_t *join;
+    uint32_t number; /* of the last allgather */
+} join_boot_t;
+
+static int is_interrupted(const xep_join_t *join)
+{
+    const xep_join_params_t *params = join->params;
+    return params->interrupted != NULL && params->interrupted(params->interrupted_ctx) != 0;
+}
+
+static xep_status_t look(void *arg)
+{
+    if (!is_interrupted(arg)) return XEP_OK;
+    return xep_fail(XEP_ERR_ABORTED, "the caller would wait no longer for a group");
+}
+
+xep_patience_t xep_join_patience(xep_join_t *join, uint64_t deadline_ns)
+{
+    return (xep_patience_t){.deadline_ns = deadline_ns, .look = look, .arg = join};
+}
+
+xep_status_t xep_join_hear(xep_join_t *join, xep_frame_kind_t kind, xep_frame_t *frame, const xep_patience_t *patience)
+{
+    xep_status_t status = xep_stream_recv_frame(join->stream, frame, patience);
+    if (status != XEP_OK) return status;
+    if (frame->status < 0)
+        return xep_fail(frame->status >= XEP_ERR_BROKEN ? (xep_status_t)frame->status : XEP_ERR_PEER, "%s",
+                        frame->text);
+    if (frame->kind == kind) return XEP_OK;
+    return xep_fail(XEP_ERR_PROTOCOL, "what rank 0 sent is not what was to come: %u (%u)", frame->kind, (uint32_t)kind);
+}
+
+static xep_status_t join_allgather(xep_boot_t *base, const void *send, void *recv, size_t bytes)
+{
+    join_boot_t *boot = (join_boot_t *)base;
+    xep_frame_t give = {.kind = XEP_FRAME_GIVE, .number = ++boot->number, .bytes = bytes}, all;
+    xep_patience_t patience = xep_join_patience(boot->join, xep_deadline(boot->join->timeout_ms));
+    xep_status_t status = xep_stream_send(boot->join->stream, give, "", send, &patience);
+    if (status == XEP_OK) status = xep_join_hear(boot->join, XEP_FRAME_ALL, &all, &patience);
+    if (status != XEP_OK) return status;
+    if (all.number != boot->number || all.bytes != base->nranks * bytes)
+        return xep_fail(XEP_ERR_PROTOCOL, "rank 0 sent what does not belong to exchange %u: %llu bytes of exchange %u",
+                        boot->number, (unsigned long long)all.bytes, all.number);
+    return xep_stream_recv(boot->join->stream, recv, all.bytes, &patience);
+}
+
+static uint32_t join_dead_rank(xep_boot_t *boot)
+{
+    (void)boot;
+    return UINT32_MAX;
+}
+
+static void join_close(xep_boot_t *boot)
+{
+    free(boot);
+}
+
+static const xep_boot_ops_t join_ops = {.name = "grow",
+                                        .allgather = join_allgather,
+                                        .dead_rank = join_dead_rank,
+                                        .close = join_close};
+
+/* Of the waits over the new group's own connections: rank 0 says nothing then, unless it is that it has failed. */
+static int interrupted(void *ctx)
+{
+    xep_frame_t frame;
+    const xep_join_t *join = ((const join_boot_t *)ctx)->join;
+    return xep_stream_peek(join->stream, &frame) != 0 || is_interrupted(join);
+}
+
+xep_status_t xep_boot_join_open(xep_join_t *join, int32_t timeout_ms, xep_boot_t **boot_p)
+{
+    join_boot_t *boot = malloc(sizeof *boot);
+    if (boot == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for the bootstrap");
+    *boot = (join_boot_t){.boot = {.ops = &join_ops,
+                                   .rank = join->rank,
+                                   .nranks = join->nranks,
+                                   .timeout_ms = timeout_ms,
+                                   .interrupted = interrupted,
+                                   .interrupted_ctx = boot},
+                          .join = join};
+    *boot_p = &boot->boot;
+    return XEP_OK;
+}
+
+void xep_boot_join_end(xep_boot_t *base)
+{
+    join_boot_t *boot = (join_boot_t *)base;
+    base->interrupted = boot->join->params->interrupted;
+    base->interrupted_ctx = boot->join->params->interrupted_ctx;
+    boot->join = NULL;
+}

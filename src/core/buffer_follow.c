@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include "buffer_follow.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "group_exchange.h"
+
+/** What a rank says of its buffer. Written by each rank, read by all. */
+typedef struct likeness {
+    uint32_t is_here; /* 0: it has none */
+    uint32_t experts, topk, hidden, scales, slots;
+    uint32_t threads;
+    int32_t timeout_ms;
+    uint32_t dtype, combine_dtype, memory, on_failure;
+    uint64_t tokens, recv_rows;
+    char mode[XEP_FOLLOWED_MODE];
+} likeness_t;
+_Static_assert(sizeof(likeness_t) == 64 + XEP_FOLLOWED_MODE, "exchanged as bytes: no padding");
+
+static likeness_t draw(const xep_buffer_t *old)
+{
+    if (old == NULL) return (likeness_t){0};
+    const xep_buffer_params_t *params = &old->params;
+    likeness_t likeness = {.is_here = 1,
+                           .experts = params->experts,
+                           .topk = params->topk,
+                           .hidden = params->hidden,
+                           .scales = params->scales,
+                           .slots = params->slots,
+                           .threads = params->threads,
+                           .timeout_ms = params->timeout_ms,
+                           .dtype = params->dtype,
+                           .combine_dtype = params->combine_dtype,
+                           .memory = params->memory,
+                           .on_failure = params->on_failure,
+                           .tokens = params->tokens,
+                           .recv_rows = params->recv_rows};
+    snprintf(likeness.mode, sizeof likeness.mode, "%s", params->mode);
+    return likeness;
+}
+
+static void fill_followed(const likeness_t *likeness, xep_followed_t *followed)
+{
+    memcpy(followed->mode, likeness->mode, sizeof followed->mode);
+    followed->mode[sizeof followed->mode - 1] = '\0';
+    followed->params = (xep_buffer_params_t)XEP_BUFFER_PARAMS_INIT;
+    followed->params.mode = followed->mode;
+    followed->params.experts = likeness->experts;
+    followed->params.topk = likeness->topk;
+    followed->params.hidden = likeness->hidden;
+    followed->params.scales = likeness->scales;
+    followed->params.slots = likeness->slots;
+    followed->params.threads = likeness->threads;
+    followed->params.timeout_ms = likeness->timeout_ms;
+    followed->params.dtype = (xep_dtype_t)likeness->dtype;
+    followed->params.combine_dtype = (xep_dtype_t)likeness->combine_dtype;
+    followed->params.memory = (xep_memory_t)likeness->memory;
+    followed->params.on_failure = (xep_on_failure_t)likeness->on_failure;
+    followed->params.tokens = likeness->tokens;
+    followed->params.recv_rows = likeness->recv_rows;
+}
+
+/* A rank whose own buffer differs finds out when all agree on the new one. */
+xep_status_t xep_buffer_find_params(const xep_buffer_t *old, xep_group_t *group, xep_followed_t *followed)
+{
+    likeness_t mine = draw(old), *all = calloc(group->nranks, sizeof *all);
+    uint32_t r = 0;
+    if (all == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for the params of %u ranks", group->nranks);
+    xep_status_t status = xep_group_exchange(group, &mine, all, sizeof mine);
+    while (status == XEP_OK && r < group->nranks && all[r].is_here == 0) r++;
+    if (status == XEP_OK && r == group->nranks)
+        status = xep_fail(XEP_ERR_INVALID, "old is NULL on all %u ranks: there is no buffer to follow", r);
+    if (status == XEP_OK) fill_followed(old != NULL ? &mine : &all[r], followed);
+    free(all);
+    return status;
+}

@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/*
+ * The waits are laid into one another. With T the old group's timeout, members wait T for one another's words; so what
+ * keeps one of them from saying its word takes less: T/2 all waits of the new group until it is made, T/4 what rank 0
+ * waits for from a newcomer.
+ */
+#include "group_grow.h"
+
+#include <stdio.h>
+
+#include "boot_grow.h"
+#include "cpu.h"
+#include "error.h"
+#include "group_create.h"
+#include "log.h"
+
+enum { LOOK_MS = 100 /* most time in which rank 0 says nothing to the others */ };
+
+static int32_t part_of(int32_t timeout_ms, int32_t parts)
+{
+    if (timeout_ms < 0) return timeout_ms;
+    return timeout_ms / parts > 0 ? timeout_ms / parts : 1;
+}
+
+/* ---- 1: wait ---- */
+
+static xep_status_t fail_late(const xep_grow_args_t *args, uint32_t count, int32_t timeout_ms)
+{
+    return xep_fail(XEP_ERR_TIMEOUT, "%u of %u newcomers came in %d ms%s%.100s", count, args->newcomers, timeout_ms,
+                    args->path == NULL ? "" : " to ", args->path == NULL ? "" : args->path);
+}
+
+/* Of rank 0: looks for a while. XEP_INPROGRESS: not all are here. */
+static xep_status_t look_out(xep_grow_t *grow, const xep_grow_args_t *args, int32_t timeout_ms, uint64_t deadline_ns)
+{
+    xep_rest_t rest;
+    int32_t look_ms = part_of(grow->group->timeout_ms, 4);
+    uint64_t until_ns = xep_deadline(look_ms > LOOK_MS || look_ms < 0 ? LOOK_MS : look_ms);
+    if (deadline_ns < until_ns) until_ns = deadline_ns;
+    xep_rest_begin(&rest, 0, until_ns);
+    do {
+        xep_group_progress(grow->group);
+        if (xep_newcomers_look(grow->newcomers) == args->newcomers) return XEP_OK;
+        if (xep_rest_is_slow(&rest) && xep_boot_interrupted(grow->group->boot))
+            return xep_fail(XEP_ERR_ABORTED, "the caller would wait no longer for newcomers");
+    } while (xep_rest_turn(&rest, 0));
+    if (xep_clock_ns() < deadline_ns) return XEP_INPROGRESS;
+    return fail_late(args, xep_newcomers_look(grow->newcomers), timeout_ms);
+}
+
+static void dismiss(xep_grow_t *grow)
+{
+    char reason[XEP_REASON_BYTES];
+    snprintf(reason, sizeof reason, "%s", xep_last_error());
+    xep_newcomers_close(grow->newcomers);
+    grow->newcomers = NULL;
+    (void)xep_fail(XEP_ERR_PEER, "%s", reason);
+}
+
+static xep_status_t await(xep_grow_t *grow, const xep_grow_args_t *args, xep_status_t status)
+{
+    int32_t timeout_ms = args->timeout_ms == 0 ? grow->group->timeout_ms : args->timeout_ms;
+    uint64_t deadline_ns = xep_deadline(timeout_ms);
+    int leads = grow->group->rank == 0;
+    if (status == XEP_OK && leads) status = xep_newcomers_open(grow->group, args, &grow->newcomers);
+    xep_status_t said;
+    do {
+        if (status >= 0 && leads) status = look_out(grow, args, timeout_ms, deadline_ns);
+        if (status < 0) dismiss(grow); /* the address is gone before anybody returns */
+        said = xep_grow_say(grow, XEP_GROW_WAIT, status, args->newcomers);
+    } while (said == XEP_INPROGRESS);
+    return said;
+}
+
+/* ---- 2: build ---- */
+
+static xep_status_t build(xep_grow_t *grow, xep_transport_open_fn open_transport, xep_group_t **made_p)
+{
+    xep_boot_t *boot;
+    int32_t timeout_ms = part_of(grow->group->timeout_ms, 2);
+    xep_patience_t patience = xep_grow_patience(grow, grow->patience_ms);
+    xep_status_t status = grow->newcomers == NULL ? XEP_OK : xep_newcomers_welcome(grow->newcomers, &patience);
+    if (status == XEP_OK) status = xep_boot_grow_open(grow, timeout_ms, &boot);
+    if (status == XEP_OK) status = xep_group_open(&grow->group->config, timeout_ms, boot, open_transport, made_p);
+    return status;
+}
+
+/* ---- 3: settle ---- */
+
+/* Of rank 0. What newcomers say goes before what it has come to itself: it may have failed because of them. */
+static xep_status_t hear_newcomers(xep_grow_t *grow, xep_status_t built)
+{
+    char reason[XEP_REASON_BYTES];
+    xep_patience_t patience = xep_grow_patience(grow, grow->patience_ms);
+    snprintf(reason, sizeof reason, "%s", xep_last_error());
+    if (built == XEP_OK || xep_newcomers_have_failed(grow->newcomers)) {
+        xep_status_t status = xep_newcomers_settle(grow->newcomers, &patience);
+        if (status != XEP_OK) return status;
+    }
+    return built == XEP_OK ? XEP_OK : xep_fail(built, "%s", reason);
+}
+
+static xep_status_t settle(xep_grow_t *grow, xep_status_t status)
+{
+    if (!grow->over && grow->newcomers != NULL) status = hear_newcomers(grow, status);
+    status = xep_grow_say(grow, XEP_GROW_SETTLE, status, 0);
+    if (grow->newcomers != NULL) xep_newcomers_tell(grow->newcomers, status, grow->text);
+    return status;
+}
+
+/* A word that ends the wait may be an error of the arguments of one member. */
+xep_status_t xep_group_make_larger(xep_group_t *group, const xep_grow_args_t *args, xep_status_t status,
+                                   xep_transport_open_fn open_transport, xep_group_t **group_p)
+{
+    xep_grow_t grow = {.group = group, .patience_ms = part_of(group->timeout_ms, 4)};
+    xep_group_t *made = NULL;
+    for (uint32_t r = 0; r < group->nranks; r++)
+        if (xep_group_is_out(group, r))
+            return xep_fail(XEP_ERR_PEER, "rank %u is out, and all ranks of a group let newcomers in (a smaller group)",
+                            r);
+    status = await(&grow, args, status);
+    if (status == XEP_OK) {
+        status = build(&grow, open_transport, &made);
+        status = settle(&grow, status);
+    }
+    if (status == XEP_OK) {
+        xep_boot_grow_end(made->boot);
+        made->timeout_ms = group->timeout_ms;
+        *group_p = made;
+    } else {
+        xep_group_drop(made);
+        xep_log_rank((int)group->rank);
+        (void)xep_fail(status, "%s", grow.text);
+    }
+    xep_newcomers_close(grow.newcomers);
+    return status;
+}

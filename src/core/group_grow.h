@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/**
+ * A group of another one's ranks, its members, and of processes that are new: the members' side (group_join.h has that
+ * of the newcomers).
+ *
+ *  1. wait: rank 0 listens, makes known where (address.h), and tells the other members ten times a second whether all
+ *     newcomers are here, over the old group's allgather. So all come to the same deadline.
+ *  2. build: all make a group (group_create.c). Its bootstrap is, among members, the old group's allgather; rank 0
+ *     speaks for the newcomers, which it has connections to (boot_grow.c, boot_join.c).
+ *  3. settle: newcomers tell rank 0, and members all others, whether they have made it. If all have, all return it;
+ *     else nobody does, and the old group goes on.
+ *
+ * A newcomer that dies is an error for all, at whichever step. A member that dies in the middle is one, too, and then
+ * the old group needs a smaller one anyway.
+ *
+ * What cannot be helped: a member that dies while it sends its last word of step 3 may have reached some and not
+ * others. Those that have it return the new group, the others an error; so ranks that shrink afterwards say by
+ * args.least how few they may be. Likewise, when rank 0 dies between step 3 and its verdict to the newcomers, these
+ * return an error, and the members a group in which they are missing.
+ */
+#ifndef XEP_CORE_GROUP_GROW_H
+#define XEP_CORE_GROUP_GROW_H
+
+#include "group.h"
+
+/** xep_group_grow(). status: what this rank's arguments have come to, which all members hear of. */
+xep_status_t xep_group_make_larger(xep_group_t *group, const xep_grow_args_t *args, xep_status_t status,
+                                   xep_transport_open_fn open_transport, xep_group_t **group_p);
+
+#endif

@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/*
+ * Until rank 0 has heard its hello a newcomer tries again and again: the group may not be there yet, may have ended and
+ * left its address, or may have had enough newcomers. An address that makes no sense, or that somebody else could have
+ * written, is an error at once.
+ */
+#include "group_join.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "boot_join.h"
+#include "cpu.h"
+#include "error.h"
+#include "group_create.h"
+#include "log.h"
+#include "rest.h"
+
+enum { AGAIN_NS = 50 * 1000 * 1000, HEARD_MS = 5000, WAY_MS = 2000, MOST_RANKS = 1 << 20 };
+
+/* ---- finding the group ---- */
+
+static xep_status_t look_up(const xep_join_params_t *params, xep_address_t *address)
+{
+    char data[XEP_ADDRESS_BYTES] = {0};
+    size_t bytes = 0;
+    if (params->lookup == NULL) return xep_address_read(params->path, address);
+    int ret = params->lookup(params->lookup_ctx, data, sizeof data, &bytes);
+    if (ret != 0) return xep_fail(XEP_ERR_BOOT, "params.lookup returned %d", ret);
+    if (bytes == 0) return XEP_INPROGRESS;
+    if (bytes > sizeof data)
+        return xep_fail(XEP_ERR_BOOT, "params.lookup says %zu bytes (at most %zu)", bytes, sizeof data);
+    return xep_address_check(data, bytes, "what params.lookup found", address);
+}
+
+static xep_status_t connect_any(xep_join_t *join, const xep_address_t *address, uint64_t deadline_ns)
+{
+    xep_status_t status = XEP_ERR_PEER;
+    for (uint32_t i = 0; i < address->count && status != XEP_OK && status != XEP_ERR_ABORTED; i++) {
+        uint64_t way_ns = xep_deadline(WAY_MS);
+        xep_patience_t patience = xep_join_patience(join, way_ns < deadline_ns ? way_ns : deadline_ns);
+        status = xep_stream_connect(address, i, &patience, &join->stream);
+    }
+    return status;
+}
+
+/* Whoever listens now at the place of a group that has ended does not know the key. */
+static xep_status_t greet(xep_join_t *join, const xep_address_t *address)
+{
+    const size_t half = XEP_ADDRESS_KEY / 2;
+    uint8_t key[XEP_ADDRESS_KEY / 2];
+    xep_hello_t hello = {.version = xep_address_version(), .pid = (int32_t)getpid()};
+    xep_frame_t frame = {.kind = XEP_FRAME_HELLO, .bytes = sizeof hello};
+    xep_patience_t patience = xep_join_patience(join, xep_deadline(HEARD_MS));
+    memcpy(hello.key, address->key, half);
+    xep_status_t status = xep_stream_send(join->stream, frame, "", &hello, &patience);
+    if (status == XEP_OK) status = xep_join_hear(join, XEP_FRAME_HEARD, &frame, &patience);
+    if (status == XEP_OK && frame.bytes != half) status = xep_fail(XEP_ERR_PROTOCOL, "it does not answer as a group");
+    if (status == XEP_OK) status = xep_stream_recv(join->stream, key, half, &patience);
+    if (status == XEP_OK && memcmp(key, address->key + half, half) != 0)
+        status = xep_fail(XEP_ERR_PROTOCOL, "it has another key");
+    return status;
+}
+
+static xep_status_t await_welcome(xep_join_t *join, uint64_t deadline_ns)
+{
+    xep_frame_t frame;
+    xep_patience_t patience = xep_join_patience(join, deadline_ns);
+    xep_status_t status = xep_join_hear(join, XEP_FRAME_WELCOME, &frame, &patience);
+    if (status != XEP_OK) return status;
+    if (frame.rank >= frame.nranks || frame.nranks > MOST_RANKS)
+        return xep_fail(XEP_ERR_PROTOCOL, "rank 0 gives this process rank %u of %u", frame.rank, frame.nranks);
+    join->rank = frame.rank;
+    join->nranks = frame.nranks;
+    return XEP_OK;
+}
+
+static void hang_up(xep_join_t *join)
+{
+    if (join->stream >= 0) close(join->stream);
+    join->stream = -1;
+}
+
+/* XEP_INPROGRESS: not now. Errors that may go with the group that comes next are kept for the deadline. */
+static xep_status_t try_once(xep_join_t *join, uint64_t deadline_ns, char *why, size_t bytes)
+{
+    xep_address_t address;
+    xep_status_t status = look_up(join->params, &address);
+    if (status == XEP_INPROGRESS) {
+        snprintf(why, bytes, "there is no address of a group");
+        return status;
+    }
+    if (status != XEP_OK) return status;
+    status = connect_any(join, &address, deadline_ns);
+    if (status == XEP_OK) status = greet(join, &address);
+    if (status == XEP_OK) status = await_welcome(join, deadline_ns);
+    if (status == XEP_OK || status == XEP_ERR_ABORTED || status == XEP_ERR_MISMATCH) return status;
+    snprintf(why, bytes, "%s", xep_last_error());
+    hang_up(join);
+    return XEP_INPROGRESS;
+}
+
+static xep_status_t knock(xep_join_t *join)
+{
+    const xep_join_params_t *params = join->params;
+    const struct timespec again = {.tv_nsec = AGAIN_NS};
+    uint64_t deadline_ns = xep_deadline(join->timeout_ms);
+    char why[400] = "";
+    for (;;) {
+        xep_status_t status = try_once(join, deadline_ns, why, sizeof why);
+        if (status != XEP_INPROGRESS) return status;
+        if (params->interrupted != NULL && params->interrupted(params->interrupted_ctx) != 0)
+            return xep_fail(XEP_ERR_ABORTED, "the caller would wait no longer for a group");
+        if (xep_clock_ns() >= deadline_ns)
+            return xep_fail(XEP_ERR_TIMEOUT, "no group has taken this process in for %d ms%s%.300s: %s",
+                            join->timeout_ms, params->path == NULL ? "" : ", by the address file ",
+                            params->path == NULL ? "" : params->path, why);
+        nanosleep(&again, NULL);
+    }
+}
+
+/* ---- becoming a rank ---- */
+
+/* Rank 0 knows best why there is no group; if it is gone, what this process has come to itself is all there is. */
+static xep_status_t settle(xep_join_t *join, xep_status_t built)
+{
+    char reason[XEP_REASON_BYTES] = "";
+    xep_frame_t settled = {.kind = XEP_FRAME_SETTLED, .status = built}, verdict = {0};
+    xep_patience_t patience = xep_join_patience(join, xep_deadline(join->timeout_ms));
+    if (built != XEP_OK) snprintf(reason, sizeof reason, "%s", xep_last_error());
+    xep_status_t status = xep_stream_send(join->stream, settled, reason, NULL, &patience);
+    if (status == XEP_OK || xep_stream_peek(join->stream, &verdict) > 0)
+        status = xep_join_hear(join, XEP_FRAME_VERDICT, &verdict, &patience);
+    if (built == XEP_OK || (verdict.kind == XEP_FRAME_VERDICT && status != XEP_OK)) return status;
+    return xep_fail(built, "%s", reason);
+}
+
+/* The new group's waits are shorter until it is made, as those of the members. */
+static xep_status_t become(xep_join_t *join, const xep_config_t *config, xep_transport_open_fn open_transport,
+                           xep_group_t **group_p)
+{
+    xep_boot_t *boot;
+    xep_group_t *made = NULL;
+    int32_t timeout_ms = join->timeout_ms < 0 ? join->timeout_ms : join->timeout_ms / 2 + 1;
+    xep_status_t status = xep_boot_join_open(join, timeout_ms, &boot);
+    if (status == XEP_OK) status = xep_group_open(config, timeout_ms, boot, open_transport, &made);
+    status = settle(join, status);
+    if (status != XEP_OK) {
+        xep_group_drop(made);
+        xep_log_rank(-1);
+        return status;
+    }
+    xep_boot_join_end(made->boot);
+    made->timeout_ms = join->timeout_ms;
+    *group_p = made;
+    return XEP_OK;
+}
+
+xep_status_t xep_group_come(const xep_config_t *config, const xep_join_params_t *params, int32_t timeout_ms,
+                            xep_transport_open_fn open_transport, xep_group_t **group_p)
+{
+    xep_join_t join = {.params = params, .timeout_ms = timeout_ms, .stream = -1};
+    xep_status_t status = knock(&join);
+    if (status == XEP_OK) status = become(&join, config, open_transport, group_p);
+    hang_up(&join);
+    return status;
+}
