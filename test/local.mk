@@ -170,7 +170,7 @@ script_tests = \
 	%D%/mp/perf_check.sh %D%/mp/perf_corrupt.sh %D%/mp/perf_output.sh %D%/mp/perf_ratios.sh \
 	%D%/mp/recorded.sh \
 	%D%/mp/shared_memory.sh %D%/mp/steady_calls.sh %D%/mp/trace_output.sh \
-	%D%/mp/survivors.sh %D%/mp/smaller.sh %D%/mp/larger.sh %D%/mp/victim.sh \
+	%D%/mp/survivors.sh %D%/mp/smaller.sh %D%/mp/larger.sh %D%/mp/soak.sh %D%/mp/victim.sh \
 	%D%/rig/documents.sh %D%/rig/format.sh %D%/rig/layers.sh %D%/rig/mutants.sh \
 	%D%/rig/rig.sh %D%/rig/symbols.sh %D%/rig/tarball.sh
 
@@ -186,7 +186,7 @@ model:
 # what tests use and is no test itself
 test_helpers = %D%/mp/cuda_ops %D%/mp/cuda_ll_ops %D%/bench/cuda_calls \
 	%D%/abi/mode_load %D%/mp/half_made %D%/mp/heartbeat %D%/mp/killed %D%/mp/listening %D%/mp/traced \
-	%D%/mp/survivors %D%/mp/smaller %D%/mp/larger %D%/mp/victim %D%/mp/wire_rate.mp %D%/bench/kernels
+	%D%/mp/survivors %D%/mp/smaller %D%/mp/larger %D%/mp/soak %D%/mp/victim %D%/mp/wire_rate.mp %D%/bench/kernels
 %C%_abi_mode_load_LDADD = libxep.la
 %C%_abi_dlopen_t_LDADD = libunit.la $(CMOCKA_LIBS)
 %C%_mp_half_made_LDADD = libmp_rig.la
@@ -196,6 +196,7 @@ test_helpers = %D%/mp/cuda_ops %D%/mp/cuda_ll_ops %D%/bench/cuda_calls \
 %C%_mp_survivors_LDADD = libmp_rig.la
 %C%_mp_smaller_LDADD = libmp_rig.la
 %C%_mp_larger_LDADD = libmp_rig.la
+%C%_mp_soak_LDADD = libmp_rig.la
 %C%_mp_victim_LDADD = libmp_rig.la
 %C%_mp_heartbeat_LDADD = libmp_rig.la
 %C%_mp_killed_LDADD = libmp_rig.la

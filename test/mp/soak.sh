@@ -1,0 +1,14 @@
+#!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
+# limit: 300, again: 2
+# Seconds of contrib/soak: ranks are killed, and others join in their place.
+set -u
+command -v python3 >/dev/null || { echo 'skipped: there is no python3'; exit 77; }
+soak=$srcdir/contrib/soak
+failed=0
+"$soak" --build "$PWD" --seconds $((10 * ${XEP_TEST_SLOW:-1})) --every 2 --ranks 3 --ways mapped || failed=1
+for wrong in '--ways smoke' '--every 0' '--ranks 1' '--build /nowhere'; do
+    "$soak" --build "$PWD" $wrong >/dev/null 2>&1
+    [ $? -eq 2 ] || { echo "soak $wrong: not refused"; failed=1; }
+done
+exit $failed
