@@ -6,7 +6,8 @@ ext_sources = %D%/setup.py include/xep/xep.h \
 	%D%/ext/ext_args.c %D%/ext/ext_args.h %D%/ext/ext_arrays.c %D%/ext/ext_arrays.h %D%/ext/ext_buffer.c \
 	%D%/ext/ext_buffer.h %D%/ext/ext_combine.c %D%/ext/ext_combine.h %D%/ext/ext_dispatch.c \
 	%D%/ext/ext_dispatch.h %D%/ext/ext_device.c %D%/ext/ext_device.h %D%/ext/ext_dlpack.h \
-	%D%/ext/ext_failed.c %D%/ext/ext_failed.h %D%/ext/ext_group.c %D%/ext/ext_group.h %D%/ext/ext_handle.c \
+	%D%/ext/ext_failed.c %D%/ext/ext_failed.h %D%/ext/ext_group.c %D%/ext/ext_group.h %D%/ext/ext_grow.c \
+	%D%/ext/ext_grow.h %D%/ext/ext_handle.c \
 	%D%/ext/ext_handle.h %D%/ext/ext_layout.c %D%/ext/ext_layout.h %D%/ext/ext_library.c %D%/ext/ext_library.h \
 	%D%/ext/ext_module.c %D%/ext/ext_module.h %D%/ext/ext_received.c %D%/ext/ext_received.h \
 	%D%/ext/ext_request.c %D%/ext/ext_request.h %D%/ext/ext_signals.c %D%/ext/ext_signals.h \

@@ -5,6 +5,7 @@
 
 #include "ext_args.h"
 #include "ext_dispatch.h"
+#include "ext_grow.h"
 #include "ext_handle.h"
 #include "ext_module.h"
 #include "ext_request.h"
@@ -90,8 +91,7 @@ static PyObject *size_of_buffer(PyObject *Py_UNUSED(module), PyObject *const *ar
                       : Py_BuildValue("(KKKK)", size.bytes, size.recv_rows, size.node_bytes, size.device_bytes);
 }
 
-/* What operations ask for again and again, so that they need no call of the library. */
-static int learn(ext_buffer_t *buffer, const xep_buffer_params_t *params)
+int ext_buffer_learn(ext_buffer_t *buffer)
 {
     xep_buffer_info_t info = XEP_BUFFER_INFO_INIT;
     void *base = NULL;
@@ -104,10 +104,9 @@ static int learn(ext_buffer_t *buffer, const xep_buffer_params_t *params)
     buffer->base = base;
     buffer->place = info.memory == XEP_MEMORY_CUDA ? info.device + 1 : EXT_HOST;
     buffer->counts_there = buffer->place != EXT_HOST && strcmp(info.mode, "ll_cuda") == 0;
-    buffer->experts = params->experts, buffer->topk = params->topk, buffer->hidden = params->hidden;
-    buffer->scales = params->scales, buffer->tokens = params->tokens, buffer->nslots = info.slots;
-    buffer->dtype = params->dtype != 0 ? params->dtype : XEP_BF16;
-    buffer->combine_dtype = params->combine_dtype != 0 ? params->combine_dtype : XEP_BF16;
+    buffer->experts = info.experts, buffer->topk = info.topk, buffer->hidden = info.hidden;
+    buffer->scales = info.scales, buffer->tokens = info.tokens, buffer->nslots = info.slots;
+    buffer->dtype = info.dtype, buffer->combine_dtype = info.combine_dtype;
     lib.expert_range(buffer->experts, buffer->group->nranks, buffer->group->rank, NULL, &buffer->local_experts);
     return 0;
 }
@@ -128,7 +127,7 @@ static PyObject *create(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
     status = lib.buffer_create(group, &params, &buffer->buffer);
     Py_END_ALLOW_THREADS
     if (status < 0) return ext_raise(status);
-    if (learn(buffer, &params) != 0) return NULL;
+    if (ext_buffer_learn(buffer) != 0) return NULL;
     Py_RETURN_NONE;
 }
 
@@ -340,6 +339,7 @@ static PyMethodDef methods[] = {
     {"memory", memory, METH_NOARGS,
      "memory($self)\n--\n\nThis rank's shared memory, all of it, as an object with the buffer protocol. Keeps the\n"
      "buffer from being closed."},
+    {"_follow", ext_grow_follow, METH_VARARGS, NULL},
     {"slots_held", slots_held, METH_NOARGS, "slots_held($self)\n--\n\nSlots in use by handles and by arrays of rows."},
     {"slots_viewed", slots_viewed, METH_NOARGS, "slots_viewed($self)\n--\n\nSlots of which arrays look at rows."},
     {"arrays_alive", arrays_alive, METH_NOARGS,

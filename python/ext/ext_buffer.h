@@ -24,6 +24,12 @@ typedef struct ext_buffer {
     int counts_there;  /* 1: and of the counts */
 } ext_buffer_t;
 
+/**
+ * Of one that the library has just made: what operations ask for again and again, so that they need no call of the
+ * library. -1: an exception is set.
+ */
+int ext_buffer_learn(ext_buffer_t *buffer);
+
 /** NULL: ValueError, it is closed; RuntimeError, another process has made it. */
 xep_buffer_t *ext_buffer_get(const ext_buffer_t *buffer);
 

@@ -7,6 +7,7 @@
 #include "ext_group.h"
 
 #include "ext_args.h"
+#include "ext_grow.h"
 #include "ext_module.h"
 #include "ext_signals.h"
 
@@ -32,9 +33,10 @@ static int run_allgather(void *callable, const void *send, void *recv, size_t by
     return done ? 0 : -1;
 }
 
-static int describe(ext_group_t *group)
+int ext_group_learn(ext_group_t *group)
 {
     xep_group_info_t info = XEP_GROUP_INFO_INIT;
+    group->forks = ext_forks();
     if (lib.group_query(group->group, &info) < 0) return -1;
     group->rank = info.rank, group->nranks = info.nranks;
     group->node = info.node, group->nnodes = info.nnodes;
@@ -60,8 +62,7 @@ static PyObject *create(PyObject *self, PyObject *args)
     status = lib.group_create(&params, &group->group);
     Py_END_ALLOW_THREADS
     if (status < 0) return ext_raise(status);
-    group->forks = ext_forks();
-    if (describe(group) != 0) return NULL;
+    if (ext_group_learn(group) != 0) return NULL;
     Py_RETURN_NONE;
 }
 
@@ -213,8 +214,7 @@ static PyObject *shrink(PyObject *self, PyObject *args)
     Py_END_ALLOW_THREADS
     if (status < 0) ext_raise(status);
     else {
-        group->forks = ext_forks();
-        if (describe(group) == 0) origins = list_origins(how.origins, group->nranks);
+        if (ext_group_learn(group) == 0) origins = list_origins(how.origins, group->nranks);
     }
     PyMem_Free(how.origins);
     return origins;
@@ -284,6 +284,8 @@ static PyMethodDef methods[] = {
     {"_peer", peer, METH_O, NULL},
     {"_mask_query", mask_query, METH_NOARGS, NULL},
     {"_shrink", shrink, METH_VARARGS, NULL},
+    {"_grow", ext_grow_group, METH_VARARGS, NULL},
+    {"_join", ext_grow_join, METH_VARARGS, NULL},
     {"_abort", abort_group, METH_NOARGS, NULL},
     {"_leave", leave, METH_NOARGS, NULL},
     {"_destroy", destroy, METH_NOARGS, NULL},
@@ -313,7 +315,7 @@ static PyMemberDef members[] = {
     {"nranks", T_UINT, offsetof(ext_group_t, nranks), READONLY, "R."},
     {"node", T_UINT, offsetof(ext_group_t, node), READONLY, "Of this rank."},
     {"nnodes", T_UINT, offsetof(ext_group_t, nnodes), READONLY, "Sets of ranks that map one another's memory."},
-    {"boot", T_OBJECT, offsetof(ext_group_t, boot), READONLY, "callback, pmix, single or shrink."},
+    {"boot", T_OBJECT, offsetof(ext_group_t, boot), READONLY, "callback, pmix, single, shrink or grow."},
     {NULL, 0, 0, 0, NULL},
 };
 

@@ -15,6 +15,9 @@ typedef struct ext_group {
     uint32_t rank, nranks, node, nnodes;
 } ext_group_t;
 
+/** Of one that the library has just made: its ranks, and the process that it belongs to. -1: an exception is set. */
+int ext_group_learn(ext_group_t *group);
+
 /** Whether this process made it: what a fork has is the memory of ranks that do not know it. -1: RuntimeError. */
 int ext_group_is_own(const ext_group_t *group);
 

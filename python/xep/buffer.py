@@ -99,6 +99,18 @@ class Buffer(_ext.Buffer):
         self.dtype, self.combine_dtype = Dtype(self._dtype), Dtype(self._combine_dtype)
         group._buffers.append(self)
 
+    @classmethod
+    def _of(cls, group: Group, old: Optional[Buffer]) -> Buffer:
+        """Group.follow()."""
+        if old is not None and not isinstance(old, Buffer):
+            raise TypeError(f"buffer: expected a Buffer or None, got {old!r}")
+        _wake_torch()
+        made = cls.__new__(cls)
+        made._follow(old, group)
+        made.dtype, made.combine_dtype = Dtype(made._dtype), Dtype(made._combine_dtype)
+        group._buffers.append(made)
+        return made
+
     def info(self) -> BufferInfo:
         """What the library knows of it now."""
         return BufferInfo(*self._query())

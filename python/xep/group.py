@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import enum
+import os
 import warnings
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional
 
 from . import _ext
 from .boot import Allgather, exchange_of
@@ -104,8 +105,7 @@ class Group(_ext.Group):
         waits for nobody; new buffers are made on the new group. PeerError, too, on a rank that the others have left
         out.
         """
-        group = Group.__new__(type(self))
-        group._aborted, group._buffers = False, []
+        group = self._new()
         try:
             group.origins = self._shrink(group, timeout, least)
         except ValueError:  # refused: nothing has begun
@@ -115,6 +115,62 @@ class Group(_ext.Group):
             raise
         self._aborted = True
         return group
+
+    @classmethod
+    def _new(cls) -> Group:
+        """One that is not open yet."""
+        group = cls.__new__(cls)
+        group._aborted, group._buffers, group.origins = False, [], None
+        return group
+
+    def grow(
+        self,
+        path: Optional[str | os.PathLike[str]] = None,
+        *,
+        newcomers: int = 1,
+        publish: Optional[Callable[[Optional[bytes]], Any]] = None,
+        timeout: Optional[float] = None,
+        anywhere: bool = False,
+    ) -> Group:
+        """A group of all ranks of this one, which keep their numbers, and of so many processes that call
+        ``Group.join()``, behind them. Collective, blocking. Rank 0's arguments count.
+
+        path: of the address file, by which newcomers find rank 0; it is made for this user alone and removed again.
+        publish: instead of path: a function that makes the bytes of an address known; called with None when they are
+            not valid any more.
+        timeout: seconds until the newcomers are here; None: as the group's. anywhere: they may be on other hosts also
+            where all ranks are on one.
+
+        After an error all ranks have this group as it was, and may call it again: TimeoutError, where fewer have come;
+        PeerError, where one has died. Else both groups can be used, and follow() makes buffers on the new one.
+        """
+        group = self._new()
+        self._grow(group, path, publish, newcomers, timeout, anywhere)
+        return group
+
+    @classmethod
+    def join(
+        cls,
+        path: Optional[str | os.PathLike[str]] = None,
+        *,
+        lookup: Optional[Callable[[], Optional[bytes]]] = None,
+        timeout: Optional[float] = None,
+    ) -> Group:
+        """Makes this process a rank of a group whose ranks call grow(), now or before the timeout. It may come from
+        anywhere: no launcher takes part. Blocking.
+
+        path: of the address file. lookup: instead of it: a function that returns what publish was given, or None, if
+        that is not there yet. timeout: seconds until the group is there, and of its waits; None: XEP_TIMEOUT.
+        """
+        group = cls._new()
+        group._join(path, lookup, timeout)
+        return group
+
+    def follow(self, buffer: Optional[Buffer] = None) -> Buffer:
+        """A buffer on this group with the parameters of one of the group that this one came of by grow() or shrink();
+        None on ranks that have none, as they are new. Collective, blocking; the other buffer stays.
+        """
+        return Buffer._of(self, buffer)
 
     def abort(self) -> None:
         """Ends the group for all ranks: their waits and later calls raise AbortedError, which names this rank.

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Groups that take processes in which no launcher has started."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+import xep
+
+HERE = pathlib.Path(__file__).resolve().parent
+
+
+@pytest.mark.parametrize("how", ["file", "called"])
+def test_a_newcomer(how, tmp_path):
+    variables = {"PYTHONPATH": ":".join(sys.path), "XEP_LIBRARY": xep.library_info().library_path}
+    program = [sys.executable, str(HERE / "grow_xep.py")]
+    limit = 120 * int(os.environ.get("XEP_TEST_SLOW", "1"))
+    path = str(tmp_path / "address")
+    options = {
+        "env": {**os.environ, **variables},
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.STDOUT,
+        "text": True,
+    }
+    with subprocess.Popen(["xep_run", "-n", "2", *program, "member", path, how], **options) as members:
+        with subprocess.Popen([*program, "newcomer", path, how], **options) as newcomer:
+            try:
+                said = members.communicate(timeout=limit)[0] + newcomer.communicate(timeout=limit)[0]
+            finally:
+                members.kill()
+                newcomer.kill()
+    assert said.count("I grew") == 3, said
+    assert not os.path.exists(path)
