@@ -76,10 +76,10 @@ int oracle_check_number(const oracle_check_t *check, const char *array, uint64_t
     return oracle_differ_number(check->difference, array, row, column, (int64_t)expected, (int64_t)got);
 }
 
-/* A row is dense where it is a multiple of 64 bytes. */
-static uint64_t stride_of(const oracle_shape_t *shape)
+/* A row is dense where it is a multiple of 64 bytes; one that is read in place is where it is. */
+static uint64_t stride_of(const oracle_shape_t *shape, const xep_recv_t *recv)
 {
-    return (oracle_received_bytes(shape) + 63) / 64 * 64;
+    return recv->row != NULL ? 0 : (oracle_received_bytes(shape) + 63) / 64 * 64;
 }
 
 int oracle_check_form(const oracle_check_t *check, xep_rows_t arrangement, uint32_t topk)
@@ -92,7 +92,7 @@ int oracle_check_form(const oracle_check_t *check, xep_rows_t arrangement, uint3
     return oracle_check_number(check, "arrangement", 0, 0, arrangement, recv->arrangement) ||
            oracle_check_number(check, "dtype", 0, 0, oracle_received_dtype(shape), recv->dtype) ||
            oracle_check_number(check, "hidden", 0, 0, shape->hidden, recv->hidden) ||
-           oracle_check_number(check, "x_stride", 0, 0, stride_of(shape), recv->x_stride) ||
+           oracle_check_number(check, "x_stride", 0, 0, stride_of(shape, recv), recv->x_stride) ||
            oracle_check_number(check, "topk", 0, 0, topk, recv->topk) ||
            oracle_check_number(check, "topk_idx_dtype", 0, 0, shape->idx_dtype, recv->topk_idx_dtype) ||
            oracle_check_number(check, "quant", 0, 0, shape->quant, recv->quant) ||
@@ -100,6 +100,11 @@ int oracle_check_form(const oracle_check_t *check, xep_rows_t arrangement, uint3
            (own_scales && oracle_check_number(check, "scales_dtype", 0, 0, shape->scales_dtype, recv->scales_dtype)) ||
            oracle_check_number(check, "first_expert", 0, 0, check->first_expert, recv->first_expert) ||
            oracle_check_number(check, "local_experts", 0, 0, check->experts, recv->local_experts);
+}
+
+const void *oracle_row_at(const xep_recv_t *recv, uint64_t row)
+{
+    return recv->row != NULL ? recv->row[row] : (const char *)recv->x + row * recv->x_stride;
 }
 
 static int64_t idx_of(const xep_recv_t *recv, uint64_t row, uint32_t k)
@@ -150,8 +155,7 @@ int oracle_check_row(oracle_check_t *check, uint64_t row, uint32_t src, uint64_t
     if (cast) oracle_cast_row(shape, check->sent, check->cast, check->scales);
     else oracle_fill_scales(shape, src, token, check->scales);
     return oracle_differ_row(check->difference, "x", row, oracle_received_dtype(shape), shape->hidden,
-                             cast ? check->cast : check->sent,
-                             (const char *)check->recv->x + row * check->recv->x_stride) ||
+                             cast ? check->cast : check->sent, oracle_row_at(check->recv, row)) ||
            check_scales(check, row);
 }
 

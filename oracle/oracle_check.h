@@ -39,6 +39,9 @@ uint64_t oracle_check_align(const oracle_check_t *check, uint64_t rows);
 int oracle_check_number(const oracle_check_t *check, const char *array, uint64_t row, uint64_t column,
                         uint64_t expected, uint64_t got);
 
+/** Where a received row is: in x, or where its source has it. */
+const void *oracle_row_at(const xep_recv_t *recv, uint64_t row);
+
 /** What does not depend on who sent what. */
 int oracle_check_form(const oracle_check_t *check, xep_rows_t arrangement, uint32_t topk);
 

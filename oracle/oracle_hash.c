@@ -5,6 +5,7 @@
 
 #include <string.h>
 
+#include "oracle_check.h"
 #include "oracle_number.h"
 #include "oracle_random.h"
 
@@ -29,7 +30,7 @@ static uint64_t hash_by_expert(const xep_recv_t *recv, uint32_t nranks, size_t r
 
     for (uint32_t pair = 0; pair < recv->local_experts * nranks; pair++)
         for (uint64_t row = recv->pair_begin[pair], end = row + recv->pair_count[pair]; row < end; row++)
-            sum += oracle_hash_row((const char *)recv->x + row * recv->x_stride, row_bytes,
+            sum += oracle_hash_row(oracle_row_at(recv, row), row_bytes,
                                    oracle_stream(row, ORACLE_KIND_ROW, pair, (uint64_t)recv->src_token[row]));
     return sum;
 }
@@ -43,7 +44,7 @@ uint64_t oracle_hash_recv(const xep_recv_t *recv, uint32_t nranks)
     if (recv->arrangement != XEP_ROWS_BY_RANK) return hash_by_expert(recv, nranks, row_bytes);
     for (uint32_t src = 0; src < nranks; src++)
         for (uint64_t row = recv->src_begin[src]; row < recv->src_begin[src + 1]; row++)
-            sum += oracle_hash_row((const char *)recv->x + row * recv->x_stride, row_bytes,
+            sum += oracle_hash_row(oracle_row_at(recv, row), row_bytes,
                                    oracle_stream(0, ORACLE_KIND_ROW, src, (uint64_t)recv->src_token[row]));
     return sum;
 }

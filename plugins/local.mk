@@ -31,6 +31,7 @@ xep_normal_la_SOURCES = \
 	%D%/normal/normal.h %D%/normal/normal_record.h %D%/normal/normal.c %D%/normal/normal_begin.c \
 	%D%/normal/normal_heap.c %D%/normal/normal_plan.c %D%/normal/normal_masks.c \
 	%D%/normal/normal_records.c %D%/normal/normal_digest.c %D%/normal/normal_recv.c \
+	%D%/normal/normal_place.h %D%/normal/normal_place.c \
 	%D%/normal/normal_grants.c %D%/normal/normal_dispatch.c %D%/normal/normal_combine.c \
 	%D%/kernels/copy.h %D%/kernels/copy.c $(weigh_sources)
 xep_normal_la_CPPFLAGS = $(plugin_cppflags) -I$(srcdir)/%D%/kit -I$(srcdir)/%D%/kernels

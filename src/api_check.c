@@ -17,7 +17,6 @@ enum { MAX_THREADS = 1024, MAX_SLOTS = 4096, MAX_RANKS = 1 << 20, MULTIPROCESSOR
 static const uint64_t MAX_TOKENS = INT32_MAX; /* src_token is an int32 */
 
 /* ---- structs ----
- *
  * A caller may be older than the library (its struct is shorter: the rest is 0, the default) or newer (longer: what it
  * has beyond must be 0, as the library would not do what it asks for).
  */
@@ -177,9 +176,9 @@ xep_status_t xep_check_buffer(const xep_config_t *config, uint32_t nranks, xep_b
     if (p->slots == 0) p->slots = 2;
     if ((unsigned)p->memory > XEP_MEMORY_CUDA)
         return xep_fail(XEP_ERR_INVALID, "invalid memory: %d (XEP_MEMORY_HOST or XEP_MEMORY_CUDA)", (int)p->memory);
-    if ((unsigned)p->on_failure > XEP_ON_FAILURE_MASK || p->reserved != 0)
-        return xep_fail(XEP_ERR_INVALID, "invalid on_failure: %d, reserved: %u (one of XEP_ON_FAILURE_*; 0)",
-                        (int)p->on_failure, p->reserved);
+    if ((unsigned)p->on_failure > XEP_ON_FAILURE_MASK || p->flags > XEP_BUFFER_SEND_MEMORY)
+        return xep_fail(XEP_ERR_INVALID, "invalid on_failure: %d, flags: %#x (one of XEP_ON_FAILURE_*; XEP_BUFFER_*)",
+                        (int)p->on_failure, p->flags);
     if (p->threads == 0 && p->memory == XEP_MEMORY_CUDA) p->threads = MULTIPROCESSORS;
     if (p->threads == 0) p->threads = config->threads == 0 ? 1 : config->threads;
     if (p->timeout_ms == 0) p->timeout_ms = config->timeout;
@@ -269,14 +268,16 @@ static xep_status_t check_scales(const xep_buffer_t *buffer, xep_dispatch_args_t
 }
 
 /* whether the mode does it is the mode's to say; here only what nobody can mean */
-static xep_status_t check_choices(const xep_dispatch_args_t *a)
+static xep_status_t check_choices(const xep_buffer_t *buffer, const xep_dispatch_args_t *a)
 {
     if ((unsigned)a->quant > XEP_QUANT_UE8M0)
         return xep_fail(XEP_ERR_INVALID, "invalid quant: %d (one of XEP_QUANT_*)", (int)a->quant);
     if ((unsigned)a->arrangement > XEP_ROWS_BY_EXPERT_PADDED)
         return xep_fail(XEP_ERR_INVALID, "invalid arrangement: %d (one of XEP_ROWS_*)", (int)a->arrangement);
-    if ((a->flags & ~(uint32_t)(XEP_DISPATCH_SCALES_BY_COLUMN | XEP_DISPATCH_SEND_WEIGHTS)) != 0)
+    if (a->flags >= 2 * XEP_DISPATCH_IN_PLACE) /* the highest bit */
         return xep_fail(XEP_ERR_INVALID, "invalid flags: %#x (bits of XEP_DISPATCH_*)", a->flags);
+    if ((a->flags & XEP_DISPATCH_IN_PLACE) != 0 && !buffer->shape.sends_in_place)
+        return xep_fail(XEP_ERR_UNSUPPORTED, "invalid flags: XEP_DISPATCH_IN_PLACE (without XEP_BUFFER_SEND_MEMORY)");
     if (a->reserved != 0) return xep_fail(XEP_ERR_INVALID, "invalid reserved: %u (0)", a->reserved);
     if (a->quant == XEP_QUANT_NONE) return XEP_OK;
     if (a->dtype != XEP_BF16 && a->dtype != XEP_FP16 && a->dtype != XEP_FP32)
@@ -312,7 +313,7 @@ xep_status_t xep_check_dispatch(const xep_buffer_t *buffer, xep_dispatch_args_t 
     xep_status_t status = check_rows(buffer, a);
     if (status == XEP_OK) status = a->cached != NULL ? check_cached(buffer, a) : check_routing(buffer, a);
     if (status == XEP_OK) status = check_scales(buffer, a);
-    if (status == XEP_OK) status = check_choices(a);
+    if (status == XEP_OK) status = check_choices(buffer, a);
     if (status == XEP_OK) status = check_order(buffer, &a->after, a->stream);
     if (status != XEP_OK) return status;
     if (a->expert_alignment == 0) a->expert_alignment = 1;

@@ -2,6 +2,8 @@
 
 /* The exported functions of dispatches and combines, their handles and requests: as api.c has those before them. */
 
+#include <string.h>
+
 #include "api_check.h"
 #include "handle.h"
 #include "recording.h"
@@ -139,6 +141,80 @@ void *xep_handle_combine_input(xep_handle_t *handle, size_t *stride_p)
     handle->combine_input = base;
     if (stride_p != NULL) *stride_p = stride;
     return base;
+}
+
+static xep_status_t send_memory(xep_buffer_t *buffer, void **base_p, size_t *stride_p)
+{
+    xep_status_t status = xep_buffer_usable(buffer);
+    if (status != XEP_OK) return status;
+    if (!buffer->shape.sends_in_place)
+        return xep_fail(XEP_ERR_UNSUPPORTED, "the buffer was made without XEP_BUFFER_SEND_MEMORY");
+    return xep_request_wait_memory(buffer, base_p, stride_p);
+}
+
+xep_status_t xep_buffer_send_memory(xep_buffer_t *buffer, void **base_p, size_t *stride_p)
+{
+    void *base;
+    size_t stride;
+    if (buffer == NULL || base_p == NULL || stride_p == NULL)
+        return xep_fail(XEP_ERR_INVALID, "%s is NULL",
+                        buffer == NULL   ? "buffer"
+                        : base_p == NULL ? "base_p"
+                                         : "stride_p");
+    uint64_t begin_ns = xep_trace_now();
+    xep_buffer_enter(buffer);
+    xep_status_t status = send_memory(buffer, &base, &stride);
+    xep_buffer_leave(buffer);
+    if (begin_ns != 0) xep_trace_write_call(XEP_TRACE_CALL, "send_memory", 0, begin_ns);
+    if (status != XEP_OK) return status;
+    *base_p = base;
+    *stride_p = stride;
+    return XEP_OK;
+}
+
+/* An array of rows from wherever they are. */
+typedef struct gather {
+    const xep_recv_t *recv;
+    char *out;
+    size_t bytes, stride;
+} gather_t;
+
+static void gather_rows(void *arg, uint32_t thread, uint32_t nthreads)
+{
+    const gather_t *gather = arg;
+    const xep_recv_t *recv = gather->recv;
+    uint64_t begin = recv->rows * thread / nthreads, end = recv->rows * (thread + 1) / nthreads;
+    for (uint64_t i = begin; i < end; i++) {
+        const void *row = recv->row != NULL ? recv->row[i] : (const char *)recv->x + i * recv->x_stride;
+        memcpy(gather->out + i * gather->stride, row, gather->bytes);
+    }
+}
+
+static xep_status_t gather_all(const xep_handle_t *handle, void *out, size_t stride)
+{
+    const xep_recv_t *recv = &handle->recv;
+    gather_t gather = {.recv = recv, .out = out, .bytes = recv->hidden * xep_dtype_size(recv->dtype), .stride = stride};
+    if (handle->state != XEP_HANDLE_READY || handle->released)
+        return xep_fail(XEP_ERR_INVALID, "the handle has no rows: in flight, failed or released");
+    if (handle->buffer->device != NULL)
+        return xep_fail(XEP_ERR_UNSUPPORTED, "rows in device memory are not gathered: they are in x");
+    if (recv->arrangement == XEP_ROWS_BY_EXPERT_PADDED)
+        return xep_fail(XEP_ERR_UNSUPPORTED, "padded rows are not gathered: they are in x");
+    if (stride == 0) gather.stride = gather.bytes;
+    if (gather.stride < gather.bytes)
+        return xep_fail(XEP_ERR_INVALID, "invalid stride: %zu bytes (at least the %zu of a row)", stride, gather.bytes);
+    xep_team_run(handle->buffer->team, gather_rows, &gather);
+    return XEP_OK;
+}
+
+xep_status_t xep_handle_gather(const xep_handle_t *handle, void *out, size_t stride)
+{
+    if (handle == NULL || out == NULL)
+        return xep_fail(XEP_ERR_INVALID, "%s is NULL", handle == NULL ? "handle" : "out");
+    xep_buffer_enter(handle->buffer);
+    xep_status_t status = gather_all(handle, out, stride);
+    xep_buffer_leave(handle->buffer);
+    return status;
 }
 
 /* While an operation needs the slot this is only noted. */

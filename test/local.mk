@@ -130,7 +130,7 @@ check_LTLIBRARIES += %D%/cuda/standin_cuda.la %D%/cuda/xep_normal_cuda.la %D%/cu
 
 transport_tests = \
 	%D%/mp/wire_death.mp %D%/mp/wire_keys.mp %D%/mp/wire_late.mp %D%/mp/boot_reload.mp \
-	%D%/mp/normal_shapes.mp %D%/mp/normal_ops.mp %D%/mp/ll_ops.mp %D%/mp/bad_input.mp \
+	%D%/mp/normal_shapes.mp %D%/mp/in_place.mp %D%/mp/normal_ops.mp %D%/mp/ll_ops.mp %D%/mp/bad_input.mp \
 	%D%/mp/mismatch.mp %D%/mp/refused.mp %D%/mp/failure.mp %D%/mp/aborted.mp \
 	%D%/mp/after.mp %D%/mp/unborn.mp %D%/mp/allgather.mp \
 	%D%/mp/steady.mp %D%/mp/pages.mp %D%/mp/large.mp %D%/mp/nodes.mp %D%/mp/silent.mp %D%/mp/waits.mp \
@@ -138,6 +138,7 @@ transport_tests = \
 rank_tests = %D%/mp/wire_order.mp %D%/mp/boot_client.mp %D%/mp/setuid.mp $(transport_tests)
 %C%_mp_boot_reload_mp_LDADD =
 %C%_mp_normal_shapes_mp_LDADD = libmp_rig.la
+%C%_mp_in_place_mp_LDADD = libmp_rig.la
 %C%_mp_normal_ops_mp_LDADD = libmp_rig.la
 %C%_mp_ll_ops_mp_LDADD = libmp_rig.la
 %C%_mp_bad_input_mp_LDADD = libmp_rig.la

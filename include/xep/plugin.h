@@ -49,6 +49,7 @@ typedef struct xep_shape {
     uint32_t slots;
     uint64_t tokens;    /* most tokens a rank dispatches */
     uint64_t recv_rows; /* most rows a rank receives; 0: the mode works out the worst case */
+    int sends_in_place; /* there is memory for rows that peers read in place */
 } xep_shape_t;
 
 /** The parts of a rank's heap, in this order. */
@@ -257,6 +258,8 @@ struct xep_env {
     void (*span)(const xep_env_t *env, const xep_op_t *op, const char *name, uint32_t rank, uint64_t begin_ns,
                  uint64_t end_ns);
 
+    int checks_rows; /* XEP_CHECK_ROWS: rows that peers read in place are looked at again when they may change */
+
     /* NULL: operations are with all ranks, or fail. Else [R] 1 for a rank that is out of all operations that begin: it
      * reads nothing any more. Only with it: */
     const uint8_t *out;
@@ -302,6 +305,19 @@ typedef struct xep_mask_ops {
      */
     xep_status_t (*verdict)(void *mode, const xep_op_t *op);
 } xep_mask_ops_t;
+
+/** What a mode does so that peers may read rows in place (XEP_BUFFER_SEND_MEMORY). */
+typedef struct xep_place_ops {
+    /**
+     * Tells where rows of the next dispatch may be written, and the bytes between them; the same until a dispatch has
+     * taken it. XEP_INPROGRESS: peers have not yet released rows that are there; call again. XEP_ERR_BUSY: all of it
+     * has rows that this rank has not released. An error has set its sentence.
+     */
+    xep_status_t (*memory)(void *mode, void **base_p, size_t *stride_p);
+
+    /** A slot's handle ends: this rank reads no rows of its dispatch any more. */
+    void (*release)(void *mode, uint32_t slot);
+} xep_place_ops_t;
 
 typedef struct xep_plugin {
     uint32_t abi;             /* XEP_PLUGIN_ABI */
@@ -362,7 +378,8 @@ typedef struct xep_plugin {
      */
     void (*explain)(void *mode, const xep_op_t *op, char *text, size_t bytes);
 
-    const xep_mask_ops_t *masks; /* NULL: the mode needs all ranks */
+    const xep_mask_ops_t *masks;  /* NULL: the mode needs all ranks */
+    const xep_place_ops_t *place; /* NULL: every row is copied */
 } xep_plugin_t;
 
 /** The first members of a mode's table: what it was built against. */

@@ -495,6 +495,13 @@ typedef enum { XEP_MEMORY_HOST = 0, XEP_MEMORY_CUDA = 1 } xep_memory_t;
  */
 typedef enum { XEP_ON_FAILURE_FAIL = 0, XEP_ON_FAILURE_MASK = 1 } xep_on_failure_t;
 
+/** Bits of xep_buffer_params_t.flags. */
+enum {
+    /* host memory, normal: the buffer has memory for rows that peers read in place (xep_buffer_send_memory()), of slots
+     * + 1 times the most tokens; not with XEP_ON_FAILURE_MASK */
+    XEP_BUFFER_SEND_MEMORY = 1
+};
+
 /** All fields but those marked "per rank" are collective: every rank passes the same values. */
 typedef struct xep_buffer_params {
     size_t size;
@@ -513,7 +520,7 @@ typedef struct xep_buffer_params {
     int32_t timeout_ms;  /* per rank: deadline of each operation; 0: XEP_TIMEOUT; < 0: none */
     xep_memory_t memory; /* of the rows; default XEP_MEMORY_HOST */
     xep_on_failure_t on_failure;
-    uint32_t reserved; /* must be 0 */
+    uint32_t flags; /* XEP_BUFFER_* */
 } xep_buffer_params_t;
 
 #define XEP_BUFFER_PARAMS_INIT XEP_INIT_(xep_buffer_params_t)
@@ -655,7 +662,15 @@ enum {
     XEP_DISPATCH_SCALES_BY_COLUMN = 1,
     /* ll, collective: weights travel with the rows and the receiver applies them; combine then applies none unless it
      * is given some. normal sends weights in any case */
-    XEP_DISPATCH_SEND_WEIGHTS = 2
+    XEP_DISPATCH_SEND_WEIGHTS = 2,
+    /* collective, with XEP_BUFFER_SEND_MEMORY: rows of ranks that map one another are not copied: they are read where
+     * their rank has them, and xep_recv_t.row says where each is (x is NULL). Rows to other ranks travel as ever.
+     *
+     * x is what xep_buffer_send_memory() has returned, or lies in it, and has its x_stride: its rows must not change
+     * until every rank has released its handle of this dispatch, which is so when xep_buffer_send_memory() returns that
+     * memory again. x may also be memory of the caller's: its rows are copied once, to where peers read them, or, while
+     * peers still read in all of that, to the peers */
+    XEP_DISPATCH_IN_PLACE = 4
 };
 
 /**
@@ -755,6 +770,9 @@ typedef struct xep_recv {
     /* [R] 1 for a rank that this dispatch is without, the same on all ranks that map one another (xep_on_failure_t);
      * NULL: it is with all. Set at its end */
     const uint8_t *out;
+    /* XEP_DISPATCH_IN_PLACE: [capacity] where each row is, in the memory of its source or in this rank's, to be read
+     * only, until the handle is released; NULL beyond rows. Else NULL: rows are in x */
+    const void *const *row;
 } xep_recv_t;
 
 /**
@@ -787,6 +805,24 @@ XEP_API xep_status_t xep_dispatch(xep_buffer_t *buffer, const xep_dispatch_args_
  * belong to the buffer and are valid until the handle is released. Local.
  */
 XEP_API const xep_recv_t *xep_handle_recv(const xep_handle_t *handle);
+
+/**
+ * Memory for the rows of this rank's next dispatch with XEP_DISPATCH_IN_PLACE: [params.tokens][H] of the buffer's
+ * dtype, with *stride_p bytes between rows. It may be written until a dispatch takes rows from it; ask again before
+ * writing for another one, which returns other memory, or the same if no dispatch was made of it. Received rows that
+ * are read in place, of whatever rank, stay where they are meanwhile.
+ *
+ * Blocks until the peers have released the handles of an earlier dispatch whose rows were there. Errors:
+ * XEP_ERR_TIMEOUT, XEP_ERR_UNSUPPORTED (the buffer was made without XEP_BUFFER_SEND_MEMORY), XEP_ERR_INVALID (with
+ * XEP_CHECK_ROWS: rows were changed too early), XEP_ERR_BROKEN, XEP_ERR_ABORTED, XEP_ERR_PEER.
+ */
+XEP_API xep_status_t xep_buffer_send_memory(xep_buffer_t *buffer, void **base_p, size_t *stride_p);
+
+/**
+ * Copies the received rows, wherever they are, into a dense array of the caller's: [rows][H], with stride bytes between
+ * rows (0: those of a row). The buffer's threads do it. Local. Errors: XEP_ERR_INVALID (also: the handle has no rows).
+ */
+XEP_API xep_status_t xep_handle_gather(const xep_handle_t *handle, void *out, size_t stride);
 
 /* ---- combine ---------------------------------------------------------------- */
 

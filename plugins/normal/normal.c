@@ -4,7 +4,7 @@
  * The plugin: its private memory, the pages it wants to be present, its name. All arrays are measured and placed by the
  * kit in one allocation, and none is made later: an operation allocates nothing.
  */
-#include "normal.h"
+#include "normal_place.h"
 
 #include <math.h>
 
@@ -43,6 +43,7 @@ static void lay_slot(const normal_t *mode, xep_carve_t *arena, normal_slot_t *sl
     slot->targets = xep_carve_array(arena, shape->nranks, sizeof *slot->targets);
     slot->sources = xep_carve_array(arena, shape->nranks, sizeof *slot->sources);
     slot->expert_rows = xep_carve_array(arena, shape->local_experts, sizeof *slot->expert_rows);
+    slot->row = xep_carve_array(arena, mode->layout.nsends != 0 ? mode->layout.common.recv_rows : 0, sizeof *slot->row);
     normal_lay_narrow(shape, arena, &slot->narrow);
     slot->staged_tokens = xep_carve_array(arena, staged, sizeof *slot->staged_tokens);
     slot->staged_idx = xep_carve_array(arena, staged * shape->topk, sizeof(int64_t));
@@ -62,6 +63,11 @@ static void lay_arrays(void *opaque, xep_carve_t *arena)
     mode->marks = xep_carve_array(arena, (shape->nranks + UINT64_C(63)) / 64, sizeof *mode->marks);
     mode->factors = xep_carve_array(arena, shape->nranks, sizeof *mode->factors);
     mode->rows = xep_carve_array(arena, rows, sizeof *mode->rows);
+    mode->sends = xep_carve_array(arena, mode->layout.nsends, sizeof *mode->sends);
+    for (uint64_t a = 0; a < mode->layout.nsends; a++) {
+        uint64_t *sums = xep_carve_array(arena, mode->kit.env->checks_rows ? shape->tokens : 0, sizeof *sums);
+        if (arena->base != NULL) mode->sends[a].sums = sums;
+    }
     for (uint32_t s = 0; s < shape->slots; s++) {
         lay_routing(mode, arena, &normal_slot(mode, s)->own);
         lay_slot(mode, arena, normal_slot(mode, s));
@@ -106,6 +112,7 @@ static void prefault_heap(const void *opaque, uint32_t rank)
     if (end > at->common.recv_rows) end = at->common.recv_rows;
     if (begin > end) begin = end;
     xep_kit_prefault(&mode->kit, rank, at->common.combine_mail, at->common.tokens.first);
+    if (rank == shape->rank) xep_kit_prefault(&mode->kit, rank, at->sends, at->sends + at->nsends * at->send_bytes);
     for (uint32_t s = 0; s < shape->slots; s++) {
         xep_kit_prefault_received(&mode->kit, rank, s, begin, end);
         xep_kit_prefault_area(&mode->kit, rank, at->common.input, s, begin, end);
@@ -137,6 +144,7 @@ static xep_status_t normal_open(const xep_env_t *env, void **mode_p)
     mode->grants = env->out != NULL && !mode->kit.all_mapped;
     mode->records = xep_kit_own(&mode->kit, mode->layout.records);
     normal_make_factors(mode->factors, env->shape->nranks);
+    mode->handed = NORMAL_NO_AREA;
     return XEP_OK;
 }
 
@@ -151,6 +159,7 @@ const xep_plugin_t xep_plugin = {
     .open = normal_open,
     .close = xep_kit_close,
     .masks = &normal_masks,
+    .place = &normal_place,
     .dispatch = normal_dispatch,
     .combine = normal_combine,
 };

@@ -77,8 +77,8 @@
  * So survivors may count the rows of a rank that is gone differently, in that dispatch: their digests may differ in
  * counts, not in the verdict. In combine a reader that maps the owner finds its rows where the offer says; for all
  * others "returned" depends on the reader's own rows alone. Cached dispatches count no rows of a rank that is out.
- * A rank that is out and comes back: what it sends to unmapped ranks nobody stores from the decision on, and gaps are
- * closed behind that; for mapped ones "storing" is looked at as above.
+ * What a rank that is out and comes back sends to unmapped ranks nobody stores from the decision on; gaps are closed
+ * behind that; for mapped ones "storing" is looked at as above. Rows that are read in place: normal_place.h.
  *
  * Ordering. Between mapped ranks: rows are stored, streaming stores fenced by the thread that made
  * them, then the word is stored with release; the reader loads it with acquire. Otherwise
@@ -142,6 +142,11 @@ typedef struct normal_layout {
     xep_area_t input_weights;    /* [recv_rows][K] float: pulled by combine */
     xep_area_t returned_weights; /* [returned_rows][K] float: put by unmapped owners */
     xep_area_t returned;         /* XEP_REGION_ROWS: [returned_rows] rows, put by unmapped owners */
+    uint64_t nsends;             /* areas of rows that peers read in place: slots + 1, or 0 */
+    uint64_t send_bytes;         /* of one */
+    uint64_t send_stride;        /* between its rows */
+    uint64_t sends;              /* XEP_REGION_ROWS: [nsends] of send_bytes */
+    uint64_t released;           /* XEP_REGION_CONTROL: [nsends][R] _Atomic uint64_t, written by that rank */
 } normal_layout_t;
 
 /* ---- in private memory ------------------------------------------------------ */
@@ -195,6 +200,8 @@ typedef struct normal_slot {
     normal_routing_t narrow;   /* the same without ranks that are out: rank_rows and what follows from it are its own */
     normal_routing_t *whole;   /* what it was made of */
     normal_record_t *from;     /* [R] records as received, checked */
+    const void **row;          /* [recv_rows] where received rows are, if they may be in place */
+    int in_place;              /* row was shown, and this rank has not said that it reads no more */
     uint64_t *grants;         /* [R] first row of each rank here, as it is told: unchanged until flushed; with grants */
     uint64_t *granted;        /* [R] first row of this rank there, as each rank has it; with grants, else not there */
     normal_target_t *targets; /* [R] of the dispatch */
@@ -211,11 +218,13 @@ typedef struct normal_slot {
 typedef struct normal {
     xep_kit_t kit; /* first */
     normal_layout_t layout;
-    int grants;          /* receivers say where rows go (normal_grants.c) */
-    const char *records; /* the ring, as this rank reads it */
-    uint64_t *marks;     /* [(R + 63) / 64] ranks of a token: scratch of the plan */
-    uint64_t *factors;   /* [R] of the rows to each rank, in a digest: odd, so that no change of one is lost */
-    const void **rows;   /* [threads][max_dests + 2] rows to sum: scratch of combine */
+    int grants;                /* receivers say where rows go (normal_grants.c) */
+    const char *records;       /* the ring, as this rank reads it */
+    uint64_t *marks;           /* [(R + 63) / 64] ranks of a token: scratch of the plan */
+    uint64_t *factors;         /* [R] of the rows to each rank, in a digest: odd, so that no change of one is lost */
+    const void **rows;         /* [threads][max_dests + 2] rows to sum: scratch of combine */
+    struct normal_send *sends; /* [nsends] normal_place.h */
+    uint32_t handed;           /* area that the user may write, or UINT32_MAX */
 } normal_t;
 
 /** The word for a dispatch of this rank's stores. */
@@ -242,6 +251,9 @@ typedef struct normal_state {
     int concluded;       /* dispatch: the records are in */
     uint32_t outs;       /* dispatch: ranks that were out when it began */
     int weighted;        /* dispatch, known once the records are in: rows have weights */
+    uint64_t x_offset;   /* dispatch: where this rank's rows are read in place; 0: they are copied */
+    uint32_t area;       /* of these */
+    char *send;          /* where they are copied to first; NULL: the user wrote them there */
     int uncounted;       /* dispatch: selections of the local experts are to be counted when the rows are here */
 } normal_state_t;
 

@@ -3,7 +3,7 @@
 /* Dispatch: steps 1 to 6 of the protocol in normal.h. */
 #include <string.h>
 
-#include "normal.h"
+#include "normal_place.h"
 
 /* Tokens moved between two looks at the wire, where there are unmapped ranks to feed: 3.5 MiB of 7168 bf16. */
 enum { SLICE = 256 };
@@ -17,6 +17,7 @@ typedef struct move {
     xep_copy_fn copy[2];  /* of own rows, and of those for other ranks */
     size_t bytes, stride; /* of a row, as received */
     size_t weights_stride;
+    char *send; /* where this rank's rows go to be read in place; NULL: they are there, or nobody does */
     uint64_t begin, end;
 } move_t;
 
@@ -85,6 +86,8 @@ static void move_tokens(void *arg, uint32_t thread, uint32_t nthreads)
 
     for (uint64_t t = begin; t < end; t++) {
         const char *row = x + t * stride, *next = t + 1 < end ? row + stride : row;
+        if (move->send != NULL && routing->first[t] < routing->first[t + 1])
+            move->copy[1](move->send + t * move->mode->layout.send_stride, row, move->bytes, next);
         for (uint64_t i = routing->first[t]; i < routing->first[t + 1]; i++) {
             normal_dest_t dest = routing->dests[i];
             const normal_target_t *target = &move->targets[dest.rank];
@@ -106,6 +109,7 @@ static void fill_targets(normal_t *mode, const xep_op_t *op)
     size_t idx = routing->topk * xep_elem_bytes(args->topk_idx_dtype), weights = routing->topk,
            scales = (size_t)args->nscales * 4;
     size_t stride = xep_row_stride(xep_dispatch_row_bytes(args));
+    int in_place = normal_state(op)->x_offset != 0;
 
     for (uint32_t r = 0; r < mode->kit.shape->nranks; r++) {
         char *heap = mode->kit.base[r];
@@ -116,7 +120,7 @@ static void fill_targets(normal_t *mode, const xep_op_t *op)
             continue;
         }
         slot->targets[r] = (normal_target_t){
-            .x = heap ? heap + xep_area_at(at->common.x, there) + row * stride : NULL,
+            .x = heap && !in_place ? heap + xep_area_at(at->common.x, there) + row * stride : NULL,
             .tokens = (heap ? (int32_t *)(heap + xep_area_at(at->common.tokens, there)) : slot->staged_tokens) + row,
             .idx = (heap ? heap + xep_area_at(at->common.idx, there) : slot->staged_idx) + row * idx,
             .weights = (heap ? (float *)(heap + xep_area_at(at->common.weights, there)) : slot->staged_weights) +
@@ -148,6 +152,7 @@ static void move_slice(normal_t *mode, xep_op_t *op)
         .bytes = bytes,
         .stride = xep_row_stride(bytes),
         .weights_stride = op->dispatch->topk_weights_stride,
+        .send = state->send,
         .begin = state->moved,
         .end = state->moved + (mode->kit.all_mapped || left < SLICE ? left : SLICE),
     };
@@ -265,6 +270,7 @@ static xep_status_t agree(void *opaque, xep_op_t *op)
     normal_t *mode = opaque;
     if (!normal_is_quiet(mode, op)) return XEP_INPROGRESS;
     xep_status_t status = normal_take_records(mode, op);
+    if (status == XEP_OK && xep_kit_state(op)->verdict != XEP_OK) normal_return_place(mode, op);
     if (status != XEP_OK || xep_kit_state(op)->verdict != XEP_OK) return status;
     normal_show_rows(mode, op);
     normal_show_tail(op);
@@ -302,6 +308,7 @@ static xep_status_t move(void *opaque, xep_op_t *op)
         move_slice(mode, op);
     }
     if (fenced) normal_end_storing(mode);
+    if (mode->kit.env->checks_rows && tokens != 0) normal_note_rows(mode, op);
     return xep_step_send(opaque, op);
 }
 
@@ -311,8 +318,9 @@ static xep_status_t compare(void *opaque, xep_op_t *op)
     normal_t *mode = opaque;
     if (!normal_is_quiet(mode, op)) return XEP_INPROGRESS;
     xep_status_t status = normal_compare_digests(mode, op);
-    if (status == XEP_OK && op->out != NULL && xep_kit_state(op)->verdict == XEP_OK) normal_close_gaps(mode, op);
-    return status;
+    if (status != XEP_OK || xep_kit_state(op)->verdict != XEP_OK) return status;
+    if (op->out != NULL) normal_close_gaps(mode, op);
+    return op->dispatch->flags & XEP_DISPATCH_IN_PLACE ? normal_point_rows(mode, op) : XEP_OK;
 }
 
 const xep_step_t normal_dispatch_steps[] = {
@@ -352,8 +360,10 @@ xep_status_t normal_dispatch(void *mode, xep_op_t *op)
     const normal_t *normal = mode;
     uint64_t begin_ns = xep_kit_phase(&normal->kit);
     xep_status_t status = normal_check_dispatch(mode, op);
+    if (status == XEP_OK) status = normal_choose_place(mode, op);
     if (status == XEP_OK) status = take_routing(mode, op);
     if (status != XEP_OK) return status;
+    normal_take_place(mode, op);
     xep_kit_end_phase(&normal->kit, op, "plan", begin_ns);
     normal_state(op)->outs = normal_count_outs(mode);
     normal_make_record(mode, op);

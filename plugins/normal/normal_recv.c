@@ -25,6 +25,11 @@ static void fill_recv(normal_t *mode, const xep_op_t *op)
     xep_kit_fill_recv(&mode->kit, op, slot->routing->src_begin[mode->kit.shape->nranks]);
     recv->arrangement = XEP_ROWS_BY_RANK;
     recv->x_stride = xep_row_stride(xep_dispatch_row_bytes(args));
+    if (args->flags & XEP_DISPATCH_IN_PLACE) {
+        recv->x = NULL;
+        recv->x_stride = 0;
+        recv->row = slot->row;
+    }
     if (!normal_state(op)->weighted) recv->topk_weights = NULL;
     if (args->nscales) recv->scales = xep_kit_own_area(&mode->kit, mode->layout.common.scales, op->slot);
     recv->nscales = args->nscales;

@@ -17,7 +17,7 @@ enum { MODE_BYTES = 64, VALUE_BYTES = 24 };
 /* clang-format off */
 #define COLLECTIVE(X) \
     X(experts) X(topk) X(hidden) X(scales) X(tokens) X(recv_rows) X(dtype) X(combine_dtype) X(slots) X(memory) \
-    X(on_failure) X(bytes)
+    X(on_failure) X(flags) X(bytes)
 /* clang-format on */
 
 /* A proposal as it is exchanged. Written by each rank, read by all. */
@@ -29,7 +29,7 @@ typedef struct terms {
     COLLECTIVE(TERMS_FIELD)
 #undef TERMS_FIELD
 } terms_t;
-_Static_assert(sizeof(terms_t) == 8 + MODE_BYTES + 12 * 8, "terms are exchanged as bytes: no padding");
+_Static_assert(sizeof(terms_t) == 8 + MODE_BYTES + 13 * 8, "terms are exchanged as bytes: no padding");
 
 static const struct {
     const char *name;
@@ -60,6 +60,7 @@ static void fill_terms(const xep_proposal_t *proposal, terms_t *terms)
     terms->slots = params->slots;
     terms->memory = params->memory;
     terms->on_failure = params->on_failure;
+    terms->flags = params->flags;
     terms->bytes = proposal->bytes;
 }
 

@@ -143,6 +143,18 @@ static xep_status_t check_members(const xep_group_t *group, const xep_buffer_par
     return XEP_OK;
 }
 
+/* With ranks out, nobody would say that they have released what they read. */
+static xep_status_t check_place(const xep_buffer_params_t *params, const xep_plugin_t *plugin)
+{
+    if ((params->flags & XEP_BUFFER_SEND_MEMORY) == 0) return XEP_OK;
+    if (plugin->place == NULL)
+        return xep_fail(XEP_ERR_UNSUPPORTED, "invalid flags: XEP_BUFFER_SEND_MEMORY (mode %s%s copies every row)",
+                        plugin->name, params->memory == XEP_MEMORY_HOST ? "" : " in device memory");
+    if (params->on_failure == XEP_ON_FAILURE_MASK)
+        return xep_fail(XEP_ERR_UNSUPPORTED, "invalid flags: XEP_BUFFER_SEND_MEMORY with XEP_ON_FAILURE_MASK");
+    return XEP_OK;
+}
+
 /* all that this rank can do alone before it knows what the others want */
 static xep_status_t prepare(xep_buffer_t *buffer, const xep_buffer_params_t *params, xep_buffer_size_t *size)
 {
@@ -150,6 +162,7 @@ static xep_status_t prepare(xep_buffer_t *buffer, const xep_buffer_params_t *par
     xep_status_t status = check_nodes(group, params);
     if (status == XEP_OK) status = xep_plugin_load(&group->config, params->mode, params->memory, &buffer->plugin);
     if (status == XEP_OK) status = check_members(group, params, buffer->plugin.plugin);
+    if (status == XEP_OK) status = check_place(params, buffer->plugin.plugin);
     if (status != XEP_OK) return status;
     status = xep_shape_open(params, group, &buffer->shape);
     if (status != XEP_OK) return status;

@@ -156,6 +156,7 @@ void xep_buffer_fill_env(xep_buffer_t *buffer)
     env->wire = &buffer->heap->wire;
     env->simd = simd_of(config);
     env->stream_bytes = config->stream;
+    env->checks_rows = config->check_rows;
     env->parallel = env_parallel;
     env->prefault = env_prefault;
     env->now_ns = env_now_ns;

@@ -18,6 +18,9 @@ xep_handle_t *xep_handle_take(xep_buffer_t *buffer)
 /* The turn stays: it tells which slot was used last. */
 void xep_handle_give_back(xep_handle_t *handle)
 {
+    xep_buffer_t *buffer = handle->buffer;
+    if (buffer->shape.sends_in_place && buffer->mode != NULL)
+        buffer->plugin.plugin->place->release(buffer->mode, handle->slot);
     handle->state = XEP_HANDLE_FREE;
     handle->released = 0;
     handle->awaited = 0;

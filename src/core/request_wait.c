@@ -200,3 +200,43 @@ xep_status_t xep_request_wait_input(xep_handle_t *handle, void **base_p, size_t 
     if (status != XEP_ERR_TIMEOUT) return status;
     return xep_fail(status, "a peer still reads the rows of the last combine of this handle: %s", xep_last_error());
 }
+
+/* ---- the memory of rows that peers read in place ---- */
+
+typedef struct memory_look {
+    xep_buffer_t *buffer;
+    void **base_p;
+    size_t *stride_p;
+} memory_look_t;
+
+/* Peers release when they like; what they wait for may be an operation of this rank's. */
+static xep_status_t look_at_memory(void *arg)
+{
+    const memory_look_t *look = arg;
+    xep_buffer_t *buffer = look->buffer;
+    xep_status_t status = buffer->plugin.plugin->place->memory(buffer->mode, look->base_p, look->stride_p);
+    if (status != XEP_INPROGRESS) return status;
+    xep_request_advance_all(buffer);
+    status = xep_buffer_usable(buffer);
+    return status == XEP_OK ? XEP_INPROGRESS : status;
+}
+
+static void explain_memory(void *arg, char *text, size_t bytes)
+{
+    const xep_buffer_t *buffer = ((const memory_look_t *)arg)->buffer;
+    snprintf(text, bytes, "the send memory of mode %s: peers have not released handles with its rows",
+             buffer->plugin.plugin->name);
+}
+
+xep_status_t xep_request_wait_memory(xep_buffer_t *buffer, void **base_p, size_t *stride_p)
+{
+    memory_look_t look = {.buffer = buffer, .base_p = base_p, .stride_p = stride_p};
+    xep_wait_t wait = {.look = look_at_memory,
+                       .arg = &look,
+                       .deadline_ns = xep_deadline(buffer->timeout_ms),
+                       .explain = explain_memory};
+    xep_status_t status = xep_members_wait(buffer, &wait);
+    if (status != XEP_ERR_TIMEOUT) return status;
+    return xep_fail(status, "peers have not released handles with rows of this rank's send memory: %s",
+                    xep_last_error());
+}

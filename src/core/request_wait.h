@@ -15,6 +15,9 @@ xep_status_t xep_request_finish_counts(xep_request_t *req);
 /** XEP_INPROGRESS, or as finish. Does not block, but has a wait's rules for deadline and deaths. */
 xep_status_t xep_request_poll(xep_request_t *req);
 
+/** xep_buffer_send_memory(), likewise. */
+xep_status_t xep_request_wait_memory(xep_buffer_t *buffer, void **base_p, size_t *stride_p);
+
 /** xep_handle_combine_input(), arguments checked: blocks until peers have read what an earlier combine left there. */
 xep_status_t xep_request_wait_input(xep_handle_t *handle, void **base_p, size_t *stride_p);
 

@@ -51,7 +51,8 @@ static xep_status_t open_shape(const xep_buffer_params_t *params, const xep_grou
                            .combine_elem_bytes = (uint32_t)xep_dtype_size(params->combine_dtype),
                            .slots = params->slots,
                            .tokens = params->tokens,
-                           .recv_rows = params->recv_rows};
+                           .recv_rows = params->recv_rows,
+                           .sends_in_place = (params->flags & XEP_BUFFER_SEND_MEMORY) != 0};
     place_ranks(group, shape, node, place, node_ranks);
     place_experts(shape, first);
     shape->local_experts = first[rank + 1] - first[rank];

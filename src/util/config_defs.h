@@ -30,6 +30,8 @@ VALUE(stream, "STREAM", bytes, "768k",
       "0: every operation; inf: none at all")
 VALUE(prefault, "PREFAULT", bytes, "16g",
       "map what an even load needs of all memory at create, up to this many bytes for a rank")
+CHOICE(check_rows, "CHECK_ROWS", "no",
+       "rows that peers read in place: yes: find out whether they were changed too early, by their checksums; no")
 CHOICE(numa, "NUMA", "yes", "place shared memory on the NUMA node the rank runs on: yes, no")
 VALUE(node_ranks, "NODE_RANKS", count, "0",
       "for tests: so many consecutive ranks form a node, whatever can be mapped; 0: find out")

@@ -113,7 +113,7 @@ AT(xep_buffer_params_t, threads, 60);
 AT(xep_buffer_params_t, timeout_ms, 64);
 AT(xep_buffer_params_t, memory, 68);
 AT(xep_buffer_params_t, on_failure, 72);
-AT(xep_buffer_params_t, reserved, 76);
+AT(xep_buffer_params_t, flags, 76);
 
 SIZE(xep_buffer_size_t, 40);
 AT(xep_buffer_size_t, size, 0);
@@ -183,7 +183,7 @@ AT(xep_dispatch_args_t, expert_stats, 184);
 AT(xep_dispatch_args_t, wait_ns, 192);
 AT(xep_dispatch_args_t, stream, 200);
 
-SIZE(xep_recv_t, 200);
+SIZE(xep_recv_t, 208);
 AT(xep_recv_t, size, 0);
 AT(xep_recv_t, arrangement, 8);
 AT(xep_recv_t, rows, 16);
@@ -214,6 +214,7 @@ AT(xep_recv_t, expert_count, 168);
 AT(xep_recv_t, pair_begin, 176);
 AT(xep_recv_t, pair_count, 184);
 AT(xep_recv_t, out, 192);
+AT(xep_recv_t, row, 200);
 
 SIZE(xep_combine_args_t, 176);
 AT(xep_combine_args_t, size, 0);
@@ -239,7 +240,7 @@ AT(xep_combine_args_t, stream, 152);
 AT(xep_combine_args_t, missing, 160);
 AT(xep_combine_args_t, missing_stride, 168);
 
-SIZE(xep_shape_t, 104);
+SIZE(xep_shape_t, 112);
 AT(xep_shape_t, rank, 0);
 AT(xep_shape_t, nranks, 4);
 AT(xep_shape_t, nodes, 8);
@@ -257,6 +258,7 @@ AT(xep_shape_t, combine_elem_bytes, 76);
 AT(xep_shape_t, slots, 80);
 AT(xep_shape_t, tokens, 88);
 AT(xep_shape_t, recv_rows, 96);
+AT(xep_shape_t, sends_in_place, 104);
 
 SIZE(xep_region_t, 32);
 AT(xep_region_t, bytes, 0);
@@ -290,7 +292,7 @@ AT(xep_op_t, out, 120);
 AT(xep_op_t, is_ruled, 128);
 AT(xep_op_t, ruling, 132);
 
-SIZE(xep_env_t, 248);
+SIZE(xep_env_t, 256);
 AT(xep_env_t, size, 0);
 AT(xep_env_t, shape, 8);
 AT(xep_env_t, heap, 16);
@@ -308,17 +310,22 @@ AT(xep_env_t, fail, 184);
 AT(xep_env_t, log, 192);
 AT(xep_env_t, tracing, 200);
 AT(xep_env_t, span, 208);
-AT(xep_env_t, out, 216);
-AT(xep_env_t, is_told, 224);
-AT(xep_env_t, has_ended, 232);
-AT(xep_env_t, leave_out, 240);
+AT(xep_env_t, checks_rows, 216);
+AT(xep_env_t, out, 224);
+AT(xep_env_t, is_told, 232);
+AT(xep_env_t, has_ended, 240);
+AT(xep_env_t, leave_out, 248);
 
 SIZE(xep_mask_ops_t, 24);
 AT(xep_mask_ops_t, holds, 0);
 AT(xep_mask_ops_t, fetch, 8);
 AT(xep_mask_ops_t, verdict, 16);
 
-SIZE(xep_plugin_t, 120);
+SIZE(xep_place_ops_t, 16);
+AT(xep_place_ops_t, memory, 0);
+AT(xep_place_ops_t, release, 8);
+
+SIZE(xep_plugin_t, 128);
 AT(xep_plugin_t, abi, 0);
 AT(xep_plugin_t, size, 4);
 AT(xep_plugin_t, env_size, 8);
@@ -338,6 +345,7 @@ AT(xep_plugin_t, progress, 88);
 AT(xep_plugin_t, input, 96);
 AT(xep_plugin_t, explain, 104);
 AT(xep_plugin_t, masks, 112);
+AT(xep_plugin_t, place, 120);
 
 SIZE(xep_wire_ops_t, 56);
 AT(xep_wire_ops_t, size, 0);

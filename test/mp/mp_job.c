@@ -126,6 +126,7 @@ static xep_buffer_params_t params_of(const mp_job_t *job)
     p.memory = c->memory;
     p.on_failure = c->on_failure;
     p.timeout_ms = c->timeout_ms;
+    p.flags = c->in_place != 0 ? XEP_BUFFER_SEND_MEMORY : 0;
     return p;
 }
 
@@ -199,6 +200,19 @@ xep_dispatch_args_t mp_job_cached(mp_job_t *job, xep_handle_t *cached)
     a.topk_weights = NULL;
     a.cached = cached;
     return a;
+}
+
+void mp_job_place(mp_job_t *job, xep_dispatch_args_t *args)
+{
+    void *base;
+    size_t stride, bytes = row_bytes(&job->shape, job->shape.dtype);
+    args->flags |= XEP_DISPATCH_IN_PLACE;
+    if (job->c->in_place != 1) return;
+    MP_OK(xep_buffer_send_memory(job->buffer, &base, &stride));
+    for (uint64_t t = 0; t < job->tokens; t++)
+        memcpy((char *)base + t * stride, (char *)job->x + t * job->x_stride, bytes);
+    args->x = base;
+    args->x_stride = stride;
 }
 
 static int returns_weights(const mp_job_t *job)

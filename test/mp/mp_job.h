@@ -29,6 +29,7 @@ typedef struct mp_case {
     unsigned biases;    /* bit 0, bit 1 */
     int copy_in;        /* expert outputs in private memory */
     int strided;        /* every input and output with more than a row between rows */
+    int in_place;       /* 1: rows lie in send memory; 2: the same, and the caller has them elsewhere */
     uint64_t recv_rows; /* of the buffer; 0: the worst case */
     uint32_t slots, threads;
     xep_on_failure_t on_failure;
@@ -62,6 +63,8 @@ void mp_job_close(mp_job_t *job);
 /** Checks expect from here on what a dispatch with these brings: of the case, or of its rows by an earlier routing. */
 xep_dispatch_args_t mp_job_dispatch(mp_job_t *job);
 xep_dispatch_args_t mp_job_cached(mp_job_t *job, xep_handle_t *cached);
+/** The same args, with rows to be read in place, as the case says: asks for send memory. */
+void mp_job_place(mp_job_t *job, xep_dispatch_args_t *args);
 /** Expert outputs where the case wants them, and the args to combine them; poisons the outputs. */
 xep_combine_args_t mp_job_combine(mp_job_t *job, xep_handle_t *handle);
 
