@@ -374,7 +374,7 @@ typedef struct xep_plugin {
 
     /**
      * Writes, for the sentence of a timeout, what op waits for into text: the phase, the ranks, the values expected and
-     * seen; at most bytes, with the final 0.
+     * seen; at most bytes, with the final 0. An op without a state has a slot alone: what its input waits for.
      */
     void (*explain)(void *mode, const xep_op_t *op, char *text, size_t bytes);
 

@@ -47,6 +47,12 @@ const _Atomic uint64_t *xep_combine_read_word(const void *mode, const xep_op_t *
     return &mail_from(kit, op->slot, rank)->read;
 }
 
+void xep_combine_explain_input(const xep_kit_t *kit, uint32_t slot, char *text, size_t bytes)
+{
+    xep_op_t last = {.kind = XEP_OP_COMBINE, .slot = slot, .epoch = kit->combined[slot]};
+    xep_words_explain(xep_combine_read_word, kit, &last, kit->shape->nranks, "readers", text, bytes);
+}
+
 /*
  * Nothing was ever offered from a slot whose epoch is 0, so there is nobody to wait for. From here on op is the last
  * combine of the slot: the next one waits for the readers of this one.

@@ -52,6 +52,9 @@ static inline uint32_t *xep_combine_slot_there(const xep_kit_t *kit, uint32_t sl
 /** Whether nobody reads a slot's input any more. */
 int xep_combine_is_drained(const xep_kit_t *kit, uint32_t slot);
 
+/** Writes who still does. */
+void xep_combine_explain_input(const xep_kit_t *kit, uint32_t slot, char *text, size_t bytes);
+
 /** The words that drain and ready wait for. */
 const _Atomic uint64_t *xep_combine_read_word(const void *mode, const xep_op_t *op, uint32_t rank, uint64_t *value_p);
 const _Atomic uint64_t *xep_combine_ready_word(const void *mode, const xep_op_t *op, uint32_t rank, uint64_t *value_p);

@@ -69,6 +69,10 @@ xep_status_t xep_steps_progress(void *mode, xep_op_t *op)
 void xep_steps_explain(void *mode, const xep_op_t *op, char *text, size_t bytes)
 {
     const xep_kit_t *kit = mode;
+    if (op->state == NULL) {
+        xep_combine_explain_input(kit, op->slot, text, bytes);
+        return;
+    }
     const xep_step_t *step = step_of(kit, op);
     xep_words_explain(step->word, mode, op, kit->shape->nranks, step->run != NULL ? step->name : "nothing", text,
                       bytes);

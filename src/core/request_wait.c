@@ -185,8 +185,12 @@ static xep_status_t look_at_input(void *arg)
 static void explain_input(void *arg, char *text, size_t bytes)
 {
     const xep_handle_t *handle = ((const input_look_t *)arg)->handle;
-    snprintf(text, bytes, "the combine input of slot %u of mode %s: a peer still reads the rows of its last combine",
-             handle->slot, handle->buffer->plugin.plugin->name);
+    const xep_plugin_t *plugin = handle->buffer->plugin.plugin;
+    xep_op_t op = {.kind = XEP_OP_COMBINE, .slot = handle->slot};
+    char who[200] = "";
+    plugin->explain(handle->buffer->mode, &op, who, sizeof who);
+    snprintf(text, bytes, "the combine input of slot %u of mode %s, whose last rows are still read: %s", handle->slot,
+             plugin->name, who);
 }
 
 xep_status_t xep_request_wait_input(xep_handle_t *handle, void **base_p, size_t *stride_p)
@@ -198,7 +202,7 @@ xep_status_t xep_request_wait_input(xep_handle_t *handle, void **base_p, size_t 
                        .explain = explain_input};
     xep_status_t status = xep_members_wait(handle->buffer, &wait);
     if (status != XEP_ERR_TIMEOUT) return status;
-    return xep_fail(status, "a peer still reads the rows of the last combine of this handle: %s", xep_last_error());
+    return xep_fail(status, "rows of the last combine of this handle are still read: %s", xep_last_error());
 }
 
 /* ---- the memory of rows that peers read in place ---- */

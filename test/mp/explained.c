@@ -120,6 +120,26 @@ static void in_tests(mp_job_t *job)
     xep_handle_release(handle);
 }
 
+/* The last rank has begun its combine, and reads nothing yet. */
+static void in_input(mp_job_t *job)
+{
+    xep_dispatch_args_t d = mp_job_dispatch(job);
+    xep_handle_t *handle;
+    xep_request_t *req;
+    char what[96];
+    MP_OK(xep_dispatch(job->buffer, &d, &handle, NULL));
+    xep_combine_args_t c = mp_job_combine(job, handle);
+    MP_OK(xep_combine(handle, &c, &req));
+    snprintf(what, sizeof what, "the combine input of slot 0 of mode %s, whose last rows are still read: epoch 5",
+             base.mode);
+    begin(what, "");
+    if (!is_last()) MP_CHECK(xep_handle_combine_input(handle, NULL) != NULL);
+    end();
+    MP_OK(xep_request_wait(req));
+    xep_request_free(req);
+    xep_handle_release(handle);
+}
+
 static void in_operations(xep_group_t *group)
 {
     mp_job_t job;
@@ -139,6 +159,7 @@ static void in_operations(xep_group_t *group)
     end();
     xep_handle_release(handle);
     in_tests(&job);
+    in_input(&job);
     mp_job_close(&job);
 }
 
