@@ -361,7 +361,9 @@ static void give_up(xep_group_t *group)
     xep_dispatch_args_t a = cuda_job_dispatch(&job, NULL);
     a.timeout_ms = -1;
     if (mp_rank() == 0) MP_OK(xep_dispatch(job.host.buffer, &a, &handle, &req));
-    MP_OK(xep_group_barrier(group));
+    atomic_int *here = mp_counter(group);
+    ++*here;
+    mp_await(here, (int)mp_nranks()); /* no barrier of the group: who has left it ends it for those that are still in */
     xep_group_abort(group);
     if (mp_rank() == 0 && mp_nranks() > 1) MP_FAILS(XEP_ERR_ABORTED, xep_request_wait(req));
     cuda_job_close(&job);
