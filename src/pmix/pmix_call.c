@@ -121,11 +121,9 @@ static void look_at_watch(call_t *call, xep_watch_t *watch)
 static void look_for_dead(xep_pmix_client_t *client, call_t *call, const xep_pmix_wait_t *wait, uint64_t *next_ns_p)
 {
     uint64_t now = xep_clock_ns();
-    uint32_t none = UINT32_MAX;
     if (wait->find_dead == NULL || now < *next_ns_p) return;
     pthread_mutex_unlock(&call->lock);
-    uint32_t dead = wait->find_dead(client, now + FIND_NS);
-    if (dead != none) atomic_compare_exchange_strong(&client->dead_rank, &none, dead);
+    wait->find_dead(client, now + FIND_NS);
     pthread_mutex_lock(&call->lock);
     *next_ns_p = xep_clock_ns() + FIND_NS;
 }

@@ -21,8 +21,8 @@ typedef struct xep_pmix_wait {
     uint64_t deadline_ns;
     xep_watch_fn explain;
     void *arg;
-    /* NULL, or asked every half second for a rank that has died, as the launcher may not tell; UINT32_MAX: none */
-    uint32_t (*find_dead)(xep_pmix_client_t *client, uint64_t deadline_ns);
+    /* NULL, or asked every half second to look for a rank that has died, as the launcher may not tell */
+    void (*find_dead)(xep_pmix_client_t *client, uint64_t deadline_ns);
 } xep_pmix_wait_t;
 
 /** A fence of all ranks that collects what they have put. PMIX_ERR_NOMEM: no memory for it. */

@@ -25,6 +25,7 @@ typedef struct xep_pmix_client {
     const xep_boot_t *boot;     /* of the exchange under way: whose caller may interrupt it */
     int interrupted;            /* it has */
     _Atomic uint32_t dead_rank; /* UINT32_MAX: none that we know of */
+    int found_dead;             /* it was found by us; the launcher has not told */
     _Atomic uint32_t gets;      /* under way, those that were given up too */
 } xep_pmix_client_t;
 

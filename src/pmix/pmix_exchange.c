@@ -85,8 +85,7 @@ static xep_status_t tell_who_left(xep_pmix_client_t *client, size_t bytes)
     struct timespec pause = {0, PAUSE_NS};
     while (check_end(client) == XEP_OK && xep_clock_ns() < deadline_ns) {
         nanosleep(&pause, NULL);
-        uint32_t dead = xep_pmix_life_find_dead(client, deadline_ns), none = UINT32_MAX;
-        if (dead != none) atomic_compare_exchange_strong(&client->dead_rank, &none, dead);
+        xep_pmix_life_find_dead(client, deadline_ns);
     }
     xep_status_t status = check_end(client);
     if (status != XEP_OK) return status;
@@ -251,6 +250,7 @@ xep_status_t xep_pmix_exchange(xep_pmix_client_t *client, const xep_boot_t *boot
     client->boot = boot;
     client->interrupted = 0;
     xep_status_t status = exchange(client, send, recv, bytes, deadline_ns);
+    if (status == XEP_ERR_PEER) xep_pmix_life_linger(client);
     client->boot = NULL;
     pthread_mutex_unlock(&client->lock);
     return status;

@@ -5,11 +5,14 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "cpu.h"
 #include "host.h"
 #include "pmix_call.h"
+
+enum { LINGER_NS = 700000000 }; /* the others look every half second (pmix_call.c) */
 
 /** A rank's process; written by the rank, read by all. */
 typedef struct life {
@@ -34,7 +37,7 @@ pmix_status_t xep_pmix_life_put(const xep_pmix_client_t *client)
     return client->api->put(PMIX_GLOBAL, key, &value);
 }
 
-uint32_t xep_pmix_life_find_dead(xep_pmix_client_t *client, uint64_t deadline_ns)
+static uint32_t find_dead(xep_pmix_client_t *client, uint64_t deadline_ns)
 {
     uint64_t processes = xep_host_processes();
     for (uint32_t r = 0; r < client->nranks && xep_clock_ns() < deadline_ns; r++) {
@@ -45,4 +48,16 @@ uint32_t xep_pmix_life_find_dead(xep_pmix_client_t *client, uint64_t deadline_ns
         if (life.processes == processes && life.pid > 0 && xep_host_process_gone(life.pid, life.start)) return r;
     }
     return UINT32_MAX;
+}
+
+void xep_pmix_life_find_dead(xep_pmix_client_t *client, uint64_t deadline_ns)
+{
+    uint32_t dead = find_dead(client, deadline_ns), none = UINT32_MAX;
+    if (dead != none && atomic_compare_exchange_strong(&client->dead_rank, &none, dead)) client->found_dead = 1;
+}
+
+void xep_pmix_life_linger(const xep_pmix_client_t *client)
+{
+    struct timespec time = {0, LINGER_NS};
+    if (client->found_dead) nanosleep(&time, NULL);
 }
