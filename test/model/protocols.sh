@@ -96,7 +96,7 @@ known() {
 # Who is out, agreed on whoever dies, or is only slow, meanwhile.
 agreement() {
     proved mask
-    proved mask -DOPS=2 -DSLOW
+    proved mask -DOPS=1 -DSLOW
     proved mask -DWIRE # ranks that do not map one another
     proved mask -DOPS=1 -DWIRE -DSLOW
     found mask -DOPS=2 -DDEFECT_ADOPT        # what others have does not count
@@ -112,7 +112,6 @@ agreement() {
 rows() {
     proved rows -DOPS=1 -DSLOW
     proved rows -DOPS=1 -DDEATHS=2
-    proved rows -DOPS=2
     found rows -DOPS=1 -DDEATHS=2 -DDEFECT_FIRST  # ranks do not agree on records
     found rows -DOPS=1 -DDEATHS=2 -DDEFECT_DIGEST # rows of the dead are taken though they lie elsewhere
     found rows -DOPS=1 -DSLOW -DDEFECT_QUIET      # nobody waits for a rank that is out and still stores
@@ -122,7 +121,6 @@ rows() {
 # The same in messages: room that receivers grant, verdicts that are taken over.
 grants() {
     proved grants -DOPS=1
-    proved grants -DOPS=1 -DBAD
     proved grants -DOPS=1 -DBAD -DDEATHS=2
     found grants -DOPS=1 -DDEFECT_GRANT        # places follow from the records that a rank has
     found grants -DOPS=1 -DSLOW -DDEFECT_PART  # what a rank sends that is out is stored
@@ -133,7 +131,6 @@ grants() {
 
 # A group that shrinks: the ranks that are left have the same one.
 shrink() {
-    proved shrink
     proved shrink -DDEATHS=2
     found shrink -DDEFECT_SAME   # it is decided though ranks know of different ones that were ready
     found shrink -DDEFECT_SPOILT # a rank becomes ready for a group with one that it suspects

@@ -7,7 +7,7 @@
 set -u
 program=./test/mp/wire_order.mp
 trials=${XEP_TEST_BRIEF:+1}
-trials=${trials:-4}
+trials=${trials:-2}
 mapped_by='posix,self sysv,self'
 [ -z "${XEP_TEST_BRIEF:-}" ] || mapped_by= # what they share is the transport "all", too
 failed=0
