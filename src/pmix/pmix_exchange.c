@@ -76,10 +76,10 @@ static void name_missing(xep_pmix_client_t *client, char *text, size_t bytes)
 }
 
 /*
- * A rank has left a fence: the launcher tells which, but mostly a little later, and some never. Then the kernel may
- * know its process, and if it had not come so far, it is not among those that have put something.
+ * PMIx says that something went wrong: mostly a rank has died. The launcher tells which, but a little later, and some
+ * never; then the kernel may know its process. XEP_OK: nobody is known to be dead.
  */
-static xep_status_t tell_who_left(xep_pmix_client_t *client, size_t bytes)
+static xep_status_t find_reason(xep_pmix_client_t *client)
 {
     uint64_t deadline_ns = xep_clock_ns() + ASK_NS;
     struct timespec pause = {0, PAUSE_NS};
@@ -87,7 +87,13 @@ static xep_status_t tell_who_left(xep_pmix_client_t *client, size_t bytes)
         nanosleep(&pause, NULL);
         xep_pmix_life_find_dead(client, deadline_ns);
     }
-    xep_status_t status = check_end(client);
+    return check_end(client);
+}
+
+/* A rank has left a fence. If it had not come so far, it is not among those that have put something. */
+static xep_status_t tell_who_left(xep_pmix_client_t *client, size_t bytes)
+{
+    xep_status_t status = find_reason(client);
     if (status != XEP_OK) return status;
     char missing[256] = "";
     if (bytes > 0) name_missing(client, missing, sizeof missing);
@@ -135,6 +141,8 @@ static xep_status_t fence(xep_pmix_client_t *client, size_t bytes, uint64_t dead
     if (!result.done) return tell_missing(&fenced);
     if (result.ret == PMIX_SUCCESS || result.ret == PMIX_OPERATION_SUCCEEDED) return XEP_OK;
     if (result.ret == PMIX_ERR_PARTIAL_SUCCESS) return tell_who_left(client, bytes);
+    status = find_reason(client);
+    if (status != XEP_OK) return status;
     return xep_fail(XEP_ERR_BOOT, "PMIx_Fence: %s", client->api->error_string(result.ret));
 }
 
@@ -192,6 +200,8 @@ static xep_status_t get_value(xep_pmix_client_t *client, uint32_t rank, size_t n
                         (unsigned long long)client->exchanges, rank);
     if (result.ret == PMIX_SUCCESS && result.bytes != SIZE_MAX)
         return xep_fail(XEP_ERR_MISMATCH, "rank %u gave %zu bytes to an exchange of %zu", rank, result.bytes, bytes);
+    status = find_reason(client); /* the server may give up a rank that lives when another one has died */
+    if (status != XEP_OK) return status;
     return xep_fail(XEP_ERR_BOOT, "exchange %llu over PMIx: nothing from rank %u: %s",
                     (unsigned long long)client->exchanges, rank, client->api->error_string(result.ret));
 }
