@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
-# limit: 400
+# limit: 400, again: 2
 # Ranks of three hosts, of which one falls silent: the others are told its name by the heartbeat, minutes before their
 # deadline, wherever they wait; a rank that only computes is not taken for silent.
 set -u

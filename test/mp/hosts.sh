@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# limit: 900
+# limit: 900, again: 2
 # Several hosts with a network between them, launched by prterun: ranks numbered host by host and in turn, hosts of
 # different sizes, cables that are slow, that lose, repeat and reorder packets, that are pulled.
 . "$srcdir/test/mp/launch.bash" || exit 99

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
-# limit: 500
+# limit: 500, again: 2
 # A few of contrib/kills' trials: ranks killed at drawn moments, over memory and over sockets. XEP_TEST_SEED and
 # XEP_TEST_RUNS draw others, and more. And that it sees what it is there to see.
 set -u

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* ranks: 4, limit: 240 */
+/* ranks: 4, limit: 240, again: 2 */
 
 /*
  * After a deadline one rank says what the reasons of all ranks come to: whom they wait for, what that one does instead,
