@@ -162,6 +162,16 @@ xep_status_t xep_request_poll(xep_request_t *req)
     return is_done(req) ? xep_request_outcome(req) : XEP_INPROGRESS;
 }
 
+/* ---- memory that peers still read ---- */
+
+/* Their reads end by operations of this buffer, or they wait for one of its: so these must go on. */
+static xep_status_t go_on(xep_buffer_t *buffer)
+{
+    xep_request_advance_all(buffer);
+    xep_status_t status = xep_buffer_usable(buffer);
+    return status == XEP_OK ? XEP_INPROGRESS : status;
+}
+
 /* ---- the memory of a combine's input ---- */
 
 typedef struct input_look {
@@ -170,16 +180,12 @@ typedef struct input_look {
     size_t *stride_p;
 } input_look_t;
 
-/* What keeps the input busy are reads of peers: they end by operations of this buffer, so these must go on. */
 static xep_status_t look_at_input(void *arg)
 {
     const input_look_t *look = arg;
     xep_buffer_t *buffer = look->handle->buffer;
     xep_status_t status = buffer->plugin.plugin->input(buffer->mode, look->handle->slot, look->base_p, look->stride_p);
-    if (status != XEP_INPROGRESS) return status;
-    xep_request_advance_all(buffer);
-    status = xep_buffer_usable(buffer);
-    return status == XEP_OK ? XEP_INPROGRESS : status;
+    return status == XEP_INPROGRESS ? go_on(buffer) : status;
 }
 
 static void explain_input(void *arg, char *text, size_t bytes)
@@ -213,16 +219,12 @@ typedef struct memory_look {
     size_t *stride_p;
 } memory_look_t;
 
-/* Peers release when they like; what they wait for may be an operation of this rank's. */
 static xep_status_t look_at_memory(void *arg)
 {
     const memory_look_t *look = arg;
     xep_buffer_t *buffer = look->buffer;
     xep_status_t status = buffer->plugin.plugin->place->memory(buffer->mode, look->base_p, look->stride_p);
-    if (status != XEP_INPROGRESS) return status;
-    xep_request_advance_all(buffer);
-    status = xep_buffer_usable(buffer);
-    return status == XEP_OK ? XEP_INPROGRESS : status;
+    return status == XEP_INPROGRESS ? go_on(buffer) : status;
 }
 
 static void explain_memory(void *arg, char *text, size_t bytes)

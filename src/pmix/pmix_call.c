@@ -9,7 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "cpu.h"
 
@@ -89,13 +88,7 @@ static void end_fence(pmix_status_t ret, void *arg)
 
 static void sleep_on(call_t *call)
 {
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_nsec += WAKE_NS;
-    if (until.tv_nsec >= 1000000000) {
-        until.tv_sec++;
-        until.tv_nsec -= 1000000000;
-    }
+    struct timespec until = xep_clock_at(xep_clock_ns() + WAKE_NS);
     pthread_cond_timedwait(&call->cond, &call->lock, &until);
 }
 

@@ -10,8 +10,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "cpu.h"
 #include "error.h"
 #include "watch.h"
 
@@ -89,22 +89,9 @@ static xep_status_t start_thread(void)
     return error == 0 ? XEP_OK : xep_fail(XEP_ERR_NO_MEMORY, "no thread for PMIx_Init: %s", strerror(error));
 }
 
-static struct timespec end_of(int32_t timeout_ms)
-{
-    struct timespec end;
-    clock_gettime(CLOCK_MONOTONIC, &end);
-    end.tv_sec += timeout_ms / 1000;
-    end.tv_nsec += timeout_ms % 1000 * 1000000L;
-    if (end.tv_nsec >= 1000000000L) {
-        end.tv_sec++;
-        end.tv_nsec -= 1000000000L;
-    }
-    return end;
-}
-
 xep_status_t xep_pmix_init(const xep_pmix_api_t *api, int32_t timeout_ms, xep_pmix_start_t *start_p)
 {
-    struct timespec end = end_of(timeout_ms < 0 ? 0 : timeout_ms);
+    struct timespec end = xep_clock_at(xep_clock_ns() + (timeout_ms < 0 ? 0 : (uint64_t)timeout_ms * 1000000));
     int late = 0;
     begun.api = api;
     xep_status_t status = start_thread();

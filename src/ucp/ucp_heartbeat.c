@@ -69,27 +69,13 @@ static void beat(const xep_ucp_heartbeat_t *heartbeat)
 
 /* ---- the thread ---- */
 
-static struct timespec after(const struct timespec *from, int32_t ms)
-{
-    struct timespec to = *from;
-    to.tv_sec += ms / 1000;
-    to.tv_nsec += ms % 1000 * 1000000L;
-    if (to.tv_nsec >= 1000000000L) {
-        to.tv_sec++;
-        to.tv_nsec -= 1000000000L;
-    }
-    return to;
-}
-
 /* From the end of a beat: one that was late is not made up for, as the others' may be as late. */
 static void *beat_until_stopped(void *arg)
 {
     xep_ucp_heartbeat_t *heartbeat = arg;
     pthread_mutex_lock(&heartbeat->lock);
     while (!heartbeat->stop) {
-        struct timespec now, next;
-        clock_gettime(CLOCK_MONOTONIC, &now);
-        next = after(&now, heartbeat->interval_ms);
+        struct timespec next = xep_clock_at(xep_clock_ns() + (uint64_t)heartbeat->interval_ms * 1000000);
         while (!heartbeat->stop && pthread_cond_timedwait(&heartbeat->cond, &heartbeat->lock, &next) == 0) continue;
         if (heartbeat->stop) break;
         pthread_mutex_unlock(&heartbeat->lock);

@@ -5,6 +5,7 @@
 #define XEP_UTIL_CPU_H
 
 #include <stdint.h>
+#include <time.h>
 
 #include <xep/plugin.h>
 
@@ -19,6 +20,12 @@ unsigned xep_cpu_count(void);
 
 /** Nanoseconds of a monotonic clock. */
 uint64_t xep_clock_ns(void);
+
+/** A time of this clock as a condition of CLOCK_MONOTONIC wants it. */
+static inline struct timespec xep_clock_at(uint64_t ns)
+{
+    return (struct timespec){(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)};
+}
 
 /** Tells the core that this is a spinning loop. */
 static inline void xep_cpu_relax(void)
