@@ -48,25 +48,11 @@ static xep_group_t *group;
 
 /* ---- operations ---- */
 
-static xep_status_t play_round(mp_job_t *job, uint32_t round)
-{
-    xep_handle_t *handle = NULL;
-    mp_job_payload(job, 100 + round);
-    xep_dispatch_args_t d = mp_job_dispatch(job);
-    xep_status_t status = xep_dispatch(job->buffer, &d, &handle, NULL);
-    if (status != XEP_OK) return status;
-    mp_job_check_recv(job, handle);
-    xep_combine_args_t c = mp_job_combine(job, handle);
-    status = xep_combine(handle, &c, NULL);
-    if (status == XEP_OK) mp_job_check_out(job);
-    xep_handle_release(handle);
-    return status;
-}
-
 static xep_status_t play(uint32_t rounds)
 {
     xep_status_t status = XEP_OK;
-    for (uint32_t i = 0; status == XEP_OK && (rounds == 0 || i < rounds); i++) status = play_round(&jobs[i % JOBS], i);
+    for (uint32_t i = 0; status == XEP_OK && (rounds == 0 || i < rounds); i++)
+        status = mp_job_try_round(&jobs[i % JOBS], 100 + i);
     return status;
 }
 
@@ -77,8 +63,7 @@ static void open_jobs(void)
 
 static int is_failure_of_others(xep_status_t status)
 {
-    return status == XEP_ERR_PEER || status == XEP_ERR_ABORTED || status == XEP_ERR_TRANSPORT ||
-           status == XEP_ERR_BROKEN || status == XEP_ERR_BOOT || status == XEP_ERR_TIMEOUT;
+    return mp_is_failure_of_others(status) || status == XEP_ERR_TIMEOUT;
 }
 
 static void check_params(const mp_job_t *job)

@@ -57,28 +57,6 @@ static log_t *said;
 static uint32_t self, first_nranks; /* in the first group */
 static uint32_t ids[RANKS], ngroups;
 
-static int is_failure_of_others(xep_status_t status)
-{
-    return status == XEP_ERR_PEER || status == XEP_ERR_ABORTED || status == XEP_ERR_TRANSPORT ||
-           status == XEP_ERR_BROKEN || status == XEP_ERR_BOOT;
-}
-
-static xep_status_t play_round(mp_job_t *job, uint32_t round)
-{
-    xep_handle_t *handle = NULL;
-    mp_job_payload(job, 100 + round);
-    xep_dispatch_args_t d = mp_job_dispatch(job);
-    xep_status_t status = xep_dispatch(job->buffer, &d, &handle, NULL);
-    if (status != XEP_OK) return status;
-    mp_job_check_recv(job, handle);
-    xep_combine_args_t c = mp_job_combine(job, handle);
-    status = xep_combine(handle, &c, NULL);
-    if (status == XEP_OK) mp_job_check_out(job);
-    if (status == XEP_ERR_ABORTED) mp_job_check_recv(job, handle); /* still readable */
-    xep_handle_release(handle);
-    return status;
-}
-
 /* Rounds of both modes, for ever or so many. */
 static xep_status_t play(xep_group_t *group, uint32_t rounds)
 {
@@ -88,7 +66,8 @@ static xep_status_t play(xep_group_t *group, uint32_t rounds)
         mp_job_open(&jobs[m], &cases[m], 7 + ngroups);
         if (status == XEP_OK) status = mp_job_try_buffer(&jobs[m], group);
     }
-    for (uint32_t i = 0; status == XEP_OK && (rounds == 0 || i < rounds); i++) status = play_round(&jobs[i % 2], i);
+    for (uint32_t i = 0; status == XEP_OK && (rounds == 0 || i < rounds); i++)
+        status = mp_job_try_round(&jobs[i % 2], 100 + i);
     for (int m = 0; m < 2; m++) mp_job_close(&jobs[m]);
     return status;
 }
@@ -128,7 +107,7 @@ static xep_group_t *shrink(xep_group_t *group, const xep_shrink_args_t *args)
     mp_go_on(next);
     MP_CHECK(mp_nranks() + count == before);
     xep_status_t status = compare(next, origins);
-    MP_CHECK(status == XEP_OK || is_failure_of_others(status));
+    MP_CHECK(status == XEP_OK || mp_is_failure_of_others(status));
     return next;
 }
 
@@ -158,7 +137,7 @@ static xep_group_t *go_on(xep_group_t *group, uint32_t left)
     for (;;) {
         xep_status_t status = play(group, mp_nranks() == left ? ROUNDS : 0);
         if (status == XEP_OK) return group;
-        MP_CHECK(is_failure_of_others(status));
+        MP_CHECK(mp_is_failure_of_others(status));
         group = shrink(group, &args);
     }
 }

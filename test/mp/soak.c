@@ -69,23 +69,13 @@ static void report(double begin)
 
 static int is_failure_of_others(xep_status_t status)
 {
-    return status == XEP_ERR_PEER || status == XEP_ERR_ABORTED || status == XEP_ERR_TRANSPORT ||
-           status == XEP_ERR_BROKEN || status == XEP_ERR_BOOT || status == XEP_ERR_TIMEOUT;
+    return mp_is_failure_of_others(status) || status == XEP_ERR_TIMEOUT;
 }
 
 static xep_status_t play_round(mp_job_t *job, uint64_t payload)
 {
-    xep_handle_t *handle = NULL;
-    mp_job_payload(job, payload);
-    xep_dispatch_args_t d = mp_job_dispatch(job);
-    xep_status_t status = xep_dispatch(job->buffer, &d, &handle, NULL);
-    if (status != XEP_OK) return status;
-    mp_job_check_recv(job, handle);
-    xep_combine_args_t c = mp_job_combine(job, handle);
-    status = xep_combine(handle, &c, NULL);
-    if (status == XEP_OK) mp_job_check_out(job);
-    xep_handle_release(handle);
-    operations += 2;
+    xep_status_t status = mp_job_try_round(job, payload);
+    if (status == XEP_OK) operations += 2;
     return status;
 }
 
