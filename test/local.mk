@@ -17,7 +17,8 @@ libtest_parts_la_SOURCES = \
 	plugins/kernels/cast.c plugins/kernels/cast_avx2.c plugins/kernels/cast_avx512.c plugins/kernels/cast_table.c \
 	plugins/kernels/cast_vbmi.c plugins/kernels/copy.c \
 	plugins/kernels/logfmt.c plugins/kernels/weigh.c plugins/kernels/weigh_avx2.c plugins/kernels/weigh_avx512.c \
-	tools/perf/perf_help.c tools/perf/perf_kernels.c tools/perf/perf_kernels_x86.c tools/perf/perf_options.c
+	tools/perf/perf_help.c tools/perf/perf_kernels.c tools/perf/perf_kernels_x86.c tools/perf/perf_options.c \
+	tools/perf/perf_resolve.c
 
 # what defines main() and finds the tests that are TEST(name) in a source
 libunit_la_SOURCES = %D%/unit/unit.h %D%/unit/unit.c

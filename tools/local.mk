@@ -24,9 +24,12 @@ xep_perf_SOURCES = \
 	%D%/perf/perf_ops.c %D%/perf/perf_ops.h \
 	%D%/perf/perf_options.c %D%/perf/perf_options.h \
 	%D%/perf/perf_peer.c %D%/perf/perf_peer.h \
+	%D%/perf/perf_place.c %D%/perf/perf_place.h \
 	%D%/perf/perf_plan.c %D%/perf/perf_plan.h \
 	%D%/perf/perf_pressure.c %D%/perf/perf_pressure.h \
 	%D%/perf/perf_report.c %D%/perf/perf_report.h \
+	%D%/perf/perf_resolve.c %D%/perf/perf_resolve.h \
+	%D%/perf/perf_samples.c %D%/perf/perf_samples.h \
 	%D%/perf/perf_say.c %D%/perf/perf_say.h \
 	%D%/perf/perf_setup.c %D%/perf/perf_setup.h \
 	%D%/perf/perf_shared.c %D%/perf/perf_shared.h \

@@ -53,6 +53,9 @@ typedef struct perf {
     xep_handle_t *base;       /* --cached: whose routing is used */
     xep_handle_t **handle;    /* [slots] */
     xep_request_t **request;  /* [slots] */
+    void *sends;              /* --in-place: where the next dispatch takes its rows from; NULL: from x */
+    size_t sends_stride;      /* between rows there */
+    int in_place;             /* it leaves them there */
     int empty;                /* operations are without tokens now */
     uint64_t computing;       /* rounds of the compute kernel between the phases; 0: none */
     uint64_t sent_ns;         /* when the send phase of the last operation ended */

@@ -12,6 +12,7 @@
 #include "perf_cuda.h"
 #include "perf_ops.h"
 #include "perf_peer.h"
+#include "perf_place.h"
 #include "perf_say.h"
 
 enum { POISON = 0xa5 };
@@ -194,6 +195,26 @@ static int check_cached(perf_t *perf, uint64_t payload)
     return 0;
 }
 
+/* Rows that lie where peers read them, then rows that the rank copies there itself. */
+static int check_place(perf_t *perf, uint64_t payload)
+{
+    xep_status_t status;
+    int ret;
+
+    perf_release(perf);
+    renew_inputs(perf, payload);
+    status = perf_place_rows(perf);
+    if (status != XEP_OK) return perf_give_up(perf, status);
+    perf->in_place = 1;
+    ret = check_pair(perf, "dispatch in place", "combine of rows in place");
+    perf->sends = NULL;
+    if (!ret) perf_release(perf);
+    if (!ret) ret = check_pair(perf, "dispatch in place from elsewhere", "combine of rows in place from elsewhere");
+    perf->in_place = 0;
+    if (!ret) perf_release(perf);
+    return ret;
+}
+
 /* A peer that is wrong is nothing to compare times with. */
 static int check_peer(perf_t *perf)
 {
@@ -225,6 +246,7 @@ int perf_check(perf_t *perf, uint64_t payload)
     if (!ret) ret = check_pair(perf, "dispatch", "combine");
     if (!ret) ret = check_everything(perf);
     if (!ret) ret = check_cached(perf, ~payload);
+    if (!ret && perf->options.in_place) ret = check_place(perf, payload);
     if (!ret && perf->peer != NULL) ret = check_peer(perf);
     perf->options.copy_in = copy_in;
     perf_progress_end(perf);

@@ -158,6 +158,11 @@ static void write_all(FILE *file, const perf_t *perf, const perf_times_t *times)
     if (perf->options.sweep.count == 0) write_load(file, perf);
     if (perf->options.fixed)
         fprintf(file, "\"round_trip_us\": %.3f, \"layout_us\": %.3f, ", times->round_trip, times->layout);
+    if (perf->options.in_place)
+        fprintf(file,
+                "\"in_place\": {\"us\": %.3f, \"cpu_us\": %.3f, \"read_us\": %.3f, \"read_cpu_us\": %.3f, "
+                "\"copied_read_us\": %.3f, \"copied_read_cpu_us\": %.3f}, ",
+                times->place, times->place_cpu, times->place_read, times->place_read_cpu, times->read, times->read_cpu);
     fputs("\"ops\": [", file);
     for (perf_op_t op = PERF_DISPATCH; op < PERF_OPS; op++) {
         if (!times->op[op].timed) continue;

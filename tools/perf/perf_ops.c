@@ -29,6 +29,11 @@ void perf_dispatch_args(const perf_t *perf, xep_dispatch_args_t *args_p)
                                                 : XEP_ROWS_BY_EXPERT_COMPACT; /* a mode without says so */
     args.quant = perf->options.quant;
     args.wait_ns = perf->wait_ns;
+    if (perf->sends != NULL) {
+        args.x = perf->sends;
+        args.x_stride = perf->sends_stride;
+    }
+    if (perf->in_place) args.flags = XEP_DISPATCH_IN_PLACE;
     if (perf->base && !perf->empty) {
         args.cached = perf->base;
         args.topk_idx = NULL;

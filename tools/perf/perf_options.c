@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "perf_help.h"
+#include "perf_resolve.h"
 
 typedef enum { OPTION_FLAG, OPTION_COUNT, OPTION_TEXT } option_kind_t; /* int, uint64_t, const char * */
 
@@ -65,6 +66,8 @@ static const option_t option_table[] = {
      "flag between ranks 0 and 1 that share memory, xep_layout()"},
     {"--peer", NULL, OPTION_FLAG, AT(peer), 0, 0,
      "also time what a program for one machine would do by hand, see below"},
+    {"--in-place", NULL, OPTION_FLAG, AT(in_place), 0, 0,
+     "also time dispatches whose rows are read in place, and a read of all\nrows, in place and copied, see below"},
     {"--waits", NULL, OPTION_FLAG, AT(waits), 0, 0, "also say for which ranks the others waited: see below"},
     {"--cached", NULL, OPTION_FLAG, AT(cached), 0, 0, "dispatch with the routing of an earlier dispatch"},
     {"--copy-in", NULL, OPTION_FLAG, AT(copy_in), 0, 0, "combine from private memory instead of zero copy"},
@@ -233,114 +236,6 @@ static uint64_t most_topk(const perf_options_t *options)
 
 /* ---- what depends on several ---- */
 
-static int resolve_dtype(perf_options_t *options, char *why, size_t why_bytes)
-{
-    static const struct {
-        const char *name;
-        xep_dtype_t dtype;
-    } dtypes[] = {{"bf16", XEP_BF16}, {"fp16", XEP_FP16}, {"fp32", XEP_FP32}, {"fp8", XEP_E4M3}};
-
-    for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++)
-        if (!strcmp(options->dtype_name, dtypes[i].name)) {
-            options->dtype = dtypes[i].dtype;
-            return 0;
-        }
-    snprintf(why, why_bytes, "invalid --dtype: \"%s\" (bf16, fp16, fp32 or fp8)", options->dtype_name);
-    return -1;
-}
-
-/* How rows arrive: what was asked for, or what the mode asked for is known to have. */
-static int resolve_layout(perf_options_t *options, char *why, size_t why_bytes)
-{
-    const char *env = getenv("XEP_MODE"), *mode = options->mode ? options->mode : env ? env : "normal";
-
-    if (!options->layout) options->layout = strcmp(mode, "ll") ? "rank" : "compact";
-    options->padded = !strcmp(options->layout, "padded");
-    options->by_expert = options->padded || !strcmp(options->layout, "compact");
-    if (!options->by_expert && strcmp(options->layout, "rank")) {
-        snprintf(why, why_bytes, "invalid --layout: \"%s\" (rank, compact or padded)", options->layout);
-        return -1;
-    }
-    if (options->padded && options->copy_in) {
-        snprintf(why, why_bytes, "--copy-in cannot be used with this layout: padded (rank or compact)");
-        return -1;
-    }
-    return 0;
-}
-
-/* What is cast must be wider, what goes as LogFMT must be bf16. */
-static int refuse_pair(const perf_options_t *options, char *why, size_t why_bytes)
-{
-    const int cast = options->quant != XEP_QUANT_NONE && options->dtype == XEP_E4M3;
-
-    if (!cast && !(options->logfmt && (options->dtype == XEP_FP16 || options->dtype == XEP_FP32))) return 0;
-    snprintf(why, why_bytes, "--quant %s cannot be used with this --dtype: %s (%s)", options->quant_name,
-             options->dtype_name, options->logfmt ? "bf16 or fp8" : "bf16, fp16 or fp32");
-    return -1;
-}
-
-static int resolve_quant(perf_options_t *options, char *why, size_t why_bytes)
-{
-    static const struct {
-        const char *name;
-        xep_quant_t quant;
-    } quants[] = {{"none", XEP_QUANT_NONE},
-                  {"e4m3", XEP_QUANT_E4M3},
-                  {"e4m3-pow2", XEP_QUANT_E4M3_POW2},
-                  {"ue8m0", XEP_QUANT_UE8M0},
-                  {"logfmt", XEP_QUANT_NONE}};
-
-    if (!options->quant_name) options->quant_name = options->by_expert && options->dtype != XEP_E4M3 ? "e4m3" : "none";
-    options->logfmt = !strcmp(options->quant_name, "logfmt");
-    for (size_t i = 0; i < sizeof quants / sizeof *quants; i++)
-        if (!strcmp(options->quant_name, quants[i].name)) {
-            options->quant = quants[i].quant;
-            return refuse_pair(options, why, why_bytes);
-        }
-    snprintf(why, why_bytes, "invalid --quant: \"%s\" (none, e4m3, e4m3-pow2, ue8m0 or logfmt)", options->quant_name);
-    return -1;
-}
-
-/* It has rows by rank and one operation, and plans each. */
-static int refuse_peer(const perf_options_t *options, char *why, size_t why_bytes)
-{
-    if (!options->peer || (!options->by_expert && !options->cached && !options->copy_in && options->slots == 1))
-        return 0;
-    snprintf(why, why_bytes, "--peer cannot be used with rows by expert, --cached, --copy-in or --slots above 1");
-    return -1;
-}
-
-/* What has a meaning for the processors of the host alone. */
-static int resolve_memory(perf_options_t *options, char *why, size_t why_bytes)
-{
-    const struct {
-        const char *name;
-        int given;
-    } options_of_host[] = {{"--threads", options->threads != 0}, {"--overlap", options->overlap != 0},
-                           {"--fixed", options->fixed},          {"--peer", options->peer},
-                           {"--waits", options->waits},          {"--split", options->split},
-                           {"--quant logfmt", options->logfmt}};
-
-    const int sweeps_sms = options->sweep.count != 0 && options->sweep.offset == AT(sms);
-
-    options->cuda = !strcmp(options->memory, "cuda");
-    if (!options->cuda && strcmp(options->memory, "host")) {
-        snprintf(why, why_bytes, "invalid --memory: \"%s\" (host or cuda)", options->memory);
-        return -1;
-    }
-    if (!options->cuda && (options->sms || sweeps_sms)) {
-        snprintf(why, why_bytes, "%s cannot be used with this --memory: host (cuda)",
-                 options->sms ? "--sms" : "--sweep sms");
-        return -1;
-    }
-    for (size_t i = 0; options->cuda && i < sizeof options_of_host / sizeof *options_of_host; i++)
-        if (options_of_host[i].given) {
-            snprintf(why, why_bytes, "%s cannot be used with this --memory: cuda (host)", options_of_host[i].name);
-            return -1;
-        }
-    return 0;
-}
-
 static void resolve_defaults(perf_options_t *options)
 {
     if (!options->tokens && options->by_expert) options->tokens = PERF_FEW_TOKENS;
@@ -355,11 +250,11 @@ static int resolve(perf_options_t *options, char *why, size_t why_bytes)
         snprintf(why, why_bytes, "invalid --op: \"%s\" (pair, dispatch or combine)", options->op);
         return -1;
     }
-    if (resolve_dtype(options, why, why_bytes) || resolve_layout(options, why, why_bytes) ||
-        resolve_quant(options, why, why_bytes) || refuse_peer(options, why, why_bytes))
-        return -1;
+    if (perf_resolve_rows(options, why, why_bytes)) return -1;
     resolve_defaults(options);
-    if (resolve_sweep(options, why, why_bytes) || resolve_memory(options, why, why_bytes)) return -1;
+    if (resolve_sweep(options, why, why_bytes) || perf_resolve_memory(options, why, why_bytes) ||
+        perf_resolve_others(options, why, why_bytes))
+        return -1;
     if (most_topk(options) > options->experts) {
         snprintf(why, why_bytes, "invalid --topk: %" PRIu64 " (at most --experts, %" PRIu64 ")", most_topk(options),
                  options->experts);

@@ -39,7 +39,7 @@ typedef struct perf_options {
     const char *memory;              /* "host", "cuda" */
     uint64_t sms;                    /* 0: the library's default */
     uint64_t overlap;                /* us of computing between the phases */
-    int cached, copy_in, split, fixed, waits, peer;
+    int cached, copy_in, split, fixed, waits, peer, in_place;
     int check, check_only;
     int list, help, version;
     xep_dtype_t dtype;         /* of dtype_name */

@@ -92,6 +92,18 @@ static void print_peer(const perf_times_t *times)
                    times->op[op].median / times->op[op].peer);
 }
 
+static void print_place_line(const char *what, double us, double cpu, double beside)
+{
+    printf("%-24s %10.1f us, cpu %10.1f, ratio %.2f\n", what, us, cpu, beside > 0 ? us / beside : 0);
+}
+
+static void print_place(const perf_times_t *times)
+{
+    print_place_line("in place, not read", times->place, times->place_cpu, times->op[PERF_DISPATCH].limit);
+    print_place_line("in place, and one read", times->place_read, times->place_read_cpu, times->read);
+    print_place_line("copied, and one read", times->read, times->read_cpu, times->read);
+}
+
 static void print_waits(const perf_t *perf, const perf_times_t *times)
 {
     perf_late_t late;
@@ -134,6 +146,7 @@ static void print_table(const perf_t *perf, const perf_times_t *times)
     for (perf_op_t op = PERF_DISPATCH; perf->options.cuda && op < PERF_OPS; op++)
         if (times->op[op].timed) print_device(perf, op, &times->op[op]);
     if (perf->options.peer) print_peer(times);
+    if (perf->options.in_place) print_place(times);
     if (perf->options.fixed) print_fixed(perf, times);
     if (perf->options.waits) print_waits(perf, times);
 }

@@ -194,6 +194,7 @@ static void set_buffer_params(const perf_t *perf, xep_buffer_params_t *params_p)
     params.slots = (uint32_t)perf->options.slots + 1; /* one more: the handle that --cached uses */
     params.threads = (uint32_t)(perf->options.cuda ? perf->options.sms : perf->options.threads);
     params.memory = perf->options.cuda ? XEP_MEMORY_CUDA : XEP_MEMORY_HOST;
+    if (perf->options.in_place) params.flags = XEP_BUFFER_SEND_MEMORY;
     *params_p = params;
 }
 

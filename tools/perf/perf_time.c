@@ -19,11 +19,14 @@
 #include "perf_limit.h"
 #include "perf_ops.h"
 #include "perf_peer.h"
+#include "perf_place.h"
+#include "perf_samples.h"
 #include "perf_say.h"
 #include "perf_waits.h"
 
 /* The steps timed: the operations, the limits with cached and with streaming stores, the operations with computing
- * between their phases, those without tokens, and the peer with either kind of stores. */
+ * between their phases, those without tokens, the peer with either kind of stores, and dispatches whose rows are read:
+ * copied ones, and in place, not read and read. */
 enum {
     KIND_OPS,
     KIND_CACHED,
@@ -32,13 +35,12 @@ enum {
     KIND_EMPTY,
     KIND_PEER_CACHED,
     KIND_PEER_STREAMING,
+    KIND_READ,
+    KIND_PLACE,
+    KIND_PLACE_READ,
     KINDS,
     STEPS = KINDS * PERF_OPS
 };
-
-typedef struct sample {
-    uint64_t begin, sent, end, cpu, device; /* ns */
-} sample_t;
 
 typedef struct timing {
     perf_t *perf;
@@ -46,10 +48,9 @@ typedef struct timing {
     perf_cuda_limit_t *cuda_limit; /* NULL: without --memory cuda */
     perf_peer_t *peer;             /* NULL: without --peer */
     uint64_t iters;
-    sample_t *samples; /* [STEPS][iters] of this rank */
-    sample_t *all;     /* [R][STEPS][iters] */
-    double *values;    /* [iters] */
-    uint64_t rounds;   /* of the compute kernel that take --overlap */
+    perf_sample_t *samples; /* [STEPS][iters] of this rank */
+    perf_samples_t all;     /* of all ranks */
+    uint64_t rounds;        /* of the compute kernel that take --overlap */
 } timing_t;
 
 /* ---- running ---------------------------------------------------------------------- */
@@ -92,13 +93,14 @@ static xep_status_t run_step(timing_t *timing, uint32_t step)
 
     if (is_limit(kind)) return run_limit(timing, step);
     if (is_peer(kind)) return run_peer(timing, step);
+    if (kind == KIND_READ || kind == KIND_PLACE_READ) return perf_place_read(timing->perf);
     return step % PERF_OPS == PERF_DISPATCH ? perf_dispatch(timing->perf) : perf_combine(timing->perf);
 }
 
 /* One step of all ranks, from a common start to a common end; a warm-up iteration leaves no sample. */
 static xep_status_t run_timed(timing_t *timing, uint32_t step, int64_t iter)
 {
-    sample_t sample;
+    perf_sample_t sample;
     xep_status_t status = xep_group_barrier(timing->perf->group);
 
     if (status != XEP_OK) return status;
@@ -156,12 +158,32 @@ static xep_status_t run_peers(timing_t *timing, uint32_t first, int64_t iter)
     return run_timed(timing, first + PERF_COMBINE, iter);
 }
 
+static int is_place(uint32_t kind)
+{
+    return kind >= KIND_READ && kind <= KIND_PLACE_READ;
+}
+
+/* Copied rows come from the same memory. */
+static xep_status_t run_place(timing_t *timing, uint32_t kind, int64_t iter)
+{
+    perf_t *perf = timing->perf;
+    xep_status_t status = perf_place_rows(perf);
+
+    perf->in_place = kind != KIND_READ;
+    if (status == XEP_OK) status = run_timed(timing, kind * PERF_OPS + PERF_DISPATCH, iter);
+    perf->in_place = 0;
+    perf->sends = NULL;
+    if (status == XEP_OK) perf_release(perf);
+    return status;
+}
+
 static xep_status_t run_kind(timing_t *timing, uint32_t kind, int64_t iter)
 {
     const perf_options_t *options = &timing->perf->options;
 
     if (kind == KIND_OVERLAP && timing->rounds == 0) return XEP_OK;
     if (kind == KIND_EMPTY && !options->fixed) return XEP_OK;
+    if (is_place(kind)) return options->in_place ? run_place(timing, kind, iter) : XEP_OK;
     if (is_limit(kind)) return run_limits(timing, kind * PERF_OPS, iter);
     if (!is_peer(kind)) return run_operations(timing, kind * PERF_OPS, iter);
     return timing->peer != NULL ? run_peers(timing, kind * PERF_OPS, iter) : XEP_OK;
@@ -194,140 +216,61 @@ static xep_status_t run_all(timing_t *timing)
     perf_progress_end(perf);
     xep_handle_release(perf->base);
     perf->base = NULL;
-    return xep_group_allgather(perf->group, timing->samples, timing->all,
+    return xep_group_allgather(perf->group, timing->samples, timing->all.samples,
                                STEPS * timing->iters * sizeof *timing->samples);
 }
 
 /* ---- reckoning -------------------------------------------------------------------- */
 
-static int compare_values(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
-/* As the allgather has left them: rank by rank what each had in samples. */
-static const sample_t *sample_of(const timing_t *timing, uint32_t rank, uint32_t step, uint64_t iter)
-{
-    return &timing->all[((uint64_t)rank * STEPS + step) * timing->iters + iter];
-}
-
-static uint64_t larger(uint64_t a, uint64_t b)
-{
-    return a > b ? a : b;
-}
-
-/* Microseconds from the first begin to the last end, or of the slowest where clocks differ. */
-static double span_of(const timing_t *timing, uint32_t step, uint64_t iter)
-{
-    uint64_t begin = UINT64_MAX, end = 0, longest = 0;
-
-    for (uint32_t rank = 0; rank < timing->perf->info.nranks; rank++) {
-        const sample_t *sample = sample_of(timing, rank, step, iter);
-        if (sample->begin < begin) begin = sample->begin;
-        end = larger(end, sample->end);
-        longest = larger(longest, sample->end - sample->begin);
-    }
-    return (double)(timing->perf->one_clock ? end - begin : longest) / 1e3;
-}
-
-/* The slowest rank's send phase, and receive phase. */
-static double send_of(const timing_t *timing, uint32_t step, uint64_t iter)
-{
-    uint64_t longest = 0;
-
-    for (uint32_t rank = 0; rank < timing->perf->info.nranks; rank++) {
-        const sample_t *sample = sample_of(timing, rank, step, iter);
-        longest = larger(longest, sample->sent - sample->begin);
-    }
-    return (double)longest / 1e3;
-}
-
-/* Looked at with --split alone, where the two phases are calls of their own. */
-static double receive_of(const timing_t *timing, uint32_t step, uint64_t iter)
-{
-    uint64_t longest = 0;
-
-    for (uint32_t rank = 0; rank < timing->perf->info.nranks; rank++)
-        longest = larger(longest, sample_of(timing, rank, step, iter)->end - sample_of(timing, rank, step, iter)->sent);
-    return (double)longest / 1e3;
-}
-
-/* The longest of any rank, as its own device has counted it. */
-static double device_of(const timing_t *timing, uint32_t step, uint64_t iter)
-{
-    uint64_t longest = 0;
-
-    for (uint32_t rank = 0; rank < timing->perf->info.nranks; rank++)
-        longest = larger(longest, sample_of(timing, rank, step, iter)->device);
-    return (double)longest / 1e3;
-}
-
-/* Of all ranks together: waiting by spinning counts, as the core is not there for anything else. */
-static double cpu_of(const timing_t *timing, uint32_t step, uint64_t iter)
-{
-    uint64_t sum = 0;
-
-    for (uint32_t rank = 0; rank < timing->perf->info.nranks; rank++) sum += sample_of(timing, rank, step, iter)->cpu;
-    return (double)sum / 1e3;
-}
-
-/* Into values, which each number reuses: percentile() is of whatever was sorted last. */
-static void sort_values(const timing_t *timing, uint32_t step, double (*value_of)(const timing_t *, uint32_t, uint64_t))
-{
-    for (uint64_t iter = 0; iter < timing->iters; iter++) timing->values[iter] = value_of(timing, step, iter);
-    qsort(timing->values, timing->iters, sizeof *timing->values, compare_values);
-}
-
-/* The value below which so many percent of the sorted ones are. */
-static double percentile(const timing_t *timing, uint64_t percent)
-{
-    return timing->values[timing->iters * percent / 100];
-}
-
-static double median_of(const timing_t *timing, uint32_t step, double (*value_of)(const timing_t *, uint32_t, uint64_t))
-{
-    sort_values(timing, step, value_of);
-    return percentile(timing, 50);
-}
-
 /* The faster of the two ways to store is the limit, and the peer, whichever it is on this machine. */
-static void reckon_better(const timing_t *timing, perf_op_t op, uint32_t kind, double *us_p, double *cpu_p)
+static void reckon_better(timing_t *timing, perf_op_t op, uint32_t kind, double *us_p, double *cpu_p)
 {
     const uint32_t cached = kind * PERF_OPS + op, streaming = (kind + 1) * PERF_OPS + op;
-    const double with_cached = median_of(timing, cached, span_of);
-    const double with_streaming = median_of(timing, streaming, span_of);
+    const double with_cached = perf_samples_median(&timing->all, cached, perf_sample_span);
+    const double with_streaming = perf_samples_median(&timing->all, streaming, perf_sample_span);
 
     *us_p = with_cached < with_streaming ? with_cached : with_streaming;
-    *cpu_p = median_of(timing, with_cached < with_streaming ? cached : streaming, cpu_of);
+    *cpu_p = perf_samples_median(&timing->all, with_cached < with_streaming ? cached : streaming, perf_sample_cpu);
 }
 
 /* Operations in flight share the time of their step. */
-static void reckon(const timing_t *timing, perf_op_t op, perf_time_t *time_p)
+static void reckon(timing_t *timing, perf_op_t op, perf_time_t *time_p)
 {
     const double slots = (double)timing->perf->options.slots;
     perf_time_t time = {.timed = 1};
 
-    sort_values(timing, op, span_of);
-    time.p10 = percentile(timing, 10) / slots;
-    time.median = percentile(timing, 50) / slots;
-    time.p90 = percentile(timing, 90) / slots;
-    time.p99 = percentile(timing, 99) / slots;
-    time.cpu = median_of(timing, op, cpu_of) / slots;
-    if (timing->cuda_limit != NULL) time.device = median_of(timing, op, device_of) / slots;
+    perf_samples_sort(&timing->all, op, perf_sample_span);
+    time.p10 = perf_samples_percentile(&timing->all, 10) / slots;
+    time.median = perf_samples_percentile(&timing->all, 50) / slots;
+    time.p90 = perf_samples_percentile(&timing->all, 90) / slots;
+    time.p99 = perf_samples_percentile(&timing->all, 99) / slots;
+    time.cpu = perf_samples_median(&timing->all, op, perf_sample_cpu) / slots;
+    if (timing->cuda_limit != NULL) time.device = perf_samples_median(&timing->all, op, perf_sample_device) / slots;
     if (timing->perf->options.split) {
-        time.send = median_of(timing, op, send_of) / slots;
-        time.receive = median_of(timing, op, receive_of) / slots;
+        time.send = perf_samples_median(&timing->all, op, perf_sample_send) / slots;
+        time.receive = perf_samples_median(&timing->all, op, perf_sample_receive) / slots;
     }
     if (timing->rounds) {
-        time.overlapped = median_of(timing, KIND_OVERLAP * PERF_OPS + op, span_of) / slots;
+        time.overlapped = perf_samples_median(&timing->all, KIND_OVERLAP * PERF_OPS + op, perf_sample_span) / slots;
         time.computed = (double)timing->perf->options.overlap / slots;
     }
-    if (timing->perf->options.fixed) time.empty = median_of(timing, KIND_EMPTY * PERF_OPS + op, span_of) / slots;
+    if (timing->perf->options.fixed)
+        time.empty = perf_samples_median(&timing->all, KIND_EMPTY * PERF_OPS + op, perf_sample_span) / slots;
     reckon_better(timing, op, KIND_CACHED, &time.limit, &time.limit_cpu);
     if (timing->peer != NULL) reckon_better(timing, op, KIND_PEER_CACHED, &time.peer, &time.peer_cpu);
     *time_p = time;
+}
+
+static void reckon_place(timing_t *timing, perf_times_t *times_p)
+{
+    const uint32_t read = KIND_READ * PERF_OPS, place = KIND_PLACE * PERF_OPS, both = KIND_PLACE_READ * PERF_OPS;
+
+    times_p->read = perf_samples_median(&timing->all, read, perf_sample_span);
+    times_p->place = perf_samples_median(&timing->all, place, perf_sample_span);
+    times_p->place_read = perf_samples_median(&timing->all, both, perf_sample_span);
+    times_p->read_cpu = perf_samples_median(&timing->all, read, perf_sample_cpu);
+    times_p->place_cpu = perf_samples_median(&timing->all, place, perf_sample_cpu);
+    times_p->place_read_cpu = perf_samples_median(&timing->all, both, perf_sample_cpu);
 }
 
 /* Rounds of the compute kernel that take so many microseconds: the quickest of a few tries. */
@@ -352,8 +295,7 @@ int perf_time(perf_t *perf, perf_times_t *times_p)
     xep_status_t status;
 
     timing.samples = oracle_alloc(STEPS * timing.iters * sizeof *timing.samples);
-    timing.all = oracle_alloc(STEPS * timing.iters * sizeof *timing.all * perf->info.nranks);
-    timing.values = oracle_alloc(timing.iters * sizeof *timing.values);
+    perf_samples_open(&timing.all, perf, STEPS);
     timing.limit = perf_limit_open(perf);
     timing.cuda_limit = perf_cuda_limit_open(perf);
     perf->timing = 1;
@@ -366,12 +308,12 @@ int perf_time(perf_t *perf, perf_times_t *times_p)
         reckon(&timing, PERF_DISPATCH, &times_p->op[PERF_DISPATCH]);
     if (status == XEP_OK && perf_times_combine(&perf->options))
         reckon(&timing, PERF_COMBINE, &times_p->op[PERF_COMBINE]);
+    if (status == XEP_OK && perf->options.in_place) reckon_place(&timing, times_p);
     perf->timing = 0;
     perf_limit_close(timing.limit);
     if (status == XEP_OK) perf_cuda_limit_close(timing.cuda_limit);
     free(timing.samples);
-    free(timing.all);
-    free(timing.values);
+    perf_samples_close(&timing.all);
     return status == XEP_OK ? 0 : perf_give_up(perf, status);
 }
 

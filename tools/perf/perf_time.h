@@ -25,6 +25,10 @@ typedef struct perf_times {
     perf_time_t op[PERF_OPS];
     double round_trip; /* --fixed: of a flag between ranks 0 and 1; 0: not measured */
     double layout;     /* --fixed: xep_layout() of the tokens of a rank */
+    /* --in-place, median: a dispatch that copies no rows; it and a read of all of them; the same read of copied ones */
+    double place, place_cpu;
+    double place_read, place_read_cpu;
+    double read, read_cpu;
 } perf_times_t;
 
 /** Times all operations and limits. 0 or the exit status. Collective. */

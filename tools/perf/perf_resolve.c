@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include "perf_resolve.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int resolve_dtype(perf_options_t *options, char *why, size_t why_bytes)
+{
+    static const struct {
+        const char *name;
+        xep_dtype_t dtype;
+    } dtypes[] = {{"bf16", XEP_BF16}, {"fp16", XEP_FP16}, {"fp32", XEP_FP32}, {"fp8", XEP_E4M3}};
+
+    for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++)
+        if (!strcmp(options->dtype_name, dtypes[i].name)) {
+            options->dtype = dtypes[i].dtype;
+            return 0;
+        }
+    snprintf(why, why_bytes, "invalid --dtype: \"%s\" (bf16, fp16, fp32 or fp8)", options->dtype_name);
+    return -1;
+}
+
+/* How rows arrive: what was asked for, or what the mode asked for is known to have. */
+static int resolve_layout(perf_options_t *options, char *why, size_t why_bytes)
+{
+    const char *env = getenv("XEP_MODE"), *mode = options->mode ? options->mode : env ? env : "normal";
+
+    if (!options->layout) options->layout = strcmp(mode, "ll") ? "rank" : "compact";
+    options->padded = !strcmp(options->layout, "padded");
+    options->by_expert = options->padded || !strcmp(options->layout, "compact");
+    if (!options->by_expert && strcmp(options->layout, "rank")) {
+        snprintf(why, why_bytes, "invalid --layout: \"%s\" (rank, compact or padded)", options->layout);
+        return -1;
+    }
+    if (options->padded && options->copy_in) {
+        snprintf(why, why_bytes, "--copy-in cannot be used with this layout: padded (rank or compact)");
+        return -1;
+    }
+    return 0;
+}
+
+/* What is cast must be wider, what goes as LogFMT must be bf16. */
+static int refuse_pair(const perf_options_t *options, char *why, size_t why_bytes)
+{
+    const int cast = options->quant != XEP_QUANT_NONE && options->dtype == XEP_E4M3;
+
+    if (!cast && !(options->logfmt && (options->dtype == XEP_FP16 || options->dtype == XEP_FP32))) return 0;
+    snprintf(why, why_bytes, "--quant %s cannot be used with this --dtype: %s (%s)", options->quant_name,
+             options->dtype_name, options->logfmt ? "bf16 or fp8" : "bf16, fp16 or fp32");
+    return -1;
+}
+
+static int resolve_quant(perf_options_t *options, char *why, size_t why_bytes)
+{
+    static const struct {
+        const char *name;
+        xep_quant_t quant;
+    } quants[] = {{"none", XEP_QUANT_NONE},
+                  {"e4m3", XEP_QUANT_E4M3},
+                  {"e4m3-pow2", XEP_QUANT_E4M3_POW2},
+                  {"ue8m0", XEP_QUANT_UE8M0},
+                  {"logfmt", XEP_QUANT_NONE}};
+
+    if (!options->quant_name) options->quant_name = options->by_expert && options->dtype != XEP_E4M3 ? "e4m3" : "none";
+    options->logfmt = !strcmp(options->quant_name, "logfmt");
+    for (size_t i = 0; i < sizeof quants / sizeof *quants; i++)
+        if (!strcmp(options->quant_name, quants[i].name)) {
+            options->quant = quants[i].quant;
+            return refuse_pair(options, why, why_bytes);
+        }
+    snprintf(why, why_bytes, "invalid --quant: \"%s\" (none, e4m3, e4m3-pow2, ue8m0 or logfmt)", options->quant_name);
+    return -1;
+}
+
+int perf_resolve_rows(perf_options_t *options, char *why, size_t why_bytes)
+{
+    return resolve_dtype(options, why, why_bytes) || resolve_layout(options, why, why_bytes) ||
+                   resolve_quant(options, why, why_bytes)
+               ? -1
+               : 0;
+}
+
+/* What has a meaning for the processors of the host alone. */
+int perf_resolve_memory(perf_options_t *options, char *why, size_t why_bytes)
+{
+    const struct {
+        const char *name;
+        int given;
+    } options_of_host[] = {{"--threads", options->threads != 0}, {"--overlap", options->overlap != 0},
+                           {"--fixed", options->fixed},          {"--peer", options->peer},
+                           {"--waits", options->waits},          {"--split", options->split},
+                           {"--in-place", options->in_place},    {"--quant logfmt", options->logfmt}};
+
+    const int sweeps_sms = options->sweep.count != 0 && options->sweep.offset == offsetof(perf_options_t, sms);
+
+    options->cuda = !strcmp(options->memory, "cuda");
+    if (!options->cuda && strcmp(options->memory, "host")) {
+        snprintf(why, why_bytes, "invalid --memory: \"%s\" (host or cuda)", options->memory);
+        return -1;
+    }
+    if (!options->cuda && (options->sms || sweeps_sms)) {
+        snprintf(why, why_bytes, "%s cannot be used with this --memory: host (cuda)",
+                 options->sms ? "--sms" : "--sweep sms");
+        return -1;
+    }
+    for (size_t i = 0; options->cuda && i < sizeof options_of_host / sizeof *options_of_host; i++)
+        if (options_of_host[i].given) {
+            snprintf(why, why_bytes, "%s cannot be used with this --memory: cuda (host)", options_of_host[i].name);
+            return -1;
+        }
+    return 0;
+}
+
+/* The peer has rows by rank and one operation, and plans each. Rows in place are written before each dispatch. */
+int perf_resolve_others(const perf_options_t *options, char *why, size_t why_bytes)
+{
+    const char *complaint = NULL;
+
+    if (options->peer && (options->by_expert || options->cached || options->copy_in || options->slots != 1))
+        complaint = "--peer cannot be used with rows by expert, --cached, --copy-in or --slots above 1";
+    if (options->in_place && (options->slots != 1 || !perf_times_dispatch(options)))
+        complaint = "--in-place cannot be used with --slots above 1 or --op combine";
+    if (complaint == NULL) return 0;
+    snprintf(why, why_bytes, "%s", complaint);
+    return -1;
+}

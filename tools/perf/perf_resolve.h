@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/** What options mean together, and which of them do not go together. Each returns 0, or -1 and a sentence in why. */
+#ifndef PERF_RESOLVE_H
+#define PERF_RESOLVE_H
+
+#include "perf_options.h"
+
+/** What a row is: its type, its cast, its arrangement. */
+int perf_resolve_rows(perf_options_t *options, char *why, size_t why_bytes);
+
+/** The memory rows lie in, and what only one kind of it has. */
+int perf_resolve_memory(perf_options_t *options, char *why, size_t why_bytes);
+
+/** All else. */
+int perf_resolve_others(const perf_options_t *options, char *why, size_t why_bytes);
+
+#endif
