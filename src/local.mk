@@ -1,6 +1,12 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # The library.
 
+# What paths to other nodes cost
+noinst_LTLIBRARIES += libxep_cost.la
+libxep_cost_la_SOURCES = \
+	%D%/core/cost_rows.h %D%/core/cost_rows.c %D%/core/cost_model.h %D%/core/cost_model.c
+libxep_cost_la_LIBADD = -lm
+
 # libxep_all.la is what libxep.so is made of and what unit tests link, so that these reach what is not exported
 noinst_LTLIBRARIES += libxep_all.la
 libxep_all_la_SOURCES = \

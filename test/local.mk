@@ -8,7 +8,7 @@
 # its own temporary folder.
 AM_CPPFLAGS += $(library_cppflags) -I$(srcdir)/src/ucp -I$(srcdir)/plugins/kit -I$(srcdir)/plugins/kernels \
 	-I$(srcdir)/oracle -I$(srcdir)/tools/perf -I$(srcdir)/test/unit $(CMOCKA_CFLAGS)
-insides = libtest_parts.la libxep_kit_parts.la libxep_all.la libxep_oracle.la -lm
+insides = libtest_parts.la libxep_kit_parts.la libxep_cost.la libxep_all.la libxep_oracle.la -lm
 LDADD = libunit.la $(insides) $(CMOCKA_LIBS)
 
 # parts of modes and tools, for unit tests to look at from inside
@@ -26,7 +26,7 @@ libunit_la_SOURCES = %D%/unit/unit.h %D%/unit/unit.c
 unit_tests = \
 	%D%/abi/dlopen.t %D%/abi/frozen.t \
 	%D%/unit/boot_alone.t %D%/unit/boot_over_callback.t \
-	%D%/unit/core_account.t %D%/unit/core_ballot.t \
+	%D%/unit/core_account.t %D%/unit/core_ballot.t %D%/unit/core_cost.t \
 	%D%/unit/core_exchange.t %D%/unit/core_host.t %D%/unit/core_layout.t %D%/unit/core_newcomers.t \
 	%D%/unit/core_recording.t \
 	%D%/unit/core_rest.t %D%/unit/core_room.t \

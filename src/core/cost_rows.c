@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include "cost_rows.h"
+
+#include <math.h>
+#include <string.h>
+
+void xep_cost_make_map(xep_cost_map_t *map, uint32_t nranks, uint32_t nnodes, const uint32_t *node, uint32_t *words)
+{
+    *map = (xep_cost_map_t){.nranks = nranks,
+                            .nnodes = nnodes,
+                            .node = node,
+                            .place = words,
+                            .ranks = words + nranks,
+                            .first = words + 2 * (size_t)nranks};
+    memset(map->first, 0, (nnodes + (size_t)1) * sizeof *map->first);
+    for (uint32_t rank = 0; rank < nranks; rank++) map->place[rank] = map->first[node[rank] + 1]++;
+    for (uint32_t n = 0; n < nnodes; n++) map->first[n + 1] += map->first[n];
+    for (uint32_t rank = 0; rank < nranks; rank++) map->ranks[map->first[node[rank]] + map->place[rank]] = rank;
+}
+
+/* ---- a routing ---- */
+
+static int is_first_of_node(const xep_cost_map_t *map, const uint32_t *ranks, uint32_t at)
+{
+    for (uint32_t i = 0; i < at; i++)
+        if (map->node[ranks[i]] == map->node[ranks[at]]) return 0;
+    return 1;
+}
+
+static void count_near(const xep_cost_count_t *count, uint32_t source, uint32_t rank)
+{
+    if (rank == source) {
+        count->flow[source].own++;
+        return;
+    }
+    count->flow[source].stored++;
+    count->flow[rank].taken++;
+}
+
+static void count_passed(const xep_cost_count_t *count, uint32_t forwarder, uint32_t rank)
+{
+    if (rank == forwarder) {
+        count->flow[forwarder].kept++;
+        return;
+    }
+    count->flow[forwarder].passed++;
+    count->flow[rank].taken++;
+}
+
+void xep_cost_count_token(const xep_cost_count_t *count, uint32_t source, const uint32_t *ranks, uint32_t nranks)
+{
+    const xep_cost_map_t *map = count->map;
+    for (uint32_t i = 0; i < nranks; i++) {
+        const uint32_t node = map->node[ranks[i]];
+        if (node == map->node[source]) {
+            count_near(count, source, ranks[i]);
+        } else if (count->path == XEP_COST_FLAT) {
+            count->to[ranks[i]]++;
+        } else {
+            const uint32_t forwarder = xep_cost_forwarder(map, source, node);
+            count->to[forwarder] += (uint32_t)is_first_of_node(map, ranks, i);
+            count_passed(count, forwarder, ranks[i]);
+        }
+    }
+}
+
+/* Rows from source to another rank, over the network. */
+static void add_sent(xep_cost_flow_t *flow, uint32_t source, uint32_t to, double rows, const double message_rows[])
+{
+    flow[source].sent += rows;
+    flow[to].came += rows;
+    for (int operation = 0; operation < XEP_COST_OPERATIONS; operation++) {
+        const double messages = ceil(rows / message_rows[operation]);
+        flow[source].sent_messages[operation] += messages;
+        flow[to].came_messages[operation] += messages;
+    }
+}
+
+void xep_cost_count_end(const xep_cost_count_t *count, uint32_t source)
+{
+    for (uint32_t rank = 0; rank < count->map->nranks; rank++) {
+        if (count->to[rank] != 0) add_sent(count->flow, source, rank, count->to[rank], count->message_rows);
+        count->to[rank] = 0;
+    }
+}
+
+/* ---- what is to be expected ---- */
+
+/* Tokens that reach some of these experts. */
+static double expect_rows(double tokens, double these, double all, uint32_t topk)
+{
+    double missed = 1;
+    for (uint32_t k = 0; k < topk && missed > 0; k++) missed *= all - these - k > 0 ? (all - these - k) / (all - k) : 0;
+    return tokens * (1 - missed);
+}
+
+typedef struct expectation {
+    const xep_cost_map_t *map;
+    const uint32_t *first_expert;
+    uint32_t topk;
+    double tokens;
+    const double *message_rows;
+    xep_cost_flow_t *flow;
+} expectation_t;
+
+static double rows_of_rank(const expectation_t *expected, uint32_t rank)
+{
+    const uint32_t *first = expected->first_expert;
+    return expect_rows(expected->tokens, first[rank + 1] - first[rank], first[expected->map->nranks], expected->topk);
+}
+
+static double rows_of_node(const expectation_t *expected, uint32_t node)
+{
+    const xep_cost_map_t *map = expected->map;
+    double experts = 0;
+    for (uint32_t i = map->first[node]; i < map->first[node + 1]; i++)
+        experts += expected->first_expert[map->ranks[i] + 1] - expected->first_expert[map->ranks[i]];
+    return expect_rows(expected->tokens, experts, expected->first_expert[map->nranks], expected->topk);
+}
+
+static void expect_near(const expectation_t *expected, uint32_t source)
+{
+    const xep_cost_map_t *map = expected->map;
+    const uint32_t node = map->node[source];
+    for (uint32_t i = map->first[node]; i < map->first[node + 1]; i++) {
+        const double rows = rows_of_rank(expected, map->ranks[i]);
+        if (map->ranks[i] == source) expected->flow[source].own += rows;
+        else {
+            expected->flow[source].stored += rows;
+            expected->flow[map->ranks[i]].taken += rows;
+        }
+    }
+}
+
+static void expect_flat(const expectation_t *expected, uint32_t source, uint32_t node)
+{
+    const xep_cost_map_t *map = expected->map;
+    for (uint32_t i = map->first[node]; i < map->first[node + 1]; i++)
+        add_sent(expected->flow, source, map->ranks[i], rows_of_rank(expected, map->ranks[i]), expected->message_rows);
+}
+
+static void expect_nodes(const expectation_t *expected, uint32_t source, uint32_t node)
+{
+    const xep_cost_map_t *map = expected->map;
+    const uint32_t forwarder = xep_cost_forwarder(map, source, node);
+    add_sent(expected->flow, source, forwarder, rows_of_node(expected, node), expected->message_rows);
+    for (uint32_t i = map->first[node]; i < map->first[node + 1]; i++) {
+        const double rows = rows_of_rank(expected, map->ranks[i]);
+        if (map->ranks[i] == forwarder) expected->flow[forwarder].kept += rows;
+        else {
+            expected->flow[forwarder].passed += rows;
+            expected->flow[map->ranks[i]].taken += rows;
+        }
+    }
+}
+
+void xep_cost_expect_rows(const xep_cost_map_t *map, xep_cost_path_t path, const uint32_t *first_expert, uint32_t topk,
+                          double tokens, const double message_rows[XEP_COST_OPERATIONS], xep_cost_flow_t *flow)
+{
+    const expectation_t expected = {map, first_expert, topk, tokens, message_rows, flow};
+    memset(flow, 0, map->nranks * sizeof *flow);
+    for (uint32_t source = 0; source < map->nranks; source++)
+        for (uint32_t node = 0; node < map->nnodes; node++) {
+            if (node == map->node[source]) expect_near(&expected, source);
+            else if (path == XEP_COST_FLAT) expect_flat(&expected, source, node);
+            else expect_nodes(&expected, source, node);
+        }
+}
