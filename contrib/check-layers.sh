@@ -107,6 +107,7 @@ check_includes() {
         case $folder in
         tools/run/) also='|tools/trace' ;;
         tools/trace/) also='|src/util' ;;
+        tools/perf/) also='|src/core' ;;
         *) also= ;;
         esac
         may "${folder%/}" "${folder%/}|oracle|include/xep$also"
@@ -114,6 +115,9 @@ check_includes() {
     # the layout of a rank's trace, and nothing else, is the library's and the tool's
     awk '$1 ~ /^tools\/trace\// && $2 == "src/util" && $3 !~ /^trace_file\.h$/ { print $1 ":" $3 }' "$includes" |
         report direction
+    # what paths cost, and nothing else of the core, is simulated
+    awk '$1 ~ /^tools\/perf\// && $2 == "src/core" && $3 !~ /^cost_(rows|model)\.h$/ { print $1 ":" $3 }' \
+        "$includes" | report direction
     may 'oracle' 'oracle|include/xep'
     for folder in plugins/*/; do
         may "${folder%/}" "${folder%/}|plugins/kit|plugins/kernels|include/xep$(shared_with "$folder")"

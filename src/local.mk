@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # The library.
 
-# What paths to other nodes cost
+# What paths to other nodes cost, also of jobs that do not exist: for xep_perf --simulate
 noinst_LTLIBRARIES += libxep_cost.la
 libxep_cost_la_SOURCES = \
 	%D%/core/cost_rows.h %D%/core/cost_rows.c %D%/core/cost_model.h %D%/core/cost_model.c

@@ -17,8 +17,8 @@ libtest_parts_la_SOURCES = \
 	plugins/kernels/cast.c plugins/kernels/cast_avx2.c plugins/kernels/cast_avx512.c plugins/kernels/cast_table.c \
 	plugins/kernels/cast_vbmi.c plugins/kernels/copy.c \
 	plugins/kernels/logfmt.c plugins/kernels/weigh.c plugins/kernels/weigh_avx2.c plugins/kernels/weigh_avx512.c \
-	tools/perf/perf_help.c tools/perf/perf_kernels.c tools/perf/perf_kernels_x86.c tools/perf/perf_options.c \
-	tools/perf/perf_resolve.c
+	tools/perf/perf_cluster.c tools/perf/perf_help.c tools/perf/perf_kernels.c tools/perf/perf_kernels_x86.c \
+	tools/perf/perf_options.c tools/perf/perf_resolve.c
 
 # what defines main() and finds the tests that are TEST(name) in a source
 libunit_la_SOURCES = %D%/unit/unit.h %D%/unit/unit.c
@@ -170,7 +170,7 @@ script_tests = \
 	%D%/mp/missing.sh %D%/mp/launch_hosts.sh %D%/mp/launch_mpirun.sh %D%/mp/launch_prterun.sh %D%/mp/launch_slurm.sh \
 	%D%/mp/launch_xep_run.sh %D%/mp/heartbeat.sh %D%/mp/hosts.sh %D%/mp/kills.sh \
 	%D%/mp/perf_check.sh %D%/mp/perf_corrupt.sh %D%/mp/perf_output.sh %D%/mp/perf_ratios.sh \
-	%D%/mp/recorded.sh \
+	%D%/mp/recorded.sh %D%/mp/simulated.sh \
 	%D%/mp/shared_memory.sh %D%/mp/steady_calls.sh %D%/mp/trace_output.sh \
 	%D%/mp/survivors.sh %D%/mp/smaller.sh %D%/mp/larger.sh %D%/mp/soak.sh %D%/mp/victim.sh \
 	%D%/rig/documents.sh %D%/rig/format.sh %D%/rig/layers.sh %D%/rig/mutants.sh \

@@ -11,10 +11,12 @@ xep_perf_SOURCES = \
 	%D%/perf/perf_bytes.c %D%/perf/perf_bytes.h \
 	%D%/perf/perf_check.c %D%/perf/perf_check.h \
 	%D%/perf/perf_clock.c %D%/perf/perf_clock.h \
+	%D%/perf/perf_cluster.c %D%/perf/perf_cluster.h \
 	%D%/perf/perf_cuda.c %D%/perf/perf_cuda.h \
 	%D%/perf/perf_cuda_driver.c %D%/perf/perf_cuda_driver.h \
 	%D%/perf/perf_cuda_limit.c %D%/perf/perf_cuda_limit.h \
 	%D%/perf/perf_fixed.c %D%/perf/perf_fixed.h \
+	%D%/perf/perf_forecast.c %D%/perf/perf_forecast.h \
 	%D%/perf/perf_help.c %D%/perf/perf_help.h \
 	%D%/perf/perf_json.c %D%/perf/perf_json.h \
 	%D%/perf/perf_kernels.c %D%/perf/perf_kernels.h \
@@ -33,10 +35,11 @@ xep_perf_SOURCES = \
 	%D%/perf/perf_say.c %D%/perf/perf_say.h \
 	%D%/perf/perf_setup.c %D%/perf/perf_setup.h \
 	%D%/perf/perf_shared.c %D%/perf/perf_shared.h \
+	%D%/perf/perf_simulate.c %D%/perf/perf_simulate.h \
 	%D%/perf/perf_time.c %D%/perf/perf_time.h \
 	%D%/perf/perf_waits.c %D%/perf/perf_waits.h
-xep_perf_CPPFLAGS = $(public_cppflags) -I$(srcdir)/oracle
-xep_perf_LDADD = libxep_oracle.la libxep.la
+xep_perf_CPPFLAGS = $(public_cppflags) -I$(srcdir)/oracle -I$(srcdir)/src/core
+xep_perf_LDADD = libxep_cost.la libxep_oracle.la libxep.la
 
 xep_run_SOURCES = \
 	%D%/run/xep_run.c \

@@ -69,6 +69,22 @@ TEST(values)
     assert_int_equal(options.sms, 16);
 }
 
+TEST(jobs_that_do_not_exist)
+{
+    perf_options_t options;
+    uint32_t node[9];
+    char why[300];
+
+    assert_int_equal(parse("--tokens 4", &options, why, sizeof why), 0);
+    assert_int_equal(options.cluster.nranks, 0);
+    assert_int_equal(parse("--simulate 9,3+1 --rates network=2,latency=7,piece=3", &options, why, sizeof why), 0);
+    assert_int_equal(options.cluster.nranks, 9);
+    assert_int_equal(perf_cluster_nodes(&options.cluster, node), 5);
+    assert_memory_equal(node, ((uint32_t[]){0, 0, 0, 1, 2, 2, 2, 3, 4}), sizeof node);
+    assert_true(options.cluster.rates.node_network == 2e9 && options.cluster.message_bytes == 3072);
+    assert_true(options.cluster.rates.latency > 6.9e-6 && options.cluster.rates.latency < 7.1e-6);
+}
+
 TEST(sweeps)
 {
     static const uint64_t doubled[] = {3, 6, 12, 20}, listed[] = {8, 1, 4};
@@ -142,6 +158,11 @@ TEST(refusals)
         {"--op both", "--op", ": \"both\" ("},
         {"--routing zipf", "--routing", ": \"zipf\" ("},
         {"--routing group:4,5", "--routing", ": \"group:4,5\" ("},
+        {"--simulate 8", "--simulate", ": \"8\" ("},
+        {"--simulate 5000,8", "--simulate", ": \"5000,8\" ("},
+        {"--simulate 8,4 --slots 2 --cached", "--simulate", "--cached"},
+        {"--simulate 8,4 --rates rank=x", "--rates", ": \"rank=x\" (a number of GB/s"},
+        {"--rates rank=1", "--rates", "--simulate"},
         {"--cached=1", "--cached", ": \"1\" ("},
         {"--tok 3", "unknown option", ": \"--tok\" ("},
         {"tokens", "unknown option", ": \"tokens\" ("},

@@ -39,6 +39,8 @@ static const option_t option_table[] = {
      "4-byte scale for each 128 elements, combined as bf16"},
     {"--routing", "HOW", OPTION_TEXT, AT(routing), 0, 0, "which experts tokens select, see below; default uniform"},
     {"--record", "FILE", OPTION_TEXT, AT(record), 0, 0, "write the routing of all ranks, for --routing file:FILE"},
+    {"--simulate", "R,N", OPTION_TEXT, AT(simulate), 0, 0, "run nothing, say what R ranks need, N a node: see below"},
+    {"--rates", "LIST", OPTION_TEXT, AT(rates), 0, 0, "what the machines of --simulate can do, see below"},
     {"--mask", "P", OPTION_COUNT, AT(mask), 0, 1000, "turn P of 1000 selections into -1, no expert; default 0"},
     {"--seed", "S", OPTION_COUNT, AT(seed), 0, UINT64_MAX, "seed of routing and data; default 1"},
     {"--iters", "N", OPTION_COUNT, AT(iters), 1, 1 << 20, "iterations that are timed; default 20"},
@@ -260,6 +262,7 @@ static int resolve(perf_options_t *options, char *why, size_t why_bytes)
                  options->experts);
         return -1;
     }
+    if (perf_cluster_resolve(options, why, why_bytes)) return -1;
     if (!oracle_route_parse(options->routing, &options->route, reason, sizeof reason)) return 0;
     snprintf(why, why_bytes, "invalid --routing: %s", reason);
     return -1;

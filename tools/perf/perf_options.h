@@ -10,6 +10,7 @@
 #include <xep/xep.h>
 
 #include "oracle_route_parse.h"
+#include "perf_cluster.h"
 
 enum { PERF_TOKENS = 4096, PERF_FEW_TOKENS = 128, PERF_SWEEP_MAX = 64 };
 
@@ -34,6 +35,7 @@ typedef struct perf_options {
     uint64_t pressure;
     const char *json;
     const char *record;              /* NULL: the routing is not written */
+    const char *simulate, *rates;    /* NULL: none */
     const char *sweep_text;          /* NULL: none */
     const char *quant_name, *layout; /* NULL: as the mode has it */
     const char *memory;              /* "host", "cuda" */
@@ -49,6 +51,7 @@ typedef struct perf_options {
     int logfmt;                /* likewise: combine sends LogFMT to ranks that are not mapped */
     oracle_route_spec_t route; /* of routing */
     perf_sweep_t sweep;        /* of sweep_text */
+    perf_cluster_t cluster;    /* of simulate and rates */
 } perf_options_t;
 
 /** 0, or -1 and a sentence in why. Nothing is printed. */

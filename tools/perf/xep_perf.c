@@ -14,6 +14,7 @@
 #include "perf_report.h"
 #include "perf_say.h"
 #include "perf_setup.h"
+#include "perf_simulate.h"
 #include "perf_time.h"
 
 static int print_mode(void *arg, const char *name, const char *path, const char *brief, const char *reason)
@@ -130,6 +131,7 @@ int main(int argc, char **argv)
 
     if (perf_options_parse(argc, argv, &perf.options, why, sizeof why)) return refuse_options(why);
     if (answer(&perf.options)) return EXIT_SUCCESS;
+    if (perf.options.simulate) return perf_launch_rank() > 0 ? EXIT_SUCCESS : perf_simulate(&perf.options);
     status = xep_group_create(NULL, &perf.group);
     if (status != XEP_OK) return refuse_group(status);
     status = xep_group_query(perf.group, &perf.info);

@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#define _DEFAULT_SOURCE /* strsep */
+#include "perf_cluster.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "perf_options.h"
+
+/* A rate that is not given is that of a node with 100 Gbit/s, of which TCP leaves 12 GB/s to rows. */
+static const perf_cluster_t usual = {
+    .rates = {.node_network = 12e9, .rank_memory = 8e9, .latency = 10e-6, .message = 1e-6},
+    .message_bytes = 512 << 10,
+};
+
+typedef struct rate {
+    const char *name, *unit;
+    double factor;
+    size_t offset; /* of a double in perf_cluster_t */
+} rate_t;
+
+#define RATE(_field) offsetof(perf_cluster_t, rates) + offsetof(xep_cost_rates_t, _field)
+
+static const rate_t rate_table[] = {
+    {"network", "GB/s", 1e9, RATE(node_network)},
+    {"rank", "GB/s", 1e9, RATE(rank_network)},
+    {"copy", "GB/s", 1e9, RATE(rank_memory)},
+    {"memory", "GB/s", 1e9, RATE(node_memory)},
+    {"latency", "us", 1e-6, RATE(latency)},
+    {"message", "us", 1e-6, RATE(message)},
+    {"piece", "KiB", 1 << 10, offsetof(perf_cluster_t, message_bytes)},
+    {"passing", "rows", 1, offsetof(perf_cluster_t, pass_rows)},
+};
+
+enum { RATES = sizeof rate_table / sizeof *rate_table };
+
+static int refuse_rate(const char *text, const char *allowed, char *why, size_t why_bytes)
+{
+    snprintf(why, why_bytes, "invalid --rates: \"%s\" (%s)", text, allowed);
+    return -1;
+}
+
+static const rate_t *find_rate(const char *name, size_t length)
+{
+    for (int i = 0; i < RATES; i++)
+        if (strlen(rate_table[i].name) == length && !strncmp(rate_table[i].name, name, length)) return &rate_table[i];
+    return NULL;
+}
+
+/* NAME=NUMBER */
+static int take_rate(const char *word, perf_cluster_t *cluster, char *why, size_t why_bytes)
+{
+    const size_t length = strcspn(word, "=");
+    const rate_t *rate = find_rate(word, length);
+    char allowed[96], *end;
+
+    if (rate == NULL || word[length] != '=')
+        return refuse_rate(word, "NAME=NUMBER of network, rank, copy, memory, latency, message, piece, passing", why,
+                           why_bytes);
+    const char *number = word + length + 1;
+    const double value = strtod(number, &end);
+    if (*number < '0' || *number > '9' || *end || !isfinite(value) || value > 1e9) {
+        snprintf(allowed, sizeof allowed, "a number of %s from 0 to 1000000000", rate->unit);
+        return refuse_rate(word, allowed, why, why_bytes);
+    }
+    *(double *)(void *)((char *)cluster + rate->offset) = value * rate->factor;
+    return 0;
+}
+
+static int take_rates(const char *text, perf_cluster_t *cluster, char *why, size_t why_bytes)
+{
+    char list[512], *rest = list, *word;
+
+    if (strlen(text) >= sizeof list) return refuse_rate(text, "at most 511 characters", why, why_bytes);
+    snprintf(list, sizeof list, "%s", text);
+    while ((word = strsep(&rest, ",")) != NULL)
+        if (take_rate(word, cluster, why, why_bytes)) return -1;
+    return 0;
+}
+
+/* ---- ranks and nodes ---- */
+
+static int refuse_job(const char *text, const char *allowed, char *why, size_t why_bytes)
+{
+    snprintf(why, why_bytes, "invalid --simulate: \"%s\" (%s)", text, allowed);
+    return -1;
+}
+
+/* A number of ranks, in *end_p what follows it; 0: none. */
+static uint32_t take_ranks(const char *text, const char **end_p)
+{
+    char *end;
+    errno = 0;
+    const unsigned long value = *text >= '0' && *text <= '9' ? strtoul(text, &end, 10) : 0;
+    if (value == 0 || value > PERF_MOST_RANKS || errno) return 0;
+    *end_p = end;
+    return (uint32_t)value;
+}
+
+/* RANKS,PER_NODE; PER_NODE may be several, with + between them */
+static int take_job(const char *text, perf_cluster_t *cluster, char *why, size_t why_bytes)
+{
+    static const char form[] = "RANKS,PER_NODE with 1 to 4096 ranks, as 64,8, or 16,8+4 for nodes of 8 and 4 in turn";
+    const char *at = text;
+    char separator = ',';
+
+    cluster->nranks = take_ranks(text, &at);
+    if (cluster->nranks == 0) return refuse_job(text, form, why, why_bytes);
+    do {
+        if (*at != separator) return refuse_job(text, form, why, why_bytes);
+        if (cluster->nsizes == PERF_MOST_SIZES) return refuse_job(text, "at most 64 sizes of nodes", why, why_bytes);
+        cluster->sizes[cluster->nsizes] = take_ranks(at + 1, &at);
+        if (cluster->sizes[cluster->nsizes++] == 0) return refuse_job(text, form, why, why_bytes);
+        separator = '+';
+    } while (*at);
+    return 0;
+}
+
+uint32_t perf_cluster_nodes(const perf_cluster_t *cluster, uint32_t *node)
+{
+    uint32_t n = 0;
+    for (uint32_t rank = 0; rank < cluster->nranks; n++)
+        for (uint32_t i = 0; i < cluster->sizes[n % cluster->nsizes] && rank < cluster->nranks; i++) node[rank++] = n;
+    return n;
+}
+
+/* ---- both ---- */
+
+/* What looks at operations that are run. */
+static int refuse_others(const perf_options_t *options, char *why, size_t why_bytes)
+{
+    const struct {
+        const char *name;
+        int given;
+    } others[] = {{"another --mode than normal", options->mode && strcmp(options->mode, "normal")},
+                  {"rows by expert", options->by_expert},
+                  {"--memory cuda", options->cuda},
+                  {"--sweep", options->sweep.count != 0},
+                  {"--check", options->check || options->check_only},
+                  {"--pressure", options->pressure != 0},
+                  {"--split", options->split},
+                  {"--overlap", options->overlap != 0},
+                  {"--fixed", options->fixed},
+                  {"--peer", options->peer},
+                  {"--waits", options->waits},
+                  {"--in-place", options->in_place},
+                  {"--cached", options->cached},
+                  {"--copy-in", options->copy_in},
+                  {"--threads", options->threads != 0},
+                  {"--op", !perf_times_dispatch(options) || !perf_times_combine(options)}};
+
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (others[i].given) {
+            snprintf(why, why_bytes, "--simulate cannot be used with %s", others[i].name);
+            return -1;
+        }
+    return 0;
+}
+
+int perf_cluster_resolve(perf_options_t *options, char *why, size_t why_bytes)
+{
+    perf_cluster_t cluster = usual;
+
+    if (!options->simulate && options->rates) {
+        snprintf(why, why_bytes, "--rates cannot be used without --simulate");
+        return -1;
+    }
+    options->cluster = cluster;
+    if (!options->simulate) return 0;
+    if (take_job(options->simulate, &cluster, why, why_bytes) || refuse_others(options, why, why_bytes)) return -1;
+    if (options->rates && take_rates(options->rates, &cluster, why, why_bytes)) return -1;
+    options->cluster = cluster;
+    return 0;
+}

@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include "perf_forecast.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "perf.h"
+
+static const char *const path_names[] = {[XEP_COST_FLAT] = "flat", [XEP_COST_NODES] = "nodes"};
+static const char *const op_names[] = {[XEP_COST_DISPATCH] = "dispatch", [XEP_COST_COMBINE] = "combine"};
+
+/* ---- the table ---- */
+
+static void print_head(const perf_simulation_t *simulation)
+{
+    const perf_options_t *options = simulation->options;
+    const perf_cluster_t *cluster = &options->cluster;
+    const xep_cost_rates_t *rates = &cluster->rates;
+
+    printf("xep %s, simulated: %" PRIu32 " rank%s on %" PRIu32 " node%s\n", xep_version_string(), cluster->nranks,
+           cluster->nranks == 1 ? "" : "s", simulation->map.nnodes, simulation->map.nnodes == 1 ? "" : "s");
+    printf("%" PRIu64 " tokens a rank, hidden %" PRIu64 " %s, top %" PRIu64 " of %" PRIu64
+           " experts, routing %s, seed %" PRIu64,
+           simulation->routing->tokens, options->hidden, options->dtype_name, options->topk, options->experts,
+           options->routing, options->seed);
+    if (options->mask) printf(", %" PRIu64 " of 1000 masked", options->mask);
+    printf("\nnetwork %g GB/s a node, %g a rank; memory %g GB/s a rank, %g a node (0: no bound)\n",
+           rates->node_network / 1e9, rates->rank_network / 1e9, rates->rank_memory / 1e9, rates->node_memory / 1e9);
+    printf("latency %g us, a message %g us; pieces of %g KiB; room for %.0f rows in passing\n", rates->latency * 1e6,
+           rates->message * 1e6, cluster->message_bytes / 1024, (double)simulation->sizes.pass_rows);
+    printf("a rank receives %.0f rows on average, %.0f at most\n", simulation->mean_rows, simulation->most_rows);
+}
+
+static void print_load(xep_cost_path_t path, xep_cost_operation_t operation, const char *whose,
+                       const xep_cost_load_t *load)
+{
+    printf("%-6s %-9s %-6s %10.0f %10.2f %9.0f %10.0f %10.2f %10.2f %9.0f\n", path_names[path], op_names[operation],
+           whose, load->near_rows, load->near_bytes / 1e6, load->near_messages, load->sent_rows, load->sent_bytes / 1e6,
+           load->came_bytes / 1e6, load->sent_messages);
+}
+
+static void print_loads(const perf_simulation_t *simulation)
+{
+    printf("%23s %31s %42s\n", "of a rank:", "to other ranks of its node", "over the network");
+    printf("%-6s %-9s %-6s %10s %10s %9s %10s %10s %10s %9s\n", "path", "op", "rank", "rows", "MB", "messages",
+           "rows out", "MB out", "MB in", "messages");
+    for (xep_cost_path_t path = XEP_COST_FLAT; path < XEP_COST_PATHS; path++)
+        for (xep_cost_operation_t operation = XEP_COST_DISPATCH; operation < XEP_COST_OPERATIONS; operation++) {
+            print_load(path, operation, "mean", &simulation->path[path].mean[operation]);
+            print_load(path, operation, "most", &simulation->path[path].most[operation]);
+        }
+}
+
+static void print_times(const perf_simulation_t *simulation)
+{
+    printf("%-6s %-9s %12s %12s %12s %12s %12s %6s\n", "path", "op", "us", "network us", "memory us", "passing us",
+           "rounds us", "node");
+    for (int path = 0; path < XEP_COST_PATHS; path++)
+        for (int operation = 0; operation < XEP_COST_OPERATIONS; operation++) {
+            const xep_cost_time_t *time = &simulation->time[path][operation];
+            printf("%-6s %-9s %12.1f %12.1f %12.1f %12.1f %12.1f %6" PRIu32 "\n", path_names[path], op_names[operation],
+                   time->seconds * 1e6, time->network * 1e6, time->memory * 1e6, time->passed * 1e6, time->rounds * 1e6,
+                   time->node);
+        }
+}
+
+static double pair_us(const perf_simulation_t *simulation, xep_cost_path_t path)
+{
+    return (simulation->time[path][XEP_COST_DISPATCH].seconds + simulation->time[path][XEP_COST_COMBINE].seconds) * 1e6;
+}
+
+static void print_end(const perf_simulation_t *simulation)
+{
+    for (int path = 0; path < XEP_COST_PATHS; path++) {
+        const perf_forecast_t *forecast = &simulation->path[path];
+        printf("%-6s %.3f GB over the network for a dispatch of all ranks, %.3f for a combine; a rank shares %.1f MiB, "
+               "%.1f at most\n",
+               path_names[path], forecast->network_bytes[XEP_COST_DISPATCH] / 1e9,
+               forecast->network_bytes[XEP_COST_COMBINE] / 1e9, forecast->mean_memory / (1 << 20),
+               forecast->most_memory / (1 << 20));
+    }
+    printf("path: %s (dispatch and combine: flat %.1f us, nodes %.1f us)\n", path_names[simulation->chosen],
+           pair_us(simulation, XEP_COST_FLAT), pair_us(simulation, XEP_COST_NODES));
+}
+
+/* ---- JSON ---- */
+
+static void write_load(FILE *file, const char *whose, const xep_cost_load_t *load)
+{
+    fprintf(file,
+            "\"%s\": {\"near_rows\": %.17g, \"near_bytes\": %.17g, \"near_messages\": %.17g, \"sent_rows\": %.17g, "
+            "\"sent_bytes\": %.17g, \"sent_messages\": %.17g, \"came_rows\": %.17g, \"came_bytes\": %.17g, "
+            "\"came_messages\": %.17g}, ",
+            whose, load->near_rows, load->near_bytes, load->near_messages, load->sent_rows, load->sent_bytes,
+            load->sent_messages, load->came_rows, load->came_bytes, load->came_messages);
+}
+
+static void write_op(FILE *file, const perf_simulation_t *simulation, xep_cost_path_t path,
+                     xep_cost_operation_t operation)
+{
+    const perf_forecast_t *forecast = &simulation->path[path];
+    const xep_cost_time_t *time = &simulation->time[path][operation];
+
+    fprintf(file, "{\"op\": \"%s\", ", op_names[operation]);
+    write_load(file, "mean", &forecast->mean[operation]);
+    write_load(file, "most", &forecast->most[operation]);
+    fprintf(file,
+            "\"network_bytes\": %.17g, \"us\": %.3f, \"network_us\": %.3f, \"memory_us\": %.3f, \"passing_us\": %.3f, "
+            "\"rounds_us\": %.3f, \"node\": %" PRIu32 "}",
+            forecast->network_bytes[operation], time->seconds * 1e6, time->network * 1e6, time->memory * 1e6,
+            time->passed * 1e6, time->rounds * 1e6, time->node);
+}
+
+static void write_path(FILE *file, const perf_simulation_t *simulation, xep_cost_path_t path)
+{
+    const perf_forecast_t *forecast = &simulation->path[path];
+
+    fprintf(file, "{\"path\": \"%s\", \"memory_bytes\": {\"mean\": %.0f, \"most\": %.0f}, \"ops\": [", path_names[path],
+            forecast->mean_memory, forecast->most_memory);
+    write_op(file, simulation, path, XEP_COST_DISPATCH);
+    fputs(", ", file);
+    write_op(file, simulation, path, XEP_COST_COMBINE);
+    fputs("]}", file);
+}
+
+static int write_json(const perf_simulation_t *simulation)
+{
+    const perf_options_t *options = simulation->options;
+    const int to_stdout = !strcmp(options->json, "-");
+    FILE *file = to_stdout ? stdout : fopen(options->json, "w");
+
+    if (file != NULL) {
+        fprintf(file,
+                "{\"version\": \"%s\", \"ranks\": %" PRIu32 ", \"nodes\": %" PRIu32 ", \"tokens\": %" PRIu64
+                ", \"hidden\": %" PRIu64 ", \"topk\": %" PRIu64 ", \"experts\": %" PRIu64
+                ", \"dtype\": \"%s\", \"seed\": %" PRIu64 ", \"rows\": {\"mean\": %.17g, \"most\": %.0f}, "
+                "\"chosen\": \"%s\", \"paths\": [",
+                xep_version_string(), simulation->map.nranks, simulation->map.nnodes, simulation->routing->tokens,
+                options->hidden, options->topk, options->experts, options->dtype_name, options->seed,
+                simulation->mean_rows, simulation->most_rows, path_names[simulation->chosen]);
+        write_path(file, simulation, XEP_COST_FLAT);
+        fputs(", ", file);
+        write_path(file, simulation, XEP_COST_NODES);
+        fputs("]}\n", file);
+        if ((to_stdout ? fflush(file) : fclose(file)) == 0) return 0;
+    }
+    fprintf(stderr, "xep_perf: cannot write --json %s: %s\n", options->json, strerror(errno));
+    return PERF_EXIT_FAILED;
+}
+
+int perf_forecast_report(const perf_simulation_t *simulation)
+{
+    const char *json = simulation->options->json;
+
+    if (json == NULL || strcmp(json, "-")) {
+        print_head(simulation);
+        print_loads(simulation);
+        print_times(simulation);
+        print_end(simulation);
+        fflush(stdout);
+    }
+    return json == NULL ? 0 : write_json(simulation);
+}

@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include "perf_simulate.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "oracle_alloc.h"
+#include "perf.h"
+#include "perf_forecast.h"
+
+enum { FP8_BLOCK = 128 };
+
+/* ---- the routing, token by token ---- */
+
+static void count_source(const oracle_routing_t *routing, uint32_t source, const xep_cost_count_t count[XEP_COST_PATHS],
+                         int32_t *idx, float *weights, uint32_t *ranks)
+{
+    for (uint64_t token = 0; token < routing->params.tokens_of[source]; token++) {
+        oracle_route(routing, source, token, idx, weights);
+        const uint32_t n = oracle_destinations(routing, idx, ranks);
+        for (int path = 0; path < XEP_COST_PATHS; path++) xep_cost_count_token(&count[path], source, ranks, n);
+    }
+    for (int path = 0; path < XEP_COST_PATHS; path++) xep_cost_count_end(&count[path], source);
+}
+
+static void count_rows(perf_simulation_t *simulation)
+{
+    const oracle_routing_t *routing = simulation->routing;
+    const uint32_t nranks = routing->params.nranks, topk = routing->params.topk;
+    int32_t *idx = oracle_alloc(topk * sizeof *idx);
+    float *weights = oracle_alloc(topk * sizeof *weights);
+    uint32_t *ranks = oracle_alloc(topk * sizeof *ranks), *to = oracle_alloc(nranks * sizeof *to);
+    xep_cost_count_t count[XEP_COST_PATHS];
+
+    for (xep_cost_path_t path = XEP_COST_FLAT; path < XEP_COST_PATHS; path++) {
+        simulation->path[path].flow = oracle_alloc(nranks * sizeof *simulation->path[path].flow);
+        count[path] =
+            (xep_cost_count_t){.map = &simulation->map, .path = path, .flow = simulation->path[path].flow, .to = to};
+        xep_cost_message_rows(path, &simulation->sizes, count[path].message_rows);
+    }
+    count[XEP_COST_NODES].to = oracle_alloc(nranks * sizeof *to);
+    for (uint32_t source = 0; source < nranks; source++) count_source(routing, source, count, idx, weights, ranks);
+    free(count[XEP_COST_NODES].to);
+    free(to);
+    free(ranks);
+    free(weights);
+    free(idx);
+}
+
+/* ---- what comes of it ---- */
+
+/* A xep_cost_load_t is an array of doubles. */
+static void add_load(xep_cost_load_t *mean, xep_cost_load_t *most, const xep_cost_load_t *load, uint32_t nranks)
+{
+    const double *from = (const double *)load;
+    double *sum = (double *)mean, *largest = (double *)most;
+    for (size_t i = 0; i < sizeof *load / sizeof *from; i++) {
+        sum[i] += from[i] / nranks;
+        if (from[i] > largest[i]) largest[i] = from[i];
+    }
+}
+
+static void find_loads(perf_simulation_t *simulation, xep_cost_path_t path)
+{
+    perf_forecast_t *forecast = &simulation->path[path];
+    const uint32_t nranks = simulation->map.nranks;
+
+    for (xep_cost_operation_t operation = XEP_COST_DISPATCH; operation < XEP_COST_OPERATIONS; operation++) {
+        for (uint32_t rank = 0; rank < nranks; rank++) {
+            xep_cost_load_t load;
+            xep_cost_find_load(&simulation->map, path, operation, &simulation->sizes, &forecast->flow[rank], rank,
+                               &load);
+            add_load(&forecast->mean[operation], &forecast->most[operation], &load, nranks);
+            forecast->network_bytes[operation] += load.sent_bytes;
+        }
+        xep_cost_find_time(&simulation->map, path, operation, &simulation->sizes, &simulation->options->cluster.rates,
+                           forecast->flow, &simulation->time[path][operation]);
+    }
+    for (uint32_t rank = 0; rank < nranks; rank++) {
+        const double bytes = xep_cost_memory(&simulation->map, path, &simulation->sizes, rank);
+        forecast->mean_memory += bytes / nranks;
+        if (bytes > forecast->most_memory) forecast->most_memory = bytes;
+    }
+}
+
+/* As much room as this routing needs, as xep_perf asks for. */
+static void find_room(perf_simulation_t *simulation)
+{
+    for (uint32_t rank = 0; rank < simulation->map.nranks; rank++) {
+        const double rows = xep_cost_received(&simulation->path[XEP_COST_FLAT].flow[rank], XEP_COST_FLAT);
+        simulation->mean_rows += rows / simulation->map.nranks;
+        if (rows > simulation->most_rows) simulation->most_rows = rows;
+    }
+    simulation->sizes.recv_rows = simulation->most_rows > 1 ? (uint64_t)simulation->most_rows : 1;
+}
+
+static void set_sizes(perf_simulation_t *simulation, uint32_t *first_expert)
+{
+    const perf_options_t *options = simulation->options;
+    const uint32_t hidden = (uint32_t)options->hidden;
+    const xep_dtype_t summed = options->dtype == XEP_E4M3 ? XEP_BF16 : options->dtype;
+    uint32_t count;
+
+    for (uint32_t rank = 0; rank < simulation->routing->params.nranks; rank++)
+        oracle_experts_of(simulation->routing, rank, &first_expert[rank], &count);
+    first_expert[simulation->routing->params.nranks] = (uint32_t)options->experts;
+    simulation->sizes = (xep_cost_sizes_t){
+        .topk = (uint32_t)options->topk,
+        .slots = (uint32_t)options->slots + 1, /* as many as xep_perf has */
+        .scales = options->dtype == XEP_E4M3 ? (hidden + FP8_BLOCK - 1) / FP8_BLOCK : 0,
+        .tokens = simulation->routing->tokens,
+        .row_bytes = hidden * (uint64_t)xep_dtype_size(options->dtype),
+        .sum_bytes = hidden * (uint64_t)xep_dtype_size(summed),
+        .message_bytes = (uint64_t)options->cluster.message_bytes,
+        .pass_rows =
+            options->cluster.pass_rows > 0 ? (uint64_t)options->cluster.pass_rows : 2 * simulation->routing->tokens,
+        .first_expert = first_expert,
+    };
+}
+
+static int simulate(const perf_options_t *options, const oracle_routing_t *routing)
+{
+    const uint32_t nranks = options->cluster.nranks;
+    perf_simulation_t simulation = {.options = options, .routing = routing};
+    uint32_t *node = oracle_alloc(nranks * sizeof *node);
+    uint32_t *first_expert = oracle_alloc((nranks + 1) * sizeof *first_expert);
+    const uint32_t nnodes = perf_cluster_nodes(&options->cluster, node);
+    uint32_t *words = oracle_alloc(xep_cost_map_words(nranks, nnodes) * sizeof *words);
+
+    xep_cost_make_map(&simulation.map, nranks, nnodes, node, words);
+    set_sizes(&simulation, first_expert);
+    count_rows(&simulation);
+    find_room(&simulation);
+    for (xep_cost_path_t path = XEP_COST_FLAT; path < XEP_COST_PATHS; path++) find_loads(&simulation, path);
+    simulation.chosen =
+        xep_cost_choose_path(&simulation.map, (const xep_cost_time_t(*)[XEP_COST_OPERATIONS])simulation.time);
+    const int ret = perf_forecast_report(&simulation);
+    for (int path = 0; path < XEP_COST_PATHS; path++) free(simulation.path[path].flow);
+    free(words);
+    free(first_expert);
+    free(node);
+    return ret;
+}
+
+int perf_simulate(const perf_options_t *options)
+{
+    const uint64_t tokens = options->tokens || options->route.kind == ORACLE_ROUTE_FILE ? options->tokens : PERF_TOKENS;
+    const oracle_routing_params_t params = {.spec = options->route,
+                                            .seed = options->seed,
+                                            .nranks = options->cluster.nranks,
+                                            .experts = (uint32_t)options->experts,
+                                            .topk = (uint32_t)options->topk,
+                                            .mask = (uint32_t)options->mask,
+                                            .tokens = tokens};
+    oracle_routing_t *routing;
+    char why[512];
+    int ret;
+
+    if (oracle_routing_create(&params, &routing, why, sizeof why)) {
+        fprintf(stderr, "xep_perf: %s\n", why);
+        return PERF_EXIT_USAGE;
+    }
+    if (options->record && oracle_routing_write(routing, options->record, why, sizeof why)) {
+        fprintf(stderr, "xep_perf: %s\n", why);
+        ret = PERF_EXIT_FAILED;
+    } else {
+        ret = simulate(options, routing);
+    }
+    oracle_routing_destroy(routing);
+    return ret;
+}

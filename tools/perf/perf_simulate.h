@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/** --simulate: what a dispatch and a combine cost a job that does not exist. */
+#ifndef PERF_SIMULATE_H
+#define PERF_SIMULATE_H
+
+#include "oracle.h"
+#include "perf_options.h"
+
+/** What is known of one path. */
+typedef struct perf_forecast {
+    xep_cost_flow_t *flow;                                                /* [R] */
+    xep_cost_load_t mean[XEP_COST_OPERATIONS], most[XEP_COST_OPERATIONS]; /* of a rank */
+    double network_bytes[XEP_COST_OPERATIONS];                            /* of all ranks together */
+    double mean_memory, most_memory;                                      /* bytes that a rank shares */
+} perf_forecast_t;
+
+typedef struct perf_simulation {
+    const perf_options_t *options;
+    const oracle_routing_t *routing;
+    xep_cost_map_t map;
+    xep_cost_sizes_t sizes;
+    double mean_rows, most_rows; /* that a rank receives */
+    perf_forecast_t path[XEP_COST_PATHS];
+    xep_cost_time_t time[XEP_COST_PATHS][XEP_COST_OPERATIONS];
+    xep_cost_path_t chosen;
+} perf_simulation_t;
+
+/** The exit status of xep_perf. Prints the result, or what is wrong. */
+int perf_simulate(const perf_options_t *options);
+
+#endif
