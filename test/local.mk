@@ -170,7 +170,7 @@ script_tests = \
 	%D%/mp/missing.sh %D%/mp/launch_hosts.sh %D%/mp/launch_mpirun.sh %D%/mp/launch_prterun.sh %D%/mp/launch_slurm.sh \
 	%D%/mp/launch_xep_run.sh %D%/mp/heartbeat.sh %D%/mp/hosts.sh %D%/mp/kills.sh \
 	%D%/mp/perf_check.sh %D%/mp/perf_corrupt.sh %D%/mp/perf_output.sh %D%/mp/perf_ratios.sh \
-	%D%/mp/recorded.sh %D%/mp/simulated.sh \
+	%D%/mp/recorded.sh %D%/mp/simulated.sh %D%/mp/simulated_hosts.sh \
 	%D%/mp/shared_memory.sh %D%/mp/steady_calls.sh %D%/mp/trace_output.sh \
 	%D%/mp/survivors.sh %D%/mp/smaller.sh %D%/mp/larger.sh %D%/mp/soak.sh %D%/mp/victim.sh \
 	%D%/rig/documents.sh %D%/rig/format.sh %D%/rig/layers.sh %D%/rig/mutants.sh \
@@ -205,7 +205,8 @@ test_helpers = %D%/mp/cuda_ops %D%/mp/cuda_ll_ops %D%/bench/cuda_calls \
 EXTRA_DIST += %D%/mutants/run %D%/mutants/fuzz.mutants %D%/mutants/kit.mutants \
 	%D%/mutants/normal.mutants %D%/mutants/ll.mutants
 EXTRA_DIST += %D%/mp/trace_check.py %D%/bench/ratios.py %D%/bench/bounds
-EXTRA_DIST += %D%/rig/run-test %D%/rig/installed.bash %D%/rig/hosts.bash %D%/rig/relay.py %D%/abi/extract-example \
+EXTRA_DIST += %D%/rig/run-test %D%/rig/installed.bash %D%/rig/hosts.bash %D%/rig/relay.py %D%/rig/exchange.py \
+	%D%/abi/extract-example \
 	%D%/mp/launch.bash %D%/mp/ranks.bash %D%/mp/run.bash %D%/mp/prterun.bash \
 	%D%/abi/stub_mode.c %D%/abi/outoftree/xep_flood.c %D%/abi/outoftree/flood_client.c
 
