@@ -227,7 +227,8 @@ struct xep_env {
 
     /**
      * Makes the pages present, in this process, of bytes that it will touch in its own heap or in that of a mapped
-     * peer. It stops at the limit of XEP_PREFAULT.
+     * peer: those of peers not before all have opened their modes. It stops at the limit of XEP_PREFAULT. Slow: for
+     * open, and for what is first used.
      */
     void (*prefault)(const xep_env_t *env, void *base, uint64_t bytes);
 

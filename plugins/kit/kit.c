@@ -40,11 +40,12 @@ static xep_status_t get_memory(xep_kit_t *kit)
     kit->slots = calloc(slots, xep_kit_mode.slot_bytes);
     kit->base = calloc(shape->nranks, sizeof *kit->base);
     kit->owner = calloc(shape->experts, sizeof *kit->owner);
+    kit->prefaulted = calloc(slots, sizeof *kit->prefaulted);
     kit->there = calloc(pairs, sizeof *kit->there);
     kit->combined = calloc(slots, sizeof *kit->combined);
     kit->offers = calloc(pairs, sizeof *kit->offers);
-    if (kit->slots != NULL && kit->base != NULL && kit->owner != NULL && kit->there != NULL && kit->combined != NULL &&
-        kit->offers != NULL)
+    if (kit->slots != NULL && kit->base != NULL && kit->owner != NULL && kit->prefaulted != NULL &&
+        kit->there != NULL && kit->combined != NULL && kit->offers != NULL)
         return XEP_OK;
     return kit->env->fail(kit->env, NULL, XEP_ERR_NO_MEMORY, "no memory for %u slots, %u ranks, %u experts",
                           shape->slots, shape->nranks, shape->experts);
@@ -133,6 +134,22 @@ static void prefault_all(const xep_kit_t *kit)
     }
 }
 
+/*
+ * A power of two, so that tokens that grow by one with each dispatch do not walk all pages each time. Own pages first:
+ * to find those of peers allocated costs less than to allocate them.
+ */
+void xep_kit_map_slot(xep_kit_t *kit, uint32_t slot, uint64_t tokens)
+{
+    uint64_t most = 1;
+    while (most < tokens) most *= 2;
+    if (most > kit->shape->tokens) most = kit->shape->tokens;
+    kit->prefaulted[slot] = most;
+    for (uint32_t i = 0; i < kit->shape->nranks && xep_kit_mode.prefault_slot != NULL; i++) {
+        uint32_t peer = (kit->shape->rank + i) % kit->shape->nranks;
+        if (kit->base[peer] != NULL) xep_kit_mode.prefault_slot(kit, peer, slot, most);
+    }
+}
+
 xep_status_t xep_kit_open(const xep_env_t *env, void **mode_p)
 {
     xep_kit_t *kit = calloc(1, xep_kit_mode.mode_bytes);
@@ -143,6 +160,7 @@ xep_status_t xep_kit_open(const xep_env_t *env, void **mode_p)
         return status;
     }
     prefault_all(kit);
+    xep_kit_map_slot(kit, 0, kit->shape->tokens);
     *mode_p = kit;
     return XEP_OK;
 }
@@ -155,6 +173,7 @@ void xep_kit_close(void *mode)
     free(kit->offers);
     free(kit->combined);
     free(kit->there);
+    free(kit->prefaulted);
     free(kit->owner);
     free(kit->base);
     free(kit->slots);

@@ -47,7 +47,10 @@ typedef struct xep_kit_mode {
     xep_kit_arrays_fn lay_arrays;
     xep_memory_t memory; /* of all regions */
     int lazily; /* pages of the arrays are touched by the operations: worst cases that are never met cost nothing */
-    void (*prefault)(const void *mode, uint32_t rank); /* of a mapped rank's heap, by xep_kit_prefault(); NULL: none */
+    /* Of a mapped rank's heap, by xep_kit_prefault(): what is of no slot, or is of one and an even load of so many
+     * tokens of each rank fills. NULL: none. */
+    void (*prefault)(const void *mode, uint32_t rank);
+    void (*prefault_slot)(const void *mode, uint32_t rank, uint32_t slot, uint64_t tokens);
 } xep_kit_mode_t;
 
 /** Defined by the mode: there is one in each object that the kit is linked into. */
@@ -63,6 +66,7 @@ typedef struct xep_kit {
     char *own;   /* heap of this rank, of the kind of memory that the mode's regions are of */
     char **base; /* [R] heap of a rank; NULL: not mapped */
     int all_mapped;
+    uint64_t *prefaulted;         /* [slots] tokens for which the pages of a slot were made present */
     uint32_t *owner;              /* [E] rank */
     const uint32_t *first_expert; /* [R + 1] the shape's */
     /* handshake of combines: */
@@ -187,6 +191,19 @@ static inline void xep_kit_prefault_area(const xep_kit_t *kit, uint32_t rank, xe
 {
     uint64_t at = xep_area_at(area, slot);
     xep_kit_prefault(kit, rank, at + begin * area.bytes, at + end * area.bytes);
+}
+
+/**
+ * Makes present what so many tokens of each rank need of a slot, at all mapped ranks: of slot 0 when the mode is
+ * opened, of others when they are first used, and again when more tokens come. A buffer whose handles are released
+ * before the next dispatch never uses the memory of a second slot.
+ */
+void xep_kit_map_slot(xep_kit_t *kit, uint32_t slot, uint64_t tokens);
+
+/** Before a dispatch begins. */
+static inline void xep_kit_use_slot(xep_kit_t *kit, const xep_op_t *op)
+{
+    if (op->dispatch->tokens > kit->prefaulted[op->slot]) xep_kit_map_slot(kit, op->slot, op->dispatch->tokens);
 }
 
 /** Of what a slot receives in these rows: tokens to scales, and x. */

@@ -66,7 +66,7 @@ static void reserve_coded(ll_t *mode)
 /* ---- pages ---- */
 
 /* Others read only the input of this rank, and this rank only theirs. */
-static void prefault_slot(const ll_t *mode, uint32_t rank, uint32_t slot, uint64_t begin, uint64_t end)
+static void prefault_rows(const ll_t *mode, uint32_t rank, uint32_t slot, uint64_t begin, uint64_t end)
 {
     const xep_heap_layout_t *at = &mode->layout.common;
     if (end > at->recv_rows) end = at->recv_rows;
@@ -80,9 +80,9 @@ static void prefault_slot(const ll_t *mode, uint32_t rank, uint32_t slot, uint64
  * any time. Of a peer's, two standard deviations more are mapped: twice as many were a third of the time that making a
  * buffer took, with 8 ranks of 128 tokens (1.4 s, and 2.0).
  */
-static uint64_t even_rows(const xep_shape_t *shape, uint64_t experts, int own)
+static uint64_t even_rows(const xep_shape_t *shape, uint64_t tokens, uint64_t experts, int own)
 {
-    double rows = (double)shape->nranks * (double)shape->tokens * shape->topk * (double)experts / shape->experts;
+    double rows = (double)shape->nranks * (double)tokens * shape->topk * (double)experts / shape->experts;
     return (uint64_t)(own ? 2 * rows + 16 * (double)experts : rows + 2 * sqrt(rows) + 1);
 }
 
@@ -91,23 +91,27 @@ static uint64_t even_rows(const xep_shape_t *shape, uint64_t experts, int own)
  * what an even load fills is touched: from the first row on, and from the first row of each expert where padding puts
  * it; of the peers', what is read there.
  */
-static void prefault_heap(const void *opaque, uint32_t rank)
+static void prefault_slot(const void *opaque, uint32_t rank, uint32_t slot, uint64_t tokens)
 {
     const ll_t *mode = opaque;
     const xep_shape_t *shape = mode->kit.shape;
-    const ll_layout_t *at = &mode->layout;
-    int own = rank == shape->rank, delivered = own && !mode->kit.all_mapped;
+    int own = rank == shape->rank;
     uint64_t per_expert = shape->nranks * shape->tokens, experts = xep_kit_experts(&mode->kit, rank);
-    uint64_t compact = even_rows(shape, experts, own), padded = even_rows(shape, 1, own);
+    uint64_t compact = even_rows(shape, tokens, experts, own), padded = even_rows(shape, tokens, 1, own);
+    prefault_rows(mode, rank, slot, 0, compact);
+    for (uint64_t e = 1; e < experts; e++)
+        if (e * per_expert >= compact) prefault_rows(mode, rank, slot, e * per_expert, e * per_expert + padded);
+}
+
+static void prefault_heap(const void *opaque, uint32_t rank)
+{
+    const ll_t *mode = opaque;
+    const ll_layout_t *at = &mode->layout;
+    int delivered = rank == mode->kit.shape->rank && !mode->kit.all_mapped;
     xep_kit_prefault(&mode->kit, rank, at->common.combine_mail, at->delivered_heads.first);
     xep_kit_prefault(&mode->kit, rank, at->items.first, at->delivered_items.first);
     if (delivered) xep_kit_prefault(&mode->kit, rank, at->delivered_heads.first, at->common.tokens.first);
     if (delivered) xep_kit_prefault(&mode->kit, rank, at->delivered_items.first, at->common.x.first);
-    for (uint32_t s = 0; s < shape->slots; s++) {
-        prefault_slot(mode, rank, s, 0, compact);
-        for (uint64_t e = 1; e < experts; e++)
-            if (e * per_expert >= compact) prefault_slot(mode, rank, s, e * per_expert, e * per_expert + padded);
-    }
 }
 
 /* ---- open and close ---- */
@@ -122,6 +126,7 @@ const xep_kit_mode_t xep_kit_mode = {
     .lay_arrays = lay_arrays,
     .lazily = 1,
     .prefault = prefault_heap,
+    .prefault_slot = prefault_slot,
 };
 
 static void ll_close(void *opaque)

@@ -269,6 +269,7 @@ xep_status_t ll_dispatch(void *opaque, xep_op_t *op)
     xep_status_t status = ll_check_dispatch(mode, op);
     if (status == XEP_OK) status = take_routing(mode, op, ll_slot(mode, op->slot));
     if (status != XEP_OK) return status;
+    xep_kit_use_slot(&mode->kit, op);
     ll_fill_notice(mode, op, &state->notice);
     ll_make_parcel(&state->notice, &state->parcel);
     return xep_steps_begin(mode, op);

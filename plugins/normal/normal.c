@@ -85,10 +85,9 @@ static double even_part(const xep_shape_t *shape, uint32_t experts)
     return 1 - missed;
 }
 
-/* Rows that a rank gets of the first so many ranks, so many standard deviations more or less. */
-static uint64_t even_rows(const xep_shape_t *shape, double part, uint32_t ranks, double deviations)
+/* Rows that a rank gets of tokens, so many standard deviations more or less. */
+static uint64_t even_rows(double tokens, double part, double deviations)
 {
-    double tokens = (double)shape->tokens * ranks;
     double rows = tokens * part + deviations * sqrt(tokens * part * (1 - part));
     return rows > 0 ? (uint64_t)rows : 0;
 }
@@ -100,27 +99,33 @@ static uint64_t even_rows(const xep_shape_t *shape, double part, uint32_t ranks,
  * eighth more and less of that was half of all pages there were to map. What nobody touches where all ranks are mapped
  * is left out.
  */
-static void prefault_heap(const void *opaque, uint32_t rank)
+static void prefault_slot(const void *opaque, uint32_t rank, uint32_t slot, uint64_t tokens)
 {
     const normal_t *mode = opaque;
     const normal_layout_t *at = &mode->layout;
     const xep_shape_t *shape = mode->kit.shape;
-    double part = even_part(shape, xep_kit_experts(&mode->kit, rank));
-    uint64_t begin = rank == shape->rank ? 0 : even_rows(shape, part, shape->rank, -2);
-    uint64_t end = rank == shape->rank ? even_rows(shape, part, shape->nranks, 2) * 9 / 8 + 16
-                                       : even_rows(shape, part, shape->rank + 1, 2) + 1;
+    double part = even_part(shape, xep_kit_experts(&mode->kit, rank)), each = (double)tokens;
+    uint64_t begin = rank == shape->rank ? 0 : even_rows(each * shape->rank, part, -2);
+    uint64_t end = rank == shape->rank ? even_rows(each * shape->nranks, part, 2) * 9 / 8 + 16
+                                       : even_rows(each * (shape->rank + 1), part, 2) + 1;
     if (end > at->common.recv_rows) end = at->common.recv_rows;
     if (begin > end) begin = end;
+    xep_kit_prefault_received(&mode->kit, rank, slot, begin, end);
+    xep_kit_prefault_area(&mode->kit, rank, at->common.input, slot, begin, end);
+    xep_kit_prefault_area(&mode->kit, rank, at->input_weights, slot, begin, end);
+    if (mode->kit.all_mapped || rank != shape->rank) return;
+    uint64_t returned = tokens * (at->returned_rows / shape->tokens);
+    xep_kit_prefault_area(&mode->kit, rank, at->returned, slot, 0, returned);
+    xep_kit_prefault_area(&mode->kit, rank, at->returned_weights, slot, 0, returned);
+}
+
+static void prefault_heap(const void *opaque, uint32_t rank)
+{
+    const normal_t *mode = opaque;
+    const normal_layout_t *at = &mode->layout;
     xep_kit_prefault(&mode->kit, rank, at->common.combine_mail, at->common.tokens.first);
-    if (rank == shape->rank) xep_kit_prefault(&mode->kit, rank, at->sends, at->sends + at->nsends * at->send_bytes);
-    for (uint32_t s = 0; s < shape->slots; s++) {
-        xep_kit_prefault_received(&mode->kit, rank, s, begin, end);
-        xep_kit_prefault_area(&mode->kit, rank, at->common.input, s, begin, end);
-        xep_kit_prefault_area(&mode->kit, rank, at->input_weights, s, begin, end);
-        if (mode->kit.all_mapped || rank != shape->rank) continue;
-        xep_kit_prefault_area(&mode->kit, rank, at->returned, s, 0, at->returned_rows);
-        xep_kit_prefault_area(&mode->kit, rank, at->returned_weights, s, 0, at->returned_rows);
-    }
+    if (rank != mode->kit.shape->rank) return;
+    xep_kit_prefault(&mode->kit, rank, at->sends, at->sends + at->nsends * at->send_bytes);
 }
 
 /* ---- the plugin ---- */
@@ -134,6 +139,7 @@ const xep_kit_mode_t xep_kit_mode = {
     .lay_heap = normal_lay_heap,
     .lay_arrays = lay_arrays,
     .prefault = prefault_heap,
+    .prefault_slot = prefault_slot,
 };
 
 static xep_status_t normal_open(const xep_env_t *env, void **mode_p)

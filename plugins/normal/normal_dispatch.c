@@ -357,12 +357,13 @@ static xep_status_t take_routing(normal_t *mode, xep_op_t *op)
 
 xep_status_t normal_dispatch(void *mode, xep_op_t *op)
 {
-    const normal_t *normal = mode;
+    normal_t *normal = mode;
     uint64_t begin_ns = xep_kit_phase(&normal->kit);
     xep_status_t status = normal_check_dispatch(mode, op);
     if (status == XEP_OK) status = normal_choose_place(mode, op);
     if (status == XEP_OK) status = take_routing(mode, op);
     if (status != XEP_OK) return status;
+    xep_kit_use_slot(&normal->kit, op);
     normal_take_place(mode, op);
     xep_kit_end_phase(&normal->kit, op, "plan", begin_ns);
     normal_state(op)->outs = normal_count_outs(mode);

@@ -50,12 +50,16 @@ static void env_parallel(const xep_env_t *env, xep_parallel_fn fn, void *arg)
     else xep_team_run(buffer->team, fn, arg);
 }
 
-/* A budget for each buffer: mapped pages of peers are memory of the kernel for page tables, and time. */
+/*
+ * A budget for each buffer: mapped pages of peers are memory of the kernel for page tables, and time. While a mode is
+ * opened, others may not have their pages yet.
+ */
 static void env_prefault(const xep_env_t *env, void *base, uint64_t bytes)
 {
     xep_buffer_t *buffer = buffer_of(env);
-    if ((uintptr_t)base - (uintptr_t)buffer->heap->base < buffer->heap->bytes)
-        xep_heap_prefault(base, bytes, XEP_PAGES_OWN, &buffer->prefault_left);
+    int own = (uintptr_t)base - (uintptr_t)buffer->heap->base < buffer->heap->bytes;
+    if (own || buffer->mode != NULL)
+        xep_heap_prefault(base, bytes, own ? XEP_PAGES_OWN : XEP_PAGES_OF_PEER, &buffer->prefault_left);
     else xep_heap_prefault_later(&buffer->peer_pages, base, bytes, &buffer->prefault_left);
 }
 

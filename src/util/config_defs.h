@@ -29,7 +29,7 @@ VALUE(stream, "STREAM", bytes, "768k",
       "an operation that writes at least this many bytes uses streaming stores, and so do rows that other ranks load; "
       "0: every operation; inf: none at all")
 VALUE(prefault, "PREFAULT", bytes, "16g",
-      "map what an even load needs of all memory at create, up to this many bytes for a rank")
+      "map what an even load needs at create, of later slots at their first use, up to this many bytes for a rank")
 CHOICE(check_rows, "CHECK_ROWS", "no",
        "rows that peers read in place: yes: find out whether they were changed too early, by their checksums; no")
 CHOICE(numa, "NUMA", "yes", "place shared memory on the NUMA node the rank runs on: yes, no")

@@ -2,8 +2,9 @@
 /* ranks: 4, limit: 120 */
 
 /*
- * Making a buffer maps the pages that an even load needs: the first operations meet hardly any that is missing, and
- * most of the peers' pages, which this rank will never touch, are left alone. Both modes.
+ * Making a buffer maps the pages that an even load needs of one slot: the first operations meet hardly any that is
+ * missing, and most of the peers' pages, which this rank will never touch, are left alone. Those of the second slot
+ * come when it is first used, and only for as many tokens as are there. Both modes.
  */
 
 #include <inttypes.h>
@@ -14,8 +15,8 @@
 #include "mp_job.h"
 #include "mp_rig.h"
 
-/* Areas of a row in two slots: by rank as received and as combined; by expert as combined, compact and padded. */
-enum { PAGE = 4096, BUFFER_ROWS = 4, METADATA = 128 /* pages of each peer */ };
+/* Areas of a row in a slot: by rank as received and as combined; by expert as combined, compact and padded. */
+enum { PAGE = 4096, BUFFER_ROWS = 2, METADATA = 128 /* pages of each peer */, FEW = 4 /* tokens */ };
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { SHADOWED = 1 }; /* the sanitizer's own memory is met page by page */
@@ -28,9 +29,10 @@ static const mp_case_t cases[] = {
     {.name = "ll", .mode = "ll", .experts = 64, .topk = 2, .hidden = 2048, .tokens = 256},
 };
 
-/* Of mappings as large as a heap, own heap left out. */
+/* Of mappings as large as a heap. */
 typedef struct page_count {
-    uint64_t all, of_peers; /* pages of the other heaps, and those of them that this process has */
+    uint64_t own;           /* pages of the own heap that this process has */
+    uint64_t all, of_peers; /* pages of the other heaps, and those of them that it has */
 } page_count_t;
 
 static void count_pages(const char *own, uint64_t heap_bytes, page_count_t *count)
@@ -39,16 +41,16 @@ static void count_pages(const char *own, uint64_t heap_bytes, page_count_t *coun
     char line[512];
     uintptr_t begin, end;
     uint64_t kilobytes;
-    int counts = 0;
+    int counts = 0, is_own = 0;
     *count = (page_count_t){0};
     MP_CHECK(file != NULL);
     while (fgets(line, sizeof line, file) != NULL) {
         if (sscanf(line, "%" SCNxPTR "-%" SCNxPTR " ", &begin, &end) == 2) {
-            counts = end - begin >= heap_bytes && ((uintptr_t)own < begin || (uintptr_t)own >= end) &&
-                     strstr(line, "rw-s") != NULL;
-            if (counts) count->all += (end - begin) / PAGE;
+            counts = end - begin >= heap_bytes && strstr(line, "rw-s") != NULL;
+            is_own = (uintptr_t)own >= begin && (uintptr_t)own < end;
+            if (counts && !is_own) count->all += (end - begin) / PAGE;
         } else if (counts && sscanf(line, "Rss: %" SCNu64, &kilobytes) == 1) {
-            count->of_peers += kilobytes * 1024 / PAGE;
+            *(is_own ? &count->own : &count->of_peers) += kilobytes * 1024 / PAGE;
         }
     }
     fclose(file);
@@ -102,6 +104,50 @@ static uint64_t first_round(mp_job_t *job)
     return used;
 }
 
+static uint64_t count_own(const mp_job_t *job)
+{
+    void *own;
+    size_t bytes;
+    page_count_t count;
+    MP_OK(xep_buffer_memory(job->buffer, &own, &bytes));
+    count_pages(own, bytes, &count);
+    return count.own;
+}
+
+/* How many pages a dispatch brings that finds the first slot taken, and all its rows right if there are so many. */
+static uint64_t grow(mp_job_t *job, uint64_t tokens, uint64_t *rows_p)
+{
+    xep_handle_t *handle;
+    xep_dispatch_args_t dispatch = mp_job_dispatch(job);
+    uint64_t before = count_own(job);
+    dispatch.tokens = tokens;
+    MP_OK(xep_dispatch(job->buffer, &dispatch, &handle, NULL));
+    *rows_p = xep_handle_recv(handle)->rows;
+    if (tokens == job->c->tokens) mp_job_check_recv(job, handle);
+    xep_handle_release(handle);
+    return count_own(job) - before;
+}
+
+static void second_slot(mp_job_t *job)
+{
+    xep_handle_t *handle;
+    xep_dispatch_args_t dispatch = mp_job_dispatch(job);
+    uint64_t rows, few, grown;
+    MP_OK(xep_dispatch(job->buffer, &dispatch, &handle, NULL));
+    few = grow(job, FEW, &rows);
+    grown = grow(job, job->c->tokens, &rows);
+    if (few > grown)
+        mp_fail(__FILE__, __LINE__, "%s: %" PRIu64 " pages of a second slot for %d tokens", job->c->name, few, FEW);
+    if (grown < rows)
+        mp_fail(__FILE__, __LINE__, "%s: %" PRIu64 " pages more for a second slot of %" PRIu64 " rows", job->c->name,
+                grown, rows);
+    grown = grow(job, job->c->tokens, &rows);
+    if (grown * 4 > rows)
+        mp_fail(__FILE__, __LINE__, "%s: %" PRIu64 " pages were missing in a second slot that was used", job->c->name,
+                grown);
+    xep_handle_release(handle);
+}
+
 static void pages_of(xep_group_t *group, const mp_case_t *c)
 {
     mp_job_t job;
@@ -117,6 +163,7 @@ static void pages_of(xep_group_t *group, const mp_case_t *c)
         mp_fail(__FILE__, __LINE__, "%s: %" PRIu64 " of %" PRIu64 " pages of peers", c->name, count.of_peers,
                 count.all);
     check_peer_pages(&job, count.of_peers, first_round(&job));
+    second_slot(&job);
     mp_job_close(&job);
 }
 
