@@ -26,7 +26,8 @@ libunit_la_SOURCES = %D%/unit/unit.h %D%/unit/unit.c
 unit_tests = \
 	%D%/abi/dlopen.t %D%/abi/frozen.t \
 	%D%/unit/boot_alone.t %D%/unit/boot_over_callback.t \
-	%D%/unit/core_account.t %D%/unit/core_ballot.t %D%/unit/core_cost.t \
+	%D%/unit/core_account.t %D%/unit/core_ballot.t %D%/unit/core_cost_rows.t \
+	%D%/unit/core_cost_model.t \
 	%D%/unit/core_exchange.t %D%/unit/core_host.t %D%/unit/core_layout.t %D%/unit/core_newcomers.t \
 	%D%/unit/core_recording.t \
 	%D%/unit/core_rest.t %D%/unit/core_room.t \
