@@ -63,6 +63,19 @@ static void check_config(char **lines, int count)
     for (int i = 0; i < set; i++) unsetenv(names[i]);
 }
 
+/* Every rank is on a node, one behind the other, and what machines can do is a number. */
+static void check_cluster(const perf_cluster_t *cluster)
+{
+    uint32_t node[PERF_MOST_RANKS] = {0};
+    if (cluster->nranks > PERF_MOST_RANKS) fuzz_fail("%u ranks are simulated", cluster->nranks);
+    uint32_t nnodes = perf_cluster_nodes(cluster, node);
+    for (uint32_t r = 1; r < cluster->nranks; r++)
+        if (node[r] != node[r - 1] && node[r] != node[r - 1] + 1) fuzz_fail("rank %u is on node %u", r, node[r]);
+    if (cluster->nranks != 0 && node[cluster->nranks - 1] + 1 != nnodes) fuzz_fail("there are %u nodes", nnodes);
+    if (!(cluster->message_bytes >= 0 && cluster->pass_rows >= 0 && cluster->rates.node_network >= 0))
+        fuzz_fail("a message has %g bytes", cluster->message_bytes);
+}
+
 static void check_options(char **lines, int count)
 {
     char *argv[MOST_LINES + 2] = {"xep_perf"};
@@ -77,6 +90,7 @@ static void check_options(char **lines, int count)
     }
     if (options.help || options.version || options.list) return;
     if (xep_dtype_size(options.dtype) == 0) fuzz_fail("dtype is %d", (int)options.dtype);
+    check_cluster(&options.cluster);
     if (options.sweep.count > PERF_SWEEP_MAX) fuzz_fail("%u values of a sweep", options.sweep.count);
     for (uint32_t i = 0; i < options.sweep.count; i++) perf_options_sweep(&options, i);
 }
