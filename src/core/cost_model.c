@@ -210,10 +210,11 @@ void xep_cost_find_time(const xep_cost_map_t *map, xep_cost_path_t path, xep_cos
 
 /* ---- which path ---- */
 
+/* On one node both paths are the same, and so take as long. */
 static int has_company(const xep_cost_map_t *map)
 {
     for (uint32_t node = 0; node < map->nnodes; node++)
-        if (xep_cost_node_ranks(map, node) > 1) return map->nnodes > 1;
+        if (xep_cost_node_ranks(map, node) > 1) return 1;
     return 0;
 }
 

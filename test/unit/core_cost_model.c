@@ -72,6 +72,17 @@ TEST(bytes_and_messages)
     assert_close(load.copied, 100 * 500); /* one sum of the other node for each token */
 }
 
+TEST(a_row_is_never_more_than_one_message)
+{
+    xep_cost_sizes_t sizes = sizes_of_two_by_two;
+    double rows[XEP_COST_OPERATIONS];
+
+    sizes.message_bytes = 700;
+    xep_cost_message_rows(XEP_COST_FLAT, &sizes, rows);
+    assert_close(rows[XEP_COST_DISPATCH], 1);
+    assert_close(rows[XEP_COST_COMBINE], 1);
+}
+
 static xep_cost_time_t time_of(xep_cost_path_t path, xep_cost_operation_t operation, const xep_cost_rates_t *rates)
 {
     xep_cost_flow_t flow[4];
@@ -94,6 +105,8 @@ TEST(times)
     assert_close(time_of(XEP_COST_NODES, XEP_COST_DISPATCH, &rates).seconds, (100 * 1020 + 2 * 272) / 1e6);
     rates = (xep_cost_rates_t){.rank_network = 1e6};
     assert_close(time_of(XEP_COST_FLAT, XEP_COST_DISPATCH, &rates).seconds, (200 * 1028 + 2 * 208) / 1e6);
+    assert_close(time_of(XEP_COST_FLAT, XEP_COST_COMBINE, &rates).seconds,
+                 (200 * 500 + 2 * 80) / 1e6);    /* it gets them */
     rates = (xep_cost_rates_t){.message = 1e-3}; /* rank 0 also hears 2 words of both */
     assert_close(time_of(XEP_COST_FLAT, XEP_COST_DISPATCH, &rates).seconds, (2 * 50 + 4 + 4) * 1e-3);
     rates = (xep_cost_rates_t){.latency = 1e-2};
@@ -107,6 +120,7 @@ TEST(times)
     /* rows in memory hide behind those that travel, but for the last sum */
     rates = (xep_cost_rates_t){.node_network = 1e6, .node_memory = 1e6};
     assert_close(time_of(XEP_COST_NODES, XEP_COST_COMBINE, &rates).seconds, (200 * 500 + 100 * 500) / 1e6);
+    assert_close(time_of(XEP_COST_NODES, XEP_COST_DISPATCH, &rates).seconds, 200 * 1028 / 1e6);
     rates.node_network = 1e5;
     assert_close(time_of(XEP_COST_NODES, XEP_COST_COMBINE, &rates).seconds,
                  (100 * 500 + 2 * 2 * 2 * 40) / 1e5 + 100 * 500 / 1e6);
@@ -117,6 +131,7 @@ TEST(which_path)
 {
     static const uint32_t alone[] = {0, 1, 2, 3}, together[] = {0, 0, 0, 0};
     const xep_cost_rates_t slow_network = {.node_network = 1e6, .rank_memory = 1e9};
+    const xep_cost_rates_t none = {0};
     const xep_cost_rates_t slow_memory = {.node_network = 1e12, .rank_memory = 1e6};
     xep_cost_time_t time[XEP_COST_PATHS][XEP_COST_OPERATIONS];
     xep_cost_flow_t flow[4];
@@ -127,6 +142,7 @@ TEST(which_path)
     assert_int_equal(xep_cost_expect_path(&map, &sizes_of_two_by_two, &slow_network, flow, time), XEP_COST_NODES);
     assert_true(time[XEP_COST_NODES][XEP_COST_DISPATCH].seconds < time[XEP_COST_FLAT][XEP_COST_DISPATCH].seconds);
     assert_int_equal(xep_cost_expect_path(&map, &sizes_of_two_by_two, &slow_memory, flow, time), XEP_COST_FLAT);
+    assert_int_equal(xep_cost_expect_path(&map, &sizes_of_two_by_two, &none, flow, time), XEP_COST_FLAT);
     xep_cost_make_map(&map, 4, 4, alone, words);
     assert_int_equal(xep_cost_expect_path(&map, &sizes_of_two_by_two, &slow_network, flow, time), XEP_COST_FLAT);
     xep_cost_make_map(&map, 4, 1, together, words);
@@ -147,6 +163,27 @@ TEST(memory)
     assert_close(xep_cost_memory(&map, XEP_COST_FLAT, &sizes, 0), 2 * (received + 200 * 520 + 4 * (64 + 128)));
     assert_close(xep_cost_memory(&map, XEP_COST_NODES, &sizes, 0),
                  2 * (received + 100 * 520 + 4 * (64 + 128) + 30 * (1024 + 20 + 520) + (64 + 192)));
+}
+
+/* Of nodes of 3 and of 1: the one is the forwarder of three, of the three the first is that of one. */
+TEST(memory_for_feeders)
+{
+    static const uint32_t three_and_one[] = {0, 0, 0, 1};
+    xep_cost_sizes_t sizes = sizes_of_two_by_two;
+    uint32_t words[2 * 4 + 3];
+    xep_cost_map_t map;
+
+    xep_cost_make_map(&map, 4, 2, three_and_one, words);
+    const double none = xep_cost_memory(&map, XEP_COST_NODES, &sizes, 2);
+    assert_close(xep_cost_memory(&map, XEP_COST_NODES, &sizes, 0), none + 2 * (64 + 192));
+    assert_close(xep_cost_memory(&map, XEP_COST_NODES, &sizes, 3), none + 2 * 3 * (64 + 192));
+    /* a token returns from no more ranks than it has experts */
+    const double two = xep_cost_memory(&map, XEP_COST_FLAT, &sizes, 3);
+    sizes.topk = 3;
+    const double three = xep_cost_memory(&map, XEP_COST_FLAT, &sizes, 3);
+    sizes.topk = 4;
+    assert_close(three - two, 2 * (400 * (12 + 4) + 100 * (3 * 524 - 2 * 520)));
+    assert_close(xep_cost_memory(&map, XEP_COST_FLAT, &sizes, 3) - three, 2 * (400 * (12 + 4) + 100 * 3 * 4));
 }
 
 /* Ranks of one node, or each on one of its own. */
