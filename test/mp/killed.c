@@ -4,12 +4,13 @@
  * For contrib/kills: one rank dies at a drawn moment of a phase; the others say what they are told, end everything, and
  * leave.
  *
- * killed MODE PHASE VICTIM DELAY_US [mask]
+ * killed MODE PHASE VICTIM DELAY_US SAYS [mask]
  *   PHASE     create, buffer, between, dispatch, combine, destroy: at its begin the victim's clock is set
  *   DELAY_US  after so long it dies, wherever it is then
+ *   SAYS      a file to whose end every rank writes what it says: a launcher that hangs brings nothing to its output
  *   mask      the others go on without it
  *
- * Every other rank prints "told RANK WHERE STATUS: reason" for the first error, "without RANK VICTIM..." for the ranks
+ * Every other rank writes "told RANK WHERE STATUS: reason" for the first error, "without RANK VICTIM..." for the ranks
  * that its operations were without, and "left RANK" when all is destroyed.
  */
 #define _GNU_SOURCE /* pause */
@@ -27,6 +28,7 @@ enum { ROUNDS = 40, PHASE_ROUND = 4, DONE_ROUNDS = 5 };
 
 static const char *phase;
 static unsigned victim, delay_us;
+static FILE *says;
 static int is_victim;
 
 static mp_case_t base =
@@ -63,7 +65,7 @@ static int told;
 
 static void tell(const char *where, xep_status_t status)
 {
-    if (told++ == 0) printf("told %u %s %s: %s\n", own_rank(), where, xep_status_name(status), xep_last_error());
+    if (told++ == 0) fprintf(says, "told %u %s %s: %s\n", own_rank(), where, xep_status_name(status), xep_last_error());
 }
 
 static uint32_t without; /* ranks that some operation was without */
@@ -75,10 +77,10 @@ static void note_out(const xep_recv_t *recv)
 
 static void say_without(void)
 {
-    printf("without %u", own_rank());
+    fprintf(says, "without %u", own_rank());
     for (uint32_t r = 0; r < mp_nranks(); r++)
-        if (without >> r & 1) printf(" %u", r);
-    printf("\n");
+        if (without >> r & 1) fprintf(says, " %u", r);
+    fprintf(says, "\n");
 }
 
 /* ---- what is done ---- */
@@ -138,16 +140,17 @@ static void use_group(xep_group_t *group)
 int main(int argc, char **argv)
 {
     xep_group_t *group;
-    if (argc < 5) {
-        fprintf(stderr, "usage: killed MODE PHASE VICTIM DELAY_US [mask]\n");
+    says = argc < 6 ? NULL : fopen(argv[5], "a");
+    if (says == NULL) {
+        fprintf(stderr, "usage: killed MODE PHASE VICTIM DELAY_US SAYS [mask]\n");
         return 2;
     }
-    setvbuf(stdout, NULL, _IOLBF, 0); /* what was said is there also where the process then hangs */
+    setvbuf(says, NULL, _IOLBF, 0); /* a line is one write, and there also where the process then hangs */
     base.mode = argv[1];
     phase = argv[2];
     victim = (unsigned)strtoul(argv[3], NULL, 10);
     delay_us = (unsigned)strtoul(argv[4], NULL, 10);
-    if (argc > 5) base.on_failure = XEP_ON_FAILURE_MASK;
+    if (argc > 6) base.on_failure = XEP_ON_FAILURE_MASK;
     is_victim = own_rank() == victim;
     reach("create");
     xep_status_t status = mp_try_group(&group);
@@ -157,6 +160,6 @@ int main(int argc, char **argv)
         xep_group_destroy(group);
     } else tell("create", status);
     if (is_victim) pause();
-    printf("left %u\n", own_rank());
+    fprintf(says, "left %u\n", own_rank());
     return 0;
 }

@@ -22,11 +22,13 @@ cat >"$liars/xep_run" <<'END'
 #!/bin/sh
 while [ "$1" != -n ]; do shift; done
 count=$2
-victim=$(echo "$*" | awk '{ print $(NF - 1) }')
+victim=$(echo "$*" | awk '{ print $(NF - 2) }')
+says=$(echo "$*" | awk '{ print $NF }')
 rank=0
 while [ $rank -lt $count ]; do
     other=$(((victim + 1) % count))
-    [ $rank -eq $victim ] || printf 'told %d dispatch XEP_ERR_PEER: rank %d has died\nleft %d\n' $rank $other $rank
+    [ $rank -eq $victim ] ||
+        printf 'told %d dispatch XEP_ERR_PEER: rank %d has died\nleft %d\n' $rank $other $rank >>"$says"
     rank=$((rank + 1))
 done
 : >/dev/shm/xep_left_behind
@@ -41,4 +43,8 @@ grep -q 'names a survivor' <<<"$out" || { echo "a survivor that is named is not 
 grep -q 'no new namespaces' <<<"$out" || grep -q 'left behind by .*xep_left_behind' <<<"$out" ||
     { echo "what is left behind is not noticed: $out"; failed=1; }
 rm -rf "$liars"
+
+# it ends when it is told to, with all that it holds, though unshare heeds no signal
+timeout -k 30 2 "$kills" --build "$PWD" --trials 1000 >/dev/null 2>&1
+[ $? -eq 124 ] || { echo 'kills does not end when it is told to'; failed=1; }
 exit $failed
