@@ -39,6 +39,7 @@ unit_tests = \
 	%D%/unit/kernels_sum.t \
 	%D%/unit/kernels_cast.t %D%/unit/kernels_logfmt.t %D%/unit/kernels_weigh.t \
 	%D%/unit/kit_steps.t %D%/unit/kit_words.t \
+	%D%/unit/pmix_exchange_faults.t \
 	%D%/unit/oracle_numbers.t %D%/unit/oracle_routes.t %D%/unit/oracle_self.t \
 	%D%/unit/perf_kernels_exact.t %D%/unit/perf_options_parse.t
 
@@ -77,6 +78,7 @@ sim_ldadd = libsim.la libxep_oracle.la $(CMOCKA_LIBS) -lm
 %C%_mp_wire_keys_mp_SOURCES = %D%/mp/forked.h %D%/mp/forked.c %D%/mp/wire_keys.c
 %C%_mp_wire_rate_mp_SOURCES = %D%/mp/forked.h %D%/mp/forked.c %D%/mp/wire_rate.c
 
+%C%_unit_pmix_exchange_faults_t_CPPFLAGS = $(AM_CPPFLAGS) $(PMIX_CFLAGS)
 %C%_mp_wire_order_mp_LDADD = $(insides)
 %C%_mp_wire_death_mp_LDADD = $(insides)
 %C%_mp_wire_keys_mp_LDADD = $(insides)

@@ -8,6 +8,7 @@
 #include "error.h"
 #include "pmix_client.h"
 #include "pmix_exchange.h"
+#include "pmix_life.h"
 
 typedef struct pmix_boot {
     xep_boot_t boot; /* first: the core's pointer is ours */
@@ -33,6 +34,13 @@ static const xep_boot_ops_t pmix_ops = {.name = "pmix",
                                         .allgather = pmix_allgather,
                                         .dead_rank = pmix_dead_rank,
                                         .close = pmix_close};
+
+/* Before PMIx_Finalize: handlers run in reverse order. A fork has none to say it for. */
+static void say_farewell(void)
+{
+    xep_pmix_client_t *client;
+    if (xep_pmix_client_open(0, &client) == XEP_OK && client->exchanges > 0) xep_pmix_life_leave(client);
+}
 
 /* whether a variable is set and holds another number */
 static int differs(const char *name, uint32_t number)
@@ -61,6 +69,7 @@ xep_status_t xep_pmix_boot_open(int32_t timeout_ms, xep_boot_t **boot_p)
     status = check_torch(client->self.rank, client->nranks);
     if (status == XEP_OK && client->nranks == 1) status = xep_boot_single_allowed();
     if (status != XEP_OK) return status;
+    if (!client->will_leave) client->will_leave = atexit(say_farewell) == 0;
     pmix_boot_t *boot = malloc(sizeof *boot);
     if (boot == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for the bootstrap");
     boot->boot =

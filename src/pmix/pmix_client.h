@@ -26,7 +26,9 @@ typedef struct xep_pmix_client {
     int interrupted;            /* it has */
     _Atomic uint32_t dead_rank; /* UINT32_MAX: none that we know of */
     int found_dead;             /* it was found by us; the launcher has not told */
-    _Atomic uint32_t gets;      /* under way, those that were given up too */
+    int will_leave;             /* at the end of the process it says farewell (pmix_life.h) */
+    int said_farewell;
+    _Atomic uint32_t gets; /* under way, those that were given up too */
 } xep_pmix_client_t;
 
 /**

@@ -260,7 +260,7 @@ xep_status_t xep_pmix_exchange(xep_pmix_client_t *client, const xep_boot_t *boot
     client->boot = boot;
     client->interrupted = 0;
     xep_status_t status = exchange(client, send, recv, bytes, deadline_ns);
-    if (status == XEP_ERR_PEER) xep_pmix_life_linger(client);
+    if (status != XEP_OK) xep_pmix_life_leave(client);
     client->boot = NULL;
     pthread_mutex_unlock(&client->lock);
     return status;

@@ -1,6 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Asked for only when an exchange has failed. A rank that has died before it put anything is found by that. */
+/*
+ * Asked for only when an exchange has failed. A rank that has died before it put anything is found by that.
+ *
+ * Whoever leaves because another rank has died looks as dead as that one to those that look a little later. So each
+ * says whom it has found before it leaves, and what it has said counts for those that find it gone.
+ */
 #include "pmix_life.h"
 
 #include <stdio.h>
@@ -22,7 +27,14 @@ typedef struct life {
 } life_t;
 _Static_assert(sizeof(life_t) == 24, "exchanged as bytes");
 
-static const char *const key = "xep.life";
+/** What a rank says before it leaves after an error; written by the rank, read by those that find it gone. */
+typedef struct farewell {
+    uint32_t dead; /* rank; UINT32_MAX: it knows of none */
+    uint32_t reserved;
+} farewell_t;
+_Static_assert(sizeof(farewell_t) == 8, "exchanged as bytes");
+
+static const char *const life_key = "xep.life", *const farewell_key = "xep.farewell";
 
 static life_t own_life(void)
 {
@@ -30,24 +42,57 @@ static life_t own_life(void)
     return (life_t){.processes = xep_host_processes(), .start = xep_host_start(pid), .pid = pid};
 }
 
-pmix_status_t xep_pmix_life_put(const xep_pmix_client_t *client)
+static pmix_status_t put(const xep_pmix_client_t *client, const char *key, void *data, size_t bytes)
 {
-    life_t life = own_life();
-    pmix_value_t value = {.type = PMIX_BYTE_OBJECT, .data = {.bo = {.bytes = (char *)&life, .size = sizeof life}}};
+    pmix_value_t value = {.type = PMIX_BYTE_OBJECT, .data = {.bo = {.bytes = data, .size = bytes}}};
     return client->api->put(PMIX_GLOBAL, key, &value);
 }
 
+pmix_status_t xep_pmix_life_put(const xep_pmix_client_t *client)
+{
+    life_t life = own_life();
+    return put(client, life_key, &life, sizeof life);
+}
+
+/* PMIX_ERR_NOT_FOUND: the server has none, as the rank has put none so far. */
+static pmix_status_t ask(xep_pmix_client_t *client, uint32_t rank, const char *key, void *data, size_t bytes,
+                         uint64_t deadline_ns)
+{
+    xep_pmix_result_t result = xep_pmix_call_ask(client, rank, key, data, bytes, deadline_ns);
+    if (!result.done) return PMIX_ERR_TIMEOUT;
+    return result.ret == PMIX_SUCCESS && result.bytes != bytes ? PMIX_ERR_BAD_PARAM : result.ret;
+}
+
+typedef enum found { UNKNOWN, ABSENT, ALIVE, GONE } found_t;
+
+static found_t find_life(xep_pmix_client_t *client, uint32_t rank, uint64_t deadline_ns)
+{
+    life_t life;
+    pmix_status_t ret = ask(client, rank, life_key, &life, sizeof life, deadline_ns);
+    if (ret != PMIX_SUCCESS) return ret == PMIX_ERR_NOT_FOUND ? ABSENT : UNKNOWN;
+    if (life.processes != xep_host_processes() || life.pid <= 0) return UNKNOWN;
+    return xep_host_process_gone(life.pid, life.start) ? GONE : ALIVE;
+}
+
+/*
+ * Who has gone without a word has died. If nobody has but some have left, they had a reason: whom they have found, or
+ * one that never came. Else the first of them is missing itself.
+ */
 static uint32_t find_dead(xep_pmix_client_t *client, uint64_t deadline_ns)
 {
-    uint64_t processes = xep_host_processes();
+    uint32_t found = UINT32_MAX, absent = UINT32_MAX, left = UINT32_MAX;
     for (uint32_t r = 0; r < client->nranks && xep_clock_ns() < deadline_ns; r++) {
-        life_t life;
+        farewell_t farewell;
         if (r == client->self.rank) continue;
-        xep_pmix_result_t result = xep_pmix_call_ask(client, r, key, &life, sizeof life, deadline_ns);
-        if (!result.done || result.ret != PMIX_SUCCESS || result.bytes != sizeof life) continue;
-        if (life.processes == processes && life.pid > 0 && xep_host_process_gone(life.pid, life.start)) return r;
+        found_t life = find_life(client, r, deadline_ns);
+        if (life == ABSENT && absent == UINT32_MAX) absent = r;
+        if (life != GONE) continue;
+        if (ask(client, r, farewell_key, &farewell, sizeof farewell, deadline_ns) != PMIX_SUCCESS) return r;
+        if (left == UINT32_MAX) left = r;
+        if (farewell.dead < client->nranks && farewell.dead != client->self.rank) found = farewell.dead;
     }
-    return UINT32_MAX;
+    if (left == UINT32_MAX || found != UINT32_MAX) return found;
+    return absent != UINT32_MAX ? absent : left;
 }
 
 void xep_pmix_life_find_dead(xep_pmix_client_t *client, uint64_t deadline_ns)
@@ -56,8 +101,12 @@ void xep_pmix_life_find_dead(xep_pmix_client_t *client, uint64_t deadline_ns)
     if (dead != none && atomic_compare_exchange_strong(&client->dead_rank, &none, dead)) client->found_dead = 1;
 }
 
-void xep_pmix_life_linger(const xep_pmix_client_t *client)
+void xep_pmix_life_leave(xep_pmix_client_t *client)
 {
     struct timespec time = {0, LINGER_NS};
+    farewell_t farewell = {.dead = atomic_load(&client->dead_rank)};
+    if (client->said_farewell) return;
+    client->said_farewell = 1;
+    if (put(client, farewell_key, &farewell, sizeof farewell) == PMIX_SUCCESS) client->api->commit();
     if (client->found_dead) nanosleep(&time, NULL);
 }

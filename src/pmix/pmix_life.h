@@ -16,9 +16,9 @@ pmix_status_t xep_pmix_life_put(const xep_pmix_client_t *client);
 void xep_pmix_life_find_dead(xep_pmix_client_t *client, uint64_t deadline_ns);
 
 /**
- * Before an error is returned: if a rank was found so, long enough that the others find it, too. Who has left by then
- * looks as dead to them as the one that has died.
+ * Before an error is returned, or the process ends, once: says whom this rank has found, so that it is not taken for
+ * dead itself; and stays long enough that the others find the same one, if the launcher does not tell them.
  */
-void xep_pmix_life_linger(const xep_pmix_client_t *client);
+void xep_pmix_life_leave(xep_pmix_client_t *client);
 
 #endif

@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/*
+ * An exchange whose server answers as it likes: a libpmix of a few functions, in which this process is one of four
+ * ranks. Who is named where a value does not come, and where ranks have died, or have left because another one did.
+ */
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "host.h"
+#include "pmix/pmix_exchange.h"
+#include "unit.h"
+
+enum { RANKS = 4, SELF = 1, BYTES = 16 };
+
+/** As pmix_life.c has them. */
+typedef struct life {
+    uint64_t processes, start;
+    int32_t pid;
+    uint32_t reserved;
+} life_t;
+
+typedef struct farewell {
+    uint32_t dead, reserved;
+} farewell_t;
+
+/* What the server does and knows. */
+static struct {
+    pmix_status_t fence, get; /* how they end */
+    uint32_t never, fails;    /* ranks whose values never come, and end as get */
+    size_t bytes;             /* of a value */
+    pid_t pids[RANKS];        /* 0: it has put nothing yet */
+    uint64_t start[RANKS];
+    int said[RANKS]; /* its farewell */
+    farewell_t farewells[RANKS];
+    farewell_t ours; /* what this rank has said */
+    int ours_count;
+} server;
+
+static xep_pmix_client_t client;
+
+static pmix_status_t put(pmix_scope_t scope, const char *key, pmix_value_t *value)
+{
+    (void)scope;
+    if (strcmp(key, "xep.farewell") != 0) return PMIX_SUCCESS;
+    assert_int_equal(value->data.bo.size, sizeof server.ours);
+    memcpy(&server.ours, value->data.bo.bytes, sizeof server.ours);
+    server.ours_count++;
+    return PMIX_SUCCESS;
+}
+
+static pmix_status_t commit(void)
+{
+    return PMIX_SUCCESS;
+}
+
+static pmix_status_t fence(const pmix_proc_t procs[], size_t nprocs, const pmix_info_t info[], size_t ninfo,
+                           pmix_op_cbfunc_t done, void *arg)
+{
+    (void)procs, (void)nprocs, (void)info, (void)ninfo;
+    if (server.fence != PMIX_ERR_TIMEOUT) done(server.fence, arg);
+    return PMIX_SUCCESS;
+}
+
+static void give(pmix_value_cbfunc_t done, void *arg, void *data, size_t bytes)
+{
+    pmix_value_t value = {.type = PMIX_BYTE_OBJECT, .data.bo = {.bytes = data, .size = bytes}};
+    done(PMIX_SUCCESS, &value, arg);
+}
+
+static void give_life(uint32_t rank, pmix_value_cbfunc_t done, void *arg)
+{
+    life_t life = {.processes = xep_host_processes(), .start = server.start[rank], .pid = server.pids[rank]};
+    if (life.pid == 0) done(PMIX_ERR_NOT_FOUND, NULL, arg);
+    else give(done, arg, &life, sizeof life);
+}
+
+static pmix_status_t get(const pmix_proc_t *proc, const char key[], const pmix_info_t info[], size_t ninfo,
+                         pmix_value_cbfunc_t done, void *arg)
+{
+    static char bytes[BYTES * 2];
+    uint32_t rank = proc->rank;
+    (void)info, (void)ninfo;
+    if (strcmp(key, "xep.life") == 0) give_life(rank, done, arg);
+    else if (strcmp(key, "xep.farewell") == 0 && server.said[rank])
+        give(done, arg, &server.farewells[rank], sizeof server.farewells[rank]);
+    else if (strcmp(key, "xep.farewell") == 0) done(PMIX_ERR_NOT_FOUND, NULL, arg);
+    else if (rank == server.fails) done(server.get, NULL, arg);
+    else if (rank != server.never) give(done, arg, bytes, server.bytes);
+    return PMIX_SUCCESS;
+}
+
+static const char *error_string(pmix_status_t status)
+{
+    return status == PMIX_ERR_NOT_FOUND ? "NOT_FOUND" : "ERROR";
+}
+
+static const xep_pmix_api_t api = {.put = put,
+                                   .commit = commit,
+                                   .fence_nb = fence,
+                                   .get_nb = get,
+                                   .error_string = error_string};
+
+/* Processes that live, of the other ranks; unit.c calls it before each test. */
+void unit_before_each(void)
+{
+    memset(&server, 0, sizeof server);
+    server.never = server.fails = UINT32_MAX;
+    server.bytes = BYTES;
+    client = (xep_pmix_client_t){.api = &api,
+                                 .self = {.rank = SELF},
+                                 .nranks = RANKS,
+                                 .lock = PTHREAD_MUTEX_INITIALIZER,
+                                 .dead_rank = UINT32_MAX};
+    for (uint32_t r = 0; r < RANKS; r++) server.pids[r] = getpid(), server.start[r] = xep_host_start(getpid());
+}
+
+/* A process that was there, and is no more. */
+static void kill_rank(uint32_t rank)
+{
+    pid_t pid = fork();
+    if (pid == 0) pause();
+    server.pids[rank] = pid;
+    server.start[rank] = xep_host_start(pid);
+    assert_int_equal(kill(pid, SIGKILL), 0);
+    assert_int_equal(waitpid(pid, NULL, 0), pid);
+}
+
+static void leave_rank(uint32_t rank, uint32_t dead)
+{
+    kill_rank(rank);
+    server.said[rank] = 1;
+    server.farewells[rank].dead = dead;
+}
+
+static void exchange(xep_status_t status, const char *reason)
+{
+    char send[BYTES] = {0}, recv[RANKS * BYTES];
+    xep_boot_t boot = {.rank = SELF, .nranks = RANKS, .timeout_ms = 700};
+    assert_int_equal(xep_pmix_exchange(&client, &boot, send, recv, BYTES), status);
+    if (status != XEP_OK && strstr(xep_last_error(), reason) == NULL)
+        fail_msg("\"%s\" does not say \"%s\"", xep_last_error(), reason);
+}
+
+TEST(all_is_well)
+{
+    exchange(XEP_OK, "");
+    assert_int_equal(server.ours_count, 0);
+}
+
+TEST(a_value_that_is_not_there_names_its_rank)
+{
+    server.fails = 3;
+    server.get = PMIX_ERR_NOT_FOUND;
+    exchange(XEP_ERR_BOOT, "exchange 1 over PMIx: nothing from rank 3: NOT_FOUND");
+    assert_int_equal(server.ours_count, 1);
+    assert_int_equal(server.ours.dead, UINT32_MAX);
+    exchange(XEP_ERR_BOOT, "an earlier exchange over PMIx was given up");
+    assert_int_equal(server.ours_count, 1);
+}
+
+TEST(a_value_that_never_comes_names_its_rank)
+{
+    server.never = 2;
+    exchange(XEP_ERR_TIMEOUT, "exchange 1 over PMIx: nothing from rank 2 in time");
+}
+
+TEST(a_value_of_another_size_names_its_rank)
+{
+    server.bytes = BYTES - 1;
+    exchange(XEP_ERR_MISMATCH, "rank 0 gave 15 bytes to an exchange of 16");
+}
+
+/* The server gives up rank 0, which lives, because rank 2 has died. */
+TEST(the_dead_one_is_named_where_a_value_is_not_there)
+{
+    server.fails = 0;
+    server.get = PMIX_ERR_NOT_FOUND;
+    kill_rank(2);
+    exchange(XEP_ERR_PEER, "rank 2 has died");
+    assert_int_equal(server.ours.dead, 2);
+}
+
+TEST(who_left_because_of_another_is_not_named)
+{
+    server.fence = PMIX_ERR_PARTIAL_SUCCESS;
+    leave_rank(0, 2);
+    kill_rank(2);
+    exchange(XEP_ERR_PEER, "rank 2 has died");
+}
+
+/* That one is on another host, say: what those say that have left is all there is. */
+TEST(whom_the_others_have_found_is_named)
+{
+    server.fence = PMIX_ERR_TIMEOUT;
+    leave_rank(0, 3);
+    leave_rank(2, UINT32_MAX);
+    exchange(XEP_ERR_PEER, "rank 3 has died");
+    assert_int_equal(server.ours.dead, 3);
+}
+
+TEST(who_never_came_is_named_before_those_that_left)
+{
+    server.fence = PMIX_ERR_PARTIAL_SUCCESS;
+    leave_rank(0, UINT32_MAX);
+    server.pids[3] = 0;
+    exchange(XEP_ERR_PEER, "rank 3 has died");
+}
+
+TEST(who_left_for_no_reason_is_named)
+{
+    server.fence = PMIX_ERR_PARTIAL_SUCCESS;
+    leave_rank(0, UINT32_MAX);
+    exchange(XEP_ERR_PEER, "rank 0 has died");
+}
+
+/* A farewell is another process's word: ranks that there are not, and this one itself, count for nothing. */
+TEST(a_farewell_that_makes_no_sense_counts_for_nothing)
+{
+    server.fence = PMIX_ERR_PARTIAL_SUCCESS;
+    leave_rank(0, SELF);
+    leave_rank(2, RANKS);
+    exchange(XEP_ERR_PEER, "rank 0 has died");
+}
