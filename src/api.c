@@ -27,6 +27,7 @@
 #include "layout.h"
 #include "loaded.h"
 #include "log.h"
+#include "meeting.h"
 #include "pmix/pmix_boot.h"
 #include "request_begin.h"
 #include "request_wait.h"
@@ -195,7 +196,8 @@ xep_status_t xep_group_shrink(xep_group_t *group, const xep_shrink_args_t *args,
 /* ---- newcomers ---- */
 
 /* Rank 0's are what counts, so all wait for its word of them. */
-static xep_status_t check_grow(const xep_group_t *group, const xep_grow_args_t *args, xep_grow_args_t *own)
+static xep_status_t check_grow(const xep_group_t *group, const xep_grow_args_t *args, xep_grow_args_t *own,
+                               xep_meeting_t *meeting)
 {
     xep_status_t status = args == NULL ? XEP_OK : xep_check_struct("args", args, own, sizeof *own);
     if (status != XEP_OK || group->rank != 0) return status;
@@ -206,16 +208,18 @@ static xep_status_t check_grow(const xep_group_t *group, const xep_grow_args_t *
                         own->path == NULL ? "both NULL" : "both given");
     if ((own->flags & ~(uint32_t)XEP_GROW_ANYWHERE) != 0 || own->reserved != 0)
         return xep_fail(XEP_ERR_INVALID, "invalid flags: %#x, reserved: %u (XEP_GROW_*; 0)", own->flags, own->reserved);
-    return XEP_OK;
+    *meeting = xep_meeting_by_call(own->publish, NULL, own->publish_ctx);
+    return own->path == NULL ? XEP_OK : xep_api_meet(own->path, group->timeout_ms, meeting);
 }
 
 xep_status_t xep_group_grow(xep_group_t *group, const xep_grow_args_t *args, xep_group_t **group_p)
 {
     xep_grow_args_t own = XEP_GROW_ARGS_INIT;
+    xep_meeting_t meeting = {0};
     if (group == NULL) return xep_fail(XEP_ERR_INVALID, "group is NULL");
-    xep_status_t status = check_grow(group, args, &own);
+    xep_status_t status = check_grow(group, args, &own, &meeting);
     if (group_p == NULL) status = xep_fail(XEP_ERR_INVALID, "group_p is NULL");
-    return xep_group_make_larger(group, &own, status, xep_ucp_transport_open, group_p);
+    return xep_group_make_larger(group, &own, &meeting, status, xep_ucp_transport_open, group_p);
 }
 
 xep_status_t xep_group_join(const xep_join_params_t *params, xep_group_t **group_p)
@@ -232,8 +236,11 @@ xep_status_t xep_group_join(const xep_join_params_t *params, xep_group_t **group
     if (status == XEP_OK) status = xep_config_read(&config);
     if (status == XEP_OK) status = xep_watch_listen(config.explain);
     if (status != XEP_OK) return status;
-    return xep_group_come(&config, &own, own.timeout_ms == 0 ? config.timeout : own.timeout_ms, xep_ucp_transport_open,
-                          group_p);
+    int32_t timeout_ms = own.timeout_ms == 0 ? config.timeout : own.timeout_ms;
+    xep_meeting_t meeting = xep_meeting_by_call(NULL, own.lookup, own.lookup_ctx);
+    if (own.path != NULL) status = xep_api_meet(own.path, timeout_ms, &meeting);
+    if (status != XEP_OK) return status;
+    return xep_group_come(&config, &own, &meeting, timeout_ms, xep_ucp_transport_open, group_p);
 }
 
 /*

@@ -2,10 +2,13 @@
 
 #include "api_boot.h"
 
+#include <string.h>
+
 #include "boot_callback.h"
 #include "boot_single.h"
 #include "error.h"
 #include "pmix/pmix_boot.h"
+#include "pmix/pmix_names.h"
 
 /*
  * PMIx where a launcher serves it, else a group of one. XEP_ERR_UNSUPPORTED alone means that no launcher does: any
@@ -39,4 +42,12 @@ xep_status_t xep_api_open_boot(const xep_config_t *config, const xep_group_param
         return params->allgather != NULL ? xep_boot_callback_open(params, timeout_ms, boot_p)
                                          : open_auto(timeout_ms, boot_p);
     }
+}
+
+xep_status_t xep_api_meet(const char *path, int32_t timeout_ms, xep_meeting_t *meeting_p)
+{
+    if (strncmp(path, XEP_PMIX_NAME_PREFIX, strlen(XEP_PMIX_NAME_PREFIX)) == 0)
+        return xep_pmix_meeting(path, timeout_ms, meeting_p);
+    *meeting_p = xep_meeting_by_file(path);
+    return XEP_OK;
 }

@@ -23,6 +23,7 @@ libxep_all_la_SOURCES = \
 	%D%/core/boot_mail.h %D%/core/boot_mail.c %D%/core/shrink_state.h %D%/core/shrink_state.c \
 	%D%/core/group_shrink.h %D%/core/group_shrink.c \
 	%D%/core/address.h %D%/core/address.c %D%/core/stream.h %D%/core/stream.c \
+	%D%/core/meeting.h %D%/core/meeting.c \
 	%D%/core/newcomers.h %D%/core/newcomers.c %D%/core/boot_grow.h %D%/core/boot_grow.c \
 	%D%/core/boot_join.h %D%/core/boot_join.c %D%/core/group_grow.h %D%/core/group_grow.c \
 	%D%/core/group_join.h %D%/core/group_join.c %D%/core/buffer_follow.h %D%/core/buffer_follow.c \
@@ -47,6 +48,7 @@ libxep_all_la_SOURCES = \
 	%D%/cuda/cuda_heap.h %D%/cuda/cuda_heap.c %D%/cuda/cuda_objects.h %D%/cuda/cuda_work.h %D%/cuda/cuda_work.c \
 	%D%/pmix/pmix_api.h %D%/pmix/pmix_api.c %D%/pmix/pmix_boot.h %D%/pmix/pmix_boot.c \
 	%D%/pmix/pmix_call.h %D%/pmix/pmix_call.c %D%/pmix/pmix_client.h %D%/pmix/pmix_client.c \
+	%D%/pmix/pmix_names.h %D%/pmix/pmix_names.c \
 	%D%/pmix/pmix_exchange.h %D%/pmix/pmix_exchange.c %D%/pmix/pmix_init.h %D%/pmix/pmix_init.c \
 	%D%/pmix/pmix_life.h %D%/pmix/pmix_life.c \
 	%D%/ucp/ucp_context.h %D%/ucp/ucp_context.c %D%/ucp/ucp_fault.h %D%/ucp/ucp_fault.c \

@@ -190,7 +190,7 @@ model:
 
 # what tests use and is no test itself
 test_helpers = %D%/mp/cuda_ops %D%/mp/cuda_ll_ops %D%/bench/cuda_calls \
-	%D%/abi/mode_load %D%/mp/half_made %D%/mp/heartbeat %D%/mp/killed %D%/mp/listening %D%/mp/traced \
+	%D%/abi/mode_load %D%/mp/half_made %D%/mp/heartbeat %D%/mp/killed %D%/mp/listening %D%/mp/met %D%/mp/traced \
 	%D%/mp/survivors %D%/mp/smaller %D%/mp/larger %D%/mp/soak %D%/mp/victim %D%/mp/wire_rate.mp %D%/bench/kernels
 %C%_abi_mode_load_LDADD = libxep.la
 %C%_abi_dlopen_t_LDADD = libunit.la $(CMOCKA_LIBS)
@@ -205,6 +205,7 @@ test_helpers = %D%/mp/cuda_ops %D%/mp/cuda_ll_ops %D%/bench/cuda_calls \
 %C%_mp_victim_LDADD = libmp_rig.la
 %C%_mp_heartbeat_LDADD = libmp_rig.la
 %C%_mp_killed_LDADD = libmp_rig.la
+%C%_mp_met_LDADD = libmp_rig.la
 EXTRA_DIST += %D%/mutants/run %D%/mutants/fuzz.mutants %D%/mutants/kit.mutants \
 	%D%/mutants/normal.mutants %D%/mutants/ll.mutants
 EXTRA_DIST += %D%/mp/trace_check.py %D%/bench/ratios.py %D%/bench/bounds

@@ -51,6 +51,7 @@ xep_run_SOURCES = \
 	%D%/run/run_output.c %D%/run/run_output.h \
 	%D%/run/run_pmix.c %D%/run/run_pmix.h \
 	%D%/run/run_say.c %D%/run/run_say.h \
+	%D%/run/run_names.c %D%/run/run_names.h \
 	%D%/run/run_server.c %D%/run/run_server.h \
 	%D%/run/run_spawn.c %D%/run/run_spawn.h \
 	%D%/run/run_trace.c %D%/run/run_trace.h \

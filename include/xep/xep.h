@@ -332,9 +332,11 @@ enum {
 /** Rank 0's count; of other ranks nothing but size is looked at. */
 typedef struct xep_grow_args {
     size_t size;
-    uint32_t newcomers;     /* processes to wait for, at most 1024; 0: 1 */
-    int32_t timeout_ms;     /* most time until they are here; 0: the group's timeout; < 0: none */
-    const char *path;       /* of the address file, which rank 0 makes and removes; or NULL, and publish */
+    uint32_t newcomers; /* processes to wait for, at most 1024; 0: 1 */
+    int32_t timeout_ms; /* most time until they are here; 0: the group's timeout; < 0: none */
+    /* of the address file, which rank 0 makes and removes; or "pmix:" and a name of 1 to 127 bytes, which the launcher
+     * keeps meanwhile; or NULL, and publish */
+    const char *path;
     xep_publish_fn publish; /* instead of path */
     void *publish_ctx;      /* passed to publish */
     uint32_t flags;         /* XEP_GROW_* */
@@ -346,14 +348,15 @@ typedef struct xep_grow_args {
 /**
  * Makes a new group of all ranks of this one, with the numbers that they have, and of processes that call
  * xep_group_join(): these are the ranks behind them, in the order in which they came. Collective, blocking, and an
- * operation boundary: all have called it before any of them returns. No launcher takes part.
+ * operation boundary: all have called it before any of them returns. No launcher takes part, unless path is a name.
  *
  * Rank 0 waits for the newcomers; all ranks come to the same new group or to the same error, after which this group and
  * its buffers are as before, so the call can be made again: XEP_ERR_TIMEOUT (fewer newcomers than asked for have come,
  * which none of them is told: they go on looking for a group), XEP_ERR_PEER (a newcomer has died in the middle),
  * XEP_ERR_MISMATCH (a newcomer has other settings), XEP_ERR_INVALID, XEP_ERR_BOOT (the address file cannot be written,
- * or publish failed), XEP_ERR_ABORTED (params.interrupted), XEP_ERR_TRANSPORT, XEP_ERR_NO_MEMORY. A newcomer of another
- * version of xep is told so and not let in, and the others go on waiting.
+ * publish failed, or the name is taken), XEP_ERR_UNSUPPORTED (the launcher keeps no names), XEP_ERR_ABORTED
+ * (params.interrupted), XEP_ERR_TRANSPORT, XEP_ERR_NO_MEMORY. A newcomer of another version of xep is told so and not
+ * let in, and the others go on waiting.
  *
  * When a rank of this group dies or does not call this within the group's timeout, the errors are those of
  * xep_group_allgather(), XEP_ERR_PEER and XEP_ERR_TIMEOUT, and name it; then xep_group_shrink() makes a group that can
@@ -366,7 +369,7 @@ XEP_API xep_status_t xep_group_grow(xep_group_t *group, const xep_grow_args_t *a
 
 typedef struct xep_join_params {
     size_t size;
-    const char *path;     /* of the address file; or NULL, and lookup */
+    const char *path;     /* of the address file, or "pmix:" and the name; or NULL, and lookup */
     xep_lookup_fn lookup; /* instead of path */
     void *lookup_ctx;     /* passed to lookup */
     /* most time until a group has taken this process in, then deadline of each wait in calls on the group; 0:
@@ -381,14 +384,15 @@ typedef struct xep_join_params {
 
 /**
  * Makes this process a rank of a group whose ranks call xep_group_grow(), now or before the deadline. Blocking. The
- * process may come from anywhere: no launcher and no PMIx is asked. It needs the same user and the same settings
+ * process may come from anywhere: no launcher and no PMIx is asked, unless path is a name, which processes of the same
+ * launcher find (xep_run, mpirun, prterun; Slurm's PMIx keeps no names). It needs the same user and the same settings
  * (XEP_MAP and so on). The address file is read only if it belongs to this user and nobody else can use it.
  *
  * It waits while there is no address file, or nobody listens where an old one says. Errors, after which nothing is left
  * to free: XEP_ERR_TIMEOUT (the sentence says what was missing last), XEP_ERR_PROTOCOL (what is in the file is no
  * address), XEP_ERR_BOOT (the file belongs to somebody else), XEP_ERR_MISMATCH (another version of xep, other
  * settings), XEP_ERR_PEER (a rank died in the middle), XEP_ERR_ABORTED (params.interrupted), XEP_ERR_INVALID,
- * XEP_ERR_TRANSPORT, XEP_ERR_NO_MEMORY. It may be called again.
+ * XEP_ERR_UNSUPPORTED (no launcher that keeps names), XEP_ERR_TRANSPORT, XEP_ERR_NO_MEMORY. It may be called again.
  */
 XEP_API xep_status_t xep_group_join(const xep_join_params_t *params, xep_group_t **group_p);
 

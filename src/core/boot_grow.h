@@ -17,10 +17,11 @@ typedef enum xep_grow_step {
 
 /** Of one call of xep_group_grow(). */
 typedef struct xep_grow {
-    xep_group_t *group;         /* that grows */
-    xep_newcomers_t *newcomers; /* rank 0 alone */
-    uint32_t count;             /* of newcomers */
-    int32_t patience_ms;        /* for what a newcomer is to say */
+    xep_group_t *group;           /* that grows */
+    const xep_meeting_t *meeting; /* rank 0 alone */
+    xep_newcomers_t *newcomers;   /* rank 0 alone */
+    uint32_t count;               /* of newcomers */
+    int32_t patience_ms;          /* for what a newcomer is to say */
     /* somebody has failed, or all have settled: nobody says anything more. The same on all members, but where one of
      * them has died */
     int over;

@@ -5,11 +5,13 @@
 #define XEP_CORE_BOOT_JOIN_H
 
 #include "boot.h"
+#include "meeting.h"
 #include "stream.h"
 
 /** Of one call of xep_group_join(). */
 typedef struct xep_join {
     const xep_join_params_t *params;
+    const xep_meeting_t *meeting;
     int32_t timeout_ms; /* of each wait */
     int stream;         /* -1: not connected */
     uint32_t rank, nranks;

@@ -25,10 +25,11 @@ static int32_t part_of(int32_t timeout_ms, int32_t parts)
 
 /* ---- 1: wait ---- */
 
-static xep_status_t fail_late(const xep_grow_args_t *args, uint32_t count, int32_t timeout_ms)
+static xep_status_t fail_late(const xep_grow_t *grow, const xep_grow_args_t *args, uint32_t count, int32_t timeout_ms)
 {
+    const char *name = grow->meeting->name;
     return xep_fail(XEP_ERR_TIMEOUT, "%u of %u newcomers came in %d ms%s%.100s", count, args->newcomers, timeout_ms,
-                    args->path == NULL ? "" : " to ", args->path == NULL ? "" : args->path);
+                    name[0] == '\0' ? "" : " to ", name);
 }
 
 /* Of rank 0: looks for a while. XEP_INPROGRESS: not all are here. */
@@ -46,7 +47,7 @@ static xep_status_t look_out(xep_grow_t *grow, const xep_grow_args_t *args, int3
             return xep_fail(XEP_ERR_ABORTED, "the caller would wait no longer for newcomers");
     } while (xep_rest_turn(&rest, 0));
     if (xep_clock_ns() < deadline_ns) return XEP_INPROGRESS;
-    return fail_late(args, xep_newcomers_look(grow->newcomers), timeout_ms);
+    return fail_late(grow, args, xep_newcomers_look(grow->newcomers), timeout_ms);
 }
 
 static void dismiss(xep_grow_t *grow)
@@ -63,7 +64,7 @@ static xep_status_t await(xep_grow_t *grow, const xep_grow_args_t *args, xep_sta
     int32_t timeout_ms = args->timeout_ms == 0 ? grow->group->timeout_ms : args->timeout_ms;
     uint64_t deadline_ns = xep_deadline(timeout_ms);
     int leads = grow->group->rank == 0;
-    if (status == XEP_OK && leads) status = xep_newcomers_open(grow->group, args, &grow->newcomers);
+    if (status == XEP_OK && leads) status = xep_newcomers_open(grow->group, args, grow->meeting, &grow->newcomers);
     xep_status_t said;
     do {
         if (status >= 0 && leads) status = look_out(grow, args, timeout_ms, deadline_ns);
@@ -110,10 +111,10 @@ static xep_status_t settle(xep_grow_t *grow, xep_status_t status)
 }
 
 /* A word that ends the wait may be an error of the arguments of one member. */
-xep_status_t xep_group_make_larger(xep_group_t *group, const xep_grow_args_t *args, xep_status_t status,
-                                   xep_transport_open_fn open_transport, xep_group_t **group_p)
+xep_status_t xep_group_make_larger(xep_group_t *group, const xep_grow_args_t *args, const xep_meeting_t *meeting,
+                                   xep_status_t status, xep_transport_open_fn open_transport, xep_group_t **group_p)
 {
-    xep_grow_t grow = {.group = group, .patience_ms = part_of(group->timeout_ms, 4)};
+    xep_grow_t grow = {.group = group, .meeting = meeting, .patience_ms = part_of(group->timeout_ms, 4)};
     xep_group_t *made = NULL;
     for (uint32_t r = 0; r < group->nranks; r++)
         if (xep_group_is_out(group, r))

@@ -23,9 +23,12 @@
 #define XEP_CORE_GROUP_GROW_H
 
 #include "group.h"
+#include "meeting.h"
 
-/** xep_group_grow(). status: what this rank's arguments have come to, which all members hear of. */
-xep_status_t xep_group_make_larger(xep_group_t *group, const xep_grow_args_t *args, xep_status_t status,
-                                   xep_transport_open_fn open_transport, xep_group_t **group_p);
+/**
+ * xep_group_grow(). meeting: of rank 0. status: what this rank's arguments have come to, which all members hear of.
+ */
+xep_status_t xep_group_make_larger(xep_group_t *group, const xep_grow_args_t *args, const xep_meeting_t *meeting,
+                                   xep_status_t status, xep_transport_open_fn open_transport, xep_group_t **group_p);
 
 #endif

@@ -23,19 +23,6 @@ enum { AGAIN_NS = 50 * 1000 * 1000, HEARD_MS = 5000, WAY_MS = 2000, MOST_RANKS =
 
 /* ---- finding the group ---- */
 
-static xep_status_t look_up(const xep_join_params_t *params, xep_address_t *address)
-{
-    char data[XEP_ADDRESS_BYTES] = {0};
-    size_t bytes = 0;
-    if (params->lookup == NULL) return xep_address_read(params->path, address);
-    int ret = params->lookup(params->lookup_ctx, data, sizeof data, &bytes);
-    if (ret != 0) return xep_fail(XEP_ERR_BOOT, "params.lookup returned %d", ret);
-    if (bytes == 0) return XEP_INPROGRESS;
-    if (bytes > sizeof data)
-        return xep_fail(XEP_ERR_BOOT, "params.lookup says %zu bytes (at most %zu)", bytes, sizeof data);
-    return xep_address_check(data, bytes, "what params.lookup found", address);
-}
-
 static xep_status_t connect_any(xep_join_t *join, const xep_address_t *address, uint64_t deadline_ns)
 {
     xep_status_t status = XEP_ERR_PEER;
@@ -88,7 +75,7 @@ static void hang_up(xep_join_t *join)
 static xep_status_t try_once(xep_join_t *join, uint64_t deadline_ns, char *why, size_t bytes)
 {
     xep_address_t address;
-    xep_status_t status = look_up(join->params, &address);
+    xep_status_t status = join->meeting->ops->lookup(join->meeting, &address);
     if (status == XEP_INPROGRESS) {
         snprintf(why, bytes, "there is no address of a group");
         return status;
@@ -115,9 +102,9 @@ static xep_status_t knock(xep_join_t *join)
         if (params->interrupted != NULL && params->interrupted(params->interrupted_ctx) != 0)
             return xep_fail(XEP_ERR_ABORTED, "the caller would wait no longer for a group");
         if (xep_clock_ns() >= deadline_ns)
-            return xep_fail(XEP_ERR_TIMEOUT, "no group has taken this process in for %d ms%s%.300s: %s",
-                            join->timeout_ms, params->path == NULL ? "" : ", by the address file ",
-                            params->path == NULL ? "" : params->path, why);
+            return xep_fail(XEP_ERR_TIMEOUT, "no group has taken this process in for %d ms, by the %s%s%.300s: %s",
+                            join->timeout_ms, join->meeting->kind, join->meeting->name[0] == '\0' ? "" : " ",
+                            join->meeting->name, why);
         nanosleep(&again, NULL);
     }
 }
@@ -159,10 +146,10 @@ static xep_status_t become(xep_join_t *join, const xep_config_t *config, xep_tra
     return XEP_OK;
 }
 
-xep_status_t xep_group_come(const xep_config_t *config, const xep_join_params_t *params, int32_t timeout_ms,
-                            xep_transport_open_fn open_transport, xep_group_t **group_p)
+xep_status_t xep_group_come(const xep_config_t *config, const xep_join_params_t *params, const xep_meeting_t *meeting,
+                            int32_t timeout_ms, xep_transport_open_fn open_transport, xep_group_t **group_p)
 {
-    xep_join_t join = {.params = params, .timeout_ms = timeout_ms, .stream = -1};
+    xep_join_t join = {.params = params, .meeting = meeting, .timeout_ms = timeout_ms, .stream = -1};
     xep_status_t status = knock(&join);
     if (status == XEP_OK) status = become(&join, config, open_transport, group_p);
     hang_up(&join);

@@ -5,9 +5,10 @@
 #define XEP_CORE_GROUP_JOIN_H
 
 #include "group.h"
+#include "meeting.h"
 
 /** xep_group_join(), arguments checked; timeout_ms is never 0. */
-xep_status_t xep_group_come(const xep_config_t *config, const xep_join_params_t *params, int32_t timeout_ms,
-                            xep_transport_open_fn open_transport, xep_group_t **group_p);
+xep_status_t xep_group_come(const xep_config_t *config, const xep_join_params_t *params, const xep_meeting_t *meeting,
+                            int32_t timeout_ms, xep_transport_open_fn open_transport, xep_group_t **group_p);
 
 #endif

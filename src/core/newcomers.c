@@ -33,7 +33,7 @@ typedef struct guest {
 } guest_t;
 
 struct xep_newcomers {
-    const xep_grow_args_t *args;
+    xep_meeting_t meeting;
     uint32_t nranks; /* of the group that grows */
     int listener;    /* -1: nobody is let in any more */
     int published;
@@ -56,20 +56,15 @@ static const xep_patience_t now = {.look = no_patience};
 
 static xep_status_t publish(xep_newcomers_t *newcomers)
 {
-    const xep_grow_args_t *args = newcomers->args;
     newcomers->published = 1;
-    if (args->publish == NULL) return xep_address_write(args->path, &newcomers->address);
-    int ret = args->publish(args->publish_ctx, &newcomers->address, sizeof newcomers->address);
-    return ret == 0 ? XEP_OK : xep_fail(XEP_ERR_BOOT, "args.publish returned %d", ret);
+    return newcomers->meeting.ops->publish(&newcomers->meeting, &newcomers->address);
 }
 
 static void unpublish(xep_newcomers_t *newcomers)
 {
-    const xep_grow_args_t *args = newcomers->args;
     if (!newcomers->published) return;
     newcomers->published = 0;
-    if (args->publish == NULL) xep_address_remove(args->path, &newcomers->address);
-    else (void)args->publish(args->publish_ctx, NULL, 0);
+    newcomers->meeting.ops->unpublish(&newcomers->meeting, &newcomers->address);
 }
 
 /* A group of one host lets in who is on it, unless args say otherwise. */
@@ -80,12 +75,13 @@ static int is_everywhere(const xep_group_t *group, const xep_grow_args_t *args)
     return apart;
 }
 
-xep_status_t xep_newcomers_open(const xep_group_t *group, const xep_grow_args_t *args, xep_newcomers_t **newcomers_p)
+xep_status_t xep_newcomers_open(const xep_group_t *group, const xep_grow_args_t *args, const xep_meeting_t *meeting,
+                                xep_newcomers_t **newcomers_p)
 {
     uint32_t wanted = args->newcomers;
     xep_newcomers_t *newcomers = calloc(1, sizeof *newcomers + wanted * sizeof newcomers->seats[0]);
     if (newcomers == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for %u newcomers", wanted);
-    newcomers->args = args;
+    newcomers->meeting = *meeting;
     newcomers->nranks = group->nranks;
     newcomers->listener = -1;
     newcomers->wanted = wanted;

@@ -5,12 +5,14 @@
 #define XEP_CORE_NEWCOMERS_H
 
 #include "group.h"
+#include "meeting.h"
 #include "stream.h"
 
 typedef struct xep_newcomers xep_newcomers_t;
 
-/** Listens, and makes known where, as args say. What it was given stays the caller's until close. */
-xep_status_t xep_newcomers_open(const xep_group_t *group, const xep_grow_args_t *args, xep_newcomers_t **newcomers_p);
+/** Listens, and makes known where, by the meeting, whose name and functions are the caller's until close. */
+xep_status_t xep_newcomers_open(const xep_group_t *group, const xep_grow_args_t *args, const xep_meeting_t *meeting,
+                                xep_newcomers_t **newcomers_p);
 
 /** Looks who has come and who has gone again; never blocks. How many are here: at most those wanted. */
 uint32_t xep_newcomers_look(xep_newcomers_t *newcomers);

@@ -15,6 +15,9 @@ typedef struct xep_pmix_api {
     __typeof__(&PMIx_Fence_nb) fence_nb;
     __typeof__(&PMIx_Get) get;
     __typeof__(&PMIx_Get_nb) get_nb;
+    __typeof__(&PMIx_Publish_nb) publish_nb;
+    __typeof__(&PMIx_Unpublish_nb) unpublish_nb;
+    __typeof__(&PMIx_Lookup_nb) lookup_nb;
     __typeof__(&PMIx_Register_event_handler) register_event_handler;
     __typeof__(&PMIx_Error_string) error_string;
     __typeof__(&PMIx_Get_version) get_version;

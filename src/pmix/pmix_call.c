@@ -30,13 +30,15 @@ typedef struct call {
     void *recv; /* the caller's: not to be touched once it is given up */
     size_t bytes;
     xep_pmix_result_t result;
+    char *keys[2]; /* key, NULL */
+    char sent[];   /* what is published */
 } call_t;
 
-/* info: a flag that the call has, or NULL */
-static call_t *call_new(xep_pmix_client_t *client, const char *info)
+/* info: a flag that the call has, or NULL; room for so many bytes that are sent */
+static call_t *call_new_with(xep_pmix_client_t *client, const char *info, size_t room)
 {
     pthread_condattr_t attr;
-    call_t *call = calloc(1, sizeof *call);
+    call_t *call = calloc(1, sizeof *call + room);
     if (call == NULL) return NULL;
     pthread_condattr_init(&attr);
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
@@ -49,6 +51,11 @@ static call_t *call_new(xep_pmix_client_t *client, const char *info)
     if (info != NULL) snprintf(directive.key, sizeof directive.key, "%s", info);
     call->info = directive;
     return call;
+}
+
+static call_t *call_new(xep_pmix_client_t *client, const char *info)
+{
+    return call_new_with(client, info, 0);
 }
 
 static void call_free(call_t *call)
@@ -184,4 +191,50 @@ xep_pmix_result_t xep_pmix_call_ask(xep_pmix_client_t *client, uint32_t rank, co
     if (atomic_load(&client->gets) > 0) return (xep_pmix_result_t){0};
     return get(call_new(client, PMIX_IMMEDIATE), rank, key, recv, bytes, 1,
                &(xep_pmix_wait_t){.deadline_ns = deadline_ns});
+}
+
+/* ---- names ---- */
+
+static void name_call(call_t *call, const char *key)
+{
+    snprintf(call->key, sizeof call->key, "%s", key);
+    call->keys[0] = call->key;
+}
+
+xep_pmix_result_t xep_pmix_call_publish(xep_pmix_client_t *client, const char *key, const void *data, size_t bytes,
+                                        const xep_pmix_wait_t *wait)
+{
+    call_t *call = call_new_with(client, NULL, bytes);
+    if (call == NULL) return no_memory;
+    memcpy(call->sent, data, bytes);
+    pmix_info_t info = {.value = {.type = PMIX_BYTE_OBJECT, .data.bo = {.bytes = call->sent, .size = bytes}}};
+    snprintf(info.key, sizeof info.key, "%s", key);
+    call->info = info;
+    return wait_for(call, client->api->publish_nb(&call->info, 1, end_fence, call), wait);
+}
+
+xep_pmix_result_t xep_pmix_call_unpublish(xep_pmix_client_t *client, const char *key, const xep_pmix_wait_t *wait)
+{
+    call_t *call = call_new(client, NULL);
+    if (call == NULL) return no_memory;
+    name_call(call, key);
+    return wait_for(call, client->api->unpublish_nb(call->keys, NULL, 0, end_fence, call), wait);
+}
+
+/* Called by libpmix; a name that is not there may come as one without a value. */
+static void end_lookup(pmix_status_t ret, pmix_pdata_t data[], size_t ndata, void *arg)
+{
+    int is_there = ndata > 0 && data[0].value.type != PMIX_UNDEF;
+    end_get(ret == PMIX_SUCCESS && !is_there ? PMIX_ERR_NOT_FOUND : ret, is_there ? &data[0].value : NULL, arg);
+}
+
+xep_pmix_result_t xep_pmix_call_lookup(xep_pmix_client_t *client, const char *key, void *recv, size_t bytes,
+                                       const xep_pmix_wait_t *wait)
+{
+    call_t *call = call_new(client, NULL);
+    if (call == NULL) return no_memory;
+    name_call(call, key);
+    call->recv = recv;
+    call->bytes = bytes;
+    return wait_for(call, client->api->lookup_nb(call->keys, NULL, 0, end_lookup, call), wait);
 }

@@ -39,4 +39,13 @@ xep_pmix_result_t xep_pmix_call_get(xep_pmix_client_t *client, uint32_t rank, co
 xep_pmix_result_t xep_pmix_call_ask(xep_pmix_client_t *client, uint32_t rank, const char *key, void *recv, size_t bytes,
                                     uint64_t deadline_ns);
 
+/** Makes bytes known under a name, for all that the launcher has started; and no longer. */
+xep_pmix_result_t xep_pmix_call_publish(xep_pmix_client_t *client, const char *key, const void *data, size_t bytes,
+                                        const xep_pmix_wait_t *wait);
+xep_pmix_result_t xep_pmix_call_unpublish(xep_pmix_client_t *client, const char *key, const xep_pmix_wait_t *wait);
+
+/** What is known under a name, if it has that size: recv[bytes]. PMIX_ERR_NOT_FOUND: nothing. */
+xep_pmix_result_t xep_pmix_call_lookup(xep_pmix_client_t *client, const char *key, void *recv, size_t bytes,
+                                       const xep_pmix_wait_t *wait);
+
 #endif

@@ -60,6 +60,11 @@ refuses() {
         wrong "expected a failure with \"$pattern\""
 }
 
+# meets NAME RANKS LAUNCHER...: a group finds its newcomers by a name that the launcher keeps
+meets() {
+    [ ! -x test/mp/met ] || passes "$1, a name" "${@:3}" test/mp/met "$2"
+}
+
 # a program of the suite, where it was built
 programs() {
     local program

@@ -7,6 +7,7 @@ here=(--map-by :OVERSUBSCRIBE --bind-to none)
 
 whole '4 ranks' 4 1 4 "${prterun[@]}" "${here[@]}" -n 4
 programs 'prterun' "${prterun[@]}" "${here[@]}" -n 4
+meets 'prterun' 4 "${prterun[@]}" "${here[@]}" -n 4
 
 own=$prefix/lib/openmpi
 if [ -n "$prefix" ] && [ -e "$own/libpmix.so.2" ]; then
@@ -15,5 +16,6 @@ if [ -n "$prefix" ] && [ -e "$own/libpmix.so.2" ]; then
     grep -q "^pmix .*$own/libpmix" "$tmp/out" || wrong "the client's libpmix is not the launcher's"
     whole "4 ranks with the launcher's PMIx" 4 1 4 "${theirs[@]}" -n 4
     programs "prterun with the launcher's PMIx" "${theirs[@]}" -n 4
+    meets "prterun with the launcher's PMIx" 4 "${theirs[@]}" -n 4
 fi
 exit $failed

@@ -87,6 +87,7 @@ step=(srun --mpi=pmix --overcommit --export=ALL)
 whole '1 node of 4 ranks' 4 1 4 "${step[@]}" -N 1 -n 4
 whole '2 nodes of 2 ranks' 4 1 4 "${step[@]}" -N 2 -n 4 --ntasks-per-node=2
 whole '2 nodes, ranks dealt in turn' 4 1 4 "${step[@]}" -N 2 -n 4 -m cyclic
+[ ! -x test/mp/met ] || passes 'srun, a name, which it does not keep' "${step[@]}" -N 1 -n 1 test/mp/met 1 refused
 programs 'srun' "${step[@]}" -N 2 -n 4 --ntasks-per-node=2
 refuses 'without --mpi=pmix' '--mpi=pmix' srun --overcommit -N 1 -n 2 \
     ./xep_perf --check-only --tokens 8 --hidden 16 --experts 4 --topk 2

@@ -177,8 +177,8 @@ static void open_door(door_t *door, uint32_t wanted)
     door->group.nranks = 1;
     door->group.peers = &door->peer;
     door->args.newcomers = wanted;
-    door->args.path = path;
-    assert_int_equal(xep_newcomers_open(&door->group, &door->args, &door->newcomers), XEP_OK);
+    xep_meeting_t meeting = xep_meeting_by_file(path);
+    assert_int_equal(xep_newcomers_open(&door->group, &door->args, &meeting, &door->newcomers), XEP_OK);
     assert_int_equal(xep_address_read(path, &door->address), XEP_OK);
 }
 

@@ -20,6 +20,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "run_names.h"
 #include "run_pmix.h"
 #include "run_say.h"
 
@@ -119,6 +120,9 @@ static const host_t host = {.module = {.client_connected2 = on_connected,
                                        .abort = on_abort,
                                        .fence_nb = on_fence,
                                        .direct_modex = on_direct_modex,
+                                       .publish = run_names_publish,
+                                       .unpublish = run_names_unpublish,
+                                       .lookup = run_names_lookup,
                                        .register_events = on_register_events,
                                        .deregister_events = on_deregister_events,
                                        .notify_event = on_notify_event}};
@@ -354,6 +358,7 @@ static void notify(const run_server_t *server, uint32_t rank, pmix_status_t code
 /* What a rank's end means to the others: by a signal, with a status, or well but without PMIx_Finalize. */
 void run_server_rank_ended(run_server_t *server, uint32_t rank, int wait_status)
 {
+    run_names_forget(rank);
     if (WIFSIGNALED(wait_status)) notify(server, rank, PMIX_ERR_PROC_ABORTED_BY_SIG, WTERMSIG(wait_status));
     else if (WEXITSTATUS(wait_status) != 0) notify(server, rank, PMIX_ERR_EXIT_NONZERO_TERM, WEXITSTATUS(wait_status));
     else if (!atomic_load(&server->finalized[rank])) notify(server, rank, PMIX_ERR_PROC_TERM_WO_SYNC, 0);

@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/*
+ * Not every launcher keeps names: mpirun, prterun and xep_run do, Slurm's PMIx (22.05) does not. Values that ranks
+ * put for their own job would be found there, too, but only by ranks of that job, and cannot be taken back.
+ */
+#include "pmix_names.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "cpu.h"
+#include "error.h"
+#include "pmix_call.h"
+
+enum { MOST_MS = 10000 /* of an answer: the server asks at most one other */ };
+
+static uint64_t deadline_of(const xep_meeting_t *meeting)
+{
+    int32_t ms = meeting->timeout_ms;
+    return xep_clock_ns() + (uint64_t)(ms < 0 || ms > MOST_MS ? MOST_MS : ms) * 1000000;
+}
+
+static void make_key(const xep_meeting_t *meeting, char *key, size_t bytes)
+{
+    snprintf(key, bytes, "xep.grow.%s", meeting->name);
+}
+
+static int is_refused(pmix_status_t ret)
+{
+    return ret == PMIX_ERR_NOT_SUPPORTED || ret == PMIX_ERR_NOT_IMPLEMENTED;
+}
+
+/* What a call has come to: XEP_OK, or why there is no meeting under that name. */
+static xep_status_t judge(const xep_meeting_t *meeting, const xep_pmix_client_t *client, const char *call,
+                          const xep_pmix_result_t *result)
+{
+    const char *instead = "an address file, or callbacks, serve as well";
+    if (!result->done)
+        return xep_fail(XEP_ERR_TIMEOUT, "the launcher's PMIx server has not answered %s of \"%s\" in time", call,
+                        meeting->name);
+    if (result->ret == PMIX_SUCCESS) return XEP_OK;
+    if (is_refused(result->ret))
+        return xep_fail(XEP_ERR_UNSUPPORTED, "this launcher keeps no names: %s of \"%s\" is not supported (%s)", call,
+                        meeting->name, instead);
+    if (result->ret == PMIX_ERR_DUPLICATE_KEY || result->ret == PMIX_EXISTS)
+        return xep_fail(XEP_ERR_BOOT, "the PMIx name \"%s\" is taken: by another group, or by one that has ended",
+                        meeting->name);
+    return xep_fail(XEP_ERR_BOOT, "%s of \"%s\": %s (%s)", call, meeting->name, client->api->error_string(result->ret),
+                    instead);
+}
+
+static xep_status_t open_client(const xep_meeting_t *meeting, xep_pmix_client_t **client_p)
+{
+    xep_status_t status = xep_pmix_client_open(meeting->timeout_ms, client_p);
+    if (status == XEP_OK) return XEP_OK;
+    char why[400];
+    snprintf(why, sizeof why, "%s", xep_last_error());
+    return xep_fail(status, "the PMIx name \"%s\" cannot be used: %s", meeting->name, why);
+}
+
+static xep_status_t publish(const xep_meeting_t *meeting, const xep_address_t *address)
+{
+    char key[sizeof(pmix_key_t)];
+    xep_pmix_client_t *client;
+    xep_status_t status = open_client(meeting, &client);
+    if (status != XEP_OK) return status;
+    make_key(meeting, key, sizeof key);
+    xep_pmix_wait_t wait = {.deadline_ns = deadline_of(meeting)};
+    xep_pmix_result_t result = xep_pmix_call_publish(client, key, address, sizeof *address, &wait);
+    return judge(meeting, client, "PMIx_Publish", &result);
+}
+
+static void unpublish(const xep_meeting_t *meeting, const xep_address_t *address)
+{
+    char key[sizeof(pmix_key_t)];
+    xep_pmix_client_t *client;
+    (void)address;
+    if (open_client(meeting, &client) != XEP_OK) return;
+    make_key(meeting, key, sizeof key);
+    xep_pmix_wait_t wait = {.deadline_ns = deadline_of(meeting)};
+    (void)xep_pmix_call_unpublish(client, key, &wait);
+}
+
+static xep_status_t lookup(const xep_meeting_t *meeting, xep_address_t *address)
+{
+    char key[sizeof(pmix_key_t)], where[XEP_PMIX_NAME_BYTES + 32];
+    xep_address_t data;
+    xep_pmix_client_t *client;
+    xep_status_t status = open_client(meeting, &client);
+    if (status != XEP_OK) return status;
+    make_key(meeting, key, sizeof key);
+    xep_pmix_wait_t wait = {.deadline_ns = deadline_of(meeting)};
+    xep_pmix_result_t result = xep_pmix_call_lookup(client, key, &data, sizeof data, &wait);
+    if (result.done && (result.ret == PMIX_ERR_NOT_FOUND || result.ret == PMIX_ERR_PARTIAL_SUCCESS))
+        return XEP_INPROGRESS;
+    status = judge(meeting, client, "PMIx_Lookup", &result);
+    if (status != XEP_OK) return status;
+    if (result.bytes != sizeof data)
+        return xep_fail(XEP_ERR_PROTOCOL, "under the PMIx name \"%s\" there is no address: %zd bytes (%zu)",
+                        meeting->name, (ssize_t)result.bytes, sizeof data);
+    snprintf(where, sizeof where, "what is under the PMIx name \"%s\"", meeting->name);
+    return xep_address_check(&data, sizeof data, where, address);
+}
+
+static const xep_meeting_ops_t ops = {.publish = publish, .unpublish = unpublish, .lookup = lookup};
+
+xep_status_t xep_pmix_meeting(const char *path, int32_t timeout_ms, xep_meeting_t *meeting_p)
+{
+    const char *name = path + strlen(XEP_PMIX_NAME_PREFIX);
+    size_t length = strlen(name);
+    if (length == 0 || length >= XEP_PMIX_NAME_BYTES)
+        return xep_fail(XEP_ERR_INVALID,
+                        "invalid path: a PMIx name of %zu bytes behind \"" XEP_PMIX_NAME_PREFIX "\" (1 to %d)", length,
+                        XEP_PMIX_NAME_BYTES - 1);
+    *meeting_p = (xep_meeting_t){.ops = &ops, .kind = "PMIx name", .name = name, .timeout_ms = timeout_ms};
+    return XEP_OK;
+}

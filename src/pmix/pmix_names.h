@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/**
+ * A name that the launcher's PMIx server keeps (PMIx_Publish): what a group that grows makes known under it is found by
+ * processes that the same launcher has started, of any of its jobs.
+ */
+#ifndef XEP_PMIX_NAMES_H
+#define XEP_PMIX_NAMES_H
+
+#include "meeting.h"
+
+/** What a path begins with that is such a name. */
+#define XEP_PMIX_NAME_PREFIX "pmix:"
+
+enum { XEP_PMIX_NAME_BYTES = 128 /* with its 0, and without the prefix */ };
+
+/** path: begins with the prefix. XEP_ERR_INVALID: what follows is too long, or nothing. */
+xep_status_t xep_pmix_meeting(const char *path, int32_t timeout_ms, xep_meeting_t *meeting_p);
+
+#endif
