@@ -175,7 +175,7 @@ script_tests = \
 	%D%/mp/perf_check.sh %D%/mp/perf_corrupt.sh %D%/mp/perf_output.sh %D%/mp/perf_ratios.sh \
 	%D%/mp/recorded.sh %D%/mp/simulated.sh %D%/mp/simulated_hosts.sh \
 	%D%/mp/shared_memory.sh %D%/mp/steady_calls.sh %D%/mp/trace_output.sh \
-	%D%/mp/survivors.sh %D%/mp/smaller.sh %D%/mp/larger.sh %D%/mp/soak.sh %D%/mp/victim.sh \
+	%D%/mp/survivors.sh %D%/mp/smaller.sh %D%/mp/larger.sh %D%/mp/divided.sh %D%/mp/soak.sh %D%/mp/victim.sh \
 	%D%/rig/documents.sh %D%/rig/format.sh %D%/rig/layers.sh %D%/rig/mutants.sh \
 	%D%/rig/rig.sh %D%/rig/symbols.sh %D%/rig/tarball.sh
 
@@ -191,7 +191,8 @@ model:
 # what tests use and is no test itself
 test_helpers = %D%/mp/cuda_ops %D%/mp/cuda_ll_ops %D%/bench/cuda_calls \
 	%D%/abi/mode_load %D%/mp/half_made %D%/mp/heartbeat %D%/mp/killed %D%/mp/listening %D%/mp/met %D%/mp/traced \
-	%D%/mp/survivors %D%/mp/smaller %D%/mp/larger %D%/mp/soak %D%/mp/victim %D%/mp/wire_rate.mp %D%/bench/kernels
+	%D%/mp/survivors %D%/mp/smaller %D%/mp/larger %D%/mp/divided %D%/mp/soak %D%/mp/victim \
+	%D%/mp/wire_rate.mp %D%/bench/kernels
 %C%_abi_mode_load_LDADD = libxep.la
 %C%_abi_dlopen_t_LDADD = libunit.la $(CMOCKA_LIBS)
 %C%_mp_half_made_LDADD = libmp_rig.la
@@ -202,6 +203,10 @@ test_helpers = %D%/mp/cuda_ops %D%/mp/cuda_ll_ops %D%/bench/cuda_calls \
 %C%_mp_smaller_LDADD = libmp_rig.la
 %C%_mp_larger_LDADD = libmp_rig.la
 %C%_mp_soak_LDADD = libmp_rig.la
+%C%_mp_divided_SOURCES = %D%/mp/divided.c %D%/mp/mp_rig.c %D%/mp/mp_rig.h
+%C%_mp_divided_CPPFLAGS = $(AM_CPPFLAGS)
+%C%_mp_divided_LDADD = $(insides)
+%C%_mp_divided_LDFLAGS = -Wl,--wrap=xep_group_signal_all
 %C%_mp_victim_LDADD = libmp_rig.la
 %C%_mp_heartbeat_LDADD = libmp_rig.la
 %C%_mp_killed_LDADD = libmp_rig.la

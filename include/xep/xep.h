@@ -362,8 +362,10 @@ typedef struct xep_grow_args {
  * xep_group_allgather(), XEP_ERR_PEER and XEP_ERR_TIMEOUT, and name it; then xep_group_shrink() makes a group that can
  * grow. So it is where ranks are out (XEP_ERR_PEER).
  *
- * Both groups can be used then. Buffers do not move: xep_buffer_follow() makes one of the same shape on the new group,
- * and this group and its buffers are destroyed as always, by its ranks.
+ * Both groups can be used then. Where a rank of this group died in the last moment, others may have come to an error;
+ * then every call on the new group, xep_group_shrink() too, ends with XEP_ERR_ABORTED, and this one is what all go on
+ * with: keep it until a call on the new one has succeeded. Buffers do not move: xep_buffer_follow() makes one of the
+ * same shape on the new group, and this group and its buffers are destroyed as always, by its ranks.
  */
 XEP_API xep_status_t xep_group_grow(xep_group_t *group, const xep_grow_args_t *args, xep_group_t **group_p);
 

@@ -88,6 +88,7 @@ xep_status_t xep_grow_say(xep_grow_t *grow, xep_grow_step_t step, xep_status_t s
     if (words == NULL) return end(grow, XEP_ERR_NO_MEMORY, "no memory for the words of all ranks");
     xep_status_t said = xep_group_gather(grow->group, &mine, words, sizeof mine);
     if (said != XEP_OK) {
+        grow->in_doubt = step == XEP_GROW_SETTLE && status == XEP_OK;
         said = end_here(grow, said);
     } else {
         said = judge(grow, words, &mine);

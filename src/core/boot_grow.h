@@ -25,6 +25,7 @@ typedef struct xep_grow {
     /* somebody has failed, or all have settled: nobody says anything more. The same on all members, but where one of
      * them has died */
     int over;
+    int in_doubt;        /* this rank has made the group, and does not know whether the others have heard so of all */
     xep_status_t status; /* then */
     char text[XEP_GROW_TEXT];
 } xep_grow_t;

@@ -67,6 +67,7 @@ struct xep_group {
     atomic_int aborted;
     _Atomic uint64_t ended;      /* who has aborted it, and why: group_abort.c; 0: nobody */
     _Atomic uint64_t heard;      /* of the own bell: when it was looked at last */
+    _Atomic uint64_t doubted;    /* likewise, of one who does not know whether all ranks have it; 0: nobody */
     _Atomic uint64_t mailed_end; /* what the last rank has said by mail that has aborted it; 0: none has */
     _Atomic uint32_t mailed_by;  /* that rank */
     xep_inbox_t *inbox;          /* group_mail.c */

@@ -5,10 +5,13 @@
  */
 #include "group_abort.h"
 
+#include "cpu.h"
 #include "error.h"
 #include "group_bell.h"
 #include "group_mail.h"
 #include "log.h"
+
+enum { LAST_WORD_NS = 500 * 1000 * 1000 };
 
 /* who | why << 32; who: the rank that began it, plus 1. 0: nobody */
 static uint64_t word_of(uint32_t rank, xep_end_why_t why)
@@ -36,12 +39,24 @@ void xep_group_end(xep_group_t *group, xep_end_why_t why)
     end_by(group, word_of(group->rank, why));
 }
 
+void xep_group_end_in_doubt(xep_group_t *group)
+{
+    xep_transport_t *transport = group->transport;
+    uint64_t until = xep_clock_ns() + LAST_WORD_NS;
+    xep_group_end(group, XEP_END_DOUBT);
+    xep_group_tell_end(group);
+    while (!transport->ops->mail_has_left(transport) && xep_clock_ns() < until)
+        (void)transport->ops->progress(transport);
+}
+
 /* A word that makes no sense is blamed on whoever has said it. */
 static void take_end(xep_group_t *group, uint32_t from, uint64_t word)
 {
     if (from >= group->nranks || xep_group_is_out(group, from)) return;
     if (who(word) >= group->nranks || word >> 32 < XEP_END_ASKED || word >> 32 > XEP_END_LAST)
         word = word_of(from, XEP_END_ASKED);
+    /* counts also where this rank has begun to shrink the group for another reason */
+    if (word >> 32 == XEP_END_DOUBT) atomic_store(&group->doubted, word);
     if (end_by(group, word)) xep_log(XEP_LOG_INFO, "rank %u says that rank %u has aborted the group", from, who(word));
 }
 
@@ -51,7 +66,8 @@ void xep_group_hear(xep_group_t *group)
     uint64_t word = xep_group_listen(group, &from);
     if (word != 0) take_end(group, from, word);
     word = atomic_load_explicit(&group->mailed_end, memory_order_acquire);
-    if (word == 0 || atomic_load_explicit(&group->aborted, memory_order_relaxed) != 0) return;
+    int known = atomic_load_explicit(&group->aborted, memory_order_relaxed) != 0;
+    if (word == 0 || (known && word >> 32 != XEP_END_DOUBT)) return;
     take_end(group, atomic_load_explicit(&group->mailed_by, memory_order_relaxed), word);
 }
 
@@ -65,9 +81,21 @@ void xep_group_tell_end(xep_group_t *group)
             (void)xep_mail_send(group, r, XEP_MAIL_END, &word, sizeof word);
 }
 
+xep_status_t xep_group_check_doubt(xep_group_t *group)
+{
+    xep_group_hear(group);
+    uint64_t word = atomic_load(&group->doubted);
+    if (word == 0) return XEP_OK;
+    return xep_fail(XEP_ERR_ABORTED,
+                    "rank %u does not know whether all ranks have this group, and has not taken it: go on with the "
+                    "group that it came of",
+                    who(word));
+}
+
 static const char *why_text(uint64_t word)
 {
     switch (word >> 32) {
+    case XEP_END_DOUBT: return "it does not know whether all ranks have it; go on with the group that it came of";
     case XEP_END_INTERRUPTED: return "its caller would wait no longer";
     case XEP_END_SHRINK: return "it called xep_group_shrink()";
     default: return "it called xep_group_abort()";

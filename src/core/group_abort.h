@@ -24,11 +24,21 @@ typedef enum xep_end_why {
     XEP_END_ASKED = 1,       /* xep_group_abort() */
     XEP_END_INTERRUPTED = 2, /* params.interrupted */
     XEP_END_SHRINK = 3,      /* xep_group_shrink() */
-    XEP_END_LAST = XEP_END_SHRINK
+    XEP_END_DOUBT = 4,       /* it came of one that grew, and not all ranks may have it */
+    XEP_END_LAST = XEP_END_DOUBT
 } xep_end_why_t;
 
 /** Ends the group, for this rank's own reason. Async-signal-safe. */
 void xep_group_end(xep_group_t *group, xep_end_why_t why);
+
+/**
+ * Ends a group that this rank has made and will not return, as it does not know whether others do (group_grow.h). It
+ * waits until they are told, for half a second at most.
+ */
+void xep_group_end_in_doubt(xep_group_t *group);
+
+/** XEP_ERR_ABORTED, naming the rank, once any rank has ended the group so, else XEP_OK. */
+xep_status_t xep_group_check_doubt(xep_group_t *group);
 
 /** XEP_ERR_ABORTED, naming the rank and why, once any rank has aborted the group, else XEP_OK. Tells the others. */
 xep_status_t xep_group_usable(xep_group_t *group);

@@ -60,10 +60,11 @@ uint64_t xep_group_listen(xep_group_t *group, uint32_t *from_p)
     bells_t *bells = bells_of(group->control->base);
     uint64_t rings = atomic_load_explicit(&bells->rings, memory_order_acquire), word = 0;
     if (rings == atomic_load_explicit(&group->heard, memory_order_relaxed)) return 0;
-    for (uint32_t r = 0; word == 0 && r < group->nranks; r++) {
-        if (xep_group_is_out(group, r)) continue;
+    for (uint32_t r = 0; r < group->nranks; r++) {
+        uint64_t said = atomic_load_explicit(&bells->lines[r].ended, memory_order_relaxed);
+        if (said >> 32 <= word >> 32 || xep_group_is_out(group, r)) continue; /* the reason that matters most */
         *from_p = r;
-        word = atomic_load_explicit(&bells->lines[r].ended, memory_order_relaxed);
+        word = said;
     }
     atomic_store_explicit(&group->heard, rings, memory_order_relaxed);
     return word;

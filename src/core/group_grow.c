@@ -12,6 +12,7 @@
 #include "boot_grow.h"
 #include "cpu.h"
 #include "error.h"
+#include "group_abort.h"
 #include "group_create.h"
 #include "log.h"
 
@@ -130,6 +131,7 @@ xep_status_t xep_group_make_larger(xep_group_t *group, const xep_grow_args_t *ar
         made->timeout_ms = group->timeout_ms;
         *group_p = made;
     } else {
+        if (made != NULL && grow.in_doubt) xep_group_end_in_doubt(made);
         xep_group_drop(made);
         xep_log_rank((int)group->rank);
         (void)xep_fail(status, "%s", grow.text);

@@ -14,10 +14,11 @@
  * A newcomer that dies is an error for all, at whichever step. A member that dies in the middle is one, too, and then
  * the old group needs a smaller one anyway.
  *
- * What cannot be helped: a member that dies while it sends its last word of step 3 may have reached some and not
- * others. Those that have it return the new group, the others an error; so ranks that shrink afterwards say by
- * args.least how few they may be. Likewise, when rank 0 dies between step 3 and its verdict to the newcomers, these
- * return an error, and the members a group in which they are missing.
+ * A member that dies while it sends its last word of step 3 may have reached some and not others. Those that have it
+ * return the new group, the others an error: but they have made the group, too, and end it in doubt (group_abort.h)
+ * before they return. So does a newcomer that hears no verdict, as rank 0 died behind step 3. Whoever has got the group
+ * hears it at once, by every call on it, and nobody can shrink it: all members have the old group, and go on with that.
+ * What is left: if those in doubt die as well before they have told anybody, there is nobody left that lacks the group.
  */
 #ifndef XEP_CORE_GROUP_GROW_H
 #define XEP_CORE_GROUP_GROW_H

@@ -15,6 +15,7 @@
 #include "boot_join.h"
 #include "cpu.h"
 #include "error.h"
+#include "group_abort.h"
 #include "group_create.h"
 #include "log.h"
 #include "rest.h"
@@ -111,8 +112,11 @@ static xep_status_t knock(xep_join_t *join)
 
 /* ---- becoming a rank ---- */
 
-/* Rank 0 knows best why there is no group; if it is gone, what this process has come to itself is all there is. */
-static xep_status_t settle(xep_join_t *join, xep_status_t built)
+/*
+ * Rank 0 knows best why there is no group; if it is gone, what this process has come to itself is all there is.
+ * *in_doubt_p: it has made the group, and does not know whether the others have taken it.
+ */
+static xep_status_t settle(xep_join_t *join, xep_status_t built, int *in_doubt_p)
 {
     char reason[XEP_REASON_BYTES] = "";
     xep_frame_t settled = {.kind = XEP_FRAME_SETTLED, .status = built}, verdict = {0};
@@ -121,6 +125,7 @@ static xep_status_t settle(xep_join_t *join, xep_status_t built)
     xep_status_t status = xep_stream_send(join->stream, settled, reason, NULL, &patience);
     if (status == XEP_OK || xep_stream_peek(join->stream, &verdict) > 0)
         status = xep_join_hear(join, XEP_FRAME_VERDICT, &verdict, &patience);
+    *in_doubt_p = built == XEP_OK && status != XEP_OK && verdict.kind != XEP_FRAME_VERDICT;
     if (built == XEP_OK || (verdict.kind == XEP_FRAME_VERDICT && status != XEP_OK)) return status;
     return xep_fail(built, "%s", reason);
 }
@@ -131,12 +136,17 @@ static xep_status_t become(xep_join_t *join, const xep_config_t *config, xep_tra
 {
     xep_boot_t *boot;
     xep_group_t *made = NULL;
+    int in_doubt = 0;
     int32_t timeout_ms = join->timeout_ms < 0 ? join->timeout_ms : join->timeout_ms / 2 + 1;
     xep_status_t status = xep_boot_join_open(join, timeout_ms, &boot);
     if (status == XEP_OK) status = xep_group_open(config, timeout_ms, boot, open_transport, &made);
-    status = settle(join, status);
+    status = settle(join, status, &in_doubt);
     if (status != XEP_OK) {
+        char reason[XEP_REASON_BYTES];
+        snprintf(reason, sizeof reason, "%s", xep_last_error());
+        if (in_doubt) xep_group_end_in_doubt(made);
         xep_group_drop(made);
+        (void)xep_fail(status, "%s", reason);
         xep_log_rank(-1);
         return status;
     }

@@ -101,7 +101,8 @@ static xep_status_t turn(work_t *work)
         return xep_fail(XEP_ERR_PEER, "this rank, %u, is out of the group: the others have gone on without it",
                         work->old->rank);
     }
-    xep_status_t status = xep_shrink_hear(&work->shrink);
+    xep_status_t status = xep_group_check_doubt(work->old);
+    if (status == XEP_OK) status = xep_shrink_hear(&work->shrink);
     if (status != XEP_INPROGRESS) return status;
     if (now - work->look_ns >= LOOK_NS) {
         work->look_ns = now;
@@ -284,11 +285,13 @@ xep_status_t xep_group_make_smaller(xep_group_t *group, const xep_shrink_args_t 
                    .open_transport = open_transport,
                    .timeout_ms = args->timeout_ms == 0 ? group->timeout_ms : args->timeout_ms};
     if (group->left_out) return xep_fail(XEP_ERR_PEER, "this rank, %u, is out of the group", group->rank);
+    xep_status_t status = xep_group_check_doubt(group);
+    if (status != XEP_OK) return status;
     if (atomic_exchange(&group->shrunk, 1))
         return xep_fail(XEP_ERR_INVALID, "the group has been shrunk before (the group that came of it can be)");
     xep_group_end(group, XEP_END_SHRINK); /* others may wait for this rank in an operation */
     xep_group_tell_end(group);
-    xep_status_t status = xep_shrink_open(&work.shrink, group);
+    status = xep_shrink_open(&work.shrink, group);
     if (status == XEP_OK) status = run(&work);
     if (status == XEP_OK) *group_p = work.made;
     xep_shrink_close(&work.shrink);
