@@ -3,7 +3,7 @@
 # runs its corpus and a fixed number of mutations; contrib/fuzz runs it for long, with libFuzzer where clang has it:
 # then FUZZ_LDFLAGS brings main(), in place of fuzz_main.c.
 fuzz_targets = %D%/fuzz_api.t %D%/fuzz_boot.t %D%/fuzz_config.t \
-	%D%/fuzz_heap.t %D%/fuzz_plugin.t %D%/fuzz_route.t %D%/fuzz_trace.t
+	%D%/fuzz_heap.t %D%/fuzz_join.t %D%/fuzz_plugin.t %D%/fuzz_route.t %D%/fuzz_trace.t
 
 check_LTLIBRARIES += libfuzz.la
 libfuzz_la_SOURCES = %D%/fuzz_target.h %D%/fuzz_target.c
@@ -30,6 +30,10 @@ fuzz_wrapped = -Wl,--wrap=xep_clock_ns -Wl,--wrap=sched_yield -Wl,--wrap=nanosle
 %C%_fuzz_heap_t_CPPFLAGS = $(AM_CPPFLAGS) -I$(srcdir)/test/sim
 %C%_fuzz_heap_t_LDFLAGS = $(FUZZ_LDFLAGS)
 %C%_fuzz_heap_t_LDADD = libfuzz.la $(sim_ldadd)
+
+%C%_fuzz_join_t_SOURCES = $(fuzz_sources) %D%/fuzz_join.c
+%C%_fuzz_join_t_LDFLAGS = $(FUZZ_LDFLAGS)
+%C%_fuzz_join_t_LDADD = libfuzz.la $(insides)
 
 # a mode that the target changes; -rpath makes it a shared object although it is not installed
 check_LTLIBRARIES += %D%/xep_fuzzed.la
