@@ -317,6 +317,7 @@ void mp_job_round(mp_job_t *job)
 xep_status_t mp_job_try_round(mp_job_t *job, uint64_t payload)
 {
     xep_handle_t *handle = NULL;
+    job->may_be_out = 1; /* or another rank shrinks the group */
     mp_job_payload(job, payload);
     xep_dispatch_args_t d = mp_job_dispatch(job);
     xep_status_t status = xep_dispatch(job->buffer, &d, &handle, NULL);

@@ -9,6 +9,7 @@
  * soak newcomer ADDRESS RANKS
  */
 #include <dirent.h>
+#include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -57,11 +58,18 @@ static long count_kb(void)
     return pages * (sysconf(_SC_PAGESIZE) / 1024);
 }
 
+/* What is allocated and not freed: the rest of what a process has of memory is room that malloc keeps. */
+static size_t count_live_kb(void)
+{
+    struct mallinfo2 info = mallinfo2();
+    return (info.uordblks + info.hblkhd) / 1024;
+}
+
 static void report(double begin)
 {
-    printf("used: %.1f s, %llu operations, %llu groups, %llu failed to grow, %ld kB, %d files\n", mp_now() - begin,
-           (unsigned long long)operations, (unsigned long long)groups, (unsigned long long)tries, count_kb(),
-           count_files());
+    printf("used: %.1f s, %llu operations, %llu groups, %llu failed to grow, %ld kB, %zu kB live, %d files\n",
+           mp_now() - begin, (unsigned long long)operations, (unsigned long long)groups, (unsigned long long)tries,
+           count_kb(), count_live_kb(), count_files());
     fflush(stdout);
 }
 
