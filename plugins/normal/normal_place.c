@@ -101,7 +101,7 @@ static xep_status_t check_rows(const normal_t *mode, xep_op_t *op, uint64_t *fir
                    "invalid x: %p, %llu rows (rows of the memory that xep_buffer_send_memory() returned "
                    "since the last dispatch from there, or memory that is not the buffer's)",
                    args->x, (unsigned long long)args->tokens);
-    if (args->x_stride != at->send_stride)
+    if (args->tokens > 1 && args->x_stride != at->send_stride)
         return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_INVALID,
                                    "invalid x_stride: %zu (%llu, as xep_buffer_send_memory() returned)", args->x_stride,
                                    (unsigned long long)at->send_stride);

@@ -259,6 +259,24 @@ static void wrong_rows(xep_group_t *group)
     mp_job_close(&job);
 }
 
+/* Between the rows of one token there are no bytes: what a tensor of one row says there is of no meaning. */
+static void one_token(xep_group_t *group)
+{
+    mp_case_t c = held;
+    mp_job_t job;
+    xep_handle_t *handle;
+    c.tokens = 1;
+    mp_job_open(&job, &c, 12);
+    mp_job_buffer(&job, group);
+    xep_dispatch_args_t args = mp_job_dispatch(&job);
+    mp_job_place(&job, &args);
+    args.x_stride += 64;
+    MP_OK(xep_dispatch(job.buffer, &args, &handle, NULL));
+    mp_job_check_recv(&job, handle);
+    xep_handle_release(handle);
+    mp_job_close(&job);
+}
+
 static void wrong_buffers(xep_group_t *group)
 {
     mp_job_t job;
@@ -311,6 +329,7 @@ int main(void)
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) shape(group, &shapes[i]);
     wrong_rows(group);
     wrong_buffers(group);
+    one_token(group);
     reset(group);
     if (info.nnodes == 1) {
         changed_too_early(group);

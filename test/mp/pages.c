@@ -4,7 +4,7 @@
 /*
  * Making a buffer maps the pages that an even load needs of one slot: the first operations meet hardly any that is
  * missing, and most of the peers' pages, which this rank will never touch, are left alone. Those of the second slot
- * come when it is first used, and only for as many tokens as are there. Both modes.
+ * come when it is first used, and only for as many tokens as are there. Both modes, and rows read in place.
  */
 
 #include <inttypes.h>
@@ -148,6 +148,31 @@ static void second_slot(mp_job_t *job)
     xep_handle_release(handle);
 }
 
+/* Rows that are read where their source has them: each is a page of another rank's. */
+static void read_in_place(xep_group_t *group)
+{
+    static const mp_case_t c =
+        {.name = "in place", .experts = 64, .topk = 2, .hidden = 2048, .tokens = 1024, .in_place = 1};
+    mp_job_t job;
+    xep_handle_t *handle;
+    unsigned sum = 0;
+    mp_job_open(&job, &c, 78);
+    mp_job_buffer(&job, group);
+    xep_dispatch_args_t args = mp_job_dispatch(&job);
+    mp_job_place(&job, &args);
+    MP_OK(xep_dispatch(job.buffer, &args, &handle, NULL));
+    const xep_recv_t *recv = xep_handle_recv(handle);
+    uint64_t before = faults();
+    for (uint64_t i = 0; i < recv->rows; i++) sum += *(const volatile unsigned char *)recv->row[i];
+    uint64_t met = faults() - before;
+    if (met * 4 > recv->rows)
+        mp_fail(__FILE__, __LINE__, "%" PRIu64 " pages of peers were missing for %" PRIu64 " rows (%u)", met,
+                recv->rows, sum);
+    mp_job_check_recv(&job, handle);
+    xep_handle_release(handle);
+    mp_job_close(&job);
+}
+
 static void pages_of(xep_group_t *group, const mp_case_t *c)
 {
     mp_job_t job;
@@ -174,6 +199,7 @@ int main(void)
     MP_OK(xep_group_query(group, &info));
     if (info.nnodes != 1) return mp_skip("not all peers are mapped");
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) pages_of(group, &cases[i]);
+    read_in_place(group);
     xep_group_destroy(group);
     return 0;
 }
