@@ -245,6 +245,19 @@ int ext_args_memory(PyObject *object, xep_memory_t *memory_p)
     return 0;
 }
 
+int ext_args_on_failure(PyObject *word, xep_on_failure_t *on_failure_p)
+{
+    static const char *const words[] = {[XEP_ON_FAILURE_FAIL] = "fail", [XEP_ON_FAILURE_MASK] = "mask"};
+    if (word == NULL) return 0;
+    for (int i = 0; i < 2; i++) {
+        if (!PyUnicode_Check(word) || PyUnicode_CompareWithASCIIString(word, words[i]) != 0) continue;
+        *on_failure_p = (xep_on_failure_t)i;
+        return 0;
+    }
+    PyErr_Format(PyExc_ValueError, "on_failure: expected \"fail\" or \"mask\", got %R", word);
+    return -1;
+}
+
 /* A stream where there is no device goes on to the library, which has the sentence for it. */
 int ext_args_stream(PyObject *object, const ext_element_t *element, void **stream_p)
 {

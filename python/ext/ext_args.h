@@ -70,6 +70,9 @@ int ext_args_flag(PyObject *object, uint32_t flag, uint32_t *flags_p);
 /** A kind of memory, "host" or "cuda"; object NULL: memory_p stays. */
 int ext_args_memory(PyObject *object, xep_memory_t *memory_p);
 
+/** What a buffer does when a rank fails, "fail" or "mask"; object NULL: on_failure_p stays. */
+int ext_args_on_failure(PyObject *word, xep_on_failure_t *on_failure_p);
+
 /** A stream of whatever package; object NULL: the one that is current for arrays of this element. */
 int ext_args_stream(PyObject *object, const ext_element_t *element, void **stream_p);
 

@@ -8,6 +8,7 @@
 #include "ext_grow.h"
 #include "ext_handle.h"
 #include "ext_module.h"
+#include "ext_place.h"
 #include "ext_request.h"
 
 #include <stddef.h>
@@ -31,27 +32,15 @@ enum {
     TIMEOUT,
     MEMORY,
     ON_FAILURE,
+    SEND_MEMORY,
     COUNT
 };
 
-static const char *const names[COUNT] = {"group", "experts", "topk",          "hidden", "tokens",
-                                         "mode",  "dtype",   "combine_dtype", "scales", "recv_rows",
-                                         "slots", "threads", "timeout",       "memory", "on_failure"};
+static const char *const names[COUNT] = {"group",   "experts",       "topk",       "hidden",     "tokens", "mode",
+                                         "dtype",   "combine_dtype", "scales",     "recv_rows",  "slots",  "threads",
+                                         "timeout", "memory",        "on_failure", "send_memory"};
 
 static ext_signature_t signature = {"Buffer", 5, COUNT, names, {NULL}};
-
-static int read_on_failure(PyObject *word, xep_on_failure_t *on_failure_p)
-{
-    static const char *const words[] = {[XEP_ON_FAILURE_FAIL] = "fail", [XEP_ON_FAILURE_MASK] = "mask"};
-    if (word == NULL) return 0;
-    for (int i = 0; i < 2; i++) {
-        if (!PyUnicode_Check(word) || PyUnicode_CompareWithASCIIString(word, words[i]) != 0) continue;
-        *on_failure_p = (xep_on_failure_t)i;
-        return 0;
-    }
-    PyErr_Format(PyExc_ValueError, "on_failure: expected \"fail\" or \"mask\", got %R", word);
-    return -1;
-}
 
 /* params->mode points into the string of the caller, who keeps it for the call: longer it is not needed. */
 static int read_params(PyObject *const *args, Py_ssize_t nargs, PyObject *keywords, PyObject **values,
@@ -70,7 +59,8 @@ static int read_params(PyObject *const *args, Py_ssize_t nargs, PyObject *keywor
         ext_args_dtype("dtype", values[DTYPE], &params->dtype) != 0 ||
         ext_args_dtype("combine_dtype", values[COMBINE_DTYPE], &params->combine_dtype) != 0 ||
         ext_args_memory(values[MEMORY], &params->memory) != 0 ||
-        read_on_failure(values[ON_FAILURE], &params->on_failure) != 0)
+        ext_args_on_failure(values[ON_FAILURE], &params->on_failure) != 0 ||
+        ext_args_flag(values[SEND_MEMORY], XEP_BUFFER_SEND_MEMORY, &params->flags) != 0)
         return -1;
     return ext_args_timeout(values[TIMEOUT], &params->timeout_ms);
 }
@@ -339,6 +329,7 @@ static PyMethodDef methods[] = {
     {"memory", memory, METH_NOARGS,
      "memory($self)\n--\n\nThis rank's shared memory, all of it, as an object with the buffer protocol. Keeps the\n"
      "buffer from being closed."},
+    {"send_memory", EXT_KEYWORDS(ext_place_send_memory), ext_place_send_memory_doc},
     {"_follow", ext_grow_follow, METH_VARARGS, NULL},
     {"slots_held", slots_held, METH_NOARGS, "slots_held($self)\n--\n\nSlots in use by handles and by arrays of rows."},
     {"slots_viewed", slots_viewed, METH_NOARGS, "slots_viewed($self)\n--\n\nSlots of which arrays look at rows."},

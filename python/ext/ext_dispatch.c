@@ -12,8 +12,8 @@
 
 #define EXT_PARAMETERS                                                                                            \
     "($self, x, topk_idx=None, topk_weights=None, *, scales=None, cached=None, capacity=0, expert_alignment=1,\n" \
-    "dtype=None, quant=0, arrangement=None, scales_by_column=False, send_weights=False, expert_stats=None,\n"     \
-    "wait_ns=None, after=None, timeout=None, stream=None)\n--\n\n"
+    "dtype=None, quant=0, arrangement=None, scales_by_column=False, send_weights=False, in_place=False,\n"        \
+    "expert_stats=None, wait_ns=None, after=None, timeout=None, stream=None)\n--\n\n"
 
 const char ext_dispatch_doc[] =
     "dispatch" EXT_PARAMETERS
@@ -28,6 +28,8 @@ const char ext_dispatch_doc[] =
     "quant: mode ll: Quant.E4M3, E4M3_POW2 or UE8M0: x is cast on its way.\n"
     "arrangement: Rows.BY_RANK, BY_EXPERT_COMPACT, BY_EXPERT_PADDED; None: the mode's own.\n"
     "scales_by_column, send_weights: mode ll: received scales by column; weights travel with the rows.\n"
+    "in_place: rows are not copied between ranks that map one another: recv.row_addresses says where each is, and\n"
+    "    recv.x is None (Buffer.send_memory(), Handle.gather()).\n"
     "expert_stats: mode ll: [L] int32, to which the rows received for each local expert are added.\n"
     "wait_ns: [R] int64, to which the nanoseconds are added that this rank waited for each rank, as waits() has it.\n"
     "after: a request to begin after. timeout: seconds; None: the buffer's.\n"
@@ -55,6 +57,7 @@ enum {
     ARRANGEMENT,
     SCALES_BY_COLUMN,
     SEND_WEIGHTS,
+    IN_PLACE,
     EXPERT_STATS,
     WAIT_NS,
     AFTER,
@@ -63,10 +66,11 @@ enum {
     COUNT
 };
 
-static const char *const names[COUNT] =
-    {"x",     "topk_idx", "topk_weights", "scales",           "cached",       "capacity",     "expert_alignment",
-     "dtype", "quant",    "arrangement",  "scales_by_column", "send_weights", "expert_stats", "wait_ns",
-     "after", "timeout",  "stream"};
+static const char *const names[COUNT] = {"x",        "topk_idx",     "topk_weights",     "scales",
+                                         "cached",   "capacity",     "expert_alignment", "dtype",
+                                         "quant",    "arrangement",  "scales_by_column", "send_weights",
+                                         "in_place", "expert_stats", "wait_ns",          "after",
+                                         "timeout",  "stream"};
 
 static ext_signature_t signature = {"dispatch", 3, COUNT, names, {NULL}};
 
@@ -135,7 +139,8 @@ static int read_options(const ext_buffer_t *buffer, PyObject *const *values, xep
         ext_args_number32(names[QUANT], values[QUANT], &args->quant) != 0 ||
         ext_args_number32(names[ARRANGEMENT], values[ARRANGEMENT], &args->arrangement) != 0 ||
         ext_args_flag(values[SCALES_BY_COLUMN], XEP_DISPATCH_SCALES_BY_COLUMN, &args->flags) != 0 ||
-        ext_args_flag(values[SEND_WEIGHTS], XEP_DISPATCH_SEND_WEIGHTS, &args->flags) != 0)
+        ext_args_flag(values[SEND_WEIGHTS], XEP_DISPATCH_SEND_WEIGHTS, &args->flags) != 0 ||
+        ext_args_flag(values[IN_PLACE], XEP_DISPATCH_IN_PLACE, &args->flags) != 0)
         return -1;
     if (ext_args_vector("expert_stats", values[EXPERT_STATS], buffer->place, (Py_ssize_t)buffer->local_experts,
                         XEP_INT32, &args->expert_stats) != 0 ||

@@ -10,6 +10,7 @@
 #include "ext_combine.h"
 #include "ext_failed.h"
 #include "ext_module.h"
+#include "ext_place.h"
 #include "ext_received.h"
 
 #include <stddef.h>
@@ -218,6 +219,7 @@ static PyMethodDef methods[] = {
      "combine_input($self, dtype=None)\n--\n\n"
      "[rows, H] of the buffer's combine type: expert outputs written here need no copy; then combine() without x.\n\n"
      "Waits until peers have read what an earlier combine left there. Ask again before writing again."},
+    {"gather", EXT_KEYWORDS(ext_place_gather), ext_place_gather_doc},
     {"numpy", show_numpy, METH_NOARGS,
      "numpy($self)\n--\n\nThe received rows as numpy arrays; bfloat16 as uint16, 8-bit floats as uint8."},
     {"torch", show_torch, METH_NOARGS, "torch($self)\n--\n\nThe received rows as tensors."},

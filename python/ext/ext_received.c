@@ -88,7 +88,16 @@ static void shape_scales(const xep_recv_t *recv, ext_array_t *look)
     look->strides[look->ndim - 1] = recv->scales_stride;
 }
 
-enum { X, TOPK_IDX, TOPK_WEIGHTS, SCALES, SRC_TOKEN, OUT = EXT_VIEWS + EXT_COUNTS - 1 };
+/* One word for each row. */
+static void shape_vector(const xep_recv_t *recv, const void *data, xep_dtype_t dtype, ext_array_t *look)
+{
+    look->data = (char *)(uintptr_t)data;
+    look->element.dtype = dtype;
+    look->ndim = 1;
+    look->shape[0] = (Py_ssize_t)recv->capacity, look->strides[0] = ext_dtype_size(dtype);
+}
+
+enum { X, TOPK_IDX, TOPK_WEIGHTS, SCALES, SRC_TOKEN, ROW, OUT = EXT_VIEWS + EXT_COUNTS - 1 };
 
 /* Of capacity rows, which is what was asked for, or else the rows that came. */
 static PyObject *make_view(const ext_received_t *received, int which)
@@ -100,11 +109,8 @@ static PyObject *make_view(const ext_received_t *received, int which)
     case TOPK_IDX: shape_words(recv, recv->topk_idx, recv->topk_idx_dtype, recv->topk, &look); break;
     case TOPK_WEIGHTS: shape_words(recv, recv->topk_weights, XEP_FP32, recv->topk, &look); break;
     case SCALES: shape_scales(recv, &look); break;
-    default:
-        look.data = (char *)recv->src_token;
-        look.element.dtype = XEP_INT32;
-        look.ndim = 1;
-        look.shape[0] = (Py_ssize_t)recv->capacity, look.strides[0] = 4;
+    case ROW: shape_vector(recv, recv->row, XEP_INT64, &look); break;
+    default: shape_vector(recv, recv->src_token, XEP_INT32, &look);
     }
     return ext_array_view(&look, (PyObject *)received->handle->memory);
 }
@@ -183,6 +189,8 @@ static PyObject *make_counts(const ext_received_t *received, int which)
 static int is_absent(const ext_received_t *received, int which)
 {
     const xep_recv_t *recv = &received->recv;
+    if (which == X) return recv->row != NULL;
+    if (which == ROW) return recv->row == NULL;
     if (which == TOPK_WEIGHTS) return recv->topk_weights == NULL;
     if (which == SCALES) return recv->scales == NULL;
     if (which < EXT_VIEWS || address_at(received, counts[which - EXT_VIEWS].offset) != NULL) return 0;
@@ -272,7 +280,7 @@ static PyMethodDef methods[] = {
     }
 
 static PyGetSetDef getset[] = {
-    EXT_ARRAY("x", X, "[N, H]; rows by expert, padded: [L, N / L, H]."),
+    EXT_ARRAY("x", X, "[N, H]; rows by expert, padded: [L, N / L, H]. None: they are where row_addresses says."),
     EXT_ARRAY("topk_idx", TOPK_IDX,
               "[N, K] int64 or int32, as dispatched: local expert 0 .. L-1, or -1: not here. Rows from ``rows`` on are "
               "all -1."),
@@ -280,6 +288,9 @@ static PyGetSetDef getset[] = {
     EXT_ARRAY("scales", SCALES,
               "[N, S] float32 or int32, as dispatched or cast; padded: [L, N / L, S]; None when there are none."),
     EXT_ARRAY("src_token", SRC_TOKEN, "[N] int32: token index on its source rank."),
+    EXT_ARRAY("row_addresses", ROW,
+              "[N] int64: with in_place, the address of each row, in the memory of its source or of this rank, to be "
+              "read while the handle, or an array of it, is alive; 0 from ``rows`` on. Else None: rows are in x."),
     EXT_ARRAY("src_begin", EXT_VIEWS,
               "[R + 1] int64: rows src_begin[r] .. src_begin[r+1]-1 came from rank r; None by expert."),
     EXT_ARRAY("rank_rows", EXT_VIEWS + 1, "[R, R] int32: rows that went from rank i to rank j; None by expert."),
@@ -319,7 +330,7 @@ static PyType_Slot slots[] = {
     {Py_tp_members, members},
     {Py_tp_doc,
      "Received rows: N = ``capacity`` rows, of which ``rows`` came; K top-k, H hidden, S scales, L experts of\n"
-     "this rank.\n\nx, topk_idx, topk_weights, scales and src_token are views: no copy. Each keeps its\n"
+     "this rank.\n\nx, topk_idx, topk_weights, scales, src_token and row_addresses are views: no copy. Each keeps its\n"
      "memory from being used again for as long as it lives. The counts are copies; of mode ll in device memory\n"
      "they are views, and rows is the capacity."},
     {0, NULL},

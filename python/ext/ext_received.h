@@ -6,7 +6,7 @@
 
 #include "ext_handle.h"
 
-enum { EXT_VIEWS = 5, EXT_COUNTS = 8 };
+enum { EXT_VIEWS = 6, EXT_COUNTS = 8 };
 
 typedef struct ext_received {
     PyObject_HEAD

@@ -53,6 +53,7 @@ class BufferOptions(TypedDict, total=False):
     timeout: Optional[float]
     memory: str
     on_failure: Literal["fail", "mask"]
+    send_memory: bool
 
 
 def buffer_size(
@@ -84,6 +85,7 @@ class Buffer(_ext.Buffer):
     on_failure: "fail": a rank
     that dies or does not answer in time breaks the buffer; "mask": it is out, and the others go on (Group.mask_query(),
     Received.out, missing of a combine; UnsupportedError where the library has no masks yet).
+    send_memory: the buffer has memory for rows that peers read in place (send_memory(), dispatch(in_place=True)).
 
     One thread at a time; the GIL is released while it waits.
     """

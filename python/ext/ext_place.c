@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include "ext_place.h"
+
+#include "ext_args.h"
+#include "ext_buffer.h"
+#include "ext_handle.h"
+
+/* ---- before a dispatch ---- */
+
+const char ext_place_send_memory_doc[] =
+    "send_memory($self, dtype=None, torch=False)\n--\n\n"
+    "[T, H]: memory for the rows of this rank's next dispatch with in_place, as an array of numpy or, with torch, a\n"
+    "tensor; T and H are those of the buffer, dtype is its own unless one is given. Dispatch these rows, or the first\n"
+    "of them: x[:n, :h].\n\n"
+    "Blocks until peers have released the handles, and the arrays, of an earlier dispatch whose rows were there.\n"
+    "Rows must not change after their dispatch until this memory is returned again: ask before each dispatch.\n\n"
+    "UnsupportedError: the buffer was made without send_memory=True. DeadlineError: peers keep handles.";
+
+enum { DTYPE, TORCH, SEND_COUNT };
+
+/* Rows as wide as the buffer has room for. -1: ValueError. */
+static int shape_rows(const ext_buffer_t *buffer, char *data, size_t stride, ext_array_t *look)
+{
+    const Py_ssize_t bytes = ext_dtype_size(look->element.dtype);
+    if ((size_t)buffer->hidden * (size_t)bytes > stride) {
+        PyErr_Format(PyExc_ValueError, "dtype: expected one of at most the buffer's %zd bytes, got one of %zd",
+                     ext_dtype_size(buffer->dtype), bytes);
+        return -1;
+    }
+    look->data = data;
+    look->ndim = 2;
+    look->shape[0] = (Py_ssize_t)buffer->tokens, look->shape[1] = (Py_ssize_t)buffer->hidden;
+    look->strides[0] = (Py_ssize_t)stride, look->strides[1] = bytes;
+    return 0;
+}
+
+/* Waits for peers, so the GIL is given up. What keeps the buffer open is had before, as memory() has it. */
+PyObject *ext_place_send_memory(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *names)
+{
+    static const char *const known[SEND_COUNT] = {"dtype", "torch"};
+    static ext_signature_t signature = {"send_memory", 2, SEND_COUNT, known, {NULL}};
+    ext_buffer_t *buffer = (ext_buffer_t *)self;
+    ext_array_t look = {.element = {.kind = EXT_NUMPY, .dtype = buffer->dtype}};
+    PyObject *values[SEND_COUNT];
+    uint32_t torch = 0;
+    void *base = NULL;
+    size_t stride = 0;
+    xep_status_t status;
+    if (ext_args_read(&signature, args, nargs, names, values) != 0 ||
+        ext_args_dtype("dtype", values[DTYPE], &look.element.dtype) != 0 ||
+        ext_args_flag(values[TORCH], 1, &torch) != 0)
+        return NULL;
+    if (torch) {
+        PyObject *met = ext_call_helper("meet_torch", "()");
+        Py_XDECREF(met);
+        if (met == NULL) return NULL;
+        look.element.kind = EXT_TORCH;
+    }
+    xep_buffer_t *own = ext_buffer_begin(buffer);
+    PyObject *memory = own != NULL ? ext_slots_whole(buffer) : NULL;
+    if (memory == NULL) return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    status = lib.buffer_send_memory(own, &base, &stride);
+    Py_END_ALLOW_THREADS
+    PyObject *view = NULL;
+    if (status < 0) ext_raise(status);
+    else if (shape_rows(buffer, base, stride, &look) == 0) view = ext_array_view(&look, memory);
+    Py_DECREF(memory);
+    return view;
+}
+
+/* ---- after a dispatch ---- */
+
+const char ext_place_gather_doc[] =
+    "gather($self, out=None)\n--\n\n"
+    "The received rows, wherever they are, as a dense array of its own, [rows, H], of the kind that was dispatched.\n"
+    "out: an array of that shape and type into which they go instead. The buffer's threads copy. Local.";
+
+enum { OUT, GATHER_COUNT };
+
+/* The memory of the handle is kept: another thread may release it meanwhile. */
+static PyObject *gather_into(const ext_handle_t *handle, PyObject *array, char *data, size_t stride)
+{
+    ext_memory_t *memory = handle->memory;
+    xep_status_t status;
+    Py_INCREF(memory);
+    Py_BEGIN_ALLOW_THREADS
+    status = lib.handle_gather(memory->handle, data, stride);
+    Py_END_ALLOW_THREADS
+    Py_DECREF(memory);
+    if (status >= 0) return array;
+    Py_DECREF(array);
+    return ext_raise(status);
+}
+
+/* Nothing is copied where there is nothing: the library wants an address also of no bytes. */
+PyObject *ext_place_gather(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *names)
+{
+    static const char *const known[GATHER_COUNT] = {"out"};
+    static ext_signature_t signature = {"gather", 1, GATHER_COUNT, known, {NULL}};
+    const ext_handle_t *handle = (const ext_handle_t *)self;
+    PyObject *values[GATHER_COUNT];
+    ext_matrix_t matrix;
+    if (ext_args_read(&signature, args, nargs, names, values) != 0) return NULL;
+    const xep_recv_t *recv = ext_handle_recv(handle);
+    if (recv == NULL) return NULL;
+    const Py_ssize_t shape[2] = {(Py_ssize_t)recv->rows, (Py_ssize_t)recv->hidden};
+    if (values[OUT] != NULL) {
+        if (ext_args_output("out", values[OUT], EXT_HOST, shape[0], shape[1], recv->dtype, &matrix) != 0) return NULL;
+        Py_INCREF(values[OUT]);
+        return recv->rows == 0 ? values[OUT] : gather_into(handle, values[OUT], matrix.data, (size_t)matrix.stride);
+    }
+    ext_element_t element = handle->element;
+    if (recv->quant != XEP_QUANT_NONE) element.descr = NULL;
+    element.dtype = recv->dtype, element.place = EXT_HOST;
+    char *data = NULL;
+    PyObject *array = ext_array_new(&element, 2, shape, &data);
+    return array == NULL || recv->rows == 0 ? array : gather_into(handle, array, data, 0);
+}
