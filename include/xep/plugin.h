@@ -28,7 +28,7 @@ extern "C" {
 #endif
 
 /** Goes up with every change of meaning in this header or in wire.h; a change of layout also shows in the sizes. */
-#define XEP_PLUGIN_ABI 6u
+#define XEP_PLUGIN_ABI 7u
 
 /** The shape of a buffer: the params with every default filled in, and the place of every rank. */
 typedef struct xep_shape {
@@ -305,6 +305,9 @@ typedef struct xep_mask_ops {
      * without ranks only where all map one another.
      */
     xep_status_t (*verdict)(void *mode, const xep_op_t *op);
+
+    /** Whether rank has not yet read what the last combine of a slot left in its input: input() waits for it. */
+    int (*reads)(void *mode, uint32_t slot, uint32_t rank);
 } xep_mask_ops_t;
 
 /** What a mode does so that peers may read rows in place (XEP_BUFFER_SEND_MEMORY). */

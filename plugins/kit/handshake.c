@@ -29,14 +29,18 @@ static int reads_nothing(const xep_kit_t *kit, uint32_t rank)
     return kit->env->out != NULL && kit->env->out[rank] != 0;
 }
 
-/* Acquire: what this rank will write next into the input must not pass the loads of those who have read it. No words
- * are asked for where nothing was ever offered: they may be of a device. */
+/* Acquire: what this rank will write next into the input must not pass the loads of those who have read it. */
+int xep_combine_is_read_by(const xep_kit_t *kit, uint32_t slot, uint32_t rank)
+{
+    return !reads_nothing(kit, rank) &&
+           atomic_load_explicit(&mail_from(kit, slot, rank)->read, memory_order_acquire) < kit->combined[slot];
+}
+
+/* No words are asked for where nothing was ever offered: they may be of a device. */
 int xep_combine_is_drained(const xep_kit_t *kit, uint32_t slot)
 {
     for (uint32_t r = 0; r < kit->shape->nranks && kit->combined[slot] != 0; r++)
-        if (!reads_nothing(kit, r) &&
-            atomic_load_explicit(&mail_from(kit, slot, r)->read, memory_order_acquire) < kit->combined[slot])
-            return 0;
+        if (xep_combine_is_read_by(kit, slot, r)) return 0;
     return 1;
 }
 

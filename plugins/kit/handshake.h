@@ -52,6 +52,9 @@ static inline uint32_t *xep_combine_slot_there(const xep_kit_t *kit, uint32_t sl
 /** Whether nobody reads a slot's input any more. */
 int xep_combine_is_drained(const xep_kit_t *kit, uint32_t slot);
 
+/** Whether rank still does; one that is out does not. */
+int xep_combine_is_read_by(const xep_kit_t *kit, uint32_t slot, uint32_t rank);
+
 /** Writes who still does. */
 void xep_combine_explain_input(const xep_kit_t *kit, uint32_t slot, char *text, size_t bytes);
 

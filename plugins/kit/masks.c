@@ -6,6 +6,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#include "handshake.h"
 #include "kit.h"
 
 /* The word by which all that a rank brings is here, wherever op stands. */
@@ -55,5 +56,10 @@ static xep_status_t verdict(void *mode, const xep_op_t *op)
     return &kit->steps[op->kind][state->step] > last_word_step(kit, op) ? state->verdict : XEP_INPROGRESS;
 }
 
-const xep_mask_ops_t xep_kit_masks = {.holds = holds, .fetch = fetch};
-const xep_mask_ops_t xep_kit_masks_anywhere = {.holds = holds, .fetch = fetch, .verdict = verdict};
+static int reads(void *mode, uint32_t slot, uint32_t rank)
+{
+    return xep_combine_is_read_by(mode, slot, rank);
+}
+
+const xep_mask_ops_t xep_kit_masks = {.holds = holds, .fetch = fetch, .reads = reads};
+const xep_mask_ops_t xep_kit_masks_anywhere = {.holds = holds, .fetch = fetch, .verdict = verdict, .reads = reads};

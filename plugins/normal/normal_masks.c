@@ -43,7 +43,12 @@ static xep_status_t verdict(void *mode, const xep_op_t *op)
     return normal_state(op)->concluded ? xep_kit_state(op)->verdict : XEP_INPROGRESS;
 }
 
-const xep_mask_ops_t normal_masks = {.holds = holds, .fetch = fetch, .verdict = verdict};
+static int reads(void *mode, uint32_t slot, uint32_t rank)
+{
+    return xep_kit_masks.reads(mode, slot, rank);
+}
+
+const xep_mask_ops_t normal_masks = {.holds = holds, .fetch = fetch, .verdict = verdict, .reads = reads};
 
 /*
  * Whoever has a rank's last word has its record. Of one without it the record may be at any other rank: in its header

@@ -30,24 +30,39 @@ static int makes_no_turn(const xep_buffer_t *buffer, const xep_request_t *req, u
     return !buffer->members->ways->makes_turns(buffer, rank);
 }
 
+/* Of who reads an input it is not known which operation it should have called. */
 static int has_not_called(const xep_buffer_t *buffer, const xep_request_t *req, uint32_t rank)
 {
-    return !buffer->members->ways->has_begun(buffer, rank, req->op.epoch);
+    return req != NULL && !buffer->members->ways->has_begun(buffer, rank, req->op.epoch);
 }
 
-/* Of the ranks whose words are late in any operation in flight. blame NULL: only whether there are some. */
+/* blame NULL: only whether it is late */
+static uint32_t put_out_one(xep_buffer_t *buffer, const xep_request_t *req, uint32_t rank, is_to_blame_fn blame)
+{
+    if (rank == buffer->shape.rank || xep_group_is_out(buffer->group, rank)) return 0;
+    if (blame == NULL) return 1;
+    return blame(buffer, req, rank) ? (uint32_t)xep_group_put_out(buffer->group, rank, XEP_OUT_LATE) : 0;
+}
+
+/* Of those that still read the input that is waited for. */
+static uint32_t put_out_readers(xep_buffer_t *buffer, is_to_blame_fn blame)
+{
+    const xep_plugin_t *plugin = buffer->plugin.plugin;
+    uint32_t found = 0, slot = buffer->members->input - 1;
+    for (uint32_t r = 0; buffer->members->input != 0 && r < buffer->shape.nranks; r++)
+        if (plugin->masks->reads(buffer->mode, slot, r)) found += put_out_one(buffer, NULL, r, blame);
+    return found;
+}
+
+/* Of the ranks whose words are late in any operation in flight, and readers. */
 static uint32_t put_out_late(xep_buffer_t *buffer, is_to_blame_fn blame)
 {
-    uint32_t found = 0;
+    uint32_t found = put_out_readers(buffer, blame);
     for (uint32_t i = 0; i < buffer->nrequests; i++) {
         const xep_request_t *req = &buffer->requests[i];
         if (req->state != XEP_REQUEST_ACTIVE) continue;
-        for (uint32_t j = 0; j < req->op.late.count; j++) {
-            uint32_t rank = req->op.late.ranks[j];
-            if (rank == buffer->shape.rank || xep_group_is_out(buffer->group, rank)) continue;
-            if (blame == NULL) found++;
-            else if (blame(buffer, req, rank)) found += (uint32_t)xep_group_put_out(buffer->group, rank, XEP_OUT_LATE);
-        }
+        for (uint32_t j = 0; j < req->op.late.count; j++)
+            found += put_out_one(buffer, req, req->op.late.ranks[j], blame);
     }
     return found;
 }

@@ -13,6 +13,7 @@
 #include "group_ask.h"
 #include "group_wait.h"
 #include "handle.h"
+#include "members_area.h"
 #include "members_wait.h"
 #include "request_advance.h"
 #include "request_end.h"
@@ -206,7 +207,10 @@ xep_status_t xep_request_wait_input(xep_handle_t *handle, void **base_p, size_t 
                        .arg = &look,
                        .deadline_ns = xep_deadline(handle->buffer->timeout_ms),
                        .explain = explain_input};
+    xep_members_t *members = handle->buffer->members;
+    if (members != NULL) members->input = handle->slot + 1;
     xep_status_t status = xep_members_wait(handle->buffer, &wait);
+    if (members != NULL) members->input = 0;
     if (status != XEP_ERR_TIMEOUT) return status;
     return xep_fail(status, "rows of the last combine of this handle are still read: %s", xep_last_error());
 }

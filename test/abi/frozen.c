@@ -316,10 +316,11 @@ AT(xep_env_t, is_told, 232);
 AT(xep_env_t, has_ended, 240);
 AT(xep_env_t, leave_out, 248);
 
-SIZE(xep_mask_ops_t, 24);
+SIZE(xep_mask_ops_t, 32);
 AT(xep_mask_ops_t, holds, 0);
 AT(xep_mask_ops_t, fetch, 8);
 AT(xep_mask_ops_t, verdict, 16);
+AT(xep_mask_ops_t, reads, 24);
 
 SIZE(xep_place_ops_t, 16);
 AT(xep_place_ops_t, memory, 0);
@@ -394,7 +395,7 @@ SIZE(xep_dtype_t, 4);
 
 #endif
 
-_Static_assert(XEP_PLUGIN_ABI == 6, "XEP_PLUGIN_ABI changed: so did something above");
+_Static_assert(XEP_PLUGIN_ABI == 7, "XEP_PLUGIN_ABI changed: so did something above");
 _Static_assert(XEP_BF16 == 1 && XEP_FP16 == 2 && XEP_FP32 == 3 && XEP_E4M3 == 4 && XEP_E5M2 == 5 && XEP_U8 == 6 &&
                    XEP_INT32 == 7 && XEP_INT64 == 8 && XEP_FP64 == 9,
                "a dtype has another value");

@@ -10,6 +10,7 @@
  *   in-turns  rank 1 before a dispatch, rank 3 before a combine, rank 5 while it is in the library
  *   anywhere  two ranks are killed by a timer, at any instruction
  *   stopped   rank 3 stops in mid-operation, is left out, and goes on later: it is told, and spoils nothing
+ *   reading   rank 3 stops when all others need of it is that it reads their outputs: they wait for an input alone
  *   asked     rank 0 masks rank 3, which is well
  *   paused    rank 3 stops at any instruction, and goes on after the deadline of the others
  *
@@ -60,6 +61,11 @@ typedef struct log {
 } log_t;
 
 static log_t *said;
+
+static int is(const char *scenario, const char *name)
+{
+    return strcmp(scenario, name) == 0;
+}
 
 /* ---- a round ---- */
 
@@ -123,6 +129,29 @@ static xep_status_t combine_one(mp_job_t *job, xep_handle_t *handle, uint32_t op
     return status;
 }
 
+/*
+ * Rank 3 offers its outputs and stops; it has not read those of the others, which come later. They have all they need
+ * of it until they want to write into the input again.
+ */
+static xep_status_t combine_unread(mp_job_t *job, xep_handle_t *handle, uint32_t operation)
+{
+    size_t stride;
+    if (mp_rank() == 3) {
+        xep_request_t *req = NULL;
+        xep_combine_args_t c = mp_job_combine(job, handle);
+        xep_status_t status = xep_combine(handle, &c, &req);
+        if (status != XEP_OK) return status;
+        raise(SIGSTOP);
+        status = xep_request_wait(req);
+        xep_request_free(req);
+        return status;
+    }
+    mp_sleep_us(300 * 1000);
+    xep_status_t status = combine_one(job, handle, operation);
+    if (status == XEP_OK) MP_CHECK(xep_handle_combine_input(handle, &stride) != NULL);
+    return status;
+}
+
 /* What a check expects follows from the arguments that were made last. */
 static xep_dispatch_args_t arguments(mp_job_t *job, uint32_t round, uint32_t which)
 {
@@ -160,8 +189,9 @@ static xep_status_t play_round(mp_job_t *job, uint32_t round, const char *scenar
     if (status != XEP_OK) return status;
     moment(scenario, round, 1);
     for (uint32_t i = 0; i < 2 && status == XEP_OK; i++) {
+        int unread = i == 0 && round == FIRST && is(scenario, "reading");
         arguments(job, round, i);
-        status = combine_one(job, handles[i], round * OPERATIONS + i);
+        status = (unread ? combine_unread : combine_one)(job, handles[i], round * OPERATIONS + i);
         xep_handle_release(handles[i]);
     }
     if (status != XEP_OK || round % 3 != 2) return status;
@@ -171,11 +201,6 @@ static xep_status_t play_round(mp_job_t *job, uint32_t round, const char *scenar
 
 /* ---- who dies when ---- */
 
-static int is(const char *scenario, const char *name)
-{
-    return strcmp(scenario, name) == 0;
-}
-
 static void strike(const char *scenario, uint32_t round, int before_combine)
 {
     uint32_t r = mp_rank();
@@ -184,8 +209,9 @@ static void strike(const char *scenario, uint32_t round, int before_combine)
                                      (round == SECOND && r == 3 && before_combine) || (round == THIRD && r == 5)))
         raise(SIGKILL);
     if (is(scenario, "stopped") && round == FIRST && r == 3 && before_combine) raise(SIGSTOP);
-    if (is(scenario, "stopped") && round == SECOND && r == 0 && !before_combine) kill(said->pid[3], SIGCONT);
-    if (is(scenario, "stopped") && round == THIRD && !before_combine && r == 0) mp_await(&said->done[3], 1);
+    int stops = is(scenario, "stopped") || is(scenario, "reading");
+    if (stops && round == SECOND && r == 0 && !before_combine) kill(said->pid[3], SIGCONT);
+    if (stops && round == THIRD && !before_combine && r == 0) mp_await(&said->done[3], 1);
 }
 
 static void set_timer(uint64_t seed)

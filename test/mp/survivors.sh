@@ -31,6 +31,7 @@ all_scenarios() {
         survive "$m" 8 5 0 in-turns 2 "$@"
     fi
     survive "$m" 8 7 1 stopped 3 "$@"
+    survive "$m" 8 7 1 reading 8 "$@"
     survive "$m" 8 7 1 asked 4 "$@"
 }
 
