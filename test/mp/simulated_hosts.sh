@@ -42,10 +42,10 @@ network() {
 }
 
 # alike HOSTS RANKS MBIT TOKENS: each host has so many ranks. As another program may have had the processors meanwhile,
-# up to three times: a model that is wrong is wrong every time.
+# up to five times: a model that is wrong is wrong every time.
 alike() {
     local ranks=$(($1 * $2)) batch="--tokens $4 --hidden 7168 --topk 8 --experts 64" rate bytes
-    for _ in 1 2 3; do
+    for _ in 1 2 3 4 5; do
         ./xep_perf --simulate $ranks,$2 $batch --json - >"$tmp/simulated"
         bytes=$(python3 -c 'import json, sys
 print(int(json.load(open(sys.argv[1]))["paths"][0]["ops"][0]["network_bytes"] / int(sys.argv[2])))' "$tmp/simulated" $1)
