@@ -101,11 +101,10 @@ static void end_combine(sim_rank_t *rank, script_flight_t *flight)
 /* All that are left must tell the same of an operation; one that is gone may know less. */
 static void check_agreement(sim_rank_t *rank, const script_flight_t *flight)
 {
-    const sim_death_t *death = rank->world->death;
     script_call_t *call = &script_player(rank)->script->calls[flight->call->number];
     static const uint8_t nobody[SIM_MAX_RANKS];
     const uint8_t *out = flight->op.out == NULL ? nobody : flight->op.out;
-    if (rank->world->around == NULL || death->rank == rank->index) return;
+    if (rank->world->around == NULL || sim_death_of(rank->world, rank->index) != NULL) return;
     if (!call->is_told) memcpy(call->out, out, rank->shape.nranks);
     else if (memcmp(call->out, out, rank->shape.nranks))
         sim_fail(rank->world, "rank %u, call %u: is without others than another rank has told", rank->index,

@@ -15,6 +15,7 @@
 #define SIM_NEVER UINT64_MAX
 
 struct sim_death {
+    struct sim_death *next; /* another rank's, or NULL */
     uint32_t rank;
     uint64_t at;     /* number of the point; SIM_NEVER: it lives, and its points are counted */
     uint64_t delay;  /* turns of the others until it goes on; 0: it is dead */
@@ -25,6 +26,9 @@ struct sim_death {
     uint64_t since;  /* the clock, then */
     jmp_buf way_out;
 };
+
+/** The death of a rank; NULL: it lives to the end. */
+sim_death_t *sim_death_of(const sim_world_t *world, uint32_t rank);
 
 /** A turn of any rank, which may be its last. */
 void sim_death_step(sim_rank_t *rank);

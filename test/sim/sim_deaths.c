@@ -6,6 +6,7 @@
  *   mask   the core's members go on without it: all others finish, with what the oracle has without that rank, and all
  *          tell the same of every operation
  * One that goes on finds everything as it was, or that it is out: then it ends nothing with success, and stores no row.
+ * And two of four ranks, the second one at any time before, while or after the others go on without the first.
  *
  * make check plays some of the points, evenly; XEP_TEST_RUNS=0 plays all, another number so many of each kind.
  *
@@ -24,16 +25,19 @@
 #include "sim_death.h"
 #include "sim_members.h"
 
-enum { RANKS = 3, POINTS = 18, PATIENT_TURNS = 4000 };
+enum { RANKS = 3, RANKS_OF_TWO = 4 /* deaths */, POINTS = 18, SECONDS = 2, PATIENT_TURNS = 4000 };
 
-static const xep_shape_t shape = {.nranks = RANKS,
-                                  .experts = 5,
-                                  .topk = 2,
-                                  .hidden = 9,
-                                  .elem_bytes = 2,
-                                  .combine_elem_bytes = 2,
-                                  .slots = 2,
-                                  .tokens = 2};
+static xep_shape_t shape_of(uint32_t nranks)
+{
+    return (xep_shape_t){.nranks = nranks,
+                         .experts = 5,
+                         .topk = 2,
+                         .hidden = 9,
+                         .elem_bytes = 2,
+                         .combine_elem_bytes = 2,
+                         .slots = 2,
+                         .tokens = 2};
+}
 
 /* ---- schedules ---- */
 
@@ -112,12 +116,13 @@ static void check_blame(const sim_run_t *run)
 static void check_out(const sim_run_t *run)
 {
     sim_world_t *world = (sim_world_t *)&run->world;
-    for (uint32_t r = 0; r < RANKS; r++) {
+    uint32_t nranks = world->options.nranks;
+    for (uint32_t r = 0; r < nranks; r++) {
         const uint8_t *out = sim_members_out(&world->ranks[r]);
-        if (r == world->death->rank) continue;
+        if (sim_death_of(world, r) != NULL) continue;
         if (world->ranks[r].is_out) sim_fail(world, "rank %u is out, and lives", r);
-        for (uint32_t other = 0; other < RANKS; other++)
-            if (out[other] && other != world->death->rank)
+        for (uint32_t other = 0; other < nranks; other++)
+            if (out[other] && sim_death_of(world, other) == NULL)
                 sim_fail(world, "rank %u left out rank %u, which lives", r, other);
     }
 }
@@ -141,12 +146,16 @@ static const fate_t fates[] = {
     {"stopped until all have finished, mask", 1, 4000, 1},
 };
 
-/* Returns how many points there were. */
-static uint64_t play(void **state, uint64_t seed, schedule_fn schedule, const fate_t *fate, sim_death_t *death)
+/* fate: of all deaths. */
+static void play(void **state, uint64_t seed, schedule_fn schedule, const fate_t *fate, sim_death_t *death)
 {
-    sim_run_t *run = sim_run_begin(state, seed, RANKS);
-    death->delay = fate->delay;
-    death->is_given_up = fate->is_given_up;
+    uint32_t nranks = death->next == NULL ? RANKS : RANKS_OF_TWO;
+    sim_run_t *run = sim_run_begin(state, seed, nranks);
+    xep_shape_t shape = shape_of(nranks);
+    for (sim_death_t *d = death; d != NULL; d = d->next) {
+        d->delay = fate->delay;
+        d->is_given_up = fate->is_given_up;
+    }
     memset(run->options.node, 0, sizeof run->options.node);
     run->options.threads = 2;
     run->options.spoiled = 1; /* heaps of whole pages: all stores are seen */
@@ -162,11 +171,11 @@ static uint64_t play(void **state, uint64_t seed, schedule_fn schedule, const fa
     }
     if (run->world.failed) {
         size_t used = strlen(run->world.failure);
-        snprintf(run->world.failure + used, sizeof run->world.failure - used, "\n# rank %u is %s at point %llu",
-                 death->rank, fate->name, (unsigned long long)death->at);
+        for (const sim_death_t *d = death; d != NULL && used < sizeof run->world.failure; d = d->next)
+            used += (size_t)snprintf(run->world.failure + used, sizeof run->world.failure - used,
+                                     "\n# rank %u is %s at point %llu", d->rank, fate->name, (unsigned long long)d->at);
     }
     sim_run_end(run);
-    return death->points;
 }
 
 static uint64_t points_wanted(void)
@@ -180,7 +189,8 @@ static uint64_t points_wanted(void)
 static void play_points(void **state, uint64_t seed, schedule_fn schedule, const fate_t *fate, uint32_t rank)
 {
     sim_death_t death = {.rank = rank, .at = SIM_NEVER};
-    uint64_t count = play(state, seed, schedule, fate, &death), wanted = points_wanted();
+    play(state, seed, schedule, fate, &death);
+    uint64_t count = death.points, wanted = points_wanted();
     uint64_t step = wanted == 0 || wanted >= count ? 1 : count / wanted;
     assert_in_range(count, 10, 100000);
     for (uint64_t at = (seed + rank) % step; at < count; at += step) {
@@ -196,6 +206,35 @@ static void play_all(void **state, schedule_fn schedule)
     uint64_t seed = text == NULL ? 1 : strtoull(text, NULL, 0);
     for (size_t i = 0; i < sizeof fates / sizeof fates[0]; i++)
         for (uint32_t r = 0; r < RANKS; r++) play_points(state, seed + i, schedule, &fates[i], r);
+}
+
+/* At points of the first one some of the second one's, which is any of the others, and may have fewer by then. */
+static void play_two(void **state, uint64_t seed, schedule_fn schedule, const fate_t *fate, uint32_t rank)
+{
+    sim_death_t second = {.rank = (rank + 1 + (uint32_t)seed % (RANKS_OF_TWO - 1)) % RANKS_OF_TWO, .at = SIM_NEVER};
+    sim_death_t first = {.next = &second, .rank = rank, .at = SIM_NEVER};
+    play(state, seed, schedule, fate, &first);
+    uint64_t count = first.points, count_too = second.points, wanted = (points_wanted() + 2) / 3;
+    uint64_t step = wanted == 0 || wanted >= count ? 1 : count / wanted;
+    assert_in_range(count, 10, 100000);
+    for (uint64_t at = (seed + rank) % step; at < count; at += step)
+        for (uint64_t i = 0; i < SECONDS; i++) {
+            uint64_t at_too = sim_hash(seed, rank, at, i, 0) % count_too;
+            second = (sim_death_t){.rank = second.rank, .at = at_too};
+            first = (sim_death_t){.next = &second, .rank = rank, .at = at};
+            play(state, seed, schedule, fate, &first);
+            assert_true(first.is_over || second.is_over);
+        }
+}
+
+static void deaths_of_two(void **state)
+{
+    static const schedule_fn schedules[] = {one_after_the_other, overlapping, dispatches};
+    const char *text = getenv("XEP_TEST_SEED");
+    uint64_t seed = text == NULL ? 1 : strtoull(text, NULL, 0);
+    for (size_t i = 0; i < sizeof fates / sizeof fates[0]; i++)
+        for (uint32_t r = 0; r < RANKS_OF_TWO && fates[i].goes_on; r++)
+            for (size_t s = 0; s < 3; s++) play_two(state, seed + i + r + s, schedules[s], &fates[i], r);
 }
 
 static void deaths_one_after_the_other(void **state)
@@ -221,9 +260,11 @@ int main(void)
         {.name = "normal_one_after_the_other", .test_func = deaths_one_after_the_other, .initial_state = &normal},
         {.name = "normal_overlapping", .test_func = deaths_overlapping, .initial_state = &normal},
         {.name = "normal_dispatches", .test_func = deaths_dispatches, .initial_state = &normal},
+        {.name = "normal_of_two", .test_func = deaths_of_two, .initial_state = &normal},
         {.name = "ll_one_after_the_other", .test_func = deaths_one_after_the_other, .initial_state = &ll},
         {.name = "ll_overlapping", .test_func = deaths_overlapping, .initial_state = &ll},
         {.name = "ll_dispatches", .test_func = deaths_dispatches, .initial_state = &ll},
+        {.name = "ll_of_two", .test_func = deaths_of_two, .initial_state = &ll},
     };
     return cmocka_run_group_tests_name("sim_deaths", tests, NULL, NULL);
 }

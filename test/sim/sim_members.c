@@ -197,16 +197,21 @@ static int waits_for(const member_t *member, uint32_t rank)
     return flights == 0;
 }
 
-static void give_up(member_t *member)
+static void give_up_one(member_t *member, const sim_death_t *death)
 {
     sim_world_t *world = member->rank->world;
-    const sim_death_t *death = world->death;
-    if (death == NULL || !death->is_over || death->rank == member->rank->index) return;
+    if (!death->is_over || death->rank == member->rank->index) return;
     const sim_rank_t *other = &world->ranks[death->rank];
     if (!sim_chance(&member->rank->dice, 20) || !waits_for(member, other->index)) return;
     if (other->dead) xep_group_put_out(&member->group, other->index, XEP_OUT_DIED);
     else if (other->stopped && death->is_given_up && world->now > death->since + PATIENCE)
         xep_group_put_out(&member->group, other->index, XEP_OUT_LATE);
+}
+
+static void give_up(member_t *member)
+{
+    const sim_death_t *death = member->rank->world->death;
+    for (; death != NULL; death = death->next) give_up_one(member, death);
 }
 
 static int stands(sim_rank_t *rank)
