@@ -16,9 +16,10 @@
  *
  * A member that dies while it sends its last word of step 3 may have reached some and not others. Those that have it
  * return the new group, the others an error: but they have made the group, too, and end it in doubt (group_abort.h)
- * before they return. So does a newcomer that hears no verdict, as rank 0 died behind step 3. Whoever has got the group
- * hears it at once, by every call on it, and nobody can shrink it: all members have the old group, and go on with that.
- * What is left: if those in doubt die as well before they have told anybody, there is nobody left that lacks the group.
+ * before they return. So does a newcomer that has made it and hears no verdict, as rank 0 died behind step 3, or that
+ * there is none, as rank 0 may die before it has told the members. Whoever has got the group hears it at once, by every
+ * call on it, and nobody can shrink it: all members have the old group, and go on with that. If those in doubt die as
+ * well before they have told anybody, nobody is left that lacks the group. test/model/model_grow.pml tries all orders.
  */
 #ifndef XEP_CORE_GROUP_GROW_H
 #define XEP_CORE_GROUP_GROW_H

@@ -114,7 +114,8 @@ static xep_status_t knock(xep_join_t *join)
 
 /*
  * Rank 0 knows best why there is no group; if it is gone, what this process has come to itself is all there is.
- * *in_doubt_p: it has made the group, and does not know whether the others have taken it.
+ * *in_doubt_p: it has made the group, and does not know whether others have taken it: rank 0 may have said that there
+ * is none because it is in doubt itself, and then have died before it could tell the members.
  */
 static xep_status_t settle(xep_join_t *join, xep_status_t built, int *in_doubt_p)
 {
@@ -125,7 +126,7 @@ static xep_status_t settle(xep_join_t *join, xep_status_t built, int *in_doubt_p
     xep_status_t status = xep_stream_send(join->stream, settled, reason, NULL, &patience);
     if (status == XEP_OK || xep_stream_peek(join->stream, &verdict) > 0)
         status = xep_join_hear(join, XEP_FRAME_VERDICT, &verdict, &patience);
-    *in_doubt_p = built == XEP_OK && status != XEP_OK && verdict.kind != XEP_FRAME_VERDICT;
+    *in_doubt_p = built == XEP_OK && status != XEP_OK;
     if (built == XEP_OK || (verdict.kind == XEP_FRAME_VERDICT && status != XEP_OK)) return status;
     return xep_fail(built, "%s", reason);
 }

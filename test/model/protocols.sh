@@ -137,12 +137,21 @@ shrink() {
     found shrink -DDEFECT_LISTEN # what a suspect says counts
 }
 
+# A group that grows: when a member dies in its last word, nobody is left with a group that others have not.
+grow() {
+    proved grow
+    found grow -DDEFECT_DOUBT              # who lacks a word only returns an error
+    found grow -DDEATHS=2 -DDEFECT_VERDICT # a newcomer believes rank 0 that there is no group
+    found grow -DDEATHS=2 -DDEFECT_RELAY   # who hears that the group is none does not pass it on
+}
+
 small() {
     local mode
     agreement
     rows
     grants
     shrink
+    grow
     for mode in normal ll; do
         proved $mode -DMAPPED=1 -DOPS=2 -DDEATH
         proved $mode -DMAPPED=1 -DPAIRS -DBAD
@@ -161,6 +170,9 @@ full() {
     agreement
     rows
     shrink
+    grow
+    proved grow -DDEATHS=2
+    proved grow -DSLOW # members give up though nobody has died
     proved shrink -DDEATHS=0 -DSLOW # one is left out although it lives
     proved shrink -DSLOW
     proved mask -DSLOW
