@@ -12,6 +12,7 @@
  *   stopped   rank 3 stops in mid-operation, is left out, and goes on later: it is told, and spoils nothing
  *   reading   rank 3 stops when all others need of it is that it reads their outputs: they wait for an input alone
  *   asked     rank 0 masks rank 3, which is well
+ *   stale     rank 3 stops at any instruction, and goes on when the others have rows in all slots: these stay
  *   paused    rank 3 stops at any instruction, and goes on after the deadline of the others
  *
  * A round is two dispatches in flight at once, in odd rounds one after the other by args.after, and their combines. In
@@ -38,7 +39,8 @@ enum {
     FIRST = 10,
     SECOND = 25,
     THIRD = 40,
-    SPREAD_US = 300 * 1000
+    SPREAD_US = 300 * 1000,
+    STALE_US = 60 * 1000
 };
 
 static const mp_case_t base = {.name = "masks",
@@ -228,21 +230,24 @@ static uint32_t out_by_now(xep_group_t *group)
     xep_mask_t masks[RANKS];
     uint32_t count, set = 0;
     MP_OK(xep_group_mask_query(group, masks, RANKS, &count));
-    for (uint32_t i = 0; i < count; i++) set |= 1u << masks[i].rank;
+    for (uint32_t i = 0; i < count; i++) {
+        MP_CHECK(masks[i].since_ns != 0 && masks[i].reason >= XEP_OUT_DIED && masks[i].reason <= XEP_OUT_ASKED);
+        set |= 1u << masks[i].rank;
+    }
     return set;
 }
 
-/* The stop, and what ends it, come from a process that does nothing else. */
-static void pause_later(uint64_t seed)
+/* The stop, and what ends it after so many seconds, 0: never, come from a process that does nothing else. */
+static void pause_later(uint64_t seed, uint32_t spread_us, unsigned seconds)
 {
-    useconds_t us = (useconds_t)(oracle_hash_row(&seed, sizeof seed, 6) % SPREAD_US) + 1;
+    useconds_t us = (useconds_t)(oracle_hash_row(&seed, sizeof seed, 6) % spread_us) + 1;
     pid_t self = getpid(), child = fork();
     MP_CHECK(child >= 0);
     if (child > 0) return;
     usleep(us);
     kill(self, SIGSTOP);
-    sleep(3);
-    kill(self, SIGCONT);
+    sleep(seconds);
+    if (seconds > 0) kill(self, SIGCONT);
     _exit(0);
 }
 
@@ -250,13 +255,7 @@ static void pause_later(uint64_t seed)
 
 static void check_masks(xep_group_t *group, uint32_t expected)
 {
-    xep_mask_t masks[RANKS];
-    uint32_t count, set = 0;
-    MP_OK(xep_group_mask_query(group, masks, RANKS, &count));
-    for (uint32_t i = 0; i < count; i++) {
-        MP_CHECK(masks[i].since_ns != 0 && masks[i].reason >= XEP_OUT_DIED && masks[i].reason <= XEP_OUT_ASKED);
-        set |= 1u << masks[i].rank;
-    }
+    uint32_t set = out_by_now(group);
     if (set != expected) mp_fail(__FILE__, __LINE__, "ranks out: %#x, expected %#x", set, expected);
     if (set != 0) MP_FAILS(XEP_ERR_UNSUPPORTED, xep_group_mask_clear(group));
 }
@@ -343,10 +342,22 @@ static mp_case_t make_case(const char *mode, uint64_t seed)
     return c;
 }
 
-static void keep_one(mp_job_t *job)
+/* The slots have rows of dispatches without rank 3, which then goes on with what it was at. */
+static void wake_stale(mp_job_t *job, xep_group_t *group)
 {
-    xep_dispatch_args_t d = mp_job_dispatch(job);
-    MP_OK(xep_dispatch(job->buffer, &d, &kept, NULL));
+    xep_handle_t *handles[2] = {NULL, NULL};
+    xep_status_t status = xep_group_barrier(group);
+    if (status == XEP_OK) status = dispatch_two(job, 0, handles);
+    if (status == XEP_OK) status = xep_group_barrier(group);
+    if (status != XEP_OK && mp_rank() == 3) leave(job, group, status);
+    MP_OK(status);
+    if (mp_rank() == 0) kill(said->pid[3], SIGCONT);
+    mp_await(&said->done[3], 1);
+    for (uint32_t i = 0; i < 2; i++) {
+        mp_job_dispatch(job);
+        check_dispatch(job, handles[i], i);
+        xep_handle_release(handles[i]);
+    }
 }
 
 int main(int argc, char **argv)
@@ -363,8 +374,10 @@ int main(int argc, char **argv)
     mp_job_open(&job, &c, 1 + seed);
     job.may_be_out = 1;
     mp_job_buffer(&job, group);
-    keep_one(&job);
-    if (is(scenario, "paused") && mp_rank() == 3) pause_later(seed);
+    xep_dispatch_args_t d = mp_job_dispatch(&job);
+    MP_OK(xep_dispatch(job.buffer, &d, &kept, NULL));
+    if (is(scenario, "paused") && mp_rank() == 3) pause_later(seed, SPREAD_US, 3);
+    if (is(scenario, "stale") && mp_rank() == 3) pause_later(seed, STALE_US, 0);
     if (is(scenario, "anywhere") && (dead >> mp_rank() & 1)) set_timer(seed * RANKS + mp_rank());
     for (uint32_t round = 0; round < ROUNDS; round++) {
         if (is(scenario, "asked") && round == FIRST && mp_rank() == 0) MP_OK(xep_group_mask_set(group, 3));
@@ -372,6 +385,7 @@ int main(int argc, char **argv)
         if (status != XEP_OK && (dead >> mp_rank() & 1)) leave(&job, group, status);
         MP_OK(status);
     }
+    if (is(scenario, "stale")) wake_stale(&job, group);
     while (is(scenario, "anywhere") && (dead >> mp_rank() & 1)) pause();
     MP_OK(xep_group_barrier(group));
     if (is(scenario, "paused")) dead = out_by_now(group);

@@ -56,6 +56,7 @@ pause_one() {
 for each in ll normal; do
     all_scenarios $each
     pause_one $each 5
+    survive $each 8 7 1 stale 6
     anywhere $each "$seeds"
 done
 all_scenarios ll -N 2
@@ -66,6 +67,7 @@ survive normal 8 7 1 stopped 3 -N 3
     export UCX_TLS=tcp,self
     all_scenarios ll
     anywhere ll "$seeds"
+    survive normal 8 7 1 stale 7
     anywhere normal "$seeds" # not where UCX has queues in shared memory: who is killed writing there blocks them
     exit $failed
 ) || failed=1
