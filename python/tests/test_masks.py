@@ -16,6 +16,16 @@ pytestmark = pytest.mark.again
 HERE = pathlib.Path(__file__).resolve().parent
 
 
+WAYS = {"mapped": {}, "wire": {"XEP_MAP": "never", "UCX_TLS": "tcp,self"}}
+
+
+@pytest.fixture(params=WAYS)
+def way(request, monkeypatch):
+    """How bytes travel: by memory that ranks map, or over sockets."""
+    for name, value in WAYS[request.param].items():
+        monkeypatch.setenv(name, value)
+
+
 def survive(ranks: int, survivors: int, left: int, program: str, *arguments: str) -> None:
     """So many of the ranks print that they have survived, and that they were left out and have come to their end."""
     variables = {"PYTHONPATH": ":".join(sys.path), "XEP_LIBRARY": xep.library_info().library_path}
@@ -32,14 +42,17 @@ def survive(ranks: int, survivors: int, left: int, program: str, *arguments: str
     assert (said.count("I survived"), said.count("I left")) == (survivors, left), said
 
 
+@pytest.mark.usefixtures("way")
 def test_ranks_are_killed():
     survive(5, 2, 0, "masks_xep.py", "killed")
 
 
+@pytest.mark.usefixtures("way")
 def test_the_rest_makes_a_group():
     survive(5, 3, 0, "masks_xep.py", "shrunk")
 
 
+@pytest.mark.usefixtures("way")
 def test_a_rank_is_masked():
     survive(5, 4, 1, "masks_xep.py", "asked")
 
