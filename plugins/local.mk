@@ -55,13 +55,15 @@ xep_ll_la_LIBADD = libxep_kit_parts.la -lm
 # architecture there is most of today and, as PTX, for what comes after.
 cuda_kernels = \
 	%D%/cuda/cuda_plan.cu %D%/cuda/cuda_counts.cu %D%/cuda/cuda_dispatch.cu %D%/cuda/cuda_combine.cu \
-	%D%/cuda/cuda_ll_send.cu %D%/cuda/cuda_ll_receive.cu %D%/cuda/cuda_ll_combine.cu
+	%D%/cuda/cuda_layout.cu %D%/cuda/cuda_ll_send.cu %D%/cuda/cuda_ll_receive.cu %D%/cuda/cuda_ll_combine.cu
 cuda_headers = \
-	%D%/cuda/cuda_args.h %D%/cuda/cuda_kernels.h %D%/cuda/cuda_ll_kernels.h %D%/cuda/cuda_words.cuh \
+	%D%/cuda/cuda_args.h %D%/cuda/cuda_kernels.h %D%/cuda/cuda_ll_kernels.h %D%/cuda/cuda_layout.h \
+	%D%/cuda/cuda_words.cuh %D%/cuda/cuda_cluster.cuh \
 	%D%/cuda/cuda_bulk.cuh %D%/cuda/cuda_elements.cuh %D%/cuda/cuda_sum.cuh %D%/cuda/cuda_ll_place.cuh \
 	%D%/cuda/cuda_ll_board.cuh
 cuda_mode_sources = \
-	%D%/cuda/cuda_args.h %D%/cuda/cuda_images.h %D%/cuda/cuda_mode.h %D%/cuda/cuda_mode.c
+	%D%/cuda/cuda_args.h %D%/cuda/cuda_images.h %D%/cuda/cuda_mode.h %D%/cuda/cuda_mode.c \
+	%D%/cuda/cuda_layout.h %D%/cuda/cuda_layout.c
 cuda_normal_sources = $(cuda_mode_sources) \
 	%D%/cuda/cuda_kernels.h %D%/cuda/cuda_normal.h %D%/cuda/cuda_normal.c \
 	%D%/cuda/cuda_normal_dispatch.c %D%/cuda/cuda_normal_combine.c \
@@ -77,8 +79,9 @@ cuda_cppflags = $(plugin_cppflags) -I$(srcdir)/%D%/kit -I$(srcdir)/%D%/kernels -
 	-I$(srcdir)/%D%/ll -I$(srcdir)/%D%/cuda
 if HAVE_NVCC
 pkglib_LTLIBRARIES += xep_normal_cuda.la xep_ll_cuda.la
-cuda_normal_images = cuda_plan.fatbin cuda_counts.fatbin cuda_dispatch.fatbin cuda_combine.fatbin
-cuda_ll_images = cuda_ll_send.fatbin cuda_ll_receive.fatbin cuda_ll_combine.fatbin
+cuda_normal_images = cuda_plan.fatbin cuda_counts.fatbin cuda_dispatch.fatbin cuda_combine.fatbin \
+	cuda_layout.fatbin
+cuda_ll_images = cuda_ll_send.fatbin cuda_ll_receive.fatbin cuda_ll_combine.fatbin cuda_layout.fatbin
 CLEANFILES += $(cuda_normal_images) $(cuda_ll_images)
 %.fatbin: $(srcdir)/%D%/cuda/%.cu $(addprefix $(srcdir)/,$(cuda_headers)) \
 		%D%/normal/normal_record.h %D%/ll/ll_notice.h

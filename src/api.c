@@ -24,7 +24,6 @@
 #include "group_out.h"
 #include "group_shrink.h"
 #include "handle.h"
-#include "layout.h"
 #include "loaded.h"
 #include "log.h"
 #include "meeting.h"
@@ -272,19 +271,6 @@ xep_status_t xep_group_peer(xep_group_t *group, uint32_t rank, xep_peer_info_t *
                                                 : group->transport->ops->describe(group->transport, rank);
     xep_peer_info_t own = {.node = peer->node, .mapped = peer->mapped, .transport = transport};
     return xep_fill_struct("info", info, &own, sizeof own);
-}
-
-/* ---- layout ---- */
-
-/* out is read: it has the caller's arrays in it, and is not written itself. */
-xep_status_t xep_layout(const xep_layout_args_t *args, xep_layout_t *out)
-{
-    xep_layout_args_t own;
-    xep_layout_t arrays;
-    xep_status_t status = xep_check_struct("args", args, &own, sizeof own);
-    if (status == XEP_OK) status = xep_check_struct("out", out, &arrays, sizeof arrays);
-    if (status == XEP_OK) status = xep_check_layout(&own);
-    return status == XEP_OK ? xep_layout_compute(&own, &arrays) : status;
 }
 
 /* ---- buffer ---- */

@@ -131,6 +131,8 @@ xep_status_t xep_check_layout(xep_layout_args_t *args)
     if (args->tokens > MAX_TOKENS)
         return xep_fail(XEP_ERR_INVALID, "invalid tokens: %llu (at most %llu)", (unsigned long long)args->tokens,
                         (unsigned long long)MAX_TOKENS);
+    if (args->buffer == NULL && args->stream != NULL)
+        return xep_fail(XEP_ERR_INVALID, "invalid stream: %p (NULL without a buffer in device memory)", args->stream);
     if (args->ranks_per_node == 0) args->ranks_per_node = args->nranks;
     size_t elem = xep_dtype_size(args->topk_idx_dtype);
     return check_matrix("topk_idx", "topk_idx_stride", args->topk_idx, &args->topk_idx_stride, args->tokens,

@@ -182,14 +182,12 @@ typedef struct xep_device_ops {
     /** Enqueues setting bytes of device memory to a value. */
     xep_status_t (*fill)(xep_device_t *device, void *to, uint8_t value, size_t bytes, void *stream);
 
-    /**
-     * What is enqueued on stream from now on comes after all that was before the last mark, on whatever stream.
-     * XEP_ERR_INVALID: it is no stream of this device.
-     */
+    /** What is enqueued on stream from now on comes after all that was before the last mark. Errors: check_stream. */
     xep_status_t (*after_mark)(xep_device_t *device, void *stream);
     xep_status_t (*mark)(xep_device_t *device, void *stream);
 
-    /** XEP_OK, or XEP_ERR_INVALID: the argument called name is not memory of this device. NULL is. */
+    /** XEP_OK, or XEP_ERR_INVALID: no stream, or the argument called name no memory, of this device. NULL is. */
+    xep_status_t (*check_stream)(xep_device_t *device, void *stream);
     xep_status_t (*check)(xep_device_t *device, const char *name, const void *address);
 
     /** Waits until the device has done all that was enqueued. */
@@ -384,6 +382,8 @@ typedef struct xep_plugin {
 
     const xep_mask_ops_t *masks;  /* NULL: the mode needs all ranks */
     const xep_place_ops_t *place; /* NULL: every row is copied */
+    /* device memory: enqueues what fills out on args->stream; args are checked. NULL: XEP_ERR_UNSUPPORTED */
+    xep_status_t (*layout)(void *mode, const xep_layout_args_t *args, const xep_layout_t *out);
 } xep_plugin_t;
 
 /** The first members of a mode's table: what it was built against. */

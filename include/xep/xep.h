@@ -437,6 +437,9 @@ typedef struct xep_layout_args {
     const void *topk_idx;       /* [T][K] expert, or -1: masked; may be NULL if T is 0 */
     size_t topk_idx_stride;     /* bytes between rows; 0: dense */
     xep_dtype_t topk_idx_dtype; /* XEP_INT64 (default) or XEP_INT32 */
+    /* NULL: all arrays are in host memory. A buffer with XEP_MEMORY_CUDA, of whatever shape: they are on its device */
+    xep_buffer_t *buffer;
+    void *stream; /* as in xep_dispatch_args_t; NULL without such a buffer */
 } xep_layout_args_t;
 
 #define XEP_LAYOUT_ARGS_INIT XEP_INIT_(xep_layout_args_t)
@@ -456,6 +459,10 @@ typedef struct xep_layout {
  * Counts what a dispatch of topk_idx would send where. Local; depends on the arguments alone.
  * Errors: XEP_ERR_INVALID (also for an index that is neither -1 nor an expert), XEP_ERR_NO_MEMORY (with more than 4096
  * ranks only).
+ *
+ * On a device the counting is enqueued on args.stream, which alone orders it, and the call returns at once: out is
+ * filled when the stream has come so far, and an index that is no expert counts for nobody. Also XEP_ERR_UNSUPPORTED
+ * (more experts and ranks than fit into a multiprocessor's memory; a mode of others that cannot), XEP_ERR_BROKEN.
  */
 XEP_API xep_status_t xep_layout(const xep_layout_args_t *args, xep_layout_t *out);
 

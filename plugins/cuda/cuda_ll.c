@@ -192,6 +192,7 @@ static const cuda_kernel_name_t kernel_names[CUDA_LL_KERNELS] = {
     [CUDA_LL_SUM_BF16] = {CUDA_IMAGE_LL_COMBINE, "xep_cuda_ll_sum_bf16"},
     [CUDA_LL_SUM_FP16] = {CUDA_IMAGE_LL_COMBINE, "xep_cuda_ll_sum_fp16"},
     [CUDA_LL_SUM_FP32] = {CUDA_IMAGE_LL_COMBINE, "xep_cuda_ll_sum_fp32"},
+    [CUDA_LL_LAYOUT] = {CUDA_IMAGE_LL_LAYOUT, "xep_cuda_layout"},
 };
 
 static const char *const waited_for[CUDA_LL_LATE_WORDS] = {
@@ -220,6 +221,7 @@ const cuda_mode_parts_t cuda_mode_parts = {
     .images = CUDA_LL_IMAGES,
     .kernels = CUDA_LL_KERNELS,
     .kernel_names = kernel_names,
+    .layout = CUDA_LL_LAYOUT,
     .late_words = CUDA_LL_LATE_WORDS,
     .waited_for = waited_for,
     .lay_device = lay_device,

@@ -48,6 +48,7 @@ typedef enum {
     CUDA_LL_SUM_BF16,
     CUDA_LL_SUM_FP16,
     CUDA_LL_SUM_FP32,
+    CUDA_LL_LAYOUT,
     CUDA_LL_KERNELS
 } cuda_ll_kernel_t;
 

@@ -12,7 +12,7 @@
 enum { OWN_SHARED_BYTES = 8192 };
 
 /* A mode's struct begins with that of the host mode, so this part is where the mode says. */
-static cuda_mode_t *cuda_of(void *mode)
+cuda_mode_t *cuda_mode_of(void *mode)
 {
     return (cuda_mode_t *)(void *)((char *)mode + cuda_mode_parts.cuda);
 }
@@ -21,7 +21,7 @@ static cuda_mode_t *cuda_of(void *mode)
 
 static void lay_device(xep_kit_t *kit, xep_carve_t *memory)
 {
-    cuda_mode_t *cuda = cuda_of(kit);
+    cuda_mode_t *cuda = cuda_mode_of(kit);
     const xep_shape_t *shape = kit->shape;
     cuda->peer = xep_carve_array(memory, shape->nranks, sizeof *cuda->peer);
     cuda->owner = xep_carve_array(memory, shape->experts, sizeof *cuda->owner);
@@ -32,7 +32,7 @@ static void lay_device(xep_kit_t *kit, xep_carve_t *memory)
 
 static void lay_pinned(xep_kit_t *kit, xep_carve_t *memory)
 {
-    cuda_mode_t *cuda = cuda_of(kit);
+    cuda_mode_t *cuda = cuda_mode_of(kit);
     cuda->late = xep_carve_array(memory, cuda_mode_parts.late_words, sizeof *cuda->late);
     cuda_mode_parts.lay_pinned(kit, memory);
 }
@@ -41,7 +41,7 @@ static void lay_pinned(xep_kit_t *kit, xep_carve_t *memory)
 static xep_status_t allocate(xep_kit_t *kit, xep_memory_t memory, void (*carve)(xep_kit_t *, xep_carve_t *),
                              void **memory_p)
 {
-    xep_device_t *device = cuda_of(kit)->device;
+    xep_device_t *device = cuda_mode_of(kit)->device;
     xep_carve_t measure = {0};
     carve(kit, &measure);
     if (measure.overflow)
@@ -182,7 +182,7 @@ xep_status_t cuda_check_missing(const xep_kit_t *kit, xep_op_t *op)
 xep_status_t cuda_check_earlier(void *mode, xep_op_t *op)
 {
     const xep_kit_t *kit = mode;
-    const cuda_mode_t *cuda = cuda_of(mode);
+    const cuda_mode_t *cuda = cuda_mode_of(mode);
     for (uint32_t i = 0; i < cuda_mode_parts.late_words; i++) {
         uint32_t rank = __atomic_load_n(&cuda->late[i], __ATOMIC_ACQUIRE);
         if (rank == 0) continue;
@@ -201,7 +201,7 @@ xep_status_t cuda_check_earlier(void *mode, xep_op_t *op)
 
 static xep_status_t open_parts(xep_kit_t *kit)
 {
-    cuda_mode_t *cuda = cuda_of(kit);
+    cuda_mode_t *cuda = cuda_mode_of(kit);
     cuda->device = kit->env->device;
     xep_status_t status = allocate(kit, XEP_MEMORY_CUDA, lay_device, &cuda->memory);
     if (status == XEP_OK) status = allocate(kit, XEP_MEMORY_HOST, lay_pinned, &cuda->pinned);
@@ -225,7 +225,7 @@ xep_status_t cuda_mode_open(const xep_env_t *env, void **mode_p)
 void cuda_mode_close(void *mode)
 {
     if (mode == NULL) return;
-    cuda_mode_t *cuda = cuda_of(mode);
+    cuda_mode_t *cuda = cuda_mode_of(mode);
     for (int i = 0; i < cuda_mode_parts.images && cuda->device != NULL; i++)
         cuda->device->ops->unload(cuda->device, cuda->modules[i]);
     if (cuda->device != NULL) {

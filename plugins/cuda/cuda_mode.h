@@ -12,7 +12,7 @@
 
 #include "cuda_args.h"
 
-enum { CUDA_MOST_IMAGES = 4, CUDA_MOST_KERNELS = 8 };
+enum { CUDA_MOST_IMAGES = 5, CUDA_MOST_KERNELS = 8 };
 
 /** A kernel: which image has it, and what it is called there. */
 typedef struct cuda_kernel_name {
@@ -25,6 +25,7 @@ typedef struct cuda_mode_parts {
     size_t cuda; /* where in the mode's struct the cuda_mode_t is */
     int images, kernels;
     const cuda_kernel_name_t *kernel_names;                  /* [kernels] */
+    int layout;                                              /* the kernel of xep_layout() */
     uint32_t late_words;                                     /* one for each thing that kernels wait for */
     const char *const *waited_for;                           /* [late_words]; NULL: the word is of ranks that differ */
     void (*lay_device)(void *mode, xep_carve_t *memory);     /* arrays in device memory, zeroed */
@@ -68,8 +69,15 @@ static inline void *cuda_stream(const xep_op_t *op)
 xep_status_t cuda_mode_open(const xep_env_t *env, void **mode_p);
 void cuda_mode_close(void *mode);
 
+/** For xep_plugin_t: enqueues the counts of a layout (cuda_layout.c). */
+xep_status_t cuda_mode_layout(void *mode, const xep_layout_args_t *args, const xep_layout_t *out);
+
+/** The part of a mode's struct that is its cuda_mode_t. */
+cuda_mode_t *cuda_mode_of(void *mode);
+
 /** What the xep_plugin_t of every mode for device memory begins with. */
-#define CUDA_MODE_OPS XEP_PLUGIN_SIZES, XEP_KIT_OPS, .open = cuda_mode_open, .close = cuda_mode_close
+#define CUDA_MODE_OPS \
+    XEP_PLUGIN_SIZES, XEP_KIT_OPS, .open = cuda_mode_open, .close = cuda_mode_close, .layout = cuda_mode_layout
 
 /** Most dynamic shared memory that a kernel may be launched with. */
 uint32_t cuda_shared_bytes(const cuda_mode_t *cuda);

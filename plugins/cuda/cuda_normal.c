@@ -89,6 +89,7 @@ static const cuda_kernel_name_t kernel_names[CUDA_KERNELS] = {
     [CUDA_SUM_BF16] = {CUDA_IMAGE_COMBINE, "xep_cuda_combine_bf16"},
     [CUDA_SUM_FP16] = {CUDA_IMAGE_COMBINE, "xep_cuda_combine_fp16"},
     [CUDA_SUM_FP32] = {CUDA_IMAGE_COMBINE, "xep_cuda_combine_fp32"},
+    [CUDA_LAYOUT] = {CUDA_IMAGE_LAYOUT, "xep_cuda_layout"},
 };
 
 static const char *const waited_for[CUDA_LATE_WORDS] = {
@@ -118,6 +119,7 @@ const cuda_mode_parts_t cuda_mode_parts = {
     .images = CUDA_NORMAL_IMAGES,
     .kernels = CUDA_KERNELS,
     .kernel_names = kernel_names,
+    .layout = CUDA_LAYOUT,
     .late_words = CUDA_LATE_WORDS,
     .waited_for = waited_for,
     .lay_device = lay_device,

@@ -42,6 +42,7 @@ typedef enum {
     CUDA_SUM_BF16,
     CUDA_SUM_FP16,
     CUDA_SUM_FP32,
+    CUDA_LAYOUT,
     CUDA_KERNELS
 } cuda_kernel_t;
 

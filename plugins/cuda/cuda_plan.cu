@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /* Layout on the device: which rank gets which token as which row, in the order of tokens, whatever the threads do. */
+#include "cuda_cluster.cuh"
 #include "cuda_kernels.h"
 #include "cuda_words.cuh"
 
@@ -82,12 +83,6 @@ static __device__ __forceinline__ void list_token(const xep_cuda_plan_t &plan, u
     for (uint32_t r = 0; r < plan.nranks; r++)
         if (mask[r] & bit) dest[n++] = {(int32_t)r, before[r] + __popc(mask[r] & (bit - 1))};
     for (; n < plan.max_dests; n++) dest[n] = {XEP_CUDA_NOBODY, 0};
-}
-
-/* All threads of the cluster: what they wrote before is visible to all of them after. */
-static __device__ __forceinline__ void sync_cluster()
-{
-    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
 /*

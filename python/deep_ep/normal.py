@@ -68,8 +68,19 @@ class NormalCalls(Core):
         return found.tokens_per_rank, per_node, found.tokens_per_expert, in_rank, done(async_finish)
 
     def _layout_there(self, topk_idx: torch.Tensor, experts: int, turn: Turn) -> tuple:
-        """Without waiting for the device. All ranks whose devices reach one another are one node."""
-        per_rank, per_expert, in_rank = layout_there(topk_idx, experts, self.group_size)
+        """Without waiting for the device: by one kernel, once there is a buffer that has it. All ranks whose devices
+        reach one another are one node."""
+        buffer = self._pool_on(topk_idx.device).buffer_of(experts)
+        if buffer is None:
+            per_rank, per_expert, in_rank = layout_there(topk_idx, experts, self.group_size)
+        else:
+            made = turn.results(
+                ("per_rank", (self.group_size,), torch.int32),
+                ("per_expert", (experts,), torch.int32),
+                ("in_rank", (topk_idx.shape[0], self.group_size), torch.uint8),
+            )
+            per_rank, per_expert, in_rank = made["per_rank"], made["per_expert"], made["in_rank"].view(torch.bool)
+            buffer.layout(topk_idx.contiguous(), per_rank, per_expert, made["in_rank"])
         self._note_layout(in_rank, topk_idx)
         return per_rank, None, per_expert, in_rank, turn.end(None, topk_idx, per_rank, per_expert, in_rank)
 

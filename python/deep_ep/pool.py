@@ -140,6 +140,11 @@ class NormalPool:
             found = self._seats[experts] = Seats(self._handles)
         return found
 
+    def buffer_of(self, experts: int) -> Optional[xep.Buffer]:
+        """That in use for so many experts; None: nothing was dispatched yet."""
+        used = self._used.get(experts)
+        return None if used is None else used[0]
+
     def experts_for(self, topk: int) -> int:
         """A number of experts by which topk selections of a token can be routed: of a buffer in use, if there is."""
         return next((n for n in self._used if n >= topk), -(-topk // self._group.nranks) * self._group.nranks)

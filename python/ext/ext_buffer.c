@@ -7,6 +7,7 @@
 #include "ext_dispatch.h"
 #include "ext_grow.h"
 #include "ext_handle.h"
+#include "ext_layout.h"
 #include "ext_module.h"
 #include "ext_place.h"
 #include "ext_request.h"
@@ -318,6 +319,7 @@ static PyObject *get_address(PyObject *self, void *Py_UNUSED(unused))
 static PyMethodDef methods[] = {
     {"dispatch", EXT_KEYWORDS(ext_dispatch), ext_dispatch_doc},
     {"dispatch_async", EXT_KEYWORDS(ext_dispatch_async), ext_dispatch_async_doc},
+    {"layout", EXT_KEYWORDS(ext_layout), ext_layout_doc},
     {"_create", EXT_KEYWORDS(create), NULL},
     {"_query", query, METH_NOARGS, NULL},
     {"_waits", waits, METH_O, NULL},

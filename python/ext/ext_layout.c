@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* The library's arithmetic without a group: nothing here waits, so the GIL is kept. */
+/* The library's arithmetic, and what a device does of it: nothing here waits, so the GIL is kept. */
 #include "ext_layout.h"
 
 #include "ext_args.h"
+#include "ext_buffer.h"
 
 static PyObject *expert_range(PyObject *Py_UNUSED(module), PyObject *args)
 {
@@ -56,6 +57,69 @@ static PyObject *layout(PyObject *Py_UNUSED(module), PyObject *args)
     if (status >= 0) return arrays;
     Py_XDECREF(arrays);
     return ext_raise(status);
+}
+
+/* ---- on the device of a buffer ---- */
+
+const char ext_layout_doc[] =
+    "layout($self, topk_idx, tokens_per_rank=None, tokens_per_expert=None, token_in_rank=None, *,\n"
+    "tokens_per_node=None, ranks_per_node=0, stream=None)\n--\n\n"
+    "memory=\"cuda\": what xep.layout() counts, of the ranks of the group and the experts of the buffer, by one\n"
+    "kernel, on stream (as in dispatch); returns at once. Local.\n\n"
+    "topk_idx: [T, K] int64 or int32: expert, or -1; what is neither counts for nobody. Arrays that are filled, or\n"
+    "None: tokens_per_rank [R], tokens_per_expert [E], tokens_per_node [M] int32, token_in_rank [T, R] uint8.";
+
+enum { TOPK_IDX, PER_RANK, PER_EXPERT, IN_RANK, PER_NODE, RANKS_PER_NODE, STREAM, COUNT };
+
+static const char *const names[COUNT] = {"topk_idx",      "tokens_per_rank", "tokens_per_expert",
+                                         "token_in_rank", "tokens_per_node", "ranks_per_node",
+                                         "stream"};
+
+static ext_signature_t signature = {"layout", 4, COUNT, names, {NULL}};
+
+/* The arrays of the caller, of the extents that args have. */
+static int read_outputs(ext_place_t place, PyObject *const *values, const xep_layout_args_t *args, xep_layout_t *out)
+{
+    const Py_ssize_t ranks = (Py_ssize_t)args->nranks;
+    const Py_ssize_t nodes = args->ranks_per_node == 0 ? 1 : (ranks - 1) / args->ranks_per_node + 1;
+    ext_matrix_t in_rank = {.data = NULL};
+    if (ext_args_vector(names[PER_RANK], values[PER_RANK], place, ranks, XEP_INT32, &out->tokens_per_rank) != 0 ||
+        ext_args_vector(names[PER_NODE], values[PER_NODE], place, nodes, XEP_INT32, &out->tokens_per_node) != 0 ||
+        ext_args_vector(names[PER_EXPERT], values[PER_EXPERT], place, (Py_ssize_t)args->experts, XEP_INT32,
+                        &out->tokens_per_expert) != 0)
+        return -1;
+    if (values[IN_RANK] == NULL) return 0;
+    if (ext_args_output(names[IN_RANK], values[IN_RANK], place, (Py_ssize_t)args->tokens, ranks, XEP_U8, &in_rank) != 0)
+        return -1;
+    if (in_rank.rows > 1 && in_rank.stride != ranks) {
+        PyErr_Format(PyExc_ValueError, "token_in_rank: expected dense rows of %zd, got %zd bytes between them", ranks,
+                     in_rank.stride);
+        return -1;
+    }
+    out->token_in_rank = (uint8_t *)in_rank.data;
+    return 0;
+}
+
+PyObject *ext_layout(PyObject *self, PyObject *const *given, Py_ssize_t nargs, PyObject *keywords)
+{
+    const ext_buffer_t *buffer = (const ext_buffer_t *)self;
+    xep_layout_args_t args = XEP_LAYOUT_ARGS_INIT;
+    xep_layout_t out = XEP_LAYOUT_INIT;
+    PyObject *values[COUNT];
+    ext_matrix_t topk_idx;
+    if (ext_args_read(&signature, given, nargs, keywords, values) != 0) return NULL;
+    args.buffer = ext_buffer_get((ext_buffer_t *)self);
+    if (args.buffer == NULL) return NULL;
+    if (ext_args_matrix(names[TOPK_IDX], values[TOPK_IDX] != NULL ? values[TOPK_IDX] : Py_None, buffer->place, EXT_ANY,
+                        EXT_ANY, EXT_INDEX_DTYPES, 0, &topk_idx) != 0 ||
+        ext_args_number32(names[RANKS_PER_NODE], values[RANKS_PER_NODE], &args.ranks_per_node) != 0 ||
+        ext_args_stream(values[STREAM], &topk_idx.element, &args.stream) != 0)
+        return NULL;
+    args.tokens = (uint64_t)topk_idx.rows, args.topk = (uint32_t)topk_idx.columns;
+    args.topk_idx = topk_idx.data, args.topk_idx_stride = (size_t)topk_idx.stride, args.topk_idx_dtype = topk_idx.dtype;
+    args.experts = buffer->experts, args.nranks = buffer->group->nranks;
+    if (read_outputs(buffer->place, values, &args, &out) != 0) return NULL;
+    return ext_none_or_raise(lib.layout(&args, &out));
 }
 
 static PyMethodDef functions[] = {

@@ -1,10 +1,14 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/** Who gets what: the functions that need no group. */
+/** Who gets what: the functions that need no group, and Buffer.layout(). */
 #ifndef EXT_LAYOUT_H
 #define EXT_LAYOUT_H
 
 #include "ext_library.h"
+
+extern const char ext_layout_doc[];
+
+PyObject *ext_layout(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *names);
 
 /** -1: an exception is set. */
 int ext_layout_ready(PyObject *module);

@@ -82,6 +82,26 @@ def test_dispatch_and_combine(group, driver, buffer, sent, index_type):
         np.testing.assert_array_equal(driver.get(out_weights, stream), mine.topk_weights * (mine.topk_idx >= 0))
 
 
+@pytest.mark.parametrize("tokens, index_type", [(31, np.int64), (200, np.int32), (0, np.int64)])
+def test_layout(group, driver, buffer, tokens, index_type):
+    """Enqueued on a stream; the counts are those of host memory."""
+    given = oracle.inputs(13, group.rank, tokens, TOPK, EXPERTS, 1).topk_idx.astype(index_type)
+    want, stream, nranks = xep.layout(given, EXPERTS, group.nranks, 1), driver.stream(), group.nranks
+    poison = np.full((max(tokens, EXPERTS, nranks), 8), 77, np.int32)
+    idx, ranks, experts, nodes = put(driver, given, *(poison.reshape(-1)[:n].copy() for n in (nranks, EXPERTS, nranks)))
+    in_rank = cuda_memory.Array(driver, np.full((tokens, nranks), 77, np.uint8))
+    buffer.layout(idx, ranks, experts, in_rank, tokens_per_node=nodes, ranks_per_node=1, stream=stream)
+    for found, counted in zip((ranks, nodes, experts, in_rank), want):
+        np.testing.assert_array_equal(driver.get(found, stream), counted)
+    buffer.layout(idx, token_in_rank=in_rank, stream=stream)
+    with pytest.raises(TypeError, match="topk_idx"):
+        buffer.layout(given)
+    with pytest.raises(ValueError, match="tokens_per_rank"):
+        buffer.layout(idx, experts)
+    with group.buffer(EXPERTS, TOPK, HIDDEN, TOKENS) as host, pytest.raises(xep.InvalidError, match="host memory"):
+        host.layout(given)
+
+
 def test_zero_copy_cached_and_scales(group, driver, buffer, sent):
     mine = sent[group.rank]
     words = np.arange(8 * len(mine.x), dtype=np.int32).reshape(-1, 8) + 1000 * group.rank

@@ -120,6 +120,17 @@ class Buffer:
     def dispatch_async(
         self, x: Any, topk_idx: Any = None, topk_weights: Any = None, **options: Unpack[DispatchOptions]
     ) -> Request[Handle]: ...
+    def layout(
+        self,
+        topk_idx: Any,
+        tokens_per_rank: Any = None,
+        tokens_per_expert: Any = None,
+        token_in_rank: Any = None,
+        *,
+        tokens_per_node: Any = None,
+        ranks_per_node: int = 0,
+        stream: Any = None,
+    ) -> None: ...
     def reset(self) -> None: ...
     def memory(self) -> SlotMemory: ...
     def send_memory(self, dtype: Any = None, torch: bool = False) -> Any: ...

@@ -53,6 +53,7 @@ static const xep_device_ops_t device_ops = {
     .fill = xep_cuda_work_fill,
     .after_mark = xep_cuda_work_after_mark,
     .mark = xep_cuda_work_mark,
+    .check_stream = xep_cuda_work_check_stream,
     .check = xep_cuda_work_check,
     .sync = xep_cuda_work_sync,
 };

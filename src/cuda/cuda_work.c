@@ -128,25 +128,35 @@ static int is_captured(const xep_cuda_device_t *cuda, void *stream)
     return stream != NULL && cuda->driver.stream_capturing(stream, &status) == CUDA_DONE && status != 0;
 }
 
-/*
- * The order between operations of a buffer that are on different streams. An event that nobody has recorded is waited
- * for by nobody, so the first operation needs no special case. The driver lets a stream of another device wait for it,
- * too, and would refuse that stream only at the launch, when other ranks already count on this one: so it is asked
- * whose it is. NULL is the default stream of the context that was pushed, and is right by definition.
- */
-xep_status_t xep_cuda_work_after_mark(xep_device_t *device, void *stream)
+/* NULL is the default stream of the context that is pushed for every call, and is right by definition. */
+xep_status_t xep_cuda_work_check_stream(xep_device_t *device, void *stream)
 {
     xep_cuda_device_t *cuda = xep_cuda_of(device);
     cuda_handle_t context = cuda->context;
     cuda_result_t result = CUDA_DONE;
     xep_cuda_enter(cuda);
     if (stream != NULL) result = cuda->driver.stream_context(stream, &context);
-    if (result == CUDA_DONE && context == cuda->context && !is_captured(cuda, stream))
-        result = cuda->driver.stream_wait(stream, cuda->marked, 0);
-    xep_status_t status = end(cuda, result, "use the stream");
-    if (status == XEP_OK && context == cuda->context) return XEP_OK;
+    xep_cuda_leave(cuda);
+    if (result == CUDA_DONE && context == cuda->context) return XEP_OK;
     return xep_fail(XEP_ERR_INVALID, "invalid stream: %p is not a stream of CUDA device %d, which the buffer is on",
                     stream, cuda->heap.number);
+}
+
+/*
+ * The order between operations of a buffer that are on different streams. An event that nobody has recorded is waited
+ * for by nobody, so the first operation needs no special case. The driver lets a stream of another device wait for it,
+ * too, and would refuse that stream only at the launch, when other ranks already count on this one: so it is asked
+ * whose it is.
+ */
+xep_status_t xep_cuda_work_after_mark(xep_device_t *device, void *stream)
+{
+    xep_cuda_device_t *cuda = xep_cuda_of(device);
+    cuda_result_t result = CUDA_DONE;
+    xep_status_t status = xep_cuda_work_check_stream(device, stream);
+    if (status != XEP_OK) return status;
+    xep_cuda_enter(cuda);
+    if (!is_captured(cuda, stream)) result = cuda->driver.stream_wait(stream, cuda->marked, 0);
+    return end(cuda, result, "let the stream wait");
 }
 
 /*

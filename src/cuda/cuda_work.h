@@ -19,6 +19,7 @@ xep_status_t xep_cuda_work_fill(xep_device_t *device, void *to, uint8_t value, s
 xep_status_t xep_cuda_work_after_mark(xep_device_t *device, void *stream);
 xep_status_t xep_cuda_work_follow(xep_heap_device_t *device, void *stream);
 xep_status_t xep_cuda_work_mark(xep_device_t *device, void *stream);
+xep_status_t xep_cuda_work_check_stream(xep_device_t *device, void *stream);
 xep_status_t xep_cuda_work_check(xep_device_t *device, const char *name, const void *address);
 xep_status_t xep_cuda_work_sync(xep_device_t *device);
 

@@ -79,7 +79,7 @@ AT(xep_peer_info_t, node, 8);
 AT(xep_peer_info_t, mapped, 12);
 AT(xep_peer_info_t, transport, 16);
 
-SIZE(xep_layout_args_t, 56);
+SIZE(xep_layout_args_t, 72);
 AT(xep_layout_args_t, size, 0);
 AT(xep_layout_args_t, tokens, 8);
 AT(xep_layout_args_t, topk, 16);
@@ -89,6 +89,8 @@ AT(xep_layout_args_t, ranks_per_node, 28);
 AT(xep_layout_args_t, topk_idx, 32);
 AT(xep_layout_args_t, topk_idx_stride, 40);
 AT(xep_layout_args_t, topk_idx_dtype, 48);
+AT(xep_layout_args_t, buffer, 56);
+AT(xep_layout_args_t, stream, 64);
 
 SIZE(xep_layout_t, 40);
 AT(xep_layout_t, size, 0);
@@ -326,7 +328,7 @@ SIZE(xep_place_ops_t, 16);
 AT(xep_place_ops_t, memory, 0);
 AT(xep_place_ops_t, release, 8);
 
-SIZE(xep_plugin_t, 128);
+SIZE(xep_plugin_t, 136);
 AT(xep_plugin_t, abi, 0);
 AT(xep_plugin_t, size, 4);
 AT(xep_plugin_t, env_size, 8);
@@ -347,6 +349,7 @@ AT(xep_plugin_t, input, 96);
 AT(xep_plugin_t, explain, 104);
 AT(xep_plugin_t, masks, 112);
 AT(xep_plugin_t, place, 120);
+AT(xep_plugin_t, layout, 128);
 
 SIZE(xep_wire_ops_t, 56);
 AT(xep_wire_ops_t, size, 0);
@@ -365,7 +368,7 @@ AT(xep_launch_t, shared_bytes, 16);
 AT(xep_launch_t, stream, 24);
 AT(xep_launch_t, args, 32);
 
-SIZE(xep_device_ops_t, 112);
+SIZE(xep_device_ops_t, 120);
 AT(xep_device_ops_t, size, 0);
 AT(xep_device_ops_t, map, 8);
 AT(xep_device_ops_t, allocate, 16);
@@ -378,8 +381,9 @@ AT(xep_device_ops_t, copy, 64);
 AT(xep_device_ops_t, fill, 72);
 AT(xep_device_ops_t, after_mark, 80);
 AT(xep_device_ops_t, mark, 88);
-AT(xep_device_ops_t, check, 96);
-AT(xep_device_ops_t, sync, 104);
+AT(xep_device_ops_t, check_stream, 96);
+AT(xep_device_ops_t, check, 104);
+AT(xep_device_ops_t, sync, 112);
 
 SIZE(xep_device_t, 24);
 AT(xep_device_t, ops, 0);

@@ -11,6 +11,7 @@
 #include <xep/xep.h>
 
 #include "cuda_kernels.h"
+#include "cuda_layout.h"
 #include "standin.h"
 #include "standin_words.h"
 
@@ -52,6 +53,55 @@ static void run_plan(const void *args)
         for (uint32_t r = 0; r < p->nranks; r++)
             if (selects(p, t, r)) p->dest[t * p->max_dests + n++] = (xep_cuda_dest_t){(int32_t)r, p->rows[r]++};
         for (; n < p->max_dests; n++) p->dest[t * p->max_dests + n] = (xep_cuda_dest_t){XEP_CUDA_NOBODY, 0};
+    }
+}
+
+/* ---- layout ---- */
+
+/* As in a plan: the index that a row of the same look has. */
+static int64_t index_in(const xep_cuda_layout_t *l, uint64_t token, uint32_t k)
+{
+    const xep_cuda_plan_t rows = {.topk_idx = l->topk_idx, .topk_idx_stride = l->topk_idx_stride, .wide = l->wide};
+    return index_of(&rows, token, k);
+}
+
+/* The first E % R ranks own one expert more than the others. */
+static int64_t first_of(const xep_cuda_layout_t *l, uint32_t rank)
+{
+    const uint32_t more = l->experts % l->nranks;
+    return (int64_t)rank * (l->experts / l->nranks) + (rank < more ? rank : more);
+}
+
+static int selects_one_of(const xep_cuda_layout_t *l, uint64_t token, uint32_t rank, uint32_t count)
+{
+    for (uint32_t k = 0; k < l->topk; k++)
+        for (uint32_t r = rank; r < rank + count && r < l->nranks; r++) {
+            int64_t expert = index_in(l, token, k);
+            if (expert >= first_of(l, r) && expert < first_of(l, r + 1)) return 1;
+        }
+    return 0;
+}
+
+static void count_groups(const xep_cuda_layout_t *l, uint32_t groups, uint32_t ranks, int32_t *counts)
+{
+    for (uint32_t g = 0; g < groups && counts != NULL; g++) {
+        counts[g] = 0;
+        for (uint64_t t = 0; t < l->tokens; t++) counts[g] += selects_one_of(l, t, g * ranks, ranks);
+    }
+}
+
+static void run_layout(const void *args)
+{
+    const xep_cuda_layout_t *l = args;
+    count_groups(l, l->nranks, 1, l->tokens_per_rank);
+    count_groups(l, l->nodes, l->ranks_per_node, l->tokens_per_node);
+    for (uint64_t i = 0; l->token_in_rank != NULL && i < l->tokens * l->nranks; i++)
+        l->token_in_rank[i] = (uint8_t)selects_one_of(l, i / l->nranks, (uint32_t)(i % l->nranks), 1);
+    if (l->tokens_per_expert == NULL) return;
+    memset(l->tokens_per_expert, 0, l->experts * sizeof *l->tokens_per_expert);
+    for (uint64_t i = 0; i < l->tokens * l->topk; i++) {
+        int64_t expert = index_in(l, i / l->topk, (uint32_t)(i % l->topk));
+        if (expert >= 0 && expert < l->experts) l->tokens_per_expert[expert]++;
     }
 }
 
@@ -239,6 +289,7 @@ static void run_combine_fp32(const void *args)
 
 const standin_kernel_t standin_normal_kernels[] = {
     {"xep_cuda_plan", sizeof(xep_cuda_plan_t), run_plan},
+    {"xep_cuda_layout", sizeof(xep_cuda_layout_t), run_layout},
     {"xep_cuda_counts", sizeof(xep_cuda_counts_t), run_counts},
     {"xep_cuda_dispatch", sizeof(xep_cuda_dispatch_t), run_dispatch},
     {"xep_cuda_combine_bf16", sizeof(xep_cuda_combine_t), run_combine_bf16},

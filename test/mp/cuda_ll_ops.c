@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "cuda_job.h"
+#include "cuda_layouts.h"
 #include "cuda_ll_later.h"
 #include "cuda_ll_patterns.h"
 #include "cuda_rig.h"
@@ -372,6 +373,7 @@ int main(void)
     graphs(group);
     refusals(group);
     cuda_ll_told_later(group, streams[0]);
+    cuda_layouts(group, "ll", streams[0]);
     xep_group_destroy(group);
     return 0;
 }

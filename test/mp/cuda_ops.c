@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "cuda_job.h"
+#include "cuda_layouts.h"
 #include "cuda_refuse.h"
 #include "cuda_rig.h"
 #include "mp_rig.h"
@@ -380,6 +381,7 @@ int main(int argc, char **argv)
     requests(group);
     other_streams(group);
     refusals(group);
+    cuda_layouts(group, "normal", streams[0]);
     late_rank(group);
     other_combines(group);
     cuda_refuse_stream(group, streams[0]);

@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* The exported function of layouts: what the user passed is checked, then the core counts, or the mode of a buffer. */
+#include "api_check.h"
+#include "buffer.h"
+#include "layout.h"
+
+/* The mode of the buffer has the kernel, and its device the memory. */
+static xep_status_t lay_on_device(const xep_layout_args_t *args, const xep_layout_t *out)
+{
+    xep_buffer_t *buffer = args->buffer;
+    const xep_plugin_t *plugin = buffer->plugin.plugin;
+    if (buffer->device == NULL)
+        return xep_fail(XEP_ERR_INVALID, "invalid buffer: it is in host memory (one in device memory, or NULL)");
+    if (plugin->layout == NULL)
+        return xep_fail(XEP_ERR_UNSUPPORTED, "mode %s has no layout in device memory", plugin->name);
+    xep_buffer_enter(buffer);
+    xep_status_t status = xep_buffer_usable(buffer);
+    if (status == XEP_OK) status = plugin->layout(buffer->mode, args, out);
+    xep_buffer_leave(buffer);
+    return status;
+}
+
+/* out is read: it has the caller's arrays in it, and is not written itself. */
+xep_status_t xep_layout(const xep_layout_args_t *args, xep_layout_t *out)
+{
+    xep_layout_args_t own;
+    xep_layout_t arrays;
+    xep_status_t status = xep_check_struct("args", args, &own, sizeof own);
+    if (status == XEP_OK) status = xep_check_struct("out", out, &arrays, sizeof arrays);
+    if (status == XEP_OK) status = xep_check_layout(&own);
+    if (status != XEP_OK) return status;
+    return own.buffer != NULL ? lay_on_device(&own, &arrays) : xep_layout_compute(&own, &arrays);
+}
