@@ -291,7 +291,7 @@ static xep_status_t check_choices(const xep_buffer_t *buffer, const xep_dispatch
     return XEP_OK;
 }
 
-/* On a device the operations of a buffer come one after the other anyway, and between buffers streams order them. */
+/* On a device operations of a buffer come one after the other anyway; behind those of others their stream was put. */
 static xep_status_t check_order(const xep_buffer_t *buffer, xep_request_t **after_p, const void *stream)
 {
     const xep_request_t *after = *after_p;
@@ -299,9 +299,6 @@ static xep_status_t check_order(const xep_buffer_t *buffer, xep_request_t **afte
         return xep_fail(XEP_ERR_INVALID, "invalid stream: %p (NULL: the buffer is in host memory)", stream);
     if (after == NULL) return XEP_OK;
     if (!after->kept) return xep_fail(XEP_ERR_INVALID, "invalid after: it was freed");
-    if (buffer->device != NULL && after->buffer != buffer)
-        return xep_fail(XEP_ERR_UNSUPPORTED, "after is a request of another buffer (in device memory: of the same, or "
-                                             "order their streams)");
     if (buffer->device != NULL) *after_p = NULL;
     /* nobody would take the other group's operation any further while this one is waited for */
     if (after->buffer->group != buffer->group)

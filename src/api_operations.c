@@ -8,6 +8,7 @@
 #include "handle.h"
 #include "recording.h"
 #include "request_begin.h"
+#include "request_order.h"
 #include "request_refuse.h"
 #include "request_wait.h"
 #include "trace.h"
@@ -27,6 +28,23 @@ static xep_status_t deliver(xep_request_t *req, xep_request_t **req_p)
     return status;
 }
 
+/*
+ * On a device. Before the buffer is entered, as the other one is: a thread is in one at a time. One that was freed is
+ * refused by the check of all arguments.
+ */
+static xep_status_t order_behind(const xep_buffer_t *buffer, const xep_request_t *after, void *stream)
+{
+    if (after == NULL || !after->kept || after->buffer == buffer) return XEP_OK;
+    const xep_heap_device_t *other = after->buffer->device;
+    if (other == NULL)
+        return xep_fail(XEP_ERR_UNSUPPORTED,
+                        "after is a request in host memory (in device memory: of a buffer on the same device)");
+    if (other->number != buffer->device->number)
+        return xep_fail(XEP_ERR_UNSUPPORTED, "after is a request on CUDA device %d (of a buffer on CUDA device %d)",
+                        other->number, buffer->device->number);
+    return xep_request_order_stream(after, stream);
+}
+
 /* Where a routing is used again, nothing new is said; one in device memory is not known here. */
 static void count_for_recording(const xep_buffer_t *buffer, const xep_dispatch_args_t *args)
 {
@@ -35,9 +53,9 @@ static void count_for_recording(const xep_buffer_t *buffer, const xep_dispatch_a
         xep_recording_count(recording, args, buffer->shape.experts);
 }
 
-/* Of a buffer that is entered. */
-static xep_status_t begin_dispatch(xep_buffer_t *buffer, const xep_dispatch_args_t *args, xep_handle_t **handle_p,
-                                   xep_request_t **req_p)
+/* Of a buffer that is entered. ordered: of order_behind(). */
+static xep_status_t begin_dispatch(xep_buffer_t *buffer, const xep_dispatch_args_t *args, xep_status_t ordered,
+                                   xep_handle_t **handle_p, xep_request_t **req_p)
 {
     xep_dispatch_args_t own;
     xep_status_t status = xep_buffer_usable(buffer);
@@ -46,9 +64,17 @@ static xep_status_t begin_dispatch(xep_buffer_t *buffer, const xep_dispatch_args
     if (status == XEP_OK && handle_p == NULL) status = xep_fail(XEP_ERR_INVALID, "handle_p is NULL");
     if (status == XEP_OK) status = xep_check_struct("args", args, &own, sizeof own);
     if (status == XEP_OK) status = xep_check_dispatch(buffer, &own);
+    if (status == XEP_OK) status = ordered;
     if (status == XEP_OK) status = xep_request_dispatch(buffer, &own, req_p);
     if (status == XEP_OK) count_for_recording(buffer, &own);
     return xep_request_count_refused(buffer, status);
+}
+
+static xep_status_t order_dispatch(const xep_buffer_t *buffer, const xep_dispatch_args_t *args)
+{
+    xep_dispatch_args_t own;
+    if (buffer->device == NULL || xep_check_struct("args", args, &own, sizeof own) != XEP_OK) return XEP_OK;
+    return order_behind(buffer, own.after, own.stream);
 }
 
 /* The handle is the user's only when the dispatch has begun, or, where there is no request, has succeeded. */
@@ -58,8 +84,9 @@ xep_status_t xep_dispatch(xep_buffer_t *buffer, const xep_dispatch_args_t *args,
     xep_request_t *req;
     uint64_t begin_ns = xep_trace_now();
     if (buffer == NULL) return xep_fail(XEP_ERR_INVALID, "buffer is NULL");
+    xep_status_t status = order_dispatch(buffer, args);
     xep_buffer_enter(buffer);
-    xep_status_t status = begin_dispatch(buffer, args, handle_p, &req);
+    status = begin_dispatch(buffer, args, status, handle_p, &req);
     if (status == XEP_OK) {
         xep_handle_t *handle = req->handle;
         uint64_t epoch = req->op.epoch;
@@ -72,7 +99,8 @@ xep_status_t xep_dispatch(xep_buffer_t *buffer, const xep_dispatch_args_t *args,
     return status;
 }
 
-static xep_status_t begin_combine(xep_handle_t *handle, const xep_combine_args_t *args, xep_request_t **req_p)
+static xep_status_t begin_combine(xep_handle_t *handle, const xep_combine_args_t *args, xep_status_t ordered,
+                                  xep_request_t **req_p)
 {
     xep_combine_args_t own;
     xep_status_t status = xep_buffer_usable(handle->buffer);
@@ -80,8 +108,16 @@ static xep_status_t begin_combine(xep_handle_t *handle, const xep_combine_args_t
     status = xep_request_keep_pace(handle->buffer);
     if (status == XEP_OK) status = xep_check_struct("args", args, &own, sizeof own);
     if (status == XEP_OK) status = xep_check_combine(handle, &own);
+    if (status == XEP_OK) status = ordered;
     if (status == XEP_OK) status = xep_request_combine(handle, &own, req_p);
     return xep_request_count_refused(handle->buffer, status);
+}
+
+static xep_status_t order_combine(const xep_buffer_t *buffer, const xep_combine_args_t *args)
+{
+    xep_combine_args_t own;
+    if (buffer->device == NULL || xep_check_struct("args", args, &own, sizeof own) != XEP_OK) return XEP_OK;
+    return order_behind(buffer, own.after, own.stream);
 }
 
 /* The handle stays the user's, however this ends. */
@@ -90,8 +126,9 @@ xep_status_t xep_combine(xep_handle_t *handle, const xep_combine_args_t *args, x
     xep_request_t *req;
     uint64_t begin_ns = xep_trace_now();
     if (handle == NULL) return xep_fail(XEP_ERR_INVALID, "handle is NULL");
+    xep_status_t status = order_combine(handle->buffer, args);
     xep_buffer_enter(handle->buffer);
-    xep_status_t status = begin_combine(handle, args, &req);
+    status = begin_combine(handle, args, status, &req);
     if (status == XEP_OK) {
         uint64_t epoch = req->op.epoch;
         status = deliver(req, req_p);

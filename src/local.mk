@@ -38,6 +38,7 @@ libxep_all_la_SOURCES = \
 	%D%/core/progress_thread.h %D%/core/progress_thread.c \
 	%D%/core/request.h %D%/core/request.c %D%/core/request_advance.h %D%/core/request_advance.c \
 	%D%/core/request_begin.h %D%/core/request_begin.c %D%/core/request_end.h %D%/core/request_end.c \
+	%D%/core/request_order.h %D%/core/request_order.c \
 	%D%/core/request_refuse.h %D%/core/request_refuse.c \
 	%D%/core/request_trace.h %D%/core/request_trace.c \
 	%D%/core/request_wait.h %D%/core/request_wait.c %D%/core/recording.h %D%/core/recording.c \

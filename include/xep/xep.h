@@ -720,8 +720,11 @@ typedef struct xep_dispatch_args {
     xep_handle_t *cached;
     /* request of any buffer of the group: this operation begins when that one is done, and ends with the same error if
      * that one fails. It may be freed as soon as the call returns. NULL: begin now. Dispatches of a buffer begin in the
-     * order of the calls: one behind one that has not begun waits for it too. Device memory: of this buffer only, and
-     * it orders no more than the calls do */
+     * order of the calls: one behind one that has not begun waits for it too.
+     *
+     * Device memory: of a buffer on the same device. This operation is enqueued now, to run behind that one and all of
+     * its buffer that were enqueued before; what is left of those is enqueued first, as by a test. An error of that one
+     * is not one of this one's */
     xep_request_t *after;
     int32_t timeout_ms; /* deadline of this operation; 0: the buffer's; < 0: none */
     /* NULL, or where the number of rows sent to this rank goes when the operation ends, after XEP_ERR_OVERFLOW too */
