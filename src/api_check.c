@@ -131,8 +131,6 @@ xep_status_t xep_check_layout(xep_layout_args_t *args)
     if (args->tokens > MAX_TOKENS)
         return xep_fail(XEP_ERR_INVALID, "invalid tokens: %llu (at most %llu)", (unsigned long long)args->tokens,
                         (unsigned long long)MAX_TOKENS);
-    if (args->buffer == NULL && args->stream != NULL)
-        return xep_fail(XEP_ERR_INVALID, "invalid stream: %p (NULL without a buffer in device memory)", args->stream);
     if (args->ranks_per_node == 0) args->ranks_per_node = args->nranks;
     size_t elem = xep_dtype_size(args->topk_idx_dtype);
     return check_matrix("topk_idx", "topk_idx_stride", args->topk_idx, &args->topk_idx_stride, args->tokens,
@@ -276,10 +274,12 @@ static xep_status_t check_choices(const xep_buffer_t *buffer, const xep_dispatch
         return xep_fail(XEP_ERR_INVALID, "invalid quant: %d (one of XEP_QUANT_*)", (int)a->quant);
     if ((unsigned)a->arrangement > XEP_ROWS_BY_EXPERT_PADDED)
         return xep_fail(XEP_ERR_INVALID, "invalid arrangement: %d (one of XEP_ROWS_*)", (int)a->arrangement);
-    if (a->flags >= 2 * XEP_DISPATCH_IN_PLACE) /* the highest bit */
+    if (a->flags >= 2 * XEP_DISPATCH_COUNTS_THERE) /* the highest bit */
         return xep_fail(XEP_ERR_INVALID, "invalid flags: %#x (bits of XEP_DISPATCH_*)", a->flags);
     if ((a->flags & XEP_DISPATCH_IN_PLACE) != 0 && !buffer->shape.sends_in_place)
         return xep_fail(XEP_ERR_UNSUPPORTED, "invalid flags: XEP_DISPATCH_IN_PLACE (without XEP_BUFFER_SEND_MEMORY)");
+    if ((a->flags & XEP_DISPATCH_COUNTS_THERE) != 0 && buffer->device == NULL)
+        return xep_fail(XEP_ERR_UNSUPPORTED, "invalid flags: XEP_DISPATCH_COUNTS_THERE (without XEP_MEMORY_CUDA)");
     if (a->reserved != 0) return xep_fail(XEP_ERR_INVALID, "invalid reserved: %u (0)", a->reserved);
     if (a->quant == XEP_QUANT_NONE) return XEP_OK;
     if (a->dtype != XEP_BF16 && a->dtype != XEP_FP16 && a->dtype != XEP_FP32)

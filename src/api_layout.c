@@ -29,6 +29,8 @@ xep_status_t xep_layout(const xep_layout_args_t *args, xep_layout_t *out)
     xep_status_t status = xep_check_struct("args", args, &own, sizeof own);
     if (status == XEP_OK) status = xep_check_struct("out", out, &arrays, sizeof arrays);
     if (status == XEP_OK) status = xep_check_layout(&own);
+    if (status == XEP_OK && own.buffer == NULL && own.stream != NULL)
+        status = xep_fail(XEP_ERR_INVALID, "invalid stream: %p (NULL without a buffer in device memory)", own.stream);
     if (status != XEP_OK) return status;
     return own.buffer != NULL ? lay_on_device(&own, &arrays) : xep_layout_compute(&own, &arrays);
 }

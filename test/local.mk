@@ -121,7 +121,8 @@ check_LTLIBRARIES += %D%/cuda/standin_cuda.la %D%/cuda/xep_normal_cuda.la %D%/cu
 %C%_mp_cuda_ops_SOURCES = \
 	%D%/mp/cuda_rig.h %D%/mp/cuda_rig.c %D%/mp/cuda_job.h %D%/mp/cuda_job.c \
 	%D%/mp/cuda_refuse.h %D%/mp/cuda_refuse.c %D%/mp/cuda_layouts.h %D%/mp/cuda_layouts.c \
-	%D%/mp/cuda_after.h %D%/mp/cuda_after.c %D%/mp/cuda_ops.c
+	%D%/mp/cuda_after.h %D%/mp/cuda_after.c %D%/mp/cuda_there.h %D%/mp/cuda_there.c \
+	%D%/mp/cuda_ops.c
 %C%_mp_cuda_ops_LDADD = libmp_rig.la
 %C%_mp_cuda_ll_ops_SOURCES = \
 	%D%/mp/cuda_rig.h %D%/mp/cuda_rig.c %D%/mp/cuda_job.h %D%/mp/cuda_job.c \

@@ -683,7 +683,14 @@ enum {
      * until every rank has released its handle of this dispatch, which is so when xep_buffer_send_memory() returns that
      * memory again. x may also be memory of the caller's: its rows are copied once, to where peers read them, or, while
      * peers still read in all of that, to the peers */
-    XEP_DISPATCH_IN_PLACE = 4
+    XEP_DISPATCH_IN_PLACE = 4,
+    /* device memory, normal, with a capacity and without recv_rows_p: nothing is waited for. xep_recv_t.rows is the
+     * capacity; src_begin, rank_rows and expert_rows are in device memory, and src_begin[R] is how many rows came.
+     * topk_weights are there on a rank without tokens, too, and mean something if others sent some. Where nothing is
+     * moved (ranks disagree, too little room, topk_idx has what is no expert), no row has an expert, combines write
+     * nothing, and a later call tells why, as XEP_ERR_PROTOCOL. ll does so in any case. All dispatches of a cached
+     * handle that has it have it, too */
+    XEP_DISPATCH_COUNTS_THERE = 8
 };
 
 /**

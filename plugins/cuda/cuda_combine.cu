@@ -45,7 +45,8 @@ template <typename E> static __device__ __forceinline__ void combine(const xep_c
     open_pulls(c.sum, shared);
     if (wait_all(c.peer[c.rank], c.nranks, c.ready, c.word_stride, c.epoch, c.deadline) &&
         compare_offers(
-            c.nranks, [&](uint32_t r) { return c.peer[c.rank] + c.said + r * c.word_stride; }, c.differs)) {
+            c.nranks, [&](uint32_t r) { return c.peer[c.rank] + c.said + r * c.word_stride; }, c.differs) &&
+        *c.verdict == XEP_CUDA_GO) {
         sum_tokens<E, false>(c, shared);
         if (c.out_weights != nullptr) sum_weights(c);
     }

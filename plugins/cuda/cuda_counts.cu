@@ -43,9 +43,9 @@ static __device__ __forceinline__ void store_record(const xep_cuda_counts_t &cou
 }
 
 /* A warp shows the host what came from one rank. */
-static __device__ __forceinline__ void mirror_record(const xep_cuda_counts_t &counts, uint32_t from)
+static __device__ __forceinline__ void mirror_record(const xep_cuda_counts_t &counts, char *mirror, uint32_t from)
 {
-    uint32_t *to = (uint32_t *)(counts.mirror + from * counts.record_bytes), words = HEADER;
+    uint32_t *to = (uint32_t *)(mirror + from * counts.record_bytes), words = HEADER;
     if (!counts.header.params[NORMAL_CACHED]) words += counts.nranks + experts_of(counts, counts.rank);
     for (uint32_t i = threadIdx.x % 32; i < words; i += 32) to[i] = record_of(counts, from)[i];
 }
@@ -106,11 +106,85 @@ static __device__ __forceinline__ int judge(const xep_cuda_counts_t &counts)
     return __syncthreads_and(good);
 }
 
+static __device__ __forceinline__ void mirror_all(const xep_cuda_counts_t &counts, char *mirror)
+{
+    for (uint32_t r = threadIdx.x / 32; r < counts.nranks; r += blockDim.x / 32) mirror_record(counts, mirror, r);
+    __threadfence_system();
+    __syncthreads();
+}
+
+/* ---- counts that stay here ---- */
+
+/* Selections of the own experts, for this dispatch and those that use its routing. */
+static __device__ __forceinline__ void add_selections(const xep_cuda_counts_t &counts)
+{
+    const uint32_t experts = experts_of(counts, counts.rank);
+    for (uint32_t e = threadIdx.x; e < experts && !counts.header.params[NORMAL_CACHED]; e += blockDim.x) {
+        uint32_t sum = 0;
+        for (uint32_t s = 0; s < counts.nranks; s++) sum += record_of(counts, s)[HEADER + counts.nranks + e];
+        counts.local[e] = sum;
+    }
+}
+
+/* What recv shows; zeros where nothing moves. All threads of the block. */
+static __device__ __forceinline__ void show_counts(const xep_cuda_counts_t &counts, int go)
+{
+    const uint32_t experts = experts_of(counts, counts.rank);
+    for (uint32_t r = threadIdx.x; r <= counts.nranks; r += blockDim.x) {
+        uint64_t before = 0;
+        for (uint32_t s = 0; s < r && go; s++) before += counts.rank_rows[s * counts.nranks + counts.rank];
+        counts.src_begin[r] = before;
+    }
+    for (uint32_t e = threadIdx.x; e < experts; e += blockDim.x) {
+        const uint64_t rows = go ? counts.local[e] : 0;
+        counts.expert_rows[e] = (rows + counts.alignment - 1) / counts.alignment * counts.alignment;
+    }
+}
+
+/* One thread: the lowest rank that gets more than it has room for. */
+static __device__ __forceinline__ void find_small(const xep_cuda_counts_t &counts, xep_cuda_refusal_t *refusal)
+{
+    for (refusal->rank = 0; refusal->rank < counts.nranks; refusal->rank++) {
+        uint64_t rows = 0;
+        for (uint32_t s = 0; s < counts.nranks; s++) rows += counts.rank_rows[s * counts.nranks + refusal->rank];
+        refusal->rows = rows;
+        if (rows > header_of(counts, refusal->rank).capacity) return;
+    }
+}
+
+/* The first one is what the host tells; the records of later ones are not looked at. All threads of the block. */
+static __device__ __forceinline__ void keep_refusal(const xep_cuda_counts_t &counts, uint64_t first)
+{
+    const int kept = *(volatile uint64_t *)&counts.refusal->refused != 0;
+    if (__syncthreads_or(kept)) return;
+    mirror_all(counts, counts.refused);
+    if (threadIdx.x != 0) return;
+    xep_cuda_refusal_t refusal = {0, first, 0, 0, 0};
+    find_small(counts, &refusal);
+    counts.refusal->wrong = refusal.wrong;
+    counts.refusal->rows = refusal.rows;
+    counts.refusal->rank = refusal.rank;
+    __threadfence_system();
+    *(volatile uint64_t *)&counts.refusal->refused = 1;
+}
+
+/* ---- counts that the host waits for ---- */
+
+static __device__ __forceinline__ void tell_host(const xep_cuda_counts_t &counts, uint64_t first)
+{
+    mirror_all(counts, counts.mirror);
+    if (threadIdx.x != 0) return;
+    *counts.wrong_first = first;
+    __threadfence_system();
+    *(volatile uint64_t *)counts.counted = counts.header.epoch;
+}
+
 extern "C" __global__ void __launch_bounds__(1024, 1) xep_cuda_counts(const __grid_constant__ xep_cuda_counts_t counts)
 {
     const uint32_t warp = threadIdx.x / 32, warps = blockDim.x / 32;
     const uint64_t first = counts.header.params[NORMAL_CACHED] ? UINT64_MAX : *counts.wrong;
     if (threadIdx.x == 0) *counts.verdict = XEP_CUDA_LOST;
+    if (counts.counts_there) show_counts(counts, 0); /* also where some record does not come */
     for (uint32_t i = warp; i < counts.nranks; i += warps)
         store_record(counts, (counts.rank + 1 + i) % counts.nranks, first != UINT64_MAX);
     __threadfence_system();
@@ -120,12 +194,10 @@ extern "C" __global__ void __launch_bounds__(1024, 1) xep_cuda_counts(const __gr
                   counts.deadline))
         return;
     const int go = judge(counts);
-    for (uint32_t r = warp; r < counts.nranks; r += warps) mirror_record(counts, r);
-    __threadfence_system();
+    add_selections(counts);
     __syncthreads();
-    if (threadIdx.x != 0) return;
-    *counts.verdict = go ? XEP_CUDA_GO : XEP_CUDA_STAY;
-    *counts.wrong_first = first;
-    __threadfence_system();
-    *(volatile uint64_t *)counts.counted = counts.header.epoch;
+    if (threadIdx.x == 0) *counts.verdict = go ? XEP_CUDA_GO : XEP_CUDA_STAY;
+    if (!counts.counts_there) tell_host(counts, first);
+    else if (go) show_counts(counts, 1);
+    else keep_refusal(counts, first);
 }

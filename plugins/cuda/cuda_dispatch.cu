@@ -193,12 +193,21 @@ static __device__ void move(const xep_cuda_dispatch_t &d, char *shared)
     }
 }
 
+/* Rows that nobody sent select no expert; all of them where nothing moves. */
+static __device__ void mark_tail(const xep_cuda_dispatch_t &d, int verdict, uint64_t words)
+{
+    const uint64_t begin = verdict == XEP_CUDA_GO ? d.src_begin[d.nranks] * words : 0;
+    const uint64_t me = blockIdx.x * blockDim.x + threadIdx.x, all = (uint64_t)gridDim.x * blockDim.x;
+    for (uint64_t i = begin + me; i < d.tail_words; i += all) d.tail[i] = UINT32_MAX;
+}
+
 extern "C" __global__ void __launch_bounds__(1024, 1)
     xep_cuda_dispatch(const __grid_constant__ xep_cuda_dispatch_t dispatch)
 {
     extern __shared__ __align__(128) char shared[];
     const xep_cuda_dispatch_t &d = dispatch;
     const int verdict = *d.verdict;
+    if (d.tail != nullptr) mark_tail(d, verdict, (uint64_t)d.topk * (d.wide ? 2 : 1));
     if (verdict == XEP_CUDA_GO) move(d, shared);
     if (!is_last_block(d.blocks_done) || verdict == XEP_CUDA_LOST) return;
     /* also where nothing moves: until all have said so, a rank still looks at the records of the others */

@@ -66,6 +66,15 @@ enum {
     XEP_CUDA_GO
 };
 
+/** What was wrong with the first dispatch that moved nothing and whose counts no host waited for. Pinned. */
+typedef struct xep_cuda_refusal {
+    uint64_t refused; /* 1: the rest is there */
+    uint64_t wrong;   /* of the plan: first index that is no expert, or UINT64_MAX */
+    uint64_t rows;    /* that the rank would get which has too little room */
+    uint32_t rank;    /* which that is; nranks: all have room */
+    uint32_t reserved;
+} xep_cuda_refusal_t;
+
 /** Tells all ranks the record and learns theirs; then all know the matrix of rows and so every place. One block. */
 typedef struct xep_cuda_counts {
     char *const *peer; /* [nranks] */
@@ -86,6 +95,13 @@ typedef struct xep_cuda_counts {
     char *mirror;            /* pinned: [nranks] the records as they came */
     uint64_t *wrong_first;   /* pinned: *wrong */
     uint64_t *counted;       /* pinned: the epoch, once all of this is there */
+    uint32_t *local;         /* [experts of this rank] made: selections, or those of the cached routing */
+    uint32_t counts_there;   /* 1: no host waits; the next two are made, and the pinned ones above are not */
+    uint32_t alignment;      /* of expert_rows */
+    uint64_t *src_begin;     /* [nranks + 1] */
+    uint64_t *expert_rows;   /* [experts of this rank] */
+    char *refused;           /* pinned: [nranks] records, if this dispatch is the first that moves nothing */
+    xep_cuda_refusal_t *refusal;
     xep_cuda_deadline_t deadline;
 } xep_cuda_counts_t;
 
@@ -109,6 +125,9 @@ typedef struct xep_cuda_dispatch {
     const xep_cuda_there_t *there; /* [nranks] */
     const int32_t *verdict;
     const uint32_t *first_expert; /* [nranks + 1] */
+    uint32_t *tail;               /* the received indices of this rank: -1 behind the rows; NULL: the host sees to it */
+    uint64_t tail_words;          /* of all rows that there is room for */
+    const uint64_t *src_begin;    /* with tail: [nranks + 1] of xep_cuda_counts_t */
     uint64_t word, word_stride;   /* as in xep_cuda_counts_t */
     uint32_t *blocks_done;        /* 0 before and after */
     xep_cuda_deadline_t deadline;
@@ -127,6 +146,7 @@ typedef struct xep_cuda_combine {
     uint64_t row_stride;
     const xep_cuda_dest_t *dest;
     const xep_cuda_there_t *there; /* [nranks] */
+    const int32_t *verdict;        /* of the dispatch: nothing is summed where it moved nothing */
     uint32_t topk;
     char *out_weights; /* [tokens][topk] float: sums of what was sent back; NULL: nothing was */
     uint64_t out_weights_stride;

@@ -56,7 +56,6 @@ static void lay_device(void *opaque, xep_carve_t *memory)
     uint64_t ranks = shape->nranks, segments = (shape->tokens + 31) / 32;
     mode->scratch = xep_carve_array(memory, 2 * segments * ranks, sizeof *mode->scratch);
     mode->wrong = xep_carve_array(memory, 1, sizeof *mode->wrong);
-    mode->verdict = xep_carve_array(memory, 1, sizeof *mode->verdict);
     for (uint32_t s = 0; s < shape->slots; s++) {
         cuda_routing_t *routing = &mode->routings[s];
         routing->dest = xep_carve_array(memory, shape->tokens * mode->normal.layout.max_dests, sizeof *routing->dest);
@@ -64,7 +63,12 @@ static void lay_device(void *opaque, xep_carve_t *memory)
         routing->rows = xep_carve_array(memory, ranks, sizeof *routing->rows);
         routing->selections = xep_carve_array(memory, shape->experts, sizeof *routing->selections);
         routing->rank_rows = xep_carve_array(memory, ranks * ranks, sizeof *routing->rank_rows);
-        mode->slots[s].there = xep_carve_array(memory, ranks, sizeof *mode->slots[s].there);
+        routing->local = xep_carve_array(memory, shape->local_experts, sizeof *routing->local);
+        cuda_slot_t *slot = &mode->slots[s];
+        slot->there = xep_carve_array(memory, ranks, sizeof *slot->there);
+        slot->verdict = xep_carve_array(memory, 1, sizeof *slot->verdict);
+        slot->src_begin = xep_carve_array(memory, ranks + 1, sizeof *slot->src_begin);
+        slot->expert_rows = xep_carve_array(memory, shape->local_experts, sizeof *slot->expert_rows);
     }
 }
 
@@ -74,6 +78,8 @@ static void lay_pinned(void *opaque, xep_carve_t *memory)
     cuda_normal_t *mode = opaque;
     const xep_shape_t *shape = mode->normal.kit.shape;
     mode->mirror = xep_carve_array(memory, (uint64_t)shape->slots * shape->nranks, mode->normal.layout.record_bytes);
+    mode->refused = xep_carve_array(memory, shape->nranks, mode->normal.layout.record_bytes);
+    mode->refusal = xep_carve_array(memory, 1, sizeof *mode->refusal);
     for (uint32_t s = 0; s < shape->slots; s++) {
         mode->slots[s].counted = xep_carve_array(memory, 1, sizeof *mode->slots[s].counted);
         mode->slots[s].wrong_first = xep_carve_array(memory, 1, sizeof *mode->slots[s].wrong_first);
@@ -125,6 +131,7 @@ const cuda_mode_parts_t cuda_mode_parts = {
     .lay_device = lay_device,
     .lay_pinned = lay_pinned,
     .set_up = set_up,
+    .check_earlier = cuda_normal_check_refusal,
 };
 
 /* ---- the plugin ---- */

@@ -21,6 +21,10 @@
  * in the record, which its stream sends after the work that was enqueued before, so also after that which reads the old
  * rows. The input: a combine ends when all have read it.
  *
+ * With XEP_DISPATCH_COUNTS_THERE the host waits for nothing: the kernel of the counts shows them in device memory, and
+ * that of the rows marks those behind them. Where all ranks conclude that nothing moves, it keeps the records in pinned
+ * memory, combines of the handle sum nothing, and the next call tells why.
+ *
  * What can go wrong: a rank that does not come. The kernel that waits for it writes who that is into pinned memory and
  * ends; the dispatch whose counts are waited for fails, or else the next operation does. After stop all waits end.
  */
@@ -53,13 +57,19 @@ typedef struct cuda_routing {
     uint32_t *rows;        /* [R] */
     uint32_t *selections;  /* [E] */
     uint32_t *rank_rows;   /* [R][R] */
+    uint32_t *local;       /* [L] selections of the local experts */
+    int counts_there;      /* the host does not know them */
 } cuda_routing_t;
 
 /** Beside a normal_slot_t. */
 typedef struct cuda_slot {
-    xep_cuda_there_t *there; /* [R] device memory */
-    uint64_t *counted;       /* pinned: epoch of the last counts */
-    uint64_t *wrong_first;   /* pinned */
+    /* device memory: */
+    xep_cuda_there_t *there;           /* [R] */
+    int32_t *verdict;                  /* [1] */
+    uint64_t *src_begin, *expert_rows; /* [R + 1], [L] of a dispatch whose counts stay there */
+    /* pinned: */
+    uint64_t *counted; /* epoch of the last counts */
+    uint64_t *wrong_first;
 } cuda_slot_t;
 
 typedef struct cuda_normal {
@@ -70,12 +80,30 @@ typedef struct cuda_normal {
     /* device memory: */
     uint32_t *scratch; /* of the plan */
     uint64_t *wrong;
-    int32_t *verdict;
     /* pinned: */
-    char *mirror; /* ring of records, as the device has read them */
+    char *mirror;  /* ring of records, as the device has read them */
+    char *refused; /* [R] records of the first dispatch that moved nothing, and nobody waited for its counts */
+    xep_cuda_refusal_t *refusal;
 } cuda_normal_t;
 
 extern const xep_step_t cuda_dispatch_steps[], cuda_combine_steps[];
+
+/** Whether nobody waits for the counts of a dispatch. */
+static inline int cuda_counts_there(const xep_op_t *op)
+{
+    return (op->dispatch->flags & XEP_DISPATCH_COUNTS_THERE) != 0;
+}
+
+/* ---- cuda_normal_there.c: dispatches whose counts stay on the device ---- */
+
+/** XEP_ERR_INVALID for arguments that ask the host for counts that it does not know. */
+xep_status_t cuda_normal_check_there(const cuda_normal_t *mode, xep_op_t *op);
+
+/** Fills recv, in place of the counts and the agreement. */
+void cuda_normal_show_there(cuda_normal_t *mode, const xep_op_t *op);
+
+/** XEP_ERR_PROTOCOL, and why, once such a dispatch has moved nothing. */
+xep_status_t cuda_normal_check_refusal(void *mode, xep_op_t *op);
 
 /* ---- cuda_normal_dispatch.c, cuda_normal_combine.c ---- */
 

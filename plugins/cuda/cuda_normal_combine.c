@@ -35,12 +35,16 @@ static xep_status_t enqueue_input(const cuda_normal_t *mode, const xep_op_t *op)
  * What readers compare: as the host's offer, packed into two words. A rank that got no rows cannot know whether they
  * would have had weights, and agrees with both.
  */
-static void fill_offer(const xep_op_t *op, uint64_t offer[2])
+static void fill_offer(const cuda_normal_t *mode, const xep_op_t *op, uint64_t offer[2])
 {
     const xep_combine_args_t *args = op->combine;
+    const normal_routing_t *routing = normal_slot(&mode->normal, op->slot)->routing;
     const int weighted = args->topk_weights != NULL || args->out_weights != NULL;
     offer[0] = cuda_offer(op);
     offer[1] = weighted ? 1 : op->recv->rows != 0 ? 0 : UINT64_MAX;
+    /* without tokens it was not told whether there were weights; what it sends back is read by those who gave some */
+    if (weighted && routing->tokens == 0 && mode->routings[normal_routing_index(&mode->normal, routing)].counts_there)
+        offer[1] = UINT64_MAX;
 }
 
 /*
@@ -66,6 +70,7 @@ static xep_status_t launch_sums(cuda_normal_t *mode, const xep_op_t *op)
         .row_stride = normal->layout.common.combine_stride,
         .dest = mode->routings[normal_routing_index(normal, routing)].dest,
         .there = mode->slots[op->slot].there,
+        .verdict = mode->slots[op->slot].verdict,
         .topk = routing->topk,
         .out_weights = (char *)args->out_weights,
         .out_weights_stride = args->out_weights_stride,
@@ -78,7 +83,7 @@ static xep_status_t launch_sums(cuda_normal_t *mode, const xep_op_t *op)
         .at_the_end = cuda_deadline(&mode->cuda, op, CUDA_READERS),
         .differs = &mode->cuda.late[CUDA_DIFFERS],
     };
-    fill_offer(op, sum.offer);
+    fill_offer(mode, op, sum.offer);
     uint32_t bytes;
     const uint32_t blocks = cuda_multiprocessors(&normal->kit);
     const uint32_t warps =

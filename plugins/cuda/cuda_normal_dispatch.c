@@ -3,6 +3,8 @@
 /* Dispatch: plan, counts and rows are enqueued, then the host waits for the counts. */
 #include "cuda_normal.h"
 
+#include <normal_recv.h>
+
 #include <string.h>
 
 /* Of the measured choices, those that fill the links with the fewest multiprocessors (contrib/check-cuda.sh). */
@@ -102,10 +104,17 @@ static xep_status_t launch_counts(cuda_normal_t *mode, const xep_op_t *op)
         .recv_rows = normal->layout.common.recv_rows,
         .rank_rows = routing->rank_rows,
         .there = slot->there,
-        .verdict = mode->verdict,
+        .verdict = slot->verdict,
         .mirror = mode->mirror + normal_record_begin(normal, op->turn, 0),
         .wrong_first = slot->wrong_first,
         .counted = slot->counted,
+        .local = routing->local,
+        .counts_there = (uint32_t)cuda_counts_there(op),
+        .alignment = op->dispatch->expert_alignment,
+        .src_begin = slot->src_begin,
+        .expert_rows = slot->expert_rows,
+        .refused = mode->refused,
+        .refusal = mode->refusal,
         .deadline = cuda_deadline(&mode->cuda, op, CUDA_COUNTS),
     };
     fill_areas(normal, op, counts.area);
@@ -153,13 +162,18 @@ static xep_status_t launch_rows(cuda_normal_t *mode, const xep_op_t *op)
         .scales_stride = args->scales_stride,
         .dest = mode->routings[routing_index(normal, op)].dest,
         .there = mode->slots[op->slot].there,
-        .verdict = mode->verdict,
+        .verdict = mode->slots[op->slot].verdict,
         .first_expert = mode->cuda.first_expert,
         .word = normal->layout.mail + offsetof(normal_mail_t, done),
         .word_stride = sizeof(normal_mail_t),
         .blocks_done = mode->cuda.blocks_done,
         .deadline = cuda_deadline(&mode->cuda, op, CUDA_ROWS),
     };
+    if (cuda_counts_there(op)) {
+        rows.tail = (uint32_t *)(void *)xep_kit_own_area(&normal->kit, normal->layout.common.idx, op->slot);
+        rows.tail_words = args->capacity * args->topk * (rows.wide + UINT64_C(1));
+        rows.src_begin = mode->slots[op->slot].src_begin;
+    }
     return cuda_launch(&mode->cuda, op, CUDA_MOVE, cuda_multiprocessors(&normal->kit), (rows.copying + METADATA) * WARP,
                        rows.copying * rows.stages * stage, &rows);
 }
@@ -187,6 +201,7 @@ static xep_status_t enqueue(void *opaque, xep_op_t *op)
 static xep_status_t wait_counts(void *opaque, xep_op_t *op)
 {
     const cuda_normal_t *mode = opaque;
+    if (cuda_counts_there(op)) return XEP_OK;
     if (__atomic_load_n(mode->slots[op->slot].counted, __ATOMIC_ACQUIRE) == op->epoch) return XEP_OK;
     xep_status_t status = cuda_check_earlier(opaque, op); /* or this one */
     return status == XEP_OK ? XEP_INPROGRESS : status;
@@ -244,6 +259,10 @@ static xep_status_t agree(void *opaque, xep_op_t *op)
 {
     cuda_normal_t *mode = opaque;
     normal_t *normal = &mode->normal;
+    if (cuda_counts_there(op)) {
+        cuda_normal_show_there(mode, op);
+        return XEP_OK;
+    }
     take_own_counts(normal, op);
     xep_status_t status = normal_take_records(normal, op);
     if (status != XEP_OK) return status;
@@ -282,6 +301,7 @@ xep_status_t cuda_normal_dispatch(void *opaque, xep_op_t *op)
     normal_t *normal = &mode->normal;
     normal_routing_t *routing;
     xep_status_t status = normal_check_dispatch(normal, op);
+    if (status == XEP_OK) status = cuda_normal_check_there(mode, op);
     if (status == XEP_OK) status = check_memory(mode, op->dispatch);
     if (status == XEP_OK) status = mode->cuda.device->ops->after_mark(mode->cuda.device, cuda_stream(op));
     if (status == XEP_OK) status = normal_choose_routing(normal, op, &routing);
@@ -291,6 +311,7 @@ xep_status_t cuda_normal_dispatch(void *opaque, xep_op_t *op)
         routing->topk = op->dispatch->topk;
         routing->tokens = op->dispatch->tokens;
         routing->epoch = op->epoch;
+        mode->routings[normal_routing_index(normal, routing)].counts_there = cuda_counts_there(op);
     }
     normal_make_record(normal, op);
     return xep_steps_begin(mode, op);

@@ -320,6 +320,9 @@ int normal_record_part(const void *mode, const xep_op_t *op, uint32_t rank, uint
 /** Copies and checks all records; sets the verdict. XEP_OK, or XEP_ERR_PROTOCOL. */
 xep_status_t normal_take_records(normal_t *mode, xep_op_t *op);
 
+/** Compares the parameters of all records, stride bytes apart: XEP_OK, or XEP_ERR_MISMATCH. */
+xep_status_t normal_compare_records(const xep_env_t *env, xep_op_t *op, const void *records, size_t stride);
+
 /** First rows of all sources here, and of this rank everywhere, from rank_rows. */
 void normal_find_begins(const normal_t *mode, normal_routing_t *routing);
 
@@ -382,14 +385,6 @@ int normal_is_quiet(const normal_t *mode, const xep_op_t *op);
 
 /** Moves the rows received to where they lie without those of ranks that op is without, and shows them so. */
 void normal_close_gaps(normal_t *mode, xep_op_t *op);
-
-/* ---- normal_recv.c: what the user sees ---- */
-
-/** Fills op's recv: the rows are counted. */
-void normal_show_rows(normal_t *mode, const xep_op_t *op);
-
-/** Rows beyond those received, where the capacity is fixed: no expert. */
-void normal_show_tail(const xep_op_t *op);
 
 /* ---- normal_dispatch.c, normal_combine.c ---- */
 

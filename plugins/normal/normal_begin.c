@@ -2,6 +2,7 @@
 
 /* The begin and the end of operations, whatever memory the rows are in: what is refused, and whose routing is used. */
 #include "normal.h"
+#include "normal_recv.h"
 
 /* What other modes can do and this one cannot is refused: nothing is ever done in another way than asked for. */
 xep_status_t normal_check_dispatch(const normal_t *mode, xep_op_t *op)

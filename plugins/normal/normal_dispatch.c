@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "normal_place.h"
+#include "normal_recv.h"
 
 /* Tokens moved between two looks at the wire, where there are unmapped ranks to feed: 3.5 MiB of 7168 bf16. */
 enum { SLICE = 256 };

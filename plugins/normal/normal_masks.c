@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "normal.h"
+#include "normal_recv.h"
 
 /* ---- words ---- */
 

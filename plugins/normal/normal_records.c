@@ -304,15 +304,20 @@ static xep_status_t check_room(normal_t *mode, xep_op_t *op)
     return XEP_OK;
 }
 
+xep_status_t normal_compare_records(const xep_env_t *env, xep_op_t *op, const void *records, size_t stride)
+{
+    const size_t refused = offsetof(normal_record_t, params[NORMAL_REFUSED]);
+    xep_status_t status = xep_agree_calls(env, op, (const char *)records + refused, stride);
+    return status == XEP_OK ? xep_agree(env, op, params, sizeof params / sizeof params[0], records, stride) : status;
+}
+
 static xep_status_t agree_on_params(normal_t *mode, xep_op_t *op)
 {
     const normal_slot_t *slot = normal_slot(mode, op->slot);
     const xep_env_t *env = mode->kit.env;
     normal_state(op)->weighted = have_weights(mode, op);
     if (op->is_ruled) return xep_agree_ruling(env, op);
-    xep_status_t verdict = xep_agree_calls(env, op, &slot->from->params[NORMAL_REFUSED], sizeof *slot->from);
-    if (verdict == XEP_OK)
-        verdict = xep_agree(env, op, params, sizeof params / sizeof params[0], slot->from, sizeof *slot->from);
+    xep_status_t verdict = normal_compare_records(env, op, slot->from, sizeof *slot->from);
     return verdict == XEP_OK ? compare_routings(mode, op) : verdict;
 }
 

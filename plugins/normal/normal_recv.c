@@ -3,7 +3,7 @@
 /* What the user sees of a dispatch: views into the slot, known as soon as the rows are counted. */
 #include <string.h>
 
-#include "normal.h"
+#include "normal_recv.h"
 
 static void fill_expert_rows(normal_t *mode, const xep_op_t *op)
 {
@@ -17,12 +17,12 @@ static void fill_expert_rows(normal_t *mode, const xep_op_t *op)
 }
 
 /* Views into the slot: nothing is copied, and all of it stays until the handle is released. */
-static void fill_recv(normal_t *mode, const xep_op_t *op)
+void normal_fill_recv(const normal_t *mode, const xep_op_t *op, uint64_t rows)
 {
     const xep_dispatch_args_t *args = op->dispatch;
     const normal_slot_t *slot = normal_slot(mode, op->slot);
     xep_recv_t *recv = op->recv;
-    xep_kit_fill_recv(&mode->kit, op, slot->routing->src_begin[mode->kit.shape->nranks]);
+    xep_kit_fill_recv(&mode->kit, op, rows);
     recv->arrangement = XEP_ROWS_BY_RANK;
     recv->x_stride = xep_row_stride(xep_dispatch_row_bytes(args));
     if (args->flags & XEP_DISPATCH_IN_PLACE) {
@@ -36,15 +36,16 @@ static void fill_recv(normal_t *mode, const xep_op_t *op)
     recv->scales_dtype = args->scales_dtype;
     recv->scales_token_stride = (ptrdiff_t)args->nscales * 4;
     recv->scales_stride = 4;
-    recv->src_begin = slot->routing->src_begin;
-    recv->rank_rows = slot->routing->rank_rows;
-    recv->expert_rows = slot->expert_rows;
 }
 
 void normal_show_rows(normal_t *mode, const xep_op_t *op)
 {
+    const normal_slot_t *slot = normal_slot(mode, op->slot);
     fill_expert_rows(mode, op);
-    fill_recv(mode, op);
+    normal_fill_recv(mode, op, slot->routing->src_begin[mode->kit.shape->nranks]);
+    op->recv->src_begin = slot->routing->src_begin;
+    op->recv->rank_rows = slot->routing->rank_rows;
+    op->recv->expert_rows = slot->expert_rows;
 }
 
 /* -1 is all ones in either width: rows that nobody sent select no expert. */

@@ -158,18 +158,62 @@ static int judge_rank(const xep_cuda_counts_t *c, uint32_t rank)
     return 1;
 }
 
+/* Counts that no host waits for. */
+static void show_counts(const xep_cuda_counts_t *c, int go)
+{
+    c->src_begin[0] = 0;
+    for (uint32_t r = 0; r < c->nranks; r++)
+        c->src_begin[r + 1] = go ? c->src_begin[r] + c->rank_rows[r * c->nranks + c->rank] : 0;
+    for (uint32_t e = 0; e < c->first_expert[c->rank + 1] - c->first_expert[c->rank]; e++) {
+        const uint64_t rest = go ? c->local[e] % c->alignment : 0;
+        c->expert_rows[e] = go ? c->local[e] + (rest == 0 ? 0 : c->alignment - rest) : 0;
+    }
+}
+
+static void add_selections(const xep_cuda_counts_t *c)
+{
+    const uint32_t experts = c->first_expert[c->rank + 1] - c->first_expert[c->rank];
+    if (c->header.params[NORMAL_CACHED] != 0) return;
+    memset(c->local, 0, experts * sizeof *c->local);
+    for (uint32_t s = 0; s < c->nranks; s++)
+        for (uint32_t e = 0; e < experts; e++) {
+            uint32_t count;
+            memcpy(&count, (const char *)(record_from(c, s) + 1) + (c->nranks + e) * sizeof count, sizeof count);
+            c->local[e] += count;
+        }
+}
+
+static void keep_refusal(const xep_cuda_counts_t *c)
+{
+    xep_cuda_refusal_t *refusal = c->refusal;
+    if (refusal->refused != 0) return;
+    memcpy(c->refused, record_from(c, 0), c->nranks * c->record_bytes);
+    refusal->wrong = c->header.params[NORMAL_CACHED] ? UINT64_MAX : *c->wrong;
+    for (refusal->rank = 0; refusal->rank < c->nranks; refusal->rank++) {
+        refusal->rows = 0;
+        for (uint32_t s = 0; s < c->nranks; s++) refusal->rows += c->rank_rows[s * c->nranks + refusal->rank];
+        if (refusal->rows > record_from(c, refusal->rank)->capacity) break;
+    }
+    __atomic_store_n(&refusal->refused, 1, __ATOMIC_RELEASE);
+}
+
 static void run_counts(const void *args)
 {
     const xep_cuda_counts_t *c = args;
     int go = 1;
     *c->verdict = XEP_CUDA_LOST;
+    if (c->counts_there) show_counts(c, 0);
     send_records(c);
     tell_all(c->peer, c->rank, c->nranks, c->word, c->word_stride, c->header.epoch);
     if (!wait_all(c->peer[c->rank], c->nranks, c->word, c->word_stride, c->header.epoch, &c->deadline)) return;
     go = all_agree(c);
     for (uint32_t r = 0; r < c->nranks; r++) go &= judge_rank(c, r);
-    memcpy(c->mirror, record_from(c, 0), c->nranks * c->record_bytes);
+    add_selections(c);
     *c->verdict = go ? XEP_CUDA_GO : XEP_CUDA_STAY;
+    if (c->counts_there && go) show_counts(c, 1);
+    else if (c->counts_there) keep_refusal(c);
+    if (c->counts_there) return;
+    memcpy(c->mirror, record_from(c, 0), c->nranks * c->record_bytes);
     *c->wrong_first = c->header.params[NORMAL_CACHED] ? UINT64_MAX : *c->wrong;
     __atomic_store_n(c->counted, c->header.epoch, __ATOMIC_RELEASE);
 }
@@ -206,6 +250,10 @@ static void move_token(const xep_cuda_dispatch_t *d, uint64_t token, xep_cuda_de
 static void run_dispatch(const void *args)
 {
     const xep_cuda_dispatch_t *d = args;
+    if (d->tail != NULL) {
+        const uint64_t rows = *d->verdict == XEP_CUDA_GO ? d->src_begin[d->nranks] : 0;
+        for (uint64_t i = rows * d->topk * (d->wide ? 2 : 1); i < d->tail_words; i++) d->tail[i] = UINT32_MAX;
+    }
     if (*d->verdict == XEP_CUDA_LOST) return;
     for (uint64_t t = 0; *d->verdict == XEP_CUDA_GO && t < d->tokens; t++)
         for (uint32_t n = 0; n < d->max_dests && d->dest[t * d->max_dests + n].rank != XEP_CUDA_NOBODY; n++)
@@ -261,7 +309,7 @@ static void combine(const xep_cuda_combine_t *c, xep_dtype_t dtype)
     for (uint32_t r = 0; r < c->nranks; r++) memcpy(c->peer[r] + c->said + c->rank * c->word_stride, c->offer, 16);
     tell_all(c->peer, c->rank, c->nranks, c->ready, c->word_stride, c->epoch);
     int good = wait_all(c->peer[c->rank], c->nranks, c->ready, c->word_stride, c->epoch, &c->deadline);
-    if (good) good = compare_offers(c);
+    if (good) good = compare_offers(c) && *c->verdict == XEP_CUDA_GO;
     float *sum = malloc(c->sum.hidden * sizeof *sum);
     for (uint64_t t = 0; good && sum != NULL && t < c->sum.tokens; t++) {
         sum_token(c, dtype, t, sum);

@@ -70,6 +70,9 @@ xep_dispatch_args_t cuda_job_dispatch(cuda_job_t *job, xep_handle_t *cached)
     if (a.topk_weights != NULL) a.topk_weights = job->weights;
     if (a.scales != NULL) a.scales = job->scales;
     a.stream = job->stream;
+    if (!job->counts_there) return a;
+    a.flags |= XEP_DISPATCH_COUNTS_THERE;
+    a.recv_rows_p = NULL;
     return a;
 }
 
@@ -98,23 +101,46 @@ static void fetch_places(const cuda_job_t *job, const xep_recv_t *recv, xep_recv
         host->rows += recv->arrangement == XEP_ROWS_BY_EXPERT_PADDED ? host->expert_count[e] : host->expert_rows[e];
 }
 
+/* By rank, where the host waited for no counts. A rank without tokens is shown weights that may not be there. */
+static void fetch_counts(const cuda_job_t *job, const xep_recv_t *recv, xep_recv_t *host)
+{
+    const size_t nranks = mp_nranks();
+    host->src_begin = fetch(job, recv->src_begin, (nranks + 1) * sizeof *recv->src_begin);
+    host->rank_rows = fetch(job, recv->rank_rows, nranks * nranks * sizeof *recv->rank_rows);
+    host->expert_rows = fetch(job, recv->expert_rows, recv->local_experts * sizeof *recv->expert_rows);
+    MP_CHECK(recv->rows == recv->capacity);
+    host->rows = host->src_begin[nranks];
+}
+
+static int is_counted_there(const cuda_job_t *job, const xep_recv_t *recv)
+{
+    return job->counts_there && recv->expert_begin == NULL;
+}
+
 /* The same in host memory; free what is not NULL. */
 static xep_recv_t fetch_recv(const cuda_job_t *job, const xep_recv_t *recv)
 {
     xep_recv_t host = *recv;
     const uint64_t rows = recv->rows; /* by expert: all that the arrays have */
     if (recv->expert_begin != NULL) fetch_places(job, recv, &host);
+    if (is_counted_there(job, recv)) fetch_counts(job, recv, &host);
     host.x = fetch(job, recv->x, rows * recv->x_stride);
     host.topk_idx = fetch(job, recv->topk_idx, recv->capacity * recv->topk * xep_dtype_size(recv->topk_idx_dtype));
-    if (recv->topk_weights != NULL)
+    if (is_counted_there(job, recv) && !job->host.shape.weights) host.topk_weights = NULL;
+    if (host.topk_weights != NULL)
         host.topk_weights = fetch(job, recv->topk_weights, rows * recv->topk * sizeof(float));
     if (recv->scales != NULL) host.scales = fetch(job, recv->scales, rows * recv->nscales * 4);
     host.src_token = fetch(job, recv->src_token, rows * sizeof(int32_t));
     return host;
 }
 
-static void free_recv(xep_recv_t *host)
+static void free_recv(const cuda_job_t *job, xep_recv_t *host)
 {
+    if (is_counted_there(job, host)) {
+        free((void *)(uintptr_t)host->src_begin);
+        free((void *)(uintptr_t)host->rank_rows);
+        free((void *)(uintptr_t)host->expert_rows);
+    }
     free(host->x);
     free(host->topk_idx);
     free(host->topk_weights);
@@ -140,7 +166,7 @@ void cuda_job_check_recv(cuda_job_t *job, const xep_handle_t *handle)
         oracle_difference_text(&d, text, sizeof text);
         mp_fail(__FILE__, __LINE__, "case %s: %s", job->host.c->name, text);
     }
-    free_recv(&host);
+    free_recv(job, &host);
 }
 
 /* ---- back ---- */
@@ -164,7 +190,7 @@ static void *make_outputs(cuda_job_t *job, xep_handle_t *handle, size_t *stride_
     cuda_rig_put(y, outputs, rows * *stride_p, job->stream);
     cuda_rig_wait(job->stream);
     free(outputs);
-    free_recv(&host);
+    free_recv(job, &host);
     return y;
 }
 

@@ -9,6 +9,7 @@
 typedef struct cuda_job {
     mp_job_t host;
     void *stream;
+    int counts_there; /* dispatches are with XEP_DISPATCH_COUNTS_THERE */
     void *x, *idx, *weights, *scales, *bias[2], *y, *out, *out_weights;
 } cuda_job_t;
 

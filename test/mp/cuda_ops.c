@@ -11,6 +11,7 @@
 #include "cuda_layouts.h"
 #include "cuda_refuse.h"
 #include "cuda_rig.h"
+#include "cuda_there.h"
 #include "mp_rig.h"
 
 enum { ROUNDS = 3, STREAMS = 2 };
@@ -379,6 +380,7 @@ int main(int argc, char **argv)
     cuda_after(group, streams);
     other_streams(group);
     refusals(group);
+    cuda_there(group, streams);
     cuda_layouts(group, "normal", streams[0]);
     late_rank(group);
     other_combines(group);

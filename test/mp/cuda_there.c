@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* Every byte as with counts that are waited for, and no call that waits. */
+#include "cuda_there.h"
+
+#include "cuda_job.h"
+#include "cuda_rig.h"
+#include "mp_rig.h"
+
+enum { ROUNDS = 3 };
+
+#define FIXED .memory = XEP_MEMORY_CUDA, .fixed_capacity = 1
+static const mp_case_t cases[] = {
+    {.name = "plain there", .experts = 32, .topk = 4, .hidden = 256, .tokens = 65, FIXED},
+    {.name = "ragged there",
+     .experts = 24,
+     .topk = 6,
+     .hidden = 200,
+     .tokens = 40,
+     .ragged = 1,
+     .mask = 50,
+     .weights = 1,
+     .alignment = 8,
+     .copy_in = 1,
+     FIXED},
+    {.name = "only rank 0 there",
+     .experts = 9,
+     .topk = 3,
+     .hidden = 72,
+     .tokens = 33,
+     .ragged = 2,
+     .weights = 1,
+     FIXED},
+    {.name = "no weights there", .experts = 9, .topk = 3, .hidden = 72, .tokens = 33, .ragged = 2, FIXED},
+    {.name = "odd there",
+     .experts = 61,
+     .topk = 5,
+     .hidden = 333,
+     .tokens = 70,
+     .nscales = 3,
+     .dtype = XEP_E4M3,
+     .combine_dtype = XEP_FP32,
+     .idx_dtype = XEP_INT32,
+     .biases = 1,
+     .weights = 1,
+     .strided = 1,
+     FIXED},
+};
+
+/* A dispatch, one with its routing, and combines of both. Every other round waits for counts. */
+static void run_case(xep_group_t *group, const mp_case_t *c, void *streams[2])
+{
+    cuda_job_t job;
+    xep_handle_t *first, *again;
+    cuda_job_open(&job, c, 17, group, streams[0]);
+    for (int i = 0; i < 2 * ROUNDS; i++) {
+        cuda_job_payload(&job, 100 + (uint64_t)i);
+        cuda_rig_wait(job.stream);
+        job.stream = streams[i % 2];
+        job.counts_there = i % 3 != 0;
+        xep_dispatch_args_t a = cuda_job_dispatch(&job, NULL);
+        MP_OK(xep_dispatch(job.host.buffer, &a, &first, NULL));
+        cuda_job_check_recv(&job, first);
+        cuda_job_combine(&job, first);
+        cuda_job_payload(&job, 200 + (uint64_t)i);
+        job.counts_there = 1; /* the routing of one whose counts the host knows will do, too */
+        a = cuda_job_dispatch(&job, first);
+        MP_OK(xep_dispatch(job.host.buffer, &a, &again, NULL));
+        cuda_job_check_recv(&job, again);
+        xep_handle_release(first);
+        cuda_job_combine(&job, again);
+        xep_handle_release(again);
+    }
+    cuda_job_close(&job);
+}
+
+/* The last rank begins only when the others have called all of theirs, which block until they are enqueued. */
+static void nobody_waits(xep_group_t *group, void *stream)
+{
+    const mp_case_t c = {.name = "nobody waits", .experts = 12, .topk = 3, .hidden = 80, .tokens = 37, FIXED};
+    const uint32_t last = mp_nranks() - 1;
+    cuda_job_t job;
+    xep_handle_t *handle;
+    size_t stride;
+    cuda_job_open(&job, &c, 29, group, stream);
+    job.counts_there = 1;
+    atomic_int *called = mp_counter(group);
+    if (mp_rank() == last) mp_await(called, (int)last);
+    xep_dispatch_args_t a = cuda_job_dispatch(&job, NULL);
+    xep_combine_args_t b = XEP_COMBINE_ARGS_INIT;
+    b.out = job.out;
+    b.stream = stream;
+    MP_OK(xep_dispatch(job.host.buffer, &a, &handle, NULL));
+    MP_CHECK(xep_handle_combine_input(handle, &stride) != NULL);
+    MP_OK(xep_combine(handle, &b, NULL));
+    if (mp_rank() != last) ++*called;
+    cuda_job_check_recv(&job, handle);
+    cuda_job_combine(&job, handle);
+    xep_handle_release(handle);
+    cuda_job_close(&job);
+}
+
+/* ---- what is refused ---- */
+
+static void refused_at_once(xep_group_t *group, void *stream)
+{
+    const mp_case_t c = {.name = "at once", .experts = 8, .topk = 2, .hidden = 64, .tokens = 16, FIXED};
+    cuda_job_t job;
+    xep_handle_t *handle, *none = NULL;
+    uint64_t rows;
+    cuda_job_open(&job, &c, 5, group, stream);
+    job.counts_there = 1;
+    xep_dispatch_args_t a = cuda_job_dispatch(&job, NULL);
+    a.recv_rows_p = &rows;
+    MP_FAILS(XEP_ERR_INVALID, xep_dispatch(job.host.buffer, &a, &none, NULL));
+    MP_REASON("recv_rows_p must be NULL");
+    a = cuda_job_dispatch(&job, NULL);
+    a.capacity = 0;
+    MP_FAILS(XEP_ERR_INVALID, xep_dispatch(job.host.buffer, &a, &none, NULL));
+    MP_REASON("invalid capacity: 0");
+    a = cuda_job_dispatch(&job, NULL);
+    MP_OK(xep_dispatch(job.host.buffer, &a, &handle, NULL));
+    a = cuda_job_dispatch(&job, handle);
+    a.flags = 0;
+    MP_FAILS(XEP_ERR_INVALID, xep_dispatch(job.host.buffer, &a, &none, NULL));
+    MP_REASON("XEP_DISPATCH_COUNTS_THERE, as the cached handle has");
+    cuda_job_check_recv(&job, handle);
+    xep_handle_release(handle);
+    cuda_job_close(&job);
+}
+
+/* Rows have no experts and a combine writes nothing; then all are told why, and go on after a reset. */
+static void told_later(cuda_job_t *job, const xep_dispatch_args_t *a, const char *reason)
+{
+    xep_handle_t *handle, *next = NULL;
+    xep_combine_args_t b = XEP_COMBINE_ARGS_INIT;
+    b.out = job->out;
+    b.stream = job->stream;
+    MP_OK(xep_dispatch(job->host.buffer, a, &handle, NULL));
+    const xep_recv_t *recv = xep_handle_recv(handle);
+    int64_t first = 0;
+    uint64_t came = 1;
+    cuda_rig_get(&first, recv->topk_idx, sizeof first, job->stream);
+    cuda_rig_get(&came, recv->src_begin + mp_nranks(), sizeof came, job->stream);
+    MP_CHECK(first == -1 && came == 0);
+    MP_FAILS(XEP_ERR_PROTOCOL, xep_combine(handle, &b, NULL));
+    MP_REASON(reason);
+    MP_FAILS(XEP_ERR_BROKEN, xep_dispatch(job->host.buffer, a, &next, NULL));
+    MP_OK(xep_buffer_reset(job->host.buffer));
+    cuda_job_round(job);
+}
+
+static void refused_later(xep_group_t *group, void *stream)
+{
+    const mp_case_t c = {.name = "later", .experts = 8, .topk = 2, .hidden = 64, .tokens = 16, FIXED};
+    cuda_job_t job;
+    cuda_job_open(&job, &c, 5, group, stream);
+    job.counts_there = 1;
+    cuda_job_round(&job);
+    xep_dispatch_args_t a = cuda_job_dispatch(&job, NULL);
+    a.capacity = 1;
+    told_later(&job, &a, "it has room for 1");
+    a = cuda_job_dispatch(&job, NULL);
+    a.hidden = 32 + mp_rank() % 2;
+    if (mp_nranks() > 1) told_later(&job, &a, "rank 0 and rank 1 disagree on hidden: 32, 33");
+    int64_t wrong = 8, right = ((int64_t *)job.host.idx)[5];
+    xep_handle_t *handle, *next = NULL;
+    if (mp_rank() == 0) cuda_rig_put((int64_t *)job.idx + 5, &wrong, sizeof wrong, job.stream);
+    a = cuda_job_dispatch(&job, NULL);
+    MP_OK(xep_dispatch(job.host.buffer, &a, &handle, NULL));
+    cuda_rig_wait(job.stream);
+    MP_FAILS(XEP_ERR_PROTOCOL, xep_dispatch(job.host.buffer, &a, &next, NULL));
+    MP_REASON(mp_rank() == 0 ? "invalid topk_idx[2][1]" : "topk_idx of rank 0");
+    if (mp_rank() == 0) cuda_rig_put((int64_t *)job.idx + 5, &right, sizeof right, job.stream);
+    MP_OK(xep_buffer_reset(job.host.buffer));
+    cuda_job_round(&job);
+    cuda_job_close(&job);
+}
+
+/* The device's own deadline: a later call says who did not come. */
+static void late_rank(xep_group_t *group, void *stream)
+{
+    const mp_case_t c = {.name = "late there", .experts = 8, .topk = 2, .hidden = 64, .tokens = 16, FIXED};
+    cuda_job_t job;
+    xep_handle_t *handle, *next = NULL;
+    if (mp_nranks() == 1) return;
+    cuda_job_open(&job, &c, 5, group, stream);
+    job.counts_there = 1;
+    xep_dispatch_args_t a = cuda_job_dispatch(&job, NULL);
+    a.timeout_ms = 400;
+    if (mp_rank() != mp_nranks() - 1) {
+        MP_OK(xep_dispatch(job.host.buffer, &a, &handle, NULL));
+        cuda_rig_wait(stream);
+        MP_FAILS(XEP_ERR_TIMEOUT, xep_dispatch(job.host.buffer, &a, &next, NULL));
+        MP_REASON("did not come");
+    }
+    MP_OK(xep_buffer_reset(job.host.buffer));
+    cuda_job_round(&job);
+    cuda_job_close(&job);
+}
+
+void cuda_there(xep_group_t *group, void *streams[2])
+{
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) run_case(group, &cases[i], streams);
+    nobody_waits(group, streams[0]);
+    refused_at_once(group, streams[0]);
+    refused_later(group, streams[0]);
+    late_rank(group, streams[0]);
+}
