@@ -25,6 +25,24 @@ import xep
 from .utils.event import EventHandle, EventOverlap, event_of
 
 
+class OnStream:
+    """Inside, this stream is current. As torch.cuda.stream(), which asks so often which device is current that it takes
+    longer than a launch."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def __enter__(self) -> None:
+        self._device = torch.cuda.current_device()
+        self._before = torch.cuda.current_stream(self._stream.device_index)
+        torch.cuda.set_stream(self._stream)
+
+    def __exit__(self, *_exception: Any) -> None:
+        torch.cuda.set_stream(self._before)  # its device is current then, too
+        if self._device != self._stream.device_index:
+            torch.cuda.set_device(self._device)
+
+
 class HostTurn:
     """An operation of CPU tensors: a context that does nothing."""
 
@@ -132,7 +150,7 @@ class DeviceTurn:
         self._lane, self._previous = lane, event_of(previous_event)
         self._asynchronous, self._on_comm = asynchronous, on_comm
         self._compute: Any = None
-        self._stack = contextlib.ExitStack()
+        self._current = OnStream(lane.comm)
 
     def __enter__(self) -> "DeviceTurn":
         lane = self._lane
@@ -140,19 +158,19 @@ class DeviceTurn:
         lane.look()
         if self._previous is None:
             lane.comm.wait_stream(self._compute)
-        self._stack.enter_context(torch.cuda.stream(lane.comm))
+        self._current.__enter__()
         if self._previous is not None:
             self._previous.current_stream_wait()
         return self
 
     def __exit__(self, kind: Any, *_error: Any) -> None:
-        self._stack.close()
+        self._current.__exit__()
         if kind is not None:
             self._compute.wait_stream(self._lane.comm)  # for what was enqueued until then
 
     def results(self, *shapes: tuple[str, tuple, torch.dtype]) -> dict[str, torch.Tensor]:
         """Of each name, shape and type a tensor to write to."""
-        with torch.cuda.stream(self._lane.comm if self._on_comm else self._compute):
+        with contextlib.nullcontext() if self._on_comm else OnStream(self._compute):
             return {name: torch.empty(shape, dtype=dtype, device=self._lane.device) for name, shape, dtype in shapes}
 
     def copy(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -187,11 +205,12 @@ class HookTurn(DeviceTurn):
     def __enter__(self) -> "HookTurn":
         self._compute = self.stream = torch.cuda.current_stream(self._lane.index)
         self._lane.look()
-        self._stack.enter_context(torch.cuda.stream(self._compute))
+        self._current = OnStream(self._compute)
+        self._current.__enter__()
         return self
 
     def __exit__(self, *_exception: Any) -> None:
-        self._stack.close()
+        self._current.__exit__()
 
     def end(self, _request: None, *_tensors: Optional[torch.Tensor]) -> EventOverlap:
         return EventOverlap()
