@@ -19,6 +19,8 @@ typedef struct bench {
     xep_group_t *group;
     xep_handle_t *handle; /* whose routing is used again, and that is combined */
     void *graph;
+    uint64_t room;   /* rows of a slot */
+    int32_t *counts; /* of a layout */
 } bench_t;
 
 static void dispatch(bench_t *bench, xep_handle_t *cached)
@@ -37,6 +39,37 @@ static void dispatch_new(bench_t *bench)
 static void dispatch_cached(bench_t *bench)
 {
     dispatch(bench, bench->handle);
+}
+
+/* No call waits, so the device has the next one before it is done with this one. */
+static void dispatch_there(bench_t *bench)
+{
+    xep_dispatch_args_t a = cuda_job_dispatch(&bench->job, NULL);
+    xep_handle_t *handle;
+    a.flags = XEP_DISPATCH_COUNTS_THERE;
+    a.capacity = bench->room;
+    a.recv_rows_p = NULL;
+    MP_OK(xep_dispatch(bench->job.host.buffer, &a, &handle, NULL));
+    xep_handle_release(handle);
+}
+
+static void layout(bench_t *bench)
+{
+    const mp_case_t *c = bench->job.host.c;
+    const xep_layout_args_t args = {.size = sizeof args,
+                                    .tokens = c->tokens,
+                                    .topk = c->topk,
+                                    .experts = c->experts,
+                                    .nranks = mp_nranks(),
+                                    .topk_idx = bench->job.idx,
+                                    .buffer = bench->job.host.buffer,
+                                    .stream = bench->job.stream};
+    int32_t *counts = bench->counts;
+    xep_layout_t out = {.size = sizeof out,
+                        .tokens_per_rank = counts,
+                        .tokens_per_expert = counts + mp_nranks(),
+                        .token_in_rank = (uint8_t *)(counts + mp_nranks() + c->experts)};
+    MP_OK(xep_layout(&args, &out));
 }
 
 static void combine(bench_t *bench)
@@ -109,12 +142,17 @@ static void run(xep_group_t *group, const mp_case_t *c, void *stream)
     double rows = wire_rows(xep_handle_recv(bench.handle));
     double bytes = rows * c->hidden * (double)xep_dtype_size(bench.job.host.shape.dtype), back = rows * c->hidden * 2;
     double whole = time_us(&bench, dispatch_new), cached = time_us(&bench, dispatch_cached);
-    double sum = time_us(&bench, combine);
+    xep_buffer_info_t info = XEP_BUFFER_INFO_INIT;
+    MP_OK(xep_buffer_query(bench.job.host.buffer, &info));
+    bench.room = info.recv_rows;
+    bench.counts = cuda_rig_alloc(NULL, (mp_nranks() + c->experts) * sizeof(int32_t) + c->tokens * mp_nranks());
+    double sum = time_us(&bench, combine), there = time_us(&bench, dispatch_there), lay = time_us(&bench, layout);
+    cuda_rig_free(bench.counts);
     if (mp_rank() == 0)
         printf("%-14s T %4llu, SMs %2u: dispatch %7.1f us (%3.0f GB/s), cached %7.1f us (%3.0f GB/s), combine %7.1f us "
-               "(%3.0f GB/s)\n",
+               "(%3.0f GB/s), dispatch with counts there %7.1f us, layout %5.1f us\n",
                c->name, (unsigned long long)c->tokens, c->threads, whole, bytes / whole / 1e3, cached,
-               bytes / cached / 1e3, sum, back / sum / 1e3);
+               bytes / cached / 1e3, sum, back / sum / 1e3, there, lay);
     fflush(stdout);
     xep_handle_release(bench.handle);
     cuda_job_close(&bench.job);
