@@ -65,7 +65,8 @@ libxep_all_la_SOURCES = \
 	%D%/ucp/ucp_leftovers.h %D%/ucp/ucp_leftovers.c %D%/ucp/ucp_shared.h %D%/ucp/ucp_shared.c \
 	%D%/ucp/ucp_signals.h %D%/ucp/ucp_signals.c %D%/ucp/ucp_strategy.h %D%/ucp/ucp_strategy.c \
 	%D%/ucp/ucp_transport.h %D%/ucp/ucp_transport.c %D%/ucp/ucp_wire.h %D%/ucp/ucp_wire.c \
-	%D%/util/config.h %D%/util/config.c %D%/util/config_defs.h %D%/util/cpu.h %D%/util/cpu.c %D%/util/dtype.c \
+	%D%/util/cache.h %D%/util/cache.c %D%/util/config.h %D%/util/config.c %D%/util/config_defs.h \
+	%D%/util/cpu.h %D%/util/cpu.c %D%/util/dtype.c \
 	%D%/util/error.h %D%/util/error.c %D%/util/loaded.h %D%/util/loaded.c \
 	%D%/util/log.h %D%/util/log.c %D%/util/mapping.h %D%/util/mapping.c %D%/util/secure.h %D%/util/secure.c \
 	%D%/util/shm.h %D%/util/shm.c %D%/util/streaming.h %D%/util/streaming.c %D%/util/trace.h %D%/util/trace.c \

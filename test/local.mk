@@ -21,7 +21,7 @@ libtest_parts_la_SOURCES = \
 	tools/perf/perf_options.c tools/perf/perf_resolve.c
 
 # what defines main() and finds the tests that are TEST(name) in a source
-libunit_la_SOURCES = %D%/unit/unit.h %D%/unit/unit.c
+libunit_la_SOURCES = %D%/unit/unit.h %D%/unit/unit.c %D%/unit/unit_files.h %D%/unit/unit_files.c
 
 unit_tests = \
 	%D%/abi/dlopen.t %D%/abi/frozen.t \
@@ -33,7 +33,7 @@ unit_tests = \
 	%D%/unit/core_rest.t %D%/unit/core_room.t \
 	%D%/unit/core_wait.t %D%/unit/core_words.t \
 	%D%/unit/intake_order.t \
-	%D%/unit/util_config.t %D%/unit/util_cpu.t %D%/unit/util_dtype.t %D%/unit/util_error.t \
+	%D%/unit/util_cache.t %D%/unit/util_config.t %D%/unit/util_cpu.t %D%/unit/util_dtype.t %D%/unit/util_error.t \
 	%D%/unit/util_loaded.t %D%/unit/util_log.t %D%/unit/util_mapping.t \
 	%D%/sim/sim_normal.t %D%/sim/sim_ll.t %D%/sim/sim_threads.t %D%/sim/sim_deaths.t \
 	%D%/unit/kernels_sum.t \

@@ -217,7 +217,8 @@ struct xep_env {
     xep_device_t *device; /* NULL: all regions are host memory */
     uint32_t threads;     /* of the team; with a device: multiprocessors to use */
     xep_simd_t simd;      /* widest kernels to use */
-    /* an operation that writes at least so many bytes uses streaming stores; UINT64_MAX: none does */
+    /* an operation that writes at least so many bytes uses streaming stores; UINT64_MAX: none does. For rows that
+     * other ranks load, see stream_bytes_others */
     uint64_t stream_bytes;
 
     /** Runs fn(arg, 0 .. threads-1, threads) on the team and returns when all have finished. Must not be nested. */
@@ -274,6 +275,9 @@ struct xep_env {
      * operations that begin, and all survivors come to the same. As XEP_OUT_HEARD, from now on.
      */
     void (*leave_out)(const xep_env_t *env, xep_op_t *op, uint32_t rank);
+
+    /* as stream_bytes, of rows that other ranks will load: they may stay in a cache that these share */
+    uint64_t stream_bytes_others;
 };
 
 /** How much of what a rank says in an operation is here. */

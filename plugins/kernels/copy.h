@@ -20,14 +20,12 @@ typedef void (*xep_copy_fn)(void *dst, const void *src, size_t bytes, const void
 xep_copy_fn xep_copy_select(xep_simd_t simd, int streaming);
 
 /**
- * Whether rows that another rank will read are stored past the caches: unless nothing ever is, however few they are.
- * That rank read these lines last, and a cached store has to take each out of its cache. With 64 rows of 4 KiB the
- * store took 12 us and the other core's load 16, cached 68 and 21; with one row 0.1 and 0.9, cached 1.3 and 0.7.
- * Where other work has driven the lines out of that cache, cached stores are up to a third faster.
+ * Whether rows that other ranks will load are stored past the caches, in an operation that writes so many bytes: where
+ * they would not stay in the cache until they are loaded. A load from there takes a third to half as long.
  */
-static inline int xep_streams_to_others(const xep_env_t *env)
+static inline int xep_streams_to_others(const xep_env_t *env, uint64_t bytes)
 {
-    return env->stream_bytes != UINT64_MAX;
+    return bytes >= env->stream_bytes_others;
 }
 
 /** Orders this thread's streaming stores before its later stores. */

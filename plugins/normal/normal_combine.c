@@ -235,7 +235,8 @@ static xep_status_t fill(void *opaque, xep_op_t *op)
     normal_t *mode = opaque;
     const xep_env_t *env = mode->kit.env;
     const xep_combine_args_t *args = op->combine;
-    fill_t fill = {mode, op, xep_copy_select(env->simd, xep_streams_to_others(env))};
+    uint64_t bytes = op->recv->rows * xep_combine_row_bytes(args);
+    fill_t fill = {mode, op, xep_copy_select(env->simd, xep_streams_to_others(env, bytes))};
     if (args->x != NULL || args->topk_weights != NULL) env->parallel(env, fill_input, &fill);
     return XEP_OK;
 }

@@ -131,25 +131,22 @@ static void fill_targets(normal_t *mode, const xep_op_t *op)
     }
 }
 
-/*
- * Own rows are read next by this rank: they bypass the caches only when there are many. Rows of others follow the rule
- * of xep_streams_to_others().
- */
+/* Own rows are read next by this rank, those of others by these: both bypass the caches where they are too many. */
 static void move_slice(normal_t *mode, xep_op_t *op)
 {
     normal_state_t *state = normal_state(op);
     const normal_slot_t *slot = normal_slot(mode, op->slot);
     const normal_routing_t *routing = slot->routing;
     size_t bytes = xep_dispatch_row_bytes(op->dispatch);
-    int streaming = routing->first[routing->tokens] * bytes >= mode->kit.env->stream_bytes;
+    uint64_t written = routing->first[routing->tokens] * bytes;
     uint64_t left = routing->tokens - state->moved;
     move_t move = {
         .mode = mode,
         .op = op,
         .routing = routing,
         .targets = slot->targets,
-        .copy = {xep_copy_select(mode->kit.env->simd, streaming),
-                 xep_copy_select(mode->kit.env->simd, xep_streams_to_others(mode->kit.env))},
+        .copy = {xep_copy_select(mode->kit.env->simd, written >= mode->kit.env->stream_bytes),
+                 xep_copy_select(mode->kit.env->simd, xep_streams_to_others(mode->kit.env, written))},
         .bytes = bytes,
         .stride = xep_row_stride(bytes),
         .weights_stride = op->dispatch->topk_weights_stride,

@@ -9,6 +9,7 @@
 #include <stddef.h>
 #include <stdio.h>
 
+#include "cache.h"
 #include "cpu.h"
 #include "heap.h"
 #include "host.h"
@@ -143,6 +144,22 @@ static xep_simd_t simd_of(const xep_config_t *config)
     return want < have ? want : have;
 }
 
+/*
+ * Rows that stay in the cache until their readers load them: what the ranks of a node write together has to fit there.
+ * On 16 cores, a dispatch of rows of 14,336 bytes and one read of all rows received, cached and streamed, in us:
+ *   2 ranks:  32 tokens 90, 173;  512 tokens 1,590, 2,370;  1,024 tokens 3,730, 4,800;  2,048 tokens 9,540, 9,770
+ *   8 ranks:  32 tokens 324, 510;  128 tokens 1,110, 1,850;  256 tokens 3,220, 3,610;  512 tokens 10,710, 7,290
+ * A rank of 2 writes 29 MB with 1,024 tokens, one of 8 has 10 MB with 128 and 19 with 256.
+ */
+static uint64_t stream_to_others(const xep_buffer_t *buffer)
+{
+    const xep_shape_t *shape = &buffer->shape;
+    uint64_t least = xep_config_stream(&buffer->group->config);
+    if (buffer->group->config.stream != XEP_CONFIG_AUTO) return least;
+    uint64_t share = xep_cache_bytes("") / shape->node_ranks[shape->node[shape->rank]];
+    return share > least ? share : least;
+}
+
 /* Bases of regions are known only now that there is a heap; the quiet words behind them are none of the mode's. */
 void xep_buffer_fill_env(xep_buffer_t *buffer)
 {
@@ -159,7 +176,8 @@ void xep_buffer_fill_env(xep_buffer_t *buffer)
     }
     env->wire = &buffer->heap->wire;
     env->simd = simd_of(config);
-    env->stream_bytes = config->stream;
+    env->stream_bytes = xep_config_stream(config);
+    env->stream_bytes_others = stream_to_others(buffer);
     env->checks_rows = config->check_rows;
     env->parallel = env_parallel;
     env->prefault = env_prefault;

@@ -299,7 +299,7 @@ xep_status_t xep_ucp_transport_open(const xep_config_t *config, uint32_t nranks,
     transport->map = config->map;
     transport->put = config->put;
     transport->inflight = config->inflight;
-    transport->stream_bytes = config->stream;
+    transport->stream_bytes = xep_config_stream(config);
     xep_ucp_leftovers_remove(xep_ucp_shared_folder());
     xep_ucp_shared_t shared = {0};
     if (!xep_ucp_settings_name_memory()) shared = xep_ucp_shared_find(nranks);

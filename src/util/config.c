@@ -117,6 +117,13 @@ static int parse_bytes(const char *text, const choice_t *choices, void *value_p)
     return 0;
 }
 
+static int parse_chosen(const char *text, const choice_t *choices, void *value_p)
+{
+    if (strcasecmp(text, "auto") != 0) return parse_bytes(text, choices, value_p);
+    *(xep_config_chosen_t *)value_p = XEP_CONFIG_AUTO;
+    return 0;
+}
+
 static int parse_count(const char *text, const choice_t *choices, void *value_p)
 {
     uint64_t value;

@@ -2,7 +2,7 @@
 
 /**
  * Every configuration variable, one line each; the environment variable is XEP_NAME. A table: no include guard.
- *   VALUE(field, NAME, type, default, help)   type: text, path, bytes, count, millis
+ *   VALUE(field, NAME, type, default, help)   type: text, path, bytes, chosen (bytes or auto), count, millis
  *   CHOICE(field, NAME, default, help)        one of the names in <field>_choices, config.c
  */
 CHOICE(boot, "BOOT", "auto",
@@ -25,9 +25,9 @@ CHOICE(progress, "PROGRESS", "call", "call: progress is made inside calls; threa
 CHOICE(simd, "SIMD", "auto",
        "kernels: auto (the widest the CPU has), avx512vbmi, avx512, avx2, scalar; one it does not have gives a "
        "warning and the widest it has")
-VALUE(stream, "STREAM", bytes, "768k",
-      "an operation that writes at least this many bytes uses streaming stores, and so do rows that other ranks load; "
-      "0: every operation; inf: none at all")
+VALUE(stream, "STREAM", chosen, "auto",
+      "an operation that writes at least this many bytes uses streaming stores; 0: every operation; inf: none; auto: "
+      "768k, and for rows that other ranks load this rank's share of the last cache")
 VALUE(prefault, "PREFAULT", bytes, "16g",
       "map what an even load needs at create, of later slots at their first use, up to this many bytes for a rank")
 CHOICE(check_rows, "CHECK_ROWS", "no",

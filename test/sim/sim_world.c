@@ -201,6 +201,7 @@ static void rank_init(sim_world_t *world, uint32_t index, const xep_shape_t *sha
         .threads = world->options.threads,
         .simd = world->options.simd,
         .stream_bytes = world->options.stream_bytes,
+        .stream_bytes_others = world->options.stream_bytes,
         .parallel = env_parallel,
         .prefault = env_prefault,
         .now_ns = env_now_ns,

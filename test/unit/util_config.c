@@ -122,6 +122,21 @@ TEST(bytes)
     }
 }
 
+TEST(bytes_or_auto)
+{
+    xep_config_t config;
+    assert_int_equal(setenv("XEP_STREAM", "Auto", 1), 0);
+    assert_int_equal(xep_config_read(&config), XEP_OK);
+    assert_true(config.stream == XEP_CONFIG_AUTO);
+    assert_int_equal(xep_config_stream(&config), 768 << 10);
+    assert_int_equal(setenv("XEP_STREAM", "3m", 1), 0);
+    assert_int_equal(xep_config_read(&config), XEP_OK);
+    assert_int_equal(xep_config_stream(&config), 3 << 20);
+    assert_int_equal(setenv("XEP_STREAM", "automatic", 1), 0);
+    assert_int_equal(xep_config_read(&config), XEP_ERR_INVALID);
+    assert_int_equal(unsetenv("XEP_STREAM"), 0);
+}
+
 TEST(millis)
 {
     static const struct {
