@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "fuzz_api.h"
+#include "oracle_check.h"
 #include "oracle_combine.h"
 #include "oracle_number.h"
 #include "oracle_recv.h"
@@ -32,6 +33,7 @@ static const fuzz_field_t params_fields[] = {
     FUZZ_FIELD(xep_buffer_params_t, threads, FUZZ_FEW),
     FUZZ_FIELD(xep_buffer_params_t, timeout_ms, FUZZ_TIMEOUT),
     FUZZ_FIELD(xep_buffer_params_t, memory, FUZZ_NUMBER),
+    FUZZ_FIELD(xep_buffer_params_t, flags, FUZZ_NUMBER),
 };
 
 static xep_buffer_params_t good_params(const api_call_t *call)
@@ -48,6 +50,7 @@ static xep_buffer_params_t good_params(const api_call_t *call)
     params.scales = 2;
     params.threads = 1;
     params.timeout_ms = 10000;
+    if (strcmp(params.mode, "normal") == 0 && api_number(call, 6, 2)) params.flags = XEP_BUFFER_SEND_MEMORY;
     return params;
 }
 
@@ -179,7 +182,42 @@ static xep_dispatch_args_t good_dispatch(api_rank_t *rank, const api_call_t *cal
     return args;
 }
 
+/*
+ * Rows in place: of the send memory, from any of its rows on, or of private memory. It is never long until the memory
+ * is there: no rank has more handles than slots, it has just released one, and there is an area more.
+ */
+static void place_rows(api_rank_t *rank, const api_call_t *call, xep_dispatch_args_t *args)
+{
+    const xep_buffer_params_t *params = &rank->params[call->buffer];
+    const size_t row = params->hidden * xep_dtype_size(params->dtype);
+    uint64_t how = api_number(call, 25, 3);
+    void *base;
+    size_t stride;
+    if (call->patched || params->flags == 0 || how == 0) return;
+    args->flags = XEP_DISPATCH_IN_PLACE;
+    if (how == 1) return;
+    xep_status_t status = xep_buffer_send_memory(rank->buffers[call->buffer], &base, &stride);
+    api_judge(rank, "xep_buffer_send_memory", status, 1);
+    if (status != XEP_OK) return;
+    char *rows = (char *)base + api_number(call, 26, params->tokens - args->tokens + 1) * stride;
+    for (uint64_t t = 0; t < args->tokens; t++) memcpy(rows + t * stride, (const char *)args->x + t * row, row);
+    args->x = rows;
+    args->x_stride = stride;
+}
+
 /* ---- dispatch ---- */
+
+/* All rows once more, in an array of exactly their length. */
+static void check_gathered(const api_rank_t *rank, const xep_handle_t *handle, const xep_recv_t *recv)
+{
+    const size_t row = recv->hidden * xep_dtype_size(recv->dtype);
+    char *dense = api_output(rank->run, recv->rows * row);
+    xep_status_t status = xep_handle_gather(handle, dense, 0);
+    if (status != XEP_OK) fuzz_fail("xep_handle_gather returned %d: %s", status, xep_last_error());
+    for (uint64_t i = 0; i < recv->rows; i++)
+        if (memcmp(dense + i * row, oracle_row_at(recv, i), row) != 0) fuzz_fail("row %d is gathered wrong", (int)i);
+    fuzz_count(1);
+}
 
 static void check_recv(const api_rank_t *rank, const api_handle_t *handle)
 {
@@ -187,7 +225,10 @@ static void check_recv(const api_rank_t *rank, const api_handle_t *handle)
     char text[256];
     const xep_recv_t *recv = xep_handle_recv(handle->handle);
     if (recv == NULL) fuzz_fail("no rows: %s", xep_last_error());
-    if (!oracle_check_recv(&handle->truth->shape, rank->rank, recv, &difference)) return;
+    if (!oracle_check_recv(&handle->truth->shape, rank->rank, recv, &difference)) {
+        check_gathered(rank, handle->handle, recv);
+        return;
+    }
     oracle_difference_text(&difference, text, sizeof text);
     fuzz_fail("%s", text);
 }
@@ -217,6 +258,7 @@ void api_dispatch(api_rank_t *rank, api_call_t *call)
     api_release(rank, handle);
     const api_truth_t *truth = truth_of(rank, call);
     xep_dispatch_args_t good = good_dispatch(rank, call, truth);
+    place_rows(rank, call, &good);
     const xep_dispatch_args_t *args = fuzz_patched(&good, sizeof good, dispatch_fields, COUNT(dispatch_fields), patch);
     int waits = (int)api_number(call, 30, 2);
     uint64_t before = operations_of(buffer);

@@ -18,7 +18,7 @@ xep_dtype_t script_dtype(sim_dice_t *dice, size_t most, xep_dtype_t first, xep_d
     return dtype;
 }
 
-static void shape_random(sim_dice_t *dice, xep_shape_t *shape, uint32_t nranks)
+static void shape_random(sim_dice_t *dice, xep_shape_t *shape, uint32_t nranks, int may_be_in_place)
 {
     static const uint32_t hiddens[] = {1, 3, 8, 32, 33, 127, 128, 129, 300, 520};
     static const uint32_t topks[] = {1, 2, 3, 8, 32};
@@ -34,6 +34,7 @@ static void shape_random(sim_dice_t *dice, xep_shape_t *shape, uint32_t nranks)
         .tokens = 1 + sim_below(dice, sim_chance(dice, 90) ? 8 : 40),
     };
     if (shape->topk > shape->experts) shape->topk = shape->experts;
+    shape->sends_in_place = may_be_in_place && sim_chance(dice, 30);
     if (sim_chance(dice, 15)) shape->recv_rows = 1 + sim_below(dice, nranks * shape->tokens * 2);
 }
 
@@ -118,6 +119,7 @@ static int odd_shows(const script_t *script, const script_call_t *call)
     case ODD_TOPK: return dispatch && call->topk > 1 && call->cached == SCRIPT_NO_HANDLE;
     case ODD_SCALES:
     case ODD_SCALES_DTYPE: return dispatch && call->nscales;
+    case ODD_IN_PLACE: return dispatch && script->shape.sends_in_place;
     default: return script->mode->notices(script, call);
     }
 }
@@ -166,6 +168,7 @@ static void dispatch_random(sim_dice_t *dice, script_t *script, script_call_t *c
         if (sim_chance(dice, 60)) call->alignment[r] = 1 + (uint32_t)sim_below(dice, 5);
         if (sim_chance(dice, 30)) call->capacity[r] = script->slot_rows;
     }
+    call->in_place = shape->sends_in_place && sim_chance(dice, 70);
     script->mode->make_dispatch(dice, script, call);
     for (uint32_t r = 0; r < shape->nranks; r++)
         if (call->arrangement[r] != XEP_ROWS_BY_EXPERT_PADDED && sim_chance(dice, 5))
@@ -231,7 +234,7 @@ void script_make(sim_world_t *world, const sim_mode_t *mode, script_t *script, u
     living_t living = {.count = 0};
     xep_shape_t shape;
     if (before) shape = before->shape;
-    else shape_random(dice, &shape, nranks);
+    else shape_random(dice, &shape, nranks, world->plugin->place != NULL && !world->options.masks);
     script_begin(world, mode, script, &shape);
     script->integers = !mode->by_expert && sim_chance(dice, 20) && shape.elem_bytes >= 2;
     if (before) {

@@ -36,6 +36,7 @@ typedef enum {
     ODD_QUANT,
     ODD_LOGFMT,
     ODD_CACHED,
+    ODD_IN_PLACE,
     ODD_HANDLE,  /* another cached handle: odd_handle; by hand only */
     ODD_REFUSED, /* it has refused a call more */
     ODD_KINDS
@@ -53,9 +54,10 @@ typedef struct script_call {
     xep_quant_t quant;
     uint32_t hidden, topk, nscales;
     xep_dtype_t idx_dtype, scales_dtype;
-    int weights; /* dispatch: topk_weights; combine: by rank they are sent back, by expert it is given others */
-    int sent;    /* dispatch: weights travel with the rows by expert */
-    int logfmt;  /* combine */
+    int weights;  /* dispatch: topk_weights; combine: by rank they are sent back, by expert it is given others */
+    int sent;     /* dispatch: weights travel with the rows by expert */
+    int logfmt;   /* combine */
+    int in_place; /* dispatch */
     script_route_t route;
     uint64_t tokens[SIM_MAX_RANKS];
     uint64_t capacity[SIM_MAX_RANKS]; /* 0: exact */

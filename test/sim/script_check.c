@@ -4,6 +4,7 @@
 
 #include <stdlib.h>
 
+#include "oracle_check.h"
 #include "script_truth.h"
 #include "sim_mode.h"
 
@@ -126,7 +127,7 @@ int64_t script_check_pairing(const sim_rank_t *rank, const script_flight_t *flig
     for (uint32_t from = 0; from < rank->shape.nranks; from++)
         for (uint64_t i = recv->src_begin[from]; i < recv->src_begin[from + 1]; i++) {
             oracle_fill_output(&returned.shape, rank->index, from, (uint64_t)recv->src_token[i], row);
-            sum += product(dispatch->dtype, (const char *)recv->x + i * recv->x_stride, call->dtype, row, call->hidden);
+            sum += product(dispatch->dtype, oracle_row_at(recv, i), call->dtype, row, call->hidden);
         }
     for (uint64_t t = 0; t < dispatch->tokens[rank->index]; t++) {
         const char *out = (const char *)flight->combine_args.out + t * flight->combine_args.out_stride;

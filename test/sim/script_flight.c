@@ -124,6 +124,7 @@ static void spoil_dispatch(uint32_t rank, const script_call_t *call, xep_dispatc
     if (script_is_odd(call, rank, ODD_QUANT))
         args->quant = call->quant == XEP_QUANT_E4M3 ? XEP_QUANT_UE8M0 : XEP_QUANT_E4M3;
     if (script_is_odd(call, rank, ODD_SENT)) args->flags ^= XEP_DISPATCH_SEND_WEIGHTS;
+    if (script_is_odd(call, rank, ODD_IN_PLACE)) args->flags ^= XEP_DISPATCH_IN_PLACE;
 }
 
 /* Rows, indices and weights of all tokens. by expert a cached dispatch has the weights of its routing. */
@@ -209,8 +210,8 @@ script_flight_t *script_flight_dispatch(sim_rank_t *rank, const script_t *script
         .recv_rows_p = &flight->rows,
         .quant = call->quant,
         .arrangement = call->arrangement[me],
-        .flags =
-            (call->by_column[me] ? XEP_DISPATCH_SCALES_BY_COLUMN : 0u) | (call->sent ? XEP_DISPATCH_SEND_WEIGHTS : 0u),
+        .flags = (call->by_column[me] ? XEP_DISPATCH_SCALES_BY_COLUMN : 0u) |
+                 (call->sent ? XEP_DISPATCH_SEND_WEIGHTS : 0u) | (call->in_place ? XEP_DISPATCH_IN_PLACE : 0u),
     };
     spoil_dispatch(me, call, args);
     flight->op.dispatch = args;

@@ -24,9 +24,10 @@ static void fail(sim_rank_t *rank, const script_flight_t *flight, const char *wh
 
 /* ---- endings ---- */
 
-static void free_slot(script_player_t *player, script_handle_t *handle)
+static void free_slot(sim_rank_t *rank, script_handle_t *handle)
 {
-    player->slot_used[handle->slot] = 0;
+    if (rank->shape.sends_in_place) rank->world->plugin->place->release(rank->mode, handle->slot);
+    script_player(rank)->slot_used[handle->slot] = 0;
     handle->alive = 0;
 }
 
@@ -41,12 +42,12 @@ static void release_handle(sim_rank_t *rank, script_handle_t *handle)
     script_player_t *player = script_player(rank);
     xep_recv_t *recv = &handle->recv;
     if (!player->script->unchecked) script_check_recv(rank, player->script, handle->call, recv, out_of(handle));
-    memset(recv->x, 0xa5, recv->capacity * recv->x_stride);
+    if (recv->row == NULL) memset(recv->x, 0xa5, recv->capacity * recv->x_stride);
     memset(recv->src_token, 0xa5, recv->capacity * sizeof(int32_t));
     memset(recv->topk_idx, 0xa5, recv->capacity * recv->topk * oracle_element_bytes(recv->topk_idx_dtype));
     if (recv->topk_weights) memset(recv->topk_weights, 0xa5, recv->capacity * recv->topk * sizeof(float));
     if (recv->scales) memset(recv->scales, 0xa5, recv->capacity * recv->nscales * 4);
-    free_slot(player, handle);
+    free_slot(rank, handle);
 }
 
 static void end_dispatch(sim_rank_t *rank, script_handle_t *handle, script_flight_t *flight)
@@ -56,7 +57,7 @@ static void end_dispatch(sim_rank_t *rank, script_handle_t *handle, script_fligh
     if (handle->is_without) memcpy(handle->out, flight->op.out, rank->shape.nranks);
     player->turn_done[flight->call->turn - player->script->first_turn] = 1;
     handle->alive = player->script->unchecked || flight->call->expect == XEP_OK;
-    if (!handle->alive) free_slot(player, handle);
+    if (!handle->alive) free_slot(rank, handle);
     if (!player->script->unchecked) script_check_dispatch(rank, flight);
 }
 
@@ -169,6 +170,42 @@ static void begin_flight(sim_rank_t *rank, script_flight_t *flight, const char *
     else if (status != XEP_OK) fail(rank, flight, what, status);
 }
 
+enum { POISON = 0xa5 };
+
+/* Memory that no dispatch has taken is the user's, and as the user left it. */
+static void check_idle(sim_rank_t *rank, const char *base, size_t bytes)
+{
+    const char *idle = script_player(rank)->idle;
+    if (idle == NULL || script_player(rank)->script->unchecked) return;
+    for (size_t i = 0; i < bytes && base == idle; i++)
+        if ((unsigned char)base[i] != POISON) idle = NULL;
+    if (base != idle) sim_fail(rank->world, "rank %u: send memory that was not used was taken", rank->index);
+}
+
+/*
+ * Rows are put where peers may read them, from any of its rows on, or stay in private memory. All of that memory is
+ * overwritten first: a peer that still reads there sees it when it looks at its rows once more.
+ */
+static void place_rows(sim_rank_t *rank, script_flight_t *flight)
+{
+    xep_dispatch_args_t *args = &flight->dispatch_args;
+    const size_t bytes = args->hidden * oracle_element_bytes(args->dtype);
+    void *base;
+    size_t stride;
+    if ((args->flags & XEP_DISPATCH_IN_PLACE) == 0 || args->tokens == 0 || sim_chance(&rank->dice, 30)) return;
+    xep_status_t status = rank->world->plugin->place->memory(rank->mode, &base, &stride);
+    if (status < 0) sim_fail(rank->world, "rank %u: memory gave %d: %s", rank->index, status, sim_reason(rank, NULL));
+    if (status != XEP_OK) return;
+    check_idle(rank, base, rank->shape.tokens * stride);
+    memset(base, POISON, rank->shape.tokens * stride);
+    script_player(rank)->idle = sim_chance(&rank->dice, 20) ? base : NULL;
+    if (script_player(rank)->idle != NULL) return;
+    char *rows = (char *)base + sim_below(&rank->dice, rank->shape.tokens - args->tokens + 1) * stride;
+    for (uint64_t t = 0; t < args->tokens; t++)
+        memcpy(rows + t * stride, (const char *)args->x + t * args->x_stride, bytes);
+    args->x = rows, args->x_stride = stride;
+}
+
 static int may_dispatch(const script_player_t *player, const script_call_t *call)
 {
     uint32_t slots = player->script->shape.slots, used = 0;
@@ -204,6 +241,7 @@ static int begin_dispatch(sim_rank_t *rank, const script_call_t *call)
     script_flight_t *flight = handle->flight =
         script_flight_dispatch(rank, player->script, call, handle->slot,
                                cached == SCRIPT_NO_HANDLE ? XEP_NO_SLOT : player->handles[cached].slot, &handle->recv);
+    place_rows(rank, flight);
     if (cached == SCRIPT_NO_HANDLE && flight->dispatch_args.tokens && sim_chance(&rank->dice, 10))
         refuse_dispatch(rank, flight);
     begin_flight(rank, flight, "dispatch gave");

@@ -24,6 +24,7 @@ typedef struct script_player {
     script_handle_t handles[SCRIPT_HANDLES];
     uint8_t slot_used[SCRIPT_HANDLES];
     uint8_t turn_done[SCRIPT_CALLS];
+    const char *idle;      /* send memory that was asked for and not used: poison; NULL: none */
     int64_t pairing;       /* integers: sum of script_check_pairing() of this rank */
     char reason[256];      /* the mode's sentence about the last call that ended with an error */
     const uint32_t *order; /* handles in the order in which they are taken further; NULL: any */
