@@ -265,7 +265,7 @@ static void one_token(xep_group_t *group)
     mp_case_t c = held;
     mp_job_t job;
     xep_handle_t *handle;
-    c.tokens = 1;
+    c.tokens = 1, c.hidden = 4096;
     mp_job_open(&job, &c, 12);
     mp_job_buffer(&job, group);
     xep_dispatch_args_t args = mp_job_dispatch(&job);
