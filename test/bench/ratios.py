@@ -5,7 +5,10 @@
 
 BUILD has xep_run and xep_perf. A line of BOUNDS is a bound:
 
-    mode ranks tokens hidden topk experts   dispatch|combine   limit|peer   bound
+    mode ranks tokens hidden topk experts   dispatch|combine   limit|peer|place|read   bound
+
+place: of a dispatch whose rows are read in place, to the limit; read: of it and one read of all rows, to a dispatch
+that copies them and the same read.
 
 With WORDs only lines that have all of them are measured ("ll", "peer"). One launch of xep_perf times the operation, its
 limit and the peer in turn, on the same ranks, so that all see the same machine; that is done N times (7), the shapes in
@@ -35,6 +38,8 @@ SECONDS = 300  # for one launch
 QUIET = 0.15  # cores
 ENOUGH = 5  # launches: an interval of 94 %
 SHAPE = ("ranks", "tokens", "hidden", "topk", "experts")
+AGAINST = {"dispatch": ("limit", "peer", "place", "read"), "combine": ("limit", "peer")}
+OPTIONS = {"peer": "--peer", "place": "--in-place", "read": "--in-place"}
 Bound = collections.namedtuple("Bound", ("mode", *SHAPE, "op", "against", "most"))
 
 
@@ -49,8 +54,9 @@ def read_bounds(path: str, words: list[str]) -> list[Bound]:
             bound = Bound(mode, *map(int, shape), op, against, float(most))
         except (TypeError, ValueError):
             bound = None
-        if bound is None or bound.op not in ("dispatch", "combine") or bound.against not in ("limit", "peer"):
-            sys.exit(f"{path}:{number}: not a bound: {line} (mode, five numbers, op, limit or peer, bound)")
+        if bound is None or bound.against not in AGAINST.get(bound.op, ()):
+            allowed = "mode, five numbers, op, limit, peer, place or read, bound"
+            sys.exit(f"{path}:{number}: not a bound: {line} ({allowed})")
         bounds.append(bound)
     return bounds
 
@@ -70,19 +76,23 @@ def others(work: Callable[[], dict]) -> tuple[float, dict]:
     return ((all_after - all_before) - (own_after - own_before)) / (time.monotonic() - begin), result
 
 
-def launch(build: pathlib.Path, bound: Bound, with_peer: bool) -> dict[tuple[str, str], float]:
-    """One job -> the ratio of each operation to the limit and to the peer."""
+def launch(build: pathlib.Path, bound: Bound, more: set[str]) -> dict[tuple[str, str], float]:
+    """One job -> the ratio of each operation to the limit and, by the options that are more, to all else."""
     options = [word for name in SHAPE[1:] for word in (f"--{name}", str(getattr(bound, name)))]
     options += ["--mode", bound.mode, "--iters", str(iterations(bound)), "--warmup", "5", "--json", "-"]
-    command = [build / "xep_run", "-n", str(bound.ranks), build / "xep_perf", *options, *["--peer"] * with_peer]
+    command = [build / "xep_run", "-n", str(bound.ranks), build / "xep_perf", *options, *sorted(more)]
     run = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, stdin=subprocess.DEVNULL)
     if run.returncode != 0:
         sys.exit(f"{' '.join(map(str, command))}: exit status {run.returncode}\n{run.stderr}")
     ratios = {}
-    for op in json.loads(run.stdout)["ops"]:
+    result = json.loads(run.stdout)
+    for op in result["ops"]:
         ratios[op["op"], "limit"] = op["us"]["median"] / op["limit_us"]
-        if with_peer:
+        if "--peer" in more:
             ratios[op["op"], "peer"] = op["us"]["median"] / op["peer_us"]
+        if op["op"] == "dispatch" and "--in-place" in more:
+            ratios["dispatch", "place"] = result["in_place"]["us"] / op["limit_us"]
+            ratios["dispatch", "read"] = result["in_place"]["read_us"] / result["in_place"]["copied_read_us"]
     return ratios
 
 
@@ -103,12 +113,14 @@ def main() -> int:
     if not bounds or chosen.launches < 1:
         sys.exit(f"nothing to measure: no line of {chosen.bounds} has {' '.join(chosen.words) or 'a bound'}")
     shapes = {bound[:6]: bound for bound in bounds}
-    peers = {bound[:6] for bound in bounds if bound.against == "peer"}
+    options = collections.defaultdict(set)
+    for bound in bounds:
+        options[bound[:6]].update(filter(None, [OPTIONS.get(bound.against)]))
     found = collections.defaultdict(list)
     for number in range(chosen.launches):
         for shape, bound in shapes.items():
             progress(f"\rlaunch {number + 1} of {chosen.launches}")
-            cores, ratios = others(lambda: launch(chosen.build, bound, shape in peers))
+            cores, ratios = others(lambda: launch(chosen.build, bound, options[shape]))
             for what, ratio in ratios.items() if chosen.busy or cores < QUIET else ():
                 found[shape, what].append(ratio)
     progress("\n")
