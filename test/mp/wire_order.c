@@ -6,7 +6,7 @@
  * What wire.h promises, between three processes over the transport that the environment selects: whoever sees
  * a signal sees what was put before it; get, flush, the cap on what is in flight, several heaps from two threads.
  *
- * wire_order [trials of each size]
+ * wire_order [trials of each size [times that ranks come and go at once]]
  */
 
 #define _GNU_SOURCE
@@ -362,8 +362,9 @@ static void leave_at_once(forked_rank_t *self)
 
 int main(int argc, char **argv)
 {
+    int times = argc > 2 ? atoi(argv[2]) : 20;
     if (argc > 1) trials = (unsigned)atoi(argv[1]);
-    for (int i = 0; i < 20; i++)
+    for (int i = 0; i < times; i++)
         if (forked_run(NRANKS, leave_at_once) != 0) return 1;
     return forked_run(NRANKS, run) != 0;
 }

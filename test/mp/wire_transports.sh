@@ -6,15 +6,14 @@
 # complain either. Both at the same time: their processes mostly wait for one another.
 set -u
 program=./test/mp/wire_order.mp
-trials=${XEP_TEST_BRIEF:+1}
-trials=${trials:-2}
+much='2 20' # arguments of wire_order
 mapped_by='posix,self sysv,self'
-[ -z "${XEP_TEST_BRIEF:-}" ] || mapped_by= # what they share is the transport "all", too
+[ -z "${XEP_TEST_BRIEF:-}" ] || much='1 4' mapped_by= # what they share is the transport "all", too
 failed=0
 
 # run VAR=VALUE...
 run() {
-    out=$(env "$@" timeout $((120 * ${XEP_TEST_SLOW:-1})) "$program" "$trials" 2>&1)
+    out=$(env "$@" timeout $((120 * ${XEP_TEST_SLOW:-1})) "$program" $much 2>&1)
     status=$?
     if [ $status -ne 0 ] || printf '%s\n' "$out" | grep -q 'UCX *\(WARN\|ERROR\|FATAL\)'; then
         echo "$*: status $status"

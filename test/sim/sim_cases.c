@@ -30,6 +30,13 @@ static uint64_t env_number(const char *name, uint64_t otherwise)
     return text ? strtoull(text, NULL, 0) : otherwise;
 }
 
+/* What goes wrong in an order that is rare is found where all are played, with other flags. */
+static uint64_t few_if_brief(uint64_t share)
+{
+    const char *brief = getenv("XEP_TEST_BRIEF");
+    return brief != NULL && *brief != '\0' ? share / 4 : share;
+}
+
 void sim_each_seed(void **state, uint64_t share, void (*fn)(void **state, uint64_t seed))
 {
     uint64_t seed = env_number("XEP_TEST_SEED", 1), runs = env_number("XEP_TEST_RUNS", share);
@@ -103,7 +110,7 @@ static void random_world(void **state, uint64_t seed)
 
 void sim_random_worlds(void **state)
 {
-    sim_each_seed(state, 2000, random_world);
+    sim_each_seed(state, few_if_brief(2000), random_world);
 }
 
 /* Ranks are stopped in the middle of everything, then begin anew on memory full of what was. */
@@ -128,7 +135,7 @@ static void reset_world(void **state, uint64_t seed)
 
 void sim_resets(void **state)
 {
-    sim_each_seed(state, 400, reset_world);
+    sim_each_seed(state, few_if_brief(400), reset_world);
 }
 
 /* Bits of signals, counts and messages flip: any status will do, but no access may go astray. */
