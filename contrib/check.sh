@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
-# Builds xep in build/check, installing what is missing, and runs all tests: the suite with gcc, a build with clang,
-# sanitizers, the release tarball, each transport, a second UCX, every launcher, the Python package, what configure says
-# when something is missing. Two lanes of stages run at the same time; each stage prints its output when it ends.
+# Builds xep in build/check, installing what is missing, and runs all tests: the suite with gcc, sanitizers, the release
+# tarball with clang, each transport, a second UCX, every launcher, the Python package, what configure says when
+# something is missing. Two lanes of stages run at the same time; each stage prints its output when it ends.
 # Can be run again. Ends with one line "N passed, N failed, N skipped"; exit status 1 when one failed.
 #
 #     contrib/check.sh [--quick] [--torch] [--frameworks] [--vllm] [--help]
@@ -101,17 +101,12 @@ build() {
 
 # ---- what is checked ----
 
-check_clang() {
-    command -v clang >/dev/null || { skip clang 'it is not installed (Debian: clang)'; return; }
-    # what is asked is whether it compiles without a warning: nothing of this build is run
-    build clang clang "$top/configure" CC=clang CXX=clang++ CFLAGS=-O0 CXXFLAGS=-O0
-}
-
 # At its end every process reads the debug information of all its libraries, to name leaks in libpmix which are
 # suppressed anyway; that was half of the processor time of these tests. So traces come without names, and
-# with_symbols adds them. Other seeds and settings find orders that are rare, which is not what is looked for here.
+# with_symbols adds them, of functions and lines (-g1). Other seeds and settings find orders that are rare, which is not
+# what is looked for here.
 check_asan() {
-    build 'address and undefined-behaviour sanitizers' asan "$top/contrib/configure-asan" || return
+    CFLAGS=-g1 build 'address and undefined-behaviour sanitizers' asan "$top/contrib/configure-asan" || return
     suite 1800 asan "$work/asan" check-run XEP_TEST_SLOW=4 XEP_TEST_BRIEF=yes \
         ASAN_OPTIONS=detect_stack_use_after_return=1:symbolize=0 \
         LSAN_OPTIONS="suppressions=$top/contrib/lsan.supp:print_suppressions=0" UBSAN_OPTIONS=print_stacktrace=1
@@ -119,7 +114,7 @@ check_asan() {
 
 # UCX's hooks of memory calls run after the sanitizer has let go of a thread that ends: without them.
 check_tsan() {
-    goals=all build 'thread sanitizer' tsan "$top/contrib/configure-tsan" || return
+    goals='libxep.la xep_normal.la xep_ll.la' build 'thread sanitizer' tsan "$top/contrib/configure-tsan" || return
     suite 900 tsan "$work/tsan" check-threads XEP_TEST_SLOW=6 TSAN_OPTIONS=halt_on_error=1 UCX_MEM_EVENTS=no
 }
 
@@ -137,42 +132,53 @@ check_device_memory() {
 # What only distcheck shows: that the release builds in another folder than its own, where it may not write, that it
 # installs and leaves nothing behind. So it runs the tests that use the source tree, and of those that source a file of
 # it one for each such file; the others would do again what they did in the stage "make check", of the same files, as
-# rig/tarball.sh shows. For the same reason it does without the optimiser.
+# rig/tarball.sh shows. For the same reason it does without the optimiser. And it is the build by clang, where there is
+# one, which must give no warning.
 check_distribution() {
-    local tests flags='CFLAGS=-O0 CXXFLAGS=-O0'
+    local tests flags='CFLAGS=-O0 CXXFLAGS=-O0' log=$work/distcheck.log
+    if command -v clang >/dev/null && command -v clang++ >/dev/null; then
+        flags+=' CC=clang CXX=clang++'
+    else
+        skip clang 'it is not installed (Debian: clang)'
+    fi
     tests=$(cd "$top" && echo test/abi/*.sh test/rig/*.sh) || return
     tests+=' test/mp/perf_check.sh test/mp/run_output.sh test/mp/launch_xep_run.sh test/mp/launch_prterun.sh'
     tests+=' test/mp/nodes.mp test/unit/util_cpu.t'
     if bounded 1200 make -C "$work/gcc" -j"$jobs" distcheck TESTS="$tests" DISTCHECK_CONFIGURE_FLAGS="$flags" \
-        >"$work/distcheck.log" 2>&1; then
+        >"$log" 2>&1; then
         pass
     else
-        fail 'make distcheck' "$work/distcheck.log"
+        fail 'make distcheck' "$log"
+    fi
+    # what libtool says of the folder that it installs into is meant for users
+    if grep -n 'warning:' "$log" | grep -v ':libtool: warning:' >"$work/warnings.log"; then
+        fail 'make distcheck: warnings' "$work/warnings.log"
+    else
+        pass
     fi
 }
 
-# Mapped by one kind of memory or the other, moved by UCX over shared memory, moved by UCX over TCP.
-transports='UCX_TLS=posix,self
-UCX_TLS=sysv,self
-XEP_MAP=never
-UCX_TLS=tcp,self'
-
-check_transports() {
-    local setting
-    for setting in $transports; do
-        suite 900 "$setting" "$work/gcc" check-transport $setting
+# each_transport NAME [VARIABLE=VALUE...]: ranks that map one kind of memory or the other; bytes that UCX moves, over
+# shared memory and over TCP
+each_transport() {
+    local setting name=$1
+    shift
+    for setting in UCX_TLS=posix,self UCX_TLS=sysv,self; do
+        suite 900 "$name$setting" "$work/gcc" check-mapped "$@" $setting
+    done
+    for setting in XEP_MAP=never UCX_TLS=tcp,self; do
+        suite 900 "$name$setting" "$work/gcc" check-transport "$@" $setting
     done
 }
 
+check_transports() { each_transport ''; }
+
 check_second_ucx() {
-    local setting
     [ -n "${XEP_TEST_UCX_LIB:-}" ] || { skip 'second UCX' 'it could not be had'; return; }
     LD_LIBRARY_PATH=$XEP_TEST_UCX_LIB "$work/gcc/xep_info" | grep -q '^ucx *1\.22\.' ||
         { fail 'xep_info with the second UCX does not name it'; return; }
-    suite 900 'second UCX' "$work/gcc" check-transport LD_LIBRARY_PATH="$XEP_TEST_UCX_LIB"
-    for setting in $transports; do
-        suite 900 "second UCX, $setting" "$work/gcc" check-transport LD_LIBRARY_PATH="$XEP_TEST_UCX_LIB" $setting
-    done
+    suite 900 'second UCX' "$work/gcc" check-mapped LD_LIBRARY_PATH="$XEP_TEST_UCX_LIB"
+    each_transport 'second UCX, ' LD_LIBRARY_PATH="$XEP_TEST_UCX_LIB"
 }
 
 # python_tests INTERPRETER LOG OPTION...
@@ -264,7 +270,7 @@ lane_download() { stage 'downloads' fetch; }
 lane_suite() { stage 'make check' suite 1200 'make check' "$work/gcc" check; }
 
 # What any lane may take, the longest first, so that both lanes end at about the same time.
-any_lane='stage_asan stage_python stage_distribution stage_tsan stage_clang stage_device stage_configure'
+any_lane='stage_asan stage_python stage_distribution stage_wheel stage_tsan stage_device stage_configure'
 
 stage_asan() { stage 'sanitizers: address, undefined behaviour' check_asan; }
 
@@ -272,14 +278,13 @@ stage_python() {
     stage 'Python' check_python
     [ $frameworks -eq 0 ] || stage 'frameworks' check_frameworks # compiles into the same folder
     [ $vllm -eq 0 ] || stage 'vLLM' check_vllm
-    stage 'wheel' check_wheel
 }
+
+stage_wheel() { stage 'wheel' check_wheel; }
 
 stage_distribution() { stage 'make distcheck' check_distribution; }
 
 stage_tsan() { stage 'sanitizers: threads' check_tsan; }
-
-stage_clang() { stage 'clang' check_clang; }
 
 stage_device() { stage 'device memory' check_device_memory; }
 

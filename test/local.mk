@@ -141,6 +141,12 @@ transport_tests = \
 	%D%/mp/after.mp %D%/mp/unborn.mp %D%/mp/allgather.mp \
 	%D%/mp/steady.mp %D%/mp/pages.mp %D%/mp/large.mp %D%/mp/nodes.mp %D%/mp/silent.mp %D%/mp/waits.mp \
 	%D%/mp/explained.mp %D%/mp/together.mp
+# those of them that look at memory and messages, for ranks that map one another: their rows then go the same way,
+# whichever memory it is, and whichever UCX has made it
+mapped_tests = \
+	%D%/mp/wire_death.mp %D%/mp/wire_keys.mp %D%/mp/wire_late.mp %D%/mp/boot_reload.mp \
+	%D%/mp/normal_shapes.mp %D%/mp/in_place.mp %D%/mp/normal_ops.mp %D%/mp/ll_ops.mp \
+	%D%/mp/failure.mp %D%/mp/aborted.mp %D%/mp/unborn.mp %D%/mp/pages.mp %D%/mp/nodes.mp %D%/mp/silent.mp
 rank_tests = %D%/mp/wire_order.mp %D%/mp/boot_client.mp %D%/mp/setuid.mp $(transport_tests)
 %C%_mp_boot_reload_mp_LDADD =
 %C%_mp_normal_shapes_mp_LDADD = libmp_rig.la
@@ -254,6 +260,8 @@ check-ranks:
 	$(MAKE) $(AM_MAKEFLAGS) check TESTS='$(rank_tests)'
 check-transport:
 	$(MAKE) $(AM_MAKEFLAGS) check TESTS='$(transport_tests)'
+check-mapped:
+	$(MAKE) $(AM_MAKEFLAGS) check TESTS='$(mapped_tests)'
 check-units:
 	$(MAKE) $(AM_MAKEFLAGS) check TESTS='$(unit_tests)'
 # but for those that look at sources and objects, or at what a script makes of times: what runs programs, which a
@@ -261,7 +269,7 @@ check-units:
 check-run:
 	$(MAKE) $(AM_MAKEFLAGS) check TESTS='$(filter-out %D%/rig/% %/headers.sh %/protocols.sh %/perf_ratios.sh,$(TESTS))'
 # the units but for simulators whose ranks all live in one thread: a thread sanitizer learns nothing from them
-check-threads: all
+check-threads: libxep.la xep_normal.la xep_ll.la
 	$(MAKE) $(AM_MAKEFLAGS) check-TESTS TESTS='$(filter-out %/sim_normal.t %/sim_ll.t %/sim_deaths.t,$(unit_tests))'
 
 # deliberate defects, one after the other: does the simulator notice? Not part of make check: half an hour and more.
@@ -271,4 +279,4 @@ mutants:
 # times, against bounds; make bench RATIOS='ll peer --launches 11' measures lines with those words, so often
 bench: all
 	python3 $(srcdir)/%D%/bench/ratios.py $(abs_builddir) $(srcdir)/%D%/bench/bounds $(RATIOS)
-.PHONY: check-ranks check-transport check-units check-run check-threads mutants bench
+.PHONY: check-ranks check-transport check-mapped check-units check-run check-threads mutants bench
