@@ -22,9 +22,13 @@ libxep_kit_a_CPPFLAGS = $(plugin_cppflags)
 libxep_kit_a_CFLAGS = $(AM_CFLAGS) -fPIC
 pkgconfig_DATA += xep-kit.pc
 
-weigh_sources = \
+# Kernels that both modes have: compiled once for all, as the sums take longer than all the rest of a mode.
+noinst_LTLIBRARIES += libxep_kernels.la
+libxep_kernels_la_SOURCES = \
+	%D%/kernels/copy.h %D%/kernels/copy.c \
 	%D%/kernels/floats.h %D%/kernels/weigh.h %D%/kernels/weigh.c %D%/kernels/weigh_kernels.h \
 	%D%/kernels/weigh_lines.h %D%/kernels/weigh_avx2.c %D%/kernels/weigh_avx512.c
+libxep_kernels_la_CPPFLAGS = $(plugin_cppflags) -I$(srcdir)/%D%/kit -I$(srcdir)/%D%/kernels
 
 pkglib_LTLIBRARIES = xep_normal.la xep_ll.la
 xep_normal_la_SOURCES = \
@@ -32,11 +36,10 @@ xep_normal_la_SOURCES = \
 	%D%/normal/normal_heap.c %D%/normal/normal_plan.c %D%/normal/normal_masks.c \
 	%D%/normal/normal_records.c %D%/normal/normal_digest.c %D%/normal/normal_recv.h %D%/normal/normal_recv.c \
 	%D%/normal/normal_place.h %D%/normal/normal_place.c \
-	%D%/normal/normal_grants.c %D%/normal/normal_dispatch.c %D%/normal/normal_combine.c \
-	%D%/kernels/copy.h %D%/kernels/copy.c $(weigh_sources)
+	%D%/normal/normal_grants.c %D%/normal/normal_dispatch.c %D%/normal/normal_combine.c
 xep_normal_la_CPPFLAGS = $(plugin_cppflags) -I$(srcdir)/%D%/kit -I$(srcdir)/%D%/kernels
 xep_normal_la_LDFLAGS = $(plugin_ldflags)
-xep_normal_la_LIBADD = libxep_kit_parts.la -lm
+xep_normal_la_LIBADD = libxep_kit_parts.la libxep_kernels.la -lm
 
 xep_ll_la_SOURCES = \
 	%D%/ll/ll.h %D%/ll/ll_notice.h %D%/ll/ll.c %D%/ll/ll_begin.c %D%/ll/ll_heap.c \
@@ -44,12 +47,11 @@ xep_ll_la_SOURCES = \
 	%D%/ll/ll_offer.c %D%/ll/ll_sum.c \
 	%D%/kernels/cast.h %D%/kernels/cast.c %D%/kernels/cast_kernels.h %D%/kernels/cast_blocks.h \
 	%D%/kernels/cast_avx2.c %D%/kernels/cast_avx512.c %D%/kernels/cast_avx512.h %D%/kernels/cast_vbmi.c \
-	%D%/kernels/cast_table.c %D%/kernels/cast_table.h $(weigh_sources) \
-	%D%/kernels/copy.h %D%/kernels/copy.c \
+	%D%/kernels/cast_table.c %D%/kernels/cast_table.h \
 	%D%/kernels/logfmt.h %D%/kernels/logfmt.c
 xep_ll_la_CPPFLAGS = $(plugin_cppflags) -I$(srcdir)/%D%/kit -I$(srcdir)/%D%/kernels
 xep_ll_la_LDFLAGS = $(plugin_ldflags)
-xep_ll_la_LIBADD = libxep_kit_parts.la -lm
+xep_ll_la_LIBADD = libxep_kit_parts.la libxep_kernels.la -lm
 
 # The modes for device memory: nvcc compiles the kernels, and they are part of the mode as fat binaries, for the
 # architecture there is most of today and, as PTX, for what comes after.

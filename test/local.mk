@@ -8,15 +8,14 @@
 # its own temporary folder.
 AM_CPPFLAGS += $(library_cppflags) -I$(srcdir)/src/ucp -I$(srcdir)/plugins/kit -I$(srcdir)/plugins/kernels \
 	-I$(srcdir)/oracle -I$(srcdir)/tools/perf -I$(srcdir)/test/unit $(CMOCKA_CFLAGS)
-insides = libtest_parts.la libxep_kit_parts.la libxep_cost.la libxep_all.la libxep_oracle.la -lm
+insides = libtest_parts.la libxep_kernels.la libxep_kit_parts.la libxep_cost.la libxep_all.la libxep_oracle.la -lm
 LDADD = libunit.la $(insides) $(CMOCKA_LIBS)
 
 # parts of modes and tools, for unit tests to look at from inside
 check_LTLIBRARIES = libtest_parts.la
 libtest_parts_la_SOURCES = \
 	plugins/kernels/cast.c plugins/kernels/cast_avx2.c plugins/kernels/cast_avx512.c plugins/kernels/cast_table.c \
-	plugins/kernels/cast_vbmi.c plugins/kernels/copy.c \
-	plugins/kernels/logfmt.c plugins/kernels/weigh.c plugins/kernels/weigh_avx2.c plugins/kernels/weigh_avx512.c \
+	plugins/kernels/cast_vbmi.c plugins/kernels/logfmt.c \
 	tools/perf/perf_cluster.c tools/perf/perf_help.c tools/perf/perf_kernels.c tools/perf/perf_kernels_x86.c \
 	tools/perf/perf_options.c tools/perf/perf_resolve.c
 
