@@ -33,8 +33,8 @@ network() {
     local host streams=$(($2 * $2)) addresses=() pids=()
     for host in $(seq "$1"); do addresses+=("10.77.0.$host"); done
     for host in $(seq "$1"); do
-        on "h$host" timeout 60 python3 "$srcdir/test/rig/exchange.py" $((host - 1)) $streams \
-            $(($3 / ($1 - 1) / streams)) 5 "${addresses[@]}" >"$tmp/rate.$host" 2>"$tmp/rate.err" &
+        on "h$host" timeout $((60 * ${XEP_TEST_SLOW:-1})) python3 "$srcdir/test/rig/exchange.py" $((host - 1)) \
+            $streams $(($3 / ($1 - 1) / streams)) 5 "${addresses[@]}" >"$tmp/rate.$host" 2>"$tmp/rate.err" &
         pids+=($!)
     done
     wait "${pids[@]}"
