@@ -4,6 +4,7 @@
  * The plugin: its private memory, the pages it wants to be present, its name. All arrays are measured and placed by the
  * kit in one allocation, and none is made later: an operation allocates nothing.
  */
+#include "normal_masks.h"
 #include "normal_place.h"
 
 #include <math.h>

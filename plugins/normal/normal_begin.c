@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /* The begin and the end of operations, whatever memory the rows are in: what is refused, and whose routing is used. */
-#include "normal.h"
+#include "normal_masks.h"
 #include "normal_recv.h"
 
 /* What other modes can do and this one cannot is refused: nothing is ever done in another way than asked for. */

@@ -3,6 +3,7 @@
 /* Dispatch: steps 1 to 6 of the protocol in normal.h. */
 #include <string.h>
 
+#include "normal_masks.h"
 #include "normal_place.h"
 #include "normal_recv.h"
 

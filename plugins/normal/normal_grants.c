@@ -2,7 +2,7 @@
 
 /*
  * Grants: each receiver says where it has room for the rows of each source. Only where ranks may be left out and some
- * are not mapped: normal.h says why.
+ * are not mapped: normal_masks.h says why.
  */
 #include <stddef.h>
 

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * What a dispatch does about ranks that are out: normal.h says why. All of it is rare, but for the two stores and the
- * fence around the rows.
+ * What a dispatch does about ranks that are out: normal_masks.h says why. All of it is rare, but for the two stores and
+ * the fence around the rows.
  */
 #include <string.h>
 
-#include "normal.h"
+#include "normal_masks.h"
 #include "normal_recv.h"
 
 /* ---- words ---- */

@@ -3,7 +3,7 @@
 /* The records ranks tell each other before rows move, and the verdict on them that every rank reaches alike. */
 #include <string.h>
 
-#include "normal.h"
+#include "normal_masks.h"
 
 #define PARAM(_name, _kind, _index) XEP_AGREE_PARAM(_name, XEP_AGREE_##_kind, normal_record_t, params[_index])
 static const xep_agree_param_t params[] = {

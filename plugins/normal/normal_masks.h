@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/**
+ * Operations without ranks that are out (XEP_ON_FAILURE_MASK). normal.h has the steps that this speaks of.
+ *
+ * Without ranks that are out, where all are mapped (the core's ballots say who is, src/core/ballot.h). A rank that
+ * suspects another one says of each dispatch whether it has that rank's record and its done, and ends nothing until all
+ * agree.
+ *  - with it, if some survivor has its done: all its rows were stored before, everywhere. Who lacks the line, which is
+ *    the same in every heap, takes it from there.
+ *  - else without it. If some survivor has its record, that counts all the same (XEP_OUT_HEARD), as that survivor may
+ *    have stored rows behind those that were announced: all others take the record from there, find the same places,
+ *    and leave the same gap. At step 6 each receiver closes its gaps: rows move down in its own slot, and the matrix of
+ *    rows is from then on that of the others alone. So all know where rows are, for their combines, without another
+ *    word, and users never see a gap.
+ *  - if no survivor has its record (XEP_OUT_SILENT), none has found places yet: it has no rows.
+ * So at all survivors the same records count, and places are the same. A rank that is dead may have had the record of
+ * another one that is dead and that no survivor has: its rows lie elsewhere, and no survivor has stored any by then.
+ * Its digest says so, and the dispatch is without it, too. A cached dispatch counts the rows of its handle, of the
+ * ranks whose records count.
+ *
+ * A mapped rank that is only slow may be stopped between two rows. "storing" in its heap says of which dispatch; it
+ * looks whether it was told that it is out after it has written that and before its first row, and the others look at
+ * that after they have told it: it stores no row, or they see that it may, and find no places and close no gaps in this
+ * dispatch before it has done with it, or is dead. All else that it writes are lines of its own.
+ *
+ * Without ranks that are out, where some are not mapped (src/core/members_wire.c). A record that one rank has, nobody
+ * can give to another; so ranks may count different records, and would find different places. Hence grants: where
+ * rows lie in a slot its owner decides alone, from the records that it has. Each source gets its own word for it and
+ * waits for all of them: a message more from each rank to each, the price of masks over the wire.
+ *  - a rank has concluded when it has taken the records. What it has granted stays granted.
+ *  - with a rank that is gone, if some survivor has concluded: all come to that verdict. Whoever has its done, which
+ *    took the grants of all, has its rows. Whoever has none closes the gap that it has granted, if it has, in its own
+ *    slot; a survivor that has not concluded takes the records without that one.
+ *  - else without it: no survivor has granted it anything.
+ * So survivors may count the rows of a rank that is gone differently, in that dispatch: their digests may differ in
+ * counts, not in the verdict. In combine a reader that maps the owner finds its rows where the offer says; for all
+ * others "returned" depends on the reader's own rows alone. Cached dispatches count no rows of a rank that is out.
+ * What a rank that is out and comes back sends to unmapped ranks nobody stores from the decision on; gaps are closed
+ * behind that; for mapped ones "storing" is looked at as above.
+ */
+#ifndef XEP_NORMAL_MASKS_H
+#define XEP_NORMAL_MASKS_H
+
+#include "normal.h"
+
+/** The word for a dispatch of this rank's stores. */
+static inline _Atomic uint64_t *normal_storing(const normal_t *mode, uint32_t rank)
+{
+    return (_Atomic uint64_t *)(void *)(mode->kit.base[rank] + mode->layout.storing);
+}
+
+extern const xep_mask_ops_t normal_masks;
+
+/** Where the record of rank is: here, or, if that rank is out, with whoever has it; NULL: with nobody. */
+const char *normal_find_record(const normal_t *mode, const xep_op_t *op, uint32_t rank);
+
+/** Arrays of a slot's narrow routing, in the arena. */
+void normal_lay_narrow(const xep_shape_t *shape, xep_carve_t *arena, normal_routing_t *narrow);
+
+/** A slot's routing as it was made, with the rows of ranks that are out by now. */
+normal_routing_t *normal_whole_routing(const normal_slot_t *slot);
+
+/** The rows of a cached routing, without those of ranks that say nothing in this dispatch: before places are found. */
+void normal_narrow_cached(normal_t *mode, xep_op_t *op);
+
+/**
+ * Says that this rank stores rows of op from now on, or does so no longer. Begin returns 0 if it must not: it was told
+ * that it is out.
+ */
+int normal_begin_storing(const normal_t *mode, const xep_op_t *op);
+void normal_end_storing(const normal_t *mode);
+
+/** Whether no rank that op is without can store rows of it any more. */
+int normal_is_quiet(const normal_t *mode, const xep_op_t *op);
+
+/** Moves the rows received to where they lie without those of ranks that op is without, and shows them so. */
+void normal_close_gaps(normal_t *mode, xep_op_t *op);
+
+#endif
