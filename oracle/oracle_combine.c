@@ -91,6 +91,44 @@ static void add_ranks(sum_t *s, uint64_t token)
     }
 }
 
+/* The row in which another node sends what its ranks have for the token; 0: none of them has anything. */
+static int sum_node(sum_t *s, uint32_t node, uint32_t n, uint64_t token)
+{
+    const oracle_shape_t *shape = s->shape;
+    float *sum = oracle_alloc(shape->hidden * sizeof *sum);
+    int any = 0;
+
+    memset(sum, 0, shape->hidden * sizeof *sum);
+    for (uint32_t i = 0; i < n; i++) {
+        if (shape->node[s->ranks[i]] != node) continue;
+        oracle_fill_output(shape, s->ranks[i], s->rank, token, s->row);
+        oracle_row_add(sum, s->row, shape->combine_dtype, shape->hidden);
+        any = 1;
+    }
+    oracle_row_round(s->row, sum, shape->combine_dtype, shape->hidden);
+    free(sum);
+    return any;
+}
+
+/* By nodes, ascending: a row of each rank of the own node, and one of every other node. */
+static void add_nodes(sum_t *s, uint64_t token)
+{
+    const oracle_shape_t *shape = s->shape;
+    const uint32_t n = oracle_destinations(shape->routing, s->idx, s->ranks), nranks = shape->routing->params.nranks;
+
+    for (uint32_t node = 0; node < nranks; node++) {
+        if (node != shape->node[s->rank]) {
+            if (sum_node(s, node, n, token)) oracle_row_add(s->total, s->row, shape->combine_dtype, shape->hidden);
+            continue;
+        }
+        for (uint32_t i = 0; i < n; i++) {
+            if (shape->node[s->ranks[i]] != node) continue;
+            oracle_fill_output(shape, s->ranks[i], s->rank, token, s->row);
+            oracle_row_add(s->total, s->row, shape->combine_dtype, shape->hidden);
+        }
+    }
+}
+
 /* The row a token must combine to, in s->row. */
 static void sum_token(sum_t *s, uint64_t token)
 {
@@ -104,6 +142,7 @@ static void sum_token(sum_t *s, uint64_t token)
         oracle_row_add(s->total, s->row, shape->combine_dtype, shape->hidden);
     }
     if (shape->by_expert) add_experts(s, token);
+    else if (shape->node != NULL) add_nodes(s, token);
     else add_ranks(s, token);
     oracle_row_round(s->row, s->total, shape->combine_dtype, shape->hidden);
 }
@@ -127,16 +166,34 @@ int oracle_check_combine(const oracle_shape_t *shape, uint32_t rank, unsigned bi
 
 /* ---- weights ---- */
 
-/* What the ranks a token went to send back, ascending by rank, added in sums [K]. */
+/* Of each selection what the ranks of a node send back, added to sums: one by one, or where it is another node as one. */
+static void add_node_weights(sum_t *s, uint32_t node, uint32_t n, uint64_t token, float *sums)
+{
+    const oracle_shape_t *shape = s->shape;
+    const uint32_t topk = shape->routing->params.topk;
+    float *total = oracle_alloc(topk * sizeof *total), *to = node == shape->node[s->rank] ? sums : total;
+
+    memset(total, 0, topk * sizeof *total);
+    for (uint32_t i = 0; i < n; i++) {
+        if (shape->node[s->ranks[i]] != node) continue;
+        oracle_fill_returned(shape, s->ranks[i], s->rank, token, s->weights);
+        for (uint32_t k = 0; k < topk; k++) to[k] += s->weights[k];
+    }
+    for (uint32_t k = 0; k < topk && to == total; k++) sums[k] += total[k];
+    free(total);
+}
+
+/* What the ranks a token went to send back, ascending by rank, or by nodes, added in sums [K]. */
 static void add_weights(sum_t *s, uint64_t token, float *sums)
 {
-    const uint32_t topk = s->shape->routing->params.topk;
+    const uint32_t topk = s->shape->routing->params.topk, nranks = s->shape->routing->params.nranks;
     uint32_t n;
 
     oracle_route_token(s->shape, s->rank, token, s->idx, s->weights);
     n = oracle_destinations(s->shape->routing, s->idx, s->ranks);
     memset(sums, 0, topk * sizeof *sums);
-    for (uint32_t i = 0; i < n; i++) {
+    for (uint32_t node = 0; s->shape->node != NULL && node < nranks; node++) add_node_weights(s, node, n, token, sums);
+    for (uint32_t i = 0; i < n && s->shape->node == NULL; i++) {
         oracle_fill_returned(s->shape, s->ranks[i], s->rank, token, s->weights);
         for (uint32_t k = 0; k < topk; k++) sums[k] += s->weights[k];
     }

@@ -363,7 +363,9 @@ xep_status_t xep_buffer_query(const xep_buffer_t *buffer, xep_buffer_info_t *inf
                              .dtype = buffer->params.dtype,
                              .combine_dtype = buffer->params.combine_dtype,
                              .on_failure = buffer->params.on_failure,
-                             .timeout_ms = buffer->params.timeout_ms};
+                             .timeout_ms = buffer->params.timeout_ms,
+                             .path = buffer->shape.by_nodes ? XEP_PATH_NODES : XEP_PATH_FLAT,
+                             .pass_rows = buffer->shape.feed_rows * buffer->shape.feeders};
     for (uint32_t s = 0; s < own.slots; s++) own.free_slots += buffer->handles[s].state == XEP_HANDLE_FREE;
     for (uint32_t r = 0; r < buffer->group->nranks; r++) own.mapped_peers += (uint32_t)buffer->group->peers[r].mapped;
     return xep_fill_struct("info", info, &own, sizeof own);

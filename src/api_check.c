@@ -179,6 +179,9 @@ xep_status_t xep_check_buffer(const xep_config_t *config, uint32_t nranks, xep_b
     if ((unsigned)p->on_failure > XEP_ON_FAILURE_MASK || p->flags > XEP_BUFFER_SEND_MEMORY)
         return xep_fail(XEP_ERR_INVALID, "invalid on_failure: %d, flags: %#x (one of XEP_ON_FAILURE_*; XEP_BUFFER_*)",
                         (int)p->on_failure, p->flags);
+    if ((unsigned)p->path > XEP_PATH_NODES)
+        return xep_fail(XEP_ERR_INVALID, "invalid path: %d (one of XEP_PATH_*)", (int)p->path);
+    if (p->path == XEP_PATH_AUTO) p->path = (xep_path_t)config->path;
     if (p->threads == 0 && p->memory == XEP_MEMORY_CUDA) p->threads = MULTIPROCESSORS;
     if (p->threads == 0) p->threads = config->threads == 0 ? 1 : config->threads;
     if (p->timeout_ms == 0) p->timeout_ms = config->timeout;

@@ -50,6 +50,11 @@ typedef struct xep_shape {
     uint64_t tokens;    /* most tokens a rank dispatches */
     uint64_t recv_rows; /* most rows a rank receives; 0: the mode works out the worst case */
     int sends_in_place; /* there is memory for rows that peers read in place */
+    /* Rows for other nodes go once to each (XEP_PATH_NODES), to the rank there whose place is the sender's, modulo the
+     * ranks of that node: it forwards them, and the sender is one of its feeders. 0: they go to each rank */
+    int by_nodes;
+    uint32_t feeders;   /* most that a rank has; 0 where it is not by nodes */
+    uint64_t feed_rows; /* by nodes: rows that a rank has room for while they pass through it, for each feeder */
 } xep_shape_t;
 
 /** The parts of a rank's heap, in this order. */
@@ -341,7 +346,8 @@ typedef struct xep_plugin {
      * Tells the bytes and the alignment of the regions that this shape needs (all zero before the call; 0 bytes: the
      * region is not needed), and how many rows a slot can hold. The same on every rank, as all heaps have one layout:
      * it may depend on the nodes, but not on rank and local_experts. xep_buffer_size() knows no nodes, and asks twice:
-     * for rank 0 of a single node, and of as many nodes as ranks.
+     * for rank 0 of a single node, and of as many nodes as ranks; the latter by nodes, if the mode knows that, and with
+     * the most feeders that there can be.
      */
     xep_status_t (*heap_size)(const xep_shape_t *shape, xep_region_t regions[XEP_REGIONS], uint64_t *recv_rows_p);
 
@@ -388,6 +394,7 @@ typedef struct xep_plugin {
     const xep_place_ops_t *place; /* NULL: every row is copied */
     /* device memory: enqueues what fills out on args->stream; args are checked. NULL: XEP_ERR_UNSUPPORTED */
     xep_status_t (*layout)(void *mode, const xep_layout_args_t *args, const xep_layout_t *out);
+    int by_nodes;                 /* whether the mode knows xep_shape_t.by_nodes; 0: it is never set */
 } xep_plugin_t;
 
 /** The first members of a mode's table: what it was built against. */

@@ -516,6 +516,16 @@ enum {
 };
 
 /** All fields but those marked "per rank" are collective: every rank passes the same values. */
+/**
+ * How rows reach ranks of other nodes, in modes that have both ways (normal). Flat: once to each rank that gets them.
+ * By nodes: once to each node, to the rank there that has this rank's place on its own node, which stores them in the
+ * memory of all ranks of its node that get them; in combine it sums what its node has for a token, and one row goes
+ * back. The order of sums is another one then (xep_combine_args_t.x). Auto: XEP_PATH, and where that is auto, too, what
+ * needs less time for an even load (docs/nodes.md). Where no node has two ranks, or there is one node, and with
+ * XEP_ON_FAILURE_MASK it is flat.
+ */
+typedef enum { XEP_PATH_AUTO = 0, XEP_PATH_FLAT = 1, XEP_PATH_NODES = 2 } xep_path_t;
+
 typedef struct xep_buffer_params {
     size_t size;
     const char *mode;          /* "normal", "ll", or a mode of your own; NULL: XEP_MODE, else "normal" */
@@ -534,14 +544,18 @@ typedef struct xep_buffer_params {
     xep_memory_t memory; /* of the rows; default XEP_MEMORY_HOST */
     xep_on_failure_t on_failure;
     uint32_t flags; /* XEP_BUFFER_* */
+    xep_path_t path;
+    /* by nodes: rows of a dispatch that a rank has room for while they pass through it, at least one for each rank that
+     * passes rows to it; with fewer it is slower. 0: 2 * tokens, or as many as there can be */
+    uint64_t pass_rows;
 } xep_buffer_params_t;
 
 #define XEP_BUFFER_PARAMS_INIT XEP_INIT_(xep_buffer_params_t)
 
 typedef struct xep_buffer_size {
     size_t size;
-    uint64_t bytes; /* host memory that each rank shares with its peers, at most: where no two ranks are on one node */
-    uint64_t recv_rows;    /* rows that a slot can hold */
+    uint64_t bytes;     /* host memory that each rank shares with its peers, at most, whatever nodes the ranks are on */
+    uint64_t recv_rows; /* rows that a slot can hold */
     uint64_t node_bytes;   /* memory that each rank shares where all are on one node: rows return to nobody's memory */
     uint64_t device_bytes; /* memory of its device, likewise; 0 with XEP_MEMORY_HOST */
 } xep_buffer_size_t;
@@ -607,6 +621,8 @@ typedef struct xep_buffer_info {
     xep_dtype_t dtype, combine_dtype;
     xep_on_failure_t on_failure;
     int32_t timeout_ms;
+    xep_path_t path;    /* that is used: XEP_PATH_FLAT or XEP_PATH_NODES */
+    uint64_t pass_rows; /* by nodes: as the param, with the default filled in; else 0 */
 } xep_buffer_info_t;
 
 #define XEP_BUFFER_INFO_INIT XEP_INIT_(xep_buffer_info_t)

@@ -54,7 +54,8 @@ const _Atomic uint64_t *xep_combine_read_word(const void *mode, const xep_op_t *
 void xep_combine_explain_input(const xep_kit_t *kit, uint32_t slot, char *text, size_t bytes)
 {
     xep_op_t last = {.kind = XEP_OP_COMBINE, .slot = slot, .epoch = kit->combined[slot]};
-    xep_words_explain(xep_combine_read_word, kit, &last, kit->shape->nranks, "readers", text, bytes);
+    xep_words_wait_t wait = {.word = xep_combine_read_word, .what = "readers", .nranks = kit->shape->nranks};
+    xep_words_explain(&wait, kit, &last, text, bytes);
 }
 
 /*
@@ -130,6 +131,11 @@ const _Atomic uint64_t *xep_combine_ready_word(const void *mode, const xep_op_t 
     const xep_kit_t *kit = mode;
     *value_p = op->epoch;
     return &mail_from(kit, *xep_combine_slot_there(kit, op->slot, rank), rank)->ready;
+}
+
+uint32_t xep_combine_offered(const xep_kit_t *kit, const xep_op_t *op, uint32_t rank, uint32_t param)
+{
+    return mail_from(kit, *xep_combine_slot_there(kit, op->slot, rank), rank)->offer.params[param];
 }
 
 /*

@@ -82,6 +82,9 @@ void xep_combine_offer_part(const xep_kit_t *kit, const xep_op_t *op, xep_part_t
 void xep_combine_store_begin(const xep_kit_t *kit, const xep_op_t *op, uint32_t rank, uint64_t begin);
 uint64_t xep_combine_begin_at(const xep_kit_t *kit, const xep_op_t *op, uint32_t rank);
 
+/** What rank offers, once its word is here: a param, which is not checked yet. */
+uint32_t xep_combine_offered(const xep_kit_t *kit, const xep_op_t *op, uint32_t rank, uint32_t param);
+
 /** Step after ready_word: compares the offers; sets the verdict. XEP_ERR_PROTOCOL: one is of another combine. */
 xep_status_t xep_combine_take_offers(void *mode, xep_op_t *op);
 

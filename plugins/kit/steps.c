@@ -74,8 +74,12 @@ void xep_steps_explain(void *mode, const xep_op_t *op, char *text, size_t bytes)
         return;
     }
     const xep_step_t *step = step_of(kit, op);
-    xep_words_explain(step->word, mode, op, kit->shape->nranks, step->run != NULL ? step->name : "nothing", text,
-                      bytes);
+    xep_words_wait_t wait = {.word = step->word,
+                             .what = step->run != NULL ? step->name : "nothing",
+                             .nranks = kit->shape->nranks,
+                             .through = kit->through,
+                             .rows_bits = step->rows_bits};
+    xep_words_explain(&wait, mode, op, text, bytes);
 }
 
 xep_status_t xep_steps_input(void *mode, uint32_t slot, void **base_p, size_t *stride_p)

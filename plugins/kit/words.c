@@ -56,18 +56,35 @@ int xep_words_arrived(const xep_env_t *env, xep_word_fn word, const void *mode, 
     return op->late.count == 0;
 }
 
+/* "at 5 of 7", or "at row 12 of 40": of an older epoch no row is there. */
+static int tell_word(const xep_words_wait_t *wait, uint64_t seen, uint64_t value, char *text, size_t bytes)
+{
+    uint64_t mask = (UINT64_C(1) << wait->rows_bits) - 1;
+    if (wait->rows_bits == 0)
+        return snprintf(text, bytes, " at %llu of %llu", (unsigned long long)seen, (unsigned long long)value);
+    return snprintf(text, bytes, " at row %llu of %llu",
+                    (unsigned long long)(seen >> wait->rows_bits == value >> wait->rows_bits ? seen & mask : 0),
+                    (unsigned long long)(value & mask));
+}
+
+static int tell_rank(const xep_words_wait_t *wait, uint32_t rank, const char *before, char *text, size_t bytes)
+{
+    if (wait->through == NULL || wait->through[rank] == XEP_NO_RANK || wait->through[rank] == rank)
+        return snprintf(text, bytes, "%s rank %u", before, rank);
+    return snprintf(text, bytes, "%s rank %u (through rank %u)", before, rank, wait->through[rank]);
+}
+
 /* For the sentence of a deadline, which the user reads: it must fit, and may be cut. */
-void xep_words_explain(xep_word_fn word, const void *mode, const xep_op_t *op, uint32_t nranks, const char *what,
-                       char *text, size_t bytes)
+void xep_words_explain(const xep_words_wait_t *wait, const void *mode, const xep_op_t *op, char *text, size_t bytes)
 {
     const char *before = ":";
     uint64_t value;
-    int used = snprintf(text, bytes, "epoch %llu waits for %s", (unsigned long long)op->epoch, what);
-    for (uint32_t r = 0; word != NULL && r < nranks && used >= 0 && (size_t)used < bytes; r++) {
-        uint64_t seen = atomic_load_explicit(word(mode, op, r, &value), memory_order_relaxed);
+    int used = snprintf(text, bytes, "epoch %llu waits for %s", (unsigned long long)op->epoch, wait->what);
+    for (uint32_t r = 0; wait->word != NULL && r < wait->nranks && used >= 0 && (size_t)used < bytes; r++) {
+        uint64_t seen = atomic_load_explicit(wait->word(mode, op, r, &value), memory_order_relaxed);
         if (seen >= value || xep_op_is_without(op, r)) continue;
-        used += snprintf(text + used, bytes - (size_t)used, "%s rank %u at %llu of %llu", before, r,
-                         (unsigned long long)seen, (unsigned long long)value);
+        used += tell_rank(wait, r, before, text + used, bytes - (size_t)used);
+        if ((size_t)used < bytes) used += tell_word(wait, seen, value, text + used, bytes - (size_t)used);
         before = ",";
     }
 }

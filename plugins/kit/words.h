@@ -20,8 +20,16 @@ typedef const _Atomic uint64_t *(*xep_word_fn)(const void *mode, const xep_op_t 
  */
 int xep_words_arrived(const xep_env_t *env, xep_word_fn word, const void *mode, xep_op_t *op);
 
-/** "epoch 7 waits for rows: rank 1 at 5 of 7, rank 3 at 5 of 7", cut to bytes. word may be NULL: no ranks are named. */
-void xep_words_explain(xep_word_fn word, const void *mode, const xep_op_t *op, uint32_t nranks, const char *what,
-                       char *text, size_t bytes);
+/** What a wait for words says of itself. */
+typedef struct xep_words_wait {
+    xep_word_fn word; /* NULL: no ranks are named */
+    const char *what; /* is waited for */
+    uint32_t nranks;
+    const uint32_t *through; /* [R] rank by which another one is heard, or XEP_NO_RANK; NULL: all speak themselves */
+    uint8_t rows_bits;       /* of the words; 0: they are epochs */
+} xep_words_wait_t;
+
+/** "epoch 7 waits for rows: rank 1 at 5 of 7, rank 3 (through rank 1) at 5 of 7", cut to bytes. */
+void xep_words_explain(const xep_words_wait_t *wait, const void *mode, const xep_op_t *op, char *text, size_t bytes);
 
 #endif

@@ -5,9 +5,16 @@
  * kit in one allocation, and none is made later: an operation allocates nothing.
  */
 #include "normal_masks.h"
+#include "normal_nodes.h"
 #include "normal_place.h"
 
 #include <math.h>
+
+/* Whether rows and metadata are put to each rank that is not mapped. */
+static int goes_to_ranks(const normal_t *mode)
+{
+    return !mode->kit.all_mapped && !mode->kit.shape->by_nodes;
+}
 
 /*
  * Experts and ranks of every token, and the counts that follow from them. Only puts need the tokens in the order of
@@ -20,7 +27,7 @@ static void lay_routing(const normal_t *mode, xep_carve_t *arena, normal_routing
     routing->experts = xep_carve_array(arena, tokens * shape->topk, sizeof *routing->experts);
     routing->first = xep_carve_array(arena, tokens + 1, sizeof *routing->first);
     routing->dests = xep_carve_array(arena, dests, sizeof *routing->dests);
-    routing->tokens_to = xep_carve_array(arena, mode->kit.all_mapped ? 0 : dests, sizeof *routing->tokens_to);
+    routing->tokens_to = xep_carve_array(arena, goes_to_ranks(mode) ? dests : 0, sizeof *routing->tokens_to);
     routing->to_begin = xep_carve_array(arena, ranks + 1, sizeof *routing->to_begin);
     routing->rows = xep_carve_array(arena, ranks, sizeof *routing->rows);
     routing->selections = xep_carve_array(arena, shape->experts, sizeof *routing->selections);
@@ -28,6 +35,7 @@ static void lay_routing(const normal_t *mode, xep_carve_t *arena, normal_routing
     routing->src_begin = xep_carve_array(arena, ranks + 1, sizeof *routing->src_begin);
     routing->there = xep_carve_array(arena, ranks, sizeof *routing->there);
     routing->local = xep_carve_array(arena, shape->local_experts, sizeof *routing->local);
+    routing->passing = shape->by_nodes ? normal_lay_passing(mode, arena) : NULL;
 }
 
 /*
@@ -37,12 +45,12 @@ static void lay_routing(const normal_t *mode, xep_carve_t *arena, normal_routing
 static void lay_slot(const normal_t *mode, xep_carve_t *arena, normal_slot_t *slot)
 {
     const xep_shape_t *shape = mode->kit.shape;
-    uint64_t staged = mode->kit.all_mapped ? 0 : shape->tokens * mode->layout.max_dests;
+    uint64_t staged = goes_to_ranks(mode) ? shape->tokens * mode->layout.max_dests : 0;
     slot->from = xep_carve_array(arena, shape->nranks, sizeof *slot->from);
     slot->grants = xep_carve_array(arena, mode->kit.all_mapped ? 0 : shape->nranks, sizeof *slot->grants);
     slot->granted = xep_carve_array(arena, mode->kit.all_mapped ? 0 : shape->nranks, sizeof *slot->granted);
     slot->targets = xep_carve_array(arena, shape->nranks, sizeof *slot->targets);
-    slot->sources = xep_carve_array(arena, shape->nranks, sizeof *slot->sources);
+    slot->sources = xep_carve_array(arena, shape->nranks + (uint64_t)shape->nodes, sizeof *slot->sources);
     slot->expert_rows = xep_carve_array(arena, shape->local_experts, sizeof *slot->expert_rows);
     slot->row = xep_carve_array(arena, mode->layout.nsends != 0 ? mode->layout.common.recv_rows : 0, sizeof *slot->row);
     normal_lay_narrow(shape, arena, &slot->narrow);
@@ -50,6 +58,7 @@ static void lay_slot(const normal_t *mode, xep_carve_t *arena, normal_slot_t *sl
     slot->staged_idx = xep_carve_array(arena, staged * shape->topk, sizeof(int64_t));
     slot->staged_weights = xep_carve_array(arena, staged * shape->topk, sizeof(float));
     slot->staged_scales = xep_carve_array(arena, staged * shape->scales, 4);
+    slot->traffic = shape->by_nodes ? normal_lay_traffic(mode, arena) : NULL;
 }
 
 /*
@@ -69,6 +78,7 @@ static void lay_arrays(void *opaque, xep_carve_t *arena)
         uint64_t *sums = xep_carve_array(arena, mode->kit.env->checks_rows ? shape->tokens : 0, sizeof *sums);
         if (arena->base != NULL) mode->sends[a].sums = sums;
     }
+    if (shape->by_nodes) normal_lay_nodes(mode, arena);
     for (uint32_t s = 0; s < shape->slots; s++) {
         lay_routing(mode, arena, &normal_slot(mode, s)->own);
         lay_slot(mode, arena, normal_slot(mode, s));
@@ -134,6 +144,9 @@ static void prefault_slot(const void *opaque, uint32_t rank, uint32_t slot, uint
     uint64_t returned = tokens * (at->returned_rows / shape->tokens);
     xep_kit_prefault_area(&mode->kit, rank, at->returned, slot, 0, returned);
     xep_kit_prefault_area(&mode->kit, rank, at->returned_weights, slot, 0, returned);
+    uint64_t passing = shape->feeders * (shape->feed_rows < tokens ? shape->feed_rows : tokens);
+    xep_kit_prefault_area(&mode->kit, rank, at->feed_rows, slot, 0, passing);
+    xep_kit_prefault_area(&mode->kit, rank, at->sums, slot, 0, passing);
 }
 
 static void prefault_heap(const void *opaque, uint32_t rank)
@@ -168,6 +181,11 @@ static xep_status_t normal_open(const xep_env_t *env, void **mode_p)
     mode->records = xep_kit_own(&mode->kit, mode->layout.records);
     normal_make_factors(mode->factors, env->shape->nranks);
     mode->handed = NORMAL_NO_AREA;
+    if (env->shape->by_nodes) {
+        mode->kit.steps[XEP_OP_DISPATCH] = normal_dispatch_by_nodes;
+        mode->kit.steps[XEP_OP_COMBINE] = normal_combine_by_nodes;
+        mode->kit.through = mode->nodes->through;
+    }
     return XEP_OK;
 }
 
@@ -183,6 +201,7 @@ const xep_plugin_t xep_plugin = {
     .close = xep_kit_close,
     .masks = &normal_masks,
     .place = &normal_place,
+    .by_nodes = 1,
     .dispatch = normal_dispatch,
     .combine = normal_combine,
 };

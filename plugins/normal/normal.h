@@ -114,6 +114,13 @@ typedef struct normal_layout {
     uint64_t send_stride;        /* between its rows */
     uint64_t sends;              /* XEP_REGION_ROWS: [nsends] of send_bytes */
     uint64_t released;           /* XEP_REGION_CONTROL: [nsends][R] _Atomic uint64_t, written by that rank */
+    /* by nodes (normal_nodes.h), [slots][feeders] of: */
+    uint64_t feed_mail;    /* XEP_REGION_CONTROL: normal_feed_mail_t */
+    uint64_t taken;        /* likewise, [slots][nodes] (epoch, rows) that forwarders have taken from this rank */
+    uint64_t feed_records; /* XEP_REGION_METADATA */
+    uint64_t feed_record_bytes;
+    xep_area_t feed_metadata, feed_rows; /* [feed_rows] of what passes */
+    xep_area_t sums, sum_weights;        /* [feed_rows] of what is returned */
 } normal_layout_t;
 
 /* ---- in private memory ------------------------------------------------------ */
@@ -137,11 +144,12 @@ typedef struct normal_routing {
     uint32_t *rows;       /* [R] of this rank to each */
     uint32_t *selections; /* [E] of this rank */
     /* known once the records are in: */
-    uint32_t *rank_rows;  /* [R][R] rows from i to j */
-    uint64_t *src_begin;  /* [R + 1] first row of each source, here */
-    uint64_t *there;      /* [R] first row of this rank, there */
-    uint64_t *local;      /* [L] selections of the local experts, all sources */
-    uint64_t sum, places; /* of the digest that all have of rank_rows */
+    uint32_t *rank_rows;            /* [R][R] rows from i to j */
+    uint64_t *src_begin;            /* [R + 1] first row of each source, here */
+    uint64_t *there;                /* [R] first row of this rank, there */
+    uint64_t *local;                /* [L] selections of the local experts, all sources */
+    uint64_t sum, places;           /* of the digest that all have of rank_rows */
+    struct normal_passing *passing; /* normal_nodes.h; NULL: nothing passes */
 } normal_routing_t;
 
 /** Where the rows of this rank for another go: into its memory, or staging where it is not mapped (x is NULL). */
@@ -180,18 +188,20 @@ typedef struct normal_slot {
     char *staged_idx;
     float *staged_weights;
     char *staged_scales;
+    struct normal_traffic *traffic; /* normal_nodes.h; NULL where it is flat */
 } normal_slot_t;
 
 typedef struct normal {
     xep_kit_t kit; /* first */
     normal_layout_t layout;
-    int grants;                /* receivers say where rows go (normal_grants.c) */
-    const char *records;       /* the ring, as this rank reads it */
-    uint64_t *marks;           /* [(R + 63) / 64] ranks of a token: scratch of the plan */
-    uint64_t *factors;         /* [R] of the rows to each rank, in a digest: odd, so that no change of one is lost */
-    const void **rows;         /* [threads][max_dests + 2] rows to sum: scratch of combine */
-    struct normal_send *sends; /* [nsends] normal_place.h */
-    uint32_t handed;           /* area that the user may write, or UINT32_MAX */
+    int grants;                 /* receivers say where rows go (normal_grants.c) */
+    const char *records;        /* the ring, as this rank reads it */
+    uint64_t *marks;            /* [(R + 63) / 64] ranks of a token: scratch of the plan */
+    uint64_t *factors;          /* [R] of the rows to each rank, in a digest: odd, so that no change of one is lost */
+    const void **rows;          /* [threads][max_dests + 2] rows to sum: scratch of combine */
+    struct normal_nodes *nodes; /* normal_nodes.h; NULL: rows go to each rank */
+    struct normal_send *sends;  /* [nsends] normal_place.h */
+    uint32_t handed;            /* area that the user may write, or UINT32_MAX */
 } normal_t;
 
 static inline normal_slot_t *normal_slot(const normal_t *mode, uint32_t slot)
@@ -211,14 +221,20 @@ typedef struct normal_state {
     uint64_t moved;      /* tokens copied to mapped ranks and staged for the others */
     int concluded;       /* dispatch: the records are in */
     uint32_t outs;       /* dispatch: ranks that were out when it began */
-    int weighted;        /* dispatch, known once the records are in: rows have weights */
-    uint64_t x_offset;   /* dispatch: where this rank's rows are read in place; 0: they are copied */
-    uint32_t area;       /* of these */
-    char *send;          /* where they are copied to first; NULL: the user wrote them there */
-    int uncounted;       /* dispatch: selections of the local experts are to be counted when the rows are here */
+    int weighted;      /* rows have weights: known once the records are in; of a combine by nodes, those of mates do */
+    uint64_t x_offset; /* dispatch: where this rank's rows are read in place; 0: they are copied */
+    uint32_t area;     /* of these */
+    char *send;        /* where they are copied to first; NULL: the user wrote them there */
+    int uncounted;     /* dispatch: selections of the local experts are to be counted when the rows are here */
+    /* combine by nodes: the feeder whose sums are made, its next row, and the next entry of "sums" */
+    uint32_t feed;
+    uint64_t feed_row, sum_row, sums_put, weights_put;
 } normal_state_t;
 
 extern const xep_step_t normal_dispatch_steps[], normal_combine_steps[];
+
+/** The same where rows go once to each node. */
+extern const xep_step_t normal_dispatch_by_nodes[], normal_combine_by_nodes[];
 
 static inline normal_state_t *normal_state(const xep_op_t *op)
 {

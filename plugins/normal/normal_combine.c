@@ -3,7 +3,7 @@
 /* Combine: steps 1 to 6 of the protocol in normal.h. */
 #include <string.h>
 
-#include "normal.h"
+#include "normal_nodes.h"
 
 /* Bytes this rank writes in the operation, about: rows in, sums out. */
 static int is_streaming(const normal_t *mode, const xep_op_t *op)
@@ -44,6 +44,14 @@ static void fill_rows(const fill_t *fill, uint64_t begin, uint64_t end)
     }
 }
 
+/* Whether another rank reads the rows for this reader here: itself, or the one that sums them for it. */
+static int is_pulled(const normal_t *mode, uint32_t reader)
+{
+    uint32_t self = mode->kit.shape->rank;
+    if (mode->kit.base[reader] != NULL) return reader != self;
+    return mode->nodes != NULL && mode->nodes->through[reader] != self;
+}
+
 /* A thread's share of the rows received, without those nobody pulls. */
 static void fill_input(void *arg, uint32_t thread, uint32_t nthreads)
 {
@@ -57,8 +65,7 @@ static void fill_input(void *arg, uint32_t thread, uint32_t nthreads)
     for (uint32_t r = 0; r < mode->kit.shape->nranks; r++) {
         uint64_t first = src_begin[r] > begin ? src_begin[r] : begin;
         uint64_t last = src_begin[r + 1] < end ? src_begin[r + 1] : end;
-        if (first >= last || r == mode->kit.shape->rank || !mode->kit.base[r] || xep_op_is_without(fill->op, r))
-            continue;
+        if (first >= last || !is_pulled(mode, r) || xep_op_is_without(fill->op, r)) continue;
         if (fill->op->combine->x) fill_rows(fill, first, last);
         if (fill->op->combine->topk_weights) fill_weights(fill, first, last);
     }
@@ -108,13 +115,36 @@ static int combine_part(const void *opaque, const xep_op_t *op, uint32_t rank, u
     return number <= 2;
 }
 
+/* Where sums of this node are with the reader already, and to mates, who find rows in the input: the offer alone. */
+static int node_offer_part(const void *opaque, const xep_op_t *op, uint32_t rank, uint32_t number, xep_part_t *part)
+{
+    const normal_t *mode = opaque;
+    (void)rank;
+    if (number == 0) xep_combine_offer_part(&mode->kit, op, part);
+    return number == 0;
+}
+
+static int no_part(const void *mode, const xep_op_t *op, uint32_t rank, uint32_t number, xep_part_t *part)
+{
+    (void)mode, (void)op, (void)rank, (void)number, (void)part;
+    return 0;
+}
+
 /* ---- step 5 ---- */
 
 typedef struct sum {
     const normal_t *mode;
     const xep_op_t *op;
     xep_weigh_fn weigh;
+    /* of each token: ranks ascending; or, by nodes, those of the own node, and R + another node */
+    const uint64_t *first;
+    const normal_dest_t *terms;
 } sum_t;
+
+static inline int is_without(const sum_t *sum, uint32_t term)
+{
+    return sum->op->out != NULL && sum->op->out[term] != 0; /* nobody is out where it goes by nodes */
+}
 
 /*
  * Step 5: from mapped owners the rows are read where those have them; from all others in the own slot, where they have
@@ -138,6 +168,7 @@ static void fill_sources(normal_t *mode, const xep_op_t *op)
     size_t weights = routing->topk * sizeof(float), stride = at->common.combine_stride;
 
     for (uint32_t r = 0; r < mode->kit.shape->nranks; r++) {
+        if (mode->kit.base[r] == NULL && mode->nodes != NULL) continue;
         const char *heap = mode->kit.base[r] ? mode->kit.base[r] : mode->kit.env->heap;
         uint32_t there = mode->kit.base[r] ? slot->from[r].slot : op->slot;
         xep_area_t x = mode->kit.base[r] ? at->common.input : at->returned;
@@ -161,7 +192,24 @@ static void fill_sources(normal_t *mode, const xep_op_t *op)
     }
 }
 
-/* Ranks ascending, as the rows are summed; each selection by itself. */
+/* What other nodes have returned: a row for each token that has passed there. */
+static void fill_node_sources(const normal_t *mode, const xep_op_t *op)
+{
+    const normal_layout_t *at = &mode->layout;
+    normal_slot_t *slot = normal_slot(mode, op->slot);
+    size_t weights = slot->routing->topk * sizeof(float), stride = at->common.combine_stride;
+    for (uint32_t n = 0; n < mode->kit.shape->nodes; n++) {
+        uint64_t row = slot->routing->passing->begin[n];
+        slot->sources[mode->kit.shape->nranks + n] = (normal_source_t){
+            .x = xep_kit_own_area(&mode->kit, at->returned, op->slot) + row * stride,
+            .x_stride = stride,
+            .weights = xep_kit_own_area(&mode->kit, at->returned_weights, op->slot) + row * weights,
+            .weights_stride = weights,
+        };
+    }
+}
+
+/* In the order in which the rows are summed; each selection by itself. */
 static void sum_weights(const sum_t *sum, uint64_t token)
 {
     const xep_combine_args_t *args = sum->op->combine;
@@ -171,11 +219,11 @@ static void sum_weights(const sum_t *sum, uint64_t token)
 
     for (uint32_t k = 0; k < routing->topk; k++) {
         float total = 0;
-        for (uint64_t i = routing->first[token]; i < routing->first[token + 1]; i++) {
-            const normal_source_t *source = &slot->sources[routing->dests[i].rank];
+        for (uint64_t i = sum->first[token]; i < sum->first[token + 1]; i++) {
+            const normal_source_t *source = &slot->sources[sum->terms[i].rank];
             float weight;
-            if (xep_op_is_without(sum->op, routing->dests[i].rank)) continue;
-            memcpy(&weight, source->weights + routing->dests[i].row * source->weights_stride + k * sizeof weight,
+            if (is_without(sum, sum->terms[i].rank)) continue;
+            memcpy(&weight, source->weights + sum->terms[i].row * source->weights_stride + k * sizeof weight,
                    sizeof weight);
             total += weight;
         }
@@ -183,20 +231,19 @@ static void sum_weights(const sum_t *sum, uint64_t token)
     }
 }
 
-/* Biases first, then ranks ascending, as dests has them: the order is what makes sums the same on every run. */
+/* Biases first, then the terms in their order, which is what makes sums the same on every run. */
 static void sum_token(const sum_t *sum, uint64_t token, const void **rows)
 {
     const xep_combine_args_t *args = sum->op->combine;
     const normal_slot_t *slot = normal_slot(sum->mode, sum->op->slot);
-    const normal_routing_t *routing = slot->routing;
     size_t n = 0;
 
     for (int b = 0; b < 2; b++)
         if (args->bias[b]) rows[n++] = (const char *)args->bias[b] + token * args->bias_stride[b];
-    for (uint64_t i = routing->first[token]; i < routing->first[token + 1]; i++) {
-        const normal_source_t *source = &slot->sources[routing->dests[i].rank];
-        if (xep_op_is_without(sum->op, routing->dests[i].rank)) continue;
-        rows[n++] = source->x + routing->dests[i].row * source->x_stride;
+    for (uint64_t i = sum->first[token]; i < sum->first[token + 1]; i++) {
+        const normal_source_t *source = &slot->sources[sum->terms[i].rank];
+        if (is_without(sum, sum->terms[i].rank)) continue;
+        rows[n++] = source->x + sum->terms[i].row * source->x_stride;
     }
     sum->weigh((char *)args->out + token * args->out_stride, rows, NULL, n, args->hidden);
 }
@@ -245,7 +292,14 @@ static xep_status_t sum(void *opaque, xep_op_t *op)
 {
     normal_t *mode = opaque;
     const xep_env_t *env = mode->kit.env;
-    sum_t sum = {mode, op, xep_weigh_select(op->combine->dtype, env->simd, is_streaming(mode, op))};
+    const normal_routing_t *routing = normal_slot(mode, op->slot)->routing;
+    sum_t sum = {mode, op, xep_weigh_select(op->combine->dtype, env->simd, is_streaming(mode, op)), routing->first,
+                 routing->dests};
+    if (mode->nodes != NULL) {
+        sum.first = routing->passing->term_first;
+        sum.terms = routing->passing->terms;
+        fill_node_sources(mode, op);
+    }
     xep_status_t status = take_begins(mode, op);
     if (status != XEP_OK) return status;
     fill_sources(mode, op);
@@ -265,6 +319,37 @@ const xep_step_t normal_combine_steps[] = {
      .run = xep_step_wait,
      .word = xep_combine_ready_word,
      .announced = XEP_COMBINE_ANNOUNCED},
+    {.name = "agreement", .does = "agree", .run = xep_combine_take_offers},
+    {.name = "sums", .does = "sum", .run = sum, .agreed = 1},
+    {.name = "thanks to go out", .does = "tell read", .run = xep_combine_tell_read},
+    {.name = "the wire", .does = "flush", .run = xep_step_flush},
+    {0},
+};
+
+/* By nodes: outputs of the node first, whose sums the readers of other nodes find before the offer. */
+static xep_status_t offer_to_nodes(void *opaque, xep_op_t *op)
+{
+    normal_t *mode = opaque;
+    return xep_send_parts(&mode->kit, op, node_offer_part);
+}
+
+static xep_status_t offer_to_mates(void *opaque, xep_op_t *op)
+{
+    normal_t *mode = opaque;
+    return xep_send(&mode->kit, op, store_offer, no_part);
+}
+
+const xep_step_t normal_combine_by_nodes[] = {
+    {.name = "readers of the last combine",
+     .does = "wait for readers",
+     .run = xep_combine_drain,
+     .word = xep_combine_read_word},
+    {.name = "input", .does = "copy in", .run = fill},
+    {.name = "offers to go out", .does = "offer", .run = offer_to_mates},
+    {.name = "outputs of the node", .does = "wait for the node", .run = xep_step_wait, .word = normal_mates_word},
+    {.name = "sums of the node to go out", .does = "sum for others", .run = normal_return_sums},
+    {.name = "rows to go out", .does = "offer sums", .run = offer_to_nodes},
+    {.name = "offers", .does = "wait for outputs", .run = xep_step_wait, .word = xep_combine_ready_word},
     {.name = "agreement", .does = "agree", .run = xep_combine_take_offers},
     {.name = "sums", .does = "sum", .run = sum, .agreed = 1},
     {.name = "thanks to go out", .does = "tell read", .run = xep_combine_tell_read},

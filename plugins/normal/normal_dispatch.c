@@ -4,6 +4,8 @@
 #include <string.h>
 
 #include "normal_masks.h"
+#include "normal_metadata.h"
+#include "normal_nodes.h"
 #include "normal_place.h"
 #include "normal_recv.h"
 
@@ -25,77 +27,33 @@ typedef struct move {
 
 /* ---- step 4: rows and metadata ---- */
 
-/**
- * Indices and weights of one row: experts of the receiver as it numbers them, -1 and 0 for the others. Without
- * branches, and with the choices known to the compiler: at 20 ns a row it would show beside the copy.
- */
-__attribute__((always_inline)) static inline void store_selections(const move_t *move, uint64_t token, uint32_t rank,
-                                                                   char *idx, float *weights, int wide, int weighted)
-{
-    uint32_t topk = move->routing->topk, first = move->mode->kit.first_expert[rank];
-    uint32_t count = move->mode->kit.first_expert[rank + 1] - first;
-    const int32_t *experts = move->routing->experts + token * topk;
-    const char *from = (const char *)move->op->dispatch->topk_weights + (weighted ? token * move->weights_stride : 0);
-
-    for (uint32_t k = 0; k < topk; k++) {
-        uint32_t local = (uint32_t)experts[k] - first, bits; /* of -1 and of lower ranks' experts: 2^31 and more */
-        int32_t value = local < count ? (int32_t)local : -1;
-        if (wide) ((int64_t *)idx)[k] = value;
-        else ((int32_t *)idx)[k] = value;
-        if (!weighted) continue;
-        memcpy(&bits, from + k * sizeof bits, sizeof bits);
-        bits = local < count ? bits : 0;
-        memcpy(weights + k, &bits, sizeof bits);
-    }
-}
-
-/* A scale has 4 bytes, of whatever type, and any strides: they are gathered to a row here. */
-static void store_scales(const xep_dispatch_args_t *args, uint64_t token, char *to)
-{
-    const char *from = (const char *)args->scales + (ptrdiff_t)token * args->scales_token_stride;
-    for (uint32_t s = 0; s < args->nscales; s++)
-        memcpy(to + s * (size_t)4, from + (ptrdiff_t)s * args->scales_stride, 4);
-}
-
-/* One of four copies of store_selections(), so that the loop over K has no questions left. */
-static void store_metadata(const move_t *move, uint64_t token, normal_dest_t dest)
-{
-    const xep_dispatch_args_t *args = move->op->dispatch;
-    const normal_target_t *target = &move->targets[dest.rank];
-    size_t row = dest.row, at = row * move->routing->topk;
-    float *weights = target->weights + at;
-    target->tokens[row] = (int32_t)token;
-    if (args->topk_idx_dtype == XEP_INT64 && args->topk_weights)
-        store_selections(move, token, dest.rank, target->idx + at * sizeof(int64_t), weights, 1, 1);
-    else if (args->topk_idx_dtype == XEP_INT64)
-        store_selections(move, token, dest.rank, target->idx + at * sizeof(int64_t), weights, 1, 0);
-    else if (args->topk_weights)
-        store_selections(move, token, dest.rank, target->idx + at * sizeof(int32_t), weights, 0, 1);
-    else store_selections(move, token, dest.rank, target->idx + at * sizeof(int32_t), weights, 0, 0);
-    if (args->nscales) store_scales(args, token, target->scales + row * args->nscales * 4);
-}
-
 /* A row is read once and stored to every rank that gets it while it is in the cache. */
 static void move_tokens(void *arg, uint32_t thread, uint32_t nthreads)
 {
     const move_t *move = arg;
     const normal_routing_t *routing = move->routing;
-    const char *x = move->op->dispatch->x;
-    size_t stride = move->op->dispatch->x_stride;
+    const xep_dispatch_args_t *args = move->op->dispatch;
+    const char *x = args->x;
+    size_t stride = args->x_stride;
     const uint32_t self = move->mode->kit.shape->rank;
     uint64_t count = move->end - move->begin;
     uint64_t begin = move->begin + count * thread / nthreads, end = move->begin + count * (thread + 1) / nthreads;
 
+    normal_metadata_t from = {.scales_stride = args->scales_stride};
     for (uint64_t t = begin; t < end; t++) {
         const char *row = x + t * stride, *next = t + 1 < end ? row + stride : row;
         if (move->send != NULL && routing->first[t] < routing->first[t + 1])
             move->copy[1](move->send + t * move->mode->layout.send_stride, row, move->bytes, next);
+        from.token = (int32_t)t;
+        from.experts = routing->experts + t * routing->topk;
+        if (args->topk_weights) from.weights = (const char *)args->topk_weights + t * move->weights_stride;
+        from.scales = (const char *)args->scales + (ptrdiff_t)t * args->scales_token_stride;
         for (uint64_t i = routing->first[t]; i < routing->first[t + 1]; i++) {
             normal_dest_t dest = routing->dests[i];
             const normal_target_t *target = &move->targets[dest.rank];
-            if (target->tokens == NULL) continue; /* it is out */
+            if (target->tokens == NULL) continue; /* it is out, or gets its rows through another rank */
             if (target->x) move->copy[dest.rank != self](target->x + dest.row * move->stride, row, move->bytes, next);
-            store_metadata(move, t, dest);
+            normal_store_metadata(move->mode, args, &from, dest.rank, target, dest.row);
         }
     }
     xep_stores_fence();
@@ -117,7 +75,7 @@ static void fill_targets(normal_t *mode, const xep_op_t *op)
         char *heap = mode->kit.base[r];
         uint32_t there = slot->from[r].slot;
         uint64_t row = heap ? normal_there(mode, slot, r) : routing->to_begin[r];
-        if (xep_op_is_without(op, r)) {
+        if (xep_op_is_without(op, r) || (heap == NULL && mode->nodes != NULL)) {
             slot->targets[r] = (normal_target_t){0};
             continue;
         }
@@ -354,6 +312,86 @@ static xep_status_t take_routing(normal_t *mode, xep_op_t *op)
     return status;
 }
 
+/* Where rows of feeders go: the slots of all mates, whatever of this rank's own rows stays in place. */
+static xep_status_t find_places_by_nodes(void *opaque, xep_op_t *op)
+{
+    normal_t *mode = opaque;
+    const normal_layout_t *at = &mode->layout;
+    const normal_slot_t *slot = normal_slot(mode, op->slot);
+    if (xep_kit_state(op)->verdict != XEP_OK) return XEP_OK;
+    xep_status_t status = normal_take_feeds(mode, op);
+    if (status != XEP_OK) return status;
+    fill_targets(mode, op);
+    for (uint32_t p = 0; p < mode->nodes->mates; p++) {
+        char *heap = mode->kit.base[mode->nodes->mate[p]];
+        uint32_t there = slot->from[mode->nodes->mate[p]].slot;
+        slot->traffic->targets[p] =
+            (normal_target_t){.x = heap + xep_area_at(at->common.x, there),
+                              .tokens = (int32_t *)(void *)(heap + xep_area_at(at->common.tokens, there)),
+                              .idx = heap + xep_area_at(at->common.idx, there),
+                              .weights = (float *)(void *)(heap + xep_area_at(at->common.weights, there)),
+                              .scales = heap + xep_area_at(at->common.scales, there)};
+    }
+    return XEP_OK;
+}
+
+/*
+ * Own rows to other nodes, own rows to mates a slice at a time, and what feeders have passed meanwhile: each as far as
+ * it goes, until nothing is left of any. Who is waited for is looked at before all that, so that the work here counts
+ * as nobody's delay.
+ */
+static xep_status_t move_by_nodes(void *opaque, xep_op_t *op)
+{
+    normal_t *mode = opaque;
+    const normal_routing_t *routing = normal_slot(mode, op->slot)->routing;
+    xep_wire_t *wire = mode->kit.env->wire;
+    xep_status_t status = XEP_OK, passed = XEP_INPROGRESS, forwarded = XEP_INPROGRESS;
+    if (xep_kit_state(op)->verdict != XEP_OK) return XEP_OK;
+    if (op->late.count != 0) status = xep_step_wait(mode, op);
+    for (int moves = 1; status >= 0 && moves;) {
+        passed = normal_pass_rows(mode, op);
+        if (passed < 0) return passed;
+        moves = normal_state(op)->moved < routing->tokens;
+        if (moves) move_slice(mode, op);
+        forwarded = normal_forward_rows(mode, op);
+        if (forwarded < 0) return forwarded;
+        if (moves) status = wire->ops->progress(wire);
+    }
+    if (status < 0) return status;
+    if (passed != XEP_OK || forwarded != XEP_OK || op->late.count != 0) {
+        if (op->late.count == 0) status = xep_step_wait(mode, op);
+        return status < 0 ? status : XEP_INPROGRESS;
+    }
+    if (mode->kit.env->checks_rows && routing->tokens != 0) normal_note_rows(mode, op);
+    return XEP_OK;
+}
+
+const xep_step_t normal_dispatch_by_nodes[] = {
+    {.name = "records to go out",
+     .does = "send records",
+     .run = xep_step_send,
+     .store = normal_store_record,
+     .parts = normal_feed_record_part},
+    {.name = "counts", .does = "wait for counts", .run = normal_relay_records, .word = counts_word},
+    {.name = "agreement", .does = "agree", .run = agree},
+    {.name = "places", .does = "find places", .run = find_places_by_nodes},
+    {.name = "rows to pass",
+     .does = "rows",
+     .run = move_by_nodes,
+     .word = normal_passing_word,
+     .rows_bits = NORMAL_ROWS_BITS},
+    {.name = "signals to go out",
+     .does = "send signals",
+     .run = xep_step_send,
+     .store = store_done,
+     .parts = normal_feed_done_part},
+    {.name = "rows", .does = "wait for rows", .run = normal_relay_dones, .word = done_word},
+    {.name = "digests", .does = "compare digests", .run = compare},
+    {.name = "the wire", .does = "flush", .run = xep_step_flush},
+    {.name = "the end", .does = "end", .run = normal_tell_rows},
+    {0},
+};
+
 xep_status_t normal_dispatch(void *mode, xep_op_t *op)
 {
     normal_t *normal = mode;
@@ -368,5 +406,6 @@ xep_status_t normal_dispatch(void *mode, xep_op_t *op)
     normal_state(op)->outs = normal_count_outs(mode);
     normal_make_record(mode, op);
     if (op->cached_slot != XEP_NO_SLOT) normal_show_cached(mode, op);
+    if (normal->nodes != NULL) normal_begin_traffic(normal, op);
     return xep_steps_begin(mode, op);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /* Where things are in a heap. */
-#include "normal.h"
+#include "normal_nodes.h"
 
 static uint32_t least(uint32_t a, uint32_t b)
 {
@@ -22,6 +22,25 @@ static void lay_slot(const xep_shape_t *shape, xep_heap_layout_t *common, xep_ca
     at->returned_weights = xep_carve_area(metadata, at->returned_rows, weights);
     common->input = xep_carve_area(rows, common->recv_rows, common->combine_stride);
     at->returned = xep_carve_area(rows, at->returned_rows, common->combine_stride);
+    if (!shape->by_nodes) return;
+    uint64_t passing = shape->feeders * shape->feed_rows;
+    uint64_t words = 1 + 2 * (uint64_t)shape->topk + shape->scales; /* of the metadata of a row */
+    at->feed_metadata = xep_carve_area(metadata, passing, words * sizeof(int32_t));
+    at->sum_weights = xep_carve_area(metadata, passing, weights);
+    at->feed_rows = xep_carve_area(rows, passing, xep_row_stride((size_t)shape->hidden * shape->elem_bytes));
+    at->sums = xep_carve_area(rows, passing, common->combine_stride);
+}
+
+/* What a feeder says to this rank alone: a line, and a record for all ranks of the node. */
+static void lay_feeds(const xep_shape_t *shape, normal_layout_t *at, xep_carve_t region[XEP_REGIONS])
+{
+    uint64_t lines = (uint64_t)shape->slots * shape->feeders, ranks = shape->nranks, experts = shape->experts;
+    if (!shape->by_nodes) return;
+    at->feed_record_bytes = xep_row_stride(sizeof(normal_record_t) + sizeof(uint32_t) * (ranks + experts) +
+                                           sizeof(normal_feed_tail_t) + sizeof(uint32_t));
+    at->feed_mail = xep_carve_offset(&region[XEP_REGION_CONTROL], lines, sizeof(normal_feed_mail_t));
+    at->taken = xep_carve_offset(&region[XEP_REGION_CONTROL], (uint64_t)shape->slots * shape->nodes, sizeof(uint64_t));
+    at->feed_records = xep_carve_offset(&region[XEP_REGION_METADATA], lines, at->feed_record_bytes);
 }
 
 /* One area more than there are handles, so that one can be written while all slots have rows in place. */
@@ -49,7 +68,8 @@ xep_status_t normal_lay_heap(const xep_shape_t *shape, xep_heap_layout_t *common
     normal_layout_t *at = (normal_layout_t *)common;
     uint64_t lines = (uint64_t)shape->slots * shape->nranks;
     at->max_dests = least(shape->topk, shape->nranks);
-    at->returned_rows = shape->tokens * least(shape->topk, xep_shape_unmapped(shape));
+    at->returned_rows =
+        shape->tokens * least(shape->topk, shape->by_nodes ? shape->nodes - 1 : xep_shape_unmapped(shape));
     at->record_bytes =
         xep_row_stride(sizeof(normal_record_t) + sizeof(uint32_t) * (shape->nranks + (uint64_t)shape->first_expert[1]));
     common->recv_rows = shape->recv_rows != 0 ? shape->recv_rows : shape->nranks * shape->tokens;
@@ -57,6 +77,7 @@ xep_status_t normal_lay_heap(const xep_shape_t *shape, xep_heap_layout_t *common
     at->mail = xep_carve_offset(&region[XEP_REGION_CONTROL], lines, sizeof(normal_mail_t));
     at->storing = xep_carve_offset(&region[XEP_REGION_CONTROL], 1, sizeof(normal_mail_t));
     at->records = xep_carve_offset(&region[XEP_REGION_METADATA], lines, at->record_bytes);
+    lay_feeds(shape, at, region);
     xep_carve_slots(shape, common, region, lay_slot);
     lay_sends(shape, at, region);
     return XEP_OK;

@@ -3,7 +3,7 @@
 /* The plan of a dispatch: from topk_idx to the ranks of each token. */
 #include <string.h>
 
-#include "normal.h"
+#include "normal_nodes.h"
 
 /* Copies a token's selections, counts them and marks their ranks; returns k of one that is no expert, or K. */
 __attribute__((always_inline)) static inline uint32_t mark_token(const normal_t *mode, const normal_routing_t *routing,
@@ -104,6 +104,7 @@ xep_status_t normal_make_plan(normal_t *mode, xep_op_t *op, normal_routing_t *ro
         memset(mode->marks, 0, (mode->kit.shape->nranks + 63) / 64 * sizeof *mode->marks);
         return xep_kit_refuse_expert(&mode->kit, op, planned, k);
     }
-    if (!mode->kit.all_mapped) list_tokens(mode, routing);
+    if (mode->nodes != NULL) normal_plan_passing(mode, routing);
+    else if (!mode->kit.all_mapped) list_tokens(mode, routing);
     return XEP_OK;
 }

@@ -17,7 +17,7 @@ enum { MODE_BYTES = 64, VALUE_BYTES = 24 };
 /* clang-format off */
 #define COLLECTIVE(X) \
     X(experts) X(topk) X(hidden) X(scales) X(tokens) X(recv_rows) X(dtype) X(combine_dtype) X(slots) X(memory) \
-    X(on_failure) X(flags) X(bytes)
+    X(on_failure) X(flags) X(path) X(pass_rows) X(by_nodes) X(bytes)
 /* clang-format on */
 
 /* A proposal as it is exchanged. Written by each rank, read by all. */
@@ -29,7 +29,7 @@ typedef struct terms {
     COLLECTIVE(TERMS_FIELD)
 #undef TERMS_FIELD
 } terms_t;
-_Static_assert(sizeof(terms_t) == 8 + MODE_BYTES + 13 * 8, "terms are exchanged as bytes: no padding");
+_Static_assert(sizeof(terms_t) == 8 + MODE_BYTES + 16 * 8, "terms are exchanged as bytes: no padding");
 
 static const struct {
     const char *name;
@@ -61,16 +61,22 @@ static void fill_terms(const xep_proposal_t *proposal, terms_t *terms)
     terms->memory = params->memory;
     terms->on_failure = params->on_failure;
     terms->flags = params->flags;
+    terms->path = params->path;
+    terms->pass_rows = params->pass_rows;
+    terms->by_nodes = proposal->by_nodes;
     terms->bytes = proposal->bytes;
 }
 
 /* a parameter as users know it: types by name */
 static uint64_t read_value(const terms_t *terms, int i, char *text)
 {
+    static const char *const paths[] = {[XEP_PATH_AUTO] = "auto", [XEP_PATH_FLAT] = "flat", [XEP_PATH_NODES] = "nodes"};
     uint64_t value;
     memcpy(&value, (const char *)terms + collective[i].offset, sizeof value);
     if (strstr(collective[i].name, "dtype") != NULL)
         snprintf(text, VALUE_BYTES, "%s", xep_dtype_name((xep_dtype_t)value));
+    else if (strcmp(collective[i].name, "path") == 0 && value <= XEP_PATH_NODES)
+        snprintf(text, VALUE_BYTES, "%s", paths[value]);
     else snprintf(text, VALUE_BYTES, "%" PRIu64, value);
     return value;
 }

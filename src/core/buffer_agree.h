@@ -9,6 +9,7 @@
 /** What a rank says of the buffer it wants to create. */
 typedef struct xep_proposal {
     const xep_buffer_params_t *params; /* looked at only where status is XEP_OK */
+    int by_nodes;                      /* the path it has chosen */
     uint64_t bytes;                    /* of its heap */
     xep_status_t status;               /* what the rank has come to by itself; its reason is the thread's last */
 } xep_proposal_t;

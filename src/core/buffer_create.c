@@ -13,6 +13,7 @@
 #include "heap.h"
 #include "log.h"
 #include "members.h"
+#include "path.h"
 #include "request_advance.h"
 #include "shape.h"
 #include "shm.h"
@@ -63,6 +64,7 @@ static xep_status_t measure_nodes(const xep_plugin_t *plugin, const xep_buffer_p
     uint64_t quiet_offset;
     xep_status_t status = xep_shape_imagine(params, nranks, nodes, &shape);
     if (status != XEP_OK) return status;
+    if (nodes != 1) xep_path_imagine(params, plugin, &shape);
     status = measure(plugin, &shape, params, regions, &quiet_offset, size);
     xep_shape_close(&shape);
     return status;
@@ -165,6 +167,7 @@ static xep_status_t prepare(xep_buffer_t *buffer, const xep_buffer_params_t *par
     if (status == XEP_OK) status = check_place(params, buffer->plugin.plugin);
     if (status != XEP_OK) return status;
     status = xep_shape_open(params, group, &buffer->shape);
+    if (status == XEP_OK) status = xep_path_choose(&group->config, params, buffer->plugin.plugin, &buffer->shape);
     if (status != XEP_OK) return status;
     status = measure(buffer->plugin.plugin, &buffer->shape, params, buffer->env.regions, &buffer->quiet_offset, size);
     if (status != XEP_OK) return status;
@@ -186,7 +189,7 @@ static xep_status_t open_heaps(xep_buffer_t *buffer, const xep_buffer_params_t *
 {
     xep_group_t *group = buffer->group;
     xep_heap_device_t *device = buffer->device;
-    xep_proposal_t mine = {.params = params, .bytes = size->bytes};
+    xep_proposal_t mine = {.params = params, .by_nodes = buffer->shape.by_nodes, .bytes = size->bytes};
     mine.status = xep_heap_open(&group->config, group->transport, size->bytes, &buffer->heap);
     if (mine.status == XEP_OK) buffer->heap->spares = params->on_failure == XEP_ON_FAILURE_MASK && group->nnodes != 1;
     if (mine.status == XEP_OK && device != NULL) mine.status = device->ops->heap_open(device, size->device_bytes);
@@ -234,7 +237,10 @@ static xep_status_t open_mode(xep_buffer_t *buffer, const xep_buffer_params_t *p
     if (status == XEP_OK && params->on_failure == XEP_ON_FAILURE_MASK)
         status = xep_members_open(buffer, members_offset(buffer->quiet_offset, buffer->shape.nranks));
     if (status == XEP_OK) status = buffer->plugin.plugin->open(&buffer->env, &buffer->mode);
-    xep_proposal_t mine = {.params = params, .bytes = buffer->heap->bytes, .status = status};
+    xep_proposal_t mine = {.params = params,
+                           .by_nodes = buffer->shape.by_nodes,
+                           .bytes = buffer->heap->bytes,
+                           .status = status};
     return xep_buffer_agree(buffer->group, &mine);
 }
 
@@ -273,7 +279,7 @@ xep_status_t xep_buffer_open(xep_group_t *group, const xep_buffer_params_t *para
     buffer->task.run = xep_request_run_task;
     atomic_flag_clear(&buffer->entered);
     if (status == XEP_OK) status = prepare(buffer, params, &size);
-    xep_proposal_t mine = {.params = params, .bytes = size.bytes, .status = status};
+    xep_proposal_t mine = {.params = params, .by_nodes = buffer->shape.by_nodes, .bytes = size.bytes, .status = status};
     if ((status = xep_buffer_agree(group, &mine)) != XEP_OK) goto err_free;
     if ((status = open_heaps(buffer, params, &size)) != XEP_OK) goto err_free;
     if ((status = connect_device(buffer, &reached)) != XEP_OK) goto err_free;

@@ -14,11 +14,11 @@ typedef struct likeness {
     uint32_t experts, topk, hidden, scales, slots;
     uint32_t threads;
     int32_t timeout_ms;
-    uint32_t dtype, combine_dtype, memory, on_failure;
-    uint64_t tokens, recv_rows;
+    uint32_t dtype, combine_dtype, memory, on_failure, flags, path;
+    uint64_t tokens, recv_rows, pass_rows;
     char mode[XEP_FOLLOWED_MODE];
 } likeness_t;
-_Static_assert(sizeof(likeness_t) == 64 + XEP_FOLLOWED_MODE, "exchanged as bytes: no padding");
+_Static_assert(sizeof(likeness_t) == 80 + XEP_FOLLOWED_MODE, "exchanged as bytes: no padding");
 
 static likeness_t draw(const xep_buffer_t *old)
 {
@@ -37,7 +37,10 @@ static likeness_t draw(const xep_buffer_t *old)
                            .memory = params->memory,
                            .on_failure = params->on_failure,
                            .tokens = params->tokens,
-                           .recv_rows = params->recv_rows};
+                           .recv_rows = params->recv_rows,
+                           .flags = params->flags,
+                           .path = params->path,
+                           .pass_rows = params->pass_rows};
     snprintf(likeness.mode, sizeof likeness.mode, "%s", params->mode);
     return likeness;
 }
@@ -61,6 +64,9 @@ static void fill_followed(const likeness_t *likeness, xep_followed_t *followed)
     followed->params.on_failure = (xep_on_failure_t)likeness->on_failure;
     followed->params.tokens = likeness->tokens;
     followed->params.recv_rows = likeness->recv_rows;
+    followed->params.flags = likeness->flags;
+    followed->params.path = (xep_path_t)likeness->path;
+    followed->params.pass_rows = likeness->pass_rows;
 }
 
 /* A rank whose own buffer differs finds out when all agree on the new one. */

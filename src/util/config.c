@@ -37,6 +37,10 @@ static const choice_t boot_choices[] = {{"auto", XEP_BOOT_AUTO},
                                         {"single", XEP_BOOT_SINGLE},
                                         {NULL, 0}};
 static const choice_t map_choices[] = {{"auto", XEP_MAP_AUTO}, {"never", XEP_MAP_NEVER}, {NULL, 0}};
+static const choice_t path_choices[] = {{"auto", XEP_PATH_AUTO},
+                                        {"flat", XEP_PATH_FLAT},
+                                        {"nodes", XEP_PATH_NODES},
+                                        {NULL, 0}};
 static const choice_t put_choices[] = {{"auto", XEP_PUT_AUTO},
                                        {"rma", XEP_PUT_RMA},
                                        {"pack", XEP_PUT_PACK},

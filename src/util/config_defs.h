@@ -12,6 +12,12 @@ VALUE(plugin_path, "PLUGIN_PATH", path, "",
       "folders with plugins, colon-separated, looked in before the installed ones; not when setuid")
 CHOICE(map, "MAP", "auto",
        "auto: load and store in the memory of peers where UCX can map it; never: UCX moves every byte")
+CHOICE(path, "PATH", "auto",
+       "how rows reach ranks of other nodes: flat (once to each rank), nodes (once to each node, and on from there), "
+       "auto (what takes less time for an even load)")
+VALUE(net_rate, "NET_RATE", bytes, "1g",
+      "bytes a second that a rank gets through the network, for the choice of XEP_PATH=auto")
+VALUE(memory_rate, "MEMORY_RATE", bytes, "4g", "bytes a second that a rank copies, likewise")
 CHOICE(put, "PUT", "auto",
        "bytes to ranks that are not mapped: rma (a put each), pack (large packed puts), am (packed eager messages), "
        "auto (chosen by transport and version of UCX)")

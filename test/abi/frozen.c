@@ -99,7 +99,7 @@ AT(xep_layout_t, tokens_per_node, 16);
 AT(xep_layout_t, tokens_per_expert, 24);
 AT(xep_layout_t, token_in_rank, 32);
 
-SIZE(xep_buffer_params_t, 80);
+SIZE(xep_buffer_params_t, 96);
 AT(xep_buffer_params_t, size, 0);
 AT(xep_buffer_params_t, mode, 8);
 AT(xep_buffer_params_t, experts, 16);
@@ -116,6 +116,8 @@ AT(xep_buffer_params_t, timeout_ms, 64);
 AT(xep_buffer_params_t, memory, 68);
 AT(xep_buffer_params_t, on_failure, 72);
 AT(xep_buffer_params_t, flags, 76);
+AT(xep_buffer_params_t, path, 80);
+AT(xep_buffer_params_t, pass_rows, 88);
 
 SIZE(xep_buffer_size_t, 40);
 AT(xep_buffer_size_t, size, 0);
@@ -124,7 +126,7 @@ AT(xep_buffer_size_t, recv_rows, 16);
 AT(xep_buffer_size_t, node_bytes, 24);
 AT(xep_buffer_size_t, device_bytes, 32);
 
-SIZE(xep_buffer_info_t, 104);
+SIZE(xep_buffer_info_t, 120);
 AT(xep_buffer_info_t, size, 0);
 AT(xep_buffer_info_t, mode, 8);
 AT(xep_buffer_info_t, bytes, 16);
@@ -145,6 +147,8 @@ AT(xep_buffer_info_t, dtype, 88);
 AT(xep_buffer_info_t, combine_dtype, 92);
 AT(xep_buffer_info_t, on_failure, 96);
 AT(xep_buffer_info_t, timeout_ms, 100);
+AT(xep_buffer_info_t, path, 104);
+AT(xep_buffer_info_t, pass_rows, 112);
 
 SIZE(xep_waits_t, 40);
 AT(xep_waits_t, size, 0);
@@ -242,7 +246,7 @@ AT(xep_combine_args_t, stream, 152);
 AT(xep_combine_args_t, missing, 160);
 AT(xep_combine_args_t, missing_stride, 168);
 
-SIZE(xep_shape_t, 112);
+SIZE(xep_shape_t, 128);
 AT(xep_shape_t, rank, 0);
 AT(xep_shape_t, nranks, 4);
 AT(xep_shape_t, nodes, 8);
@@ -261,6 +265,9 @@ AT(xep_shape_t, slots, 80);
 AT(xep_shape_t, tokens, 88);
 AT(xep_shape_t, recv_rows, 96);
 AT(xep_shape_t, sends_in_place, 104);
+AT(xep_shape_t, by_nodes, 108);
+AT(xep_shape_t, feeders, 112);
+AT(xep_shape_t, feed_rows, 120);
 
 SIZE(xep_region_t, 32);
 AT(xep_region_t, bytes, 0);
@@ -329,7 +336,7 @@ SIZE(xep_place_ops_t, 16);
 AT(xep_place_ops_t, memory, 0);
 AT(xep_place_ops_t, release, 8);
 
-SIZE(xep_plugin_t, 136);
+SIZE(xep_plugin_t, 144);
 AT(xep_plugin_t, abi, 0);
 AT(xep_plugin_t, size, 4);
 AT(xep_plugin_t, env_size, 8);
@@ -351,6 +358,7 @@ AT(xep_plugin_t, explain, 104);
 AT(xep_plugin_t, masks, 112);
 AT(xep_plugin_t, place, 120);
 AT(xep_plugin_t, layout, 128);
+AT(xep_plugin_t, by_nodes, 136);
 
 SIZE(xep_wire_ops_t, 56);
 AT(xep_wire_ops_t, size, 0);

@@ -126,14 +126,37 @@ static xep_buffer_params_t params_of(const mp_job_t *job)
     p.memory = c->memory;
     p.on_failure = c->on_failure;
     p.timeout_ms = c->timeout_ms;
+    p.path = c->path;
+    p.pass_rows = c->pass_rows;
     p.flags = c->in_place != 0 ? XEP_BUFFER_SEND_MEMORY : 0;
     return p;
+}
+
+/* Sums have another order where rows go once to each node. */
+static void find_nodes(mp_job_t *job, xep_group_t *group)
+{
+    xep_buffer_info_t info = XEP_BUFFER_INFO_INIT;
+    MP_OK(xep_buffer_query(job->buffer, &info));
+    free(job->nodes);
+    job->nodes = NULL;
+    job->shape.node = NULL;
+    if (info.path != XEP_PATH_NODES) return;
+    uint32_t nranks = job->routing->params.nranks;
+    job->nodes = calloc(nranks, sizeof *job->nodes);
+    for (uint32_t r = 0; r < nranks; r++) {
+        xep_peer_info_t peer = XEP_PEER_INFO_INIT;
+        MP_OK(xep_group_peer(group, r, &peer));
+        job->nodes[r] = peer.node;
+    }
+    job->shape.node = job->nodes;
 }
 
 xep_status_t mp_job_try_buffer(mp_job_t *job, xep_group_t *group)
 {
     xep_buffer_params_t p = params_of(job);
-    return xep_buffer_create(group, &p, &job->buffer);
+    xep_status_t status = xep_buffer_create(group, &p, &job->buffer);
+    if (status == XEP_OK) find_nodes(job, group);
+    return status;
 }
 
 void mp_job_buffer(mp_job_t *job, xep_group_t *group)
@@ -151,14 +174,15 @@ void mp_job_buffer(mp_job_t *job, xep_group_t *group)
     MP_OK(xep_buffer_query(job->buffer, &info));
     MP_CHECK(info.bytes == bytes && info.recv_rows == size.recv_rows);
     if (ranks.nnodes == 1) MP_CHECK(bytes == size.node_bytes);
-    else if (ranks.nnodes == ranks.nranks) MP_CHECK(bytes == size.bytes);
     else MP_CHECK(bytes > size.node_bytes && bytes <= size.bytes);
+    find_nodes(job, group);
     if (job->c->fixed_capacity) job->shape.capacity = size.recv_rows;
 }
 
 void mp_job_close(mp_job_t *job)
 {
     xep_buffer_destroy(job->buffer);
+    free(job->nodes);
     mp_free(job->x, "x");
     mp_free(job->idx, "topk_idx");
     mp_free(job->weights, "topk_weights");

@@ -32,6 +32,8 @@ typedef struct mp_case {
     int in_place;       /* 1: rows lie in send memory; 2: the same, and the caller has them elsewhere */
     uint64_t recv_rows; /* of the buffer; 0: the worst case */
     uint32_t slots, threads;
+    xep_path_t path;
+    uint64_t pass_rows;
     xep_on_failure_t on_failure;
     int32_t timeout_ms;  /* of the buffer */
     xep_memory_t memory; /* of the buffer; the arrays of the job are the host's in any case */
@@ -43,6 +45,7 @@ typedef struct mp_job {
     oracle_shape_t shape;
     xep_buffer_t *buffer;
     uint64_t tokens; /* of this rank */
+    uint32_t *nodes; /* [R] of each rank, where rows go once to each node; NULL: they do not */
     int may_be_out;  /* others may leave this rank out at any moment, in which a call gives it no memory */
     void *x, *idx, *out, *bias[2], *y;
     float *weights, *out_weights;

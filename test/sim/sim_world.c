@@ -70,6 +70,7 @@ static void nodes_random(sim_dice_t *dice, sim_options_t *options)
 void sim_options_random(sim_dice_t *dice, sim_options_t *options)
 {
     nodes_random(dice, options);
+    options->feed_rows = sim_chance(dice, 50) ? 0 : 1 + sim_below(dice, sim_chance(dice, 50) ? 3 : 40);
     options->threads = 1 + (uint32_t)sim_below(dice, 3);
     options->stream_bytes = sim_chance(dice, 50) ? 0 : UINT64_MAX;
     options->inflight = 1 + (uint32_t)sim_below(dice, sim_chance(dice, 50) ? 3 : 100);
@@ -219,11 +220,14 @@ static void rank_init(sim_world_t *world, uint32_t index, const xep_shape_t *sha
     for (int i = 0; i < XEP_REGIONS; i++) rank->env.regions[i].base = (char *)rank->env.heap + regions[i].offset;
 }
 
-int sim_world_open(sim_world_t *world, const sim_options_t *options, const xep_shape_t *shape)
+int sim_world_open(sim_world_t *world, const sim_options_t *options, const xep_shape_t *asked)
 {
     xep_region_t regions[XEP_REGIONS];
+    xep_shape_t own = *asked, *shape = &own;
     uint64_t bytes, rows;
     world->options = *options;
+    shape->by_nodes = world->plugin->by_nodes && options->feed_rows != 0 && !options->masks;
+    shape->feed_rows = options->feed_rows;
     if (sim_shape_measure(world->plugin, shape, world->options.node, regions, &bytes, &rows) != XEP_OK) {
         sim_fail(world, "heap_size refused the shape");
         return 0;

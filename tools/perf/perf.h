@@ -30,6 +30,7 @@ typedef struct perf {
     uint32_t host_ranks; /* ranks on this rank's machine */
     oracle_routing_t *routing;
     oracle_traffic_t traffic;
+    uint32_t *nodes;                    /* [R] of each rank, where rows go once to each node; NULL: they do not */
     oracle_shape_t shape;               /* what is sent now; checks change payload and biases */
     uint64_t tokens;                    /* T of this rank */
     uint64_t recv_rows;                 /* most rows any rank receives */

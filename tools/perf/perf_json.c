@@ -48,6 +48,7 @@ static void write_shape(FILE *file, const perf_t *perf)
     write_text(file, "mode", buffer.mode);
     write_count(file, "ranks", perf->info.nranks);
     write_count(file, "nodes", perf->info.nnodes);
+    write_text(file, "path", buffer.path == XEP_PATH_NODES ? "nodes" : "flat");
     write_count(file, "tokens", perf->routing->tokens);
     write_count(file, "hidden", options->hidden);
     write_count(file, "topk", options->topk);

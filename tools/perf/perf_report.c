@@ -31,6 +31,7 @@ static void print_head(const perf_t *perf)
     if (options->mask) printf(", %" PRIu64 " of 1000 masked", options->mask);
     if (options->by_expert) printf(", %s, quant %s", options->layout, options->quant_name);
     printf("%s%s", options->cached ? ", cached" : "", options->copy_in ? ", copied in" : "");
+    if (perf->info.nnodes > 1) printf(", path %s", buffer.path == XEP_PATH_NODES ? "nodes" : "flat");
     if (options->slots > 1) printf(", %" PRIu64 " in flight", options->slots);
     if (!options->check_only) printf(", %" PRIu64 " iterations", options->iters);
     printf("\n");

@@ -284,6 +284,21 @@ static xep_status_t ask_peers(perf_t *perf)
     return status;
 }
 
+/* Sums have another order where rows go once to each node. */
+static xep_status_t find_nodes(perf_t *perf)
+{
+    uint32_t *nodes = oracle_alloc(perf->info.nranks * sizeof *nodes);
+    xep_status_t status = XEP_OK;
+    for (uint32_t r = 0; r < perf->info.nranks && status == XEP_OK; r++) {
+        xep_peer_info_t peer = XEP_PEER_INFO_INIT;
+        status = xep_group_peer(perf->group, r, &peer);
+        nodes[r] = peer.node;
+    }
+    free(perf->nodes);
+    perf->shape.node = perf->nodes = nodes;
+    return status;
+}
+
 /* How many ranks are mapped is told in the report: the least of all, as they may differ. */
 static xep_status_t open_buffer(perf_t *perf)
 {
@@ -295,6 +310,7 @@ static xep_status_t open_buffer(perf_t *perf)
     set_buffer_params(perf, &params);
     status = xep_buffer_create(perf->group, &params, &perf->buffer);
     if (status == XEP_OK) status = xep_buffer_query(perf->buffer, &info);
+    if (status == XEP_OK && info.path == XEP_PATH_NODES) status = find_nodes(perf);
     if (status == XEP_OK) status = agree_least(perf, info.mapped_peers, &mapped);
     if (status == XEP_OK) perf->mapped = (uint32_t)mapped;
     if (status == XEP_OK && perf->options.logfmt) status = ask_peers(perf);
@@ -356,6 +372,7 @@ void perf_teardown(perf_t *perf)
     free(perf->handle);
     free(perf->request);
     free(perf->logfmt_from);
+    free(perf->nodes);
     perf_waits_close(perf);
     perf_peer_close(perf->peer);
     perf_cuda_close(perf);

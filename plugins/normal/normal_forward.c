@@ -1,0 +1,240 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/*
+ * Rows of feeders on their way to the ranks of this node: each is read once, in the ring, and stored wherever it
+ * belongs. Metadata is copied before it is checked, as its writer may still write it; of a row nothing is looked at.
+ */
+#include <string.h>
+
+#include "normal_metadata.h"
+#include "normal_nodes.h"
+
+/** Rows of one feeder, whose places are found. */
+typedef struct forward {
+    const normal_t *mode;
+    const xep_op_t *op;
+    const normal_traffic_t *traffic;
+    xep_copy_fn copy[2]; /* of own rows, and of those for mates */
+    const char *ring;    /* the first of the rows */
+    uint64_t rows;
+    size_t bytes, stride, metadata; /* of a row; of its metadata */
+} forward_t;
+
+static xep_status_t protocol_error(const normal_t *mode, xep_op_t *op, uint32_t rank, const char *what, uint64_t value)
+{
+    return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_PROTOCOL, "rank %u passed a row with %s %llu", rank, what,
+                               (unsigned long long)value);
+}
+
+/* ---- places ---- */
+
+/* Tokens come in ascending order, as their rows are counted. */
+static xep_status_t check_token(const normal_t *mode, xep_op_t *op, uint32_t feed, int32_t token)
+{
+    const normal_slot_t *slot = normal_slot(mode, op->slot);
+    uint32_t source = mode->nodes->feeder[feed];
+    if (token <= slot->traffic->feeds[feed].token || (uint64_t)token >= slot->from[source].tokens)
+        return protocol_error(mode, op, source, "token", (uint32_t)token);
+    slot->traffic->feeds[feed].token = token;
+    return XEP_OK;
+}
+
+/* The mates that have one of its experts. */
+static xep_status_t find_mates(const normal_t *mode, xep_op_t *op, uint32_t feed, const char *experts, uint64_t *places)
+{
+    const xep_shape_t *shape = mode->kit.shape;
+    uint64_t any = 0;
+    memset(places, 0, mode->nodes->words * sizeof *places);
+    for (uint32_t k = 0; k < op->dispatch->topk; k++) {
+        int64_t expert = xep_idx_at(experts, k, 0);
+        if (expert == -1) continue;
+        if ((uint64_t)expert >= shape->experts)
+            return protocol_error(mode, op, mode->nodes->feeder[feed], "expert", (uint64_t)expert);
+        uint32_t owner = mode->kit.owner[expert], place = shape->place[owner];
+        if (shape->node[owner] != mode->nodes->node) continue;
+        places[place / 64] |= UINT64_C(1) << place % 64;
+        any = 1;
+    }
+    return any ? XEP_OK : protocol_error(mode, op, mode->nodes->feeder[feed], "experts of this node", any);
+}
+
+/* Its row at each of them: the next one that the feeder has there. */
+static xep_status_t list_places(const normal_t *mode, xep_op_t *op, uint32_t feed, const uint64_t *places,
+                                uint32_t *end)
+{
+    const normal_nodes_t *nodes = mode->nodes;
+    const normal_slot_t *slot = normal_slot(mode, op->slot);
+    const uint64_t *begins = slot->routing->passing->begins + (size_t)feed * nodes->mates;
+    const uint32_t *rows = slot->routing->rank_rows + (size_t)nodes->feeder[feed] * mode->kit.shape->nranks;
+    uint32_t *next = slot->traffic->next + (size_t)feed * nodes->mates;
+    for (uint32_t w = 0; w < nodes->words; w++)
+        for (uint64_t left = places[w]; left != 0; left &= left - 1) {
+            uint32_t place = w * 64 + (uint32_t)__builtin_ctzll(left);
+            if (next[place] == rows[nodes->mate[place]])
+                return protocol_error(mode, op, nodes->feeder[feed], "no place left at rank", nodes->mate[place]);
+            nodes->piece.dests[(*end)++] = (normal_dest_t){place, (uint32_t)(begins[place] + next[place]++)};
+        }
+    return XEP_OK;
+}
+
+/* A cached dispatch goes where the first one went: combines of both count on it. */
+static xep_status_t find_places(const normal_t *mode, xep_op_t *op, uint32_t feed, uint64_t first, forward_t *forward)
+{
+    const normal_nodes_t *nodes = mode->nodes;
+    uint64_t *saved = normal_slot(mode, op->slot)->routing->passing->places, *found = nodes->found;
+    size_t words = nodes->words * sizeof *found;
+    uint32_t end = 0;
+    for (uint64_t i = 0; i < forward->rows; i++) {
+        const char *metadata = nodes->piece.metadata + i * forward->metadata;
+        uint64_t *places = saved + (feed * mode->kit.shape->tokens + first + i) * nodes->words;
+        int32_t token;
+        memcpy(&token, metadata, sizeof token);
+        nodes->piece.first[i] = end;
+        xep_status_t status = check_token(mode, op, feed, token);
+        if (status == XEP_OK) status = find_mates(mode, op, feed, metadata + sizeof token, found);
+        if (status == XEP_OK && op->cached_slot != XEP_NO_SLOT && memcmp(found, places, words) != 0)
+            status = protocol_error(mode, op, nodes->feeder[feed], "other ranks than before, token", (uint32_t)token);
+        if (status == XEP_OK) status = list_places(mode, op, feed, found, &end);
+        if (status != XEP_OK) return status;
+        if (op->cached_slot == XEP_NO_SLOT) memcpy(places, found, words);
+    }
+    nodes->piece.first[forward->rows] = end;
+    return XEP_OK;
+}
+
+/* All have come: there are as many as were announced. */
+static xep_status_t check_end(const normal_t *mode, xep_op_t *op, uint32_t feed)
+{
+    const normal_nodes_t *nodes = mode->nodes;
+    const normal_slot_t *slot = normal_slot(mode, op->slot);
+    const uint32_t *rows = slot->routing->rank_rows + (size_t)nodes->feeder[feed] * mode->kit.shape->nranks;
+    const uint32_t *next = slot->traffic->next + (size_t)feed * nodes->mates;
+    for (uint32_t p = 0; p < nodes->mates; p++)
+        if (next[p] != rows[nodes->mate[p]])
+            return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_PROTOCOL,
+                                       "rank %u passed %u rows for rank %u, and announced %u", nodes->feeder[feed],
+                                       next[p], nodes->mate[p], rows[nodes->mate[p]]);
+    return XEP_OK;
+}
+
+/* ---- rows ---- */
+
+static void store_rows(void *arg, uint32_t thread, uint32_t nthreads)
+{
+    const forward_t *forward = arg;
+    const normal_nodes_t *nodes = forward->mode->nodes;
+    const xep_dispatch_args_t *args = forward->op->dispatch;
+    const uint64_t end = forward->rows * (thread + 1) / nthreads;
+    const size_t experts = args->topk * sizeof(int32_t);
+    for (uint64_t i = forward->rows * thread / nthreads; i < end; i++) {
+        const char *row = forward->ring + i * forward->stride, *next = i + 1 < end ? row + forward->stride : row;
+        const char *beside = nodes->piece.metadata + i * forward->metadata,
+                   *weights = beside + sizeof(int32_t) + experts;
+        int weighted = normal_state(forward->op)->weighted;
+        normal_metadata_t from = {.experts = (const int32_t *)(const void *)(beside + sizeof(int32_t)),
+                                  .weights = weighted ? weights : NULL,
+                                  .scales = weighted ? weights + experts : weights,
+                                  .scales_stride = 4};
+        memcpy(&from.token, beside, sizeof from.token);
+        for (uint32_t d = nodes->piece.first[i]; d < nodes->piece.first[i + 1]; d++) {
+            normal_dest_t dest = nodes->piece.dests[d];
+            const normal_target_t *target = &forward->traffic->targets[dest.rank];
+            forward->copy[dest.rank != nodes->place](target->x + dest.row * forward->stride, row, forward->bytes, next);
+            normal_store_metadata(forward->mode, args, &from, nodes->mate[dest.rank], target, dest.row);
+        }
+    }
+    xep_stores_fence();
+}
+
+/* Rows that lie together in the ring, from the first one that is not stored. */
+static xep_status_t store_piece(normal_t *mode, xep_op_t *op, uint32_t feed, uint64_t rows)
+{
+    const normal_slot_t *slot = normal_slot(mode, op->slot);
+    const xep_env_t *env = mode->kit.env;
+    uint64_t first = slot->traffic->feeds[feed].stored, wrap = mode->kit.shape->feed_rows;
+    uint32_t index = normal_index(mode, op);
+    size_t bytes = xep_dispatch_row_bytes(op->dispatch), stride = xep_row_stride(bytes);
+    size_t metadata = normal_passing_bytes(op, normal_state(op)->weighted);
+    if (rows > NORMAL_PIECE_ROWS) rows = NORMAL_PIECE_ROWS;
+    if (rows > wrap - first % wrap) rows = wrap - first % wrap;
+    forward_t forward = {
+        .mode = mode,
+        .op = op,
+        .traffic = slot->traffic,
+        .copy = {xep_copy_select(env->simd, 0), xep_copy_select(env->simd, xep_streams_to_others(env))},
+        .ring = xep_kit_own(&mode->kit, normal_feed_row_offset(mode, index, feed, first, stride)),
+        .rows = rows,
+        .bytes = bytes,
+        .stride = stride,
+        .metadata = metadata,
+    };
+    memcpy(mode->nodes->piece.metadata,
+           xep_kit_own(&mode->kit, normal_feed_metadata_offset(mode, index, feed, first, metadata)), rows * metadata);
+    xep_status_t status = find_places(mode, op, feed, first, &forward);
+    if (status != XEP_OK) return status;
+    env->parallel(env, store_rows, &forward);
+    slot->traffic->feeds[feed].stored += rows;
+    return XEP_OK;
+}
+
+/* ---- a feeder ---- */
+
+/*
+ * Where its ring is too small for all its rows, it waits to hear what was taken: of a quarter of the ring at a time,
+ * and no more once there is room for the last row.
+ */
+static xep_status_t tell_taken(const normal_t *mode, xep_op_t *op, uint32_t feed)
+{
+    const normal_slot_t *slot = normal_slot(mode, op->slot);
+    normal_feed_t *state = &slot->traffic->feeds[feed];
+    uint64_t rows = slot->routing->passing->feeds[feed].rows, room = mode->kit.shape->feed_rows;
+    xep_wire_t *wire = mode->kit.env->wire;
+    if (rows <= room || state->taken >= rows - room || state->stored == state->taken) return XEP_OK;
+    if (state->stored - state->taken < (room + 3) / 4 && state->stored < rows - room) return XEP_OK;
+    uint64_t word = normal_taken_offset(mode, normal_index(mode, op), mode->nodes->node);
+    xep_status_t status = wire->ops->put_signal(wire, mode->nodes->feeder[feed], 0, NULL, 0, word,
+                                                normal_rows_word(op->epoch, state->stored));
+    if (status == XEP_OK) state->taken = state->stored;
+    return status;
+}
+
+/* XEP_OK: nothing more of this feeder is here. */
+static xep_status_t forward_feed(normal_t *mode, xep_op_t *op, uint32_t feed)
+{
+    const normal_slot_t *slot = normal_slot(mode, op->slot);
+    normal_feed_t *state = &slot->traffic->feeds[feed];
+    uint64_t rows = slot->routing->passing->feeds[feed].rows;
+    uint64_t word = atomic_load_explicit(&normal_feed_mail(mode, op, feed)->passed, memory_order_acquire);
+    uint64_t passed = normal_rows_of(word, op->epoch);
+    if (passed > rows || passed > state->stored + mode->kit.shape->feed_rows)
+        return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_PROTOCOL, "rank %u has passed %llu rows of %llu",
+                                   mode->nodes->feeder[feed], (unsigned long long)passed, (unsigned long long)rows);
+    xep_status_t status = XEP_OK;
+    int begun = state->stored < passed;
+    while (status == XEP_OK && state->stored < passed) {
+        status = store_piece(mode, op, feed, passed - state->stored);
+        if (status == XEP_OK) status = tell_taken(mode, op, feed);
+    }
+    if (status == XEP_OK && begun && state->stored == rows) status = check_end(mode, op, feed);
+    return status == XEP_OK ? tell_taken(mode, op, feed) : status;
+}
+
+static int is_all_stored(const normal_t *mode, const xep_op_t *op, uint32_t feed)
+{
+    const normal_slot_t *slot = normal_slot(mode, op->slot);
+    const normal_feed_t *state = &slot->traffic->feeds[feed];
+    uint64_t rows = slot->routing->passing->feeds[feed].rows, room = mode->kit.shape->feed_rows;
+    return state->stored == rows && (rows <= room || state->taken >= rows - room);
+}
+
+xep_status_t normal_forward_rows(normal_t *mode, xep_op_t *op)
+{
+    int left = 0;
+    for (uint32_t f = 0; f < mode->nodes->feeders; f++) {
+        if (is_all_stored(mode, op, f)) continue;
+        xep_status_t status = forward_feed(mode, op, f);
+        if (status < 0) return status;
+        left |= status != XEP_OK || !is_all_stored(mode, op, f);
+    }
+    return left ? XEP_INPROGRESS : XEP_OK;
+}

@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* Who forwards for whom, where what passes lies, and what of a routing passes. */
+#include "normal_nodes.h"
+
+#include <string.h>
+
+/* ---- who forwards for whom ---- */
+
+/* The rank of a node with a place: places count its ranks in ascending order. */
+static uint32_t rank_at(const xep_shape_t *shape, uint32_t node, uint32_t place)
+{
+    uint32_t rank = 0;
+    while (shape->node[rank] != node || shape->place[rank] != place) rank++;
+    return rank;
+}
+
+uint32_t normal_forwarder(const xep_shape_t *shape, uint32_t rank, uint32_t node)
+{
+    return rank_at(shape, node, shape->place[rank] % shape->node_ranks[node]);
+}
+
+static int is_feeder(const xep_shape_t *shape, uint32_t rank, uint32_t forwarder)
+{
+    uint32_t node = shape->node[forwarder];
+    return shape->node[rank] != node && shape->place[rank] % shape->node_ranks[node] == shape->place[forwarder];
+}
+
+static uint32_t count_feeders(const xep_shape_t *shape, uint32_t forwarder, uint32_t end)
+{
+    uint32_t feeders = 0;
+    for (uint32_t r = 0; r < end; r++) feeders += (uint32_t)is_feeder(shape, r, forwarder);
+    return feeders;
+}
+
+static void find_nodes(const xep_shape_t *shape, normal_nodes_t *nodes)
+{
+    uint32_t feeders = 0;
+    for (uint32_t p = 0; p < nodes->mates; p++) nodes->mate[p] = rank_at(shape, nodes->node, p);
+    for (uint32_t n = 0; n < shape->nodes; n++) {
+        nodes->forwarder[n] = n == nodes->node ? XEP_NO_RANK : normal_forwarder(shape, shape->rank, n);
+        if (n != nodes->node) nodes->line[n] = count_feeders(shape, nodes->forwarder[n], shape->rank);
+    }
+    for (uint32_t r = 0; r < shape->nranks; r++) {
+        nodes->feed_of[r] = is_feeder(shape, r, shape->rank) ? feeders : UINT32_MAX;
+        if (nodes->feed_of[r] != UINT32_MAX) nodes->feeder[feeders++] = r;
+        nodes->through[r] = shape->node[r] == nodes->node ? XEP_NO_RANK : normal_forwarder(shape, r, nodes->node);
+    }
+}
+
+/* ---- private memory ---- */
+
+static uint32_t least(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+
+/* The metadata of a row, at most. */
+static size_t most_metadata(const xep_shape_t *shape)
+{
+    return sizeof(int32_t) * (1 + 2 * (size_t)shape->topk + shape->scales);
+}
+
+static void lay_piece(const normal_nodes_t *nodes, const xep_shape_t *shape, xep_carve_t *arena, normal_piece_t *piece)
+{
+    uint64_t dests = (uint64_t)NORMAL_PIECE_ROWS * least(shape->topk, nodes->mates);
+    piece->metadata = xep_carve_array(arena, NORMAL_PIECE_ROWS, most_metadata(shape));
+    piece->first = xep_carve_array(arena, NORMAL_PIECE_ROWS + 1, sizeof *piece->first);
+    piece->dests = xep_carve_array(arena, dests, sizeof *piece->dests);
+}
+
+void normal_lay_nodes(normal_t *mode, xep_carve_t *arena)
+{
+    const xep_shape_t *shape = mode->kit.shape;
+    normal_nodes_t measured, *nodes = xep_carve_array(arena, 1, sizeof *nodes);
+    if (nodes == NULL) nodes = &measured;
+    nodes->node = shape->node[shape->rank];
+    nodes->place = shape->place[shape->rank];
+    nodes->mates = shape->node_ranks[nodes->node];
+    nodes->feeders = count_feeders(shape, shape->rank, shape->nranks);
+    nodes->words = (nodes->mates + 63) / 64;
+    nodes->most_nodes = least(shape->topk, shape->nodes - 1);
+    nodes->mate = xep_carve_array(arena, nodes->mates, sizeof *nodes->mate);
+    nodes->feeder = xep_carve_array(arena, nodes->feeders, sizeof *nodes->feeder);
+    nodes->feed_of = xep_carve_array(arena, shape->nranks, sizeof *nodes->feed_of);
+    nodes->forwarder = xep_carve_array(arena, shape->nodes, sizeof *nodes->forwarder);
+    nodes->line = xep_carve_array(arena, shape->nodes, sizeof *nodes->line);
+    nodes->through = xep_carve_array(arena, shape->nranks, sizeof *nodes->through);
+    nodes->seen = xep_carve_array(arena, shape->nodes, sizeof *nodes->seen);
+    nodes->list = xep_carve_array(arena, nodes->most_nodes + UINT64_C(1), sizeof *nodes->list);
+    nodes->found = xep_carve_array(arena, nodes->words, sizeof *nodes->found);
+    nodes->mate_sources = xep_carve_array(arena, nodes->mates, sizeof *nodes->mate_sources);
+    lay_piece(nodes, shape, arena, &nodes->piece);
+    mode->nodes = NULL;
+    if (arena->base == NULL) return;
+    mode->nodes = nodes;
+    find_nodes(shape, nodes);
+}
+
+/* The same in both passes, and the first knows no nodes yet. */
+static normal_nodes_t count_nodes(const xep_shape_t *shape)
+{
+    uint32_t mates = shape->node_ranks[shape->node[shape->rank]];
+    return (normal_nodes_t){.mates = mates,
+                            .feeders = count_feeders(shape, shape->rank, shape->nranks),
+                            .words = (mates + 63) / 64,
+                            .most_nodes = least(shape->topk, shape->nodes - 1)};
+}
+
+/* While it is only measured, what is found goes nowhere. */
+normal_passing_t *normal_lay_passing(const normal_t *mode, xep_carve_t *arena)
+{
+    const xep_shape_t *shape = mode->kit.shape;
+    const normal_nodes_t nodes = count_nodes(shape);
+    normal_passing_t measured, *laid = xep_carve_array(arena, 1, sizeof *laid), *passing = laid ? laid : &measured;
+    uint64_t tokens = shape->tokens, terms = tokens * mode->layout.max_dests;
+    passing->tokens = xep_carve_array(arena, tokens * nodes.most_nodes, sizeof *passing->tokens);
+    passing->begin = xep_carve_array(arena, shape->nodes + UINT64_C(1), sizeof *passing->begin);
+    passing->term_first = xep_carve_array(arena, tokens + 1, sizeof *passing->term_first);
+    passing->terms = xep_carve_array(arena, terms, sizeof *passing->terms);
+    passing->feeds = xep_carve_array(arena, nodes.feeders, sizeof *passing->feeds);
+    passing->begins = xep_carve_array(arena, (uint64_t)nodes.feeders * nodes.mates, sizeof *passing->begins);
+    passing->places = xep_carve_array(arena, nodes.feeders * tokens * nodes.words, sizeof *passing->places);
+    return laid;
+}
+
+normal_traffic_t *normal_lay_traffic(const normal_t *mode, xep_carve_t *arena)
+{
+    const xep_shape_t *shape = mode->kit.shape;
+    const normal_nodes_t nodes = count_nodes(shape);
+    normal_traffic_t measured, *laid = xep_carve_array(arena, 1, sizeof *laid), *traffic = laid ? laid : &measured;
+    traffic->feeds = xep_carve_array(arena, nodes.feeders, sizeof *traffic->feeds);
+    traffic->passes = xep_carve_array(arena, shape->nodes, sizeof *traffic->passes);
+    traffic->next = xep_carve_array(arena, (uint64_t)nodes.feeders * nodes.mates, sizeof *traffic->next);
+    traffic->targets = xep_carve_array(arena, nodes.mates, sizeof *traffic->targets);
+    traffic->tails = xep_carve_array(arena, shape->nodes, sizeof *traffic->tails);
+    traffic->staged = xep_carve_array(arena, shape->tokens * nodes.most_nodes, most_metadata(shape));
+    return laid;
+}
+
+/* ---- the plan ---- */
+
+/*
+ * The nodes of a token, ascending: a token goes to few. Its own is among them, so that sums know when its ranks are
+ * due. Returns how many.
+ */
+static uint32_t list_nodes(const normal_t *mode, const normal_routing_t *routing, uint64_t token, uint32_t *list)
+{
+    uint64_t *seen = mode->nodes->seen;
+    uint32_t count = 0;
+    for (uint64_t i = routing->first[token]; i < routing->first[token + 1]; i++) {
+        uint32_t node = mode->kit.shape->node[routing->dests[i].rank], at = count;
+        if (seen[node] == token + 1) continue;
+        seen[node] = token + 1;
+        for (; at > 0 && list[at - 1] > node; at--) list[at] = list[at - 1];
+        list[at] = node;
+        count++;
+    }
+    return count;
+}
+
+/* Ranks of the own node one by one, and of every other node the next row that passes to it; returns the end of terms.
+ */
+static uint64_t add_terms(const normal_t *mode, normal_routing_t *routing, uint64_t token, uint64_t end)
+{
+    const xep_shape_t *shape = mode->kit.shape;
+    normal_passing_t *passing = routing->passing;
+    uint64_t *next = passing->begin + 1; /* counts, for now */
+    uint32_t *list = mode->nodes->list, count = list_nodes(mode, routing, token, list);
+    for (uint32_t n = 0; n < count; n++) {
+        if (list[n] != mode->nodes->node) {
+            passing->terms[end++] = (normal_dest_t){shape->nranks + list[n], (uint32_t)next[list[n]]++};
+            continue;
+        }
+        for (uint64_t i = routing->first[token]; i < routing->first[token + 1]; i++)
+            if (shape->node[routing->dests[i].rank] == list[n]) passing->terms[end++] = routing->dests[i];
+    }
+    return end;
+}
+
+/* Terms first, which number the rows of each node; then the tokens by node, as a counting sort. */
+void normal_plan_passing(const normal_t *mode, normal_routing_t *routing)
+{
+    const uint32_t nranks = mode->kit.shape->nranks, nnodes = mode->kit.shape->nodes;
+    normal_passing_t *passing = routing->passing;
+    uint64_t end = 0;
+    memset(passing->begin, 0, (nnodes + UINT64_C(1)) * sizeof *passing->begin);
+    memset(mode->nodes->seen, 0, nnodes * sizeof *mode->nodes->seen);
+    for (uint64_t t = 0; t < routing->tokens; t++) {
+        passing->term_first[t] = end;
+        end = add_terms(mode, routing, t, end);
+    }
+    passing->term_first[routing->tokens] = end;
+    for (uint32_t n = 0; n < nnodes; n++) passing->begin[n + 1] += passing->begin[n];
+    for (uint64_t t = 0; t < routing->tokens; t++)
+        for (uint64_t i = passing->term_first[t]; i < passing->term_first[t + 1]; i++) {
+            normal_dest_t term = passing->terms[i];
+            if (term.rank >= nranks) passing->tokens[passing->begin[term.rank - nranks] + term.row] = (uint32_t)t;
+        }
+}
+
+void normal_begin_traffic(const normal_t *mode, const xep_op_t *op)
+{
+    const normal_nodes_t *nodes = mode->nodes;
+    normal_traffic_t *traffic = normal_slot(mode, op->slot)->traffic;
+    for (uint32_t f = 0; f < nodes->feeders; f++) traffic->feeds[f] = (normal_feed_t){.token = -1};
+    memset(traffic->passes, 0, mode->kit.shape->nodes * sizeof *traffic->passes);
+    memset(traffic->next, 0, (size_t)nodes->feeders * nodes->mates * sizeof *traffic->next);
+}
+
+/* ---- places in a heap ---- */
+
+static uint64_t line_of(const normal_t *mode, uint32_t index, uint32_t line)
+{
+    return (uint64_t)index * mode->kit.shape->feeders + line;
+}
+
+uint64_t normal_feed_mail_offset(const normal_t *mode, uint32_t index, uint32_t line)
+{
+    return mode->layout.feed_mail + line_of(mode, index, line) * sizeof(normal_feed_mail_t);
+}
+
+uint64_t normal_feed_record_offset(const normal_t *mode, uint32_t index, uint32_t line)
+{
+    return mode->layout.feed_records + line_of(mode, index, line) * mode->layout.feed_record_bytes;
+}
+
+uint64_t normal_feed_row_offset(const normal_t *mode, uint32_t index, uint32_t line, uint64_t row, size_t stride)
+{
+    const xep_shape_t *shape = mode->kit.shape;
+    xep_area_t area = mode->layout.feed_rows;
+    return xep_area_at(area, index) + line * shape->feed_rows * area.bytes + row % shape->feed_rows * stride;
+}
+
+uint64_t normal_feed_metadata_offset(const normal_t *mode, uint32_t index, uint32_t line, uint64_t row, size_t stride)
+{
+    const xep_shape_t *shape = mode->kit.shape;
+    xep_area_t area = mode->layout.feed_metadata;
+    return xep_area_at(area, index) + line * shape->feed_rows * area.bytes + row % shape->feed_rows * stride;
+}
+
+uint64_t normal_taken_offset(const normal_t *mode, uint32_t index, uint32_t node)
+{
+    return mode->layout.taken + ((uint64_t)index * mode->kit.shape->nodes + node) * sizeof(uint64_t);
+}
+
+normal_feed_mail_t *normal_feed_mail(const normal_t *mode, const xep_op_t *op, uint32_t feed)
+{
+    return xep_kit_own(&mode->kit, normal_feed_mail_offset(mode, normal_index(mode, op), feed));
+}
+
+size_t normal_passing_bytes(const xep_op_t *op, int weighted)
+{
+    const xep_dispatch_args_t *args = op->dispatch;
+    return sizeof(int32_t) * (1 + (weighted ? 2 : 1) * (size_t)args->topk + args->nscales);
+}

@@ -1,0 +1,212 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/**
+ * Rows that go once to each node (xep_shape_t.by_nodes), where normal.h has them go once to each rank.
+ *
+ * Each rank s has on every other node one forwarder: the rank there whose place is that of s, modulo the ranks of the
+ * node. s is one of its feeders, and has a line in its heap for each index of a turn. What s has to say to that node it
+ * says to its forwarder alone, by the wire; that one says it to the ranks of its node, its mates, by stores. So a rank
+ * sends a message to its mates and one to each other node, and to nobody else.
+ *
+ * dispatch, epoch n, index i:
+ *  2. to mates as in normal.h. To each forwarder f: the record with the selections of all experts, how many rows will
+ *     pass by f, and where in own "returned" their sums belong; then  f.feed[i][line].recorded = n.
+ *  3. who waits for the counts of all stores the records of its feeders in the heaps of its mates, its own among them,
+ *     as if their writers had: record, then  mail[i][s].counts = n.
+ *  4. rows and metadata for mates as in normal.h. For f: rows into the ring of that line, row p at entry p % feed_rows,
+ *     their metadata (token, all experts, weights, scales) beside; then  f.feed[i][line].passed = (n, p + 1).
+ *     Meanwhile what feeders pass: the place of a row follows from the records and from its number among the rows that
+ *     its source has for the same rank, as in normal.h. It is stored to all mates that get it, with metadata. Where the
+ *     ring is smaller than what passes, then  s.taken[i][node of f] = (n, p + 1): s writes an entry again only then.
+ *  5. when all own rows are sent, and all that feeders pass is stored: done to mates, and to the forwarders as
+ *     f.feed[i][line].done = n  behind the digest there.
+ *  6. who waits for done of all stores that of its feeders at its mates, as in 3, once all their rows are stored.
+ * A word (n, rows) is n * 2^24 + rows: it only grows, as others do.
+ *
+ * Why nothing in a line is overwritten before it was read: s writes into its line of index i again in turn q + slots,
+ * which begins at s after all ranks' done of turn q was there, that of f among them. f has sent it behind 5, when it
+ * had read all records and all rows of turn q. The digest and done of q are read later; but s writes them again
+ * behind 3 of turn q + slots, for which f has sent its record, and so has ended turn q. The same holds for the lines of
+ * mates: f stores the record of turn q + slots there after it has ended turn q, for which that mate has sent done; and
+ * the digest after the mate's record of q + slots was counted by s.
+ *
+ * Why nobody waits in a circle: a row that waits for room in a ring waits for its forwarder to store what came before,
+ * which needs memory of mapped ranks alone. Every rank forwards inside its own operation, in all steps that wait.
+ *
+ * combine, epoch n, of a handle:
+ *  1. drain as in normal.h; "read" of all ranks.
+ *  2. input as in normal.h, for readers of other nodes, too.
+ *  3. offer to mates, and wait for theirs. Then, for each feeder and each of its tokens that has passed: the sum of what
+ *     the mates have for it, into "sums", and from there into "returned" of the feeder.
+ *  3a. offer to all ranks of other nodes: it is behind these rows.
+ *  4, 6. as in normal.h.
+ *  5. out[t] = sum over nodes ascending: the ranks of the own node one by one, ascending; of each other node the row in
+ *     "returned", which was rounded to the type of the rows.
+ * "returned" is not overwritten early for the same reason as in normal.h: its writer, the forwarder, waits for the
+ * reader's read of the last combine. "sums" is used again when the wire is flushed.
+ */
+#ifndef XEP_NORMAL_NODES_H
+#define XEP_NORMAL_NODES_H
+
+#include "normal.h"
+
+/* ---- in the heap ---- */
+
+/** One line per (index, feeder); written by the feeder over the wire, read by the heap's owner. */
+typedef struct normal_feed_mail {
+    _Atomic uint64_t recorded; /* the record of this epoch is here */
+    _Atomic uint64_t passed;   /* (epoch, rows) are in the ring */
+    _Atomic uint64_t done;     /* the feeder has done with this epoch, and the digest is here */
+    normal_digest_t digest;
+    uint64_t reserved[2];
+} normal_feed_mail_t;
+_Static_assert(sizeof(normal_feed_mail_t) == 64, "a cache line");
+
+/** Behind the record of a feeder, its rows to all ranks and the selections of all experts. */
+typedef struct normal_feed_tail {
+    uint32_t rows;     /* that will pass; of a cached dispatch as many as before */
+    uint32_t reserved; /* 0 */
+    uint64_t returned; /* row of the feeder's "returned" where the sum of the first one belongs */
+} normal_feed_tail_t;
+
+enum { NORMAL_ROWS_BITS = 24 };
+
+static inline uint64_t normal_rows_word(uint64_t epoch, uint64_t rows)
+{
+    return epoch << NORMAL_ROWS_BITS | rows;
+}
+
+/** The rows in a word, if it is of this epoch; an older one has none of them. */
+static inline uint64_t normal_rows_of(uint64_t word, uint64_t epoch)
+{
+    return word >> NORMAL_ROWS_BITS == epoch ? word & ((UINT64_C(1) << NORMAL_ROWS_BITS) - 1) : 0;
+}
+
+/* ---- in private memory ---- */
+
+/** Rows that pass, of a routing. */
+typedef struct normal_passing {
+    /* those of this rank, by (node, row): */
+    uint32_t *tokens;
+    uint64_t *begin;      /* [nodes + 1] in tokens, and in "returned"; none of the own node */
+    uint64_t *term_first; /* [T + 1] in terms */
+    /* of a token's sum, in its order: a rank of the own node and its row there, or R + a node and its row in tokens */
+    normal_dest_t *terms;
+    /* those of feeders: */
+    normal_feed_tail_t *feeds; /* [feeders] */
+    uint64_t *begins;          /* [feeders][mates] row of a mate's slot where those of the feeder begin */
+    uint64_t *places;          /* [feeders][T][words] bits: the mates that get a row */
+} normal_passing_t;
+
+/** How far the rows of a feeder have come, in the operation of a slot. */
+typedef struct normal_feed {
+    uint64_t stored; /* rows at their places */
+    uint64_t taken;  /* that it was told of */
+    int64_t token;   /* of the last one; -1 */
+    int recorded, ended;
+} normal_feed_t;
+
+/** The same of what this rank passes to a node. */
+typedef struct normal_pass {
+    uint64_t put, told; /* rows that are under way, and those the forwarder knows of */
+} normal_pass_t;
+
+/** What passes in the operation of a slot. */
+typedef struct normal_traffic {
+    normal_feed_t *feeds;      /* [feeders] */
+    normal_pass_t *passes;     /* [nodes] */
+    uint32_t *next;            /* [feeders][mates] rows that the mate has of the feeder, so far */
+    normal_target_t *targets;  /* [mates] their slots, from row 0 on */
+    normal_feed_tail_t *tails; /* [nodes] sent to forwarders: unchanged until flushed */
+    char *staged;              /* metadata of own rows that pass, by (node, row): likewise */
+} normal_traffic_t;
+
+/** One piece of rows that pass here: scratch. */
+typedef struct normal_piece {
+    char *metadata;       /* of its rows, copied before it is checked */
+    uint32_t *first;      /* [rows + 1] in dests */
+    normal_dest_t *dests; /* place of a mate, and the row of its slot */
+} normal_piece_t;
+
+enum { NORMAL_PIECE_ROWS = 64 };
+
+/** Who forwards for whom: the same for all operations. */
+typedef struct normal_nodes {
+    uint32_t node, place; /* this rank's */
+    uint32_t mates;       /* ranks of this node, this one included */
+    uint32_t feeders;     /* of this rank */
+    uint32_t words;       /* of a row's places */
+    uint32_t most_nodes;  /* that a token goes to, without the own one */
+    uint32_t *mate;       /* [mates] rank, by place */
+    uint32_t *feeder;     /* [feeders] rank, ascending */
+    uint32_t *feed_of;    /* [R] which feeder a rank is, or UINT32_MAX */
+    uint32_t *forwarder;  /* [nodes] rank, or XEP_NO_RANK for the own one */
+    uint32_t *line;       /* [nodes] which feeder this rank is there */
+    uint32_t *through;    /* [R] the forwarder through which a rank of another node is heard, or XEP_NO_RANK */
+    /* scratch: */
+    uint64_t *seen;                /* [nodes] the plan's: token + 1 that was seen to go there last */
+    uint32_t *list;                /* [most_nodes + 1] likewise: nodes of a token */
+    uint64_t *found;               /* [words] mates that get a row */
+    normal_source_t *mate_sources; /* [mates] combine's: where their outputs are */
+    normal_piece_t piece;
+} normal_nodes_t;
+
+/* ---- normal_nodes.c ---- */
+
+/** Lays and, in the second pass, finds what is the same for all operations; lays that of a routing, of a slot. */
+void normal_lay_nodes(normal_t *mode, xep_carve_t *arena);
+normal_passing_t *normal_lay_passing(const normal_t *mode, xep_carve_t *arena);
+normal_traffic_t *normal_lay_traffic(const normal_t *mode, xep_carve_t *arena);
+
+/** Of rank at a node that is not its own: its forwarder. */
+uint32_t normal_forwarder(const xep_shape_t *shape, uint32_t rank, uint32_t node);
+
+/** The plan, by nodes: what passes, and the order of sums. */
+void normal_plan_passing(const normal_t *mode, normal_routing_t *routing);
+
+/** A dispatch begins: nothing has passed. */
+void normal_begin_traffic(const normal_t *mode, const xep_op_t *op);
+
+/** Offsets in a heap: of a line, of its record and ring; of the word that a forwarder of node writes. */
+uint64_t normal_feed_mail_offset(const normal_t *mode, uint32_t index, uint32_t line);
+uint64_t normal_feed_record_offset(const normal_t *mode, uint32_t index, uint32_t line);
+uint64_t normal_feed_row_offset(const normal_t *mode, uint32_t index, uint32_t line, uint64_t row, size_t stride);
+uint64_t normal_feed_metadata_offset(const normal_t *mode, uint32_t index, uint32_t line, uint64_t row, size_t stride);
+uint64_t normal_taken_offset(const normal_t *mode, uint32_t index, uint32_t node);
+
+/** The line of a feeder, in this rank's heap. */
+normal_feed_mail_t *normal_feed_mail(const normal_t *mode, const xep_op_t *op, uint32_t feed);
+
+/** Bytes of the metadata of a row that passes: token, experts, weights if there are any, scales. */
+size_t normal_passing_bytes(const xep_op_t *op, int weighted);
+
+/* ---- normal_relay.c: what feeders say to this node ---- */
+
+int normal_feed_record_part(const void *mode, const xep_op_t *op, uint32_t rank, uint32_t number, xep_part_t *part);
+int normal_feed_done_part(const void *mode, const xep_op_t *op, uint32_t rank, uint32_t number, xep_part_t *part);
+
+/** Steps with counts_word and done_word: wait, and relay what has come. */
+xep_status_t normal_relay_records(void *mode, xep_op_t *op);
+xep_status_t normal_relay_dones(void *mode, xep_op_t *op);
+
+/** The records are in: what will pass here. XEP_ERR_PROTOCOL: a feeder says what cannot be. */
+xep_status_t normal_take_feeds(normal_t *mode, xep_op_t *op);
+
+/* ---- normal_pass.c, normal_forward.c ---- */
+
+/** Passes own rows as far as there is room. XEP_OK: all are passed. */
+xep_status_t normal_pass_rows(normal_t *mode, xep_op_t *op);
+
+/** Stores what has come from feeders. XEP_OK: all is. XEP_ERR_PROTOCOL: a feeder passes what it has not announced. */
+xep_status_t normal_forward_rows(normal_t *mode, xep_op_t *op);
+
+/** Own and passing rows that are to come or to be taken: the word of the step. */
+const _Atomic uint64_t *normal_passing_word(const void *mode, const xep_op_t *op, uint32_t rank, uint64_t *value_p);
+
+/* ---- normal_return.c ---- */
+
+/** Steps: waits for the outputs of mates; sums them for feeders, and puts the sums there. */
+const _Atomic uint64_t *normal_mates_word(const void *mode, const xep_op_t *op, uint32_t rank, uint64_t *value_p);
+xep_status_t normal_return_sums(void *mode, xep_op_t *op);
+
+#endif

@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/*
+ * Rows of this rank on their way to other nodes: each once to the forwarder there, as far as its ring has room. All
+ * nodes in turn, a piece each, so that no forwarder waits while another one is fed.
+ */
+#include <string.h>
+
+#include "normal_nodes.h"
+
+/* What a forwarder has taken of what this rank has passed to it: never more than that. */
+static uint64_t rows_taken(const normal_t *mode, const xep_op_t *op, uint32_t node)
+{
+    const _Atomic uint64_t *word = xep_kit_own(&mode->kit, normal_taken_offset(mode, normal_index(mode, op), node));
+    uint64_t told = normal_slot(mode, op->slot)->traffic->passes[node].told;
+    uint64_t taken = normal_rows_of(atomic_load_explicit(word, memory_order_acquire), op->epoch);
+    return taken < told ? taken : told;
+}
+
+static uint64_t rows_of(const normal_routing_t *routing, uint32_t node)
+{
+    return routing->passing->begin[node + 1] - routing->passing->begin[node];
+}
+
+/* Neighbouring tokens whose rows are neighbours in the ring, too, travel as one. */
+static uint64_t find_run(const normal_t *mode, const xep_op_t *op, const uint32_t *tokens, uint64_t row, uint64_t end)
+{
+    const xep_dispatch_args_t *args = op->dispatch;
+    size_t bytes = xep_dispatch_row_bytes(args);
+    uint64_t run = 1, most = end - row, wrap = mode->kit.shape->feed_rows;
+    if (bytes != args->x_stride || bytes != xep_row_stride(bytes)) return 1;
+    if (most > wrap - row % wrap) most = wrap - row % wrap;
+    while (run < most && (run + 1) * bytes <= XEP_PIECE_BYTES && tokens[row + run] == tokens[row] + run) run++;
+    return run;
+}
+
+/* ---- metadata ---- */
+
+static char *stage_metadata(const normal_t *mode, const xep_op_t *op, uint32_t node, uint64_t row, size_t stride)
+{
+    const normal_slot_t *slot = normal_slot(mode, op->slot);
+    const normal_routing_t *routing = slot->routing;
+    const xep_dispatch_args_t *args = op->dispatch;
+    uint64_t number = routing->passing->begin[node] + row, token = routing->passing->tokens[number];
+    size_t experts = routing->topk * sizeof(int32_t);
+    char *to = slot->traffic->staged + number * stride, *at = to;
+    int32_t narrow = (int32_t)token;
+    memcpy(at, &narrow, sizeof narrow);
+    at += sizeof narrow;
+    memcpy(at, routing->experts + token * routing->topk, experts);
+    at += experts;
+    if (args->topk_weights) {
+        memcpy(at, (const char *)args->topk_weights + token * args->topk_weights_stride, experts);
+        at += experts;
+    }
+    const char *scales = (const char *)args->scales + (ptrdiff_t)token * args->scales_token_stride;
+    for (uint32_t s = 0; s < args->nscales; s++, at += 4) memcpy(at, scales + (ptrdiff_t)s * args->scales_stride, 4);
+    return to;
+}
+
+/* Of the rows that are under way: it comes with the word, which comes behind the rows. One piece in the ring. */
+static xep_status_t tell_passed(const normal_t *mode, const xep_op_t *op, uint32_t node)
+{
+    normal_pass_t *pass = &normal_slot(mode, op->slot)->traffic->passes[node];
+    xep_wire_t *wire = mode->kit.env->wire;
+    uint32_t index = normal_index(mode, op), line = mode->nodes->line[node];
+    size_t stride = normal_passing_bytes(op, op->dispatch->topk_weights != NULL);
+    const char *staged = stage_metadata(mode, op, node, pass->told, stride);
+    for (uint64_t row = pass->told + 1; row < pass->put; row++) stage_metadata(mode, op, node, row, stride);
+    xep_status_t status =
+        wire->ops->put_signal(wire, mode->nodes->forwarder[node],
+                              normal_feed_metadata_offset(mode, index, line, pass->told, stride), staged,
+                              (pass->put - pass->told) * stride,
+                              normal_feed_mail_offset(mode, index, line) + offsetof(normal_feed_mail_t, passed),
+                              normal_rows_word(op->epoch, pass->put));
+    if (status == XEP_OK) pass->told = pass->put;
+    return status;
+}
+
+/* ---- rows ---- */
+
+/* Whether the forwarder should hear of what is under way: a piece is full, or nothing more can follow. */
+static int is_due(const normal_t *mode, const xep_op_t *op, const normal_pass_t *pass, uint64_t end)
+{
+    uint64_t rows = pass->put - pass->told;
+    return rows != 0 && (pass->put == end || pass->put % mode->kit.shape->feed_rows == 0 || rows >= NORMAL_PIECE_ROWS ||
+                         rows * xep_dispatch_row_bytes(op->dispatch) >= XEP_PIECE_BYTES);
+}
+
+/* A piece at most. XEP_OK: it is told of, or there is no room; *more_p: another one may follow at once. */
+static xep_status_t pass_piece(const normal_t *mode, xep_op_t *op, uint32_t node, int *more_p)
+{
+    const normal_slot_t *slot = normal_slot(mode, op->slot);
+    const xep_dispatch_args_t *args = op->dispatch;
+    const uint32_t *tokens = slot->routing->passing->tokens + slot->routing->passing->begin[node];
+    normal_pass_t *pass = &slot->traffic->passes[node];
+    xep_wire_t *wire = mode->kit.env->wire;
+    uint64_t rows = rows_of(slot->routing, node), end = rows_taken(mode, op, node) + mode->kit.shape->feed_rows;
+    size_t bytes = xep_dispatch_row_bytes(args), stride = xep_row_stride(bytes);
+    if (end > rows) end = rows;
+    while (pass->put < end && !is_due(mode, op, pass, end)) {
+        uint64_t run = find_run(mode, op, tokens, pass->put, end);
+        uint64_t there =
+            normal_feed_row_offset(mode, normal_index(mode, op), mode->nodes->line[node], pass->put, stride);
+        const char *from = (const char *)args->x + tokens[pass->put] * args->x_stride;
+        xep_status_t status = wire->ops->put(wire, mode->nodes->forwarder[node], there, from, run * bytes);
+        if (status != XEP_OK) return status;
+        pass->put += run;
+    }
+    if (!is_due(mode, op, pass, end)) return XEP_OK;
+    xep_status_t status = tell_passed(mode, op, node);
+    *more_p |= status == XEP_OK && pass->put < end;
+    return status;
+}
+
+static int is_all_passed(const normal_t *mode, const xep_op_t *op)
+{
+    const normal_slot_t *slot = normal_slot(mode, op->slot);
+    for (uint32_t n = 0; n < mode->kit.shape->nodes; n++)
+        if (slot->traffic->passes[n].told < rows_of(slot->routing, n)) return 0;
+    return 1;
+}
+
+xep_status_t normal_pass_rows(normal_t *mode, xep_op_t *op)
+{
+    const uint32_t nodes = mode->kit.shape->nodes;
+    int more = 0;
+    for (uint32_t i = 1; i < nodes; i++) {
+        xep_status_t status = pass_piece(mode, op, (mode->nodes->node + i) % nodes, &more);
+        if (status != XEP_OK) return status;
+    }
+    return !more && is_all_passed(mode, op) ? XEP_OK : XEP_INPROGRESS;
+}
+
+/* ---- what the step waits for ---- */
+
+static int has_come(const _Atomic uint64_t *word, uint64_t value)
+{
+    return atomic_load_explicit(word, memory_order_acquire) >= value;
+}
+
+/*
+ * Of a feeder its last row; of a forwarder, where its ring is too small for all, room for the last one. A rank may be
+ * both, and then what has not come is what counts.
+ */
+const _Atomic uint64_t *normal_passing_word(const void *opaque, const xep_op_t *op, uint32_t rank, uint64_t *value_p)
+{
+    const normal_t *mode = opaque;
+    const normal_routing_t *routing = normal_slot(mode, op->slot)->routing;
+    uint32_t node = mode->kit.shape->node[rank], feed = mode->nodes->feed_of[rank];
+    const _Atomic uint64_t *word = &normal_mail(mode, normal_index(mode, op), rank)->counts;
+    *value_p = 0;
+    if (feed != UINT32_MAX && routing->passing->feeds[feed].rows != 0) {
+        word = &normal_feed_mail(mode, op, feed)->passed;
+        *value_p = normal_rows_word(op->epoch, routing->passing->feeds[feed].rows);
+        if (!has_come(word, *value_p)) return word;
+    }
+    if (mode->nodes->forwarder[node] != rank || rows_of(routing, node) <= mode->kit.shape->feed_rows) return word;
+    *value_p = normal_rows_word(op->epoch, rows_of(routing, node) - mode->kit.shape->feed_rows);
+    return xep_kit_own(&mode->kit, normal_taken_offset(mode, normal_index(mode, op), node));
+}

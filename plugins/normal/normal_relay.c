@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/*
+ * What a rank says to another node it says to one rank there, which stores it at all ranks of the node: records and
+ * digests lie there, and are looked at, as if their writer had stored them itself.
+ */
+#include <string.h>
+
+#include "normal_nodes.h"
+
+/* ---- a feeder: what goes to its forwarders ---- */
+
+static int is_forwarder(const normal_t *mode, uint32_t rank)
+{
+    return mode->nodes->forwarder[mode->kit.shape->node[rank]] == rank;
+}
+
+static uint64_t line_there(const normal_t *mode, const xep_op_t *op, uint32_t rank)
+{
+    uint32_t line = mode->nodes->line[mode->kit.shape->node[rank]];
+    return normal_feed_mail_offset(mode, normal_index(mode, op), line);
+}
+
+static normal_feed_tail_t *make_tail(const normal_t *mode, const xep_op_t *op, uint32_t node)
+{
+    const normal_slot_t *slot = normal_slot(mode, op->slot);
+    const uint64_t *begin = slot->routing->passing->begin;
+    normal_feed_tail_t *tail = &slot->traffic->tails[node];
+    *tail = (normal_feed_tail_t){.rows = (uint32_t)(begin[node + 1] - begin[node]), .returned = begin[node]};
+    return tail;
+}
+
+/* The record from where it is: header, rows, selections and tail are four places here, one there. */
+int normal_feed_record_part(const void *opaque, const xep_op_t *op, uint32_t rank, uint32_t number, xep_part_t *part)
+{
+    const normal_t *mode = opaque;
+    const xep_shape_t *shape = mode->kit.shape;
+    const normal_slot_t *slot = normal_slot(mode, op->slot);
+    uint32_t counted = op->cached_slot == XEP_NO_SLOT, node = shape->node[rank];
+    if (number > 4 || !is_forwarder(mode, rank)) return 0;
+    const struct {
+        const void *src;
+        size_t bytes;
+    } pieces[] = {
+        {&slot->record, sizeof slot->record},
+        {slot->routing->rows, counted * shape->nranks * sizeof(uint32_t)},
+        {slot->routing->selections, counted * shape->experts * sizeof(uint32_t)},
+        {number == 3 ? make_tail(mode, op, node) : NULL, counted * sizeof(normal_feed_tail_t)},
+    };
+    if (number == 4) {
+        uint64_t word = line_there(mode, op, rank) + offsetof(normal_feed_mail_t, recorded);
+        *part = (xep_part_t){.signal = 1, .signal_offset = word, .value = op->epoch};
+        return 1;
+    }
+    uint64_t offset = normal_feed_record_offset(mode, normal_index(mode, op), mode->nodes->line[node]);
+    *part = (xep_part_t){.rows = 1, .offset = offset, .src = pieces[number].src, .bytes = pieces[number].bytes};
+    for (uint32_t i = 0; i < number; i++) part->offset += pieces[i].bytes;
+    return 1;
+}
+
+/* Behind all rows that this rank has passed there. */
+int normal_feed_done_part(const void *opaque, const xep_op_t *op, uint32_t rank, uint32_t number, xep_part_t *part)
+{
+    const normal_t *mode = opaque;
+    const normal_digest_t *digest = &normal_slot(mode, op->slot)->digest;
+    if (number > 0 || !is_forwarder(mode, rank)) return 0;
+    uint64_t line = line_there(mode, op, rank);
+    *part = (xep_part_t){.signal = 1,
+                         .src = (const char *)digest,
+                         .bytes = sizeof *digest,
+                         .offset = line + offsetof(normal_feed_mail_t, digest),
+                         .signal_offset = line + offsetof(normal_feed_mail_t, done),
+                         .value = op->epoch};
+    return 1;
+}
+
+/* ---- a forwarder ---- */
+
+static const char *feed_record(const normal_t *mode, const xep_op_t *op, uint32_t feed)
+{
+    return xep_kit_own(&mode->kit, normal_feed_record_offset(mode, normal_index(mode, op), feed));
+}
+
+/* As normal_store_record() would at the feeder. Whether it may be used is looked at by who reads it. */
+static void relay_record(const normal_t *mode, const xep_op_t *op, uint32_t feed)
+{
+    const normal_nodes_t *nodes = mode->nodes;
+    const char *from = feed_record(mode, op, feed);
+    size_t rows = op->cached_slot == XEP_NO_SLOT ? mode->kit.shape->nranks * sizeof(uint32_t) : 0;
+    uint32_t source = nodes->feeder[feed], index = normal_index(mode, op);
+    uint64_t counts = normal_mail_offset(mode, index, source) + offsetof(normal_mail_t, counts);
+    for (uint32_t p = 0; p < nodes->mates; p++) {
+        uint32_t mate = nodes->mate[p];
+        char *to = mode->kit.base[mate] + normal_record_offset(mode, op->turn, source);
+        size_t header = sizeof(normal_record_t) + rows, skipped = mode->kit.first_expert[mate] * sizeof(uint32_t);
+        memcpy(to, from, header);
+        if (rows != 0)
+            memcpy(to + header, from + header + skipped, xep_kit_experts(&mode->kit, mate) * sizeof(uint32_t));
+        xep_kit_signal(&mode->kit, mate, counts, op->epoch);
+    }
+}
+
+static void relay_done(const normal_t *mode, const xep_op_t *op, uint32_t feed)
+{
+    const normal_nodes_t *nodes = mode->nodes;
+    normal_digest_t digest = normal_feed_mail(mode, op, feed)->digest;
+    uint64_t mail = normal_mail_offset(mode, normal_index(mode, op), nodes->feeder[feed]);
+    for (uint32_t p = 0; p < nodes->mates; p++) {
+        memcpy(mode->kit.base[nodes->mate[p]] + mail + offsetof(normal_mail_t, digest), &digest, sizeof digest);
+        xep_kit_signal(&mode->kit, nodes->mate[p], mail + offsetof(normal_mail_t, done), op->epoch);
+    }
+}
+
+static int is_here(const _Atomic uint64_t *word, const xep_op_t *op)
+{
+    return atomic_load_explicit(word, memory_order_acquire) >= op->epoch;
+}
+
+xep_status_t normal_relay_records(void *opaque, xep_op_t *op)
+{
+    const normal_t *mode = opaque;
+    normal_feed_t *feeds = normal_slot(mode, op->slot)->traffic->feeds;
+    for (uint32_t f = 0; f < mode->nodes->feeders; f++) {
+        if (feeds[f].recorded || !is_here(&normal_feed_mail(mode, op, f)->recorded, op)) continue;
+        relay_record(mode, op, f);
+        feeds[f].recorded = 1;
+    }
+    return xep_step_wait(opaque, op);
+}
+
+/* All rows of feeders are stored since the step before, and by threads that have fenced them. */
+xep_status_t normal_relay_dones(void *opaque, xep_op_t *op)
+{
+    const normal_t *mode = opaque;
+    normal_feed_t *feeds = normal_slot(mode, op->slot)->traffic->feeds;
+    for (uint32_t f = 0; f < mode->nodes->feeders; f++) {
+        if (feeds[f].ended || !is_here(&normal_feed_mail(mode, op, f)->done, op)) continue;
+        relay_done(mode, op, f);
+        feeds[f].ended = 1;
+    }
+    return xep_step_wait(opaque, op);
+}
+
+/* ---- what will pass ---- */
+
+/* A row that passes goes to one rank of this node at least, and to each of them once at most. */
+static xep_status_t check_tail(const normal_t *mode, xep_op_t *op, uint32_t feed, const normal_feed_tail_t *tail)
+{
+    const normal_nodes_t *nodes = mode->nodes;
+    const xep_shape_t *shape = mode->kit.shape;
+    const uint32_t *rows =
+        normal_slot(mode, op->slot)->routing->rank_rows + (size_t)nodes->feeder[feed] * shape->nranks;
+    uint64_t most = 0, sum = 0, room = mode->layout.returned_rows;
+    for (uint32_t p = 0; p < nodes->mates; p++) {
+        if (rows[nodes->mate[p]] > most) most = rows[nodes->mate[p]];
+        sum += rows[nodes->mate[p]];
+    }
+    if (tail->rows >= most && tail->rows <= sum && tail->rows <= shape->tokens && tail->returned <= room &&
+        tail->rows <= room - tail->returned)
+        return XEP_OK;
+    return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_PROTOCOL,
+                               "rank %u passes %u rows, whose sums belong to row %llu of %llu (%llu to %llu rows)",
+                               nodes->feeder[feed], tail->rows, (unsigned long long)tail->returned,
+                               (unsigned long long)room, (unsigned long long)most, (unsigned long long)sum);
+}
+
+/* Where rows of feeders begin at the mates follows from what lower ranks send there, as all know it. */
+static void find_begins(const normal_t *mode, const normal_routing_t *routing)
+{
+    const normal_nodes_t *nodes = mode->nodes;
+    const uint32_t nranks = mode->kit.shape->nranks;
+    for (uint32_t p = 0; p < nodes->mates; p++) {
+        uint64_t begin = 0;
+        for (uint32_t r = 0; r < nranks; r++) {
+            if (nodes->feed_of[r] != UINT32_MAX)
+                routing->passing->begins[(size_t)nodes->feed_of[r] * nodes->mates + p] = begin;
+            begin += routing->rank_rows[(size_t)r * nranks + nodes->mate[p]];
+        }
+    }
+}
+
+/* Those of a cached dispatch are the routing's already. */
+xep_status_t normal_take_feeds(normal_t *mode, xep_op_t *op)
+{
+    const xep_shape_t *shape = mode->kit.shape;
+    normal_routing_t *routing = normal_slot(mode, op->slot)->routing;
+    size_t at = sizeof(normal_record_t) + (shape->nranks + (size_t)shape->experts) * sizeof(uint32_t);
+    if (op->cached_slot != XEP_NO_SLOT) return XEP_OK;
+    for (uint32_t f = 0; f < mode->nodes->feeders; f++) {
+        normal_feed_tail_t *tail = &routing->passing->feeds[f];
+        memcpy(tail, feed_record(mode, op, f) + at, sizeof *tail);
+        xep_status_t status = check_tail(mode, op, f, tail);
+        if (status != XEP_OK) return status;
+    }
+    find_begins(mode, routing);
+    return XEP_OK;
+}

@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/*
+ * Combine by nodes: what the ranks of this node have for the tokens of a feeder goes back as one row. Sums are made in
+ * "sums", as many as fit; it is used again from its begin when the wire has sent what is there.
+ */
+#include <string.h>
+
+#include "normal_nodes.h"
+
+/** Sums of one piece, whose terms are listed. */
+typedef struct summing {
+    const normal_t *mode;
+    const xep_op_t *op;
+    xep_weigh_fn weigh;
+    uint32_t feed;
+    uint64_t rows, sum; /* so many, from this row of "sums" on */
+} summing_t;
+
+/* ---- outputs of mates ---- */
+
+const _Atomic uint64_t *normal_mates_word(const void *opaque, const xep_op_t *op, uint32_t rank, uint64_t *value_p)
+{
+    const normal_t *mode = opaque;
+    const _Atomic uint64_t *word = xep_combine_ready_word(opaque, op, rank, value_p);
+    if (mode->kit.base[rank] == NULL) *value_p = 0;
+    return word;
+}
+
+/* Of this rank where its user has them; of others in the input of the slot that they chose. */
+static void fill_mates(const normal_t *mode, const xep_op_t *op)
+{
+    const normal_nodes_t *nodes = mode->nodes;
+    const normal_layout_t *at = &mode->layout;
+    normal_slot_t *slot = normal_slot(mode, op->slot);
+    const xep_combine_args_t *args = op->combine;
+    for (uint32_t p = 0; p < nodes->mates; p++) {
+        const char *heap = mode->kit.base[nodes->mate[p]];
+        uint32_t there = *xep_combine_slot_there(&mode->kit, op->slot, nodes->mate[p]);
+        normal_source_t *source = &nodes->mate_sources[p];
+        *source = (normal_source_t){.x = heap + xep_area_at(at->common.input, there),
+                                    .x_stride = at->common.combine_stride,
+                                    .weights = heap + xep_area_at(at->input_weights, there),
+                                    .weights_stride = slot->routing->topk * sizeof(float)};
+        if (p != nodes->place) continue;
+        source->x = xep_combine_outputs(&mode->kit, op, &source->x_stride);
+        if (args->topk_weights == NULL) continue;
+        source->weights = (const char *)args->topk_weights;
+        source->weights_stride = args->topk_weights_stride;
+    }
+}
+
+/* ---- sums ---- */
+
+static void sum_row(const summing_t *summing, uint64_t row, const void **rows)
+{
+    const normal_t *mode = summing->mode;
+    const normal_nodes_t *nodes = mode->nodes;
+    size_t n = 0;
+    for (uint32_t d = nodes->piece.first[row]; d < nodes->piece.first[row + 1]; d++) {
+        const normal_source_t *source = &nodes->mate_sources[nodes->piece.dests[d].rank];
+        rows[n++] = source->x + nodes->piece.dests[d].row * source->x_stride;
+    }
+    char *sums = xep_kit_own_area(&mode->kit, mode->layout.sums, summing->op->slot);
+    summing->weigh(sums + (summing->sum + row) * mode->layout.common.combine_stride, rows, NULL, n,
+                   summing->op->combine->hidden);
+}
+
+/* Each selection by itself, mates ascending; not rounded. */
+static void sum_weights(const summing_t *summing, uint64_t row)
+{
+    const normal_t *mode = summing->mode;
+    const normal_nodes_t *nodes = mode->nodes;
+    uint32_t topk = normal_slot(mode, summing->op->slot)->routing->topk;
+    char *sums = xep_kit_own_area(&mode->kit, mode->layout.sum_weights, summing->op->slot);
+    float *out = (float *)(void *)sums + (summing->sum + row) * topk;
+    for (uint32_t k = 0; k < topk; k++) {
+        out[k] = 0;
+        for (uint32_t d = nodes->piece.first[row]; d < nodes->piece.first[row + 1]; d++) {
+            const normal_source_t *source = &nodes->mate_sources[nodes->piece.dests[d].rank];
+            float weight;
+            memcpy(&weight, source->weights + nodes->piece.dests[d].row * source->weights_stride + k * sizeof weight,
+                   sizeof weight);
+            out[k] += weight;
+        }
+    }
+}
+
+static void sum_rows(void *arg, uint32_t thread, uint32_t nthreads)
+{
+    const summing_t *summing = arg;
+    const normal_t *mode = summing->mode;
+    const void **rows = mode->rows + (size_t)thread * (mode->layout.max_dests + 2);
+    for (uint64_t i = summing->rows * thread / nthreads; i < summing->rows * (thread + 1) / nthreads; i++) {
+        sum_row(summing, i, rows);
+        if (normal_state(summing->op)->weighted) sum_weights(summing, i);
+    }
+    xep_stores_fence();
+}
+
+/* The terms of rows that passed, in the order in which they did: each is the next row that the feeder has at a mate. */
+static void list_terms(const normal_t *mode, const xep_op_t *op, uint32_t feed, uint64_t first, uint64_t rows)
+{
+    const normal_nodes_t *nodes = mode->nodes;
+    const normal_slot_t *slot = normal_slot(mode, op->slot);
+    const normal_passing_t *passing = slot->routing->passing;
+    const uint64_t *begins = passing->begins + (size_t)feed * nodes->mates;
+    uint32_t *next = slot->traffic->next + (size_t)feed * nodes->mates, end = 0;
+    for (uint64_t i = 0; i < rows; i++) {
+        const uint64_t *places = passing->places + (feed * mode->kit.shape->tokens + first + i) * nodes->words;
+        nodes->piece.first[i] = end;
+        for (uint32_t w = 0; w < nodes->words; w++)
+            for (uint64_t left = places[w]; left != 0; left &= left - 1) {
+                uint32_t place = w * 64 + (uint32_t)__builtin_ctzll(left);
+                nodes->piece.dests[end++] = (normal_dest_t){place, (uint32_t)(begins[place] + next[place]++)};
+            }
+    }
+    nodes->piece.first[rows] = end;
+}
+
+/* ---- puts ---- */
+
+/** An array of sums, and where it goes in the heap of the feeder. */
+typedef struct returned {
+    xep_area_t from, to;
+    size_t bytes, stride;
+} returned_t;
+
+/*
+ * What is summed and not yet under way, from *put_p on. Rows that lie together on both sides are one put, if there is
+ * nothing between them.
+ */
+static xep_status_t put_array(const normal_t *mode, const xep_op_t *op, uint32_t feed, const returned_t *array,
+                              uint64_t *put_p)
+{
+    const normal_slot_t *slot = normal_slot(mode, op->slot);
+    const normal_state_t *state = normal_state(op);
+    uint32_t rank = mode->nodes->feeder[feed], there = slot->from[rank].slot;
+    uint64_t first = slot->routing->passing->feeds[feed].returned + state->feed_row - state->sum_row;
+    const char *from = xep_kit_own_area(&mode->kit, array->from, op->slot);
+    xep_wire_t *wire = mode->kit.env->wire;
+    while (*put_p < state->sum_row) {
+        uint64_t rows = array->bytes == array->stride ? state->sum_row - *put_p : 1;
+        xep_status_t status =
+            wire->ops->put(wire, rank, xep_area_at(array->to, there) + (first + *put_p) * array->stride,
+                           from + *put_p * array->stride, (rows - 1) * array->stride + array->bytes);
+        if (status != XEP_OK) return status;
+        *put_p += rows;
+    }
+    return XEP_OK;
+}
+
+/* Each from where the wire has refused it. */
+static xep_status_t put_sums(const normal_t *mode, const xep_op_t *op, uint32_t feed)
+{
+    const normal_layout_t *at = &mode->layout;
+    normal_state_t *state = normal_state(op);
+    size_t weights = normal_slot(mode, op->slot)->routing->topk * sizeof(float);
+    const returned_t rows = {at->sums, at->returned, xep_combine_row_bytes(op->combine), at->common.combine_stride};
+    const returned_t beside = {at->sum_weights, at->returned_weights, weights, weights};
+    xep_status_t status = put_array(mode, op, feed, &rows, &state->sums_put);
+    return status == XEP_OK && state->weighted ? put_array(mode, op, feed, &beside, &state->weights_put) : status;
+}
+
+/* Room for more sums: behind the last one, or from the begin on, once nobody reads there. */
+static xep_status_t find_room(const normal_t *mode, xep_op_t *op, uint64_t *room_p)
+{
+    normal_state_t *state = normal_state(op);
+    uint64_t most = mode->kit.shape->feeders * mode->kit.shape->feed_rows;
+    if (state->sum_row == most) {
+        xep_wire_t *wire = mode->kit.env->wire;
+        xep_status_t status = wire->ops->flush(wire);
+        if (status != XEP_OK) return status;
+        state->sum_row = state->sums_put = state->weights_put = 0;
+    }
+    *room_p = most - state->sum_row;
+    return XEP_OK;
+}
+
+static xep_status_t return_piece(normal_t *mode, xep_op_t *op, uint32_t feed)
+{
+    const xep_env_t *env = mode->kit.env;
+    normal_state_t *state = normal_state(op);
+    uint64_t rows = normal_slot(mode, op->slot)->routing->passing->feeds[feed].rows - state->feed_row, room;
+    xep_status_t status = find_room(mode, op, &room);
+    if (status != XEP_OK) return status;
+    if (rows > room) rows = room;
+    if (rows > NORMAL_PIECE_ROWS) rows = NORMAL_PIECE_ROWS;
+    summing_t summing = {.mode = mode,
+                         .op = op,
+                         .weigh = xep_weigh_select(op->combine->dtype, env->simd, 0),
+                         .feed = feed,
+                         .rows = rows,
+                         .sum = state->sum_row};
+    list_terms(mode, op, feed, state->feed_row, rows);
+    env->parallel(env, sum_rows, &summing);
+    state->feed_row += rows;
+    state->sum_row += rows;
+    return put_sums(mode, op, feed);
+}
+
+/* A rank without rows has no weights to give; whether there are any its mates say. */
+static void begin_sums(const normal_t *mode, const xep_op_t *op)
+{
+    const normal_nodes_t *nodes = mode->nodes;
+    const normal_slot_t *slot = normal_slot(mode, op->slot);
+    memset(slot->traffic->next, 0, (size_t)nodes->feeders * nodes->mates * sizeof *slot->traffic->next);
+    for (uint32_t p = 0; p < nodes->mates; p++)
+        if (xep_combine_offered(&mode->kit, op, nodes->mate[p], XEP_OFFER_WEIGHTS) == 1) normal_state(op)->weighted = 1;
+}
+
+xep_status_t normal_return_sums(void *opaque, xep_op_t *op)
+{
+    normal_t *mode = opaque;
+    const normal_nodes_t *nodes = mode->nodes;
+    const normal_slot_t *slot = normal_slot(mode, op->slot);
+    normal_state_t *state = normal_state(op);
+    xep_status_t status = XEP_OK;
+    fill_mates(mode, op);
+    if (state->feed == 0 && state->feed_row == 0) begin_sums(mode, op);
+    for (; state->feed < nodes->feeders; state->feed++, state->feed_row = 0) {
+        status = put_sums(mode, op, state->feed);
+        while (status == XEP_OK && state->feed_row < slot->routing->passing->feeds[state->feed].rows)
+            status = return_piece(mode, op, state->feed);
+        if (status != XEP_OK) return status;
+    }
+    return XEP_OK;
+}
