@@ -77,7 +77,7 @@ void xep_steps_explain(void *mode, const xep_op_t *op, char *text, size_t bytes)
     xep_words_wait_t wait = {.word = step->word,
                              .what = step->run != NULL ? step->name : "nothing",
                              .nranks = kit->shape->nranks,
-                             .through = kit->through,
+                             .through = step->relayed ? kit->through : NULL,
                              .rows_bits = step->rows_bits};
     xep_words_explain(&wait, mode, op, text, bytes);
 }
@@ -109,7 +109,7 @@ xep_status_t xep_step_wait(void *mode, xep_op_t *op)
 {
     const xep_kit_t *kit = mode;
     const xep_step_t *step = step_of(kit, op);
-    if (xep_words_arrived(kit->env, step->word, mode, op)) return XEP_OK;
+    if (xep_words_arrived(kit->env, step->word, step->relayed ? kit->through : NULL, mode, op)) return XEP_OK;
     op->late.what = step->name;
     op->late.opens = is_first_wait(kit, op);
     /* what the wire holds back may be what the others wait for */

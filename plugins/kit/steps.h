@@ -30,6 +30,7 @@ typedef struct xep_step {
     xep_store_fn store; /* what xep_step_send() sends: by stores to mapped ranks (NULL: in parts to them, too), */
     xep_part_fn parts;  /* and in parts to all others */
     xep_announced_t announced; /* by the word by which all that a rank brings is here (masks.h); of no other */
+    uint8_t relayed;           /* its words come through others, as kit->through says */
     uint8_t rows_bits;         /* of its words, below the epoch: a count of rows; 0: they are epochs */
     int agreed;                /* left out where the verdict is an error */
     int receives;              /* begin goes no further than here: the receive phase, which may be postponed */

@@ -16,12 +16,19 @@ static int has_arrived(xep_word_fn word, const void *mode, const xep_op_t *op, u
     return atomic_load_explicit(seen, memory_order_acquire) >= value;
 }
 
+static int is_behind_late(xep_word_fn word, const uint32_t *through, const void *mode, const xep_op_t *op,
+                          uint32_t rank)
+{
+    return through != NULL && through[rank] != XEP_NO_RANK && !has_arrived(word, mode, op, through[rank]);
+}
+
 /* Where all are there, as they mostly are, no clock is read, and no list made. */
-static void look_first(uint32_t nranks, xep_word_fn word, const void *mode, xep_op_t *op)
+static void look_first(uint32_t nranks, xep_word_fn word, const uint32_t *through, const void *mode, xep_op_t *op)
 {
     xep_late_t *late = &op->late;
     for (uint32_t r = 0; r < nranks; r++)
-        if (!xep_op_is_without(op, r) && !has_arrived(word, mode, op, r)) late->ranks[late->count++] = r;
+        if (!xep_op_is_without(op, r) && !has_arrived(word, mode, op, r) && !is_behind_late(word, through, mode, op, r))
+            late->ranks[late->count++] = r;
 }
 
 /*
@@ -49,10 +56,12 @@ static void look_again(const xep_env_t *env, xep_word_fn word, const void *mode,
     if (left == 0) late->since_ns = 0;
 }
 
-int xep_words_arrived(const xep_env_t *env, xep_word_fn word, const void *mode, xep_op_t *op)
+/* Those behind a rank that was late are looked at when it has come. */
+int xep_words_arrived(const xep_env_t *env, xep_word_fn word, const uint32_t *through, const void *mode, xep_op_t *op)
 {
-    if (op->late.count == 0) look_first(env->shape->nranks, word, mode, op);
-    else look_again(env, word, mode, op);
+    int first = op->late.count == 0;
+    if (!first) look_again(env, word, mode, op);
+    if (first || (op->late.count == 0 && through != NULL)) look_first(env->shape->nranks, word, through, mode, op);
     return op->late.count == 0;
 }
 
@@ -67,11 +76,10 @@ static int tell_word(const xep_words_wait_t *wait, uint64_t seen, uint64_t value
                     (unsigned long long)(value & mask));
 }
 
-static int tell_rank(const xep_words_wait_t *wait, uint32_t rank, const char *before, char *text, size_t bytes)
+static int tell_through(const xep_words_wait_t *wait, uint32_t rank, char *text, size_t bytes)
 {
-    if (wait->through == NULL || wait->through[rank] == XEP_NO_RANK || wait->through[rank] == rank)
-        return snprintf(text, bytes, "%s rank %u", before, rank);
-    return snprintf(text, bytes, "%s rank %u (through rank %u)", before, rank, wait->through[rank]);
+    if (wait->through == NULL || wait->through[rank] == XEP_NO_RANK || wait->through[rank] == rank) return 0;
+    return snprintf(text, bytes, " (through rank %u)", wait->through[rank]);
 }
 
 /* For the sentence of a deadline, which the user reads: it must fit, and may be cut. */
@@ -83,8 +91,9 @@ void xep_words_explain(const xep_words_wait_t *wait, const void *mode, const xep
     for (uint32_t r = 0; wait->word != NULL && r < wait->nranks && used >= 0 && (size_t)used < bytes; r++) {
         uint64_t seen = atomic_load_explicit(wait->word(mode, op, r, &value), memory_order_relaxed);
         if (seen >= value || xep_op_is_without(op, r)) continue;
-        used += tell_rank(wait, r, before, text + used, bytes - (size_t)used);
+        used += snprintf(text + used, bytes - (size_t)used, "%s rank %u", before, r);
         if ((size_t)used < bytes) used += tell_word(wait, seen, value, text + used, bytes - (size_t)used);
+        if ((size_t)used < bytes) used += tell_through(wait, r, text + used, bytes - (size_t)used);
         before = ",";
     }
 }

@@ -16,9 +16,10 @@ typedef const _Atomic uint64_t *(*xep_word_fn)(const void *mode, const xep_op_t 
 /**
  * Whether the words of all ranks have arrived. Those that have not are op's late ranks from then on, and each is
  * booked the time it kept a caller waiting when its word comes, in whatever order they do. The same word until all
- * have arrived.
+ * have arrived. through: [R] the rank by which another one is heard, or XEP_NO_RANK; NULL: all speak themselves. Where
+ * that one is late, nobody knows of those behind it, and they are not.
  */
-int xep_words_arrived(const xep_env_t *env, xep_word_fn word, const void *mode, xep_op_t *op);
+int xep_words_arrived(const xep_env_t *env, xep_word_fn word, const uint32_t *through, const void *mode, xep_op_t *op);
 
 /** What a wait for words says of itself. */
 typedef struct xep_words_wait {
@@ -29,7 +30,7 @@ typedef struct xep_words_wait {
     uint8_t rows_bits;       /* of the words; 0: they are epochs */
 } xep_words_wait_t;
 
-/** "epoch 7 waits for rows: rank 1 at 5 of 7, rank 3 (through rank 1) at 5 of 7", cut to bytes. */
+/** "epoch 7 waits for rows: rank 1 at 5 of 7, rank 3 at 5 of 7 (through rank 1)", cut to bytes. */
 void xep_words_explain(const xep_words_wait_t *wait, const void *mode, const xep_op_t *op, char *text, size_t bytes);
 
 #endif

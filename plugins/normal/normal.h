@@ -117,6 +117,7 @@ typedef struct normal_layout {
     /* by nodes (normal_nodes.h), [slots][feeders] of: */
     uint64_t feed_mail;    /* XEP_REGION_CONTROL: normal_feed_mail_t */
     uint64_t taken;        /* likewise, [slots][nodes] (epoch, rows) that forwarders have taken from this rank */
+    uint64_t summed;       /* likewise, [slots][nodes] epochs of combines, by forwarders */
     uint64_t feed_records; /* XEP_REGION_METADATA */
     uint64_t feed_record_bytes;
     xep_area_t feed_metadata, feed_rows; /* [feed_rows] of what passes */
@@ -333,6 +334,12 @@ xep_status_t normal_compare_digests(normal_t *mode, xep_op_t *op);
 
 /** Ranks that are out of operations that begin. */
 uint32_t normal_count_outs(const normal_t *mode);
+
+/* ---- normal_put.c: what ranks get that are not mapped ---- */
+
+/** This rank's line of mail in every heap. */
+uint64_t normal_mail_there(const normal_t *mode, const xep_op_t *op);
+int normal_dispatch_part(const void *mode, const xep_op_t *op, uint32_t rank, uint32_t number, xep_part_t *part);
 
 /* ---- normal_dispatch.c, normal_combine.c ---- */
 

@@ -115,19 +115,13 @@ static int combine_part(const void *opaque, const xep_op_t *op, uint32_t rank, u
     return number <= 2;
 }
 
-/* Where sums of this node are with the reader already, and to mates, who find rows in the input: the offer alone. */
+/* By nodes: rows come from those who sum them. */
 static int node_offer_part(const void *opaque, const xep_op_t *op, uint32_t rank, uint32_t number, xep_part_t *part)
 {
     const normal_t *mode = opaque;
     (void)rank;
     if (number == 0) xep_combine_offer_part(&mode->kit, op, part);
     return number == 0;
-}
-
-static int no_part(const void *mode, const xep_op_t *op, uint32_t rank, uint32_t number, xep_part_t *part)
-{
-    (void)mode, (void)op, (void)rank, (void)number, (void)part;
-    return 0;
 }
 
 /* ---- step 5 ---- */
@@ -326,30 +320,17 @@ const xep_step_t normal_combine_steps[] = {
     {0},
 };
 
-/* By nodes: outputs of the node first, whose sums the readers of other nodes find before the offer. */
-static xep_status_t offer_to_nodes(void *opaque, xep_op_t *op)
-{
-    normal_t *mode = opaque;
-    return xep_send_parts(&mode->kit, op, node_offer_part);
-}
-
-static xep_status_t offer_to_mates(void *opaque, xep_op_t *op)
-{
-    normal_t *mode = opaque;
-    return xep_send(&mode->kit, op, store_offer, no_part);
-}
-
 const xep_step_t normal_combine_by_nodes[] = {
     {.name = "readers of the last combine",
      .does = "wait for readers",
      .run = xep_combine_drain,
      .word = xep_combine_read_word},
     {.name = "input", .does = "copy in", .run = fill},
-    {.name = "offers to go out", .does = "offer", .run = offer_to_mates},
+    {.name = "offers to go out", .does = "offer", .run = xep_step_send, .store = store_offer, .parts = node_offer_part},
     {.name = "outputs of the node", .does = "wait for the node", .run = xep_step_wait, .word = normal_mates_word},
     {.name = "sums of the node to go out", .does = "sum for others", .run = normal_return_sums},
-    {.name = "rows to go out", .does = "offer sums", .run = offer_to_nodes},
     {.name = "offers", .does = "wait for outputs", .run = xep_step_wait, .word = xep_combine_ready_word},
+    {.name = "sums of other nodes", .does = "wait for sums", .run = xep_step_wait, .word = normal_summed_word},
     {.name = "agreement", .does = "agree", .run = xep_combine_take_offers},
     {.name = "sums", .does = "sum", .run = sum, .agreed = 1},
     {.name = "thanks to go out", .does = "tell read", .run = xep_combine_tell_read},

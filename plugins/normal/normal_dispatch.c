@@ -117,89 +117,6 @@ static void move_slice(normal_t *mode, xep_op_t *op)
     state->moved = move.end;
 }
 
-/* ---- what an unmapped rank gets: its rows, the metadata once it is staged, the signal ---- */
-
-/* Rows straight from the caller's memory, which is why it must not change until the operation is done. */
-static void rows_part(const normal_t *mode, const xep_op_t *op, uint32_t rank, xep_part_t *part)
-{
-    const normal_slot_t *slot = normal_slot(mode, op->slot);
-    const normal_routing_t *routing = slot->routing;
-    size_t bytes = xep_dispatch_row_bytes(op->dispatch), stride = xep_row_stride(bytes);
-    *part = (xep_part_t){
-        .src = op->dispatch->x,
-        .src_stride = op->dispatch->x_stride,
-        .index = routing->tokens_to + routing->to_begin[rank],
-        .rows = routing->rows[rank],
-        .bytes = bytes,
-        .stride = stride,
-        .offset = xep_area_at(mode->layout.common.x, slot->from[rank].slot) + normal_there(mode, slot, rank) * stride,
-    };
-}
-
-enum { METADATA = 4 };
-
-/* Blocked until the last token is staged; the rows travel meanwhile. */
-static void metadata_part(const normal_t *mode, const xep_op_t *op, uint32_t rank, uint32_t number, xep_part_t *part)
-{
-    const xep_dispatch_args_t *args = op->dispatch;
-    const normal_slot_t *slot = normal_slot(mode, op->slot);
-    const normal_routing_t *routing = slot->routing;
-    const normal_target_t *staged = &slot->targets[rank];
-    const struct {
-        const void *src;
-        xep_area_t area;
-        size_t bytes;
-    } arrays[METADATA] = {
-        {staged->tokens, mode->layout.common.tokens, sizeof(int32_t)},
-        {staged->idx, mode->layout.common.idx, routing->topk * xep_elem_bytes(args->topk_idx_dtype)},
-        {staged->weights, mode->layout.common.weights, args->topk_weights ? routing->topk * sizeof(float) : 0},
-        {staged->scales, mode->layout.common.scales, args->nscales * (size_t)4},
-    };
-    size_t bytes = arrays[number].bytes;
-    *part = (xep_part_t){
-        .src = arrays[number].src,
-        .src_stride = bytes,
-        .rows = routing->rows[rank],
-        .bytes = bytes,
-        .stride = bytes,
-        .offset = xep_area_at(arrays[number].area, slot->from[rank].slot) + normal_there(mode, slot, rank) * bytes,
-        .blocked = normal_state(op)->moved < routing->tokens,
-    };
-}
-
-/* this rank's line of mail in every heap */
-static uint64_t mail_there(const normal_t *mode, const xep_op_t *op)
-{
-    return normal_mail_offset(mode, normal_index(mode, op), mode->kit.shape->rank);
-}
-
-/* The digest is what the signal brings along: the wire delivers it before the word. */
-static void done_part(const normal_t *mode, const xep_op_t *op, xep_part_t *part)
-{
-    const normal_digest_t *digest = &normal_slot(mode, op->slot)->digest;
-    uint64_t mail = mail_there(mode, op);
-    *part = (xep_part_t){.signal = 1,
-                         .src = (const char *)digest,
-                         .bytes = sizeof *digest,
-                         .offset = mail + offsetof(normal_mail_t, digest),
-                         .signal_offset = mail + offsetof(normal_mail_t, done),
-                         .value = op->epoch};
-}
-
-/*
- * Part 0 is the rows, 1 to METADATA the arrays beside them, then done. After an error all but done is left out: the
- * others wait for it.
- */
-static int dispatch_part(const void *opaque, const xep_op_t *op, uint32_t rank, uint32_t number, xep_part_t *part)
-{
-    const normal_t *mode = opaque;
-    if (xep_kit_state(op)->verdict != XEP_OK) number += 1 + METADATA;
-    if (number == 0) rows_part(mode, op, rank, part);
-    else if (number <= METADATA) metadata_part(mode, op, rank, number - 1, part);
-    else done_part(mode, op, part);
-    return number <= METADATA + 1;
-}
-
 /* ---- steps ---- */
 
 /* The words of steps 3 and 6, in this rank's own heap: each is written by the rank it is asked for. */
@@ -246,7 +163,7 @@ static xep_status_t find_places(void *opaque, xep_op_t *op)
 static void store_done(const void *opaque, const xep_op_t *op, uint32_t rank)
 {
     const normal_t *mode = opaque;
-    uint64_t mail = mail_there(mode, op);
+    uint64_t mail = normal_mail_there(mode, op);
     memcpy(mode->kit.base[rank] + mail + offsetof(normal_mail_t, digest), &normal_slot(mode, op->slot)->digest,
            sizeof(normal_digest_t));
     xep_kit_signal(&mode->kit, rank, mail + offsetof(normal_mail_t, done), op->epoch);
@@ -260,7 +177,7 @@ static xep_status_t move(void *opaque, xep_op_t *op)
     int fenced = mode->kit.env->out != NULL && normal_state(op)->moved < tokens;
     if (fenced && !normal_begin_storing(mode, op)) return XEP_INPROGRESS; /* the core will end it */
     while (normal_state(op)->moved < tokens) {
-        xep_status_t status = xep_send_parts(&mode->kit, op, dispatch_part);
+        xep_status_t status = xep_send_parts(&mode->kit, op, normal_dispatch_part);
         if (status < 0) return status;
         move_slice(mode, op);
     }
@@ -289,7 +206,7 @@ const xep_step_t normal_dispatch_steps[] = {
     {.name = "counts", .does = "wait for counts", .run = xep_step_wait, .word = counts_word},
     {.name = "ranks that are out to store nothing any more", .does = "agree", .run = agree},
     {.name = "grants", .does = "find places", .run = find_places, .word = normal_granted_word},
-    {.name = "rows to go out", .does = "rows", .run = move, .store = store_done, .parts = dispatch_part},
+    {.name = "rows to go out", .does = "rows", .run = move, .store = store_done, .parts = normal_dispatch_part},
     {.name = "rows",
      .does = "wait for rows",
      .run = xep_step_wait,
@@ -372,7 +289,7 @@ const xep_step_t normal_dispatch_by_nodes[] = {
      .run = xep_step_send,
      .store = normal_store_record,
      .parts = normal_feed_record_part},
-    {.name = "counts", .does = "wait for counts", .run = normal_relay_records, .word = counts_word},
+    {.name = "counts", .does = "wait for counts", .run = normal_relay_records, .word = counts_word, .relayed = 1},
     {.name = "agreement", .does = "agree", .run = agree},
     {.name = "places", .does = "find places", .run = find_places_by_nodes},
     {.name = "rows to pass",
@@ -385,7 +302,7 @@ const xep_step_t normal_dispatch_by_nodes[] = {
      .run = xep_step_send,
      .store = store_done,
      .parts = normal_feed_done_part},
-    {.name = "rows", .does = "wait for rows", .run = normal_relay_dones, .word = done_word},
+    {.name = "rows", .does = "wait for rows", .run = normal_relay_dones, .word = done_word, .relayed = 1},
     {.name = "digests", .does = "compare digests", .run = compare},
     {.name = "the wire", .does = "flush", .run = xep_step_flush},
     {.name = "the end", .does = "end", .run = normal_tell_rows},

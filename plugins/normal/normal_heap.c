@@ -40,6 +40,7 @@ static void lay_feeds(const xep_shape_t *shape, normal_layout_t *at, xep_carve_t
                                            sizeof(normal_feed_tail_t) + sizeof(uint32_t));
     at->feed_mail = xep_carve_offset(&region[XEP_REGION_CONTROL], lines, sizeof(normal_feed_mail_t));
     at->taken = xep_carve_offset(&region[XEP_REGION_CONTROL], (uint64_t)shape->slots * shape->nodes, sizeof(uint64_t));
+    at->summed = xep_carve_offset(&region[XEP_REGION_CONTROL], (uint64_t)shape->slots * shape->nodes, sizeof(uint64_t));
     at->feed_records = xep_carve_offset(&region[XEP_REGION_METADATA], lines, at->feed_record_bytes);
 }
 

@@ -36,10 +36,11 @@
  * combine, epoch n, of a handle:
  *  1. drain as in normal.h; "read" of all ranks.
  *  2. input as in normal.h, for readers of other nodes, too.
- *  3. offer to mates, and wait for theirs. Then, for each feeder and each of its tokens that has passed: the sum of what
- *     the mates have for it, into "sums", and from there into "returned" of the feeder.
- *  3a. offer to all ranks of other nodes: it is behind these rows.
- *  4, 6. as in normal.h.
+ *  3. offer to all ranks; and wait for those of mates. Then, for each feeder and each of its tokens that has passed: the
+ *     sum of what the mates have for it, into "sums", and from there into "returned" of the feeder; behind them
+ *     feeder.summed[slot there][node] = n.
+ *  4. wait for the offers of all, as in normal.h, and for summed of all nodes that rows have passed to.
+ *  6. as in normal.h.
  *  5. out[t] = sum over nodes ascending: the ranks of the own node one by one, ascending; of each other node the row in
  *     "returned", which was rounded to the type of the rows.
  * "returned" is not overwritten early for the same reason as in normal.h: its writer, the forwarder, waits for the
@@ -204,6 +205,9 @@ xep_status_t normal_forward_rows(normal_t *mode, xep_op_t *op);
 const _Atomic uint64_t *normal_passing_word(const void *mode, const xep_op_t *op, uint32_t rank, uint64_t *value_p);
 
 /* ---- normal_return.c ---- */
+
+/** Word of the step that waits for sums of other nodes. */
+const _Atomic uint64_t *normal_summed_word(const void *mode, const xep_op_t *op, uint32_t rank, uint64_t *value_p);
 
 /** Steps: waits for the outputs of mates; sums them for feeders, and puts the sums there. */
 const _Atomic uint64_t *normal_mates_word(const void *mode, const xep_op_t *op, uint32_t rank, uint64_t *value_p);

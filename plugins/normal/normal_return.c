@@ -27,6 +27,20 @@ const _Atomic uint64_t *normal_mates_word(const void *opaque, const xep_op_t *op
     return word;
 }
 
+static uint64_t summed_offset(const normal_t *mode, uint32_t slot, uint32_t node)
+{
+    return mode->layout.summed + ((uint64_t)slot * mode->kit.shape->nodes + node) * sizeof(uint64_t);
+}
+
+const _Atomic uint64_t *normal_summed_word(const void *opaque, const xep_op_t *op, uint32_t rank, uint64_t *value_p)
+{
+    const normal_t *mode = opaque;
+    uint32_t node = mode->kit.shape->node[rank];
+    const uint64_t *begin = normal_slot(mode, op->slot)->routing->passing->begin;
+    *value_p = mode->nodes->forwarder[node] == rank && begin[node] != begin[node + 1] ? op->epoch : 0;
+    return xep_kit_own(&mode->kit, summed_offset(mode, op->slot, node));
+}
+
 /* Of this rank where its user has them; of others in the input of the slot that they chose. */
 static void fill_mates(const normal_t *mode, const xep_op_t *op)
 {
@@ -199,6 +213,14 @@ static xep_status_t return_piece(normal_t *mode, xep_op_t *op, uint32_t feed)
     return put_sums(mode, op, feed);
 }
 
+/* The wire delivers it behind the sums. */
+static xep_status_t tell_summed(const normal_t *mode, const xep_op_t *op, uint32_t feed)
+{
+    xep_wire_t *wire = mode->kit.env->wire;
+    uint32_t rank = mode->nodes->feeder[feed], there = normal_slot(mode, op->slot)->from[rank].slot;
+    return wire->ops->put_signal(wire, rank, 0, NULL, 0, summed_offset(mode, there, mode->nodes->node), op->epoch);
+}
+
 /* A rank without rows has no weights to give; whether there are any its mates say. */
 static void begin_sums(const normal_t *mode, const xep_op_t *op)
 {
@@ -219,9 +241,10 @@ xep_status_t normal_return_sums(void *opaque, xep_op_t *op)
     fill_mates(mode, op);
     if (state->feed == 0 && state->feed_row == 0) begin_sums(mode, op);
     for (; state->feed < nodes->feeders; state->feed++, state->feed_row = 0) {
+        uint64_t rows = slot->routing->passing->feeds[state->feed].rows;
         status = put_sums(mode, op, state->feed);
-        while (status == XEP_OK && state->feed_row < slot->routing->passing->feeds[state->feed].rows)
-            status = return_piece(mode, op, state->feed);
+        while (status == XEP_OK && state->feed_row < rows) status = return_piece(mode, op, state->feed);
+        if (status == XEP_OK && rows != 0) status = tell_summed(mode, op, state->feed);
         if (status != XEP_OK) return status;
     }
     return XEP_OK;

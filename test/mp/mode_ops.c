@@ -74,6 +74,7 @@ static void five_in_flight(xep_group_t *group, mp_case_t c, int copy_in)
     c.copy_in = copy_in;
     for (int i = 0; i < SLOTS; i++) mp_job_open(&f.jobs[i], &c, 10 + (uint64_t)i);
     mp_job_buffer(&f.jobs[0], group);
+    for (int i = 1; i < SLOTS; i++) f.jobs[i].shape.node = f.jobs[0].shape.node; /* all in its buffer */
     for (uint64_t round = 0; round < 20; round++) {
         dispatch_five(&f, round);
         shuffle(order, round * 97 + mp_rank());

@@ -7,9 +7,10 @@
 
 #include <cmocka.h>
 
-#include "../../plugins/normal/normal.h"
+#include "../../plugins/normal/normal_nodes.h"
 #include "sim_cases.h"
 #include "sim_shape.h"
+#include "sim_wire.h"
 
 /* ---- what it can do ---- */
 
@@ -122,6 +123,91 @@ static void lies(void **state)
         {SELECTIONS, 0, 3, "rank 1 sent a record with selections 0"},
     };
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) check_lie(state, &all[i]);
+}
+
+/* ---- lies of a rank of another node ---- */
+
+/* What rank 2, alone on its node, tells its forwarder, rank 0: a word there that is changed. */
+typedef enum { IN_TAIL, IN_LINE, IN_METADATA } passed_place_t;
+
+typedef struct passed_lie {
+    passed_place_t place;
+    size_t offset;
+    uint64_t value;
+    size_t bytes;
+    const char *reason;
+} passed_lie_t;
+
+/* With room for two rows of each feeder: in the tail of the record, in the line, in the metadata of the first row. */
+static char *find_passed(const sim_world_t *world, passed_place_t place)
+{
+    char *heap = world->ranks[0].env.heap;
+    const normal_t *mode = world->ranks[0].mode;
+    if (place == IN_LINE) return heap + mode->layout.feed_mail;
+    if (place == IN_METADATA) return heap + xep_area_at(mode->layout.feed_metadata, 0);
+    return heap + mode->layout.feed_records + sizeof(normal_record_t) +
+           (sim_small_shape.nranks + (size_t)sim_small_shape.experts) * sizeof(uint32_t);
+}
+
+/* The first line of a rank: of the first index and of its first feeder. */
+static const normal_feed_mail_t *line_at(const sim_world_t *world, uint32_t rank)
+{
+    const normal_t *mode = world->ranks[rank].mode;
+    const char *heap = world->ranks[rank].env.heap;
+    return (const void *)(heap + mode->layout.feed_mail);
+}
+
+/* Ranks 1 and 2 go as far as they get without rank 0, or with its record alone. */
+static void check_passed_lie(void **state, const passed_lie_t *lie)
+{
+    static const uint32_t node[] = {0, 0, 1};
+    sim_run_t *run = sim_run_begin(state, 1, sim_small_shape.nranks);
+    sim_world_t *world = &run->world;
+    run->options = (sim_options_t){.nranks = sim_small_shape.nranks, .threads = 1, .inflight = 100, .feed_rows = 2};
+    memcpy(run->options.node, node, sizeof node);
+    script_begin(world, run->mode, &run->script, &sim_small_shape);
+    run->script.unchecked = 1;
+    script_call_t *call = script_dispatch(&run->script, 0, SCRIPT_NO_HANDLE);
+    call->route = ROUTE_ONE_EXPERT; /* 3, of rank 1 */
+    call->tokens[2] = 5;
+    assert_true(sim_run_open(run));
+    char *at = find_passed(world, lie->place);
+    const normal_feed_mail_t *line = line_at(world, 0), *there = line_at(world, 2);
+    for (uint32_t i = 0; i < 400 && lie->place != IN_TAIL && there->recorded == 0; i++) {
+        script_player_step(&world->ranks[0]);
+        sim_wire_step(world, &world->dice);
+    }
+    for (uint32_t i = 0; i < 4000 && (lie->place == IN_TAIL ? line->recorded : line->passed) == 0; i++) {
+        script_player_step(&world->ranks[1 + i % 2]);
+        sim_wire_step(world, &world->dice);
+    }
+    memcpy(at + lie->offset, &lie->value, lie->bytes);
+    for (uint32_t i = 0; i < 200; i++) script_player_step(&world->ranks[0]);
+    if (strcmp(script_player(&world->ranks[0])->reason, lie->reason))
+        sim_fail(world, "said \"%s\", not \"%s\"", script_player(&world->ranks[0])->reason, lie->reason);
+    sim_run_end(run);
+}
+
+static void passed_lies(void **state)
+{
+    static const passed_lie_t all[] = {
+        {IN_TAIL, offsetof(normal_feed_tail_t, rows), 6, 4,
+         "rank 2 passes 6 rows, whose sums belong to row 0 of 6 (5 to 5 rows)"},
+        {IN_TAIL, offsetof(normal_feed_tail_t, rows), 4, 4,
+         "rank 2 passes 4 rows, whose sums belong to row 0 of 6 (5 to 5 rows)"},
+        {IN_TAIL, offsetof(normal_feed_tail_t, returned), 2, 8,
+         "rank 2 passes 5 rows, whose sums belong to row 2 of 6 (5 to 5 rows)"},
+        {IN_LINE, offsetof(normal_feed_mail_t, passed), (1 << NORMAL_ROWS_BITS) + 6, 8,
+         "rank 2 has passed 6 rows of 5"},
+        {IN_LINE, offsetof(normal_feed_mail_t, passed), (1 << NORMAL_ROWS_BITS) + 5, 8,
+         "rank 2 has passed 5 rows of 5"},
+        {IN_METADATA, 0, 5, 4, "rank 2 passed a row with token 5"},
+        {IN_METADATA, 0, UINT32_MAX, 4, "rank 2 passed a row with token 4294967295"},
+        {IN_METADATA, 4, 7, 4, "rank 2 passed a row with expert 7"},
+        {IN_METADATA, 4, UINT64_C(6) << 32 | 6, 8, "rank 2 passed a row with experts of this node 0"},
+        {IN_METADATA, 4, 0, 4, "rank 2 passed a row with no place left at rank 0"},
+    };
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) check_passed_lie(state, &all[i]);
 }
 
 /* ---- one tells two others different things ---- */
@@ -262,8 +348,9 @@ static void heap_size(void **state)
 }
 
 static const sim_mode_test_t tests[] = {
-    {"overflow", overflow}, {"mismatch", mismatch},   {"lies", lies},
-    {"stories", stories},   {"heap_size", heap_size}, {"unsupported", unsupported},
+    {"overflow", overflow},       {"mismatch", mismatch}, {"lies", lies},
+    {"passed_lies", passed_lies}, {"stories", stories},   {"heap_size", heap_size},
+    {"unsupported", unsupported},
 };
 
 const sim_mode_t sim_normal = {

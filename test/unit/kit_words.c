@@ -46,7 +46,7 @@ static void desk_set(desk_t *desk)
 static int arrived(desk_t *desk, uint64_t now)
 {
     desk->now = now;
-    return xep_words_arrived(&desk->env, word, desk, &desk->op);
+    return xep_words_arrived(&desk->env, word, NULL, desk, &desk->op);
 }
 
 static void expect(const desk_t *desk, uint64_t a, uint64_t b, uint64_t c, uint64_t d)

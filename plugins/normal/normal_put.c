@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* Steps 4 and 5 for a rank that is not mapped: its rows, the metadata once it is staged, the signal. */
+#include "normal.h"
+
+/* Rows straight from the caller's memory, which is why it must not change until the operation is done. */
+static void rows_part(const normal_t *mode, const xep_op_t *op, uint32_t rank, xep_part_t *part)
+{
+    const normal_slot_t *slot = normal_slot(mode, op->slot);
+    const normal_routing_t *routing = slot->routing;
+    size_t bytes = xep_dispatch_row_bytes(op->dispatch), stride = xep_row_stride(bytes);
+    *part = (xep_part_t){
+        .src = op->dispatch->x,
+        .src_stride = op->dispatch->x_stride,
+        .index = routing->tokens_to + routing->to_begin[rank],
+        .rows = routing->rows[rank],
+        .bytes = bytes,
+        .stride = stride,
+        .offset = xep_area_at(mode->layout.common.x, slot->from[rank].slot) + normal_there(mode, slot, rank) * stride,
+    };
+}
+
+enum { METADATA = 4 };
+
+/* Blocked until the last token is staged; the rows travel meanwhile. */
+static void metadata_part(const normal_t *mode, const xep_op_t *op, uint32_t rank, uint32_t number, xep_part_t *part)
+{
+    const xep_dispatch_args_t *args = op->dispatch;
+    const normal_slot_t *slot = normal_slot(mode, op->slot);
+    const normal_routing_t *routing = slot->routing;
+    const normal_target_t *staged = &slot->targets[rank];
+    const struct {
+        const void *src;
+        xep_area_t area;
+        size_t bytes;
+    } arrays[METADATA] = {
+        {staged->tokens, mode->layout.common.tokens, sizeof(int32_t)},
+        {staged->idx, mode->layout.common.idx, routing->topk * xep_elem_bytes(args->topk_idx_dtype)},
+        {staged->weights, mode->layout.common.weights, args->topk_weights ? routing->topk * sizeof(float) : 0},
+        {staged->scales, mode->layout.common.scales, args->nscales * (size_t)4},
+    };
+    size_t bytes = arrays[number].bytes;
+    *part = (xep_part_t){
+        .src = arrays[number].src,
+        .src_stride = bytes,
+        .rows = routing->rows[rank],
+        .bytes = bytes,
+        .stride = bytes,
+        .offset = xep_area_at(arrays[number].area, slot->from[rank].slot) + normal_there(mode, slot, rank) * bytes,
+        .blocked = normal_state(op)->moved < routing->tokens,
+    };
+}
+
+uint64_t normal_mail_there(const normal_t *mode, const xep_op_t *op)
+{
+    return normal_mail_offset(mode, normal_index(mode, op), mode->kit.shape->rank);
+}
+
+/* The digest is what the signal brings along: the wire delivers it before the word. */
+static void done_part(const normal_t *mode, const xep_op_t *op, xep_part_t *part)
+{
+    const normal_digest_t *digest = &normal_slot(mode, op->slot)->digest;
+    uint64_t mail = normal_mail_there(mode, op);
+    *part = (xep_part_t){.signal = 1,
+                         .src = (const char *)digest,
+                         .bytes = sizeof *digest,
+                         .offset = mail + offsetof(normal_mail_t, digest),
+                         .signal_offset = mail + offsetof(normal_mail_t, done),
+                         .value = op->epoch};
+}
+
+/*
+ * Part 0 is the rows, 1 to METADATA the arrays beside them, then done. After an error all but done is left out: the
+ * others wait for it.
+ */
+int normal_dispatch_part(const void *opaque, const xep_op_t *op, uint32_t rank, uint32_t number, xep_part_t *part)
+{
+    const normal_t *mode = opaque;
+    if (xep_kit_state(op)->verdict != XEP_OK) number += 1 + METADATA;
+    if (number == 0) rows_part(mode, op, rank, part);
+    else if (number <= METADATA) metadata_part(mode, op, rank, number - 1, part);
+    else done_part(mode, op, part);
+    return number <= METADATA + 1;
+}
