@@ -43,7 +43,8 @@ libxep_all_la_SOURCES = \
 	%D%/core/request_trace.h %D%/core/request_trace.c \
 	%D%/core/request_wait.h %D%/core/request_wait.c %D%/core/recording.h %D%/core/recording.c \
 	%D%/core/rest.h %D%/core/rest.c %D%/core/room.h %D%/core/room.c \
-	%D%/core/path.h %D%/core/path.c %D%/core/shape.h %D%/core/shape.c %D%/core/team.h %D%/core/team.c %D%/core/transport.h \
+	%D%/core/path.h %D%/core/path.c %D%/core/path_cost.h %D%/core/path_cost.c \
+	%D%/core/shape.h %D%/core/shape.c %D%/core/team.h %D%/core/team.c %D%/core/transport.h \
 	%D%/core/wait_times.h %D%/core/wait_times.c \
 	%D%/cuda/cuda_device.h %D%/cuda/cuda_device.c %D%/cuda/cuda_driver.h %D%/cuda/cuda_driver.c \
 	%D%/cuda/cuda_heap.h %D%/cuda/cuda_heap.c %D%/cuda/cuda_objects.h %D%/cuda/cuda_work.h %D%/cuda/cuda_work.c \
@@ -72,7 +73,7 @@ libxep_all_la_SOURCES = \
 	%D%/util/shm.h %D%/util/shm.c %D%/util/streaming.h %D%/util/streaming.c %D%/util/trace.h %D%/util/trace.c \
 	%D%/util/trace_file.h %D%/util/watch.h %D%/util/watch.c
 libxep_all_la_CPPFLAGS = $(library_cppflags) $(UCX_CFLAGS) $(PMIX_CFLAGS) -DXEP_PLUGIN_DIR='"$(pkglibdir)"'
-libxep_all_la_LIBADD = $(UCX_LIBS) $(NUMA_LIBS)
+libxep_all_la_LIBADD = libxep_cost.la $(UCX_LIBS) $(NUMA_LIBS)
 
 lib_LTLIBRARIES = libxep.la
 libxep_la_SOURCES =

@@ -4,43 +4,10 @@
 
 #include "error.h"
 #include "log.h"
+#include "path_cost.h"
 
 /* Rows in passing are counted in so many bits beside an epoch. */
 #define MOST_TOKENS (UINT64_C(1) << 24)
-
-/* ---- an even load ---- */
-
-/* The part of all tokens that choose one of so many experts, of topk different ones. */
-static double part_of(const xep_shape_t *shape, uint32_t experts)
-{
-    double missed = 1;
-    for (uint32_t k = 0; k < shape->topk; k++)
-        missed *= experts + k < shape->experts ? 1 - (double)experts / (shape->experts - k) : 0;
-    return 1 - missed;
-}
-
-static uint32_t experts_of_node(const xep_shape_t *shape, uint32_t node)
-{
-    uint32_t experts = 0;
-    for (uint32_t r = 0; r < shape->nranks; r++)
-        if (shape->node[r] == node) experts += shape->first_expert[r + 1] - shape->first_expert[r];
-    return experts;
-}
-
-/* To all nodes, less what stays on the own one: the sums are made once, and not for each rank. */
-xep_copies_t xep_path_copies(const xep_shape_t *shape)
-{
-    xep_copies_t copies = {0, 0};
-    for (uint32_t n = 0; n < shape->nodes; n++) {
-        double others = (double)(shape->nranks - shape->node_ranks[n]) / shape->nranks;
-        copies.nodes += others * part_of(shape, experts_of_node(shape, n));
-    }
-    for (uint32_t r = 0; r < shape->nranks; r++) {
-        double others = (double)(shape->nranks - shape->node_ranks[shape->node[r]]) / shape->nranks;
-        copies.ranks += others * part_of(shape, shape->first_expert[r + 1] - shape->first_expert[r]);
-    }
-    return copies;
-}
 
 /* ---- the choice ---- */
 
@@ -51,19 +18,9 @@ static int has_shared_node(const xep_shape_t *shape)
     return n < shape->nodes;
 }
 
-/*
- * Seconds of the network for a byte of each row, and of the copies from where rows pass through to where they belong.
- * What is behind the point is the rates', so they are compared with a tenth to spare.
- */
-static int is_faster(const xep_config_t *config, const xep_copies_t *copies)
-{
-    double network = (double)config->net_rate, memory = (double)config->memory_rate;
-    return copies->nodes / network + copies->ranks / memory < 0.9 * copies->ranks / network;
-}
-
 /* why not, or NULL */
-static const char *find_objection(const xep_config_t *config, const xep_buffer_params_t *params,
-                                  const xep_plugin_t *plugin, const xep_shape_t *shape, const xep_copies_t *copies)
+static const char *find_objection(const xep_buffer_params_t *params, const xep_plugin_t *plugin,
+                                  const xep_shape_t *shape, const xep_path_cost_t cost[XEP_COST_PATHS])
 {
     if (shape->nodes == 1) return "all ranks are on one node";
     if (!plugin->by_nodes) return "the mode has no other";
@@ -71,7 +28,8 @@ static const char *find_objection(const xep_config_t *config, const xep_buffer_p
     if (!has_shared_node(shape)) return "no node has two ranks";
     if (params->on_failure == XEP_ON_FAILURE_MASK) return "ranks may be left out";
     if (params->tokens >= MOST_TOKENS) return "too many tokens";
-    if (params->path == XEP_PATH_AUTO && !is_faster(config, copies)) return "few rows are spared the network";
+    if (params->path == XEP_PATH_AUTO && cost[XEP_COST_NODES].seconds >= cost[XEP_COST_FLAT].seconds)
+        return "it takes less time";
     return NULL;
 }
 
@@ -97,17 +55,30 @@ static void choose_room(const xep_buffer_params_t *params, xep_shape_t *shape)
     if (shape->feed_rows > params->tokens) shape->feed_rows = params->tokens;
 }
 
+/* An even load at the rates of the configuration, which all ranks have: so they come to the same. */
+static xep_status_t find_costs(const xep_config_t *config, const xep_shape_t *shape,
+                               xep_path_cost_t cost[XEP_COST_PATHS])
+{
+    xep_cost_rates_t rates = {.rank_network = (double)config->net_rate, .rank_memory = (double)config->memory_rate};
+    cost[XEP_COST_FLAT] = cost[XEP_COST_NODES] = (xep_path_cost_t){0, 0};
+    return shape->nodes == 1 ? XEP_OK : xep_path_find_costs(shape, &rates, cost);
+}
+
 xep_status_t xep_path_choose(const xep_config_t *config, const xep_buffer_params_t *params, const xep_plugin_t *plugin,
                              xep_shape_t *shape)
 {
-    xep_copies_t copies = xep_path_copies(shape);
-    const char *why = find_objection(config, params, plugin, shape, &copies);
+    xep_path_cost_t cost[XEP_COST_PATHS];
+    xep_status_t status = find_costs(config, shape, cost);
+    if (status != XEP_OK) return status;
+    const char *why = find_objection(params, plugin, shape, cost);
     shape->by_nodes = why == NULL;
-    if (why == NULL && params->path == XEP_PATH_NODES) why = "it was asked for";
-    if (why == NULL) why = "that is faster at XEP_NET_RATE and XEP_MEMORY_RATE";
+    if (why == NULL) why = params->path == XEP_PATH_NODES ? "it was asked for" : "it takes less time";
     if (shape->nodes != 1)
-        xep_log(XEP_LOG_INFO, "path %s: %s; of a row %.2f copies leave a node, by ranks %.2f (even load)",
-                shape->by_nodes ? "nodes" : "flat", why, copies.nodes, copies.ranks);
+        xep_log(XEP_LOG_INFO,
+                "path %s: %s. Of a row %.2f copies leave a node, flat %.2f; a dispatch and its combine take %.0f us, "
+                "flat %.0f (even load, XEP_NET_RATE, XEP_MEMORY_RATE)",
+                shape->by_nodes ? "nodes" : "flat", why, cost[XEP_COST_NODES].copies, cost[XEP_COST_FLAT].copies,
+                cost[XEP_COST_NODES].seconds * 1e6, cost[XEP_COST_FLAT].seconds * 1e6);
     if (!shape->by_nodes) return XEP_OK;
     shape->feeders = count_feeders(shape);
     choose_room(params, shape);

@@ -8,17 +8,9 @@
 
 #include "config.h"
 
-/** Copies of a row that leave its node under an even load, on an average over all ranks. */
-typedef struct xep_copies {
-    double ranks; /* once to each rank that gets the row */
-    double nodes; /* once to each node */
-} xep_copies_t;
-
-xep_copies_t xep_path_copies(const xep_shape_t *shape);
-
 /**
  * Sets by_nodes, feeders and feed_rows of a shape whose nodes are known, and logs which path and why. The same on all
- * ranks, if they have the same params and configuration. XEP_ERR_INVALID: pass_rows are too few.
+ * ranks, if they have the same params and configuration. XEP_ERR_INVALID: pass_rows are too few. XEP_ERR_NO_MEMORY.
  */
 xep_status_t xep_path_choose(const xep_config_t *config, const xep_buffer_params_t *params, const xep_plugin_t *plugin,
                              xep_shape_t *shape);
