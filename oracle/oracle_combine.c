@@ -166,7 +166,7 @@ int oracle_check_combine(const oracle_shape_t *shape, uint32_t rank, unsigned bi
 
 /* ---- weights ---- */
 
-/* Of each selection what the ranks of a node send back, added to sums: one by one, or where it is another node as one. */
+/* Of each selection what the ranks of a node send back, added to sums: one by one, or of another node as one. */
 static void add_node_weights(sum_t *s, uint32_t node, uint32_t n, uint64_t token, float *sums)
 {
     const oracle_shape_t *shape = s->shape;

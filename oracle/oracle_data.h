@@ -59,7 +59,7 @@ struct oracle_shape {
     xep_quant_t quant;  /* by expert: what x is cast to on the way */
     uint32_t alignment; /* of received expert counts; 0: 1 */
     uint64_t capacity;  /* fixed capacity; 0: exact */
-    /* by rank: [R] node of each, where what another node has for a token comes back as one row; NULL: a row of each rank */
+    /* by rank: [R] node of each, where what another node has for a token comes back as one row; NULL: one of each */
     const uint32_t *node;
     /* [R] 1: outputs of that rank's experts come to this one as LogFMT, bf16; NULL: none do */
     const uint8_t *logfmt_from;

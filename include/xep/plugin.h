@@ -394,7 +394,7 @@ typedef struct xep_plugin {
     const xep_place_ops_t *place; /* NULL: every row is copied */
     /* device memory: enqueues what fills out on args->stream; args are checked. NULL: XEP_ERR_UNSUPPORTED */
     xep_status_t (*layout)(void *mode, const xep_layout_args_t *args, const xep_layout_t *out);
-    int by_nodes;                 /* whether the mode knows xep_shape_t.by_nodes; 0: it is never set */
+    int by_nodes; /* whether the mode knows xep_shape_t.by_nodes; 0: it is never set */
 } xep_plugin_t;
 
 /** The first members of a mode's table: what it was built against. */

@@ -155,13 +155,14 @@ static xep_status_t store_piece(normal_t *mode, xep_op_t *op, uint32_t feed, uin
     uint32_t index = normal_index(mode, op);
     size_t bytes = xep_dispatch_row_bytes(op->dispatch), stride = xep_row_stride(bytes);
     size_t metadata = normal_passing_bytes(op, normal_state(op)->weighted);
+    uint64_t written = slot->routing->passing->feeds[feed].rows * bytes;
     if (rows > NORMAL_PIECE_ROWS) rows = NORMAL_PIECE_ROWS;
     if (rows > wrap - first % wrap) rows = wrap - first % wrap;
     forward_t forward = {
         .mode = mode,
         .op = op,
         .traffic = slot->traffic,
-        .copy = {xep_copy_select(env->simd, 0), xep_copy_select(env->simd, xep_streams_to_others(env))},
+        .copy = {xep_copy_select(env->simd, 0), xep_copy_select(env->simd, xep_streams_to_others(env, written))},
         .ring = xep_kit_own(&mode->kit, normal_feed_row_offset(mode, index, feed, first, stride)),
         .rows = rows,
         .bytes = bytes,

@@ -36,8 +36,8 @@
  * combine, epoch n, of a handle:
  *  1. drain as in normal.h; "read" of all ranks.
  *  2. input as in normal.h, for readers of other nodes, too.
- *  3. offer to all ranks; and wait for those of mates. Then, for each feeder and each of its tokens that has passed: the
- *     sum of what the mates have for it, into "sums", and from there into "returned" of the feeder; behind them
+ *  3. offer to all ranks; and wait for those of mates. Then, for each feeder and each of its tokens that has passed:
+ *     the sum of what the mates have for it, into "sums", and from there into "returned" of the feeder; behind them
  *     feeder.summed[slot there][node] = n.
  *  4. wait for the offers of all, as in normal.h, and for summed of all nodes that rows have passed to.
  *  6. as in normal.h.

@@ -47,12 +47,10 @@ static uint32_t count_feeders(const xep_shape_t *shape)
 }
 
 /* At least a row for each feeder, unless the caller has said how many there may be. */
-static void choose_room(const xep_buffer_params_t *params, xep_shape_t *shape)
+static uint64_t count_rows(const xep_buffer_params_t *params, uint32_t feeders)
 {
     uint64_t rows = params->pass_rows != 0 ? params->pass_rows : 2 * params->tokens;
-    if (rows < shape->feeders && params->pass_rows == 0) rows = shape->feeders;
-    shape->feed_rows = rows / shape->feeders;
-    if (shape->feed_rows > params->tokens) shape->feed_rows = params->tokens;
+    return rows < feeders && params->pass_rows == 0 ? feeders : rows;
 }
 
 /* An even load at the rates of the configuration, which all ranks have: so they come to the same. */
@@ -81,14 +79,15 @@ xep_status_t xep_path_choose(const xep_config_t *config, const xep_buffer_params
                 cost[XEP_COST_NODES].seconds * 1e6, cost[XEP_COST_FLAT].seconds * 1e6);
     if (!shape->by_nodes) return XEP_OK;
     shape->feeders = count_feeders(shape);
-    choose_room(params, shape);
+    shape->feed_rows = count_rows(params, shape->feeders) / shape->feeders;
+    if (shape->feed_rows > params->tokens) shape->feed_rows = params->tokens;
     if (shape->feed_rows != 0) return XEP_OK;
     return xep_fail(XEP_ERR_INVALID,
                     "invalid pass_rows: %llu (0, or at least %u: so many ranks pass rows to one of another node)",
                     (unsigned long long)params->pass_rows, shape->feeders);
 }
 
-/* A rank alone on its node is the forwarder of all others. */
+/* A rank alone on its node is the forwarder of all others. Rounded up: with fewer feeders less is lost by rounding. */
 void xep_path_imagine(const xep_buffer_params_t *params, const xep_plugin_t *plugin, xep_shape_t *shape)
 {
     if (!plugin->by_nodes || shape->nranks < 3 || params->path == XEP_PATH_FLAT ||
@@ -96,6 +95,6 @@ void xep_path_imagine(const xep_buffer_params_t *params, const xep_plugin_t *plu
         return;
     shape->by_nodes = 1;
     shape->feeders = shape->nranks - 1;
-    choose_room(params, shape);
-    if (shape->feed_rows == 0) shape->feed_rows = 1;
+    shape->feed_rows = (count_rows(params, shape->feeders) + shape->feeders - 1) / shape->feeders;
+    if (shape->feed_rows > params->tokens) shape->feed_rows = params->tokens;
 }

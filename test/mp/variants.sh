@@ -17,12 +17,17 @@ passes 3 waits XEP_PROGRESS=thread
 [ -n "$brief" ] || passes 2 normal_ops XEP_PROGRESS=thread XEP_THREADS=2
 
 # nodes drawn by force: mapped inside, by the wire across, both in one operation
-passes 4 normal_shapes XEP_NODE_RANKS=2
-passes 4 normal_ops XEP_NODE_RANKS=2
+passes 4 normal_shapes XEP_NODE_RANKS=2 XEP_PATH=flat
+passes 4 normal_ops XEP_NODE_RANKS=2 XEP_PATH=flat
+passes 4 normal_ops XEP_NODE_RANKS=2 XEP_PATH=nodes
+passes 5 by_nodes UCX_TLS=tcp,sysv,self
+passes 5 normal_shapes XEP_NODE_RANKS=3 XEP_PATH=nodes XEP_THREADS=2
+passes 4 failure XEP_NODE_RANKS=2 XEP_PATH=nodes
+passes 4 waits XEP_NODE_RANKS=2 XEP_PATH=nodes
 passes 5 normal_shapes XEP_NODE_RANKS=2 UCX_TLS=tcp,sysv,self
 [ -n "$brief" ] || passes 3 normal_shapes XEP_NODE_RANKS=1
 passes 3 normal_ops XEP_MAP=never XEP_INFLIGHT=64k
-passes 4 waits XEP_NODE_RANKS=2
+passes 4 waits XEP_NODE_RANKS=2 XEP_PATH=flat
 passes 4 allgather XEP_NODE_RANKS=2 UCX_TLS=tcp,sysv,self
 for put in rma pack am; do
     passes 3 normal_ops XEP_MAP=never XEP_PUT=$put UCX_TLS=tcp,self

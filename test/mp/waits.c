@@ -274,7 +274,7 @@ static void computing_after_counts(xep_group_t *group, books_t *books, uint32_t 
 
 /* ---- the rest ---- */
 
-/* Where rows go once to each node, a rank of another node is heard through one of this node, which is waited for first. */
+/* Where rows go once to each node, one of another node is heard through one of this node, which is waited for first. */
 static int is_behind(const books_t *books, xep_group_t *group, uint32_t rank)
 {
     xep_buffer_info_t info = XEP_BUFFER_INFO_INIT;
