@@ -520,7 +520,7 @@ enum {
  * How rows reach ranks of other nodes, in modes that have both ways (normal). Flat: once to each rank that gets them.
  * By nodes: once to each node, to the rank there that has this rank's place on its own node, which stores them in the
  * memory of all ranks of its node that get them; in combine it sums what its node has for a token, and one row goes
- * back. The order of sums is another one then (xep_combine_args_t.x). Auto: XEP_PATH, and where that is auto, too, what
+ * back. The order of sums is another one then (xep_combine_args_t.out). Auto: XEP_PATH, and where that is auto, too, what
  * needs less time for an even load (docs/nodes.md). Where no node has two ranks, or there is one node, and with
  * XEP_ON_FAILURE_MASK it is flat.
  */
@@ -887,7 +887,9 @@ typedef struct xep_combine_args {
     const void *bias[2];        /* [T][H] of dtype, added first; NULL: none */
     size_t bias_stride[2];      /* bytes between rows; 0: dense */
     /* [T][H] of dtype. normal: +0 + bias[0] + bias[1] + one contribution of each rank that got the token, ranks
-     * ascending, in fp32, rounded once to nearest even. ll: see weights */
+     * ascending, in fp32, rounded once to nearest even. By nodes (XEP_PATH_NODES) nodes are in ascending order: of the
+     * own node such a contribution of each rank, of every other node their sum, which was rounded, too. ll: see
+     * weights */
     void *out;
     size_t out_stride;         /* bytes between rows; 0: dense */
     float *out_weights;        /* [T][K] sums of topk_weights; only with them */

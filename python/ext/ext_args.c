@@ -7,6 +7,8 @@
 #include "ext_args.h"
 
 #include <math.h>
+#include <stdio.h>
+#include <string.h>
 
 /* ---- which is which ---- */
 
@@ -232,30 +234,47 @@ int ext_args_flag(PyObject *object, uint32_t flag, uint32_t *flags_p)
     return is_true < 0 ? -1 : 0;
 }
 
+/* The number of a word among some; other words are an error that lists them. */
+static int find_word(const char *name, PyObject *word, const char *const *words, int nwords, int *number_p)
+{
+    char known[64] = "";
+    for (int i = 0; i < nwords; i++) {
+        if (PyUnicode_Check(word) && PyUnicode_CompareWithASCIIString(word, words[i]) == 0) {
+            *number_p = i;
+            return 0;
+        }
+        const size_t used = strlen(known);
+        snprintf(known + used, sizeof known - used, "%s\"%s\"", i == 0 ? "" : i + 1 < nwords ? ", " : " or ", words[i]);
+    }
+    PyErr_Format(PyExc_ValueError, "%s: expected %s, got %R", name, known, word);
+    return -1;
+}
+
 int ext_args_memory(PyObject *object, xep_memory_t *memory_p)
 {
-    if (object == NULL) return 0;
-    const int is_text = PyUnicode_Check(object);
-    if (is_text && PyUnicode_CompareWithASCIIString(object, "host") == 0) *memory_p = XEP_MEMORY_HOST;
-    else if (is_text && PyUnicode_CompareWithASCIIString(object, "cuda") == 0) *memory_p = XEP_MEMORY_CUDA;
-    else {
-        PyErr_Format(PyExc_ValueError, "memory: expected \"host\" or \"cuda\", got %R", object);
-        return -1;
-    }
+    static const char *const words[] = {[XEP_MEMORY_HOST] = "host", [XEP_MEMORY_CUDA] = "cuda"};
+    int number = (int)*memory_p;
+    if (object != NULL && find_word("memory", object, words, 2, &number) != 0) return -1;
+    *memory_p = (xep_memory_t)number;
     return 0;
 }
 
 int ext_args_on_failure(PyObject *word, xep_on_failure_t *on_failure_p)
 {
     static const char *const words[] = {[XEP_ON_FAILURE_FAIL] = "fail", [XEP_ON_FAILURE_MASK] = "mask"};
-    if (word == NULL) return 0;
-    for (int i = 0; i < 2; i++) {
-        if (!PyUnicode_Check(word) || PyUnicode_CompareWithASCIIString(word, words[i]) != 0) continue;
-        *on_failure_p = (xep_on_failure_t)i;
-        return 0;
-    }
-    PyErr_Format(PyExc_ValueError, "on_failure: expected \"fail\" or \"mask\", got %R", word);
-    return -1;
+    int number = (int)*on_failure_p;
+    if (word != NULL && find_word("on_failure", word, words, 2, &number) != 0) return -1;
+    *on_failure_p = (xep_on_failure_t)number;
+    return 0;
+}
+
+int ext_args_path(PyObject *word, xep_path_t *path_p)
+{
+    static const char *const words[] = {[XEP_PATH_AUTO] = "auto", [XEP_PATH_FLAT] = "flat", [XEP_PATH_NODES] = "nodes"};
+    int number = (int)*path_p;
+    if (word != NULL && find_word("path", word, words, 3, &number) != 0) return -1;
+    *path_p = (xep_path_t)number;
+    return 0;
 }
 
 /* A stream where there is no device goes on to the library, which has the sentence for it. */

@@ -73,6 +73,9 @@ int ext_args_memory(PyObject *object, xep_memory_t *memory_p);
 /** What a buffer does when a rank fails, "fail" or "mask"; object NULL: on_failure_p stays. */
 int ext_args_on_failure(PyObject *word, xep_on_failure_t *on_failure_p);
 
+/** How rows reach other nodes, "auto", "flat" or "nodes"; word NULL: path_p stays. */
+int ext_args_path(PyObject *word, xep_path_t *path_p);
+
 /** A stream of whatever package; object NULL: the one that is current for arrays of this element. */
 int ext_args_stream(PyObject *object, const ext_element_t *element, void **stream_p);
 

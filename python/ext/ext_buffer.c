@@ -34,12 +34,15 @@ enum {
     MEMORY,
     ON_FAILURE,
     SEND_MEMORY,
+    PATH,
+    PASS_ROWS,
     COUNT
 };
 
-static const char *const names[COUNT] = {"group",   "experts",       "topk",       "hidden",     "tokens", "mode",
-                                         "dtype",   "combine_dtype", "scales",     "recv_rows",  "slots",  "threads",
-                                         "timeout", "memory",        "on_failure", "send_memory"};
+static const char *const names[COUNT] = {"group",       "experts", "topk",          "hidden", "tokens",
+                                         "mode",        "dtype",   "combine_dtype", "scales", "recv_rows",
+                                         "slots",       "threads", "timeout",       "memory", "on_failure",
+                                         "send_memory", "path",    "pass_rows"};
 
 static ext_signature_t signature = {"Buffer", 5, COUNT, names, {NULL}};
 
@@ -61,7 +64,9 @@ static int read_params(PyObject *const *args, Py_ssize_t nargs, PyObject *keywor
         ext_args_dtype("combine_dtype", values[COMBINE_DTYPE], &params->combine_dtype) != 0 ||
         ext_args_memory(values[MEMORY], &params->memory) != 0 ||
         ext_args_on_failure(values[ON_FAILURE], &params->on_failure) != 0 ||
-        ext_args_flag(values[SEND_MEMORY], XEP_BUFFER_SEND_MEMORY, &params->flags) != 0)
+        ext_args_flag(values[SEND_MEMORY], XEP_BUFFER_SEND_MEMORY, &params->flags) != 0 ||
+        ext_args_path(values[PATH], &params->path) != 0 ||
+        ext_args_number("pass_rows", values[PASS_ROWS], INT64_MAX, &params->pass_rows) != 0)
         return -1;
     return ext_args_timeout(values[TIMEOUT], &params->timeout_ms);
 }
@@ -159,8 +164,9 @@ static PyObject *query(PyObject *self, PyObject *Py_UNUSED(unused))
     ext_slots_drain(&buffer->slots);
     const xep_status_t status = lib.buffer_query(buffer->buffer, &info);
     if (status < 0) return ext_raise(status);
-    return Py_BuildValue("(sKKIIIIKi)", info.mode, info.bytes, info.recv_rows, info.slots, info.free_slots,
-                         info.threads, info.mapped_peers, info.operations, info.device);
+    return Py_BuildValue("(sKKIIIIKisK)", info.mode, info.bytes, info.recv_rows, info.slots, info.free_slots,
+                         info.threads, info.mapped_peers, info.operations, info.device,
+                         info.path == XEP_PATH_NODES ? "nodes" : "flat", info.pass_rows);
 }
 
 /* The GIL is kept: the call copies numbers and does not wait. "N" of Py_BuildValue() gives the arrays away. */

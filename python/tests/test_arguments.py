@@ -294,6 +294,11 @@ def test_library_queries():
     assert {mode.name for mode in xep.modes() if mode.reason is None} >= {"normal", "ll"}
     size = xep.buffer_size(4, experts=E, topk=K, hidden=H, tokens=T)
     assert size.recv_rows >= 4 * T and size.bytes > size.node_bytes > size.recv_rows * H * 2
+    flat = xep.buffer_size(4, experts=E, topk=K, hidden=H, tokens=T, path="flat")
+    some = xep.buffer_size(4, experts=E, topk=K, hidden=H, tokens=T, path="nodes", pass_rows=5)
+    assert flat.bytes < some.bytes < size.bytes
+    with pytest.raises(ValueError, match='path: expected "auto", "flat" or "nodes", got \'node\''):
+        xep.buffer_size(4, experts=E, topk=K, hidden=H, tokens=T, path="node")
 
 
 def test_log_goes_where_it_is_sent():
@@ -309,6 +314,13 @@ def test_log_goes_where_it_is_sent():
         """,
         XEP_NO_SUCH="1",
     )
+
+
+class Nothing:
+    """What no keyword takes, not even one that is true or false."""
+
+    def __bool__(self):
+        raise TypeError("neither true nor false")
 
 
 def test_hints_name_every_keyword():
@@ -332,7 +344,7 @@ def test_hints_name_every_keyword():
     with xep.Group() as group:
         for option in xep.buffer.BufferOptions.__annotations__:
             with pytest.raises((TypeError, ValueError, xep.XepError)) as caught:
-                group.buffer(E, K, H, T, **{option: object()})
+                group.buffer(E, K, H, T, **{option: Nothing()})
             assert "unexpected keyword" not in str(caught.value)
         with pytest.raises(TypeError, match="unexpected keyword argument 'worst'"):
             group.buffer(E, K, H, T, worst=1)

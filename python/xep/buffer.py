@@ -27,7 +27,8 @@ class BufferSize(NamedTuple):
 
 
 class BufferInfo(NamedTuple):
-    """``xep_buffer_info_t``. device: number of the CUDA device that has the rows; -1: host memory."""
+    """``xep_buffer_info_t``. device: number of the CUDA device that has the rows; -1: host memory. path: "flat" or
+    "nodes"; pass_rows: with "nodes" the room for rows in passing."""
 
     mode: str
     bytes: int
@@ -38,6 +39,8 @@ class BufferInfo(NamedTuple):
     mapped_peers: int
     operations: int
     device: int
+    path: str
+    pass_rows: int
 
 
 class BufferOptions(TypedDict, total=False):
@@ -54,6 +57,8 @@ class BufferOptions(TypedDict, total=False):
     memory: str
     on_failure: Literal["fail", "mask"]
     send_memory: bool
+    path: Literal["auto", "flat", "nodes"]
+    pass_rows: int
 
 
 def buffer_size(
@@ -86,6 +91,9 @@ class Buffer(_ext.Buffer):
     that dies or does not answer in time breaks the buffer; "mask": it is out, and the others go on (Group.mask_query(),
     Received.out, missing of a combine; UnsupportedError where the library has no masks yet).
     send_memory: the buffer has memory for rows that peers read in place (send_memory(), dispatch(in_place=True)).
+    path: how rows reach ranks of other nodes: "flat": once to each rank, "nodes": once to each node, "auto": XEP_PATH,
+    else what takes less time. pass_rows: with "nodes" the rows that a rank has room for while they pass through it, 0:
+    as many as the library finds right.
 
     One thread at a time; the GIL is released while it waits.
     """
