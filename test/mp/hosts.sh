@@ -9,7 +9,8 @@
 cleanup() { no_hosts; }
 export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:-} XEP_PLUGIN_PATH=${XEP_PLUGIN_PATH:-}
 launch=("${prterun[@]}" --prtemca plm ssh --prtemca plm_ssh_agent "$remote" --bind-to none -x LD_LIBRARY_PATH
-    -x XEP_PLUGIN_PATH -x XEP_TIMEOUT)
+    -x XEP_PLUGIN_PATH -x XEP_TIMEOUT -x XEP_PATH)
+export XEP_PATH=auto
 in_turn=(--map-by node:OVERSUBSCRIBE)
 in_blocks=(--map-by slot:OVERSUBSCRIBE)
 
@@ -31,6 +32,12 @@ whole '4 hosts of 1' 4 4 1 "${launch[@]}" "${in_blocks[@]}" --host h1:1,h2:1,h3:
 [ -n "${XEP_TEST_BRIEF:-}" ] ||
     operations '2 hosts of 2 ranks, in turn' "${launch[@]}" "${in_turn[@]}" --host h1:2,h2:2 -n 4
 operations '3 and 1' "${launch[@]}" "${in_blocks[@]}" --host h1:3,h2:1 -n 4
+for XEP_PATH in nodes flat; do
+    passes "3 and 1, path $XEP_PATH" "${launch[@]}" "${in_turn[@]}" --host h1:3,h2:1 -n 4 ./test/mp/normal_shapes.mp
+    passes "3 hosts of 2, in turn, path $XEP_PATH" "${launch[@]}" "${in_turn[@]}" --host h1:2,h2:2,h3:2 -n 6 \
+        ./xep_perf --check-only --tokens 61 --hidden 1024 --topk 5 --experts 36
+done
+XEP_PATH=auto
 
 # pulled NAME MODE TIMEOUT HEARTBEAT: a cable is pulled until somebody has said who is missing. The launcher's own
 # connections live through it, so the cable comes back before the job ends.
@@ -55,6 +62,9 @@ pulled() {
     grep -Eq 'xep_perf: .* ranks? [23]' "$tmp/err" || wrong 'nobody on the first host says who is missing'
 }
 pulled 'a cable is pulled for longer than the deadline, normal' normal 3s inf
+XEP_PATH=nodes
+pulled 'a cable is pulled for longer than the deadline, normal by nodes' normal 3s inf
+XEP_PATH=auto
 pulled 'a cable is pulled for longer than the deadline, ll' ll 3s inf
 pulled 'a cable is pulled, and the heartbeat tells' ll 600s 400ms
 no_hosts
@@ -65,6 +75,9 @@ no_hosts
 
 impaired 2 --delay 2 --loss 1 --repeat 1 --reorder 3
 whole 'packets lost, repeated and reordered' 4 2 2 "${launch[@]}" "${in_blocks[@]}" --host h1:2,h2:2 -n 4
+XEP_PATH=nodes
+passes 'packets lost, repeated and reordered, by nodes' "${launch[@]}" "${in_blocks[@]}" --host h1:2,h2:2 -n 4 \
+    ./xep_perf --check-only --tokens 61 --hidden 1024 --topk 5 --experts 36
 kill "$relay"
 wait "$relay"
 relay=

@@ -277,6 +277,39 @@ static void stories(void **state)
         for (size_t n = 0; n < sizeof nodes / sizeof nodes[0]; n++) check_story(state, &all[i], nodes[n]);
 }
 
+/* ---- messages ---- */
+
+/* What a dispatch of no rows sends to other nodes: a record in pieces, its word, and done. */
+static uint64_t count_messages(void **state, uint64_t feed_rows, uint32_t rank)
+{
+    static const uint32_t node[] = {0, 0, 0, 1, 1, 2, 2, 2};
+    enum { RANKS = sizeof node / sizeof node[0] };
+    sim_run_t *run = sim_run_begin(state, 1, RANKS);
+    xep_shape_t shape = sim_small_shape;
+    shape.nranks = RANKS;
+    shape.experts = 16;
+    run->options =
+        (sim_options_t){.nranks = RANKS, .threads = 1, .inflight = 100, .deliver = 50, .feed_rows = feed_rows};
+    memcpy(run->options.node, node, sizeof node);
+    script_begin(&run->world, run->mode, &run->script, &shape);
+    script_dispatch(&run->script, 0, SCRIPT_NO_HANDLE)->route = ROUTE_NOWHERE;
+    assert_true(sim_run_open(run));
+    sim_run_play(run, SIM_TURNS, 0);
+    uint64_t posted = run->world.ranks[rank].wire.posted;
+    sim_run_end(run);
+    return posted;
+}
+
+/* To each rank of other nodes, or to one of each other node. */
+static void messages(void **state)
+{
+    enum { OF_RECORD = 4, OF_FED_RECORD = 5, DONE = 1 };
+    assert_int_equal(count_messages(state, 0, 0), 5 * (OF_RECORD + DONE));
+    assert_int_equal(count_messages(state, 0, 3), 6 * (OF_RECORD + DONE));
+    assert_int_equal(count_messages(state, 2, 0), 2 * (OF_FED_RECORD + DONE));
+    assert_int_equal(count_messages(state, 2, 3), 2 * (OF_FED_RECORD + DONE));
+}
+
 /* ---- what it cannot do ---- */
 
 static void check_refused(sim_world_t *world, xep_op_t *op, const char *reason)
@@ -348,9 +381,8 @@ static void heap_size(void **state)
 }
 
 static const sim_mode_test_t tests[] = {
-    {"overflow", overflow},       {"mismatch", mismatch}, {"lies", lies},
-    {"passed_lies", passed_lies}, {"stories", stories},   {"heap_size", heap_size},
-    {"unsupported", unsupported},
+    {"overflow", overflow}, {"mismatch", mismatch}, {"lies", lies},           {"passed_lies", passed_lies},
+    {"stories", stories},   {"messages", messages}, {"heap_size", heap_size}, {"unsupported", unsupported},
 };
 
 const sim_mode_t sim_normal = {

@@ -98,6 +98,7 @@ static xep_status_t post(sim_rank_t *self, const sim_message_t *message)
     while (*end) end = &(*end)->next;
     *end = copy;
     world->pending++;
+    self->wire.posted++;
     sim_interleave(self);
     return XEP_OK;
 }

@@ -33,6 +33,7 @@ typedef struct sim_wire {
     xep_wire_t wire;
     struct sim_rank *rank;
     uint64_t calls;                    /* of the mode, all but map */
+    uint64_t posted;                   /* messages to ranks that are not mapped */
     char sentence[SIM_SENTENCE_BYTES]; /* why it failed first; "": it has not */
 } sim_wire_t;
 
