@@ -41,12 +41,13 @@ network() {
     awk '{ print $1 / 1e9 }' "$tmp/rate.1"
 }
 
-# alike PATH HOSTS RANKS MBIT TOKENS: each host has so many ranks. As another program may have had the processors meanwhile,
-# up to five times: a model that is wrong is wrong every time.
+# alike PATH HOSTS RANKS MBIT TOKENS: each host has so many ranks. As another program may have had the processors
+# meanwhile, up to five times: a model that is wrong is wrong every time.
 alike() {
     export XEP_PATH=$1
     shift
-    local ranks=$(($1 * $2)) batch="--tokens $4 --hidden 7168 --topk 8 --experts 64" rate bytes
+    local ranks=$(($1 * $2)) batch="--tokens $4 --hidden 7168 --topk 8 --experts 64" rate bytes names
+    names=$(seq -f "h%g:$2" -s, "$1")
     for _ in 1 2 3 4 5; do
         ./xep_perf --simulate $ranks,$2 $batch --json - >"$tmp/simulated"
         bytes=$(python3 -c 'import json, sys
@@ -54,7 +55,7 @@ paths = {path["path"]: path for path in json.load(open(sys.argv[1]))["paths"]}
 print(int(paths[sys.argv[3]]["ops"][0]["network_bytes"] / int(sys.argv[2])))' "$tmp/simulated" "$1" $XEP_PATH)
         rate=$(network "$1" "$2" "$bytes")
         echo "a host sends $bytes bytes, at $rate GB/s of a cable of $3 Mbit/s"
-        run "$1 hosts of $2 ranks at $3 Mbit/s, $XEP_PATH" "${launch[@]}" --host "$(seq -f "h%g:$2" -s, "$1")" -n $ranks \
+        run "$1 hosts of $2 ranks at $3 Mbit/s, $XEP_PATH" "${launch[@]}" --host "$names" -n $ranks \
             ./xep_perf $batch --iters 7 --warmup 2 --json -
         [ $status -eq 0 ] || { wrong 'it failed'; return; }
         cp "$tmp/out" "$tmp/measured"
