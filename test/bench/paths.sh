@@ -3,7 +3,7 @@
 # Both paths to other nodes between hosts that are namespaces of this machine, with cables of a rate: what a dispatch
 # and a combine take, and what their bytes need at that rate, with the headers of TCP/IP in frames of 1,500 bytes.
 #
-#     srcdir=.. ../test/bench/hosts.sh [RATE [HOSTS [RANKS [TOKENS [option of xep_perf..]]]]]    in the build folder
+#     srcdir=.. ../test/bench/paths.sh [RATE [HOSTS [RANKS [TOKENS [option of xep_perf..]]]]]    in the build folder
 #
 # RATE as tc has it: 1gbit; none: as fast as it goes. RANKS of each host. Needs root, iproute2 and prterun
 # (XEP_TEST_PRRTE). The paths are run in turn, three times each; each line is the median of 15 operations.
@@ -32,7 +32,8 @@ path = next(path for path in simulated["paths"] if path["path"] == measured["pat
 for op, said in zip(measured["ops"], path["ops"]):
     need = said["network_bytes"] / simulated["nodes"] / bytes_s * 1e3 if bytes_s else 0
     took = op["us"]["median"] / 1e3
-    print(f"{measured['path']:6} {op['op']:9} {took:9.2f} ms" + (f", its bytes {need:9.2f}: {took / need:.2f}" if need else ""))
+    told = f", its bytes {need:9.2f}: {took / need:.2f}" if need else ""
+    print(f"{measured['path']:6} {op['op']:9} {took:9.2f} ms{told}")
 END
 
 hosts "$count" "$rate"
