@@ -515,17 +515,17 @@ enum {
     XEP_BUFFER_SEND_MEMORY = 1
 };
 
-/** All fields but those marked "per rank" are collective: every rank passes the same values. */
 /**
  * How rows reach ranks of other nodes, in modes that have both ways (normal). Flat: once to each rank that gets them.
  * By nodes: once to each node, to the rank there that has this rank's place on its own node, which stores them in the
  * memory of all ranks of its node that get them; in combine it sums what its node has for a token, and one row goes
- * back. The order of sums is another one then (xep_combine_args_t.out). Auto: XEP_PATH, and where that is auto, too, what
- * needs less time for an even load (docs/nodes.md). Where no node has two ranks, or there is one node, and with
+ * back. The order of sums is another one then (xep_combine_args_t.out). Auto: XEP_PATH, and where that is auto, too,
+ * what needs less time for an even load (docs/nodes.md). Where no node has two ranks, or there is one node, and with
  * XEP_ON_FAILURE_MASK it is flat.
  */
 typedef enum { XEP_PATH_AUTO = 0, XEP_PATH_FLAT = 1, XEP_PATH_NODES = 2 } xep_path_t;
 
+/** All fields but those marked "per rank" are collective: every rank passes the same values. */
 typedef struct xep_buffer_params {
     size_t size;
     const char *mode;          /* "normal", "ll", or a mode of your own; NULL: XEP_MODE, else "normal" */
