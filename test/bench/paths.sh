@@ -5,7 +5,7 @@
 #
 #     srcdir=.. ../test/bench/paths.sh [RATE [HOSTS [RANKS [TOKENS [option of xep_perf..]]]]]    in the build folder
 #
-# RATE as tc has it: 1gbit; none: as fast as it goes. RANKS of each host. Needs root, iproute2 and prterun
+# RATE as tc has it: 1gbit; none: as fast as it goes; delay:5: so, and 5 ms in each direction. RANKS of each host. Needs root, iproute2 and prterun
 # (XEP_TEST_PRRTE). The paths are run in turn, three times each; each line is the median of 15 operations.
 set -u
 export srcdir=${srcdir:-.}
@@ -15,7 +15,11 @@ export srcdir=${srcdir:-.}
 . "$srcdir/test/rig/hosts.bash" || exit 99
 read -ra given <<<"${BENCH_ARGS:-1gbit}"
 rate=${given[0]} count=${given[1]:-2} each=${given[2]:-2} tokens=${given[3]:-512}
-[ "$rate" != none ] || rate=
+delay=
+case $rate in
+    none) rate= ;;
+    delay:*) delay=${rate#delay:} rate= ;;
+esac
 
 cleanup() { no_hosts; }
 export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:-} XEP_PLUGIN_PATH=${XEP_PLUGIN_PATH:-}
@@ -36,7 +40,7 @@ for op, said in zip(measured["ops"], path["ops"]):
     print(f"{measured['path']:6} {op['op']:9} {took:9.2f} ms{told}")
 END
 
-hosts "$count" "$rate"
+if [ -n "$delay" ]; then impaired "$count" --delay "$delay"; else hosts "$count" "$rate"; fi
 ./xep_perf --simulate "$((count * each)),$each" "${batch[@]}" --json - >"$tmp/simulated" || exit 1
 for turn in 1 2 3; do
     for path in flat nodes; do
