@@ -16,19 +16,31 @@ static int has_arrived(xep_word_fn word, const void *mode, const xep_op_t *op, u
     return atomic_load_explicit(seen, memory_order_acquire) >= value;
 }
 
-static int is_behind_late(xep_word_fn word, const uint32_t *through, const void *mode, const xep_op_t *op,
-                          uint32_t rank)
+static int is_relayed(const uint32_t *through, uint32_t rank)
 {
-    return through != NULL && through[rank] != XEP_NO_RANK && !has_arrived(word, mode, op, through[rank]);
+    return through != NULL && through[rank] != XEP_NO_RANK;
 }
 
-/* Where all are there, as they mostly are, no clock is read, and no list made. */
+static int is_listed(const xep_late_t *late, uint32_t rank)
+{
+    uint32_t i = 0;
+    while (i < late->count && late->ranks[i] != rank) i++;
+    return i < late->count;
+}
+
+/*
+ * Where all are there, as they mostly are, no clock is read, and no list made. Those who speak themselves come first,
+ * and who is heard through one of them is left out only if that one is in the list: its word may come at any moment,
+ * and a second look at it could see what the first one did not.
+ */
 static void look_first(uint32_t nranks, xep_word_fn word, const uint32_t *through, const void *mode, xep_op_t *op)
 {
     xep_late_t *late = &op->late;
-    for (uint32_t r = 0; r < nranks; r++)
-        if (!xep_op_is_without(op, r) && !has_arrived(word, mode, op, r) && !is_behind_late(word, through, mode, op, r))
-            late->ranks[late->count++] = r;
+    for (int relayed = 0; relayed <= (through != NULL); relayed++)
+        for (uint32_t r = 0; r < nranks; r++)
+            if (is_relayed(through, r) == relayed && !xep_op_is_without(op, r) && !has_arrived(word, mode, op, r) &&
+                !(relayed && is_listed(late, through[r])))
+                late->ranks[late->count++] = r;
 }
 
 /*

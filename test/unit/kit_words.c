@@ -101,6 +101,32 @@ TEST(nobody_waits)
     expect(&desk, 0, 5, 0, 10);
 }
 
+/* Rank 1 comes between two looks at it; rank 0 is heard through it. */
+static const _Atomic uint64_t *comes_meanwhile(const void *mode, const xep_op_t *op, uint32_t rank, uint64_t *value_p)
+{
+    desk_t *desk = (desk_t *)(uintptr_t)mode;
+    const _Atomic uint64_t *seen = word(mode, op, rank, value_p);
+    if (rank == 1 && desk->looks++ > 0) desk->words[1] = 1;
+    return seen;
+}
+
+/* Who is behind a rank that is late is not late itself, and is not forgotten either, whenever that one comes. */
+TEST(one_is_heard_through_another)
+{
+    static const uint32_t through[RANKS] = {1, XEP_NO_RANK, XEP_NO_RANK, XEP_NO_RANK};
+    desk_t desk;
+    desk_set(&desk);
+    desk.words[2] = desk.words[3] = 1;
+    assert_false(xep_words_arrived(&desk.env, comes_meanwhile, through, &desk, &desk.op));
+    assert_int_equal(desk.op.late.count, 1);
+    assert_int_equal(desk.ranks[0], 1);
+    assert_false(xep_words_arrived(&desk.env, comes_meanwhile, through, &desk, &desk.op));
+    assert_int_equal(desk.op.late.count, 1);
+    assert_int_equal(desk.ranks[0], 0);
+    desk.words[0] = 1;
+    assert_true(xep_words_arrived(&desk.env, comes_meanwhile, through, &desk, &desk.op));
+}
+
 /* The words of the next step are waited for anew, and their time is added. */
 TEST(two_steps)
 {
