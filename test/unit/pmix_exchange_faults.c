@@ -39,6 +39,10 @@ static struct {
     farewell_t farewells[RANKS];
     farewell_t ours; /* what this rank has said */
     int ours_count;
+    /* what it has not answered: it does so when nobody waits any more */
+    pmix_op_cbfunc_t fenced;
+    pmix_value_cbfunc_t got;
+    void *fenced_arg, *got_arg;
 } server;
 
 static xep_pmix_client_t client;
@@ -63,6 +67,7 @@ static pmix_status_t fence(const pmix_proc_t procs[], size_t nprocs, const pmix_
 {
     (void)procs, (void)nprocs, (void)info, (void)ninfo;
     if (server.fence != PMIX_ERR_TIMEOUT) done(server.fence, arg);
+    else server.fenced = done, server.fenced_arg = arg;
     return PMIX_SUCCESS;
 }
 
@@ -91,6 +96,7 @@ static pmix_status_t get(const pmix_proc_t *proc, const char key[], const pmix_i
     else if (strcmp(key, "xep.farewell") == 0) done(PMIX_ERR_NOT_FOUND, NULL, arg);
     else if (rank == server.fails) done(server.get, NULL, arg);
     else if (rank != server.never) give(done, arg, bytes, server.bytes);
+    else server.got = done, server.got_arg = arg;
     return PMIX_SUCCESS;
 }
 
@@ -142,6 +148,9 @@ static void exchange(xep_status_t status, const char *reason)
     char send[BYTES] = {0}, recv[RANKS * BYTES];
     xep_boot_t boot = {.rank = SELF, .nranks = RANKS, .timeout_ms = 700};
     assert_int_equal(xep_pmix_exchange(&client, &boot, send, recv, BYTES), status);
+    if (server.fenced != NULL) server.fenced(PMIX_ERR_TIMEOUT, server.fenced_arg);
+    if (server.got != NULL) server.got(PMIX_ERR_TIMEOUT, NULL, server.got_arg);
+    server.fenced = NULL, server.got = NULL;
     if (status != XEP_OK && strstr(xep_last_error(), reason) == NULL)
         fail_msg("\"%s\" does not say \"%s\"", xep_last_error(), reason);
 }
