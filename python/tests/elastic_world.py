@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 import torch
@@ -131,21 +132,26 @@ def answers(world: World, recv_x: torch.Tensor, expand: bool, alignment: int) ->
 
 
 def sums(world: World, biases: tuple, rounded: bool) -> torch.Tensor:
-    """What comes back to this rank: biases, then ranks ascending; of a rank its experts, k ascending, rounded or
-    not."""
+    """What comes back to this rank: biases, then ranks ascending; of a rank its experts, k ascending, rounded or not.
+    By nodes (XEP_PATH): of another node what its ranks have is summed before, rounded or not."""
     x = world.x[world.rank]
     out = torch.empty(x.shape, dtype=torch.bfloat16)
+    width = int(os.environ.get("XEP_NODE_RANKS", "0")) if os.environ.get("XEP_PATH") == "nodes" else 0
     for token in range(len(x)):
         total = torch.zeros(x.shape[1])
         for bias in biases:
             total = total + bias[token].float()
-        for owner in range(world.size):
-            chosen = [e for e in world.here(world.rank, token, owner) if e >= 0]
-            part = torch.zeros(x.shape[1])
-            for e in chosen:
-                part = part + answer(x[token], owner * LOCAL + e).float()
-            if chosen:
-                total = total + (part.bfloat16().float() if rounded else part)
+        for first in range(0, world.size, width or world.size):
+            alone = width == 0 or first <= world.rank < first + width
+            inside = total if alone else torch.zeros(x.shape[1])
+            for owner in range(first, min(first + (width or world.size), world.size)):
+                chosen = [e for e in world.here(world.rank, token, owner) if e >= 0]
+                part = torch.zeros(x.shape[1])
+                for e in chosen:
+                    part = part + answer(x[token], owner * LOCAL + e).float()
+                if chosen:
+                    inside = inside + (part.bfloat16().float() if rounded else part)
+            total = inside if alone else total + (inside.bfloat16().float() if rounded else inside)
         out[token] = total.bfloat16()
     return out
 

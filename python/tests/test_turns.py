@@ -19,6 +19,8 @@ DEVICE = torch.device("cuda", 0)
 class Stream:
     """Enqueues nothing, and tells the log."""
 
+    device_index = 0
+
     def __init__(self, name: str, log: list) -> None:
         self.name, self.log, self.marks = name, log, 0
 
@@ -66,6 +68,9 @@ def log(monkeypatch):
         "Stream": lambda _device, priority: Stream("comm", found),
         "current_stream": lambda _device=None: now[-1],
         "stream": stream,
+        "current_device": lambda: 0,
+        "set_stream": lambda inner: now.__setitem__(-1, inner),
+        "set_device": lambda device: found.append(f"device {device}"),
         "is_initialized": lambda: True,
         "is_current_stream_capturing": lambda: False,
     }.items():
