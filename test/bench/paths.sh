@@ -5,8 +5,9 @@
 #
 #     srcdir=.. ../test/bench/paths.sh [RATE [HOSTS [RANKS [TOKENS [option of xep_perf..]]]]]    in the build folder
 #
-# RATE as tc has it: 1gbit; none: as fast as it goes; delay:5: so, and 5 ms in each direction. RANKS of each host. Needs root, iproute2 and prterun
-# (XEP_TEST_PRRTE). The paths are run in turn, three times each; each line is the median of 15 operations.
+# RATE as tc has it: 1gbit; none: as fast as it goes; delay:5: so, and 5 ms in each direction. RANKS of each host.
+# Needs root, iproute2 and prterun (XEP_TEST_PRRTE). The paths are run in turn, three times each; each line is the
+# median of 15 operations.
 set -u
 export srcdir=${srcdir:-.}
 [ $# -eq 0 ] || export BENCH_ARGS="$*"
@@ -42,9 +43,10 @@ END
 
 if [ -n "$delay" ]; then impaired "$count" --delay "$delay"; else hosts "$count" "$rate"; fi
 ./xep_perf --simulate "$((count * each)),$each" "${batch[@]}" --json - >"$tmp/simulated" || exit 1
+names=$(seq -f "h%g:$each" -s, "$count")
 for turn in 1 2 3; do
     for path in flat nodes; do
-        XEP_PATH=$path timeout 200 "${launch[@]}" --host "$(seq -f "h%g:$each" -s, "$count")" -n $((count * each)) \
+        XEP_PATH=$path timeout $((200 * ${XEP_TEST_SLOW:-1})) "${launch[@]}" --host "$names" -n $((count * each)) \
             ./xep_perf "${batch[@]}" --iters 15 --warmup 3 --json - >"$tmp/measured" 2>"$tmp/err" ||
             { cat "$tmp/err"; exit 1; }
         python3 "$tmp/tell.py" "$tmp/measured" "$tmp/simulated" "$rate"

@@ -251,12 +251,30 @@ static void tests_only(xep_group_t *group, books_t *books)
     xep_handle_release(handle);
 }
 
-/* Normal: one rank tells its counts, but sends its rows late; the others are told the counts and come back for the
- * rows. */
+static int is_by_nodes(const books_t *books)
+{
+    xep_buffer_info_t info = XEP_BUFFER_INFO_INIT;
+    MP_OK(xep_buffer_query(books->buffer, &info));
+    return info.path == XEP_PATH_NODES;
+}
+
+/* Where rows go once to each node, one of another node is heard through one of this node, which is waited for first. */
+static int is_behind(const books_t *books, xep_group_t *group, uint32_t rank)
+{
+    xep_peer_info_t peer = XEP_PEER_INFO_INIT;
+    MP_OK(xep_group_peer(group, rank, &peer));
+    return is_by_nodes(books) && !peer.mapped;
+}
+
+/*
+ * Normal: one rank tells its counts, but sends its rows late; the others are told the counts and come back for the
+ * rows. By nodes such a rank also keeps back what it has heard of other nodes, and the others wait for those.
+ */
 static void computing_after_counts(xep_group_t *group, books_t *books, uint32_t late)
 {
     xep_request_t *req;
     view_t view = {0};
+    if (is_by_nodes(books)) return;
     for (int i = 0; i < ROUNDS; i++) {
         be_late(group, 0);
         xep_handle_t *handle = begin_dispatch(books, &req);
@@ -273,16 +291,6 @@ static void computing_after_counts(xep_group_t *group, books_t *books, uint32_t 
 }
 
 /* ---- the rest ---- */
-
-/* Where rows go once to each node, one of another node is heard through one of this node, which is waited for first. */
-static int is_behind(const books_t *books, xep_group_t *group, uint32_t rank)
-{
-    xep_buffer_info_t info = XEP_BUFFER_INFO_INIT;
-    xep_peer_info_t peer = XEP_PEER_INFO_INIT;
-    MP_OK(xep_buffer_query(books->buffer, &info));
-    MP_OK(xep_group_peer(group, rank, &peer));
-    return info.path == XEP_PATH_NODES && !peer.mapped;
-}
 
 /* What ranks that never came were waited for is told with the error. */
 static void deadline(xep_group_t *group, books_t *books, uint32_t alone)
