@@ -30,6 +30,9 @@ extern "C" {
 /** Goes up with every change of meaning in this header or in wire.h; a change of layout also shows in the sizes. */
 #define XEP_PLUGIN_ABI 7u
 
+/** By nodes modes count rows in so many bits of a word, below its epoch. */
+#define XEP_FEED_ROWS_BITS 24
+
 /** The shape of a buffer: the params with every default filled in, and the place of every rank. */
 typedef struct xep_shape {
     uint32_t rank, nranks;
@@ -51,7 +54,8 @@ typedef struct xep_shape {
     uint64_t recv_rows; /* most rows a rank receives; 0: the mode works out the worst case */
     int sends_in_place; /* there is memory for rows that peers read in place */
     /* Rows for other nodes go once to each (XEP_PATH_NODES), to the rank there whose place is the sender's, modulo the
-     * ranks of that node: it forwards them, and the sender is one of its feeders. 0: they go to each rank */
+     * ranks of that node: it forwards them, and the sender is one of its feeders. tokens is less than 2 to the power of
+     * XEP_FEED_ROWS_BITS then. 0: they go to each rank */
     int by_nodes;
     uint32_t feeders;   /* most that a rank has; 0 where it is not by nodes */
     uint64_t feed_rows; /* by nodes: rows that a rank has room for while they pass through it, for each feeder */

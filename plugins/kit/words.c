@@ -90,7 +90,7 @@ static int tell_word(const xep_words_wait_t *wait, uint64_t seen, uint64_t value
 
 static int tell_through(const xep_words_wait_t *wait, uint32_t rank, char *text, size_t bytes)
 {
-    if (wait->through == NULL || wait->through[rank] == XEP_NO_RANK || wait->through[rank] == rank) return 0;
+    if (!is_relayed(wait->through, rank)) return 0;
     return snprintf(text, bytes, " (through rank %u)", wait->through[rank]);
 }
 

@@ -20,8 +20,7 @@ typedef struct move {
     const normal_target_t *targets;
     xep_copy_fn copy[2];  /* of own rows, and of those for other ranks */
     size_t bytes, stride; /* of a row, as received */
-    size_t weights_stride;
-    char *send; /* where this rank's rows go to be read in place; NULL: they are there, or nobody does */
+    char *send;           /* where this rank's rows go to be read in place; NULL: they are there, or nobody does */
     uint64_t begin, end;
 } move_t;
 
@@ -46,7 +45,7 @@ static void move_tokens(void *arg, uint32_t thread, uint32_t nthreads)
             move->copy[1](move->send + t * move->mode->layout.send_stride, row, move->bytes, next);
         from.token = (int32_t)t;
         from.experts = routing->experts + t * routing->topk;
-        if (args->topk_weights) from.weights = (const char *)args->topk_weights + t * move->weights_stride;
+        if (args->topk_weights) from.weights = (const char *)args->topk_weights + t * args->topk_weights_stride;
         from.scales = (const char *)args->scales + (ptrdiff_t)t * args->scales_token_stride;
         for (uint64_t i = routing->first[t]; i < routing->first[t + 1]; i++) {
             normal_dest_t dest = routing->dests[i];
@@ -59,34 +58,44 @@ static void move_tokens(void *arg, uint32_t thread, uint32_t nthreads)
     xep_stores_fence();
 }
 
+/* The slot of a mapped rank, from row 0 on. */
+static normal_target_t target_of(const normal_t *mode, const xep_op_t *op, uint32_t rank)
+{
+    const normal_layout_t *at = &mode->layout;
+    char *heap = mode->kit.base[rank];
+    uint32_t there = normal_slot(mode, op->slot)->from[rank].slot;
+    return (normal_target_t){.x = heap + xep_area_at(at->common.x, there),
+                             .tokens = (int32_t *)(void *)(heap + xep_area_at(at->common.tokens, there)),
+                             .idx = heap + xep_area_at(at->common.idx, there),
+                             .weights = (float *)(void *)(heap + xep_area_at(at->common.weights, there)),
+                             .scales = heap + xep_area_at(at->common.scales, there)};
+}
+
 /* Where the next row for each rank goes: in its slot behind the rows of lower ranks, or in this rank's staging. */
 static void fill_targets(normal_t *mode, const xep_op_t *op)
 {
     const xep_dispatch_args_t *args = op->dispatch;
-    const normal_layout_t *at = &mode->layout;
     normal_slot_t *slot = normal_slot(mode, op->slot);
     const normal_routing_t *routing = slot->routing;
-    size_t idx = routing->topk * xep_elem_bytes(args->topk_idx_dtype), weights = routing->topk,
-           scales = (size_t)args->nscales * 4;
+    const normal_target_t staging = {.tokens = slot->staged_tokens,
+                                     .idx = slot->staged_idx,
+                                     .weights = slot->staged_weights,
+                                     .scales = slot->staged_scales};
     size_t stride = xep_row_stride(xep_dispatch_row_bytes(args));
     int in_place = normal_state(op)->x_offset != 0;
 
     for (uint32_t r = 0; r < mode->kit.shape->nranks; r++) {
-        char *heap = mode->kit.base[r];
-        uint32_t there = slot->from[r].slot;
-        uint64_t row = heap ? normal_there(mode, slot, r) : routing->to_begin[r];
-        if (xep_op_is_without(op, r) || (heap == NULL && mode->nodes != NULL)) {
-            slot->targets[r] = (normal_target_t){0};
-            continue;
-        }
-        slot->targets[r] = (normal_target_t){
-            .x = heap && !in_place ? heap + xep_area_at(at->common.x, there) + row * stride : NULL,
-            .tokens = (heap ? (int32_t *)(heap + xep_area_at(at->common.tokens, there)) : slot->staged_tokens) + row,
-            .idx = (heap ? heap + xep_area_at(at->common.idx, there) : slot->staged_idx) + row * idx,
-            .weights = (heap ? (float *)(heap + xep_area_at(at->common.weights, there)) : slot->staged_weights) +
-                       row * weights,
-            .scales = (heap ? heap + xep_area_at(at->common.scales, there) : slot->staged_scales) + row * scales,
-        };
+        int is_mapped = mode->kit.base[r] != NULL;
+        normal_target_t *target = &slot->targets[r];
+        *target = (normal_target_t){0};
+        if (xep_op_is_without(op, r) || (!is_mapped && mode->nodes != NULL)) continue;
+        uint64_t row = is_mapped ? normal_there(mode, slot, r) : routing->to_begin[r];
+        *target = is_mapped ? target_of(mode, op, r) : staging;
+        target->x = is_mapped && !in_place ? target->x + row * stride : NULL;
+        target->tokens += row;
+        target->idx += row * routing->topk * xep_elem_bytes(args->topk_idx_dtype);
+        target->weights += row * routing->topk;
+        target->scales += row * args->nscales * 4;
     }
 }
 
@@ -108,7 +117,6 @@ static void move_slice(normal_t *mode, xep_op_t *op)
                  xep_copy_select(mode->kit.env->simd, xep_streams_to_others(mode->kit.env, written))},
         .bytes = bytes,
         .stride = xep_row_stride(bytes),
-        .weights_stride = op->dispatch->topk_weights_stride,
         .send = state->send,
         .begin = state->moved,
         .end = state->moved + (mode->kit.all_mapped || left < SLICE ? left : SLICE),
@@ -233,22 +241,13 @@ static xep_status_t take_routing(normal_t *mode, xep_op_t *op)
 static xep_status_t find_places_by_nodes(void *opaque, xep_op_t *op)
 {
     normal_t *mode = opaque;
-    const normal_layout_t *at = &mode->layout;
     const normal_slot_t *slot = normal_slot(mode, op->slot);
     if (xep_kit_state(op)->verdict != XEP_OK) return XEP_OK;
     xep_status_t status = normal_take_feeds(mode, op);
     if (status != XEP_OK) return status;
     fill_targets(mode, op);
-    for (uint32_t p = 0; p < mode->nodes->mates; p++) {
-        char *heap = mode->kit.base[mode->nodes->mate[p]];
-        uint32_t there = slot->from[mode->nodes->mate[p]].slot;
-        slot->traffic->targets[p] =
-            (normal_target_t){.x = heap + xep_area_at(at->common.x, there),
-                              .tokens = (int32_t *)(void *)(heap + xep_area_at(at->common.tokens, there)),
-                              .idx = heap + xep_area_at(at->common.idx, there),
-                              .weights = (float *)(void *)(heap + xep_area_at(at->common.weights, there)),
-                              .scales = heap + xep_area_at(at->common.scales, there)};
-    }
+    for (uint32_t p = 0; p < mode->nodes->mates; p++)
+        slot->traffic->targets[p] = target_of(mode, op, mode->nodes->mate[p]);
     return XEP_OK;
 }
 
@@ -296,7 +295,7 @@ const xep_step_t normal_dispatch_by_nodes[] = {
      .does = "rows",
      .run = move_by_nodes,
      .word = normal_passing_word,
-     .rows_bits = NORMAL_ROWS_BITS},
+     .rows_bits = XEP_FEED_ROWS_BITS},
     {.name = "signals to go out",
      .does = "send signals",
      .run = xep_step_send,

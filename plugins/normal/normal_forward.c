@@ -58,48 +58,48 @@ static xep_status_t find_mates(const normal_t *mode, xep_op_t *op, uint32_t feed
     return any ? XEP_OK : protocol_error(mode, op, mode->nodes->feeder[feed], "experts of this node", any);
 }
 
-/* Its row at each of them: the next one that the feeder has there. */
-static xep_status_t list_places(const normal_t *mode, xep_op_t *op, uint32_t feed, const uint64_t *places,
-                                uint32_t *end)
+/* A cached dispatch goes where the first one went: combines of both count on it. */
+static xep_status_t take_places(const normal_t *mode, xep_op_t *op, uint32_t feed, const char *metadata,
+                                uint64_t *places)
 {
     const normal_nodes_t *nodes = mode->nodes;
-    const normal_slot_t *slot = normal_slot(mode, op->slot);
-    const uint64_t *begins = slot->routing->passing->begins + (size_t)feed * nodes->mates;
-    const uint32_t *rows = slot->routing->rank_rows + (size_t)nodes->feeder[feed] * mode->kit.shape->nranks;
-    uint32_t *next = slot->traffic->next + (size_t)feed * nodes->mates;
-    for (uint32_t w = 0; w < nodes->words; w++)
-        for (uint64_t left = places[w]; left != 0; left &= left - 1) {
-            uint32_t place = w * 64 + (uint32_t)__builtin_ctzll(left);
-            if (next[place] == rows[nodes->mate[place]])
-                return protocol_error(mode, op, nodes->feeder[feed], "no place left at rank", nodes->mate[place]);
-            nodes->piece.dests[(*end)++] = (normal_dest_t){place, (uint32_t)(begins[place] + next[place]++)};
-        }
+    size_t bytes = nodes->words * sizeof *places;
+    int32_t token;
+    memcpy(&token, metadata, sizeof token);
+    xep_status_t status = check_token(mode, op, feed, token);
+    if (status == XEP_OK) status = find_mates(mode, op, feed, metadata + sizeof token, nodes->found);
+    if (status != XEP_OK) return status;
+    if (op->cached_slot == XEP_NO_SLOT) memcpy(places, nodes->found, bytes);
+    else if (memcmp(nodes->found, places, bytes) != 0)
+        return protocol_error(mode, op, nodes->feeder[feed], "other ranks than before, token", (uint32_t)token);
     return XEP_OK;
 }
 
-/* A cached dispatch goes where the first one went: combines of both count on it. */
-static xep_status_t find_places(const normal_t *mode, xep_op_t *op, uint32_t feed, uint64_t first, forward_t *forward)
+/* Nothing is stored yet: a place that the feeder has not announced is found before. */
+static xep_status_t check_places(const normal_t *mode, xep_op_t *op, uint32_t feed)
 {
     const normal_nodes_t *nodes = mode->nodes;
-    uint64_t *saved = normal_slot(mode, op->slot)->routing->passing->places, *found = nodes->found;
-    size_t words = nodes->words * sizeof *found;
-    uint32_t end = 0;
-    for (uint64_t i = 0; i < forward->rows; i++) {
-        const char *metadata = nodes->piece.metadata + i * forward->metadata;
-        uint64_t *places = saved + (feed * mode->kit.shape->tokens + first + i) * nodes->words;
-        int32_t token;
-        memcpy(&token, metadata, sizeof token);
-        nodes->piece.first[i] = end;
-        xep_status_t status = check_token(mode, op, feed, token);
-        if (status == XEP_OK) status = find_mates(mode, op, feed, metadata + sizeof token, found);
-        if (status == XEP_OK && op->cached_slot != XEP_NO_SLOT && memcmp(found, places, words) != 0)
-            status = protocol_error(mode, op, nodes->feeder[feed], "other ranks than before, token", (uint32_t)token);
-        if (status == XEP_OK) status = list_places(mode, op, feed, found, &end);
-        if (status != XEP_OK) return status;
-        if (op->cached_slot == XEP_NO_SLOT) memcpy(places, found, words);
-    }
-    nodes->piece.first[forward->rows] = end;
+    const normal_slot_t *slot = normal_slot(mode, op->slot);
+    const uint32_t *rows = slot->routing->rank_rows + (size_t)nodes->feeder[feed] * mode->kit.shape->nranks;
+    const uint32_t *next = slot->traffic->next + (size_t)feed * nodes->mates;
+    for (uint32_t p = 0; p < nodes->mates; p++)
+        if (next[p] > rows[nodes->mate[p]])
+            return protocol_error(mode, op, nodes->feeder[feed], "no place left at rank", nodes->mate[p]);
     return XEP_OK;
+}
+
+static xep_status_t find_places(const normal_t *mode, xep_op_t *op, uint32_t feed, uint64_t first,
+                                const forward_t *forward)
+{
+    const normal_nodes_t *nodes = mode->nodes;
+    const normal_slot_t *slot = normal_slot(mode, op->slot);
+    uint64_t *places = slot->routing->passing->places + (feed * mode->kit.shape->tokens + first) * nodes->words;
+    xep_status_t status = XEP_OK;
+    for (uint64_t i = 0; i < forward->rows && status == XEP_OK; i++)
+        status = take_places(mode, op, feed, nodes->piece.metadata + i * forward->metadata, places + i * nodes->words);
+    if (status != XEP_OK) return status;
+    normal_list_rows(mode, slot, feed, first, forward->rows);
+    return check_places(mode, op, feed);
 }
 
 /* All have come: there are as many as were announced. */
@@ -163,14 +163,15 @@ static xep_status_t store_piece(normal_t *mode, xep_op_t *op, uint32_t feed, uin
         .op = op,
         .traffic = slot->traffic,
         .copy = {xep_copy_select(env->simd, 0), xep_copy_select(env->simd, xep_streams_to_others(env, written))},
-        .ring = xep_kit_own(&mode->kit, normal_feed_row_offset(mode, index, feed, first, stride)),
+        .ring = xep_kit_own(&mode->kit, normal_ring_offset(mode, mode->layout.feed_rows, index, feed, first, stride)),
         .rows = rows,
         .bytes = bytes,
         .stride = stride,
         .metadata = metadata,
     };
     memcpy(mode->nodes->piece.metadata,
-           xep_kit_own(&mode->kit, normal_feed_metadata_offset(mode, index, feed, first, metadata)), rows * metadata);
+           xep_kit_own(&mode->kit, normal_ring_offset(mode, mode->layout.feed_metadata, index, feed, first, metadata)),
+           rows * metadata);
     xep_status_t status = find_places(mode, op, feed, first, &forward);
     if (status != XEP_OK) return status;
     env->parallel(env, store_rows, &forward);

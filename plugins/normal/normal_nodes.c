@@ -69,17 +69,24 @@ static void lay_piece(const normal_nodes_t *nodes, const xep_shape_t *shape, xep
     piece->dests = xep_carve_array(arena, dests, sizeof *piece->dests);
 }
 
+/* The same in both passes, and the first knows no nodes yet. */
+static normal_nodes_t count_nodes(const xep_shape_t *shape)
+{
+    uint32_t node = shape->node[shape->rank], mates = shape->node_ranks[node];
+    return (normal_nodes_t){.node = node,
+                            .place = shape->place[shape->rank],
+                            .mates = mates,
+                            .feeders = count_feeders(shape, shape->rank, shape->nranks),
+                            .words = (mates + 63) / 64,
+                            .most_nodes = least(shape->topk, shape->nodes - 1)};
+}
+
 void normal_lay_nodes(normal_t *mode, xep_carve_t *arena)
 {
     const xep_shape_t *shape = mode->kit.shape;
     normal_nodes_t measured, *nodes = xep_carve_array(arena, 1, sizeof *nodes);
     if (nodes == NULL) nodes = &measured;
-    nodes->node = shape->node[shape->rank];
-    nodes->place = shape->place[shape->rank];
-    nodes->mates = shape->node_ranks[nodes->node];
-    nodes->feeders = count_feeders(shape, shape->rank, shape->nranks);
-    nodes->words = (nodes->mates + 63) / 64;
-    nodes->most_nodes = least(shape->topk, shape->nodes - 1);
+    *nodes = count_nodes(shape);
     nodes->mate = xep_carve_array(arena, nodes->mates, sizeof *nodes->mate);
     nodes->feeder = xep_carve_array(arena, nodes->feeders, sizeof *nodes->feeder);
     nodes->feed_of = xep_carve_array(arena, shape->nranks, sizeof *nodes->feed_of);
@@ -95,16 +102,6 @@ void normal_lay_nodes(normal_t *mode, xep_carve_t *arena)
     if (arena->base == NULL) return;
     mode->nodes = nodes;
     find_nodes(shape, nodes);
-}
-
-/* The same in both passes, and the first knows no nodes yet. */
-static normal_nodes_t count_nodes(const xep_shape_t *shape)
-{
-    uint32_t mates = shape->node_ranks[shape->node[shape->rank]];
-    return (normal_nodes_t){.mates = mates,
-                            .feeders = count_feeders(shape, shape->rank, shape->nranks),
-                            .words = (mates + 63) / 64,
-                            .most_nodes = least(shape->topk, shape->nodes - 1)};
 }
 
 /* While it is only measured, what is found goes nowhere. */
@@ -208,6 +205,25 @@ void normal_begin_traffic(const normal_t *mode, const xep_op_t *op)
     memset(traffic->next, 0, (size_t)nodes->feeders * nodes->mates * sizeof *traffic->next);
 }
 
+/* Each row is the next one that the feeder has at each mate that gets it. */
+void normal_list_rows(const normal_t *mode, const normal_slot_t *slot, uint32_t feed, uint64_t first, uint64_t rows)
+{
+    const normal_nodes_t *nodes = mode->nodes;
+    const normal_passing_t *passing = slot->routing->passing;
+    const uint64_t *begins = passing->begins + (size_t)feed * nodes->mates;
+    uint32_t *next = slot->traffic->next + (size_t)feed * nodes->mates, end = 0;
+    for (uint64_t i = 0; i < rows; i++) {
+        const uint64_t *places = passing->places + (feed * mode->kit.shape->tokens + first + i) * nodes->words;
+        nodes->piece.first[i] = end;
+        for (uint32_t w = 0; w < nodes->words; w++)
+            for (uint64_t left = places[w]; left != 0; left &= left - 1) {
+                uint32_t place = w * 64 + (uint32_t)__builtin_ctzll(left);
+                nodes->piece.dests[end++] = (normal_dest_t){place, (uint32_t)(begins[place] + next[place]++)};
+            }
+    }
+    nodes->piece.first[rows] = end;
+}
+
 /* ---- places in a heap ---- */
 
 static uint64_t line_of(const normal_t *mode, uint32_t index, uint32_t line)
@@ -225,18 +241,11 @@ uint64_t normal_feed_record_offset(const normal_t *mode, uint32_t index, uint32_
     return mode->layout.feed_records + line_of(mode, index, line) * mode->layout.feed_record_bytes;
 }
 
-uint64_t normal_feed_row_offset(const normal_t *mode, uint32_t index, uint32_t line, uint64_t row, size_t stride)
+uint64_t normal_ring_offset(const normal_t *mode, xep_area_t area, uint32_t index, uint32_t line, uint64_t row,
+                            size_t stride)
 {
-    const xep_shape_t *shape = mode->kit.shape;
-    xep_area_t area = mode->layout.feed_rows;
-    return xep_area_at(area, index) + line * shape->feed_rows * area.bytes + row % shape->feed_rows * stride;
-}
-
-uint64_t normal_feed_metadata_offset(const normal_t *mode, uint32_t index, uint32_t line, uint64_t row, size_t stride)
-{
-    const xep_shape_t *shape = mode->kit.shape;
-    xep_area_t area = mode->layout.feed_metadata;
-    return xep_area_at(area, index) + line * shape->feed_rows * area.bytes + row % shape->feed_rows * stride;
+    uint64_t room = mode->kit.shape->feed_rows;
+    return xep_area_at(area, index) + line * room * area.bytes + row % room * stride;
 }
 
 uint64_t normal_taken_offset(const normal_t *mode, uint32_t index, uint32_t node)

@@ -70,17 +70,15 @@ typedef struct normal_feed_tail {
     uint64_t returned; /* row of the feeder's "returned" where the sum of the first one belongs */
 } normal_feed_tail_t;
 
-enum { NORMAL_ROWS_BITS = 24 };
-
 static inline uint64_t normal_rows_word(uint64_t epoch, uint64_t rows)
 {
-    return epoch << NORMAL_ROWS_BITS | rows;
+    return epoch << XEP_FEED_ROWS_BITS | rows;
 }
 
 /** The rows in a word, if it is of this epoch; an older one has none of them. */
 static inline uint64_t normal_rows_of(uint64_t word, uint64_t epoch)
 {
-    return word >> NORMAL_ROWS_BITS == epoch ? word & ((UINT64_C(1) << NORMAL_ROWS_BITS) - 1) : 0;
+    return word >> XEP_FEED_ROWS_BITS == epoch ? word & ((UINT64_C(1) << XEP_FEED_ROWS_BITS) - 1) : 0;
 }
 
 /* ---- in private memory ---- */
@@ -168,11 +166,20 @@ void normal_plan_passing(const normal_t *mode, normal_routing_t *routing);
 /** A dispatch begins: nothing has passed. */
 void normal_begin_traffic(const normal_t *mode, const xep_op_t *op);
 
-/** Offsets in a heap: of a line, of its record and ring; of the word that a forwarder of node writes. */
+/**
+ * Fills first and dests of the piece: where rows of a feeder that passed, from first on, are at the mates, by the
+ * places of the routing. In the order in which they passed, as it counts them.
+ */
+void normal_list_rows(const normal_t *mode, const normal_slot_t *slot, uint32_t feed, uint64_t first, uint64_t rows);
+
+/**
+ * Offsets in a heap: of a line, of its record; of a row of feed_rows or feed_metadata in its ring; of the word that a
+ * forwarder of node writes.
+ */
 uint64_t normal_feed_mail_offset(const normal_t *mode, uint32_t index, uint32_t line);
 uint64_t normal_feed_record_offset(const normal_t *mode, uint32_t index, uint32_t line);
-uint64_t normal_feed_row_offset(const normal_t *mode, uint32_t index, uint32_t line, uint64_t row, size_t stride);
-uint64_t normal_feed_metadata_offset(const normal_t *mode, uint32_t index, uint32_t line, uint64_t row, size_t stride);
+uint64_t normal_ring_offset(const normal_t *mode, xep_area_t area, uint32_t index, uint32_t line, uint64_t row,
+                            size_t stride);
 uint64_t normal_taken_offset(const normal_t *mode, uint32_t index, uint32_t node);
 
 /** The line of a feeder, in this rank's heap. */

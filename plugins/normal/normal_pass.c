@@ -69,8 +69,8 @@ static xep_status_t tell_passed(const normal_t *mode, const xep_op_t *op, uint32
     for (uint64_t row = pass->told + 1; row < pass->put; row++) stage_metadata(mode, op, node, row, stride);
     xep_status_t status =
         wire->ops->put_signal(wire, mode->nodes->forwarder[node],
-                              normal_feed_metadata_offset(mode, index, line, pass->told, stride), staged,
-                              (pass->put - pass->told) * stride,
+                              normal_ring_offset(mode, mode->layout.feed_metadata, index, line, pass->told, stride),
+                              staged, (pass->put - pass->told) * stride,
                               normal_feed_mail_offset(mode, index, line) + offsetof(normal_feed_mail_t, passed),
                               normal_rows_word(op->epoch, pass->put));
     if (status == XEP_OK) pass->told = pass->put;
@@ -100,8 +100,8 @@ static xep_status_t pass_piece(const normal_t *mode, xep_op_t *op, uint32_t node
     if (end > rows) end = rows;
     while (pass->put < end && !is_due(mode, op, pass, end)) {
         uint64_t run = find_run(mode, op, tokens, pass->put, end);
-        uint64_t there =
-            normal_feed_row_offset(mode, normal_index(mode, op), mode->nodes->line[node], pass->put, stride);
+        uint64_t there = normal_ring_offset(mode, mode->layout.feed_rows, normal_index(mode, op),
+                                            mode->nodes->line[node], pass->put, stride);
         const char *from = (const char *)args->x + tokens[pass->put] * args->x_stride;
         xep_status_t status = wire->ops->put(wire, mode->nodes->forwarder[node], there, from, run * bytes);
         if (status != XEP_OK) return status;

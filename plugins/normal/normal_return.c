@@ -13,7 +13,6 @@ typedef struct summing {
     const normal_t *mode;
     const xep_op_t *op;
     xep_weigh_fn weigh;
-    uint32_t feed;
     uint64_t rows, sum; /* so many, from this row of "sums" on */
 } summing_t;
 
@@ -112,26 +111,6 @@ static void sum_rows(void *arg, uint32_t thread, uint32_t nthreads)
     xep_stores_fence();
 }
 
-/* The terms of rows that passed, in the order in which they did: each is the next row that the feeder has at a mate. */
-static void list_terms(const normal_t *mode, const xep_op_t *op, uint32_t feed, uint64_t first, uint64_t rows)
-{
-    const normal_nodes_t *nodes = mode->nodes;
-    const normal_slot_t *slot = normal_slot(mode, op->slot);
-    const normal_passing_t *passing = slot->routing->passing;
-    const uint64_t *begins = passing->begins + (size_t)feed * nodes->mates;
-    uint32_t *next = slot->traffic->next + (size_t)feed * nodes->mates, end = 0;
-    for (uint64_t i = 0; i < rows; i++) {
-        const uint64_t *places = passing->places + (feed * mode->kit.shape->tokens + first + i) * nodes->words;
-        nodes->piece.first[i] = end;
-        for (uint32_t w = 0; w < nodes->words; w++)
-            for (uint64_t left = places[w]; left != 0; left &= left - 1) {
-                uint32_t place = w * 64 + (uint32_t)__builtin_ctzll(left);
-                nodes->piece.dests[end++] = (normal_dest_t){place, (uint32_t)(begins[place] + next[place]++)};
-            }
-    }
-    nodes->piece.first[rows] = end;
-}
-
 /* ---- puts ---- */
 
 /** An array of sums, and where it goes in the heap of the feeder. */
@@ -194,8 +173,9 @@ static xep_status_t find_room(const normal_t *mode, xep_op_t *op, uint64_t *room
 static xep_status_t return_piece(normal_t *mode, xep_op_t *op, uint32_t feed)
 {
     const xep_env_t *env = mode->kit.env;
+    const normal_slot_t *slot = normal_slot(mode, op->slot);
     normal_state_t *state = normal_state(op);
-    uint64_t rows = normal_slot(mode, op->slot)->routing->passing->feeds[feed].rows - state->feed_row, room;
+    uint64_t rows = slot->routing->passing->feeds[feed].rows - state->feed_row, room;
     xep_status_t status = find_room(mode, op, &room);
     if (status != XEP_OK) return status;
     if (rows > room) rows = room;
@@ -203,10 +183,9 @@ static xep_status_t return_piece(normal_t *mode, xep_op_t *op, uint32_t feed)
     summing_t summing = {.mode = mode,
                          .op = op,
                          .weigh = xep_weigh_select(op->combine->dtype, env->simd, 0),
-                         .feed = feed,
                          .rows = rows,
                          .sum = state->sum_row};
-    list_terms(mode, op, feed, state->feed_row, rows);
+    normal_list_rows(mode, slot, feed, state->feed_row, rows);
     env->parallel(env, sum_rows, &summing);
     state->feed_row += rows;
     state->sum_row += rows;

@@ -6,9 +6,6 @@
 #include "log.h"
 #include "path_cost.h"
 
-/* Rows in passing are counted in so many bits beside an epoch. */
-#define MOST_TOKENS (UINT64_C(1) << 24)
-
 /* ---- the choice ---- */
 
 static int has_shared_node(const xep_shape_t *shape)
@@ -27,7 +24,7 @@ static const char *find_objection(const xep_buffer_params_t *params, const xep_p
     if (params->path == XEP_PATH_FLAT) return "it was asked for";
     if (!has_shared_node(shape)) return "no node has two ranks";
     if (params->on_failure == XEP_ON_FAILURE_MASK) return "ranks may be left out";
-    if (params->tokens >= MOST_TOKENS) return "too many tokens";
+    if (params->tokens >> XEP_FEED_ROWS_BITS != 0) return "too many tokens";
     if (params->path == XEP_PATH_AUTO && cost[XEP_COST_NODES].seconds >= cost[XEP_COST_FLAT].seconds)
         return "it takes less time";
     return NULL;
@@ -53,20 +50,26 @@ static uint64_t count_rows(const xep_buffer_params_t *params, uint32_t feeders)
     return rows < feeders && params->pass_rows == 0 ? feeders : rows;
 }
 
-/* An even load at the rates of the configuration, which all ranks have: so they come to the same. */
-static xep_status_t find_costs(const xep_config_t *config, const xep_shape_t *shape,
+/*
+ * An even load at the rates of the configuration, which all ranks have: so they come to the same. Only where somebody
+ * wants to know: a pass over all ranks is no part of making a buffer whose path is given.
+ */
+static xep_status_t find_costs(const xep_config_t *config, const xep_buffer_params_t *params,
+                               const xep_plugin_t *plugin, const xep_shape_t *shape,
                                xep_path_cost_t cost[XEP_COST_PATHS])
 {
+    int chooses = plugin->by_nodes && params->path == XEP_PATH_AUTO;
     xep_cost_rates_t rates = {.rank_network = (double)config->net_rate, .rank_memory = (double)config->memory_rate};
     cost[XEP_COST_FLAT] = cost[XEP_COST_NODES] = (xep_path_cost_t){0, 0};
-    return shape->nodes == 1 ? XEP_OK : xep_path_find_costs(shape, &rates, cost);
+    if (shape->nodes == 1 || !(chooses || xep_log_enabled(XEP_LOG_INFO))) return XEP_OK;
+    return xep_path_find_costs(shape, &rates, cost);
 }
 
 xep_status_t xep_path_choose(const xep_config_t *config, const xep_buffer_params_t *params, const xep_plugin_t *plugin,
                              xep_shape_t *shape)
 {
     xep_path_cost_t cost[XEP_COST_PATHS];
-    xep_status_t status = find_costs(config, shape, cost);
+    xep_status_t status = find_costs(config, params, plugin, shape, cost);
     if (status != XEP_OK) return status;
     const char *why = find_objection(params, plugin, shape, cost);
     shape->by_nodes = why == NULL;
@@ -91,7 +94,7 @@ xep_status_t xep_path_choose(const xep_config_t *config, const xep_buffer_params
 void xep_path_imagine(const xep_buffer_params_t *params, const xep_plugin_t *plugin, xep_shape_t *shape)
 {
     if (!plugin->by_nodes || shape->nranks < 3 || params->path == XEP_PATH_FLAT ||
-        params->on_failure == XEP_ON_FAILURE_MASK || params->tokens >= MOST_TOKENS)
+        params->on_failure == XEP_ON_FAILURE_MASK || params->tokens >> XEP_FEED_ROWS_BITS != 0)
         return;
     shape->by_nodes = 1;
     shape->feeders = shape->nranks - 1;
