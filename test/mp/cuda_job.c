@@ -243,3 +243,38 @@ void cuda_job_round(cuda_job_t *job)
     cuda_job_combine(job, handle);
     xep_handle_release(handle);
 }
+
+/* A later dispatch tells it, in this rank's words. */
+static void tell_later(cuda_job_t *job, const xep_dispatch_args_t *a, xep_status_t status, const char *reason)
+{
+    xep_handle_t *handle = NULL, *next = NULL;
+    MP_OK(xep_dispatch(job->host.buffer, a, &handle, NULL)); /* nothing is waited for */
+    cuda_rig_wait(job->stream);
+    MP_FAILS(status, xep_dispatch(job->host.buffer, a, &next, NULL));
+    MP_REASON(reason);
+}
+
+void cuda_job_wrong_index(cuda_job_t *job)
+{
+    int64_t wrong = 8, right = ((int64_t *)job->host.idx)[5];
+    if (mp_rank() == 0) cuda_rig_put((int64_t *)job->idx + 5, &wrong, sizeof wrong, job->stream);
+    xep_dispatch_args_t a = cuda_job_dispatch(job, NULL);
+    tell_later(job, &a, XEP_ERR_PROTOCOL, mp_rank() == 0 ? "invalid topk_idx[2][1]" : "topk_idx of rank 0");
+    if (mp_rank() == 0) cuda_rig_put((int64_t *)job->idx + 5, &right, sizeof right, job->stream);
+    MP_OK(xep_buffer_reset(job->host.buffer));
+    cuda_job_round(job);
+}
+
+/* The device's own deadline: the later call says who did not come. */
+void cuda_job_late_rank(cuda_job_t *job)
+{
+    xep_handle_t *next = NULL;
+    xep_dispatch_args_t a = cuda_job_dispatch(job, NULL);
+    a.timeout_ms = 400;
+    if (mp_rank() != mp_nranks() - 1) {
+        tell_later(job, &a, XEP_ERR_TIMEOUT, "did not come");
+        MP_FAILS(XEP_ERR_BROKEN, xep_dispatch(job->host.buffer, &a, &next, NULL));
+    }
+    MP_OK(xep_buffer_reset(job->host.buffer));
+    cuda_job_round(job);
+}

@@ -34,4 +34,11 @@ void cuda_job_refuse_missing(cuda_job_t *job, xep_handle_t *handle);
 /** Dispatch, check, combine, check, release. */
 void cuda_job_round(cuda_job_t *job);
 
+/**
+ * What only the device sees, and a later dispatch tells: of 8 experts and two selections of a token, rank 0 selects one
+ * that is none; the last of several ranks does not come. Then a reset, and a round.
+ */
+void cuda_job_wrong_index(cuda_job_t *job);
+void cuda_job_late_rank(cuda_job_t *job);
+
 #endif

@@ -163,39 +163,18 @@ static void refused_later(xep_group_t *group, void *stream)
     a = cuda_job_dispatch(&job, NULL);
     a.hidden = 32 + mp_rank() % 2;
     if (mp_nranks() > 1) told_later(&job, &a, "rank 0 and rank 1 disagree on hidden: 32, 33");
-    int64_t wrong = 8, right = ((int64_t *)job.host.idx)[5];
-    xep_handle_t *handle, *next = NULL;
-    if (mp_rank() == 0) cuda_rig_put((int64_t *)job.idx + 5, &wrong, sizeof wrong, job.stream);
-    a = cuda_job_dispatch(&job, NULL);
-    MP_OK(xep_dispatch(job.host.buffer, &a, &handle, NULL));
-    cuda_rig_wait(job.stream);
-    MP_FAILS(XEP_ERR_PROTOCOL, xep_dispatch(job.host.buffer, &a, &next, NULL));
-    MP_REASON(mp_rank() == 0 ? "invalid topk_idx[2][1]" : "topk_idx of rank 0");
-    if (mp_rank() == 0) cuda_rig_put((int64_t *)job.idx + 5, &right, sizeof right, job.stream);
-    MP_OK(xep_buffer_reset(job.host.buffer));
-    cuda_job_round(&job);
+    cuda_job_wrong_index(&job);
     cuda_job_close(&job);
 }
 
-/* The device's own deadline: a later call says who did not come. */
 static void late_rank(xep_group_t *group, void *stream)
 {
     const mp_case_t c = {.name = "late there", .experts = 8, .topk = 2, .hidden = 64, .tokens = 16, FIXED};
     cuda_job_t job;
-    xep_handle_t *handle, *next = NULL;
     if (mp_nranks() == 1) return;
     cuda_job_open(&job, &c, 5, group, stream);
     job.counts_there = 1;
-    xep_dispatch_args_t a = cuda_job_dispatch(&job, NULL);
-    a.timeout_ms = 400;
-    if (mp_rank() != mp_nranks() - 1) {
-        MP_OK(xep_dispatch(job.host.buffer, &a, &handle, NULL));
-        cuda_rig_wait(stream);
-        MP_FAILS(XEP_ERR_TIMEOUT, xep_dispatch(job.host.buffer, &a, &next, NULL));
-        MP_REASON("did not come");
-    }
-    MP_OK(xep_buffer_reset(job.host.buffer));
-    cuda_job_round(&job);
+    cuda_job_late_rank(&job);
     cuda_job_close(&job);
 }
 
