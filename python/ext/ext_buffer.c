@@ -87,6 +87,8 @@ static PyObject *size_of_buffer(PyObject *Py_UNUSED(module), PyObject *const *ar
                       : Py_BuildValue("(KKKK)", size.bytes, size.recv_rows, size.node_bytes, size.device_bytes);
 }
 
+/* Numbers that never change are kept here: asking the library for them at each operation would cost more than the call
+ * that they are for. */
 int ext_buffer_learn(ext_buffer_t *buffer)
 {
     xep_buffer_info_t info = XEP_BUFFER_INFO_INIT;
@@ -129,6 +131,7 @@ static PyObject *create(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
 
 /* ---- before and after operations ---- */
 
+/* Also refuses a process that has inherited the buffer by fork(): its calls would be those of the parent's rank. */
 xep_buffer_t *ext_buffer_get(const ext_buffer_t *buffer)
 {
     if (buffer->buffer == NULL) PyErr_SetString(PyExc_ValueError, "the buffer is closed");
@@ -146,6 +149,7 @@ static int settle_pending(ext_buffer_t *buffer)
     return requests != NULL ? 0 : -1;
 }
 
+/* Before each operation: releases slots of which the last array has gone, sees to requests that nobody waits for. */
 xep_buffer_t *ext_buffer_begin(ext_buffer_t *buffer)
 {
     xep_buffer_t *found = ext_buffer_get(buffer);
@@ -198,6 +202,7 @@ static PyObject *memory(PyObject *self, PyObject *Py_UNUSED(unused))
     return ext_buffer_get((ext_buffer_t *)self) != NULL ? ext_slots_whole((ext_buffer_t *)self) : NULL;
 }
 
+/* Numbers for tests and for error messages: who holds a slot is the first question after BusyError. */
 static PyObject *slots_held(PyObject *self, PyObject *Py_UNUSED(unused))
 {
     if (ext_buffer_get((ext_buffer_t *)self) == NULL) return NULL;

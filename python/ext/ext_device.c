@@ -19,6 +19,7 @@ typedef struct ext_device {
 
 static PyTypeObject *device_type;
 
+/* base is whatever keeps the memory from being used again; for as long as the array lives, it does. */
 PyObject *ext_device_new(const ext_array_t *look, PyObject *base)
 {
     ext_device_t *array = (ext_device_t *)device_type->tp_alloc(device_type, 0);
@@ -32,6 +33,7 @@ PyObject *ext_device_new(const ext_array_t *look, PyObject *base)
     return (PyObject *)array;
 }
 
+/* The exact type: nobody derives from it. */
 int ext_device_check(PyObject *object)
 {
     return Py_TYPE(object) == device_type;

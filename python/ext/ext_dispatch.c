@@ -97,6 +97,7 @@ static int read_cached(const ext_buffer_t *buffer, PyObject *const *values, xep_
     return args->cached != NULL ? 0 : -1;
 }
 
+/* topk_idx may be int64 or int32, of any row stride: the library reads it where it is, nothing is converted. */
 static int read_routing(ext_place_t place, PyObject *const *values, xep_dispatch_args_t *args)
 {
     const Py_ssize_t tokens = (Py_ssize_t)args->tokens;
@@ -119,6 +120,7 @@ static int read_routing(ext_place_t place, PyObject *const *values, xep_dispatch
     return 0;
 }
 
+/* Any strides: scales by column, as some quantisers make them, are read in place. */
 static int read_scales(ext_place_t place, PyObject *scales, xep_dispatch_args_t *args)
 {
     ext_matrix_t matrix;
@@ -131,6 +133,7 @@ static int read_scales(ext_place_t place, PyObject *scales, xep_dispatch_args_t 
     return 0;
 }
 
+/* What most calls leave out: each function leaves its field alone for a value that was not given. */
 static int read_options(const ext_buffer_t *buffer, PyObject *const *values, xep_dispatch_args_t *args)
 {
     if (read_scales(buffer->place, values[SCALES], args) != 0 ||

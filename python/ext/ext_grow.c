@@ -7,11 +7,13 @@
 #include "ext_buffer.h"
 #include "ext_signals.h"
 
+/* The caller's function, and what it raised first. It runs inside a call of the library, which knows no exceptions. */
 typedef struct caller {
     PyObject *function;
     PyObject *raised[3]; /* type, value, traceback */
 } caller_t;
 
+/* Returns what tells the library that the function has failed. A second exception follows from the first one. */
 static int note_error(caller_t *caller)
 {
     if (caller->raised[0] == NULL) PyErr_Fetch(&caller->raised[0], &caller->raised[1], &caller->raised[2]);
@@ -32,6 +34,7 @@ static int publish(void *ctx, const void *address, size_t bytes)
     return ret;
 }
 
+/* None: there is no address yet, which is 0 bytes to the library. */
 static int take_address(PyObject *found, void *address, size_t capacity, size_t *bytes_p)
 {
     *bytes_p = 0;
@@ -45,6 +48,7 @@ static int take_address(PyObject *found, void *address, size_t capacity, size_t 
     return 0;
 }
 
+/* Called again and again until there is an address, in the thread that joins, without the GIL: so it is taken here. */
 static int lookup(void *ctx, void *address, size_t capacity, size_t *bytes_p)
 {
     caller_t *caller = ctx;
@@ -76,6 +80,7 @@ static int read_path(PyObject *path, PyObject **bytes_p)
     return path == Py_None || PyUnicode_FSConverter(path, bytes_p) ? 0 : -1;
 }
 
+/* The new Group is made by the caller, empty: so that a class derived from Group grows into its own kind. */
 PyObject *ext_grow_group(PyObject *self, PyObject *args)
 {
     xep_group_t *old = ext_group_get(self);
@@ -100,6 +105,7 @@ PyObject *ext_grow_group(PyObject *self, PyObject *args)
     return end_call(&caller, (ext_group_t *)group, status);
 }
 
+/* ext_signals_raised: Ctrl-C ends the wait for a group, which may be long. */
 PyObject *ext_grow_join(PyObject *self, PyObject *args)
 {
     xep_join_params_t params = XEP_JOIN_PARAMS_INIT;
@@ -119,6 +125,7 @@ PyObject *ext_grow_join(PyObject *self, PyObject *args)
     return end_call(&caller, (ext_group_t *)self, status);
 }
 
+/* self is an empty Buffer; old, whose params it gets, may be None in a process that has just joined. */
 PyObject *ext_grow_follow(PyObject *self, PyObject *args)
 {
     ext_buffer_t *buffer = (ext_buffer_t *)self;

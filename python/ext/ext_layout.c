@@ -6,6 +6,7 @@
 #include "ext_args.h"
 #include "ext_buffer.h"
 
+/* Without a buffer: a program asks for it while it loads the weights of its experts. */
 static PyObject *expert_range(PyObject *Py_UNUSED(module), PyObject *args)
 {
     unsigned experts, nranks, rank, first, count;
@@ -100,6 +101,7 @@ static int read_outputs(ext_place_t place, PyObject *const *values, const xep_la
     return 0;
 }
 
+/* Nothing is read back: the counts stay on the device, and the call returns when the kernel is in the stream. */
 PyObject *ext_layout(PyObject *self, PyObject *const *given, Py_ssize_t nargs, PyObject *keywords)
 {
     const ext_buffer_t *buffer = (const ext_buffer_t *)self;

@@ -77,6 +77,7 @@ const char ext_place_gather_doc[] =
     "The received rows, wherever they are, as a dense array of its own, [rows, H], of the kind that was dispatched.\n"
     "out: an array of that shape and type into which they go instead. The buffer's threads copy. Local.";
 
+/* Rows at so many addresses are of no use to numpy or torch; a kernel that reads them in place needs none of this. */
 enum { OUT, GATHER_COUNT };
 
 /* The memory of the handle is kept: another thread may release it meanwhile. */

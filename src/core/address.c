@@ -28,11 +28,13 @@ static uint64_t sum_of(const xep_address_t *address)
     return hash;
 }
 
+/* As one number that ranks compare for equality; in hexadecimal it reads as major, minor, patch. */
 uint32_t xep_address_version(void)
 {
     return XEP_VERSION_MAJOR << 16 | XEP_VERSION_MINOR << 8 | XEP_VERSION_PATCH;
 }
 
+/* The key is all that protects the door of a group that grows: from the system's generator, never from rand(). */
 xep_status_t xep_address_open(xep_address_t *address)
 {
     *address = (xep_address_t){.format = FORMAT, .version = xep_address_version()};
@@ -73,6 +75,7 @@ xep_status_t xep_address_check(const void *data, size_t bytes, const char *where
 
 /* ---- the file ---- */
 
+/* Called right after what failed, while errno is its. */
 static xep_status_t fail_file(const char *what, const char *path)
 {
     int error = errno;
@@ -101,6 +104,8 @@ static int open_file(const char *path)
     return open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
 }
 
+/* The file holds the key: one that others could read or have written is refused as ssh refuses such a key. O_NOFOLLOW
+ * and a look at the open file: what was checked is what is read. */
 static xep_status_t check_owner(int file, const char *path)
 {
     struct stat is;
@@ -135,6 +140,7 @@ xep_status_t xep_address_read(const char *path, xep_address_t *address)
     return status;
 }
 
+/* A file that another group has written there meanwhile is not ours to remove. */
 void xep_address_remove(const char *path, const xep_address_t *address)
 {
     xep_address_t there;

@@ -21,6 +21,7 @@ _Static_assert(sizeof(shared_ballot_t) == 64, "a cache line before the tallies")
 
 enum { HEAD_WORDS = 3 };
 
+/* One piece of memory for all lists, of the length that any of them can have: agreeing allocates nothing. */
 int xep_ballot_open(xep_ballot_t *ballot, uint32_t nranks, uint32_t most)
 {
     *ballot = (xep_ballot_t){.nranks = nranks,
@@ -55,6 +56,7 @@ uint64_t xep_ballot_bytes(uint32_t nranks, uint32_t most)
 
 /* ---- tallies ---- */
 
+/* Lists have as many entries as operations can be in flight, a handful: a loop is the fastest search. */
 static int misses(const xep_tally_t *tally, uint64_t epoch)
 {
     for (uint64_t i = 0; i < tally->count; i++)
@@ -106,6 +108,7 @@ static int unite(xep_tally_t *tally, const xep_tally_t *theirs, uint32_t most)
     return kept != count || tally->top != top;
 }
 
+/* Suspects that only the other one has are the caller's business: it adds what it knows of them itself (members.c). */
 int xep_ballot_adopt(xep_ballot_t *ballot, const xep_ballot_t *theirs)
 {
     int changed = 0;
@@ -137,6 +140,7 @@ int xep_ballot_is_with(const xep_ballot_t *ballot, uint32_t rank, uint64_t epoch
 
 /* ---- shared ---- */
 
+/* Relaxed atomics: a reader may look in the middle of it, which version then tells; no order is needed between them. */
 static void store(_Atomic uint64_t *to, uint64_t value)
 {
     atomic_store_explicit(to, value, memory_order_relaxed);

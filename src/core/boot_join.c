@@ -30,6 +30,8 @@ xep_patience_t xep_join_patience(xep_join_t *join, uint64_t deadline_ns)
     return (xep_patience_t){.deadline_ns = deadline_ns, .look = look, .arg = join};
 }
 
+/* Instead of what is to come, rank 0 may say that there will be no group, and why; that reason becomes this process's.
+ * A status from outside the known ones is not passed on as it is. */
 xep_status_t xep_join_hear(xep_join_t *join, xep_frame_kind_t kind, xep_frame_t *frame, const xep_patience_t *patience)
 {
     xep_status_t status = xep_stream_recv_frame(join->stream, frame, patience);
@@ -41,6 +43,8 @@ xep_status_t xep_join_hear(xep_join_t *join, xep_frame_kind_t kind, xep_frame_t 
     return xep_fail(XEP_ERR_PROTOCOL, "what rank 0 sent is not what was to come: %u (%u)", frame->kind, (uint32_t)kind);
 }
 
+/* Rank 0 has both ends: a newcomer gives its bytes, and gets those of all, itself and the group's ranks among them. The
+ * number keeps an answer of an exchange that was given up from being taken for this one's. */
 static xep_status_t join_allgather(xep_boot_t *base, const void *send, void *recv, size_t bytes)
 {
     join_boot_t *boot = (join_boot_t *)base;
@@ -55,6 +59,7 @@ static xep_status_t join_allgather(xep_boot_t *base, const void *send, void *rec
     return xep_stream_recv(boot->join->stream, recv, all.bytes, &patience);
 }
 
+/* A newcomer knows rank 0 alone, whose death ends the connection; it cannot tell of the others. */
 static uint32_t join_dead_rank(xep_boot_t *boot)
 {
     (void)boot;

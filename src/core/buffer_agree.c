@@ -11,6 +11,7 @@
 #include "error.h"
 #include "group_exchange.h"
 
+/* VALUE_BYTES: a number of 64 bits in decimal has 20 digits. */
 enum { MODE_BYTES = 64, VALUE_BYTES = 24 };
 
 /* The collective parameters, compared as numbers: X(field of terms_t, name users know). */
@@ -41,6 +42,7 @@ static const struct {
 };
 enum { NCOLLECTIVE = sizeof collective / sizeof collective[0] };
 
+/* A rank whose own params are wrong takes part all the same: the others would wait for it until their deadline. */
 /* Zeros behind the status where there is an error: nobody looks at them. */
 static void fill_terms(const xep_proposal_t *proposal, terms_t *terms)
 {

@@ -20,6 +20,7 @@ typedef struct likeness {
 } likeness_t;
 _Static_assert(sizeof(likeness_t) == 80 + XEP_FOLLOWED_MODE, "exchanged as bytes: no padding");
 
+/* Field by field and not as one copy: the struct of params has pointers, and its layout is each process's own. */
 static likeness_t draw(const xep_buffer_t *old)
 {
     if (old == NULL) return (likeness_t){0};
@@ -45,6 +46,8 @@ static likeness_t draw(const xep_buffer_t *old)
     return likeness;
 }
 
+/* Values are checked where params always are: in xep_buffer_create(), which gets these. mode is a name from another
+ * process: it ends within its array, whatever was sent. */
 static void fill_followed(const likeness_t *likeness, xep_followed_t *followed)
 {
     memcpy(followed->mode, likeness->mode, sizeof followed->mode);

@@ -5,6 +5,8 @@
 #include <math.h>
 #include <string.h>
 
+/* A counting sort of the ranks by node, so that those of a node stand in a row and in ascending order: "place modulo
+ * the ranks of the node" then picks the forwarder by one index. */
 void xep_cost_make_map(xep_cost_map_t *map, uint32_t nranks, uint32_t nnodes, const uint32_t *node, uint32_t *words)
 {
     *map = (xep_cost_map_t){.nranks = nranks,
@@ -21,6 +23,7 @@ void xep_cost_make_map(xep_cost_map_t *map, uint32_t nranks, uint32_t nnodes, co
 
 /* ---- a routing ---- */
 
+/* A token has at most topk ranks, so looking back over them is cheaper than a set of nodes. */
 static int is_first_of_node(const xep_cost_map_t *map, const uint32_t *ranks, uint32_t at)
 {
     for (uint32_t i = 0; i < at; i++)
@@ -28,6 +31,7 @@ static int is_first_of_node(const xep_cost_map_t *map, const uint32_t *ranks, ui
     return 1;
 }
 
+/* Of a token, into the memory of a rank of the source's own node. */
 static void count_near(const xep_cost_count_t *count, uint32_t source, uint32_t rank)
 {
     if (rank == source) {
@@ -38,6 +42,7 @@ static void count_near(const xep_cost_count_t *count, uint32_t source, uint32_t 
     count->flow[rank].taken++;
 }
 
+/* The same at the other end: of a row that came to a forwarder. */
 static void count_passed(const xep_cost_count_t *count, uint32_t forwarder, uint32_t rank)
 {
     if (rank == forwarder) {
@@ -77,6 +82,7 @@ static void add_sent(xep_cost_flow_t *flow, uint32_t source, uint32_t to, double
     }
 }
 
+/* Messages are counted here and not for each token: how many rows one carries is known when all are. */
 void xep_cost_count_end(const xep_cost_count_t *count, uint32_t source)
 {
     for (uint32_t rank = 0; rank < count->map->nranks; rank++) {
@@ -95,6 +101,7 @@ static double expect_rows(double tokens, double these, double all, uint32_t topk
     return tokens * (1 - missed);
 }
 
+/* What all functions below need; none of them changes it, but for the flow that it points to. */
 typedef struct expectation {
     const xep_cost_map_t *map;
     const uint32_t *first_expert;
@@ -110,6 +117,7 @@ static double rows_of_rank(const expectation_t *expected, uint32_t rank)
     return expect_rows(expected->tokens, first[rank + 1] - first[rank], first[expected->map->nranks], expected->topk);
 }
 
+/* Not the sum over its ranks: a token that several of them need crosses the network once. */
 static double rows_of_node(const expectation_t *expected, uint32_t node)
 {
     const xep_cost_map_t *map = expected->map;

@@ -43,6 +43,7 @@ no_memory:
     return xep_fail(XEP_ERR_NO_MEMORY, "no memory for the accounts of %u ranks", n);
 }
 
+/* Also of one that was opened halfway: what was not had is NULL. */
 void xep_group_accounts_close(xep_group_t *group)
 {
     xep_group_accounts_t *accounts = group->accounts;
@@ -98,12 +99,14 @@ int xep_group_account_get(const xep_group_t *group, uint32_t rank, xep_account_t
 
 /* ---- answering ---- */
 
+/* Looked at in every turn of every wait, so it is one load for each rank; all else is behind it. */
 static int has_news(const xep_group_t *group, uint32_t rank)
 {
     uint64_t number = atomic_load_explicit(&place_of(group, rank)->number, memory_order_relaxed);
     return xep_group_account_is_asked(group, rank) && number != group->accounts->heard[rank];
 }
 
+/* An answer is not answered. A rank that is in no call has nothing to say, and being silent tells the same. */
 static void answer(xep_group_t *group, uint32_t rank, xep_account_fn fill, void *arg)
 {
     xep_account_t question, mine = {.kind = XEP_WAITS_NOWHERE};
@@ -116,6 +119,7 @@ static void answer(xep_group_t *group, uint32_t rank, xep_account_fn fill, void 
     if (mine.kind != XEP_WAITS_NOWHERE) put(group, rank, &mine);
 }
 
+/* trylock: another thread of this rank that is at it does all that there is to do. */
 void xep_group_answer(xep_group_t *group, xep_account_fn fill, void *arg)
 {
     if (group->accounts == NULL || pthread_mutex_trylock(&group->accounts->lock) != 0) return;
@@ -126,6 +130,7 @@ void xep_group_answer(xep_group_t *group, xep_account_fn fill, void *arg)
 
 /* ---- asking ---- */
 
+/* asked: the number by which an answer will say what it answers. */
 void xep_group_account_put_all(xep_group_t *group, const xep_account_t *account)
 {
     xep_group_accounts_t *accounts = group->accounts;

@@ -49,6 +49,7 @@ static xep_status_t look_for_answers(void *arg)
     return !asking->leads || missing == 0 ? XEP_OK : XEP_INPROGRESS;
 }
 
+/* By the one rank that leads, so that a job of a thousand ranks writes one such line and not a thousand. */
 static void conclude(xep_group_t *group)
 {
     xep_group_accounts_t *accounts = group->accounts;
@@ -63,6 +64,8 @@ static void conclude(xep_group_t *group)
     xep_log(XEP_LOG_ERROR, "all ranks together: %s", text);
 }
 
+/* What this rank waits for is a question to those who are late, and tells all others why it waits. The deadline has
+ * passed already: a share of it is all that is spent on a better sentence. */
 static void ask(xep_group_t *group, const xep_account_t *account, int32_t timeout_ms)
 {
     int64_t most_ms = timeout_ms / SHARE;
@@ -80,6 +83,7 @@ static void ask(xep_group_t *group, const xep_account_t *account, int32_t timeou
     if (asking.leads) conclude(group);
 }
 
+/* The sentence of the failure that led here survives: asking sets errors of its own. */
 xep_status_t xep_group_ask(xep_group_t *group, const xep_account_t *account, int32_t timeout_ms, xep_status_t status)
 {
     char reason[XEP_REASON_BYTES];

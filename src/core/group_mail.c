@@ -27,6 +27,8 @@ struct xep_inbox {
     size_t *held; /* [nranks] bytes of each rank */
 };
 
+/* From the transport's thread, while another one may take letters. A full box drops the newest: the oldest are what the
+ * reader needs next. */
 static void keep(xep_inbox_t *inbox, uint32_t from, uint32_t kind, const void *data, size_t bytes)
 {
     pthread_mutex_lock(&inbox->lock);
@@ -63,6 +65,7 @@ static void arrived(void *arg, uint32_t from, const void *message, size_t bytes)
     }
 }
 
+/* Before anything can arrive: the transport calls arrived() from its first turn on. */
 xep_status_t xep_mail_open(xep_group_t *group)
 {
     xep_inbox_t *inbox = calloc(1, sizeof *inbox);
@@ -93,6 +96,7 @@ void xep_mail_close(xep_group_t *group)
     free(group->inbox);
 }
 
+/* In one piece, from the stack: the transport has taken it when this returns. */
 xep_status_t xep_mail_send(xep_group_t *group, uint32_t rank, xep_mail_kind_t kind, const void *data, size_t bytes)
 {
     struct {
@@ -106,12 +110,15 @@ xep_status_t xep_mail_send(xep_group_t *group, uint32_t rank, xep_mail_kind_t ki
     return group->transport->ops->mail(group->transport, rank, &message, sizeof message.head + bytes);
 }
 
+/* An empty letter, so that connections exist before they are needed in a hurry: when a rank has died, or an abort is to
+ * be told. */
 void xep_mail_begin(xep_group_t *group)
 {
     for (uint32_t r = 0; r < group->nranks; r++)
         if (!group->peers[r].mapped) (void)xep_mail_send(group, r, XEP_MAIL_FIRST, "", 0);
 }
 
+/* All at once and under the lock for a moment only; the reader goes through them in peace. */
 xep_letter_t *xep_mail_take(xep_group_t *group)
 {
     xep_inbox_t *inbox = group->inbox;

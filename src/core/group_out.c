@@ -18,6 +18,7 @@ int xep_group_put_out(xep_group_t *group, uint32_t rank, xep_out_reason_t reason
     return 1;
 }
 
+/* Called where a wait has failed or is about to: asking the system for the life of a process costs a call for each. */
 uint32_t xep_group_put_out_dead(xep_group_t *group)
 {
     uint32_t found = 0;
@@ -46,6 +47,7 @@ xep_status_t xep_group_set_mask(xep_group_t *group, uint32_t rank)
     return XEP_OK;
 }
 
+/* All are counted, also those that the caller's array has no room for: it can ask again with a larger one. */
 void xep_group_list_masks(const xep_group_t *group, xep_mask_t *masks, uint32_t capacity, uint32_t *count_p)
 {
     uint32_t count = 0;

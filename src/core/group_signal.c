@@ -46,6 +46,7 @@ static xep_status_t try_signal(void *arg)
                                  sending->bytes, signal->word, signal->value);
 }
 
+/* Said at half the deadline and by XEP_EXPLAIN, while the wait goes on. */
 static void explain_sending(void *arg, char *text, size_t bytes)
 {
     const sending_t *sending = arg;
@@ -86,6 +87,7 @@ static void explain_flushing(void *arg, char *text, size_t bytes)
     snprintf(text, bytes, "%s: bytes to peers have not left", ((const flushing_t *)arg)->what);
 }
 
+/* A flush has no rank to name: the transport knows only that something has not left. */
 xep_status_t xep_group_flush(xep_group_t *group, xep_heap_wire_t *heap, uint64_t deadline_ns, const char *what)
 {
     flushing_t flushing = {.wire = &heap->wire, .what = what};
@@ -101,6 +103,7 @@ typedef struct receiving {
     uint32_t missing; /* ranks before this one are here */
 } receiving_t;
 
+/* acquire: what its writer stored before the word is here with it. */
 static uint64_t word_of(const xep_group_words_t *words, uint32_t rank)
 {
     const char *at = (const char *)words->first + rank * words->stride;

@@ -44,6 +44,7 @@ uint64_t xep_members_bytes(const xep_shape_t *shape)
     return ways_of(shape)->bytes(shape->nranks, WORDS * shape->slots * XEP_REQUESTS_PER_SLOT);
 }
 
+/* without: a row for each request, and one for each slot, whose handle keeps it (without_of). */
 static int get_memory(xep_members_t *members, uint32_t nranks, uint32_t slots, uint32_t nrequests)
 {
     members->out = calloc(nranks, 1);
@@ -89,6 +90,7 @@ void xep_members_close(xep_buffer_t *buffer)
 
 /* ---- being left out ---- */
 
+/* Told once, to all operations in flight: nothing that they bring may be used, as others may be writing over it. */
 static int is_left_out(xep_buffer_t *buffer)
 {
     if (xep_buffer_check_in(buffer) == XEP_OK) return 0;
@@ -195,6 +197,7 @@ static int listen(xep_buffer_t *buffer)
     return changed;
 }
 
+/* Whether every survivor says the same as this rank: then nobody can come to another decision. */
 static int all_heard(const xep_buffer_t *buffer)
 {
     const xep_members_t *members = buffer->members;
@@ -265,6 +268,7 @@ void xep_members_tell_begun(const xep_buffer_t *buffer)
         atomic_store_explicit(&buffer->members->own->begun, buffer->epoch, memory_order_relaxed);
 }
 
+/* The row is used again and again, so what it said of an earlier operation goes first. */
 void xep_members_choose(xep_request_t *req)
 {
     if (req->buffer->members == NULL) return;
@@ -279,6 +283,7 @@ void xep_members_leave_out(xep_request_t *req, uint32_t rank)
     req->op.out = without;
 }
 
+/* XEP_OUT_SILENT and XEP_OUT_HEARD matter inside alone: users see 1. */
 void xep_members_show(const xep_request_t *req)
 {
     if (req->op.out == NULL) return;

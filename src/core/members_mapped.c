@@ -47,12 +47,14 @@ static int look(xep_buffer_t *buffer)
     return 1;
 }
 
+/* Torn reads are the ballot's business: it is written under a number that tells (ballot.h). */
 static int read(xep_buffer_t *buffer, uint32_t rank)
 {
     xep_members_t *members = buffer->members;
     return xep_ballot_read(&members->theirs, members->of[rank] + 1);
 }
 
+/* The ballot first, then the bells: who hears one finds what it was rung for. */
 static void publish(xep_buffer_t *buffer)
 {
     const xep_members_t *members = buffer->members;
@@ -80,6 +82,7 @@ static void tell_out(xep_buffer_t *buffer, uint32_t rank)
     atomic_store_explicit(&buffer->members->of[rank]->left_out, buffer->shape.rank + UINT64_C(1), memory_order_relaxed);
 }
 
+/* Of a mapped group the words lie in memory, so the mode itself can say what is there of a rank. */
 static xep_holds_t holds(xep_request_t *req, uint32_t rank)
 {
     const xep_buffer_t *buffer = req->buffer;
@@ -98,6 +101,7 @@ static uint64_t beat_of(const xep_members_t *members, uint32_t rank)
     return atomic_load_explicit(&members->of[rank]->beat, memory_order_relaxed);
 }
 
+/* To ask is to remember: who has made a turn since then counts another beat. */
 static void ask(xep_buffer_t *buffer)
 {
     xep_members_t *members = buffer->members;

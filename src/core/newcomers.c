@@ -16,6 +16,7 @@
 #include "error.h"
 #include "log.h"
 
+/* So many strangers at a time: more wait in the queue of the socket and cost this process nothing. */
 enum { DOOR = 16, SHY_NS = 2000 * 1000 * 1000 /* most time for a hello */ };
 
 /* What a newcomer sends first; it comes in pieces. */
@@ -96,12 +97,14 @@ xep_status_t xep_newcomers_open(const xep_group_t *group, const xep_grow_args_t 
     return status;
 }
 
+/* May be called twice. */
 static void leave(guest_t *guest)
 {
     if (guest->stream >= 0) close(guest->stream);
     guest->stream = -1;
 }
 
+/* Also takes back what was published: who comes later finds nobody instead of a group that is full. */
 static void close_door(xep_newcomers_t *newcomers)
 {
     for (int i = 0; i < DOOR; i++) leave(&newcomers->door[i]);
@@ -120,6 +123,8 @@ void xep_newcomers_close(xep_newcomers_t *newcomers)
 
 /* ---- who ---- */
 
+/* The first half is what the newcomer read in the address; it gets the second half back, so that it knows, too, with
+ * whom it speaks. */
 static int has_key(const xep_newcomers_t *newcomers, const opening_t *opening)
 {
     return opening->frame.kind == XEP_FRAME_HELLO && opening->frame.bytes == sizeof opening->hello &&
@@ -161,6 +166,7 @@ static xep_status_t answer(const xep_newcomers_t *newcomers, const guest_t *gues
     return XEP_ERR_MISMATCH;
 }
 
+/* A seat is taken only once the answer is sent: who hears "heard" is among those that the group will welcome. */
 static void seat(xep_newcomers_t *newcomers, guest_t *guest)
 {
     if (answer(newcomers, guest) == XEP_OK) {
@@ -200,6 +206,7 @@ uint32_t xep_newcomers_look(xep_newcomers_t *newcomers)
 
 /* ---- what they say and hear ---- */
 
+/* Names a newcomer by its process, as it has no rank yet, and by the rank that it would have had. */
 static xep_status_t blame(const xep_newcomers_t *newcomers, uint32_t i, xep_status_t status, const char *text)
 {
     char reason[XEP_REASON_BYTES];
@@ -235,6 +242,7 @@ static xep_status_t hear(xep_newcomers_t *newcomers, uint32_t i, xep_frame_kind_
     return blame(newcomers, i, XEP_ERR_PROTOCOL, "what it sent is not what was to come");
 }
 
+/* One newcomer after the other: their bytes wait in their sockets, so the order costs nothing. */
 xep_status_t xep_newcomers_take(xep_newcomers_t *newcomers, uint32_t number, void *recv, size_t bytes,
                                 const xep_patience_t *patience)
 {

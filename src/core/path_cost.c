@@ -8,6 +8,7 @@
 
 enum { MESSAGE_BYTES = 512 * 1024 }; /* as the transport packs them */
 
+/* The largest batch that the buffer takes: the choice is made once, at create, when no routing is known. */
 static xep_cost_sizes_t sizes_of(const xep_shape_t *shape)
 {
     return (xep_cost_sizes_t){.topk = shape->topk,
@@ -21,6 +22,7 @@ static xep_cost_sizes_t sizes_of(const xep_shape_t *shape)
                               .first_expert = shape->first_expert};
 }
 
+/* flow: room for all ranks, overwritten for each path. A dispatch and its combine count alike. */
 static void find_cost(const xep_cost_map_t *map, xep_cost_path_t path, const xep_cost_sizes_t *sizes,
                       const xep_cost_rates_t *rates, xep_cost_flow_t *flow, xep_path_cost_t *cost_p)
 {

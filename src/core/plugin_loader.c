@@ -22,6 +22,7 @@
 
 enum { MAX_FOLDERS = 32, NAME_BYTES = 64 };
 
+/* A mode for the memory of devices is a file of its own, xep_normal_cuda.so: who has no device never loads it. */
 #define CUDA_SUFFIX "_cuda"
 
 typedef struct folders {
@@ -66,6 +67,7 @@ static void find_folders(const xep_config_t *config, folders_t *folders)
     add_folder(folders, XEP_PLUGIN_DIR, strlen(XEP_PLUGIN_DIR));
 }
 
+/* masks, place and the like may be NULL: a mode may do without, and says so where it is asked for them. */
 static xep_status_t check_ops(const xep_plugin_t *p)
 {
     if (p->heap_size == NULL || p->open == NULL || p->close == NULL || p->dispatch == NULL || p->combine == NULL ||
@@ -203,6 +205,7 @@ static int visit_folder(const char *folder, xep_mode_fn fn, void *arg)
     return stop;
 }
 
+/* Loads each file and lets it go again, so that a list tells what would really happen. */
 void xep_plugin_each(const xep_config_t *config, xep_mode_fn fn, void *arg)
 {
     folders_t *folders = malloc(sizeof *folders);

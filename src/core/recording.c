@@ -36,6 +36,7 @@ xep_status_t xep_recording_open(const xep_config_t *config, uint32_t rank, uint3
     return XEP_OK;
 }
 
+/* A program that ends before the dispatch that was asked for is told, as nobody would look for a missing file. */
 void xep_recording_close(xep_recording_t *recording)
 {
     if (recording == NULL) return;
@@ -82,6 +83,8 @@ static int write_file(const xep_recording_t *recording, const xep_dispatch_args_
     return fclose(file) != 0 || failed ? -1 : 0;
 }
 
+/* Once in the life of a group; all other dispatches cost one addition. A file that cannot be written never fails the
+ * dispatch. */
 void xep_recording_count(xep_recording_t *recording, const xep_dispatch_args_t *args, uint32_t experts)
 {
     uint64_t number = 1 + atomic_fetch_add_explicit(&recording->dispatches, 1, memory_order_relaxed);

@@ -11,6 +11,7 @@
 #include "error.h"
 #include "log.h"
 
+/* All that a rank says fits into one letter, so that nobody ever sees half of it. */
 static size_t state_bytes(const xep_shrink_t *shrink)
 {
     return sizeof(xep_state_t) + 2 * (size_t)shrink->words * sizeof(uint64_t);
@@ -84,6 +85,7 @@ uint64_t xep_shrink_name(const xep_shrink_t *shrink)
     return hash | 1;
 }
 
+/* The own ready bits of an earlier attempt go: what was ready then was another group. */
 void xep_shrink_try(xep_shrink_t *shrink)
 {
     shrink->mine->tried = xep_shrink_name(shrink);
@@ -150,6 +152,8 @@ static void adopt_attempt(xep_shrink_t *shrink, xep_state_t *theirs)
     }
 }
 
+/* What ends the waiting, in the order in which it counts. That this rank is out comes first: whatever else is said by
+ * those who go on without it does not concern it any more. A DONE counts only if this rank has built the same group. */
 static xep_status_t check_phase(xep_shrink_t *shrink, uint32_t rank, const xep_state_t *theirs)
 {
     shrink->left_out = xep_bit_is_set(theirs->bits, shrink->group->rank);
@@ -164,6 +168,7 @@ static xep_status_t check_phase(xep_shrink_t *shrink, uint32_t rank, const xep_s
     return XEP_INPROGRESS;
 }
 
+/* Everybody adopts everybody's suspects, so the sets of all who go on become equal, or one of them is suspected. */
 static xep_status_t adopt(xep_shrink_t *shrink, uint32_t rank, xep_state_t *theirs)
 {
     xep_status_t status = check_phase(shrink, rank, theirs);
@@ -190,6 +195,7 @@ static void take_state(xep_shrink_t *shrink, const xep_letter_t *letter)
     shrink->fresh[letter->from] = 1;
 }
 
+/* At the end: the parts of an exchange are taken in the order in which they came. */
 static void keep_part(xep_shrink_t *shrink, xep_letter_t *letter)
 {
     xep_letter_t **last = &shrink->parts;

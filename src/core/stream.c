@@ -18,8 +18,10 @@
 #include "cpu.h"
 #include "error.h"
 
+/* MAGIC: "xepg". TURN_MS: a poll this long at most, as the group's other connections want progress meanwhile. */
 enum { MAGIC = 0x78657067, TURN_MS = 5, BACKLOG = 64 };
 
+/* A sockaddr_storage would need casts between types of which the compiler may assume that they never alias. */
 typedef union any {
     struct sockaddr all;
     struct sockaddr_in in;
@@ -57,6 +59,7 @@ static void add_interfaces(xep_address_t *address)
     freeifaddrs(all);
 }
 
+/* The socket address of one of the hosts that an address lists; returns its length. */
 static socklen_t place(const xep_address_t *address, uint32_t host, any_t *at)
 {
     const xep_address_host_t *is = &address->hosts[host];
@@ -80,6 +83,7 @@ static void name_host(const xep_address_t *address, uint32_t host, char text[INE
 
 /* ---- listening and connecting ---- */
 
+/* TCP_NODELAY: frames are small, and each is waited for. */
 static int open_socket(int family)
 {
     int stream = socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -123,6 +127,7 @@ xep_status_t xep_stream_listen(int everywhere, xep_address_t *address, int *stre
     return XEP_OK;
 }
 
+/* What the listener has set is not inherited everywhere, so it is said again. */
 int xep_stream_accept(int listener)
 {
     int one = 1, stream = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
@@ -132,6 +137,8 @@ int xep_stream_accept(int listener)
 
 /* ---- waiting ---- */
 
+/* Until the socket is ready, the deadline has passed, or whoever waits has had enough (patience->look, which also makes
+ * the group's progress). */
 static xep_status_t wait_for(int stream, short events, const xep_patience_t *patience)
 {
     struct pollfd at = {.fd = stream, .events = events};
@@ -176,11 +183,13 @@ xep_status_t xep_stream_connect(const xep_address_t *address, uint32_t host, con
 
 /* ---- bytes ---- */
 
+/* Errors that say nothing of the connection. */
 static int is_later(int error)
 {
     return error == EAGAIN || error == EWOULDBLOCK || error == EINTR;
 }
 
+/* MSG_NOSIGNAL: a peer that is gone is an error here, not the end of the caller's program. */
 static xep_status_t send_bytes(int stream, const void *data, size_t bytes, const xep_patience_t *patience)
 {
     const char *at = data;
@@ -225,6 +234,8 @@ xep_status_t xep_stream_send(int stream, xep_frame_t frame, const char *text, co
     return status == XEP_OK && frame.bytes != 0 ? send_bytes(stream, data, frame.bytes, patience) : status;
 }
 
+/* A frame is bytes that another process wrote: text ends in it, and kinds that do not exist are refused here, once for
+ * all who read frames. */
 xep_status_t xep_stream_recv_frame(int stream, xep_frame_t *frame, const xep_patience_t *patience)
 {
     xep_status_t status = xep_stream_recv(stream, frame, sizeof *frame, patience);
@@ -236,6 +247,7 @@ xep_status_t xep_stream_recv_frame(int stream, xep_frame_t *frame, const xep_pat
     return XEP_OK;
 }
 
+/* Half a frame counts as none: the rest is on its way, or the connection ends and the next look says so. */
 int xep_stream_peek(int stream, xep_frame_t *frame)
 {
     ssize_t bytes = recv(stream, frame, sizeof *frame, MSG_PEEK);

@@ -33,12 +33,15 @@ void xep_wait_times_close(xep_wait_times_t *table)
     free(table->wait_ns);
 }
 
+/* A request has its rows for as long as the buffer lives: waiting allocates nothing. */
 xep_late_t xep_wait_times_late(const xep_wait_times_t *table, uint32_t request)
 {
     size_t first = (size_t)request * table->nranks;
     return (xep_late_t){.ranks = table->ranks + first, .wait_ns = table->wait_ns + first};
 }
 
+/* The time since the last look goes to all who are still late: they are waited for at the same time, so the sums of
+ * several ranks may be more than what passed. */
 void xep_wait_times_pause(xep_op_t *op)
 {
     xep_late_t *late = &op->late;
