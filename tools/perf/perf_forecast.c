@@ -42,6 +42,7 @@ static void print_load(xep_cost_path_t path, xep_cost_operation_t operation, con
            load->came_bytes / 1e6, load->sent_messages);
 }
 
+/* The mean tells what the wires carry, the most what all wait for. */
 static void print_loads(const perf_simulation_t *simulation)
 {
     printf("%23s %31s %42s\n", "of a rank:", "to other ranks of its node", "over the network");
@@ -67,6 +68,7 @@ static void print_times(const perf_simulation_t *simulation)
         }
 }
 
+/* By which the path is chosen: a layer of a model has one of each. */
 static double pair_us(const perf_simulation_t *simulation, xep_cost_path_t path)
 {
     return (simulation->time[path][XEP_COST_DISPATCH].seconds + simulation->time[path][XEP_COST_COMBINE].seconds) * 1e6;
@@ -126,6 +128,7 @@ static void write_path(FILE *file, const perf_simulation_t *simulation, xep_cost
     fputs("]}", file);
 }
 
+/* Numbers as %.17g: what reads them gets the same bits. A file that cannot be written, also at its end, is an error. */
 static int write_json(const perf_simulation_t *simulation)
 {
     const perf_options_t *options = simulation->options;

@@ -18,11 +18,13 @@
 
 enum { LINE = 64, STEP = 32 }; /* bytes of a cache line; elements summed at once */
 
+/* Streaming stores want a whole line: rows of odd sizes are copied as the C library does it. */
 static int is_aligned(const void *address)
 {
     return ((uintptr_t)address & (LINE - 1)) == 0;
 }
 
+/* Elements behind the last whole step, by the oracle's own scalar code. */
 static void sum_rest(void *out, const void *const *rows, uint32_t n, uint32_t from, uint32_t hidden, xep_dtype_t dtype)
 {
     const size_t at = from * oracle_element_bytes(dtype);
@@ -33,6 +35,7 @@ static void sum_rest(void *out, const void *const *rows, uint32_t n, uint32_t fr
     oracle_row_round((char *)out + at, sum, dtype, hidden - from);
 }
 
+/* Streaming stores are not ordered with others: they end before a flag tells of them. */
 static void fence_stores(void)
 {
     _mm_sfence();
@@ -155,6 +158,8 @@ INSIDE AVX2 __m256 load_avx2(const void *row, size_t h, xep_dtype_t dtype)
     return _mm256_loadu_ps((const float *)row + h);
 }
 
+/* To nearest, ties to even: half of the last place is added, and one less where the last bit kept is even. No NaN comes
+ * here: the limit sums finite numbers. */
 INSIDE AVX2 __m256i round_to_bf16_avx2(__m256 sum)
 {
     __m256i bits = _mm256_castps_si256(sum);

@@ -7,6 +7,7 @@
 
 #include "oracle_alloc.h"
 
+/* A row goes to a rank once, or by expert to each expert: destinations are one or the other, all else is the same. */
 void perf_plan_open(perf_plan_t *plan, const perf_t *perf)
 {
     const uint32_t experts = (uint32_t)perf->options.experts;
@@ -36,6 +37,8 @@ void perf_plan_close(perf_plan_t *plan)
     free(plan->seen);
 }
 
+/* What hand-written code would do before it moves a row: place of each copy among those for its destination, then where
+ * each destination begins. seen: token + 1, so that it need not be cleared for each token. */
 void perf_plan_make(perf_plan_t *plan, const perf_t *perf)
 {
     const uint32_t ndest = plan->ndest, topk = (uint32_t)perf->options.topk;

@@ -37,6 +37,7 @@ static void print_head(const perf_t *perf)
     printf("\n");
 }
 
+/* The columns are explained in --help and in docs/, under these names. */
 static void print_columns(void)
 {
     printf("%-8s %8s %10s %10s %10s %10s %11s %8s %7s %7s %7s %10s %6s\n", "op", "rows", "median", "p10", "p90", "p99",
@@ -85,6 +86,7 @@ static void print_fixed(const perf_t *perf, const perf_times_t *times)
     printf("layout of %" PRIu64 " tokens %.2f us\n", perf->tokens, times->layout);
 }
 
+/* Below 1: xep is faster than what a program for one machine would do by hand. */
 static void print_peer(const perf_times_t *times)
 {
     for (perf_op_t op = PERF_DISPATCH; op < PERF_OPS; op++)
@@ -98,6 +100,7 @@ static void print_place_line(const char *what, double us, double cpu, double bes
     printf("%-24s %10.1f us, cpu %10.1f, ratio %.2f\n", what, us, cpu, beside > 0 ? us / beside : 0);
 }
 
+/* The last line is what both others are compared with: copying pays only for who reads rows more than once. */
 static void print_place(const perf_times_t *times)
 {
     print_place_line("in place, not read", times->place, times->place_cpu, times->op[PERF_DISPATCH].limit);

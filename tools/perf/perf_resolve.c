@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Names of the field, not of the header: fp8 is e4m3 with scales, as models have it. */
 static int resolve_dtype(perf_options_t *options, char *why, size_t why_bytes)
 {
     static const struct {
@@ -52,6 +53,7 @@ static int refuse_pair(const perf_options_t *options, char *why, size_t why_byte
     return -1;
 }
 
+/* LogFMT is a property of the combine and none of the dispatch, but users ask for both by one option. */
 static int resolve_quant(perf_options_t *options, char *why, size_t why_bytes)
 {
     static const struct {

@@ -6,6 +6,7 @@
 
 #include "oracle_alloc.h"
 
+/* Room for what all ranks gather (perf_time.c). A tool that measures ends where there is no memory: no status. */
 void perf_samples_open(perf_samples_t *samples, const perf_t *perf, uint32_t steps)
 {
     *samples = (perf_samples_t){.nranks = perf->info.nranks,
@@ -32,6 +33,8 @@ static uint64_t larger(uint64_t a, uint64_t b)
     return a > b ? a : b;
 }
 
+/* With one clock for all ranks, from the first that began to the last that ended; else the longest of them, as times of
+ * several hosts cannot be compared. */
 double perf_sample_span(const perf_samples_t *samples, uint32_t step, uint64_t iter)
 {
     uint64_t begin = UINT64_MAX, end = 0, longest = 0;
@@ -75,6 +78,7 @@ double perf_sample_device(const perf_samples_t *samples, uint32_t step, uint64_t
     return (double)longest / 1e3;
 }
 
+/* Of all ranks together: what an operation costs a machine that has more ranks than cores. */
 double perf_sample_cpu(const perf_samples_t *samples, uint32_t step, uint64_t iter)
 {
     uint64_t sum = 0;
@@ -96,6 +100,7 @@ void perf_samples_sort(perf_samples_t *samples, uint32_t step, perf_sample_fn va
     qsort(samples->values, samples->iters, sizeof *samples->values, compare_values);
 }
 
+/* Of the step that was sorted last. */
 double perf_samples_percentile(const perf_samples_t *samples, uint64_t percent)
 {
     return samples->values[samples->iters * percent / 100];

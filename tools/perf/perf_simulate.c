@@ -13,6 +13,7 @@ enum { FP8_BLOCK = 128 };
 
 /* ---- the routing, token by token ---- */
 
+/* Both paths see the same tokens, so that their difference is theirs alone. */
 static void count_source(const oracle_routing_t *routing, uint32_t source, const xep_cost_count_t count[XEP_COST_PATHS],
                          int32_t *idx, float *weights, uint32_t *ranks)
 {
