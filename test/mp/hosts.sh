@@ -39,16 +39,21 @@ for XEP_PATH in nodes flat; do
 done
 XEP_PATH=auto
 
-# pulled NAME MODE TIMEOUT HEARTBEAT: a cable is pulled until somebody has said who is missing. The launcher's own
-# connections live through it, so the cable comes back before the job ends.
+# pulled NAME MODE TIMEOUT HEARTBEAT: a cable is pulled in the middle of operations, which is when it has carried more
+# than their beginning needs, until somebody has said who is missing. The launcher's own connections live through it, so
+# the cable comes back before the job ends.
 pulled() {
     name=$1
     echo "== $name"
     XEP_TIMEOUT=$3 XEP_HEARTBEAT=$4 timeout --foreground -k 10 $((120 * ${XEP_TEST_SLOW:-1})) "${launch[@]}" \
         -x XEP_HEARTBEAT "${in_blocks[@]}" --host h1:2,h2:2 -n 4 ./xep_perf --mode "$2" --tokens 64 --hidden 512 \
         --topk 4 --experts 16 --iters 1000000 >"$tmp/out" 2>"$tmp/err" &
-    local job=$!
-    sleep 3
+    local job=$! before
+    before=$(carried h2)
+    for _ in $(seq $((600 * ${XEP_TEST_SLOW:-1}))); do
+        [ $(($(carried h2) - before)) -lt 32000000 ] || break
+        sleep 0.1
+    done
     unplug h2
     for _ in $(seq $((60 * ${XEP_TEST_SLOW:-1}))); do
         ! grep -Eq 'xep_perf: .* ranks? [23]' "$tmp/err" || break

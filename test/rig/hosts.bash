@@ -7,6 +7,7 @@
 #     impaired N OPTION.. the same with cables that delay, lose, repeat and reorder packets: options of relay.py, here
 #     on HOST COMMAND..   runs a command there, in this folder, with a TMPDIR of the host
 #     unplug HOST, plug HOST
+#     carried HOST        bytes that have come from it (not with impaired)
 #     $remote             a program that does the same as ssh would, for launchers
 
 if [ -z "${XEP_TEST_SWITCH:-}" ]; then
@@ -118,3 +119,5 @@ on() {
 unplug() { ip link set "$1" down; }
 
 plug() { ip link set "$1" up; }
+
+carried() { awk -v name="$1:" '$1 == name { print $2 }' /proc/net/dev; }
