@@ -1,52 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Who forwards for whom, where what passes lies, and what of a routing passes. */
+/* Where what passes lies, and what of a routing passes. */
 #include "normal_nodes.h"
 
 #include <string.h>
-
-/* ---- who forwards for whom ---- */
-
-/* The rank of a node with a place: places count its ranks in ascending order. */
-static uint32_t rank_at(const xep_shape_t *shape, uint32_t node, uint32_t place)
-{
-    uint32_t rank = 0;
-    while (shape->node[rank] != node || shape->place[rank] != place) rank++;
-    return rank;
-}
-
-uint32_t normal_forwarder(const xep_shape_t *shape, uint32_t rank, uint32_t node)
-{
-    return rank_at(shape, node, shape->place[rank] % shape->node_ranks[node]);
-}
-
-static int is_feeder(const xep_shape_t *shape, uint32_t rank, uint32_t forwarder)
-{
-    uint32_t node = shape->node[forwarder];
-    return shape->node[rank] != node && shape->place[rank] % shape->node_ranks[node] == shape->place[forwarder];
-}
-
-static uint32_t count_feeders(const xep_shape_t *shape, uint32_t forwarder, uint32_t end)
-{
-    uint32_t feeders = 0;
-    for (uint32_t r = 0; r < end; r++) feeders += (uint32_t)is_feeder(shape, r, forwarder);
-    return feeders;
-}
-
-static void find_nodes(const xep_shape_t *shape, normal_nodes_t *nodes)
-{
-    uint32_t feeders = 0;
-    for (uint32_t p = 0; p < nodes->mates; p++) nodes->mate[p] = rank_at(shape, nodes->node, p);
-    for (uint32_t n = 0; n < shape->nodes; n++) {
-        nodes->forwarder[n] = n == nodes->node ? XEP_NO_RANK : normal_forwarder(shape, shape->rank, n);
-        if (n != nodes->node) nodes->line[n] = count_feeders(shape, nodes->forwarder[n], shape->rank);
-    }
-    for (uint32_t r = 0; r < shape->nranks; r++) {
-        nodes->feed_of[r] = is_feeder(shape, r, shape->rank) ? feeders : UINT32_MAX;
-        if (nodes->feed_of[r] != UINT32_MAX) nodes->feeder[feeders++] = r;
-        nodes->through[r] = shape->node[r] == nodes->node ? XEP_NO_RANK : normal_forwarder(shape, r, nodes->node);
-    }
-}
 
 /* ---- private memory ---- */
 
@@ -72,13 +29,25 @@ static void lay_piece(const normal_nodes_t *nodes, const xep_shape_t *shape, xep
 /* The same in both passes, and the first knows no nodes yet. */
 static normal_nodes_t count_nodes(const xep_shape_t *shape)
 {
-    uint32_t node = shape->node[shape->rank], mates = shape->node_ranks[node];
-    return (normal_nodes_t){.node = node,
-                            .place = shape->place[shape->rank],
-                            .mates = mates,
-                            .feeders = count_feeders(shape, shape->rank, shape->nranks),
+    uint32_t mates = shape->node_ranks[shape->node[shape->rank]];
+    return (normal_nodes_t){.mates = mates,
+                            .feeders = xep_forwarders_count(shape, shape->rank, shape->nranks),
                             .words = (mates + 63) / 64,
                             .most_nodes = least(shape->topk, shape->nodes - 1)};
+}
+
+static void lay_ranks(const xep_shape_t *shape, xep_carve_t *arena, normal_nodes_t *nodes)
+{
+    xep_forwarders_t who;
+    xep_forwarders_lay(shape, arena, &who);
+    nodes->node = who.node;
+    nodes->place = who.place;
+    nodes->mate = who.mate;
+    nodes->feeder = who.feeder;
+    nodes->feed_of = who.feed_of;
+    nodes->forwarder = who.forwarder;
+    nodes->line = who.line;
+    nodes->through = who.through;
 }
 
 void normal_lay_nodes(normal_t *mode, xep_carve_t *arena)
@@ -87,21 +56,13 @@ void normal_lay_nodes(normal_t *mode, xep_carve_t *arena)
     normal_nodes_t measured, *nodes = xep_carve_array(arena, 1, sizeof *nodes);
     if (nodes == NULL) nodes = &measured;
     *nodes = count_nodes(shape);
-    nodes->mate = xep_carve_array(arena, nodes->mates, sizeof *nodes->mate);
-    nodes->feeder = xep_carve_array(arena, nodes->feeders, sizeof *nodes->feeder);
-    nodes->feed_of = xep_carve_array(arena, shape->nranks, sizeof *nodes->feed_of);
-    nodes->forwarder = xep_carve_array(arena, shape->nodes, sizeof *nodes->forwarder);
-    nodes->line = xep_carve_array(arena, shape->nodes, sizeof *nodes->line);
-    nodes->through = xep_carve_array(arena, shape->nranks, sizeof *nodes->through);
+    lay_ranks(shape, arena, nodes);
     nodes->seen = xep_carve_array(arena, shape->nodes, sizeof *nodes->seen);
     nodes->list = xep_carve_array(arena, nodes->most_nodes + UINT64_C(1), sizeof *nodes->list);
     nodes->found = xep_carve_array(arena, nodes->words, sizeof *nodes->found);
     nodes->mate_sources = xep_carve_array(arena, nodes->mates, sizeof *nodes->mate_sources);
     lay_piece(nodes, shape, arena, &nodes->piece);
-    mode->nodes = NULL;
-    if (arena->base == NULL) return;
-    mode->nodes = nodes;
-    find_nodes(shape, nodes);
+    mode->nodes = arena->base == NULL ? NULL : nodes;
 }
 
 /* While it is only measured, what is found goes nowhere. */

@@ -49,6 +49,8 @@
 #ifndef XEP_NORMAL_NODES_H
 #define XEP_NORMAL_NODES_H
 
+#include <forwarders.h>
+
 #include "normal.h"
 
 /* ---- in the heap ---- */
@@ -129,7 +131,7 @@ typedef struct normal_piece {
 
 enum { NORMAL_PIECE_ROWS = 64 };
 
-/** Who forwards for whom: the same for all operations. */
+/** Who forwards for whom (forwarders.h): the same for all operations. */
 typedef struct normal_nodes {
     uint32_t node, place; /* this rank's */
     uint32_t mates;       /* ranks of this node, this one included */
@@ -156,9 +158,6 @@ typedef struct normal_nodes {
 void normal_lay_nodes(normal_t *mode, xep_carve_t *arena);
 normal_passing_t *normal_lay_passing(const normal_t *mode, xep_carve_t *arena);
 normal_traffic_t *normal_lay_traffic(const normal_t *mode, xep_carve_t *arena);
-
-/** Of rank at a node that is not its own: its forwarder. */
-uint32_t normal_forwarder(const xep_shape_t *shape, uint32_t rank, uint32_t node);
 
 /** The plan, by nodes: what passes, and the order of sums. */
 void normal_plan_passing(const normal_t *mode, normal_routing_t *routing);

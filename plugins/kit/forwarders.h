@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/**
+ * Who forwards for whom where rows go once to each node (xep_shape_t.by_nodes): each rank has on every other node one
+ * forwarder, the rank there whose place is its own, modulo the ranks of that node. It is one of that rank's feeders.
+ */
+#ifndef XEP_FORWARDERS_H
+#define XEP_FORWARDERS_H
+
+#include <xep/plugin.h>
+
+#include "carve.h"
+
+typedef struct xep_forwarders {
+    uint32_t node, place; /* this rank's */
+    uint32_t mates;       /* ranks of this node, this one included */
+    uint32_t feeders;     /* of this rank */
+    uint32_t *mate;       /* [mates] rank, by place */
+    uint32_t *feeder;     /* [feeders] rank, ascending */
+    uint32_t *feed_of;    /* [R] which feeder a rank is, or UINT32_MAX */
+    uint32_t *forwarder;  /* [nodes] rank, or XEP_NO_RANK for the own one */
+    uint32_t *line;       /* [nodes] which feeder this rank is there */
+    uint32_t *through;    /* [R] the rank of this node through which one of another node is heard, or XEP_NO_RANK */
+    uint32_t *fed;        /* [R] which of that one's feeders it is */
+} xep_forwarders_t;
+
+/** Lays the arrays and, where there is memory, fills them; the numbers are known while it is only measured. */
+void xep_forwarders_lay(const xep_shape_t *shape, xep_carve_t *arena, xep_forwarders_t *nodes);
+
+/** Ranks that a forwarder has as feeders, of those below a rank. */
+uint32_t xep_forwarders_count(const xep_shape_t *shape, uint32_t forwarder, uint32_t below);
+
+#endif
