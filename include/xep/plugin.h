@@ -110,6 +110,12 @@ enum {
     XEP_OUT_HEARD = 2   /* its first word counts, as some rank may have acted on it; its last one does not */
 };
 
+/**
+ * What a mode knows of xep_shape_t.by_nodes. None: it is never set. Dispatch: dispatches alone; combines, and so their
+ * sums, are as in the flat path, and there is room for all rows in passing: feed_rows is tokens.
+ */
+typedef enum { XEP_BY_NODES_NONE = 0, XEP_BY_NODES_ALL = 1, XEP_BY_NODES_DISPATCH = 2 } xep_by_nodes_t;
+
 /** One operation. The core owns the memory and fills everything but state, recv and late. */
 typedef struct xep_op {
     xep_op_kind_t kind;
@@ -398,7 +404,7 @@ typedef struct xep_plugin {
     const xep_place_ops_t *place; /* NULL: every row is copied */
     /* device memory: enqueues what fills out on args->stream; args are checked. NULL: XEP_ERR_UNSUPPORTED */
     xep_status_t (*layout)(void *mode, const xep_layout_args_t *args, const xep_layout_t *out);
-    int by_nodes; /* whether the mode knows xep_shape_t.by_nodes; 0: it is never set */
+    xep_by_nodes_t by_nodes;
 } xep_plugin_t;
 
 /** The first members of a mode's table: what it was built against. */

@@ -201,7 +201,7 @@ const xep_plugin_t xep_plugin = {
     .close = xep_kit_close,
     .masks = &normal_masks,
     .place = &normal_place,
-    .by_nodes = 1,
+    .by_nodes = XEP_BY_NODES_ALL,
     .dispatch = normal_dispatch,
     .combine = normal_combine,
 };

@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-/* As the mode normal has them (plugins/normal): its heap, its records, what goes beside rows. */
+/* As the modes have them (plugins/normal, plugins/ll): heaps, records and heads, what goes beside rows. */
 enum {
     LINE = 64,
     WORDS = 2,       /* that ranks tell each other in an operation: record and done; ready and read */
@@ -16,7 +16,8 @@ enum {
     PASSED_INDEX = 4,
     WEIGHT = 4,
     TOKEN = 4,
-    SCALE = 4
+    SCALE = 4,
+    NOTICE = 64 /* of ll, its word included */
 };
 
 static double round_up(double bytes)
@@ -35,16 +36,18 @@ static double metadata_bytes(const xep_cost_sizes_t *sizes, double index)
     return TOKEN + (double)sizes->scales * SCALE + sizes->topk * (index + WEIGHT);
 }
 
-/* Of a row as it is stored, and as it goes over the network. */
+/* Of a row as it is stored, and as it goes over the network. In ll with its scales alone: a head has the rest. */
 static double row_bytes(const xep_cost_sizes_t *sizes, xep_cost_operation_t operation)
 {
     if (operation == XEP_COST_COMBINE) return (double)sizes->sum_bytes;
+    if (sizes->by_selection) return round_up((double)sizes->row_bytes + (double)sizes->scales * SCALE);
     return (double)sizes->row_bytes + metadata_bytes(sizes, INDEX);
 }
 
 static double sent_bytes(xep_cost_path_t path, const xep_cost_sizes_t *sizes, xep_cost_operation_t operation)
 {
-    if (operation == XEP_COST_COMBINE || path == XEP_COST_FLAT) return row_bytes(sizes, operation);
+    if (operation == XEP_COST_COMBINE || path == XEP_COST_FLAT || sizes->by_selection)
+        return row_bytes(sizes, operation);
     return (double)sizes->row_bytes + metadata_bytes(sizes, PASSED_INDEX);
 }
 
@@ -52,6 +55,22 @@ void xep_cost_message_rows(xep_cost_path_t path, const xep_cost_sizes_t *sizes, 
 {
     for (xep_cost_operation_t operation = XEP_COST_DISPATCH; operation < XEP_COST_OPERATIONS; operation++)
         rows[operation] = most(1, floor((double)sizes->message_bytes / sent_bytes(path, sizes, operation)));
+}
+
+/* In a combine of ll every selection is a row, and so as a token of its own with one expert. */
+void xep_cost_expect_flow(const xep_cost_map_t *map, xep_cost_path_t path, xep_cost_operation_t operation,
+                          const xep_cost_sizes_t *sizes, xep_cost_flow_t *flow)
+{
+    const uint32_t *first = sizes->first_expert;
+    const int each = sizes->by_selection && operation == XEP_COST_COMBINE;
+    const double tokens = (double)sizes->tokens, selections = tokens * sizes->topk;
+    double rows[XEP_COST_OPERATIONS];
+
+    xep_cost_message_rows(path, sizes, rows);
+    xep_cost_expect_rows(map, xep_cost_way(sizes, path, operation), first, each ? 1 : sizes->topk,
+                         each ? selections : tokens, rows, flow);
+    for (uint32_t rank = 0; rank < map->nranks; rank++)
+        flow[rank].picked = selections * map->nranks * (first[rank + 1] - first[rank]) / first[map->nranks];
 }
 
 /*
@@ -66,18 +85,37 @@ static double record_bytes(const xep_cost_map_t *map, xep_cost_path_t path, cons
 
 /* ---- bytes and messages ---- */
 
+/* Words that a rank tells another one in an operation, with the bytes that go before: in ll a head, then its notice. */
+static double words_of(const xep_cost_map_t *map, xep_cost_path_t path, xep_cost_operation_t operation,
+                       const xep_cost_sizes_t *sizes, double *bytes_p)
+{
+    *bytes_p = WORDS * WORD_BYTES;
+    if (operation == XEP_COST_COMBINE) return WORDS;
+    if (sizes->by_selection) *bytes_p = (double)sizes->tokens * sizes->topk * COUNT + NOTICE;
+    else *bytes_p += record_bytes(map, path, sizes);
+    return WORDS;
+}
+
 /*
- * Words of this rank over the network in one direction, and their bytes. By nodes a dispatch has them with forwarders
- * alone; a combine has them with all ranks on either path, as a reader waits for each owner.
+ * Of this rank over the network in one direction, and their bytes. By nodes a dispatch has them with forwarders alone;
+ * a combine has them with all ranks on either path, as a reader waits for each owner.
  */
 static double count_words(const xep_cost_map_t *map, xep_cost_path_t path, xep_cost_operation_t operation,
                           const xep_cost_sizes_t *sizes, uint32_t node, double *bytes_p)
 {
     double peers = (double)map->nranks - xep_cost_node_ranks(map, node);
     if (path == XEP_COST_NODES && operation == XEP_COST_DISPATCH) peers = map->nnodes - 1.0;
-    *bytes_p = peers * WORDS * WORD_BYTES;
-    if (operation == XEP_COST_DISPATCH) *bytes_p += peers * record_bytes(map, path, sizes);
-    return peers * WORDS;
+    const double words = words_of(map, path, operation, sizes, bytes_p);
+    *bytes_p *= peers;
+    return peers * words;
+}
+
+/* In ll a receiver copies all rows that it gets, from its mates' memory or its own: nobody stores any for it. */
+static void pull_rows(xep_cost_load_t *load, const xep_cost_flow_t *flow, double row)
+{
+    load->near_rows = flow->taken;
+    load->passed = 0;
+    load->copied = flow->picked * row;
 }
 
 void xep_cost_find_load(const xep_cost_map_t *map, xep_cost_path_t path, xep_cost_operation_t operation,
@@ -102,13 +140,14 @@ void xep_cost_find_load(const xep_cost_map_t *map, xep_cost_path_t path, xep_cos
         load.came_rows = flow->sent;
         load.came_messages = flow->sent_messages[operation];
     }
+    load.passed = passed * row;
+    load.copied = (own + passed + (operation == XEP_COST_COMBINE ? flow->sent : 0)) * row;
+    if (sizes->by_selection && operation == XEP_COST_DISPATCH) pull_rows(&load, flow, row);
     load.near_bytes = load.near_rows * row;
     load.sent_bytes = load.sent_rows * sent + word_bytes;
     load.came_bytes = load.came_rows * sent + word_bytes;
     load.sent_messages += words;
     load.came_messages += words;
-    load.passed = passed * row;
-    load.copied = (own + passed + (operation == XEP_COST_COMBINE ? flow->sent : 0)) * row;
     *load_p = load;
 }
 
@@ -182,17 +221,17 @@ static busy_t node_busy(const xep_cost_map_t *map, xep_cost_path_t path, xep_cos
     return busy;
 }
 
-/* A dispatch: records, then rows and the word behind them; a combine: rows and the word. */
-static double rounds_of(xep_cost_operation_t operation)
+/* A dispatch: records, then rows and the word behind them, in ll without records; a combine: rows and the word. */
+static double rounds_of(xep_cost_operation_t operation, const xep_cost_sizes_t *sizes)
 {
-    return operation == XEP_COST_DISPATCH ? 2 : 1;
+    return operation == XEP_COST_DISPATCH && !sizes->by_selection ? 2 : 1;
 }
 
 void xep_cost_find_time(const xep_cost_map_t *map, xep_cost_path_t path, xep_cost_operation_t operation,
                         const xep_cost_sizes_t *sizes, const xep_cost_rates_t *rates, const xep_cost_flow_t *flow,
                         xep_cost_time_t *time_p)
 {
-    xep_cost_time_t time = {.rounds = map->nnodes > 1 ? rounds_of(operation) * rates->latency : 0};
+    xep_cost_time_t time = {.rounds = map->nnodes > 1 ? rounds_of(operation, sizes) * rates->latency : 0};
     double travel;
 
     for (uint32_t node = 0; node < map->nnodes; node++) {
@@ -202,7 +241,7 @@ void xep_cost_find_time(const xep_cost_map_t *map, xep_cost_path_t path, xep_cos
         time.memory = most(time.memory, busy.memory);
         time.passed = most(time.passed, busy.passing);
     }
-    if (operation == XEP_COST_DISPATCH) travel = most(time.network, time.memory + time.passed);
+    if (operation == XEP_COST_DISPATCH && !sizes->by_selection) travel = most(time.network, time.memory + time.passed);
     else travel = most(time.network, time.passed) + time.memory;
     time.seconds = travel + time.rounds;
     *time_p = time;
@@ -231,12 +270,11 @@ xep_cost_path_t xep_cost_expect_path(const xep_cost_map_t *map, const xep_cost_s
                                      const xep_cost_rates_t *rates, xep_cost_flow_t *flow,
                                      xep_cost_time_t time[][XEP_COST_OPERATIONS])
 {
-    double rows[XEP_COST_OPERATIONS];
-    for (xep_cost_path_t path = XEP_COST_FLAT; path < XEP_COST_PATHS; path++) {
-        xep_cost_message_rows(path, sizes, rows);
-        xep_cost_expect_rows(map, path, sizes->first_expert, sizes->topk, (double)sizes->tokens, rows, flow);
-        for (xep_cost_operation_t operation = XEP_COST_DISPATCH; operation < XEP_COST_OPERATIONS; operation++)
-            xep_cost_find_time(map, path, operation, sizes, rates, flow, &time[path][operation]);
-    }
+    for (xep_cost_path_t path = XEP_COST_FLAT; path < XEP_COST_PATHS; path++)
+        for (xep_cost_operation_t operation = XEP_COST_DISPATCH; operation < XEP_COST_OPERATIONS; operation++) {
+            xep_cost_expect_flow(map, path, operation, sizes, flow);
+            xep_cost_find_time(map, xep_cost_way(sizes, path, operation), operation, sizes, rates, flow,
+                               &time[path][operation]);
+        }
     return xep_cost_choose_path(map, (const xep_cost_time_t(*)[XEP_COST_OPERATIONS])time);
 }

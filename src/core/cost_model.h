@@ -6,8 +6,8 @@
  *
  * A path takes as long as the rank, or the node, that takes longest: its bytes over the network in the direction that
  * has more of them, at the rate it has there, and the messages that its processor handles; its bytes in memory, at the
- * rate at which it copies and sums. A dispatch stores rows while others travel. A combine sums a token when all of its
- * rows are there; by nodes forwarders sum while others travel.
+ * rate at which it copies and sums. A dispatch stores rows while others travel; one of ll copies them when all are
+ * there. A combine sums a token when all of its rows are there; by nodes forwarders sum while others travel.
  */
 #ifndef XEP_COST_MODEL_H
 #define XEP_COST_MODEL_H
@@ -17,18 +17,38 @@
 /** The shape of a buffer and of what is sent, as far as it costs something. */
 typedef struct xep_cost_sizes {
     uint32_t topk, slots;
-    uint32_t scales;              /* of 4 bytes, of a token */
-    uint64_t tokens;              /* most of a rank */
-    uint64_t recv_rows;           /* most that a rank has room for */
-    uint64_t row_bytes;           /* of a row of a dispatch, without scales */
-    uint64_t sum_bytes;           /* of a row of a combine */
-    uint64_t message_bytes;       /* most of a message with rows */
-    uint64_t pass_rows;           /* by nodes: that a rank has room for while they pass through it */
+    uint32_t scales;        /* of 4 bytes, of a token */
+    uint64_t tokens;        /* most of a rank */
+    uint64_t recv_rows;     /* most that a rank has room for */
+    uint64_t row_bytes;     /* of a row of a dispatch, without scales */
+    uint64_t sum_bytes;     /* of a row of a combine */
+    uint64_t message_bytes; /* most of a message with rows */
+    uint64_t pass_rows;     /* by nodes: that a rank has room for while they pass through it */
+    /* mode ll: receivers copy rows from where they came, so that nobody passes them on, and a combine brings back a row
+     * for each selection, on both paths as flat (xep_cost_way()). 0: mode normal */
+    int by_selection;
     const uint32_t *first_expert; /* [R + 1] */
 } xep_cost_sizes_t;
 
-/** Rows that a message over the network carries, of each operation: one at least. */
+/** How an operation goes where dispatches take a path. */
+static inline xep_cost_path_t xep_cost_way(const xep_cost_sizes_t *sizes, xep_cost_path_t path,
+                                           xep_cost_operation_t operation)
+{
+    return sizes->by_selection && operation == XEP_COST_COMBINE ? XEP_COST_FLAT : path;
+}
+
+/**
+ * Rows that a message over the network carries, of each operation: one at least. path, here and below: of the
+ * operation.
+ */
 void xep_cost_message_rows(xep_cost_path_t path, const xep_cost_sizes_t *sizes, double rows[XEP_COST_OPERATIONS]);
+
+/**
+ * Expects the rows of an operation where dispatches take a path and tokens select evenly: flow [R] and, in ll, what is
+ * picked.
+ */
+void xep_cost_expect_flow(const xep_cost_map_t *map, xep_cost_path_t path, xep_cost_operation_t operation,
+                          const xep_cost_sizes_t *sizes, xep_cost_flow_t *flow);
 
 /** Constants of the machine; 0 of a rate: no bound, of a time: none. */
 typedef struct xep_cost_rates {
@@ -53,7 +73,7 @@ void xep_cost_find_load(const xep_cost_map_t *map, xep_cost_path_t path, xep_cos
                         const xep_cost_sizes_t *sizes, const xep_cost_flow_t *flow, uint32_t rank,
                         xep_cost_load_t *load_p);
 
-/** Bytes of memory that a rank shares for a buffer. */
+/** Bytes of memory that a rank shares for a buffer of the mode normal. */
 double xep_cost_memory(const xep_cost_map_t *map, xep_cost_path_t path, const xep_cost_sizes_t *sizes, uint32_t rank);
 
 /** How long an operation takes, in s. */

@@ -66,6 +66,7 @@ typedef struct xep_cost_flow {
     double kept;   /* by nodes: of those that came, the ones that it needs itself */
     double passed; /* by nodes: of those that came, into the memory of other ranks: one for each that needs it */
     double taken;  /* stored or passed by others, into its memory */
+    double picked; /* mode ll: selections of its experts, each of which it copies a row for; set by who counts */
     /* in each operation: that carry the rows sent, and those that came; in a combine they go the other way */
     double sent_messages[XEP_COST_OPERATIONS], came_messages[XEP_COST_OPERATIONS];
 } xep_cost_flow_t;

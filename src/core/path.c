@@ -62,7 +62,7 @@ static xep_status_t find_costs(const xep_config_t *config, const xep_buffer_para
     xep_cost_rates_t rates = {.rank_network = (double)config->net_rate, .rank_memory = (double)config->memory_rate};
     cost[XEP_COST_FLAT] = cost[XEP_COST_NODES] = (xep_path_cost_t){0, 0};
     if (shape->nodes == 1 || !(chooses || xep_log_enabled(XEP_LOG_INFO))) return XEP_OK;
-    return xep_path_find_costs(shape, &rates, cost);
+    return xep_path_find_costs(shape, plugin->by_nodes, &rates, cost);
 }
 
 xep_status_t xep_path_choose(const xep_config_t *config, const xep_buffer_params_t *params, const xep_plugin_t *plugin,
@@ -83,17 +83,21 @@ xep_status_t xep_path_choose(const xep_config_t *config, const xep_buffer_params
     if (!shape->by_nodes) return XEP_OK;
     shape->feeders = count_feeders(shape);
     shape->feed_rows = count_rows(params, shape->feeders) / shape->feeders;
-    if (shape->feed_rows > params->tokens) shape->feed_rows = params->tokens;
+    if (plugin->by_nodes == XEP_BY_NODES_DISPATCH || shape->feed_rows > params->tokens)
+        shape->feed_rows = params->tokens;
     if (shape->feed_rows != 0) return XEP_OK;
     return xep_fail(XEP_ERR_INVALID,
                     "invalid pass_rows: %llu (0, or at least %u: so many ranks pass rows to one of another node)",
                     (unsigned long long)params->pass_rows, shape->feeders);
 }
 
-/* A rank alone on its node is the forwarder of all others. Rounded up: with fewer feeders less is lost by rounding. */
+/*
+ * A rank alone on its node is the forwarder of all others. Rounded up: with fewer feeders less is lost by rounding. For
+ * dispatches alone the flat path has more room: for rows of all other ranks.
+ */
 void xep_path_imagine(const xep_buffer_params_t *params, const xep_plugin_t *plugin, xep_shape_t *shape)
 {
-    if (!plugin->by_nodes || shape->nranks < 3 || params->path == XEP_PATH_FLAT ||
+    if (plugin->by_nodes != XEP_BY_NODES_ALL || shape->nranks < 3 || params->path == XEP_PATH_FLAT ||
         params->on_failure == XEP_ON_FAILURE_MASK || params->tokens >> XEP_FEED_ROWS_BITS != 0)
         return;
     shape->by_nodes = 1;

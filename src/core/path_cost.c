@@ -9,7 +9,7 @@
 enum { MESSAGE_BYTES = 512 * 1024 }; /* as the transport packs them */
 
 /* The largest batch that the buffer takes: the choice is made once, at create, when no routing is known. */
-static xep_cost_sizes_t sizes_of(const xep_shape_t *shape)
+static xep_cost_sizes_t sizes_of(const xep_shape_t *shape, int by_selection)
 {
     return (xep_cost_sizes_t){.topk = shape->topk,
                               .slots = shape->slots,
@@ -19,6 +19,7 @@ static xep_cost_sizes_t sizes_of(const xep_shape_t *shape)
                               .row_bytes = (uint64_t)shape->hidden * shape->elem_bytes,
                               .sum_bytes = (uint64_t)shape->hidden * shape->combine_elem_bytes,
                               .message_bytes = MESSAGE_BYTES,
+                              .by_selection = by_selection,
                               .first_expert = shape->first_expert};
 }
 
@@ -26,24 +27,23 @@ static xep_cost_sizes_t sizes_of(const xep_shape_t *shape)
 static void find_cost(const xep_cost_map_t *map, xep_cost_path_t path, const xep_cost_sizes_t *sizes,
                       const xep_cost_rates_t *rates, xep_cost_flow_t *flow, xep_path_cost_t *cost_p)
 {
-    double rows[XEP_COST_OPERATIONS];
     xep_path_cost_t cost = {0};
 
-    xep_cost_message_rows(path, sizes, rows);
-    xep_cost_expect_rows(map, path, sizes->first_expert, sizes->topk, (double)sizes->tokens, rows, flow);
     for (xep_cost_operation_t operation = XEP_COST_DISPATCH; operation < XEP_COST_OPERATIONS; operation++) {
         xep_cost_time_t time;
-        xep_cost_find_time(map, path, operation, sizes, rates, flow, &time);
+        xep_cost_expect_flow(map, path, operation, sizes, flow);
+        xep_cost_find_time(map, xep_cost_way(sizes, path, operation), operation, sizes, rates, flow, &time);
         cost.seconds += time.seconds;
+        for (uint32_t r = 0; r < map->nranks && operation == XEP_COST_DISPATCH; r++)
+            cost.copies += flow[r].sent / (double)sizes->tokens / map->nranks;
     }
-    for (uint32_t r = 0; r < map->nranks; r++) cost.copies += flow[r].sent / (double)sizes->tokens / map->nranks;
     *cost_p = cost;
 }
 
-xep_status_t xep_path_find_costs(const xep_shape_t *shape, const xep_cost_rates_t *rates,
+xep_status_t xep_path_find_costs(const xep_shape_t *shape, xep_by_nodes_t knows, const xep_cost_rates_t *rates,
                                  xep_path_cost_t cost[XEP_COST_PATHS])
 {
-    const xep_cost_sizes_t sizes = sizes_of(shape);
+    const xep_cost_sizes_t sizes = sizes_of(shape, knows == XEP_BY_NODES_DISPATCH);
     xep_cost_flow_t *flow = calloc(shape->nranks, sizeof *flow);
     uint32_t *words = calloc(xep_cost_map_words(shape->nranks, shape->nodes), sizeof *words);
     xep_status_t status = XEP_OK;

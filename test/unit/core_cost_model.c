@@ -150,6 +150,48 @@ TEST(which_path)
     assert_true(time[XEP_COST_FLAT][XEP_COST_DISPATCH].network == 0);
 }
 
+/*
+ * In ll a dispatch sends rows without metadata, and a head and a notice before and behind them, to each rank or to one
+ * of a node; receivers copy rows when they are there. Its combine is flat.
+ */
+TEST(by_selection)
+{
+    enum { ROW = 1024, HEAD = 100 * 2 * 4 + 64 };
+    static const xep_cost_rates_t slow_network = {.node_network = 1e6, .rank_memory = 1e9},
+                                  slow_memory = {.node_network = 1e12, .rank_memory = 1e3};
+    xep_cost_sizes_t sizes = sizes_of_two_by_two;
+    xep_cost_time_t time[XEP_COST_PATHS][XEP_COST_OPERATIONS];
+    xep_cost_flow_t flow[4];
+    xep_cost_load_t load;
+    uint32_t words[2 * 4 + 3];
+    xep_cost_map_t map;
+
+    sizes.by_selection = 1;
+    xep_cost_make_map(&map, 4, 2, two_by_two, words);
+    assert_int_equal(xep_cost_way(&sizes, XEP_COST_NODES, XEP_COST_DISPATCH), XEP_COST_NODES);
+    assert_int_equal(xep_cost_way(&sizes, XEP_COST_NODES, XEP_COST_COMBINE), XEP_COST_FLAT);
+    for (xep_cost_path_t path = XEP_COST_FLAT; path < XEP_COST_PATHS; path++) {
+        const double receivers = path == XEP_COST_FLAT ? 2 : 1;
+        flow_of_two_by_two(&map, path, flow);
+        flow[2].picked = 100;
+        xep_cost_find_load(&map, path, XEP_COST_DISPATCH, &sizes, &flow[0], 0, &load);
+        assert_close(load.sent_rows, receivers * 100);
+        assert_close(load.sent_bytes, receivers * (100 * ROW + HEAD));
+        assert_close(load.copied, 0);
+        xep_cost_find_load(&map, path, XEP_COST_DISPATCH, &sizes, &flow[2], 2, &load);
+        assert_close(load.copied, 100 * ROW);
+        assert_close(load.passed, 0);
+    }
+    assert_int_equal(xep_cost_expect_path(&map, &sizes, &slow_network, flow, time), XEP_COST_NODES);
+    assert_true(time[XEP_COST_NODES][XEP_COST_DISPATCH].seconds < time[XEP_COST_FLAT][XEP_COST_DISPATCH].seconds);
+    assert_true(time[XEP_COST_NODES][XEP_COST_COMBINE].seconds == time[XEP_COST_FLAT][XEP_COST_COMBINE].seconds);
+    /* as nobody passes rows on, it pays where memory is slow, too */
+    assert_int_equal(xep_cost_expect_path(&map, &sizes, &slow_memory, flow, time), XEP_COST_NODES);
+    assert_close(time[XEP_COST_NODES][XEP_COST_DISPATCH].memory, 200 * ROW / 1e3);
+    /* a row for each of 200 selections of a rank: half of them come back from the other node */
+    assert_close(time[XEP_COST_FLAT][XEP_COST_COMBINE].memory, 200 * 500 / 1e3);
+}
+
 TEST(memory)
 {
     xep_cost_sizes_t sizes = sizes_of_two_by_two;
