@@ -146,10 +146,12 @@ mapped_tests = \
 	%D%/mp/wire_death.mp %D%/mp/wire_keys.mp %D%/mp/wire_late.mp %D%/mp/boot_reload.mp \
 	%D%/mp/normal_shapes.mp %D%/mp/in_place.mp %D%/mp/normal_ops.mp %D%/mp/ll_ops.mp \
 	%D%/mp/failure.mp %D%/mp/aborted.mp %D%/mp/unborn.mp %D%/mp/pages.mp %D%/mp/nodes.mp %D%/mp/silent.mp
-rank_tests = %D%/mp/wire_order.mp %D%/mp/boot_client.mp %D%/mp/setuid.mp %D%/mp/by_nodes.mp $(transport_tests)
+rank_tests = %D%/mp/wire_order.mp %D%/mp/boot_client.mp %D%/mp/setuid.mp %D%/mp/by_nodes.mp %D%/mp/ll_by_nodes.mp \
+	$(transport_tests)
 %C%_mp_boot_reload_mp_LDADD =
 %C%_mp_normal_shapes_mp_LDADD = libmp_rig.la
 %C%_mp_by_nodes_mp_LDADD = libmp_rig.la
+%C%_mp_ll_by_nodes_mp_LDADD = libmp_rig.la
 %C%_mp_in_place_mp_LDADD = libmp_rig.la
 %C%_mp_normal_ops_mp_LDADD = libmp_rig.la
 %C%_mp_ll_ops_mp_LDADD = libmp_rig.la

@@ -516,12 +516,13 @@ enum {
 };
 
 /**
- * How rows reach ranks of other nodes, in modes that have both ways (normal). Flat: once to each rank that gets them.
- * By nodes: once to each node, to the rank there that has this rank's place on its own node, which stores them in the
- * memory of all ranks of its node that get them; in combine it sums what its node has for a token, and one row goes
- * back. The order of sums is another one then (xep_combine_args_t.out). Auto: XEP_PATH, and where that is auto, too,
- * what needs less time for an even load (docs/nodes.md). Where no node has two ranks, or there is one node, and with
- * XEP_ON_FAILURE_MASK it is flat.
+ * How rows reach ranks of other nodes, in modes that have both ways (normal, ll). Flat: once to each rank that gets
+ * them. By nodes: once to each node, to the rank there that has this rank's place on its own node. normal: that rank
+ * stores them in the memory of all ranks of its node that get them; in combine it sums what its node has for a token,
+ * and one row goes back. The order of sums is another one then (xep_combine_args_t.out). ll: the ranks of its node read
+ * them in its memory, once it has told them; combines, and their bits, are those of the flat path. Auto: XEP_PATH, and
+ * where that is auto, too, what needs less time for an even load (docs/nodes.md). Where no node has two ranks, or there
+ * is one node, and with XEP_ON_FAILURE_MASK it is flat.
  */
 typedef enum { XEP_PATH_AUTO = 0, XEP_PATH_FLAT = 1, XEP_PATH_NODES = 2 } xep_path_t;
 
@@ -546,7 +547,8 @@ typedef struct xep_buffer_params {
     uint32_t flags; /* XEP_BUFFER_* */
     xep_path_t path;
     /* by nodes: rows of a dispatch that a rank has room for while they pass through it, at least one for each rank that
-     * passes rows to it; with fewer it is slower. 0: 2 * tokens, or as many as there can be */
+     * passes rows to it; with fewer it is slower. 0: 2 * tokens, or as many as there can be. ll: not looked at, there
+     * is room for all */
     uint64_t pass_rows;
 } xep_buffer_params_t;
 
@@ -622,7 +624,7 @@ typedef struct xep_buffer_info {
     xep_on_failure_t on_failure;
     int32_t timeout_ms;
     xep_path_t path;    /* that is used: XEP_PATH_FLAT or XEP_PATH_NODES */
-    uint64_t pass_rows; /* by nodes: as the param, with the default filled in; else 0 */
+    uint64_t pass_rows; /* by nodes: as the param, with the default filled in; ll: all that can pass; else 0 */
 } xep_buffer_info_t;
 
 #define XEP_BUFFER_INFO_INIT XEP_INIT_(xep_buffer_info_t)

@@ -20,11 +20,21 @@ const _Atomic uint64_t *xep_notices_word(const void *mode, const xep_op_t *op, u
 }
 
 /* All but the first word by plain stores, then that word with release: who sees the epoch sees the rest. */
+static void store_line(const xep_kit_t *kit, const xep_op_t *op, uint64_t offset, const char *line, uint32_t rank)
+{
+    memcpy(kit->base[rank] + offset + WORD, line + WORD, XEP_NOTICE_BYTES - WORD);
+    xep_kit_signal(kit, rank, offset, op->epoch);
+}
+
 void xep_notices_store(const xep_kit_t *kit, const xep_op_t *op, uint32_t rank, const void *notice)
 {
-    uint64_t offset = offset_of(kit, op, kit->shape->rank);
-    memcpy(kit->base[rank] + offset + WORD, (const char *)notice + WORD, XEP_NOTICE_BYTES - WORD);
-    xep_kit_signal(kit, rank, offset, op->epoch);
+    store_line(kit, op, offset_of(kit, op, kit->shape->rank), notice, rank);
+}
+
+void xep_notices_relay(const xep_kit_t *kit, const xep_op_t *op, uint32_t source, uint32_t rank)
+{
+    uint64_t offset = offset_of(kit, op, source);
+    store_line(kit, op, offset, xep_kit_own(kit, offset), rank);
 }
 
 /*

@@ -50,6 +50,10 @@ const _Atomic uint64_t *xep_notices_word(const void *mode, const xep_op_t *op, u
 
 /** Tells a mapped rank; the last part of what any other gets. notice: unchanged until the wire is flushed. */
 void xep_notices_store(const xep_kit_t *kit, const xep_op_t *op, uint32_t rank, const void *notice);
+
+/** Tells a mapped rank what a source has told this one, whose word is here, as if the source had done so itself. */
+void xep_notices_relay(const xep_kit_t *kit, const xep_op_t *op, uint32_t source, uint32_t rank);
+
 void xep_notices_part(const xep_kit_t *kit, const xep_op_t *op, const void *notice, xep_part_t *part);
 
 /**

@@ -23,6 +23,7 @@ static void lay_slot(const ll_t *mode, xep_carve_t *carve, ll_slot_t *slot)
     slot->expert_rows = xep_carve_array(carve, shape->local_experts, sizeof *slot->expert_rows);
     if (!mode->kit.all_mapped)
         slot->origin = xep_carve_array(carve, mode->layout.common.recv_rows, sizeof *slot->origin);
+    slot->relayed = xep_carve_array(carve, mode->nodes.feeders, sizeof *slot->relayed);
 }
 
 /*
@@ -43,6 +44,7 @@ static void lay_arrays(void *opaque, xep_carve_t *carve)
     mode->rows = xep_carve_array(carve, listed, sizeof *mode->rows);
     mode->row_weights = xep_carve_array(carve, listed, sizeof *mode->row_weights);
     mode->row_begin = xep_carve_array(carve, shape->tokens + 1, sizeof *mode->row_begin);
+    if (shape->by_nodes) xep_forwarders_lay(shape, carve, &mode->nodes);
     for (uint32_t s = 0; s < shape->slots; s++) lay_slot(mode, carve, ll_slot(mode, s));
     if (!mode->kit.all_mapped) {
         uint64_t rows = (uint64_t)mode->kit.env->threads * shape->topk;
@@ -103,11 +105,12 @@ static void prefault_slot(const void *opaque, uint32_t rank, uint32_t slot, uint
         if (e * per_expert >= compact) prefault_rows(mode, rank, slot, e * per_expert, e * per_expert + padded);
 }
 
+/* What was delivered is read where it is: here, or by nodes at any rank of this node. */
 static void prefault_heap(const void *opaque, uint32_t rank)
 {
     const ll_t *mode = opaque;
     const ll_layout_t *at = &mode->layout;
-    int delivered = rank == mode->kit.shape->rank && !mode->kit.all_mapped;
+    int delivered = (rank == mode->kit.shape->rank && !mode->kit.all_mapped) || mode->kit.shape->by_nodes;
     xep_kit_prefault(&mode->kit, rank, at->common.combine_mail, at->delivered_heads.first);
     xep_kit_prefault(&mode->kit, rank, at->items.first, at->delivered_items.first);
     if (delivered) xep_kit_prefault(&mode->kit, rank, at->delivered_heads.first, at->common.tokens.first);
@@ -140,8 +143,11 @@ static void ll_close(void *opaque)
 static xep_status_t ll_open(const xep_env_t *env, void **mode_p)
 {
     xep_status_t status = xep_kit_open(env, mode_p);
-    if (status == XEP_OK) reserve_coded(*mode_p);
-    return status;
+    if (status != XEP_OK) return status;
+    ll_t *mode = *mode_p;
+    if (env->shape->by_nodes) mode->kit.through = mode->nodes.through;
+    reserve_coded(mode);
+    return XEP_OK;
 }
 
 __attribute__((visibility("default"))) extern const xep_plugin_t xep_plugin;
@@ -155,6 +161,7 @@ const xep_plugin_t xep_plugin = {
     .open = ll_open,
     .close = ll_close,
     .masks = &xep_kit_masks_anywhere,
+    .by_nodes = XEP_BY_NODES_DISPATCH,
     .dispatch = ll_dispatch,
     .combine = ll_combine,
 };

@@ -36,6 +36,19 @@
  * and for a new handle in the reader's slot after the notice of its dispatch, which the reader sends when nothing of
  * the old handle is in flight there.
  *
+ * by nodes (xep_shape_t.by_nodes): what a dispatch says to another node goes once to each, to this rank's forwarder f
+ * there (forwarders.h); a combine is as above.
+ *  1. and 2. to mapped ranks as above. To each f: the parcel, with the rows that any rank of that node needs, into what
+ *     was delivered to f [i][line], as one of its feeders; then f's notice [i][self], and its word.
+ *  3. f stores the notice of each of its feeders, once its word is there, at all its mates, in [i][feeder]: the line,
+ *     then  epoch = n.  It does so while it sends and while it waits, and its wait ends when all are stored.
+ *  5. a parcel of another node is read where it was delivered: in the memory of the forwarder, which its mates map.
+ * So rows in passing are moved by nobody: they need the room of a parcel of each feeder, and no more. A parcel is
+ * complete for who reads it: f has loaded the word behind it with acquire, and stores its own with release. It is not
+ * overwritten before all mates have read it for the reason that holds for all parcels: the source begins turn q + ring
+ * when it has the notices of turn q + slots of all ranks, which they send when they have ended turn q. And f stores
+ * the notice of a turn before it ends that turn itself, so that a line never goes back.
+ *
  * Epochs only grow; nothing is ever cleared. A notice whose word is n says so even when it brings no rows.
  *
  * Ordering. Between mapped ranks plain stores, then the word with release; the reader loads it with acquire. "read" is
@@ -45,8 +58,8 @@
  *
  * What can go wrong: ranks disagree, or rows do not fit: see dispatch 4; offers that differ end combine with
  * XEP_ERR_MISMATCH after step 6. A notice or begin that no correct rank can have written, or more rows than were
- * announced: XEP_ERR_PROTOCOL at once, nothing of it is used. A rank that does not come: waiting goes on until the
- * core's deadline.
+ * announced: XEP_ERR_PROTOCOL at once, nothing of it is used: by nodes, too, each rank looks at each notice itself. A
+ * rank that does not come, or a forwarder that is not in the library: waiting goes on until the core's deadline.
  */
 #ifndef XEP_LL_H
 #define XEP_LL_H
@@ -57,6 +70,7 @@
 
 #include <cast.h>
 #include <copy.h>
+#include <forwarders.h>
 #include <handshake.h>
 #include <logfmt.h>
 #include <masks.h>
@@ -91,12 +105,13 @@ typedef struct ll_layout {
     uint64_t return_stride;   /* between rows of returned */
     uint64_t table_bytes;
     /* XEP_REGION_METADATA */
-    uint64_t tables;            /* [slots][R] of table_bytes: uint32_t first row of each expert */
-    xep_area_t heads;           /* [ring] of parcels */
-    xep_area_t delivered_heads; /* [ring][R] likewise, of ranks that are not mapped; else untouched */
+    uint64_t tables;  /* [slots][R] of table_bytes: uint32_t first row of each expert */
+    xep_area_t heads; /* [ring] of parcels */
+    /* [ring][R] likewise, of ranks that are not mapped, else untouched; by nodes [ring][feeders] */
+    xep_area_t delivered_heads;
     /* XEP_REGION_ROWS */
     xep_area_t items;           /* [ring] of parcels */
-    xep_area_t delivered_items; /* [ring][R] likewise, of ranks that are not mapped */
+    xep_area_t delivered_items; /* [ring][R] or [ring][feeders], likewise */
     xep_area_t returned;        /* [slots][tokens][K] rows: put by owners that are not mapped */
 } ll_layout_t;
 
@@ -122,6 +137,7 @@ typedef struct ll_slot {
     uint64_t *expert_begin, *expert_count, *expert_rows; /* [L] */
     uint64_t *origin; /* [recv_rows] token * K + k of each row; only where some rank is not mapped */
     char *coded;      /* [recv_rows] rows in LogFMT, return_stride apart, on their way to ranks that are not mapped */
+    uint8_t *relayed; /* [feeders] by nodes: those whose notice of the dispatch all mates have */
 } ll_slot_t;
 
 /** Where the rows are that an owner has for this rank, in a combine. */
@@ -134,6 +150,7 @@ typedef struct ll_source {
 typedef struct ll {
     xep_kit_t kit; /* first */
     ll_layout_t layout;
+    xep_forwarders_t nodes; /* by nodes; else empty */
     /* scratch, of one step at a time: */
     uint64_t *counts;      /* [E + 1] selections of each expert, of this rank or of all; the last: of none */
     uint32_t *next_row;    /* [E + 1] */
@@ -191,6 +208,21 @@ xep_status_t ll_compare_notices(const ll_t *mode, xep_op_t *op, const ll_notice_
 
 /** Views into the slot; the parcel of this rank is known. */
 void ll_fill_recv(ll_t *mode, const xep_op_t *op, uint64_t rows);
+
+/* ---- ll_nodes.c: parcels of ranks that are not mapped, and by nodes the notices that come with them ---- */
+
+/** Whether rank, which is not mapped, is sent parcels. */
+int ll_delivers_to(const ll_t *mode, uint32_t rank);
+
+/** Where op's parcel of this rank lies at rank, one that is sent parcels: the entry in both delivered areas. */
+uint64_t ll_delivery_entry(const ll_t *mode, const xep_op_t *op, uint32_t rank);
+
+/** Where that of a source lies, which is not mapped: the heap that has it, and the entry. */
+const char *ll_delivered(const ll_t *mode, const xep_op_t *op, uint32_t source, uint64_t *entry_p);
+
+/** By nodes: nothing is relayed yet; relays what has come and is not. */
+void ll_begin_relay(const ll_t *mode, const xep_op_t *op);
+void ll_relay(const ll_t *mode, const xep_op_t *op);
 
 /* ---- ll_send.c: dispatch 1 and 2 ---- */
 

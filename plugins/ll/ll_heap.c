@@ -32,6 +32,7 @@ static void lay_parcels(const xep_shape_t *shape, ll_layout_t *at, xep_carve_t *
     xep_carve_t head = {0}, items = {0};
     uint64_t selections = shape->tokens * shape->topk; /* of less than 2^31 each */
     uint64_t ring = xep_notices_ring(shape), senders = shape->nodes > 1 ? shape->nranks : 0;
+    if (shape->by_nodes) senders = shape->feeders;
     xep_carve_offset(&head, selections, sizeof(int32_t));
     xep_carve_offset(&head, selections, sizeof(float));
     xep_carve_offset(&items, shape->tokens, measure_items(shape, at));

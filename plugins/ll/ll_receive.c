@@ -38,19 +38,18 @@ static void fetch_parcel(const ll_t *mode, uint32_t source)
     fetch(parcel->head, parcel->weights < FETCHED_BYTES ? parcel->weights : FETCHED_BYTES);
 }
 
-/* Mapped: in the source's heap, where all receivers read the same parcel. Else in what was delivered here. */
+/* Mapped: in the source's heap, where all receivers read the same parcel. Else in what was delivered. */
 static void find_parcel(ll_t *mode, const xep_op_t *op, uint32_t source)
 {
     ll_parcel_t *parcel = &mode->parcels[source];
     const ll_layout_t *at = &mode->layout;
     const char *heap = mode->kit.base[source];
-    uint64_t entry = xep_notices_entry(&mode->kit, op->turn),
-             delivered = xep_notices_entry_of(&mode->kit, op->turn, source);
+    int mapped = heap != NULL;
+    uint64_t entry = xep_notices_entry(&mode->kit, op->turn);
+    if (!mapped) heap = ll_delivered(mode, op, source, &entry);
     ll_make_parcel(&ll_slot(mode, op->slot)->from[source], parcel);
-    parcel->head = heap != NULL ? heap + xep_area_at(at->heads, entry)
-                                : xep_kit_own(&mode->kit, xep_area_at(at->delivered_heads, delivered));
-    parcel->items = heap != NULL ? heap + xep_area_at(at->items, entry)
-                                 : xep_kit_own(&mode->kit, xep_area_at(at->delivered_items, delivered));
+    parcel->head = heap + xep_area_at(mapped ? at->heads : at->delivered_heads, entry);
+    parcel->items = heap + xep_area_at(mapped ? at->items : at->delivered_items, entry);
 }
 
 /* A rank that this dispatch is without has no tokens, and no room for any. */

@@ -181,7 +181,10 @@ static void store_notice(const void *mode, const xep_op_t *op, uint32_t rank)
 
 /* ---- ranks that are not mapped ---- */
 
-/* Only items that rank will pick are put to it: with 8 experts a token on 64 ranks that is about an eighth of them. */
+/*
+ * Only items that rank will pick, or one of its node, are put to it: with 8 experts a token on 64 ranks that is about
+ * an eighth of them.
+ */
 static int goes_to(const ll_t *mode, const ll_slot_t *slot, uint64_t token, uint32_t rank)
 {
     const int32_t *experts = slot->experts + token * slot->topk;
@@ -189,6 +192,20 @@ static int goes_to(const ll_t *mode, const ll_slot_t *slot, uint64_t token, uint
     for (uint32_t k = 0; k < slot->topk; k++)
         if (experts[k] >= 0 && (uint32_t)experts[k] - first < count) return 1;
     return 0;
+}
+
+static int goes_to_node(const ll_t *mode, const ll_slot_t *slot, uint64_t token, uint32_t node)
+{
+    const int32_t *experts = slot->experts + token * slot->topk;
+    for (uint32_t k = 0; k < slot->topk; k++)
+        if (experts[k] >= 0 && mode->kit.shape->node[mode->kit.owner[experts[k]]] == node) return 1;
+    return 0;
+}
+
+static int is_put_to(const ll_t *mode, const ll_slot_t *slot, uint64_t token, uint32_t rank)
+{
+    const xep_shape_t *shape = mode->kit.shape;
+    return shape->by_nodes ? goes_to_node(mode, slot, token, shape->node[rank]) : goes_to(mode, slot, token, rank);
 }
 
 /* Records from the first at or after the row that goes to rank: tokens in a row are one put. */
@@ -200,15 +217,14 @@ static int cut_items(const void *opaque, const xep_op_t *op, uint32_t rank, uint
     const size_t stride = ll_state(op)->parcel.stride;
     uint64_t t = *row_p, most = XEP_PIECE_BYTES / stride + 1, run = 0;
     (void)number;
-    while (t < slot->tokens && !goes_to(mode, slot, t, rank)) t++;
-    while (run < most && t + run < slot->tokens && goes_to(mode, slot, t + run, rank)) run++;
+    while (t < slot->tokens && !is_put_to(mode, slot, t, rank)) t++;
+    while (run < most && t + run < slot->tokens && is_put_to(mode, slot, t + run, rank)) run++;
     *row_p = t;
     *piece =
         (xep_piece_t){.src = xep_kit_own_area(&mode->kit, mode->layout.items, xep_notices_entry(&mode->kit, op->turn)) +
                              t * stride,
-                      .offset = xep_area_at(mode->layout.delivered_items,
-                                            xep_notices_entry_of(&mode->kit, op->turn, mode->kit.shape->rank)) +
-                                t * stride,
+                      .offset =
+                          xep_area_at(mode->layout.delivered_items, ll_delivery_entry(mode, op, rank)) + t * stride,
                       .bytes = run * stride,
                       .rows = run};
     return run != 0;
@@ -222,15 +238,14 @@ static int parcel_part(const void *opaque, const xep_op_t *op, uint32_t rank, ui
 {
     const ll_t *mode = opaque;
     const ll_state_t *state = ll_state(op);
-    (void)rank;
+    if (!ll_delivers_to(mode, rank)) return 0;
     switch (number) {
     case 0:
         *part = (xep_part_t){.src = xep_kit_own_area(&mode->kit, mode->layout.heads,
                                                      xep_notices_entry(&mode->kit, op->turn)),
                              .rows = 1,
                              .bytes = state->parcel.head_bytes,
-                             .offset = xep_area_at(mode->layout.delivered_heads,
-                                                   xep_notices_entry_of(&mode->kit, op->turn, mode->kit.shape->rank))};
+                             .offset = xep_area_at(mode->layout.delivered_heads, ll_delivery_entry(mode, op, rank))};
         return 1;
     case 1: *part = (xep_part_t){.cut = cut_items}; return 1;
     case 2: xep_notices_part(&mode->kit, op, &state->notice, part); return 1;
@@ -245,16 +260,27 @@ static xep_status_t send(void *opaque, xep_op_t *op)
 {
     ll_t *mode = opaque;
     if (!xep_kit_state(op)->told) fill_parcel(mode, op, ll_slot(mode, op->slot));
-    return xep_step_send(mode, op);
+    xep_status_t status = xep_step_send(mode, op);
+    if (status == XEP_INPROGRESS) ll_relay(mode, op);
+    return status;
+}
+
+/* Behind the look at the words: when all were there, all that this rank forwards are relayed. */
+static xep_status_t wait_and_relay(void *mode, xep_op_t *op)
+{
+    xep_status_t status = xep_step_wait(mode, op);
+    ll_relay(mode, op);
+    return status;
 }
 
 const xep_step_t ll_dispatch_steps[] = {
     {.name = "room to send rows", .does = "plan and send", .run = send, .store = store_notice, .parts = parcel_part},
     {.name = "rows",
      .does = "wait for rows",
-     .run = xep_step_wait,
+     .run = wait_and_relay,
      .word = xep_notices_word,
      .announced = XEP_NOTICE_ANNOUNCED,
+     .relayed = 1,
      .receives = 1},
     {.name = "copies", .does = "copy rows", .run = ll_receive},
     {.name = "rows to leave", .does = "flush", .run = xep_step_flush},
@@ -272,5 +298,6 @@ xep_status_t ll_dispatch(void *opaque, xep_op_t *op)
     xep_kit_use_slot(&mode->kit, op);
     ll_fill_notice(mode, op, &state->notice);
     ll_make_parcel(&state->notice, &state->parcel);
+    ll_begin_relay(mode, op);
     return xep_steps_begin(mode, op);
 }

@@ -92,8 +92,8 @@ class Buffer(_ext.Buffer):
     Received.out, missing of a combine; UnsupportedError where the library has no masks yet).
     send_memory: the buffer has memory for rows that peers read in place (send_memory(), dispatch(in_place=True)).
     path: how rows reach ranks of other nodes: "flat": once to each rank, "nodes": once to each node, "auto": XEP_PATH,
-    else what takes less time. pass_rows: with "nodes" the rows that a rank has room for while they pass through it, 0:
-    as many as the library finds right.
+    else what takes less time. pass_rows: with "nodes", in mode "normal", the rows that a rank has room for while they
+    pass through it, 0: as many as the library finds right.
 
     One thread at a time; the GIL is released while it waits.
     """

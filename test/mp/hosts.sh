@@ -36,6 +36,8 @@ for XEP_PATH in nodes flat; do
     passes "3 and 1, path $XEP_PATH" "${launch[@]}" "${in_turn[@]}" --host h1:3,h2:1 -n 4 ./test/mp/normal_shapes.mp
     passes "3 hosts of 2, in turn, path $XEP_PATH" "${launch[@]}" "${in_turn[@]}" --host h1:2,h2:2,h3:2 -n 6 \
         ./xep_perf --check-only --tokens 61 --hidden 1024 --topk 5 --experts 36
+    passes "3 hosts of 2, in turn, ll, path $XEP_PATH" "${launch[@]}" "${in_turn[@]}" --host h1:2,h2:2,h3:2 -n 6 \
+        ./xep_perf --mode ll --check-only --tokens 61 --hidden 1024 --topk 5 --experts 36
 done
 XEP_PATH=auto
 
@@ -69,6 +71,7 @@ pulled() {
 pulled 'a cable is pulled for longer than the deadline, normal' normal 3s inf
 XEP_PATH=nodes
 pulled 'a cable is pulled for longer than the deadline, normal by nodes' normal 3s inf
+pulled 'a cable is pulled for longer than the deadline, ll by nodes' ll 3s inf
 XEP_PATH=auto
 pulled 'a cable is pulled for longer than the deadline, ll' ll 3s inf
 pulled 'a cable is pulled, and the heartbeat tells' ll 600s 400ms
@@ -83,6 +86,8 @@ whole 'packets lost, repeated and reordered' 4 2 2 "${launch[@]}" "${in_blocks[@
 XEP_PATH=nodes
 passes 'packets lost, repeated and reordered, by nodes' "${launch[@]}" "${in_blocks[@]}" --host h1:2,h2:2 -n 4 \
     ./xep_perf --check-only --tokens 61 --hidden 1024 --topk 5 --experts 36
+passes 'packets lost, repeated and reordered, ll by nodes' "${launch[@]}" "${in_blocks[@]}" --host h1:2,h2:2 -n 4 \
+    ./xep_perf --mode ll --check-only --tokens 61 --hidden 1024 --topk 5 --experts 36
 kill "$relay"
 wait "$relay"
 relay=

@@ -36,5 +36,9 @@ done
 for setting in XEP_PROGRESS=thread XEP_THREADS=2 XEP_SIMD=scalar; do
     passes 3 ll_ops $setting
 done
-passes 4 ll_ops XEP_NODE_RANKS=2
+for path in flat nodes; do
+    passes 4 ll_ops XEP_NODE_RANKS=2 XEP_PATH=$path
+done
+passes 4 ll_ops XEP_NODE_RANKS=2 XEP_PATH=nodes XEP_PROGRESS=thread
+passes 5 ll_by_nodes UCX_TLS=tcp,sysv,self
 exit $failed

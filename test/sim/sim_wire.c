@@ -99,6 +99,7 @@ static xep_status_t post(sim_rank_t *self, const sim_message_t *message)
     *end = copy;
     world->pending++;
     self->wire.posted++;
+    self->wire.posted_bytes += message->bytes;
     sim_interleave(self);
     return XEP_OK;
 }

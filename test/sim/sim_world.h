@@ -34,6 +34,7 @@ typedef struct sim_wire {
     struct sim_rank *rank;
     uint64_t calls;                    /* of the mode, all but map */
     uint64_t posted;                   /* messages to ranks that are not mapped */
+    uint64_t posted_bytes;             /* of these */
     char sentence[SIM_SENTENCE_BYTES]; /* why it failed first; "": it has not */
 } sim_wire_t;
 

@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* By nodes: who is sent a parcel, where it is for the ranks of a node, and who tells them ("by nodes" in ll.h). */
+#include <string.h>
+
+#include "ll.h"
+
+/* ---- places ---- */
+
+/* Which of those delivered in a turn: flat, by source; by nodes, by feeder of the rank that has it. */
+static uint64_t delivered_entry(const ll_t *mode, const xep_op_t *op, uint32_t line)
+{
+    const xep_shape_t *shape = mode->kit.shape;
+    return xep_notices_entry(&mode->kit, op->turn) * (shape->by_nodes ? shape->feeders : shape->nranks) + line;
+}
+
+uint64_t ll_delivery_entry(const ll_t *mode, const xep_op_t *op, uint32_t rank)
+{
+    const xep_shape_t *shape = mode->kit.shape;
+    return delivered_entry(mode, op, shape->by_nodes ? mode->nodes.line[shape->node[rank]] : shape->rank);
+}
+
+const char *ll_delivered(const ll_t *mode, const xep_op_t *op, uint32_t source, uint64_t *entry_p)
+{
+    int by_nodes = mode->kit.shape->by_nodes;
+    *entry_p = delivered_entry(mode, op, by_nodes ? mode->nodes.fed[source] : source);
+    return by_nodes ? mode->kit.base[mode->nodes.through[source]] : mode->kit.own;
+}
+
+int ll_delivers_to(const ll_t *mode, uint32_t rank)
+{
+    const xep_shape_t *shape = mode->kit.shape;
+    return !shape->by_nodes || mode->nodes.forwarder[shape->node[rank]] == rank;
+}
+
+/* ---- a forwarder ---- */
+
+void ll_begin_relay(const ll_t *mode, const xep_op_t *op)
+{
+    if (mode->kit.shape->by_nodes) memset(ll_slot(mode, op->slot)->relayed, 0, mode->nodes.feeders);
+}
+
+static int has_come(const ll_t *mode, const xep_op_t *op, uint32_t source)
+{
+    uint64_t value;
+    const _Atomic uint64_t *word = xep_notices_word(mode, op, source, &value);
+    return atomic_load_explicit(word, memory_order_acquire) >= value;
+}
+
+/* Nothing of a notice is looked at here: whoever takes it does. */
+void ll_relay(const ll_t *mode, const xep_op_t *op)
+{
+    const xep_forwarders_t *nodes = &mode->nodes;
+    uint8_t *relayed = ll_slot(mode, op->slot)->relayed;
+    for (uint32_t f = 0; f < nodes->feeders; f++) {
+        if (relayed[f] || !has_come(mode, op, nodes->feeder[f])) continue;
+        for (uint32_t p = 0; p < nodes->mates; p++)
+            if (p != nodes->place) xep_notices_relay(&mode->kit, op, nodes->feeder[f], nodes->mate[p]);
+        relayed[f] = 1;
+    }
+}
