@@ -91,8 +91,8 @@ static void add_ranks(sum_t *s, uint64_t token)
     }
 }
 
-/* The row in which another node sends what its ranks have for the token; 0: none of them has anything. */
-static int sum_node(sum_t *s, uint32_t node, uint32_t n, uint64_t token)
+/* Adds the row in which another node sends what its ranks have for the token, if any of them has something. */
+static void add_other_node(sum_t *s, uint32_t node, uint32_t n, uint64_t token)
 {
     const oracle_shape_t *shape = s->shape;
     float *sum = oracle_alloc(shape->hidden * sizeof *sum);
@@ -105,9 +105,10 @@ static int sum_node(sum_t *s, uint32_t node, uint32_t n, uint64_t token)
         oracle_row_add(sum, s->row, shape->combine_dtype, shape->hidden);
         any = 1;
     }
-    oracle_row_round(s->row, sum, shape->combine_dtype, shape->hidden);
+    if (!shape->wide_sums) oracle_row_round(s->row, sum, shape->combine_dtype, shape->hidden);
+    if (any && shape->wide_sums) oracle_row_add(s->total, sum, XEP_FP32, shape->hidden);
+    else if (any) oracle_row_add(s->total, s->row, shape->combine_dtype, shape->hidden);
     free(sum);
-    return any;
 }
 
 /* By nodes, ascending: a row of each rank of the own node, and one of every other node. */
@@ -118,7 +119,7 @@ static void add_nodes(sum_t *s, uint64_t token)
 
     for (uint32_t node = 0; node < nranks; node++) {
         if (node != shape->node[s->rank]) {
-            if (sum_node(s, node, n, token)) oracle_row_add(s->total, s->row, shape->combine_dtype, shape->hidden);
+            add_other_node(s, node, n, token);
             continue;
         }
         for (uint32_t i = 0; i < n; i++) {

@@ -61,6 +61,7 @@ struct oracle_shape {
     uint64_t capacity;  /* fixed capacity; 0: exact */
     /* by rank: [R] node of each, where what another node has for a token comes back as one row; NULL: one of each */
     const uint32_t *node;
+    int wide_sums; /* by node: that row is fp32, and is not rounded */
     /* [R] 1: outputs of that rank's experts come to this one as LogFMT, bf16; NULL: none do */
     const uint8_t *logfmt_from;
 };

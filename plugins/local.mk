@@ -27,7 +27,7 @@ noinst_LTLIBRARIES += libxep_kernels.la
 libxep_kernels_la_SOURCES = \
 	%D%/kernels/copy.h %D%/kernels/copy.c \
 	%D%/kernels/floats.h %D%/kernels/weigh.h %D%/kernels/weigh.c %D%/kernels/weigh_kernels.h \
-	%D%/kernels/weigh_lines.h %D%/kernels/weigh_avx2.c %D%/kernels/weigh_avx512.c
+	%D%/kernels/weigh_lines.h %D%/kernels/weigh_mixed.h %D%/kernels/weigh_avx2.c %D%/kernels/weigh_avx512.c
 libxep_kernels_la_CPPFLAGS = $(plugin_cppflags) -I$(srcdir)/%D%/kit -I$(srcdir)/%D%/kernels
 
 pkglib_LTLIBRARIES = xep_normal.la xep_ll.la

@@ -365,7 +365,10 @@ xep_status_t xep_buffer_query(const xep_buffer_t *buffer, xep_buffer_info_t *inf
                              .on_failure = buffer->params.on_failure,
                              .timeout_ms = buffer->params.timeout_ms,
                              .path = buffer->shape.by_nodes ? XEP_PATH_NODES : XEP_PATH_FLAT,
-                             .pass_rows = buffer->shape.feed_rows * buffer->shape.feeders};
+                             .pass_rows = buffer->shape.feed_rows * buffer->shape.feeders,
+                             .node_sums = buffer->shape.by_nodes && buffer->plugin.plugin->by_nodes == XEP_BY_NODES_ALL
+                                              ? buffer->params.node_sums
+                                              : XEP_NODE_SUMS_DEFAULT};
     for (uint32_t s = 0; s < own.slots; s++) own.free_slots += buffer->handles[s].state == XEP_HANDLE_FREE;
     for (uint32_t r = 0; r < buffer->group->nranks; r++) own.mapped_peers += (uint32_t)buffer->group->peers[r].mapped;
     return xep_fill_struct("info", info, &own, sizeof own);

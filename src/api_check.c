@@ -181,7 +181,10 @@ xep_status_t xep_check_buffer(const xep_config_t *config, uint32_t nranks, xep_b
                         (int)p->on_failure, p->flags);
     if ((unsigned)p->path > XEP_PATH_NODES)
         return xep_fail(XEP_ERR_INVALID, "invalid path: %d (one of XEP_PATH_*)", (int)p->path);
+    if ((unsigned)p->node_sums > XEP_NODE_SUMS_FP32)
+        return xep_fail(XEP_ERR_INVALID, "invalid node_sums: %d (one of XEP_NODE_SUMS_*)", (int)p->node_sums);
     if (p->path == XEP_PATH_AUTO) p->path = (xep_path_t)config->path;
+    if (p->node_sums == XEP_NODE_SUMS_DEFAULT) p->node_sums = (xep_node_sums_t)config->node_sums;
     if (p->threads == 0 && p->memory == XEP_MEMORY_CUDA) p->threads = MULTIPROCESSORS;
     if (p->threads == 0) p->threads = config->threads == 0 ? 1 : config->threads;
     if (p->timeout_ms == 0) p->timeout_ms = config->timeout;

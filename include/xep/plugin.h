@@ -59,6 +59,7 @@ typedef struct xep_shape {
     int by_nodes;
     uint32_t feeders;   /* most that a rank has; 0 where it is not by nodes */
     uint64_t feed_rows; /* by nodes: rows that a rank has room for while they pass through it, for each feeder */
+    int wide_sums;      /* by nodes: what a node sends of a token is fp32 (XEP_NODE_SUMS_FP32) */
 } xep_shape_t;
 
 /** The parts of a rank's heap, in this order. */

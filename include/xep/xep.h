@@ -526,6 +526,13 @@ enum {
  */
 typedef enum { XEP_PATH_AUTO = 0, XEP_PATH_FLAT = 1, XEP_PATH_NODES = 2 } xep_path_t;
 
+/**
+ * By nodes, in mode normal: how the sum of another node's contributions to a token travels. Of the type: rounded to the
+ * type of the rows, so that it is as long as one of them. fp32: as it is, and nothing is rounded before the end: twice
+ * the bytes of bf16 for a combine. Default: XEP_NODE_SUMS, which is dtype where it is not set.
+ */
+typedef enum { XEP_NODE_SUMS_DEFAULT = 0, XEP_NODE_SUMS_DTYPE = 1, XEP_NODE_SUMS_FP32 = 2 } xep_node_sums_t;
+
 /** All fields but those marked "per rank" are collective: every rank passes the same values. */
 typedef struct xep_buffer_params {
     size_t size;
@@ -550,6 +557,7 @@ typedef struct xep_buffer_params {
      * passes rows to it; with fewer it is slower. 0: 2 * tokens, or as many as there can be. ll: not looked at, there
      * is room for all */
     uint64_t pass_rows;
+    xep_node_sums_t node_sums;
 } xep_buffer_params_t;
 
 #define XEP_BUFFER_PARAMS_INIT XEP_INIT_(xep_buffer_params_t)
@@ -623,8 +631,9 @@ typedef struct xep_buffer_info {
     xep_dtype_t dtype, combine_dtype;
     xep_on_failure_t on_failure;
     int32_t timeout_ms;
-    xep_path_t path;    /* that is used: XEP_PATH_FLAT or XEP_PATH_NODES */
-    uint64_t pass_rows; /* by nodes: as the param, with the default filled in; ll: all that can pass; else 0 */
+    xep_path_t path;           /* that is used: XEP_PATH_FLAT or XEP_PATH_NODES */
+    uint64_t pass_rows;        /* by nodes: as the param, with the default filled in; ll: all that can pass; else 0 */
+    xep_node_sums_t node_sums; /* normal, by nodes: as the param, likewise; else XEP_NODE_SUMS_DEFAULT */
 } xep_buffer_info_t;
 
 #define XEP_BUFFER_INFO_INIT XEP_INIT_(xep_buffer_info_t)
@@ -890,8 +899,8 @@ typedef struct xep_combine_args {
     size_t bias_stride[2];      /* bytes between rows; 0: dense */
     /* [T][H] of dtype. normal: +0 + bias[0] + bias[1] + one contribution of each rank that got the token, ranks
      * ascending, in fp32, rounded once to nearest even. By nodes (XEP_PATH_NODES) nodes are in ascending order: of the
-     * own node such a contribution of each rank, of every other node their sum, which was rounded, too. ll: see
-     * weights */
+     * own node such a contribution of each rank, of every other node their sum, which was rounded, too, unless the
+     * buffer has XEP_NODE_SUMS_FP32. ll: see weights */
     void *out;
     size_t out_stride;         /* bytes between rows; 0: dense */
     float *out_weights;        /* [T][K] sums of topk_weights; only with them */

@@ -35,6 +35,16 @@ void xep_weigh_from(int type, void *out, const void *const *rows, const float *w
     }
 }
 
+void xep_weigh_mixed_from(int type, int wide_out, void *out, const void *const *rows, const uint8_t *wide, size_t n,
+                          size_t from, size_t elems)
+{
+    for (size_t i = from; i < elems; i++) {
+        float sum = 0;
+        for (size_t j = 0; j < n; j++) sum += load(wide[j] ? XEP_WEIGH_FP32 : type, rows[j], i);
+        store(wide_out ? XEP_WEIGH_FP32 : type, out, i, sum);
+    }
+}
+
 /* One function for each type, so that the inner loop above is compiled with the type known. */
 static void bf16_scalar(void *out, const void *const *rows, const float *weights, size_t n, size_t elems)
 {
@@ -64,4 +74,29 @@ xep_weigh_fn xep_weigh_select(xep_dtype_t dtype, xep_simd_t simd, int streaming)
     (void)streaming;
 #endif
     return scalar[type];
+}
+
+#define MIXED(_name, _type, _wide_out)                                                                 \
+    static void _name(void *out, const void *const *rows, const uint8_t *wide, size_t n, size_t elems) \
+    {                                                                                                  \
+        xep_weigh_mixed_from(_type, _wide_out, out, rows, wide, n, 0, elems);                          \
+    }
+
+MIXED(mixed_bf16, XEP_WEIGH_BF16, 0)
+MIXED(mixed_bf16_wide, XEP_WEIGH_BF16, 1)
+MIXED(mixed_fp16, XEP_WEIGH_FP16, 0)
+MIXED(mixed_fp16_wide, XEP_WEIGH_FP16, 1)
+
+xep_weigh_mixed_fn xep_weigh_select_mixed(xep_dtype_t dtype, int wide_out, xep_simd_t simd)
+{
+    static const xep_weigh_mixed_fn scalar[XEP_WEIGH_NARROW][2] = {{mixed_bf16, mixed_bf16_wide},
+                                                                   {mixed_fp16, mixed_fp16_wide}};
+    int type = dtype == XEP_BF16 ? XEP_WEIGH_BF16 : XEP_WEIGH_FP16;
+#if defined(__x86_64__)
+    if (simd >= XEP_SIMD_AVX512) return xep_weigh_mixed_avx512[type][wide_out != 0];
+    if (simd == XEP_SIMD_AVX2) return xep_weigh_mixed_avx2[type][wide_out != 0];
+#else
+    (void)simd;
+#endif
+    return scalar[type][wide_out != 0];
 }

@@ -73,6 +73,7 @@ static void lay_arrays(void *opaque, xep_carve_t *arena)
     mode->marks = xep_carve_array(arena, (shape->nranks + UINT64_C(63)) / 64, sizeof *mode->marks);
     mode->factors = xep_carve_array(arena, shape->nranks, sizeof *mode->factors);
     mode->rows = xep_carve_array(arena, rows, sizeof *mode->rows);
+    mode->wide = xep_carve_array(arena, rows, sizeof *mode->wide);
     mode->sends = xep_carve_array(arena, mode->layout.nsends, sizeof *mode->sends);
     for (uint64_t a = 0; a < mode->layout.nsends; a++) {
         uint64_t *sums = xep_carve_array(arena, mode->kit.env->checks_rows ? shape->tokens : 0, sizeof *sums);

@@ -102,6 +102,7 @@ typedef struct normal_layout {
     xep_heap_layout_t common; /* first */
     uint32_t max_dests;       /* of a token: min(K, R) */
     uint64_t returned_rows;   /* rows that unmapped owners may return to a slot: 0 on one node */
+    size_t returned_stride;   /* between them, and between sums of other nodes */
     uint64_t record_bytes;
     uint64_t mail;               /* XEP_REGION_CONTROL: [slots][R] normal_mail_t */
     uint64_t storing;            /* XEP_REGION_CONTROL: epoch of the dispatch whose rows this rank is storing, or 0 */
@@ -200,6 +201,7 @@ typedef struct normal {
     uint64_t *marks;            /* [(R + 63) / 64] ranks of a token: scratch of the plan */
     uint64_t *factors;          /* [R] of the rows to each rank, in a digest: odd, so that no change of one is lost */
     const void **rows;          /* [threads][max_dests + 2] rows to sum: scratch of combine */
+    uint8_t *wide;              /* [threads][max_dests + 2] likewise: which of them are fp32, by nodes with wide_sums */
     struct normal_nodes *nodes; /* normal_nodes.h; NULL: rows go to each rank */
     struct normal_send *sends;  /* [nsends] normal_place.h */
     uint32_t handed;            /* area that the user may write, or UINT32_MAX */

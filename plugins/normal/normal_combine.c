@@ -130,6 +130,7 @@ typedef struct sum {
     const normal_t *mode;
     const xep_op_t *op;
     xep_weigh_fn weigh;
+    xep_weigh_mixed_fn mixed; /* instead, where rows of other nodes are fp32 and others are not */
     /* of each token: ranks ascending; or, by nodes, those of the own node, and R + another node */
     const uint64_t *first;
     const normal_dest_t *terms;
@@ -191,7 +192,7 @@ static void fill_node_sources(const normal_t *mode, const xep_op_t *op)
 {
     const normal_layout_t *at = &mode->layout;
     normal_slot_t *slot = normal_slot(mode, op->slot);
-    size_t weights = slot->routing->topk * sizeof(float), stride = at->common.combine_stride;
+    size_t weights = slot->routing->topk * sizeof(float), stride = at->returned_stride;
     for (uint32_t n = 0; n < mode->kit.shape->nodes; n++) {
         uint64_t row = slot->routing->passing->begin[n];
         slot->sources[mode->kit.shape->nranks + n] = (normal_source_t){
@@ -226,7 +227,7 @@ static void sum_weights(const sum_t *sum, uint64_t token)
 }
 
 /* Biases first, then the terms in their order, which is what makes sums the same on every run. */
-static void sum_token(const sum_t *sum, uint64_t token, const void **rows)
+static void sum_token(const sum_t *sum, uint64_t token, const void **rows, uint8_t *wide)
 {
     const xep_combine_args_t *args = sum->op->combine;
     const normal_slot_t *slot = normal_slot(sum->mode, sum->op->slot);
@@ -234,12 +235,16 @@ static void sum_token(const sum_t *sum, uint64_t token, const void **rows)
 
     for (int b = 0; b < 2; b++)
         if (args->bias[b]) rows[n++] = (const char *)args->bias[b] + token * args->bias_stride[b];
+    if (sum->mixed != NULL) memset(wide, 0, n);
     for (uint64_t i = sum->first[token]; i < sum->first[token + 1]; i++) {
         const normal_source_t *source = &slot->sources[sum->terms[i].rank];
         if (is_without(sum, sum->terms[i].rank)) continue;
+        if (sum->mixed != NULL) wide[n] = sum->terms[i].rank >= sum->mode->kit.shape->nranks;
         rows[n++] = source->x + sum->terms[i].row * source->x_stride;
     }
-    sum->weigh((char *)args->out + token * args->out_stride, rows, NULL, n, args->hidden);
+    char *out = (char *)args->out + token * args->out_stride;
+    if (sum->mixed != NULL) sum->mixed(out, rows, wide, n, args->hidden);
+    else sum->weigh(out, rows, NULL, n, args->hidden);
 }
 
 /* Which selections of a token are not in its sum. */
@@ -259,9 +264,9 @@ static void sum_tokens(void *arg, uint32_t thread, uint32_t nthreads)
     const sum_t *sum = arg;
     const normal_t *mode = sum->mode;
     uint64_t tokens = normal_slot(mode, sum->op->slot)->routing->tokens;
-    const void **rows = mode->rows + (size_t)thread * (mode->layout.max_dests + 2);
+    const size_t first = (size_t)thread * (mode->layout.max_dests + 2);
     for (uint64_t t = tokens * thread / nthreads; t < tokens * (thread + 1) / nthreads; t++) {
-        sum_token(sum, t, rows);
+        sum_token(sum, t, mode->rows + first, mode->wide + first);
         if (sum->op->combine->out_weights) sum_weights(sum, t);
         if (sum->op->combine->missing) tell_missing(sum, t);
     }
@@ -287,11 +292,15 @@ static xep_status_t sum(void *opaque, xep_op_t *op)
     normal_t *mode = opaque;
     const xep_env_t *env = mode->kit.env;
     const normal_routing_t *routing = normal_slot(mode, op->slot)->routing;
-    sum_t sum = {mode, op, xep_weigh_select(op->combine->dtype, env->simd, is_streaming(mode, op)), routing->first,
-                 routing->dests};
+    sum_t sum = {.mode = mode,
+                 .op = op,
+                 .weigh = xep_weigh_select(op->combine->dtype, env->simd, is_streaming(mode, op)),
+                 .first = routing->first,
+                 .terms = routing->dests};
     if (mode->nodes != NULL) {
         sum.first = routing->passing->term_first;
         sum.terms = routing->passing->terms;
+        sum.mixed = normal_sums_are_wide(mode, op) ? xep_weigh_select_mixed(op->combine->dtype, 0, env->simd) : NULL;
         fill_node_sources(mode, op);
     }
     xep_status_t status = take_begins(mode, op);

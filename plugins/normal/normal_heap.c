@@ -21,14 +21,14 @@ static void lay_slot(const xep_shape_t *shape, xep_heap_layout_t *common, xep_ca
     at->input_weights = xep_carve_area(metadata, common->recv_rows, weights);
     at->returned_weights = xep_carve_area(metadata, at->returned_rows, weights);
     common->input = xep_carve_area(rows, common->recv_rows, common->combine_stride);
-    at->returned = xep_carve_area(rows, at->returned_rows, common->combine_stride);
+    at->returned = xep_carve_area(rows, at->returned_rows, at->returned_stride);
     if (!shape->by_nodes) return;
     uint64_t passing = shape->feeders * shape->feed_rows;
     uint64_t words = 1 + 2 * (uint64_t)shape->topk + shape->scales; /* of the metadata of a row */
     at->feed_metadata = xep_carve_area(metadata, passing, words * sizeof(int32_t));
     at->sum_weights = xep_carve_area(metadata, passing, weights);
     at->feed_rows = xep_carve_area(rows, passing, xep_row_stride((size_t)shape->hidden * shape->elem_bytes));
-    at->sums = xep_carve_area(rows, passing, common->combine_stride);
+    at->sums = xep_carve_area(rows, passing, at->returned_stride);
 }
 
 /* What a feeder says to this rank alone: a line, and a record for all ranks of the node. */
@@ -71,6 +71,8 @@ xep_status_t normal_lay_heap(const xep_shape_t *shape, xep_heap_layout_t *common
     at->max_dests = least(shape->topk, shape->nranks);
     at->returned_rows =
         shape->tokens * least(shape->topk, shape->by_nodes ? shape->nodes - 1 : xep_shape_unmapped(shape));
+    at->returned_stride =
+        shape->by_nodes && shape->wide_sums ? xep_row_stride(shape->hidden * sizeof(float)) : common->combine_stride;
     at->record_bytes =
         xep_row_stride(sizeof(normal_record_t) + sizeof(uint32_t) * (shape->nranks + (uint64_t)shape->first_expert[1]));
     common->recv_rows = shape->recv_rows != 0 ? shape->recv_rows : shape->nranks * shape->tokens;

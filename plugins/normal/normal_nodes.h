@@ -42,7 +42,7 @@
  *  4. wait for the offers of all, as in normal.h, and for summed of all nodes that rows have passed to.
  *  6. as in normal.h.
  *  5. out[t] = sum over nodes ascending: the ranks of the own node one by one, ascending; of each other node the row in
- *     "returned", which was rounded to the type of the rows.
+ *     "returned", which was rounded to the type of the rows, or is fp32 (xep_shape_t.wide_sums).
  * "returned" is not overwritten early for the same reason as in normal.h: its writer, the forwarder, waits for the
  * reader's read of the last combine. "sums" is used again when the wire is flushed.
  */
@@ -81,6 +81,12 @@ static inline uint64_t normal_rows_word(uint64_t epoch, uint64_t rows)
 static inline uint64_t normal_rows_of(uint64_t word, uint64_t epoch)
 {
     return word >> XEP_FEED_ROWS_BITS == epoch ? word & ((UINT64_C(1) << XEP_FEED_ROWS_BITS) - 1) : 0;
+}
+
+/** Whether sums of a combine go to other nodes in fp32, and its rows are of a narrower type. */
+static inline int normal_sums_are_wide(const normal_t *mode, const xep_op_t *op)
+{
+    return mode->kit.shape->wide_sums && op->combine->dtype != XEP_FP32;
 }
 
 /* ---- in private memory ---- */

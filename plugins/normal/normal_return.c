@@ -13,7 +13,8 @@ typedef struct summing {
     const normal_t *mode;
     const xep_op_t *op;
     xep_weigh_fn weigh;
-    uint64_t rows, sum; /* so many, from this row of "sums" on */
+    xep_weigh_mixed_fn widen; /* instead, where sums are fp32 and rows are not */
+    uint64_t rows, sum;       /* so many, from this row of "sums" on */
 } summing_t;
 
 /* ---- outputs of mates ---- */
@@ -65,7 +66,7 @@ static void fill_mates(const normal_t *mode, const xep_op_t *op)
 
 /* ---- sums ---- */
 
-static void sum_row(const summing_t *summing, uint64_t row, const void **rows)
+static void sum_row(const summing_t *summing, uint64_t row, const void **rows, const uint8_t *none_wide)
 {
     const normal_t *mode = summing->mode;
     const normal_nodes_t *nodes = mode->nodes;
@@ -75,8 +76,9 @@ static void sum_row(const summing_t *summing, uint64_t row, const void **rows)
         rows[n++] = source->x + nodes->piece.dests[d].row * source->x_stride;
     }
     char *sums = xep_kit_own_area(&mode->kit, mode->layout.sums, summing->op->slot);
-    summing->weigh(sums + (summing->sum + row) * mode->layout.common.combine_stride, rows, NULL, n,
-                   summing->op->combine->hidden);
+    char *out = sums + (summing->sum + row) * mode->layout.returned_stride;
+    if (summing->widen != NULL) summing->widen(out, rows, none_wide, n, summing->op->combine->hidden);
+    else summing->weigh(out, rows, NULL, n, summing->op->combine->hidden);
 }
 
 /* Each selection by itself, mates ascending; not rounded. */
@@ -103,9 +105,10 @@ static void sum_rows(void *arg, uint32_t thread, uint32_t nthreads)
 {
     const summing_t *summing = arg;
     const normal_t *mode = summing->mode;
-    const void **rows = mode->rows + (size_t)thread * (mode->layout.max_dests + 2);
+    const size_t first = (size_t)thread * (mode->layout.max_dests + 2);
+    if (summing->widen != NULL) memset(mode->wide + first, 0, mode->layout.max_dests);
     for (uint64_t i = summing->rows * thread / nthreads; i < summing->rows * (thread + 1) / nthreads; i++) {
-        sum_row(summing, i, rows);
+        sum_row(summing, i, mode->rows + first, mode->wide + first);
         if (normal_state(summing->op)->weighted) sum_weights(summing, i);
     }
     xep_stores_fence();
@@ -149,7 +152,9 @@ static xep_status_t put_sums(const normal_t *mode, const xep_op_t *op, uint32_t 
     const normal_layout_t *at = &mode->layout;
     normal_state_t *state = normal_state(op);
     size_t weights = normal_slot(mode, op->slot)->routing->topk * sizeof(float);
-    const returned_t rows = {at->sums, at->returned, xep_combine_row_bytes(op->combine), at->common.combine_stride};
+    size_t bytes =
+        normal_sums_are_wide(mode, op) ? op->combine->hidden * sizeof(float) : xep_combine_row_bytes(op->combine);
+    const returned_t rows = {at->sums, at->returned, bytes, at->returned_stride};
     const returned_t beside = {at->sum_weights, at->returned_weights, weights, weights};
     xep_status_t status = put_array(mode, op, feed, &rows, &state->sums_put);
     return status == XEP_OK && state->weighted ? put_array(mode, op, feed, &beside, &state->weights_put) : status;
@@ -183,6 +188,9 @@ static xep_status_t return_piece(normal_t *mode, xep_op_t *op, uint32_t feed)
     summing_t summing = {.mode = mode,
                          .op = op,
                          .weigh = xep_weigh_select(op->combine->dtype, env->simd, 0),
+                         .widen = normal_sums_are_wide(mode, op)
+                                      ? xep_weigh_select_mixed(op->combine->dtype, 1, env->simd)
+                                      : NULL,
                          .rows = rows,
                          .sum = state->sum_row};
     normal_list_rows(mode, slot, feed, state->feed_row, rows);

@@ -277,6 +277,16 @@ int ext_args_path(PyObject *word, xep_path_t *path_p)
     return 0;
 }
 
+int ext_args_node_sums(PyObject *word, xep_node_sums_t *node_sums_p)
+{
+    static const char *const words[] =
+        {[XEP_NODE_SUMS_DEFAULT] = "default", [XEP_NODE_SUMS_DTYPE] = "dtype", [XEP_NODE_SUMS_FP32] = "fp32"};
+    int number = (int)*node_sums_p;
+    if (word != NULL && find_word("node_sums", word, words, 3, &number) != 0) return -1;
+    *node_sums_p = (xep_node_sums_t)number;
+    return 0;
+}
+
 /* A stream where there is no device goes on to the library, which has the sentence for it. */
 int ext_args_stream(PyObject *object, const ext_element_t *element, void **stream_p)
 {

@@ -76,6 +76,9 @@ int ext_args_on_failure(PyObject *word, xep_on_failure_t *on_failure_p);
 /** How rows reach other nodes, "auto", "flat" or "nodes"; word NULL: path_p stays. */
 int ext_args_path(PyObject *word, xep_path_t *path_p);
 
+/** How the sum of a node travels, "default", "dtype" or "fp32"; word NULL: node_sums_p stays. */
+int ext_args_node_sums(PyObject *word, xep_node_sums_t *node_sums_p);
+
 /** A stream of whatever package; object NULL: the one that is current for arrays of this element. */
 int ext_args_stream(PyObject *object, const ext_element_t *element, void **stream_p);
 

@@ -36,13 +36,14 @@ enum {
     SEND_MEMORY,
     PATH,
     PASS_ROWS,
+    NODE_SUMS,
     COUNT
 };
 
-static const char *const names[COUNT] = {"group",       "experts", "topk",          "hidden", "tokens",
-                                         "mode",        "dtype",   "combine_dtype", "scales", "recv_rows",
-                                         "slots",       "threads", "timeout",       "memory", "on_failure",
-                                         "send_memory", "path",    "pass_rows"};
+static const char *const names[COUNT] = {"group",       "experts", "topk",          "hidden",   "tokens",
+                                         "mode",        "dtype",   "combine_dtype", "scales",   "recv_rows",
+                                         "slots",       "threads", "timeout",       "memory",   "on_failure",
+                                         "send_memory", "path",    "pass_rows",     "node_sums"};
 
 static ext_signature_t signature = {"Buffer", 5, COUNT, names, {NULL}};
 
@@ -66,7 +67,8 @@ static int read_params(PyObject *const *args, Py_ssize_t nargs, PyObject *keywor
         ext_args_on_failure(values[ON_FAILURE], &params->on_failure) != 0 ||
         ext_args_flag(values[SEND_MEMORY], XEP_BUFFER_SEND_MEMORY, &params->flags) != 0 ||
         ext_args_path(values[PATH], &params->path) != 0 ||
-        ext_args_number("pass_rows", values[PASS_ROWS], INT64_MAX, &params->pass_rows) != 0)
+        ext_args_number("pass_rows", values[PASS_ROWS], INT64_MAX, &params->pass_rows) != 0 ||
+        ext_args_node_sums(values[NODE_SUMS], &params->node_sums) != 0)
         return -1;
     return ext_args_timeout(values[TIMEOUT], &params->timeout_ms);
 }
@@ -168,9 +170,11 @@ static PyObject *query(PyObject *self, PyObject *Py_UNUSED(unused))
     ext_slots_drain(&buffer->slots);
     const xep_status_t status = lib.buffer_query(buffer->buffer, &info);
     if (status < 0) return ext_raise(status);
-    return Py_BuildValue("(sKKIIIIKisK)", info.mode, info.bytes, info.recv_rows, info.slots, info.free_slots,
+    static const char *const sums[] =
+        {[XEP_NODE_SUMS_DEFAULT] = NULL, [XEP_NODE_SUMS_DTYPE] = "dtype", [XEP_NODE_SUMS_FP32] = "fp32"};
+    return Py_BuildValue("(sKKIIIIKisKz)", info.mode, info.bytes, info.recv_rows, info.slots, info.free_slots,
                          info.threads, info.mapped_peers, info.operations, info.device,
-                         info.path == XEP_PATH_NODES ? "nodes" : "flat", info.pass_rows);
+                         info.path == XEP_PATH_NODES ? "nodes" : "flat", info.pass_rows, sums[info.node_sums]);
 }
 
 /* The GIL is kept: the call copies numbers and does not wait. "N" of Py_BuildValue() gives the arrays away. */

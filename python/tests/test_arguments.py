@@ -299,6 +299,10 @@ def test_library_queries():
     assert flat.bytes < some.bytes < size.bytes
     with pytest.raises(ValueError, match='path: expected "auto", "flat" or "nodes", got \'node\''):
         xep.buffer_size(4, experts=E, topk=K, hidden=H, tokens=T, path="node")
+    wide = xep.buffer_size(4, experts=E, topk=K, hidden=H, tokens=T, path="nodes", pass_rows=5, node_sums="fp32")
+    assert wide.bytes > some.bytes and wide.node_bytes == some.node_bytes
+    with pytest.raises(ValueError, match='node_sums: expected "default", "dtype" or "fp32", got \'bf16\''):
+        xep.buffer_size(4, experts=E, topk=K, hidden=H, tokens=T, node_sums="bf16")
 
 
 def test_log_goes_where_it_is_sent():

@@ -28,7 +28,8 @@ class BufferSize(NamedTuple):
 
 class BufferInfo(NamedTuple):
     """``xep_buffer_info_t``. device: number of the CUDA device that has the rows; -1: host memory. path: "flat" or
-    "nodes"; pass_rows: with "nodes" the room for rows in passing."""
+    "nodes"; pass_rows: with "nodes" the room for rows in passing; node_sums: with "nodes" "dtype" or "fp32",
+    else None."""
 
     mode: str
     bytes: int
@@ -41,6 +42,7 @@ class BufferInfo(NamedTuple):
     device: int
     path: str
     pass_rows: int
+    node_sums: Optional[str]
 
 
 class BufferOptions(TypedDict, total=False):
@@ -59,6 +61,7 @@ class BufferOptions(TypedDict, total=False):
     send_memory: bool
     path: Literal["auto", "flat", "nodes"]
     pass_rows: int
+    node_sums: Literal["default", "dtype", "fp32"]
 
 
 def buffer_size(
@@ -94,6 +97,8 @@ class Buffer(_ext.Buffer):
     path: how rows reach ranks of other nodes: "flat": once to each rank, "nodes": once to each node, "auto": XEP_PATH,
     else what takes less time. pass_rows: with "nodes", in mode "normal", the rows that a rank has room for while they
     pass through it, 0: as many as the library finds right.
+    node_sums: likewise how the sum of another node's rows for a token travels: "dtype": rounded to the type of the
+    rows, "fp32": as it is, "default": XEP_NODE_SUMS, else "dtype".
 
     One thread at a time; the GIL is released while it waits.
     """

@@ -18,7 +18,8 @@ enum { MODE_BYTES = 64, VALUE_BYTES = 24 };
 /* clang-format off */
 #define COLLECTIVE(X) \
     X(experts) X(topk) X(hidden) X(scales) X(tokens) X(recv_rows) X(dtype) X(combine_dtype) X(slots) X(memory) \
-    X(on_failure) X(flags) X(path) X(pass_rows) X(by_nodes) X(bytes)
+    X(on_failure) X(flags) X(path) X(pass_rows) X(node_sums) X(by_nodes) \
+    X(bytes)
 /* clang-format on */
 
 /* A proposal as it is exchanged. Written by each rank, read by all. */
@@ -30,7 +31,7 @@ typedef struct terms {
     COLLECTIVE(TERMS_FIELD)
 #undef TERMS_FIELD
 } terms_t;
-_Static_assert(sizeof(terms_t) == 8 + MODE_BYTES + 16 * 8, "terms are exchanged as bytes: no padding");
+_Static_assert(sizeof(terms_t) == 8 + MODE_BYTES + 17 * 8, "terms are exchanged as bytes: no padding");
 
 static const struct {
     const char *name;
@@ -65,20 +66,29 @@ static void fill_terms(const xep_proposal_t *proposal, terms_t *terms)
     terms->flags = params->flags;
     terms->path = params->path;
     terms->pass_rows = params->pass_rows;
+    terms->node_sums = params->node_sums;
     terms->by_nodes = proposal->by_nodes;
     terms->bytes = proposal->bytes;
 }
 
-/* a parameter as users know it: types by name */
-static uint64_t read_value(const terms_t *terms, int i, char *text)
+/* the name of a value, or NULL: it has none */
+static const char *find_word(const char *name, uint64_t value)
 {
     static const char *const paths[] = {[XEP_PATH_AUTO] = "auto", [XEP_PATH_FLAT] = "flat", [XEP_PATH_NODES] = "nodes"};
+    static const char *const sums[] = {[XEP_NODE_SUMS_DTYPE] = "dtype", [XEP_NODE_SUMS_FP32] = "fp32"};
+    if (strstr(name, "dtype") != NULL) return xep_dtype_name((xep_dtype_t)value);
+    if (strcmp(name, "path") == 0 && value <= XEP_PATH_NODES) return paths[value];
+    if (strcmp(name, "node_sums") == 0 && value <= XEP_NODE_SUMS_FP32) return sums[value];
+    return NULL;
+}
+
+/* a parameter as users know it */
+static uint64_t read_value(const terms_t *terms, int i, char *text)
+{
     uint64_t value;
     memcpy(&value, (const char *)terms + collective[i].offset, sizeof value);
-    if (strstr(collective[i].name, "dtype") != NULL)
-        snprintf(text, VALUE_BYTES, "%s", xep_dtype_name((xep_dtype_t)value));
-    else if (strcmp(collective[i].name, "path") == 0 && value <= XEP_PATH_NODES)
-        snprintf(text, VALUE_BYTES, "%s", paths[value]);
+    const char *word = find_word(collective[i].name, value);
+    if (word != NULL) snprintf(text, VALUE_BYTES, "%s", word);
     else snprintf(text, VALUE_BYTES, "%" PRIu64, value);
     return value;
 }

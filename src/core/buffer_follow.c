@@ -14,11 +14,11 @@ typedef struct likeness {
     uint32_t experts, topk, hidden, scales, slots;
     uint32_t threads;
     int32_t timeout_ms;
-    uint32_t dtype, combine_dtype, memory, on_failure, flags, path;
+    uint32_t dtype, combine_dtype, memory, on_failure, flags, path, node_sums, reserved;
     uint64_t tokens, recv_rows, pass_rows;
     char mode[XEP_FOLLOWED_MODE];
 } likeness_t;
-_Static_assert(sizeof(likeness_t) == 80 + XEP_FOLLOWED_MODE, "exchanged as bytes: no padding");
+_Static_assert(sizeof(likeness_t) == 88 + XEP_FOLLOWED_MODE, "exchanged as bytes: no padding");
 
 /* Field by field and not as one copy: the struct of params has pointers, and its layout is each process's own. */
 static likeness_t draw(const xep_buffer_t *old)
@@ -41,7 +41,8 @@ static likeness_t draw(const xep_buffer_t *old)
                            .recv_rows = params->recv_rows,
                            .flags = params->flags,
                            .path = params->path,
-                           .pass_rows = params->pass_rows};
+                           .pass_rows = params->pass_rows,
+                           .node_sums = params->node_sums};
     snprintf(likeness.mode, sizeof likeness.mode, "%s", params->mode);
     return likeness;
 }
@@ -70,6 +71,7 @@ static void fill_followed(const likeness_t *likeness, xep_followed_t *followed)
     followed->params.flags = likeness->flags;
     followed->params.path = (xep_path_t)likeness->path;
     followed->params.pass_rows = likeness->pass_rows;
+    followed->params.node_sums = (xep_node_sums_t)likeness->node_sums;
 }
 
 /* A rank whose own buffer differs finds out when all agree on the new one. */

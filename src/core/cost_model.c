@@ -46,8 +46,8 @@ static double row_bytes(const xep_cost_sizes_t *sizes, xep_cost_operation_t oper
 
 static double sent_bytes(xep_cost_path_t path, const xep_cost_sizes_t *sizes, xep_cost_operation_t operation)
 {
-    if (operation == XEP_COST_COMBINE || path == XEP_COST_FLAT || sizes->by_selection)
-        return row_bytes(sizes, operation);
+    if (path == XEP_COST_FLAT || sizes->by_selection) return row_bytes(sizes, operation);
+    if (operation == XEP_COST_COMBINE) return (double)sizes->node_sum_bytes;
     return (double)sizes->row_bytes + metadata_bytes(sizes, PASSED_INDEX);
 }
 
@@ -141,7 +141,7 @@ void xep_cost_find_load(const xep_cost_map_t *map, xep_cost_path_t path, xep_cos
         load.came_messages = flow->sent_messages[operation];
     }
     load.passed = passed * row;
-    load.copied = (own + passed + (operation == XEP_COST_COMBINE ? flow->sent : 0)) * row;
+    load.copied = (own + passed) * row + (operation == XEP_COST_COMBINE ? flow->sent * sent : 0);
     if (sizes->by_selection && operation == XEP_COST_DISPATCH) pull_rows(&load, flow, row);
     load.near_bytes = load.near_rows * row;
     load.sent_bytes = load.sent_rows * sent + word_bytes;
@@ -167,13 +167,14 @@ double xep_cost_memory(const xep_cost_map_t *map, xep_cost_path_t path, const xe
 {
     const double own = xep_cost_node_ranks(map, map->node[rank]), sum = round_up((double)sizes->sum_bytes);
     const double row = round_up((double)sizes->row_bytes), weights = (double)sizes->topk * WEIGHT;
+    const double back = path == XEP_COST_FLAT ? sum : round_up((double)sizes->node_sum_bytes);
     const double far = path == XEP_COST_FLAT ? map->nranks - own : map->nnodes - 1.0;
     const double returned = (double)sizes->tokens * (far < sizes->topk ? far : sizes->topk);
     double slot = (double)sizes->recv_rows * (row + metadata_bytes(sizes, INDEX) + sum + weights);
 
-    slot += returned * (sum + weights) + map->nranks * (LINE + record_bytes(map, XEP_COST_FLAT, sizes));
+    slot += returned * (back + weights) + map->nranks * (LINE + record_bytes(map, XEP_COST_FLAT, sizes));
     if (path == XEP_COST_NODES && map->nnodes > 1) {
-        slot += (double)sizes->pass_rows * (row + metadata_bytes(sizes, PASSED_INDEX) + sum + weights);
+        slot += (double)sizes->pass_rows * (row + metadata_bytes(sizes, PASSED_INDEX) + back + weights);
         slot += feeders_of(map, rank) * (LINE + record_bytes(map, path, sizes));
     }
     return sizes->slots * slot;

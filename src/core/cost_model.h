@@ -17,13 +17,14 @@
 /** The shape of a buffer and of what is sent, as far as it costs something. */
 typedef struct xep_cost_sizes {
     uint32_t topk, slots;
-    uint32_t scales;        /* of 4 bytes, of a token */
-    uint64_t tokens;        /* most of a rank */
-    uint64_t recv_rows;     /* most that a rank has room for */
-    uint64_t row_bytes;     /* of a row of a dispatch, without scales */
-    uint64_t sum_bytes;     /* of a row of a combine */
-    uint64_t message_bytes; /* most of a message with rows */
-    uint64_t pass_rows;     /* by nodes: that a rank has room for while they pass through it */
+    uint32_t scales;         /* of 4 bytes, of a token */
+    uint64_t tokens;         /* most of a rank */
+    uint64_t recv_rows;      /* most that a rank has room for */
+    uint64_t row_bytes;      /* of a row of a dispatch, without scales */
+    uint64_t sum_bytes;      /* of a row of a combine */
+    uint64_t node_sum_bytes; /* by nodes: of one from another node */
+    uint64_t message_bytes;  /* most of a message with rows */
+    uint64_t pass_rows;      /* by nodes: that a rank has room for while they pass through it */
     /* mode ll: receivers copy rows from where they came, so that nobody passes them on, and a combine brings back a row
      * for each selection, on both paths as flat (xep_cost_way()). 0: mode normal */
     int by_selection;

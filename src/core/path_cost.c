@@ -18,6 +18,8 @@ static xep_cost_sizes_t sizes_of(const xep_shape_t *shape, int by_selection)
                               .recv_rows = shape->recv_rows,
                               .row_bytes = (uint64_t)shape->hidden * shape->elem_bytes,
                               .sum_bytes = (uint64_t)shape->hidden * shape->combine_elem_bytes,
+                              .node_sum_bytes =
+                                  (uint64_t)shape->hidden * (shape->wide_sums ? 4 : shape->combine_elem_bytes),
                               .message_bytes = MESSAGE_BYTES,
                               .by_selection = by_selection,
                               .first_expert = shape->first_expert};

@@ -99,7 +99,7 @@ AT(xep_layout_t, tokens_per_node, 16);
 AT(xep_layout_t, tokens_per_expert, 24);
 AT(xep_layout_t, token_in_rank, 32);
 
-SIZE(xep_buffer_params_t, 96);
+SIZE(xep_buffer_params_t, 104);
 AT(xep_buffer_params_t, size, 0);
 AT(xep_buffer_params_t, mode, 8);
 AT(xep_buffer_params_t, experts, 16);
@@ -118,6 +118,7 @@ AT(xep_buffer_params_t, on_failure, 72);
 AT(xep_buffer_params_t, flags, 76);
 AT(xep_buffer_params_t, path, 80);
 AT(xep_buffer_params_t, pass_rows, 88);
+AT(xep_buffer_params_t, node_sums, 96);
 
 SIZE(xep_buffer_size_t, 40);
 AT(xep_buffer_size_t, size, 0);
@@ -126,7 +127,7 @@ AT(xep_buffer_size_t, recv_rows, 16);
 AT(xep_buffer_size_t, node_bytes, 24);
 AT(xep_buffer_size_t, device_bytes, 32);
 
-SIZE(xep_buffer_info_t, 120);
+SIZE(xep_buffer_info_t, 128);
 AT(xep_buffer_info_t, size, 0);
 AT(xep_buffer_info_t, mode, 8);
 AT(xep_buffer_info_t, bytes, 16);
@@ -149,6 +150,7 @@ AT(xep_buffer_info_t, on_failure, 96);
 AT(xep_buffer_info_t, timeout_ms, 100);
 AT(xep_buffer_info_t, path, 104);
 AT(xep_buffer_info_t, pass_rows, 112);
+AT(xep_buffer_info_t, node_sums, 120);
 
 SIZE(xep_waits_t, 40);
 AT(xep_waits_t, size, 0);
@@ -246,7 +248,7 @@ AT(xep_combine_args_t, stream, 152);
 AT(xep_combine_args_t, missing, 160);
 AT(xep_combine_args_t, missing_stride, 168);
 
-SIZE(xep_shape_t, 128);
+SIZE(xep_shape_t, 136);
 AT(xep_shape_t, rank, 0);
 AT(xep_shape_t, nranks, 4);
 AT(xep_shape_t, nodes, 8);
@@ -268,6 +270,7 @@ AT(xep_shape_t, sends_in_place, 104);
 AT(xep_shape_t, by_nodes, 108);
 AT(xep_shape_t, feeders, 112);
 AT(xep_shape_t, feed_rows, 120);
+AT(xep_shape_t, wide_sums, 128);
 
 SIZE(xep_region_t, 32);
 AT(xep_region_t, bytes, 0);

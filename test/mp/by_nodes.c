@@ -40,6 +40,24 @@ static const mp_case_t shapes[] = {
      .weights = 1,
      .threads = 3,
      .fixed_capacity = 1},
+    {.name = "sums in fp32",
+     .experts = 40,
+     .topk = 9,
+     .hidden = 331,
+     .tokens = 64,
+     .ragged = 1,
+     .weights = 1,
+     .biases = 3,
+     .threads = 2,
+     .node_sums = XEP_NODE_SUMS_FP32},
+    {.name = "sums of fp16 in fp32",
+     .experts = 16,
+     .topk = 8,
+     .hidden = 512,
+     .tokens = 50,
+     .combine_dtype = XEP_FP16,
+     .copy_in = 1,
+     .node_sums = XEP_NODE_SUMS_FP32},
     {.name = "fp8",
      .experts = 24,
      .topk = 6,
@@ -81,6 +99,7 @@ static void round_with(xep_group_t *group, mp_case_t c, uint64_t pass_rows, uint
     MP_OK(xep_buffer_query(job.buffer, &info));
     MP_CHECK(info.path == XEP_PATH_NODES && info.pass_rows != 0);
     MP_CHECK(pass_rows == 0 || info.pass_rows <= pass_rows);
+    MP_CHECK(info.node_sums == (c.node_sums != 0 ? c.node_sums : XEP_NODE_SUMS_DTYPE));
     for (uint64_t i = 0; i < 3; i++) {
         mp_job_payload(&job, seed + i);
         mp_job_round(&job);
@@ -133,6 +152,13 @@ static void wrong(xep_group_t *group)
     p.pass_rows = mp_rank() == 1 ? 100 : 101;
     MP_FAILS(XEP_ERR_MISMATCH, xep_buffer_create(group, &p, &buffer));
     MP_REASON("rank 1 and rank 0 disagree on pass_rows: 100, 101");
+    p.pass_rows = 100;
+    p.node_sums = (xep_node_sums_t)3;
+    MP_FAILS(XEP_ERR_INVALID, xep_buffer_create(group, &p, &buffer));
+    MP_REASON("invalid node_sums: 3 (one of XEP_NODE_SUMS_*)");
+    p.node_sums = mp_rank() == 1 ? XEP_NODE_SUMS_FP32 : XEP_NODE_SUMS_DEFAULT;
+    MP_FAILS(XEP_ERR_MISMATCH, xep_buffer_create(group, &p, &buffer));
+    MP_REASON("rank 1 and rank 0 disagree on node_sums: fp32, dtype");
 }
 
 /* Where ranks may be left out it is flat, whatever was asked for. */

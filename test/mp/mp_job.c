@@ -128,6 +128,7 @@ static xep_buffer_params_t params_of(const mp_job_t *job)
     p.timeout_ms = c->timeout_ms;
     p.path = c->path;
     p.pass_rows = c->pass_rows;
+    p.node_sums = c->node_sums;
     p.flags = c->in_place != 0 ? XEP_BUFFER_SEND_MEMORY : 0;
     return p;
 }
@@ -149,6 +150,7 @@ static void find_nodes(mp_job_t *job, xep_group_t *group)
         job->nodes[r] = peer.node;
     }
     job->shape.node = job->nodes;
+    job->shape.wide_sums = info.node_sums == XEP_NODE_SUMS_FP32;
 }
 
 xep_status_t mp_job_try_buffer(mp_job_t *job, xep_group_t *group)

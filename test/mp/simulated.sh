@@ -7,10 +7,11 @@
 command -v python3 >/dev/null || { echo 'skipped: there is no python3'; exit 77; }
 
 cat >"$tmp/again.py" <<'END'
-"""again.py ROUTES NODES HIDDEN RESULT: sizes of the nodes, with + between them"""
+"""again.py ROUTES NODES HIDDEN RESULT OPTION..: sizes of the nodes, with + between them"""
 import json, math, sys
 sizes, result = [int(size) for size in sys.argv[2].split("+")], json.load(open(sys.argv[4]))
 R, E, K, row = result["ranks"], result["experts"], result["topk"], 2 * int(sys.argv[3])
+sum_bytes = row * 2 if "sum=4" in sys.argv else row
 node = [n for n, size in enumerate(sizes) for _ in range(size)]
 members = [[r for r in range(R) if node[r] == n] for n in range(len(sizes))]
 owned = [E // R + (r < E % R) for r in range(R)]
@@ -67,8 +68,9 @@ for path in result["paths"]:
     check("sent_rows", combine, came)
     check("came_rows", combine, sent)
     far = [R - len(members[node[r]]) for r in range(R)]
-    check("came_bytes", combine, [sent[r] * row + far[r] * 80 for r in range(R)])
-    total = sum(came[r] * row + far[r] * 80 for r in range(R))
+    back = sum_bytes if by_nodes else row
+    check("came_bytes", combine, [sent[r] * back + far[r] * 80 for r in range(R)])
+    total = sum(came[r] * back + far[r] * 80 for r in range(R))
     assert math.isclose(combine["network_bytes"], total), (combine["network_bytes"], total)
 END
 
@@ -77,12 +79,13 @@ again() {
     local nodes=$1 sizes=$2
     shift 2
     "$builddir/xep_perf" --simulate "$nodes" --hidden 64 --record "$tmp/routes" --json "$tmp/result" "$@" >"$tmp/out" &&
-        python3 "$tmp/again.py" "$tmp/routes" "$sizes" 64 "$tmp/result" || wrong "$nodes $*: see above"
+        python3 "$tmp/again.py" "$tmp/routes" "$sizes" 64 "$tmp/result" "$@" || wrong "$nodes $*: see above"
 }
 again 8,4 4+4 --tokens 50 --experts 32
 again 8,3 3+3+2 --tokens 20 --experts 21 --topk 5 --routing group:3,2
 again 11,5+1 5+1+5 --tokens 13 --experts 30 --topk 3 --mask 300
 again 4,3+1 3+1 --tokens 40 --experts 8 --topk 8 --routing zipf:1.2
+again 6,3 3+3 --tokens 31 --experts 20 --topk 6 --rates sum=4
 again 6,1 1+1+1+1+1+1 --tokens 9 --experts 12 --topk 2
 again 5,8 5 --tokens 9 --experts 40 --topk 4
 again 7,2 2+2+2+1 --tokens 30 --experts 5 --topk 2 --routing self
@@ -101,8 +104,8 @@ expect 0 '^path: flat \(' $perf $job --rates network=0,rank=0,copy=0.1,message=0
 expect 0 '^path: flat \(' $perf --simulate 16,1 --tokens 64 --hidden 1024 --rates network=0.1
 expect 0 '^network 0\.1 GB/s a node, 2 a rank; memory 3 GB/s a rank, 4 a node \(0: no bound\)$' \
     $perf $job --rates network=0.1,rank=2,copy=3,memory=4
-expect 0 '^latency 5 us, a message 6 us; pieces of 7 KiB; room for 8 rows in passing$' \
-    $perf $job --rates latency=5,message=6,piece=7,passing=8
+expect 0 '^latency 5 us, a message 6 us; pieces of 7 KiB; room for 8 rows in passing; sums of a node 3072 bytes$' \
+    $perf $job --rates latency=5,message=6,piece=7,passing=8,sum=3
 expect 0 '^xep .*, simulated: 4096 ranks on 512 nodes$' $perf --simulate 4096,8 --tokens 16 --experts 4096
 expect 0 '^xep .*, simulated: 1 rank on 1 node$' $perf --simulate 1,1 --tokens 16
 
@@ -114,7 +117,7 @@ form='\(RANKS,PER_NODE with 1 to 4096 ranks, as 64,8, or 16,8\+4 for nodes of 8 
 for text in 64 64,0 0,4 4097,8 64, 64,8+ 64,8+x 64,8,4 -4,2 ,4 ''; do
     expect 2 "^xep_perf: invalid --simulate: \"${text/+/\\+}\" $form" $perf --simulate "$text"
 done
-names='\(NAME=NUMBER of network, rank, copy, memory, latency, message, piece, passing\)$'
+names='\(NAME=NUMBER of network, rank, copy, memory, latency, message, piece, passing, sum\)$'
 for text in net=1 network =1 ''; do
     expect 2 "^xep_perf: invalid --rates: \"$text\" $names" $perf $job --rates "$text"
 done

@@ -97,7 +97,9 @@ static void check_lie(void **state, const lie_t *lie)
     memset(run->options.node, 0, sizeof run->options.node);
     script_begin(world, run->mode, &run->script, &sim_small_shape);
     run->script.unchecked = 1;
-    script_dispatch(&run->script, 0, SCRIPT_NO_HANDLE)->tokens[1] = 5;
+    script_call_t *call = script_dispatch(&run->script, 0, SCRIPT_NO_HANDLE);
+    call->route = ROUTE_ALL; /* rank 0 gets some of them */
+    call->tokens[1] = 5;
     assert_true(sim_run_open(run));
     for (uint32_t i = 0; i < 200; i++) script_player_step(&world->ranks[1 + i % 2]);
     char *record = find_record(world, 0, 1, 5);

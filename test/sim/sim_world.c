@@ -71,6 +71,7 @@ void sim_options_random(sim_dice_t *dice, sim_options_t *options)
 {
     nodes_random(dice, options);
     options->feed_rows = sim_chance(dice, 50) ? 0 : 1 + sim_below(dice, sim_chance(dice, 50) ? 3 : 40);
+    options->wide_sums = sim_chance(dice, 40);
     options->threads = 1 + (uint32_t)sim_below(dice, 3);
     options->stream_bytes = sim_chance(dice, 50) ? 0 : UINT64_MAX;
     options->inflight = 1 + (uint32_t)sim_below(dice, sim_chance(dice, 50) ? 3 : 100);
@@ -228,6 +229,7 @@ int sim_world_open(sim_world_t *world, const sim_options_t *options, const xep_s
     world->options = *options;
     shape->by_nodes = world->plugin->by_nodes && options->feed_rows != 0 && !options->masks;
     shape->feed_rows = options->feed_rows;
+    shape->wide_sums = options->wide_sums;
     if (sim_shape_measure(world->plugin, shape, world->options.node, regions, &bytes, &rows) != XEP_OK) {
         sim_fail(world, "heap_size refused the shape");
         return 0;

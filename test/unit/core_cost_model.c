@@ -17,6 +17,7 @@ static const xep_cost_sizes_t sizes_of_two_by_two = {.topk = 2,
                                                      .recv_rows = 400,
                                                      .row_bytes = 1000,
                                                      .sum_bytes = 500,
+                                                     .node_sum_bytes = 500,
                                                      .message_bytes = 3000,
                                                      .pass_rows = 30,
                                                      .first_expert = eight_experts};
@@ -70,6 +71,32 @@ TEST(bytes_and_messages)
     assert_close(load.near_rows, 100);
     xep_cost_find_load(&map, XEP_COST_NODES, XEP_COST_COMBINE, &sizes_of_two_by_two, &flow[0], 0, &load);
     assert_close(load.copied, 100 * 500); /* one sum of the other node for each token */
+    assert_close(load.came_bytes, 100 * 500 + 2 * 2 * WORD);
+}
+
+/* Sums that travel in fp32 are twice as long, and what they are made of is not. */
+TEST(sums_of_nodes_may_be_wider)
+{
+    xep_cost_sizes_t wide = sizes_of_two_by_two;
+    xep_cost_flow_t flow[4];
+    xep_cost_load_t load;
+    uint32_t words[2 * 4 + 3];
+    xep_cost_map_t map;
+    double memory;
+
+    wide.node_sum_bytes = 1000;
+    xep_cost_make_map(&map, 4, 2, two_by_two, words);
+    flow_of_two_by_two(&map, XEP_COST_NODES, flow);
+    xep_cost_find_load(&map, XEP_COST_NODES, XEP_COST_COMBINE, &wide, &flow[0], 0, &load);
+    assert_close(load.came_bytes, 100 * 1000 + 2 * 2 * 40);
+    assert_close(load.copied, 100 * 1000);
+    xep_cost_find_load(&map, XEP_COST_NODES, XEP_COST_COMBINE, &wide, &flow[2], 2, &load);
+    assert_close(load.passed, 200 * 500);
+    memory = xep_cost_memory(&map, XEP_COST_NODES, &wide, 0) -
+             xep_cost_memory(&map, XEP_COST_NODES, &sizes_of_two_by_two, 0);
+    assert_close(memory, 2 * (100 + 30) * (1024 - 512)); /* slots; rows that return, and that pass; in lines of 64 */
+    assert_close(xep_cost_memory(&map, XEP_COST_FLAT, &wide, 0),
+                 xep_cost_memory(&map, XEP_COST_FLAT, &sizes_of_two_by_two, 0));
 }
 
 TEST(a_row_is_never_more_than_one_message)

@@ -77,6 +77,65 @@ TEST(sums_are_in_order)
     assert_true(out == 0.5f);
 }
 
+/* of rows that are wide where mask has a bit: every kernel gives what the rows give one by one */
+static void check_mixed(xep_dtype_t dtype, const void *const *rows, unsigned mask, size_t n, size_t elems)
+{
+    static _Alignas(64) float widened[ROWS][MOST], sum[MOST];
+    static uint8_t expected[MOST * 4], out[MOST * 4 + 8];
+    const void *same[ROWS];
+    uint8_t wide[ROWS];
+    for (size_t r = 0; r < n; r++) {
+        wide[r] = mask >> r & 1;
+        same[r] = widened[r];
+        xep_weigh_select_mixed(dtype, 1, XEP_SIMD_SCALAR)(widened[r], &rows[r], &wide[r], 1, elems);
+    }
+    xep_weigh_select(XEP_FP32, XEP_SIMD_SCALAR, 0)(sum, same, NULL, n, elems);
+    for (int wide_out = 0; wide_out < 2; wide_out++) {
+        const void *total = sum;
+        xep_weigh_select_mixed(dtype, wide_out, XEP_SIMD_SCALAR)(expected, &total, &(uint8_t){1}, 1, elems);
+        for (xep_simd_t simd = XEP_SIMD_SCALAR; simd <= xep_cpu_simd(); simd++) {
+            memset(out, 0xa5, sizeof out);
+            xep_weigh_select_mixed(dtype, wide_out, simd)(out + 2, rows, wide, n, elems);
+            if (memcmp(out + 2, expected, elems * (wide_out ? 4 : 2)) != 0)
+                fail_msg("%s: dtype %d, %zu rows of %zu, wide %#x, sums wide %d", xep_cpu_simd_name(simd), dtype, n,
+                         elems, mask, wide_out);
+            assert_int_equal(out[2 + elems * (wide_out ? 4 : 2)], 0xa5);
+        }
+    }
+}
+
+TEST(rows_of_two_types)
+{
+    static uint32_t data[ROWS][MOST];
+    const void *rows[ROWS];
+    uint64_t random = 7;
+    for (size_t r = 0; r < ROWS; r++) {
+        for (size_t i = 0; i < MOST; i++) data[r][i] = unit_random(&random);
+        rows[r] = data[r];
+    }
+    for (size_t d = 0; d < 2; d++)
+        for (size_t n = 0; n <= ROWS; n++)
+            for (size_t elems = 1; elems < MOST; elems += elems < 70 ? 1 : 157)
+                check_mixed(dtypes[d], rows, unit_random(&random), n, elems);
+}
+
+/* 1 + 2^-8 is no bf16: one of it is rounded to 1, and three of it are 3 and 3/4 of the last place of a bf16 there */
+TEST(wide_rows_are_not_rounded)
+{
+    float more = 1 + 0x1p-8f;
+    uint16_t one = 0x3f80, out;
+    const void *rows[] = {&one, &more, &more, &more};
+    xep_weigh_fn cast = xep_weigh_select(XEP_BF16, XEP_SIMD_SCALAR, 0);
+    xep_weigh_select_mixed(XEP_BF16, 0, XEP_SIMD_SCALAR)(&out, &rows[1], (const uint8_t[]){1}, 1, 1);
+    assert_int_equal(out, one);
+    xep_weigh_select_mixed(XEP_BF16, 0, XEP_SIMD_SCALAR)(&out, &rows[1], (const uint8_t[]){1, 1, 1}, 3, 1);
+    assert_int_equal(out, 0x4041);
+    cast(&out, (const void *const[]){&one, &one, &one}, NULL, 3, 1);
+    assert_int_equal(out, 0x4040);
+    xep_weigh_select_mixed(XEP_BF16, 0, XEP_SIMD_SCALAR)(&out, rows, (const uint8_t[]){0, 1, 1, 1}, 4, 1);
+    assert_int_equal(out, 0x4080);
+}
+
 TEST(nothing_is_zero)
 {
     uint16_t out[70];

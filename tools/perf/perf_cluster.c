@@ -34,6 +34,7 @@ static const rate_t rate_table[] = {
     {"message", "us", 1e-6, RATE(message)},
     {"piece", "KiB", 1 << 10, offsetof(perf_cluster_t, message_bytes)},
     {"passing", "rows", 1, offsetof(perf_cluster_t, pass_rows)},
+    {"sum", "bytes", 1, offsetof(perf_cluster_t, sum_elem)},
 };
 
 enum { RATES = sizeof rate_table / sizeof *rate_table };
@@ -59,8 +60,8 @@ static int take_rate(const char *word, perf_cluster_t *cluster, char *why, size_
     char allowed[96], *end;
 
     if (rate == NULL || word[length] != '=')
-        return refuse_rate(word, "NAME=NUMBER of network, rank, copy, memory, latency, message, piece, passing", why,
-                           why_bytes);
+        return refuse_rate(word, "NAME=NUMBER of network, rank, copy, memory, latency, message, piece, passing, sum",
+                           why, why_bytes);
     const char *number = word + length + 1;
     const double value = strtod(number, &end);
     if (*number < '0' || *number > '9' || *end || !isfinite(value) || value > 1e9) {

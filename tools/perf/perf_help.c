@@ -67,5 +67,6 @@ const char perf_help_explanation[] =
     "  message    us of a processor for each message over the network, sent or received; default 1\n"
     "  piece      KiB, most of a message with rows; default 512\n"
     "  passing    rows that a rank has room for while they pass through it; default twice its tokens\n"
+    "  sum        bytes of an element of a node's sum on its way back, 4 as of XEP_NODE_SUMS=fp32; default the row's\n"
     "\n"
     "Exit status: 0; 1 when a check or an operation failed; 2 for wrong options.\n";

@@ -285,7 +285,7 @@ static xep_status_t ask_peers(perf_t *perf)
 }
 
 /* Sums have another order where rows go once to each node. */
-static xep_status_t find_nodes(perf_t *perf)
+static xep_status_t find_nodes(perf_t *perf, int wide_sums)
 {
     uint32_t *nodes = oracle_alloc(perf->info.nranks * sizeof *nodes);
     xep_status_t status = XEP_OK;
@@ -296,6 +296,7 @@ static xep_status_t find_nodes(perf_t *perf)
     }
     free(perf->nodes);
     perf->shape.node = perf->nodes = nodes;
+    perf->shape.wide_sums = wide_sums;
     return status;
 }
 
@@ -310,7 +311,8 @@ static xep_status_t open_buffer(perf_t *perf)
     set_buffer_params(perf, &params);
     status = xep_buffer_create(perf->group, &params, &perf->buffer);
     if (status == XEP_OK) status = xep_buffer_query(perf->buffer, &info);
-    if (status == XEP_OK && info.path == XEP_PATH_NODES) status = find_nodes(perf);
+    if (status == XEP_OK && info.path == XEP_PATH_NODES)
+        status = find_nodes(perf, info.node_sums == XEP_NODE_SUMS_FP32);
     if (status == XEP_OK) status = agree_least(perf, info.mapped_peers, &mapped);
     if (status == XEP_OK) perf->mapped = (uint32_t)mapped;
     if (status == XEP_OK && perf->options.logfmt) status = ask_peers(perf);

@@ -101,6 +101,7 @@ static void set_sizes(perf_simulation_t *simulation, uint32_t *first_expert)
     const perf_options_t *options = simulation->options;
     const uint32_t hidden = (uint32_t)options->hidden;
     const xep_dtype_t summed = options->dtype == XEP_E4M3 ? XEP_BF16 : options->dtype;
+    const double sum_elem = options->cluster.sum_elem;
     uint32_t count;
 
     for (uint32_t rank = 0; rank < simulation->routing->params.nranks; rank++)
@@ -113,6 +114,7 @@ static void set_sizes(perf_simulation_t *simulation, uint32_t *first_expert)
         .tokens = simulation->routing->tokens,
         .row_bytes = hidden * (uint64_t)xep_dtype_size(options->dtype),
         .sum_bytes = hidden * (uint64_t)xep_dtype_size(summed),
+        .node_sum_bytes = (uint64_t)(hidden * (sum_elem > 0 ? sum_elem : (double)xep_dtype_size(summed))),
         .message_bytes = (uint64_t)options->cluster.message_bytes,
         .pass_rows =
             options->cluster.pass_rows > 0 ? (uint64_t)options->cluster.pass_rows : 2 * simulation->routing->tokens,
