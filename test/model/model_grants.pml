@@ -6,9 +6,17 @@
  * operation counts as with a rank that is gone if some rank has concluded from the records; whoever lacks its done does
  * without it, and whoever has not concluded takes over what the others have.
  *
- * One step of a rank is one of its phases, for all ranks; the messages of it arrive one by one, in order, as late as
- * they like, also from the dead; what has not arrived when the receiver has decided that the sender is out never does.
- * One more step is a ballot that arrives, one that is looked at, and an operation that ends.
+ * One step of a rank is one of its phases, for all ranks; the messages of it arrive in order, as late as they like,
+ * also from the dead; what has not arrived when the receiver has decided that the sender is out never does. One more
+ * step is a ballot that arrives, one that is looked at, and an operation that ends.
+ *
+ * A message that has arrived and is not looked at changes nothing, so that when it arrives need not be tried: a rank
+ * may look at all that was sent, whenever it makes a step, and when it decides that a rank is out, any part of what
+ * that one has sent, and was not looked at, has come. Rows are stored without a look: that they may come is checked as
+ * soon as they may, and whoever has granted room for them shows them to nobody before they are there, or never come.
+ *
+ * An operation uses the words and the slot of the one SLOTS before it again. What is written there is checked to be
+ * read.
  *
  * Sizes, by -D: RANKS is 3; OPS, SLOTS (operations in flight at once), DEATHS (at most so many ranks die).
  * Choices:
@@ -31,17 +39,16 @@
 #define BIT(i) (1 << (i))
 #define HAS(set, i) (((set) >> (i)) & 1)
 
+/* What a rank has sent last of an operation: its rows go with its done. */
 #define RECORD 1
 #define GRANT 2
-#define ROWS 3
-#define DONE 4
+#define DONE 3
 
-byte sent[RANKS * OPS];            /* what a rank has sent last of an operation */
-byte here[RANKS * RANKS * OPS];    /* [d][s]: what has arrived of it */
+byte sent[RANKS * OPS];
+byte come[RANKS * OPS];            /* ranks that are out whose done had come when that was decided */
 byte begun[RANKS];                 /* how many operations */
 byte taken[RANKS], failed[RANKS], ended[RANKS]; /* concluded; of these with an error; ended */
 byte counts[RANKS * OPS];          /* whose records count, as the rank knows */
-byte with[RANKS * OPS];            /* ranks whose rows are in the result */
 
 /* A ballot: whom the rank suspects, of which operations some rank has concluded with these, and of which of them so. */
 byte suspects[RANKS], ruled[RANKS];
@@ -55,16 +62,19 @@ byte dead, out;                    /* out: ranks that were told that they are */
 byte slow = RANKS, bad = RANKS;
 
 #define SENT(s, o) sent[(s) * OPS + (o)]
-#define HERE(d, s, o) here[((d) * RANKS + (s)) * OPS + (o)]
+#define COME(r, o) come[(r) * OPS + (o)]
 #define COUNTS(r, o) counts[(r) * OPS + (o)]
-#define WITH(r, o) with[(r) * OPS + (o)]
 #define HELD(r, z) held[(r) * RANKS + (z)]
 #define SEEN(r, q) seen[(r) * RANKS + (q)]
 #define SEEN_RULED(r, q) seen_ruled[(r) * RANKS + (q)]
 #define SEEN_HELD(r, q, z) seen_held[((r) * RANKS + (q)) * RANKS + (z)]
 #define IS_OPEN(r) (suspects[r] != decided[r])
 #define GONE(r) (HAS(dead, r) || HAS(out, r))
+#ifdef DEFECT_SLOT /* an operation does not wait for the end of the one whose slot it has */
+#define MAY_BEGIN(r) (begun[r] < OPS)
+#else
 #define MAY_BEGIN(r) (begun[r] < OPS && (begun[r] < SLOTS || HAS(ended[r], begun[r] - SLOTS)))
+#endif
 
 /* ---- messages ---- */
 
@@ -74,26 +84,27 @@ byte slow = RANKS, bad = RANKS;
 #define REFUSES(d, s) HAS(decided[d], s)
 #endif
 
+/* Who is out when its record would be taken gets no grant, and nothing behind it. */
+#define GETS(d, s, o) (HAS(failed[s], o) || HAS(COUNTS(s, o), d))
+#define HAS_SENT(d, s, o, what) (SENT(s, o) >= (what) && ((what) == RECORD || GETS(d, s, o)))
+
 /* Rows arrive where the receiver has room for them, and before it shows them to anybody. */
 #ifdef DEFECT_GRANT
 #define HAS_PLACE(d, s, o) (!HAS(taken[d], o) || COUNTS(d, o) == COUNTS(s, o))
 #else
 #define HAS_PLACE(d, s, o) (HAS(taken[d], o) && HAS(COUNTS(d, o), s))
 #endif
-#define CHECK_ROWS(d, s, o) \
-    assert(GONE(d) || (HAS_PLACE(d, s, o) && !HAS(ended[d], o)))
+#define MAY_COME(d, s, o) \
+    (d == s || GONE(d) || REFUSES(d, s) || !GETS(d, s, o) || (HAS_PLACE(d, s, o) && !HAS(ended[d], o)))
 
-/* Who is out when its record would be taken gets no grant. */
-#define IS_SENT(d, s, o) \
-    (HERE(d, s, o) < SENT(s, o) && (HERE(d, s, o) + 1 != GRANT || HAS(failed[s], o) || HAS(COUNTS(s, o), d)))
-
-#define ARRIVAL(s, o) \
-    :: d_step { r != s && !HAS(dead, r) && !REFUSES(r, s) && IS_SENT(r, s, o) -> \
-        HERE(r, s, o) = (HAS(failed[s], o) && SENT(s, o) == DONE -> DONE : HERE(r, s, o) + 1); \
-        if \
-        :: HERE(r, s, o) == ROWS -> CHECK_ROWS(r, s, o) \
-        :: else -> skip \
-        fi }
+/* Of the operation whose words this one uses again: what a rank has sent, all who are not out have looked at. */
+#define AGAIN(d, s, o, has_looked) (d == s || GONE(d) || REFUSES(d, s) || HAS(decided[s], d) || (has_looked))
+#define AGAIN_BY_ALL(s, o, has_looked) (o < SLOTS || \
+    (AGAIN(0, s, o, has_looked(0, o - SLOTS)) && AGAIN(1, s, o, has_looked(1, o - SLOTS)) && \
+     AGAIN(2, s, o, has_looked(2, o - SLOTS))))
+#define HAS_RECORDS(d, o) HAS(taken[d], o)
+#define HAS_GRANTS(d, o) (SENT(d, o) == DONE)
+#define HAS_DONES(d, o) HAS(ended[d], o)
 
 /* ---- ballots ---- */
 
@@ -174,10 +185,11 @@ inline adopt(r_, q_)
 
 /* With a rank that is out: some rank has concluded with it, and all that it brings is here. */
 #define IS_HELD(r, o, z) (HAS(decided[r], z) && HAS(HELD(r, z), o))
-#define IS_WITHOUT(r, o, z) (HAS(decided[r], z) && !(HAS(HELD(r, z), o) && HERE(r, z, o) == DONE))
+#define IS_WITHOUT(r, o, z) (HAS(decided[r], z) && !(HAS(HELD(r, z), o) && HAS(COME(r, o), z)))
 #define IS_RULED(r, o) (IS_HELD(r, o, 0) || IS_HELD(r, o, 1) || IS_HELD(r, o, 2))
 
-#define HAS_GOT(r, o, z, what) (r == z || HERE(r, z, o) >= what || IS_WITHOUT(r, o, z))
+/* Of a rank that is out all is here that is needed, or the operation is without it. */
+#define HAS_GOT(r, o, z, what) (r == z || HAS(decided[r], z) || HAS_SENT(r, z, o, what))
 #define HAS_ALL(r, o, what) (HAS_GOT(r, o, 0, what) && HAS_GOT(r, o, 1, what) && HAS_GOT(r, o, 2, what))
 
 inline take_records(r_, o_)
@@ -199,6 +211,7 @@ inline take_records(r_, o_)
     :: else -> skip
     fi;
     taken[r_] = taken[r_] | BIT(o_);
+    assert(AGAIN_BY_ALL(r_, o_, HAS_GRANTS));
     SENT(r_, o_) = (HAS(failed[r_], o_) -> DONE : GRANT) /* nobody waits for grants then */
 }
 
@@ -216,10 +229,38 @@ inline take_records(r_, o_)
 
 #define OPERATION(o) \
     :: d_step { STANDS(r) && begun[r] > o && SENT(r, o) == RECORD && HAS_ALL(r, o, RECORD) -> take_records(r, o) } \
-    :: d_step { STANDS(r) && SENT(r, o) == GRANT && MAY_SEND(r, o) -> SENT(r, o) = DONE } \
+    :: d_step { STANDS(r) && SENT(r, o) == GRANT && MAY_SEND(r, o) -> \
+        assert(MAY_COME(0, r, o) && MAY_COME(1, r, o) && MAY_COME(2, r, o)); \
+        assert(AGAIN_BY_ALL(r, o, HAS_DONES)); \
+        SENT(r, o) = DONE } \
     :: d_step { STANDS(r) && SENT(r, o) == DONE && !HAS(ended[r], o) && HAS_ALL(r, o, DONE) -> \
-        WITH(r, o) = (IS_WITHOUT(r, o, 0) -> 0 : 1) + (IS_WITHOUT(r, o, 1) -> 0 : 2) + (IS_WITHOUT(r, o, 2) -> 0 : 4); \
+        assert(HAS(failed[r], o) || (COUNTED(r, o, 0) && COUNTED(r, o, 1) && COUNTED(r, o, 2))); \
+        assert(NONE_LATE(r, 0, o) && NONE_LATE(r, 1, o) && NONE_LATE(r, 2, o)); \
         ended[r] = ended[r] | BIT(o) }
+
+/* No rows of it can still come. */
+#define NONE_LATE(d, s, o) \
+    (d == s || REFUSES(d, s) || !HAS(decided[d], s) || !HAS_SENT(d, s, o, DONE) || HAS(COME(d, o), s))
+
+/* Its rows are shown. */
+#define COUNTED(r, o, z) (IS_WITHOUT(r, o, z) || HAS(COUNTS(r, o), z))
+
+/* What is looked at has come; of the rest, as it happens. */
+inline see_what_came(r_, o_)
+{
+    z = 0;
+    do
+    :: z < RANKS ->
+        if
+        :: !HAS(suspects[r_] & ~decided[r_], z) || !HAS_SENT(r_, z, o_, DONE) -> skip
+        :: HAS(suspects[r_] & ~decided[r_], z) && HAS_SENT(r_, z, o_, DONE) -> COME(r_, o_) = COME(r_, o_) | BIT(z)
+        :: HAS(suspects[r_] & ~decided[r_], z) && HAS_SENT(r_, z, o_, DONE) && !HAS(ended[r_], o_) -> skip
+        fi;
+        z++
+    :: else -> break
+    od;
+    z = 0
+}
 
 proctype rank(byte r)
 {
@@ -227,19 +268,15 @@ proctype rank(byte r)
 end:
     do
     :: d_step { STANDS(r) && MAY_BEGIN(r) ->
+        assert(AGAIN_BY_ALL(r, begun[r], HAS_RECORDS));
         SENT(r, begun[r]) = RECORD;
         begun[r] = begun[r] + 1 }
     OPERATION(0)
 #if OPS > 1
     OPERATION(1)
 #endif
-    ARRIVAL(0, 0)
-    ARRIVAL(1, 0)
-    ARRIVAL(2, 0)
-#if OPS > 1
-    ARRIVAL(0, 1)
-    ARRIVAL(1, 1)
-    ARRIVAL(2, 1)
+#if OPS > 2
+    OPERATION(2)
 #endif
     DOUBT(0)
     DOUBT(1)
@@ -251,7 +288,14 @@ end:
     BALLOT_OF(1)
     BALLOT_OF(2)
     /* decided: who is out is told so first, and a rank that was told itself decides nothing */
-    :: d_step { !GONE(r) && IS_OPEN(r) && HEARD_ALL(r) && HAS_MOST(r) ->
+    :: atomic { !GONE(r) && IS_OPEN(r) && HEARD_ALL(r) && HAS_MOST(r) ->
+        see_what_came(r, 0);
+#if OPS > 1
+        see_what_came(r, 1);
+#endif
+#if OPS > 2
+        see_what_came(r, 2);
+#endif
         out = out | (suspects[r] & ~dead);
         decided[r] = suspects[r] }
     /* cut off, for as long as it waits */
@@ -259,15 +303,18 @@ end:
     od
 }
 
+#define DEATH(i) \
+    :: d_step { deaths < DEATHS && !HAS(dead, i) -> dead = dead | BIT(i); deaths++ }
+
 /* At any step, as long as one rank is left. */
 proctype death()
 {
     byte deaths = 0;
 end:
     do
-    :: d_step { deaths < DEATHS && dead == 0 -> dead = dead | 1; deaths++ }
-    :: d_step { deaths < DEATHS && !HAS(dead, 1) -> dead = dead | 2; deaths++ }
-    :: d_step { deaths < DEATHS && !HAS(dead, 2) -> dead = dead | 4; deaths++ }
+    DEATH(0)
+    DEATH(1)
+    DEATH(2)
 #ifdef SLOW
     :: d_step { slow == RANKS -> slow = 0 }
     :: d_step { slow == RANKS -> slow = 1 }
@@ -275,22 +322,17 @@ end:
     od
 }
 
-/* What all survivors end alike, and that rows are of ranks whose records counted. */
+/* What all survivors end alike. */
 #define AGREE(a, b) (GONE(a) || GONE(b) || failed[a] == failed[b])
 #define FINISHED(r) (GONE(r) || ended[r] == BIT(OPS) - 1)
-#define COUNTED(r, o) (GONE(r) || HAS(failed[r], o) || (WITH(r, o) & ~COUNTS(r, o)) == 0)
 
 /* Nothing can happen any more: survivors have ended all operations, each as the others. */
 active proctype monitor()
 {
-    byte o;
     timeout ->
     d_step {
         assert(FINISHED(0) && FINISHED(1) && FINISHED(2));
-        assert(AGREE(0, 1) && AGREE(0, 2) && AGREE(1, 2));
-        for (o : 0 .. OPS - 1) {
-            assert(COUNTED(0, o) && COUNTED(1, o) && COUNTED(2, o))
-        }
+        assert(AGREE(0, 1) && AGREE(0, 2) && AGREE(1, 2))
     }
 }
 

@@ -121,8 +121,10 @@ rows() {
 
 # The same in messages: room that receivers grant, verdicts that are taken over.
 grants() {
-    proved grants -DOPS=1
+    proved grants -DOPS=2
+    proved grants -DOPS=2 -DSLOTS=1 # words and slots are used again
     proved grants -DOPS=1 -DBAD -DDEATHS=2
+    found grants -DOPS=2 -DSLOTS=1 -DDEFECT_SLOT # an operation does not wait for the end of the one whose slot it has
     found grants -DOPS=1 -DDEFECT_GRANT        # places follow from the records that a rank has
     found grants -DOPS=1 -DSLOW -DDEFECT_PART  # what a rank sends that is out is stored
     found grants -DOPS=1 -DBAD -DDEFECT_LATE   # a dispatch counts as concluded only when it has ended
@@ -183,9 +185,12 @@ full() {
     proved rows -DOPS=2 -DDEATHS=2
     proved rows -DOPS=1 -DSLOW -DDEATHS=2
     grants
-    proved grants -DOPS=1 -DDEATHS=2
-    proved grants -DOPS=1 -DSLOW -DDEATHS=0
-    proved grants -DOPS=1 -DSLOW -DBAD -DDEATHS=0
+    proved grants -DOPS=3
+    proved grants -DOPS=3 -DSLOTS=1 -DBAD
+    proved grants -DOPS=2 -DBAD -DDEATHS=2
+    proved grants -DOPS=2 -DSLOTS=1 -DBAD -DDEATHS=2
+    proved grants -DOPS=1 -DSLOW -DBAD
+    proved grants -DOPS=2 -DSLOTS=1 -DSLOW
     for mode in normal ll; do
         for pairs in 7 3 1 0; do
             proved $mode -DMAPPED=$pairs
