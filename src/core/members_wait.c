@@ -3,7 +3,8 @@
 /*
  * When a wait gives ranks up. A rank that died is known at once. A rank that is late may only wait itself, for one that
  * is gone: whoever is in the library and has called the operation is not to blame. So when the time is over, a rank
- * looks once more, a little later, which of the late ones have made a turn meanwhile.
+ * looks once more, a little later, which of the late ones have made a turn meanwhile. An operation that waits for no
+ * word waits for its own bytes to leave: then those are late that do not take them.
  */
 #include "members_wait.h"
 
@@ -54,13 +55,23 @@ static uint32_t put_out_readers(xep_buffer_t *buffer, is_to_blame_fn blame)
     return found;
 }
 
-/* Of the ranks whose words are late in any operation in flight, and readers. */
+static uint32_t put_out_behind(xep_buffer_t *buffer, const xep_request_t *req, is_to_blame_fn blame)
+{
+    const xep_transport_ops_t *ops = buffer->group->transport->ops;
+    uint32_t found = 0;
+    for (uint32_t r = 0; r < buffer->shape.nranks; r++)
+        if (ops->heap_is_behind(buffer->heap, r)) found += put_out_one(buffer, req, r, blame);
+    return found;
+}
+
+/* Of the ranks whose words are late in any operation in flight, or that do not take what it sends, and readers. */
 static uint32_t put_out_late(xep_buffer_t *buffer, is_to_blame_fn blame)
 {
     uint32_t found = put_out_readers(buffer, blame);
     for (uint32_t i = 0; i < buffer->nrequests; i++) {
         const xep_request_t *req = &buffer->requests[i];
         if (req->state != XEP_REQUEST_ACTIVE) continue;
+        if (req->op.late.count == 0) found += put_out_behind(buffer, req, blame);
         for (uint32_t j = 0; j < req->op.late.count; j++)
             found += put_out_one(buffer, req, req->op.late.ranks[j], blame);
     }

@@ -20,7 +20,8 @@ struct xep_heap_wire {
     uint64_t bytes;
     int exposed; /* set by the core before the end: peers that are gone may come back and write by address */
     /* set by the core: what becomes of one rank is no error of the heap. Set before heap_connect, bytes come in
-     * messages alone, which heap_part can refuse, and are copied before they leave */
+     * messages alone, which heap_part can refuse, and are copied before they leave; and a rank that has taken all that
+     * was sent to it can be sent more, however much others have not taken */
     atomic_int spares;
     const void *key;  /* what peers need to reach it; exchanged by the core */
     size_t key_bytes; /* differs from rank to rank */
@@ -53,6 +54,9 @@ typedef struct xep_transport_ops {
      * and no flush waits for what it has not taken. Any thread.
      */
     void (*heap_part)(xep_heap_wire_t *heap, uint32_t rank);
+
+    /** Of a heap that spares ranks, likewise: whether this one, which is in, has not taken all that was sent to it. */
+    int (*heap_is_behind)(xep_heap_wire_t *heap, uint32_t rank);
 
     /** Progress of all heaps. Any thread; returns at once when another thread is at it. */
     xep_status_t (*progress)(xep_transport_t *transport);

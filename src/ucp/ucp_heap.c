@@ -226,6 +226,16 @@ void xep_ucp_heap_part(xep_heap_wire_t *base, uint32_t rank)
     xep_ucp_unlock(heap->transport);
 }
 
+int xep_ucp_heap_is_behind(xep_heap_wire_t *base, uint32_t rank)
+{
+    xep_ucp_heap_t *heap = heap_of(base);
+    const xep_ucp_link_t *link = &heap->links[rank];
+    xep_ucp_lock(heap->transport);
+    int is_behind = link->outstanding != 0 && !link->parted;
+    xep_ucp_unlock(heap->transport);
+    return is_behind;
+}
+
 void xep_ucp_heap_close(xep_heap_wire_t *base)
 {
     xep_ucp_heap_t *heap = heap_of(base);

@@ -17,8 +17,9 @@
 bool xep_ucp_rma_has_room(xep_ucp_link_t *link, size_t bytes)
 {
     const xep_ucp_heap_t *heap = link->heap;
-    /* what alone is more than the cap may go when nothing else does */
-    return heap->inflight == 0 ||
+    /* what alone is more than the cap may go when nothing else does; and what one rank does not take that has stopped
+     * must not keep back what the others say of it */
+    return heap->inflight == 0 || (heap->super.spares && link->inflight == 0) ||
            (bytes <= heap->transport->inflight && heap->inflight <= heap->transport->inflight - bytes);
 }
 

@@ -269,6 +269,7 @@ static const xep_transport_ops_t transport_ops = {
     .heap_connect = xep_ucp_heap_connect,
     .heap_close = xep_ucp_heap_close,
     .heap_part = xep_ucp_heap_part,
+    .heap_is_behind = xep_ucp_heap_is_behind,
     .progress = transport_progress,
     .mail = xep_ucp_mail,
     .mail_has_left = xep_ucp_mail_has_left,

@@ -11,6 +11,8 @@
  *   anywhere  two ranks are killed by a timer, at any instruction
  *   stopped   rank 3 stops in mid-operation, is left out, and goes on later: it is told, and spoils nothing
  *   reading   rank 3 stops when all others need of it is that it reads their outputs: they wait for an input alone
+ *   taking    the same, and what they send it is more than the network takes: they wait for the wire alone. It goes on
+ *             at the end, and is told by nobody: what is on its way stays there
  *   asked     rank 0 masks rank 3, which is well
  *   stale     rank 3 stops at any instruction, and goes on when the others have rows in all slots: these stay
  *   paused    rank 3 stops at any instruction, and goes on after the deadline of the others
@@ -191,7 +193,7 @@ static xep_status_t play_round(mp_job_t *job, uint32_t round, const char *scenar
     if (status != XEP_OK) return status;
     moment(scenario, round, 1);
     for (uint32_t i = 0; i < 2 && status == XEP_OK; i++) {
-        int unread = i == 0 && round == FIRST && is(scenario, "reading");
+        int unread = i == 0 && round == FIRST && (is(scenario, "reading") || is(scenario, "taking"));
         arguments(job, round, i);
         status = (unread ? combine_unread : combine_one)(job, handles[i], round * OPERATIONS + i);
         xep_handle_release(handles[i]);
@@ -330,10 +332,11 @@ static uint32_t victims(const char *scenario, uint64_t seed)
 }
 
 /* Arrays of all kinds, over the seeds. */
-static mp_case_t make_case(const char *mode, uint64_t seed)
+static mp_case_t make_case(const char *mode, const char *scenario, uint64_t seed)
 {
     mp_case_t c = base;
     c.mode = mode;
+    if (is(scenario, "taking")) c.hidden = 8192;
     c.fixed_capacity = seed & 1;
     c.copy_in = seed >> 1 & 1;
     c.nscales = seed >> 2 & 1 ? 3 : 0;
@@ -366,7 +369,7 @@ int main(int argc, char **argv)
     uint64_t seed = argc > 3 ? strtoull(argv[3], NULL, 0) : 0;
     xep_group_t *group = mp_group();
     uint32_t dead = victims(scenario, seed);
-    mp_case_t c = make_case(argc > 1 ? argv[1] : "", seed);
+    mp_case_t c = make_case(argc > 1 ? argv[1] : "", scenario, seed);
     mp_job_t job;
     MP_CHECK(mp_nranks() <= RANKS);
     said = mp_shared(group, sizeof *said);
@@ -387,6 +390,10 @@ int main(int argc, char **argv)
     }
     if (is(scenario, "stale")) wake_stale(&job, group);
     while (is(scenario, "anywhere") && (dead >> mp_rank() & 1)) pause();
+    if (is(scenario, "taking") && mp_rank() == 0) {
+        kill(said->pid[3], SIGCONT);
+        mp_await(&said->done[3], 1);
+    }
     MP_OK(xep_group_barrier(group));
     if (is(scenario, "paused")) dead = out_by_now(group);
     check_masks(group, dead);

@@ -68,6 +68,9 @@ survive normal 8 7 1 stopped 3 -N 3
     all_scenarios ll
     anywhere ll "$seeds"
     survive normal 8 7 1 stale 7
+    for each in ll normal; do
+        XEP_INFLIGHT=64k UCX_TCP_SNDBUF=64k UCX_TCP_RCVBUF=64k survive $each 4 3 1 taking 8
+    done
     anywhere normal "$seeds" # not where UCX has queues in shared memory: who is killed writing there blocks them
     exit $failed
 ) || failed=1
