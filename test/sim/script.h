@@ -70,6 +70,7 @@ typedef struct script_call {
     int special; /* combine: NaN, Inf and denormals among the values */
     /* where ranks are left out, what survivors have told of it: 1 for a rank that it is without */
     uint8_t out[SIM_MAX_RANKS];
+    uint8_t with[SIM_MAX_RANKS]; /* 1: some survivor has told that it is with that rank */
     int is_told;
 } script_call_t;
 

@@ -99,15 +99,19 @@ static void end_combine(sim_rank_t *rank, script_flight_t *flight)
     if (player->result) keep_result(rank, flight);
 }
 
-/* All that are left must tell the same of an operation; one that is gone may know less. */
+/*
+ * All that are left must tell the same of an operation; one that is gone may know less. Over the wire a rank does
+ * without what has not come, in what was in flight: that is looked at in the end (sim_deaths.c).
+ */
 static void check_agreement(sim_rank_t *rank, const script_flight_t *flight)
 {
     script_call_t *call = &script_player(rank)->script->calls[flight->call->number];
     static const uint8_t nobody[SIM_MAX_RANKS];
     const uint8_t *out = flight->op.out == NULL ? nobody : flight->op.out;
     if (rank->world->around == NULL || sim_death_of(rank->world, rank->index) != NULL) return;
+    for (uint32_t r = 0; r < rank->shape.nranks; r++) call->with[r] |= !out[r];
     if (!call->is_told) memcpy(call->out, out, rank->shape.nranks);
-    else if (memcmp(call->out, out, rank->shape.nranks))
+    else if (rank->shape.nodes == 1 && memcmp(call->out, out, rank->shape.nranks))
         sim_fail(rank->world, "rank %u, call %u: is without others than another rank has told", rank->index,
                  call->number);
     call->is_told = 1;

@@ -111,7 +111,8 @@ xep_status_t sim_progress(sim_rank_t *rank, xep_op_t *op, sim_waits_t *waits)
     int watched = sim_death_enter(rank);
     xep_status_t status = world->plugin->progress(rank->mode, op);
     sim_death_leave(rank, watched);
-    if (status == XEP_OK) waits_check(world, op, waits);
+    int was_stopped = sim_death_of(world, rank->index) != NULL; /* perhaps before the mode looked at words */
+    if (status == XEP_OK && !was_stopped) waits_check(world, op, waits);
     if (status != XEP_INPROGRESS || op->epoch % 3 == 0) return status;
     waits->looked = op->late.since_ns ? look : world->now;
     if (op->late.count && !op->late.since_ns) op->late.since_ns = world->now;

@@ -3,6 +3,7 @@
 #include "sim_death.h"
 
 #include "sim_stores.h"
+#include "sim_wire.h"
 
 /* Not inlined, as what it walks by would be a variable beside a setjmp(). */
 __attribute__((noinline)) sim_death_t *sim_death_of(const sim_world_t *world, uint32_t rank)
@@ -22,6 +23,7 @@ static void die(sim_rank_t *rank, sim_death_t *death)
 {
     rank->dead = 1;
     sim_stores_unwatch();
+    sim_wire_bury(rank->world, rank->index);
     longjmp(death->way_out, 1);
 }
 
@@ -46,11 +48,30 @@ static void check_late_store(sim_rank_t *rank, const char *at)
 
 static void look_at_store(void *arg, const char *at);
 
+/*
+ * Those that leave it out need nothing of it: they have finished, but for ranks in whose midst this one has its turn.
+ * Where it may store rows of others (normal_is_quiet()) they wait.
+ */
+static void check_alone(const sim_rank_t *rank)
+{
+    sim_world_t *world = rank->world;
+    uint32_t nranks = world->options.nranks, waiting = 0;
+    if (!death_of(rank)->is_given_up || rank->shape.nodes != nranks) return;
+    for (uint32_t r = 0; r < nranks; r++) {
+        const sim_rank_t *other = &world->ranks[r];
+        if (r == rank->index || other->dead || other->stopped) continue;
+        if (other->busy) return;
+        waiting += !world->finished(other);
+    }
+    if (waiting > 0) sim_fail(world, "ranks have not finished without rank %u, which is stopped", rank->index);
+}
+
 static void sleep_for(sim_rank_t *rank, uint64_t turns)
 {
     int watched = sim_stores_unwatch();
     rank->stopped = 1;
     sim_world_run(rank->world, turns, 1);
+    if (turns >= SIM_FOR_EVER) check_alone(rank);
     rank->stopped = 0;
     if (watched) sim_stores_watch(rank->world, look_at_store, rank);
 }

@@ -14,11 +14,13 @@
 
 #define SIM_NEVER UINT64_MAX
 
+enum { SIM_FOR_EVER = 100000 /* turns: others that go on without it finish in far less */ };
+
 struct sim_death {
     struct sim_death *next; /* another rank's, or NULL */
     uint32_t rank;
     uint64_t at;     /* number of the point; SIM_NEVER: it lives, and its points are counted */
-    uint64_t delay;  /* turns of the others until it goes on; 0: it is dead */
+    uint64_t delay;  /* turns of the others until it goes on, or they have finished; 0: it is dead */
     int is_given_up; /* the others leave it out although it is only stopped */
     uint64_t points; /* passed so far */
     uint64_t seen;   /* of them, when its last turn began */

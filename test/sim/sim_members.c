@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Of a buffer there is what members.c looks at. Its requests are copies of the operations in flight, by their slots. */
+/*
+ * Of a buffer there is what members.c looks at. Its requests are copies of the operations in flight, by their slots.
+ * The launcher knows of one dead rank, of another host or not; of the others nobody does.
+ */
 #include "sim_members.h"
 
 #include <stddef.h>
@@ -10,15 +13,20 @@
 #include "group_out.h"
 #include "members.h"
 #include "members_area.h"
+#include "members_wire.h"
 #include "request.h"
 #include "sim_death.h"
+#include "sim_wire.h"
 
 enum { PATIENCE = 40 }; /* turns for which a rank may be stopped before others give it up */
 
 typedef struct member {
     xep_buffer_t buffer;
     xep_group_t group;
-    xep_heap_wire_t heap, control; /* the area of members alone; nothing */
+    xep_heap_wire_t heap, control; /* the mode's; nothing */
+    xep_transport_t transport;
+    xep_boot_t boot;
+    xep_peer_t *peers; /* [R] */
     sim_rank_t *rank;
     xep_op_t **ops; /* [nrequests] in flight */
 } member_t;
@@ -33,15 +41,68 @@ const uint8_t *sim_members_out(const sim_rank_t *rank)
     return member_of(rank)->buffer.members->out;
 }
 
-/* ---- what a mode and the core call ---- */
-
-static void *map_area(xep_wire_t *wire, uint32_t rank)
+int sim_members_is_with(const sim_rank_t *rank, uint32_t other, uint64_t epoch)
 {
-    const member_t *member = (const member_t *)(const void *)((const char *)wire - offsetof(member_t, heap.wire));
-    return member_of(&member->rank->world->ranks[rank])->heap.base;
+    const xep_members_t *members = member_of(rank)->buffer.members;
+    return !members->out[other] || xep_ballot_is_with(&members->mine, other, 2 * epoch + 1); /* its last word */
 }
 
-static const xep_wire_ops_t area_ops = {.size = sizeof(xep_wire_ops_t), .map = map_area};
+/* ---- what a mode and the core call ---- */
+
+static member_t *member_at(const void *field, size_t offset)
+{
+    return (member_t *)(void *)(uintptr_t)((const char *)field - offset);
+}
+
+/* The mode's own: what the members say goes the same way, among all else. */
+static xep_wire_t *wire_of(xep_wire_t *wire)
+{
+    return &member_at(wire, offsetof(member_t, heap.wire))->rank->wire.wire;
+}
+
+static void *heap_map(xep_wire_t *wire, uint32_t rank)
+{
+    return sim_wire_ops.map(wire_of(wire), rank);
+}
+
+static xep_status_t heap_put_signal(xep_wire_t *wire, uint32_t rank, uint64_t offset, const void *src, size_t bytes,
+                                    uint64_t signal_offset, uint64_t value)
+{
+    return sim_wire_ops.put_signal(wire_of(wire), rank, offset, src, bytes, signal_offset, value);
+}
+
+static xep_status_t heap_flush(xep_wire_t *wire)
+{
+    return sim_wire_ops.flush(wire_of(wire));
+}
+
+static xep_status_t heap_progress(xep_wire_t *wire)
+{
+    return sim_wire_ops.progress(wire_of(wire));
+}
+
+static const xep_wire_ops_t heap_ops = {.size = sizeof(xep_wire_ops_t),
+                                        .map = heap_map,
+                                        .put_signal = heap_put_signal,
+                                        .flush = heap_flush,
+                                        .progress = heap_progress};
+
+static void heap_part(xep_heap_wire_t *heap, uint32_t rank)
+{
+    if (heap->wire.ops == &heap_ops) sim_wire_part(member_at(heap, offsetof(member_t, heap))->rank, rank);
+}
+
+static const xep_transport_ops_t transport_ops = {.name = "simulated", .heap_part = heap_part};
+
+static uint32_t dead_rank(xep_boot_t *boot)
+{
+    const sim_world_t *world = member_at(boot, offsetof(member_t, boot))->rank->world;
+    uint32_t rank = 0;
+    while (rank < world->options.nranks && !world->ranks[rank].dead) rank++;
+    return rank < world->options.nranks ? rank : UINT32_MAX;
+}
+
+static const xep_boot_ops_t boot_ops = {.name = "simulated", .dead_rank = dead_rank};
 
 static int env_is_told(const xep_env_t *env)
 {
@@ -70,20 +131,36 @@ static void *zeroed(size_t count, size_t bytes)
     return memory;
 }
 
+static uint64_t area_bytes(const xep_shape_t *shape)
+{
+    return xep_members_bytes(shape);
+}
+
+/* Of hosts whose processes nobody can look up. */
+static void make_group(member_t *member)
+{
+    xep_group_t *group = &member->group;
+    group->rank = member->rank->index;
+    group->nranks = member->rank->shape.nranks;
+    group->out = zeroed(group->nranks, sizeof *group->out);
+    group->peers = member->peers = zeroed(group->nranks, sizeof *group->peers);
+    for (uint32_t r = 0; r < group->nranks; r++) group->peers[r].host = r + UINT64_C(1);
+    group->control = &member->control;
+    group->transport = &member->transport;
+    group->boot = &member->boot;
+    member->transport.ops = &transport_ops;
+    member->boot.ops = &boot_ops;
+}
+
 static void make_member(sim_rank_t *rank)
 {
     member_t *member = rank->member = zeroed(1, sizeof *member);
     xep_buffer_t *buffer = &member->buffer;
-    xep_group_t *group = &member->group;
     member->rank = rank;
-    group->rank = rank->index;
-    group->nranks = rank->shape.nranks;
-    group->out = zeroed(group->nranks, sizeof *group->out);
-    group->control = &member->control;
-    member->heap.wire.ops = &area_ops;
-    if (posix_memalign(&member->heap.base, 64, xep_members_bytes(&rank->shape)) != 0) abort();
-    for (uint64_t i = 0; i < xep_members_bytes(&rank->shape); i++) ((char *)member->heap.base)[i] = 0;
-    buffer->group = group;
+    make_group(member);
+    member->heap.wire.ops = &heap_ops;
+    member->heap.base = rank->env.heap;
+    buffer->group = &member->group;
     buffer->heap = &member->heap;
     buffer->shape = rank->shape;
     buffer->plugin.plugin = rank->world->plugin;
@@ -100,7 +177,7 @@ static void open_all(sim_world_t *world)
     for (uint32_t r = 0; r < world->options.nranks; r++) {
         xep_env_t *env = &world->ranks[r].env;
         xep_buffer_t *buffer = &member_of(&world->ranks[r])->buffer;
-        if (xep_members_open(buffer, 0) != XEP_OK) abort();
+        if (xep_members_open(buffer, env->heap_bytes - area_bytes(&buffer->shape)) != XEP_OK) abort();
         env->out = buffer->members->out;
         env->is_told = env_is_told;
         env->has_ended = env_has_ended;
@@ -115,7 +192,7 @@ static void close_all(sim_world_t *world)
         xep_members_close(&member->buffer);
         free(member->ops);
         free(member->buffer.requests);
-        free(member->heap.base);
+        free(member->peers);
         free(member->group.out);
         free(member);
     }
@@ -173,6 +250,7 @@ static xep_status_t end(sim_rank_t *rank, xep_op_t *op, xep_status_t status)
 {
     member_t *member = member_of(rank);
     copy_in(member);
+    xep_members_note_ruling(&member->buffer, op, status);
     member->ops[op->slot] = NULL;
     if (status != XEP_OK) return status;
     status = xep_buffer_check_in(&member->buffer);
@@ -190,6 +268,7 @@ static int waits_for(const member_t *member, uint32_t rank)
     if (members->open && !members->heard[rank]) return 1;
     for (uint32_t i = 0; i < member->buffer.nrequests; i++) {
         const xep_op_t *op = member->ops[i];
+        if (op != NULL && op->late.count == 0 && sim_wire_is_behind(member->rank, rank)) return 1;
         for (uint32_t j = 0; op != NULL && j < op->late.count; j++)
             if (op->late.ranks[j] == rank) return 1;
         flights += op != NULL;
@@ -202,16 +281,36 @@ static void give_up_one(member_t *member, const sim_death_t *death)
     sim_world_t *world = member->rank->world;
     if (!death->is_over || death->rank == member->rank->index) return;
     const sim_rank_t *other = &world->ranks[death->rank];
-    if (!sim_chance(&member->rank->dice, 20) || !waits_for(member, other->index)) return;
+    if (!sim_chance(&member->rank->dice, 20)) return;
     if (other->dead) xep_group_put_out(&member->group, other->index, XEP_OUT_DIED);
-    else if (other->stopped && death->is_given_up && world->now > death->since + PATIENCE)
+    else if (other->stopped && death->is_given_up && world->now > death->since + PATIENCE &&
+             waits_for(member, other->index))
         xep_group_put_out(&member->group, other->index, XEP_OUT_LATE);
+}
+
+/*
+ * One that comes back when others store nothing of it any more hears nothing of these. It gives them up in the end, and
+ * then, as most are gone, itself.
+ */
+static void give_up_others(member_t *member, const sim_death_t *death)
+{
+    const sim_world_t *world = member->rank->world;
+    xep_buffer_t *buffer = &member->buffer;
+    if (!death->is_over || !death->is_given_up || death->rank != member->rank->index) return;
+    for (uint32_t r = 0; r < world->options.nranks; r++)
+        if (world->ranks[r].wire.parted[death->rank] && sim_chance(&member->rank->dice, 5))
+            xep_group_put_out(&member->group, r, XEP_OUT_LATE);
+    if (buffer->members->open && buffer->members->ways->is_cut_off(buffer) && sim_chance(&member->rank->dice, 5))
+        atomic_store(&buffer->members->own->left_out, world->options.nranks + UINT64_C(1));
 }
 
 static void give_up(member_t *member)
 {
     const sim_death_t *death = member->rank->world->death;
-    for (; death != NULL; death = death->next) give_up_one(member, death);
+    for (; death != NULL; death = death->next) {
+        give_up_one(member, death);
+        give_up_others(member, death);
+    }
 }
 
 static int stands(sim_rank_t *rank)
@@ -226,6 +325,7 @@ static int stands(sim_rank_t *rank)
 }
 
 const sim_around_t sim_members = {
+    .bytes = area_bytes,
     .open = open_all,
     .close = close_all,
     .stands = stands,

@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "sim_death.h"
+
 typedef enum { HELD, POSTED, TAKEN } stage_t; /* source in use, in use, copied */
 
 struct sim_message {
@@ -72,29 +74,45 @@ static int is_broken(sim_rank_t *self, const char *call)
     return 1;
 }
 
-/* A wire that has too much in flight must send what it holds: the caller only progresses and tries again. */
-static int is_refused(sim_rank_t *self)
+/*
+ * A wire that has too much in flight must send what it holds: the caller only progresses and tries again. Where the
+ * others go on, what a rank does not take that is gone keeps nothing back that is for another one.
+ */
+static int is_refused(sim_rank_t *self, uint32_t rank)
 {
     const sim_options_t *options = &self->world->options;
-    uint32_t inflight = 0;
-    for (const sim_message_t *m = self->world->messages; m; m = m->next) inflight += m->from == self->index;
-    if (inflight < options->inflight) return sim_chance(&self->dice, options->refuse);
+    uint32_t inflight = 0, there = 0;
+    for (const sim_message_t *m = self->world->messages; m; m = m->next) {
+        if (m->from != self->index || self->wire.parted[m->to]) continue;
+        inflight++;
+        there += m->to == rank;
+    }
+    int is_free = inflight < options->inflight || (self->world->around != NULL && there == 0);
+    if (is_free) return sim_chance(&self->dice, options->refuse);
     for (sim_message_t *m = self->world->messages; m; m = m->next)
         if (m->from == self->index && m->stage == HELD) m->stage = POSTED;
     return 1;
+}
+
+static void copy_source(sim_message_t *m)
+{
+    m->copy = malloc(m->bytes + 1);
+    if (m->bytes) memcpy(m->copy, m->src, m->bytes);
 }
 
 static xep_status_t post(sim_rank_t *self, const sim_message_t *message)
 {
     sim_world_t *world = self->world;
     sim_message_t **end = &world->messages, *copy;
-    if (is_refused(self)) return XEP_INPROGRESS;
+    if (self->wire.parted[message->to]) return XEP_OK;
+    if (is_refused(self, message->to)) return XEP_INPROGRESS;
     if (!heap_at(&world->ranks[message->to], message->offset, message->bytes)) return XEP_ERR_TRANSPORT;
     copy = malloc(sizeof *copy);
     *copy = *message;
     copy->from = self->index;
     copy->stage = world->options.hold ? HELD : POSTED;
     if (!copy->is_get) copy->checksum = checksum(copy->src, copy->bytes);
+    if (world->around != NULL) copy_source(copy);
     while (*end) end = &(*end)->next;
     *end = copy;
     world->pending++;
@@ -147,7 +165,7 @@ static xep_status_t wire_flush(xep_wire_t *wire)
     xep_status_t status = XEP_OK;
     if (is_broken(self, "flush")) return XEP_ERR_TRANSPORT;
     for (sim_message_t *m = self->world->messages; m; m = m->next) {
-        if (m->from != self->index) continue;
+        if (m->from != self->index || self->wire.parted[m->to]) continue;
         if (m->stage == HELD) m->stage = POSTED;
         if (m->stage == POSTED || m->is_get) status = XEP_INPROGRESS;
     }
@@ -159,7 +177,10 @@ static xep_status_t wire_progress(xep_wire_t *wire)
 {
     sim_rank_t *self = rank_of(wire);
     if (is_broken(self, "progress")) return XEP_ERR_TRANSPORT;
-    if (!self->world->still && sim_chance(&self->dice, 50)) sim_wire_step(self->world, &self->dice);
+    if (self->world->still || !sim_chance(&self->dice, 50)) return XEP_OK;
+    int watched = sim_death_leave(self, 1); /* what arrives is no store of its own */
+    sim_wire_step(self->world, &self->dice);
+    if (watched) sim_death_enter(self);
     return XEP_OK;
 }
 
@@ -180,8 +201,7 @@ static void take(sim_world_t *world, sim_message_t *m)
     int may_change = world->options.corrupt || world->options.spoiled; /* a spoiled heap may hold the source */
     if (!may_change && checksum(m->src, m->bytes) != m->checksum)
         sim_fail(world, "rank %u changed the source of a put before it was flushed", m->from);
-    m->copy = malloc(m->bytes + 1);
-    if (m->bytes) memcpy(m->copy, m->src, m->bytes);
+    if (m->copy == NULL) copy_source(m);
     if (world->options.corrupt && m->bytes && sim_chance(&world->dice, 10))
         m->copy[sim_below(&world->dice, m->bytes)] ^= (char)(1 << sim_below(&world->dice, 8));
     m->stage = TAKEN;
@@ -196,13 +216,9 @@ static int may_deliver(const sim_world_t *world, const sim_message_t *message)
     return 1;
 }
 
-static void deliver(sim_world_t *world, sim_message_t *message)
+static void drop(sim_world_t *world, sim_message_t *message)
 {
     sim_message_t **link = &world->messages;
-    char *there = heap_at(&world->ranks[message->to], message->offset, message->bytes);
-    if (there && message->bytes)
-        memcpy(message->is_get ? message->dst : there, message->is_get ? there : message->copy, message->bytes);
-    if (message->has_signal) word_store(&world->ranks[message->to], message->signal_offset, message->value);
     while (*link != message) link = &(*link)->next;
     *link = message->next;
     world->pending--;
@@ -210,12 +226,29 @@ static void deliver(sim_world_t *world, sim_message_t *message)
     free(message);
 }
 
+static void deliver(sim_world_t *world, sim_message_t *message)
+{
+    sim_rank_t *to = &world->ranks[message->to];
+    char *there = heap_at(to, message->offset, message->bytes);
+    if (to->wire.parted[message->from]) there = NULL; /* of a rank that is out nothing is stored */
+    if (there && message->bytes)
+        memcpy(message->is_get ? message->dst : there, message->is_get ? there : message->copy, message->bytes);
+    if (there && message->has_signal) word_store(to, message->signal_offset, message->value);
+    drop(world, message);
+}
+
+/* By messages, as a process that is stopped stores none. */
+static int takes_nothing(const sim_world_t *world, uint32_t rank)
+{
+    return world->around != NULL && (world->ranks[rank].dead || world->ranks[rank].stopped);
+}
+
 void sim_wire_step(sim_world_t *world, sim_dice_t *dice)
 {
     sim_message_t *m = world->messages;
     if (!m) return;
     for (uint64_t n = sim_below(dice, world->pending); n > 0; n--) m = m->next;
-    if (m->stage == HELD) return;
+    if (m->stage == HELD || takes_nothing(world, m->to)) return;
     if (m->stage == POSTED && !m->is_get) take(world, m);
     else if (may_deliver(world, m)) deliver(world, m);
 }
@@ -225,6 +258,43 @@ uint64_t sim_wire_posted(const sim_world_t *world, uint32_t rank)
     uint64_t count = 0;
     for (const sim_message_t *m = world->messages; m; m = m->next) count += m->from == rank;
     return count;
+}
+
+/* Messages of one rank to another; of those that are kept, most of the first ones. */
+static void drop_between(sim_world_t *world, uint32_t from, uint32_t to, uint64_t keep)
+{
+    for (sim_message_t *m = world->messages, *next; m; m = next) {
+        next = m->next;
+        if (m->from != from || m->to != to) continue;
+        if (keep == 0 || m->stage == HELD) drop(world, m), keep = 0;
+        else keep--;
+    }
+}
+
+void sim_wire_bury(sim_world_t *world, uint32_t rank)
+{
+    for (uint32_t to = 0; to < world->options.nranks; to++) {
+        uint64_t count = 0;
+        for (const sim_message_t *m = world->messages; m; m = m->next) count += m->from == rank && m->to == to;
+        drop_between(world, rank, to, sim_below(&world->dice, count + 1));
+    }
+}
+
+/* What is held of its own never leaves; the rest the other may still take, if it lives. */
+void sim_wire_part(sim_rank_t *self, uint32_t rank)
+{
+    if (self->wire.parted[rank]) return;
+    drop_between(self->world, rank, self->index, 0);
+    drop_between(self->world, self->index, rank, self->world->ranks[rank].dead ? 0 : UINT64_MAX);
+    self->wire.parted[rank] = 1;
+}
+
+int sim_wire_is_behind(const sim_rank_t *self, uint32_t rank)
+{
+    const sim_message_t *m = self->world->messages;
+    if (self->wire.parted[rank]) return 0;
+    while (m && (m->from != self->index || m->to != rank || m->stage == TAKEN)) m = m->next;
+    return m != NULL;
 }
 
 void sim_wire_clear(sim_world_t *world)

@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/** The wire of a simulated rank: messages are taken from their source, and delivered, when the scheduler says so. */
+/**
+ * The wire of a simulated rank: messages are taken from their source, and delivered, when the scheduler says so. Where
+ * the others go on without ranks that die (world->around), it is as a heap that spares ranks (src/core/transport.h):
+ * sources are copied at once, who is dead, or stopped, takes nothing, and a rank is refused nothing because of that.
+ */
 #ifndef SIM_WIRE_H
 #define SIM_WIRE_H
 
@@ -13,6 +17,13 @@ void sim_wire_step(sim_world_t *world, sim_dice_t *dice);
 
 /** Messages of a rank that are under way. */
 uint64_t sim_wire_posted(const sim_world_t *world, uint32_t rank);
+
+/** A rank has died: of what it has sent to each of the others, a part from the begin on is still to come. */
+void sim_wire_bury(sim_world_t *world, uint32_t rank);
+
+/** As heap_part and heap_is_behind of a transport: another rank is out for this one; does not take all that it sent. */
+void sim_wire_part(sim_rank_t *self, uint32_t rank);
+int sim_wire_is_behind(const sim_rank_t *self, uint32_t rank);
 
 /** Forgets all messages. */
 void sim_wire_clear(sim_world_t *world);

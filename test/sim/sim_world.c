@@ -193,6 +193,7 @@ static void rank_init(sim_world_t *world, uint32_t index, const xep_shape_t *sha
     rank->dice.state = sim_random(&world->dice);
     rank->shape = *shape;
     sim_shape_fill(&rank->shape, index, world->options.node);
+    if (world->around != NULL) bytes = (bytes + 63) / 64 * 64 + world->around->bytes(&rank->shape);
     rank->wire.wire.ops = &sim_wire_ops;
     rank->wire.rank = rank;
     rank->env = (xep_env_t){
@@ -317,7 +318,7 @@ void sim_world_run(sim_world_t *world, uint64_t turns, int quiet)
     for (; turns > 0 && !world->failed; turns--) {
         uint32_t left = 0;
         for (uint32_t r = 0; r < world->options.nranks; r++)
-            left += !world->ranks[r].dead && !world->finished(&world->ranks[r]);
+            left += !world->ranks[r].dead && !world->ranks[r].stopped && !world->finished(&world->ranks[r]);
         if (!left) return;
         turn(world);
     }

@@ -35,6 +35,7 @@ typedef struct sim_wire {
     uint64_t calls;                    /* of the mode, all but map */
     uint64_t posted;                   /* messages to ranks that are not mapped */
     uint64_t posted_bytes;             /* of these */
+    uint8_t parted[SIM_MAX_RANKS];     /* ranks of which nothing is stored here any more, and to which nothing goes */
     char sentence[SIM_SENTENCE_BYTES]; /* why it failed first; "": it has not */
 } sim_wire_t;
 
@@ -69,6 +70,9 @@ typedef struct sim_rank {
 
 /** What goes on around the calls of a mode where the others go on without ranks that die: sim_members.h. */
 typedef struct sim_around {
+    /** Bytes at the end of each heap that are its own. */
+    uint64_t (*bytes)(const xep_shape_t *shape);
+
     /** Heaps are made, modes are not open yet; modes are closed. */
     void (*open)(sim_world_t *world);
     void (*close)(sim_world_t *world);
@@ -159,7 +163,10 @@ void sim_world_close(sim_world_t *world);
 /** Closes and opens all modes on the memory as it is, as a reset does. 0 on failure. */
 int sim_world_reopen(sim_world_t *world);
 
-/** Runs all ranks until they have finished, something has failed, or the turns are used up (a failure unless quiet). */
+/**
+ * Runs all ranks until those that are not stopped have finished, something has failed, or the turns are used up (a
+ * failure unless quiet).
+ */
 void sim_world_run(sim_world_t *world, uint64_t turns, int quiet);
 
 /** Lets other ranks, and messages, go on in the middle of this one's code. */
