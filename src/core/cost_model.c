@@ -17,7 +17,8 @@ enum {
     WEIGHT = 4,
     TOKEN = 4,
     SCALE = 4,
-    NOTICE = 64 /* of ll, its word included */
+    NOTICE = 64, /* of ll, its word included */
+    CODED = 64   /* LogFMT may add one byte to so many */
 };
 
 static double round_up(double bytes)
@@ -163,8 +164,24 @@ static double feeders_of(const xep_cost_map_t *map, uint32_t rank)
     return feeders;
 }
 
+/* Of ll: parcels of 2 * slots turns, its own and those of others; in a slot rows, their outputs, those that return. */
+static double memory_of_ll(const xep_cost_map_t *map, xep_cost_path_t path, const xep_cost_sizes_t *sizes,
+                           uint32_t rank)
+{
+    const double tokens = (double)sizes->tokens, selections = tokens * sizes->topk;
+    const double parcel = tokens * row_bytes(sizes, XEP_COST_DISPATCH) + selections * (COUNT + WEIGHT);
+    const double row = round_up((double)sizes->row_bytes) + (double)sizes->scales * SCALE + TOKEN + INDEX + WEIGHT;
+    const double sum = round_up((double)sizes->sum_bytes), coded = sum + (double)sizes->sum_bytes / CODED;
+    const double others = path == XEP_COST_FLAT ? map->nranks : feeders_of(map, rank);
+    double slot = (double)sizes->recv_rows * (row + sum) + 2 * (parcel + map->nranks * (double)NOTICE);
+
+    if (map->nnodes > 1) slot += selections * coded + 2 * others * parcel;
+    return sizes->slots * slot;
+}
+
 double xep_cost_memory(const xep_cost_map_t *map, xep_cost_path_t path, const xep_cost_sizes_t *sizes, uint32_t rank)
 {
+    if (sizes->by_selection) return memory_of_ll(map, path, sizes, rank);
     const double own = xep_cost_node_ranks(map, map->node[rank]), sum = round_up((double)sizes->sum_bytes);
     const double row = round_up((double)sizes->row_bytes), weights = (double)sizes->topk * WEIGHT;
     const double back = path == XEP_COST_FLAT ? sum : round_up((double)sizes->node_sum_bytes);

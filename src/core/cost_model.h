@@ -74,7 +74,7 @@ void xep_cost_find_load(const xep_cost_map_t *map, xep_cost_path_t path, xep_cos
                         const xep_cost_sizes_t *sizes, const xep_cost_flow_t *flow, uint32_t rank,
                         xep_cost_load_t *load_p);
 
-/** Bytes of memory that a rank shares for a buffer of the mode normal. */
+/** Bytes of memory that a rank shares for a buffer. */
 double xep_cost_memory(const xep_cost_map_t *map, xep_cost_path_t path, const xep_cost_sizes_t *sizes, uint32_t rank);
 
 /** How long an operation takes, in s. */

@@ -12,6 +12,7 @@ import json, math, sys
 sizes, result = [int(size) for size in sys.argv[2].split("+")], json.load(open(sys.argv[4]))
 R, E, K, row = result["ranks"], result["experts"], result["topk"], 2 * int(sys.argv[3])
 sum_bytes = row * 2 if "sum=4" in sys.argv else row
+ll = result["mode"] == "ll"  # with e4m3: a byte for each channel, a scale for 128 of them
 node = [n for n, size in enumerate(sizes) for _ in range(size)]
 members = [[r for r in range(R) if node[r] == n] for n in range(len(sizes))]
 owned = [E // R + (r < E % R) for r in range(R)]
@@ -20,9 +21,11 @@ tokens = []  # (source, ranks)
 for line in open(sys.argv[1]):
     words = line.split("#")[0].split()
     if words:
-        tokens.append((int(words[0]), {owner[int(e)] for e in words[2:] if e != "-1"}))
+        tokens.append((int(words[0]), [owner[int(e)] for e in words[2:] if e != "-1"]))
+selections = [(source, [owner]) for source, owners in tokens for owner in owners]
+tokens = [(source, set(owners)) for source, owners in tokens]
 assert R == sum(sizes) and result["nodes"] == len(sizes)
-received = [sum(r in ranks for _, ranks in tokens) for r in range(R)]
+received = [sum(r in ranks for _, ranks in (selections if ll else tokens)) for r in range(R)]
 assert math.isclose(result["rows"]["mean"], sum(received) / R) and result["rows"]["most"] == max(received)
 
 def forwarder(source, n):
@@ -44,15 +47,42 @@ def check(name, op, values):
     assert math.isclose(op["mean"][name], mean), (name, op["mean"][name], mean)
     assert math.isclose(op["most"][name], most), (name, op["most"][name], most)
 
-for path in result["paths"]:
-    near, sent, came = [0] * R, [0] * R, [0] * R
-    for source, ranks in tokens:
-        for one, other in hops(path["path"], source, ranks):
+def count(path, rows):
+    near, sent, came, taken = [0] * R, [0] * R, [0] * R, [0] * R
+    for source, ranks in rows:
+        for one, other in hops(path, source, ranks):
             if node[one] != node[other]:
                 sent[one] += 1
                 came[other] += 1
             elif one != other:
                 near[one] += 1
+                taken[other] += 1
+    return near, sent, came, taken
+
+def check_ll(path):
+    item, head = -(-(row // 2 + 4 * -(-(row // 2) // 128)) // 64) * 64, 4 * K * result["tokens"] + 64
+    by_nodes = path["path"] == "nodes"
+    far = [len(sizes) - 1 if by_nodes else R - len(members[node[r]]) for r in range(R)]
+    dispatch, combine = path["ops"]
+    near, sent, came, taken = count(path["path"], tokens)
+    check("near_rows", dispatch, taken)
+    check("sent_rows", dispatch, sent)
+    check("came_rows", dispatch, came)
+    check("sent_bytes", dispatch, [sent[r] * item + far[r] * head for r in range(R)])
+    near, sent, came, taken = count("flat", selections)
+    far = [R - len(members[node[r]]) for r in range(R)]
+    check("near_rows", combine, near)
+    check("sent_rows", combine, came)
+    check("came_rows", combine, sent)
+    check("came_bytes", combine, [sent[r] * row + far[r] * 80 for r in range(R)])
+    total = sum(came[r] * row + far[r] * 80 for r in range(R))
+    assert math.isclose(combine["network_bytes"], total), (combine["network_bytes"], total)
+
+for path in result["paths"]:
+    if ll:
+        check_ll(path)
+        continue
+    near, sent, came, _ = count(path["path"], tokens)
     by_nodes = path["path"] == "nodes"
     dispatch, combine = path["ops"]
     counts = 4 * (R + (E if by_nodes else owned[0])) + (20 if by_nodes else 0)
@@ -88,6 +118,9 @@ again 4,3+1 3+1 --tokens 40 --experts 8 --topk 8 --routing zipf:1.2
 again 6,3 3+3 --tokens 31 --experts 20 --topk 6 --rates sum=4
 again 6,1 1+1+1+1+1+1 --tokens 9 --experts 12 --topk 2
 again 5,8 5 --tokens 9 --experts 40 --topk 4
+again 8,3 3+3+2 --mode ll --tokens 20 --experts 21 --topk 5 --routing group:3,2
+again 11,5+1 5+1+5 --mode ll --tokens 13 --experts 30 --topk 3 --mask 300
+again 4,3+1 3+1 --mode ll --tokens 40 --experts 8 --topk 8 --routing zipf:1.2
 again 7,2 2+2+2+1 --tokens 30 --experts 5 --topk 2 --routing self
 
 # what was written down is the same job
@@ -102,6 +135,9 @@ job="--simulate 16,8 --tokens 64 --hidden 1024"
 expect 0 '^path: nodes \(' $perf $job --rates network=0.1
 expect 0 '^path: flat \(' $perf $job --rates network=0,rank=0,copy=0.1,message=0
 expect 0 '^path: flat \(' $perf --simulate 16,1 --tokens 64 --hidden 1024 --rates network=0.1
+expect 0 '^path: nodes \(' $perf $job --mode ll --rates network=0,rank=1,copy=0.1,message=0
+expect 0 ', mode ll, quant e4m3$' $perf $job --mode ll
+expect 0 '^path: flat \(' $perf --simulate 16,1 --mode ll --tokens 64 --hidden 1024 --rates network=0.1
 expect 0 '^network 0\.1 GB/s a node, 2 a rank; memory 3 GB/s a rank, 4 a node \(0: no bound\)$' \
     $perf $job --rates network=0.1,rank=2,copy=3,memory=4
 expect 0 '^latency 5 us, a message 6 us; pieces of 7 KiB; room for 8 rows in passing; sums of a node 3072 bytes$' \
@@ -126,7 +162,11 @@ for number in -1 1x nan 1e30 ' 1' ''; do
         $perf $job --rates "copy=1,rank=$number"
 done
 expect 2 '^xep_perf: --rates cannot be used without --simulate$' $perf --rates rank=1
-expect 2 '^xep_perf: --simulate cannot be used with another --mode than normal$' $perf $job --mode ll
+expect 2 '^xep_perf: --simulate cannot be used with another --mode than normal or ll$' $perf $job --mode mine
+expect 2 '^xep_perf: --simulate cannot be used with --layout padded$' $perf $job --mode ll --layout padded
+expect 2 '^xep_perf: --simulate cannot be used with rows by rank$' $perf $job --mode ll --layout rank
+expect 2 '^xep_perf: --simulate cannot be used with rows by expert$' $perf $job --layout compact
+expect 2 '^xep_perf: --simulate cannot be used with --quant logfmt$' $perf $job --mode ll --quant logfmt
 expect 2 '^xep_perf: --simulate cannot be used with --check$' $perf $job --check
 expect 2 '^xep_perf: --simulate cannot be used with --op$' $perf $job --op combine
 echo '7 0 1' >"$tmp/seven"

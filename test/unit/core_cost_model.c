@@ -267,6 +267,7 @@ static double memory_of(uint32_t nranks, uint32_t nnodes, const xep_buffer_param
                                     .recv_rows = params->recv_rows,
                                     .row_bytes = params->hidden,
                                     .sum_bytes = 2 * (uint64_t)params->hidden,
+                                    .by_selection = strcmp(params->mode, "ll") == 0,
                                     .first_expert = first_expert};
     xep_cost_map_t map;
 
@@ -282,12 +283,12 @@ static void assert_memory(double found, uint64_t bytes)
 }
 
 /* But for words of the core, that are a few lines for each rank. */
-TEST(memory_is_that_of_a_buffer)
+static void check_memory(const char *mode)
 {
     xep_buffer_params_t params = XEP_BUFFER_PARAMS_INIT;
     xep_buffer_size_t size = XEP_BUFFER_SIZE_INIT;
 
-    params.mode = "normal";
+    params.mode = mode;
     params.dtype = XEP_E4M3;
     params.experts = 1024;
     params.topk = 8;
@@ -301,4 +302,10 @@ TEST(memory_is_that_of_a_buffer)
         assert_memory(memory_of(nranks, 1, &params), size.node_bytes);
         if (nranks == 2) assert_memory(memory_of(nranks, nranks, &params), size.bytes);
     }
+}
+
+TEST(memory_is_that_of_a_buffer)
+{
+    check_memory("normal");
+    check_memory("ll");
 }

@@ -27,6 +27,7 @@ static void print_head(const perf_simulation_t *simulation)
            simulation->routing->tokens, options->hidden, options->dtype_name, options->topk, options->experts,
            options->routing, options->seed);
     if (options->mask) printf(", %" PRIu64 " of 1000 masked", options->mask);
+    if (options->ll) printf(", mode ll, quant %s", options->quant_name);
     printf("\nnetwork %g GB/s a node, %g a rank; memory %g GB/s a rank, %g a node (0: no bound)\n",
            rates->node_network / 1e9, rates->rank_network / 1e9, rates->rank_memory / 1e9, rates->node_memory / 1e9);
     printf("latency %g us, a message %g us; pieces of %g KiB; room for %.0f rows in passing; sums of a node %g bytes\n",
@@ -140,11 +141,12 @@ static int write_json(const perf_simulation_t *simulation)
         fprintf(file,
                 "{\"version\": \"%s\", \"ranks\": %" PRIu32 ", \"nodes\": %" PRIu32 ", \"tokens\": %" PRIu64
                 ", \"hidden\": %" PRIu64 ", \"topk\": %" PRIu64 ", \"experts\": %" PRIu64
-                ", \"dtype\": \"%s\", \"seed\": %" PRIu64 ", \"rows\": {\"mean\": %.17g, \"most\": %.0f}, "
+                ", \"dtype\": \"%s\", \"mode\": \"%s\", \"seed\": %" PRIu64
+                ", \"rows\": {\"mean\": %.17g, \"most\": %.0f}, "
                 "\"chosen\": \"%s\", \"paths\": [",
                 xep_version_string(), simulation->map.nranks, simulation->map.nnodes, simulation->routing->tokens,
-                options->hidden, options->topk, options->experts, options->dtype_name, options->seed,
-                simulation->mean_rows, simulation->most_rows, path_names[simulation->chosen]);
+                options->hidden, options->topk, options->experts, options->dtype_name, options->ll ? "ll" : "normal",
+                options->seed, simulation->mean_rows, simulation->most_rows, path_names[simulation->chosen]);
         write_path(file, simulation, XEP_COST_FLAT);
         fputs(", ", file);
         write_path(file, simulation, XEP_COST_NODES);

@@ -46,6 +46,7 @@ typedef struct perf_options {
     int list, help, version;
     xep_dtype_t dtype;         /* of dtype_name */
     int by_expert, padded;     /* of layout */
+    int ll;                    /* of mode, or XEP_MODE */
     int cuda;                  /* of memory */
     xep_quant_t quant;         /* of quant_name */
     int logfmt;                /* likewise: combine sends LogFMT to ranks that are not mapped */

@@ -28,7 +28,8 @@ static int resolve_layout(perf_options_t *options, char *why, size_t why_bytes)
 {
     const char *env = getenv("XEP_MODE"), *mode = options->mode ? options->mode : env ? env : "normal";
 
-    if (!options->layout) options->layout = strcmp(mode, "ll") ? "rank" : "compact";
+    options->ll = !strcmp(mode, "ll");
+    if (!options->layout) options->layout = options->ll ? "compact" : "rank";
     options->padded = !strcmp(options->layout, "padded");
     options->by_expert = options->padded || !strcmp(options->layout, "compact");
     if (!options->by_expert && strcmp(options->layout, "rank")) {

@@ -14,36 +14,64 @@ enum { FP8_BLOCK = 128 };
 /* ---- the routing, token by token ---- */
 
 /* Both paths see the same tokens, so that their difference is theirs alone. */
-static void count_source(const oracle_routing_t *routing, uint32_t source, const xep_cost_count_t count[XEP_COST_PATHS],
+/* What is counted: tokens on each path and, in mode ll, selections, each as a token of its own. */
+enum { SELECTIONS = XEP_COST_PATHS, COUNTS };
+
+/* Every count knows how often experts of a rank were selected: its dispatch copies so many rows. */
+static void count_selections(const oracle_routing_t *routing, uint32_t source, const xep_cost_count_t count[COUNTS],
+                             const int32_t *idx)
+{
+    for (uint32_t k = 0; k < routing->params.topk; k++) {
+        if (idx[k] < 0) continue;
+        const uint32_t owner = oracle_owner(routing, (uint32_t)idx[k]);
+        xep_cost_count_token(&count[SELECTIONS], source, &owner, 1);
+        for (int i = 0; i < COUNTS; i++) count[i].flow[owner].picked++;
+    }
+}
+
+static void count_source(const oracle_routing_t *routing, uint32_t source, const xep_cost_count_t count[COUNTS],
                          int32_t *idx, float *weights, uint32_t *ranks)
 {
+    const int counts = count[SELECTIONS].flow != NULL ? COUNTS : XEP_COST_PATHS;
+
     for (uint64_t token = 0; token < routing->params.tokens_of[source]; token++) {
         oracle_route(routing, source, token, idx, weights);
         const uint32_t n = oracle_destinations(routing, idx, ranks);
         for (int path = 0; path < XEP_COST_PATHS; path++) xep_cost_count_token(&count[path], source, ranks, n);
+        if (counts == COUNTS) count_selections(routing, source, count, idx);
     }
-    for (int path = 0; path < XEP_COST_PATHS; path++) xep_cost_count_end(&count[path], source);
+    for (int i = 0; i < counts; i++) xep_cost_count_end(&count[i], source);
+}
+
+static xep_cost_count_t begin_count(const perf_simulation_t *simulation, xep_cost_path_t path)
+{
+    const uint32_t nranks = simulation->map.nranks;
+    xep_cost_count_t count = {.map = &simulation->map, .path = path};
+
+    count.flow = oracle_alloc(nranks * sizeof *count.flow);
+    count.to = oracle_alloc(nranks * sizeof *count.to);
+    xep_cost_message_rows(path, &simulation->sizes, count.message_rows);
+    return count;
 }
 
 static void count_rows(perf_simulation_t *simulation)
 {
     const oracle_routing_t *routing = simulation->routing;
-    const uint32_t nranks = routing->params.nranks, topk = routing->params.topk;
+    const uint32_t topk = routing->params.topk;
     int32_t *idx = oracle_alloc(topk * sizeof *idx);
     float *weights = oracle_alloc(topk * sizeof *weights);
-    uint32_t *ranks = oracle_alloc(topk * sizeof *ranks), *to = oracle_alloc(nranks * sizeof *to);
-    xep_cost_count_t count[XEP_COST_PATHS];
+    uint32_t *ranks = oracle_alloc(topk * sizeof *ranks);
+    xep_cost_count_t count[COUNTS] = {0};
 
     for (xep_cost_path_t path = XEP_COST_FLAT; path < XEP_COST_PATHS; path++) {
-        simulation->path[path].flow = oracle_alloc(nranks * sizeof *simulation->path[path].flow);
-        count[path] =
-            (xep_cost_count_t){.map = &simulation->map, .path = path, .flow = simulation->path[path].flow, .to = to};
-        xep_cost_message_rows(path, &simulation->sizes, count[path].message_rows);
+        count[path] = begin_count(simulation, path);
+        simulation->path[path].flow = count[path].flow;
     }
-    count[XEP_COST_NODES].to = oracle_alloc(nranks * sizeof *to);
-    for (uint32_t source = 0; source < nranks; source++) count_source(routing, source, count, idx, weights, ranks);
-    free(count[XEP_COST_NODES].to);
-    free(to);
+    if (simulation->sizes.by_selection) count[SELECTIONS] = begin_count(simulation, XEP_COST_FLAT);
+    simulation->selections = count[SELECTIONS].flow;
+    for (uint32_t source = 0; source < simulation->map.nranks; source++)
+        count_source(routing, source, count, idx, weights, ranks);
+    for (int i = 0; i < COUNTS; i++) free(count[i].to);
     free(ranks);
     free(weights);
     free(idx);
@@ -62,22 +90,30 @@ static void add_load(xep_cost_load_t *mean, xep_cost_load_t *most, const xep_cos
     }
 }
 
+static void find_operation(perf_simulation_t *simulation, xep_cost_path_t path, xep_cost_operation_t operation)
+{
+    perf_forecast_t *forecast = &simulation->path[path];
+    const xep_cost_path_t way = xep_cost_way(&simulation->sizes, path, operation);
+    const int each = simulation->selections != NULL && operation == XEP_COST_COMBINE;
+    const xep_cost_flow_t *flow = each ? simulation->selections : forecast->flow;
+
+    for (uint32_t rank = 0; rank < simulation->map.nranks; rank++) {
+        xep_cost_load_t load;
+        xep_cost_find_load(&simulation->map, way, operation, &simulation->sizes, &flow[rank], rank, &load);
+        add_load(&forecast->mean[operation], &forecast->most[operation], &load, simulation->map.nranks);
+        forecast->network_bytes[operation] += load.sent_bytes;
+    }
+    xep_cost_find_time(&simulation->map, way, operation, &simulation->sizes, &simulation->options->cluster.rates, flow,
+                       &simulation->time[path][operation]);
+}
+
 static void find_loads(perf_simulation_t *simulation, xep_cost_path_t path)
 {
     perf_forecast_t *forecast = &simulation->path[path];
     const uint32_t nranks = simulation->map.nranks;
 
-    for (xep_cost_operation_t operation = XEP_COST_DISPATCH; operation < XEP_COST_OPERATIONS; operation++) {
-        for (uint32_t rank = 0; rank < nranks; rank++) {
-            xep_cost_load_t load;
-            xep_cost_find_load(&simulation->map, path, operation, &simulation->sizes, &forecast->flow[rank], rank,
-                               &load);
-            add_load(&forecast->mean[operation], &forecast->most[operation], &load, nranks);
-            forecast->network_bytes[operation] += load.sent_bytes;
-        }
-        xep_cost_find_time(&simulation->map, path, operation, &simulation->sizes, &simulation->options->cluster.rates,
-                           forecast->flow, &simulation->time[path][operation]);
-    }
+    for (xep_cost_operation_t operation = XEP_COST_DISPATCH; operation < XEP_COST_OPERATIONS; operation++)
+        find_operation(simulation, path, operation);
     for (uint32_t rank = 0; rank < nranks; rank++) {
         const double bytes = xep_cost_memory(&simulation->map, path, &simulation->sizes, rank);
         forecast->mean_memory += bytes / nranks;
@@ -88,12 +124,22 @@ static void find_loads(perf_simulation_t *simulation, xep_cost_path_t path)
 /* As much room as this routing needs, as xep_perf asks for. */
 static void find_room(perf_simulation_t *simulation)
 {
+    const xep_cost_flow_t *flow =
+        simulation->selections != NULL ? simulation->selections : simulation->path[XEP_COST_FLAT].flow;
     for (uint32_t rank = 0; rank < simulation->map.nranks; rank++) {
-        const double rows = xep_cost_received(&simulation->path[XEP_COST_FLAT].flow[rank], XEP_COST_FLAT);
+        const double rows = xep_cost_received(&flow[rank], XEP_COST_FLAT);
         simulation->mean_rows += rows / simulation->map.nranks;
         if (rows > simulation->most_rows) simulation->most_rows = rows;
     }
     simulation->sizes.recv_rows = simulation->most_rows > 1 ? (uint64_t)simulation->most_rows : 1;
+}
+
+/* Rows that are cast: a byte for each channel, a scale for each group, of UE8M0 four in a word. */
+static void set_cast(const perf_options_t *options, xep_cost_sizes_t *sizes)
+{
+    const uint32_t groups = (uint32_t)(options->hidden + FP8_BLOCK - 1) / FP8_BLOCK;
+    sizes->row_bytes = options->hidden;
+    sizes->scales = options->quant == XEP_QUANT_UE8M0 ? (groups + 3) / 4 : groups;
 }
 
 static void set_sizes(perf_simulation_t *simulation, uint32_t *first_expert)
@@ -118,8 +164,10 @@ static void set_sizes(perf_simulation_t *simulation, uint32_t *first_expert)
         .message_bytes = (uint64_t)options->cluster.message_bytes,
         .pass_rows =
             options->cluster.pass_rows > 0 ? (uint64_t)options->cluster.pass_rows : 2 * simulation->routing->tokens,
+        .by_selection = options->ll,
         .first_expert = first_expert,
     };
+    if (options->ll && options->quant != XEP_QUANT_NONE) set_cast(options, &simulation->sizes);
 }
 
 static int simulate(const perf_options_t *options, const oracle_routing_t *routing)
@@ -140,6 +188,7 @@ static int simulate(const perf_options_t *options, const oracle_routing_t *routi
         xep_cost_choose_path(&simulation.map, (const xep_cost_time_t(*)[XEP_COST_OPERATIONS])simulation.time);
     const int ret = perf_forecast_report(&simulation);
     for (int path = 0; path < XEP_COST_PATHS; path++) free(simulation.path[path].flow);
+    free(simulation.selections);
     free(words);
     free(first_expert);
     free(node);

@@ -9,7 +9,7 @@
 
 /** What is known of one path. */
 typedef struct perf_forecast {
-    xep_cost_flow_t *flow;                                                /* [R] */
+    xep_cost_flow_t *flow;                                                /* [R] of a dispatch, in normal of both */
     xep_cost_load_t mean[XEP_COST_OPERATIONS], most[XEP_COST_OPERATIONS]; /* of a rank */
     double network_bytes[XEP_COST_OPERATIONS];                            /* of all ranks together */
     double mean_memory, most_memory;                                      /* bytes that a rank shares */
@@ -22,6 +22,7 @@ typedef struct perf_simulation {
     xep_cost_sizes_t sizes;
     double mean_rows, most_rows; /* that a rank receives */
     perf_forecast_t path[XEP_COST_PATHS];
+    xep_cost_flow_t *selections; /* [R] mode ll: of a combine, which has a row for each; else NULL */
     xep_cost_time_t time[XEP_COST_PATHS][XEP_COST_OPERATIONS];
     xep_cost_path_t chosen;
 } perf_simulation_t;
