@@ -52,7 +52,8 @@ static void lay_slot(const normal_t *mode, xep_carve_t *arena, normal_slot_t *sl
     slot->targets = xep_carve_array(arena, shape->nranks, sizeof *slot->targets);
     slot->sources = xep_carve_array(arena, shape->nranks + (uint64_t)shape->nodes, sizeof *slot->sources);
     slot->expert_rows = xep_carve_array(arena, shape->local_experts, sizeof *slot->expert_rows);
-    slot->row = xep_carve_array(arena, mode->layout.nsends != 0 ? mode->layout.common.recv_rows : 0, sizeof *slot->row);
+    slot->row =
+        xep_carve_array(arena, mode->layout.place.areas != 0 ? mode->layout.common.recv_rows : 0, sizeof *slot->row);
     normal_lay_narrow(shape, arena, &slot->narrow);
     slot->staged_tokens = xep_carve_array(arena, staged, sizeof *slot->staged_tokens);
     slot->staged_idx = xep_carve_array(arena, staged * shape->topk, sizeof(int64_t));
@@ -74,11 +75,7 @@ static void lay_arrays(void *opaque, xep_carve_t *arena)
     mode->factors = xep_carve_array(arena, shape->nranks, sizeof *mode->factors);
     mode->rows = xep_carve_array(arena, rows, sizeof *mode->rows);
     mode->wide = xep_carve_array(arena, rows, sizeof *mode->wide);
-    mode->sends = xep_carve_array(arena, mode->layout.nsends, sizeof *mode->sends);
-    for (uint64_t a = 0; a < mode->layout.nsends; a++) {
-        uint64_t *sums = xep_carve_array(arena, mode->kit.env->checks_rows ? shape->tokens : 0, sizeof *sums);
-        if (arena->base != NULL) mode->sends[a].sums = sums;
-    }
+    xep_place_lay_arrays(&mode->places, &mode->kit, &mode->layout.place, arena);
     if (shape->by_nodes) normal_lay_nodes(mode, arena);
     for (uint32_t s = 0; s < shape->slots; s++) {
         lay_routing(mode, arena, &normal_slot(mode, s)->own);
@@ -105,21 +102,6 @@ static uint64_t even_rows(double tokens, double part, double deviations)
 }
 
 /*
- * Receivers read all over the send memory of others, since the tokens they get have gaps between them. Who has one
- * handle at a time uses two areas: the second while the first is still read. With 8 ranks of 512 tokens a rank met
- * 17,000 pages in its first operations, 2 us each.
- */
-static void prefault_sends(const normal_t *mode, uint32_t rank, uint32_t slot, uint64_t tokens)
-{
-    const normal_layout_t *at = &mode->layout;
-    if (rank == mode->kit.shape->rank || at->nsends == 0) return;
-    for (uint64_t area = slot == 0 ? 0 : slot + UINT64_C(1); area <= slot + UINT64_C(1); area++) {
-        uint64_t begin = at->sends + area * at->send_bytes;
-        xep_kit_prefault(&mode->kit, rank, begin, begin + tokens * at->send_stride);
-    }
-}
-
-/*
  * Untouched pages would be met one by one for dozens of operations; but to map all pages of all peers takes longer than
  * those: 16 of 19 seconds of 8 ranks with 1,024 tokens each. So what an even load needs is mapped: all rows of this
  * rank and an eighth more; and where its own rows will lie at the others, behind those of the ranks before it. An
@@ -140,7 +122,7 @@ static void prefault_slot(const void *opaque, uint32_t rank, uint32_t slot, uint
     xep_kit_prefault_received(&mode->kit, rank, slot, begin, end);
     xep_kit_prefault_area(&mode->kit, rank, at->common.input, slot, begin, end);
     xep_kit_prefault_area(&mode->kit, rank, at->input_weights, slot, begin, end);
-    prefault_sends(mode, rank, slot, tokens);
+    xep_place_prefault_slot(&mode->kit, &at->place, rank, slot, tokens);
     if (mode->kit.all_mapped || rank != shape->rank) return;
     uint64_t returned = tokens * (at->returned_rows / shape->tokens);
     xep_kit_prefault_area(&mode->kit, rank, at->returned, slot, 0, returned);
@@ -155,8 +137,7 @@ static void prefault_heap(const void *opaque, uint32_t rank)
     const normal_t *mode = opaque;
     const normal_layout_t *at = &mode->layout;
     xep_kit_prefault(&mode->kit, rank, at->common.combine_mail, at->common.tokens.first);
-    if (rank != mode->kit.shape->rank) return;
-    xep_kit_prefault(&mode->kit, rank, at->sends, at->sends + at->nsends * at->send_bytes);
+    xep_place_prefault_own(&mode->kit, &at->place, rank);
 }
 
 /* ---- the plugin ---- */
@@ -181,7 +162,6 @@ static xep_status_t normal_open(const xep_env_t *env, void **mode_p)
     mode->grants = env->out != NULL && !mode->kit.all_mapped;
     mode->records = xep_kit_own(&mode->kit, mode->layout.records);
     normal_make_factors(mode->factors, env->shape->nranks);
-    mode->handed = NORMAL_NO_AREA;
     if (env->shape->by_nodes) {
         mode->kit.steps[XEP_OP_DISPATCH] = normal_dispatch_by_nodes;
         mode->kit.steps[XEP_OP_COMBINE] = normal_combine_by_nodes;

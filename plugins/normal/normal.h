@@ -67,6 +67,7 @@
 #include <copy.h>
 #include <handshake.h>
 #include <masks.h>
+#include <place.h>
 #include <rows.h>
 #include <weigh.h>
 #include <xep/plugin.h>
@@ -110,11 +111,7 @@ typedef struct normal_layout {
     xep_area_t input_weights;    /* [recv_rows][K] float: pulled by combine */
     xep_area_t returned_weights; /* [returned_rows][K] float: put by unmapped owners */
     xep_area_t returned;         /* XEP_REGION_ROWS: [returned_rows] rows, put by unmapped owners */
-    uint64_t nsends;             /* areas of rows that peers read in place: slots + 1, or 0 */
-    uint64_t send_bytes;         /* of one */
-    uint64_t send_stride;        /* between its rows */
-    uint64_t sends;              /* XEP_REGION_ROWS: [nsends] of send_bytes */
-    uint64_t released;           /* XEP_REGION_CONTROL: [nsends][R] _Atomic uint64_t, written by that rank */
+    xep_place_layout_t place;
     /* by nodes (normal_nodes.h), [slots][feeders] of: */
     uint64_t feed_mail;    /* XEP_REGION_CONTROL: normal_feed_mail_t */
     uint64_t taken;        /* likewise, [slots][nodes] (epoch, rows) that forwarders have taken from this rank */
@@ -203,8 +200,7 @@ typedef struct normal {
     const void **rows;          /* [threads][max_dests + 2] rows to sum: scratch of combine */
     uint8_t *wide;              /* [threads][max_dests + 2] likewise: which of them are fp32, by nodes with wide_sums */
     struct normal_nodes *nodes; /* normal_nodes.h; NULL: rows go to each rank */
-    struct normal_send *sends;  /* [nsends] normal_place.h */
-    uint32_t handed;            /* area that the user may write, or UINT32_MAX */
+    xep_places_t places;        /* normal_place.h */
 } normal_t;
 
 static inline normal_slot_t *normal_slot(const normal_t *mode, uint32_t slot)
@@ -225,9 +221,7 @@ typedef struct normal_state {
     int concluded;       /* dispatch: the records are in */
     uint32_t outs;       /* dispatch: ranks that were out when it began */
     int weighted;      /* rows have weights: known once the records are in; of a combine by nodes, those of mates do */
-    uint64_t x_offset; /* dispatch: where this rank's rows are read in place; 0: they are copied */
-    uint32_t area;     /* of these */
-    char *send;        /* where they are copied to first; NULL: the user wrote them there */
+    xep_place_t place; /* dispatch: where this rank's rows are read in place */
     int uncounted;     /* dispatch: selections of the local experts are to be counted when the rows are here */
     /* combine by nodes: the feeder whose sums are made, its next row, and the next entry of "sums" */
     uint32_t feed;

@@ -42,7 +42,7 @@ static void move_tokens(void *arg, uint32_t thread, uint32_t nthreads)
     for (uint64_t t = begin; t < end; t++) {
         const char *row = x + t * stride, *next = t + 1 < end ? row + stride : row;
         if (move->send != NULL && routing->first[t] < routing->first[t + 1])
-            move->copy[1](move->send + t * move->mode->layout.send_stride, row, move->bytes, next);
+            move->copy[1](move->send + t * move->mode->layout.place.stride, row, move->bytes, next);
         from.token = (int32_t)t;
         from.experts = routing->experts + t * routing->topk;
         if (args->topk_weights) from.weights = (const char *)args->topk_weights + t * args->topk_weights_stride;
@@ -82,7 +82,7 @@ static void fill_targets(normal_t *mode, const xep_op_t *op)
                                      .weights = slot->staged_weights,
                                      .scales = slot->staged_scales};
     size_t stride = xep_row_stride(xep_dispatch_row_bytes(args));
-    int in_place = normal_state(op)->x_offset != 0;
+    int in_place = normal_state(op)->place.offset != 0;
 
     for (uint32_t r = 0; r < mode->kit.shape->nranks; r++) {
         int is_mapped = mode->kit.base[r] != NULL;
@@ -117,7 +117,7 @@ static void move_slice(normal_t *mode, xep_op_t *op)
                  xep_copy_select(mode->kit.env->simd, xep_streams_to_others(mode->kit.env, written))},
         .bytes = bytes,
         .stride = xep_row_stride(bytes),
-        .send = state->send,
+        .send = state->place.fill,
         .begin = state->moved,
         .end = state->moved + (mode->kit.all_mapped || left < SLICE ? left : SLICE),
     };
@@ -152,7 +152,8 @@ static xep_status_t agree(void *opaque, xep_op_t *op)
     normal_t *mode = opaque;
     if (!normal_is_quiet(mode, op)) return XEP_INPROGRESS;
     xep_status_t status = normal_take_records(mode, op);
-    if (status == XEP_OK && xep_kit_state(op)->verdict != XEP_OK) normal_return_place(mode, op);
+    if (status == XEP_OK && xep_kit_state(op)->verdict != XEP_OK)
+        xep_place_return(&mode->places, &normal_state(op)->place);
     if (status != XEP_OK || xep_kit_state(op)->verdict != XEP_OK) return status;
     normal_show_rows(mode, op);
     normal_show_tail(op);
@@ -190,7 +191,7 @@ static xep_status_t move(void *opaque, xep_op_t *op)
         move_slice(mode, op);
     }
     if (fenced) normal_end_storing(mode);
-    if (mode->kit.env->checks_rows && tokens != 0) normal_note_rows(mode, op);
+    if (tokens != 0) normal_note_rows(mode, op);
     return xep_step_send(opaque, op);
 }
 
@@ -317,7 +318,7 @@ xep_status_t normal_dispatch(void *mode, xep_op_t *op)
     if (status == XEP_OK) status = take_routing(mode, op);
     if (status != XEP_OK) return status;
     xep_kit_use_slot(&normal->kit, op);
-    normal_take_place(mode, op);
+    xep_place_take(&normal->places, op, &normal_state(op)->place);
     xep_kit_end_phase(&normal->kit, op, "plan", begin_ns);
     normal_state(op)->outs = normal_count_outs(mode);
     normal_make_record(mode, op);

@@ -44,22 +44,6 @@ static void lay_feeds(const xep_shape_t *shape, normal_layout_t *at, xep_carve_t
     at->feed_records = xep_carve_offset(&region[XEP_REGION_METADATA], lines, at->feed_record_bytes);
 }
 
-/* One area more than there are handles, so that one can be written while all slots have rows in place. */
-static void lay_sends(const xep_shape_t *shape, normal_layout_t *at, xep_carve_t region[XEP_REGIONS])
-{
-    xep_carve_t *rows = &region[XEP_REGION_ROWS], send = {0};
-    at->nsends = shape->sends_in_place ? shape->slots + UINT64_C(1) : 0;
-    if (at->nsends == 0) return;
-    at->send_stride = xep_row_stride((size_t)shape->hidden * shape->elem_bytes);
-    xep_carve_offset(&send, shape->tokens, at->send_stride);
-    xep_carve_page(&send);
-    rows->overflow |= send.overflow;
-    at->send_bytes = send.end;
-    xep_carve_page(rows);
-    at->sends = xep_carve_offset(rows, at->nsends, at->send_bytes);
-    at->released = xep_carve_offset(&region[XEP_REGION_CONTROL], at->nsends * shape->nranks, sizeof(uint64_t));
-}
-
 /*
  * A slot has room for every token of every rank, as a token goes to a rank once at most, unless the user has asked for
  * less. A record has a count for each rank and for each expert of the rank that has most.
@@ -82,7 +66,7 @@ xep_status_t normal_lay_heap(const xep_shape_t *shape, xep_heap_layout_t *common
     at->records = xep_carve_offset(&region[XEP_REGION_METADATA], lines, at->record_bytes);
     lay_feeds(shape, at, region);
     xep_carve_slots(shape, common, region, lay_slot);
-    lay_sends(shape, at, region);
+    xep_place_lay(shape, &at->place, xep_row_stride((size_t)shape->hidden * shape->elem_bytes), region);
     return XEP_OK;
 }
 

@@ -55,7 +55,7 @@ void normal_make_record(normal_t *mode, const xep_op_t *op)
                 [NORMAL_IN_PLACE] = (args->flags & XEP_DISPATCH_IN_PLACE) != 0,
                 [NORMAL_REFUSED] = op->refused,
             },
-        .x_offset = normal_state(op)->x_offset,
+        .x_offset = normal_state(op)->place.offset,
     };
 }
 
@@ -121,17 +121,6 @@ static xep_status_t protocol_error(normal_t *mode, xep_op_t *op, uint32_t rank, 
                                (unsigned long long)value);
 }
 
-/* All tokens in one area, from the begin of a row on. */
-static int is_place(const normal_t *mode, const normal_record_t *record)
-{
-    const normal_layout_t *at = &mode->layout;
-    uint64_t offset = record->x_offset - at->sends;
-    if (record->x_offset == 0) return 1;
-    if (record->x_offset < at->sends || offset >= at->nsends * at->send_bytes) return 0;
-    uint64_t inside = offset % at->send_bytes;
-    return inside % at->send_stride == 0 && inside / at->send_stride + record->tokens <= mode->kit.shape->tokens;
-}
-
 /* Places are computed from slot and capacity, memory is indexed by them: each is bounded by this rank's own shape. */
 static xep_status_t check_header(normal_t *mode, xep_op_t *op, uint32_t rank, const normal_record_t *record)
 {
@@ -141,7 +130,8 @@ static xep_status_t check_header(normal_t *mode, xep_op_t *op, uint32_t rank, co
     if (record->tokens > shape->tokens) return protocol_error(mode, op, rank, "tokens", record->tokens);
     if (record->capacity > mode->layout.common.recv_rows)
         return protocol_error(mode, op, rank, "capacity", record->capacity);
-    if (!is_place(mode, record)) return protocol_error(mode, op, rank, "rows in place at", record->x_offset);
+    if (record->x_offset != 0 && !xep_place_is_sane(&mode->places, record->x_offset, record->tokens))
+        return protocol_error(mode, op, rank, "rows in place at", record->x_offset);
     return XEP_OK;
 }
 
