@@ -214,28 +214,34 @@ typedef struct gather {
     const xep_recv_t *recv;
     char *out;
     size_t bytes, stride;
+    uint64_t rows;
 } gather_t;
 
 static void gather_rows(void *arg, uint32_t thread, uint32_t nthreads)
 {
     const gather_t *gather = arg;
     const xep_recv_t *recv = gather->recv;
-    uint64_t begin = recv->rows * thread / nthreads, end = recv->rows * (thread + 1) / nthreads;
+    uint64_t begin = gather->rows * thread / nthreads, end = gather->rows * (thread + 1) / nthreads;
     for (uint64_t i = begin; i < end; i++) {
         const void *row = recv->row != NULL ? recv->row[i] : (const char *)recv->x + i * recv->x_stride;
-        memcpy(gather->out + i * gather->stride, row, gather->bytes);
+        if (row != NULL) memcpy(gather->out + i * gather->stride, row, gather->bytes);
     }
 }
 
 static xep_status_t gather_all(const xep_handle_t *handle, void *out, size_t stride)
 {
     const xep_recv_t *recv = &handle->recv;
-    gather_t gather = {.recv = recv, .out = out, .bytes = recv->hidden * xep_dtype_size(recv->dtype), .stride = stride};
+    const int padded = recv->arrangement == XEP_ROWS_BY_EXPERT_PADDED;
+    gather_t gather = {.recv = recv,
+                       .out = out,
+                       .bytes = recv->hidden * xep_dtype_size(recv->dtype),
+                       .stride = stride,
+                       .rows = padded ? recv->capacity : recv->rows};
     if (handle->state != XEP_HANDLE_READY || handle->released)
         return xep_fail(XEP_ERR_INVALID, "the handle has no rows: in flight, failed or released");
     if (handle->buffer->device != NULL)
         return xep_fail(XEP_ERR_UNSUPPORTED, "rows in device memory are not gathered: they are in x");
-    if (recv->arrangement == XEP_ROWS_BY_EXPERT_PADDED)
+    if (padded && recv->row == NULL)
         return xep_fail(XEP_ERR_UNSUPPORTED, "padded rows are not gathered: they are in x");
     if (stride == 0) gather.stride = gather.bytes;
     if (gather.stride < gather.bytes)

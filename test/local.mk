@@ -89,7 +89,8 @@ sim_ldadd = libsim.la libxep_oracle.la $(CMOCKA_LIBS) -lm
 # programs on ranks are users of libxep.so; what they share is in mp_rig
 check_LTLIBRARIES += libmp_rig.la
 libmp_rig_la_SOURCES = \
-	%D%/mp/mp_job.c %D%/mp/mp_job.h %D%/mp/mp_masked.c %D%/mp/mp_masked.h %D%/mp/mp_rig.c %D%/mp/mp_rig.h \
+	%D%/mp/mp_job.c %D%/mp/mp_job.h %D%/mp/mp_masked.c %D%/mp/mp_masked.h \
+	%D%/mp/mp_placed.c %D%/mp/mp_placed.h %D%/mp/mp_rig.c %D%/mp/mp_rig.h \
 	%D%/mp/mode_ops.c %D%/mp/mode_ops.h
 libmp_rig_la_LIBADD = libxep_oracle.la libxep.la
 
@@ -135,7 +136,8 @@ check_LTLIBRARIES += %D%/cuda/standin_cuda.la %D%/cuda/xep_normal_cuda.la %D%/cu
 
 transport_tests = \
 	%D%/mp/wire_death.mp %D%/mp/wire_keys.mp %D%/mp/wire_late.mp %D%/mp/boot_reload.mp \
-	%D%/mp/normal_shapes.mp %D%/mp/in_place.mp %D%/mp/normal_ops.mp %D%/mp/ll_ops.mp %D%/mp/bad_input.mp \
+	%D%/mp/normal_shapes.mp %D%/mp/in_place.mp %D%/mp/in_place_ll.mp %D%/mp/normal_ops.mp %D%/mp/ll_ops.mp \
+	%D%/mp/bad_input.mp \
 	%D%/mp/mismatch.mp %D%/mp/refused.mp %D%/mp/failure.mp %D%/mp/aborted.mp \
 	%D%/mp/after.mp %D%/mp/unborn.mp %D%/mp/allgather.mp \
 	%D%/mp/steady.mp %D%/mp/pages.mp %D%/mp/large.mp %D%/mp/nodes.mp %D%/mp/silent.mp %D%/mp/waits.mp \
@@ -144,7 +146,7 @@ transport_tests = \
 # whichever memory it is, and whichever UCX has made it
 mapped_tests = \
 	%D%/mp/wire_death.mp %D%/mp/wire_keys.mp %D%/mp/wire_late.mp %D%/mp/boot_reload.mp \
-	%D%/mp/normal_shapes.mp %D%/mp/in_place.mp %D%/mp/normal_ops.mp %D%/mp/ll_ops.mp \
+	%D%/mp/normal_shapes.mp %D%/mp/in_place.mp %D%/mp/in_place_ll.mp %D%/mp/normal_ops.mp %D%/mp/ll_ops.mp \
 	%D%/mp/failure.mp %D%/mp/aborted.mp %D%/mp/unborn.mp %D%/mp/pages.mp %D%/mp/nodes.mp %D%/mp/silent.mp
 rank_tests = %D%/mp/wire_order.mp %D%/mp/boot_client.mp %D%/mp/setuid.mp %D%/mp/by_nodes.mp %D%/mp/ll_by_nodes.mp \
 	$(transport_tests)
@@ -153,6 +155,7 @@ rank_tests = %D%/mp/wire_order.mp %D%/mp/boot_client.mp %D%/mp/setuid.mp %D%/mp/
 %C%_mp_by_nodes_mp_LDADD = libmp_rig.la
 %C%_mp_ll_by_nodes_mp_LDADD = libmp_rig.la
 %C%_mp_in_place_mp_LDADD = libmp_rig.la
+%C%_mp_in_place_ll_mp_LDADD = libmp_rig.la
 %C%_mp_normal_ops_mp_LDADD = libmp_rig.la
 %C%_mp_ll_ops_mp_LDADD = libmp_rig.la
 %C%_mp_bad_input_mp_LDADD = libmp_rig.la

@@ -510,8 +510,8 @@ typedef enum { XEP_ON_FAILURE_FAIL = 0, XEP_ON_FAILURE_MASK = 1 } xep_on_failure
 
 /** Bits of xep_buffer_params_t.flags. */
 enum {
-    /* host memory, normal: the buffer has memory for rows that peers read in place (xep_buffer_send_memory()), of slots
-     * + 1 times the most tokens; not with XEP_ON_FAILURE_MASK */
+    /* host memory: the buffer has memory for rows that peers read in place (xep_buffer_send_memory()), of slots + 1
+     * times the most tokens; not with XEP_ON_FAILURE_MASK */
     XEP_BUFFER_SEND_MEMORY = 1
 };
 
@@ -709,7 +709,8 @@ enum {
      * x is what xep_buffer_send_memory() has returned, or lies in it, and has its x_stride: its rows must not change
      * until every rank has released its handle of this dispatch, which is so when xep_buffer_send_memory() returns that
      * memory again. x may also be memory of the caller's: its rows are copied once, to where peers read them, or, while
-     * peers still read in all of that, to the peers */
+     * peers still read in all of that, to the peers. Rows that are cast (ll) are other rows than those of x: they go to
+     * send memory that the caller does not see, and x may change, or be used again, as without this flag */
     XEP_DISPATCH_IN_PLACE = 4,
     /* device memory, normal, with a capacity and without recv_rows_p: nothing is waited for. xep_recv_t.rows is the
      * capacity; src_begin, rank_rows and expert_rows are in device memory, and src_begin[R] is how many rows came.
@@ -821,7 +822,8 @@ typedef struct xep_recv {
      * NULL: it is with all. Set at its end */
     const uint8_t *out;
     /* XEP_DISPATCH_IN_PLACE: [capacity] where each row is, in the memory of its source or in this rank's, to be read
-     * only, until the handle is released; NULL beyond rows. Else NULL: rows are in x */
+     * only, until the handle is released; NULL where none came: beyond rows, behind those of an expert. Else NULL: rows
+     * are in x */
     const void *const *row;
 } xep_recv_t;
 
@@ -858,9 +860,9 @@ XEP_API const xep_recv_t *xep_handle_recv(const xep_handle_t *handle);
 
 /**
  * Memory for the rows of this rank's next dispatch with XEP_DISPATCH_IN_PLACE: [params.tokens][H] of the buffer's
- * dtype, with *stride_p bytes between rows. It may be written until a dispatch takes rows from it; ask again before
- * writing for another one, which returns other memory, or the same if no dispatch was made of it. Received rows that
- * are read in place, of whatever rank, stay where they are meanwhile.
+ * dtype, with *stride_p bytes between rows; what is between two rows is the library's. It may be written until a
+ * dispatch takes rows from it; ask again before writing for another one, which returns other memory, or the same if no
+ * dispatch was made of it. Received rows that are read in place, of whatever rank, stay where they are meanwhile.
  *
  * Blocks until the peers have released the handles of an earlier dispatch whose rows were there. Errors:
  * XEP_ERR_TIMEOUT, XEP_ERR_UNSUPPORTED (the buffer was made without XEP_BUFFER_SEND_MEMORY), XEP_ERR_INVALID (with
@@ -870,7 +872,9 @@ XEP_API xep_status_t xep_buffer_send_memory(xep_buffer_t *buffer, void **base_p,
 
 /**
  * Copies the received rows, wherever they are, into a dense array of the caller's: [rows][H], with stride bytes between
- * rows (0: those of a row). The buffer's threads do it. Local. Errors: XEP_ERR_INVALID (also: the handle has no rows).
+ * rows (0: those of a row); padded ones, if they are read in place: [capacity][H]. Where no row came (xep_recv_t.row is
+ * NULL), it stays as it is. The buffer's threads do it. Local. Errors: XEP_ERR_INVALID (also: the handle has no rows),
+ * XEP_ERR_UNSUPPORTED (padded rows that are in x; device memory).
  */
 XEP_API xep_status_t xep_handle_gather(const xep_handle_t *handle, void *out, size_t stride);
 

@@ -49,6 +49,8 @@
  * when it has the notices of turn q + slots of all ranks, which they send when they have ended turn q. And f stores
  * the notice of a turn before it ends that turn itself, so that a line never goes back.
  *
+ * Rows that are read in place: ll_place.h.
+ *
  * Epochs only grow; nothing is ever cleared. A notice whose word is n says so even when it brings no rows.
  *
  * Ordering. Between mapped ranks plain stores, then the word with release; the reader loads it with acquire. "read" is
@@ -75,6 +77,7 @@
 #include <logfmt.h>
 #include <masks.h>
 #include <notices.h>
+#include <place.h>
 #include <rows.h>
 #include <weigh.h>
 #include <xep/plugin.h>
@@ -96,6 +99,7 @@ typedef struct ll_parcel {
     size_t scales; /* where they begin in an item */
     size_t scale_words;
     size_t stride; /* of items */
+    int stays;     /* this rank reads the rows where they are (ll_place.h) */
 } ll_parcel_t;
 
 /** Where things are in a heap, beside what all modes have. */
@@ -113,6 +117,7 @@ typedef struct ll_layout {
     xep_area_t items;           /* [ring] of parcels */
     xep_area_t delivered_items; /* [ring][R] or [ring][feeders], likewise */
     xep_area_t returned;        /* [slots][tokens][K] rows: put by owners that are not mapped */
+    xep_place_layout_t place;
 } ll_layout_t;
 
 /* ---- in private memory ------------------------------------------------------ */
@@ -138,6 +143,8 @@ typedef struct ll_slot {
     uint64_t *origin; /* [recv_rows] token * K + k of each row; only where some rank is not mapped */
     char *coded;      /* [recv_rows] rows in LogFMT, return_stride apart, on their way to ranks that are not mapped */
     uint8_t *relayed; /* [feeders] by nodes: those whose notice of the dispatch all mates have */
+    const void **row; /* [recv_rows] where received rows are, if they may be in place; NULL where none is */
+    int in_place;     /* row was shown, and this rank has not said that it reads no more */
 } ll_slot_t;
 
 /** Where the rows are that an owner has for this rank, in a combine. */
@@ -164,6 +171,7 @@ typedef struct ll {
     uint32_t *row_begin;   /* [T + 1] in both */
     char *decoded;         /* [threads][K] rows of combine_stride */
     char *coded;           /* those of the slots; NULL where all ranks are mapped, or there was no memory */
+    xep_places_t places;
 } ll_t;
 
 static inline ll_slot_t *ll_slot(const ll_t *mode, uint32_t slot)
@@ -175,6 +183,7 @@ static inline ll_slot_t *ll_slot(const ll_t *mode, uint32_t slot)
 typedef struct ll_state {
     xep_kit_state_t kit; /* first */
     ll_parcel_t parcel;  /* dispatch: of this rank */
+    xep_place_t place;   /* dispatch: where its items are, if not in the ring */
     ll_notice_t notice;  /* dispatch: source of puts, unchanged until flushed */
 } ll_state_t;
 

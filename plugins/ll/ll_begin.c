@@ -57,10 +57,11 @@ void ll_fill_notice(const ll_t *mode, const xep_op_t *op, ll_notice_t *notice)
 {
     const xep_dispatch_args_t *args = op->dispatch;
     int padded = args->arrangement == XEP_ROWS_BY_EXPERT_PADDED;
-    uint64_t room =
-        padded ? (uint64_t)mode->kit.shape->nranks * mode->kit.shape->tokens : mode->layout.common.recv_rows;
+    uint64_t room = args->capacity;
+    if (padded) room = (uint64_t)mode->kit.shape->nranks * mode->kit.shape->tokens;
+    else if (room == 0) room = mode->layout.common.recv_rows;
     *notice = (ll_notice_t){.epoch = op->epoch,
-                            .capacity = args->capacity != 0 ? args->capacity : room,
+                            .capacity = (uint32_t)room, /* fewer than 2^32: there is room for them */
                             .selections = notice->selections,
                             .most = notice->most,
                             .tokens = (uint32_t)args->tokens,
@@ -74,6 +75,7 @@ void ll_fill_notice(const ll_t *mode, const xep_op_t *op, ll_notice_t *notice)
                             .scales_dtype = (uint8_t)args->scales_dtype,
                             .sends_weights = (args->flags & XEP_DISPATCH_SEND_WEIGHTS) != 0,
                             .padded = (uint8_t)padded,
+                            .in_place = (args->flags & XEP_DISPATCH_IN_PLACE) != 0,
                             .refused = op->refused};
 }
 
@@ -88,6 +90,7 @@ xep_status_t ll_compare_notices(const ll_t *mode, xep_op_t *op, const ll_notice_
         XEP_AGREE_PARAM("nscales", XEP_AGREE_NUMBER, ll_notice_t, nscales),
         XEP_AGREE_PARAM("scales_dtype", XEP_AGREE_DTYPE, ll_notice_t, scales_dtype),
         XEP_AGREE_PARAM("XEP_DISPATCH_SEND_WEIGHTS", XEP_AGREE_YES_NO, ll_notice_t, sends_weights),
+        XEP_AGREE_PARAM("whether rows are read in place", XEP_AGREE_YES_NO, ll_notice_t, in_place),
     };
     xep_status_t verdict = xep_agree_calls(mode->kit.env, op, &from->refused, sizeof *from);
     if (verdict != XEP_OK) return verdict;
@@ -110,6 +113,11 @@ void ll_fill_recv(ll_t *mode, const xep_op_t *op, uint64_t rows)
     recv->arrangement = padded ? XEP_ROWS_BY_EXPERT_PADDED : XEP_ROWS_BY_EXPERT_COMPACT;
     if (padded) recv->capacity = mode->kit.shape->local_experts * of_expert;
     recv->x_stride = xep_row_stride(parcel->row_bytes);
+    if (args->flags & XEP_DISPATCH_IN_PLACE) {
+        recv->x = NULL;
+        recv->x_stride = 0;
+        recv->row = slot->row;
+    }
     recv->topk = 1; /* a row for each selection */
     if (casts) recv->dtype = XEP_E4M3;
     recv->quant = args->quant;

@@ -94,7 +94,8 @@ xep_status_t ll_lay_heap(const xep_shape_t *shape, xep_heap_layout_t *common, xe
     at->tables = xep_carve_offset(metadata, shape->slots * (uint64_t)shape->nranks, at->table_bytes);
     lay_parcels(shape, at, metadata, &region[XEP_REGION_ROWS]);
     xep_carve_slots(shape, common, region, lay_slot);
-    return XEP_OK;
+    xep_place_lay(shape, &at->place, measure_items(shape, at), region);
+    return at->place.areas < UINT32_MAX / shape->tokens ? XEP_OK : XEP_ERR_NO_MEMORY; /* ll_notice_t.place */
 }
 
 /* Source and receiver compute the same offsets from the same notice: nothing else is said of them. */

@@ -9,8 +9,10 @@
 /** One line per (ring entry, rank); written by that rank, read by the heap's owner. */
 typedef struct ll_notice {
     uint64_t epoch;      /* of the dispatch whose parcel is there; all else was written before */
-    uint64_t capacity;   /* rows the writer itself has room for */
     uint64_t selections; /* of all its tokens; with most, 0 where all receivers know them anyway */
+    uint32_t capacity;   /* rows the writer itself has room for */
+    /* 1 + number of the row of its token 0, of all that peers may read in place (ll_place.h); 0: they are copied */
+    uint32_t place;
     uint32_t tokens;
     uint32_t most;      /* rows of the expert that gets most of them */
     uint32_t slot;      /* of the writer */
@@ -22,9 +24,10 @@ typedef struct ll_notice {
     uint8_t quant;
     uint8_t scales_dtype;
     uint8_t sends_weights;
-    uint8_t padded; /* its own rows are arranged so */
-    uint8_t wrong;  /* 1: its topk_idx has what is no expert; where the device finds that out */
-    uint8_t reserved[2];
+    uint8_t padded;   /* its own rows are arranged so */
+    uint8_t wrong;    /* 1: its topk_idx has what is no expert; where the device finds that out */
+    uint8_t in_place; /* rows of mapped ranks may stay where they are */
+    uint8_t reserved;
     uint32_t refused; /* calls, by the writer */
 } ll_notice_t;
 #ifndef __cplusplus

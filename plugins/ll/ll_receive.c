@@ -3,7 +3,7 @@
 /* Dispatch, as a receiver: what all ranks said, the verdict, the places of rows (steps 4 and 5 of ll.h). */
 #include <string.h>
 
-#include "ll.h"
+#include "ll_place.h"
 
 enum { LINE = 64, FETCHED_BYTES = 4096 /* of a source's indices: for more of them the prefetcher has time */ };
 
@@ -23,7 +23,7 @@ static int is_notice_sane(const ll_t *mode, const xep_op_t *op, const ll_notice_
            n->slot < shape->slots && n->alignment >= 1 && n->hidden >= 1 && elem != 0 && n->hidden * elem <= room &&
            n->nscales <= shape->scales && n->quant <= XEP_QUANT_UE8M0 && !(casts && elem < 2) && n->capacity <= most &&
            n->padded <= 1 && n->sends_weights <= 1 && n->selections <= (uint64_t)n->tokens * n->topk &&
-           n->most <= n->selections;
+           n->most <= n->selections && ll_is_place_sane(mode, n);
 }
 
 static void fetch(const char *from, uint64_t bytes)
@@ -50,6 +50,7 @@ static void find_parcel(ll_t *mode, const xep_op_t *op, uint32_t source)
     ll_make_parcel(&ll_slot(mode, op->slot)->from[source], parcel);
     parcel->head = heap + xep_area_at(mapped ? at->heads : at->delivered_heads, entry);
     parcel->items = heap + xep_area_at(mapped ? at->items : at->delivered_items, entry);
+    ll_find_place(mode, &ll_slot(mode, op->slot)->from[source], source);
 }
 
 /* A rank that this dispatch is without has no tokens, and no room for any. */
@@ -236,6 +237,7 @@ xep_status_t ll_receive(void *opaque, xep_op_t *op)
     xep_status_t status = take_notices(mode, op);
     if (status != XEP_OK) return status;
     state->verdict = conclude(mode, op, from);
+    if (state->verdict != XEP_OK) xep_place_return(&mode->places, &ll_state(op)->place);
     if (state->verdict != XEP_OK) return XEP_OK;
     status = ll_list_rows(mode, op);
     if (status == XEP_OK) status = lay_rows(mode, op, &rows);
@@ -245,5 +247,6 @@ xep_status_t ll_receive(void *opaque, xep_op_t *op)
     ll_fill_recv(mode, op, rows);
     fill_metadata(mode, op);
     ll_unpack_rows(mode, op);
+    if (op->dispatch->flags & XEP_DISPATCH_IN_PLACE) ll_point_rows(mode, op);
     return XEP_OK;
 }

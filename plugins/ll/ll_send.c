@@ -3,7 +3,7 @@
 /* Dispatch, as a source: the parcel and the notices (steps 1 and 2 of the protocol in ll.h). */
 #include <string.h>
 
-#include "ll.h"
+#include "ll_place.h"
 
 enum { PIECE_GROUPS = 64 /* of a row whose scales are packed: 64 fp32 scales on the stack */ };
 
@@ -94,12 +94,14 @@ typedef struct pack {
     const ll_slot_t *slot;
     const ll_parcel_t *at;
     char *items;
+    int is_there; /* the user wrote the rows where their items are */
     xep_cast_fn cast;
 } pack_t;
 
 /* Masked tokens are in nobody's interest: their items are never read. */
-static int goes_anywhere(const ll_slot_t *slot, uint64_t token)
+static int goes_anywhere(const void *mode, const xep_op_t *op, uint64_t token)
 {
+    const ll_slot_t *slot = ll_slot(mode, op->slot);
     const int32_t *experts = slot->experts + token * slot->topk;
     for (uint32_t k = 0; k < slot->topk; k++)
         if (experts[k] >= 0) return 1;
@@ -111,7 +113,7 @@ static void pack_plain(const pack_t *pack, uint64_t token, char *item)
 {
     const xep_dispatch_args_t *args = pack->op->dispatch;
     const char *scales = (const char *)args->scales + (ptrdiff_t)token * args->scales_token_stride;
-    memcpy(item, (const char *)args->x + token * args->x_stride, pack->at->row_bytes);
+    if (!pack->is_there) memcpy(item, (const char *)args->x + token * args->x_stride, pack->at->row_bytes);
     for (uint32_t s = 0; s < args->nscales; s++)
         memcpy(item + pack->at->scales + s * (size_t)4, scales + (ptrdiff_t)s * args->scales_stride, 4);
 }
@@ -148,10 +150,18 @@ static void pack_rows(void *arg, uint32_t thread, uint32_t nthreads)
     uint64_t tokens = pack->slot->tokens, begin = tokens * thread / nthreads, end = tokens * (thread + 1) / nthreads;
     for (uint64_t t = begin; t < end; t++) {
         char *item = pack->items + t * pack->at->stride;
-        if (!goes_anywhere(pack->slot, t)) continue;
+        if (!goes_anywhere(pack->mode, pack->op, t)) continue;
         if (pack->op->dispatch->quant == XEP_QUANT_NONE) pack_plain(pack, t, item);
         else pack_cast(pack, t, t + 1 < end ? t + 1 : t, item);
     }
+}
+
+/* In the ring, or where peers read them in place. */
+static char *items_of(const ll_t *mode, const xep_op_t *op)
+{
+    uint64_t place = ll_state(op)->place.offset;
+    if (place != 0) return xep_kit_own(&mode->kit, place);
+    return xep_kit_own_area(&mode->kit, mode->layout.items, xep_notices_entry(&mode->kit, op->turn));
 }
 
 /* Step 1: indices and weights by this thread, rows by the team. */
@@ -163,12 +173,14 @@ static void fill_parcel(ll_t *mode, xep_op_t *op, const ll_slot_t *slot)
                    .op = op,
                    .slot = slot,
                    .at = at,
-                   .items = xep_kit_own_area(&mode->kit, mode->layout.items, entry)};
+                   .items = items_of(mode, op),
+                   .is_there = ll_state(op)->place.offset != 0 && ll_state(op)->place.fill == NULL};
     char *head = xep_kit_own_area(&mode->kit, mode->layout.heads, entry);
     if (op->dispatch->quant != XEP_QUANT_NONE) pack.cast = xep_cast_select(op->dispatch->dtype, mode->kit.env->simd);
     memcpy(head, slot->experts, selections * sizeof *slot->experts);
     if (slot->weights_sent) memcpy(head + at->weights, slot->weights, selections * sizeof *slot->weights);
     mode->kit.env->parallel(mode->kit.env, pack_rows, &pack);
+    xep_place_note(&mode->places, op, &ll_state(op)->place, at->row_bytes, at->stride, goes_anywhere);
 }
 
 /* ---- the notices ---- */
@@ -220,13 +232,11 @@ static int cut_items(const void *opaque, const xep_op_t *op, uint32_t rank, uint
     while (t < slot->tokens && !is_put_to(mode, slot, t, rank)) t++;
     while (run < most && t + run < slot->tokens && is_put_to(mode, slot, t + run, rank)) run++;
     *row_p = t;
-    *piece =
-        (xep_piece_t){.src = xep_kit_own_area(&mode->kit, mode->layout.items, xep_notices_entry(&mode->kit, op->turn)) +
-                             t * stride,
-                      .offset =
-                          xep_area_at(mode->layout.delivered_items, ll_delivery_entry(mode, op, rank)) + t * stride,
-                      .bytes = run * stride,
-                      .rows = run};
+    *piece = (xep_piece_t){.src = items_of(mode, op) + t * stride,
+                           .offset = xep_area_at(mode->layout.delivered_items, ll_delivery_entry(mode, op, rank)) +
+                                     t * stride,
+                           .bytes = run * stride,
+                           .rows = run};
     return run != 0;
 }
 
@@ -293,11 +303,13 @@ xep_status_t ll_dispatch(void *opaque, xep_op_t *op)
     ll_t *mode = opaque;
     ll_state_t *state = ll_state(op);
     xep_status_t status = ll_check_dispatch(mode, op);
+    if (status == XEP_OK) status = ll_choose_place(mode, op);
     if (status == XEP_OK) status = take_routing(mode, op, ll_slot(mode, op->slot));
     if (status != XEP_OK) return status;
     xep_kit_use_slot(&mode->kit, op);
     ll_fill_notice(mode, op, &state->notice);
     ll_make_parcel(&state->notice, &state->parcel);
+    ll_take_place(mode, op);
     ll_begin_relay(mode, op);
     return xep_steps_begin(mode, op);
 }

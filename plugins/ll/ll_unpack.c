@@ -5,6 +5,8 @@
 
 #include "ll.h"
 
+enum { LINE = 64 };
+
 /* ---- the list ---- */
 
 /*
@@ -63,6 +65,8 @@ typedef struct unpack {
     const ll_t *mode;
     const xep_op_t *op;
     ll_slot_t *slot;
+    char *x; /* of the slot */
+    size_t x_stride;
     xep_copy_fn copy;
 } unpack_t;
 
@@ -106,6 +110,12 @@ static const ll_pick_t *next_token(const ll_pick_t *pick, const ll_pick_t *end)
     return pick;
 }
 
+/* The little that is copied of a row that stays where it is. */
+static void fetch_scales(const ll_parcel_t *at, const char *item)
+{
+    for (size_t i = 0; i < at->scale_words * 4; i += LINE) __builtin_prefetch(item + at->scales + i);
+}
+
 /* Rows of a token are neighbours in the list: while they are copied out of the cache, the next token comes into it. */
 static void unpack_source(const unpack_t *unpack, uint32_t source, uint64_t begin, uint64_t end)
 {
@@ -115,8 +125,9 @@ static void unpack_source(const unpack_t *unpack, uint32_t source, uint64_t begi
     for (; pick < last; pick++) {
         const char *item = at->items + pick->token * at->stride;
         if (next->token == pick->token) next = next_token(pick, last);
-        unpack->copy((char *)recv->x + pick->row * recv->x_stride, item, at->row_bytes,
-                     at->items + next->token * at->stride);
+        const char *ahead = at->items + next->token * at->stride;
+        if (at->stays) fetch_scales(at, ahead);
+        else unpack->copy(unpack->x + pick->row * unpack->x_stride, item, at->row_bytes, ahead);
         if (recv->nscales != 0) unpack_scales(recv, item + at->scales, pick->row);
         unpack_metadata(unpack, source, pick);
     }
@@ -146,6 +157,8 @@ void ll_unpack_rows(ll_t *mode, xep_op_t *op)
     unpack_t unpack = {.mode = mode,
                        .op = op,
                        .slot = ll_slot(mode, op->slot),
+                       .x = xep_kit_own_area(&mode->kit, mode->layout.common.x, op->slot),
+                       .x_stride = xep_row_stride(mode->parcels[mode->kit.shape->rank].row_bytes),
                        .copy = xep_copy_select(mode->kit.env->simd, bytes >= mode->kit.env->stream_bytes)};
     mode->kit.env->parallel(mode->kit.env, unpack_share, &unpack);
 }

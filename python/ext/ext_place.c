@@ -74,7 +74,8 @@ PyObject *ext_place_send_memory(PyObject *self, PyObject *const *args, Py_ssize_
 
 const char ext_place_gather_doc[] =
     "gather($self, out=None)\n--\n\n"
-    "The received rows, wherever they are, as a dense array of its own, [rows, H], of the kind that was dispatched.\n"
+    "The received rows, wherever they are, as a dense array of its own, [rows, H], of the kind that was dispatched;\n"
+    "padded ones that are read in place: [N, H]. Rows that did not come are left as they are there.\n"
     "out: an array of that shape and type into which they go instead. The buffer's threads copy. Local.";
 
 /* Rows at so many addresses are of no use to numpy or torch; a kernel that reads them in place needs none of this. */
@@ -106,7 +107,8 @@ PyObject *ext_place_gather(PyObject *self, PyObject *const *args, Py_ssize_t nar
     if (ext_args_read(&signature, args, nargs, names, values) != 0) return NULL;
     const xep_recv_t *recv = ext_handle_recv(handle);
     if (recv == NULL) return NULL;
-    const Py_ssize_t shape[2] = {(Py_ssize_t)recv->rows, (Py_ssize_t)recv->hidden};
+    const int padded = recv->arrangement == XEP_ROWS_BY_EXPERT_PADDED && recv->row != NULL;
+    const Py_ssize_t shape[2] = {(Py_ssize_t)(padded ? recv->capacity : recv->rows), (Py_ssize_t)recv->hidden};
     if (values[OUT] != NULL) {
         if (ext_args_output("out", values[OUT], EXT_HOST, shape[0], shape[1], recv->dtype, &matrix) != 0) return NULL;
         Py_INCREF(values[OUT]);

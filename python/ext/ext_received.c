@@ -290,7 +290,7 @@ static PyGetSetDef getset[] = {
     EXT_ARRAY("src_token", SRC_TOKEN, "[N] int32: token index on its source rank."),
     EXT_ARRAY("row_addresses", ROW,
               "[N] int64: with in_place, the address of each row, in the memory of its source or of this rank, to be "
-              "read while the handle, or an array of it, is alive; 0 from ``rows`` on. Else None: rows are in x."),
+              "read while the handle, or an array of it, is alive; 0 where no row came. Else None: rows are in x."),
     EXT_ARRAY("src_begin", EXT_VIEWS,
               "[R + 1] int64: rows src_begin[r] .. src_begin[r+1]-1 came from rank r; None by expert."),
     EXT_ARRAY("rank_rows", EXT_VIEWS + 1, "[R, R] int32: rows that went from rank i to rank j; None by expert."),

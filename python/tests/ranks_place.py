@@ -139,3 +139,31 @@ def test_a_buffer_without(group, sent):
             made.send_memory()
         with pytest.raises(xep.UnsupportedError, match="XEP_BUFFER_SEND_MEMORY"):
             made.dispatch(mine.x, mine.topk_idx, in_place=True)
+
+
+@pytest.mark.parametrize("quant", [xep.Quant.NONE, xep.Quant.E4M3])
+@pytest.mark.parametrize("arrangement", [None, xep.Rows.BY_EXPERT_PADDED])
+def test_rows_by_expert(group, sent, quant, arrangement):
+    """Each row is what a dispatch that copies brings; where none came there is no address."""
+    mine = sent[group.rank]
+    how = dict(quant=quant, arrangement=arrangement)
+    with group.buffer(EXPERTS, TOPK, HIDDEN, TOKENS, mode="ll", dtype="float32", slots=3, send_memory=True) as made:
+        rows = made.send_memory()[: len(mine.x)]
+        rows[:] = mine.x
+        with (
+            made.dispatch(mine.x, mine.topk_idx, **how) as copied,
+            made.dispatch(rows, mine.topk_idx, in_place=True, **how) as handle,
+        ):
+            want, got = copied.recv, handle.recv
+            assert got.x is None and want.row_addresses is None
+            dense, x = np.asarray(handle.gather()), np.asarray(want.x).reshape(-1, HIDDEN)
+            size = HIDDEN * x.itemsize
+            came = np.zeros(len(got.row_addresses), bool)
+            for begin, count in zip(got.expert_begin, got.expert_count):
+                for row in range(int(begin), int(begin + count)):
+                    bytes_there = ctypes.string_at(int(got.row_addresses[row]), size)
+                    assert bytes_there == x[row].tobytes() == dense[row].tobytes()
+                    came[row] = True
+            assert ((got.row_addresses != 0) == came).all()
+            del want, got, x
+        del rows

@@ -50,7 +50,7 @@ static xep_buffer_params_t good_params(const api_call_t *call)
     params.scales = 2;
     params.threads = 1;
     params.timeout_ms = 10000;
-    if (strcmp(params.mode, "normal") == 0 && api_number(call, 6, 2)) params.flags = XEP_BUFFER_SEND_MEMORY;
+    if (api_number(call, 6, 2)) params.flags = XEP_BUFFER_SEND_MEMORY;
     return params;
 }
 
@@ -207,7 +207,7 @@ static void place_rows(api_rank_t *rank, const api_call_t *call, xep_dispatch_ar
 
 /* ---- dispatch ---- */
 
-/* All rows once more, in an array of exactly their length. */
+/* All rows once more, in an array of exactly their length; alignment leaves some that are nowhere. */
 static void check_gathered(const api_rank_t *rank, const xep_handle_t *handle, const xep_recv_t *recv)
 {
     const size_t row = recv->hidden * xep_dtype_size(recv->dtype);
@@ -215,7 +215,8 @@ static void check_gathered(const api_rank_t *rank, const xep_handle_t *handle, c
     xep_status_t status = xep_handle_gather(handle, dense, 0);
     if (status != XEP_OK) fuzz_fail("xep_handle_gather returned %d: %s", status, xep_last_error());
     for (uint64_t i = 0; i < recv->rows; i++)
-        if (memcmp(dense + i * row, oracle_row_at(recv, i), row) != 0) fuzz_fail("row %d is gathered wrong", (int)i);
+        if (oracle_row_at(recv, i) != NULL && memcmp(dense + i * row, oracle_row_at(recv, i), row) != 0)
+            fuzz_fail("row %d is gathered wrong", (int)i);
     fuzz_count(1);
 }
 

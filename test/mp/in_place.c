@@ -2,14 +2,15 @@
 /* ranks: 4, limit: 120 */
 
 /*
- * Rows that are read where their source has them: right in all shapes, nowhere copied where ranks map one another, and
- * in memory that is used again only when all ranks have released them. All of it with checksums (XEP_CHECK_ROWS).
+ * Rows that are read where their source has them, in both modes: right in all shapes, nowhere copied where ranks map
+ * one another, and in memory that is used again only when all ranks have released them. All of it with checksums
+ * (XEP_CHECK_ROWS).
  */
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "mp_job.h"
+#include "mp_placed.h"
 #include "mp_rig.h"
 
 static const mp_case_t shapes[] = {
@@ -59,108 +60,25 @@ static const mp_case_t shapes[] = {
      .in_place = 2},
 };
 
-/* ---- rows are where they should be, and what they should be ---- */
-
-/* Of a mapped source nothing is in this rank's memory; of any other all is. */
-static void check_places(xep_group_t *group, const mp_job_t *job, const xep_recv_t *recv)
-{
-    void *base;
-    size_t bytes;
-    MP_OK(xep_buffer_memory(job->buffer, &base, &bytes));
-    MP_CHECK(recv->x == NULL && recv->row != NULL);
-    for (uint32_t r = 0; r < mp_nranks(); r++) {
-        xep_peer_info_t peer = XEP_PEER_INFO_INIT;
-        MP_OK(xep_group_peer(group, r, &peer));
-        for (uint64_t i = recv->src_begin[r]; i < recv->src_begin[r + 1]; i++) {
-            int own = (uintptr_t)recv->row[i] - (uintptr_t)base < bytes;
-            MP_CHECK(own == (r == mp_rank() || !peer.mapped));
-        }
-    }
-    for (uint64_t i = recv->rows; i < recv->capacity; i++) MP_CHECK(recv->row[i] == NULL);
-}
-
-static void check_gather(const mp_job_t *job, const xep_handle_t *handle)
-{
-    const xep_recv_t *recv = xep_handle_recv(handle);
-    size_t bytes = recv->hidden * xep_dtype_size(recv->dtype), stride = bytes + 24;
-    char *dense = mp_alloc(recv->rows * bytes, 0), *apart = mp_alloc(recv->rows * stride, 0);
-    memset(apart, MP_POISON, recv->rows * stride);
-    MP_OK(xep_handle_gather(handle, dense, 0));
-    MP_OK(xep_handle_gather(handle, apart, stride));
-    for (uint64_t i = 0; i < recv->rows; i++) {
-        const void *row = recv->row != NULL ? recv->row[i] : (const char *)recv->x + i * recv->x_stride;
-        MP_CHECK(memcmp(dense + i * bytes, row, bytes) == 0 && memcmp(apart + i * stride, row, bytes) == 0);
-        for (size_t j = bytes; j < stride; j++) MP_CHECK((unsigned char)apart[i * stride + j] == MP_POISON);
-    }
-    if (bytes > 1) MP_FAILS(XEP_ERR_INVALID, xep_handle_gather(handle, dense, bytes - 1));
-    mp_free(dense, "dense");
-    mp_free(apart, job->c->name);
-}
-
-static xep_handle_t *dispatch(xep_group_t *group, mp_job_t *job, uint64_t payload)
-{
-    xep_handle_t *handle;
-    mp_job_payload(job, payload);
-    xep_dispatch_args_t args = mp_job_dispatch(job);
-    mp_job_place(job, &args);
-    MP_OK(xep_dispatch(job->buffer, &args, &handle, NULL));
-    mp_job_check_recv(job, handle);
-    if (group != NULL) check_places(group, job, xep_handle_recv(handle));
-    return handle;
-}
-
-static void combine(mp_job_t *job, xep_handle_t *handle)
-{
-    xep_combine_args_t args = mp_job_combine(job, handle);
-    MP_OK(xep_combine(handle, &args, NULL));
-    mp_job_check_out(job);
-}
-
-/* The rows of a handle stay as they are while the next dispatch, cached or not, has come and gone. */
-static void overlap(xep_group_t *group, mp_job_t *job, uint64_t payload)
-{
-    xep_handle_t *first = dispatch(group, job, payload), *second;
-    mp_job_payload(job, payload + 1);
-    xep_dispatch_args_t args = mp_job_cached(job, first);
-    mp_job_place(job, &args);
-    MP_OK(xep_dispatch(job->buffer, &args, &second, NULL));
-    mp_job_check_recv(job, second);
-    combine(job, second);
-    xep_handle_release(second);
-    mp_job_payload(job, payload);
-    (void)mp_job_dispatch(job); /* checks expect the first again */
-    mp_job_check_recv(job, first);
-    check_gather(job, first);
-    combine(job, first);
-    xep_handle_release(first);
-}
-
-static void shape(xep_group_t *group, const mp_case_t *c)
-{
-    mp_job_t job;
-    mp_job_open(&job, c, 5);
-    mp_job_buffer(&job, group);
-    for (uint64_t round = 0; round < 5; round++) overlap(group, &job, round * 10);
-    xep_dispatch_args_t args = mp_job_dispatch(&job); /* the same buffer copies, where it is not told otherwise */
-    xep_handle_t *handle;
-    mp_job_payload(&job, 99);
-    MP_OK(xep_dispatch(job.buffer, &args, &handle, NULL));
-    mp_job_check_recv(&job, handle);
-    check_gather(&job, handle);
-    xep_handle_release(handle);
-    mp_job_close(&job);
-}
-
 /* ---- memory is used again when all have released, and not before ---- */
 
-static const mp_case_t held =
-    {.name = "held", .experts = 8, .topk = 8, .hidden = 64, .tokens = 20, .slots = 2, .in_place = 1};
+static mp_case_t held_in(const char *mode)
+{
+    return (mp_case_t){.name = "held",
+                       .mode = mode,
+                       .experts = 8,
+                       .topk = 8,
+                       .hidden = 64,
+                       .tokens = 20,
+                       .slots = 2,
+                       .in_place = 1};
+}
 
 /* Each of three ranks holds one of three handles: no memory is free on any rank, and rows are copied then. */
-static void held_by_others(xep_group_t *group)
+static void held_by_others(xep_group_t *group, const char *mode)
 {
     mp_job_t job;
-    mp_case_t c = held;
+    mp_case_t c = held_in(mode);
     xep_handle_t *handle, *mine = NULL;
     void *base;
     size_t stride;
@@ -169,7 +87,7 @@ static void held_by_others(xep_group_t *group)
     mp_job_open(&job, &c, 6);
     mp_job_buffer(&job, group);
     for (uint32_t i = 0; i < most; i++) {
-        handle = dispatch(group, &job, i);
+        handle = mp_placed_dispatch(group, &job, i);
         if (mp_rank() == i) mine = handle;
         else xep_handle_release(handle);
     }
@@ -180,7 +98,7 @@ static void held_by_others(xep_group_t *group)
     }
     MP_OK(xep_group_barrier(group));
     c.in_place = 2; /* the case that the job looks at */
-    handle = dispatch(NULL, &job, 50);
+    handle = mp_placed_dispatch(NULL, &job, 50);
     const xep_recv_t *recv = xep_handle_recv(handle);
     MP_OK(xep_buffer_memory(job.buffer, &base, &stride));
     for (uint64_t i = 0; i < recv->rows; i++) MP_CHECK((uintptr_t)recv->row[i] - (uintptr_t)base < stride);
@@ -191,22 +109,23 @@ static void held_by_others(xep_group_t *group)
         mp_job_check_recv(&job, mine);
         xep_handle_release(mine);
     }
-    for (uint64_t i = 0; i < 4; i++) xep_handle_release(dispatch(group, &job, 60 + i));
+    for (uint64_t i = 0; i < 4; i++) xep_handle_release(mp_placed_dispatch(group, &job, 60 + i));
     mp_job_close(&job);
 }
 
 /* ---- mistakes ---- */
 
 /* Rank 0 writes a row that others may still read: it is told when that memory comes up again. */
-static void changed_too_early(xep_group_t *group)
+static void changed_too_early(xep_group_t *group, const char *mode)
 {
+    const mp_case_t c = held_in(mode);
     mp_job_t job;
     void *base;
     size_t stride;
-    mp_job_open(&job, &held, 7);
+    mp_job_open(&job, &c, 7);
     mp_job_buffer(&job, group);
     MP_OK(xep_buffer_send_memory(job.buffer, &base, &stride));
-    xep_handle_t *handle = dispatch(group, &job, 1);
+    xep_handle_t *handle = mp_placed_dispatch(group, &job, 1);
     MP_OK(xep_group_barrier(group));
     ((char *)base)[3 * stride + 1] ^= mp_rank() == 0 ? 0x40 : 0;
     xep_handle_release(handle);
@@ -214,7 +133,7 @@ static void changed_too_early(xep_group_t *group)
     xep_status_t status = xep_buffer_send_memory(job.buffer, &base, &stride);
     MP_CHECK(status == (mp_rank() == 0 ? XEP_ERR_INVALID : XEP_OK));
     if (mp_rank() == 0) MP_CHECK(strstr(xep_last_error(), "row 3 of dispatch 1 was changed") != NULL);
-    for (uint64_t i = 0; i < 3; i++) xep_handle_release(dispatch(group, &job, i));
+    for (uint64_t i = 0; i < 3; i++) xep_handle_release(mp_placed_dispatch(group, &job, i));
     mp_job_close(&job);
 }
 
@@ -227,17 +146,18 @@ static void refuse(mp_job_t *job, xep_dispatch_args_t args, const char *why)
     MP_CHECK(handle == NULL);
 }
 
-static void wrong_rows(xep_group_t *group)
+static void wrong_rows(xep_group_t *group, const char *mode)
 {
+    const mp_case_t c = held_in(mode);
     mp_job_t job;
     xep_handle_t *handle;
-    mp_job_open(&job, &held, 8);
+    mp_job_open(&job, &c, 8);
     mp_job_buffer(&job, group);
     xep_dispatch_args_t args = mp_job_dispatch(&job), wrong;
     mp_job_place(&job, &args);
     wrong = args;
     wrong.x_stride = args.x_stride + 64;
-    refuse(&job, wrong, "invalid x_stride: 192 (128");
+    refuse(&job, wrong, "(128, as xep_buffer_send_memory() returned)");
     wrong = args;
     wrong.x = (const char *)args.x + 2 * args.x_stride;
     refuse(&job, wrong, "20 rows (rows of the memory that xep_buffer_send_memory() returned");
@@ -255,14 +175,14 @@ static void wrong_rows(xep_group_t *group)
     if (mp_rank() != 0) args.flags |= XEP_DISPATCH_IN_PLACE;
     MP_FAILS(XEP_ERR_MISMATCH, xep_dispatch(job.buffer, &args, &handle, NULL));
     MP_CHECK(strstr(xep_last_error(), "disagree on whether rows are read in place") != NULL);
-    for (uint64_t i = 0; i < 4; i++) xep_handle_release(dispatch(group, &job, i));
+    for (uint64_t i = 0; i < 4; i++) xep_handle_release(mp_placed_dispatch(group, &job, i));
     mp_job_close(&job);
 }
 
 /* Between the rows of one token there are no bytes: what a tensor of one row says there is of no meaning. */
-static void one_token(xep_group_t *group)
+static void one_token(xep_group_t *group, const char *mode)
 {
-    mp_case_t c = held;
+    mp_case_t c = held_in(mode);
     mp_job_t job;
     xep_handle_t *handle;
     c.tokens = 1, c.hidden = 4096;
@@ -277,23 +197,17 @@ static void one_token(xep_group_t *group)
     mp_job_close(&job);
 }
 
-static void wrong_buffers(xep_group_t *group)
+static void wrong_buffers(xep_group_t *group, const char *mode)
 {
     mp_job_t job;
-    mp_case_t c = held;
+    mp_case_t c = held_in(mode);
     void *base;
     size_t stride;
-    c.mode = "ll";
-    mp_job_open(&job, &c, 9);
-    MP_FAILS(XEP_ERR_UNSUPPORTED, mp_job_try_buffer(&job, group));
-    MP_CHECK(strstr(xep_last_error(), "mode ll copies every row") != NULL);
-    mp_job_close(&job);
-    c = held;
     c.on_failure = XEP_ON_FAILURE_MASK;
     mp_job_open(&job, &c, 9);
     MP_FAILS(XEP_ERR_UNSUPPORTED, mp_job_try_buffer(&job, group));
     mp_job_close(&job);
-    c = held;
+    c = held_in(mode);
     c.in_place = 0;
     mp_job_open(&job, &c, 9);
     mp_job_buffer(&job, group);
@@ -307,17 +221,29 @@ static void wrong_buffers(xep_group_t *group)
 }
 
 /* A reset ends handles as a release does, and forgets what was handed out. */
-static void reset(xep_group_t *group)
+static void reset(xep_group_t *group, const char *mode)
 {
+    const mp_case_t c = held_in(mode);
     mp_job_t job;
-    mp_job_open(&job, &held, 11);
+    mp_job_open(&job, &c, 11);
     mp_job_buffer(&job, group);
     for (uint64_t round = 0; round < 5; round++) {
-        (void)dispatch(group, &job, round);
-        (void)dispatch(group, &job, round + 1);
+        (void)mp_placed_dispatch(group, &job, round);
+        (void)mp_placed_dispatch(group, &job, round + 1);
         MP_OK(xep_buffer_reset(job.buffer));
     }
     mp_job_close(&job);
+}
+
+static void every_mode(xep_group_t *group, const char *mode, int one_node)
+{
+    wrong_rows(group, mode);
+    wrong_buffers(group, mode);
+    one_token(group, mode);
+    reset(group, mode);
+    if (!one_node) return;
+    changed_too_early(group, mode);
+    if (mp_nranks() >= 4) held_by_others(group, mode);
 }
 
 int main(void)
@@ -326,15 +252,9 @@ int main(void)
     xep_group_t *group = mp_group();
     xep_group_info_t info = XEP_GROUP_INFO_INIT;
     MP_OK(xep_group_query(group, &info));
-    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) shape(group, &shapes[i]);
-    wrong_rows(group);
-    wrong_buffers(group);
-    one_token(group);
-    reset(group);
-    if (info.nnodes == 1) {
-        changed_too_early(group);
-        if (mp_nranks() >= 4) held_by_others(group);
-    }
+    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) mp_placed_shape(group, &shapes[i]);
+    every_mode(group, "normal", info.nnodes == 1);
+    every_mode(group, "ll", info.nnodes == 1);
     xep_group_destroy(group);
     return 0;
 }

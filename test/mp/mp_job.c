@@ -221,7 +221,7 @@ xep_dispatch_args_t mp_job_dispatch(mp_job_t *job)
 xep_dispatch_args_t mp_job_cached(mp_job_t *job, xep_handle_t *cached)
 {
     xep_dispatch_args_t a = mp_job_dispatch(job);
-    job->shape.weights = 0;
+    if (!job->shape.by_expert) job->shape.weights = 0; /* there they belong to the handle */
     a.topk_idx = NULL;
     a.topk_weights = NULL;
     a.cached = cached;

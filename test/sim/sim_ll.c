@@ -203,6 +203,7 @@ static sim_run_t *open_two(void **state, uint64_t recv_rows, uint64_t capacity)
                                .combine_elem_bytes = 2,
                                .slots = 1,
                                .tokens = 4,
+                               .sends_in_place = 1,
                                .recv_rows = recv_rows};
     sim_run_t *run = sim_run_begin(state, 1, 2);
     memset(run->options.node, 0, sizeof run->options.node);
@@ -239,6 +240,13 @@ static void more_than_announced(void **state)
     }
 }
 
+/* The line of source in rank's heap, in entry 0. */
+static ll_notice_t *notice_from(const sim_rank_t *rank, uint32_t source)
+{
+    const ll_t *mode = rank->mode;
+    return (ll_notice_t *)(void *)(mode->kit.own + mode->layout.common.notices) + source;
+}
+
 /*
  * A peer writes into the line in which a rank announces itself: what the rank says of its own room, of alignment and of
  * arrangement it knows better than its heap.
@@ -250,8 +258,11 @@ static void own_notice_spoiled(void **state)
     sim_run_t *run = open_two(state, 8, 0);
     sim_rank_t *ranks = run->world.ranks;
     script_flight_t *other = begin_by_hand(run, 1, &recv[1], idx), *flight = begin_by_hand(run, 0, &recv[0], NULL);
-    ll_notice_t *own = ranks[0].env.regions[XEP_REGION_CONTROL].base; /* of rank 0, in entry 0 */
-    own->capacity = UINT64_C(1) << 40;
+    ll_notice_t *own = notice_from(&ranks[0], 0);
+    assert_int_equal(own->tokens, 0);
+    assert_int_equal(own->alignment, 1);
+    own->capacity = UINT32_MAX;
+    own->place = 7;
     own->alignment = 1u << 20;
     own->padded = 1;
     assert_int_equal(run->world.plugin->progress(ranks[0].mode, &flight->op), XEP_OK);
@@ -261,6 +272,32 @@ static void own_notice_spoiled(void **state)
     script_flight_free(&ranks[1], other);
     script_flight_free(&ranks[0], flight);
     sim_run_end(run);
+}
+
+/* Rows in place: behind all areas; from the middle of one on, too many; of a rank that has none in place. */
+static void places_that_are_none(void **state)
+{
+    static const struct {
+        uint32_t place;
+        uint8_t in_place;
+    } lies[] = {{9, 1}, {3, 1}, {UINT32_MAX, 1}, {1, 0}};
+    static const int32_t idx[4] = {0, 1, 2, 3};
+    for (size_t i = 0; i < sizeof lies / sizeof lies[0]; i++) {
+        xep_recv_t recv[2];
+        sim_run_t *run = open_two(state, 8, 0);
+        sim_rank_t *ranks = run->world.ranks;
+        run->script.calls[0].in_place = 1;
+        script_flight_t *liar = begin_by_hand(run, 1, &recv[1], idx), *flight = begin_by_hand(run, 0, &recv[0], NULL);
+        ll_notice_t *said = notice_from(&ranks[0], 1);
+        assert_int_equal(said->place, 1);
+        said->place = lies[i].place;
+        said->in_place = lies[i].in_place;
+        assert_int_equal(run->world.plugin->progress(ranks[0].mode, &flight->op), XEP_ERR_PROTOCOL);
+        assert_non_null(strstr(sim_reason(&ranks[0], &flight->op), "invalid notice from rank 1"));
+        script_flight_free(&ranks[1], liar);
+        script_flight_free(&ranks[0], flight);
+        sim_run_end(run);
+    }
 }
 
 /* ---- messages ---- */
@@ -311,6 +348,7 @@ static const sim_mode_test_t tests[] = {
     {"every_order", every_order},
     {"more_than_announced", more_than_announced},
     {"own_notice_spoiled", own_notice_spoiled},
+    {"places_that_are_none", places_that_are_none},
     {"messages", messages},
 };
 
