@@ -36,11 +36,15 @@ void cuda_refuse_no_device(xep_group_t *group)
     xep_buffer_params_t p = mp_small_params();
     xep_buffer_t *buffer = NULL;
     p.memory = XEP_MEMORY_CUDA;
-    p.on_failure = XEP_ON_FAILURE_MASK;
     for (int ll = 0; ll < 2; ll++) {
         p.mode = ll ? "ll" : "normal";
+        p.on_failure = XEP_ON_FAILURE_MASK;
         MP_FAILS(XEP_ERR_UNSUPPORTED, xep_buffer_create(group, &p, &buffer));
         mp_reason("in device memory needs all ranks", __FILE__, __LINE__);
+        p.on_failure = XEP_ON_FAILURE_FAIL, p.flags = XEP_BUFFER_SEND_MEMORY;
+        MP_FAILS(XEP_ERR_UNSUPPORTED, xep_buffer_create(group, &p, &buffer));
+        mp_reason("in device memory copies every row", __FILE__, __LINE__);
+        p.flags = 0;
     }
     cannot_create(group, "none", XEP_ERR_PLUGIN, "there is no xep_none_cuda.so in");
 }
