@@ -13,15 +13,21 @@ from typing import Any, Optional, Sequence
 import torch
 
 
-class WrongValue(ValueError, AssertionError, RuntimeError):
+class Wrong(Exception):
+    """What was refused here, before xep has seen it."""
+
+    counted = False  # pace.py
+
+
+class WrongValue(Wrong, ValueError, AssertionError, RuntimeError):
     """An argument has a value that it may not have."""
 
 
-class WrongType(TypeError, AssertionError, RuntimeError):
+class WrongType(Wrong, TypeError, AssertionError, RuntimeError):
     """An argument is of a type that it may not be of."""
 
 
-class WrongUse(RuntimeError, AssertionError):
+class WrongUse(Wrong, RuntimeError, AssertionError):
     """A call that is not allowed now."""
 
 

@@ -94,6 +94,10 @@ class Core:
     def _pools(self) -> list[NormalPool]:
         return [self._pool] if self._device_pool is None else [self._pool, self._device_pool]
 
+    def _last_normal(self) -> Optional[xep.Buffer]:
+        """Of the last dispatch or combine; tensors are on a device where any were."""
+        return None if self._destroyed else self._pools()[-1].last
+
     def _turn(
         self, device: torch.device, previous_event: Any, asynchronous: bool, on_comm: bool
     ) -> Union[HostTurn, DeviceTurn]:

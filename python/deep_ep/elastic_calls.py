@@ -14,6 +14,7 @@ from .arguments import FLOAT, INDEX, Rows, biases_of, carried, check_sum, rows_o
 from .core import Core
 from .delivery import Arrangement, Delivery, Sum
 from .elastic_handle import EPHandle
+from .pace import counted
 from .pool import Job
 from .seats import Sent
 from .turns import DeviceTurn, HostTurn
@@ -30,6 +31,7 @@ class ElasticCalls(Core):
     num_allocated_qps: int
     allow_multiple_reduction: bool
 
+    @counted("_last_normal")
     def dispatch(
         self,
         x: Rows,
@@ -132,6 +134,7 @@ class ElasticCalls(Core):
             turn.receives(sent.handle)
         return made, sent
 
+    @counted("_last_normal")
     def combine(
         self,
         x: torch.Tensor,

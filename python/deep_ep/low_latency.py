@@ -228,6 +228,7 @@ class LowLatency:
         self._group, self._slots, self._timeout, self._on_failure = group, slots, timeout, on_failure
         self._memory, self._free_slots = memory, free_slots
         self._made: dict[Shape, _Made] = {}
+        self.last: Optional[xep.Buffer] = None  # of the last dispatch
         self.threads = 0
 
     def buffers(self) -> list[xep.Buffer]:
@@ -283,6 +284,7 @@ class LowLatency:
     ) -> tuple[torch.Tensor, Optional[torch.Tensor], torch.Tensor, LowLatencyHandle, Optional[Ending]]:
         """(rows [L, R * Tmax, H], scales or None, counts [L], handle, ending unless waited for)"""
         made = self._of(shape)
+        self.last = made.buffer
         made.make_way()
         self._free_slots()
         options: dict[str, Any] = dict(arrangement=xep.Rows.BY_EXPERT_PADDED)

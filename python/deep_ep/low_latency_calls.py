@@ -16,6 +16,7 @@ from .core import Core
 from .ending import Ending
 from .low_latency import GROUP, HINTED_TOPK, Casting, LowLatency, LowLatencyHandle, Shape
 from .low_latency_memory import DeviceMemory
+from .pace import counted
 from .tuples import HandleTuple
 from .turns import DeviceTurn, HookTurn, HostTurn
 from .utils.event import EventHandle, EventOverlap
@@ -57,6 +58,10 @@ class LowLatencyCalls(Core):
     def _low_latencies(self) -> list[LowLatency]:
         return [self._low_latency] + ([] if self._device_low_latency is None else [self._device_low_latency])
 
+    def _last_low_latency(self) -> Optional[xep.Buffer]:
+        """Tensors are on a device where any were."""
+        return None if self._destroyed or not self.low_latency_mode else self._low_latencies()[-1].last
+
     def _low_latency_on(self, device: torch.device) -> LowLatency:
         if device == _check.HOST:
             self._low_latency.threads = self._threads_here()
@@ -77,6 +82,7 @@ class LowLatencyCalls(Core):
         lane = self._lane_of(device)
         return HookTurn(lane) if hooked else lane.turn(None, async_finish, False)
 
+    @counted("_last_low_latency")
     def low_latency_dispatch(
         self,
         x: torch.Tensor,
@@ -143,6 +149,7 @@ class LowLatencyCalls(Core):
             event, hook = _left_to(turn, ending, return_recv_hook, x, topk_idx, rows, scales, counts)
         return rows if scales is None else (rows, scales), counts, HandleTuple.over(handle), event, hook
 
+    @counted("_last_low_latency")
     def low_latency_combine(
         self,
         x: torch.Tensor,

@@ -19,6 +19,7 @@ from .dispatched import routing_of
 from .handle import NormalHandle, adopt
 from .layouts import layout_there
 from .low_latency_memory import version_of
+from .pace import counted
 from .pool import Job, counts_buffer, exchange_counts
 from .seats import Sent
 from .tuples import HandleTuple
@@ -87,6 +88,7 @@ class NormalCalls(Core):
     def _note_layout(self, in_rank: torch.Tensor, topk_idx: torch.Tensor) -> None:
         self._last_layout = (weakref.ref(in_rank), version_of(in_rank), weakref.ref(topk_idx), version_of(topk_idx))
 
+    @counted("_last_normal")
     def dispatch(
         self,
         x: Rows,
@@ -201,6 +203,7 @@ class NormalCalls(Core):
 
     internode_dispatch = dispatch  # rows go straight to their rank, whichever node it is on
 
+    @counted("_last_normal")
     def combine(
         self,
         x: torch.Tensor,

@@ -113,6 +113,7 @@ class NormalPool:
         self._seats: dict[int, Seats] = {}
         self._used: dict[int, tuple[xep.Buffer, Room]] = {}
         self._replaced: list[xep.Buffer] = []
+        self.last: Optional[xep.Buffer] = None  # of the last dispatch or combine
         self.threads = 0
 
     def buffers(self) -> list[xep.Buffer]:
@@ -156,6 +157,7 @@ class NormalPool:
         used = self._used.get(job.experts) or self._replace(job)
         while True:
             buffer, room = used
+            self.last = buffer
             try:
                 if not room.holds(job):
                     self._call_for_room(buffer, room.clip(job))
@@ -179,6 +181,7 @@ class NormalPool:
         seats.use(handle.seat)
         seats.make_room()
         self._free_slots()
+        self.last = handle.xep.buffer
         sent = _send(handle.xep.buffer, wait, x, None, None, dict(job.options(), cached=handle.xep))
         seats.add(sent)
         return sent
@@ -189,6 +192,7 @@ class NormalPool:
         """(sums, or sums and weights; the request unless waited for). Collective."""
         handle.arrived()
         back = self.seated(handle, x.shape[1], x.dtype)
+        self.last = back.buffer
         assert handle.seat is not None
         handle.seat.settle()  # of one handle one combine is in flight
         if wait:

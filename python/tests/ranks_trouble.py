@@ -17,6 +17,7 @@ from conftest import communicator, meet
 import xep
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
+from low_latency_world import World  # noqa: E402
 from normal_world import HIDDEN, layout_arguments, make_world  # noqa: E402
 
 import deep_ep  # noqa: E402
@@ -138,6 +139,39 @@ def test_what_one_rank_alone_refuses(group, mode):
                     with pytest.raises(xep.MismatchError, match=f"failed on rank {odd} alone"):
                         handle.combine(handle.recv.x)
                 assert handle.combine(handle.recv.x).shape == x.shape
+
+
+def alone(world, wrong, right, calls: int = 1) -> None:
+    """The last rank is refused so many times, and all are told with their next call."""
+    odd = world.size - 1
+    for _ in range(calls if world.rank == odd else 0):
+        with pytest.raises((TypeError, ValueError, AssertionError)):
+            wrong()
+    for _ in range(1 if world.rank == odd else 1 + calls):
+        with pytest.raises(xep.MismatchError, match=f"failed on rank {odd} alone"):
+            right()
+    right()
+
+
+def test_what_deep_ep_refuses_on_one_rank_alone(buffer_of):
+    world = make_world(buffer_of(), ragged=False)
+    if world.size == 1:
+        pytest.skip("needs more than one rank")
+    x, _, _, _, handle, _ = send(world, 1.0)
+    idx = world.topk_idx[world.rank]
+    for calls in (1, 2):
+        alone(world, lambda: world.buffer.dispatch(torch.ones(3), topk_idx=idx), lambda: send(world, 1.0), calls)
+    alone(world, lambda: world.buffer.combine(x[:-1], handle), lambda: world.buffer.combine(x, handle))
+
+
+def test_what_low_latency_refuses_on_one_rank_alone(buffer_of):
+    world = World(buffer_of(low_latency_mode=True))
+    if world.size == 1:
+        pytest.skip("needs more than one rank")
+    recv_x, _, handle, _, _ = world.dispatch(use_fp8=False)
+    both = dict(async_finish=True, return_recv_hook=True)
+    alone(world, lambda: world.combine(recv_x[:, :-1], handle), lambda: world.combine(recv_x, handle))
+    alone(world, lambda: world.dispatch(**both), lambda: world.dispatch(), 2)
 
 
 def test_arrays_of_failed_operations_are_kept(group):
