@@ -57,6 +57,7 @@ def test_a_rank_is_masked():
     survive(5, 4, 1, "masks_xep.py", "asked")
 
 
+@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize(("how", "left"), [("killed", 0), ("absent", 3), ("masked", 3)])
 def test_the_scenario_of_deep_ep(how, left, tmp_path):
     pytest.importorskip("torch", reason="torch is not installed")

@@ -60,8 +60,8 @@ static void advance(xep_request_t *req)
     status = req->unsettled ? xep_members_settle(req) : XEP_OK;
     if (status == XEP_OK) status = req->buffer->plugin.plugin->progress(req->buffer->mode, &req->op);
     if (status == XEP_INPROGRESS) return;
-    /* what was read of peers is right only if they have not left this rank out meanwhile */
-    if (status == XEP_OK && xep_buffer_check_in(req->buffer) != XEP_OK) return;
+    /* what was read of peers, and so an error in it, is right only if they have not left this rank out meanwhile */
+    if (xep_buffer_check_in(req->buffer) != XEP_OK) return;
     if (status == XEP_OK) xep_members_show(req);
     xep_request_end(req, status);
 }
