@@ -6,6 +6,7 @@
 #     srcdir=.. ../test/bench/paths.sh [RATE [HOSTS [RANKS [TOKENS [option of xep_perf..]]]]]    in the build folder
 #
 # RATE as tc has it: 1gbit; none: as fast as it goes; delay:5: so, and 5 ms in each direction. RANKS of each host.
+# With --mode ll among the options (1gbit 2 4 128 --mode ll --quant none) it is that mode's dispatch that differs.
 # Needs root, iproute2 and prterun (XEP_TEST_PRRTE). The paths are run in turn, three times each; each line is the
 # median of 15 operations.
 set -u
