@@ -100,6 +100,7 @@ void world::open_rank(uint32_t r)
     rank->out.make(tokens * out_stride);
     rank->rows.make(s.nranks);
     rank->selections.make(s.experts);
+    rank->local.make(s.experts);
     rank->rank_rows.make((size_t)s.nranks * s.nranks);
     rank->scratch.make(2 * ((tokens + 31) / 32) * s.nranks);
     rank->blocks_done.make(std::vector<uint32_t>(1, 0));
@@ -189,6 +190,7 @@ void world::counts(rank_state &rank)
     a.wrong = rank.wrong.data;
     a.rows = rank.rows.data;
     a.selections = rank.selections.data;
+    a.local = rank.local.data;
     a.first_expert = rank.first_expert.data;
     a.slots = 1;
     a.area[XEP_CUDA_X] = {at.x, 0, at.row_stride};
@@ -258,6 +260,7 @@ void world::combine(rank_state &rank)
     a.row_stride = at.combine_stride;
     a.dest = rank.dest.data;
     a.there = rank.there.data;
+    a.verdict = rank.verdict.data;
     for (int b = 0; b < 2; b++) {
         a.sum.bias[b] = s.biases >> b & 1 ? rank.bias[b].data : nullptr;
         a.sum.bias_stride[b] = s.hidden * combine_elem;

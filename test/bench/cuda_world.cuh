@@ -83,7 +83,7 @@ struct rank_state {
     device_array<char> heap, x, topk_idx, out, bias[2], scales;
     device_array<float> weights;
     device_array<char *> peer;
-    device_array<uint32_t> owner, first_expert, rows, selections, rank_rows, scratch, blocks_done;
+    device_array<uint32_t> owner, first_expert, rows, selections, local, rank_rows, scratch, blocks_done;
     device_array<uint64_t> wrong;
     device_array<int32_t> verdict, chosen;
     device_array<xep_cuda_there_t> there;
