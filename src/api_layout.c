@@ -4,6 +4,7 @@
 #include "api_check.h"
 #include "buffer.h"
 #include "layout.h"
+#include "staging_layout.h"
 
 /* The mode of the buffer has the kernel, and its device the memory. */
 static xep_status_t lay_on_device(const xep_layout_args_t *args, const xep_layout_t *out)
@@ -12,11 +13,13 @@ static xep_status_t lay_on_device(const xep_layout_args_t *args, const xep_layou
     const xep_plugin_t *plugin = buffer->plugin.plugin;
     if (buffer->device == NULL)
         return xep_fail(XEP_ERR_INVALID, "invalid buffer: it is in host memory (one in device memory, or NULL)");
-    if (plugin->layout == NULL)
+    if (plugin->layout == NULL && buffer->staging == NULL)
         return xep_fail(XEP_ERR_UNSUPPORTED, "mode %s has no layout in device memory", plugin->name);
     xep_buffer_enter(buffer);
     xep_status_t status = xep_buffer_usable(buffer);
-    if (status == XEP_OK) status = plugin->layout(buffer->mode, args, out);
+    if (status == XEP_OK)
+        status =
+            buffer->staging != NULL ? xep_staging_layout(buffer, args, out) : plugin->layout(buffer->mode, args, out);
     xep_buffer_leave(buffer);
     return status;
 }

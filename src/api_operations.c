@@ -11,6 +11,7 @@
 #include "request_order.h"
 #include "request_refuse.h"
 #include "request_wait.h"
+#include "staging_show.h"
 #include "trace.h"
 
 /* ---- dispatch and combine ---- */
@@ -32,9 +33,9 @@ static xep_status_t deliver(xep_request_t *req, xep_request_t **req_p)
  * On a device. Before the buffer is entered, as the other one is: a thread is in one at a time. One that was freed is
  * refused by the check of all arguments.
  */
-static xep_status_t order_behind(const xep_buffer_t *buffer, const xep_request_t *after, void *stream)
+static xep_status_t order_behind(const xep_buffer_t *buffer, xep_request_t *after, void *stream)
 {
-    if (after == NULL || !after->kept || after->buffer == buffer) return XEP_OK;
+    if (after == NULL || !after->kept || (after->buffer == buffer && buffer->staging == NULL)) return XEP_OK;
     const xep_heap_device_t *other = after->buffer->device;
     if (other == NULL)
         return xep_fail(XEP_ERR_UNSUPPORTED,
@@ -147,7 +148,7 @@ const xep_recv_t *xep_handle_recv(const xep_handle_t *handle)
                  handle == NULL ? "handle is NULL" : "the handle has no rows: in flight, failed or released");
         return NULL;
     }
-    return &handle->recv;
+    return handle->buffer->staging != NULL ? xep_staging_recv(handle) : &handle->recv;
 }
 
 /* Peers may still read what an earlier combine has left there: that is waited for. */
@@ -157,7 +158,9 @@ static xep_status_t combine_input(xep_handle_t *handle, void **base_p, size_t *s
     if (status != XEP_OK) return status;
     if (handle->state != XEP_HANDLE_READY || handle->released || handle->in_flight != NULL)
         return xep_fail(XEP_ERR_INVALID, "the handle was released, failed, or has an operation in flight");
-    return xep_request_wait_input(handle, base_p, stride_p);
+    if (handle->buffer->staging == NULL) return xep_request_wait_input(handle, base_p, stride_p);
+    *base_p = xep_staging_input(handle, stride_p);
+    return XEP_OK;
 }
 
 /* What is returned is remembered: a combine that is given it as x has nothing to copy. */

@@ -461,8 +461,9 @@ typedef struct xep_layout {
  * ranks only).
  *
  * On a device the counting is enqueued on args.stream, which alone orders it, and the call returns at once: out is
- * filled when the stream has come so far, and an index that is no expert counts for nobody. Also XEP_ERR_UNSUPPORTED
- * (more experts and ranks than fit into a multiprocessor's memory; a mode of others that cannot), XEP_ERR_BROKEN.
+ * filled when the stream has come so far, and an index that is no expert counts for nobody. Staged, the host counts,
+ * and the call returns when out is filled. Also XEP_ERR_UNSUPPORTED (more experts and ranks than fit into a
+ * multiprocessor's memory; a mode of others that cannot), XEP_ERR_BROKEN.
  */
 XEP_API xep_status_t xep_layout(const xep_layout_args_t *args, xep_layout_t *out);
 
@@ -473,12 +474,13 @@ XEP_API xep_status_t xep_layout(const xep_layout_args_t *args, xep_layout_t *out
  * but for the counts and places that mode normal shows in xep_recv_t (src_begin, rank_rows, expert_rows), which are in
  * host memory always.
  *
- * XEP_MEMORY_CUDA: in memory of the device that is current in the thread that creates the buffer; all ranks are on one
- * host, and their devices reach one another. An operation is enqueued on args.stream and behind the operations of this
- * buffer that were called before, whatever their streams: what it reads must be there, and what it writes is there, in
- * the order of that stream. The call, or its request, is done when the operation is enqueued and, in a dispatch, the
- * rows are counted; that wait for the counts is the only one. So received rows are read, outputs are used and a handle
- * is released by work on the same stream, or by work that waits for it.
+ * XEP_MEMORY_CUDA: in memory of the device that is current in the thread that creates the buffer. Where all ranks map
+ * one another, so do their devices, and kernels move the rows; else the host does, see below. An operation is enqueued
+ * on args.stream and behind the operations of this buffer that were called before, whatever their streams: what it
+ * reads must be there, and what it writes is there, in the order of that stream. The call, or its request, is done when
+ * the operation is enqueued and, in a dispatch, the rows are counted; that wait for the counts is the only one. So
+ * received rows are read, outputs are used and a handle is released by work on the same stream, or by work that waits
+ * for it.
  *
  * In mode ll nothing is waited for: rows are counted in device memory, where expert_begin, expert_count, expert_rows,
  * pair_begin and pair_count are, and xep_recv_t.rows is the capacity. A request is done when its second phase is
@@ -490,6 +492,14 @@ XEP_API xep_status_t xep_layout(const xep_layout_args_t *args, xep_layout_t *out
  * An error that shows only while the work runs (XEP_ERR_TIMEOUT: a rank did not come; XEP_ERR_PROTOCOL: ranks disagree
  * on a combine, or, in ll, on a dispatch, whose rows may not fit, or whose topk_idx has what is no expert) is returned
  * by a later operation of the buffer, which is broken until xep_buffer_reset().
+ *
+ * Staged: where some rank is not mapped (other hosts, XEP_MAP=never) every operation goes through pinned memory of the
+ * host, by the mode, the transports and the threads (XEP_THREADS) of host memory, with its sums and its errors. What
+ * changes for the caller: a call waits until its stream has come to it, at most for its timeout, and for the request
+ * that it comes after. Its request is done when the host has ended the operation, and copies of what it brought are
+ * enqueued on the stream, or another error ended it; only tests, waits, calls of other operations and a progress thread
+ * take it further. Counts are known then, in ll as well: capacity is exactly what is received where none was asked for.
+ * Streams that are captured (XEP_ERR_INVALID) and XEP_DISPATCH_COUNTS_THERE (XEP_ERR_UNSUPPORTED) are refused.
  */
 typedef enum { XEP_MEMORY_HOST = 0, XEP_MEMORY_CUDA = 1 } xep_memory_t;
 
@@ -546,7 +556,8 @@ typedef struct xep_buffer_params {
     xep_dtype_t dtype;         /* widest element dispatched; default XEP_BF16 */
     xep_dtype_t combine_dtype; /* widest element combined: XEP_BF16 (default), XEP_FP16, XEP_FP32 */
     uint32_t slots;            /* handles that may live at once; default 2 */
-    /* per rank: threads that copy and reduce; 0: XEP_THREADS. In device memory: multiprocessors that do; 0: 16 */
+    /* per rank: threads that copy and reduce; 0: XEP_THREADS. In device memory: multiprocessors that do; 0: 16; staged,
+     * none do */
     uint32_t threads;
     int32_t timeout_ms;  /* per rank: deadline of each operation; 0: XEP_TIMEOUT; < 0: none */
     xep_memory_t memory; /* of the rows; default XEP_MEMORY_HOST */
@@ -564,10 +575,12 @@ typedef struct xep_buffer_params {
 
 typedef struct xep_buffer_size {
     size_t size;
-    uint64_t bytes;     /* host memory that each rank shares with its peers, at most, whatever nodes the ranks are on */
-    uint64_t recv_rows; /* rows that a slot can hold */
+    /* host memory that each rank shares with its peers, at most, whatever nodes the ranks are on; with XEP_MEMORY_CUDA
+     * also what its operations are staged in, on several nodes */
+    uint64_t bytes;
+    uint64_t recv_rows;    /* rows that a slot can hold */
     uint64_t node_bytes;   /* memory that each rank shares where all are on one node: rows return to nobody's memory */
-    uint64_t device_bytes; /* memory of its device, likewise; 0 with XEP_MEMORY_HOST */
+    uint64_t device_bytes; /* memory of its device, at most; 0 with XEP_MEMORY_HOST */
 } xep_buffer_size_t;
 
 #define XEP_BUFFER_SIZE_INIT XEP_INIT_(xep_buffer_size_t)
@@ -717,7 +730,7 @@ enum {
      * topk_weights are there on a rank without tokens, too, and mean something if others sent some. Where nothing is
      * moved (ranks disagree, too little room, topk_idx has what is no expert), no row has an expert, combines write
      * nothing, and a later call tells why, as XEP_ERR_PROTOCOL. ll does so in any case. All dispatches of a cached
-     * handle that has it have it, too */
+     * handle that has it have it, too. Not staged */
     XEP_DISPATCH_COUNTS_THERE = 8
 };
 
@@ -758,8 +771,8 @@ typedef struct xep_dispatch_args {
      * order of the calls: one behind one that has not begun waits for it too.
      *
      * Device memory: of a buffer on the same device. This operation is enqueued now, to run behind that one and all of
-     * its buffer that were enqueued before; what is left of those is enqueued first, as by a test. An error of that one
-     * is not one of this one's */
+     * its buffer that were enqueued before; what is left of those is enqueued first, as by a test (staged: as by a
+     * wait). An error of that one is not one of this one's */
     xep_request_t *after;
     int32_t timeout_ms; /* deadline of this operation; 0: the buffer's; < 0: none */
     /* NULL, or where the number of rows sent to this rank goes when the operation ends, after XEP_ERR_OVERFLOW too */

@@ -103,7 +103,9 @@ int ext_buffer_learn(ext_buffer_t *buffer)
     }
     buffer->base = base;
     buffer->place = info.memory == XEP_MEMORY_CUDA ? info.device + 1 : EXT_HOST;
-    buffer->counts_there = buffer->place != EXT_HOST && strcmp(info.mode, "ll_cuda") == 0;
+    /* the mode for device memory, or that of the host, whose rows are staged */
+    buffer->counts_there =
+        buffer->place != EXT_HOST && (strcmp(info.mode, "ll_cuda") == 0 || strcmp(info.mode, "ll") == 0);
     buffer->experts = info.experts, buffer->topk = info.topk, buffer->hidden = info.hidden;
     buffer->scales = info.scales, buffer->tokens = info.tokens, buffer->nslots = info.slots;
     buffer->dtype = info.dtype, buffer->combine_dtype = info.combine_dtype;

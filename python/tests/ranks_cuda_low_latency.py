@@ -136,6 +136,8 @@ def test_held_tensors(low):
 
 def test_a_graph(low):
     """Captured once, and launched with other rows."""
+    if low.buffer.runtime.get_num_rdma_ranks() > 1:
+        pytest.skip("rows are staged: the host takes part in every operation")
     recv_x, _, handle, _, _ = low.dispatch(use_fp8=False)
     low.combine(recv_x, handle)
     torch.cuda.synchronize()

@@ -20,6 +20,7 @@
 enum { XEP_REQUESTS_PER_SLOT = 4 };
 
 typedef struct xep_members xep_members_t; /* members.h */
+typedef struct xep_staging xep_staging_t; /* staging.h */
 
 struct xep_buffer {
     xep_group_t *group;
@@ -30,9 +31,10 @@ struct xep_buffer {
     xep_shape_t shape;
     xep_buffer_params_t params; /* that it was made with, defaults filled in; mode is the plugin's name */
     xep_env_t env;
-    /* [the mode's bytes | quiet words, one u64 per rank, written by that rank | the area of members] */
+    /* [the mode's bytes | quiet words, one u64 per rank, written by that rank | the area of members, or of staging] */
     xep_heap_wire_t *heap;
     xep_heap_device_t *device; /* NULL: all in host memory */
+    xep_staging_t *staging;    /* NULL: the mode works where the rows are */
     uint64_t quiet_offset;
     uint64_t quiets; /* done so far */
     xep_team_t *team;

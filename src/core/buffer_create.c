@@ -17,6 +17,7 @@
 #include "request_advance.h"
 #include "shape.h"
 #include "shm.h"
+#include "staging.h"
 #include "trace.h"
 
 /*
@@ -41,47 +42,56 @@ static uint64_t members_offset(uint64_t quiet_offset, uint32_t nranks)
     return (quiet_offset + nranks * sizeof(uint64_t) + 63) / 64 * 64;
 }
 
+/* The memory of the rows as the mode sees it. */
+static xep_memory_t memory_of_mode(const xep_buffer_params_t *params, uint32_t nodes)
+{
+    return xep_staging_is_needed(params->memory, nodes) ? XEP_MEMORY_HOST : params->memory;
+}
+
 /* The quiet words begin a line behind what is the mode's. */
 static xep_status_t measure(const xep_plugin_t *plugin, const xep_shape_t *shape, const xep_buffer_params_t *params,
                             xep_region_t regions[XEP_REGIONS], uint64_t *quiet_offset_p, xep_buffer_size_t *size)
 {
     uint64_t end[XEP_MEMORIES];
-    xep_status_t status = xep_shape_measure(plugin, shape, params->memory, regions, end, &size->recv_rows);
+    xep_memory_t memory = memory_of_mode(params, shape->nodes);
+    xep_status_t status = xep_shape_measure(plugin, shape, memory, regions, end, &size->recv_rows);
     if (status != XEP_OK) return status;
     *quiet_offset_p = (end[XEP_MEMORY_HOST] + 63) / 64 * 64;
     size->bytes = *quiet_offset_p + (uint64_t)shape->nranks * sizeof(uint64_t);
     if (params->on_failure == XEP_ON_FAILURE_MASK)
         size->bytes = members_offset(*quiet_offset_p, shape->nranks) + xep_members_bytes(shape);
     size->device_bytes = end[XEP_MEMORY_CUDA];
-    return XEP_OK;
+    if (memory == params->memory) return XEP_OK;
+    return xep_staging_measure(shape, size->recv_rows, &size->bytes, &size->device_bytes);
 }
 
-static xep_status_t measure_nodes(const xep_plugin_t *plugin, const xep_buffer_params_t *params, uint32_t nranks,
+static xep_status_t measure_nodes(const xep_config_t *config, const xep_buffer_params_t *params, uint32_t nranks,
                                   uint32_t nodes, xep_buffer_size_t *size)
 {
+    xep_plugin_ref_t ref;
     xep_shape_t shape;
     xep_region_t regions[XEP_REGIONS];
     uint64_t quiet_offset;
-    xep_status_t status = xep_shape_imagine(params, nranks, nodes, &shape);
+    xep_status_t status = xep_plugin_load(config, params->mode, memory_of_mode(params, nodes), &ref);
     if (status != XEP_OK) return status;
-    if (nodes != 1) xep_path_imagine(params, plugin, &shape);
-    status = measure(plugin, &shape, params, regions, &quiet_offset, size);
-    xep_shape_close(&shape);
+    status = xep_shape_imagine(params, nranks, nodes, &shape);
+    if (status == XEP_OK) {
+        if (nodes != 1) xep_path_imagine(params, ref.plugin, &shape);
+        status = measure(ref.plugin, &shape, params, regions, &quiet_offset, size);
+        xep_shape_close(&shape);
+    }
+    xep_plugin_unload(&ref);
     return status;
 }
 
 xep_status_t xep_buffer_measure(const xep_config_t *config, const xep_buffer_params_t *params, uint32_t nranks,
                                 xep_buffer_size_t *size)
 {
-    xep_plugin_ref_t ref;
     xep_buffer_size_t node = XEP_BUFFER_SIZE_INIT;
-    xep_status_t status = xep_plugin_load(config, params->mode, params->memory, &ref);
-    if (status != XEP_OK) return status;
-    status = measure_nodes(ref.plugin, params, nranks, nranks, size);
-    if (status == XEP_OK) status = measure_nodes(ref.plugin, params, nranks, 1, &node);
+    xep_status_t status = measure_nodes(config, params, nranks, nranks, size);
+    if (status == XEP_OK) status = measure_nodes(config, params, nranks, 1, &node);
     size->node_bytes = node.bytes;
-    size->device_bytes = node.device_bytes; /* used on one node alone */
-    xep_plugin_unload(&ref);
+    if (size->device_bytes < node.device_bytes) size->device_bytes = node.device_bytes;
     return status;
 }
 
@@ -115,18 +125,6 @@ static uint32_t add_to_trace(const xep_buffer_t *buffer)
     return xep_trace_add_buffer(&traced);
 }
 
-/* Kernels reach what is mapped, and nothing else. */
-static xep_status_t check_nodes(const xep_group_t *group, const xep_buffer_params_t *params)
-{
-    for (uint32_t r = 0; params->memory != XEP_MEMORY_HOST && r < group->nranks; r++)
-        if (!group->peers[r].mapped)
-            return xep_fail(XEP_ERR_UNSUPPORTED,
-                            "memory of CUDA devices needs all ranks on one host: rank %u is not "
-                            "on the node of rank %u",
-                            r, group->rank);
-    return XEP_OK;
-}
-
 /* What a buffer needs of its ranks to go on without some; and that all are there who make it. */
 static xep_status_t check_members(const xep_group_t *group, const xep_buffer_params_t *params,
                                   const xep_plugin_t *plugin)
@@ -135,7 +133,7 @@ static xep_status_t check_members(const xep_group_t *group, const xep_buffer_par
         if (xep_group_is_out(group, r))
             return xep_fail(XEP_ERR_PEER, "rank %u is out, and all ranks of a group make its buffers (a new group)", r);
     if (params->on_failure == XEP_ON_FAILURE_FAIL) return XEP_OK;
-    if (plugin->masks == NULL)
+    if (plugin->masks == NULL || params->memory != XEP_MEMORY_HOST)
         return xep_fail(XEP_ERR_UNSUPPORTED, "invalid on_failure: XEP_ON_FAILURE_MASK (mode %s%s needs all ranks)",
                         plugin->name, params->memory == XEP_MEMORY_HOST ? "" : " in device memory");
     if (group->nnodes != 1 && plugin->masks->verdict == NULL)
@@ -149,7 +147,7 @@ static xep_status_t check_members(const xep_group_t *group, const xep_buffer_par
 static xep_status_t check_place(const xep_buffer_params_t *params, const xep_plugin_t *plugin)
 {
     if ((params->flags & XEP_BUFFER_SEND_MEMORY) == 0) return XEP_OK;
-    if (plugin->place == NULL)
+    if (plugin->place == NULL || params->memory != XEP_MEMORY_HOST)
         return xep_fail(XEP_ERR_UNSUPPORTED, "invalid flags: XEP_BUFFER_SEND_MEMORY (mode %s%s copies every row)",
                         plugin->name, params->memory == XEP_MEMORY_HOST ? "" : " in device memory");
     if (params->on_failure == XEP_ON_FAILURE_MASK)
@@ -157,12 +155,25 @@ static xep_status_t check_place(const xep_buffer_params_t *params, const xep_plu
     return XEP_OK;
 }
 
+/* Of the host: where rows are in device memory, params has multiprocessors, which only kernels use. */
+static xep_status_t open_team(xep_buffer_t *buffer, const xep_buffer_params_t *params)
+{
+    const xep_group_t *group = buffer->group;
+    uint32_t threads = params->memory == XEP_MEMORY_HOST ? params->threads : 1;
+    buffer->env.threads = params->threads;
+    if (xep_staging_is_needed(params->memory, group->nnodes)) {
+        if (group->config.threads > 1) threads = group->config.threads;
+        buffer->env.threads = threads;
+    }
+    return xep_team_create(threads, &buffer->team);
+}
+
 /* all that this rank can do alone before it knows what the others want */
 static xep_status_t prepare(xep_buffer_t *buffer, const xep_buffer_params_t *params, xep_buffer_size_t *size)
 {
     xep_group_t *group = buffer->group;
-    xep_status_t status = check_nodes(group, params);
-    if (status == XEP_OK) status = xep_plugin_load(&group->config, params->mode, params->memory, &buffer->plugin);
+    const xep_memory_t memory = memory_of_mode(params, group->nnodes);
+    xep_status_t status = xep_plugin_load(&group->config, params->mode, memory, &buffer->plugin);
     if (status == XEP_OK) status = check_members(group, params, buffer->plugin.plugin);
     if (status == XEP_OK) status = check_place(params, buffer->plugin.plugin);
     if (status != XEP_OK) return status;
@@ -177,22 +188,29 @@ static xep_status_t prepare(xep_buffer_t *buffer, const xep_buffer_params_t *par
     buffer->dtype = params->dtype;
     buffer->combine_dtype = params->combine_dtype;
     buffer->timeout_ms = params->timeout_ms;
-    buffer->env.threads = params->threads;
     buffer->prefault_left = group->config.prefault;
     status = allocate_pools(buffer);
     if (status != XEP_OK) return status;
-    return xep_team_create(params->memory == XEP_MEMORY_HOST ? params->threads : 1, &buffer->team);
+    return open_team(buffer, params);
+}
+
+/* The device's heap, which other devices reach, or what stands for it where they cannot. */
+static xep_status_t open_device(xep_buffer_t *buffer, const xep_buffer_size_t *size)
+{
+    xep_heap_device_t *device = buffer->device;
+    if (device == NULL) return XEP_OK;
+    if (xep_staging_is_needed(buffer->params.memory, buffer->group->nnodes)) return xep_staging_open(buffer);
+    return device->ops->heap_open(device, size->device_bytes);
 }
 
 /* Step 2 and 3. */
 static xep_status_t open_heaps(xep_buffer_t *buffer, const xep_buffer_params_t *params, const xep_buffer_size_t *size)
 {
     xep_group_t *group = buffer->group;
-    xep_heap_device_t *device = buffer->device;
     xep_proposal_t mine = {.params = params, .by_nodes = buffer->shape.by_nodes, .bytes = size->bytes};
     mine.status = xep_heap_open(&group->config, group->transport, size->bytes, &buffer->heap);
     if (mine.status == XEP_OK) buffer->heap->spares = params->on_failure == XEP_ON_FAILURE_MASK && group->nnodes != 1;
-    if (mine.status == XEP_OK && device != NULL) mine.status = device->ops->heap_open(device, size->device_bytes);
+    if (mine.status == XEP_OK) mine.status = open_device(buffer, size);
     xep_status_t status = xep_buffer_agree(group, &mine);
     return status == XEP_OK ? xep_group_connect_heap(group, buffer->heap) : status;
 }
@@ -204,7 +222,7 @@ static xep_status_t connect_device(xep_buffer_t *buffer, xep_status_t *reached_p
     xep_heap_device_t *device = buffer->device;
     xep_blobs_t keys;
     *reached_p = XEP_OK;
-    if (device == NULL) return XEP_OK;
+    if (device == NULL || buffer->staging != NULL) return XEP_OK;
     xep_status_t status = xep_group_exchange_blobs(group, device->key, device->key_bytes, &keys);
     if (status != XEP_OK) return status;
     *reached_p = device->ops->heap_connect(device, group->rank, group->nranks, keys.blob, keys.bytes);
@@ -244,10 +262,11 @@ static xep_status_t open_mode(xep_buffer_t *buffer, const xep_buffer_params_t *p
     return xep_buffer_agree(buffer->group, &mine);
 }
 
-/* The mode first, as it knows the heap; then UCX; then what no other process has ever seen. */
+/* The mode first, as it knows the heap; then what the device knows of it; then UCX; then what no other process sees. */
 void xep_buffer_free(xep_buffer_t *buffer)
 {
     if (buffer->mode != NULL) buffer->plugin.plugin->close(buffer->mode);
+    xep_staging_close(buffer);
     if (buffer->heap != NULL) buffer->group->transport->ops->heap_close(buffer->heap);
     if (buffer->device != NULL) buffer->device->ops->close(buffer->device);
     xep_team_destroy(buffer->team);

@@ -169,7 +169,7 @@ void xep_buffer_fill_env(xep_buffer_t *buffer)
     env->shape = &buffer->shape;
     env->heap = buffer->heap->base;
     env->heap_bytes = buffer->quiet_offset;
-    env->device = buffer->device == NULL ? NULL : &buffer->device->device;
+    env->device = buffer->device == NULL || buffer->staging != NULL ? NULL : &buffer->device->device;
     for (int i = 0; i < XEP_REGIONS; i++) {
         xep_region_t *region = &env->regions[i];
         region->base = (char *)(region->memory == XEP_MEMORY_HOST ? env->heap : buffer->device->base) + region->offset;

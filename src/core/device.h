@@ -19,6 +19,17 @@ typedef struct xep_heap_device_ops {
     /** What is enqueued on stream from now on comes after the last mark. XEP_ERR_INVALID: it cannot. */
     xep_status_t (*follow)(xep_heap_device_t *device, void *stream);
 
+    /** Whether what is enqueued on stream is kept for a graph, and not done now. */
+    int (*is_captured)(xep_heap_device_t *device, void *stream);
+
+    /** Notes how far a stream has come; reached: XEP_OK when it is there, XEP_INPROGRESS before. One at a time. */
+    xep_status_t (*note)(xep_heap_device_t *device, void *stream);
+    xep_status_t (*reached)(xep_heap_device_t *device);
+
+    /** Pins memory of the host, which it must be for copies to run on their own; unpin before it is freed. */
+    xep_status_t (*pin)(xep_heap_device_t *device, void *base, uint64_t bytes);
+    void (*unpin)(xep_heap_device_t *device, void *base);
+
     /** Lets kernels wait for nobody any more (0: they may again). */
     void (*stop)(xep_heap_device_t *device, int stopped);
 

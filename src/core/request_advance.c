@@ -14,6 +14,7 @@
 #include "handle.h"
 #include "members.h"
 #include "request_end.h"
+#include "staging_show.h"
 
 /* A turn is used up by a dispatch that has begun, so that one that the mode refuses leaves no gap. */
 xep_status_t xep_request_call_mode(xep_request_t *req)
@@ -63,6 +64,7 @@ static void advance(xep_request_t *req)
     /* what was read of peers, and so an error in it, is right only if they have not left this rank out meanwhile */
     if (xep_buffer_check_in(req->buffer) != XEP_OK) return;
     if (status == XEP_OK) xep_members_show(req);
+    if (req->buffer->staging != NULL) status = xep_staging_show(req, status);
     xep_request_end(req, status);
 }
 

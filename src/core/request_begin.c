@@ -13,6 +13,7 @@
 #include "members_area.h"
 #include "request_advance.h"
 #include "request_end.h"
+#include "staging_take.h"
 #include "trace.h"
 
 /*
@@ -113,6 +114,7 @@ static xep_status_t begin_dispatch(xep_buffer_t *buffer, const xep_dispatch_args
     req->op.dispatch = &req->dispatch;
     req->op.recv = &handle->recv;
     handle->recv = (xep_recv_t){0}; /* that of the slot's last dispatch until now */
+    if (buffer->staging != NULL && (status = xep_staging_take(req)) != XEP_OK) return status;
     status = launch(req, args->after, args->cached, args->timeout_ms);
     if (status != XEP_OK) return status;
     note_dispatch(handle, req);
@@ -133,6 +135,7 @@ static xep_status_t begin_combine(xep_handle_t *handle, const xep_combine_args_t
     req->op.turn = handle->turn;
     req->op.combine = &req->combine;
     req->op.recv = &handle->recv;
+    if (handle->buffer->staging != NULL && (status = xep_staging_take(req)) != XEP_OK) return status;
     status = launch(req, args->after, NULL, args->timeout_ms);
     if (status != XEP_OK) return status;
     handle->in_flight = req;

@@ -2,18 +2,21 @@
 
 /*
  * An operation on a device is enqueued in parts: in one go, or the second one when a call looks at its buffer. The
- * buffer's mark is behind all of them.
+ * buffer's mark is behind all of them. Where the host takes part it has to end first; how is for its own request to
+ * tell.
  */
 #include "request_order.h"
 
 #include "buffer.h"
 #include "request_advance.h"
+#include "request_wait.h"
 
-xep_status_t xep_request_order_stream(const xep_request_t *req, void *stream)
+xep_status_t xep_request_order_stream(xep_request_t *req, void *stream)
 {
     xep_buffer_t *buffer = req->buffer;
     xep_buffer_enter(buffer);
-    xep_request_advance_all(buffer);
+    if (buffer->staging != NULL) (void)xep_request_finish(req);
+    else xep_request_advance_all(buffer);
     xep_status_t status = buffer->device->ops->follow(buffer->device, stream);
     xep_buffer_leave(buffer);
     return status;

@@ -18,6 +18,7 @@
 #include "request_advance.h"
 #include "request_end.h"
 #include "request_trace.h"
+#include "staging_show.h"
 
 /* A look calls the mode, which asks the wire by itself; the group's progress is for what is not of this buffer. */
 enum { PROGRESS_EVERY = 16, TEST_PEERS_NS = 100 * 1000 * 1000 };
@@ -105,7 +106,9 @@ xep_status_t xep_request_finish(xep_request_t *req)
 xep_status_t xep_request_finish_counts(xep_request_t *req)
 {
     xep_status_t status = wait_until(req, is_counted);
-    if (!is_done(req)) req->handle->state = XEP_HANDLE_COUNTED;
+    if (is_done(req)) return status;
+    xep_staging_show_counts(req);
+    req->handle->state = XEP_HANDLE_COUNTED;
     return status;
 }
 

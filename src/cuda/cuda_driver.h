@@ -42,6 +42,7 @@ enum {
     CUDA_DONE = 0, /* results */
     CUDA_INVALID_VALUE = 1,
     CUDA_OUT_OF_MEMORY = 2,
+    CUDA_NOT_READY = 600,
     CUDA_KIND_UNIFIED = 4,   /* of a copy: the addresses tell */
     CUDA_MEMORY_DEVICE = 2,  /* of a pointer */
     CUDA_POINTER_MEMORY = 2, /* attributes of pointers */
@@ -71,6 +72,8 @@ enum {
     X(memory_copy, "cuMemcpy2DAsync_v2", (const cuda_copy_t *copy, cuda_handle_t stream))                             \
     X(host_allocate, "cuMemHostAlloc", (void **address_p, size_t bytes, unsigned flags))                              \
     X(host_free, "cuMemFreeHost", (void *address))                                                                    \
+    X(host_pin, "cuMemHostRegister_v2", (void *address, size_t bytes, unsigned flags))                                \
+    X(host_unpin, "cuMemHostUnregister", (void *address))                                                             \
     X(pointer_attribute, "cuPointerGetAttribute", (void *value, int attribute, cuda_address_t address))               \
     X(ipc_get, "cuIpcGetMemHandle", (cuda_ipc_t * handle_p, cuda_address_t address))                                  \
     X(ipc_open, "cuIpcOpenMemHandle_v2", (cuda_address_t * address_p, cuda_ipc_t handle, unsigned flags))             \
@@ -85,6 +88,7 @@ enum {
     X(event_create, "cuEventCreate", (cuda_handle_t * event_p, unsigned flags))                                       \
     X(event_destroy, "cuEventDestroy_v2", (cuda_handle_t event))                                                      \
     X(event_record, "cuEventRecord", (cuda_handle_t event, cuda_handle_t stream))                                     \
+    X(event_query, "cuEventQuery", (cuda_handle_t event))                                                             \
     X(stream_capturing, "cuStreamIsCapturing", (cuda_handle_t stream, int *status_p))                                 \
     X(stream_context, "cuStreamGetCtx", (cuda_handle_t stream, cuda_handle_t * context_p))                            \
     X(stream_wait, "cuStreamWaitEvent", (cuda_handle_t stream, cuda_handle_t event, unsigned flags))

@@ -49,6 +49,22 @@ void xep_cuda_work_release(xep_device_t *device, xep_memory_t memory, void *addr
     xep_cuda_leave(cuda);
 }
 
+/* Memory that is not pinned would be copied by the driver with the host waiting in the call. */
+xep_status_t xep_cuda_work_pin(xep_heap_device_t *device, void *base, uint64_t bytes)
+{
+    xep_cuda_device_t *cuda = xep_cuda_of(&device->device);
+    xep_cuda_enter(cuda);
+    return end(cuda, cuda->driver.host_pin(base, bytes, 0), "pin memory of the host");
+}
+
+void xep_cuda_work_unpin(xep_heap_device_t *device, void *base)
+{
+    xep_cuda_device_t *cuda = xep_cuda_of(&device->device);
+    xep_cuda_enter(cuda);
+    cuda->driver.host_unpin(base);
+    xep_cuda_leave(cuda);
+}
+
 xep_status_t xep_cuda_work_load(xep_device_t *device, const void *image, void **module_p)
 {
     xep_cuda_device_t *cuda = xep_cuda_of(device);
@@ -159,17 +175,22 @@ xep_status_t xep_cuda_work_after_mark(xep_device_t *device, void *stream)
     return end(cuda, result, "let the stream wait");
 }
 
+int xep_cuda_work_is_captured(xep_heap_device_t *device, void *stream)
+{
+    xep_cuda_device_t *cuda = xep_cuda_of(&device->device);
+    xep_cuda_enter(cuda);
+    const int captured = is_captured(cuda, stream);
+    xep_cuda_leave(cuda);
+    return captured;
+}
+
 /*
  * For a stream of the program's, which must not go on as if it had been ordered: so one that is captured, which cannot
  * wait for an event of outside its graph, is refused.
  */
 xep_status_t xep_cuda_work_follow(xep_heap_device_t *device, void *stream)
 {
-    xep_cuda_device_t *cuda = xep_cuda_of(&device->device);
-    xep_cuda_enter(cuda);
-    const int captured = is_captured(cuda, stream);
-    xep_cuda_leave(cuda);
-    if (captured)
+    if (xep_cuda_work_is_captured(device, stream))
         return xep_fail(XEP_ERR_INVALID, "invalid stream: %p is being captured (one that is not: events order a graph)",
                         stream);
     return xep_cuda_work_after_mark(&device->device, stream);
@@ -182,6 +203,24 @@ xep_status_t xep_cuda_work_mark(xep_device_t *device, void *stream)
     xep_cuda_enter(cuda);
     return end(cuda, is_captured(cuda, stream) ? CUDA_DONE : cuda->driver.event_record(cuda->marked, stream),
                "mark the stream");
+}
+
+/* Another event than the mark: what it stands for is only that the host may go on. */
+xep_status_t xep_cuda_work_note(xep_heap_device_t *device, void *stream)
+{
+    xep_cuda_device_t *cuda = xep_cuda_of(&device->device);
+    xep_cuda_enter(cuda);
+    return end(cuda, cuda->driver.event_record(cuda->noted, stream), "note how far the stream has come");
+}
+
+xep_status_t xep_cuda_work_reached(xep_heap_device_t *device)
+{
+    xep_cuda_device_t *cuda = xep_cuda_of(&device->device);
+    xep_cuda_enter(cuda);
+    cuda_result_t result = cuda->driver.event_query(cuda->noted);
+    if (result != CUDA_NOT_READY) return end(cuda, result, "tell how far the stream has come");
+    xep_cuda_leave(cuda);
+    return XEP_INPROGRESS;
 }
 
 /*

@@ -33,7 +33,16 @@ typedef struct standin_work {
 /** CUresult and CUdeviceptr; a function that programs find under its name. */
 typedef int result_t;
 typedef uintptr_t address_t;
-enum { DONE = 0, INVALID = 1, NO_MEMORY = 2, NO_CONTEXT = 201, NOT_FOUND = 500, CAPTURED = 905 };
+enum {
+    DONE = 0,
+    INVALID = 1,
+    NO_MEMORY = 2,
+    NO_CONTEXT = 201,
+    NOT_FOUND = 500,
+    NOT_READY = 600,
+    ALREADY_PINNED = 712,
+    CAPTURED = 905
+};
 #define API __attribute__((visibility("default"))) result_t
 
 /** The context of this thread; NULL: none. It begins with the number of its device, an int. */
@@ -60,8 +69,9 @@ int standin_capturing(const standin_stream_t *stream);
 void standin_graph_replay(const standin_graph_t *graph, standin_stream_t *stream);
 void standin_graph_destroy(standin_graph_t *graph);
 
-/** How many pieces of work it has been given, and waiting until so many are done. */
+/** How many pieces of work it has been given, whether so many are done, and waiting for that. */
 uint64_t standin_stream_given(standin_stream_t *stream);
+int standin_stream_is_past(standin_stream_t *stream, uint64_t given);
 void standin_stream_wait(standin_stream_t *stream, uint64_t given);
 void standin_streams_wait_all(void);
 

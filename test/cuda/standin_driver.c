@@ -207,6 +207,12 @@ API cuEventRecord(void *handle, void *stream)
     return DONE;
 }
 
+API cuEventQuery(void *handle)
+{
+    const event_t *event = handle;
+    return event->stream == NULL || standin_stream_is_past(event->stream, event->given) ? DONE : NOT_READY;
+}
+
 static void wait_event(const void *args)
 {
     const event_t *event = args;
@@ -219,6 +225,24 @@ API cuStreamWaitEvent(void *stream, void *handle, unsigned flags)
     if (flags != 0) return INVALID;
     if (standin_capturing(standin_stream(stream))) return CAPTURED; /* an event of outside the graph */
     if (event->stream != NULL) standin_stream_add(standin_stream(stream), wait_event, event, sizeof *event);
+    return DONE;
+}
+
+typedef struct host_function {
+    void (*run)(void *arg);
+    void *arg;
+} host_function_t;
+
+static void run_host_function(const void *args)
+{
+    const host_function_t *function = args;
+    function->run(function->arg);
+}
+
+API cuLaunchHostFunc(void *stream, void (*run)(void *arg), void *arg)
+{
+    const host_function_t function = {run, arg};
+    standin_stream_add(standin_stream(stream), run_host_function, &function, sizeof function);
     return DONE;
 }
 

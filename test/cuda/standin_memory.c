@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -99,6 +100,34 @@ API cuMemFreeHost(void *address)
 {
     standin_streams_wait_all();
     return unmap_range((address_t)address, HOST_MEMORY);
+}
+
+/* Memory of the program's, which stays where it is: a range without a file. Freed first, it would be unknown here. */
+API cuMemHostRegister_v2(void *address, size_t bytes, unsigned flags)
+{
+    result_t result = NO_MEMORY;
+    if (address == NULL || bytes == 0 || flags != 0 || standin_context() == NULL) return INVALID;
+    if (getenv("STANDIN_PINS_NOTHING") != NULL) return NO_MEMORY;
+    pthread_mutex_lock(&ranges_lock);
+    if (find_range((address_t)address) != NULL) result = ALREADY_PINNED;
+    for (int i = 0; i < RANGES && result == NO_MEMORY; i++) {
+        if (ranges[i].begin != NULL) continue;
+        ranges[i] = (range_t){address, bytes, HOST_MEMORY, *(const int *)standin_context(), -1};
+        result = DONE;
+    }
+    pthread_mutex_unlock(&ranges_lock);
+    return result;
+}
+
+API cuMemHostUnregister(void *address)
+{
+    standin_streams_wait_all();
+    pthread_mutex_lock(&ranges_lock);
+    range_t *range = find_range((address_t)address);
+    result_t result = range != NULL && range->begin == address && range->file == -1 ? DONE : INVALID;
+    if (result == DONE) *range = (range_t){0};
+    pthread_mutex_unlock(&ranges_lock);
+    return result;
 }
 
 API cuPointerGetAttribute(void *value, int attribute, address_t address)

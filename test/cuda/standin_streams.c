@@ -121,6 +121,14 @@ uint64_t standin_stream_given(standin_stream_t *stream)
     return given;
 }
 
+int standin_stream_is_past(standin_stream_t *stream, uint64_t given)
+{
+    pthread_mutex_lock(&stream->lock);
+    int past = stream->done >= given;
+    pthread_mutex_unlock(&stream->lock);
+    return past;
+}
+
 void standin_stream_wait(standin_stream_t *stream, uint64_t given)
 {
     pthread_mutex_lock(&stream->lock);

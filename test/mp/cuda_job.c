@@ -30,11 +30,19 @@ static void put_inputs(cuda_job_t *job)
         if (h->bias[b] != NULL) cuda_rig_put(job->bias[b], h->bias[b], h->tokens * h->out_stride, job->stream);
 }
 
+int cuda_job_stages(xep_group_t *group)
+{
+    xep_group_info_t info = XEP_GROUP_INFO_INIT;
+    MP_OK(xep_group_query(group, &info));
+    return info.nnodes != 1;
+}
+
 void cuda_job_open(cuda_job_t *job, const mp_case_t *c, uint64_t seed, xep_group_t *group, void *stream)
 {
     *job = (cuda_job_t){.stream = stream};
     mp_job_open(&job->host, c, seed);
     mp_job_buffer(&job->host, group);
+    job->staged = cuda_job_stages(group);
     const mp_job_t *h = &job->host;
     job->x = cuda_rig_alloc(NULL, h->tokens * h->x_stride);
     job->idx = cuda_rig_alloc(NULL, idx_bytes(h));
@@ -254,9 +262,26 @@ static void tell_later(cuda_job_t *job, const xep_dispatch_args_t *a, xep_status
     MP_REASON(reason);
 }
 
+/* Refused by rank 0 alone, which the others are told; and all leave one call out. */
+static void refuse_index(cuda_job_t *job)
+{
+    xep_handle_t *handle = NULL;
+    xep_dispatch_args_t a = cuda_job_dispatch(job, NULL);
+    MP_FAILS(mp_rank() == 0 ? XEP_ERR_INVALID : XEP_ERR_MISMATCH, xep_dispatch(job->host.buffer, &a, &handle, NULL));
+    if (mp_rank() == 0) MP_REASON("invalid topk_idx[2][1]");
+    cuda_job_payload(job, 100);
+    MP_FAILS(XEP_ERR_MISMATCH, xep_dispatch(job->host.buffer, &a, &handle, NULL));
+    cuda_job_round(job);
+}
+
 void cuda_job_wrong_index(cuda_job_t *job)
 {
     int64_t wrong = 8, right = ((int64_t *)job->host.idx)[5];
+    if (job->staged) {
+        if (mp_rank() == 0) cuda_rig_put((int64_t *)job->idx + 5, &wrong, sizeof wrong, job->stream);
+        refuse_index(job);
+        return;
+    }
     if (mp_rank() == 0) cuda_rig_put((int64_t *)job->idx + 5, &wrong, sizeof wrong, job->stream);
     xep_dispatch_args_t a = cuda_job_dispatch(job, NULL);
     tell_later(job, &a, XEP_ERR_PROTOCOL, mp_rank() == 0 ? "invalid topk_idx[2][1]" : "topk_idx of rank 0");

@@ -9,9 +9,13 @@
 typedef struct cuda_job {
     mp_job_t host;
     void *stream;
+    int staged;       /* rows go through the host */
     int counts_there; /* dispatches are with XEP_DISPATCH_COUNTS_THERE */
     void *x, *idx, *weights, *scales, *bias[2], *y, *out, *out_weights;
 } cuda_job_t;
+
+/** Whether rows in device memory go through the host in this group: not all ranks map one another. */
+int cuda_job_stages(xep_group_t *group);
 
 void cuda_job_open(cuda_job_t *job, const mp_case_t *c, uint64_t seed, xep_group_t *group, void *stream);
 void cuda_job_close(cuda_job_t *job);
@@ -36,7 +40,8 @@ void cuda_job_round(cuda_job_t *job);
 
 /**
  * What only the device sees, and a later dispatch tells: of 8 experts and two selections of a token, rank 0 selects one
- * that is none; the last of several ranks does not come. Then a reset, and a round.
+ * that is none; the last of several ranks does not come. Then a reset, and a round. Staged, the host sees the first at
+ * once.
  */
 void cuda_job_wrong_index(cuda_job_t *job);
 void cuda_job_late_rank(cuda_job_t *job);

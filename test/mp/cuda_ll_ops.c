@@ -11,6 +11,7 @@
 #include "cuda_ll_later.h"
 #include "cuda_ll_patterns.h"
 #include "cuda_rig.h"
+#include "cuda_staged.h"
 #include "mp_rig.h"
 
 enum { ROUNDS = 3, STREAMS = 2 };
@@ -345,8 +346,10 @@ static void refusals(xep_group_t *group)
     MP_REASON("invalid x: ");
     a = cuda_job_dispatch(&job, NULL);
     a.recv_rows_p = &rows;
-    MP_FAILS(XEP_ERR_INVALID, xep_dispatch(job.host.buffer, &a, &handle, NULL));
-    MP_REASON("invalid recv_rows_p: ");
+    if (!job.staged) {
+        MP_FAILS(XEP_ERR_INVALID, xep_dispatch(job.host.buffer, &a, &handle, NULL));
+        MP_REASON("invalid recv_rows_p: ");
+    }
     a = cuda_job_dispatch(&job, NULL);
     a.arrangement = XEP_ROWS_BY_RANK;
     MP_FAILS(XEP_ERR_UNSUPPORTED, xep_dispatch(job.host.buffer, &a, &handle, NULL));
@@ -370,9 +373,12 @@ int main(void)
     cuda_ll_patterns(group, streams[0]);
     phases(group);
     one_after_the_other(group);
-    graphs(group);
     refusals(group);
-    cuda_ll_told_later(group, streams[0]);
+    cuda_staged(group, "ll", streams);
+    if (!cuda_job_stages(group)) {
+        graphs(group);
+        cuda_ll_told_later(group, streams[0]);
+    }
     cuda_layouts(group, "ll", streams[0]);
     xep_group_destroy(group);
     return 0;

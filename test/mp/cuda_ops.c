@@ -11,6 +11,7 @@
 #include "cuda_layouts.h"
 #include "cuda_refuse.h"
 #include "cuda_rig.h"
+#include "cuda_staged.h"
 #include "cuda_there.h"
 #include "mp_rig.h"
 
@@ -288,12 +289,7 @@ static void refusals(xep_group_t *group)
     a.capacity = 1;
     MP_FAILS(XEP_ERR_OVERFLOW, xep_dispatch(job.host.buffer, &a, &handle, NULL));
     MP_REASON("has room for 1");
-    int64_t wrong = 8, right = ((int64_t *)job.host.idx)[5];
-    if (mp_rank() == 0) cuda_rig_put((int64_t *)job.idx + 5, &wrong, sizeof wrong, job.stream);
-    a = cuda_job_dispatch(&job, NULL);
-    MP_FAILS(XEP_ERR_INVALID, xep_dispatch(job.host.buffer, &a, &handle, NULL));
-    MP_REASON(mp_rank() == 0 ? "invalid topk_idx[2][1]" : "topk_idx of rank 0");
-    if (mp_rank() == 0) cuda_rig_put((int64_t *)job.idx + 5, &right, sizeof right, job.stream);
+    if (!job.staged) cuda_refuse_index(&job);
     a = cuda_job_dispatch(&job, NULL); /* and the buffer goes on */
     MP_OK(xep_dispatch(job.host.buffer, &a, &handle, NULL));
     cuda_job_refuse_missing(&job, handle);
@@ -317,7 +313,7 @@ static void late_rank(xep_group_t *group)
     a.timeout_ms = 400;
     if (mp_rank() != last) {
         MP_FAILS(XEP_ERR_TIMEOUT, xep_dispatch(job.host.buffer, &a, &handle, NULL));
-        MP_REASON("did not come");
+        MP_REASON(job.staged ? "waits for counts: rank" : "did not come");
         MP_FAILS(XEP_ERR_BROKEN, xep_dispatch(job.host.buffer, &a, &handle, NULL));
     }
     MP_OK(xep_buffer_reset(job.host.buffer));
@@ -339,12 +335,18 @@ static void other_combines(xep_group_t *group)
     b.out = job.out;
     b.hidden = mp_rank() == 1 ? 32 : 64;
     b.stream = streams[0];
-    MP_OK(xep_combine(handle, &b, NULL)); /* the device finds it */
-    cuda_rig_wait(streams[0]);
-    status = xep_combine(handle, &b, NULL);
-    MP_CHECK(status == XEP_ERR_PROTOCOL);
-    MP_REASON("disagreed");
-    MP_OK(xep_buffer_reset(job.host.buffer));
+    if (job.staged) {
+        MP_FAILS(XEP_ERR_MISMATCH, xep_combine(handle, &b, NULL));
+        MP_REASON("disagree on hidden");
+        xep_handle_release(handle);
+    } else {
+        MP_OK(xep_combine(handle, &b, NULL)); /* the device finds it */
+        cuda_rig_wait(streams[0]);
+        status = xep_combine(handle, &b, NULL);
+        MP_CHECK(status == XEP_ERR_PROTOCOL);
+        MP_REASON("disagreed");
+        MP_OK(xep_buffer_reset(job.host.buffer));
+    }
     cuda_job_round(&job);
     cuda_job_close(&job);
 }
@@ -371,8 +373,10 @@ static void give_up(xep_group_t *group)
 int main(int argc, char **argv)
 {
     xep_group_t *group = mp_group();
-    if (argc > 1) return cuda_refuse(group, argv[1]);
+    const char *what = argc > 1 ? argv[1] : "";
+    if (strcmp(what, "absent") == 0) return cuda_refuse(group);
     if (!cuda_rig_open(mp_rank())) return mp_skip("there is no CUDA device");
+    if (*what != 0) return cuda_staged_death(group, what, cuda_rig_stream());
     for (int i = 0; i < STREAMS; i++) streams[i] = cuda_rig_stream();
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) run_case(group, &cases[i]);
     one_after_the_other(group);
@@ -380,7 +384,8 @@ int main(int argc, char **argv)
     cuda_after(group, streams);
     other_streams(group);
     refusals(group);
-    cuda_there(group, streams);
+    cuda_staged(group, "normal", streams);
+    if (!cuda_job_stages(group)) cuda_there(group, streams);
     cuda_layouts(group, "normal", streams[0]);
     late_rank(group);
     other_combines(group);

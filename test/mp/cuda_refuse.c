@@ -4,10 +4,8 @@
 #include "cuda_refuse.h"
 
 #include <pthread.h>
-#include <string.h>
 
 #include "cuda_rig.h"
-#include "mp_job.h"
 #include "mp_rig.h"
 
 static void cannot_create(xep_group_t *group, const char *mode, xep_status_t status, const char *reason)
@@ -46,7 +44,8 @@ void cuda_refuse_no_device(xep_group_t *group)
         mp_reason("in device memory copies every row", __FILE__, __LINE__);
         p.flags = 0;
     }
-    cannot_create(group, "none", XEP_ERR_PLUGIN, "there is no xep_none_cuda.so in");
+    cannot_create(group, "none", XEP_ERR_PLUGIN,
+                  cuda_job_stages(group) ? "there is no xep_none.so in" : "there is no xep_none_cuda.so in");
 }
 
 void cuda_refuse_stream(xep_group_t *group, void *stream)
@@ -72,12 +71,21 @@ void cuda_refuse_stream(xep_group_t *group, void *stream)
     mp_job_close(&job);
 }
 
-int cuda_refuse(xep_group_t *group, const char *machine)
+void cuda_refuse_index(cuda_job_t *job)
 {
-    if (strcmp(machine, "absent") == 0)
-        cannot_create(group, "normal", XEP_ERR_UNSUPPORTED, "there is no driver for CUDA devices here");
-    else if (cuda_rig_open(mp_rank()))
-        cannot_create(group, "normal", XEP_ERR_UNSUPPORTED, "needs all ranks on one host: rank ");
+    xep_handle_t *handle = NULL;
+    int64_t wrong = 8, right = ((int64_t *)job->host.idx)[5];
+    if (mp_rank() == 0) cuda_rig_put((int64_t *)job->idx + 5, &wrong, sizeof wrong, job->stream);
+    xep_dispatch_args_t a = cuda_job_dispatch(job, NULL);
+    MP_FAILS(XEP_ERR_INVALID, xep_dispatch(job->host.buffer, &a, &handle, NULL));
+    MP_REASON(mp_rank() == 0 ? "invalid topk_idx[2][1]" : "topk_idx of rank 0");
+    if (mp_rank() == 0) cuda_rig_put((int64_t *)job->idx + 5, &right, sizeof right, job->stream);
+    cuda_rig_wait(job->stream); /* right is gone then */
+}
+
+int cuda_refuse(xep_group_t *group)
+{
+    cannot_create(group, "normal", XEP_ERR_UNSUPPORTED, "there is no driver for CUDA devices here");
     xep_group_destroy(group);
     return 0;
 }

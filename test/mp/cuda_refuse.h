@@ -4,7 +4,7 @@
 #ifndef TEST_CUDA_REFUSE_H
 #define TEST_CUDA_REFUSE_H
 
-#include <xep/xep.h>
+#include "cuda_job.h"
 
 /** Where no device was chosen, in a mode that there is not, and without all ranks. */
 void cuda_refuse_no_device(xep_group_t *group);
@@ -12,7 +12,10 @@ void cuda_refuse_no_device(xep_group_t *group);
 /** A stream, of whatever device, for a buffer in host memory. */
 void cuda_refuse_stream(xep_group_t *group, void *stream);
 
-/** As the script has made the machine: "absent", there is no driver, or "apart", ranks do not map one another. */
-int cuda_refuse(xep_group_t *group, const char *machine);
+/** By normal, of all ranks: of 8 experts and two selections of a token, rank 0 selects one that is none. */
+void cuda_refuse_index(cuda_job_t *job);
+
+/** As the script has made the machine: there is no driver. */
+int cuda_refuse(xep_group_t *group);
 
 #endif

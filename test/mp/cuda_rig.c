@@ -42,6 +42,7 @@ static struct {
     int (*put)(uintptr_t, const void *, size_t, void *);
     int (*get)(void *, uintptr_t, size_t, void *);
     int (*copy)(const copy_t *, void *);
+    int (*host_function)(void *, void (*)(void *), void *);
     int (*capture_begin)(void *, int);
     int (*capture_end)(void *, void **);
     int (*instantiate)(void **, void *, unsigned long long);
@@ -64,6 +65,7 @@ static const struct {
     {"cuMemcpyHtoDAsync_v2", &driver.put},
     {"cuMemcpyDtoHAsync_v2", &driver.get},
     {"cuMemcpy2DAsync_v2", &driver.copy},
+    {"cuLaunchHostFunc", &driver.host_function},
     {"cuStreamBeginCapture_v2", &driver.capture_begin},
     {"cuStreamEndCapture", &driver.capture_end},
     {"cuGraphInstantiateWithFlags", &driver.instantiate},
@@ -111,6 +113,26 @@ void *cuda_rig_stream_elsewhere(unsigned rank)
 void cuda_rig_wait(void *stream)
 {
     MP_CHECK(driver.stream_wait(stream) == 0);
+}
+
+typedef struct hold {
+    const atomic_int *counter;
+    int value;
+} hold_t;
+
+static void wait_for_counter(void *arg)
+{
+    const hold_t *hold = arg;
+    mp_await(hold->counter, hold->value);
+    free(arg);
+}
+
+void cuda_rig_hold(void *stream, const atomic_int *counter, int value)
+{
+    hold_t *hold = malloc(sizeof *hold);
+    MP_CHECK(hold != NULL);
+    *hold = (hold_t){counter, value};
+    MP_CHECK(driver.host_function(stream, wait_for_counter, hold) == 0);
 }
 
 void *cuda_rig_alloc(const void *from, size_t bytes)

@@ -4,6 +4,7 @@
 #ifndef TEST_CUDA_RIG_H
 #define TEST_CUDA_RIG_H
 
+#include <stdatomic.h>
 #include <stddef.h>
 
 /** Makes device (rank % devices) current. 0: there is no driver, or no device. */
@@ -13,6 +14,9 @@ void *cuda_rig_stream(void);
 /** A stream of another device; NULL: there is no other. */
 void *cuda_rig_stream_elsewhere(unsigned rank);
 void cuda_rig_wait(void *stream);
+
+/** What is enqueued on the stream from now on waits until the counter, which the test keeps, is at least that. */
+void cuda_rig_hold(void *stream, const atomic_int *counter, int value);
 
 /** Device memory; with the same contents as host memory if that is not NULL. */
 void *cuda_rig_alloc(const void *from, size_t bytes);

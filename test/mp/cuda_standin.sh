@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# limit: 240
+# limit: 400
 #
 # Rows in device memory without a device: the programs of contrib/check-cuda.sh with a stand-in for the driver, whose
 # streams are delayed in other ways with each seed; and the errors where there is no driver.
@@ -40,8 +40,28 @@ perf 3 --mode ll --sms 8
 perf 2 --mode ll --layout padded --quant none
 perf 2 --mode ll --slots 2 --copy-in --pressure 2
 
-LD_LIBRARY_PATH=$tmp:$LD_LIBRARY_PATH XEP_MAP=never "$builddir/xep_run" -n 2 "$builddir/test/mp/cuda_ops" apart ||
-    { echo 'FAIL: ranks that do not map one another'; failed=1; }
+# rows that are staged: no two ranks map one another, by TCP, on nodes and by nodes, with a thread that makes progress,
+# and with memory that the driver cannot pin
+staged() {
+    local ranks=$1 program=$2
+    shift 2
+    env LD_LIBRARY_PATH="$tmp:$LD_LIBRARY_PATH" STANDIN_SEED="$ranks" "$@" timeout $((100 * ${XEP_TEST_SLOW:-1})) \
+        "$builddir/xep_run" -n "$ranks" "$builddir/test/mp/$program" ||
+        { echo "FAIL: $program, staged, $ranks ranks: $*"; failed=1; }
+}
+for program in cuda_ops cuda_ll_ops; do
+    staged 2 $program XEP_MAP=never
+    staged 3 $program XEP_MAP=never XEP_PROGRESS=thread STANDIN_PINS_NOTHING=yes XEP_LOG=error
+    [ -z "${XEP_TEST_BRIEF:-}" ] || continue
+    staged 2 $program UCX_TLS=tcp,self
+    staged 4 $program XEP_NODE_RANKS=2 XEP_PATH=nodes XEP_THREADS=2
+done
+[ -n "${XEP_TEST_BRIEF:-}" ] || staged 4 cuda_ops XEP_NODE_RANKS=2 XEP_PATH=flat
+for mode in normal ll; do
+    LD_LIBRARY_PATH=$tmp:$LD_LIBRARY_PATH XEP_NODE_RANKS=2 XEP_LOG=error timeout $((60 * ${XEP_TEST_SLOW:-1})) \
+        "$builddir/xep_run" -k -n 3 "$builddir/test/mp/cuda_ops" $mode
+    [ $? -eq 137 ] || { echo "FAIL: a rank that dies, staged, $mode"; failed=1; }
+done
 if ! ldconfig -p | grep -q 'libcuda\.so\.1'; then
     "$builddir/xep_run" -n 2 "$builddir/test/mp/cuda_ops" absent || { echo 'FAIL: no driver'; failed=1; }
 fi

@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include "staging_copy.h"
+
+xep_status_t xep_staging_copy(const xep_buffer_t *buffer, const staged_matrix_t *matrices, size_t count, void *stream)
+{
+    xep_device_t *device = &buffer->device->device;
+    xep_status_t status = XEP_OK;
+    for (const staged_matrix_t *m = matrices; m < matrices + count && status == XEP_OK; m++)
+        if (m->from != NULL && m->to != NULL)
+            status = device->ops->copy(device, m->to, m->to_stride, m->from, m->from_stride, m->bytes, m->rows, stream);
+    return status;
+}
+
+xep_status_t xep_staging_check(const xep_buffer_t *buffer, const char *name, const void *address, uint64_t rows)
+{
+    xep_device_t *device = &buffer->device->device;
+    return rows == 0 ? XEP_OK : device->ops->check(device, name, address);
+}
+
+xep_status_t xep_staging_check_stream(const xep_buffer_t *buffer, void *stream)
+{
+    xep_heap_device_t *device = buffer->device;
+    xep_status_t status = device->device.ops->check_stream(&device->device, stream);
+    if (status != XEP_OK || !device->ops->is_captured(device, stream)) return status;
+    return xep_fail(XEP_ERR_INVALID,
+                    "invalid stream: %p is being captured (one that is not: where ranks are not mapped, the host takes "
+                    "part in every operation)",
+                    stream);
+}

@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* What an operation has brought, on its way to the device. */
+#include "staging_show.h"
+
+#include "handle.h"
+#include "request.h"
+#include "staging_copy.h"
+#include "staging_slots.h"
+
+/* ---- rows that came ---- */
+
+/*
+ * As the mode has it, with the places of the device. By expert, counts and places are there, too, as in modes for
+ * device memory, and rows are all that the arrays have.
+ */
+static void fill_shown(const xep_buffer_t *buffer, const xep_handle_t *handle)
+{
+    const staged_views_t *at = &buffer->staging->views;
+    const uint32_t s = handle->slot;
+    xep_recv_t *shown = &buffer->staging->slots[s].shown;
+    *shown = handle->recv;
+    shown->x = staged_there(buffer, s, at->x);
+    shown->topk_idx = staged_there(buffer, s, at->idx);
+    if (shown->topk_weights != NULL) shown->topk_weights = (void *)staged_there(buffer, s, at->weights);
+    if (shown->scales != NULL) shown->scales = staged_there(buffer, s, at->scales);
+    shown->src_token = (void *)staged_there(buffer, s, at->src_token);
+    if (shown->expert_begin == NULL) return;
+    shown->rows = shown->capacity;
+    shown->expert_rows = (void *)staged_there(buffer, s, at->expert_rows);
+    shown->expert_begin = (void *)staged_there(buffer, s, at->expert_begin);
+    shown->expert_count = (void *)staged_there(buffer, s, at->expert_count);
+    shown->pair_begin = (void *)staged_there(buffer, s, at->pair_begin);
+    shown->pair_count = (void *)staged_there(buffer, s, at->pair_count);
+}
+
+void xep_staging_show_counts(const xep_request_t *req)
+{
+    if (req->buffer->staging != NULL && req->op.kind == XEP_OP_DISPATCH) fill_shown(req->buffer, req->handle);
+}
+
+const xep_recv_t *xep_staging_recv(const xep_handle_t *handle)
+{
+    return &handle->buffer->staging->slots[handle->slot].shown;
+}
+
+void *xep_staging_input(const xep_handle_t *handle, size_t *stride_p)
+{
+    const xep_buffer_t *buffer = handle->buffer;
+    *stride_p = buffer->staging->y_stride;
+    return staged_there(buffer, handle->slot, buffer->staging->views.input);
+}
+
+/* Rows from one on: their elements, and their scales, of which those of an expert or of all rows lie together. */
+static xep_status_t show_range(const xep_request_t *req, uint64_t begin, uint64_t rows)
+{
+    const xep_recv_t *recv = &req->handle->recv, *shown = xep_staging_recv(req->handle);
+    const uint64_t row = recv->nscales * UINT64_C(4), column = rows * 4;
+    const size_t scales = begin * row;
+    staged_matrix_t parts[] = {
+        {.to = (char *)shown->x + begin * recv->x_stride,
+         .to_stride = recv->x_stride,
+         .from = (const char *)recv->x + begin * recv->x_stride,
+         .from_stride = recv->x_stride,
+         .bytes = recv->hidden * xep_dtype_size(recv->dtype),
+         .rows = rows},
+        {0},
+    };
+    if (recv->scales != NULL)
+        parts[1] = (staged_matrix_t){.to = (char *)shown->scales + scales, .from = (const char *)recv->scales + scales};
+    if (recv->scales_stride == 4) {
+        parts[1].to_stride = parts[1].from_stride = parts[1].bytes = row;
+        parts[1].rows = rows;
+    } else {
+        parts[1].to_stride = parts[1].from_stride = (size_t)recv->scales_stride;
+        parts[1].bytes = column;
+        parts[1].rows = recv->nscales;
+    }
+    return xep_staging_copy(req->buffer, parts, 2, req->dispatch.stream);
+}
+
+static xep_status_t show_rows(const xep_request_t *req)
+{
+    const xep_recv_t *recv = &req->handle->recv;
+    xep_status_t status = XEP_OK;
+    if (recv->arrangement != XEP_ROWS_BY_EXPERT_PADDED) return show_range(req, 0, recv->rows);
+    for (uint32_t e = 0; e < recv->local_experts && status == XEP_OK; e++)
+        status = show_range(req, recv->expert_begin[e], recv->expert_count[e]);
+    return status;
+}
+
+/* An array without gaps. */
+static staged_matrix_t dense(const void *to, const void *from, uint64_t bytes)
+{
+    return (staged_matrix_t){NULL, (void *)(uintptr_t)to, bytes, from, bytes, bytes, 1};
+}
+
+/* Indices to the end of the arrays, where they say that there is no row. */
+static xep_status_t show_metadata(const xep_request_t *req)
+{
+    const xep_recv_t *recv = &req->handle->recv, *shown = xep_staging_recv(req->handle);
+    const uint64_t rows = recv->arrangement == XEP_ROWS_BY_EXPERT_PADDED ? recv->capacity : recv->rows;
+    const staged_matrix_t arrays[] = {
+        dense(shown->topk_idx, recv->topk_idx, recv->capacity * recv->topk * xep_dtype_size(recv->topk_idx_dtype)),
+        dense(shown->topk_weights, recv->topk_weights, rows * recv->topk * sizeof(float)),
+        dense(shown->src_token, recv->src_token, rows * sizeof(int32_t)),
+    };
+    return xep_staging_copy(req->buffer, arrays, sizeof arrays / sizeof arrays[0], req->dispatch.stream);
+}
+
+static xep_status_t show_places(const xep_request_t *req)
+{
+    const xep_recv_t *recv = &req->handle->recv, *shown = xep_staging_recv(req->handle);
+    const uint64_t experts = recv->local_experts, pairs = experts * req->buffer->shape.nranks;
+    const staged_matrix_t arrays[] = {
+        dense(shown->expert_rows, recv->expert_rows, experts * sizeof *recv->expert_rows),
+        dense(shown->expert_begin, recv->expert_begin, experts * sizeof *recv->expert_begin),
+        dense(shown->expert_count, recv->expert_count, experts * sizeof *recv->expert_count),
+        dense(shown->pair_begin, recv->pair_begin, pairs * sizeof *recv->pair_begin),
+        dense(shown->pair_count, recv->pair_count, pairs * sizeof *recv->pair_count),
+    };
+    if (recv->expert_begin == NULL) return XEP_OK;
+    return xep_staging_copy(req->buffer, arrays, sizeof arrays / sizeof arrays[0], req->dispatch.stream);
+}
+
+/* The number of rows also where there was too little room for them. */
+static xep_status_t show_told(const xep_request_t *req, int moved)
+{
+    const xep_buffer_t *buffer = req->buffer;
+    const staged_slot_t *slot = &buffer->staging->slots[req->op.slot];
+    const staged_matrix_t arrays[] = {
+        dense(slot->rows, staged_here(buffer, req->op.slot, buffer->staging->inputs.rows), sizeof *slot->rows),
+        dense(slot->stats, staged_here(buffer, req->op.slot, buffer->staging->inputs.stats),
+              buffer->shape.local_experts * sizeof *slot->stats),
+    };
+    return xep_staging_copy(buffer, arrays, moved ? 2 : 1, req->dispatch.stream);
+}
+
+static xep_status_t show_dispatch(const xep_request_t *req)
+{
+    fill_shown(req->buffer, req->handle);
+    xep_status_t status = show_metadata(req);
+    if (status == XEP_OK) status = show_places(req);
+    return status == XEP_OK ? show_rows(req) : status;
+}
+
+/* ---- sums ---- */
+
+static xep_status_t show_combine(const xep_request_t *req)
+{
+    const xep_buffer_t *buffer = req->buffer;
+    const staged_slot_t *slot = &buffer->staging->slots[req->op.slot];
+    const xep_combine_args_t *a = &req->combine;
+    const uint64_t tokens = req->handle->tokens, weights = req->handle->topk * sizeof(float);
+    const staged_matrix_t sums[] = {
+        {NULL, slot->out, slot->out_stride, a->out, a->out_stride, a->hidden * xep_dtype_size(a->dtype), tokens},
+        {NULL, slot->out_weights, slot->out_weights_stride, a->out_weights, weights, weights, tokens},
+    };
+    return xep_staging_copy(buffer, sums, 2, a->stream);
+}
+
+/* The mark is last: behind it the slot's memory is nobody's. */
+xep_status_t xep_staging_show(xep_request_t *req, xep_status_t status)
+{
+    xep_device_t *device = &req->buffer->device->device;
+    const int is_dispatch = req->op.kind == XEP_OP_DISPATCH;
+    void *stream = is_dispatch ? req->dispatch.stream : req->combine.stream;
+    if (status != XEP_OK && (!is_dispatch || status != XEP_ERR_OVERFLOW)) return status;
+    xep_status_t shown = xep_staging_check_stream(req->buffer, stream);
+    if (shown == XEP_OK) shown = device->ops->after_mark(device, stream);
+    if (shown == XEP_OK && is_dispatch) shown = show_told(req, status == XEP_OK);
+    if (shown == XEP_OK && status == XEP_OK) shown = is_dispatch ? show_dispatch(req) : show_combine(req);
+    if (shown == XEP_OK) shown = device->ops->mark(device, stream);
+    if (shown == XEP_OK) return status;
+    return shown == XEP_ERR_INVALID ? XEP_ERR_TRANSPORT : shown; /* which no other rank gets */
+}

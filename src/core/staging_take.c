@@ -1,0 +1,236 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* What an operation is given, on its way to the host. What is refused is refused before anything is enqueued. */
+#include "staging_take.h"
+
+#include "handle.h"
+#include "request.h"
+#include "staging_copy.h"
+#include "staging_slots.h"
+#include "staging_wait.h"
+
+/* ---- what both kinds do ---- */
+
+static xep_status_t check_matrices(const xep_buffer_t *buffer, const staged_matrix_t *matrices, size_t count)
+{
+    xep_status_t status = XEP_OK;
+    for (const staged_matrix_t *m = matrices; m < matrices + count && status == XEP_OK; m++)
+        status = xep_staging_check(buffer, m->name, m->from, m->rows);
+    return status;
+}
+
+/* Behind all that the buffer has ended, whatever its streams: from then on a slot's memory is nobody's. */
+static xep_status_t begin_on(const xep_buffer_t *buffer, void *stream)
+{
+    xep_device_t *device = &buffer->device->device;
+    xep_status_t status = xep_staging_check_stream(buffer, stream);
+    return status == XEP_OK ? device->ops->after_mark(device, stream) : status;
+}
+
+/* ---- dispatch ---- */
+
+/*
+ * Scales may lie in any order. Here they are dense, by token or, where tokens are neighbours there, by scale; strides
+ * that run backwards are copied from their other end.
+ */
+static xep_status_t fetch_scales(const xep_buffer_t *buffer, xep_dispatch_args_t *a, char *to)
+{
+    const char *from = a->scales;
+    const size_t row = (size_t)a->nscales * 4, column = a->tokens * 4;
+    ptrdiff_t apart = a->scales_token_stride, next = a->scales_stride;
+    xep_status_t status = XEP_OK;
+    if (a->tokens == 0 || from == NULL) return XEP_OK;
+    a->scales = to;
+    a->scales_stride = 4;
+    a->scales_token_stride = (ptrdiff_t)row;
+    if (next == 4 && apart >= (ptrdiff_t)row)
+        return xep_staging_copy(buffer, &(staged_matrix_t){NULL, to, row, from, (size_t)apart, row, a->tokens}, 1,
+                                a->stream);
+    if (apart == 4 && next >= (ptrdiff_t)column) {
+        a->scales_stride = (ptrdiff_t)column;
+        a->scales_token_stride = 4;
+        return xep_staging_copy(buffer, &(staged_matrix_t){NULL, to, column, from, (size_t)next, column, a->nscales}, 1,
+                                a->stream);
+    }
+    if (apart < 0) {
+        from += (ptrdiff_t)(a->tokens - 1) * apart;
+        a->scales = to + (a->tokens - 1) * row;
+        a->scales_token_stride = -(ptrdiff_t)row;
+        apart = -apart;
+    }
+    for (uint32_t s = 0; s < a->nscales && status == XEP_OK; s++) {
+        const staged_matrix_t m = {NULL, to + 4 * (size_t)s, row, from + s * next, (size_t)apart, 4, a->tokens};
+        status = xep_staging_copy(buffer, &m, 1, a->stream);
+    }
+    return status;
+}
+
+/*
+ * What a dispatch tells besides rows. The number of rows may be wanted on the host, where the mode writes it, or, as
+ * modes for device memory have it, there.
+ */
+static xep_status_t check_told(const xep_buffer_t *buffer, const xep_dispatch_args_t *a, staged_slot_t *slot)
+{
+    xep_device_t *device = &buffer->device->device;
+    slot->stats = a->expert_stats;
+    slot->rows = NULL;
+    if (a->recv_rows_p != NULL && device->ops->check(device, "recv_rows_p", a->recv_rows_p) == XEP_OK)
+        slot->rows = a->recv_rows_p;
+    return xep_staging_check(buffer, "expert_stats", a->expert_stats, a->expert_stats != NULL);
+}
+
+static xep_status_t take_dispatch(xep_request_t *req)
+{
+    xep_buffer_t *buffer = req->buffer;
+    const staged_inputs_t *at = &buffer->staging->inputs;
+    const uint32_t s = req->op.slot;
+    staged_slot_t *slot = &buffer->staging->slots[s];
+    xep_dispatch_args_t *a = &req->dispatch;
+    char *const x = staged_here(buffer, s, at->x), *const idx = staged_here(buffer, s, at->idx),
+                *const weights = staged_here(buffer, s, at->weights), *const stats = staged_here(buffer, s, at->stats);
+    const uint64_t x_bytes = a->hidden * xep_dtype_size(a->dtype), weight_bytes = a->topk * sizeof(float),
+                   idx_bytes = a->topk * xep_dtype_size(a->topk_idx_dtype),
+                   stats_bytes = buffer->shape.local_experts * sizeof(int32_t);
+    const staged_matrix_t matrices[] = {
+        {"topk_idx", idx, idx_bytes, a->topk_idx, a->topk_idx_stride, idx_bytes, a->tokens},
+        {"topk_weights", weights, weight_bytes, a->topk_weights, a->topk_weights_stride, weight_bytes, a->tokens},
+        {"x", x, buffer->staging->x_stride, a->x, a->x_stride, x_bytes, a->tokens},
+        {"expert_stats", stats, stats_bytes, a->expert_stats, stats_bytes, stats_bytes, 1},
+    };
+    const size_t count = sizeof matrices / sizeof matrices[0];
+    xep_status_t status = check_matrices(buffer, matrices, count);
+    if (status == XEP_OK) status = xep_staging_check(buffer, "scales", a->scales, a->tokens);
+    if (status == XEP_OK) status = check_told(buffer, a, slot);
+    if (status == XEP_OK) status = begin_on(buffer, a->stream);
+    if (status == XEP_OK) status = xep_staging_copy(buffer, matrices, count, a->stream);
+    if (status == XEP_OK) status = fetch_scales(buffer, a, staged_here(buffer, s, at->scales));
+    if (status != XEP_OK) return status;
+    a->x = x;
+    a->x_stride = buffer->staging->x_stride;
+    if (a->topk_idx != NULL) a->topk_idx = idx;
+    a->topk_idx_stride = idx_bytes;
+    if (a->topk_weights != NULL) a->topk_weights = (float *)(void *)weights;
+    a->topk_weights_stride = weight_bytes;
+    if (slot->stats != NULL) a->expert_stats = (int32_t *)(void *)stats;
+    if (slot->rows != NULL) a->recv_rows_p = (uint64_t *)(void *)staged_here(buffer, s, at->rows);
+    return XEP_OK;
+}
+
+/* ---- combine ---- */
+
+/* Padded, most rows are none. */
+static xep_status_t fetch_outputs(const xep_request_t *req, const staged_matrix_t *y)
+{
+    const xep_recv_t *recv = &req->handle->recv;
+    xep_status_t status = XEP_OK;
+    if (recv->arrangement != XEP_ROWS_BY_EXPERT_PADDED) return xep_staging_copy(req->buffer, y, 1, req->combine.stream);
+    for (uint32_t e = 0; e < recv->local_experts && status == XEP_OK; e++) {
+        staged_matrix_t part = *y;
+        part.from = (const char *)y->from + recv->expert_begin[e] * y->from_stride;
+        part.to = (char *)y->to + recv->expert_begin[e] * y->to_stride;
+        part.rows = recv->expert_count[e];
+        status = xep_staging_copy(req->buffer, &part, 1, req->combine.stream);
+    }
+    return status;
+}
+
+/* Where the outputs are: the caller's, or in the slot's memory of the device. */
+static staged_matrix_t find_outputs(const xep_request_t *req)
+{
+    const xep_buffer_t *buffer = req->buffer;
+    const xep_staging_t *staging = buffer->staging;
+    const xep_combine_args_t *a = &req->combine;
+    const int own = a->x == NULL;
+    return (staged_matrix_t){.name = "x",
+                             .to = staged_here(buffer, req->op.slot, staging->inputs.y),
+                             .to_stride = staging->y_stride,
+                             .from = own ? staged_there(buffer, req->op.slot, staging->views.input) : a->x,
+                             .from_stride = own ? staging->y_stride : a->x_stride,
+                             .bytes = a->hidden * xep_dtype_size(a->dtype),
+                             .rows = req->handle->recv.rows};
+}
+
+static xep_status_t check_outs(const xep_request_t *req)
+{
+    const xep_buffer_t *buffer = req->buffer;
+    const xep_combine_args_t *a = &req->combine;
+    const uint64_t tokens = req->handle->tokens;
+    if (a->missing != NULL)
+        return xep_fail(XEP_ERR_UNSUPPORTED,
+                        "missing cannot be told in device memory (NULL: all ranks are in every sum)");
+    xep_status_t status = xep_staging_check(buffer, "out", a->out, tokens);
+    return status == XEP_OK ? xep_staging_check(buffer, "out_weights", a->out_weights, tokens) : status;
+}
+
+/* The sums go to the slot's memory of the host; show() knows where the caller wants them. */
+static void direct_outs(xep_request_t *req)
+{
+    const xep_buffer_t *buffer = req->buffer;
+    const staged_inputs_t *at = &buffer->staging->inputs;
+    staged_slot_t *slot = &buffer->staging->slots[req->op.slot];
+    xep_combine_args_t *a = &req->combine;
+    slot->out = a->out;
+    slot->out_stride = a->out_stride;
+    slot->out_weights = a->out_weights;
+    slot->out_weights_stride = a->out_weights_stride;
+    a->out = staged_here(buffer, req->op.slot, at->out);
+    a->out_stride = buffer->staging->y_stride;
+    if (a->out_weights != NULL) a->out_weights = (void *)staged_here(buffer, req->op.slot, at->out_weights);
+    a->out_weights_stride = req->handle->topk * sizeof(float);
+}
+
+static xep_status_t take_combine(xep_request_t *req)
+{
+    xep_buffer_t *buffer = req->buffer;
+    const staged_inputs_t *at = &buffer->staging->inputs;
+    const uint32_t s = req->op.slot;
+    xep_combine_args_t *a = &req->combine;
+    const uint64_t rows = req->handle->recv.rows, tokens = req->handle->tokens, stride = buffer->staging->y_stride,
+                   row = a->hidden * xep_dtype_size(a->dtype), weights = req->handle->topk * sizeof(float);
+    const staged_matrix_t y = find_outputs(req);
+    const staged_matrix_t matrices[] = {
+        {"topk_weights", staged_here(buffer, s, at->y_weights), weights, a->topk_weights, a->topk_weights_stride,
+         weights, rows},
+        {"bias", staged_here(buffer, s, at->bias[0]), stride, a->bias[0], a->bias_stride[0], row, tokens},
+        {"bias", staged_here(buffer, s, at->bias[1]), stride, a->bias[1], a->bias_stride[1], row, tokens},
+        {"weights", staged_here(buffer, s, at->source_weights), weights, a->weights, a->weights_stride, weights,
+         tokens},
+    };
+    const size_t count = sizeof matrices / sizeof matrices[0];
+    xep_status_t status = check_outs(req);
+    if (status == XEP_OK) status = check_matrices(buffer, &y, 1);
+    if (status == XEP_OK) status = check_matrices(buffer, matrices, count);
+    if (status == XEP_OK) status = begin_on(buffer, a->stream);
+    if (status == XEP_OK) status = fetch_outputs(req, &y);
+    if (status == XEP_OK) status = xep_staging_copy(buffer, matrices, count, a->stream);
+    if (status != XEP_OK) return status;
+    a->x = y.to;
+    a->x_stride = y.to_stride;
+    if (a->topk_weights != NULL) a->topk_weights = matrices[0].to;
+    a->topk_weights_stride = weights;
+    for (int b = 0; b < 2; b++) {
+        if (a->bias[b] != NULL) a->bias[b] = matrices[1 + b].to;
+        a->bias_stride[b] = stride;
+    }
+    if (a->weights != NULL) a->weights = matrices[3].to;
+    a->weights_stride = weights;
+    direct_outs(req);
+    return XEP_OK;
+}
+
+/* Refused by the mode, it has copied for nothing. */
+xep_status_t xep_staging_take(xep_request_t *req)
+{
+    const int is_dispatch = req->op.kind == XEP_OP_DISPATCH;
+    const int32_t timeout_ms = is_dispatch ? req->dispatch.timeout_ms : req->combine.timeout_ms;
+    xep_buffer_t *buffer = req->buffer;
+    if (is_dispatch && (req->dispatch.flags & XEP_DISPATCH_COUNTS_THERE) != 0)
+        return xep_fail(XEP_ERR_UNSUPPORTED,
+                        "invalid flags: XEP_DISPATCH_COUNTS_THERE (not on %u nodes: the host counts the rows)",
+                        buffer->shape.nodes);
+    xep_status_t status = is_dispatch ? take_dispatch(req) : take_combine(req);
+    if (status != XEP_OK) return status;
+    return xep_staging_wait(buffer, is_dispatch ? XEP_WAITS_DISPATCH : XEP_WAITS_COMBINE,
+                            is_dispatch ? req->dispatch.stream : req->combine.stream,
+                            timeout_ms == 0 ? buffer->timeout_ms : timeout_ms);
+}

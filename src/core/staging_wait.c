@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* Meanwhile the buffer's operations go on: peers may need this rank for what it began before. */
+#include "staging_wait.h"
+
+#include <stdio.h>
+
+#include "group_wait.h"
+#include "request_advance.h"
+#include "request_end.h"
+#include "rest.h"
+
+typedef struct stream_look {
+    xep_buffer_t *buffer;
+    xep_waits_kind_t kind;
+} stream_look_t;
+
+static xep_status_t look_at_stream(void *arg)
+{
+    const stream_look_t *look = arg;
+    xep_request_advance_all(look->buffer);
+    return look->buffer->device->ops->reached(look->buffer->device);
+}
+
+static void explain_stream(void *arg, char *text, size_t bytes)
+{
+    const stream_look_t *look = arg;
+    const char *what = look->kind == XEP_WAITS_DISPATCH  ? "dispatch"
+                       : look->kind == XEP_WAITS_COMBINE ? "combine"
+                                                         : "layout";
+    snprintf(text, bytes, "%s of mode %s, which begins when its stream has come to it", what,
+             look->buffer->plugin.plugin->name);
+}
+
+/* For others that ask: it has not begun, and waits for none of them. */
+static void account_for_stream(void *arg, xep_account_t *account)
+{
+    const stream_look_t *look = arg;
+    *account = (xep_account_t){.kind = look->kind, .number = look->buffer->epoch + 1, .buffer = look->buffer->number};
+    snprintf(account->mode, sizeof account->mode, "%s", look->buffer->plugin.plugin->name);
+    snprintf(account->what, sizeof account->what, "stream");
+}
+
+/* After an error the stream may still come to the copies, which write into the slot: so it takes a reset. */
+xep_status_t xep_staging_wait(xep_buffer_t *buffer, xep_waits_kind_t kind, void *stream, int32_t timeout_ms)
+{
+    stream_look_t look = {buffer, kind};
+    xep_wait_t wait = {.look = look_at_stream,
+                       .arg = &look,
+                       .deadline_ns = xep_deadline(timeout_ms),
+                       .account = kind == XEP_WAITS_NOWHERE ? NULL : account_for_stream,
+                       .explain = explain_stream};
+    char what[200], text[XEP_REASON_BYTES];
+    xep_status_t status = buffer->device->ops->note(buffer->device, stream);
+    if (status == XEP_OK) status = xep_group_wait(buffer->group, &wait);
+    if (status == XEP_OK) return xep_buffer_usable(buffer);
+    if (status == XEP_ERR_ABORTED) return status;
+    explain_stream(&look, what, sizeof what);
+    snprintf(text, sizeof text, "%.700s; %s", xep_last_error(), what);
+    xep_request_end_all(buffer, XEP_ERR_BROKEN, text);
+    return xep_fail(status, "%s", text);
+}
