@@ -237,7 +237,6 @@ xep_status_t ll_receive(void *opaque, xep_op_t *op)
     xep_status_t status = take_notices(mode, op);
     if (status != XEP_OK) return status;
     state->verdict = conclude(mode, op, from);
-    if (state->verdict != XEP_OK) xep_place_return(&mode->places, &ll_state(op)->place);
     if (state->verdict != XEP_OK) return XEP_OK;
     status = ll_list_rows(mode, op);
     if (status == XEP_OK) status = lay_rows(mode, op, &rows);

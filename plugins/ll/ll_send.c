@@ -283,6 +283,15 @@ static xep_status_t wait_and_relay(void *mode, xep_op_t *op)
     return status;
 }
 
+/* Where nothing was moved, the user has its rows again, but not before the wire has read them. */
+static xep_status_t leave(void *mode, xep_op_t *op)
+{
+    xep_status_t status = xep_step_flush(mode, op);
+    if (status == XEP_OK && xep_kit_state(op)->verdict != XEP_OK)
+        xep_place_return(&((ll_t *)mode)->places, &ll_state(op)->place);
+    return status;
+}
+
 const xep_step_t ll_dispatch_steps[] = {
     {.name = "room to send rows", .does = "plan and send", .run = send, .store = store_notice, .parts = parcel_part},
     {.name = "rows",
@@ -293,7 +302,7 @@ const xep_step_t ll_dispatch_steps[] = {
      .relayed = 1,
      .receives = 1},
     {.name = "copies", .does = "copy rows", .run = ll_receive},
-    {.name = "rows to leave", .does = "flush", .run = xep_step_flush},
+    {.name = "rows to leave", .does = "flush", .run = leave},
     {0},
 };
 
