@@ -226,6 +226,7 @@ typedef struct normal_state {
     /* combine by nodes: the feeder whose sums are made, its next row, and the next entry of "sums" */
     uint32_t feed;
     uint64_t feed_row, sum_row, sums_put, weights_put;
+    int forwarders_told; /* dispatch by nodes: they have done */
 } normal_state_t;
 
 extern const xep_step_t normal_dispatch_steps[], normal_combine_steps[];

@@ -252,6 +252,15 @@ static xep_status_t find_places_by_nodes(void *opaque, xep_op_t *op)
     return XEP_OK;
 }
 
+/* As early as it can be: behind the last own row, whatever feeders still have to pass. */
+static xep_status_t tell_forwarders(normal_t *mode, xep_op_t *op)
+{
+    xep_status_t status =
+        normal_state(op)->forwarders_told ? XEP_OK : xep_send_parts(&mode->kit, op, normal_feed_done_part);
+    if (status == XEP_OK) normal_state(op)->forwarders_told = 1;
+    return status;
+}
+
 /*
  * Own rows to other nodes, own rows to mates a slice at a time, and what feeders have passed meanwhile: each as far as
  * it goes, until nothing is left of any. Who is waited for is looked at before all that, so that the work here counts
@@ -267,6 +276,7 @@ static xep_status_t move_by_nodes(void *opaque, xep_op_t *op)
     if (op->late.count != 0) status = xep_step_wait(mode, op);
     for (int moves = 1; status >= 0 && moves;) {
         passed = normal_pass_rows(mode, op);
+        if (passed == XEP_OK) passed = tell_forwarders(mode, op);
         if (passed < 0) return passed;
         moves = normal_state(op)->moved < routing->tokens;
         if (moves) move_slice(mode, op);

@@ -18,17 +18,17 @@
  *     Meanwhile what feeders pass: the place of a row follows from the records and from its number among the rows that
  *     its source has for the same rank, as in normal.h. It is stored to all mates that get it, with metadata. Where the
  *     ring is smaller than what passes, then  s.taken[i][node of f] = (n, p + 1): s writes an entry again only then.
- *  5. when all own rows are sent, and all that feeders pass is stored: done to mates, and to the forwarders as
- *     f.feed[i][line].done = n  behind the digest there.
+ *  5. when all own rows to other nodes are sent: done to the forwarders, as  f.feed[i][line].done = n  behind the
+ *     digest there; and when all to mates are stored, too, and all that feeders pass: done to mates.
  *  6. who waits for done of all stores that of its feeders at its mates, as in 3, once all their rows are stored.
  * A word (n, rows) is n * 2^24 + rows: it only grows, as others do.
  *
  * Why nothing in a line is overwritten before it was read: s writes into its line of index i again in turn q + slots,
- * which begins at s after all ranks' done of turn q was there, that of f among them. f has sent it behind 5, when it
- * had read all records and all rows of turn q. The digest and done of q are read later; but s writes them again
- * behind 3 of turn q + slots, for which f has sent its record, and so has ended turn q. The same holds for the lines of
- * mates: f stores the record of turn q + slots there after it has ended turn q, for which that mate has sent done; and
- * the digest after the mate's record of q + slots was counted by s.
+ * which begins at s after all ranks' done of turn q was there, that of f among them. f has sent it behind 3, when it
+ * had read all records of turn q. Its rows, digest and done of q are read later; but s writes them again behind 3 of
+ * turn q + slots, for which f has sent its record, and so has ended turn q. The same holds for the lines of mates: f
+ * stores the record of turn q + slots there after it has ended turn q, for which that mate has sent done; and the
+ * digest after the mate's record of q + slots was counted by s. test/model/model_nodes.pml tries it.
  *
  * Why nobody waits in a circle: a row that waits for room in a ring waits for its forwarder to store what came before,
  * which needs memory of mapped ranks alone. Every rank forwards inside its own operation, in all steps that wait.

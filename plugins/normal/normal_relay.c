@@ -58,12 +58,12 @@ int normal_feed_record_part(const void *opaque, const xep_op_t *op, uint32_t ran
     return 1;
 }
 
-/* Behind all rows that this rank has passed there. */
+/* Behind all rows that this rank has passed there, and once: nobody there waits for what passes here. */
 int normal_feed_done_part(const void *opaque, const xep_op_t *op, uint32_t rank, uint32_t number, xep_part_t *part)
 {
     const normal_t *mode = opaque;
     const normal_digest_t *digest = &normal_slot(mode, op->slot)->digest;
-    if (number > 0 || !is_forwarder(mode, rank)) return 0;
+    if (number > 0 || !is_forwarder(mode, rank) || normal_state(op)->forwarders_told) return 0;
     uint64_t line = line_there(mode, op, rank);
     *part = (xep_part_t){.signal = 1,
                          .src = (const char *)digest,

@@ -148,6 +148,21 @@ grow() {
     found grow -DDEATHS=2 -DDEFECT_RELAY   # who hears that the group is none does not pass it on
 }
 
+# By nodes: rows that are passed on, in rings that are smaller than what passes.
+nodes() {
+    proved nodes -DSLOTS=1
+    proved nodes -DSLOTS=1 -DROWS=3
+    proved nodes -DSLOTS=1 -DROWS=3 -DRING=2
+    proved nodes -DALONE
+    proved nodes -DALONE -DOPS=4
+    found nodes -DALONE -DOPS=1 -DDEFECT_ROOM  # one row more than there is room for
+    found nodes -DALONE -DOPS=1 -DDEFECT_TAKEN # a row counts as taken when it has come, and is not yet stored
+    found nodes -DALONE -DOPS=2 -DSLOTS=1 -DDEFECT_EPOCH # what was taken in an earlier dispatch counts
+    found nodes -DOPS=1 -DDEFECT_CYCLE         # a rank stores what passes when its own rows are sent
+    found nodes -DOPS=2 -DSLOTS=1 -DDEFECT_DONE # mates hear that all is done before all is stored
+    found nodes -DOPS=2 -DSLOTS=1 -DDEFECT_TURN # a dispatch begins while one of SLOTS turns before is in flight
+}
+
 small() {
     local mode
     agreement
@@ -155,6 +170,7 @@ small() {
     grants
     shrink
     grow
+    nodes
     for mode in normal ll; do
         proved $mode -DMAPPED=1 -DOPS=2 -DDEATH
         proved $mode -DMAPPED=1 -DPAIRS -DBAD
@@ -174,6 +190,7 @@ full() {
     rows
     shrink
     grow
+    nodes
     proved grow -DDEATHS=2
     proved grow -DSLOW # members give up though nobody has died
     proved shrink -DDEATHS=0 -DSLOW # one is left out although it lives
