@@ -126,7 +126,8 @@ xep_status_t xep_members_doubt(xep_buffer_t *buffer, uint64_t *deadline_p)
     if (members->open) return buffer->timeout_ms < 0 ? XEP_ERR_TIMEOUT : doubt_silent(buffer, now, deadline_p);
     *deadline_p = now + grace_ns(buffer);
     if (members->doubted_ns == 0) {
-        if (put_out_late(buffer, NULL) == 0) return hope_anew(buffer, now, deadline_p);
+        /* with nobody to blame it may be this rank that was stopped, and has not looked since */
+        if (put_out_late(buffer, NULL) == 0 && hope_anew(buffer, now, deadline_p) == XEP_OK) return XEP_OK;
         members->ways->ask(buffer);
         members->doubted_ns = now;
         return XEP_OK;
