@@ -24,6 +24,16 @@ static void report(sim_rank_t *rank, const script_call_t *call, int differs, con
 
 /* ---- dispatch ---- */
 
+/* Those that came are compared; no others are shown, not even those of an earlier handle. */
+static void check_pointers(sim_rank_t *rank, const script_call_t *call, const xep_recv_t *recv)
+{
+    uint64_t shown = 0, came = recv->expert_count == NULL ? recv->rows : 0;
+    if (recv->row == NULL) return;
+    for (uint64_t i = 0; i < recv->capacity; i++) shown += recv->row[i] != NULL;
+    for (uint32_t e = 0; recv->expert_count != NULL && e < recv->local_experts; e++) came += recv->expert_count[e];
+    if (shown != came) fail(rank, call, "rows that are shown are", shown, came);
+}
+
 void script_check_recv(sim_rank_t *rank, const script_t *script, const script_call_t *call, const xep_recv_t *recv,
                        const uint8_t *out)
 {
@@ -34,6 +44,7 @@ void script_check_recv(sim_rank_t *rank, const script_t *script, const script_ca
     script_truth_make(&truth, script, call, NULL, rank->index, NULL);
     script_truth_leave_out(&truth, out, NULL);
     report(rank, call, oracle_check_recv(&truth.shape, rank->index, recv, &difference), &difference);
+    check_pointers(rank, call, recv);
 }
 
 static void check_stats(sim_rank_t *rank, const script_flight_t *flight)
