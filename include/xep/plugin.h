@@ -88,6 +88,13 @@ typedef enum { XEP_SIMD_SCALAR, XEP_SIMD_AVX2, XEP_SIMD_AVX512, XEP_SIMD_AVX512V
 #define XEP_NO_SLOT UINT32_MAX
 #define XEP_NO_RANK UINT32_MAX
 
+/** Whether what an operation waits for is the first that a rank sends in it; others read it, so values never change. */
+typedef enum xep_opens {
+    XEP_OPENS_NOT = 0,      /* it comes later: a rank that is late has begun the operation */
+    XEP_OPENS_DIRECTLY = 1, /* it is: one that is late may not have */
+    XEP_OPENS_THROUGH = 2   /* it is, and comes through another rank for some of those who are late */
+} xep_opens_t;
+
 /**
  * For which ranks an operation waits, and how long it has waited for each. A mode that leaves it alone works, and its
  * waits count for nobody (xep_buffer_waits()).
@@ -99,10 +106,8 @@ typedef struct xep_late {
      * becomes 0 */
     uint64_t since_ns;
     uint64_t *wait_ns; /* [R] the mode adds now - since_ns for a rank whose word it finds, if since_ns is not 0 */
-    /* set by the mode with count: what is late, in the plural ("counts"), or NULL; and whether it is the first that a
-     * rank sends in the operation, so that one that is late may not have begun it */
-    const char *what;
-    int opens;
+    const char *what;  /* set by the mode with count: what is late, in the plural ("counts"), or NULL */
+    xep_opens_t opens; /* the same */
 } xep_late_t;
 
 /** How an operation is without a rank. Nothing is sent to the rank, waited for from it, or read of its rows. */

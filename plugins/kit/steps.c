@@ -105,13 +105,21 @@ static int is_first_wait(const xep_kit_t *kit, const xep_op_t *op)
     return step == step_of(kit, op);
 }
 
+static xep_opens_t find_opens(const xep_kit_t *kit, const xep_op_t *op)
+{
+    if (!is_first_wait(kit, op)) return XEP_OPENS_NOT;
+    for (uint32_t i = 0; step_of(kit, op)->relayed && kit->through != NULL && i < op->late.count; i++)
+        if (kit->through[op->late.ranks[i]] != XEP_NO_RANK) return XEP_OPENS_THROUGH;
+    return XEP_OPENS_DIRECTLY;
+}
+
 xep_status_t xep_step_wait(void *mode, xep_op_t *op)
 {
     const xep_kit_t *kit = mode;
     const xep_step_t *step = step_of(kit, op);
     if (xep_words_arrived(kit->env, step->word, step->relayed ? kit->through : NULL, mode, op)) return XEP_OK;
     op->late.what = step->name;
-    op->late.opens = is_first_wait(kit, op);
+    op->late.opens = find_opens(kit, op);
     /* what the wire holds back may be what the others wait for */
     xep_status_t status = xep_step_flush(mode, op);
     return status < 0 ? status : XEP_INPROGRESS;

@@ -11,6 +11,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include <xep/plugin.h>
+
 void xep_account_add_late(xep_account_t *account, uint32_t rank)
 {
     if (account->late < XEP_ACCOUNT_RANKS) account->ranks[account->late] = rank;
@@ -62,11 +64,18 @@ __attribute__((format(printf, 2, 3))) static void add(writer_t *to, const char *
     if (n > 0) to->used += (size_t)n;
 }
 
+/* Whether those who are late have begun the call: what those who wait for them know of that. */
+typedef enum {
+    NOT_SEEN, /* what they wait for comes through others, who may hold it back */
+    NEVER,    /* it is the first that a rank sends in the call */
+    BEGUN     /* it comes later */
+} begun_t;
+
 typedef struct teller {
     const xep_accounts_t *accounts;
     const xep_account_t *own;
     uint32_t nblamed;
-    int begun; /* by all: somebody waits for what comes later */
+    begun_t begun;
 } teller_t;
 
 typedef enum { WAITING, DEAD, SILENT, ELSEWHERE, UNHEARD } part_t;
@@ -78,6 +87,12 @@ static part_t blame(const xep_accounts_t *accounts, uint32_t rank)
     return accounts->of[rank].kind == XEP_WAITS_NOWHERE ? SILENT : ELSEWHERE;
 }
 
+static begun_t begun_for(const xep_account_t *account)
+{
+    if (account->opens == XEP_OPENS_NOT) return BEGUN;
+    return account->opens == XEP_OPENS_DIRECTLY ? NEVER : NOT_SEEN;
+}
+
 /* First who waits in this call, then whom they wait for. */
 static void assign_parts(teller_t *teller)
 {
@@ -85,7 +100,7 @@ static void assign_parts(teller_t *teller)
     for (uint32_t r = 0; r < accounts->nranks; r++) {
         int waits = !accounts->died[r] && xep_account_is_same(&accounts->of[r], teller->own);
         accounts->parts[r] = waits ? WAITING : UNHEARD;
-        if (waits && !accounts->of[r].opens) teller->begun = 1;
+        if (waits && begun_for(&accounts->of[r]) > teller->begun) teller->begun = begun_for(&accounts->of[r]);
     }
     for (uint32_t r = 0; r < accounts->nranks; r++) {
         const xep_account_t *account = &accounts->of[r];
@@ -132,11 +147,13 @@ static void add_call(writer_t *to, const xep_account_t *account)
     if (account->mode[0] != '\0') add(to, " of mode %s", account->mode);
 }
 
-static void add_began(writer_t *to, const teller_t *teller)
+/* Of so many ranks, which stand before it. */
+static void add_began(writer_t *to, const teller_t *teller, uint32_t count)
 {
     int operation = teller->own->kind == XEP_WAITS_DISPATCH || teller->own->kind == XEP_WAITS_COMBINE;
-    if (operation) add(to, teller->begun ? " began " : " never began ");
-    else add(to, " never came to ");
+    if (!operation) add(to, " never came to ");
+    else if (teller->begun == NOT_SEEN) add(to, count == 1 ? " was not heard in " : " were not heard in ");
+    else add(to, teller->begun == BEGUN ? " began " : " never began ");
     add_call(to, teller->own);
 }
 
@@ -167,7 +184,7 @@ static void add_silent(writer_t *to, const teller_t *teller)
     if (count_part(teller, silent) == 0) return;
     add(to, "%s", separate(to));
     uint32_t count = add_ranks(to, teller, has_part, &silent);
-    add_began(to, teller);
+    add_began(to, teller, count);
     add(to, count == 1 ? " and does not answer" : " and do not answer");
 }
 
@@ -177,7 +194,7 @@ static void add_elsewhere(writer_t *to, const teller_t *teller)
         const xep_account_t *other = &teller->accounts->of[r];
         if (part_of(teller, r) != ELSEWHERE) continue;
         add(to, "%srank %u", separate(to), r);
-        add_began(to, teller);
+        add_began(to, teller, 1);
         add(to, " and waits in ");
         add_call(to, other);
         if (other->buffer != 0 && other->buffer != teller->own->buffer) add(to, " of another buffer");

@@ -29,7 +29,7 @@ typedef struct xep_account {
     uint64_t answers; /* the question that this answers; 0: this is one, of a rank that has waited in vain */
     uint32_t kind;    /* xep_waits_kind_t */
     uint32_t buffer;  /* the how manieth of the group; 0: of none */
-    uint32_t opens;   /* what is late is the first that a rank sends in this operation */
+    uint32_t opens;   /* xep_opens_t; what is neither of the first two is the third */
     uint32_t late;    /* ranks that are late; the first of them are in ranks */
     uint32_t ranks[XEP_ACCOUNT_RANKS];
     char what[XEP_ACCOUNT_NAME]; /* that is waited for: "counts"; "": for the ranks themselves */

@@ -156,7 +156,10 @@ static void account_for_words(void *arg, xep_account_t *account)
     const receiving_t *receiving = arg;
     const xep_group_words_t *words = receiving->words;
     uint32_t nranks = receiving->group->nranks;
-    *account = (xep_account_t){.kind = words->kind, .number = words->value, .buffer = words->buffer, .opens = 1};
+    *account = (xep_account_t){.kind = words->kind,
+                               .number = words->value,
+                               .buffer = words->buffer,
+                               .opens = XEP_OPENS_DIRECTLY};
     for (uint32_t r = receiving->missing; r < nranks; r = find_missing(receiving, r + 1))
         xep_account_add_late(account, r);
 }

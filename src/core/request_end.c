@@ -139,7 +139,7 @@ void xep_request_account(const xep_request_t *req, xep_account_t *account)
                                .buffer = buffer->number};
     snprintf(account->mode, sizeof account->mode, "%s", buffer->plugin.plugin->name);
     if (req->state != XEP_REQUEST_ACTIVE) return;
-    account->opens = (uint32_t)(late->opens != 0);
+    account->opens = (uint32_t)late->opens;
     snprintf(account->what, sizeof account->what, "%s", late->what == NULL ? "words" : late->what);
     for (uint32_t i = 0; i < late->count; i++) xep_account_add_late(account, late->ranks[i]);
 }

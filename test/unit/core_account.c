@@ -55,6 +55,25 @@ TEST(one_that_never_came)
     expect(7, "rank 5 has died; ranks 0-4, 6, 7 wait for its counts");
 }
 
+/* By nodes: its word may be with a rank that is to pass it on. Who would have had it from the rank itself knows more. */
+TEST(one_that_is_heard_through_others)
+{
+    all_wait(XEP_WAITS_DISPATCH, 17, "counts", 2);
+    all_wait_for(5);
+    says_nothing(5);
+    expect(0, "rank 5 was not heard in dispatch 17 of mode ll and does not answer; "
+              "ranks 0-4, 6, 7 wait for its counts");
+    of[4].opens = 1;
+    expect(0, "rank 5 never began dispatch 17 of mode ll and does not answer; "
+              "ranks 0-4, 6, 7 wait for its counts");
+    of[4].opens = 99;
+    for (uint32_t r = 0; r < RANKS; r++)
+        if (r != 5) xep_account_add_late(&of[r], 6);
+    says_nothing(6);
+    expect(0, "ranks 5, 6 were not heard in dispatch 17 of mode ll and do not answer; "
+              "ranks 0-4, 7 wait for their counts");
+}
+
 /* Others that wait for it are late themselves, and not to blame. */
 TEST(one_that_stopped_in_the_middle)
 {
