@@ -81,7 +81,7 @@ TEST(sums_are_in_order)
 static void check_mixed(xep_dtype_t dtype, const void *const *rows, unsigned mask, size_t n, size_t elems)
 {
     static _Alignas(64) float widened[ROWS][MOST], sum[MOST];
-    static uint8_t expected[MOST * 4], out[MOST * 4 + 8];
+    static _Alignas(64) uint8_t expected[MOST * 4], out[MOST * 4 + 8];
     const void *same[ROWS];
     uint8_t wide[ROWS];
     for (size_t r = 0; r < n; r++) {
@@ -92,14 +92,16 @@ static void check_mixed(xep_dtype_t dtype, const void *const *rows, unsigned mas
     xep_weigh_select(XEP_FP32, XEP_SIMD_SCALAR, 0)(sum, same, NULL, n, elems);
     for (int wide_out = 0; wide_out < 2; wide_out++) {
         const void *total = sum;
+        const size_t size = wide_out ? 4 : 2;
+        uint8_t *to = out + size; /* aligned as its elements, no more */
         xep_weigh_select_mixed(dtype, wide_out, XEP_SIMD_SCALAR)(expected, &total, &(uint8_t){1}, 1, elems);
         for (xep_simd_t simd = XEP_SIMD_SCALAR; simd <= xep_cpu_simd(); simd++) {
             memset(out, 0xa5, sizeof out);
-            xep_weigh_select_mixed(dtype, wide_out, simd)(out + 2, rows, wide, n, elems);
-            if (memcmp(out + 2, expected, elems * (wide_out ? 4 : 2)) != 0)
+            xep_weigh_select_mixed(dtype, wide_out, simd)(to, rows, wide, n, elems);
+            if (memcmp(to, expected, elems * size) != 0)
                 fail_msg("%s: dtype %d, %zu rows of %zu, wide %#x, sums wide %d", xep_cpu_simd_name(simd), dtype, n,
                          elems, mask, wide_out);
-            assert_int_equal(out[2 + elems * (wide_out ? 4 : 2)], 0xa5);
+            assert_int_equal(to[elems * size], 0xa5);
         }
     }
 }
