@@ -55,7 +55,7 @@ TEST(one_that_never_came)
     expect(7, "rank 5 has died; ranks 0-4, 6, 7 wait for its counts");
 }
 
-/* By nodes: its word may be with a rank that is to pass it on. Who would have had it from the rank itself knows more. */
+/* By nodes: its word may be with a rank that passes it on. Who would have had it from the rank itself knows more. */
 TEST(one_that_is_heard_through_others)
 {
     all_wait(XEP_WAITS_DISPATCH, 17, "counts", 2);
