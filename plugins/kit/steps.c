@@ -77,6 +77,7 @@ void xep_steps_explain(void *mode, const xep_op_t *op, char *text, size_t bytes)
     xep_words_wait_t wait = {.word = step->word,
                              .what = step->run != NULL ? step->name : "nothing",
                              .nranks = kit->shape->nranks,
+                             .rank = kit->shape->rank,
                              .through = step->relayed ? kit->through : NULL,
                              .rows_bits = step->rows_bits};
     xep_words_explain(&wait, mode, op, text, bytes);
@@ -107,9 +108,10 @@ static int is_first_wait(const xep_kit_t *kit, const xep_op_t *op)
 
 static xep_opens_t find_opens(const xep_kit_t *kit, const xep_op_t *op)
 {
+    const uint32_t *through = step_of(kit, op)->relayed ? kit->through : NULL;
     if (!is_first_wait(kit, op)) return XEP_OPENS_NOT;
-    for (uint32_t i = 0; step_of(kit, op)->relayed && kit->through != NULL && i < op->late.count; i++)
-        if (kit->through[op->late.ranks[i]] != XEP_NO_RANK) return XEP_OPENS_THROUGH;
+    for (uint32_t i = 0; i < op->late.count; i++)
+        if (xep_words_are_relayed(through, kit->shape->rank, op->late.ranks[i])) return XEP_OPENS_THROUGH;
     return XEP_OPENS_DIRECTLY;
 }
 

@@ -16,9 +16,9 @@ static int has_arrived(xep_word_fn word, const void *mode, const xep_op_t *op, u
     return atomic_load_explicit(seen, memory_order_acquire) >= value;
 }
 
-static int is_relayed(const uint32_t *through, uint32_t rank)
+int xep_words_are_relayed(const uint32_t *through, uint32_t self, uint32_t rank)
 {
-    return through != NULL && through[rank] != XEP_NO_RANK;
+    return through != NULL && through[rank] != XEP_NO_RANK && through[rank] != self;
 }
 
 static int is_listed(const xep_late_t *late, uint32_t rank)
@@ -33,13 +33,14 @@ static int is_listed(const xep_late_t *late, uint32_t rank)
  * and who is heard through one of them is left out only if that one is in the list: its word may come at any moment,
  * and a second look at it could see what the first one did not.
  */
-static void look_first(uint32_t nranks, xep_word_fn word, const uint32_t *through, const void *mode, xep_op_t *op)
+static void look_first(const xep_shape_t *shape, xep_word_fn word, const uint32_t *through, const void *mode,
+                       xep_op_t *op)
 {
     xep_late_t *late = &op->late;
     for (int relayed = 0; relayed <= (through != NULL); relayed++)
-        for (uint32_t r = 0; r < nranks; r++)
-            if (is_relayed(through, r) == relayed && !xep_op_is_without(op, r) && !has_arrived(word, mode, op, r) &&
-                !(relayed && is_listed(late, through[r])))
+        for (uint32_t r = 0; r < shape->nranks; r++)
+            if (xep_words_are_relayed(through, shape->rank, r) == relayed && !xep_op_is_without(op, r) &&
+                !has_arrived(word, mode, op, r) && !(relayed && is_listed(late, through[r])))
                 late->ranks[late->count++] = r;
 }
 
@@ -73,7 +74,7 @@ int xep_words_arrived(const xep_env_t *env, xep_word_fn word, const uint32_t *th
 {
     int first = op->late.count == 0;
     if (!first) look_again(env, word, mode, op);
-    if (first || (op->late.count == 0 && through != NULL)) look_first(env->shape->nranks, word, through, mode, op);
+    if (first || (op->late.count == 0 && through != NULL)) look_first(env->shape, word, through, mode, op);
     return op->late.count == 0;
 }
 
@@ -90,7 +91,7 @@ static int tell_word(const xep_words_wait_t *wait, uint64_t seen, uint64_t value
 
 static int tell_through(const xep_words_wait_t *wait, uint32_t rank, char *text, size_t bytes)
 {
-    if (!is_relayed(wait->through, rank)) return 0;
+    if (!xep_words_are_relayed(wait->through, wait->rank, rank)) return 0;
     return snprintf(text, bytes, " (through rank %u)", wait->through[rank]);
 }
 
