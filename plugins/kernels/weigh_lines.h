@@ -29,6 +29,9 @@ enum { LINE = 64, VECTORS = 4, FEW = 8 };
 
 #define KERNEL __attribute__((always_inline)) TARGET static inline
 
+/* So that what stands before it in the file does not move its loops across lines of the instruction cache. */
+#define LINE_ALIGNED __attribute__((aligned(64)))
+
 typedef uint32_t words_t __attribute__((vector_size(VECTOR)));
 
 /* Even and odd elements of bf16 are the lower and upper halves of the 32-bit lanes. */
@@ -161,16 +164,17 @@ KERNEL void weigh(int type, void *out, const void *const *rows, const float *wei
 }
 
 /* For each type a function, and one that streams where out allows that. */
-#define SUMS(_name, _type)                                                                                     \
-    TARGET static void _name(void *out, const void *const *rows, const float *weights, size_t n, size_t elems) \
-    {                                                                                                          \
-        weigh(_type, out, rows, weights, n, elems, 0);                                                         \
-    }                                                                                                          \
-    TARGET static void _name##_stream(void *out, const void *const *rows, const float *weights, size_t n,      \
-                                      size_t elems)                                                            \
-    {                                                                                                          \
-        if (((uintptr_t)out & (LINE - 1)) == 0) weigh(_type, out, rows, weights, n, elems, 1);                 \
-        else _name(out, rows, weights, n, elems);                                                              \
+#define SUMS(_name, _type)                                                                                             \
+    LINE_ALIGNED TARGET static void _name(void *out, const void *const *rows, const float *weights, size_t n,          \
+                                          size_t elems)                                                                \
+    {                                                                                                                  \
+        weigh(_type, out, rows, weights, n, elems, 0);                                                                 \
+    }                                                                                                                  \
+    LINE_ALIGNED TARGET static void _name##_stream(void *out, const void *const *rows, const float *weights, size_t n, \
+                                                   size_t elems)                                                       \
+    {                                                                                                                  \
+        if (((uintptr_t)out & (LINE - 1)) == 0) weigh(_type, out, rows, weights, n, elems, 1);                         \
+        else _name(out, rows, weights, n, elems);                                                                      \
     }
 
 SUMS(bf16, XEP_WEIGH_BF16)
