@@ -165,7 +165,7 @@ static xep_status_t normal_open(const xep_env_t *env, void **mode_p)
     if (env->shape->by_nodes) {
         mode->kit.steps[XEP_OP_DISPATCH] = normal_dispatch_by_nodes;
         mode->kit.steps[XEP_OP_COMBINE] = normal_combine_by_nodes;
-        mode->kit.through = mode->nodes->through;
+        mode->kit.through = mode->nodes->who.through;
     }
     return XEP_OK;
 }

@@ -49,7 +49,7 @@ static int is_pulled(const normal_t *mode, uint32_t reader)
 {
     uint32_t self = mode->kit.shape->rank;
     if (mode->kit.base[reader] != NULL) return reader != self;
-    return mode->nodes != NULL && mode->nodes->through[reader] != self;
+    return mode->nodes != NULL && mode->nodes->who.through[reader] != self;
 }
 
 /* A thread's share of the rows received, without those nobody pulls. */

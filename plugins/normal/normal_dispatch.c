@@ -247,8 +247,8 @@ static xep_status_t find_places_by_nodes(void *opaque, xep_op_t *op)
     xep_status_t status = normal_take_feeds(mode, op);
     if (status != XEP_OK) return status;
     fill_targets(mode, op);
-    for (uint32_t p = 0; p < mode->nodes->mates; p++)
-        slot->traffic->targets[p] = target_of(mode, op, mode->nodes->mate[p]);
+    for (uint32_t p = 0; p < mode->nodes->who.mates; p++)
+        slot->traffic->targets[p] = target_of(mode, op, mode->nodes->who.mate[p]);
     return XEP_OK;
 }
 

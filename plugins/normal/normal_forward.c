@@ -32,7 +32,7 @@ static xep_status_t protocol_error(const normal_t *mode, xep_op_t *op, uint32_t 
 static xep_status_t check_token(const normal_t *mode, xep_op_t *op, uint32_t feed, int32_t token)
 {
     const normal_slot_t *slot = normal_slot(mode, op->slot);
-    uint32_t source = mode->nodes->feeder[feed];
+    uint32_t source = mode->nodes->who.feeder[feed];
     if (token <= slot->traffic->feeds[feed].token || (uint64_t)token >= slot->from[source].tokens)
         return protocol_error(mode, op, source, "token", (uint32_t)token);
     slot->traffic->feeds[feed].token = token;
@@ -49,13 +49,13 @@ static xep_status_t find_mates(const normal_t *mode, xep_op_t *op, uint32_t feed
         int64_t expert = xep_idx_at(experts, k, 0);
         if (expert == -1) continue;
         if ((uint64_t)expert >= shape->experts)
-            return protocol_error(mode, op, mode->nodes->feeder[feed], "expert", (uint64_t)expert);
+            return protocol_error(mode, op, mode->nodes->who.feeder[feed], "expert", (uint64_t)expert);
         uint32_t owner = mode->kit.owner[expert], place = shape->place[owner];
-        if (shape->node[owner] != mode->nodes->node) continue;
+        if (shape->node[owner] != mode->nodes->who.node) continue;
         places[place / 64] |= UINT64_C(1) << place % 64;
         any = 1;
     }
-    return any ? XEP_OK : protocol_error(mode, op, mode->nodes->feeder[feed], "experts of this node", any);
+    return any ? XEP_OK : protocol_error(mode, op, mode->nodes->who.feeder[feed], "experts of this node", any);
 }
 
 /* A cached dispatch goes where the first one went: combines of both count on it. */
@@ -71,7 +71,7 @@ static xep_status_t take_places(const normal_t *mode, xep_op_t *op, uint32_t fee
     if (status != XEP_OK) return status;
     if (op->cached_slot == XEP_NO_SLOT) memcpy(places, nodes->found, bytes);
     else if (memcmp(nodes->found, places, bytes) != 0)
-        return protocol_error(mode, op, nodes->feeder[feed], "other ranks than before, token", (uint32_t)token);
+        return protocol_error(mode, op, nodes->who.feeder[feed], "other ranks than before, token", (uint32_t)token);
     return XEP_OK;
 }
 
@@ -80,11 +80,11 @@ static xep_status_t check_places(const normal_t *mode, xep_op_t *op, uint32_t fe
 {
     const normal_nodes_t *nodes = mode->nodes;
     const normal_slot_t *slot = normal_slot(mode, op->slot);
-    const uint32_t *rows = slot->routing->rank_rows + (size_t)nodes->feeder[feed] * mode->kit.shape->nranks;
-    const uint32_t *next = slot->traffic->next + (size_t)feed * nodes->mates;
-    for (uint32_t p = 0; p < nodes->mates; p++)
-        if (next[p] > rows[nodes->mate[p]])
-            return protocol_error(mode, op, nodes->feeder[feed], "no place left at rank", nodes->mate[p]);
+    const uint32_t *rows = slot->routing->rank_rows + (size_t)nodes->who.feeder[feed] * mode->kit.shape->nranks;
+    const uint32_t *next = slot->traffic->next + (size_t)feed * nodes->who.mates;
+    for (uint32_t p = 0; p < nodes->who.mates; p++)
+        if (next[p] > rows[nodes->who.mate[p]])
+            return protocol_error(mode, op, nodes->who.feeder[feed], "no place left at rank", nodes->who.mate[p]);
     return XEP_OK;
 }
 
@@ -107,13 +107,13 @@ static xep_status_t check_end(const normal_t *mode, xep_op_t *op, uint32_t feed)
 {
     const normal_nodes_t *nodes = mode->nodes;
     const normal_slot_t *slot = normal_slot(mode, op->slot);
-    const uint32_t *rows = slot->routing->rank_rows + (size_t)nodes->feeder[feed] * mode->kit.shape->nranks;
-    const uint32_t *next = slot->traffic->next + (size_t)feed * nodes->mates;
-    for (uint32_t p = 0; p < nodes->mates; p++)
-        if (next[p] != rows[nodes->mate[p]])
+    const uint32_t *rows = slot->routing->rank_rows + (size_t)nodes->who.feeder[feed] * mode->kit.shape->nranks;
+    const uint32_t *next = slot->traffic->next + (size_t)feed * nodes->who.mates;
+    for (uint32_t p = 0; p < nodes->who.mates; p++)
+        if (next[p] != rows[nodes->who.mate[p]])
             return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_PROTOCOL,
-                                       "rank %u passed %u rows for rank %u, and announced %u", nodes->feeder[feed],
-                                       next[p], nodes->mate[p], rows[nodes->mate[p]]);
+                                       "rank %u passed %u rows for rank %u, and announced %u", nodes->who.feeder[feed],
+                                       next[p], nodes->who.mate[p], rows[nodes->who.mate[p]]);
     return XEP_OK;
 }
 
@@ -139,8 +139,9 @@ static void store_rows(void *arg, uint32_t thread, uint32_t nthreads)
         for (uint32_t d = nodes->piece.first[i]; d < nodes->piece.first[i + 1]; d++) {
             normal_dest_t dest = nodes->piece.dests[d];
             const normal_target_t *target = &forward->traffic->targets[dest.rank];
-            forward->copy[dest.rank != nodes->place](target->x + dest.row * forward->stride, row, forward->bytes, next);
-            normal_store_metadata(forward->mode, args, &from, nodes->mate[dest.rank], target, dest.row);
+            forward->copy[dest.rank != nodes->who.place](target->x + dest.row * forward->stride, row, forward->bytes,
+                                                         next);
+            normal_store_metadata(forward->mode, args, &from, nodes->who.mate[dest.rank], target, dest.row);
         }
     }
     xep_stores_fence();
@@ -193,8 +194,8 @@ static xep_status_t tell_taken(const normal_t *mode, xep_op_t *op, uint32_t feed
     xep_wire_t *wire = mode->kit.env->wire;
     if (rows <= room || state->taken >= rows - room || state->stored == state->taken) return XEP_OK;
     if (state->stored - state->taken < (room + 3) / 4 && state->stored < rows - room) return XEP_OK;
-    uint64_t word = normal_taken_offset(mode, normal_index(mode, op), mode->nodes->node);
-    xep_status_t status = wire->ops->put_signal(wire, mode->nodes->feeder[feed], 0, NULL, 0, word,
+    uint64_t word = normal_taken_offset(mode, normal_index(mode, op), mode->nodes->who.node);
+    xep_status_t status = wire->ops->put_signal(wire, mode->nodes->who.feeder[feed], 0, NULL, 0, word,
                                                 normal_rows_word(op->epoch, state->stored));
     if (status == XEP_OK) state->taken = state->stored;
     return status;
@@ -210,7 +211,7 @@ static xep_status_t forward_feed(normal_t *mode, xep_op_t *op, uint32_t feed)
     uint64_t passed = normal_rows_of(word, op->epoch);
     if (passed > rows || passed > state->stored + mode->kit.shape->feed_rows)
         return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_PROTOCOL, "rank %u has passed %llu rows of %llu",
-                                   mode->nodes->feeder[feed], (unsigned long long)passed, (unsigned long long)rows);
+                                   mode->nodes->who.feeder[feed], (unsigned long long)passed, (unsigned long long)rows);
     xep_status_t status = XEP_OK;
     int begun = state->stored < passed;
     while (status == XEP_OK && state->stored < passed) {
@@ -232,7 +233,7 @@ static int is_all_stored(const normal_t *mode, const xep_op_t *op, uint32_t feed
 xep_status_t normal_forward_rows(normal_t *mode, xep_op_t *op)
 {
     int left = 0;
-    for (uint32_t f = 0; f < mode->nodes->feeders; f++) {
+    for (uint32_t f = 0; f < mode->nodes->who.feeders; f++) {
         if (is_all_stored(mode, op, f)) continue;
         xep_status_t status = forward_feed(mode, op, f);
         if (status < 0) return status;

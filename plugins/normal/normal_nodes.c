@@ -20,7 +20,7 @@ static size_t most_metadata(const xep_shape_t *shape)
 
 static void lay_piece(const normal_nodes_t *nodes, const xep_shape_t *shape, xep_carve_t *arena, normal_piece_t *piece)
 {
-    uint64_t dests = (uint64_t)NORMAL_PIECE_ROWS * least(shape->topk, nodes->mates);
+    uint64_t dests = (uint64_t)NORMAL_PIECE_ROWS * least(shape->topk, nodes->who.mates);
     piece->metadata = xep_carve_array(arena, NORMAL_PIECE_ROWS, most_metadata(shape));
     piece->first = xep_carve_array(arena, NORMAL_PIECE_ROWS + 1, sizeof *piece->first);
     piece->dests = xep_carve_array(arena, dests, sizeof *piece->dests);
@@ -30,24 +30,10 @@ static void lay_piece(const normal_nodes_t *nodes, const xep_shape_t *shape, xep
 static normal_nodes_t count_nodes(const xep_shape_t *shape)
 {
     uint32_t mates = shape->node_ranks[shape->node[shape->rank]];
-    return (normal_nodes_t){.mates = mates,
-                            .feeders = xep_forwarders_count(shape, shape->rank, shape->nranks),
+    return (normal_nodes_t){.who.mates = mates,
+                            .who.feeders = xep_forwarders_count(shape, shape->rank, shape->nranks),
                             .words = (mates + 63) / 64,
                             .most_nodes = least(shape->topk, shape->nodes - 1)};
-}
-
-static void lay_ranks(const xep_shape_t *shape, xep_carve_t *arena, normal_nodes_t *nodes)
-{
-    xep_forwarders_t who;
-    xep_forwarders_lay(shape, arena, &who);
-    nodes->node = who.node;
-    nodes->place = who.place;
-    nodes->mate = who.mate;
-    nodes->feeder = who.feeder;
-    nodes->feed_of = who.feed_of;
-    nodes->forwarder = who.forwarder;
-    nodes->line = who.line;
-    nodes->through = who.through;
 }
 
 void normal_lay_nodes(normal_t *mode, xep_carve_t *arena)
@@ -56,11 +42,11 @@ void normal_lay_nodes(normal_t *mode, xep_carve_t *arena)
     normal_nodes_t measured, *nodes = xep_carve_array(arena, 1, sizeof *nodes);
     if (nodes == NULL) nodes = &measured;
     *nodes = count_nodes(shape);
-    lay_ranks(shape, arena, nodes);
+    xep_forwarders_lay(shape, arena, &nodes->who);
     nodes->seen = xep_carve_array(arena, shape->nodes, sizeof *nodes->seen);
     nodes->list = xep_carve_array(arena, nodes->most_nodes + UINT64_C(1), sizeof *nodes->list);
     nodes->found = xep_carve_array(arena, nodes->words, sizeof *nodes->found);
-    nodes->mate_sources = xep_carve_array(arena, nodes->mates, sizeof *nodes->mate_sources);
+    nodes->mate_sources = xep_carve_array(arena, nodes->who.mates, sizeof *nodes->mate_sources);
     lay_piece(nodes, shape, arena, &nodes->piece);
     mode->nodes = arena->base == NULL ? NULL : nodes;
 }
@@ -76,9 +62,9 @@ normal_passing_t *normal_lay_passing(const normal_t *mode, xep_carve_t *arena)
     passing->begin = xep_carve_array(arena, shape->nodes + UINT64_C(1), sizeof *passing->begin);
     passing->term_first = xep_carve_array(arena, tokens + 1, sizeof *passing->term_first);
     passing->terms = xep_carve_array(arena, terms, sizeof *passing->terms);
-    passing->feeds = xep_carve_array(arena, nodes.feeders, sizeof *passing->feeds);
-    passing->begins = xep_carve_array(arena, (uint64_t)nodes.feeders * nodes.mates, sizeof *passing->begins);
-    passing->places = xep_carve_array(arena, nodes.feeders * tokens * nodes.words, sizeof *passing->places);
+    passing->feeds = xep_carve_array(arena, nodes.who.feeders, sizeof *passing->feeds);
+    passing->begins = xep_carve_array(arena, (uint64_t)nodes.who.feeders * nodes.who.mates, sizeof *passing->begins);
+    passing->places = xep_carve_array(arena, nodes.who.feeders * tokens * nodes.words, sizeof *passing->places);
     return laid;
 }
 
@@ -87,10 +73,10 @@ normal_traffic_t *normal_lay_traffic(const normal_t *mode, xep_carve_t *arena)
     const xep_shape_t *shape = mode->kit.shape;
     const normal_nodes_t nodes = count_nodes(shape);
     normal_traffic_t measured, *laid = xep_carve_array(arena, 1, sizeof *laid), *traffic = laid ? laid : &measured;
-    traffic->feeds = xep_carve_array(arena, nodes.feeders, sizeof *traffic->feeds);
+    traffic->feeds = xep_carve_array(arena, nodes.who.feeders, sizeof *traffic->feeds);
     traffic->passes = xep_carve_array(arena, shape->nodes, sizeof *traffic->passes);
-    traffic->next = xep_carve_array(arena, (uint64_t)nodes.feeders * nodes.mates, sizeof *traffic->next);
-    traffic->targets = xep_carve_array(arena, nodes.mates, sizeof *traffic->targets);
+    traffic->next = xep_carve_array(arena, (uint64_t)nodes.who.feeders * nodes.who.mates, sizeof *traffic->next);
+    traffic->targets = xep_carve_array(arena, nodes.who.mates, sizeof *traffic->targets);
     traffic->tails = xep_carve_array(arena, shape->nodes, sizeof *traffic->tails);
     traffic->staged = xep_carve_array(arena, shape->tokens * nodes.most_nodes, most_metadata(shape));
     return laid;
@@ -126,7 +112,7 @@ static uint64_t add_terms(const normal_t *mode, normal_routing_t *routing, uint6
     uint64_t *next = passing->begin + 1; /* counts, for now */
     uint32_t *list = mode->nodes->list, count = list_nodes(mode, routing, token, list);
     for (uint32_t n = 0; n < count; n++) {
-        if (list[n] != mode->nodes->node) {
+        if (list[n] != mode->nodes->who.node) {
             passing->terms[end++] = (normal_dest_t){shape->nranks + list[n], (uint32_t)next[list[n]]++};
             continue;
         }
@@ -161,9 +147,9 @@ void normal_begin_traffic(const normal_t *mode, const xep_op_t *op)
 {
     const normal_nodes_t *nodes = mode->nodes;
     normal_traffic_t *traffic = normal_slot(mode, op->slot)->traffic;
-    for (uint32_t f = 0; f < nodes->feeders; f++) traffic->feeds[f] = (normal_feed_t){.token = -1};
+    for (uint32_t f = 0; f < nodes->who.feeders; f++) traffic->feeds[f] = (normal_feed_t){.token = -1};
     memset(traffic->passes, 0, mode->kit.shape->nodes * sizeof *traffic->passes);
-    memset(traffic->next, 0, (size_t)nodes->feeders * nodes->mates * sizeof *traffic->next);
+    memset(traffic->next, 0, (size_t)nodes->who.feeders * nodes->who.mates * sizeof *traffic->next);
 }
 
 /* Each row is the next one that the feeder has at each mate that gets it. */
@@ -171,8 +157,8 @@ void normal_list_rows(const normal_t *mode, const normal_slot_t *slot, uint32_t 
 {
     const normal_nodes_t *nodes = mode->nodes;
     const normal_passing_t *passing = slot->routing->passing;
-    const uint64_t *begins = passing->begins + (size_t)feed * nodes->mates;
-    uint32_t *next = slot->traffic->next + (size_t)feed * nodes->mates, end = 0;
+    const uint64_t *begins = passing->begins + (size_t)feed * nodes->who.mates;
+    uint32_t *next = slot->traffic->next + (size_t)feed * nodes->who.mates, end = 0;
     for (uint64_t i = 0; i < rows; i++) {
         const uint64_t *places = passing->places + (feed * mode->kit.shape->tokens + first + i) * nodes->words;
         nodes->piece.first[i] = end;

@@ -137,19 +137,11 @@ typedef struct normal_piece {
 
 enum { NORMAL_PIECE_ROWS = 64 };
 
-/** Who forwards for whom (forwarders.h): the same for all operations. */
+/** Who forwards for whom: the same for all operations. */
 typedef struct normal_nodes {
-    uint32_t node, place; /* this rank's */
-    uint32_t mates;       /* ranks of this node, this one included */
-    uint32_t feeders;     /* of this rank */
-    uint32_t words;       /* of a row's places */
-    uint32_t most_nodes;  /* that a token goes to, without the own one */
-    uint32_t *mate;       /* [mates] rank, by place */
-    uint32_t *feeder;     /* [feeders] rank, ascending */
-    uint32_t *feed_of;    /* [R] which feeder a rank is, or UINT32_MAX */
-    uint32_t *forwarder;  /* [nodes] rank, or XEP_NO_RANK for the own one */
-    uint32_t *line;       /* [nodes] which feeder this rank is there */
-    uint32_t *through;    /* [R] the forwarder through which a rank of another node is heard, or XEP_NO_RANK */
+    xep_forwarders_t who;
+    uint32_t words;      /* of a row's places */
+    uint32_t most_nodes; /* that a token goes to, without the own one */
     /* scratch: */
     uint64_t *seen;                /* [nodes] the plan's: token + 1 that was seen to go there last */
     uint32_t *list;                /* [most_nodes + 1] likewise: nodes of a token */

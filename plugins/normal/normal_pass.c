@@ -63,12 +63,12 @@ static xep_status_t tell_passed(const normal_t *mode, const xep_op_t *op, uint32
 {
     normal_pass_t *pass = &normal_slot(mode, op->slot)->traffic->passes[node];
     xep_wire_t *wire = mode->kit.env->wire;
-    uint32_t index = normal_index(mode, op), line = mode->nodes->line[node];
+    uint32_t index = normal_index(mode, op), line = mode->nodes->who.line[node];
     size_t stride = normal_passing_bytes(op, op->dispatch->topk_weights != NULL);
     const char *staged = stage_metadata(mode, op, node, pass->told, stride);
     for (uint64_t row = pass->told + 1; row < pass->put; row++) stage_metadata(mode, op, node, row, stride);
     xep_status_t status =
-        wire->ops->put_signal(wire, mode->nodes->forwarder[node],
+        wire->ops->put_signal(wire, mode->nodes->who.forwarder[node],
                               normal_ring_offset(mode, mode->layout.feed_metadata, index, line, pass->told, stride),
                               staged, (pass->put - pass->told) * stride,
                               normal_feed_mail_offset(mode, index, line) + offsetof(normal_feed_mail_t, passed),
@@ -101,9 +101,9 @@ static xep_status_t pass_piece(const normal_t *mode, xep_op_t *op, uint32_t node
     while (pass->put < end && !is_due(mode, op, pass, end)) {
         uint64_t run = find_run(mode, op, tokens, pass->put, end);
         uint64_t there = normal_ring_offset(mode, mode->layout.feed_rows, normal_index(mode, op),
-                                            mode->nodes->line[node], pass->put, stride);
+                                            mode->nodes->who.line[node], pass->put, stride);
         const char *from = (const char *)args->x + tokens[pass->put] * args->x_stride;
-        xep_status_t status = wire->ops->put(wire, mode->nodes->forwarder[node], there, from, run * bytes);
+        xep_status_t status = wire->ops->put(wire, mode->nodes->who.forwarder[node], there, from, run * bytes);
         if (status != XEP_OK) return status;
         pass->put += run;
     }
@@ -126,7 +126,7 @@ xep_status_t normal_pass_rows(normal_t *mode, xep_op_t *op)
     const uint32_t nodes = mode->kit.shape->nodes;
     int more = 0;
     for (uint32_t i = 1; i < nodes; i++) {
-        xep_status_t status = pass_piece(mode, op, (mode->nodes->node + i) % nodes, &more);
+        xep_status_t status = pass_piece(mode, op, (mode->nodes->who.node + i) % nodes, &more);
         if (status != XEP_OK) return status;
     }
     return !more && is_all_passed(mode, op) ? XEP_OK : XEP_INPROGRESS;
@@ -147,7 +147,7 @@ const _Atomic uint64_t *normal_passing_word(const void *opaque, const xep_op_t *
 {
     const normal_t *mode = opaque;
     const normal_routing_t *routing = normal_slot(mode, op->slot)->routing;
-    uint32_t node = mode->kit.shape->node[rank], feed = mode->nodes->feed_of[rank];
+    uint32_t node = mode->kit.shape->node[rank], feed = mode->nodes->who.feed_of[rank];
     const _Atomic uint64_t *word = &normal_mail(mode, normal_index(mode, op), rank)->counts;
     *value_p = 0;
     if (feed != UINT32_MAX && routing->passing->feeds[feed].rows != 0) {
@@ -155,7 +155,7 @@ const _Atomic uint64_t *normal_passing_word(const void *opaque, const xep_op_t *
         *value_p = normal_rows_word(op->epoch, routing->passing->feeds[feed].rows);
         if (!has_come(word, *value_p)) return word;
     }
-    if (mode->nodes->forwarder[node] != rank || rows_of(routing, node) <= mode->kit.shape->feed_rows) return word;
+    if (mode->nodes->who.forwarder[node] != rank || rows_of(routing, node) <= mode->kit.shape->feed_rows) return word;
     *value_p = normal_rows_word(op->epoch, rows_of(routing, node) - mode->kit.shape->feed_rows);
     return xep_kit_own(&mode->kit, normal_taken_offset(mode, normal_index(mode, op), node));
 }

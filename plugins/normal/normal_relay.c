@@ -12,12 +12,12 @@
 
 static int is_forwarder(const normal_t *mode, uint32_t rank)
 {
-    return mode->nodes->forwarder[mode->kit.shape->node[rank]] == rank;
+    return mode->nodes->who.forwarder[mode->kit.shape->node[rank]] == rank;
 }
 
 static uint64_t line_there(const normal_t *mode, const xep_op_t *op, uint32_t rank)
 {
-    uint32_t line = mode->nodes->line[mode->kit.shape->node[rank]];
+    uint32_t line = mode->nodes->who.line[mode->kit.shape->node[rank]];
     return normal_feed_mail_offset(mode, normal_index(mode, op), line);
 }
 
@@ -52,7 +52,7 @@ int normal_feed_record_part(const void *opaque, const xep_op_t *op, uint32_t ran
         *part = (xep_part_t){.signal = 1, .signal_offset = word, .value = op->epoch};
         return 1;
     }
-    uint64_t offset = normal_feed_record_offset(mode, normal_index(mode, op), mode->nodes->line[node]);
+    uint64_t offset = normal_feed_record_offset(mode, normal_index(mode, op), mode->nodes->who.line[node]);
     *part = (xep_part_t){.rows = 1, .offset = offset, .src = pieces[number].src, .bytes = pieces[number].bytes};
     for (uint32_t i = 0; i < number; i++) part->offset += pieces[i].bytes;
     return 1;
@@ -87,10 +87,10 @@ static void relay_record(const normal_t *mode, const xep_op_t *op, uint32_t feed
     const normal_nodes_t *nodes = mode->nodes;
     const char *from = feed_record(mode, op, feed);
     size_t rows = op->cached_slot == XEP_NO_SLOT ? mode->kit.shape->nranks * sizeof(uint32_t) : 0;
-    uint32_t source = nodes->feeder[feed], index = normal_index(mode, op);
+    uint32_t source = nodes->who.feeder[feed], index = normal_index(mode, op);
     uint64_t counts = normal_mail_offset(mode, index, source) + offsetof(normal_mail_t, counts);
-    for (uint32_t p = 0; p < nodes->mates; p++) {
-        uint32_t mate = nodes->mate[p];
+    for (uint32_t p = 0; p < nodes->who.mates; p++) {
+        uint32_t mate = nodes->who.mate[p];
         char *to = mode->kit.base[mate] + normal_record_offset(mode, op->turn, source);
         size_t header = sizeof(normal_record_t) + rows, skipped = mode->kit.first_expert[mate] * sizeof(uint32_t);
         memcpy(to, from, header);
@@ -104,10 +104,10 @@ static void relay_done(const normal_t *mode, const xep_op_t *op, uint32_t feed)
 {
     const normal_nodes_t *nodes = mode->nodes;
     normal_digest_t digest = normal_feed_mail(mode, op, feed)->digest;
-    uint64_t mail = normal_mail_offset(mode, normal_index(mode, op), nodes->feeder[feed]);
-    for (uint32_t p = 0; p < nodes->mates; p++) {
-        memcpy(mode->kit.base[nodes->mate[p]] + mail + offsetof(normal_mail_t, digest), &digest, sizeof digest);
-        xep_kit_signal(&mode->kit, nodes->mate[p], mail + offsetof(normal_mail_t, done), op->epoch);
+    uint64_t mail = normal_mail_offset(mode, normal_index(mode, op), nodes->who.feeder[feed]);
+    for (uint32_t p = 0; p < nodes->who.mates; p++) {
+        memcpy(mode->kit.base[nodes->who.mate[p]] + mail + offsetof(normal_mail_t, digest), &digest, sizeof digest);
+        xep_kit_signal(&mode->kit, nodes->who.mate[p], mail + offsetof(normal_mail_t, done), op->epoch);
     }
 }
 
@@ -120,7 +120,7 @@ xep_status_t normal_relay_records(void *opaque, xep_op_t *op)
 {
     const normal_t *mode = opaque;
     normal_feed_t *feeds = normal_slot(mode, op->slot)->traffic->feeds;
-    for (uint32_t f = 0; f < mode->nodes->feeders; f++) {
+    for (uint32_t f = 0; f < mode->nodes->who.feeders; f++) {
         if (feeds[f].recorded || !is_here(&normal_feed_mail(mode, op, f)->recorded, op)) continue;
         relay_record(mode, op, f);
         feeds[f].recorded = 1;
@@ -133,7 +133,7 @@ xep_status_t normal_relay_dones(void *opaque, xep_op_t *op)
 {
     const normal_t *mode = opaque;
     normal_feed_t *feeds = normal_slot(mode, op->slot)->traffic->feeds;
-    for (uint32_t f = 0; f < mode->nodes->feeders; f++) {
+    for (uint32_t f = 0; f < mode->nodes->who.feeders; f++) {
         if (feeds[f].ended || !is_here(&normal_feed_mail(mode, op, f)->done, op)) continue;
         relay_done(mode, op, f);
         feeds[f].ended = 1;
@@ -149,18 +149,18 @@ static xep_status_t check_tail(const normal_t *mode, xep_op_t *op, uint32_t feed
     const normal_nodes_t *nodes = mode->nodes;
     const xep_shape_t *shape = mode->kit.shape;
     const uint32_t *rows =
-        normal_slot(mode, op->slot)->routing->rank_rows + (size_t)nodes->feeder[feed] * shape->nranks;
+        normal_slot(mode, op->slot)->routing->rank_rows + (size_t)nodes->who.feeder[feed] * shape->nranks;
     uint64_t most = 0, sum = 0, room = mode->layout.returned_rows;
-    for (uint32_t p = 0; p < nodes->mates; p++) {
-        if (rows[nodes->mate[p]] > most) most = rows[nodes->mate[p]];
-        sum += rows[nodes->mate[p]];
+    for (uint32_t p = 0; p < nodes->who.mates; p++) {
+        if (rows[nodes->who.mate[p]] > most) most = rows[nodes->who.mate[p]];
+        sum += rows[nodes->who.mate[p]];
     }
     if (tail->rows >= most && tail->rows <= sum && tail->rows <= shape->tokens && tail->returned <= room &&
         tail->rows <= room - tail->returned)
         return XEP_OK;
     return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_PROTOCOL,
                                "rank %u passes %u rows, whose sums belong to row %llu of %llu (%llu to %llu rows)",
-                               nodes->feeder[feed], tail->rows, (unsigned long long)tail->returned,
+                               nodes->who.feeder[feed], tail->rows, (unsigned long long)tail->returned,
                                (unsigned long long)room, (unsigned long long)most, (unsigned long long)sum);
 }
 
@@ -169,12 +169,12 @@ static void find_begins(const normal_t *mode, const normal_routing_t *routing)
 {
     const normal_nodes_t *nodes = mode->nodes;
     const uint32_t nranks = mode->kit.shape->nranks;
-    for (uint32_t p = 0; p < nodes->mates; p++) {
+    for (uint32_t p = 0; p < nodes->who.mates; p++) {
         uint64_t begin = 0;
         for (uint32_t r = 0; r < nranks; r++) {
-            if (nodes->feed_of[r] != UINT32_MAX)
-                routing->passing->begins[(size_t)nodes->feed_of[r] * nodes->mates + p] = begin;
-            begin += routing->rank_rows[(size_t)r * nranks + nodes->mate[p]];
+            if (nodes->who.feed_of[r] != UINT32_MAX)
+                routing->passing->begins[(size_t)nodes->who.feed_of[r] * nodes->who.mates + p] = begin;
+            begin += routing->rank_rows[(size_t)r * nranks + nodes->who.mate[p]];
         }
     }
 }
@@ -186,7 +186,7 @@ xep_status_t normal_take_feeds(normal_t *mode, xep_op_t *op)
     normal_routing_t *routing = normal_slot(mode, op->slot)->routing;
     size_t at = sizeof(normal_record_t) + (shape->nranks + (size_t)shape->experts) * sizeof(uint32_t);
     if (op->cached_slot != XEP_NO_SLOT) return XEP_OK;
-    for (uint32_t f = 0; f < mode->nodes->feeders; f++) {
+    for (uint32_t f = 0; f < mode->nodes->who.feeders; f++) {
         normal_feed_tail_t *tail = &routing->passing->feeds[f];
         memcpy(tail, feed_record(mode, op, f) + at, sizeof *tail);
         xep_status_t status = check_tail(mode, op, f, tail);

@@ -37,7 +37,7 @@ const _Atomic uint64_t *normal_summed_word(const void *opaque, const xep_op_t *o
     const normal_t *mode = opaque;
     uint32_t node = mode->kit.shape->node[rank];
     const uint64_t *begin = normal_slot(mode, op->slot)->routing->passing->begin;
-    *value_p = mode->nodes->forwarder[node] == rank && begin[node] != begin[node + 1] ? op->epoch : 0;
+    *value_p = mode->nodes->who.forwarder[node] == rank && begin[node] != begin[node + 1] ? op->epoch : 0;
     return xep_kit_own(&mode->kit, summed_offset(mode, op->slot, node));
 }
 
@@ -48,15 +48,15 @@ static void fill_mates(const normal_t *mode, const xep_op_t *op)
     const normal_layout_t *at = &mode->layout;
     normal_slot_t *slot = normal_slot(mode, op->slot);
     const xep_combine_args_t *args = op->combine;
-    for (uint32_t p = 0; p < nodes->mates; p++) {
-        const char *heap = mode->kit.base[nodes->mate[p]];
-        uint32_t there = *xep_combine_slot_there(&mode->kit, op->slot, nodes->mate[p]);
+    for (uint32_t p = 0; p < nodes->who.mates; p++) {
+        const char *heap = mode->kit.base[nodes->who.mate[p]];
+        uint32_t there = *xep_combine_slot_there(&mode->kit, op->slot, nodes->who.mate[p]);
         normal_source_t *source = &nodes->mate_sources[p];
         *source = (normal_source_t){.x = heap + xep_area_at(at->common.input, there),
                                     .x_stride = at->common.combine_stride,
                                     .weights = heap + xep_area_at(at->input_weights, there),
                                     .weights_stride = slot->routing->topk * sizeof(float)};
-        if (p != nodes->place) continue;
+        if (p != nodes->who.place) continue;
         source->x = xep_combine_outputs(&mode->kit, op, &source->x_stride);
         if (args->topk_weights == NULL) continue;
         source->weights = (const char *)args->topk_weights;
@@ -131,7 +131,7 @@ static xep_status_t put_array(const normal_t *mode, const xep_op_t *op, uint32_t
 {
     const normal_slot_t *slot = normal_slot(mode, op->slot);
     const normal_state_t *state = normal_state(op);
-    uint32_t rank = mode->nodes->feeder[feed], there = slot->from[rank].slot;
+    uint32_t rank = mode->nodes->who.feeder[feed], there = slot->from[rank].slot;
     uint64_t first = slot->routing->passing->feeds[feed].returned + state->feed_row - state->sum_row;
     const char *from = xep_kit_own_area(&mode->kit, array->from, op->slot);
     xep_wire_t *wire = mode->kit.env->wire;
@@ -204,8 +204,8 @@ static xep_status_t return_piece(normal_t *mode, xep_op_t *op, uint32_t feed)
 static xep_status_t tell_summed(const normal_t *mode, const xep_op_t *op, uint32_t feed)
 {
     xep_wire_t *wire = mode->kit.env->wire;
-    uint32_t rank = mode->nodes->feeder[feed], there = normal_slot(mode, op->slot)->from[rank].slot;
-    return wire->ops->put_signal(wire, rank, 0, NULL, 0, summed_offset(mode, there, mode->nodes->node), op->epoch);
+    uint32_t rank = mode->nodes->who.feeder[feed], there = normal_slot(mode, op->slot)->from[rank].slot;
+    return wire->ops->put_signal(wire, rank, 0, NULL, 0, summed_offset(mode, there, mode->nodes->who.node), op->epoch);
 }
 
 /* A rank without rows has no weights to give; whether there are any its mates say. */
@@ -213,9 +213,10 @@ static void begin_sums(const normal_t *mode, const xep_op_t *op)
 {
     const normal_nodes_t *nodes = mode->nodes;
     const normal_slot_t *slot = normal_slot(mode, op->slot);
-    memset(slot->traffic->next, 0, (size_t)nodes->feeders * nodes->mates * sizeof *slot->traffic->next);
-    for (uint32_t p = 0; p < nodes->mates; p++)
-        if (xep_combine_offered(&mode->kit, op, nodes->mate[p], XEP_OFFER_WEIGHTS) == 1) normal_state(op)->weighted = 1;
+    memset(slot->traffic->next, 0, (size_t)nodes->who.feeders * nodes->who.mates * sizeof *slot->traffic->next);
+    for (uint32_t p = 0; p < nodes->who.mates; p++)
+        if (xep_combine_offered(&mode->kit, op, nodes->who.mate[p], XEP_OFFER_WEIGHTS) == 1)
+            normal_state(op)->weighted = 1;
 }
 
 xep_status_t normal_return_sums(void *opaque, xep_op_t *op)
@@ -227,7 +228,7 @@ xep_status_t normal_return_sums(void *opaque, xep_op_t *op)
     xep_status_t status = XEP_OK;
     fill_mates(mode, op);
     if (state->feed == 0 && state->feed_row == 0) begin_sums(mode, op);
-    for (; state->feed < nodes->feeders; state->feed++, state->feed_row = 0) {
+    for (; state->feed < nodes->who.feeders; state->feed++, state->feed_row = 0) {
         uint64_t rows = slot->routing->passing->feeds[state->feed].rows;
         status = put_sums(mode, op, state->feed);
         while (status == XEP_OK && state->feed_row < rows) status = return_piece(mode, op, state->feed);
