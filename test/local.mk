@@ -90,7 +90,7 @@ sim_ldadd = libsim.la libxep_oracle.la $(CMOCKA_LIBS) -lm
 check_LTLIBRARIES += libmp_rig.la
 libmp_rig_la_SOURCES = \
 	%D%/mp/mp_job.c %D%/mp/mp_job.h %D%/mp/mp_masked.c %D%/mp/mp_masked.h \
-	%D%/mp/mp_placed.c %D%/mp/mp_placed.h %D%/mp/mp_rig.c %D%/mp/mp_rig.h \
+	%D%/mp/mp_nodes.c %D%/mp/mp_nodes.h %D%/mp/mp_placed.c %D%/mp/mp_placed.h %D%/mp/mp_rig.c %D%/mp/mp_rig.h \
 	%D%/mp/mode_ops.c %D%/mp/mode_ops.h
 libmp_rig_la_LIBADD = libxep_oracle.la libxep.la
 

@@ -194,30 +194,19 @@ static void store_notice(const void *mode, const xep_op_t *op, uint32_t rank)
 /* ---- ranks that are not mapped ---- */
 
 /*
- * Only items that rank will pick, or one of its node, are put to it: with 8 experts a token on 64 ranks that is about
- * an eighth of them.
+ * Only items that rank will pick, or by nodes one of its node, are put to it: with 8 experts a token on 64 ranks that
+ * is about an eighth of them.
  */
 static int goes_to(const ll_t *mode, const ll_slot_t *slot, uint64_t token, uint32_t rank)
 {
-    const int32_t *experts = slot->experts + token * slot->topk;
-    uint32_t first = mode->kit.first_expert[rank], count = mode->kit.first_expert[rank + 1] - first;
-    for (uint32_t k = 0; k < slot->topk; k++)
-        if (experts[k] >= 0 && (uint32_t)experts[k] - first < count) return 1;
-    return 0;
-}
-
-static int goes_to_node(const ll_t *mode, const ll_slot_t *slot, uint64_t token, uint32_t node)
-{
-    const int32_t *experts = slot->experts + token * slot->topk;
-    for (uint32_t k = 0; k < slot->topk; k++)
-        if (experts[k] >= 0 && mode->kit.shape->node[mode->kit.owner[experts[k]]] == node) return 1;
-    return 0;
-}
-
-static int is_put_to(const ll_t *mode, const ll_slot_t *slot, uint64_t token, uint32_t rank)
-{
     const xep_shape_t *shape = mode->kit.shape;
-    return shape->by_nodes ? goes_to_node(mode, slot, token, shape->node[rank]) : goes_to(mode, slot, token, rank);
+    const int32_t *experts = slot->experts + token * slot->topk;
+    for (uint32_t k = 0; k < slot->topk; k++) {
+        if (experts[k] < 0) continue;
+        uint32_t owner = mode->kit.owner[experts[k]];
+        if (owner == rank || (shape->by_nodes && shape->node[owner] == shape->node[rank])) return 1;
+    }
+    return 0;
 }
 
 /* Records from the first at or after the row that goes to rank: tokens in a row are one put. */
@@ -229,8 +218,8 @@ static int cut_items(const void *opaque, const xep_op_t *op, uint32_t rank, uint
     const size_t stride = ll_state(op)->parcel.stride;
     uint64_t t = *row_p, most = XEP_PIECE_BYTES / stride + 1, run = 0;
     (void)number;
-    while (t < slot->tokens && !is_put_to(mode, slot, t, rank)) t++;
-    while (run < most && t + run < slot->tokens && is_put_to(mode, slot, t + run, rank)) run++;
+    while (t < slot->tokens && !goes_to(mode, slot, t, rank)) t++;
+    while (run < most && t + run < slot->tokens && goes_to(mode, slot, t + run, rank)) run++;
     *row_p = t;
     *piece = (xep_piece_t){.src = items_of(mode, op) + t * stride,
                            .offset = xep_area_at(mode->layout.delivered_items, ll_delivery_entry(mode, op, rank)) +

@@ -15,20 +15,20 @@ enum { LINE = 64, PAGE = 4096, ROWS_OF_A_GROUP = 256 };
 
 /* ---- how much ---- */
 
-/* UINT64_MAX: it does not fit. All begins at lines. */
+static uint64_t lines(uint64_t bytes)
+{
+    return (bytes + LINE - 1) / LINE * LINE;
+}
+
+/* From UINT64_MAX / 2 on it does not fit. All begins at lines. */
 static uint64_t carve(uint64_t *end_p, uint64_t count, uint64_t bytes)
 {
     uint64_t begin = *end_p;
     if (__builtin_mul_overflow(count, bytes, &bytes) || __builtin_add_overflow(bytes, begin, end_p) ||
         *end_p > UINT64_MAX / 2)
         *end_p = UINT64_MAX / 2;
-    *end_p = (*end_p + LINE - 1) / LINE * LINE;
+    *end_p = lines(*end_p);
     return begin;
-}
-
-static uint64_t lines(uint64_t bytes)
-{
-    return (bytes + LINE - 1) / LINE * LINE;
 }
 
 static uint64_t x_stride(const xep_shape_t *shape)

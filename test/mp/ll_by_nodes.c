@@ -7,10 +7,10 @@
  */
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "mp_job.h"
+#include "mp_nodes.h"
 #include "mp_rig.h"
 
 static const mp_case_t shapes[] = {
@@ -161,32 +161,13 @@ static void away(xep_group_t *group)
     mp_job_close(&job);
 }
 
-/* ---- ranks that may be left out ---- */
-
-static void with_masks(xep_group_t *group)
-{
-    xep_buffer_info_t info = XEP_BUFFER_INFO_INIT;
-    xep_buffer_params_t p = mp_small_params();
-    xep_buffer_t *buffer;
-    p.mode = "ll";
-    p.path = XEP_PATH_NODES;
-    p.on_failure = XEP_ON_FAILURE_MASK;
-    MP_OK(xep_buffer_create(group, &p, &buffer));
-    MP_OK(xep_buffer_query(buffer, &info));
-    MP_CHECK(info.path == XEP_PATH_FLAT && info.pass_rows == 0);
-    xep_buffer_destroy(buffer);
-}
-
 int main(void)
 {
-    setenv("XEP_NODE_RANKS", mp_nranks() == 5 ? "2" : "3", 1);
-    xep_group_t *group = mp_group();
-    xep_group_info_t info = XEP_GROUP_INFO_INIT;
-    MP_OK(xep_group_query(group, &info));
-    if (info.nnodes == info.nranks) return mp_skip("no two ranks map one another");
+    xep_group_t *group = mp_nodes_group();
+    if (group == NULL) return mp_skip("no two ranks map one another");
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) compare(group, &shapes[i], i);
     size(group);
-    with_masks(group);
+    mp_nodes_check_masks(group, "ll");
     away(group);
     xep_group_destroy(group);
     return 0;

@@ -131,11 +131,6 @@ static void *zeroed(size_t count, size_t bytes)
     return memory;
 }
 
-static uint64_t area_bytes(const xep_shape_t *shape)
-{
-    return xep_members_bytes(shape);
-}
-
 /* Of hosts whose processes nobody can look up. */
 static void make_group(member_t *member)
 {
@@ -177,7 +172,7 @@ static void open_all(sim_world_t *world)
     for (uint32_t r = 0; r < world->options.nranks; r++) {
         xep_env_t *env = &world->ranks[r].env;
         xep_buffer_t *buffer = &member_of(&world->ranks[r])->buffer;
-        if (xep_members_open(buffer, env->heap_bytes - area_bytes(&buffer->shape)) != XEP_OK) abort();
+        if (xep_members_open(buffer, env->heap_bytes - xep_members_bytes(&buffer->shape)) != XEP_OK) abort();
         env->out = buffer->members->out;
         env->is_told = env_is_told;
         env->has_ended = env_has_ended;
@@ -325,7 +320,7 @@ static int stands(sim_rank_t *rank)
 }
 
 const sim_around_t sim_members = {
-    .bytes = area_bytes,
+    .bytes = xep_members_bytes,
     .open = open_all,
     .close = close_all,
     .stands = stands,

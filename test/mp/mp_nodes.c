@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include "mp_nodes.h"
+
+#include <stdlib.h>
+
+#include "mp_rig.h"
+
+xep_group_t *mp_nodes_group(void)
+{
+    setenv("XEP_NODE_RANKS", mp_nranks() == 5 ? "2" : "3", 1);
+    xep_group_t *group = mp_group();
+    xep_group_info_t info = XEP_GROUP_INFO_INIT;
+    MP_OK(xep_group_query(group, &info));
+    return info.nnodes == info.nranks ? NULL : group;
+}
+
+void mp_nodes_check_masks(xep_group_t *group, const char *mode)
+{
+    xep_buffer_info_t info = XEP_BUFFER_INFO_INIT;
+    xep_buffer_params_t p = mp_small_params();
+    xep_buffer_t *buffer;
+    p.mode = mode;
+    p.path = XEP_PATH_NODES;
+    p.on_failure = XEP_ON_FAILURE_MASK;
+    MP_OK(xep_buffer_create(group, &p, &buffer));
+    MP_OK(xep_buffer_query(buffer, &info));
+    MP_CHECK(info.path == XEP_PATH_FLAT && info.pass_rows == 0);
+    xep_buffer_destroy(buffer);
+}
