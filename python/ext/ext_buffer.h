@@ -21,7 +21,7 @@ typedef struct ext_buffer {
     uint64_t tokens;
     xep_dtype_t dtype, combine_dtype;
     ext_place_t place; /* of all arrays */
-    int counts_there;  /* 1: and of the counts */
+    int counts_there;  /* 1: and of the counts of all dispatches */
 } ext_buffer_t;
 
 /**

@@ -13,7 +13,7 @@
 #define EXT_PARAMETERS                                                                                            \
     "($self, x, topk_idx=None, topk_weights=None, *, scales=None, cached=None, capacity=0, expert_alignment=1,\n" \
     "dtype=None, quant=0, arrangement=None, scales_by_column=False, send_weights=False, in_place=False,\n"        \
-    "expert_stats=None, wait_ns=None, after=None, timeout=None, stream=None)\n--\n\n"
+    "counts_there=False, expert_stats=None, wait_ns=None, after=None, timeout=None, stream=None)\n--\n\n"
 
 const char ext_dispatch_doc[] =
     "dispatch" EXT_PARAMETERS
@@ -30,6 +30,9 @@ const char ext_dispatch_doc[] =
     "scales_by_column, send_weights: mode ll: received scales by column; weights travel with the rows.\n"
     "in_place: rows are not copied between ranks that map one another: recv.row_addresses says where each is, and\n"
     "    recv.x is None (Buffer.send_memory(), Handle.gather()).\n"
+    "counts_there: memory=\"cuda\", mode normal, with capacity: the call waits for nothing. recv.rows is capacity,\n"
+    "    the counts are on the device, and src_begin[R] is how many rows came; what would be an error of this call\n"
+    "    is an XepError (Status.ERR_PROTOCOL) of a later one. Mode ll is so in any case.\n"
     "expert_stats: mode ll: [L] int32, to which the rows received for each local expert are added.\n"
     "wait_ns: [R] int64, to which the nanoseconds are added that this rank waited for each rank, as waits() has it.\n"
     "after: a request to begin after. timeout: seconds; None: the buffer's.\n"
@@ -58,6 +61,7 @@ enum {
     SCALES_BY_COLUMN,
     SEND_WEIGHTS,
     IN_PLACE,
+    COUNTS_THERE,
     EXPERT_STATS,
     WAIT_NS,
     AFTER,
@@ -66,11 +70,25 @@ enum {
     COUNT
 };
 
-static const char *const names[COUNT] = {"x",        "topk_idx",     "topk_weights",     "scales",
-                                         "cached",   "capacity",     "expert_alignment", "dtype",
-                                         "quant",    "arrangement",  "scales_by_column", "send_weights",
-                                         "in_place", "expert_stats", "wait_ns",          "after",
-                                         "timeout",  "stream"};
+static const char *const names[COUNT] = {"x",
+                                         "topk_idx",
+                                         "topk_weights",
+                                         "scales",
+                                         "cached",
+                                         "capacity",
+                                         "expert_alignment",
+                                         "dtype",
+                                         "quant",
+                                         "arrangement",
+                                         "scales_by_column",
+                                         "send_weights",
+                                         "in_place",
+                                         "counts_there",
+                                         "expert_stats",
+                                         "wait_ns",
+                                         "after",
+                                         "timeout",
+                                         "stream"};
 
 static ext_signature_t signature = {"dispatch", 3, COUNT, names, {NULL}};
 
@@ -143,7 +161,8 @@ static int read_options(const ext_buffer_t *buffer, PyObject *const *values, xep
         ext_args_number32(names[ARRANGEMENT], values[ARRANGEMENT], &args->arrangement) != 0 ||
         ext_args_flag(values[SCALES_BY_COLUMN], XEP_DISPATCH_SCALES_BY_COLUMN, &args->flags) != 0 ||
         ext_args_flag(values[SEND_WEIGHTS], XEP_DISPATCH_SEND_WEIGHTS, &args->flags) != 0 ||
-        ext_args_flag(values[IN_PLACE], XEP_DISPATCH_IN_PLACE, &args->flags) != 0)
+        ext_args_flag(values[IN_PLACE], XEP_DISPATCH_IN_PLACE, &args->flags) != 0 ||
+        ext_args_flag(values[COUNTS_THERE], XEP_DISPATCH_COUNTS_THERE, &args->flags) != 0)
         return -1;
     if (ext_args_vector("expert_stats", values[EXPERT_STATS], buffer->place, (Py_ssize_t)buffer->local_experts,
                         XEP_INT32, &args->expert_stats) != 0 ||
@@ -189,7 +208,8 @@ static PyObject *dispatch(PyObject *self, PyObject *const *given, Py_ssize_t nar
     ext_handle_t *handle = ext_handle_new(buffer, &x.element, x.rows, (Py_ssize_t)args.topk, x.columns);
     if (handle == NULL) return ext_failed_refuse(buffer);
     xep_handle_t **handle_p = &handle->memory->handle;
-    if (!buffer->counts_there) args.recv_rows_p = &handle->rows; /* of one that goes on, the Request keeps the Handle */
+    handle->counts_there = buffer->counts_there || (args.flags & XEP_DISPATCH_COUNTS_THERE) != 0;
+    if (!handle->counts_there) args.recv_rows_p = &handle->rows; /* of one that goes on, the Request keeps the Handle */
     Py_BEGIN_ALLOW_THREADS
     status = lib.dispatch(own, &args, handle_p, begin_only ? &request : NULL);
     Py_END_ALLOW_THREADS

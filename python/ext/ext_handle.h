@@ -16,6 +16,7 @@ typedef struct ext_handle {
     Py_ssize_t tokens, topk, hidden, nranks;
     ext_element_t element;                 /* of the array that was dispatched; descr: counted */
     struct ext_received *shown[EXT_KINDS]; /* not counted: the rows as arrays, while somebody looks at them */
+    int counts_there;                      /* 1: counts are arrays of the device, and nobody waits for them */
     uint64_t rows;                         /* what the library writes into recv_rows_p */
     PyObject *weak;
 } ext_handle_t;

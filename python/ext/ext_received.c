@@ -169,7 +169,7 @@ static PyObject *make_counts(const ext_received_t *received, int which)
     const ext_buffer_t *buffer = received->handle->buffer;
     ext_array_t look = {.element = {.kind = received->kind, .dtype = counts[which].dtype}};
     const Py_ssize_t bytes = shape_counts(received, which, &look);
-    if (buffer->counts_there) {
+    if (received->handle->counts_there) {
         look.element.place = buffer->place;
         return ext_array_view(&look, (PyObject *)received->handle->memory);
     }
@@ -244,7 +244,7 @@ static PyObject *list_expert_rows(PyObject *self, PyObject *Py_UNUSED(unused))
     const ext_received_t *received = (ext_received_t *)self;
     const Py_ssize_t count = (Py_ssize_t)received->recv.local_experts;
     if (ext_handle_get(received->handle) == NULL) return NULL;
-    if (received->handle->buffer->counts_there) {
+    if (received->handle->counts_there) {
         PyErr_SetString(PyExc_TypeError,
                         "list_expert_rows: expected counts in host memory (expert_rows is on the device)");
         return NULL;
@@ -331,8 +331,8 @@ static PyType_Slot slots[] = {
     {Py_tp_doc,
      "Received rows: N = ``capacity`` rows, of which ``rows`` came; K top-k, H hidden, S scales, L experts of\n"
      "this rank.\n\nx, topk_idx, topk_weights, scales, src_token and row_addresses are views: no copy. Each keeps its\n"
-     "memory from being used again for as long as it lives. The counts are copies; of mode ll in device memory\n"
-     "they are views, and rows is the capacity."},
+     "memory from being used again for as long as it lives. The counts are copies; those that are in device\n"
+     "memory (mode ll, counts_there) are views, and rows is the capacity then."},
     {0, NULL},
 };
 

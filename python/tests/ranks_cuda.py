@@ -122,6 +122,70 @@ def test_zero_copy_cached_and_scales(group, driver, buffer, sent):
             del y
 
 
+def is_staged(buffer):
+    """Some ranks are not mapped: the mode is that of host memory."""
+    return not buffer.info().mode.endswith("cuda")
+
+
+def test_counts_stay_there(group, driver, buffer, sent):
+    """Nothing is waited for: rows is the capacity, and the counts are arrays of the device; a cached dispatch, too."""
+    mine, want, room = sent[group.rank], oracle.received(sent, group.rank, EXPERTS), TOKENS * group.nranks
+    rows, sources = len(want.sources), [source for source, _ in want.sources]
+    x, idx, out = put(driver, mine.x, mine.topk_idx, np.full_like(mine.x, np.nan))
+    how = dict(capacity=room, counts_there=True, stream=driver.stream())
+    if is_staged(buffer):
+        with pytest.raises(xep.UnsupportedError, match="XEP_DISPATCH_COUNTS_THERE .not on"):
+            buffer.dispatch(x, idx, **how)
+        return
+    with buffer.dispatch(x, idx, expert_alignment=4, **how) as first:
+        with buffer.dispatch_async(x, cached=first, expert_alignment=4, **how).wait() as handle:
+            for recv in (first.recv, handle.recv):
+                assert recv.rows == recv.capacity == len(recv.x) == room
+                begins = driver.get(recv.src_begin, how["stream"])
+                np.testing.assert_array_equal(begins, np.searchsorted(sources, range(group.nranks + 1)))
+                np.testing.assert_array_equal(driver.get(recv.expert_rows), [-(-n // 4) * 4 for n in want.experts])
+                assert driver.get(recv.rank_rows).sum(0)[group.rank] == rows
+                np.testing.assert_array_equal(driver.get(recv.x)[:rows], want.x)
+                idx_there = driver.get(recv.topk_idx)
+                np.testing.assert_array_equal(idx_there[:rows], want.topk_idx)
+                assert (idx_there[rows:] == -1).all()
+                with pytest.raises(TypeError, match="list_expert_rows: expected counts in host memory"):
+                    recv.list_expert_rows()
+            assert handle.combine(handle.recv.x, out=out, stream=how["stream"]) is out
+            copies = oracle.copies(mine, EXPERTS, group.nranks)[:, None]
+            np.testing.assert_array_equal(driver.get(out, how["stream"]), mine.x * copies)
+            del recv
+        with pytest.raises(xep.InvalidError, match="as the cached handle has"):
+            buffer.dispatch(x, cached=first, capacity=room)
+    with pytest.raises(xep.InvalidError, match="invalid capacity: 0"):
+        buffer.dispatch(x, idx, counts_there=True)
+
+
+def test_counts_there_with_too_little_room(group, driver, buffer, sent):
+    """Told by a later call; after a reset all is well."""
+    if is_staged(buffer):
+        pytest.skip("rows are staged")
+    x, idx = put(driver, sent[group.rank].x, sent[group.rank].topk_idx)
+    buffer.dispatch(x, idx, capacity=1, counts_there=True).release()
+    driver.wait()
+    with pytest.raises(xep.XepError, match="it has room for 1") as told:
+        buffer.dispatch(x, idx)
+    assert told.value.status == xep.Status.ERR_PROTOCOL
+    buffer.reset()
+    buffer.dispatch(x, idx).release()
+
+
+def test_counts_there_only_on_devices(group, driver, ll, sent):
+    """Mode ll has them there in any case; in host memory they are nowhere else than there."""
+    mine = oracle.inputs(9, group.rank, tokens_of(group.rank), TOPK, EXPERTS, 256)
+    x, idx, weights = put(driver, xep.to_bfloat16(mine.x), mine.topk_idx, mine.topk_weights)
+    with ll.dispatch(x, idx, weights, dtype="bfloat16", counts_there=not is_staged(ll)) as handle:
+        assert handle.recv.expert_count.device == driver.device
+    with group.buffer(EXPERTS, TOPK, HIDDEN, TOKENS, **FLOATS) as host:
+        with pytest.raises(xep.UnsupportedError, match="XEP_DISPATCH_COUNTS_THERE .without XEP_MEMORY_CUDA"):
+            host.dispatch(sent[group.rank].x, sent[group.rank].topk_idx, capacity=200, counts_there=True)
+
+
 def rows_of(array, values):
     """values as they lie in the array, with what is between its rows."""
     stride = array.strides[0] // values.itemsize

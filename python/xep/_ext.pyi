@@ -37,6 +37,7 @@ class DispatchOptions(TypedDict, total=False):
     scales_by_column: bool
     send_weights: bool
     in_place: bool
+    counts_there: bool
     expert_stats: Any
     wait_ns: Any
     after: Optional[Request]
