@@ -28,7 +28,7 @@ extern "C" {
 #endif
 
 /** Goes up with every change of meaning in this header or in wire.h; a change of layout also shows in the sizes. */
-#define XEP_PLUGIN_ABI 7u
+#define XEP_PLUGIN_ABI 8u
 
 /** By nodes modes count rows in so many bits of a word, below its epoch. */
 #define XEP_FEED_ROWS_BITS 24

@@ -59,6 +59,12 @@ typedef struct xep_wire_ops {
      */
     xep_status_t (*flush)(xep_wire_t *wire);
 
+    /** Names all puts, signals and gets so far, for flush_to. It only grows; 0: there was none. */
+    uint64_t (*mark)(xep_wire_t *wire);
+
+    /** As flush, but of what a mark names alone: what came behind it may still be on its way, and be held back. */
+    xep_status_t (*flush_to)(xep_wire_t *wire, uint64_t mark);
+
     /** Moves what can be moved now. XEP_OK, or the error of a wire that has failed. */
     xep_status_t (*progress)(xep_wire_t *wire);
 } xep_wire_ops_t;

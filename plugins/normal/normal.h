@@ -214,6 +214,19 @@ static inline uint32_t normal_routing_index(const normal_t *mode, const normal_r
     return (uint32_t)((const normal_slot_t *)(const void *)routing - normal_slot(mode, 0));
 }
 
+/** Parts of "sums": each is used again when the wire has sent what is in it, while those of the others travel. */
+enum { NORMAL_SUM_PARTS = 4 };
+
+/** Combine by nodes: sums of this node on their way to feeders. */
+typedef struct normal_returning {
+    int begun;
+    uint32_t feed;                    /* whose sums are in the piece; before there is one, whose come next */
+    uint64_t entry, rows;             /* the piece: so many, from this entry of "sums" on; 0: there is none */
+    uint64_t put, weights_put;        /* of its rows; the wire has them */
+    uint64_t next;                    /* entry for the next piece */
+    uint64_t marks[NORMAL_SUM_PARTS]; /* of the wire, behind what was put from each part last */
+} normal_returning_t;
+
 /** Private state of an operation. */
 typedef struct normal_state {
     xep_kit_state_t kit; /* first */
@@ -223,9 +236,7 @@ typedef struct normal_state {
     int weighted;      /* rows have weights: known once the records are in; of a combine by nodes, those of mates do */
     xep_place_t place; /* dispatch: where this rank's rows are read in place */
     int uncounted;     /* dispatch: selections of the local experts are to be counted when the rows are here */
-    /* combine by nodes: the feeder whose sums are made, its next row, and the next entry of "sums" */
-    uint32_t feed;
-    uint64_t feed_row, sum_row, sums_put, weights_put;
+    normal_returning_t returning;
     int forwarders_told; /* dispatch by nodes: they have done */
 } normal_state_t;
 

@@ -44,7 +44,8 @@
  *  5. out[t] = sum over nodes ascending: the ranks of the own node one by one, ascending; of each other node the row in
  *     "returned", which was rounded to the type of the rows, or is fp32 (xep_shape_t.wide_sums).
  * "returned" is not overwritten early for the same reason as in normal.h: its writer, the forwarder, waits for the
- * reader's read of the last combine. "sums" is used again when the wire is flushed.
+ * reader's read of the last combine. "sums" is a ring of NORMAL_SUM_PARTS parts, in which pieces of all feeders follow
+ * one another: a part is used again when the wire has sent what was put from it last, while it sends the others.
  */
 #ifndef XEP_NORMAL_NODES_H
 #define XEP_NORMAL_NODES_H
@@ -110,6 +111,7 @@ typedef struct normal_feed {
     uint64_t stored; /* rows at their places */
     uint64_t taken;  /* that it was told of */
     int64_t token;   /* of the last one; -1 */
+    uint64_t summed; /* rows whose sums are made, in a combine */
     int recorded, ended;
 } normal_feed_t;
 

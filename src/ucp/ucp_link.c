@@ -15,6 +15,7 @@
 #include "mapping.h"
 #include "ucp_gather.h"
 #include "ucp_message.h"
+#include "ucp_op.h"
 #include "ucp_peer.h"
 #include "ucp_pool.h"
 #include "ucp_signals.h"
@@ -143,6 +144,7 @@ void xep_ucp_link_part(xep_ucp_link_t *link)
     if (link->state == XEP_UCP_LINK_REMOTE) xep_ucp_signals_drop(link);
     if (link->chunk != NULL) xep_ucp_pool_put(&heap->pool, link->chunk);
     link->chunk = NULL;
+    xep_ucp_ops_part(link);
     link->parted = true;
     heap->inflight -= link->inflight;
     heap->outstanding -= link->outstanding;

@@ -70,7 +70,9 @@ typedef struct xep_ucp_strategy {
 
 /** An operation UCX has, or a signal that is queued. Lives until its completion. */
 struct xep_ucp_op {
-    xep_ucp_op_t *next; /* in the free list, or among the link's queued signals */
+    xep_ucp_op_t *next;          /* in the free list, or among the link's queued signals */
+    uint64_t number;             /* of the heap's, in the order in which they were taken */
+    xep_ucp_op_t *older, *newer; /* of the heap's that are outstanding */
     xep_ucp_link_t *link;
     xep_ucp_chunk_t *chunk;    /* given back with the op; NULL: none */
     void *mail;                /* freed with the op; NULL: none */
@@ -141,9 +143,11 @@ struct xep_ucp_heap {
     xep_ucp_link_t *links;    /* [nranks], NULL before heap_connect */
     xep_ucp_intake_t *intake; /* NULL for a heap opened before connect */
     xep_ucp_pool_t pool;
-    uint64_t inflight;    /* bytes UCX has */
-    uint64_t outstanding; /* ops UCX has, and queued signals */
-    uint64_t left_over;   /* ops UCX has for ranks that it has parted from: nobody waits for them */
+    uint64_t inflight;             /* bytes UCX has */
+    uint64_t outstanding;          /* ops UCX has, and queued signals */
+    uint64_t numbered;             /* ops there have been */
+    xep_ucp_op_t *oldest, *newest; /* those outstanding */
+    uint64_t left_over;            /* ops UCX has for ranks that it has parted from: nobody waits for them */
     xep_ucp_link_t *touched;
     bool used;            /* some link is REMOTE; the heap's thread only */
     _Atomic int status;   /* XEP_OK, or what flush and progress return from now on */

@@ -36,6 +36,24 @@ fail:
     return xep_fail(XEP_ERR_NO_MEMORY, "no memory for %d more operations", BLOCK_OPS);
 }
 
+/* In the order of their numbers, so that the first one tells up to where all is done. */
+static void list(xep_ucp_heap_t *heap, xep_ucp_op_t *op)
+{
+    op->number = heap->numbered++;
+    op->older = heap->newest;
+    if (op->older != NULL) op->older->newer = op;
+    else heap->oldest = op;
+    heap->newest = op;
+}
+
+static void unlist(xep_ucp_heap_t *heap, const xep_ucp_op_t *op)
+{
+    if (op->older != NULL) op->older->newer = op->newer;
+    else heap->oldest = op->newer;
+    if (op->newer != NULL) op->newer->older = op->older;
+    else heap->newest = op->older;
+}
+
 /* Counted from here to its end, whatever becomes of it: a heap is freed only when nothing of it is outstanding. */
 xep_ucp_op_t *xep_ucp_op_get(xep_ucp_link_t *link, size_t bytes)
 {
@@ -49,6 +67,7 @@ xep_ucp_op_t *xep_ucp_op_get(xep_ucp_link_t *link, size_t bytes)
     link->outstanding++;
     link->heap->inflight += bytes;
     link->heap->outstanding++;
+    list(link->heap, op);
     return op;
 }
 
@@ -97,7 +116,14 @@ static void uncount(const xep_ucp_op_t *op)
     } else {
         heap->inflight -= op->bytes;
         heap->outstanding--;
+        unlist(heap, op);
     }
+}
+
+void xep_ucp_ops_part(xep_ucp_link_t *link)
+{
+    for (xep_ucp_op_t *op = link->heap->oldest; op != NULL; op = op->newer)
+        if (op->link == link) unlist(link->heap, op);
 }
 
 void xep_ucp_op_done(xep_ucp_op_t *op, ucs_status_t status)

@@ -163,6 +163,25 @@ static xep_status_t wire_flush(xep_wire_t *wire)
     return atomic_load_explicit(&heap->status, memory_order_relaxed) != XEP_OK ? xep_ucp_heap_status(heap) : status;
 }
 
+/* What is gathered in a chunk has left its source: it need not be sent for a mark. */
+static uint64_t wire_mark(xep_wire_t *wire)
+{
+    xep_ucp_heap_t *heap = heap_of(wire);
+    xep_ucp_lock(heap->transport);
+    uint64_t mark = heap->numbered;
+    xep_ucp_unlock(heap->transport);
+    return mark;
+}
+
+static xep_status_t wire_flush_to(xep_wire_t *wire, uint64_t mark)
+{
+    xep_ucp_heap_t *heap = heap_of(wire);
+    xep_ucp_lock(heap->transport);
+    xep_status_t status = heap->oldest != NULL && heap->oldest->number < mark ? XEP_INPROGRESS : XEP_OK;
+    xep_ucp_unlock(heap->transport);
+    return atomic_load_explicit(&heap->status, memory_order_relaxed) != XEP_OK ? xep_ucp_heap_status(heap) : status;
+}
+
 static xep_status_t wire_progress(xep_wire_t *wire)
 {
     xep_ucp_heap_t *heap = heap_of(wire);
@@ -177,5 +196,7 @@ const xep_wire_ops_t xep_ucp_wire_ops = {
     .put_signal = wire_put_signal,
     .get = wire_get,
     .flush = wire_flush,
+    .mark = wire_mark,
+    .flush_to = wire_flush_to,
     .progress = wire_progress,
 };

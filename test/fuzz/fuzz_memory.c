@@ -38,6 +38,7 @@ typedef struct heap {
     struct heap *of[FUZZ_MOST_RANKS];
     message_t *messages, **end;
     uint32_t number, pending;
+    uint64_t posted;
     heap_key_t key;
 } heap_t;
 
@@ -107,6 +108,7 @@ static xep_status_t post(heap_t *heap, const message_t *message)
     *heap->end = m;
     heap->end = &m->next;
     heap->pending++;
+    heap->posted++;
     (void)place(heap, m->to, m->offset, m->bytes);
     if (is_mapped(heap, m->to) && heap->messages == m) deliver(heap);
     return XEP_OK;
@@ -139,6 +141,17 @@ static xep_status_t wire_flush(xep_wire_t *wire)
     return ((heap_t *)wire)->pending == 0 ? XEP_OK : XEP_INPROGRESS;
 }
 
+static uint64_t wire_mark(xep_wire_t *wire)
+{
+    return ((heap_t *)wire)->posted;
+}
+
+static xep_status_t wire_flush_to(xep_wire_t *wire, uint64_t mark)
+{
+    const heap_t *heap = (heap_t *)wire;
+    return heap->posted - heap->pending >= mark ? XEP_OK : XEP_INPROGRESS;
+}
+
 static void move_some(heap_t *heap)
 {
     for (uint64_t n = fuzz_dice(4); n > 0 && heap->messages != NULL; n--) deliver(heap);
@@ -156,6 +169,8 @@ static const xep_wire_ops_t wire_ops = {.size = sizeof wire_ops,
                                         .put_signal = wire_put_signal,
                                         .get = wire_get,
                                         .flush = wire_flush,
+                                        .mark = wire_mark,
+                                        .flush_to = wire_flush_to,
                                         .progress = wire_progress};
 
 /* ---- heaps ---- */

@@ -46,6 +46,13 @@ void wire_flush(const wire_end_t *end)
     REQUIRE(status == XEP_OK, "flush: %d", status);
 }
 
+void wire_flush_to(const wire_end_t *end, uint64_t mark)
+{
+    xep_status_t status;
+    while ((status = end->wire->ops->flush_to(end->wire, mark)) == XEP_INPROGRESS) wire_progress(end);
+    REQUIRE(status == XEP_OK, "flush_to: %d", status);
+}
+
 uint64_t wire_load(const wire_end_t *end, uint64_t word)
 {
     return atomic_load_explicit((_Atomic uint64_t *)(void *)((uint8_t *)end->heap->base + word), memory_order_acquire);

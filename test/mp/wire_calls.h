@@ -25,6 +25,7 @@ void wire_put_signal(const wire_end_t *end, uint32_t rank, uint64_t offset, cons
 void wire_signal(const wire_end_t *end, uint32_t rank, uint64_t word, uint64_t value);
 void wire_get(const wire_end_t *end, uint32_t rank, uint64_t offset, void *dst, size_t bytes);
 void wire_flush(const wire_end_t *end);
+void wire_flush_to(const wire_end_t *end, uint64_t mark);
 
 /** A signal word of this rank's heap; until it has a value, never passing that. */
 uint64_t wire_load(const wire_end_t *end, uint64_t word);

@@ -9,6 +9,7 @@
 
 #include "../../plugins/normal/normal_nodes.h"
 #include "sim_cases.h"
+#include "sim_nodes.h"
 #include "sim_shape.h"
 #include "sim_wire.h"
 
@@ -279,97 +280,6 @@ static void stories(void **state)
         for (size_t n = 0; n < sizeof nodes / sizeof nodes[0]; n++) check_story(state, &all[i], nodes[n]);
 }
 
-/* ---- messages ---- */
-
-/* What a dispatch of no rows sends to other nodes: a record in pieces, its word, and done. */
-static uint64_t count_messages(void **state, uint64_t feed_rows, uint32_t rank)
-{
-    static const uint32_t node[] = {0, 0, 0, 1, 1, 2, 2, 2};
-    enum { RANKS = sizeof node / sizeof node[0] };
-    sim_run_t *run = sim_run_begin(state, 1, RANKS);
-    xep_shape_t shape = sim_small_shape;
-    shape.nranks = RANKS;
-    shape.experts = 16;
-    run->options =
-        (sim_options_t){.nranks = RANKS, .threads = 1, .inflight = 100, .deliver = 50, .feed_rows = feed_rows};
-    memcpy(run->options.node, node, sizeof node);
-    script_begin(&run->world, run->mode, &run->script, &shape);
-    script_dispatch(&run->script, 0, SCRIPT_NO_HANDLE)->route = ROUTE_NOWHERE;
-    assert_true(sim_run_open(run));
-    sim_run_play(run, SIM_TURNS, 0);
-    uint64_t posted = run->world.ranks[rank].wire.posted;
-    sim_run_end(run);
-    return posted;
-}
-
-/* To each rank of other nodes, or to one of each other node. */
-static void messages(void **state)
-{
-    enum { OF_RECORD = 4, OF_FED_RECORD = 5, DONE = 1 };
-    assert_int_equal(count_messages(state, 0, 0), 5 * (OF_RECORD + DONE));
-    assert_int_equal(count_messages(state, 0, 3), 6 * (OF_RECORD + DONE));
-    assert_int_equal(count_messages(state, 2, 0), 2 * (OF_FED_RECORD + DONE));
-    assert_int_equal(count_messages(state, 2, 3), 2 * (OF_FED_RECORD + DONE));
-}
-
-/* ---- latencies ---- */
-
-/* All that is under way arrives, and nobody does anything meanwhile. */
-static void arrive(sim_world_t *world)
-{
-    while (world->messages != NULL) sim_wire_step(world, &world->dice);
-}
-
-static int has_finished(const sim_world_t *world)
-{
-    uint32_t r = 0;
-    while (r < world->options.nranks && script_player_is_finished(&world->ranks[r])) r++;
-    return r == world->options.nranks;
-}
-
-/* How many times the wire has to be waited for until a dispatch, or that and its combine, has ended everywhere. */
-static uint64_t count_latencies(void **state, uint64_t feed_rows, int combined)
-{
-    static const uint32_t node[] = {0, 0, 1, 1, 1};
-    enum { RANKS = sizeof node / sizeof node[0], STEPS = 400, MOST = 20 };
-    sim_run_t *run = sim_run_begin(state, 1, RANKS);
-    xep_shape_t shape = sim_small_shape;
-    uint64_t latencies = 0;
-    shape.nranks = RANKS;
-    shape.experts = 10;
-    run->options = (sim_options_t){.nranks = RANKS, .threads = 1, .inflight = 1000, .feed_rows = feed_rows};
-    memcpy(run->options.node, node, sizeof node);
-    script_begin(&run->world, run->mode, &run->script, &shape);
-    script_call_t *call = script_dispatch(&run->script, 0, SCRIPT_NO_HANDLE);
-    call->route = ROUTE_ALL;
-    for (uint32_t r = 0; r < RANKS; r++) call->tokens[r] = shape.tokens;
-    if (combined) script_combine(&run->script, 0);
-    run->world.still = 1;
-    assert_true(sim_run_open(run));
-    for (; latencies < MOST; latencies++) {
-        for (uint32_t i = 0; i < STEPS * RANKS; i++) script_player_step(&run->world.ranks[i % RANKS]);
-        if (has_finished(&run->world)) break;
-        arrive(&run->world);
-    }
-    sim_run_end(run);
-    return latencies;
-}
-
-/*
- * A dispatch: records, then rows and what is behind them, as nobody waits for a forwarder to say over the wire that it
- * has passed rows on. A combine: rows, then words that they were read, for which the wire alone waits. In a ring of two
- * rows six go in three turns, and before two of these the sender waits to hear of room.
- */
-static void latencies(void **state)
-{
-    enum { FLAT = 0, ROOM = 100, TIGHT = 2 };
-    assert_int_equal(count_latencies(state, FLAT, 0), 2);
-    assert_int_equal(count_latencies(state, ROOM, 0), 2);
-    assert_int_equal(count_latencies(state, FLAT, 1), 4);
-    assert_int_equal(count_latencies(state, ROOM, 1), 4);
-    assert_int_equal(count_latencies(state, TIGHT, 0), 6);
-}
-
 /* ---- what it cannot do ---- */
 
 static void check_refused(sim_world_t *world, xep_op_t *op, const char *reason)
@@ -441,9 +351,16 @@ static void heap_size(void **state)
 }
 
 static const sim_mode_test_t tests[] = {
-    {"overflow", overflow},       {"mismatch", mismatch},   {"lies", lies},
-    {"passed_lies", passed_lies}, {"stories", stories},     {"messages", messages},
-    {"latencies", latencies},     {"heap_size", heap_size}, {"unsupported", unsupported},
+    {"overflow", overflow},
+    {"mismatch", mismatch},
+    {"lies", lies},
+    {"passed_lies", passed_lies},
+    {"stories", stories},
+    {"messages", sim_nodes_messages},
+    {"latencies", sim_nodes_latencies},
+    {"sums_go_on", sim_nodes_sums_go_on},
+    {"heap_size", heap_size},
+    {"unsupported", unsupported},
 };
 
 const sim_mode_t sim_normal = {

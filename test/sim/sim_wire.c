@@ -19,6 +19,7 @@ struct sim_message {
     uint64_t offset, signal_offset, value;
     const char *src;   /* of a put: unchanged while not TAKEN */
     char *dst;         /* of a get */
+    uint64_t number;   /* of its sender's */
     uint64_t checksum; /* of src when it was posted */
     size_t bytes;
     char *copy;
@@ -110,6 +111,7 @@ static xep_status_t post(sim_rank_t *self, const sim_message_t *message)
     copy = malloc(sizeof *copy);
     *copy = *message;
     copy->from = self->index;
+    copy->number = self->wire.posted;
     copy->stage = world->options.hold ? HELD : POSTED;
     if (!copy->is_get) copy->checksum = checksum(copy->src, copy->bytes);
     if (world->around != NULL) copy_source(copy);
@@ -159,17 +161,35 @@ static xep_status_t wire_get(xep_wire_t *wire, uint32_t rank, uint64_t offset, v
     return is_broken(rank_of(wire), "get") ? XEP_ERR_TRANSPORT : post(rank_of(wire), &message);
 }
 
-static xep_status_t wire_flush(xep_wire_t *wire)
+static uint64_t wire_mark(xep_wire_t *wire)
 {
-    sim_rank_t *self = rank_of(wire);
+    return rank_of(wire)->wire.posted;
+}
+
+static xep_status_t flush_to(sim_rank_t *self, uint64_t mark)
+{
     xep_status_t status = XEP_OK;
-    if (is_broken(self, "flush")) return XEP_ERR_TRANSPORT;
     for (sim_message_t *m = self->world->messages; m; m = m->next) {
-        if (m->from != self->index || self->wire.parted[m->to]) continue;
+        if (m->from != self->index || m->number >= mark || self->wire.parted[m->to]) continue;
         if (m->stage == HELD) m->stage = POSTED;
         if (m->stage == POSTED || m->is_get) status = XEP_INPROGRESS;
     }
     sim_interleave(self);
+    return status;
+}
+
+static xep_status_t wire_flush(xep_wire_t *wire)
+{
+    sim_rank_t *self = rank_of(wire);
+    return is_broken(self, "flush") ? XEP_ERR_TRANSPORT : flush_to(self, self->wire.posted);
+}
+
+static xep_status_t wire_flush_to(xep_wire_t *wire, uint64_t mark)
+{
+    sim_rank_t *self = rank_of(wire);
+    if (is_broken(self, "flush_to")) return XEP_ERR_TRANSPORT;
+    xep_status_t status = flush_to(self, mark);
+    self->wire.held_up += status == XEP_INPROGRESS;
     return status;
 }
 
@@ -191,6 +211,8 @@ const xep_wire_ops_t sim_wire_ops = {
     .put_signal = wire_put_signal,
     .get = wire_get,
     .flush = wire_flush,
+    .mark = wire_mark,
+    .flush_to = wire_flush_to,
     .progress = wire_progress,
 };
 
@@ -251,6 +273,18 @@ void sim_wire_step(sim_world_t *world, sim_dice_t *dice)
     if (m->stage == HELD || takes_nothing(world, m->to)) return;
     if (m->stage == POSTED && !m->is_get) take(world, m);
     else if (may_deliver(world, m)) deliver(world, m);
+}
+
+uint64_t sim_wire_take(sim_world_t *world, uint32_t rank)
+{
+    uint64_t left = 0;
+    int taken = 0;
+    for (sim_message_t *m = world->messages; m; m = m->next) {
+        if (m->from != rank || m->stage == TAKEN) continue;
+        if (taken++ == 0) take(world, m);
+        else left++;
+    }
+    return left;
 }
 
 uint64_t sim_wire_posted(const sim_world_t *world, uint32_t rank)

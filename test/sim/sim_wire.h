@@ -15,6 +15,9 @@ extern const xep_wire_ops_t sim_wire_ops;
 /** Moves one message, chosen at random, one step of its way. */
 void sim_wire_step(sim_world_t *world, sim_dice_t *dice);
 
+/** Takes the oldest message of a rank that is not taken from its source yet; how many of them are left. */
+uint64_t sim_wire_take(sim_world_t *world, uint32_t rank);
+
 /** Messages of a rank that are under way. */
 uint64_t sim_wire_posted(const sim_world_t *world, uint32_t rank);
 

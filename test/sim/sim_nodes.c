@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include "sim_nodes.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "sim_cases.h"
+#include "sim_wire.h"
+
+/* ---- messages ---- */
+
+/* What a dispatch of no rows sends to other nodes: a record in pieces, its word, and done. */
+static uint64_t count_messages(void **state, uint64_t feed_rows, uint32_t rank)
+{
+    static const uint32_t node[] = {0, 0, 0, 1, 1, 2, 2, 2};
+    enum { RANKS = sizeof node / sizeof node[0] };
+    sim_run_t *run = sim_run_begin(state, 1, RANKS);
+    xep_shape_t shape = sim_small_shape;
+    shape.nranks = RANKS;
+    shape.experts = 16;
+    run->options =
+        (sim_options_t){.nranks = RANKS, .threads = 1, .inflight = 100, .deliver = 50, .feed_rows = feed_rows};
+    memcpy(run->options.node, node, sizeof node);
+    script_begin(&run->world, run->mode, &run->script, &shape);
+    script_dispatch(&run->script, 0, SCRIPT_NO_HANDLE)->route = ROUTE_NOWHERE;
+    assert_true(sim_run_open(run));
+    sim_run_play(run, SIM_TURNS, 0);
+    uint64_t posted = run->world.ranks[rank].wire.posted;
+    sim_run_end(run);
+    return posted;
+}
+
+/* To each rank of other nodes, or to one of each other node. */
+void sim_nodes_messages(void **state)
+{
+    enum { OF_RECORD = 4, OF_FED_RECORD = 5, DONE = 1 };
+    assert_int_equal(count_messages(state, 0, 0), 5 * (OF_RECORD + DONE));
+    assert_int_equal(count_messages(state, 0, 3), 6 * (OF_RECORD + DONE));
+    assert_int_equal(count_messages(state, 2, 0), 2 * (OF_FED_RECORD + DONE));
+    assert_int_equal(count_messages(state, 2, 3), 2 * (OF_FED_RECORD + DONE));
+}
+
+/* ---- latencies ---- */
+
+/* All that is under way arrives, and nobody does anything meanwhile. */
+static void arrive(sim_world_t *world)
+{
+    while (world->messages != NULL) sim_wire_step(world, &world->dice);
+}
+
+static int has_finished(const sim_world_t *world)
+{
+    uint32_t r = 0;
+    while (r < world->options.nranks && script_player_is_finished(&world->ranks[r])) r++;
+    return r == world->options.nranks;
+}
+
+/* How many times the wire has to be waited for until a dispatch, or that and its combine, has ended everywhere. */
+static uint64_t count_latencies(void **state, uint64_t feed_rows, int combined)
+{
+    static const uint32_t node[] = {0, 0, 1, 1, 1};
+    enum { RANKS = sizeof node / sizeof node[0], STEPS = 400, MOST = 20 };
+    sim_run_t *run = sim_run_begin(state, 1, RANKS);
+    xep_shape_t shape = sim_small_shape;
+    uint64_t latencies = 0;
+    shape.nranks = RANKS;
+    shape.experts = 10;
+    run->options = (sim_options_t){.nranks = RANKS, .threads = 1, .inflight = 1000, .feed_rows = feed_rows};
+    memcpy(run->options.node, node, sizeof node);
+    script_begin(&run->world, run->mode, &run->script, &shape);
+    script_call_t *call = script_dispatch(&run->script, 0, SCRIPT_NO_HANDLE);
+    call->route = ROUTE_ALL;
+    for (uint32_t r = 0; r < RANKS; r++) call->tokens[r] = shape.tokens;
+    if (combined) script_combine(&run->script, 0);
+    run->world.still = 1;
+    assert_true(sim_run_open(run));
+    for (; latencies < MOST; latencies++) {
+        for (uint32_t i = 0; i < STEPS * RANKS; i++) script_player_step(&run->world.ranks[i % RANKS]);
+        if (has_finished(&run->world)) break;
+        arrive(&run->world);
+    }
+    sim_run_end(run);
+    return latencies;
+}
+
+/*
+ * A dispatch: records, then rows and what is behind them, as nobody waits for a forwarder to say over the wire that it
+ * has passed rows on. A combine: rows, then words that they were read, for which the wire alone waits. In a ring of two
+ * rows six go in three turns, and before two of these the sender waits to hear of room.
+ */
+void sim_nodes_latencies(void **state)
+{
+    enum { FLAT = 0, ROOM = 100, TIGHT = 2 };
+    assert_int_equal(count_latencies(state, FLAT, 0), 2);
+    assert_int_equal(count_latencies(state, ROOM, 0), 2);
+    assert_int_equal(count_latencies(state, FLAT, 1), 4);
+    assert_int_equal(count_latencies(state, ROOM, 1), 4);
+    assert_int_equal(count_latencies(state, TIGHT, 0), 6);
+}
+
+/* ---- room for sums ---- */
+
+enum { ROOM = 8, PART = ROOM / 4, ROWS = 3 * ROOM };
+
+/* Rank 2 is alone on its node, and so has two feeders: each rank has room for as many. Its rows go to rank 1. */
+static sim_run_t *begin_returns(void **state)
+{
+    static const uint32_t node[] = {0, 0, 1};
+    sim_run_t *run = sim_run_begin(state, 1, sim_small_shape.nranks);
+    xep_shape_t shape = sim_small_shape;
+    shape.tokens = ROWS;
+    run->options =
+        (sim_options_t){.nranks = sim_small_shape.nranks, .threads = 1, .inflight = 1000, .feed_rows = ROOM / 2};
+    memcpy(run->options.node, node, sizeof node);
+    script_begin(&run->world, run->mode, &run->script, &shape);
+    script_call_t *call = script_dispatch(&run->script, 0, SCRIPT_NO_HANDLE);
+    call->route = ROUTE_ONE_EXPERT; /* 3, of rank 1 */
+    for (uint32_t r = 0; r < shape.nranks; r++) call->tokens[r] = r == 2 ? ROWS : 0;
+    script_combine(&run->script, 0);
+    run->world.still = 1;
+    assert_true(sim_run_open(run));
+    return run;
+}
+
+static void step_all(sim_world_t *world)
+{
+    for (uint32_t i = 0; i < 400 * world->options.nranks; i++)
+        script_player_step(&world->ranks[i % world->options.nranks]);
+}
+
+/*
+ * Of the sums that rank 0 makes of 24 rows there is room for 8, in four parts. When the wire has taken two of them, two
+ * more are sent: it still has six then. A rank that waited until all eight are taken would leave it with none.
+ */
+void sim_nodes_sums_go_on(void **state)
+{
+    sim_run_t *run = begin_returns(state);
+    sim_world_t *world = &run->world;
+    const sim_wire_t *wire = &world->ranks[0].wire;
+    for (uint32_t i = 0; i < 20 && wire->held_up == 0; i++) {
+        arrive(world);
+        step_all(world);
+    }
+    assert_int_not_equal(wire->held_up, 0);
+    for (uint32_t sums = ROOM; sums < ROWS; sums += PART) {
+        uint64_t left = 0, posted = wire->posted;
+        for (uint32_t taken = 0; taken < ROOM && wire->posted == posted; taken++) {
+            left = sim_wire_take(world, 0);
+            step_all(world);
+        }
+        assert_int_not_equal(wire->posted, posted);
+        assert_int_equal(left, ROOM - PART);
+    }
+    world->still = 0;
+    sim_run_play(run, SIM_TURNS, 0);
+    sim_run_end(run);
+}
