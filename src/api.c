@@ -202,13 +202,12 @@ static xep_status_t check_grow(const xep_group_t *group, const xep_grow_args_t *
     if (status != XEP_OK || group->rank != 0) return status;
     if (own->newcomers == 0) own->newcomers = 1;
     if (own->newcomers > 1024) return xep_fail(XEP_ERR_INVALID, "invalid newcomers: %u (at most 1024)", own->newcomers);
-    if ((own->path == NULL) == (own->publish == NULL))
-        return xep_fail(XEP_ERR_INVALID, "args.path and args.publish are %s (one of them)",
-                        own->path == NULL ? "both NULL" : "both given");
+    if (own->path != NULL && own->publish != NULL)
+        return xep_fail(XEP_ERR_INVALID, "args.path and args.publish are both given (one of them, or none)");
     if ((own->flags & ~(uint32_t)XEP_GROW_ANYWHERE) != 0 || own->reserved != 0)
         return xep_fail(XEP_ERR_INVALID, "invalid flags: %#x, reserved: %u (XEP_GROW_*; 0)", own->flags, own->reserved);
     *meeting = xep_meeting_by_call(own->publish, NULL, own->publish_ctx);
-    return own->path == NULL ? XEP_OK : xep_api_meet(own->path, group->timeout_ms, meeting);
+    return own->publish != NULL ? XEP_OK : xep_api_meet(own->path, group->timeout_ms, meeting);
 }
 
 xep_status_t xep_group_grow(xep_group_t *group, const xep_grow_args_t *args, xep_group_t **group_p)
@@ -227,9 +226,8 @@ xep_status_t xep_group_join(const xep_join_params_t *params, xep_group_t **group
     xep_config_t config;
     xep_status_t status = xep_check_struct("params", params, &own, sizeof own);
     if (status == XEP_OK && group_p == NULL) status = xep_fail(XEP_ERR_INVALID, "group_p is NULL");
-    if (status == XEP_OK && (own.path == NULL) == (own.lookup == NULL))
-        status = xep_fail(XEP_ERR_INVALID, "params.path and params.lookup are %s (one of them)",
-                          own.path == NULL ? "both NULL" : "both given");
+    if (status == XEP_OK && own.path != NULL && own.lookup != NULL)
+        status = xep_fail(XEP_ERR_INVALID, "params.path and params.lookup are both given (one of them, or none)");
     if (status == XEP_OK && own.reserved != 0)
         status = xep_fail(XEP_ERR_INVALID, "invalid reserved: %u (0)", own.reserved);
     if (status == XEP_OK) status = xep_config_read(&config);
@@ -237,7 +235,7 @@ xep_status_t xep_group_join(const xep_join_params_t *params, xep_group_t **group
     if (status != XEP_OK) return status;
     int32_t timeout_ms = own.timeout_ms == 0 ? config.timeout : own.timeout_ms;
     xep_meeting_t meeting = xep_meeting_by_call(NULL, own.lookup, own.lookup_ctx);
-    if (own.path != NULL) status = xep_api_meet(own.path, timeout_ms, &meeting);
+    if (own.lookup == NULL) status = xep_api_meet(own.path, timeout_ms, &meeting);
     if (status != XEP_OK) return status;
     return xep_group_come(&config, &own, &meeting, timeout_ms, xep_ucp_transport_open, group_p);
 }

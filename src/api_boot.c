@@ -46,6 +46,7 @@ xep_status_t xep_api_open_boot(const xep_config_t *config, const xep_group_param
 
 xep_status_t xep_api_meet(const char *path, int32_t timeout_ms, xep_meeting_t *meeting_p)
 {
+    if (path == NULL) path = XEP_PMIX_DEFAULT_NAME;
     if (strncmp(path, XEP_PMIX_NAME_PREFIX, strlen(XEP_PMIX_NAME_PREFIX)) == 0)
         return xep_pmix_meeting(path, timeout_ms, meeting_p);
     *meeting_p = xep_meeting_by_file(path);

@@ -335,7 +335,7 @@ typedef struct xep_grow_args {
     uint32_t newcomers; /* processes to wait for, at most 1024; 0: 1 */
     int32_t timeout_ms; /* most time until they are here; 0: the group's timeout; < 0: none */
     /* of the address file, which rank 0 makes and removes; or "pmix:" and a name of 1 to 127 bytes, which the launcher
-     * keeps meanwhile; or NULL, and publish */
+     * keeps meanwhile; NULL without publish: "pmix:xep" */
     const char *path;
     xep_publish_fn publish; /* instead of path */
     void *publish_ctx;      /* passed to publish */
@@ -371,7 +371,7 @@ XEP_API xep_status_t xep_group_grow(xep_group_t *group, const xep_grow_args_t *a
 
 typedef struct xep_join_params {
     size_t size;
-    const char *path;     /* of the address file, or "pmix:" and the name; or NULL, and lookup */
+    const char *path;     /* of the address file, or "pmix:" and the name; NULL without lookup: "pmix:xep" */
     xep_lookup_fn lookup; /* instead of path */
     void *lookup_ctx;     /* passed to lookup */
     /* most time until a group has taken this process in, then deadline of each wait in calls on the group; 0:

@@ -52,7 +52,7 @@ def go_wrong(group: xep.Group) -> None:
 
     refuse(TimeoutError, "0 of 2 newcomers came in 200 ms", group.grow, PATH + ".nobody", newcomers=2, timeout=0.2)
     refuse(ZeroDivisionError if group.rank == 0 else xep.BootError, "", group.grow, publish=fail)
-    refuse(xep.XepError, "args.path and args.publish are both NULL", group.grow)
+    refuse(xep.XepError, "args.path and args.publish are both given", group.grow, PATH, publish=fail)
     refuse(ValueError, "newcomers: expected an integer from 0 to 1024, got -1", group.grow, PATH, newcomers=-1)
     refuse(TypeError, "buffer: expected a Buffer or None, got 7", group.follow, 7)
 

@@ -136,7 +136,7 @@ class Group(_ext.Group):
         ``Group.join()``, behind them. Collective, blocking. Rank 0's arguments count.
 
         path: of the address file, by which newcomers find rank 0; it is made for this user alone and removed again.
-            Or "pmix:NAME": a name that the launcher keeps meanwhile (xep_run, mpirun, prterun).
+            Or "pmix:NAME": a name that the launcher keeps meanwhile (xep_run, mpirun, prterun); None: "pmix:xep".
         publish: instead of path: a function that makes the bytes of an address known; called with None when they are
             not valid any more.
         timeout: seconds until the newcomers are here; None: as the group's. anywhere: they may be on other hosts also
@@ -160,9 +160,9 @@ class Group(_ext.Group):
         """Makes this process a rank of a group whose ranks call grow(), now or before the timeout. It may come from
         anywhere: no launcher takes part, unless path is a name. Blocking.
 
-        path: of the address file, or "pmix:NAME". lookup: instead of it: a function that returns what publish was
-        given, or None, if that is not there yet. timeout: seconds until the group is there, and of its waits; None:
-        XEP_TIMEOUT.
+        path: of the address file, or "pmix:NAME"; None: "pmix:xep". lookup: instead of it: a function that returns
+        what publish was given, or None, if that is not there yet. timeout: seconds until the group is there, and of
+        its waits; None: XEP_TIMEOUT.
         """
         group = cls._new()
         group._join(path, lookup, timeout)

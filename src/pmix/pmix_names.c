@@ -15,6 +15,8 @@
 
 enum { MOST_MS = 10000 /* of an answer: the server asks at most one other */ };
 
+static const char instead[] = "an address file, or callbacks, serve as well";
+
 static uint64_t deadline_of(const xep_meeting_t *meeting)
 {
     int32_t ms = meeting->timeout_ms;
@@ -35,7 +37,6 @@ static int is_refused(pmix_status_t ret)
 static xep_status_t judge(const xep_meeting_t *meeting, const xep_pmix_client_t *client, const char *call,
                           const xep_pmix_result_t *result)
 {
-    const char *instead = "an address file, or callbacks, serve as well";
     if (!result->done)
         return xep_fail(XEP_ERR_TIMEOUT, "the launcher's PMIx server has not answered %s of \"%s\" in time", call,
                         meeting->name);
@@ -56,7 +57,7 @@ static xep_status_t open_client(const xep_meeting_t *meeting, xep_pmix_client_t 
     if (status == XEP_OK) return XEP_OK;
     char why[400];
     snprintf(why, sizeof why, "%s", xep_last_error());
-    return xep_fail(status, "the PMIx name \"%s\" cannot be used: %s", meeting->name, why);
+    return xep_fail(status, "the PMIx name \"%s\" cannot be used: %s (%s)", meeting->name, why, instead);
 }
 
 static xep_status_t publish(const xep_meeting_t *meeting, const xep_address_t *address)

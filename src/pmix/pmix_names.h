@@ -10,7 +10,8 @@
 #include "meeting.h"
 
 /** What a path begins with that is such a name. */
-#define XEP_PMIX_NAME_PREFIX "pmix:"
+#define XEP_PMIX_NAME_PREFIX  "pmix:"
+#define XEP_PMIX_DEFAULT_NAME "pmix:xep" /* where a program gives neither a path nor a function */
 
 enum { XEP_PMIX_NAME_BYTES = 128 /* with its 0, and without the prefix */ };
 

@@ -60,9 +60,10 @@ refuses() {
         wrong "expected a failure with \"$pattern\""
 }
 
-# meets NAME RANKS LAUNCHER...: a group finds its newcomers by a name that the launcher keeps
+# meets NAME RANKS LAUNCHER...: a group finds its newcomers by a name that the launcher keeps, also where none is given
 meets() {
     [ ! -x test/mp/met ] || passes "$1, a name" "${@:3}" test/mp/met "$2"
+    [ ! -x test/mp/met ] || passes "$1, no name" "${@:3}" test/mp/met "$2" unnamed
 }
 
 # a program of the suite, where it was built

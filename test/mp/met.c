@@ -5,6 +5,7 @@
  * others; then by nobody, so that the name is free again. Operations are compared with the oracle.
  *
  * met RANKS          they meet
+ * met RANKS unnamed  by no name that they give
  * met RANKS refused  the launcher keeps no names: all are told so, at once
  * met RANKS alone    no launcher
  */
@@ -21,7 +22,7 @@ static const mp_case_t cases[] = {
     {.name = "met ll", .mode = "ll", .experts = 19, .topk = 3, .hidden = 136, .tokens = 24, .weights = 1},
 };
 
-static const char *const name = "pmix:met here";
+static const char *name = "pmix:met here";
 
 static unsigned own_rank(void)
 {
@@ -59,7 +60,7 @@ static void check_free(xep_group_t *group)
         xep_grow_args_t args = args_of(1, name);
         args.timeout_ms = 100;
         MP_FAILS(XEP_ERR_TIMEOUT, xep_group_grow(group, &args, &next));
-        MP_REASON("0 of 1 newcomers came in 100 ms to met here");
+        MP_REASON(name == NULL ? "0 of 1 newcomers came in 100 ms to xep" : "came in 100 ms to met here");
     }
 }
 
@@ -109,10 +110,14 @@ int main(int argc, char **argv)
     uint32_t ranks = argc > 1 ? (uint32_t)strtoul(argv[1], NULL, 0) : 0;
     const char *how = argc > 2 ? argv[2] : "";
     MP_CHECK(ranks >= 1);
+    if (strcmp(how, "unnamed") == 0) name = NULL;
     if (strcmp(how, "alone") == 0) {
         const char *why = "the PMIx name \"met here\" cannot be used: no launcher that serves PMIx";
         group = make_alone();
         check_names(group);
+        check_refused(group, XEP_ERR_UNSUPPORTED, why, why);
+        name = NULL;
+        why = "the PMIx name \"xep\" cannot be used: no launcher that serves PMIx";
         check_refused(group, XEP_ERR_UNSUPPORTED, why, why);
     } else if (strcmp(how, "refused") == 0) {
         const char *why = "this launcher keeps no names: PMIx_";
