@@ -135,6 +135,8 @@ check_LTLIBRARIES += %D%/cuda/standin_cuda.la %D%/cuda/xep_normal_cuda.la %D%/cu
 	%D%/mp/cuda_rig.h %D%/mp/cuda_rig.c %D%/mp/cuda_job.h %D%/mp/cuda_job.c %D%/bench/cuda_calls.c
 %C%_bench_cuda_calls_CPPFLAGS = $(AM_CPPFLAGS) -I$(srcdir)/%D%/mp
 %C%_bench_cuda_calls_LDADD = libmp_rig.la
+%C%_bench_mask_cost_CPPFLAGS = $(AM_CPPFLAGS) -I$(srcdir)/%D%/mp
+%C%_bench_mask_cost_LDADD = libmp_rig.la -lm
 
 transport_tests = \
 	%D%/mp/wire_death.mp %D%/mp/wire_keys.mp %D%/mp/wire_late.mp %D%/mp/boot_reload.mp \
@@ -182,7 +184,7 @@ script_tests = \
 	%D%/mp/hosts.sh %D%/mp/survivors.sh %D%/mp/wire_transports.sh %D%/model/protocols.sh %D%/mp/variants.sh \
 	%D%/mp/smaller.sh %D%/mp/cuda_standin.sh %D%/mp/perf_ratios.sh %D%/mp/larger.sh %D%/mp/ll_check.sh \
 	%D%/mp/simulated_hosts.sh \
-	%D%/mp/heartbeat.sh %D%/mp/kills.sh %D%/mp/soak.sh %D%/mp/divided.sh \
+	%D%/mp/heartbeat.sh %D%/mp/kills.sh %D%/mp/soak.sh %D%/mp/divided.sh %D%/mp/prompt.sh \
 	%D%/mp/launch_prterun.sh %D%/mp/launch_slurm.sh \
 	%D%/rig/layers.sh %D%/rig/documents.sh %D%/rig/symbols.sh \
 	%D%/mp/trace_output.sh %D%/mp/perf_output.sh %D%/mp/shared_memory.sh \
@@ -207,8 +209,8 @@ model:
 # what tests use and is no test itself
 test_helpers = %D%/mp/cuda_ops %D%/mp/cuda_ll_ops %D%/bench/cuda_calls \
 	%D%/abi/mode_load %D%/mp/half_made %D%/mp/heartbeat %D%/mp/killed %D%/mp/listening %D%/mp/met %D%/mp/traced \
-	%D%/mp/survivors %D%/mp/smaller %D%/mp/larger %D%/mp/divided %D%/mp/soak %D%/mp/victim \
-	%D%/mp/wire_rate.mp %D%/bench/kernels
+	%D%/mp/survivors %D%/mp/smaller %D%/mp/larger %D%/mp/divided %D%/mp/soak %D%/mp/victim %D%/mp/prompt \
+	%D%/mp/wire_rate.mp %D%/bench/kernels %D%/bench/mask_cost
 %C%_abi_mode_load_LDADD = libxep.la
 %C%_abi_dlopen_t_LDADD = libunit.la $(CMOCKA_LIBS)
 %C%_mp_half_made_LDADD = libmp_rig.la
@@ -216,6 +218,7 @@ test_helpers = %D%/mp/cuda_ops %D%/mp/cuda_ll_ops %D%/bench/cuda_calls \
 %C%_mp_listening_LDADD = libxep.la
 %C%_mp_traced_LDADD = libmp_rig.la
 %C%_mp_survivors_LDADD = libmp_rig.la
+%C%_mp_prompt_LDADD = libmp_rig.la
 %C%_mp_smaller_LDADD = libmp_rig.la
 %C%_mp_larger_LDADD = libmp_rig.la
 %C%_mp_soak_LDADD = libmp_rig.la

@@ -206,6 +206,7 @@ static void wrong_buffers(xep_group_t *group, const char *mode)
     c.on_failure = XEP_ON_FAILURE_MASK;
     mp_job_open(&job, &c, 9);
     MP_FAILS(XEP_ERR_UNSUPPORTED, mp_job_try_buffer(&job, group));
+    MP_REASON("invalid flags: XEP_BUFFER_SEND_MEMORY with XEP_ON_FAILURE_MASK");
     mp_job_close(&job);
     c = held_in(mode);
     c.in_place = 0;

@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/*
+ * For prompt.sh: what the death of a rank costs the others in time, where they go on without it.
+ *
+ * prompt MODE killed   rank 3 of 4 kills itself between two operations: the others find that out long before a deadline
+ * prompt MODE stopped  it stops there: they wait for timeout_ms, and a tenth of it at most until they have agreed
+ *
+ * The operation after that one must be as fast as those before. What is compared is a dispatch with its combine.
+ */
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "mp_job.h"
+#include "mp_rig.h"
+
+enum { VICTIM = 3, RANKS = 4, WARM_UP = 50, COUNT = 200, TIMEOUT_MS = 4000 };
+
+static const mp_case_t base = {.name = "prompt",
+                               .experts = 16,
+                               .topk = 4,
+                               .hidden = 512,
+                               .tokens = 64,
+                               .weights = 1,
+                               .slots = 2,
+                               .timeout_ms = TIMEOUT_MS,
+                               .on_failure = XEP_ON_FAILURE_MASK};
+
+static int compare(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Seconds of a dispatch and its combine. */
+static double operate(mp_job_t *job)
+{
+    size_t stride;
+    xep_handle_t *handle;
+    xep_dispatch_args_t d = mp_job_dispatch(job);
+    xep_combine_args_t c = XEP_COMBINE_ARGS_INIT;
+    c.out = job->out;
+    c.out_stride = job->out_stride;
+    double begin = mp_now();
+    MP_OK(xep_dispatch(job->buffer, &d, &handle, NULL));
+    MP_CHECK(xep_handle_combine_input(handle, &stride) != NULL);
+    MP_OK(xep_combine(handle, &c, NULL));
+    double both = mp_now() - begin;
+    xep_handle_release(handle);
+    return both;
+}
+
+/* The given part of so many operations is faster; sorted. */
+static double measure(mp_job_t *job, double part)
+{
+    double times[COUNT];
+    for (int i = 0; i < COUNT; i++) times[i] = operate(job);
+    qsort(times, COUNT, sizeof times[0], compare);
+    return times[(int)(part * COUNT)];
+}
+
+static void fail_unless(int is_so, const char *what, double is, double most)
+{
+    if (!is_so) mp_fail(__FILE__, __LINE__, "%s: %.3f ms (at most %.3f)", what, is * 1e3, most * 1e3);
+}
+
+/*
+ * Ranks come out of the long wait one after the other, as they sleep in it; and one that another process interrupts is
+ * no slower for the death. So of three operations one counts, with a millisecond: whoever still waits for the rank
+ * takes much longer.
+ */
+static void check_after(mp_job_t *job, double first, double slow_before, double before, int was_killed)
+{
+    double most = TIMEOUT_MS * (was_killed ? 0.25 : 1.1) / 1e3, least = 1e9, second = 0;
+    fail_unless(first <= most, "the first operation without the rank takes", first, most);
+    for (int i = 0; i < 3; i++) {
+        double took = operate(job);
+        if (i == 0) second = took;
+        if (took < least) least = took;
+    }
+    double after = measure(job, 0.5);
+    printf("rank %u: %.3f ms before; the first one %.1f, the second %.3f, later ones %.3f\n", mp_rank(), before * 1e3,
+           first * 1e3, second * 1e3, after * 1e3);
+    fail_unless(least <= slow_before + 1e-3, "the operations behind it take", least, slow_before + 1e-3);
+    fail_unless(after <= 1.5 * before, "later operations take", after, 1.5 * before);
+}
+
+int main(int argc, char **argv)
+{
+    xep_group_t *group = mp_group();
+    mp_case_t c = base;
+    mp_job_t job;
+    MP_CHECK(argc == 3 && mp_nranks() == RANKS);
+    int was_killed = strcmp(argv[2], "killed") == 0;
+    pid_t *pid = mp_shared(group, sizeof *pid);
+    c.mode = argv[1];
+    mp_job_open(&job, &c, 1);
+    mp_job_buffer(&job, group);
+    for (int i = 0; i < WARM_UP; i++) operate(&job);
+    double slow_before = measure(&job, 0.95), before = measure(&job, 0.5);
+    if (mp_rank() == VICTIM) {
+        *pid = getpid();
+        raise(was_killed ? SIGKILL : SIGSTOP);
+        _exit(1); /* the others end it */
+    }
+    double first = operate(&job);
+    check_after(&job, first, slow_before, before, was_killed);
+    MP_OK(xep_group_barrier(group));
+    if (mp_rank() == 0 && !was_killed) kill(*pid, SIGKILL);
+    mp_job_close(&job);
+    xep_group_destroy(group);
+    printf("survived\n");
+    return 0;
+}
