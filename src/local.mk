@@ -28,7 +28,7 @@ libxep_all_la_SOURCES = \
 	%D%/core/boot_join.h %D%/core/boot_join.c %D%/core/group_grow.h %D%/core/group_grow.c \
 	%D%/core/group_join.h %D%/core/group_join.c %D%/core/buffer_follow.h %D%/core/buffer_follow.c \
 	%D%/core/group_control.h %D%/core/group_control.c %D%/core/group_create.h %D%/core/group_create.c \
-	%D%/core/group_out.h %D%/core/group_out.c \
+	%D%/core/group_out.h %D%/core/group_out.c %D%/core/group_sleep.h %D%/core/group_sleep.c \
 	%D%/core/members.h %D%/core/members.c %D%/core/members_area.h %D%/core/members_wait.h %D%/core/members_wait.c \
 	%D%/core/members_mapped.h %D%/core/members_mapped.c %D%/core/members_wire.h %D%/core/members_wire.c \
 	%D%/core/group_exchange.h %D%/core/group_exchange.c %D%/core/group_signal.h %D%/core/group_signal.c \

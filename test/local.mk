@@ -30,7 +30,7 @@ unit_tests = \
 	%D%/unit/core_cost_model.t \
 	%D%/unit/core_exchange.t %D%/unit/core_host.t %D%/unit/core_layout.t %D%/unit/core_newcomers.t \
 	%D%/unit/core_recording.t \
-	%D%/unit/core_rest.t %D%/unit/core_room.t \
+	%D%/unit/core_rest.t %D%/unit/core_room.t %D%/unit/core_sleep.t \
 	%D%/unit/core_wait.t %D%/unit/core_words.t \
 	%D%/unit/intake_order.t \
 	%D%/unit/util_cache.t %D%/unit/util_config.t %D%/unit/util_cpu.t %D%/unit/util_dtype.t %D%/unit/util_error.t \
@@ -152,7 +152,8 @@ mapped_tests = \
 	%D%/mp/wire_death.mp %D%/mp/wire_keys.mp %D%/mp/wire_late.mp %D%/mp/boot_reload.mp \
 	%D%/mp/normal_shapes.mp %D%/mp/in_place.mp %D%/mp/in_place_ll.mp %D%/mp/normal_ops.mp %D%/mp/ll_ops.mp \
 	%D%/mp/failure.mp %D%/mp/aborted.mp %D%/mp/unborn.mp %D%/mp/pages.mp %D%/mp/nodes.mp %D%/mp/silent.mp
-rank_tests = %D%/mp/wire_order.mp %D%/mp/boot_client.mp %D%/mp/setuid.mp %D%/mp/by_nodes.mp %D%/mp/ll_by_nodes.mp \
+rank_tests = %D%/mp/wire_order.mp %D%/mp/crowded.mp %D%/mp/boot_client.mp %D%/mp/setuid.mp %D%/mp/by_nodes.mp \
+	%D%/mp/ll_by_nodes.mp \
 	$(transport_tests)
 %C%_mp_boot_reload_mp_LDADD =
 %C%_mp_normal_shapes_mp_LDADD = libmp_rig.la
@@ -176,6 +177,7 @@ rank_tests = %D%/mp/wire_order.mp %D%/mp/boot_client.mp %D%/mp/setuid.mp %D%/mp/
 %C%_mp_nodes_mp_LDADD = libmp_rig.la
 %C%_mp_silent_mp_LDADD = libmp_rig.la
 %C%_mp_waits_mp_LDADD = libmp_rig.la
+%C%_mp_crowded_mp_LDADD = libmp_rig.la
 %C%_mp_explained_mp_LDADD = libmp_rig.la
 %C%_mp_together_mp_LDADD = libmp_rig.la
 

@@ -299,6 +299,13 @@ struct xep_env {
 
     /* as stream_bytes, of rows that other ranks will load: they may stay in a cache that these share */
     uint64_t stream_bytes_others;
+
+    /**
+     * NULL: no rank sleeps. Else to be called after a word was stored for a mapped rank, which may sleep until then:
+     * on hosts with more ranks than processors those who wait leave these to the others. It would wake up by itself,
+     * but late.
+     */
+    void (*rouse)(const xep_env_t *env, uint32_t rank);
 };
 
 /** How much of what a rank says in an operation is here. */

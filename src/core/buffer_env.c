@@ -11,6 +11,7 @@
 
 #include "cache.h"
 #include "cpu.h"
+#include "group_sleep.h"
 #include "heap.h"
 #include "host.h"
 #include "log.h"
@@ -129,6 +130,11 @@ static void env_leave_out(const xep_env_t *env, xep_op_t *op, uint32_t rank)
     xep_members_leave_out((xep_request_t *)(void *)((char *)op - offsetof(xep_request_t, op)), rank);
 }
 
+static void env_rouse(const xep_env_t *env, uint32_t rank)
+{
+    xep_group_rouse(buffer_of(env)->group, rank);
+}
+
 /* All kernels have the same bits: what this CPU has not costs time only, and the user is told. */
 static xep_simd_t simd_of(const xep_config_t *config)
 {
@@ -189,4 +195,5 @@ void xep_buffer_fill_env(xep_buffer_t *buffer)
     env->is_told = env_is_told;
     env->has_ended = env_has_ended;
     env->leave_out = env_leave_out;
+    env->rouse = xep_group_sleeps(buffer->group) ? env_rouse : NULL;
 }

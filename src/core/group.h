@@ -46,6 +46,7 @@ struct xep_group {
     xep_transport_t *transport; /* owned */
     uint32_t rank, nranks;
     uint32_t nnodes;
+    int crowded;    /* this host has more ranks than processors */
     uint32_t spins; /* of a waiting loop, before it yields */
     int32_t timeout_ms;
     xep_peer_t *peers;              /* [nranks] */

@@ -9,6 +9,7 @@
 #include "error.h"
 #include "group_bell.h"
 #include "group_mail.h"
+#include "group_sleep.h"
 #include "log.h"
 
 enum { LAST_WORD_NS = 500 * 1000 * 1000 };
@@ -30,8 +31,10 @@ static int end_by(xep_group_t *group, uint64_t word)
     uint64_t nobody = 0;
     int first = atomic_compare_exchange_strong(&group->ended, &nobody, word);
     atomic_store_explicit(&group->aborted, 1, memory_order_release);
-    if (first) xep_group_ring(group, word);
-    return first;
+    if (!first) return 0;
+    xep_group_ring(group, word);
+    xep_group_rouse_all(group);
+    return 1;
 }
 
 void xep_group_end(xep_group_t *group, xep_end_why_t why)

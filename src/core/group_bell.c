@@ -18,9 +18,11 @@ _Static_assert(sizeof(line_t) == 64, "one writer a cache line");
 typedef struct bells {
     _Atomic uint64_t rings; /* counted up by ranks after they have written ended */
     uint64_t pad[7];
+    _Atomic uint32_t asleep; /* group_sleep.c */
+    uint32_t rest[15];
     line_t lines[]; /* [nranks] */
 } bells_t;
-_Static_assert(sizeof(bells_t) == 64, "a cache line");
+_Static_assert(sizeof(bells_t) == 128, "two cache lines: of each one the others are read often");
 
 static bells_t *bells_of(char *control)
 {
@@ -74,6 +76,12 @@ void xep_group_ring_out(const xep_group_t *group, uint32_t rank)
 {
     if (group->control_of[rank] == NULL) return;
     atomic_store_explicit(&bells_of(group->control_of[rank])->lines[group->rank].left_out, 1, memory_order_release);
+}
+
+_Atomic uint32_t *xep_group_asleep(const xep_group_t *group, uint32_t rank)
+{
+    if (rank == group->rank) return &bells_of(group->control->base)->asleep;
+    return group->control_of[rank] == NULL ? NULL : &bells_of(group->control_of[rank])->asleep;
 }
 
 int xep_group_is_rung_out(const xep_group_t *group)

@@ -25,4 +25,7 @@ uint64_t xep_group_listen(xep_group_t *group, uint32_t *from_p);
 void xep_group_ring_out(const xep_group_t *group, uint32_t rank);
 int xep_group_is_rung_out(const xep_group_t *group);
 
+/** The word of group_sleep.c in the control heap of a rank; NULL: it is not mapped. */
+_Atomic uint32_t *xep_group_asleep(const xep_group_t *group, uint32_t rank);
+
 #endif

@@ -252,11 +252,18 @@ static xep_status_t watch_others(xep_group_t *group)
     return status;
 }
 
-static uint32_t spins_of(const xep_group_t *group)
+/* Launchers may have bound ranks to processors of their own: only those of all together count. */
+static xep_status_t find_crowd(xep_group_t *group)
 {
+    int32_t *pids = calloc(group->nranks, sizeof *pids);
     uint32_t here = 0;
-    for (uint32_t r = 0; r < group->nranks; r++) here += group->peers[r].host == group->peers[group->rank].host;
-    return here > xep_cpu_count() ? SPINS_CROWDED : SPINS_ALONE;
+    if (pids == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for %u ranks", group->nranks);
+    for (uint32_t r = 0; r < group->nranks; r++)
+        if (group->peers[r].host == group->peers[group->rank].host) pids[here++] = group->peers[r].pid;
+    group->crowded = here > xep_cpu_count(pids, here);
+    group->spins = group->crowded ? SPINS_CROWDED : SPINS_ALONE;
+    free(pids);
+    return XEP_OK;
 }
 
 xep_status_t xep_group_open(const xep_config_t *config, int32_t timeout_ms, xep_boot_t *boot,
@@ -280,7 +287,7 @@ xep_status_t xep_group_open(const xep_config_t *config, int32_t timeout_ms, xep_
     if ((status = xep_recording_open(config, group->rank, group->nranks, &group->recording)) != XEP_OK) goto err_close;
     if ((status = open_transport(config, group->nranks, local, &group->transport)) != XEP_OK) goto err_close;
     if ((status = xep_mail_open(group)) != XEP_OK) goto err_close;
-    group->spins = spins_of(group);
+    if ((status = find_crowd(group)) != XEP_OK) goto err_close;
     if ((status = connect_transport(group)) != XEP_OK) goto err_close;
     if ((status = xep_group_open_control(group)) != XEP_OK) goto err_close;
     if ((status = xep_group_connect_heap(group, group->control)) != XEP_OK) goto err_close;

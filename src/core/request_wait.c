@@ -55,6 +55,15 @@ static xep_status_t look_at_request(void *arg)
     return XEP_INPROGRESS;
 }
 
+/* With one operation in flight alone nothing else is to be done meanwhile. */
+static uint32_t late_of_request(void *arg)
+{
+    const xep_request_t *req = ((const request_look_t *)arg)->req;
+    const xep_late_t *late = &req->op.late;
+    if (atomic_load_explicit(&req->buffer->group->active, memory_order_relaxed) != 1) return XEP_NO_RANK;
+    return late->count == 0 ? XEP_NO_RANK : late->ranks[late->count - 1];
+}
+
 static void explain_request(void *arg, char *text, size_t bytes)
 {
     xep_request_explain(((const request_look_t *)arg)->req, "; ", text, bytes);
@@ -75,6 +84,7 @@ static void keep_waiting(xep_request_t *req, reached_fn reached)
                        .arg = &look,
                        .deadline_ns = xep_deadline_from(now, req->timeout_ms),
                        .progress_every = PROGRESS_EVERY,
+                       .late = late_of_request,
                        .explain = explain_request,
                        .account = account_for_request};
     xep_account_t account;

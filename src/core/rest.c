@@ -75,6 +75,12 @@ int xep_rest_turn(xep_rest_t *rest, uint32_t moves)
     return look_at_clock(rest);
 }
 
+int xep_rest_slept(xep_rest_t *rest)
+{
+    rest->turns++;
+    return look_at_clock(rest);
+}
+
 int xep_rest_is_slow(xep_rest_t *rest)
 {
     if (rest->now_ns - rest->slow_ns < SLOW_NS || rest->begin_ns == 0) return 0;

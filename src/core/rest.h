@@ -28,6 +28,9 @@ void xep_rest_begin(xep_rest_t *rest, uint32_t spins, uint64_t deadline_ns);
  */
 int xep_rest_turn(xep_rest_t *rest, uint32_t moves);
 
+/** The same for a turn in which the caller has slept by other means. */
+int xep_rest_slept(xep_rest_t *rest);
+
 /** Whether this turn is one of the few (about one in a hundred milliseconds) for slow checks. */
 int xep_rest_is_slow(xep_rest_t *rest);
 

@@ -46,11 +46,14 @@ const char *xep_cpu_simd_name(xep_simd_t simd)
 }
 
 /* Those that this process may run on, as a launcher or a container has set. */
-unsigned xep_cpu_count(void)
+/* A mask too small for the machine: all that it has. */
+unsigned xep_cpu_count(const int32_t *pids, uint32_t count)
 {
-    cpu_set_t set;
-    if (sched_getaffinity(0, sizeof set, &set) == 0) return (unsigned)CPU_COUNT(&set);
-    return (unsigned)sysconf(_SC_NPROCESSORS_ONLN);
+    cpu_set_t all, set;
+    CPU_ZERO(&all);
+    for (uint32_t i = 0; i < count; i++)
+        if (sched_getaffinity(pids[i], sizeof set, &set) == 0) CPU_OR(&all, &all, &set);
+    return CPU_COUNT(&all) != 0 ? (unsigned)CPU_COUNT(&all) : (unsigned)sysconf(_SC_NPROCESSORS_ONLN);
 }
 
 /* Monotonic, and read without a system call where the kernel has a vDSO: waits call it often. */

@@ -15,8 +15,8 @@ xep_simd_t xep_cpu_simd(void);
 /** "scalar", "avx2", "avx512". */
 const char *xep_cpu_simd_name(xep_simd_t simd);
 
-/** CPUs this process may run on. */
-unsigned xep_cpu_count(void);
+/** CPUs on which any of these processes of this host may run; 0 is this one. Those that have ended do not count. */
+unsigned xep_cpu_count(const int32_t *pids, uint32_t count);
 
 /** Nanoseconds of a monotonic clock. */
 uint64_t xep_clock_ns(void);

@@ -304,7 +304,7 @@ AT(xep_op_t, out, 120);
 AT(xep_op_t, is_ruled, 128);
 AT(xep_op_t, ruling, 132);
 
-SIZE(xep_env_t, 264);
+SIZE(xep_env_t, 272);
 AT(xep_env_t, size, 0);
 AT(xep_env_t, shape, 8);
 AT(xep_env_t, heap, 16);
@@ -328,6 +328,7 @@ AT(xep_env_t, is_told, 232);
 AT(xep_env_t, has_ended, 240);
 AT(xep_env_t, leave_out, 248);
 AT(xep_env_t, stream_bytes_others, 256);
+AT(xep_env_t, rouse, 264);
 
 SIZE(xep_mask_ops_t, 32);
 AT(xep_mask_ops_t, holds, 0);

@@ -3,9 +3,12 @@
 /** Unit test of src/util/cpu.c: kernel choice by CPU, CPUs of the process, the clock. */
 #define _GNU_SOURCE
 #include <sched.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "cpu.h"
 #include "unit.h"
@@ -54,18 +57,53 @@ TEST(simd_is_what_the_cpu_has)
 }
 #endif
 
+/* A process that may run on one CPU, until it is told to end. */
+static pid_t bound_child(const cpu_set_t *one)
+{
+    pid_t pid = fork();
+    if (pid == 0) pause();
+    assert_true(pid > 0);
+    assert_int_equal(sched_setaffinity(pid, sizeof *one, one), 0);
+    return pid;
+}
+
 TEST(count_follows_affinity)
 {
+    const int32_t self = 0;
     cpu_set_t all, one;
     int cpu = 0;
     assert_int_equal(sched_getaffinity(0, sizeof all, &all), 0);
-    assert_int_equal(xep_cpu_count(), CPU_COUNT(&all));
+    assert_int_equal(xep_cpu_count(&self, 1), CPU_COUNT(&all));
     while (!CPU_ISSET(cpu, &all)) cpu++;
     CPU_ZERO(&one);
     CPU_SET(cpu, &one);
     assert_int_equal(sched_setaffinity(0, sizeof one, &one), 0);
-    assert_int_equal(xep_cpu_count(), 1);
+    assert_int_equal(xep_cpu_count(&self, 1), 1);
     assert_int_equal(sched_setaffinity(0, sizeof all, &all), 0);
+}
+
+/* Processes that are bound to one CPU each have as many as they are bound to together; what has ended has none. */
+TEST(cpus_of_several_processes_count_once)
+{
+    cpu_set_t all, one;
+    int32_t pids[3] = {0};
+    uint32_t n = 0;
+    assert_int_equal(sched_getaffinity(0, sizeof all, &all), 0);
+    for (int cpu = 0; cpu < CPU_SETSIZE && n < 2; cpu++) {
+        if (!CPU_ISSET(cpu, &all)) continue;
+        CPU_ZERO(&one);
+        CPU_SET(cpu, &one);
+        pids[n++] = bound_child(&one);
+    }
+    pids[n] = pids[0];
+    assert_int_equal(xep_cpu_count(pids, n + 1), n);
+    assert_int_equal(kill(pids[0], SIGKILL), 0);
+    assert_int_equal(waitpid(pids[0], NULL, 0), pids[0]);
+    if (n > 1) assert_int_equal(xep_cpu_count(pids, n), n - 1);
+    for (uint32_t i = 1; i < n; i++) {
+        assert_int_equal(kill(pids[i], SIGKILL), 0);
+        assert_int_equal(waitpid(pids[i], NULL, 0), pids[i]);
+    }
 }
 
 TEST(clock_goes_on)

@@ -13,8 +13,7 @@ enum { FP8_BLOCK = 128 };
 
 /* ---- the routing, token by token ---- */
 
-/* Both paths see the same tokens, so that their difference is theirs alone. */
-/* What is counted: tokens on each path and, in mode ll, selections, each as a token of its own. */
+/* What is counted: tokens on each path, the same ones, and in mode ll selections, each as a token of its own. */
 enum { SELECTIONS = XEP_COST_PATHS, COUNTS };
 
 /* Every count knows how often experts of a rank were selected: its dispatch copies so many rows. */

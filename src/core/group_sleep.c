@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/*
+ * One word in the control heap of each rank: 0, or 1 + the rank that it waits for. It is written by its owner, and set
+ * to 0 by who wakes it. The owner writes it, then looks at what it waits for, then sleeps if the word is still the
+ * same; the other one stores what there is to tell, then looks at the word. Each of the two has a fence between its
+ * store and its look, so one of them sees the other. A peer that writes nonsense there can make a rank sleep through a
+ * call, or not at all: sleeps are short.
+ */
+#include "group_sleep.h"
+
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "group_bell.h"
+
+int xep_group_sleeps(const xep_group_t *group)
+{
+    return group->crowded && group->nnodes == 1 && group->progress_thread == NULL;
+}
+
+int xep_group_lie_down(xep_group_t *group, uint32_t rank)
+{
+    uint32_t awake = 0;
+    if (!atomic_compare_exchange_strong(xep_group_asleep(group, group->rank), &awake, rank + 1)) return 0;
+    atomic_thread_fence(memory_order_seq_cst);
+    return 1;
+}
+
+/* The kernel compares the word again, and so does not let it sleep where somebody was faster. */
+int xep_group_sleep(xep_group_t *group, uint32_t rank, uint64_t ns)
+{
+    const struct timespec most = {.tv_nsec = (long)ns};
+    _Atomic uint32_t *asleep = xep_group_asleep(group, group->rank);
+    syscall(SYS_futex, asleep, FUTEX_WAIT, rank + 1, &most, NULL, 0);
+    return atomic_load_explicit(asleep, memory_order_relaxed) != rank + 1;
+}
+
+void xep_group_get_up(xep_group_t *group)
+{
+    atomic_store_explicit(xep_group_asleep(group, group->rank), 0, memory_order_relaxed);
+}
+
+static void wake(_Atomic uint32_t *asleep)
+{
+    syscall(SYS_futex, asleep, FUTEX_WAKE, 1, NULL, NULL, 0);
+}
+
+/* It may have got up meanwhile, or lie down again for somebody else: the word is taken only as it was seen. */
+void xep_group_rouse(const xep_group_t *group, uint32_t rank)
+{
+    _Atomic uint32_t *asleep = xep_group_asleep(group, rank);
+    uint32_t for_me = group->rank + 1;
+    if (asleep == NULL) return;
+    atomic_thread_fence(memory_order_seq_cst);
+    if (atomic_load_explicit(asleep, memory_order_relaxed) != for_me) return;
+    if (atomic_compare_exchange_strong(asleep, &for_me, 0)) wake(asleep);
+}
+
+void xep_group_rouse_all(const xep_group_t *group)
+{
+    for (uint32_t r = 0; r < group->nranks && group->control_of != NULL; r++) {
+        _Atomic uint32_t *asleep = xep_group_asleep(group, r);
+        if (asleep != NULL && atomic_exchange(asleep, 0) != 0) wake(asleep);
+    }
+}

@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/*
+ * Ranks that sleep: woken by the one that they wait for and by no other, and not late for what was told before. Two
+ * threads are the two ranks; each word is where its owner's control heap would have it.
+ */
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cpu.h"
+#include "group_bell.h"
+#include "group_sleep.h"
+#include "transport.h"
+#include "unit.h"
+
+enum { RANKS = 3, SELF = 0, PEER = 1, OTHER = 2, LONG_NS = 900 * 1000 * 1000, ROUNDS = 20000 };
+
+/** The groups of three ranks that map one another. */
+typedef struct house {
+    xep_group_t group[RANKS];
+    xep_heap_wire_t control[RANKS];
+    char *control_of[RANKS][RANKS];
+} house_t;
+
+static house_t house;
+
+void unit_before_each(void)
+{
+    for (uint32_t r = 0; r < RANKS; r++) {
+        free(house.control[r].base);
+        house.control[r].base = aligned_alloc(64, xep_group_bells_bytes(RANKS));
+        assert_non_null(house.control[r].base);
+        memset(house.control[r].base, 0, xep_group_bells_bytes(RANKS));
+        for (uint32_t p = 0; p < RANKS; p++) house.control_of[p][r] = p == r ? NULL : house.control[r].base;
+        house.group[r] = (xep_group_t){.rank = r,
+                                       .nranks = RANKS,
+                                       .nnodes = 1,
+                                       .crowded = 1,
+                                       .control = &house.control[r],
+                                       .control_of = house.control_of[r]};
+    }
+}
+
+TEST(who_sleeps_and_who_does_not)
+{
+    xep_group_t *group = &house.group[SELF];
+    assert_true(xep_group_sleeps(group));
+    group->crowded = 0;
+    assert_false(xep_group_sleeps(group));
+    group->crowded = 1;
+    group->nnodes = 2;
+    assert_false(xep_group_sleeps(group));
+}
+
+/* It says so at once, whatever time it was given. */
+TEST(told_before_it_sleeps)
+{
+    xep_group_t *group = &house.group[SELF];
+    const uint64_t begin = xep_clock_ns();
+    assert_true(xep_group_lie_down(group, PEER));
+    xep_group_rouse(&house.group[PEER], SELF);
+    assert_true(xep_group_sleep(group, PEER, LONG_NS));
+    xep_group_get_up(group);
+    assert_true(xep_clock_ns() - begin < LONG_NS);
+}
+
+TEST(what_others_tell_wakes_nobody)
+{
+    xep_group_t *group = &house.group[SELF];
+    assert_true(xep_group_lie_down(group, PEER));
+    xep_group_rouse(&house.group[OTHER], SELF);
+    xep_group_rouse(group, SELF);
+    assert_false(xep_group_sleep(group, PEER, 1000));
+    xep_group_get_up(group);
+}
+
+TEST(an_abort_wakes_whoever_sleeps)
+{
+    xep_group_t *group = &house.group[SELF];
+    assert_true(xep_group_lie_down(group, PEER));
+    xep_group_rouse_all(&house.group[OTHER]);
+    assert_true(xep_group_sleep(group, PEER, LONG_NS));
+    xep_group_get_up(group);
+}
+
+TEST(one_thread_sleeps_at_a_time)
+{
+    xep_group_t *group = &house.group[SELF];
+    assert_true(xep_group_lie_down(group, PEER));
+    assert_false(xep_group_lie_down(group, OTHER));
+    xep_group_get_up(group);
+    assert_true(xep_group_lie_down(group, OTHER));
+}
+
+TEST(a_rank_that_is_not_mapped_is_left_alone)
+{
+    house.control_of[PEER][SELF] = NULL;
+    xep_group_rouse(&house.group[PEER], SELF);
+    xep_group_rouse_all(&house.group[PEER]);
+}
+
+/* ---- one after the other, as often as it takes to meet in every place ---- */
+
+static _Atomic uint64_t said[RANKS];
+static unsigned slept_out[RANKS];
+
+static void hear(uint32_t self, uint32_t from, uint64_t turn)
+{
+    while (atomic_load_explicit(&said[from], memory_order_acquire) < turn) {
+        assert_true(xep_group_lie_down(&house.group[self], from));
+        if (atomic_load_explicit(&said[from], memory_order_acquire) < turn)
+            slept_out[self] += !xep_group_sleep(&house.group[self], from, LONG_NS);
+        xep_group_get_up(&house.group[self]);
+    }
+}
+
+static void tell(uint32_t self, uint32_t to, uint64_t turn)
+{
+    atomic_store_explicit(&said[self], turn, memory_order_release);
+    xep_group_rouse(&house.group[self], to);
+}
+
+static void *play_peer(void *arg)
+{
+    for (uint64_t turn = 1; turn <= ROUNDS; turn++) {
+        hear(PEER, SELF, turn);
+        tell(PEER, SELF, turn);
+    }
+    return arg;
+}
+
+/* A word that gets lost costs the whole time of a sleep. A machine that stops a thread for so long may cause one. */
+TEST(no_word_is_lost)
+{
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, play_peer, NULL), 0);
+    for (uint64_t turn = 1; turn <= ROUNDS; turn++) {
+        tell(SELF, PEER, turn);
+        hear(SELF, PEER, turn);
+    }
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_in_range(slept_out[SELF] + slept_out[PEER], 0, 2);
+}
