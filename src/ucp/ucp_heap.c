@@ -9,8 +9,10 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "error.h"
+#include "host.h"
 #include "mapping.h"
 #include "ucp_intake.h"
 #include "ucp_link.h"
@@ -32,8 +34,9 @@ typedef struct heap_key {
     uint64_t base; /* the owner's address of it */
     uint64_t bytes;
     uint64_t segment, segment_offset; /* of shared memory, and where in it the heap begins; 0, 0: not known */
+    xep_ucp_owner_t owner;
 } heap_key_t;
-static_assert(sizeof(heap_key_t) == 48, "wire format");
+static_assert(sizeof(heap_key_t) == 72, "wire format");
 
 static xep_ucp_heap_t *heap_of(xep_heap_wire_t *heap)
 {
@@ -47,6 +50,7 @@ static void name_segment(const xep_ucp_heap_t *heap, heap_key_t *key)
     if (!xep_mapping_find(heap->super.base, &mapping) || !xep_mapping_is_segment(&mapping)) return;
     key->segment = mapping.inode;
     key->segment_offset = mapping.offset;
+    key->owner.is_sysv = strncmp(mapping.path, "/SYSV", 5) == 0;
 }
 
 /* Everything a peer needs in one piece: the bootstrap knows nothing of its parts. */
@@ -63,7 +67,8 @@ static xep_status_t make_key(xep_ucp_heap_t *heap)
                             .rkey_bytes = (uint32_t)rkey_bytes,
                             .heap = heap->id,
                             .base = (uintptr_t)heap->super.base,
-                            .bytes = heap->super.bytes};
+                            .bytes = heap->super.bytes,
+                            .owner = {.host = xep_host_identity(), .pid = getpid(), .start = xep_host_start(getpid())}};
         name_segment(heap, key);
         memcpy(key + 1, rkey, rkey_bytes);
     }
@@ -129,7 +134,9 @@ static xep_status_t set_link(xep_ucp_heap_t *heap, uint32_t rank, const uint8_t 
                              .remote_base = key.base,
                              .remote_heap = key.heap,
                              .segment = key.segment,
-                             .segment_offset = key.segment_offset};
+                             .segment_offset = key.segment_offset,
+                             .owner = key.owner,
+                             .here = key.owner.host == ((const heap_key_t *)heap->super.key)->owner.host};
     return XEP_OK;
 }
 

@@ -6,11 +6,14 @@
  */
 #include "ucp_link.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <sys/shm.h>
 
 #include "config.h"
 #include "error.h"
+#include "host.h"
 #include "log.h"
 #include "mapping.h"
 #include "ucp_gather.h"
@@ -21,9 +24,35 @@
 #include "ucp_signals.h"
 #include "ucp_strategy.h"
 
+static xep_status_t say_gone(const xep_ucp_link_t *link)
+{
+    return xep_fail(XEP_ERR_PEER, "rank %u has ended, and its memory is gone", link->rank);
+}
+
+/*
+ * Of a rank that has ended nothing is left to map, and libucp 1.13 dies of SIGSEGV when it finds that out. A segment
+ * that is attached here stays, whatever becomes of the rank; for POSIX memory there is nothing like that: a rank that
+ * ends in the microseconds until UCX opens it does harm still.
+ */
+static xep_status_t hold(const xep_ucp_link_t *link, void **held_p)
+{
+    *held_p = NULL;
+    if (!link->here) return XEP_OK;
+    if (link->segment == 0 || !link->owner.is_sysv)
+        return xep_host_process_gone(link->owner.pid, link->owner.start) ? say_gone(link) : XEP_OK;
+    void *base = shmat((int)link->segment, NULL, SHM_RDONLY);
+    if (base == (void *)-1) return errno == EINVAL || errno == EIDRM ? say_gone(link) : XEP_OK;
+    *held_p = base;
+    return XEP_OK;
+}
+
 static xep_status_t unpack(xep_ucp_link_t *link)
 {
+    void *held;
+    xep_status_t status = hold(link, &held);
+    if (status != XEP_OK) return status;
     ucs_status_t ret = ucp_ep_rkey_unpack(xep_ucp_peer_of(link)->endpoint, link->rkey_buffer, &link->rkey);
+    if (held != NULL) (void)shmdt(held);
     if (ret == UCS_OK) return XEP_OK;
     return xep_fail(XEP_ERR_TRANSPORT, "the key of rank %u cannot be used: %s", link->rank, ucs_status_string(ret));
 }

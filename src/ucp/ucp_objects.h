@@ -94,6 +94,14 @@ struct xep_ucp_chunk {
 
 typedef enum { XEP_UCP_LINK_NEW, XEP_UCP_LINK_MAPPED, XEP_UCP_LINK_REMOTE, XEP_UCP_LINK_BROKEN } xep_ucp_link_state_t;
 
+/** Who has made a heap, in its key: the process that has its memory as long as nobody else has attached it. */
+typedef struct xep_ucp_owner {
+    uint64_t host; /* xep_host_identity() */
+    uint64_t start;
+    int32_t pid;
+    uint32_t is_sysv; /* its memory is a System V segment */
+} xep_ucp_owner_t;
+
 /** One heap on one rank. */
 struct xep_ucp_link {
     xep_ucp_link_state_t state; /* the heap's thread only; never changes again once it is not NEW */
@@ -103,7 +111,9 @@ struct xep_ucp_link {
     const void *rkey_buffer; /* the rank's, within heap->keys */
     ucp_rkey_h rkey;
     uint64_t remote_base, remote_heap;
-    uint64_t segment, segment_offset;   /* where the rank has its region; segment 0: not known */
+    uint64_t segment, segment_offset; /* where the rank has its region; segment 0: not known */
+    xep_ucp_owner_t owner;
+    bool here;                          /* on this host */
     const xep_ucp_strategy_t *strategy; /* REMOTE */
     uint64_t sequence;                  /* of the next message */
     xep_ucp_chunk_t *chunk;             /* being filled, or NULL */

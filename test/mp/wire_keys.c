@@ -68,6 +68,27 @@ static void wrong_base(forked_rank_t *self, int64_t by)
     self->transport->ops->heap_close(heap);
 }
 
+/* Its owner has closed it, or has ended, before this rank maps it. UCX, whose fault that may be, is not asked. */
+static void gone(forked_rank_t *self)
+{
+    xep_heap_wire_t *first, *second;
+    char key[4096];
+    uint64_t word = 1;
+    REQUIRE(self->transport->ops->heap_open(self->transport, HEAP, &first) == XEP_OK, "heap_open");
+    size_t bytes = get_peer_key(self, first, key);
+    self->transport->ops->heap_close(first);
+    forked_barrier(self);
+    REQUIRE(self->transport->ops->heap_open(self->transport, HEAP, &second) == XEP_OK, "heap_open");
+    share(self, second, key, bytes, XEP_OK);
+    REQUIRE(second->wire.ops->map(&second->wire, 1 - self->rank) == NULL, "mapped");
+    REQUIRE(strstr(xep_last_error(), "has ended, and its memory is gone") != NULL, "%s", xep_last_error());
+    REQUIRE(second->wire.ops->put_signal(&second->wire, 1 - self->rank, 0, &word, sizeof word, 64, 1) ==
+                XEP_ERR_TRANSPORT,
+            "put");
+    forked_barrier(self);
+    self->transport->ops->heap_close(second);
+}
+
 static void short_key(forked_rank_t *self)
 {
     xep_heap_wire_t *heap;
@@ -96,12 +117,19 @@ static void own_user_alone(int mapped)
     REQUIRE(!mapped || count >= 1 || getenv("UCX_TLS") != NULL, "no segment of System V");
 }
 
+static int is_sysv(const xep_heap_wire_t *heap)
+{
+    xep_mapping_t mapping;
+    return xep_mapping_find(heap->base, &mapping) && strncmp(mapping.path, "/SYSV", 5) == 0;
+}
+
 static void run(forked_rank_t *self)
 {
     forked_connect(self);
     xep_heap_wire_t *heap = forked_heap(self, HEAP);
     int mapped = heap->wire.ops->map(&heap->wire, 1 - self->rank) != NULL;
     own_user_alone(mapped);
+    if (mapped && is_sysv(heap)) gone(self);
     if (mapped) { /* what UCX moves goes to the peer, by an address of its own */
         wrong_base(self, HEAP);
         wrong_base(self, -4096);
