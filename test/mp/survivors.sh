@@ -68,6 +68,8 @@ survive normal 8 7 1 stopped 3 -N 3
     all_scenarios ll
     anywhere ll "$seeds"
     survive normal 8 7 1 stale 7
+    survive normal 8 5 0 at-once 1
+    survive normal 8 5 0 in-turns 2
     for each in ll normal; do
         XEP_INFLIGHT=64k UCX_TCP_SNDBUF=64k UCX_TCP_RCVBUF=64k survive $each 4 3 1 taking 8
     done
