@@ -47,6 +47,7 @@ libxep_all_la_SOURCES = \
 	%D%/core/shape.h %D%/core/shape.c %D%/core/staging.h %D%/core/staging.c %D%/core/staging_slots.h \
 	%D%/core/staging_copy.h %D%/core/staging_copy.c %D%/core/staging_take.h %D%/core/staging_take.c \
 	%D%/core/staging_show.h %D%/core/staging_show.c %D%/core/staging_layout.h %D%/core/staging_layout.c \
+	%D%/core/staging_look.h %D%/core/staging_look.c \
 	%D%/core/staging_wait.h %D%/core/staging_wait.c %D%/core/team.h %D%/core/team.c %D%/core/transport.h \
 	%D%/core/wait_times.h %D%/core/wait_times.c \
 	%D%/cuda/cuda_device.h %D%/cuda/cuda_device.c %D%/cuda/cuda_driver.h %D%/cuda/cuda_driver.c \

@@ -149,6 +149,9 @@ typedef struct xep_op {
      * verdict here, too, whatever the words say that are here; refused is as they have it */
     int is_ruled;
     xep_status_t ruling;
+    /* rows at the end of x that are not there yet, with all else from the biases on; the core lowers it between two
+     * calls of progress. Always 0 where the mode does not say begins_early */
+    uint64_t coming;
 } xep_op_t;
 
 static inline int xep_op_is_without(const xep_op_t *op, uint32_t rank)
@@ -306,6 +309,12 @@ struct xep_env {
      * but late.
      */
     void (*rouse)(const xep_env_t *env, uint32_t rank);
+
+    /**
+     * NULL: nobody asks. Else: all rows that rank sends in the dispatch op are where op->recv has them, by rank, with
+     * their scales, and stay as they are. Does not wait; again: a no-op.
+     */
+    void (*rows_came)(const xep_env_t *env, const xep_op_t *op, uint32_t rank);
 };
 
 /** How much of what a rank says in an operation is here. */
@@ -418,6 +427,7 @@ typedef struct xep_plugin {
     /* device memory: enqueues what fills out on args->stream; args are checked. NULL: XEP_ERR_UNSUPPORTED */
     xep_status_t (*layout)(void *mode, const xep_layout_args_t *args, const xep_layout_t *out);
     xep_by_nodes_t by_nodes;
+    int begins_early; /* 1: it begins operations before all their rows are there, and looks at xep_op_t.coming */
 } xep_plugin_t;
 
 /** The first members of a mode's table: what it was built against. */

@@ -48,19 +48,21 @@ static int cut_run(const xep_part_t *part, uint64_t row, xep_piece_t *piece)
     return 1;
 }
 
-/* All of a part that is left, from op's cursor on. */
+/* All of a part that is left, from op's cursor on, and is there. */
 static xep_status_t put_rows(const xep_kit_t *kit, const xep_op_t *op, uint32_t rank, const xep_part_t *part)
 {
     xep_cursor_t *cursor = &xep_kit_state(op)->cursor;
     xep_wire_t *wire = kit->env->wire;
+    xep_part_t now = *part;
     xep_piece_t piece;
+    now.rows -= part->coming;
     while (part->cut != NULL ? part->cut(kit, op, rank, cursor->part, &cursor->row, &piece)
-                             : cut_run(part, cursor->row, &piece)) {
+                             : cut_run(&now, cursor->row, &piece)) {
         xep_status_t status = wire->ops->put(wire, rank, piece.offset, piece.src, piece.bytes);
         if (status != XEP_OK) return status;
         cursor->row += piece.rows;
     }
-    return XEP_OK;
+    return part->coming == 0 ? XEP_OK : XEP_INPROGRESS;
 }
 
 /* A signal goes behind all puts before it to this rank, which is what the wire promises. */

@@ -28,6 +28,7 @@ typedef struct xep_part {
     size_t src_stride;
     const uint32_t *index; /* [rows] source rows; NULL: 0, 1, ... */
     uint64_t rows;
+    uint64_t coming; /* of them, at the end, that cannot be sent yet */
     size_t bytes;    /* of a row; 0: there are none to send */
     uint64_t offset; /* in the rank's heap */
     size_t stride;

@@ -183,6 +183,7 @@ const xep_plugin_t xep_plugin = {
     .masks = &normal_masks,
     .place = &normal_place,
     .by_nodes = XEP_BY_NODES_ALL,
+    .begins_early = 1,
     .dispatch = normal_dispatch,
     .combine = normal_combine,
 };

@@ -94,11 +94,16 @@ static void returned_part(const normal_t *mode, const xep_op_t *op, uint32_t ran
     size_t weights_bytes = routing->topk * sizeof(float), src_stride = args->topk_weights_stride;
     const char *src = (const char *)args->topk_weights;
 
+    const uint64_t end = routing->src_begin[rank + 1], here = op->recv->rows - op->coming;
+
     if (!weights) src = xep_combine_outputs(&mode->kit, op, &src_stride);
     *part = (xep_part_t){
         .src = src + (src != NULL ? begin * src_stride : 0),
         .src_stride = src_stride,
-        .rows = src != NULL ? routing->src_begin[rank + 1] - begin : 0,
+        .rows = src != NULL ? end - begin : 0,
+        .coming = src == NULL || weights || here >= end ? 0
+                  : here < begin                        ? end - begin
+                                                        : end - here,
         .bytes = weights ? weights_bytes : xep_combine_row_bytes(args),
         .stride = weights ? weights_bytes : mode->layout.common.combine_stride,
     };
@@ -275,12 +280,21 @@ static void sum_tokens(void *arg, uint32_t thread, uint32_t nthreads)
 
 /* ---- steps ---- */
 
+/* Whether some rank pulls rows from this one. */
+static int is_pulled_by_any(const normal_t *mode)
+{
+    for (uint32_t r = 0; r < mode->kit.shape->nranks; r++)
+        if (is_pulled(mode, r)) return 1;
+    return 0;
+}
+
 /* Step 2: without x and weights of the user all is in the input already, and nothing is copied. */
 static xep_status_t fill(void *opaque, xep_op_t *op)
 {
     normal_t *mode = opaque;
     const xep_env_t *env = mode->kit.env;
     const xep_combine_args_t *args = op->combine;
+    if (op->coming != 0 && (mode->nodes != NULL || is_pulled_by_any(mode))) return XEP_INPROGRESS;
     uint64_t bytes = op->recv->rows * xep_combine_row_bytes(args);
     fill_t fill = {mode, op, xep_copy_select(env->simd, xep_streams_to_others(env, bytes))};
     if (args->x != NULL || args->topk_weights != NULL) env->parallel(env, fill_input, &fill);
@@ -292,6 +306,7 @@ static xep_status_t sum(void *opaque, xep_op_t *op)
     normal_t *mode = opaque;
     const xep_env_t *env = mode->kit.env;
     const normal_routing_t *routing = normal_slot(mode, op->slot)->routing;
+    if (op->coming != 0) return XEP_INPROGRESS;
     sum_t sum = {.mode = mode,
                  .op = op,
                  .weigh = xep_weigh_select(op->combine->dtype, env->simd, is_streaming(mode, op)),

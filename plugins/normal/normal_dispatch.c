@@ -99,7 +99,17 @@ static void fill_targets(normal_t *mode, const xep_op_t *op)
     }
 }
 
-/* Own rows are read next by this rank, those of others by these: both bypass the caches where they are too many. */
+/* Tokens that are to be moved, and are there. */
+static uint64_t count_ready(const xep_op_t *op)
+{
+    const uint64_t here = op->dispatch->tokens - op->coming, moved = normal_state(op)->moved;
+    return here > moved ? here - moved : 0;
+}
+
+/*
+ * Own rows are read next by this rank, those of others by these: both bypass the caches where they are too many. Of
+ * tokens that are ready.
+ */
 static void move_slice(normal_t *mode, xep_op_t *op)
 {
     normal_state_t *state = normal_state(op);
@@ -107,7 +117,7 @@ static void move_slice(normal_t *mode, xep_op_t *op)
     const normal_routing_t *routing = slot->routing;
     size_t bytes = xep_dispatch_row_bytes(op->dispatch);
     uint64_t written = routing->first[routing->tokens] * bytes;
-    uint64_t left = routing->tokens - state->moved;
+    uint64_t ready = count_ready(op);
     move_t move = {
         .mode = mode,
         .op = op,
@@ -119,7 +129,7 @@ static void move_slice(normal_t *mode, xep_op_t *op)
         .stride = xep_row_stride(bytes),
         .send = state->place.fill,
         .begin = state->moved,
-        .end = state->moved + (mode->kit.all_mapped || left < SLICE ? left : SLICE),
+        .end = state->moved + (mode->kit.all_mapped || ready < SLICE ? ready : SLICE),
     };
     mode->kit.env->parallel(mode->kit.env, move_tokens, &move);
     state->moved = move.end;
@@ -188,11 +198,28 @@ static xep_status_t move(void *opaque, xep_op_t *op)
     while (normal_state(op)->moved < tokens) {
         xep_status_t status = xep_send_parts(&mode->kit, op, normal_dispatch_part);
         if (status < 0) return status;
+        if (count_ready(op) == 0) return XEP_INPROGRESS;
         move_slice(mode, op);
     }
     if (fenced) normal_end_storing(mode);
     if (tokens != 0) normal_note_rows(mode, op);
     return xep_step_send(opaque, op);
+}
+
+/* The core may take the rows of a rank further while those of others are on their way. */
+static xep_status_t wait_rows(void *opaque, xep_op_t *op)
+{
+    const normal_t *mode = opaque;
+    const xep_env_t *env = mode->kit.env;
+    xep_status_t status = xep_step_wait(opaque, op);
+    if (env->rows_came == NULL || status < 0 || xep_kit_state(op)->verdict != XEP_OK) return status;
+    const uint32_t late = status == XEP_OK ? 0 : op->late.count;
+    for (uint32_t r = 0; r < mode->kit.shape->nranks; r++) {
+        uint32_t i = 0;
+        while (i < late && op->late.ranks[i] != r) i++;
+        if (i == late) env->rows_came(env, op, r);
+    }
+    return status;
 }
 
 /* Step 6. What ranks that are out have left is closed up only when nothing more of theirs can come. */
@@ -218,7 +245,7 @@ const xep_step_t normal_dispatch_steps[] = {
     {.name = "rows to go out", .does = "rows", .run = move, .store = store_done, .parts = normal_dispatch_part},
     {.name = "rows",
      .does = "wait for rows",
-     .run = xep_step_wait,
+     .run = wait_rows,
      .word = done_word,
      .announced = {.offset = offsetof(normal_mail_t, digest) - offsetof(normal_mail_t, done),
                    .bytes = sizeof(normal_digest_t)}},
@@ -273,6 +300,7 @@ static xep_status_t move_by_nodes(void *opaque, xep_op_t *op)
     xep_wire_t *wire = mode->kit.env->wire;
     xep_status_t status = XEP_OK, passed = XEP_INPROGRESS, forwarded = XEP_INPROGRESS;
     if (xep_kit_state(op)->verdict != XEP_OK) return XEP_OK;
+    if (op->coming != 0) return XEP_INPROGRESS;
     if (op->late.count != 0) status = xep_step_wait(mode, op);
     for (int moves = 1; status >= 0 && moves;) {
         passed = normal_pass_rows(mode, op);

@@ -3,6 +3,20 @@
 /* Steps 4 and 5 for a rank that is not mapped: its rows, the metadata once it is staged, the signal. */
 #include "normal.h"
 
+/* Of the rows for a rank, which are in the order of tokens, those whose tokens are not there yet. */
+static uint64_t count_coming(const xep_op_t *op, const uint32_t *tokens, uint64_t rows)
+{
+    const uint64_t here = op->dispatch->tokens - op->coming;
+    uint64_t low = 0, high = rows;
+    if (op->coming == 0) return 0;
+    while (low < high) {
+        const uint64_t middle = low + (high - low) / 2;
+        if (tokens[middle] < here) low = middle + 1;
+        else high = middle;
+    }
+    return rows - low;
+}
+
 /* Rows straight from the caller's memory, which is why it must not change until the operation is done. */
 static void rows_part(const normal_t *mode, const xep_op_t *op, uint32_t rank, xep_part_t *part)
 {
@@ -18,6 +32,7 @@ static void rows_part(const normal_t *mode, const xep_op_t *op, uint32_t rank, x
         .stride = stride,
         .offset = xep_area_at(mode->layout.common.x, slot->from[rank].slot) + normal_there(mode, slot, rank) * stride,
     };
+    part->coming = count_coming(op, part->index, part->rows);
 }
 
 enum { METADATA = 4 };

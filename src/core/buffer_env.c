@@ -19,6 +19,7 @@
 #include "members_area.h"
 #include "request_end.h"
 #include "request_trace.h"
+#include "staging_show.h"
 
 static xep_buffer_t *buffer_of(const xep_env_t *env)
 {
@@ -196,4 +197,5 @@ void xep_buffer_fill_env(xep_buffer_t *buffer)
     env->has_ended = env_has_ended;
     env->leave_out = env_leave_out;
     env->rouse = xep_group_sleeps(buffer->group) ? env_rouse : NULL;
+    env->rows_came = buffer->staging == NULL ? NULL : xep_staging_rows_came;
 }

@@ -22,9 +22,12 @@ typedef struct xep_heap_device_ops {
     /** Whether what is enqueued on stream is kept for a graph, and not done now. */
     int (*is_captured)(xep_heap_device_t *device, void *stream);
 
-    /** Notes how far a stream has come; reached: XEP_OK when it is there, XEP_INPROGRESS before. One at a time. */
-    xep_status_t (*note)(xep_heap_device_t *device, void *stream);
-    xep_status_t (*reached)(xep_heap_device_t *device);
+    /** Makes so many notes, once; freed by close. */
+    xep_status_t (*make_notes)(xep_heap_device_t *device, uint32_t count);
+
+    /** Notes how far a stream has come; reached: XEP_OK when it is there, XEP_INPROGRESS before. */
+    xep_status_t (*note)(xep_heap_device_t *device, uint32_t number, void *stream);
+    xep_status_t (*reached)(xep_heap_device_t *device, uint32_t number);
 
     /** Pins memory of the host, which it must be for copies to run on their own; unpin before it is freed. */
     xep_status_t (*pin)(xep_heap_device_t *device, void *base, uint64_t bytes);

@@ -14,6 +14,7 @@
 #include "handle.h"
 #include "members.h"
 #include "request_end.h"
+#include "staging_look.h"
 #include "staging_show.h"
 
 /* A turn is used up by a dispatch that has begun, so that one that the mode refuses leaves no gap. */
@@ -59,6 +60,7 @@ static void advance(xep_request_t *req)
     if (req->state == XEP_REQUEST_DEFERRED) begin_deferred(req);
     if (req->state != XEP_REQUEST_ACTIVE) return;
     status = req->unsettled ? xep_members_settle(req) : XEP_OK;
+    if (status == XEP_OK && req->op.coming != 0) status = xep_staging_look(req);
     if (status == XEP_OK) status = req->buffer->plugin.plugin->progress(req->buffer->mode, &req->op);
     if (status == XEP_INPROGRESS) return;
     /* what was read of peers, and so an error in it, is right only if they have not left this rank out meanwhile */

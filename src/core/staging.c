@@ -121,6 +121,9 @@ xep_status_t xep_staging_open(xep_buffer_t *buffer)
     void *there = NULL;
     if (staging == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for %u slots", shape->slots);
     buffer->staging = staging;
+    staging->came = calloc(shape->slots, shape->nranks);
+    if (staging->came == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for %u slots", shape->slots);
+    for (uint32_t s = 0; s < shape->slots; s++) staging->slots[s].came = staging->came + (size_t)s * shape->nranks;
     staging->inputs = lay_inputs(shape, shape->recv_rows);
     staging->views = lay_views(shape, shape->recv_rows);
     staging->x_stride = x_stride(shape);
@@ -129,6 +132,7 @@ xep_status_t xep_staging_open(xep_buffer_t *buffer)
         (char *)buffer->heap->base + begin_of_inputs(buffer->quiet_offset + (uint64_t)shape->nranks * sizeof(uint64_t));
     xep_status_t status = device->ops->allocate(device, XEP_MEMORY_CUDA, shape->slots * staging->views.bytes, &there);
     staging->there = there;
+    if (status == XEP_OK) status = buffer->device->ops->make_notes(buffer->device, staged_note(shape->slots, 0));
     if (status == XEP_OK) pin_heap(buffer);
     /* the zeros are there before anything is copied over them */
     return status == XEP_OK ? device->ops->sync(device) : status;
@@ -142,6 +146,7 @@ void xep_staging_close(xep_buffer_t *buffer)
     device->device.ops->release(&device->device, XEP_MEMORY_HOST, staging->layout);
     device->device.ops->release(&device->device, XEP_MEMORY_CUDA, staging->there);
     if (staging->pinned) device->ops->unpin(device, buffer->heap->base);
+    free(staging->came);
     free(staging);
     buffer->staging = NULL;
 }

@@ -6,7 +6,12 @@
  * for what it brings.
  *
  *  take  when an operation is called: its stream is put behind the buffer's mark, copies of what the caller gave are
- *        enqueued, and the call waits until the stream has come so far. The operation then begins as on the host.
+ *        enqueued, and the mark. The call waits until the stream has come as far as to the rows, or behind them where
+ *        the mode does not begin early. The operation then begins as on the host.
+ *  look  while it goes on: rows come in parts, behind each of which there is a note. Those that are not there yet are
+ *        op.coming, and the mode does without them. The biases of a combine are there with the last part.
+ *  came  when all rows of a rank are there, which the mode tells while it waits for others: their copies to the device
+ *        are enqueued.
  *  show  when the mode has ended it: copies of what came, to the memory of the slot and to the caller's, are enqueued
  *        on the same stream, and then the mark.
  *

@@ -77,7 +77,8 @@ static xep_status_t send_counts(xep_buffer_t *buffer, const layout_copies_t *c, 
         copies[i] = (staged_matrix_t){NULL, to[i], c->bytes[i], at(buffer, c, i), c->bytes[i], c->bytes[i], 1};
     xep_status_t status = xep_staging_copy(buffer, copies, 5, stream);
     /* the next one writes here, and may be on another stream */
-    return status == XEP_OK ? xep_staging_wait(buffer, XEP_WAITS_NOWHERE, stream, buffer->timeout_ms) : status;
+    if (status == XEP_OK) status = xep_staging_note(buffer, stream);
+    return status == XEP_OK ? xep_staging_wait(buffer, XEP_WAITS_NOWHERE, buffer->timeout_ms) : status;
 }
 
 xep_status_t xep_staging_layout(xep_buffer_t *buffer, const xep_layout_args_t *args, const xep_layout_t *out)
@@ -90,7 +91,8 @@ xep_status_t xep_staging_layout(xep_buffer_t *buffer, const xep_layout_args_t *a
     const staged_matrix_t idx = {NULL, at(buffer, &c, 0), row, args->topk_idx, args->topk_idx_stride,
                                  row,  args->tokens};
     status = xep_staging_copy(buffer, &idx, 1, args->stream);
-    if (status == XEP_OK) status = xep_staging_wait(buffer, XEP_WAITS_NOWHERE, args->stream, buffer->timeout_ms);
+    if (status == XEP_OK) status = xep_staging_note(buffer, args->stream);
+    if (status == XEP_OK) status = xep_staging_wait(buffer, XEP_WAITS_NOWHERE, buffer->timeout_ms);
     if (status != XEP_OK) return status;
     xep_layout_args_t own = *args;
     const xep_layout_t counts = {.size = sizeof counts,

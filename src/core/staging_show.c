@@ -3,6 +3,8 @@
 /* What an operation has brought, on its way to the device. */
 #include "staging_show.h"
 
+#include <stddef.h>
+
 #include "handle.h"
 #include "request.h"
 #include "staging_copy.h"
@@ -79,14 +81,41 @@ static xep_status_t show_range(const xep_request_t *req, uint64_t begin, uint64_
     return xep_staging_copy(req->buffer, parts, 2, req->dispatch.stream);
 }
 
+/* Those that are not on their way already. */
+static xep_status_t show_by_rank(const xep_request_t *req)
+{
+    const xep_recv_t *recv = &req->handle->recv;
+    const uint8_t *came = req->buffer->staging->slots[req->op.slot].came;
+    xep_status_t status = XEP_OK;
+    for (uint32_t r = 0, end; r < req->buffer->shape.nranks && status == XEP_OK; r = end + 1) {
+        for (end = r; end < req->buffer->shape.nranks && !came[end]; end++) {}
+        status = show_range(req, recv->src_begin[r], recv->src_begin[end] - recv->src_begin[r]);
+    }
+    return status;
+}
+
 static xep_status_t show_rows(const xep_request_t *req)
 {
     const xep_recv_t *recv = &req->handle->recv;
     xep_status_t status = XEP_OK;
+    if (recv->arrangement == XEP_ROWS_BY_RANK) return show_by_rank(req);
     if (recv->arrangement != XEP_ROWS_BY_EXPERT_PADDED) return show_range(req, 0, recv->rows);
     for (uint32_t e = 0; e < recv->local_experts && status == XEP_OK; e++)
         status = show_range(req, recv->expert_begin[e], recv->expert_count[e]);
     return status;
+}
+
+/* What cannot be enqueued now is tried again at the end. Few rows go with the others: a copy has its price. */
+void xep_staging_rows_came(const xep_env_t *env, const xep_op_t *op, uint32_t rank)
+{
+    const xep_request_t *req = (const void *)((const char *)op - offsetof(xep_request_t, op));
+    uint8_t *came = req->buffer->staging->slots[op->slot].came;
+    const uint64_t begin = op->recv->src_begin[rank], rows = op->recv->src_begin[rank + 1] - begin;
+    (void)env;
+    if (came[rank] || rows * op->recv->x_stride < STAGED_PART_BYTES) return;
+    fill_shown(req->buffer, req->handle);
+    came[rank] =
+        xep_staging_check_stream(req->buffer, req->dispatch.stream) == XEP_OK && show_range(req, begin, rows) == XEP_OK;
 }
 
 /* An array without gaps. */

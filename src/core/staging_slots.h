@@ -32,7 +32,28 @@ typedef struct staged_slot {
     size_t out_stride, out_weights_stride;
     int32_t *stats;
     uint64_t *rows;
+    uint64_t coming; /* rows that the operation is given, which come in parts */
+    uint32_t parts, parts_here;
+    uint8_t *came; /* [nranks] 1: rows of the rank are on their way to the device */
 } staged_slot_t;
+
+/**
+ * What an operation is given comes in so many parts at most, of so many bytes at least: less is not worth another copy.
+ */
+enum { STAGED_PARTS = 8, STAGED_PART_BYTES = 256 * 1024 };
+
+/** Of a part of a slot's; note 0 is that of xep_staging_wait(). */
+static inline uint32_t staged_note(uint32_t slot, uint32_t part)
+{
+    return 1 + slot * STAGED_PARTS + part;
+}
+
+/** The first row of a part; of the one behind the last: all rows. */
+static inline uint64_t staged_part_begin(const staged_slot_t *slot, uint32_t part)
+{
+    return slot->parts == 0 ? slot->coming
+                            : slot->coming / slot->parts * part + slot->coming % slot->parts * part / slot->parts;
+}
 
 struct xep_staging {
     staged_inputs_t inputs;
@@ -42,6 +63,7 @@ struct xep_staging {
     int pinned;
     void *layout; /* pinned memory of layouts, as large as the largest so far; NULL: there was none */
     uint64_t layout_bytes;
+    uint8_t *came; /* of all slots */
     staged_slot_t slots[];
 };
 

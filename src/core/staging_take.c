@@ -3,6 +3,8 @@
 /* What an operation is given, on its way to the host. What is refused is refused before anything is enqueued. */
 #include "staging_take.h"
 
+#include <string.h>
+
 #include "handle.h"
 #include "request.h"
 #include "staging_copy.h"
@@ -25,6 +27,71 @@ static xep_status_t begin_on(const xep_buffer_t *buffer, void *stream)
     xep_device_t *device = &buffer->device->device;
     xep_status_t status = xep_staging_check_stream(buffer, stream);
     return status == XEP_OK ? device->ops->after_mark(device, stream) : status;
+}
+
+static uint32_t count_parts(const staged_matrix_t *rows)
+{
+    const uint64_t parts = rows->rows * rows->bytes / STAGED_PART_BYTES;
+    const uint64_t most = rows->rows < STAGED_PARTS ? rows->rows : STAGED_PARTS;
+    return (uint32_t)(parts > most ? most : parts == 0 ? most != 0 : parts);
+}
+
+static xep_status_t copy_part(const xep_buffer_t *buffer, const staged_matrix_t *rows, uint64_t begin, uint64_t end,
+                              void *stream)
+{
+    staged_matrix_t part = *rows;
+    part.from = (const char *)rows->from + begin * rows->from_stride;
+    part.to = (char *)rows->to + begin * rows->to_stride;
+    part.rows = end - begin;
+    return xep_staging_copy(buffer, &part, 1, stream);
+}
+
+/*
+ * The rows of an operation, and what is wanted as late as the last of them, in parts that the mode does not wait for.
+ * The mark is behind them: whatever becomes of the operation, the slot is used again when they are there.
+ */
+static xep_status_t take_in_parts(xep_request_t *req, const staged_matrix_t *rows, const staged_matrix_t *behind,
+                                  size_t count, void *stream)
+{
+    xep_buffer_t *buffer = req->buffer;
+    xep_heap_device_t *device = buffer->device;
+    staged_slot_t *slot = &buffer->staging->slots[req->op.slot];
+    xep_status_t status = XEP_OK;
+    slot->coming = rows->rows;
+    slot->parts = count_parts(rows);
+    slot->parts_here = 0;
+    req->op.coming = rows->rows;
+    if (slot->parts == 0) status = xep_staging_copy(buffer, behind, count, stream);
+    if (status == XEP_OK) status = xep_staging_note(buffer, stream);
+    for (uint32_t i = 0; i < slot->parts && status == XEP_OK; i++) {
+        status = copy_part(buffer, rows, staged_part_begin(slot, i), staged_part_begin(slot, i + 1), stream);
+        if (status == XEP_OK && i + 1 == slot->parts) status = xep_staging_copy(buffer, behind, count, stream);
+        if (status == XEP_OK) status = device->ops->note(device, staged_note(req->op.slot, i), stream);
+    }
+    return status == XEP_OK ? device->device.ops->mark(&device->device, stream) : status;
+}
+
+/* Padded, most rows of an input are none. */
+static xep_status_t take_whole(const xep_request_t *req, const staged_matrix_t *rows, void *stream)
+{
+    const xep_recv_t *recv = &req->handle->recv;
+    xep_status_t status = XEP_OK;
+    if (req->op.kind == XEP_OP_DISPATCH || recv->arrangement != XEP_ROWS_BY_EXPERT_PADDED)
+        return xep_staging_copy(req->buffer, rows, 1, stream);
+    for (uint32_t e = 0; e < recv->local_experts && status == XEP_OK; e++)
+        status =
+            copy_part(req->buffer, rows, recv->expert_begin[e], recv->expert_begin[e] + recv->expert_count[e], stream);
+    return status;
+}
+
+/* The last of what an operation is given: behind is wanted only when all rows are there. */
+static xep_status_t take_rows(xep_request_t *req, const staged_matrix_t *rows, const staged_matrix_t *behind,
+                              size_t count, void *stream)
+{
+    if (req->buffer->plugin.plugin->begins_early) return take_in_parts(req, rows, behind, count, stream);
+    xep_status_t status = take_whole(req, rows, stream);
+    if (status == XEP_OK) status = xep_staging_copy(req->buffer, behind, count, stream);
+    return status == XEP_OK ? xep_staging_note(req->buffer, stream) : status;
 }
 
 /* ---- dispatch ---- */
@@ -94,16 +161,19 @@ static xep_status_t take_dispatch(xep_request_t *req)
     const staged_matrix_t matrices[] = {
         {"topk_idx", idx, idx_bytes, a->topk_idx, a->topk_idx_stride, idx_bytes, a->tokens},
         {"topk_weights", weights, weight_bytes, a->topk_weights, a->topk_weights_stride, weight_bytes, a->tokens},
-        {"x", x, buffer->staging->x_stride, a->x, a->x_stride, x_bytes, a->tokens},
         {"expert_stats", stats, stats_bytes, a->expert_stats, stats_bytes, stats_bytes, 1},
     };
+    const staged_matrix_t rows = {"x", x, buffer->staging->x_stride, a->x, a->x_stride, x_bytes, a->tokens};
     const size_t count = sizeof matrices / sizeof matrices[0];
-    xep_status_t status = check_matrices(buffer, matrices, count);
+    memset(slot->came, 0, buffer->shape.nranks);
+    xep_status_t status = check_matrices(buffer, &rows, 1);
+    if (status == XEP_OK) status = check_matrices(buffer, matrices, count);
     if (status == XEP_OK) status = xep_staging_check(buffer, "scales", a->scales, a->tokens);
     if (status == XEP_OK) status = check_told(buffer, a, slot);
     if (status == XEP_OK) status = begin_on(buffer, a->stream);
     if (status == XEP_OK) status = xep_staging_copy(buffer, matrices, count, a->stream);
     if (status == XEP_OK) status = fetch_scales(buffer, a, staged_here(buffer, s, at->scales));
+    if (status == XEP_OK) status = take_rows(req, &rows, NULL, 0, a->stream);
     if (status != XEP_OK) return status;
     a->x = x;
     a->x_stride = buffer->staging->x_stride;
@@ -117,22 +187,6 @@ static xep_status_t take_dispatch(xep_request_t *req)
 }
 
 /* ---- combine ---- */
-
-/* Padded, most rows are none. */
-static xep_status_t fetch_outputs(const xep_request_t *req, const staged_matrix_t *y)
-{
-    const xep_recv_t *recv = &req->handle->recv;
-    xep_status_t status = XEP_OK;
-    if (recv->arrangement != XEP_ROWS_BY_EXPERT_PADDED) return xep_staging_copy(req->buffer, y, 1, req->combine.stream);
-    for (uint32_t e = 0; e < recv->local_experts && status == XEP_OK; e++) {
-        staged_matrix_t part = *y;
-        part.from = (const char *)y->from + recv->expert_begin[e] * y->from_stride;
-        part.to = (char *)y->to + recv->expert_begin[e] * y->to_stride;
-        part.rows = recv->expert_count[e];
-        status = xep_staging_copy(req->buffer, &part, 1, req->combine.stream);
-    }
-    return status;
-}
 
 /* Where the outputs are: the caller's, or in the slot's memory of the device. */
 static staged_matrix_t find_outputs(const xep_request_t *req)
@@ -191,28 +245,28 @@ static xep_status_t take_combine(xep_request_t *req)
     const staged_matrix_t matrices[] = {
         {"topk_weights", staged_here(buffer, s, at->y_weights), weights, a->topk_weights, a->topk_weights_stride,
          weights, rows},
-        {"bias", staged_here(buffer, s, at->bias[0]), stride, a->bias[0], a->bias_stride[0], row, tokens},
-        {"bias", staged_here(buffer, s, at->bias[1]), stride, a->bias[1], a->bias_stride[1], row, tokens},
         {"weights", staged_here(buffer, s, at->source_weights), weights, a->weights, a->weights_stride, weights,
          tokens},
+        {"bias", staged_here(buffer, s, at->bias[0]), stride, a->bias[0], a->bias_stride[0], row, tokens},
+        {"bias", staged_here(buffer, s, at->bias[1]), stride, a->bias[1], a->bias_stride[1], row, tokens},
     };
     const size_t count = sizeof matrices / sizeof matrices[0];
     xep_status_t status = check_outs(req);
     if (status == XEP_OK) status = check_matrices(buffer, &y, 1);
     if (status == XEP_OK) status = check_matrices(buffer, matrices, count);
     if (status == XEP_OK) status = begin_on(buffer, a->stream);
-    if (status == XEP_OK) status = fetch_outputs(req, &y);
-    if (status == XEP_OK) status = xep_staging_copy(buffer, matrices, count, a->stream);
+    if (status == XEP_OK) status = xep_staging_copy(buffer, matrices, 2, a->stream);
+    if (status == XEP_OK) status = take_rows(req, &y, &matrices[2], 2, a->stream);
     if (status != XEP_OK) return status;
     a->x = y.to;
     a->x_stride = y.to_stride;
     if (a->topk_weights != NULL) a->topk_weights = matrices[0].to;
     a->topk_weights_stride = weights;
     for (int b = 0; b < 2; b++) {
-        if (a->bias[b] != NULL) a->bias[b] = matrices[1 + b].to;
+        if (a->bias[b] != NULL) a->bias[b] = matrices[2 + b].to;
         a->bias_stride[b] = stride;
     }
-    if (a->weights != NULL) a->weights = matrices[3].to;
+    if (a->weights != NULL) a->weights = matrices[1].to;
     a->weights_stride = weights;
     direct_outs(req);
     return XEP_OK;
@@ -231,6 +285,5 @@ xep_status_t xep_staging_take(xep_request_t *req)
     xep_status_t status = is_dispatch ? take_dispatch(req) : take_combine(req);
     if (status != XEP_OK) return status;
     return xep_staging_wait(buffer, is_dispatch ? XEP_WAITS_DISPATCH : XEP_WAITS_COMBINE,
-                            is_dispatch ? req->dispatch.stream : req->combine.stream,
                             timeout_ms == 0 ? buffer->timeout_ms : timeout_ms);
 }

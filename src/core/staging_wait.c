@@ -19,7 +19,7 @@ static xep_status_t look_at_stream(void *arg)
 {
     const stream_look_t *look = arg;
     xep_request_advance_all(look->buffer);
-    return look->buffer->device->ops->reached(look->buffer->device);
+    return look->buffer->device->ops->reached(look->buffer->device, 0);
 }
 
 static void explain_stream(void *arg, char *text, size_t bytes)
@@ -41,8 +41,13 @@ static void account_for_stream(void *arg, xep_account_t *account)
     snprintf(account->what, sizeof account->what, "stream");
 }
 
+xep_status_t xep_staging_note(xep_buffer_t *buffer, void *stream)
+{
+    return buffer->device->ops->note(buffer->device, 0, stream);
+}
+
 /* After an error the stream may still come to the copies, which write into the slot: so it takes a reset. */
-xep_status_t xep_staging_wait(xep_buffer_t *buffer, xep_waits_kind_t kind, void *stream, int32_t timeout_ms)
+xep_status_t xep_staging_wait(xep_buffer_t *buffer, xep_waits_kind_t kind, int32_t timeout_ms)
 {
     stream_look_t look = {buffer, kind};
     xep_wait_t wait = {.look = look_at_stream,
@@ -51,8 +56,7 @@ xep_status_t xep_staging_wait(xep_buffer_t *buffer, xep_waits_kind_t kind, void 
                        .account = kind == XEP_WAITS_NOWHERE ? NULL : account_for_stream,
                        .explain = explain_stream};
     char what[200], text[XEP_REASON_BYTES];
-    xep_status_t status = buffer->device->ops->note(buffer->device, stream);
-    if (status == XEP_OK) status = xep_group_wait(buffer->group, &wait);
+    xep_status_t status = xep_group_wait(buffer->group, &wait);
     if (status == XEP_OK) return xep_buffer_usable(buffer);
     if (status == XEP_ERR_ABORTED) return status;
     explain_stream(&look, what, sizeof what);

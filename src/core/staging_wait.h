@@ -7,7 +7,10 @@
 #include "account.h"
 #include "buffer.h"
 
-/** Waits until the stream has come to what was enqueued last; breaks the buffer if it does not. Makes progress. */
-xep_status_t xep_staging_wait(xep_buffer_t *buffer, xep_waits_kind_t kind, void *stream, int32_t timeout_ms);
+/** Notes what was enqueued on the stream last, for xep_staging_wait(). */
+xep_status_t xep_staging_note(xep_buffer_t *buffer, void *stream);
+
+/** Waits until the stream has come to what was noted; breaks the buffer if it does not. Makes progress. */
+xep_status_t xep_staging_wait(xep_buffer_t *buffer, xep_waits_kind_t kind, int32_t timeout_ms);
 
 #endif

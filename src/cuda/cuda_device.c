@@ -33,7 +33,7 @@ static void close_device(xep_heap_device_t *device)
         xep_cuda_enter(cuda);
         xep_cuda_heap_close(cuda);
         if (cuda->marked != NULL) cuda->driver.event_destroy(cuda->marked);
-        if (cuda->noted != NULL) cuda->driver.event_destroy(cuda->noted);
+        for (uint32_t i = 0; i < cuda->nnotes; i++) cuda->driver.event_destroy(cuda->notes[i]);
         if (cuda->stop != NULL) cuda->driver.host_free(cuda->stop);
         xep_cuda_leave(cuda);
     }
@@ -64,6 +64,7 @@ static const xep_heap_device_ops_t heap_ops = {
     .heap_connect = xep_cuda_heap_connect,
     .follow = xep_cuda_work_follow,
     .is_captured = xep_cuda_work_is_captured,
+    .make_notes = xep_cuda_work_make_notes,
     .note = xep_cuda_work_note,
     .reached = xep_cuda_work_reached,
     .pin = xep_cuda_work_pin,
@@ -84,9 +85,8 @@ static xep_status_t find_context(xep_cuda_device_t *cuda)
 }
 
 /*
- * What is known of the device, and what a buffer needs once: the events that mark the end of its last operation and
- * note how far a stream has come, and the word of stop. find_context() has just seen its context current, so none is
- * pushed.
+ * What is known of the device, and what a buffer needs once: the event that marks the end of its last operation, and
+ * the word of stop. find_context() has just seen its context current, so none is pushed.
  */
 static xep_status_t ask_device(xep_cuda_device_t *cuda)
 {
@@ -96,7 +96,6 @@ static xep_status_t ask_device(xep_cuda_device_t *cuda)
     cuda_result_t result = driver->device_attribute(&processors, CUDA_MULTIPROCESSORS, cuda->heap.number);
     if (result == CUDA_DONE) result = driver->device_attribute(&shared, CUDA_SHARED_BYTES, cuda->heap.number);
     if (result == CUDA_DONE) result = driver->event_create(&cuda->marked, CUDA_EVENT_NO_TIMING);
-    if (result == CUDA_DONE) result = driver->event_create(&cuda->noted, CUDA_EVENT_NO_TIMING);
     if (result == CUDA_DONE) result = driver->host_allocate(&stop, sizeof *cuda->stop, 0);
     if (result != CUDA_DONE) return xep_cuda_check(driver, result, "use its device");
     cuda->stop = stop;

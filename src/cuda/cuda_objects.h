@@ -20,7 +20,8 @@ typedef struct xep_cuda_device {
     xep_cuda_driver_t driver;
     cuda_handle_t context;
     cuda_handle_t marked; /* event */
-    cuda_handle_t noted;  /* event */
+    cuda_handle_t *notes; /* [nnotes] events */
+    uint32_t nnotes;
     xep_cuda_key_t key;
     uint32_t *stop;  /* pinned */
     void **mapped;   /* [nranks] */

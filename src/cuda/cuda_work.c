@@ -7,6 +7,7 @@
  */
 #include "cuda_work.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "error.h"
@@ -205,19 +206,33 @@ xep_status_t xep_cuda_work_mark(xep_device_t *device, void *stream)
                "mark the stream");
 }
 
-/* Another event than the mark: what it stands for is only that the host may go on. */
-xep_status_t xep_cuda_work_note(xep_heap_device_t *device, void *stream)
+/* Other events than the mark: what they stand for is only that the host may go on. */
+xep_status_t xep_cuda_work_make_notes(xep_heap_device_t *device, uint32_t count)
 {
     xep_cuda_device_t *cuda = xep_cuda_of(&device->device);
+    cuda_result_t result = CUDA_DONE;
+    cuda->notes = calloc(count, sizeof *cuda->notes);
+    if (cuda->notes == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for %u events", count);
     xep_cuda_enter(cuda);
-    return end(cuda, cuda->driver.event_record(cuda->noted, stream), "note how far the stream has come");
+    for (uint32_t i = 0; i < count && result == CUDA_DONE; i++) {
+        result = cuda->driver.event_create(&cuda->notes[i], CUDA_EVENT_NO_TIMING);
+        cuda->nnotes += result == CUDA_DONE;
+    }
+    return end(cuda, result, "make events");
 }
 
-xep_status_t xep_cuda_work_reached(xep_heap_device_t *device)
+xep_status_t xep_cuda_work_note(xep_heap_device_t *device, uint32_t number, void *stream)
 {
     xep_cuda_device_t *cuda = xep_cuda_of(&device->device);
     xep_cuda_enter(cuda);
-    cuda_result_t result = cuda->driver.event_query(cuda->noted);
+    return end(cuda, cuda->driver.event_record(cuda->notes[number], stream), "note how far the stream has come");
+}
+
+xep_status_t xep_cuda_work_reached(xep_heap_device_t *device, uint32_t number)
+{
+    xep_cuda_device_t *cuda = xep_cuda_of(&device->device);
+    xep_cuda_enter(cuda);
+    cuda_result_t result = cuda->driver.event_query(cuda->notes[number]);
     if (result != CUDA_NOT_READY) return end(cuda, result, "tell how far the stream has come");
     xep_cuda_leave(cuda);
     return XEP_INPROGRESS;

@@ -19,8 +19,9 @@ xep_status_t xep_cuda_work_fill(xep_device_t *device, void *to, uint8_t value, s
 xep_status_t xep_cuda_work_after_mark(xep_device_t *device, void *stream);
 xep_status_t xep_cuda_work_follow(xep_heap_device_t *device, void *stream);
 int xep_cuda_work_is_captured(xep_heap_device_t *device, void *stream);
-xep_status_t xep_cuda_work_note(xep_heap_device_t *device, void *stream);
-xep_status_t xep_cuda_work_reached(xep_heap_device_t *device);
+xep_status_t xep_cuda_work_make_notes(xep_heap_device_t *device, uint32_t count);
+xep_status_t xep_cuda_work_note(xep_heap_device_t *device, uint32_t number, void *stream);
+xep_status_t xep_cuda_work_reached(xep_heap_device_t *device, uint32_t number);
 xep_status_t xep_cuda_work_pin(xep_heap_device_t *device, void *base, uint64_t bytes);
 void xep_cuda_work_unpin(xep_heap_device_t *device, void *base);
 xep_status_t xep_cuda_work_mark(xep_device_t *device, void *stream);

@@ -287,7 +287,7 @@ AT(xep_late_t, wait_ns, 24);
 AT(xep_late_t, what, 32);
 AT(xep_late_t, opens, 40);
 
-SIZE(xep_op_t, 136);
+SIZE(xep_op_t, 144);
 AT(xep_op_t, kind, 0);
 AT(xep_op_t, slot, 4);
 AT(xep_op_t, cached_slot, 8);
@@ -303,8 +303,9 @@ AT(xep_op_t, late, 72);
 AT(xep_op_t, out, 120);
 AT(xep_op_t, is_ruled, 128);
 AT(xep_op_t, ruling, 132);
+AT(xep_op_t, coming, 136);
 
-SIZE(xep_env_t, 272);
+SIZE(xep_env_t, 280);
 AT(xep_env_t, size, 0);
 AT(xep_env_t, shape, 8);
 AT(xep_env_t, heap, 16);
@@ -329,6 +330,7 @@ AT(xep_env_t, has_ended, 240);
 AT(xep_env_t, leave_out, 248);
 AT(xep_env_t, stream_bytes_others, 256);
 AT(xep_env_t, rouse, 264);
+AT(xep_env_t, rows_came, 272);
 
 SIZE(xep_mask_ops_t, 32);
 AT(xep_mask_ops_t, holds, 0);
@@ -363,6 +365,7 @@ AT(xep_plugin_t, masks, 112);
 AT(xep_plugin_t, place, 120);
 AT(xep_plugin_t, layout, 128);
 AT(xep_plugin_t, by_nodes, 136);
+AT(xep_plugin_t, begins_early, 140);
 
 SIZE(xep_wire_ops_t, 72);
 AT(xep_wire_ops_t, size, 0);

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "standin.h"
 
@@ -290,9 +291,15 @@ typedef struct copy {
     size_t bytes, rows;
 } copy_t;
 
+enum { LARGE_COPY = 256 * 1024 };
+
+/* With STANDIN_SLOW_COPIES rows take so many microseconds for each 256 KiB. */
 static void run_copy(const void *args)
 {
     const copy_t *copy = args;
+    const char *slow = getenv("STANDIN_SLOW_COPIES");
+    const size_t large = copy->rows > 1 ? copy->rows * copy->bytes / LARGE_COPY : 0;
+    if (slow != NULL && large != 0) usleep((useconds_t)(large * strtoul(slow, NULL, 10)));
     for (size_t i = 0; i < copy->rows; i++)
         memcpy((char *)copy->to + i * copy->to_pitch, (const char *)copy->from + i * copy->from_pitch, copy->bytes);
 }

@@ -56,6 +56,7 @@ for program in cuda_ops cuda_ll_ops; do
     staged 2 $program UCX_TLS=tcp,self
     staged 4 $program XEP_NODE_RANKS=2 XEP_PATH=nodes XEP_THREADS=2
 done
+staged 2 cuda_ops XEP_MAP=never STANDIN_SLOW_COPIES=100000 # counts are there before the rows
 [ -n "${XEP_TEST_BRIEF:-}" ] || staged 4 cuda_ops XEP_NODE_RANKS=2 XEP_PATH=flat
 for mode in normal ll; do
     LD_LIBRARY_PATH=$tmp:$LD_LIBRARY_PATH XEP_NODE_RANKS=2 XEP_LOG=error timeout $((60 * ${XEP_TEST_SLOW:-1})) \
