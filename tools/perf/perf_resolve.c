@@ -86,16 +86,32 @@ int perf_resolve_rows(perf_options_t *options, char *why, size_t why_bytes)
 }
 
 /* What has a meaning for the processors of the host alone. */
-int perf_resolve_memory(perf_options_t *options, char *why, size_t why_bytes)
+static int refuse_host_options(const perf_options_t *options, char *why, size_t why_bytes)
 {
     const struct {
         const char *name;
         int given;
-    } options_of_host[] = {{"--threads", options->threads != 0}, {"--overlap", options->overlap != 0},
-                           {"--fixed", options->fixed},          {"--peer", options->peer},
-                           {"--waits", options->waits},          {"--split", options->split},
-                           {"--in-place", options->in_place},    {"--quant logfmt", options->logfmt}};
+        const char *reason;
+    } of_host[] = {{"--threads", options->threads != 0, "kernels move rows, --sms says with how many multiprocessors"},
+                   {"--overlap", options->overlap != 0, "the host takes no part between the phases"},
+                   {"--split", options->split, "the host takes no part between the phases"},
+                   {"--fixed", options->fixed, "flags and the layout would be those of the host"},
+                   {"--peer", options->peer, "it stores to memory that the hosts' processes share"},
+                   {"--waits", options->waits, "kernels wait, and the library does not see for whom"},
+                   {"--in-place", options->in_place, "devices have no send memory"},
+                   {"--quant logfmt", options->logfmt, "LogFMT is for ranks that are not mapped"}};
 
+    for (size_t i = 0; i < sizeof of_host / sizeof *of_host; i++)
+        if (of_host[i].given) {
+            snprintf(why, why_bytes, "%s cannot be used with this --memory: cuda (host): %s", of_host[i].name,
+                     of_host[i].reason);
+            return -1;
+        }
+    return 0;
+}
+
+int perf_resolve_memory(perf_options_t *options, char *why, size_t why_bytes)
+{
     const int sweeps_sms = options->sweep.count != 0 && options->sweep.offset == offsetof(perf_options_t, sms);
 
     options->cuda = !strcmp(options->memory, "cuda");
@@ -108,12 +124,7 @@ int perf_resolve_memory(perf_options_t *options, char *why, size_t why_bytes)
                  options->sms ? "--sms" : "--sweep sms");
         return -1;
     }
-    for (size_t i = 0; options->cuda && i < sizeof options_of_host / sizeof *options_of_host; i++)
-        if (options_of_host[i].given) {
-            snprintf(why, why_bytes, "%s cannot be used with this --memory: cuda (host)", options_of_host[i].name);
-            return -1;
-        }
-    return 0;
+    return options->cuda ? refuse_host_options(options, why, why_bytes) : 0;
 }
 
 /* The peer has rows by rank and one operation, and plans each. Rows in place are written before each dispatch. */
