@@ -82,7 +82,7 @@ libxep_all_la_LIBADD = libxep_cost.la $(UCX_LIBS) $(NUMA_LIBS)
 lib_LTLIBRARIES = libxep.la
 libxep_la_SOURCES =
 libxep_la_LIBADD = libxep_all.la
-libxep_la_LDFLAGS = $(AM_LDFLAGS) -version-info $(XEP_LIBRARY_VERSION) -no-undefined
+libxep_la_LDFLAGS = -version-info $(XEP_LIBRARY_VERSION) -no-undefined
 libxep_la_DEPENDENCIES = libxep_all.la %D%/xep.map
 if HAVE_VERSION_SCRIPT
 libxep_la_LDFLAGS += -Wl,--version-script=$(srcdir)/%D%/xep.map

@@ -120,7 +120,7 @@ static xep_status_t mail_allgather(xep_boot_t *base, const void *send, void *rec
     memset(boot->got, 0, base->nranks * sizeof *boot->got);
     if (bytes != 0) memmove((char *)recv + base->rank * bytes, send, bytes);
     xep_status_t status = send_all(boot, send, bytes);
-    xep_rest_begin(&rest, 0, UINT64_MAX);
+    xep_rest_begin(&rest, XEP_REST_RARE, UINT64_MAX);
     while (status == XEP_OK) {
         status = take_parts(boot, recv, bytes);
         if (status != XEP_OK || find_missing(boot, bytes) == base->nranks) break;

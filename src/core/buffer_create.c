@@ -165,7 +165,7 @@ static xep_status_t open_team(xep_buffer_t *buffer, const xep_buffer_params_t *p
         if (group->config.threads > 1) threads = group->config.threads;
         buffer->env.threads = threads;
     }
-    return xep_team_create(threads, &buffer->team);
+    return xep_team_create(threads, group->here * threads > group->processors, &buffer->team);
 }
 
 /* all that this rank can do alone before it knows what the others want */

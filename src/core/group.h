@@ -46,8 +46,9 @@ struct xep_group {
     xep_transport_t *transport; /* owned */
     uint32_t rank, nranks;
     uint32_t nnodes;
-    int crowded;    /* this host has more ranks than processors */
-    uint32_t spins; /* of a waiting loop, before it yields */
+    uint32_t here, processors; /* ranks of this host, this one too; what they may run on, all together */
+    int crowded;               /* this host has more ranks than processors */
+    xep_rest_kind_t rests;     /* a waiting loop of it */
     int32_t timeout_ms;
     xep_peer_t *peers;              /* [nranks] */
     xep_heap_wire_t *control;       /* group_control.c */

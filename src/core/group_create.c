@@ -42,7 +42,7 @@
  * then the bootstrap. Where a rank has died, or the group was aborted, nobody is waited for.
  */
 
-enum { HELLO_MAGIC = 0x78657031, SPINS_ALONE = 2000, SPINS_CROWDED = 20 };
+enum { HELLO_MAGIC = 0x78657031 };
 
 /* What a rank says of itself first; everything a group needs to agree on. */
 typedef struct hello {
@@ -256,12 +256,12 @@ static xep_status_t watch_others(xep_group_t *group)
 static xep_status_t find_crowd(xep_group_t *group)
 {
     int32_t *pids = calloc(group->nranks, sizeof *pids);
-    uint32_t here = 0;
     if (pids == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for %u ranks", group->nranks);
     for (uint32_t r = 0; r < group->nranks; r++)
-        if (group->peers[r].host == group->peers[group->rank].host) pids[here++] = group->peers[r].pid;
-    group->crowded = here > xep_cpu_count(pids, here);
-    group->spins = group->crowded ? SPINS_CROWDED : SPINS_ALONE;
+        if (group->peers[r].host == group->peers[group->rank].host) pids[group->here++] = group->peers[r].pid;
+    group->processors = xep_cpu_count(pids, group->here);
+    group->crowded = group->here > group->processors;
+    group->rests = group->crowded ? XEP_REST_CROWDED : XEP_REST_ALONE;
     free(pids);
     return XEP_OK;
 }

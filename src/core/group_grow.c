@@ -40,7 +40,7 @@ static xep_status_t look_out(xep_grow_t *grow, const xep_grow_args_t *args, int3
     int32_t look_ms = part_of(grow->group->timeout_ms, 4);
     uint64_t until_ns = xep_deadline(look_ms > LOOK_MS || look_ms < 0 ? LOOK_MS : look_ms);
     if (deadline_ns < until_ns) until_ns = deadline_ns;
-    xep_rest_begin(&rest, 0, until_ns);
+    xep_rest_begin(&rest, XEP_REST_RARE, until_ns);
     do {
         xep_group_progress(grow->group);
         if (xep_newcomers_look(grow->newcomers) == args->newcomers) return XEP_OK;

@@ -121,7 +121,7 @@ static xep_status_t wait_until(work_t *work, step_t step, int (*reached)(const w
     xep_status_t status = XEP_INPROGRESS;
     work->step = step;
     work->deadline_ns = xep_deadline(work->timeout_ms);
-    xep_rest_begin(&rest, 0, UINT64_MAX);
+    xep_rest_begin(&rest, XEP_REST_RARE, UINT64_MAX);
     while ((status = turn(work)) == XEP_INPROGRESS && !reached(work))
         (void)xep_rest_turn(&rest, atomic_load(&work->old->transport->moves));
     return status;
@@ -183,7 +183,7 @@ static xep_status_t find_spoiler(work_t *work, xep_status_t failed)
     uint64_t until = xep_clock_ns() + REASON_NS;
     xep_status_t status = XEP_INPROGRESS;
     snprintf(reason, sizeof reason, "%.*s", XEP_SHRINK_TEXT - 1, xep_last_error());
-    xep_rest_begin(&rest, 0, UINT64_MAX);
+    xep_rest_begin(&rest, XEP_REST_RARE, UINT64_MAX);
     while (xep_clock_ns() < until && !is_spoilt(work) && (status = turn(work)) == XEP_INPROGRESS)
         (void)xep_rest_turn(&rest, atomic_load(&work->old->transport->moves));
     if (is_spoilt(work)) return XEP_OK;

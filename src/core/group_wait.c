@@ -81,7 +81,7 @@ static xep_status_t keep_looking(xep_group_t *group, const xep_wait_t *wait, xep
     int dead = 0;
     xep_rest_t rest;
     xep_status_t status = XEP_INPROGRESS;
-    xep_rest_begin(&rest, group->spins, wait->deadline_ns);
+    xep_rest_begin(&rest, group->rests, wait->deadline_ns);
     while (status == XEP_INPROGRESS) {
         if ((rest.turns + 1) % every == 0) xep_group_progress(group);
         int in_time = rest_or_sleep(group, wait, &rest, &quiet);

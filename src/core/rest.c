@@ -7,19 +7,28 @@
 
 #include "cpu.h"
 
-/* A peer that is computing is gone for milliseconds: from then on a sleep of 50 us costs at most
- * one part in 400 of the wait, and a core that has other ranks to run is theirs. Sleeping earlier loses
- * more than that: waking took 35 to 70 us where flags took 0.1 us (2 cores, virtual machine).
+/* A peer that is computing is gone for milliseconds: from then on a sleep costs at most one part in 400 of the
+ * wait, and a core that has other ranks to run is theirs. Sleeping earlier loses more than that: waking took 35 to
+ * 70 us where flags took 0.1 us (2 cores, virtual machine). Where ranks share cores the one that is waited for may need
+ * this one, and what is lost by sleeping is less than what the others gain by it.
  *
  * A transport that is moving bytes hands out some 64 KB in a turn: with a sleep after each, 58 MB over TCP
  * loopback each way took 100 to 270 ms, without it 70. */
 enum {
-    YIELD_NS = 20 * 1000 * 1000,
     SLEEP_NS = 50 * 1000,
-    LONG_WAIT_NS = 1000 * 1000 * 1000,
     LONG_SLEEP_NS = 1000 * 1000,
+    SLEEP_PART = 400, /* of the wait so far */
     SLOW_NS = 100 * 1000 * 1000,
     CLOCK_EVERY = 64 /* turns of yielding to one look at the clock, which costs 20 to 50 ns */
+};
+
+static const struct {
+    uint32_t spins;    /* turns to spin before the first yield */
+    uint32_t yield_ns; /* to yield before the first sleep */
+} kinds[] = {
+    [XEP_REST_ALONE] = {2000, 20 * 1000 * 1000},
+    [XEP_REST_CROWDED] = {20, 2 * 1000 * 1000},
+    [XEP_REST_RARE] = {0, 2 * 1000 * 1000},
 };
 
 uint64_t xep_deadline_from(uint64_t now_ns, int32_t timeout_ms)
@@ -32,14 +41,15 @@ uint64_t xep_deadline(int32_t timeout_ms)
     return timeout_ms < 0 ? UINT64_MAX : xep_deadline_from(xep_clock_ns(), timeout_ms);
 }
 
-void xep_rest_begin(xep_rest_t *rest, uint32_t spins, uint64_t deadline_ns)
+void xep_rest_begin(xep_rest_t *rest, xep_rest_kind_t kind, uint64_t deadline_ns)
 {
-    *rest = (xep_rest_t){.deadline_ns = deadline_ns, .spins = spins};
+    *rest = (xep_rest_t){.deadline_ns = deadline_ns, .kind = kind};
 }
 
-static void nap(uint64_t ns)
+static void nap(uint64_t waited)
 {
-    struct timespec t = {0, (long)ns};
+    uint64_t ns = waited / SLEEP_PART;
+    struct timespec t = {0, ns < SLEEP_NS ? SLEEP_NS : ns < LONG_SLEEP_NS ? (long)ns : LONG_SLEEP_NS};
     nanosleep(&t, NULL);
 }
 
@@ -61,16 +71,16 @@ int xep_rest_turn(xep_rest_t *rest, uint32_t moves)
         rest->begin_ns = 0;
         return turn % CLOCK_EVERY != 0 || look_at_clock(rest);
     }
-    if (turn < rest->spins) {
+    if (turn < kinds[rest->kind].spins) {
         xep_cpu_relax();
         return 1;
     }
     uint64_t waited = rest->begin_ns == 0 ? 0 : rest->now_ns - rest->begin_ns;
-    if (waited < YIELD_NS) {
+    if (waited < kinds[rest->kind].yield_ns) {
         sched_yield();
         if (turn % CLOCK_EVERY != 0 && rest->begin_ns != 0) return 1;
     } else {
-        nap(waited < LONG_WAIT_NS ? SLEEP_NS : LONG_SLEEP_NS);
+        nap(waited);
     }
     return look_at_clock(rest);
 }

@@ -16,8 +16,9 @@
 #include "error.h"
 
 /* Spinning bridges the gap between the phases of one operation; a team that has nothing to do
- * for longer sleeps on the word and burns no core. */
-enum { SPINS = 20000 };
+ * for longer sleeps on the word and burns no core. Where threads share cores, spinning keeps those from running that
+ * are waited for. */
+enum { SPINS_ALONE = 20000, SPINS_CROWDED = 200 };
 
 typedef struct member {
     xep_team_t *team;
@@ -38,6 +39,7 @@ typedef struct word {
 
 struct xep_team {
     uint32_t threads;
+    int spins;
     xep_parallel_fn fn;
     void *arg;
     int quit;
@@ -51,10 +53,10 @@ static void futex(atomic_uint *value, int op, unsigned argument)
 }
 
 /* returns the new value of the word once it differs from seen */
-static unsigned wait_change(word_t *word, unsigned seen)
+static unsigned wait_change(word_t *word, unsigned seen, int spins)
 {
     unsigned value;
-    for (int i = 0; i < SPINS; i++) {
+    for (int i = 0; i < spins; i++) {
         value = atomic_load_explicit(&word->value, memory_order_acquire);
         if (value != seen) return value;
         xep_cpu_relax();
@@ -77,7 +79,7 @@ static void *member_main(void *arg)
     xep_team_t *team = member->team;
     unsigned round = 0;
     for (;;) {
-        round = wait_change(&team->job, round);
+        round = wait_change(&team->job, round, team->spins);
         if (team->quit) return NULL;
         team->fn(team->arg, member->number, team->threads);
         atomic_fetch_sub(&team->busy.value, 1);
@@ -104,7 +106,7 @@ void xep_team_run(xep_team_t *team, xep_parallel_fn fn, void *arg)
     team->arg = arg;
     start_round(team);
     fn(arg, 0, team->threads);
-    for (unsigned left; (left = atomic_load(&team->busy.value)) != 0;) wait_change(&team->busy, left);
+    for (unsigned left; (left = atomic_load(&team->busy.value)) != 0;) wait_change(&team->busy, left, team->spins);
 }
 
 /* members take no signals: handlers belong to the application's threads */
@@ -119,11 +121,11 @@ static int start_member(member_t *member)
     return ret;
 }
 
-xep_status_t xep_team_create(uint32_t threads, xep_team_t **team_p)
+xep_status_t xep_team_create(uint32_t threads, int crowded, xep_team_t **team_p)
 {
     xep_team_t *team = aligned_alloc(64, sizeof *team);
     if (team == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for a team of threads");
-    *team = (xep_team_t){.threads = 1};
+    *team = (xep_team_t){.threads = 1, .spins = crowded ? SPINS_CROWDED : SPINS_ALONE};
     team->members = calloc(threads, sizeof *team->members);
     if (team->members == NULL) {
         free(team);

@@ -8,7 +8,8 @@
 
 typedef struct xep_team xep_team_t;
 
-xep_status_t xep_team_create(uint32_t threads, xep_team_t **team_p);
+/** crowded: the threads of all teams of this host are more than its processors, so that waiting ones soon sleep. */
+xep_status_t xep_team_create(uint32_t threads, int crowded, xep_team_t **team_p);
 void xep_team_destroy(xep_team_t *team);
 
 /** Runs fn(arg, 0 .. threads-1, threads); returns when all are done. One caller at a time. */
