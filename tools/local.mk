@@ -4,6 +4,7 @@
 bin_PROGRAMS = xep_info xep_perf xep_run xep_trace
 xep_info_SOURCES = %D%/info/xep_info.c
 xep_info_CPPFLAGS = $(public_cppflags)
+xep_info_LDFLAGS =
 xep_info_LDADD = libxep.la
 
 xep_perf_SOURCES = \
@@ -39,6 +40,7 @@ xep_perf_SOURCES = \
 	%D%/perf/perf_time.c %D%/perf/perf_time.h \
 	%D%/perf/perf_waits.c %D%/perf/perf_waits.h
 xep_perf_CPPFLAGS = $(public_cppflags) -I$(srcdir)/oracle -I$(srcdir)/src/core
+xep_perf_LDFLAGS =
 xep_perf_LDADD = libxep_cost.la libxep_oracle.la libxep.la
 
 xep_run_SOURCES = \
@@ -57,6 +59,7 @@ xep_run_SOURCES = \
 	%D%/run/run_trace.c %D%/run/run_trace.h \
 	%D%/run/run_watch.c %D%/run/run_watch.h
 xep_run_CPPFLAGS = $(public_cppflags) -I$(srcdir)/tools/trace $(PMIX_CFLAGS) -DRUN_PMIX_DIR='"$(PMIX_LIBDIR)"'
+xep_run_LDFLAGS =
 xep_run_LDADD = libxep_trace.la
 
 # the merge of traces, which xep_run does itself at the end of a job
@@ -70,4 +73,5 @@ libxep_trace_la_SOURCES = \
 libxep_trace_la_CPPFLAGS = $(public_cppflags) -I$(srcdir)/src/util
 xep_trace_SOURCES = %D%/trace/xep_trace.c
 xep_trace_CPPFLAGS = $(public_cppflags)
+xep_trace_LDFLAGS =
 xep_trace_LDADD = libxep_trace.la
