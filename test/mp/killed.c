@@ -11,7 +11,8 @@
  *   mask      the others go on without it
  *
  * Every other rank writes "told RANK WHERE STATUS: reason" for the first error, "without RANK VICTIM..." for the ranks
- * that its operations were without, and "left RANK" when all is destroyed.
+ * that its operations were without, "first RANK ROUND" for the first round that was, and "left RANK" when all is
+ * destroyed.
  */
 #define _GNU_SOURCE /* pause */
 #include <signal.h>
@@ -28,6 +29,7 @@ enum { ROUNDS = 40, PHASE_ROUND = 4, DONE_ROUNDS = 5 };
 
 static const char *phase;
 static unsigned victim, delay_us;
+static const char *says_name;
 static FILE *says;
 static int is_victim;
 
@@ -109,18 +111,40 @@ static int run_round(mp_job_t *job)
     return status == XEP_OK;
 }
 
+/*
+ * Of hosts one may have the rows of the rank that has died, and another not: the first round without it may be one
+ * later there. All must end after the same round, as whoever leaves before is missing. Each writes down its first one,
+ * and when one has played some more, all have.
+ */
+static int last_first(void)
+{
+    char line[1024];
+    int most = 0, round;
+    FILE *all = fopen(says_name, "r");
+    MP_CHECK(all != NULL);
+    while (fgets(line, sizeof line, all) != NULL)
+        if (sscanf(line, "first %*u %d", &round) == 1 && round > most) most = round;
+    fclose(all);
+    return most;
+}
+
 /* Under mask until some rounds were without the victim; else until an error. */
 static void run_rounds(mp_job_t *job)
 {
-    int after = 0;
-    for (int round = 0; round < ROUNDS && after < DONE_ROUNDS; round++) {
+    int last = ROUNDS;
+    for (int round = 0; round < last; round++) {
+        uint32_t before = without;
         if (round == PHASE_ROUND) {
             reach("between");
             if (is_victim && strcmp(phase, "between") == 0) pause();
             if (strcmp(phase, "destroy") == 0) return;
         }
         if (!run_round(job)) return;
-        after += without != 0;
+        if (before == 0 && without != 0) {
+            fprintf(says, "first %u %d\n", own_rank(), round);
+            last = round + DONE_ROUNDS;
+        }
+        if (round + 1 == last) last = last_first() + DONE_ROUNDS + 1;
     }
 }
 
@@ -140,7 +164,8 @@ static void use_group(xep_group_t *group)
 int main(int argc, char **argv)
 {
     xep_group_t *group;
-    says = argc < 6 ? NULL : fopen(argv[5], "a");
+    says_name = argc < 6 ? "" : argv[5];
+    says = argc < 6 ? NULL : fopen(says_name, "a");
     if (says == NULL) {
         fprintf(stderr, "usage: killed MODE PHASE VICTIM DELAY_US SAYS [mask]\n");
         return 2;
