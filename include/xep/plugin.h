@@ -315,6 +315,9 @@ struct xep_env {
      * their scales, and stay as they are. Does not wait; again: a no-op.
      */
     void (*rows_came)(const xep_env_t *env, const xep_op_t *op, uint32_t rank);
+
+    /* rows that receivers can use one by one are told of each time so many bytes are on their way */
+    uint64_t part_bytes;
 };
 
 /** How much of what a rank says in an operation is here. */

@@ -25,6 +25,9 @@ static void lay_slot(const ll_t *mode, xep_carve_t *carve, ll_slot_t *slot)
     if (!mode->kit.all_mapped) slot->origin = xep_carve_array(carve, rows, sizeof *slot->origin);
     if (mode->layout.place.areas != 0) slot->row = xep_carve_array(carve, rows, sizeof *slot->row);
     slot->relayed = xep_carve_array(carve, mode->nodes.feeders, sizeof *slot->relayed);
+    slot->passed = xep_carve_array(carve, mode->nodes.feeders, sizeof *slot->passed);
+    slot->part_tokens = xep_carve_array(carve, shape->by_nodes ? shape->nodes : 0, sizeof *slot->part_tokens);
+    slot->copied = xep_carve_array(carve, shape->nranks, sizeof *slot->copied);
 }
 
 /*
@@ -40,6 +43,7 @@ static void lay_arrays(void *opaque, xep_carve_t *carve)
     mode->next_row = xep_carve_array(carve, shape->experts + UINT64_C(1), sizeof *mode->next_row);
     mode->input_begin = xep_carve_array(carve, shape->local_experts * ranks, sizeof *mode->input_begin);
     mode->pick_begin = xep_carve_array(carve, ranks + 1, sizeof *mode->pick_begin);
+    mode->pick_here = xep_carve_array(carve, ranks, sizeof *mode->pick_here);
     mode->parcels = xep_carve_array(carve, ranks, sizeof *mode->parcels);
     mode->sources = xep_carve_array(carve, ranks, sizeof *mode->sources);
     mode->rows = xep_carve_array(carve, listed, sizeof *mode->rows);

@@ -43,6 +43,11 @@
  *  3. f stores the notice of each of its feeders, once its word is there, at all its mates, in [i][feeder]: the line,
  *     then  epoch = n.  It does so while it sends and while it waits, and its wait ends when all are stored.
  *  5. a parcel of another node is read where it was delivered: in the memory of the forwarder, which its mates map.
+ * Where its rows are many bytes (xep_env_t.part_bytes), they come in parts: the parcel's head and the notice, which
+ * says so, to all f first; then rows, and behind each part  f.passed[i][self] = (n, tokens whose rows are here). f
+ * stores that word at its mates as it does notices, and all copy rows meanwhile. An operation ends, with an error, too,
+ * when all such words are at their last value: f has passed them on then, and nothing of a turn is on its way when the
+ * next is sent.
  * So rows in passing are moved by nobody: they need the room of a parcel of each feeder, and no more. A parcel is
  * complete for who reads it: f has loaded the word behind it with acquire, and stores its own with release. It is not
  * overwritten before all mates have read it for the reason that holds for all parcels: the source begins turn q + ring
@@ -109,6 +114,7 @@ typedef struct ll_layout {
     uint64_t return_stride;   /* between rows of returned */
     uint64_t table_bytes;
     /* XEP_REGION_METADATA */
+    uint64_t passed;  /* [ring][R] by nodes, in XEP_REGION_CONTROL: words (epoch, tokens) */
     uint64_t tables;  /* [slots][R] of table_bytes: uint32_t first row of each expert */
     xep_area_t heads; /* [ring] of parcels */
     /* [ring][R] likewise, of ranks that are not mapped, else untouched; by nodes [ring][feeders] */
@@ -142,9 +148,13 @@ typedef struct ll_slot {
     uint64_t *expert_begin, *expert_count, *expert_rows; /* [L] */
     uint64_t *origin; /* [recv_rows] token * K + k of each row; only where some rank is not mapped */
     char *coded;      /* [recv_rows] rows in LogFMT, return_stride apart, on their way to ranks that are not mapped */
-    uint8_t *relayed; /* [feeders] by nodes: those whose notice of the dispatch all mates have */
-    const void **row; /* [recv_rows] where received rows are, if they may be in place; NULL where none is */
-    int in_place;     /* row was shown, and this rank has not said that it reads no more */
+    /* by nodes: */
+    uint8_t *relayed;      /* [feeders] those whose notice of the dispatch all mates have */
+    uint64_t *passed;      /* [feeders] the word of the feeder that all mates have */
+    uint64_t *part_tokens; /* [nodes] tokens in a part of what goes there; 0: it is not in parts */
+    uint64_t *copied;      /* [R] rows of a source that are at their places; flat: of mapped ones, too */
+    const void **row;      /* [recv_rows] where received rows are, if they may be in place; NULL where none is */
+    int in_place;          /* row was shown, and this rank has not said that it reads no more */
 } ll_slot_t;
 
 /** Where the rows are that an owner has for this rank, in a combine. */
@@ -164,6 +174,8 @@ typedef struct ll {
     ll_pick_t *picks;      /* [recv_rows + K + 1] by source rank, token, selection */
     uint32_t *input_begin; /* [L][R] of the combine that is offered: first row in the input */
     uint64_t *pick_begin;  /* [R + 1] */
+    uint64_t *pick_here;   /* [R] picks whose rows are here */
+    uint64_t listed;       /* epoch of the dispatch whose parcels and picks these are */
     ll_parcel_t *parcels;  /* [R] of the dispatch that is received */
     ll_source_t *sources;  /* [R] */
     const void **rows;     /* [T * (K + 2)] rows to sum, by token */
@@ -185,6 +197,7 @@ typedef struct ll_state {
     ll_parcel_t parcel;  /* dispatch: of this rank */
     xep_place_t place;   /* dispatch: where its items are, if not in the ring */
     ll_notice_t notice;  /* dispatch: source of puts, unchanged until flushed */
+    ll_notice_t parted;  /* likewise, for nodes that get rows in parts */
 } ll_state_t;
 
 extern const xep_step_t ll_dispatch_steps[], ll_combine_steps[];
@@ -233,6 +246,15 @@ const char *ll_delivered(const ll_t *mode, const xep_op_t *op, uint32_t source, 
 void ll_begin_relay(const ll_t *mode, const xep_op_t *op);
 void ll_relay(const ll_t *mode, const xep_op_t *op);
 
+/** Offset of the word of a source in all heaps. */
+uint64_t ll_passed_offset(const ll_t *mode, const xep_op_t *op, uint32_t source);
+
+/** The word that rows of a source in parts wait for; of others, one that is there. Its notice is taken. */
+const _Atomic uint64_t *ll_passed_word(const void *mode, const xep_op_t *op, uint32_t source, uint64_t *value_p);
+
+/** Tokens of a source whose rows are here. */
+uint64_t ll_tokens_here(const ll_t *mode, const xep_op_t *op, uint32_t source);
+
 /* ---- ll_send.c: dispatch 1 and 2 ---- */
 
 /** The plugin's dispatch. */
@@ -240,8 +262,9 @@ xep_status_t ll_dispatch(void *mode, xep_op_t *op);
 
 /* ---- ll_receive.c: dispatch 4 and 5 ---- */
 
-/** Step. */
+/** Steps: the verdict and the places; the rows. */
 xep_status_t ll_receive(void *mode, xep_op_t *op);
+xep_status_t ll_take_rows(void *mode, xep_op_t *op);
 
 /* ---- ll_unpack.c: the rows of 5 ---- */
 
@@ -251,7 +274,7 @@ xep_status_t ll_list_rows(ll_t *mode, xep_op_t *op);
 /** Gives each row on the list its number: next_row [L] is the first of each expert. */
 void ll_number_rows(ll_t *mode);
 
-/** Copies rows, scales and weights as listed. */
+/** Copies rows, scales and weights as listed, those of tokens that are here and were not copied. */
 void ll_unpack_rows(ll_t *mode, xep_op_t *op);
 
 /* ---- ll_offer.c: combine 2 and 3 ---- */

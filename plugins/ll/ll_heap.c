@@ -91,6 +91,8 @@ xep_status_t ll_lay_heap(const xep_shape_t *shape, xep_heap_layout_t *common, xe
     at->table_bytes = xep_row_stride(shape->first_expert[1] * sizeof(uint32_t));
 
     common->notices = xep_notices_lay(shape, &region[XEP_REGION_CONTROL]);
+    at->passed = xep_carve_offset(&region[XEP_REGION_CONTROL],
+                                  shape->by_nodes ? xep_notices_ring(shape) * shape->nranks : 0, sizeof(uint64_t));
     at->tables = xep_carve_offset(metadata, shape->slots * (uint64_t)shape->nranks, at->table_bytes);
     lay_parcels(shape, at, metadata, &region[XEP_REGION_ROWS]);
     xep_carve_slots(shape, common, region, lay_slot);

@@ -37,7 +37,10 @@ int ll_delivers_to(const ll_t *mode, uint32_t rank)
 
 void ll_begin_relay(const ll_t *mode, const xep_op_t *op)
 {
-    if (mode->kit.shape->by_nodes) memset(ll_slot(mode, op->slot)->relayed, 0, mode->nodes.feeders);
+    ll_slot_t *slot = ll_slot(mode, op->slot);
+    if (!mode->kit.shape->by_nodes) return;
+    memset(slot->relayed, 0, mode->nodes.feeders);
+    memset(slot->passed, 0, mode->nodes.feeders * sizeof *slot->passed);
 }
 
 static int has_come(const ll_t *mode, const xep_op_t *op, uint32_t source)
@@ -47,15 +50,59 @@ static int has_come(const ll_t *mode, const xep_op_t *op, uint32_t source)
     return atomic_load_explicit(word, memory_order_acquire) >= value;
 }
 
-/* Nothing of a notice is looked at here: whoever takes it does. */
+static void relay_passed(const ll_t *mode, const xep_op_t *op, uint32_t feed)
+{
+    const xep_forwarders_t *nodes = &mode->nodes;
+    uint64_t *passed = &ll_slot(mode, op->slot)->passed[feed];
+    uint64_t offset = ll_passed_offset(mode, op, nodes->feeder[feed]);
+    const _Atomic uint64_t *own = xep_kit_own(&mode->kit, offset);
+    uint64_t word = atomic_load_explicit(own, memory_order_acquire);
+    if (xep_rows_of(word, op->epoch) == 0 || word == *passed) return;
+    for (uint32_t p = 0; p < nodes->mates; p++)
+        if (p != nodes->place) xep_kit_signal(&mode->kit, nodes->mate[p], offset, word);
+    *passed = word;
+}
+
+/* Nothing of a notice or a word is looked at here: whoever takes it does. */
 void ll_relay(const ll_t *mode, const xep_op_t *op)
 {
     const xep_forwarders_t *nodes = &mode->nodes;
     uint8_t *relayed = ll_slot(mode, op->slot)->relayed;
     for (uint32_t f = 0; f < nodes->feeders; f++) {
+        relay_passed(mode, op, f);
         if (relayed[f] || !has_come(mode, op, nodes->feeder[f])) continue;
         for (uint32_t p = 0; p < nodes->mates; p++)
             if (p != nodes->place) xep_notices_relay(&mode->kit, op, nodes->feeder[f], nodes->mate[p]);
         relayed[f] = 1;
     }
+}
+
+/* ---- rows in parts ---- */
+
+uint64_t ll_passed_offset(const ll_t *mode, const xep_op_t *op, uint32_t source)
+{
+    return mode->layout.passed + xep_notices_entry_of(&mode->kit, op->turn, source) * sizeof(uint64_t);
+}
+
+static int is_parted(const ll_t *mode, const xep_op_t *op, uint32_t source)
+{
+    return mode->kit.base[source] == NULL && ll_slot(mode, op->slot)->from[source].parted;
+}
+
+const _Atomic uint64_t *ll_passed_word(const void *opaque, const xep_op_t *op, uint32_t source, uint64_t *value_p)
+{
+    const ll_t *mode = opaque;
+    const _Atomic uint64_t *word = xep_notices_word(mode, op, source, value_p);
+    *value_p = 0;
+    if (!is_parted(mode, op, source)) return word;
+    *value_p = xep_rows_word(op->epoch, ll_slot(mode, op->slot)->from[source].tokens);
+    return xep_kit_own(&mode->kit, ll_passed_offset(mode, op, source));
+}
+
+uint64_t ll_tokens_here(const ll_t *mode, const xep_op_t *op, uint32_t source)
+{
+    uint64_t value, tokens = ll_slot(mode, op->slot)->from[source].tokens;
+    const _Atomic uint64_t *word = ll_passed_word(mode, op, source, &value);
+    uint64_t here = value != 0 ? atomic_load_explicit(word, memory_order_acquire) : value;
+    return here >= value ? tokens : xep_rows_of(here, op->epoch);
 }

@@ -13,7 +13,7 @@ enum { LINE = 64, FETCHED_BYTES = 4096 /* of a source's indices: for more of the
  * Everything that is computed from a notice stays in bounds: counts, the lengths of its parcel, the slot that words go
  * to. Whether ranks agree is asked later.
  */
-static int is_notice_sane(const ll_t *mode, const xep_op_t *op, const ll_notice_t *n)
+static int is_notice_sane(const ll_t *mode, const xep_op_t *op, uint32_t rank, const ll_notice_t *n)
 {
     const xep_shape_t *shape = mode->kit.shape;
     uint64_t elem = xep_elem_bytes((xep_dtype_t)n->dtype), room = (uint64_t)shape->hidden * shape->elem_bytes;
@@ -23,7 +23,8 @@ static int is_notice_sane(const ll_t *mode, const xep_op_t *op, const ll_notice_
            n->slot < shape->slots && n->alignment >= 1 && n->hidden >= 1 && elem != 0 && n->hidden * elem <= room &&
            n->nscales <= shape->scales && n->quant <= XEP_QUANT_UE8M0 && !(casts && elem < 2) && n->capacity <= most &&
            n->padded <= 1 && n->sends_weights <= 1 && n->selections <= (uint64_t)n->tokens * n->topk &&
-           n->most <= n->selections && ll_is_place_sane(mode, n);
+           n->most <= n->selections && n->parted <= (shape->by_nodes && mode->kit.base[rank] == NULL) &&
+           ll_is_place_sane(mode, n);
 }
 
 static void fetch(const char *from, uint64_t bytes)
@@ -68,6 +69,7 @@ static void imagine_notice(ll_t *mode, const xep_op_t *op, uint32_t rank)
 static xep_status_t take_notices(ll_t *mode, xep_op_t *op)
 {
     ll_slot_t *slot = ll_slot(mode, op->slot);
+    mode->listed = op->epoch;
     for (uint32_t r = 0; r < mode->kit.shape->nranks; r++) {
         ll_notice_t *notice = &slot->from[r];
         if (xep_op_is_without(op, r)) {
@@ -75,7 +77,7 @@ static xep_status_t take_notices(ll_t *mode, xep_op_t *op)
             continue;
         }
         xep_notices_take(&mode->kit, op, r, &ll_state(op)->notice, notice);
-        if (!is_notice_sane(mode, op, notice))
+        if (!is_notice_sane(mode, op, r, notice))
             return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_PROTOCOL,
                                        "invalid notice from rank %u: it does not fit this buffer or this operation", r);
         *xep_combine_slot_there(&mode->kit, op->slot, r) = notice->slot;
@@ -227,25 +229,54 @@ static void fill_metadata(const ll_t *mode, const xep_op_t *op)
     if (!padded) fill_experts(recv, recv->rows, recv->capacity, -1);
 }
 
-/* Steps 4 and 5. After a verdict that is an error nothing of recv is set, except the rows that would have come. */
+/* Picks are in memory of one step at a time: listed anew where another operation has been there meanwhile. */
+static xep_status_t list_rows(ll_t *mode, xep_op_t *op, uint64_t *rows_p)
+{
+    for (uint32_t r = 0; r < mode->kit.shape->nranks && mode->listed != op->epoch; r++)
+        if (!xep_op_is_without(op, r)) find_parcel(mode, op, r);
+    mode->listed = op->epoch;
+    xep_status_t status = ll_list_rows(mode, op);
+    if (status == XEP_OK) status = lay_rows(mode, op, rows_p);
+    if (status == XEP_OK) ll_number_rows(mode);
+    return status;
+}
+
+/* Step 4, and the places of 5. After a verdict that is an error nothing of recv is set, but the rows that would have
+ * come. */
 xep_status_t ll_receive(void *opaque, xep_op_t *op)
 {
     ll_t *mode = opaque;
     xep_kit_state_t *state = xep_kit_state(op);
-    const ll_notice_t *from = ll_slot(mode, op->slot)->from;
+    ll_slot_t *slot = ll_slot(mode, op->slot);
     uint64_t rows = 0;
     xep_status_t status = take_notices(mode, op);
     if (status != XEP_OK) return status;
-    state->verdict = conclude(mode, op, from);
+    state->verdict = conclude(mode, op, slot->from);
     if (state->verdict != XEP_OK) return XEP_OK;
-    status = ll_list_rows(mode, op);
-    if (status == XEP_OK) status = lay_rows(mode, op, &rows);
+    status = list_rows(mode, op, &rows);
     if (status != XEP_OK) return status;
-    ll_number_rows(mode);
+    memset(slot->copied, 0, mode->kit.shape->nranks * sizeof *slot->copied);
     xep_kit_tell_rows(op, rows);
     ll_fill_recv(mode, op, rows);
     fill_metadata(mode, op);
-    ll_unpack_rows(mode, op);
-    if (op->dispatch->flags & XEP_DISPATCH_IN_PLACE) ll_point_rows(mode, op);
     return XEP_OK;
+}
+
+/*
+ * The rows of 5, those that are here each time. Behind the look at the words: when all were there, all rows are, and
+ * all that this rank forwards is relayed.
+ */
+xep_status_t ll_take_rows(void *opaque, xep_op_t *op)
+{
+    ll_t *mode = opaque;
+    uint64_t rows;
+    xep_status_t status = xep_step_wait(mode, op), listed = XEP_OK;
+    if (status < 0) return status;
+    ll_relay(mode, op);
+    if (xep_kit_state(op)->verdict != XEP_OK) return status;
+    if (mode->listed != op->epoch) listed = list_rows(mode, op, &rows);
+    if (listed != XEP_OK) return listed;
+    ll_unpack_rows(mode, op);
+    if (status == XEP_OK && op->dispatch->flags & XEP_DISPATCH_IN_PLACE) ll_point_rows(mode, op);
+    return status;
 }

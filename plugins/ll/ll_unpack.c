@@ -65,7 +65,8 @@ typedef struct unpack {
     const ll_t *mode;
     const xep_op_t *op;
     ll_slot_t *slot;
-    char *x; /* of the slot */
+    uint64_t rows; /* that are here and not copied */
+    char *x;       /* of the slot */
     size_t x_stride;
     xep_copy_fn copy;
 } unpack_t;
@@ -133,32 +134,63 @@ static void unpack_source(const unpack_t *unpack, uint32_t source, uint64_t begi
     }
 }
 
-/* A share of the list for each thread, cut at the sources: threads write different rows. */
+/* A share of what is here for each thread, cut at the sources: threads write different rows. */
 static void unpack_share(void *arg, uint32_t thread, uint32_t nthreads)
 {
     const unpack_t *unpack = arg;
     const ll_t *mode = unpack->mode;
-    uint64_t rows = mode->pick_begin[mode->kit.shape->nranks];
-    uint64_t begin = rows * thread / nthreads, end = rows * (thread + 1) / nthreads;
-    for (uint32_t i = 0; i < mode->kit.shape->nranks; i++) {
-        uint32_t s = (mode->kit.shape->rank + i) %
-                     mode->kit.shape->nranks; /* own rows first: others' lines may still be on their way */
-        uint64_t from = mode->pick_begin[s] > begin ? mode->pick_begin[s] : begin;
-        uint64_t to = mode->pick_begin[s + 1] < end ? mode->pick_begin[s + 1] : end;
-        if (from < to) unpack_source(unpack, s, from, to);
+    const uint32_t nranks = mode->kit.shape->nranks;
+    const uint64_t begin = unpack->rows * thread / nthreads, end = unpack->rows * (thread + 1) / nthreads;
+    uint64_t before = 0; /* rows of the sources so far */
+    for (uint32_t i = 0; i < nranks && before < end; i++) {
+        uint32_t s = (mode->kit.shape->rank + i) % nranks; /* own rows first: others' lines may still be on their way */
+        uint64_t first = mode->pick_begin[s] + unpack->slot->copied[s], rows = mode->pick_here[s] - first;
+        uint64_t from = begin > before ? begin - before : 0, to = end - before < rows ? end - before : rows;
+        if (from < to) unpack_source(unpack, s, first + from, first + to);
+        before += rows;
     }
     xep_stores_fence();
+}
+
+/* The end of the picks of a source whose tokens are here: they are in the order of tokens. */
+static uint64_t find_here(const ll_t *mode, uint32_t source, uint64_t tokens)
+{
+    uint64_t low = mode->pick_begin[source], high = mode->pick_begin[source + 1];
+    if (low == high || mode->picks[high - 1].token < tokens) return high;
+    while (low < high) {
+        uint64_t middle = low + (high - low) / 2;
+        if (mode->picks[middle].token < tokens) low = middle + 1;
+        else high = middle;
+    }
+    return low;
+}
+
+/* What was copied stays so, should a source go back on what it said. */
+static uint64_t count_here(ll_t *mode, const xep_op_t *op)
+{
+    const ll_slot_t *slot = ll_slot(mode, op->slot);
+    uint64_t rows = 0;
+    for (uint32_t s = 0; s < mode->kit.shape->nranks; s++) {
+        uint64_t first = mode->pick_begin[s] + slot->copied[s];
+        mode->pick_here[s] = find_here(mode, s, ll_tokens_here(mode, op, s));
+        if (mode->pick_here[s] < first) mode->pick_here[s] = first;
+        rows += mode->pick_here[s] - first;
+    }
+    return rows;
 }
 
 /* Streaming stores pay only when more is written than the caches hold: the user reads these rows next. */
 void ll_unpack_rows(ll_t *mode, xep_op_t *op)
 {
-    uint64_t bytes = mode->pick_begin[mode->kit.shape->nranks] * mode->parcels[mode->kit.shape->rank].row_bytes;
+    const uint32_t nranks = mode->kit.shape->nranks;
+    uint64_t bytes = mode->pick_begin[nranks] * mode->parcels[mode->kit.shape->rank].row_bytes;
     unpack_t unpack = {.mode = mode,
                        .op = op,
                        .slot = ll_slot(mode, op->slot),
+                       .rows = count_here(mode, op),
                        .x = xep_kit_own_area(&mode->kit, mode->layout.common.x, op->slot),
                        .x_stride = xep_row_stride(mode->parcels[mode->kit.shape->rank].row_bytes),
                        .copy = xep_copy_select(mode->kit.env->simd, bytes >= mode->kit.env->stream_bytes)};
-    mode->kit.env->parallel(mode->kit.env, unpack_share, &unpack);
+    if (unpack.rows != 0) mode->kit.env->parallel(mode->kit.env, unpack_share, &unpack);
+    for (uint32_t s = 0; s < nranks; s++) unpack.slot->copied[s] = mode->pick_here[s] - mode->pick_begin[s];
 }

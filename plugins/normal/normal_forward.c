@@ -196,7 +196,7 @@ static xep_status_t tell_taken(const normal_t *mode, xep_op_t *op, uint32_t feed
     if (state->stored - state->taken < (room + 3) / 4 && state->stored < rows - room) return XEP_OK;
     uint64_t word = normal_taken_offset(mode, normal_index(mode, op), mode->nodes->who.node);
     xep_status_t status = wire->ops->put_signal(wire, mode->nodes->who.feeder[feed], 0, NULL, 0, word,
-                                                normal_rows_word(op->epoch, state->stored));
+                                                xep_rows_word(op->epoch, state->stored));
     if (status == XEP_OK) state->taken = state->stored;
     return status;
 }
@@ -208,7 +208,7 @@ static xep_status_t forward_feed(normal_t *mode, xep_op_t *op, uint32_t feed)
     normal_feed_t *state = &slot->traffic->feeds[feed];
     uint64_t rows = slot->routing->passing->feeds[feed].rows;
     uint64_t word = atomic_load_explicit(&normal_feed_mail(mode, op, feed)->passed, memory_order_acquire);
-    uint64_t passed = normal_rows_of(word, op->epoch);
+    uint64_t passed = xep_rows_of(word, op->epoch);
     if (passed > rows || passed > state->stored + mode->kit.shape->feed_rows)
         return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_PROTOCOL, "rank %u has passed %llu rows of %llu",
                                    mode->nodes->who.feeder[feed], (unsigned long long)passed, (unsigned long long)rows);

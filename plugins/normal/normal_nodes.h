@@ -73,17 +73,6 @@ typedef struct normal_feed_tail {
     uint64_t returned; /* row of the feeder's "returned" where the sum of the first one belongs */
 } normal_feed_tail_t;
 
-static inline uint64_t normal_rows_word(uint64_t epoch, uint64_t rows)
-{
-    return epoch << XEP_FEED_ROWS_BITS | rows;
-}
-
-/** The rows in a word, if it is of this epoch; an older one has none of them. */
-static inline uint64_t normal_rows_of(uint64_t word, uint64_t epoch)
-{
-    return word >> XEP_FEED_ROWS_BITS == epoch ? word & ((UINT64_C(1) << XEP_FEED_ROWS_BITS) - 1) : 0;
-}
-
 /** Whether sums of a combine go to other nodes in fp32, and its rows are of a narrower type. */
 static inline int normal_sums_are_wide(const normal_t *mode, const xep_op_t *op)
 {

@@ -13,7 +13,7 @@ static uint64_t rows_taken(const normal_t *mode, const xep_op_t *op, uint32_t no
 {
     const _Atomic uint64_t *word = xep_kit_own(&mode->kit, normal_taken_offset(mode, normal_index(mode, op), node));
     uint64_t told = normal_slot(mode, op->slot)->traffic->passes[node].told;
-    uint64_t taken = normal_rows_of(atomic_load_explicit(word, memory_order_acquire), op->epoch);
+    uint64_t taken = xep_rows_of(atomic_load_explicit(word, memory_order_acquire), op->epoch);
     return taken < told ? taken : told;
 }
 
@@ -72,7 +72,7 @@ static xep_status_t tell_passed(const normal_t *mode, const xep_op_t *op, uint32
                               normal_ring_offset(mode, mode->layout.feed_metadata, index, line, pass->told, stride),
                               staged, (pass->put - pass->told) * stride,
                               normal_feed_mail_offset(mode, index, line) + offsetof(normal_feed_mail_t, passed),
-                              normal_rows_word(op->epoch, pass->put));
+                              xep_rows_word(op->epoch, pass->put));
     if (status == XEP_OK) pass->told = pass->put;
     return status;
 }
@@ -152,10 +152,10 @@ const _Atomic uint64_t *normal_passing_word(const void *opaque, const xep_op_t *
     *value_p = 0;
     if (feed != UINT32_MAX && routing->passing->feeds[feed].rows != 0) {
         word = &normal_feed_mail(mode, op, feed)->passed;
-        *value_p = normal_rows_word(op->epoch, routing->passing->feeds[feed].rows);
+        *value_p = xep_rows_word(op->epoch, routing->passing->feeds[feed].rows);
         if (!has_come(word, *value_p)) return word;
     }
     if (mode->nodes->who.forwarder[node] != rank || rows_of(routing, node) <= mode->kit.shape->feed_rows) return word;
-    *value_p = normal_rows_word(op->epoch, rows_of(routing, node) - mode->kit.shape->feed_rows);
+    *value_p = xep_rows_word(op->epoch, rows_of(routing, node) - mode->kit.shape->feed_rows);
     return xep_kit_own(&mode->kit, normal_taken_offset(mode, normal_index(mode, op), node));
 }

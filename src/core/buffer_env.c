@@ -185,6 +185,7 @@ void xep_buffer_fill_env(xep_buffer_t *buffer)
     env->simd = simd_of(config);
     env->stream_bytes = xep_config_stream(config);
     env->stream_bytes_others = stream_to_others(buffer);
+    env->part_bytes = config->part;
     env->checks_rows = config->check_rows;
     env->parallel = env_parallel;
     env->prefault = env_prefault;

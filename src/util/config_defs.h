@@ -25,6 +25,9 @@ CHOICE(put, "PUT", "auto",
        "bytes to ranks that are not mapped: rma (a put each), pack (large packed puts), am (packed eager messages), "
        "auto (chosen by transport and version of UCX)")
 VALUE(inflight, "INFLIGHT", bytes, "8m", "most bytes on their way to ranks that are not mapped, before a sender waits")
+VALUE(part, "PART", bytes, "256k",
+      "mode ll, by nodes: a rank tells of its rows each time so many bytes are on their way, and they are copied to "
+      "their places while the rest travels")
 VALUE(timeout, "TIMEOUT", millis, "120s", "deadline of a wait where the call gives none; inf: none")
 VALUE(heartbeat, "HEARTBEAT", millis, "2s",
       "how often ranks of different hosts tell one another that they live; one that says nothing for five times as "

@@ -305,7 +305,7 @@ AT(xep_op_t, is_ruled, 128);
 AT(xep_op_t, ruling, 132);
 AT(xep_op_t, coming, 136);
 
-SIZE(xep_env_t, 280);
+SIZE(xep_env_t, 288);
 AT(xep_env_t, size, 0);
 AT(xep_env_t, shape, 8);
 AT(xep_env_t, heap, 16);
@@ -331,6 +331,7 @@ AT(xep_env_t, leave_out, 248);
 AT(xep_env_t, stream_bytes_others, 256);
 AT(xep_env_t, rouse, 264);
 AT(xep_env_t, rows_came, 272);
+AT(xep_env_t, part_bytes, 280);
 
 SIZE(xep_mask_ops_t, 32);
 AT(xep_mask_ops_t, holds, 0);

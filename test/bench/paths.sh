@@ -24,9 +24,9 @@ case $rate in
 esac
 
 cleanup() { no_hosts; }
-export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:-} XEP_PLUGIN_PATH=${XEP_PLUGIN_PATH:-}
+export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:-} XEP_PLUGIN_PATH=${XEP_PLUGIN_PATH:-} XEP_PART=${XEP_PART:-256k}
 launch=("${prterun[@]}" --prtemca plm ssh --prtemca plm_ssh_agent "$remote" --bind-to none -x LD_LIBRARY_PATH
-    -x XEP_PLUGIN_PATH -x XEP_PATH --map-by slot:OVERSUBSCRIBE)
+    -x XEP_PLUGIN_PATH -x XEP_PATH -x XEP_PART --map-by slot:OVERSUBSCRIBE)
 batch=(--tokens "$tokens" --hidden 7168 --topk 8 --experts 256 "${given[@]:4}")
 
 cat >"$tmp/tell.py" <<'END'

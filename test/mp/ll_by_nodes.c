@@ -3,10 +3,12 @@
 
 /*
  * Dispatches of ll that go once to each node: right in all shapes and casts, to the bit what the flat path gives, in
- * flight, and with a forwarder that is away; nodes of two and three ranks, drawn by force.
+ * flight, and with a forwarder that is away; nodes of two and three ranks, drawn by force. Every other rank sends its
+ * rows in many small parts.
  */
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "mp_job.h"
@@ -163,6 +165,7 @@ static void away(xep_group_t *group)
 
 int main(void)
 {
+    setenv("XEP_PART", mp_rank() % 2 == 0 ? "2k" : "256k", 1);
     xep_group_t *group = mp_nodes_group();
     if (group == NULL) return mp_skip("no two ranks map one another");
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) compare(group, &shapes[i], i);

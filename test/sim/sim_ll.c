@@ -12,6 +12,7 @@
 
 #include "../../plugins/ll/ll.h"
 #include "sim_cases.h"
+#include "sim_nodes.h"
 
 /* ---- what it can do ---- */
 
@@ -274,13 +275,16 @@ static void own_notice_spoiled(void **state)
     sim_run_end(run);
 }
 
-/* Rows in place: behind all areas; from the middle of one on, too many; of a rank that has none in place. */
+/*
+ * Rows in place: behind all areas; from the middle of one on, too many; of a rank that has none in place; in parts,
+ * though they are mapped.
+ */
 static void places_that_are_none(void **state)
 {
     static const struct {
         uint32_t place;
-        uint8_t in_place;
-    } lies[] = {{9, 1}, {3, 1}, {UINT32_MAX, 1}, {1, 0}};
+        uint8_t in_place, parted;
+    } lies[] = {{9, 1, 0}, {3, 1, 0}, {UINT32_MAX, 1, 0}, {1, 0, 0}, {1, 1, 1}};
     static const int32_t idx[4] = {0, 1, 2, 3};
     for (size_t i = 0; i < sizeof lies / sizeof lies[0]; i++) {
         xep_recv_t recv[2];
@@ -292,6 +296,7 @@ static void places_that_are_none(void **state)
         assert_int_equal(said->place, 1);
         said->place = lies[i].place;
         said->in_place = lies[i].in_place;
+        said->parted = lies[i].parted;
         assert_int_equal(run->world.plugin->progress(ranks[0].mode, &flight->op), XEP_ERR_PROTOCOL);
         assert_non_null(strstr(sim_reason(&ranks[0], &flight->op), "invalid notice from rank 1"));
         script_flight_free(&ranks[1], liar);
@@ -307,15 +312,19 @@ typedef struct sent {
 } sent_t;
 
 /* What a rank sends to other nodes where each token goes to all ranks. */
-static sent_t count_messages(void **state, uint64_t feed_rows, uint32_t rank)
+static sent_t count_messages(void **state, uint64_t feed_rows, uint64_t part_bytes, uint32_t rank)
 {
     static const uint32_t node[] = {0, 0, 0, 1, 1, 2, 2, 2};
     enum { RANKS = sizeof node / sizeof node[0] };
     sim_run_t *run = sim_run_begin(state, 1, RANKS);
     xep_shape_t shape = sim_small_shape;
     shape.nranks = shape.experts = shape.topk = RANKS;
-    run->options =
-        (sim_options_t){.nranks = RANKS, .threads = 1, .inflight = 100, .deliver = 50, .feed_rows = feed_rows};
+    run->options = (sim_options_t){.nranks = RANKS,
+                                   .threads = 1,
+                                   .inflight = 100,
+                                   .deliver = 50,
+                                   .feed_rows = feed_rows,
+                                   .part_bytes = part_bytes};
     memcpy(run->options.node, node, sizeof node);
     script_begin(&run->world, run->mode, &run->script, &shape);
     script_dispatch(&run->script, 0, SCRIPT_NO_HANDLE)->route = ROUTE_ALL;
@@ -326,17 +335,21 @@ static sent_t count_messages(void **state, uint64_t feed_rows, uint32_t rank)
     return sent;
 }
 
-/* A head, its rows in one piece and a notice: to each rank of other nodes, or to one of each other node. */
+/*
+ * A head, its rows in one piece and a notice: to each rank of other nodes, or to one of each other node. Where six rows
+ * of 128 bytes are more than a part has, by nodes, they are three pieces, with a word behind each.
+ */
 static void messages(void **state)
 {
-    enum { PARCEL = 2, NOTICE = 1, RANKS = 8, HEAD = 6 * RANKS * 4, ITEMS = 6 * 128, LINE = 64 - 8 };
+    enum { RANKS = 8, HEAD = 6 * RANKS * 4, ITEMS = 6 * 128, LINE = 64 - 8, WHOLE = 3, PARTED = 2 + 3 * 2 };
     static const struct {
-        uint64_t feed_rows;
-        uint32_t rank, receivers;
-    } all[] = {{0, 0, 5}, {0, 3, 6}, {1, 0, 2}, {1, 3, 2}};
+        uint64_t feed_rows, part_bytes;
+        uint32_t rank, receivers, messages;
+    } all[] = {{0, 0, 0, 5, WHOLE}, {0, 0, 3, 6, WHOLE},         {1, 0, 0, 2, WHOLE},   {1, 0, 3, 2, WHOLE},
+               {0, 1, 0, 5, WHOLE}, {1, ITEMS + 1, 0, 2, WHOLE}, {1, 256, 0, 2, PARTED}};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
-        const sent_t sent = count_messages(state, all[i].feed_rows, all[i].rank);
-        assert_int_equal(sent.messages, all[i].receivers * (PARCEL + NOTICE));
+        const sent_t sent = count_messages(state, all[i].feed_rows, all[i].part_bytes, all[i].rank);
+        assert_int_equal(sent.messages, all[i].receivers * all[i].messages);
         assert_int_equal(sent.bytes, all[i].receivers * (uint64_t)(HEAD + ITEMS + LINE));
     }
 }
@@ -350,6 +363,7 @@ static const sim_mode_test_t tests[] = {
     {"own_notice_spoiled", own_notice_spoiled},
     {"places_that_are_none", places_that_are_none},
     {"messages", messages},
+    {"copies_begin_early", sim_nodes_copies_begin_early},
 };
 
 const sim_mode_t sim_ll = {

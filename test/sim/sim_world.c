@@ -74,6 +74,7 @@ void sim_options_random(sim_dice_t *dice, sim_options_t *options)
     options->wide_sums = sim_chance(dice, 40);
     options->threads = 1 + (uint32_t)sim_below(dice, 3);
     options->stream_bytes = sim_chance(dice, 50) ? 0 : UINT64_MAX;
+    options->part_bytes = sim_chance(dice, 50) ? 0 : 1 + sim_below(dice, 1000);
     options->inflight = 1 + (uint32_t)sim_below(dice, sim_chance(dice, 50) ? 3 : 100);
     options->refuse = sim_chance(dice, 50) ? 30 : 0;
     options->hold = sim_chance(dice, 30);
@@ -205,6 +206,7 @@ static void rank_init(sim_world_t *world, uint32_t index, const xep_shape_t *sha
         .simd = world->options.simd,
         .stream_bytes = world->options.stream_bytes,
         .stream_bytes_others = world->options.stream_bytes,
+        .part_bytes = world->options.part_bytes != 0 ? world->options.part_bytes : UINT64_MAX,
         .parallel = env_parallel,
         .prefault = env_prefault,
         .now_ns = env_now_ns,
