@@ -15,6 +15,7 @@ libxep_oracle_la_SOURCES = \
 	%D%/oracle_logfmt.c %D%/oracle_logfmt.h \
 	%D%/oracle_number.c %D%/oracle_number.h \
 	%D%/oracle_recv.c %D%/oracle_recv.h \
+	%D%/oracle_pieces.c %D%/oracle_pieces.h \
 	%D%/oracle_route_file.c %D%/oracle_route_file.h \
 	%D%/oracle_route_parse.c %D%/oracle_route_parse.h \
 	%D%/oracle_routing.c %D%/oracle_routing.h \

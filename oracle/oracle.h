@@ -32,6 +32,7 @@
 #include "oracle_hash.h"
 #include "oracle_layout.h"
 #include "oracle_number.h"
+#include "oracle_pieces.h"
 #include "oracle_recv.h"
 #include "oracle_routing.h"
 #include "oracle_traffic.h"

@@ -380,7 +380,7 @@ xep_status_t xep_buffer_waits(const xep_buffer_t *buffer, xep_op_kind_t kind, xe
     xep_waits_t arrays;
     if (buffer == NULL) return xep_fail(XEP_ERR_INVALID, "buffer is NULL");
     if ((unsigned)kind >= XEP_OP_KINDS)
-        return xep_fail(XEP_ERR_INVALID, "invalid kind: %d (XEP_OP_DISPATCH or XEP_OP_COMBINE)", (int)kind);
+        return xep_fail(XEP_ERR_INVALID, "invalid kind: %d (one of XEP_OP_*)", (int)kind);
     xep_status_t status = xep_check_struct("waits", waits, &arrays, sizeof arrays);
     if (status == XEP_OK) xep_wait_times_read(&buffer->waits, kind, &arrays);
     return status;

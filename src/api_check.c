@@ -176,7 +176,7 @@ xep_status_t xep_check_buffer(const xep_config_t *config, uint32_t nranks, xep_b
     if (p->slots == 0) p->slots = 2;
     if ((unsigned)p->memory > XEP_MEMORY_CUDA)
         return xep_fail(XEP_ERR_INVALID, "invalid memory: %d (XEP_MEMORY_HOST or XEP_MEMORY_CUDA)", (int)p->memory);
-    if ((unsigned)p->on_failure > XEP_ON_FAILURE_MASK || p->flags > XEP_BUFFER_SEND_MEMORY)
+    if ((unsigned)p->on_failure > XEP_ON_FAILURE_MASK || p->flags >= 2 * XEP_BUFFER_PIECES) /* the highest bit */
         return xep_fail(XEP_ERR_INVALID, "invalid on_failure: %d, flags: %#x (one of XEP_ON_FAILURE_*; XEP_BUFFER_*)",
                         (int)p->on_failure, p->flags);
     if ((unsigned)p->path > XEP_PATH_NODES)
@@ -280,7 +280,7 @@ static xep_status_t check_choices(const xep_buffer_t *buffer, const xep_dispatch
         return xep_fail(XEP_ERR_INVALID, "invalid quant: %d (one of XEP_QUANT_*)", (int)a->quant);
     if ((unsigned)a->arrangement > XEP_ROWS_BY_EXPERT_PADDED)
         return xep_fail(XEP_ERR_INVALID, "invalid arrangement: %d (one of XEP_ROWS_*)", (int)a->arrangement);
-    if (a->flags >= 2 * XEP_DISPATCH_COUNTS_THERE) /* the highest bit */
+    if (a->flags >= 2 * XEP_DISPATCH_PIECES) /* the highest bit */
         return xep_fail(XEP_ERR_INVALID, "invalid flags: %#x (bits of XEP_DISPATCH_*)", a->flags);
     if ((a->flags & XEP_DISPATCH_IN_PLACE) != 0 && !buffer->shape.sends_in_place)
         return xep_fail(XEP_ERR_UNSUPPORTED, "invalid flags: XEP_DISPATCH_IN_PLACE (without XEP_BUFFER_SEND_MEMORY)");
@@ -331,7 +331,7 @@ xep_status_t xep_check_dispatch(const xep_buffer_t *buffer, xep_dispatch_args_t 
 /* ---- combine ---- */
 
 /* In this order: a handle that was released may have an operation in flight as well. */
-static xep_status_t check_handle(const xep_handle_t *h)
+xep_status_t xep_check_handle(const xep_handle_t *h)
 {
     if (h->state == XEP_HANDLE_FREE || h->released) return xep_fail(XEP_ERR_INVALID, "invalid handle: it was released");
     if (h->state == XEP_HANDLE_FAILED) return xep_fail(XEP_ERR_INVALID, "invalid handle: its dispatch failed");
@@ -341,7 +341,7 @@ static xep_status_t check_handle(const xep_handle_t *h)
 }
 
 /* The input that the user was shown is passed on as NULL: rows there need no copy. */
-static xep_status_t check_combine_rows(const xep_handle_t *h, xep_combine_args_t *a)
+xep_status_t xep_check_outputs(const xep_handle_t *h, xep_combine_args_t *a, uint64_t *row_p)
 {
     const xep_shape_t *shape = &h->buffer->shape;
     if (a->dtype == XEP_DTYPE_DEFAULT) a->dtype = h->buffer->combine_dtype;
@@ -355,9 +355,21 @@ static xep_status_t check_combine_rows(const xep_handle_t *h, xep_combine_args_t
                         "row too long: %u elements of %zu bytes, %llu bytes (the buffer was made for %llu)", a->hidden,
                         elem, (unsigned long long)row, (unsigned long long)room);
     if (a->x == h->combine_input) a->x = NULL;
-    xep_status_t status = check_matrix("out", "out_stride", a->out, &a->out_stride, h->tokens, row, elem);
-    if (status == XEP_OK && a->x != NULL)
-        status = check_matrix("x", "x_stride", a->x, &a->x_stride, h->recv.rows, row, elem);
+    *row_p = row;
+    xep_status_t status =
+        a->x == NULL ? XEP_OK : check_matrix("x", "x_stride", a->x, &a->x_stride, h->recv.rows, row, elem);
+    if (status != XEP_OK || a->topk_weights == NULL) return status;
+    return check_matrix("topk_weights", "topk_weights_stride", a->topk_weights, &a->topk_weights_stride, h->recv.rows,
+                        (uint64_t)h->topk * sizeof(float), sizeof(float));
+}
+
+static xep_status_t check_combine_rows(const xep_handle_t *h, xep_combine_args_t *a)
+{
+    uint64_t row;
+    xep_status_t status = xep_check_outputs(h, a, &row);
+    if (status != XEP_OK) return status;
+    size_t elem = xep_dtype_size(a->dtype);
+    status = check_matrix("out", "out_stride", a->out, &a->out_stride, h->tokens, row, elem);
     for (int i = 0; i < 2 && status == XEP_OK; i++)
         if (a->bias[i] != NULL)
             status = check_matrix("bias", "bias_stride", a->bias[i], &a->bias_stride[i], h->tokens, row, elem);
@@ -373,9 +385,6 @@ static xep_status_t check_combine_weights(const xep_handle_t *h, xep_combine_arg
         return xep_fail(XEP_ERR_INVALID, "topk_weights is NULL (needed where out_weights is given)");
     if (a->out_weights == NULL && h->tokens > 0)
         return xep_fail(XEP_ERR_INVALID, "out_weights is NULL (needed where topk_weights are given)");
-    xep_status_t status = check_matrix("topk_weights", "topk_weights_stride", a->topk_weights, &a->topk_weights_stride,
-                                       h->recv.rows, row, sizeof(float));
-    if (status != XEP_OK) return status;
     return check_matrix("out_weights", "out_weights_stride", a->out_weights, &a->out_weights_stride, h->tokens, row,
                         sizeof(float));
 }
@@ -395,7 +404,7 @@ static xep_status_t check_source_weights(const xep_handle_t *h, xep_combine_args
 /* h->recv is read for the number of rows, so the handle is checked first. */
 xep_status_t xep_check_combine(const xep_handle_t *h, xep_combine_args_t *a)
 {
-    xep_status_t status = check_handle(h);
+    xep_status_t status = xep_check_handle(h);
     if (status == XEP_OK) status = check_combine_rows(h, a);
     if (status == XEP_OK) status = check_combine_weights(h, a);
     if (status == XEP_OK) status = check_source_weights(h, a);

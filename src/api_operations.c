@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "api_check.h"
+#include "api_check_pieces.h"
 #include "handle.h"
 #include "recording.h"
 #include "request_begin.h"
@@ -65,6 +66,7 @@ static xep_status_t begin_dispatch(xep_buffer_t *buffer, const xep_dispatch_args
     if (status == XEP_OK && handle_p == NULL) status = xep_fail(XEP_ERR_INVALID, "handle_p is NULL");
     if (status == XEP_OK) status = xep_check_struct("args", args, &own, sizeof own);
     if (status == XEP_OK) status = xep_check_dispatch(buffer, &own);
+    if (status == XEP_OK) status = xep_check_pieces(buffer, &own);
     if (status == XEP_OK) status = ordered;
     if (status == XEP_OK) status = xep_request_dispatch(buffer, &own, req_p);
     if (status == XEP_OK) count_for_recording(buffer, &own);
@@ -109,6 +111,7 @@ static xep_status_t begin_combine(xep_handle_t *handle, const xep_combine_args_t
     status = xep_request_keep_pace(handle->buffer);
     if (status == XEP_OK) status = xep_check_struct("args", args, &own, sizeof own);
     if (status == XEP_OK) status = xep_check_combine(handle, &own);
+    if (status == XEP_OK) status = xep_check_combined_pieces(handle, &own);
     if (status == XEP_OK) status = ordered;
     if (status == XEP_OK) status = xep_request_combine(handle, &own, req_p);
     return xep_request_count_refused(handle->buffer, status);
@@ -134,6 +137,35 @@ xep_status_t xep_combine(xep_handle_t *handle, const xep_combine_args_t *args, x
         uint64_t epoch = req->op.epoch;
         status = deliver(req, req_p);
         if (begin_ns != 0) xep_trace_write_call(XEP_TRACE_CALL, "combine", epoch, begin_ns);
+    }
+    xep_buffer_leave(handle->buffer);
+    return status;
+}
+
+static xep_status_t begin_next(xep_handle_t *handle, const xep_next_args_t *args, xep_request_t **req_p)
+{
+    xep_next_args_t own = {0};
+    xep_combine_args_t outputs;
+    xep_status_t status = xep_buffer_usable(handle->buffer);
+    if (status != XEP_OK) return status;
+    status = xep_request_keep_pace(handle->buffer);
+    if (status == XEP_OK && args != NULL) status = xep_check_struct("args", args, &own, sizeof own);
+    if (status == XEP_OK) status = xep_check_next(handle, args != NULL ? &own : NULL, &outputs);
+    if (status == XEP_OK) status = xep_request_next(handle, args != NULL ? &outputs : NULL, own.timeout_ms, req_p);
+    return xep_request_count_refused(handle->buffer, status);
+}
+
+xep_status_t xep_handle_next(xep_handle_t *handle, const xep_next_args_t *args, xep_request_t **req_p)
+{
+    xep_request_t *req;
+    uint64_t begin_ns = xep_trace_now();
+    if (handle == NULL) return xep_fail(XEP_ERR_INVALID, "handle is NULL");
+    xep_buffer_enter(handle->buffer);
+    xep_status_t status = begin_next(handle, args, &req);
+    if (status == XEP_OK) {
+        uint64_t epoch = req->op.epoch;
+        status = deliver(req, req_p);
+        if (begin_ns != 0) xep_trace_write_call(XEP_TRACE_CALL, "next", epoch, begin_ns);
     }
     xep_buffer_leave(handle->buffer);
     return status;

@@ -90,7 +90,8 @@ sim_ldadd = libsim.la libxep_oracle.la $(CMOCKA_LIBS) -lm
 check_LTLIBRARIES += libmp_rig.la
 libmp_rig_la_SOURCES = \
 	%D%/mp/mp_job.c %D%/mp/mp_job.h %D%/mp/mp_masked.c %D%/mp/mp_masked.h \
-	%D%/mp/mp_nodes.c %D%/mp/mp_nodes.h %D%/mp/mp_placed.c %D%/mp/mp_placed.h %D%/mp/mp_rig.c %D%/mp/mp_rig.h \
+	%D%/mp/mp_nodes.c %D%/mp/mp_nodes.h %D%/mp/mp_placed.c %D%/mp/mp_placed.h \
+	%D%/mp/mp_pieces.c %D%/mp/mp_pieces.h %D%/mp/mp_rig.c %D%/mp/mp_rig.h \
 	%D%/mp/mode_ops.c %D%/mp/mode_ops.h
 libmp_rig_la_LIBADD = libxep_oracle.la libxep.la
 
@@ -139,6 +140,7 @@ check_LTLIBRARIES += %D%/cuda/standin_cuda.la %D%/cuda/xep_normal_cuda.la %D%/cu
 %C%_bench_mask_cost_LDADD = libmp_rig.la -lm
 
 transport_tests = \
+	%D%/mp/pieces.mp %D%/mp/pieces_wrong.mp \
 	%D%/mp/wire_death.mp %D%/mp/wire_keys.mp %D%/mp/wire_late.mp %D%/mp/boot_reload.mp \
 	%D%/mp/normal_shapes.mp %D%/mp/in_place.mp %D%/mp/in_place_ll.mp %D%/mp/normal_ops.mp %D%/mp/ll_ops.mp \
 	%D%/mp/bad_input.mp \
@@ -149,6 +151,7 @@ transport_tests = \
 # those of them that look at memory and messages, for ranks that map one another: their rows then go the same way,
 # whichever memory it is, and whichever UCX has made it
 mapped_tests = \
+	%D%/mp/pieces.mp \
 	%D%/mp/wire_death.mp %D%/mp/wire_keys.mp %D%/mp/wire_late.mp %D%/mp/boot_reload.mp \
 	%D%/mp/normal_shapes.mp %D%/mp/in_place.mp %D%/mp/in_place_ll.mp %D%/mp/normal_ops.mp %D%/mp/ll_ops.mp \
 	%D%/mp/failure.mp %D%/mp/aborted.mp %D%/mp/unborn.mp %D%/mp/pages.mp %D%/mp/nodes.mp %D%/mp/silent.mp
@@ -160,6 +163,8 @@ rank_tests = %D%/mp/wire_order.mp %D%/mp/crowded.mp %D%/mp/boot_client.mp %D%/mp
 %C%_mp_by_nodes_mp_LDADD = libmp_rig.la
 %C%_mp_ll_by_nodes_mp_LDADD = libmp_rig.la
 %C%_mp_in_place_mp_LDADD = libmp_rig.la
+%C%_mp_pieces_mp_LDADD = libmp_rig.la
+%C%_mp_pieces_wrong_mp_LDADD = libmp_rig.la
 %C%_mp_in_place_ll_mp_LDADD = libmp_rig.la
 %C%_mp_normal_ops_mp_LDADD = libmp_rig.la
 %C%_mp_ll_ops_mp_LDADD = libmp_rig.la
@@ -202,7 +207,8 @@ script_tests = \
 # of protocols.sh; "make model" runs all sizes
 EXTRA_DIST += %D%/model/model_core.pml %D%/model/model_combine.pml %D%/model/model_run.pml \
 	%D%/model/model_normal.pml %D%/model/model_ll.pml %D%/model/model_mask.pml \
-	%D%/model/model_rows.pml %D%/model/model_grants.pml %D%/model/model_nodes.pml %D%/model/model_shrink.pml \
+	%D%/model/model_rows.pml %D%/model/model_grants.pml %D%/model/model_nodes.pml \
+	%D%/model/model_pieces.pml %D%/model/model_shrink.pml \
 	%D%/model/model_grow.pml
 model:
 	srcdir='$(abs_top_srcdir)' CC='$(CC)' bash $(srcdir)/%D%/model/protocols.sh full

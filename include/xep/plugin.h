@@ -50,8 +50,9 @@ typedef struct xep_shape {
     uint32_t elem_bytes;          /* most bytes of a dispatched element */
     uint32_t combine_elem_bytes;  /* most bytes of a combined element */
     uint32_t slots;
-    uint64_t tokens;    /* most tokens a rank dispatches */
-    uint64_t recv_rows; /* most rows a rank receives; 0: the mode works out the worst case */
+    uint64_t tokens; /* most tokens a rank dispatches */
+    /* most rows a rank receives; 0: the mode works out the worst case; in pieces, an even load and a quarter more */
+    uint64_t recv_rows;
     int sends_in_place; /* there is memory for rows that peers read in place */
     /* Rows for other nodes go once to each (XEP_PATH_NODES), to the rank there whose place is the sender's, modulo the
      * ranks of that node: it forwards them, and the sender is one of its feeders. tokens is less than 2 to the power of
@@ -60,6 +61,7 @@ typedef struct xep_shape {
     uint32_t feeders;   /* most that a rank has; 0 where it is not by nodes */
     uint64_t feed_rows; /* by nodes: rows that a rank has room for while they pass through it, for each feeder */
     int wide_sums;      /* by nodes: what a node sends of a token is fp32 (XEP_NODE_SUMS_FP32) */
+    int in_pieces;      /* dispatches may come in pieces (XEP_BUFFER_PIECES); never by nodes */
 } xep_shape_t;
 
 /** The parts of a rank's heap, in this order. */
@@ -134,11 +136,14 @@ typedef struct xep_op {
     /* 0, 1, ... over the dispatches of the buffer; the core begins turn n only after turn n - slots is complete on this
      * rank. In a combine: the turn of the handle's dispatch */
     uint64_t turn;
-    const xep_dispatch_args_t *dispatch; /* checked, defaults filled in, strides never 0 */
-    const xep_combine_args_t *combine;   /* likewise; x is NULL if the outputs are in the slot's input already */
-    int32_t timeout_ms;                  /* its deadline; < 0: none */
+    /* checked, defaults filled in, strides never 0. Next: that of the handle */
+    const xep_dispatch_args_t *dispatch;
+    /* likewise; x is NULL if the outputs are in the slot's input already. Next: the outputs of the piece that is shown,
+     * without out; NULL: it has none */
+    const xep_combine_args_t *combine;
+    int32_t timeout_ms; /* its deadline; < 0: none */
     /* of the slot: zeroed before a dispatch, which fills all of it in one go, size included, as soon as it knows the
-     * rows and their places; read by combine */
+     * rows and their places; read by combine; written anew by next */
     xep_recv_t *recv;
     void *state; /* [state_bytes] of the mode, zeroed before dispatch or combine */
     xep_late_t late;
@@ -431,6 +436,13 @@ typedef struct xep_plugin {
     xep_status_t (*layout)(void *mode, const xep_layout_args_t *args, const xep_layout_t *out);
     xep_by_nodes_t by_nodes;
     int begins_early; /* 1: it begins operations before all their rows are there, and looks at xep_op_t.coming */
+
+    /**
+     * Begins to take the outputs of the piece that the slot shows to the ranks of its tokens, and to bring the next
+     * one; as dispatch and combine. There is a next one, and the outputs of all pieces are of one kind. NULL: the mode
+     * has no dispatches in pieces.
+     */
+    xep_status_t (*next)(void *mode, xep_op_t *op);
 } xep_plugin_t;
 
 /** The first members of a mode's table: what it was built against. */

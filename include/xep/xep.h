@@ -71,7 +71,7 @@ typedef struct xep_handle xep_handle_t;   /* one dispatch: its routing and the r
 typedef struct xep_request xep_request_t; /* one operation in flight */
 
 /** The operations. */
-typedef enum { XEP_OP_DISPATCH = 0, XEP_OP_COMBINE = 1 } xep_op_kind_t;
+typedef enum { XEP_OP_DISPATCH = 0, XEP_OP_COMBINE = 1, XEP_OP_NEXT = 2 } xep_op_kind_t;
 
 /** The element types: X(name, value, bytes of an element, text). Values never change. */
 #define XEP_DTYPE_LIST(X)       \
@@ -522,7 +522,11 @@ typedef enum { XEP_ON_FAILURE_FAIL = 0, XEP_ON_FAILURE_MASK = 1 } xep_on_failure
 enum {
     /* host memory: the buffer has memory for rows that peers read in place (xep_buffer_send_memory()), of slots + 1
      * times the most tokens; not with XEP_ON_FAILURE_MASK */
-    XEP_BUFFER_SEND_MEMORY = 1
+    XEP_BUFFER_SEND_MEMORY = 1,
+    /* normal, host memory: dispatches may come in pieces (XEP_DISPATCH_PIECES), so that recv_rows need not be the worst
+     * case. Of the memory for outputs that are kept until the last piece (tokens * min(topk, ranks) rows a slot) only
+     * what a dispatch of several pieces returns is touched. Not with XEP_ON_FAILURE_MASK */
+    XEP_BUFFER_PIECES = 2
 };
 
 /**
@@ -532,7 +536,7 @@ enum {
  * and one row goes back. The order of sums is another one then (xep_combine_args_t.out). ll: the ranks of its node read
  * them in its memory, once it has told them; combines, and their bits, are those of the flat path. Auto: XEP_PATH, and
  * where that is auto, too, what needs less time for an even load (docs/nodes.md). Where no node has two ranks, or there
- * is one node, and with XEP_ON_FAILURE_MASK it is flat.
+ * is one node, and with XEP_ON_FAILURE_MASK or XEP_BUFFER_PIECES it is flat.
  */
 typedef enum { XEP_PATH_AUTO = 0, XEP_PATH_FLAT = 1, XEP_PATH_NODES = 2 } xep_path_t;
 
@@ -546,13 +550,15 @@ typedef enum { XEP_NODE_SUMS_DEFAULT = 0, XEP_NODE_SUMS_DTYPE = 1, XEP_NODE_SUMS
 /** All fields but those marked "per rank" are collective: every rank passes the same values. */
 typedef struct xep_buffer_params {
     size_t size;
-    const char *mode;          /* "normal", "ll", or a mode of your own; NULL: XEP_MODE, else "normal" */
-    uint32_t experts;          /* E, 1 .. 2^31 - 1 */
-    uint32_t topk;             /* most selections of a token, 1 .. E */
-    uint32_t hidden;           /* most elements of a row, at least 1 */
-    uint32_t scales;           /* most 4-byte scales of a token; 0: none */
-    uint64_t tokens;           /* most tokens a rank dispatches at once, at least 1 */
-    uint64_t recv_rows;        /* most rows a rank receives at once; 0: the worst case, so that any routing fits */
+    const char *mode; /* "normal", "ll", or a mode of your own; NULL: XEP_MODE, else "normal" */
+    uint32_t experts; /* E, 1 .. 2^31 - 1 */
+    uint32_t topk;    /* most selections of a token, 1 .. E */
+    uint32_t hidden;  /* most elements of a row, at least 1 */
+    uint32_t scales;  /* most 4-byte scales of a token; 0: none */
+    uint64_t tokens;  /* most tokens a rank dispatches at once, at least 1 */
+    /* most rows a rank receives at once; 0: the worst case, so that any routing fits; with XEP_BUFFER_PIECES: what an
+     * even load brings and a quarter more */
+    uint64_t recv_rows;
     xep_dtype_t dtype;         /* widest element dispatched; default XEP_BF16 */
     xep_dtype_t combine_dtype; /* widest element combined: XEP_BF16 (default), XEP_FP16, XEP_FP32 */
     uint32_t slots;            /* handles that may live at once; default 2 */
@@ -731,7 +737,12 @@ enum {
      * moved (ranks disagree, too little room, topk_idx has what is no expert), no row has an expert, combines write
      * nothing, and a later call tells why, as XEP_ERR_PROTOCOL. ll does so in any case. All dispatches of a cached
      * handle that has it have it, too. Not staged */
-    XEP_DISPATCH_COUNTS_THERE = 8
+    XEP_DISPATCH_COUNTS_THERE = 8,
+    /* collective, with XEP_BUFFER_PIECES: where some rank gets more rows than a slot has room for, they come in pieces
+     * of at most params.recv_rows rows, in the order of always, and nothing ends with XEP_ERR_OVERFLOW. The handle
+     * shows the first piece; xep_handle_next() brings the next one. Until the last has come, x, topk_weights and scales
+     * must not change. Not with a capacity or XEP_DISPATCH_IN_PLACE. Where all fits it is a dispatch like any other */
+    XEP_DISPATCH_PIECES = 16
 };
 
 /**
@@ -794,6 +805,9 @@ typedef struct xep_dispatch_args {
 /**
  * What a dispatch brought: views into the buffer, valid until the handle is released. Nothing here is to be freed.
  *
+ * Of a dispatch in pieces all arrays and counts are of the piece that is shown, but for rank_rows. They are valid until
+ * the next xep_handle_next(), which writes the rows of the next piece to the same memory.
+ *
  * A program that adds up weight * expert(x) for each row and each k with topk_idx >= 0, and combines that, is right in
  * every mode and in every arrangement but the padded one: in ll, rows have K = 1 and the weight 1, and combine applies
  * the weights.
@@ -838,6 +852,10 @@ typedef struct xep_recv {
      * only, until the handle is released; NULL where none came: beyond rows, behind those of an expert. Else NULL: rows
      * are in x */
     const void *const *row;
+    /* XEP_DISPATCH_PIECES: in how many pieces the rows of this dispatch come, the same on all ranks: as many as the
+     * rank with the most rows needs, so that there may be none in the last ones; which of them this is, from 0; how
+     * many rows this rank gets in all; and which of them the first row here is. Else 1, 0, rows, 0 */
+    uint64_t pieces, piece, all_rows, first_row;
 } xep_recv_t;
 
 /**
@@ -855,9 +873,9 @@ typedef struct xep_recv {
  *
  * Errors of the operation are returned here if the call blocks (there is no handle then), else by the request (the
  * handle then has no rows; release it):
- *  - XEP_ERR_OVERFLOW (too little room on some rank), XEP_ERR_MISMATCH (ranks disagree), XEP_ERR_INVALID (device
- *    memory: topk_idx of some rank has what is no expert): every rank gets the same, nothing was moved, and the buffer
- *    stays usable;
+ *  - XEP_ERR_OVERFLOW (too little room on some rank: XEP_DISPATCH_PIECES), XEP_ERR_MISMATCH (ranks disagree),
+ *    XEP_ERR_INVALID (device memory: topk_idx of some rank has what is no expert): every rank gets the same, nothing
+ *    was moved, and the buffer stays usable;
  *  - XEP_ERR_TIMEOUT, XEP_ERR_PEER, XEP_ERR_PROTOCOL, XEP_ERR_TRANSPORT: the buffer is broken until xep_buffer_reset().
  *    Where some rank is not mapped, the transport may go on reading x, scales and weights (and x of a combine) until
  *    that reset has succeeded, or the group is destroyed: only then change or free them.
@@ -890,6 +908,42 @@ XEP_API xep_status_t xep_buffer_send_memory(xep_buffer_t *buffer, void **base_p,
  * XEP_ERR_UNSUPPORTED (padded rows that are in x; device memory).
  */
 XEP_API xep_status_t xep_handle_gather(const xep_handle_t *handle, void *out, size_t stride);
+
+/**
+ * What becomes of the piece that is shown when the next one comes: the first fields of xep_combine_args_t, with the
+ * same meaning. Inputs belong to the caller; with a request they must not be touched before it is done. Collective:
+ * dtype, hidden, whether there are topk_weights, and whether there are args at all; the same for all pieces of a
+ * handle, the last one included, whose outputs xep_combine() gets.
+ */
+typedef struct xep_next_args {
+    size_t size;
+    const void *x;              /* [recv.rows][H] expert outputs of this piece; NULL: as xep_combine_args_t has it */
+    size_t x_stride;            /* bytes between rows; 0: dense */
+    xep_dtype_t dtype;          /* XEP_BF16, XEP_FP16, XEP_FP32; 0: the buffer's combine_dtype */
+    uint32_t hidden;            /* H of this call; 0: the buffer's */
+    const float *topk_weights;  /* [recv.rows][K] weights to send back; NULL: none */
+    size_t topk_weights_stride; /* bytes between rows; 0: dense */
+    int32_t timeout_ms;         /* deadline of this operation; 0: the buffer's; < 0: none */
+    uint32_t reserved;          /* must be 0 */
+    uint64_t *wait_ns;          /* as in xep_dispatch_args_t */
+} xep_next_args_t;
+
+#define XEP_NEXT_ARGS_INIT XEP_INIT_(xep_next_args_t)
+
+/**
+ * Takes the expert outputs of the piece that a handle shows back to the ranks of its tokens, where they are kept for
+ * the combine, and brings the next piece: then xep_handle_recv() shows that one. Collective; every rank calls it
+ * recv.pieces - 1 times, also one that gets no rows any more. args NULL: the piece has no outputs, and the handle no
+ * combine. With req_p NULL the call blocks until the rows are here; otherwise the handle has no rows until *req_p is
+ * done, and the caller frees *req_p.
+ *
+ * out of the combine after the last piece is, bit for bit, what it would have been in one piece. A handle of several
+ * pieces is combined once; dispatches that use its routing again (cached) are made at any time.
+ *
+ * Errors: as with xep_combine(). XEP_ERR_INVALID also for a handle that shows its last piece already, and for outputs
+ * of another kind than those of earlier pieces. After XEP_ERR_MISMATCH the handle shows the same piece as before.
+ */
+XEP_API xep_status_t xep_handle_next(xep_handle_t *handle, const xep_next_args_t *args, xep_request_t **req_p);
 
 /* ---- combine ---------------------------------------------------------------- */
 
@@ -944,7 +998,7 @@ typedef struct xep_combine_args {
  * Brings the expert outputs of the received rows back to the ranks of their tokens and sums them. Collective. With
  * req_p NULL it blocks until out is written; otherwise it returns as soon as the operation has begun, out is written
  * when *req_p is done, and the caller frees *req_p. A handle may be combined any number of times, one operation at a
- * time.
+ * time; one of several pieces once, when it shows the last one.
  *
  * Errors and what is left after them: as with xep_dispatch(), except that the handle stays; XEP_ERR_INVALID also for a
  * handle that was released, whose dispatch has failed, or that has an operation in flight.

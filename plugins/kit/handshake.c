@@ -140,8 +140,36 @@ uint32_t xep_combine_offered(const xep_kit_t *kit, const xep_op_t *op, uint32_t 
 
 /*
  * All words of this epoch are there. Each offer is copied before it is looked at; one of another epoch means that its
- * writer broke the order that handshake.h argues with, so nothing of it is used.
+ * writer broke the order that the protocol argues with, so nothing of it is used.
  */
+xep_status_t xep_offers_take(xep_kit_t *kit, xep_op_t *op, xep_offer_fn from, const xep_agree_param_t *params,
+                             uint32_t count)
+{
+    xep_offer_t *offers = kit->offers + (size_t)op->slot * kit->shape->nranks;
+    for (uint32_t r = 0; r < kit->shape->nranks; r++) {
+        if (xep_op_is_without(op, r)) continue;
+        offers[r] = *from(kit, op, r);
+        if (offers[r].epoch != op->epoch)
+            return kit->env->fail(kit->env, op, XEP_ERR_PROTOCOL, "rank %u offers a %s of epoch %llu (%llu)", r,
+                                  op->kind == XEP_OP_NEXT ? "piece" : "combine", (unsigned long long)offers[r].epoch,
+                                  (unsigned long long)op->epoch);
+    }
+    xep_kit_state_t *state = xep_kit_state(op);
+    if (op->is_ruled) {
+        state->verdict = xep_agree_ruling(kit->env, op);
+        return XEP_OK;
+    }
+    state->verdict = xep_agree_calls(kit->env, op, &offers->refused, sizeof *offers);
+    if (state->verdict == XEP_OK) state->verdict = xep_agree(kit->env, op, params, count, offers, sizeof *offers);
+    return XEP_OK;
+}
+
+static const xep_offer_t *combine_offer(const void *mode, const xep_op_t *op, uint32_t rank)
+{
+    const xep_kit_t *kit = mode;
+    return &mail_from(kit, *xep_combine_slot_there(kit, op->slot, rank), rank)->offer;
+}
+
 xep_status_t xep_combine_take_offers(void *mode, xep_op_t *op)
 {
     static const xep_agree_param_t params[XEP_OFFER_PARAMS] = {
@@ -150,24 +178,7 @@ xep_status_t xep_combine_take_offers(void *mode, xep_op_t *op)
         XEP_AGREE_PARAM("whether there are topk_weights", XEP_AGREE_YES_NO, xep_offer_t, params[XEP_OFFER_WEIGHTS]),
         XEP_AGREE_PARAM("flags", XEP_AGREE_NUMBER, xep_offer_t, params[XEP_OFFER_FLAGS]),
     };
-    xep_kit_t *kit = mode;
-    xep_offer_t *offers = kit->offers + (size_t)op->slot * kit->shape->nranks;
-    for (uint32_t r = 0; r < kit->shape->nranks; r++) {
-        if (xep_op_is_without(op, r)) continue;
-        offers[r] = mail_from(kit, *xep_combine_slot_there(kit, op->slot, r), r)->offer;
-        if (offers[r].epoch != op->epoch)
-            return kit->env->fail(kit->env, op, XEP_ERR_PROTOCOL, "rank %u offers a combine of epoch %llu (%llu)", r,
-                                  (unsigned long long)offers[r].epoch, (unsigned long long)op->epoch);
-    }
-    xep_kit_state_t *state = xep_kit_state(op);
-    if (op->is_ruled) {
-        state->verdict = xep_agree_ruling(kit->env, op);
-        return XEP_OK;
-    }
-    state->verdict = xep_agree_calls(kit->env, op, &offers->refused, sizeof *offers);
-    if (state->verdict == XEP_OK)
-        state->verdict = xep_agree(kit->env, op, params, XEP_OFFER_PARAMS, offers, sizeof *offers);
-    return XEP_OK;
+    return xep_offers_take(mode, op, combine_offer, params, XEP_OFFER_PARAMS);
 }
 
 /* ---- read ---- */

@@ -113,6 +113,7 @@ static xep_status_t set_up(xep_kit_t *kit, const xep_env_t *env)
     kit->shape = env->shape;
     kit->steps[XEP_OP_DISPATCH] = xep_kit_mode.dispatch_steps;
     kit->steps[XEP_OP_COMBINE] = xep_kit_mode.combine_steps;
+    kit->steps[XEP_OP_NEXT] = xep_kit_mode.next_steps;
     kit->layout = layout_of(kit);
     kit->first_expert = env->shape->first_expert;
     memcpy(regions, env->regions, sizeof regions);
@@ -215,5 +216,7 @@ void xep_kit_fill_recv(const xep_kit_t *kit, const xep_op_t *op, uint64_t rows)
         .src_token = (int32_t *)(void *)xep_kit_own_area(kit, at->tokens, op->slot),
         .first_expert = kit->first_expert[kit->shape->rank],
         .local_experts = kit->shape->local_experts,
+        .pieces = 1,
+        .all_rows = rows,
     };
 }

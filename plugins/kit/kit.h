@@ -43,6 +43,7 @@ typedef struct xep_kit_mode {
     size_t layout;     /* where in it its layout is, which begins with xep_heap_layout_t */
     size_t slot_bytes; /* of what it remembers of a dispatch */
     const xep_step_t *dispatch_steps, *combine_steps;
+    const xep_step_t *next_steps; /* NULL: the mode has no dispatches in pieces */
     xep_kit_heap_fn lay_heap;
     xep_kit_arrays_fn lay_arrays;
     xep_memory_t memory; /* of all regions */
@@ -59,10 +60,10 @@ __attribute__((visibility("hidden"))) extern const xep_kit_mode_t xep_kit_mode;
 typedef struct xep_kit {
     const xep_env_t *env;
     const xep_shape_t *shape;
-    const xep_step_t *steps[XEP_OP_COMBINE + 1]; /* of each kind of operation */
-    const xep_heap_layout_t *layout;             /* the mode's */
-    void *slots;                                 /* [slots] what the mode remembers of a dispatch, zeroed at open */
-    void *arrays;                                /* the mode's, all in one block */
+    const xep_step_t *steps[XEP_OP_NEXT + 1]; /* of each kind of operation */
+    const xep_heap_layout_t *layout;          /* the mode's */
+    void *slots;                              /* [slots] what the mode remembers of a dispatch, zeroed at open */
+    void *arrays;                             /* the mode's, all in one block */
     char *own;   /* heap of this rank, of the kind of memory that the mode's regions are of */
     char **base; /* [R] heap of a rank; NULL: not mapped */
     int all_mapped;
@@ -125,7 +126,7 @@ void xep_kit_fill_recv(const xep_kit_t *kit, const xep_op_t *op, uint64_t rows);
 /** Tells a caller who has asked for it how many rows came, or would have. */
 static inline void xep_kit_tell_rows(const xep_op_t *op, uint64_t rows)
 {
-    op->recv->rows = rows;
+    op->recv->rows = op->recv->all_rows = rows;
     if (op->dispatch->recv_rows_p != NULL) *op->dispatch->recv_rows_p = rows;
 }
 

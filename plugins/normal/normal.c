@@ -6,6 +6,7 @@
  */
 #include "normal_masks.h"
 #include "normal_nodes.h"
+#include "normal_pieces.h"
 #include "normal_place.h"
 
 #include <math.h>
@@ -17,8 +18,8 @@ static int goes_to_ranks(const normal_t *mode)
 }
 
 /*
- * Experts and ranks of every token, and the counts that follow from them. Only puts need the tokens in the order of
- * their destinations.
+ * Experts and ranks of every token, and the counts that follow from them. Only puts and pieces need the tokens in the
+ * order of their destinations.
  */
 static void lay_routing(const normal_t *mode, xep_carve_t *arena, normal_routing_t *routing)
 {
@@ -27,7 +28,8 @@ static void lay_routing(const normal_t *mode, xep_carve_t *arena, normal_routing
     routing->experts = xep_carve_array(arena, tokens * shape->topk, sizeof *routing->experts);
     routing->first = xep_carve_array(arena, tokens + 1, sizeof *routing->first);
     routing->dests = xep_carve_array(arena, dests, sizeof *routing->dests);
-    routing->tokens_to = xep_carve_array(arena, goes_to_ranks(mode) ? dests : 0, sizeof *routing->tokens_to);
+    uint64_t listed = goes_to_ranks(mode) || shape->in_pieces ? dests : 0;
+    routing->tokens_to = xep_carve_array(arena, listed, sizeof *routing->tokens_to);
     routing->to_begin = xep_carve_array(arena, ranks + 1, sizeof *routing->to_begin);
     routing->rows = xep_carve_array(arena, ranks, sizeof *routing->rows);
     routing->selections = xep_carve_array(arena, shape->experts, sizeof *routing->selections);
@@ -59,6 +61,7 @@ static void lay_slot(const normal_t *mode, xep_carve_t *arena, normal_slot_t *sl
     slot->staged_idx = xep_carve_array(arena, staged * shape->topk, sizeof(int64_t));
     slot->staged_weights = xep_carve_array(arena, staged * shape->topk, sizeof(float));
     slot->staged_scales = xep_carve_array(arena, staged * shape->scales, 4);
+    slot->piece_begin = xep_carve_array(arena, shape->in_pieces ? shape->nranks + UINT64_C(1) : 0, sizeof(uint64_t));
     slot->traffic = shape->by_nodes ? normal_lay_traffic(mode, arena) : NULL;
 }
 
@@ -85,15 +88,6 @@ static void lay_arrays(void *opaque, xep_carve_t *arena)
 
 /* ---- pages ---- */
 
-/* Of the tokens of a rank, the part that an even load sends to another: those that choose one of its experts. */
-static double even_part(const xep_shape_t *shape, uint32_t experts)
-{
-    double missed = 1;
-    for (uint32_t k = 0; k < shape->topk && k < shape->experts; k++)
-        missed *= experts + k < shape->experts ? 1 - (double)experts / (shape->experts - k) : 0;
-    return 1 - missed;
-}
-
 /* Rows that a rank gets of tokens, so many standard deviations more or less. */
 static uint64_t even_rows(double tokens, double part, double deviations)
 {
@@ -113,7 +107,7 @@ static void prefault_slot(const void *opaque, uint32_t rank, uint32_t slot, uint
     const normal_t *mode = opaque;
     const normal_layout_t *at = &mode->layout;
     const xep_shape_t *shape = mode->kit.shape;
-    double part = even_part(shape, xep_kit_experts(&mode->kit, rank)), each = (double)tokens;
+    double part = normal_even_part(shape, xep_kit_experts(&mode->kit, rank)), each = (double)tokens;
     uint64_t begin = rank == shape->rank ? 0 : even_rows(each * shape->rank, part, -2);
     uint64_t end = rank == shape->rank ? even_rows(each * shape->nranks, part, 2) * 9 / 8 + 16
                                        : even_rows(each * (shape->rank + 1), part, 2) + 1;
@@ -124,7 +118,7 @@ static void prefault_slot(const void *opaque, uint32_t rank, uint32_t slot, uint
     xep_kit_prefault_area(&mode->kit, rank, at->input_weights, slot, begin, end);
     xep_place_prefault_slot(&mode->kit, &at->place, rank, slot, tokens);
     if (mode->kit.all_mapped || rank != shape->rank) return;
-    uint64_t returned = tokens * (at->returned_rows / shape->tokens);
+    uint64_t returned = tokens * normal_returns(shape);
     xep_kit_prefault_area(&mode->kit, rank, at->returned, slot, 0, returned);
     xep_kit_prefault_area(&mode->kit, rank, at->returned_weights, slot, 0, returned);
     uint64_t passing = shape->feeders * (shape->feed_rows < tokens ? shape->feed_rows : tokens);
@@ -148,6 +142,7 @@ const xep_kit_mode_t xep_kit_mode = {
     .slot_bytes = sizeof(normal_slot_t),
     .dispatch_steps = normal_dispatch_steps,
     .combine_steps = normal_combine_steps,
+    .next_steps = normal_next_steps,
     .lay_heap = normal_lay_heap,
     .lay_arrays = lay_arrays,
     .prefault = prefault_heap,
@@ -186,4 +181,5 @@ const xep_plugin_t xep_plugin = {
     .begins_early = 1,
     .dispatch = normal_dispatch,
     .combine = normal_combine,
+    .next = normal_next,
 };

@@ -102,15 +102,16 @@ _Static_assert(sizeof(normal_mail_t) == 64, "a cache line");
 typedef struct normal_layout {
     xep_heap_layout_t common; /* first */
     uint32_t max_dests;       /* of a token: min(K, R) */
-    uint64_t returned_rows;   /* rows that unmapped owners may return to a slot: 0 on one node */
+    uint64_t returned_rows;   /* rows that owners may return to a slot: unmapped ones; in pieces, all */
     size_t returned_stride;   /* between them, and between sums of other nodes */
     uint64_t record_bytes;
     uint64_t mail;               /* XEP_REGION_CONTROL: [slots][R] normal_mail_t */
+    uint64_t pieces;             /* XEP_REGION_CONTROL: normal_pieces.h */
     uint64_t storing;            /* XEP_REGION_CONTROL: epoch of the dispatch whose rows this rank is storing, or 0 */
     uint64_t records;            /* XEP_REGION_METADATA: [slots][R], record_bytes each */
     xep_area_t input_weights;    /* [recv_rows][K] float: pulled by combine */
-    xep_area_t returned_weights; /* [returned_rows][K] float: put by unmapped owners */
-    xep_area_t returned;         /* XEP_REGION_ROWS: [returned_rows] rows, put by unmapped owners */
+    xep_area_t returned_weights; /* [returned_rows][K] float: put by owners */
+    xep_area_t returned;         /* XEP_REGION_ROWS: [returned_rows] rows, put by owners */
     xep_place_layout_t place;
     /* by nodes (normal_nodes.h), [slots][feeders] of: */
     uint64_t feed_mail;    /* XEP_REGION_CONTROL: normal_feed_mail_t */
@@ -138,7 +139,7 @@ typedef struct normal_routing {
     int32_t *experts;     /* [T][K] or -1 */
     uint64_t *first;      /* [T + 1] in dests */
     normal_dest_t *dests; /* ranks ascending in each token */
-    uint32_t *tokens_to;  /* tokens by (rank, row): only where some rank is not mapped */
+    uint32_t *tokens_to;  /* tokens by (rank, row): only where some rank is not mapped, or in pieces */
     uint64_t *to_begin;   /* [R + 1] in tokens_to */
     uint32_t *rows;       /* [R] of this rank to each */
     uint32_t *selections; /* [E] of this rank */
@@ -188,6 +189,9 @@ typedef struct normal_slot {
     float *staged_weights;
     char *staged_scales;
     struct normal_traffic *traffic; /* normal_nodes.h; NULL where it is flat */
+    uint64_t pieces, piece;         /* of the dispatch, at least 1; the one that is shown */
+    uint64_t *piece_begin;          /* [R + 1] first row of each source in it; where there may be several */
+    int weighted;                   /* rows of the dispatch have weights */
 } normal_slot_t;
 
 typedef struct normal {
@@ -237,7 +241,9 @@ typedef struct normal_state {
     xep_place_t place; /* dispatch: where this rank's rows are read in place */
     int uncounted;     /* dispatch: selections of the local experts are to be counted when the rows are here */
     normal_returning_t returning;
-    int forwarders_told; /* dispatch by nodes: they have done */
+    int forwarders_told;      /* dispatch by nodes: they have done */
+    uint64_t piece;           /* dispatch, next: whose rows it brings */
+    uint64_t concluded_piece; /* next: piece << 32 | verdict, which all must have */
 } normal_state_t;
 
 extern const xep_step_t normal_dispatch_steps[], normal_combine_steps[];
@@ -254,6 +260,12 @@ static inline normal_state_t *normal_state(const xep_op_t *op)
 
 xep_status_t normal_lay_heap(const xep_shape_t *shape, xep_heap_layout_t *layout, xep_carve_t region[XEP_REGIONS]);
 
+/** Rows of a token that come back to its rank's memory, at most, where there is one piece. */
+uint32_t normal_returns(const xep_shape_t *shape);
+
+/** Of the tokens of a rank, the part that an even load sends to another of so many experts: those that choose one. */
+double normal_even_part(const xep_shape_t *shape, uint32_t experts);
+
 /** Offset of the line of mail that rank writes; index by turn. */
 uint64_t normal_mail_offset(const normal_t *mode, uint32_t index, uint32_t rank);
 
@@ -269,13 +281,19 @@ normal_mail_t *normal_mail(const normal_t *mode, uint32_t index, uint32_t rank);
 uint64_t normal_record_begin(const normal_t *mode, uint64_t turn, uint32_t rank);
 uint64_t normal_record_offset(const normal_t *mode, uint64_t turn, uint32_t rank);
 
-/** Rows that go to one rank and come back: where those of owner begin in the returned area of reader. */
-uint64_t normal_returned_begin(const normal_t *mode, const normal_routing_t *routing, uint32_t reader, uint32_t owner);
+/**
+ * Rows that go to one rank and come back: where those of owner begin in the returned area of reader. Of a dispatch of
+ * several pieces all owners have rows there.
+ */
+uint64_t normal_returned_begin(const normal_t *mode, const normal_slot_t *slot, uint32_t reader, uint32_t owner);
 
 /* ---- normal_plan.c: who gets what ---- */
 
 /** Routes by op's topk_idx. XEP_ERR_INVALID for an index that is no expert and not -1. */
 xep_status_t normal_make_plan(normal_t *mode, xep_op_t *op, normal_routing_t *routing);
+
+/** Fills tokens_to and to_begin. */
+void normal_list_tokens(normal_t *mode, normal_routing_t *routing);
 
 /* ---- normal_begin.c: what is refused, whose routing is used ---- */
 
@@ -349,7 +367,24 @@ uint32_t normal_count_outs(const normal_t *mode);
 uint64_t normal_mail_there(const normal_t *mode, const xep_op_t *op);
 int normal_dispatch_part(const void *mode, const xep_op_t *op, uint32_t rank, uint32_t number, xep_part_t *part);
 
+/** Rows that op brings, and the arrays beside them: parts 0 .. NORMAL_ROWS_PARTS - 1. */
+enum { NORMAL_ROWS_PARTS = 5 };
+void normal_rows_part(const normal_t *mode, const xep_op_t *op, uint32_t rank, uint32_t number, xep_part_t *part);
+
 /* ---- normal_dispatch.c, normal_combine.c ---- */
+
+/** Where the next row for each rank goes: in its slot behind the rows of lower ranks, or in this rank's staging. */
+void normal_fill_targets(normal_t *mode, const xep_op_t *op);
+
+/** Copies rows to mapped ranks; parts are sent meanwhile. */
+xep_status_t normal_move(normal_t *mode, xep_op_t *op, xep_part_fn parts);
+
+/** Outputs of op's combine to where mapped readers will find them. */
+xep_status_t normal_fill(void *mode, xep_op_t *op);
+
+/** Outputs, and weights, for a reader that is not mapped: parts 0 and 1. */
+enum { NORMAL_RETURNED_PARTS = 2 };
+void normal_returned_part(const normal_t *mode, const xep_op_t *op, uint32_t rank, uint32_t number, xep_part_t *part);
 
 xep_status_t normal_dispatch(void *mode, xep_op_t *op);
 xep_status_t normal_combine(void *mode, xep_op_t *op);

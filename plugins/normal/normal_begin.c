@@ -71,21 +71,24 @@ void normal_use_routing(normal_t *mode, const xep_op_t *op, normal_routing_t *ro
 
 /*
  * The rows are counted already, so nobody who asks for counts waits for peers. Where they do not fit, agreement says
- * so. Where ranks may be left out, it says whose rows count.
+ * so, or in how many pieces they come. Where ranks may be left out, it says whose rows count.
  */
 void normal_show_cached(normal_t *mode, const xep_op_t *op)
 {
     uint64_t capacity = op->dispatch->capacity;
-    if (mode->kit.env->out != NULL) return;
+    if (mode->kit.env->out != NULL || (op->dispatch->flags & XEP_DISPATCH_PIECES) != 0) return;
     if (capacity != 0 && capacity < normal_slot(mode, op->slot)->routing->src_begin[mode->kit.shape->nranks]) return;
     normal_show_rows(mode, op);
 }
 
-/* After an overflow, too: the caller wants to know how much room would have been enough. */
+/* After an overflow, too: the caller wants to know how much room would have been enough. In pieces recv has said it. */
 xep_status_t normal_tell_rows(void *opaque, xep_op_t *op)
 {
     xep_status_t verdict = xep_kit_state(op)->verdict;
-    (void)opaque;
+    if (normal_slot(opaque, op->slot)->pieces > 1) {
+        if (op->dispatch->recv_rows_p != NULL) *op->dispatch->recv_rows_p = op->recv->all_rows;
+        return XEP_OK;
+    }
     if (verdict == XEP_OK || verdict == XEP_ERR_OVERFLOW) xep_kit_tell_rows(op, op->recv->rows);
     return XEP_OK;
 }

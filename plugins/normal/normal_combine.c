@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "normal_nodes.h"
+#include "normal_pieces.h"
 
 /* Bytes this rank writes in the operation, about: rows in, sums out. */
 static int is_streaming(const normal_t *mode, const xep_op_t *op)
@@ -21,35 +22,59 @@ typedef struct fill {
     xep_copy_fn copy;
 } fill_t;
 
+/** Rows of the caller's, and where the first of them goes. */
+typedef struct rows {
+    uint64_t begin, end;
+    char *x, *weights;
+} rows_t;
+
 /* Weights that travel back lie beside the rows, for mapped readers to pull. */
-static void fill_weights(const fill_t *fill, uint64_t begin, uint64_t end)
+static void fill_weights(const fill_t *fill, const rows_t *rows)
 {
     const xep_combine_args_t *args = fill->op->combine;
     size_t bytes = normal_slot(fill->mode, fill->op->slot)->routing->topk * sizeof(float);
-    char *to = xep_kit_own_area(&fill->mode->kit, fill->mode->layout.input_weights, fill->op->slot);
-    for (uint64_t row = begin; row < end; row++)
-        memcpy(to + row * bytes, (const char *)args->topk_weights + row * args->topk_weights_stride, bytes);
+    char *to = rows->weights;
+    for (uint64_t row = rows->begin; row < rows->end; row++, to += bytes)
+        memcpy(to, (const char *)args->topk_weights + row * args->topk_weights_stride, bytes);
 }
 
 /* While a row is copied the next one is fetched: strides of the user's memory need not be those of ours. */
-static void fill_rows(const fill_t *fill, uint64_t begin, uint64_t end)
+static void fill_rows(const fill_t *fill, const rows_t *rows)
 {
-    const xep_combine_args_t *args = fill->op->combine;
-    size_t bytes = xep_combine_row_bytes(args), stride = fill->mode->layout.common.combine_stride;
-    char *to = xep_kit_own_area(&fill->mode->kit, fill->mode->layout.common.input, fill->op->slot);
-    const char *from = args->x;
-    for (uint64_t row = begin; row < end; row++) {
-        const char *src = from + row * args->x_stride;
-        fill->copy(to + row * stride, src, bytes, row + 1 < end ? src + args->x_stride : src);
+    size_t bytes = xep_combine_row_bytes(fill->op->combine), from_stride;
+    const char *from = xep_combine_outputs(&fill->mode->kit, fill->op, &from_stride);
+    char *to = rows->x;
+    for (uint64_t row = rows->begin; row < rows->end; row++, to += fill->mode->layout.common.combine_stride) {
+        const char *src = from + row * from_stride;
+        fill->copy(to, src, bytes, row + 1 < rows->end ? src + from_stride : src);
     }
 }
 
-/* Whether another rank reads the rows for this reader here: itself, or the one that sums them for it. */
-static int is_pulled(const normal_t *mode, uint32_t reader)
+/*
+ * Whether rows for this reader are copied: another rank reads them here, itself or the one that sums them for it; or,
+ * of one of several pieces, they are stored in its memory.
+ */
+static int is_filled(const normal_t *mode, const normal_slot_t *slot, uint32_t reader)
 {
     uint32_t self = mode->kit.shape->rank;
-    if (mode->kit.base[reader] != NULL) return reader != self;
+    if (mode->kit.base[reader] != NULL) return reader != self || slot->pieces > 1;
     return mode->nodes != NULL && mode->nodes->who.through[reader] != self;
+}
+
+/* Row "row" for reader, the first of which is shown at range->at, in the own input; of one of several pieces, there. */
+static void find_filled(const normal_t *mode, const xep_op_t *op, uint32_t reader, const normal_range_t *range,
+                        rows_t *rows)
+{
+    const normal_slot_t *slot = normal_slot(mode, op->slot);
+    const normal_layout_t *at = &mode->layout;
+    const int kept = slot->pieces > 1;
+    char *heap = kept ? mode->kit.base[reader] : mode->kit.own;
+    uint32_t there = kept ? slot->from[reader].slot : op->slot;
+    uint64_t row = rows->begin;
+    if (kept) row += normal_returned_begin(mode, slot, reader, mode->kit.shape->rank) + range->first - range->at;
+    rows->x = heap + xep_area_at(kept ? at->returned : at->common.input, there) + row * at->common.combine_stride;
+    rows->weights = heap + xep_area_at(kept ? at->returned_weights : at->input_weights, there) +
+                    row * slot->routing->topk * sizeof(float);
 }
 
 /* A thread's share of the rows received, without those nobody pulls. */
@@ -58,16 +83,17 @@ static void fill_input(void *arg, uint32_t thread, uint32_t nthreads)
     const fill_t *fill = arg;
     const normal_t *mode = fill->mode;
     const normal_slot_t *slot = normal_slot(mode, fill->op->slot);
-    const uint64_t *src_begin = slot->routing->src_begin;
-    uint64_t rows = src_begin[mode->kit.shape->nranks];
+    uint64_t rows = fill->op->recv->rows;
     uint64_t begin = rows * thread / nthreads, end = rows * (thread + 1) / nthreads;
 
     for (uint32_t r = 0; r < mode->kit.shape->nranks; r++) {
-        uint64_t first = src_begin[r] > begin ? src_begin[r] : begin;
-        uint64_t last = src_begin[r + 1] < end ? src_begin[r + 1] : end;
-        if (first >= last || !is_pulled(mode, r) || xep_op_is_without(fill->op, r)) continue;
-        if (fill->op->combine->x) fill_rows(fill, first, last);
-        if (fill->op->combine->topk_weights) fill_weights(fill, first, last);
+        const normal_range_t range = normal_shows(mode, slot, r);
+        uint64_t last = range.at + range.rows;
+        rows_t share = {.begin = range.at > begin ? range.at : begin, .end = last < end ? last : end};
+        if (share.begin >= share.end || !is_filled(mode, slot, r) || xep_op_is_without(fill->op, r)) continue;
+        find_filled(mode, fill->op, r, &range, &share);
+        if (fill->op->combine->x || slot->pieces > 1) fill_rows(fill, &share);
+        if (fill->op->combine->topk_weights) fill_weights(fill, &share);
     }
     xep_stores_fence();
 }
@@ -84,25 +110,25 @@ static void store_offer(const void *opaque, const xep_op_t *op, uint32_t rank)
 /* ---- steps 2 and 3 for a reader that is not mapped: rows, weights, the offer ---- */
 
 /* Rows, or weights, of one reader: they are neighbours here, by source, and there, in its area "returned". */
-static void returned_part(const normal_t *mode, const xep_op_t *op, uint32_t rank, int weights, xep_part_t *part)
+void normal_returned_part(const normal_t *mode, const xep_op_t *op, uint32_t rank, uint32_t weights, xep_part_t *part)
 {
     const xep_combine_args_t *args = op->combine;
     const normal_slot_t *slot = normal_slot(mode, op->slot);
     const normal_routing_t *routing = slot->routing;
-    uint64_t begin = routing->src_begin[rank];
-    uint64_t there = normal_returned_begin(mode, routing, rank, mode->kit.shape->rank);
+    const normal_range_t range = normal_shows(mode, slot, rank);
+    uint64_t there = normal_returned_begin(mode, slot, rank, mode->kit.shape->rank) + range.first;
     size_t weights_bytes = routing->topk * sizeof(float), src_stride = args->topk_weights_stride;
     const char *src = (const char *)args->topk_weights;
 
-    const uint64_t end = routing->src_begin[rank + 1], here = op->recv->rows - op->coming;
+    const uint64_t end = range.at + range.rows, here = op->recv->rows - op->coming;
 
     if (!weights) src = xep_combine_outputs(&mode->kit, op, &src_stride);
     *part = (xep_part_t){
-        .src = src + (src != NULL ? begin * src_stride : 0),
+        .src = src + (src != NULL ? range.at * src_stride : 0),
         .src_stride = src_stride,
-        .rows = src != NULL ? end - begin : 0,
+        .rows = src != NULL ? range.rows : 0,
         .coming = src == NULL || weights || here >= end ? 0
-                  : here < begin                        ? end - begin
+                  : here < range.at                     ? range.rows
                                                         : end - here,
         .bytes = weights ? weights_bytes : xep_combine_row_bytes(args),
         .stride = weights ? weights_bytes : mode->layout.common.combine_stride,
@@ -115,9 +141,9 @@ static void returned_part(const normal_t *mode, const xep_op_t *op, uint32_t ran
 static int combine_part(const void *opaque, const xep_op_t *op, uint32_t rank, uint32_t number, xep_part_t *part)
 {
     const normal_t *mode = opaque;
-    if (number < 2) returned_part(mode, op, rank, number == 1, part);
+    if (number < NORMAL_RETURNED_PARTS) normal_returned_part(mode, op, rank, number, part);
     else xep_combine_offer_part(&mode->kit, op, part);
-    return number <= 2;
+    return number <= NORMAL_RETURNED_PARTS;
 }
 
 /* By nodes: rows come from those who sum them. */
@@ -169,12 +195,13 @@ static void fill_sources(normal_t *mode, const xep_op_t *op)
 
     for (uint32_t r = 0; r < mode->kit.shape->nranks; r++) {
         if (mode->kit.base[r] == NULL && mode->nodes != NULL) continue;
-        const char *heap = mode->kit.base[r] ? mode->kit.base[r] : mode->kit.env->heap;
-        uint32_t there = mode->kit.base[r] ? slot->from[r].slot : op->slot;
-        xep_area_t x = mode->kit.base[r] ? at->common.input : at->returned;
-        xep_area_t y = mode->kit.base[r] ? at->input_weights : at->returned_weights;
-        uint64_t row = mode->kit.base[r] ? normal_there(mode, slot, r)
-                                         : normal_returned_begin(mode, routing, mode->kit.shape->rank, r);
+        const int pulled = mode->kit.base[r] != NULL && slot->pieces <= 1;
+        const char *heap = pulled ? mode->kit.base[r] : mode->kit.env->heap;
+        uint32_t there = pulled ? slot->from[r].slot : op->slot;
+        xep_area_t x = pulled ? at->common.input : at->returned;
+        xep_area_t y = pulled ? at->input_weights : at->returned_weights;
+        uint64_t row =
+            pulled ? normal_there(mode, slot, r) : normal_returned_begin(mode, slot, mode->kit.shape->rank, r);
         slot->sources[r] = (normal_source_t){
             .x = heap + xep_area_at(x, there) + row * stride,
             .x_stride = stride,
@@ -182,6 +209,7 @@ static void fill_sources(normal_t *mode, const xep_op_t *op)
             .weights_stride = weights,
         };
     }
+    if (slot->pieces > 1) return;
     normal_source_t *self = &slot->sources[mode->kit.shape->rank];
     uint64_t row = normal_there(mode, slot, mode->kit.shape->rank);
     if (args->x)
@@ -281,23 +309,25 @@ static void sum_tokens(void *arg, uint32_t thread, uint32_t nthreads)
 /* ---- steps ---- */
 
 /* Whether some rank pulls rows from this one. */
-static int is_pulled_by_any(const normal_t *mode)
+static int is_pulled_by_any(const normal_t *mode, const normal_slot_t *slot)
 {
     for (uint32_t r = 0; r < mode->kit.shape->nranks; r++)
-        if (is_pulled(mode, r)) return 1;
+        if (is_filled(mode, slot, r)) return 1;
     return 0;
 }
 
-/* Step 2: without x and weights of the user all is in the input already, and nothing is copied. */
-static xep_status_t fill(void *opaque, xep_op_t *op)
+/* Step 2: without x and weights of the user all is in the input already, and nothing is copied, but to be kept. */
+xep_status_t normal_fill(void *opaque, xep_op_t *op)
 {
     normal_t *mode = opaque;
     const xep_env_t *env = mode->kit.env;
     const xep_combine_args_t *args = op->combine;
-    if (op->coming != 0 && (mode->nodes != NULL || is_pulled_by_any(mode))) return XEP_INPROGRESS;
+    if (op->coming != 0 && (mode->nodes != NULL || is_pulled_by_any(mode, normal_slot(mode, op->slot))))
+        return XEP_INPROGRESS;
     uint64_t bytes = op->recv->rows * xep_combine_row_bytes(args);
     fill_t fill = {mode, op, xep_copy_select(env->simd, xep_streams_to_others(env, bytes))};
-    if (args->x != NULL || args->topk_weights != NULL) env->parallel(env, fill_input, &fill);
+    const int kept = normal_slot(mode, op->slot)->pieces > 1;
+    if (kept || args->x != NULL || args->topk_weights != NULL) env->parallel(env, fill_input, &fill);
     return XEP_OK;
 }
 
@@ -330,7 +360,7 @@ const xep_step_t normal_combine_steps[] = {
      .does = "wait for readers",
      .run = xep_combine_drain,
      .word = xep_combine_read_word},
-    {.name = "input", .does = "copy in", .run = fill},
+    {.name = "input", .does = "copy in", .run = normal_fill},
     {.name = "rows to go out", .does = "offer", .run = xep_step_send, .store = store_offer, .parts = combine_part},
     {.name = "offers",
      .does = "wait for outputs",
@@ -349,7 +379,7 @@ const xep_step_t normal_combine_by_nodes[] = {
      .does = "wait for readers",
      .run = xep_combine_drain,
      .word = xep_combine_read_word},
-    {.name = "input", .does = "copy in", .run = fill},
+    {.name = "input", .does = "copy in", .run = normal_fill},
     {.name = "offers to go out", .does = "offer", .run = xep_step_send, .store = store_offer, .parts = node_offer_part},
     {.name = "outputs of the node", .does = "wait for the node", .run = xep_step_wait, .word = normal_mates_word},
     {.name = "sums of the node to go out", .does = "sum for others", .run = normal_return_sums},

@@ -6,6 +6,7 @@
 #include "normal_masks.h"
 #include "normal_metadata.h"
 #include "normal_nodes.h"
+#include "normal_pieces.h"
 #include "normal_place.h"
 #include "normal_recv.h"
 
@@ -71,8 +72,7 @@ static normal_target_t target_of(const normal_t *mode, const xep_op_t *op, uint3
                              .scales = heap + xep_area_at(at->common.scales, there)};
 }
 
-/* Where the next row for each rank goes: in its slot behind the rows of lower ranks, or in this rank's staging. */
-static void fill_targets(normal_t *mode, const xep_op_t *op)
+void normal_fill_targets(normal_t *mode, const xep_op_t *op)
 {
     const xep_dispatch_args_t *args = op->dispatch;
     normal_slot_t *slot = normal_slot(mode, op->slot);
@@ -89,7 +89,8 @@ static void fill_targets(normal_t *mode, const xep_op_t *op)
         normal_target_t *target = &slot->targets[r];
         *target = (normal_target_t){0};
         if (xep_op_is_without(op, r) || (!is_mapped && mode->nodes != NULL)) continue;
-        uint64_t row = is_mapped ? normal_there(mode, slot, r) : routing->to_begin[r];
+        const normal_range_t range = normal_sends(mode, op, r);
+        uint64_t row = is_mapped ? range.at : routing->to_begin[r] + range.first;
         *target = is_mapped ? target_of(mode, op, r) : staging;
         target->x = is_mapped && !in_place ? target->x + row * stride : NULL;
         target->tokens += row;
@@ -118,20 +119,26 @@ static void move_slice(normal_t *mode, xep_op_t *op)
     size_t bytes = xep_dispatch_row_bytes(op->dispatch);
     uint64_t written = routing->first[routing->tokens] * bytes;
     uint64_t ready = count_ready(op);
+    const xep_copy_fn copy[2] = {xep_copy_select(mode->kit.env->simd, written >= mode->kit.env->stream_bytes),
+                                 xep_copy_select(mode->kit.env->simd, xep_streams_to_others(mode->kit.env, written))};
     move_t move = {
         .mode = mode,
         .op = op,
         .routing = routing,
         .targets = slot->targets,
-        .copy = {xep_copy_select(mode->kit.env->simd, written >= mode->kit.env->stream_bytes),
-                 xep_copy_select(mode->kit.env->simd, xep_streams_to_others(mode->kit.env, written))},
+        .copy = {copy[0], copy[1]},
         .bytes = bytes,
         .stride = xep_row_stride(bytes),
         .send = state->place.fill,
         .begin = state->moved,
         .end = state->moved + (mode->kit.all_mapped || ready < SLICE ? ready : SLICE),
     };
-    mode->kit.env->parallel(mode->kit.env, move_tokens, &move);
+    if (slot->pieces > 1) {
+        normal_move_piece(mode, op, copy);
+        move.end = routing->tokens;
+    } else {
+        mode->kit.env->parallel(mode->kit.env, move_tokens, &move);
+    }
     state->moved = move.end;
 }
 
@@ -165,6 +172,10 @@ static xep_status_t agree(void *opaque, xep_op_t *op)
     if (status == XEP_OK && xep_kit_state(op)->verdict != XEP_OK)
         xep_place_return(&mode->places, &normal_state(op)->place);
     if (status != XEP_OK || xep_kit_state(op)->verdict != XEP_OK) return status;
+    if (normal_slot(mode, op->slot)->pieces > 1) {
+        normal_begin_pieces(mode, op);
+        return XEP_OK;
+    }
     normal_show_rows(mode, op);
     normal_show_tail(op);
     return XEP_OK;
@@ -174,7 +185,7 @@ static xep_status_t find_places(void *opaque, xep_op_t *op)
 {
     normal_t *mode = opaque;
     xep_status_t status = mode->grants ? normal_exchange_grants(mode, op) : XEP_OK;
-    if (status == XEP_OK && xep_kit_state(op)->verdict == XEP_OK) fill_targets(mode, op);
+    if (status == XEP_OK && xep_kit_state(op)->verdict == XEP_OK) normal_fill_targets(mode, op);
     return status;
 }
 
@@ -189,18 +200,25 @@ static void store_done(const void *opaque, const xep_op_t *op, uint32_t rank)
 }
 
 /* Feeds the wire between slices of the copying, so that both go on at once. */
+xep_status_t normal_move(normal_t *mode, xep_op_t *op, xep_part_fn parts)
+{
+    while (normal_state(op)->moved < normal_slot(mode, op->slot)->routing->tokens) {
+        xep_status_t status = xep_send_parts(&mode->kit, op, parts);
+        if (status < 0) return status;
+        if (count_ready(op) == 0) return XEP_INPROGRESS;
+        move_slice(mode, op);
+    }
+    return XEP_OK;
+}
+
 static xep_status_t move(void *opaque, xep_op_t *op)
 {
     normal_t *mode = opaque;
     uint64_t tokens = xep_kit_state(op)->verdict == XEP_OK ? normal_slot(mode, op->slot)->routing->tokens : 0;
     int fenced = mode->kit.env->out != NULL && normal_state(op)->moved < tokens;
     if (fenced && !normal_begin_storing(mode, op)) return XEP_INPROGRESS; /* the core will end it */
-    while (normal_state(op)->moved < tokens) {
-        xep_status_t status = xep_send_parts(&mode->kit, op, normal_dispatch_part);
-        if (status < 0) return status;
-        if (count_ready(op) == 0) return XEP_INPROGRESS;
-        move_slice(mode, op);
-    }
+    xep_status_t status = tokens != 0 ? normal_move(mode, op, normal_dispatch_part) : XEP_OK;
+    if (status != XEP_OK) return status;
     if (fenced) normal_end_storing(mode);
     if (tokens != 0) normal_note_rows(mode, op);
     return xep_step_send(opaque, op);
@@ -230,6 +248,7 @@ static xep_status_t compare(void *opaque, xep_op_t *op)
     xep_status_t status = normal_compare_digests(mode, op);
     if (status != XEP_OK || xep_kit_state(op)->verdict != XEP_OK) return status;
     if (op->out != NULL) normal_close_gaps(mode, op);
+    if (normal_slot(mode, op->slot)->pieces > 1) normal_show_piece(mode, op);
     return op->dispatch->flags & XEP_DISPATCH_IN_PLACE ? normal_point_rows(mode, op) : XEP_OK;
 }
 
@@ -273,7 +292,7 @@ static xep_status_t find_places_by_nodes(void *opaque, xep_op_t *op)
     if (xep_kit_state(op)->verdict != XEP_OK) return XEP_OK;
     xep_status_t status = normal_take_feeds(mode, op);
     if (status != XEP_OK) return status;
-    fill_targets(mode, op);
+    normal_fill_targets(mode, op);
     for (uint32_t p = 0; p < mode->nodes->who.mates; p++)
         slot->traffic->targets[p] = target_of(mode, op, mode->nodes->who.mate[p]);
     return XEP_OK;
@@ -360,6 +379,7 @@ xep_status_t normal_dispatch(void *mode, xep_op_t *op)
     xep_kit_end_phase(&normal->kit, op, "plan", begin_ns);
     normal_state(op)->outs = normal_count_outs(mode);
     normal_make_record(mode, op);
+    normal_slot(normal, op->slot)->pieces = 1;
     if (op->cached_slot != XEP_NO_SLOT) normal_show_cached(mode, op);
     if (normal->nodes != NULL) normal_begin_traffic(normal, op);
     return xep_steps_begin(mode, op);

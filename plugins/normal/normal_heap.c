@@ -2,6 +2,7 @@
 
 /* Where things are in a heap. */
 #include "normal_nodes.h"
+#include "normal_pieces.h"
 
 static uint32_t least(uint32_t a, uint32_t b)
 {
@@ -44,6 +45,29 @@ static void lay_feeds(const xep_shape_t *shape, normal_layout_t *at, xep_carve_t
     at->feed_records = xep_carve_offset(&region[XEP_REGION_METADATA], lines, at->feed_record_bytes);
 }
 
+/* Rows of a token that come back to this rank's memory, at most, where there is one piece. */
+uint32_t normal_returns(const xep_shape_t *shape)
+{
+    return least(shape->topk, shape->by_nodes ? shape->nodes - 1 : xep_shape_unmapped(shape));
+}
+
+double normal_even_part(const xep_shape_t *shape, uint32_t experts)
+{
+    double missed = 1;
+    for (uint32_t k = 0; k < shape->topk && k < shape->experts; k++)
+        missed *= experts + k < shape->experts ? 1 - (double)experts / (shape->experts - k) : 0;
+    return 1 - missed;
+}
+
+/* No rank has more experts than rank 0. */
+uint64_t normal_even_room(const xep_shape_t *shape)
+{
+    uint64_t worst = shape->nranks * shape->tokens;
+    if (!shape->in_pieces) return worst;
+    double rows = (double)worst * normal_even_part(shape, shape->first_expert[1]) * 1.25 + 1;
+    return rows < (double)worst ? (uint64_t)rows : worst;
+}
+
 /*
  * A slot has room for every token of every rank, as a token goes to a rank once at most, unless the user has asked for
  * less. A record has a count for each rank and for each expert of the rank that has most.
@@ -53,15 +77,16 @@ xep_status_t normal_lay_heap(const xep_shape_t *shape, xep_heap_layout_t *common
     normal_layout_t *at = (normal_layout_t *)common;
     uint64_t lines = (uint64_t)shape->slots * shape->nranks;
     at->max_dests = least(shape->topk, shape->nranks);
-    at->returned_rows =
-        shape->tokens * least(shape->topk, shape->by_nodes ? shape->nodes - 1 : xep_shape_unmapped(shape));
+    at->returned_rows = shape->tokens * (shape->in_pieces ? at->max_dests : normal_returns(shape));
     at->returned_stride =
         shape->by_nodes && shape->wide_sums ? xep_row_stride(shape->hidden * sizeof(float)) : common->combine_stride;
     at->record_bytes =
         xep_row_stride(sizeof(normal_record_t) + sizeof(uint32_t) * (shape->nranks + (uint64_t)shape->first_expert[1]));
-    common->recv_rows = shape->recv_rows != 0 ? shape->recv_rows : shape->nranks * shape->tokens;
+    common->recv_rows = shape->recv_rows != 0 ? shape->recv_rows : normal_even_room(shape);
 
     at->mail = xep_carve_offset(&region[XEP_REGION_CONTROL], lines, sizeof(normal_mail_t));
+    if (shape->in_pieces)
+        at->pieces = xep_carve_offset(&region[XEP_REGION_CONTROL], lines, sizeof(normal_piece_mail_t));
     at->storing = xep_carve_offset(&region[XEP_REGION_CONTROL], 1, sizeof(normal_mail_t));
     at->records = xep_carve_offset(&region[XEP_REGION_METADATA], lines, at->record_bytes);
     lay_feeds(shape, at, region);
@@ -92,13 +117,13 @@ uint64_t normal_record_offset(const normal_t *mode, uint64_t turn, uint32_t rank
     return mode->layout.records + normal_record_begin(mode, turn, rank);
 }
 
-/* Rows that are returned over the wire to reader lie owner by owner, without those that mapped owners let it pull. */
-uint64_t normal_returned_begin(const normal_t *mode, const normal_routing_t *routing, uint32_t reader, uint32_t owner)
+/* Rows that are returned to reader lie owner by owner, without those that mapped owners let it pull. */
+uint64_t normal_returned_begin(const normal_t *mode, const normal_slot_t *slot, uint32_t reader, uint32_t owner)
 {
-    const uint32_t *rows = routing->rank_rows + (size_t)reader * mode->kit.shape->nranks;
+    const uint32_t *rows = slot->routing->rank_rows + (size_t)reader * mode->kit.shape->nranks;
     const uint32_t *node = mode->kit.shape->node;
     uint64_t begin = 0;
     for (uint32_t i = 0; i < owner; i++)
-        if (node[i] != node[reader]) begin += rows[i];
+        if (slot->pieces > 1 || node[i] != node[reader]) begin += rows[i];
     return begin;
 }

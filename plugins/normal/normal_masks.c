@@ -189,19 +189,6 @@ static void move_sources(const normal_t *mode, const xep_op_t *op, const uint64_
     }
 }
 
-/* The indices lie where peers can write. */
-static void count_selections(const normal_t *mode, const xep_op_t *op, uint64_t *local)
-{
-    const xep_recv_t *recv = op->recv;
-    uint32_t experts = mode->kit.shape->local_experts;
-    int wide = op->dispatch->topk_idx_dtype == XEP_INT64;
-    memset(local, 0, experts * sizeof *local);
-    for (uint64_t i = 0; i < recv->rows * recv->topk; i++) {
-        uint64_t expert = wide ? ((const uint64_t *)recv->topk_idx)[i] : ((const uint32_t *)recv->topk_idx)[i];
-        if (expert < experts) local[expert]++;
-    }
-}
-
 static int brings_rows(const normal_t *mode, const normal_routing_t *routing, uint32_t rank)
 {
     uint32_t nranks = mode->kit.shape->nranks;
@@ -225,7 +212,7 @@ void normal_close_gaps(normal_t *mode, xep_op_t *op)
         if (xep_op_is_without(op, r)) forget_rows(mode, routing, r);
     normal_find_begins(mode, routing);
     op->recv->rows = routing->src_begin[mode->kit.shape->nranks];
-    count_selections(mode, op, routing->local);
+    normal_count_selections(mode, op, routing->local);
     normal_show_rows(mode, op);
     normal_show_tail(op);
 }

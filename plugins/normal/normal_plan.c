@@ -78,7 +78,7 @@ static uint64_t plan_all(const normal_t *mode, const xep_dispatch_args_t *args, 
  * A counting sort of what dests says, by destination: puts go rank by rank, and rows of neighbouring tokens are put as
  * one piece then.
  */
-static void list_tokens(normal_t *mode, normal_routing_t *routing)
+void normal_list_tokens(normal_t *mode, normal_routing_t *routing)
 {
     routing->to_begin[0] = 0;
     for (uint32_t r = 0; r < mode->kit.shape->nranks; r++)
@@ -105,6 +105,6 @@ xep_status_t normal_make_plan(normal_t *mode, xep_op_t *op, normal_routing_t *ro
         return xep_kit_refuse_expert(&mode->kit, op, planned, k);
     }
     if (mode->nodes != NULL) normal_plan_passing(mode, routing);
-    else if (!mode->kit.all_mapped) list_tokens(mode, routing);
+    else if (!mode->kit.all_mapped) normal_list_tokens(mode, routing);
     return XEP_OK;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /* Steps 4 and 5 for a rank that is not mapped: its rows, the metadata once it is staged, the signal. */
-#include "normal.h"
+#include "normal_pieces.h"
 
 /* Of the rows for a rank, which are in the order of tokens, those whose tokens are not there yet. */
 static uint64_t count_coming(const xep_op_t *op, const uint32_t *tokens, uint64_t rows)
@@ -22,20 +22,21 @@ static void rows_part(const normal_t *mode, const xep_op_t *op, uint32_t rank, x
 {
     const normal_slot_t *slot = normal_slot(mode, op->slot);
     const normal_routing_t *routing = slot->routing;
+    const normal_range_t range = normal_sends(mode, op, rank);
     size_t bytes = xep_dispatch_row_bytes(op->dispatch), stride = xep_row_stride(bytes);
     *part = (xep_part_t){
         .src = op->dispatch->x,
         .src_stride = op->dispatch->x_stride,
-        .index = routing->tokens_to + routing->to_begin[rank],
-        .rows = routing->rows[rank],
+        .index = routing->tokens_to + routing->to_begin[rank] + range.first,
+        .rows = range.rows,
         .bytes = bytes,
         .stride = stride,
-        .offset = xep_area_at(mode->layout.common.x, slot->from[rank].slot) + normal_there(mode, slot, rank) * stride,
+        .offset = xep_area_at(mode->layout.common.x, slot->from[rank].slot) + range.at * stride,
     };
     part->coming = count_coming(op, part->index, part->rows);
 }
 
-enum { METADATA = 4 };
+enum { METADATA = NORMAL_ROWS_PARTS - 1 };
 
 /* Blocked until the last token is staged; the rows travel meanwhile. */
 static void metadata_part(const normal_t *mode, const xep_op_t *op, uint32_t rank, uint32_t number, xep_part_t *part)
@@ -44,6 +45,7 @@ static void metadata_part(const normal_t *mode, const xep_op_t *op, uint32_t ran
     const normal_slot_t *slot = normal_slot(mode, op->slot);
     const normal_routing_t *routing = slot->routing;
     const normal_target_t *staged = &slot->targets[rank];
+    const normal_range_t range = normal_sends(mode, op, rank);
     const struct {
         const void *src;
         xep_area_t area;
@@ -58,12 +60,19 @@ static void metadata_part(const normal_t *mode, const xep_op_t *op, uint32_t ran
     *part = (xep_part_t){
         .src = arrays[number].src,
         .src_stride = bytes,
-        .rows = routing->rows[rank],
+        .rows = range.rows,
         .bytes = bytes,
         .stride = bytes,
-        .offset = xep_area_at(arrays[number].area, slot->from[rank].slot) + normal_there(mode, slot, rank) * bytes,
+        .offset = xep_area_at(arrays[number].area, slot->from[rank].slot) + range.at * bytes,
         .blocked = normal_state(op)->moved < routing->tokens,
     };
+}
+
+/* Part 0 is the rows, 1 to METADATA the arrays beside them. */
+void normal_rows_part(const normal_t *mode, const xep_op_t *op, uint32_t rank, uint32_t number, xep_part_t *part)
+{
+    if (number == 0) rows_part(mode, op, rank, part);
+    else metadata_part(mode, op, rank, number - 1, part);
 }
 
 uint64_t normal_mail_there(const normal_t *mode, const xep_op_t *op)
@@ -84,16 +93,12 @@ static void done_part(const normal_t *mode, const xep_op_t *op, xep_part_t *part
                          .value = op->epoch};
 }
 
-/*
- * Part 0 is the rows, 1 to METADATA the arrays beside them, then done. After an error all but done is left out: the
- * others wait for it.
- */
+/* Behind the rows comes done. After an error all but done is left out: the others wait for it. */
 int normal_dispatch_part(const void *opaque, const xep_op_t *op, uint32_t rank, uint32_t number, xep_part_t *part)
 {
     const normal_t *mode = opaque;
-    if (xep_kit_state(op)->verdict != XEP_OK) number += 1 + METADATA;
-    if (number == 0) rows_part(mode, op, rank, part);
-    else if (number <= METADATA) metadata_part(mode, op, rank, number - 1, part);
+    if (xep_kit_state(op)->verdict != XEP_OK) number += NORMAL_ROWS_PARTS;
+    if (number < NORMAL_ROWS_PARTS) normal_rows_part(mode, op, rank, number, part);
     else done_part(mode, op, part);
-    return number <= METADATA + 1;
+    return number <= NORMAL_ROWS_PARTS;
 }

@@ -17,6 +17,7 @@ enum {
     NORMAL_SCALES_DTYPE,
     NORMAL_CACHED,
     NORMAL_IN_PLACE, /* whether rows of mapped ranks may stay where they are */
+    NORMAL_PIECES,   /* whether rows may come in pieces */
     NORMAL_REFUSED,  /* calls, by the writer: compared before all others */
     NORMAL_PARAMS
 };
@@ -34,11 +35,12 @@ typedef struct normal_record {
     uint32_t slot;     /* of the writer, for this dispatch and its combines */
     uint32_t wrong;    /* 1: the writer's topk_idx has what is no expert; where the device finds that out */
     uint32_t params[NORMAL_PARAMS];
+    uint32_t reserved;
     /* in the writer's heap, where its token 0 is and the others follow, as place.h has it; 0: its rows are copied */
     uint64_t x_offset;
 } normal_record_t;
 #ifndef __cplusplus
-_Static_assert(sizeof(normal_record_t) == 88, "wire-visible");
+_Static_assert(sizeof(normal_record_t) == 96, "wire-visible");
 #endif
 
 #endif

@@ -16,6 +16,7 @@ static const xep_agree_param_t params[] = {
     PARAM("scales_dtype", DTYPE, NORMAL_SCALES_DTYPE),
     PARAM("whether there is a cached handle", YES_NO, NORMAL_CACHED),
     PARAM("whether rows are read in place", YES_NO, NORMAL_IN_PLACE),
+    PARAM("whether rows come in pieces", YES_NO, NORMAL_PIECES),
 };
 #undef PARAM
 
@@ -53,6 +54,7 @@ void normal_make_record(normal_t *mode, const xep_op_t *op)
                 [NORMAL_SCALES_DTYPE] = args->nscales ? args->scales_dtype : 0,
                 [NORMAL_CACHED] = op->cached_slot != XEP_NO_SLOT,
                 [NORMAL_IN_PLACE] = (args->flags & XEP_DISPATCH_IN_PLACE) != 0,
+                [NORMAL_PIECES] = (args->flags & XEP_DISPATCH_PIECES) != 0,
                 [NORMAL_REFUSED] = op->refused,
             },
         .x_offset = normal_state(op)->place.offset,
@@ -288,8 +290,32 @@ static xep_status_t check_room(normal_t *mode, xep_op_t *op)
         for (uint32_t r = 0; r < nranks; r++) rows += slot->routing->rank_rows[(size_t)r * nranks + d];
         if (rows > slot->from[d].capacity)
             return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_OVERFLOW,
-                                       "rank %u gets %llu rows and has room for %llu", d, (unsigned long long)rows,
-                                       (unsigned long long)slot->from[d].capacity);
+                                       "rank %u gets %llu rows and has room for %llu%s", d, (unsigned long long)rows,
+                                       (unsigned long long)slot->from[d].capacity,
+                                       mode->kit.shape->in_pieces ? " (params.recv_rows; or XEP_DISPATCH_PIECES)" : "");
+    }
+    return XEP_OK;
+}
+
+/*
+ * All slots have the same room: who says otherwise would come to another number. What a slot has room for is one piece,
+ * and so is nothing.
+ */
+static xep_status_t count_pieces(normal_t *mode, xep_op_t *op)
+{
+    normal_slot_t *slot = normal_slot(mode, op->slot);
+    const uint64_t room = mode->layout.common.recv_rows;
+    uint32_t nranks = mode->kit.shape->nranks;
+    slot->pieces = 1;
+    for (uint32_t d = 0; d < nranks; d++) {
+        uint64_t rows = 0, pieces;
+        if (slot->from[d].capacity != room)
+            return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_PROTOCOL,
+                                       "rank %u sent a record with capacity %llu (%llu, in pieces)", d,
+                                       (unsigned long long)slot->from[d].capacity, (unsigned long long)room);
+        for (uint32_t r = 0; r < nranks; r++) rows += slot->routing->rank_rows[(size_t)r * nranks + d];
+        pieces = (rows + room - 1) / room;
+        if (pieces > slot->pieces) slot->pieces = pieces;
     }
     return XEP_OK;
 }
@@ -303,9 +329,9 @@ xep_status_t normal_compare_records(const xep_env_t *env, xep_op_t *op, const vo
 
 static xep_status_t agree_on_params(normal_t *mode, xep_op_t *op)
 {
-    const normal_slot_t *slot = normal_slot(mode, op->slot);
+    normal_slot_t *slot = normal_slot(mode, op->slot);
     const xep_env_t *env = mode->kit.env;
-    normal_state(op)->weighted = have_weights(mode, op);
+    normal_state(op)->weighted = slot->weighted = have_weights(mode, op);
     if (op->is_ruled) return xep_agree_ruling(env, op);
     xep_status_t verdict = normal_compare_records(env, op, slot->from, sizeof *slot->from);
     return verdict == XEP_OK ? compare_routings(mode, op) : verdict;
@@ -336,7 +362,10 @@ xep_status_t normal_take_records(normal_t *mode, xep_op_t *op)
         normal_narrow_cached(mode, op);
     }
     op->recv->rows = slot->routing->src_begin[mode->kit.shape->nranks];
-    if (!op->is_ruled) state->verdict = check_room(mode, op);
+    slot->pieces = 1;
+    if (op->dispatch->flags & XEP_DISPATCH_PIECES) status = count_pieces(mode, op);
+    else if (!op->is_ruled) state->verdict = check_room(mode, op);
+    if (status != XEP_OK) return status;
     normal_make_digest(mode, op, 1);
     return XEP_OK;
 }

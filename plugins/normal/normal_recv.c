@@ -5,15 +5,32 @@
 
 #include "normal_recv.h"
 
+void normal_align_experts(const normal_t *mode, const xep_op_t *op, uint64_t *rows)
+{
+    uint64_t alignment = op->dispatch->expert_alignment;
+    if (alignment <= 1) return; /* a division for each expert takes as long as a small batch */
+    for (uint32_t e = 0; e < mode->kit.shape->local_experts; e++)
+        rows[e] = (rows[e] + alignment - 1) / alignment * alignment;
+}
+
+/* The indices lie where peers can write. */
+void normal_count_selections(const normal_t *mode, const xep_op_t *op, uint64_t *local)
+{
+    const xep_recv_t *recv = op->recv;
+    uint32_t experts = mode->kit.shape->local_experts;
+    int wide = op->dispatch->topk_idx_dtype == XEP_INT64;
+    memset(local, 0, experts * sizeof *local);
+    for (uint64_t i = 0; i < recv->rows * recv->topk; i++) {
+        uint64_t expert = wide ? ((const uint64_t *)recv->topk_idx)[i] : ((const uint32_t *)recv->topk_idx)[i];
+        if (expert < experts) local[expert]++;
+    }
+}
+
 static void fill_expert_rows(normal_t *mode, const xep_op_t *op)
 {
     normal_slot_t *slot = normal_slot(mode, op->slot);
-    uint64_t alignment = op->dispatch->expert_alignment;
-    uint32_t local = mode->kit.shape->local_experts;
-    memcpy(slot->expert_rows, slot->routing->local, local * sizeof *slot->expert_rows);
-    if (alignment <= 1) return; /* a division for each expert takes as long as a small batch */
-    for (uint32_t e = 0; e < local; e++)
-        slot->expert_rows[e] = (slot->expert_rows[e] + alignment - 1) / alignment * alignment;
+    memcpy(slot->expert_rows, slot->routing->local, mode->kit.shape->local_experts * sizeof *slot->expert_rows);
+    normal_align_experts(mode, op, slot->expert_rows);
 }
 
 /* Views into the slot: nothing is copied, and all of it stays until the handle is released. */

@@ -139,7 +139,8 @@ static uint32_t add_ranks(writer_t *to, const teller_t *teller, is_of_fn is_of, 
     return count;
 }
 
-static const char *const names[XEP_WAITS_KINDS] = {"", "dispatch", "combine", "barrier", "allgather", "buffer's end"};
+static const char *const names[XEP_WAITS_KINDS] = {"",          "dispatch",     "combine",   "barrier",
+                                                   "allgather", "buffer's end", "next piece"};
 
 static void add_call(writer_t *to, const xep_account_t *account)
 {
@@ -150,7 +151,8 @@ static void add_call(writer_t *to, const xep_account_t *account)
 /* Of so many ranks, which stand before it. */
 static void add_began(writer_t *to, const teller_t *teller, uint32_t count)
 {
-    int operation = teller->own->kind == XEP_WAITS_DISPATCH || teller->own->kind == XEP_WAITS_COMBINE;
+    const uint32_t kind = teller->own->kind;
+    int operation = kind == XEP_WAITS_DISPATCH || kind == XEP_WAITS_COMBINE || kind == XEP_WAITS_NEXT;
     if (!operation) add(to, " never came to ");
     else if (teller->begun == NOT_SEEN) add(to, count == 1 ? " was not heard in " : " were not heard in ");
     else add(to, teller->begun == BEGUN ? " began " : " never began ");

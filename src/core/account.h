@@ -20,6 +20,7 @@ typedef enum {
     XEP_WAITS_BARRIER,
     XEP_WAITS_ALLGATHER,
     XEP_WAITS_END, /* of a buffer */
+    XEP_WAITS_NEXT,
     XEP_WAITS_KINDS
 } xep_waits_kind_t;
 

@@ -42,6 +42,18 @@ static uint64_t members_offset(uint64_t quiet_offset, uint32_t nranks)
     return (quiet_offset + nranks * sizeof(uint64_t) + 63) / 64 * 64;
 }
 
+/* A rank that dies between two pieces leaves holes that nobody knows of. */
+static xep_status_t check_pieces(const xep_buffer_params_t *params, const xep_plugin_t *plugin)
+{
+    if ((params->flags & XEP_BUFFER_PIECES) == 0) return XEP_OK;
+    if (plugin->next == NULL || params->memory != XEP_MEMORY_HOST)
+        return xep_fail(XEP_ERR_UNSUPPORTED, "invalid flags: XEP_BUFFER_PIECES (mode %s%s has rows in one piece)",
+                        plugin->name, params->memory == XEP_MEMORY_HOST ? "" : " in device memory");
+    if (params->on_failure == XEP_ON_FAILURE_MASK)
+        return xep_fail(XEP_ERR_UNSUPPORTED, "invalid flags: XEP_BUFFER_PIECES with XEP_ON_FAILURE_MASK");
+    return XEP_OK;
+}
+
 /* The memory of the rows as the mode sees it. */
 static xep_memory_t memory_of_mode(const xep_buffer_params_t *params, uint32_t nodes)
 {
@@ -74,7 +86,8 @@ static xep_status_t measure_nodes(const xep_config_t *config, const xep_buffer_p
     uint64_t quiet_offset;
     xep_status_t status = xep_plugin_load(config, params->mode, memory_of_mode(params, nodes), &ref);
     if (status != XEP_OK) return status;
-    status = xep_shape_imagine(params, nranks, nodes, &shape);
+    status = check_pieces(params, ref.plugin);
+    if (status == XEP_OK) status = xep_shape_imagine(params, nranks, nodes, &shape);
     if (status == XEP_OK) {
         if (nodes != 1) xep_path_imagine(params, ref.plugin, &shape);
         status = measure(ref.plugin, &shape, params, regions, &quiet_offset, size);
@@ -176,6 +189,7 @@ static xep_status_t prepare(xep_buffer_t *buffer, const xep_buffer_params_t *par
     xep_status_t status = xep_plugin_load(&group->config, params->mode, memory, &buffer->plugin);
     if (status == XEP_OK) status = check_members(group, params, buffer->plugin.plugin);
     if (status == XEP_OK) status = check_place(params, buffer->plugin.plugin);
+    if (status == XEP_OK) status = check_pieces(params, buffer->plugin.plugin);
     if (status != XEP_OK) return status;
     status = xep_shape_open(params, group, &buffer->shape);
     if (status == XEP_OK) status = xep_path_choose(&group->config, params, buffer->plugin.plugin, &buffer->shape);

@@ -15,6 +15,18 @@ xep_handle_t *xep_handle_take(xep_buffer_t *buffer)
     return best;
 }
 
+/* Who has rows at all has some in the first piece: so the first outputs say whether there are weights. */
+void xep_handle_note_outputs(xep_handle_t *handle, const xep_combine_args_t *outputs)
+{
+    xep_outputs_t *kind = &handle->outputs;
+    if (kind->state != XEP_OUTPUTS_UNKNOWN) return;
+    kind->state = outputs == NULL ? XEP_OUTPUTS_NONE : XEP_OUTPUTS_TAKEN;
+    if (outputs == NULL) return;
+    kind->dtype = outputs->dtype;
+    kind->hidden = outputs->hidden;
+    kind->weighted = outputs->topk_weights != NULL;
+}
+
 /* The turn stays: it tells which slot was used last. */
 void xep_handle_give_back(xep_handle_t *handle)
 {

@@ -14,6 +14,14 @@ typedef enum {
     XEP_HANDLE_FAILED   /* its dispatch failed; waits for the release */
 } xep_handle_state_t;
 
+/** Of what kind the outputs of pieces are: the first that were taken have said it. */
+typedef struct xep_outputs {
+    enum { XEP_OUTPUTS_UNKNOWN, XEP_OUTPUTS_NONE, XEP_OUTPUTS_TAKEN } state;
+    xep_dtype_t dtype;
+    uint32_t hidden;
+    int weighted; /* means nothing on a rank without rows */
+} xep_outputs_t;
+
 struct xep_handle {
     xep_buffer_t *buffer;
     uint32_t slot; /* index in buffer->handles */
@@ -27,12 +35,18 @@ struct xep_handle {
     xep_dtype_t topk_idx_dtype;
     const void *combine_input; /* what the user was told it is, or NULL */
     xep_recv_t recv;
+    xep_dispatch_args_t sent; /* of one in pieces: what the next ones are taken from */
+    xep_outputs_t outputs;
+    int combined;
 };
 
 /** A free slot, the one given back last (its memory is in the caches); NULL: none. */
 xep_handle_t *xep_handle_take(xep_buffer_t *buffer);
 
 void xep_handle_give_back(xep_handle_t *handle);
+
+/** A piece's outputs were taken; NULL: it had none. */
+void xep_handle_note_outputs(xep_handle_t *handle, const xep_combine_args_t *outputs);
 
 /** Gives the slot of a released handle back, unless an operation still needs it. */
 void xep_handle_give_back_if_unused(xep_handle_t *handle);

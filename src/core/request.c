@@ -105,7 +105,8 @@ int xep_request_in_flight(const xep_request_t *req)
 
 const char *xep_request_name(const xep_request_t *req)
 {
-    return req->op.kind == XEP_OP_DISPATCH ? "dispatch" : "combine";
+    static const char *const names[] = {"dispatch", "combine", "next piece"};
+    return names[req->op.kind];
 }
 
 xep_status_t xep_request_outcome(const xep_request_t *req)

@@ -79,7 +79,7 @@ const xep_request_t *xep_request_held_by(const xep_request_t *req);
 /** Whether it is deferred or active. */
 int xep_request_in_flight(const xep_request_t *req);
 
-/** "dispatch", "combine". */
+/** "dispatch", "combine", "next piece". */
 const char *xep_request_name(const xep_request_t *req);
 
 /** Its status when it is done, and its reason as this thread's. */

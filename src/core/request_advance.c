@@ -24,6 +24,7 @@ xep_status_t xep_request_call_mode(xep_request_t *req)
     const xep_plugin_t *plugin = buffer->plugin.plugin;
     xep_members_choose(req);
     if (req->op.kind == XEP_OP_COMBINE) return plugin->combine(buffer->mode, &req->op);
+    if (req->op.kind == XEP_OP_NEXT) return plugin->next(buffer->mode, &req->op);
     req->op.turn = buffer->turn;
     xep_status_t status = plugin->dispatch(buffer->mode, &req->op);
     if (status != XEP_OK) return status;

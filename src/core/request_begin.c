@@ -87,6 +87,9 @@ static void note_dispatch(xep_handle_t *handle, xep_request_t *req)
     handle->tokens = req->dispatch.tokens;
     handle->topk = req->dispatch.topk;
     handle->topk_idx_dtype = req->dispatch.topk_idx_dtype;
+    handle->combined = 0;
+    handle->outputs = (xep_outputs_t){0};
+    if (req->dispatch.flags & XEP_DISPATCH_PIECES) handle->sent = req->dispatch;
 }
 
 /* Everything that can refuse it comes before the mode is asked: order of turns, indices, a slot, a request. */
@@ -143,6 +146,29 @@ static xep_status_t begin_combine(xep_handle_t *handle, const xep_combine_args_t
     return XEP_OK;
 }
 
+/* What is sent is the dispatch's. The rows that are shown are written over: there are none until it is done. */
+static xep_status_t begin_next(xep_handle_t *handle, const xep_combine_args_t *outputs, int32_t timeout_ms,
+                               xep_request_t **req_p)
+{
+    xep_request_t *req = xep_request_take(handle->buffer);
+    if (req == NULL) return XEP_ERR_BUSY;
+    req->dispatch = handle->sent;
+    req->combine = outputs != NULL ? *outputs : (xep_combine_args_t){0};
+    req->handle = handle;
+    req->op.kind = XEP_OP_NEXT;
+    req->op.slot = handle->slot;
+    req->op.turn = handle->turn;
+    req->op.dispatch = &req->dispatch;
+    req->op.combine = outputs != NULL ? &req->combine : NULL;
+    req->op.recv = &handle->recv;
+    xep_status_t status = launch(req, NULL, NULL, timeout_ms);
+    if (status != XEP_OK) return status;
+    handle->state = XEP_HANDLE_SENT;
+    handle->in_flight = req;
+    *req_p = req;
+    return XEP_OK;
+}
+
 /* A caller that is refused tries again; in a loop of refusals what it waits for must go on, so it does here. */
 static xep_status_t give_way(xep_buffer_t *buffer)
 {
@@ -165,4 +191,13 @@ xep_status_t xep_request_combine(xep_handle_t *handle, const xep_combine_args_t 
     if (status != XEP_ERR_BUSY) return status;
     status = give_way(handle->buffer);
     return status == XEP_OK ? begin_combine(handle, args, req_p) : status;
+}
+
+xep_status_t xep_request_next(xep_handle_t *handle, const xep_combine_args_t *outputs, int32_t timeout_ms,
+                              xep_request_t **req_p)
+{
+    xep_status_t status = begin_next(handle, outputs, timeout_ms, req_p);
+    if (status != XEP_ERR_BUSY) return status;
+    status = give_way(handle->buffer);
+    return status == XEP_OK ? begin_next(handle, outputs, timeout_ms, req_p) : status;
 }

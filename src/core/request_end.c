@@ -34,11 +34,30 @@ static uint64_t *wanted_waits(const xep_request_t *req)
     return req->op.kind == XEP_OP_DISPATCH ? req->dispatch.wait_ns : req->combine.wait_ns;
 }
 
+/* Errors that every rank gets and after which nothing is half done: the buffer can go on. */
+static int is_agreed(xep_status_t status)
+{
+    return status == XEP_OK || status == XEP_ERR_OVERFLOW || status == XEP_ERR_MISMATCH || status == XEP_ERR_INVALID;
+}
+
+/*
+ * After an agreed error the piece that was shown is shown again; after any other the buffer is broken, and what the
+ * slot has is not known.
+ */
+static void end_piece(const xep_request_t *req)
+{
+    xep_handle_t *handle = req->handle;
+    handle->state = is_agreed(req->status) ? XEP_HANDLE_READY : XEP_HANDLE_FAILED;
+    if (req->status == XEP_OK) xep_handle_note_outputs(handle, req->op.combine);
+}
+
 /* The user may have released the handle while the operation was in flight: then this is where its slot becomes free. */
 static void release_handle(xep_request_t *req)
 {
     xep_handle_t *handle = req->handle;
     handle->in_flight = NULL;
+    if (req->op.kind == XEP_OP_NEXT) end_piece(req);
+    if (req->op.kind == XEP_OP_COMBINE && req->status == XEP_OK) handle->combined = 1;
     if (req->op.kind == XEP_OP_DISPATCH && req->status == XEP_OK) handle->recv.out = req->op.out;
     if (req->op.kind == XEP_OP_DISPATCH) handle->state = req->status == XEP_OK ? XEP_HANDLE_READY : XEP_HANDLE_FAILED;
     xep_handle_give_back_if_unused(handle);
@@ -88,12 +107,6 @@ void xep_request_break(xep_request_t *req, xep_status_t status, const char *reas
     xep_request_end_all(req->buffer, XEP_ERR_BROKEN, text);
 }
 
-/* Errors that every rank gets and after which nothing is half done: the buffer can go on. */
-static int is_agreed(xep_status_t status)
-{
-    return status == XEP_OK || status == XEP_ERR_OVERFLOW || status == XEP_ERR_MISMATCH || status == XEP_ERR_INVALID;
-}
-
 void xep_request_end(xep_request_t *req, xep_status_t status)
 {
     if (status != XEP_OK) xep_request_keep_reason(req);
@@ -134,9 +147,8 @@ void xep_request_account(const xep_request_t *req, xep_account_t *account)
 {
     const xep_buffer_t *buffer = req->buffer;
     const xep_late_t *late = &req->op.late;
-    *account = (xep_account_t){.kind = req->op.kind == XEP_OP_DISPATCH ? XEP_WAITS_DISPATCH : XEP_WAITS_COMBINE,
-                               .number = req->op.epoch,
-                               .buffer = buffer->number};
+    static const xep_waits_kind_t kinds[] = {XEP_WAITS_DISPATCH, XEP_WAITS_COMBINE, XEP_WAITS_NEXT};
+    *account = (xep_account_t){.kind = kinds[req->op.kind], .number = req->op.epoch, .buffer = buffer->number};
     snprintf(account->mode, sizeof account->mode, "%s", buffer->plugin.plugin->name);
     if (req->state != XEP_REQUEST_ACTIVE) return;
     account->opens = (uint32_t)late->opens;

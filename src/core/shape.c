@@ -53,7 +53,8 @@ static xep_status_t open_shape(const xep_buffer_params_t *params, const xep_grou
                            .tokens = params->tokens,
                            .recv_rows = params->recv_rows,
                            .wide_sums = params->node_sums == XEP_NODE_SUMS_FP32,
-                           .sends_in_place = (params->flags & XEP_BUFFER_SEND_MEMORY) != 0};
+                           .sends_in_place = (params->flags & XEP_BUFFER_SEND_MEMORY) != 0,
+                           .in_pieces = (params->flags & XEP_BUFFER_PIECES) != 0};
     place_ranks(group, shape, node, place, node_ranks);
     place_experts(shape, first);
     shape->local_experts = first[rank + 1] - first[rank];

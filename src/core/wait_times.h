@@ -11,7 +11,7 @@
 
 #include <xep/plugin.h>
 
-enum { XEP_OP_KINDS = 2 };
+enum { XEP_OP_KINDS = 3 };
 
 /** What was waited for one rank in all operations of one kind. */
 typedef struct xep_rank_waits {

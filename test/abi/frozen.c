@@ -191,7 +191,7 @@ AT(xep_dispatch_args_t, expert_stats, 184);
 AT(xep_dispatch_args_t, wait_ns, 192);
 AT(xep_dispatch_args_t, stream, 200);
 
-SIZE(xep_recv_t, 208);
+SIZE(xep_recv_t, 240);
 AT(xep_recv_t, size, 0);
 AT(xep_recv_t, arrangement, 8);
 AT(xep_recv_t, rows, 16);
@@ -223,6 +223,22 @@ AT(xep_recv_t, pair_begin, 176);
 AT(xep_recv_t, pair_count, 184);
 AT(xep_recv_t, out, 192);
 AT(xep_recv_t, row, 200);
+AT(xep_recv_t, pieces, 208);
+AT(xep_recv_t, piece, 216);
+AT(xep_recv_t, all_rows, 224);
+AT(xep_recv_t, first_row, 232);
+
+SIZE(xep_next_args_t, 64);
+AT(xep_next_args_t, size, 0);
+AT(xep_next_args_t, x, 8);
+AT(xep_next_args_t, x_stride, 16);
+AT(xep_next_args_t, dtype, 24);
+AT(xep_next_args_t, hidden, 28);
+AT(xep_next_args_t, topk_weights, 32);
+AT(xep_next_args_t, topk_weights_stride, 40);
+AT(xep_next_args_t, timeout_ms, 48);
+AT(xep_next_args_t, reserved, 52);
+AT(xep_next_args_t, wait_ns, 56);
 
 SIZE(xep_combine_args_t, 176);
 AT(xep_combine_args_t, size, 0);
@@ -271,6 +287,7 @@ AT(xep_shape_t, by_nodes, 108);
 AT(xep_shape_t, feeders, 112);
 AT(xep_shape_t, feed_rows, 120);
 AT(xep_shape_t, wide_sums, 128);
+AT(xep_shape_t, in_pieces, 132);
 
 SIZE(xep_region_t, 32);
 AT(xep_region_t, bytes, 0);
@@ -343,7 +360,7 @@ SIZE(xep_place_ops_t, 16);
 AT(xep_place_ops_t, memory, 0);
 AT(xep_place_ops_t, release, 8);
 
-SIZE(xep_plugin_t, 144);
+SIZE(xep_plugin_t, 152);
 AT(xep_plugin_t, abi, 0);
 AT(xep_plugin_t, size, 4);
 AT(xep_plugin_t, env_size, 8);
@@ -367,6 +384,7 @@ AT(xep_plugin_t, place, 120);
 AT(xep_plugin_t, layout, 128);
 AT(xep_plugin_t, by_nodes, 136);
 AT(xep_plugin_t, begins_early, 140);
+AT(xep_plugin_t, next, 144);
 
 SIZE(xep_wire_ops_t, 72);
 AT(xep_wire_ops_t, size, 0);
@@ -430,7 +448,7 @@ _Static_assert(XEP_OK == 0 && XEP_INPROGRESS == 1 && XEP_ERR_INVALID == -1 && XE
                "a status has another value");
 _Static_assert(XEP_LOG_ERROR == 0 && XEP_LOG_WARN == 1 && XEP_LOG_INFO == 2 && XEP_LOG_DEBUG == 3,
                "a log level has another value");
-_Static_assert(XEP_OP_DISPATCH == 0 && XEP_OP_COMBINE == 1, "an operation has another value");
+_Static_assert(XEP_OP_DISPATCH == 0 && XEP_OP_COMBINE == 1 && XEP_OP_NEXT == 2, "an operation has another value");
 _Static_assert(XEP_MEMORY_HOST == 0 && XEP_MEMORY_CUDA == 1, "a kind of memory has another value");
 _Static_assert(XEP_ON_FAILURE_FAIL == 0 && XEP_ON_FAILURE_MASK == 1, "what is done on a failure has another value");
 _Static_assert(XEP_OUT_DIED == 1 && XEP_OUT_LATE == 2 && XEP_OUT_ASKED == 3, "a reason has another value");

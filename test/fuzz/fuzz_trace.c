@@ -82,7 +82,7 @@ static void fill_file(rank_file_t *file, uint32_t rank, uint32_t nranks)
                                      .epoch = i,
                                      .where = i == UNDESCRIBED ? XEP_TRACE_BUFFERS + i : 0,
                                      .kind = (uint8_t)(i % XEP_TRACE_KINDS),
-                                     .op = i & 1};
+                                     .op = (uint8_t)(i % 3)};
         if (event->kind == XEP_TRACE_PHASE || event->kind >= XEP_TRACE_CALL)
             fill_text(event->name, XEP_TRACE_NAME, (char)(FIRST + i));
     }

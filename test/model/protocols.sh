@@ -163,6 +163,18 @@ nodes() {
     found nodes -DOPS=2 -DSLOTS=1 -DDEFECT_TURN # a dispatch begins while one of SLOTS turns before is in flight
 }
 
+# Rows that come in pieces, and outputs that are kept until the last one.
+pieces() {
+    proved pieces
+    proved pieces -DPUTS
+    proved pieces -DPUTS -DPIECES=3 -DOPS=1
+    found pieces -DPUTS -DDEFECT_OPEN # rows go out before all have opened their slots
+    found pieces -DDEFECT_EARLY       # a slot is opened while its consumer reads
+    found pieces -DDEFECT_LAZY        # a slot is opened only after the own rows have left
+    found pieces -DDEFECT_END         # a piece ends before all have told that it is here
+    found pieces -DDEFECT_KEEP        # outputs go out before the reader has begun the dispatch
+}
+
 small() {
     local mode
     agreement
@@ -171,6 +183,7 @@ small() {
     shrink
     grow
     nodes
+    pieces
     for mode in normal ll; do
         proved $mode -DMAPPED=1 -DOPS=2 -DDEATH
         proved $mode -DMAPPED=1 -DPAIRS -DBAD
@@ -191,6 +204,8 @@ full() {
     shrink
     grow
     nodes
+    pieces
+    proved pieces -DPUTS -DPIECES=3
     proved grow -DDEATHS=2
     proved grow -DSLOW # members give up though nobody has died
     proved shrink -DDEATHS=0 -DSLOW # one is left out although it lives

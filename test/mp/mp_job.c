@@ -130,6 +130,7 @@ static xep_buffer_params_t params_of(const mp_job_t *job)
     p.pass_rows = c->pass_rows;
     p.node_sums = c->node_sums;
     p.flags = c->in_place != 0 ? XEP_BUFFER_SEND_MEMORY : 0;
+    if (c->pieces != 0) p.flags |= XEP_BUFFER_PIECES;
     return p;
 }
 
@@ -176,6 +177,7 @@ void mp_job_buffer(mp_job_t *job, xep_group_t *group)
     MP_OK(xep_buffer_query(job->buffer, &info));
     MP_CHECK(info.bytes == bytes && info.recv_rows == size.recv_rows);
     if (ranks.nnodes == 1) MP_CHECK(bytes == size.node_bytes);
+    else if (job->c->pieces) MP_CHECK(bytes == size.node_bytes && bytes == size.bytes); /* outputs return in any case */
     else MP_CHECK(bytes > size.node_bytes && bytes <= size.bytes);
     find_nodes(job, group);
     if (job->c->fixed_capacity) job->shape.capacity = size.recv_rows;
@@ -215,6 +217,7 @@ xep_dispatch_args_t mp_job_dispatch(mp_job_t *job)
     a.capacity = job->shape.capacity;
     a.quant = c->quant;
     a.flags = c->sent ? XEP_DISPATCH_SEND_WEIGHTS : 0;
+    if (c->pieces == 1) a.flags |= XEP_DISPATCH_PIECES;
     return a;
 }
 

@@ -31,6 +31,7 @@ typedef struct mp_case {
     int strided;        /* every input and output with more than a row between rows */
     int in_place;       /* 1: rows lie in send memory; 2: the same, and the caller has them elsewhere */
     uint64_t recv_rows; /* of the buffer; 0: the worst case */
+    int pieces;         /* 1: dispatches may come in pieces; 2: the buffer could, and they do not */
     uint32_t slots, threads;
     xep_path_t path;
     uint64_t pass_rows;

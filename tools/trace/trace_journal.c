@@ -36,7 +36,7 @@ uint64_t trace_journal_track(const trace_journal_t *journal, const xep_trace_eve
 static int is_whole(const xep_trace_event_t *event)
 {
     return event->begin_ns != 0 && event->end_ns >= event->begin_ns && event->end_ns < UINT64_MAX / 2 &&
-           event->kind < XEP_TRACE_KINDS && event->op <= 1;
+           event->kind < XEP_TRACE_KINDS && event->op <= 2;
 }
 
 /* for compare: qsort passes no argument on */

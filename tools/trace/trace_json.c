@@ -82,7 +82,7 @@ static void put_track(FILE *to, const trace_journal_t *journal, const xep_trace_
 
 static void put_name(FILE *to, const xep_trace_event_t *event)
 {
-    static const char *const ops[] = {"dispatch", "combine"};
+    static const char *const ops[] = {"dispatch", "combine", "next piece"};
     if (event->kind == XEP_TRACE_OPERATION) put_text(to, ops[event->op]);
     else if (event->kind == XEP_TRACE_WAIT) fprintf(to, "\"wait for rank %u\"", event->rank);
     else if (event->kind == XEP_TRACE_WORK) put_text(to, "work");

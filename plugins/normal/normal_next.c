@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* The next piece of a dispatch: steps 1 to 5 of the protocol in normal_pieces.h. */
+#include <string.h>
+
+#include "normal_pieces.h"
+
+/* ---- words ---- */
+
+static uint64_t mail_offset(const normal_t *mode, uint32_t slot, uint32_t rank)
+{
+    return mode->layout.pieces + ((uint64_t)slot * mode->kit.shape->nranks + rank) * sizeof(normal_piece_mail_t);
+}
+
+/* This rank's line in the heap of another one, by the slot that that one chose. */
+static uint64_t mail_there(const normal_t *mode, const xep_op_t *op, uint32_t rank)
+{
+    return mail_offset(mode, normal_slot(mode, op->slot)->from[rank].slot, mode->kit.shape->rank);
+}
+
+static const normal_piece_mail_t *mail_from(const normal_t *mode, const xep_op_t *op, uint32_t rank)
+{
+    return xep_kit_own(&mode->kit, mail_offset(mode, op->slot, rank));
+}
+
+static const _Atomic uint64_t *opened_word(const void *mode, const xep_op_t *op, uint32_t rank, uint64_t *value_p)
+{
+    *value_p = op->epoch;
+    return &mail_from(mode, op, rank)->opened;
+}
+
+static const _Atomic uint64_t *arrived_word(const void *mode, const xep_op_t *op, uint32_t rank, uint64_t *value_p)
+{
+    *value_p = op->epoch;
+    return &mail_from(mode, op, rank)->arrived;
+}
+
+/* ---- steps 1 and 2: outputs, openings ---- */
+
+static void store_opened(const void *opaque, const xep_op_t *op, uint32_t rank)
+{
+    const normal_t *mode = opaque;
+    uint64_t mail = mail_there(mode, op, rank);
+    memcpy(mode->kit.base[rank] + mail + offsetof(normal_piece_mail_t, offer), &xep_kit_state(op)->offer,
+           sizeof(xep_offer_t));
+    xep_kit_signal(&mode->kit, rank, mail + offsetof(normal_piece_mail_t, opened), op->epoch);
+}
+
+/* What a signal brings along lies in the line of mail, as its word does. */
+static xep_part_t signal_part(uint64_t mail, const void *src, size_t bytes, size_t offset, size_t word, uint64_t epoch)
+{
+    return (xep_part_t){.signal = 1,
+                        .src = src,
+                        .bytes = bytes,
+                        .offset = mail + offset,
+                        .signal_offset = mail + word,
+                        .value = epoch};
+}
+
+/* Rows first, then weights; the wire delivers the word after both. */
+static int opened_part(const void *opaque, const xep_op_t *op, uint32_t rank, uint32_t number, xep_part_t *part)
+{
+    const normal_t *mode = opaque;
+    if (op->combine == NULL) number += NORMAL_RETURNED_PARTS;
+    if (number < NORMAL_RETURNED_PARTS) normal_returned_part(mode, op, rank, number, part);
+    else
+        *part = signal_part(mail_there(mode, op, rank), &xep_kit_state(op)->offer, sizeof(xep_offer_t),
+                            offsetof(normal_piece_mail_t, offer), offsetof(normal_piece_mail_t, opened), op->epoch);
+    return number <= NORMAL_RETURNED_PARTS;
+}
+
+static xep_status_t return_outputs(void *mode, xep_op_t *op)
+{
+    return op->combine == NULL ? XEP_OK : normal_fill(mode, op);
+}
+
+/* ---- step 3 ---- */
+
+static const xep_offer_t *offer_of(const void *mode, const xep_op_t *op, uint32_t rank)
+{
+    return &mail_from(mode, op, rank)->offer;
+}
+
+/* What is concluded is the same on all ranks that were told the same. */
+static xep_status_t agree(void *opaque, xep_op_t *op)
+{
+    static const xep_agree_param_t params[] = {
+        XEP_AGREE_PARAM("whether a piece has outputs", XEP_AGREE_YES_NO, xep_offer_t, params[XEP_OFFER_FLAGS]),
+        XEP_AGREE_PARAM("dtype", XEP_AGREE_DTYPE, xep_offer_t, params[XEP_OFFER_DTYPE]),
+        XEP_AGREE_PARAM("hidden", XEP_AGREE_NUMBER, xep_offer_t, params[XEP_OFFER_HIDDEN]),
+        XEP_AGREE_PARAM("whether there are topk_weights", XEP_AGREE_YES_NO, xep_offer_t, params[XEP_OFFER_WEIGHTS]),
+    };
+    normal_t *mode = opaque;
+    normal_state_t *state = normal_state(op);
+    xep_status_t status = xep_offers_take(&mode->kit, op, offer_of, params, sizeof params / sizeof params[0]);
+    if (status != XEP_OK) return status;
+    state->concluded_piece = state->piece << 32 | (uint32_t)state->kit.verdict;
+    if (state->kit.verdict == XEP_OK) normal_fill_targets(mode, op);
+    return XEP_OK;
+}
+
+/* ---- steps 4 and 5 ---- */
+
+static void store_arrived(const void *opaque, const xep_op_t *op, uint32_t rank)
+{
+    const normal_t *mode = opaque;
+    uint64_t mail = mail_there(mode, op, rank);
+    memcpy(mode->kit.base[rank] + mail + offsetof(normal_piece_mail_t, concluded), &normal_state(op)->concluded_piece,
+           sizeof(uint64_t));
+    xep_kit_signal(&mode->kit, rank, mail + offsetof(normal_piece_mail_t, arrived), op->epoch);
+}
+
+static int arrived_part(const void *opaque, const xep_op_t *op, uint32_t rank, uint32_t number, xep_part_t *part)
+{
+    const normal_t *mode = opaque;
+    if (xep_kit_state(op)->verdict != XEP_OK) number += NORMAL_ROWS_PARTS;
+    if (number < NORMAL_ROWS_PARTS) normal_rows_part(mode, op, rank, number, part);
+    else
+        *part =
+            signal_part(mail_there(mode, op, rank), &normal_state(op)->concluded_piece, sizeof(uint64_t),
+                        offsetof(normal_piece_mail_t, concluded), offsetof(normal_piece_mail_t, arrived), op->epoch);
+    return number <= NORMAL_ROWS_PARTS;
+}
+
+static xep_status_t move(void *opaque, xep_op_t *op)
+{
+    normal_t *mode = opaque;
+    xep_status_t status = xep_kit_state(op)->verdict == XEP_OK ? normal_move(mode, op, arrived_part) : XEP_OK;
+    return status == XEP_OK ? xep_step_send(mode, op) : status;
+}
+
+/* Copied before it is looked at. A rank that was told something else has moved other rows, or none. */
+static xep_status_t show(void *opaque, xep_op_t *op)
+{
+    normal_t *mode = opaque;
+    for (uint32_t r = 0; r < mode->kit.shape->nranks; r++) {
+        uint64_t theirs = mail_from(mode, op, r)->concluded;
+        if (theirs != normal_state(op)->concluded_piece)
+            return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_PROTOCOL,
+                                       "rank %u was told other outputs than rank %u (piece %llu, %d; piece %llu, %d)",
+                                       r, mode->kit.shape->rank, (unsigned long long)(theirs >> 32),
+                                       (int)(uint32_t)theirs, (unsigned long long)normal_state(op)->piece,
+                                       (int)xep_kit_state(op)->verdict);
+    }
+    if (xep_kit_state(op)->verdict == XEP_OK) normal_show_piece(mode, op);
+    return XEP_OK;
+}
+
+const xep_step_t normal_next_steps[] = {
+    {.name = "outputs", .does = "return outputs", .run = return_outputs},
+    {.name = "outputs to go out", .does = "open", .run = xep_step_send, .store = store_opened, .parts = opened_part},
+    {.name = "openings", .does = "wait for openings", .run = xep_step_wait, .word = opened_word},
+    {.name = "agreement", .does = "agree", .run = agree},
+    {.name = "rows to go out", .does = "rows", .run = move, .store = store_arrived, .parts = arrived_part},
+    {.name = "rows of the piece", .does = "wait for rows", .run = xep_step_wait, .word = arrived_word},
+    {.name = "the end of the piece", .does = "show", .run = show},
+    {.name = "the wire", .does = "flush", .run = xep_step_flush},
+    {0},
+};
+
+/* Without rows there is no opinion on weights; without outputs, none on what they are. */
+static void make_offer(xep_op_t *op)
+{
+    const xep_combine_args_t *args = op->combine;
+    uint32_t weights = XEP_AGREE_ANY;
+    if (args != NULL && op->recv->rows != 0) weights = args->topk_weights != NULL;
+    xep_kit_state(op)->offer = (xep_offer_t){.epoch = op->epoch,
+                                             .params = {[XEP_OFFER_DTYPE] = args ? args->dtype : XEP_AGREE_ANY,
+                                                        [XEP_OFFER_HIDDEN] = args ? args->hidden : XEP_AGREE_ANY,
+                                                        [XEP_OFFER_WEIGHTS] = weights,
+                                                        [XEP_OFFER_FLAGS] = args != NULL},
+                                             .refused = op->refused};
+}
+
+xep_status_t normal_next(void *mode, xep_op_t *op)
+{
+    const normal_slot_t *slot = normal_slot(mode, op->slot);
+    normal_state(op)->piece = slot->piece + 1;
+    normal_state(op)->weighted = slot->weighted;
+    make_offer(op);
+    return xep_steps_begin(mode, op);
+}

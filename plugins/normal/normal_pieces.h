@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/**
+ * Dispatches in pieces: rows that exceed the room of a slot come when the consumer asks for them.
+ *
+ * After step 3 of a dispatch (normal.h) all ranks know the rows from rank to rank, and so that there are P pieces: as
+ * many as the rank with the most rows needs for slots of B rows. Piece i of rank d is rows i * B to (i + 1) * B of what
+ * d gets, in the order of always; of a source these are some of the rows that it has for d, one behind the other. The
+ * dispatch brings piece 0, by the steps of always. Then every rank calls next P - 1 times; of piece i - 1, which is
+ * shown, and piece i, in an operation of epoch n:
+ *
+ *  1. The outputs of piece i - 1 go into the area "returned" of the slot of their reader s: stored, where s is mapped.
+ *     There they stay until the combine: rows for s by owner, and for each owner in the order of the tokens of s.
+ *  2. To each s: the offer (of what kind these outputs are, or that there are none), then  s.opened = n:  the outputs
+ *     are there, and s may write into this rank's slot.
+ *  3. When opened = n is here of all: the offers are compared, and all come to the same verdict.
+ *  4. Unless the verdict is an error: rows and metadata of piece i to the slot of d. To each d, also one that gets
+ *     nothing: what this rank has concluded, then  d.arrived = n.
+ *  5. When arrived = n is here of all, and all have concluded the same: piece i is shown. Done when the wire is
+ *     flushed.
+ *
+ * The combine after piece P - 1 does step 1 with its outputs before its offer; then all that a reader sums lies in its
+ * own "returned".
+ *
+ * The two words lie in a line for (slot of the heap's owner, rank), whose only writer is that rank; they hold epochs
+ * and only grow. A slot has one operation at a time, so what a line says is of that one.
+ *
+ * Nobody waits for ever: steps 1 and 2 wait for nobody, so the words that step 3 waits for come when all ranks have
+ * called next; and then step 4 waits for nobody. Rows of piece i - 1 are not written over before their consumer has
+ * done with them: it called next. An offer is not written over before it was read: the next one comes after the arrived
+ * of all, which each tells after step 3. "Returned" is not written over before it was summed: normal.h has it, for
+ * owners that are not mapped. test/model/model_pieces.pml.
+ */
+#ifndef XEP_NORMAL_PIECES_H
+#define XEP_NORMAL_PIECES_H
+
+#include "normal.h"
+
+/** One line per (slot, rank), in XEP_REGION_CONTROL; written by that rank, read by the heap's owner. */
+typedef struct normal_piece_mail {
+    _Atomic uint64_t opened;  /* next of this epoch: outputs are here, the writer's slot takes rows */
+    _Atomic uint64_t arrived; /* next of this epoch: all of the writer's rows are here */
+    xep_offer_t offer;        /* published by opened */
+    uint64_t concluded;       /* published by arrived: normal_state_t.concluded_piece of the writer */
+    uint64_t reserved;
+} normal_piece_mail_t;
+_Static_assert(sizeof(normal_piece_mail_t) == 64, "a cache line");
+
+/** Of all rows from one rank to another those that are in a piece: first of them, how many, and where in the slot. */
+typedef struct normal_range {
+    uint64_t first, rows, at;
+} normal_range_t;
+
+/** Of rows of which the first is row begin of all that a rank gets. */
+normal_range_t normal_cut(const normal_t *mode, uint64_t begin, uint64_t rows, uint64_t piece);
+
+/** What op brings of this rank's rows for another; all of them where it is not in pieces. */
+static inline normal_range_t normal_sends(const normal_t *mode, const xep_op_t *op, uint32_t rank)
+{
+    const normal_slot_t *slot = normal_slot(mode, op->slot);
+    const normal_routing_t *routing = slot->routing;
+    uint64_t begin = normal_there(mode, slot, rank), rows = routing->rows[rank];
+    return slot->pieces > 1 ? normal_cut(mode, begin, rows, normal_state(op)->piece) : (normal_range_t){0, rows, begin};
+}
+
+/** What the slot shows of a rank's rows for this one. */
+static inline normal_range_t normal_shows(const normal_t *mode, const normal_slot_t *slot, uint32_t rank)
+{
+    const uint64_t *begin = slot->routing->src_begin;
+    uint64_t rows = begin[rank + 1] - begin[rank];
+    return slot->pieces > 1 ? normal_cut(mode, begin[rank], rows, slot->piece) : (normal_range_t){0, rows, begin[rank]};
+}
+
+/** Before rows of a dispatch of several pieces move. */
+void normal_begin_pieces(normal_t *mode, const xep_op_t *op);
+
+/** Moves this rank's rows of the piece, as move_slice() does those of some tokens. */
+void normal_move_piece(normal_t *mode, const xep_op_t *op, const xep_copy_fn copy[2]);
+
+/** Rows of the piece are here: from now on the slot, and op's recv, show it. */
+void normal_show_piece(normal_t *mode, const xep_op_t *op);
+
+extern const xep_step_t normal_next_steps[];
+
+/** xep_plugin_t.next */
+xep_status_t normal_next(void *mode, xep_op_t *op);
+
+/** Rows that a slot has where the caller has not said how many: an even load and a quarter more, or the worst case. */
+uint64_t normal_even_room(const xep_shape_t *shape);
+
+#endif

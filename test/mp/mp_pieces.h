@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/** Dispatches in pieces, on one rank: each piece is compared, and all of them together. */
+#ifndef TEST_MP_PIECES_H
+#define TEST_MP_PIECES_H
+
+#include "mp_job.h"
+
+typedef struct mp_pieces {
+    oracle_pieces_t all;
+    uint64_t room, pieces; /* rows of a slot; in how many the dispatch comes */
+} mp_pieces_t;
+
+/** A dispatch with these; its first piece is compared, and all that its recv says of the others. */
+xep_handle_t *mp_pieces_begin(mp_pieces_t *pieces, mp_job_t *job, const xep_dispatch_args_t *args);
+
+/** The next one, with outputs or without; asynchronous: by a request. The last one ends it. */
+void mp_pieces_next(mp_pieces_t *pieces, mp_job_t *job, xep_handle_t *handle, int outputs, int asynchronous);
+
+/** All that are left. */
+void mp_pieces_rest(mp_pieces_t *pieces, mp_job_t *job, xep_handle_t *handle, int outputs);
+
+/** Args of outputs of the piece that the handle shows. */
+xep_next_args_t mp_pieces_outputs(mp_job_t *job, xep_handle_t *handle);
+
+#endif
