@@ -44,6 +44,7 @@ static script_call_t *call_add(script_t *script, script_kind_t kind, uint32_t ha
 {
     script_call_t *call = &script->calls[script->ncalls];
     *call = (script_call_t){.kind = kind, .number = script->ncalls++, .handle = handle, .cached = SCRIPT_NO_HANDLE};
+    call->payload = call->number;
     if (kind != CALL_RELEASE) call->epoch = ++script->epoch;
     return call;
 }
@@ -88,6 +89,25 @@ script_call_t *script_release(script_t *script, uint32_t handle)
     return call_add(script, CALL_RELEASE, handle);
 }
 
+/* What a combine of it must be, but for what it is called with. */
+static void copy_final(const script_t *script, script_call_t *call)
+{
+    const script_call_t *final = &script->finals[call->handle];
+    call->dtype = final->dtype;
+    call->hidden = final->hidden;
+    call->weights = final->weights;
+    call->special = final->special;
+    call->payload = final->payload;
+}
+
+script_call_t *script_next(script_t *script, uint32_t handle)
+{
+    script_call_t *call = call_add(script, CALL_NEXT, handle);
+    call->kept = maker(script, handle)->kept;
+    copy_final(script, call);
+    return call;
+}
+
 /* ---- random calls ---- */
 
 static uint64_t room_of(const script_t *script, const script_call_t *call, uint32_t rank)
@@ -98,7 +118,7 @@ static uint64_t room_of(const script_t *script, const script_call_t *call, uint3
 
 void script_expect(const script_t *script, script_call_t *call)
 {
-    for (uint32_t r = 0; r < script->shape.nranks && call->expect == XEP_OK; r++)
+    for (uint32_t r = 0; r < script->shape.nranks && call->expect == XEP_OK && !call->in_pieces; r++)
         if (script_rows_needed(script, call, r) > room_of(script, call, r)) call->expect = XEP_ERR_OVERFLOW;
 }
 
@@ -107,9 +127,18 @@ int script_is_odd(const script_call_t *call, uint32_t rank, script_odd_t odd)
     return call->odd == odd && call->odd_rank == rank;
 }
 
+/* Whether all ranks have the room of a slot: who wants a piece of it with less is told that first. */
+static int has_own_room(const script_t *script, const script_call_t *call)
+{
+    for (uint32_t r = 0; r < script->shape.nranks; r++)
+        if (call->capacity[r] != 0) return 0;
+    return 1;
+}
+
 static int odd_shows(const script_t *script, const script_call_t *call)
 {
     int dispatch = call->kind == CALL_DISPATCH;
+    if (call->kind == CALL_NEXT && !call->kept) return call->odd == ODD_REFUSED;
     switch (call->odd) {
     case ODD_NONE:
     case ODD_HANDLE: return 0;
@@ -120,7 +149,8 @@ static int odd_shows(const script_t *script, const script_call_t *call)
     case ODD_SCALES:
     case ODD_SCALES_DTYPE: return dispatch && call->nscales;
     case ODD_IN_PLACE: return dispatch && script->shape.sends_in_place;
-    default: return script->mode->notices(script, call);
+    case ODD_PIECES: return dispatch && script->shape.in_pieces && !call->in_place && has_own_room(script, call);
+    default: return call->kind != CALL_NEXT && script->mode->notices(script, call);
     }
 }
 
@@ -143,6 +173,20 @@ static void routing_random(sim_dice_t *dice, const script_t *script, script_call
         if (sim_chance(dice, 50)) call->tokens[r] = sim_below(dice, shape->tokens + 1);
         if (sim_chance(dice, 10)) call->tokens[r] = 0;
     }
+}
+
+enum { MOST_REST = 3, FINALS = 1000 };
+
+/* Some pieces, and what is combined behind the last of them. */
+static void pieces_random(sim_dice_t *dice, const script_t *script, script_call_t *call)
+{
+    if (!script->shape.in_pieces || call->in_place || !sim_chance(dice, 80)) return;
+    uint64_t rest = script_pieces(script, call) - 1;
+    if (rest > MOST_REST) return;
+    call->in_pieces = 1;
+    call->rest = rest;
+    call->kept = sim_chance(dice, 85);
+    memset(call->capacity, 0, sizeof call->capacity);
 }
 
 /* As many rows as come, or one more or less: where mistakes of one show. */
@@ -173,6 +217,7 @@ static void dispatch_random(sim_dice_t *dice, script_t *script, script_call_t *c
     for (uint32_t r = 0; r < shape->nranks; r++)
         if (call->arrangement[r] != XEP_ROWS_BY_EXPERT_PADDED && sim_chance(dice, 5))
             call->capacity[r] = tight_capacity(dice, script, call, r);
+    pieces_random(dice, script, call);
     if (!script->integers && sim_chance(dice, 20))
         call->hidden = 1 + (uint32_t)sim_below(dice, (uint64_t)shape->hidden * shape->elem_bytes /
                                                          oracle_element_bytes(call->dtype));
@@ -180,7 +225,7 @@ static void dispatch_random(sim_dice_t *dice, script_t *script, script_call_t *c
     script_expect(script, call);
 }
 
-static void combine_random(sim_dice_t *dice, script_t *script, script_call_t *call)
+static void outputs_random(sim_dice_t *dice, script_t *script, script_call_t *call)
 {
     call->dtype = script_dtype(dice, script->shape.combine_elem_bytes, XEP_BF16, XEP_FP32);
     if (script->integers) call->hidden = maker(script, call->handle)->hidden;
@@ -188,13 +233,52 @@ static void combine_random(sim_dice_t *dice, script_t *script, script_call_t *ca
     call->weights = sim_chance(dice, 40);
     call->special = sim_chance(dice, 20);
     script->mode->make_combine(dice, script, call);
+}
+
+static void combine_random(sim_dice_t *dice, script_t *script, script_call_t *call)
+{
+    if (maker(script, call->handle)->rest != 0) copy_final(script, call);
+    else outputs_random(dice, script, call);
     odd_random(dice, script, call);
+}
+
+static void final_random(sim_dice_t *dice, script_t *script, uint32_t handle)
+{
+    script_call_t *final = &script->finals[handle];
+    *final = (script_call_t){.kind = CALL_COMBINE, .handle = handle, .payload = FINALS + handle};
+    final->dtype = script->shape.combine_elem_bytes == 2 ? XEP_BF16 : XEP_FP32;
+    final->hidden = script->shape.hidden;
+    outputs_random(dice, script, final);
 }
 
 /* The handles that live at this point of the script, at most as many as there are slots. */
 typedef struct living {
     uint32_t handles[SCRIPT_HANDLES], count, made;
+    uint64_t rest[SCRIPT_HANDLES]; /* by handle: pieces that have not come */
+    int combined[SCRIPT_HANDLES];  /* by handle */
 } living_t;
+
+static void next_random(sim_dice_t *dice, script_t *script, living_t *living, uint32_t handle)
+{
+    script_call_t *call = script_next(script, handle);
+    odd_random(dice, script, call);
+    if (call->expect == XEP_OK) living->rest[handle]--;
+}
+
+/* One of several pieces: the next, as long as there are any; then a combine, if there are outputs, and one alone. */
+static int use_random(sim_dice_t *dice, script_t *script, living_t *living, uint32_t handle)
+{
+    const script_call_t *made = maker(script, handle);
+    if (living->rest[handle] != 0) {
+        next_random(dice, script, living, handle);
+        return 1;
+    }
+    if (made->rest != 0 && (!made->kept || living->combined[handle])) return 0;
+    script_call_t *call = script_combine(script, handle);
+    combine_random(dice, script, call);
+    if (call->expect == XEP_OK) living->combined[handle] = 1;
+    return 1;
+}
 
 static void call_random(sim_dice_t *dice, script_t *script, living_t *living)
 {
@@ -205,8 +289,10 @@ static void call_random(sim_dice_t *dice, script_t *script, living_t *living)
         script_call_t *call = script_dispatch(script, living->made++, cached);
         dispatch_random(dice, script, call);
         if (call->expect == XEP_OK) living->handles[living->count++] = call->handle;
-    } else if (living->count && sim_chance(dice, 65)) {
-        combine_random(dice, script, script_combine(script, living->handles[at]));
+        living->rest[call->handle] = call->rest;
+        if (call->rest != 0) final_random(dice, script, call->handle);
+    } else if (living->count && sim_chance(dice, 65) && use_random(dice, script, living, living->handles[at])) {
+        return;
     } else if (living->count) {
         script_release(script, living->handles[at]);
         living->handles[at] = living->handles[--living->count];
@@ -228,6 +314,15 @@ void script_begin(sim_world_t *world, const sim_mode_t *mode, script_t *script, 
         sim_fail(world, "heap_size refused a shape");
 }
 
+/* Room for a few rows, or for what an even load needs. */
+static void pieces_shape(sim_dice_t *dice, const sim_world_t *world, xep_shape_t *shape)
+{
+    const sim_options_t *options = &world->options;
+    shape->in_pieces =
+        world->plugin->next != NULL && !options->masks && options->feed_rows == 0 && sim_chance(dice, 40);
+    if (shape->in_pieces && sim_chance(dice, 80)) shape->recv_rows = 1 + sim_below(dice, 2 * shape->tokens);
+}
+
 void script_make(sim_world_t *world, const sim_mode_t *mode, script_t *script, uint32_t nranks, const script_t *before)
 {
     sim_dice_t *dice = &world->dice;
@@ -235,6 +330,7 @@ void script_make(sim_world_t *world, const sim_mode_t *mode, script_t *script, u
     xep_shape_t shape;
     if (before) shape = before->shape;
     else shape_random(dice, &shape, nranks, world->plugin->place != NULL && !world->options.masks);
+    if (!before) pieces_shape(dice, world, &shape);
     script_begin(world, mode, script, &shape);
     script->integers = !mode->by_expert && sim_chance(dice, 20) && shape.elem_bytes >= 2;
     if (before) {

@@ -11,7 +11,7 @@
 
 enum { SCRIPT_CALLS = 24, SCRIPT_HANDLES = 24, SCRIPT_NO_HANDLE = 0xffffffff };
 
-typedef enum { CALL_DISPATCH, CALL_COMBINE, CALL_RELEASE } script_kind_t;
+typedef enum { CALL_DISPATCH, CALL_COMBINE, CALL_RELEASE, CALL_NEXT } script_kind_t;
 typedef enum {
     ROUTE_UNIFORM,
     ROUTE_NOWHERE,
@@ -37,6 +37,7 @@ typedef enum {
     ODD_LOGFMT,
     ODD_CACHED,
     ODD_IN_PLACE,
+    ODD_PIECES,
     ODD_HANDLE,  /* another cached handle: odd_handle; by hand only */
     ODD_REFUSED, /* it has refused a call more */
     ODD_KINDS
@@ -46,7 +47,7 @@ typedef enum {
 typedef struct script_call {
     script_kind_t kind;
     uint32_t number; /* in the script */
-    uint32_t handle; /* made, combined or released */
+    uint32_t handle; /* made, combined, released, or brought a piece further */
     uint32_t cached; /* dispatch: handle to use again, or SCRIPT_NO_HANDLE */
     uint32_t origin; /* dispatch: call whose routing this is */
     uint64_t epoch, turn;
@@ -54,10 +55,14 @@ typedef struct script_call {
     xep_quant_t quant;
     uint32_t hidden, topk, nscales;
     xep_dtype_t idx_dtype, scales_dtype;
-    int weights;  /* dispatch: topk_weights; combine: by rank they are sent back, by expert it is given others */
-    int sent;     /* dispatch: weights travel with the rows by expert */
-    int logfmt;   /* combine */
-    int in_place; /* dispatch */
+    int weights;      /* dispatch: topk_weights; combine: by rank they are sent back, by expert it is given others */
+    int sent;         /* dispatch: weights travel with the rows by expert */
+    int logfmt;       /* combine */
+    int in_place;     /* dispatch */
+    int in_pieces;    /* dispatch: XEP_DISPATCH_PIECES */
+    uint64_t rest;    /* dispatch: how many pieces it has beyond the first */
+    int kept;         /* dispatch: its pieces have outputs */
+    uint32_t payload; /* whose data this has: its own number, or that of the outputs of all pieces */
     script_route_t route;
     uint64_t tokens[SIM_MAX_RANKS];
     uint64_t capacity[SIM_MAX_RANKS]; /* 0: exact */
@@ -81,11 +86,12 @@ typedef struct script {
     uint64_t slot_rows; /* what heap_size said */
     uint32_t ncalls;
     script_call_t calls[SCRIPT_CALLS];
-    uint64_t epoch, turn; /* of the next call */
-    uint64_t first_turn;  /* of this script */
-    int unchecked;        /* peers lie: only that nothing crashes matters */
-    int integers;         /* rows are small integers: sums are exact */
-    int global_tokens;    /* token t of rank r is token t * R + r of everybody: the same data however many ranks */
+    script_call_t finals[SCRIPT_HANDLES]; /* the combine of a handle in pieces, whose outputs all pieces have */
+    uint64_t epoch, turn;                 /* of the next call */
+    uint64_t first_turn;                  /* of this script */
+    int unchecked;                        /* peers lie: only that nothing crashes matters */
+    int integers;                         /* rows are small integers: sums are exact */
+    int global_tokens; /* token t of rank r is token t * R + r of everybody: the same data however many ranks */
 } script_t;
 
 /** A random script; "before": on the same buffer after that one, whose epochs and turns go on. */
@@ -99,6 +105,9 @@ void script_begin(sim_world_t *world, const struct sim_mode *mode, script_t *scr
 script_call_t *script_dispatch(script_t *script, uint32_t handle, uint32_t cached);
 script_call_t *script_combine(script_t *script, uint32_t handle);
 script_call_t *script_release(script_t *script, uint32_t handle);
+
+/** The next piece of a handle whose combine is in script->finals. */
+script_call_t *script_next(script_t *script, uint32_t handle);
 
 /** What a dispatch of which all else is known ends with. */
 void script_expect(const script_t *script, script_call_t *call);

@@ -47,6 +47,17 @@ void script_check_recv(sim_rank_t *rank, const script_t *script, const script_ca
     check_pointers(rank, call, recv);
 }
 
+void script_check_piece(sim_rank_t *rank, const script_t *script, const script_call_t *call, const xep_recv_t *recv,
+                        oracle_pieces_t *pieces)
+{
+    script_truth_t truth;
+    oracle_difference_t difference;
+    if (recv->pieces != call->rest + 1) fail(rank, call, "pieces are", recv->pieces, call->rest + 1);
+    script_truth_make(&truth, script, call, NULL, rank->index, NULL);
+    report(rank, call, oracle_pieces_take(pieces, &truth.shape, rank->index, script->slot_rows, recv, &difference),
+           &difference);
+}
+
 static void check_stats(sim_rank_t *rank, const script_flight_t *flight)
 {
     const xep_recv_t *recv = flight->op.recv;
@@ -62,11 +73,14 @@ void script_check_dispatch(sim_rank_t *rank, const script_flight_t *flight)
 {
     const script_call_t *call = flight->call;
     const xep_recv_t *recv = flight->op.recv;
-    if (call->expect == XEP_OK) script_check_recv(rank, flight->script, call, recv, flight->op.out);
+    const int whole = call->rest == 0;
+    if (call->expect == XEP_OK && whole) script_check_recv(rank, flight->script, call, recv, flight->op.out);
     check_stats(rank, flight);
     if (call->expect == XEP_ERR_MISMATCH) return;
-    if (flight->op.out == NULL && flight->rows != recv->rows)
-        fail(rank, call, "recv_rows_p says", flight->rows, recv->rows);
+    uint64_t all = call->expect == XEP_OK ? recv->all_rows : recv->rows;
+    if (flight->op.out == NULL && flight->rows != all) fail(rank, call, "recv_rows_p says", flight->rows, all);
+    if (whole && call->expect == XEP_OK && (recv->pieces != 1 || recv->piece != 0 || recv->first_row != 0))
+        fail(rank, call, "pieces of one are", recv->pieces, 1);
     if (call->expect == XEP_OK || call->arrangement[rank->index] == XEP_ROWS_BY_EXPERT_PADDED) return;
     uint64_t rows = script_rows_needed(flight->script, call, rank->index);
     if (recv->rows != rows) fail(rank, call, "rows after an overflow are", recv->rows, rows);

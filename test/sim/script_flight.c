@@ -90,7 +90,9 @@ static script_flight_t *make_flight(sim_rank_t *rank, const script_t *script, co
     flight->call = call;
     flight->dispatch = dispatch;
     flight->op = (xep_op_t){
-        .kind = call->kind == CALL_DISPATCH ? XEP_OP_DISPATCH : XEP_OP_COMBINE,
+        .kind = call->kind == CALL_DISPATCH  ? XEP_OP_DISPATCH
+                : call->kind == CALL_COMBINE ? XEP_OP_COMBINE
+                                             : XEP_OP_NEXT,
         .slot = slot,
         .cached_slot = XEP_NO_SLOT,
         .epoch = call->epoch,
@@ -125,6 +127,7 @@ static void spoil_dispatch(uint32_t rank, const script_call_t *call, xep_dispatc
         args->quant = call->quant == XEP_QUANT_E4M3 ? XEP_QUANT_UE8M0 : XEP_QUANT_E4M3;
     if (script_is_odd(call, rank, ODD_SENT)) args->flags ^= XEP_DISPATCH_SEND_WEIGHTS;
     if (script_is_odd(call, rank, ODD_IN_PLACE)) args->flags ^= XEP_DISPATCH_IN_PLACE;
+    if (script_is_odd(call, rank, ODD_PIECES)) args->flags ^= XEP_DISPATCH_PIECES;
 }
 
 /* Rows, indices and weights of all tokens. by expert a cached dispatch has the weights of its routing. */
@@ -211,7 +214,8 @@ script_flight_t *script_flight_dispatch(sim_rank_t *rank, const script_t *script
         .quant = call->quant,
         .arrangement = call->arrangement[me],
         .flags = (call->by_column[me] ? XEP_DISPATCH_SCALES_BY_COLUMN : 0u) |
-                 (call->sent ? XEP_DISPATCH_SEND_WEIGHTS : 0u) | (call->in_place ? XEP_DISPATCH_IN_PLACE : 0u),
+                 (call->sent ? XEP_DISPATCH_SEND_WEIGHTS : 0u) | (call->in_place ? XEP_DISPATCH_IN_PLACE : 0u) |
+                 (call->in_pieces ? XEP_DISPATCH_PIECES : 0u),
     };
     spoil_dispatch(me, call, args);
     flight->op.dispatch = args;
@@ -225,7 +229,7 @@ script_flight_t *script_flight_dispatch(sim_rank_t *rank, const script_t *script
 
 /* ---- combine ---- */
 
-/* By rank: weights of all rows received go back, the sums come for all tokens sent. */
+/* By rank: weights of all rows received go back, the sums come for all tokens sent; of a piece not yet. */
 static void make_returned(sim_rank_t *rank, script_flight_t *flight, const oracle_shape_t *shape, uint64_t rows)
 {
     xep_combine_args_t *args = &flight->combine_args;
@@ -237,6 +241,7 @@ static void make_returned(sim_rank_t *rank, script_flight_t *flight, const oracl
         for (uint64_t row = recv->src_begin[from]; row < recv->src_begin[from + 1]; row++)
             oracle_fill_returned(shape, rank->index, from, (uint64_t)recv->src_token[row],
                                  (float *)(void *)(weights + row * args->topk_weights_stride));
+    if (flight->call->kind == CALL_NEXT) return;
     make_output(rank, &flight->out_weights, tokens_of(rank, flight), bytes, sizeof(float), &args->out_weights_stride);
     if (tokens_of(rank, flight)) args->out_weights = (float *)(void *)flight->out_weights.data;
 }
@@ -316,6 +321,26 @@ script_flight_t *script_flight_combine(sim_rank_t *rank, const script_t *script,
         args->missing = (uint8_t *)flight->missing.data;
     }
     spoil_combine(rank->index, call, args);
+    seal_inputs(flight);
+    return flight;
+}
+
+/* What a combine of this piece alone would be given. */
+script_flight_t *script_flight_next(sim_rank_t *rank, const script_call_t *call, const script_flight_t *sent,
+                                    uint32_t slot, xep_recv_t *recv, void *input, size_t stride)
+{
+    const script_t *script = sent->script;
+    script_flight_t *flight = make_flight(rank, script, call, sent->dispatch, slot, recv);
+    script_truth_t truth;
+    flight->op.dispatch = &sent->dispatch_args;
+    if (!call->kept) return flight;
+    script_truth_make(&truth, script, sent->dispatch, call, rank->index, &rank->world->options);
+    flight->combine_args =
+        (xep_combine_args_t){.size = sizeof flight->combine_args, .dtype = call->dtype, .hidden = call->hidden};
+    flight->op.combine = &flight->combine_args;
+    make_outputs(rank, flight, &truth.shape, input, stride);
+    if (call->weights) make_returned(rank, flight, &truth.shape, recv->rows);
+    spoil_combine(rank->index, call, &flight->combine_args);
     seal_inputs(flight);
     return flight;
 }

@@ -42,6 +42,10 @@ script_flight_t *script_flight_combine(sim_rank_t *rank, const script_t *script,
                                        const script_call_t *dispatch, uint32_t slot, xep_recv_t *recv, void *input,
                                        size_t stride);
 
+/** sent: the flight of the dispatch, which stays until its last piece is here; input: as above. */
+script_flight_t *script_flight_next(sim_rank_t *rank, const script_call_t *call, const script_flight_t *sent,
+                                    uint32_t slot, xep_recv_t *recv, void *input, size_t stride);
+
 /** Inputs must be as they were; frees all. */
 void script_flight_free(sim_rank_t *rank, script_flight_t *flight);
 

@@ -24,8 +24,16 @@ static void fail(sim_rank_t *rank, const script_flight_t *flight, const char *wh
 
 /* ---- endings ---- */
 
+static void free_sent(sim_rank_t *rank, script_handle_t *handle)
+{
+    if (handle->sent != NULL) script_flight_free(rank, handle->sent);
+    handle->sent = NULL;
+    oracle_pieces_free(&handle->pieces);
+}
+
 static void free_slot(sim_rank_t *rank, script_handle_t *handle)
 {
+    free_sent(rank, handle);
     if (rank->shape.sends_in_place) rank->world->plugin->place->release(rank->mode, handle->slot);
     script_player(rank)->slot_used[handle->slot] = 0;
     handle->alive = 0;
@@ -37,17 +45,31 @@ static const uint8_t *out_of(const script_handle_t *handle)
 }
 
 /* What the user had is overwritten before the slot is used again: rows that are not written anew show. */
-static void release_handle(sim_rank_t *rank, script_handle_t *handle)
+static void spoil_rows(const xep_recv_t *recv)
 {
-    script_player_t *player = script_player(rank);
-    xep_recv_t *recv = &handle->recv;
-    if (!player->script->unchecked) script_check_recv(rank, player->script, handle->call, recv, out_of(handle));
     if (recv->row == NULL) memset(recv->x, 0xa5, recv->capacity * recv->x_stride);
     memset(recv->src_token, 0xa5, recv->capacity * sizeof(int32_t));
     memset(recv->topk_idx, 0xa5, recv->capacity * recv->topk * oracle_element_bytes(recv->topk_idx_dtype));
     if (recv->topk_weights) memset(recv->topk_weights, 0xa5, recv->capacity * recv->topk * sizeof(float));
     if (recv->scales) memset(recv->scales, 0xa5, recv->capacity * recv->nscales * 4);
+}
+
+static void release_handle(sim_rank_t *rank, script_handle_t *handle)
+{
+    script_player_t *player = script_player(rank);
+    if (!player->script->unchecked && handle->call->rest == 0)
+        script_check_recv(rank, player->script, handle->call, &handle->recv, out_of(handle));
+    spoil_rows(&handle->recv);
     free_slot(rank, handle);
+}
+
+/* A piece is here, of a dispatch of several. */
+static void take_piece(sim_rank_t *rank, script_handle_t *handle)
+{
+    const script_t *script = script_player(rank)->script;
+    if (script->unchecked) return;
+    script_check_piece(rank, script, handle->call, &handle->recv, &handle->pieces);
+    if (handle->recv.piece == handle->call->rest) free_sent(rank, handle);
 }
 
 static void end_dispatch(sim_rank_t *rank, script_handle_t *handle, script_flight_t *flight)
@@ -59,6 +81,10 @@ static void end_dispatch(sim_rank_t *rank, script_handle_t *handle, script_fligh
     handle->alive = player->script->unchecked || flight->call->expect == XEP_OK;
     if (!handle->alive) free_slot(rank, handle);
     if (!player->script->unchecked) script_check_dispatch(rank, flight);
+    if (!handle->alive || flight->call->rest == 0) return;
+    handle->sent = flight;
+    handle->flight = NULL;
+    take_piece(rank, handle);
 }
 
 static void keep_result(sim_rank_t *rank, const script_flight_t *flight)
@@ -95,7 +121,7 @@ static void end_combine(sim_rank_t *rank, script_flight_t *flight)
         return;
     }
     script_check_combine(rank, flight);
-    if (player->script->integers) player->pairing += script_check_pairing(rank, flight);
+    if (player->script->integers && flight->dispatch->rest == 0) player->pairing += script_check_pairing(rank, flight);
     if (player->result) keep_result(rank, flight);
 }
 
@@ -141,9 +167,10 @@ static void end_flight(sim_rank_t *rank, script_handle_t *handle, xep_status_t s
     else if (status == XEP_ERR_MISMATCH && flight->op.refused != (flight->call->odd == ODD_REFUSED))
         fail(rank, flight, "thinks that most calls were refused", (int)flight->op.refused);
     else if (flight->call->kind == CALL_DISPATCH) end_dispatch(rank, handle, flight);
-    else end_combine(rank, flight);
+    else if (flight->call->kind == CALL_COMBINE) end_combine(rank, flight);
+    else if (status == XEP_OK) take_piece(rank, handle);
+    if (handle->flight != NULL) script_flight_free(rank, flight);
     handle->flight = NULL;
-    script_flight_free(rank, flight);
     if (handle->releasing && handle->alive) release_handle(rank, handle);
 }
 
@@ -252,19 +279,51 @@ static int begin_dispatch(sim_rank_t *rank, const script_call_t *call)
     return 1;
 }
 
+/* Where outputs go: in some calls, and where there are none, to the mode's input. 0: peers still read there. */
+static int find_input(sim_rank_t *rank, const script_call_t *call, const script_handle_t *handle, void **input_p,
+                      size_t *stride_p)
+{
+    if (sim_hash(call->epoch, rank->index, rank->world->seed, 0, 0) % 2 == 0 && handle->recv.rows) return 1;
+    xep_status_t status = rank->world->plugin->input(rank->mode, handle->slot, input_p, stride_p);
+    if (status < 0) sim_fail(rank->world, "rank %u: input gave %d", rank->index, status);
+    return status == XEP_OK;
+}
+
+/* Where peers lie there may be other pieces than the script has: the core would refuse the call. */
+static int is_in_step(sim_rank_t *rank, const script_handle_t *handle, const script_call_t *call)
+{
+    const xep_recv_t *recv = &handle->recv;
+    int is_last = recv->piece + 1 >= recv->pieces;
+    if (is_last != (call->kind == CALL_NEXT)) return 1;
+    if (!script_player(rank)->script->unchecked)
+        sim_fail(rank->world, "rank %u, call %u: the handle shows piece %llu of %llu", rank->index, call->number,
+                 (unsigned long long)recv->piece, (unsigned long long)recv->pieces);
+    script_player(rank)->broken = 1;
+    return 0;
+}
+
+static int begin_piece(sim_rank_t *rank, const script_call_t *call)
+{
+    script_handle_t *handle = &script_player(rank)->handles[call->handle];
+    void *input = NULL;
+    size_t stride = 0;
+    if (!handle->alive || handle->flight || !is_in_step(rank, handle, call)) return 0;
+    if (call->kept && !find_input(rank, call, handle, &input, &stride)) return 0;
+    script_flight_t *flight = handle->flight =
+        script_flight_next(rank, call, handle->sent, handle->slot, &handle->recv, input, stride);
+    if (call->expect == XEP_OK) spoil_rows(&handle->recv);
+    begin_flight(rank, flight, "next gave");
+    return 1;
+}
+
 static int begin_combine(sim_rank_t *rank, const script_call_t *call)
 {
-    const xep_plugin_t *plugin = rank->world->plugin;
     script_player_t *player = script_player(rank);
     script_handle_t *handle = &player->handles[call->handle];
     void *input = NULL;
     size_t stride = 0;
-    if (!handle->alive || handle->flight) return 0;
-    if (sim_hash(call->epoch, rank->index, rank->world->seed, 0, 0) % 2 || !handle->recv.rows) {
-        xep_status_t status = plugin->input(rank->mode, handle->slot, &input, &stride);
-        if (status == XEP_INPROGRESS) return 0;
-        if (status != XEP_OK) sim_fail(rank->world, "rank %u: input gave %d", rank->index, status);
-    }
+    if (!handle->alive || handle->flight || !is_in_step(rank, handle, call)) return 0;
+    if (!find_input(rank, call, handle, &input, &stride)) return 0;
     script_flight_t *flight = handle->flight =
         script_flight_combine(rank, player->script, call, handle->call, handle->slot, &handle->recv, input, stride);
     flight->dispatch_out = out_of(handle);
@@ -290,6 +349,7 @@ static int begin_next(sim_rank_t *rank)
     const script_call_t *call = &player->script->calls[player->next];
     int begun = call->kind == CALL_DISPATCH  ? begin_dispatch(rank, call)
                 : call->kind == CALL_COMBINE ? begin_combine(rank, call)
+                : call->kind == CALL_NEXT    ? begin_piece(rank, call)
                                              : begin_release(rank, call);
     player->next += (uint32_t)begun;
     return begun;
@@ -359,6 +419,7 @@ void script_players_free(sim_world_t *world)
         script_player_t *player = script_player(&world->ranks[r]);
         for (uint32_t h = 0; player && h < SCRIPT_HANDLES; h++)
             if (player->handles[h].flight) script_flight_free(&world->ranks[r], player->handles[h].flight);
+        for (uint32_t h = 0; player && h < SCRIPT_HANDLES; h++) free_sent(&world->ranks[r], &player->handles[h]);
         free(player);
         world->ranks[r].driver = NULL;
     }

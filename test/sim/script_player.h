@@ -4,6 +4,7 @@
 #ifndef SCRIPT_PLAYER_H
 #define SCRIPT_PLAYER_H
 
+#include "oracle_pieces.h"
 #include "script_flight.h"
 
 typedef struct script_handle {
@@ -15,6 +16,8 @@ typedef struct script_handle {
     script_flight_t *flight;
     int is_without; /* its dispatch was without ranks: */
     uint8_t out[SIM_MAX_RANKS];
+    script_flight_t *sent; /* of a dispatch whose last piece is not here: rows are sent from its inputs */
+    oracle_pieces_t pieces;
 } script_handle_t;
 
 typedef struct script_player {

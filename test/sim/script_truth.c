@@ -20,7 +20,7 @@ static const script_truth_t *truth_of(const oracle_shape_t *shape)
 static uint64_t hash(const script_t *script, const script_call_t *call, purpose_t purpose, uint32_t rank,
                      uint64_t token, uint64_t more)
 {
-    uint64_t what = call->number * UINT64_C(16) + purpose;
+    uint64_t what = call->payload * UINT64_C(16) + purpose;
     if (script->global_tokens) return sim_hash(script->seed, what, 0, token * script->shape.nranks + rank, more);
     return sim_hash(script->seed, what, rank, token, more);
 }
@@ -208,4 +208,11 @@ uint64_t script_rows_needed(const script_t *script, const script_call_t *dispatc
     script_truth_t truth;
     script_truth_make(&truth, script, dispatch, NULL, rank, NULL);
     return oracle_rows_needed(&truth.shape, rank);
+}
+
+uint64_t script_pieces(const script_t *script, const script_call_t *dispatch)
+{
+    script_truth_t truth;
+    script_truth_make(&truth, script, dispatch, NULL, 0, NULL);
+    return oracle_count_pieces(&truth.shape, script->slot_rows);
 }

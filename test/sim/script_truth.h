@@ -25,6 +25,9 @@ void script_truth_make(script_truth_t *truth, const script_t *script, const scri
 /** Without ranks: a dispatch brings none of their rows, a combine none of theirs. Each [R], or NULL: it is with all. */
 void script_truth_leave_out(script_truth_t *truth, const uint8_t *dispatch_out, const uint8_t *combine_out);
 
+/** In how many pieces a dispatch comes. */
+uint64_t script_pieces(const script_t *script, const script_call_t *dispatch);
+
 /** Rows a dispatch needs room for at a rank; padded: of the expert that gets most. */
 uint64_t script_rows_needed(const script_t *script, const script_call_t *dispatch, uint32_t rank);
 

@@ -42,8 +42,9 @@ static xep_status_t call_mode(sim_rank_t *rank, xep_op_t *op)
     forget_told(rank);
     if (rank->world->around != NULL) rank->world->around->choose(rank, op);
     int watched = sim_death_enter(rank);
-    xep_status_t status =
-        op->kind == XEP_OP_DISPATCH ? plugin->dispatch(rank->mode, op) : plugin->combine(rank->mode, op);
+    xep_status_t status = op->kind == XEP_OP_DISPATCH  ? plugin->dispatch(rank->mode, op)
+                          : op->kind == XEP_OP_COMBINE ? plugin->combine(rank->mode, op)
+                                                       : plugin->next(rank->mode, op);
     sim_death_leave(rank, watched);
     return status;
 }

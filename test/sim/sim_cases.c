@@ -56,6 +56,7 @@ sim_run_t *sim_run_begin(void **state, uint64_t seed, uint32_t nranks)
                                   .simd = (xep_simd_t)(seed % (sim_simd_best() + 1u))};
     sim_options_random(&run.world.dice, &run.options);
     run.options.masks = seed % 3 == 2 && c->plugin->masks != NULL;
+    run.world.options = run.options; /* what scripts may ask for depends on it */
     return &run;
 }
 
