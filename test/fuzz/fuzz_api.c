@@ -294,6 +294,7 @@ static void run_call(api_rank_t *rank, api_call_t *call)
     case 17:
         if (rank->buffers[call->buffer] != NULL) api_destroy(rank, call->buffer);
         break;
+    case 18: api_next(rank, call); break;
     default:
         if (call->only != rank->rank) break;
         rank->run->dirty = 1;
@@ -318,7 +319,7 @@ static void live(void *arg, uint32_t number, xep_group_t *group, xep_status_t st
 static void take_call(api_run_t *run, fuzz_input_t *input)
 {
     api_call_t *call = &run->calls[run->ncalls++];
-    call->kind = (uint32_t)fuzz_below(input, 19);
+    call->kind = (uint32_t)fuzz_below(input, 20);
     call->buffer = (uint32_t)fuzz_below(input, API_BUFFERS);
     call->slot = (uint32_t)fuzz_below(input, API_SLOTS);
     call->choice = (uint32_t)fuzz_take(input, 2);

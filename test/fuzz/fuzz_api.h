@@ -51,6 +51,8 @@ typedef struct api_handle {
     char *out; /* of the combine that req is; NULL: a dispatch */
     size_t out_bytes, out_stride;
     oracle_shape_t sum; /* what out must be */
+    int kept;           /* of several pieces: they have outputs */
+    int combined;
 } api_handle_t;
 
 typedef struct api_rank {
@@ -84,6 +86,7 @@ void api_create(api_rank_t *rank, api_call_t *call);
 void api_destroy(api_rank_t *rank, uint32_t buffer);
 void api_dispatch(api_rank_t *rank, api_call_t *call);
 void api_combine(api_rank_t *rank, api_call_t *call);
+void api_next(api_rank_t *rank, api_call_t *call); /* fuzz_pieces.c */
 void api_wait(api_rank_t *rank, api_handle_t *handle);
 void api_release(api_rank_t *rank, api_handle_t *handle);
 

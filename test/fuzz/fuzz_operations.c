@@ -50,7 +50,11 @@ static xep_buffer_params_t good_params(const api_call_t *call)
     params.scales = 2;
     params.threads = 1;
     params.timeout_ms = 10000;
-    if (api_number(call, 6, 2)) params.flags = XEP_BUFFER_SEND_MEMORY;
+    params.flags = api_number(call, 6, 2) ? XEP_BUFFER_SEND_MEMORY : 0;
+    if (strcmp(params.mode, "normal") == 0 && api_number(call, 7, 3) == 0) {
+        params.flags |= XEP_BUFFER_PIECES;
+        params.recv_rows = api_number(call, 8, 6);
+    }
     return params;
 }
 
@@ -179,6 +183,7 @@ static xep_dispatch_args_t good_dispatch(api_rank_t *rank, const api_call_t *cal
     args.nscales = shape->nscales;
     args.expert_alignment = shape->alignment;
     args.quant = shape->quant;
+    if (params->flags & XEP_BUFFER_PIECES) args.flags = XEP_DISPATCH_PIECES;
     return args;
 }
 
@@ -193,7 +198,7 @@ static void place_rows(api_rank_t *rank, const api_call_t *call, xep_dispatch_ar
     uint64_t how = api_number(call, 25, 3);
     void *base;
     size_t stride;
-    if (call->patched || params->flags == 0 || how == 0) return;
+    if (call->patched || params->flags != XEP_BUFFER_SEND_MEMORY || how == 0) return;
     args->flags = XEP_DISPATCH_IN_PLACE;
     if (how == 1) return;
     xep_status_t status = xep_buffer_send_memory(rank->buffers[call->buffer], &base, &stride);
@@ -226,6 +231,7 @@ static void check_recv(const api_rank_t *rank, const api_handle_t *handle)
     char text[256];
     const xep_recv_t *recv = xep_handle_recv(handle->handle);
     if (recv == NULL) fuzz_fail("no rows: %s", xep_last_error());
+    if (recv->pieces > 1) return; /* the next ones: api_next() */
     if (!oracle_check_recv(&handle->truth->shape, rank->rank, recv, &difference)) {
         check_gathered(rank, handle->handle, recv);
         return;
@@ -271,7 +277,10 @@ void api_dispatch(api_rank_t *rank, api_call_t *call)
         fuzz_fail("a dispatch that was refused counts");
     for (uint32_t i = 0; made != NULL && i < API_SLOTS; i++) /* the memory of a handle is used again */
         if (rank->handles[call->buffer][i].handle == made) rank->handles[call->buffer][i] = (api_handle_t){0};
-    *handle = (api_handle_t){.handle = made, .req = req, .truth = call->patched ? NULL : truth};
+    *handle = (api_handle_t){.handle = made,
+                             .req = req,
+                             .truth = call->patched ? NULL : truth,
+                             .kept = api_number(call, 27, 4) != 0};
     if (waits && is_judged(rank, handle, status)) check_recv(rank, handle);
 }
 
@@ -335,6 +344,14 @@ static int may_combine(const api_handle_t *handle)
     return handle->handle != NULL && !handle->released && handle->truth != NULL;
 }
 
+/* Of several pieces the last, once, if all before it had outputs. Else it is refused, on all ranks. */
+static int is_due(const api_handle_t *handle)
+{
+    const xep_recv_t *recv = handle->handle == NULL ? NULL : xep_handle_recv(handle->handle);
+    if (recv == NULL || recv->pieces <= 1) return 1;
+    return recv->piece + 1 == recv->pieces && handle->kept && !handle->combined;
+}
+
 /* A handle whose rows nobody has looked at is combined, too: ranks may then go apart. */
 void api_combine(api_rank_t *rank, api_call_t *call)
 {
@@ -343,7 +360,7 @@ void api_combine(api_rank_t *rank, api_call_t *call)
     xep_request_t *req = NULL;
     if (rank->buffers[call->buffer] == NULL) return;
     api_wait(rank, handle);
-    int good = may_combine(handle);
+    int good = may_combine(handle), due = is_due(handle);
     if (!good) rank->run->dirty = 1;
     xep_combine_args_t args = good_combine(rank, call, handle);
     if (!may_combine(handle) && handle->handle != NULL && !call->patched)
@@ -352,7 +369,10 @@ void api_combine(api_rank_t *rank, api_call_t *call)
     xep_status_t status =
         xep_combine(handle->handle, fuzz_patched(&args, sizeof args, combine_fields, COUNT(combine_fields), patch),
                     waits ? NULL : &req);
-    api_judge(rank, "xep_combine", status, good && patch == NULL);
+    api_judge(rank, "xep_combine", status, good && due && patch == NULL);
+    if (good && !due && status != XEP_ERR_INVALID && !rank->run->dirty)
+        fuzz_fail("a combine of pieces that was not due gave %d", status);
+    handle->combined |= status == XEP_OK;
     api_meet(rank, call, status);
     if (status == XEP_ERR_INVALID || status == XEP_ERR_UNSUPPORTED) check_poison(handle);
     handle->req = status == XEP_OK ? req : NULL;
