@@ -16,8 +16,12 @@ failed=0
 
 # a model that has gone wrong must not take the machine: 6 GB, 300 s
 ulimit -v 6000000 2>/dev/null
-# Small models take longer to compile with the optimiser than they run, and a third less without compressed states.
-case $size in full) how='-O2 -DCOLLAPSE' limit=300 ;; *) how=-O0 limit=100 ;; esac
+# Small models take longer to compile with the optimiser than they run, and a third less without compressed states;
+# clang compiles them in little more than half the time that gcc takes.
+case $size in
+full) how='-O2 -DCOLLAPSE' limit=300 ;;
+*) how=-O0 limit=100 && command -v clang >/dev/null && compiler=(clang) ;;
+esac
 
 # explore MODEL DEFINES...: the states of a model, to $tmp/out. Without errors: 0
 explore() {

@@ -29,7 +29,7 @@ passes() {
     [ $status -eq 0 ] || wrong "$2 on $1 ranks with ${*:3}"
 }
 
-# check RANKS [VAR=VALUE...] OPTION...: xep_perf compares every byte
+# check RANKS [VAR=VALUE...] OPTION...: xep_perf compares every byte; the program itself, not libtool's script around it
 check() {
     local ranks=$1 settings=()
     shift
@@ -37,7 +37,7 @@ check() {
         settings+=("$1")
         shift
     done
-    on_ranks "$ranks" "${settings[@]}" ./xep_perf "$@"
+    on_ranks "$ranks" "${settings[@]}" .libs/xep_perf "$@"
     [ $status -eq 0 ] && grep -q '^check: every byte compared, ok$' "$dir/out" ||
         wrong "xep_perf $* on $ranks ranks with ${settings[*]}"
 }
