@@ -343,8 +343,8 @@ static void refusals(const books_t *books)
     MP_REASON("buffer is NULL");
     MP_FAILS(XEP_ERR_INVALID, xep_buffer_waits(books->buffer, XEP_OP_DISPATCH, NULL));
     MP_REASON("waits is NULL");
-    MP_FAILS(XEP_ERR_INVALID, xep_buffer_waits(books->buffer, (xep_op_kind_t)2, &none));
-    MP_REASON("invalid kind: 2");
+    MP_FAILS(XEP_ERR_INVALID, xep_buffer_waits(books->buffer, (xep_op_kind_t)3, &none));
+    MP_REASON("invalid kind: 3");
     grown.waits.size = sizeof grown;
     MP_FAILS(XEP_ERR_INVALID, xep_buffer_waits(books->buffer, XEP_OP_DISPATCH, &grown.waits));
     none.size = 0;
