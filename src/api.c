@@ -10,6 +10,7 @@
 
 #include "api_boot.h"
 #include "api_check.h"
+#include "api_struct.h"
 #include "buffer_create.h"
 #include "buffer_end.h"
 #include "buffer_follow.h"

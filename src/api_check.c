@@ -2,62 +2,17 @@
 
 /*
  * A check fills in defaults as it goes, so that behind api.c no field has to be looked at for 0 again. Strides become
- * bytes, never 0; what a size does not cover was set to 0 before. Numbers are compared in 64 bits: sums and products of
- * what a user passes may not fit in the type of the field.
+ * bytes, never 0; what a size does not cover was set to 0 before (api_struct.c). Numbers are compared in 64 bits: sums
+ * and products of what a user passes may not fit in the type of the field.
  */
 #include "api_check.h"
-
-#include <string.h>
 
 #include "error.h"
 #include "handle.h"
 #include "request.h"
 
-enum { MAX_THREADS = 1024, MAX_SLOTS = 4096, MAX_RANKS = 1 << 20, MULTIPROCESSORS = 16, MAX_STRUCT = 65536 };
+enum { MAX_THREADS = 1024, MAX_SLOTS = 4096, MAX_RANKS = 1 << 20, MULTIPROCESSORS = 16 };
 static const uint64_t MAX_TOKENS = INT32_MAX; /* src_token is an int32 */
-
-/* ---- structs ----
- * A caller may be older than the library (its struct is shorter: the rest is 0, the default) or newer (longer: what it
- * has beyond must be 0, as the library would not do what it asks for).
- */
-
-/* All structs begin with a size_t and are aligned to it: no version of one has ended in the middle of a word. */
-static int is_struct_size(size_t size)
-{
-    return size >= sizeof size && size <= MAX_STRUCT && size % sizeof size == 0;
-}
-
-/* Nothing but size is read before it is known how much there is: user may be the shorter struct of an older caller. */
-xep_status_t xep_check_struct(const char *name, const void *user, void *own, size_t own_size)
-{
-    size_t size;
-    if (user == NULL) return xep_fail(XEP_ERR_INVALID, "%s is NULL", name);
-    memcpy(&size, user, sizeof size);
-    if (!is_struct_size(size))
-        return xep_fail(XEP_ERR_INVALID, "invalid %s.size: %zu (what its _INIT macro sets)", name, size);
-    for (size_t i = own_size; i < size; i++)
-        if (((const unsigned char *)user)[i] != 0)
-            return xep_fail(XEP_ERR_INVALID, "unknown field in %s: byte %zu is set (%zu bytes are known)", name, i,
-                            own_size);
-    memset(own, 0, own_size);
-    memcpy(own, user, size < own_size ? size : own_size);
-    return XEP_OK;
-}
-
-/* The caller's size stays as it is, and a field that this library does not know becomes 0. */
-xep_status_t xep_fill_struct(const char *name, void *user, const void *own, size_t own_size)
-{
-    size_t size;
-    if (user == NULL) return xep_fail(XEP_ERR_INVALID, "%s is NULL", name);
-    memcpy(&size, user, sizeof size);
-    if (!is_struct_size(size))
-        return xep_fail(XEP_ERR_INVALID, "invalid %s.size: %zu (what its _INIT macro sets)", name, size);
-    if (size > sizeof size)
-        memcpy((char *)user + sizeof size, (const char *)own + sizeof size,
-               (size < own_size ? size : own_size) - sizeof size);
-    if (size > own_size) memset((char *)user + own_size, 0, size - own_size);
-    return XEP_OK;
-}
 
 /* ---- pieces ---- */
 

@@ -6,6 +6,7 @@
 
 #include "api_check.h"
 #include "api_check_pieces.h"
+#include "api_struct.h"
 #include "handle.h"
 #include "recording.h"
 #include "request_begin.h"

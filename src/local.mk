@@ -11,7 +11,7 @@ libxep_cost_la_LIBADD = -lm
 noinst_LTLIBRARIES += libxep_all.la
 libxep_all_la_SOURCES = \
 	%D%/api.c %D%/api_operations.c %D%/api_boot.h %D%/api_boot.c %D%/api_layout.c %D%/api_check.h %D%/api_check.c \
-	%D%/api_check_pieces.h %D%/api_check_pieces.c \
+	%D%/api_check_pieces.h %D%/api_check_pieces.c %D%/api_struct.h %D%/api_struct.c \
 	%D%/core/account.h %D%/core/account.c %D%/core/ballot.h %D%/core/ballot.c \
 	%D%/core/ballot_words.h %D%/core/ballot_words.c \
 	%D%/core/group_account.h %D%/core/group_account.c %D%/core/group_ask.h %D%/core/group_ask.c \

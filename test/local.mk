@@ -50,7 +50,8 @@ libsim_la_SOURCES = \
 	%D%/sim/sim_stores.h %D%/sim/sim_stores.c \
 	%D%/sim/sim_wire.h %D%/sim/sim_wire.c %D%/sim/script.h %D%/sim/script.c \
 	%D%/sim/script_truth.h %D%/sim/script_truth.c %D%/sim/script_flight.h %D%/sim/script_flight.c \
-	%D%/sim/script_check.h %D%/sim/script_check.c %D%/sim/script_player.h %D%/sim/script_player.c \
+	%D%/sim/script_check.h %D%/sim/script_check.c %D%/sim/script_end.h %D%/sim/script_end.c \
+	%D%/sim/script_player.h %D%/sim/script_player.c \
 	%D%/sim/sim_mode.h %D%/sim/sim_cases.h %D%/sim/sim_cases.c \
 	%D%/sim/sim_failures.h %D%/sim/sim_failures.c %D%/sim/sim_nodes.h %D%/sim/sim_nodes.c
 sim_ldadd = libsim.la libxep_oracle.la $(CMOCKA_LIBS) -lm

@@ -18,6 +18,7 @@
 #include "mp_rig.h"
 
 enum { VICTIM = 3, RANKS = 4, WARM_UP = 50, COUNT = 200, TIMEOUT_MS = 4000 };
+#define MORE_S 0.05 /* of one process that has the processor meanwhile */
 
 static const mp_case_t base = {.name = "prompt",
                                .experts = 16,
@@ -69,8 +70,8 @@ static void fail_unless(int is_so, const char *what, double is, double most)
 
 /*
  * Ranks come out of the long wait one after the other, as they sleep in it; and one that another process interrupts is
- * no slower for the death. So of three operations one counts, with a millisecond: whoever still waits for the rank
- * takes much longer.
+ * no slower for the death. So of three operations one counts, and has milliseconds more than those before: whoever
+ * still waits for the rank takes 200 ms at least.
  */
 static void check_after(mp_job_t *job, double first, double slow_before, double before, int was_killed)
 {
@@ -84,8 +85,8 @@ static void check_after(mp_job_t *job, double first, double slow_before, double 
     double after = measure(job, 0.5);
     printf("rank %u: %.3f ms before; the first one %.1f, the second %.3f, later ones %.3f\n", mp_rank(), before * 1e3,
            first * 1e3, second * 1e3, after * 1e3);
-    fail_unless(least <= slow_before + 1e-3, "the operations behind it take", least, slow_before + 1e-3);
-    fail_unless(after <= 1.5 * before, "later operations take", after, 1.5 * before);
+    fail_unless(least <= slow_before + MORE_S, "the operations behind it take", least, slow_before + MORE_S);
+    fail_unless(after <= 2 * before, "later operations take", after, 2 * before);
 }
 
 int main(int argc, char **argv)

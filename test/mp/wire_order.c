@@ -13,6 +13,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "config.h"
@@ -210,6 +211,13 @@ static int is_socket(const test_t *t)
     return strncmp(t->end.self->transport->ops->describe(t->end.self->transport, t->right), "tcp", 3) == 0;
 }
 
+/* UCX's own puts over sockets end when the other side says so, from 1.22 on: not while it makes no progress. */
+static int is_acknowledged(void)
+{
+    const char *put = getenv("XEP_PUT");
+    return put != NULL && strcmp(put, "rma") == 0;
+}
+
 /* a rank that makes no progress takes what the system buffers; then the sender is told to wait, and nothing is lost */
 static void test_inflight(test_t *t)
 {
@@ -229,7 +237,7 @@ static void test_inflight(test_t *t)
     }
     if (t->end.self->rank == 0 && is_socket(t)) {
         REQUIRE(told, "%u puts were taken for a rank that does not move", taken);
-        wire_flush_to(&t->end, first); /* that one has left, though not all has */
+        if (!is_acknowledged()) wire_flush_to(&t->end, first); /* that one has left, though not all has */
         REQUIRE(t->end.wire->ops->flush(t->end.wire) == XEP_INPROGRESS, "all has left, too");
     }
     forked_barrier_still(t->end.self);
