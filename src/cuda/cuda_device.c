@@ -38,6 +38,7 @@ static void close_device(xep_heap_device_t *device)
         xep_cuda_leave(cuda);
     }
     xep_cuda_driver_close(&cuda->driver);
+    free(cuda->notes);
     free(cuda);
 }
 
