@@ -80,10 +80,13 @@ void api_meet(const api_rank_t *rank, api_call_t *call, xep_status_t status);
 /** What the patch of a call is on this rank; NULL: none. */
 const fuzz_patch_t *api_patch(const api_rank_t *rank, const api_call_t *call);
 
-/* ---- operations: fuzz_operations.c ---- */
+/* ---- buffers: fuzz_buffers.c ---- */
 
 void api_create(api_rank_t *rank, api_call_t *call);
 void api_destroy(api_rank_t *rank, uint32_t buffer);
+
+/* ---- operations: fuzz_operations.c ---- */
+
 void api_dispatch(api_rank_t *rank, api_call_t *call);
 void api_combine(api_rank_t *rank, api_call_t *call);
 void api_next(api_rank_t *rank, api_call_t *call); /* fuzz_pieces.c */

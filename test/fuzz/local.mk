@@ -15,7 +15,8 @@ fuzz_sources = %D%/fuzz_main.c
 fuzz_world = %D%/fuzz_world.h %D%/fuzz_world.c %D%/fuzz_memory.h %D%/fuzz_memory.c %D%/fuzz_turns.h
 fuzz_wrapped = -Wl,--wrap=xep_clock_ns -Wl,--wrap=sched_yield -Wl,--wrap=nanosleep
 %C%_fuzz_api_t_SOURCES = $(fuzz_sources) $(fuzz_world) \
-	%D%/fuzz_api.h %D%/fuzz_api.c %D%/fuzz_operations.c %D%/fuzz_pieces.c %D%/fuzz_patch.h %D%/fuzz_patch.c
+	%D%/fuzz_api.h %D%/fuzz_api.c %D%/fuzz_buffers.c %D%/fuzz_operations.c %D%/fuzz_pieces.c \
+	%D%/fuzz_patch.h %D%/fuzz_patch.c
 %C%_fuzz_api_t_LDFLAGS = $(FUZZ_LDFLAGS) $(fuzz_wrapped)
 %C%_fuzz_api_t_LDADD = libfuzz.la $(insides)
 %C%_fuzz_boot_t_SOURCES = $(fuzz_sources) $(fuzz_world) %D%/fuzz_boot.c
