@@ -226,6 +226,7 @@ test_helpers = %D%/mp/cuda_ops %D%/mp/cuda_ll_ops %D%/bench/cuda_calls \
 %C%_mp_half_made_LDFLAGS = $(AM_LDFLAGS) -Wl,--export-dynamic
 %C%_mp_listening_LDADD = libxep.la
 %C%_mp_traced_LDADD = libmp_rig.la
+%C%_mp_survivors_SOURCES = %D%/mp/survivors_said.h %D%/mp/survivors_said.c %D%/mp/survivors.c
 %C%_mp_survivors_LDADD = libmp_rig.la
 %C%_mp_prompt_LDADD = libmp_rig.la
 %C%_mp_smaller_LDADD = libmp_rig.la

@@ -32,18 +32,9 @@
 #include "mp_job.h"
 #include "mp_masked.h"
 #include "mp_rig.h"
+#include "survivors_said.h"
 
-enum {
-    RANKS = 8,
-    ROUNDS = 60,
-    OPERATIONS = 3 /* of each kind, in a round */,
-    IN_FLIGHT = 2,
-    FIRST = 10,
-    SECOND = 25,
-    THIRD = 40,
-    SPREAD_US = 300 * 1000,
-    STALE_US = 60 * 1000
-};
+enum { FIRST = 10, SECOND = 25, THIRD = 40, SPREAD_US = 300 * 1000, STALE_US = 60 * 1000 };
 
 static const mp_case_t base = {.name = "masks",
                                .experts = 21,
@@ -57,14 +48,6 @@ static const mp_case_t base = {.name = "masks",
                                .slots = 3,
                                .timeout_ms = 2000,
                                .on_failure = XEP_ON_FAILURE_MASK};
-
-/** What ranks said of each operation, plus 1; 0: nothing. */
-typedef struct log {
-    atomic_int pid[RANKS], done[RANKS];
-    uint32_t dispatch[ROUNDS * OPERATIONS][RANKS], combine[ROUNDS * OPERATIONS][RANKS];
-} log_t;
-
-static log_t *said;
 
 static int is(const char *scenario, const char *name)
 {
@@ -84,7 +67,7 @@ static uint32_t out_of(const xep_recv_t *recv)
 static void check_dispatch(mp_job_t *job, const xep_handle_t *handle, uint32_t operation)
 {
     oracle_routing_t *routing = job->routing, without = *routing;
-    uint64_t tokens[RANKS];
+    uint64_t tokens[SAID_RANKS];
     uint32_t out = out_of(xep_handle_recv(handle));
     for (uint32_t r = 0; r < mp_nranks(); r++) tokens[r] = out >> r & 1 ? 0 : routing->tokens_of[r];
     without.tokens_of = tokens;
@@ -179,7 +162,7 @@ static xep_status_t dispatch_two(mp_job_t *job, uint32_t round, xep_handle_t *ha
     }
     for (uint32_t i = 0; i < 2 && status == XEP_OK; i++) {
         arguments(job, round, i);
-        check_dispatch(job, handles[i], round * OPERATIONS + i);
+        check_dispatch(job, handles[i], round * SAID_OPERATIONS + i);
     }
     return status;
 }
@@ -195,12 +178,12 @@ static xep_status_t play_round(mp_job_t *job, uint32_t round, const char *scenar
     for (uint32_t i = 0; i < 2 && status == XEP_OK; i++) {
         int unread = i == 0 && round == FIRST && (is(scenario, "reading") || is(scenario, "taking"));
         arguments(job, round, i);
-        status = (unread ? combine_unread : combine_one)(job, handles[i], round * OPERATIONS + i);
+        status = (unread ? combine_unread : combine_one)(job, handles[i], round * SAID_OPERATIONS + i);
         xep_handle_release(handles[i]);
     }
     if (status != XEP_OK || round % 3 != 2) return status;
     mp_job_dispatch(job);
-    return combine_one(job, kept, round * OPERATIONS + 2);
+    return combine_one(job, kept, round * SAID_OPERATIONS + 2);
 }
 
 /* ---- who dies when ---- */
@@ -229,9 +212,9 @@ static void set_timer(uint64_t seed)
 /* It may have come back before the others gave it up. */
 static uint32_t out_by_now(xep_group_t *group)
 {
-    xep_mask_t masks[RANKS];
+    xep_mask_t masks[SAID_RANKS];
     uint32_t count, set = 0;
-    MP_OK(xep_group_mask_query(group, masks, RANKS, &count));
+    MP_OK(xep_group_mask_query(group, masks, SAID_RANKS, &count));
     for (uint32_t i = 0; i < count; i++) {
         MP_CHECK(masks[i].since_ns != 0 && masks[i].reason >= XEP_OUT_DIED && masks[i].reason <= XEP_OUT_ASKED);
         set |= 1u << masks[i].rank;
@@ -260,44 +243,6 @@ static void check_masks(xep_group_t *group, uint32_t expected)
     uint32_t set = out_by_now(group);
     if (set != expected) mp_fail(__FILE__, __LINE__, "ranks out: %#x, expected %#x", set, expected);
     if (set != 0) MP_FAILS(XEP_ERR_UNSUPPORTED, xep_group_mask_clear(group));
-}
-
-static uint32_t count_with(uint32_t survivor, uint32_t gone)
-{
-    uint32_t with = 0;
-    for (uint32_t i = 0; i < ROUNDS * OPERATIONS; i++) {
-        with += said->dispatch[i][survivor] != 0 && !((said->dispatch[i][survivor] - 1) >> gone & 1);
-        with += said->combine[i][survivor] != 0 && !((said->combine[i][survivor] - 1) >> gone & 1);
-    }
-    return with;
-}
-
-static void compare_with(uint32_t survivor, int mapped)
-{
-    uint32_t me = mp_rank();
-    for (uint32_t i = 0; i < ROUNDS * OPERATIONS && mapped; i++)
-        if (said->dispatch[i][survivor] != said->dispatch[i][me] || said->combine[i][survivor] != said->combine[i][me])
-            mp_fail(__FILE__, __LINE__, "round %u: rank %u was without %#x, %#x, this rank without %#x, %#x",
-                    i / OPERATIONS, survivor, said->dispatch[i][survivor] - 1, said->combine[i][survivor] - 1,
-                    said->dispatch[i][me] - 1, said->combine[i][me] - 1);
-    for (uint32_t gone = 0; gone < mp_nranks(); gone++) {
-        uint32_t here = count_with(me, gone), there = count_with(survivor, gone);
-        if ((here > there ? here - there : there - here) > IN_FLIGHT)
-            mp_fail(__FILE__, __LINE__, "with rank %u were %u operations here, %u at rank %u", gone, here, there,
-                    survivor);
-    }
-}
-
-/*
- * Where all map one another, survivors have said the same of each operation. Over the wire they may have heard
- * different things of the rank that went, in the operations that were in flight.
- */
-static void compare_logs(xep_group_t *group, uint32_t out)
-{
-    xep_group_info_t info = XEP_GROUP_INFO_INIT;
-    MP_OK(xep_group_query(group, &info));
-    for (uint32_t r = 0; r < mp_nranks(); r++)
-        if (!(out >> r & 1)) compare_with(r, info.nnodes == 1);
 }
 
 /* The rank that was left out: every call says so, and its end waits for nobody. */
@@ -371,9 +316,8 @@ int main(int argc, char **argv)
     uint32_t dead = victims(scenario, seed);
     mp_case_t c = make_case(argc > 1 ? argv[1] : "", scenario, seed);
     mp_job_t job;
-    MP_CHECK(mp_nranks() <= RANKS);
-    said = mp_shared(group, sizeof *said);
-    said->pid[mp_rank()] = getpid();
+    MP_CHECK(mp_nranks() <= SAID_RANKS);
+    said_open(group);
     mp_job_open(&job, &c, 1 + seed);
     job.may_be_out = 1;
     mp_job_buffer(&job, group);
@@ -381,8 +325,8 @@ int main(int argc, char **argv)
     MP_OK(xep_dispatch(job.buffer, &d, &kept, NULL));
     if (is(scenario, "paused") && mp_rank() == 3) pause_later(seed, SPREAD_US, 3);
     if (is(scenario, "stale") && mp_rank() == 3) pause_later(seed, STALE_US, 0);
-    if (is(scenario, "anywhere") && (dead >> mp_rank() & 1)) set_timer(seed * RANKS + mp_rank());
-    for (uint32_t round = 0; round < ROUNDS; round++) {
+    if (is(scenario, "anywhere") && (dead >> mp_rank() & 1)) set_timer(seed * SAID_RANKS + mp_rank());
+    for (uint32_t round = 0; round < SAID_ROUNDS; round++) {
         if (is(scenario, "asked") && round == FIRST && mp_rank() == 0) MP_OK(xep_group_mask_set(group, 3));
         xep_status_t status = play_round(&job, round, scenario, strike);
         if (status != XEP_OK && (dead >> mp_rank() & 1)) leave(&job, group, status);
@@ -397,7 +341,7 @@ int main(int argc, char **argv)
     MP_OK(xep_group_barrier(group));
     if (is(scenario, "paused")) dead = out_by_now(group);
     check_masks(group, dead);
-    compare_logs(group, dead);
+    said_compare(group, dead);
     xep_handle_release(kept);
     mp_job_close(&job);
     xep_group_destroy(group);
