@@ -182,6 +182,7 @@ rank_tests = %D%/mp/wire_order.mp %D%/mp/crowded.mp %D%/mp/boot_client.mp %D%/mp
 %C%_mp_large_mp_LDADD = libmp_rig.la
 %C%_mp_nodes_mp_LDADD = libmp_rig.la
 %C%_mp_silent_mp_LDADD = libmp_rig.la
+%C%_mp_waits_mp_SOURCES = %D%/mp/waits_books.h %D%/mp/waits_books.c %D%/mp/waits.c
 %C%_mp_waits_mp_LDADD = libmp_rig.la
 %C%_mp_crowded_mp_LDADD = libmp_rig.la
 %C%_mp_explained_mp_LDADD = libmp_rig.la

@@ -18,21 +18,14 @@
 #include <time.h>
 
 #include "mp_rig.h"
+#include "waits_books.h"
 
-enum { EXPERTS = 12, TOPK = 3, HIDDEN = 96, TOKENS = 10, MOST_RANKS = 16, ROUNDS = 3, KINDS = 2 };
+enum { EXPERTS = 12, TOPK = 3, HIDDEN = 96, TOKENS = 10, ROUNDS = 3 };
 enum { SHORTEST_US = 30 * 1000, LONGEST_US = 81 * SHORTEST_US };
 
 static float x[TOKENS][HIDDEN], out[TOKENS][HIDDEN];
 static int64_t idx[TOKENS][TOPK];
 static unsigned delay_us = SHORTEST_US; /* by which a rank is late */
-
-/* Of one buffer: what its operations said they waited, all together; and the last of them. */
-typedef struct books {
-    xep_buffer_t *buffer;
-    uint64_t operations[KINDS], count[KINDS][MOST_RANKS], sum_ns[KINDS][MOST_RANKS], max_ns[KINDS][MOST_RANKS];
-    uint64_t last[MOST_RANKS]; /* added to by the operation in flight */
-    uint64_t called_ns;        /* its calls that block have taken */
-} books_t;
 
 static uint64_t now_ns(void)
 {
@@ -40,6 +33,8 @@ static uint64_t now_ns(void)
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
+
+/* ---- operations ---- */
 
 static books_t *open_books(xep_group_t *group, const char *mode)
 {
@@ -51,46 +46,11 @@ static books_t *open_books(xep_group_t *group, const char *mode)
     return books;
 }
 
-static void begin_books(books_t *books)
-{
-    memset(books->last, 0, sizeof books->last);
-    books->called_ns = 0;
-}
-
-/* The operation ended: its waits into the books; no rank was waited for longer than the calls took. */
-static void book(books_t *books, xep_op_kind_t kind)
-{
-    books->operations[kind]++;
-    for (uint32_t r = 0; r < mp_nranks(); r++) {
-        uint64_t ns = books->last[r];
-        MP_CHECK(ns <= books->called_ns);
-        books->sum_ns[kind][r] += ns;
-        books->count[kind][r] += ns > 0;
-        if (ns > books->max_ns[kind][r]) books->max_ns[kind][r] = ns;
-    }
-}
-
-static void check_books(const books_t *books)
-{
-    for (xep_op_kind_t kind = XEP_OP_DISPATCH; kind <= XEP_OP_COMBINE; kind++) {
-        uint64_t operations, count[MOST_RANKS], sum_ns[MOST_RANKS], max_ns[MOST_RANKS];
-        xep_waits_t waits = XEP_WAITS_INIT;
-        waits.operations = &operations, waits.count = count, waits.sum_ns = sum_ns, waits.max_ns = max_ns;
-        MP_OK(xep_buffer_waits(books->buffer, kind, &waits));
-        MP_CHECK(operations == books->operations[kind]);
-        MP_CHECK(memcmp(count, books->count[kind], mp_nranks() * sizeof *count) == 0);
-        MP_CHECK(memcmp(sum_ns, books->sum_ns[kind], mp_nranks() * sizeof *sum_ns) == 0);
-        MP_CHECK(memcmp(max_ns, books->max_ns[kind], mp_nranks() * sizeof *max_ns) == 0);
-    }
-}
-
-/* ---- operations ---- */
-
 static xep_handle_t *begin_dispatch(books_t *books, xep_request_t **req_p)
 {
     xep_dispatch_args_t a = XEP_DISPATCH_ARGS_INIT;
     xep_handle_t *handle;
-    begin_books(books);
+    books_begin(books);
     a.tokens = TOKENS, a.x = x, a.topk_idx = idx, a.wait_ns = books->last;
     MP_OK(xep_dispatch(books->buffer, &a, &handle, req_p));
     return handle;
@@ -102,7 +62,7 @@ static void finish(books_t *books, xep_op_kind_t kind, xep_request_t *req)
     MP_OK(xep_request_wait(req));
     books->called_ns += now_ns() - begin;
     xep_request_free(req);
-    book(books, kind);
+    books_enter(books, kind);
 }
 
 static xep_handle_t *dispatch(books_t *books)
@@ -110,7 +70,7 @@ static xep_handle_t *dispatch(books_t *books)
     uint64_t begin = now_ns();
     xep_handle_t *handle = begin_dispatch(books, NULL);
     books->called_ns = now_ns() - begin;
-    book(books, XEP_OP_DISPATCH);
+    books_enter(books, XEP_OP_DISPATCH);
     return handle;
 }
 
@@ -118,11 +78,11 @@ static void combine(books_t *books, xep_handle_t *handle)
 {
     xep_combine_args_t a = XEP_COMBINE_ARGS_INIT;
     uint64_t begin = now_ns();
-    begin_books(books);
+    books_begin(books);
     a.out = out, a.wait_ns = books->last;
     MP_OK(xep_combine(handle, &a, NULL));
     books->called_ns = now_ns() - begin;
-    book(books, XEP_OP_COMBINE);
+    books_enter(books, XEP_OP_COMBINE);
 }
 
 /* All ranks begin; this one is away for so many delays. */
@@ -148,7 +108,7 @@ typedef void (*show_fn)(xep_group_t *group, books_t *books, uint32_t late);
 
 static void show(show_fn fn, xep_group_t *group, books_t *books, uint32_t late)
 {
-    uint8_t mine, all[MOST_RANKS];
+    uint8_t mine, all[BOOKS_RANKS];
     for (delay_us = SHORTEST_US;; delay_us *= 3) {
         unclear = NULL;
         fn(group, books, late);
@@ -166,7 +126,7 @@ static void show(show_fn fn, xep_group_t *group, books_t *books, uint32_t late)
 
 /* What the books of a kind say now, less what they said. */
 typedef struct view {
-    uint64_t sum_ns[MOST_RANKS];
+    uint64_t sum_ns[BOOKS_RANKS];
     uint64_t called_ns;
 } view_t;
 
@@ -188,7 +148,7 @@ static void add(view_t *view, const books_t *books)
 
 static void one_is_late(xep_group_t *group, books_t *books, uint32_t late)
 {
-    view_t view[KINDS] = {0};
+    view_t view[BOOKS_KINDS] = {0};
     for (int i = 0; i < ROUNDS; i++) {
         be_late(group, mp_rank() == late);
         xep_handle_t *handle = dispatch(books);
@@ -199,7 +159,7 @@ static void one_is_late(xep_group_t *group, books_t *books, uint32_t late)
         add(&view[XEP_OP_COMBINE], books);
         xep_handle_release(handle);
     }
-    for (int kind = 0; kind < KINDS; kind++) check_blame(&view[kind], late);
+    for (int kind = 0; kind < BOOKS_KINDS; kind++) check_blame(&view[kind], late);
 }
 
 /* The first rank is late, the last twice as much: the time it is late beyond the first is not all it gets. */
@@ -239,7 +199,7 @@ static void computing_between(xep_group_t *group, books_t *books, uint32_t late)
 /* A rank that only tests is never seen to wait; neither is one that computes for longer than the others are late. */
 static void tests_only(xep_group_t *group, books_t *books)
 {
-    static const uint64_t none[MOST_RANKS];
+    static const uint64_t none[BOOKS_RANKS];
     xep_request_t *req;
     xep_status_t status;
     be_late(group, mp_rank() == 0);
@@ -298,12 +258,12 @@ static void deadline(xep_group_t *group, books_t *books, uint32_t alone)
     if (mp_rank() == alone && mp_nranks() > 1) {
         xep_dispatch_args_t a = XEP_DISPATCH_ARGS_INIT;
         xep_handle_t *handle;
-        begin_books(books);
+        books_begin(books);
         a.tokens = TOKENS, a.x = x, a.topk_idx = idx, a.wait_ns = books->last, a.timeout_ms = delay_us / 1000;
         uint64_t begin = now_ns();
         MP_FAILS(XEP_ERR_TIMEOUT, xep_dispatch(books->buffer, &a, &handle, NULL));
         books->called_ns = now_ns() - begin;
-        book(books, XEP_OP_DISPATCH);
+        books_enter(books, XEP_OP_DISPATCH);
         for (uint32_t r = 0; r < mp_nranks(); r++)
             if (r != alone && !is_behind(books, group, r)) CLEAR(2 * books->last[r] > books->called_ns);
     }
@@ -313,7 +273,7 @@ static void deadline(xep_group_t *group, books_t *books, uint32_t alone)
 /* A program of an older header has no such field; what is behind its struct is not looked at. */
 static void older_callers(xep_group_t *group, books_t *books)
 {
-    uint64_t poison[MOST_RANKS], is[MOST_RANKS];
+    uint64_t poison[BOOKS_RANKS], is[BOOKS_RANKS];
     xep_dispatch_args_t a = XEP_DISPATCH_ARGS_INIT;
     xep_combine_args_t c = XEP_COMBINE_ARGS_INIT;
     xep_handle_t *handle;
@@ -361,7 +321,7 @@ typedef struct watch {
 static void *look_on(void *arg)
 {
     watch_t *watch = arg;
-    uint64_t before[MOST_RANKS] = {0}, sum_ns[MOST_RANKS];
+    uint64_t before[BOOKS_RANKS] = {0}, sum_ns[BOOKS_RANKS];
     xep_waits_t waits = XEP_WAITS_INIT;
     waits.sum_ns = sum_ns;
     while (!atomic_load(&watch->over)) {
@@ -387,7 +347,7 @@ static void run(xep_group_t *group, const char *mode)
     if (strcmp(mode, "normal") == 0) show(computing_after_counts, group, books, 0);
     show(deadline, group, books, 0);
     xep_handle_release(dispatch(books));
-    check_books(books);
+    books_check(books);
     older_callers(group, books);
     refusals(books);
     atomic_store(&watch.over, 1);
@@ -399,7 +359,7 @@ static void run(xep_group_t *group, const char *mode)
 int main(void)
 {
     xep_group_t *group = mp_group();
-    if (mp_nranks() > MOST_RANKS) return mp_skip("more than 16 ranks");
+    if (mp_nranks() > BOOKS_RANKS) return mp_skip("more than 16 ranks");
     for (int t = 0; t < TOKENS; t++)
         for (int k = 0; k < TOPK; k++) idx[t][k] = (t * 7 + k * 5 + (int)mp_rank()) % EXPERTS;
     run(group, "normal");
