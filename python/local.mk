@@ -9,7 +9,8 @@ ext_sources = %D%/setup.py include/xep/xep.h \
 	%D%/ext/ext_failed.c %D%/ext/ext_failed.h %D%/ext/ext_group.c %D%/ext/ext_group.h %D%/ext/ext_grow.c \
 	%D%/ext/ext_grow.h %D%/ext/ext_handle.c \
 	%D%/ext/ext_handle.h %D%/ext/ext_layout.c %D%/ext/ext_layout.h %D%/ext/ext_library.c %D%/ext/ext_library.h \
-	%D%/ext/ext_module.c %D%/ext/ext_module.h %D%/ext/ext_place.c %D%/ext/ext_place.h \
+	%D%/ext/ext_module.c %D%/ext/ext_module.h %D%/ext/ext_params.c %D%/ext/ext_params.h \
+	%D%/ext/ext_place.c %D%/ext/ext_place.h \
 	%D%/ext/ext_received.c %D%/ext/ext_received.h \
 	%D%/ext/ext_request.c %D%/ext/ext_request.h %D%/ext/ext_signals.c %D%/ext/ext_signals.h \
 	%D%/ext/ext_slots.c %D%/ext/ext_slots.h

@@ -9,6 +9,7 @@
 #include "ext_handle.h"
 #include "ext_layout.h"
 #include "ext_module.h"
+#include "ext_params.h"
 #include "ext_place.h"
 #include "ext_request.h"
 
@@ -16,78 +17,6 @@
 #include <structmember.h>
 
 /* ---- making one ---- */
-
-enum {
-    GROUP,
-    EXPERTS,
-    TOPK,
-    HIDDEN,
-    TOKENS,
-    MODE,
-    DTYPE,
-    COMBINE_DTYPE,
-    SCALES,
-    RECV_ROWS,
-    SLOTS,
-    THREADS,
-    TIMEOUT,
-    MEMORY,
-    ON_FAILURE,
-    SEND_MEMORY,
-    PATH,
-    PASS_ROWS,
-    NODE_SUMS,
-    COUNT
-};
-
-static const char *const names[COUNT] = {"group",       "experts", "topk",          "hidden",   "tokens",
-                                         "mode",        "dtype",   "combine_dtype", "scales",   "recv_rows",
-                                         "slots",       "threads", "timeout",       "memory",   "on_failure",
-                                         "send_memory", "path",    "pass_rows",     "node_sums"};
-
-static ext_signature_t signature = {"Buffer", 5, COUNT, names, {NULL}};
-
-/* params->mode points into the string of the caller, who keeps it for the call: longer it is not needed. */
-static int read_params(PyObject *const *args, Py_ssize_t nargs, PyObject *keywords, PyObject **values,
-                       xep_buffer_params_t *params)
-{
-    if (ext_args_read(&signature, args, nargs, keywords, values) != 0) return -1;
-    if (values[MODE] != NULL && (params->mode = PyUnicode_AsUTF8(values[MODE])) == NULL) return -1;
-    if (ext_args_number32(names[EXPERTS], values[EXPERTS], &params->experts) != 0 ||
-        ext_args_number32(names[TOPK], values[TOPK], &params->topk) != 0 ||
-        ext_args_number32(names[HIDDEN], values[HIDDEN], &params->hidden) != 0 ||
-        ext_args_number32(names[SCALES], values[SCALES], &params->scales) != 0 ||
-        ext_args_number32(names[SLOTS], values[SLOTS], &params->slots) != 0 ||
-        ext_args_number32(names[THREADS], values[THREADS], &params->threads) != 0 ||
-        ext_args_number("tokens", values[TOKENS], INT64_MAX, &params->tokens) != 0 ||
-        ext_args_number("recv_rows", values[RECV_ROWS], INT64_MAX, &params->recv_rows) != 0 ||
-        ext_args_dtype("dtype", values[DTYPE], &params->dtype) != 0 ||
-        ext_args_dtype("combine_dtype", values[COMBINE_DTYPE], &params->combine_dtype) != 0 ||
-        ext_args_memory(values[MEMORY], &params->memory) != 0 ||
-        ext_args_on_failure(values[ON_FAILURE], &params->on_failure) != 0 ||
-        ext_args_flag(values[SEND_MEMORY], XEP_BUFFER_SEND_MEMORY, &params->flags) != 0 ||
-        ext_args_path(values[PATH], &params->path) != 0 ||
-        ext_args_number("pass_rows", values[PASS_ROWS], INT64_MAX, &params->pass_rows) != 0 ||
-        ext_args_node_sums(values[NODE_SUMS], &params->node_sums) != 0)
-        return -1;
-    return ext_args_timeout(values[TIMEOUT], &params->timeout_ms);
-}
-
-/* With the signature of Buffer: in the place of its group is the number of ranks. */
-static PyObject *size_of_buffer(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs,
-                                PyObject *keywords)
-{
-    xep_buffer_params_t params = XEP_BUFFER_PARAMS_INIT;
-    xep_buffer_size_t size = XEP_BUFFER_SIZE_INIT;
-    PyObject *values[COUNT];
-    uint64_t nranks = 0;
-    if (read_params(args, nargs, keywords, values, &params) != 0 ||
-        ext_args_number("nranks", values[GROUP], UINT32_MAX, &nranks) != 0)
-        return NULL;
-    const xep_status_t status = lib.buffer_size(&params, (uint32_t)nranks, &size);
-    return status < 0 ? ext_raise(status)
-                      : Py_BuildValue("(KKKK)", size.bytes, size.recv_rows, size.node_bytes, size.device_bytes);
-}
 
 /* Numbers that never change are kept here: asking the library for them at each operation would cost more than the call
  * that they are for. */
@@ -118,13 +47,13 @@ static PyObject *create(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
 {
     ext_buffer_t *buffer = (ext_buffer_t *)self;
     xep_buffer_params_t params = XEP_BUFFER_PARAMS_INIT;
-    PyObject *values[COUNT];
+    PyObject *given;
     xep_status_t status;
-    if (read_params(args, nargs, keywords, values, &params) != 0) return NULL;
-    xep_group_t *group = ext_group_get(values[GROUP]);
+    if (ext_params_read(args, nargs, keywords, &given, &params) != 0) return NULL;
+    xep_group_t *group = ext_group_get(given);
     if (group == NULL || (buffer->pending = PySet_New(NULL)) == NULL) return NULL;
-    Py_INCREF(values[GROUP]);
-    buffer->group = (ext_group_t *)values[GROUP];
+    Py_INCREF(given);
+    buffer->group = (ext_group_t *)given;
     Py_BEGIN_ALLOW_THREADS
     status = lib.buffer_create(group, &params, &buffer->buffer);
     Py_END_ALLOW_THREADS
@@ -393,8 +322,7 @@ static PyType_Spec spec = {"xep._ext.Buffer", sizeof(ext_buffer_t), 0,
                            Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, slots};
 
 static PyMethodDef functions[] = {
-    {"buffer_size", EXT_KEYWORDS(size_of_buffer),
-     "(bytes, recv_rows, node_bytes, device_bytes) of a buffer of so many ranks, instead of its group."},
+    {"buffer_size", EXT_KEYWORDS(ext_params_size), ext_params_size_doc},
     {NULL, NULL, 0, NULL},
 };
 

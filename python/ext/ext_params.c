@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include "ext_params.h"
+
+#include "ext_args.h"
+
+enum {
+    GROUP,
+    EXPERTS,
+    TOPK,
+    HIDDEN,
+    TOKENS,
+    MODE,
+    DTYPE,
+    COMBINE_DTYPE,
+    SCALES,
+    RECV_ROWS,
+    SLOTS,
+    THREADS,
+    TIMEOUT,
+    MEMORY,
+    ON_FAILURE,
+    SEND_MEMORY,
+    PATH,
+    PASS_ROWS,
+    NODE_SUMS,
+    COUNT
+};
+
+static const char *const names[COUNT] = {"group",       "experts", "topk",          "hidden",   "tokens",
+                                         "mode",        "dtype",   "combine_dtype", "scales",   "recv_rows",
+                                         "slots",       "threads", "timeout",       "memory",   "on_failure",
+                                         "send_memory", "path",    "pass_rows",     "node_sums"};
+
+static ext_signature_t signature = {"Buffer", 5, COUNT, names, {NULL}};
+
+int ext_params_read(PyObject *const *args, Py_ssize_t nargs, PyObject *keywords, PyObject **group_p,
+                    xep_buffer_params_t *params)
+{
+    PyObject *values[COUNT];
+    if (ext_args_read(&signature, args, nargs, keywords, values) != 0) return -1;
+    if (values[MODE] != NULL && (params->mode = PyUnicode_AsUTF8(values[MODE])) == NULL) return -1;
+    if (ext_args_number32(names[EXPERTS], values[EXPERTS], &params->experts) != 0 ||
+        ext_args_number32(names[TOPK], values[TOPK], &params->topk) != 0 ||
+        ext_args_number32(names[HIDDEN], values[HIDDEN], &params->hidden) != 0 ||
+        ext_args_number32(names[SCALES], values[SCALES], &params->scales) != 0 ||
+        ext_args_number32(names[SLOTS], values[SLOTS], &params->slots) != 0 ||
+        ext_args_number32(names[THREADS], values[THREADS], &params->threads) != 0 ||
+        ext_args_number("tokens", values[TOKENS], INT64_MAX, &params->tokens) != 0 ||
+        ext_args_number("recv_rows", values[RECV_ROWS], INT64_MAX, &params->recv_rows) != 0 ||
+        ext_args_dtype("dtype", values[DTYPE], &params->dtype) != 0 ||
+        ext_args_dtype("combine_dtype", values[COMBINE_DTYPE], &params->combine_dtype) != 0 ||
+        ext_args_memory(values[MEMORY], &params->memory) != 0 ||
+        ext_args_on_failure(values[ON_FAILURE], &params->on_failure) != 0 ||
+        ext_args_flag(values[SEND_MEMORY], XEP_BUFFER_SEND_MEMORY, &params->flags) != 0 ||
+        ext_args_path(values[PATH], &params->path) != 0 ||
+        ext_args_number("pass_rows", values[PASS_ROWS], INT64_MAX, &params->pass_rows) != 0 ||
+        ext_args_node_sums(values[NODE_SUMS], &params->node_sums) != 0)
+        return -1;
+    *group_p = values[GROUP];
+    return ext_args_timeout(values[TIMEOUT], &params->timeout_ms);
+}
+
+const char ext_params_size_doc[] =
+    "(bytes, recv_rows, node_bytes, device_bytes) of a buffer of so many ranks, instead of its group.";
+
+PyObject *ext_params_size(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs, PyObject *keywords)
+{
+    xep_buffer_params_t params = XEP_BUFFER_PARAMS_INIT;
+    xep_buffer_size_t size = XEP_BUFFER_SIZE_INIT;
+    PyObject *count;
+    uint64_t nranks = 0;
+    if (ext_params_read(args, nargs, keywords, &count, &params) != 0 ||
+        ext_args_number("nranks", count, UINT32_MAX, &nranks) != 0)
+        return NULL;
+    const xep_status_t status = lib.buffer_size(&params, (uint32_t)nranks, &size);
+    return status < 0 ? ext_raise(status)
+                      : Py_BuildValue("(KKKK)", size.bytes, size.recv_rows, size.node_bytes, size.device_bytes);
+}
