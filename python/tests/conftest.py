@@ -18,6 +18,7 @@ import pytest
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent))  # after what PYTHONPATH says
 
+import cuda_memory  # noqa: E402
 import meeting  # noqa: E402
 
 import xep  # noqa: E402
@@ -135,6 +136,15 @@ def group():
     """A group of its own for each test, so that one that fails leaves no ranks out of step behind."""
     with xep.Group(communicator(), timeout=30) as made:
         yield made
+
+
+@pytest.fixture
+def driver(group):
+    """Of the rank's CUDA device, or the stand-in for one."""
+    found = cuda_memory.driver_of(group.rank)
+    if found is None:
+        pytest.skip("there is no CUDA device")
+    return found
 
 
 @pytest.fixture
