@@ -82,6 +82,15 @@ static void dispatches(script_t *script)
 
 /* ---- what must be true in the end ---- */
 
+/* By nodes: whoever hears others through the one that is gone says so. */
+static int hears_through(const sim_world_t *world, const sim_rank_t *rank, const script_flight_t *flight, uint32_t gone)
+{
+    char text[512] = "", wanted[64];
+    world->plugin->explain(rank->mode, &flight->op, text, sizeof text);
+    snprintf(wanted, sizeof wanted, "(through rank %u)", gone);
+    return strstr(text, wanted) != NULL;
+}
+
 /* Whether a rank waits for the one that is gone, or for one that does; visited: a bit for each rank. */
 static int waits_for_gone(const sim_world_t *world, uint32_t rank, uint32_t *visited)
 {
@@ -92,6 +101,7 @@ static int waits_for_gone(const sim_world_t *world, uint32_t rank, uint32_t *vis
         const script_flight_t *flight = player->handles[h].flight;
         if (flight == NULL) continue;
         flights++;
+        if (hears_through(world, &world->ranks[rank], flight, world->death->rank)) return 1;
         for (uint32_t i = 0; i < flight->op.late.count; i++) {
             uint32_t other = flight->op.late.ranks[i];
             if (other == world->death->rank) return 1;
