@@ -240,6 +240,7 @@ static void stop_asking(xep_group_t *group)
     }
     MP_OK(xep_group_barrier(group));
     MP_OK(xep_buffer_reset(job.buffer));
+    oracle_pieces_free(&all.all);
     mp_pieces_t again;
     handle = mp_pieces_begin(&again, &job, &args);
     mp_pieces_rest(&again, &job, handle, 0);

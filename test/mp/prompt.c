@@ -83,7 +83,10 @@ static void check_after(mp_job_t *job, double first, double slow_before, double 
         if (took < least) least = took;
     }
     double after = 1e9;
-    for (int i = 0; i < 3 && after > 2 * before; i++) after = measure(job, 0.5);
+    for (int i = 0; i < 3; i++) { /* as often on all ranks */
+        double took = measure(job, 0.5);
+        if (took < after) after = took;
+    }
     printf("rank %u: %.3f ms before; the first one %.1f, the second %.3f, later ones %.3f\n", mp_rank(), before * 1e3,
            first * 1e3, second * 1e3, after * 1e3);
     fail_unless(least <= slow_before + MORE_S, "the operations behind it take", least, slow_before + MORE_S);
