@@ -38,27 +38,16 @@ byte kept[RANKS * RANKS];    /* [reader][owner]: the last output there; those of
 byte rows_under_way[RANKS * RANKS], kept_under_way[RANKS * RANKS]; /* a put to there */
 byte ended;
 
-/* A put may be seen before its word; at the word it is there. */
-inline store(array, under_way, me, to, value)
-{
+/* A put may be seen before its word; at the word it is there. Macros: spin takes no array for a parameter. */
 #ifdef PUTS
-    under_way[AT(to, me)] = 1;
-    array[AT(to, me)] = value;
-    under_way[AT(to, me)] = 0
+#define STORE(array, under_way, to, value) \
+    under_way[AT(to, me)] = 1; array[AT(to, me)] = value; under_way[AT(to, me)] = 0
 #else
-    array[AT(to, me)] = value
+#define STORE(array, under_way, to, value) array[AT(to, me)] = value
 #endif
-}
 
-inline each_wait(array, value)
-{
-    i = 0;
-    do
-    :: i < RANKS -> array[AT(me, i)] >= value; i++
-    :: else -> break
-    od;
-    i = 0
-}
+#define EACH_WAIT(array, value) \
+    i = 0; do :: i < RANKS -> array[AT(me, i)] >= value; i++ :: else -> break od; i = 0
 
 inline tell_open(value)
 {
@@ -115,7 +104,7 @@ inline return_outputs(value)
 {
     i = 0;
     do
-    :: i < RANKS -> store(kept, kept_under_way, me, i, value); i++
+    :: i < RANKS -> STORE(kept, kept_under_way, i, value); i++
     :: else -> break
     od;
     i = 0
@@ -141,10 +130,10 @@ proctype rank(byte me)
 #endif
 #ifndef DEFECT_OPEN
 #ifndef DEFECT_LAZY
-        each_wait(opened, g);
+        EACH_WAIT(opened, g);
         check_wants();
 #else
-        each_wait(opened, g - 1);
+        EACH_WAIT(opened, g - 1);
 #endif
 #endif
         i = 0;
@@ -153,7 +142,7 @@ proctype rank(byte me)
 #ifdef DEFECT_LAZY
             opened[AT(me, i)] >= g;
 #endif
-            store(rows, rows_under_way, me, i, g);
+            STORE(rows, rows_under_way, i, g);
             arrived[AT(i, me)] = g;
             i++
         :: else -> break
@@ -165,7 +154,7 @@ proctype rank(byte me)
 #ifdef DEFECT_END
         arrived[AT(me, (me + 1) % RANKS)] >= g;
 #else
-        each_wait(arrived, g);
+        EACH_WAIT(arrived, g);
         check_rows();
 #endif
 #ifdef DEFECT_EARLY
@@ -182,7 +171,7 @@ proctype rank(byte me)
             :: i < RANKS -> ready[AT(i, me)] = g; i++
             :: else -> break
             od;
-            each_wait(ready, g);
+            EACH_WAIT(ready, g);
             check_kept();
             check_kept()
         :: else
