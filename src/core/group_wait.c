@@ -11,11 +11,6 @@
 #include "group_abort.h"
 #include "group_sleep.h"
 
-/*
- * Turns before the first sleep. 16 ranks on two cores that other programs used too (T=128, H=2048, a dispatch): with 0,
- * 2, 8, 32 and 128 of them it took 3.4, 3.6, 3.6, 3.5 and 4.4 ms of processor time, and 4.0, 4.6, 4.0, 3.1 and 3.0 of
- * what the copies alone needed; with yields alone 11 ms, and 3.5.
- */
 enum { ANSWER_NS = 5 * 1000 * 1000, YIELDS = 32, SLEEP_NS = 250 * 1000, SLEEP_DOUBLES = 3 };
 
 /*
@@ -55,19 +50,35 @@ static void answer_turn(xep_group_t *group, const xep_wait_t *wait, const xep_re
     *last_p = rest->now_ns;
 }
 
+/** How a wait has rested so far, where ranks sleep. */
+typedef struct rested {
+    uint64_t since_ns; /* its first turn; 0: none yet */
+    uint32_t turns;
+    uint32_t slept; /* in a row, with nobody to end it */
+} rested_t;
+
+/* The rank that it is to sleep for; XEP_NO_RANK: it does not. */
+static uint32_t sleeps_for(const xep_group_t *group, const xep_wait_t *wait, rested_t *rested)
+{
+    if (wait->late == NULL || !xep_group_sleeps(group)) return XEP_NO_RANK;
+    uint64_t now = xep_clock_ns();
+    if (rested->since_ns == 0) rested->since_ns = now;
+    return ++rested->turns <= YIELDS || now - rested->since_ns < group->awake_ns ? XEP_NO_RANK : wait->late(wait->arg);
+}
+
 /*
  * How this turn rests. Where ranks sleep, it yields at first, as others may need but a moment; then it sleeps until the
  * late rank tells. What it waits for may also come from elsewhere, as news of a death: so sleeps are short, and each in
  * which nobody told anything is followed by a longer one. A look that has seen the end sees it again.
  */
-static int rest_or_sleep(xep_group_t *group, const xep_wait_t *wait, xep_rest_t *rest, uint32_t *quiet_p)
+static int rest_or_sleep(xep_group_t *group, const xep_wait_t *wait, xep_rest_t *rest, rested_t *rested)
 {
-    uint32_t rank = XEP_NO_RANK, slept = *quiet_p < YIELDS ? 0 : *quiet_p - YIELDS;
-    if (++*quiet_p > YIELDS && wait->late != NULL && xep_group_sleeps(group)) rank = wait->late(wait->arg);
+    uint32_t rank = sleeps_for(group, wait, rested);
+    uint64_t most = (uint64_t)SLEEP_NS << (rested->slept < SLEEP_DOUBLES ? rested->slept : SLEEP_DOUBLES);
     if (rank == XEP_NO_RANK || !xep_group_lie_down(group, rank)) return xep_group_rest(group, rest);
-    if (wait->look(wait->arg) != XEP_INPROGRESS || wait->late(wait->arg) != rank ||
-        xep_group_sleep(group, rank, (uint64_t)SLEEP_NS << (slept < SLEEP_DOUBLES ? slept : SLEEP_DOUBLES)))
-        *quiet_p = YIELDS;
+    rested->slept++;
+    if (wait->look(wait->arg) != XEP_INPROGRESS || wait->late(wait->arg) != rank || xep_group_sleep(group, rank, most))
+        rested->slept = 0;
     xep_group_get_up(group);
     return xep_rest_slept(rest);
 }
@@ -76,7 +87,7 @@ static int rest_or_sleep(xep_group_t *group, const xep_wait_t *wait, xep_rest_t 
 static xep_status_t keep_looking(xep_group_t *group, const xep_wait_t *wait, xep_watch_t *watch)
 {
     uint32_t every = wait->progress_every == 0 ? 1 : wait->progress_every;
-    uint32_t quiet = 0; /* turns */
+    rested_t rested = {0};
     uint64_t answered_ns = 0;
     int dead = 0;
     xep_rest_t rest;
@@ -84,7 +95,7 @@ static xep_status_t keep_looking(xep_group_t *group, const xep_wait_t *wait, xep
     xep_rest_begin(&rest, group->rests, wait->deadline_ns);
     while (status == XEP_INPROGRESS) {
         if ((rest.turns + 1) % every == 0) xep_group_progress(group);
-        int in_time = rest_or_sleep(group, wait, &rest, &quiet);
+        int in_time = rest_or_sleep(group, wait, &rest, &rested);
         status = wait->look(wait->arg);
         if (status != XEP_INPROGRESS) break;
         watch_turn(watch, &rest);
