@@ -279,15 +279,22 @@ void normal_find_begins(const normal_t *mode, normal_routing_t *routing)
     }
 }
 
+/* Of all ranks. */
+static uint64_t count_rows_for(const normal_t *mode, const normal_slot_t *slot, uint32_t rank)
+{
+    const uint32_t nranks = mode->kit.shape->nranks;
+    uint64_t rows = 0;
+    for (uint32_t r = 0; r < nranks; r++) rows += slot->routing->rank_rows[(size_t)r * nranks + rank];
+    return rows;
+}
+
 /* The same matrix and the same capacities on every rank: all find the same rank that is too small, the lowest. */
 static xep_status_t check_room(normal_t *mode, xep_op_t *op)
 {
     const normal_slot_t *slot = normal_slot(mode, op->slot);
-    uint32_t nranks = mode->kit.shape->nranks;
-    for (uint32_t d = 0; d < nranks; d++) {
-        uint64_t rows = 0;
+    for (uint32_t d = 0; d < mode->kit.shape->nranks; d++) {
         if (xep_op_is_silent(op, d)) continue;
-        for (uint32_t r = 0; r < nranks; r++) rows += slot->routing->rank_rows[(size_t)r * nranks + d];
+        const uint64_t rows = count_rows_for(mode, slot, d);
         if (rows > slot->from[d].capacity)
             return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_OVERFLOW,
                                        "rank %u gets %llu rows and has room for %llu%s", d, (unsigned long long)rows,
@@ -305,16 +312,13 @@ static xep_status_t count_pieces(normal_t *mode, xep_op_t *op)
 {
     normal_slot_t *slot = normal_slot(mode, op->slot);
     const uint64_t room = mode->layout.common.recv_rows;
-    uint32_t nranks = mode->kit.shape->nranks;
     slot->pieces = 1;
-    for (uint32_t d = 0; d < nranks; d++) {
-        uint64_t rows = 0, pieces;
+    for (uint32_t d = 0; d < mode->kit.shape->nranks; d++) {
         if (slot->from[d].capacity != room)
             return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_PROTOCOL,
                                        "rank %u sent a record with capacity %llu (%llu, in pieces)", d,
                                        (unsigned long long)slot->from[d].capacity, (unsigned long long)room);
-        for (uint32_t r = 0; r < nranks; r++) rows += slot->routing->rank_rows[(size_t)r * nranks + d];
-        pieces = (rows + room - 1) / room;
+        const uint64_t pieces = (count_rows_for(mode, slot, d) + room - 1) / room;
         if (pieces > slot->pieces) slot->pieces = pieces;
     }
     return XEP_OK;

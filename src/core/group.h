@@ -47,9 +47,8 @@ struct xep_group {
     uint32_t rank, nranks;
     uint32_t nnodes;
     uint32_t here, processors; /* ranks of this host, this one too; what they may run on, all together */
-    int crowded;               /* this host has more ranks than processors: */
+    xep_rest_kind_t rests;     /* a waiting loop of it; where that is crowded: */
     uint64_t awake_ns;         /* what a wait lasts, at least, before its first sleep */
-    xep_rest_kind_t rests;     /* a waiting loop of it */
     int32_t timeout_ms;
     xep_peer_t *peers;              /* [nranks] */
     xep_heap_wire_t *control;       /* group_control.c */

@@ -272,9 +272,8 @@ static xep_status_t find_crowd(xep_group_t *group)
     for (uint32_t r = 0; r < group->nranks; r++)
         if (group->peers[r].host == group->peers[group->rank].host) pids[group->here++] = group->peers[r].pid;
     group->processors = xep_cpu_count(pids, group->here);
-    group->crowded = group->here > group->processors;
+    group->rests = group->here > group->processors ? XEP_REST_CROWDED : XEP_REST_ALONE;
     group->awake_ns = awake_ns((group->here + group->processors - 1) / group->processors);
-    group->rests = group->crowded ? XEP_REST_CROWDED : XEP_REST_ALONE;
     free(pids);
     return XEP_OK;
 }

@@ -18,7 +18,7 @@
 
 int xep_group_sleeps(const xep_group_t *group)
 {
-    return group->crowded && group->nnodes == 1 && group->progress_thread == NULL;
+    return group->rests == XEP_REST_CROWDED && group->nnodes == 1 && group->progress_thread == NULL;
 }
 
 int xep_group_lie_down(xep_group_t *group, uint32_t rank)

@@ -53,17 +53,16 @@ static void answer_turn(xep_group_t *group, const xep_wait_t *wait, const xep_re
 /** How a wait has rested so far, where ranks sleep. */
 typedef struct rested {
     uint64_t since_ns; /* its first turn; 0: none yet */
-    uint32_t turns;
-    uint32_t slept; /* in a row, with nobody to end it */
+    uint32_t slept;    /* in a row, with nobody to end it */
 } rested_t;
 
 /* The rank that it is to sleep for; XEP_NO_RANK: it does not. */
-static uint32_t sleeps_for(const xep_group_t *group, const xep_wait_t *wait, rested_t *rested)
+static uint32_t sleeps_for(const xep_group_t *group, const xep_wait_t *wait, const xep_rest_t *rest, rested_t *rested)
 {
     if (wait->late == NULL || !xep_group_sleeps(group)) return XEP_NO_RANK;
     uint64_t now = xep_clock_ns();
     if (rested->since_ns == 0) rested->since_ns = now;
-    return ++rested->turns <= YIELDS || now - rested->since_ns < group->awake_ns ? XEP_NO_RANK : wait->late(wait->arg);
+    return rest->turns < YIELDS || now - rested->since_ns < group->awake_ns ? XEP_NO_RANK : wait->late(wait->arg);
 }
 
 /*
@@ -73,7 +72,7 @@ static uint32_t sleeps_for(const xep_group_t *group, const xep_wait_t *wait, res
  */
 static int rest_or_sleep(xep_group_t *group, const xep_wait_t *wait, xep_rest_t *rest, rested_t *rested)
 {
-    uint32_t rank = sleeps_for(group, wait, rested);
+    uint32_t rank = sleeps_for(group, wait, rest, rested);
     uint64_t most = (uint64_t)SLEEP_NS << (rested->slept < SLEEP_DOUBLES ? rested->slept : SLEEP_DOUBLES);
     if (rank == XEP_NO_RANK || !xep_group_lie_down(group, rank)) return xep_group_rest(group, rest);
     rested->slept++;

@@ -15,6 +15,14 @@ static int has_shared_node(const xep_shape_t *shape)
     return n < shape->nodes;
 }
 
+/* What a buffer asks for that the other path has not, or NULL. */
+static const char *find_refusal(const xep_buffer_params_t *params)
+{
+    if (params->on_failure == XEP_ON_FAILURE_MASK) return "ranks may be left out";
+    if (params->flags & XEP_BUFFER_PIECES) return "dispatches may come in pieces";
+    return params->tokens >> XEP_FEED_ROWS_BITS != 0 ? "too many tokens" : NULL;
+}
+
 /* why not, or NULL */
 static const char *find_objection(const xep_buffer_params_t *params, const xep_plugin_t *plugin,
                                   const xep_shape_t *shape, const xep_path_cost_t cost[XEP_COST_PATHS])
@@ -23,9 +31,8 @@ static const char *find_objection(const xep_buffer_params_t *params, const xep_p
     if (!plugin->by_nodes) return "the mode has no other";
     if (params->path == XEP_PATH_FLAT) return "it was asked for";
     if (!has_shared_node(shape)) return "no node has two ranks";
-    if (params->on_failure == XEP_ON_FAILURE_MASK) return "ranks may be left out";
-    if (params->flags & XEP_BUFFER_PIECES) return "dispatches may come in pieces";
-    if (params->tokens >> XEP_FEED_ROWS_BITS != 0) return "too many tokens";
+    const char *refusal = find_refusal(params);
+    if (refusal != NULL) return refusal;
     if (params->path == XEP_PATH_AUTO && cost[XEP_COST_NODES].seconds >= cost[XEP_COST_FLAT].seconds)
         return "it takes less time";
     return NULL;
@@ -99,8 +106,7 @@ xep_status_t xep_path_choose(const xep_config_t *config, const xep_buffer_params
 void xep_path_imagine(const xep_buffer_params_t *params, const xep_plugin_t *plugin, xep_shape_t *shape)
 {
     if (plugin->by_nodes != XEP_BY_NODES_ALL || shape->nranks < 3 || params->path == XEP_PATH_FLAT ||
-        params->on_failure == XEP_ON_FAILURE_MASK || (params->flags & XEP_BUFFER_PIECES) != 0 ||
-        params->tokens >> XEP_FEED_ROWS_BITS != 0)
+        find_refusal(params) != NULL)
         return;
     shape->by_nodes = 1;
     shape->feeders = shape->nranks - 1;

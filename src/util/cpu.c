@@ -45,8 +45,7 @@ const char *xep_cpu_simd_name(xep_simd_t simd)
     return names[simd];
 }
 
-/* Those that this process may run on, as a launcher or a container has set. */
-/* A mask too small for the machine: all that it has. */
+/* As launchers or containers have set. Where the system does not say, as of a machine too large for a mask: all. */
 unsigned xep_cpu_count(const int32_t *pids, uint32_t count)
 {
     cpu_set_t all, set;

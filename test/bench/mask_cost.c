@@ -29,7 +29,7 @@ typedef struct bench {
     mp_case_t c[KINDS]; /* without masks, with them */
     mp_job_t jobs[KINDS];
     size_t turns, creations;
-    double *times[KINDS], *differences; /* [turns] */
+    double *times[KINDS], *differences; /* [turns] us */
     double *middles[KINDS];             /* [creations] of the times without, of the differences */
 } bench_t;
 
@@ -48,15 +48,9 @@ static void stay_on_one_cpu(void)
     if (mp_nranks() <= (uint32_t)cpus) MP_CHECK(sched_setaffinity(0, sizeof set, &set) == 0);
 }
 
-static int compare(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static double median(double *numbers, size_t count)
 {
-    qsort(numbers, count, sizeof *numbers, compare);
+    mp_sort(numbers, count);
     return count % 2 ? numbers[count / 2] : (numbers[count / 2 - 1] + numbers[count / 2]) / 2;
 }
 
@@ -65,27 +59,9 @@ static double middle_mean(double *numbers, size_t count)
 {
     double sum = 0;
     size_t skipped = count / 4;
-    qsort(numbers, count, sizeof *numbers, compare);
+    mp_sort(numbers, count);
     for (size_t i = skipped; i < count - skipped; i++) sum += numbers[i];
     return sum / (double)(count - 2 * skipped);
-}
-
-/* Microseconds of a dispatch and a combine of what is in the input. */
-static double operate(mp_job_t *job)
-{
-    size_t stride;
-    xep_handle_t *handle;
-    xep_dispatch_args_t d = mp_job_dispatch(job);
-    xep_combine_args_t c = XEP_COMBINE_ARGS_INIT;
-    c.out = job->out;
-    c.out_stride = job->out_stride;
-    double begin = mp_now();
-    MP_OK(xep_dispatch(job->buffer, &d, &handle, NULL));
-    MP_CHECK(xep_handle_combine_input(handle, &stride) != NULL);
-    MP_OK(xep_combine(handle, &c, NULL));
-    double us = (mp_now() - begin) * 1e6;
-    xep_handle_release(handle);
-    return us;
 }
 
 /* Neither kind is always the one that comes first, nor the one that was made first. */
@@ -96,11 +72,11 @@ static void measure(bench_t *bench, xep_group_t *group, size_t creation)
         mp_job_open(&bench->jobs[kind], &bench->c[kind], 1);
         mp_job_buffer(&bench->jobs[kind], group);
     }
-    for (size_t i = 0; i < WARM_UP * KINDS; i++) operate(&bench->jobs[i % KINDS]);
+    for (size_t i = 0; i < WARM_UP * KINDS; i++) mp_job_time(&bench->jobs[i % KINDS]);
     for (size_t turn = 0; turn < bench->turns; turn++) {
         for (size_t i = 0; i < KINDS; i++) {
             size_t kind = (i + turn) % KINDS;
-            bench->times[kind][turn] = operate(&bench->jobs[kind]);
+            bench->times[kind][turn] = mp_job_time(&bench->jobs[kind]) * 1e6;
         }
         bench->differences[turn] = bench->times[1][turn] - bench->times[0][turn];
     }

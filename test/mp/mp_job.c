@@ -343,6 +343,23 @@ void mp_job_round(mp_job_t *job)
     xep_handle_release(handle);
 }
 
+double mp_job_time(mp_job_t *job)
+{
+    size_t stride;
+    xep_handle_t *handle;
+    xep_dispatch_args_t d = mp_job_dispatch(job);
+    xep_combine_args_t c = XEP_COMBINE_ARGS_INIT;
+    c.out = job->out;
+    c.out_stride = job->out_stride;
+    const double begin = mp_now();
+    MP_OK(xep_dispatch(job->buffer, &d, &handle, NULL));
+    MP_CHECK(xep_handle_combine_input(handle, &stride) != NULL);
+    MP_OK(xep_combine(handle, &c, NULL));
+    const double both = mp_now() - begin;
+    xep_handle_release(handle);
+    return both;
+}
+
 xep_status_t mp_job_try_round(mp_job_t *job, uint64_t payload)
 {
     xep_handle_t *handle = NULL;

@@ -83,6 +83,9 @@ void mp_job_round(mp_job_t *job);
 
 /** The same with other rows, and ranks that may fail meanwhile: the first error. What was received stays readable. */
 xep_status_t mp_job_try_round(mp_job_t *job, uint64_t payload);
+/** Seconds of a dispatch and a combine of what is in the input, with nothing checked. */
+double mp_job_time(mp_job_t *job);
+
 /** Whether a status is what others leave behind that die or give up. */
 int mp_is_failure_of_others(xep_status_t status);
 

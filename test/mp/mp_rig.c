@@ -93,6 +93,17 @@ double mp_now(void)
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
+static int compare(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+void mp_sort(double *numbers, size_t count)
+{
+    qsort(numbers, count, sizeof *numbers, compare);
+}
+
 void mp_sleep_us(unsigned us)
 {
     struct timespec t = {us / 1000000, (long)(us % 1000000) * 1000};

@@ -43,6 +43,9 @@ double mp_now(void);
 
 void mp_sleep_us(unsigned us);
 
+/** The smallest number first. */
+void mp_sort(double *numbers, size_t count);
+
 /** Memory that all ranks of this machine share and that is not xep's; zeros at first, unmapped at exit. Collective. */
 void *mp_shared(xep_group_t *group, size_t bytes);
 /** A counter there. */

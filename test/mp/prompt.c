@@ -30,36 +30,12 @@ static const mp_case_t base = {.name = "prompt",
                                .timeout_ms = TIMEOUT_MS,
                                .on_failure = XEP_ON_FAILURE_MASK};
 
-static int compare(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-/* Seconds of a dispatch and its combine. */
-static double operate(mp_job_t *job)
-{
-    size_t stride;
-    xep_handle_t *handle;
-    xep_dispatch_args_t d = mp_job_dispatch(job);
-    xep_combine_args_t c = XEP_COMBINE_ARGS_INIT;
-    c.out = job->out;
-    c.out_stride = job->out_stride;
-    double begin = mp_now();
-    MP_OK(xep_dispatch(job->buffer, &d, &handle, NULL));
-    MP_CHECK(xep_handle_combine_input(handle, &stride) != NULL);
-    MP_OK(xep_combine(handle, &c, NULL));
-    double both = mp_now() - begin;
-    xep_handle_release(handle);
-    return both;
-}
-
 /* The given part of so many operations is faster; sorted. */
 static double measure(mp_job_t *job, double part)
 {
     double times[COUNT];
-    for (int i = 0; i < COUNT; i++) times[i] = operate(job);
-    qsort(times, COUNT, sizeof times[0], compare);
+    for (int i = 0; i < COUNT; i++) times[i] = mp_job_time(job);
+    mp_sort(times, COUNT);
     return times[(int)(part * COUNT)];
 }
 
@@ -78,7 +54,7 @@ static void check_after(mp_job_t *job, double first, double slow_before, double 
     double most = TIMEOUT_MS * (was_killed ? 0.25 : 1.1) / 1e3, least = 1e9, second = 0;
     fail_unless(first <= most, "the first operation without the rank takes", first, most);
     for (int i = 0; i < 3; i++) {
-        double took = operate(job);
+        double took = mp_job_time(job);
         if (i == 0) second = took;
         if (took < least) least = took;
     }
@@ -104,14 +80,14 @@ int main(int argc, char **argv)
     c.mode = argv[1];
     mp_job_open(&job, &c, 1);
     mp_job_buffer(&job, group);
-    for (int i = 0; i < WARM_UP; i++) operate(&job);
+    for (int i = 0; i < WARM_UP; i++) mp_job_time(&job);
     double slow_before = measure(&job, 0.95), before = measure(&job, 0.5);
     if (mp_rank() == VICTIM) {
         *pid = getpid();
         raise(was_killed ? SIGKILL : SIGSTOP);
         _exit(1); /* the others end it */
     }
-    double first = operate(&job);
+    double first = mp_job_time(&job);
     check_after(&job, first, slow_before, before, was_killed);
     MP_OK(xep_group_barrier(group));
     if (mp_rank() == 0 && !was_killed) kill(*pid, SIGKILL);

@@ -37,7 +37,7 @@ void unit_before_each(void)
         house.group[r] = (xep_group_t){.rank = r,
                                        .nranks = RANKS,
                                        .nnodes = 1,
-                                       .crowded = 1,
+                                       .rests = XEP_REST_CROWDED,
                                        .control = &house.control[r],
                                        .control_of = house.control_of[r]};
     }
@@ -47,9 +47,9 @@ TEST(who_sleeps_and_who_does_not)
 {
     xep_group_t *group = &house.group[SELF];
     assert_true(xep_group_sleeps(group));
-    group->crowded = 0;
+    group->rests = XEP_REST_ALONE;
     assert_false(xep_group_sleeps(group));
-    group->crowded = 1;
+    group->rests = XEP_REST_CROWDED;
     group->nnodes = 2;
     assert_false(xep_group_sleeps(group));
 }
