@@ -3,24 +3,85 @@
 # Rows in device memory, on all devices of this machine: compiles the kernels with nvcc, compares what they do with the
 # oracle, byte for byte, and times them; then the same with the library, a rank for each device, and the Python
 # packages, where python3 has torch and pytest. The kernels alone need neither UCX nor PMIx nor configure; the library
-# is left out where these are not. Exit status 77: there is no nvcc, or no device.
+# is left out where these are not. The last lines say what ran. Exit status 77: there is no nvcc, or no device.
 #
-#     contrib/check-cuda.sh [--compile|--check|--help]
+#     contrib/check-cuda.sh [--compile|--check|--sanitize|--carry FOLDER|--help] [--with FOLDER]
 #
-#     --compile  only compile the kernels: any machine with nvcc will do
-#     --check    compile and compare, without the times
+#     --compile       only compile the kernels: any machine with nvcc will do
+#     --check         compile and compare, without the times
+#     --sanitize      small shapes under compute-sanitizer: memcheck, racecheck and synccheck
+#     --carry FOLDER  puts the library, its tests, and the UCX and PMIx of this machine into FOLDER, for a machine with
+#                     devices that has none of them: a Debian or Ubuntu with nvcc and patchelf makes it
+#     --with FOLDER   uses what --carry has made, in place of a build
 set -u
 top=$(cd "$(dirname "$0")/.." && pwd)
 work=$top/build/cuda
-what=all
-case ${1:-} in
-'') ;;
---compile | --check) what=${1#--} ;;
---help) sed -n 's/^# \{0,1\}//; 3,11p' "$0"; exit 0 ;;
-*) echo "check-cuda.sh: unknown option: $1 (--compile, --check or --help)" >&2; exit 2 ;;
-esac
+what=all carried=
+while [ $# -gt 0 ]; do
+    case $1 in
+    --compile | --check | --sanitize) what=${1#--} ;;
+    --carry | --with)
+        [ $# -gt 1 ] || { echo "check-cuda.sh: missing folder: $1 (--help says which)" >&2; exit 2; }
+        [ "$1" = --with ] || what=carry
+        carried=$2
+        shift
+        ;;
+    --help) sed -n 's/^# \{0,1\}//; 3,15p' "$0"; exit 0 ;;
+    *) echo "check-cuda.sh: unknown option: $1 (--help lists them)" >&2; exit 2 ;;
+    esac
+    shift
+done
 nvcc=${NVCC:-$(PATH=$PATH:/usr/local/cuda/bin command -v nvcc)} || { echo 'skipped: there is no nvcc'; exit 77; }
 mkdir -p "$work/include/xep"
+tests='test/mp/cuda_ops test/mp/cuda_ll_ops test/bench/cuda_calls'
+
+# ---- the library: built here, or carried ----
+
+build_library() {
+    home=$work/library bin=$home
+    export XEP_PLUGIN_PATH=$home/.libs
+    mkdir -p "$home"
+    [ -x "$top/configure" ] || (cd "$top" && ./autogen.sh) >"$work/library.log" 2>&1 || return 1
+    # shellcheck disable=SC2086
+    { [ -e "$home/Makefile" ] || (cd "$home" && "$top/contrib/configure-release" NVCC="$nvcc" PYTHON=false); } \
+        >"$work/library.log" 2>&1 &&
+        make -C "$home" -s -j"$(nproc)" all $tests >>"$work/library.log" 2>&1 ||
+        { tail "$work/library.log"; echo 'FAIL: the library was not built' >&2; return 1; }
+    library=$home/.libs/libxep.so
+    for program in $tests; do declare -g "$(basename "$program")=$home/$program"; done
+}
+
+carry() {
+    local folder=$1 files=() program
+    mkdir -p "$folder" && folder=$(cd "$folder" && pwd) || return 1
+    [ -z "$(ls -A "$folder")" ] || { echo "check-cuda.sh: not empty: $folder" >&2; return 2; }
+    build_library || return 1
+    rm -rf "$work/stage"
+    make -C "$home" -s install DESTDIR="$work/stage" >>"$work/library.log" 2>&1 || return 1
+    for program in $tests; do files+=("$home/$(dirname "$program")/.libs/$(basename "$program")"); done
+    for program in "${!files[@]}"; do # by libtool, or without it
+        [ -x "${files[program]}" ] || files[program]=$home/$(echo $tests | cut -d' ' -f$((program + 1)))
+    done
+    python3 "$top/contrib/wheel.py" --bundle "$(dirname "$(dirname "$(find "$work/stage" -name xep_run)")")" "$folder" \
+        "${files[@]}"
+}
+
+use_carried() {
+    home=$(cd "$carried" && pwd) || return 1
+    bin=$home/bin library=$home/lib/libxep.so.0
+    chmod -R u+x "$bin" || return 1
+    export PATH=$bin:$PATH LD_LIBRARY_PATH=$home/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} PMIX_PREFIX=$home \
+        XEP_PLUGIN_PATH=$home/lib/xep
+    for program in $tests; do declare -g "$(basename "$program")=$bin/$(basename "$program")"; done
+}
+
+if [ $what = carry ]; then
+    carry "$carried"
+    exit
+fi
+
+# ---- the kernels alone ----
+
 sed 's/@[A-Z_]*@/0/' "$top/include/xep/version.h.in" >"$work/include/xep/version.h"
 flags=(-I"$top/include" -I"$work/include" -I"$top/oracle" -I"$top/plugins/cuda" -I"$top/plugins/normal"
     -I"$top/plugins/ll")
@@ -41,57 +102,99 @@ for source in "$top"/plugins/cuda/*.cu "$top"/test/bench/*.cu; do compile_device
 for job in "${jobs[@]}"; do wait "$job" || { echo 'FAIL: a file was not compiled' >&2; exit 1; }; done
 "$nvcc" -arch=sm_90 -o "$work/cuda_kernels" "$work"/*.o -lm || exit 1
 [ "$what" != compile ] || exit 0
-export CUDA_MODULE_LOADING=EAGER # a kernel that is loaded late waits for one that waits for it
-status=0
-case $what in
-check) timeout 600 "$work/cuda_kernels" check || exit ;;
-*) timeout 600 "$work/cuda_kernels" || exit ;;
-esac
 
-# the library: the programs of make check that a stand-in serves where there is no device
-pkg-config --exists 'ucx >= 1.13' 'pmix >= 4' || { echo 'the library: left out, UCX or PMIx is not here'; exit 0; }
-build=$work/library
-mkdir -p "$build"
-[ -x "$top/configure" ] || (cd "$top" && ./autogen.sh) >"$work/library.log" 2>&1 || exit 1
-{ [ -e "$build/Makefile" ] || (cd "$build" && "$top/contrib/configure-release" NVCC="$nvcc"); } \
-    >"$work/library.log" 2>&1 &&
-    make -C "$build" -s -j"$(nproc)" all test/mp/cuda_ops test/mp/cuda_ll_ops test/bench/cuda_calls \
-        >>"$work/library.log" 2>&1 ||
-    { tail "$work/library.log"; echo 'FAIL: the library was not built' >&2; exit 1; }
-export XEP_PLUGIN_PATH=$build/.libs XEP_TIMEOUT=60s
+# ---- what runs on devices: each step is a line of the summary ----
+
+export CUDA_MODULE_LOADING=EAGER # a kernel that is loaded late waits for one that waits for it
+export XEP_TIMEOUT=60s
+status=0 ran=()
+
+# step NAME COMMAND...
+step() {
+    local name=$1 began=$SECONDS result=passed
+    shift
+    echo "== $name"
+    timeout 300 "$@" || { result=FAILED status=1; }
+    ran+=("$(printf '%-7s %4d s  %s' "$result" $((SECONDS - began)) "$name")")
+}
+
+leave() {
+    echo "== on $(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | sort | uniq -c | sed 's/^ *//')"
+    printf '%s\n' "${ran[@]}"
+    exit $status
+}
+
+if [ "$what" = check ] || [ "$what" = all ]; then
+    name='the kernels alone'
+    echo "== $name"
+    if [ "$what" = check ]; then timeout 600 "$work/cuda_kernels" check; else timeout 600 "$work/cuda_kernels"; fi
+    case $? in
+    0) ran+=("passed          $name") ;;
+    77) exit 77 ;;
+    *) echo "FAIL: $name" >&2; exit 1 ;;
+    esac
+fi
+if [ -n "$carried" ]; then
+    use_carried || exit 1
+elif ! pkg-config --exists 'ucx >= 1.13' 'pmix >= 4'; then
+    ran+=('left out        the library: UCX or PMIx is not here (--with)')
+    leave
+else
+    build_library || exit 1
+fi
 devices=$(nvidia-smi --list-gpus | wc -l)
-for ranks in $(printf '%s\n' 1 2 "$devices" | sort -nu); do
-    for program in cuda_ops cuda_ll_ops; do
-        timeout 300 "$build/xep_run" -n "$ranks" "$build/test/mp/$program" && echo "$program, $ranks ranks: passed" ||
-            { echo "FAIL: $program, $ranks ranks"; status=1; }
-    done
-done
-# tensors: xep and deep_ep; Python's own tests of them skip what is not on a device
-python_tests() {
-    (cd "$top/python" && python3 setup.py -q build_ext --build-lib "$build/python" --build-temp "$work/temp") \
-        >>"$work/library.log" 2>&1 || { echo 'Python: left out, the compiled module was not built'; return; }
-    local file ranks
-    for ranks in $(printf '%s\n' 2 "$devices" | sort -nu); do
-        for file in "$top"/python/tests/ranks_cuda*.py; do
-            (cd "$top/python/tests" && PYTHONPATH=$top/python XEP_LIBRARY=$build/.libs/libxep.so timeout 300 \
-                "$build/xep_run" -n "$ranks" python3 run_ranks.py "$file") ||
-                { echo "FAIL: $(basename "$file"), $ranks ranks"; status=1; }
+several=$((devices < 2 ? 2 : devices)) # several ranks may have one device
+
+# each rank under its own, as that of xep_run would wait for what is no program with kernels
+if [ "$what" = sanitize ]; then
+    small=(--memory cuda --check-only --tokens 40 --hidden 256 --experts 12 --topk 3 --sms 4)
+    for tool in memcheck racecheck synccheck; do
+        for ranks in 1 2; do
+            for mode in normal ll; do
+                step "$tool, mode $mode, $ranks ranks" "$bin/xep_run" -n "$ranks" \
+                    compute-sanitizer --tool $tool --error-exitcode 9 --print-limit 5 \
+                    "$bin/xep_perf" --mode "$mode" "${small[@]}"
+            done
         done
     done
+    leave
+fi
+
+# ---- the programs of make check that a stand-in serves where there is no device ----
+
+for ranks in $(printf '%s\n' 1 2 "$devices" | sort -nu); do
+    for program in cuda_ops cuda_ll_ops; do
+        step "$program, $ranks ranks" "$bin/xep_run" -n "$ranks" "${!program}"
+        [ "$ranks" = 1 ] ||
+            step "$program, $ranks ranks, staged" env XEP_MAP=never "$bin/xep_run" -n "$ranks" "${!program}"
+    done
+done
+
+# tensors: xep and deep_ep; Python's own tests of them skip what is not on a device
+python_tests() {
+    (cd "$top/python" && python3 setup.py -q build_ext --build-lib "$home/python" --build-temp "$work/temp") \
+        >>"$work/library.log" 2>&1 || { ran+=('left out        Python: the compiled module was not built'); return; }
+    local file
+    cd "$top/python/tests" || return
+    for file in ranks_cuda*.py; do
+        step "$file, $several ranks" env PYTHONPATH="$top/python" XEP_LIBRARY="$library" \
+            "$bin/xep_run" -n "$several" python3 run_ranks.py "$file"
+    done
+    cd "$OLDPWD" || exit 1
 }
 if python3 -c 'import torch, pytest, setuptools, numpy' 2>/dev/null; then
     python_tests
 else
-    echo 'Python: left out, python3 has no torch, pytest, setuptools or numpy'
+    ran+=('left out        Python: python3 has no torch, pytest, setuptools or numpy')
 fi
-perf() { timeout 300 "$build/xep_run" -n "$devices" "$build/xep_perf" --memory cuda --check "$@" || status=1; }
+perf() { step "xep_perf --memory cuda $*" "$bin/xep_run" -n "$several" "$bin/xep_perf" --memory cuda --check "$@"; }
 perf --check-only
 perf --mode ll --check-only
-if [ "$what" != check ] && [ "$devices" -ge 2 ]; then
+if [ "$what" != check ]; then
     for sms in 8 16 24; do perf --sms "$sms"; done
     perf --dtype fp8
     perf --mode ll --sms 64
+    # shellcheck disable=SC2154
+    step "cuda_calls" "$bin/xep_run" -n "$several" "$cuda_calls"
 fi
-[ "$what" = check ] || [ "$devices" -lt 2 ] ||
-    timeout 300 "$build/xep_run" -n "$devices" "$build/test/bench/cuda_calls" || status=1
-exit $status
+leave

@@ -2,6 +2,7 @@
 """The second half of build-wheel: puts an installation and the libraries it needs into the package; makes the wheel.
 
     wheel.py INSTALLATION PACKAGE OUTPUT
+    wheel.py --bundle INSTALLATION FOLDER [PROGRAM...]    # the same, and other programs, in a folder of their own
 
 All of it goes into xep/_bundle: bin, lib, lib/xep (modes), lib/ucx (modules of UCX), lib/pmix (components of PMIx),
 share/pmix (its texts), licences. Every file finds the others from its own place, by a RUNPATH with $ORIGIN. What
@@ -103,8 +104,9 @@ def roots(machine: Machine) -> dict[str, Path]:
     return files
 
 
-def closure(machine: Machine) -> dict[str, Path]:
-    files, rest = roots(machine), list(roots(machine).values())
+def closure(machine: Machine, programs: list[Path]) -> dict[str, Path]:
+    files = {**roots(machine), **{f"bin/{file.name}": file for file in programs}}
+    rest = list(files.values())
     while rest:
         file = rest.pop()
         for name in needed(file):
@@ -234,11 +236,9 @@ def make(package: Path, output: Path) -> Path:
     return Path(shutil.copy(wheel, output))
 
 
-def main() -> None:
-    installation, package, output = (pathlib.Path(word).resolve() for word in sys.argv[1:])
-    bundle = package / "xep" / "_bundle"
+def fill(bundle: Path, installation: Path, programs: list[Path]) -> dict[str, Path]:
     machine = Machine(installation)
-    files = closure(machine)
+    files = closure(machine, programs)
     for place, source in files.items():
         put(source, bundle, place)
     make_relative(bundle, machine)
@@ -247,6 +247,17 @@ def main() -> None:
     (bundle / "share" / "pmix").mkdir(parents=True)
     for text in texts.glob("help-*.txt"):
         shutil.copyfile(text, bundle / "share" / "pmix" / text.name)
+    return files
+
+
+def main() -> None:
+    if sys.argv[1] == "--bundle":
+        installation, folder, *programs = (pathlib.Path(word).resolve() for word in sys.argv[2:])
+        fill(folder, installation, programs)
+        return
+    installation, package, output = (pathlib.Path(word).resolve() for word in sys.argv[1:])
+    bundle = package / "xep" / "_bundle"
+    files = fill(bundle, installation, [])
     add_licences(bundle, files, installation)
     print(make(package, output))
 
