@@ -21,13 +21,21 @@ class Arrival(Protocol):
 
 class Dispatched:
     """owner: the group of the Buffer. rows: those received; capacity: those of the received arrays. worst: rows asked
-    for, or 0."""
+    for, or 0. most: as of a Job; where it is not 0 the counts are on the device, and rows is the capacity."""
 
     def __init__(
-        self, owner: xep.Group, experts: int, worst: int, num_tokens: int, topk: int, rows: int, capacity: int
+        self,
+        owner: xep.Group,
+        experts: int,
+        worst: int,
+        most: int,
+        num_tokens: int,
+        topk: int,
+        rows: int,
+        capacity: int,
     ) -> None:
         self.owner = owner
-        self.experts, self.worst = experts, worst
+        self.experts, self.worst, self.most = experts, worst, most
         self.num_tokens, self.topk = num_tokens, topk
         self.rows, self.capacity = rows, capacity
         self.xep: Any = None  # the xep.Handle; None without a slot

@@ -68,7 +68,8 @@ class ElasticCalls(Core):
             Until then x and what is received must not be touched.
         handle: of an earlier dispatch, whose routing is used again, with other x and topk_weights.
         do_handle_copy: the handle has a copy of topk_idx; else the program must not change it.
-        do_cpu_sync: False: received tensors have the rows that could arrive at most. None: True without handle.
+        do_cpu_sync: False: received tensors have the rows that could arrive at most; on a CUDA device nothing waits for
+            counts then, once a call has made memory for so many. None: True without handle.
         do_expand: one row for each selection, by local expert, each at a multiple of expert_alignment, then in the
             order of source rank, then token; weights are [rows] then, and recv_topk_idx is None. Else one for each
             token, in the order of source rank, then token. do_zero_padding: the rows between experts are 0.
@@ -117,7 +118,7 @@ class ElasticCalls(Core):
             most = self._most_tokens(rows, num_max_tokens_per_rank)
             if do_cpu_sync is not None and not do_cpu_sync:
                 worst = most * self._xep.nranks
-            job = self._job(rows, scales, topk_idx, topk_weights, num_experts, worst, turn.after)
+            job = self._job(rows, scales, topk_idx, topk_weights, num_experts, worst, most, turn.after)
             alignment = 1 if expert_alignment is None else integer("expert_alignment", expert_alignment, 1)
             if stats is not None:
                 local = (job.experts // self._xep.nranks,)
@@ -202,13 +203,22 @@ class ElasticCalls(Core):
         return most
 
     def _job(
-        self, x: torch.Tensor, scales: Any, topk_idx: Any, topk_weights: Any, experts: Any, worst: int, after: Any
+        self,
+        x: torch.Tensor,
+        scales: Any,
+        topk_idx: Any,
+        topk_weights: Any,
+        experts: Any,
+        worst: int,
+        most: int,
+        after: Any,
     ) -> Job:
         tensor("topk_idx", topk_idx, INDEX, (x.shape[0], None), on=x.device)
         self._check_experts(experts)
         if topk_weights is not None:
             tensor("topk_weights", topk_weights, FLOAT, tuple(topk_idx.shape), on=x.device)
-        return Job(experts, carried(x), topk_idx, topk_weights, scales, 1, worst, after)
+        most = self._pool_on(x.device).most_of(most) if worst else 0
+        return Job(experts, carried(x), topk_idx, topk_weights, scales, 1, worst, after, most)
 
     def _check_again(
         self, handle: EPHandle, x: torch.Tensor, topk_idx: Any, experts: Any, most: Any, alignment: Any, sync: Any
@@ -261,7 +271,7 @@ class ElasticCalls(Core):
         sent = pool.dispatch(job, turn.wait)
         slot = turn.receives(sent.handle)
         made = EPHandle(
-            self._xep, sent.handle.recv, topk_idx, job.experts, alignment, most, num_sms, do_expand, job.worst
+            self._xep, sent.handle.recv, topk_idx, job.experts, alignment, most, num_sms, do_expand, job.worst, job.most
         )
         made.sit(sent, pool.seats(job.experts).add(sent))
         if slot is not None:

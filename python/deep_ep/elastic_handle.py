@@ -11,7 +11,7 @@ import torch
 import xep
 
 from .dispatched import Dispatched
-from .expand import DevicePlaces, Places
+from .expand import DevicePlaces, Places, PlacesThere, aligned_counts
 from .utils.math import align
 
 
@@ -47,19 +47,21 @@ class EPHandle(Dispatched):
         num_sms: int,
         do_expand: bool,
         worst: int,
+        most: int,
     ) -> None:
         tokens, topk = topk_idx.shape
-        super().__init__(owner, num_experts, worst, tokens, topk, received.rows, received.capacity)
+        super().__init__(owner, num_experts, worst, most, tokens, topk, received.rows, received.capacity)
         self.do_expand, self.num_experts, self.expert_alignment = do_expand, num_experts, expert_alignment
         self.num_max_tokens_per_rank, self.num_sms, self.topk_idx = num_max_tokens_per_rank, num_sms, topk_idx
         self.on = topk_idx.device
-        self._counts = received.list_expert_rows()
+        self._counts = [] if most else received.list_expert_rows()
+        self._counts_there = received.expert_rows.clone() if most else None
         aligned = self._counts if expert_alignment == 1 else [align(n, expert_alignment) for n in self._counts]
         self.num_recv_tokens = received.capacity
         self.num_recv_tokens_per_expert_list = [] if worst else aligned
         self.num_expanded_tokens = sum(aligned)
         if worst:
-            local = len(aligned)
+            local = num_experts // owner.nranks
             most = worst * min(topk_idx.shape[1], local) + (expert_alignment - 1) * local
             self.num_expanded_tokens = align(most, expert_alignment)
 
@@ -73,7 +75,10 @@ class EPHandle(Dispatched):
 
     @functools.cached_property
     def _rank_rows(self) -> torch.Tensor:
-        """[R]: rows that came from each rank. In host memory."""
+        """[R]: rows that came from each rank. In host memory, or counted on the device."""
+        if self.most:
+            self.arrived()
+            self.look_again()
         return self.xep.recv.rank_rows[:, self.owner.rank].to(torch.int64)
 
     @functools.cached_property
@@ -91,7 +96,10 @@ class EPHandle(Dispatched):
         return self.xep.recv.topk_idx[: self.rows].clone()
 
     @functools.cached_property
-    def places(self) -> Union[Places, DevicePlaces]:
+    def places(self) -> Union[Places, DevicePlaces, PlacesThere]:
+        if self._counts_there is not None:
+            counts, alignment = self._counts_there, self.expert_alignment
+            return PlacesThere(self.recv_topk_idx, counts, alignment, self.num_expanded_tokens)
         make = Places if self.recv_topk_idx.is_cpu else DevicePlaces
         return make(self.recv_topk_idx, self._counts, self.expert_alignment)
 
@@ -109,28 +117,32 @@ class EPHandle(Dispatched):
 
     @functools.cached_property
     def num_unaligned_recv_tokens_per_expert(self) -> torch.Tensor:
+        if self._counts_there is not None:
+            return self._counts_there.to(torch.int32)
         return torch.tensor(self._counts, dtype=torch.int32, device=self.on)
 
     @functools.cached_property
     def psum_num_recv_tokens_per_expert(self) -> torch.Tensor:
         counts = self.num_unaligned_recv_tokens_per_expert
-        aligned = torch.tensor([align(n, self.expert_alignment) for n in self._counts], dtype=torch.int32).to(self.on)
+        aligned = aligned_counts(counts, self.expert_alignment)
         ends = aligned.cumsum(0).to(torch.int32)
         return ends - aligned + counts if self.do_expand else ends
 
     @functools.cached_property
     def recv_src_metadata(self) -> torch.Tensor:
         meta = torch.full((self.capacity, 2 + self.topk), -1, dtype=torch.int32, device=self.on)
-        ranks = torch.arange(self.owner.nranks).repeat_interleave(self._rank_rows)
-        begins = self._rank_rows.cumsum(0) - self._rank_rows
-        places = (torch.arange(self.rows) - begins[ranks]).to(self.on)
-        ranks = ranks.to(self.on)
-        meta[: self.rows, 0] = ranks * self.num_max_tokens_per_rank + self._sources
+        counts = self._rank_rows.to(self.on)
+        rows, ends = torch.arange(self.rows, device=self.on), counts.cumsum(0)
+        ranks = torch.bucketize(rows, ends, right=True).clamp_(max=self.owner.nranks - 1)
+        places = rows - (ends - counts)[ranks]
+        meta[: self.rows, 0] = (ranks * self.num_max_tokens_per_rank + self._sources).to(torch.int32)
         if self.topk:
             first = (self.recv_topk_idx >= 0).to(torch.int8).argmax(dim=1)
             meta[: self.rows, 1] = (places * self.topk + first).to(torch.int32)
         if self.do_expand:
             meta[: self.rows, 2:] = self.places.slots
+        if self.most:  # some of the rows have not come
+            meta.masked_fill_((rows >= ends[-1]).unsqueeze(1), -1)
         return meta
 
     @functools.cached_property

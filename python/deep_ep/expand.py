@@ -124,6 +124,45 @@ class DevicePlaces:
         return fold_selections(self.slots, expanded)
 
 
+class PlacesThere(DevicePlaces):
+    """Places on a CUDA device where the counts are, too: of all rows that there is room for, and those that have not
+    come have no expert. So every expanded row is written, from row 0 where it is none.
+
+    counts: [L] int64. expanded: rows that there is room for.
+    """
+
+    def __init__(self, topk_idx: torch.Tensor, counts: torch.Tensor, alignment: int, expanded: int) -> None:
+        on, local = topk_idx.device, counts.shape[0]
+        chosen = topk_idx.reshape(-1).to(torch.int64)
+        ordered, order = torch.where(chosen >= 0, chosen, local).sort(stable=True)
+        aligned = aligned_counts(counts, alignment)
+        shift = (aligned.cumsum(0) - aligned) - (counts.cumsum(0) - counts)
+        there = ordered < local
+        rows = torch.arange(chosen.shape[0], device=on) + shift[ordered.clamp(max=local - 1)]
+        slots = torch.empty_like(chosen).scatter_(0, order, torch.where(there, rows, -1))
+        self.slots = slots.view(topk_idx.shape)  # [N, K], -1: none
+        selections = torch.full((expanded + 1,), -1, dtype=torch.int64, device=on)
+        selections.scatter_(0, torch.where(there, rows, expanded), order)  # what is none is behind the last
+        self._none = selections[:-1] < 0
+        self._selections = selections[:-1].clamp_(min=0)
+        self._tokens = self._selections // max(1, topk_idx.shape[1])
+
+    def spread(self, to: torch.Tensor, source: torch.Tensor) -> None:
+        bits = _BITS[source.element_size()]
+        to.view(bits).copy_(source.view(bits).index_select(0, self._tokens))
+
+    def spread_selections(self, to: torch.Tensor, source: torch.Tensor) -> None:
+        to.copy_(source.reshape(-1).index_select(0, self._selections))
+
+    def zero_gaps(self, tensor: torch.Tensor) -> None:
+        none = self._none if tensor.dim() == 1 else self._none.unsqueeze(1)
+        tensor.view(_BITS[tensor.element_size()]).masked_fill_(none, 0)
+
+
+def aligned_counts(counts: torch.Tensor, alignment: int) -> torch.Tensor:
+    return (counts + (alignment - 1)) // alignment * alignment
+
+
 def _sum_there(expanded: torch.Tensor, slots: torch.Tensor, to: torch.Tensor) -> None:
     total = torch.zeros(to.shape, dtype=torch.float32, device=to.device)
     begun = torch.zeros((to.shape[0], 1), dtype=torch.bool, device=to.device)

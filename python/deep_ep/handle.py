@@ -59,11 +59,12 @@ class NormalHandle(Dispatched):
         channels: int,
         experts: int,
         worst: int,
+        most: int,
         topk: int,
         rows: int,
         capacity: int,
     ) -> None:
-        super().__init__(owner, experts, worst, is_token_in_rank.shape[0], topk, rows, capacity)
+        super().__init__(owner, experts, worst, most, is_token_in_rank.shape[0], topk, rows, capacity)
         self.in_rank = is_token_in_rank
         self._nodes, self._channels, self._rank = nodes, channels, owner.rank
         self._made: dict[str, torch.Tensor] = {}
@@ -96,11 +97,15 @@ class NormalHandle(Dispatched):
     def _begins(self) -> torch.Tensor:
         return channel_begins(self.num_tokens, self._channels, self.in_rank.device)
 
-    # ---- of the receiver: counted in host memory ----
+    # ---- of the receiver: counted in host memory, or on the device ----
 
     def _rank_rows(self) -> torch.Tensor:
         """[R, R]: rows that went from rank i to rank j."""
-        if self._kept_rank_rows is None:
+        if self._kept_rank_rows is None and self.most:
+            self.arrived()
+            self._kept_rank_rows = self.xep.recv.rank_rows.clone()
+            self.look_again()
+        elif self._kept_rank_rows is None:
             self._kept_rank_rows = self.xep.recv.rank_rows
         return self._kept_rank_rows
 
@@ -108,6 +113,8 @@ class NormalHandle(Dispatched):
         self.arrived()
         found = self.xep.recv.src_token.clone()
         self.look_again()
+        if self.most:
+            return found.masked_fill_(torch.arange(self.rows, device=found.device) >= self._from().sum(), -1)
         found[self.rows :] = -1
         return found
 
@@ -199,7 +206,8 @@ def adopt(
     items = dict(zip(names, handle))
     in_rank = tensor("handle: is_token_in_rank", items["is_token_in_rank"], (torch.bool,), (None, owner.nranks), on=on)
     rows, capacity = _rows_of(items, owner, on)
-    return NormalHandle(owner, nodes, in_rank, 1, experts, capacity if capacity > rows else 0, topk, rows, capacity)
+    worst = capacity if capacity > rows else 0
+    return NormalHandle(owner, nodes, in_rank, 1, experts, worst, 0, topk, rows, capacity)
 
 
 def _rows_of(items: dict[str, Any], owner: xep.Group, on: torch.device) -> tuple[int, int]:

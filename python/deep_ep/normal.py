@@ -116,10 +116,12 @@ class NormalCalls(Core):
         num_tokens_per_rank, num_tokens_per_rdma_rank, is_token_in_rank, num_tokens_per_expert: of get_dispatch_layout.
         topk_idx [T, K], topk_weights [T, K] float32: both or neither. Without them no top-k is received.
         num_worst_tokens: rows of the received tensors, at least what is received (R * T is enough); topk_idx of the
-            rows that were not received is -1. 0: exactly the rows received.
-        async_finish: returns when the received rows are counted on every rank, with handle at once (DeepEP's call waits
-            for counts too, but not with num_worst_tokens); the event is reached when they are here. Until then x and
-            what is received must not be touched. combine, and a dispatch with handle, wait for it themselves.
+            rows that were not received is -1. 0: exactly the rows received. On a CUDA device nothing waits for counts
+            then: so all ranks give the same, and have at most as many tokens; the first call with so many makes memory,
+            which all wait for. Too few are told by the next call (xep.XepError), and reset() mends that.
+        async_finish: returns when the received rows are counted on every rank (of CPU tensors with num_worst_tokens,
+            too, where DeepEP's call does not), with handle at once; the event is reached when they are here. Until then
+            x and what is received must not be touched. combine, and a dispatch with handle, wait for it themselves.
         allocate_on_comm_stream: on a CUDA device copies of what was received are memory for the Buffer's stream.
 
         Returns (recv_x or (recv_x, recv_scales), recv_topk_idx, recv_topk_weights, num_recv_tokens_per_expert_list,
@@ -165,13 +167,18 @@ class NormalCalls(Core):
         num_sms = self.num_sms if config is None else config.num_sms
         pool = self._pool_on(x.device)
         pool.threads = self._threads_here() if x.is_cpu else num_sms
-        job = Job(experts, carried(x), routed, topk_weights, scales, expert_alignment, num_worst_tokens, turn.after)
+        most = pool.most_of(num_worst_tokens)
+        if 0 < most < x.shape[0]:
+            raise WrongValue(f"x: expected at most num_worst_tokens, {most}, tokens on a CUDA device, got {x.shape[0]}")
+        job = Job(
+            experts, carried(x), routed, topk_weights, scales, expert_alignment, num_worst_tokens, turn.after, most
+        )
         sent = pool.dispatch(job, wait=turn.wait)
         seat = pool.seats(experts).add(sent)
         slot = turn.receives(sent.handle)
         received = sent.handle.recv
         made = NormalHandle(
-            self._xep, self._nodes, in_rank, max(1, num_sms // 2), experts, num_worst_tokens, sent.handle.topk,
+            self._xep, self._nodes, in_rank, max(1, num_sms // 2), experts, num_worst_tokens, most, sent.handle.topk,
             received.rows, received.capacity,
         )  # fmt: skip
         made.sit(sent, seat)

@@ -9,6 +9,10 @@ dispatch that cannot be received: two tokens to itself, with room for one.
 Of the slots of a buffer the handles used last have two or more (seats.py), the other ones are for received
 tensors that are views; once those are taken, received tensors are copies. So there is always a slot for the next
 dispatch.
+
+Where nobody waits for counts (on a CUDA device, with rows to receive that are known beforehand) nobody could be told of
+a rank that needs more room. So all ranks say of how many tokens none has more, alike, and there is room for as many:
+each finds out alone, and as the others do, when that was not so before, and memory is made anew.
 """
 
 from __future__ import annotations
@@ -30,7 +34,8 @@ _MARGIN = 5 / 4  # more room than was needed, so that growing ends soon
 
 
 class Job(NamedTuple):
-    """One dispatch: T tokens, K top-k, S scales. worst: rows of the received arrays, or 0."""
+    """One dispatch: T tokens, K top-k, S scales. worst: rows of the received arrays, or 0. most: tokens that no rank
+    has more of, where nobody waits for counts; 0: they are waited for."""
 
     experts: int
     x: torch.Tensor
@@ -40,6 +45,7 @@ class Job(NamedTuple):
     alignment: int
     worst: int
     after: Optional[xep.Request]
+    most: int
 
     @property
     def nscales(self) -> int:
@@ -52,6 +58,8 @@ class Job(NamedTuple):
             given["scales"] = self.scales
         if self.worst:
             given["capacity"] = self.worst
+        if self.most:
+            given["counts_there"] = True
         if self.alignment != 1:
             given["expert_alignment"] = self.alignment
         if self.after is not None:
@@ -71,7 +79,7 @@ class Room(NamedTuple):
 
     def holds(self, job: Job) -> bool:
         fits = self._holds_rows_of(job) and job.topk_idx.shape[1] <= self.topk and job.nscales <= self.scales
-        return fits and job.x.shape[0] <= self.tokens and job.worst <= self.recv_rows
+        return fits and max(job.x.shape[0], job.most) <= self.tokens and job.worst <= self.recv_rows
 
     def _holds_rows_of(self, job: Job) -> bool:
         return job.x.shape[1] * job.x.element_size() <= self.elem_bytes * self.hidden
@@ -146,12 +154,17 @@ class NormalPool:
         used = self._used.get(experts)
         return None if used is None else used[0]
 
+    def most_of(self, most: int) -> int:
+        """Of a Job with rows to receive that are known, of whose tokens no rank has more than most."""
+        return 0 if self._on == HOST or self._group.nnodes > 1 else most
+
     def experts_for(self, topk: int) -> int:
         """A number of experts by which topk selections of a token can be routed: of a buffer in use, if there is."""
         return next((n for n in self._used if n >= topk), -(-topk // self._group.nranks) * self._group.nranks)
 
     def dispatch(self, job: Job, wait: bool) -> Sent:
-        """Collective; blocks until every rank has told how many rows it sends, with wait until the rows are here."""
+        """Collective; blocks until every rank has told how many rows it sends, with wait until the rows are here. Where
+        nobody waits for counts, for nothing, once there is memory."""
         self.seats(job.experts).make_room()
         self._free_slots()
         used = self._used.get(job.experts) or self._replace(job)
@@ -159,6 +172,9 @@ class NormalPool:
             buffer, room = used
             self.last = buffer
             try:
+                if not room.holds(job) and job.most:
+                    used = self._replace(job)
+                    continue
                 if not room.holds(job):
                     self._call_for_room(buffer, room.clip(job))
                 return _send(buffer, wait, job.x, job.topk_idx, job.topk_weights, job.options())
@@ -174,7 +190,7 @@ class NormalPool:
         wait: bool,
     ) -> Sent:
         """A dispatch along the routing of handle. Collective."""
-        job = Job(handle.experts, x, _NO_ROUTING, None, scales, 1, handle.worst, after)
+        job = Job(handle.experts, x, _NO_ROUTING, None, scales, 1, handle.worst, after, handle.most)
         seats = self.seats(handle.experts)
         if handle.seat is None or not _sends(handle.xep.buffer, x.shape[1] * x.element_size(), job.nscales):
             return self._seat_again(handle, job, wait)
@@ -210,7 +226,8 @@ class NormalPool:
         else:
             width = self._width_to_combine(handle.experts, row)
             x = torch.zeros((handle.num_tokens, width), dtype=torch.uint8, device=self._on)
-            self._seat_again(handle, Job(handle.experts, x, _NO_ROUTING, None, None, 1, handle.worst, None), True)
+            job = Job(handle.experts, x, _NO_ROUTING, None, None, 1, handle.worst, None, handle.most)
+            self._seat_again(handle, job, True)
         return handle.xep
 
     def _width_to_combine(self, experts: int, row_bytes: int) -> int:
@@ -300,7 +317,7 @@ class NormalPool:
         elem, hidden = _WIDEST[job.x.element_size()][0], job.x.shape[1]
         nranks = self._group.nranks
         topk = min(job.experts, max(job.topk_idx.shape[1], nranks))
-        fresh = Room(elem, hidden, topk, job.nscales, max(2, int(tokens * _MARGIN)), 0)
+        fresh = Room(elem, hidden, topk, job.nscales, max(2, int(tokens * _MARGIN), job.most), 0)
         if old is not None:
             elem = max(old.elem_bytes, elem)
             hidden = max(-(-old.elem_bytes * old.hidden // elem), -(-fresh.elem_bytes * hidden // elem))
@@ -318,6 +335,7 @@ def _alike(job: Job) -> list[tuple[str, int]]:
         ("bytes of an element of x", job.x.element_size()),
         ("topk (columns of topk_idx)", job.topk_idx.shape[1]),
         ("scales of a token", job.nscales),
+        ("tokens that no rank has more of, where nobody waits for counts", job.most),
     ]
 
 

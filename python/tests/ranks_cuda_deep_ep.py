@@ -15,6 +15,7 @@ from conftest import communicator, meet  # noqa: E402
 from cuda_memory import LONG, bits, late, rank_device  # noqa: E402
 from normal_world import HIDDEN, TOKENS, layout_arguments, make_world, rows_of  # noqa: E402
 
+import xep  # noqa: E402
 from deep_ep.utils import calc_diff, per_token_cast_back, per_token_cast_to_fp8  # noqa: E402
 
 
@@ -148,6 +149,76 @@ def test_worst_tokens(world):
     assert bool((recv_idx[rows:] == -1).all()) and bool((recv_idx[:rows] >= 0).any(1).all())
     out, _, _ = world.buffer.combine(recv_x, handle)
     assert calc_diff(out.cpu(), x.cpu() * world.in_rank(world.rank).sum(1, keepdim=True)) < 1e-5
+
+
+def test_worst_tokens_wait_for_nothing(world):
+    """Calls are back while the streams of all ranks are held up: a dispatch, one with its handle and a combine. Rows
+    and sums are those of a dispatch whose counts are waited for."""
+    if world.buffer.runtime.get_num_rdma_ranks() > 1:
+        pytest.skip("rows are staged: the host takes part in every operation")
+    x, arguments = prepared(world)
+    worst, rows = TOKENS * world.size, len(world.sources())
+    wanted = [one.clone() for one in world.buffer.dispatch(x, **arguments)[:3]]
+    world.buffer.dispatch(x, **arguments, num_worst_tokens=worst)  # makes room
+    for _ in range(2):
+        torch.cuda.synchronize()
+        meet()
+        torch.cuda._sleep(20 * LONG)
+        held_up = torch.cuda.Event()
+        held_up.record()
+        recv_x, recv_idx, recv_weights, counts, handle, _ = world.buffer.dispatch(
+            x, **arguments, num_worst_tokens=worst
+        )
+        again = world.buffer.dispatch(x + 1, handle=handle)[0]
+        out, weights, _ = world.buffer.combine(recv_x, handle, topk_weights=recv_weights)
+        assert not held_up.query(), "a call has waited for the device"
+        assert counts == [] and len(recv_x) == len(again) == worst
+        for theirs, ours in zip((recv_x, recv_idx, recv_weights), wanted):
+            assert torch.equal(theirs[:rows], ours)
+        assert torch.equal(again[:rows], wanted[0] + 1) and bool((recv_idx[rows:] == -1).all())
+        sources = [token for _, token in world.sources()]
+        assert handle[3].tolist() == sources + [-1] * (worst - rows)
+        ends = [sum(source <= rank for source, _ in world.sources()) for rank in range(world.size)]
+        assert handle[0][:, world.rank].tolist() == ends
+        assert calc_diff(out.cpu(), x.cpu() * world.in_rank(world.rank).sum(1, keepdim=True)) < 1e-5
+        idx = world.topk_idx[world.rank]
+        assert torch.equal(weights.cpu(), torch.where(idx >= 0, world.weights[world.rank], 0.0))
+        plain = tuple(handle)
+    assert torch.equal(world.buffer.dispatch(x, handle=plain)[0][:rows], wanted[0])
+
+
+def test_worst_tokens_of_many_layers(world):
+    """Handles without slots are routed anew, and received tensors are copies: also where nobody waits."""
+    x, arguments = prepared(world)
+    worst, rows = TOKENS * world.size, len(world.sources())
+    kept = [world.buffer.dispatch(x + layer, **arguments, num_worst_tokens=worst) for layer in range(8)]
+    wanted = world.buffer.dispatch(x, **arguments)[0]
+    for layer, (recv_x, *_, handle, _) in reversed(list(enumerate(kept))):
+        assert torch.equal(recv_x[:rows], wanted + layer)
+        assert len(world.buffer.dispatch(x, handle=handle)[0]) == worst
+        out, _, _ = world.buffer.combine(recv_x, handle)
+        copies = world.in_rank(world.rank).sum(1, keepdim=True)
+        assert calc_diff(out.cpu(), (x.cpu() + layer) * copies) < 1e-4
+
+
+def test_too_few_worst_tokens(world):
+    """All that wait for memory find it out; where nobody waits the next call tells of it."""
+    x, arguments = prepared(world)
+    with pytest.raises(ValueError, match="x: expected at most num_worst_tokens, 1, tokens on a CUDA device, got"):
+        world.buffer.dispatch(x, **arguments, num_worst_tokens=1)
+    few = max(len(idx) for idx in world.topk_idx)
+    if world.size == 1 or world.buffer.runtime.get_num_rdma_ranks() > 1:
+        return
+    with pytest.raises(xep.CapacityError, match="num_worst_tokens: rank . gets .* rows and has room for"):
+        world.buffer.dispatch(x, **arguments, num_worst_tokens=few)
+    world.buffer.dispatch(x, **arguments, num_worst_tokens=world.size * few)
+    recv_x, recv_idx, _, _, handle, _ = world.buffer.dispatch(x, **arguments, num_worst_tokens=few)
+    assert bool((recv_idx == -1).all())
+    with pytest.raises(xep.XepError, match="rank . would get .* rows, it has room for"):
+        world.buffer.combine(recv_x, handle)
+    world.buffer.reset()
+    recv_x = world.buffer.dispatch(x, **arguments, num_worst_tokens=world.size * few)[0]
+    assert torch.equal(recv_x[: len(world.sources())], world.buffer.dispatch(x, **arguments)[0])
 
 
 def test_a_plain_tuple_is_a_handle(world):

@@ -16,6 +16,7 @@ from cuda_memory import LONG, bits, late, rank_device  # noqa: E402
 
 import deep_ep  # noqa: E402
 from deep_ep.utils import calc_diff, per_token_cast_to_fp8  # noqa: E402
+from deep_ep.utils.math import align  # noqa: E402
 
 HIDDEN, TOPK, MOST = 256, 4, 64
 
@@ -50,6 +51,8 @@ def same(there, here) -> bool:
 WAYS = [
     dict(),
     dict(do_cpu_sync=False),
+    dict(do_cpu_sync=False, do_expand=True),
+    dict(do_cpu_sync=False, do_expand=True, expert_alignment=8, do_zero_padding=True),
     dict(do_expand=True),
     dict(do_expand=True, expert_alignment=8, do_zero_padding=True),
     dict(do_expand=True, expert_alignment=8, do_zero_padding=True, use_tma_aligned_col_major_sf=True),
@@ -90,9 +93,10 @@ def check_received(here, here_x, there_x, options) -> None:
 def runs_of(handle, options) -> list:
     if not options.get("do_expand"):
         return [(0, handle.rows)]
+    counts, alignment = handle.num_unaligned_recv_tokens_per_expert.tolist(), options.get("expert_alignment", 1)
     if options.get("do_zero_padding"):
-        return [(0, sum(handle.num_recv_tokens_per_expert_list))]
-    return [(0, sum(handle.num_unaligned_recv_tokens_per_expert.tolist()))]
+        return [(0, sum(align(count, alignment) for count in counts))]
+    return [(0, sum(counts))]
 
 
 def check_handles(there, here, options) -> None:
@@ -140,6 +144,37 @@ def test_again(buffer, sent):
             (x + 1).cuda(), topk_weights=None if more is None else more.cuda(), handle=there, do_expand=expand
         )
         assert same(theirs[0], ours[0]) and same(theirs[2], ours[2])
+
+
+@pytest.mark.parametrize("expand", [False, True])
+def test_without_cpu_sync_nothing_waits(buffer, sent, expand):
+    """Calls are back while the streams of all ranks are held up."""
+    if buffer.num_ranks > 1 and buffer.get_physical_domain_size()[0] > 1:
+        pytest.skip("rows are staged: the host takes part in every operation")
+    x, idx, weights = (one.cuda() for one in sent)
+    options = dict(num_experts=6 * buffer.num_ranks, do_expand=expand, do_cpu_sync=False)
+    buffer.dispatch(x, idx, weights, **options)  # makes room
+    stats = torch.zeros(6, dtype=torch.int32).cuda()
+    for turn in range(2):
+        torch.cuda.synchronize()
+        meet()
+        torch.cuda._sleep(20 * LONG)
+        held_up = torch.cuda.Event()
+        held_up.record()
+        recv_x, _, recv_weights, handle, _ = buffer.dispatch(
+            x, idx, weights, cumulative_local_expert_recv_stats=stats, **options
+        )
+        out, back, _ = buffer.combine(recv_x * 2, handle, topk_weights=recv_weights)
+        metadata = handle.recv_src_metadata, handle.psum_num_recv_tokens_per_expert
+        assert not held_up.query(), "a call has waited for the device"
+        assert len(metadata[0]) == handle.num_recv_tokens == MOST * buffer.num_ranks
+        assert torch.equal(stats, handle.num_unaligned_recv_tokens_per_expert * (turn + 1))
+        there = sent[1] >= 0
+        owners = torch.where(there, sent[1] // 6, -1)
+        ranks = torch.stack([(owners == rank).any(1) for rank in range(buffer.num_ranks)], dim=1)
+        copies = (there if expand else ranks).sum(1, keepdim=True)
+        assert calc_diff(out.cpu(), sent[0].float() * 2 * copies) < 1e-4
+        assert torch.equal(back.cpu(), torch.where(there, sent[2], 0.0))
 
 
 def test_overlap(buffer, sent):
