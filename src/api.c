@@ -16,6 +16,7 @@
 #include "buffer_follow.h"
 #include "cpu.h"
 #include "cuda/cuda_device.h"
+#include "cuda/cuda_pointers.h"
 #include "group_abort.h"
 #include "group_control.h"
 #include "group_create.h"
@@ -306,7 +307,9 @@ xep_status_t xep_buffer_create(xep_group_t *group, const xep_buffer_params_t *pa
     if (status == XEP_OK && buffer_p == NULL) status = xep_fail(XEP_ERR_INVALID, "buffer_p is NULL");
     if (status == XEP_OK) status = xep_check_buffer(&group->config, group->nranks, &own);
     if (status == XEP_OK && own.memory == XEP_MEMORY_CUDA) status = xep_cuda_device_open(&device);
-    return xep_buffer_open(group, &own, device, status, buffer_p);
+    status = xep_buffer_open(group, &own, device, status, buffer_p);
+    if (status == XEP_OK && device == NULL) (*buffer_p)->pointers = xep_cuda_pointers_open();
+    return status;
 }
 
 /* What others say of their buffers is checked as what a user passes is. */

@@ -6,6 +6,7 @@
 
 #include "api_check.h"
 #include "api_check_pieces.h"
+#include "api_memory.h"
 #include "api_struct.h"
 #include "handle.h"
 #include "recording.h"
@@ -67,6 +68,7 @@ static xep_status_t begin_dispatch(xep_buffer_t *buffer, const xep_dispatch_args
     if (status == XEP_OK && handle_p == NULL) status = xep_fail(XEP_ERR_INVALID, "handle_p is NULL");
     if (status == XEP_OK) status = xep_check_struct("args", args, &own, sizeof own);
     if (status == XEP_OK) status = xep_check_dispatch(buffer, &own);
+    if (status == XEP_OK) status = xep_check_dispatch_memory(buffer, &own);
     if (status == XEP_OK) status = xep_check_pieces(buffer, &own);
     if (status == XEP_OK) status = ordered;
     if (status == XEP_OK) status = xep_request_dispatch(buffer, &own, req_p);
@@ -112,6 +114,7 @@ static xep_status_t begin_combine(xep_handle_t *handle, const xep_combine_args_t
     status = xep_request_keep_pace(handle->buffer);
     if (status == XEP_OK) status = xep_check_struct("args", args, &own, sizeof own);
     if (status == XEP_OK) status = xep_check_combine(handle, &own);
+    if (status == XEP_OK) status = xep_check_combine_memory(handle, &own);
     if (status == XEP_OK) status = xep_check_combined_pieces(handle, &own);
     if (status == XEP_OK) status = ordered;
     if (status == XEP_OK) status = xep_request_combine(handle, &own, req_p);

@@ -11,7 +11,7 @@ libxep_cost_la_LIBADD = -lm
 noinst_LTLIBRARIES += libxep_all.la
 libxep_all_la_SOURCES = \
 	%D%/api.c %D%/api_operations.c %D%/api_boot.h %D%/api_boot.c %D%/api_layout.c %D%/api_check.h %D%/api_check.c \
-	%D%/api_check_pieces.h %D%/api_check_pieces.c %D%/api_struct.h %D%/api_struct.c \
+	%D%/api_check_pieces.h %D%/api_check_pieces.c %D%/api_memory.h %D%/api_memory.c %D%/api_struct.h %D%/api_struct.c \
 	%D%/core/account.h %D%/core/account.c %D%/core/ballot.h %D%/core/ballot.c \
 	%D%/core/ballot_words.h %D%/core/ballot_words.c \
 	%D%/core/group_account.h %D%/core/group_account.c %D%/core/group_ask.h %D%/core/group_ask.c \
@@ -53,6 +53,7 @@ libxep_all_la_SOURCES = \
 	%D%/core/wait_times.h %D%/core/wait_times.c \
 	%D%/cuda/cuda_device.h %D%/cuda/cuda_device.c %D%/cuda/cuda_driver.h %D%/cuda/cuda_driver.c \
 	%D%/cuda/cuda_heap.h %D%/cuda/cuda_heap.c %D%/cuda/cuda_objects.h %D%/cuda/cuda_work.h %D%/cuda/cuda_work.c \
+	%D%/cuda/cuda_pointers.h %D%/cuda/cuda_pointers.c \
 	%D%/pmix/pmix_api.h %D%/pmix/pmix_api.c %D%/pmix/pmix_boot.h %D%/pmix/pmix_boot.c \
 	%D%/pmix/pmix_call.h %D%/pmix/pmix_call.c %D%/pmix/pmix_client.h %D%/pmix/pmix_client.c \
 	%D%/pmix/pmix_names.h %D%/pmix/pmix_names.c \

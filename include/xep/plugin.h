@@ -28,7 +28,7 @@ extern "C" {
 #endif
 
 /** Goes up with every change of meaning in this header or in wire.h; a change of layout also shows in the sizes. */
-#define XEP_PLUGIN_ABI 8u
+#define XEP_PLUGIN_ABI 9u
 
 /** By nodes modes count rows in so many bits of a word, below its epoch. */
 #define XEP_FEED_ROWS_BITS 24
@@ -218,6 +218,9 @@ typedef struct xep_device_ops {
     /** XEP_OK, or XEP_ERR_INVALID: no stream, or the argument called name no memory, of this device. NULL is. */
     xep_status_t (*check_stream)(xep_device_t *device, void *stream);
     xep_status_t (*check)(xep_device_t *device, const char *name, const void *address);
+
+    /** Whether what is enqueued on stream is kept for a graph, and not done now. */
+    int (*is_captured)(xep_device_t *device, void *stream);
 
     /** Waits until the device has done all that was enqueued. */
     xep_status_t (*sync)(xep_device_t *device);

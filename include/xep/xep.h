@@ -472,7 +472,9 @@ XEP_API xep_status_t xep_layout(const xep_layout_args_t *args, xep_layout_t *out
 /**
  * Where the rows of a buffer lie. All pointers to arrays in the arguments and in xep_recv_t are to memory of this kind,
  * but for the counts and places that mode normal shows in xep_recv_t (src_begin, rank_rows, expert_rows), which are in
- * host memory always.
+ * host memory always, and recv_rows_p, which is host memory there. XEP_ERR_INVALID: an argument is memory of the other
+ * kind, or of another device. With XEP_MEMORY_HOST that is found where the process had loaded the driver of CUDA
+ * devices when it created the buffer.
  *
  * XEP_MEMORY_CUDA: in memory of the device that is current in the thread that creates the buffer. Where all ranks map
  * one another, so do their devices, and kernels move the rows; else the host does, see below. An operation is enqueued
@@ -480,7 +482,7 @@ XEP_API xep_status_t xep_layout(const xep_layout_args_t *args, xep_layout_t *out
  * reads must be there, and what it writes is there, in the order of that stream. The call, or its request, is done when
  * the operation is enqueued and, in a dispatch, the rows are counted; that wait for the counts is the only one. So
  * received rows are read, outputs are used and a handle is released by work on the same stream, or by work that waits
- * for it.
+ * for it. A stream that is being captured into a graph is XEP_ERR_INVALID.
  *
  * In mode ll nothing is waited for: rows are counted in device memory, where expert_begin, expert_count, expert_rows,
  * pair_begin and pair_count are, and xep_recv_t.rows is the capacity. A request is done when its second phase is

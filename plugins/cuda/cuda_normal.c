@@ -148,6 +148,20 @@ const xep_kit_mode_t xep_kit_mode = {
 };
 
 /*
+ * Kernels are given the number of their operation, by which ranks tell old words from new ones: those of a graph would
+ * have the same one in each of its launches.
+ */
+xep_status_t cuda_normal_take_stream(const cuda_normal_t *mode, xep_op_t *op)
+{
+    const xep_env_t *env = mode->normal.kit.env;
+    xep_device_t *device = mode->cuda.device;
+    void *stream = cuda_stream(op);
+    if (!device->ops->is_captured(device, stream)) return device->ops->after_mark(device, stream);
+    return env->fail(env, op, XEP_ERR_INVALID,
+                     "invalid stream: %p is being captured (one that is not: graphs are for mode ll)", stream);
+}
+
+/*
  * A combine ends when all have read the input, so whatever is enqueued behind it may write there: the kit finds every
  * slot drained, since no words of the host are used for it.
  */

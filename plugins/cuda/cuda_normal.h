@@ -107,6 +107,9 @@ xep_status_t cuda_normal_check_refusal(void *mode, xep_op_t *op);
 
 /* ---- cuda_normal_dispatch.c, cuda_normal_combine.c ---- */
 
+/** The last to refuse an operation; what is enqueued on its stream then comes after all of this buffer before it. */
+xep_status_t cuda_normal_take_stream(const cuda_normal_t *mode, xep_op_t *op);
+
 xep_status_t cuda_normal_dispatch(void *mode, xep_op_t *op);
 xep_status_t cuda_normal_combine(void *mode, xep_op_t *op);
 

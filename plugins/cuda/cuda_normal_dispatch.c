@@ -281,13 +281,19 @@ const xep_step_t cuda_dispatch_steps[] = {
     {0},
 };
 
-/* Without tokens nothing is read, and the addresses may be anything. */
-static xep_status_t check_memory(const cuda_normal_t *mode, const xep_dispatch_args_t *args)
+/* Without tokens nothing is read, and the addresses may be anything. The rows are counted by the host, for itself. */
+static xep_status_t check_memory(const cuda_normal_t *mode, xep_op_t *op)
 {
+    const xep_env_t *env = mode->normal.kit.env;
+    const xep_dispatch_args_t *args = op->dispatch;
+    xep_device_t *device = mode->cuda.device;
     const cuda_array_t arrays[] = {{"x", args->x},
                                    {"topk_idx", args->topk_idx},
                                    {"topk_weights", args->topk_weights},
                                    {"scales", args->scales}};
+    if (args->recv_rows_p != NULL && device->ops->check(device, "recv_rows_p", args->recv_rows_p) == XEP_OK)
+        return env->fail(env, op, XEP_ERR_INVALID, "invalid recv_rows_p: %p is device memory (host memory)",
+                         (void *)args->recv_rows_p);
     return args->tokens == 0 ? XEP_OK : cuda_check_arrays(&mode->cuda, arrays, sizeof arrays / sizeof arrays[0]);
 }
 
@@ -302,8 +308,8 @@ xep_status_t cuda_normal_dispatch(void *opaque, xep_op_t *op)
     normal_routing_t *routing;
     xep_status_t status = normal_check_dispatch(normal, op);
     if (status == XEP_OK) status = cuda_normal_check_there(mode, op);
-    if (status == XEP_OK) status = check_memory(mode, op->dispatch);
-    if (status == XEP_OK) status = mode->cuda.device->ops->after_mark(mode->cuda.device, cuda_stream(op));
+    if (status == XEP_OK) status = check_memory(mode, op);
+    if (status == XEP_OK) status = cuda_normal_take_stream(mode, op);
     if (status == XEP_OK) status = normal_choose_routing(normal, op, &routing);
     if (status != XEP_OK) return status;
     normal_use_routing(normal, op, routing);

@@ -35,6 +35,7 @@ struct xep_buffer {
     xep_heap_wire_t *heap;
     xep_heap_device_t *device; /* NULL: all in host memory */
     xep_staging_t *staging;    /* NULL: the mode works where the rows are */
+    xep_pointers_t *pointers;  /* of host memory, in a process that has devices; else NULL */
     uint64_t quiet_offset;
     uint64_t quiets; /* done so far */
     xep_team_t *team;

@@ -283,6 +283,7 @@ void xep_buffer_free(xep_buffer_t *buffer)
     xep_staging_close(buffer);
     if (buffer->heap != NULL) buffer->group->transport->ops->heap_close(buffer->heap);
     if (buffer->device != NULL) buffer->device->ops->close(buffer->device);
+    if (buffer->pointers != NULL) buffer->pointers->close(buffer->pointers);
     xep_team_destroy(buffer->team);
     xep_wait_times_close(&buffer->waits);
     xep_members_close(buffer);

@@ -19,9 +19,6 @@ typedef struct xep_heap_device_ops {
     /** What is enqueued on stream from now on comes after the last mark. XEP_ERR_INVALID: it cannot. */
     xep_status_t (*follow)(xep_heap_device_t *device, void *stream);
 
-    /** Whether what is enqueued on stream is kept for a graph, and not done now. */
-    int (*is_captured)(xep_heap_device_t *device, void *stream);
-
     /** Makes so many notes, once; freed by close. */
     xep_status_t (*make_notes)(xep_heap_device_t *device, uint32_t count);
 
@@ -48,6 +45,13 @@ struct xep_heap_device {
     uint64_t bytes;
     const void *key; /* what peers need to reach it; exchanged by the core */
     size_t key_bytes;
+};
+
+/** Tells memory of devices from memory of the host: of a process that has devices. */
+typedef struct xep_pointers xep_pointers_t;
+struct xep_pointers {
+    int32_t (*device_of)(const xep_pointers_t *pointers, const void *address); /* number of the device; -1: the host */
+    void (*close)(xep_pointers_t *pointers);
 };
 
 #endif

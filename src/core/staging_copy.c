@@ -20,8 +20,8 @@ xep_status_t xep_staging_check(const xep_buffer_t *buffer, const char *name, con
 
 xep_status_t xep_staging_check_stream(const xep_buffer_t *buffer, void *stream)
 {
-    xep_heap_device_t *device = buffer->device;
-    xep_status_t status = device->device.ops->check_stream(&device->device, stream);
+    xep_device_t *device = &buffer->device->device;
+    xep_status_t status = device->ops->check_stream(device, stream);
     if (status != XEP_OK || !device->ops->is_captured(device, stream)) return status;
     return xep_fail(XEP_ERR_INVALID,
                     "invalid stream: %p is being captured (one that is not: where ranks are not mapped, the host takes "

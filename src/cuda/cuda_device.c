@@ -57,6 +57,7 @@ static const xep_device_ops_t device_ops = {
     .mark = xep_cuda_work_mark,
     .check_stream = xep_cuda_work_check_stream,
     .check = xep_cuda_work_check,
+    .is_captured = xep_cuda_work_is_captured,
     .sync = xep_cuda_work_sync,
 };
 
@@ -64,7 +65,6 @@ static const xep_heap_device_ops_t heap_ops = {
     .heap_open = xep_cuda_heap_open,
     .heap_connect = xep_cuda_heap_connect,
     .follow = xep_cuda_work_follow,
-    .is_captured = xep_cuda_work_is_captured,
     .make_notes = xep_cuda_work_make_notes,
     .note = xep_cuda_work_note,
     .reached = xep_cuda_work_reached,

@@ -46,6 +46,7 @@ enum {
     CUDA_KIND_UNIFIED = 4,   /* of a copy: the addresses tell */
     CUDA_MEMORY_DEVICE = 2,  /* of a pointer */
     CUDA_POINTER_MEMORY = 2, /* attributes of pointers */
+    CUDA_POINTER_MANAGED = 8,
     CUDA_POINTER_DEVICE = 9,
     CUDA_MULTIPROCESSORS = 16, /* attributes of devices */
     CUDA_SHARED_BYTES = 97,

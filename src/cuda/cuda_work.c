@@ -66,11 +66,18 @@ void xep_cuda_work_unpin(xep_heap_device_t *device, void *base)
     xep_cuda_leave(cuda);
 }
 
+/* Kernels are for one architecture, and as a text that the driver compiles for later ones: if it is as new as that. */
 xep_status_t xep_cuda_work_load(xep_device_t *device, const void *image, void **module_p)
 {
     xep_cuda_device_t *cuda = xep_cuda_of(device);
     xep_cuda_enter(cuda);
-    return end(cuda, cuda->driver.module_load(module_p, image), "load the kernels of the mode on this device");
+    xep_status_t status = end(cuda, cuda->driver.module_load(module_p, image), "load them");
+    if (status == XEP_OK || status == XEP_ERR_NO_MEMORY) return status;
+    return xep_fail(
+        XEP_ERR_UNSUPPORTED,
+        "CUDA device %d does not run the kernels of the mode (they take compute capability 9.0 or later, and "
+        "a driver no older than the nvcc that built them): %.300s",
+        cuda->heap.number, xep_last_error());
 }
 
 /*
@@ -176,9 +183,9 @@ xep_status_t xep_cuda_work_after_mark(xep_device_t *device, void *stream)
     return end(cuda, result, "let the stream wait");
 }
 
-int xep_cuda_work_is_captured(xep_heap_device_t *device, void *stream)
+int xep_cuda_work_is_captured(xep_device_t *device, void *stream)
 {
-    xep_cuda_device_t *cuda = xep_cuda_of(&device->device);
+    xep_cuda_device_t *cuda = xep_cuda_of(device);
     xep_cuda_enter(cuda);
     const int captured = is_captured(cuda, stream);
     xep_cuda_leave(cuda);
@@ -191,7 +198,7 @@ int xep_cuda_work_is_captured(xep_heap_device_t *device, void *stream)
  */
 xep_status_t xep_cuda_work_follow(xep_heap_device_t *device, void *stream)
 {
-    if (xep_cuda_work_is_captured(device, stream))
+    if (xep_cuda_work_is_captured(&device->device, stream))
         return xep_fail(XEP_ERR_INVALID, "invalid stream: %p is being captured (one that is not: events order a graph)",
                         stream);
     return xep_cuda_work_after_mark(&device->device, stream);

@@ -18,7 +18,7 @@ xep_status_t xep_cuda_work_copy(xep_device_t *device, void *to, size_t to_stride
 xep_status_t xep_cuda_work_fill(xep_device_t *device, void *to, uint8_t value, size_t bytes, void *stream);
 xep_status_t xep_cuda_work_after_mark(xep_device_t *device, void *stream);
 xep_status_t xep_cuda_work_follow(xep_heap_device_t *device, void *stream);
-int xep_cuda_work_is_captured(xep_heap_device_t *device, void *stream);
+int xep_cuda_work_is_captured(xep_device_t *device, void *stream);
 xep_status_t xep_cuda_work_make_notes(xep_heap_device_t *device, uint32_t count);
 xep_status_t xep_cuda_work_note(xep_heap_device_t *device, uint32_t number, void *stream);
 xep_status_t xep_cuda_work_reached(xep_heap_device_t *device, uint32_t number);

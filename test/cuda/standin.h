@@ -38,12 +38,17 @@ enum {
     INVALID = 1,
     NO_MEMORY = 2,
     NO_CONTEXT = 201,
+    NO_WAY = 217,
+    TOO_NEW = 222,
     NOT_FOUND = 500,
     NOT_READY = 600,
     ALREADY_PINNED = 712,
     CAPTURED = 905
 };
 #define API __attribute__((visibility("default"))) result_t
+
+/** Whether STANDIN_FAILS names this function: then it fails as it would where it cannot be. */
+int standin_fails(const char *function);
 
 /** The context of this thread; NULL: none. It begins with the number of its device, an int. */
 void *standin_context(void);

@@ -13,7 +13,7 @@
 
 #include "standin.h"
 
-enum { HOST_MEMORY = 1, DEVICE_MEMORY = 2, RANGES = 4096, POISON = 0xcb };
+enum { HOST_MEMORY = 1, DEVICE_MEMORY = 2, RANGES = 4096, POISON = 0xcb, MEMORY = 1 << 30 };
 
 typedef struct range {
     char *begin;
@@ -68,6 +68,7 @@ static result_t make_range(size_t bytes, int kind, void **address_p)
 {
     if (standin_context() == NULL) return NO_CONTEXT;
     if (bytes == 0) return INVALID;
+    if (bytes > MEMORY) return NO_MEMORY;
     int file = memfd_create("standin", MFD_CLOEXEC);
     if (file < 0 || ftruncate(file, (off_t)bytes) != 0) return NO_MEMORY;
     result_t result = map_range(file, bytes, kind, address_p);
@@ -134,8 +135,8 @@ API cuPointerGetAttribute(void *value, int attribute, address_t address)
 {
     pthread_mutex_lock(&ranges_lock);
     const range_t *range = find_range(address);
-    result_t result = range != NULL && (attribute == 2 || attribute == 9) ? DONE : INVALID;
-    if (result == DONE) *(int *)value = attribute == 2 ? range->kind : range->device;
+    result_t result = range != NULL && (attribute == 2 || attribute == 8 || attribute == 9) ? DONE : INVALID;
+    if (result == DONE) *(int *)value = attribute == 2 ? range->kind : attribute == 9 ? range->device : 0;
     pthread_mutex_unlock(&ranges_lock);
     return result;
 }
@@ -163,6 +164,7 @@ API cuIpcOpenMemHandle_v2(address_t *address_p, ipc_t handle, unsigned flags)
 {
     char path[64];
     void *address = NULL;
+    if (standin_fails("cuIpcOpenMemHandle_v2")) return NO_WAY;
     if (handle.pid == getpid() || flags != 1 || standin_context() == NULL) return INVALID;
     snprintf(path, sizeof path, "/proc/%d/fd/%d", handle.pid, handle.file);
     int file = open(path, O_RDWR | O_CLOEXEC);

@@ -260,9 +260,32 @@ static void other_streams(xep_group_t *group)
 
 /* ---- errors that all ranks have, and that change nothing ---- */
 
+/* The host counts the operations of this mode, which a graph would not. */
+static void refuse_captured(cuda_job_t *job)
+{
+    xep_handle_t *handle = NULL, *none = NULL;
+    xep_combine_args_t b = XEP_COMBINE_ARGS_INIT;
+    xep_dispatch_args_t a = cuda_job_dispatch(job, NULL);
+    MP_OK(xep_dispatch(job->host.buffer, &a, &handle, NULL));
+    b.out = job->out;
+    b.stream = a.stream = streams[1];
+    cuda_rig_capture(streams[1]);
+    for (int there = 0; there < 2; there++) {
+        a.flags = there ? XEP_DISPATCH_COUNTS_THERE : 0;
+        a.capacity = there ? 16 : 0;
+        a.recv_rows_p = NULL;
+        MP_FAILS(XEP_ERR_INVALID, xep_dispatch(job->host.buffer, &a, &none, NULL));
+        MP_REASON("is being captured");
+    }
+    MP_FAILS(XEP_ERR_INVALID, xep_combine(handle, &b, NULL));
+    MP_REASON("is being captured");
+    cuda_rig_free_graph(cuda_rig_graph(streams[1]));
+    xep_handle_release(handle);
+}
+
 static void refusals(xep_group_t *group)
 {
-    const mp_case_t c = {.name = "refused", .experts = 8, .topk = 2, .hidden = 64, .tokens = 16, CUDA};
+    const mp_case_t c = {.name = "refused", .experts = 8, .topk = 2, .hidden = 64, .tokens = 16, .nscales = 2, CUDA};
     cuda_job_t job;
     xep_handle_t *handle = NULL;
     cuda_job_open(&job, &c, 5, group, streams[0]);
@@ -279,6 +302,8 @@ static void refusals(xep_group_t *group)
     }
     a = cuda_job_dispatch(&job, NULL);
     a.quant = XEP_QUANT_E4M3;
+    a.scales = NULL;
+    a.nscales = 0;
     MP_FAILS(XEP_ERR_UNSUPPORTED, xep_dispatch(job.host.buffer, &a, &handle, NULL));
     a = cuda_job_dispatch(&job, NULL);
     a.hidden = 32 + mp_rank() % 2; /* ranks disagree */
@@ -290,6 +315,8 @@ static void refusals(xep_group_t *group)
     MP_FAILS(XEP_ERR_OVERFLOW, xep_dispatch(job.host.buffer, &a, &handle, NULL));
     MP_REASON("has room for 1");
     if (!job.staged) cuda_refuse_index(&job);
+    if (!job.staged) refuse_captured(&job);
+    cuda_refuse_memory(&job);
     a = cuda_job_dispatch(&job, NULL); /* and the buffer goes on */
     MP_OK(xep_dispatch(job.host.buffer, &a, &handle, NULL));
     cuda_job_refuse_missing(&job, handle);
@@ -391,6 +418,7 @@ int main(int argc, char **argv)
     other_combines(group);
     cuda_refuse_stream(group, streams[0]);
     cuda_refuse_no_device(group);
+    cuda_refuse_machine(group);
     give_up(group);
     xep_group_destroy(group);
     return 0;

@@ -4,6 +4,10 @@
 #include "cuda_refuse.h"
 
 #include <pthread.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "cuda_rig.h"
 #include "mp_rig.h"
@@ -48,9 +52,151 @@ void cuda_refuse_no_device(xep_group_t *group)
                   cuda_job_stages(group) ? "there is no xep_none.so in" : "there is no xep_none_cuda.so in");
 }
 
+/* ---- arrays of the wrong memory ---- */
+
+typedef struct array {
+    const char *name;
+    size_t at; /* in the arguments */
+} array_t;
+
+#define OF_DISPATCH(_name)                           \
+    {                                                \
+#_name, offsetof(xep_dispatch_args_t, _name) \
+    }
+#define OF_COMBINE(_name, _field)                   \
+    {                                               \
+        _name, offsetof(xep_combine_args_t, _field) \
+    }
+static const array_t of_dispatch[] = {OF_DISPATCH(x), OF_DISPATCH(topk_idx), OF_DISPATCH(topk_weights),
+                                      OF_DISPATCH(scales)};
+static const array_t of_combine[] = {OF_COMBINE("x", x),          OF_COMBINE("topk_weights", topk_weights),
+                                     OF_COMBINE("bias", bias[0]), OF_COMBINE("bias", bias[1]),
+                                     OF_COMBINE("out", out),      OF_COMBINE("out_weights", out_weights)};
+
+static void put_address(void *args, const array_t *array, void *address)
+{
+    memcpy((char *)args + array->at, &address, sizeof address);
+}
+
+static void check_sentence(const char *name, const char *why)
+{
+    char invalid[64];
+    snprintf(invalid, sizeof invalid, "invalid %s: ", name);
+    mp_reason(invalid, __FILE__, __LINE__);
+    mp_reason(why, __FILE__, __LINE__);
+}
+
+static void refuse_dispatches(xep_buffer_t *buffer, const xep_dispatch_args_t *right, void *wrong, const char *why)
+{
+    xep_handle_t *handle = NULL;
+    for (size_t i = 0; i < sizeof of_dispatch / sizeof of_dispatch[0]; i++) {
+        xep_dispatch_args_t a = *right;
+        put_address(&a, &of_dispatch[i], wrong);
+        MP_FAILS(XEP_ERR_INVALID, xep_dispatch(buffer, &a, &handle, NULL));
+        check_sentence(of_dispatch[i].name, why);
+    }
+}
+
+static void refuse_combines(xep_handle_t *handle, const xep_combine_args_t *right, void *wrong, const char *why)
+{
+    for (size_t i = 0; i < sizeof of_combine / sizeof of_combine[0]; i++) {
+        xep_combine_args_t a = *right;
+        put_address(&a, &of_combine[i], wrong);
+        MP_FAILS(XEP_ERR_INVALID, xep_combine(handle, &a, NULL));
+        check_sentence(of_combine[i].name, why);
+    }
+}
+
+void cuda_refuse_memory(cuda_job_t *job)
+{
+    static char here[1 << 16];
+    void *there = cuda_rig_alloc(NULL, sizeof here), *elsewhere = cuda_rig_alloc_elsewhere(mp_rank(), sizeof here);
+    void *context = cuda_rig_context();
+    xep_handle_t *handle = NULL;
+    xep_dispatch_args_t a = cuda_job_dispatch(job, NULL);
+    refuse_dispatches(job->host.buffer, &a, here, "host memory");
+    if (elsewhere != NULL) refuse_dispatches(job->host.buffer, &a, elsewhere, "is memory of CUDA device");
+    if (!job->staged) {
+        a.recv_rows_p = there;
+        MP_FAILS(XEP_ERR_INVALID, xep_dispatch(job->host.buffer, &a, &handle, NULL));
+        check_sentence("recv_rows_p", "is device memory (host memory)");
+    }
+    a = cuda_job_dispatch(job, NULL);
+    MP_OK(xep_dispatch(job->host.buffer, &a, &handle, NULL));
+    xep_combine_args_t b = XEP_COMBINE_ARGS_INIT;
+    b.out = b.out_weights = there;
+    b.x = b.topk_weights = b.bias[0] = b.bias[1] = there;
+    b.stream = job->stream;
+    if (xep_handle_recv(handle)->rows != 0) {
+        refuse_combines(handle, &b, here, "host memory");
+        if (elsewhere != NULL) refuse_combines(handle, &b, elsewhere, "is memory of CUDA device");
+    }
+    MP_CHECK(cuda_rig_context() == context);
+    cuda_job_check_recv(job, handle);
+    cuda_job_combine(job, handle);
+    xep_handle_release(handle);
+    cuda_rig_free(elsewhere);
+    cuda_rig_free(there);
+}
+
+/* ---- machines ---- */
+
+/* Of 1 TiB of rows. What was begun is undone: the next buffer is as any other. */
+static void cannot_hold(xep_group_t *group)
+{
+    xep_buffer_params_t p = mp_small_params();
+    xep_buffer_t *buffer = NULL;
+    p.memory = XEP_MEMORY_CUDA;
+    p.hidden = 1 << 19;
+    p.recv_rows = 1 << 20;
+    MP_FAILS(XEP_ERR_NO_MEMORY, xep_buffer_create(group, &p, &buffer));
+    MP_REASON(" bytes for the buffer");
+}
+
+/* By the stand-in alone: on rank 0, which says why, while the others are told of it. */
+static void cannot(xep_group_t *group, const char *mode, const char *function, xep_status_t status, const char *reason)
+{
+    xep_buffer_params_t p = mp_small_params();
+    xep_buffer_t *buffer = NULL;
+    p.mode = mode;
+    p.memory = XEP_MEMORY_CUDA;
+    if (mp_rank() == 0) setenv("STANDIN_FAILS", function, 1);
+    MP_FAILS(status, xep_buffer_create(group, &p, &buffer));
+    if (mp_rank() == 0) mp_reason(reason, __FILE__, __LINE__);
+    unsetenv("STANDIN_FAILS");
+    MP_OK(xep_buffer_create(group, &p, &buffer));
+    xep_buffer_destroy(buffer);
+}
+
+void cuda_refuse_machine(xep_group_t *group)
+{
+    void *context = cuda_rig_context();
+    if (cuda_job_stages(group)) return;
+    cannot_hold(group);
+    for (int ll = 0; ll < 2 && getenv("STANDIN_SEED") != NULL; ll++) {
+        const char *mode = ll ? "ll" : "normal";
+        cannot(group, mode, "cuModuleLoadData", XEP_ERR_UNSUPPORTED, "a driver no older than the nvcc that built them");
+        if (mp_nranks() == 1) continue;
+        cannot(group, mode, "cuIpcOpenMemHandle_v2", XEP_ERR_TRANSPORT,
+               "of this rank cannot reach the memory of rank 1, on device");
+    }
+    MP_CHECK(cuda_rig_context() == context);
+}
+
+/* ---- buffers in host memory ---- */
+
+static void refuse_there(xep_handle_t *handle, void *there)
+{
+    static char here[1 << 16];
+    xep_combine_args_t b = XEP_COMBINE_ARGS_INIT;
+    b.out = b.out_weights = (void *)here;
+    b.x = b.topk_weights = b.bias[0] = b.bias[1] = (void *)here;
+    if (xep_handle_recv(handle)->rows != 0) refuse_combines(handle, &b, there, "(host memory: so is the buffer)");
+}
+
 void cuda_refuse_stream(xep_group_t *group, void *stream)
 {
-    const mp_case_t c = {.name = "host", .experts = 8, .topk = 2, .hidden = 64, .tokens = 16};
+    const mp_case_t c = {.name = "host", .experts = 8, .topk = 2, .hidden = 64, .tokens = 16, .nscales = 2};
     mp_job_t job;
     xep_handle_t *handle = NULL;
     mp_job_open(&job, &c, 5);
@@ -60,13 +206,17 @@ void cuda_refuse_stream(xep_group_t *group, void *stream)
     MP_FAILS(XEP_ERR_INVALID, xep_dispatch(job.buffer, &a, &handle, NULL));
     MP_REASON("invalid stream: ");
     xep_request_t *req;
+    void *there = cuda_rig_alloc(NULL, 1 << 16);
     a.stream = NULL;
+    refuse_dispatches(job.buffer, &a, there, "is memory of CUDA device");
     MP_OK(xep_dispatch(job.buffer, &a, &handle, &req));
     MP_FAILS(XEP_ERR_UNSUPPORTED, xep_request_stream_wait(req, stream));
     MP_REASON("a stream cannot wait for a request in host memory");
     MP_FAILS(XEP_ERR_INVALID, xep_request_stream_wait(NULL, stream));
     mp_finish(req);
+    refuse_there(handle, there);
     xep_handle_release(handle);
+    cuda_rig_free(there);
     mp_job_round(&job);
     mp_job_close(&job);
 }

@@ -35,6 +35,7 @@ static struct {
     int (*device_count)(int *);
     int (*context_retain)(void **, int);
     int (*context_set)(void *);
+    int (*context_get)(void **);
     int (*stream_create)(void **, unsigned);
     int (*stream_wait)(void *);
     int (*allocate)(uintptr_t *, size_t);
@@ -58,6 +59,7 @@ static const struct {
     {"cuDeviceGetCount", &driver.device_count},
     {"cuDevicePrimaryCtxRetain", &driver.context_retain},
     {"cuCtxSetCurrent", &driver.context_set},
+    {"cuCtxGetCurrent", &driver.context_get},
     {"cuStreamCreate", &driver.stream_create},
     {"cuStreamSynchronize", &driver.stream_wait},
     {"cuMemAlloc_v2", &driver.allocate},
@@ -96,16 +98,31 @@ void *cuda_rig_stream(void)
     return stream;
 }
 
-void *cuda_rig_stream_elsewhere(unsigned rank)
+void *cuda_rig_context(void)
 {
-    void *here, *there, *stream;
+    void *context;
+    MP_CHECK(driver.context_get(&context) == 0);
+    return context;
+}
+
+/* The device of the next rank becomes current: 0, there is none but this one. *here_p is to be set again. */
+static int go_elsewhere(unsigned rank, void **here_p)
+{
+    void *there;
     int count = 0;
     MP_CHECK(driver.device_count(&count) == 0);
-    if (count < 2) return NULL;
-    MP_CHECK(driver.context_retain(&here, (int)rank % count) == 0);
+    if (count < 2) return 0;
+    *here_p = cuda_rig_context();
     MP_CHECK(driver.context_retain(&there, (int)(rank + 1) % count) == 0);
     MP_CHECK(driver.context_set(there) == 0);
-    stream = cuda_rig_stream();
+    return 1;
+}
+
+void *cuda_rig_stream_elsewhere(unsigned rank)
+{
+    void *here;
+    if (!go_elsewhere(rank, &here)) return NULL;
+    void *stream = cuda_rig_stream();
     MP_CHECK(driver.context_set(here) == 0);
     return stream;
 }
@@ -144,6 +161,15 @@ void *cuda_rig_alloc(const void *from, size_t bytes)
         cuda_rig_wait(NULL);
     }
     return (void *)address;
+}
+
+void *cuda_rig_alloc_elsewhere(unsigned rank, size_t bytes)
+{
+    void *here;
+    if (!go_elsewhere(rank, &here)) return NULL;
+    void *memory = cuda_rig_alloc(NULL, bytes);
+    MP_CHECK(driver.context_set(here) == 0);
+    return memory;
 }
 
 void cuda_rig_free(void *memory)

@@ -11,6 +11,8 @@
 int cuda_rig_open(unsigned rank);
 
 void *cuda_rig_stream(void);
+/** The context that is current in this thread. */
+void *cuda_rig_context(void);
 /** A stream of another device; NULL: there is no other. */
 void *cuda_rig_stream_elsewhere(unsigned rank);
 void cuda_rig_wait(void *stream);
@@ -21,6 +23,8 @@ void cuda_rig_hold(void *stream, const atomic_int *counter, int value);
 /** Device memory; with the same contents as host memory if that is not NULL. */
 void *cuda_rig_alloc(const void *from, size_t bytes);
 void cuda_rig_free(void *memory);
+/** Memory of another device; NULL: there is no other. */
+void *cuda_rig_alloc_elsewhere(unsigned rank, size_t bytes);
 
 /** Copies, in the order of a stream; get waits for it. */
 void cuda_rig_put(void *to, const void *from, size_t bytes, void *stream);

@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/*
+ * For buffers in host memory: the host would crash where it reads what only a device can. The driver is asked where the
+ * program has loaded it, and never loaded for this.
+ */
+#include "cuda_pointers.h"
+
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cuda_driver.h"
+
+typedef struct cuda_pointers {
+    xep_pointers_t pointers; /* first */
+    void *library;
+    cuda_result_t (*attribute)(void *value, int attribute, cuda_address_t address);
+} cuda_pointers_t;
+
+static unsigned ask(const cuda_pointers_t *cuda, int attribute, const void *address)
+{
+    unsigned value = 0;
+    return cuda->attribute(&value, attribute, (cuda_address_t)address) == CUDA_DONE ? value : 0;
+}
+
+/* What the driver does not know is the host's, and managed memory is both's. */
+static int32_t device_of(const xep_pointers_t *pointers, const void *address)
+{
+    const cuda_pointers_t *cuda = (const void *)pointers;
+    if (ask(cuda, CUDA_POINTER_MEMORY, address) != CUDA_MEMORY_DEVICE) return -1;
+    return ask(cuda, CUDA_POINTER_MANAGED, address) != 0 ? -1 : (int32_t)ask(cuda, CUDA_POINTER_DEVICE, address);
+}
+
+static void close_pointers(xep_pointers_t *pointers)
+{
+    dlclose(((cuda_pointers_t *)(void *)pointers)->library);
+    free(pointers);
+}
+
+xep_pointers_t *xep_cuda_pointers_open(void)
+{
+    void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
+    void *symbol = library == NULL ? NULL : dlsym(library, "cuPointerGetAttribute");
+    cuda_pointers_t *cuda = symbol == NULL ? NULL : malloc(sizeof *cuda);
+    if (cuda == NULL) {
+        if (library != NULL) dlclose(library);
+        return NULL;
+    }
+    *cuda = (cuda_pointers_t){.pointers = {device_of, close_pointers}, .library = library};
+    memcpy(&cuda->attribute, &symbol, sizeof symbol);
+    return &cuda->pointers;
+}
