@@ -243,7 +243,7 @@ test_helpers = %D%/mp/cuda_ops %D%/mp/cuda_ll_ops %D%/bench/cuda_calls \
 %C%_mp_met_LDADD = libmp_rig.la
 EXTRA_DIST += %D%/mutants/run %D%/mutants/fuzz.mutants %D%/mutants/kit.mutants \
 	%D%/mutants/normal.mutants %D%/mutants/ll.mutants %D%/mutants/members.mutants
-EXTRA_DIST += %D%/mp/trace_check.py %D%/bench/ratios.py %D%/bench/bounds %D%/bench/paths.sh
+EXTRA_DIST += %D%/mp/trace_check.py %D%/bench/ratios.py %D%/bench/bounds %D%/bench/paths.sh %D%/bench/sockets.py
 EXTRA_DIST += %D%/rig/run-test %D%/rig/installed.bash %D%/rig/hosts.bash %D%/rig/relay.py %D%/rig/exchange.py \
 	%D%/abi/extract-example \
 	%D%/mp/launch.bash %D%/mp/ranks.bash %D%/mp/run.bash %D%/mp/prterun.bash \

@@ -116,7 +116,7 @@ typedef struct normal_layout {
     /* by nodes (normal_nodes.h), [slots][feeders] of: */
     uint64_t feed_mail;    /* XEP_REGION_CONTROL: normal_feed_mail_t */
     uint64_t taken;        /* likewise, [slots][nodes] (epoch, rows) that forwarders have taken from this rank */
-    uint64_t summed;       /* likewise, [slots][nodes] epochs of combines, by forwarders */
+    uint64_t summed;       /* likewise, [slots][nodes] (epoch, rows) of combines, by forwarders */
     uint64_t feed_records; /* XEP_REGION_METADATA */
     uint64_t feed_record_bytes;
     xep_area_t feed_metadata, feed_rows; /* [feed_rows] of what passes */
@@ -234,7 +234,7 @@ typedef struct normal_returning {
 /** Private state of an operation. */
 typedef struct normal_state {
     xep_kit_state_t kit; /* first */
-    uint64_t moved;      /* tokens copied to mapped ranks and staged for the others */
+    uint64_t moved;      /* tokens copied to mapped ranks and staged for the others; of a combine, summed */
     int concluded;       /* dispatch: the records are in */
     uint32_t outs;       /* dispatch: ranks that were out when it began */
     int weighted;      /* rows have weights: known once the records are in; of a combine by nodes, those of mates do */

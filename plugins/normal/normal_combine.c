@@ -83,6 +83,7 @@ typedef struct sum {
     /* of each token: ranks ascending; or, by nodes, those of the own node, and R + another node */
     const uint64_t *first;
     const normal_dest_t *terms;
+    uint64_t begin, end; /* tokens */
 } sum_t;
 
 static inline int is_without(const sum_t *sum, uint32_t term)
@@ -214,9 +215,9 @@ static void sum_tokens(void *arg, uint32_t thread, uint32_t nthreads)
 {
     const sum_t *sum = arg;
     const normal_t *mode = sum->mode;
-    uint64_t tokens = normal_slot(mode, sum->op->slot)->routing->tokens;
+    const uint64_t tokens = sum->end - sum->begin, end = sum->begin + tokens * (thread + 1) / nthreads;
     const size_t first = (size_t)thread * (mode->layout.max_dests + 2);
-    for (uint64_t t = tokens * thread / nthreads; t < tokens * (thread + 1) / nthreads; t++) {
+    for (uint64_t t = sum->begin + tokens * thread / nthreads; t < end; t++) {
         sum_token(sum, t, mode->rows + first, mode->wide + first);
         if (sum->op->combine->out_weights) sum_weights(sum, t);
         if (sum->op->combine->missing) tell_missing(sum, t);
@@ -226,28 +227,66 @@ static void sum_tokens(void *arg, uint32_t thread, uint32_t nthreads)
 
 /* ---- steps ---- */
 
-static xep_status_t sum(void *opaque, xep_op_t *op)
+/* From those on that are summed. Sources stay where they are. */
+static xep_status_t sum_until(normal_t *mode, xep_op_t *op, uint64_t end)
 {
-    normal_t *mode = opaque;
     const xep_env_t *env = mode->kit.env;
     const normal_routing_t *routing = normal_slot(mode, op->slot)->routing;
-    if (op->coming != 0) return XEP_INPROGRESS;
+    normal_state_t *state = normal_state(op);
     sum_t sum = {.mode = mode,
                  .op = op,
                  .weigh = xep_weigh_select(op->combine->dtype, env->simd, is_streaming(mode, op)),
                  .first = routing->first,
-                 .terms = routing->dests};
+                 .terms = routing->dests,
+                 .begin = state->moved,
+                 .end = end};
     if (mode->nodes != NULL) {
         sum.first = routing->passing->term_first;
         sum.terms = routing->passing->terms;
         sum.mixed = normal_sums_are_wide(mode, op) ? xep_weigh_select_mixed(op->combine->dtype, 0, env->simd) : NULL;
-        fill_node_sources(mode, op);
     }
-    xep_status_t status = take_begins(mode, op);
-    if (status != XEP_OK) return status;
-    fill_sources(mode, op);
+    if (state->moved == 0) {
+        if (mode->nodes != NULL) fill_node_sources(mode, op);
+        xep_status_t status = take_begins(mode, op);
+        if (status != XEP_OK) return status;
+        fill_sources(mode, op);
+    }
     env->parallel(env, sum_tokens, &sum);
+    state->moved = end;
     return XEP_OK;
+}
+
+static xep_status_t sum(void *opaque, xep_op_t *op)
+{
+    normal_t *mode = opaque;
+    if (op->coming != 0) return XEP_INPROGRESS;
+    return sum_until(mode, op, normal_slot(mode, op->slot)->routing->tokens);
+}
+
+/*
+ * By nodes: tokens whose rows have all come, while those of others travel; a slice at a time, so that the wire goes on.
+ * Where the ranks disagree nothing is summed, but sums of others still come. As in a dispatch, who is waited for is
+ * looked at before the work, which so counts as nobody's delay.
+ */
+static xep_status_t sum_as_they_come(void *opaque, xep_op_t *op)
+{
+    normal_t *mode = opaque;
+    const uint64_t tokens = normal_slot(mode, op->slot)->routing->tokens;
+    xep_wire_t *wire = mode->kit.env->wire;
+    normal_state_t *state = normal_state(op);
+    xep_status_t status = XEP_OK;
+    if (xep_kit_state(op)->verdict != XEP_OK) return xep_step_wait(mode, op);
+    if (op->late.count != 0) status = xep_step_wait(mode, op);
+    for (uint64_t end = UINT64_MAX; status >= 0 && op->coming == 0 && state->moved < end;) {
+        status = normal_find_summed(mode, op, &end);
+        if (status != XEP_OK || state->moved == end) break;
+        status = sum_until(mode, op, end - state->moved < NORMAL_PIECE_ROWS ? end : state->moved + NORMAL_PIECE_ROWS);
+        if (status == XEP_OK) status = wire->ops->progress(wire);
+    }
+    if (status < 0) return status;
+    if (state->moved == tokens && op->coming == 0 && op->late.count == 0) return XEP_OK;
+    if (op->late.count == 0) status = xep_step_wait(mode, op);
+    return status < 0 ? status : XEP_INPROGRESS;
 }
 
 const xep_step_t normal_combine_steps[] = {
@@ -279,9 +318,12 @@ const xep_step_t normal_combine_by_nodes[] = {
     {.name = "outputs of the node", .does = "wait for the node", .run = xep_step_wait, .word = normal_mates_word},
     {.name = "sums of the node to go out", .does = "sum for others", .run = normal_return_sums},
     {.name = "offers", .does = "wait for outputs", .run = xep_step_wait, .word = xep_combine_ready_word},
-    {.name = "sums of other nodes", .does = "wait for sums", .run = xep_step_wait, .word = normal_summed_word},
     {.name = "agreement", .does = "agree", .run = xep_combine_take_offers},
-    {.name = "sums", .does = "sum", .run = sum, .agreed = 1},
+    {.name = "sums of other nodes",
+     .does = "sum",
+     .run = sum_as_they_come,
+     .word = normal_summed_word,
+     .rows_bits = XEP_FEED_ROWS_BITS},
     {.name = "thanks to go out", .does = "tell read", .run = xep_combine_tell_read},
     {.name = "the wire", .does = "flush", .run = xep_step_flush},
     {0},

@@ -37,12 +37,13 @@
  *  1. drain as in normal.h; "read" of all ranks.
  *  2. input as in normal.h, for readers of other nodes, too.
  *  3. offer to all ranks; and wait for those of mates. Then, for each feeder and each of its tokens that has passed:
- *     the sum of what the mates have for it, into "sums", and from there into "returned" of the feeder; behind them
- *     feeder.summed[slot there][node] = n.
- *  4. wait for the offers of all, as in normal.h, and for summed of all nodes that rows have passed to.
- *  6. as in normal.h.
- *  5. out[t] = sum over nodes ascending: the ranks of the own node one by one, ascending; of each other node the row in
+ *     the sum of what the mates have for it, into "sums", and from there into "returned" of the feeder; behind each
+ *     piece  feeder.summed[slot there][node] = (n, p + 1).
+ *  4. wait for the offers of all, as in normal.h.
+ *  5. tokens in their order, each as soon as summed of every node that it has passed to counts its row there:
+ *     out[t] = sum over nodes ascending: the ranks of the own node one by one, ascending; of each other node the row in
  *     "returned", which was rounded to the type of the rows, or is fp32 (xep_shape_t.wide_sums).
+ *  6. as in normal.h, when summed of all nodes has all rows, also where the verdict is an error.
  * "returned" is not overwritten early for the same reason as in normal.h: its writer, the forwarder, waits for the
  * reader's read of the last combine. "sums" is a ring of NORMAL_SUM_PARTS parts, in which pieces of all feeders follow
  * one another: a part is used again when the wire has sent what was put from it last, while it sends the others.
@@ -201,8 +202,9 @@ const _Atomic uint64_t *normal_passing_word(const void *mode, const xep_op_t *op
 
 /* ---- normal_return.c ---- */
 
-/** Word of the step that waits for sums of other nodes. */
+/** Word of the step that waits for sums of other nodes; and the tokens before which all of these are here. */
 const _Atomic uint64_t *normal_summed_word(const void *mode, const xep_op_t *op, uint32_t rank, uint64_t *value_p);
+xep_status_t normal_find_summed(const normal_t *mode, xep_op_t *op, uint64_t *tokens_p);
 
 /** Steps: waits for the outputs of mates; sums them for feeders, and puts the sums there. */
 const _Atomic uint64_t *normal_mates_word(const void *mode, const xep_op_t *op, uint32_t rank, uint64_t *value_p);

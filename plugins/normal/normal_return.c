@@ -34,13 +34,41 @@ static uint64_t summed_offset(const normal_t *mode, uint32_t slot, uint32_t node
     return mode->layout.summed + ((uint64_t)slot * mode->kit.shape->nodes + node) * sizeof(uint64_t);
 }
 
+static uint64_t rows_of(const normal_t *mode, const xep_op_t *op, uint32_t node)
+{
+    const uint64_t *begin = normal_slot(mode, op->slot)->routing->passing->begin;
+    return begin[node + 1] - begin[node];
+}
+
 const _Atomic uint64_t *normal_summed_word(const void *opaque, const xep_op_t *op, uint32_t rank, uint64_t *value_p)
 {
     const normal_t *mode = opaque;
     uint32_t node = mode->kit.shape->node[rank];
-    const uint64_t *begin = normal_slot(mode, op->slot)->routing->passing->begin;
-    *value_p = mode->nodes->who.forwarder[node] == rank && begin[node] != begin[node + 1] ? op->epoch : 0;
+    uint64_t rows = mode->nodes->who.forwarder[node] == rank ? rows_of(mode, op, node) : 0;
+    *value_p = rows != 0 ? xep_rows_word(op->epoch, rows) : 0;
     return xep_kit_own(&mode->kit, summed_offset(mode, op->slot, node));
+}
+
+/* Sums of a node come in the order of tokens: so the first one that is missing says how far its tokens are here. */
+xep_status_t normal_find_summed(const normal_t *mode, xep_op_t *op, uint64_t *tokens_p)
+{
+    const normal_routing_t *routing = normal_slot(mode, op->slot)->routing;
+    const normal_passing_t *passing = routing->passing;
+    uint64_t tokens = routing->tokens;
+    for (uint32_t n = 0; n < mode->kit.shape->nodes; n++) {
+        const _Atomic uint64_t *word = xep_kit_own(&mode->kit, summed_offset(mode, op->slot, n));
+        uint64_t rows = rows_of(mode, op, n);
+        uint64_t summed = xep_rows_of(atomic_load_explicit(word, memory_order_acquire), op->epoch);
+        if (summed > rows)
+            return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_PROTOCOL, "rank %u has summed %llu rows of %llu",
+                                       mode->nodes->who.forwarder[n], (unsigned long long)summed,
+                                       (unsigned long long)rows);
+        if (summed == rows) continue;
+        uint32_t missing = passing->tokens[passing->begin[n] + summed];
+        if (missing < tokens) tokens = missing;
+    }
+    *tokens_p = tokens;
+    return XEP_OK;
 }
 
 /* Of this rank where its user has them; of others in the input of the slot that they chose. */
@@ -152,12 +180,14 @@ static size_t sum_bytes(const normal_t *mode, const xep_op_t *op)
     return normal_sums_are_wide(mode, op) ? op->combine->hidden * sizeof(float) : xep_combine_row_bytes(op->combine);
 }
 
-/* The wire delivers it behind the sums. */
+/* Of the sums that are put. The wire delivers it behind them. */
 static xep_status_t tell_summed(const normal_t *mode, const xep_op_t *op, uint32_t feed)
 {
+    const normal_slot_t *slot = normal_slot(mode, op->slot);
     xep_wire_t *wire = mode->kit.env->wire;
-    uint32_t rank = mode->nodes->who.feeder[feed], there = normal_slot(mode, op->slot)->from[rank].slot;
-    return wire->ops->put_signal(wire, rank, 0, NULL, 0, summed_offset(mode, there, mode->nodes->who.node), op->epoch);
+    uint32_t rank = mode->nodes->who.feeder[feed], there = slot->from[rank].slot;
+    return wire->ops->put_signal(wire, rank, 0, NULL, 0, summed_offset(mode, there, mode->nodes->who.node),
+                                 xep_rows_word(op->epoch, slot->traffic->feeds[feed].summed));
 }
 
 /* ---- "sums" ---- */
@@ -196,8 +226,7 @@ static xep_status_t put_piece(const normal_t *mode, const xep_op_t *op)
     const returned_t beside = {at->sum_weights, at->returned_weights, weights, weights};
     xep_status_t status = put_array(mode, op, &rows, &piece->put);
     if (status == XEP_OK && normal_state(op)->weighted) status = put_array(mode, op, &beside, &piece->weights_put);
-    int last = slot->traffic->feeds[piece->feed].summed == slot->routing->passing->feeds[piece->feed].rows;
-    if (status == XEP_OK && last) status = tell_summed(mode, op, piece->feed);
+    if (status == XEP_OK) status = tell_summed(mode, op, piece->feed);
     if (status != XEP_OK) return status;
     piece->marks[piece->entry / entries_of_part(mode)] = wire->ops->mark(wire);
     piece->next = (piece->entry + piece->rows) % entries(mode);

@@ -9,6 +9,7 @@
 #include <cmocka.h>
 
 #include "../../plugins/ll/ll.h"
+#include "../../plugins/normal/normal_nodes.h"
 #include "sim_cases.h"
 #include "sim_wire.h"
 
@@ -105,7 +106,7 @@ void sim_nodes_latencies(void **state)
 
 /* ---- room for sums ---- */
 
-enum { ROOM = 8, PART = ROOM / 4, ROWS = 3 * ROOM };
+enum { ROOM = 8, PART = ROOM / 4, WORD = 1, ROWS = 3 * ROOM, ELEMENTS = 8 };
 
 /* Rank 2 is alone on its node, and so has two feeders: each rank has room for as many. Its rows go to rank 1. */
 static sim_run_t *begin_returns(void **state)
@@ -134,8 +135,9 @@ static void step_all(sim_world_t *world)
 }
 
 /*
- * Of the sums that rank 0 makes of 24 rows there is room for 8, in four parts. When the wire has taken two of them, two
- * more are sent: it still has six then. A rank that waited until all eight are taken would leave it with none.
+ * Of the sums that rank 0 makes of 24 rows there is room for 8, in four parts. When the wire has taken two of them, and
+ * the word behind them, two more are sent: it still has six then. A rank that waited until all eight are taken would
+ * leave it with none.
  */
 void sim_nodes_sums_go_on(void **state)
 {
@@ -149,15 +151,69 @@ void sim_nodes_sums_go_on(void **state)
     assert_int_not_equal(wire->held_up, 0);
     for (uint32_t sums = ROOM; sums < ROWS; sums += PART) {
         uint64_t left = 0, posted = wire->posted;
-        for (uint32_t taken = 0; taken < ROOM && wire->posted == posted; taken++) {
+        for (uint32_t taken = 0; taken < 4 * (PART + WORD) && wire->posted == posted; taken++) {
             left = sim_wire_take(world, 0);
             step_all(world);
         }
         assert_int_not_equal(wire->posted, posted);
-        assert_int_equal(left, ROOM - PART);
+        assert_int_equal(left, 3 * (PART + WORD));
     }
     world->still = 0;
     sim_run_play(run, SIM_TURNS, 0);
+    sim_run_end(run);
+}
+
+/* ---- sums that are here ---- */
+
+/* In which rank 0 tells rank 2 of sums that are in its slot. */
+static _Atomic uint64_t *summed_word(const sim_world_t *world)
+{
+    const normal_t *mode = world->ranks[2].mode;
+    const uint32_t slot = script_player(&world->ranks[2])->handles[0].slot;
+    char *heap = world->ranks[2].env.heap;
+    return (void *)(heap + mode->layout.summed + slot * mode->kit.shape->nodes * sizeof(uint64_t));
+}
+
+/* Until rank 2 has told its first token's sum to its user, which the margin before it looks like until then. */
+static uint64_t count_sums_at_first_token(sim_world_t *world)
+{
+    const script_handle_t *handle = &script_player(&world->ranks[2])->handles[0];
+    for (;;) {
+        const script_flight_t *flight = handle->flight;
+        if (flight != NULL && flight->op.kind == XEP_OP_COMBINE &&
+            memcmp(flight->out.data, flight->out.data - ELEMENTS, ELEMENTS) != 0)
+            return xep_rows_of(*summed_word(world), flight->op.epoch);
+        assert_true(!has_finished(world) && world->messages != NULL);
+        sim_wire_step(world, &world->dice);
+        step_all(world);
+    }
+}
+
+/* Of 24 tokens. One that waited for all sums would have told none when all but one are here. */
+void sim_nodes_sums_begin_early(void **state)
+{
+    sim_run_t *run = begin_returns(state);
+    sim_world_t *world = &run->world;
+    step_all(world);
+    assert_in_range(count_sums_at_first_token(world), 1, ROWS - 1);
+    world->still = 0;
+    sim_run_play(run, SIM_TURNS, 0);
+    sim_run_end(run);
+}
+
+/* Of rows that it does not have rank 0 can have made no sums. */
+void sim_nodes_summed_lie(void **state)
+{
+    static const char reason[] = "rank 0 has summed 25 rows of 24";
+    sim_run_t *run = begin_returns(state);
+    sim_world_t *world = &run->world;
+    run->script.unchecked = 1;
+    step_all(world);
+    count_sums_at_first_token(world);
+    *summed_word(world) = xep_rows_word(2, ROWS + 1);
+    step_all(world);
+    if (strcmp(script_player(&world->ranks[2])->reason, reason) != 0)
+        sim_fail(world, "said \"%s\", not \"%s\"", script_player(&world->ranks[2])->reason, reason);
     sim_run_end(run);
 }
 

@@ -359,6 +359,8 @@ static const sim_mode_test_t tests[] = {
     {"messages", sim_nodes_messages},
     {"latencies", sim_nodes_latencies},
     {"sums_go_on", sim_nodes_sums_go_on},
+    {"sums_begin_early", sim_nodes_sums_begin_early},
+    {"summed_lie", sim_nodes_summed_lie},
     {"heap_size", heap_size},
     {"unsupported", unsupported},
 };
