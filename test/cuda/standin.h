@@ -37,6 +37,7 @@ enum {
     DONE = 0,
     INVALID = 1,
     NO_MEMORY = 2,
+    NO_DEVICE = 100,
     NO_CONTEXT = 201,
     NO_WAY = 217,
     TOO_NEW = 222,

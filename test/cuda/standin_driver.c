@@ -32,6 +32,7 @@ void *standin_context(void)
 
 API cuInit(unsigned flags)
 {
+    if (standin_fails("cuInit")) return NO_DEVICE;
     return flags == 0 ? DONE : INVALID;
 }
 

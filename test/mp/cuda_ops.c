@@ -401,7 +401,7 @@ int main(int argc, char **argv)
 {
     xep_group_t *group = mp_group();
     const char *what = argc > 1 ? argv[1] : "";
-    if (strcmp(what, "absent") == 0) return cuda_refuse(group);
+    if (strcmp(what, "driver") == 0) return cuda_refuse(group, argv[2]);
     if (!cuda_rig_open(mp_rank())) return mp_skip("there is no CUDA device");
     if (*what != 0) return cuda_staged_death(group, what, cuda_rig_stream());
     for (int i = 0; i < STREAMS; i++) streams[i] = cuda_rig_stream();

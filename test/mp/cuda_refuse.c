@@ -233,9 +233,12 @@ void cuda_refuse_index(cuda_job_t *job)
     cuda_rig_wait(job->stream); /* right is gone then */
 }
 
-int cuda_refuse(xep_group_t *group)
+int cuda_refuse(xep_group_t *group, const char *driver)
 {
-    cannot_create(group, "normal", XEP_ERR_UNSUPPORTED, "there is no driver for CUDA devices here");
+    const char *reason = strcmp(driver, "absent") == 0 ? "there is no driver for CUDA devices here"
+                         : strcmp(driver, "old") == 0  ? "the driver of the CUDA devices is too old: it has no cuInit"
+                                                       : "the driver finds no CUDA device that this process may use";
+    cannot_create(group, "normal", XEP_ERR_UNSUPPORTED, reason);
     xep_group_destroy(group);
     return 0;
 }

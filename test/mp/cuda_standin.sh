@@ -63,7 +63,17 @@ for mode in normal ll; do
         "$builddir/xep_run" -k -n 3 "$builddir/test/mp/cuda_ops" $mode
     [ $? -eq 137 ] || { echo "FAIL: a rank that dies, staged, $mode"; failed=1; }
 done
-if ! ldconfig -p | grep -q 'libcuda\.so\.1'; then
-    "$builddir/xep_run" -n 2 "$builddir/test/mp/cuda_ops" absent || { echo 'FAIL: no driver'; failed=1; }
-fi
+
+# drivers that are none: a library without their functions, and one that finds no device
+driver() {
+    local what=$1
+    shift
+    env "$@" "$builddir/xep_run" -n 2 "$builddir/test/mp/cuda_ops" driver "$what" ||
+        { echo "FAIL: a driver that is $what"; failed=1; }
+}
+mkdir "$tmp/old"
+ln -s "$builddir/.libs/xep_normal.so" "$tmp/old/libcuda.so.1"
+driver old LD_LIBRARY_PATH="$tmp/old:$LD_LIBRARY_PATH"
+driver none LD_LIBRARY_PATH="$tmp:$LD_LIBRARY_PATH" STANDIN_FAILS=cuInit
+ldconfig -p | grep -q 'libcuda\.so\.1' || driver absent STANDIN_SEED=1
 exit $failed
