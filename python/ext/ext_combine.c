@@ -8,6 +8,7 @@
 
 #include "ext_args.h"
 #include "ext_failed.h"
+#include "ext_pieces.h"
 #include "ext_request.h"
 
 #define EXT_PARAMETERS                                                                                         \
@@ -18,8 +19,8 @@ const char ext_combine_doc[] =
     "combine" EXT_PARAMETERS
     "Brings rows back to their tokens and sums them: [T, H], or ([T, H], [T, K]) with topk_weights. Collective,\n"
     "blocking.\n\n"
-    "x: [rows, H] expert outputs in the order received, bfloat16, float16 or float32; None: what was written\n"
-    "    to combine_input(). Rows beyond rows, up to capacity, are allowed and not read.\n"
+    "x: [rows, H] expert outputs in the order received, bfloat16, float16 or float32; None: what give() was\n"
+    "    told, else what was written to combine_input(). Rows beyond rows, up to capacity, are allowed and not read.\n"
     "topk_weights: [rows, K] float32, sent back and summed into out_weights.\n"
     "weights: mode ll: [T, K] float32 of this rank's own tokens, applied in the sum.\n"
     "bias: one or two [T, H] of x's type, added first.\n"
@@ -128,37 +129,37 @@ static int read_biases(const ext_handle_t *handle, PyObject *bias, xep_combine_a
     return 0;
 }
 
-/*
- * topk_weights has a row for each row received, weights one for each token of this rank: mixing them up is what the
- * shapes are checked for.
- */
-static int read_weights(const ext_handle_t *handle, PyObject *const *values, xep_combine_args_t *args)
+/* A row for each row received. */
+static int read_sent_back(const ext_handle_t *handle, PyObject *weights, xep_combine_args_t *args)
 {
-    const unsigned dtypes = EXT_BIT(XEP_FP32);
-    const ext_place_t place = handle->buffer->place;
     ext_matrix_t rows;
-    if (values[WEIGHTS] != NULL) {
-        if (ext_args_matrix("weights", values[WEIGHTS], place, handle->tokens, handle->topk, dtypes, 0, &rows) != 0)
-            return -1;
-        args->weights = (const float *)(void *)rows.data, args->weights_stride = (size_t)rows.stride;
-    }
-    if (values[TOPK_WEIGHTS] == NULL) {
-        if (values[OUT_WEIGHTS] == NULL) return 0;
-        PyErr_SetString(PyExc_ValueError, "topk_weights: expected an array, as out_weights is given");
-        return -1;
-    }
     const xep_recv_t *recv = ext_handle_recv(handle);
-    if (recv == NULL) return -1;
-    if (ext_args_matrix("topk_weights", values[TOPK_WEIGHTS], place, EXT_ANY, handle->topk, dtypes, 0, &rows) != 0)
+    if (recv == NULL || ext_args_matrix("topk_weights", weights, handle->buffer->place, EXT_ANY, handle->topk,
+                                        EXT_BIT(XEP_FP32), 0, &rows) != 0)
         return -1;
     if ((uint64_t)rows.rows < recv->rows ||
         (uint64_t)rows.rows > (recv->capacity > recv->rows ? recv->capacity : recv->rows)) {
         char columns[24];
         snprintf(columns, sizeof columns, "%zd", handle->topk);
-        return refuse_rows("topk_weights", values[TOPK_WEIGHTS], recv, columns);
+        return refuse_rows("topk_weights", weights, recv, columns);
     }
     args->topk_weights = (const float *)(void *)rows.data, args->topk_weights_stride = (size_t)rows.stride;
     return 0;
+}
+
+/* One for each token of this rank: mixing them up with those that are sent back is what the shapes are checked for. */
+static int read_weights(const ext_handle_t *handle, PyObject *const *values, xep_combine_args_t *args)
+{
+    ext_matrix_t rows;
+    if (values[WEIGHTS] != NULL) {
+        if (ext_args_matrix("weights", values[WEIGHTS], handle->buffer->place, handle->tokens, handle->topk,
+                            EXT_BIT(XEP_FP32), 0, &rows) != 0)
+            return -1;
+        args->weights = (const float *)(void *)rows.data, args->weights_stride = (size_t)rows.stride;
+    }
+    if (values[OUT_WEIGHTS] == NULL || values[TOPK_WEIGHTS] != NULL) return 0;
+    PyErr_SetString(PyExc_ValueError, "topk_weights: expected an array, as out_weights is given");
+    return -1;
 }
 
 static int read_missing(const ext_handle_t *handle, PyObject *missing, xep_combine_args_t *args)
@@ -170,16 +171,23 @@ static int read_missing(const ext_handle_t *handle, PyObject *missing, xep_combi
     return 0;
 }
 
-/* made: what results are made like. */
-static int fill_args(const ext_handle_t *handle, PyObject *const *values, xep_combine_args_t *args, ext_element_t *made)
+int ext_combine_read(const ext_handle_t *handle, PyObject *x, PyObject *topk_weights, PyObject *dtype,
+                     xep_combine_args_t *args, ext_element_t *made)
 {
     xep_dtype_t as = 0;
-    if (ext_args_dtype("dtype", values[DTYPE], &as) != 0) return -1;
+    if (ext_args_dtype("dtype", dtype, &as) != 0) return -1;
     args->hidden = (uint32_t)handle->hidden;
     args->dtype = as != 0 ? as : handle->buffer->combine_dtype;
     *made = (ext_element_t){.kind = handle->element.kind, .dtype = args->dtype, .place = handle->buffer->place};
-    if (values[X] != NULL && read_x(handle, values[X], as, args, made) != 0) return -1;
-    if (read_biases(handle, values[BIAS], args) != 0 || read_weights(handle, values, args) != 0 ||
+    if (x != NULL && read_x(handle, x, as, args, made) != 0) return -1;
+    return topk_weights != NULL ? read_sent_back(handle, topk_weights, args) : 0;
+}
+
+/* made: what results are made like. */
+static int fill_args(const ext_handle_t *handle, PyObject *const *values, xep_combine_args_t *args, ext_element_t *made)
+{
+    if (ext_combine_read(handle, values[X], values[TOPK_WEIGHTS], values[DTYPE], args, made) != 0 ||
+        read_biases(handle, values[BIAS], args) != 0 || read_weights(handle, values, args) != 0 ||
         read_missing(handle, values[MISSING], args) != 0 ||
         ext_args_vector("wait_ns", values[WAIT_NS], EXT_HOST, handle->nranks, XEP_INT64, &args->wait_ns) != 0 ||
         ext_args_flag(values[LOGFMT], XEP_COMBINE_LOGFMT, &args->flags) != 0 ||
@@ -231,15 +239,12 @@ static PyObject *take_result(const ext_handle_t *handle, PyObject *const *values
  * unseen. values are borrowed, and the GIL is given up: the caller's frame holds them for a call that waits, the
  * Request for one that was only begun.
  */
-static PyObject *combine(PyObject *self, PyObject *const *given, Py_ssize_t nargs, PyObject *keywords, int begin_only)
+static PyObject *bring_back(ext_handle_t *handle, PyObject *const *values, int begin_only)
 {
-    ext_handle_t *handle = (ext_handle_t *)self;
     xep_combine_args_t args = XEP_COMBINE_ARGS_INIT;
     xep_request_t *request = NULL;
-    PyObject *values[COUNT];
     ext_element_t made;
     xep_status_t status;
-    if (ext_args_read(&signature, given, nargs, keywords, values) != 0) return ext_failed_refuse(handle->buffer);
     if (ext_handle_get(handle) == NULL) return ext_failed_refuse(handle->buffer);
     if (ext_buffer_begin(handle->buffer) == NULL) return NULL;
     xep_handle_t *own = ext_handle_get(handle); /* again: what was settled may have been its dispatch, which failed */
@@ -255,10 +260,24 @@ static PyObject *combine(PyObject *self, PyObject *const *given, Py_ssize_t narg
         ext_failed_raise(handle->buffer, status, EXT_UNKNOWN_ROWS);
         ext_failed_keep_values(handle->buffer, status, values, COUNT);
         Py_CLEAR(result);
+    } else {
+        Py_CLEAR(handle->given);
     }
     Py_DECREF(memory);
     if (result == NULL || !begin_only) return result;
-    return ext_request_new(handle->buffer, request, result, self, values, COUNT);
+    return ext_request_new(handle->buffer, request, result, (PyObject *)handle, values, COUNT);
+}
+
+static PyObject *combine(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *keywords, int begin_only)
+{
+    static const int at[3] = {X, TOPK_WEIGHTS, DTYPE};
+    ext_handle_t *handle = (ext_handle_t *)self;
+    PyObject *values[COUNT];
+    if (ext_args_read(&signature, args, nargs, keywords, values) != 0) return ext_failed_refuse(handle->buffer);
+    PyObject *given = ext_pieces_given(handle, values, at);
+    PyObject *result = bring_back(handle, values, begin_only);
+    Py_XDECREF(given);
+    return result;
 }
 
 PyObject *ext_combine(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *keywords)

@@ -8,12 +8,14 @@
 
 #include "ext_args.h"
 #include "ext_failed.h"
+#include "ext_pieces.h"
 #include "ext_request.h"
 
 #define EXT_PARAMETERS                                                                                            \
     "($self, x, topk_idx=None, topk_weights=None, *, scales=None, cached=None, capacity=0, expert_alignment=1,\n" \
     "dtype=None, quant=0, arrangement=None, scales_by_column=False, send_weights=False, in_place=False,\n"        \
-    "counts_there=False, expert_stats=None, wait_ns=None, after=None, timeout=None, stream=None)\n--\n\n"
+    "counts_there=False, expert_stats=None, wait_ns=None, after=None, timeout=None, stream=None,\n"               \
+    "pieces=False)\n--\n\n"
 
 const char ext_dispatch_doc[] =
     "dispatch" EXT_PARAMETERS
@@ -33,13 +35,16 @@ const char ext_dispatch_doc[] =
     "counts_there: memory=\"cuda\", mode normal, with capacity: the call waits for nothing. recv.rows is capacity,\n"
     "    the counts are on the device, and src_begin[R] is how many rows came; what would be an error of this call\n"
     "    is an XepError (Status.ERR_PROTOCOL) of a later one. Mode ll is so in any case.\n"
+    "pieces: of a buffer with pieces=True: rows that a slot has no room for come when the one before are done with\n"
+    "    (Handle.pieces()). x, topk_weights and scales must not change until the last have come; the handle keeps\n"
+    "    them.\n"
     "expert_stats: mode ll: [L] int32, to which the rows received for each local expert are added.\n"
     "wait_ns: [R] int64, to which the nanoseconds are added that this rank waited for each rank, as waits() has it.\n"
     "after: a request to begin after. timeout: seconds; None: the buffer's.\n"
     "stream: memory=\"cuda\": that of torch or cupy, or its address; None: torch's current one for tensors, else the\n"
     "    default stream. The call returns when the rows are counted; they are there in the order of the stream.\n\n"
-    "Errors: BusyError (no free slot), CapacityError (``rows`` says how many were sent here), MismatchError, ... :\n"
-    "nothing was moved. DeadlineError, PeerError: the buffer needs reset().";
+    "Errors: BusyError (no free slot), CapacityError (``rows`` says how many were sent here; pieces), MismatchError,\n"
+    "...: nothing was moved. DeadlineError, PeerError: the buffer needs reset().";
 
 const char ext_dispatch_async_doc[] =
     "dispatch_async" EXT_PARAMETERS
@@ -67,28 +72,15 @@ enum {
     AFTER,
     TIMEOUT,
     STREAM,
+    PIECES,
     COUNT
 };
 
-static const char *const names[COUNT] = {"x",
-                                         "topk_idx",
-                                         "topk_weights",
-                                         "scales",
-                                         "cached",
-                                         "capacity",
-                                         "expert_alignment",
-                                         "dtype",
-                                         "quant",
-                                         "arrangement",
-                                         "scales_by_column",
-                                         "send_weights",
-                                         "in_place",
-                                         "counts_there",
-                                         "expert_stats",
-                                         "wait_ns",
-                                         "after",
-                                         "timeout",
-                                         "stream"};
+static const char *const names[COUNT] = {"x",        "topk_idx",     "topk_weights",     "scales",
+                                         "cached",   "capacity",     "expert_alignment", "dtype",
+                                         "quant",    "arrangement",  "scales_by_column", "send_weights",
+                                         "in_place", "counts_there", "expert_stats",     "wait_ns",
+                                         "after",    "timeout",      "stream",           "pieces"};
 
 static ext_signature_t signature = {"dispatch", 3, COUNT, names, {NULL}};
 
@@ -162,7 +154,8 @@ static int read_options(const ext_buffer_t *buffer, PyObject *const *values, xep
         ext_args_flag(values[SCALES_BY_COLUMN], XEP_DISPATCH_SCALES_BY_COLUMN, &args->flags) != 0 ||
         ext_args_flag(values[SEND_WEIGHTS], XEP_DISPATCH_SEND_WEIGHTS, &args->flags) != 0 ||
         ext_args_flag(values[IN_PLACE], XEP_DISPATCH_IN_PLACE, &args->flags) != 0 ||
-        ext_args_flag(values[COUNTS_THERE], XEP_DISPATCH_COUNTS_THERE, &args->flags) != 0)
+        ext_args_flag(values[COUNTS_THERE], XEP_DISPATCH_COUNTS_THERE, &args->flags) != 0 ||
+        ext_args_flag(values[PIECES], XEP_DISPATCH_PIECES, &args->flags) != 0)
         return -1;
     if (ext_args_vector("expert_stats", values[EXPERT_STATS], buffer->place, (Py_ssize_t)buffer->local_experts,
                         XEP_INT32, &args->expert_stats) != 0 ||
@@ -207,6 +200,10 @@ static PyObject *dispatch(PyObject *self, PyObject *const *given, Py_ssize_t nar
     if (fill_args(buffer, values, &args, &x) != 0) return ext_failed_refuse(buffer);
     ext_handle_t *handle = ext_handle_new(buffer, &x.element, x.rows, (Py_ssize_t)args.topk, x.columns);
     if (handle == NULL) return ext_failed_refuse(buffer);
+    if ((args.flags & XEP_DISPATCH_PIECES) != 0 && (handle->sent = ext_request_keep(NULL, values, COUNT)) == NULL) {
+        Py_DECREF(handle);
+        return ext_failed_refuse(buffer);
+    }
     xep_handle_t **handle_p = &handle->memory->handle;
     handle->counts_there = buffer->counts_there || (args.flags & XEP_DISPATCH_COUNTS_THERE) != 0;
     if (!handle->counts_there) args.recv_rows_p = &handle->rows; /* of one that goes on, the Request keeps the Handle */
@@ -219,7 +216,10 @@ static PyObject *dispatch(PyObject *self, PyObject *const *given, Py_ssize_t nar
         Py_DECREF(handle);
         return NULL;
     }
-    if (!begin_only) return (PyObject *)handle;
+    if (!begin_only) {
+        ext_pieces_came(handle);
+        return (PyObject *)handle;
+    }
     return ext_request_new(buffer, request, (PyObject *)handle, NULL, values, COUNT);
 }
 

@@ -10,6 +10,7 @@
 #include "ext_combine.h"
 #include "ext_failed.h"
 #include "ext_module.h"
+#include "ext_pieces.h"
 #include "ext_place.h"
 #include "ext_received.h"
 
@@ -71,6 +72,8 @@ void ext_handle_forget(ext_handle_t *handle)
     ext_memory_t *memory = handle->memory;
     for (int kind = 0; kind < EXT_KINDS; kind++)
         if (handle->shown[kind] != NULL) ext_received_forget(handle->shown[kind]);
+    Py_CLEAR(handle->sent);
+    Py_CLEAR(handle->given);
     handle->memory = NULL;
     if (memory != NULL) memory->owner = NULL;
     Py_XDECREF(memory);
@@ -204,6 +207,8 @@ static int traverse(PyObject *self, visitproc visit, void *arg)
     Py_VISIT(Py_TYPE(self));
     Py_VISIT(((ext_handle_t *)self)->buffer);
     Py_VISIT(((ext_handle_t *)self)->memory);
+    Py_VISIT(((ext_handle_t *)self)->sent);
+    Py_VISIT(((ext_handle_t *)self)->given);
     return 0;
 }
 
@@ -219,6 +224,10 @@ static PyMethodDef methods[] = {
      "combine_input($self, dtype=None)\n--\n\n"
      "[rows, H] of the buffer's combine type: expert outputs written here need no copy; then combine() without x.\n\n"
      "Waits until peers have read what an earlier combine left there. Ask again before writing again."},
+    {"next", EXT_KEYWORDS(ext_pieces_next), ext_pieces_next_doc},
+    {"next_async", EXT_KEYWORDS(ext_pieces_next_async), ext_pieces_next_async_doc},
+    {"give", EXT_KEYWORDS(ext_pieces_give), ext_pieces_give_doc},
+    {"pieces", EXT_KEYWORDS(ext_pieces_of), ext_pieces_doc},
     {"gather", EXT_KEYWORDS(ext_place_gather), ext_place_gather_doc},
     {"numpy", show_numpy, METH_NOARGS,
      "numpy($self)\n--\n\nThe received rows as numpy arrays; bfloat16 as uint16, 8-bit floats as uint8."},

@@ -18,6 +18,8 @@ typedef struct ext_handle {
     struct ext_received *shown[EXT_KINDS]; /* not counted: the rows as arrays, while somebody looks at them */
     int counts_there;                      /* 1: counts are arrays of the device, and nobody waits for them */
     uint64_t rows;                         /* what the library writes into recv_rows_p */
+    PyObject *sent;                        /* what a dispatch in pieces was given, until all have come; else NULL */
+    PyObject *given;                       /* (outputs, topk_weights, dtype) of give(), some of them NULL; else NULL */
     PyObject *weak;
 } ext_handle_t;
 

@@ -12,6 +12,7 @@
 #include "ext_group.h"
 #include "ext_handle.h"
 #include "ext_layout.h"
+#include "ext_pieces.h"
 #include "ext_received.h"
 #include "ext_request.h"
 
@@ -48,9 +49,9 @@ void ext_dealloc(PyObject *self, PyObject *weak, inquiry clear)
 static int fill(PyObject *module)
 {
     static int is_filled;
-    int (*const ready[])(PyObject *) = {ext_library_ready, ext_arrays_ready,   ext_device_ready,
-                                        ext_layout_ready,  ext_group_ready,    ext_buffer_ready,
-                                        ext_handle_ready,  ext_received_ready, ext_request_ready};
+    int (*const ready[])(PyObject *) = {ext_library_ready,  ext_arrays_ready, ext_device_ready, ext_layout_ready,
+                                        ext_group_ready,    ext_buffer_ready, ext_handle_ready, ext_pieces_ready,
+                                        ext_received_ready, ext_request_ready};
     if (is_filled) {
         PyErr_SetString(PyExc_ImportError, "xep._ext cannot be loaded twice in a process");
         return -1;

@@ -24,13 +24,14 @@ enum {
     PATH,
     PASS_ROWS,
     NODE_SUMS,
+    PIECES,
     COUNT
 };
 
-static const char *const names[COUNT] = {"group",       "experts", "topk",          "hidden",   "tokens",
-                                         "mode",        "dtype",   "combine_dtype", "scales",   "recv_rows",
-                                         "slots",       "threads", "timeout",       "memory",   "on_failure",
-                                         "send_memory", "path",    "pass_rows",     "node_sums"};
+static const char *const names[COUNT] = {"group",       "experts", "topk",          "hidden",    "tokens",
+                                         "mode",        "dtype",   "combine_dtype", "scales",    "recv_rows",
+                                         "slots",       "threads", "timeout",       "memory",    "on_failure",
+                                         "send_memory", "path",    "pass_rows",     "node_sums", "pieces"};
 
 static ext_signature_t signature = {"Buffer", 5, COUNT, names, {NULL}};
 
@@ -53,6 +54,7 @@ int ext_params_read(PyObject *const *args, Py_ssize_t nargs, PyObject *keywords,
         ext_args_memory(values[MEMORY], &params->memory) != 0 ||
         ext_args_on_failure(values[ON_FAILURE], &params->on_failure) != 0 ||
         ext_args_flag(values[SEND_MEMORY], XEP_BUFFER_SEND_MEMORY, &params->flags) != 0 ||
+        ext_args_flag(values[PIECES], XEP_BUFFER_PIECES, &params->flags) != 0 ||
         ext_args_path(values[PATH], &params->path) != 0 ||
         ext_args_number("pass_rows", values[PASS_ROWS], INT64_MAX, &params->pass_rows) != 0 ||
         ext_args_node_sums(values[NODE_SUMS], &params->node_sums) != 0)

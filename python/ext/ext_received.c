@@ -205,12 +205,23 @@ static void look_again(ext_received_t *received)
     if (recv != NULL) copy_recv(received, recv);
 }
 
+/* The rows of a piece that another one has followed are gone. After a release, others say so. */
+static int check_shown(const ext_received_t *received)
+{
+    const ext_handle_t *handle = received->handle;
+    if (handle->memory == NULL || handle->shown[received->kind] == received) return 0;
+    PyErr_Format(PyExc_ValueError, "these rows are gone: piece %llu was followed by the next one (recv of the handle)",
+                 (unsigned long long)received->recv.piece + 1);
+    return -1;
+}
+
 /* After the release an array that somebody holds goes on, and none can be had from here any more. */
 static PyObject *get_array(PyObject *self, void *closure)
 {
     ext_received_t *received = (ext_received_t *)self;
     const int which = (int)(intptr_t)closure;
     PyObject **kept = &received->arrays[which];
+    if (check_shown(received) != 0) return NULL;
     if (which == OUT) look_again(received);
     if (is_absent(received, which)) Py_RETURN_NONE;
     if (*kept == NULL) {
@@ -243,7 +254,7 @@ static PyObject *list_expert_rows(PyObject *self, PyObject *Py_UNUSED(unused))
 {
     const ext_received_t *received = (ext_received_t *)self;
     const Py_ssize_t count = (Py_ssize_t)received->recv.local_experts;
-    if (ext_handle_get(received->handle) == NULL) return NULL;
+    if (ext_handle_get(received->handle) == NULL || check_shown(received) != 0) return NULL;
     if (received->handle->counts_there) {
         PyErr_SetString(PyExc_TypeError,
                         "list_expert_rows: expected counts in host memory (expert_rows is on the device)");
@@ -318,6 +329,11 @@ static PyMemberDef members[] = {
     {"topk", T_UINT, EXT_RECV(topk), READONLY, "K."},
     {"first_expert", T_UINT, EXT_RECV(first_expert), READONLY, "Of the whole group: local expert 0."},
     {"local_experts", T_UINT, EXT_RECV(local_experts), READONLY, "L."},
+    {"pieces", T_ULONGLONG, EXT_RECV(pieces), READONLY,
+     "In how many pieces the rows come, on all ranks; 1: all at once."},
+    {"piece", T_ULONGLONG, EXT_RECV(piece), READONLY, "Which of them this is, from 0."},
+    {"all_rows", T_ULONGLONG, EXT_RECV(all_rows), READONLY, "Rows of all pieces."},
+    {"first_row", T_ULONGLONG, EXT_RECV(first_row), READONLY, "Which of all rows the first one here is."},
     {"_handle", T_OBJECT, offsetof(ext_received_t, handle), READONLY, NULL},
     {"__weaklistoffset__", T_PYSSIZET, offsetof(ext_received_t, weak), READONLY, NULL},
     {NULL, 0, 0, 0, NULL},

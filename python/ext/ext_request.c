@@ -8,6 +8,7 @@
 
 #include "ext_failed.h"
 #include "ext_module.h"
+#include "ext_pieces.h"
 
 #include <stddef.h>
 #include <structmember.h>
@@ -63,7 +64,7 @@ static int fail(ext_request_t *request, xep_status_t status)
 {
     ext_handle_t *handle = ext_handle_check(request->result) ? (ext_handle_t *)request->result : NULL;
     request->error = ext_failed_error(request->buffer, status, handle != NULL ? handle->rows : EXT_UNKNOWN_ROWS);
-    if (handle != NULL) ext_handle_forget(handle);
+    if (handle != NULL && !request->keeps_rows) ext_handle_forget(handle);
     return request->error != NULL ? 0 : -1;
 }
 
@@ -76,6 +77,7 @@ static int settle(ext_request_t *request, xep_status_t status)
     xep_request_t *own = request->request;
     if (own == NULL) return 0; /* another thread has */
     if (status < 0 && fail(request, status) != 0) return -1;
+    if (status >= 0 && ext_handle_check(request->result)) ext_pieces_came((ext_handle_t *)request->result);
     lib.request_free(own);
     return forget(request, status);
 }

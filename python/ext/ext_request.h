@@ -13,6 +13,7 @@ typedef struct ext_request {
     PyObject *result;       /* what wait() returns */
     PyObject *kept;         /* tuple: the arrays of the operation, and its handle; NULL: done */
     PyObject *error;        /* NULL: it ended well, or not yet */
+    int keeps_rows;         /* 1: result is a handle that has rows without it: it brings the next ones */
     PyObject *weak;
 } ext_request_t;
 

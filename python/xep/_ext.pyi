@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The compiled module, for type checkers; its own docstrings say what each is."""
 
-from typing import Any, Callable, Generic, Optional, TypedDict, TypeVar
+from typing import Any, Callable, Generic, Iterator, Optional, TypedDict, TypeVar
 
 import numpy as np
 from typing_extensions import Unpack
@@ -43,6 +43,7 @@ class DispatchOptions(TypedDict, total=False):
     after: Optional[Request]
     timeout: Optional[float]
     stream: Any
+    pieces: bool
 
 class CombineOptions(TypedDict, total=False):
     out: Any
@@ -57,6 +58,13 @@ class CombineOptions(TypedDict, total=False):
     after: Optional[Request]
     timeout: Optional[float]
     stream: Any
+
+class NextOptions(TypedDict, total=False):
+    topk_weights: Any
+    dtype: Any
+    outputs: bool
+    wait_ns: Any
+    timeout: Optional[float]
 
 class SlotMemory: ...
 
@@ -161,6 +169,10 @@ class Handle:
     def combine(self, x: Any = None, **options: Unpack[CombineOptions]) -> Combined: ...
     def combine_async(self, x: Any = None, **options: Unpack[CombineOptions]) -> Request[Combined]: ...
     def combine_input(self, dtype: Any = None) -> Any: ...
+    def next(self, x: Any = None, **options: Unpack[NextOptions]) -> Handle: ...
+    def next_async(self, x: Any = None, **options: Unpack[NextOptions]) -> Request[Handle]: ...
+    def give(self, x: Any, topk_weights: Any = None, dtype: Any = None) -> None: ...
+    def pieces(self, *, outputs: bool = True, timeout: Optional[float] = None) -> Iterator[Received]: ...
     def gather(self, out: Any = None) -> Any: ...
     def release(self) -> None: ...
     def __enter__(self) -> Handle: ...
@@ -190,6 +202,10 @@ class Received:
     pair_begin: Any
     pair_count: Any
     out: Any
+    pieces: int
+    piece: int
+    all_rows: int
+    first_row: int
     _handle: Handle
     def list_expert_rows(self) -> list[int]: ...
 

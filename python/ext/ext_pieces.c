@@ -1,0 +1,303 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/*
+ * The piece that a handle shows ends with a call of next(): arrays of its rows look at the next one's then, so what was
+ * Received for it gives no arrays any more.
+ */
+#include "ext_pieces.h"
+
+#include "ext_args.h"
+#include "ext_combine.h"
+#include "ext_failed.h"
+#include "ext_module.h"
+#include "ext_received.h"
+#include "ext_request.h"
+
+/* ---- what a handle holds meanwhile ---- */
+
+void ext_pieces_came(ext_handle_t *handle)
+{
+    if (handle->sent == NULL || handle->memory == NULL) return;
+    const xep_recv_t *recv = lib.handle_recv(handle->memory->handle);
+    if (recv != NULL && recv->piece + 1 >= recv->pieces) Py_CLEAR(handle->sent);
+}
+
+PyObject *ext_pieces_given(const ext_handle_t *handle, PyObject **values, const int at[3])
+{
+    if (handle->given == NULL || values[at[0]] != NULL) return NULL;
+    for (int i = 0; i < 3; i++) {
+        PyObject *item = PyTuple_GET_ITEM(handle->given, i);
+        if (item != Py_None && values[at[i]] == NULL) values[at[i]] = item;
+    }
+    Py_INCREF(handle->given);
+    return handle->given;
+}
+
+/* What was shown goes on saying what it was, without arrays. */
+static void end_piece(ext_handle_t *handle)
+{
+    for (int kind = 0; kind < EXT_KINDS; kind++) {
+        struct ext_received *shown = handle->shown[kind];
+        handle->shown[kind] = NULL;
+        if (shown != NULL) ext_received_forget(shown);
+    }
+    Py_CLEAR(handle->given);
+}
+
+/* ---- outputs ---- */
+
+const char ext_pieces_give_doc[] =
+    "give($self, x, topk_weights=None, dtype=None)\n--\n\n"
+    "Expert outputs of the rows that are shown, as combine() takes them: the next turn of pieces(), next() or\n"
+    "combine() without x reads them, and until then they must not change. Nothing is copied or sent here.";
+
+enum { GIVEN_X, GIVEN_WEIGHTS, GIVEN_DTYPE, GIVEN_COUNT };
+
+PyObject *ext_pieces_give(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *keywords)
+{
+    static const char *const names[GIVEN_COUNT] = {"x", "topk_weights", "dtype"};
+    static ext_signature_t signature = {"give", 3, GIVEN_COUNT, names, {NULL}};
+    ext_handle_t *handle = (ext_handle_t *)self;
+    xep_combine_args_t outputs = XEP_COMBINE_ARGS_INIT;
+    PyObject *values[GIVEN_COUNT];
+    ext_element_t made;
+    if (ext_args_read(&signature, args, nargs, keywords, values) != 0) return NULL;
+    if (values[GIVEN_X] == NULL) values[GIVEN_X] = Py_None; /* no array, and refused as such */
+    if (ext_combine_read(handle, values[GIVEN_X], values[GIVEN_WEIGHTS], values[GIVEN_DTYPE], &outputs, &made) != 0)
+        return NULL;
+    PyObject *given = ext_request_keep(NULL, values, GIVEN_COUNT);
+    if (given == NULL) return NULL;
+    Py_XSETREF(handle->given, given);
+    Py_RETURN_NONE;
+}
+
+/* ---- the next piece ---- */
+
+#define EXT_PARAMETERS \
+    "($self, x=None, *, topk_weights=None, dtype=None, outputs=True, wait_ns=None, timeout=None)\n--\n\n"
+
+const char ext_pieces_next_doc[] =
+    "next" EXT_PARAMETERS
+    "Takes the expert outputs of the piece that is shown back to its tokens' ranks, where they are kept for\n"
+    "combine(), and brings the next piece: recv is that one then. Collective, blocking; every rank calls it\n"
+    "recv.pieces - 1 times, also one that gets no rows any more. pieces() does this.\n\n"
+    "x, topk_weights, dtype: as in combine(); x None: what give() was told, else what was written to combine_input().\n"
+    "outputs: False: the piece has none, and there will be no combine().\n"
+    "wait_ns, timeout: as in combine().\n\n"
+    "Arrays of the piece before keep their memory, which has rows of this one then, or nothing of use. InvalidError:\n"
+    "the last piece is shown already, or outputs are of another kind than before; nothing has changed.";
+
+const char ext_pieces_next_async_doc[] =
+    "next_async" EXT_PARAMETERS
+    "As next(), but returns once it is begun; wait() has the handle. Outputs must not be touched before.";
+
+#undef EXT_PARAMETERS
+
+enum { X, TOPK_WEIGHTS, DTYPE, OUTPUTS, WAIT_NS, TIMEOUT, SENT, COUNT = SENT };
+
+static const char *const names[COUNT] = {"x", "topk_weights", "dtype", "outputs", "wait_ns", "timeout"};
+
+static ext_signature_t signature = {"next", 1, COUNT, names, {NULL}};
+
+/* *args_p: NULL where there are no outputs. */
+static int fill_args(const ext_handle_t *handle, PyObject *const *values, xep_next_args_t *args,
+                     xep_next_args_t **args_p)
+{
+    xep_combine_args_t outputs = XEP_COMBINE_ARGS_INIT;
+    ext_element_t made;
+    const int none = values[OUTPUTS] != NULL ? PyObject_Not(values[OUTPUTS]) : 0;
+    if (none < 0) return -1;
+    if (none) {
+        PyObject *const *extra = values;
+        while (extra < values + COUNT && (*extra == NULL || extra == values + OUTPUTS)) extra++;
+        if (extra == values + COUNT) return 0;
+        PyErr_Format(PyExc_ValueError, "%s: expected None with outputs=False", names[extra - values]);
+        return -1;
+    }
+    if (ext_combine_read(handle, values[X], values[TOPK_WEIGHTS], values[DTYPE], &outputs, &made) != 0 ||
+        ext_args_vector("wait_ns", values[WAIT_NS], EXT_HOST, handle->nranks, XEP_INT64, &args->wait_ns) != 0)
+        return -1;
+    args->x = outputs.x, args->x_stride = outputs.x_stride;
+    args->dtype = outputs.dtype, args->hidden = outputs.hidden;
+    args->topk_weights = outputs.topk_weights, args->topk_weights_stride = outputs.topk_weights_stride;
+    *args_p = args;
+    return ext_args_timeout(values[TIMEOUT], &args->timeout_ms);
+}
+
+/*
+ * What the dispatch was given is read again, so it is kept with the outputs, as long as the transport may read them.
+ * The handle is the result, and kept by a request as such.
+ */
+static PyObject *bring(ext_handle_t *handle, PyObject *const *values, int begin_only)
+{
+    xep_next_args_t args = XEP_NEXT_ARGS_INIT, *outputs = NULL;
+    xep_request_t *request = NULL;
+    PyObject *kept[COUNT + 1];
+    xep_status_t status;
+    if (ext_handle_get(handle) == NULL) return ext_failed_refuse(handle->buffer);
+    if (ext_buffer_begin(handle->buffer) == NULL) return NULL;
+    xep_handle_t *own = ext_handle_get(handle); /* again: what was settled may have been its dispatch, which failed */
+    if (own == NULL || fill_args(handle, values, &args, &outputs) != 0) return ext_failed_refuse(handle->buffer);
+    memcpy(kept, values, COUNT * sizeof *kept);
+    kept[SENT] = handle->sent;
+    Py_XINCREF(kept[SENT]);
+    PyObject *memory = (PyObject *)handle->memory, *result = NULL;
+    Py_INCREF(memory); /* another thread may release the handle */
+    Py_BEGIN_ALLOW_THREADS
+    status = lib.handle_next(own, outputs, begin_only ? &request : NULL);
+    Py_END_ALLOW_THREADS
+    Py_INCREF(handle);
+    if (status < 0) {
+        ext_failed_raise(handle->buffer, status, EXT_UNKNOWN_ROWS);
+        ext_failed_keep_values(handle->buffer, status, kept, COUNT + 1);
+        Py_DECREF(handle);
+    } else {
+        end_piece(handle);
+        if (!begin_only) ext_pieces_came(handle);
+        result = begin_only ? ext_request_new(handle->buffer, request, (PyObject *)handle, NULL, kept, COUNT + 1)
+                            : (PyObject *)handle;
+    }
+    if (begin_only && result != NULL) ((ext_request_t *)result)->keeps_rows = 1;
+    Py_XDECREF(kept[SENT]);
+    Py_DECREF(memory);
+    return result;
+}
+
+static PyObject *next(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *keywords, int begin_only)
+{
+    static const int at[3] = {X, TOPK_WEIGHTS, DTYPE};
+    ext_handle_t *handle = (ext_handle_t *)self;
+    PyObject *values[COUNT];
+    if (ext_args_read(&signature, args, nargs, keywords, values) != 0) return ext_failed_refuse(handle->buffer);
+    PyObject *given = values[OUTPUTS] == NULL ? ext_pieces_given(handle, values, at) : NULL;
+    PyObject *result = bring(handle, values, begin_only);
+    Py_XDECREF(given);
+    return result;
+}
+
+PyObject *ext_pieces_next(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *keywords)
+{
+    return next(self, args, nargs, keywords, 0);
+}
+
+PyObject *ext_pieces_next_async(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *keywords)
+{
+    return next(self, args, nargs, keywords, 1);
+}
+
+/* ---- all of them ---- */
+
+const char ext_pieces_doc[] =
+    "pieces($self, *, outputs=True, timeout=None)\n--\n\n"
+    "Received rows, piece after piece: of a dispatch whose rows came at once, that one. Each turn but the first is\n"
+    "next(outputs=outputs, timeout=timeout), so all ranks take all turns::\n\n"
+    "    for piece in handle.pieces():      # piece is handle.recv\n"
+    "        handle.give(experts(piece))    # or write to handle.combine_input()\n"
+    "    out = handle.combine()\n\n"
+    "What a turn gives is there until the next one.";
+
+typedef struct ext_pieces {
+    PyObject_HEAD
+    ext_handle_t *handle;
+    uint64_t turns, piece; /* the piece that the last turn gave */
+    PyObject *options[COUNT];
+} ext_pieces_t;
+
+static PyTypeObject *pieces_type;
+
+PyObject *ext_pieces_of(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *keywords)
+{
+    static const char *const known[] = {"outputs", "timeout"};
+    static ext_signature_t options = {"pieces", 0, 2, known, {NULL}};
+    PyObject *values[2];
+    int32_t timeout_ms;
+    if (ext_args_read(&options, args, nargs, keywords, values) != 0) return NULL;
+    const int has = values[0] != NULL ? PyObject_IsTrue(values[0]) : 1;
+    if (has < 0 || ext_args_timeout(values[1], &timeout_ms) != 0) return NULL;
+    if (!has && values[1] != NULL) {
+        PyErr_SetString(PyExc_ValueError, "timeout: expected None with outputs=False");
+        return NULL;
+    }
+    ext_pieces_t *pieces = (ext_pieces_t *)pieces_type->tp_alloc(pieces_type, 0);
+    if (pieces == NULL) return NULL;
+    pieces->options[OUTPUTS] = has ? NULL : Py_False;
+    pieces->options[TIMEOUT] = values[1];
+    Py_XINCREF(pieces->options[OUTPUTS]);
+    Py_XINCREF(values[1]);
+    Py_INCREF(self);
+    pieces->handle = (ext_handle_t *)self;
+    return (PyObject *)pieces;
+}
+
+/* What moved the handle on besides this has taken a turn away, of which a rank alone may know: refused as a call is. */
+static int check_turn(const ext_pieces_t *pieces, const xep_recv_t *recv)
+{
+    if (recv->piece == pieces->piece) return 0;
+    PyErr_Format(PyExc_ValueError,
+                 "pieces: the handle shows piece %llu, the last turn gave %llu (one loop at a time, without next())",
+                 (unsigned long long)recv->piece + 1, (unsigned long long)pieces->piece + 1);
+    return -1;
+}
+
+/* NULL without an exception: there are no more. */
+static PyObject *turn(PyObject *self)
+{
+    static const int at[3] = {X, TOPK_WEIGHTS, DTYPE};
+    ext_pieces_t *pieces = (ext_pieces_t *)self;
+    ext_handle_t *handle = pieces->handle;
+    const xep_recv_t *recv = ext_handle_recv(handle);
+    if (recv == NULL || (pieces->turns > 0 && check_turn(pieces, recv) != 0)) return ext_failed_refuse(handle->buffer);
+    if (pieces->turns > 0) {
+        PyObject *values[COUNT];
+        if (recv->piece + 1 >= recv->pieces) return NULL;
+        memcpy(values, pieces->options, sizeof values);
+        PyObject *given = values[OUTPUTS] == NULL ? ext_pieces_given(handle, values, at) : NULL;
+        PyObject *moved = bring(handle, values, 0);
+        Py_XDECREF(given);
+        if (moved == NULL) return NULL;
+        Py_DECREF(moved);
+        recv = ext_handle_recv(handle);
+        if (recv == NULL) return NULL;
+    }
+    pieces->turns++;
+    pieces->piece = recv->piece;
+    return ext_received_of(handle, handle->element.kind);
+}
+
+static int clear(PyObject *self)
+{
+    ext_pieces_t *pieces = (ext_pieces_t *)self;
+    Py_CLEAR(pieces->handle);
+    Py_CLEAR(pieces->options[OUTPUTS]);
+    Py_CLEAR(pieces->options[TIMEOUT]);
+    return 0;
+}
+
+static int traverse(PyObject *self, visitproc visit, void *arg)
+{
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(((ext_pieces_t *)self)->handle);
+    return 0;
+}
+
+static void dealloc(PyObject *self)
+{
+    ext_dealloc(self, NULL, clear);
+}
+
+static PyType_Slot slots[] = {
+    {Py_tp_dealloc, dealloc},
+    {Py_tp_traverse, traverse},
+    {Py_tp_clear, clear},
+    {Py_tp_iter, PyObject_SelfIter},
+    {Py_tp_iternext, turn},
+    {Py_tp_doc, "What Handle.pieces() loops over."},
+    {0, NULL},
+};
+
+static PyType_Spec spec = {"xep._ext.Pieces", sizeof(ext_pieces_t), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, slots};
+
+int ext_pieces_ready(PyObject *module)
+{
+    return ext_add_type(module, &spec, 0, &pieces_type);
+}
