@@ -25,6 +25,9 @@ check 2 $small --dtype fp8 --cached --in-place --check-only
 check 2 XEP_MAP=never $small --in-place --check-only
 check 2 $small --mode ll --in-place --mask 150 --iters 3 --check
 check 2 $small --mode ll --quant none --layout padded --in-place --check-only
+check 3 $small --recv-rows 9 --mask 150 --iters 3 --check
+check 3 XEP_MAP=never $small --recv-rows 1 --dtype fp8 --check-only
+check 2 $small --recv-rows 1000 --routing one-rank --copy-in --iters 2 --check
 check 3 $small --pressure 5 --check-only
 grep -q '^pressure: two runs of 5 seeds, ok$' "$dir/out" || wrong 'no pressure'
 

@@ -25,6 +25,8 @@ passes 5 normal_shapes XEP_NODE_RANKS=3 XEP_PATH=nodes XEP_NODE_SUMS=fp32 XEP_TH
 passes 4 failure XEP_NODE_RANKS=2 XEP_PATH=nodes
 passes 4 waits XEP_NODE_RANKS=2 XEP_PATH=nodes
 passes 5 normal_shapes XEP_NODE_RANKS=2 UCX_TLS=tcp,sysv,self
+passes 4 pieces XEP_NODE_RANKS=2
+[ -n "$brief" ] || passes 5 pieces XEP_NODE_RANKS=2 UCX_TLS=tcp,sysv,self
 [ -n "$brief" ] || passes 3 normal_shapes XEP_NODE_RANKS=1
 passes 3 normal_ops XEP_MAP=never XEP_INFLIGHT=64k
 passes 4 waits XEP_NODE_RANKS=2 XEP_PATH=flat

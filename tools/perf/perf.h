@@ -43,33 +43,34 @@ typedef struct perf {
     uint8_t *logfmt_from; /* [R] for the oracle; with --quant logfmt only */
     uint32_t mapped;      /* ranks mapped, this one included; the fewest of any rank */
     perf_memory_t memory;
-    void *x;                  /* [T] rows */
-    int64_t *idx;             /* [T][K] */
-    float *weights;           /* [T][K] */
-    uint32_t *scales;         /* [T] scales, or NULL */
-    char *out;                /* [slots][T] sums */
-    float *out_weights;       /* [T][K], with check */
-    void *bias[2];            /* [T] sums each, with check */
-    char *area;               /* expert outputs for --copy-in; destination and source of the limit */
-    xep_handle_t *base;       /* --cached: whose routing is used */
-    xep_handle_t **handle;    /* [slots] */
-    xep_request_t **request;  /* [slots] */
-    void *sends;              /* --in-place: where the next dispatch takes its rows from; NULL: from x */
-    size_t sends_stride;      /* between rows there */
-    int in_place;             /* it leaves them there */
-    int empty;                /* operations are without tokens now */
-    uint64_t computing;       /* rounds of the compute kernel between the phases; 0: none */
-    uint64_t sent_ns;         /* when the send phase of the last operation ended */
-    uint64_t device_ns;       /* --memory cuda: how long the last operation was on its stream */
-    uint64_t progress_ns;     /* when the progress line was last written */
-    char progress_of[64];     /* what comes before it: the point of a sweep */
-    uint32_t point;           /* of the sweep */
-    uint64_t *wait_ns;        /* [R] --waits: of the step that runs; else NULL, as waits */
-    struct perf_wait *waits;  /* [R][PERF_OPS][R] of this rank, and once gathered of every rank, for each rank */
-    struct perf_peer *peer;   /* --peer: else NULL */
-    struct perf_cuda *cuda;   /* --memory cuda: else NULL */
-    int timing;               /* nobody looks at what operations bring now */
-    const char *check_result; /* "off", "ok", "failed" */
+    void *x;                    /* [T] rows */
+    int64_t *idx;               /* [T][K] */
+    float *weights;             /* [T][K] */
+    uint32_t *scales;           /* [T] scales, or NULL */
+    char *out;                  /* [slots][T] sums */
+    float *out_weights;         /* [T][K], with check */
+    void *bias[2];              /* [T] sums each, with check */
+    char *area;                 /* expert outputs for --copy-in; destination and source of the limit */
+    xep_handle_t *base;         /* --cached: whose routing is used */
+    xep_handle_t **handle;      /* [slots] */
+    xep_request_t **request;    /* [slots] */
+    void *sends;                /* --in-place: where the next dispatch takes its rows from; NULL: from x */
+    size_t sends_stride;        /* between rows there */
+    int in_place;               /* it leaves them there */
+    int empty;                  /* operations are without tokens now */
+    uint64_t computing;         /* rounds of the compute kernel between the phases; 0: none */
+    uint64_t sent_ns;           /* when the send phase of the last operation ended */
+    uint64_t device_ns;         /* --memory cuda: how long the last operation was on its stream */
+    uint64_t progress_ns;       /* when the progress line was last written */
+    char progress_of[64];       /* what comes before it: the point of a sweep */
+    uint32_t point;             /* of the sweep */
+    uint64_t *wait_ns;          /* [R] --waits: of the step that runs; else NULL, as waits */
+    struct perf_wait *waits;    /* [R][PERF_OPS][R] of this rank, and once gathered of every rank, for each rank */
+    struct perf_peer *peer;     /* --peer: else NULL */
+    struct perf_cuda *cuda;     /* --memory cuda: else NULL */
+    struct perf_pieces *pieces; /* --recv-rows: else NULL */
+    int timing;                 /* nobody looks at what operations bring now */
+    const char *check_result;   /* "off", "ok", "failed" */
     const char *pressure_result;
 } perf_t;
 

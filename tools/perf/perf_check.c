@@ -12,13 +12,14 @@
 #include "perf_cuda.h"
 #include "perf_ops.h"
 #include "perf_peer.h"
+#include "perf_pieces.h"
 #include "perf_place.h"
 #include "perf_say.h"
 
 enum { POISON = 0xa5 };
 
-/* The lowest rank's difference is printed; every rank returns the same. An operation that failed is no difference. */
-static int compared(perf_t *perf, const char *what, const oracle_difference_t *difference)
+/* An operation that failed is no difference. */
+int perf_compared(perf_t *perf, const char *what, const oracle_difference_t *difference)
 {
     oracle_difference_t *all = oracle_alloc(perf->info.nranks * sizeof *all);
     xep_status_t status = xep_group_allgather(perf->group, difference, all, sizeof *all);
@@ -64,7 +65,7 @@ static int check_layout(perf_t *perf)
     free(layout.tokens_per_node);
     free(layout.tokens_per_expert);
     free(layout.token_in_rank);
-    return status == XEP_OK ? compared(perf, "layout", &difference) : perf_give_up(perf, status);
+    return status == XEP_OK ? perf_compared(perf, "layout", &difference) : perf_give_up(perf, status);
 }
 
 static int check_rows(perf_t *perf, const char *what)
@@ -77,7 +78,7 @@ static int check_rows(perf_t *perf, const char *what)
         if (perf->cuda != NULL && shape.by_expert) shape.capacity = recv->capacity; /* all of the slot is shown there */
         oracle_check_recv(&shape, perf->info.rank, recv, &difference);
     }
-    return compared(perf, what, &difference);
+    return perf_compared(perf, what, &difference);
 }
 
 static int check_sums(perf_t *perf, const char *what)
@@ -89,7 +90,7 @@ static int check_sums(perf_t *perf, const char *what)
     for (uint32_t slot = 0; slot < perf->options.slots && !difference.found; slot++)
         oracle_check_combine(&perf->shape, perf->info.rank, 0, perf->out + slot * slot_bytes, perf->sum_bytes,
                              &difference);
-    return compared(perf, what, &difference);
+    return perf_compared(perf, what, &difference);
 }
 
 static void poison(const perf_t *perf, void *array, size_t bytes)
@@ -160,7 +161,7 @@ static int check_everything(perf_t *perf)
         !perf->options.by_expert)
         oracle_check_weights(&perf->shape, perf->info.rank, perf->out_weights,
                              perf->options.topk * sizeof *perf->out_weights, &difference);
-    return compared(perf, "combine of copied rows, biases and weights", &difference);
+    return perf_compared(perf, "combine of copied rows, biases and weights", &difference);
 }
 
 /*
@@ -225,7 +226,7 @@ static int check_peer(perf_t *perf)
     if (status != XEP_OK) return perf_give_up(perf, status);
     perf_peer_dispatch(perf->peer, 1);
     oracle_check_recv(&perf->shape, perf->info.rank, perf_peer_recv(perf->peer), &difference);
-    ret = compared(perf, "dispatch by hand", &difference);
+    ret = perf_compared(perf, "dispatch by hand", &difference);
     if (ret) return ret;
     memset(perf->out, POISON, perf->tokens * perf->sum_bytes);
     perf_peer_experts(perf->peer);
@@ -247,6 +248,7 @@ int perf_check(perf_t *perf, uint64_t payload)
     if (!ret) ret = check_everything(perf);
     if (!ret) ret = check_cached(perf, ~payload);
     if (!ret && perf->options.in_place) ret = check_place(perf, payload);
+    if (!ret && perf->pieces != NULL) ret = perf_pieces_check(perf);
     if (!ret && perf->peer != NULL) ret = check_peer(perf);
     perf->options.copy_in = copy_in;
     perf_progress_end(perf);

@@ -11,6 +11,7 @@
 
 #include "oracle_alloc.h"
 #include "perf_bytes.h"
+#include "perf_pieces.h"
 #include "perf_say.h"
 #include "perf_time.h"
 #include "perf_waits.h"
@@ -166,6 +167,11 @@ static void write_all(FILE *file, const perf_t *perf, const perf_times_t *times)
                 "\"in_place\": {\"us\": %.3f, \"cpu_us\": %.3f, \"read_us\": %.3f, \"read_cpu_us\": %.3f, "
                 "\"copied_read_us\": %.3f, \"copied_read_cpu_us\": %.3f}, ",
                 times->place, times->place_cpu, times->place_read, times->place_read_cpu, times->read, times->read_cpu);
+    if (perf->pieces != NULL)
+        fprintf(file,
+                "\"pieces\": {\"room\": %" PRIu64 ", \"count\": %" PRIu64
+                ", \"dispatch_us\": %.3f, \"combine_us\": %.3f}, ",
+                perf->pieces->room, perf->pieces->count, times->pieces[PERF_DISPATCH], times->pieces[PERF_COMBINE]);
     fputs("\"ops\": [", file);
     for (perf_op_t op = PERF_DISPATCH; op < PERF_OPS; op++) {
         if (!times->op[op].timed) continue;

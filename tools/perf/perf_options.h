@@ -41,6 +41,7 @@ typedef struct perf_options {
     const char *memory;              /* "host", "cuda" */
     uint64_t sms;                    /* 0: the library's default */
     uint64_t overlap;                /* us of computing between the phases */
+    uint64_t recv_rows;              /* 0: nothing in pieces */
     int cached, copy_in, split, fixed, waits, peer, in_place;
     int check, check_only;
     int list, help, version;

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "perf_bytes.h"
+#include "perf_pieces.h"
 #include "perf_time.h"
 #include "perf_waits.h"
 
@@ -109,6 +110,18 @@ static void print_place(const perf_times_t *times)
     print_place_line("copied, and one read", times->read, times->read_cpu, times->read);
 }
 
+/* What comes back before the last piece is a part of the first time, so both together are what is compared. */
+static void print_pieces(const perf_t *perf, const perf_times_t *times)
+{
+    const double dispatch = times->pieces[PERF_DISPATCH], combine = times->pieces[PERF_COMBINE];
+    const double whole = times->op[PERF_DISPATCH].median + times->op[PERF_COMBINE].median;
+
+    printf("room for %" PRIu64 " rows: %" PRIu64
+           " piece%s, rows %.1f us, combine %.1f us, ratio to room for all %.2f\n",
+           perf->pieces->room, perf->pieces->count, perf->pieces->count == 1 ? "" : "s", dispatch, combine,
+           whole > 0 ? (dispatch + combine) / whole : 0);
+}
+
 static void print_waits(const perf_t *perf, const perf_times_t *times)
 {
     perf_late_t late;
@@ -152,6 +165,7 @@ static void print_table(const perf_t *perf, const perf_times_t *times)
         if (times->op[op].timed) print_device(perf, op, &times->op[op]);
     if (perf->options.peer) print_peer(times);
     if (perf->options.in_place) print_place(times);
+    if (perf->pieces != NULL) print_pieces(perf, times);
     if (perf->options.fixed) print_fixed(perf, times);
     if (perf->options.waits) print_waits(perf, times);
 }

@@ -99,6 +99,7 @@ static int refuse_host_options(const perf_options_t *options, char *why, size_t 
                    {"--peer", options->peer, "it stores to memory that the hosts' processes share"},
                    {"--waits", options->waits, "kernels wait, and the library does not see for whom"},
                    {"--in-place", options->in_place, "devices have no send memory"},
+                   {"--recv-rows", options->recv_rows != 0, "rows of devices do not come in pieces"},
                    {"--quant logfmt", options->logfmt, "LogFMT is for ranks that are not mapped"}};
 
     for (size_t i = 0; i < sizeof of_host / sizeof *of_host; i++)
@@ -127,7 +128,8 @@ int perf_resolve_memory(perf_options_t *options, char *why, size_t why_bytes)
     return options->cuda ? refuse_host_options(options, why, why_bytes) : 0;
 }
 
-/* The peer has rows by rank and one operation, and plans each. Rows in place are written before each dispatch. */
+/* The peer has rows by rank and one operation, and plans each. Rows in place are written before each dispatch. Pieces
+ * have the outputs of others between them, which is half a combine. */
 int perf_resolve_others(const perf_options_t *options, char *why, size_t why_bytes)
 {
     const char *complaint = NULL;
@@ -136,6 +138,9 @@ int perf_resolve_others(const perf_options_t *options, char *why, size_t why_byt
         complaint = "--peer cannot be used with rows by expert, --cached, --copy-in or --slots above 1";
     if (options->in_place && (options->slots != 1 || !perf_times_dispatch(options)))
         complaint = "--in-place cannot be used with --slots above 1 or --op combine";
+    if (options->recv_rows != 0 && (options->by_expert || options->cached || options->slots != 1 ||
+                                    !perf_times_dispatch(options) || !perf_times_combine(options)))
+        complaint = "--recv-rows cannot be used with rows by expert, --cached, --slots above 1, or --op";
     if (complaint == NULL) return 0;
     snprintf(why, why_bytes, "%s", complaint);
     return -1;

@@ -15,6 +15,7 @@
 #include "perf_json.h"
 #include "perf_machine.h"
 #include "perf_peer.h"
+#include "perf_pieces.h"
 #include "perf_say.h"
 #include "perf_waits.h"
 
@@ -198,6 +199,15 @@ static void set_buffer_params(const perf_t *perf, xep_buffer_params_t *params_p)
     *params_p = params;
 }
 
+/* The same shape beside it, with room for what was asked for. */
+void perf_pieces_params(const perf_t *perf, xep_buffer_params_t *params_p)
+{
+    set_buffer_params(perf, params_p);
+    params_p->recv_rows = perf->options.recv_rows;
+    params_p->slots = 1;
+    params_p->flags = XEP_BUFFER_PIECES;
+}
+
 /* Bytes a shape takes of this rank's machine for this rank. What inputs and outputs alone
  * put beyond the budget is not worth routing token by token. */
 static xep_status_t need_of(perf_t *perf, uint64_t budget, uint64_t *bytes_p)
@@ -215,7 +225,11 @@ static xep_status_t need_of(perf_t *perf, uint64_t budget, uint64_t *bytes_p)
     if (status != XEP_OK) return status;
     lay_out(perf);
     *bytes_p = (perf->info.nnodes == 1 ? size.node_bytes : size.bytes) + perf->memory.bytes;
-    return XEP_OK;
+    if (perf->options.recv_rows == 0) return XEP_OK;
+    perf_pieces_params(perf, &params);
+    status = xep_buffer_size(&params, perf->info.nranks, &size);
+    if (status == XEP_OK) *bytes_p += perf->info.nnodes == 1 ? size.node_bytes : size.bytes;
+    return status;
 }
 
 /* Halves the tokens until they fit the budget, unless the user said how many. NULL or a complaint. */
@@ -365,12 +379,14 @@ int perf_setup(perf_t *perf)
     perf->request = oracle_alloc(perf->options.slots * sizeof *perf->request);
     perf_waits_open(perf);
     status = open_buffer(perf);
-    return status == XEP_OK ? 0 : perf_give_up(perf, status);
+    if (status != XEP_OK) return perf_give_up(perf, status);
+    return perf->options.recv_rows != 0 ? perf_pieces_open(perf) : 0;
 }
 
 void perf_teardown(perf_t *perf)
 {
     xep_buffer_destroy(perf->buffer);
+    perf_pieces_close(perf->pieces);
     free(perf->handle);
     free(perf->request);
     free(perf->logfmt_from);

@@ -10,6 +10,9 @@
 int perf_setup(perf_t *perf);
 void perf_teardown(perf_t *perf);
 
+/** Of the buffer of --recv-rows. */
+void perf_pieces_params(const perf_t *perf, xep_buffer_params_t *params_p);
+
 /** Routing and inputs of another seed. */
 int perf_reseed(perf_t *perf, uint64_t seed);
 

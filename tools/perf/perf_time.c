@@ -19,6 +19,7 @@
 #include "perf_limit.h"
 #include "perf_ops.h"
 #include "perf_peer.h"
+#include "perf_pieces.h"
 #include "perf_place.h"
 #include "perf_samples.h"
 #include "perf_say.h"
@@ -26,7 +27,7 @@
 
 /* The steps timed: the operations, the limits with cached and with streaming stores, the operations with computing
  * between their phases, those without tokens, the peer with either kind of stores, and dispatches whose rows are read:
- * copied ones, and in place, not read and read. */
+ * copied ones, and in place, not read and read; and the operations with rows that come in pieces. */
 enum {
     KIND_OPS,
     KIND_CACHED,
@@ -38,6 +39,7 @@ enum {
     KIND_READ,
     KIND_PLACE,
     KIND_PLACE_READ,
+    KIND_PIECES,
     KINDS,
     STEPS = KINDS * PERF_OPS
 };
@@ -89,12 +91,14 @@ static xep_status_t run_peer(timing_t *timing, uint32_t step)
 
 static xep_status_t run_step(timing_t *timing, uint32_t step)
 {
-    const uint32_t kind = step / PERF_OPS;
+    const uint32_t kind = step / PERF_OPS, is_dispatch = step % PERF_OPS == PERF_DISPATCH;
 
     if (is_limit(kind)) return run_limit(timing, step);
     if (is_peer(kind)) return run_peer(timing, step);
     if (kind == KIND_READ || kind == KIND_PLACE_READ) return perf_place_read(timing->perf);
-    return step % PERF_OPS == PERF_DISPATCH ? perf_dispatch(timing->perf) : perf_combine(timing->perf);
+    if (kind == KIND_PIECES)
+        return is_dispatch ? perf_pieces_dispatch(timing->perf) : perf_pieces_combine(timing->perf);
+    return is_dispatch ? perf_dispatch(timing->perf) : perf_combine(timing->perf);
 }
 
 /* One step of all ranks, from a common start to a common end; a warm-up iteration leaves no sample. */
@@ -177,6 +181,17 @@ static xep_status_t run_place(timing_t *timing, uint32_t kind, int64_t iter)
     return status;
 }
 
+static xep_status_t run_pieces(timing_t *timing, int64_t iter)
+{
+    perf_t *perf = timing->perf;
+    xep_status_t status = run_timed(timing, KIND_PIECES * PERF_OPS + PERF_DISPATCH, iter);
+
+    if (status == XEP_OK) status = perf_pieces_experts(perf);
+    if (status == XEP_OK) status = run_timed(timing, KIND_PIECES * PERF_OPS + PERF_COMBINE, iter);
+    if (status == XEP_OK) perf_pieces_release(perf);
+    return status;
+}
+
 static xep_status_t run_kind(timing_t *timing, uint32_t kind, int64_t iter)
 {
     const perf_options_t *options = &timing->perf->options;
@@ -184,6 +199,7 @@ static xep_status_t run_kind(timing_t *timing, uint32_t kind, int64_t iter)
     if (kind == KIND_OVERLAP && timing->rounds == 0) return XEP_OK;
     if (kind == KIND_EMPTY && !options->fixed) return XEP_OK;
     if (is_place(kind)) return options->in_place ? run_place(timing, kind, iter) : XEP_OK;
+    if (kind == KIND_PIECES) return timing->perf->pieces != NULL ? run_pieces(timing, iter) : XEP_OK;
     if (is_limit(kind)) return run_limits(timing, kind * PERF_OPS, iter);
     if (!is_peer(kind)) return run_operations(timing, kind * PERF_OPS, iter);
     return timing->peer != NULL ? run_peers(timing, kind * PERF_OPS, iter) : XEP_OK;
@@ -273,6 +289,14 @@ static void reckon_place(timing_t *timing, perf_times_t *times_p)
     times_p->place_read_cpu = perf_samples_median(&timing->all, both, perf_sample_cpu);
 }
 
+static void reckon_pieces(timing_t *timing, perf_times_t *times_p)
+{
+    const uint32_t dispatch = KIND_PIECES * PERF_OPS + PERF_DISPATCH, combine = KIND_PIECES * PERF_OPS + PERF_COMBINE;
+
+    times_p->pieces[PERF_DISPATCH] = perf_samples_median(&timing->all, dispatch, perf_sample_span);
+    times_p->pieces[PERF_COMBINE] = perf_samples_median(&timing->all, combine, perf_sample_span);
+}
+
 /* Rounds of the compute kernel that take so many microseconds: the quickest of a few tries. */
 static uint64_t calibrate(uint64_t us)
 {
@@ -309,6 +333,7 @@ int perf_time(perf_t *perf, perf_times_t *times_p)
     if (status == XEP_OK && perf_times_combine(&perf->options))
         reckon(&timing, PERF_COMBINE, &times_p->op[PERF_COMBINE]);
     if (status == XEP_OK && perf->options.in_place) reckon_place(&timing, times_p);
+    if (status == XEP_OK && perf->pieces != NULL) reckon_pieces(&timing, times_p);
     perf->timing = 0;
     perf_limit_close(timing.limit);
     if (status == XEP_OK) perf_cuda_limit_close(timing.cuda_limit);

@@ -29,6 +29,7 @@ typedef struct perf_times {
     double place, place_cpu;
     double place_read, place_read_cpu;
     double read, read_cpu;
+    double pieces[PERF_OPS]; /* --recv-rows, median: of all pieces together, outputs of all but the last among them */
 } perf_times_t;
 
 /** Times all operations and limits. 0 or the exit status. Collective. */
