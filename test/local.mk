@@ -67,7 +67,8 @@ sim_ldadd = libsim.la libxep_oracle.la $(CMOCKA_LIBS) -lm
 
 # with the core's members around the modes
 %C%_sim_sim_deaths_t_SOURCES = \
-	%D%/sim/sim_members.h %D%/sim/sim_members.c %D%/sim/sim_deaths.c %D%/sim/sim_normal.c %D%/sim/sim_ll.c
+	%D%/sim/sim_members.h %D%/sim/sim_members.c %D%/sim/sim_blame.h %D%/sim/sim_blame.c %D%/sim/sim_deaths.c \
+	%D%/sim/sim_normal.c %D%/sim/sim_ll.c
 %C%_sim_sim_deaths_t_LDADD = libsim.la $(insides) $(CMOCKA_LIBS)
 
 # the transport alone, between processes that it forks itself

@@ -2,6 +2,8 @@
 
 #include "sim_death.h"
 
+#include <stdlib.h>
+
 #include "sim_stores.h"
 #include "sim_wire.h"
 
@@ -107,14 +109,71 @@ void sim_death_step(sim_rank_t *rank)
     rank->world->step(rank);
 }
 
+/* ---- parts of turns ---- */
+
+/* Until then runs with this seed are the same. */
+static int nobody_is_over(const sim_world_t *world)
+{
+    const sim_death_t *death = world->death;
+    while (death != NULL && !death->is_over) death = death->next;
+    return death == NULL;
+}
+
+static int may_skip(const sim_world_t *world, const sim_death_t *death)
+{
+    const sim_parts_t *parts = death->parts;
+    return parts != NULL && death->at != SIM_NEVER && nobody_is_over(world) && death->part < parts->count &&
+           parts->ends[death->part].points <= death->at;
+}
+
+static void note_part(const sim_world_t *world, const sim_death_t *death)
+{
+    sim_parts_t *parts = death->parts;
+    if (parts->count == parts->room) {
+        parts->room = 2 * parts->room + 64;
+        parts->ends = realloc(parts->ends, parts->room * sizeof *parts->ends);
+        if (parts->ends == NULL) abort();
+    }
+    parts->ends[parts->count].points = death->points;
+    parts->ends[parts->count++].now = world->now;
+}
+
+static void end_part(sim_world_t *world, sim_death_t *death)
+{
+    const sim_parts_t *parts = death->parts;
+    if (death->is_skipped) {
+        death->points = parts->ends[death->part].points;
+        if (world->now != parts->ends[death->part].now)
+            sim_fail(world, "part %llu of rank %u's turns ends at %llu, not %llu: a run is not repeated",
+                     (unsigned long long)death->part, death->rank, (unsigned long long)world->now,
+                     (unsigned long long)parts->ends[death->part].now);
+    } else if (parts != NULL && death->at == SIM_NEVER && nobody_is_over(world)) note_part(world, death);
+    death->part++;
+}
+
+/* Who has come back is looked at when check_late_store() can find something: that begins with the first rank. */
+static int may_store_late(const sim_rank_t *rank, const sim_death_t *death)
+{
+    sim_world_t *world = rank->world;
+    uint32_t r = 0;
+    while (r < world->options.nranks && sim_death_of(world, r) != NULL) r++;
+    return death->is_given_up && r < world->options.nranks && world->finished(&world->ranks[r]);
+}
+
 int sim_death_enter(sim_rank_t *rank)
 {
-    const sim_death_t *death = death_of(rank);
-    if (death == NULL || (death->is_over && !death->is_given_up)) return 0;
-    return sim_stores_watch(rank->world, look_at_store, rank);
+    sim_death_t *death = death_of(rank);
+    if (death == NULL || (death->is_over && !may_store_late(rank, death))) return 0;
+    death->is_inside = 1;
+    death->is_skipped = may_skip(rank->world, death);
+    return death->is_skipped || sim_stores_watch(rank->world, look_at_store, rank);
 }
 
 int sim_death_leave(sim_rank_t *rank, int watched)
 {
-    return watched && death_of(rank) != NULL && sim_stores_unwatch();
+    sim_death_t *death = death_of(rank);
+    if (!watched || death == NULL || !death->is_inside) return 0;
+    death->is_inside = 0;
+    end_part(rank->world, death);
+    return death->is_skipped || sim_stores_unwatch();
 }

@@ -16,16 +16,32 @@
 
 enum { SIM_FOR_EVER = 100000 /* turns: others that go on without it finish in far less */ };
 
+/**
+ * What a rank passed in a run in which nobody died, part by part of its turns. To see stores costs two faults for each;
+ * a run with the same seed is the same until somebody dies, and needs to see those of one part alone.
+ */
+typedef struct sim_parts {
+    struct {
+        uint64_t points; /* passed at its end */
+        uint64_t now;    /* the clock, then */
+    } * ends;
+    uint64_t count, room;
+} sim_parts_t;
+
 struct sim_death {
     struct sim_death *next; /* another rank's, or NULL */
     uint32_t rank;
-    uint64_t at;     /* number of the point; SIM_NEVER: it lives, and its points are counted */
-    uint64_t delay;  /* turns of the others until it goes on, or they have finished; 0: it is dead */
-    int is_given_up; /* the others leave it out although it is only stopped */
-    uint64_t points; /* passed so far */
-    uint64_t seen;   /* of them, when its last turn began */
-    int is_over;     /* it is dead, or was stopped */
-    uint64_t since;  /* the clock, then */
+    sim_parts_t *parts; /* filled where it lives, used where it dies; NULL: all stores are looked at */
+    uint64_t part;      /* the one that is next, or on its way */
+    int is_inside;      /* of one */
+    int is_skipped;     /* whose stores nobody looks at */
+    uint64_t at;        /* number of the point; SIM_NEVER: it lives, and its points are counted */
+    uint64_t delay;     /* turns of the others until it goes on, or they have finished; 0: it is dead */
+    int is_given_up;    /* the others leave it out although it is only stopped */
+    uint64_t points;    /* passed so far */
+    uint64_t seen;      /* of them, when its last turn began */
+    int is_over;        /* it is dead, or was stopped */
+    uint64_t since;     /* the clock, then */
     jmp_buf way_out;
 };
 
@@ -39,8 +55,8 @@ void sim_death_step(sim_rank_t *rank);
 void sim_death_pass(sim_rank_t *rank);
 
 /**
- * Around code of the rank's mode: its stores are points. What enter returns is for leave, which returns whether they
- * were; watched 0: does nothing.
+ * Around code of the rank's mode, a part of its turn: its stores are points. What enter returns is for leave, which
+ * returns whether they were; watched 0: does nothing.
  */
 int sim_death_enter(sim_rank_t *rank);
 int sim_death_leave(sim_rank_t *rank, int watched);

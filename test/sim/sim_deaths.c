@@ -22,6 +22,7 @@
 
 #include <cmocka.h>
 
+#include "sim_blame.h"
 #include "sim_cases.h"
 #include "sim_death.h"
 #include "sim_members.h"
@@ -82,47 +83,6 @@ static void dispatches(script_t *script)
 
 /* ---- what must be true in the end ---- */
 
-/* By nodes: whoever hears others through the one that is gone says so. */
-static int hears_through(const sim_world_t *world, const sim_rank_t *rank, const script_flight_t *flight, uint32_t gone)
-{
-    char text[512] = "", wanted[64];
-    world->plugin->explain(rank->mode, &flight->op, text, sizeof text);
-    snprintf(wanted, sizeof wanted, "(through rank %u)", gone);
-    return strstr(text, wanted) != NULL;
-}
-
-/* Whether a rank waits for the one that is gone, or for one that does; visited: a bit for each rank. */
-static int waits_for_gone(const sim_world_t *world, uint32_t rank, uint32_t *visited)
-{
-    const script_player_t *player = script_player(&world->ranks[rank]);
-    uint32_t flights = 0;
-    *visited |= 1u << rank;
-    for (uint32_t h = 0; h < SCRIPT_HANDLES; h++) {
-        const script_flight_t *flight = player->handles[h].flight;
-        if (flight == NULL) continue;
-        flights++;
-        if (hears_through(world, &world->ranks[rank], flight, world->death->rank)) return 1;
-        for (uint32_t i = 0; i < flight->op.late.count; i++) {
-            uint32_t other = flight->op.late.ranks[i];
-            if (other == world->death->rank) return 1;
-            if (!(*visited >> other & 1) && waits_for_gone(world, other, visited)) return 1;
-        }
-    }
-    return flights == 0; /* the next cannot begin: a slot, or an input, is still in use there */
-}
-
-/* Where operations need all ranks, whoever has not finished can say whose fault that is. */
-static void check_blame(const sim_run_t *run)
-{
-    sim_world_t *world = (sim_world_t *)&run->world;
-    for (uint32_t r = 0; r < RANKS; r++) {
-        uint32_t visited = 0;
-        if (world->ranks[r].dead || script_player_is_finished(&world->ranks[r])) continue;
-        if (!waits_for_gone(world, r, &visited))
-            sim_fail(world, "rank %u waits, and not for rank %u, which died", r, world->death->rank);
-    }
-}
-
 /* Nobody that lives was left out by mistake. */
 static void check_out(const sim_run_t *run)
 {
@@ -152,42 +112,6 @@ static void check_agreed(const sim_run_t *run)
     }
 }
 
-/* ---- by nodes ---- */
-
-static uint64_t heard_through; /* sentences that said so, over all trials */
-
-/* The rank of this node that hears what the other one says: that with its place. */
-static uint32_t forwarder_of(const sim_rank_t *rank, uint32_t other)
-{
-    const xep_shape_t *shape = &rank->shape;
-    uint32_t node = shape->node[rank->index], place = shape->place[other] % shape->node_ranks[node], r = 0;
-    while (shape->node[r] != node || shape->place[r] != place) r++;
-    return r;
-}
-
-/* Whoever waits for the dead one, and does not hear it itself, says through whom. */
-static void check_names(const sim_run_t *run)
-{
-    sim_world_t *world = (sim_world_t *)&run->world;
-    uint32_t gone = world->death->rank;
-    char text[512], wanted[64], *at;
-    for (uint32_t r = 0; r < RANKS; r++) {
-        const sim_rank_t *rank = &world->ranks[r];
-        for (uint32_t h = 0; !rank->dead && h < SCRIPT_HANDLES; h++) {
-            const script_flight_t *flight = script_player(rank)->handles[h].flight;
-            if (flight == NULL) continue;
-            world->plugin->explain(rank->mode, &flight->op, text, sizeof text);
-            snprintf(wanted, sizeof wanted, " rank %u at", gone);
-            at = strstr(text, wanted);
-            if (at == NULL || at[strcspn(at, "(,")] != '(') continue;
-            snprintf(wanted, sizeof wanted, "(through rank %u)", forwarder_of(rank, gone));
-            heard_through++;
-            if (strncmp(strchr(at, '('), wanted, strlen(wanted)))
-                sim_fail(world, "rank %u says \"%s\", not \"%s\"", r, text, wanted);
-        }
-    }
-}
-
 /* ---- a run ---- */
 
 /** What of it is tried at each point. */
@@ -206,6 +130,15 @@ static const fate_t fates[] = {
     {"stopped and left out, mask", 1, 250, 1},
     {"stopped until all have finished, mask", 1, SIM_FOR_EVER, 1},
 };
+
+/** Fates that differ only from the point on. */
+typedef struct kind {
+    size_t first, end; /* of fates */
+} kind_t;
+
+enum { FAIL, MASK, KINDS };
+
+static const kind_t kinds[] = {[FAIL] = {0, 2}, [MASK] = {2, sizeof fates / sizeof fates[0]}};
 
 /** Who maps whom. */
 typedef struct hosts {
@@ -234,12 +167,14 @@ static void describe_failure(sim_world_t *world, const trial_t *trial)
                                  trial->fate->name, (unsigned long long)d->at, trial->hosts->name);
 }
 
-static void check_end(const sim_run_t *run, const trial_t *trial)
+static uint64_t heard_through; /* sentences that said so, over all trials */
+
+static void check_end(sim_run_t *run, const trial_t *trial)
 {
-    if (!trial->fate->goes_on) check_blame(run);
+    if (!trial->fate->goes_on) sim_blame_check(&run->world);
     else check_out(run);
     if (trial->fate->goes_on && trial->hosts != &mapped) check_agreed(run);
-    if (trial->hosts->feed_rows != 0 && trial->fate->delay == 0) check_names(run);
+    if (trial->hosts->feed_rows != 0 && trial->fate->delay == 0) heard_through += sim_blame_check_names(&run->world);
 }
 
 static void play(void **state, const trial_t *trial, sim_death_t *death)
@@ -282,62 +217,78 @@ static uint64_t first_seed(void)
     return text == NULL ? 1 : strtoull(text, NULL, 0);
 }
 
-/* The run is the same up to the point, as all is drawn from the seed. Points that are skipped differ from kind to kind.
+/*
+ * All fates of a kind, which are the same run up to the point, as all is drawn from the seed. Points that are skipped
+ * differ from fate to fate.
  */
-static void play_points(void **state, const trial_t *trial, uint32_t rank)
+static void play_points(void **state, trial_t *trial, uint32_t rank, const kind_t *kind)
 {
-    sim_death_t death = {.rank = rank, .at = SIM_NEVER};
+    sim_parts_t parts = {0};
+    sim_death_t death = {.rank = rank, .at = SIM_NEVER, .parts = &parts};
+    trial->fate = &fates[kind->first];
     play(state, trial, &death);
     uint64_t count = death.points, wanted = points_wanted(trial->hosts);
     uint64_t step = wanted == 0 || wanted >= count ? 1 : count / wanted;
     assert_in_range(count, 10, 100000);
-    for (uint64_t at = (trial->seed + rank) % step; at < count; at += step) {
-        death = (sim_death_t){.rank = rank, .at = at};
-        play(state, trial, &death);
-        assert_true(death.is_over);
+    for (size_t f = kind->first; f < kind->end; f++) {
+        trial->fate = &fates[f];
+        for (uint64_t at = (trial->seed + rank + f) % step; at < count; at += step) {
+            death = (sim_death_t){.rank = rank, .at = at, .parts = &parts};
+            play(state, trial, &death);
+            assert_true(death.is_over);
+        }
     }
+    free(parts.ends);
 }
 
-static void play_all(void **state, schedule_fn schedule, const hosts_t *hosts, size_t nhosts, size_t nfates)
+static void play_all(void **state, schedule_fn schedule, const hosts_t *hosts, size_t nhosts, size_t nkinds)
 {
-    for (size_t i = 0; i < nfates; i++)
+    for (size_t k = 0; k < nkinds; k++)
         for (size_t n = 0; n < nhosts; n++)
             for (uint32_t r = 0; r < RANKS; r++)
-                play_points(state, &(trial_t){first_seed() + i, schedule, &fates[i], &hosts[n]}, r);
+                play_points(state, &(trial_t){first_seed() + k + 2 * n + 4 * r, schedule, NULL, &hosts[n]}, r,
+                            &kinds[k]);
 }
 
 /* At points of the first one some of the second one's, which is any of the others, and may have fewer by then. */
-static void play_two(void **state, const trial_t *trial, uint32_t rank)
+static void play_two(void **state, trial_t *trial, uint32_t rank)
 {
     uint64_t seed = trial->seed;
-    sim_death_t second = {.rank = (rank + 1 + (uint32_t)seed % (RANKS_OF_TWO - 1)) % RANKS_OF_TWO, .at = SIM_NEVER};
-    sim_death_t first = {.next = &second, .rank = rank, .at = SIM_NEVER};
-    /* of two that live two halves are left, and that with rank 0 goes on */
-    if (trial->hosts != &mapped && trial->fate->is_given_up && (rank == 0 || second.rank == 0)) return;
+    uint32_t other = (rank + 1 + (uint32_t)seed % (RANKS_OF_TWO - 1)) % RANKS_OF_TWO;
+    sim_parts_t parts = {0}, parts_too = {0};
+    sim_death_t second = {.rank = other, .at = SIM_NEVER, .parts = &parts_too};
+    sim_death_t first = {.next = &second, .rank = rank, .at = SIM_NEVER, .parts = &parts};
+    trial->fate = &fates[kinds[MASK].first];
     play(state, trial, &first);
     uint64_t count = first.points, count_too = second.points, wanted = (points_wanted(trial->hosts) + 2) / 3;
     uint64_t step = wanted == 0 || wanted >= count ? 1 : count / wanted;
     assert_in_range(count, 10, 100000);
-    for (uint64_t at = (seed + rank) % step; at < count; at += step)
-        for (uint64_t i = 0; i < SECONDS; i++) {
-            uint64_t at_too = sim_hash(seed, rank, at, i, 0) % count_too;
-            second = (sim_death_t){.rank = second.rank, .at = at_too};
-            first = (sim_death_t){.next = &second, .rank = rank, .at = at};
-            play(state, trial, &first);
-            assert_true(first.is_over || second.is_over);
-        }
+    for (size_t f = kinds[MASK].first; f < kinds[MASK].end; f++) {
+        trial->fate = &fates[f];
+        /* of two that live two halves are left, and that with rank 0 goes on */
+        if (trial->hosts != &mapped && trial->fate->is_given_up && (rank == 0 || other == 0)) continue;
+        for (uint64_t at = (seed + rank + f) % step; at < count; at += step)
+            for (uint64_t i = 0; i < SECONDS; i++) {
+                uint64_t at_too = sim_hash(seed + f, rank, at, i, 0) % count_too;
+                second = (sim_death_t){.rank = other, .at = at_too, .parts = &parts_too};
+                first = (sim_death_t){.next = &second, .rank = rank, .at = at, .parts = &parts};
+                play(state, trial, &first);
+                assert_true(first.is_over || second.is_over);
+            }
+    }
+    free(parts.ends);
+    free(parts_too.ends);
 }
 
 static const schedule_fn schedules[] = {one_after_the_other, overlapping, dispatches};
 
-enum { SCHEDULES = sizeof schedules / sizeof schedules[0], FATES = sizeof fates / sizeof fates[0], FATES_OF_FAIL = 2 };
+enum { SCHEDULES = sizeof schedules / sizeof schedules[0] };
 
 static void play_pairs(void **state, const hosts_t *hosts)
 {
-    for (size_t i = FATES_OF_FAIL; i < FATES; i++)
-        for (uint32_t r = 0; r < RANKS_OF_TWO; r++)
-            for (size_t s = 0; s < SCHEDULES; s++)
-                play_two(state, &(trial_t){first_seed() + i + r + s, schedules[s], &fates[i], hosts}, r);
+    for (uint32_t r = 0; r < RANKS_OF_TWO; r++)
+        for (size_t s = 0; s < SCHEDULES; s++)
+            play_two(state, &(trial_t){first_seed() + r + s, schedules[s], NULL, hosts}, r);
 }
 
 static void deaths_of_two(void **state)
@@ -352,29 +303,29 @@ static void deaths_of_two_over_wire(void **state)
 
 static void deaths_one_after_the_other(void **state)
 {
-    play_all(state, one_after_the_other, &mapped, 1, FATES);
+    play_all(state, one_after_the_other, &mapped, 1, KINDS);
 }
 
 static void deaths_overlapping(void **state)
 {
-    play_all(state, overlapping, &mapped, 1, FATES);
+    play_all(state, overlapping, &mapped, 1, KINDS);
 }
 
 static void deaths_dispatches(void **state)
 {
-    play_all(state, dispatches, &mapped, 1, FATES);
+    play_all(state, dispatches, &mapped, 1, KINDS);
 }
 
 static void deaths_over_wire(void **state)
 {
-    for (size_t s = 0; s < SCHEDULES; s++) play_all(state, schedules[s], over_wire, 2, FATES);
+    for (size_t s = 0; s < SCHEDULES; s++) play_all(state, schedules[s], over_wire, 2, KINDS);
 }
 
 /* Without masks: with them rows go to each rank. */
 static void deaths_by_nodes(void **state)
 {
     heard_through = 0;
-    for (size_t s = 0; s < SCHEDULES; s++) play_all(state, schedules[s], by_nodes, 2, FATES_OF_FAIL);
+    for (size_t s = 0; s < SCHEDULES; s++) play_all(state, schedules[s], by_nodes, 2, FAIL + 1);
     assert_in_range(heard_through, 10, UINT64_MAX);
 }
 
