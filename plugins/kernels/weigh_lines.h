@@ -15,8 +15,11 @@
 
 enum { LINE = 64, VECTORS = 4, FEW = 8 };
 
-/* the sums must be registers, not an array */
-#if defined(__clang__)
+/* the sums must be registers, not an array; a sanitizer looks at every load, and takes half a minute for all of them */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define UNROLL
+#define UNROLL_ROWS
+#elif defined(__clang__)
 #define UNROLL      _Pragma("clang loop unroll(full)")
 #define UNROLL_ROWS _Pragma("clang loop unroll_count(8)")
 #else
