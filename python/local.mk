@@ -24,7 +24,7 @@ if HAVE_PYTHON
 python_module = %D%/ext.stamp
 endif
 clean-local:
-	rm -rf %D%/ext.stamp %D%/build.log %D%/temp %D%/xep/_ext.*so
+	rm -rf %D%/ext.stamp %D%/build.log %D%/temp %D%/pycache %D%/xep/_ext.*so
 
 # the Python packages: what has a name of theirs, not what running them left
 dist-hook:

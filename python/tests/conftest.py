@@ -148,8 +148,8 @@ def driver(group):
 
 
 @pytest.fixture
-def buffer_of(group):
-    """deep_ep.Buffer over all ranks, destroyed at the end."""
+def buffer_of():
+    """deep_ep.Buffer over all ranks, with a group of its own, destroyed at the end."""
     deep_ep = pytest.importorskip("deep_ep", reason="torch is not installed")
     made = []
 
@@ -166,7 +166,8 @@ def buffer_of(group):
 
 @pytest.fixture
 def elastic():
-    """ElasticBuffers over all ranks, destroyed at the end. What torch.empty gives is NaN or the largest integer."""
+    """ElasticBuffers over all ranks, destroyed at the end. What torch.empty gives is NaN or the largest integer: by a
+    call that does not import torch's compiler, as use_deterministic_algorithms() does."""
     torch = pytest.importorskip("torch", reason="torch is not installed")
     deep_ep, most = importlib.import_module("deep_ep"), importlib.import_module("elastic_world").MOST
     made = []
@@ -176,10 +177,10 @@ def elastic():
         made.append(deep_ep.ElasticBuffer(communicator(), **options))
         return made[-1]
 
-    torch.use_deterministic_algorithms(True)
+    torch.set_deterministic_debug_mode("error")
     assert torch.utils.deterministic.fill_uninitialized_memory and bool(torch.empty(9).isnan().all())
     yield make
-    torch.use_deterministic_algorithms(False)
+    torch.set_deterministic_debug_mode("default")
     for buffer in made:
         buffer.destroy()
 
