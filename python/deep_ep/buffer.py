@@ -14,6 +14,7 @@ from .config import ALIGNMENT, Config, combine_config, dispatch_config, low_late
 from .low_latency import LowLatency
 from .low_latency_calls import LowLatencyCalls
 from .normal import NormalCalls
+from .passing import Passing
 from .utils.event import EventHandle, EventOverlap
 
 
@@ -70,6 +71,7 @@ class Buffer(NormalCalls, LowLatencyCalls):
         self.num_nvl_bytes, self.num_rdma_bytes = num_nvl_bytes, num_rdma_bytes
         self.low_latency_mode, self.enable_shrink = low_latency_mode, enable_shrink
         self._join(group if group is not None else comm, num_slots, timeout, explicitly_destroy)
+        self._passing = Passing(self._xep, self._nodes, timeout) if self._nodes.count > 1 else None
         self._low_latency = LowLatency(self._xep, num_slots, timeout, "mask" if enable_shrink else "fail")
         self.rank, self.group_size = self._xep.rank, self._xep.nranks
         if enable_shrink:
@@ -127,7 +129,12 @@ class Buffer(NormalCalls, LowLatencyCalls):
 
     def _shared(self) -> list[xep.Buffer]:
         low_latency = [buffer for one in self._low_latencies() for buffer in one.buffers()]
-        return super()._shared() + low_latency + list(self._counts.values())
+        return super()._shared() + low_latency + self._beside()
+
+    def _beside(self) -> list[xep.Buffer]:
+        """Those of what ranks tell one another beside rows."""
+        told = self._passing.buffer if self._passing is not None else None
+        return [*self._counts.values(), *([told] if told is not None else [])]
 
     def _forget(self) -> None:
         self._scratch.clear()
@@ -141,7 +148,7 @@ class Buffer(NormalCalls, LowLatencyCalls):
         super().reset()
         for low_latency in self._low_latencies():
             low_latency.reset()
-        for buffer in self._counts.values():
+        for buffer in self._beside():
             buffer.reset()
 
     def get_local_buffer_tensor(

@@ -4,15 +4,17 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from typing import Any, Callable, Optional
 
 import torch
 
 import xep
 
-from ._check import WrongType, WrongValue, tensor
+from ._check import HOST, WrongType, WrongValue, tensor
 from .dispatched import Dispatched, routing_of
 from .nodes import Nodes
+from .passing import Told
 from .tuples import HandleTuple
 
 
@@ -45,10 +47,15 @@ class NormalHandle(Dispatched):
 
     On several, 10 tensors: is_token_in_rank [T, R], rdma_channel_prefix_matrix [M, C], gbl_channel_prefix_matrix [R,
     C], recv_rdma_channel_prefix_matrix [M, C], recv_rdma_rank_prefix_sum [M], recv_gbl_channel_prefix_matrix [R, C],
-    recv_gbl_rank_prefix_sum [R], recv_src_meta [N, 8] bytes, send_rdma_head [T, M], send_nvl_head [rows over rails, P].
+    recv_gbl_rank_prefix_sum [R], recv_src_meta [N, 8] bytes, send_rdma_head [T, M], send_nvl_head [passed tokens, P].
 
-    There are no channels, rings and forwarders here: the channel matrices say how the tokens would be split; those of a
-    receiver take the sender to have as many tokens as this rank; those of a forwarder count what it keeps for itself.
+    There are no channels and rings here: channel matrices say how tokens would be split, heads are positions in that
+    order. On one node recv_channel_prefix_matrix takes the sender to have as many tokens as this rank.
+
+    recv_rdma_*, recv_src_meta and send_nvl_head mean what they do in DeepEP, whichever path rows take: all ranks have
+    told one another which tokens go where (passing.py). What passes a rank are the tokens that a rank of its node gets
+    from those with its place on their nodes, modulo the size of its own; and its own tokens for its node. Rows of
+    send_nvl_head are in the order source node, source rank, token.
     """
 
     def __init__(
@@ -70,13 +77,15 @@ class NormalHandle(Dispatched):
         self._made: dict[str, torch.Tensor] = {}
         self._kept_rank_rows: Optional[torch.Tensor] = None
         self._names = INTRANODE if nodes.count == 1 else INTERNODE
+        self.told: Optional[Told] = None  # on several nodes, of a dispatch
 
     def routing(self) -> torch.Tensor:
         return routing_of(self.in_rank, self.experts, self.topk)
 
     def keep(self) -> None:
         self._rank_rows()
-        self._get("recv_src_idx")
+        if "recv_src_idx" in self._names:
+            self._get("recv_src_idx")
 
     def __len__(self) -> int:
         return len(self._names)
@@ -132,32 +141,57 @@ class NormalHandle(Dispatched):
             begin += count
         return found
 
-    def _rail(self) -> list[int]:
-        return self._nodes.rail(self._rank)
+    # ---- of the receiver, on several nodes ----
 
-    def _rail_channels(self) -> torch.Tensor:
-        first = self._received_channels()[self._rail()]
-        ends = torch.cat([first[:, 1:], self._from()[self._rail()].unsqueeze(1).to(torch.int32)], dim=1)
-        return ends.contiguous()
+    def _told_of(self, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """[T of that rank, P] places of this node that its tokens go to; [C + 1] begins of its channels."""
+        assert self.told is not None
+        return self.told.places(rank), channel_begins(self.told.tokens(rank), self._channels, HOST)
 
     def _global_channels(self) -> torch.Tensor:
-        begins = torch.cumsum(self._from(), 0) - self._from()
-        return (self._received_channels() + begins.unsqueeze(1)).to(torch.int32)
+        """[R, C]: first row of channel c of source r."""
+        place, begin, found = self._nodes.place_of[self._rank], 0, []
+        for rank, count in enumerate(self._from().tolist()):
+            places, begins = self._told_of(rank)
+            here = places[:, place : place + 1]
+            found.append(begin + torch.nn.functional.pad(prefix_of(here, begins)[0, :-1], (1, 0)))
+            begin += count
+        return torch.stack(found).to(torch.int32)
+
+    def _passed_channels(self) -> torch.Tensor:
+        """[M, C]: tokens of channels 0 .. c that passed this rank, of each source node."""
+        found = torch.zeros((self._nodes.count, self._channels), dtype=torch.int32)
+        for node, feeders in enumerate(self._nodes.feeders(self._rank)):
+            for rank in feeders:
+                places, begins = self._told_of(rank)
+                found[node] += prefix_of(places.any(dim=1, keepdim=True), begins)[0]
+        return found
 
     def _source_meta(self) -> torch.Tensor:
-        """int32 source node, int32 bits of the places of this node that got the token: here only this rank's is known,
-        and places from 32 on have none."""
-        place = self._nodes.place_of[self._rank]
-        nodes = torch.tensor(self._nodes.node_of).repeat_interleave(self._from().to(torch.int64))
-        bits = torch.full_like(nodes, 1 << place if place < 32 else 0)
+        """int32 source node, int32 bits of the places of this node that got the token; those from 32 on have none."""
         meta = torch.full((self.capacity, 2), -1, dtype=torch.int32)
-        meta[: self.rows] = torch.stack([nodes, bits], dim=1)
+        place, begin = self._nodes.place_of[self._rank], 0
+        for rank, count in enumerate(self._from().tolist()):
+            places, _ = self._told_of(rank)
+            bits = places[places[:, place], :32].to(torch.int64) << torch.arange(min(places.shape[1], 32))
+            meta[begin : begin + count, 0] = self._nodes.node_of[rank]
+            meta[begin : begin + count, 1] = bits.sum(dim=1).to(torch.int32)
+            begin += count
         return meta.view(torch.uint8)
 
-    def _forward_head(self) -> torch.Tensor:
-        count = int(self._from()[self._rail()].sum())
-        heads = torch.full((count, self._nodes.width), -1, dtype=torch.int32)
-        heads[:, self._nodes.place_of[self._rank]] = torch.arange(count, dtype=torch.int32)
+    def _forward_heads(self) -> torch.Tensor:
+        """[tokens that passed this rank, P]: position among those of the same channel for the same place, or -1."""
+        passed, channels = [], []
+        for rank in itertools.chain(*self._nodes.feeders(self._rank)):
+            places, begins = self._told_of(rank)
+            of_node = places.any(dim=1).nonzero().flatten()
+            passed.append(torch.nn.functional.pad(places[of_node], (0, self._nodes.width - places.shape[1])))
+            channels.append(torch.bucketize(of_node, begins[1:], right=True))
+        places, channel = torch.cat(passed), torch.cat(channels)
+        heads = torch.full(places.shape, -1, dtype=torch.int32)
+        for c in range(self._channels):
+            here = places[channel == c]
+            heads[channel == c] = torch.where(here, torch.cumsum(here, dim=0, dtype=torch.int32) - 1, -1)
         return heads
 
 
@@ -183,13 +217,13 @@ _MAKERS: dict[str, Callable[[NormalHandle], torch.Tensor]] = {
     "is_token_in_rank": lambda h: h.in_rank,
     "send_head": lambda h: heads_of(h.in_rank, h._begins),
     "rdma_channel_prefix_matrix": lambda h: prefix_of(h._nodes.reached(h.in_rank), h._begins),
-    "recv_rdma_channel_prefix_matrix": lambda h: h._rail_channels(),
-    "recv_rdma_rank_prefix_sum": lambda h: _prefix_sum(h._from()[h._rail()]),
+    "recv_rdma_channel_prefix_matrix": lambda h: h._passed_channels(),
+    "recv_rdma_rank_prefix_sum": lambda h: _prefix_sum(h._get("recv_rdma_channel_prefix_matrix")[:, -1]),
     "recv_gbl_channel_prefix_matrix": lambda h: h._global_channels(),
     "recv_gbl_rank_prefix_sum": lambda h: _prefix_sum(h._from()),
     "recv_src_meta": lambda h: h._source_meta(),
     "send_rdma_head": lambda h: heads_of(h._nodes.reached(h.in_rank), h._begins),
-    "send_nvl_head": lambda h: h._forward_head(),
+    "send_nvl_head": lambda h: h._forward_heads(),
 }
 
 

@@ -11,7 +11,8 @@ import xep
 
 
 class Nodes:
-    """members: ranks of each node, ascending. node_of, place_of: of each rank. width: ranks of the largest node."""
+    """members: ranks of each node, ascending. node_of, place_of: of each rank. width: ranks of the largest node.
+    everyone: [M, width] the members, -1 where a node has fewer."""
 
     def __init__(self, group: xep.Group) -> None:
         """Collective where there are several."""
@@ -22,6 +23,8 @@ class Nodes:
         self.members = [[r for r, node in enumerate(self.node_of) if node == n] for n in range(self.count)]
         self.place_of = [self.members[node].index(rank) for rank, node in enumerate(self.node_of)]
         self.width = max(len(members) for members in self.members)
+        padded = [members + [-1] * (self.width - len(members)) for members in self.members]
+        self.everyone = torch.tensor(padded)  # [M, width] ranks of each node; -1: none
         blocks = [rank // self.width for rank in range(group.nranks)]
         self.per_block = self.width if self.node_of == blocks else 0  # ranks of a node, where nodes are blocks of ranks
 
@@ -29,7 +32,12 @@ class Nodes:
         """in_rank [T, R] bool -> [T, M] bool: whether a token goes to a rank of the node."""
         return torch.stack([in_rank[:, members].any(dim=1) for members in self.members], dim=1)
 
-    def rail(self, rank: int) -> list[int]:
-        """Of each node the rank with the place of this one; in a smaller node the place modulo its size."""
-        place = self.place_of[rank]
-        return [members[place % len(members)] for members in self.members]
+    def feeders(self, rank: int) -> list[list[int]]:
+        """Of each node the ranks whose tokens for the node of this one pass it: those with its place, modulo the size
+        of its node. Of its own node it is itself."""
+        own, place = self.node_of[rank], self.place_of[rank]
+        size = len(self.members[own])
+        return [
+            [rank] if node == own else [source for p, source in enumerate(members) if p % size == place]
+            for node, members in enumerate(self.members)
+        ]

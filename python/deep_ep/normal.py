@@ -20,6 +20,7 @@ from .handle import NormalHandle, adopt
 from .layouts import layout_there
 from .low_latency_memory import version_of
 from .pace import counted
+from .passing import Passing
 from .pool import Job, counts_buffer, exchange_counts
 from .seats import Sent
 from .tuples import HandleTuple
@@ -35,6 +36,7 @@ class NormalCalls(Core):
     num_sms: int = 20
     _counts: dict[tuple[int, bool], xep.Buffer]  # by experts, and whether they are in host memory
     _last_layout: tuple
+    _passing: Optional[Passing] = None  # on several nodes
     group_size: int
 
     def get_dispatch_layout(
@@ -69,8 +71,7 @@ class NormalCalls(Core):
         return found.tokens_per_rank, per_node, found.tokens_per_expert, in_rank, done(async_finish)
 
     def _layout_there(self, topk_idx: torch.Tensor, experts: int, turn: Turn) -> tuple:
-        """Without waiting for the device: by one kernel, once there is a buffer that has it. All ranks whose devices
-        reach one another are one node."""
+        """Without waiting for the device: by one kernel, once there is a buffer that has it."""
         buffer = self._pool_on(topk_idx.device).buffer_of(experts)
         if buffer is None:
             per_rank, per_expert, in_rank = layout_there(topk_idx, experts, self.group_size)
@@ -83,7 +84,9 @@ class NormalCalls(Core):
             per_rank, per_expert, in_rank = made["per_rank"], made["per_expert"], made["in_rank"].view(torch.bool)
             buffer.layout(topk_idx.contiguous(), per_rank, per_expert, made["in_rank"])
         self._note_layout(in_rank, topk_idx)
-        return per_rank, None, per_expert, in_rank, turn.end(None, topk_idx, per_rank, per_expert, in_rank)
+        per_node = self._nodes.reached(in_rank).sum(dim=0, dtype=torch.int32) if self._nodes.count > 1 else None
+        event = turn.end(None, topk_idx, per_rank, per_node, per_expert, in_rank)
+        return per_rank, per_node, per_expert, in_rank, event
 
     def _note_layout(self, in_rank: torch.Tensor, topk_idx: torch.Tensor) -> None:
         self._last_layout = (weakref.ref(in_rank), version_of(in_rank), weakref.ref(topk_idx), version_of(topk_idx))
@@ -173,14 +176,19 @@ class NormalCalls(Core):
         job = Job(
             experts, carried(x), routed, topk_weights, scales, expert_alignment, num_worst_tokens, turn.after, most
         )
-        sent = pool.dispatch(job, wait=turn.wait)
+        sent = pool.dispatch(job, wait=turn.wait and not (x.is_cpu and self._passing))
         seat = pool.seats(experts).add(sent)
+        told = None
+        if self._passing is not None:
+            told = self._passing.exchange(in_rank, pool.tokens_of(experts))  # while rows travel
+            sent = seat.finish(sent) if turn.wait else sent
         slot = turn.receives(sent.handle)
         received = sent.handle.recv
         made = NormalHandle(
             self._xep, self._nodes, in_rank, max(1, num_sms // 2), experts, num_worst_tokens, most, sent.handle.topk,
             received.rows, received.capacity,
         )  # fmt: skip
+        made.told = told
         made.sit(sent, seat)
         if slot is not None:
             made.look_again = slot.look_again
@@ -208,7 +216,7 @@ class NormalCalls(Core):
         rows, _, _, event = self._give(sent, sent.handle.recv, x.dtype, False, (x, scales), turn)
         return rows, None, None, None, None, event
 
-    internode_dispatch = dispatch  # rows go straight to their rank, whichever node it is on
+    internode_dispatch = dispatch  # which path rows take to other nodes is the library's choice
 
     @counted("_last_normal")
     def combine(

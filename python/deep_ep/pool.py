@@ -158,6 +158,10 @@ class NormalPool:
         """Of a Job with rows to receive that are known, of whose tokens no rank has more than most."""
         return 0 if self._on == HOST or self._group.nnodes > 1 else most
 
+    def tokens_of(self, experts: int) -> int:
+        """Tokens of a rank that there is room for, of the buffer in use."""
+        return self._used[experts][1].tokens
+
     def experts_for(self, topk: int) -> int:
         """A number of experts by which topk selections of a token can be routed: of a buffer in use, if there is."""
         return next((n for n in self._used if n >= topk), -(-topk // self._group.nranks) * self._group.nranks)

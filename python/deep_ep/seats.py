@@ -41,6 +41,13 @@ class Seat:
         """After settle()."""
         self._request = request
 
+    def finish(self, sent: Sent) -> Sent:
+        """Waits for the rows of what was just begun; raises its error."""
+        if sent.request is not None:
+            sent.request.wait()
+            self._request = None
+        return Sent(sent.handle, None)
+
     def settle(self) -> None:
         """Waits for what is in flight; an error of it is told by its own event."""
         if self._request is not None:

@@ -176,44 +176,6 @@ def test_layout_tells_nodes(world):
     assert per_node.dtype == torch.int32 and per_node.tolist() == [int(count) for count in wanted]
 
 
-def test_ten_tensors(world):
-    """Those that a flat path has are what DeepEP says of them."""
-    width, count, rank = node_ranks(world.size), node_count(world.size), world.rank
-    if count == 1:
-        pytest.skip("there is one node (XEP_NODE_RANKS, xep_run -N)")
-    (recv_x, _, _, _, handle, _), _ = dispatch(world, "internode_dispatch")
-    (in_rank, node_channels, channels, recv_node_channels, recv_node_sum, recv_channels, recv_sum, meta, node_head,
-        forward_head) = handle  # fmt: skip
-    mine = world.in_rank(rank)
-    in_node = torch.stack([mine[:, n * width : (n + 1) * width].any(1) for n in range(count)], dim=1)
-    begins = [min(c * -(-TOKENS // CHANNELS), TOKENS) for c in range(CHANNELS + 1)]
-    assert torch.equal(in_rank, mine)
-    assert channels.tolist() == [
-        [int(mine[: begins[c + 1], r].sum()) for c in range(CHANNELS)] for r in range(world.size)
-    ]
-    assert node_channels.tolist() == [
-        [int(in_node[: begins[c + 1], n].sum()) for c in range(CHANNELS)] for n in range(count)
-    ]
-    for token, node in ((t, n) for t in range(TOKENS) for n in range(count)):
-        begin = max(b for b in begins[:-1] if b <= token)
-        wanted = int(in_node[begin:token, node].sum()) if in_node[token, node] else -1
-        assert int(node_head[token, node]) == wanted
-    sources = world.sources()
-    starts = [sum(source < r for source, _ in sources) for r in range(world.size + 1)]
-    assert recv_sum.tolist() == starts[1:]
-    assert recv_channels.tolist() == [
-        [starts[r] + sum(s == r and t < begins[c] for s, t in sources) for c in range(CHANNELS)]
-        for r in range(world.size)
-    ]
-    assert meta.shape == (len(recv_x), 8) and meta.dtype == torch.uint8
-    assert meta.view(torch.int32).tolist() == [[source // width, 1 << rank % width] for source, _ in sources]
-    assert recv_node_sum.shape == (count,) and recv_node_channels.shape == (count, CHANNELS)
-    assert recv_node_channels[:, -1].cumsum(0).tolist() == recv_node_sum.tolist()
-    rail = [sum(source == n * width + rank % width for source, _ in sources) for n in range(count)]
-    assert recv_node_channels[:, -1].tolist() == rail, "of the rank with this place on each node"
-    assert forward_head.shape == (int(recv_node_sum[-1]), width)
-
-
 def test_internode_calls(world):
     """The same as dispatch and combine, by DeepEP's other names."""
     (recv_x, _, row_weights, _, handle, _), x = dispatch(world, "internode_dispatch")
