@@ -79,7 +79,15 @@ static const char *find_word(const char *name, uint64_t value)
     if (strstr(name, "dtype") != NULL) return xep_dtype_name((xep_dtype_t)value);
     if (strcmp(name, "path") == 0 && value <= XEP_PATH_NODES) return paths[value];
     if (strcmp(name, "node_sums") == 0 && value <= XEP_NODE_SUMS_FP32) return sums[value];
+    if (strcmp(name, "by_nodes") == 0) return paths[value ? XEP_PATH_NODES : XEP_PATH_FLAT];
     return NULL;
+}
+
+/* What follows from several has no name that users know. */
+static const char *find_name(int i)
+{
+    if (strcmp(collective[i].name, "by_nodes") != 0) return collective[i].name;
+    return "the path that takes less time (XEP_NET_RATE, XEP_MEMORY_RATE)";
 }
 
 /* a parameter as users know it */
@@ -102,8 +110,8 @@ static xep_status_t compare_terms(const terms_t *terms, uint32_t rank, const ter
     for (int i = 0; i < NCOLLECTIVE; i++) {
         char theirs[VALUE_BYTES], others[VALUE_BYTES];
         if (read_value(terms, i, theirs) != read_value(first, i, others))
-            return xep_fail(XEP_ERR_MISMATCH, "rank %u and rank 0 disagree on %s: %s, %s", rank, collective[i].name,
-                            theirs, others);
+            return xep_fail(XEP_ERR_MISMATCH, "rank %u and rank 0 disagree on %s: %s, %s", rank, find_name(i), theirs,
+                            others);
     }
     return XEP_OK;
 }

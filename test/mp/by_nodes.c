@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* ranks: 5 8, limit: 300 */
+/* ranks: 4 5 8, limit: 300 */
 
 /*
  * Rows that go once to each node: right in all shapes, with as little room for rows in passing as there can be, in
- * flight and cached; nodes of two and three ranks, drawn by force. And what is wrong with params.
+ * flight and cached; nodes of one to three ranks, drawn by force. And what is wrong with params.
  */
-
+#define _GNU_SOURCE /* setenv */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "mp_job.h"
@@ -161,6 +162,24 @@ static void wrong(xep_group_t *group)
     MP_REASON("rank 1 and rank 0 disagree on node_sums: fp32, dtype");
 }
 
+/* Each rank finds out what takes less time, by what its own environment says of the network. */
+static void wrong_rates(void)
+{
+    xep_buffer_params_t p = mp_small_params();
+    xep_buffer_t *buffer = NULL;
+    xep_group_t *group;
+    p.tokens = 256;
+    setenv("XEP_NET_RATE", mp_rank() == 1 ? "100k" : "1000g", 1);
+    setenv("XEP_MEMORY_RATE", "100m", 1);
+    MP_OK(xep_group_create(NULL, &group));
+    MP_FAILS(XEP_ERR_MISMATCH, xep_buffer_create(group, &p, &buffer));
+    MP_REASON("rank 1 and rank 0 disagree on the path that takes less time (XEP_NET_RATE, XEP_MEMORY_RATE): nodes, "
+              "flat");
+    xep_group_destroy(group);
+    unsetenv("XEP_NET_RATE");
+    unsetenv("XEP_MEMORY_RATE");
+}
+
 int main(void)
 {
     xep_group_t *group = mp_nodes_group();
@@ -173,6 +192,7 @@ int main(void)
     }
     cached(group);
     wrong(group);
+    wrong_rates();
     mp_nodes_check_masks(group, "normal");
     xep_group_destroy(group);
     return 0;

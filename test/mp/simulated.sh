@@ -149,6 +149,17 @@ expect 0 '^xep .*, simulated: 1 rank on 1 node$' $perf --simulate 1,1 --tokens 1
 "$run" -n 3 $perf $job >"$tmp/out" 2>&1
 [ "$(grep -c '^path: ' "$tmp/out")" -eq 1 ] || wrong "three ranks: $(cat "$tmp/out")"
 
+# ranks that are there take that path, and say which and why
+there=("$run" -n 4 -N 2 -x XEP_LOG=info)
+batch="--check-only --tokens 32 --hidden 256 --topk 4 --experts 16"
+expect 0 'path nodes: it takes less time\. Of a row 0\.96 copies leave a node, flat 1\.46; a dispatch and its combine' \
+    "${there[@]}" -x XEP_NET_RATE=20m $perf $batch
+grep -q ', path nodes$' "$tmp/out" || wrong "xep_perf does not say so: $(cat "$tmp/out")"
+expect 0 'path flat: it takes less time\. ' "${there[@]}" -x XEP_NET_RATE=100g -x XEP_MEMORY_RATE=50m $perf $batch
+grep -q ', path flat$' "$tmp/out" || wrong "xep_perf does not say so: $(cat "$tmp/out")"
+expect 0 'path nodes: it was asked for\. ' "${there[@]}" -x XEP_PATH=nodes $perf $batch
+expect 0 'path flat: no node has two ranks\. ' "$run" -n 2 -N 2 -x XEP_LOG=info -x XEP_PATH=nodes $perf $batch
+
 form='\(RANKS,PER_NODE with 1 to 4096 ranks, as 64,8, or 16,8\+4 for nodes of 8 and 4 in turn\)$'
 for text in 64 64,0 0,4 4097,8 64, 64,8+ 64,8+x 64,8,4 -4,2 ,4 ''; do
     expect 2 "^xep_perf: invalid --simulate: \"${text/+/\\+}\" $form" $perf --simulate "$text"
