@@ -158,12 +158,18 @@ mapped_tests = \
 	%D%/mp/normal_shapes.mp %D%/mp/in_place.mp %D%/mp/in_place_ll.mp %D%/mp/normal_ops.mp %D%/mp/ll_ops.mp \
 	%D%/mp/failure.mp %D%/mp/aborted.mp %D%/mp/unborn.mp %D%/mp/pages.mp %D%/mp/nodes.mp %D%/mp/silent.mp
 rank_tests = %D%/mp/wire_order.mp %D%/mp/crowded.mp %D%/mp/boot_client.mp %D%/mp/setuid.mp %D%/mp/by_nodes.mp \
-	%D%/mp/ll_by_nodes.mp \
+	%D%/mp/ll_by_nodes.mp %D%/mp/forwarding.mp %D%/mp/node_map.mp %D%/mp/over_callback.mp \
 	$(transport_tests)
 %C%_mp_boot_reload_mp_LDADD =
 %C%_mp_normal_shapes_mp_LDADD = libmp_rig.la
 %C%_mp_by_nodes_mp_LDADD = libmp_rig.la
 %C%_mp_ll_by_nodes_mp_LDADD = libmp_rig.la
+%C%_mp_forwarding_mp_LDADD = libmp_rig.la
+%C%_mp_over_callback_mp_LDADD = libmp_rig.la
+%C%_mp_node_map_mp_SOURCES = %D%/mp/node_map.c %D%/mp/mp_rig.c %D%/mp/mp_rig.h
+%C%_mp_node_map_mp_CPPFLAGS = $(AM_CPPFLAGS)
+%C%_mp_node_map_mp_LDADD = $(insides)
+%C%_mp_node_map_mp_LDFLAGS = -Wl,--wrap=xep_group_exchange
 %C%_mp_in_place_mp_LDADD = libmp_rig.la
 %C%_mp_pieces_mp_LDADD = libmp_rig.la
 %C%_mp_pieces_wrong_mp_LDADD = libmp_rig.la

@@ -42,6 +42,9 @@ for XEP_PATH in nodes flat; do
     passes "3 hosts of 2, in turn, ll, path $XEP_PATH" "${launch[@]}" "${in_turn[@]}" --host h1:2,h2:2,h3:2 -n 6 \
         ./xep_perf --mode ll --check-only --tokens 61 --hidden 1024 --topk 5 --experts 36
 done
+XEP_PATH=nodes
+passes '3 and 1, a group made by callbacks, path nodes' "${launch[@]}" "${in_turn[@]}" --host h1:3,h2:1 -n 4 \
+    ./test/mp/over_callback.mp
 XEP_PATH=auto
 
 # pulled NAME MODE TIMEOUT HEARTBEAT: a cable is pulled in the middle of operations, which is when it has carried more

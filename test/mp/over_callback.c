@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* ranks: 4 */
+
+/* A group that is made by an allgather of the program's own, here another group's: both modes, whole rounds. */
+
+#include "mp_job.h"
+#include "mp_rig.h"
+
+static mp_case_t base =
+    {.name = "over callback", .experts = 26, .topk = 5, .hidden = 320, .tokens = 70, .ragged = 1, .weights = 1};
+
+static int gather(void *group, const void *send, void *recv, size_t bytes)
+{
+    return xep_group_allgather(group, send, recv, bytes) == XEP_OK ? 0 : -1;
+}
+
+static void rounds(xep_group_t *group, const char *mode)
+{
+    mp_job_t job;
+    base.mode = mode;
+    mp_job_open(&job, &base, 11);
+    mp_job_buffer(&job, group);
+    for (uint64_t i = 0; i < 3; i++) {
+        mp_job_payload(&job, 40 + i);
+        mp_job_round(&job);
+    }
+    mp_job_close(&job);
+}
+
+int main(void)
+{
+    xep_group_params_t params = XEP_GROUP_PARAMS_INIT;
+    xep_group_t *group = mp_group(), *own;
+    params.rank = mp_rank(), params.nranks = mp_nranks(), params.allgather = gather, params.allgather_ctx = group;
+    MP_OK(xep_group_create(&params, &own));
+    rounds(own, "normal");
+    rounds(own, "ll");
+    xep_group_destroy(own);
+    xep_group_destroy(group);
+    return 0;
+}
