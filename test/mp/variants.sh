@@ -20,6 +20,9 @@ passes 3 waits XEP_PROGRESS=thread
 passes 4 normal_shapes XEP_NODE_RANKS=2 XEP_PATH=flat
 passes 4 normal_ops XEP_NODE_RANKS=2 XEP_PATH=flat
 passes 4 normal_ops XEP_NODE_RANKS=2 XEP_PATH=nodes
+passes 4 normal_ops XEP_NODE_RANKS=3 XEP_PATH=nodes
+passes 4 normal_ops XEP_NODE_RANKS=2 XEP_PATH=nodes XEP_PROGRESS=thread
+passes 4 waits XEP_NODE_RANKS=3 XEP_PATH=nodes
 passes 5 by_nodes UCX_TLS=tcp,sysv,self
 passes 5 normal_shapes XEP_NODE_RANKS=3 XEP_PATH=nodes XEP_NODE_SUMS=fp32 XEP_THREADS=2
 passes 4 failure XEP_NODE_RANKS=2 XEP_PATH=nodes
