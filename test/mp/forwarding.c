@@ -132,11 +132,11 @@ static void away(xep_group_t *group)
     xep_request_t *req;
     base.mode = "normal";
     base.pass_rows = 2 * mp_nranks();
-    base.timeout_ms = mp_rank() == FORWARDER ? 0 : 2000;
     open_by_nodes(&job, group, 5);
     atomic_int *over = mp_counter(group);
     rounds(&job);
     xep_dispatch_args_t a = mp_job_dispatch(&job);
+    if (mp_rank() != FORWARDER) a.timeout_ms = 4000;
     MP_OK(xep_dispatch(job.buffer, &a, &handle, &req));
     if (mp_rank() == FORWARDER) {
         MP_OK(xep_request_wait_counts(req));
@@ -151,7 +151,6 @@ static void away(xep_group_t *group)
     MP_OK(xep_buffer_reset(job.buffer));
     rounds(&job);
     mp_job_close(&job);
-    base.timeout_ms = 0;
 }
 
 /* ---- dead ---- */
