@@ -115,10 +115,10 @@ xep_status_t cuda_launch(const cuda_mode_t *cuda, const xep_op_t *op, int kernel
     return cuda->device->ops->launch(cuda->device, &launch);
 }
 
-/* The device gives up a little before the host does, as it can say who is late. */
+/* The device gives up before the host does (request_wait.c), as it can say who is late. */
 xep_cuda_deadline_t cuda_deadline(const cuda_mode_t *cuda, const xep_op_t *op, uint32_t what)
 {
-    uint64_t ns = op->timeout_ms < 0 ? 0 : (uint64_t)op->timeout_ms * 1000000 / 8 * 7;
+    uint64_t ns = op->timeout_ms < 0 ? 0 : (uint64_t)op->timeout_ms * 1000000;
     return (xep_cuda_deadline_t){ns, &cuda->late[what], cuda->device->stop};
 }
 

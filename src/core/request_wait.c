@@ -21,7 +21,7 @@
 #include "staging_show.h"
 
 /* A look calls the mode, which asks the wire by itself; the group's progress is for what is not of this buffer. */
-enum { PROGRESS_EVERY = 16, TEST_PEERS_NS = 100 * 1000 * 1000 };
+enum { PROGRESS_EVERY = 16, TEST_PEERS_NS = 100 * 1000 * 1000, DEVICE_SPARE_NS = 1000 * 1000 * 1000 };
 
 /* ---- a request ---- */
 
@@ -74,6 +74,18 @@ static void account_for_request(void *arg, xep_account_t *account)
     xep_request_account(((const request_look_t *)arg)->req, account);
 }
 
+/*
+ * The deadline of a wait that begins now. A kernel's counts from when it begins, which its stream decides, and a kernel
+ * can say who is late: so the host gives up after it.
+ */
+static uint64_t deadline_of(const xep_request_t *req, uint64_t now)
+{
+    const xep_buffer_t *buffer = req->buffer;
+    uint64_t deadline = xep_deadline_from(now, req->timeout_ms);
+    if (buffer->device == NULL || buffer->staging != NULL || deadline == UINT64_MAX) return deadline;
+    return deadline + DEVICE_SPARE_NS;
+}
+
 /* The first look found it in flight: the deadline and the waits for late ranks count from here, by one look at the
  * clock. */
 static void keep_waiting(xep_request_t *req, reached_fn reached)
@@ -82,7 +94,7 @@ static void keep_waiting(xep_request_t *req, reached_fn reached)
     request_look_t look = {.req = req, .reached = reached};
     xep_wait_t wait = {.look = look_at_request,
                        .arg = &look,
-                       .deadline_ns = xep_deadline_from(now, req->timeout_ms),
+                       .deadline_ns = deadline_of(req, now),
                        .progress_every = PROGRESS_EVERY,
                        .late = late_of_request,
                        .explain = explain_request,
@@ -147,7 +159,7 @@ static void check_test(xep_request_t *req)
     uint64_t now = xep_clock_ns();
     if (req->test_deadline_ns != 0) xep_watch_look(&req->test_watch, now);
     if (req->test_deadline_ns == 0) {
-        req->test_deadline_ns = xep_deadline_from(now, req->timeout_ms);
+        req->test_deadline_ns = deadline_of(req, now);
         req->test_peers_ns = now + TEST_PEERS_NS;
         xep_watch_begin(&req->test_watch, explain_tested, req, req->test_deadline_ns);
         xep_watch_end(&req->test_watch); /* a test is no wait: the program is elsewhere in between */
