@@ -24,8 +24,12 @@
 #include "ucp_signals.h"
 #include "ucp_strategy.h"
 
-static xep_status_t say_gone(const xep_ucp_link_t *link)
+/* A rank that has ended is lost to all heaps, so that those which spare ranks go on without it. */
+static xep_status_t say_gone(xep_ucp_link_t *link)
 {
+    xep_ucp_peer_t *peer = xep_ucp_peer_of(link);
+    if (peer->failed == UCS_OK && xep_host_process_gone(link->owner.pid, link->owner.start))
+        xep_ucp_peer_lose(peer, UCS_ERR_CONNECTION_RESET, "it has ended");
     return xep_fail(XEP_ERR_PEER, "rank %u has ended, and its memory is gone", link->rank);
 }
 
@@ -34,7 +38,7 @@ static xep_status_t say_gone(const xep_ucp_link_t *link)
  * that is attached here stays, whatever becomes of the rank; for POSIX memory there is nothing like that: a rank that
  * ends in the microseconds until UCX opens it does harm still.
  */
-static xep_status_t hold(const xep_ucp_link_t *link, void **held_p)
+static xep_status_t hold(xep_ucp_link_t *link, void **held_p)
 {
     *held_p = NULL;
     if (!link->here) return XEP_OK;
@@ -150,6 +154,7 @@ xep_status_t xep_ucp_link_open(xep_ucp_link_t *link)
     if (link->state != XEP_UCP_LINK_NEW) return XEP_OK;
     status = reach(link, &state);
     link->state = status == XEP_OK ? state : XEP_UCP_LINK_BROKEN;
+    link->broken = status;
     if (status != XEP_OK) xep_log(XEP_LOG_ERROR, "%s", xep_last_error());
     note_reach(xep_ucp_peer_of(link), link->state);
     return status;

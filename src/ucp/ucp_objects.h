@@ -105,6 +105,7 @@ typedef struct xep_ucp_owner {
 /** One heap on one rank. */
 struct xep_ucp_link {
     xep_ucp_link_state_t state; /* the heap's thread only; never changes again once it is not NEW */
+    xep_status_t broken;        /* BROKEN: why */
     uint32_t rank;
     xep_ucp_heap_t *heap;
     uint8_t *base;           /* MAPPED: the rank's region here */

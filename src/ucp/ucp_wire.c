@@ -64,7 +64,7 @@ static xep_status_t check_remote(xep_ucp_link_t *link)
     const xep_ucp_peer_t *peer = &link->heap->transport->peers[link->rank];
     if (peer->failed != UCS_OK) return xep_ucp_peer_fail(peer);
     if (link->state == XEP_UCP_LINK_BROKEN)
-        return xep_fail(XEP_ERR_TRANSPORT, "the memory of rank %u cannot be reached", link->rank);
+        return xep_fail(link->broken, "the memory of rank %u cannot be reached", link->rank);
     return XEP_OK;
 }
 

@@ -4,7 +4,8 @@
 
 /*
  * A rank that is killed, and one that only stops, while others send to it: on sockets the dead one is found by
- * its connection, and in every case closing comes to an end soon.
+ * its connection, and in every case closing comes to an end soon. And one that ends before others have reached its
+ * heap: a heap that spares ranks goes on without it.
  */
 
 #include <sched.h>
@@ -14,6 +15,7 @@
 
 #include "cpu.h"
 #include "forked.h"
+#include "host.h"
 
 enum { NRANKS = 3, VICTIM = 2, HEAP = 1 << 20, PIECE = 20000 };
 
@@ -84,7 +86,28 @@ static void stopped(forked_rank_t *self)
     if (forked_come(self) == NRANKS - 1) kill(victim, SIGKILL); /* the others have closed */
 }
 
+/* Its keys are here, and nobody has used them. */
+static void ended(forked_rank_t *self)
+{
+    uint8_t *src;
+    uint64_t word = 1;
+    char why[200];
+    xep_heap_wire_t *heap = begin(self, &src), *plain = forked_heap(self, HEAP), *sparing = forked_heap(self, HEAP);
+    pid_t victim = (pid_t)forked_hear(self);
+    sparing->spares = 1;
+    forked_barrier(self);
+    if (self->rank == VICTIM) raise(SIGKILL);
+    while (!xep_host_process_gone(victim, 0)) sched_yield();
+    REQUIRE(sparing->wire.ops->put_signal(&sparing->wire, VICTIM, 64, &word, sizeof word, 0, 1) == XEP_OK, "spared");
+    REQUIRE(self->transport->ops->is_gone(self->transport, VICTIM, why, sizeof why), "nobody knows that it is gone");
+    REQUIRE(plain->wire.ops->put_signal(&plain->wire, VICTIM, 64, &word, sizeof word, 0, 1) == XEP_ERR_PEER, "plain");
+    self->transport->ops->heap_close(sparing);
+    self->transport->ops->heap_close(plain);
+    close_soon(self, heap);
+    free(src);
+}
+
 int main(void)
 {
-    return forked_run(NRANKS, killed) != 0 || forked_run(NRANKS, stopped) != 0;
+    return forked_run(NRANKS, killed) != 0 || forked_run(NRANKS, stopped) != 0 || forked_run(NRANKS, ended) != 0;
 }

@@ -62,7 +62,7 @@ static void wrong_base(forked_rank_t *self, int64_t by)
     memcpy(key + KEY_BASE, &base, sizeof base);
     share(self, heap, key, bytes, XEP_OK);
     REQUIRE(heap->wire.ops->map(&heap->wire, 1 - self->rank) == NULL, "mapped");
-    REQUIRE(heap->wire.ops->put_signal(&heap->wire, 1 - self->rank, 0, &word, sizeof word, 64, 1) == XEP_ERR_TRANSPORT,
+    REQUIRE(heap->wire.ops->put_signal(&heap->wire, 1 - self->rank, 0, &word, sizeof word, 64, 1) == XEP_ERR_PROTOCOL,
             "put");
     forked_barrier(self);
     self->transport->ops->heap_close(heap);
@@ -82,8 +82,7 @@ static void gone(forked_rank_t *self)
     share(self, second, key, bytes, XEP_OK);
     REQUIRE(second->wire.ops->map(&second->wire, 1 - self->rank) == NULL, "mapped");
     REQUIRE(strstr(xep_last_error(), "has ended, and its memory is gone") != NULL, "%s", xep_last_error());
-    REQUIRE(second->wire.ops->put_signal(&second->wire, 1 - self->rank, 0, &word, sizeof word, 64, 1) ==
-                XEP_ERR_TRANSPORT,
+    REQUIRE(second->wire.ops->put_signal(&second->wire, 1 - self->rank, 0, &word, sizeof word, 64, 1) == XEP_ERR_PEER,
             "put");
     forked_barrier(self);
     self->transport->ops->heap_close(second);
