@@ -61,13 +61,17 @@ static void in_combine(mp_job_t *job, xep_group_t *group)
 {
     xep_handle_t *handle = NULL;
     xep_dispatch_args_t d = mp_job_dispatch(job);
+    atomic_int *done = mp_counter(group);
     MP_OK(xep_dispatch(job->buffer, &d, &handle, NULL));
-    if (mp_rank() == mp_nranks() - 1) return;
+    ++*done;
+    if (mp_rank() == mp_nranks() - 1) {
+        mp_await(done, (int)mp_nranks());
+        return;
+    }
     mp_job_check_recv(job, handle);
     xep_combine_args_t c = mp_job_combine(job, handle);
     MP_FAILS(XEP_ERR_ABORTED, xep_combine(handle, &c, NULL));
     mp_job_check_recv(job, handle);
-    (void)group;
 }
 
 static void in_destroy(mp_job_t *job, xep_group_t *group)
@@ -116,7 +120,10 @@ static void play(const scene_t *scene, int by_signal)
     c.mode = scene->mode;
     mp_job_open(&job, &c, 3);
     mp_job_buffer(&job, group);
+    atomic_int *here = mp_counter(group);
     mp_job_round(&job);
+    ++*here;
+    mp_await(here, (int)mp_nranks()); /* an abort also ends the round of those that have not left it */
     if (mp_rank() != mp_nranks() - 1) {
         scene->wait(&job, group);
         check_reason(group);
