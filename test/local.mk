@@ -53,7 +53,8 @@ libsim_la_SOURCES = \
 	%D%/sim/script_check.h %D%/sim/script_check.c %D%/sim/script_end.h %D%/sim/script_end.c \
 	%D%/sim/script_player.h %D%/sim/script_player.c \
 	%D%/sim/sim_mode.h %D%/sim/sim_cases.h %D%/sim/sim_cases.c \
-	%D%/sim/sim_failures.h %D%/sim/sim_failures.c %D%/sim/sim_nodes.h %D%/sim/sim_nodes.c
+	%D%/sim/sim_failures.h %D%/sim/sim_failures.c %D%/sim/sim_nodes.h %D%/sim/sim_nodes.c \
+	%D%/sim/sim_pieces.h %D%/sim/sim_pieces.c
 sim_ldadd = libsim.la libxep_oracle.la $(CMOCKA_LIBS) -lm
 %C%_sim_sim_normal_t_SOURCES = %D%/sim/sim_normal.c %D%/sim/sim_main.c
 %C%_sim_sim_normal_t_CPPFLAGS = $(AM_CPPFLAGS) -DSIM_MODE=sim_normal

@@ -22,7 +22,6 @@ static void store_all(xep_kit_t *kit, xep_op_t *op, xep_store_fn store)
     xep_kit_state(op)->told = 1;
 }
 
-/* Rows from "row" on that lie one behind the other on both sides. */
 /*
  * A run is as long as source rows and places follow one another on both sides, and no longer than a piece: between two
  * puts the wire makes progress. Indices that happen to be neighbours count too, as after a dispatch of dense batches.

@@ -57,21 +57,35 @@ static xep_part_t signal_part(uint64_t mail, const void *src, size_t bytes, size
                         .value = epoch};
 }
 
-/* Rows first, then weights; the wire delivers the word after both. */
 static int opened_part(const void *opaque, const xep_op_t *op, uint32_t rank, uint32_t number, xep_part_t *part)
 {
     const normal_t *mode = opaque;
-    if (op->combine == NULL) number += NORMAL_RETURNED_PARTS;
-    if (number < NORMAL_RETURNED_PARTS) normal_returned_part(mode, op, rank, number, part);
-    else
-        *part = signal_part(mail_there(mode, op, rank), &xep_kit_state(op)->offer, sizeof(xep_offer_t),
-                            offsetof(normal_piece_mail_t, offer), offsetof(normal_piece_mail_t, opened), op->epoch);
-    return number <= NORMAL_RETURNED_PARTS;
+    *part = signal_part(mail_there(mode, op, rank), &xep_kit_state(op)->offer, sizeof(xep_offer_t),
+                        offsetof(normal_piece_mail_t, offer), offsetof(normal_piece_mail_t, opened), op->epoch);
+    return number == 0;
+}
+
+/* Rows, then weights. */
+static int output_part(const void *opaque, const xep_op_t *op, uint32_t rank, uint32_t number, xep_part_t *part)
+{
+    if (number < NORMAL_RETURNED_PARTS) normal_returned_part(opaque, op, rank, number, part);
+    return number < NORMAL_RETURNED_PARTS;
 }
 
 static xep_status_t return_outputs(void *mode, xep_op_t *op)
 {
     return op->combine == NULL ? XEP_OK : normal_fill(mode, op);
+}
+
+static xep_status_t put_outputs(void *mode, xep_op_t *op)
+{
+    return op->combine == NULL ? XEP_OK : xep_send_parts(mode, op, output_part);
+}
+
+/* What is put may be what the slot shows, as the weights are as a rule: nobody may write there until it has left. */
+static xep_status_t flush_outputs(void *mode, xep_op_t *op)
+{
+    return op->combine == NULL ? XEP_OK : xep_step_flush(mode, op);
 }
 
 /* ---- step 3 ---- */
@@ -148,7 +162,9 @@ static xep_status_t show(void *opaque, xep_op_t *op)
 
 const xep_step_t normal_next_steps[] = {
     {.name = "outputs", .does = "return outputs", .run = return_outputs},
-    {.name = "outputs to go out", .does = "open", .run = xep_step_send, .store = store_opened, .parts = opened_part},
+    {.name = "outputs to go out", .does = "put outputs", .run = put_outputs},
+    {.name = "outputs that leave", .does = "flush outputs", .run = flush_outputs},
+    {.name = "openings to go out", .does = "open", .run = xep_step_send, .store = store_opened, .parts = opened_part},
     {.name = "openings", .does = "wait for openings", .run = xep_step_wait, .word = opened_word},
     {.name = "agreement", .does = "agree", .run = agree},
     {.name = "rows to go out", .does = "rows", .run = move, .store = store_arrived, .parts = arrived_part},

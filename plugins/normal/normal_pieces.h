@@ -11,8 +11,8 @@
  *
  *  1. The outputs of piece i - 1 go into the area "returned" of the slot of their reader s: stored, where s is mapped.
  *     There they stay until the combine: rows for s by owner, and for each owner in the order of the tokens of s.
- *  2. To each s: the offer (of what kind these outputs are, or that there are none), then  s.opened = n:  the outputs
- *     are there, and s may write into this rank's slot.
+ *  2. When no put reads these outputs any more, which may be what the slot shows: to each s, the offer (of what kind
+ *     they are, or that there are none), then  s.opened = n:  they are there, and s may write into this rank's slot.
  *  3. When opened = n is here of all: the offers are compared, and all come to the same verdict.
  *  4. Unless the verdict is an error: rows and metadata of piece i to the slot of d. To each d, also one that gets
  *     nothing: what this rank has concluded, then  d.arrived = n.
@@ -25,11 +25,11 @@
  * The two words lie in a line for (slot of the heap's owner, rank), whose only writer is that rank; they hold epochs
  * and only grow. A slot has one operation at a time, so what a line says is of that one.
  *
- * Nobody waits for ever: steps 1 and 2 wait for nobody, so the words that step 3 waits for come when all ranks have
+ * Nobody waits for ever: steps 1 and 2 wait for no word, so those that step 3 waits for come when all ranks have
  * called next; and then step 4 waits for nobody. Rows of piece i - 1 are not written over before their consumer has
- * done with them: it called next. An offer is not written over before it was read: the next one comes after the arrived
- * of all, which each tells after step 3. "Returned" is not written over before it was summed: normal.h has it, for
- * owners that are not mapped. test/model/model_pieces.pml.
+ * done with them: it called next, and what the wire still read of them has left. An offer is not written over before
+ * it was read: the next one comes after the arrived of all, which each tells after step 3. "Returned" is not written
+ * over before it was summed: normal.h has it, for owners that are not mapped. test/model/model_pieces.pml.
  */
 #ifndef XEP_NORMAL_PIECES_H
 #define XEP_NORMAL_PIECES_H

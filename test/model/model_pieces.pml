@@ -3,11 +3,12 @@
 /*
  * Dispatches of mode normal in pieces (plugins/normal/normal_pieces.h), and the combine behind the last of them: OPS
  * dispatches into one slot, in each of which every rank sends to every rank in every piece; on mapped memory or, with
- * -DPUTS, by puts that arrive at some time before the word behind them. The first piece is the dispatch's: its record
+ * -DPUTS, by puts that arrive at some time before the word behind them; outputs are then what the slot holds, and the
+ * wire reads them when it takes them. The first piece is the dispatch's: its record
  * opens the slot, its done says that the rows are here.
  *
- *  1. The outputs of piece i - 1 go to their readers, who keep them.
- *  2. A rank says that its slot is open for piece i, and with it what it wants; waits for nobody before that.
+ *  1. The outputs of piece i - 1 go to their readers, who keep them; all have left when it goes on.
+ *  2. A rank says that its slot is open for piece i, and with it what it wants; waits for no word before that.
  *  3. When all have said so, what they want is compared; a rank stores its rows at all, and tells each.
  *  4. When all have told it that, the piece is shown, and its consumer reads it.
  *  5. Combine: as 1, a word to each reader; a reader that has the words of all sums what it has kept.
@@ -16,6 +17,7 @@
  * -DDEFECT_OPEN: rows go out before all have opened.  -DDEFECT_EARLY: a receiver opens while its consumer reads.
  * -DDEFECT_LAZY: a receiver opens only after its own rows have left.  -DDEFECT_END: a piece ends before all have told.
  * -DDEFECT_KEEP: outputs of a piece go out while the reader has not begun this dispatch.
+ * -DDEFECT_LEAVE: a slot is opened while outputs that lie there are still on their way to others.
  */
 #ifndef RANKS
 #define RANKS 3
@@ -35,16 +37,19 @@ byte arrived[RANKS * RANKS]; /* [receiver][source]: written by the source */
 byte ready[RANKS * RANKS];   /* [reader][owner]: written by the owner */
 byte rows[RANKS * RANKS];    /* [receiver][source]: what lies in the slot */
 byte kept[RANKS * RANKS];    /* [reader][owner]: the last output there; those of other pieces lie elsewhere */
-byte rows_under_way[RANKS * RANKS], kept_under_way[RANKS * RANKS]; /* a put to there */
+byte rows_under_way[RANKS * RANKS]; /* a put to there */
+byte leaving[RANKS * RANKS];        /* [owner][reader]: the wire has yet to take outputs of this piece */
 byte ended;
 
-/* A put may be seen before its word; at the word it is there. Macros: spin takes no array for a parameter. */
+/* A put may be seen before its word; at the word it is there. */
 #ifdef PUTS
-#define STORE(array, under_way, to, value) \
-    under_way[AT(to, me)] = 1; array[AT(to, me)] = value; under_way[AT(to, me)] = 0
+#define STORE_ROWS(to, value) rows_under_way[AT(to, me)] = 1; rows[AT(to, me)] = value; rows_under_way[AT(to, me)] = 0
+#define STORE_OUTPUT(to, value) leaving[AT(me, to)] = value
 #else
-#define STORE(array, under_way, to, value) array[AT(to, me)] = value
+#define STORE_ROWS(to, value) rows[AT(to, me)] = value
+#define STORE_OUTPUT(to, value) kept[AT(to, me)] = value
 #endif
+#define LEFT(to) leaving[AT(me, to)] == 0 /* a word to a rank goes behind what was put there */
 
 #define EACH_WAIT(array, value) \
     i = 0; do :: i < RANKS -> array[AT(me, i)] >= value; i++ :: else -> break od; i = 0
@@ -54,6 +59,7 @@ inline tell_open(value)
     i = 0;
     do
     :: i < RANKS ->
+        LEFT(i);
         wants[AT(i, me)] = value;
         opened[AT(i, me)] = value;
         i++
@@ -93,7 +99,7 @@ inline check_kept()
     d_step {
         i = 0;
         do
-        :: i < RANKS -> assert(kept[AT(me, i)] == g && !kept_under_way[AT(me, i)]); i++
+        :: i < RANKS -> assert(kept[AT(me, i)] == g); i++
         :: else -> break
         od;
         i = 0
@@ -104,10 +110,47 @@ inline return_outputs(value)
 {
     i = 0;
     do
-    :: i < RANKS -> STORE(kept, kept_under_way, i, value); i++
+    :: i < RANKS -> STORE_OUTPUT(i, value); i++
     :: else -> break
     od;
     i = 0
+}
+
+inline flush_outputs()
+{
+    i = 0;
+    do
+    :: i < RANKS -> LEFT(i); i++
+    :: else -> break
+    od;
+    i = 0
+}
+
+/* It takes what lies in the slot now. */
+inline take_output(to)
+{
+    d_step {
+        i = 0;
+        do
+        :: i < RANKS -> assert(rows[AT(me, i)] == leaving[AT(me, to)]); i++
+        :: else -> break
+        od;
+        i = 0;
+        kept[AT(to, me)] = leaving[AT(me, to)];
+        leaving[AT(me, to)] = 0
+    }
+}
+
+proctype wire(byte me)
+{
+    byte i;
+    do
+    :: leaving[AT(me, 0)] != 0 -> take_output(0)
+    :: leaving[AT(me, 1)] != 0 -> take_output(1)
+#if RANKS > 2
+    :: leaving[AT(me, 2)] != 0 -> take_output(2)
+#endif
+    od
 }
 
 proctype rank(byte me)
@@ -122,7 +165,11 @@ proctype rank(byte me)
         fi;
 #endif
         if
-        :: (g - 1) % PIECES != 0 -> return_outputs(g - 1)
+        :: (g - 1) % PIECES != 0 ->
+            return_outputs(g - 1);
+#ifndef DEFECT_LEAVE
+            flush_outputs()
+#endif
         :: else
         fi;
 #ifndef DEFECT_LAZY
@@ -142,7 +189,7 @@ proctype rank(byte me)
 #ifdef DEFECT_LAZY
             opened[AT(me, i)] >= g;
 #endif
-            STORE(rows, rows_under_way, i, g);
+            STORE_ROWS(i, g);
             arrived[AT(i, me)] = g;
             i++
         :: else -> break
@@ -168,12 +215,13 @@ proctype rank(byte me)
             return_outputs(g);
             i = 0;
             do
-            :: i < RANKS -> ready[AT(i, me)] = g; i++
+            :: i < RANKS -> LEFT(i); ready[AT(i, me)] = g; i++
             :: else -> break
             od;
             EACH_WAIT(ready, g);
             check_kept();
-            check_kept()
+            check_kept();
+            flush_outputs()
         :: else
         fi;
         g++
@@ -193,7 +241,7 @@ init
     atomic {
         byte r = 0;
         do
-        :: r < RANKS -> run rank(r); r++
+        :: r < RANKS -> run rank(r); run wire(r); r++
         :: else -> break
         od;
         run monitor()

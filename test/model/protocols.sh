@@ -172,12 +172,13 @@ nodes() {
 pieces() {
     proved pieces
     proved pieces -DPUTS
-    proved pieces -DPUTS -DPIECES=3 -DOPS=1
+    proved pieces -DPUTS -DPIECES=3 -DRANKS=2
     found pieces -DPUTS -DDEFECT_OPEN # rows go out before all have opened their slots
     found pieces -DDEFECT_EARLY       # a slot is opened while its consumer reads
     found pieces -DDEFECT_LAZY        # a slot is opened only after the own rows have left
     found pieces -DDEFECT_END         # a piece ends before all have told that it is here
     found pieces -DDEFECT_KEEP        # outputs go out before the reader has begun the dispatch
+    found pieces -DPUTS -DDEFECT_LEAVE # a slot is opened while the wire still takes outputs from it
 }
 
 small() {

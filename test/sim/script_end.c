@@ -35,12 +35,13 @@ const uint8_t *script_out_of(const script_handle_t *handle)
     return handle->is_without ? handle->out : NULL;
 }
 
-void script_spoil_rows(const xep_recv_t *recv)
+void script_spoil_rows(const xep_recv_t *recv, const float *kept)
 {
     if (recv->row == NULL) memset(recv->x, 0xa5, recv->capacity * recv->x_stride);
     memset(recv->src_token, 0xa5, recv->capacity * sizeof(int32_t));
     memset(recv->topk_idx, 0xa5, recv->capacity * recv->topk * oracle_element_bytes(recv->topk_idx_dtype));
-    if (recv->topk_weights) memset(recv->topk_weights, 0xa5, recv->capacity * recv->topk * sizeof(float));
+    if (recv->topk_weights && recv->topk_weights != kept)
+        memset(recv->topk_weights, 0xa5, recv->capacity * recv->topk * sizeof(float));
     if (recv->scales) memset(recv->scales, 0xa5, recv->capacity * recv->nscales * 4);
 }
 
@@ -49,7 +50,7 @@ void script_end_handle(sim_rank_t *rank, script_handle_t *handle)
     script_player_t *player = script_player(rank);
     if (!player->script->unchecked && handle->call->rest == 0)
         script_check_recv(rank, player->script, handle->call, &handle->recv, script_out_of(handle));
-    script_spoil_rows(&handle->recv);
+    script_spoil_rows(&handle->recv, NULL);
     free_slot(rank, handle);
 }
 

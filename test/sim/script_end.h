@@ -15,8 +15,8 @@ void script_end_flight(sim_rank_t *rank, script_handle_t *handle, xep_status_t s
 /** Looks at what was received once more, spoils it, and gives the slot back. */
 void script_end_handle(sim_rank_t *rank, script_handle_t *handle);
 
-/** What the user had of a dispatch is overwritten: rows that are not written anew show. */
-void script_spoil_rows(const xep_recv_t *recv);
+/** What the user had of a dispatch is overwritten, weights that are kept apart: rows that are not written anew show. */
+void script_spoil_rows(const xep_recv_t *recv, const float *kept);
 
 /** The ranks that the dispatch of a handle was without; NULL: with all. */
 const uint8_t *script_out_of(const script_handle_t *handle);

@@ -229,13 +229,20 @@ script_flight_t *script_flight_dispatch(sim_rank_t *rank, const script_t *script
 
 /* ---- combine ---- */
 
-/* By rank: weights of all rows received go back, the sums come for all tokens sent; of a piece not yet. */
+/*
+ * By rank: weights of all rows received go back, the sums come for all tokens sent; of a piece not yet. Those of a
+ * piece often lie where they came, as those of users do.
+ */
 static void make_returned(sim_rank_t *rank, script_flight_t *flight, const oracle_shape_t *shape, uint64_t rows)
 {
     xep_combine_args_t *args = &flight->combine_args;
     const xep_recv_t *recv = flight->op.recv;
     size_t bytes = flight->dispatch->topk * sizeof(float);
-    char *weights = make_input(rank, flight, rows, bytes, sizeof(float), &args->topk_weights_stride);
+    const int came = flight->call->kind == CALL_NEXT && recv->topk_weights != NULL && sim_chance(&rank->dice, 60);
+    char *weights;
+    if (came) weights = (char *)recv->topk_weights;
+    else weights = make_input(rank, flight, rows, bytes, sizeof(float), &args->topk_weights_stride);
+    if (came) args->topk_weights_stride = bytes;
     args->topk_weights = (float *)(void *)weights;
     for (uint32_t from = 0; from < shape->routing->params.nranks; from++)
         for (uint64_t row = recv->src_begin[from]; row < recv->src_begin[from + 1]; row++)

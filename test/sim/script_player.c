@@ -152,7 +152,7 @@ static int begin_piece(sim_rank_t *rank, const script_call_t *call)
     if (call->kept && !find_input(rank, call, handle, &input, &stride)) return 0;
     script_flight_t *flight = handle->flight =
         script_flight_next(rank, call, handle->sent, handle->slot, &handle->recv, input, stride);
-    if (call->expect == XEP_OK) script_spoil_rows(&handle->recv);
+    if (call->expect == XEP_OK) script_spoil_rows(&handle->recv, flight->combine_args.topk_weights);
     begin_flight(rank, flight, "next gave");
     return 1;
 }

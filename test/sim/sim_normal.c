@@ -10,6 +10,7 @@
 #include "../../plugins/normal/normal_nodes.h"
 #include "sim_cases.h"
 #include "sim_nodes.h"
+#include "sim_pieces.h"
 #include "sim_shape.h"
 #include "sim_wire.h"
 
@@ -361,6 +362,7 @@ static const sim_mode_test_t tests[] = {
     {"sums_go_on", sim_nodes_sums_go_on},
     {"sums_begin_early", sim_nodes_sums_begin_early},
     {"summed_lie", sim_nodes_summed_lie},
+    {"pieces", sim_pieces},
     {"heap_size", heap_size},
     {"unsupported", unsupported},
 };
