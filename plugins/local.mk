@@ -34,6 +34,7 @@ pkglib_LTLIBRARIES = xep_normal.la xep_ll.la
 xep_normal_la_SOURCES = \
 	%D%/normal/normal.h %D%/normal/normal_record.h %D%/normal/normal.c %D%/normal/normal_begin.c \
 	%D%/normal/normal_heap.c %D%/normal/normal_plan.c %D%/normal/normal_masks.h %D%/normal/normal_masks.c \
+	%D%/normal/normal_grants.h \
 	%D%/normal/normal_records.c %D%/normal/normal_digest.c %D%/normal/normal_recv.h %D%/normal/normal_recv.c \
 	%D%/normal/normal_place.h %D%/normal/normal_place.c %D%/normal/normal_metadata.h \
 	%D%/normal/normal_pieces.h %D%/normal/normal_pieces.c %D%/normal/normal_next.c \
@@ -75,7 +76,7 @@ cuda_normal_sources = $(cuda_mode_sources) \
 	%D%/cuda/cuda_normal_dispatch.c %D%/cuda/cuda_normal_there.c %D%/cuda/cuda_normal_combine.c \
 	%D%/normal/normal.h %D%/normal/normal_record.h %D%/normal/normal_begin.c %D%/normal/normal_heap.c \
 	%D%/normal/normal_records.c %D%/normal/normal_recv.h %D%/normal/normal_recv.c %D%/normal/normal_digest.c \
-	%D%/normal/normal_masks.h %D%/normal/normal_masks.c %D%/normal/normal_nodes.h \
+	%D%/normal/normal_grants.h %D%/normal/normal_masks.h %D%/normal/normal_masks.c %D%/normal/normal_nodes.h \
 	%D%/normal/normal_pieces.h
 cuda_ll_sources = $(cuda_mode_sources) \
 	%D%/cuda/cuda_ll_kernels.h %D%/cuda/cuda_ll.h %D%/cuda/cuda_ll.c \

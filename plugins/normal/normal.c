@@ -48,9 +48,12 @@ static void lay_slot(const normal_t *mode, xep_carve_t *arena, normal_slot_t *sl
 {
     const xep_shape_t *shape = mode->kit.shape;
     uint64_t staged = goes_to_ranks(mode) ? shape->tokens * mode->layout.max_dests : 0;
+    uint64_t granting = mode->kit.all_mapped ? 0 : shape->nranks;
     slot->from = xep_carve_array(arena, shape->nranks, sizeof *slot->from);
-    slot->grants = xep_carve_array(arena, mode->kit.all_mapped ? 0 : shape->nranks, sizeof *slot->grants);
-    slot->granted = xep_carve_array(arena, mode->kit.all_mapped ? 0 : shape->nranks, sizeof *slot->granted);
+    slot->grants = xep_carve_array(arena, granting, sizeof *slot->grants);
+    slot->told = xep_carve_array(arena, granting, sizeof *slot->told);
+    slot->granted = xep_carve_array(arena, granting, sizeof *slot->granted);
+    slot->endings = xep_carve_array(arena, granting, sizeof *slot->endings);
     slot->targets = xep_carve_array(arena, shape->nranks, sizeof *slot->targets);
     slot->sources = xep_carve_array(arena, shape->nranks + (uint64_t)shape->nodes, sizeof *slot->sources);
     slot->expert_rows = xep_carve_array(arena, shape->local_experts, sizeof *slot->expert_rows);

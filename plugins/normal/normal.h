@@ -15,8 +15,7 @@
  *  3. when own mail[i][r].counts >= n for all r: the records are copied out of the heap and
  *     checked. All ranks now know the R x R matrix of rows and compute the same places and
  *     the same verdict (agreement, overflow).
- *     With grants (below), to each d: where the rows of d begin here, then  d.mail[i][self].granted = n; and wait for
- *     those of all d.
+ *     With grants (normal_masks.h), and only where a rank was left out meanwhile: see normal_grants.c.
  *  4. unless the verdict is an error: rows and metadata to their final places in the slot of d.
  *  5. to each d: its digest of all records into d.mail[i][self].digest, then  .done = n.
  *  6. when own mail[i][r].done >= n for all r: the digests are compared; done when the wire is flushed.
@@ -92,11 +91,19 @@ typedef struct normal_mail {
     _Atomic uint64_t counts;  /* record of this epoch is in ring entry [index] */
     _Atomic uint64_t done;    /* all rows of this epoch are with everybody, and the digest is here */
     normal_digest_t digest;   /* of that dispatch */
-    _Atomic uint64_t granted; /* begin is of this epoch */
-    uint64_t begin;           /* the writer has room for the rows of the heap's owner from this one on */
-    uint64_t reserved;
+    uint64_t begin;           /* with grants: the writer's rows of that dispatch are here from this one on */
+    _Atomic uint64_t granted; /* room is of this epoch: normal_grants.c */
+    uint64_t room;            /* the writer has room for the rows of the heap's owner from this one on */
 } normal_mail_t;
 _Static_assert(sizeof(normal_mail_t) == 64, "a cache line");
+
+/** What goes with done to a rank that is not mapped, with grants: a part of its line. */
+typedef struct normal_ending {
+    normal_digest_t digest;
+    uint64_t begin;
+} normal_ending_t;
+_Static_assert(offsetof(normal_mail_t, begin) - offsetof(normal_mail_t, digest) == offsetof(normal_ending_t, begin),
+               "as they lie in the line");
 
 /** Where things are in a heap, beside what all modes have. */
 typedef struct normal_layout {
@@ -108,6 +115,7 @@ typedef struct normal_layout {
     uint64_t mail;               /* XEP_REGION_CONTROL: [slots][R] normal_mail_t */
     uint64_t pieces;             /* XEP_REGION_CONTROL: normal_pieces.h */
     uint64_t storing;            /* XEP_REGION_CONTROL: epoch of the dispatch whose rows this rank is storing, or 0 */
+    uint64_t asked;              /* XEP_REGION_CONTROL: [slots][R] epochs, by that rank: it asks for a grant */
     uint64_t records;            /* XEP_REGION_METADATA: [slots][R], record_bytes each */
     xep_area_t input_weights;    /* [recv_rows][K] float: pulled by combine */
     xep_area_t returned_weights; /* [returned_rows][K] float: put by owners */
@@ -177,8 +185,10 @@ typedef struct normal_slot {
     normal_record_t *from;     /* [R] records as received, checked */
     const void **row;          /* [recv_rows] where received rows are, if they may be in place */
     int in_place;              /* row was shown, and this rank has not said that it reads no more */
-    uint64_t *grants;         /* [R] first row of each rank here, as it is told: unchanged until flushed; with grants */
-    uint64_t *granted;        /* [R] first row of this rank there, as each rank has it; with grants, else not there */
+    uint64_t *grants;  /* [R] first row of each rank here, where some ask: unchanged until flushed; with grants */
+    uint64_t *told;    /* [R] epoch of the dispatch in which the rank was told its grant; with grants */
+    uint64_t *granted; /* [R] first row of this rank there, as each rank has it; with grants, else not there */
+    normal_ending_t *endings; /* [R] unchanged until flushed; with grants */
     normal_target_t *targets; /* [R] of the dispatch */
     normal_source_t *sources; /* [R] of the combine */
     uint64_t *expert_rows;    /* [L] aligned: recv shows it */
@@ -197,7 +207,7 @@ typedef struct normal_slot {
 typedef struct normal {
     xep_kit_t kit; /* first */
     normal_layout_t layout;
-    int grants;                 /* receivers say where rows go (normal_grants.c) */
+    int grants;                 /* receivers may have to say where rows go (normal_grants.c) */
     const char *records;        /* the ring, as this rank reads it */
     uint64_t *marks;            /* [(R + 63) / 64] ranks of a token: scratch of the plan */
     uint64_t *factors;          /* [R] of the rows to each rank, in a digest: odd, so that no change of one is lost */
@@ -236,6 +246,8 @@ typedef struct normal_state {
     xep_kit_state_t kit; /* first */
     uint64_t moved;      /* tokens copied to mapped ranks and staged for the others; of a combine, summed */
     int concluded;       /* dispatch: the records are in */
+    int changed;         /* by then, of ranks that were in when it began, some were out */
+    int placed;          /* the slot's grants are of this dispatch */
     uint32_t outs;       /* dispatch: ranks that were out when it began */
     int weighted;      /* rows have weights: known once the records are in; of a combine by nodes, those of mates do */
     xep_place_t place; /* dispatch: where this rank's rows are read in place */
@@ -335,15 +347,6 @@ static inline uint64_t normal_there(const normal_t *mode, const normal_slot_t *s
 {
     return mode->grants ? slot->granted[rank] : slot->routing->there[rank];
 }
-
-/* ---- normal_grants.c: places, as receivers have them ---- */
-
-/** Sends the grants of op, and waits for those of all ranks if the verdict is XEP_OK. The step has granted_word. */
-xep_status_t normal_exchange_grants(normal_t *mode, xep_op_t *op);
-const _Atomic uint64_t *normal_granted_word(const void *opaque, const xep_op_t *op, uint32_t rank, uint64_t *value_p);
-
-/** Rank has this rank's rows from begin on. XEP_ERR_PROTOCOL: it has no such rows. */
-xep_status_t normal_check_grant(const normal_t *mode, xep_op_t *op, uint32_t rank, uint64_t begin);
 
 /* ---- normal_digest.c: do all ranks know the same? ---- */
 

@@ -3,6 +3,7 @@
 /* Combine: steps 1 to 6 of the protocol in normal.h. */
 #include <string.h>
 
+#include "normal_grants.h"
 #include "normal_nodes.h"
 #include "normal_pieces.h"
 

@@ -3,6 +3,7 @@
 /* Dispatch: steps 1 to 6 of the protocol in normal.h. */
 #include <string.h>
 
+#include "normal_grants.h"
 #include "normal_masks.h"
 #include "normal_metadata.h"
 #include "normal_nodes.h"
@@ -184,7 +185,7 @@ static xep_status_t agree(void *opaque, xep_op_t *op)
 static xep_status_t find_places(void *opaque, xep_op_t *op)
 {
     normal_t *mode = opaque;
-    xep_status_t status = mode->grants ? normal_exchange_grants(mode, op) : XEP_OK;
+    xep_status_t status = mode->grants ? normal_await_grants(mode, op) : XEP_OK;
     if (status == XEP_OK && xep_kit_state(op)->verdict == XEP_OK) normal_fill_targets(mode, op);
     return status;
 }
@@ -193,9 +194,11 @@ static xep_status_t find_places(void *opaque, xep_op_t *op)
 static void store_done(const void *opaque, const xep_op_t *op, uint32_t rank)
 {
     const normal_t *mode = opaque;
+    const normal_slot_t *slot = normal_slot(mode, op->slot);
     uint64_t mail = normal_mail_there(mode, op);
-    memcpy(mode->kit.base[rank] + mail + offsetof(normal_mail_t, digest), &normal_slot(mode, op->slot)->digest,
-           sizeof(normal_digest_t));
+    normal_mail_t *there = (normal_mail_t *)(void *)(mode->kit.base[rank] + mail);
+    there->digest = slot->digest;
+    if (mode->grants) there->begin = slot->granted[rank];
     xep_kit_signal(&mode->kit, rank, mail + offsetof(normal_mail_t, done), op->epoch);
 }
 
@@ -230,6 +233,10 @@ static xep_status_t wait_rows(void *opaque, xep_op_t *op)
     const normal_t *mode = opaque;
     const xep_env_t *env = mode->kit.env;
     xep_status_t status = xep_step_wait(opaque, op);
+    if (mode->grants && status == XEP_INPROGRESS) {
+        xep_status_t served = normal_serve_grants(opaque, op);
+        if (served != XEP_OK) return served;
+    }
     if (env->rows_came == NULL || status < 0 || xep_kit_state(op)->verdict != XEP_OK) return status;
     const uint32_t late = status == XEP_OK ? 0 : op->late.count;
     for (uint32_t r = 0; r < mode->kit.shape->nranks; r++) {
@@ -247,7 +254,9 @@ static xep_status_t compare(void *opaque, xep_op_t *op)
     if (!normal_is_quiet(mode, op)) return XEP_INPROGRESS;
     xep_status_t status = normal_compare_digests(mode, op);
     if (status != XEP_OK || xep_kit_state(op)->verdict != XEP_OK) return status;
-    if (op->out != NULL) normal_close_gaps(mode, op);
+    if (normal_state(op)->placed) status = normal_check_begins(mode, op);
+    if (status != XEP_OK) return status;
+    if (op->out != NULL || normal_state(op)->placed) normal_close_gaps(mode, op);
     if (normal_slot(mode, op->slot)->pieces > 1) normal_show_piece(mode, op);
     return op->dispatch->flags & XEP_DISPATCH_IN_PLACE ? normal_point_rows(mode, op) : XEP_OK;
 }
@@ -260,6 +269,7 @@ const xep_step_t normal_dispatch_steps[] = {
      .parts = normal_record_part},
     {.name = "counts", .does = "wait for counts", .run = xep_step_wait, .word = counts_word},
     {.name = "ranks that are out to store nothing any more", .does = "agree", .run = agree},
+    {.name = "questions for room to go out", .does = "ask for room", .run = normal_ask_for_grants},
     {.name = "grants", .does = "find places", .run = find_places, .word = normal_granted_word},
     {.name = "rows to go out", .does = "rows", .run = move, .store = store_done, .parts = normal_dispatch_part},
     {.name = "rows",

@@ -1,56 +1,78 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * Grants: each receiver says where it has room for the rows of each source. Only where ranks may be left out and some
- * are not mapped: normal_masks.h says why.
+ * Grants: where ranks may be left out and some are not mapped, a rank that was left out while a dispatch was in flight
+ * may have announced rows to some and not to others, who then find different places. normal_masks.h says why what is
+ * here is enough.
+ *
+ *  1. A rank whose dispatch is with all that were in when it began, as nearly always, knows where its rows go: it sends
+ *     them at once, and says where with its done. All such ranks have the same records, and so the same places.
+ *  2. Any other one asks all ranks for room: its word "asked" = n.
+ *  3. A rank that is of the first kind grants what it has found: room, then granted = n. One of the second kind waits
+ *     until each rank has either told it where its rows are (done) or asks. Those that ask come between the others, in
+ *     the order of ranks: there is room, as those that know have left some for them. And nobody waits in a circle, as
+ *     those that know wait for none of this.
+ *  4. Whoever has asked sends its rows when all have granted it room.
  */
 #include <stddef.h>
 
-#include "normal.h"
+#include "normal_grants.h"
 
-/* This rank's line in the heaps of others. */
+/* This rank's line in the heaps of others, and its word there. */
 static uint64_t line_there(const normal_t *mode, const xep_op_t *op)
 {
     return normal_mail_offset(mode, normal_index(mode, op), mode->kit.shape->rank);
 }
 
-/*
- * After an error nobody waits for them, unless ranks were told different things: then the digests say so. A copy, as
- * the places change when gaps are closed.
- */
-static void make_grants(const normal_t *mode, const xep_op_t *op)
+static uint64_t asked_offset(const normal_t *mode, const xep_op_t *op, uint32_t rank)
 {
-    normal_slot_t *slot = normal_slot(mode, op->slot);
-    for (uint32_t r = 0; r < mode->kit.shape->nranks; r++)
-        slot->grants[r] = xep_kit_state(op)->verdict == XEP_OK ? slot->routing->src_begin[r] : 0;
+    return mode->layout.asked + ((uint64_t)normal_index(mode, op) * mode->kit.shape->nranks + rank) * sizeof(uint64_t);
 }
 
-static void store_grant(const void *opaque, const xep_op_t *op, uint32_t rank)
+static int has_asked(const normal_t *mode, const xep_op_t *op, uint32_t rank)
 {
-    const normal_t *mode = opaque;
-    uint64_t line = line_there(mode, op);
-    *(uint64_t *)(void *)(mode->kit.base[rank] + line + offsetof(normal_mail_t, begin)) =
-        normal_slot(mode, op->slot)->grants[rank];
-    xep_kit_signal(&mode->kit, rank, line + offsetof(normal_mail_t, granted), op->epoch);
+    const _Atomic uint64_t *word = xep_kit_own(&mode->kit, asked_offset(mode, op, rank));
+    return !xep_op_is_without(op, rank) && atomic_load_explicit(word, memory_order_acquire) == op->epoch;
 }
 
-static int grant_part(const void *opaque, const xep_op_t *op, uint32_t rank, uint32_t number, xep_part_t *part)
+/* ---- to ask ---- */
+
+static void store_question(const void *opaque, const xep_op_t *op, uint32_t rank)
 {
     const normal_t *mode = opaque;
-    uint64_t line = line_there(mode, op);
-    *part = (xep_part_t){.signal = 1,
-                         .src = (const char *)&normal_slot(mode, op->slot)->grants[rank],
-                         .bytes = sizeof(uint64_t),
-                         .offset = line + offsetof(normal_mail_t, begin),
-                         .signal_offset = line + offsetof(normal_mail_t, granted),
-                         .value = op->epoch};
+    xep_kit_signal(&mode->kit, rank, asked_offset(mode, op, mode->kit.shape->rank), op->epoch);
+}
+
+static int question_part(const void *opaque, const xep_op_t *op, uint32_t rank, uint32_t number, xep_part_t *part)
+{
+    const normal_t *mode = opaque;
+    (void)rank;
+    *part =
+        (xep_part_t){.signal = 1, .signal_offset = asked_offset(mode, op, mode->kit.shape->rank), .value = op->epoch};
     return number == 0;
+}
+
+static int must_ask(const xep_op_t *op)
+{
+    return normal_state(op)->changed && xep_kit_state(op)->verdict == XEP_OK;
+}
+
+xep_status_t normal_ask_for_grants(void *opaque, xep_op_t *op)
+{
+    normal_t *mode = opaque;
+    return mode->grants && must_ask(op) ? xep_send(&mode->kit, op, store_question, question_part) : XEP_OK;
+}
+
+/* A rank that is out may have said all that it had to say: it grants nothing, and needs no rows. */
+static int is_out(const normal_t *mode, uint32_t rank)
+{
+    return mode->kit.env->out[rank] != 0;
 }
 
 const _Atomic uint64_t *normal_granted_word(const void *opaque, const xep_op_t *op, uint32_t rank, uint64_t *value_p)
 {
     const normal_t *mode = opaque;
-    *value_p = op->epoch;
+    *value_p = is_out(mode, rank) ? 0 : op->epoch;
     return &normal_mail(mode, normal_index(mode, op), rank)->granted;
 }
 
@@ -69,18 +91,110 @@ xep_status_t normal_check_grant(const normal_t *mode, xep_op_t *op, uint32_t ran
 /* Copied, then checked: a peer may still write. */
 static xep_status_t take_grants(normal_t *mode, xep_op_t *op)
 {
+    const uint64_t *there = normal_slot(mode, op->slot)->routing->there;
     xep_status_t status = XEP_OK;
-    for (uint32_t r = 0; r < mode->kit.shape->nranks && status == XEP_OK; r++)
+    for (uint32_t r = 0; r < mode->kit.shape->nranks && status == XEP_OK; r++) {
+        const normal_mail_t *mail = normal_mail(mode, normal_index(mode, op), r);
         if (!xep_op_is_without(op, r))
-            status = normal_check_grant(mode, op, r, normal_mail(mode, normal_index(mode, op), r)->begin);
+            status = normal_check_grant(mode, op, r, is_out(mode, r) ? there[r] : mail->room);
+    }
     return status;
 }
 
-xep_status_t normal_exchange_grants(normal_t *mode, xep_op_t *op)
+xep_status_t normal_await_grants(void *opaque, xep_op_t *op)
 {
-    if (!xep_kit_state(op)->told) make_grants(mode, op);
-    xep_status_t status = xep_send(&mode->kit, op, store_grant, grant_part);
-    if (status != XEP_OK || xep_kit_state(op)->verdict != XEP_OK) return status;
-    status = xep_step_wait(mode, op);
+    normal_t *mode = opaque;
+    normal_slot_t *slot = normal_slot(mode, op->slot);
+    if (!must_ask(op)) {
+        int counted = xep_kit_state(op)->verdict == XEP_OK;
+        for (uint32_t r = 0; r < mode->kit.shape->nranks; r++) slot->granted[r] = counted ? slot->routing->there[r] : 0;
+        return XEP_OK;
+    }
+    xep_status_t status = normal_serve_grants(mode, op);
+    if (status == XEP_OK) status = xep_step_wait(mode, op);
     return status == XEP_OK ? take_grants(mode, op) : status;
+}
+
+/* ---- to grant ---- */
+
+/* Places of a rank that has asked itself: XEP_INPROGRESS as long as it does not know of somebody where its rows are. */
+static xep_status_t fit_in(normal_t *mode, xep_op_t *op)
+{
+    normal_slot_t *slot = normal_slot(mode, op->slot);
+    const uint64_t *begin = slot->routing->src_begin, room = mode->layout.common.recv_rows;
+    uint64_t end = 0;
+    for (uint32_t r = 0; r < mode->kit.shape->nranks; r++) {
+        const normal_mail_t *mail = normal_mail(mode, normal_index(mode, op), r);
+        const uint64_t rows = begin[r + 1] - begin[r];
+        slot->grants[r] = end;
+        if (xep_op_is_without(op, r)) continue;
+        if (atomic_load_explicit(&mail->done, memory_order_acquire) >= op->epoch) slot->grants[r] = mail->begin;
+        else if (!has_asked(mode, op, r)) return XEP_INPROGRESS;
+        if (slot->grants[r] < end || slot->grants[r] > room || rows > room - slot->grants[r])
+            return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_PROTOCOL,
+                                       "rank %u says that its %llu rows begin at row %llu (%llu to %llu)", r,
+                                       (unsigned long long)rows, (unsigned long long)slot->grants[r],
+                                       (unsigned long long)end, (unsigned long long)room);
+        end = slot->grants[r] + rows;
+    }
+    return XEP_OK;
+}
+
+/* After an error nobody asks, unless ranks were told different things: then the digests say so. */
+static xep_status_t find_room(normal_t *mode, xep_op_t *op)
+{
+    normal_slot_t *slot = normal_slot(mode, op->slot);
+    xep_status_t status = XEP_OK;
+    if (normal_state(op)->placed) return XEP_OK;
+    if (must_ask(op)) status = fit_in(mode, op);
+    else
+        for (uint32_t r = 0; r < mode->kit.shape->nranks; r++)
+            slot->grants[r] = xep_kit_state(op)->verdict == XEP_OK ? slot->routing->src_begin[r] : 0;
+    normal_state(op)->placed = status == XEP_OK;
+    return status;
+}
+
+/* A wire that takes nothing now is asked again in the next turn. */
+static xep_status_t tell_grant(normal_t *mode, const xep_op_t *op, uint32_t rank)
+{
+    normal_slot_t *slot = normal_slot(mode, op->slot);
+    xep_wire_t *wire = mode->kit.env->wire;
+    const uint64_t line = line_there(mode, op);
+    xep_status_t status = XEP_OK;
+    if (mode->kit.base[rank] != NULL) {
+        *(uint64_t *)(void *)(mode->kit.base[rank] + line + offsetof(normal_mail_t, room)) = slot->grants[rank];
+        xep_kit_signal(&mode->kit, rank, line + offsetof(normal_mail_t, granted), op->epoch);
+    } else {
+        status = wire->ops->put_signal(wire, rank, line + offsetof(normal_mail_t, room), &slot->grants[rank],
+                                       sizeof(uint64_t), line + offsetof(normal_mail_t, granted), op->epoch);
+    }
+    if (status == XEP_OK) slot->told[rank] = op->epoch;
+    return status < 0 ? status : XEP_OK;
+}
+
+/* Whoever asks has decided with this rank that some rank is out: this one knows that, too, when it goes on. */
+xep_status_t normal_serve_grants(normal_t *mode, xep_op_t *op)
+{
+    const normal_slot_t *slot = normal_slot(mode, op->slot);
+    xep_status_t status = XEP_OK;
+    if (normal_count_outs(mode) == 0) return XEP_OK;
+    for (uint32_t r = 0; r < mode->kit.shape->nranks && status == XEP_OK; r++) {
+        if (!has_asked(mode, op, r) || slot->told[r] == op->epoch) continue;
+        status = find_room(mode, op);
+        if (status == XEP_OK) status = tell_grant(mode, op, r);
+    }
+    return status < 0 ? status : XEP_OK;
+}
+
+xep_status_t normal_check_begins(const normal_t *mode, xep_op_t *op)
+{
+    const normal_slot_t *slot = normal_slot(mode, op->slot);
+    for (uint32_t r = 0; r < mode->kit.shape->nranks; r++) {
+        const uint64_t begin = normal_mail(mode, normal_index(mode, op), r)->begin;
+        if (!xep_op_is_without(op, r) && begin != slot->grants[r])
+            return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_PROTOCOL,
+                                       "rank %u has put its rows at row %llu (%llu)", r, (unsigned long long)begin,
+                                       (unsigned long long)slot->grants[r]);
+    }
+    return XEP_OK;
 }

@@ -88,6 +88,7 @@ xep_status_t normal_lay_heap(const xep_shape_t *shape, xep_heap_layout_t *common
     if (shape->in_pieces)
         at->pieces = xep_carve_offset(&region[XEP_REGION_CONTROL], lines, sizeof(normal_piece_mail_t));
     at->storing = xep_carve_offset(&region[XEP_REGION_CONTROL], 1, sizeof(normal_mail_t));
+    at->asked = xep_carve_offset(&region[XEP_REGION_CONTROL], lines, sizeof(uint64_t));
     at->records = xep_carve_offset(&region[XEP_REGION_METADATA], lines, at->record_bytes);
     lay_feeds(shape, at, region);
     xep_carve_slots(shape, common, region, lay_slot);

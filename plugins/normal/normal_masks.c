@@ -169,8 +169,11 @@ static void move_rows(const received_t *array, uint64_t to, uint64_t from, uint6
         memmove(array->base + to * array->bytes, array->base + from * array->bytes, rows * array->bytes);
 }
 
-/* In rank order, to where the rows before end: what is moved later has not been written over. */
-static void move_sources(const normal_t *mode, const xep_op_t *op, const uint64_t *begin)
+/*
+ * In rank order, to where the rows before end: what is moved later has not been written over. Those of rank r lie from
+ * lie[r] on, where this rank has granted room; rank r + 1 has its own behind them.
+ */
+static void move_sources(const normal_t *mode, const xep_op_t *op, const uint64_t *begin, const uint64_t *lie)
 {
     const xep_recv_t *recv = op->recv;
     const received_t arrays[] = {
@@ -183,8 +186,9 @@ static void move_sources(const normal_t *mode, const xep_op_t *op, const uint64_
     uint64_t to = 0;
     for (uint32_t r = 0; r < mode->kit.shape->nranks; r++) {
         uint64_t rows = xep_op_is_without(op, r) ? 0 : begin[r + 1] - begin[r];
-        for (size_t i = 0; i < sizeof arrays / sizeof arrays[0] && to != begin[r]; i++)
-            move_rows(&arrays[i], to, begin[r], rows);
+        uint64_t from = lie != NULL ? lie[r] : begin[r];
+        for (size_t i = 0; i < sizeof arrays / sizeof arrays[0] && to != from && rows != 0; i++)
+            move_rows(&arrays[i], to, from, rows);
         to += rows;
     }
 }
@@ -205,7 +209,7 @@ void normal_close_gaps(normal_t *mode, xep_op_t *op)
     int gaps = 0;
     for (uint32_t r = 0; r < mode->kit.shape->nranks; r++)
         gaps |= xep_op_is_without(op, r) && brings_rows(mode, slot->routing, r);
-    if (gaps) move_sources(mode, op, begin);
+    if (gaps || normal_state(op)->placed) move_sources(mode, op, begin, normal_state(op)->placed ? slot->grants : NULL);
     if (!gaps && !normal_state(op)->uncounted) return;
     normal_routing_t *routing = narrow_routing(mode, slot);
     for (uint32_t r = 0; r < mode->kit.shape->nranks && gaps; r++)

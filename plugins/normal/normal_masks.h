@@ -26,13 +26,20 @@
  *
  * Without ranks that are out, where some are not mapped (src/core/members_wire.c). A record that one rank has, nobody
  * can give to another; so ranks may count different records, and would find different places. Hence grants: where
- * rows lie in a slot its owner decides alone, from the records that it has. Each source gets its own word for it and
- * waits for all of them: a message more from each rank to each, the price of masks over the wire.
+ * only those know places at once whose dispatch is with all ranks that were in when it began; all others ask each
+ * receiver (normal_grants.c). So as long as nobody is left out there is no message more.
  *  - a rank has concluded when it has taken the records. What it has granted stays granted.
- *  - with a rank that is gone, if some survivor has concluded: all come to that verdict. Whoever has its done, which
- *    took the grants of all, has its rows. Whoever has none closes the gap that it has granted, if it has, in its own
- *    slot; a survivor that has not concluded takes the records without that one.
- *  - else without it: no survivor has granted it anything.
+ *  - with a rank that is gone, if some survivor has concluded: all come to that verdict. Whoever has its done has its
+ *    rows, and done says where. Whoever has none closes the gap in its own slot. A survivor that has not concluded
+ *    takes the records without that one, and asks.
+ *  - else without it: all survivors that were in it ask.
+ *
+ * Why all that know places know the same: let r and s have concluded with all that were in when each began, and z be in
+ * for s and out for r. r has decided that with the ballot of s; s goes on with nothing from its ballot to its decision.
+ * So s, which has the record of r, sent behind that, has concluded behind its own decision, and was not with z; or it
+ * began behind it, and z was out for s, too. The same holds for what the dead have sent, and so nobody's rows lie on
+ * those of another one, however late they come. And z, if it is out before r begins, never has the record of r, and so
+ * sends no rows.
  * So survivors may count the rows of a rank that is gone differently, in that dispatch: their digests may differ in
  * counts, not in the verdict. In combine a reader that maps the owner finds its rows where the offer says; for all
  * others "returned" depends on the reader's own rows alone. Cached dispatches count no rows of a rank that is out.

@@ -80,17 +80,21 @@ uint64_t normal_mail_there(const normal_t *mode, const xep_op_t *op)
     return normal_mail_offset(mode, normal_index(mode, op), mode->kit.shape->rank);
 }
 
-/* The digest is what the signal brings along: the wire delivers it before the word. */
-static void done_part(const normal_t *mode, const xep_op_t *op, xep_part_t *part)
+/* The digest is what the signal brings along: the wire delivers it before the word. Begin follows it in the line. */
+static void done_part(const normal_t *mode, const xep_op_t *op, uint32_t rank, xep_part_t *part)
 {
-    const normal_digest_t *digest = &normal_slot(mode, op->slot)->digest;
+    const normal_slot_t *slot = normal_slot(mode, op->slot);
     uint64_t mail = normal_mail_there(mode, op);
     *part = (xep_part_t){.signal = 1,
-                         .src = (const char *)digest,
-                         .bytes = sizeof *digest,
+                         .src = (const char *)&slot->digest,
+                         .bytes = sizeof slot->digest,
                          .offset = mail + offsetof(normal_mail_t, digest),
                          .signal_offset = mail + offsetof(normal_mail_t, done),
                          .value = op->epoch};
+    if (!mode->grants) return;
+    slot->endings[rank] = (normal_ending_t){slot->digest, slot->granted[rank]};
+    part->src = (const char *)&slot->endings[rank];
+    part->bytes = sizeof slot->endings[rank];
 }
 
 /* Behind the rows comes done. After an error all but done is left out: the others wait for it. */
@@ -99,6 +103,6 @@ int normal_dispatch_part(const void *opaque, const xep_op_t *op, uint32_t rank, 
     const normal_t *mode = opaque;
     if (xep_kit_state(op)->verdict != XEP_OK) number += NORMAL_ROWS_PARTS;
     if (number < NORMAL_ROWS_PARTS) normal_rows_part(mode, op, rank, number, part);
-    else done_part(mode, op, part);
+    else done_part(mode, op, rank, part);
     return number <= NORMAL_ROWS_PARTS;
 }

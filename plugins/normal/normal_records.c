@@ -354,6 +354,7 @@ xep_status_t normal_take_records(normal_t *mode, xep_op_t *op)
     if (status != XEP_OK) return status;
     state->verdict = agree_on_params(mode, op);
     normal_state(op)->concluded = 1;
+    normal_state(op)->changed = normal_count_outs(mode) != normal_state(op)->outs;
     if (state->verdict != XEP_OK) {
         normal_make_digest(mode, op, 0);
         return XEP_OK;

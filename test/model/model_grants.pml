@@ -1,10 +1,14 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * Dispatches of normal where ranks may be left out and do not map one another (plugins/normal/normal.h): records,
- * grants, rows and done of each rank, in messages, and the agreement of model_mask.pml as it is over the wire. An
+ * Dispatches of normal where ranks may be left out and do not map one another (plugins/normal/normal_grants.c):
+ * records, rows and done of each rank, in messages, and the agreement of model_mask.pml as it is over the wire. An
  * operation counts as with a rank that is gone if some rank has concluded from the records; whoever lacks its done does
  * without it, and whoever has not concluded takes over what the others have.
+ *
+ * A rank that concludes with all that were in when its operation began knows where its rows go; any other one asks
+ * all ranks for room, and sends when all have granted it. That those that know have the same records is asserted: so
+ * nobody's rows lie on those of others, whenever they come.
  *
  * One step of a rank is one of its phases, for all ranks; the messages of it arrive in order, as late as they like,
  * also from the dead; what has not arrived when the receiver has decided that the sender is out never does. One more
@@ -39,9 +43,9 @@
 #define BIT(i) (1 << (i))
 #define HAS(set, i) (((set) >> (i)) & 1)
 
-/* What a rank has sent last of an operation: its rows go with its done. */
+/* What a rank has sent last of an operation: with TAKEN it asks, if it must; its rows go with its done. */
 #define RECORD 1
-#define GRANT 2
+#define TAKEN 2
 #define DONE 3
 
 byte sent[RANKS * OPS];
@@ -49,6 +53,8 @@ byte come[RANKS * OPS];            /* ranks that are out whose done had come whe
 byte begun[RANKS];                 /* how many operations */
 byte taken[RANKS], failed[RANKS], ended[RANKS]; /* concluded; of these with an error; ended */
 byte counts[RANKS * OPS];          /* whose records count, as the rank knows */
+byte changed[RANKS];               /* operations that were begun and not concluded when the rank decided */
+byte granted[RANKS * OPS];         /* to whom the rank has granted room */
 
 /* A ballot: whom the rank suspects, of which operations some rank has concluded with these, and of which of them so. */
 byte suspects[RANKS], ruled[RANKS];
@@ -64,6 +70,13 @@ byte slow = RANKS, bad = RANKS;
 #define SENT(s, o) sent[(s) * OPS + (o)]
 #define COME(r, o) come[(r) * OPS + (o)]
 #define COUNTS(r, o) counts[(r) * OPS + (o)]
+#define GRANTED(r, o) granted[(r) * OPS + (o)]
+#ifdef DEFECT_GRANT /* places follow from the records, for all alike */
+#define ASKS(r, o) false
+#else
+#define ASKS(r, o) (HAS(changed[r], o) && !HAS(failed[r], o))
+#endif
+#define KNOWS(r, o) (HAS(taken[r], o) && !HAS(failed[r], o) && !ASKS(r, o))
 #define HELD(r, z) held[(r) * RANKS + (z)]
 #define SEEN(r, q) seen[(r) * RANKS + (q)]
 #define SEEN_RULED(r, q) seen_ruled[(r) * RANKS + (q)]
@@ -88,14 +101,14 @@ byte slow = RANKS, bad = RANKS;
 #define GETS(d, s, o) (HAS(failed[s], o) || HAS(COUNTS(s, o), d))
 #define HAS_SENT(d, s, o, what) (SENT(s, o) >= (what) && ((what) == RECORD || GETS(d, s, o)))
 
-/* Rows arrive where the receiver has room for them, and before it shows them to anybody. */
-#ifdef DEFECT_GRANT
-#define HAS_PLACE(d, s, o) (!HAS(taken[d], o) || COUNTS(d, o) == COUNTS(s, o))
-#else
-#define HAS_PLACE(d, s, o) (HAS(taken[d], o) && HAS(COUNTS(d, o), s))
-#endif
+/* Rows arrive where the receiver's slot is open, and before it shows them to anybody. */
+#define HAS_PLACE(d, s, o) \
+    (SENT(d, o) >= RECORD && (!HAS(taken[d], o) || HAS(COUNTS(d, o), s)) && (!ASKS(s, o) || HAS(GRANTED(d, o), s)))
 #define MAY_COME(d, s, o) \
     (d == s || GONE(d) || REFUSES(d, s) || !GETS(d, s, o) || (HAS_PLACE(d, s, o) && !HAS(ended[d], o)))
+
+/* Two ranks that know where their rows go know the same. */
+#define ALIKE(r, q, o) (r == q || !KNOWS(q, o) || COUNTS(q, o) == COUNTS(r, o))
 
 /* Of the operation whose words this one uses again: what a rank has sent, all who are not out have looked at. */
 #define AGAIN(d, s, o, has_looked) (d == s || GONE(d) || REFUSES(d, s) || HAS(decided[s], d) || (has_looked))
@@ -103,7 +116,6 @@ byte slow = RANKS, bad = RANKS;
     (AGAIN(0, s, o, has_looked(0, o - SLOTS)) && AGAIN(1, s, o, has_looked(1, o - SLOTS)) && \
      AGAIN(2, s, o, has_looked(2, o - SLOTS))))
 #define HAS_RECORDS(d, o) HAS(taken[d], o)
-#define HAS_GRANTS(d, o) (SENT(d, o) == DONE)
 #define HAS_DONES(d, o) HAS(ended[d], o)
 
 /* ---- ballots ---- */
@@ -211,15 +223,33 @@ inline take_records(r_, o_)
     :: else -> skip
     fi;
     taken[r_] = taken[r_] | BIT(o_);
-    assert(AGAIN_BY_ALL(r_, o_, HAS_GRANTS));
-    SENT(r_, o_) = (HAS(failed[r_], o_) -> DONE : GRANT) /* nobody waits for grants then */
+    assert(!KNOWS(r_, o_) || (ALIKE(r_, 0, o_) && ALIKE(r_, 1, o_) && ALIKE(r_, 2, o_)));
+    SENT(r_, o_) = (HAS(failed[r_], o_) -> DONE : TAKEN) /* nobody waits for grants then */
 }
 
-#ifdef DEFECT_GRANT /* places follow from the records, for all alike */
-#define MAY_SEND(r, o) true
+#define HAS_GRANT(r, o, d) (HAS(decided[r], d) || HAS(GRANTED(d, o), r))
+#define MAY_SEND(r, o) (!ASKS(r, o) || (HAS_GRANT(r, o, 0) && HAS_GRANT(r, o, 1) && HAS_GRANT(r, o, 2)))
+
+/* Whoever knows all places may grant one; whoever does not has to know of all where they are, or that they ask. */
+#define HAS_SAID(d, q, o) \
+    (HAS(decided[d], q) || (ASKS(q, o) && HAS_SENT(d, q, o, TAKEN)) || HAS_SENT(d, q, o, DONE))
+#ifdef DEFECT_ROOM
+#define MAY_GRANT(d, o) true
 #else
-#define MAY_SEND(r, o) HAS_ALL(r, o, GRANT)
+#define MAY_GRANT(d, o) \
+    (KNOWS(d, o) || HAS(failed[d], o) || (HAS_SAID(d, 0, o) && HAS_SAID(d, 1, o) && HAS_SAID(d, 2, o)))
 #endif
+
+/* Of q's rows at d it is known where they are, or they are none, or come where d will have room for them. */
+#define IS_PLACED(d, q, o) \
+    (HAS(decided[d], q) || (HAS(taken[q], o) && (ASKS(q, o) || SENT(q, o) == DONE)) || (KNOWS(d, o) && ALIKE(d, q, o)))
+
+#define GRANTS_TO(d, q, o) \
+    :: d_step { STANDS(d) && HAS(taken[d], o) && !HAS(decided[d], q) && ASKS(q, o) && HAS_SENT(d, q, o, TAKEN) && \
+            !HAS(GRANTED(d, o), q) && MAY_GRANT(d, o) -> \
+        assert(!HAS(ended[d], o) && HAS(COUNTS(d, o), q)); \
+        assert(HAS(failed[d], o) || (IS_PLACED(d, 0, o) && IS_PLACED(d, 1, o) && IS_PLACED(d, 2, o))); \
+        GRANTED(d, o) = GRANTED(d, o) | BIT(q) }
 
 #ifdef DEFECT_FROZEN
 #define STANDS(r) (!GONE(r))
@@ -229,14 +259,17 @@ inline take_records(r_, o_)
 
 #define OPERATION(o) \
     :: d_step { STANDS(r) && begun[r] > o && SENT(r, o) == RECORD && HAS_ALL(r, o, RECORD) -> take_records(r, o) } \
-    :: d_step { STANDS(r) && SENT(r, o) == GRANT && MAY_SEND(r, o) -> \
+    :: d_step { STANDS(r) && SENT(r, o) == TAKEN && MAY_SEND(r, o) -> \
         assert(MAY_COME(0, r, o) && MAY_COME(1, r, o) && MAY_COME(2, r, o)); \
         assert(AGAIN_BY_ALL(r, o, HAS_DONES)); \
         SENT(r, o) = DONE } \
     :: d_step { STANDS(r) && SENT(r, o) == DONE && !HAS(ended[r], o) && HAS_ALL(r, o, DONE) -> \
         assert(HAS(failed[r], o) || (COUNTED(r, o, 0) && COUNTED(r, o, 1) && COUNTED(r, o, 2))); \
         assert(NONE_LATE(r, 0, o) && NONE_LATE(r, 1, o) && NONE_LATE(r, 2, o)); \
-        ended[r] = ended[r] | BIT(o) }
+        ended[r] = ended[r] | BIT(o) } \
+    GRANTS_TO(r, 0, o) \
+    GRANTS_TO(r, 1, o) \
+    GRANTS_TO(r, 2, o)
 
 /* No rows of it can still come. */
 #define NONE_LATE(d, s, o) \
@@ -297,6 +330,7 @@ end:
         see_what_came(r, 2);
 #endif
         out = out | (suspects[r] & ~dead);
+        changed[r] = changed[r] | ((BIT(begun[r]) - 1) & ~taken[r]);
         decided[r] = suspects[r] }
     /* cut off, for as long as it waits */
     :: d_step { !GONE(r) && IS_OPEN(r) && HEARD_ALL(r) && !HAS_MOST(r) -> out = out | BIT(r) }

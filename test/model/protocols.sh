@@ -131,6 +131,7 @@ grants() {
     proved grants -DOPS=1 -DBAD -DDEATHS=2
     found grants -DOPS=2 -DSLOTS=1 -DDEFECT_SLOT # an operation does not wait for the end of the one whose slot it has
     found grants -DOPS=1 -DDEFECT_GRANT        # places follow from the records that a rank has
+    found grants -DOPS=1 -DDEFECT_ROOM         # room is granted before it is known where other rows are
     found grants -DOPS=1 -DSLOW -DDEFECT_PART  # what a rank sends that is out is stored
     found grants -DOPS=1 -DBAD -DDEFECT_LATE   # a dispatch counts as concluded only when it has ended
     found grants -DOPS=1 -DBAD -DDEFECT_RULE   # verdicts are not taken over
