@@ -22,15 +22,21 @@ static void count_logged(void *arg, xep_log_level_t level, const char *message)
     else if (strstr(message, "dispatch") != NULL || strstr(message, "combine") != NULL) ++*(int *)arg;
 }
 
+/*
+ * A warning comes from the first look behind half of the deadline. Whoever gets no processor from there to the deadline
+ * makes none, and on a busy machine 150 ms are soon gone.
+ */
+enum { SOON_MS = 300, WARNED_MS = 4000 };
+
 /* This rank dispatches, with a request or blocking, and is told in time who is missing. */
-static void dispatch_in_vain(mp_job_t *job, int with_request)
+static void dispatch_in_vain(mp_job_t *job, int with_request, uint32_t timeout_ms)
 {
     xep_dispatch_args_t a = mp_job_dispatch(job);
     xep_handle_t *handle = NULL;
     xep_request_t *req;
     char missing[32];
     double begin = mp_now();
-    a.timeout_ms = 300;
+    a.timeout_ms = timeout_ms;
     warning[0] = '\0';
     snprintf(missing, sizeof missing, "rank %u at ", mp_nranks() - 1);
     if (with_request) {
@@ -47,14 +53,14 @@ static void dispatch_in_vain(mp_job_t *job, int with_request)
         MP_REASON(missing);
         MP_CHECK(handle == NULL);
     }
-    MP_CHECK(mp_now() - begin > 0.25 && mp_now() - begin < 60);
-    MP_CHECK(strstr(warning, "dispatch") != NULL && strstr(warning, missing) != NULL);
+    MP_CHECK(mp_now() - begin > timeout_ms / 1200.0 && mp_now() - begin < 60);
+    if (timeout_ms == WARNED_MS) MP_CHECK(strstr(warning, "dispatch") != NULL && strstr(warning, missing) != NULL);
     MP_FAILS(XEP_ERR_BROKEN, xep_dispatch(job->buffer, &a, &handle, NULL));
     MP_REASON("xep_buffer_reset");
 }
 
-/* The last rank does not dispatch; after a reset all is well again. */
-static void stays_away(xep_group_t *group)
+/* The last rank does not dispatch; after a reset all is well again. A warning is looked for in one round. */
+static void stays_away(xep_group_t *group, int warned)
 {
     mp_job_t job;
     mp_job_open(&job, &base, 1);
@@ -64,7 +70,7 @@ static void stays_away(xep_group_t *group)
         mp_job_round(&job);
         xep_log_set(count_logged, &logged);
         if (mp_rank() != mp_nranks() - 1) {
-            dispatch_in_vain(&job, round == 1);
+            dispatch_in_vain(&job, round == 1, round == warned ? WARNED_MS : SOON_MS);
             MP_CHECK(logged > 0); /* said once, with the reason */
         }
         xep_log_set(NULL, NULL);
@@ -142,7 +148,7 @@ int main(void)
     xep_group_t *group = mp_group();
     for (int m = 0; m < 2; m++) {
         base.mode = modes[m];
-        stays_away(group);
+        stays_away(group, m);
         no_combine(group);
         comes_late(group);
     }
