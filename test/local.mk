@@ -74,7 +74,7 @@ sim_ldadd = libsim.la libxep_oracle.la $(CMOCKA_LIBS) -lm
 
 # the transport alone, between processes that it forks itself
 %C%_mp_wire_order_mp_SOURCES = %D%/mp/forked.h %D%/mp/forked.c \
-	%D%/mp/wire_calls.h %D%/mp/wire_calls.c %D%/mp/wire_order.c
+	%D%/mp/wire_calls.h %D%/mp/wire_calls.c %D%/mp/wire_heap.h %D%/mp/wire_heap.c %D%/mp/wire_order.c
 %C%_mp_wire_death_mp_SOURCES = %D%/mp/forked.h %D%/mp/forked.c %D%/mp/wire_death.c
 %C%_mp_wire_late_mp_SOURCES = %D%/mp/forked.h %D%/mp/forked.c %D%/mp/wire_late.c
 %C%_mp_wire_keys_mp_SOURCES = %D%/mp/forked.h %D%/mp/forked.c %D%/mp/wire_keys.c
@@ -126,7 +126,7 @@ check_LTLIBRARIES += %D%/cuda/standin_cuda.la %D%/cuda/xep_normal_cuda.la %D%/cu
 	%D%/mp/cuda_rig.h %D%/mp/cuda_rig.c %D%/mp/cuda_job.h %D%/mp/cuda_job.c \
 	%D%/mp/cuda_refuse.h %D%/mp/cuda_refuse.c %D%/mp/cuda_layouts.h %D%/mp/cuda_layouts.c \
 	%D%/mp/cuda_after.h %D%/mp/cuda_after.c %D%/mp/cuda_there.h %D%/mp/cuda_there.c \
-	%D%/mp/cuda_staged.h %D%/mp/cuda_staged.c \
+	%D%/mp/cuda_staged.h %D%/mp/cuda_staged.c %D%/mp/cuda_break.h %D%/mp/cuda_break.c \
 	%D%/mp/cuda_ops.c
 %C%_mp_cuda_ops_LDADD = libmp_rig.la
 %C%_mp_cuda_ll_ops_SOURCES = \

@@ -16,10 +16,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "config.h"
 #include "cpu.h"
 #include "forked.h"
 #include "wire_calls.h"
+#include "wire_heap.h"
 
 enum {
     NRANKS = 3,
@@ -287,28 +287,6 @@ static void test_refusals(test_t *t)
     REQUIRE(t->end.wire->ops->put(t->end.wire, t->right, HEAP, NULL, 0) == XEP_OK, "nothing, at the end");
 }
 
-static void test_map(test_t *t)
-{
-    const xep_transport_ops_t *ops = t->end.self->transport->ops;
-    void *right = t->end.wire->ops->map(t->end.wire, t->right);
-    xep_config_t config;
-    REQUIRE(xep_config_read(&config) == XEP_OK, "configuration");
-    REQUIRE(t->end.wire->ops->map(t->end.wire, t->end.self->rank) == t->end.heap->base, "own region");
-    REQUIRE(t->end.wire->ops->map(t->end.wire, t->right) == right, "the answer changed");
-    REQUIRE(config.map != XEP_MAP_NEVER || right == NULL, "mapped, though never was asked for");
-    REQUIRE((strcmp(ops->describe(t->end.self->transport, t->right), "mapped") == 0) == (right != NULL), "%s, map() %p",
-            ops->describe(t->end.self->transport, t->right), right);
-    REQUIRE(strcmp(ops->describe(t->end.self->transport, t->end.self->rank), "self") == 0, "own rank");
-}
-
-static void test_zeroed(test_t *t)
-{
-    const uint8_t *here = t->end.heap->base;
-    REQUIRE((uintptr_t)here % 4096 == 0, "at %p", (const void *)here);
-    for (size_t i = 0; i < HEAP; i++) REQUIRE(here[i] == 0, "byte %zu of a new heap is not 0", i);
-    forked_barrier(t->end.self);
-}
-
 static test_t open_test(forked_rank_t *self, xep_heap_wire_t *heap)
 {
     test_t t = {.end = {.self = self, .heap = heap, .wire = &heap->wire},
@@ -361,8 +339,8 @@ static void run(forked_rank_t *self)
     test_t t;
     forked_connect(self);
     t = open_test(self, forked_heap(self, HEAP));
-    test_zeroed(&t);
-    test_map(&t);
+    wire_check_zeroed(&t.end);
+    wire_check_map(&t.end, t.right);
     test_refusals(&t);
     for (uint32_t sender = 0; sender < NRANKS; sender++) test_busy_sender(&t, sender);
     test_order(&t);
