@@ -51,6 +51,7 @@ xep_status_t cuda_mode_layout(void *mode, const xep_layout_args_t *args, const x
                                  &layout};
     xep_status_t status = check_memory(cuda, args, out);
     if (status != XEP_OK) return status;
+    /* a block counts in shared memory and has nothing else to count in */
     if (xep_cuda_layout_bytes(&layout) > cuda_shared_bytes(cuda))
         return kit->env
             ->fail(kit->env, NULL, XEP_ERR_UNSUPPORTED,

@@ -66,12 +66,15 @@ xep_status_t cuda_normal_check_refusal(void *opaque, xep_op_t *op)
     const cuda_normal_t *mode = opaque;
     const xep_env_t *env = mode->normal.kit.env;
     const xep_cuda_refusal_t *refusal = mode->refusal;
+    /* pinned memory: the kernel writes this word last, behind the records and the other fields */
     if (__atomic_load_n(&refusal->refused, __ATOMIC_ACQUIRE) == 0) return XEP_OK;
     const uint32_t self = env->shape->rank, nranks = env->shape->nranks;
+    /* the own one first: of that the index is known */
     if (record_of(mode, self)->wrong) return tell_wrong(mode, op, self);
     for (uint32_t r = 0; r < nranks; r++)
         if (record_of(mode, r)->wrong) return tell_wrong(mode, op, r);
     if (normal_compare_records(env, op, mode->refused, mode->normal.layout.record_bytes) != XEP_OK)
+        /* the reason that the comparison has given stays, its status does not */
         return env->fail(env, op, XEP_ERR_PROTOCOL, NULL);
     for (uint32_t r = 1; r < nranks; r++)
         if (record_of(mode, r)->routing != record_of(mode, 0)->routing &&

@@ -23,7 +23,10 @@ static inline void store(int type, void *out, size_t i, float sum)
     else ((float *)out)[i] = sum != sum ? xep_float_of_bits(0x7fc00000) : sum;
 }
 
-/* The order of rows is the order of additions: every kernel must have the same, or the bits would differ. */
+/*
+ * The order of rows is the order of additions: every kernel must have the same, or the bits would differ. fmaf()
+ * rounds once, as the instructions of the vector kernels do; a product and a sum would round twice.
+ */
 void xep_weigh_from(int type, void *out, const void *const *rows, const float *weights, size_t n, size_t from,
                     size_t elems)
 {
@@ -35,6 +38,10 @@ void xep_weigh_from(int type, void *out, const void *const *rows, const float *w
     }
 }
 
+/*
+ * As above, but for the type of each row. Sums that travel on in fp32 are not rounded here: whoever adds them does it
+ * once.
+ */
 void xep_weigh_mixed_from(int type, int wide_out, void *out, const void *const *rows, const uint8_t *wide, size_t n,
                           size_t from, size_t elems)
 {
@@ -76,6 +83,7 @@ xep_weigh_fn xep_weigh_select(xep_dtype_t dtype, xep_simd_t simd, int streaming)
     return scalar[type];
 }
 
+/* Likewise, with the type of rows and that of sums known. */
 #define MIXED(_name, _type, _wide_out)                                                                 \
     static void _name(void *out, const void *const *rows, const uint8_t *wide, size_t n, size_t elems) \
     {                                                                                                  \

@@ -10,6 +10,7 @@
 #define TARGET    __attribute__((target("avx2,fma,f16c")))
 #define VECTOR_FN __attribute__((always_inline)) TARGET static inline
 
+/* bytes */
 enum { VECTOR = 32 };
 typedef __m256 floats_t;
 typedef __m256i bits_t;

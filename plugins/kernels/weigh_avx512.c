@@ -10,6 +10,7 @@
 #define TARGET    __attribute__((target("avx512f")))
 #define VECTOR_FN __attribute__((always_inline)) TARGET static inline
 
+/* bytes */
 enum { VECTOR = 64 };
 typedef __m512 floats_t;
 typedef __m512i bits_t;
@@ -52,7 +53,10 @@ VECTOR_FN floats_t upper_fp16(bits_t v)
     return _mm512_cvtph_ps(_mm512_extracti64x4_epi64(v, 1));
 }
 
-/* fp16 NaN would keep a payload: they are replaced in 32-bit lanes, before narrowing. */
+/*
+ * fp16 NaN would keep a payload. They are replaced in 32-bit lanes: masks of 16-bit lanes are AVX-512BW, and this
+ * file is for processors that may have AVX-512F alone.
+ */
 VECTOR_FN __m256i round_fp16(floats_t sum)
 {
     __m256i half = _mm512_cvtps_ph(sum, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);

@@ -46,6 +46,10 @@ void normal_returned_part(const normal_t *mode, const xep_op_t *op, uint32_t ran
         .src = src + (src != NULL ? range.at * src_stride : 0),
         .src_stride = src_stride,
         .rows = src != NULL ? range.rows : 0,
+        /*
+         * rows of outputs come in order, and so those that are missing are at the end of all: of this range what is
+         * behind "here"; weights are here from the beginning
+         */
         .coming = src == NULL || weights || here >= end ? 0
                   : here < range.at                     ? range.rows
                                                         : end - here,
@@ -93,8 +97,9 @@ static inline int is_without(const sum_t *sum, uint32_t term)
 }
 
 /*
- * Step 5: from mapped owners the rows are read where those have them; from all others in the own slot, where they have
- * put them. Own outputs are read where the user has them, and were never copied.
+ * With grants a mapped owner says with its offer where in its slot the rows of this rank begin: it may have closed
+ * gaps there that this rank knows nothing of. The number lies where that owner can write, so it is checked before
+ * addresses are made of it.
  */
 static xep_status_t take_begins(normal_t *mode, xep_op_t *op)
 {
@@ -105,6 +110,11 @@ static xep_status_t take_begins(normal_t *mode, xep_op_t *op)
     return status;
 }
 
+/*
+ * Step 5: from mapped owners the rows are read where those have them; from all others in the own slot, where they
+ * have put them. Own outputs are read where the user has them, and were never copied. Of several pieces all rows are
+ * in the own slot, own ones, too: what the user gave for the earlier pieces may be gone by now.
+ */
 static void fill_sources(normal_t *mode, const xep_op_t *op)
 {
     const xep_combine_args_t *args = op->combine;
@@ -114,6 +124,7 @@ static void fill_sources(normal_t *mode, const xep_op_t *op)
     size_t weights = routing->topk * sizeof(float), stride = at->common.combine_stride;
 
     for (uint32_t r = 0; r < mode->kit.shape->nranks; r++) {
+        /* what these have is in the sums of their nodes: fill_node_sources() */
         if (mode->kit.base[r] == NULL && mode->nodes != NULL) continue;
         const int pulled = mode->kit.base[r] != NULL && slot->pieces <= 1;
         const char *heap = pulled ? mode->kit.base[r] : mode->kit.env->heap;
@@ -246,6 +257,7 @@ static xep_status_t sum_until(normal_t *mode, xep_op_t *op, uint64_t end)
         sum.terms = routing->passing->terms;
         sum.mixed = normal_sums_are_wide(mode, op) ? xep_weigh_select_mixed(op->combine->dtype, 0, env->simd) : NULL;
     }
+    /* places depend on the offers alone, which were taken before the first sum and are not looked at again */
     if (state->moved == 0) {
         if (mode->nodes != NULL) fill_node_sources(mode, op);
         xep_status_t status = take_begins(mode, op);
@@ -257,6 +269,7 @@ static xep_status_t sum_until(normal_t *mode, xep_op_t *op, uint64_t end)
     return XEP_OK;
 }
 
+/* Own outputs are among the sources, where the user has them: so all of them have to be here, as the biases have. */
 static xep_status_t sum(void *opaque, xep_op_t *op)
 {
     normal_t *mode = opaque;
@@ -278,6 +291,7 @@ static xep_status_t sum_as_they_come(void *opaque, xep_op_t *op)
     xep_status_t status = XEP_OK;
     if (xep_kit_state(op)->verdict != XEP_OK) return xep_step_wait(mode, op);
     if (op->late.count != 0) status = xep_step_wait(mode, op);
+    /* end is what normal_find_summed() says; the first turn has to come there */
     for (uint64_t end = UINT64_MAX; status >= 0 && op->coming == 0 && state->moved < end;) {
         status = normal_find_summed(mode, op, &end);
         if (status != XEP_OK || state->moved == end) break;

@@ -93,6 +93,7 @@ void normal_fill_targets(normal_t *mode, const xep_op_t *op)
         const normal_range_t range = normal_sends(mode, op, r);
         uint64_t row = is_mapped ? range.at : routing->to_begin[r] + range.first;
         *target = is_mapped ? target_of(mode, op, r) : staging;
+        /* no x: the wire takes rows from where the caller has them, and ranks that read in place from where they lie */
         target->x = is_mapped && !in_place ? target->x + row * stride : NULL;
         target->tokens += row;
         target->idx += row * routing->topk * xep_elem_bytes(args->topk_idx_dtype);
@@ -214,6 +215,7 @@ xep_status_t normal_move(normal_t *mode, xep_op_t *op, xep_part_fn parts)
     return XEP_OK;
 }
 
+/* "storing" is up from before the first row until behind the last one, over all turns, and down before any done. */
 static xep_status_t move(void *opaque, xep_op_t *op)
 {
     normal_t *mode = opaque;
@@ -233,6 +235,7 @@ static xep_status_t wait_rows(void *opaque, xep_op_t *op)
     const normal_t *mode = opaque;
     const xep_env_t *env = mode->kit.env;
     xep_status_t status = xep_step_wait(opaque, op);
+    /* who asks may be one of those whose rows this rank waits for, and sends none before it was granted room */
     if (mode->grants && status == XEP_INPROGRESS) {
         xep_status_t served = normal_serve_grants(opaque, op);
         if (served != XEP_OK) return served;
@@ -389,6 +392,7 @@ xep_status_t normal_dispatch(void *mode, xep_op_t *op)
     xep_kit_end_phase(&normal->kit, op, "plan", begin_ns);
     normal_state(op)->outs = normal_count_outs(mode);
     normal_make_record(mode, op);
+    /* the dispatch before in this slot may have had more, and this one may end before it has counted its rows */
     normal_slot(normal, op->slot)->pieces = 1;
     if (op->cached_slot != XEP_NO_SLOT) normal_show_cached(mode, op);
     if (normal->nodes != NULL) normal_begin_traffic(normal, op);

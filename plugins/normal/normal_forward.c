@@ -28,7 +28,10 @@ static xep_status_t protocol_error(const normal_t *mode, xep_op_t *op, uint32_t 
 
 /* ---- places ---- */
 
-/* Tokens come in ascending order, as their rows are counted. */
+/*
+ * Tokens come in ascending order, as their rows are counted. None comes twice, so a feeder cannot have more rows here
+ * than tokens; and none is below 0, as -1 is what it begins with.
+ */
 static xep_status_t check_token(const normal_t *mode, xep_op_t *op, uint32_t feed, int32_t token)
 {
     const normal_slot_t *slot = normal_slot(mode, op->slot);
@@ -158,6 +161,7 @@ static xep_status_t store_piece(normal_t *mode, xep_op_t *op, uint32_t feed, uin
     size_t metadata = normal_passing_bytes(op, normal_state(op)->weighted);
     uint64_t written = slot->routing->passing->feeds[feed].rows * bytes;
     if (rows > NORMAL_PIECE_ROWS) rows = NORMAL_PIECE_ROWS;
+    /* rows, and their metadata, up to the end of the ring: both are read as one range */
     if (rows > wrap - first % wrap) rows = wrap - first % wrap;
     forward_t forward = {
         .mode = mode,
@@ -209,6 +213,7 @@ static xep_status_t forward_feed(normal_t *mode, xep_op_t *op, uint32_t feed)
     uint64_t rows = slot->routing->passing->feeds[feed].rows;
     uint64_t word = atomic_load_explicit(&normal_feed_mail(mode, op, feed)->passed, memory_order_acquire);
     uint64_t passed = xep_rows_of(word, op->epoch);
+    /* more than the ring holds means that rows were written over before they were stored */
     if (passed > rows || passed > state->stored + mode->kit.shape->feed_rows)
         return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_PROTOCOL, "rank %u has passed %llu rows of %llu",
                                    mode->nodes->who.feeder[feed], (unsigned long long)passed, (unsigned long long)rows);
@@ -222,6 +227,10 @@ static xep_status_t forward_feed(normal_t *mode, xep_op_t *op, uint32_t feed)
     return status == XEP_OK ? tell_taken(mode, op, feed) : status;
 }
 
+/*
+ * Stored, and the feeder has heard of as many as it needs to pass the last one: an operation that ended before would
+ * leave it waiting for room.
+ */
 static int is_all_stored(const normal_t *mode, const xep_op_t *op, uint32_t feed)
 {
     const normal_slot_t *slot = normal_slot(mode, op->slot);

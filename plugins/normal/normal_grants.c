@@ -105,6 +105,7 @@ xep_status_t normal_await_grants(void *opaque, xep_op_t *op)
 {
     normal_t *mode = opaque;
     normal_slot_t *slot = normal_slot(mode, op->slot);
+    /* the places that all know; this rank says them with its done, where others may need them to fit in theirs */
     if (!must_ask(op)) {
         int counted = xep_kit_state(op)->verdict == XEP_OK;
         for (uint32_t r = 0; r < mode->kit.shape->nranks; r++) slot->granted[r] = counted ? slot->routing->there[r] : 0;
@@ -128,8 +129,10 @@ static xep_status_t fit_in(normal_t *mode, xep_op_t *op)
         const uint64_t rows = begin[r + 1] - begin[r];
         slot->grants[r] = end;
         if (xep_op_is_without(op, r)) continue;
+        /* begin was written before done, in the same line */
         if (atomic_load_explicit(&mail->done, memory_order_acquire) >= op->epoch) slot->grants[r] = mail->begin;
         else if (!has_asked(mode, op, r)) return XEP_INPROGRESS;
+        /* a begin within the rows of the rank before it would have rows stored on top of those */
         if (slot->grants[r] < end || slot->grants[r] > room || rows > room - slot->grants[r])
             return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_PROTOCOL,
                                        "rank %u says that its %llu rows begin at row %llu (%llu to %llu)", r,
@@ -140,7 +143,10 @@ static xep_status_t fit_in(normal_t *mode, xep_op_t *op)
     return XEP_OK;
 }
 
-/* After an error nobody asks, unless ranks were told different things: then the digests say so. */
+/*
+ * Once for a dispatch: all who ask are answered from the same places, also who asks after one more rank has gone out.
+ * After an error nobody asks, unless ranks were told different things: then the digests say so.
+ */
 static xep_status_t find_room(normal_t *mode, xep_op_t *op)
 {
     normal_slot_t *slot = normal_slot(mode, op->slot);
@@ -165,6 +171,7 @@ static xep_status_t tell_grant(normal_t *mode, const xep_op_t *op, uint32_t rank
         *(uint64_t *)(void *)(mode->kit.base[rank] + line + offsetof(normal_mail_t, room)) = slot->grants[rank];
         xep_kit_signal(&mode->kit, rank, line + offsetof(normal_mail_t, granted), op->epoch);
     } else {
+        /* the wire may read it until the flush: find_room() writes grants once in a dispatch */
         status = wire->ops->put_signal(wire, rank, line + offsetof(normal_mail_t, room), &slot->grants[rank],
                                        sizeof(uint64_t), line + offsetof(normal_mail_t, granted), op->epoch);
     }

@@ -23,6 +23,10 @@ static const normal_piece_mail_t *mail_from(const normal_t *mode, const xep_op_t
     return xep_kit_own(&mode->kit, mail_offset(mode, op->slot, rank));
 }
 
+/*
+ * Both words lie in the line of the own slot and not in one of the turn, as a slot has one operation at a time. The
+ * acquire of whoever waits for them is what makes the offer, and what was concluded, visible behind them.
+ */
 static const _Atomic uint64_t *opened_word(const void *mode, const xep_op_t *op, uint32_t rank, uint64_t *value_p)
 {
     *value_p = op->epoch;
@@ -72,6 +76,10 @@ static int output_part(const void *opaque, const xep_op_t *op, uint32_t rank, ui
     return number < NORMAL_RETURNED_PARTS;
 }
 
+/*
+ * Outputs for mapped readers are stored by normal_fill(), those for all others are put. Both may be read from the
+ * slot itself, into which the next piece comes: so nothing is opened before they have left it.
+ */
 static xep_status_t return_outputs(void *mode, xep_op_t *op)
 {
     return op->combine == NULL ? XEP_OK : normal_fill(mode, op);
@@ -136,6 +144,10 @@ static int arrived_part(const void *opaque, const xep_op_t *op, uint32_t rank, u
     return number <= NORMAL_ROWS_PARTS;
 }
 
+/*
+ * After an error no rows move, but arrived goes out all the same: the others wait for it, whatever they have
+ * concluded.
+ */
 static xep_status_t move(void *opaque, xep_op_t *op)
 {
     normal_t *mode = opaque;
@@ -174,7 +186,10 @@ const xep_step_t normal_next_steps[] = {
     {0},
 };
 
-/* Without rows there is no opinion on weights; without outputs, none on what they are. */
+/*
+ * Without rows there is no opinion on weights; without outputs, none on what they are. Whether there are outputs is
+ * asked of all, ranks without rows among them.
+ */
 static void make_offer(xep_op_t *op)
 {
     const xep_combine_args_t *args = op->combine;
@@ -192,6 +207,7 @@ xep_status_t normal_next(void *mode, xep_op_t *op)
 {
     const normal_slot_t *slot = normal_slot(mode, op->slot);
     normal_state(op)->piece = slot->piece + 1;
+    /* what the records of the dispatch have said of all ranks: next asks nobody again */
     normal_state(op)->weighted = slot->weighted;
     make_offer(op);
     return xep_steps_begin(mode, op);

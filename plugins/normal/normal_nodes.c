@@ -85,8 +85,9 @@ normal_traffic_t *normal_lay_traffic(const normal_t *mode, xep_carve_t *arena)
 /* ---- the plan ---- */
 
 /*
- * The nodes of a token, ascending: a token goes to few. Its own is among them, so that sums know when its ranks are
- * due. Returns how many.
+ * The nodes of a token, ascending: they are few, so they are sorted as they come. Its own is among them, so that sums
+ * know when its ranks are due. seen has the token plus 1, so that zeros are no token, and is cleared once for a plan
+ * and not for every token. Returns how many.
  */
 static uint32_t list_nodes(const normal_t *mode, const normal_routing_t *routing, uint64_t token, uint32_t *list)
 {
@@ -135,6 +136,7 @@ void normal_plan_passing(const normal_t *mode, normal_routing_t *routing)
         end = add_terms(mode, routing, t, end);
     }
     passing->term_first[routing->tokens] = end;
+    /* from here on where the rows to a node begin, and no more how many there are */
     for (uint32_t n = 0; n < nnodes; n++) passing->begin[n + 1] += passing->begin[n];
     for (uint64_t t = 0; t < routing->tokens; t++)
         for (uint64_t i = passing->term_first[t]; i < passing->term_first[t + 1]; i++) {
@@ -152,7 +154,10 @@ void normal_begin_traffic(const normal_t *mode, const xep_op_t *op)
     memset(traffic->next, 0, (size_t)nodes->who.feeders * nodes->who.mates * sizeof *traffic->next);
 }
 
-/* Each row is the next one that the feeder has at each mate that gets it. */
+/*
+ * Each row is the next one that the feeder has at each mate that gets it. next moves along with it: so rows are
+ * listed once in an operation and in the order in which they passed, whatever the pieces.
+ */
 void normal_list_rows(const normal_t *mode, const normal_slot_t *slot, uint32_t feed, uint64_t first, uint64_t rows)
 {
     const normal_nodes_t *nodes = mode->nodes;
@@ -188,6 +193,7 @@ uint64_t normal_feed_record_offset(const normal_t *mode, uint32_t index, uint32_
     return mode->layout.feed_records + line_of(mode, index, line) * mode->layout.feed_record_bytes;
 }
 
+/* An entry has area.bytes as the heap was laid; stride is that of this operation's rows, which may be shorter. */
 uint64_t normal_ring_offset(const normal_t *mode, xep_area_t area, uint32_t index, uint32_t line, uint64_t row,
                             size_t stride)
 {

@@ -6,6 +6,10 @@
 #include "normal_metadata.h"
 #include "normal_recv.h"
 
+/*
+ * All numbers count rows that the receiver gets, over all pieces; piece i is those from i * room on. What it has of
+ * the source's rows is told from two ends: from the first row of that source, and from the first of the slot.
+ */
 normal_range_t normal_cut(const normal_t *mode, uint64_t begin, uint64_t rows, uint64_t piece)
 {
     const uint64_t room = mode->layout.common.recv_rows, low = piece * room, high = low + room, end = begin + rows;
@@ -42,6 +46,7 @@ static void move_to_rank(const piece_move_t *move, uint32_t rank, uint64_t begin
     xep_copy_fn copy = move->copy[rank != mode->kit.shape->rank];
     normal_metadata_t from = {.scales_stride = args->scales_stride};
     for (uint64_t i = begin; i < end; i++) {
+        /* the next row is fetched while this one is copied: tokens of a rank may lie far apart */
         const uint64_t t = tokens[i], next = tokens[i + 1 < end ? i + 1 : i];
         const char *x = args->x;
         if (target->x) copy(target->x + i * stride, x + t * args->x_stride, bytes, x + next * args->x_stride);
@@ -79,6 +84,7 @@ void normal_show_piece(normal_t *mode, const xep_op_t *op)
     const uint32_t nranks = mode->kit.shape->nranks;
     xep_recv_t *recv = op->recv;
     slot->piece = normal_state(op)->piece;
+    /* piece_begin[0] is 0 and stays so */
     for (uint32_t r = 0; r < nranks; r++)
         slot->piece_begin[r + 1] = slot->piece_begin[r] + normal_shows(mode, slot, r).rows;
     normal_fill_recv(mode, op, slot->piece_begin[nranks]);
@@ -87,6 +93,7 @@ void normal_show_piece(normal_t *mode, const xep_op_t *op)
     recv->pieces = slot->pieces;
     recv->piece = slot->piece;
     recv->all_rows = slot->routing->src_begin[nranks];
+    /* a rank that gets less than others has pieces without rows, behind its last one */
     recv->first_row = slot->piece * mode->layout.common.recv_rows;
     if (recv->first_row > recv->all_rows) recv->first_row = recv->all_rows;
     normal_count_selections(mode, op, slot->expert_rows);

@@ -7,10 +7,12 @@
 
 xep_status_t normal_choose_place(normal_t *mode, xep_op_t *op)
 {
+    /* until the pointers are there: a release after a failure must not give back rows of the dispatch before */
     normal_slot(mode, op->slot)->in_place = 0;
     return xep_place_choose(&mode->places, op, 0, &normal_state(op)->place);
 }
 
+/* Whether any rank gets the token: of one that nobody gets, nobody looks at the row. */
 static int is_read(const void *mode, const xep_op_t *op, uint64_t token)
 {
     const normal_routing_t *routing = normal_slot(mode, op->slot)->routing;
@@ -25,6 +27,10 @@ void normal_note_rows(normal_t *mode, const xep_op_t *op)
 
 /* ---- where they are read ---- */
 
+/*
+ * src_token lies in the own slot, but that rank has stored it and could again: a number that is none of its tokens
+ * would make a pointer to whatever lies behind its memory of rows.
+ */
 static xep_status_t point_rows_of(normal_t *mode, xep_op_t *op, uint32_t rank)
 {
     normal_slot_t *slot = normal_slot(mode, op->slot);
@@ -40,6 +46,10 @@ static xep_status_t point_rows_of(normal_t *mode, xep_op_t *op, uint32_t rank)
     return XEP_OK;
 }
 
+/*
+ * Rows that their ranks have in place are read there, all others in the own slot, where they were stored or put.
+ * Behind the last row there is NULL, and not what an earlier dispatch had there.
+ */
 xep_status_t normal_point_rows(normal_t *mode, xep_op_t *op)
 {
     normal_slot_t *slot = normal_slot(mode, op->slot);
@@ -66,6 +76,10 @@ static xep_status_t find_memory(void *mode, void **base_p, size_t *stride_p)
     return xep_place_memory(&((normal_t *)mode)->places, base_p, stride_p);
 }
 
+/*
+ * The rank may write over its rows once all that read them have said that they do no more. Said once for each
+ * dispatch, with its epoch: the memory may belong to a later one by then.
+ */
 static void release(void *opaque, uint32_t number)
 {
     normal_t *mode = opaque;

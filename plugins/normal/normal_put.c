@@ -3,7 +3,10 @@
 /* Steps 4 and 5 for a rank that is not mapped: its rows, the metadata once it is staged, the signal. */
 #include "normal_pieces.h"
 
-/* Of the rows for a rank, which are in the order of tokens, those whose tokens are not there yet. */
+/*
+ * Of the rows for a rank, which are in the order of tokens, those whose tokens are not there yet. By halves, as it is
+ * asked for every rank in every turn until the last token is there.
+ */
 static uint64_t count_coming(const xep_op_t *op, const uint32_t *tokens, uint64_t rows)
 {
     const uint64_t here = op->dispatch->tokens - op->coming;
@@ -44,6 +47,7 @@ static void metadata_part(const normal_t *mode, const xep_op_t *op, uint32_t ran
     const xep_dispatch_args_t *args = op->dispatch;
     const normal_slot_t *slot = normal_slot(mode, op->slot);
     const normal_routing_t *routing = slot->routing;
+    /* normal_fill_targets() has set it to where the first row of this rank is staged */
     const normal_target_t *staged = &slot->targets[rank];
     const normal_range_t range = normal_sends(mode, op, rank);
     const struct {

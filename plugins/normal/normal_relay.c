@@ -15,12 +15,17 @@ static int is_forwarder(const normal_t *mode, uint32_t rank)
     return mode->nodes->who.forwarder[mode->kit.shape->node[rank]] == rank;
 }
 
+/* This rank's line in the heap of its forwarder: which one it is there both have found from the shape alone. */
 static uint64_t line_there(const normal_t *mode, const xep_op_t *op, uint32_t rank)
 {
     uint32_t line = mode->nodes->who.line[mode->kit.shape->node[rank]];
     return normal_feed_mail_offset(mode, normal_index(mode, op), line);
 }
 
+/*
+ * It lies in the slot and not on the stack, as the wire may read it until the flush. Own rows have their sums in
+ * "returned" by (node, row), as they have their tokens: so begin says both.
+ */
 static normal_feed_tail_t *make_tail(const normal_t *mode, const xep_op_t *op, uint32_t node)
 {
     const normal_slot_t *slot = normal_slot(mode, op->slot);
@@ -92,6 +97,7 @@ static void relay_record(const normal_t *mode, const xep_op_t *op, uint32_t feed
     for (uint32_t p = 0; p < nodes->who.mates; p++) {
         uint32_t mate = nodes->who.mate[p];
         char *to = mode->kit.base[mate] + normal_record_offset(mode, op->turn, source);
+        /* the feeder has sent the selections of all experts; a mate gets those of its own, as from any other rank */
         size_t header = sizeof(normal_record_t) + rows, skipped = mode->kit.first_expert[mate] * sizeof(uint32_t);
         memcpy(to, from, header);
         if (rows != 0)
@@ -100,6 +106,7 @@ static void relay_record(const normal_t *mode, const xep_op_t *op, uint32_t feed
     }
 }
 
+/* One copy for all: were the feeder to write again meanwhile, mates would otherwise compare different digests. */
 static void relay_done(const normal_t *mode, const xep_op_t *op, uint32_t feed)
 {
     const normal_nodes_t *nodes = mode->nodes;
@@ -184,6 +191,7 @@ xep_status_t normal_take_feeds(normal_t *mode, xep_op_t *op)
 {
     const xep_shape_t *shape = mode->kit.shape;
     normal_routing_t *routing = normal_slot(mode, op->slot)->routing;
+    /* behind the header, the rows to all ranks and the selections of all experts */
     size_t at = sizeof(normal_record_t) + (shape->nranks + (size_t)shape->experts) * sizeof(uint32_t);
     if (op->cached_slot != XEP_NO_SLOT) return XEP_OK;
     for (uint32_t f = 0; f < mode->nodes->who.feeders; f++) {

@@ -25,6 +25,7 @@ const _Atomic uint64_t *normal_mates_word(const void *opaque, const xep_op_t *op
 {
     const normal_t *mode = opaque;
     const _Atomic uint64_t *word = xep_combine_ready_word(opaque, op, rank, value_p);
+    /* a word that is always there: this step waits for the own node alone */
     if (mode->kit.base[rank] == NULL) *value_p = 0;
     return word;
 }
@@ -164,6 +165,9 @@ static xep_status_t put_array(const normal_t *mode, const xep_op_t *op, const re
     uint64_t first = slot->routing->passing->feeds[piece->feed].returned + slot->traffic->feeds[piece->feed].summed;
     const char *from = xep_kit_own_area(&mode->kit, array->from, op->slot);
     xep_wire_t *wire = mode->kit.env->wire;
+    /*
+     * "first" counts the rows of this piece already, as sum_piece() has added them: the piece begins that many before
+     */
     while (*put_p < piece->rows) {
         uint64_t rows = array->bytes == array->stride ? piece->rows - *put_p : 1;
         xep_status_t status =
@@ -248,6 +252,7 @@ static xep_status_t sum_piece(normal_t *mode, xep_op_t *op)
     if (rows > room) rows = room;
     if (rows > NORMAL_PIECE_ROWS) rows = NORMAL_PIECE_ROWS;
     if (rows * sum_bytes(mode, op) > XEP_PIECE_BYTES) rows = XEP_PIECE_BYTES / sum_bytes(mode, op);
+    /* a single row may be longer than what is sent at once */
     if (rows == 0) rows = 1;
     summing_t summing = {.mode = mode,
                          .op = op,
@@ -305,6 +310,7 @@ xep_status_t normal_return_sums(void *opaque, xep_op_t *op)
     normal_t *mode = opaque;
     const normal_returning_t *piece = &normal_state(op)->returning;
     xep_status_t status = XEP_OK;
+    /* in every turn: mate_sources is one for all operations, and another may have been here since the last one */
     fill_mates(mode, op);
     if (!piece->begun) begin_sums(mode, op);
     while (status == XEP_OK && (piece->rows != 0 || find_feed(mode, op))) {
