@@ -64,7 +64,10 @@ static xep_status_t send(void *opaque, xep_op_t *op)
 
 /* ---- receive ---- */
 
-/* Pieces of about the same length, and what a block has of shared memory besides: cuda_ll_receive.cu lays it. */
+/*
+ * Bytes of a piece that a warp moves at once: pieces of about the same length, so that the last one is no stub, and
+ * of whole 16 bytes, as bulk copies want them.
+ */
 static uint32_t choose_chunk(const xep_cuda_ll_item_t *item)
 {
     const uint32_t bytes = (uint32_t)(item->scales + item->scale_words * 4 + 15) & ~15u;

@@ -93,7 +93,10 @@ static begun_t begun_for(const xep_account_t *account)
     return account->opens == XEP_OPENS_DIRECTLY ? NEVER : NOT_SEEN;
 }
 
-/* First who waits in this call, then whom they wait for. */
+/*
+ * First who waits in this call, then whom they wait for. Two passes: who is waited for by a lower rank may itself
+ * wait here, and is then not to blame. Whoever is neither is not heard of.
+ */
 static void assign_parts(teller_t *teller)
 {
     const xep_accounts_t *accounts = teller->accounts;
@@ -217,6 +220,7 @@ static void add_waiting(writer_t *to, const teller_t *teller)
         uint32_t first = 0;
         const char *what = teller->accounts->of[r].what;
         if (part_of(teller, r) != WAITING) continue;
+        /* r itself at the latest */
         while (!waits_as(teller, first, &r)) first++;
         if (first != r) continue;
         add(to, "%s", separate(to));

@@ -92,6 +92,7 @@ xep_status_t xep_address_write(const char *path, const xep_address_t *address)
     int file = mkostemp(beside, O_CLOEXEC); /* for this user alone, whatever the umask */
     if (file < 0) return fail_file("write", path);
     ssize_t done = write(file, address, sizeof *address);
+    /* close() first: on a network file system it is what tells of a full disk */
     if (close(file) == 0 && done == (ssize_t)sizeof *address && rename(beside, path) == 0) return XEP_OK;
     xep_status_t status = fail_file("write", path);
     (void)unlink(beside);

@@ -183,6 +183,10 @@ static int copy_tally(xep_tally_t *tally, const _Atomic uint64_t *words, uint32_
     return 1;
 }
 
+/*
+ * The same version before and behind the words, and even: they are of one ballot. The acquire fence keeps the loads
+ * of words from coming behind the second look at the version.
+ */
 int xep_ballot_read(xep_ballot_t *ballot, const void *opaque)
 {
     const shared_ballot_t *shared = opaque;

@@ -27,6 +27,10 @@ const xep_ruling_t *xep_rulings_find(const xep_rulings_t *rulings, uint64_t epoc
     return NULL;
 }
 
+/*
+ * A rank that looks for a ruling that was forgotten has to know that it may have been there: so "forgotten" is the
+ * latest epoch that was dropped, and nothing at or before it is taken any more.
+ */
 void xep_rulings_add(xep_rulings_t *rulings, xep_ruling_t ruling)
 {
     if (xep_rulings_find(rulings, ruling.epoch) != NULL || ruling.epoch <= rulings->forgotten) return;
@@ -53,7 +57,10 @@ uint64_t xep_ballot_words(uint32_t nranks, uint32_t most)
     return HEAD_WORDS + (uint64_t)most * RULING_WORDS + suspects * (TALLY_WORDS + (uint64_t)most);
 }
 
-/* Of all behind the first. */
+/*
+ * Of all behind the first. It finds words that are torn, as the wire may be writing them while they are read; it is
+ * no protection against a rank that means ill.
+ */
 static uint64_t sum_of(const uint64_t *words, uint64_t count)
 {
     uint64_t sum = count;
@@ -117,6 +124,7 @@ static int is_ascending(const xep_tally_t *tally)
 static int take_tally(reader_t *reader, xep_ballot_t *ballot)
 {
     const uint64_t *head, *missing;
+    /* nothing is copied before it is certain that this ballot has room for it, and that the words are there */
     if (!take(reader, TALLY_WORDS, &head) || head[0] >= ballot->nranks || head[1] == XEP_TRUSTED ||
         head[1] > XEP_DOUBT_ASKED || head[3] > ballot->most || !take(reader, head[3], &missing))
         return 0;
@@ -138,6 +146,10 @@ static void take_rulings(xep_rulings_t *rulings, const uint64_t *words, uint64_t
     if (forgotten > rulings->forgotten) rulings->forgotten = forgotten;
 }
 
+/*
+ * How many words the sum is of follows from the words themselves: so tallies are checked, and taken, before it is
+ * known whether the words are whole. They go into the caller's scratch. Rulings stay for good, and so come last.
+ */
 int xep_ballot_take_words(xep_ballot_t *ballot, xep_rulings_t *rulings, const uint64_t *words, uint64_t count)
 {
     reader_t reader = {words, count};

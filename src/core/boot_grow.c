@@ -73,6 +73,7 @@ static xep_status_t judge(xep_grow_t *grow, const word_t *words, const word_t *m
                      words[r].step, words[r].number, mine->step, mine->number);
             return end(grow, XEP_ERR_PROTOCOL, text);
         }
+    /* all are well and at the same step: rank 0 alone sees the newcomers, and so says how far these are */
     return (xep_status_t)words[0].status;
 }
 
@@ -88,6 +89,7 @@ xep_status_t xep_grow_say(xep_grow_t *grow, xep_grow_step_t step, xep_status_t s
     if (words == NULL) return end(grow, XEP_ERR_NO_MEMORY, "no memory for the words of all ranks");
     xep_status_t said = xep_group_gather(grow->group, &mine, words, sizeof mine);
     if (said != XEP_OK) {
+        /* the others may have heard that this rank is well, and have taken the group */
         grow->in_doubt = step == XEP_GROW_SETTLE && status == XEP_OK;
         said = end_here(grow, said);
     } else {

@@ -42,6 +42,7 @@ static xep_status_t send_all(mail_boot_t *boot, const char *data, size_t bytes)
         char data[PART_BYTES];
     } message;
     size_t done = 0;
+    /* once at least: also for an allgather of no bytes each rank waits for a part of all others */
     do {
         size_t count = bytes - done < PART_BYTES ? bytes - done : PART_BYTES;
         message.part = (part_t){boot->attempt, boot->number, bytes, done, count};
@@ -57,6 +58,10 @@ static xep_status_t send_all(mail_boot_t *boot, const char *data, size_t bytes)
     return XEP_OK;
 }
 
+/*
+ * The new rank of one in the old group; nranks: it is not in the new one, and what it sent belongs to another
+ * attempt.
+ */
 static uint32_t rank_of(const mail_boot_t *boot, uint32_t old)
 {
     uint32_t r = 0;
@@ -78,7 +83,10 @@ static xep_status_t take_part(mail_boot_t *boot, uint32_t rank, const xep_letter
     return XEP_OK;
 }
 
-/* What belongs to another attempt that is not to come any more goes; what is for the next allgather stays. */
+/*
+ * All parts of this allgather that are here. Those for the next one stay in the list, and so do those of another
+ * attempt, until xep_shrink_close(): its number alone does not say whether that attempt is over or still to come.
+ */
 static xep_status_t take_parts(mail_boot_t *boot, char *recv, size_t bytes)
 {
     xep_status_t status = XEP_OK;

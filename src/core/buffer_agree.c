@@ -43,8 +43,10 @@ static const struct {
 };
 enum { NCOLLECTIVE = sizeof collective / sizeof collective[0] };
 
-/* A rank whose own params are wrong takes part all the same: the others would wait for it until their deadline. */
-/* Zeros behind the status where there is an error: nobody looks at them. */
+/*
+ * A rank whose own params are wrong takes part all the same: the others would wait for it until their deadline. What it
+ * says behind its status are zeros, at which nobody looks.
+ */
 static void fill_terms(const xep_proposal_t *proposal, terms_t *terms)
 {
     const xep_buffer_params_t *params = proposal->params;

@@ -101,6 +101,7 @@ xep_status_t xep_buffer_measure(const xep_config_t *config, const xep_buffer_par
                                 xep_buffer_size_t *size)
 {
     xep_buffer_size_t node = XEP_BUFFER_SIZE_INIT;
+    /* how ranks will lie on nodes is not known here: asked for each on a node of its own, then for all on one */
     xep_status_t status = measure_nodes(config, params, nranks, nranks, size);
     if (status == XEP_OK) status = measure_nodes(config, params, nranks, 1, &node);
     size->node_bytes = node.bytes;
@@ -110,7 +111,10 @@ xep_status_t xep_buffer_measure(const xep_config_t *config, const xep_buffer_par
 
 /* ---- create ---- */
 
-/* Everything that an operation will need is allocated here, so that the data path never does it. */
+/*
+ * Everything that an operation will need is allocated here, so that the data path never does it. States begin at a
+ * line, and aligned_alloc() wants whole lines, one at least: a mode may need no state.
+ */
 static xep_status_t allocate_pools(xep_buffer_t *buffer)
 {
     size_t state_bytes = buffer->plugin.plugin->state_bytes;
@@ -197,6 +201,7 @@ static xep_status_t prepare(xep_buffer_t *buffer, const xep_buffer_params_t *par
     status = measure(buffer->plugin.plugin, &buffer->shape, params, buffer->env.regions, &buffer->quiet_offset, size);
     if (status != XEP_OK) return status;
     buffer->params = *params;
+    /* the caller's string may be gone after the call; the plugin's is there as long as the buffer */
     buffer->params.mode = buffer->plugin.plugin->name;
     buffer->shape.recv_rows = size->recv_rows;
     buffer->dtype = params->dtype;
@@ -217,7 +222,10 @@ static xep_status_t open_device(xep_buffer_t *buffer, const xep_buffer_size_t *s
     return device->ops->heap_open(device, size->device_bytes);
 }
 
-/* Step 2 and 3. */
+/*
+ * Step 2 and 3. An error of this rank goes into its proposal first: the others are on their way into the exchange,
+ * and would wait there until their deadline.
+ */
 static xep_status_t open_heaps(xep_buffer_t *buffer, const xep_buffer_params_t *params, const xep_buffer_size_t *size)
 {
     xep_group_t *group = buffer->group;

@@ -74,7 +74,10 @@ static void fill_followed(const likeness_t *likeness, xep_followed_t *followed)
     followed->params.node_sums = (xep_node_sums_t)likeness->node_sums;
 }
 
-/* A rank whose own buffer differs finds out when all agree on the new one. */
+/*
+ * A rank whose own buffer differs finds out when all agree on the new one. One that has none, as it is new in the
+ * group, takes the params of the lowest rank that has one.
+ */
 xep_status_t xep_buffer_find_params(const xep_buffer_t *old, xep_group_t *group, xep_followed_t *followed)
 {
     likeness_t mine = draw(old), *all = calloc(group->nranks, sizeof *all);

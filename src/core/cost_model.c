@@ -135,6 +135,7 @@ void xep_cost_find_load(const xep_cost_map_t *map, xep_cost_path_t path, xep_cos
                             .came_rows = flow->came,
                             .came_messages = flow->came_messages[operation]};
 
+    /* a combine goes the way back: sums come to those who have sent rows */
     if (operation == XEP_COST_COMBINE) {
         load.sent_rows = flow->came;
         load.sent_messages = flow->came_messages[operation];

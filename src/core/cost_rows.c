@@ -93,7 +93,10 @@ void xep_cost_count_end(const xep_cost_count_t *count, uint32_t source)
 
 /* ---- what is to be expected ---- */
 
-/* Tokens that reach some of these experts. */
+/*
+ * Tokens that reach some of these experts. A token's topk are different ones: so they are drawn without putting any
+ * back, and the k-th misses these with the chance that is left when k others are gone.
+ */
 static double expect_rows(double tokens, double these, double all, uint32_t topk)
 {
     double missed = 1;

@@ -25,7 +25,11 @@ static uint32_t who(uint64_t word)
     return (uint32_t)word - 1;
 }
 
-/* The word is there before the flag by which others know that there is one. Whether it is the first. */
+/*
+ * The word is there before the flag by which others know that there is one. Whoever is not first sets the flag, too:
+ * the first one may not have come to that yet. Atomics and stores alone, as a signal handler may be here on top of a
+ * call that is. Whether it is the first.
+ */
 static int end_by(xep_group_t *group, uint64_t word)
 {
     uint64_t nobody = 0;
@@ -63,6 +67,10 @@ static void take_end(xep_group_t *group, uint32_t from, uint64_t word)
     if (end_by(group, word)) xep_log(XEP_LOG_INFO, "rank %u says that rank %u has aborted the group", from, who(word));
 }
 
+/*
+ * By the bells of ranks that are mapped, and by the mail of others, whose word stays: after the end only a doubt is
+ * news. Who sent it is there before the word is (group_mail.c).
+ */
 void xep_group_hear(xep_group_t *group)
 {
     uint32_t from;

@@ -84,7 +84,10 @@ static void put(xep_group_t *group, uint32_t rank, const xep_account_t *account)
                                 own + offsetof(place_t, number), number);
 }
 
-/* Whether there was one, whole and in order, and its number. */
+/*
+ * Whether there was one, whole and in order, and its number. While it is copied its writer may write the next one, in
+ * the other place, which harms nothing, and then another one here: so the number is read again behind the copy.
+ */
 int xep_group_account_get(const xep_group_t *group, uint32_t rank, xep_account_t *account, uint64_t *number_p)
 {
     place_t *place = place_of(group, rank);
@@ -99,7 +102,10 @@ int xep_group_account_get(const xep_group_t *group, uint32_t rank, xep_account_t
 
 /* ---- answering ---- */
 
-/* Looked at in every turn of every wait, so it is one load for each rank; all else is behind it. */
+/*
+ * Looked at every few milliseconds of every wait, and by tests: so it is one load for each rank, and all else is
+ * behind it.
+ */
 static int has_news(const xep_group_t *group, uint32_t rank)
 {
     uint64_t number = atomic_load_explicit(&place_of(group, rank)->number, memory_order_relaxed);

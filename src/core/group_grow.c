@@ -51,6 +51,10 @@ static xep_status_t look_out(xep_grow_t *grow, const xep_grow_args_t *args, int3
     return fail_late(grow, args, xep_newcomers_look(grow->newcomers), timeout_ms);
 }
 
+/*
+ * Closing may set errors of its own. The sentence is what xep_grow_say() will tell the others, so it is set again;
+ * its status goes beside it.
+ */
 static void dismiss(xep_grow_t *grow)
 {
     char reason[XEP_REASON_BYTES];

@@ -35,7 +35,10 @@ static xep_status_t connect_any(xep_join_t *join, const xep_address_t *address, 
     return status;
 }
 
-/* Whoever listens now at the place of a group that has ended does not know the key. */
+/*
+ * Whoever listens now at the place of a group that has ended does not know the key. Each side shows one half of it:
+ * so neither can answer with what it has just heard.
+ */
 static xep_status_t greet(xep_join_t *join, const xep_address_t *address)
 {
     const size_t half = XEP_ADDRESS_KEY / 2;

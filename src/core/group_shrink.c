@@ -146,7 +146,10 @@ static int is_spoilt(const work_t *work)
     return work->shrink.mine->tried != xep_shrink_name(&work->shrink);
 }
 
-/* Of the waits inside an attempt. */
+/*
+ * Of the waits inside an attempt: as soon as one more rank is suspected, the group that is being made is the wrong
+ * one. XEP_OK of a turn says that others are done with a group, which cannot be the one that this rank still makes.
+ */
 static xep_status_t patience(void *arg)
 {
     work_t *work = arg;
@@ -243,6 +246,7 @@ static xep_status_t attempt(work_t *work)
     if (is_spoilt(work)) return XEP_INPROGRESS; /* too late to be ready */
     xep_shrink_say_ready(&work->shrink);
     status = wait_until(work, READY, all_ready_or_spoilt);
+    /* spoilt: the next time round is without one rank more, so there are no more of them than ranks */
     return status == XEP_INPROGRESS && is_decided(work) ? XEP_OK : status;
 }
 

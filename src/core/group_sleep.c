@@ -29,7 +29,10 @@ int xep_group_lie_down(xep_group_t *group, uint32_t rank)
     return 1;
 }
 
-/* The kernel compares the word again, and so does not let it sleep where somebody was faster. */
+/*
+ * The kernel compares the word again, and so does not let it sleep where somebody was faster. The futex is not a
+ * private one, here and in wake(): who wakes is another process, which has the word at another address.
+ */
 int xep_group_sleep(xep_group_t *group, uint32_t rank, uint64_t ns)
 {
     const struct timespec most = {.tv_nsec = (long)ns};
@@ -38,6 +41,7 @@ int xep_group_sleep(xep_group_t *group, uint32_t rank, uint64_t ns)
     return atomic_load_explicit(asleep, memory_order_relaxed) != rank + 1;
 }
 
+/* Relaxed: the word publishes nothing. A rank that has just read it wakes nobody, which costs it a system call. */
 void xep_group_get_up(xep_group_t *group)
 {
     atomic_store_explicit(xep_group_asleep(group, group->rank), 0, memory_order_relaxed);
@@ -48,7 +52,10 @@ static void wake(_Atomic uint32_t *asleep)
     syscall(SYS_futex, asleep, FUTEX_WAKE, 1, NULL, NULL, 0);
 }
 
-/* It may have got up meanwhile, or lie down again for somebody else: the word is taken only as it was seen. */
+/*
+ * It may have got up meanwhile, or lie down again for somebody else: the word is taken only as it was seen. It is
+ * read first, as nearly always there is nobody to wake, and an exchange would take the line from its owner each time.
+ */
 void xep_group_rouse(const xep_group_t *group, uint32_t rank)
 {
     _Atomic uint32_t *asleep = xep_group_asleep(group, rank);

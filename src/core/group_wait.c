@@ -11,6 +11,10 @@
 #include "group_abort.h"
 #include "group_sleep.h"
 
+/*
+ * Questions are answered every 5 ms. A first sleep takes 250 us at most, and one behind three in vain 2 ms: for so
+ * long a rank may not hear of a death or of the deadline.
+ */
 enum { ANSWER_NS = 5 * 1000 * 1000, YIELDS = 32, SLEEP_NS = 250 * 1000, SLEEP_DOUBLES = 3 };
 
 /*
@@ -56,7 +60,10 @@ typedef struct rested {
     uint32_t slept;    /* in a row, with nobody to end it */
 } rested_t;
 
-/* The rank that it is to sleep for; XEP_NO_RANK: it does not. */
+/*
+ * The rank that it is to sleep for; XEP_NO_RANK: it does not. Not before so many turns and so much time: a turn that
+ * yields may be over at once, or when another rank has used up its time slice.
+ */
 static uint32_t sleeps_for(const xep_group_t *group, const xep_wait_t *wait, const xep_rest_t *rest, rested_t *rested)
 {
     if (wait->late == NULL || !xep_group_sleeps(group)) return XEP_NO_RANK;

@@ -40,7 +40,7 @@ struct xep_handle {
     int combined;
 };
 
-/** A free slot, the one given back last (its memory is in the caches); NULL: none. */
+/** A free slot, the one that was begun in last (its memory is in the caches); NULL: none. */
 xep_handle_t *xep_handle_take(xep_buffer_t *buffer);
 
 void xep_handle_give_back(xep_handle_t *handle);

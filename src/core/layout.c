@@ -33,7 +33,7 @@ static int64_t expert_at(const xep_layout_args_t *args, uint64_t token, uint32_t
     return args->topk_idx_dtype == XEP_INT32 ? ((const int32_t *)row)[k] : ((const int64_t *)row)[k];
 }
 
-/* seen[rank or node] is the last token counted there, plus one */
+/* seen[rank or node] is the last token counted there, plus one: cleared once and not for each token */
 static xep_status_t count_token(const xep_layout_args_t *args, const xep_layout_t *out, uint64_t token,
                                 uint64_t *seen_rank, uint64_t *seen_node)
 {
@@ -78,6 +78,7 @@ xep_status_t xep_layout_compute(const xep_layout_args_t *args, const xep_layout_
         seen = malloc(2 * sizeof *seen * args->nranks);
         if (seen == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for the layout of %u ranks", args->nranks);
     }
+    /* of ranks, and behind them of nodes, of which there are no more */
     memset(seen, 0, 2 * sizeof *seen * args->nranks);
     clear(args, out);
     for (uint64_t token = 0; token < args->tokens && status == XEP_OK; token++)

@@ -119,7 +119,10 @@ static uint8_t out_of(const xep_members_t *members, uint64_t epoch, uint32_t ran
     return xep_ballot_is_with(&members->mine, rank, first_word(epoch)) ? XEP_OUT_HEARD : XEP_OUT_SILENT;
 }
 
-/* What the mode has left out by itself stays so. */
+/*
+ * What the mode has left out by itself stays so. Unsettled: the agreement says that it is with a rank that is out,
+ * whose word this rank may lack; xep_members_settle() fetches it before the operation goes on.
+ */
 static void choose(xep_request_t *req)
 {
     const xep_members_t *members = req->buffer->members;
@@ -135,7 +138,11 @@ static void choose(xep_request_t *req)
 
 /* ---- the agreement ---- */
 
-/* What has ended had the word of every rank it was with. What has not begun has none that this rank could find. */
+/*
+ * What has ended had the word of every rank it was with. What has not begun has none that this rank could find. The
+ * top is the last operation that this rank has called: of later ones the suspect's word counts for nobody, unless
+ * another survivor, who was further ahead, has it.
+ */
 static void suspect(xep_buffer_t *buffer, uint32_t rank, xep_doubt_t doubt)
 {
     xep_members_t *members = buffer->members;
@@ -182,7 +189,10 @@ static int adopt(xep_buffer_t *buffer, uint32_t from)
     return xep_ballot_adopt(&members->mine, &members->theirs) || changed;
 }
 
-/* Whether the own ballot has changed. A ballot that is being written will be followed by the bell. */
+/*
+ * Whether the own ballot has changed: then it has to be published before any other is compared with it, and those
+ * behind are read in the next turn. A ballot that is being written will be followed by the bell.
+ */
 static int listen(xep_buffer_t *buffer)
 {
     xep_members_t *members = buffer->members;
@@ -218,6 +228,7 @@ static int decide(xep_buffer_t *buffer)
                 xep_out_reason_text((xep_out_reason_t)members->mine.tallies[r].doubt),
                 (unsigned long long)members->mine.tallies[r].top / WORDS);
     }
+    /* between their left_out and the look at the own one: without it both of two could go on (members.h) */
     atomic_thread_fence(memory_order_seq_cst);
     members->open = 0;
     members->decided_ns = xep_clock_ns();

@@ -5,7 +5,7 @@
  * happens inside xep_buffer_enter() and leave.
  *
  * Every rank has an area in the buffer's heap, and every other rank loads and stores there:
- *   bell      anybody counts it up after publishing a ballot: a rank looks at this word of its own, and at nothing else
+ *   bell      anybody counts it up after publishing a ballot: for news of the others a rank looks at this word alone
  *   left_out  anybody writes it when it has decided that this rank is out
  *   beat      this rank counts its turns, so that others can tell whether it is in the library
  *   begun     this rank's last operation

@@ -82,7 +82,7 @@ struct xep_members {
     uint8_t *out;       /* [R] out of operations that begin: a mode's env has it */
     uint8_t *heard;     /* [R] has the same ballot, as looked at since the own one changed last */
     uint8_t *without;   /* [nrequests + slots][R] for the out of operations, and of handles */
-    uint64_t *missing;  /* [nrequests] scratch */
+    uint64_t *missing;  /* [2 * nrequests] scratch: both words of each operation in flight */
     unsigned seen_outs; /* of the group */
     uint64_t opened_ns;
     uint64_t decided_ns; /* when ranks were left out last; 0: never */

@@ -77,6 +77,7 @@ static int is_cut_off(const xep_buffer_t *buffer)
     return 0;
 }
 
+/* Relaxed, as decide() has a fence behind all of these stores. */
 static void tell_out(xep_buffer_t *buffer, uint32_t rank)
 {
     atomic_store_explicit(&buffer->members->of[rank]->left_out, buffer->shape.rank + UINT64_C(1), memory_order_relaxed);

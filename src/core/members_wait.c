@@ -16,6 +16,10 @@
 
 enum { MOST_GRACE_MS = 1000, GRACE_SHARE = 20 /* a twentieth of the deadline */ };
 
+/*
+ * Between the two looks at who makes turns: a twentieth of the deadline, so that the whole takes hardly longer than
+ * the caller has said, but long enough for a busy rank to make one turn, and a second at most.
+ */
 static uint64_t grace_ns(const xep_buffer_t *buffer)
 {
     int64_t ms = buffer->timeout_ms / GRACE_SHARE, least = buffer->members->ways->least_grace_ms;
@@ -132,6 +136,10 @@ xep_status_t xep_members_doubt(xep_buffer_t *buffer, uint64_t *deadline_p)
         members->doubted_ns = now;
         return XEP_OK;
     }
+    /*
+     * The second look. Who makes turns waits for somebody itself: only where all make turns are those to blame that
+     * have not called the operation.
+     */
     members->doubted_ns = 0;
     if (put_out_late(buffer, makes_no_turn) == 0 && put_out_late(buffer, has_not_called) == 0) return XEP_ERR_TIMEOUT;
     *deadline_p = xep_deadline_from(now, buffer->timeout_ms); /* for what the others do about it */

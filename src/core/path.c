@@ -90,6 +90,7 @@ xep_status_t xep_path_choose(const xep_config_t *config, const xep_buffer_params
                 cost[XEP_COST_NODES].seconds * 1e6, cost[XEP_COST_FLAT].seconds * 1e6);
     if (!shape->by_nodes) return XEP_OK;
     shape->feeders = count_feeders(shape);
+    /* the room of a rank is shared out to the feeders of the rank that has most: all heaps are laid alike */
     shape->feed_rows = count_rows(params, shape->feeders) / shape->feeders;
     if (plugin->by_nodes == XEP_BY_NODES_DISPATCH || shape->feed_rows > params->tokens)
         shape->feed_rows = params->tokens;

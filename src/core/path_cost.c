@@ -25,7 +25,10 @@ static xep_cost_sizes_t sizes_of(const xep_shape_t *shape, int by_selection)
                               .first_expert = shape->first_expert};
 }
 
-/* flow: room for all ranks, overwritten for each path. A dispatch and its combine count alike. */
+/*
+ * flow: room for all ranks, overwritten for each path. A dispatch and its combine count alike, and the copies are
+ * those of the dispatch: a combine sends as many back.
+ */
 static void find_cost(const xep_cost_map_t *map, xep_cost_path_t path, const xep_cost_sizes_t *sizes,
                       const xep_cost_rates_t *rates, xep_cost_flow_t *flow, xep_path_cost_t *cost_p)
 {

@@ -92,7 +92,10 @@ static void note_dispatch(xep_handle_t *handle, xep_request_t *req)
     if (req->dispatch.flags & XEP_DISPATCH_PIECES) handle->sent = req->dispatch;
 }
 
-/* Everything that can refuse it comes before the mode is asked: order of turns, indices, a slot, a request. */
+/*
+ * Everything that can refuse it comes before the mode is asked: order of turns, indices, a slot, a request. Slot and
+ * request are taken for good when launch() has succeeded, so what returns before that has nothing to give back.
+ */
 static xep_status_t begin_dispatch(xep_buffer_t *buffer, const xep_dispatch_args_t *args, xep_request_t **req_p)
 {
     xep_request_t *req;

@@ -6,7 +6,7 @@
 
 #include "buffer.h"
 
-/* The count wraps. */
+/* The count wraps, so it is the sign of the difference that says who is ahead. */
 static int is_behind(const xep_buffer_t *buffer, uint32_t most)
 {
     return (int32_t)(most - buffer->refused) > 0;

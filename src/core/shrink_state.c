@@ -76,7 +76,10 @@ uint32_t xep_shrink_count(const xep_shrink_t *shrink)
     return count;
 }
 
-/* FNV-1a; never 0 */
+/*
+ * FNV-1a of the set of suspects, so that ranks that leave out the same ones give their attempt the same name without
+ * a word. Never 0, which is no attempt.
+ */
 uint64_t xep_shrink_name(const xep_shrink_t *shrink)
 {
     uint64_t hash = UINT64_C(14695981039346656037);
@@ -189,6 +192,7 @@ static void take_state(xep_shrink_t *shrink, const xep_letter_t *letter)
         return;
     }
     memcpy(&sequence, letter->data, sizeof sequence);
+    /* each letter has all that its rank says: an older one that comes later has nothing to add */
     if (*of != NULL && (*of)->sequence >= sequence) return;
     if (*of == NULL) *of = malloc(state_bytes(shrink));
     if (*of != NULL) memcpy(*of, letter->data, letter->bytes);

@@ -128,6 +128,10 @@ xep_status_t xep_staging_open(xep_buffer_t *buffer)
     staging->views = lay_views(shape, shape->recv_rows);
     staging->x_stride = x_stride(shape);
     staging->y_stride = y_stride(shape);
+    /*
+     * where xep_staging_measure() had the heap end: behind the quiet words, as masks are for rows in host memory
+     * alone
+     */
     staging->here =
         (char *)buffer->heap->base + begin_of_inputs(buffer->quiet_offset + (uint64_t)shape->nranks * sizeof(uint64_t));
     xep_status_t status = device->ops->allocate(device, XEP_MEMORY_CUDA, shape->slots * staging->views.bytes, &there);

@@ -12,6 +12,7 @@ typedef struct layout_copies {
     uint64_t bytes[5], begin[5], end;
 } layout_copies_t;
 
+/* An array that is not wanted takes no bytes. Each begins at a multiple of 8 bytes, as indices of 64 bits need it. */
 static layout_copies_t lay_copies(const xep_layout_args_t *args, const xep_layout_t *out)
 {
     const uint64_t nodes = 1 + (args->nranks - 1) / args->ranks_per_node;
@@ -28,7 +29,10 @@ static layout_copies_t lay_copies(const xep_layout_args_t *args, const xep_layou
     return c;
 }
 
-/* As large as the largest layout so far: a program asks for one in each step. */
+/*
+ * As large as the largest layout so far: a program asks for one in each step. After a failure there is none, and the
+ * next layout tries again.
+ */
 static xep_status_t get_memory(xep_buffer_t *buffer, uint64_t bytes)
 {
     xep_staging_t *staging = buffer->staging;
@@ -81,6 +85,10 @@ static xep_status_t send_counts(xep_buffer_t *buffer, const layout_copies_t *c, 
     return status == XEP_OK ? xep_staging_wait(buffer, XEP_WAITS_NOWHERE, buffer->timeout_ms) : status;
 }
 
+/*
+ * The stream is waited for twice: before the indices are counted, and until the counts have left (send_counts). While
+ * it waits the operations of the buffer go on, but the layout is none of them: it takes no slot and no epoch.
+ */
 xep_status_t xep_staging_layout(xep_buffer_t *buffer, const xep_layout_args_t *args, const xep_layout_t *out)
 {
     const layout_copies_t c = lay_copies(args, out);

@@ -5,6 +5,10 @@
 #include "request.h"
 #include "staging_slots.h"
 
+/*
+ * All notes of an operation are on one stream, so they are reached in their order: the first that is not yet ends the
+ * look. So a turn asks the device once, and not at all when the last part is here.
+ */
 xep_status_t xep_staging_look(xep_request_t *req)
 {
     xep_heap_device_t *device = req->buffer->device;

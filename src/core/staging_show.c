@@ -81,7 +81,10 @@ static xep_status_t show_range(const xep_request_t *req, uint64_t begin, uint64_
     return xep_staging_copy(req->buffer, parts, 2, req->dispatch.stream);
 }
 
-/* Those that are not on their way already. */
+/*
+ * Those that are not on their way already. Ranks lie one behind the other, so those between two that came are one
+ * copy.
+ */
 static xep_status_t show_by_rank(const xep_request_t *req)
 {
     const xep_recv_t *recv = &req->handle->recv;
@@ -188,7 +191,10 @@ static xep_status_t show_combine(const xep_request_t *req)
     return xep_staging_copy(buffer, sums, 2, a->stream);
 }
 
-/* The mark is last: behind it the slot's memory is nobody's. */
+/*
+ * The mark is last: behind it the slot's memory is nobody's. The stream is checked again, as its user may have begun
+ * to capture it since the call.
+ */
 xep_status_t xep_staging_show(xep_request_t *req, xep_status_t status)
 {
     xep_device_t *device = &req->buffer->device->device;

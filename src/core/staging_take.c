@@ -29,6 +29,10 @@ static xep_status_t begin_on(const xep_buffer_t *buffer, void *stream)
     return status == XEP_OK ? device->ops->after_mark(device, stream) : status;
 }
 
+/*
+ * No more than there are rows, and one wherever there are any: the note of the last part is what says that all is
+ * here.
+ */
 static uint32_t count_parts(const staged_matrix_t *rows)
 {
     const uint64_t parts = rows->rows * rows->bytes / STAGED_PART_BYTES;
@@ -62,6 +66,7 @@ static xep_status_t take_in_parts(xep_request_t *req, const staged_matrix_t *row
     slot->parts_here = 0;
     req->op.coming = rows->rows;
     if (slot->parts == 0) status = xep_staging_copy(buffer, behind, count, stream);
+    /* in front of the rows: the call waits for what was enqueued up to here and not for these */
     if (status == XEP_OK) status = xep_staging_note(buffer, stream);
     for (uint32_t i = 0; i < slot->parts && status == XEP_OK; i++) {
         status = copy_part(buffer, rows, staged_part_begin(slot, i), staged_part_begin(slot, i + 1), stream);

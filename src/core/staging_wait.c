@@ -36,6 +36,7 @@ static void explain_stream(void *arg, char *text, size_t bytes)
 static void account_for_stream(void *arg, xep_account_t *account)
 {
     const stream_look_t *look = arg;
+    /* it gets its epoch when it begins, and that will be the next one */
     *account = (xep_account_t){.kind = look->kind, .number = look->buffer->epoch + 1, .buffer = look->buffer->number};
     snprintf(account->mode, sizeof account->mode, "%s", look->buffer->plugin.plugin->name);
     snprintf(account->what, sizeof account->what, "stream");

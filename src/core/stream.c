@@ -143,6 +143,7 @@ static xep_status_t wait_for(int stream, short events, const xep_patience_t *pat
 {
     struct pollfd at = {.fd = stream, .events = events};
     for (;;) {
+        /* also when the connection is gone: the call that follows finds out why */
         int ready = poll(&at, 1, TURN_MS);
         if (ready > 0) return XEP_OK;
         xep_status_t status = patience->look(patience->arg);
@@ -167,6 +168,7 @@ xep_status_t xep_stream_connect(const xep_address_t *address, uint32_t host, con
     name_host(address, host, name);
     if (stream < 0) return xep_fail(XEP_ERR_BOOT, "no socket: %s", strerror(errno));
     xep_status_t status = XEP_OK;
+    /* it fails at once, or goes on, and then the socket knows the error when it can be written to */
     if (connect(stream, &at.all, bytes) != 0) {
         error = errno;
         if (error == EINPROGRESS) {
