@@ -264,7 +264,9 @@ XEP_API xep_status_t xep_group_mask_set(xep_group_t *group, uint32_t rank);
 
 /**
  * Tells which ranks are out, as far as this rank knows by now, ascending; a barrier makes all know it. The first
- * capacity of them go to masks, which may be NULL if capacity is 0, and how many there are to *count_p. Local.
+ * capacity of them go to masks, which may be NULL if capacity is 0, and how many there are to *count_p. Local. Only
+ * buffers with XEP_ON_FAILURE_MASK and xep_group_shrink() put ranks out: without them nobody is, whoever has died, and
+ * the sentence of the error names the rank.
  */
 XEP_API xep_status_t xep_group_mask_query(const xep_group_t *group, xep_mask_t *masks, uint32_t capacity,
                                           uint32_t *count_p);

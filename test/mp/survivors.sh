@@ -59,6 +59,18 @@ for each in ll normal; do
     survive $each 8 7 1 stale 6
     anywhere $each "$seeds"
 done
+# a thread that makes progress, teams, and a second UCX
+if [ -z "${XEP_TEST_BRIEF:-}" ]; then
+    survive normal 8 5 0 at-once 1 -x XEP_PROGRESS=thread
+    survive ll 8 7 1 stopped 3 -x XEP_PROGRESS=thread
+    survive ll 8 5 0 at-once 1 -x XEP_THREADS=2
+    if [ -n "${XEP_TEST_UCX_LIB:-}" ]; then
+        for tls in shm,self tcp,self; do
+            survive normal 8 5 0 at-once 1 -x UCX_TLS=$tls -x "LD_LIBRARY_PATH=$XEP_TEST_UCX_LIB:${LD_LIBRARY_PATH:-}"
+            survive ll 8 7 1 stopped 3 -x UCX_TLS=$tls -x "LD_LIBRARY_PATH=$XEP_TEST_UCX_LIB:${LD_LIBRARY_PATH:-}"
+        done
+    fi
+fi
 all_scenarios ll -N 2
 survive normal 8 5 0 at-once 1 -N 3
 survive normal 8 5 0 in-turns 2 -N 2
