@@ -32,15 +32,27 @@ enum {
     TEXT_BYTES = 384
 };
 
-/* 0, or the errno with which a segment is refused. Pages are there once they are touched: a large one costs nothing. */
-static int try_sysv(uint64_t bytes)
+/*
+ * 0, or the errno with which a segment is refused. Pages are there once they are touched: a large one costs nothing. A
+ * process that is killed before it has marked the segment leaves it behind, so that comes as soon as it can.
+ */
+static int try_size(uint64_t bytes)
 {
-    int error = 0, id = shmget(IPC_PRIVATE, bytes, IPC_CREAT | 0600);
+    int id = shmget(IPC_PRIVATE, bytes, IPC_CREAT | 0600);
+    if (id < 0) return errno;
+    (void)shmctl(id, IPC_RMID, NULL);
+    return 0;
+}
+
+/* Likewise, where segments may be denied: attached, too. */
+static int try_sysv(void)
+{
+    int error = 0, id = shmget(IPC_PRIVATE, SEGMENT_BYTES, IPC_CREAT | 0600);
     if (id < 0) return errno;
     void *base = shmat(id, NULL, 0);
     if (base == (void *)-1) error = errno;
-    else (void)shmdt(base);
     (void)shmctl(id, IPC_RMID, NULL);
+    if (error == 0) (void)shmdt(base);
     return error;
 }
 
@@ -76,7 +88,7 @@ static const char *leave_out(uint32_t nranks)
 {
     char why[TEXT_BYTES];
     uint64_t room;
-    int sysv = try_sysv(SEGMENT_BYTES), posix = try_posix(&room);
+    int sysv = try_sysv(), posix = try_posix(&room);
     bool cramped = posix != 0 || room / RANK_BYTES < nranks;
     if (sysv == 0 && !cramped) return NULL;
     explain(sysv, posix, room, why);
@@ -102,13 +114,13 @@ xep_status_t xep_ucp_shared_refuse(uint64_t bytes)
     char why[TEXT_BYTES];
     uint64_t room;
     int posix = try_posix(&room);
-    explain(try_sysv(bytes), posix, room, why);
+    explain(try_size(bytes), posix, room, why);
     return xep_fail(XEP_ERR_NO_MEMORY, "not enough shared memory for a buffer of %" PRIu64 " bytes (%s)", bytes, why);
 }
 
 xep_status_t xep_ucp_shared_check(uint64_t bytes)
 {
     uint64_t room;
-    if (try_sysv(bytes) == 0) return XEP_OK;
+    if (try_size(bytes) == 0) return XEP_OK;
     return try_posix(&room) == 0 && room >= bytes ? XEP_OK : xep_ucp_shared_refuse(bytes);
 }
