@@ -36,12 +36,13 @@ static xep_status_t point_rows_of(normal_t *mode, xep_op_t *op, uint32_t rank)
     normal_slot_t *slot = normal_slot(mode, op->slot);
     const normal_record_t *record = &slot->from[rank];
     const char *base = mode->kit.base[rank] + record->x_offset;
-    const int32_t *tokens = op->recv->src_token;
+    const volatile int32_t *tokens = op->recv->src_token; /* read once: the peer may write there still */
     for (uint64_t i = slot->routing->src_begin[rank]; i < slot->routing->src_begin[rank + 1]; i++) {
-        if ((uint64_t)(int64_t)tokens[i] >= record->tokens)
+        const int32_t token = tokens[i];
+        if ((uint64_t)(int64_t)token >= record->tokens)
             return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_PROTOCOL, "rank %u sent token %d (of %llu)", rank,
-                                       tokens[i], (unsigned long long)record->tokens);
-        slot->row[i] = base + (uint32_t)tokens[i] * mode->layout.place.stride;
+                                       token, (unsigned long long)record->tokens);
+        slot->row[i] = base + (uint32_t)token * mode->layout.place.stride;
     }
     return XEP_OK;
 }
