@@ -9,8 +9,8 @@ enum {
     LINE = 64,
     WORDS = 2,       /* that ranks tell each other in an operation: record and done; ready and read */
     WORD_BYTES = 40, /* a word, and the line of mail that comes with it */
-    RECORD = 88,     /* before its counts */
-    TAIL = 20,       /* by nodes, behind them */
+    RECORD = 96,     /* before its counts */
+    TAIL = 16,       /* by nodes, behind them */
     COUNT = 4,
     INDEX = 8, /* bytes of a selection, the wider of the types; while it passes, PASSED_INDEX */
     PASSED_INDEX = 4,
