@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "sim_cases.h"
+#include "sim_pieces.h"
 #include "sim_wire.h"
 
 enum { RANKS = 3, MOST_CALLS = 20000 };
@@ -47,17 +47,18 @@ static void reset(sim_run_t *run)
     sim_run_play(run, SIM_TURNS, 0);
 }
 
-/* Whether there was such a call. */
-static int fail_at(void **state, const uint32_t *node, uint64_t call, int once)
+/* Whether there was such a call in the run of this seed. */
+static int fail_at(void **state, uint64_t seed, const uint32_t *node, uint64_t call, int once, int pieces)
 {
-    sim_run_t *run = sim_run_begin(state, call, RANKS);
+    sim_run_t *run = sim_run_begin(state, seed, RANKS);
     sim_world_t *world = &run->world;
     const sim_rank_t *failing;
     int failed;
     run->options.fail_at = call;
     run->options.fail_once = once;
     memcpy(run->options.node, node, RANKS * sizeof *node);
-    make_script(run);
+    if (pieces) sim_pieces_script(run);
+    else make_script(run);
     assert_true(sim_run_open(run));
     world->finished = is_over;
     sim_run_play(run, SIM_TURNS, 0);
@@ -70,13 +71,22 @@ static int fail_at(void **state, const uint32_t *node, uint64_t call, int once)
     return failed;
 }
 
+/* Every call of a run, until one has fewer. */
+static void fail_each(void **state, uint64_t seed, const uint32_t *node, int once, int pieces)
+{
+    uint64_t call = 1;
+    while (call < MOST_CALLS && fail_at(state, seed, node, call, once, pieces)) call++;
+    assert_in_range(call, node[1] == 0 && node[2] == 0 ? 1 : 20, MOST_CALLS - 1); /* all mapped: it is not called */
+}
+
 void sim_wire_failures(void **state)
 {
     static const uint32_t nodes[][RANKS] = {{0, 0, 0}, {0, 0, 1}, {0, 1, 0}, {0, 1, 1}, {0, 1, 2}};
+    static const uint64_t seeds[] = {3, 5}; /* without masks, and with them */
+    const int has_pieces = ((const sim_case_t *)*state)->plugin->next != NULL;
     for (size_t i = 0; i < sizeof nodes / sizeof nodes[0]; i++)
         for (int once = 0; once < 2; once++) {
-            uint64_t call = 1;
-            while (call < MOST_CALLS && fail_at(state, nodes[i], call, once)) call++;
-            assert_in_range(call, i == 0 ? 1 : 20, MOST_CALLS - 1); /* all mapped: it is not called */
+            for (size_t s = 0; s < sizeof seeds / sizeof seeds[0]; s++) fail_each(state, seeds[s], nodes[i], once, 0);
+            if (has_pieces) fail_each(state, seeds[0], nodes[i], once, 1);
         }
 }

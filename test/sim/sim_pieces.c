@@ -3,17 +3,11 @@
 #include "sim_pieces.h"
 
 #include "script_truth.h"
-#include "sim_cases.h"
 
-/* No rank maps another, and the weights that go back are those that the slot shows. */
-static void piece_by_piece(void **state, uint64_t seed)
+void sim_pieces_script(sim_run_t *run)
 {
-    sim_run_t *run = sim_run_begin(state, seed, sim_small_shape.nranks);
     script_t *script = &run->script;
     xep_shape_t shape = sim_small_shape;
-    run->options = (sim_options_t){.nranks = shape.nranks, .threads = 1, .inflight = 100, .deliver = 20};
-    for (uint32_t r = 0; r < shape.nranks; r++) run->options.node[r] = r;
-    run->world.options = run->options;
     shape.in_pieces = 1;
     shape.recv_rows = 3;
     script_begin(&run->world, run->mode, script, &shape);
@@ -28,6 +22,16 @@ static void piece_by_piece(void **state, uint64_t seed)
     call->weights = 1;
     call->payload = script->finals[0].payload;
     script_release(script, 0);
+}
+
+/* No rank maps another, and the weights that go back are those that the slot shows. */
+static void piece_by_piece(void **state, uint64_t seed)
+{
+    sim_run_t *run = sim_run_begin(state, seed, sim_small_shape.nranks);
+    run->options = (sim_options_t){.nranks = sim_small_shape.nranks, .threads = 1, .inflight = 100, .deliver = 20};
+    for (uint32_t r = 0; r < sim_small_shape.nranks; r++) run->options.node[r] = r;
+    run->world.options = run->options;
+    sim_pieces_script(run);
     if (sim_run_open(run)) sim_run_play(run, SIM_TURNS, 0);
     sim_run_end(run);
 }
