@@ -95,5 +95,7 @@ int xep_host_process_gone(int32_t pid, uint64_t start)
     if (kill(pid, 0) != 0 && errno == ESRCH) return 1;
     if (is_zombie(pid)) return 1;
     uint64_t now = xep_host_start(pid);
-    return start != 0 && now != 0 && now != start; /* the number belongs to another process by now */
+    if (now == 0)
+        return kill(pid, 0) != 0 && errno == ESRCH; /* it has gone between these looks, or there is no /proc */
+    return start != 0 && now != start;              /* the number belongs to another process by now */
 }

@@ -10,6 +10,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <sys/shm.h>
+#include <time.h>
 
 #include "config.h"
 #include "error.h"
@@ -24,12 +25,22 @@
 #include "ucp_signals.h"
 #include "ucp_strategy.h"
 
+/* The memory of a process that ends is gone a moment before the process is. */
+static bool has_ended(const xep_ucp_link_t *link)
+{
+    const struct timespec moment = {0, 1000 * 1000};
+    for (int i = 0; i < 50; i++) {
+        if (xep_host_process_gone(link->owner.pid, link->owner.start)) return true;
+        nanosleep(&moment, NULL);
+    }
+    return false;
+}
+
 /* A rank that has ended is lost to all heaps, so that those which spare ranks go on without it. */
 static xep_status_t say_gone(xep_ucp_link_t *link)
 {
     xep_ucp_peer_t *peer = xep_ucp_peer_of(link);
-    if (peer->failed == UCS_OK && xep_host_process_gone(link->owner.pid, link->owner.start))
-        xep_ucp_peer_lose(peer, UCS_ERR_CONNECTION_RESET, "it has ended");
+    if (peer->failed == UCS_OK && has_ended(link)) xep_ucp_peer_lose(peer, UCS_ERR_CONNECTION_RESET, "it has ended");
     return xep_fail(XEP_ERR_PEER, "rank %u has ended, and its memory is gone", link->rank);
 }
 

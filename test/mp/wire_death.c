@@ -15,7 +15,6 @@
 
 #include "cpu.h"
 #include "forked.h"
-#include "host.h"
 
 enum { NRANKS = 3, VICTIM = 2, HEAP = 1 << 20, PIECE = 20000 };
 
@@ -97,7 +96,7 @@ static void ended(forked_rank_t *self)
     sparing->spares = 1;
     forked_barrier(self);
     if (self->rank == VICTIM) raise(SIGKILL);
-    while (!xep_host_process_gone(victim, 0)) sched_yield();
+    while (kill(victim, 0) == 0) sched_yield(); /* until all of its threads are gone, and its memory */
     REQUIRE(sparing->wire.ops->put_signal(&sparing->wire, VICTIM, 64, &word, sizeof word, 0, 1) == XEP_OK, "spared");
     REQUIRE(self->transport->ops->is_gone(self->transport, VICTIM, why, sizeof why), "nobody knows that it is gone");
     REQUIRE(plain->wire.ops->put_signal(&plain->wire, VICTIM, 64, &word, sizeof word, 0, 1) == XEP_ERR_PEER, "plain");
