@@ -303,3 +303,26 @@ void cuda_job_late_rank(cuda_job_t *job)
     MP_OK(xep_buffer_reset(job->host.buffer));
     cuda_job_round(job);
 }
+
+void cuda_job_other_combines(cuda_job_t *job)
+{
+    xep_handle_t *handle = NULL;
+    xep_dispatch_args_t a = cuda_job_dispatch(job, NULL);
+    MP_OK(xep_dispatch(job->host.buffer, &a, &handle, NULL));
+    xep_combine_args_t b = XEP_COMBINE_ARGS_INIT;
+    b.out = job->out;
+    b.hidden = mp_rank() == 1 ? 32 : 64;
+    b.stream = job->stream;
+    if (job->staged) {
+        MP_FAILS(XEP_ERR_MISMATCH, xep_combine(handle, &b, NULL));
+        MP_REASON("disagree on hidden");
+        xep_handle_release(handle);
+    } else {
+        MP_OK(xep_combine(handle, &b, NULL)); /* the device finds it */
+        cuda_rig_wait(job->stream);
+        MP_FAILS(XEP_ERR_PROTOCOL, xep_combine(handle, &b, NULL));
+        MP_REASON("disagreed");
+        MP_OK(xep_buffer_reset(job->host.buffer));
+    }
+    cuda_job_round(job);
+}

@@ -46,4 +46,7 @@ void cuda_job_round(cuda_job_t *job);
 void cuda_job_wrong_index(cuda_job_t *job);
 void cuda_job_late_rank(cuda_job_t *job);
 
+/** Ranks of 64 elements combine different things: staged, the call says so; else the device, and the next call. */
+void cuda_job_other_combines(cuda_job_t *job);
+
 #endif

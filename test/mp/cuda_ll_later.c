@@ -58,21 +58,9 @@ static void other_combines(xep_group_t *group, void *stream)
 {
     const mp_case_t c = {.name = "other combines", .experts = 8, .topk = 2, .hidden = 64, .tokens = 16, LL};
     cuda_job_t job;
-    xep_handle_t *handle = NULL;
     if (mp_nranks() == 1) return;
     cuda_job_open(&job, &c, 5, group, stream);
-    xep_dispatch_args_t a = cuda_job_dispatch(&job, NULL);
-    MP_OK(xep_dispatch(job.host.buffer, &a, &handle, NULL));
-    xep_combine_args_t b = XEP_COMBINE_ARGS_INIT;
-    b.out = job.out;
-    b.hidden = mp_rank() == 1 ? 32 : 64;
-    b.stream = stream;
-    MP_OK(xep_combine(handle, &b, NULL));
-    cuda_rig_wait(stream);
-    MP_FAILS(XEP_ERR_PROTOCOL, xep_combine(handle, &b, NULL));
-    MP_REASON("disagreed");
-    MP_OK(xep_buffer_reset(job.host.buffer));
-    cuda_job_round(&job);
+    cuda_job_other_combines(&job);
     cuda_job_close(&job);
 }
 
