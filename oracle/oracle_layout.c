@@ -34,11 +34,11 @@ static void count_token(const oracle_routing_t *routing, const int32_t *idx, cou
 static int compare_layout(const oracle_routing_t *routing, const counts_t *c, const xep_layout_t *layout,
                           oracle_difference_t *difference)
 {
-    return (layout->tokens_per_rank && oracle_differ_row(difference, "tokens_per_rank", 0, XEP_INT32, c->nranks,
-                                                         c->per_rank, layout->tokens_per_rank)) ||
-           (layout->tokens_per_node && oracle_differ_row(difference, "tokens_per_node", 0, XEP_INT32, c->nodes,
-                                                         c->per_node, layout->tokens_per_node)) ||
-           (layout->tokens_per_expert &&
+    return (layout->tokens_per_rank != NULL && oracle_differ_row(difference, "tokens_per_rank", 0, XEP_INT32, c->nranks,
+                                                                 c->per_rank, layout->tokens_per_rank)) ||
+           (layout->tokens_per_node != NULL && oracle_differ_row(difference, "tokens_per_node", 0, XEP_INT32, c->nodes,
+                                                                 c->per_node, layout->tokens_per_node)) ||
+           (layout->tokens_per_expert != NULL &&
             oracle_differ_row(difference, "tokens_per_expert", 0, XEP_INT32, routing->params.experts, c->per_expert,
                               layout->tokens_per_expert));
 }
@@ -64,8 +64,9 @@ int oracle_check_layout(const oracle_shape_t *shape, uint32_t rank, uint32_t ran
     for (uint64_t token = 0; token < routing->params.tokens_of[rank] && !differs; token++) {
         oracle_route_token(shape, rank, token, idx, weights);
         count_token(routing, idx, &c);
-        differs = layout->token_in_rank && oracle_differ_row(difference_p, "token_in_rank", token, XEP_U8, c.nranks,
-                                                             c.in_rank, layout->token_in_rank + token * c.nranks);
+        differs =
+            layout->token_in_rank != NULL && oracle_differ_row(difference_p, "token_in_rank", token, XEP_U8, c.nranks,
+                                                               c.in_rank, layout->token_in_rank + token * c.nranks);
     }
     if (!differs) differs = compare_layout(routing, &c, layout, difference_p);
     free(idx);

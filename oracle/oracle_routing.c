@@ -200,7 +200,7 @@ static void set_tokens(oracle_routing_t *routing)
     for (uint32_t rank = 0; rank < routing->params.nranks; rank++) {
         if (routing->params.spec.kind != ORACLE_ROUTE_FILE)
             routing->tokens_of[rank] =
-                routing->params.tokens_of ? routing->params.tokens_of[rank] : routing->params.tokens;
+                routing->params.tokens_of != NULL ? routing->params.tokens_of[rank] : routing->params.tokens;
         if (routing->tokens_of[rank] > routing->tokens) routing->tokens = routing->tokens_of[rank];
     }
     routing->params.tokens_of = routing->tokens_of;

@@ -12,16 +12,18 @@ xep_status_t normal_check_dispatch(const normal_t *mode, xep_op_t *op)
     if (args->quant != XEP_QUANT_NONE) what = "cast rows (quant)";
     if (args->arrangement != XEP_ROWS_DEFAULT && args->arrangement != XEP_ROWS_BY_RANK) what = "arrange rows by expert";
     if (args->flags & XEP_DISPATCH_SCALES_BY_COLUMN) what = "arrange scales by column";
-    if (args->expert_stats) what = "keep expert_stats";
-    return what ? mode->kit.env->fail(mode->kit.env, op, XEP_ERR_UNSUPPORTED, "mode normal does not %s", what) : XEP_OK;
+    if (args->expert_stats != NULL) what = "keep expert_stats";
+    return what != NULL ? mode->kit.env->fail(mode->kit.env, op, XEP_ERR_UNSUPPORTED, "mode normal does not %s", what)
+                        : XEP_OK;
 }
 
 xep_status_t normal_check_combine(const normal_t *mode, xep_op_t *op)
 {
     const char *what = NULL;
     if (op->combine->flags & XEP_COMBINE_LOGFMT) what = "send rows as LogFMT";
-    if (op->combine->weights) what = "apply weights in combine";
-    return what ? mode->kit.env->fail(mode->kit.env, op, XEP_ERR_UNSUPPORTED, "mode normal does not %s", what) : XEP_OK;
+    if (op->combine->weights != NULL) what = "apply weights in combine";
+    return what != NULL ? mode->kit.env->fail(mode->kit.env, op, XEP_ERR_UNSUPPORTED, "mode normal does not %s", what)
+                        : XEP_OK;
 }
 
 static xep_status_t check_cached(normal_t *mode, xep_op_t *op)
@@ -52,7 +54,7 @@ xep_status_t normal_choose_routing(normal_t *mode, xep_op_t *op, normal_routing_
     normal_slot_t *slot = normal_slot(mode, op->slot);
     xep_status_t status = op->cached_slot == XEP_NO_SLOT ? XEP_OK : check_cached(mode, op);
     if (status != XEP_OK) return status;
-    if (slot->routing) normal_whole_routing(slot)->refs--;
+    if (slot->routing != NULL) normal_whole_routing(slot)->refs--;
     slot->routing = NULL;
     *routing_p =
         op->cached_slot == XEP_NO_SLOT ? find_free(mode) : normal_whole_routing(normal_slot(mode, op->cached_slot));

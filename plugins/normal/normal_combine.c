@@ -11,7 +11,7 @@
 static int is_streaming(const normal_t *mode, const xep_op_t *op)
 {
     const normal_routing_t *routing = normal_slot(mode, op->slot)->routing;
-    uint64_t rows = routing->tokens + (op->combine->x ? op->recv->rows : 0);
+    uint64_t rows = routing->tokens + (op->combine->x != NULL ? op->recv->rows : 0);
     return rows * xep_combine_row_bytes(op->combine) >= mode->kit.env->stream_bytes;
 }
 
@@ -143,9 +143,9 @@ static void fill_sources(normal_t *mode, const xep_op_t *op)
     if (slot->pieces > 1) return;
     normal_source_t *self = &slot->sources[mode->kit.shape->rank];
     uint64_t row = normal_there(mode, slot, mode->kit.shape->rank);
-    if (args->x)
+    if (args->x != NULL)
         *self = (normal_source_t){(const char *)args->x + row * args->x_stride, args->x_stride, self->weights, weights};
-    if (args->topk_weights) {
+    if (args->topk_weights != NULL) {
         self->weights = (const char *)args->topk_weights + row * args->topk_weights_stride;
         self->weights_stride = args->topk_weights_stride;
     }
@@ -198,7 +198,7 @@ static void sum_token(const sum_t *sum, uint64_t token, const void **rows, uint8
     size_t n = 0;
 
     for (int b = 0; b < 2; b++)
-        if (args->bias[b]) rows[n++] = (const char *)args->bias[b] + token * args->bias_stride[b];
+        if (args->bias[b] != NULL) rows[n++] = (const char *)args->bias[b] + token * args->bias_stride[b];
     if (sum->mixed != NULL) memset(wide, 0, n);
     for (uint64_t i = sum->first[token]; i < sum->first[token + 1]; i++) {
         const normal_source_t *source = &slot->sources[sum->terms[i].rank];
@@ -231,8 +231,8 @@ static void sum_tokens(void *arg, uint32_t thread, uint32_t nthreads)
     const size_t first = (size_t)thread * (mode->layout.max_dests + 2);
     for (uint64_t t = sum->begin + tokens * thread / nthreads; t < end; t++) {
         sum_token(sum, t, mode->rows + first, mode->wide + first);
-        if (sum->op->combine->out_weights) sum_weights(sum, t);
-        if (sum->op->combine->missing) tell_missing(sum, t);
+        if (sum->op->combine->out_weights != NULL) sum_weights(sum, t);
+        if (sum->op->combine->missing != NULL) tell_missing(sum, t);
     }
     xep_stores_fence();
 }

@@ -47,13 +47,14 @@ static void move_tokens(void *arg, uint32_t thread, uint32_t nthreads)
             move->copy[1](move->send + t * move->mode->layout.place.stride, row, move->bytes, next);
         from.token = (int32_t)t;
         from.experts = routing->experts + t * routing->topk;
-        if (args->topk_weights) from.weights = (const char *)args->topk_weights + t * args->topk_weights_stride;
+        if (args->topk_weights != NULL) from.weights = (const char *)args->topk_weights + t * args->topk_weights_stride;
         from.scales = (const char *)args->scales + (ptrdiff_t)t * args->scales_token_stride;
         for (uint64_t i = routing->first[t]; i < routing->first[t + 1]; i++) {
             normal_dest_t dest = routing->dests[i];
             const normal_target_t *target = &move->targets[dest.rank];
             if (target->tokens == NULL) continue; /* it is out, or gets its rows through another rank */
-            if (target->x) move->copy[dest.rank != self](target->x + dest.row * move->stride, row, move->bytes, next);
+            if (target->x != NULL)
+                move->copy[dest.rank != self](target->x + dest.row * move->stride, row, move->bytes, next);
             normal_store_metadata(move->mode, args, &from, dest.rank, target, dest.row);
         }
     }

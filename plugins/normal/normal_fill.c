@@ -82,8 +82,8 @@ static void fill_input(void *arg, uint32_t thread, uint32_t nthreads)
         rows_t share = {.begin = range.at > begin ? range.at : begin, .end = last < end ? last : end};
         if (share.begin >= share.end || !is_filled(mode, slot, r) || xep_op_is_without(fill->op, r)) continue;
         find_filled(mode, fill->op, r, &range, &share);
-        if (fill->op->combine->x || slot->pieces > 1) fill_rows(fill, &share);
-        if (fill->op->combine->topk_weights) fill_weights(fill, &share);
+        if (fill->op->combine->x != NULL || slot->pieces > 1) fill_rows(fill, &share);
+        if (fill->op->combine->topk_weights != NULL) fill_weights(fill, &share);
     }
     xep_stores_fence();
 }

@@ -55,11 +55,11 @@ static inline void normal_store_metadata(const normal_t *mode, const xep_dispatc
     size_t at = row * topk;
     float *weights = target->weights + at;
     target->tokens[row] = from->token;
-    if (args->topk_idx_dtype == XEP_INT64 && from->weights)
+    if (args->topk_idx_dtype == XEP_INT64 && from->weights != NULL)
         normal_store_selections(from, topk, first, count, target->idx + at * sizeof(int64_t), weights, 1, 1);
     else if (args->topk_idx_dtype == XEP_INT64)
         normal_store_selections(from, topk, first, count, target->idx + at * sizeof(int64_t), weights, 1, 0);
-    else if (from->weights)
+    else if (from->weights != NULL)
         normal_store_selections(from, topk, first, count, target->idx + at * sizeof(int32_t), weights, 0, 1);
     else normal_store_selections(from, topk, first, count, target->idx + at * sizeof(int32_t), weights, 0, 0);
     if (args->nscales) normal_store_scales(from, args->nscales, target->scales + row * args->nscales * 4);

@@ -195,12 +195,13 @@ static void make_offer(xep_op_t *op)
     const xep_combine_args_t *args = op->combine;
     uint32_t weights = XEP_AGREE_ANY;
     if (args != NULL && op->recv->rows != 0) weights = args->topk_weights != NULL;
-    xep_kit_state(op)->offer = (xep_offer_t){.epoch = op->epoch,
-                                             .params = {[XEP_OFFER_DTYPE] = args ? args->dtype : XEP_AGREE_ANY,
-                                                        [XEP_OFFER_HIDDEN] = args ? args->hidden : XEP_AGREE_ANY,
-                                                        [XEP_OFFER_WEIGHTS] = weights,
-                                                        [XEP_OFFER_FLAGS] = args != NULL},
-                                             .refused = op->refused};
+    xep_kit_state(op)->offer =
+        (xep_offer_t){.epoch = op->epoch,
+                      .params = {[XEP_OFFER_DTYPE] = args != NULL ? args->dtype : XEP_AGREE_ANY,
+                                 [XEP_OFFER_HIDDEN] = args != NULL ? args->hidden : XEP_AGREE_ANY,
+                                 [XEP_OFFER_WEIGHTS] = weights,
+                                 [XEP_OFFER_FLAGS] = args != NULL},
+                      .refused = op->refused};
 }
 
 xep_status_t normal_next(void *mode, xep_op_t *op)

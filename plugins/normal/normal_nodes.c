@@ -56,7 +56,8 @@ normal_passing_t *normal_lay_passing(const normal_t *mode, xep_carve_t *arena)
 {
     const xep_shape_t *shape = mode->kit.shape;
     const normal_nodes_t nodes = count_nodes(shape);
-    normal_passing_t measured, *laid = xep_carve_array(arena, 1, sizeof *laid), *passing = laid ? laid : &measured;
+    normal_passing_t measured, *laid = xep_carve_array(arena, 1, sizeof *laid),
+                               *passing = laid != NULL ? laid : &measured;
     uint64_t tokens = shape->tokens, terms = tokens * mode->layout.max_dests;
     passing->tokens = xep_carve_array(arena, tokens * nodes.most_nodes, sizeof *passing->tokens);
     passing->begin = xep_carve_array(arena, shape->nodes + UINT64_C(1), sizeof *passing->begin);
@@ -72,7 +73,8 @@ normal_traffic_t *normal_lay_traffic(const normal_t *mode, xep_carve_t *arena)
 {
     const xep_shape_t *shape = mode->kit.shape;
     const normal_nodes_t nodes = count_nodes(shape);
-    normal_traffic_t measured, *laid = xep_carve_array(arena, 1, sizeof *laid), *traffic = laid ? laid : &measured;
+    normal_traffic_t measured, *laid = xep_carve_array(arena, 1, sizeof *laid),
+                               *traffic = laid != NULL ? laid : &measured;
     traffic->feeds = xep_carve_array(arena, nodes.who.feeders, sizeof *traffic->feeds);
     traffic->passes = xep_carve_array(arena, shape->nodes, sizeof *traffic->passes);
     traffic->next = xep_carve_array(arena, (uint64_t)nodes.who.feeders * nodes.who.mates, sizeof *traffic->next);

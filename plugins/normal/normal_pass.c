@@ -49,7 +49,7 @@ static char *stage_metadata(const normal_t *mode, const xep_op_t *op, uint32_t n
     at += sizeof narrow;
     memcpy(at, routing->experts + token * routing->topk, experts);
     at += experts;
-    if (args->topk_weights) {
+    if (args->topk_weights != NULL) {
         memcpy(at, (const char *)args->topk_weights + token * args->topk_weights_stride, experts);
         at += experts;
     }

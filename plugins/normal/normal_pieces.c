@@ -49,10 +49,10 @@ static void move_to_rank(const piece_move_t *move, uint32_t rank, uint64_t begin
         /* the next row is fetched while this one is copied: tokens of a rank may lie far apart */
         const uint64_t t = tokens[i], next = tokens[i + 1 < end ? i + 1 : i];
         const char *x = args->x;
-        if (target->x) copy(target->x + i * stride, x + t * args->x_stride, bytes, x + next * args->x_stride);
+        if (target->x != NULL) copy(target->x + i * stride, x + t * args->x_stride, bytes, x + next * args->x_stride);
         from.token = (int32_t)t;
         from.experts = routing->experts + t * routing->topk;
-        if (args->topk_weights) from.weights = (const char *)args->topk_weights + t * args->topk_weights_stride;
+        if (args->topk_weights != NULL) from.weights = (const char *)args->topk_weights + t * args->topk_weights_stride;
         from.scales = (const char *)args->scales + (ptrdiff_t)t * args->scales_token_stride;
         normal_store_metadata(mode, args, &from, rank, target, i);
     }

@@ -57,7 +57,7 @@ static void metadata_part(const normal_t *mode, const xep_op_t *op, uint32_t ran
     } arrays[METADATA] = {
         {staged->tokens, mode->layout.common.tokens, sizeof(int32_t)},
         {staged->idx, mode->layout.common.idx, routing->topk * xep_elem_bytes(args->topk_idx_dtype)},
-        {staged->weights, mode->layout.common.weights, args->topk_weights ? routing->topk * sizeof(float) : 0},
+        {staged->weights, mode->layout.common.weights, args->topk_weights != NULL ? routing->topk * sizeof(float) : 0},
         {staged->scales, mode->layout.common.scales, args->nscales * (size_t)4},
     };
     size_t bytes = arrays[number].bytes;

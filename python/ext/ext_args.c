@@ -197,7 +197,7 @@ int ext_args_number(const char *name, PyObject *object, uint64_t most, uint64_t 
     PyObject *number = PyNumber_Index(object);
     const uint64_t value = number != NULL ? PyLong_AsUnsignedLongLong(number) : 0;
     Py_XDECREF(number);
-    if (PyErr_Occurred() || value > most) {
+    if (PyErr_Occurred() != NULL || value > most) {
         PyErr_Format(PyExc_ValueError, "%s: expected an integer from 0 to %llu, got %R", name, (unsigned long long)most,
                      object);
         return -1;
@@ -295,7 +295,7 @@ int ext_args_stream(PyObject *object, const ext_element_t *element, void **strea
     if (found == NULL) return -1;
     *stream_p = PyLong_AsVoidPtr(found);
     Py_DECREF(found);
-    return PyErr_Occurred() ? -1 : 0;
+    return PyErr_Occurred() != NULL ? -1 : 0;
 }
 
 /*
@@ -306,7 +306,7 @@ int ext_args_timeout(PyObject *object, int32_t *value_p)
 {
     if (object == NULL || object == Py_None) return 0;
     const double seconds = PyFloat_AsDouble(object), ms = seconds * 1000;
-    if (PyErr_Occurred()) return -1;
+    if (PyErr_Occurred() != NULL) return -1;
     if (!(seconds > 0)) {
         PyErr_Format(PyExc_ValueError, "timeout: expected seconds above 0, math.inf or None, got %R", object);
         return -1;

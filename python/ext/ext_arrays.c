@@ -120,7 +120,7 @@ static int look_by_helper(const char *function, ext_kind_t kind, const char *nam
         look->strides[i] = PyLong_AsSsize_t(PyTuple_GET_ITEM(strides, i));
     }
     Py_DECREF(found);
-    return PyErr_Occurred() ? -1 : 0;
+    return PyErr_Occurred() != NULL ? -1 : 0;
 }
 
 /* -1: a place that there is not here. */

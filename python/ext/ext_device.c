@@ -52,7 +52,7 @@ static PyObject *tuple_of(const ext_device_t *array, const Py_ssize_t *numbers)
     PyObject *tuple = PyTuple_New(array->look.ndim);
     for (int i = 0; tuple != NULL && i < array->look.ndim; i++)
         PyTuple_SET_ITEM(tuple, i, PyLong_FromSsize_t(numbers[i]));
-    if (PyErr_Occurred()) Py_CLEAR(tuple);
+    if (PyErr_Occurred() != NULL) Py_CLEAR(tuple);
     return tuple;
 }
 

@@ -143,7 +143,7 @@ static PyObject *list_of(void (*each)(xep_config_fn fn, void *arg))
     PyObject *list = PyList_New(0);
     if (list == NULL) return NULL;
     each(append_texts, list);
-    if (PyErr_Occurred()) Py_CLEAR(list);
+    if (PyErr_Occurred() != NULL) Py_CLEAR(list);
     return list;
 }
 

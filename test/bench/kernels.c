@@ -160,7 +160,7 @@ int main(int argc, char **argv)
     work.in = aligned_alloc(64, work.rows * work.stride);
     work.out = aligned_alloc(64, work.rows * work.stride);
     work.scales = malloc(work.hidden * sizeof *work.scales);
-    if (!work.in || !work.out || !work.scales) return 1;
+    if (work.in == NULL || work.out == NULL || work.scales == NULL) return 1;
     memset(work.out, 0, work.rows * work.stride);
     printf("GB/s of input, %zu rows of %zu\n%-28s", work.rows, work.hidden, "");
     for (int simd = 0; simd <= (int)xep_cpu_simd(); simd++) printf(" %8s", xep_cpu_simd_name((xep_simd_t)simd));

@@ -20,7 +20,8 @@ static uint16_t *target(const char *operation, unsigned call, void *base, size_t
     unsigned at, rank, row, column;
     char name[16];
 
-    if (!wish || !own || sscanf(wish, "%15[^,],%u,%u,%u,%u", name, &at, &rank, &row, &column) != 5) return NULL;
+    if (wish == NULL || own == NULL || sscanf(wish, "%15[^,],%u,%u,%u,%u", name, &at, &rank, &row, &column) != 5)
+        return NULL;
     if (strcmp(name, operation) != 0 || at != call || rank != strtoul(own, NULL, 10)) return NULL;
     return (uint16_t *)((char *)base + row * stride) + column;
 }
@@ -35,10 +36,10 @@ xep_status_t xep_dispatch(xep_buffer_t *buffer, const xep_dispatch_args_t *args,
 
     *(void **)&real = dlsym(RTLD_NEXT, "xep_dispatch");
     status = real(buffer, args, handle_p, req_p);
-    if (status == XEP_OK && !req_p) {
+    if (status == XEP_OK && req_p == NULL) {
         const xep_recv_t *recv = xep_handle_recv(*handle_p);
         element = target("dispatch", calls++, recv->x, recv->x_stride);
-        if (element) *element ^= 1;
+        if (element != NULL) *element ^= 1;
     }
     return status;
 }
@@ -52,9 +53,9 @@ xep_status_t xep_combine(xep_handle_t *handle, const xep_combine_args_t *args, x
 
     *(void **)&real = dlsym(RTLD_NEXT, "xep_combine");
     status = real(handle, args, req_p);
-    if (status == XEP_OK && !req_p) {
+    if (status == XEP_OK && req_p == NULL) {
         element = target("combine", calls++, args->out, xep_handle_recv(handle)->hidden * sizeof *element);
-        if (element) *element ^= 1;
+        if (element != NULL) *element ^= 1;
     }
     return status;
 }

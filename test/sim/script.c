@@ -328,12 +328,12 @@ void script_make(sim_world_t *world, const sim_mode_t *mode, script_t *script, u
     sim_dice_t *dice = &world->dice;
     living_t living = {.count = 0};
     xep_shape_t shape;
-    if (before) shape = before->shape;
+    if (before != NULL) shape = before->shape;
     else shape_random(dice, &shape, nranks, world->plugin->place != NULL && !world->options.masks);
-    if (!before) pieces_shape(dice, world, &shape);
+    if (before == NULL) pieces_shape(dice, world, &shape);
     script_begin(world, mode, script, &shape);
     script->integers = !mode->by_expert && sim_chance(dice, 20) && shape.elem_bytes >= 2;
-    if (before) {
+    if (before != NULL) {
         script->epoch = before->epoch;
         script->turn = script->first_turn = before->turn;
     }

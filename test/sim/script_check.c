@@ -62,7 +62,7 @@ static void check_stats(sim_rank_t *rank, const script_flight_t *flight)
 {
     const xep_recv_t *recv = flight->op.recv;
     for (uint32_t e = 0; e <= rank->shape.local_experts; e++) {
-        int counted = flight->call->expect == XEP_OK && flight->dispatch_args.expert_stats;
+        int counted = flight->call->expect == XEP_OK && flight->dispatch_args.expert_stats != NULL;
         uint64_t rows = counted && e < rank->shape.local_experts ? recv->expert_count[e] : 0;
         if ((uint64_t)flight->stats[e] != 1000 + e + rows)
             fail(rank, flight->call, "statistics of an expert are", (uint64_t)flight->stats[e], 1000 + e + rows);
@@ -126,7 +126,7 @@ void script_check_combine(sim_rank_t *rank, const script_flight_t *flight)
            &difference);
     script_flight_check_margins(rank, flight, &flight->out, call->hidden * oracle_element_bytes(call->dtype),
                                 args->out_stride, tokens);
-    if (!args->out_weights) return;
+    if (args->out_weights == NULL) return;
     report(rank, call,
            oracle_check_weights(&truth.shape, rank->index, args->out_weights, args->out_weights_stride, &difference),
            &difference);

@@ -40,9 +40,9 @@ void script_spoil_rows(const xep_recv_t *recv, const float *kept)
     if (recv->row == NULL) memset(recv->x, 0xa5, recv->capacity * recv->x_stride);
     memset(recv->src_token, 0xa5, recv->capacity * sizeof(int32_t));
     memset(recv->topk_idx, 0xa5, recv->capacity * recv->topk * oracle_element_bytes(recv->topk_idx_dtype));
-    if (recv->topk_weights && recv->topk_weights != kept)
+    if (recv->topk_weights != NULL && recv->topk_weights != kept)
         memset(recv->topk_weights, 0xa5, recv->capacity * recv->topk * sizeof(float));
-    if (recv->scales) memset(recv->scales, 0xa5, recv->capacity * recv->nscales * 4);
+    if (recv->scales != NULL) memset(recv->scales, 0xa5, recv->capacity * recv->nscales * 4);
 }
 
 void script_end_handle(sim_rank_t *rank, script_handle_t *handle)
@@ -113,7 +113,7 @@ static void end_combine(sim_rank_t *rank, script_flight_t *flight)
     }
     script_check_combine(rank, flight);
     if (player->script->integers && flight->dispatch->rest == 0) player->pairing += script_check_pairing(rank, flight);
-    if (player->result) keep_result(rank, flight);
+    if (player->result != NULL) keep_result(rank, flight);
 }
 
 /*

@@ -151,11 +151,11 @@ static void make_tokens(sim_rank_t *rank, script_flight_t *flight, const oracle_
     for (uint64_t t = 0; t < tokens; t++) {
         oracle_fill_row(shape, rank->index, t, x + t * args->x_stride);
         oracle_route_token(shape, rank->index, t, experts, of_token);
-        for (uint32_t k = 0; k < args->topk && idx; k++) {
+        for (uint32_t k = 0; k < args->topk && idx != NULL; k++) {
             int64_t expert = experts[k];
             memcpy(idx + t * args->topk_idx_stride + k * wide, wide == 8 ? (void *)&expert : (void *)&experts[k], wide);
         }
-        if (weights) memcpy(weights + t * args->topk_weights_stride, of_token, args->topk * sizeof *of_token);
+        if (weights != NULL) memcpy(weights + t * args->topk_weights_stride, of_token, args->topk * sizeof *of_token);
     }
     free(experts);
     free(of_token);
@@ -171,7 +171,7 @@ static void make_scales(sim_rank_t *rank, script_flight_t *flight, const oracle_
     char *scales = make_input(rank, flight, tokens, n * 4, 4, &stride);
     args->scales_token_stride = kind == 1 ? 4 : (ptrdiff_t)stride;
     args->scales_stride = kind == 0 ? 4 : kind == 1 ? (ptrdiff_t)tokens * 4 : -4;
-    if (scales && kind == 2) scales += (n - 1) * 4;
+    if (scales != NULL && kind == 2) scales += (n - 1) * 4;
     args->scales = scales;
     for (uint64_t t = 0; t < tokens; t++) {
         oracle_fill_scales(shape, rank->index, t, of_token);
@@ -286,9 +286,9 @@ static void make_outputs(sim_rank_t *rank, script_flight_t *flight, const oracle
     const xep_recv_t *recv = flight->op.recv;
     size_t align = oracle_element_bytes(args->dtype);
     uint64_t rows = recv->arrangement == XEP_ROWS_BY_EXPERT_PADDED ? recv->capacity : recv->rows;
-    if (!input) args->x = make_input(rank, flight, rows, args->hidden * align, align, &args->x_stride);
-    oracle_fill_outputs(shape, rank->index, recv, input ? input : (void *)(uintptr_t)args->x,
-                        input ? stride : args->x_stride);
+    if (input == NULL) args->x = make_input(rank, flight, rows, args->hidden * align, align, &args->x_stride);
+    oracle_fill_outputs(shape, rank->index, recv, input != NULL ? input : (void *)(uintptr_t)args->x,
+                        input != NULL ? stride : args->x_stride);
 }
 
 static void spoil_combine(uint32_t rank, const script_call_t *call, xep_combine_args_t *args)

@@ -29,7 +29,7 @@ static void refuse_dispatch(sim_rank_t *rank, script_flight_t *flight)
     memcpy(&kept, at, bytes);
     memcpy(at, bytes == 8 ? (void *)&wrong : (void *)&narrow, bytes);
     xep_status_t status = rank->world->plugin->dispatch(rank->mode, &flight->op);
-    if (status != XEP_ERR_INVALID || !strstr(sim_reason(rank, &flight->op), "topk_idx["))
+    if (status != XEP_ERR_INVALID || strstr(sim_reason(rank, &flight->op), "topk_idx[") == NULL)
         script_fail(rank, flight, "a wrong index gave", status);
     memcpy(at, &kept, bytes);
     sim_renew(rank, &flight->op);
@@ -148,7 +148,7 @@ static int begin_piece(sim_rank_t *rank, const script_call_t *call)
     script_handle_t *handle = &script_player(rank)->handles[call->handle];
     void *input = NULL;
     size_t stride = 0;
-    if (!handle->alive || handle->flight || !is_in_step(rank, handle, call)) return 0;
+    if (!handle->alive || handle->flight != NULL || !is_in_step(rank, handle, call)) return 0;
     if (call->kept && !find_input(rank, call, handle, &input, &stride)) return 0;
     script_flight_t *flight = handle->flight =
         script_flight_next(rank, call, handle->sent, handle->slot, &handle->recv, input, stride);
@@ -163,7 +163,7 @@ static int begin_combine(sim_rank_t *rank, const script_call_t *call)
     script_handle_t *handle = &player->handles[call->handle];
     void *input = NULL;
     size_t stride = 0;
-    if (!handle->alive || handle->flight || !is_in_step(rank, handle, call)) return 0;
+    if (!handle->alive || handle->flight != NULL || !is_in_step(rank, handle, call)) return 0;
     if (!find_input(rank, call, handle, &input, &stride)) return 0;
     script_flight_t *flight = handle->flight =
         script_flight_combine(rank, player->script, call, handle->call, handle->slot, &handle->recv, input, stride);
@@ -175,8 +175,8 @@ static int begin_combine(sim_rank_t *rank, const script_call_t *call)
 static int begin_release(sim_rank_t *rank, const script_call_t *call)
 {
     script_handle_t *handle = &script_player(rank)->handles[call->handle];
-    if (handle->flight && handle->flight->call->kind == CALL_DISPATCH) return 0;
-    if (handle->flight) handle->releasing = 1;
+    if (handle->flight != NULL && handle->flight->call->kind == CALL_DISPATCH) return 0;
+    if (handle->flight != NULL) handle->releasing = 1;
     else if (handle->alive) script_end_handle(rank, handle);
     return 1;
 }
@@ -208,10 +208,10 @@ static void progress_handle(sim_rank_t *rank, script_handle_t *handle)
 static void progress_one(sim_rank_t *rank)
 {
     script_player_t *player = script_player(rank);
-    uint32_t first = player->order ? 0 : (uint32_t)sim_below(&rank->dice, SCRIPT_HANDLES);
+    uint32_t first = player->order != NULL ? 0 : (uint32_t)sim_below(&rank->dice, SCRIPT_HANDLES);
     for (uint32_t i = 0; i < SCRIPT_HANDLES; i++) {
-        uint32_t h = player->order ? player->order[i] : (first + i) % SCRIPT_HANDLES;
-        if (!player->handles[h].flight) continue;
+        uint32_t h = player->order != NULL ? player->order[i] : (first + i) % SCRIPT_HANDLES;
+        if (player->handles[h].flight == NULL) continue;
         progress_handle(rank, &player->handles[h]);
         return;
     }
@@ -226,8 +226,8 @@ void script_player_step(sim_rank_t *rank)
         player->broken = rank->is_out; /* its operations are never taken further */
         return;
     }
-    int begun = (player->order || sim_chance(&rank->dice, 30)) && begin_next(rank);
-    if (!player->broken && !(player->order && begun)) progress_one(rank);
+    int begun = (player->order != NULL || sim_chance(&rank->dice, 30)) && begin_next(rank);
+    if (!player->broken && !(player->order != NULL && begun)) progress_one(rank);
     if (!rank->world->threads && !rank->world->still && sim_chance(&rank->dice, 50))
         sim_wire_step(rank->world, &rank->dice);
 }
@@ -237,7 +237,7 @@ int script_player_is_finished(const sim_rank_t *rank)
     const script_player_t *player = script_player(rank);
     if (player->broken) return 1;
     for (uint32_t h = 0; h < SCRIPT_HANDLES; h++)
-        if (player->handles[h].flight) return 0;
+        if (player->handles[h].flight != NULL) return 0;
     return player->next == player->script->ncalls;
 }
 
@@ -256,11 +256,12 @@ void script_players_make(sim_world_t *world, script_t *script)
 
 void script_players_free(sim_world_t *world)
 {
-    for (uint32_t r = 0; world->ranks && r < world->options.nranks; r++) {
+    for (uint32_t r = 0; world->ranks != NULL && r < world->options.nranks; r++) {
         script_player_t *player = script_player(&world->ranks[r]);
-        for (uint32_t h = 0; player && h < SCRIPT_HANDLES; h++)
-            if (player->handles[h].flight) script_flight_free(&world->ranks[r], player->handles[h].flight);
-        for (uint32_t h = 0; player && h < SCRIPT_HANDLES; h++) script_free_sent(&world->ranks[r], &player->handles[h]);
+        for (uint32_t h = 0; player != NULL && h < SCRIPT_HANDLES; h++)
+            if (player->handles[h].flight != NULL) script_flight_free(&world->ranks[r], player->handles[h].flight);
+        for (uint32_t h = 0; player != NULL && h < SCRIPT_HANDLES; h++)
+            script_free_sent(&world->ranks[r], &player->handles[h]);
         free(player);
         world->ranks[r].driver = NULL;
     }

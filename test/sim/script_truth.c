@@ -191,7 +191,7 @@ void script_truth_make(script_truth_t *truth, const script_t *script, const scri
         .alignment = dispatch->alignment[rank],
         .capacity = dispatch->capacity[rank],
     };
-    if (combine) add_combine(truth, rank, options);
+    if (combine != NULL) add_combine(truth, rank, options);
 }
 
 void script_truth_leave_out(script_truth_t *truth, const uint8_t *dispatch_out, const uint8_t *combine_out)

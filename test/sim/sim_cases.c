@@ -18,16 +18,16 @@ sim_case_t sim_case_load(const sim_mode_t *mode)
 {
     const char *folder = getenv("XEP_PLUGIN_PATH");
     char path[4096];
-    snprintf(path, sizeof path, "%s/xep_%s.so", folder ? folder : ".libs", mode->name);
+    snprintf(path, sizeof path, "%s/xep_%s.so", folder != NULL ? folder : ".libs", mode->name);
     void *object = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    if (!object) fail_msg("%s", dlerror());
+    if (object == NULL) fail_msg("%s", dlerror());
     return (sim_case_t){.mode = mode, .plugin = dlsym(object, "xep_plugin")};
 }
 
 static uint64_t env_number(const char *name, uint64_t otherwise)
 {
     const char *text = getenv(name);
-    return text ? strtoull(text, NULL, 0) : otherwise;
+    return text != NULL ? strtoull(text, NULL, 0) : otherwise;
 }
 
 /* What goes wrong in an order that is rare is found where all are played, with other flags. */
@@ -70,11 +70,11 @@ int sim_run_open(sim_run_t *run)
 static void explain_stuck(sim_world_t *world)
 {
     char text[256], *to = world->failure;
-    if (!strstr(to, "have not finished")) return;
+    if (strstr(to, "have not finished") == NULL) return;
     for (uint32_t r = 0; r < world->options.nranks; r++)
         for (uint32_t h = 0; h < SCRIPT_HANDLES; h++) {
             script_flight_t *flight = script_player(&world->ranks[r])->handles[h].flight;
-            if (!flight) continue;
+            if (flight == NULL) continue;
             world->plugin->explain(world->ranks[r].mode, &flight->op, text, sizeof text);
             snprintf(to + strlen(to), sizeof world->failure - strlen(to), "\n# rank %u: %s", r, text);
         }
@@ -265,7 +265,7 @@ static void check_mismatch(void **state, uint64_t seed, const sim_mismatch_t *mi
     call->odd_handle = 1;
     call->nscales = dispatch;
     call->expect = XEP_ERR_MISMATCH;
-    if (edit) edit(call);
+    if (edit != NULL) edit(call);
     script_combine(script, 1);
     script_combine(script, 0);
     if (sim_run_open(run)) {

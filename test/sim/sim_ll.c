@@ -185,7 +185,7 @@ static script_flight_t *begin_by_hand(sim_run_t *run, uint32_t rank, xep_recv_t 
 {
     sim_rank_t *of = &run->world.ranks[rank];
     script_flight_t *flight = script_flight_dispatch(of, &run->script, &run->script.calls[0], 0, XEP_NO_SLOT, recv);
-    if (idx) {
+    if (idx != NULL) {
         flight->dispatch_args.topk_idx = idx;
         flight->dispatch_args.topk_idx_stride = sizeof *idx;
     }

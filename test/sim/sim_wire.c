@@ -48,9 +48,9 @@ static char *heap_at(sim_rank_t *rank, uint64_t offset, uint64_t bytes)
 static void word_store(sim_rank_t *rank, uint64_t offset, uint64_t value)
 {
     char *at = heap_at(rank, offset, sizeof value);
-    if (at && offset % sizeof value)
+    if (at != NULL && offset % sizeof value)
         sim_fail(rank->world, "signal word at %llu is not aligned", (unsigned long long)offset);
-    if (at) atomic_store_explicit((_Atomic uint64_t *)at, value, memory_order_release);
+    if (at != NULL) atomic_store_explicit((_Atomic uint64_t *)at, value, memory_order_release);
 }
 
 /* ---- the calls of a mode ---- */
@@ -83,14 +83,14 @@ static int is_refused(sim_rank_t *self, uint32_t rank)
 {
     const sim_options_t *options = &self->world->options;
     uint32_t inflight = 0, there = 0;
-    for (const sim_message_t *m = self->world->messages; m; m = m->next) {
+    for (const sim_message_t *m = self->world->messages; m != NULL; m = m->next) {
         if (m->from != self->index || self->wire.parted[m->to]) continue;
         inflight++;
         there += m->to == rank;
     }
     int is_free = inflight < options->inflight || (self->world->around != NULL && there == 0);
     if (is_free) return sim_chance(&self->dice, options->refuse);
-    for (sim_message_t *m = self->world->messages; m; m = m->next)
+    for (sim_message_t *m = self->world->messages; m != NULL; m = m->next)
         if (m->from == self->index && m->stage == HELD) m->stage = POSTED;
     return 1;
 }
@@ -107,7 +107,7 @@ static xep_status_t post(sim_rank_t *self, const sim_message_t *message)
     sim_message_t **end = &world->messages, *copy;
     if (self->wire.parted[message->to]) return XEP_OK;
     if (is_refused(self, message->to)) return XEP_INPROGRESS;
-    if (!heap_at(&world->ranks[message->to], message->offset, message->bytes)) return XEP_ERR_TRANSPORT;
+    if (heap_at(&world->ranks[message->to], message->offset, message->bytes) == NULL) return XEP_ERR_TRANSPORT;
     copy = malloc(sizeof *copy);
     *copy = *message;
     copy->from = self->index;
@@ -115,7 +115,7 @@ static xep_status_t post(sim_rank_t *self, const sim_message_t *message)
     copy->stage = world->options.hold ? HELD : POSTED;
     if (!copy->is_get) copy->checksum = checksum(copy->src, copy->bytes);
     if (world->around != NULL) copy_source(copy);
-    while (*end) end = &(*end)->next;
+    while (*end != NULL) end = &(*end)->next;
     *end = copy;
     world->pending++;
     self->wire.posted++;
@@ -127,11 +127,11 @@ static xep_status_t post(sim_rank_t *self, const sim_message_t *message)
 static xep_status_t put(sim_rank_t *self, uint32_t rank, uint64_t offset, const void *src, size_t bytes)
 {
     sim_rank_t *peer = &self->world->ranks[rank];
-    if (!wire_map(&self->wire.wire, rank))
+    if (wire_map(&self->wire.wire, rank) == NULL)
         return post(self, &(sim_message_t){.to = rank, .offset = offset, .src = src, .bytes = bytes});
     char *to = heap_at(peer, offset, bytes);
-    if (to && bytes) memcpy(to, src, bytes);
-    return to ? XEP_OK : XEP_ERR_TRANSPORT;
+    if (to != NULL && bytes) memcpy(to, src, bytes);
+    return to != NULL ? XEP_OK : XEP_ERR_TRANSPORT;
 }
 
 static xep_status_t wire_put(xep_wire_t *wire, uint32_t rank, uint64_t offset, const void *src, size_t bytes)
@@ -149,7 +149,7 @@ static xep_status_t wire_put_signal(xep_wire_t *wire, uint32_t rank, uint64_t of
     message.signal_offset = signal_offset;
     message.value = value;
     if (is_broken(self, "put_signal")) return XEP_ERR_TRANSPORT;
-    if (!wire_map(wire, rank)) return post(self, &message);
+    if (wire_map(wire, rank) == NULL) return post(self, &message);
     put(self, rank, offset, src, bytes);
     word_store(&self->world->ranks[rank], signal_offset, value);
     return XEP_OK;
@@ -169,7 +169,7 @@ static uint64_t wire_mark(xep_wire_t *wire)
 static xep_status_t flush_to(sim_rank_t *self, uint64_t mark)
 {
     xep_status_t status = XEP_OK;
-    for (sim_message_t *m = self->world->messages; m; m = m->next) {
+    for (sim_message_t *m = self->world->messages; m != NULL; m = m->next) {
         if (m->from != self->index || m->number >= mark || self->wire.parted[m->to]) continue;
         if (m->stage == HELD) m->stage = POSTED;
         if (m->stage == POSTED || m->is_get) status = XEP_INPROGRESS;
@@ -253,9 +253,9 @@ static void deliver(sim_world_t *world, sim_message_t *message)
     sim_rank_t *to = &world->ranks[message->to];
     char *there = heap_at(to, message->offset, message->bytes);
     if (to->wire.parted[message->from]) there = NULL; /* of a rank that is out nothing is stored */
-    if (there && message->bytes)
+    if (there != NULL && message->bytes)
         memcpy(message->is_get ? message->dst : there, message->is_get ? there : message->copy, message->bytes);
-    if (there && message->has_signal) word_store(to, message->signal_offset, message->value);
+    if (there != NULL && message->has_signal) word_store(to, message->signal_offset, message->value);
     drop(world, message);
 }
 
@@ -268,7 +268,7 @@ static int takes_nothing(const sim_world_t *world, uint32_t rank)
 void sim_wire_step(sim_world_t *world, sim_dice_t *dice)
 {
     sim_message_t *m = world->messages;
-    if (!m) return;
+    if (m == NULL) return;
     for (uint64_t n = sim_below(dice, world->pending); n > 0; n--) m = m->next;
     if (m->stage == HELD || takes_nothing(world, m->to)) return;
     if (m->stage == POSTED && !m->is_get) take(world, m);
@@ -279,7 +279,7 @@ uint64_t sim_wire_take(sim_world_t *world, uint32_t rank)
 {
     uint64_t left = 0;
     int taken = 0;
-    for (sim_message_t *m = world->messages; m; m = m->next) {
+    for (sim_message_t *m = world->messages; m != NULL; m = m->next) {
         if (m->from != rank || m->stage == TAKEN) continue;
         if (taken++ == 0) take(world, m);
         else left++;
@@ -290,14 +290,14 @@ uint64_t sim_wire_take(sim_world_t *world, uint32_t rank)
 uint64_t sim_wire_posted(const sim_world_t *world, uint32_t rank)
 {
     uint64_t count = 0;
-    for (const sim_message_t *m = world->messages; m; m = m->next) count += m->from == rank;
+    for (const sim_message_t *m = world->messages; m != NULL; m = m->next) count += m->from == rank;
     return count;
 }
 
 /* Messages of one rank to another; of those that are kept, most of the first ones. */
 static void drop_between(sim_world_t *world, uint32_t from, uint32_t to, uint64_t keep)
 {
-    for (sim_message_t *m = world->messages, *next; m; m = next) {
+    for (sim_message_t *m = world->messages, *next; m != NULL; m = next) {
         next = m->next;
         if (m->from != from || m->to != to) continue;
         if (keep == 0 || m->stage == HELD) drop(world, m), keep = 0;
@@ -309,7 +309,7 @@ void sim_wire_bury(sim_world_t *world, uint32_t rank)
 {
     for (uint32_t to = 0; to < world->options.nranks; to++) {
         uint64_t count = 0;
-        for (const sim_message_t *m = world->messages; m; m = m->next) count += m->from == rank && m->to == to;
+        for (const sim_message_t *m = world->messages; m != NULL; m = m->next) count += m->from == rank && m->to == to;
         drop_between(world, rank, to, sim_below(&world->dice, count + 1));
     }
 }
@@ -327,13 +327,13 @@ int sim_wire_is_behind(const sim_rank_t *self, uint32_t rank)
 {
     const sim_message_t *m = self->world->messages;
     if (self->wire.parted[rank]) return 0;
-    while (m && (m->from != self->index || m->to != rank || m->stage == TAKEN)) m = m->next;
+    while (m != NULL && (m->from != self->index || m->to != rank || m->stage == TAKEN)) m = m->next;
     return m != NULL;
 }
 
 void sim_wire_clear(sim_world_t *world)
 {
-    while (world->messages) {
+    while (world->messages != NULL) {
         sim_message_t *m = world->messages;
         world->messages = m->next;
         free(m->copy);

@@ -266,7 +266,7 @@ int sim_world_reopen(sim_world_t *world)
 
 void sim_world_close(sim_world_t *world)
 {
-    if (!world->ranks) return;
+    if (world->ranks == NULL) return;
     modes_close(world);
     if (world->around != NULL) world->around->close(world);
     for (uint32_t r = 0; r < world->options.nranks; r++) {

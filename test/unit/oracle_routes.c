@@ -38,7 +38,7 @@ static void refused(const oracle_routing_params_t *params, const char *part)
 
     assert_int_equal(oracle_routing_create(params, &routing, why, sizeof why), -1);
     assert_null(routing);
-    if (!strstr(why, part)) fail_msg("'%s' does not say '%s'", why, part);
+    if (strstr(why, part) == NULL) fail_msg("'%s' does not say '%s'", why, part);
 }
 
 static void expect_idx(const oracle_routing_t *routing, uint32_t rank, uint64_t token, const int32_t *expected)

@@ -18,7 +18,7 @@ static int parse(const char *line, perf_options_t *options, char *why, size_t wh
 
     strncpy(copy, line, sizeof copy - 1);
     copy[sizeof copy - 1] = '\0';
-    for (char *word; n < MAX_WORDS && (word = strtok_r(rest, " ", &rest)); n++) words[n] = word;
+    for (char *word; n < MAX_WORDS && (word = strtok_r(rest, " ", &rest)) != NULL; n++) words[n] = word;
     words[n] = NULL;
     return perf_options_parse(n, words, options, why, why_bytes);
 }
@@ -177,7 +177,7 @@ TEST(refusals)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char why[300] = "";
         if (!parse(cases[i].line, &options, why, sizeof why)) fail_msg("'%s' was taken", cases[i].line);
-        if (!strstr(why, cases[i].option) || !strstr(why, cases[i].value))
+        if (strstr(why, cases[i].option) == NULL || strstr(why, cases[i].value) == NULL)
             fail_msg("'%s': '%s' does not say '%s' and '%s'", cases[i].line, why, cases[i].option, cases[i].value);
     }
 }

@@ -55,7 +55,7 @@ static int print_variable(void *arg, const char *name, const char *value, const 
     const char *set = getenv(name);
 
     (void)arg;
-    printf("%c %s=%s\n", set && *set ? '*' : ' ', name, value);
+    printf("%c %s=%s\n", set != NULL && *set ? '*' : ' ', name, value);
     printf("    %s (default: %s)\n", help, *def ? def : "empty");
     return 0;
 }

@@ -138,7 +138,7 @@ static int refuse_others(const perf_options_t *options, char *why, size_t why_by
         const char *name;
         int given;
     } others[] = {{"another --mode than normal or ll",
-                   options->mode && strcmp(options->mode, "normal") && !options->ll},
+                   options->mode != NULL && strcmp(options->mode, "normal") && !options->ll},
                   {"rows by expert", options->by_expert && !options->ll},
                   {"rows by rank", !options->by_expert && options->ll},
                   {"--layout padded", options->padded},
@@ -170,14 +170,14 @@ int perf_cluster_resolve(perf_options_t *options, char *why, size_t why_bytes)
 {
     perf_cluster_t cluster = usual;
 
-    if (!options->simulate && options->rates) {
+    if (options->simulate == NULL && options->rates != NULL) {
         snprintf(why, why_bytes, "--rates cannot be used without --simulate");
         return -1;
     }
     options->cluster = cluster;
-    if (!options->simulate) return 0;
+    if (options->simulate == NULL) return 0;
     if (take_job(options->simulate, &cluster, why, why_bytes) || refuse_others(options, why, why_bytes)) return -1;
-    if (options->rates && take_rates(options->rates, &cluster, why, why_bytes)) return -1;
+    if (options->rates != NULL && take_rates(options->rates, &cluster, why, why_bytes)) return -1;
     options->cluster = cluster;
     return 0;
 }

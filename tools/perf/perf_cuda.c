@@ -33,7 +33,7 @@ void perf_cuda_must(const perf_t *perf, int result, const char *what)
     if (result == 0) return;
     perf->cuda->driver.error_text(result, &text);
     fprintf(stderr, "xep_perf: rank %" PRIu32 ": CUDA cannot %s: %s (%d)\n", perf->info.rank, what,
-            text ? text : "an error it has no words for", result);
+            text != NULL ? text : "an error it has no words for", result);
     exit(PERF_EXIT_FAILED);
 }
 

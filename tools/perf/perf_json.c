@@ -209,7 +209,7 @@ const char *perf_json_complaint(const perf_t *perf, char *text, size_t bytes)
     const char *path = perf->options.json;
     FILE *file;
 
-    if (!path || !strcmp(path, "-") || perf->info.rank != 0) return NULL;
+    if (path == NULL || !strcmp(path, "-") || perf->info.rank != 0) return NULL;
     file = fopen(path, "a"); /* what is there stays until there is a result */
     if (file != NULL && fclose(file) == 0) return NULL;
     snprintf(text, bytes, "cannot write --json %s: %s", path, strerror(errno));

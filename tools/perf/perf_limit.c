@@ -71,7 +71,8 @@ void perf_limit_dispatch(perf_limit_t *limit, int planned, int streaming)
             store(limit, perf->area + row * stride, x, perf->placed_bytes, streaming);
             if (!perf->placed_scales) continue;
             memcpy(scales + row * perf->placed_scales,
-                   perf->scales ? (const char *)perf->scales + token * perf->scale_bytes : x, perf->placed_scales);
+                   perf->scales != NULL ? (const char *)perf->scales + token * perf->scale_bytes : x,
+                   perf->placed_scales);
         }
     }
     limit->kernels->fence();

@@ -18,7 +18,7 @@ static uint64_t number_in(const char *path, const char *key)
     char line[256];
 
     if (file == NULL) return value;
-    while (value == UINT64_MAX && fgets(line, sizeof line, file))
+    while (value == UINT64_MAX && fgets(line, sizeof line, file) != NULL)
         if (!strncmp(line, key, strlen(key)) && sscanf(line + strlen(key), "%" SCNu64, &value) != 1) value = UINT64_MAX;
     fclose(file);
     return value;

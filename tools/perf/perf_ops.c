@@ -34,7 +34,7 @@ void perf_dispatch_args(const perf_t *perf, xep_dispatch_args_t *args_p)
         args.x_stride = perf->sends_stride;
     }
     if (perf->in_place) args.flags = XEP_DISPATCH_IN_PLACE;
-    if (perf->base && !perf->empty) {
+    if (perf->base != NULL && !perf->empty) {
         args.cached = perf->base;
         args.topk_idx = NULL;
         args.topk_weights = NULL;

@@ -106,8 +106,8 @@ void perf_options_help(void)
     for (size_t i = 0; i < sizeof option_table / sizeof *option_table; i++) {
         const option_t *option = &option_table[i];
         const char *line = option->help, *end;
-        int indent = printf("  %s %s", option->name, option->value ? option->value : "");
-        for (; (end = strchr(line, '\n')); line = end + 1, indent = 0)
+        int indent = printf("  %s %s", option->name, option->value != NULL ? option->value : "");
+        for (; (end = strchr(line, '\n')) != NULL; line = end + 1, indent = 0)
             printf("%*s%.*s\n", 17 - indent, "", (int)(end - line), line);
         printf("%*s%s\n", 17 - indent, "", line);
     }

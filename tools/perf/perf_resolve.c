@@ -26,10 +26,10 @@ static int resolve_dtype(perf_options_t *options, char *why, size_t why_bytes)
 /* How rows arrive: what was asked for, or what the mode asked for is known to have. */
 static int resolve_layout(perf_options_t *options, char *why, size_t why_bytes)
 {
-    const char *env = getenv("XEP_MODE"), *mode = options->mode ? options->mode : env ? env : "normal";
+    const char *env = getenv("XEP_MODE"), *mode = options->mode != NULL ? options->mode : env != NULL ? env : "normal";
 
     options->ll = !strcmp(mode, "ll");
-    if (!options->layout) options->layout = options->ll ? "compact" : "rank";
+    if (options->layout == NULL) options->layout = options->ll ? "compact" : "rank";
     options->padded = !strcmp(options->layout, "padded");
     options->by_expert = options->padded || !strcmp(options->layout, "compact");
     if (!options->by_expert && strcmp(options->layout, "rank")) {
@@ -66,7 +66,8 @@ static int resolve_quant(perf_options_t *options, char *why, size_t why_bytes)
                   {"ue8m0", XEP_QUANT_UE8M0},
                   {"logfmt", XEP_QUANT_NONE}};
 
-    if (!options->quant_name) options->quant_name = options->by_expert && options->dtype != XEP_E4M3 ? "e4m3" : "none";
+    if (options->quant_name == NULL)
+        options->quant_name = options->by_expert && options->dtype != XEP_E4M3 ? "e4m3" : "none";
     options->logfmt = !strcmp(options->quant_name, "logfmt");
     for (size_t i = 0; i < sizeof quants / sizeof *quants; i++)
         if (!strcmp(options->quant_name, quants[i].name)) {

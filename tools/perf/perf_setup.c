@@ -59,7 +59,7 @@ static void *carve(perf_t *perf, size_t bytes)
     const size_t at = perf->memory.bytes;
 
     perf->memory.bytes += perf_line_up(bytes);
-    return perf->memory.base ? (char *)perf->memory.base + at : NULL;
+    return perf->memory.base != NULL ? (char *)perf->memory.base + at : NULL;
 }
 
 /* The limit stores and sums in it, and experts write outputs there: never both at once. */
@@ -354,7 +354,7 @@ int perf_reseed(perf_t *perf, uint64_t seed)
 /* By rank 0, which has made the routing of all, when all have read theirs. NULL or a complaint. */
 static const char *record_routing(const perf_t *perf, char *why, size_t why_bytes)
 {
-    if (!perf->options.record || perf->info.rank != 0) return NULL;
+    if (perf->options.record == NULL || perf->info.rank != 0) return NULL;
     return oracle_routing_write(perf->routing, perf->options.record, why, why_bytes) ? why : NULL;
 }
 
@@ -394,6 +394,6 @@ void perf_teardown(perf_t *perf)
     perf_waits_close(perf);
     perf_peer_close(perf->peer);
     perf_cuda_close(perf);
-    if (perf->memory.base) munmap(perf->memory.base, perf->memory.bytes);
+    if (perf->memory.base != NULL) munmap(perf->memory.base, perf->memory.bytes);
     oracle_routing_destroy(perf->routing);
 }

@@ -212,7 +212,7 @@ int perf_simulate(const perf_options_t *options)
         fprintf(stderr, "xep_perf: %s\n", why);
         return PERF_EXIT_USAGE;
     }
-    if (options->record && oracle_routing_write(routing, options->record, why, sizeof why)) {
+    if (options->record != NULL && oracle_routing_write(routing, options->record, why, sizeof why)) {
         fprintf(stderr, "xep_perf: %s\n", why);
         ret = PERF_EXIT_FAILED;
     } else {

@@ -37,13 +37,13 @@ void perf_waits_close(perf_t *perf)
 
 void perf_waits_begin(perf_t *perf)
 {
-    if (perf->wait_ns) memset(perf->wait_ns, 0, perf->info.nranks * sizeof *perf->wait_ns);
+    if (perf->wait_ns != NULL) memset(perf->wait_ns, 0, perf->info.nranks * sizeof *perf->wait_ns);
 }
 
 /* wait_ns is added to by the library over all operations of a step; it was cleared before the step. */
 void perf_waits_book(perf_t *perf, perf_op_t op)
 {
-    for (uint32_t late = 0; perf->wait_ns && late < perf->info.nranks; late++) {
+    for (uint32_t late = 0; perf->wait_ns != NULL && late < perf->info.nranks; late++) {
         perf_wait_t *wait = wait_at(perf, perf->info.rank, op, late);
         const uint64_t ns =
             perf->wait_ns[late] / perf->options.slots; /* operations in flight share the time of their step */

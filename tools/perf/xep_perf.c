@@ -77,11 +77,11 @@ static int has_result(const perf_t *perf, int ret)
 
 static int report(const perf_t *perf, const perf_times_t *times, int ret)
 {
-    const int to_stdout = perf->options.json && !strcmp(perf->options.json, "-");
+    const int to_stdout = perf->options.json != NULL && !strcmp(perf->options.json, "-");
 
     if (perf->info.rank != 0 || !has_result(perf, ret)) return ret;
     if (!to_stdout) perf_report(perf, times);
-    if (perf->options.json && perf_json_write(perf, times) && !ret) ret = PERF_EXIT_FAILED;
+    if (perf->options.json != NULL && perf_json_write(perf, times) && !ret) ret = PERF_EXIT_FAILED;
     return ret;
 }
 
@@ -131,7 +131,7 @@ int main(int argc, char **argv)
 
     if (perf_options_parse(argc, argv, &perf.options, why, sizeof why)) return refuse_options(why);
     if (answer(&perf.options)) return EXIT_SUCCESS;
-    if (perf.options.simulate) return perf_launch_rank() > 0 ? EXIT_SUCCESS : perf_simulate(&perf.options);
+    if (perf.options.simulate != NULL) return perf_launch_rank() > 0 ? EXIT_SUCCESS : perf_simulate(&perf.options);
     status = xep_group_create(NULL, &perf.group);
     if (status != XEP_OK) return refuse_group(status);
     status = xep_group_query(perf.group, &perf.info);
