@@ -206,8 +206,9 @@ static xep_status_t check_grow(const xep_group_t *group, const xep_grow_args_t *
     if (own->newcomers > 1024) return xep_fail(XEP_ERR_INVALID, "invalid newcomers: %u (at most 1024)", own->newcomers);
     if (own->path != NULL && own->publish != NULL)
         return xep_fail(XEP_ERR_INVALID, "args.path and args.publish are both given (one of them, or none)");
-    if ((own->flags & ~(uint32_t)XEP_GROW_ANYWHERE) != 0 || own->reserved != 0)
-        return xep_fail(XEP_ERR_INVALID, "invalid flags: %#x, reserved: %u (XEP_GROW_*; 0)", own->flags, own->reserved);
+    if ((own->flags & ~(uint32_t)XEP_GROW_ANYWHERE) != 0)
+        return xep_fail(XEP_ERR_INVALID, "invalid flags: %#x (XEP_GROW_*)", own->flags);
+    if (own->reserved != 0) return xep_fail(XEP_ERR_INVALID, "invalid reserved: %u (0)", own->reserved);
     *meeting = xep_meeting_by_call(own->publish, NULL, own->publish_ctx);
     return own->publish != NULL ? XEP_OK : xep_api_meet(own->path, group->timeout_ms, meeting);
 }

@@ -32,7 +32,7 @@ xep_status_t xep_api_open_boot(const xep_config_t *config, const xep_group_param
         xep_status_t status = xep_pmix_boot_open(timeout_ms, boot_p);
         return status != XEP_ERR_UNSUPPORTED
                    ? status
-                   : xep_fail(XEP_ERR_BOOT, "XEP_BOOT=pmix cannot be had: %s", xep_last_error());
+                   : xep_fail(XEP_ERR_BOOT, "no PMIx for XEP_BOOT=pmix: %s", xep_last_error());
     }
     case XEP_BOOT_CALLBACK:
         if (params->allgather == NULL)

@@ -131,9 +131,10 @@ xep_status_t xep_check_buffer(const xep_config_t *config, uint32_t nranks, xep_b
     if (p->slots == 0) p->slots = 2;
     if ((unsigned)p->memory > XEP_MEMORY_CUDA)
         return xep_fail(XEP_ERR_INVALID, "invalid memory: %d (XEP_MEMORY_HOST or XEP_MEMORY_CUDA)", (int)p->memory);
-    if ((unsigned)p->on_failure > XEP_ON_FAILURE_MASK || p->flags >= 2 * XEP_BUFFER_PIECES) /* the highest bit */
-        return xep_fail(XEP_ERR_INVALID, "invalid on_failure: %d, flags: %#x (one of XEP_ON_FAILURE_*; XEP_BUFFER_*)",
-                        (int)p->on_failure, p->flags);
+    if ((unsigned)p->on_failure > XEP_ON_FAILURE_MASK)
+        return xep_fail(XEP_ERR_INVALID, "invalid on_failure: %d (one of XEP_ON_FAILURE_*)", (int)p->on_failure);
+    if (p->flags >= 2 * XEP_BUFFER_PIECES) /* the highest bit */
+        return xep_fail(XEP_ERR_INVALID, "invalid flags: %#x (XEP_BUFFER_*)", p->flags);
     if ((unsigned)p->path > XEP_PATH_NODES)
         return xep_fail(XEP_ERR_INVALID, "invalid path: %d (one of XEP_PATH_*)", (int)p->path);
     if ((unsigned)p->node_sums > XEP_NODE_SUMS_FP32)

@@ -175,7 +175,8 @@ xep_status_t cuda_ll_check_refusal(void *opaque, xep_op_t *op)
         if (mode->refused[r].wrong) return tell_wrong(mode, op, r);
     if (ll_compare_notices(&mode->ll, op, mode->refused) != XEP_OK) return env->fail(env, op, XEP_ERR_PROTOCOL, NULL);
     if (refusal->rank >= env->shape->nranks)
-        return env->fail(env, op, XEP_ERR_PROTOCOL, "a notice does not fit this buffer or this operation");
+        return env->fail(env, op, XEP_ERR_PROTOCOL,
+                         "an earlier dispatch moved nothing: a notice does not fit this buffer or this operation");
     return env->fail(env, op, XEP_ERR_PROTOCOL,
                      "an earlier dispatch moved nothing: rank %u would get %llu rows%s, it has room for %llu",
                      refusal->rank, (unsigned long long)refusal->rows,

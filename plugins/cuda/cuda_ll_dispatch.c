@@ -173,8 +173,11 @@ static xep_status_t check_memory(const cuda_ll_t *mode, const xep_dispatch_args_
 static xep_status_t check_board(const cuda_ll_t *mode, xep_op_t *op)
 {
     const xep_env_t *env = mode->ll.kit.env;
-    if (board_bytes(env->shape) + CHUNK + sizeof(uint64_t) <= cuda_shared_bytes(&mode->cuda)) return XEP_OK;
-    return env->fail(env, op, XEP_ERR_UNSUPPORTED, "too many experts for this device: %u", env->shape->experts);
+    const size_t bytes = board_bytes(env->shape) + CHUNK + sizeof(uint64_t), most = cuda_shared_bytes(&mode->cuda);
+    if (bytes <= most) return XEP_OK;
+    return env->fail(env, op, XEP_ERR_UNSUPPORTED,
+                     "too many experts for this device: %u, with %zu bytes of shared memory (at most %zu)",
+                     env->shape->experts, bytes, most);
 }
 
 /* What combines of this handle ask for. All else of the routing is kept on the device. */

@@ -188,10 +188,10 @@ xep_status_t cuda_check_earlier(void *mode, xep_op_t *op)
         if (rank == 0) continue;
         if (cuda_mode_parts.waited_for[i] == NULL)
             return kit->env->fail(kit->env, op, XEP_ERR_PROTOCOL,
-                                  "rank %u and one before it disagreed on dtype, hidden, flags or topk_weights of a "
-                                  "combine, or on which call it is",
+                                  "ranks disagreed in an earlier combine: rank %u and one before it (the same dtype, "
+                                  "hidden, flags, topk_weights and call)",
                                   rank - 1);
-        return kit->env->fail(kit->env, op, XEP_ERR_TIMEOUT, "a kernel waited too long for %s: rank %u did not come",
+        return kit->env->fail(kit->env, op, XEP_ERR_TIMEOUT, "a kernel has waited too long for %s: rank %u",
                               cuda_mode_parts.waited_for[i], rank - 1);
     }
     return cuda_mode_parts.check_earlier == NULL ? XEP_OK : cuda_mode_parts.check_earlier(mode, op);

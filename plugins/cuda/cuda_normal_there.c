@@ -82,7 +82,8 @@ xep_status_t cuda_normal_check_refusal(void *opaque, xep_op_t *op)
             return env->fail(env, op, XEP_ERR_PROTOCOL,
                              "an earlier dispatch moved nothing: rank 0 and rank %u disagree on the cached handle", r);
     if (refusal->rank >= nranks)
-        return env->fail(env, op, XEP_ERR_PROTOCOL, "a record does not fit this buffer or this operation");
+        return env->fail(env, op, XEP_ERR_PROTOCOL,
+                         "an earlier dispatch moved nothing: a record does not fit this buffer or this operation");
     return env->fail(env, op, XEP_ERR_PROTOCOL,
                      "an earlier dispatch moved nothing: rank %u would get %llu rows, it has room for %llu",
                      refusal->rank, (unsigned long long)refusal->rows,

@@ -68,8 +68,7 @@ xep_status_t xep_agree_ruling(const xep_env_t *env, xep_op_t *op)
 {
     if (op->ruling == XEP_OK) return XEP_OK;
     return env->fail(env, op, op->ruling,
-                     "others ended it so, by what a rank told them that is out and has not told "
-                     "this one");
+                     "the others have ended this operation: a rank that is out has told them why, and not this one");
 }
 
 static opinion_t refused_by(const void *refused, size_t stride, uint32_t rank)

@@ -58,8 +58,8 @@ static xep_status_t get_arrays(xep_kit_t *kit)
     xep_kit_mode.lay_arrays(kit, &arena);
     if (!arena.overflow) kit->arrays = calloc(1, arena.end + LINE);
     if (kit->arrays == NULL)
-        return kit->env->fail(kit->env, NULL, XEP_ERR_NO_MEMORY, "no %llu bytes for the lists of %u slots",
-                              (unsigned long long)arena.end, kit->shape->slots);
+        return kit->env->fail(kit->env, NULL, XEP_ERR_NO_MEMORY, "no memory for the lists of %u slots: %llu bytes",
+                              kit->shape->slots, (unsigned long long)arena.end);
     if (!xep_kit_mode.lazily) memset(kit->arrays, 0, arena.end); /* its pages are touched here, not by operations */
     arena = (xep_carve_t){.base = (char *)(((uintptr_t)kit->arrays + LINE - 1) & ~(uintptr_t)(LINE - 1))};
     xep_kit_mode.lay_arrays(kit, &arena);

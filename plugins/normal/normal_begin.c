@@ -9,10 +9,11 @@ xep_status_t normal_check_dispatch(const normal_t *mode, xep_op_t *op)
 {
     const xep_dispatch_args_t *args = op->dispatch;
     const char *what = NULL;
-    if (args->quant != XEP_QUANT_NONE) what = "cast rows (quant)";
-    if (args->arrangement != XEP_ROWS_DEFAULT && args->arrangement != XEP_ROWS_BY_RANK) what = "arrange rows by expert";
-    if (args->flags & XEP_DISPATCH_SCALES_BY_COLUMN) what = "arrange scales by column";
-    if (args->expert_stats != NULL) what = "keep expert_stats";
+    if (args->quant != XEP_QUANT_NONE) what = "cast rows: quant is given (XEP_QUANT_NONE)";
+    if (args->arrangement != XEP_ROWS_DEFAULT && args->arrangement != XEP_ROWS_BY_RANK)
+        what = "arrange rows by expert: arrangement is given (XEP_ROWS_BY_RANK)";
+    if (args->flags & XEP_DISPATCH_SCALES_BY_COLUMN) what = "arrange scales by column: the flag is given (none)";
+    if (args->expert_stats != NULL) what = "keep expert_stats: it is given (NULL)";
     return what != NULL ? mode->kit.env->fail(mode->kit.env, op, XEP_ERR_UNSUPPORTED, "mode normal does not %s", what)
                         : XEP_OK;
 }
@@ -20,8 +21,8 @@ xep_status_t normal_check_dispatch(const normal_t *mode, xep_op_t *op)
 xep_status_t normal_check_combine(const normal_t *mode, xep_op_t *op)
 {
     const char *what = NULL;
-    if (op->combine->flags & XEP_COMBINE_LOGFMT) what = "send rows as LogFMT";
-    if (op->combine->weights != NULL) what = "apply weights in combine";
+    if (op->combine->flags & XEP_COMBINE_LOGFMT) what = "send rows as LogFMT: the flag is given (none)";
+    if (op->combine->weights != NULL) what = "apply weights in combine: weights is given (NULL)";
     return what != NULL ? mode->kit.env->fail(mode->kit.env, op, XEP_ERR_UNSUPPORTED, "mode normal does not %s", what)
                         : XEP_OK;
 }
@@ -32,10 +33,10 @@ static xep_status_t check_cached(normal_t *mode, xep_op_t *op)
     const normal_routing_t *routing = normal_slot(mode, op->cached_slot)->routing;
     if (args->tokens != routing->tokens)
         return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_INVALID,
-                                   "tokens is %llu, but %llu with the cached handle", (unsigned long long)args->tokens,
-                                   (unsigned long long)routing->tokens);
+                                   "invalid tokens: %llu (%llu, as in the cached handle)",
+                                   (unsigned long long)args->tokens, (unsigned long long)routing->tokens);
     if (args->topk != routing->topk)
-        return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_INVALID, "topk is %u, but %u with the cached handle",
+        return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_INVALID, "invalid topk: %u (%u, as in the cached handle)",
                                    args->topk, routing->topk);
     return XEP_OK;
 }

@@ -34,7 +34,6 @@ static void move_tokens(void *arg, uint32_t thread, uint32_t nthreads)
     const move_t *move = arg;
     const normal_routing_t *routing = move->routing;
     const xep_dispatch_args_t *args = move->op->dispatch;
-    const char *x = args->x;
     size_t stride = args->x_stride;
     const uint32_t self = move->mode->kit.shape->rank;
     uint64_t count = move->end - move->begin;
@@ -42,7 +41,7 @@ static void move_tokens(void *arg, uint32_t thread, uint32_t nthreads)
 
     normal_metadata_t from = {.scales_stride = args->scales_stride};
     for (uint64_t t = begin; t < end; t++) {
-        const char *row = x + t * stride, *next = t + 1 < end ? row + stride : row;
+        const char *row = (const char *)args->x + t * stride, *next = t + 1 < end ? row + stride : row;
         if (move->send != NULL && routing->first[t] < routing->first[t + 1])
             move->copy[1](move->send + t * move->mode->layout.place.stride, row, move->bytes, next);
         from.token = (int32_t)t;

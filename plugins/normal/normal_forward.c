@@ -115,8 +115,8 @@ static xep_status_t check_end(const normal_t *mode, xep_op_t *op, uint32_t feed)
     for (uint32_t p = 0; p < nodes->who.mates; p++)
         if (next[p] != rows[nodes->who.mate[p]])
             return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_PROTOCOL,
-                                       "rank %u passed %u rows for rank %u, and announced %u", nodes->who.feeder[feed],
-                                       next[p], nodes->who.mate[p], rows[nodes->who.mate[p]]);
+                                       "wrong number of rows from rank %u for rank %u: %u (%u, as announced)",
+                                       nodes->who.feeder[feed], nodes->who.mate[p], next[p], rows[nodes->who.mate[p]]);
     return XEP_OK;
 }
 

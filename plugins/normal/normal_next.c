@@ -163,10 +163,10 @@ static xep_status_t show(void *opaque, xep_op_t *op)
         uint64_t theirs = mail_from(mode, op, r)->concluded;
         if (theirs != normal_state(op)->concluded_piece)
             return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_PROTOCOL,
-                                       "rank %u was told other outputs than rank %u (piece %llu, %d; piece %llu, %d)",
-                                       r, mode->kit.shape->rank, (unsigned long long)(theirs >> 32),
-                                       (int)(uint32_t)theirs, (unsigned long long)normal_state(op)->piece,
-                                       (int)xep_kit_state(op)->verdict);
+                                       "rank %u was told other outputs: piece %llu, %d (piece %llu, %d, as rank %u)", r,
+                                       (unsigned long long)(theirs >> 32), (int)(uint32_t)theirs,
+                                       (unsigned long long)normal_state(op)->piece, (int)xep_kit_state(op)->verdict,
+                                       mode->kit.shape->rank);
     }
     if (xep_kit_state(op)->verdict == XEP_OK) normal_show_piece(mode, op);
     return XEP_OK;

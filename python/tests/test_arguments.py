@@ -44,7 +44,7 @@ WRONG = {
     "x broadcast": ("x", np.broadcast_to(np.ones(H, np.float32), (T, H)), ValueError,
         "x: expected rows of adjacent elements"),
     "x too long": ("x", np.ones((T + 1, H), np.float32), ValueError,
-        r"topk_idx: expected INT32 or INT64 of shape \[7, any\]|tokens is 7"),
+        r"topk_idx: expected INT32 or INT64 of shape \[7, any\]|invalid tokens: 7"),
     "x too wide": (
         "x", np.ones((T, 2 * H), np.float32), ValueError, "XEP_ERR_INVALID: row too long: 64 elements of 4 bytes"),
     "float indices": ("topk_idx", np.zeros((T, K), np.float32), TypeError,

@@ -55,7 +55,7 @@ xep_status_t xep_address_check(const void *data, size_t bytes, const char *where
     xep_address_t own = {0};
     memcpy(&own, data, bytes < sizeof own ? bytes : sizeof own);
     if (bytes < offsetof(xep_address_t, port) || memcmp(own.magic, magic, sizeof magic) != 0)
-        return xep_fail(XEP_ERR_PROTOCOL, "%s is no address of a group: %zu bytes (%zu, beginning with \"xep-grow\")",
+        return xep_fail(XEP_ERR_PROTOCOL, "no address of a group in %s: %zu bytes (%zu, beginning with \"xep-grow\")",
                         where, bytes, sizeof own);
     if (own.format != FORMAT || own.version != xep_address_version())
         return xep_fail(XEP_ERR_MISMATCH,
@@ -111,7 +111,7 @@ static xep_status_t check_owner(int file, const char *path)
 {
     struct stat is;
     if (fstat(file, &is) != 0) return fail_file("read", path);
-    if (!S_ISREG(is.st_mode)) return xep_fail(XEP_ERR_BOOT, "the address file %.300s is no file", path);
+    if (!S_ISREG(is.st_mode)) return xep_fail(XEP_ERR_BOOT, "the path of the address file is not a file: %.300s", path);
     if (is.st_uid != geteuid())
         return xep_fail(XEP_ERR_BOOT, "the address file %.300s is of user %u (not of this one, %u)", path,
                         (unsigned)is.st_uid, (unsigned)geteuid());

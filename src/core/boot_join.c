@@ -40,7 +40,7 @@ xep_status_t xep_join_hear(xep_join_t *join, xep_frame_kind_t kind, xep_frame_t 
         return xep_fail(frame->status >= XEP_ERR_BROKEN ? (xep_status_t)frame->status : XEP_ERR_PEER, "%s",
                         frame->text[0] != '\0' ? frame->text : "rank 0 does not say why there is no group");
     if (frame->kind == kind) return XEP_OK;
-    return xep_fail(XEP_ERR_PROTOCOL, "what rank 0 sent is not what was to come: %u (%u)", frame->kind, (uint32_t)kind);
+    return xep_fail(XEP_ERR_PROTOCOL, "unexpected message from rank 0: kind %u (kind %u)", frame->kind, (uint32_t)kind);
 }
 
 /* Rank 0 has both ends: a newcomer gives its bytes, and gets those of all, itself and the group's ranks among them. The

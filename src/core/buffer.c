@@ -28,10 +28,7 @@ xep_status_t xep_buffer_check_in(const xep_buffer_t *buffer)
     atomic_thread_fence(memory_order_acquire);
     uint64_t by = atomic_load_explicit(&buffer->members->own->left_out, memory_order_relaxed);
     if (by == 0) return XEP_OK;
-    if (by > buffer->shape.nranks)
-        return xep_fail(XEP_ERR_PEER, "this rank is out of the group: it is cut off from most of the others");
-    return xep_fail(XEP_ERR_PEER, "this rank is out of the group: rank %llu and others have gone on without it",
-                    (unsigned long long)by - 1);
+    return xep_group_fail_out(by > buffer->shape.nranks ? XEP_OUT_CUT_OFF : (uint32_t)by - 1);
 }
 
 /* An abort counts more than a break: there is nothing that a reset could do. */

@@ -10,6 +10,15 @@
 #include "error.h"
 #include "host.h"
 
+xep_status_t xep_group_fail_out(uint32_t by)
+{
+    if (by == XEP_OUT_CUT_OFF)
+        return xep_fail(XEP_ERR_PEER, "this rank is out of the group: it is cut off from most of the others");
+    if (by == XEP_OUT_BY_OTHERS)
+        return xep_fail(XEP_ERR_PEER, "this rank is out of the group: the others have gone on without it");
+    return xep_fail(XEP_ERR_PEER, "this rank is out of the group: rank %u and others have gone on without it", by);
+}
+
 xep_status_t xep_group_check_peers(xep_group_t *group, int spares)
 {
     char why[160];

@@ -87,6 +87,11 @@ static inline int xep_group_is_out(const xep_group_t *group, uint32_t rank)
     return group->out != NULL && atomic_load_explicit(&group->out[rank].reason, memory_order_acquire) != 0;
 }
 
+/** XEP_ERR_PEER, in the words of every call of a rank that is out; by: a rank that has gone on without it, or these. */
+#define XEP_OUT_BY_OTHERS UINT32_MAX
+#define XEP_OUT_CUT_OFF   (UINT32_MAX - 1)
+xep_status_t xep_group_fail_out(uint32_t by);
+
 /**
  * XEP_OK, or XEP_ERR_PEER naming a rank that is known to have died; spares: and is not out. Slow: every 100 ms is
  * enough.

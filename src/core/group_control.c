@@ -122,7 +122,7 @@ xep_status_t xep_group_run_barrier(xep_group_t *group)
     xep_status_t status = xep_group_usable(group);
     if (status != XEP_OK) return status;
     /* one that has given all others up, as it is cut off, would wait for nobody */
-    if (group->left_out) return xep_fail(XEP_ERR_PEER, "this rank is out of the group");
+    if (group->left_out) return xep_group_fail_out(XEP_OUT_BY_OTHERS);
     xep_group_signal_t signal = {.word = word_offset(group, group->rank, offsetof(line_t, barriers)),
                                  .value = ++group->barriers,
                                  .what = "barrier",

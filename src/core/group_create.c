@@ -335,7 +335,7 @@ static xep_status_t leave_together(xep_group_t *group)
     if (atomic_load(&group->aborted) && !group->connected) return XEP_ERR_ABORTED;
     if (xep_group_usable(group) != XEP_OK) return XEP_ERR_ABORTED;
     if (group->nranks == 1) return XEP_OK;
-    if (group->left_out) return xep_fail(XEP_ERR_PEER, "this rank is out of the group");
+    if (group->left_out) return xep_group_fail_out(XEP_OUT_BY_OTHERS);
     xep_status_t status = xep_group_check_peers(group, group->goes_on);
     if (status == XEP_OK) status = xep_group_sync_clocks(group);
     if (status != XEP_OK) xep_log(XEP_LOG_WARN, "leaving the group without all ranks: %s", xep_last_error());

@@ -98,8 +98,7 @@ static xep_status_t turn(work_t *work)
     (void)work->old->transport->ops->progress(work->old->transport);
     if (xep_group_is_rung_out(work->old)) {
         work->shrink.left_out = 1;
-        return xep_fail(XEP_ERR_PEER, "this rank, %u, is out of the group: the others have gone on without it",
-                        work->old->rank);
+        return xep_group_fail_out(XEP_OUT_BY_OTHERS);
     }
     xep_status_t status = xep_group_check_doubt(work->old);
     if (status == XEP_OK) status = xep_shrink_hear(&work->shrink);
@@ -155,7 +154,7 @@ static xep_status_t patience(void *arg)
     work_t *work = arg;
     xep_status_t status = turn(work);
     if (status == XEP_OK || (status == XEP_INPROGRESS && is_spoilt(work)))
-        return xep_fail(XEP_ERR_PEER, "the ranks that are left are others by now");
+        return xep_fail(XEP_ERR_PEER, "one more rank is suspected: the group is made anew without it");
     return status == XEP_INPROGRESS ? XEP_OK : status;
 }
 
@@ -288,7 +287,7 @@ xep_status_t xep_group_make_smaller(xep_group_t *group, const xep_shrink_args_t 
                    .args = args,
                    .open_transport = open_transport,
                    .timeout_ms = args->timeout_ms == 0 ? group->timeout_ms : args->timeout_ms};
-    if (group->left_out) return xep_fail(XEP_ERR_PEER, "this rank, %u, is out of the group", group->rank);
+    if (group->left_out) return xep_group_fail_out(XEP_OUT_BY_OTHERS);
     xep_status_t status = xep_group_check_doubt(group);
     if (status != XEP_OK) return status;
     if (atomic_exchange(&group->shrunk, 1))

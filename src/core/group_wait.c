@@ -32,7 +32,7 @@ static xep_status_t check_hope(xep_group_t *group, xep_rest_t *rest, int spares,
         xep_group_end(group, XEP_END_INTERRUPTED);
         return xep_group_usable(group);
     }
-    if (spares && group->left_out) return xep_fail(XEP_ERR_PEER, "this rank is out of the group");
+    if (spares && group->left_out) return xep_group_fail_out(XEP_OUT_BY_OTHERS);
     int dead_before = *dead_p;
     status = xep_group_check_peers(group, spares);
     *dead_p = status != XEP_OK;

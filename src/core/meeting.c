@@ -56,7 +56,7 @@ static xep_status_t look_up_by_call(const xep_meeting_t *meeting, xep_address_t 
     if (bytes == 0) return XEP_INPROGRESS;
     if (bytes > sizeof data)
         return xep_fail(XEP_ERR_BOOT, "params.lookup says %zu bytes (at most %zu)", bytes, sizeof data);
-    return xep_address_check(data, bytes, "what params.lookup found", address);
+    return xep_address_check(data, bytes, "what params.lookup gave", address);
 }
 
 static const xep_meeting_ops_t call_ops = {.publish = publish_by_call,

@@ -239,7 +239,7 @@ static xep_status_t hear(xep_newcomers_t *newcomers, uint32_t i, xep_frame_kind_
         return blame(newcomers, i, status, frame->text);
     }
     if (frame->kind == kind) return XEP_OK;
-    return blame(newcomers, i, XEP_ERR_PROTOCOL, "what it sent is not what was to come");
+    return blame(newcomers, i, XEP_ERR_PROTOCOL, "it sent an unexpected message");
 }
 
 /* One newcomer after the other: their bytes wait in their sockets, so the order costs nothing. */

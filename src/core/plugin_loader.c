@@ -119,13 +119,15 @@ static xep_status_t load_file(const char *path, const char *name, xep_plugin_ref
 /* The name becomes part of a path, and may come from the environment: it must not lead out of the folders. */
 static xep_status_t check_name(const char *name)
 {
-    if (name[0] == '\0') return xep_fail(XEP_ERR_PLUGIN, "the name of the mode is empty");
+    if (name[0] == '\0') return xep_fail(XEP_ERR_PLUGIN, "invalid mode: \"\" (a name)");
     if (strchr(name, '/') != NULL)
-        return xep_fail(XEP_ERR_PLUGIN, "mode \"%s\": a name has no slash; folders go into XEP_PLUGIN_PATH", name);
-    if (strlen(name) >= NAME_BYTES) return xep_fail(XEP_ERR_PLUGIN, "the name of mode \"%.32s...\" is too long", name);
+        return xep_fail(XEP_ERR_PLUGIN,
+                        "invalid mode: \"%s\" (a name without a slash; folders go into XEP_PLUGIN_PATH)", name);
+    if (strlen(name) >= NAME_BYTES)
+        return xep_fail(XEP_ERR_PLUGIN, "invalid mode: \"%.32s...\" (at most %d characters)", name, NAME_BYTES - 1);
     for (const char *c = name; *c != '\0'; c++)
         if (!isalnum((unsigned char)*c) && *c != '_' && *c != '-')
-            return xep_fail(XEP_ERR_PLUGIN, "mode \"%s\": a name has letters, digits, - and _ only", name);
+            return xep_fail(XEP_ERR_PLUGIN, "invalid mode: \"%s\" (letters, digits, - and _)", name);
     return XEP_OK;
 }
 

@@ -15,7 +15,7 @@ static int is_behind(const xep_buffer_t *buffer, uint32_t most)
 xep_status_t xep_request_keep_pace(const xep_buffer_t *buffer)
 {
     if (!is_behind(buffer, buffer->refused_most)) return XEP_OK;
-    return xep_fail(XEP_ERR_MISMATCH, "this call is left out on this rank, too: %s", buffer->refused_reason);
+    return xep_fail(XEP_ERR_MISMATCH, "this call is refused on this rank, too: %s", buffer->refused_reason);
 }
 
 /* Who is told to try again, or to reset the buffer, is still in the same call. */

@@ -160,9 +160,7 @@ static void adopt_attempt(xep_shrink_t *shrink, xep_state_t *theirs)
 static xep_status_t check_phase(xep_shrink_t *shrink, uint32_t rank, const xep_state_t *theirs)
 {
     shrink->left_out = xep_bit_is_set(theirs->bits, shrink->group->rank);
-    if (shrink->left_out)
-        return xep_fail(XEP_ERR_PEER, "this rank, %u, is out of the group: rank %u and others have gone on without it",
-                        shrink->group->rank, rank);
+    if (shrink->left_out) return xep_group_fail_out(rank);
     if (theirs->phase == XEP_SHRINK_FAILED)
         return xep_fail(theirs->status < 0 && theirs->status >= XEP_ERR_BROKEN ? (xep_status_t)theirs->status
                                                                                : XEP_ERR_PEER,

@@ -24,7 +24,7 @@ static xep_status_t allocate(xep_cuda_device_t *cuda, uint64_t bytes, cuda_addre
     const xep_cuda_driver_t *driver = &cuda->driver;
     cuda_result_t result = driver->memory_allocate(address_p, bytes);
     if (result == CUDA_OUT_OF_MEMORY)
-        return xep_fail(XEP_ERR_NO_MEMORY, "CUDA device %d has no %llu bytes for the buffer", cuda->heap.number,
+        return xep_fail(XEP_ERR_NO_MEMORY, "no memory on CUDA device %d: %llu bytes for the buffer", cuda->heap.number,
                         (unsigned long long)bytes);
     if (result == CUDA_DONE) result = driver->memory_set(*address_p, 0, bytes);
     if (result == CUDA_DONE) result = driver->ipc_get(&cuda->key.handle, *address_p);

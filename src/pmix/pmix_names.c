@@ -100,7 +100,7 @@ static xep_status_t lookup(const xep_meeting_t *meeting, xep_address_t *address)
     if (result.bytes != sizeof data)
         return xep_fail(XEP_ERR_PROTOCOL, "under the PMIx name \"%s\" there is no address: %zd bytes (%zu)",
                         meeting->name, (ssize_t)result.bytes, sizeof data);
-    snprintf(where, sizeof where, "what is under the PMIx name \"%s\"", meeting->name);
+    snprintf(where, sizeof where, "the value of the PMIx name \"%s\"", meeting->name);
     return xep_address_check(&data, sizeof data, where, address);
 }
 

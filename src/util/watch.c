@@ -46,11 +46,12 @@ xep_status_t xep_watch_listen(int signal)
     struct sigaction present, ours = {.sa_handler = count_question, .sa_flags = SA_RESTART | SA_ONSTACK};
     if (signal == 0) return XEP_OK;
     if (sigaction(signal, NULL, &present) != 0)
-        return xep_fail(XEP_ERR_INVALID, "signal %d cannot be had: %s", signal, strerror(errno));
+        return xep_fail(XEP_ERR_INVALID, "invalid XEP_EXPLAIN: signal %d, %s (another signal, or no)", signal,
+                        strerror(errno));
     if (present.sa_handler == count_question) return XEP_OK;
     if (present.sa_handler != SIG_DFL && present.sa_handler != SIG_IGN)
-        return xep_fail(XEP_ERR_INVALID, "signal %d of XEP_EXPLAIN has a handler of the program (the other one, or no)",
-                        signal);
+        return xep_fail(XEP_ERR_INVALID,
+                        "invalid XEP_EXPLAIN: signal %d has a handler of the program (another signal, or no)", signal);
     sigemptyset(&ours.sa_mask);
     sigaction(signal, &ours, NULL);
     atomic_store(&listens, signal);

@@ -31,10 +31,10 @@ load solo XEP_OK ''
 load normal XEP_OK ''
 
 load nowhere XEP_ERR_PLUGIN "mode \"nowhere\": there is no xep_nowhere.so in $tmp/a, $tmp/b, $own"
-load a/solo XEP_ERR_PLUGIN 'mode "a/solo": a name has no slash; folders go into XEP_PLUGIN_PATH'
-load ../a/solo XEP_ERR_PLUGIN 'a name has no slash'
-load 'so lo' XEP_ERR_PLUGIN 'a name has letters, digits, - and _ only'
-load "$(printf '%080d' 0)" XEP_ERR_PLUGIN 'is too long'
+load a/solo XEP_ERR_PLUGIN 'invalid mode: "a/solo" (a name without a slash; folders go into XEP_PLUGIN_PATH)'
+load ../a/solo XEP_ERR_PLUGIN 'a name without a slash'
+load 'so lo' XEP_ERR_PLUGIN '(letters, digits, - and _)'
+load "$(printf '%080d' 0)" XEP_ERR_PLUGIN 'characters)'
 
 refused() {
     load "$1" XEP_ERR_PLUGIN "mode \"$1\": $tmp/[ab]/xep_$1.so was refused: $2"

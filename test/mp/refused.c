@@ -56,7 +56,7 @@ static void mismatched_dispatch(mp_job_t *job, uint32_t calls)
 static void left_out(mp_job_t *job, uint32_t calls)
 {
     mismatched_dispatch(job, calls);
-    MP_REASON("left out on this rank, too");
+    MP_REASON("refused on this rank, too");
 }
 
 /* What all refuse alike costs no call. */

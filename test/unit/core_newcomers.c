@@ -101,7 +101,7 @@ TEST(what_is_no_address_is_refused)
     memset(junk, 'x', sizeof junk);
     for (size_t bytes = 0; bytes <= sizeof junk; bytes = bytes * 2 + 1) {
         put_file(junk, bytes, 0600);
-        refuse_file(XEP_ERR_PROTOCOL, "is no address of a group");
+        refuse_file(XEP_ERR_PROTOCOL, "no address of a group in the address file");
     }
     for (size_t bytes = offsetof(xep_address_t, port); bytes < sizeof address; bytes++) {
         put_file(&address, bytes, 0600);
@@ -157,7 +157,7 @@ TEST(files_that_others_can_use_are_refused)
     refuse_file(XEP_ERR_BOOT, "cannot read the address file");
     assert_int_equal(unlink(path), 0);
     assert_int_equal(mkfifo(path, 0600), 0);
-    refuse_file(XEP_ERR_BOOT, "is no file");
+    refuse_file(XEP_ERR_BOOT, "is not a file");
     clean();
 }
 
@@ -331,7 +331,7 @@ TEST(newcomers_are_blamed_by_name)
         {{.kind = XEP_FRAME_GIVE, .number = 1, .bytes = 0}, XEP_ERR_MISMATCH, "gives other bytes"},
         {{.kind = XEP_FRAME_SETTLED, .status = XEP_ERR_NO_MEMORY}, XEP_ERR_NO_MEMORY, "no room here"},
         {{.kind = XEP_FRAME_SETTLED, .status = -4711}, XEP_ERR_PEER, "no room here"},
-        {{.kind = XEP_FRAME_WELCOME}, XEP_ERR_PROTOCOL, "not what was to come"},
+        {{.kind = XEP_FRAME_WELCOME}, XEP_ERR_PROTOCOL, "unexpected message"},
         {{.kind = 99}, XEP_ERR_PROTOCOL, "makes no sense"},
         {{.kind = 0}, XEP_ERR_PEER, "the connection is gone"},
     };
