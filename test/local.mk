@@ -127,12 +127,14 @@ check_LTLIBRARIES += %D%/cuda/standin_cuda.la %D%/cuda/xep_normal_cuda.la %D%/cu
 	%D%/mp/cuda_refuse.h %D%/mp/cuda_refuse.c %D%/mp/cuda_layouts.h %D%/mp/cuda_layouts.c \
 	%D%/mp/cuda_after.h %D%/mp/cuda_after.c %D%/mp/cuda_there.h %D%/mp/cuda_there.c \
 	%D%/mp/cuda_staged.h %D%/mp/cuda_staged.c %D%/mp/cuda_break.h %D%/mp/cuda_break.c \
+	%D%/mp/cuda_graphs.h %D%/mp/cuda_graphs.c %D%/mp/cuda_rounds.h %D%/mp/cuda_rounds.c \
 	%D%/mp/cuda_ops.c
 %C%_mp_cuda_ops_LDADD = libmp_rig.la
 %C%_mp_cuda_ll_ops_SOURCES = \
 	%D%/mp/cuda_rig.h %D%/mp/cuda_rig.c %D%/mp/cuda_job.h %D%/mp/cuda_job.c \
 	%D%/mp/cuda_ll_later.h %D%/mp/cuda_ll_later.c %D%/mp/cuda_layouts.h %D%/mp/cuda_layouts.c \
 	%D%/mp/cuda_ll_patterns.h %D%/mp/cuda_ll_patterns.c %D%/mp/cuda_staged.h %D%/mp/cuda_staged.c \
+	%D%/mp/cuda_graphs.h %D%/mp/cuda_graphs.c %D%/mp/cuda_rounds.h %D%/mp/cuda_rounds.c \
 	%D%/mp/cuda_ll_ops.c
 %C%_mp_cuda_ll_ops_LDADD = libmp_rig.la
 %C%_bench_cuda_calls_SOURCES = \

@@ -484,18 +484,24 @@ XEP_API xep_status_t xep_layout(const xep_layout_args_t *args, xep_layout_t *out
  * reads must be there, and what it writes is there, in the order of that stream. The call, or its request, is done when
  * the operation is enqueued and, in a dispatch, the rows are counted; that wait for the counts is the only one. So
  * received rows are read, outputs are used and a handle is released by work on the same stream, or by work that waits
- * for it. A stream that is being captured into a graph is XEP_ERR_INVALID.
+ * for it.
  *
  * In mode ll nothing is waited for: rows are counted in device memory, where expert_begin, expert_count, expert_rows,
  * pair_begin and pair_count are, and xep_recv_t.rows is the capacity. A request is done when its second phase is
  * enqueued, which the first wait or test does, behind the second phases of all operations that began earlier; nothing
- * of the operation runs between the phases. Operations may be captured into a graph: each launch of it is an operation
- * like any other, so that all ranks launch theirs in the same order among the buffer's operations. The stream of the
- * graph orders it, the buffer does not, and the handles of its dispatches are kept as long as the graph.
+ * of the operation runs between the phases.
+ *
+ * What the host waits for nothing in may be captured into a graph: all operations of ll; in mode normal combines, and
+ * dispatches with XEP_DISPATCH_COUNTS_THERE, of cached handles too. (One whose counts are waited for is XEP_ERR_INVALID
+ * on a stream that is being captured.) Each launch of the graph is these operations once more, with what then lies at
+ * the addresses that the calls were given; all ranks launch theirs in the same order among the buffer's operations. The
+ * stream of the graph orders it, the buffer does not. The handles of its dispatches are kept as long as it is launched,
+ * and after a reset, which releases them, it is not launched any more. Its kernels wait as long as the captured call
+ * said; in mode normal, where one has waited in vain, what its rank launches later does nothing, and others miss it.
  *
  * An error that shows only while the work runs (XEP_ERR_TIMEOUT: a rank did not come; XEP_ERR_PROTOCOL: ranks disagree
- * on a combine, or, in ll, on a dispatch, whose rows may not fit, or whose topk_idx has what is no expert) is returned
- * by a later operation of the buffer, which is broken until xep_buffer_reset().
+ * on a combine, or, where no counts are waited for, on a dispatch, whose rows may not fit, or whose topk_idx has what
+ * is no expert) is returned by a later call for an operation of the buffer, which is broken until xep_buffer_reset().
  *
  * Staged: where some rank is not mapped (other hosts, XEP_MAP=never) every operation goes through pinned memory of the
  * host, by the mode, the transports and the threads (XEP_THREADS) of host memory, with its sums and its errors. What

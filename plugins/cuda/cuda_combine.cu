@@ -35,24 +35,41 @@ static __device__ void sum_weights(const xep_cuda_combine_t &c)
     }
 }
 
+/* Waits for the others, in every block by itself; then sums where they agree and the dispatch has moved rows. */
+template <typename E>
+static __device__ __forceinline__ void sum_all(const xep_cuda_combine_t &c, uint64_t epoch, char *shared)
+{
+    if (!wait_all(c.peer[c.rank], c.nranks, c.ready, c.word_stride, epoch, c.deadline)) {
+        lose_step(&c.now->lost, epoch);
+        return;
+    }
+    if (!compare_offers(
+            c.nranks, [&](uint32_t r) { return c.peer[c.rank] + c.said + r * c.word_stride; }, c.differs) ||
+        *c.verdict != XEP_CUDA_GO)
+        return;
+    sum_tokens<E, false>(c, shared);
+    if (c.out_weights != nullptr) sum_weights(c);
+}
+
+/*
+ * The last block counts the operation: by then all blocks have read the epoch of the one before. Where a rank did not
+ * come in time it may come yet, and find the input as it was, since the end of this kernel waits for it once more.
+ */
 template <typename E> static __device__ __forceinline__ void combine(const xep_cuda_combine_t &c)
 {
     extern __shared__ __align__(128) char shared[];
+    const uint64_t epoch = c.now->epoch + 1;
+    if (has_lost_step(&c.now->lost, epoch)) return; /* all blocks */
     if (blockIdx.x == 0) {
         say_offer(c.peer, c.nranks, c.said + c.rank * c.word_stride, c.offer);
-        tell_all(c.peer, c.rank, c.nranks, c.ready, c.word_stride, c.epoch);
+        tell_all(c.peer, c.rank, c.nranks, c.ready, c.word_stride, epoch);
     }
     open_pulls(c.sum, shared);
-    if (wait_all(c.peer[c.rank], c.nranks, c.ready, c.word_stride, c.epoch, c.deadline) &&
-        compare_offers(
-            c.nranks, [&](uint32_t r) { return c.peer[c.rank] + c.said + r * c.word_stride; }, c.differs) &&
-        *c.verdict == XEP_CUDA_GO) {
-        sum_tokens<E, false>(c, shared);
-        if (c.out_weights != nullptr) sum_weights(c);
-    }
+    sum_all<E>(c, epoch, shared);
     if (!is_last_block(c.blocks_done)) return;
-    tell_all(c.peer, c.rank, c.nranks, c.read, c.word_stride, c.epoch);
-    wait_all(c.peer[c.rank], c.nranks, c.read, c.word_stride, c.epoch, c.at_the_end);
+    if (threadIdx.x == 0) c.now->epoch = epoch;
+    tell_all(c.peer, c.rank, c.nranks, c.read, c.word_stride, epoch);
+    if (!wait_all(c.peer[c.rank], c.nranks, c.read, c.word_stride, epoch, c.at_the_end)) lose_step(&c.now->lost, epoch);
 }
 
 extern "C" __global__ void __launch_bounds__(1024, 1)

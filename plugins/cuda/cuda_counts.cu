@@ -10,11 +10,13 @@
 
 #include <stddef.h>
 
-enum { HEADER = sizeof(normal_record_t) / 4, AGREES_WITH_ALL = -1 };
+/* In words of 4 bytes; the epoch comes first. */
+enum { HEADER = sizeof(normal_record_t) / 4, EPOCH = 2, AGREES_WITH_ALL = -1 };
+static_assert(offsetof(normal_record_t, epoch) == 0 && sizeof(normal_record_t::epoch) == 4 * EPOCH, "");
 
 static __device__ __forceinline__ const uint32_t *record_of(const xep_cuda_counts_t &counts, uint32_t source)
 {
-    return (const uint32_t *)(counts.peer[counts.rank] + counts.ring + source * counts.record_bytes);
+    return (const uint32_t *)(counts.peer[counts.rank] + counts.records + source * counts.record_bytes);
 }
 
 static __device__ __forceinline__ const normal_record_t &header_of(const xep_cuda_counts_t &counts, uint32_t source)
@@ -28,12 +30,14 @@ static __device__ __forceinline__ uint32_t experts_of(const xep_cuda_counts_t &c
 }
 
 /* A warp writes the record of one rank: rows to everyone, and the selections of that rank's experts. */
-static __device__ __forceinline__ void store_record(const xep_cuda_counts_t &counts, uint32_t to, uint32_t wrong)
+static __device__ __forceinline__ void store_record(const xep_cuda_counts_t &counts, uint64_t epoch, uint32_t to,
+                                                    uint32_t wrong)
 {
-    uint32_t *record = (uint32_t *)(counts.peer[to] + counts.ring + counts.rank * counts.record_bytes);
+    uint32_t *record = (uint32_t *)(counts.peer[to] + counts.records + counts.rank * counts.record_bytes);
     const uint32_t *header = (const uint32_t *)&counts.header;
     const uint32_t first = counts.first_expert[to], lane = threadIdx.x % 32;
-    for (uint32_t i = lane; i < HEADER; i += 32)
+    if (lane == 0) ((normal_record_t *)record)->epoch = epoch;
+    for (uint32_t i = EPOCH + lane; i < HEADER; i += 32)
         record[i] = i == offsetof(normal_record_t, wrong) / 4 ? wrong : header[i];
     if (counts.header.params[NORMAL_CACHED]) return;
     record += HEADER;
@@ -42,18 +46,24 @@ static __device__ __forceinline__ void store_record(const xep_cuda_counts_t &cou
         record[counts.nranks + i] = counts.selections[first + i];
 }
 
-/* A warp shows the host what came from one rank. */
-static __device__ __forceinline__ void mirror_record(const xep_cuda_counts_t &counts, char *mirror, uint32_t from)
+/*
+ * A warp shows the host what came from one rank. The host has counted fewer operations than the device where graphs
+ * were replayed: it is shown its own number for that of this one.
+ */
+static __device__ __forceinline__ void mirror_record(const xep_cuda_counts_t &counts, uint64_t epoch, char *mirror,
+                                                     uint32_t from)
 {
     uint32_t *to = (uint32_t *)(mirror + from * counts.record_bytes), words = HEADER;
     if (!counts.header.params[NORMAL_CACHED]) words += counts.nranks + experts_of(counts, counts.rank);
-    for (uint32_t i = threadIdx.x % 32; i < words; i += 32) to[i] = record_of(counts, from)[i];
+    for (uint32_t i = EPOCH + threadIdx.x % 32; i < words; i += 32) to[i] = record_of(counts, from)[i];
+    if (threadIdx.x % 32 == 0)
+        ((normal_record_t *)to)->epoch = header_of(counts, from).epoch - epoch + counts.header.epoch;
 }
 
-static __device__ __forceinline__ int is_sound(const xep_cuda_counts_t &counts, uint32_t rank)
+static __device__ __forceinline__ int is_sound(const xep_cuda_counts_t &counts, uint64_t epoch, uint32_t rank)
 {
     const normal_record_t &header = header_of(counts, rank), &first = header_of(counts, 0);
-    return header.epoch == counts.header.epoch && header.wrong == 0 && header.slot < counts.slots &&
+    return header.epoch == epoch && header.wrong == 0 && header.slot < counts.slots &&
            header.capacity <= counts.recv_rows &&
            (!counts.header.params[NORMAL_CACHED] || header.routing == first.routing);
 }
@@ -94,21 +104,22 @@ static __device__ __forceinline__ void find_places(const xep_cuda_counts_t &coun
 }
 
 /* All threads of the block; true: rows may move. */
-static __device__ __forceinline__ int judge(const xep_cuda_counts_t &counts)
+static __device__ __forceinline__ int judge(const xep_cuda_counts_t &counts, uint64_t epoch)
 {
     int good = 1;
     for (uint32_t p = threadIdx.x; p < NORMAL_PARAMS; p += blockDim.x) good &= is_agreed(counts, p);
     for (uint32_t r = threadIdx.x; r < counts.nranks; r += blockDim.x) {
         uint64_t row = 0;
-        good &= is_sound(counts, r) & add_rank(counts, r, &row);
+        good &= is_sound(counts, epoch, r) & add_rank(counts, r, &row);
         if (good) find_places(counts, r, row);
     }
     return __syncthreads_and(good);
 }
 
-static __device__ __forceinline__ void mirror_all(const xep_cuda_counts_t &counts, char *mirror)
+static __device__ __forceinline__ void mirror_all(const xep_cuda_counts_t &counts, uint64_t epoch, char *mirror)
 {
-    for (uint32_t r = threadIdx.x / 32; r < counts.nranks; r += blockDim.x / 32) mirror_record(counts, mirror, r);
+    for (uint32_t r = threadIdx.x / 32; r < counts.nranks; r += blockDim.x / 32)
+        mirror_record(counts, epoch, mirror, r);
     __threadfence_system();
     __syncthreads();
 }
@@ -153,11 +164,11 @@ static __device__ __forceinline__ void find_small(const xep_cuda_counts_t &count
 }
 
 /* The first one is what the host tells; the records of later ones are not looked at. All threads of the block. */
-static __device__ __forceinline__ void keep_refusal(const xep_cuda_counts_t &counts, uint64_t first)
+static __device__ __forceinline__ void keep_refusal(const xep_cuda_counts_t &counts, uint64_t epoch, uint64_t first)
 {
     const int kept = *(volatile uint64_t *)&counts.refusal->refused != 0;
     if (__syncthreads_or(kept)) return;
-    mirror_all(counts, counts.refused);
+    mirror_all(counts, epoch, counts.refused);
     if (threadIdx.x != 0) return;
     xep_cuda_refusal_t refusal = {0, first, 0, 0, 0};
     find_small(counts, &refusal);
@@ -170,9 +181,9 @@ static __device__ __forceinline__ void keep_refusal(const xep_cuda_counts_t &cou
 
 /* ---- counts that the host waits for ---- */
 
-static __device__ __forceinline__ void tell_host(const xep_cuda_counts_t &counts, uint64_t first)
+static __device__ __forceinline__ void tell_host(const xep_cuda_counts_t &counts, uint64_t epoch, uint64_t first)
 {
-    mirror_all(counts, counts.mirror);
+    mirror_all(counts, epoch, counts.mirror);
     if (threadIdx.x != 0) return;
     *counts.wrong_first = first;
     __threadfence_system();
@@ -183,21 +194,25 @@ extern "C" __global__ void __launch_bounds__(1024, 1) xep_cuda_counts(const __gr
 {
     const uint32_t warp = threadIdx.x / 32, warps = blockDim.x / 32;
     const uint64_t first = counts.header.params[NORMAL_CACHED] ? UINT64_MAX : *counts.wrong;
+    const uint64_t epoch = counts.now->epoch + 1;
     if (threadIdx.x == 0) *counts.verdict = XEP_CUDA_LOST;
     if (counts.counts_there) show_counts(counts, 0); /* also where some record does not come */
+    if (has_lost_step(&counts.now->lost, epoch)) return;
     for (uint32_t i = warp; i < counts.nranks; i += warps)
-        store_record(counts, (counts.rank + 1 + i) % counts.nranks, first != UINT64_MAX);
+        store_record(counts, epoch, (counts.rank + 1 + i) % counts.nranks, first != UINT64_MAX);
     __threadfence_system();
     __syncthreads();
-    tell_all(counts.peer, counts.rank, counts.nranks, counts.word, counts.word_stride, counts.header.epoch);
-    if (!wait_all(counts.peer[counts.rank], counts.nranks, counts.word, counts.word_stride, counts.header.epoch,
-                  counts.deadline))
+    if (threadIdx.x == 0) counts.now->epoch = epoch; /* all threads have read it */
+    tell_all(counts.peer, counts.rank, counts.nranks, counts.word, counts.word_stride, epoch);
+    if (!wait_all(counts.peer[counts.rank], counts.nranks, counts.word, counts.word_stride, epoch, counts.deadline)) {
+        lose_step(&counts.now->lost, epoch);
         return;
-    const int go = judge(counts);
+    }
+    const int go = judge(counts, epoch);
     add_selections(counts);
     __syncthreads();
     if (threadIdx.x == 0) *counts.verdict = go ? XEP_CUDA_GO : XEP_CUDA_STAY;
-    if (!counts.counts_there) tell_host(counts, first);
+    if (!counts.counts_there) tell_host(counts, epoch, first);
     else if (go) show_counts(counts, 1);
-    else keep_refusal(counts, first);
+    else keep_refusal(counts, epoch, first);
 }

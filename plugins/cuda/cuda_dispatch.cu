@@ -207,10 +207,11 @@ extern "C" __global__ void __launch_bounds__(1024, 1)
     extern __shared__ __align__(128) char shared[];
     const xep_cuda_dispatch_t &d = dispatch;
     const int verdict = *d.verdict;
+    const uint64_t epoch = d.now->epoch;
     if (d.tail != nullptr) mark_tail(d, verdict, (uint64_t)d.topk * (d.wide ? 2 : 1));
     if (verdict == XEP_CUDA_GO) move(d, shared);
     if (!is_last_block(d.blocks_done) || verdict == XEP_CUDA_LOST) return;
     /* also where nothing moves: until all have said so, a rank still looks at the records of the others */
-    tell_all(d.peer, d.rank, d.nranks, d.word, d.word_stride, d.epoch);
-    wait_all(d.peer[d.rank], d.nranks, d.word, d.word_stride, d.epoch, d.deadline);
+    tell_all(d.peer, d.rank, d.nranks, d.word, d.word_stride, epoch);
+    if (!wait_all(d.peer[d.rank], d.nranks, d.word, d.word_stride, epoch, d.deadline)) lose_step(&d.now->lost, epoch);
 }

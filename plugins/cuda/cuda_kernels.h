@@ -15,6 +15,12 @@ enum {
     XEP_CUDA_PLAN_THREADS = 512
 };
 
+/** How far a buffer has come: counted by its kernels, so that a replayed graph counts on. Device memory. */
+typedef struct xep_cuda_now {
+    uint64_t epoch; /* of the last operation that has begun here */
+    uint64_t lost;  /* epoch of the first one in which some word did not come; 0: none. Later ones do nothing */
+} xep_cuda_now_t;
+
 /** A token goes to this rank, as this row of what the rank gets from here. */
 typedef struct xep_cuda_dest {
     int32_t rank;
@@ -79,10 +85,11 @@ typedef struct xep_cuda_refusal {
 typedef struct xep_cuda_counts {
     char *const *peer; /* [nranks] */
     uint32_t rank, nranks;
-    normal_record_t header;      /* of the own record; wrong is filled here */
-    uint64_t ring, record_bytes; /* offset of the [nranks] records of this turn in a heap */
-    uint64_t word, word_stride;  /* offset of the word that rank 0 writes; bytes to that of the next rank */
-    const uint64_t *wrong;       /* of the plan; the next four as well. Not read if the routing is cached */
+    xep_cuda_now_t *now;
+    normal_record_t header;         /* of the own record, with the host's epoch; that and wrong are filled here */
+    uint64_t records, record_bytes; /* offset of the [nranks] records in a heap */
+    uint64_t word, word_stride;     /* offset of the word that rank 0 writes; bytes to that of the next rank */
+    const uint64_t *wrong;          /* of the plan; the next four as well. Not read if the routing is cached */
     const uint32_t *rows;
     const uint32_t *selections;
     const uint32_t *first_expert; /* [nranks + 1] */
@@ -92,9 +99,9 @@ typedef struct xep_cuda_counts {
     uint32_t *rank_rows;     /* [nranks][nranks] rows from i to j: made, or that of the cached routing */
     xep_cuda_there_t *there; /* [nranks] made */
     int32_t *verdict;        /* made */
-    char *mirror;            /* pinned: [nranks] the records as they came */
+    char *mirror;            /* pinned: [nranks] the records as they came, with the host's epoch for this one's */
     uint64_t *wrong_first;   /* pinned: *wrong */
-    uint64_t *counted;       /* pinned: the epoch, once all of this is there */
+    uint64_t *counted;       /* pinned: the host's epoch, once all of this is there */
     uint32_t *local;         /* [experts of this rank] made: selections, or those of the cached routing */
     uint32_t counts_there;   /* 1: no host waits; the next two are made, and the pinned ones above are not */
     uint32_t alignment;      /* of expert_rows */
@@ -113,7 +120,7 @@ typedef struct xep_cuda_dispatch {
     uint32_t wide;    /* 1: the received indices are int64_t, 0: int32_t */
     uint32_t copying; /* warps of a block that move rows; the others move what belongs to them */
     uint32_t stages;  /* of a chunk each, for each copying warp, in shared memory; 0: rows that no bulk copy can move */
-    uint64_t epoch;
+    xep_cuda_now_t *now; /* its epoch is that of the counts */
     const char *x;
     uint64_t x_stride, row_bytes, row_stride;
     const int32_t *chosen; /* [tokens][topk] or -1 */
@@ -142,7 +149,7 @@ typedef struct xep_cuda_combine {
     uint32_t rank, nranks;
     xep_cuda_sum_t sum;
     uint32_t max_dests;
-    uint64_t epoch;
+    xep_cuda_now_t *now;
     uint64_t row_stride;
     const xep_cuda_dest_t *dest;
     const xep_cuda_there_t *there; /* [nranks] */

@@ -202,19 +202,14 @@ static const char *const waited_for[CUDA_LL_LATE_WORDS] = {
     [CUDA_LL_READERS] = "the end of a combine",
 };
 
-/*
- * What counts begin with. The words too: kernels count from 0 in a mode that is opened again, after a reset, when no
- * device does anything for this buffer and none will until all ranks have come here.
- */
+/* What kernels count from. */
 static xep_status_t set_up(void *opaque)
 {
     cuda_ll_t *mode = opaque;
     xep_device_t *device = mode->cuda.device;
-    const xep_region_t *words = &mode->ll.kit.env->regions[XEP_REGION_CONTROL];
     mode->ll.layout = mode->layout.ll;
-    xep_status_t status = device->ops->fill(device, words->base, 0, words->bytes, NULL);
-    if (status == XEP_OK) status = device->ops->fill(device, mode->wrong, 0xff, sizeof *mode->wrong, NULL);
-    return status == XEP_OK ? device->ops->sync(device) : status;
+    xep_status_t status = device->ops->fill(device, mode->wrong, 0xff, sizeof *mode->wrong, NULL);
+    return status == XEP_OK ? cuda_clear_words(&mode->ll.kit) : status;
 }
 
 const cuda_mode_parts_t cuda_mode_parts = {

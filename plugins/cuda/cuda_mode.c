@@ -76,6 +76,14 @@ static xep_status_t fill_tables(const xep_kit_t *kit, const cuda_mode_t *cuda)
     return status == XEP_OK ? cuda->device->ops->sync(cuda->device) : status;
 }
 
+xep_status_t cuda_clear_words(const xep_kit_t *kit)
+{
+    xep_device_t *device = kit->env->device;
+    const xep_region_t *words = &kit->env->regions[XEP_REGION_CONTROL];
+    xep_status_t status = device->ops->fill(device, words->base, 0, words->bytes, NULL);
+    return status == XEP_OK ? device->ops->sync(device) : status;
+}
+
 /* ---- kernels ---- */
 
 /* All are loaded before the first is launched: one that is loaded late would wait for one that waits for it. */

@@ -88,6 +88,12 @@ xep_cuda_deadline_t cuda_deadline(const cuda_mode_t *cuda, const xep_op_t *op, u
 /** Multiprocessors that a buffer may use. */
 uint32_t cuda_multiprocessors(const xep_kit_t *kit);
 
+/**
+ * For set_up: the words of this rank's heap begin at 0, as what kernels count does, in a mode that is opened again,
+ * too. No device does anything for this buffer then, and none will until all ranks have come here.
+ */
+xep_status_t cuda_clear_words(const xep_kit_t *kit);
+
 /** Launches a kernel on the operation's stream. */
 xep_status_t cuda_launch(const cuda_mode_t *cuda, const xep_op_t *op, int kernel, uint32_t blocks, uint32_t threads,
                          uint32_t shared_bytes, void *args);

@@ -54,6 +54,7 @@ static void lay_device(void *opaque, xep_carve_t *memory)
     cuda_normal_t *mode = opaque;
     const xep_shape_t *shape = mode->normal.kit.shape;
     uint64_t ranks = shape->nranks, segments = (shape->tokens + 31) / 32;
+    mode->now = xep_carve_array(memory, 1, sizeof *mode->now);
     mode->scratch = xep_carve_array(memory, 2 * segments * ranks, sizeof *mode->scratch);
     mode->wrong = xep_carve_array(memory, 1, sizeof *mode->wrong);
     for (uint32_t s = 0; s < shape->slots; s++) {
@@ -105,7 +106,10 @@ static const char *const waited_for[CUDA_LATE_WORDS] = {
     [CUDA_READERS] = "the end of a combine",
 };
 
-/* The plan counts selections in shared memory, two words for each expert, which limits how many there may be. */
+/*
+ * The plan counts selections in shared memory, two words for each expert, which limits how many there may be. Words
+ * begin with what the kernels count from: 0, in a mode that is opened again, too (cuda_mode.h).
+ */
 static xep_status_t set_up(void *opaque)
 {
     cuda_normal_t *mode = opaque;
@@ -117,7 +121,7 @@ static xep_status_t set_up(void *opaque)
                          cuda_shared_bytes(&mode->cuda) / 8);
     mode->normal.records = mode->mirror;
     normal_make_factors(mode->normal.factors, shape->nranks);
-    return XEP_OK;
+    return cuda_clear_words(&mode->normal.kit);
 }
 
 const cuda_mode_parts_t cuda_mode_parts = {
@@ -146,20 +150,6 @@ const xep_kit_mode_t xep_kit_mode = {
     .lay_arrays = lay_host,
     .memory = XEP_MEMORY_CUDA,
 };
-
-/*
- * Kernels are given the number of their operation, by which ranks tell old words from new ones: those of a graph would
- * have the same one in each of its launches.
- */
-xep_status_t cuda_normal_take_stream(const cuda_normal_t *mode, xep_op_t *op)
-{
-    const xep_env_t *env = mode->normal.kit.env;
-    xep_device_t *device = mode->cuda.device;
-    void *stream = cuda_stream(op);
-    if (!device->ops->is_captured(device, stream)) return device->ops->after_mark(device, stream);
-    return env->fail(env, op, XEP_ERR_INVALID,
-                     "invalid stream: %p is being captured (one that is not: graphs are for mode ll)", stream);
-}
 
 /*
  * A combine ends when all have read the input, so whatever is enqueued behind it may write there: the kit finds every

@@ -12,18 +12,37 @@
  * combine: rows into the slot's input (zero copy: they are there), then one kernel: ready to all, wait for theirs, pull
  *     and sum, read to all, wait for theirs.
  *
- * Words. A rank has one line for each other rank in every heap. All operations of a buffer run one after the other on a
- * device, in the order of their epochs on every rank, so a line serves all slots: a word at epoch n or later says that
- * its writer has come so far in operation n.
+ * Epochs are counted by the kernels, in device memory (xep_cuda_now_t): that of the counts, and that of a combine in
+ * its last block, add one to that of the operation before. No launch has a number of its own, so a graph of operations
+ * can be replayed: a replay is further operations, the same on all ranks. The host's epochs are for the host alone: a
+ * kernel gives back the one that it was launched with (counted), and shows records with it.
+ *
+ * Words. A rank has one line for each other rank in every heap. All operations of a buffer run one after the other on
+ * a device, in the order of their epochs on every rank, so a line, with one record, serves all slots: a word at epoch n
+ * or later says that its writer has come so far in operation n.
+ *
+ * operation n   writer r, in every heap       reader                  before that word
+ * counts        line[r].counts = n            counts of a dispatch    the record of r
+ * done          line[r].done = n              rows of a dispatch      all rows of r; r has looked at all records
+ * ready         combine line[r].ready = n     combine                 the input of r, and its offer
+ * read          combine line[r].read = n      end of the combine      r has read what it sums, and all offers
  *
  * Why nothing is overwritten before it was read. Records and offers: their writer's next operation begins when it has
  * the "done" or "read" of all ranks of this one, which they send after they have looked. Slots: a rank names its slot
  * in the record, which its stream sends after the work that was enqueued before, so also after that which reads the old
  * rows. The input: a combine ends when all have read it.
  *
+ * Where a word does not come in time its reader has lost step: it notes the epoch, and all that its stream has of this
+ * buffer behind that does nothing, replays too. It tells no words, so that ranks that go on wait for it in vain, and
+ * name it, before they take rows for its that are not. Nothing but a reset, which opens the mode anew, ends that. After
+ * it, words and epochs begin at 0: every rank clears its own while no device does anything for the buffer.
+ *
  * With XEP_DISPATCH_COUNTS_THERE the host waits for nothing: the kernel of the counts shows them in device memory, and
  * that of the rows marks those behind them. Where all ranks conclude that nothing moves, it keeps the records in pinned
  * memory, combines of the handle sum nothing, and the next call tells why.
+ *
+ * A graph can have what the host does not wait for: dispatches with XEP_DISPATCH_COUNTS_THERE, of cached handles too,
+ * and combines. What a launch has is what does not change from replay to replay: addresses, the slot, its routing.
  *
  * What can go wrong: a rank that does not come. The kernel that waits for it writes who that is into pinned memory and
  * ends; the dispatch whose counts are waited for fails, or else the next operation does. After stop all waits end.
@@ -78,6 +97,7 @@ typedef struct cuda_normal {
     cuda_routing_t *routings; /* [slots] */
     cuda_slot_t *slots;       /* [slots] */
     /* device memory: */
+    xep_cuda_now_t *now;
     uint32_t *scratch; /* of the plan */
     uint64_t *wrong;
     /* pinned: */
@@ -106,9 +126,6 @@ void cuda_normal_show_there(cuda_normal_t *mode, const xep_op_t *op);
 xep_status_t cuda_normal_check_refusal(void *mode, xep_op_t *op);
 
 /* ---- cuda_normal_dispatch.c, cuda_normal_combine.c ---- */
-
-/** The last to refuse an operation; what is enqueued on its stream then comes after all of this buffer before it. */
-xep_status_t cuda_normal_take_stream(const cuda_normal_t *mode, xep_op_t *op);
 
 xep_status_t cuda_normal_dispatch(void *mode, xep_op_t *op);
 xep_status_t cuda_normal_combine(void *mode, xep_op_t *op);

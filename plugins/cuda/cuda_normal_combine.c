@@ -66,7 +66,7 @@ static xep_status_t launch_sums(cuda_normal_t *mode, const xep_op_t *op)
         .nranks = shape->nranks,
         .sum = {.tokens = (uint32_t)routing->tokens},
         .max_dests = normal->layout.max_dests,
-        .epoch = op->epoch,
+        .now = mode->now,
         .row_stride = normal->layout.common.combine_stride,
         .dest = mode->routings[normal_routing_index(normal, routing)].dest,
         .there = mode->slots[op->slot].there,
@@ -132,6 +132,6 @@ xep_status_t cuda_normal_combine(void *opaque, xep_op_t *op)
     xep_status_t status = normal_check_combine(&mode->normal, op);
     if (status == XEP_OK) status = cuda_check_missing(&mode->normal.kit, op);
     if (status == XEP_OK) status = check_memory(mode, op);
-    if (status == XEP_OK) status = cuda_normal_take_stream(mode, op);
+    if (status == XEP_OK) status = mode->cuda.device->ops->after_mark(mode->cuda.device, cuda_stream(op));
     return status == XEP_OK ? xep_steps_begin(mode, op) : status;
 }

@@ -91,8 +91,9 @@ static xep_status_t launch_counts(cuda_normal_t *mode, const xep_op_t *op)
         .peer = mode->cuda.peer,
         .rank = shape->rank,
         .nranks = shape->nranks,
+        .now = mode->now,
         .header = normal_slot(normal, op->slot)->record,
-        .ring = normal_record_offset(normal, op->turn, 0),
+        .records = normal_record_offset(normal, 0, 0),
         .record_bytes = normal->layout.record_bytes,
         .word = normal->layout.mail + offsetof(normal_mail_t, counts),
         .word_stride = sizeof(normal_mail_t),
@@ -149,7 +150,7 @@ static xep_status_t launch_rows(cuda_normal_t *mode, const xep_op_t *op)
         .wide = args->topk_idx_dtype == XEP_INT64,
         .copying = is_bulk(args) ? COPYING : PLAIN,
         .stages = is_bulk(args) ? STAGES : 0,
-        .epoch = op->epoch,
+        .now = mode->now,
         .x = args->x,
         .x_stride = args->x_stride,
         .row_bytes = bytes,
@@ -195,8 +196,8 @@ static xep_status_t enqueue(void *opaque, xep_op_t *op)
 }
 
 /*
- * The word holds the epoch of the dispatch that last used the slot, so it needs no clearing. Acquire goes with the
- * device's fence before it: then the records in the mirror are there, too. A kernel that gave up never writes it.
+ * The word holds the host's epoch of the dispatch that last used the slot, so it needs no clearing. Acquire goes with
+ * the device's fence before it: then the records in the mirror are there, too. A kernel that gave up never writes it.
  */
 static xep_status_t wait_counts(void *opaque, xep_op_t *op)
 {
@@ -297,6 +298,18 @@ static xep_status_t check_memory(const cuda_normal_t *mode, xep_op_t *op)
     return args->tokens == 0 ? XEP_OK : cuda_check_arrays(&mode->cuda, arrays, sizeof arrays / sizeof arrays[0]);
 }
 
+/* A launch of a graph is no call, in which the host could wait. */
+static xep_status_t check_captured(const cuda_normal_t *mode, xep_op_t *op)
+{
+    const xep_env_t *env = mode->normal.kit.env;
+    if (cuda_counts_there(op) || !mode->cuda.device->ops->is_captured(mode->cuda.device, cuda_stream(op)))
+        return XEP_OK;
+    return env->fail(env, op, XEP_ERR_INVALID,
+                     "invalid stream: %p is being captured (one that is not, or XEP_DISPATCH_COUNTS_THERE with a "
+                     "capacity: the host waits for the counts)",
+                     cuda_stream(op));
+}
+
 /*
  * The routing has no lists on the host: topk, tokens and epoch are what later calls ask for. From xep_steps_begin() on
  * an error is one of the operation: other ranks may know of it.
@@ -309,7 +322,8 @@ xep_status_t cuda_normal_dispatch(void *opaque, xep_op_t *op)
     xep_status_t status = normal_check_dispatch(normal, op);
     if (status == XEP_OK) status = cuda_normal_check_there(mode, op);
     if (status == XEP_OK) status = check_memory(mode, op);
-    if (status == XEP_OK) status = cuda_normal_take_stream(mode, op);
+    if (status == XEP_OK) status = check_captured(mode, op);
+    if (status == XEP_OK) status = mode->cuda.device->ops->after_mark(mode->cuda.device, cuda_stream(op));
     if (status == XEP_OK) status = normal_choose_routing(normal, op, &routing);
     if (status != XEP_OK) return status;
     normal_use_routing(normal, op, routing);

@@ -99,6 +99,19 @@ template <typename F> __device__ __forceinline__ int compare_offers(uint32_t nra
     return __syncthreads_and(same);
 }
 
+/** All threads of the block: of what the buffer does next, nothing is done any more. */
+__device__ __forceinline__ void lose_step(uint64_t *lost, uint64_t epoch)
+{
+    if (threadIdx.x == 0) *(volatile uint64_t *)lost = epoch;
+}
+
+/** Whether an operation before this one has lost step; not if only another block of this one has. */
+__device__ __forceinline__ int has_lost_step(const uint64_t *lost, uint64_t epoch)
+{
+    const uint64_t first = *(const volatile uint64_t *)lost;
+    return first != 0 && first < epoch;
+}
+
 /**
  * True in the last block of the grid that comes here: all that the others wrote is visible to it, and to whom it tells.
  * One thread orders what its block wrote: with 1,024 of them that waited for their stores each, this took microseconds.

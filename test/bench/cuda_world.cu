@@ -109,6 +109,9 @@ void world::open_rank(uint32_t r)
     rank->there.make(s.nranks);
     rank->wrong.make(1);
     rank->dest.make(tokens * max_dests);
+    std::vector<xep_cuda_now_t> epochs;
+    for (uint64_t i = 0; i < EPOCHS; i++) epochs.push_back({i, 0});
+    for (auto &now : rank->now) now.make(epochs);
     ranks.push_back(std::move(rank));
 }
 
@@ -183,7 +186,8 @@ void world::counts(rank_state &rank)
     a.header.tokens = rank.tokens;
     a.header.capacity = a.recv_rows = at.recv_rows;
     a.header.params[NORMAL_HIDDEN] = s.hidden;
-    a.ring = at.records;
+    a.now = now(rank, COUNTING, rank.epoch - 1);
+    a.records = at.records;
     a.record_bytes = at.record_bytes;
     a.word = word(COUNTS);
     a.word_stride = WORDS * 64;
@@ -223,7 +227,7 @@ void world::dispatch(rank_state &rank)
     a.nscales = s.nscales;
     a.wide = s.idx_dtype == XEP_INT64;
     a.stages = (s.hidden * elem) % 16 == 0 && x_stride % 16 == 0 ? stages : 0;
-    a.epoch = rank.epoch;
+    a.now = now(rank, MOVING, rank.epoch);
     a.x = rank.x.data;
     a.x_stride = x_stride;
     a.row_bytes = s.hidden * elem;
@@ -256,7 +260,7 @@ void world::combine(rank_state &rank)
     a.sum.tokens = (uint32_t)rank.tokens;
     a.sum.hidden = s.hidden;
     a.max_dests = max_dests;
-    a.epoch = rank.epoch;
+    a.now = now(rank, SUMMING, rank.epoch - 1);
     a.row_stride = at.combine_stride;
     a.dest = rank.dest.data;
     a.there = rank.there.data;

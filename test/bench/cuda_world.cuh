@@ -77,6 +77,9 @@ struct heap_layout {
 
 enum { COUNTS, DONE, READY, READ, WORDS };
 
+/* What kernels count from is given to each launch by itself, so that it may be one of any kernel, or of several. */
+enum { EPOCHS = 8192, COUNTING = 0, MOVING, SUMMING, LAUNCHES };
+
 struct rank_state {
     uint32_t rank;
     cudaStream_t stream;
@@ -88,8 +91,9 @@ struct rank_state {
     device_array<int32_t> verdict, chosen;
     device_array<xep_cuda_there_t> there;
     device_array<xep_cuda_dest_t> dest;
-    uint64_t *counted; /* pinned, as the two below: the epoch, and the first wrong index */
-    uint32_t *late;    /* [2], the second one stops */
+    device_array<xep_cuda_now_t> now[LAUNCHES]; /* [EPOCHS] with that epoch */
+    uint64_t *counted;                          /* pinned, as the two below: the epoch, and the first wrong index */
+    uint32_t *late;                             /* [2], the second one stops */
     char *mirror;
     uint64_t tokens, epoch = 0;
     ~rank_state()
@@ -125,6 +129,11 @@ struct world {
     uint64_t word(int which) const
     {
         return at.words + which * 64;
+    }
+    static xep_cuda_now_t *now(rank_state &rank, int launch, uint64_t epoch)
+    {
+        if (epoch >= EPOCHS) fprintf(stderr, "too many epochs\n"), exit(2);
+        return rank.now[launch].data + epoch;
     }
     template <typename F> void each(F f)
     {

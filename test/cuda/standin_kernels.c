@@ -109,16 +109,17 @@ static void run_layout(const void *args)
 
 static const normal_record_t *record_from(const xep_cuda_counts_t *c, uint32_t rank)
 {
-    return (const normal_record_t *)(const void *)(c->peer[c->rank] + c->ring + rank * c->record_bytes);
+    return (const normal_record_t *)(const void *)(c->peer[c->rank] + c->records + rank * c->record_bytes);
 }
 
-static void send_records(const xep_cuda_counts_t *c)
+static void send_records(const xep_cuda_counts_t *c, uint64_t epoch)
 {
     const int cached = c->header.params[NORMAL_CACHED] != 0;
     for (uint32_t r = 0; r < c->nranks; r++) {
-        char *to = c->peer[r] + c->ring + c->rank * c->record_bytes;
+        char *to = c->peer[r] + c->records + c->rank * c->record_bytes;
         uint32_t first = c->first_expert[r], count = c->first_expert[r + 1] - first;
         normal_record_t header = c->header;
+        header.epoch = epoch;
         header.wrong = !cached && *c->wrong != UINT64_MAX;
         memcpy(to, &header, sizeof header);
         if (cached) continue;
@@ -138,7 +139,7 @@ static int all_agree(const xep_cuda_counts_t *c)
     return 1;
 }
 
-static int judge_rank(const xep_cuda_counts_t *c, uint32_t rank)
+static int judge_rank(const xep_cuda_counts_t *c, uint64_t epoch, uint32_t rank)
 {
     const normal_record_t *record = record_from(c, rank);
     const int cached = c->header.params[NORMAL_CACHED] != 0;
@@ -149,7 +150,7 @@ static int judge_rank(const xep_cuda_counts_t *c, uint32_t rank)
         if (s < c->rank) before += *count;
         rows += *count;
     }
-    if (record->epoch != c->header.epoch || record->wrong || record->slot >= c->slots || rows > record->capacity ||
+    if (record->epoch != epoch || record->wrong || record->slot >= c->slots || rows > record->capacity ||
         record->capacity > c->recv_rows || (cached && record->routing != c->header.routing))
         return 0;
     for (int i = 0; i < XEP_CUDA_AREAS; i++)
@@ -197,25 +198,40 @@ static void keep_refusal(const xep_cuda_counts_t *c)
     __atomic_store_n(&refusal->refused, 1, __ATOMIC_RELEASE);
 }
 
+/* By the numbers of the host. */
+static void show_host(const xep_cuda_counts_t *c, uint64_t epoch)
+{
+    for (uint32_t r = 0; r < c->nranks; r++) {
+        normal_record_t *shown = (normal_record_t *)(void *)(c->mirror + r * c->record_bytes);
+        memcpy(shown, record_from(c, r), c->record_bytes);
+        shown->epoch = shown->epoch - epoch + c->header.epoch;
+    }
+    *c->wrong_first = c->header.params[NORMAL_CACHED] ? UINT64_MAX : *c->wrong;
+    __atomic_store_n(c->counted, c->header.epoch, __ATOMIC_RELEASE);
+}
+
 static void run_counts(const void *args)
 {
     const xep_cuda_counts_t *c = args;
+    const uint64_t epoch = c->now->epoch + 1;
     int go = 1;
     *c->verdict = XEP_CUDA_LOST;
     if (c->counts_there) show_counts(c, 0);
-    send_records(c);
-    tell_all(c->peer, c->rank, c->nranks, c->word, c->word_stride, c->header.epoch);
-    if (!wait_all(c->peer[c->rank], c->nranks, c->word, c->word_stride, c->header.epoch, &c->deadline)) return;
+    if (c->now->lost != 0) return;
+    c->now->epoch = epoch;
+    send_records(c, epoch);
+    tell_all(c->peer, c->rank, c->nranks, c->word, c->word_stride, epoch);
+    if (!wait_all(c->peer[c->rank], c->nranks, c->word, c->word_stride, epoch, &c->deadline)) {
+        c->now->lost = epoch;
+        return;
+    }
     go = all_agree(c);
-    for (uint32_t r = 0; r < c->nranks; r++) go &= judge_rank(c, r);
+    for (uint32_t r = 0; r < c->nranks; r++) go &= judge_rank(c, epoch, r);
     add_selections(c);
     *c->verdict = go ? XEP_CUDA_GO : XEP_CUDA_STAY;
     if (c->counts_there && go) show_counts(c, 1);
     else if (c->counts_there) keep_refusal(c);
-    if (c->counts_there) return;
-    memcpy(c->mirror, record_from(c, 0), c->nranks * c->record_bytes);
-    *c->wrong_first = c->header.params[NORMAL_CACHED] ? UINT64_MAX : *c->wrong;
-    __atomic_store_n(c->counted, c->header.epoch, __ATOMIC_RELEASE);
+    if (!c->counts_there) show_host(c, epoch);
 }
 
 /* ---- rows ---- */
@@ -258,8 +274,9 @@ static void run_dispatch(const void *args)
     for (uint64_t t = 0; *d->verdict == XEP_CUDA_GO && t < d->tokens; t++)
         for (uint32_t n = 0; n < d->max_dests && d->dest[t * d->max_dests + n].rank != XEP_CUDA_NOBODY; n++)
             move_token(d, t, d->dest[t * d->max_dests + n]);
-    tell_all(d->peer, d->rank, d->nranks, d->word, d->word_stride, d->epoch);
-    wait_all(d->peer[d->rank], d->nranks, d->word, d->word_stride, d->epoch, &d->deadline);
+    const uint64_t epoch = d->now->epoch;
+    tell_all(d->peer, d->rank, d->nranks, d->word, d->word_stride, epoch);
+    if (!wait_all(d->peer[d->rank], d->nranks, d->word, d->word_stride, epoch, &d->deadline)) d->now->lost = epoch;
 }
 
 /* ---- combine ---- */
@@ -306,9 +323,13 @@ static int compare_offers(const xep_cuda_combine_t *c)
 
 static void combine(const xep_cuda_combine_t *c, xep_dtype_t dtype)
 {
+    const uint64_t epoch = c->now->epoch + 1;
+    if (c->now->lost != 0) return;
+    c->now->epoch = epoch;
     for (uint32_t r = 0; r < c->nranks; r++) memcpy(c->peer[r] + c->said + c->rank * c->word_stride, c->offer, 16);
-    tell_all(c->peer, c->rank, c->nranks, c->ready, c->word_stride, c->epoch);
-    int good = wait_all(c->peer[c->rank], c->nranks, c->ready, c->word_stride, c->epoch, &c->deadline);
+    tell_all(c->peer, c->rank, c->nranks, c->ready, c->word_stride, epoch);
+    int good = wait_all(c->peer[c->rank], c->nranks, c->ready, c->word_stride, epoch, &c->deadline);
+    if (!good) c->now->lost = epoch;
     if (good) good = compare_offers(c) && *c->verdict == XEP_CUDA_GO;
     float *sum = malloc(c->sum.hidden * sizeof *sum);
     for (uint64_t t = 0; good && sum != NULL && t < c->sum.tokens; t++) {
@@ -316,8 +337,8 @@ static void combine(const xep_cuda_combine_t *c, xep_dtype_t dtype)
         if (c->out_weights != NULL) sum_weights(c, t);
     }
     free(sum);
-    tell_all(c->peer, c->rank, c->nranks, c->read, c->word_stride, c->epoch);
-    wait_all(c->peer[c->rank], c->nranks, c->read, c->word_stride, c->epoch, &c->at_the_end);
+    tell_all(c->peer, c->rank, c->nranks, c->read, c->word_stride, epoch);
+    if (!wait_all(c->peer[c->rank], c->nranks, c->read, c->word_stride, epoch, &c->at_the_end)) c->now->lost = epoch;
 }
 
 static void run_combine_bf16(const void *args)

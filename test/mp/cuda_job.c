@@ -202,7 +202,7 @@ static void *make_outputs(cuda_job_t *job, xep_handle_t *handle, size_t *stride_
     return y;
 }
 
-void cuda_job_combine(cuda_job_t *job, xep_handle_t *handle)
+xep_combine_args_t cuda_job_outputs(cuda_job_t *job, xep_handle_t *handle)
 {
     mp_job_t *h = &job->host;
     const xep_recv_t *recv = xep_handle_recv(handle);
@@ -225,10 +225,22 @@ void cuda_job_combine(cuda_job_t *job, xep_handle_t *handle)
     memset(h->out, MP_POISON, h->tokens * h->out_stride);
     memset(h->out_weights, MP_POISON, weights_bytes(h));
     cuda_rig_put(job->out, h->out, h->tokens * h->out_stride, job->stream);
-    MP_OK(xep_combine(handle, &a, NULL));
+    return a;
+}
+
+void cuda_job_check_sums(cuda_job_t *job, const xep_combine_args_t *a)
+{
+    mp_job_t *h = &job->host;
     cuda_rig_get(h->out, job->out, h->tokens * h->out_stride, job->stream);
-    if (a.out_weights != NULL) cuda_rig_get(h->out_weights, job->out_weights, weights_bytes(h), job->stream);
+    if (a->out_weights != NULL) cuda_rig_get(h->out_weights, job->out_weights, weights_bytes(h), job->stream);
     mp_job_check_out(h);
+}
+
+void cuda_job_combine(cuda_job_t *job, xep_handle_t *handle)
+{
+    const xep_combine_args_t a = cuda_job_outputs(job, handle);
+    MP_OK(xep_combine(handle, &a, NULL));
+    cuda_job_check_sums(job, &a);
 }
 
 void cuda_job_refuse_missing(cuda_job_t *job, xep_handle_t *handle)

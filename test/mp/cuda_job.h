@@ -29,7 +29,11 @@ xep_dispatch_args_t cuda_job_dispatch(cuda_job_t *job, xep_handle_t *cached);
 /** Waits for the stream, and compares what came. */
 void cuda_job_check_recv(cuda_job_t *job, const xep_handle_t *handle);
 
-/** Expert outputs into the handle's input, or into memory of the device; a combine; and compares the sums. */
+/** Expert outputs into the handle's input, or into memory of the device, poison into the sums; and compares these. */
+xep_combine_args_t cuda_job_outputs(cuda_job_t *job, xep_handle_t *handle);
+void cuda_job_check_sums(cuda_job_t *job, const xep_combine_args_t *a);
+
+/** Outputs, a combine, and compares the sums. */
 void cuda_job_combine(cuda_job_t *job, xep_handle_t *handle);
 
 /** A combine that is to say what is missing is refused. */

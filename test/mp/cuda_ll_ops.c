@@ -6,11 +6,13 @@
  */
 #include <string.h>
 
+#include "cuda_graphs.h"
 #include "cuda_job.h"
 #include "cuda_layouts.h"
 #include "cuda_ll_later.h"
 #include "cuda_ll_patterns.h"
 #include "cuda_rig.h"
+#include "cuda_rounds.h"
 #include "cuda_staged.h"
 #include "mp_rig.h"
 
@@ -203,134 +205,6 @@ static void phases(xep_group_t *group)
     cuda_job_close(&job);
 }
 
-/* ---- nothing waits between operations: streams alone keep the rows apart ---- */
-
-enum { IN_A_ROW = 12, HIDDEN = 96, TOKENS = 50, EXPERTS = 16, TOPK = 4 };
-
-static void fill_round(float *x, int round, uint64_t tokens)
-{
-    for (uint64_t i = 0; i < tokens * HIDDEN; i++) x[i] = (float)((int)(i * 7 + (uint64_t)round * 13 + mp_rank()) % 31);
-}
-
-/* Experts that return what they got: a token comes back as often as it has selections. */
-static void check_round(const mp_job_t *job, const float *out, int round)
-{
-    static float x[TOKENS * HIDDEN];
-    fill_round(x, round, job->tokens);
-    for (uint64_t t = 0; t < job->tokens; t++) {
-        int n = 0;
-        for (uint32_t k = 0; k < TOPK; k++) n += ((const int64_t *)job->idx)[t * TOPK + k] >= 0;
-        for (uint32_t h = 0; h < HIDDEN; h++) MP_CHECK(out[t * HIDDEN + h] == x[t * HIDDEN + h] * (float)n);
-    }
-}
-
-static void one_after_the_other(xep_group_t *group)
-{
-    const mp_case_t c = {.name = "in a row",
-                         .experts = EXPERTS,
-                         .topk = TOPK,
-                         .hidden = HIDDEN,
-                         .tokens = TOKENS,
-                         .mask = 100,
-                         .dtype = XEP_FP32,
-                         .combine_dtype = XEP_FP32,
-                         LL};
-    static float host[IN_A_ROW][TOKENS * HIDDEN];
-    void *x[IN_A_ROW], *out[IN_A_ROW];
-    int32_t stats[EXPERTS] = {0};
-    uint64_t rows = 0;
-    cuda_job_t job;
-    xep_handle_t *handle;
-    cuda_job_open(&job, &c, 23, group, streams[1]);
-    int32_t *stats_there = cuda_rig_alloc(stats, sizeof stats);
-    uint64_t *rows_there = cuda_rig_alloc(&rows, sizeof rows);
-    cuda_rig_wait(streams[1]);
-    for (int i = 0; i < IN_A_ROW; i++) {
-        fill_round(host[i], i, job.host.tokens);
-        x[i] = cuda_rig_alloc(host[i], sizeof host[i]);
-        out[i] = cuda_rig_alloc(NULL, sizeof host[i]);
-    }
-    for (int i = 0; i < IN_A_ROW; i++) {
-        xep_dispatch_args_t a = cuda_job_dispatch(&job, NULL);
-        xep_combine_args_t b = XEP_COMBINE_ARGS_INIT;
-        a.x = x[i];
-        a.x_stride = 0;
-        a.stream = b.stream = streams[i / 3 % STREAMS]; /* the buffer orders its own operations on both */
-        a.expert_stats = stats_there;
-        a.recv_rows_p = rows_there;
-        b.out = out[i];
-        MP_OK(xep_dispatch(job.host.buffer, &a, &handle, NULL));
-        const xep_recv_t *recv = xep_handle_recv(handle);
-        b.x = recv->x; /* views of the slot are memory like any other */
-        b.x_stride = recv->x_stride;
-        MP_OK(xep_combine(handle, &b, NULL));
-        xep_handle_release(handle); /* its slot is taken again before the combine has begun */
-    }
-    for (int i = 0; i < STREAMS; i++) cuda_rig_wait(streams[i]);
-    for (int i = 0; i < IN_A_ROW; i++) {
-        cuda_rig_get(host[i], out[i], sizeof host[i], streams[0]);
-        check_round(&job.host, host[i], i);
-        cuda_rig_free(x[i]);
-        cuda_rig_free(out[i]);
-    }
-    cuda_rig_get(stats, stats_there, sizeof stats, streams[0]);
-    cuda_rig_get(&rows, rows_there, sizeof rows, streams[0]);
-    uint64_t received = 0;
-    for (int e = 0; e < EXPERTS; e++) received += (uint64_t)stats[e];
-    MP_CHECK(received == rows * IN_A_ROW);
-    cuda_rig_free(stats_there);
-    cuda_rig_free(rows_there);
-    cuda_job_close(&job);
-}
-
-/* ---- a graph: each replay is a dispatch and a combine like any other, of the rows that are there then ---- */
-
-enum { REPLAYS = 7 };
-
-static void graphs(xep_group_t *group)
-{
-    const mp_case_t c = {.name = "graph",
-                         .experts = EXPERTS,
-                         .topk = TOPK,
-                         .hidden = HIDDEN,
-                         .tokens = TOKENS,
-                         .mask = 100,
-                         .dtype = XEP_FP32,
-                         .combine_dtype = XEP_FP32,
-                         LL};
-    static float host[TOKENS * HIDDEN];
-    cuda_job_t job;
-    xep_handle_t *handle;
-    cuda_job_open(&job, &c, 37, group, streams[0]);
-    cuda_rig_wait(streams[0]);
-    void *x = cuda_rig_alloc(host, sizeof host), *out = cuda_rig_alloc(NULL, sizeof host);
-    xep_dispatch_args_t a = cuda_job_dispatch(&job, NULL);
-    xep_combine_args_t b = XEP_COMBINE_ARGS_INIT;
-    a.x = x;
-    a.x_stride = 0;
-    b.out = out;
-    b.stream = a.stream;
-    cuda_rig_capture(a.stream);
-    MP_OK(xep_dispatch(job.host.buffer, &a, &handle, NULL));
-    b.x = xep_handle_recv(handle)->x;
-    b.x_stride = xep_handle_recv(handle)->x_stride;
-    MP_OK(xep_combine(handle, &b, NULL));
-    void *graph = cuda_rig_graph(a.stream);
-    for (int i = 0; i < REPLAYS; i++) {
-        fill_round(host, i, job.host.tokens);
-        cuda_rig_put(x, host, sizeof host, a.stream);
-        for (int again = 0; again < 2; again++) cuda_rig_replay(graph, a.stream);
-        cuda_rig_get(host, out, sizeof host, a.stream);
-        check_round(&job.host, host, i);
-        if (i % 3 == 2) cuda_job_round(&job); /* beside the graph, in another slot */
-    }
-    cuda_rig_free_graph(graph);
-    xep_handle_release(handle);
-    cuda_rig_free(x);
-    cuda_rig_free(out);
-    cuda_job_close(&job);
-}
-
 /* ---- what is refused at once ---- */
 
 static void refusals(xep_group_t *group)
@@ -372,11 +246,11 @@ int main(void)
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) run_case(group, &cases[i]);
     cuda_ll_patterns(group, streams[0]);
     phases(group);
-    one_after_the_other(group);
+    cuda_rounds_in_a_row(group, "ll", streams);
     refusals(group);
     cuda_staged(group, "ll", streams);
     if (!cuda_job_stages(group)) {
-        graphs(group);
+        cuda_graphs(group, "ll", streams[0]);
         cuda_ll_told_later(group, streams[0]);
     }
     cuda_layouts(group, "ll", streams[0]);

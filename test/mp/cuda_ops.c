@@ -8,10 +8,12 @@
 
 #include "cuda_after.h"
 #include "cuda_break.h"
+#include "cuda_graphs.h"
 #include "cuda_job.h"
 #include "cuda_layouts.h"
 #include "cuda_refuse.h"
 #include "cuda_rig.h"
+#include "cuda_rounds.h"
 #include "cuda_staged.h"
 #include "cuda_there.h"
 #include "mp_rig.h"
@@ -114,84 +116,6 @@ static void run_case(xep_group_t *group, const mp_case_t *c)
     cuda_job_close(&job);
 }
 
-/* ---- nothing waits between operations but for counts: streams alone keep the rows apart ---- */
-
-enum { IN_A_ROW = 12, HIDDEN = 96, TOKENS = 50 };
-
-static void fill_round(float *x, int round, uint64_t tokens)
-{
-    for (uint64_t i = 0; i < tokens * HIDDEN; i++) x[i] = (float)((int)(i * 7 + (uint64_t)round * 13 + mp_rank()) % 31);
-}
-
-/* Experts that return what they got: a token comes back as often as it went to a rank. */
-static void pass_back(xep_handle_t *handle, void *stream)
-{
-    size_t stride;
-    const xep_recv_t *recv = xep_handle_recv(handle);
-    void *y = xep_handle_combine_input(handle, &stride);
-    MP_CHECK(y != NULL);
-    cuda_rig_copy(y, stride, recv->x, recv->x_stride, HIDDEN * sizeof(float), recv->rows, stream);
-}
-
-static void check_round(const mp_job_t *job, const float *out, int round)
-{
-    static float x[TOKENS * HIDDEN];
-    fill_round(x, round, job->tokens);
-    for (uint64_t t = 0; t < job->tokens; t++) {
-        uint64_t ranks = 0;
-        for (uint32_t k = 0; k < job->c->topk; k++) {
-            int64_t expert = ((const int64_t *)job->idx)[t * job->c->topk + k];
-            if (expert >= 0) ranks |= UINT64_C(1) << oracle_owner(job->routing, (uint32_t)expert);
-        }
-        for (uint32_t h = 0; h < HIDDEN; h++)
-            MP_CHECK(out[t * HIDDEN + h] == x[t * HIDDEN + h] * (float)__builtin_popcountll(ranks));
-    }
-}
-
-static void one_after_the_other(xep_group_t *group)
-{
-    const mp_case_t c = {.name = "in a row",
-                         .experts = 16,
-                         .topk = 4,
-                         .hidden = HIDDEN,
-                         .tokens = TOKENS,
-                         .mask = 100,
-                         .dtype = XEP_FP32,
-                         .combine_dtype = XEP_FP32,
-                         CUDA};
-    static float host[IN_A_ROW][TOKENS * HIDDEN];
-    void *x[IN_A_ROW], *out[IN_A_ROW];
-    cuda_job_t job;
-    xep_handle_t *handle;
-    cuda_job_open(&job, &c, 23, group, streams[1]);
-    cuda_rig_wait(streams[1]);
-    for (int i = 0; i < IN_A_ROW; i++) {
-        fill_round(host[i], i, job.host.tokens);
-        x[i] = cuda_rig_alloc(host[i], sizeof host[i]);
-        out[i] = cuda_rig_alloc(NULL, sizeof host[i]);
-    }
-    for (int i = 0; i < IN_A_ROW; i++) {
-        xep_dispatch_args_t a = cuda_job_dispatch(&job, NULL);
-        xep_combine_args_t b = XEP_COMBINE_ARGS_INIT;
-        a.x = x[i];
-        a.x_stride = 0;
-        a.stream = b.stream = streams[i / 3 % STREAMS]; /* the buffer orders its own operations on both */
-        b.out = out[i];
-        MP_OK(xep_dispatch(job.host.buffer, &a, &handle, NULL));
-        pass_back(handle, a.stream);
-        MP_OK(xep_combine(handle, &b, NULL));
-        xep_handle_release(handle); /* its slot is taken again before the combine has begun */
-    }
-    for (int i = 0; i < STREAMS; i++) cuda_rig_wait(streams[i]);
-    for (int i = 0; i < IN_A_ROW; i++) {
-        cuda_rig_get(host[i], out[i], sizeof host[i], streams[0]);
-        check_round(&job.host, host[i], i);
-        cuda_rig_free(x[i]);
-        cuda_rig_free(out[i]);
-    }
-    cuda_job_close(&job);
-}
-
 /* ---- requests: done when the rows are counted; an operation of the same buffer comes after it anyway ---- */
 
 static void requests(xep_group_t *group)
@@ -261,29 +185,6 @@ static void other_streams(xep_group_t *group)
 
 /* ---- errors that all ranks have, and that change nothing ---- */
 
-/* The host counts the operations of this mode, which a graph would not. */
-static void refuse_captured(cuda_job_t *job)
-{
-    xep_handle_t *handle = NULL, *none = NULL;
-    xep_combine_args_t b = XEP_COMBINE_ARGS_INIT;
-    xep_dispatch_args_t a = cuda_job_dispatch(job, NULL);
-    MP_OK(xep_dispatch(job->host.buffer, &a, &handle, NULL));
-    b.out = job->out;
-    b.stream = a.stream = streams[1];
-    cuda_rig_capture(streams[1]);
-    for (int there = 0; there < 2; there++) {
-        a.flags = there ? XEP_DISPATCH_COUNTS_THERE : 0;
-        a.capacity = there ? 16 : 0;
-        a.recv_rows_p = NULL;
-        MP_FAILS(XEP_ERR_INVALID, xep_dispatch(job->host.buffer, &a, &none, NULL));
-        MP_REASON("is being captured");
-    }
-    MP_FAILS(XEP_ERR_INVALID, xep_combine(handle, &b, NULL));
-    MP_REASON("is being captured");
-    cuda_rig_free_graph(cuda_rig_graph(streams[1]));
-    xep_handle_release(handle);
-}
-
 static void refusals(xep_group_t *group)
 {
     const mp_case_t c = {.name = "refused", .experts = 8, .topk = 2, .hidden = 64, .tokens = 16, .nscales = 2, CUDA};
@@ -316,7 +217,6 @@ static void refusals(xep_group_t *group)
     MP_FAILS(XEP_ERR_OVERFLOW, xep_dispatch(job.host.buffer, &a, &handle, NULL));
     MP_REASON("has room for 1");
     if (!job.staged) cuda_refuse_index(&job);
-    if (!job.staged) refuse_captured(&job);
     cuda_refuse_memory(&job);
     a = cuda_job_dispatch(&job, NULL); /* and the buffer goes on */
     MP_OK(xep_dispatch(job.host.buffer, &a, &handle, NULL));
@@ -336,13 +236,17 @@ int main(int argc, char **argv)
     if (*what != 0) return cuda_staged_death(group, what, cuda_rig_stream());
     for (int i = 0; i < STREAMS; i++) streams[i] = cuda_rig_stream();
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) run_case(group, &cases[i]);
-    one_after_the_other(group);
+    cuda_rounds_in_a_row(group, "normal", streams);
     requests(group);
     cuda_after(group, streams);
     other_streams(group);
     refusals(group);
     cuda_staged(group, "normal", streams);
-    if (!cuda_job_stages(group)) cuda_there(group, streams);
+    if (!cuda_job_stages(group)) {
+        cuda_there(group, streams);
+        cuda_graphs(group, "normal", streams[0]);
+        cuda_graphs_exact(group, streams[0]);
+    }
     cuda_layouts(group, "normal", streams[0]);
     cuda_break(group, streams[0]);
     cuda_refuse_stream(group, streams[0]);
