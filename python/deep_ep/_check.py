@@ -35,6 +35,11 @@ HOST = torch.device("cpu")
 Place = Optional[torch.device]  # where a tensor must be; None: host memory or a CUDA device
 
 
+def memory_of(on: torch.device) -> str:
+    """As xep names it."""
+    return "host" if on == HOST else "cuda"
+
+
 def tensor(
     name: str,
     value: Any,

@@ -52,8 +52,9 @@ class Dispatched:
         """Keeps of the slot what will be asked for without it."""
 
     def arrives(self, event: Any) -> None:
-        """On a stream: what its rows are here with."""
-        self._arrives = event
+        """On a stream: what its rows are here with. In a CUDA graph the order of its nodes says so."""
+        if not torch.cuda.is_current_stream_capturing():
+            self._arrives = event
 
     def sit(self, sent: Sent, seat: Seat) -> None:
         self.xep = sent.handle

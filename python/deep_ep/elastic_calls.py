@@ -273,7 +273,7 @@ class ElasticCalls(Core):
         made = EPHandle(
             self._xep, sent.handle.recv, topk_idx, job.experts, alignment, most, num_sms, do_expand, job.worst, job.most
         )
-        made.sit(sent, pool.seats(job.experts).add(sent))
+        made.sit(sent, pool.seat(job.experts, sent))
         if slot is not None:
             made.look_again = slot.look_again
         return sent, made

@@ -15,13 +15,14 @@ from ._check import WrongValue
 from .arguments import FLOAT, INDEX, Rows, biases_of, carried, check_sum, rows_of
 from .config import Config, check_config
 from .core import Core, done
+from .counts import counts_buffer, exchange_counts
 from .dispatched import routing_of
 from .handle import NormalHandle, adopt
 from .layouts import layout_there
 from .low_latency_memory import version_of
 from .pace import counted
 from .passing import Passing
-from .pool import Job, counts_buffer, exchange_counts
+from .pool import Job
 from .seats import Sent
 from .tuples import HandleTuple
 from .turns import DeviceTurn, HostTurn
@@ -177,7 +178,7 @@ class NormalCalls(Core):
             experts, carried(x), routed, topk_weights, scales, expert_alignment, num_worst_tokens, turn.after, most
         )
         sent = pool.dispatch(job, wait=turn.wait and not (x.is_cpu and self._passing))
-        seat = pool.seats(experts).add(sent)
+        seat = pool.seat(experts, sent)
         told = None
         if self._passing is not None:
             told = self._passing.exchange(in_rank, pool.tokens_of(experts))  # while rows travel

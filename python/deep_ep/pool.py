@@ -24,10 +24,10 @@ import torch
 
 import xep
 
-from ._check import HOST
+from ._check import HOST, WrongValue, memory_of
 from .dispatched import Dispatched
 from .layouts import tokens_per_rank
-from .seats import Seats, Sent
+from .seats import Seat, Seats, Sent
 
 _WIDEST = {1: (2, torch.bfloat16), 2: (2, torch.bfloat16), 4: (4, torch.float32), 8: (8, torch.float64)}
 _MARGIN = 5 / 4  # more room than was needed, so that growing ends soon
@@ -149,6 +149,14 @@ class NormalPool:
             found = self._seats[experts] = Seats(self._handles)
         return found
 
+    def seat(self, experts: int, sent: Sent) -> Seat:
+        """For what was just dispatched."""
+        return self.seats(experts).add(sent, self._captures())
+
+    def _captures(self) -> bool:
+        """Whether calls are kept for a CUDA graph."""
+        return self._on != HOST and torch.cuda.is_current_stream_capturing()
+
     def buffer_of(self, experts: int) -> Optional[xep.Buffer]:
         """That in use for so many experts; None: nothing was dispatched yet."""
         used = self._used.get(experts)
@@ -169,8 +177,9 @@ class NormalPool:
     def dispatch(self, job: Job, wait: bool) -> Sent:
         """Collective; blocks until every rank has told how many rows it sends, with wait until the rows are here. Where
         nobody waits for counts, for nothing, once there is memory."""
-        self.seats(job.experts).make_room()
-        self._free_slots()
+        if self._captures():
+            self._check_capture(job)
+        self._make_room(job.experts)
         used = self._used.get(job.experts) or self._replace(job)
         while True:
             buffer, room = used
@@ -199,11 +208,10 @@ class NormalPool:
         if handle.seat is None or not _sends(handle.xep.buffer, x.shape[1] * x.element_size(), job.nscales):
             return self._seat_again(handle, job, wait)
         seats.use(handle.seat)
-        seats.make_room()
-        self._free_slots()
+        self._make_room(handle.experts)
         self.last = handle.xep.buffer
         sent = _send(handle.xep.buffer, wait, x, None, None, dict(job.options(), cached=handle.xep))
-        seats.add(sent)
+        self.seat(handle.experts, sent)
         return sent
 
     def combine(
@@ -242,13 +250,30 @@ class NormalPool:
         # what is combined has 4 bytes at most
         return row_bytes if used is None or used[1].elem_bytes <= 4 else 2 * row_bytes
 
+    def _make_room(self, experts: int) -> None:
+        """For one more slot. A handle that is asked for its own keeps what is in there, which a graph would do late."""
+        if not self._captures():
+            self.seats(experts).make_room()
+        self._free_slots()
+
+    def _check_capture(self, job: Job) -> None:
+        if self._group.nnodes > 1:
+            return  # the library says why not
+        if not job.most:
+            raise WrongValue("num_worst_tokens: expected more than 0 (or do_cpu_sync=False) in a CUDA graph, got 0")
+        used = self._used.get(job.experts)
+        if used is None or not used[1].holds(job):
+            raise WrongValue("x: expected what a dispatch before the CUDA graph has made memory for, got more")
+
     def _seat_again(self, handle: Dispatched, job: Job, wait: bool) -> Sent:
+        if self._captures():
+            raise WrongValue("handle: expected one of the last dispatches in a CUDA graph, got one without a slot")
         seats = self.seats(handle.experts)
         if handle.seat is not None:
             seats.remove(handle.seat)
             handle.seat.leave()
         sent = self.dispatch(job._replace(topk_idx=handle.routing()), wait)
-        handle.sit(sent, seats.add(sent))
+        handle.sit(sent, self.seat(handle.experts, sent))
         return sent
 
     def _call_for_room(self, buffer: xep.Buffer, two: Job) -> None:
@@ -351,11 +376,6 @@ def _check_alike(name: str, values: list[int]) -> None:
             )
 
 
-def memory_of(on: torch.device) -> str:
-    """As xep names it."""
-    return "host" if on == HOST else "cuda"
-
-
 _NO_ROUTING = torch.empty((0, 0), dtype=torch.int64)
 
 
@@ -374,17 +394,3 @@ def _sends(buffer: xep.Buffer, row_bytes: int, scales: int) -> bool:
 
 def _combines(buffer: xep.Buffer, row_bytes: int) -> bool:
     return row_bytes <= buffer.hidden * xep.dtypes.SIZES[buffer.combine_dtype]
-
-
-def exchange_counts(buffer: xep.Buffer, counts: torch.Tensor) -> torch.Tensor:
-    """[R, E] int32: what every rank gives. A dispatch of one token, to every rank. Collective, blocking."""
-    nranks = buffer.group.nranks
-    everyone = torch.arange(nranks, dtype=torch.int64, device=counts.device).unsqueeze(0)
-    with buffer.dispatch(counts.to(torch.int32).reshape(1, -1), everyone) as handle:
-        return handle.recv.x.clone()
-
-
-def counts_buffer(group: xep.Group, experts: int, on: torch.device = HOST) -> xep.Buffer:
-    """For exchange_counts. Collective, blocking."""
-    options: dict[str, Any] = dict(dtype=torch.int32, slots=1, memory=memory_of(on))
-    return group.buffer(group.nranks, group.nranks, experts, 1, mode="normal", **options)

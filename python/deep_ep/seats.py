@@ -5,6 +5,9 @@ A program may keep as many handles as it likes, slots are few. A handle that has
 routing, and gets a slot again when it is used: by a dispatch, which is collective. So every rank must know of a handle
 whether it has one, and that is decided by nothing but the order of the calls, which is the same everywhere; not by what
 a rank has dropped.
+
+A dispatch that was captured into a CUDA graph writes into its slot whenever the graph is launched. So its handle, while
+the program has that, is not asked for the slot.
 """
 
 from __future__ import annotations
@@ -76,6 +79,7 @@ class Seats:
     def __init__(self, most: int) -> None:
         self._most = most
         self._taken: list[Seat] = []
+        self._captured: weakref.WeakSet[Seat] = weakref.WeakSet()
 
     def make_room(self) -> None:
         """For one more."""
@@ -83,22 +87,35 @@ class Seats:
             self._taken.pop(0).leave()
 
     def leave(self) -> None:
-        while self._taken:
-            self._taken.pop(0).leave()
+        for seat in self._all():
+            seat.leave()
 
     def drop(self) -> None:
         """What was dispatched is gone: nothing is waited for."""
-        while self._taken:
-            self._taken.pop(0).drop()
+        for seat in self._all():
+            seat.drop()
 
-    def add(self, sent: Sent) -> Seat:
+    def add(self, sent: Sent, captured: bool) -> Seat:
         seat = Seat(sent)
-        self._taken.append(seat)
+        if captured:
+            self._captured.add(seat)
+        else:
+            self._taken.append(seat)
         return seat
 
     def use(self, seat: Seat) -> None:
-        self._taken.remove(seat)
-        self._taken.append(seat)
+        if seat not in self._captured:
+            self._taken.remove(seat)
+            self._taken.append(seat)
 
     def remove(self, seat: Seat) -> None:
-        self._taken.remove(seat)
+        if seat in self._captured:
+            self._captured.remove(seat)
+        else:
+            self._taken.remove(seat)
+
+    def _all(self) -> list[Seat]:
+        """Of none of which is known any more that it holds a slot."""
+        every = self._taken + list(self._captured)
+        self._taken, self._captured = [], weakref.WeakSet()
+        return every

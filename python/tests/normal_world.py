@@ -75,3 +75,12 @@ def layout_arguments(layout: tuple) -> dict:
         is_token_in_rank=in_rank,
         num_tokens_per_expert=per_expert,
     )
+
+
+def prepared(world: World) -> tuple:
+    """Rows of this rank on its CUDA device, and what a dispatch of them is given besides."""
+    idx = world.topk_idx[world.rank].cuda()
+    layout = world.buffer.get_dispatch_layout(idx, world.experts)
+    x = rows_of("random", world.rank, len(idx)).cuda()
+    weights = world.weights[world.rank].cuda()
+    return x, dict(layout_arguments(layout), topk_idx=idx, topk_weights=weights)

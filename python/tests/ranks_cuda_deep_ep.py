@@ -13,7 +13,7 @@ if not torch.cuda.is_available():
     pytest.skip("torch has no CUDA device here", allow_module_level=True)
 from conftest import communicator, meet  # noqa: E402
 from cuda_memory import LONG, bits, late, rank_device  # noqa: E402
-from normal_world import HIDDEN, TOKENS, layout_arguments, make_world, rows_of  # noqa: E402
+from normal_world import HIDDEN, TOKENS, layout_arguments, make_world, prepared, rows_of  # noqa: E402
 
 import xep  # noqa: E402
 from deep_ep.utils import calc_diff, per_token_cast_back, per_token_cast_to_fp8  # noqa: E402
@@ -130,14 +130,6 @@ def check_sums(world, rows, recv_weights, handle, options) -> None:
     if recv_weights is not None:
         idx = world.topk_idx[world.rank]
         assert torch.equal(weights.cpu(), torch.where(idx >= 0, world.weights[world.rank], 0.0))
-
-
-def prepared(world) -> tuple:
-    idx = world.topk_idx[world.rank].cuda()
-    layout = world.buffer.get_dispatch_layout(idx, world.experts)
-    x = rows_of("random", world.rank, len(idx)).cuda()
-    weights = world.weights[world.rank].cuda()
-    return x, dict(layout_arguments(layout), topk_idx=idx, topk_weights=weights)
 
 
 def test_worst_tokens(world):
