@@ -28,7 +28,7 @@ static void late_rank(xep_group_t *group, void *stream)
     } else {
         if (!job.staged) cuda_rig_hold(stream, begin, 1);
         MP_FAILS(XEP_ERR_TIMEOUT, xep_dispatch(job.host.buffer, &a, &handle, NULL));
-        MP_REASON(job.staged ? "waits for counts: rank" : "did not come");
+        MP_REASON(job.staged ? "waits for counts: rank" : "a kernel has waited too long for counts: rank");
         MP_FAILS(XEP_ERR_BROKEN, xep_dispatch(job.host.buffer, &a, &handle, NULL));
     }
     MP_OK(xep_buffer_reset(job.host.buffer));

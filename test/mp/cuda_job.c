@@ -309,7 +309,7 @@ void cuda_job_late_rank(cuda_job_t *job)
     xep_dispatch_args_t a = cuda_job_dispatch(job, NULL);
     a.timeout_ms = 400;
     if (mp_rank() != mp_nranks() - 1) {
-        tell_later(job, &a, XEP_ERR_TIMEOUT, "did not come");
+        tell_later(job, &a, XEP_ERR_TIMEOUT, "a kernel has waited too long for");
         MP_FAILS(XEP_ERR_BROKEN, xep_dispatch(job->host.buffer, &a, &next, NULL));
     }
     MP_OK(xep_buffer_reset(job->host.buffer));
