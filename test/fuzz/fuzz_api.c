@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * Sequences of calls of xep.h on one to four ranks, with valid and with invalid arguments. All ranks run the program
- * that the input describes. A call may have one field of its arguments changed, on all ranks or on one. As long as
- * nothing has gone wrong, every call that is right must succeed, with the rows and sums that the oracle says, also
- * after calls that were refused: an error before anything has begun leaves everything as it was. Later anything may be
- * returned, but nothing may crash, hang, leak, or write beside what it was given.
+ * Sequences of calls of xep.h on one to four ranks, with valid and with invalid arguments; ranks may fall silent, be
+ * left out, or come later. All ranks run the program that the input describes. A call may have one field of its
+ * arguments changed, on all ranks or on one. As long as nothing has gone wrong, every call that is right must succeed,
+ * with the rows and sums that the oracle says, also after calls that were refused: an error before anything has begun
+ * leaves everything as it was. Later anything may be returned, but nothing may crash, hang, leak, or write beside what
+ * it was given.
  *
  * limit: 240
  */
@@ -19,7 +20,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "fuzz_turns.h"
 #include "oracle_layout.h"
 
 const fuzz_target_t fuzz_target = {.name = "api", .unit = "calls", .runs = 400};
@@ -77,8 +77,7 @@ static void free_blocks(api_run_t *run)
 
 /* ---- judging ---- */
 
-/* A status is one of xep.h, and an error has a sentence. */
-static void check_status(const char *name, xep_status_t status)
+void api_check_status(const char *name, xep_status_t status)
 {
     if (strcmp(xep_status_name(status), xep_status_name((xep_status_t)-9999)) == 0)
         fuzz_fail("%s returned %d", name, status);
@@ -95,7 +94,7 @@ static int keeps_ranks_together(xep_status_t status)
 void api_judge(api_rank_t *rank, const char *name, xep_status_t status, int was_good)
 {
     fuzz_count(1);
-    check_status(name, status);
+    api_check_status(name, status);
     if (was_good && status != XEP_OK && status != XEP_ERR_BUSY && !rank->run->dirty)
         fuzz_fail("rank %u: %s returned %d: %s", rank->rank, name, status, xep_last_error());
     if (!keeps_ranks_together(status) || (was_good && status != XEP_OK)) rank->run->dirty = 1;
@@ -103,7 +102,7 @@ void api_judge(api_rank_t *rank, const char *name, xep_status_t status, int was_
 
 void api_meet(const api_rank_t *rank, api_call_t *call, xep_status_t status)
 {
-    uint32_t nranks = rank->run->options.nranks;
+    uint32_t nranks = rank->nranks;
     if (!call->patched || rank->run->dirty) return;
     call->status[rank->rank] = status;
     call->ended++;
@@ -150,7 +149,7 @@ static void ask(api_rank_t *rank, const api_call_t *call)
     case 5: status = xep_buffer_memory(buffer, &base, api_number(call, 41, 2) ? &bytes : NULL); break;
     default: xep_expert_range((uint32_t)call->choice, (uint32_t)call->patch.value, (uint32_t)most, NULL, NULL);
     }
-    check_status("a question", status);
+    api_check_status("a question", status);
     if (xep_dtype_name((xep_dtype_t)call->patch.value) == NULL || xep_status_text((xep_status_t)call->choice) == NULL)
         fuzz_fail("a value without a name");
     fuzz_count(3);
@@ -188,7 +187,7 @@ static void lay_out(api_rank_t *rank, const api_call_t *call)
         xep_layout(fuzz_patched(&args, sizeof args, layout_fields, sizeof layout_fields / sizeof layout_fields[0],
                                 call->patched ? &call->patch : NULL),
                    &layout);
-    check_status("xep_layout", status);
+    api_check_status("xep_layout", status);
     if (!call->patched && (status != XEP_OK || memcmp(seen, experts, sizeof seen) != 0))
         fuzz_fail("a layout of rank %u: status %d, or wrong counts", rank->rank, status);
     fuzz_count(1);
@@ -227,14 +226,14 @@ static void misuse(const api_rank_t *rank, const api_call_t *call)
 
 static void meet_others(api_rank_t *rank, const api_call_t *call)
 {
-    uint32_t nranks = rank->run->options.nranks;
+    uint32_t nranks = rank->nranks;
     size_t bytes = 1 + api_number(call, 70, 5000);
     char *send = api_memory(rank->run, bytes), *recv = api_memory(rank->run, nranks * bytes);
     api_judge(rank, "xep_group_barrier", xep_group_barrier(rank->group), 1);
     for (size_t i = 0; i < bytes; i++) send[i] = (char)(i * 7 + rank->rank);
     xep_status_t status = xep_group_allgather(rank->group, send, recv, bytes);
     api_judge(rank, "xep_group_allgather", status, 1);
-    for (size_t i = 0; status == XEP_OK && i < nranks * bytes; i++)
+    for (size_t i = 0; status == XEP_OK && !rank->run->dirty && i < nranks * bytes; i++)
         if (recv[i] != (char)(i % bytes * 7 + i / bytes)) fuzz_fail("byte %zu of an allgather is wrong", i);
 }
 
@@ -251,8 +250,8 @@ static void look(api_rank_t *rank, const api_call_t *call)
     api_handle_t *handle = &rank->handles[call->buffer][call->slot];
     uint64_t what = api_number(call, 80, 4);
     if (handle->req == NULL) return;
-    if (what == 0) check_status("xep_request_test", xep_request_test(handle->req));
-    if (what == 1) check_status("xep_request_wait_counts", xep_request_wait_counts(handle->req));
+    if (what == 0) api_check_status("xep_request_test", xep_request_test(handle->req));
+    if (what == 1) api_check_status("xep_request_wait_counts", xep_request_wait_counts(handle->req));
     if (what == 2) {
         xep_request_free(handle->req);
         if (xep_request_test(handle->req) != XEP_ERR_INVALID) fuzz_fail("a request that was freed is tested");
@@ -295,6 +294,11 @@ static void run_call(api_rank_t *rank, api_call_t *call)
         if (rank->buffers[call->buffer] != NULL) api_destroy(rank, call->buffer);
         break;
     case 18: api_next(rank, call); break;
+    case 20: api_mask(rank, call); break;
+    case 21: api_fall_silent(rank, call); break;
+    case 22: api_shrink(rank, call); break;
+    case 23: api_grow(rank, call); break;
+    case 24: api_misuse_groups(rank, call); break;
     default:
         if (call->only != rank->rank) break;
         rank->run->dirty = 1;
@@ -305,12 +309,19 @@ static void run_call(api_rank_t *rank, api_call_t *call)
 static void live(void *arg, uint32_t number, xep_group_t *group, xep_status_t status)
 {
     api_run_t *run = arg;
-    api_rank_t rank = {.run = run, .rank = number, .group = group};
+    api_rank_t rank = {.run = run, .rank = number, .nranks = run->options.nranks, .group = group};
+    ptrdiff_t first = 0;
     if (status != XEP_OK) fuzz_fail("no group: %s", xep_last_error());
-    for (uint32_t i = 0; i < run->ncalls; i++) run_call(&rank, &run->calls[i]);
+    if (number >= run->options.nranks) {
+        if (!api_join(&rank)) return;
+        first = run->joined_at + 1;
+    }
+    for (ptrdiff_t i = first; i < run->ncalls && !rank.is_dead; i++) run_call(&rank, &run->calls[i]);
+    if (rank.is_dead) xep_group_abort(rank.group); /* nobody is there any more who would hear it */
     for (uint32_t b = 0; b < API_BUFFERS; b++)
         if (rank.buffers[b] != NULL) api_destroy(&rank, b);
-    xep_group_destroy(group);
+    xep_group_destroy(rank.group);
+    run->alive -= (uint32_t)!rank.is_dead;
 }
 
 /* ---- an input ---- */
@@ -319,7 +330,7 @@ static void live(void *arg, uint32_t number, xep_group_t *group, xep_status_t st
 static void take_call(api_run_t *run, fuzz_input_t *input)
 {
     api_call_t *call = &run->calls[run->ncalls++];
-    call->kind = (uint32_t)fuzz_below(input, 20);
+    call->kind = (uint32_t)fuzz_below(input, 25);
     call->buffer = (uint32_t)fuzz_below(input, API_BUFFERS);
     call->slot = (uint32_t)fuzz_below(input, API_SLOTS);
     call->choice = (uint32_t)fuzz_take(input, 2);
@@ -357,16 +368,19 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     static api_run_t run;
     fuzz_input_t input = {data, data + size};
     run = (api_run_t){.options = {.timeout_ms = 10000, .run = live, .arg = &run}};
-    run.options.nranks = 1 + (uint32_t)fuzz_below(&input, FUZZ_MOST_RANKS);
+    uint64_t ranks = fuzz_take(&input, 1); /* with one of 128 and more there is a newcomer, where there is room */
+    run.options.nranks = run.alive = 1 + (uint32_t)ranks % FUZZ_MOST_RANKS;
+    run.options.newcomers = ranks >= 128 && run.options.nranks < FUZZ_MOST_RANKS;
     uint64_t nodes = fuzz_take(&input, 1);
     run.options.seed = fuzz_take(&input, 2);
-    for (uint32_t r = 0; r < run.options.nranks; r++) run.options.node[r] = (uint32_t)(nodes >> 2 * r & 3);
+    for (uint32_t r = 0; r < FUZZ_MOST_RANKS; r++) run.options.node[r] = (uint32_t)(nodes >> 2 * r & 3);
     while (run.ncalls < API_CALLS && input.at < input.end) take_call(&run, &input);
     xep_log_set(ignore, NULL);
     load_modes();
     fuzz_world_run(&run.options);
     for (uint32_t i = 0; i < run.ncalls; i++)
-        if (run.truths[i].routing != NULL) oracle_routing_destroy(run.truths[i].routing);
+        for (uint32_t n = 0; n < FUZZ_MOST_RANKS; n++)
+            if (run.truths[i][n].routing != NULL) oracle_routing_destroy(run.truths[i][n].routing);
     free_blocks(&run);
     return 0;
 }

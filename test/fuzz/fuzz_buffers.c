@@ -22,6 +22,10 @@ static const fuzz_field_t params_fields[] = {
     FUZZ_FIELD(xep_buffer_params_t, timeout_ms, FUZZ_TIMEOUT),
     FUZZ_FIELD(xep_buffer_params_t, memory, FUZZ_NUMBER),
     FUZZ_FIELD(xep_buffer_params_t, flags, FUZZ_NUMBER),
+    FUZZ_FIELD(xep_buffer_params_t, on_failure, FUZZ_NUMBER),
+    FUZZ_FIELD(xep_buffer_params_t, path, FUZZ_NUMBER),
+    FUZZ_FIELD(xep_buffer_params_t, pass_rows, FUZZ_NUMBER),
+    FUZZ_FIELD(xep_buffer_params_t, node_sums, FUZZ_NUMBER),
 };
 
 static xep_buffer_params_t good_params(const api_call_t *call)
@@ -43,6 +47,10 @@ static xep_buffer_params_t good_params(const api_call_t *call)
         params.flags |= XEP_BUFFER_PIECES;
         params.recv_rows = api_number(call, 8, 6);
     }
+    if (params.flags == 0 && api_number(call, 9, 2)) params.on_failure = XEP_ON_FAILURE_MASK;
+    params.path = (xep_path_t)api_number(call, 120, 3);
+    params.node_sums = (xep_node_sums_t)api_number(call, 121, 3);
+    if (api_number(call, 122, 3) == 0) params.pass_rows = FUZZ_MOST_RANKS + api_number(call, 123, 16);
     return params;
 }
 
@@ -56,13 +64,15 @@ void api_create(api_rank_t *rank, api_call_t *call)
     api_destroy(rank, call->buffer);
     const xep_buffer_params_t *params =
         fuzz_patched(&good, sizeof good, params_fields, sizeof params_fields / sizeof params_fields[0], patch);
-    xep_status_t fits = xep_buffer_size(params, rank->run->options.nranks, &size);
+    xep_status_t fits = xep_buffer_size(params, rank->nranks, &size);
     xep_status_t status = xep_buffer_create(rank->group, params, &buffer);
     api_judge(rank, "xep_buffer_size", fits, patch == NULL);
     api_judge(rank, "xep_buffer_create", status, patch == NULL);
     api_meet(rank, call, status);
     if (status == XEP_OK && fits != XEP_OK && patch == NULL) fuzz_fail("a buffer without a size was made");
     if ((status == XEP_OK) != (buffer != NULL)) fuzz_fail("status %d with buffer %p", status, (void *)buffer);
+    if (status == XEP_OK && call->patched) rank->goes_on = -1;
+    else if (status == XEP_OK && good.on_failure == XEP_ON_FAILURE_MASK && rank->goes_on == 0) rank->goes_on = 1;
     rank->buffers[call->buffer] = buffer;
     rank->params[call->buffer] = good;
     if (call->patched && status == XEP_OK) api_destroy(rank, call->buffer); /* its limits are not known here */

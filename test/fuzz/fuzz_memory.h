@@ -8,12 +8,16 @@
 
 typedef struct fuzz_memory fuzz_memory_t;
 
+/** Newcomers to a group that grows count as ranks. */
 fuzz_memory_t *fuzz_memory_make(uint32_t nranks, const uint32_t *node);
+
+/** From now on a rank takes no messages, and, if it is dead, is said to be gone; or it is as before. */
+void fuzz_memory_stop(fuzz_memory_t *memory, uint32_t rank, int stopped, int dead);
 
 /** Frees all heaps, and messages that nobody waits for. */
 void fuzz_memory_free(fuzz_memory_t *memory);
 
-/** Of a rank; its close() frees it. */
+/** Of a rank, for one more group of it; its close() ends it. */
 xep_transport_t *fuzz_memory_transport(fuzz_memory_t *memory, uint32_t rank);
 
 #endif

@@ -18,11 +18,26 @@ enum { ROOMY = 512, POISON = 0xa5 };
 
 /* ---- what is sent ---- */
 
+/* By nodes sums are made in the order of these, and what one of them has for a token is rounded, or is not. */
+static void learn_nodes(api_rank_t *rank, const api_call_t *call, api_truth_t *truth)
+{
+    xep_buffer_info_t info = XEP_BUFFER_INFO_INIT;
+    if (xep_buffer_query(rank->buffers[call->buffer], &info) != XEP_OK) fuzz_fail("no info: %s", xep_last_error());
+    if (info.path != XEP_PATH_NODES || truth->shape.by_expert) return;
+    for (uint32_t r = 0; r < rank->nranks; r++) {
+        xep_peer_info_t peer = XEP_PEER_INFO_INIT;
+        if (xep_group_peer(rank->group, r, &peer) != XEP_OK) fuzz_fail("no peer: %s", xep_last_error());
+        truth->node[r] = peer.node;
+    }
+    truth->shape.node = truth->node;
+    truth->shape.wide_sums = info.node_sums == XEP_NODE_SUMS_FP32;
+}
+
 /* The same for whoever comes first: it follows from the call alone. */
 static const api_truth_t *truth_of(api_rank_t *rank, const api_call_t *call)
 {
     api_run_t *run = rank->run;
-    api_truth_t *truth = &run->truths[call - run->calls];
+    api_truth_t *truth = &run->truths[call - run->calls][rank->nranks - 1];
     const xep_buffer_params_t *params = &rank->params[call->buffer];
     int by_expert = strcmp(params->mode, "ll") == 0;
     char why[128];
@@ -30,14 +45,13 @@ static const api_truth_t *truth_of(api_rank_t *rank, const api_call_t *call)
     oracle_routing_params_t routing = {.spec = {.kind =
                                                     api_number(call, 10, 5) ? ORACLE_ROUTE_UNIFORM : ORACLE_ROUTE_SELF},
                                        .seed = call->choice,
-                                       .nranks = run->options.nranks,
+                                       .nranks = rank->nranks,
                                        .experts = params->experts,
                                        .topk = params->topk,
                                        .mask = api_number(call, 11, 3) ? 0 : 300,
                                        .tokens = params->tokens,
                                        .tokens_of = truth->tokens_of};
-    for (uint32_t r = 0; r < run->options.nranks; r++)
-        truth->tokens_of[r] = api_number(call, 12 + r, params->tokens + 1);
+    for (uint32_t r = 0; r < rank->nranks; r++) truth->tokens_of[r] = api_number(call, 12 + r, params->tokens + 1);
     if (oracle_routing_create(&routing, &truth->routing, why, sizeof why) != 0) fuzz_fail("no routing: %s", why);
     truth->weights = (int)api_number(call, 20, 2);
     truth->shape = (oracle_shape_t){.routing = truth->routing,
@@ -55,6 +69,7 @@ static const api_truth_t *truth_of(api_rank_t *rank, const api_call_t *call)
                                     .alignment = by_expert ? 1 : 1 + (uint32_t)api_number(call, 23, 3)};
     /* alignment by expert takes rows, of which a slot may then have too few */
     if (by_expert && api_number(call, 24, 3) == 0) truth->shape.quant = XEP_QUANT_E4M3, truth->shape.nscales = 0;
+    learn_nodes(rank, call, truth);
     return truth;
 }
 
@@ -160,6 +175,8 @@ static void check_recv(const api_rank_t *rank, const api_handle_t *handle)
     char text[256];
     const xep_recv_t *recv = xep_handle_recv(handle->handle);
     if (recv == NULL) fuzz_fail("no rows: %s", xep_last_error());
+    for (uint32_t r = 0; recv->out != NULL && r < rank->nranks; r++)
+        if (recv->out[r] != 0) fuzz_fail("a dispatch is without rank %u", r);
     if (recv->pieces > 1) return; /* the next ones: api_next() */
     if (!oracle_check_recv(&handle->truth->shape, rank->rank, recv, &difference)) {
         check_gathered(rank, handle->handle, recv);
@@ -229,6 +246,8 @@ static const fuzz_field_t combine_fields[] = {
     FUZZ_FIELD(xep_combine_args_t, flags, FUZZ_NUMBER),
     FUZZ_FIELD(xep_combine_args_t, weights_stride, FUZZ_STRIDE),
     FUZZ_FIELD(xep_combine_args_t, stream, FUZZ_POINTER),
+    FUZZ_FIELD(xep_combine_args_t, missing, FUZZ_POINTER),
+    FUZZ_FIELD(xep_combine_args_t, missing_stride, FUZZ_STRIDE),
 };
 
 static void check_sums(const api_rank_t *rank, const api_handle_t *handle)
@@ -238,6 +257,15 @@ static void check_sums(const api_rank_t *rank, const api_handle_t *handle)
     if (!oracle_check_combine(&handle->sum, rank->rank, 0, handle->out, handle->out_stride, &difference)) return;
     oracle_difference_text(&difference, text, sizeof text);
     fuzz_fail("%s", text);
+}
+
+/* Nobody is out, so nothing is missing; where somebody is, it is still 0 or 1. */
+static void check_missing(const api_rank_t *rank, api_handle_t *handle, xep_status_t status)
+{
+    for (size_t i = 0; handle->missing != NULL && status == XEP_OK && i < handle->missing_bytes; i++)
+        if ((unsigned char)handle->missing[i] > rank->run->dirty)
+            fuzz_fail("selection %zu is missing: %d", i, (unsigned char)handle->missing[i]);
+    handle->missing = NULL;
 }
 
 /* What was refused has written nothing. */
@@ -263,6 +291,11 @@ static xep_combine_args_t good_combine(api_rank_t *rank, const api_call_t *call,
     handle->out_stride = row;
     handle->out_bytes = call->patched ? (params->tokens + 1) * ROOMY : tokens * row;
     handle->out = api_output(rank->run, handle->out_bytes);
+    handle->missing_bytes = tokens * params->topk;
+    handle->missing = call->patched || handle->truth == NULL || api_number(call, 33, 2)
+                          ? NULL
+                          : api_output(rank->run, handle->missing_bytes);
+    args.missing = (void *)(call->patched ? api_output(rank->run, (params->tokens + 1) * ROOMY) : handle->missing);
     args.x = y;
     args.out = handle->out;
     return args;
@@ -307,6 +340,7 @@ void api_combine(api_rank_t *rank, api_call_t *call)
     handle->req = status == XEP_OK ? req : NULL;
     if (call->patched) handle->sum.routing = NULL; /* nobody knows what comes out */
     if (waits && handle->sum.routing != NULL && is_judged(rank, handle, status)) check_sums(rank, handle);
+    if (waits || status != XEP_OK) check_missing(rank, handle, status);
     if (waits) handle->out = NULL;
 }
 
@@ -321,9 +355,11 @@ void api_wait(api_rank_t *rank, api_handle_t *handle)
         if (handle->out == NULL) check_recv(rank, handle);
         else if (handle->sum.routing != NULL) check_sums(rank, handle);
     }
+    if (handle->truth != NULL) check_missing(rank, handle, status);
     xep_request_free(handle->req);
     fuzz_count(1);
     handle->req = NULL;
+    handle->missing = NULL;
     handle->out = NULL;
 }
 

@@ -2,12 +2,13 @@
 
 /*
  * One thread runs all fibers: where the library makes progress, yields or sleeps, the next one is chosen. The clock,
- * sched_yield() and nanosleep() of the library are wrapped when the target is linked; outside of a fiber they are the
- * real ones.
+ * sched_yield(), nanosleep(), poll() and the sleep on a word of the library are wrapped when the target is linked, and
+ * so is what opens its transport for a group that comes of another one; outside of a fiber they are the real ones.
  */
 #define _GNU_SOURCE
 #include "fuzz_world.h"
 
+#include <poll.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,7 +21,10 @@
 #include "fuzz_memory.h"
 #include "fuzz_target.h"
 #include "fuzz_turns.h"
+#include "group_bell.h"
 #include "group_create.h"
+#include "group_sleep.h"
+#include "ucp_transport.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 #define HAS_ASAN 1
@@ -106,6 +110,8 @@ int __real_nanosleep(const struct timespec *time, struct timespec *left);
 uint64_t __wrap_xep_clock_ns(void);
 int __wrap_sched_yield(void);
 int __wrap_nanosleep(const struct timespec *time, struct timespec *left);
+int __real_poll(struct pollfd *fds, nfds_t count, int timeout_ms);
+int __wrap_poll(struct pollfd *fds, nfds_t count, int timeout_ms);
 
 uint64_t __wrap_xep_clock_ns(void)
 {
@@ -120,12 +126,33 @@ int __wrap_sched_yield(void)
     return 0;
 }
 
-/* A sleep of 50 us is one of 5 ms: a wait of seconds then takes hundreds of turns, not tens of thousands. */
+/* A sleep of 50 us is one of 5 ms: a wait of seconds then takes hundreds of turns, not tens of thousands. A longer one
+ * is as long as it says. */
 int __wrap_nanosleep(const struct timespec *time, struct timespec *left)
 {
     if (current == NULL) return __real_nanosleep(time, left);
-    fuzz_turn((uint64_t)time->tv_nsec * 100);
+    fuzz_turn((uint64_t)time->tv_nsec * (time->tv_nsec < 1000 * 1000 ? 100 : 1));
     return 0;
+}
+
+int __real_xep_group_sleep(xep_group_t *group, uint32_t rank, uint64_t ns);
+int __wrap_xep_group_sleep(xep_group_t *group, uint32_t rank, uint64_t ns);
+
+/* Who wakes it is another fiber. */
+int __wrap_xep_group_sleep(xep_group_t *group, uint32_t rank, uint64_t ns)
+{
+    if (current == NULL) return __real_xep_group_sleep(group, rank, ns);
+    fuzz_turn(ns);
+    return atomic_load(xep_group_asleep(group, group->rank)) != rank + 1;
+}
+
+/* The other end of a socket is another fiber. */
+int __wrap_poll(struct pollfd *fds, nfds_t count, int timeout_ms)
+{
+    if (current == NULL) return __real_poll(fds, count, timeout_ms);
+    int ready = __real_poll(fds, count, 0);
+    if (ready == 0) fuzz_turn(1000 * 1000);
+    return ready;
 }
 
 /* ---- bootstrap ---- */
@@ -177,9 +204,27 @@ static xep_status_t open_transport(const xep_config_t *config, uint32_t nranks, 
     return XEP_OK;
 }
 
+xep_status_t __wrap_xep_ucp_transport_open(const xep_config_t *config, uint32_t nranks, int local,
+                                           xep_transport_t **transport_p);
+
+xep_status_t __wrap_xep_ucp_transport_open(const xep_config_t *config, uint32_t nranks, int local,
+                                           xep_transport_t **transport_p)
+{
+    return open_transport(config, nranks, local, transport_p);
+}
+
+void fuzz_world_stop(int stopped, int dead)
+{
+    fuzz_memory_stop(current->world->memory, current->rank, stopped, dead);
+}
+
 static void live(fiber_t *fiber)
 {
     const fuzz_options_t *options = fiber->world->options;
+    if (fiber->rank >= options->nranks) {
+        options->run(options->arg, fiber->rank, NULL, XEP_OK);
+        return;
+    }
     xep_group_params_t params = XEP_GROUP_PARAMS_INIT;
     xep_config_t config;
     xep_group_t *group = NULL;
@@ -224,12 +269,12 @@ static void make_fiber(fuzz_world_t *world, uint32_t rank)
 void fuzz_world_run(const fuzz_options_t *options)
 {
     static fuzz_world_t world;
-    uint32_t left = options->nranks;
+    uint32_t all = options->nranks + options->newcomers, left = all;
     world = (fuzz_world_t){.options = options, .now_ns = 1000000000, .dice = options->seed};
-    world.memory = fuzz_memory_make(options->nranks, options->node);
-    for (uint32_t r = 0; r < options->nranks; r++) make_fiber(&world, r);
+    world.memory = fuzz_memory_make(all, options->node);
+    for (uint32_t r = 0; r < all; r++) make_fiber(&world, r);
     while (left > 0) {
-        fiber_t *fiber = &world.fibers[throw_dice(&world, options->nranks)];
+        fiber_t *fiber = &world.fibers[throw_dice(&world, all)];
         if (fiber->ended) continue;
         current = fiber;
         switch_to(&world.scheduler, &fiber->context, fiber->stack, STACK_BYTES, 0);

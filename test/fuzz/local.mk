@@ -13,9 +13,11 @@ fuzz_sources = %D%/fuzz_main.c
 
 # all of the library, in a world of its own: what it waits by is wrapped
 fuzz_world = %D%/fuzz_world.h %D%/fuzz_world.c %D%/fuzz_memory.h %D%/fuzz_memory.c %D%/fuzz_turns.h
-fuzz_wrapped = -Wl,--wrap=xep_clock_ns -Wl,--wrap=sched_yield -Wl,--wrap=nanosleep
+fuzz_wrapped = -Wl,--wrap=xep_clock_ns -Wl,--wrap=sched_yield -Wl,--wrap=nanosleep \
+	-Wl,--wrap=poll -Wl,--wrap=xep_ucp_transport_open -Wl,--wrap=xep_group_sleep
 %C%_fuzz_api_t_SOURCES = $(fuzz_sources) $(fuzz_world) \
 	%D%/fuzz_api.h %D%/fuzz_api.c %D%/fuzz_buffers.c %D%/fuzz_operations.c %D%/fuzz_pieces.c \
+	%D%/fuzz_masks.c %D%/fuzz_groups.c \
 	%D%/fuzz_patch.h %D%/fuzz_patch.c
 %C%_fuzz_api_t_LDFLAGS = $(FUZZ_LDFLAGS) $(fuzz_wrapped)
 %C%_fuzz_api_t_LDADD = libfuzz.la $(insides)
@@ -27,10 +29,11 @@ fuzz_wrapped = -Wl,--wrap=xep_clock_ns -Wl,--wrap=sched_yield -Wl,--wrap=nanosle
 %C%_fuzz_config_t_LDFLAGS = $(FUZZ_LDFLAGS)
 %C%_fuzz_config_t_LDADD = libfuzz.la $(insides)
 
-%C%_fuzz_heap_t_SOURCES = $(fuzz_sources) %D%/fuzz_heap.c test/sim/sim_normal.c test/sim/sim_ll.c
+%C%_fuzz_heap_t_SOURCES = $(fuzz_sources) %D%/fuzz_heap.c test/sim/sim_normal.c test/sim/sim_ll.c \
+	test/sim/sim_members.h test/sim/sim_members.c
 %C%_fuzz_heap_t_CPPFLAGS = $(AM_CPPFLAGS) -I$(srcdir)/test/sim
 %C%_fuzz_heap_t_LDFLAGS = $(FUZZ_LDFLAGS)
-%C%_fuzz_heap_t_LDADD = libfuzz.la $(sim_ldadd)
+%C%_fuzz_heap_t_LDADD = libfuzz.la libsim.la $(insides) $(CMOCKA_LIBS)
 
 %C%_fuzz_join_t_SOURCES = $(fuzz_sources) %D%/fuzz_join.c
 %C%_fuzz_join_t_LDFLAGS = $(FUZZ_LDFLAGS)
