@@ -32,6 +32,7 @@ unit_tests = \
 	%D%/unit/core_recording.t \
 	%D%/unit/core_rest.t %D%/unit/core_room.t %D%/unit/core_sleep.t \
 	%D%/unit/core_wait.t %D%/unit/core_words.t \
+	%D%/unit/ucp_segments.t \
 	%D%/unit/intake_order.t \
 	%D%/unit/util_cache.t %D%/unit/util_config.t %D%/unit/util_cpu.t %D%/unit/util_dtype.t %D%/unit/util_error.t \
 	%D%/unit/util_loaded.t %D%/unit/util_log.t %D%/unit/util_mapping.t \
@@ -169,6 +170,7 @@ rank_tests = %D%/mp/wire_order.mp %D%/mp/crowded.mp %D%/mp/boot_client.mp %D%/mp
 %C%_mp_ll_by_nodes_mp_LDADD = libmp_rig.la
 %C%_mp_forwarding_mp_LDADD = libmp_rig.la
 %C%_mp_over_callback_mp_LDADD = libmp_rig.la
+%C%_unit_ucp_segments_t_LDFLAGS = -Wl,--wrap=shmget -Wl,--wrap=shmat -Wl,--wrap=shmctl
 %C%_mp_node_map_mp_SOURCES = %D%/mp/node_map.c %D%/mp/mp_rig.c %D%/mp/mp_rig.h
 %C%_mp_node_map_mp_CPPFLAGS = $(AM_CPPFLAGS)
 %C%_mp_node_map_mp_LDADD = $(insides)

@@ -68,19 +68,16 @@ static void find_group(const char *root, const cgroup_files_t *files, char *fold
         const char *path = strstr(line, files->line);
         if (path == NULL) continue;
         path += strlen(files->line);
-        char inner[GROUP_BYTES];
-        snprintf(inner, sizeof inner, "%s%.*s", files->folder, (int)strcspn(path, "\n"), path);
-        if (read_number(root, inner, files->limit) != UINT64_MAX) snprintf(folder, bytes, "%s", inner);
+        snprintf(folder, bytes, "%s%.*s", files->folder, (int)strcspn(path, "\n"), path);
         break;
     }
     if (file != NULL) fclose(file);
 }
 
 /* the cache of files counts as used, but goes when somebody wants the memory */
-static uint64_t free_of_group(const char *root, const cgroup_files_t *files)
+static uint64_t free_of_group(const char *root, const cgroup_files_t *files, const char *folder)
 {
-    char folder[GROUP_BYTES], stat[PATH_BYTES];
-    find_group(root, files, folder, sizeof folder);
+    char stat[PATH_BYTES];
     uint64_t limit = read_number(root, folder, files->limit), used = read_number(root, folder, files->used);
     if (limit == UINT64_MAX || used == UINT64_MAX) return UINT64_MAX;
     snprintf(stat, sizeof stat, "%s/memory.stat", folder);
@@ -89,13 +86,39 @@ static uint64_t free_of_group(const char *root, const cgroup_files_t *files)
     return limit > used ? limit - used : 0;
 }
 
-/* The least of what the machine has and what each version of control groups allows; both may be there. */
+/* Of the group and of all that it is in: each has a limit of its own, and all that is used inside counts there. */
+static uint64_t free_of_groups(const char *root, const cgroup_files_t *files)
+{
+    char folder[GROUP_BYTES];
+    uint64_t least = UINT64_MAX;
+    find_group(root, files, folder, sizeof folder);
+    for (;;) {
+        uint64_t room = free_of_group(root, files, folder);
+        if (room < least) least = room;
+        if (strlen(folder) <= strlen(files->folder)) return least;
+        *strrchr(folder, '/') = '\0';
+    }
+}
+
+/* Where memory is promised to nobody twice, what is promised counts, used or not. */
+static uint64_t free_to_promise(const char *root)
+{
+    if (read_number(root, "/proc/sys/vm", "overcommit_memory") != 2) return UINT64_MAX;
+    uint64_t limit = read_named(root, "/proc/meminfo", "CommitLimit");
+    uint64_t promised = read_named(root, "/proc/meminfo", "Committed_AS");
+    return limit > promised ? (limit - promised) * 1024 : 0;
+}
+
+/* The least of what the machine has and would promise, and of what each version of control groups allows; both may be
+ * there. */
 uint64_t xep_room_free(const char *root)
 {
     uint64_t kib = read_named(root, "/proc/meminfo", "MemAvailable");
     uint64_t least = kib == 0 ? UINT64_MAX : (kib + read_named(root, "/proc/meminfo", "SwapFree")) * 1024;
+    uint64_t promise = free_to_promise(root);
+    if (promise < least) least = promise;
     for (size_t i = 0; i < sizeof versions / sizeof versions[0]; i++) {
-        uint64_t room = free_of_group(root, &versions[i]);
+        uint64_t room = free_of_groups(root, &versions[i]);
         if (room < least) least = room;
     }
     return least;

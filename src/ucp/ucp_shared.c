@@ -3,8 +3,8 @@
 /*
  * UCX opens System V and POSIX shared memory side by side, with some megabytes of each for messages, and cannot do
  * without one that it has found: where /dev/shm is read-only, or System V segments are denied, it gives up; where
- * /dev/shm is full (a container has 64 MB, 16 ranks want 70), libucp 1.19 and 1.22 die of SIGSEGV. So each is tried
- * here first, and what cannot be had is not asked for.
+ * /dev/shm is full (a container has 64 MB, 16 ranks want 70), libucp 1.19 and 1.22 die of SIGSEGV. So each is looked
+ * at here first, and what cannot be had is not asked for.
  *
  * Ranks may come to different answers, as each looks when others have taken some of the room. Where System V works,
  * heaps are System V segments on all of them, whatever else they have opened.
@@ -33,27 +33,30 @@ enum {
 };
 
 /*
- * 0, or the errno with which a segment is refused. Pages are there once they are touched: a large one costs nothing. A
- * process that is killed before it has marked the segment leaves it behind, so that comes as soon as it can.
+ * 0, or the errno with which the system calls are denied, as a container may do. No segment is made: a process that is
+ * killed before it has marked one leaves it behind for good. What makes no sense is told so only where it is allowed.
  */
-static int try_size(uint64_t bytes)
+static int denies_calls(void)
 {
-    int id = shmget(IPC_PRIVATE, bytes, IPC_CREAT | 0600);
-    if (id < 0) return errno;
-    (void)shmctl(id, IPC_RMID, NULL);
-    return 0;
+    if (shmget(IPC_PRIVATE, 0, IPC_CREAT | 0600) >= 0 || errno != EINVAL) return errno;
+    if (shmat(-1, NULL, 0) != (void *)-1 || (errno != EINVAL && errno != EIDRM)) return errno;
+    return shmctl(-1, IPC_RMID, NULL) == 0 || errno == EINVAL || errno == EIDRM ? 0 : errno;
 }
 
-/* Likewise, where segments may be denied: attached, too. */
-static int try_sysv(void)
+/* 0, or the errno with which a segment would be refused now, by the limits of this namespace. That there is memory for
+ * it is looked at before (room.c). */
+static int try_sysv(uint64_t bytes)
 {
-    int error = 0, id = shmget(IPC_PRIVATE, SEGMENT_BYTES, IPC_CREAT | 0600);
-    if (id < 0) return errno;
-    void *base = shmat(id, NULL, 0);
-    if (base == (void *)-1) error = errno;
-    (void)shmctl(id, IPC_RMID, NULL);
-    if (error == 0) (void)shmdt(base);
-    return error;
+    struct shminfo limits;
+    struct shm_info used;
+    const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), pages = bytes / page + (bytes % page != 0);
+    int error = denies_calls();
+    if (error != 0) return error;
+    if (shmctl(0, IPC_INFO, (struct shmid_ds *)(void *)&limits) < 0) return errno;
+    if (shmctl(0, SHM_INFO, (struct shmid_ds *)(void *)&used) < 0) return errno;
+    if (bytes > limits.shmmax) return EINVAL;
+    if (used.used_ids >= 0 && (uint64_t)used.used_ids >= limits.shmmni) return ENOSPC;
+    return used.shm_tot > limits.shmall || pages > limits.shmall - used.shm_tot ? ENOSPC : 0;
 }
 
 const char *xep_ucp_shared_folder(void)
@@ -88,7 +91,7 @@ static const char *leave_out(uint32_t nranks)
 {
     char why[TEXT_BYTES];
     uint64_t room;
-    int sysv = try_sysv(), posix = try_posix(&room);
+    int sysv = try_sysv(SEGMENT_BYTES), posix = try_posix(&room);
     bool cramped = posix != 0 || room / RANK_BYTES < nranks;
     if (sysv == 0 && !cramped) return NULL;
     explain(sysv, posix, room, why);
@@ -114,13 +117,13 @@ xep_status_t xep_ucp_shared_refuse(uint64_t bytes)
     char why[TEXT_BYTES];
     uint64_t room;
     int posix = try_posix(&room);
-    explain(try_size(bytes), posix, room, why);
+    explain(try_sysv(bytes), posix, room, why);
     return xep_fail(XEP_ERR_NO_MEMORY, "not enough shared memory for a buffer of %" PRIu64 " bytes (%s)", bytes, why);
 }
 
 xep_status_t xep_ucp_shared_check(uint64_t bytes)
 {
     uint64_t room;
-    if (try_size(bytes) == 0) return XEP_OK;
+    if (try_sysv(bytes) == 0) return XEP_OK;
     return try_posix(&room) == 0 && room >= bytes ? XEP_OK : xep_ucp_shared_refuse(bytes);
 }

@@ -38,6 +38,35 @@ TEST(group_of_version_2)
     assert_int_equal(xep_room_free(root), 0);
 }
 
+TEST(groups_that_the_group_is_in)
+{
+    root = unit_make_root();
+    unit_write_file("/proc/meminfo", "MemAvailable:   500 kB\n");
+    unit_write_file("/proc/self/cgroup", "0::/job/step/task\n");
+    unit_write_file("/sys/fs/cgroup/job/step/task/memory.max", "100000\n");
+    unit_write_file("/sys/fs/cgroup/job/step/task/memory.current", "10000\n");
+    assert_int_equal(xep_room_free(root), 90000);
+    unit_write_file("/sys/fs/cgroup/job/memory.max", "200000\n"); /* of all its steps */
+    unit_write_file("/sys/fs/cgroup/job/memory.current", "170000\n");
+    unit_write_file("/sys/fs/cgroup/job/memory.stat", "inactive_file 1000\n");
+    assert_int_equal(xep_room_free(root), 31000);
+    unit_write_file("/sys/fs/cgroup/memory.max", "1000000\n");
+    unit_write_file("/sys/fs/cgroup/memory.current", "980000\n");
+    assert_int_equal(xep_room_free(root), 20000);
+}
+
+/* with vm.overcommit_memory 2 what was promised counts, and is not given twice */
+TEST(memory_that_is_promised)
+{
+    root = unit_make_root();
+    unit_write_file("/proc/meminfo", "MemAvailable:   500 kB\nCommitLimit:  300 kB\nCommitted_AS:  100 kB\n");
+    assert_int_equal(xep_room_free(root), 500 * 1024);
+    unit_write_file("/proc/sys/vm/overcommit_memory", "2\n");
+    assert_int_equal(xep_room_free(root), 200 * 1024);
+    unit_write_file("/proc/meminfo", "MemAvailable:   500 kB\nCommitLimit:  300 kB\nCommitted_AS:  400 kB\n");
+    assert_int_equal(xep_room_free(root), 0);
+}
+
 /* a container sees its group as the root, under a path that is not there */
 TEST(group_of_version_1_in_a_container)
 {

@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/*
+ * What System V segments a process can have is known without making one: a process that is killed between making and
+ * marking it would leave it. The system's answers are given here: linked with --wrap, so that the calls of ucp_shared.c
+ * come to this file.
+ */
+#define _GNU_SOURCE
+#include "ucp_shared.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ipc.h>
+#include <sys/shm.h>
+#include <unistd.h>
+
+#include "unit.h"
+
+enum { PAGES_ALL = 100, PAGES_USED = 40, IDS_MOST = 8 };
+
+static int made;                              /* segments */
+static int denied_get, denied_at, denied_ctl; /* errno of each call; 0: as Linux does */
+static struct shminfo limits;
+static struct shm_info used;
+
+int __wrap_shmget(key_t key, size_t bytes, int flags);
+void *__wrap_shmat(int id, const void *at, int flags);
+int __wrap_shmctl(int id, int what, struct shmid_ds *buffer);
+
+static int refuse(int error)
+{
+    errno = error;
+    return -1;
+}
+
+int __wrap_shmget(key_t key, size_t bytes, int flags)
+{
+    (void)key, (void)flags;
+    if (denied_get != 0) return refuse(denied_get);
+    made += bytes >= limits.shmmin;
+    return bytes >= limits.shmmin ? 7 : refuse(EINVAL);
+}
+
+void *__wrap_shmat(int id, const void *at, int flags)
+{
+    (void)id, (void)at, (void)flags;
+    (void)refuse(denied_at != 0 ? denied_at : EINVAL);
+    return (void *)-1;
+}
+
+int __wrap_shmctl(int id, int what, struct shmid_ds *buffer)
+{
+    (void)id;
+    if (denied_ctl != 0) return refuse(denied_ctl);
+    if (what == IPC_INFO) memcpy(buffer, &limits, sizeof limits);
+    else if (what == SHM_INFO) memcpy(buffer, &used, sizeof used);
+    else return refuse(EINVAL);
+    return 0;
+}
+
+/* Only System V: there is no folder for the other kind. */
+void unit_before_each(void)
+{
+    setenv("UCX_POSIX_DIR", "/nowhere", 1);
+    made = denied_get = denied_at = denied_ctl = 0;
+    limits = (struct shminfo){.shmmax = UINT64_C(1) << 40, .shmmin = 1, .shmmni = IDS_MOST, .shmall = PAGES_ALL};
+    used = (struct shm_info){.used_ids = IDS_MOST - 1, .shm_tot = PAGES_USED};
+}
+
+static void check_refused(uint64_t bytes, int error)
+{
+    assert_int_equal(xep_ucp_shared_check(bytes), XEP_ERR_NO_MEMORY);
+    char said[128] = "System V segments: ";
+    strcat(said, strerror(error));
+    if (strstr(xep_last_error(), said) == NULL) fail_msg("\"%s\" is not in: %s", said, xep_last_error());
+    assert_int_equal(made, 0);
+}
+
+TEST(what_fits_is_granted_and_not_made)
+{
+    const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+    assert_int_equal(xep_ucp_shared_check((PAGES_ALL - PAGES_USED) * page), XEP_OK);
+    assert_int_equal(made, 0);
+    check_refused((PAGES_ALL - PAGES_USED) * page + 1, ENOSPC); /* a page more */
+    used.shm_tot = PAGES_ALL + 1;                               /* the limit was lowered */
+    check_refused(1, ENOSPC);
+}
+
+TEST(a_segment_longer_than_any_may_be)
+{
+    limits.shmmax = 10000;
+    assert_int_equal(xep_ucp_shared_check(10000), XEP_OK);
+    check_refused(10001, EINVAL);
+}
+
+TEST(more_segments_than_there_may_be)
+{
+    used.used_ids = IDS_MOST;
+    check_refused(1, ENOSPC);
+}
+
+TEST(a_call_that_is_denied)
+{
+    denied_get = EPERM;
+    check_refused(1, EPERM);
+    denied_get = 0;
+    denied_at = ENOSYS;
+    check_refused(1, ENOSYS);
+    denied_at = 0;
+    denied_ctl = EACCES;
+    check_refused(1, EACCES);
+}
+
+TEST(what_the_group_opens_is_looked_at_alike)
+{
+    assert_string_equal(xep_ucp_shared_find(2).transports, "posix");
+    denied_get = EPERM;
+    assert_string_equal(xep_ucp_shared_find(2).transports, "posix,sysv");
+    assert_int_equal(made, 0);
+}
