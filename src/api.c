@@ -368,7 +368,8 @@ xep_status_t xep_buffer_query(const xep_buffer_t *buffer, xep_buffer_info_t *inf
                              .on_failure = buffer->params.on_failure,
                              .timeout_ms = buffer->params.timeout_ms,
                              .path = buffer->shape.by_nodes ? XEP_PATH_NODES : XEP_PATH_FLAT,
-                             .pass_rows = buffer->shape.feed_rows * buffer->shape.feeders,
+                             .pass_rows = buffer->shape.feed_rows *
+                                          (buffer->shape.by_nodes ? buffer->shape.feeders : buffer->shape.nranks),
                              .node_sums = buffer->shape.by_nodes && buffer->plugin.plugin->by_nodes == XEP_BY_NODES_ALL
                                               ? buffer->params.node_sums
                                               : XEP_NODE_SUMS_DEFAULT};

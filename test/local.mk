@@ -55,7 +55,7 @@ libsim_la_SOURCES = \
 	%D%/sim/script_player.h %D%/sim/script_player.c \
 	%D%/sim/sim_mode.h %D%/sim/sim_cases.h %D%/sim/sim_cases.c \
 	%D%/sim/sim_failures.h %D%/sim/sim_failures.c %D%/sim/sim_nodes.h %D%/sim/sim_nodes.c \
-	%D%/sim/sim_pieces.h %D%/sim/sim_pieces.c
+	%D%/sim/sim_pieces.h %D%/sim/sim_pieces.c %D%/sim/sim_inbox.h %D%/sim/sim_inbox.c
 sim_ldadd = libsim.la libxep_oracle.la $(CMOCKA_LIBS) -lm
 %C%_sim_sim_normal_t_SOURCES = %D%/sim/sim_normal.c %D%/sim/sim_main.c
 %C%_sim_sim_normal_t_CPPFLAGS = $(AM_CPPFLAGS) -DSIM_MODE=sim_normal
@@ -162,12 +162,13 @@ mapped_tests = \
 	%D%/mp/normal_shapes.mp %D%/mp/in_place.mp %D%/mp/in_place_ll.mp %D%/mp/normal_ops.mp %D%/mp/ll_ops.mp \
 	%D%/mp/failure.mp %D%/mp/aborted.mp %D%/mp/unborn.mp %D%/mp/pages.mp %D%/mp/nodes.mp %D%/mp/silent.mp
 rank_tests = %D%/mp/wire_order.mp %D%/mp/crowded.mp %D%/mp/boot_client.mp %D%/mp/setuid.mp %D%/mp/by_nodes.mp \
-	%D%/mp/ll_by_nodes.mp %D%/mp/forwarding.mp %D%/mp/node_map.mp %D%/mp/over_callback.mp \
+	%D%/mp/ll_by_nodes.mp %D%/mp/ll_crowded.mp %D%/mp/forwarding.mp %D%/mp/node_map.mp %D%/mp/over_callback.mp \
 	$(transport_tests)
 %C%_mp_boot_reload_mp_LDADD =
 %C%_mp_normal_shapes_mp_LDADD = libmp_rig.la
 %C%_mp_by_nodes_mp_LDADD = libmp_rig.la
 %C%_mp_ll_by_nodes_mp_LDADD = libmp_rig.la
+%C%_mp_ll_crowded_mp_LDADD = libmp_rig.la
 %C%_mp_forwarding_mp_LDADD = libmp_rig.la
 %C%_mp_over_callback_mp_LDADD = libmp_rig.la
 %C%_unit_ucp_segments_t_LDFLAGS = -Wl,--wrap=shmget -Wl,--wrap=shmat -Wl,--wrap=shmctl
@@ -222,7 +223,7 @@ script_tests = \
 EXTRA_DIST += %D%/model/model_core.pml %D%/model/model_combine.pml %D%/model/model_run.pml \
 	%D%/model/model_normal.pml %D%/model/model_ll.pml %D%/model/model_mask.pml \
 	%D%/model/model_rows.pml %D%/model/model_grants.pml %D%/model/model_nodes.pml \
-	%D%/model/model_pieces.pml %D%/model/model_shrink.pml \
+	%D%/model/model_pieces.pml %D%/model/model_inbox.pml %D%/model/model_shrink.pml \
 	%D%/model/model_grow.pml
 model:
 	srcdir='$(abs_top_srcdir)' CC='$(CC)' bash $(srcdir)/%D%/model/protocols.sh full

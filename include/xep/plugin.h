@@ -28,7 +28,7 @@ extern "C" {
 #endif
 
 /** Goes up with every change of meaning in this header or in wire.h; a change of layout also shows in the sizes. */
-#define XEP_PLUGIN_ABI 9u
+#define XEP_PLUGIN_ABI 10u
 
 /** By nodes modes count rows in so many bits of a word, below its epoch. */
 #define XEP_FEED_ROWS_BITS 24
@@ -58,10 +58,12 @@ typedef struct xep_shape {
      * ranks of that node: it forwards them, and the sender is one of its feeders. tokens is less than 2 to the power of
      * XEP_FEED_ROWS_BITS then. 0: they go to each rank */
     int by_nodes;
-    uint32_t feeders;   /* most that a rank has; 0 where it is not by nodes */
-    uint64_t feed_rows; /* by nodes: rows that a rank has room for while they pass through it, for each feeder */
-    int wide_sums;      /* by nodes: what a node sends of a token is fp32 (XEP_NODE_SUMS_FP32) */
-    int in_pieces;      /* dispatches may come in pieces (XEP_BUFFER_PIECES); never by nodes */
+    uint32_t feeders; /* most that a rank has; 0 where it is not by nodes */
+    /* By nodes: rows that a rank has room for while they pass through it, for each feeder. XEP_BY_NODES_DISPATCH, flat:
+     * for each rank, 0: for all that can come */
+    uint64_t feed_rows;
+    int wide_sums; /* by nodes: what a node sends of a token is fp32 (XEP_NODE_SUMS_FP32) */
+    int in_pieces; /* dispatches may come in pieces (XEP_BUFFER_PIECES); never by nodes */
 } xep_shape_t;
 
 /** The parts of a rank's heap, in this order. */
@@ -120,7 +122,7 @@ enum {
 
 /**
  * What a mode knows of xep_shape_t.by_nodes. None: it is never set. Dispatch: dispatches alone; combines, and so their
- * sums, are as in the flat path, and there is room for all rows in passing: feed_rows is tokens.
+ * sums, are as in the flat path, and rows in passing have to wait for room flat, too, where feed_rows is not 0.
  */
 typedef enum { XEP_BY_NODES_NONE = 0, XEP_BY_NODES_ALL = 1, XEP_BY_NODES_DISPATCH = 2 } xep_by_nodes_t;
 

@@ -581,8 +581,11 @@ typedef struct xep_buffer_params {
     uint32_t flags; /* XEP_BUFFER_* */
     xep_path_t path;
     /* by nodes: rows of a dispatch that a rank has room for while they pass through it, at least one for each rank that
-     * passes rows to it; with fewer it is slower. 0: 2 * tokens, or as many as there can be. ll: not looked at, there
-     * is room for all */
+     * passes rows to it; with fewer it is slower. 0: 2 * tokens, or as many as there can be. ll, on several nodes: rows
+     * for which a rank has room until they are copied to their places, by nodes likewise, flat at least one for each
+     * rank; twice as many rows that are cast; who sends it more at once waits for room. 0: all that can come, where
+     * that is at most 512 MiB, else what an even load brings with much head room. Not looked at with
+     * XEP_ON_FAILURE_MASK: there is room for all */
     uint64_t pass_rows;
     xep_node_sums_t node_sums;
 } xep_buffer_params_t;
@@ -660,8 +663,9 @@ typedef struct xep_buffer_info {
     xep_dtype_t dtype, combine_dtype;
     xep_on_failure_t on_failure;
     int32_t timeout_ms;
-    xep_path_t path;           /* that is used: XEP_PATH_FLAT or XEP_PATH_NODES */
-    uint64_t pass_rows;        /* by nodes: as the param, with the default filled in; ll: all that can pass; else 0 */
+    xep_path_t path; /* that is used: XEP_PATH_FLAT or XEP_PATH_NODES */
+    /* by nodes: as the param, with the default filled in; ll, flat: the same, 0 where there is room for all; else 0 */
+    uint64_t pass_rows;
     xep_node_sums_t node_sums; /* normal, by nodes: as the param, likewise; else XEP_NODE_SUMS_DEFAULT */
 } xep_buffer_info_t;
 

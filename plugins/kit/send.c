@@ -97,6 +97,38 @@ xep_status_t xep_send_parts(xep_kit_t *kit, xep_op_t *op, xep_part_fn parts)
     return kit->all_mapped ? XEP_OK : put_all(kit, op, parts, 0);
 }
 
+/* From the cursor on until a part is blocked, or refused by the wire. */
+static xep_status_t put_open(const xep_kit_t *kit, const xep_op_t *op, uint32_t rank, xep_part_fn parts, int *blocked_p)
+{
+    xep_cursor_t *cursor = &xep_kit_state(op)->cursor;
+    xep_part_t part;
+    while (parts(kit, op, rank, cursor->part, &part)) {
+        xep_status_t status = put_part(kit, op, rank, &part);
+        *blocked_p = part.blocked;
+        if (status != XEP_OK) return status;
+        *cursor = (xep_cursor_t){.part = cursor->part + 1};
+    }
+    return XEP_OK;
+}
+
+/* A part that is blocked keeps no other rank's from going out; what the wire refuses does. */
+xep_status_t xep_send_each(xep_kit_t *kit, xep_op_t *op, xep_part_fn parts, xep_cursor_t *at)
+{
+    const uint32_t nranks = kit->shape->nranks;
+    xep_status_t all = XEP_OK;
+    for (uint32_t i = 0; i < nranks; i++) {
+        uint32_t rank = xep_kit_peer(kit, i);
+        int blocked = 0;
+        if (kit->base[rank] != NULL || xep_op_is_without(op, rank)) continue;
+        xep_kit_state(op)->cursor = at[rank];
+        xep_status_t status = put_open(kit, op, rank, parts, &blocked);
+        at[rank] = xep_kit_state(op)->cursor;
+        if (status != XEP_OK) all = status;
+        if (status < 0 || (status != XEP_OK && !blocked)) break;
+    }
+    return all;
+}
+
 xep_status_t xep_send(xep_kit_t *kit, xep_op_t *op, xep_store_fn store, xep_part_fn parts)
 {
     if (store == NULL) return put_all(kit, op, parts, 1);

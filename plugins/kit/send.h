@@ -7,6 +7,7 @@
 #include <xep/plugin.h>
 
 typedef struct xep_kit xep_kit_t; /* kit.h */
+typedef struct xep_cursor xep_cursor_t;
 
 /** One put of rows of a part. */
 typedef struct xep_piece {
@@ -54,5 +55,11 @@ xep_status_t xep_send(xep_kit_t *kit, xep_op_t *op, xep_store_fn store, xep_part
 
 /** Parts alone, as far as they can be sent before mapped ranks are told. */
 xep_status_t xep_send_parts(xep_kit_t *kit, xep_op_t *op, xep_part_fn parts);
+
+/**
+ * Parts alone, to each rank as far as none is blocked. at: [R], zero at first: how far each is. XEP_INPROGRESS: some
+ * are.
+ */
+xep_status_t xep_send_each(xep_kit_t *kit, xep_op_t *op, xep_part_fn parts, xep_cursor_t *at);
 
 #endif

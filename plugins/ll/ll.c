@@ -26,7 +26,14 @@ static void lay_slot(const ll_t *mode, xep_carve_t *carve, ll_slot_t *slot)
     if (mode->layout.place.areas != 0) slot->row = xep_carve_array(carve, rows, sizeof *slot->row);
     slot->relayed = xep_carve_array(carve, mode->nodes.feeders, sizeof *slot->relayed);
     slot->passed = xep_carve_array(carve, mode->nodes.feeders, sizeof *slot->passed);
-    slot->part_tokens = xep_carve_array(carve, shape->by_nodes ? shape->nodes : 0, sizeof *slot->part_tokens);
+    uint64_t lines = mode->kit.all_mapped ? 0 : ll_count_lines(mode);
+    slot->bound = xep_carve_array(carve, lines == 0 ? 0 : selections, sizeof *slot->bound);
+    slot->bound_begin = xep_carve_array(carve, lines + 1, sizeof *slot->bound_begin);
+    slot->part_rows = xep_carve_array(carve, lines, sizeof *slot->part_rows);
+    slot->rest = xep_carve_array(carve, shape->nranks, sizeof *slot->rest);
+    slot->crowded = xep_carve_array(carve, shape->nranks, sizeof *slot->crowded);
+    slot->tokens_out = xep_carve_array(carve, shape->nranks, sizeof *slot->tokens_out);
+    slot->taken_told = xep_carve_array(carve, shape->nranks, sizeof *slot->taken_told);
     slot->copied = xep_carve_array(carve, shape->nranks, sizeof *slot->copied);
 }
 
@@ -44,6 +51,8 @@ static void lay_arrays(void *opaque, xep_carve_t *carve)
     mode->input_begin = xep_carve_array(carve, shape->local_experts * ranks, sizeof *mode->input_begin);
     mode->pick_begin = xep_carve_array(carve, ranks + 1, sizeof *mode->pick_begin);
     mode->pick_here = xep_carve_array(carve, ranks, sizeof *mode->pick_here);
+    mode->line_next = xep_carve_array(carve, mode->kit.all_mapped ? 0 : ll_count_lines(mode), sizeof *mode->line_next);
+    mode->line_seen = xep_carve_array(carve, mode->kit.all_mapped ? 0 : ll_count_lines(mode), sizeof *mode->line_seen);
     mode->parcels = xep_carve_array(carve, ranks, sizeof *mode->parcels);
     mode->sources = xep_carve_array(carve, ranks, sizeof *mode->sources);
     mode->rows = xep_carve_array(carve, listed, sizeof *mode->rows);
@@ -56,7 +65,9 @@ static void lay_arrays(void *opaque, xep_carve_t *carve)
         uint64_t rows = (uint64_t)mode->kit.env->threads * shape->topk;
         mode->decoded = xep_carve_array(carve, rows, mode->layout.common.combine_stride);
     }
-    mode->picks = xep_carve_array(carve, mode->layout.common.recv_rows + shape->topk + 1, sizeof *mode->picks);
+    uint64_t picks = mode->layout.common.recv_rows + shape->topk + 1;
+    if (mode->layout.inbox_bytes != 0) mode->pick_item = xep_carve_array(carve, picks, sizeof *mode->pick_item);
+    mode->picks = xep_carve_array(carve, picks, sizeof *mode->picks);
 }
 
 /*

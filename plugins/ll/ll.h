@@ -54,6 +54,20 @@
  * when it has the notices of turn q + slots of all ranks, which they send when they have ended turn q. And f stores
  * the notice of a turn before it ends that turn itself, so that a line never goes back.
  *
+ * inboxes: where the parcels of ranks that are not mapped, or by nodes of feeders, are delivered. Where they have not
+ * room for all items of a source (inbox_bytes), items lie there one behind the other, without those that nobody here
+ * needs: item j at j % room, where room is as many as fit, as source and readers know alike from the notice. The reader
+ * counts them in the head. A source that has no more than room does all as above. Of one that crowds an inbox:
+ *  1. rows are in parts of half an inbox, as by nodes: the first ones, which have room, behind the notice.
+ *  5. flat, the receiver d: when it has copied what is there, for all tokens before t:  taken[i][d] = (n, t)  at the
+ *     source. By nodes each mate says so to f, in mates_taken, and f, when all have, to the source. That sends a part
+ *     that ends before row e when  taken  has the token of row e - room - 1; its dispatch ends when all have gone.
+ * After a verdict that is an error nothing more is taken or sent but the last word, which readers wait for.
+ * Nobody waits for ever: what readers take depends on notices, which all send first, and on nothing that they send or
+ * have taken of others; a part that has no room keeps none to other ranks back. Words of a turn are read before the
+ * ring comes round, as parcels are: all that a source needs have come when it ends the turn.
+ * test/model/model_inbox.pml.
+ *
  * Rows that are read in place: ll_place.h.
  *
  * Epochs only grow; nothing is ever cleared. A notice whose word is n says so even when it brings no rows.
@@ -66,7 +80,8 @@
  * What can go wrong: ranks disagree, or rows do not fit: see dispatch 4; offers that differ end combine with
  * XEP_ERR_MISMATCH after step 6. A notice or begin that no correct rank can have written, or more rows than were
  * announced: XEP_ERR_PROTOCOL at once, nothing of it is used: by nodes, too, each rank looks at each notice itself. A
- * rank that does not come, or a forwarder that is not in the library: waiting goes on until the core's deadline.
+ * rank that does not come, or a forwarder or a crowded receiver that is not in the library: waiting goes on until the
+ * core's deadline.
  */
 #ifndef XEP_LL_H
 #define XEP_LL_H
@@ -105,6 +120,7 @@ typedef struct ll_parcel {
     size_t scale_words;
     size_t stride; /* of items */
     int stays;     /* this rank reads the rows where they are (ll_place.h) */
+    uint64_t room; /* items that an inbox holds, where those that come lie one behind the other; 0: by token */
 } ll_parcel_t;
 
 /** Where things are in a heap, beside what all modes have. */
@@ -114,9 +130,14 @@ typedef struct ll_layout {
     uint64_t return_stride;   /* between rows of returned */
     uint64_t table_bytes;
     /* XEP_REGION_METADATA */
-    uint64_t passed;  /* [ring][R] by nodes, in XEP_REGION_CONTROL: words (epoch, tokens) */
-    uint64_t tables;  /* [slots][R] of table_bytes: uint32_t first row of each expert */
-    xep_area_t heads; /* [ring] of parcels */
+    /* words (epoch, tokens), in XEP_REGION_CONTROL: */
+    uint64_t passed;      /* [ring][R] by nodes, and where inboxes may be crowded */
+    uint64_t taken;       /* [ring][R] where inboxes may be crowded */
+    uint64_t mates_taken; /* [ring][feeders][most_mates] likewise, by nodes */
+    uint64_t most_mates;
+    uint64_t inbox_bytes; /* for the items of a source; 0: each token has its place */
+    uint64_t tables;      /* [slots][R] of table_bytes: uint32_t first row of each expert */
+    xep_area_t heads;     /* [ring] of parcels */
     /* [ring][R] likewise, of ranks that are not mapped, else untouched; by nodes [ring][feeders] */
     xep_area_t delivered_heads;
     /* XEP_REGION_ROWS */
@@ -149,12 +170,21 @@ typedef struct ll_slot {
     uint64_t *origin; /* [recv_rows] token * K + k of each row; only where some rank is not mapped */
     char *coded;      /* [recv_rows] rows in LogFMT, return_stride apart, on their way to ranks that are not mapped */
     /* by nodes: */
-    uint8_t *relayed;      /* [feeders] those whose notice of the dispatch all mates have */
-    uint64_t *passed;      /* [feeders] the word of the feeder that all mates have */
-    uint64_t *part_tokens; /* [nodes] tokens in a part of what goes there; 0: it is not in parts */
-    uint64_t *copied;      /* [R] rows of a source that are at their places; flat: of mapped ones, too */
-    const void **row;      /* [recv_rows] where received rows are, if they may be in place; NULL where none is */
-    int in_place;          /* row was shown, and this rank has not said that it reads no more */
+    uint8_t *relayed; /* [feeders] those whose notice of the dispatch all mates have */
+    uint64_t *passed; /* [feeders] the word of the feeder that all mates have */
+    uint64_t *copied; /* [R] rows of a source that are at their places; flat: of mapped ones, too */
+    /* where some rank is not mapped, for each line: a rank, or by nodes a node */
+    uint32_t *bound;       /* [tokens * K] tokens whose rows go there, line by line, ascending */
+    uint64_t *bound_begin; /* [lines + 1] in bound */
+    uint64_t *part_rows;   /* [lines] rows in a part of what goes there; 0: it is not in parts */
+    int crowds;            /* this rank has more for some inbox than that holds */
+    xep_cursor_t *rest;    /* [R] how far what was kept out has been sent, if it crowds */
+    /* where inboxes may be crowded: */
+    uint8_t *crowded;     /* [R] a source has more items for its inbox than that holds */
+    uint64_t *tokens_out; /* [R] tokens of a source whose rows were copied out of its inbox */
+    uint64_t *taken_told; /* [R] the same, as was said of it */
+    const void **row;     /* [recv_rows] where received rows are, if they may be in place; NULL where none is */
+    int in_place;         /* row was shown, and this rank has not said that it reads no more */
 } ll_slot_t;
 
 /** Where the rows are that an owner has for this rank, in a combine. */
@@ -169,20 +199,22 @@ typedef struct ll {
     ll_layout_t layout;
     xep_forwarders_t nodes; /* by nodes; else empty */
     /* scratch, of one step at a time: */
-    uint64_t *counts;      /* [E + 1] selections of each expert, of this rank or of all; the last: of none */
-    uint32_t *next_row;    /* [E + 1] */
-    ll_pick_t *picks;      /* [recv_rows + K + 1] by source rank, token, selection */
-    uint32_t *input_begin; /* [L][R] of the combine that is offered: first row in the input */
-    uint64_t *pick_begin;  /* [R + 1] */
-    uint64_t *pick_here;   /* [R] picks whose rows are here */
-    uint64_t listed;       /* epoch of the dispatch whose parcels and picks these are */
-    ll_parcel_t *parcels;  /* [R] of the dispatch that is received */
-    ll_source_t *sources;  /* [R] */
-    const void **rows;     /* [T * (K + 2)] rows to sum, by token */
-    float *row_weights;    /* likewise */
-    uint32_t *row_begin;   /* [T + 1] in both */
-    char *decoded;         /* [threads][K] rows of combine_stride */
-    char *coded;           /* those of the slots; NULL where all ranks are mapped, or there was no memory */
+    uint64_t *counts;                /* [E + 1] selections of each expert, of this rank or of all; the last: of none */
+    uint32_t *next_row;              /* [E + 1] */
+    ll_pick_t *picks;                /* [recv_rows + K + 1] by source rank, token, selection */
+    uint32_t *input_begin;           /* [L][R] of the combine that is offered: first row in the input */
+    uint64_t *pick_begin;            /* [R + 1] */
+    uint64_t *pick_here;             /* [R] picks whose rows are here */
+    uint64_t *line_next, *line_seen; /* [lines] while bound is made */
+    uint32_t *pick_item;             /* [recv_rows + K + 1] item of each pick; NULL where that is its token */
+    uint64_t listed;                 /* epoch of the dispatch whose parcels and picks these are */
+    ll_parcel_t *parcels;            /* [R] of the dispatch that is received */
+    ll_source_t *sources;            /* [R] */
+    const void **rows;               /* [T * (K + 2)] rows to sum, by token */
+    float *row_weights;              /* likewise */
+    uint32_t *row_begin;             /* [T + 1] in both */
+    char *decoded;                   /* [threads][K] rows of combine_stride */
+    char *coded;                     /* those of the slots; NULL where all ranks are mapped, or there was no memory */
     xep_places_t places;
 } ll_t;
 
@@ -231,6 +263,35 @@ xep_status_t ll_compare_notices(const ll_t *mode, xep_op_t *op, const ll_notice_
 /** Views into the slot; the parcel of this rank is known. */
 void ll_fill_recv(ll_t *mode, const xep_op_t *op, uint64_t rows);
 
+/* ---- ll_parts.c: what goes to ranks that are not mapped, and in which parts ---- */
+
+/** Lines: ranks, or by nodes nodes. */
+uint32_t ll_count_lines(const ll_t *mode);
+
+/** Lists what goes where, and decides which of it is in parts. The parcel of this rank is known. */
+void ll_list_bound(ll_t *mode, xep_op_t *op);
+
+/** xep_part_fn of step 1 and 2: head, items, notice; of items in parts, as far as there is room for them unasked. */
+int ll_parcel_part(const void *mode, const xep_op_t *op, uint32_t rank, uint32_t number, xep_part_t *part);
+int ll_items_part(const void *mode, const xep_op_t *op, uint32_t rank, uint32_t number, xep_part_t *part);
+
+/** What crowded inboxes had no room for, as far as receivers have taken what was there. */
+xep_status_t ll_send_rest(ll_t *mode, xep_op_t *op);
+
+/** The word that step 5 waits for: rows of a rank, or that it has taken those that keep this rank's last ones out. */
+const _Atomic uint64_t *ll_rows_word(const void *mode, const xep_op_t *op, uint32_t rank, uint64_t *value_p);
+
+/* ---- ll_inbox.c: inboxes that may be crowded, as a receiver ---- */
+
+/** Offset of the word in which rank says, in all heaps, what it has taken. */
+uint64_t ll_taken_offset(const ll_t *mode, const xep_op_t *op, uint32_t rank);
+
+/** Finds in which item of its parcel each pick of a source is. XEP_ERR_PROTOCOL: they cannot have come at once. */
+xep_status_t ll_place_items(ll_t *mode, xep_op_t *op, uint32_t source, uint64_t first, uint64_t end);
+
+/** Tells the sources of crowded inboxes whose rows were copied. */
+xep_status_t ll_tell_taken(ll_t *mode, const xep_op_t *op);
+
 /* ---- ll_nodes.c: parcels of ranks that are not mapped, and by nodes the notices that come with them ---- */
 
 /** Whether rank, which is not mapped, is sent parcels. */
@@ -249,13 +310,16 @@ void ll_relay(const ll_t *mode, const xep_op_t *op);
 /** Offset of the word of a source in all heaps. */
 uint64_t ll_passed_offset(const ll_t *mode, const xep_op_t *op, uint32_t source);
 
-/** The word that rows of a source in parts wait for; of others, one that is there. Its notice is taken. */
+/** The word for rows of a source in parts; of others, one that is there, and value 0. Its notice is taken. */
 const _Atomic uint64_t *ll_passed_word(const void *mode, const xep_op_t *op, uint32_t source, uint64_t *value_p);
 
 /** Tokens of a source whose rows are here. */
 uint64_t ll_tokens_here(const ll_t *mode, const xep_op_t *op, uint32_t source);
 
 /* ---- ll_send.c: dispatch 1 and 2 ---- */
+
+/** The items of op's parcel of this rank: in the ring, or where peers read them in place. */
+char *ll_items(const ll_t *mode, const xep_op_t *op);
 
 /** The plugin's dispatch. */
 xep_status_t ll_dispatch(void *mode, xep_op_t *op);

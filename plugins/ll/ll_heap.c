@@ -23,19 +23,22 @@ static uint64_t measure_items(const xep_shape_t *shape, ll_layout_t *layout)
     return larger(item_stride(room, shape->scales), item_stride(cast, groups));
 }
 
-/* Parcels of this rank, and those that others put here: heads are metadata, items rows. */
 /*
- * Room for the largest parcel that this shape allows: whether there are weights, and which cast, each dispatch decides.
+ * Parcels of this rank, and those that others put here: heads are metadata, items rows. Room for the largest parcel
+ * that this shape allows: whether there are weights, and which cast, each dispatch decides. Of the items of others only
+ * as many as the shape has room for.
  */
 static void lay_parcels(const xep_shape_t *shape, ll_layout_t *at, xep_carve_t *metadata, xep_carve_t *rows)
 {
-    xep_carve_t head = {0}, items = {0};
+    xep_carve_t head = {0}, items = {0}, inbox = {0};
     uint64_t selections = shape->tokens * shape->topk; /* of less than 2^31 each */
     uint64_t ring = xep_notices_ring(shape), senders = shape->nodes > 1 ? shape->nranks : 0;
+    uint64_t room = shape->feed_rows != 0 && shape->feed_rows < shape->tokens ? shape->feed_rows : shape->tokens;
     if (shape->by_nodes) senders = shape->feeders;
     xep_carve_offset(&head, selections, sizeof(int32_t));
     xep_carve_offset(&head, selections, sizeof(float));
     xep_carve_offset(&items, shape->tokens, measure_items(shape, at));
+    xep_carve_offset(&inbox, room, measure_items(shape, at));
     metadata->overflow |= head.overflow;
     rows->overflow |= items.overflow;
     metadata->stride = head.end;
@@ -43,8 +46,21 @@ static void lay_parcels(const xep_shape_t *shape, ll_layout_t *at, xep_carve_t *
     at->heads = xep_carve_area(metadata, ring, head.end);
     at->delivered_heads = xep_carve_area(metadata, ring * senders, head.end);
     at->items = xep_carve_area(rows, ring, items.end);
-    at->delivered_items = xep_carve_area(rows, ring * senders, items.end);
+    rows->stride = inbox.end;
+    at->delivered_items = xep_carve_area(rows, ring * senders, inbox.end);
+    at->inbox_bytes = senders != 0 && room < shape->tokens ? inbox.end : 0;
     xep_carve_page(rows);
+}
+
+/* The words that say how far rows in parts are here, and how far they were taken. */
+static void lay_words(const xep_shape_t *shape, ll_layout_t *at, xep_carve_t *control)
+{
+    uint64_t lines = xep_notices_ring(shape) * shape->nranks, crowd = at->inbox_bytes != 0;
+    for (uint32_t n = 0; n < shape->nodes; n++) at->most_mates = larger(at->most_mates, shape->node_ranks[n]);
+    at->passed = xep_carve_offset(control, shape->by_nodes || crowd ? lines : 0, sizeof(uint64_t));
+    at->taken = xep_carve_offset(control, crowd ? lines : 0, sizeof(uint64_t));
+    at->mates_taken = xep_carve_offset(control, crowd ? xep_notices_ring(shape) * shape->feeders * at->most_mates : 0,
+                                       sizeof(uint64_t));
 }
 
 /*
@@ -91,10 +107,9 @@ xep_status_t ll_lay_heap(const xep_shape_t *shape, xep_heap_layout_t *common, xe
     at->table_bytes = xep_row_stride(shape->first_expert[1] * sizeof(uint32_t));
 
     common->notices = xep_notices_lay(shape, &region[XEP_REGION_CONTROL]);
-    at->passed = xep_carve_offset(&region[XEP_REGION_CONTROL],
-                                  shape->by_nodes ? xep_notices_ring(shape) * shape->nranks : 0, sizeof(uint64_t));
     at->tables = xep_carve_offset(metadata, shape->slots * (uint64_t)shape->nranks, at->table_bytes);
     lay_parcels(shape, at, metadata, &region[XEP_REGION_ROWS]);
+    lay_words(shape, at, &region[XEP_REGION_CONTROL]);
     xep_carve_slots(shape, common, region, lay_slot);
     xep_place_lay(shape, &at->place, measure_items(shape, at), region);
     return at->place.areas < UINT32_MAX / shape->tokens ? XEP_OK : XEP_ERR_NO_MEMORY; /* ll_notice_t.place */

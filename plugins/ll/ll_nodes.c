@@ -77,7 +77,7 @@ void ll_relay(const ll_t *mode, const xep_op_t *op)
     }
 }
 
-/* ---- rows in parts ---- */
+/* ---- rows in parts: by nodes, and where an inbox is crowded ---- */
 
 uint64_t ll_passed_offset(const ll_t *mode, const xep_op_t *op, uint32_t source)
 {

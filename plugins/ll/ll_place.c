@@ -27,10 +27,14 @@ static uint64_t offset_of(const ll_t *mode, uint32_t number)
     return at->first + number / mode->kit.shape->tokens * at->bytes + number % mode->kit.shape->tokens * at->stride;
 }
 
-/* Those that the user may have written are as far apart as it was told; others lie close together. */
+/*
+ * Those that the user may have written are as far apart as it was told; others lie close together, and so an inbox
+ * holds more of those that were cast.
+ */
 static void space_items(const ll_t *mode, const ll_notice_t *notice, ll_parcel_t *parcel)
 {
     if (notice->place != 0 && notice->quant == XEP_QUANT_NONE) parcel->stride = mode->layout.place.stride;
+    parcel->room = mode->layout.inbox_bytes / parcel->stride;
 }
 
 void ll_take_place(ll_t *mode, const xep_op_t *op)

@@ -9,6 +9,11 @@ enum { LINE = 64, FETCHED_BYTES = 4096 /* of a source's indices: for more of the
 
 /* ---- what was said ---- */
 
+static int may_be_parted(const ll_t *mode)
+{
+    return mode->kit.shape->by_nodes || mode->layout.inbox_bytes != 0;
+}
+
 /*
  * Everything that is computed from a notice stays in bounds: counts, the lengths of its parcel, the slot that words go
  * to. Whether ranks agree is asked later.
@@ -23,7 +28,7 @@ static int is_notice_sane(const ll_t *mode, const xep_op_t *op, uint32_t rank, c
            n->slot < shape->slots && n->alignment >= 1 && n->hidden >= 1 && elem != 0 && n->hidden * elem <= room &&
            n->nscales <= shape->scales && n->quant <= XEP_QUANT_UE8M0 && !(casts && elem < 2) && n->capacity <= most &&
            n->padded <= 1 && n->sends_weights <= 1 && n->selections <= (uint64_t)n->tokens * n->topk &&
-           n->most <= n->selections && n->parted <= (shape->by_nodes && mode->kit.base[rank] == NULL) &&
+           n->most <= n->selections && n->parted <= (mode->kit.base[rank] == NULL && may_be_parted(mode)) &&
            ll_is_place_sane(mode, n);
 }
 
@@ -256,27 +261,37 @@ xep_status_t ll_receive(void *opaque, xep_op_t *op)
     status = list_rows(mode, op, &rows);
     if (status != XEP_OK) return status;
     memset(slot->copied, 0, mode->kit.shape->nranks * sizeof *slot->copied);
+    memset(slot->taken_told, 0, mode->kit.shape->nranks * sizeof *slot->taken_told);
     xep_kit_tell_rows(op, rows);
     ll_fill_recv(mode, op, rows);
     fill_metadata(mode, op);
     return XEP_OK;
 }
 
+/* Rows that are here to their places, and whoever is kept out by them may go on. */
+static xep_status_t take_what_is_here(ll_t *mode, xep_op_t *op)
+{
+    uint64_t rows;
+    xep_status_t status = mode->listed != op->epoch ? list_rows(mode, op, &rows) : XEP_OK;
+    if (status != XEP_OK) return status;
+    ll_unpack_rows(mode, op);
+    return ll_tell_taken(mode, op);
+}
+
 /*
- * The rows of 5, those that are here each time. Behind the look at the words: when all were there, all rows are, and
- * all that this rank forwards is relayed.
+ * The rows of 5, those that are here each time. Behind the look at the words: when all were there, all rows are, all
+ * that this rank forwards is relayed, and all receivers have room for its last rows.
  */
 xep_status_t ll_take_rows(void *opaque, xep_op_t *op)
 {
     ll_t *mode = opaque;
-    uint64_t rows;
-    xep_status_t status = xep_step_wait(mode, op), listed = XEP_OK;
+    const int moves = xep_kit_state(op)->verdict == XEP_OK;
+    xep_status_t status = xep_step_wait(mode, op), others = XEP_OK;
     if (status < 0) return status;
     ll_relay(mode, op);
-    if (xep_kit_state(op)->verdict != XEP_OK) return status;
-    if (mode->listed != op->epoch) listed = list_rows(mode, op, &rows);
-    if (listed != XEP_OK) return listed;
-    ll_unpack_rows(mode, op);
-    if (status == XEP_OK && op->dispatch->flags & XEP_DISPATCH_IN_PLACE) ll_point_rows(mode, op);
+    if (moves) others = take_what_is_here(mode, op);
+    if (others == XEP_OK) others = ll_send_rest(mode, op);
+    if (others < 0 || status == XEP_OK) status = others;
+    if (status == XEP_OK && moves && op->dispatch->flags & XEP_DISPATCH_IN_PLACE) ll_point_rows(mode, op);
     return status;
 }

@@ -156,8 +156,7 @@ static void pack_rows(void *arg, uint32_t thread, uint32_t nthreads)
     }
 }
 
-/* In the ring, or where peers read them in place. */
-static char *items_of(const ll_t *mode, const xep_op_t *op)
+char *ll_items(const ll_t *mode, const xep_op_t *op)
 {
     uint64_t place = ll_state(op)->place.offset;
     if (place != 0) return xep_kit_own(&mode->kit, place);
@@ -173,7 +172,7 @@ static void fill_parcel(ll_t *mode, xep_op_t *op, const ll_slot_t *slot)
                    .op = op,
                    .slot = slot,
                    .at = at,
-                   .items = items_of(mode, op),
+                   .items = ll_items(mode, op),
                    .is_there = ll_state(op)->place.offset != 0 && ll_state(op)->place.fill == NULL};
     char *head = xep_kit_own_area(&mode->kit, mode->layout.heads, entry);
     if (op->dispatch->quant != XEP_QUANT_NONE) pack.cast = xep_cast_select(op->dispatch->dtype, mode->kit.env->simd);
@@ -191,123 +190,6 @@ static void store_notice(const void *mode, const xep_op_t *op, uint32_t rank)
     xep_notices_store(mode, op, rank, &ll_state(op)->notice);
 }
 
-/* ---- ranks that are not mapped ---- */
-
-/*
- * Only items that rank will pick, or by nodes one of its node, are put to it: with 8 experts a token on 64 ranks that
- * is about an eighth of them.
- */
-static int goes_to(const ll_t *mode, const ll_slot_t *slot, uint64_t token, uint32_t rank)
-{
-    const xep_shape_t *shape = mode->kit.shape;
-    const int32_t *experts = slot->experts + token * slot->topk;
-    for (uint32_t k = 0; k < slot->topk; k++) {
-        if (experts[k] < 0) continue;
-        uint32_t owner = mode->kit.owner[experts[k]];
-        if (owner == rank || (shape->by_nodes && shape->node[owner] == shape->node[rank])) return 1;
-    }
-    return 0;
-}
-
-/* Rows in parts only where there are more bytes than one part has: a few rows come with their notice. */
-static void choose_parts(ll_t *mode, const xep_op_t *op, ll_slot_t *slot)
-{
-    const xep_shape_t *shape = mode->kit.shape;
-    for (uint32_t n = 0; shape->by_nodes && n < shape->nodes; n++) {
-        uint64_t rows = 0, parts;
-        slot->part_tokens[n] = 0;
-        if (n == mode->nodes.node) continue;
-        for (uint64_t t = 0; t < slot->tokens; t++) rows += (uint64_t)goes_to(mode, slot, t, mode->nodes.forwarder[n]);
-        parts = rows * ll_state(op)->parcel.stride / mode->kit.env->part_bytes + 1;
-        if (parts > 1) slot->part_tokens[n] = (slot->tokens + parts - 1) / parts;
-    }
-}
-
-/* Tokens of a part for rank; 0: its rows come all at once. */
-static uint64_t tokens_of_part(const ll_t *mode, const xep_op_t *op, uint32_t rank)
-{
-    const xep_shape_t *shape = mode->kit.shape;
-    return shape->by_nodes ? ll_slot(mode, op->slot)->part_tokens[shape->node[rank]] : 0;
-}
-
-/* Records from the first at or after the row that goes to rank, before the end: tokens in a row are one put. */
-static int cut_run(const ll_t *mode, const xep_op_t *op, uint32_t rank, uint64_t end, uint64_t *row_p,
-                   xep_piece_t *piece)
-{
-    const ll_slot_t *slot = ll_slot(mode, op->slot);
-    const size_t stride = ll_state(op)->parcel.stride;
-    uint64_t t = *row_p, most = XEP_PIECE_BYTES / stride + 1, run = 0;
-    while (t < end && !goes_to(mode, slot, t, rank)) t++;
-    while (run < most && t + run < end && goes_to(mode, slot, t + run, rank)) run++;
-    *row_p = t;
-    *piece = (xep_piece_t){.src = items_of(mode, op) + t * stride,
-                           .offset = xep_area_at(mode->layout.delivered_items, ll_delivery_entry(mode, op, rank)) +
-                                     t * stride,
-                           .bytes = run * stride,
-                           .rows = run};
-    return run != 0;
-}
-
-static int cut_items(const void *mode, const xep_op_t *op, uint32_t rank, uint32_t number, uint64_t *row_p,
-                     xep_piece_t *piece)
-{
-    (void)number;
-    return cut_run(mode, op, rank, ll_slot(mode, op->slot)->tokens, row_p, piece);
-}
-
-static uint64_t least(uint64_t a, uint64_t b)
-{
-    return a < b ? a : b;
-}
-
-/* Every other one is of rows; behind each, the word. */
-static int cut_part(const void *mode, const xep_op_t *op, uint32_t rank, uint32_t number, uint64_t *row_p,
-                    xep_piece_t *piece)
-{
-    uint64_t tokens = tokens_of_part(mode, op, rank), begin = number / 2 * tokens;
-    if (*row_p < begin) *row_p = begin;
-    return cut_run(mode, op, rank, least(begin + tokens, ll_slot(mode, op->slot)->tokens), row_p, piece);
-}
-
-/*
- * Step 1 for a rank that is not mapped: the head, the items that rank needs, the notice; or, where there are parts, the
- * items later. The head whole, since the receiver looks for its experts in it itself.
- */
-static int parcel_part(const void *opaque, const xep_op_t *op, uint32_t rank, uint32_t number, xep_part_t *part)
-{
-    const ll_t *mode = opaque;
-    const ll_state_t *state = ll_state(op);
-    if (!ll_delivers_to(mode, rank)) return 0;
-    int parted = tokens_of_part(mode, op, rank) != 0;
-    switch (number) {
-    case 0:
-        *part = (xep_part_t){.src = xep_kit_own_area(&mode->kit, mode->layout.heads,
-                                                     xep_notices_entry(&mode->kit, op->turn)),
-                             .rows = 1,
-                             .bytes = state->parcel.head_bytes,
-                             .offset = xep_area_at(mode->layout.delivered_heads, ll_delivery_entry(mode, op, rank))};
-        return 1;
-    case 1: *part = parted ? (xep_part_t){0} : (xep_part_t){.cut = cut_items}; return 1;
-    case 2: xep_notices_part(&mode->kit, op, parted ? &state->parted : &state->notice, part); return 1;
-    default: return 0;
-    }
-}
-
-static int items_part(const void *opaque, const xep_op_t *op, uint32_t rank, uint32_t number, xep_part_t *part)
-{
-    const ll_t *mode = opaque;
-    const uint64_t tokens = ll_slot(mode, op->slot)->tokens;
-    if (!ll_delivers_to(mode, rank)) return 0;
-    uint64_t of_part = tokens_of_part(mode, op, rank), begin = number / 2 * of_part;
-    if (of_part == 0 || begin >= tokens) return 0;
-    if (number % 2 == 0) *part = (xep_part_t){.cut = cut_part};
-    else
-        *part = (xep_part_t){.signal = 1,
-                             .signal_offset = ll_passed_offset(mode, op, mode->kit.shape->rank),
-                             .value = xep_rows_word(op->epoch, least(begin + of_part, tokens))};
-    return 1;
-}
-
 /* ---- begin ---- */
 
 /* A wire that is busy brings the step here again: the parcel is filled once. */
@@ -322,7 +204,7 @@ static xep_status_t send(void *opaque, xep_op_t *op)
 
 static xep_status_t send_parts(void *mode, xep_op_t *op)
 {
-    xep_status_t status = xep_send_parts(mode, op, items_part);
+    xep_status_t status = xep_send_parts(mode, op, ll_items_part);
     if (status == XEP_INPROGRESS) ll_relay(mode, op);
     return status;
 }
@@ -345,7 +227,7 @@ static xep_status_t leave(void *mode, xep_op_t *op)
 }
 
 const xep_step_t ll_dispatch_steps[] = {
-    {.name = "room to send rows", .does = "plan and send", .run = send, .store = store_notice, .parts = parcel_part},
+    {.name = "room to send rows", .does = "plan and send", .run = send, .store = store_notice, .parts = ll_parcel_part},
     {.name = "room to send rows", .does = "send rows", .run = send_parts},
     {.name = "rows",
      .does = "wait for rows",
@@ -358,7 +240,7 @@ const xep_step_t ll_dispatch_steps[] = {
     {.name = "rows",
      .does = "copy rows",
      .run = ll_take_rows,
-     .word = ll_passed_word,
+     .word = ll_rows_word,
      .relayed = 1,
      .rows_bits = XEP_FEED_ROWS_BITS},
     {.name = "rows to leave", .does = "flush", .run = leave},
@@ -378,7 +260,7 @@ xep_status_t ll_dispatch(void *opaque, xep_op_t *op)
     ll_fill_notice(mode, op, &state->notice);
     ll_make_parcel(&state->notice, &state->parcel);
     ll_take_place(mode, op);
-    choose_parts(mode, op, ll_slot(mode, op->slot));
+    ll_list_bound(mode, op);
     state->parted = state->notice;
     state->parted.parted = 1;
     ll_begin_relay(mode, op);

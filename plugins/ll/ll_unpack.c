@@ -46,6 +46,8 @@ xep_status_t ll_list_rows(ll_t *mode, xep_op_t *op)
         if (!list_source(mode, s, &slot->from[s], &n))
             return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_PROTOCOL, "rank %u sends more rows than it announced",
                                        s);
+        xep_status_t status = ll_place_items(mode, op, s, mode->pick_begin[s], n);
+        if (status != XEP_OK) return status;
         for (; pick < &mode->picks[n]; pick++) slot->pair_count[pick->row * nranks + s]++;
     }
     mode->pick_begin[nranks] = n;
@@ -117,6 +119,12 @@ static void fetch_scales(const ll_parcel_t *at, const char *item)
     for (size_t i = 0; i < at->scale_words * 4; i += LINE) __builtin_prefetch(item + at->scales + i);
 }
 
+static const char *item_of(const unpack_t *unpack, const ll_parcel_t *at, const ll_pick_t *pick)
+{
+    const uint32_t *items = unpack->mode->pick_item;
+    return at->items + (items == NULL ? pick->token : items[pick - unpack->mode->picks]) * at->stride;
+}
+
 /* Rows of a token are neighbours in the list: while they are copied out of the cache, the next token comes into it. */
 static void unpack_source(const unpack_t *unpack, uint32_t source, uint64_t begin, uint64_t end)
 {
@@ -124,9 +132,9 @@ static void unpack_source(const unpack_t *unpack, uint32_t source, uint64_t begi
     const xep_recv_t *recv = unpack->op->recv;
     const ll_pick_t *pick = unpack->mode->picks + begin, *last = unpack->mode->picks + end, *next = pick;
     for (; pick < last; pick++) {
-        const char *item = at->items + pick->token * at->stride;
+        const char *item = item_of(unpack, at, pick);
         if (next->token == pick->token) next = next_token(pick, last);
-        const char *ahead = at->items + next->token * at->stride;
+        const char *ahead = item_of(unpack, at, next);
         if (at->stays) fetch_scales(at, ahead);
         else unpack->copy(unpack->x + pick->row * unpack->x_stride, item, at->row_bytes, ahead);
         if (recv->nscales != 0) unpack_scales(recv, item + at->scales, pick->row);
@@ -168,11 +176,12 @@ static uint64_t find_here(const ll_t *mode, uint32_t source, uint64_t tokens)
 /* What was copied stays so, should a source go back on what it said. */
 static uint64_t count_here(ll_t *mode, const xep_op_t *op)
 {
-    const ll_slot_t *slot = ll_slot(mode, op->slot);
+    ll_slot_t *slot = ll_slot(mode, op->slot);
     uint64_t rows = 0;
     for (uint32_t s = 0; s < mode->kit.shape->nranks; s++) {
         uint64_t first = mode->pick_begin[s] + slot->copied[s];
-        mode->pick_here[s] = find_here(mode, s, ll_tokens_here(mode, op, s));
+        slot->tokens_out[s] = ll_tokens_here(mode, op, s);
+        mode->pick_here[s] = find_here(mode, s, slot->tokens_out[s]);
         if (mode->pick_here[s] < first) mode->pick_here[s] = first;
         rows += mode->pick_here[s] - first;
     }

@@ -301,6 +301,10 @@ def test_library_queries():
         xep.buffer_size(4, experts=E, topk=K, hidden=H, tokens=T, path="node")
     wide = xep.buffer_size(4, experts=E, topk=K, hidden=H, tokens=T, path="nodes", pass_rows=5, node_sums="fp32")
     assert wide.bytes > some.bytes and wide.node_bytes == some.node_bytes
+    low, tight = (
+        xep.buffer_size(4, experts=E, topk=K, hidden=H, tokens=T, mode="ll", pass_rows=rows) for rows in (0, 4)
+    )
+    assert tight.bytes < low.bytes and tight.node_bytes == low.node_bytes and tight.recv_rows == low.recv_rows
     with pytest.raises(ValueError, match='node_sums: expected "default", "dtype" or "fp32", got \'bf16\''):
         xep.buffer_size(4, experts=E, topk=K, hidden=H, tokens=T, node_sums="bf16")
 

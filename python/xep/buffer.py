@@ -98,8 +98,9 @@ class Buffer(_ext.Buffer):
     Received.out, missing of a combine; UnsupportedError where the library has no masks yet).
     send_memory: the buffer has memory for rows that peers read in place (send_memory(), dispatch(in_place=True)).
     path: how rows reach ranks of other nodes: "flat": once to each rank, "nodes": once to each node, "auto": XEP_PATH,
-    else what takes less time. pass_rows: with "nodes", in mode "normal", the rows that a rank has room for while they
-    pass through it, 0: as many as the library finds right.
+    else what takes less time. pass_rows: with "nodes" the rows that a rank has room for while they pass through it; in
+    mode "ll" with either path those that ranks of other nodes send it, until it has copied them; 0: as many as the
+    library finds right.
     node_sums: likewise how the sum of another node's rows for a token travels: "dtype": rounded to the type of the
     rows, "fp32": as it is, "default": XEP_NODE_SUMS, else "dtype".
 

@@ -5,6 +5,8 @@
 #include <math.h>
 
 /* As the modes have them (plugins/normal, plugins/ll): heaps, records and heads, what goes beside rows. */
+#define INBOX_BYTES (512.0 * 1024 * 1024)
+
 enum {
     LINE = 64,
     WORDS = 2,       /* that ranks tell each other in an operation: record and done; ready and read */
@@ -165,6 +167,25 @@ static double feeders_of(const xep_cost_map_t *map, uint32_t rank)
     return feeders;
 }
 
+uint64_t xep_cost_inbox_rows(uint64_t tokens, double even, double row_bytes, double inboxes)
+{
+    double rows = most(ceil(even + 6 * sqrt(even) + 6), floor(INBOX_BYTES / (row_bytes * inboxes)));
+    return rows < (double)tokens ? (uint64_t)rows : tokens;
+}
+
+/* Experts of the rank, or by nodes of the node, that has most. */
+static double most_experts(const xep_cost_map_t *map, xep_cost_path_t path, const xep_cost_sizes_t *sizes)
+{
+    double found = sizes->first_expert[1];
+    for (uint32_t node = 0; node < map->nnodes && path == XEP_COST_NODES; node++) {
+        double experts = 0;
+        for (uint32_t i = map->first[node]; i < map->first[node + 1]; i++)
+            experts += sizes->first_expert[map->ranks[i] + 1] - sizes->first_expert[map->ranks[i]];
+        found = most(found, experts);
+    }
+    return found;
+}
+
 /* Of ll: parcels of 2 * slots turns, its own and those of others; in a slot rows, their outputs, those that return. */
 static double memory_of_ll(const xep_cost_map_t *map, xep_cost_path_t path, const xep_cost_sizes_t *sizes,
                            uint32_t rank)
@@ -174,9 +195,14 @@ static double memory_of_ll(const xep_cost_map_t *map, xep_cost_path_t path, cons
     const double row = round_up((double)sizes->row_bytes) + (double)sizes->scales * SCALE + TOKEN + INDEX + WEIGHT;
     const double sum = round_up((double)sizes->sum_bytes), coded = sum + (double)sizes->sum_bytes / CODED;
     const double others = path == XEP_COST_FLAT ? map->nranks : feeders_of(map, rank);
+    const double even =
+        xep_cost_expect_tokens(tokens, most_experts(map, path, sizes), sizes->first_expert[map->nranks], sizes->topk);
+    const double row_there = row_bytes(sizes, XEP_COST_DISPATCH);
+    const double room = (double)xep_cost_inbox_rows(sizes->tokens, even, row_there, 2.0 * sizes->slots * others);
+    const double inbox = room * row_there + selections * (COUNT + WEIGHT);
     double slot = (double)sizes->recv_rows * (row + sum) + 2 * (parcel + map->nranks * (double)NOTICE);
 
-    if (map->nnodes > 1) slot += selections * coded + 2 * others * parcel;
+    if (map->nnodes > 1) slot += selections * coded + 2 * others * inbox;
     return sizes->slots * slot;
 }
 

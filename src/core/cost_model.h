@@ -31,6 +31,13 @@ typedef struct xep_cost_sizes {
     const uint32_t *first_expert; /* [R + 1] */
 } xep_cost_sizes_t;
 
+/**
+ * ll: rows of one source that is not mapped, or by nodes of a feeder, for which a rank has room by default. All, where
+ * its inboxes have no more than 512 MiB then; else what an even load brings, and six standard deviations more, so that
+ * in a hundred thousand dispatches of 1,024 ranks one is crowded. even: tokens of the source that are expected.
+ */
+uint64_t xep_cost_inbox_rows(uint64_t tokens, double even, double row_bytes, double inboxes);
+
 /** How an operation goes where dispatches take a path. */
 static inline xep_cost_path_t xep_cost_way(const xep_cost_sizes_t *sizes, xep_cost_path_t path,
                                            xep_cost_operation_t operation)

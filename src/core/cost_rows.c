@@ -94,10 +94,10 @@ void xep_cost_count_end(const xep_cost_count_t *count, uint32_t source)
 /* ---- what is to be expected ---- */
 
 /*
- * Tokens that reach some of these experts. A token's topk are different ones: so they are drawn without putting any
- * back, and the k-th misses these with the chance that is left when k others are gone.
+ * A token's topk are different ones: so they are drawn without putting any back, and the k-th misses these with the
+ * chance that is left when k others are gone.
  */
-static double expect_rows(double tokens, double these, double all, uint32_t topk)
+double xep_cost_expect_tokens(double tokens, double these, double all, uint32_t topk)
 {
     double missed = 1;
     for (uint32_t k = 0; k < topk && missed > 0; k++) missed *= all - these - k > 0 ? (all - these - k) / (all - k) : 0;
@@ -117,7 +117,8 @@ typedef struct expectation {
 static double rows_of_rank(const expectation_t *expected, uint32_t rank)
 {
     const uint32_t *first = expected->first_expert;
-    return expect_rows(expected->tokens, first[rank + 1] - first[rank], first[expected->map->nranks], expected->topk);
+    return xep_cost_expect_tokens(expected->tokens, first[rank + 1] - first[rank], first[expected->map->nranks],
+                                  expected->topk);
 }
 
 /* Not the sum over its ranks: a token that several of them need crosses the network once. */
@@ -127,7 +128,7 @@ static double rows_of_node(const expectation_t *expected, uint32_t node)
     double experts = 0;
     for (uint32_t i = map->first[node]; i < map->first[node + 1]; i++)
         experts += expected->first_expert[map->ranks[i] + 1] - expected->first_expert[map->ranks[i]];
-    return expect_rows(expected->tokens, experts, expected->first_expert[map->nranks], expected->topk);
+    return xep_cost_expect_tokens(expected->tokens, experts, expected->first_expert[map->nranks], expected->topk);
 }
 
 static void expect_near(const expectation_t *expected, uint32_t source)

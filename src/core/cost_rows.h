@@ -90,6 +90,9 @@ typedef struct xep_cost_count {
 void xep_cost_count_token(const xep_cost_count_t *count, uint32_t source, const uint32_t *ranks, uint32_t nranks);
 void xep_cost_count_end(const xep_cost_count_t *count, uint32_t source);
 
+/** Of so many tokens those that reach some of these experts, where all are equally likely. */
+double xep_cost_expect_tokens(double tokens, double these, double all, uint32_t topk);
+
 /**
  * The means where every rank has so many tokens, each with topk different ones of all experts, all of them equally
  * likely. first_expert: [R + 1], as in xep_shape_t. Sets flow [R].

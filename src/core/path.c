@@ -2,6 +2,7 @@
 
 #include "path.h"
 
+#include "cost_model.h"
 #include "error.h"
 #include "log.h"
 #include "path_cost.h"
@@ -58,6 +59,78 @@ static uint64_t count_rows(const xep_buffer_params_t *params, uint32_t feeders)
     return rows < feeders && params->pass_rows == 0 ? feeders : rows;
 }
 
+static xep_status_t refuse_rows(const xep_buffer_params_t *params, uint32_t sources)
+{
+    return xep_fail(XEP_ERR_INVALID,
+                    "invalid pass_rows: %llu (0, or at least %u: one of each rank that rows come from)",
+                    (unsigned long long)params->pass_rows, sources);
+}
+
+/* ---- inboxes ---- */
+
+/*
+ * Whether a rank may have room for less than all that others send: not where ranks may be left out, as rows that wait
+ * for room would die with them, and not where words cannot count the tokens.
+ */
+static int may_be_crowded(const xep_buffer_params_t *params, const xep_shape_t *shape)
+{
+    return shape->nodes > 1 && params->on_failure != XEP_ON_FAILURE_MASK && params->tokens >> XEP_FEED_ROWS_BITS == 0;
+}
+
+/* Experts of the node that has most. */
+static uint32_t most_experts(const xep_shape_t *shape)
+{
+    uint32_t found = 0;
+    for (uint32_t n = 0; n < shape->nodes; n++) {
+        uint32_t experts = 0;
+        for (uint32_t r = 0; r < shape->nranks; r++)
+            if (shape->node[r] == n) experts += shape->first_expert[r + 1] - shape->first_expert[r];
+        if (experts > found) found = experts;
+    }
+    return found;
+}
+
+static uint64_t even_inbox(const xep_shape_t *shape, uint32_t experts, uint32_t sources)
+{
+    double bytes = (double)shape->hidden * shape->elem_bytes + 4.0 * shape->scales;
+    double even = xep_cost_expect_tokens((double)shape->tokens, experts, shape->experts, shape->topk);
+    return xep_cost_inbox_rows(shape->tokens, even, bytes, 2.0 * shape->slots * sources);
+}
+
+/* Rows of each other rank for which there is room in the flat path, that of all sources together rounded up. */
+static uint64_t flat_inbox(const xep_buffer_params_t *params, const xep_shape_t *shape)
+{
+    if (params->pass_rows == 0) return even_inbox(shape, shape->first_expert[1], shape->nranks);
+    return (params->pass_rows - 1) / shape->nranks + 1;
+}
+
+/*
+ * By nodes there is never more room than flat, which the size hint is of: nodes that differ in size would have it,
+ * where the one with most experts is not the one whose ranks have most feeders.
+ */
+static uint64_t nodes_inbox(const xep_buffer_params_t *params, const xep_shape_t *shape)
+{
+    uint64_t rows = even_inbox(shape, most_experts(shape), shape->feeders),
+             most = flat_inbox(params, shape) * shape->nranks / shape->feeders;
+    return rows < most ? rows : most;
+}
+
+/* Room for all is 0, flat: then rows need not wait for any. */
+static xep_status_t choose_inboxes(const xep_buffer_params_t *params, xep_shape_t *shape)
+{
+    const uint32_t sources = shape->by_nodes ? shape->feeders : shape->nranks;
+    const uint64_t all = shape->by_nodes ? shape->tokens : 0;
+    shape->feed_rows = all;
+    if (!may_be_crowded(params, shape)) return XEP_OK;
+    uint64_t rows = params->pass_rows / sources;
+    if (params->pass_rows == 0) rows = shape->by_nodes ? nodes_inbox(params, shape) : flat_inbox(params, shape);
+    if (rows == 0) return refuse_rows(params, sources);
+    if (rows < shape->tokens) shape->feed_rows = rows;
+    return XEP_OK;
+}
+
+/* ---- paths ---- */
+
 /*
  * An even load at the rates of the configuration, which all ranks have: so they come to the same. Only where somebody
  * wants to know: a pass over all ranks is no part of making a buffer whose path is given.
@@ -88,16 +161,13 @@ xep_status_t xep_path_choose(const xep_config_t *config, const xep_buffer_params
                 "flat %.0f (even load, XEP_NET_RATE, XEP_MEMORY_RATE)",
                 shape->by_nodes ? "nodes" : "flat", why, cost[XEP_COST_NODES].copies, cost[XEP_COST_FLAT].copies,
                 cost[XEP_COST_NODES].seconds * 1e6, cost[XEP_COST_FLAT].seconds * 1e6);
+    if (shape->by_nodes) shape->feeders = count_feeders(shape);
+    if (plugin->by_nodes == XEP_BY_NODES_DISPATCH) return choose_inboxes(params, shape);
     if (!shape->by_nodes) return XEP_OK;
-    shape->feeders = count_feeders(shape);
     /* the room of a rank is shared out to the feeders of the rank that has most: all heaps are laid alike */
     shape->feed_rows = count_rows(params, shape->feeders) / shape->feeders;
-    if (plugin->by_nodes == XEP_BY_NODES_DISPATCH || shape->feed_rows > params->tokens)
-        shape->feed_rows = params->tokens;
-    if (shape->feed_rows != 0) return XEP_OK;
-    return xep_fail(XEP_ERR_INVALID,
-                    "invalid pass_rows: %llu (0, or at least %u: so many ranks pass rows to one of another node)",
-                    (unsigned long long)params->pass_rows, shape->feeders);
+    if (shape->feed_rows > params->tokens) shape->feed_rows = params->tokens;
+    return shape->feed_rows != 0 ? XEP_OK : refuse_rows(params, shape->feeders);
 }
 
 /*
@@ -106,6 +176,10 @@ xep_status_t xep_path_choose(const xep_config_t *config, const xep_buffer_params
  */
 void xep_path_imagine(const xep_buffer_params_t *params, const xep_plugin_t *plugin, xep_shape_t *shape)
 {
+    if (plugin->by_nodes == XEP_BY_NODES_DISPATCH && may_be_crowded(params, shape)) {
+        shape->feed_rows = flat_inbox(params, shape);
+        if (shape->feed_rows >= shape->tokens) shape->feed_rows = 0;
+    }
     if (plugin->by_nodes != XEP_BY_NODES_ALL || shape->nranks < 3 || params->path == XEP_PATH_FLAT ||
         find_refusal(params) != NULL)
         return;

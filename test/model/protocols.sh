@@ -182,6 +182,20 @@ pieces() {
     found pieces -DPUTS -DDEFECT_LEAVE # a slot is opened while the wire still takes outputs from it
 }
 
+# Dispatches of ll whose inboxes hold less than what comes.
+inboxes() {
+    proved inbox
+    proved inbox -DALONE
+    proved inbox -DBAD=1
+    proved inbox -DROWS=3 -DROOM=1
+    found inbox -DDEFECT_RING  # inboxes of a ring of 1 * SLOTS
+    found inbox -DDEFECT_ROOM  # one row more than there is room for
+    found inbox -DDEFECT_EPOCH # what was taken in an earlier dispatch counts
+    found inbox -DDEFECT_MATE  # a row counts as taken when the forwarder has it, and not its mate
+    found inbox -DDEFECT_TAKEN # a row counts as taken when it has come, and is not yet at its place
+    found inbox -DBAD=1 -DDEFECT_VERDICT # where nothing is moved, nobody says that nothing more comes
+}
+
 small() {
     local mode
     agreement
@@ -191,6 +205,7 @@ small() {
     grow
     nodes
     pieces
+    inboxes
     for mode in normal ll; do
         proved $mode -DMAPPED=1 -DOPS=2 -DDEATH
         proved $mode -DMAPPED=1 -DPAIRS -DBAD
@@ -212,6 +227,7 @@ full() {
     grow
     nodes
     pieces
+    inboxes
     proved pieces -DPUTS -DPIECES=3
     proved grow -DDEATHS=2
     proved grow -DSLOW # members give up though nobody has died

@@ -12,6 +12,7 @@
 
 #include "../../plugins/ll/ll.h"
 #include "sim_cases.h"
+#include "sim_inbox.h"
 #include "sim_nodes.h"
 
 /* ---- what it can do ---- */
@@ -345,8 +346,8 @@ static void messages(void **state)
     static const struct {
         uint64_t feed_rows, part_bytes;
         uint32_t rank, receivers, messages;
-    } all[] = {{0, 0, 0, 5, WHOLE}, {0, 0, 3, 6, WHOLE},         {1, 0, 0, 2, WHOLE},   {1, 0, 3, 2, WHOLE},
-               {0, 1, 0, 5, WHOLE}, {1, ITEMS + 1, 0, 2, WHOLE}, {1, 256, 0, 2, PARTED}};
+    } all[] = {{0, 0, 0, 5, WHOLE}, {0, 0, 3, 6, WHOLE},         {9, 0, 0, 2, WHOLE},   {9, 0, 3, 2, WHOLE},
+               {0, 1, 0, 5, WHOLE}, {9, ITEMS + 1, 0, 2, WHOLE}, {9, 256, 0, 2, PARTED}};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         const sent_t sent = count_messages(state, all[i].feed_rows, all[i].part_bytes, all[i].rank);
         assert_int_equal(sent.messages, all[i].receivers * all[i].messages);
@@ -363,6 +364,10 @@ static const sim_mode_test_t tests[] = {
     {"own_notice_spoiled", own_notice_spoiled},
     {"places_that_are_none", places_that_are_none},
     {"messages", messages},
+    {"inbox_messages", sim_inbox_messages},
+    {"inbox_latencies", sim_inbox_latencies},
+    {"inbox_explains", sim_inbox_explains},
+    {"inbox_lies", sim_inbox_lies},
     {"copies_begin_early", sim_nodes_copies_begin_early},
 };
 

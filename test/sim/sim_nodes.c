@@ -246,7 +246,7 @@ static int is_early(void **state, uint64_t seed)
     xep_shape_t shape = sim_small_shape;
     int early = 0;
     shape.nranks = shape.experts = shape.topk = RANKS;
-    run->options = (sim_options_t){.nranks = RANKS, .threads = 1, .inflight = 1000, .feed_rows = 1, .part_bytes = 256};
+    run->options = (sim_options_t){.nranks = RANKS, .threads = 1, .inflight = 1000, .feed_rows = 9, .part_bytes = 256};
     memcpy(run->options.node, node, sizeof node);
     script_begin(world, run->mode, &run->script, &shape);
     script_call_t *call = script_dispatch(&run->script, 0, SCRIPT_NO_HANDLE);

@@ -18,7 +18,6 @@ static void fill_feeders(xep_shape_t *shape)
     }
     shape->by_nodes = shape->by_nodes && shared && shape->nodes > 1;
     if (!shape->by_nodes) shape->feeders = 0;
-    if (!shape->by_nodes) shape->feed_rows = 0;
 }
 
 void sim_shape_fill(xep_shape_t *shape, uint32_t rank, const uint32_t *node)

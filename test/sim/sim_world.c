@@ -71,6 +71,7 @@ void sim_options_random(sim_dice_t *dice, sim_options_t *options)
 {
     nodes_random(dice, options);
     options->feed_rows = sim_chance(dice, 50) ? 0 : 1 + sim_below(dice, sim_chance(dice, 50) ? 3 : 40);
+    options->flat = options->feed_rows % 3 == 1;
     options->wide_sums = sim_chance(dice, 40);
     options->threads = 1 + (uint32_t)sim_below(dice, 3);
     options->stream_bytes = sim_chance(dice, 50) ? 0 : UINT64_MAX;
@@ -230,8 +231,8 @@ int sim_world_open(sim_world_t *world, const sim_options_t *options, const xep_s
     xep_shape_t own = *asked, *shape = &own;
     uint64_t bytes, rows;
     world->options = *options;
-    shape->by_nodes = world->plugin->by_nodes && options->feed_rows != 0 && !options->masks;
-    shape->feed_rows = options->feed_rows;
+    shape->by_nodes = world->plugin->by_nodes && options->feed_rows != 0 && !options->flat && !options->masks;
+    shape->feed_rows = options->masks ? 0 : options->feed_rows;
     shape->wide_sums = options->wide_sums;
     if (sim_shape_measure(world->plugin, shape, world->options.node, regions, &bytes, &rows) != XEP_OK) {
         sim_fail(world, "heap_size refused the shape");

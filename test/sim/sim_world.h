@@ -105,6 +105,7 @@ typedef struct sim_options {
     uint64_t part_bytes;    /* rows are told of in parts of so many; 0: all at once */
     int wide_sums;          /* and sums of a node travel in fp32 */
     uint64_t feed_rows;     /* rows go once to each node, with room for so many of a feeder; 0: to each rank */
+    int flat;               /* they go to each rank all the same; in ll with room for so many of each other one */
     uint32_t masks;         /* 1: ranks may be left out, though none is */
     uint32_t spoiled;       /* 1: the test spoils heaps itself, so that sources of puts may change */
     uint64_t fail_at;       /* call of rank 0's wire that fails; 0: none does */

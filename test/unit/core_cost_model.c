@@ -255,6 +255,36 @@ TEST(memory_for_feeders)
     assert_close(xep_cost_memory(&map, XEP_COST_FLAT, &sizes, 3) - three, 2 * (400 * (12 + 4) + 100 * 3 * 4));
 }
 
+/* Room for all, as long as it is little; for what 512 MiB hold; for an even load and six deviations. */
+TEST(inboxes)
+{
+    assert_int_equal(xep_cost_inbox_rows(128, 1, 14336, 4 * 64), 128);
+    assert_int_equal(xep_cost_inbox_rows(128, 1, 14336, 4 * 256), 36);
+    assert_int_equal(xep_cost_inbox_rows(128, 49, 14336, 4 * 256), 49 + 42 + 6);
+    assert_int_equal(xep_cost_inbox_rows(128, 100, 14336, 4 * 1024), 128);
+    assert_int_equal(xep_cost_inbox_rows(128, 4, 14336, 4 * 4096), 4 + 12 + 6);
+    assert_int_equal(xep_cost_inbox_rows(1, 1, 1e12, 1), 1);
+}
+
+/* A rank of 1,024 that decode, with slots for an even load and a quarter more. */
+TEST(memory_of_many_ranks)
+{
+    xep_buffer_params_t params = XEP_BUFFER_PARAMS_INIT;
+    xep_buffer_size_t size = XEP_BUFFER_SIZE_INIT, masked = XEP_BUFFER_SIZE_INIT;
+
+    params.mode = "ll";
+    params.experts = 288;
+    params.topk = 8;
+    params.hidden = 7168;
+    params.tokens = 128;
+    params.recv_rows = 4551;
+    assert_int_equal(xep_buffer_size(&params, 1024, &size), XEP_OK);
+    assert_in_range(size.bytes, UINT64_C(1) << 30, UINT64_C(3) << 29);
+    params.on_failure = XEP_ON_FAILURE_MASK;
+    assert_int_equal(xep_buffer_size(&params, 1024, &masked), XEP_OK);
+    assert_in_range(masked.bytes, UINT64_C(7) << 30, UINT64_C(8) << 30);
+}
+
 /* Ranks of one node, or each on one of its own. */
 static double memory_of(uint32_t nranks, uint32_t nnodes, const xep_buffer_params_t *params)
 {

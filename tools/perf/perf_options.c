@@ -72,6 +72,8 @@ static const option_t option_table[] = {
      "also time dispatches whose rows are read in place, and a read of all\nrows, in place and copied, see below"},
     {"--recv-rows", "N", OPTION_COUNT, AT(recv_rows), 1, INT64_MAX,
      "also time operations in pieces: of a buffer whose slots have room for N\nrows, see below"},
+    {"--pass-rows", "N", OPTION_COUNT, AT(pass_rows), 1, INT64_MAX,
+     "rows of other nodes that a rank has room for at once (params.pass_rows)"},
     {"--waits", NULL, OPTION_FLAG, AT(waits), 0, 0, "also say for which ranks the others waited: see below"},
     {"--cached", NULL, OPTION_FLAG, AT(cached), 0, 0, "dispatch with the routing of an earlier dispatch"},
     {"--copy-in", NULL, OPTION_FLAG, AT(copy_in), 0, 0, "combine from private memory instead of zero copy"},

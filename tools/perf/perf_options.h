@@ -42,6 +42,7 @@ typedef struct perf_options {
     uint64_t sms;                    /* 0: the library's default */
     uint64_t overlap;                /* us of computing between the phases */
     uint64_t recv_rows;              /* 0: nothing in pieces */
+    uint64_t pass_rows;              /* 0: the default */
     int cached, copy_in, split, fixed, waits, peer, in_place;
     int check, check_only;
     int list, help, version;

@@ -190,6 +190,7 @@ static void set_buffer_params(const perf_t *perf, xep_buffer_params_t *params_p)
     params.tokens = perf->routing->tokens ? perf->routing->tokens : 1;
     params.recv_rows = perf->recv_rows ? perf->recv_rows : 1;
     if (perf->options.padded) params.recv_rows = 0; /* all of them: of what is padding, nothing is ever touched */
+    params.pass_rows = perf->options.pass_rows;
     params.dtype = perf->shape.dtype;
     params.combine_dtype = perf->shape.combine_dtype;
     params.slots = (uint32_t)perf->options.slots + 1; /* one more: the handle that --cached uses */

@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/*
+ * Dispatches of ll whose inboxes hold less than what comes ("inboxes" in plugins/ll/ll.h): a source, a forwarder on
+ * another node, and that one's mate, which reads what the forwarder has got. The ring of 2 * SLOTS turns, with one
+ * slot.
+ *
+ * One step of a rank is what it does up to one word that others see. A row is in the inbox when it is sent, as early as
+ * that can be; words over the wire arrive in order, at any time, and the wire takes no more than FEW.
+ *
+ * Sizes, by -D: OPS dispatches, ROWS of each, of which an inbox holds ROOM.
+ * Choices: ALONE, without the mate: the flat path; BAD, a dispatch whose verdict is an error; DEFECT_*, a deliberate
+ * defect: protocols.sh has the list.
+ */
+#ifndef OPS
+#define OPS 4
+#endif
+#ifndef ROWS
+#define ROWS 4
+#endif
+#ifndef ROOM
+#define ROOM 2
+#endif
+#ifndef BAD
+#define BAD 255 /* none */
+#endif
+#ifdef DEFECT_RING
+#define RING 1
+#else
+#define RING 2
+#endif
+
+#define FEW 3
+#define ENTRY(o) ((o) % RING)
+#define EPOCH(o) ((o) + 1)
+#define ROW(o, p) ((o) * ROWS + (p) + 1)
+#define ITEM(o, p) [ENTRY(o) * ROOM + (p) % ROOM]
+#define WORD(o, rows) (EPOCH(o) * 16 + (rows))
+#define ROWS_OF(word, o) ((word) / 16 == EPOCH(o) -> (word) % 16 : 0)
+#ifdef ALONE
+#define RANKS 2
+#else
+#define RANKS 3
+#endif
+#define SOURCE 0
+#define FORWARDER 1
+#define MATE 2
+
+chan to_forwarder = [FEW] of { byte, byte, byte }; /* 0: a notice, 1: passed; operation; word */
+chan to_source = [FEW] of { byte, byte, byte };    /* 0: a notice of the forwarder, 1: taken */
+chan of_mate = [FEW] of { byte };                  /* its notices, to the source */
+
+byte inbox[RING * ROOM];                               /* at the forwarder */
+byte noticed[2 * RING], passed[2 * RING];              /* by the source at the forwarder, and by that one at its mate */
+byte theirs[2 * RING];                                 /* notices at the source, of the forwarder and of the mate */
+byte taken[RING];                                      /* at the source */
+byte mates_taken[RING];                                /* at the forwarder */
+byte ended[RANKS];
+#define AT(r, o) [((r) - 1) * RING + ENTRY(o)]
+
+/* The wire delivers. */
+active proctype wire()
+{
+    byte kind, o, word;
+    do
+    :: atomic {
+        to_forwarder?kind, o, word ->
+        if
+        :: kind == 0 -> noticed AT(FORWARDER, o) = word
+        :: else -> passed AT(FORWARDER, o) = word
+        fi; kind = 0; o = 0; word = 0 }
+    :: atomic {
+        to_source?kind, o, word ->
+        if
+        :: kind == 0 -> theirs AT(FORWARDER, o) = word
+        :: else -> taken[ENTRY(o)] = word
+        fi; kind = 0; o = 0; word = 0 }
+    :: atomic { of_mate?o -> theirs AT(MATE, o) = EPOCH(o); o = 0 }
+    od
+}
+
+#ifdef ALONE
+#define ALL_TOLD(o) (theirs AT(FORWARDER, o) >= EPOCH(o))
+#else
+#define ALL_TOLD(o) (theirs AT(FORWARDER, o) >= EPOCH(o) && theirs AT(MATE, o) >= EPOCH(o))
+#endif
+#ifdef DEFECT_ROOM
+#define HAS_ROOM(o, p) ((p) < ROOM + 1 || ROWS_OF(taken[ENTRY(o)], o) + ROOM + 1 > (p))
+#elif defined(DEFECT_EPOCH)
+#define HAS_ROOM(o, p) ((p) < ROOM || taken[ENTRY(o)] % 16 + ROOM > (p))
+#else
+#define HAS_ROOM(o, p) ((p) < ROOM || ROWS_OF(taken[ENTRY(o)], o) + ROOM > (p))
+#endif
+
+/* What has room goes at once; the rest when all have told, which the verdict is of. */
+active proctype source()
+{
+    byte o, p;
+    do
+    :: o < OPS ->
+        to_forwarder!0, o, EPOCH(o);
+        p = 0;
+        do
+        :: p == ROWS -> break
+        :: p >= ROOM && o == BAD -> break
+        :: atomic {
+            p < ROWS && !(p >= ROOM && o == BAD) && HAS_ROOM(o, p) && (p < ROOM || ALL_TOLD(o)) &&
+            nfull(to_forwarder) ->
+            inbox ITEM(o, p) = ROW(o, p);
+            p++;
+            to_forwarder!1, o, WORD(o, p) }
+        od;
+#ifndef DEFECT_VERDICT
+        if
+        :: p < ROWS -> to_forwarder!1, o, WORD(o, ROWS)
+        :: else
+        fi;
+#endif
+        atomic { ALL_TOLD(o) -> o++; p = 0; ended[SOURCE] = o }
+    :: else -> break
+    od
+}
+
+/* A row from its item to its place. */
+inline copy(o, p)
+{
+    assert(inbox ITEM(o, p) == ROW(o, p));
+    p++
+}
+
+#ifdef ALONE
+#define TAKEN(o, p) (p)
+#elif defined(DEFECT_MATE)
+#define TAKEN(o, p) (p)
+#else
+#define TAKEN(o, p) (ROWS_OF(mates_taken[ENTRY(o)], o) < (p) -> ROWS_OF(mates_taken[ENTRY(o)], o) : (p))
+#endif
+#ifdef DEFECT_TAKEN
+#define SAYS(o, p) (ROWS_OF(passed AT(FORWARDER, o), o) < ROWS -> ROWS_OF(passed AT(FORWARDER, o), o) : TAKEN(o, p))
+#else
+#define SAYS(o, p) TAKEN(o, p)
+#endif
+
+#define HAS_ALL(o, p) (ROWS_OF(passed AT(FORWARDER, o), o) == ROWS && ((p) == ROWS || (o) == BAD))
+#ifdef ALONE
+#define IS_RELAYED(o) true
+#else
+#define IS_RELAYED(o) (ROWS_OF(passed AT(MATE, o), o) == ROWS)
+#endif
+
+active proctype forwarder()
+{
+    byte o, p, told;
+    do
+    :: o < OPS ->
+        to_source!0, o, EPOCH(o);
+        noticed AT(FORWARDER, o) >= EPOCH(o);
+#ifndef ALONE
+        noticed AT(MATE, o) = EPOCH(o);
+#endif
+        do
+        :: atomic { o != BAD && p < ROWS_OF(passed AT(FORWARDER, o), o) -> copy(o, p) }
+#ifndef ALONE
+        :: atomic {
+            ROWS_OF(passed AT(FORWARDER, o), o) > ROWS_OF(passed AT(MATE, o), o) ->
+            passed AT(MATE, o) = passed AT(FORWARDER, o) }
+#endif
+        :: atomic {
+            o != BAD && SAYS(o, p) > told && SAYS(o, p) < ROWS && nfull(to_source) ->
+            told = SAYS(o, p);
+            to_source!1, o, WORD(o, told) }
+        :: atomic { HAS_ALL(o, p) && IS_RELAYED(o) -> break }
+        od;
+        atomic { o++; p = 0; told = 0; ended[FORWARDER] = o }
+    :: else -> break
+    od
+}
+
+#ifndef ALONE
+active proctype mate()
+{
+    byte o, p;
+    do
+    :: o < OPS ->
+        of_mate!o;
+        noticed AT(MATE, o) >= EPOCH(o);
+        do
+        :: atomic { o != BAD && p < ROWS_OF(passed AT(MATE, o), o) -> copy(o, p) }
+        :: atomic { o != BAD && p > ROWS_OF(mates_taken[ENTRY(o)], o) -> mates_taken[ENTRY(o)] = WORD(o, p) }
+        :: atomic { ROWS_OF(passed AT(MATE, o), o) == ROWS && (p == ROWS || o == BAD) -> break }
+        od;
+        atomic { o++; p = 0; ended[MATE] = o }
+    :: else -> break
+    od
+}
+#endif
+
+/* Nobody waits for ever. */
+active proctype monitor()
+{
+    timeout ->
+    assert(ended[SOURCE] == OPS && ended[FORWARDER] == OPS && ended[RANKS - 1] == OPS)
+}
