@@ -284,12 +284,12 @@ static xep_status_t open_mode(xep_buffer_t *buffer, const xep_buffer_params_t *p
     return xep_buffer_agree(buffer->group, &mine);
 }
 
-/* The mode first, as it knows the heap; then what the device knows of it; then UCX; then what no other process sees. */
-void xep_buffer_free(xep_buffer_t *buffer)
+/* All but the heap: the mode first, as it knows that; then what the device knows; then what no other process sees. */
+static void release(void *arg)
 {
+    xep_buffer_t *buffer = arg;
     if (buffer->mode != NULL) buffer->plugin.plugin->close(buffer->mode);
     xep_staging_close(buffer);
-    if (buffer->heap != NULL) buffer->group->transport->ops->heap_close(buffer->heap);
     if (buffer->device != NULL) buffer->device->ops->close(buffer->device);
     if (buffer->pointers != NULL) buffer->pointers->close(buffer->pointers);
     xep_team_destroy(buffer->team);
@@ -302,6 +302,19 @@ void xep_buffer_free(xep_buffer_t *buffer)
     xep_shape_close(&buffer->shape);
     xep_plugin_unload(&buffer->plugin);
     free(buffer);
+}
+
+/* UCX may still send what modes have in memory of their own: counts, records. So that goes once the heap has ended. */
+void xep_buffer_free(xep_buffer_t *buffer)
+{
+    xep_heap_wire_t *heap = buffer->heap;
+    if (heap == NULL) {
+        release(buffer);
+        return;
+    }
+    heap->release = release;
+    heap->release_arg = buffer;
+    buffer->group->transport->ops->heap_close(heap);
 }
 
 /* What is made is kept in the buffer at once, so that free knows how far it came. */

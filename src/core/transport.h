@@ -23,6 +23,10 @@ struct xep_heap_wire {
      * messages alone, which heap_part can refuse, and are copied before they leave; and a rank that has taken all that
      * was sent to it can be sent more, however much others have not taken */
     atomic_int spares;
+    /* set by the core before heap_close, or NULL: called once no operation of the heap reads what it was given to send
+     * any more, before the memory goes; at the latest when the transport is closed */
+    void (*release)(void *arg);
+    void *release_arg;
     const void *key;  /* what peers need to reach it; exchanged by the core */
     size_t key_bytes; /* differs from rank to rank */
 };
@@ -46,7 +50,7 @@ typedef struct xep_transport_ops {
     /** All ranks' keys of one heap, in rank order; copied. After it the wire works. Local. */
     xep_status_t (*heap_connect)(xep_heap_wire_t *heap, const void *const *keys, const size_t *bytes);
 
-    /** Frees it. Peers must be done with it; operations in flight are abandoned. */
+    /** Frees it. Peers must be done with it; operations in flight are abandoned, and what they read stays as it is. */
     void (*heap_close)(xep_heap_wire_t *heap);
 
     /**

@@ -177,7 +177,8 @@ xep_status_t xep_ucp_heap_connect(xep_heap_wire_t *base, const void *const *keys
  *  1. messages for it find nothing from now on.
  *  2. what is owed to peers leaves.
  *  3. UCX is asked to end what it has, for half a second: a dead peer over shared memory never answers.
- *  4. the memory goes; or, where UCX still has operations of it, stays until the worker is gone.
+ *  4. the memory goes, behind what the core has lent for these operations (release); or, where UCX still has some of
+ *     them, both stay until the worker is gone.
  */
 
 /* what is owed to peers leaves: who has seen the end of an operation may close while its last signals are here */
@@ -215,6 +216,7 @@ void xep_ucp_heap_unlink(xep_ucp_heap_t *heap)
 void xep_ucp_heap_free(xep_ucp_heap_t *heap)
 {
     xep_ucp_registry_leave(heap);
+    if (heap->super.release != NULL) heap->super.release(heap->super.release_arg);
     xep_ucp_heap_unlink(heap);
     xep_ucp_pool_close(&heap->pool);
     xep_ucp_intake_close(heap->intake);

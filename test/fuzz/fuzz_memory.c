@@ -283,6 +283,7 @@ static void heap_close(xep_heap_wire_t *super)
 {
     heap_t *heap = (heap_t *)super;
     while (heap->messages != NULL) deliver(heap, &heap->messages); /* what is owed to peers */
+    if (super->release != NULL) super->release(super->release_arg);
     heap->transport = NULL;
 }
 

@@ -127,6 +127,7 @@ static xep_status_t fake_heap_connect(xep_heap_wire_t *heap, const void *const *
 static void fake_heap_close(xep_heap_wire_t *base)
 {
     fake_heap_t *heap = (fake_heap_t *)base;
+    if (base->release != NULL) base->release(base->release_arg);
     for (int r = 0; r < RANKS; r++) free(heap->regions[r]);
     free(heap);
 }
