@@ -11,8 +11,8 @@
  *   mask      the others go on without it
  *
  * Every other rank writes "told RANK WHERE STATUS: reason" for the first error, "without RANK VICTIM..." for the ranks
- * that its operations were without, "first RANK ROUND" for the first round that was, and "left RANK" when all is
- * destroyed.
+ * that its operations were without, "first RANK ROUND" for the first round that was, "longest RANK WHERE MS" for the
+ * call that took longest, and "left RANK" when all is destroyed.
  */
 #define _GNU_SOURCE /* pause */
 #include <signal.h>
@@ -70,6 +70,25 @@ static void tell(const char *where, xep_status_t status)
     if (told++ == 0) fprintf(says, "told %u %s %s: %s\n", own_rank(), where, xep_status_name(status), xep_last_error());
 }
 
+static const char *longest = "nothing";
+static uint64_t longest_ms;
+
+static uint64_t now_ms(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+}
+
+/* A call that began then has ended. */
+static void note_time(const char *where, uint64_t begin_ms)
+{
+    uint64_t ms = now_ms() - begin_ms;
+    if (ms <= longest_ms) return;
+    longest = where;
+    longest_ms = ms;
+}
+
 static uint32_t without; /* ranks that some operation was without */
 
 static void note_out(const xep_recv_t *recv)
@@ -93,7 +112,9 @@ static int run_round(mp_job_t *job)
     xep_dispatch_args_t d = mp_job_dispatch(job);
     xep_handle_t *handle;
     reach("dispatch");
+    uint64_t begin = now_ms();
     xep_status_t status = xep_dispatch(job->buffer, &d, &handle, NULL);
+    note_time("dispatch", begin);
     if (status != XEP_OK) {
         tell("dispatch", status);
         return 0;
@@ -104,7 +125,9 @@ static int run_round(mp_job_t *job)
     xep_combine_args_t c = mp_job_combine(job, handle);
     if (base.on_failure == XEP_ON_FAILURE_MASK) c.missing = missing;
     reach("combine");
+    begin = now_ms();
     status = xep_combine(handle, &c, NULL);
+    note_time("combine", begin);
     if (status != XEP_OK) tell("combine", status);
     else if (without == 0 && base.on_failure != XEP_ON_FAILURE_MASK) mp_job_check_out(job);
     xep_handle_release(handle);
@@ -153,12 +176,16 @@ static void use_group(xep_group_t *group)
     mp_job_t job;
     mp_job_open(&job, &base, 1);
     reach("buffer");
+    uint64_t begin = now_ms();
     xep_status_t status = mp_job_try_buffer(&job, group);
+    note_time("buffer", begin);
     if (status == XEP_OK) run_rounds(&job);
     else tell("buffer", status);
     reach("destroy");
     if (is_victim && strcmp(phase, "destroy") != 0) pause();
+    begin = now_ms();
     mp_job_close(&job);
+    note_time("destroy", begin);
 }
 
 int main(int argc, char **argv)
@@ -178,13 +205,17 @@ int main(int argc, char **argv)
     if (argc > 6) base.on_failure = XEP_ON_FAILURE_MASK;
     is_victim = own_rank() == victim;
     reach("create");
+    uint64_t begin = now_ms();
     xep_status_t status = mp_try_group(&group);
+    note_time("create", begin);
     if (status == XEP_OK) {
         use_group(group);
         say_without();
+        begin = now_ms();
         xep_group_destroy(group);
+        note_time("destroy", begin);
     } else tell("create", status);
     if (is_victim) pause();
-    fprintf(says, "left %u\n", own_rank());
+    fprintf(says, "longest %u %s %llu\nleft %u\n", own_rank(), longest, (unsigned long long)longest_ms, own_rank());
     return 0;
 }

@@ -15,7 +15,8 @@ for wrong in '--ways smoke' '--launchers ssh' '--trials 0' '--ucx /nowhere' '--b
     [ $? -eq 2 ] || { echo "kills $wrong: not refused"; failed=1; }
 done
 
-# a library that names a survivor, and one that hangs on to memory, are found: by ranks that only say so
+# a library that names a survivor, one that takes too long, and one that hangs on to memory, are found: by ranks that
+# only say so
 mkdir -p "${TMPDIR:-/tmp}/liars/test/mp"
 liars=${TMPDIR:-/tmp}/liars
 cat >"$liars/xep_run" <<'END'
@@ -28,7 +29,8 @@ rank=0
 while [ $rank -lt $count ]; do
     other=$(((victim + 1) % count))
     [ $rank -eq $victim ] ||
-        printf 'told %d dispatch XEP_ERR_PEER: rank %d has died\nleft %d\n' $rank $other $rank >>"$says"
+        printf 'told %d dispatch XEP_ERR_PEER: rank %d has died\nlongest %d combine 99000\nleft %d\n' $rank $other \
+            $rank $rank >>"$says"
     rank=$((rank + 1))
 done
 : >/dev/shm/xep_left_behind
@@ -40,6 +42,7 @@ if out=$("$kills" --build "$liars" --trials 2 --phases dispatch --modes normal 2
     failed=1
 fi
 grep -q 'names a survivor' <<<"$out" || { echo "a survivor that is named is not noticed: $out"; failed=1; }
+grep -q 'was in combine for 99.0 s (at most ' <<<"$out" || { echo "a call without end is not noticed: $out"; failed=1; }
 grep -q 'no new namespaces' <<<"$out" || grep -q 'left behind by .*xep_left_behind' <<<"$out" ||
     { echo "what is left behind is not noticed: $out"; failed=1; }
 rm -rf "$liars"
