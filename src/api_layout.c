@@ -2,6 +2,7 @@
 
 /* The exported function of layouts: what the user passed is checked, then the core counts, or the mode of a buffer. */
 #include "api_check.h"
+#include "api_memory.h"
 #include "api_struct.h"
 #include "buffer.h"
 #include "layout.h"
@@ -35,6 +36,7 @@ xep_status_t xep_layout(const xep_layout_args_t *args, xep_layout_t *out)
     if (status == XEP_OK) status = xep_check_layout(&own);
     if (status == XEP_OK && own.buffer == NULL && own.stream != NULL)
         status = xep_fail(XEP_ERR_INVALID, "invalid stream: %p (NULL without a buffer in device memory)", own.stream);
+    if (status == XEP_OK && own.buffer == NULL) status = xep_check_layout_memory(&own, &arrays);
     if (status != XEP_OK) return status;
     return own.buffer != NULL ? lay_on_device(&own, &arrays) : xep_layout_compute(&own, &arrays);
 }

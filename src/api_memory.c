@@ -2,6 +2,7 @@
 
 #include "api_memory.h"
 
+#include "cuda/cuda_pointers.h"
 #include "error.h"
 #include "handle.h"
 
@@ -10,17 +11,20 @@ typedef struct array {
     const void *address;
 } array_t;
 
-static xep_status_t check_arrays(const xep_buffer_t *buffer, const array_t *arrays, size_t count)
+static xep_status_t look_at(const xep_pointers_t *pointers, const array_t *arrays, size_t count, const char *allowed)
 {
-    const xep_pointers_t *pointers = buffer->pointers;
     for (const array_t *array = arrays; array < arrays + count; array++) {
         const int32_t device = array->address == NULL ? -1 : pointers->device_of(pointers, array->address);
         if (device >= 0)
-            return xep_fail(XEP_ERR_INVALID,
-                            "invalid %s: %p is memory of CUDA device %d (host memory: so is the buffer)", array->name,
-                            array->address, device);
+            return xep_fail(XEP_ERR_INVALID, "invalid %s: %p is memory of CUDA device %d (%s)", array->name,
+                            array->address, device, allowed);
     }
     return XEP_OK;
+}
+
+static xep_status_t check_arrays(const xep_buffer_t *buffer, const array_t *arrays, size_t count)
+{
+    return look_at(buffer->pointers, arrays, count, "host memory: so is the buffer");
 }
 
 /* Arrays without elements may be anything. */
@@ -50,4 +54,26 @@ xep_status_t xep_check_combine_memory(const xep_handle_t *h, const xep_combine_a
     if (h->tokens != 0) status = check_arrays(h->buffer, mine, sizeof mine / sizeof mine[0]);
     if (status != XEP_OK || h->recv.rows == 0) return status;
     return check_arrays(h->buffer, theirs, sizeof theirs / sizeof theirs[0]);
+}
+
+xep_status_t xep_check_gather_memory(const xep_handle_t *h, const void *out)
+{
+    const array_t array = {"out", out};
+    return h->buffer->pointers == NULL ? XEP_OK : check_arrays(h->buffer, &array, 1);
+}
+
+/* Without tokens topk_idx and token_in_rank have no elements. */
+xep_status_t xep_check_layout_memory(const xep_layout_args_t *a, const xep_layout_t *out)
+{
+    const array_t arrays[] = {{"tokens_per_rank", out->tokens_per_rank},
+                              {"tokens_per_node", out->tokens_per_node},
+                              {"tokens_per_expert", out->tokens_per_expert},
+                              {"topk_idx", a->topk_idx},
+                              {"token_in_rank", out->token_in_rank}};
+    xep_pointers_t *pointers = xep_cuda_pointers_open();
+    if (pointers == NULL) return XEP_OK;
+    xep_status_t status = look_at(pointers, arrays, a->tokens == 0 ? 3 : sizeof arrays / sizeof arrays[0],
+                                  "host memory, or a buffer in device memory as args.buffer");
+    pointers->close(pointers);
+    return status;
 }

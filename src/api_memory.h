@@ -9,5 +9,9 @@
 /** XEP_ERR_INVALID: one is a device's. Of a buffer in device memory the mode says what it can use. */
 xep_status_t xep_check_dispatch_memory(const xep_buffer_t *buffer, const xep_dispatch_args_t *args);
 xep_status_t xep_check_combine_memory(const xep_handle_t *handle, const xep_combine_args_t *args);
+xep_status_t xep_check_gather_memory(const xep_handle_t *handle, const void *out);
+
+/** The same of a layout without a buffer. */
+xep_status_t xep_check_layout_memory(const xep_layout_args_t *args, const xep_layout_t *out);
 
 #endif

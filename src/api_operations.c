@@ -282,6 +282,8 @@ static xep_status_t gather_all(const xep_handle_t *handle, void *out, size_t str
         return xep_fail(XEP_ERR_UNSUPPORTED, "rows in device memory are not gathered: they are in x");
     if (padded && recv->row == NULL)
         return xep_fail(XEP_ERR_UNSUPPORTED, "padded rows are not gathered: they are in x");
+    xep_status_t status = gather.rows == 0 ? XEP_OK : xep_check_gather_memory(handle, out);
+    if (status != XEP_OK) return status;
     if (stride == 0) gather.stride = gather.bytes;
     if (gather.stride < gather.bytes)
         return xep_fail(XEP_ERR_INVALID, "invalid stride: %zu bytes (at least the %zu of a row)", stride, gather.bytes);

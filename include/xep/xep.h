@@ -439,7 +439,8 @@ typedef struct xep_layout_args {
     const void *topk_idx;       /* [T][K] expert, or -1: masked; may be NULL if T is 0 */
     size_t topk_idx_stride;     /* bytes between rows; 0: dense */
     xep_dtype_t topk_idx_dtype; /* XEP_INT64 (default) or XEP_INT32 */
-    /* NULL: all arrays are in host memory. A buffer with XEP_MEMORY_CUDA, of whatever shape: they are on its device */
+    /* NULL: all arrays are in host memory; one in device memory is XEP_ERR_INVALID, where the process has loaded the
+     * driver of CUDA devices. A buffer with XEP_MEMORY_CUDA, of whatever shape: they are on its device */
     xep_buffer_t *buffer;
     void *stream; /* as in xep_dispatch_args_t; NULL without such a buffer */
 } xep_layout_args_t;
@@ -918,8 +919,9 @@ XEP_API xep_status_t xep_buffer_send_memory(xep_buffer_t *buffer, void **base_p,
 /**
  * Copies the received rows, wherever they are, into a dense array of the caller's: [rows][H], with stride bytes between
  * rows (0: those of a row); padded ones, if they are read in place: [capacity][H]. Where no row came (xep_recv_t.row is
- * NULL), it stays as it is. The buffer's threads do it. Local. Errors: XEP_ERR_INVALID (also: the handle has no rows),
- * XEP_ERR_UNSUPPORTED (padded rows that are in x; device memory).
+ * NULL), it stays as it is. The buffer's threads do it. Local. Errors: XEP_ERR_INVALID (also: the handle has no rows;
+ * out is memory of a device, as with dispatch), XEP_ERR_UNSUPPORTED (padded rows that are in x; a buffer in device
+ * memory).
  */
 XEP_API xep_status_t xep_handle_gather(const xep_handle_t *handle, void *out, size_t stride);
 

@@ -4,9 +4,11 @@
  * For buffers in host memory: the host would crash where it reads what only a device can. The driver is asked where the
  * program has loaded it, and never loaded for this.
  */
+#define _GNU_SOURCE /* dl_iterate_phdr */
 #include "cuda_pointers.h"
 
 #include <dlfcn.h>
+#include <link.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -38,8 +40,18 @@ static void close_pointers(xep_pointers_t *pointers)
     free(pointers);
 }
 
+static int is_driver(struct dl_phdr_info *loaded, size_t bytes, void *unused)
+{
+    const char *slash = strrchr(loaded->dlpi_name, '/');
+    (void)bytes;
+    (void)unused;
+    return strncmp(slash == NULL ? loaded->dlpi_name : slash + 1, "libcuda.so", 10) == 0;
+}
+
+/* Where the driver is not loaded, dlopen() would look for its file, each time that a layout is counted. */
 xep_pointers_t *xep_cuda_pointers_open(void)
 {
+    if (dl_iterate_phdr(is_driver, NULL) == 0) return NULL;
     void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
     void *symbol = library == NULL ? NULL : dlsym(library, "cuPointerGetAttribute");
     cuda_pointers_t *cuda = symbol == NULL ? NULL : malloc(sizeof *cuda);

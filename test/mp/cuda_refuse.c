@@ -194,6 +194,38 @@ static void refuse_there(xep_handle_t *handle, void *there)
     if (xep_handle_recv(handle)->rows != 0) refuse_combines(handle, &b, there, "(host memory: so is the buffer)");
 }
 
+/* Calls that move nothing between ranks. */
+static void refuse_layouts(const mp_job_t *job, void *there)
+{
+    static const char *const names[] = {"tokens_per_rank", "tokens_per_node", "tokens_per_expert", "token_in_rank"};
+    xep_layout_args_t a = XEP_LAYOUT_ARGS_INIT;
+    a.tokens = job->tokens;
+    a.topk = job->c->topk;
+    a.experts = job->c->experts;
+    a.nranks = mp_nranks();
+    for (int i = -1; i < 4; i++) {
+        xep_layout_t out = XEP_LAYOUT_INIT;
+        a.topk_idx = i < 0 ? there : job->idx;
+        if (i == 0) out.tokens_per_rank = there;
+        if (i == 1) out.tokens_per_node = there;
+        if (i == 2) out.tokens_per_expert = there;
+        if (i == 3) out.token_in_rank = there;
+        MP_FAILS(XEP_ERR_INVALID, xep_layout(&a, &out));
+        check_sentence(i < 0 ? "topk_idx" : names[i], "(host memory, or a buffer in device memory as args.buffer)");
+    }
+    xep_layout_t out = XEP_LAYOUT_INIT;
+    a.tokens = 0;
+    a.topk_idx = out.token_in_rank = there; /* of no elements */
+    MP_OK(xep_layout(&a, &out));
+}
+
+static void refuse_gather(const xep_handle_t *handle, void *there)
+{
+    if (xep_handle_recv(handle)->rows == 0) return;
+    MP_FAILS(XEP_ERR_INVALID, xep_handle_gather(handle, there, 0));
+    check_sentence("out", "(host memory: so is the buffer)");
+}
+
 void cuda_refuse_stream(xep_group_t *group, void *stream)
 {
     const mp_case_t c = {.name = "host", .experts = 8, .topk = 2, .hidden = 64, .tokens = 16, .nscales = 2};
@@ -215,6 +247,8 @@ void cuda_refuse_stream(xep_group_t *group, void *stream)
     MP_FAILS(XEP_ERR_INVALID, xep_request_stream_wait(NULL, stream));
     mp_finish(req);
     refuse_there(handle, there);
+    refuse_gather(handle, there);
+    refuse_layouts(&job, there);
     xep_handle_release(handle);
     cuda_rig_free(there);
     mp_job_round(&job);
