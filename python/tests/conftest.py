@@ -28,6 +28,12 @@ def launched() -> bool:
     return "PMIX_RANK" in os.environ or "TORCHELASTIC_RUN_ID" in os.environ
 
 
+def job() -> str:
+    """Names what all ranks of this run share, and no others do. (Ranks of several runs may have one parent.)"""
+    run = os.environ.get("PMIX_NAMESPACE") or os.environ.get("TORCHELASTIC_RUN_ID")
+    return f"{run}-{os.getppid()}"
+
+
 def pytest_ignore_collect(collection_path: pathlib.Path) -> bool | None:
     """Ranks of a launcher do the tests of ranks, a process of its own the others."""
     name = collection_path.name
@@ -88,7 +94,7 @@ class Bystander:
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size = rank, size
         self.turn, self.ran, self.inside, self.over = 0, 0, False, False
-        self.folder = pathlib.Path(tempfile.gettempdir(), f"xep-bystander-{os.getppid()}")
+        self.folder = pathlib.Path(tempfile.gettempdir(), f"xep-bystander-{job()}")
         self.folder.mkdir(exist_ok=True)
         self.thread = threading.Thread(target=self.run)
 

@@ -69,7 +69,7 @@ def test_process_group_without_torchrun(base):
     dist = pytest.importorskip("torch").distributed
     if "TORCHELASTIC_RUN_ID" in os.environ:
         pytest.skip("torchrun has made it")
-    met = f"{tempfile.gettempdir()}/xep-gloo-{os.getppid()}"
+    met = f"{tempfile.gettempdir()}/xep-gloo-{conftest.job()}"
     dist.init_process_group("gloo", init_method=f"file://{met}", rank=base.rank, world_size=base.nranks)
     try:
         half = [dist.new_group([rank]) for rank in range(base.nranks)][base.rank]

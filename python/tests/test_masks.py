@@ -29,7 +29,8 @@ def way(request, monkeypatch):
 def survive(ranks: int, survivors: int, left: int, program: str, *arguments: str) -> None:
     """So many of the ranks print that they have survived, and that they were left out and have come to their end."""
     variables = {"PYTHONPATH": ":".join(sys.path), "XEP_LIBRARY": xep.library_info().library_path}
-    command = ["xep_run", "-k", "-n", str(ranks), sys.executable, str(HERE / program), *arguments]
+    python = os.environ.get("XEP_TEST_FORKS", sys.executable)
+    command = ["xep_run", "-k", "-n", str(ranks), python, str(HERE / program), *arguments]
     done = subprocess.run(
         command,
         env={**os.environ, **variables},
