@@ -5,14 +5,13 @@
  */
 #include "group_abort.h"
 
-#include "cpu.h"
 #include "error.h"
 #include "group_bell.h"
 #include "group_mail.h"
 #include "group_sleep.h"
 #include "log.h"
 
-enum { LAST_WORD_NS = 500 * 1000 * 1000 };
+enum { LAST_WORD_MS = 500 };
 
 /* who | why << 32; who: the rank that began it, plus 1. 0: nobody */
 static uint64_t word_of(uint32_t rank, xep_end_why_t why)
@@ -48,12 +47,9 @@ void xep_group_end(xep_group_t *group, xep_end_why_t why)
 
 void xep_group_end_in_doubt(xep_group_t *group)
 {
-    xep_transport_t *transport = group->transport;
-    uint64_t until = xep_clock_ns() + LAST_WORD_NS;
     xep_group_end(group, XEP_END_DOUBT);
     xep_group_tell_end(group);
-    while (!transport->ops->mail_has_left(transport) && xep_clock_ns() < until)
-        (void)transport->ops->progress(transport);
+    xep_mail_leave(group, LAST_WORD_MS);
 }
 
 /* A word that makes no sense is blamed on whoever has said it. */

@@ -11,6 +11,7 @@
 
 #include "error.h"
 #include "log.h"
+#include "rest.h"
 
 enum { MOST_HELD = 1 << 20 /* bytes of one rank: a step of a group's creation has two blobs of 64 KB */ };
 
@@ -108,6 +109,15 @@ xep_status_t xep_mail_send(xep_group_t *group, uint32_t rank, xep_mail_kind_t ki
     message.head = (head_t){.kind = kind, .bytes = (uint32_t)bytes};
     memcpy(message.data, data, bytes);
     return group->transport->ops->mail(group->transport, rank, &message, sizeof message.head + bytes);
+}
+
+void xep_mail_leave(xep_group_t *group, int32_t most_ms)
+{
+    xep_transport_t *transport = group->transport;
+    xep_rest_t rest;
+    xep_rest_begin(&rest, XEP_REST_RARE, xep_deadline(most_ms));
+    while (!transport->ops->mail_has_left(transport) && xep_rest_turn(&rest, atomic_load(&transport->moves)))
+        (void)transport->ops->progress(transport);
 }
 
 /* An empty letter, so that connections exist before they are needed in a hurry: when a rank has died, or an abort is to

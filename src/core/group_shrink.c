@@ -11,13 +11,14 @@
 #include "group_abort.h"
 #include "group_bell.h"
 #include "group_create.h"
+#include "group_mail.h"
 #include "group_out.h"
 #include "log.h"
 #include "shrink_state.h"
 
 enum {
     LOOK_NS = 100 * 1000 * 1000,    /* between two looks at who is alive */
-    FLUSH_NS = 500 * 1000 * 1000,   /* most time until the last words are on their way */
+    FLUSH_MS = 500,                 /* most time until the last words are on their way */
     REASON_NS = 1000 * 1000 * 1000, /* most time for finding out who has spoilt an attempt */
     LIST_BYTES = 200
 };
@@ -210,16 +211,13 @@ static int is_decided(const work_t *work)
 /* The last words: peers may hear them when this rank is in no call on the old group any more. */
 static void say_last(work_t *work, xep_shrink_phase_t phase, xep_status_t status, const char *text)
 {
-    xep_transport_t *transport = work->old->transport;
     xep_state_t *mine = work->shrink.mine;
-    uint64_t until = xep_clock_ns() + FLUSH_NS;
     mine->phase = phase;
     mine->status = status;
     snprintf(mine->text, sizeof mine->text, "%.*s", XEP_SHRINK_TEXT - 1, text);
     work->shrink.changed = 1;
     xep_shrink_publish(&work->shrink);
-    while (!transport->ops->mail_has_left(transport) && xep_clock_ns() < until)
-        (void)transport->ops->progress(transport);
+    xep_mail_leave(work->old, FLUSH_MS);
 }
 
 static xep_status_t check_least(const work_t *work)

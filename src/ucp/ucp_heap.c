@@ -14,6 +14,7 @@
 #include "error.h"
 #include "host.h"
 #include "mapping.h"
+#include "rest.h"
 #include "ucp_intake.h"
 #include "ucp_link.h"
 #include "ucp_lock.h"
@@ -195,12 +196,14 @@ static void drain(xep_ucp_heap_t *heap)
 /* UCX may still read or write what its operations name: until they end, or else until the worker does */
 static bool wait_for_ops(xep_ucp_heap_t *heap)
 {
-    enum { PATIENCE_NS = 500 * 1000 * 1000 };
-    uint64_t deadline = xep_clock_ns() + PATIENCE_NS;
-    while (heap->outstanding != 0 && xep_clock_ns() < deadline) {
+    enum { PATIENCE_MS = 500 };
+    xep_rest_t rest;
+    int is_time = 1;
+    xep_rest_begin(&rest, XEP_REST_RARE, xep_deadline(PATIENCE_MS));
+    while (heap->outstanding != 0 && is_time) {
         xep_ucp_advance(heap->transport);
         xep_ucp_unlock(heap->transport); /* the other heaps go on */
-        xep_cpu_relax();
+        is_time = xep_rest_turn(&rest, atomic_load(&heap->transport->super.moves));
         xep_ucp_lock(heap->transport);
     }
     return heap->outstanding == 0 && heap->left_over == 0;

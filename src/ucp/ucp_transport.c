@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "error.h"
+#include "rest.h"
 #include "ucp_context.h"
 #include "ucp_heap.h"
 #include "ucp_heartbeat.h"
@@ -222,16 +223,15 @@ static bool all_have_left(xep_ucp_transport_t *transport)
  */
 static void say_goodbye(xep_ucp_transport_t *transport)
 {
-    enum { PATIENCE_NS = 500 * 1000 * 1000 };
-    uint64_t deadline = xep_clock_ns() + PATIENCE_NS;
+    enum { PATIENCE_MS = 500 };
+    xep_rest_t rest;
+    xep_rest_begin(&rest, XEP_REST_RARE, xep_deadline(PATIENCE_MS));
     xep_ucp_lock(transport);
     for (uint32_t rank = 0; rank < transport->nranks; rank++)
         if (has_socket(&transport->peers[rank]))
             (void)xep_ucp_message_send_empty(&transport->probe->links[rank], XEP_UCP_GOODBYE);
-    while (!all_have_left(transport) && xep_clock_ns() < deadline) {
+    while (!all_have_left(transport) && xep_rest_turn(&rest, atomic_load(&transport->super.moves)))
         xep_ucp_advance(transport);
-        sched_yield();
-    }
     xep_ucp_unlock(transport);
 }
 
