@@ -104,9 +104,10 @@ build() {
 # At its end every process reads the debug information of all its libraries, to name leaks in libpmix which are
 # suppressed anyway; that was half of the processor time of these tests. So traces come without names, and
 # with_symbols adds them, of functions and lines (-g1). Other seeds and settings find orders that are rare, which is not
-# what is looked for here.
+# what is looked for here. Kernels for devices are compiled by the other builds, and no sanitizer sees into them.
 check_asan() {
-    CFLAGS=-g1 build 'address and undefined-behaviour sanitizers' asan "$top/contrib/configure-asan" || return
+    CFLAGS=-g1 build 'address and undefined-behaviour sanitizers' asan "$top/contrib/configure-asan" --without-cuda ||
+        return
     suite 1800 asan "$work/asan" check-run XEP_TEST_SLOW=4 XEP_TEST_BRIEF=yes \
         ASAN_OPTIONS=detect_stack_use_after_return=1:symbolize=0 \
         LSAN_OPTIONS="suppressions=$top/contrib/lsan.supp:print_suppressions=0" UBSAN_OPTIONS=print_stacktrace=1
@@ -114,7 +115,8 @@ check_asan() {
 
 # UCX's hooks of memory calls run after the sanitizer has let go of a thread that ends: without them.
 check_tsan() {
-    goals='libxep.la xep_normal.la xep_ll.la' build 'thread sanitizer' tsan "$top/contrib/configure-tsan" || return
+    goals='libxep.la xep_normal.la xep_ll.la' build 'thread sanitizer' tsan "$top/contrib/configure-tsan" \
+        --without-cuda || return
     suite 900 tsan "$work/tsan" check-threads XEP_TEST_SLOW=6 TSAN_OPTIONS=halt_on_error=1 UCX_MEM_EVENTS=no
 }
 

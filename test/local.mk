@@ -152,7 +152,7 @@ transport_tests = \
 	%D%/mp/bad_input.mp \
 	%D%/mp/mismatch.mp %D%/mp/refused.mp %D%/mp/failure.mp %D%/mp/aborted.mp \
 	%D%/mp/after.mp %D%/mp/unborn.mp %D%/mp/allgather.mp \
-	%D%/mp/steady.mp %D%/mp/pages.mp %D%/mp/large.mp %D%/mp/nodes.mp %D%/mp/silent.mp %D%/mp/waits.mp \
+	%D%/mp/steady.mp %D%/mp/pages.mp %D%/mp/nodes.mp %D%/mp/silent.mp %D%/mp/waits.mp \
 	%D%/mp/explained.mp %D%/mp/together.mp
 # those of them that look at memory and messages, for ranks that map one another: their rows then go the same way,
 # whichever memory it is, and whichever UCX has made it
@@ -192,7 +192,7 @@ rank_tests = %D%/mp/wire_order.mp %D%/mp/crowded.mp %D%/mp/boot_client.mp %D%/mp
 %C%_mp_allgather_mp_LDADD = libmp_rig.la
 %C%_mp_steady_mp_LDADD = libmp_rig.la
 %C%_mp_pages_mp_LDADD = libmp_rig.la
-%C%_mp_large_mp_LDADD = libmp_rig.la
+%C%_mp_large_LDADD = libmp_rig.la
 %C%_mp_nodes_mp_LDADD = libmp_rig.la
 %C%_mp_silent_mp_LDADD = libmp_rig.la
 %C%_mp_waits_mp_SOURCES = %D%/mp/waits_books.h %D%/mp/waits_books.c %D%/mp/waits.c
@@ -204,7 +204,7 @@ rank_tests = %D%/mp/wire_order.mp %D%/mp/crowded.mp %D%/mp/boot_client.mp %D%/mp
 # what takes longest begins first: a core that has nothing else to do at the end waits for one test
 script_tests = \
 	%D%/mp/hosts.sh %D%/mp/survivors.sh %D%/mp/wire_transports.sh %D%/model/protocols.sh %D%/mp/variants.sh \
-	%D%/mp/smaller.sh %D%/mp/cuda_standin.sh %D%/mp/perf_ratios.sh %D%/mp/larger.sh %D%/mp/ll_check.sh \
+	%D%/mp/large.sh %D%/mp/smaller.sh %D%/mp/cuda_standin.sh %D%/mp/perf_ratios.sh %D%/mp/larger.sh %D%/mp/ll_check.sh \
 	%D%/mp/simulated_hosts.sh \
 	%D%/mp/heartbeat.sh %D%/mp/kills.sh %D%/mp/soak.sh %D%/mp/divided.sh %D%/mp/prompt.sh \
 	%D%/mp/launch_prterun.sh %D%/mp/launch_slurm.sh \
@@ -232,7 +232,7 @@ model:
 # what tests use and is no test itself
 test_helpers = %D%/mp/cuda_ops %D%/mp/cuda_ll_ops %D%/bench/cuda_calls \
 	%D%/abi/mode_load %D%/mp/half_made %D%/mp/heartbeat %D%/mp/killed %D%/mp/listening %D%/mp/met %D%/mp/traced \
-	%D%/mp/survivors %D%/mp/smaller %D%/mp/larger %D%/mp/divided %D%/mp/soak %D%/mp/victim %D%/mp/prompt \
+	%D%/mp/survivors %D%/mp/smaller %D%/mp/large %D%/mp/larger %D%/mp/divided %D%/mp/soak %D%/mp/victim %D%/mp/prompt \
 	%D%/mp/wire_rate.mp %D%/bench/kernels %D%/bench/mask_cost
 %C%_abi_mode_load_LDADD = libxep.la
 %C%_abi_dlopen_t_LDADD = libunit.la $(CMOCKA_LIBS)
@@ -298,14 +298,19 @@ check-mapped:
 	$(MAKE) $(AM_MAKEFLAGS) check TESTS='$(mapped_tests)'
 check-units:
 	$(MAKE) $(AM_MAKEFLAGS) check TESTS='$(unit_tests)'
-# but for those that look at sources and objects, or at what a script makes of times: what runs programs, which a
-# sanitizer can learn from
-no_programs = %D%/rig/% %/headers.sh %/protocols.sh %/perf_ratios.sh %/simulated_hosts.sh
+# what runs programs that a sanitizer can learn from: but for tests that look at sources and objects, or compare times;
+# for launchers whose programs hosts.sh and launch_xep_run.sh run; and for large.sh, which is of sizes alone
+no_programs = %D%/rig/% %/headers.sh %/protocols.sh %/perf_ratios.sh %/simulated_hosts.sh %/prompt.sh %/crowded.mp \
+	%/large.sh %/launch_prterun.sh %/launch_mpirun.sh
 check-run:
 	$(MAKE) $(AM_MAKEFLAGS) check TESTS='$(filter-out $(no_programs),$(TESTS))'
-# the units but for simulators whose ranks all live in one thread: a thread sanitizer learns nothing from them
-check-threads: libxep.la xep_normal.la xep_ll.la
-	$(MAKE) $(AM_MAKEFLAGS) check-TESTS TESTS='$(filter-out %/sim_normal.t %/sim_ll.t %/sim_deaths.t,$(unit_tests))'
+# the units that have threads, or call what is meant for several: a thread sanitizer learns nothing from the others
+threads_tests = %D%/sim/sim_threads.t %D%/abi/dlopen.t %D%/unit/boot_over_callback.t %D%/unit/core_host.t \
+	%D%/unit/core_exchange.t %D%/unit/core_newcomers.t %D%/unit/core_recording.t %D%/unit/core_sleep.t \
+	%D%/unit/core_wait.t %D%/unit/core_words.t %D%/unit/intake_order.t %D%/unit/pmix_exchange_faults.t \
+	%D%/unit/util_cache.t %D%/unit/util_config.t %D%/unit/util_error.t %D%/unit/util_loaded.t %D%/unit/util_log.t
+check-threads: libxep.la xep_normal.la xep_ll.la $(threads_tests)
+	$(MAKE) $(AM_MAKEFLAGS) check-TESTS TESTS='$(threads_tests)'
 
 # deliberate defects, one after the other: does the simulator notice? Not part of make check: half an hour and more.
 # make mutants MUTANTS='offers-* room-*' tries those alone

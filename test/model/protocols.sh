@@ -61,6 +61,13 @@ proved() {
     fi
 }
 
+# many COMMAND...: for a model of millions of states, which is worth the optimiser, and a table with room for them
+many() {
+    [ "$size" = full ] || how=-O1 table=-w23
+    "$@"
+    [ "$size" = full ] || how=-O0 table=-w20
+}
+
 # found MODEL DEFINES...: what is wrong on purpose is found
 found() {
     explore "$@"
@@ -172,7 +179,7 @@ nodes() {
 # Rows that come in pieces, and outputs that are kept until the last one.
 pieces() {
     proved pieces
-    proved pieces -DPUTS
+    many proved pieces -DPUTS
     proved pieces -DPUTS -DPIECES=3 -DRANKS=2
     found pieces -DPUTS -DDEFECT_OPEN # rows go out before all have opened their slots
     found pieces -DDEFECT_EARLY       # a slot is opened while its consumer reads

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* ranks: 2, limit: 280 */
 
-/* More than 4 GiB received by one rank in one dispatch: no size is kept in 32 bits. */
+/* For large.sh: more than 4 GiB received by one rank in one dispatch: no size is kept in 32 bits. */
 
 #define _GNU_SOURCE /* memfd_create */
 

@@ -69,7 +69,7 @@ cat >"$tmp/next" <<'END'
 echo "left by those that were killed: $(find /dev/shm -name 'ucx_shm_posix_*' | wc -l)"
 exec 9<>/dev/shm/ucx_shm_posix_in_use
 echo mine >/dev/shm/ucx_shm_mine
-./xep_run -n 2 -x XEP_LOG=info ./xep_perf --check-only || exit
+./xep_run -n 2 -x XEP_LOG=info ./xep_perf --check-only --tokens 96 --hidden 512 --topk 4 --experts 37 || exit
 echo "there now:" $(ls /dev/shm)
 rm /dev/shm/ucx_shm_posix_in_use /dev/shm/ucx_shm_mine
 END

@@ -277,6 +277,15 @@ static uint32_t victims(const char *scenario, uint64_t seed)
     return is(scenario, "none") ? 0 : 8;
 }
 
+/* Where all that happens happens early, nothing is new in later rounds. */
+static uint32_t rounds_of(const char *scenario)
+{
+    static const char *const early[] = {"none", "at-once", "asked", "taking"};
+    for (size_t i = 0; i < sizeof early / sizeof *early; i++)
+        if (is(scenario, early[i])) return SECOND;
+    return SAID_ROUNDS;
+}
+
 /* Arrays of all kinds, over the seeds. */
 static mp_case_t make_case(const char *mode, const char *scenario, uint64_t seed)
 {
@@ -347,7 +356,7 @@ int main(int argc, char **argv)
     if (is(scenario, "paused") && mp_rank() == 3) pause_later(seed, SPREAD_US, 3);
     if (is(scenario, "stale") && mp_rank() == 3) pause_later(seed, STALE_US, 0);
     if (is(scenario, "anywhere") && (dead >> mp_rank() & 1)) set_timer(seed * SAID_RANKS + mp_rank());
-    for (uint32_t round = 0; round < SAID_ROUNDS; round++) {
+    for (uint32_t round = 0; round < rounds_of(scenario); round++) {
         if (is(scenario, "asked") && round == FIRST && mp_rank() == 0) MP_OK(xep_group_mask_set(group, 3));
         xep_status_t status = play_round(&job, round, scenario, strike);
         if (status != XEP_OK && (dead >> mp_rank() & 1)) leave(&job, group, status);

@@ -1,0 +1,19 @@
+#!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
+# limit: 600
+# More than 4 GiB of rows in one rank: stored by ranks that map one another, and by each way of the wire. Which
+# transport that has under it changes none of our sizes, and over sockets it took longer than all others together.
+. "${srcdir:-.}/test/mp/ranks.bash" || exit 99
+
+# large [VAR=VALUE...]
+large() {
+    on_ranks 2 "XEP_TIMEOUT=$((110 * ${XEP_TEST_SLOW:-1}))s" "$@" ./test/mp/large
+    [ $status -ne 77 ] || { cat "$dir/out"; exit $((failed ? failed : 77)); }
+    [ $status -eq 0 ] || wrong "large with $*"
+}
+
+large
+large XEP_MAP=never XEP_PUT=am
+[ -z "${XEP_TEST_BRIEF:-}" ] || exit $failed
+for put in rma pack; do large XEP_MAP=never XEP_PUT=$put; done
+exit $failed
