@@ -43,7 +43,7 @@ xep_status_t cuda_mode_layout(void *mode, const xep_layout_args_t *args, const x
     const cuda_mode_t *cuda = cuda_mode_of(mode);
     const xep_device_ops_t *ops = cuda->device->ops;
     xep_cuda_layout_t layout = fill(args, out);
-    const xep_launch_t launch = {cuda->kernels[cuda_mode_parts.layout],
+    const xep_launch_t launch = {cuda->kernels[cuda_mode_traits.layout],
                                  XEP_CUDA_LAYOUT_BLOCKS,
                                  XEP_CUDA_LAYOUT_THREADS,
                                  (uint32_t)xep_cuda_layout_bytes(&layout),

@@ -111,11 +111,11 @@ xep_cuda_ll_place_t cuda_ll_place(const cuda_ll_t *mode, const xep_op_t *op)
         .items_bytes = at->items.bytes,
         .tables = at->tables,
         .table_bytes = at->table_bytes,
-        .mail = at->common.combine_mail,
-        .mail_bytes = sizeof(xep_combine_mail_t),
-        .mail_ready = offsetof(xep_combine_mail_t, ready),
-        .mail_read = offsetof(xep_combine_mail_t, read),
-        .mail_said = offsetof(xep_combine_mail_t, offer),
+        .line = at->common.combine_line,
+        .line_bytes = sizeof(xep_combine_line_t),
+        .line_ready = offsetof(xep_combine_line_t, ready),
+        .line_read = offsetof(xep_combine_line_t, read),
+        .line_said = offsetof(xep_combine_line_t, offer),
         .now = mode->now,
         .slot = slot->state,
         .there = slot->there,
@@ -212,7 +212,7 @@ static xep_status_t set_up(void *opaque)
     return status == XEP_OK ? cuda_clear_words(&mode->ll.kit) : status;
 }
 
-const cuda_mode_parts_t cuda_mode_parts = {
+const cuda_mode_traits_t cuda_mode_traits = {
     .cuda = offsetof(cuda_ll_t, cuda),
     .images = CUDA_LL_IMAGES,
     .kernels = CUDA_LL_KERNELS,

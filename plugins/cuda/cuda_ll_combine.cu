@@ -77,11 +77,11 @@ extern "C" __global__ void __launch_bounds__(1024, 1) xep_cuda_ll_offer(const __
     if (here && o.x != nullptr) copy_rows(o, before);
     if (!is_last_block(o.at.blocks_done)) return;
     for (uint32_t i = threadIdx.x; here && i < o.at.nranks; i += blockDim.x) {
-        char *line = mail_at(o.at, (o.at.rank + 1 + i) % o.at.nranks, o.at.slot_number, o.at.rank);
-        uint64_t *said = (uint64_t *)(line + o.at.mail_said);
+        char *line = line_at(o.at, (o.at.rank + 1 + i) % o.at.nranks, o.at.slot_number, o.at.rank);
+        uint64_t *said = (uint64_t *)(line + o.at.line_said);
         said[0] = o.offer[0];
         said[1] = o.offer[1];
-        store_word(line + o.at.mail_ready, epoch);
+        store_word(line + o.at.line_ready, epoch);
     }
     if (threadIdx.x != 0) return;
     o.at.slot->epoch = epoch;
@@ -112,7 +112,7 @@ static __device__ __forceinline__ void tell_read(const xep_cuda_ll_place_t &at, 
 {
     for (uint32_t i = threadIdx.x; i < at.nranks; i += blockDim.x) {
         const uint32_t r = (at.rank + 1 + i) % at.nranks;
-        store_word(mail_at(at, r, at.there[r], at.rank) + at.mail_read, epoch);
+        store_word(line_at(at, r, at.there[r], at.rank) + at.line_read, epoch);
     }
 }
 
@@ -121,19 +121,19 @@ template <typename E> static __device__ __forceinline__ void combine(const xep_c
     extern __shared__ __align__(128) char shared[];
     const xep_cuda_ll_place_t &at = c.at;
     const uint64_t epoch = at.slot->epoch;
-    const auto line = [&](uint32_t r) { return (const char *)mail_at(at, at.rank, at.there[r], r); };
+    const auto line = [&](uint32_t r) { return (const char *)line_at(at, at.rank, at.there[r], r); };
     if (at.slot->verdict != XEP_CUDA_LL_HERE) return; /* all blocks */
     open_pulls(c.sum, shared);
     if (wait_words(
-            at.nranks, [&](uint32_t r) { return line(r) + at.mail_ready; }, epoch, c.deadline) &&
+            at.nranks, [&](uint32_t r) { return line(r) + at.line_ready; }, epoch, c.deadline) &&
         compare_offers(
-            at.nranks, [&](uint32_t r) { return line(r) + at.mail_said; }, c.differs))
+            at.nranks, [&](uint32_t r) { return line(r) + at.line_said; }, c.differs))
         sum_tokens<E, true>(c, shared);
     if (!is_last_block(at.blocks_done)) return;
     tell_read(at, epoch);
-    const char *own = mail_at(at, at.rank, at.slot_number, 0) + at.mail_read;
+    const char *own = line_at(at, at.rank, at.slot_number, 0) + at.line_read;
     wait_words(
-        at.nranks, [&](uint32_t r) { return own + r * at.mail_bytes; }, epoch, c.at_the_end);
+        at.nranks, [&](uint32_t r) { return own + r * at.line_bytes; }, epoch, c.at_the_end);
 }
 
 extern "C" __global__ void __launch_bounds__(1024, 1) xep_cuda_ll_sum_bf16(const __grid_constant__ xep_cuda_ll_sums_t c)

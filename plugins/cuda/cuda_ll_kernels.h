@@ -55,8 +55,8 @@ typedef struct xep_cuda_ll_place {
     uint64_t head_bytes, head_weights, head_counts;
     uint64_t items, items_bytes;  /* [ring] of a rank's own parcels */
     uint64_t tables, table_bytes; /* [slots][nranks]: uint32_t first row of each expert of that rank */
-    uint64_t mail, mail_bytes;    /* [slots][nranks]: words of combines */
-    uint64_t mail_ready, mail_read, mail_said;
+    uint64_t line, line_bytes;    /* [slots][nranks]: words of combines */
+    uint64_t line_ready, line_read, line_said;
     /* own: */
     xep_cuda_ll_now_t *now;
     xep_cuda_ll_slot_t *slot;

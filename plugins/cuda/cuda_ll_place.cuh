@@ -29,9 +29,9 @@ __device__ __forceinline__ char *items_at(const xep_cuda_ll_place_t &at, uint64_
 }
 
 /** What a writer says of the combines of one of its slots, in the heap of a rank. */
-__device__ __forceinline__ char *mail_at(const xep_cuda_ll_place_t &at, uint32_t heap, uint32_t slot, uint32_t writer)
+__device__ __forceinline__ char *line_at(const xep_cuda_ll_place_t &at, uint32_t heap, uint32_t slot, uint32_t writer)
 {
-    return at.peer[heap] + at.mail + (slot * (uint64_t)at.nranks + writer) * at.mail_bytes;
+    return at.peer[heap] + at.line + (slot * (uint64_t)at.nranks + writer) * at.line_bytes;
 }
 
 /** First rows of a rank's experts, as they are told for a slot of the heap. */

@@ -14,7 +14,7 @@ enum { OWN_SHARED_BYTES = 8192 };
 /* A mode's struct begins with that of the host mode, so this part is where the mode says. */
 cuda_mode_t *cuda_mode_of(void *mode)
 {
-    return (cuda_mode_t *)(void *)((char *)mode + cuda_mode_parts.cuda);
+    return (cuda_mode_t *)(void *)((char *)mode + cuda_mode_traits.cuda);
 }
 
 /* ---- memory ---- */
@@ -27,14 +27,14 @@ static void lay_device(xep_kit_t *kit, xep_carve_t *memory)
     cuda->owner = xep_carve_array(memory, shape->experts, sizeof *cuda->owner);
     cuda->first_expert = xep_carve_array(memory, shape->nranks + UINT64_C(1), sizeof *cuda->first_expert);
     cuda->blocks_done = xep_carve_array(memory, 1, sizeof *cuda->blocks_done);
-    cuda_mode_parts.lay_device(kit, memory);
+    cuda_mode_traits.lay_device(kit, memory);
 }
 
 static void lay_pinned(xep_kit_t *kit, xep_carve_t *memory)
 {
     cuda_mode_t *cuda = cuda_mode_of(kit);
-    cuda->late = xep_carve_array(memory, cuda_mode_parts.late_words, sizeof *cuda->late);
-    cuda_mode_parts.lay_pinned(kit, memory);
+    cuda->late = xep_carve_array(memory, cuda_mode_traits.late_words, sizeof *cuda->late);
+    cuda_mode_traits.lay_pinned(kit, memory);
 }
 
 /* Measures what carve wants, allocates it, and lets carve place the arrays in it. */
@@ -91,10 +91,10 @@ static xep_status_t load_kernels(cuda_mode_t *cuda)
 {
     xep_device_t *device = cuda->device;
     xep_status_t status = XEP_OK;
-    for (int i = 0; i < cuda_mode_parts.images && status == XEP_OK; i++)
+    for (int i = 0; i < cuda_mode_traits.images && status == XEP_OK; i++)
         status = device->ops->load(device, cuda_images[i], &cuda->modules[i]);
-    for (int i = 0; i < cuda_mode_parts.kernels && status == XEP_OK; i++) {
-        const cuda_kernel_name_t *kernel = &cuda_mode_parts.kernel_names[i];
+    for (int i = 0; i < cuda_mode_traits.kernels && status == XEP_OK; i++) {
+        const cuda_kernel_name_t *kernel = &cuda_mode_traits.kernel_names[i];
         status = device->ops->find(device, cuda->modules[kernel->image], kernel->name, cuda_shared_bytes(cuda),
                                    &cuda->kernels[i]);
     }
@@ -191,18 +191,18 @@ xep_status_t cuda_check_earlier(void *mode, xep_op_t *op)
 {
     const xep_kit_t *kit = mode;
     const cuda_mode_t *cuda = cuda_mode_of(mode);
-    for (uint32_t i = 0; i < cuda_mode_parts.late_words; i++) {
+    for (uint32_t i = 0; i < cuda_mode_traits.late_words; i++) {
         uint32_t rank = __atomic_load_n(&cuda->late[i], __ATOMIC_ACQUIRE);
         if (rank == 0) continue;
-        if (cuda_mode_parts.waited_for[i] == NULL)
+        if (cuda_mode_traits.waited_for[i] == NULL)
             return kit->env->fail(kit->env, op, XEP_ERR_PROTOCOL,
                                   "ranks disagreed in an earlier combine: rank %u and one before it (the same dtype, "
                                   "hidden, flags, topk_weights and call)",
                                   rank - 1);
         return kit->env->fail(kit->env, op, XEP_ERR_TIMEOUT, "a kernel has waited too long for %s: rank %u",
-                              cuda_mode_parts.waited_for[i], rank - 1);
+                              cuda_mode_traits.waited_for[i], rank - 1);
     }
-    return cuda_mode_parts.check_earlier == NULL ? XEP_OK : cuda_mode_parts.check_earlier(mode, op);
+    return cuda_mode_traits.check_earlier == NULL ? XEP_OK : cuda_mode_traits.check_earlier(mode, op);
 }
 
 /* ---- open and close ---- */
@@ -215,7 +215,7 @@ static xep_status_t open_parts(xep_kit_t *kit)
     if (status == XEP_OK) status = allocate(kit, XEP_MEMORY_HOST, lay_pinned, &cuda->pinned);
     if (status == XEP_OK) status = fill_tables(kit, cuda);
     if (status == XEP_OK) status = load_kernels(cuda);
-    return status == XEP_OK ? cuda_mode_parts.set_up(kit) : status;
+    return status == XEP_OK ? cuda_mode_traits.set_up(kit) : status;
 }
 
 /* The kit makes the mode's struct, with zeros in it: what was not made before a failure is NULL. */
@@ -234,7 +234,7 @@ void cuda_mode_close(void *mode)
 {
     if (mode == NULL) return;
     cuda_mode_t *cuda = cuda_mode_of(mode);
-    for (int i = 0; i < cuda_mode_parts.images && cuda->device != NULL; i++)
+    for (int i = 0; i < cuda_mode_traits.images && cuda->device != NULL; i++)
         cuda->device->ops->unload(cuda->device, cuda->modules[i]);
     if (cuda->device != NULL) {
         cuda->device->ops->release(cuda->device, XEP_MEMORY_CUDA, cuda->memory);

@@ -21,7 +21,7 @@ typedef struct cuda_kernel_name {
 } cuda_kernel_name_t;
 
 /** What a mode tells of itself. */
-typedef struct cuda_mode_parts {
+typedef struct cuda_mode_traits {
     size_t cuda; /* where in the mode's struct the cuda_mode_t is */
     int images, kernels;
     const cuda_kernel_name_t *kernel_names;                  /* [kernels] */
@@ -32,10 +32,10 @@ typedef struct cuda_mode_parts {
     void (*lay_pinned)(void *mode, xep_carve_t *memory);     /* arrays in pinned memory, zeroed */
     xep_status_t (*set_up)(void *mode);                      /* the rest of the mode, once all of this is there */
     xep_status_t (*check_earlier)(void *mode, xep_op_t *op); /* what an earlier operation met besides; NULL: nothing */
-} cuda_mode_parts_t;
+} cuda_mode_traits_t;
 
 /** Defined by the mode: there is one in each object. */
-__attribute__((visibility("hidden"))) extern const cuda_mode_parts_t cuda_mode_parts;
+__attribute__((visibility("hidden"))) extern const cuda_mode_traits_t cuda_mode_traits;
 
 typedef struct cuda_mode {
     xep_device_t *device;
@@ -63,7 +63,7 @@ static inline void *cuda_stream(const xep_op_t *op)
 }
 
 /**
- * For xep_plugin_t: what the kit has, the arrays of cuda_mode_parts, filled as far as all modes have them, the kernels,
+ * For xep_plugin_t: what the kit has, the arrays of cuda_mode_traits as far as all modes have them, the kernels,
  * and what the mode sets up. Close is for what open made; the core has seen to it that no kernel of the buffer runs.
  */
 xep_status_t cuda_mode_open(const xep_env_t *env, void **mode_p);

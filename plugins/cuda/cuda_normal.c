@@ -124,7 +124,7 @@ static xep_status_t set_up(void *opaque)
     return cuda_clear_words(&mode->normal.kit);
 }
 
-const cuda_mode_parts_t cuda_mode_parts = {
+const cuda_mode_traits_t cuda_mode_traits = {
     .cuda = offsetof(cuda_normal_t, cuda),
     .images = CUDA_NORMAL_IMAGES,
     .kernels = CUDA_KERNELS,

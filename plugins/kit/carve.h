@@ -69,7 +69,7 @@ typedef struct xep_heap_layout {
     uint64_t combine_stride; /* bytes between rows of the input */
     /* XEP_REGION_CONTROL, offsets: */
     uint64_t notices;      /* their ring, in a mode that has them (notices.h) */
-    uint64_t combine_mail; /* [slots][R] xep_combine_mail_t (handshake.h) */
+    uint64_t combine_line; /* [slots][R] xep_combine_line_t (handshake.h) */
     /* XEP_REGION_METADATA */
     xep_area_t tokens;  /* [recv_rows] int32_t */
     xep_area_t idx;     /* [recv_rows][K] of the dispatch's index type */

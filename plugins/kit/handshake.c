@@ -3,22 +3,22 @@
 /* Everything that is copied out of shared memory is copied before it is checked: the peer may still write it. */
 #include "handshake.h"
 
-static uint64_t mail_offset(const xep_kit_t *kit, uint32_t slot, uint32_t rank)
+static uint64_t line_offset(const xep_kit_t *kit, uint32_t slot, uint32_t rank)
 {
-    return kit->layout->combine_mail + ((uint64_t)slot * kit->shape->nranks + rank) * sizeof(xep_combine_mail_t);
+    return kit->layout->combine_line + ((uint64_t)slot * kit->shape->nranks + rank) * sizeof(xep_combine_line_t);
 }
 
 /* Of the line in which this rank tells rank that it has read what that one offered. */
 static uint64_t read_offset(const xep_kit_t *kit, const xep_op_t *op, uint32_t rank)
 {
     uint32_t there = *xep_combine_slot_there(kit, op->slot, rank);
-    return mail_offset(kit, there, kit->shape->rank) + offsetof(xep_combine_mail_t, read);
+    return line_offset(kit, there, kit->shape->rank) + offsetof(xep_combine_line_t, read);
 }
 
 /* Lines of this rank's own heap: the word and the offer in them are written by the rank they are indexed by. */
-static const xep_combine_mail_t *mail_from(const xep_kit_t *kit, uint32_t slot, uint32_t rank)
+static const xep_combine_line_t *line_from(const xep_kit_t *kit, uint32_t slot, uint32_t rank)
 {
-    return xep_kit_own(kit, mail_offset(kit, slot, rank));
+    return xep_kit_own(kit, line_offset(kit, slot, rank));
 }
 
 /* ---- drain ---- */
@@ -33,7 +33,7 @@ static int reads_nothing(const xep_kit_t *kit, uint32_t rank)
 int xep_combine_is_read_by(const xep_kit_t *kit, uint32_t slot, uint32_t rank)
 {
     return !reads_nothing(kit, rank) &&
-           atomic_load_explicit(&mail_from(kit, slot, rank)->read, memory_order_acquire) < kit->combined[slot];
+           atomic_load_explicit(&line_from(kit, slot, rank)->read, memory_order_acquire) < kit->combined[slot];
 }
 
 /* No words are asked for where nothing was ever offered: they may be of a device. */
@@ -48,7 +48,7 @@ const _Atomic uint64_t *xep_combine_read_word(const void *mode, const xep_op_t *
 {
     const xep_kit_t *kit = mode;
     *value_p = reads_nothing(kit, rank) ? 0 : kit->combined[op->slot];
-    return &mail_from(kit, op->slot, rank)->read;
+    return &line_from(kit, op->slot, rank)->read;
 }
 
 void xep_combine_explain_input(const xep_kit_t *kit, uint32_t slot, char *text, size_t bytes)
@@ -96,32 +96,32 @@ const char *xep_combine_outputs(const xep_kit_t *kit, const xep_op_t *op, size_t
 void xep_combine_store_offer(const void *mode, const xep_op_t *op, uint32_t rank)
 {
     const xep_kit_t *kit = mode;
-    uint64_t offset = mail_offset(kit, op->slot, kit->shape->rank);
-    *(xep_offer_t *)(void *)(kit->base[rank] + offset + offsetof(xep_combine_mail_t, offer)) = xep_kit_state(op)->offer;
-    xep_kit_signal(kit, rank, offset + offsetof(xep_combine_mail_t, ready), op->epoch);
+    uint64_t offset = line_offset(kit, op->slot, kit->shape->rank);
+    *(xep_offer_t *)(void *)(kit->base[rank] + offset + offsetof(xep_combine_line_t, offer)) = xep_kit_state(op)->offer;
+    xep_kit_signal(kit, rank, offset + offsetof(xep_combine_line_t, ready), op->epoch);
 }
 
 void xep_combine_store_begin(const xep_kit_t *kit, const xep_op_t *op, uint32_t rank, uint64_t begin)
 {
-    uint64_t offset = mail_offset(kit, op->slot, kit->shape->rank) + offsetof(xep_combine_mail_t, begin);
+    uint64_t offset = line_offset(kit, op->slot, kit->shape->rank) + offsetof(xep_combine_line_t, begin);
     *(uint64_t *)(void *)(kit->base[rank] + offset) = begin;
 }
 
 uint64_t xep_combine_begin_at(const xep_kit_t *kit, const xep_op_t *op, uint32_t rank)
 {
-    return mail_from(kit, *xep_combine_slot_there(kit, op->slot, rank), rank)->begin;
+    return line_from(kit, *xep_combine_slot_there(kit, op->slot, rank), rank)->begin;
 }
 
 /* To any other rank: the wire delivers the word after the offer, and after all rows that were put there before. */
-void xep_combine_offer_part(const xep_kit_t *kit, const xep_op_t *op, xep_part_t *part)
+void xep_combine_offer_transfer(const xep_kit_t *kit, const xep_op_t *op, xep_transfer_t *transfer)
 {
-    uint64_t offset = mail_offset(kit, op->slot, kit->shape->rank);
-    *part = (xep_part_t){.signal = 1,
-                         .src = (const char *)&xep_kit_state(op)->offer,
-                         .bytes = sizeof(xep_offer_t),
-                         .offset = offset + offsetof(xep_combine_mail_t, offer),
-                         .signal_offset = offset + offsetof(xep_combine_mail_t, ready),
-                         .value = op->epoch};
+    uint64_t offset = line_offset(kit, op->slot, kit->shape->rank);
+    *transfer = (xep_transfer_t){.signal = 1,
+                                 .src = (const char *)&xep_kit_state(op)->offer,
+                                 .bytes = sizeof(xep_offer_t),
+                                 .offset = offset + offsetof(xep_combine_line_t, offer),
+                                 .signal_offset = offset + offsetof(xep_combine_line_t, ready),
+                                 .value = op->epoch};
 }
 
 /* ---- ready ---- */
@@ -130,12 +130,12 @@ const _Atomic uint64_t *xep_combine_ready_word(const void *mode, const xep_op_t 
 {
     const xep_kit_t *kit = mode;
     *value_p = op->epoch;
-    return &mail_from(kit, *xep_combine_slot_there(kit, op->slot, rank), rank)->ready;
+    return &line_from(kit, *xep_combine_slot_there(kit, op->slot, rank), rank)->ready;
 }
 
 uint32_t xep_combine_offered(const xep_kit_t *kit, const xep_op_t *op, uint32_t rank, uint32_t param)
 {
-    return mail_from(kit, *xep_combine_slot_there(kit, op->slot, rank), rank)->offer.params[param];
+    return line_from(kit, *xep_combine_slot_there(kit, op->slot, rank), rank)->offer.params[param];
 }
 
 /*
@@ -167,7 +167,7 @@ xep_status_t xep_offers_take(xep_kit_t *kit, xep_op_t *op, xep_offer_fn from, co
 static const xep_offer_t *combine_offer(const void *mode, const xep_op_t *op, uint32_t rank)
 {
     const xep_kit_t *kit = mode;
-    return &mail_from(kit, *xep_combine_slot_there(kit, op->slot, rank), rank)->offer;
+    return &line_from(kit, *xep_combine_slot_there(kit, op->slot, rank), rank)->offer;
 }
 
 xep_status_t xep_combine_take_offers(void *mode, xep_op_t *op)
@@ -189,13 +189,13 @@ static void store_read(const void *mode, const xep_op_t *op, uint32_t rank)
     xep_kit_signal(mode, rank, read_offset(mode, op, rank), op->epoch);
 }
 
-static int read_part(const void *mode, const xep_op_t *op, uint32_t rank, uint32_t number, xep_part_t *part)
+static int read_transfer(const void *mode, const xep_op_t *op, uint32_t rank, uint32_t number, xep_transfer_t *transfer)
 {
-    *part = (xep_part_t){.signal = 1, .signal_offset = read_offset(mode, op, rank), .value = op->epoch};
+    *transfer = (xep_transfer_t){.signal = 1, .signal_offset = read_offset(mode, op, rank), .value = op->epoch};
     return number == 0;
 }
 
 xep_status_t xep_combine_tell_read(void *mode, xep_op_t *op)
 {
-    return xep_send(mode, op, store_read, read_part);
+    return xep_send(mode, op, store_read, read_transfer);
 }

@@ -4,11 +4,11 @@
  * Who may read what in a combine. Every rank is an owner, of the rows in its slot, and a reader, of what the others
  * have for its tokens. "Slot of r" is the one that r chose for the dispatch; kit->there knows them.
  *
- *  drain: the owner waits until own mail [slot][r].read is at the epoch of the last combine from that slot, for all r:
+ *  drain: the owner waits until own line [slot][r].read is at the epoch of the last combine from that slot, for all r:
  *         nobody reads its input, or its offers, any more.
- *  offer: to each r, when its rows are where r finds them: the offer, then the word  r.mail [own slot][self].ready.
- *  ready: the reader waits for  mail [slot of d][d].ready  of all d, and compares the offers.
- *  read:  to each d, when the sums are made:  d.mail [slot of d][self].read.
+ *  offer: to each r, when its rows are where r finds them: the offer, then the word  r.line [own slot][self].ready.
+ *  ready: the reader waits for  line [slot of d][d].ready  of all d, and compares the offers.
+ *  read:  to each d, when the sums are made:  d.line [slot of d][self].read.
  *
  * Words hold epochs, only grow, and each line has one writer. A line is never written before it was read: an owner
  * offers the next combine after it has drained the last, and a slot has a new handle only after all combines of the old
@@ -21,26 +21,26 @@
 #include "kit.h"
 
 /** One line per (slot, rank), in XEP_REGION_CONTROL; written by that rank, read by the heap's owner. */
-typedef struct xep_combine_mail {
+typedef struct xep_combine_line {
     _Atomic uint64_t ready; /* combine of this epoch may be read in the writer's slot */
     _Atomic uint64_t read;  /* combine of this epoch was read in the heap owner's slot */
     xep_offer_t offer;      /* published by ready */
     uint64_t begin;         /* likewise: xep_combine_store_begin() */
     uint64_t reserved;
-} xep_combine_mail_t;
-_Static_assert(sizeof(xep_combine_mail_t) == 64, "a cache line");
+} xep_combine_line_t;
+_Static_assert(sizeof(xep_combine_line_t) == 64, "a cache line");
 _Static_assert(sizeof(_Atomic uint64_t) == 8, "words are shared by processes");
 
 /** What "ready" announces: "read", between the two, is about another slot. */
 #define XEP_COMBINE_ANNOUNCED                                                       \
     {                                                                               \
-        .offset = offsetof(xep_combine_mail_t, offer), .bytes = sizeof(xep_offer_t) \
+        .offset = offsetof(xep_combine_line_t, offer), .bytes = sizeof(xep_offer_t) \
     }
 
-/** Offset of the lines of all slots: layout->combine_mail. */
-static inline uint64_t xep_combine_lay_mail(const xep_shape_t *shape, xep_carve_t *control)
+/** Offset of the lines of all slots: layout->combine_line. */
+static inline uint64_t xep_combine_lay_lines(const xep_shape_t *shape, xep_carve_t *control)
 {
-    return xep_carve_offset(control, (uint64_t)shape->slots * shape->nranks, sizeof(xep_combine_mail_t));
+    return xep_carve_offset(control, (uint64_t)shape->slots * shape->nranks, sizeof(xep_combine_line_t));
 }
 
 /** The slot that rank chose for the dispatch whose handle is in ours. */
@@ -71,9 +71,9 @@ xep_status_t xep_combine_begin(void *mode, xep_op_t *op, uint32_t weights);
 /** Where this rank's expert outputs are: with the user, or in the slot's input. */
 const char *xep_combine_outputs(const xep_kit_t *kit, const xep_op_t *op, size_t *stride_p);
 
-/** The offer, for xep_step_send(): to a mapped rank, whose rows are in the slot's input; as the last of all parts. */
+/** The offer, for xep_step_send(): to a mapped rank, whose rows are in the slot's input; the last of all transfers. */
 void xep_combine_store_offer(const void *mode, const xep_op_t *op, uint32_t rank);
-void xep_combine_offer_part(const xep_kit_t *kit, const xep_op_t *op, xep_part_t *part);
+void xep_combine_offer_transfer(const xep_kit_t *kit, const xep_op_t *op, xep_transfer_t *transfer);
 
 /**
  * Where the reader's rows begin in this rank's input, for modes whose mapped readers cannot know it: stored before the

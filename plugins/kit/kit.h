@@ -28,7 +28,7 @@ typedef struct xep_offer {
 _Static_assert(sizeof(xep_offer_t) == 32, "wire-visible");
 
 /**
- * Lays what is the mode's in a heap, and says how many rows a slot has; the layout has combine_stride and combine_mail
+ * Lays what is the mode's in a heap, and says how many rows a slot has; the layout has combine_stride and combine_line
  * already. Called twice, with every region at 0 to measure them, and where they are.
  */
 typedef xep_status_t (*xep_kit_heap_fn)(const xep_shape_t *shape, xep_heap_layout_t *layout,
@@ -79,9 +79,9 @@ typedef struct xep_kit {
 
 /** How far a sequence of puts to one rank after the other has come. */
 typedef struct xep_cursor {
-    uint32_t peer; /* 0 .. R: xep_kit_peer() is next */
-    uint32_t part; /* of what it gets */
-    uint64_t row;  /* of this part */
+    uint32_t peer;     /* 0 .. R: xep_kit_peer() is next */
+    uint32_t transfer; /* of what it gets */
+    uint64_t row;      /* of this transfer */
 } xep_cursor_t;
 
 typedef struct xep_kit_state {

@@ -40,15 +40,15 @@ void xep_notices_relay(const xep_kit_t *kit, const xep_op_t *op, uint32_t source
 /*
  * The same over the wire: the word is its signal, and so comes after every put before it, those of the rows included.
  */
-void xep_notices_part(const xep_kit_t *kit, const xep_op_t *op, const void *notice, xep_part_t *part)
+void xep_notices_transfer(const xep_kit_t *kit, const xep_op_t *op, const void *notice, xep_transfer_t *transfer)
 {
     uint64_t offset = offset_of(kit, op, kit->shape->rank);
-    *part = (xep_part_t){.signal = 1,
-                         .src = (const char *)notice + WORD,
-                         .bytes = XEP_NOTICE_BYTES - WORD,
-                         .offset = offset + WORD,
-                         .signal_offset = offset,
-                         .value = op->epoch};
+    *transfer = (xep_transfer_t){.signal = 1,
+                                 .src = (const char *)notice + WORD,
+                                 .bytes = XEP_NOTICE_BYTES - WORD,
+                                 .offset = offset + WORD,
+                                 .signal_offset = offset,
+                                 .value = op->epoch};
 }
 
 /* A rank does not read its own line in the heap, where a peer that went wrong could have written. */

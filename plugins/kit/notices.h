@@ -48,13 +48,13 @@ static inline uint64_t xep_notices_entry_of(const xep_kit_t *kit, uint64_t turn,
 /** The word that a step waits for. */
 const _Atomic uint64_t *xep_notices_word(const void *mode, const xep_op_t *op, uint32_t rank, uint64_t *value_p);
 
-/** Tells a mapped rank; the last part of what any other gets. notice: unchanged until the wire is flushed. */
+/** Tells a mapped rank; the last transfer to any other. notice: unchanged until the wire is flushed. */
 void xep_notices_store(const xep_kit_t *kit, const xep_op_t *op, uint32_t rank, const void *notice);
 
 /** Tells a mapped rank what a source has told this one, whose word is here, as if the source had done so itself. */
 void xep_notices_relay(const xep_kit_t *kit, const xep_op_t *op, uint32_t source, uint32_t rank);
 
-void xep_notices_part(const xep_kit_t *kit, const xep_op_t *op, const void *notice, xep_part_t *part);
+void xep_notices_transfer(const xep_kit_t *kit, const xep_op_t *op, const void *notice, xep_transfer_t *transfer);
 
 /**
  * Copies that of a source, so that what is checked is what is used; own is this rank's, which is not read where peers

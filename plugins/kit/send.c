@@ -23,96 +23,99 @@ static void store_all(xep_kit_t *kit, xep_op_t *op, xep_store_fn store)
 }
 
 /*
- * A run is as long as source rows and places follow one another on both sides, and no longer than a piece: between two
+ * A run is as long as source rows and places follow one another on both sides, and no longer than a put: between two
  * puts the wire makes progress. Indices that happen to be neighbours count too, as after a dispatch of dense batches.
  */
-static uint64_t find_run(const xep_part_t *part, uint64_t row)
+static uint64_t find_run(const xep_transfer_t *transfer, uint64_t row)
 {
-    uint64_t most = part->bytes < XEP_PIECE_BYTES ? XEP_PIECE_BYTES / part->bytes : 1, run = 1;
-    if (part->src_stride != part->bytes || part->stride != part->bytes) return 1;
-    if (most > part->rows - row) most = part->rows - row;
-    if (part->index == NULL) return most;
-    while (run < most && part->index[row + run] == part->index[row] + run) run++;
+    uint64_t most = transfer->bytes < XEP_PUT_BYTES ? XEP_PUT_BYTES / transfer->bytes : 1, run = 1;
+    if (transfer->src_stride != transfer->bytes || transfer->stride != transfer->bytes) return 1;
+    if (most > transfer->rows - row) most = transfer->rows - row;
+    if (transfer->index == NULL) return most;
+    while (run < most && transfer->index[row + run] == transfer->index[row] + run) run++;
     return run;
 }
 
 /* bytes 0: there is nothing to send, whatever the number of rows is, as of weights that were not given. */
-static int cut_run(const xep_part_t *part, uint64_t row, xep_piece_t *piece)
+static int cut_run(const xep_transfer_t *transfer, uint64_t row, xep_put_t *put)
 {
-    if (part->bytes == 0 || row >= part->rows) return 0;
-    piece->rows = find_run(part, row);
-    piece->src = part->src + (part->index != NULL ? part->index[row] : row) * part->src_stride;
-    piece->offset = part->offset + row * part->stride;
-    piece->bytes = piece->rows * part->bytes;
+    if (transfer->bytes == 0 || row >= transfer->rows) return 0;
+    put->rows = find_run(transfer, row);
+    put->src = transfer->src + (transfer->index != NULL ? transfer->index[row] : row) * transfer->src_stride;
+    put->offset = transfer->offset + row * transfer->stride;
+    put->bytes = put->rows * transfer->bytes;
     return 1;
 }
 
-/* All of a part that is left, from op's cursor on, and is there. */
-static xep_status_t put_rows(const xep_kit_t *kit, const xep_op_t *op, uint32_t rank, const xep_part_t *part)
+/* All of a transfer that is left, from op's cursor on, and is there. */
+static xep_status_t put_rows(const xep_kit_t *kit, const xep_op_t *op, uint32_t rank, const xep_transfer_t *transfer)
 {
     xep_cursor_t *cursor = &xep_kit_state(op)->cursor;
     xep_wire_t *wire = kit->env->wire;
-    xep_part_t now = *part;
-    xep_piece_t piece;
-    now.rows -= part->coming;
-    while (part->cut != NULL ? part->cut(kit, op, rank, cursor->part, &cursor->row, &piece)
-                             : cut_run(&now, cursor->row, &piece)) {
-        xep_status_t status = wire->ops->put(wire, rank, piece.offset, piece.src, piece.bytes);
+    xep_transfer_t now = *transfer;
+    xep_put_t put;
+    now.rows -= transfer->coming;
+    while (transfer->cut != NULL ? transfer->cut(kit, op, rank, cursor->transfer, &cursor->row, &put)
+                                 : cut_run(&now, cursor->row, &put)) {
+        xep_status_t status = wire->ops->put(wire, rank, put.offset, put.src, put.bytes);
         if (status != XEP_OK) return status;
-        cursor->row += piece.rows;
+        cursor->row += put.rows;
     }
-    return part->coming == 0 ? XEP_OK : XEP_INPROGRESS;
+    return transfer->coming == 0 ? XEP_OK : XEP_INPROGRESS;
 }
 
 /* A signal goes behind all puts before it to this rank, which is what the wire promises. */
-static xep_status_t put_part(const xep_kit_t *kit, const xep_op_t *op, uint32_t rank, const xep_part_t *part)
+static xep_status_t put_transfer(const xep_kit_t *kit, const xep_op_t *op, uint32_t rank,
+                                 const xep_transfer_t *transfer)
 {
     xep_wire_t *wire = kit->env->wire;
-    if (part->blocked) return XEP_INPROGRESS;
-    if (!part->signal) return put_rows(kit, op, rank, part);
-    return wire->ops->put_signal(wire, rank, part->offset, part->src, part->bytes, part->signal_offset, part->value);
+    if (transfer->blocked) return XEP_INPROGRESS;
+    if (!transfer->signal) return put_rows(kit, op, rank, transfer);
+    return wire->ops->put_signal(wire, rank, transfer->offset, transfer->src, transfer->bytes, transfer->signal_offset,
+                                 transfer->value);
 }
 
 /*
  * Rank by rank, beginning behind the own one, so that not all ranks feed the same one at the same time. The cursor
  * moves only after a put was taken: what the wire refuses is asked for again, and nothing is sent twice.
  */
-static xep_status_t put_all(xep_kit_t *kit, xep_op_t *op, xep_part_fn parts, int to_mapped)
+static xep_status_t put_all(xep_kit_t *kit, xep_op_t *op, xep_transfer_fn transfers, int to_mapped)
 {
     xep_cursor_t *cursor = &xep_kit_state(op)->cursor;
-    xep_part_t part;
+    xep_transfer_t transfer;
     for (; cursor->peer < kit->shape->nranks; *cursor = (xep_cursor_t){.peer = cursor->peer + 1}) {
         uint32_t rank = xep_kit_peer(kit, cursor->peer);
         if ((kit->base[rank] != NULL && !to_mapped) || xep_op_is_without(op, rank)) continue;
-        for (; parts(kit, op, rank, cursor->part, &part); cursor->part++, cursor->row = 0) {
-            xep_status_t status = put_part(kit, op, rank, &part);
+        for (; transfers(kit, op, rank, cursor->transfer, &transfer); cursor->transfer++, cursor->row = 0) {
+            xep_status_t status = put_transfer(kit, op, rank, &transfer);
             if (status != XEP_OK) return status;
         }
     }
     return XEP_OK;
 }
 
-xep_status_t xep_send_parts(xep_kit_t *kit, xep_op_t *op, xep_part_fn parts)
+xep_status_t xep_send_transfers(xep_kit_t *kit, xep_op_t *op, xep_transfer_fn transfers)
 {
-    return kit->all_mapped ? XEP_OK : put_all(kit, op, parts, 0);
+    return kit->all_mapped ? XEP_OK : put_all(kit, op, transfers, 0);
 }
 
-/* From the cursor on until a part is blocked, or refused by the wire. */
-static xep_status_t put_open(const xep_kit_t *kit, const xep_op_t *op, uint32_t rank, xep_part_fn parts, int *blocked_p)
+/* From the cursor on until a transfer is blocked, or refused by the wire. */
+static xep_status_t put_open(const xep_kit_t *kit, const xep_op_t *op, uint32_t rank, xep_transfer_fn transfers,
+                             int *blocked_p)
 {
     xep_cursor_t *cursor = &xep_kit_state(op)->cursor;
-    xep_part_t part;
-    while (parts(kit, op, rank, cursor->part, &part)) {
-        xep_status_t status = put_part(kit, op, rank, &part);
-        *blocked_p = part.blocked;
+    xep_transfer_t transfer;
+    while (transfers(kit, op, rank, cursor->transfer, &transfer)) {
+        xep_status_t status = put_transfer(kit, op, rank, &transfer);
+        *blocked_p = transfer.blocked;
         if (status != XEP_OK) return status;
-        *cursor = (xep_cursor_t){.part = cursor->part + 1};
+        *cursor = (xep_cursor_t){.transfer = cursor->transfer + 1};
     }
     return XEP_OK;
 }
 
-/* A part that is blocked keeps no other rank's from going out; what the wire refuses does. */
-xep_status_t xep_send_each(xep_kit_t *kit, xep_op_t *op, xep_part_fn parts, xep_cursor_t *at)
+/* One that is blocked keeps no other rank's from going out; what the wire refuses does. */
+xep_status_t xep_send_each(xep_kit_t *kit, xep_op_t *op, xep_transfer_fn transfers, xep_cursor_t *at)
 {
     const uint32_t nranks = kit->shape->nranks;
     xep_status_t all = XEP_OK;
@@ -121,7 +124,7 @@ xep_status_t xep_send_each(xep_kit_t *kit, xep_op_t *op, xep_part_fn parts, xep_
         int blocked = 0;
         if (kit->base[rank] != NULL || xep_op_is_without(op, rank)) continue;
         xep_kit_state(op)->cursor = at[rank];
-        xep_status_t status = put_open(kit, op, rank, parts, &blocked);
+        xep_status_t status = put_open(kit, op, rank, transfers, &blocked);
         at[rank] = xep_kit_state(op)->cursor;
         if (status != XEP_OK) all = status;
         if (status < 0 || (status != XEP_OK && !blocked)) break;
@@ -129,9 +132,9 @@ xep_status_t xep_send_each(xep_kit_t *kit, xep_op_t *op, xep_part_fn parts, xep_
     return all;
 }
 
-xep_status_t xep_send(xep_kit_t *kit, xep_op_t *op, xep_store_fn store, xep_part_fn parts)
+xep_status_t xep_send(xep_kit_t *kit, xep_op_t *op, xep_store_fn store, xep_transfer_fn transfers)
 {
-    if (store == NULL) return put_all(kit, op, parts, 1);
+    if (store == NULL) return put_all(kit, op, transfers, 1);
     store_all(kit, op, store);
-    return xep_send_parts(kit, op, parts);
+    return xep_send_transfers(kit, op, transfers);
 }

@@ -9,20 +9,20 @@
 typedef struct xep_kit xep_kit_t; /* kit.h */
 typedef struct xep_cursor xep_cursor_t;
 
-/** One put of rows of a part. */
-typedef struct xep_piece {
+/** One put of rows of a transfer. */
+typedef struct xep_put {
     const char *src;
     uint64_t offset; /* in the rank's heap */
     size_t bytes;
-    uint64_t rows; /* of the part, that it brings */
-} xep_piece_t;
+    uint64_t rows; /* of the transfer, that it brings */
+} xep_put_t;
 
-/** The piece of part "number" that brings the first row at or after *row_p; 0: there is none, the part is sent. */
+/** The put of transfer "number" that brings the first row at or after *row_p; 0: there is none, all is sent. */
 typedef int (*xep_cut_fn)(const void *mode, const xep_op_t *op, uint32_t rank, uint32_t number, uint64_t *row_p,
-                          xep_piece_t *piece);
+                          xep_put_t *put);
 
 /** Rows of one array to put to a rank; or the signal that follows them, which may bring bytes itself. */
-typedef struct xep_part {
+typedef struct xep_transfer {
     int signal;  /* value goes to the word at signal_offset, after bytes of src to offset; no rows */
     int blocked; /* cannot be sent yet */
     const char *src;
@@ -33,33 +33,34 @@ typedef struct xep_part {
     size_t bytes;    /* of a row; 0: there are none to send */
     uint64_t offset; /* in the rank's heap */
     size_t stride;
-    /* NULL: rows that lie one behind the other on both sides are a piece; else it knows all of the above */
+    /* NULL: rows that lie one behind the other on both sides are a put; else it knows all of the above */
     xep_cut_fn cut;
     uint64_t signal_offset, value;
-} xep_part_t;
+} xep_transfer_t;
 
-/** Describes part number "number" of what a rank that is not mapped gets; 0 when there is no such part. */
-typedef int (*xep_part_fn)(const void *mode, const xep_op_t *op, uint32_t rank, uint32_t number, xep_part_t *part);
+/** Describes transfer "number" to a rank that is not mapped; 0 when there is no such transfer. */
+typedef int (*xep_transfer_fn)(const void *mode, const xep_op_t *op, uint32_t rank, uint32_t number,
+                               xep_transfer_t *transfer);
 
 /** Stores what a mapped rank gets, its signal last. */
 typedef void (*xep_store_fn)(const void *mode, const xep_op_t *op, uint32_t rank);
 
 /** Contiguous rows are put together up to so many bytes, but at least one row: between two puts the wire progresses. */
-enum { XEP_PIECE_BYTES = 256 * 1024 };
+enum { XEP_PUT_BYTES = 256 * 1024 };
 
 /**
- * Stores to mapped ranks, once in a step, and puts parts to all others, from op's cursor on. store NULL: parts for all
- * ranks, and those for mapped ones are copied by the wire. XEP_INPROGRESS: a part is blocked, or much is in flight.
+ * Stores to mapped ranks, once in a step, and puts transfers to all others, from op's cursor on. store NULL: transfers
+ * to all ranks, and those to mapped ones are copied by the wire. XEP_INPROGRESS: one is blocked, or much is in flight.
  */
-xep_status_t xep_send(xep_kit_t *kit, xep_op_t *op, xep_store_fn store, xep_part_fn parts);
+xep_status_t xep_send(xep_kit_t *kit, xep_op_t *op, xep_store_fn store, xep_transfer_fn transfers);
 
-/** Parts alone, as far as they can be sent before mapped ranks are told. */
-xep_status_t xep_send_parts(xep_kit_t *kit, xep_op_t *op, xep_part_fn parts);
+/** Transfers alone, as far as they can be sent before mapped ranks are told. */
+xep_status_t xep_send_transfers(xep_kit_t *kit, xep_op_t *op, xep_transfer_fn transfers);
 
 /**
- * Parts alone, to each rank as far as none is blocked. at: [R], zero at first: how far each is. XEP_INPROGRESS: some
- * are.
+ * Transfers alone, to each rank as far as none is blocked. at: [R], zero at first: how far each is. XEP_INPROGRESS:
+ * some are.
  */
-xep_status_t xep_send_each(xep_kit_t *kit, xep_op_t *op, xep_part_fn parts, xep_cursor_t *at);
+xep_status_t xep_send_each(xep_kit_t *kit, xep_op_t *op, xep_transfer_fn transfers, xep_cursor_t *at);
 
 #endif

@@ -95,7 +95,7 @@ xep_status_t xep_steps_input(void *mode, uint32_t slot, void **base_p, size_t *s
 xep_status_t xep_step_send(void *mode, xep_op_t *op)
 {
     const xep_step_t *step = step_of(mode, op);
-    return xep_send(mode, op, step->store, step->parts);
+    return xep_send(mode, op, step->store, step->transfers);
 }
 
 /* Whether no step before it waits for words. */

@@ -27,8 +27,8 @@ typedef struct xep_step {
     const char *does; /* what is done, for the trace; NULL: as name has it */
     xep_status_t (*run)(void *mode, xep_op_t *op);
     xep_word_fn word;   /* what the step waits for from each rank; NULL: not for words */
-    xep_store_fn store; /* what xep_step_send() sends: by stores to mapped ranks (NULL: in parts to them, too), */
-    xep_part_fn parts;  /* and in parts to all others */
+    xep_store_fn store; /* what xep_step_send() sends: by stores to mapped ranks (NULL: as transfers to them, too), */
+    xep_transfer_fn transfers; /* and as transfers to all others */
     xep_announced_t announced; /* by the word by which all that a rank brings is here (masks.h); of no other */
     uint8_t relayed;           /* its words come through others, as kit->through says */
     uint8_t rows_bits;         /* of its words, below the epoch: a count of rows; 0: they are epochs */

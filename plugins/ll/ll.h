@@ -225,11 +225,11 @@ static inline ll_slot_t *ll_slot(const ll_t *mode, uint32_t slot)
 
 /** Private state of an operation. */
 typedef struct ll_state {
-    xep_kit_state_t kit; /* first */
-    ll_parcel_t parcel;  /* dispatch: of this rank */
-    xep_place_t place;   /* dispatch: where its items are, if not in the ring */
-    ll_notice_t notice;  /* dispatch: source of puts, unchanged until flushed */
-    ll_notice_t parted;  /* likewise, for nodes that get rows in parts */
+    xep_kit_state_t kit;         /* first */
+    ll_parcel_t parcel;          /* dispatch: of this rank */
+    xep_place_t place;           /* dispatch: where its items are, if not in the ring */
+    ll_notice_t notice;          /* dispatch: source of puts, unchanged until flushed */
+    ll_notice_t notice_in_parts; /* likewise, for nodes that get rows in parts */
 } ll_state_t;
 
 extern const xep_step_t ll_dispatch_steps[], ll_combine_steps[];
@@ -271,9 +271,9 @@ uint32_t ll_count_lines(const ll_t *mode);
 /** Lists what goes where, and decides which of it is in parts. The parcel of this rank is known. */
 void ll_list_bound(ll_t *mode, xep_op_t *op);
 
-/** xep_part_fn of step 1 and 2: head, items, notice; of items in parts, as far as there is room for them unasked. */
-int ll_parcel_part(const void *mode, const xep_op_t *op, uint32_t rank, uint32_t number, xep_part_t *part);
-int ll_items_part(const void *mode, const xep_op_t *op, uint32_t rank, uint32_t number, xep_part_t *part);
+/** xep_transfer_fn of step 1 and 2: head, items, notice; of items in parts, as far as there is room unasked. */
+int ll_parcel_transfer(const void *mode, const xep_op_t *op, uint32_t rank, uint32_t number, xep_transfer_t *transfer);
+int ll_items_transfer(const void *mode, const xep_op_t *op, uint32_t rank, uint32_t number, xep_transfer_t *transfer);
 
 /** What crowded inboxes had no room for, as far as receivers have taken what was there. */
 xep_status_t ll_send_rest(ll_t *mode, xep_op_t *op);

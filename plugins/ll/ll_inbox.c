@@ -51,7 +51,7 @@ xep_status_t ll_place_items(ll_t *mode, xep_op_t *op, uint32_t source, uint64_t 
     if (mode->kit.shape->by_nodes) items = place_of_node(mode, source, notice, begin, end);
     else items = place_own(mode, source, begin, end);
     slot->crowded[source] = items > room;
-    if (items <= room || notice->parted) return XEP_OK;
+    if (items <= room || notice->in_parts) return XEP_OK;
     return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_PROTOCOL,
                                "rank %u sends %llu rows at once (there is room for %llu)", source,
                                (unsigned long long)items, (unsigned long long)room);

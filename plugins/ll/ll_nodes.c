@@ -86,7 +86,7 @@ uint64_t ll_passed_offset(const ll_t *mode, const xep_op_t *op, uint32_t source)
 
 static int is_parted(const ll_t *mode, const xep_op_t *op, uint32_t source)
 {
-    return mode->kit.base[source] == NULL && ll_slot(mode, op->slot)->from[source].parted;
+    return mode->kit.base[source] == NULL && ll_slot(mode, op->slot)->from[source].in_parts;
 }
 
 const _Atomic uint64_t *ll_passed_word(const void *opaque, const xep_op_t *op, uint32_t source, uint64_t *value_p)

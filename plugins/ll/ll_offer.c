@@ -135,7 +135,7 @@ static xep_status_t fill(void *opaque, xep_op_t *op)
 /* A row of an expert, of those the reader sent. */
 /* One put for each row: its place in the reader's slot follows from the token and the selection it came from. */
 static int cut_row(const void *opaque, const xep_op_t *op, uint32_t reader, uint32_t expert, uint64_t *row_p,
-                   xep_piece_t *piece)
+                   xep_put_t *put)
 {
     const ll_t *mode = opaque;
     const ll_slot_t *slot = ll_slot(mode, op->slot);
@@ -143,24 +143,25 @@ static int cut_row(const void *opaque, const xep_op_t *op, uint32_t reader, uint
     uint64_t row = slot->pair_begin[pair] + *row_p,
              returned = xep_area_at(mode->layout.returned, slot->from[reader].slot);
     if (*row_p >= slot->pair_count[pair]) return 0;
-    *piece = (xep_piece_t){.src = output_row(mode, op, row),
-                           .offset = returned + slot->origin[row] * mode->layout.return_stride,
-                           .bytes = xep_combine_row_bytes(op->combine),
-                           .rows = 1};
+    *put = (xep_put_t){.src = output_row(mode, op, row),
+                       .offset = returned + slot->origin[row] * mode->layout.return_stride,
+                       .bytes = xep_combine_row_bytes(op->combine),
+                       .rows = 1};
     if (is_logfmt(op)) {
-        piece->src = slot->coded + row * mode->layout.return_stride;
-        piece->bytes = xep_logfmt_bytes(piece->src, op->combine->hidden);
+        put->src = slot->coded + row * mode->layout.return_stride;
+        put->bytes = xep_logfmt_bytes(put->src, op->combine->hidden);
     }
     return 1;
 }
 
 /* The rows of each expert, then the offer. */
-static int returned_part(const void *opaque, const xep_op_t *op, uint32_t reader, uint32_t number, xep_part_t *part)
+static int returned_transfer(const void *opaque, const xep_op_t *op, uint32_t reader, uint32_t number,
+                             xep_transfer_t *transfer)
 {
     const ll_t *mode = opaque;
     (void)reader;
-    if (number < mode->kit.shape->local_experts) *part = (xep_part_t){.cut = cut_row};
-    else xep_combine_offer_part(&mode->kit, op, part);
+    if (number < mode->kit.shape->local_experts) *transfer = (xep_transfer_t){.cut = cut_row};
+    else xep_combine_offer_transfer(&mode->kit, op, transfer);
     return number <= mode->kit.shape->local_experts;
 }
 
@@ -176,7 +177,7 @@ const xep_step_t ll_combine_steps[] = {
      .does = "offer",
      .run = xep_step_send,
      .store = xep_combine_store_offer,
-     .parts = returned_part},
+     .transfers = returned_transfer},
     {.name = "expert outputs",
      .does = "wait for outputs",
      .run = xep_step_wait,

@@ -57,15 +57,15 @@ static int crowds(const ll_t *mode, const xep_op_t *op, uint32_t line)
 }
 
 /* By nodes parts where there are more bytes than one has: a few rows come with their notice. */
-static uint64_t choose_part(const ll_t *mode, const xep_op_t *op, uint32_t line)
+static uint64_t choose_transfer(const ll_t *mode, const xep_op_t *op, uint32_t line)
 {
     const ll_parcel_t *parcel = &ll_state(op)->parcel;
-    uint64_t rows = rows_of_line(ll_slot(mode, op->slot), line), parts = 1, part = 0;
+    uint64_t rows = rows_of_line(ll_slot(mode, op->slot), line), parts = 1, transfer = 0;
     if (mode->kit.shape->by_nodes) parts = rows * parcel->stride / mode->kit.env->part_bytes + 1;
-    if (parts > 1) part = (rows + parts - 1) / parts;
-    if (!crowds(mode, op, line)) return part;
+    if (parts > 1) transfer = (rows + parts - 1) / parts;
+    if (!crowds(mode, op, line)) return transfer;
     uint64_t half = (parcel->room + 1) / 2;
-    return part == 0 ? half : least(part, half);
+    return transfer == 0 ? half : least(transfer, half);
 }
 
 void ll_list_bound(ll_t *mode, xep_op_t *op)
@@ -83,7 +83,7 @@ void ll_list_bound(ll_t *mode, xep_op_t *op)
     }
     list_tokens(mode, slot, slot->bound);
     for (uint32_t l = 0; l < lines; l++) {
-        slot->part_rows[l] = choose_part(mode, op, l);
+        slot->part_rows[l] = choose_transfer(mode, op, l);
         slot->crowds |= crowds(mode, op, l);
     }
     if (slot->crowds) memset(slot->rest, 0, mode->kit.shape->nranks * sizeof *slot->rest);
@@ -115,27 +115,27 @@ static uint64_t tokens_before(const ll_t *mode, const xep_op_t *op, uint32_t ran
  * Items from row on, before the end: tokens in a row are one put. In an inbox that may be crowded they lie one behind
  * the other, and over again.
  */
-static int cut_run(const ll_t *mode, const xep_op_t *op, uint32_t rank, uint64_t end, uint64_t row, xep_piece_t *piece)
+static int cut_run(const ll_t *mode, const xep_op_t *op, uint32_t rank, uint64_t end, uint64_t row, xep_put_t *piece)
 {
     const ll_slot_t *slot = ll_slot(mode, op->slot);
     const ll_parcel_t *parcel = &ll_state(op)->parcel;
     const uint32_t *bound = slot->bound + slot->bound_begin[line_of(mode, rank)] + row;
     const size_t stride = parcel->stride;
-    uint64_t most = XEP_PIECE_BYTES / stride + 1, run = 1;
+    uint64_t most = XEP_PUT_BYTES / stride + 1, run = 1;
     if (row >= end) return 0;
     uint64_t item = parcel->room == 0 ? bound[0] : row % parcel->room;
     if (parcel->room != 0) most = least(most, parcel->room - item);
     while (run < most && row + run < end && bound[run] == bound[0] + run) run++;
-    *piece = (xep_piece_t){.src = ll_items(mode, op) + bound[0] * stride,
-                           .offset = xep_area_at(mode->layout.delivered_items, ll_delivery_entry(mode, op, rank)) +
-                                     item * stride,
-                           .bytes = run * stride,
-                           .rows = run};
+    *piece = (xep_put_t){.src = ll_items(mode, op) + bound[0] * stride,
+                         .offset = xep_area_at(mode->layout.delivered_items, ll_delivery_entry(mode, op, rank)) +
+                                   item * stride,
+                         .bytes = run * stride,
+                         .rows = run};
     return 1;
 }
 
 static int cut_items(const void *opaque, const xep_op_t *op, uint32_t rank, uint32_t number, uint64_t *row_p,
-                     xep_piece_t *piece)
+                     xep_put_t *piece)
 {
     const ll_t *mode = opaque;
     (void)number;
@@ -144,7 +144,7 @@ static int cut_items(const void *opaque, const xep_op_t *op, uint32_t rank, uint
 
 /* Every other one is of rows; behind each, the word. */
 static int cut_part(const void *opaque, const xep_op_t *op, uint32_t rank, uint32_t number, uint64_t *row_p,
-                    xep_piece_t *piece)
+                    xep_put_t *piece)
 {
     const ll_t *mode = opaque;
     uint64_t rows = part_rows(mode, op, rank), begin = number / 2 * rows,
@@ -156,35 +156,38 @@ static int cut_part(const void *opaque, const xep_op_t *op, uint32_t rank, uint3
  * Step 1 for a rank that is not mapped: the head, the items that rank needs, the notice; or, where there are parts, the
  * items later. The head whole, since the receiver looks for its experts in it itself.
  */
-int ll_parcel_part(const void *opaque, const xep_op_t *op, uint32_t rank, uint32_t number, xep_part_t *part)
+int ll_parcel_transfer(const void *opaque, const xep_op_t *op, uint32_t rank, uint32_t number, xep_transfer_t *transfer)
 {
     const ll_t *mode = opaque;
     const ll_state_t *state = ll_state(op);
     if (!ll_delivers_to(mode, rank)) return 0;
-    int parted = part_rows(mode, op, rank) != 0;
+    int in_parts = part_rows(mode, op, rank) != 0;
     switch (number) {
     case 0:
-        *part = (xep_part_t){.src = xep_kit_own_area(&mode->kit, mode->layout.heads,
+        *transfer =
+            (xep_transfer_t){.src = xep_kit_own_area(&mode->kit, mode->layout.heads,
                                                      xep_notices_entry(&mode->kit, op->turn)),
                              .rows = 1,
                              .bytes = state->parcel.head_bytes,
                              .offset = xep_area_at(mode->layout.delivered_heads, ll_delivery_entry(mode, op, rank))};
         return 1;
-    case 1: *part = parted ? (xep_part_t){0} : (xep_part_t){.cut = cut_items}; return 1;
-    case 2: xep_notices_part(&mode->kit, op, parted ? &state->parted : &state->notice, part); return 1;
+    case 1: *transfer = in_parts ? (xep_transfer_t){0} : (xep_transfer_t){.cut = cut_items}; return 1;
+    case 2:
+        xep_notices_transfer(&mode->kit, op, in_parts ? &state->notice_in_parts : &state->notice, transfer);
+        return 1;
     default: return 0;
     }
 }
 
-static void make_word(const ll_t *mode, const xep_op_t *op, uint64_t tokens, xep_part_t *part)
+static void make_word(const ll_t *mode, const xep_op_t *op, uint64_t tokens, xep_transfer_t *transfer)
 {
-    *part = (xep_part_t){.signal = 1,
-                         .signal_offset = ll_passed_offset(mode, op, mode->kit.shape->rank),
-                         .value = xep_rows_word(op->epoch, tokens)};
+    *transfer = (xep_transfer_t){.signal = 1,
+                                 .signal_offset = ll_passed_offset(mode, op, mode->kit.shape->rank),
+                                 .value = xep_rows_word(op->epoch, tokens)};
 }
 
 /* Where the rows of part number / 2 end; 0: there is no such part. */
-static uint64_t end_of_part(const ll_t *mode, const xep_op_t *op, uint32_t rank, uint32_t number)
+static uint64_t end_of_transfer(const ll_t *mode, const xep_op_t *op, uint32_t rank, uint32_t number)
 {
     if (!ll_delivers_to(mode, rank)) return 0;
     uint64_t of_part = part_rows(mode, op, rank), begin = number / 2 * of_part,
@@ -192,13 +195,13 @@ static uint64_t end_of_part(const ll_t *mode, const xep_op_t *op, uint32_t rank,
     return begin >= rows ? 0 : least(begin + of_part, rows);
 }
 
-int ll_items_part(const void *opaque, const xep_op_t *op, uint32_t rank, uint32_t number, xep_part_t *part)
+int ll_items_transfer(const void *opaque, const xep_op_t *op, uint32_t rank, uint32_t number, xep_transfer_t *transfer)
 {
     const ll_t *mode = opaque;
-    uint64_t end = part_rows(mode, op, rank) == 0 ? 0 : end_of_part(mode, op, rank, number);
+    uint64_t end = part_rows(mode, op, rank) == 0 ? 0 : end_of_transfer(mode, op, rank, number);
     if (end == 0 || tokens_before(mode, op, rank, end) != 0) return 0;
-    if (number % 2 == 0) *part = (xep_part_t){.cut = cut_part};
-    else make_word(mode, op, tokens_of_rows(ll_slot(mode, op->slot), line_of(mode, rank), end), part);
+    if (number % 2 == 0) *transfer = (xep_transfer_t){.cut = cut_part};
+    else make_word(mode, op, tokens_of_rows(ll_slot(mode, op->slot), line_of(mode, rank), end), transfer);
     return 1;
 }
 
@@ -215,27 +218,29 @@ static int has_room(const ll_t *mode, const xep_op_t *op, uint32_t rank, uint64_
 }
 
 /* Parts that went at once are none here. Where nothing is moved, receivers still wait for the last word. */
-static int rest_part(const void *opaque, const xep_op_t *op, uint32_t rank, uint32_t number, xep_part_t *part)
+static int rest_transfer(const void *opaque, const xep_op_t *op, uint32_t rank, uint32_t number,
+                         xep_transfer_t *transfer)
 {
     const ll_t *mode = opaque;
     if (!ll_delivers_to(mode, rank) || !crowds(mode, op, line_of(mode, rank))) return 0;
     if (xep_kit_state(op)->verdict != XEP_OK) {
-        make_word(mode, op, ll_slot(mode, op->slot)->tokens, part);
+        make_word(mode, op, ll_slot(mode, op->slot)->tokens, transfer);
         return number == 0;
     }
-    uint64_t end = end_of_part(mode, op, rank, number);
+    uint64_t end = end_of_transfer(mode, op, rank, number);
     if (end == 0) return 0;
     uint64_t before = tokens_before(mode, op, rank, end);
-    if (before == 0) *part = (xep_part_t){0};
-    else if (number % 2 == 0) *part = (xep_part_t){.cut = cut_part, .blocked = !has_room(mode, op, rank, before)};
-    else make_word(mode, op, tokens_of_rows(ll_slot(mode, op->slot), line_of(mode, rank), end), part);
+    if (before == 0) *transfer = (xep_transfer_t){0};
+    else if (number % 2 == 0)
+        *transfer = (xep_transfer_t){.cut = cut_part, .blocked = !has_room(mode, op, rank, before)};
+    else make_word(mode, op, tokens_of_rows(ll_slot(mode, op->slot), line_of(mode, rank), end), transfer);
     return 1;
 }
 
 xep_status_t ll_send_rest(ll_t *mode, xep_op_t *op)
 {
     ll_slot_t *slot = ll_slot(mode, op->slot);
-    return slot->crowds ? xep_send_each(&mode->kit, op, rest_part, slot->rest) : XEP_OK;
+    return slot->crowds ? xep_send_each(&mode->kit, op, rest_transfer, slot->rest) : XEP_OK;
 }
 
 const _Atomic uint64_t *ll_rows_word(const void *opaque, const xep_op_t *op, uint32_t rank, uint64_t *value_p)

@@ -28,7 +28,7 @@ static int is_notice_sane(const ll_t *mode, const xep_op_t *op, uint32_t rank, c
            n->slot < shape->slots && n->alignment >= 1 && n->hidden >= 1 && elem != 0 && n->hidden * elem <= room &&
            n->nscales <= shape->scales && n->quant <= XEP_QUANT_UE8M0 && !(casts && elem < 2) && n->capacity <= most &&
            n->padded <= 1 && n->sends_weights <= 1 && n->selections <= (uint64_t)n->tokens * n->topk &&
-           n->most <= n->selections && n->parted <= (mode->kit.base[rank] == NULL && may_be_parted(mode)) &&
+           n->most <= n->selections && n->in_parts <= (mode->kit.base[rank] == NULL && may_be_parted(mode)) &&
            ll_is_place_sane(mode, n);
 }
 

@@ -204,7 +204,7 @@ static xep_status_t send(void *opaque, xep_op_t *op)
 
 static xep_status_t send_parts(void *mode, xep_op_t *op)
 {
-    xep_status_t status = xep_send_parts(mode, op, ll_items_part);
+    xep_status_t status = xep_send_transfers(mode, op, ll_items_transfer);
     if (status == XEP_INPROGRESS) ll_relay(mode, op);
     return status;
 }
@@ -227,7 +227,11 @@ static xep_status_t leave(void *mode, xep_op_t *op)
 }
 
 const xep_step_t ll_dispatch_steps[] = {
-    {.name = "room to send rows", .does = "plan and send", .run = send, .store = store_notice, .parts = ll_parcel_part},
+    {.name = "room to send rows",
+     .does = "plan and send",
+     .run = send,
+     .store = store_notice,
+     .transfers = ll_parcel_transfer},
     {.name = "room to send rows", .does = "send rows", .run = send_parts},
     {.name = "rows",
      .does = "wait for rows",
@@ -261,8 +265,8 @@ xep_status_t ll_dispatch(void *opaque, xep_op_t *op)
     ll_make_parcel(&state->notice, &state->parcel);
     ll_take_place(mode, op);
     ll_list_bound(mode, op);
-    state->parted = state->notice;
-    state->parted.parted = 1;
+    state->notice_in_parts = state->notice;
+    state->notice_in_parts.in_parts = 1;
     ll_begin_relay(mode, op);
     return xep_steps_begin(mode, op);
 }

@@ -92,9 +92,9 @@ static void lay_arrays(void *opaque, xep_carve_t *arena)
 /* ---- pages ---- */
 
 /* Rows that a rank gets of tokens, so many standard deviations more or less. */
-static uint64_t even_rows(double tokens, double part, double deviations)
+static uint64_t even_rows(double tokens, double fraction, double deviations)
 {
-    double rows = tokens * part + deviations * sqrt(tokens * part * (1 - part));
+    double rows = tokens * fraction + deviations * sqrt(tokens * fraction * (1 - fraction));
     return rows > 0 ? (uint64_t)rows : 0;
 }
 
@@ -110,10 +110,10 @@ static void prefault_slot(const void *opaque, uint32_t rank, uint32_t slot, uint
     const normal_t *mode = opaque;
     const normal_layout_t *at = &mode->layout;
     const xep_shape_t *shape = mode->kit.shape;
-    double part = normal_even_part(shape, xep_kit_experts(&mode->kit, rank)), each = (double)tokens;
-    uint64_t begin = rank == shape->rank ? 0 : even_rows(each * shape->rank, part, -2);
-    uint64_t end = rank == shape->rank ? even_rows(each * shape->nranks, part, 2) * 9 / 8 + 16
-                                       : even_rows(each * (shape->rank + 1), part, 2) + 1;
+    double fraction = normal_even_fraction(shape, xep_kit_experts(&mode->kit, rank)), each = (double)tokens;
+    uint64_t begin = rank == shape->rank ? 0 : even_rows(each * shape->rank, fraction, -2);
+    uint64_t end = rank == shape->rank ? even_rows(each * shape->nranks, fraction, 2) * 9 / 8 + 16
+                                       : even_rows(each * (shape->rank + 1), fraction, 2) + 1;
     if (end > at->common.recv_rows) end = at->common.recv_rows;
     if (begin > end) begin = end;
     xep_kit_prefault_received(&mode->kit, rank, slot, begin, end);
@@ -133,7 +133,7 @@ static void prefault_heap(const void *opaque, uint32_t rank)
 {
     const normal_t *mode = opaque;
     const normal_layout_t *at = &mode->layout;
-    xep_kit_prefault(&mode->kit, rank, at->common.combine_mail, at->common.tokens.first);
+    xep_kit_prefault(&mode->kit, rank, at->common.combine_line, at->common.tokens.first);
     xep_place_prefault_own(&mode->kit, &at->place, rank);
 }
 

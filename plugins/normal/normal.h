@@ -4,26 +4,26 @@
  * The mode "normal": every token once to each rank that owns one of its experts, rows in
  * (source rank, source token) order; combine sums one row per rank.
  *
- * Protocol. A line of mail lies in every heap for every (index, rank); that rank is its only
+ * Protocol. A lines lies in every heap for every (index, rank); that rank is its only
  * writer. Its words hold epochs of operations, only grow, are compared with >= and are never
  * cleared. "Slot of r" is the one r chose for the operation; others may have chosen other ones.
  *
  * dispatch, epoch n, turn q; i = q % slots; every rank does:
  *  1. plan: which tokens go where, from topk_idx alone.
  *  2. to each rank d: its record (own slot, parameters, rows to every rank, selections of d's
- *     experts) into d's ring of records [i][self], then  d.mail[i][self].counts = n.
- *  3. when own mail[i][r].counts >= n for all r: the records are copied out of the heap and
+ *     experts) into d's ring of records [i][self], then  d.line[i][self].counts = n.
+ *  3. when own line[i][r].counts >= n for all r: the records are copied out of the heap and
  *     checked. All ranks now know the R x R matrix of rows and compute the same places and
  *     the same verdict (agreement, overflow).
  *     With grants (normal_masks.h), and only where a rank was left out meanwhile: see normal_grants.c.
  *  4. unless the verdict is an error: rows and metadata to their final places in the slot of d.
- *  5. to each d: its digest of all records into d.mail[i][self].digest, then  .done = n.
- *  6. when own mail[i][r].done >= n for all r: the digests are compared; done when the wire is flushed.
+ *  5. to each d: its digest of all records into d.line[i][self].digest, then  .done = n.
+ *  6. when own line[i][r].done >= n for all r: the digests are compared; done when the wire is flushed.
  *
  * Why digests: what r writes into the slot of d lies behind the rows of lower ranks, as those told r of them. A rank
  * that tells two others different counts makes these overwrite one another's rows at d, and every record is valid by
  * itself. So each rank says what it made of all records, and a dispatch in which two ranks differ succeeds nowhere.
- * That is free: the digest is in the line of mail that carries done anyway.
+ * That is free: the digest is in the lines that carries done anyway.
  *
  * Why a record is never overwritten before it is read: r overwrites d's entry [i][r] in turn
  * q + slots, which the core begins at r after turn q completed there. That took d's done of
@@ -87,22 +87,22 @@ typedef struct normal_digest {
 } normal_digest_t;
 
 /** One line per (index, rank); written by that rank, read by the heap's owner. */
-typedef struct normal_mail {
+typedef struct normal_line {
     _Atomic uint64_t counts;  /* record of this epoch is in ring entry [index] */
     _Atomic uint64_t done;    /* all rows of this epoch are with everybody, and the digest is here */
     normal_digest_t digest;   /* of that dispatch */
     uint64_t begin;           /* with grants: the writer's rows of that dispatch are here from this one on */
     _Atomic uint64_t granted; /* room is of this epoch: normal_grants.c */
     uint64_t room;            /* the writer has room for the rows of the heap's owner from this one on */
-} normal_mail_t;
-_Static_assert(sizeof(normal_mail_t) == 64, "a cache line");
+} normal_line_t;
+_Static_assert(sizeof(normal_line_t) == 64, "a cache line");
 
 /** What goes with done to a rank that is not mapped, with grants: a part of its line. */
 typedef struct normal_ending {
     normal_digest_t digest;
     uint64_t begin;
 } normal_ending_t;
-_Static_assert(offsetof(normal_mail_t, begin) - offsetof(normal_mail_t, digest) == offsetof(normal_ending_t, begin),
+_Static_assert(offsetof(normal_line_t, begin) - offsetof(normal_line_t, digest) == offsetof(normal_ending_t, begin),
                "as they lie in the line");
 
 /** Where things are in a heap, beside what all modes have. */
@@ -112,7 +112,7 @@ typedef struct normal_layout {
     uint64_t returned_rows;   /* rows that owners may return to a slot: unmapped ones; in pieces, all */
     size_t returned_stride;   /* between them, and between sums of other nodes */
     uint64_t record_bytes;
-    uint64_t mail;               /* XEP_REGION_CONTROL: [slots][R] normal_mail_t */
+    uint64_t line;               /* XEP_REGION_CONTROL: [slots][R] normal_line_t */
     uint64_t pieces;             /* XEP_REGION_CONTROL: normal_pieces.h */
     uint64_t storing;            /* XEP_REGION_CONTROL: epoch of the dispatch whose rows this rank is storing, or 0 */
     uint64_t asked;              /* XEP_REGION_CONTROL: [slots][R] epochs, by that rank: it asks for a grant */
@@ -122,7 +122,7 @@ typedef struct normal_layout {
     xep_area_t returned;         /* XEP_REGION_ROWS: [returned_rows] rows, put by owners */
     xep_place_layout_t place;
     /* by nodes (normal_nodes.h), [slots][feeders] of: */
-    uint64_t feed_mail;    /* XEP_REGION_CONTROL: normal_feed_mail_t */
+    uint64_t feed_line;    /* XEP_REGION_CONTROL: normal_feed_line_t */
     uint64_t taken;        /* likewise, [slots][nodes] (epoch, rows) that forwarders have taken from this rank */
     uint64_t summed;       /* likewise, [slots][nodes] (epoch, rows) of combines, by forwarders */
     uint64_t feed_records; /* XEP_REGION_METADATA */
@@ -228,17 +228,17 @@ static inline uint32_t normal_routing_index(const normal_t *mode, const normal_r
     return (uint32_t)((const normal_slot_t *)(const void *)routing - normal_slot(mode, 0));
 }
 
-/** Parts of "sums": each is used again when the wire has sent what is in it, while those of the others travel. */
-enum { NORMAL_SUM_PARTS = 4 };
+/** Quarters of "sums": each is used again when the wire has sent what is in it, while those of the others travel. */
+enum { NORMAL_SUM_QUARTERS = 4 };
 
 /** Combine by nodes: sums of this node on their way to feeders. */
 typedef struct normal_returning {
     int begun;
-    uint32_t feed;                    /* whose sums are in the piece; before there is one, whose come next */
-    uint64_t entry, rows;             /* the piece: so many, from this entry of "sums" on; 0: there is none */
-    uint64_t put, weights_put;        /* of its rows; the wire has them */
-    uint64_t next;                    /* entry for the next piece */
-    uint64_t marks[NORMAL_SUM_PARTS]; /* of the wire, behind what was put from each part last */
+    uint32_t feed;                       /* whose sums are in the batch; before there is one, whose come next */
+    uint64_t entry, rows;                /* the batch: so many, from this entry of "sums" on; 0: there is none */
+    uint64_t put, weights_put;           /* of its rows; the wire has them */
+    uint64_t next;                       /* entry for the next batch */
+    uint64_t marks[NORMAL_SUM_QUARTERS]; /* of the wire, behind what was put from each quarter last */
 } normal_returning_t;
 
 /** Private state of an operation. */
@@ -275,19 +275,19 @@ xep_status_t normal_lay_heap(const xep_shape_t *shape, xep_heap_layout_t *layout
 /** Rows of a token that come back to its rank's memory, at most, where there is one piece. */
 uint32_t normal_returns(const xep_shape_t *shape);
 
-/** Of the tokens of a rank, the part that an even load sends to another of so many experts: those that choose one. */
-double normal_even_part(const xep_shape_t *shape, uint32_t experts);
+/** Fraction of the tokens of a rank that an even load sends to another of so many experts: those that choose one. */
+double normal_even_fraction(const xep_shape_t *shape, uint32_t experts);
 
-/** Offset of the line of mail that rank writes; index by turn. */
-uint64_t normal_mail_offset(const normal_t *mode, uint32_t index, uint32_t rank);
+/** Offset of the lines that rank writes; index by turn. */
+uint64_t normal_line_offset(const normal_t *mode, uint32_t index, uint32_t rank);
 
 static inline uint32_t normal_index(const normal_t *mode, const xep_op_t *op)
 {
     return (uint32_t)(op->turn % mode->kit.shape->slots);
 }
 
-/** The line of mail that came from rank. */
-normal_mail_t *normal_mail(const normal_t *mode, uint32_t index, uint32_t rank);
+/** The lines that came from rank. */
+normal_line_t *normal_line(const normal_t *mode, uint32_t index, uint32_t rank);
 
 /** Of the record of rank, in the ring; and in a heap. */
 uint64_t normal_record_begin(const normal_t *mode, uint64_t turn, uint32_t rank);
@@ -331,7 +331,8 @@ void normal_make_record(normal_t *mode, const xep_op_t *op);
 
 /** What sends it: to a mapped rank, to any other. */
 void normal_store_record(const void *mode, const xep_op_t *op, uint32_t rank);
-int normal_record_part(const void *mode, const xep_op_t *op, uint32_t rank, uint32_t number, xep_part_t *part);
+int normal_record_transfer(const void *mode, const xep_op_t *op, uint32_t rank, uint32_t number,
+                           xep_transfer_t *transfer);
 
 /** Copies and checks all records; sets the verdict. XEP_OK, or XEP_ERR_PROTOCOL. */
 xep_status_t normal_take_records(normal_t *mode, xep_op_t *op);
@@ -366,28 +367,31 @@ uint32_t normal_count_outs(const normal_t *mode);
 
 /* ---- normal_put.c: what ranks get that are not mapped ---- */
 
-/** This rank's line of mail in every heap. */
-uint64_t normal_mail_there(const normal_t *mode, const xep_op_t *op);
-int normal_dispatch_part(const void *mode, const xep_op_t *op, uint32_t rank, uint32_t number, xep_part_t *part);
+/** This rank's lines in every heap. */
+uint64_t normal_line_there(const normal_t *mode, const xep_op_t *op);
+int normal_dispatch_transfer(const void *mode, const xep_op_t *op, uint32_t rank, uint32_t number,
+                             xep_transfer_t *transfer);
 
-/** Rows that op brings, and the arrays beside them: parts 0 .. NORMAL_ROWS_PARTS - 1. */
-enum { NORMAL_ROWS_PARTS = 5 };
-void normal_rows_part(const normal_t *mode, const xep_op_t *op, uint32_t rank, uint32_t number, xep_part_t *part);
+/** Rows that op brings, and the arrays beside them: transfers 0 .. NORMAL_ROWS_TRANSFERS - 1. */
+enum { NORMAL_ROWS_TRANSFERS = 5 };
+void normal_rows_transfer(const normal_t *mode, const xep_op_t *op, uint32_t rank, uint32_t number,
+                          xep_transfer_t *transfer);
 
 /* ---- normal_dispatch.c, normal_combine.c ---- */
 
 /** Where the next row for each rank goes: in its slot behind the rows of lower ranks, or in this rank's staging. */
 void normal_fill_targets(normal_t *mode, const xep_op_t *op);
 
-/** Copies rows to mapped ranks; parts are sent meanwhile. */
-xep_status_t normal_move(normal_t *mode, xep_op_t *op, xep_part_fn parts);
+/** Copies rows to mapped ranks; transfers go out meanwhile. */
+xep_status_t normal_move(normal_t *mode, xep_op_t *op, xep_transfer_fn transfers);
 
 /** Outputs of op's combine to where mapped readers will find them. */
 xep_status_t normal_fill(void *mode, xep_op_t *op);
 
-/** Outputs, and weights, for a reader that is not mapped: parts 0 and 1. */
-enum { NORMAL_RETURNED_PARTS = 2 };
-void normal_returned_part(const normal_t *mode, const xep_op_t *op, uint32_t rank, uint32_t number, xep_part_t *part);
+/** Outputs, and weights, for a reader that is not mapped: transfers 0 and 1. */
+enum { NORMAL_RETURNED_TRANSFERS = 2 };
+void normal_returned_transfer(const normal_t *mode, const xep_op_t *op, uint32_t rank, uint32_t number,
+                              xep_transfer_t *transfer);
 
 xep_status_t normal_dispatch(void *mode, xep_op_t *op);
 xep_status_t normal_combine(void *mode, xep_op_t *op);

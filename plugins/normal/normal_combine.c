@@ -29,7 +29,8 @@ static void store_offer(const void *opaque, const xep_op_t *op, uint32_t rank)
 /* ---- steps 2 and 3 for a reader that is not mapped: rows, weights, the offer ---- */
 
 /* Rows, or weights, of one reader: they are neighbours here, by source, and there, in its area "returned". */
-void normal_returned_part(const normal_t *mode, const xep_op_t *op, uint32_t rank, uint32_t weights, xep_part_t *part)
+void normal_returned_transfer(const normal_t *mode, const xep_op_t *op, uint32_t rank, uint32_t weights,
+                              xep_transfer_t *transfer)
 {
     const xep_combine_args_t *args = op->combine;
     const normal_slot_t *slot = normal_slot(mode, op->slot);
@@ -42,7 +43,7 @@ void normal_returned_part(const normal_t *mode, const xep_op_t *op, uint32_t ran
     const uint64_t end = range.at + range.rows, here = op->recv->rows - op->coming;
 
     if (!weights) src = xep_combine_outputs(&mode->kit, op, &src_stride);
-    *part = (xep_part_t){
+    *transfer = (xep_transfer_t){
         .src = src + (src != NULL ? range.at * src_stride : 0),
         .src_stride = src_stride,
         .rows = src != NULL ? range.rows : 0,
@@ -56,25 +57,28 @@ void normal_returned_part(const normal_t *mode, const xep_op_t *op, uint32_t ran
         .bytes = weights ? weights_bytes : xep_combine_row_bytes(args),
         .stride = weights ? weights_bytes : mode->layout.common.combine_stride,
     };
-    part->offset = xep_area_at(weights ? mode->layout.returned_weights : mode->layout.returned, slot->from[rank].slot) +
-                   there * part->stride;
+    transfer->offset =
+        xep_area_at(weights ? mode->layout.returned_weights : mode->layout.returned, slot->from[rank].slot) +
+        there * transfer->stride;
 }
 
 /* Rows first, then weights, the offer last: the wire delivers its word after both. */
-static int combine_part(const void *opaque, const xep_op_t *op, uint32_t rank, uint32_t number, xep_part_t *part)
+static int combine_transfer(const void *opaque, const xep_op_t *op, uint32_t rank, uint32_t number,
+                            xep_transfer_t *transfer)
 {
     const normal_t *mode = opaque;
-    if (number < NORMAL_RETURNED_PARTS) normal_returned_part(mode, op, rank, number, part);
-    else xep_combine_offer_part(&mode->kit, op, part);
-    return number <= NORMAL_RETURNED_PARTS;
+    if (number < NORMAL_RETURNED_TRANSFERS) normal_returned_transfer(mode, op, rank, number, transfer);
+    else xep_combine_offer_transfer(&mode->kit, op, transfer);
+    return number <= NORMAL_RETURNED_TRANSFERS;
 }
 
 /* By nodes: rows come from those who sum them. */
-static int node_offer_part(const void *opaque, const xep_op_t *op, uint32_t rank, uint32_t number, xep_part_t *part)
+static int node_offer_transfer(const void *opaque, const xep_op_t *op, uint32_t rank, uint32_t number,
+                               xep_transfer_t *transfer)
 {
     const normal_t *mode = opaque;
     (void)rank;
-    if (number == 0) xep_combine_offer_part(&mode->kit, op, part);
+    if (number == 0) xep_combine_offer_transfer(&mode->kit, op, transfer);
     return number == 0;
 }
 
@@ -295,7 +299,7 @@ static xep_status_t sum_as_they_come(void *opaque, xep_op_t *op)
     for (uint64_t end = UINT64_MAX; status >= 0 && op->coming == 0 && state->moved < end;) {
         status = normal_find_summed(mode, op, &end);
         if (status != XEP_OK || state->moved == end) break;
-        status = sum_until(mode, op, end - state->moved < NORMAL_PIECE_ROWS ? end : state->moved + NORMAL_PIECE_ROWS);
+        status = sum_until(mode, op, end - state->moved < NORMAL_BATCH_ROWS ? end : state->moved + NORMAL_BATCH_ROWS);
         if (status == XEP_OK) status = wire->ops->progress(wire);
     }
     if (status < 0) return status;
@@ -310,7 +314,11 @@ const xep_step_t normal_combine_steps[] = {
      .run = xep_combine_drain,
      .word = xep_combine_read_word},
     {.name = "input", .does = "copy in", .run = normal_fill},
-    {.name = "rows to go out", .does = "offer", .run = xep_step_send, .store = store_offer, .parts = combine_part},
+    {.name = "rows to go out",
+     .does = "offer",
+     .run = xep_step_send,
+     .store = store_offer,
+     .transfers = combine_transfer},
     {.name = "offers",
      .does = "wait for outputs",
      .run = xep_step_wait,
@@ -329,7 +337,11 @@ const xep_step_t normal_combine_by_nodes[] = {
      .run = xep_combine_drain,
      .word = xep_combine_read_word},
     {.name = "input", .does = "copy in", .run = normal_fill},
-    {.name = "offers to go out", .does = "offer", .run = xep_step_send, .store = store_offer, .parts = node_offer_part},
+    {.name = "offers to go out",
+     .does = "offer",
+     .run = xep_step_send,
+     .store = store_offer,
+     .transfers = node_offer_transfer},
     {.name = "outputs of the node", .does = "wait for the node", .run = xep_step_wait, .word = normal_mates_word},
     {.name = "sums of the node to go out", .does = "sum for others", .run = normal_return_sums},
     {.name = "offers", .does = "wait for outputs", .run = xep_step_wait, .word = xep_combine_ready_word},

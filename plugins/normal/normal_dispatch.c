@@ -151,14 +151,14 @@ static const _Atomic uint64_t *counts_word(const void *opaque, const xep_op_t *o
 {
     const normal_t *mode = opaque;
     *value_p = op->epoch;
-    return &normal_mail(mode, normal_index(mode, op), rank)->counts;
+    return &normal_line(mode, normal_index(mode, op), rank)->counts;
 }
 
 static const _Atomic uint64_t *done_word(const void *opaque, const xep_op_t *op, uint32_t rank, uint64_t *value_p)
 {
     const normal_t *mode = opaque;
     *value_p = op->epoch;
-    return &normal_mail(mode, normal_index(mode, op), rank)->done;
+    return &normal_line(mode, normal_index(mode, op), rank)->done;
 }
 
 /*
@@ -196,18 +196,18 @@ static void store_done(const void *opaque, const xep_op_t *op, uint32_t rank)
 {
     const normal_t *mode = opaque;
     const normal_slot_t *slot = normal_slot(mode, op->slot);
-    uint64_t mail = normal_mail_there(mode, op);
-    normal_mail_t *there = (normal_mail_t *)(void *)(mode->kit.base[rank] + mail);
+    uint64_t line = normal_line_there(mode, op);
+    normal_line_t *there = (normal_line_t *)(void *)(mode->kit.base[rank] + line);
     there->digest = slot->digest;
     if (mode->grants) there->begin = slot->granted[rank];
-    xep_kit_signal(&mode->kit, rank, mail + offsetof(normal_mail_t, done), op->epoch);
+    xep_kit_signal(&mode->kit, rank, line + offsetof(normal_line_t, done), op->epoch);
 }
 
 /* Feeds the wire between slices of the copying, so that both go on at once. */
-xep_status_t normal_move(normal_t *mode, xep_op_t *op, xep_part_fn parts)
+xep_status_t normal_move(normal_t *mode, xep_op_t *op, xep_transfer_fn transfers)
 {
     while (normal_state(op)->moved < normal_slot(mode, op->slot)->routing->tokens) {
-        xep_status_t status = xep_send_parts(&mode->kit, op, parts);
+        xep_status_t status = xep_send_transfers(&mode->kit, op, transfers);
         if (status < 0) return status;
         if (count_ready(op) == 0) return XEP_INPROGRESS;
         move_slice(mode, op);
@@ -222,7 +222,7 @@ static xep_status_t move(void *opaque, xep_op_t *op)
     uint64_t tokens = xep_kit_state(op)->verdict == XEP_OK ? normal_slot(mode, op->slot)->routing->tokens : 0;
     int fenced = mode->kit.env->out != NULL && normal_state(op)->moved < tokens;
     if (fenced && !normal_begin_storing(mode, op)) return XEP_INPROGRESS; /* the core will end it */
-    xep_status_t status = tokens != 0 ? normal_move(mode, op, normal_dispatch_part) : XEP_OK;
+    xep_status_t status = tokens != 0 ? normal_move(mode, op, normal_dispatch_transfer) : XEP_OK;
     if (status != XEP_OK) return status;
     if (fenced) normal_end_storing(mode);
     if (tokens != 0) normal_note_rows(mode, op);
@@ -269,17 +269,17 @@ const xep_step_t normal_dispatch_steps[] = {
      .does = "send records",
      .run = xep_step_send,
      .store = normal_store_record,
-     .parts = normal_record_part},
+     .transfers = normal_record_transfer},
     {.name = "counts", .does = "wait for counts", .run = xep_step_wait, .word = counts_word},
     {.name = "ranks that are out to store nothing any more", .does = "agree", .run = agree},
     {.name = "questions for room to go out", .does = "ask for room", .run = normal_ask_for_grants},
     {.name = "grants", .does = "find places", .run = find_places, .word = normal_granted_word},
-    {.name = "rows to go out", .does = "rows", .run = move, .store = store_done, .parts = normal_dispatch_part},
+    {.name = "rows to go out", .does = "rows", .run = move, .store = store_done, .transfers = normal_dispatch_transfer},
     {.name = "rows",
      .does = "wait for rows",
      .run = wait_rows,
      .word = done_word,
-     .announced = {.offset = offsetof(normal_mail_t, digest) - offsetof(normal_mail_t, done),
+     .announced = {.offset = offsetof(normal_line_t, digest) - offsetof(normal_line_t, done),
                    .bytes = sizeof(normal_digest_t)}},
     {.name = "ranks that are out to store nothing any more", .does = "compare digests", .run = compare},
     {.name = "the wire", .does = "flush", .run = xep_step_flush},
@@ -315,7 +315,7 @@ static xep_status_t find_places_by_nodes(void *opaque, xep_op_t *op)
 static xep_status_t tell_forwarders(normal_t *mode, xep_op_t *op)
 {
     xep_status_t status =
-        normal_state(op)->forwarders_told ? XEP_OK : xep_send_parts(&mode->kit, op, normal_feed_done_part);
+        normal_state(op)->forwarders_told ? XEP_OK : xep_send_transfers(&mode->kit, op, normal_feed_done_transfer);
     if (status == XEP_OK) normal_state(op)->forwarders_told = 1;
     return status;
 }
@@ -358,7 +358,7 @@ const xep_step_t normal_dispatch_by_nodes[] = {
      .does = "send records",
      .run = xep_step_send,
      .store = normal_store_record,
-     .parts = normal_feed_record_part},
+     .transfers = normal_feed_record_transfer},
     {.name = "counts", .does = "wait for counts", .run = normal_relay_records, .word = counts_word, .relayed = 1},
     {.name = "agreement", .does = "agree", .run = agree},
     {.name = "places", .does = "find places", .run = find_places_by_nodes},
@@ -371,7 +371,7 @@ const xep_step_t normal_dispatch_by_nodes[] = {
      .does = "send signals",
      .run = xep_step_send,
      .store = store_done,
-     .parts = normal_feed_done_part},
+     .transfers = normal_feed_done_transfer},
     {.name = "rows", .does = "wait for rows", .run = normal_relay_dones, .word = done_word, .relayed = 1},
     {.name = "digests", .does = "compare digests", .run = compare},
     {.name = "the wire", .does = "flush", .run = xep_step_flush},

@@ -99,7 +99,7 @@ static xep_status_t find_places(const normal_t *mode, xep_op_t *op, uint32_t fee
     uint64_t *places = slot->routing->passing->places + (feed * mode->kit.shape->tokens + first) * nodes->words;
     xep_status_t status = XEP_OK;
     for (uint64_t i = 0; i < forward->rows && status == XEP_OK; i++)
-        status = take_places(mode, op, feed, nodes->piece.metadata + i * forward->metadata, places + i * nodes->words);
+        status = take_places(mode, op, feed, nodes->batch.metadata + i * forward->metadata, places + i * nodes->words);
     if (status != XEP_OK) return status;
     normal_list_rows(mode, slot, feed, first, forward->rows);
     return check_places(mode, op, feed);
@@ -131,7 +131,7 @@ static void store_rows(void *arg, uint32_t thread, uint32_t nthreads)
     const size_t experts = args->topk * sizeof(int32_t);
     for (uint64_t i = forward->rows * thread / nthreads; i < end; i++) {
         const char *row = forward->ring + i * forward->stride, *next = i + 1 < end ? row + forward->stride : row;
-        const char *beside = nodes->piece.metadata + i * forward->metadata,
+        const char *beside = nodes->batch.metadata + i * forward->metadata,
                    *weights = beside + sizeof(int32_t) + experts;
         int weighted = normal_state(forward->op)->weighted;
         normal_metadata_t from = {.experts = (const int32_t *)(const void *)(beside + sizeof(int32_t)),
@@ -139,8 +139,8 @@ static void store_rows(void *arg, uint32_t thread, uint32_t nthreads)
                                   .scales = weighted ? weights + experts : weights,
                                   .scales_stride = 4};
         memcpy(&from.token, beside, sizeof from.token);
-        for (uint32_t d = nodes->piece.first[i]; d < nodes->piece.first[i + 1]; d++) {
-            normal_dest_t dest = nodes->piece.dests[d];
+        for (uint32_t d = nodes->batch.first[i]; d < nodes->batch.first[i + 1]; d++) {
+            normal_dest_t dest = nodes->batch.dests[d];
             const normal_target_t *target = &forward->traffic->targets[dest.rank];
             forward->copy[dest.rank != nodes->who.place](target->x + dest.row * forward->stride, row, forward->bytes,
                                                          next);
@@ -151,7 +151,7 @@ static void store_rows(void *arg, uint32_t thread, uint32_t nthreads)
 }
 
 /* Rows that lie together in the ring, from the first one that is not stored. */
-static xep_status_t store_piece(normal_t *mode, xep_op_t *op, uint32_t feed, uint64_t rows)
+static xep_status_t store_batch(normal_t *mode, xep_op_t *op, uint32_t feed, uint64_t rows)
 {
     const normal_slot_t *slot = normal_slot(mode, op->slot);
     const xep_env_t *env = mode->kit.env;
@@ -160,7 +160,7 @@ static xep_status_t store_piece(normal_t *mode, xep_op_t *op, uint32_t feed, uin
     size_t bytes = xep_dispatch_row_bytes(op->dispatch), stride = xep_row_stride(bytes);
     size_t metadata = normal_passing_bytes(op, normal_state(op)->weighted);
     uint64_t written = slot->routing->passing->feeds[feed].rows * bytes;
-    if (rows > NORMAL_PIECE_ROWS) rows = NORMAL_PIECE_ROWS;
+    if (rows > NORMAL_BATCH_ROWS) rows = NORMAL_BATCH_ROWS;
     /* rows, and their metadata, up to the end of the ring: both are read as one range */
     if (rows > wrap - first % wrap) rows = wrap - first % wrap;
     forward_t forward = {
@@ -174,7 +174,7 @@ static xep_status_t store_piece(normal_t *mode, xep_op_t *op, uint32_t feed, uin
         .stride = stride,
         .metadata = metadata,
     };
-    memcpy(mode->nodes->piece.metadata,
+    memcpy(mode->nodes->batch.metadata,
            xep_kit_own(&mode->kit, normal_ring_offset(mode, mode->layout.feed_metadata, index, feed, first, metadata)),
            rows * metadata);
     xep_status_t status = find_places(mode, op, feed, first, &forward);
@@ -211,7 +211,7 @@ static xep_status_t forward_feed(normal_t *mode, xep_op_t *op, uint32_t feed)
     const normal_slot_t *slot = normal_slot(mode, op->slot);
     normal_feed_t *state = &slot->traffic->feeds[feed];
     uint64_t rows = slot->routing->passing->feeds[feed].rows;
-    uint64_t word = atomic_load_explicit(&normal_feed_mail(mode, op, feed)->passed, memory_order_acquire);
+    uint64_t word = atomic_load_explicit(&normal_feed_line(mode, op, feed)->passed, memory_order_acquire);
     uint64_t passed = xep_rows_of(word, op->epoch);
     /* more than the ring holds means that rows were written over before they were stored */
     if (passed > rows || passed > state->stored + mode->kit.shape->feed_rows)
@@ -220,7 +220,7 @@ static xep_status_t forward_feed(normal_t *mode, xep_op_t *op, uint32_t feed)
     xep_status_t status = XEP_OK;
     int begun = state->stored < passed;
     while (status == XEP_OK && state->stored < passed) {
-        status = store_piece(mode, op, feed, passed - state->stored);
+        status = store_batch(mode, op, feed, passed - state->stored);
         if (status == XEP_OK) status = tell_taken(mode, op, feed);
     }
     if (status == XEP_OK && begun && state->stored == rows) status = check_end(mode, op, feed);

@@ -21,7 +21,7 @@
 /* This rank's line in the heaps of others, and its word there. */
 static uint64_t line_there(const normal_t *mode, const xep_op_t *op)
 {
-    return normal_mail_offset(mode, normal_index(mode, op), mode->kit.shape->rank);
+    return normal_line_offset(mode, normal_index(mode, op), mode->kit.shape->rank);
 }
 
 static uint64_t asked_offset(const normal_t *mode, const xep_op_t *op, uint32_t rank)
@@ -43,12 +43,14 @@ static void store_question(const void *opaque, const xep_op_t *op, uint32_t rank
     xep_kit_signal(&mode->kit, rank, asked_offset(mode, op, mode->kit.shape->rank), op->epoch);
 }
 
-static int question_part(const void *opaque, const xep_op_t *op, uint32_t rank, uint32_t number, xep_part_t *part)
+static int question_transfer(const void *opaque, const xep_op_t *op, uint32_t rank, uint32_t number,
+                             xep_transfer_t *transfer)
 {
     const normal_t *mode = opaque;
     (void)rank;
-    *part =
-        (xep_part_t){.signal = 1, .signal_offset = asked_offset(mode, op, mode->kit.shape->rank), .value = op->epoch};
+    *transfer = (xep_transfer_t){.signal = 1,
+                                 .signal_offset = asked_offset(mode, op, mode->kit.shape->rank),
+                                 .value = op->epoch};
     return number == 0;
 }
 
@@ -60,7 +62,7 @@ static int must_ask(const xep_op_t *op)
 xep_status_t normal_ask_for_grants(void *opaque, xep_op_t *op)
 {
     normal_t *mode = opaque;
-    return mode->grants && must_ask(op) ? xep_send(&mode->kit, op, store_question, question_part) : XEP_OK;
+    return mode->grants && must_ask(op) ? xep_send(&mode->kit, op, store_question, question_transfer) : XEP_OK;
 }
 
 /* A rank that is out may have said all that it had to say: it grants nothing, and needs no rows. */
@@ -73,7 +75,7 @@ const _Atomic uint64_t *normal_granted_word(const void *opaque, const xep_op_t *
 {
     const normal_t *mode = opaque;
     *value_p = is_out(mode, rank) ? 0 : op->epoch;
-    return &normal_mail(mode, normal_index(mode, op), rank)->granted;
+    return &normal_line(mode, normal_index(mode, op), rank)->granted;
 }
 
 xep_status_t normal_check_grant(const normal_t *mode, xep_op_t *op, uint32_t rank, uint64_t begin)
@@ -94,9 +96,9 @@ static xep_status_t take_grants(normal_t *mode, xep_op_t *op)
     const uint64_t *there = normal_slot(mode, op->slot)->routing->there;
     xep_status_t status = XEP_OK;
     for (uint32_t r = 0; r < mode->kit.shape->nranks && status == XEP_OK; r++) {
-        const normal_mail_t *mail = normal_mail(mode, normal_index(mode, op), r);
+        const normal_line_t *line = normal_line(mode, normal_index(mode, op), r);
         if (!xep_op_is_without(op, r))
-            status = normal_check_grant(mode, op, r, is_out(mode, r) ? there[r] : mail->room);
+            status = normal_check_grant(mode, op, r, is_out(mode, r) ? there[r] : line->room);
     }
     return status;
 }
@@ -125,12 +127,12 @@ static xep_status_t fit_in(normal_t *mode, xep_op_t *op)
     const uint64_t *begin = slot->routing->src_begin, room = mode->layout.common.recv_rows;
     uint64_t end = 0;
     for (uint32_t r = 0; r < mode->kit.shape->nranks; r++) {
-        const normal_mail_t *mail = normal_mail(mode, normal_index(mode, op), r);
+        const normal_line_t *line = normal_line(mode, normal_index(mode, op), r);
         const uint64_t rows = begin[r + 1] - begin[r];
         slot->grants[r] = end;
         if (xep_op_is_without(op, r)) continue;
         /* begin was written before done, in the same line */
-        if (atomic_load_explicit(&mail->done, memory_order_acquire) >= op->epoch) slot->grants[r] = mail->begin;
+        if (atomic_load_explicit(&line->done, memory_order_acquire) >= op->epoch) slot->grants[r] = line->begin;
         else if (!has_asked(mode, op, r)) return XEP_INPROGRESS;
         /* a begin within the rows of the rank before it would have rows stored on top of those */
         if (slot->grants[r] < end || slot->grants[r] > room || rows > room - slot->grants[r])
@@ -168,12 +170,12 @@ static xep_status_t tell_grant(normal_t *mode, const xep_op_t *op, uint32_t rank
     const uint64_t line = line_there(mode, op);
     xep_status_t status = XEP_OK;
     if (mode->kit.base[rank] != NULL) {
-        *(uint64_t *)(void *)(mode->kit.base[rank] + line + offsetof(normal_mail_t, room)) = slot->grants[rank];
-        xep_kit_signal(&mode->kit, rank, line + offsetof(normal_mail_t, granted), op->epoch);
+        *(uint64_t *)(void *)(mode->kit.base[rank] + line + offsetof(normal_line_t, room)) = slot->grants[rank];
+        xep_kit_signal(&mode->kit, rank, line + offsetof(normal_line_t, granted), op->epoch);
     } else {
         /* the wire may read it until the flush: find_room() writes grants once in a dispatch */
-        status = wire->ops->put_signal(wire, rank, line + offsetof(normal_mail_t, room), &slot->grants[rank],
-                                       sizeof(uint64_t), line + offsetof(normal_mail_t, granted), op->epoch);
+        status = wire->ops->put_signal(wire, rank, line + offsetof(normal_line_t, room), &slot->grants[rank],
+                                       sizeof(uint64_t), line + offsetof(normal_line_t, granted), op->epoch);
     }
     if (status == XEP_OK) slot->told[rank] = op->epoch;
     return status < 0 ? status : XEP_OK;
@@ -197,7 +199,7 @@ xep_status_t normal_check_begins(const normal_t *mode, xep_op_t *op)
 {
     const normal_slot_t *slot = normal_slot(mode, op->slot);
     for (uint32_t r = 0; r < mode->kit.shape->nranks; r++) {
-        const uint64_t begin = normal_mail(mode, normal_index(mode, op), r)->begin;
+        const uint64_t begin = normal_line(mode, normal_index(mode, op), r)->begin;
         if (!xep_op_is_without(op, r) && begin != slot->grants[r])
             return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_PROTOCOL,
                                        "rank %u has put its rows at row %llu (%llu)", r, (unsigned long long)begin,

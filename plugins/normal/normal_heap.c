@@ -39,7 +39,7 @@ static void lay_feeds(const xep_shape_t *shape, normal_layout_t *at, xep_carve_t
     if (!shape->by_nodes) return;
     at->feed_record_bytes = xep_row_stride(sizeof(normal_record_t) + sizeof(uint32_t) * (ranks + experts) +
                                            sizeof(normal_feed_tail_t) + sizeof(uint32_t));
-    at->feed_mail = xep_carve_offset(&region[XEP_REGION_CONTROL], lines, sizeof(normal_feed_mail_t));
+    at->feed_line = xep_carve_offset(&region[XEP_REGION_CONTROL], lines, sizeof(normal_feed_line_t));
     at->taken = xep_carve_offset(&region[XEP_REGION_CONTROL], (uint64_t)shape->slots * shape->nodes, sizeof(uint64_t));
     at->summed = xep_carve_offset(&region[XEP_REGION_CONTROL], (uint64_t)shape->slots * shape->nodes, sizeof(uint64_t));
     at->feed_records = xep_carve_offset(&region[XEP_REGION_METADATA], lines, at->feed_record_bytes);
@@ -51,7 +51,7 @@ uint32_t normal_returns(const xep_shape_t *shape)
     return least(shape->topk, shape->by_nodes ? shape->nodes - 1 : xep_shape_unmapped(shape));
 }
 
-double normal_even_part(const xep_shape_t *shape, uint32_t experts)
+double normal_even_fraction(const xep_shape_t *shape, uint32_t experts)
 {
     double missed = 1;
     for (uint32_t k = 0; k < shape->topk && k < shape->experts; k++)
@@ -64,7 +64,7 @@ uint64_t normal_even_room(const xep_shape_t *shape)
 {
     uint64_t worst = shape->nranks * shape->tokens;
     if (!shape->in_pieces) return worst;
-    double rows = (double)worst * normal_even_part(shape, shape->first_expert[1]) * 1.25 + 1;
+    double rows = (double)worst * normal_even_fraction(shape, shape->first_expert[1]) * 1.25 + 1;
     return rows < (double)worst ? (uint64_t)rows : worst;
 }
 
@@ -84,10 +84,10 @@ xep_status_t normal_lay_heap(const xep_shape_t *shape, xep_heap_layout_t *common
         xep_row_stride(sizeof(normal_record_t) + sizeof(uint32_t) * (shape->nranks + (uint64_t)shape->first_expert[1]));
     common->recv_rows = shape->recv_rows != 0 ? shape->recv_rows : normal_even_room(shape);
 
-    at->mail = xep_carve_offset(&region[XEP_REGION_CONTROL], lines, sizeof(normal_mail_t));
+    at->line = xep_carve_offset(&region[XEP_REGION_CONTROL], lines, sizeof(normal_line_t));
     if (shape->in_pieces)
-        at->pieces = xep_carve_offset(&region[XEP_REGION_CONTROL], lines, sizeof(normal_piece_mail_t));
-    at->storing = xep_carve_offset(&region[XEP_REGION_CONTROL], 1, sizeof(normal_mail_t));
+        at->pieces = xep_carve_offset(&region[XEP_REGION_CONTROL], lines, sizeof(normal_piece_line_t));
+    at->storing = xep_carve_offset(&region[XEP_REGION_CONTROL], 1, sizeof(normal_line_t));
     at->asked = xep_carve_offset(&region[XEP_REGION_CONTROL], lines, sizeof(uint64_t));
     at->records = xep_carve_offset(&region[XEP_REGION_METADATA], lines, at->record_bytes);
     lay_feeds(shape, at, region);
@@ -96,14 +96,14 @@ xep_status_t normal_lay_heap(const xep_shape_t *shape, xep_heap_layout_t *common
     return XEP_OK;
 }
 
-uint64_t normal_mail_offset(const normal_t *mode, uint32_t index, uint32_t rank)
+uint64_t normal_line_offset(const normal_t *mode, uint32_t index, uint32_t rank)
 {
-    return mode->layout.mail + ((uint64_t)index * mode->kit.shape->nranks + rank) * sizeof(normal_mail_t);
+    return mode->layout.line + ((uint64_t)index * mode->kit.shape->nranks + rank) * sizeof(normal_line_t);
 }
 
-normal_mail_t *normal_mail(const normal_t *mode, uint32_t index, uint32_t rank)
+normal_line_t *normal_line(const normal_t *mode, uint32_t index, uint32_t rank)
 {
-    return xep_kit_own(&mode->kit, normal_mail_offset(mode, index, rank));
+    return xep_kit_own(&mode->kit, normal_line_offset(mode, index, rank));
 }
 
 /* A ring of as many turns as there are slots: normal.h says why no entry is written again before it was read. */

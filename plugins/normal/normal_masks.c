@@ -13,7 +13,7 @@
 
 static uint64_t counts_offset(const normal_t *mode, const xep_op_t *op, uint32_t rank)
 {
-    return normal_mail_offset(mode, normal_index(mode, op), rank) + offsetof(normal_mail_t, counts);
+    return normal_line_offset(mode, normal_index(mode, op), rank) + offsetof(normal_line_t, counts);
 }
 
 /* The record of rank that came to another one, or to this one. */

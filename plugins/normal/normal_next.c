@@ -7,20 +7,20 @@
 
 /* ---- words ---- */
 
-static uint64_t mail_offset(const normal_t *mode, uint32_t slot, uint32_t rank)
+static uint64_t line_offset(const normal_t *mode, uint32_t slot, uint32_t rank)
 {
-    return mode->layout.pieces + ((uint64_t)slot * mode->kit.shape->nranks + rank) * sizeof(normal_piece_mail_t);
+    return mode->layout.pieces + ((uint64_t)slot * mode->kit.shape->nranks + rank) * sizeof(normal_piece_line_t);
 }
 
 /* This rank's line in the heap of another one, by the slot that that one chose. */
-static uint64_t mail_there(const normal_t *mode, const xep_op_t *op, uint32_t rank)
+static uint64_t line_there(const normal_t *mode, const xep_op_t *op, uint32_t rank)
 {
-    return mail_offset(mode, normal_slot(mode, op->slot)->from[rank].slot, mode->kit.shape->rank);
+    return line_offset(mode, normal_slot(mode, op->slot)->from[rank].slot, mode->kit.shape->rank);
 }
 
-static const normal_piece_mail_t *mail_from(const normal_t *mode, const xep_op_t *op, uint32_t rank)
+static const normal_piece_line_t *line_from(const normal_t *mode, const xep_op_t *op, uint32_t rank)
 {
-    return xep_kit_own(&mode->kit, mail_offset(mode, op->slot, rank));
+    return xep_kit_own(&mode->kit, line_offset(mode, op->slot, rank));
 }
 
 /*
@@ -30,13 +30,13 @@ static const normal_piece_mail_t *mail_from(const normal_t *mode, const xep_op_t
 static const _Atomic uint64_t *opened_word(const void *mode, const xep_op_t *op, uint32_t rank, uint64_t *value_p)
 {
     *value_p = op->epoch;
-    return &mail_from(mode, op, rank)->opened;
+    return &line_from(mode, op, rank)->opened;
 }
 
 static const _Atomic uint64_t *arrived_word(const void *mode, const xep_op_t *op, uint32_t rank, uint64_t *value_p)
 {
     *value_p = op->epoch;
-    return &mail_from(mode, op, rank)->arrived;
+    return &line_from(mode, op, rank)->arrived;
 }
 
 /* ---- steps 1 and 2: outputs, openings ---- */
@@ -44,36 +44,39 @@ static const _Atomic uint64_t *arrived_word(const void *mode, const xep_op_t *op
 static void store_opened(const void *opaque, const xep_op_t *op, uint32_t rank)
 {
     const normal_t *mode = opaque;
-    uint64_t mail = mail_there(mode, op, rank);
-    memcpy(mode->kit.base[rank] + mail + offsetof(normal_piece_mail_t, offer), &xep_kit_state(op)->offer,
+    uint64_t line = line_there(mode, op, rank);
+    memcpy(mode->kit.base[rank] + line + offsetof(normal_piece_line_t, offer), &xep_kit_state(op)->offer,
            sizeof(xep_offer_t));
-    xep_kit_signal(&mode->kit, rank, mail + offsetof(normal_piece_mail_t, opened), op->epoch);
+    xep_kit_signal(&mode->kit, rank, line + offsetof(normal_piece_line_t, opened), op->epoch);
 }
 
-/* What a signal brings along lies in the line of mail, as its word does. */
-static xep_part_t signal_part(uint64_t mail, const void *src, size_t bytes, size_t offset, size_t word, uint64_t epoch)
+/* What a signal brings along lies in the lines, as its word does. */
+static xep_transfer_t signal_transfer(uint64_t line, const void *src, size_t bytes, size_t offset, size_t word,
+                                      uint64_t epoch)
 {
-    return (xep_part_t){.signal = 1,
-                        .src = src,
-                        .bytes = bytes,
-                        .offset = mail + offset,
-                        .signal_offset = mail + word,
-                        .value = epoch};
+    return (xep_transfer_t){.signal = 1,
+                            .src = src,
+                            .bytes = bytes,
+                            .offset = line + offset,
+                            .signal_offset = line + word,
+                            .value = epoch};
 }
 
-static int opened_part(const void *opaque, const xep_op_t *op, uint32_t rank, uint32_t number, xep_part_t *part)
+static int opened_transfer(const void *opaque, const xep_op_t *op, uint32_t rank, uint32_t number,
+                           xep_transfer_t *transfer)
 {
     const normal_t *mode = opaque;
-    *part = signal_part(mail_there(mode, op, rank), &xep_kit_state(op)->offer, sizeof(xep_offer_t),
-                        offsetof(normal_piece_mail_t, offer), offsetof(normal_piece_mail_t, opened), op->epoch);
+    *transfer = signal_transfer(line_there(mode, op, rank), &xep_kit_state(op)->offer, sizeof(xep_offer_t),
+                                offsetof(normal_piece_line_t, offer), offsetof(normal_piece_line_t, opened), op->epoch);
     return number == 0;
 }
 
 /* Rows, then weights. */
-static int output_part(const void *opaque, const xep_op_t *op, uint32_t rank, uint32_t number, xep_part_t *part)
+static int output_transfer(const void *opaque, const xep_op_t *op, uint32_t rank, uint32_t number,
+                           xep_transfer_t *transfer)
 {
-    if (number < NORMAL_RETURNED_PARTS) normal_returned_part(opaque, op, rank, number, part);
-    return number < NORMAL_RETURNED_PARTS;
+    if (number < NORMAL_RETURNED_TRANSFERS) normal_returned_transfer(opaque, op, rank, number, transfer);
+    return number < NORMAL_RETURNED_TRANSFERS;
 }
 
 /*
@@ -87,7 +90,7 @@ static xep_status_t return_outputs(void *mode, xep_op_t *op)
 
 static xep_status_t put_outputs(void *mode, xep_op_t *op)
 {
-    return op->combine == NULL ? XEP_OK : xep_send_parts(mode, op, output_part);
+    return op->combine == NULL ? XEP_OK : xep_send_transfers(mode, op, output_transfer);
 }
 
 /* What is put may be what the slot shows, as the weights are as a rule: nobody may write there until it has left. */
@@ -100,7 +103,7 @@ static xep_status_t flush_outputs(void *mode, xep_op_t *op)
 
 static const xep_offer_t *offer_of(const void *mode, const xep_op_t *op, uint32_t rank)
 {
-    return &mail_from(mode, op, rank)->offer;
+    return &line_from(mode, op, rank)->offer;
 }
 
 /* What is concluded is the same on all ranks that were told the same. */
@@ -126,22 +129,23 @@ static xep_status_t agree(void *opaque, xep_op_t *op)
 static void store_arrived(const void *opaque, const xep_op_t *op, uint32_t rank)
 {
     const normal_t *mode = opaque;
-    uint64_t mail = mail_there(mode, op, rank);
-    memcpy(mode->kit.base[rank] + mail + offsetof(normal_piece_mail_t, concluded), &normal_state(op)->concluded_piece,
+    uint64_t line = line_there(mode, op, rank);
+    memcpy(mode->kit.base[rank] + line + offsetof(normal_piece_line_t, concluded), &normal_state(op)->concluded_piece,
            sizeof(uint64_t));
-    xep_kit_signal(&mode->kit, rank, mail + offsetof(normal_piece_mail_t, arrived), op->epoch);
+    xep_kit_signal(&mode->kit, rank, line + offsetof(normal_piece_line_t, arrived), op->epoch);
 }
 
-static int arrived_part(const void *opaque, const xep_op_t *op, uint32_t rank, uint32_t number, xep_part_t *part)
+static int arrived_transfer(const void *opaque, const xep_op_t *op, uint32_t rank, uint32_t number,
+                            xep_transfer_t *transfer)
 {
     const normal_t *mode = opaque;
-    if (xep_kit_state(op)->verdict != XEP_OK) number += NORMAL_ROWS_PARTS;
-    if (number < NORMAL_ROWS_PARTS) normal_rows_part(mode, op, rank, number, part);
+    if (xep_kit_state(op)->verdict != XEP_OK) number += NORMAL_ROWS_TRANSFERS;
+    if (number < NORMAL_ROWS_TRANSFERS) normal_rows_transfer(mode, op, rank, number, transfer);
     else
-        *part =
-            signal_part(mail_there(mode, op, rank), &normal_state(op)->concluded_piece, sizeof(uint64_t),
-                        offsetof(normal_piece_mail_t, concluded), offsetof(normal_piece_mail_t, arrived), op->epoch);
-    return number <= NORMAL_ROWS_PARTS;
+        *transfer = signal_transfer(line_there(mode, op, rank), &normal_state(op)->concluded_piece, sizeof(uint64_t),
+                                    offsetof(normal_piece_line_t, concluded), offsetof(normal_piece_line_t, arrived),
+                                    op->epoch);
+    return number <= NORMAL_ROWS_TRANSFERS;
 }
 
 /*
@@ -151,7 +155,7 @@ static int arrived_part(const void *opaque, const xep_op_t *op, uint32_t rank, u
 static xep_status_t move(void *opaque, xep_op_t *op)
 {
     normal_t *mode = opaque;
-    xep_status_t status = xep_kit_state(op)->verdict == XEP_OK ? normal_move(mode, op, arrived_part) : XEP_OK;
+    xep_status_t status = xep_kit_state(op)->verdict == XEP_OK ? normal_move(mode, op, arrived_transfer) : XEP_OK;
     return status == XEP_OK ? xep_step_send(mode, op) : status;
 }
 
@@ -160,7 +164,7 @@ static xep_status_t show(void *opaque, xep_op_t *op)
 {
     normal_t *mode = opaque;
     for (uint32_t r = 0; r < mode->kit.shape->nranks; r++) {
-        uint64_t theirs = mail_from(mode, op, r)->concluded;
+        uint64_t theirs = line_from(mode, op, r)->concluded;
         if (theirs != normal_state(op)->concluded_piece)
             return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_PROTOCOL,
                                        "rank %u was told other outputs: piece %llu, %d (piece %llu, %d, as rank %u)", r,
@@ -176,10 +180,14 @@ const xep_step_t normal_next_steps[] = {
     {.name = "outputs", .does = "return outputs", .run = return_outputs},
     {.name = "outputs to go out", .does = "put outputs", .run = put_outputs},
     {.name = "outputs that leave", .does = "flush outputs", .run = flush_outputs},
-    {.name = "openings to go out", .does = "open", .run = xep_step_send, .store = store_opened, .parts = opened_part},
+    {.name = "openings to go out",
+     .does = "open",
+     .run = xep_step_send,
+     .store = store_opened,
+     .transfers = opened_transfer},
     {.name = "openings", .does = "wait for openings", .run = xep_step_wait, .word = opened_word},
     {.name = "agreement", .does = "agree", .run = agree},
-    {.name = "rows to go out", .does = "rows", .run = move, .store = store_arrived, .parts = arrived_part},
+    {.name = "rows to go out", .does = "rows", .run = move, .store = store_arrived, .transfers = arrived_transfer},
     {.name = "rows of the piece", .does = "wait for rows", .run = xep_step_wait, .word = arrived_word},
     {.name = "the end of the piece", .does = "show", .run = show},
     {.name = "the wire", .does = "flush", .run = xep_step_flush},

@@ -18,12 +18,12 @@ static size_t most_metadata(const xep_shape_t *shape)
     return sizeof(int32_t) * (1 + 2 * (size_t)shape->topk + shape->scales);
 }
 
-static void lay_piece(const normal_nodes_t *nodes, const xep_shape_t *shape, xep_carve_t *arena, normal_piece_t *piece)
+static void lay_batch(const normal_nodes_t *nodes, const xep_shape_t *shape, xep_carve_t *arena, normal_batch_t *batch)
 {
-    uint64_t dests = (uint64_t)NORMAL_PIECE_ROWS * least(shape->topk, nodes->who.mates);
-    piece->metadata = xep_carve_array(arena, NORMAL_PIECE_ROWS, most_metadata(shape));
-    piece->first = xep_carve_array(arena, NORMAL_PIECE_ROWS + 1, sizeof *piece->first);
-    piece->dests = xep_carve_array(arena, dests, sizeof *piece->dests);
+    uint64_t dests = (uint64_t)NORMAL_BATCH_ROWS * least(shape->topk, nodes->who.mates);
+    batch->metadata = xep_carve_array(arena, NORMAL_BATCH_ROWS, most_metadata(shape));
+    batch->first = xep_carve_array(arena, NORMAL_BATCH_ROWS + 1, sizeof *batch->first);
+    batch->dests = xep_carve_array(arena, dests, sizeof *batch->dests);
 }
 
 /* The same in both passes, and the first knows no nodes yet. */
@@ -47,7 +47,7 @@ void normal_lay_nodes(normal_t *mode, xep_carve_t *arena)
     nodes->list = xep_carve_array(arena, nodes->most_nodes + UINT64_C(1), sizeof *nodes->list);
     nodes->found = xep_carve_array(arena, nodes->words, sizeof *nodes->found);
     nodes->mate_sources = xep_carve_array(arena, nodes->who.mates, sizeof *nodes->mate_sources);
-    lay_piece(nodes, shape, arena, &nodes->piece);
+    lay_batch(nodes, shape, arena, &nodes->batch);
     mode->nodes = arena->base == NULL ? NULL : nodes;
 }
 
@@ -158,7 +158,7 @@ void normal_begin_traffic(const normal_t *mode, const xep_op_t *op)
 
 /*
  * Each row is the next one that the feeder has at each mate that gets it. next moves along with it: so rows are
- * listed once in an operation and in the order in which they passed, whatever the pieces.
+ * listed once in an operation and in the order in which they passed, whatever the batches.
  */
 void normal_list_rows(const normal_t *mode, const normal_slot_t *slot, uint32_t feed, uint64_t first, uint64_t rows)
 {
@@ -168,14 +168,14 @@ void normal_list_rows(const normal_t *mode, const normal_slot_t *slot, uint32_t 
     uint32_t *next = slot->traffic->next + (size_t)feed * nodes->who.mates, end = 0;
     for (uint64_t i = 0; i < rows; i++) {
         const uint64_t *places = passing->places + (feed * mode->kit.shape->tokens + first + i) * nodes->words;
-        nodes->piece.first[i] = end;
+        nodes->batch.first[i] = end;
         for (uint32_t w = 0; w < nodes->words; w++)
             for (uint64_t left = places[w]; left != 0; left &= left - 1) {
                 uint32_t place = w * 64 + (uint32_t)__builtin_ctzll(left);
-                nodes->piece.dests[end++] = (normal_dest_t){place, (uint32_t)(begins[place] + next[place]++)};
+                nodes->batch.dests[end++] = (normal_dest_t){place, (uint32_t)(begins[place] + next[place]++)};
             }
     }
-    nodes->piece.first[rows] = end;
+    nodes->batch.first[rows] = end;
 }
 
 /* ---- places in a heap ---- */
@@ -185,9 +185,9 @@ static uint64_t line_of(const normal_t *mode, uint32_t index, uint32_t line)
     return (uint64_t)index * mode->kit.shape->feeders + line;
 }
 
-uint64_t normal_feed_mail_offset(const normal_t *mode, uint32_t index, uint32_t line)
+uint64_t normal_feed_line_offset(const normal_t *mode, uint32_t index, uint32_t line)
 {
-    return mode->layout.feed_mail + line_of(mode, index, line) * sizeof(normal_feed_mail_t);
+    return mode->layout.feed_line + line_of(mode, index, line) * sizeof(normal_feed_line_t);
 }
 
 uint64_t normal_feed_record_offset(const normal_t *mode, uint32_t index, uint32_t line)
@@ -208,9 +208,9 @@ uint64_t normal_taken_offset(const normal_t *mode, uint32_t index, uint32_t node
     return mode->layout.taken + ((uint64_t)index * mode->kit.shape->nodes + node) * sizeof(uint64_t);
 }
 
-normal_feed_mail_t *normal_feed_mail(const normal_t *mode, const xep_op_t *op, uint32_t feed)
+normal_feed_line_t *normal_feed_line(const normal_t *mode, const xep_op_t *op, uint32_t feed)
 {
-    return xep_kit_own(&mode->kit, normal_feed_mail_offset(mode, normal_index(mode, op), feed));
+    return xep_kit_own(&mode->kit, normal_feed_line_offset(mode, normal_index(mode, op), feed));
 }
 
 size_t normal_passing_bytes(const xep_op_t *op, int weighted)

@@ -12,7 +12,7 @@
  *  2. to mates as in normal.h. To each forwarder f: the record with the selections of all experts, how many rows will
  *     pass by f, and where in own "returned" their sums belong; then  f.feed[i][line].recorded = n.
  *  3. who waits for the counts of all stores the records of its feeders in the heaps of its mates, its own among them,
- *     as if their writers had: record, then  mail[i][s].counts = n.
+ *     as if their writers had: record, then  line[i][s].counts = n.
  *  4. rows and metadata for mates as in normal.h. For f: rows into the ring of that line, row p at entry p % feed_rows,
  *     their metadata (token, all experts, weights, scales) beside; then  f.feed[i][line].passed = (n, p + 1).
  *     Meanwhile what feeders pass: the place of a row follows from the records and from its number among the rows that
@@ -38,15 +38,16 @@
  *  2. input as in normal.h, for readers of other nodes, too.
  *  3. offer to all ranks; and wait for those of mates. Then, for each feeder and each of its tokens that has passed:
  *     the sum of what the mates have for it, into "sums", and from there into "returned" of the feeder; behind each
- *     piece  feeder.summed[slot there][node] = (n, p + 1).
+ *     batch  feeder.summed[slot there][node] = (n, p + 1).
  *  4. wait for the offers of all, as in normal.h.
  *  5. tokens in their order, each as soon as summed of every node that it has passed to counts its row there:
  *     out[t] = sum over nodes ascending: the ranks of the own node one by one, ascending; of each other node the row in
  *     "returned", which was rounded to the type of the rows, or is fp32 (xep_shape_t.wide_sums).
  *  6. as in normal.h, when summed of all nodes has all rows, also where the verdict is an error.
  * "returned" is not overwritten early for the same reason as in normal.h: its writer, the forwarder, waits for the
- * reader's read of the last combine. "sums" is a ring of NORMAL_SUM_PARTS parts, in which pieces of all feeders follow
- * one another: a part is used again when the wire has sent what was put from it last, while it sends the others.
+ * reader's read of the last combine. "sums" is a ring of NORMAL_SUM_QUARTERS quarters, in which batches of all feeders
+ * follow one another: a quarter is used again when the wire has sent what was put from it last, while it sends the
+ * others.
  */
 #ifndef XEP_NORMAL_NODES_H
 #define XEP_NORMAL_NODES_H
@@ -58,14 +59,14 @@
 /* ---- in the heap ---- */
 
 /** One line per (index, feeder); written by the feeder over the wire, read by the heap's owner. */
-typedef struct normal_feed_mail {
+typedef struct normal_feed_line {
     _Atomic uint64_t recorded; /* the record of this epoch is here */
     _Atomic uint64_t passed;   /* (epoch, rows) are in the ring */
     _Atomic uint64_t done;     /* the feeder has done with this epoch, and the digest is here */
     normal_digest_t digest;
     uint64_t reserved[2];
-} normal_feed_mail_t;
-_Static_assert(sizeof(normal_feed_mail_t) == 64, "a cache line");
+} normal_feed_line_t;
+_Static_assert(sizeof(normal_feed_line_t) == 64, "a cache line");
 
 /** Behind the record of a feeder, its rows to all ranks and the selections of all experts. */
 typedef struct normal_feed_tail {
@@ -120,14 +121,14 @@ typedef struct normal_traffic {
     char *staged;              /* metadata of own rows that pass, by (node, row): likewise */
 } normal_traffic_t;
 
-/** One piece of rows that pass here: scratch. */
-typedef struct normal_piece {
+/** One batch of rows that pass here: scratch. */
+typedef struct normal_batch {
     char *metadata;       /* of its rows, copied before it is checked */
     uint32_t *first;      /* [rows + 1] in dests */
     normal_dest_t *dests; /* place of a mate, and the row of its slot */
-} normal_piece_t;
+} normal_batch_t;
 
-enum { NORMAL_PIECE_ROWS = 64 };
+enum { NORMAL_BATCH_ROWS = 64 };
 
 /** Who forwards for whom: the same for all operations. */
 typedef struct normal_nodes {
@@ -139,7 +140,7 @@ typedef struct normal_nodes {
     uint32_t *list;                /* [most_nodes + 1] likewise: nodes of a token */
     uint64_t *found;               /* [words] mates that get a row */
     normal_source_t *mate_sources; /* [mates] combine's: where their outputs are */
-    normal_piece_t piece;
+    normal_batch_t batch;
 } normal_nodes_t;
 
 /* ---- normal_nodes.c ---- */
@@ -156,7 +157,7 @@ void normal_plan_passing(const normal_t *mode, normal_routing_t *routing);
 void normal_begin_traffic(const normal_t *mode, const xep_op_t *op);
 
 /**
- * Fills first and dests of the piece: where rows of a feeder that passed, from first on, are at the mates, by the
+ * Fills first and dests of the batch: where rows of a feeder that passed, from first on, are at the mates, by the
  * places of the routing. In the order in which they passed, as it counts them.
  */
 void normal_list_rows(const normal_t *mode, const normal_slot_t *slot, uint32_t feed, uint64_t first, uint64_t rows);
@@ -165,22 +166,24 @@ void normal_list_rows(const normal_t *mode, const normal_slot_t *slot, uint32_t 
  * Offsets in a heap: of a line, of its record; of a row of feed_rows or feed_metadata in its ring; of the word that a
  * forwarder of node writes.
  */
-uint64_t normal_feed_mail_offset(const normal_t *mode, uint32_t index, uint32_t line);
+uint64_t normal_feed_line_offset(const normal_t *mode, uint32_t index, uint32_t line);
 uint64_t normal_feed_record_offset(const normal_t *mode, uint32_t index, uint32_t line);
 uint64_t normal_ring_offset(const normal_t *mode, xep_area_t area, uint32_t index, uint32_t line, uint64_t row,
                             size_t stride);
 uint64_t normal_taken_offset(const normal_t *mode, uint32_t index, uint32_t node);
 
 /** The line of a feeder, in this rank's heap. */
-normal_feed_mail_t *normal_feed_mail(const normal_t *mode, const xep_op_t *op, uint32_t feed);
+normal_feed_line_t *normal_feed_line(const normal_t *mode, const xep_op_t *op, uint32_t feed);
 
 /** Bytes of the metadata of a row that passes: token, experts, weights if there are any, scales. */
 size_t normal_passing_bytes(const xep_op_t *op, int weighted);
 
 /* ---- normal_relay.c: what feeders say to this node ---- */
 
-int normal_feed_record_part(const void *mode, const xep_op_t *op, uint32_t rank, uint32_t number, xep_part_t *part);
-int normal_feed_done_part(const void *mode, const xep_op_t *op, uint32_t rank, uint32_t number, xep_part_t *part);
+int normal_feed_record_transfer(const void *mode, const xep_op_t *op, uint32_t rank, uint32_t number,
+                                xep_transfer_t *transfer);
+int normal_feed_done_transfer(const void *mode, const xep_op_t *op, uint32_t rank, uint32_t number,
+                              xep_transfer_t *transfer);
 
 /** Steps with counts_word and done_word: wait, and relay what has come. */
 xep_status_t normal_relay_records(void *mode, xep_op_t *op);

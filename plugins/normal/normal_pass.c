@@ -2,7 +2,7 @@
 
 /*
  * Rows of this rank on their way to other nodes: each once to the forwarder there, as far as its ring has room. All
- * nodes in turn, a piece each, so that no forwarder waits while another one is fed.
+ * nodes in turn, a batch each, so that no forwarder waits while another one is fed.
  */
 #include <string.h>
 
@@ -30,7 +30,7 @@ static uint64_t find_run(const normal_t *mode, const xep_op_t *op, const uint32_
     uint64_t run = 1, most = end - row, wrap = mode->kit.shape->feed_rows;
     if (bytes != args->x_stride || bytes != xep_row_stride(bytes)) return 1;
     if (most > wrap - row % wrap) most = wrap - row % wrap;
-    while (run < most && (run + 1) * bytes <= XEP_PIECE_BYTES && tokens[row + run] == tokens[row] + run) run++;
+    while (run < most && (run + 1) * bytes <= XEP_PUT_BYTES && tokens[row + run] == tokens[row] + run) run++;
     return run;
 }
 
@@ -58,7 +58,7 @@ static char *stage_metadata(const normal_t *mode, const xep_op_t *op, uint32_t n
     return to;
 }
 
-/* Of the rows that are under way: it comes with the word, which comes behind the rows. One piece in the ring. */
+/* Of the rows that are under way: it comes with the word, which comes behind the rows. One batch in the ring. */
 static xep_status_t tell_passed(const normal_t *mode, const xep_op_t *op, uint32_t node)
 {
     normal_pass_t *pass = &normal_slot(mode, op->slot)->traffic->passes[node];
@@ -71,7 +71,7 @@ static xep_status_t tell_passed(const normal_t *mode, const xep_op_t *op, uint32
         wire->ops->put_signal(wire, mode->nodes->who.forwarder[node],
                               normal_ring_offset(mode, mode->layout.feed_metadata, index, line, pass->told, stride),
                               staged, (pass->put - pass->told) * stride,
-                              normal_feed_mail_offset(mode, index, line) + offsetof(normal_feed_mail_t, passed),
+                              normal_feed_line_offset(mode, index, line) + offsetof(normal_feed_line_t, passed),
                               xep_rows_word(op->epoch, pass->put));
     if (status == XEP_OK) pass->told = pass->put;
     return status;
@@ -79,16 +79,16 @@ static xep_status_t tell_passed(const normal_t *mode, const xep_op_t *op, uint32
 
 /* ---- rows ---- */
 
-/* Whether the forwarder should hear of what is under way: a piece is full, or nothing more can follow. */
+/* Whether the forwarder should hear of what is under way: a batch is full, or nothing more can follow. */
 static int is_due(const normal_t *mode, const xep_op_t *op, const normal_pass_t *pass, uint64_t end)
 {
     uint64_t rows = pass->put - pass->told;
-    return rows != 0 && (pass->put == end || pass->put % mode->kit.shape->feed_rows == 0 || rows >= NORMAL_PIECE_ROWS ||
-                         rows * xep_dispatch_row_bytes(op->dispatch) >= XEP_PIECE_BYTES);
+    return rows != 0 && (pass->put == end || pass->put % mode->kit.shape->feed_rows == 0 || rows >= NORMAL_BATCH_ROWS ||
+                         rows * xep_dispatch_row_bytes(op->dispatch) >= XEP_PUT_BYTES);
 }
 
-/* A piece at most. XEP_OK: it is told of, or there is no room; *more_p: another one may follow at once. */
-static xep_status_t pass_piece(const normal_t *mode, xep_op_t *op, uint32_t node, int *more_p)
+/* A batch at most. XEP_OK: it is told of, or there is no room; *more_p: another one may follow at once. */
+static xep_status_t pass_batch(const normal_t *mode, xep_op_t *op, uint32_t node, int *more_p)
 {
     const normal_slot_t *slot = normal_slot(mode, op->slot);
     const xep_dispatch_args_t *args = op->dispatch;
@@ -126,7 +126,7 @@ xep_status_t normal_pass_rows(normal_t *mode, xep_op_t *op)
     const uint32_t nodes = mode->kit.shape->nodes;
     int more = 0;
     for (uint32_t i = 1; i < nodes; i++) {
-        xep_status_t status = pass_piece(mode, op, (mode->nodes->who.node + i) % nodes, &more);
+        xep_status_t status = pass_batch(mode, op, (mode->nodes->who.node + i) % nodes, &more);
         if (status != XEP_OK) return status;
     }
     return !more && is_all_passed(mode, op) ? XEP_OK : XEP_INPROGRESS;
@@ -148,10 +148,10 @@ const _Atomic uint64_t *normal_passing_word(const void *opaque, const xep_op_t *
     const normal_t *mode = opaque;
     const normal_routing_t *routing = normal_slot(mode, op->slot)->routing;
     uint32_t node = mode->kit.shape->node[rank], feed = mode->nodes->who.feed_of[rank];
-    const _Atomic uint64_t *word = &normal_mail(mode, normal_index(mode, op), rank)->counts;
+    const _Atomic uint64_t *word = &normal_line(mode, normal_index(mode, op), rank)->counts;
     *value_p = 0;
     if (feed != UINT32_MAX && routing->passing->feeds[feed].rows != 0) {
-        word = &normal_feed_mail(mode, op, feed)->passed;
+        word = &normal_feed_line(mode, op, feed)->passed;
         *value_p = xep_rows_word(op->epoch, routing->passing->feeds[feed].rows);
         if (!has_come(word, *value_p)) return word;
     }

@@ -37,14 +37,14 @@
 #include "normal.h"
 
 /** One line per (slot, rank), in XEP_REGION_CONTROL; written by that rank, read by the heap's owner. */
-typedef struct normal_piece_mail {
+typedef struct normal_piece_line {
     _Atomic uint64_t opened;  /* next of this epoch: outputs are here, the writer's slot takes rows */
     _Atomic uint64_t arrived; /* next of this epoch: all of the writer's rows are here */
     xep_offer_t offer;        /* published by opened */
     uint64_t concluded;       /* published by arrived: normal_state_t.concluded_piece of the writer */
     uint64_t reserved;
-} normal_piece_mail_t;
-_Static_assert(sizeof(normal_piece_mail_t) == 64, "a cache line");
+} normal_piece_line_t;
+_Static_assert(sizeof(normal_piece_line_t) == 64, "a cache line");
 
 /** Of all rows from one rank to another those that are in a piece: first of them, how many, and where in the slot. */
 typedef struct normal_range {

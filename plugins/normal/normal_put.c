@@ -21,13 +21,13 @@ static uint64_t count_coming(const xep_op_t *op, const uint32_t *tokens, uint64_
 }
 
 /* Rows straight from the caller's memory, which is why it must not change until the operation is done. */
-static void rows_part(const normal_t *mode, const xep_op_t *op, uint32_t rank, xep_part_t *part)
+static void rows_transfer(const normal_t *mode, const xep_op_t *op, uint32_t rank, xep_transfer_t *transfer)
 {
     const normal_slot_t *slot = normal_slot(mode, op->slot);
     const normal_routing_t *routing = slot->routing;
     const normal_range_t range = normal_sends(mode, op, rank);
     size_t bytes = xep_dispatch_row_bytes(op->dispatch), stride = xep_row_stride(bytes);
-    *part = (xep_part_t){
+    *transfer = (xep_transfer_t){
         .src = op->dispatch->x,
         .src_stride = op->dispatch->x_stride,
         .index = routing->tokens_to + routing->to_begin[rank] + range.first,
@@ -36,13 +36,14 @@ static void rows_part(const normal_t *mode, const xep_op_t *op, uint32_t rank, x
         .stride = stride,
         .offset = xep_area_at(mode->layout.common.x, slot->from[rank].slot) + range.at * stride,
     };
-    part->coming = count_coming(op, part->index, part->rows);
+    transfer->coming = count_coming(op, transfer->index, transfer->rows);
 }
 
-enum { METADATA = NORMAL_ROWS_PARTS - 1 };
+enum { METADATA = NORMAL_ROWS_TRANSFERS - 1 };
 
 /* Blocked until the last token is staged; the rows travel meanwhile. */
-static void metadata_part(const normal_t *mode, const xep_op_t *op, uint32_t rank, uint32_t number, xep_part_t *part)
+static void metadata_transfer(const normal_t *mode, const xep_op_t *op, uint32_t rank, uint32_t number,
+                              xep_transfer_t *transfer)
 {
     const xep_dispatch_args_t *args = op->dispatch;
     const normal_slot_t *slot = normal_slot(mode, op->slot);
@@ -61,7 +62,7 @@ static void metadata_part(const normal_t *mode, const xep_op_t *op, uint32_t ran
         {staged->scales, mode->layout.common.scales, args->nscales * (size_t)4},
     };
     size_t bytes = arrays[number].bytes;
-    *part = (xep_part_t){
+    *transfer = (xep_transfer_t){
         .src = arrays[number].src,
         .src_stride = bytes,
         .rows = range.rows,
@@ -73,40 +74,42 @@ static void metadata_part(const normal_t *mode, const xep_op_t *op, uint32_t ran
 }
 
 /* Part 0 is the rows, 1 to METADATA the arrays beside them. */
-void normal_rows_part(const normal_t *mode, const xep_op_t *op, uint32_t rank, uint32_t number, xep_part_t *part)
+void normal_rows_transfer(const normal_t *mode, const xep_op_t *op, uint32_t rank, uint32_t number,
+                          xep_transfer_t *transfer)
 {
-    if (number == 0) rows_part(mode, op, rank, part);
-    else metadata_part(mode, op, rank, number - 1, part);
+    if (number == 0) rows_transfer(mode, op, rank, transfer);
+    else metadata_transfer(mode, op, rank, number - 1, transfer);
 }
 
-uint64_t normal_mail_there(const normal_t *mode, const xep_op_t *op)
+uint64_t normal_line_there(const normal_t *mode, const xep_op_t *op)
 {
-    return normal_mail_offset(mode, normal_index(mode, op), mode->kit.shape->rank);
+    return normal_line_offset(mode, normal_index(mode, op), mode->kit.shape->rank);
 }
 
 /* The digest is what the signal brings along: the wire delivers it before the word. Begin follows it in the line. */
-static void done_part(const normal_t *mode, const xep_op_t *op, uint32_t rank, xep_part_t *part)
+static void done_transfer(const normal_t *mode, const xep_op_t *op, uint32_t rank, xep_transfer_t *transfer)
 {
     const normal_slot_t *slot = normal_slot(mode, op->slot);
-    uint64_t mail = normal_mail_there(mode, op);
-    *part = (xep_part_t){.signal = 1,
-                         .src = (const char *)&slot->digest,
-                         .bytes = sizeof slot->digest,
-                         .offset = mail + offsetof(normal_mail_t, digest),
-                         .signal_offset = mail + offsetof(normal_mail_t, done),
-                         .value = op->epoch};
+    uint64_t line = normal_line_there(mode, op);
+    *transfer = (xep_transfer_t){.signal = 1,
+                                 .src = (const char *)&slot->digest,
+                                 .bytes = sizeof slot->digest,
+                                 .offset = line + offsetof(normal_line_t, digest),
+                                 .signal_offset = line + offsetof(normal_line_t, done),
+                                 .value = op->epoch};
     if (!mode->grants) return;
     slot->endings[rank] = (normal_ending_t){slot->digest, slot->granted[rank]};
-    part->src = (const char *)&slot->endings[rank];
-    part->bytes = sizeof slot->endings[rank];
+    transfer->src = (const char *)&slot->endings[rank];
+    transfer->bytes = sizeof slot->endings[rank];
 }
 
 /* Behind the rows comes done. After an error all but done is left out: the others wait for it. */
-int normal_dispatch_part(const void *opaque, const xep_op_t *op, uint32_t rank, uint32_t number, xep_part_t *part)
+int normal_dispatch_transfer(const void *opaque, const xep_op_t *op, uint32_t rank, uint32_t number,
+                             xep_transfer_t *transfer)
 {
     const normal_t *mode = opaque;
-    if (xep_kit_state(op)->verdict != XEP_OK) number += NORMAL_ROWS_PARTS;
-    if (number < NORMAL_ROWS_PARTS) normal_rows_part(mode, op, rank, number, part);
-    else done_part(mode, op, rank, part);
-    return number <= NORMAL_ROWS_PARTS;
+    if (xep_kit_state(op)->verdict != XEP_OK) number += NORMAL_ROWS_TRANSFERS;
+    if (number < NORMAL_ROWS_TRANSFERS) normal_rows_transfer(mode, op, rank, number, transfer);
+    else done_transfer(mode, op, rank, transfer);
+    return number <= NORMAL_ROWS_TRANSFERS;
 }

@@ -66,7 +66,7 @@ void normal_make_record(normal_t *mode, const xep_op_t *op)
 /* The word that says a record of this turn is there: the reader waits for it in its own heap. */
 static uint64_t counts_offset(const normal_t *mode, const xep_op_t *op)
 {
-    return normal_mail_offset(mode, normal_index(mode, op), mode->kit.shape->rank) + offsetof(normal_mail_t, counts);
+    return normal_line_offset(mode, normal_index(mode, op), mode->kit.shape->rank) + offsetof(normal_line_t, counts);
 }
 
 /* Header and counts by plain stores, then the word with release. */
@@ -88,7 +88,8 @@ void normal_store_record(const void *opaque, const xep_op_t *op, uint32_t rank)
 }
 
 /* The record from where it is: header, rows and selections are three places here, one there. */
-int normal_record_part(const void *opaque, const xep_op_t *op, uint32_t rank, uint32_t number, xep_part_t *part)
+int normal_record_transfer(const void *opaque, const xep_op_t *op, uint32_t rank, uint32_t number,
+                           xep_transfer_t *transfer)
 {
     const normal_t *mode = opaque;
     const normal_slot_t *slot = normal_slot(mode, op->slot);
@@ -96,21 +97,21 @@ int normal_record_part(const void *opaque, const xep_op_t *op, uint32_t rank, ui
     const struct {
         const void *src;
         size_t bytes;
-    } pieces[] = {
+    } arrays[] = {
         {&slot->record, sizeof slot->record},
         {slot->routing->rows, counted * mode->kit.shape->nranks * sizeof(uint32_t)},
         {slot->routing->selections + mode->kit.first_expert[rank],
          counted * xep_kit_experts(&mode->kit, rank) * sizeof(uint32_t)},
     };
     if (number > 3) return 0;
-    *part = (xep_part_t){.rows = 1, .offset = normal_record_offset(mode, op->turn, mode->kit.shape->rank)};
+    *transfer = (xep_transfer_t){.rows = 1, .offset = normal_record_offset(mode, op->turn, mode->kit.shape->rank)};
     if (number == 3) {
-        *part = (xep_part_t){.signal = 1, .signal_offset = counts_offset(mode, op), .value = op->epoch};
+        *transfer = (xep_transfer_t){.signal = 1, .signal_offset = counts_offset(mode, op), .value = op->epoch};
         return 1;
     }
-    for (uint32_t i = 0; i < number; i++) part->offset += pieces[i].bytes;
-    part->src = pieces[number].src;
-    part->bytes = pieces[number].bytes;
+    for (uint32_t i = 0; i < number; i++) transfer->offset += arrays[i].bytes;
+    transfer->src = arrays[number].src;
+    transfer->bytes = arrays[number].bytes;
     return 1;
 }
 

@@ -19,7 +19,7 @@ static int is_forwarder(const normal_t *mode, uint32_t rank)
 static uint64_t line_there(const normal_t *mode, const xep_op_t *op, uint32_t rank)
 {
     uint32_t line = mode->nodes->who.line[mode->kit.shape->node[rank]];
-    return normal_feed_mail_offset(mode, normal_index(mode, op), line);
+    return normal_feed_line_offset(mode, normal_index(mode, op), line);
 }
 
 /*
@@ -36,7 +36,8 @@ static normal_feed_tail_t *make_tail(const normal_t *mode, const xep_op_t *op, u
 }
 
 /* The record from where it is: header, rows, selections and tail are four places here, one there. */
-int normal_feed_record_part(const void *opaque, const xep_op_t *op, uint32_t rank, uint32_t number, xep_part_t *part)
+int normal_feed_record_transfer(const void *opaque, const xep_op_t *op, uint32_t rank, uint32_t number,
+                                xep_transfer_t *transfer)
 {
     const normal_t *mode = opaque;
     const xep_shape_t *shape = mode->kit.shape;
@@ -46,36 +47,37 @@ int normal_feed_record_part(const void *opaque, const xep_op_t *op, uint32_t ran
     const struct {
         const void *src;
         size_t bytes;
-    } pieces[] = {
+    } arrays[] = {
         {&slot->record, sizeof slot->record},
         {slot->routing->rows, counted * shape->nranks * sizeof(uint32_t)},
         {slot->routing->selections, counted * shape->experts * sizeof(uint32_t)},
         {number == 3 ? make_tail(mode, op, node) : NULL, counted * sizeof(normal_feed_tail_t)},
     };
     if (number == 4) {
-        uint64_t word = line_there(mode, op, rank) + offsetof(normal_feed_mail_t, recorded);
-        *part = (xep_part_t){.signal = 1, .signal_offset = word, .value = op->epoch};
+        uint64_t word = line_there(mode, op, rank) + offsetof(normal_feed_line_t, recorded);
+        *transfer = (xep_transfer_t){.signal = 1, .signal_offset = word, .value = op->epoch};
         return 1;
     }
     uint64_t offset = normal_feed_record_offset(mode, normal_index(mode, op), mode->nodes->who.line[node]);
-    *part = (xep_part_t){.rows = 1, .offset = offset, .src = pieces[number].src, .bytes = pieces[number].bytes};
-    for (uint32_t i = 0; i < number; i++) part->offset += pieces[i].bytes;
+    *transfer = (xep_transfer_t){.rows = 1, .offset = offset, .src = arrays[number].src, .bytes = arrays[number].bytes};
+    for (uint32_t i = 0; i < number; i++) transfer->offset += arrays[i].bytes;
     return 1;
 }
 
 /* Behind all rows that this rank has passed there, and once: nobody there waits for what passes here. */
-int normal_feed_done_part(const void *opaque, const xep_op_t *op, uint32_t rank, uint32_t number, xep_part_t *part)
+int normal_feed_done_transfer(const void *opaque, const xep_op_t *op, uint32_t rank, uint32_t number,
+                              xep_transfer_t *transfer)
 {
     const normal_t *mode = opaque;
     const normal_digest_t *digest = &normal_slot(mode, op->slot)->digest;
     if (number > 0 || !is_forwarder(mode, rank) || normal_state(op)->forwarders_told) return 0;
     uint64_t line = line_there(mode, op, rank);
-    *part = (xep_part_t){.signal = 1,
-                         .src = (const char *)digest,
-                         .bytes = sizeof *digest,
-                         .offset = line + offsetof(normal_feed_mail_t, digest),
-                         .signal_offset = line + offsetof(normal_feed_mail_t, done),
-                         .value = op->epoch};
+    *transfer = (xep_transfer_t){.signal = 1,
+                                 .src = (const char *)digest,
+                                 .bytes = sizeof *digest,
+                                 .offset = line + offsetof(normal_feed_line_t, digest),
+                                 .signal_offset = line + offsetof(normal_feed_line_t, done),
+                                 .value = op->epoch};
     return 1;
 }
 
@@ -93,7 +95,7 @@ static void relay_record(const normal_t *mode, const xep_op_t *op, uint32_t feed
     const char *from = feed_record(mode, op, feed);
     size_t rows = op->cached_slot == XEP_NO_SLOT ? mode->kit.shape->nranks * sizeof(uint32_t) : 0;
     uint32_t source = nodes->who.feeder[feed], index = normal_index(mode, op);
-    uint64_t counts = normal_mail_offset(mode, index, source) + offsetof(normal_mail_t, counts);
+    uint64_t counts = normal_line_offset(mode, index, source) + offsetof(normal_line_t, counts);
     for (uint32_t p = 0; p < nodes->who.mates; p++) {
         uint32_t mate = nodes->who.mate[p];
         char *to = mode->kit.base[mate] + normal_record_offset(mode, op->turn, source);
@@ -110,11 +112,11 @@ static void relay_record(const normal_t *mode, const xep_op_t *op, uint32_t feed
 static void relay_done(const normal_t *mode, const xep_op_t *op, uint32_t feed)
 {
     const normal_nodes_t *nodes = mode->nodes;
-    normal_digest_t digest = normal_feed_mail(mode, op, feed)->digest;
-    uint64_t mail = normal_mail_offset(mode, normal_index(mode, op), nodes->who.feeder[feed]);
+    normal_digest_t digest = normal_feed_line(mode, op, feed)->digest;
+    uint64_t line = normal_line_offset(mode, normal_index(mode, op), nodes->who.feeder[feed]);
     for (uint32_t p = 0; p < nodes->who.mates; p++) {
-        memcpy(mode->kit.base[nodes->who.mate[p]] + mail + offsetof(normal_mail_t, digest), &digest, sizeof digest);
-        xep_kit_signal(&mode->kit, nodes->who.mate[p], mail + offsetof(normal_mail_t, done), op->epoch);
+        memcpy(mode->kit.base[nodes->who.mate[p]] + line + offsetof(normal_line_t, digest), &digest, sizeof digest);
+        xep_kit_signal(&mode->kit, nodes->who.mate[p], line + offsetof(normal_line_t, done), op->epoch);
     }
 }
 
@@ -128,7 +130,7 @@ xep_status_t normal_relay_records(void *opaque, xep_op_t *op)
     const normal_t *mode = opaque;
     normal_feed_t *feeds = normal_slot(mode, op->slot)->traffic->feeds;
     for (uint32_t f = 0; f < mode->nodes->who.feeders; f++) {
-        if (feeds[f].recorded || !is_here(&normal_feed_mail(mode, op, f)->recorded, op)) continue;
+        if (feeds[f].recorded || !is_here(&normal_feed_line(mode, op, f)->recorded, op)) continue;
         relay_record(mode, op, f);
         feeds[f].recorded = 1;
     }
@@ -141,7 +143,7 @@ xep_status_t normal_relay_dones(void *opaque, xep_op_t *op)
     const normal_t *mode = opaque;
     normal_feed_t *feeds = normal_slot(mode, op->slot)->traffic->feeds;
     for (uint32_t f = 0; f < mode->nodes->who.feeders; f++) {
-        if (feeds[f].ended || !is_here(&normal_feed_mail(mode, op, f)->done, op)) continue;
+        if (feeds[f].ended || !is_here(&normal_feed_line(mode, op, f)->done, op)) continue;
         relay_done(mode, op, f);
         feeds[f].ended = 1;
     }

@@ -2,7 +2,7 @@
 
 /*
  * Combine by nodes: what the ranks of this node have for the tokens of a feeder goes back as one row. Sums are made in
- * "sums", a piece for each feeder in turn, so that all cables are in use. Each part of it is used again when the wire
+ * "sums", a batch for each feeder in turn, so that all cables are in use. Each quarter is used again when the wire
  * has sent what was there: with one that was used again as a whole, the wire had nothing to do meanwhile, and 4 hosts
  * took 1.45 times as long as their bytes.
  */
@@ -10,7 +10,7 @@
 
 #include "normal_nodes.h"
 
-/** Sums of one piece, whose terms are listed. */
+/** Sums of one batch, whose terms are listed. */
 typedef struct summing {
     const normal_t *mode;
     const xep_op_t *op;
@@ -102,9 +102,9 @@ static void sum_row(const summing_t *summing, uint64_t row, const void **rows, c
     const normal_t *mode = summing->mode;
     const normal_nodes_t *nodes = mode->nodes;
     size_t n = 0;
-    for (uint32_t d = nodes->piece.first[row]; d < nodes->piece.first[row + 1]; d++) {
-        const normal_source_t *source = &nodes->mate_sources[nodes->piece.dests[d].rank];
-        rows[n++] = source->x + nodes->piece.dests[d].row * source->x_stride;
+    for (uint32_t d = nodes->batch.first[row]; d < nodes->batch.first[row + 1]; d++) {
+        const normal_source_t *source = &nodes->mate_sources[nodes->batch.dests[d].rank];
+        rows[n++] = source->x + nodes->batch.dests[d].row * source->x_stride;
     }
     char *sums = xep_kit_own_area(&mode->kit, mode->layout.sums, summing->op->slot);
     char *out = sums + (summing->entry + row) * mode->layout.returned_stride;
@@ -122,10 +122,10 @@ static void sum_weights(const summing_t *summing, uint64_t row)
     float *out = (float *)(void *)sums + (summing->entry + row) * topk;
     for (uint32_t k = 0; k < topk; k++) {
         out[k] = 0;
-        for (uint32_t d = nodes->piece.first[row]; d < nodes->piece.first[row + 1]; d++) {
-            const normal_source_t *source = &nodes->mate_sources[nodes->piece.dests[d].rank];
+        for (uint32_t d = nodes->batch.first[row]; d < nodes->batch.first[row + 1]; d++) {
+            const normal_source_t *source = &nodes->mate_sources[nodes->batch.dests[d].rank];
             float weight;
-            memcpy(&weight, source->weights + nodes->piece.dests[d].row * source->weights_stride + k * sizeof weight,
+            memcpy(&weight, source->weights + nodes->batch.dests[d].row * source->weights_stride + k * sizeof weight,
                    sizeof weight);
             out[k] += weight;
         }
@@ -154,25 +154,25 @@ typedef struct returned {
 } returned_t;
 
 /*
- * Rows of the piece that are not yet under way, from *put_p on. Those that lie together on both sides are one put, if
+ * Rows of the batch that are not yet under way, from *put_p on. Those that lie together on both sides are one put, if
  * there is nothing between them.
  */
 static xep_status_t put_array(const normal_t *mode, const xep_op_t *op, const returned_t *array, uint64_t *put_p)
 {
     const normal_slot_t *slot = normal_slot(mode, op->slot);
-    const normal_returning_t *piece = &normal_state(op)->returning;
-    uint32_t rank = mode->nodes->who.feeder[piece->feed], there = slot->from[rank].slot;
-    uint64_t first = slot->routing->passing->feeds[piece->feed].returned + slot->traffic->feeds[piece->feed].summed;
+    const normal_returning_t *batch = &normal_state(op)->returning;
+    uint32_t rank = mode->nodes->who.feeder[batch->feed], there = slot->from[rank].slot;
+    uint64_t first = slot->routing->passing->feeds[batch->feed].returned + slot->traffic->feeds[batch->feed].summed;
     const char *from = xep_kit_own_area(&mode->kit, array->from, op->slot);
     xep_wire_t *wire = mode->kit.env->wire;
     /*
-     * "first" counts the rows of this piece already, as sum_piece() has added them: the piece begins that many before
+     * "first" counts the rows of this batch already, as sum_batch() has added them: the batch begins that many before
      */
-    while (*put_p < piece->rows) {
-        uint64_t rows = array->bytes == array->stride ? piece->rows - *put_p : 1;
+    while (*put_p < batch->rows) {
+        uint64_t rows = array->bytes == array->stride ? batch->rows - *put_p : 1;
         xep_status_t status =
-            wire->ops->put(wire, rank, xep_area_at(array->to, there) + (first - piece->rows + *put_p) * array->stride,
-                           from + (piece->entry + *put_p) * array->stride, (rows - 1) * array->stride + array->bytes);
+            wire->ops->put(wire, rank, xep_area_at(array->to, there) + (first - batch->rows + *put_p) * array->stride,
+                           from + (batch->entry + *put_p) * array->stride, (rows - 1) * array->stride + array->bytes);
         if (status != XEP_OK) return status;
         *put_p += rows;
     }
@@ -201,57 +201,57 @@ static uint64_t entries(const normal_t *mode)
     return mode->kit.shape->feeders * mode->kit.shape->feed_rows;
 }
 
-static uint64_t entries_of_part(const normal_t *mode)
+static uint64_t entries_of_quarter(const normal_t *mode)
 {
-    return (entries(mode) + NORMAL_SUM_PARTS - 1) / NORMAL_SUM_PARTS;
+    return (entries(mode) + NORMAL_SUM_QUARTERS - 1) / NORMAL_SUM_QUARTERS;
 }
 
-/* Room for a piece behind the last one: the rest of its part. Before a part is begun the wire must have sent it. */
+/* Room for a batch behind the last one: the rest of its quarter. Before one is begun the wire must have sent it. */
 static xep_status_t find_room(const normal_t *mode, const xep_op_t *op, uint64_t *room_p)
 {
-    const normal_returning_t *piece = &normal_state(op)->returning;
-    uint64_t size = entries_of_part(mode), part = piece->next / size, end = (part + 1) * size;
+    const normal_returning_t *batch = &normal_state(op)->returning;
+    uint64_t size = entries_of_quarter(mode), quarter = batch->next / size, end = (quarter + 1) * size;
     xep_wire_t *wire = mode->kit.env->wire;
-    *room_p = (end < entries(mode) ? end : entries(mode)) - piece->next;
-    return piece->next % size == 0 ? wire->ops->flush_to(wire, piece->marks[part]) : XEP_OK;
+    *room_p = (end < entries(mode) ? end : entries(mode)) - batch->next;
+    return batch->next % size == 0 ? wire->ops->flush_to(wire, batch->marks[quarter]) : XEP_OK;
 }
 
-/* ---- pieces ---- */
+/* ---- batches ---- */
 
-/* Each array from where the wire has refused it; then nothing of the piece is left, and it is the next one's turn. */
-static xep_status_t put_piece(const normal_t *mode, const xep_op_t *op)
+/* Each array from where the wire has refused it; then nothing of the batch is left, and it is the next one's turn. */
+static xep_status_t put_batch(const normal_t *mode, const xep_op_t *op)
 {
     const normal_layout_t *at = &mode->layout;
     const normal_slot_t *slot = normal_slot(mode, op->slot);
-    normal_returning_t *piece = &normal_state(op)->returning;
+    normal_returning_t *batch = &normal_state(op)->returning;
     xep_wire_t *wire = mode->kit.env->wire;
     size_t weights = slot->routing->topk * sizeof(float);
     const returned_t rows = {at->sums, at->returned, sum_bytes(mode, op), at->returned_stride};
     const returned_t beside = {at->sum_weights, at->returned_weights, weights, weights};
-    xep_status_t status = put_array(mode, op, &rows, &piece->put);
-    if (status == XEP_OK && normal_state(op)->weighted) status = put_array(mode, op, &beside, &piece->weights_put);
-    if (status == XEP_OK) status = tell_summed(mode, op, piece->feed);
+    xep_status_t status = put_array(mode, op, &rows, &batch->put);
+    if (status == XEP_OK && normal_state(op)->weighted) status = put_array(mode, op, &beside, &batch->weights_put);
+    if (status == XEP_OK) status = tell_summed(mode, op, batch->feed);
     if (status != XEP_OK) return status;
-    piece->marks[piece->entry / entries_of_part(mode)] = wire->ops->mark(wire);
-    piece->next = (piece->entry + piece->rows) % entries(mode);
-    piece->rows = piece->put = piece->weights_put = 0;
-    piece->feed = (piece->feed + 1) % mode->nodes->who.feeders;
+    batch->marks[batch->entry / entries_of_quarter(mode)] = wire->ops->mark(wire);
+    batch->next = (batch->entry + batch->rows) % entries(mode);
+    batch->rows = batch->put = batch->weights_put = 0;
+    batch->feed = (batch->feed + 1) % mode->nodes->who.feeders;
     return XEP_OK;
 }
 
-/* As many as are sent at once elsewhere, too: while the wire has one piece, the next one is summed. */
-static xep_status_t sum_piece(normal_t *mode, xep_op_t *op)
+/* As many as are sent at once elsewhere, too: while the wire has one batch, the next one is summed. */
+static xep_status_t sum_batch(normal_t *mode, xep_op_t *op)
 {
     const xep_env_t *env = mode->kit.env;
     const normal_slot_t *slot = normal_slot(mode, op->slot);
-    normal_returning_t *piece = &normal_state(op)->returning;
-    normal_feed_t *feed = &slot->traffic->feeds[piece->feed];
-    uint64_t rows = slot->routing->passing->feeds[piece->feed].rows - feed->summed, room;
+    normal_returning_t *batch = &normal_state(op)->returning;
+    normal_feed_t *feed = &slot->traffic->feeds[batch->feed];
+    uint64_t rows = slot->routing->passing->feeds[batch->feed].rows - feed->summed, room;
     xep_status_t status = find_room(mode, op, &room);
     if (status != XEP_OK) return status;
     if (rows > room) rows = room;
-    if (rows > NORMAL_PIECE_ROWS) rows = NORMAL_PIECE_ROWS;
-    if (rows * sum_bytes(mode, op) > XEP_PIECE_BYTES) rows = XEP_PIECE_BYTES / sum_bytes(mode, op);
+    if (rows > NORMAL_BATCH_ROWS) rows = NORMAL_BATCH_ROWS;
+    if (rows * sum_bytes(mode, op) > XEP_PUT_BYTES) rows = XEP_PUT_BYTES / sum_bytes(mode, op);
     /* a single row may be longer than what is sent at once */
     if (rows == 0) rows = 1;
     summing_t summing = {.mode = mode,
@@ -261,12 +261,12 @@ static xep_status_t sum_piece(normal_t *mode, xep_op_t *op)
                                       ? xep_weigh_select_mixed(op->combine->dtype, 1, env->simd)
                                       : NULL,
                          .rows = rows,
-                         .entry = piece->next};
-    normal_list_rows(mode, slot, piece->feed, feed->summed, rows);
+                         .entry = batch->next};
+    normal_list_rows(mode, slot, batch->feed, feed->summed, rows);
     env->parallel(env, sum_rows, &summing);
     feed->summed += rows;
-    piece->entry = piece->next;
-    piece->rows = rows;
+    batch->entry = batch->next;
+    batch->rows = rows;
     return XEP_OK;
 }
 
@@ -275,11 +275,11 @@ static int find_feed(const normal_t *mode, const xep_op_t *op)
 {
     const uint32_t feeders = mode->nodes->who.feeders;
     const normal_slot_t *slot = normal_slot(mode, op->slot);
-    normal_returning_t *piece = &normal_state(op)->returning;
+    normal_returning_t *batch = &normal_state(op)->returning;
     for (uint32_t i = 0; i < feeders; i++) {
-        uint32_t feed = (piece->feed + i) % feeders;
+        uint32_t feed = (batch->feed + i) % feeders;
         if (slot->traffic->feeds[feed].summed == slot->routing->passing->feeds[feed].rows) continue;
-        piece->feed = feed;
+        batch->feed = feed;
         return 1;
     }
     return 0;
@@ -308,14 +308,14 @@ static void begin_sums(const normal_t *mode, const xep_op_t *op)
 xep_status_t normal_return_sums(void *opaque, xep_op_t *op)
 {
     normal_t *mode = opaque;
-    const normal_returning_t *piece = &normal_state(op)->returning;
+    const normal_returning_t *batch = &normal_state(op)->returning;
     xep_status_t status = XEP_OK;
     /* in every turn: mate_sources is one for all operations, and another may have been here since the last one */
     fill_mates(mode, op);
-    if (!piece->begun) begin_sums(mode, op);
-    while (status == XEP_OK && (piece->rows != 0 || find_feed(mode, op))) {
-        if (piece->rows == 0) status = sum_piece(mode, op);
-        if (status == XEP_OK) status = put_piece(mode, op);
+    if (!batch->begun) begin_sums(mode, op);
+    while (status == XEP_OK && (batch->rows != 0 || find_feed(mode, op))) {
+        if (batch->rows == 0) status = sum_batch(mode, op);
+        if (status == XEP_OK) status = put_batch(mode, op);
     }
     return status;
 }

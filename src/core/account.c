@@ -78,10 +78,10 @@ typedef struct teller {
     begun_t begun;
 } teller_t;
 
-typedef enum { WAITING, DEAD, SILENT, ELSEWHERE, UNHEARD } part_t;
+typedef enum { WAITING, DEAD, SILENT, ELSEWHERE, UNHEARD } role_t;
 
 /* What a rank that is waited for has to do with it. */
-static part_t blame(const xep_accounts_t *accounts, uint32_t rank)
+static role_t blame(const xep_accounts_t *accounts, uint32_t rank)
 {
     if (accounts->died[rank]) return DEAD;
     return accounts->of[rank].kind == XEP_WAITS_NOWHERE ? SILENT : ELSEWHERE;
@@ -97,28 +97,28 @@ static begun_t begun_for(const xep_account_t *account)
  * First who waits in this call, then whom they wait for. Two passes: who is waited for by a lower rank may itself
  * wait here, and is then not to blame. Whoever is neither is not heard of.
  */
-static void assign_parts(teller_t *teller)
+static void assign_roles(teller_t *teller)
 {
     const xep_accounts_t *accounts = teller->accounts;
     for (uint32_t r = 0; r < accounts->nranks; r++) {
         int waits = !accounts->died[r] && xep_account_is_same(&accounts->of[r], teller->own);
-        accounts->parts[r] = waits ? WAITING : UNHEARD;
+        accounts->roles[r] = waits ? WAITING : UNHEARD;
         if (waits && begun_for(&accounts->of[r]) > teller->begun) teller->begun = begun_for(&accounts->of[r]);
     }
     for (uint32_t r = 0; r < accounts->nranks; r++) {
         const xep_account_t *account = &accounts->of[r];
-        for (uint32_t i = 0; accounts->parts[r] == WAITING && i < listed(account); i++) {
+        for (uint32_t i = 0; accounts->roles[r] == WAITING && i < listed(account); i++) {
             uint32_t late = account->ranks[i];
-            if (accounts->parts[late] != UNHEARD) continue;
-            accounts->parts[late] = (uint8_t)blame(accounts, late);
+            if (accounts->roles[late] != UNHEARD) continue;
+            accounts->roles[late] = (uint8_t)blame(accounts, late);
             teller->nblamed++;
         }
     }
 }
 
-static part_t part_of(const teller_t *teller, uint32_t rank)
+static role_t role_of(const teller_t *teller, uint32_t rank)
 {
-    return (part_t)teller->accounts->parts[rank];
+    return (role_t)teller->accounts->roles[rank];
 }
 
 typedef int (*is_of_fn)(const teller_t *teller, uint32_t rank, const void *arg);
@@ -162,15 +162,15 @@ static void add_began(writer_t *to, const teller_t *teller, uint32_t count)
     add_call(to, teller->own);
 }
 
-static int has_part(const teller_t *teller, uint32_t rank, const void *arg)
+static int has_role(const teller_t *teller, uint32_t rank, const void *arg)
 {
-    return part_of(teller, rank) == *(const part_t *)arg;
+    return role_of(teller, rank) == *(const role_t *)arg;
 }
 
-static uint32_t count_part(const teller_t *teller, part_t part)
+static uint32_t count_role(const teller_t *teller, role_t role)
 {
     uint32_t count = 0;
-    for (uint32_t r = 0; r < teller->accounts->nranks; r++) count += part_of(teller, r) == part;
+    for (uint32_t r = 0; r < teller->accounts->nranks; r++) count += role_of(teller, r) == role;
     return count;
 }
 
@@ -181,14 +181,14 @@ static const char *separate(const writer_t *to)
 
 static void add_silent(writer_t *to, const teller_t *teller)
 {
-    part_t dead = DEAD, silent = SILENT;
-    if (count_part(teller, dead) != 0) {
-        uint32_t count = add_ranks(to, teller, has_part, &dead);
+    role_t dead = DEAD, silent = SILENT;
+    if (count_role(teller, dead) != 0) {
+        uint32_t count = add_ranks(to, teller, has_role, &dead);
         add(to, count == 1 ? " has died" : " have died");
     }
-    if (count_part(teller, silent) == 0) return;
+    if (count_role(teller, silent) == 0) return;
     add(to, "%s", separate(to));
-    uint32_t count = add_ranks(to, teller, has_part, &silent);
+    uint32_t count = add_ranks(to, teller, has_role, &silent);
     add_began(to, teller, count);
     add(to, count == 1 ? " and does not answer" : " and do not answer");
 }
@@ -197,7 +197,7 @@ static void add_elsewhere(writer_t *to, const teller_t *teller)
 {
     for (uint32_t r = 0; r < teller->accounts->nranks; r++) {
         const xep_account_t *other = &teller->accounts->of[r];
-        if (part_of(teller, r) != ELSEWHERE) continue;
+        if (role_of(teller, r) != ELSEWHERE) continue;
         add(to, "%srank %u", separate(to), r);
         add_began(to, teller, 1);
         add(to, " and waits in ");
@@ -210,7 +210,7 @@ static void add_elsewhere(writer_t *to, const teller_t *teller)
 static int waits_as(const teller_t *teller, uint32_t rank, const void *arg)
 {
     const xep_account_t *of = teller->accounts->of, *like = &of[*(const uint32_t *)arg];
-    return part_of(teller, rank) == WAITING && strcmp(of[rank].what, like->what) == 0;
+    return role_of(teller, rank) == WAITING && strcmp(of[rank].what, like->what) == 0;
 }
 
 /* Each kind of thing that is waited for once, with all that wait for it. */
@@ -219,7 +219,7 @@ static void add_waiting(writer_t *to, const teller_t *teller)
     for (uint32_t r = 0; r < teller->accounts->nranks; r++) {
         uint32_t first = 0;
         const char *what = teller->accounts->of[r].what;
-        if (part_of(teller, r) != WAITING) continue;
+        if (role_of(teller, r) != WAITING) continue;
         /* r itself at the latest */
         while (!waits_as(teller, first, &r)) first++;
         if (first != r) continue;
@@ -237,13 +237,13 @@ void xep_accounts_tell(const xep_accounts_t *accounts, char *text, size_t bytes)
 {
     teller_t teller = {.accounts = accounts, .own = &accounts->of[accounts->rank]};
     writer_t to = {.text = text, .bytes = bytes};
-    part_t unheard = UNHEARD;
+    role_t unheard = UNHEARD;
     if (bytes != 0) text[0] = '\0';
-    assign_parts(&teller);
+    assign_roles(&teller);
     add_silent(&to, &teller);
     add_elsewhere(&to, &teller);
     add_waiting(&to, &teller);
-    if (count_part(&teller, unheard) == 0) return;
+    if (count_role(&teller, unheard) == 0) return;
     add(&to, "; nothing is known of ");
-    add_ranks(&to, &teller, has_part, &unheard);
+    add_ranks(&to, &teller, has_role, &unheard);
 }

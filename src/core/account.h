@@ -52,7 +52,7 @@ typedef struct xep_accounts {
     uint32_t nranks, rank;
     const xep_account_t *of; /* [nranks]; kind XEP_WAITS_NOWHERE: the rank has not answered */
     const uint8_t *died;     /* [nranks] */
-    uint8_t *parts;          /* [nranks] for notes while they are told */
+    uint8_t *roles;          /* [nranks] for notes while they are told */
 } xep_accounts_t;
 
 /**

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * An allgather: each rank sends its bytes to each other one, in parts of at most PART_BYTES. A part says to which
+ * An allgather: each rank sends its bytes to each other one, in fragments of at most FRAGMENT_BYTES. One says to which
  * attempt and to which allgather of it it belongs, as ranks that are ahead, or in an attempt that was given up, send
  * theirs when they like.
  */
@@ -14,16 +14,16 @@
 #include "error.h"
 #include "rest.h"
 
-/** In front of the bytes of a part; the sender writes it, the receiver checks it. */
-typedef struct part {
+/** In front of the bytes of a fragment; the sender writes it, the receiver checks it. */
+typedef struct fragment {
     uint64_t attempt, number;
-    uint64_t bytes; /* of the rank, in all parts together */
+    uint64_t bytes; /* of the rank, in all fragments together */
     uint64_t offset;
     uint64_t count; /* in this one; they follow */
-} part_t;
-_Static_assert(sizeof(part_t) == 40, "wire format");
+} fragment_t;
+_Static_assert(sizeof(fragment_t) == 40, "wire format");
 
-enum { PART_BYTES = XEP_MAIL_BYTES - sizeof(part_t) };
+enum { FRAGMENT_BYTES = XEP_MAIL_BYTES - sizeof(fragment_t) };
 
 typedef struct mail_boot {
     xep_boot_t boot; /* first: the core's pointer is ours */
@@ -32,25 +32,25 @@ typedef struct mail_boot {
     void *arg;
     uint64_t attempt, number;
     uint32_t *old; /* [nranks] the rank in the group of the mail */
-    size_t *got;   /* [nranks] bytes that are here, plus 1 once there was a part */
+    size_t *got;   /* [nranks] bytes that are here, plus 1 once there was a fragment */
 } mail_boot_t;
 
 static xep_status_t send_all(mail_boot_t *boot, const char *data, size_t bytes)
 {
     struct {
-        part_t part;
-        char data[PART_BYTES];
+        fragment_t fragment;
+        char data[FRAGMENT_BYTES];
     } message;
     size_t done = 0;
-    /* once at least: also for an allgather of no bytes each rank waits for a part of all others */
+    /* once at least: also for an allgather of no bytes each rank waits for a fragment of all others */
     do {
-        size_t count = bytes - done < PART_BYTES ? bytes - done : PART_BYTES;
-        message.part = (part_t){boot->attempt, boot->number, bytes, done, count};
+        size_t count = bytes - done < FRAGMENT_BYTES ? bytes - done : FRAGMENT_BYTES;
+        message.fragment = (fragment_t){boot->attempt, boot->number, bytes, done, count};
         if (count != 0) memcpy(message.data, data + done, count);
         for (uint32_t r = 0; r < boot->boot.nranks; r++) {
             if (r == boot->boot.rank) continue;
-            xep_status_t status =
-                xep_mail_send(boot->shrink->group, boot->old[r], XEP_MAIL_PART, &message, sizeof message.part + count);
+            xep_status_t status = xep_mail_send(boot->shrink->group, boot->old[r], XEP_MAIL_FRAGMENT, &message,
+                                                sizeof message.fragment + count);
             if (status != XEP_OK) return status;
         }
         done += count;
@@ -69,36 +69,39 @@ static uint32_t rank_of(const mail_boot_t *boot, uint32_t old)
     return r;
 }
 
-static xep_status_t take_part(mail_boot_t *boot, uint32_t rank, const xep_letter_t *letter, char *recv, size_t bytes)
+static xep_status_t take_fragment(mail_boot_t *boot, uint32_t rank, const xep_letter_t *letter, char *recv,
+                                  size_t bytes)
 {
-    part_t part;
-    memcpy(&part, letter->data, sizeof part);
-    if (part.bytes != bytes)
-        return xep_fail(XEP_ERR_MISMATCH, "rank %u gave %" PRIu64 " bytes to an allgather of %zu", rank, part.bytes,
+    fragment_t fragment;
+    memcpy(&fragment, letter->data, sizeof fragment);
+    if (fragment.bytes != bytes)
+        return xep_fail(XEP_ERR_MISMATCH, "rank %u gave %" PRIu64 " bytes to an allgather of %zu", rank, fragment.bytes,
                         bytes);
-    if (part.count > bytes || part.offset > bytes - part.count || part.count != letter->bytes - sizeof part)
-        return xep_fail(XEP_ERR_PROTOCOL, "a part of an allgather of rank %u makes no sense", rank);
-    if (part.count != 0) memcpy(recv + rank * bytes + part.offset, letter->data + sizeof part, part.count);
-    boot->got[rank] += part.count + (boot->got[rank] == 0);
+    if (fragment.count > bytes || fragment.offset > bytes - fragment.count ||
+        fragment.count != letter->bytes - sizeof fragment)
+        return xep_fail(XEP_ERR_PROTOCOL, "a fragment of an allgather of rank %u makes no sense", rank);
+    if (fragment.count != 0)
+        memcpy(recv + rank * bytes + fragment.offset, letter->data + sizeof fragment, fragment.count);
+    boot->got[rank] += fragment.count + (boot->got[rank] == 0);
     return XEP_OK;
 }
 
 /*
- * All parts of this allgather that are here. Those for the next one stay in the list, and so do those of another
+ * All fragments of this allgather that are here. Those for the next one stay in the list, and so do those of another
  * attempt, until xep_shrink_close(): its number alone does not say whether that attempt is over or still to come.
  */
-static xep_status_t take_parts(mail_boot_t *boot, char *recv, size_t bytes)
+static xep_status_t take_fragments(mail_boot_t *boot, char *recv, size_t bytes)
 {
     xep_status_t status = XEP_OK;
-    for (xep_letter_t **link = &boot->shrink->parts, *letter; status == XEP_OK && (letter = *link) != NULL;) {
+    for (xep_letter_t **link = &boot->shrink->fragments, *letter; status == XEP_OK && (letter = *link) != NULL;) {
         uint32_t rank = rank_of(boot, letter->from);
-        part_t part = {0};
-        if (letter->bytes >= sizeof part) memcpy(&part, letter->data, sizeof part);
-        if (part.attempt != boot->attempt || part.number != boot->number || rank == boot->boot.nranks) {
+        fragment_t fragment = {0};
+        if (letter->bytes >= sizeof fragment) memcpy(&fragment, letter->data, sizeof fragment);
+        if (fragment.attempt != boot->attempt || fragment.number != boot->number || rank == boot->boot.nranks) {
             link = &letter->next;
             continue;
         }
-        status = take_part(boot, rank, letter, recv, bytes);
+        status = take_fragment(boot, rank, letter, recv, bytes);
         *link = letter->next;
         free(letter);
     }
@@ -130,7 +133,7 @@ static xep_status_t mail_allgather(xep_boot_t *base, const void *send, void *rec
     xep_status_t status = send_all(boot, send, bytes);
     xep_rest_begin(&rest, XEP_REST_RARE, UINT64_MAX);
     while (status == XEP_OK) {
-        status = take_parts(boot, recv, bytes);
+        status = take_fragments(boot, recv, bytes);
         if (status != XEP_OK || find_missing(boot, bytes) == base->nranks) break;
         note_late(boot, bytes);
         status = boot->patience(boot->arg);

@@ -97,7 +97,7 @@ static xep_status_t quiesce_members(xep_buffer_t *buffer, int32_t timeout_ms)
 }
 
 /* Whether all ranks are done with its memory. */
-static int part(xep_buffer_t *buffer, int32_t timeout_ms)
+static int take_leave(xep_buffer_t *buffer, int32_t timeout_ms)
 {
     xep_status_t status = buffer->members != NULL ? quiesce_members(buffer, timeout_ms) : quiesce(buffer, timeout_ms);
     xep_group_remove_task(buffer->group, &buffer->task);
@@ -147,7 +147,7 @@ void xep_buffer_close(xep_buffer_t *buffer)
     int aborted = xep_group_usable(group) != XEP_OK;
     quiet_device(buffer, !buffer->broken && !aborted);
     if (aborted) xep_group_remove_task(group, &buffer->task);
-    buffer->heap->exposed = aborted || !part(buffer, end_timeout(buffer));
+    buffer->heap->exposed = aborted || !take_leave(buffer, end_timeout(buffer));
     if (buffer->heap->exposed && !atomic_load(&group->aborted))
         xep_log(XEP_LOG_WARN, "destroying a buffer without all ranks: %s", xep_last_error());
     if (alone) xep_buffer_free(buffer);

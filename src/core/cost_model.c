@@ -10,7 +10,7 @@
 enum {
     LINE = 64,
     WORDS = 2,       /* that ranks tell each other in an operation: record and done; ready and read */
-    WORD_BYTES = 40, /* a word, and the line of mail that comes with it */
+    WORD_BYTES = 40, /* a word, and the line that comes with it */
     RECORD = 96,     /* before its counts */
     TAIL = 16,       /* by nodes, behind them */
     COUNT = 4,

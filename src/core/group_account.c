@@ -35,9 +35,9 @@ xep_status_t xep_group_accounts_open(xep_group_t *group, uint64_t offset)
     accounts->asked = calloc(n, sizeof *accounts->asked);
     accounts->theirs = calloc(n, sizeof *accounts->theirs);
     accounts->died = calloc(n, 1);
-    accounts->parts = calloc(n, 1);
+    accounts->roles = calloc(n, 1);
     if (accounts->told != NULL && accounts->heard != NULL && accounts->asked != NULL && accounts->theirs != NULL &&
-        accounts->died != NULL && accounts->parts != NULL)
+        accounts->died != NULL && accounts->roles != NULL)
         return XEP_OK;
 no_memory:
     return xep_fail(XEP_ERR_NO_MEMORY, "no memory for the accounts of %u ranks", n);
@@ -48,7 +48,7 @@ void xep_group_accounts_close(xep_group_t *group)
 {
     xep_group_accounts_t *accounts = group->accounts;
     if (accounts == NULL) return;
-    free(accounts->parts);
+    free(accounts->roles);
     free(accounts->died);
     free(accounts->theirs);
     free(accounts->asked);

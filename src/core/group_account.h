@@ -32,7 +32,7 @@ struct xep_group_accounts {
     uint64_t *heard;       /* [nranks] the last number of theirs that was looked at for a question */
     uint64_t *asked;       /* [nranks] number of this rank's last question to it */
     xep_account_t *theirs; /* [nranks] that were gathered */
-    uint8_t *died, *parts; /* [nranks] */
+    uint8_t *died, *roles; /* [nranks] */
 };
 
 /** The bytes of it in the control heap; they begin at offset there. */

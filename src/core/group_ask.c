@@ -57,7 +57,7 @@ static void conclude(xep_group_t *group)
                           .rank = group->rank,
                           .of = accounts->theirs,
                           .died = accounts->died,
-                          .parts = accounts->parts};
+                          .roles = accounts->roles};
     char text[XEP_REASON_BYTES];
     for (uint32_t r = 0; r < group->nranks; r++) accounts->died[r] = (uint8_t)xep_group_has_died(group, r);
     xep_accounts_tell(&all, text, sizeof text);

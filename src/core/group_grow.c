@@ -18,7 +18,7 @@
 
 enum { LOOK_MS = 100 /* most time in which rank 0 says nothing to the others */ };
 
-static int32_t part_of(int32_t timeout_ms, int32_t parts)
+static int32_t fraction_of(int32_t timeout_ms, int32_t parts)
 {
     if (timeout_ms < 0) return timeout_ms;
     return timeout_ms / parts > 0 ? timeout_ms / parts : 1;
@@ -37,7 +37,7 @@ static xep_status_t fail_late(const xep_grow_t *grow, const xep_grow_args_t *arg
 static xep_status_t look_out(xep_grow_t *grow, const xep_grow_args_t *args, int32_t timeout_ms, uint64_t deadline_ns)
 {
     xep_rest_t rest;
-    int32_t look_ms = part_of(grow->group->timeout_ms, 4);
+    int32_t look_ms = fraction_of(grow->group->timeout_ms, 4);
     uint64_t until_ns = xep_deadline(look_ms > LOOK_MS || look_ms < 0 ? LOOK_MS : look_ms);
     if (deadline_ns < until_ns) until_ns = deadline_ns;
     xep_rest_begin(&rest, XEP_REST_RARE, until_ns);
@@ -84,7 +84,7 @@ static xep_status_t await(xep_grow_t *grow, const xep_grow_args_t *args, xep_sta
 static xep_status_t build(xep_grow_t *grow, xep_transport_open_fn open_transport, xep_group_t **made_p)
 {
     xep_boot_t *boot;
-    int32_t timeout_ms = part_of(grow->group->timeout_ms, 2);
+    int32_t timeout_ms = fraction_of(grow->group->timeout_ms, 2);
     xep_patience_t patience = xep_grow_patience(grow, grow->patience_ms);
     xep_status_t status = grow->newcomers == NULL ? XEP_OK : xep_newcomers_welcome(grow->newcomers, &patience);
     if (status == XEP_OK) status = xep_boot_grow_open(grow, timeout_ms, &boot);
@@ -119,7 +119,7 @@ static xep_status_t settle(xep_grow_t *grow, xep_status_t status)
 xep_status_t xep_group_make_larger(xep_group_t *group, const xep_grow_args_t *args, const xep_meeting_t *meeting,
                                    xep_status_t status, xep_transport_open_fn open_transport, xep_group_t **group_p)
 {
-    xep_grow_t grow = {.group = group, .meeting = meeting, .patience_ms = part_of(group->timeout_ms, 4)};
+    xep_grow_t grow = {.group = group, .meeting = meeting, .patience_ms = fraction_of(group->timeout_ms, 4)};
     xep_group_t *made = NULL;
     for (uint32_t r = 0; r < group->nranks; r++)
         if (xep_group_is_out(group, r))

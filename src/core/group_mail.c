@@ -59,7 +59,7 @@ static void arrived(void *arg, uint32_t from, const void *message, size_t bytes)
         memcpy(&word, data, sizeof word);
         atomic_store_explicit(&group->mailed_by, from, memory_order_relaxed);
         atomic_store_explicit(&group->mailed_end, word, memory_order_release);
-    } else if (head.kind == XEP_MAIL_STATE || head.kind == XEP_MAIL_PART) {
+    } else if (head.kind == XEP_MAIL_STATE || head.kind == XEP_MAIL_FRAGMENT) {
         keep(group->inbox, from, head.kind, data, head.bytes);
     } else if (head.kind != XEP_MAIL_FIRST) {
         xep_log(XEP_LOG_WARN, "mail of rank %u that makes no sense was dropped: %zu bytes", from, bytes);

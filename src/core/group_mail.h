@@ -8,10 +8,10 @@
 
 /** What a message is about; others read it, so values never change. */
 typedef enum xep_mail_kind {
-    XEP_MAIL_END = 1,   /* a word of group_abort.c */
-    XEP_MAIL_STATE = 2, /* of shrink_state.c */
-    XEP_MAIL_PART = 3,  /* of boot_mail.c */
-    XEP_MAIL_FIRST = 4  /* says nothing */
+    XEP_MAIL_END = 1,      /* a word of group_abort.c */
+    XEP_MAIL_STATE = 2,    /* of shrink_state.c */
+    XEP_MAIL_FRAGMENT = 3, /* of boot_mail.c */
+    XEP_MAIL_FIRST = 4     /* says nothing */
 } xep_mail_kind_t;
 
 /** Most bytes of a message. */
@@ -21,7 +21,7 @@ enum { XEP_MAIL_BYTES = 32 * 1024 };
 typedef struct xep_letter {
     struct xep_letter *next;
     uint32_t from;
-    uint32_t kind; /* XEP_MAIL_STATE, XEP_MAIL_PART */
+    uint32_t kind; /* XEP_MAIL_STATE, XEP_MAIL_FRAGMENT */
     size_t bytes;
     _Alignas(8) char data[];
 } xep_letter_t;

@@ -12,7 +12,7 @@
  *     they were sent. One that lacks it does without these rows, and says so: its sums are its own, and depend on
  *     nothing that others have. What the others have concluded it takes over with their ballots (the ruling), so that
  *     an operation ends alike on all.
- *  3. From the decision on nothing of the rank is stored (heap_part): what is still on its way changes nothing.
+ *  3. From the decision on nothing of the rank is stored (heap_sever): what is still on its way changes nothing.
  *
  * So a tally counts as missing all operations in flight that have not concluded; ballot.h does the rest. There each
  * rank reads what the others say now, here what they have said: that is enough, as ballots only grow. When a rank has
@@ -280,7 +280,7 @@ static void tell_out(xep_buffer_t *buffer, uint32_t rank)
     uint64_t word = buffer->members->offset + offsetof(xep_members_area_t, left_out);
     (void)wire->ops->put_signal(wire, rank, 0, NULL, 0, word, buffer->shape.rank + UINT64_C(1));
     (void)wire->ops->flush(wire);
-    buffer->group->transport->ops->heap_part(buffer->heap, rank);
+    buffer->group->transport->ops->heap_sever(buffer->heap, rank);
 }
 
 /* ---- operations ---- */

@@ -49,9 +49,9 @@ xep_status_t xep_shrink_open(xep_shrink_t *shrink, xep_group_t *group)
 
 void xep_shrink_close(xep_shrink_t *shrink)
 {
-    for (xep_letter_t *part = shrink->parts, *next; part != NULL; part = next) {
-        next = part->next;
-        free(part);
+    for (xep_letter_t *fragment = shrink->fragments, *next; fragment != NULL; fragment = next) {
+        next = fragment->next;
+        free(fragment);
     }
     for (uint32_t r = 0; shrink->of != NULL && r < shrink->nranks; r++) free(shrink->of[r]);
     free(shrink->fresh);
@@ -197,10 +197,10 @@ static void take_state(xep_shrink_t *shrink, const xep_letter_t *letter)
     shrink->fresh[letter->from] = 1;
 }
 
-/* At the end: the parts of an exchange are taken in the order in which they came. */
-static void keep_part(xep_shrink_t *shrink, xep_letter_t *letter)
+/* At the end: the fragments of an exchange are taken in the order in which they came. */
+static void keep_fragment(xep_shrink_t *shrink, xep_letter_t *letter)
 {
-    xep_letter_t **last = &shrink->parts;
+    xep_letter_t **last = &shrink->fragments;
     while (*last != NULL) last = &(*last)->next;
     letter->next = NULL;
     *last = letter;
@@ -210,8 +210,8 @@ xep_status_t xep_shrink_hear(xep_shrink_t *shrink)
 {
     for (xep_letter_t *letter = xep_mail_take(shrink->group), *next; letter != NULL; letter = next) {
         next = letter->next;
-        if (letter->kind == XEP_MAIL_PART) {
-            keep_part(shrink, letter);
+        if (letter->kind == XEP_MAIL_FRAGMENT) {
+            keep_fragment(shrink, letter);
             continue;
         }
         if (!xep_shrink_suspects(shrink, letter->from)) take_state(shrink, letter);

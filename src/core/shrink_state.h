@@ -35,14 +35,14 @@ typedef struct xep_shrink {
     xep_group_t *group;
     uint32_t nranks, words;
     xep_state_t *mine;
-    xep_state_t **of;    /* [nranks] what was heard last of a rank that was not suspected then; NULL: nothing */
-    xep_letter_t *parts; /* of boot_mail.c, not used yet */
-    uint8_t *gone;       /* [nranks] it was gone at the last look */
-    uint8_t *fresh;      /* [nranks] it has said something since the last deadline */
-    uint8_t *late;       /* [nranks] the bootstrap waits for it */
-    int left_out;        /* the others go on without this rank */
-    uint64_t built;      /* the attempt of the group that this rank has made; 0: none */
-    int changed;         /* what this rank says, since it was sent */
+    xep_state_t **of;        /* [nranks] what was heard last of a rank that was not suspected then; NULL: nothing */
+    xep_letter_t *fragments; /* of boot_mail.c, not used yet */
+    uint8_t *gone;           /* [nranks] it was gone at the last look */
+    uint8_t *fresh;          /* [nranks] it has said something since the last deadline */
+    uint8_t *late;           /* [nranks] the bootstrap waits for it */
+    int left_out;            /* the others go on without this rank */
+    uint64_t built;          /* the attempt of the group that this rank has made; 0: none */
+    int changed;             /* what this rank says, since it was sent */
 } xep_shrink_t;
 
 xep_status_t xep_shrink_open(xep_shrink_t *shrink, xep_group_t *group);

@@ -20,7 +20,7 @@ struct xep_heap_wire {
     uint64_t bytes;
     int exposed; /* set by the core before the end: peers that are gone may come back and write by address */
     /* set by the core: what becomes of one rank is no error of the heap. Set before heap_connect, bytes come in
-     * messages alone, which heap_part can refuse, and are copied before they leave; and a rank that has taken all that
+     * messages alone, which heap_sever can refuse, and are copied before they leave; and a rank that has taken all that
      * was sent to it can be sent more, however much others have not taken */
     atomic_int spares;
     /* set by the core before heap_close, or NULL: called once no operation of the heap reads what it was given to send
@@ -57,7 +57,7 @@ typedef struct xep_transport_ops {
      * Of a heap that spares ranks: this one is out. Nothing that comes from it is stored any more, nothing goes to it,
      * and no flush waits for what it has not taken. Any thread.
      */
-    void (*heap_part)(xep_heap_wire_t *heap, uint32_t rank);
+    void (*heap_sever)(xep_heap_wire_t *heap, uint32_t rank);
 
     /** Of a heap that spares ranks, likewise: whether this one, which is in, has not taken all that was sent to it. */
     int (*heap_is_behind)(xep_heap_wire_t *heap, uint32_t rank);

@@ -152,8 +152,8 @@ static bool has_room(xep_ucp_link_t *link, size_t bytes)
     return bytes == 0 || bytes >= pool->chunk_bytes || pool->free != NULL || link->heap->super.spares;
 }
 
-/* pieces of the caller's memory, each a message */
-static xep_status_t send_pieces(xep_ucp_link_t *link, uint64_t offset, const uint8_t *src, size_t bytes)
+/* fragments of the caller's memory, each a message */
+static xep_status_t send_fragments(xep_ucp_link_t *link, uint64_t offset, const uint8_t *src, size_t bytes)
 {
     while (bytes != 0) {
         size_t n = bytes < XEP_UCP_MESSAGE_BYTES ? bytes : XEP_UCP_MESSAGE_BYTES;
@@ -181,7 +181,7 @@ static xep_status_t am_put(xep_ucp_link_t *link, uint64_t offset, const void *sr
     uint64_t sequence = link->sequence;
     xep_status_t status;
     if (bytes < link->heap->pool.chunk_bytes || link->heap->super.spares) status = gather(link, offset, src, bytes);
-    else status = send_pieces(link, offset, src, bytes);
+    else status = send_fragments(link, offset, src, bytes);
     if (sequence != link->sequence) xep_ucp_advance(link->heap->transport);
     return status;
 }
@@ -198,7 +198,7 @@ static bool goes_as_messages(const xep_ucp_link_t *link, size_t bytes)
 static xep_status_t pack_put(xep_ucp_link_t *link, uint64_t offset, const void *src, size_t bytes)
 {
     if (goes_as_messages(link, bytes)) {
-        xep_status_t status = send_pieces(link, offset, src, bytes);
+        xep_status_t status = send_fragments(link, offset, src, bytes);
         xep_ucp_advance(link->heap->transport);
         return status;
     }

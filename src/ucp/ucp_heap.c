@@ -188,7 +188,7 @@ static void drain(xep_ucp_heap_t *heap)
     (void)xep_ucp_links_push(heap);
     for (uint32_t rank = 0; heap->links != NULL && rank < heap->transport->nranks; rank++) {
         xep_ucp_link_t *link = &heap->links[rank];
-        if (link->parted || xep_ucp_peer_of(link)->failed != UCS_OK) continue;
+        if (link->severed || xep_ucp_peer_of(link)->failed != UCS_OK) continue;
         if (link->puts != link->flushed) (void)xep_ucp_link_flush(link);
     }
 }
@@ -230,11 +230,11 @@ void xep_ucp_heap_free(xep_ucp_heap_t *heap)
     free(heap);
 }
 
-void xep_ucp_heap_part(xep_heap_wire_t *base, uint32_t rank)
+void xep_ucp_heap_sever(xep_heap_wire_t *base, uint32_t rank)
 {
     xep_ucp_heap_t *heap = heap_of(base);
     xep_ucp_lock(heap->transport);
-    if (rank != heap->transport->rank) xep_ucp_link_part(&heap->links[rank]);
+    if (rank != heap->transport->rank) xep_ucp_link_sever(&heap->links[rank]);
     xep_ucp_unlock(heap->transport);
 }
 
@@ -243,7 +243,7 @@ int xep_ucp_heap_is_behind(xep_heap_wire_t *base, uint32_t rank)
     xep_ucp_heap_t *heap = heap_of(base);
     const xep_ucp_link_t *link = &heap->links[rank];
     xep_ucp_lock(heap->transport);
-    int is_behind = link->outstanding != 0 && !link->parted;
+    int is_behind = link->outstanding != 0 && !link->severed;
     xep_ucp_unlock(heap->transport);
     return is_behind;
 }

@@ -10,7 +10,7 @@
 xep_status_t xep_ucp_heap_open(xep_transport_t *transport, uint64_t bytes, xep_heap_wire_t **heap_p);
 xep_status_t xep_ucp_heap_connect(xep_heap_wire_t *heap, const void *const *keys, const size_t *bytes);
 void xep_ucp_heap_close(xep_heap_wire_t *heap);
-void xep_ucp_heap_part(xep_heap_wire_t *heap, uint32_t rank);
+void xep_ucp_heap_sever(xep_heap_wire_t *heap, uint32_t rank);
 int xep_ucp_heap_is_behind(xep_heap_wire_t *heap, uint32_t rank);
 
 /** Gives the peers' keys back: while there is a worker. */

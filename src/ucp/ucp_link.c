@@ -181,16 +181,16 @@ void xep_ucp_link_close(xep_ucp_link_t *link)
  * What UCX has for the rank may stay there until the worker ends: it is counted apart, and the chunks it holds are made
  * good when others need some. The intake first: from here on nothing of the rank is stored.
  */
-void xep_ucp_link_part(xep_ucp_link_t *link)
+void xep_ucp_link_sever(xep_ucp_link_t *link)
 {
     xep_ucp_heap_t *heap = link->heap;
-    if (link->parted) return;
+    if (link->severed) return;
     if (heap->intake != NULL) xep_ucp_intake_refuse(heap->intake, link->rank);
     if (link->state == XEP_UCP_LINK_REMOTE) xep_ucp_signals_drop(link);
     if (link->chunk != NULL) xep_ucp_pool_put(&heap->pool, link->chunk);
     link->chunk = NULL;
-    xep_ucp_ops_part(link);
-    link->parted = true;
+    xep_ucp_ops_sever(link);
+    link->severed = true;
     heap->inflight -= link->inflight;
     heap->outstanding -= link->outstanding;
     heap->left_over += link->outstanding;

@@ -11,7 +11,7 @@ xep_status_t xep_ucp_link_open(xep_ucp_link_t *link);
 void xep_ucp_link_close(xep_ucp_link_t *link);
 
 /** Of a heap that spares ranks: parts it from one. */
-void xep_ucp_link_part(xep_ucp_link_t *link);
+void xep_ucp_link_sever(xep_ucp_link_t *link);
 
 /** Sends what the links of a heap hold back. */
 xep_status_t xep_ucp_links_push(xep_ucp_heap_t *heap);

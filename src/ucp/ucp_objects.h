@@ -120,8 +120,8 @@ struct xep_ucp_link {
     xep_ucp_chunk_t *chunk;             /* being filled, or NULL */
     bool touched;                       /* in heap->touched: something was sent or held back since the last flush */
     bool socket;                        /* UCX writes to one: it may keep a rest that it says was sent */
-    bool parted;                        /* the heap goes on without the rank */
-    uint64_t inflight, outstanding;     /* its share of the heap's; once parted, of what UCX still has of it */
+    bool severed;                       /* the heap goes on without the rank */
+    uint64_t inflight, outstanding;     /* its share of the heap's; once severed, of what UCX still has of it */
     xep_ucp_link_t *next_touched;
     uint64_t puts, flushed; /* RMA operations posted; of these, known to be in the peer's memory */
     bool flushing;
@@ -158,7 +158,7 @@ struct xep_ucp_heap {
     uint64_t outstanding;          /* ops UCX has, and queued signals */
     uint64_t numbered;             /* ops there have been */
     xep_ucp_op_t *oldest, *newest; /* those outstanding */
-    uint64_t left_over;            /* ops UCX has for ranks that it has parted from: nobody waits for them */
+    uint64_t left_over;            /* ops UCX has for ranks that it has severed: nobody waits for them */
     xep_ucp_link_t *touched;
     bool used;            /* some link is REMOTE; the heap's thread only */
     _Atomic int status;   /* XEP_OK, or what flush and progress return from now on */
@@ -220,7 +220,7 @@ static inline xep_ucp_peer_t *xep_ucp_peer_of(const xep_ucp_link_t *link)
 /** Whether the rank is gone, and the heap goes on: what is sent to it is dropped. */
 static inline bool xep_ucp_link_is_spared(const xep_ucp_link_t *link)
 {
-    return link->heap->super.spares && (link->parted || xep_ucp_peer_of(link)->failed != UCS_OK);
+    return link->heap->super.spares && (link->severed || xep_ucp_peer_of(link)->failed != UCS_OK);
 }
 
 #endif

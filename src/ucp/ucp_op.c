@@ -111,7 +111,7 @@ static void uncount(const xep_ucp_op_t *op)
     xep_ucp_heap_t *heap = link->heap;
     link->inflight -= op->bytes;
     link->outstanding--;
-    if (link->parted) {
+    if (link->severed) {
         heap->left_over--;
     } else {
         heap->inflight -= op->bytes;
@@ -120,7 +120,7 @@ static void uncount(const xep_ucp_op_t *op)
     }
 }
 
-void xep_ucp_ops_part(xep_ucp_link_t *link)
+void xep_ucp_ops_sever(xep_ucp_link_t *link)
 {
     for (xep_ucp_op_t *op = link->heap->oldest; op != NULL; op = op->newer)
         if (op->link == link) unlist(link->heap, op);

@@ -18,8 +18,8 @@ ucp_request_param_t xep_ucp_op_param(xep_ucp_op_t *op);
 /** What the UCX call for op returned, as a status; op is not to be touched after it. */
 xep_status_t xep_ucp_op_posted(xep_ucp_op_t *op, ucs_status_ptr_t request);
 
-/** Takes those of a link that the heap parts from off the list of those outstanding. Before it counts as parted. */
-void xep_ucp_ops_part(xep_ucp_link_t *link);
+/** Takes those of a link that the heap severs off the list of those outstanding. Before it counts as severed. */
+void xep_ucp_ops_sever(xep_ucp_link_t *link);
 
 void xep_ucp_ops_close(xep_ucp_transport_t *transport);
 

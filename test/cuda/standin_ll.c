@@ -40,9 +40,9 @@ static char *items_of(const place_t *at, uint64_t turn, uint32_t source)
     return at->peer[source] + at->items + turn % at->ring * at->items_bytes;
 }
 
-static uint64_t mail_offset(const place_t *at, uint32_t slot, uint32_t writer)
+static uint64_t line_offset(const place_t *at, uint32_t slot, uint32_t writer)
 {
-    return at->mail + ((uint64_t)slot * at->nranks + writer) * at->mail_bytes;
+    return at->line + ((uint64_t)slot * at->nranks + writer) * at->line_bytes;
 }
 
 static uint32_t *table_of(const place_t *at, uint32_t heap, uint32_t slot, uint32_t owner)
@@ -289,9 +289,9 @@ static void run_offer(const void *args)
              i++, row++)
             memcpy(o->input + row * o->row_stride, o->x + row * o->x_stride, o->row_bytes);
     for (uint32_t r = 0; r < o->at.nranks; r++) {
-        char *mail = o->at.peer[r] + mail_offset(&o->at, o->at.slot_number, o->at.rank);
-        memcpy(mail + o->at.mail_said, o->offer, sizeof o->offer);
-        atomic_store_explicit(word(mail, o->at.mail_ready), epoch, memory_order_release);
+        char *line = o->at.peer[r] + line_offset(&o->at, o->at.slot_number, o->at.rank);
+        memcpy(line + o->at.line_said, o->offer, sizeof o->offer);
+        atomic_store_explicit(word(line, o->at.line_ready), epoch, memory_order_release);
     }
 }
 
@@ -328,10 +328,10 @@ static int take_offers(const xep_cuda_ll_sums_t *c, uint64_t epoch)
     const uint64_t begin = now_ns();
     char *own = at->peer[at->rank];
     for (uint32_t r = 0; r < at->nranks; r++)
-        if (!wait_word(own, mail_offset(at, at->there[r], r) + at->mail_ready, r, epoch, begin, &c->deadline)) return 0;
+        if (!wait_word(own, line_offset(at, at->there[r], r) + at->line_ready, r, epoch, begin, &c->deadline)) return 0;
     for (uint32_t r = 1; r < at->nranks; r++) {
-        if (memcmp(own + mail_offset(at, at->there[r], r) + at->mail_said,
-                   own + mail_offset(at, at->there[0], 0) + at->mail_said, 16) == 0)
+        if (memcmp(own + line_offset(at, at->there[r], r) + at->line_said,
+                   own + line_offset(at, at->there[0], 0) + at->line_said, 16) == 0)
             continue;
         __atomic_store_n(c->differs, r + 1, __ATOMIC_RELEASE);
         return 0;
@@ -348,9 +348,9 @@ static void combine(const xep_cuda_ll_sums_t *c, xep_dtype_t dtype)
         int good = take_offers(c, epoch);
         for (uint64_t t = 0; good && t < c->sum.tokens; t++) sum_token(c, dtype, t, sum);
         for (uint32_t r = 0; r < at->nranks; r++)
-            atomic_store_explicit(word(at->peer[r], mail_offset(at, at->there[r], at->rank) + at->mail_read), epoch,
+            atomic_store_explicit(word(at->peer[r], line_offset(at, at->there[r], at->rank) + at->line_read), epoch,
                                   memory_order_release);
-        wait_all(at->peer[at->rank], at->nranks, mail_offset(at, at->slot_number, 0) + at->mail_read, at->mail_bytes,
+        wait_all(at->peer[at->rank], at->nranks, line_offset(at, at->slot_number, 0) + at->line_read, at->line_bytes,
                  epoch, &c->at_the_end);
     }
     free(sum);

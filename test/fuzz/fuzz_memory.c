@@ -51,7 +51,7 @@ typedef struct heap {
     struct heap *of[FUZZ_MOST_RANKS];
     message_t *messages, **end;
     uint32_t number, pending, pending_to[FUZZ_MOST_RANKS];
-    uint8_t parted[FUZZ_MOST_RANKS];
+    uint8_t severed[FUZZ_MOST_RANKS];
     uint64_t posted;
     heap_key_t key;
 } heap_t;
@@ -110,7 +110,7 @@ static void *wire_map(xep_wire_t *wire, uint32_t rank)
 static void store(heap_t *heap, const message_t *m)
 {
     char *there = place(heap, m->to, m->offset, m->bytes);
-    if (heap->parted[m->to] || heap->of[m->to]->parted[heap->transport->rank]) return;
+    if (heap->severed[m->to] || heap->of[m->to]->severed[heap->transport->rank]) return;
     if (m->bytes > 0) memcpy(m->dst != NULL ? m->dst : there, m->dst != NULL ? there : m->src, m->bytes);
     if (m->has_signal) store_word(heap, m->to, m->signal_offset, m->value);
 }
@@ -178,7 +178,7 @@ static xep_status_t wire_flush(xep_wire_t *wire)
 {
     const heap_t *heap = (heap_t *)wire;
     uint32_t pending = 0;
-    for (uint32_t r = 0; r < FUZZ_MOST_RANKS; r++) pending += heap->parted[r] ? 0 : heap->pending_to[r];
+    for (uint32_t r = 0; r < FUZZ_MOST_RANKS; r++) pending += heap->severed[r] ? 0 : heap->pending_to[r];
     return pending == 0 ? XEP_OK : XEP_INPROGRESS;
 }
 
@@ -190,7 +190,7 @@ static uint64_t wire_mark(xep_wire_t *wire)
 static xep_status_t wire_flush_to(xep_wire_t *wire, uint64_t mark)
 {
     for (const message_t *m = ((heap_t *)wire)->messages; m != NULL; m = m->next)
-        if (m->number < mark && !((heap_t *)wire)->parted[m->to]) return XEP_INPROGRESS;
+        if (m->number < mark && !((heap_t *)wire)->severed[m->to]) return XEP_INPROGRESS;
     return XEP_OK;
 }
 
@@ -200,7 +200,7 @@ static void move_some(heap_t *heap)
     message_t **at = &heap->messages;
     for (uint64_t n = fuzz_dice(4); n > 0 && *at != NULL;) {
         uint32_t to = (*at)->to;
-        if (heap->transport->memory->stopped[heap->transport->of[to]->place] && !heap->parted[to]) {
+        if (heap->transport->memory->stopped[heap->transport->of[to]->place] && !heap->severed[to]) {
             at = &(*at)->next;
             continue;
         }
@@ -287,9 +287,9 @@ static void heap_close(xep_heap_wire_t *super)
     heap->transport = NULL;
 }
 
-static void heap_part(xep_heap_wire_t *super, uint32_t rank)
+static void heap_sever(xep_heap_wire_t *super, uint32_t rank)
 {
-    ((heap_t *)super)->parted[rank] = 1;
+    ((heap_t *)super)->severed[rank] = 1;
 }
 
 static int heap_is_behind(xep_heap_wire_t *super, uint32_t rank)
@@ -405,7 +405,7 @@ static const xep_transport_ops_t transport_ops = {.name = "fuzz",
                                                   .heap_open = heap_open,
                                                   .heap_connect = heap_connect,
                                                   .heap_close = heap_close,
-                                                  .heap_part = heap_part,
+                                                  .heap_sever = heap_sever,
                                                   .heap_is_behind = heap_is_behind,
                                                   .progress = progress,
                                                   .mail = mail,

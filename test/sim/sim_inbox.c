@@ -187,7 +187,7 @@ void sim_inbox_explains(void **state)
 void sim_inbox_lies(void **state)
 {
     static const struct {
-        uint8_t parted;
+        uint8_t in_parts;
         const char *reason;
     } lies[] = {{0, "rank 1 sends 4 rows at once (there is room for 2)"}, {2, "invalid notice from rank 1"}};
     for (size_t i = 0; i < sizeof lies / sizeof lies[0]; i++) {
@@ -196,8 +196,8 @@ void sim_inbox_lies(void **state)
         sim_rank_t *rank = &two.run->world.ranks[0];
         const ll_t *mode = rank->mode;
         ll_notice_t *said = (ll_notice_t *)(void *)(mode->kit.own + mode->layout.common.notices) + 1;
-        assert_int_equal(said->parted, 1);
-        said->parted = lies[i].parted;
+        assert_int_equal(said->in_parts, 1);
+        said->in_parts = lies[i].in_parts;
         assert_int_equal(progress(&two, 0), XEP_ERR_PROTOCOL);
         assert_non_null(strstr(sim_reason(rank, &two.flight[0]->op), lies[i].reason));
         end_two(&two);

@@ -284,7 +284,7 @@ static void places_that_are_none(void **state)
 {
     static const struct {
         uint32_t place;
-        uint8_t in_place, parted;
+        uint8_t in_place, in_parts;
     } lies[] = {{9, 1, 0}, {3, 1, 0}, {UINT32_MAX, 1, 0}, {1, 0, 0}, {1, 1, 1}};
     static const int32_t idx[4] = {0, 1, 2, 3};
     for (size_t i = 0; i < sizeof lies / sizeof lies[0]; i++) {
@@ -297,7 +297,7 @@ static void places_that_are_none(void **state)
         assert_int_equal(said->place, 1);
         said->place = lies[i].place;
         said->in_place = lies[i].in_place;
-        said->parted = lies[i].parted;
+        said->in_parts = lies[i].in_parts;
         assert_int_equal(run->world.plugin->progress(ranks[0].mode, &flight->op), XEP_ERR_PROTOCOL);
         assert_non_null(strstr(sim_reason(&ranks[0], &flight->op), "invalid notice from rank 1"));
         script_flight_free(&ranks[1], liar);

@@ -87,12 +87,12 @@ static const xep_wire_ops_t heap_ops = {.size = sizeof(xep_wire_ops_t),
                                         .flush = heap_flush,
                                         .progress = heap_progress};
 
-static void heap_part(xep_heap_wire_t *heap, uint32_t rank)
+static void heap_sever(xep_heap_wire_t *heap, uint32_t rank)
 {
-    if (heap->wire.ops == &heap_ops) sim_wire_part(member_at(heap, offsetof(member_t, heap))->rank, rank);
+    if (heap->wire.ops == &heap_ops) sim_wire_sever(member_at(heap, offsetof(member_t, heap))->rank, rank);
 }
 
-static const xep_transport_ops_t transport_ops = {.name = "simulated", .heap_part = heap_part};
+static const xep_transport_ops_t transport_ops = {.name = "simulated", .heap_sever = heap_sever};
 
 static uint32_t dead_rank(xep_boot_t *boot)
 {
@@ -293,7 +293,7 @@ static void give_up_others(member_t *member, const sim_death_t *death)
     xep_buffer_t *buffer = &member->buffer;
     if (!death->is_over || !death->is_given_up || death->rank != member->rank->index) return;
     for (uint32_t r = 0; r < world->options.nranks; r++)
-        if (world->ranks[r].wire.parted[death->rank] && sim_chance(&member->rank->dice, 5))
+        if (world->ranks[r].wire.severed[death->rank] && sim_chance(&member->rank->dice, 5))
             xep_group_put_out(&member->group, r, XEP_OUT_LATE);
     if (buffer->members->open && buffer->members->ways->is_cut_off(buffer) && sim_chance(&member->rank->dice, 5))
         atomic_store(&buffer->members->own->left_out, world->options.nranks + UINT64_C(1));

@@ -147,18 +147,18 @@ static char *find_passed(const sim_world_t *world, passed_place_t place)
 {
     char *heap = world->ranks[0].env.heap;
     const normal_t *mode = world->ranks[0].mode;
-    if (place == IN_LINE) return heap + mode->layout.feed_mail;
+    if (place == IN_LINE) return heap + mode->layout.feed_line;
     if (place == IN_METADATA) return heap + xep_area_at(mode->layout.feed_metadata, 0);
     return heap + mode->layout.feed_records + sizeof(normal_record_t) +
            (sim_small_shape.nranks + (size_t)sim_small_shape.experts) * sizeof(uint32_t);
 }
 
 /* The first line of a rank: of the first index and of its first feeder. */
-static const normal_feed_mail_t *line_at(const sim_world_t *world, uint32_t rank)
+static const normal_feed_line_t *line_at(const sim_world_t *world, uint32_t rank)
 {
     const normal_t *mode = world->ranks[rank].mode;
     const char *heap = world->ranks[rank].env.heap;
-    return (const void *)(heap + mode->layout.feed_mail);
+    return (const void *)(heap + mode->layout.feed_line);
 }
 
 /* Ranks 1 and 2 go as far as they get without rank 0, or with its record alone. */
@@ -176,7 +176,7 @@ static void check_passed_lie(void **state, const passed_lie_t *lie)
     call->tokens[2] = 5;
     assert_true(sim_run_open(run));
     char *at = find_passed(world, lie->place);
-    const normal_feed_mail_t *line = line_at(world, 0), *there = line_at(world, 2);
+    const normal_feed_line_t *line = line_at(world, 0), *there = line_at(world, 2);
     for (uint32_t i = 0; i < 400 && lie->place != IN_TAIL && there->recorded == 0; i++) {
         script_player_step(&world->ranks[0]);
         sim_wire_step(world, &world->dice);
@@ -201,9 +201,9 @@ static void passed_lies(void **state)
          "rank 2 passes 4 rows, whose sums belong to row 0 of 6 (5 to 5 rows)"},
         {IN_TAIL, offsetof(normal_feed_tail_t, returned), 2, 8,
          "rank 2 passes 5 rows, whose sums belong to row 2 of 6 (5 to 5 rows)"},
-        {IN_LINE, offsetof(normal_feed_mail_t, passed), (1 << XEP_FEED_ROWS_BITS) + 6, 8,
+        {IN_LINE, offsetof(normal_feed_line_t, passed), (1 << XEP_FEED_ROWS_BITS) + 6, 8,
          "rank 2 has passed 6 rows of 5"},
-        {IN_LINE, offsetof(normal_feed_mail_t, passed), (1 << XEP_FEED_ROWS_BITS) + 5, 8,
+        {IN_LINE, offsetof(normal_feed_line_t, passed), (1 << XEP_FEED_ROWS_BITS) + 5, 8,
          "rank 2 has passed 5 rows of 5"},
         {IN_METADATA, 0, 5, 4, "rank 2 passed a row with token 5"},
         {IN_METADATA, 0, UINT32_MAX, 4, "rank 2 passed a row with token 4294967295"},

@@ -84,7 +84,7 @@ static int is_refused(sim_rank_t *self, uint32_t rank)
     const sim_options_t *options = &self->world->options;
     uint32_t inflight = 0, there = 0;
     for (const sim_message_t *m = self->world->messages; m != NULL; m = m->next) {
-        if (m->from != self->index || self->wire.parted[m->to]) continue;
+        if (m->from != self->index || self->wire.severed[m->to]) continue;
         inflight++;
         there += m->to == rank;
     }
@@ -105,7 +105,7 @@ static xep_status_t post(sim_rank_t *self, const sim_message_t *message)
 {
     sim_world_t *world = self->world;
     sim_message_t **end = &world->messages, *copy;
-    if (self->wire.parted[message->to]) return XEP_OK;
+    if (self->wire.severed[message->to]) return XEP_OK;
     if (is_refused(self, message->to)) return XEP_INPROGRESS;
     if (heap_at(&world->ranks[message->to], message->offset, message->bytes) == NULL) return XEP_ERR_TRANSPORT;
     copy = malloc(sizeof *copy);
@@ -170,7 +170,7 @@ static xep_status_t flush_to(sim_rank_t *self, uint64_t mark)
 {
     xep_status_t status = XEP_OK;
     for (sim_message_t *m = self->world->messages; m != NULL; m = m->next) {
-        if (m->from != self->index || m->number >= mark || self->wire.parted[m->to]) continue;
+        if (m->from != self->index || m->number >= mark || self->wire.severed[m->to]) continue;
         if (m->stage == HELD) m->stage = POSTED;
         if (m->stage == POSTED || m->is_get) status = XEP_INPROGRESS;
     }
@@ -252,7 +252,7 @@ static void deliver(sim_world_t *world, sim_message_t *message)
 {
     sim_rank_t *to = &world->ranks[message->to];
     char *there = heap_at(to, message->offset, message->bytes);
-    if (to->wire.parted[message->from]) there = NULL; /* of a rank that is out nothing is stored */
+    if (to->wire.severed[message->from]) there = NULL; /* of a rank that is out nothing is stored */
     if (there != NULL && message->bytes)
         memcpy(message->is_get ? message->dst : there, message->is_get ? there : message->copy, message->bytes);
     if (there != NULL && message->has_signal) word_store(to, message->signal_offset, message->value);
@@ -315,18 +315,18 @@ void sim_wire_bury(sim_world_t *world, uint32_t rank)
 }
 
 /* What is held of its own never leaves; the rest the other may still take, if it lives. */
-void sim_wire_part(sim_rank_t *self, uint32_t rank)
+void sim_wire_sever(sim_rank_t *self, uint32_t rank)
 {
-    if (self->wire.parted[rank]) return;
+    if (self->wire.severed[rank]) return;
     drop_between(self->world, rank, self->index, 0);
     drop_between(self->world, self->index, rank, self->world->ranks[rank].dead ? 0 : UINT64_MAX);
-    self->wire.parted[rank] = 1;
+    self->wire.severed[rank] = 1;
 }
 
 int sim_wire_is_behind(const sim_rank_t *self, uint32_t rank)
 {
     const sim_message_t *m = self->world->messages;
-    if (self->wire.parted[rank]) return 0;
+    if (self->wire.severed[rank]) return 0;
     while (m != NULL && (m->from != self->index || m->to != rank || m->stage == TAKEN)) m = m->next;
     return m != NULL;
 }

@@ -24,8 +24,8 @@ uint64_t sim_wire_posted(const sim_world_t *world, uint32_t rank);
 /** A rank has died: of what it has sent to each of the others, a part from the begin on is still to come. */
 void sim_wire_bury(sim_world_t *world, uint32_t rank);
 
-/** As heap_part and heap_is_behind of a transport: another rank is out for this one; does not take all that it sent. */
-void sim_wire_part(sim_rank_t *self, uint32_t rank);
+/** As heap_sever and heap_is_behind of a transport: another rank is out for this one; has not taken all it sent. */
+void sim_wire_sever(sim_rank_t *self, uint32_t rank);
 int sim_wire_is_behind(const sim_rank_t *self, uint32_t rank);
 
 /** Forgets all messages. */

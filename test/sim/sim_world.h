@@ -36,7 +36,7 @@ typedef struct sim_wire {
     uint64_t posted;                   /* messages to ranks that are not mapped */
     uint64_t posted_bytes;             /* of these */
     uint64_t held_up;                  /* calls of flush_to that were told to wait */
-    uint8_t parted[SIM_MAX_RANKS];     /* ranks of which nothing is stored here any more, and to which nothing goes */
+    uint8_t severed[SIM_MAX_RANKS];    /* ranks of which nothing is stored here any more, and to which nothing goes */
     char sentence[SIM_SENTENCE_BYTES]; /* why it failed first; "": it has not */
 } sim_wire_t;
 

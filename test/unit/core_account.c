@@ -10,7 +10,7 @@
 enum { RANKS = 8 };
 
 static xep_account_t of[RANKS];
-static uint8_t died[RANKS], parts[RANKS];
+static uint8_t died[RANKS], roles[RANKS];
 
 static void all_wait(uint32_t kind, uint64_t number, const char *what, uint32_t opens)
 {
@@ -36,7 +36,7 @@ static void says_nothing(uint32_t rank)
 static void expect(uint32_t rank, const char *sentence)
 {
     char text[512];
-    xep_accounts_t accounts = {.nranks = RANKS, .rank = rank, .of = of, .died = died, .parts = parts};
+    xep_accounts_t accounts = {.nranks = RANKS, .rank = rank, .of = of, .died = died, .roles = roles};
     xep_accounts_tell(&accounts, text, sizeof text);
     assert_string_equal(text, sentence);
 }
@@ -151,7 +151,7 @@ TEST(short_of_room)
     says_nothing(5);
     for (size_t bytes = 0; bytes < 100; bytes++) {
         char text[128];
-        xep_accounts_t accounts = {.nranks = RANKS, .of = of, .died = died, .parts = parts};
+        xep_accounts_t accounts = {.nranks = RANKS, .of = of, .died = died, .roles = roles};
         memset(text, '#', sizeof text);
         xep_accounts_tell(&accounts, text, bytes);
         if (bytes > 0) assert_true(strlen(text) < bytes);

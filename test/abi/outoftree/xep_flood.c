@@ -79,7 +79,8 @@ static xep_status_t lay_heap(const xep_shape_t *shape, xep_heap_layout_t *common
 /* ---- dispatch ---- */
 
 /* What every rank gets: rows, indices, the notice. */
-static int delivery_part(const void *opaque, const xep_op_t *op, uint32_t rank, uint32_t number, xep_part_t *part)
+static int delivery_transfer(const void *opaque, const xep_op_t *op, uint32_t rank, uint32_t number,
+                             xep_transfer_t *transfer)
 {
     const flood_t *mode = opaque;
     const slot_t *slot = slot_of(mode, op);
@@ -87,18 +88,18 @@ static int delivery_part(const void *opaque, const xep_op_t *op, uint32_t rank, 
     const uint64_t delivery = xep_notices_entry_of(&mode->kit, op->turn, mode->kit.shape->rank);
     (void)rank;
     if (number == 0)
-        *part = (xep_part_t){.src = args->x,
-                             .src_stride = args->x_stride,
-                             .rows = slot->notice.tokens,
-                             .bytes = xep_dispatch_row_bytes(args),
-                             .offset = xep_area_at(mode->layout.rows, delivery),
-                             .stride = mode->layout.stride};
+        *transfer = (xep_transfer_t){.src = args->x,
+                                     .src_stride = args->x_stride,
+                                     .rows = slot->notice.tokens,
+                                     .bytes = xep_dispatch_row_bytes(args),
+                                     .offset = xep_area_at(mode->layout.rows, delivery),
+                                     .stride = mode->layout.stride};
     else if (number == 1)
-        *part = (xep_part_t){.src = (const char *)slot->experts,
-                             .rows = 1,
-                             .bytes = slot->notice.tokens * args->topk * sizeof(int64_t),
-                             .offset = xep_area_at(mode->layout.chosen, delivery)};
-    else xep_notices_part(&mode->kit, op, &slot->notice, part);
+        *transfer = (xep_transfer_t){.src = (const char *)slot->experts,
+                                     .rows = 1,
+                                     .bytes = slot->notice.tokens * args->topk * sizeof(int64_t),
+                                     .offset = xep_area_at(mode->layout.chosen, delivery)};
+    else xep_notices_transfer(&mode->kit, op, &slot->notice, transfer);
     return number <= 2;
 }
 
@@ -191,7 +192,8 @@ static xep_status_t flood_dispatch(void *opaque, xep_op_t *op)
 /* ---- combine ---- */
 
 /* The rows of a reader, then the offer. */
-static int returned_part(const void *opaque, const xep_op_t *op, uint32_t rank, uint32_t number, xep_part_t *part)
+static int returned_transfer(const void *opaque, const xep_op_t *op, uint32_t rank, uint32_t number,
+                             xep_transfer_t *transfer)
 {
     const flood_t *mode = opaque;
     const xep_shape_t *shape = mode->kit.shape;
@@ -199,14 +201,14 @@ static int returned_part(const void *opaque, const xep_op_t *op, uint32_t rank, 
     size_t stride;
     const char *x = xep_combine_outputs(&mode->kit, op, &stride);
     if (number == 0)
-        *part = (xep_part_t){.src = x + slot->begin[rank] * stride,
-                             .src_stride = stride,
-                             .rows = slot->from[rank].tokens,
-                             .bytes = xep_combine_row_bytes(op->combine),
-                             .stride = mode->layout.common.combine_stride,
-                             .offset = xep_area_at(mode->layout.returned, slot->from[rank].slot) +
-                                       shape->rank * shape->tokens * mode->layout.common.combine_stride};
-    else xep_combine_offer_part(&mode->kit, op, part);
+        *transfer = (xep_transfer_t){.src = x + slot->begin[rank] * stride,
+                                     .src_stride = stride,
+                                     .rows = slot->from[rank].tokens,
+                                     .bytes = xep_combine_row_bytes(op->combine),
+                                     .stride = mode->layout.common.combine_stride,
+                                     .offset = xep_area_at(mode->layout.returned, slot->from[rank].slot) +
+                                               shape->rank * shape->tokens * mode->layout.common.combine_stride};
+    else xep_combine_offer_transfer(&mode->kit, op, transfer);
     return number <= 1;
 }
 
@@ -244,7 +246,7 @@ static xep_status_t flood_combine(void *mode, xep_op_t *op)
 /* ---- open and close ---- */
 
 static const xep_step_t dispatch_steps[] = {
-    {.name = "room to send rows", .run = xep_step_send, .parts = delivery_part},
+    {.name = "room to send rows", .run = xep_step_send, .transfers = delivery_transfer},
     {.name = "notices", .run = xep_step_wait, .word = xep_notices_word},
     {.name = "copies", .run = receive},
     {.name = "the wire", .run = xep_step_flush},
@@ -253,7 +255,7 @@ static const xep_step_t dispatch_steps[] = {
 
 static const xep_step_t combine_steps[] = {
     {.name = "readers of the last combine", .run = xep_combine_drain, .word = xep_combine_read_word},
-    {.name = "room to give rows back", .run = xep_step_send, .parts = returned_part},
+    {.name = "room to give rows back", .run = xep_step_send, .transfers = returned_transfer},
     {.name = "offers", .run = xep_step_wait, .word = xep_combine_ready_word},
     {.name = "agreement", .run = xep_combine_take_offers},
     {.name = "sums", .run = sum, .agreed = 1},
