@@ -113,10 +113,10 @@ inline adopt(r_, q_)
 
 #ifdef WIRE
 #define HAD(q, o, s) (HAS(ended[q], o) && HAS(WORDS(q, s), o))
-#define IS_THERE(o, s) (HAD(0, o, s) || HAD(1, o, s) || HAD(2, o, s) || HAD(RANKS - 1, o, s))
 #else
-#define IS_THERE(o, s) (HAS(WORDS(0, s), o) || HAS(WORDS(1, s), o) || HAS(WORDS(2, s), o) || HAS(WORDS(RANKS - 1, s), o))
+#define HAD(q, o, s) HAS(WORDS(q, s), o)
 #endif
+#define IS_THERE(o, s) (HAD(0, o, s) || HAD(1, o, s) || HAD(2, o, s) || HAD(RANKS - 1, o, s))
 
 /* While the ranks agree nothing ends: what they have said is here stays all that is here. */
 #ifdef DEFECT_FROZEN
@@ -154,7 +154,8 @@ inline find_members(r_, o_)
         asked[r] = 0; \
         out = out | (suspects[r] & BIT(r)); /* it reads that it is out itself */ \
         z = 0 } \
-    :: d_step { LISTENS(r, i) && IS_OPEN(r) && !HAS(asked[r], i) && (r == i || SAME(r, i)) -> asked[r] = asked[r] | BIT(i) }
+    :: d_step { LISTENS(r, i) && IS_OPEN(r) && !HAS(asked[r], i) && (r == i || SAME(r, i)) -> \
+        asked[r] = asked[r] | BIT(i) }
 
 #define DOUBT(i) \
     :: d_step { LISTENS(r, i) && r != i && ended[r] != BIT(OPS) - 1 && (HAS(dead, i) || slow == i) -> \
@@ -224,7 +225,7 @@ end:
 #if RANKS > 3
     DOUBT(3)
 #endif
-    /* the ballots, one at a time: what is new is taken over, what is the same is counted, what is behind is waited for */
+    /* the ballots, one at a time: what is new is adopted, what is the same is counted, what is behind is waited for */
     LOOK_AT(0)
     LOOK_AT(1)
     LOOK_AT(2)

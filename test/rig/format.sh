@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# C sources are as clang-format 14 leaves them ("make format" makes them so); no line has more than 120 columns.
+# Sources of C and CUDA are as clang-format 14 leaves them ("make format" makes them so); no line has more than 120
+# columns.
 set -u
 cd "$srcdir" || exit 99
 tmp=$(mktemp -d) || exit 99
@@ -20,8 +21,9 @@ too_long() {
 printf '%121s\n' x >"$tmp/long"
 [ "$(too_long "$tmp/long")" = "$tmp/long:1: 121 columns" ] || { echo 'a line of 121 columns is not found'; exit 1; }
 
-written -name '*.[ch]' -o -name '*.cpp' -o -name '*.in' >"$tmp/sources"
+written -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.cpp' -o -name '*.in' >"$tmp/sources"
 { written -name '*.sh' -o -name '*.bash' -o -name '*.py' -o -name '*.md' -o -name '*.mk' -o -name '*.toml'
+  written -name '*.pml'
   written -name '*.1' -o -name run-test -o -name run-tests -o -name extract-example
   written -path 'contrib/configure-*' -o -path .ci/run
   ls README.md ARCHITECTURE.md CONTRIBUTING.md NEWS Makefile.am configure.ac autogen.sh; } >"$tmp/others"
@@ -36,7 +38,7 @@ for format in clang-format-14 clang-format; do
     format=
 done
 [ -n "$format" ] || { echo 'skipped: clang-format 14 is not installed (Debian: clang-format)'; exit 77; }
-"$format" --style=file --dry-run -Werror $(grep '\.[ch]$' "$tmp/sources") 2>"$tmp/found" ||
+"$format" --style=file --dry-run -Werror $(grep -E '\.([ch]|cuh?)$' "$tmp/sources") 2>"$tmp/found" ||
     { head -20 "$tmp/found"; echo 'run "make format"'; exit 1; }
 mkdir "$tmp/tree"
 cp .clang-format "$tmp/tree"
