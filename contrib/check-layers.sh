@@ -13,9 +13,11 @@ tmp=$(mktemp -d) || exit 2
 trap 'rm -rf "$tmp"' EXIT
 found=$tmp/found
 includes=$tmp/includes
+shipped='include src plugins tools oracle python/ext' # all but the tests
 
 sources() {
-    find "$@" -type f \( -name '*.c' -o -name '*.h' -o -name '*.h.in' -o -name '*.cpp' \) 2>/dev/null | sort
+    find "$@" -type f \( -name '*.c' -o -name '*.h' -o -name '*.h.in' -o -name '*.cpp' -o -name '*.cu' -o \
+        -name '*.cuh' \) 2>/dev/null | sort
 }
 
 # file:line:text of the code alone: comments and the insides of strings are blanked, names of included files are not
@@ -57,8 +59,8 @@ report() {
 # "file:line folder-of-the-included included" for every include; the folder is "system" for what is not in the tree.
 # Basenames are unique, so a basename tells the folder.
 includes() {
-    { sources include src plugins tools oracle | sed 's/^/H /; s/\.in$//'
-      code include src plugins tools oracle | grep -E '^[^:]*:[0-9]*:[ ]*#[ ]*include' | sed 's/^/I /'; } | awk '
+    { sources $shipped | sed 's/^/H /; s/\.in$//'
+      code $shipped | grep -E '^[^:]*:[0-9]*:[ ]*#[ ]*include' | sed 's/^/I /'; } | awk '
         $1 == "H" {
             n = split($2, part, "/"); base = part[n]
             folder[base] = substr($2, 1, length($2) - length(base) - 1)
@@ -119,16 +121,21 @@ check_includes() {
     awk '$1 ~ /^tools\/perf\// && $2 == "src/core" && $3 !~ /^cost_(rows|model)\.h$/ { print $1 ":" $3 }' \
         "$includes" | report direction
     may 'oracle' 'oracle|include/xep'
+    may 'python/ext' 'python/ext|include/xep'
     for folder in plugins/*/; do
         may "${folder%/}" "${folder%/}|plugins/kit|plugins/kernels|include/xep$(shared_with "$folder")"
     done
     only '(ucp|uct|ucs|ucm)/.*' 'src/ucp/'
     only 'pmix.*\.h' 'src/pmix/|tools/run/'
+    only 'Python\.h|structmember\.h|numpy/.*' 'python/ext/'
+    only 'cuda_(bf16|fp16)\.h' 'plugins/cuda/[^:]*\.cuh?$'
     awk '$1 ~ /^include\/xep\/xep\.h:/ && $3 ~ /(plugin|wire)\.h$/ { print $1 ":" $3 }
-         $1 ~ /^(tools|oracle)\// && $3 ~ /xep\/(plugin|wire)\.h$/ { print $1 ":" $3 }' "$includes" | report direction
+         $1 ~ /^(tools|oracle|python)\// && $3 ~ /xep\/(plugin|wire)\.h$/ { print $1 ":" $3 }' "$includes" |
+        report direction
     # a mode has the C library's memory, strings and numbers, and vector instructions
     awk '$1 ~ /^plugins\// && $2 == "system" &&
-         $3 !~ /^(assert|errno|float|inttypes|limits|math|std[a-z]*|string|immintrin|arm_neon|arm_sve|sys\/mman)\.h$/ {
+         $3 !~ /^(assert|errno|float|inttypes|limits|math|std[a-z]*|string|immintrin|arm_neon|arm_sve|sys\/mman)\.h$/ &&
+         $3 !~ /^cuda_(bf16|fp16)\.h$/ {
              print $1 ":" $3 }' "$includes" | report direction
 }
 
@@ -179,8 +186,9 @@ depends() {
                 while (match(text, /xep_[a-z0-9_]+/)) {
                     name = substr(text, RSTART, RLENGTH); text = substr(text, RSTART + RLENGTH)
                     if (!(name in owner)) continue
-                    if (owner[name] ~ /^src\/api(_operations)?$/ && from != owner[name]) print "below", at[i] ": " name
-                    else depend(from, owner[name], at[i])
+                    if (owner[name] !~ /^src\/api(_layout|_operations)?$/ || from == owner[name])
+                        depend(from, owner[name], at[i])
+                    else print "below", at[i] ": " name
                 }
             }
             for (name in declared) {
@@ -211,12 +219,12 @@ check_plugins() {
     code plugins | grep -E "\\<($calls)[ ]*\\(" |
         report 'a mode does not call this'
     code plugins | grep -E ':[ ]*(extern|static|_Thread_local)( [^(]*)?[;=,]|:[ ]*static [^(]*[;=[]' |
-        grep -vE '\<(const|inline)\>|_Static_assert' | report 'a mode has no mutable globals'
+        grep -vE '\<(const|constexpr|inline|__shared__)\>|_Static_assert' | report 'a mode has no mutable globals'
 }
 
 check_words() {
     grep -niE 'token|expert|top_?k' $(sources src/ucp) /dev/null | report 'the transport does not know this word'
-    code src include plugins tools oracle test | grep -E '\<ep\>' | report 'no variable is called ep'
+    code $shipped test | grep -E '\<ep\>' | report 'no variable is called ep'
 }
 
 check_files() {
@@ -247,7 +255,7 @@ check_corpora() {
     done | report 'an input of a corpus'
 }
 
-strip include src plugins tools oracle test >"$tmp/code"
+strip $shipped test >"$tmp/code"
 check_includes
 check_rooms
 check_plugins

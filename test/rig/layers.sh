@@ -9,7 +9,8 @@ bash "$check" "$srcdir" || { echo "the tree breaks the rules above"; exit 1; }
 
 mkdir "$tmp/tree"
 (cd "$srcdir" && find include src plugins tools oracle test contrib python \
-    \( -name '*.[ch]' -o -name '*.h.in' -o -name '*.cpp' -o -name '*.sh' -o -path 'test/fuzz/corpus/*/*' \) -print |
+    \( -name '*.[ch]' -o -name '*.h.in' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' -o \
+    -name '*.sh' -o -path 'test/fuzz/corpus/*/*' \) -print |
     tar cf - -T -) | tar xf - -C "$tmp/tree"
 chmod -R u+w "$tmp/tree"
 : >"$tmp/expected"
@@ -53,6 +54,15 @@ bad plugins/normal/normal.c '#include "../../src/core/team.h"' "$not_included"
 bad plugins/normal/normal.c '#include <pthread.h>' "$not_included"
 bad plugins/other/other.c '#include "../normal/normal.h"' "$not_included"
 bad plugins/kit/shared.c '#include "normal.h"' "$not_included"
+bad plugins/cuda/cuda_plan.cu '#include "layout.h"' "$not_included"
+bad plugins/cuda/cuda_plan.cu '#include <cuda_runtime.h>' "$not_included"
+bad plugins/cuda/cuda_words.cuh '#include "group.h"' "$not_included"
+bad plugins/cuda/cuda_ll.c '#include <cuda_fp16.h>' "$not_included"
+bad python/ext/ext_layout.c '#include "layout.h"' "$not_included"
+bad python/ext/ext_layout.c '#include "cuda_layout.h"' "$not_included"
+bad python/ext/ext_layout.c '#include <xep/plugin.h>' "$not_included"
+bad python/ext/ext_layout.c '#include <ucp/api/ucp.h>' "$not_included"
+bad tools/info/xep_info.c '#include <Python.h>' "$not_included"
 
 # closes FILE LINE OTHER INCLUDE: the line makes a circle of the file and the other, which has the include
 closes() {
@@ -63,9 +73,12 @@ closes src/core/room.c '#include "heap.h"' src/core/heap.c room.h
 closes src/util/cpu.c 'static int grow(void) { return xep_team_create(1, 0); }' src/core/team.c cpu.h
 bad src/core/handle.c 'static void drop(xep_handle_t *h) { xep_handle_release(h); }' 'api.c is on top'
 bad src/api_check.c 'static void stop(xep_group_t *g) { xep_group_abort(g); }' 'api.c is on top'
+bad src/util/dtype.c 'static xep_status_t lay(void) { return xep_layout(0, 0); }' 'api.c is on top'
 bad src/util/log.h 'unsigned xep_cpu_count(void);' 'a header declares what its .c defines'
 bad src/ucp/ucp_lock.h 'void xep_ucp_lock_twice(void);' 'a header declares what its .c defines'
 
+bad plugins/cuda/cuda_plan.cu 'static __device__ int plans;' 'a mode has no mutable globals'
+bad plugins/cuda/cuda_plan.cu 'static void p(void) { printf("x"); }' 'a mode does not call this'
 bad plugins/normal/normal.c 'static const char *v(void) { return getenv("X"); }' 'a mode does not call this'
 bad plugins/normal/normal.c 'static void p(void) { fprintf(0, "x"); }' 'a mode does not call this'
 bad plugins/normal/normal.c 'static int calls;' 'a mode has no mutable globals'
@@ -75,6 +88,7 @@ bad src/ucp/ucp_new.c '/* one per Expert */' 'the transport does not know this w
 bad src/ucp/ucp_new.c 'int ntokens;' 'the transport does not know this word'
 bad src/ucp/ucp_new.c 'int topk;' 'the transport does not know this word'
 bad src/core/group.c 'struct peer { void *ep; };' 'no variable is called ep'
+bad python/ext/ext_layout.c 'static int ep;' 'no variable is called ep'
 bad src/ucp/ucp_new.c 'void close_peer(struct peer *p) { close(p->ep); }' 'no variable is called ep'
 
 # no violations
@@ -85,6 +99,8 @@ add tools/run/run_new.c '#include <pmix_server.h>'
 add src/api.c '#include "ucp/ucp_transport.h"'
 add plugins/normal/normal.c '#include "copy.h"'
 add plugins/normal/normal.c '#include <immintrin.h>'
+add plugins/cuda/cuda_plan.cu '#include <cuda_bf16.h>'
+add python/ext/ext_layout.c '#include <Python.h>'
 add plugins/normal/normal.c 'static const int table[] = {1};'
 add plugins/normal/normal.c '__attribute__((format(printf, 2, 3)))'
 
