@@ -7,12 +7,12 @@ plugin_ldflags = -module -avoid-version -shared -no-undefined
 # What modes are made of, part of each: for those of other projects an archive, its headers, and xep-kit.pc.
 kit_headers = \
 	%D%/kit/agree.h %D%/kit/carve.h %D%/kit/forwarders.h %D%/kit/handshake.h %D%/kit/kit.h %D%/kit/rows.h \
-	%D%/kit/notices.h %D%/kit/place.h %D%/kit/send.h %D%/kit/masks.h %D%/kit/steps.h %D%/kit/words.h
+	%D%/kit/notices.h %D%/kit/kit_in_place.h %D%/kit/send.h %D%/kit/masks.h %D%/kit/steps.h %D%/kit/words.h
 xepkitincludedir = $(includedir)/xep/kit
 xepkitinclude_HEADERS = $(kit_headers)
 kit_sources = \
 	%D%/kit/agree.c %D%/kit/carve.c %D%/kit/forwarders.c %D%/kit/handshake.c %D%/kit/kit.c %D%/kit/notices.c \
-	%D%/kit/place.c %D%/kit/send.c %D%/kit/masks.c %D%/kit/steps.c %D%/kit/words.c
+	%D%/kit/kit_in_place.c %D%/kit/send.c %D%/kit/masks.c %D%/kit/steps.c %D%/kit/words.c
 noinst_LTLIBRARIES += libxep_kit_parts.la
 libxep_kit_parts_la_SOURCES = $(kit_sources)
 libxep_kit_parts_la_CPPFLAGS = $(plugin_cppflags)
@@ -36,7 +36,7 @@ xep_normal_la_SOURCES = \
 	%D%/normal/normal_heap.c %D%/normal/normal_plan.c %D%/normal/normal_masks.h %D%/normal/normal_masks.c \
 	%D%/normal/normal_grants.h \
 	%D%/normal/normal_records.c %D%/normal/normal_digest.c %D%/normal/normal_recv.h %D%/normal/normal_recv.c \
-	%D%/normal/normal_place.h %D%/normal/normal_place.c %D%/normal/normal_metadata.h \
+	%D%/normal/normal_in_place.h %D%/normal/normal_in_place.c %D%/normal/normal_metadata.h \
 	%D%/normal/normal_pieces.h %D%/normal/normal_pieces.c %D%/normal/normal_next.c \
 	%D%/normal/normal_nodes.h %D%/normal/normal_nodes.c %D%/normal/normal_relay.c \
 	%D%/normal/normal_pass.c %D%/normal/normal_forward.c %D%/normal/normal_return.c \
@@ -49,7 +49,7 @@ xep_normal_la_LIBADD = libxep_kit_parts.la libxep_kernels.la -lm
 xep_ll_la_SOURCES = \
 	%D%/ll/ll.h %D%/ll/ll_notice.h %D%/ll/ll.c %D%/ll/ll_begin.c %D%/ll/ll_heap.c \
 	%D%/ll/ll_nodes.c %D%/ll/ll_parts.c %D%/ll/ll_inbox.c %D%/ll/ll_send.c %D%/ll/ll_receive.c %D%/ll/ll_unpack.c \
-	%D%/ll/ll_place.h %D%/ll/ll_place.c %D%/ll/ll_offer.c %D%/ll/ll_sum.c \
+	%D%/ll/ll_in_place.h %D%/ll/ll_in_place.c %D%/ll/ll_offer.c %D%/ll/ll_sum.c \
 	%D%/kernels/cast.h %D%/kernels/cast.c %D%/kernels/cast_kernels.h %D%/kernels/cast_blocks.h \
 	%D%/kernels/cast_avx2.c %D%/kernels/cast_avx512.c %D%/kernels/cast_avx512.h %D%/kernels/cast_vbmi.c \
 	%D%/kernels/cast_table.c %D%/kernels/cast_table.h \

@@ -28,7 +28,7 @@ xep_perf_SOURCES = \
 	%D%/perf/perf_options.c %D%/perf/perf_options.h \
 	%D%/perf/perf_peer.c %D%/perf/perf_peer.h \
 	%D%/perf/perf_pieces.c %D%/perf/perf_pieces.h \
-	%D%/perf/perf_place.c %D%/perf/perf_place.h \
+	%D%/perf/perf_in_place.c %D%/perf/perf_in_place.h \
 	%D%/perf/perf_plan.c %D%/perf/perf_plan.h \
 	%D%/perf/perf_pressure.c %D%/perf/perf_pressure.h \
 	%D%/perf/perf_report.c %D%/perf/perf_report.h \

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /* The plugin: its memory, its progress, its name. */
-#include "ll_place.h"
+#include "ll_in_place.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -23,7 +23,7 @@ static void lay_slot(const ll_t *mode, xep_carve_t *carve, ll_slot_t *slot)
     slot->expert_rows = xep_carve_array(carve, shape->local_experts, sizeof *slot->expert_rows);
     uint64_t rows = mode->layout.common.recv_rows;
     if (!mode->kit.all_mapped) slot->origin = xep_carve_array(carve, rows, sizeof *slot->origin);
-    if (mode->layout.place.areas != 0) slot->row = xep_carve_array(carve, rows, sizeof *slot->row);
+    if (mode->layout.in_place.areas != 0) slot->row = xep_carve_array(carve, rows, sizeof *slot->row);
     slot->relayed = xep_carve_array(carve, mode->nodes.feeders, sizeof *slot->relayed);
     slot->passed = xep_carve_array(carve, mode->nodes.feeders, sizeof *slot->passed);
     uint64_t lines = mode->kit.all_mapped ? 0 : ll_count_lines(mode);
@@ -59,7 +59,7 @@ static void lay_arrays(void *opaque, xep_carve_t *carve)
     mode->row_weights = xep_carve_array(carve, listed, sizeof *mode->row_weights);
     mode->row_begin = xep_carve_array(carve, shape->tokens + 1, sizeof *mode->row_begin);
     if (shape->by_nodes) xep_forwarders_lay(shape, carve, &mode->nodes);
-    xep_place_lay_arrays(&mode->places, &mode->kit, &mode->layout.place, carve);
+    xep_in_place_lay_arrays(&mode->in_place, &mode->kit, &mode->layout.in_place, carve);
     for (uint32_t s = 0; s < shape->slots; s++) lay_slot(mode, carve, ll_slot(mode, s));
     if (!mode->kit.all_mapped) {
         uint64_t rows = (uint64_t)mode->kit.env->threads * shape->topk;
@@ -120,7 +120,7 @@ static void prefault_slot(const void *opaque, uint32_t rank, uint32_t slot, uint
     prefault_rows(mode, rank, slot, 0, compact);
     for (uint64_t e = 1; e < experts; e++)
         if (e * per_expert >= compact) prefault_rows(mode, rank, slot, e * per_expert, e * per_expert + padded);
-    xep_place_prefault_slot(&mode->kit, &mode->layout.place, rank, slot, tokens);
+    xep_in_place_prefault_slot(&mode->kit, &mode->layout.in_place, rank, slot, tokens);
 }
 
 /* What was delivered is read where it is: here, or by nodes at any rank of this node. */
@@ -133,7 +133,7 @@ static void prefault_heap(const void *opaque, uint32_t rank)
     xep_kit_prefault(&mode->kit, rank, at->items.first, at->delivered_items.first);
     if (delivered) xep_kit_prefault(&mode->kit, rank, at->delivered_heads.first, at->common.tokens.first);
     if (delivered) xep_kit_prefault(&mode->kit, rank, at->delivered_items.first, at->common.x.first);
-    xep_place_prefault_own(&mode->kit, &at->place, rank);
+    xep_in_place_prefault_own(&mode->kit, &at->in_place, rank);
 }
 
 /* ---- open and close ---- */
@@ -180,7 +180,7 @@ const xep_plugin_t xep_plugin = {
     .open = ll_open,
     .close = ll_close,
     .masks = &xep_kit_masks_anywhere,
-    .place = &ll_place,
+    .place = &ll_in_place,
     .by_nodes = XEP_BY_NODES_DISPATCH,
     .dispatch = ll_dispatch,
     .combine = ll_combine,

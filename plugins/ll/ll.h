@@ -68,7 +68,7 @@
  * ring comes round, as parcels are: all that a source needs have come when it ends the turn.
  * test/model/model_inbox.pml.
  *
- * Rows that are read in place: ll_place.h.
+ * Rows that are read in place: ll_in_place.h.
  *
  * Epochs only grow; nothing is ever cleared. A notice whose word is n says so even when it brings no rows.
  *
@@ -94,10 +94,10 @@
 #include <copy.h>
 #include <forwarders.h>
 #include <handshake.h>
+#include <kit_in_place.h>
 #include <logfmt.h>
 #include <masks.h>
 #include <notices.h>
-#include <place.h>
 #include <rows.h>
 #include <weigh.h>
 #include <xep/plugin.h>
@@ -119,7 +119,7 @@ typedef struct ll_parcel {
     size_t scales; /* where they begin in an item */
     size_t scale_words;
     size_t stride; /* of items */
-    int stays;     /* this rank reads the rows where they are (ll_place.h) */
+    int stays;     /* this rank reads the rows where they are (ll_in_place.h) */
     uint64_t room; /* items that an inbox holds, where those that come lie one behind the other; 0: by token */
 } ll_parcel_t;
 
@@ -144,7 +144,7 @@ typedef struct ll_layout {
     xep_area_t items;           /* [ring] of parcels */
     xep_area_t delivered_items; /* [ring][R] or [ring][feeders], likewise */
     xep_area_t returned;        /* [slots][tokens][K] rows: put by owners that are not mapped */
-    xep_place_layout_t place;
+    xep_in_place_layout_t in_place;
 } ll_layout_t;
 
 /* ---- in private memory ------------------------------------------------------ */
@@ -215,7 +215,7 @@ typedef struct ll {
     uint32_t *row_begin;             /* [T + 1] in both */
     char *decoded;                   /* [threads][K] rows of combine_stride */
     char *coded;                     /* those of the slots; NULL where all ranks are mapped, or there was no memory */
-    xep_places_t places;
+    xep_in_place_t in_place;
 } ll_t;
 
 static inline ll_slot_t *ll_slot(const ll_t *mode, uint32_t slot)
@@ -225,11 +225,11 @@ static inline ll_slot_t *ll_slot(const ll_t *mode, uint32_t slot)
 
 /** Private state of an operation. */
 typedef struct ll_state {
-    xep_kit_state_t kit;         /* first */
-    ll_parcel_t parcel;          /* dispatch: of this rank */
-    xep_place_t place;           /* dispatch: where its items are, if not in the ring */
-    ll_notice_t notice;          /* dispatch: source of puts, unchanged until flushed */
-    ll_notice_t notice_in_parts; /* likewise, for nodes that get rows in parts */
+    xep_kit_state_t kit;          /* first */
+    ll_parcel_t parcel;           /* dispatch: of this rank */
+    xep_in_place_rows_t in_place; /* dispatch: where its items are, if not in the ring */
+    ll_notice_t notice;           /* dispatch: source of puts, unchanged until flushed */
+    ll_notice_t notice_in_parts;  /* likewise, for nodes that get rows in parts */
 } ll_state_t;
 
 extern const xep_step_t ll_dispatch_steps[], ll_combine_steps[];

@@ -111,8 +111,8 @@ xep_status_t ll_lay_heap(const xep_shape_t *shape, xep_heap_layout_t *common, xe
     lay_parcels(shape, at, metadata, &region[XEP_REGION_ROWS]);
     lay_words(shape, at, &region[XEP_REGION_CONTROL]);
     xep_carve_slots(shape, common, region, lay_slot);
-    xep_place_lay(shape, &at->place, measure_items(shape, at), region);
-    return at->place.areas < UINT32_MAX / shape->tokens ? XEP_OK : XEP_ERR_NO_MEMORY; /* ll_notice_t.place */
+    xep_in_place_lay(shape, &at->in_place, measure_items(shape, at), region);
+    return at->in_place.areas < UINT32_MAX / shape->tokens ? XEP_OK : XEP_ERR_NO_MEMORY; /* ll_notice_t.rows_at */
 }
 
 /* Source and receiver compute the same offsets from the same notice: nothing else is said of them. */

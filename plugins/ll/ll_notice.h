@@ -11,8 +11,8 @@ typedef struct ll_notice {
     uint64_t epoch;      /* of the dispatch whose parcel is there; all else was written before */
     uint64_t selections; /* of all its tokens; with most, 0 where all receivers know them anyway */
     uint32_t capacity;   /* rows the writer itself has room for */
-    /* 1 + number of the row of its token 0, of all that peers may read in place (ll_place.h); 0: they are copied */
-    uint32_t place;
+    /* 1 + number of the row of its token 0, of all that peers may read in place (ll_in_place.h); 0: they are copied */
+    uint32_t rows_at;
     uint32_t tokens;
     uint32_t most;      /* rows of the expert that gets most of them */
     uint32_t slot;      /* of the writer */

@@ -3,7 +3,7 @@
 /* Dispatch, as a receiver: what all ranks said, the verdict, the places of rows (steps 4 and 5 of ll.h). */
 #include <string.h>
 
-#include "ll_place.h"
+#include "ll_in_place.h"
 
 enum { LINE = 64, FETCHED_BYTES = 4096 /* of a source's indices: for more of them the prefetcher has time */ };
 
@@ -29,7 +29,7 @@ static int is_notice_sane(const ll_t *mode, const xep_op_t *op, uint32_t rank, c
            n->nscales <= shape->scales && n->quant <= XEP_QUANT_UE8M0 && !(casts && elem < 2) && n->capacity <= most &&
            n->padded <= 1 && n->sends_weights <= 1 && n->selections <= (uint64_t)n->tokens * n->topk &&
            n->most <= n->selections && n->in_parts <= (mode->kit.base[rank] == NULL && may_be_parted(mode)) &&
-           ll_is_place_sane(mode, n);
+           ll_in_place_is_sane(mode, n);
 }
 
 static void fetch(const char *from, uint64_t bytes)
@@ -56,7 +56,7 @@ static void find_parcel(ll_t *mode, const xep_op_t *op, uint32_t source)
     ll_make_parcel(&ll_slot(mode, op->slot)->from[source], parcel);
     parcel->head = heap + xep_area_at(mapped ? at->heads : at->delivered_heads, entry);
     parcel->items = heap + xep_area_at(mapped ? at->items : at->delivered_items, entry);
-    ll_find_place(mode, &ll_slot(mode, op->slot)->from[source], source);
+    ll_in_place_find(mode, &ll_slot(mode, op->slot)->from[source], source);
 }
 
 /* A rank that this dispatch is without has no tokens, and no room for any. */

@@ -3,7 +3,7 @@
 /* Dispatch, as a source: the parcel and the notices (steps 1 and 2 of the protocol in ll.h). */
 #include <string.h>
 
-#include "ll_place.h"
+#include "ll_in_place.h"
 
 enum { PIECE_GROUPS = 64 /* of a row whose scales are packed: 64 fp32 scales on the stack */ };
 
@@ -158,8 +158,8 @@ static void pack_rows(void *arg, uint32_t thread, uint32_t nthreads)
 
 char *ll_items(const ll_t *mode, const xep_op_t *op)
 {
-    uint64_t place = ll_state(op)->place.offset;
-    if (place != 0) return xep_kit_own(&mode->kit, place);
+    uint64_t offset = ll_state(op)->in_place.offset;
+    if (offset != 0) return xep_kit_own(&mode->kit, offset);
     return xep_kit_own_area(&mode->kit, mode->layout.items, xep_notices_entry(&mode->kit, op->turn));
 }
 
@@ -173,13 +173,13 @@ static void fill_parcel(ll_t *mode, xep_op_t *op, const ll_slot_t *slot)
                    .slot = slot,
                    .at = at,
                    .items = ll_items(mode, op),
-                   .is_there = ll_state(op)->place.offset != 0 && ll_state(op)->place.fill == NULL};
+                   .is_there = ll_state(op)->in_place.offset != 0 && ll_state(op)->in_place.fill == NULL};
     char *head = xep_kit_own_area(&mode->kit, mode->layout.heads, entry);
     if (op->dispatch->quant != XEP_QUANT_NONE) pack.cast = xep_cast_select(op->dispatch->dtype, mode->kit.env->simd);
     memcpy(head, slot->experts, selections * sizeof *slot->experts);
     if (slot->weights_sent) memcpy(head + at->weights, slot->weights, selections * sizeof *slot->weights);
     mode->kit.env->parallel(mode->kit.env, pack_rows, &pack);
-    xep_place_note(&mode->places, op, &ll_state(op)->place, at->row_bytes, at->stride, goes_anywhere);
+    xep_in_place_note(&mode->in_place, op, &ll_state(op)->in_place, at->row_bytes, at->stride, goes_anywhere);
 }
 
 /* ---- the notices ---- */
@@ -222,7 +222,7 @@ static xep_status_t leave(void *mode, xep_op_t *op)
 {
     xep_status_t status = xep_step_flush(mode, op);
     if (status == XEP_OK && xep_kit_state(op)->verdict != XEP_OK)
-        xep_place_return(&((ll_t *)mode)->places, &ll_state(op)->place);
+        xep_in_place_return(&((ll_t *)mode)->in_place, &ll_state(op)->in_place);
     return status;
 }
 
@@ -257,13 +257,13 @@ xep_status_t ll_dispatch(void *opaque, xep_op_t *op)
     ll_t *mode = opaque;
     ll_state_t *state = ll_state(op);
     xep_status_t status = ll_check_dispatch(mode, op);
-    if (status == XEP_OK) status = ll_choose_place(mode, op);
+    if (status == XEP_OK) status = ll_in_place_choose(mode, op);
     if (status == XEP_OK) status = take_routing(mode, op, ll_slot(mode, op->slot));
     if (status != XEP_OK) return status;
     xep_kit_use_slot(&mode->kit, op);
     ll_fill_notice(mode, op, &state->notice);
     ll_make_parcel(&state->notice, &state->parcel);
-    ll_take_place(mode, op);
+    ll_in_place_take(mode, op);
     ll_list_bound(mode, op);
     state->notice_in_parts = state->notice;
     state->notice_in_parts.in_parts = 1;

@@ -4,10 +4,10 @@
  * The plugin: its private memory, the pages it wants to be present, its name. All arrays are measured and placed by the
  * kit in one allocation, and none is made later: an operation allocates nothing.
  */
+#include "normal_in_place.h"
 #include "normal_masks.h"
 #include "normal_nodes.h"
 #include "normal_pieces.h"
-#include "normal_place.h"
 
 #include <math.h>
 
@@ -58,7 +58,7 @@ static void lay_slot(const normal_t *mode, xep_carve_t *arena, normal_slot_t *sl
     slot->sources = xep_carve_array(arena, shape->nranks + (uint64_t)shape->nodes, sizeof *slot->sources);
     slot->expert_rows = xep_carve_array(arena, shape->local_experts, sizeof *slot->expert_rows);
     slot->row =
-        xep_carve_array(arena, mode->layout.place.areas != 0 ? mode->layout.common.recv_rows : 0, sizeof *slot->row);
+        xep_carve_array(arena, mode->layout.in_place.areas != 0 ? mode->layout.common.recv_rows : 0, sizeof *slot->row);
     normal_lay_narrow(shape, arena, &slot->narrow);
     slot->staged_tokens = xep_carve_array(arena, staged, sizeof *slot->staged_tokens);
     slot->staged_idx = xep_carve_array(arena, staged * shape->topk, sizeof(int64_t));
@@ -81,7 +81,7 @@ static void lay_arrays(void *opaque, xep_carve_t *arena)
     mode->factors = xep_carve_array(arena, shape->nranks, sizeof *mode->factors);
     mode->rows = xep_carve_array(arena, rows, sizeof *mode->rows);
     mode->wide = xep_carve_array(arena, rows, sizeof *mode->wide);
-    xep_place_lay_arrays(&mode->places, &mode->kit, &mode->layout.place, arena);
+    xep_in_place_lay_arrays(&mode->in_place, &mode->kit, &mode->layout.in_place, arena);
     if (shape->by_nodes) normal_lay_nodes(mode, arena);
     for (uint32_t s = 0; s < shape->slots; s++) {
         lay_routing(mode, arena, &normal_slot(mode, s)->own);
@@ -119,7 +119,7 @@ static void prefault_slot(const void *opaque, uint32_t rank, uint32_t slot, uint
     xep_kit_prefault_received(&mode->kit, rank, slot, begin, end);
     xep_kit_prefault_area(&mode->kit, rank, at->common.input, slot, begin, end);
     xep_kit_prefault_area(&mode->kit, rank, at->input_weights, slot, begin, end);
-    xep_place_prefault_slot(&mode->kit, &at->place, rank, slot, tokens);
+    xep_in_place_prefault_slot(&mode->kit, &at->in_place, rank, slot, tokens);
     if (mode->kit.all_mapped || rank != shape->rank) return;
     uint64_t returned = tokens * normal_returns(shape);
     xep_kit_prefault_area(&mode->kit, rank, at->returned, slot, 0, returned);
@@ -134,7 +134,7 @@ static void prefault_heap(const void *opaque, uint32_t rank)
     const normal_t *mode = opaque;
     const normal_layout_t *at = &mode->layout;
     xep_kit_prefault(&mode->kit, rank, at->common.combine_line, at->common.tokens.first);
-    xep_place_prefault_own(&mode->kit, &at->place, rank);
+    xep_in_place_prefault_own(&mode->kit, &at->in_place, rank);
 }
 
 /* ---- the plugin ---- */
@@ -179,7 +179,7 @@ const xep_plugin_t xep_plugin = {
     .open = normal_open,
     .close = xep_kit_close,
     .masks = &normal_masks,
-    .place = &normal_place,
+    .place = &normal_in_place,
     .by_nodes = XEP_BY_NODES_ALL,
     .begins_early = 1,
     .dispatch = normal_dispatch,

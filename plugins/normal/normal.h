@@ -43,7 +43,7 @@
  * combine of the same handle; a slot gets a new handle only after all of the old one's combines
  * have completed at the reader, and the writer learns of the new one from the reader's record.
  *
- * Without ranks that are out: normal_masks.h. Rows that are read in place: normal_place.h. Rows that go once to each
+ * Without ranks that are out: normal_masks.h. Rows that are read in place: normal_in_place.h. Rows that go once to each
  * node: normal_nodes.h.
  *
  * Ordering. Between mapped ranks: rows are stored, streaming stores fenced by the thread that made
@@ -65,8 +65,8 @@
 
 #include <copy.h>
 #include <handshake.h>
+#include <kit_in_place.h>
 #include <masks.h>
-#include <place.h>
 #include <rows.h>
 #include <weigh.h>
 #include <xep/plugin.h>
@@ -120,7 +120,7 @@ typedef struct normal_layout {
     xep_area_t input_weights;    /* [recv_rows][K] float: pulled by combine */
     xep_area_t returned_weights; /* [returned_rows][K] float: put by owners */
     xep_area_t returned;         /* XEP_REGION_ROWS: [returned_rows] rows, put by owners */
-    xep_place_layout_t place;
+    xep_in_place_layout_t in_place;
     /* by nodes (normal_nodes.h), [slots][feeders] of: */
     uint64_t feed_line;    /* XEP_REGION_CONTROL: normal_feed_line_t */
     uint64_t taken;        /* likewise, [slots][nodes] (epoch, rows) that forwarders have taken from this rank */
@@ -214,7 +214,7 @@ typedef struct normal {
     const void **rows;          /* [threads][max_dests + 2] rows to sum: scratch of combine */
     uint8_t *wide;              /* [threads][max_dests + 2] likewise: which of them are fp32, by nodes with wide_sums */
     struct normal_nodes *nodes; /* normal_nodes.h; NULL: rows go to each rank */
-    xep_places_t places;        /* normal_place.h */
+    xep_in_place_t in_place;    /* normal_in_place.h */
 } normal_t;
 
 static inline normal_slot_t *normal_slot(const normal_t *mode, uint32_t slot)
@@ -249,9 +249,9 @@ typedef struct normal_state {
     int changed;         /* by then, of ranks that were in when it began, some were out */
     int placed;          /* the slot's grants are of this dispatch */
     uint32_t outs;       /* dispatch: ranks that were out when it began */
-    int weighted;      /* rows have weights: known once the records are in; of a combine by nodes, those of mates do */
-    xep_place_t place; /* dispatch: where this rank's rows are read in place */
-    int uncounted;     /* dispatch: selections of the local experts are to be counted when the rows are here */
+    int weighted; /* rows have weights: known once the records are in; of a combine by nodes, those of mates do */
+    xep_in_place_rows_t in_place; /* dispatch: where this rank's rows are read in place */
+    int uncounted; /* dispatch: selections of the local experts are to be counted when the rows are here */
     normal_returning_t returning;
     int forwarders_told;      /* dispatch by nodes: they have done */
     uint64_t piece;           /* dispatch, next: whose rows it brings */

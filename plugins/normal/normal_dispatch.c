@@ -4,11 +4,11 @@
 #include <string.h>
 
 #include "normal_grants.h"
+#include "normal_in_place.h"
 #include "normal_masks.h"
 #include "normal_metadata.h"
 #include "normal_nodes.h"
 #include "normal_pieces.h"
-#include "normal_place.h"
 #include "normal_recv.h"
 
 /* Tokens moved between two looks at the wire, where there are unmapped ranks to feed: 3.5 MiB of 7168 bf16. */
@@ -43,7 +43,7 @@ static void move_tokens(void *arg, uint32_t thread, uint32_t nthreads)
     for (uint64_t t = begin; t < end; t++) {
         const char *row = (const char *)args->x + t * stride, *next = t + 1 < end ? row + stride : row;
         if (move->send != NULL && routing->first[t] < routing->first[t + 1])
-            move->copy[1](move->send + t * move->mode->layout.place.stride, row, move->bytes, next);
+            move->copy[1](move->send + t * move->mode->layout.in_place.stride, row, move->bytes, next);
         from.token = (int32_t)t;
         from.experts = routing->experts + t * routing->topk;
         if (args->topk_weights != NULL) from.weights = (const char *)args->topk_weights + t * args->topk_weights_stride;
@@ -83,7 +83,7 @@ void normal_fill_targets(normal_t *mode, const xep_op_t *op)
                                      .weights = slot->staged_weights,
                                      .scales = slot->staged_scales};
     size_t stride = xep_row_stride(xep_dispatch_row_bytes(args));
-    int in_place = normal_state(op)->place.offset != 0;
+    int in_place = normal_state(op)->in_place.offset != 0;
 
     for (uint32_t r = 0; r < mode->kit.shape->nranks; r++) {
         int is_mapped = mode->kit.base[r] != NULL;
@@ -131,7 +131,7 @@ static void move_slice(normal_t *mode, xep_op_t *op)
         .copy = {copy[0], copy[1]},
         .bytes = bytes,
         .stride = xep_row_stride(bytes),
-        .send = state->place.fill,
+        .send = state->in_place.fill,
         .begin = state->moved,
         .end = state->moved + (mode->kit.all_mapped || ready < SLICE ? ready : SLICE),
     };
@@ -172,7 +172,7 @@ static xep_status_t agree(void *opaque, xep_op_t *op)
     if (!normal_is_quiet(mode, op)) return XEP_INPROGRESS;
     xep_status_t status = normal_take_records(mode, op);
     if (status == XEP_OK && xep_kit_state(op)->verdict != XEP_OK)
-        xep_place_return(&mode->places, &normal_state(op)->place);
+        xep_in_place_return(&mode->in_place, &normal_state(op)->in_place);
     if (status != XEP_OK || xep_kit_state(op)->verdict != XEP_OK) return status;
     if (normal_slot(mode, op->slot)->pieces > 1) {
         normal_begin_pieces(mode, op);
@@ -384,11 +384,11 @@ xep_status_t normal_dispatch(void *mode, xep_op_t *op)
     normal_t *normal = mode;
     uint64_t begin_ns = xep_kit_phase(&normal->kit);
     xep_status_t status = normal_check_dispatch(mode, op);
-    if (status == XEP_OK) status = normal_choose_place(mode, op);
+    if (status == XEP_OK) status = normal_in_place_choose(mode, op);
     if (status == XEP_OK) status = take_routing(mode, op);
     if (status != XEP_OK) return status;
     xep_kit_use_slot(&normal->kit, op);
-    xep_place_take(&normal->places, op, &normal_state(op)->place);
+    xep_in_place_take(&normal->in_place, op, &normal_state(op)->in_place);
     xep_kit_end_phase(&normal->kit, op, "plan", begin_ns);
     normal_state(op)->outs = normal_count_outs(mode);
     normal_make_record(mode, op);

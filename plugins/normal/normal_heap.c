@@ -92,7 +92,7 @@ xep_status_t normal_lay_heap(const xep_shape_t *shape, xep_heap_layout_t *common
     at->records = xep_carve_offset(&region[XEP_REGION_METADATA], lines, at->record_bytes);
     lay_feeds(shape, at, region);
     xep_carve_slots(shape, common, region, lay_slot);
-    xep_place_lay(shape, &at->place, xep_row_stride((size_t)shape->hidden * shape->elem_bytes), region);
+    xep_in_place_lay(shape, &at->in_place, xep_row_stride((size_t)shape->hidden * shape->elem_bytes), region);
     return XEP_OK;
 }
 

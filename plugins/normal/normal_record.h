@@ -36,7 +36,7 @@ typedef struct normal_record {
     uint32_t wrong;    /* 1: the writer's topk_idx has what is no expert; where the device finds that out */
     uint32_t params[NORMAL_PARAMS];
     uint32_t reserved;
-    /* in the writer's heap, where its token 0 is and the others follow, as place.h has it; 0: its rows are copied */
+    /* in the writer's heap, where its token 0 is, the others follow (kit_in_place.h); 0: its rows are copied */
     uint64_t x_offset;
 } normal_record_t;
 #ifndef __cplusplus

@@ -57,7 +57,7 @@ void normal_make_record(normal_t *mode, const xep_op_t *op)
                 [NORMAL_PIECES] = (args->flags & XEP_DISPATCH_PIECES) != 0,
                 [NORMAL_REFUSED] = op->refused,
             },
-        .x_offset = normal_state(op)->place.offset,
+        .x_offset = normal_state(op)->in_place.offset,
     };
 }
 
@@ -133,7 +133,7 @@ static xep_status_t check_header(normal_t *mode, xep_op_t *op, uint32_t rank, co
     if (record->tokens > shape->tokens) return protocol_error(mode, op, rank, "tokens", record->tokens);
     if (record->capacity > mode->layout.common.recv_rows)
         return protocol_error(mode, op, rank, "capacity", record->capacity);
-    if (record->x_offset != 0 && !xep_place_is_sane(&mode->places, record->x_offset, record->tokens))
+    if (record->x_offset != 0 && !xep_in_place_is_sane(&mode->in_place, record->x_offset, record->tokens))
         return protocol_error(mode, op, rank, "rows in place at", record->x_offset);
     return XEP_OK;
 }

@@ -122,11 +122,11 @@ int ext_args_rows(const char *name, PyObject *object, const ext_array_t *look, P
     return 0;
 }
 
-int ext_args_matrix(const char *name, PyObject *object, ext_place_t place, Py_ssize_t rows, Py_ssize_t columns,
+int ext_args_matrix(const char *name, PyObject *object, ext_where_t where, Py_ssize_t rows, Py_ssize_t columns,
                     unsigned dtypes, xep_dtype_t as, ext_matrix_t *matrix_p)
 {
     ext_array_t look;
-    if (ext_array_look(name, object, place, &look) != 0) return -1;
+    if (ext_array_look(name, object, where, &look) != 0) return -1;
     return ext_args_rows(name, object, &look, rows, columns, dtypes, as, matrix_p);
 }
 
@@ -137,11 +137,11 @@ static int refuse_read_only(const char *name)
 }
 
 /* A tensor may be written; an array of numpy may be read-only, and stays so. */
-int ext_args_output(const char *name, PyObject *object, ext_place_t place, Py_ssize_t rows, Py_ssize_t columns,
+int ext_args_output(const char *name, PyObject *object, ext_where_t where, Py_ssize_t rows, Py_ssize_t columns,
                     xep_dtype_t dtype, ext_matrix_t *matrix_p)
 {
     ext_array_t look;
-    if (ext_array_look(name, object, place, &look) != 0 ||
+    if (ext_array_look(name, object, where, &look) != 0 ||
         ext_args_rows(name, object, &look, rows, columns, EXT_BIT(dtype), dtype, matrix_p) != 0)
         return -1;
     return look.writable ? 0 : refuse_read_only(name);
@@ -151,11 +151,11 @@ int ext_args_output(const char *name, PyObject *object, ext_place_t place, Py_ss
  * Any strides will do, negative ones too, but 0: to the library that is the default, so an array that was broadcast
  * would be read as if it were dense.
  */
-int ext_args_strided(const char *name, PyObject *object, ext_place_t place, Py_ssize_t rows, unsigned dtypes,
+int ext_args_strided(const char *name, PyObject *object, ext_where_t where, Py_ssize_t rows, unsigned dtypes,
                      ext_matrix_t *matrix_p)
 {
     ext_array_t look;
-    if (ext_array_look(name, object, place, &look) != 0 ||
+    if (ext_array_look(name, object, where, &look) != 0 ||
         check_matrix(name, object, &look, rows, EXT_ANY, dtypes, look.element.dtype) != 0)
         return -1;
     const Py_ssize_t columns = look.shape[1], size = ext_dtype_size(look.element.dtype);
@@ -169,12 +169,12 @@ int ext_args_strided(const char *name, PyObject *object, ext_place_t place, Py_s
 }
 
 /* The pointer at address_p may be of any type, so it is copied as bytes. */
-int ext_args_vector(const char *name, PyObject *object, ext_place_t place, Py_ssize_t length, xep_dtype_t dtype,
+int ext_args_vector(const char *name, PyObject *object, ext_where_t where, Py_ssize_t length, xep_dtype_t dtype,
                     void *address_p)
 {
     ext_array_t look;
     if (object == NULL) return 0;
-    if (ext_array_look(name, object, place, &look) != 0) return -1;
+    if (ext_array_look(name, object, where, &look) != 0) return -1;
     const int is_of_type = look.element.dtype == dtype;
     if (!is_of_type || look.ndim != 1 || look.shape[0] != length)
         return refuse_look(name, object, EXT_BIT(dtype), length, EXT_NONE, !is_of_type);
@@ -290,8 +290,8 @@ int ext_args_node_sums(PyObject *word, xep_node_sums_t *node_sums_p)
 /* A stream where there is no device goes on to the library, which has the sentence for it. */
 int ext_args_stream(PyObject *object, const ext_element_t *element, void **stream_p)
 {
-    if (object == NULL && (element->place == EXT_HOST || element->kind != EXT_TORCH)) return 0;
-    PyObject *found = ext_call_helper("stream_of", "(Oi)", object != NULL ? object : Py_None, element->place - 1);
+    if (object == NULL && (element->where == EXT_HOST || element->kind != EXT_TORCH)) return 0;
+    PyObject *found = ext_call_helper("stream_of", "(Oi)", object != NULL ? object : Py_None, element->where - 1);
     if (found == NULL) return -1;
     *stream_p = PyLong_AsVoidPtr(found);
     Py_DECREF(found);

@@ -33,10 +33,10 @@ enum { EXT_ANY = -1, EXT_NONE = -2 }; /* extents */
 #define EXT_ALL_DTYPES   ((1u << EXT_DTYPES) - 2)
 #define EXT_INDEX_DTYPES (EXT_BIT(XEP_INT64) | EXT_BIT(XEP_INT32))
 
-/* Those below return -1 with an exception set; an object that is NULL was not given. place: where arrays have to be. */
+/* Those below return -1 with an exception set; an object that is NULL was not given. where: where arrays have to be. */
 
 /** Of dense rows. as: what the bits are said to be; 0: what the array says. */
-int ext_args_matrix(const char *name, PyObject *object, ext_place_t place, Py_ssize_t rows, Py_ssize_t columns,
+int ext_args_matrix(const char *name, PyObject *object, ext_where_t where, Py_ssize_t rows, Py_ssize_t columns,
                     unsigned dtypes, xep_dtype_t as, ext_matrix_t *matrix_p);
 
 /** The same of an array that was looked at. */
@@ -44,15 +44,15 @@ int ext_args_rows(const char *name, PyObject *object, const ext_array_t *look, P
                   unsigned dtypes, xep_dtype_t as, ext_matrix_t *matrix_p);
 
 /** Rows that are written. */
-int ext_args_output(const char *name, PyObject *object, ext_place_t place, Py_ssize_t rows, Py_ssize_t columns,
+int ext_args_output(const char *name, PyObject *object, ext_where_t where, Py_ssize_t rows, Py_ssize_t columns,
                     xep_dtype_t dtype, ext_matrix_t *matrix_p);
 
 /** A matrix of any strides. */
-int ext_args_strided(const char *name, PyObject *object, ext_place_t place, Py_ssize_t rows, unsigned dtypes,
+int ext_args_strided(const char *name, PyObject *object, ext_where_t where, Py_ssize_t rows, unsigned dtypes,
                      ext_matrix_t *matrix_p);
 
 /** A dense vector that is written; object NULL: the pointer at address_p stays. */
-int ext_args_vector(const char *name, PyObject *object, ext_place_t place, Py_ssize_t length, xep_dtype_t dtype,
+int ext_args_vector(const char *name, PyObject *object, ext_where_t where, Py_ssize_t length, xep_dtype_t dtype,
                     void *address_p);
 
 /** An integer from 0 to most; object NULL: value_p stays. */

@@ -103,16 +103,16 @@ static int look_numpy(PyArrayObject *array, ext_array_t *look)
  * or an array of another package. Which device such an array is on its interface does not say: so it is taken to be
  * where it has to be, and the library asks the driver.
  */
-static int look_by_helper(const char *function, ext_kind_t kind, const char *name, PyObject *object, ext_place_t place,
+static int look_by_helper(const char *function, ext_kind_t kind, const char *name, PyObject *object, ext_where_t where,
                           ext_array_t *look)
 {
     unsigned long long address;
-    PyObject *shape, *strides, *found = ext_call_helper(function, "(sOi)", name, object, place);
+    PyObject *shape, *strides, *found = ext_call_helper(function, "(sOi)", name, object, where);
     int code;
     if (found == NULL) return -1;
     int ok = PyArg_ParseTuple(found, "KO!O!ii", &address, &PyTuple_Type, &shape, &PyTuple_Type, &strides, &code,
                               &look->writable);
-    look->element = (ext_element_t){.kind = kind, .dtype = (xep_dtype_t)code, .place = place};
+    look->element = (ext_element_t){.kind = kind, .dtype = (xep_dtype_t)code, .where = where};
     look->data = (char *)(uintptr_t)address;
     look->ndim = ok ? (int)PyTuple_GET_SIZE(shape) : 0;
     for (int i = 0; i < look->ndim && i < EXT_DIMS; i++) {
@@ -124,7 +124,7 @@ static int look_by_helper(const char *function, ext_kind_t kind, const char *nam
 }
 
 /* -1: a place that there is not here. */
-static ext_place_t place_of(const dl_tensor_t *tensor)
+static ext_where_t where_is(const dl_tensor_t *tensor)
 {
     return tensor->device_type == DL_CPU ? EXT_HOST : tensor->device_type == DL_CUDA ? tensor->device_id + 1 : -1;
 }
@@ -140,7 +140,7 @@ static xep_dtype_t dl_dtype(dl_type_t type)
  * The exchange table fills a struct without a call of Python and takes no reference, so there is nothing to give back.
  * It refuses what it cannot describe by an exception, which is dropped: the slow way finds better words, or a way.
  */
-static int look_torch(const char *name, PyObject *object, ext_place_t place, ext_array_t *look)
+static int look_torch(const char *name, PyObject *object, ext_where_t where, ext_array_t *look)
 {
     dl_tensor_t tensor;
     int is_found = torch.exchange != NULL && Py_TYPE(object) == torch.tensor;
@@ -148,9 +148,9 @@ static int look_torch(const char *name, PyObject *object, ext_place_t place, ext
         PyErr_Clear();
         is_found = 0;
     }
-    if (!is_found || (tensor.strides == NULL && tensor.ndim > 0) || place_of(&tensor) != place)
-        return look_by_helper("look", EXT_TORCH, name, object, place, look); /* which has the words */
-    look->element = (ext_element_t){.kind = EXT_TORCH, .dtype = dl_dtype(tensor.type), .place = place};
+    if (!is_found || (tensor.strides == NULL && tensor.ndim > 0) || where_is(&tensor) != where)
+        return look_by_helper("look", EXT_TORCH, name, object, where, look); /* which has the words */
+    look->element = (ext_element_t){.kind = EXT_TORCH, .dtype = dl_dtype(tensor.type), .where = where};
     look->data = (char *)tensor.data + tensor.byte_offset;
     look->writable = 1;
     look->ndim = tensor.ndim;
@@ -173,24 +173,24 @@ static int is_tensor(const char *name, PyObject *object)
 }
 
 /* A numpy array and a DeviceArray in the wrong place, told by Python. */
-static int refuse_place(const char *name, PyObject *object, ext_place_t place)
+static int refuse_place(const char *name, PyObject *object, ext_where_t where)
 {
-    Py_XDECREF(ext_call_helper("refuse_place", "(sOi)", name, object, place));
+    Py_XDECREF(ext_call_helper("refuse_place", "(sOi)", name, object, where));
     return -1;
 }
 
-int ext_array_look(const char *name, PyObject *object, ext_place_t place, ext_array_t *array_p)
+int ext_array_look(const char *name, PyObject *object, ext_where_t where, ext_array_t *array_p)
 {
     if (PyArray_Check(object))
-        return place == EXT_HOST ? look_numpy((PyArrayObject *)object, array_p) : refuse_place(name, object, place);
+        return where == EXT_HOST ? look_numpy((PyArrayObject *)object, array_p) : refuse_place(name, object, where);
     if (ext_device_check(object)) {
         *array_p = *ext_device_look(object);
-        return array_p->element.place == place ? 0 : refuse_place(name, object, place);
+        return array_p->element.where == where ? 0 : refuse_place(name, object, where);
     }
     const int is_torch = is_tensor(name, object);
     if (is_torch < 0) return -1;
-    if (is_torch) return look_torch(name, object, place, array_p);
-    return look_by_helper("look_interface", EXT_DEVICE, name, object, place, array_p);
+    if (is_torch) return look_torch(name, object, where, array_p);
+    return look_by_helper("look_interface", EXT_DEVICE, name, object, where, array_p);
 }
 
 /* ---- making ---- */
@@ -216,10 +216,10 @@ static PyObject *new_torch(const ext_element_t *element, int ndim, const Py_ssiz
     PyObject *args[2] = {tuple_of(ndim, shape), PyTuple_GET_ITEM(torch.natives, element->dtype)}, *tensor = NULL;
     ext_array_t look;
     if (args[0] != NULL)
-        tensor = element->place == EXT_HOST ? PyObject_Vectorcall(torch.empty, args, 1, torch.keywords)
-                                            : ext_call_helper("empty", "(OOi)", args[0], args[1], element->place - 1);
+        tensor = element->where == EXT_HOST ? PyObject_Vectorcall(torch.empty, args, 1, torch.keywords)
+                                            : ext_call_helper("empty", "(OOi)", args[0], args[1], element->where - 1);
     if (tensor != NULL && data_p != NULL) {
-        if (look_torch("out", tensor, element->place, &look) != 0) Py_CLEAR(tensor);
+        if (look_torch("out", tensor, element->where, &look) != 0) Py_CLEAR(tensor);
         else *data_p = look.data;
     }
     Py_XDECREF(args[0]);
@@ -300,8 +300,8 @@ static PyObject *view_torch(const ext_array_t *look, PyObject *base)
         .context = base,
         .deleter = delete_view,
         .tensor = {.data = look->data,
-                   .device_type = look->element.place == EXT_HOST ? DL_CPU : DL_CUDA,
-                   .device_id = look->element.place == EXT_HOST ? 0 : look->element.place - 1,
+                   .device_type = look->element.where == EXT_HOST ? DL_CPU : DL_CUDA,
+                   .device_id = look->element.where == EXT_HOST ? 0 : look->element.where - 1,
                    .ndim = look->ndim,
                    .type = types[look->element.dtype].dl,
                    .shape = view->shape,
@@ -318,7 +318,7 @@ static PyObject *view_torch(const ext_array_t *look, PyObject *base)
 static PyObject *view_torch_slowly(const ext_array_t *look, PyObject *base)
 {
     Py_buffer memory;
-    if (look->element.place != EXT_HOST) {
+    if (look->element.where != EXT_HOST) {
         PyObject *array = ext_device_new(look, base);
         return array != NULL ? ext_call_helper("view_device", "(N)", array) : NULL;
     }

@@ -16,7 +16,7 @@ typedef enum { EXT_NUMPY, EXT_TORCH, EXT_DEVICE, EXT_KINDS } ext_kind_t;
 enum { EXT_DIMS = 3, EXT_DTYPES = XEP_FP64 + 1 };
 
 /** Where an array is: EXT_HOST, or n + 1 for CUDA device n. */
-typedef int ext_place_t;
+typedef int ext_where_t;
 enum { EXT_HOST = 0 };
 
 /** What elements are, and as what they are shown. */
@@ -24,7 +24,7 @@ typedef struct ext_element {
     ext_kind_t kind;
     xep_dtype_t dtype; /* 0: none that the library has */
     PyObject *descr;   /* numpy.dtype where it is not that of the dtype, as of package ml_dtypes; NULL: it is */
-    ext_place_t place; /* of the array */
+    ext_where_t where; /* of the array */
 } ext_element_t;
 
 /** What an array looks like, and where it is. Strides in bytes. */
@@ -41,7 +41,7 @@ Py_ssize_t ext_dtype_size(xep_dtype_t dtype);
 dl_type_t ext_dtype_dl(xep_dtype_t dtype);
 
 /** -1: TypeError, which names the argument: no array, or in another place. */
-int ext_array_look(const char *name, PyObject *object, ext_place_t place, ext_array_t *array_p);
+int ext_array_look(const char *name, PyObject *object, ext_where_t where, ext_array_t *array_p);
 
 /** A new array, its contents undefined, and where they are; data_p may be NULL. EXT_DEVICE: only without elements. */
 PyObject *ext_array_new(const ext_element_t *element, int ndim, const Py_ssize_t *shape, char **data_p);

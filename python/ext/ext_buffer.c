@@ -7,10 +7,10 @@
 #include "ext_dispatch.h"
 #include "ext_grow.h"
 #include "ext_handle.h"
+#include "ext_in_place.h"
 #include "ext_layout.h"
 #include "ext_module.h"
 #include "ext_params.h"
-#include "ext_place.h"
 #include "ext_request.h"
 
 #include <stddef.h>
@@ -31,10 +31,10 @@ int ext_buffer_learn(ext_buffer_t *buffer)
         return -1;
     }
     buffer->base = base;
-    buffer->place = info.memory == XEP_MEMORY_CUDA ? info.device + 1 : EXT_HOST;
+    buffer->where = info.memory == XEP_MEMORY_CUDA ? info.device + 1 : EXT_HOST;
     /* the mode for device memory, or that of the host, whose rows are staged */
     buffer->counts_there =
-        buffer->place != EXT_HOST && (strcmp(info.mode, "ll_cuda") == 0 || strcmp(info.mode, "ll") == 0);
+        buffer->where != EXT_HOST && (strcmp(info.mode, "ll_cuda") == 0 || strcmp(info.mode, "ll") == 0);
     buffer->experts = info.experts, buffer->topk = info.topk, buffer->hidden = info.hidden;
     buffer->scales = info.scales, buffer->tokens = info.tokens, buffer->nslots = info.slots;
     buffer->dtype = info.dtype, buffer->combine_dtype = info.combine_dtype;
@@ -277,7 +277,7 @@ static PyMethodDef methods[] = {
     {"memory", memory, METH_NOARGS,
      "memory($self)\n--\n\nThis rank's shared memory, all of it, as an object with the buffer protocol. Keeps the\n"
      "buffer from being closed."},
-    {"send_memory", EXT_KEYWORDS(ext_place_send_memory), ext_place_send_memory_doc},
+    {"send_memory", EXT_KEYWORDS(ext_in_place_send_memory), ext_in_place_send_memory_doc},
     {"_follow", ext_grow_follow, METH_VARARGS, NULL},
     {"slots_held", slots_held, METH_NOARGS, "slots_held($self)\n--\n\nSlots in use by handles and by arrays of rows."},
     {"slots_viewed", slots_viewed, METH_NOARGS, "slots_viewed($self)\n--\n\nSlots of which arrays look at rows."},

@@ -20,7 +20,7 @@ typedef struct ext_buffer {
     uint32_t experts, topk, hidden, scales, nslots, local_experts;
     uint64_t tokens;
     xep_dtype_t dtype, combine_dtype;
-    ext_place_t place; /* of all arrays */
+    ext_where_t where; /* of all arrays */
     int counts_there;  /* 1: and of the counts of all dispatches */
 } ext_buffer_t;
 

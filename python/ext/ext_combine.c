@@ -96,7 +96,7 @@ static int read_x(const ext_handle_t *handle, PyObject *x, xep_dtype_t as, xep_c
     const unsigned dtypes = EXT_BIT(XEP_BF16) | EXT_BIT(XEP_FP16) | EXT_BIT(XEP_FP32);
     ext_array_t look;
     ext_matrix_t rows;
-    if (recv == NULL || ext_array_look("x", x, handle->buffer->place, &look) != 0) return -1;
+    if (recv == NULL || ext_array_look("x", x, handle->buffer->where, &look) != 0) return -1;
     const int is_padded = recv->arrangement == XEP_ROWS_BY_EXPERT_PADDED;
     if (is_padded && look.ndim == 3 && flatten(x, &look) != 0) return -1;
     if (ext_args_rows("x", x, &look, EXT_ANY, EXT_ANY, dtypes, as, &rows) != 0) return -1;
@@ -121,7 +121,7 @@ static int read_biases(const ext_handle_t *handle, PyObject *bias, xep_combine_a
     }
     for (Py_ssize_t i = 0; i < count; i++) {
         PyObject *one = is_sequence ? PySequence_Fast_GET_ITEM(bias, i) : bias;
-        if (ext_args_matrix(bias_names[i], one, handle->buffer->place, handle->tokens, args->hidden,
+        if (ext_args_matrix(bias_names[i], one, handle->buffer->where, handle->tokens, args->hidden,
                             EXT_BIT(args->dtype), args->dtype, &rows) != 0)
             return -1;
         args->bias[i] = rows.data, args->bias_stride[i] = (size_t)rows.stride;
@@ -134,7 +134,7 @@ static int read_sent_back(const ext_handle_t *handle, PyObject *weights, xep_com
 {
     ext_matrix_t rows;
     const xep_recv_t *recv = ext_handle_recv(handle);
-    if (recv == NULL || ext_args_matrix("topk_weights", weights, handle->buffer->place, EXT_ANY, handle->topk,
+    if (recv == NULL || ext_args_matrix("topk_weights", weights, handle->buffer->where, EXT_ANY, handle->topk,
                                         EXT_BIT(XEP_FP32), 0, &rows) != 0)
         return -1;
     if ((uint64_t)rows.rows < recv->rows ||
@@ -152,7 +152,7 @@ static int read_weights(const ext_handle_t *handle, PyObject *const *values, xep
 {
     ext_matrix_t rows;
     if (values[WEIGHTS] != NULL) {
-        if (ext_args_matrix("weights", values[WEIGHTS], handle->buffer->place, handle->tokens, handle->topk,
+        if (ext_args_matrix("weights", values[WEIGHTS], handle->buffer->where, handle->tokens, handle->topk,
                             EXT_BIT(XEP_FP32), 0, &rows) != 0)
             return -1;
         args->weights = (const float *)(void *)rows.data, args->weights_stride = (size_t)rows.stride;
@@ -178,7 +178,7 @@ int ext_combine_read(const ext_handle_t *handle, PyObject *x, PyObject *topk_wei
     if (ext_args_dtype("dtype", dtype, &as) != 0) return -1;
     args->hidden = (uint32_t)handle->hidden;
     args->dtype = as != 0 ? as : handle->buffer->combine_dtype;
-    *made = (ext_element_t){.kind = handle->element.kind, .dtype = args->dtype, .place = handle->buffer->place};
+    *made = (ext_element_t){.kind = handle->element.kind, .dtype = args->dtype, .where = handle->buffer->where};
     if (x != NULL && read_x(handle, x, as, args, made) != 0) return -1;
     return topk_weights != NULL ? read_sent_back(handle, topk_weights, args) : 0;
 }
@@ -209,7 +209,7 @@ static PyObject *take_output(const char *name, PyObject *given, const ext_elemen
         *stride_p = (size_t)(columns * ext_dtype_size(dtype));
         return ext_array_new(made, 2, shape, data_p);
     }
-    if (ext_args_output(name, given, made->place, rows, columns, dtype, &output) != 0) return NULL;
+    if (ext_args_output(name, given, made->where, rows, columns, dtype, &output) != 0) return NULL;
     *data_p = output.data, *stride_p = (size_t)output.stride;
     Py_INCREF(given);
     return given;
@@ -219,7 +219,7 @@ static PyObject *take_output(const char *name, PyObject *given, const ext_elemen
 static PyObject *take_result(const ext_handle_t *handle, PyObject *const *values, const ext_element_t *made,
                              xep_combine_args_t *args)
 {
-    const ext_element_t fp32 = {.kind = made->kind, .dtype = XEP_FP32, .place = made->place};
+    const ext_element_t fp32 = {.kind = made->kind, .dtype = XEP_FP32, .where = made->where};
     char *data = NULL;
     PyObject *out =
         take_output("out", values[OUT], made, handle->tokens, args->hidden, args->dtype, &data, &args->out_stride);

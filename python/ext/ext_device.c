@@ -73,7 +73,7 @@ static PyObject *get_dtype(PyObject *self, void *Py_UNUSED(unused))
 
 static PyObject *get_device(PyObject *self, void *Py_UNUSED(unused))
 {
-    return PyLong_FromLong(((ext_device_t *)self)->look.element.place - 1);
+    return PyLong_FromLong(((ext_device_t *)self)->look.element.where - 1);
 }
 
 static PyObject *get_nbytes(PyObject *self, void *Py_UNUSED(unused))
@@ -108,7 +108,7 @@ static PyObject *represent(PyObject *self)
     PyObject *shape = get_shape(self, NULL);
     PyObject *text = shape != NULL
                          ? PyUnicode_FromFormat("<xep.DeviceArray of shape %R, %zd bytes an element, on device %d>",
-                                                shape, ext_dtype_size(look->element.dtype), look->element.place - 1)
+                                                shape, ext_dtype_size(look->element.dtype), look->element.where - 1)
                          : NULL;
     Py_XDECREF(shape);
     return text;
@@ -154,7 +154,7 @@ static PyObject *wrap(ext_device_t *array)
         .deleter = delete_tensor,
         .tensor = {.data = look->data,
                    .device_type = DL_CUDA,
-                   .device_id = look->element.place - 1,
+                   .device_id = look->element.where - 1,
                    .ndim = look->ndim,
                    .type = ext_dtype_dl(look->element.dtype),
                    .shape = made->shape,
@@ -178,9 +178,9 @@ static PyObject *export_dlpack(PyObject *self, PyObject *args, PyObject *keyword
     }
     if (device != Py_None) {
         if (!PyArg_ParseTuple(device, "ii", &type, &id)) return NULL;
-        if (type != DL_CUDA || id != ((ext_device_t *)self)->look.element.place - 1) {
+        if (type != DL_CUDA || id != ((ext_device_t *)self)->look.element.where - 1) {
             PyErr_Format(PyExc_BufferError, "dl_device: expected (%d, %d), where the rows are, got (%d, %d)", DL_CUDA,
-                         ((ext_device_t *)self)->look.element.place - 1, type, id);
+                         ((ext_device_t *)self)->look.element.where - 1, type, id);
             return NULL;
         }
     }
@@ -189,7 +189,7 @@ static PyObject *export_dlpack(PyObject *self, PyObject *args, PyObject *keyword
 
 static PyObject *tell_device(PyObject *self, PyObject *Py_UNUSED(unused))
 {
-    return Py_BuildValue("(ii)", DL_CUDA, ((ext_device_t *)self)->look.element.place - 1);
+    return Py_BuildValue("(ii)", DL_CUDA, ((ext_device_t *)self)->look.element.where - 1);
 }
 
 /* ---- its type ---- */

@@ -108,7 +108,7 @@ static int read_cached(const ext_buffer_t *buffer, PyObject *const *values, xep_
 }
 
 /* topk_idx may be int64 or int32, of any row stride: the library reads it where it is, nothing is converted. */
-static int read_routing(ext_place_t place, PyObject *const *values, xep_dispatch_args_t *args)
+static int read_routing(ext_where_t where, PyObject *const *values, xep_dispatch_args_t *args)
 {
     const Py_ssize_t tokens = (Py_ssize_t)args->tokens;
     ext_matrix_t matrix;
@@ -117,12 +117,12 @@ static int read_routing(ext_place_t place, PyObject *const *values, xep_dispatch
                         "topk_idx: expected an array (or cached, a handle to route as before), got None");
         return -1;
     }
-    if (ext_args_matrix("topk_idx", values[TOPK_IDX], place, tokens, EXT_ANY, EXT_INDEX_DTYPES, 0, &matrix) != 0)
+    if (ext_args_matrix("topk_idx", values[TOPK_IDX], where, tokens, EXT_ANY, EXT_INDEX_DTYPES, 0, &matrix) != 0)
         return -1;
     args->topk = (uint32_t)matrix.columns;
     args->topk_idx = matrix.data, args->topk_idx_stride = (size_t)matrix.stride, args->topk_idx_dtype = matrix.dtype;
     if (values[TOPK_WEIGHTS] == NULL) return 0;
-    if (ext_args_matrix("topk_weights", values[TOPK_WEIGHTS], place, tokens, matrix.columns, EXT_BIT(XEP_FP32), 0,
+    if (ext_args_matrix("topk_weights", values[TOPK_WEIGHTS], where, tokens, matrix.columns, EXT_BIT(XEP_FP32), 0,
                         &matrix))
         return -1;
     args->topk_weights = (const float *)(void *)matrix.data;
@@ -131,12 +131,12 @@ static int read_routing(ext_place_t place, PyObject *const *values, xep_dispatch
 }
 
 /* Any strides: scales by column, as some quantisers make them, are read in place. */
-static int read_scales(ext_place_t place, PyObject *scales, xep_dispatch_args_t *args)
+static int read_scales(ext_where_t where, PyObject *scales, xep_dispatch_args_t *args)
 {
     ext_matrix_t matrix;
     if (scales == NULL) return 0;
     const unsigned dtypes = EXT_BIT(XEP_FP32) | EXT_BIT(XEP_INT32);
-    if (ext_args_strided("scales", scales, place, (Py_ssize_t)args->tokens, dtypes, &matrix) != 0) return -1;
+    if (ext_args_strided("scales", scales, where, (Py_ssize_t)args->tokens, dtypes, &matrix) != 0) return -1;
     args->scales = matrix.data;
     args->nscales = (uint32_t)matrix.columns, args->scales_dtype = matrix.dtype;
     args->scales_token_stride = matrix.stride, args->scales_stride = matrix.step;
@@ -146,7 +146,7 @@ static int read_scales(ext_place_t place, PyObject *scales, xep_dispatch_args_t 
 /* What most calls leave out: each function leaves its field alone for a value that was not given. */
 static int read_options(const ext_buffer_t *buffer, PyObject *const *values, xep_dispatch_args_t *args)
 {
-    if (read_scales(buffer->place, values[SCALES], args) != 0 ||
+    if (read_scales(buffer->where, values[SCALES], args) != 0 ||
         ext_args_number("capacity", values[CAPACITY], INT64_MAX, &args->capacity) != 0 ||
         ext_args_number32(names[EXPERT_ALIGNMENT], values[EXPERT_ALIGNMENT], &args->expert_alignment) != 0 ||
         ext_args_number32(names[QUANT], values[QUANT], &args->quant) != 0 ||
@@ -157,7 +157,7 @@ static int read_options(const ext_buffer_t *buffer, PyObject *const *values, xep
         ext_args_flag(values[COUNTS_THERE], XEP_DISPATCH_COUNTS_THERE, &args->flags) != 0 ||
         ext_args_flag(values[PIECES], XEP_DISPATCH_PIECES, &args->flags) != 0)
         return -1;
-    if (ext_args_vector("expert_stats", values[EXPERT_STATS], buffer->place, (Py_ssize_t)buffer->local_experts,
+    if (ext_args_vector("expert_stats", values[EXPERT_STATS], buffer->where, (Py_ssize_t)buffer->local_experts,
                         XEP_INT32, &args->expert_stats) != 0 ||
         ext_args_vector("wait_ns", values[WAIT_NS], EXT_HOST, (Py_ssize_t)buffer->group->nranks, XEP_INT64,
                         &args->wait_ns) != 0)
@@ -172,11 +172,11 @@ static int fill_args(const ext_buffer_t *buffer, PyObject *const *values, xep_di
     PyObject *x = values[X] != NULL ? values[X] : Py_None;
     xep_dtype_t as = 0;
     if (ext_args_dtype("dtype", values[DTYPE], &as) != 0 ||
-        ext_args_matrix("x", x, buffer->place, EXT_ANY, EXT_ANY, EXT_ALL_DTYPES, as, x_p) != 0)
+        ext_args_matrix("x", x, buffer->where, EXT_ANY, EXT_ANY, EXT_ALL_DTYPES, as, x_p) != 0)
         return -1;
     args->tokens = (uint64_t)x_p->rows, args->hidden = (uint32_t)x_p->columns;
     args->x = x_p->data, args->x_stride = (size_t)x_p->stride, args->dtype = x_p->dtype;
-    if ((values[CACHED] != NULL ? read_cached(buffer, values, args) : read_routing(buffer->place, values, args)) != 0)
+    if ((values[CACHED] != NULL ? read_cached(buffer, values, args) : read_routing(buffer->where, values, args)) != 0)
         return -1;
     if (ext_args_stream(values[STREAM], &x_p->element, &args->stream) != 0) return -1;
     return read_options(buffer, values, args);

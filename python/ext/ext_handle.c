@@ -9,9 +9,9 @@
 #include "ext_args.h"
 #include "ext_combine.h"
 #include "ext_failed.h"
+#include "ext_in_place.h"
 #include "ext_module.h"
 #include "ext_pieces.h"
-#include "ext_place.h"
 #include "ext_received.h"
 
 #include <stddef.h>
@@ -88,7 +88,7 @@ static PyObject *get_recv(PyObject *self, void *Py_UNUSED(unused))
 
 static PyObject *show_numpy(PyObject *self, PyObject *Py_UNUSED(unused))
 {
-    if (((ext_handle_t *)self)->buffer->place != EXT_HOST) {
+    if (((ext_handle_t *)self)->buffer->where != EXT_HOST) {
         PyErr_SetString(PyExc_TypeError, "numpy: expected rows in host memory, these are on a device (recv, torch())");
         return NULL;
     }
@@ -139,7 +139,7 @@ static PyObject *combine_input(PyObject *self, PyObject *const *args, Py_ssize_t
     ext_handle_t *handle = (ext_handle_t *)self;
     ext_array_t look = {.element = {.kind = handle->element.kind,
                                     .dtype = handle->buffer->combine_dtype,
-                                    .place = handle->buffer->place}};
+                                    .where = handle->buffer->where}};
     PyObject *values[INPUT_COUNT];
     size_t stride = 0;
     if (ext_args_read(&signature, args, nargs, names, values) != 0 ||
@@ -228,7 +228,7 @@ static PyMethodDef methods[] = {
     {"next_async", EXT_KEYWORDS(ext_pieces_next_async), ext_pieces_next_async_doc},
     {"give", EXT_KEYWORDS(ext_pieces_give), ext_pieces_give_doc},
     {"pieces", EXT_KEYWORDS(ext_pieces_of), ext_pieces_doc},
-    {"gather", EXT_KEYWORDS(ext_place_gather), ext_place_gather_doc},
+    {"gather", EXT_KEYWORDS(ext_in_place_gather), ext_in_place_gather_doc},
     {"numpy", show_numpy, METH_NOARGS,
      "numpy($self)\n--\n\nThe received rows as numpy arrays; bfloat16 as uint16, 8-bit floats as uint8."},
     {"torch", show_torch, METH_NOARGS, "torch($self)\n--\n\nThe received rows as tensors."},

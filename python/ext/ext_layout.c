@@ -79,18 +79,18 @@ static const char *const names[COUNT] = {"topk_idx",      "tokens_per_rank", "to
 static ext_signature_t signature = {"layout", 4, COUNT, names, {NULL}};
 
 /* The arrays of the caller, of the extents that args have. */
-static int read_outputs(ext_place_t place, PyObject *const *values, const xep_layout_args_t *args, xep_layout_t *out)
+static int read_outputs(ext_where_t where, PyObject *const *values, const xep_layout_args_t *args, xep_layout_t *out)
 {
     const Py_ssize_t ranks = (Py_ssize_t)args->nranks;
     const Py_ssize_t nodes = args->ranks_per_node == 0 ? 1 : (ranks - 1) / args->ranks_per_node + 1;
     ext_matrix_t in_rank = {.data = NULL};
-    if (ext_args_vector(names[PER_RANK], values[PER_RANK], place, ranks, XEP_INT32, &out->tokens_per_rank) != 0 ||
-        ext_args_vector(names[PER_NODE], values[PER_NODE], place, nodes, XEP_INT32, &out->tokens_per_node) != 0 ||
-        ext_args_vector(names[PER_EXPERT], values[PER_EXPERT], place, (Py_ssize_t)args->experts, XEP_INT32,
+    if (ext_args_vector(names[PER_RANK], values[PER_RANK], where, ranks, XEP_INT32, &out->tokens_per_rank) != 0 ||
+        ext_args_vector(names[PER_NODE], values[PER_NODE], where, nodes, XEP_INT32, &out->tokens_per_node) != 0 ||
+        ext_args_vector(names[PER_EXPERT], values[PER_EXPERT], where, (Py_ssize_t)args->experts, XEP_INT32,
                         &out->tokens_per_expert) != 0)
         return -1;
     if (values[IN_RANK] == NULL) return 0;
-    if (ext_args_output(names[IN_RANK], values[IN_RANK], place, (Py_ssize_t)args->tokens, ranks, XEP_U8, &in_rank) != 0)
+    if (ext_args_output(names[IN_RANK], values[IN_RANK], where, (Py_ssize_t)args->tokens, ranks, XEP_U8, &in_rank) != 0)
         return -1;
     if (in_rank.rows > 1 && in_rank.stride != ranks) {
         PyErr_Format(PyExc_ValueError, "token_in_rank: expected dense rows of %zd, got %zd bytes between them", ranks,
@@ -112,7 +112,7 @@ PyObject *ext_layout(PyObject *self, PyObject *const *given, Py_ssize_t nargs, P
     if (ext_args_read(&signature, given, nargs, keywords, values) != 0) return NULL;
     args.buffer = ext_buffer_get((ext_buffer_t *)self);
     if (args.buffer == NULL) return NULL;
-    if (ext_args_matrix(names[TOPK_IDX], values[TOPK_IDX] != NULL ? values[TOPK_IDX] : Py_None, buffer->place, EXT_ANY,
+    if (ext_args_matrix(names[TOPK_IDX], values[TOPK_IDX] != NULL ? values[TOPK_IDX] : Py_None, buffer->where, EXT_ANY,
                         EXT_ANY, EXT_INDEX_DTYPES, 0, &topk_idx) != 0 ||
         ext_args_number32(names[RANKS_PER_NODE], values[RANKS_PER_NODE], &args.ranks_per_node) != 0 ||
         ext_args_stream(values[STREAM], &topk_idx.element, &args.stream) != 0)
@@ -120,7 +120,7 @@ PyObject *ext_layout(PyObject *self, PyObject *const *given, Py_ssize_t nargs, P
     args.tokens = (uint64_t)topk_idx.rows, args.topk = (uint32_t)topk_idx.columns;
     args.topk_idx = topk_idx.data, args.topk_idx_stride = (size_t)topk_idx.stride, args.topk_idx_dtype = topk_idx.dtype;
     args.experts = buffer->experts, args.nranks = buffer->group->nranks;
-    if (read_outputs(buffer->place, values, &args, &out) != 0) return NULL;
+    if (read_outputs(buffer->where, values, &args, &out) != 0) return NULL;
     return ext_none_or_raise(lib.layout(&args, &out));
 }
 

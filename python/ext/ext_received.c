@@ -103,7 +103,7 @@ enum { X, TOPK_IDX, TOPK_WEIGHTS, SCALES, SRC_TOKEN, ROW, OUT = EXT_VIEWS + EXT_
 static PyObject *make_view(const ext_received_t *received, int which)
 {
     const xep_recv_t *recv = &received->recv;
-    ext_array_t look = {.element = {.kind = received->kind, .place = received->handle->buffer->place}};
+    ext_array_t look = {.element = {.kind = received->kind, .where = received->handle->buffer->where}};
     switch (which) {
     case X: shape_x(received, &look); break;
     case TOPK_IDX: shape_words(recv, recv->topk_idx, recv->topk_idx_dtype, recv->topk, &look); break;
@@ -170,7 +170,7 @@ static PyObject *make_counts(const ext_received_t *received, int which)
     ext_array_t look = {.element = {.kind = received->kind, .dtype = counts[which].dtype}};
     const Py_ssize_t bytes = shape_counts(received, which, &look);
     if (received->handle->counts_there) {
-        look.element.place = buffer->place;
+        look.element.where = buffer->where;
         return ext_array_view(&look, (PyObject *)received->handle->memory);
     }
     if (look.element.kind == EXT_DEVICE) look.element.kind = EXT_NUMPY;

@@ -8,19 +8,19 @@
 
 #include "error.h"
 
-enum { PLACES = 2 };
+enum { ENTRIES = 2 };
 
 /** Written by one rank, at every rank. */
-typedef struct place {
+typedef struct sheet {
     _Atomic uint64_t number; /* of its last account here, from 1 */
     uint64_t pad[7];
-    xep_account_t accounts[PLACES];
-} place_t;
-static_assert(sizeof(place_t) == 64 + PLACES * 128, "wire format");
+    xep_account_t accounts[ENTRIES];
+} sheet_t;
+static_assert(sizeof(sheet_t) == 64 + ENTRIES * 128, "wire format");
 
 uint64_t xep_group_accounts_bytes(uint32_t nranks)
 {
-    return nranks * (uint64_t)sizeof(place_t);
+    return nranks * (uint64_t)sizeof(sheet_t);
 }
 
 xep_status_t xep_group_accounts_open(xep_group_t *group, uint64_t offset)
@@ -59,44 +59,44 @@ void xep_group_accounts_close(xep_group_t *group)
     group->accounts = NULL;
 }
 
-static uint64_t place_offset(const xep_group_t *group, uint32_t rank)
+static uint64_t sheet_offset(const xep_group_t *group, uint32_t rank)
 {
-    return group->accounts->offset + rank * sizeof(place_t);
+    return group->accounts->offset + rank * sizeof(sheet_t);
 }
 
-static place_t *place_of(const xep_group_t *group, uint32_t rank)
+static sheet_t *sheet_of(const xep_group_t *group, uint32_t rank)
 {
-    return (place_t *)(void *)((char *)group->control->base + place_offset(group, rank));
+    return (sheet_t *)(void *)((char *)group->control->base + sheet_offset(group, rank));
 }
 
 /*
- * What cannot be sent now is not sent: nobody waits for it. The own place is where it is sent from; one that is written
+ * What cannot be sent now is not sent: nobody waits for it. The own sheet is where it is sent from; one that is written
  * over before it has left comes as another account of this rank.
  */
 static void put(xep_group_t *group, uint32_t rank, const xep_account_t *account)
 {
     xep_wire_t *wire = &group->control->wire;
-    uint64_t number = ++group->accounts->told[rank], own = place_offset(group, group->rank);
-    place_t *from = place_of(group, group->rank);
-    size_t at = offsetof(place_t, accounts) + number % PLACES * sizeof *account;
-    from->accounts[number % PLACES] = *account;
+    uint64_t number = ++group->accounts->told[rank], own = sheet_offset(group, group->rank);
+    sheet_t *from = sheet_of(group, group->rank);
+    size_t at = offsetof(sheet_t, accounts) + number % ENTRIES * sizeof *account;
+    from->accounts[number % ENTRIES] = *account;
     (void)wire->ops->put_signal(wire, rank, own + at, (char *)from + at, sizeof *account,
-                                own + offsetof(place_t, number), number);
+                                own + offsetof(sheet_t, number), number);
 }
 
 /*
  * Whether there was one, whole and in order, and its number. While it is copied its writer may write the next one, in
- * the other place, which harms nothing, and then another one here: so the number is read again behind the copy.
+ * the other entry, which harms nothing, and then another one here: so the number is read again behind the copy.
  */
 int xep_group_account_get(const xep_group_t *group, uint32_t rank, xep_account_t *account, uint64_t *number_p)
 {
-    place_t *place = place_of(group, rank);
-    uint64_t number = atomic_load_explicit(&place->number, memory_order_acquire);
+    sheet_t *sheet = sheet_of(group, rank);
+    uint64_t number = atomic_load_explicit(&sheet->number, memory_order_acquire);
     if (number == 0) return 0;
-    memcpy(account, &place->accounts[number % PLACES], sizeof *account);
+    memcpy(account, &sheet->accounts[number % ENTRIES], sizeof *account);
     atomic_thread_fence(memory_order_acquire);
     *number_p = number;
-    return atomic_load_explicit(&place->number, memory_order_relaxed) == number &&
+    return atomic_load_explicit(&sheet->number, memory_order_relaxed) == number &&
            xep_account_check(account, group->nranks);
 }
 
@@ -108,7 +108,7 @@ int xep_group_account_get(const xep_group_t *group, uint32_t rank, xep_account_t
  */
 static int has_news(const xep_group_t *group, uint32_t rank)
 {
-    uint64_t number = atomic_load_explicit(&place_of(group, rank)->number, memory_order_relaxed);
+    uint64_t number = atomic_load_explicit(&sheet_of(group, rank)->number, memory_order_relaxed);
     return xep_group_account_is_asked(group, rank) && number != group->accounts->heard[rank];
 }
 

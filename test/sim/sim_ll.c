@@ -264,7 +264,7 @@ static void own_notice_spoiled(void **state)
     assert_int_equal(own->tokens, 0);
     assert_int_equal(own->alignment, 1);
     own->capacity = UINT32_MAX;
-    own->place = 7;
+    own->rows_at = 7;
     own->alignment = 1u << 20;
     own->padded = 1;
     assert_int_equal(run->world.plugin->progress(ranks[0].mode, &flight->op), XEP_OK);
@@ -283,7 +283,7 @@ static void own_notice_spoiled(void **state)
 static void places_that_are_none(void **state)
 {
     static const struct {
-        uint32_t place;
+        uint32_t rows_at;
         uint8_t in_place, in_parts;
     } lies[] = {{9, 1, 0}, {3, 1, 0}, {UINT32_MAX, 1, 0}, {1, 0, 0}, {1, 1, 1}};
     static const int32_t idx[4] = {0, 1, 2, 3};
@@ -294,8 +294,8 @@ static void places_that_are_none(void **state)
         run->script.calls[0].in_place = 1;
         script_flight_t *liar = begin_by_hand(run, 1, &recv[1], idx), *flight = begin_by_hand(run, 0, &recv[0], NULL);
         ll_notice_t *said = notice_from(&ranks[0], 1);
-        assert_int_equal(said->place, 1);
-        said->place = lies[i].place;
+        assert_int_equal(said->rows_at, 1);
+        said->rows_at = lies[i].rows_at;
         said->in_place = lies[i].in_place;
         said->in_parts = lies[i].in_parts;
         assert_int_equal(run->world.plugin->progress(ranks[0].mode, &flight->op), XEP_ERR_PROTOCOL);

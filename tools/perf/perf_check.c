@@ -10,10 +10,10 @@
 
 #include "oracle_alloc.h"
 #include "perf_cuda.h"
+#include "perf_in_place.h"
 #include "perf_ops.h"
 #include "perf_peer.h"
 #include "perf_pieces.h"
-#include "perf_place.h"
 #include "perf_say.h"
 
 enum { POISON = 0xa5 };
@@ -204,7 +204,7 @@ static int check_place(perf_t *perf, uint64_t payload)
 
     perf_release(perf);
     renew_inputs(perf, payload);
-    status = perf_place_rows(perf);
+    status = perf_in_place_rows(perf);
     if (status != XEP_OK) return perf_give_up(perf, status);
     perf->in_place = 1;
     ret = check_pair(perf, "dispatch in place", "combine of rows in place");

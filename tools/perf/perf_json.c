@@ -166,7 +166,8 @@ static void write_all(FILE *file, const perf_t *perf, const perf_times_t *times)
         fprintf(file,
                 "\"in_place\": {\"us\": %.3f, \"cpu_us\": %.3f, \"read_us\": %.3f, \"read_cpu_us\": %.3f, "
                 "\"copied_read_us\": %.3f, \"copied_read_cpu_us\": %.3f}, ",
-                times->place, times->place_cpu, times->place_read, times->place_read_cpu, times->read, times->read_cpu);
+                times->in_place, times->in_place_cpu, times->in_place_read, times->in_place_read_cpu, times->read,
+                times->read_cpu);
     if (perf->pieces != NULL)
         fprintf(file,
                 "\"pieces\": {\"room\": %" PRIu64 ", \"count\": %" PRIu64

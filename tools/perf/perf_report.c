@@ -97,17 +97,17 @@ static void print_peer(const perf_times_t *times)
                    times->op[op].median / times->op[op].peer);
 }
 
-static void print_place_line(const char *what, double us, double cpu, double beside)
+static void print_in_place_line(const char *what, double us, double cpu, double beside)
 {
     printf("%-24s %10.1f us, cpu %10.1f, ratio %.2f\n", what, us, cpu, beside > 0 ? us / beside : 0);
 }
 
 /* The last line is what both others are compared with: copying pays only for who reads rows more than once. */
-static void print_place(const perf_times_t *times)
+static void print_in_place(const perf_times_t *times)
 {
-    print_place_line("in place, not read", times->place, times->place_cpu, times->op[PERF_DISPATCH].limit);
-    print_place_line("in place, and one read", times->place_read, times->place_read_cpu, times->read);
-    print_place_line("copied, and one read", times->read, times->read_cpu, times->read);
+    print_in_place_line("in place, not read", times->in_place, times->in_place_cpu, times->op[PERF_DISPATCH].limit);
+    print_in_place_line("in place, and one read", times->in_place_read, times->in_place_read_cpu, times->read);
+    print_in_place_line("copied, and one read", times->read, times->read_cpu, times->read);
 }
 
 /* What comes back before the last piece is a part of the first time, so both together are what is compared. */
@@ -164,7 +164,7 @@ static void print_table(const perf_t *perf, const perf_times_t *times)
     for (perf_op_t op = PERF_DISPATCH; perf->options.cuda && op < PERF_OPS; op++)
         if (times->op[op].timed) print_device(perf, op, &times->op[op]);
     if (perf->options.peer) print_peer(times);
-    if (perf->options.in_place) print_place(times);
+    if (perf->options.in_place) print_in_place(times);
     if (perf->pieces != NULL) print_pieces(perf, times);
     if (perf->options.fixed) print_fixed(perf, times);
     if (perf->options.waits) print_waits(perf, times);

@@ -16,11 +16,11 @@
 #include "perf_cuda.h"
 #include "perf_cuda_limit.h"
 #include "perf_fixed.h"
+#include "perf_in_place.h"
 #include "perf_limit.h"
 #include "perf_ops.h"
 #include "perf_peer.h"
 #include "perf_pieces.h"
-#include "perf_place.h"
 #include "perf_samples.h"
 #include "perf_say.h"
 #include "perf_waits.h"
@@ -37,8 +37,8 @@ enum {
     KIND_PEER_CACHED,
     KIND_PEER_STREAMING,
     KIND_READ,
-    KIND_PLACE,
-    KIND_PLACE_READ,
+    KIND_IN_PLACE,
+    KIND_IN_PLACE_READ,
     KIND_PIECES,
     KINDS,
     STEPS = KINDS * PERF_OPS
@@ -95,7 +95,7 @@ static xep_status_t run_step(timing_t *timing, uint32_t step)
 
     if (is_limit(kind)) return run_limit(timing, step);
     if (is_peer(kind)) return run_peer(timing, step);
-    if (kind == KIND_READ || kind == KIND_PLACE_READ) return perf_place_read(timing->perf);
+    if (kind == KIND_READ || kind == KIND_IN_PLACE_READ) return perf_in_place_read(timing->perf);
     if (kind == KIND_PIECES)
         return is_dispatch ? perf_pieces_dispatch(timing->perf) : perf_pieces_combine(timing->perf);
     return is_dispatch ? perf_dispatch(timing->perf) : perf_combine(timing->perf);
@@ -162,16 +162,16 @@ static xep_status_t run_peers(timing_t *timing, uint32_t first, int64_t iter)
     return run_timed(timing, first + PERF_COMBINE, iter);
 }
 
-static int is_place(uint32_t kind)
+static int is_in_place(uint32_t kind)
 {
-    return kind >= KIND_READ && kind <= KIND_PLACE_READ;
+    return kind >= KIND_READ && kind <= KIND_IN_PLACE_READ;
 }
 
 /* Copied rows come from the same memory. */
-static xep_status_t run_place(timing_t *timing, uint32_t kind, int64_t iter)
+static xep_status_t run_in_place(timing_t *timing, uint32_t kind, int64_t iter)
 {
     perf_t *perf = timing->perf;
-    xep_status_t status = perf_place_rows(perf);
+    xep_status_t status = perf_in_place_rows(perf);
 
     perf->in_place = kind != KIND_READ;
     if (status == XEP_OK) status = run_timed(timing, kind * PERF_OPS + PERF_DISPATCH, iter);
@@ -198,7 +198,7 @@ static xep_status_t run_kind(timing_t *timing, uint32_t kind, int64_t iter)
 
     if (kind == KIND_OVERLAP && timing->rounds == 0) return XEP_OK;
     if (kind == KIND_EMPTY && !options->fixed) return XEP_OK;
-    if (is_place(kind)) return options->in_place ? run_place(timing, kind, iter) : XEP_OK;
+    if (is_in_place(kind)) return options->in_place ? run_in_place(timing, kind, iter) : XEP_OK;
     if (kind == KIND_PIECES) return timing->perf->pieces != NULL ? run_pieces(timing, iter) : XEP_OK;
     if (is_limit(kind)) return run_limits(timing, kind * PERF_OPS, iter);
     if (!is_peer(kind)) return run_operations(timing, kind * PERF_OPS, iter);
@@ -279,14 +279,15 @@ static void reckon(timing_t *timing, perf_op_t op, perf_time_t *time_p)
 
 static void reckon_place(timing_t *timing, perf_times_t *times_p)
 {
-    const uint32_t read = KIND_READ * PERF_OPS, place = KIND_PLACE * PERF_OPS, both = KIND_PLACE_READ * PERF_OPS;
+    const uint32_t read = KIND_READ * PERF_OPS, in_place = KIND_IN_PLACE * PERF_OPS,
+                   both = KIND_IN_PLACE_READ * PERF_OPS;
 
     times_p->read = perf_samples_median(&timing->all, read, perf_sample_span);
-    times_p->place = perf_samples_median(&timing->all, place, perf_sample_span);
-    times_p->place_read = perf_samples_median(&timing->all, both, perf_sample_span);
+    times_p->in_place = perf_samples_median(&timing->all, in_place, perf_sample_span);
+    times_p->in_place_read = perf_samples_median(&timing->all, both, perf_sample_span);
     times_p->read_cpu = perf_samples_median(&timing->all, read, perf_sample_cpu);
-    times_p->place_cpu = perf_samples_median(&timing->all, place, perf_sample_cpu);
-    times_p->place_read_cpu = perf_samples_median(&timing->all, both, perf_sample_cpu);
+    times_p->in_place_cpu = perf_samples_median(&timing->all, in_place, perf_sample_cpu);
+    times_p->in_place_read_cpu = perf_samples_median(&timing->all, both, perf_sample_cpu);
 }
 
 static void reckon_pieces(timing_t *timing, perf_times_t *times_p)

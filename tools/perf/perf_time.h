@@ -26,8 +26,8 @@ typedef struct perf_times {
     double round_trip; /* --fixed: of a flag between ranks 0 and 1; 0: not measured */
     double layout;     /* --fixed: xep_layout() of the tokens of a rank */
     /* --in-place, median: a dispatch that copies no rows; it and a read of all of them; the same read of copied ones */
-    double place, place_cpu;
-    double place_read, place_read_cpu;
+    double in_place, in_place_cpu;
+    double in_place_read, in_place_read_cpu;
     double read, read_cpu;
     double pieces[PERF_OPS]; /* --recv-rows, median: of all pieces together, outputs of all but the last among them */
 } perf_times_t;

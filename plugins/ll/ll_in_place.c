@@ -1,29 +1,29 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /* Rows that are read in place: what of it depends on notices, on casts, and on the order of rows. */
-#include "ll_place.h"
+#include "ll_in_place.h"
 
 #include <string.h>
 
 /* ---- as a source ---- */
 
-xep_status_t ll_choose_place(ll_t *mode, xep_op_t *op)
+xep_status_t ll_in_place_choose(ll_t *mode, xep_op_t *op)
 {
     ll_slot(mode, op->slot)->in_place = 0;
-    return xep_place_choose(&mode->places, op, op->dispatch->quant != XEP_QUANT_NONE, &ll_state(op)->place);
+    return xep_in_place_choose(&mode->in_place, op, op->dispatch->quant != XEP_QUANT_NONE, &ll_state(op)->in_place);
 }
 
 /* Rows are numbered through all areas, so that one word says where they are. */
 static uint32_t number_of(const ll_t *mode, uint64_t offset)
 {
-    const xep_place_layout_t *at = &mode->layout.place;
+    const xep_in_place_layout_t *at = &mode->layout.in_place;
     uint64_t inside = offset - at->first;
     return (uint32_t)(inside / at->bytes * mode->kit.shape->tokens + inside % at->bytes / at->stride);
 }
 
 static uint64_t offset_of(const ll_t *mode, uint32_t number)
 {
-    const xep_place_layout_t *at = &mode->layout.place;
+    const xep_in_place_layout_t *at = &mode->layout.in_place;
     return at->first + number / mode->kit.shape->tokens * at->bytes + number % mode->kit.shape->tokens * at->stride;
 }
 
@@ -33,36 +33,36 @@ static uint64_t offset_of(const ll_t *mode, uint32_t number)
  */
 static void space_items(const ll_t *mode, const ll_notice_t *notice, ll_parcel_t *parcel)
 {
-    if (notice->place != 0 && notice->quant == XEP_QUANT_NONE) parcel->stride = mode->layout.place.stride;
+    if (notice->rows_at != 0 && notice->quant == XEP_QUANT_NONE) parcel->stride = mode->layout.in_place.stride;
     parcel->room = mode->layout.inbox_bytes / parcel->stride;
 }
 
-void ll_take_place(ll_t *mode, const xep_op_t *op)
+void ll_in_place_take(ll_t *mode, const xep_op_t *op)
 {
     ll_state_t *state = ll_state(op);
-    xep_place_take(&mode->places, op, &state->place);
-    if (state->place.offset != 0) state->notice.place = 1 + number_of(mode, state->place.offset);
+    xep_in_place_take(&mode->in_place, op, &state->in_place);
+    if (state->in_place.offset != 0) state->notice.rows_at = 1 + number_of(mode, state->in_place.offset);
     space_items(mode, &state->notice, &state->parcel);
 }
 
 /* ---- as a receiver ---- */
 
-int ll_is_place_sane(const ll_t *mode, const ll_notice_t *notice)
+int ll_in_place_is_sane(const ll_t *mode, const ll_notice_t *notice)
 {
     const uint64_t tokens = mode->kit.shape->tokens;
-    if (notice->place == 0) return 1;
-    uint64_t number = notice->place - UINT64_C(1), first = number % tokens;
-    return notice->in_place == 1 && number < mode->layout.place.areas * tokens && first + notice->tokens <= tokens;
+    if (notice->rows_at == 0) return 1;
+    uint64_t number = notice->rows_at - UINT64_C(1), first = number % tokens;
+    return notice->in_place == 1 && number < mode->layout.in_place.areas * tokens && first + notice->tokens <= tokens;
 }
 
 /* Not for ranks that are not mapped: they have put their items here as ever, but as far apart as they are there. */
-void ll_find_place(ll_t *mode, const ll_notice_t *notice, uint32_t source)
+void ll_in_place_find(ll_t *mode, const ll_notice_t *notice, uint32_t source)
 {
     ll_parcel_t *parcel = &mode->parcels[source];
     const char *heap = mode->kit.base[source];
     space_items(mode, notice, parcel);
-    parcel->stays = heap != NULL && notice->place != 0;
-    if (parcel->stays) parcel->items = heap + offset_of(mode, notice->place - 1);
+    parcel->stays = heap != NULL && notice->rows_at != 0;
+    if (parcel->stays) parcel->items = heap + offset_of(mode, notice->rows_at - 1);
 }
 
 void ll_point_rows(ll_t *mode, const xep_op_t *op)
@@ -84,7 +84,7 @@ void ll_point_rows(ll_t *mode, const xep_op_t *op)
 
 static xep_status_t find_memory(void *mode, void **base_p, size_t *stride_p)
 {
-    return xep_place_memory(&((ll_t *)mode)->places, base_p, stride_p);
+    return xep_in_place_memory(&((ll_t *)mode)->in_place, base_p, stride_p);
 }
 
 /* Rows that nobody sent have NULL. To clear those that somebody did costs less than all that there is room for. */
@@ -102,8 +102,8 @@ static void release(void *opaque, uint32_t number)
     slot->in_place = 0;
     forget_rows(mode, slot);
     for (uint32_t r = 0; r < mode->kit.shape->nranks; r++)
-        if (mode->kit.base[r] != NULL && slot->from[r].place != 0)
-            xep_place_release(&mode->places, r, offset_of(mode, slot->from[r].place - 1), slot->from[r].epoch);
+        if (mode->kit.base[r] != NULL && slot->from[r].rows_at != 0)
+            xep_in_place_release(&mode->in_place, r, offset_of(mode, slot->from[r].rows_at - 1), slot->from[r].epoch);
 }
 
-const xep_place_ops_t ll_place = {.memory = find_memory, .release = release};
+const xep_place_ops_t ll_in_place = {.memory = find_memory, .release = release};

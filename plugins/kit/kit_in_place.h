@@ -14,84 +14,86 @@
  * grows. Unmapped receivers get rows from the source's memory, which is not used again before the source's own handle
  * has ended, and with it the operation.
  */
-#ifndef XEP_PLACE_H
-#define XEP_PLACE_H
+#ifndef XEP_KIT_IN_PLACE_H
+#define XEP_KIT_IN_PLACE_H
 
 #include "kit.h"
 
 #define XEP_NO_AREA UINT32_MAX
 
 /** In every rank's heap. */
-typedef struct xep_place_layout {
+typedef struct xep_in_place_layout {
     uint64_t areas;    /* slots + 1, or 0: rows are always copied */
     uint64_t bytes;    /* of an area */
     uint64_t stride;   /* between rows that the user writes */
     uint64_t first;    /* XEP_REGION_ROWS: [areas] of bytes */
     uint64_t released; /* XEP_REGION_CONTROL: [areas][R] _Atomic uint64_t, written by that rank */
-} xep_place_layout_t;
+} xep_in_place_layout_t;
 
 /** What a rank knows of an area of its own. */
-typedef struct xep_place_area {
+typedef struct xep_in_place_area {
     uint64_t epoch;       /* of the dispatch whose rows are there; 0: none yet */
     uint64_t before;      /* what epoch was before that dispatch, which may move nothing */
     uint64_t offset;      /* of its token 0, in the heap */
     uint64_t tokens;      /* of it, whose sums are known */
     size_t bytes, stride; /* of its rows, and between them */
     uint64_t *sums;       /* [tokens] of the rows, 0 where nobody reads one; only where they are checked */
-} xep_place_area_t;
+} xep_in_place_area_t;
 
 /** Part of a mode. */
-typedef struct xep_places {
+typedef struct xep_in_place {
     const xep_kit_t *kit;
-    const xep_place_layout_t *at;
-    xep_place_area_t *areas;
+    const xep_in_place_layout_t *at;
+    xep_in_place_area_t *areas;
     uint32_t handed; /* area that the user may write, or XEP_NO_AREA */
-} xep_places_t;
+} xep_in_place_t;
 
 /** Where the rows of a dispatch are; part of its state. */
-typedef struct xep_place {
+typedef struct xep_in_place_rows {
     uint64_t offset; /* of token 0, in this rank's heap; 0: rows are copied to the receivers */
     uint32_t area;
     char *fill; /* where this rank puts them first; NULL: the user wrote them there */
-} xep_place_t;
+} xep_in_place_rows_t;
 
 /** Lays all areas, where the shape has any, for rows that are stride bytes apart. */
-void xep_place_lay(const xep_shape_t *shape, xep_place_layout_t *at, uint64_t stride, xep_carve_t region[XEP_REGIONS]);
+void xep_in_place_lay(const xep_shape_t *shape, xep_in_place_layout_t *at, uint64_t stride,
+                      xep_carve_t region[XEP_REGIONS]);
 
 /** Among the arrays of a mode; sets what is not carved, too. */
-void xep_place_lay_arrays(xep_places_t *places, const xep_kit_t *kit, const xep_place_layout_t *at, xep_carve_t *arena);
+void xep_in_place_lay_arrays(xep_in_place_t *in_place, const xep_kit_t *kit, const xep_in_place_layout_t *at,
+                             xep_carve_t *arena);
 
 /** Makes pages present: all of this rank; what rows of a slot with so many tokens need of a peer. */
-void xep_place_prefault_own(const xep_kit_t *kit, const xep_place_layout_t *at, uint32_t rank);
-void xep_place_prefault_slot(const xep_kit_t *kit, const xep_place_layout_t *at, uint32_t rank, uint32_t slot,
-                             uint64_t tokens);
+void xep_in_place_prefault_own(const xep_kit_t *kit, const xep_in_place_layout_t *at, uint32_t rank);
+void xep_in_place_prefault_slot(const xep_kit_t *kit, const xep_in_place_layout_t *at, uint32_t rank, uint32_t slot,
+                                uint64_t tokens);
 
 /**
  * Decides where the rows of a dispatch will be. casts: they are not those that the user has, so the user's own stay the
  * user's. Nothing is changed yet, and an error refuses the dispatch.
  */
-xep_status_t xep_place_choose(xep_places_t *places, xep_op_t *op, int casts, xep_place_t *place);
+xep_status_t xep_in_place_choose(xep_in_place_t *in_place, xep_op_t *op, int casts, xep_in_place_rows_t *rows);
 
 /** The dispatch begins: the area is its own. */
-void xep_place_take(xep_places_t *places, const xep_op_t *op, const xep_place_t *place);
+void xep_in_place_take(xep_in_place_t *in_place, const xep_op_t *op, const xep_in_place_rows_t *rows);
 
 /** The dispatch has moved nothing: the area is as it was before. */
-void xep_place_return(xep_places_t *places, const xep_place_t *place);
+void xep_in_place_return(xep_in_place_t *in_place, const xep_in_place_rows_t *rows);
 
 /** Whether any rank reads a token's row. */
-typedef int (*xep_place_read_fn)(const void *mode, const xep_op_t *op, uint64_t token);
+typedef int (*xep_in_place_read_fn)(const void *mode, const xep_op_t *op, uint64_t token);
 
 /** What the rows are, of bytes each and stride apart, where that is checked: they are all in place now. */
-void xep_place_note(xep_places_t *places, const xep_op_t *op, const xep_place_t *place, size_t bytes, size_t stride,
-                    xep_place_read_fn is_read);
+void xep_in_place_note(xep_in_place_t *in_place, const xep_op_t *op, const xep_in_place_rows_t *rows, size_t bytes,
+                       size_t stride, xep_in_place_read_fn is_read);
 
 /** Whether offset is that of a row that the user could have written, and tokens rows from there on are in its area. */
-int xep_place_is_sane(const xep_places_t *places, uint64_t offset, uint64_t tokens);
+int xep_in_place_is_sane(const xep_in_place_t *in_place, uint64_t offset, uint64_t tokens);
 
 /** This rank reads no more of the rows of a dispatch that rank, which is mapped, has at offset. */
-void xep_place_release(const xep_places_t *places, uint32_t rank, uint64_t offset, uint64_t epoch);
+void xep_in_place_release(const xep_in_place_t *in_place, uint32_t rank, uint64_t offset, uint64_t epoch);
 
 /** xep_place_ops_t.memory. */
-xep_status_t xep_place_memory(xep_places_t *places, void **base_p, size_t *stride_p);
+xep_status_t xep_in_place_memory(xep_in_place_t *in_place, void **base_p, size_t *stride_p);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-#include "ext_place.h"
+#include "ext_in_place.h"
 
 #include "ext_args.h"
 #include "ext_buffer.h"
@@ -8,7 +8,7 @@
 
 /* ---- before a dispatch ---- */
 
-const char ext_place_send_memory_doc[] =
+const char ext_in_place_send_memory_doc[] =
     "send_memory($self, dtype=None, torch=False)\n--\n\n"
     "[T, H]: memory for the rows of this rank's next dispatch with in_place, as an array of numpy or, with torch, a\n"
     "tensor; T and H are those of the buffer, dtype is its own unless one is given. Dispatch these rows, or the first\n"
@@ -36,7 +36,7 @@ static int shape_rows(const ext_buffer_t *buffer, char *data, size_t stride, ext
 }
 
 /* Waits for peers, so the GIL is given up. What keeps the buffer open is had before, as memory() has it. */
-PyObject *ext_place_send_memory(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *names)
+PyObject *ext_in_place_send_memory(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *names)
 {
     static const char *const known[SEND_COUNT] = {"dtype", "torch"};
     static ext_signature_t signature = {"send_memory", 2, SEND_COUNT, known, {NULL}};
@@ -72,7 +72,7 @@ PyObject *ext_place_send_memory(PyObject *self, PyObject *const *args, Py_ssize_
 
 /* ---- after a dispatch ---- */
 
-const char ext_place_gather_doc[] =
+const char ext_in_place_gather_doc[] =
     "gather($self, out=None)\n--\n\n"
     "The received rows, wherever they are, as a dense array of its own, [rows, H], of the kind that was dispatched;\n"
     "padded ones that are read in place: [N, H]. Rows that did not come are left as they are there.\n"
@@ -97,7 +97,7 @@ static PyObject *gather_into(const ext_handle_t *handle, PyObject *array, char *
 }
 
 /* Nothing is copied where there is nothing: the library wants an address also of no bytes. */
-PyObject *ext_place_gather(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *names)
+PyObject *ext_in_place_gather(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *names)
 {
     static const char *const known[GATHER_COUNT] = {"out"};
     static ext_signature_t signature = {"gather", 1, GATHER_COUNT, known, {NULL}};
@@ -116,7 +116,7 @@ PyObject *ext_place_gather(PyObject *self, PyObject *const *args, Py_ssize_t nar
     }
     ext_element_t element = handle->element;
     if (recv->quant != XEP_QUANT_NONE) element.descr = NULL;
-    element.dtype = recv->dtype, element.place = EXT_HOST;
+    element.dtype = recv->dtype, element.where = EXT_HOST;
     char *data = NULL;
     PyObject *array = ext_array_new(&element, 2, shape, &data);
     return array == NULL || recv->rows == 0 ? array : gather_into(handle, array, data, 0);

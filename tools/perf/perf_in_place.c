@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-#include "perf_place.h"
+#include "perf_in_place.h"
 
 #include <string.h>
 
@@ -8,7 +8,7 @@
 #include "perf_ops.h"
 
 /* The layer before has just written them, in place or not, so that all ways find the same caches. */
-xep_status_t perf_place_rows(perf_t *perf)
+xep_status_t perf_in_place_rows(perf_t *perf)
 {
     void *rows;
     xep_status_t status = xep_buffer_send_memory(perf->buffer, &rows, &perf->sends_stride);
@@ -67,7 +67,7 @@ static uint64_t read_rows(const xep_recv_t *recv)
     return sum;
 }
 
-xep_status_t perf_place_read(perf_t *perf)
+xep_status_t perf_in_place_read(perf_t *perf)
 {
     xep_status_t status = perf_dispatch(perf);
     uint64_t sum;

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /* Rows that are read in place: what of it depends on records and on the order of rows. */
-#include "normal_place.h"
+#include "normal_in_place.h"
 
 #include <string.h>
 
-xep_status_t normal_choose_place(normal_t *mode, xep_op_t *op)
+xep_status_t normal_in_place_choose(normal_t *mode, xep_op_t *op)
 {
     /* until the pointers are there: a release after a failure must not give back rows of the dispatch before */
     normal_slot(mode, op->slot)->in_place = 0;
-    return xep_place_choose(&mode->places, op, 0, &normal_state(op)->place);
+    return xep_in_place_choose(&mode->in_place, op, 0, &normal_state(op)->in_place);
 }
 
 /* Whether any rank gets the token: of one that nobody gets, nobody looks at the row. */
@@ -21,8 +21,8 @@ static int is_read(const void *mode, const xep_op_t *op, uint64_t token)
 
 void normal_note_rows(normal_t *mode, const xep_op_t *op)
 {
-    xep_place_note(&mode->places, op, &normal_state(op)->place, xep_dispatch_row_bytes(op->dispatch),
-                   mode->layout.place.stride, is_read);
+    xep_in_place_note(&mode->in_place, op, &normal_state(op)->in_place, xep_dispatch_row_bytes(op->dispatch),
+                      mode->layout.in_place.stride, is_read);
 }
 
 /* ---- where they are read ---- */
@@ -42,7 +42,7 @@ static xep_status_t point_rows_of(normal_t *mode, xep_op_t *op, uint32_t rank)
         if ((uint64_t)(int64_t)token >= record->tokens)
             return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_PROTOCOL, "rank %u sent token %d (of %llu)", rank,
                                        token, (unsigned long long)record->tokens);
-        slot->row[i] = base + (uint32_t)token * mode->layout.place.stride;
+        slot->row[i] = base + (uint32_t)token * mode->layout.in_place.stride;
     }
     return XEP_OK;
 }
@@ -74,7 +74,7 @@ xep_status_t normal_point_rows(normal_t *mode, xep_op_t *op)
 
 static xep_status_t find_memory(void *mode, void **base_p, size_t *stride_p)
 {
-    return xep_place_memory(&((normal_t *)mode)->places, base_p, stride_p);
+    return xep_in_place_memory(&((normal_t *)mode)->in_place, base_p, stride_p);
 }
 
 /*
@@ -89,7 +89,7 @@ static void release(void *opaque, uint32_t number)
     slot->in_place = 0;
     for (uint32_t r = 0; r < mode->kit.shape->nranks; r++)
         if (mode->kit.base[r] != NULL && slot->from[r].x_offset != 0)
-            xep_place_release(&mode->places, r, slot->from[r].x_offset, slot->from[r].epoch);
+            xep_in_place_release(&mode->in_place, r, slot->from[r].x_offset, slot->from[r].epoch);
 }
 
-const xep_place_ops_t normal_place = {.memory = find_memory, .release = release};
+const xep_place_ops_t normal_in_place = {.memory = find_memory, .release = release};

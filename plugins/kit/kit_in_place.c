@@ -1,0 +1,236 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/*
+ * Rows that are read in place: which memory of this rank they may be in, who has released them, and whether they stayed
+ * as they were.
+ */
+#include "kit_in_place.h"
+
+#include <string.h>
+
+static char *begin_of(const xep_in_place_t *in_place, uint32_t area)
+{
+    return xep_kit_own(in_place->kit, in_place->at->first + area * in_place->at->bytes);
+}
+
+static uint64_t released_offset(const xep_in_place_t *in_place, uint64_t area, uint32_t rank)
+{
+    return in_place->at->released + (area * in_place->kit->shape->nranks + rank) * sizeof(uint64_t);
+}
+
+/* The acquire is for what the user writes there next: it comes after all that peers have read. */
+static int is_released(const xep_in_place_t *in_place, uint32_t area)
+{
+    const _Atomic uint64_t *words = xep_kit_own(in_place->kit, released_offset(in_place, area, 0));
+    for (uint32_t r = 0; r < in_place->kit->shape->nranks; r++)
+        if (in_place->kit->base[r] != NULL &&
+            atomic_load_explicit(&words[r], memory_order_acquire) < in_place->areas[area].epoch)
+            return 0;
+    return 1;
+}
+
+/* one that is released, and not the user's to write; or XEP_NO_AREA */
+static uint32_t find_area(const xep_in_place_t *in_place)
+{
+    for (uint32_t a = 0; a < in_place->at->areas; a++)
+        if (a != in_place->handed && is_released(in_place, a)) return a;
+    return XEP_NO_AREA;
+}
+
+/* ---- memory ---- */
+
+/* One area more than there are handles, so that one can be written while all slots have rows in place. */
+void xep_in_place_lay(const xep_shape_t *shape, xep_in_place_layout_t *at, uint64_t stride,
+                      xep_carve_t region[XEP_REGIONS])
+{
+    xep_carve_t *rows = &region[XEP_REGION_ROWS], area = {0};
+    at->areas = shape->sends_in_place ? shape->slots + UINT64_C(1) : 0;
+    if (at->areas == 0) return;
+    at->stride = stride;
+    xep_carve_offset(&area, shape->tokens, stride);
+    xep_carve_page(&area);
+    rows->overflow |= area.overflow;
+    at->bytes = area.end;
+    xep_carve_page(rows);
+    at->first = xep_carve_offset(rows, at->areas, at->bytes);
+    at->released = xep_carve_offset(&region[XEP_REGION_CONTROL], at->areas * shape->nranks, sizeof(uint64_t));
+}
+
+void xep_in_place_lay_arrays(xep_in_place_t *in_place, const xep_kit_t *kit, const xep_in_place_layout_t *at,
+                             xep_carve_t *arena)
+{
+    *in_place = (xep_in_place_t){.kit = kit, .at = at, .handed = XEP_NO_AREA};
+    in_place->areas = xep_carve_array(arena, at->areas, sizeof *in_place->areas);
+    for (uint64_t a = 0; a < at->areas; a++) {
+        uint64_t *sums = xep_carve_array(arena, kit->env->checks_rows ? kit->shape->tokens : 0, sizeof *sums);
+        if (arena->base != NULL) in_place->areas[a].sums = sums;
+    }
+}
+
+void xep_in_place_prefault_own(const xep_kit_t *kit, const xep_in_place_layout_t *at, uint32_t rank)
+{
+    if (rank == kit->shape->rank) xep_kit_prefault(kit, rank, at->first, at->first + at->areas * at->bytes);
+}
+
+/*
+ * Receivers read all over the memory of others, since the tokens they get have gaps between them. Who has one handle at
+ * a time uses two areas: the second while the first is still read. With 8 ranks of 512 tokens a rank met 17,000 pages
+ * in its first operations, 2 us each.
+ */
+void xep_in_place_prefault_slot(const xep_kit_t *kit, const xep_in_place_layout_t *at, uint32_t rank, uint32_t slot,
+                                uint64_t tokens)
+{
+    if (rank == kit->shape->rank || at->areas == 0) return;
+    for (uint64_t area = slot == 0 ? 0 : slot + UINT64_C(1); area <= slot + UINT64_C(1); area++) {
+        uint64_t begin = at->first + area * at->bytes;
+        xep_kit_prefault(kit, rank, begin, begin + tokens * at->stride);
+    }
+}
+
+/* ---- sums of rows ---- */
+
+/* What a mistake changes shows in it: odd factors lose no bit of any word. */
+static uint64_t sum_row(const char *row, size_t bytes)
+{
+    uint64_t sum = bytes, word = 0;
+    for (size_t i = 0; i < bytes; i += sizeof word) {
+        memcpy(&word, row + i, bytes - i < sizeof word ? bytes - i : sizeof word);
+        sum = (sum ^ word) * UINT64_C(0x9e3779b97f4a7c15);
+        sum ^= sum >> 29;
+    }
+    return sum;
+}
+
+static uint64_t sum_token(const xep_in_place_t *in_place, const xep_in_place_area_t *area, uint64_t token)
+{
+    const char *rows = xep_kit_own(in_place->kit, area->offset);
+    return sum_row(rows + token * area->stride, area->bytes);
+}
+
+/* A row that no rank reads may be anything. */
+void xep_in_place_note(xep_in_place_t *in_place, const xep_op_t *op, const xep_in_place_rows_t *rows, size_t bytes,
+                       size_t stride, xep_in_place_read_fn is_read)
+{
+    xep_in_place_area_t *area = &in_place->areas[rows->area];
+    if (!in_place->kit->env->checks_rows || rows->offset == 0) return;
+    if (area->tokens != 0) return; /* once: the step may be taken again */
+    area->tokens = op->dispatch->tokens;
+    area->bytes = bytes;
+    area->stride = stride;
+    for (uint64_t t = 0; t < area->tokens; t++)
+        area->sums[t] = is_read(in_place->kit, op, t) ? sum_token(in_place, area, t) : 0;
+}
+
+/* Once: then the memory is anybody's, as it would be otherwise. */
+static xep_status_t check_unchanged(xep_in_place_t *in_place, xep_op_t *op, uint32_t number)
+{
+    xep_in_place_area_t *area = &in_place->areas[number];
+    const xep_env_t *env = in_place->kit->env;
+    uint64_t tokens = area->tokens;
+    area->tokens = 0;
+    for (uint64_t t = 0; t < tokens; t++)
+        if (area->sums[t] != 0 && area->sums[t] != sum_token(in_place, area, t))
+            return env->fail(env, op, XEP_ERR_INVALID,
+                             "row %llu of dispatch %llu was changed while ranks could read it in place",
+                             (unsigned long long)t, (unsigned long long)area->epoch);
+    return XEP_OK;
+}
+
+/* ---- where rows are ---- */
+
+/* The user's rows, in the memory that was handed out: from which row on. */
+static xep_status_t check_rows(const xep_in_place_t *in_place, xep_op_t *op, uint64_t *first_p)
+{
+    const xep_env_t *env = in_place->kit->env;
+    const xep_dispatch_args_t *args = op->dispatch;
+    const xep_in_place_layout_t *at = in_place->at;
+    uint64_t offset =
+        in_place->handed == XEP_NO_AREA ? 0 : (uint64_t)((const char *)args->x - begin_of(in_place, in_place->handed));
+    *first_p = offset / at->stride;
+    if (in_place->handed == XEP_NO_AREA || offset >= at->bytes || offset % at->stride != 0 ||
+        *first_p + args->tokens > in_place->kit->shape->tokens)
+        return env->fail(env, op, XEP_ERR_INVALID,
+                         "invalid x: %p, %llu rows (rows of the memory that xep_buffer_send_memory() returned "
+                         "since the last dispatch from there, or memory that is not the buffer's)",
+                         args->x, (unsigned long long)args->tokens);
+    if (args->tokens > 1 && args->x_stride != at->stride)
+        return env->fail(env, op, XEP_ERR_INVALID, "invalid x_stride: %zu (%llu, as xep_buffer_send_memory() returned)",
+                         args->x_stride, (unsigned long long)at->stride);
+    return XEP_OK;
+}
+
+/* Whether any of the rows lies in any area. */
+static int is_in_areas(const xep_in_place_t *in_place, const xep_dispatch_args_t *args)
+{
+    uintptr_t begin = (uintptr_t)args->x, end = begin + (args->tokens - 1) * args->x_stride + 1;
+    uintptr_t areas = (uintptr_t)begin_of(in_place, 0);
+    return begin < areas + in_place->at->areas * in_place->at->bytes && end > areas;
+}
+
+xep_status_t xep_in_place_choose(xep_in_place_t *in_place, xep_op_t *op, int casts, xep_in_place_rows_t *rows)
+{
+    const xep_dispatch_args_t *args = op->dispatch;
+    uint64_t first = 0;
+    if ((args->flags & XEP_DISPATCH_IN_PLACE) == 0 || args->tokens == 0) return XEP_OK;
+    int is_inside = is_in_areas(in_place, args), stays = is_inside && !casts;
+    xep_status_t status = is_inside ? check_rows(in_place, op, &first) : XEP_OK;
+    if (status != XEP_OK) return status;
+    rows->area = stays ? in_place->handed : find_area(in_place);
+    if (rows->area == XEP_NO_AREA) return XEP_OK;
+    if (!stays) status = check_unchanged(in_place, op, rows->area);
+    if (status != XEP_OK) return status;
+    rows->fill = stays ? NULL : begin_of(in_place, rows->area);
+    rows->offset = in_place->at->first + rows->area * in_place->at->bytes + (stays ? first * in_place->at->stride : 0);
+    return XEP_OK;
+}
+
+void xep_in_place_take(xep_in_place_t *in_place, const xep_op_t *op, const xep_in_place_rows_t *rows)
+{
+    if (rows->offset == 0) return;
+    xep_in_place_area_t *area = &in_place->areas[rows->area];
+    *area =
+        (xep_in_place_area_t){.epoch = op->epoch, .before = area->epoch, .offset = rows->offset, .sums = area->sums};
+    if (rows->area == in_place->handed) in_place->handed = XEP_NO_AREA;
+}
+
+/* What the user wrote there stays there, so that the same call with room succeeds. */
+void xep_in_place_return(xep_in_place_t *in_place, const xep_in_place_rows_t *rows)
+{
+    if (rows->offset == 0) return;
+    in_place->areas[rows->area].epoch = in_place->areas[rows->area].before;
+    in_place->areas[rows->area].tokens = 0;
+    if (rows->fill == NULL && in_place->handed == XEP_NO_AREA) in_place->handed = rows->area;
+}
+
+/* ---- where they are read ---- */
+
+int xep_in_place_is_sane(const xep_in_place_t *in_place, uint64_t offset, uint64_t tokens)
+{
+    const xep_in_place_layout_t *at = in_place->at;
+    if (offset < at->first || offset - at->first >= at->areas * at->bytes) return 0;
+    uint64_t inside = (offset - at->first) % at->bytes;
+    return inside % at->stride == 0 && inside / at->stride + tokens <= in_place->kit->shape->tokens;
+}
+
+/* Behind all that the user has read: the word is stored with release. */
+void xep_in_place_release(const xep_in_place_t *in_place, uint32_t rank, uint64_t offset, uint64_t epoch)
+{
+    uint64_t area = (offset - in_place->at->first) / in_place->at->bytes;
+    xep_kit_signal(in_place->kit, rank, released_offset(in_place, area, in_place->kit->shape->rank), epoch);
+}
+
+/* ---- what the user writes ---- */
+
+xep_status_t xep_in_place_memory(xep_in_place_t *in_place, void **base_p, size_t *stride_p)
+{
+    if (in_place->handed == XEP_NO_AREA) {
+        uint32_t area = find_area(in_place);
+        if (area == XEP_NO_AREA) return XEP_INPROGRESS;
+        xep_status_t status = check_unchanged(in_place, NULL, area);
+        if (status != XEP_OK) return status;
+        in_place->handed = area;
+    }
+    *base_p = begin_of(in_place, in_place->handed);
+    *stride_p = in_place->at->stride;
+    return XEP_OK;
+}
