@@ -122,7 +122,10 @@ static void note_late(mail_boot_t *boot, size_t bytes)
         boot->shrink->late[boot->old[r]] = r != boot->boot.rank && boot->got[r] != bytes + 1;
 }
 
-/* A deadline is the patience's business, as all else that ends the wait: it knows whom to suspect. */
+/*
+ * A deadline is the patience's business, as all else that ends the wait: it knows whom to suspect. So this is no
+ * xep_group_wait(): the group whose mail it is has ended, and its dead are left out.
+ */
 static xep_status_t mail_allgather(xep_boot_t *base, const void *send, void *recv, size_t bytes)
 {
     mail_boot_t *boot = (mail_boot_t *)base;
@@ -137,7 +140,7 @@ static xep_status_t mail_allgather(xep_boot_t *base, const void *send, void *rec
         if (status != XEP_OK || find_missing(boot, bytes) == base->nranks) break;
         note_late(boot, bytes);
         status = boot->patience(boot->arg);
-        (void)xep_rest_turn(&rest, atomic_load(&boot->shrink->group->transport->moves));
+        (void)xep_rest_round(&rest, atomic_load(&boot->shrink->group->transport->moves));
     }
     memset(boot->shrink->late, 0, boot->shrink->nranks);
     return status;

@@ -110,10 +110,10 @@ void xep_group_remove_task(xep_group_t *group, xep_group_task_t *task);
 /** Moves what the transport can move, and runs the tasks unless another thread is at it. */
 void xep_group_progress(xep_group_t *group);
 
-/** xep_rest_turn(), which does not rest while the transport moves bytes. */
+/** xep_rest_round(), which does not rest while the transport moves bytes. */
 static inline int xep_group_rest(const xep_group_t *group, xep_rest_t *rest)
 {
-    return xep_rest_turn(rest, atomic_load_explicit(&group->transport->moves, memory_order_relaxed));
+    return xep_rest_round(rest, atomic_load_explicit(&group->transport->moves, memory_order_relaxed));
 }
 
 #endif

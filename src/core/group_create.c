@@ -254,7 +254,7 @@ static xep_status_t watch_others(xep_group_t *group)
 
 /*
  * Who sleeps early leaves more to other programs, and is woken more often. 32 ranks on two cores with nothing else
- * there, T=128, H=2048, a dispatch: 4.1 ms if they sleep after some turns, 4.9 after 0.5 ms, 5.4 after 2, 3.7 after 4,
+ * there, T=128, H=2048, a dispatch: 4.1 ms if they sleep after some rounds, 4.9 after 0.5 ms, 5.4 after 2, 3.7 after 4,
  * and 2.9 to 4.1 if they yield alone; 16 ranks 1.7 to 2.5, 2.4, 2.0 after 2 ms, and 1.6 to 1.9. Beside four programs
  * that compute 16 ranks take 9.1 ms, 10.8, 11.8, and 14 to 19, of processor time 4.4, 8.9, 12 and 15 to 22.
  */
@@ -308,7 +308,7 @@ xep_status_t xep_group_open(const xep_config_t *config, int32_t timeout_ms, xep_
     /* Reaches every rank once: what cannot be reached is told now, and UCX 1.13 crashes where it unpacks
      * the key of a shared segment for the first time after its owner has died. */
     if ((status = xep_group_sync_clocks(group)) != XEP_OK) goto err_close;
-    /* mail likewise; the barrier gives UCX the turns in which it answers */
+    /* mail likewise; the barrier gives UCX the rounds in which it answers */
     xep_mail_begin(group);
     if (group->nnodes != 1 && (status = xep_group_run_barrier(group)) != XEP_OK) goto err_close;
     if ((status = watch_others(group)) != XEP_OK) goto err_close;

@@ -33,7 +33,11 @@ static xep_status_t fail_late(const xep_grow_t *grow, const xep_grow_args_t *arg
                     name[0] == '\0' ? "" : " to ", name);
 }
 
-/* Of rank 0: looks for a while. XEP_INPROGRESS: not all are here. */
+/*
+ * Of rank 0: looks for a while. XEP_INPROGRESS: not all are here. What it waits for is no word of the group's, and that
+ * it has not come is no error yet: so this is no xep_group_wait(). An abort and a death are seen by xep_grow_say()
+ * behind it, which is never more than LOOK_MS away.
+ */
 static xep_status_t look_out(xep_grow_t *grow, const xep_grow_args_t *args, int32_t timeout_ms, uint64_t deadline_ns)
 {
     xep_rest_t rest;
@@ -46,7 +50,7 @@ static xep_status_t look_out(xep_grow_t *grow, const xep_grow_args_t *args, int3
         if (xep_newcomers_look(grow->newcomers) == args->newcomers) return XEP_OK;
         if (xep_rest_is_slow(&rest) && xep_boot_interrupted(grow->group->boot))
             return xep_fail(XEP_ERR_ABORTED, "the caller would wait no longer for newcomers");
-    } while (xep_rest_turn(&rest, 0));
+    } while (xep_rest_round(&rest, 0));
     if (xep_clock_ns() < deadline_ns) return XEP_INPROGRESS;
     return fail_late(grow, args, xep_newcomers_look(grow->newcomers), timeout_ms);
 }

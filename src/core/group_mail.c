@@ -66,7 +66,7 @@ static void arrived(void *arg, uint32_t from, const void *message, size_t bytes)
     }
 }
 
-/* Before anything can arrive: the transport calls arrived() from its first turn on. */
+/* Before anything can arrive: the transport calls arrived() from its first round on. */
 xep_status_t xep_mail_open(xep_group_t *group)
 {
     xep_inbox_t *inbox = calloc(1, sizeof *inbox);
@@ -116,7 +116,7 @@ void xep_mail_leave(xep_group_t *group, int32_t most_ms)
     xep_transport_t *transport = group->transport;
     xep_rest_t rest;
     xep_rest_begin(&rest, XEP_REST_RARE, xep_deadline(most_ms));
-    while (!transport->ops->mail_has_left(transport) && xep_rest_turn(&rest, atomic_load(&transport->moves)))
+    while (!transport->ops->mail_has_left(transport) && xep_rest_round(&rest, atomic_load(&transport->moves)))
         (void)transport->ops->progress(transport);
 }
 

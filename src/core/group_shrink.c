@@ -92,8 +92,13 @@ static void suspect_late(work_t *work)
     work->deadline_ns = xep_deadline(work->timeout_ms);
 }
 
-/* A turn of any wait. XEP_INPROGRESS: nothing has ended it. */
-static xep_status_t turn(work_t *work)
+/*
+ * Each round of any wait of a shrink. These are not xep_group_wait(), which gives up at once on a group that has ended,
+ * as the old one has, and at the first death. They look at whether this rank is out, at doubt, at what the others say
+ * of their phases, at the caller, at the dead, and at the deadline, which ends a rank's part and not the wait.
+ * XEP_INPROGRESS: nothing has ended it.
+ */
+static xep_status_t look(work_t *work)
 {
     uint64_t now = xep_clock_ns();
     (void)work->old->transport->ops->progress(work->old->transport);
@@ -122,8 +127,8 @@ static xep_status_t wait_until(work_t *work, step_t step, int (*reached)(const w
     work->step = step;
     work->deadline_ns = xep_deadline(work->timeout_ms);
     xep_rest_begin(&rest, XEP_REST_RARE, UINT64_MAX);
-    while ((status = turn(work)) == XEP_INPROGRESS && !reached(work))
-        (void)xep_rest_turn(&rest, atomic_load(&work->old->transport->moves));
+    while ((status = look(work)) == XEP_INPROGRESS && !reached(work))
+        (void)xep_rest_round(&rest, atomic_load(&work->old->transport->moves));
     return status;
 }
 
@@ -148,12 +153,12 @@ static int is_spoilt(const work_t *work)
 
 /*
  * Of the waits inside an attempt: as soon as one more rank is suspected, the group that is being made is the wrong
- * one. XEP_OK of a turn says that others are done with a group, which cannot be the one that this rank still makes.
+ * one. XEP_OK of a look says that others are done with a group, which cannot be the one that this rank still makes.
  */
 static xep_status_t patience(void *arg)
 {
     work_t *work = arg;
-    xep_status_t status = turn(work);
+    xep_status_t status = look(work);
     if (status == XEP_OK || (status == XEP_INPROGRESS && is_spoilt(work)))
         return xep_fail(XEP_ERR_PEER, "one more rank is suspected: the group is made anew without it");
     return status == XEP_INPROGRESS ? XEP_OK : status;
@@ -178,7 +183,10 @@ static void drop(work_t *work)
     work->made = NULL;
 }
 
-/* An attempt has failed: because somebody has died, which is known a little later, or for a reason of this rank. */
+/*
+ * An attempt has failed: because somebody has died, which is known a little later, or for a reason of this rank. To run
+ * out of time is no error here.
+ */
 static xep_status_t find_spoiler(work_t *work, xep_status_t failed)
 {
     xep_rest_t rest;
@@ -187,8 +195,8 @@ static xep_status_t find_spoiler(work_t *work, xep_status_t failed)
     xep_status_t status = XEP_INPROGRESS;
     snprintf(reason, sizeof reason, "%.*s", XEP_SHRINK_TEXT - 1, xep_last_error());
     xep_rest_begin(&rest, XEP_REST_RARE, UINT64_MAX);
-    while (xep_clock_ns() < until && !is_spoilt(work) && (status = turn(work)) == XEP_INPROGRESS)
-        (void)xep_rest_turn(&rest, atomic_load(&work->old->transport->moves));
+    while (xep_clock_ns() < until && !is_spoilt(work) && (status = look(work)) == XEP_INPROGRESS)
+        (void)xep_rest_round(&rest, atomic_load(&work->old->transport->moves));
     if (is_spoilt(work)) return XEP_OK;
     return status == XEP_INPROGRESS || status == XEP_OK ? xep_fail(failed, "%s", reason) : status;
 }

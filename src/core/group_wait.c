@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * A rank that died may have sent everything before: so a death ends the wait only when a second look, a slow turn
+ * A rank that died may have sent everything before: so a death ends the wait only when a second look, a slow round
  * later, finds that what was waited for is still not there.
  */
 #include "group_wait.h"
@@ -39,15 +39,15 @@ static xep_status_t check_hope(xep_group_t *group, xep_rest_t *rest, int spares,
     return *dead_p && dead_before ? status : XEP_INPROGRESS;
 }
 
-/* In time: a wait of a sleeping loop, which looks at the clock at every turn; or a question, which may come at any. */
-static void watch_turn(xep_watch_t *watch, const xep_rest_t *rest)
+/* In time: a wait of a sleeping loop, which looks at the clock at every round; or a question, which may come at any. */
+static void watch_round(xep_watch_t *watch, const xep_rest_t *rest)
 {
     if (xep_watch_is_asked(watch)) xep_watch_look(watch, xep_clock_ns());
     else if (!watch->warned && rest->now_ns != 0) xep_watch_look(watch, rest->now_ns);
 }
 
-/* Others may have waited in vain: they are answered while this wait looks at the clock at every turn. */
-static void answer_turn(xep_group_t *group, const xep_wait_t *wait, const xep_rest_t *rest, uint64_t *last_p)
+/* Others may have waited in vain: they are answered while this wait looks at the clock at every round. */
+static void answer_round(xep_group_t *group, const xep_wait_t *wait, const xep_rest_t *rest, uint64_t *last_p)
 {
     if (wait->account == NULL || rest->now_ns - *last_p < ANSWER_NS) return;
     if (*last_p != 0) xep_group_answer(group, wait->account, wait->arg);
@@ -56,12 +56,12 @@ static void answer_turn(xep_group_t *group, const xep_wait_t *wait, const xep_re
 
 /** How a wait has rested so far, where ranks sleep. */
 typedef struct rested {
-    uint64_t since_ns; /* its first turn; 0: none yet */
+    uint64_t since_ns; /* its first round; 0: none yet */
     uint32_t slept;    /* in a row, with nobody to end it */
 } rested_t;
 
 /*
- * The rank that it is to sleep for; XEP_NO_RANK: it does not. Not before so many turns and so much time: a turn that
+ * The rank that it is to sleep for; XEP_NO_RANK: it does not. Not before so many rounds and so much time: a round that
  * yields may be over at once, or when another rank has used up its time slice.
  */
 static uint32_t sleeps_for(const xep_group_t *group, const xep_wait_t *wait, const xep_rest_t *rest, rested_t *rested)
@@ -69,11 +69,11 @@ static uint32_t sleeps_for(const xep_group_t *group, const xep_wait_t *wait, con
     if (wait->late == NULL || !xep_group_sleeps(group)) return XEP_NO_RANK;
     uint64_t now = xep_clock_ns();
     if (rested->since_ns == 0) rested->since_ns = now;
-    return rest->turns < YIELDS || now - rested->since_ns < group->awake_ns ? XEP_NO_RANK : wait->late(wait->arg);
+    return rest->rounds < YIELDS || now - rested->since_ns < group->awake_ns ? XEP_NO_RANK : wait->late(wait->arg);
 }
 
 /*
- * How this turn rests. Where ranks sleep, it yields at first, as others may need but a moment; then it sleeps until the
+ * How this round rests. Where ranks sleep, it yields at first, as others may need but a moment; then sleeps until the
  * late rank tells. What it waits for may also come from elsewhere, as news of a death: so sleeps are short, and each in
  * which nobody told anything is followed by a longer one. A look that has seen the end sees it again.
  */
@@ -100,12 +100,12 @@ static xep_status_t keep_looking(xep_group_t *group, const xep_wait_t *wait, xep
     xep_status_t status = XEP_INPROGRESS;
     xep_rest_begin(&rest, group->rests, wait->deadline_ns);
     while (status == XEP_INPROGRESS) {
-        if ((rest.turns + 1) % every == 0) xep_group_progress(group);
+        if ((rest.rounds + 1) % every == 0) xep_group_progress(group);
         int in_time = rest_or_sleep(group, wait, &rest, &rested);
         status = wait->look(wait->arg);
         if (status != XEP_INPROGRESS) break;
-        watch_turn(watch, &rest);
-        answer_turn(group, wait, &rest, &answered_ns);
+        watch_round(watch, &rest);
+        answer_round(group, wait, &rest, &answered_ns);
         if (!wait->local) status = check_hope(group, &rest, wait->spares, in_time, &dead);
         else if (!in_time) status = xep_fail(XEP_ERR_TIMEOUT, "deadline passed");
     }

@@ -12,7 +12,7 @@ typedef struct xep_wait {
     xep_status_t (*look)(void *arg); /* XEP_INPROGRESS: not yet; all else ends the wait and is its result */
     void *arg;
     uint64_t deadline_ns;
-    uint32_t progress_every;     /* turns to one progress of the group; 0: each turn. For a look that makes its own */
+    uint32_t progress_every;     /* rounds to one progress of the group; 0: each round. For a look that makes its own */
     uint32_t (*late)(void *arg); /* a rank that it waits for, XEP_NO_RANK: unknown; NULL: no rank tells this one when */
     int spares;                  /* a rank that is out is waited for by nobody: that it has died is no news */
     int local;              /* for threads of this process: neither an abort nor a death can keep them from coming */

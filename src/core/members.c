@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* A turn without news costs a load of the bell, one of left_out and a store of the beat, all in memory of this rank. */
+/* A round without news costs a load of the bell, one of left_out and a store of the beat, all in own memory. */
 #include "members.h"
 
 #include <stdlib.h>
@@ -191,7 +191,7 @@ static int adopt(xep_buffer_t *buffer, uint32_t from)
 
 /*
  * Whether the own ballot has changed: then it has to be published before any other is compared with it, and those
- * behind are read in the next turn. A ballot that is being written will be followed by the bell.
+ * behind are read in the next round. A ballot that is being written will be followed by the bell.
  */
 static int listen(xep_buffer_t *buffer)
 {
@@ -259,7 +259,7 @@ static int agree(xep_buffer_t *buffer)
     return !changed && all_heard(buffer) && members->ways->may_decide(buffer) && decide(buffer);
 }
 
-int xep_members_turn(xep_buffer_t *buffer)
+int xep_members_advance(xep_buffer_t *buffer)
 {
     xep_members_t *members = buffer->members;
     if (members == NULL) return 1;

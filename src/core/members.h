@@ -7,7 +7,7 @@
  * Every rank has an area in the buffer's heap, and every other rank loads and stores there:
  *   bell      anybody counts it up after publishing a ballot: for news of the others a rank looks at this word alone
  *   left_out  anybody writes it when it has decided that this rank is out
- *   beat      this rank counts its turns, so that others can tell whether it is in the library
+ *   beat      this rank counts its rounds, so that others can tell whether it is in the library
  *   begun     this rank's last operation
  *   ballot    this rank's (ballot.h)
  *
@@ -34,7 +34,7 @@ xep_status_t xep_members_open(xep_buffer_t *buffer, uint64_t offset);
 void xep_members_close(xep_buffer_t *buffer);
 
 /** Takes the agreement further. Whether operations may be taken further, too. */
-int xep_members_turn(xep_buffer_t *buffer);
+int xep_members_advance(xep_buffer_t *buffer);
 
 /** Before the mode begins an operation: whom it is without. */
 void xep_members_choose(xep_request_t *req);

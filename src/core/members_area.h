@@ -33,7 +33,7 @@ typedef struct xep_members_ways {
     xep_status_t (*open)(xep_buffer_t *buffer);
     void (*close)(xep_members_t *members);
 
-    /** In every turn: whether some rank has said something new. Answers those that ask whether this one is there. */
+    /** In every round: whether some rank has said something new. Answers those that ask whether this one is there. */
     int (*look)(xep_buffer_t *buffer);
 
     /** Copies the ballot of rank to members->theirs; 0: there is none, it is being written, or it makes no sense. */
@@ -57,9 +57,9 @@ typedef struct xep_members_ways {
     /** The operation is with a rank that is out, says the agreement: finds its word, or does without. */
     xep_status_t (*settle)(xep_request_t *req, uint32_t rank, uint8_t *without_p);
 
-    /** Begins to doubt; then whether rank has made a turn in the library since, and has begun an operation. */
+    /** Begins to doubt; then whether rank has made a round in the library since, and has begun an operation. */
     void (*ask)(xep_buffer_t *buffer);
-    int (*makes_turns)(const xep_buffer_t *buffer, uint32_t rank);
+    int (*makes_rounds)(const xep_buffer_t *buffer, uint32_t rank);
     int (*has_begun)(const xep_buffer_t *buffer, uint32_t rank, uint64_t epoch);
     uint32_t least_grace_ms; /* between the two */
 } xep_members_ways_t;
@@ -68,7 +68,7 @@ typedef struct xep_members_ways {
 #define XEP_MEMBERS_WAYS                                                                                        \
     .bytes = bytes, .open = open, .close = close, .look = look, .read = read, .publish = publish,               \
     .may_decide = may_decide, .is_cut_off = is_cut_off, .tell_out = tell_out, .holds = holds, .settle = settle, \
-    .ask = ask, .makes_turns = makes_turns, .has_begun = has_begun
+    .ask = ask, .makes_rounds = makes_rounds, .has_begun = has_begun
 
 typedef struct xep_members_posts xep_members_posts_t; /* members_wire.c */
 

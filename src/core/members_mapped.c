@@ -102,14 +102,14 @@ static uint64_t beat_of(const xep_members_t *members, uint32_t rank)
     return atomic_load_explicit(&members->of[rank]->beat, memory_order_relaxed);
 }
 
-/* To ask is to remember: who has made a turn since then counts another beat. */
+/* To ask is to remember: who has made a round since then counts another beat. */
 static void ask(xep_buffer_t *buffer)
 {
     xep_members_t *members = buffer->members;
     for (uint32_t r = 0; r < buffer->shape.nranks; r++) members->beats[r] = beat_of(members, r);
 }
 
-static int makes_turns(const xep_buffer_t *buffer, uint32_t rank)
+static int makes_rounds(const xep_buffer_t *buffer, uint32_t rank)
 {
     return beat_of(buffer->members, rank) != buffer->members->beats[rank];
 }

@@ -3,7 +3,7 @@
 /*
  * When a wait gives ranks up. A rank that died is known at once. A rank that is late may only wait itself, for one that
  * is gone: whoever is in the library and has called the operation is not to blame. So when the time is over, a rank
- * looks once more, a little later, which of the late ones have made a turn meanwhile. An operation that waits for no
+ * looks once more, a little later, which of the late ones have made a round meanwhile. An operation that waits for no
  * word waits for its own bytes to leave: then those are late that do not take them.
  */
 #include "members_wait.h"
@@ -17,8 +17,8 @@
 enum { MOST_GRACE_MS = 1000, GRACE_SHARE = 20 /* a twentieth of the deadline */ };
 
 /*
- * Between the two looks at who makes turns: a twentieth of the deadline, so that the whole takes hardly longer than
- * the caller has said, but long enough for a busy rank to make one turn, and a second at most.
+ * Between the two looks at who makes rounds: a twentieth of the deadline, so that the whole takes hardly longer than
+ * the caller has said, but long enough for a busy rank to make one round, and a second at most.
  */
 static uint64_t grace_ns(const xep_buffer_t *buffer)
 {
@@ -29,10 +29,10 @@ static uint64_t grace_ns(const xep_buffer_t *buffer)
 
 typedef int (*is_to_blame_fn)(const xep_buffer_t *buffer, const xep_request_t *req, uint32_t rank);
 
-static int makes_no_turn(const xep_buffer_t *buffer, const xep_request_t *req, uint32_t rank)
+static int makes_no_round(const xep_buffer_t *buffer, const xep_request_t *req, uint32_t rank)
 {
     (void)req;
-    return !buffer->members->ways->makes_turns(buffer, rank);
+    return !buffer->members->ways->makes_rounds(buffer, rank);
 }
 
 /* Of who reads an input it is not known which operation it should have called. */
@@ -137,11 +137,11 @@ xep_status_t xep_members_doubt(xep_buffer_t *buffer, uint64_t *deadline_p)
         return XEP_OK;
     }
     /*
-     * The second look. Who makes turns waits for somebody itself: only where all make turns are those to blame that
+     * The second look. Who makes rounds waits for somebody itself: only where all make rounds are those to blame that
      * have not called the operation.
      */
     members->doubted_ns = 0;
-    if (put_out_late(buffer, makes_no_turn) == 0 && put_out_late(buffer, has_not_called) == 0) return XEP_ERR_TIMEOUT;
+    if (put_out_late(buffer, makes_no_round) == 0 && put_out_late(buffer, has_not_called) == 0) return XEP_ERR_TIMEOUT;
     *deadline_p = xep_deadline_from(now, buffer->timeout_ms); /* for what the others do about it */
     return XEP_OK;
 }

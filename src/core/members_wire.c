@@ -38,7 +38,7 @@
 #include "log.h"
 #include "request.h"
 
-enum { LOOK_EVERY = 16 /* turns to one look at the posts of all: a wait makes thousands in a second */ };
+enum { LOOK_EVERY = 16 /* rounds to one look at the posts of all: a wait makes thousands in a second */ };
 
 /** What one rank tells another, in the heap of that one. */
 typedef struct post {
@@ -61,7 +61,7 @@ struct xep_members_posts {
     uint64_t question;        /* the last that was asked */
     uint64_t *answered;       /* [R] the last of its questions that was answered */
     xep_rulings_t rulings;    /* of any rank */
-    uint32_t turns;
+    uint32_t rounds;
     uint64_t begun; /* as it is sent */
     int is_waiting; /* something has been told, and has to leave */
 };
@@ -134,7 +134,7 @@ static uint64_t offset_of(const xep_buffer_t *buffer, size_t within)
            within;
 }
 
-/* A wire that takes nothing now is asked again by the next turn. */
+/* A wire that takes nothing now is asked again by the next round. */
 static int tell(xep_buffer_t *buffer, uint32_t rank, size_t at, const void *src, size_t length, size_t word,
                 uint64_t value)
 {
@@ -194,7 +194,7 @@ static int look(xep_buffer_t *buffer)
 {
     xep_members_posts_t *posts = buffer->members->posts;
     int news = 0;
-    if (!buffer->members->open && !posts->is_waiting && ++posts->turns % LOOK_EVERY != 0) return 0;
+    if (!buffer->members->open && !posts->is_waiting && ++posts->rounds % LOOK_EVERY != 0) return 0;
     tell_heard(buffer);
     send_ballot(buffer);
     answer(buffer);
@@ -328,7 +328,7 @@ static void ask(xep_buffer_t *buffer)
     push_out(buffer);
 }
 
-static int makes_turns(const xep_buffer_t *buffer, uint32_t rank)
+static int makes_rounds(const xep_buffer_t *buffer, uint32_t rank)
 {
     const xep_members_posts_t *posts = buffer->members->posts;
     return load(&post_of(posts, rank)->answer) == posts->question;
@@ -338,7 +338,7 @@ static int makes_turns(const xep_buffer_t *buffer, uint32_t rank)
 static int has_begun(const xep_buffer_t *buffer, uint32_t rank, uint64_t epoch)
 {
     const post_t *post = post_of(buffer->members->posts, rank);
-    return makes_turns(buffer, rank) && load(&post->begun) >= epoch;
+    return makes_rounds(buffer, rank) && load(&post->begun) >= epoch;
 }
 
 const xep_members_ways_t xep_members_wire = {

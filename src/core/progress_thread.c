@@ -56,7 +56,7 @@ xep_status_t xep_progress_start(xep_group_t *group, xep_progress_thread_t **thre
     return XEP_OK;
 }
 
-/* It is in no call that waits, so this takes one turn of its loop. */
+/* It is in no call that waits, so this takes one round of its loop. */
 void xep_progress_stop(xep_progress_thread_t *self)
 {
     if (self == NULL) return;

@@ -177,7 +177,7 @@ static void check_test(xep_request_t *req)
     }
 }
 
-/* A test that finds nothing makes the progress that a wait would have made in a turn. */
+/* A test that finds nothing makes the progress that a wait would have made in a round. */
 xep_status_t xep_request_poll(xep_request_t *req)
 {
     xep_request_advance_all(req->buffer);

@@ -12,18 +12,18 @@
  * 70 us where flags took 0.1 us (2 cores, virtual machine). Where ranks share cores the one that is waited for may need
  * this one, and what is lost by sleeping is less than what the others gain by it.
  *
- * A transport that is moving bytes hands out some 64 KB in a turn: with a sleep after each, 58 MB over TCP
+ * A transport that is moving bytes hands out some 64 KB in a round: with a sleep after each, 58 MB over TCP
  * loopback each way took 100 to 270 ms, without it 70. */
 enum {
     SLEEP_NS = 50 * 1000,
     LONG_SLEEP_NS = 1000 * 1000,
     SLEEP_PART = 400, /* of the wait so far */
     SLOW_NS = 100 * 1000 * 1000,
-    CLOCK_EVERY = 64 /* turns of yielding to one look at the clock, which costs 20 to 50 ns */
+    CLOCK_EVERY = 64 /* rounds of yielding to one look at the clock, which costs 20 to 50 ns */
 };
 
 static const struct {
-    uint32_t spins;    /* turns to spin before the first yield */
+    uint32_t spins;    /* rounds to spin before the first yield */
     uint32_t yield_ns; /* to yield before the first sleep */
 } kinds[] = {
     [XEP_REST_ALONE] = {2000, 20 * 1000 * 1000},
@@ -53,8 +53,8 @@ static void nap(uint64_t waited)
     nanosleep(&t, NULL);
 }
 
-/* The deadline is looked at only together with the clock, so up to CLOCK_EVERY turns late: microseconds while the loop
- * yields, and at every turn once it sleeps. */
+/* The deadline is looked at only together with the clock, so up to CLOCK_EVERY rounds late: microseconds while the loop
+ * yields, and at every round once it sleeps. */
 static int look_at_clock(xep_rest_t *rest)
 {
     rest->now_ns = xep_clock_ns();
@@ -62,23 +62,23 @@ static int look_at_clock(xep_rest_t *rest)
     return rest->now_ns < rest->deadline_ns;
 }
 
-/* Cheap turns first. The clock is read once a while until the loop sleeps, and from then on at every turn. */
-int xep_rest_turn(xep_rest_t *rest, uint32_t moves)
+/* Cheap rounds first. The clock is read once a while until the loop sleeps, and from then on at every round. */
+int xep_rest_round(xep_rest_t *rest, uint32_t moves)
 {
-    uint32_t turn = rest->turns++;
+    uint32_t round = rest->rounds++;
     if (moves != rest->moves) {
         rest->moves = moves;
         rest->begin_ns = 0;
-        return turn % CLOCK_EVERY != 0 || look_at_clock(rest);
+        return round % CLOCK_EVERY != 0 || look_at_clock(rest);
     }
-    if (turn < kinds[rest->kind].spins) {
+    if (round < kinds[rest->kind].spins) {
         xep_cpu_relax();
         return 1;
     }
     uint64_t waited = rest->begin_ns == 0 ? 0 : rest->now_ns - rest->begin_ns;
     if (waited < kinds[rest->kind].yield_ns) {
         sched_yield();
-        if (turn % CLOCK_EVERY != 0 && rest->begin_ns != 0) return 1;
+        if (round % CLOCK_EVERY != 0 && rest->begin_ns != 0) return 1;
     } else {
         nap(waited);
     }
@@ -87,7 +87,7 @@ int xep_rest_turn(xep_rest_t *rest, uint32_t moves)
 
 int xep_rest_slept(xep_rest_t *rest)
 {
-    rest->turns++;
+    rest->rounds++;
     return look_at_clock(rest);
 }
 

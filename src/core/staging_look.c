@@ -7,7 +7,7 @@
 
 /*
  * All notes of an operation are on one stream, so they are reached in their order: the first that is not yet ends the
- * look. So a turn asks the device once, and not at all when the last part is here.
+ * look. So a round asks the device once, and not at all when the last part is here.
  */
 xep_status_t xep_staging_look(xep_request_t *req)
 {

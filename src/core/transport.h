@@ -85,7 +85,7 @@ typedef struct xep_transport_ops {
 
 struct xep_transport {
     const xep_transport_ops_t *ops;
-    atomic_uint moves; /* turns of progress that have moved something: whoever waits does not sleep meanwhile */
+    atomic_uint moves; /* rounds of progress that have moved something: whoever waits does not sleep meanwhile */
     /* The core's, set before connect: mail of a rank, not checked. Called inside progress; it calls nothing here */
     void (*mailed)(void *arg, uint32_t from, const void *data, size_t bytes);
     void *mailed_arg;

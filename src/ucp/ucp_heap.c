@@ -203,7 +203,7 @@ static bool wait_for_ops(xep_ucp_heap_t *heap)
     while (heap->outstanding != 0 && is_time) {
         xep_ucp_advance(heap->transport);
         xep_ucp_unlock(heap->transport); /* the other heaps go on */
-        is_time = xep_rest_turn(&rest, atomic_load(&heap->transport->super.moves));
+        is_time = xep_rest_round(&rest, atomic_load(&heap->transport->super.moves));
         xep_ucp_lock(heap->transport);
     }
     return heap->outstanding == 0 && heap->left_over == 0;

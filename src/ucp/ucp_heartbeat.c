@@ -19,7 +19,7 @@
 #include "ucp_peer.h"
 #include "ucp_progress.h"
 
-enum { MOST_TURNS = 256 }; /* of progress in a beat: what peers have sent meanwhile is mostly a few messages */
+enum { MOST_ROUNDS = 256 }; /* of progress in a beat: what peers have sent meanwhile is mostly a few messages */
 
 struct xep_ucp_heartbeat {
     xep_ucp_transport_t *transport;
@@ -35,11 +35,11 @@ struct xep_ucp_heartbeat {
 static void take_in(xep_ucp_transport_t *transport)
 {
     unsigned before;
-    int turns = 0;
+    int rounds = 0;
     do {
         before = atomic_load_explicit(&transport->super.moves, memory_order_relaxed);
         xep_ucp_advance(transport);
-    } while (before != atomic_load_explicit(&transport->super.moves, memory_order_relaxed) && ++turns < MOST_TURNS);
+    } while (before != atomic_load_explicit(&transport->super.moves, memory_order_relaxed) && ++rounds < MOST_ROUNDS);
 }
 
 /* Nobody is connected to for this: a rank that was never reached has nothing of ours. */

@@ -114,7 +114,7 @@ static xep_status_t open_pool(xep_ucp_heap_t *heap, const xep_ucp_strategy_t *st
     return xep_ucp_pool_grow(&heap->pool, nchunks);
 }
 
-/* From here on UCX has bytes of this rank to move: progress no longer takes every sixteenth turn only. */
+/* From here on UCX has bytes of this rank to move: progress no longer takes every sixteenth round only. */
 static xep_status_t open_remote(xep_ucp_link_t *link)
 {
     const xep_ucp_strategy_t *strategy =

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * What an end makes possible (a signal whose puts were flushed) is done after the turn and not in the callbacks: UCX
+ * What an end makes possible (a signal whose puts were flushed) is done after the round and not in the callbacks: UCX
  * does not expect calls from there.
  */
 #include "ucp_progress.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/** The turn of the worker. */
+/** A round of the worker. */
 #ifndef XEP_UCP_PROGRESS_H
 #define XEP_UCP_PROGRESS_H
 

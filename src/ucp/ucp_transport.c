@@ -230,7 +230,7 @@ static void say_goodbye(xep_ucp_transport_t *transport)
     for (uint32_t rank = 0; rank < transport->nranks; rank++)
         if (has_socket(&transport->peers[rank]))
             (void)xep_ucp_message_send_empty(&transport->probe->links[rank], XEP_UCP_GOODBYE);
-    while (!all_have_left(transport) && xep_rest_turn(&rest, atomic_load(&transport->super.moves)))
+    while (!all_have_left(transport) && xep_rest_round(&rest, atomic_load(&transport->super.moves)))
         xep_ucp_advance(transport);
     xep_ucp_unlock(transport);
 }

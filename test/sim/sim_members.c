@@ -313,7 +313,7 @@ static int stands(sim_rank_t *rank)
     member_t *member = member_of(rank);
     give_up(member);
     copy_in(member);
-    int may = xep_members_turn(&member->buffer);
+    int may = xep_members_advance(&member->buffer);
     copy_out(member);
     rank->is_out = env_is_told(&rank->env);
     return may && !rank->is_out;
