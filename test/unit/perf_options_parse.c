@@ -109,75 +109,78 @@ TEST(sweeps)
     assert_int_equal(options.sweep.count, 0);
 }
 
+/* what is refused, and two pieces of the sentence that says why */
+static const struct {
+    const char *line, *option, *value;
+} refused[] = {
+    {"--tokens", "--tokens", "T"},
+    {"--sweep tokens", "--sweep", ": \"tokens\" ("},
+    {"--sweep tokens=", "--tokens", ": \"\" ("},
+    {"--sweep tokens=1,,2", "--tokens", ": \"\" ("},
+    {"--sweep tokens=8..4", "--sweep", ": \"tokens=8..4\" ("},
+    {"--sweep tokens=0..4", "--tokens", ": \"0\" ("},
+    {"--sweep hidden=4..16777217", "--hidden", ": \"16777217\" ("},
+    {"--sweep seed=1..4", "--sweep", ": \"seed=1..4\" ("},
+    {"--sweep topk=1..512", "--topk", ": 512 ("},
+    {"--check-only --sweep tokens=1..4", "--sweep", "(not with --check-only)"},
+    {"--tokens 0", "--tokens", ": \"0\" ("},
+    {"--tokens x", "--tokens", ": \"x\" ("},
+    {"--tokens -3", "--tokens", ": \"-3\" ("},
+    {"--tokens 3x", "--tokens", ": \"3x\" ("},
+    {"--tokens=", "--tokens", ": \"\" ("},
+    {"--seed 18446744073709551616", "--seed", ": \"18446744073709551616\" ("},
+    {"--mask 1001", "--mask", ": \"1001\" (a whole number from 0 to 1000)"},
+    {"--slots 65", "--slots", ": \"65\" ("},
+    {"--topk 9 --experts 8", "--topk: 9 (", "--experts, 8"},
+    {"--dtype fp64", "--dtype", ": \"fp64\" ("},
+    {"--slots 0", "--slots", ": \"0\" ("},
+    {"--overlap 0", "--overlap", ": \"0\" ("},
+    {"--overlap 1.5", "--overlap", ": \"1.5\" ("},
+    {"--pressure -1", "--pressure", ": \"-1\" ("},
+    {"--split=1", "--split", ": \"1\" ("},
+    {"--quant e5m2", "--quant", ": \"e5m2\" ("},
+    {"--layout tall", "--layout", ": \"tall\" ("},
+    {"--layout padded --copy-in", "--copy-in", "padded"},
+    {"--mode ll --dtype fp8 --quant e4m3", "--quant e4m3", "--dtype: fp8 ("},
+    {"--mode ll --dtype fp32 --quant logfmt", "--quant logfmt", "--dtype: fp32 ("},
+    {"--memory gpu", "--memory", ": \"gpu\" (host or cuda)"},
+    {"--sms 8", "--sms", "--memory: host (cuda)"},
+    {"--sms 0 --memory cuda", "--sms", ": \"0\" ("},
+    {"--sweep sms=8,16", "--sweep sms", "--memory: host (cuda)"},
+    {"--memory cuda --threads 4", "--threads", "--memory: cuda (host): kernels move rows"},
+    {"--memory cuda --mode ll --split", "--split", "--memory: cuda (host): the host takes no part"},
+    {"--memory cuda --waits", "--waits", "--memory: cuda (host): kernels wait"},
+    {"--memory cuda --fixed", "--fixed", "--memory: cuda (host): flags"},
+    {"--memory cuda --overlap 5", "--overlap", "--memory: cuda (host): the host takes no part"},
+    {"--memory cuda --peer", "--peer", "--memory: cuda (host)"},
+    {"--memory cuda --mode ll --quant logfmt", "--quant logfmt", "--memory: cuda (host)"},
+    {"--in-place --slots 2", "--in-place", "--slots above 1"},
+    {"--in-place --op combine", "--in-place", "--op combine"},
+    {"--in-place --memory cuda", "--in-place", "--memory: cuda (host)"},
+    {"--peer --slots 2", "--peer", "--slots above 1"},
+    {"--op both", "--op", ": \"both\" ("},
+    {"--routing zipf", "--routing", ": \"zipf\" ("},
+    {"--routing group:4,5", "--routing", ": \"group:4,5\" ("},
+    {"--simulate 8", "--simulate", ": \"8\" ("},
+    {"--simulate 5000,8", "--simulate", ": \"5000,8\" ("},
+    {"--simulate 8,4 --slots 2 --cached", "--simulate", "--cached"},
+    {"--simulate 8,4 --rates rank=x", "--rates", ": \"rank=x\" (a number of GB/s"},
+    {"--rates rank=1", "--rates", "--simulate"},
+    {"--cached=1", "--cached", ": \"1\" ("},
+    {"--tok 3", "unknown option", ": \"--tok\" ("},
+    {"tokens", "unknown option", ": \"tokens\" ("},
+    {"-x", "unknown option", ": \"-x\" ("},
+};
+
 TEST(refusals)
 {
-    static const struct {
-        const char *line, *option, *value;
-    } cases[] = {
-        {"--tokens", "--tokens", "T"},
-        {"--sweep tokens", "--sweep", ": \"tokens\" ("},
-        {"--sweep tokens=", "--tokens", ": \"\" ("},
-        {"--sweep tokens=1,,2", "--tokens", ": \"\" ("},
-        {"--sweep tokens=8..4", "--sweep", ": \"tokens=8..4\" ("},
-        {"--sweep tokens=0..4", "--tokens", ": \"0\" ("},
-        {"--sweep hidden=4..16777217", "--hidden", ": \"16777217\" ("},
-        {"--sweep seed=1..4", "--sweep", ": \"seed=1..4\" ("},
-        {"--sweep topk=1..512", "--topk", ": 512 ("},
-        {"--check-only --sweep tokens=1..4", "--sweep", "(not with --check-only)"},
-        {"--tokens 0", "--tokens", ": \"0\" ("},
-        {"--tokens x", "--tokens", ": \"x\" ("},
-        {"--tokens -3", "--tokens", ": \"-3\" ("},
-        {"--tokens 3x", "--tokens", ": \"3x\" ("},
-        {"--tokens=", "--tokens", ": \"\" ("},
-        {"--seed 18446744073709551616", "--seed", ": \"18446744073709551616\" ("},
-        {"--mask 1001", "--mask", ": \"1001\" (a whole number from 0 to 1000)"},
-        {"--slots 65", "--slots", ": \"65\" ("},
-        {"--topk 9 --experts 8", "--topk: 9 (", "--experts, 8"},
-        {"--dtype fp64", "--dtype", ": \"fp64\" ("},
-        {"--slots 0", "--slots", ": \"0\" ("},
-        {"--overlap 0", "--overlap", ": \"0\" ("},
-        {"--overlap 1.5", "--overlap", ": \"1.5\" ("},
-        {"--pressure -1", "--pressure", ": \"-1\" ("},
-        {"--split=1", "--split", ": \"1\" ("},
-        {"--quant e5m2", "--quant", ": \"e5m2\" ("},
-        {"--layout tall", "--layout", ": \"tall\" ("},
-        {"--layout padded --copy-in", "--copy-in", "padded"},
-        {"--mode ll --dtype fp8 --quant e4m3", "--quant e4m3", "--dtype: fp8 ("},
-        {"--mode ll --dtype fp32 --quant logfmt", "--quant logfmt", "--dtype: fp32 ("},
-        {"--memory gpu", "--memory", ": \"gpu\" (host or cuda)"},
-        {"--sms 8", "--sms", "--memory: host (cuda)"},
-        {"--sms 0 --memory cuda", "--sms", ": \"0\" ("},
-        {"--sweep sms=8,16", "--sweep sms", "--memory: host (cuda)"},
-        {"--memory cuda --threads 4", "--threads", "--memory: cuda (host): kernels move rows"},
-        {"--memory cuda --mode ll --split", "--split", "--memory: cuda (host): the host takes no part"},
-        {"--memory cuda --waits", "--waits", "--memory: cuda (host): kernels wait"},
-        {"--memory cuda --fixed", "--fixed", "--memory: cuda (host): flags"},
-        {"--memory cuda --overlap 5", "--overlap", "--memory: cuda (host): the host takes no part"},
-        {"--memory cuda --peer", "--peer", "--memory: cuda (host)"},
-        {"--memory cuda --mode ll --quant logfmt", "--quant logfmt", "--memory: cuda (host)"},
-        {"--in-place --slots 2", "--in-place", "--slots above 1"},
-        {"--in-place --op combine", "--in-place", "--op combine"},
-        {"--in-place --memory cuda", "--in-place", "--memory: cuda (host)"},
-        {"--peer --slots 2", "--peer", "--slots above 1"},
-        {"--op both", "--op", ": \"both\" ("},
-        {"--routing zipf", "--routing", ": \"zipf\" ("},
-        {"--routing group:4,5", "--routing", ": \"group:4,5\" ("},
-        {"--simulate 8", "--simulate", ": \"8\" ("},
-        {"--simulate 5000,8", "--simulate", ": \"5000,8\" ("},
-        {"--simulate 8,4 --slots 2 --cached", "--simulate", "--cached"},
-        {"--simulate 8,4 --rates rank=x", "--rates", ": \"rank=x\" (a number of GB/s"},
-        {"--rates rank=1", "--rates", "--simulate"},
-        {"--cached=1", "--cached", ": \"1\" ("},
-        {"--tok 3", "unknown option", ": \"--tok\" ("},
-        {"tokens", "unknown option", ": \"tokens\" ("},
-        {"-x", "unknown option", ": \"-x\" ("},
-    };
     perf_options_t options;
 
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
         char why[300] = "";
-        if (!parse(cases[i].line, &options, why, sizeof why)) fail_msg("'%s' was taken", cases[i].line);
-        if (strstr(why, cases[i].option) == NULL || strstr(why, cases[i].value) == NULL)
-            fail_msg("'%s': '%s' does not say '%s' and '%s'", cases[i].line, why, cases[i].option, cases[i].value);
+        if (!parse(refused[i].line, &options, why, sizeof why)) fail_msg("'%s' was taken", refused[i].line);
+        if (strstr(why, refused[i].option) == NULL || strstr(why, refused[i].value) == NULL)
+            fail_msg("'%s': '%s' does not say '%s' and '%s'", refused[i].line, why, refused[i].option,
+                     refused[i].value);
     }
 }
