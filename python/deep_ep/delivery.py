@@ -77,6 +77,11 @@ class Delivery(Epilogue):
             behind = words[:, width:].view(torch.float32) if cached else received.topk_weights
             self.weights = self._take_weights(behind, cached)
 
+    def tensors(self) -> tuple[Optional[torch.Tensor], ...]:
+        """All that is received."""
+        rows = self.rows if isinstance(self.rows, tuple) else (self.rows,)
+        return (*rows, self.topk_idx, self.weights)
+
     def fill(self) -> None:
         self._wait_before()
         steps, self._steps = self._steps, []

@@ -90,9 +90,7 @@ class ElasticCalls(Core):
                 made, sent, rows.dtype, scales, topk_weights is not None, handle is not None, arrangement,
                 self._pool_on(rows.device).may_view(sent.handle.buffer), previous_event_before_epilogue,
             )  # fmt: skip
-            received = delivery.rows if isinstance(delivery.rows, tuple) else (delivery.rows,)
-            tensors = (rows, scales, *given[1:4], *received, delivery.topk_idx, delivery.weights)
-            event = self._end(delivery, sent.request, turn, made, *tensors)
+            event = self._end(delivery, sent.request, turn, made, rows, scales, *given[1:4], *delivery.tensors())
         return delivery.rows, delivery.topk_idx, delivery.weights, made, event
 
     def _begin(

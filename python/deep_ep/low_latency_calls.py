@@ -82,6 +82,32 @@ class LowLatencyCalls(Core):
         lane = self._lane_of(device)
         return HookTurn(lane) if hooked else lane.turn(None, async_finish, False)
 
+    def _shape_of(self, x: torch.Tensor, topk_idx: torch.Tensor, most: int, num_experts: int) -> Shape:
+        """Checks what is dispatched; most: tokens of a rank."""
+        _check.tensor("x", x, (torch.bfloat16,), (None, None), on=None)
+        _check.tensor("topk_idx", topk_idx, INDEX, (x.shape[0], None), on=x.device)
+        self._check_experts(num_experts)
+        most = _check.integer("num_max_dispatch_tokens_per_rank", most, 1)
+        shape = Shape(most, x.shape[1], num_experts, topk_idx.shape[1])
+        if shape.hidden % GROUP:
+            raise WrongValue(f"x: expected a multiple of {GROUP} channels, got {shape.hidden}")
+        if x.shape[0] > shape.tokens:
+            raise WrongValue(
+                f"x: expected at most num_max_dispatch_tokens_per_rank, {shape.tokens}, tokens, got {x.shape[0]}"
+            )
+        return shape
+
+    def _check_stats(
+        self, x: torch.Tensor, num_experts: int, received: Optional[torch.Tensor], waited: Optional[torch.Tensor]
+    ) -> None:
+        """Tensors to which a dispatch of x adds: the rows of each local expert, the waits for each rank."""
+        if received is not None:
+            local = (num_experts // self.group_size,)
+            _check.tensor("cumulative_local_expert_recv_stats", received, (torch.int32,), local, on=x.device)
+        if waited is not None:
+            _check.tensor("dispatch_wait_recv_cost_stats", waited, (torch.int64,), (self.group_size,), on=x.device)
+        _check_costs("dispatch_wait_recv_cost_stats", waited)
+
     @counted("_last_low_latency")
     def low_latency_dispatch(
         self,
@@ -117,29 +143,8 @@ class LowLatencyCalls(Core):
         if not self.low_latency_mode:
             raise WrongUse("low_latency_dispatch: expected a Buffer made with low_latency_mode=True")
         _check.one_of("async_finish", async_finish, "return_recv_hook", return_recv_hook)
-        _check.tensor("x", x, (torch.bfloat16,), (None, None), on=None)
-        _check.tensor("topk_idx", topk_idx, INDEX, (x.shape[0], None), on=x.device)
-        self._check_experts(num_experts)
-        most = _check.integer("num_max_dispatch_tokens_per_rank", num_max_dispatch_tokens_per_rank, 1)
-        shape = Shape(most, x.shape[1], num_experts, topk_idx.shape[1])
-        if shape.hidden % GROUP:
-            raise WrongValue(f"x: expected a multiple of {GROUP} channels, got {shape.hidden}")
-        if x.shape[0] > shape.tokens:
-            raise WrongValue(
-                f"x: expected at most num_max_dispatch_tokens_per_rank, {shape.tokens}, tokens, got {x.shape[0]}"
-            )
-        for name, stats, dtype, length in (
-            (
-                "cumulative_local_expert_recv_stats",
-                cumulative_local_expert_recv_stats,
-                torch.int32,
-                num_experts // self.group_size,
-            ),
-            ("dispatch_wait_recv_cost_stats", dispatch_wait_recv_cost_stats, torch.int64, self.group_size),
-        ):
-            if stats is not None:
-                _check.tensor(name, stats, (dtype,), (length,), on=x.device)
-        _check_costs("dispatch_wait_recv_cost_stats", dispatch_wait_recv_cost_stats)
+        shape = self._shape_of(x, topk_idx, num_max_dispatch_tokens_per_rank, num_experts)
+        self._check_stats(x, num_experts, cumulative_local_expert_recv_stats, dispatch_wait_recv_cost_stats)
         casting = Casting.of(shape.hidden, use_fp8, round_scale, use_ue8m0)
         low_latency = self._low_latency_on(x.device)
         with self._phases(x.device, async_finish, return_recv_hook) as turn:

@@ -16,7 +16,7 @@ def world(buffer_of):
     return World(buffer_of(low_latency_mode=True))
 
 
-def test_wrong_arguments(world, buffer_of):
+def test_wrong_arguments_of_a_dispatch(world, buffer_of):
     good = dict(x=world.x, topk_idx=world.idx, num_max_dispatch_tokens_per_rank=MOST, num_experts=world.experts)
     tokens = len(world.x)
     for wrong, error, text in (
@@ -43,6 +43,13 @@ def test_wrong_arguments(world, buffer_of):
             continue
         with pytest.raises(error, match=text):
             world.buffer.low_latency_dispatch(**{**good, **wrong})
+    with pytest.raises(RuntimeError, match="expected a Buffer made with low_latency_mode=True"):
+        buffer_of().low_latency_dispatch(**good)
+    assert world.dispatch(use_fp8=False, use_ue8m0=True)[0].dtype == torch.bfloat16, "scales are of fp8"
+
+
+def test_wrong_arguments_of_a_combine(world, buffer_of):
+    tokens = len(world.x)
     recv_x, _, handle, _, _ = world.dispatch(use_fp8=False)
     with pytest.raises(ValueError, match="handle: expected the 5 items that low_latency_dispatch returned, got 2"):
         world.combine(recv_x, (1, 2))
@@ -63,20 +70,20 @@ def test_wrong_arguments(world, buffer_of):
     other = buffer_of(low_latency_mode=True)
     with pytest.raises(ValueError, match="handle: expected one of this Buffer, got one of another"):
         other.low_latency_combine(recv_x, world.idx, world.weights, handle)
-    with pytest.raises(RuntimeError, match="expected a Buffer made with low_latency_mode=True"):
-        buffer_of().low_latency_dispatch(**good)
+
+
+def test_calls_of_another_kind_of_buffer(world, buffer_of):
     with pytest.raises(
         RuntimeError, match="clean_low_latency_buffer: expected a Buffer made with low_latency_mode=True"
     ):
         buffer_of().clean_low_latency_buffer(MOST, HIDDEN, world.experts)
-    assert world.dispatch(use_fp8=False, use_ue8m0=True)[0].dtype == torch.bfloat16, "scales are of fp8"
     for call, arguments in (
         ("low_latency_update_mask_buffer", (0, True)),
         ("low_latency_query_mask_buffer", (torch.zeros(world.size, dtype=torch.int32),)),
         ("low_latency_clean_mask_buffer", ()),
     ):
         with pytest.raises(RuntimeError, match=f"{call}: expected a Buffer made with enable_shrink=True"):
-            getattr(other, call)(*arguments)
+            getattr(world.buffer, call)(*arguments)
 
 
 def test_masks_without_failures(buffer_of):
