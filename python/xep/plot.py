@@ -19,6 +19,8 @@ import statistics
 import sys
 from typing import Any, NamedTuple, Optional
 
+from .layout import expert_range
+
 PANELS = ("curves", "waits", "load")
 SUFFIXES = (".png", ".svg", ".pdf")
 COLORS = ("#0b6fb8", "#d1495b", "#3a7d44", "#8e5ea2", "#c77c11", "#4b5563")  # of files; told apart without colour, too
@@ -277,12 +279,10 @@ def draw_load(figure: Any, result: Result) -> None:
         raise PlotError(f"{result.path}: invalid load (experts of {shape['experts']} experts, rows of {ranks} ranks)")
     received = [sum(row[rank] for row in rows) for rank in range(ranks)]
     left, right = figure.subplots(1, 2, width_ratios=(2, 1))
-    first = 0
     for rank in range(ranks):
-        count = len(experts) // ranks + (rank < len(experts) % ranks)
+        first, count = expert_range(len(experts), ranks, rank)
         own = range(first, first + count)
-        left.bar(own, [experts[e] for e in own], width=1.0, color=COLORS[rank % 2], linewidth=0)
-        first += count
+        left.bar(own, experts[first : first + count], width=1.0, color=COLORS[rank % 2], linewidth=0)
     for axis, values, what in ((left, experts, "selections"), (right, received, "rows received")):
         mean = sum(values) / len(values)
         axis.axhline(mean, color="black", linewidth=0.9, linestyle=(0, (4, 2)))
