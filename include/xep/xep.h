@@ -193,7 +193,8 @@ typedef struct xep_group_params {
  *
  * Errors, after which nothing is left to free: XEP_ERR_INVALID (also: a configuration variable that cannot be parsed),
  * XEP_ERR_BOOT (the ranks cannot find one another; the sentence has the remedy), XEP_ERR_TIMEOUT, XEP_ERR_MISMATCH
- * (ranks run different versions or settings), XEP_ERR_TRANSPORT, XEP_ERR_PEER, XEP_ERR_NO_MEMORY.
+ * (ranks run different versions or settings), XEP_ERR_TRANSPORT, XEP_ERR_PEER, XEP_ERR_NO_MEMORY, XEP_ERR_ABORTED
+ * (params.interrupted; or another rank has called xep_group_abort() as soon as its own call had returned).
  */
 XEP_API xep_status_t xep_group_create(const xep_group_params_t *params, xep_group_t **group_p);
 
