@@ -15,6 +15,7 @@
 #include "group_out.h"
 #include "log.h"
 #include "shrink_state.h"
+#include "watch.h"
 
 enum {
     LOOK_NS = 100 * 1000 * 1000,    /* between two looks at who is alive */
@@ -33,6 +34,7 @@ typedef struct work {
     int32_t timeout_ms;
     step_t step;
     uint64_t deadline_ns, look_ns; /* of the step; when the ranks were looked at last */
+    xep_watch_t watch;             /* of the step */
 } work_t;
 
 /* ---- waiting ---- */
@@ -52,14 +54,9 @@ static void bury(work_t *work)
     }
 }
 
-/* "3 5 7" */
-static void list_suspects(const xep_shrink_t *shrink, char *text, size_t bytes)
+static int is_suspect(const work_t *work, uint32_t rank)
 {
-    size_t used = 0;
-    text[0] = '\0';
-    for (uint32_t r = 0; r < shrink->nranks && used + 16 < bytes; r++)
-        if (xep_shrink_suspects(shrink, r))
-            used += (size_t)snprintf(text + used, bytes - used, "%s%u", used == 0 ? "" : " ", r);
+    return xep_shrink_suspects(&work->shrink, rank);
 }
 
 static int is_late(const work_t *work, uint32_t rank)
@@ -74,6 +71,34 @@ static int is_late(const work_t *work, uint32_t rank)
     return 0;
 }
 
+/* "3 5 7" */
+static void list_ranks(const work_t *work, int (*is_one)(const work_t *work, uint32_t rank), char *text, size_t bytes)
+{
+    size_t used = 0;
+    text[0] = '\0';
+    for (uint32_t r = 0; r < work->shrink.nranks && used + 16 < bytes; r++)
+        if (is_one(work, r)) used += (size_t)snprintf(text + used, bytes - used, "%s%u", used == 0 ? "" : " ", r);
+}
+
+static void explain(void *arg, char *text, size_t bytes)
+{
+    static const char *const steps[] = {
+        [AGREE] = "agreeing on who is left", [BUILD] = "making the group of these", [READY] = "until all have made it"};
+    const work_t *work = arg;
+    char list[LIST_BYTES];
+    list_ranks(work, is_late, list, sizeof list);
+    snprintf(text, bytes, "xep_group_shrink, %s: %s%s", steps[work->step],
+             list[0] == '\0' ? "all have been heard" : "still missing: rank ", list);
+}
+
+static void begin_step(work_t *work, step_t step)
+{
+    xep_watch_end(&work->watch); /* of the step before */
+    work->step = step;
+    work->deadline_ns = xep_deadline(work->timeout_ms);
+    xep_watch_begin(&work->watch, explain, work, work->deadline_ns);
+}
+
 /*
  * Whoever is waited for is out, and the others get as long again. While they agree these are the ranks that have said
  * nothing in all that time: one that has may only not have heard yet what this rank knows.
@@ -85,11 +110,11 @@ static void suspect_late(work_t *work)
     for (uint32_t r = 0; r < work->shrink.nranks; r++)
         if (is_late(work, r)) xep_shrink_suspect(&work->shrink, r);
     memset(work->shrink.fresh, 0, work->shrink.nranks);
-    list_suspects(&work->shrink, list, sizeof list);
+    list_ranks(work, is_suspect, list, sizeof list);
     if (xep_shrink_count(&work->shrink) != before)
         xep_log(XEP_LOG_WARN, "no word from all ranks in %d ms: the group shrinks without rank %s", work->timeout_ms,
                 list);
-    work->deadline_ns = xep_deadline(work->timeout_ms);
+    begin_step(work, work->step);
 }
 
 /*
@@ -115,6 +140,7 @@ static xep_status_t look(work_t *work)
             return xep_fail(XEP_ERR_ABORTED, "the caller would wait no longer for a smaller group");
         bury(work);
     }
+    xep_watch_look(&work->watch, now);
     if (now >= work->deadline_ns) suspect_late(work);
     xep_shrink_publish(&work->shrink);
     return XEP_INPROGRESS;
@@ -124,8 +150,7 @@ static xep_status_t wait_until(work_t *work, step_t step, int (*reached)(const w
 {
     xep_rest_t rest;
     xep_status_t status = XEP_INPROGRESS;
-    work->step = step;
-    work->deadline_ns = xep_deadline(work->timeout_ms);
+    begin_step(work, step);
     xep_rest_begin(&rest, XEP_REST_RARE, UINT64_MAX);
     while ((status = look(work)) == XEP_INPROGRESS && !reached(work))
         (void)xep_rest_round(&rest, atomic_load(&work->old->transport->moves));
@@ -168,11 +193,10 @@ static xep_status_t build(work_t *work)
 {
     xep_boot_t *boot;
     xep_shrink_try(&work->shrink);
-    work->step = BUILD;
-    work->deadline_ns = xep_deadline(work->timeout_ms);
+    begin_step(work, BUILD);
     xep_status_t status = xep_boot_mail_open(&work->shrink, work->timeout_ms, patience, work, &boot);
-    if (status != XEP_OK) return status;
-    status = xep_group_open(&work->old->config, work->timeout_ms, boot, work->open_transport, &work->made);
+    if (status == XEP_OK)
+        status = xep_group_open(&work->old->config, work->timeout_ms, boot, work->open_transport, &work->made);
     if (status == XEP_OK) xep_boot_mail_end(boot);
     return status;
 }
@@ -303,6 +327,7 @@ xep_status_t xep_group_make_smaller(xep_group_t *group, const xep_shrink_args_t 
     status = xep_shrink_open(&work.shrink, group);
     if (status == XEP_OK) status = run(&work);
     if (status == XEP_OK) *group_p = work.made;
+    xep_watch_end(&work.watch);
     xep_shrink_close(&work.shrink);
     return status;
 }

@@ -28,6 +28,12 @@ static void count_logged(void *arg, xep_log_level_t level, const char *message)
  */
 enum { SOON_MS = 300, WARNED_MS = 4000 };
 
+static void check_warning(const char *what, const char *whom)
+{
+    if (strstr(warning, what) == NULL || strstr(warning, whom) == NULL)
+        mp_fail(__FILE__, __LINE__, "no warning of \"%s\" and \"%s\" but \"%s\"", what, whom, warning);
+}
+
 /* This rank dispatches, with a request or blocking, and is told in time who is missing. */
 static void dispatch_in_vain(mp_job_t *job, int with_request, uint32_t timeout_ms)
 {
@@ -54,7 +60,7 @@ static void dispatch_in_vain(mp_job_t *job, int with_request, uint32_t timeout_m
         MP_CHECK(handle == NULL);
     }
     MP_CHECK(mp_now() - begin > timeout_ms / 1200.0 && mp_now() - begin < 60);
-    if (timeout_ms == WARNED_MS) MP_CHECK(strstr(warning, "dispatch") != NULL && strstr(warning, missing) != NULL);
+    if (timeout_ms == WARNED_MS) check_warning("dispatch", missing);
     MP_FAILS(XEP_ERR_BROKEN, xep_dispatch(job->buffer, &a, &handle, NULL));
     MP_REASON("xep_buffer_reset");
 }
@@ -81,8 +87,8 @@ static void stays_away(xep_group_t *group, int warned)
     mp_job_close(&job);
 }
 
-/* A combine that one rank never makes; requests in flight end with it. */
-static void no_combine(xep_group_t *group)
+/* A combine that one rank never makes; requests in flight end with it. A warning is looked for in one of them. */
+static void no_combine(xep_group_t *group, int is_warned)
 {
     mp_job_t job;
     xep_handle_t *handle;
@@ -92,12 +98,15 @@ static void no_combine(xep_group_t *group)
     xep_dispatch_args_t d = mp_job_dispatch(&job);
     MP_OK(xep_dispatch(job.buffer, &d, &handle, NULL));
     xep_combine_args_t c = mp_job_combine(&job, handle);
-    c.timeout_ms = 300;
+    c.timeout_ms = is_warned ? WARNED_MS : SOON_MS;
+    warning[0] = '\0';
     xep_log_set(count_logged, &logged);
     if (mp_rank() != 0) {
         MP_FAILS(XEP_ERR_TIMEOUT, xep_combine(handle, &c, NULL));
         MP_REASON("combine");
-        MP_REASON("0");
+        MP_REASON("rank 0");
+        MP_CHECK(logged > 0);
+        if (is_warned) check_warning("combine 2 of mode ", "rank 0");
     }
     xep_log_set(NULL, NULL);
     MP_OK(xep_buffer_reset(job.buffer));
@@ -117,6 +126,48 @@ static void comes_late(xep_group_t *group)
         mp_job_round(&job);
     }
     mp_job_close(&job);
+}
+
+static int gather(void *group, const void *send, void *recv, size_t bytes)
+{
+    return xep_group_allgather(group, send, recv, bytes) == XEP_OK ? 0 : -1;
+}
+
+/* A barrier has its group's deadline. */
+static xep_group_t *second_group(xep_group_t *group)
+{
+    xep_group_params_t params = XEP_GROUP_PARAMS_INIT;
+    xep_group_t *second;
+    params.rank = mp_rank(), params.nranks = mp_nranks(), params.allgather = gather, params.allgather_ctx = group;
+    params.timeout_ms = WARNED_MS;
+    MP_OK(xep_group_create(&params, &second));
+    return second;
+}
+
+/* The last rank stays away from a barrier, and from the making of a buffer, until the others have given it up. */
+static void in_group_calls(xep_group_t *group)
+{
+    char missing[32];
+    atomic_int *done = mp_counter(group);
+    snprintf(missing, sizeof missing, "still missing: rank %u", mp_nranks() - 1);
+    for (int i = 0; i < 2; i++) {
+        xep_group_t *second = second_group(group);
+        int logged = 0;
+        mp_job_t job;
+        mp_job_open(&job, &base, 5);
+        warning[0] = '\0';
+        xep_log_set(count_logged, &logged);
+        if (mp_rank() != mp_nranks() - 1) {
+            MP_FAILS(XEP_ERR_TIMEOUT, i == 0 ? xep_group_barrier(second) : mp_job_try_buffer(&job, second));
+            check_warning(i == 0 ? "barrier" : "allgather", missing);
+        }
+        xep_log_set(NULL, NULL);
+        ++*done;
+        mp_await(done, (i + 1) * (int)mp_nranks());
+        mp_job_close(&job);
+        xep_group_abort(second);
+        xep_group_destroy(second);
+    }
 }
 
 /* Gives up: local, at once, and destroy calls wait for nobody. */
@@ -149,9 +200,10 @@ int main(void)
     for (int m = 0; m < 2; m++) {
         base.mode = modes[m];
         stays_away(group, m);
-        no_combine(group);
+        no_combine(group, m);
         comes_late(group);
     }
+    in_group_calls(group);
     aborts();
     return 0;
 }
