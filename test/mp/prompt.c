@@ -6,8 +6,10 @@
  * prompt MODE killed   rank 3 of 4 kills itself between two operations: the others find that out long before a deadline
  * prompt MODE stopped  it stops there: they wait for timeout_ms, and a tenth of it at most until they have agreed
  *
- * The operation after that one must be as fast as those before. What is compared is a dispatch with its combine.
+ * The operation after that one must be as fast as those before: what is compared is a dispatch with its combine. And
+ * none waits for the rank any more, which the library itself counts.
  */
+#include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -44,18 +46,35 @@ static void fail_unless(int is_so, const char *what, double is, double most)
     if (!is_so) mp_fail(__FILE__, __LINE__, "%s: %.3f ms (at most %.3f)", what, is * 1e3, most * 1e3);
 }
 
+/* In how many operations this rank has waited for the one that is gone. */
+static uint64_t waits_for_victim(const mp_job_t *job)
+{
+    uint64_t sum = 0;
+    for (int kind = XEP_OP_DISPATCH; kind <= XEP_OP_COMBINE; kind++) {
+        uint64_t count[RANKS];
+        xep_waits_t waits = XEP_WAITS_INIT;
+        waits.count = count;
+        MP_OK(xep_buffer_waits(job->buffer, (xep_op_kind_t)kind, &waits));
+        sum += count[VICTIM];
+    }
+    return sum;
+}
+
 /*
  * Ranks come out of the long wait one after the other, as they sleep in it; and one that another process interrupts is
  * no slower for the death. So of three operations one counts, and has milliseconds more than those before: whoever
- * still waits for the rank takes 200 ms at least.
+ * still waits for the rank takes 200 ms at least. Each of them has less than any second deadline would take.
  */
 static void check_after(mp_job_t *job, double first, double slow_before, double before, int was_killed)
 {
-    double most = TIMEOUT_MS * (was_killed ? 0.25 : 1.1) / 1e3, least = 1e9, second = 0;
+    double soon = TIMEOUT_MS * 0.25 / 1e3, most = was_killed ? soon : TIMEOUT_MS * 1.1 / 1e3, least = 1e9, second = 0;
+    uint64_t waits = waits_for_victim(job);
+    MP_CHECK(waits > 0);
     fail_unless(first <= most, "the first operation without the rank takes", first, most);
     for (int i = 0; i < 3; i++) {
         double took = mp_job_time(job);
         if (i == 0) second = took;
+        fail_unless(took <= soon, "an operation behind it takes", took, soon);
         if (took < least) least = took;
     }
     double after = 1e9;
@@ -65,6 +84,8 @@ static void check_after(mp_job_t *job, double first, double slow_before, double 
     }
     printf("rank %u: %.3f ms before; the first one %.1f, the second %.3f, later ones %.3f\n", mp_rank(), before * 1e3,
            first * 1e3, second * 1e3, after * 1e3);
+    if (waits_for_victim(job) != waits)
+        mp_fail(__FILE__, __LINE__, "%" PRIu64 " operations still waited for the rank", waits_for_victim(job) - waits);
     fail_unless(least <= slow_before + MORE_S, "the operations behind it take", least, slow_before + MORE_S);
     fail_unless(after <= 2 * before, "later operations take", after, 2 * before);
 }
