@@ -12,7 +12,8 @@
  *
  * Every other rank writes "told RANK WHERE STATUS: reason" for the first error, "without RANK VICTIM..." for the ranks
  * that its operations were without, "first RANK ROUND" for the first round that was, "longest RANK WHERE MS" for the
- * call that took longest, and "left RANK" when all is destroyed.
+ * call that took longest, "later RANK WHERE MS" for that of the rounds in which nobody has to find out any more who is
+ * gone, and "left RANK" when all is destroyed.
  */
 #define _GNU_SOURCE /* pause */
 #include <signal.h>
@@ -70,8 +71,15 @@ static void tell(const char *where, xep_status_t status)
     if (told++ == 0) fprintf(says, "told %u %s %s: %s\n", own_rank(), where, xep_status_name(status), xep_last_error());
 }
 
-static const char *longest = "nothing";
-static uint64_t longest_ms;
+/** Of some calls. */
+typedef struct longest {
+    const char *where;
+    uint64_t ms;
+} longest_t;
+
+static longest_t longest = {.where = "nothing"}, longest_later = {.where = "nothing"};
+static int first_round = -1; /* without the victim; < 0: none yet */
+static int is_later;         /* this round is behind the one in which the last rank has found out */
 
 static uint64_t now_ms(void)
 {
@@ -80,13 +88,24 @@ static uint64_t now_ms(void)
     return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
 }
 
+static void keep_longest(longest_t *of, const char *where, uint64_t ms)
+{
+    if (ms > of->ms) *of = (longest_t){.where = where, .ms = ms};
+}
+
 /* A call that began then has ended. */
 static void note_time(const char *where, uint64_t begin_ms)
 {
     uint64_t ms = now_ms() - begin_ms;
-    if (ms <= longest_ms) return;
-    longest = where;
-    longest_ms = ms;
+    keep_longest(&longest, where, ms);
+    if (is_later) keep_longest(&longest_later, where, ms);
+}
+
+static void say_times(void)
+{
+    fprintf(says, "longest %u %s %llu\n", own_rank(), longest.where, (unsigned long long)longest.ms);
+    if (is_later)
+        fprintf(says, "later %u %s %llu\n", own_rank(), longest_later.where, (unsigned long long)longest_later.ms);
 }
 
 static uint32_t without; /* ranks that some operation was without */
@@ -156,14 +175,15 @@ static void run_rounds(mp_job_t *job)
 {
     int last = ROUNDS;
     for (int round = 0; round < last; round++) {
-        uint32_t before = without;
+        is_later = first_round >= 0 && round > first_round + 1; /* another rank's first one may be the next */
         if (round == PHASE_ROUND) {
             reach("between");
             if (is_victim && strcmp(phase, "between") == 0) pause();
             if (strcmp(phase, "destroy") == 0) return;
         }
         if (!run_round(job)) return;
-        if (before == 0 && without != 0) {
+        if (first_round < 0 && without != 0) {
+            first_round = round;
             fprintf(says, "first %u %d\n", own_rank(), round);
             last = round + DONE_ROUNDS;
         }
@@ -185,7 +205,7 @@ static void use_group(xep_group_t *group)
     if (is_victim && strcmp(phase, "destroy") != 0) pause();
     begin = now_ms();
     mp_job_close(&job);
-    note_time("destroy", begin);
+    keep_longest(&longest, "destroy", now_ms() - begin);
 }
 
 int main(int argc, char **argv)
@@ -213,9 +233,10 @@ int main(int argc, char **argv)
         say_without();
         begin = now_ms();
         xep_group_destroy(group);
-        note_time("destroy", begin);
+        keep_longest(&longest, "destroy", now_ms() - begin);
     } else tell("create", status);
     if (is_victim) pause();
-    fprintf(says, "longest %u %s %llu\nleft %u\n", own_rank(), longest, (unsigned long long)longest_ms, own_rank());
+    say_times();
+    fprintf(says, "left %u\n", own_rank());
     return 0;
 }
