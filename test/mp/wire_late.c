@@ -43,7 +43,10 @@ static int comes_in_time(xep_heap_wire_t *heap)
     return *last == LATE;
 }
 
-/* Gives the heap up, and takes memory where it was, if it can be had. */
+/*
+ * Gives the heap up, and takes memory where it was, if it can be had. Whether peers may come back only the core knows,
+ * which is not here: it sets exposed when a buffer or a group ends without all ranks (xep_buffer_close()).
+ */
 static char *use_again(forked_rank_t *self, xep_heap_wire_t *heap)
 {
     void *base = heap->base;
