@@ -15,8 +15,8 @@ for wrong in '--ways smoke' '--launchers ssh' '--trials 0' '--ucx /nowhere' '--b
     [ $? -eq 2 ] || { echo "kills $wrong: not refused"; failed=1; }
 done
 
-# a library that names a survivor, one that takes too long, one that goes on waiting for a rank that is out, and one that
-# hangs on to memory, are found: by ranks that only say so
+# a library that names a survivor, one that takes too long, one that goes on waiting for a rank that is out, and one
+# that hangs on to memory, are found: by ranks that only say so
 mkdir -p "${TMPDIR:-/tmp}/liars/test/mp"
 liars=${TMPDIR:-/tmp}/liars
 cat >"$liars/xep_run" <<'END'
