@@ -82,6 +82,7 @@ static uint64_t stride_of(const oracle_shape_t *shape, const xep_recv_t *recv)
     return recv->row != NULL ? 0 : (oracle_received_bytes(shape) + 63) / 64 * 64;
 }
 
+/* First what says how the arrays are to be read: rows compared in a wrong form would explain nothing. */
 int oracle_check_form(const oracle_check_t *check, xep_rows_t arrangement, uint32_t topk)
 {
     const oracle_shape_t *shape = check->shape;
@@ -115,6 +116,7 @@ static int64_t idx_of(const xep_recv_t *recv, uint64_t row, uint32_t k)
                                              : ((const int64_t *)recv->topk_idx)[at];
 }
 
+/* A weight is looked at as a row of one element, so its column is told afterwards. */
 int oracle_check_selection(const oracle_check_t *check, uint64_t row, uint32_t k, int64_t expert, float weight)
 {
     const xep_recv_t *recv = check->recv;

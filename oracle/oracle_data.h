@@ -58,7 +58,9 @@ struct oracle_shape {
     uint64_t room;      /* padded: most tokens of a rank, of the buffer */
     xep_quant_t quant;  /* by expert: what x is cast to on the way */
     uint32_t alignment; /* of received expert counts; 0: 1 */
-    uint64_t capacity;  /* fixed capacity; 0: exact */
+    /* in pieces, by expert: [R] alignment of each rank; NULL: they all have the same */
+    const uint32_t *alignments;
+    uint64_t capacity; /* fixed capacity; 0: exact */
     /* by rank: [R] node of each, where what another node has for a token comes back as one row; NULL: one of each */
     const uint32_t *node;
     int wide_sums; /* by node: that row is fp32, and is not rounded */

@@ -15,12 +15,28 @@ static uint64_t least(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
+/* As a rank has it: by expert its alignment is its own. */
+static oracle_shape_t shape_of(const oracle_shape_t *shape, uint32_t rank)
+{
+    oracle_shape_t own = *shape;
+    if (shape->by_expert && shape->alignments != NULL) own.alignment = shape->alignments[rank];
+    own.padded = own.by_column = 0;
+    return own;
+}
+
+/* By expert a piece begins where an expert may. */
+static uint64_t rows_of_piece(const oracle_shape_t *own, uint64_t room)
+{
+    return own->by_expert && own->alignment > 1 ? room / own->alignment * own->alignment : room;
+}
+
 /* The rank with most rows says how many there are for all. */
 uint64_t oracle_count_pieces(const oracle_shape_t *shape, uint64_t room)
 {
     uint64_t most = 1;
     for (uint32_t r = 0; r < shape->routing->params.nranks; r++) {
-        const uint64_t pieces = (oracle_rows_needed(shape, r) + room - 1) / room;
+        const oracle_shape_t own = shape_of(shape, r);
+        const uint64_t rows = rows_of_piece(&own, room), pieces = (oracle_rows_needed(&own, r) + rows - 1) / rows;
         if (pieces > most) most = pieces;
     }
     return most;
@@ -42,6 +58,10 @@ static void open_all(oracle_pieces_t *pieces, const xep_recv_t *recv, uint64_t r
     if (recv->scales != NULL) to->scales = oracle_alloc(rows * recv->nscales * (size_t)4);
     to->src_token = oracle_alloc(rows * sizeof(int32_t));
     pieces->begin = oracle_alloc((nranks + (size_t)1) * sizeof *pieces->begin);
+    pieces->pair_begin = oracle_alloc(recv->local_experts * (size_t)nranks * sizeof *pieces->pair_begin);
+    pieces->pair_count = oracle_alloc(recv->local_experts * (size_t)nranks * sizeof *pieces->pair_count);
+    pieces->expert_begin = oracle_alloc(recv->local_experts * sizeof *pieces->expert_begin);
+    pieces->expert_aligned = oracle_alloc(recv->local_experts * sizeof *pieces->expert_aligned);
     pieces->counts = oracle_alloc(recv->local_experts * sizeof *pieces->counts);
     pieces->opened = 1;
 }
@@ -49,6 +69,12 @@ static void open_all(oracle_pieces_t *pieces, const xep_recv_t *recv, uint64_t r
 static int differs(oracle_difference_t *difference, const char *array, uint64_t column, uint64_t expected, uint64_t got)
 {
     return oracle_differ_number(difference, array, 0, column, (int64_t)expected, (int64_t)got);
+}
+
+static int64_t expert_at(const xep_recv_t *recv, uint64_t i)
+{
+    return recv->topk_idx_dtype == XEP_INT32 ? ((const int32_t *)recv->topk_idx)[i]
+                                             : ((const int64_t *)recv->topk_idx)[i];
 }
 
 /* Selections of the piece, counted from its indices: whether these are right is seen when all are there. */
@@ -59,8 +85,7 @@ static int check_counts(oracle_pieces_t *pieces, const oracle_shape_t *shape, co
     uint64_t *counts = oracle_alloc(recv->local_experts * sizeof *counts);
     int found = 0;
     for (uint64_t i = 0; i < recv->rows * recv->topk; i++) {
-        const int64_t expert = recv->topk_idx_dtype == XEP_INT32 ? ((const int32_t *)recv->topk_idx)[i]
-                                                                 : ((const int64_t *)recv->topk_idx)[i];
+        const int64_t expert = expert_at(recv, i);
         if (expert >= 0 && expert < (int64_t)recv->local_experts) counts[expert]++;
     }
     for (uint32_t e = 0; e < recv->local_experts && !found; e++) {
@@ -72,6 +97,52 @@ static int check_counts(oracle_pieces_t *pieces, const oracle_shape_t *shape, co
     return found;
 }
 
+/* Of one expert: its pairs lie one behind the other, its rows say that they are its own, and those behind nobody's. */
+static int check_expert(oracle_pieces_t *pieces, const oracle_shape_t *shape, const xep_recv_t *recv, uint32_t e,
+                        uint64_t *row_p, oracle_difference_t *difference)
+{
+    const uint32_t nranks = shape->routing->params.nranks;
+    const uint64_t alignment = shape->alignment != 0 ? shape->alignment : 1, begin = *row_p;
+    uint64_t row = begin;
+    for (uint32_t src = 0; src < nranks; src++) {
+        const size_t pair = (size_t)e * nranks + src;
+        if (differs(difference, "pair_begin", pair, row, recv->pair_begin[pair])) return 1;
+        row += recv->pair_count[pair];
+        pieces->pair_count[pair] += recv->pair_count[pair];
+    }
+    const uint64_t end = begin + (row - begin + alignment - 1) / alignment * alignment;
+    if (differs(difference, "expert_begin", e, begin, recv->expert_begin[e]) ||
+        differs(difference, "expert_count", e, row - begin, recv->expert_count[e]) ||
+        differs(difference, "expert_rows", e, end - begin, recv->expert_rows[e]) ||
+        differs(difference, "rows, at least,", e, 1, end <= recv->rows))
+        return 1;
+    for (uint64_t i = begin; i < end; i++)
+        if (differs(difference, "topk_idx", i, i < row ? e : (uint64_t)-1, (uint64_t)expert_at(recv, i))) return 1;
+    *row_p = end;
+    return 0;
+}
+
+/* By expert: a piece is as if it were all. Whether it is the right one is seen when all are there. */
+static int check_places(oracle_pieces_t *pieces, const oracle_shape_t *shape, const xep_recv_t *recv,
+                        oracle_difference_t *difference)
+{
+    uint64_t row = 0;
+    for (uint32_t e = 0; e < recv->local_experts; e++)
+        if (check_expert(pieces, shape, recv, e, &row, difference)) return 1;
+    return differs(difference, "rows", 0, row, recv->rows);
+}
+
+/* Side by side, however they lie in the piece. */
+static void take_scales(const xep_recv_t *to, const xep_recv_t *recv, uint64_t first)
+{
+    for (uint64_t row = 0; row < recv->rows; row++)
+        for (uint32_t s = 0; s < recv->nscales; s++)
+            memcpy((char *)to->scales + ((first + row) * to->nscales + s) * 4,
+                   (const char *)recv->scales + (ptrdiff_t)row * recv->scales_token_stride +
+                       (ptrdiff_t)s * recv->scales_stride,
+                   4);
+}
+
 static void take_rows(oracle_pieces_t *pieces, const xep_recv_t *recv, uint32_t nranks)
 {
     xep_recv_t *to = &pieces->recv;
@@ -81,10 +152,34 @@ static void take_rows(oracle_pieces_t *pieces, const xep_recv_t *recv, uint32_t 
     memcpy(to->src_token + first, recv->src_token, rows * sizeof(int32_t));
     if (to->topk_weights != NULL)
         memcpy(to->topk_weights + first * to->topk, recv->topk_weights, rows * to->topk * sizeof(float));
-    if (to->scales != NULL) memcpy((char *)to->scales + first * to->nscales * 4, recv->scales, rows * to->nscales * 4);
-    for (uint32_t r = 0; r <= nranks; r++) pieces->begin[r] += recv->src_begin[r];
+    if (to->scales != NULL) take_scales(to, recv, first);
+    for (uint32_t r = 0; r <= nranks && recv->src_begin != NULL; r++) pieces->begin[r] += recv->src_begin[r];
     to->rows += rows;
     to->piece = recv->piece;
+}
+
+/* What all of them are together, from the counts alone. */
+static void show_places(oracle_pieces_t *pieces, const oracle_shape_t *shape)
+{
+    const uint32_t nranks = shape->routing->params.nranks;
+    const uint64_t alignment = shape->alignment != 0 ? shape->alignment : 1;
+    xep_recv_t *recv = &pieces->recv;
+    uint64_t row = 0;
+    for (uint32_t e = 0; e < recv->local_experts; e++) {
+        pieces->expert_begin[e] = row;
+        for (uint32_t src = 0; src < nranks; src++) {
+            pieces->pair_begin[(size_t)e * nranks + src] = (uint32_t)row;
+            row += pieces->pair_count[(size_t)e * nranks + src];
+        }
+        pieces->counts[e] = row - pieces->expert_begin[e];
+        pieces->expert_aligned[e] = (pieces->counts[e] + alignment - 1) / alignment * alignment;
+        row = pieces->expert_begin[e] + pieces->expert_aligned[e];
+    }
+    recv->pair_begin = pieces->pair_begin;
+    recv->pair_count = pieces->pair_count;
+    recv->expert_begin = pieces->expert_begin;
+    recv->expert_count = pieces->counts;
+    recv->expert_rows = pieces->expert_aligned;
 }
 
 static int check_all(oracle_pieces_t *pieces, const oracle_shape_t *shape, uint32_t rank,
@@ -92,35 +187,53 @@ static int check_all(oracle_pieces_t *pieces, const oracle_shape_t *shape, uint3
 {
     const uint64_t alignment = shape->alignment != 0 ? shape->alignment : 1;
     xep_recv_t *recv = &pieces->recv;
+    recv->capacity = recv->rows;
+    recv->scales_token_stride = (ptrdiff_t)recv->nscales * 4;
+    recv->scales_stride = 4;
+    if (shape->by_expert) {
+        show_places(pieces, shape);
+        return oracle_check_recv(shape, rank, recv, difference);
+    }
     for (uint32_t e = 0; e < recv->local_experts; e++)
         pieces->counts[e] = (pieces->counts[e] + alignment - 1) / alignment * alignment;
-    recv->capacity = recv->rows;
     recv->src_begin = pieces->begin;
     recv->expert_rows = pieces->counts;
     return oracle_check_recv(shape, rank, recv, difference);
 }
 
+/* By expert there are no ranks whose rows are neighbours. */
+static int check_begins(const oracle_shape_t *shape, const xep_recv_t *recv, uint64_t rows,
+                        oracle_difference_t *difference)
+{
+    const uint32_t nranks = shape->routing->params.nranks;
+    if (shape->by_expert) return differs(difference, "src_begin", 0, 0, recv->src_begin != NULL);
+    return differs(difference, "src_begin", 0, 0, recv->src_begin[0]) ||
+           differs(difference, "src_begin", nranks, rows, recv->src_begin[nranks]);
+}
+
+/* Numbers first: they say which rows of the whole these are. */
 int oracle_pieces_take(oracle_pieces_t *pieces, const oracle_shape_t *shape, uint32_t rank, uint64_t room,
                        const xep_recv_t *recv, oracle_difference_t *difference_p)
 {
+    const oracle_shape_t own = shape_of(shape, rank);
     const uint32_t nranks = shape->routing->params.nranks;
-    const uint64_t all = oracle_rows_needed(shape, rank), count = oracle_count_pieces(shape, room);
-    const uint64_t piece = pieces->opened ? pieces->recv.piece + 1 : 0, first = least(piece * room, all);
-    const uint64_t rows = least(room, all - first);
+    const uint64_t all = oracle_rows_needed(&own, rank), count = oracle_count_pieces(shape, room);
+    const uint64_t piece = pieces->opened ? pieces->recv.piece + 1 : 0, of_piece = rows_of_piece(&own, room);
+    const uint64_t first = least(piece * of_piece, all), rows = least(of_piece, all - first);
     *difference_p = (oracle_difference_t){.rank = rank};
     if (differs(difference_p, "pieces", 0, count, recv->pieces) ||
         differs(difference_p, "piece", 0, piece, recv->piece) ||
         differs(difference_p, "all_rows", 0, all, recv->all_rows) ||
         differs(difference_p, "first_row", 0, first, recv->first_row) ||
         differs(difference_p, "rows", 0, rows, recv->rows) ||
-        differs(difference_p, "capacity", 0, rows, recv->capacity) ||
-        differs(difference_p, "src_begin", 0, 0, recv->src_begin[0]) ||
-        differs(difference_p, "src_begin", nranks, rows, recv->src_begin[nranks]))
+        differs(difference_p, "capacity", 0, rows, recv->capacity) || check_begins(shape, recv, rows, difference_p))
         return 1;
     if (!pieces->opened) open_all(pieces, recv, all, nranks);
-    if (check_counts(pieces, shape, recv, difference_p)) return 1;
+    if (shape->by_expert ? check_places(pieces, &own, recv, difference_p)
+                         : check_counts(pieces, shape, recv, difference_p))
+        return 1;
     take_rows(pieces, recv, nranks);
-    return piece + 1 == count ? check_all(pieces, shape, rank, difference_p) : 0;
+    return piece + 1 == count ? check_all(pieces, &own, rank, difference_p) : 0;
 }
 
 void oracle_pieces_free(oracle_pieces_t *pieces)
@@ -132,6 +245,10 @@ void oracle_pieces_free(oracle_pieces_t *pieces)
         free(pieces->recv.scales);
         free(pieces->recv.src_token);
         free(pieces->begin);
+        free(pieces->pair_begin);
+        free(pieces->pair_count);
+        free(pieces->expert_begin);
+        free(pieces->expert_aligned);
         free(pieces->counts);
     }
     *pieces = (oracle_pieces_t){.opened = 0};

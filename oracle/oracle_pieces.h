@@ -10,8 +10,11 @@
 /** The rows of the pieces so far, one behind the other, in memory of its own. All zero: none yet. */
 typedef struct oracle_pieces {
     xep_recv_t recv;
-    uint64_t *begin;  /* [R + 1] */
+    uint64_t *begin;  /* [R + 1] by rank */
     uint64_t *counts; /* [L] selections, not aligned */
+    /* by expert: */
+    uint32_t *pair_begin, *pair_count;       /* [L][R] */
+    uint64_t *expert_begin, *expert_aligned; /* [L] */
     int opened;
 } oracle_pieces_t;
 

@@ -49,6 +49,7 @@ xep_normal_la_LIBADD = libxep_kit_parts.la libxep_kernels.la -lm
 xep_ll_la_SOURCES = \
 	%D%/ll/ll.h %D%/ll/ll_notice.h %D%/ll/ll.c %D%/ll/ll_begin.c %D%/ll/ll_heap.c \
 	%D%/ll/ll_nodes.c %D%/ll/ll_parts.c %D%/ll/ll_inbox.c %D%/ll/ll_send.c %D%/ll/ll_receive.c %D%/ll/ll_unpack.c \
+	%D%/ll/ll_pieces.h %D%/ll/ll_pieces.c \
 	%D%/ll/ll_in_place.h %D%/ll/ll_in_place.c %D%/ll/ll_offer.c %D%/ll/ll_sum.c \
 	%D%/kernels/cast.h %D%/kernels/cast.c %D%/kernels/cast_kernels.h %D%/kernels/cast_blocks.h \
 	%D%/kernels/cast_avx2.c %D%/kernels/cast_avx512.c %D%/kernels/cast_avx512.h %D%/kernels/cast_vbmi.c \
@@ -66,7 +67,7 @@ cuda_kernels = \
 cuda_headers = \
 	%D%/cuda/cuda_args.h %D%/cuda/cuda_kernels.h %D%/cuda/cuda_ll_kernels.h %D%/cuda/cuda_layout.h \
 	%D%/cuda/cuda_words.cuh %D%/cuda/cuda_cluster.cuh \
-	%D%/cuda/cuda_bulk.cuh %D%/cuda/cuda_elements.cuh %D%/cuda/cuda_sum.cuh %D%/cuda/cuda_ll_place.cuh \
+	%D%/cuda/cuda_bulk.cuh %D%/cuda/cuda_elements.cuh %D%/cuda/cuda_sum.cuh %D%/cuda/cuda_ll_heaps.cuh \
 	%D%/cuda/cuda_ll_board.cuh
 cuda_mode_sources = \
 	%D%/cuda/cuda_args.h %D%/cuda/cuda_images.h %D%/cuda/cuda_mode.h %D%/cuda/cuda_mode.c \

@@ -52,6 +52,7 @@ xep_status_t xep_check_combined_pieces(const xep_handle_t *h, const xep_combine_
     return check_kind(h, a);
 }
 
+/* As the args of a combine, which core and mode take them for. */
 static xep_status_t check_outputs(const xep_handle_t *h, const xep_next_args_t *args, xep_combine_args_t *a)
 {
     uint64_t row;
@@ -71,6 +72,7 @@ static xep_status_t check_outputs(const xep_handle_t *h, const xep_next_args_t *
     return status == XEP_OK ? check_kind(h, a) : status;
 }
 
+/* Whether there will be a combine is said with the first piece, for all of them. */
 xep_status_t xep_check_next(const xep_handle_t *h, const xep_next_args_t *args, xep_combine_args_t *outputs)
 {
     const xep_recv_t *recv = &h->recv;

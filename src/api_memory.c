@@ -11,6 +11,7 @@ typedef struct array {
     const void *address;
 } array_t;
 
+/* The driver knows whose memory an address is: the host would crash on that of a device. */
 static xep_status_t look_at(const xep_pointers_t *pointers, const array_t *arrays, size_t count, const char *allowed)
 {
     for (const array_t *array = arrays; array < arrays + count; array++) {
@@ -40,6 +41,7 @@ xep_status_t xep_check_dispatch_memory(const xep_buffer_t *buffer, const xep_dis
     return check_arrays(buffer, arrays, a->tokens == 0 ? 2 : sizeof arrays / sizeof arrays[0]);
 }
 
+/* Arrays of its own tokens, and those of the rows that it received: of either there may be none. */
 xep_status_t xep_check_combine_memory(const xep_handle_t *h, const xep_combine_args_t *a)
 {
     const array_t mine[] = {{"bias", a->bias[0]},

@@ -57,7 +57,10 @@ static void count_for_recording(const xep_buffer_t *buffer, const xep_dispatch_a
         xep_recording_count(recording, args, buffer->shape.experts);
 }
 
-/* Of a buffer that is entered. ordered: of order_behind(). */
+/*
+ * Of a buffer that is entered. ordered: of order_behind(). What is wrong is found before a slot is taken or a word is
+ * sent; a refusal is counted all the same, so that the other ranks learn of it (request_refuse.h).
+ */
 static xep_status_t begin_dispatch(xep_buffer_t *buffer, const xep_dispatch_args_t *args, xep_status_t ordered,
                                    xep_handle_t **handle_p, xep_request_t **req_p)
 {
@@ -76,6 +79,7 @@ static xep_status_t begin_dispatch(xep_buffer_t *buffer, const xep_dispatch_args
     return xep_request_count_refused(buffer, status);
 }
 
+/* The args are not checked yet: what is wrong with them is said by begin_dispatch(). */
 static xep_status_t order_dispatch(const xep_buffer_t *buffer, const xep_dispatch_args_t *args)
 {
     xep_dispatch_args_t own;
@@ -146,6 +150,7 @@ xep_status_t xep_combine(xep_handle_t *handle, const xep_combine_args_t *args, x
     return status;
 }
 
+/* Outputs of a piece are those of a combine: they are checked, and given to the mode, as such. */
 static xep_status_t begin_next(xep_handle_t *handle, const xep_next_args_t *args, xep_request_t **req_p)
 {
     xep_next_args_t own = {0};
@@ -181,7 +186,7 @@ const xep_recv_t *xep_handle_recv(const xep_handle_t *handle)
     if (handle == NULL || handle->released ||
         (handle->state != XEP_HANDLE_READY && handle->state != XEP_HANDLE_COUNTED)) {
         xep_fail(XEP_ERR_INVALID,
-                 handle == NULL ? "handle is NULL" : "the handle has no rows: in flight, failed or released");
+                 handle == NULL ? "handle is NULL" : "invalid handle: it has no rows (in flight, failed or released)");
         return NULL;
     }
     return handle->buffer->staging != NULL ? xep_staging_recv(handle) : &handle->recv;
@@ -193,7 +198,7 @@ static xep_status_t combine_input(xep_handle_t *handle, void **base_p, size_t *s
     xep_status_t status = xep_buffer_usable(handle->buffer);
     if (status != XEP_OK) return status;
     if (handle->state != XEP_HANDLE_READY || handle->released || handle->in_flight != NULL)
-        return xep_fail(XEP_ERR_INVALID, "the handle was released, failed, or has an operation in flight");
+        return xep_fail(XEP_ERR_INVALID, "invalid handle: it was released, failed, or has an operation in flight");
     if (handle->buffer->staging == NULL) return xep_request_wait_input(handle, base_p, stride_p);
     *base_p = xep_staging_input(handle, stride_p);
     return XEP_OK;
@@ -277,7 +282,7 @@ static xep_status_t gather_all(const xep_handle_t *handle, void *out, size_t str
                        .stride = stride,
                        .rows = padded ? recv->capacity : recv->rows};
     if (handle->state != XEP_HANDLE_READY || handle->released)
-        return xep_fail(XEP_ERR_INVALID, "the handle has no rows: in flight, failed or released");
+        return xep_fail(XEP_ERR_INVALID, "invalid handle: it has no rows (in flight, failed or released)");
     if (handle->buffer->device != NULL)
         return xep_fail(XEP_ERR_UNSUPPORTED, "rows in device memory are not gathered: they are in x");
     if (padded && recv->row == NULL)

@@ -43,7 +43,7 @@ libxep_all_la_SOURCES = \
 	%D%/core/request_refuse.h %D%/core/request_refuse.c \
 	%D%/core/request_trace.h %D%/core/request_trace.c \
 	%D%/core/request_wait.h %D%/core/request_wait.c %D%/core/recording.h %D%/core/recording.c \
-	%D%/core/rest.h %D%/core/rest.c %D%/core/room.h %D%/core/room.c \
+	%D%/core/rest.h %D%/core/rest.c %D%/core/room.h %D%/core/room.c %D%/core/room_together.h %D%/core/room_together.c \
 	%D%/core/path.h %D%/core/path.c %D%/core/path_cost.h %D%/core/path_cost.c \
 	%D%/core/shape.h %D%/core/shape.c %D%/core/staging.h %D%/core/staging.c %D%/core/staging_slots.h \
 	%D%/core/staging_copy.h %D%/core/staging_copy.c %D%/core/staging_take.h %D%/core/staging_take.c \
@@ -52,7 +52,8 @@ libxep_all_la_SOURCES = \
 	%D%/core/staging_wait.h %D%/core/staging_wait.c %D%/core/team.h %D%/core/team.c %D%/core/transport.h \
 	%D%/core/wait_times.h %D%/core/wait_times.c \
 	%D%/cuda/cuda_device.h %D%/cuda/cuda_device.c %D%/cuda/cuda_driver.h %D%/cuda/cuda_driver.c \
-	%D%/cuda/cuda_heap.h %D%/cuda/cuda_heap.c %D%/cuda/cuda_objects.h %D%/cuda/cuda_work.h %D%/cuda/cuda_work.c \
+	%D%/cuda/cuda_heap.h %D%/cuda/cuda_heap.c %D%/cuda/cuda_kept.h %D%/cuda/cuda_kept.c \
+	%D%/cuda/cuda_objects.h %D%/cuda/cuda_work.h %D%/cuda/cuda_work.c \
 	%D%/cuda/cuda_pointers.h %D%/cuda/cuda_pointers.c \
 	%D%/pmix/pmix_api.h %D%/pmix/pmix_api.c %D%/pmix/pmix_boot.h %D%/pmix/pmix_boot.c \
 	%D%/pmix/pmix_call.h %D%/pmix/pmix_call.c %D%/pmix/pmix_client.h %D%/pmix/pmix_client.c \

@@ -23,14 +23,14 @@ libtest_parts_la_SOURCES = \
 libunit_la_SOURCES = %D%/unit/unit.h %D%/unit/unit.c %D%/unit/unit_files.h %D%/unit/unit_files.c
 
 unit_tests = \
-	%D%/sim/sim_ll.t %D%/sim/sim_normal.t %D%/sim/sim_threads.t %D%/sim/sim_deaths.t \
+	%D%/sim/sim_deaths.t %D%/sim/sim_normal.t %D%/sim/sim_ll.t %D%/sim/sim_threads.t \
 	%D%/abi/dlopen.t %D%/abi/frozen.t \
 	%D%/unit/boot_alone.t %D%/unit/boot_over_callback.t \
 	%D%/unit/core_account.t %D%/unit/core_ballot.t %D%/unit/core_cost_rows.t \
-	%D%/unit/core_cost_model.t \
+	%D%/unit/core_cost_model.t %D%/unit/core_doubts.t \
 	%D%/unit/core_exchange.t %D%/unit/core_host.t %D%/unit/core_layout.t %D%/unit/core_newcomers.t \
 	%D%/unit/core_recording.t \
-	%D%/unit/core_rest.t %D%/unit/core_room.t %D%/unit/core_sleep.t \
+	%D%/unit/core_rest.t %D%/unit/core_room.t %D%/unit/core_room_together.t %D%/unit/core_sleep.t \
 	%D%/unit/core_wait.t %D%/unit/core_words.t \
 	%D%/unit/ucp_segments.t \
 	%D%/unit/intake_order.t \
@@ -50,7 +50,8 @@ libsim_la_SOURCES = \
 	%D%/sim/sim_calls.h %D%/sim/sim_calls.c %D%/sim/sim_death.h %D%/sim/sim_death.c \
 	%D%/sim/sim_stores.h %D%/sim/sim_stores.c \
 	%D%/sim/sim_wire.h %D%/sim/sim_wire.c %D%/sim/script.h %D%/sim/script.c \
-	%D%/sim/script_truth.h %D%/sim/script_truth.c %D%/sim/script_flight.h %D%/sim/script_flight.c \
+	%D%/sim/script_truth.h %D%/sim/script_truth.c %D%/sim/script_memory.h %D%/sim/script_memory.c \
+	%D%/sim/script_flight.h %D%/sim/script_flight.c \
 	%D%/sim/script_check.h %D%/sim/script_check.c %D%/sim/script_end.h %D%/sim/script_end.c \
 	%D%/sim/script_player.h %D%/sim/script_player.c \
 	%D%/sim/sim_mode.h %D%/sim/sim_cases.h %D%/sim/sim_cases.c \
@@ -81,6 +82,7 @@ sim_ldadd = libsim.la libxep_oracle.la $(CMOCKA_LIBS) -lm
 %C%_mp_wire_keys_mp_SOURCES = %D%/mp/forked.h %D%/mp/forked.c %D%/mp/wire_keys.c
 %C%_mp_wire_rate_mp_SOURCES = %D%/mp/forked.h %D%/mp/forked.c %D%/mp/wire_rate.c
 
+%C%_unit_core_wait_t_SOURCES = %D%/unit/unit_mirror.h %D%/unit/unit_mirror.c %D%/unit/core_wait.c
 %C%_unit_pmix_exchange_faults_t_CPPFLAGS = $(AM_CPPFLAGS) $(PMIX_CFLAGS)
 %C%_mp_wire_order_mp_LDADD = $(insides)
 %C%_mp_wire_death_mp_LDADD = $(insides)
@@ -108,8 +110,9 @@ check_LTLIBRARIES += %D%/mp/perf_corruptor.la
 # nothing in place of its kernels
 check_LTLIBRARIES += %D%/cuda/standin_cuda.la %D%/cuda/xep_normal_cuda.la %D%/cuda/xep_ll_cuda.la
 %C%_cuda_standin_cuda_la_SOURCES = \
-	%D%/cuda/standin.h %D%/cuda/standin_driver.c %D%/cuda/standin_memory.c %D%/cuda/standin_streams.c \
-	%D%/cuda/standin_words.h %D%/cuda/standin_kernels.c %D%/cuda/standin_ll.c
+	%D%/cuda/standin.h %D%/cuda/standin_driver.c %D%/cuda/standin_contexts.c %D%/cuda/standin_memory.c \
+	%D%/cuda/standin_streams.c %D%/cuda/standin_words.h %D%/cuda/standin_ll_heaps.h %D%/cuda/standin_kernels.c \
+	%D%/cuda/standin_ll.c
 %C%_cuda_standin_cuda_la_CPPFLAGS = $(AM_CPPFLAGS) -I$(srcdir)/plugins/cuda -I$(srcdir)/plugins/normal \
 	-I$(srcdir)/plugins/ll
 %C%_cuda_standin_cuda_la_CFLAGS = $(AM_CFLAGS) -Wno-missing-prototypes
@@ -129,14 +132,16 @@ check_LTLIBRARIES += %D%/cuda/standin_cuda.la %D%/cuda/xep_normal_cuda.la %D%/cu
 	%D%/mp/cuda_after.h %D%/mp/cuda_after.c %D%/mp/cuda_there.h %D%/mp/cuda_there.c \
 	%D%/mp/cuda_staged.h %D%/mp/cuda_staged.c %D%/mp/cuda_break.h %D%/mp/cuda_break.c \
 	%D%/mp/cuda_graphs.h %D%/mp/cuda_graphs.c %D%/mp/cuda_rounds.h %D%/mp/cuda_rounds.c \
-	%D%/mp/cuda_ops.c
+	%D%/mp/cuda_standing.h %D%/mp/cuda_standing.c %D%/mp/cuda_faults.h %D%/mp/cuda_faults.c \
+	%D%/mp/cuda_death.h %D%/mp/cuda_death.c %D%/mp/cuda_ops.c
 %C%_mp_cuda_ops_LDADD = libmp_rig.la
 %C%_mp_cuda_ll_ops_SOURCES = \
 	%D%/mp/cuda_rig.h %D%/mp/cuda_rig.c %D%/mp/cuda_job.h %D%/mp/cuda_job.c \
 	%D%/mp/cuda_ll_later.h %D%/mp/cuda_ll_later.c %D%/mp/cuda_layouts.h %D%/mp/cuda_layouts.c \
 	%D%/mp/cuda_ll_patterns.h %D%/mp/cuda_ll_patterns.c %D%/mp/cuda_staged.h %D%/mp/cuda_staged.c \
 	%D%/mp/cuda_graphs.h %D%/mp/cuda_graphs.c %D%/mp/cuda_rounds.h %D%/mp/cuda_rounds.c \
-	%D%/mp/cuda_ll_ops.c
+	%D%/mp/cuda_standing.h %D%/mp/cuda_standing.c %D%/mp/cuda_faults.h %D%/mp/cuda_faults.c \
+	%D%/mp/cuda_refuse.h %D%/mp/cuda_refuse.c %D%/mp/cuda_ll_ops.c
 %C%_mp_cuda_ll_ops_LDADD = libmp_rig.la
 %C%_bench_cuda_calls_SOURCES = \
 	%D%/mp/cuda_rig.h %D%/mp/cuda_rig.c %D%/mp/cuda_job.h %D%/mp/cuda_job.c %D%/bench/cuda_calls.c
@@ -146,29 +151,31 @@ check_LTLIBRARIES += %D%/cuda/standin_cuda.la %D%/cuda/xep_normal_cuda.la %D%/cu
 %C%_bench_mask_cost_LDADD = libmp_rig.la -lm
 
 transport_tests = \
-	%D%/mp/pieces.mp %D%/mp/pieces_wrong.mp \
-	%D%/mp/wire_death.mp %D%/mp/wire_keys.mp %D%/mp/wire_late.mp %D%/mp/boot_reload.mp \
+	%D%/mp/failure.mp %D%/mp/pieces.mp %D%/mp/pieces_wrong.mp \
+	%D%/mp/wire_death.mp %D%/mp/wire_keys.mp %D%/mp/wire_late.mp %D%/mp/late.mp %D%/mp/boot_reload.mp \
 	%D%/mp/normal_shapes.mp %D%/mp/in_place.mp %D%/mp/in_place_ll.mp %D%/mp/normal_ops.mp %D%/mp/ll_ops.mp \
 	%D%/mp/bad_input.mp \
-	%D%/mp/mismatch.mp %D%/mp/refused.mp %D%/mp/failure.mp %D%/mp/aborted.mp \
+	%D%/mp/mismatch.mp %D%/mp/refused.mp %D%/mp/aborted.mp \
 	%D%/mp/after.mp %D%/mp/unborn.mp %D%/mp/allgather.mp \
 	%D%/mp/steady.mp %D%/mp/pages.mp %D%/mp/nodes.mp %D%/mp/silent.mp %D%/mp/waits.mp \
 	%D%/mp/explained.mp %D%/mp/together.mp
 # those of them that look at memory and messages, for ranks that map one another: their rows then go the same way,
 # whichever memory it is, and whichever UCX has made it
 mapped_tests = \
-	%D%/mp/pieces.mp \
-	%D%/mp/wire_death.mp %D%/mp/wire_keys.mp %D%/mp/wire_late.mp %D%/mp/boot_reload.mp \
+	%D%/mp/failure.mp %D%/mp/pieces.mp \
+	%D%/mp/wire_death.mp %D%/mp/wire_keys.mp %D%/mp/wire_late.mp %D%/mp/late.mp %D%/mp/boot_reload.mp \
 	%D%/mp/normal_shapes.mp %D%/mp/in_place.mp %D%/mp/in_place_ll.mp %D%/mp/normal_ops.mp %D%/mp/ll_ops.mp \
-	%D%/mp/failure.mp %D%/mp/aborted.mp %D%/mp/unborn.mp %D%/mp/pages.mp %D%/mp/nodes.mp %D%/mp/silent.mp
-rank_tests = %D%/mp/wire_order.mp %D%/mp/crowded.mp %D%/mp/boot_client.mp %D%/mp/setuid.mp %D%/mp/by_nodes.mp \
-	%D%/mp/ll_by_nodes.mp %D%/mp/ll_crowded.mp %D%/mp/forwarding.mp %D%/mp/node_map.mp %D%/mp/over_callback.mp \
-	$(transport_tests)
+	%D%/mp/aborted.mp %D%/mp/unborn.mp %D%/mp/pages.mp %D%/mp/nodes.mp %D%/mp/silent.mp
+rank_tests = $(transport_tests) \
+	%D%/mp/wire_order.mp %D%/mp/crowded.mp %D%/mp/boot_client.mp %D%/mp/setuid.mp %D%/mp/by_nodes.mp \
+	%D%/mp/ll_by_nodes.mp %D%/mp/ll_crowded.mp %D%/mp/ll_in_pieces.mp \
+	%D%/mp/forwarding.mp %D%/mp/node_map.mp %D%/mp/over_callback.mp %D%/mp/other_ucx.mp
 %C%_mp_boot_reload_mp_LDADD =
 %C%_mp_normal_shapes_mp_LDADD = libmp_rig.la
 %C%_mp_by_nodes_mp_LDADD = libmp_rig.la
 %C%_mp_ll_by_nodes_mp_LDADD = libmp_rig.la
 %C%_mp_ll_crowded_mp_LDADD = libmp_rig.la
+%C%_mp_ll_in_pieces_mp_LDADD = libmp_rig.la
 %C%_mp_forwarding_mp_LDADD = libmp_rig.la
 %C%_mp_over_callback_mp_LDADD = libmp_rig.la
 %C%_unit_ucp_segments_t_LDFLAGS = -Wl,--wrap=shmget -Wl,--wrap=shmat -Wl,--wrap=shmctl
@@ -194,30 +201,33 @@ rank_tests = %D%/mp/wire_order.mp %D%/mp/crowded.mp %D%/mp/boot_client.mp %D%/mp
 %C%_mp_pages_mp_LDADD = libmp_rig.la
 %C%_mp_large_LDADD = libmp_rig.la
 %C%_mp_nodes_mp_LDADD = libmp_rig.la
+%C%_mp_other_ucx_mp_LDADD = libmp_rig.la
+%C%_mp_other_ucx_mp_LDFLAGS = -export-dynamic
 %C%_mp_silent_mp_LDADD = libmp_rig.la
+%C%_mp_late_mp_LDADD = libmp_rig.la
 %C%_mp_waits_mp_SOURCES = %D%/mp/waits_books.h %D%/mp/waits_books.c %D%/mp/waits.c
 %C%_mp_waits_mp_LDADD = libmp_rig.la
 %C%_mp_crowded_mp_LDADD = libmp_rig.la
 %C%_mp_explained_mp_LDADD = libmp_rig.la
 %C%_mp_together_mp_LDADD = libmp_rig.la
 
-# what takes longest begins first: a core that has nothing else to do at the end waits for one test
-script_tests = \
-	%D%/mp/hosts.sh %D%/mp/survivors.sh %D%/mp/wire_transports.sh %D%/model/protocols.sh %D%/mp/variants.sh \
-	%D%/mp/large.sh %D%/mp/smaller.sh %D%/mp/cuda_standin.sh %D%/mp/perf_ratios.sh %D%/mp/larger.sh %D%/mp/ll_check.sh \
-	%D%/mp/simulated_hosts.sh \
-	%D%/mp/heartbeat.sh %D%/mp/kills.sh %D%/mp/soak.sh %D%/mp/divided.sh %D%/mp/prompt.sh \
-	%D%/mp/launch_prterun.sh %D%/mp/launch_slurm.sh \
-	%D%/rig/layers.sh %D%/rig/documents.sh %D%/rig/symbols.sh \
-	%D%/mp/trace_output.sh %D%/mp/perf_output.sh %D%/mp/shared_memory.sh \
+# What takes longest begins first, and what takes a second or two comes last: then no processor waits at the end for one
+# test. kills, heartbeat and failure mostly sleep, beside others that compute.
+long_scripts = \
+	%D%/mp/hosts.sh %D%/model/protocols.sh %D%/mp/survivors.sh %D%/mp/variants.sh %D%/mp/wire_transports.sh \
+	%D%/mp/kills.sh %D%/mp/cuda_standin.sh %D%/mp/large.sh %D%/mp/smaller.sh %D%/mp/heartbeat.sh \
+	%D%/mp/simulated_hosts.sh %D%/mp/perf_ratios.sh %D%/mp/larger.sh %D%/mp/ll_check.sh %D%/mp/soak.sh \
+	%D%/mp/prompt.sh %D%/mp/divided.sh
+short_scripts = \
+	%D%/mp/trace_output.sh %D%/rig/layers.sh %D%/rig/documents.sh %D%/rig/tarball.sh %D%/rig/rig.sh \
+	%D%/mp/launch_prterun.sh %D%/mp/launch_slurm.sh %D%/mp/perf_output.sh %D%/mp/perf_check.sh %D%/mp/simulated.sh \
+	%D%/mp/run_status.sh %D%/mp/run_signals.sh %D%/mp/boot_hazards.sh %D%/mp/perf_corrupt.sh \
 	%D%/mp/launch_mpirun.sh %D%/mp/launch_hosts.sh %D%/mp/launch_xep_run.sh \
-	%D%/mp/boot_hazards.sh \
-	%D%/mp/run_environ.sh %D%/mp/run_leftovers.sh %D%/mp/run_output.sh %D%/mp/run_signals.sh %D%/mp/run_status.sh \
-	%D%/abi/headers.sh %D%/abi/loader.sh %D%/abi/outoftree.sh %D%/abi/readme.sh \
-	%D%/mp/listens.sh %D%/mp/missing.sh \
-	%D%/mp/perf_check.sh %D%/mp/perf_corrupt.sh \
-	%D%/mp/recorded.sh %D%/mp/simulated.sh %D%/mp/steady_calls.sh %D%/mp/victim.sh \
-	%D%/rig/format.sh %D%/rig/mutants.sh %D%/rig/rig.sh %D%/rig/tarball.sh
+	%D%/rig/symbols.sh %D%/mp/shared_memory.sh %D%/mp/missing.sh %D%/rig/format.sh \
+	%D%/mp/run_environ.sh %D%/mp/run_leftovers.sh %D%/mp/run_output.sh \
+	%D%/mp/recorded.sh %D%/rig/mutants.sh %D%/abi/readme.sh %D%/abi/outoftree.sh %D%/abi/headers.sh \
+	%D%/abi/loader.sh %D%/mp/listens.sh %D%/mp/steady_calls.sh %D%/mp/victim.sh
+script_tests = $(long_scripts) $(short_scripts)
 
 # of protocols.sh; "make model" runs all sizes
 EXTRA_DIST += %D%/model/model_core.pml %D%/model/model_combine.pml %D%/model/model_run.pml \
@@ -263,7 +273,7 @@ EXTRA_DIST += %D%/rig/run-test %D%/rig/installed.bash %D%/rig/hosts.bash %D%/rig
 	%D%/abi/stub_mode.c %D%/abi/outoftree/xep_flood.c %D%/abi/outoftree/flood_client.c
 
 check_PROGRAMS = $(test_helpers) $(rank_tests)
-TESTS = $(script_tests) $(rank_tests)
+TESTS = $(long_scripts) $(rank_tests)
 if HAVE_CMOCKA
 check_LTLIBRARIES += libunit.la libsim.la
 check_PROGRAMS += $(unit_tests)
@@ -275,6 +285,7 @@ endif
 dist_check_SCRIPTS = $(script_tests)
 
 include $(srcdir)/%D%/fuzz/local.mk
+TESTS += $(short_scripts)
 
 TEST_EXTENSIONS = .t .mp .sh
 T_LOG_DRIVER = env AM_TAP_AWK='$(AWK)' $(SHELL) $(top_srcdir)/build-aux/tap-driver.sh
@@ -296,6 +307,10 @@ check-transport:
 	$(MAKE) $(AM_MAKEFLAGS) check TESTS='$(transport_tests)'
 check-mapped:
 	$(MAKE) $(AM_MAKEFLAGS) check TESTS='$(mapped_tests)'
+# what happens around ranks that die and memory that is short is another UCX's business, too
+memory_tests = %D%/mp/shared_memory.sh %D%/mp/kills.sh
+check-memory:
+	$(MAKE) $(AM_MAKEFLAGS) check TESTS='$(memory_tests)'
 check-units:
 	$(MAKE) $(AM_MAKEFLAGS) check TESTS='$(unit_tests)'
 # what runs programs that a sanitizer can learn from: but for tests that look at sources and objects, or compare times;
@@ -319,4 +334,4 @@ mutants:
 # times, against bounds; make bench RATIOS='ll peer --launches 11' measures lines with those words, so often
 bench: all
 	python3 $(srcdir)/%D%/bench/ratios.py $(abs_builddir) $(srcdir)/%D%/bench/bounds $(RATIOS)
-.PHONY: check-ranks check-transport check-mapped check-units check-run check-threads mutants bench
+.PHONY: check-ranks check-transport check-mapped check-memory check-units check-run check-threads mutants bench

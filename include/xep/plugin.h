@@ -28,7 +28,7 @@ extern "C" {
 #endif
 
 /** Goes up with every change of meaning in this header or in wire.h; a change of layout also shows in the sizes. */
-#define XEP_PLUGIN_ABI 10u
+#define XEP_PLUGIN_ABI 12u
 
 /** By nodes modes count rows in so many bits of a word, below its epoch. */
 #define XEP_FEED_ROWS_BITS 24
@@ -135,8 +135,8 @@ typedef struct xep_op {
      * the mode ends the operation with XEP_ERR_MISMATCH on all ranks, and leaves the most of any rank here */
     uint32_t refused;
     uint64_t epoch; /* 1, 2, ... over the operations of the buffer; the same on every rank */
-    /* 0, 1, ... over the dispatches of the buffer; the core begins turn n only after turn n - slots is complete on this
-     * rank. In a combine: the turn of the handle's dispatch */
+    /* 0, 1, ... over the dispatches and next pieces of the buffer; the core begins turn n only after turn n - slots is
+     * complete on this rank. In a combine: the turn of the handle's dispatch */
     uint64_t turn;
     /* checked, defaults filled in, strides never 0. Next: that of the handle */
     const xep_dispatch_args_t *dispatch;
@@ -226,6 +226,9 @@ typedef struct xep_device_ops {
 
     /** Waits until the device has done all that was enqueued. */
     xep_status_t (*sync)(xep_device_t *device);
+
+    /** XEP_OK, or XEP_ERR_INVALID: the argument called name is memory of a device, this one or another. NULL is not. */
+    xep_status_t (*check_host)(xep_device_t *device, const char *name, const void *address);
 } xep_device_ops_t;
 
 struct xep_device {
@@ -375,6 +378,13 @@ typedef struct xep_place_ops {
     void (*release)(void *mode, uint32_t slot);
 } xep_place_ops_t;
 
+/** How much of an operation's rows a mode wants there when it begins. */
+typedef enum xep_begins {
+    XEP_BEGINS_WITH_ALL = 0,
+    XEP_BEGINS_EARLY = 1,  /* none; the call returns when it has begun */
+    XEP_BEGINS_IN_CALL = 2 /* none; the call takes it further until all are there, so that it has sent what it can */
+} xep_begins_t;
+
 typedef struct xep_plugin {
     uint32_t abi;             /* XEP_PLUGIN_ABI */
     uint32_t size;            /* sizeof(xep_plugin_t) */
@@ -440,7 +450,7 @@ typedef struct xep_plugin {
     /* device memory: enqueues what fills out on args->stream; args are checked. NULL: XEP_ERR_UNSUPPORTED */
     xep_status_t (*layout)(void *mode, const xep_layout_args_t *args, const xep_layout_t *out);
     xep_by_nodes_t by_nodes;
-    int begins_early; /* 1: it begins operations before all their rows are there, and looks at xep_op_t.coming */
+    xep_begins_t begins_early; /* otherwise than with all rows there: it looks at xep_op_t.coming */
 
     /**
      * Begins to take the outputs of the piece that the slot shows to the ranks of its tokens, and to bring the next

@@ -314,7 +314,7 @@ enum { XEP_ADDRESS_BYTES = 512 };
 /**
  * Makes the address of a group known to processes that look for it, as MPI_Publish_name() does: bytes of it, valid
  * during the call. bytes 0: it is not valid any more. Called inside xep_group_grow(), on rank 0. Returns 0, or anything
- * else on failure. Who has the address can become a rank: it is for the same user alone.
+ * else on failure. Whoever has the address can become a rank: keep it for the same user alone.
  */
 typedef int (*xep_publish_fn)(void *ctx, const void *address, size_t bytes);
 
@@ -332,7 +332,7 @@ enum {
     XEP_GROW_ANYWHERE = 1
 };
 
-/** Rank 0's count; of other ranks nothing but size is looked at. */
+/** Those of rank 0 count; of the other ranks only size is looked at. */
 typedef struct xep_grow_args {
     size_t size;
     uint32_t newcomers; /* processes to wait for, at most 1024; 0: 1 */
@@ -394,10 +394,10 @@ typedef struct xep_join_params {
  * (XEP_MAP and so on). The address file is read only if it belongs to this user and nobody else can use it.
  *
  * It waits while there is no address file, or nobody listens where an old one says. Errors, after which nothing is left
- * to free: XEP_ERR_TIMEOUT (the sentence says what was missing last), XEP_ERR_PROTOCOL (what is in the file is no
- * address), XEP_ERR_BOOT (the file belongs to somebody else), XEP_ERR_MISMATCH (another version of xep, other
- * settings), XEP_ERR_PEER (a rank died in the middle), XEP_ERR_ABORTED (params.interrupted), XEP_ERR_INVALID,
- * XEP_ERR_UNSUPPORTED (no launcher that keeps names), XEP_ERR_TRANSPORT, XEP_ERR_NO_MEMORY. It may be called again.
+ * to free: XEP_ERR_TIMEOUT (the sentence says what was missing last), XEP_ERR_PROTOCOL (the file has no valid address),
+ * XEP_ERR_BOOT (the file belongs to somebody else), XEP_ERR_MISMATCH (another version of xep, other settings),
+ * XEP_ERR_PEER (a rank died in the middle), XEP_ERR_ABORTED (params.interrupted), XEP_ERR_INVALID, XEP_ERR_UNSUPPORTED
+ * (no launcher that keeps names), XEP_ERR_TRANSPORT, XEP_ERR_NO_MEMORY. It may be called again.
  */
 XEP_API xep_status_t xep_group_join(const xep_join_params_t *params, xep_group_t **group_p);
 
@@ -465,9 +465,9 @@ typedef struct xep_layout {
  * ranks only).
  *
  * On a device the counting is enqueued on args.stream, which alone orders it, and the call returns at once: out is
- * filled when the stream has come so far, and an index that is no expert counts for nobody. Staged, the host counts,
- * and the call returns when out is filled. Also XEP_ERR_UNSUPPORTED (more experts and ranks than fit into a
- * multiprocessor's memory; a mode of others that cannot), XEP_ERR_BROKEN.
+ * filled when the stream has come so far, and an index that is not an expert counts for nobody. Staged, the host
+ * counts, and the call returns when out is filled. Also XEP_ERR_UNSUPPORTED (more experts and ranks than fit into a
+ * multiprocessor's memory; a mode of your own without a layout there), XEP_ERR_BROKEN.
  */
 XEP_API xep_status_t xep_layout(const xep_layout_args_t *args, xep_layout_t *out);
 
@@ -493,17 +493,20 @@ XEP_API xep_status_t xep_layout(const xep_layout_args_t *args, xep_layout_t *out
  * enqueued, which the first wait or test does, behind the second phases of all operations that began earlier; nothing
  * of the operation runs between the phases.
  *
- * What the host waits for nothing in may be captured into a graph: all operations of ll; in mode normal combines, and
- * dispatches with XEP_DISPATCH_COUNTS_THERE, of cached handles too. (One whose counts are waited for is XEP_ERR_INVALID
- * on a stream that is being captured.) Each launch of the graph is these operations once more, with what then lies at
- * the addresses that the calls were given; all ranks launch theirs in the same order among the buffer's operations. The
- * stream of the graph orders it, the buffer does not. The handles of its dispatches are kept as long as it is launched,
- * and after a reset, which releases them, it is not launched any more. Its kernels wait as long as the captured call
- * said; in mode normal, where one has waited in vain, what its rank launches later does nothing, and others miss it.
+ * Operations in which the host waits for nothing may be captured into a graph: all operations of ll; in mode normal
+ * combines, and dispatches with XEP_DISPATCH_COUNTS_THERE, of cached handles too. (One whose counts are waited for is
+ * XEP_ERR_INVALID on a stream that is being captured.) Each launch of the graph is these operations once more, with
+ * what then lies at the addresses that the calls were given; all ranks launch theirs in the same order among the
+ * buffer's operations. The stream of the graph orders it, the buffer does not. The handles of its dispatches are kept
+ * as long as it is launched. A reset releases them: launched after it, the graph sends, brings and sums nothing, which
+ * is XEP_ERR_PROTOCOL of a later call. Once the buffer is destroyed it must not be launched. Its kernels wait as long
+ * as the captured call said; where one has waited in vain, what its rank launches later does nothing, and others miss
+ * it.
  *
  * An error that shows only while the work runs (XEP_ERR_TIMEOUT: a rank did not come; XEP_ERR_PROTOCOL: ranks disagree
- * on a combine, or, where no counts are waited for, on a dispatch, whose rows may not fit, or whose topk_idx has what
- * is no expert) is returned by a later call for an operation of the buffer, which is broken until xep_buffer_reset().
+ * on a combine, or, where no counts are waited for, on a dispatch, whose rows may not fit, or whose topk_idx has an
+ * index that is not an expert) is returned by a later call for an operation of the buffer, which is broken until
+ * xep_buffer_reset().
  *
  * Staged: where some rank is not mapped (other hosts, XEP_MAP=never) every operation goes through pinned memory of the
  * host, by the mode, the transports and the threads (XEP_THREADS) of host memory, with its sums and its errors. What
@@ -535,9 +538,9 @@ enum {
     /* host memory: the buffer has memory for rows that peers read in place (xep_buffer_send_memory()), of slots + 1
      * times the most tokens; not with XEP_ON_FAILURE_MASK */
     XEP_BUFFER_SEND_MEMORY = 1,
-    /* normal, host memory: dispatches may come in pieces (XEP_DISPATCH_PIECES), so that recv_rows need not be the worst
-     * case. Of the memory for outputs that are kept until the last piece (tokens * min(topk, ranks) rows a slot) only
-     * what a dispatch of several pieces returns is touched. Not with XEP_ON_FAILURE_MASK */
+    /* normal, ll, host memory: dispatches may come in pieces (XEP_DISPATCH_PIECES), so that recv_rows need not be the
+     * worst case. Of the memory for outputs that are kept until the last piece (a slot: tokens * min(topk, ranks) rows,
+     * ll: tokens * topk) only what a dispatch of several pieces returns is touched. Not with XEP_ON_FAILURE_MASK */
     XEP_BUFFER_PIECES = 2
 };
 
@@ -569,7 +572,7 @@ typedef struct xep_buffer_params {
     uint32_t scales;  /* most 4-byte scales of a token; 0: none */
     uint64_t tokens;  /* most tokens a rank dispatches at once, at least 1 */
     /* most rows a rank receives at once; 0: the worst case, so that any routing fits; with XEP_BUFFER_PIECES: what an
-     * even load brings and a quarter more */
+     * even load brings and a quarter more; in ll four times its square root beside that, for loads of few rows */
     uint64_t recv_rows;
     xep_dtype_t dtype;         /* widest element dispatched; default XEP_BF16 */
     xep_dtype_t combine_dtype; /* widest element combined: XEP_BF16 (default), XEP_FP16, XEP_FP32 */
@@ -582,11 +585,11 @@ typedef struct xep_buffer_params {
     xep_on_failure_t on_failure;
     uint32_t flags; /* XEP_BUFFER_* */
     xep_path_t path;
-    /* by nodes: rows of a dispatch that a rank has room for while they pass through it, at least one for each rank that
-     * passes rows to it; with fewer it is slower. 0: 2 * tokens, or as many as there can be. ll, on several nodes: rows
-     * for which a rank has room until they are copied to their places, by nodes likewise, flat at least one for each
-     * rank; twice as many rows that are cast; who sends it more at once waits for room. 0: all that can come, where
-     * that is at most 512 MiB, else what an even load brings with much head room. Not looked at with
+    /* by nodes: how many rows of a dispatch a rank has room for while they pass through it: at least one for each rank
+     * that passes rows to it; fewer are slower. 0: 2 * tokens, or as many as there can be. ll, on several nodes, flat
+     * too: how many rows of other nodes a rank has room for until they are copied to their places, again at least one
+     * for each sender; twice as many if they are cast; a rank that sends more at once waits for room. 0: all that can
+     * come, if that is at most 512 MiB, else what an even load brings, with much head room. Ignored with
      * XEP_ON_FAILURE_MASK: there is room for all */
     uint64_t pass_rows;
     xep_node_sums_t node_sums;
@@ -617,8 +620,9 @@ XEP_API xep_status_t xep_buffer_size(const xep_buffer_params_t *params, uint32_t
  * blocking. The caller ends the buffer with xep_buffer_destroy(); the strings in params need not stay.
  *
  * An error on one rank is an error on all, and nothing is left to free: XEP_ERR_INVALID, XEP_ERR_PLUGIN (the mode
- * cannot be loaded; the sentence says why), XEP_ERR_NO_MEMORY, XEP_ERR_MISMATCH (the sentence names the parameter, the
- * ranks and both values), XEP_ERR_TIMEOUT, XEP_ERR_PEER, XEP_ERR_TRANSPORT, XEP_ERR_ABORTED.
+ * cannot be loaded; the sentence says why), XEP_ERR_NO_MEMORY (also where what all ranks of a host want does not fit
+ * there together: XEP_ROOM), XEP_ERR_MISMATCH (the sentence names the parameter, the ranks and both values),
+ * XEP_ERR_TIMEOUT, XEP_ERR_PEER, XEP_ERR_TRANSPORT, XEP_ERR_ABORTED.
  */
 XEP_API xep_status_t xep_buffer_create(xep_group_t *group, const xep_buffer_params_t *params, xep_buffer_t **buffer_p);
 
@@ -739,7 +743,7 @@ enum {
      * is given some. normal sends weights in any case */
     XEP_DISPATCH_SEND_WEIGHTS = 2,
     /* collective, with XEP_BUFFER_SEND_MEMORY: rows of ranks that map one another are not copied: they are read where
-     * their rank has them, and xep_recv_t.row says where each is (x is NULL). Rows to other ranks travel as ever.
+     * their rank has them, and xep_recv_t.row says where each is (x is NULL). Rows to other ranks travel as always.
      *
      * x is what xep_buffer_send_memory() has returned, or lies in it, and has its x_stride: its rows must not change
      * until every rank has released its handle of this dispatch, which is so when xep_buffer_send_memory() returns that
@@ -750,14 +754,16 @@ enum {
     /* device memory, normal, with a capacity and without recv_rows_p: nothing is waited for. xep_recv_t.rows is the
      * capacity; src_begin, rank_rows and expert_rows are in device memory, and src_begin[R] is how many rows came.
      * topk_weights are there on a rank without tokens, too, and mean something if others sent some. Where nothing is
-     * moved (ranks disagree, too little room, topk_idx has what is no expert), no row has an expert, combines write
-     * nothing, and a later call tells why, as XEP_ERR_PROTOCOL. ll does so in any case. All dispatches of a cached
-     * handle that has it have it, too. Not staged */
+     * moved (ranks disagree, too little room, topk_idx has an index that is not an expert), no row has an expert,
+     * combines write nothing, and a later call tells why, as XEP_ERR_PROTOCOL. ll does so in any case. All dispatches
+     * of a cached handle that has it have it, too. Not staged */
     XEP_DISPATCH_COUNTS_THERE = 8,
     /* collective, with XEP_BUFFER_PIECES: where some rank gets more rows than a slot has room for, they come in pieces
      * of at most params.recv_rows rows, in the order of always, and nothing ends with XEP_ERR_OVERFLOW. The handle
      * shows the first piece; xep_handle_next() brings the next one. Until the last has come, x, topk_weights and scales
-     * must not change. Not with a capacity or XEP_DISPATCH_IN_PLACE. Where all fits it is a dispatch like any other */
+     * must not change. Not with a capacity, XEP_DISPATCH_IN_PLACE or padded rows. ll: a piece has as many rows as a
+     * slot, rounded down to expert_alignment, which is XEP_ERR_OVERFLOW where it is more than a slot has; expert_stats
+     * count all pieces when the first one is here. If all rows fit, it is a dispatch like any other */
     XEP_DISPATCH_PIECES = 16
 };
 
@@ -890,8 +896,8 @@ typedef struct xep_recv {
  * Errors of the operation are returned here if the call blocks (there is no handle then), else by the request (the
  * handle then has no rows; release it):
  *  - XEP_ERR_OVERFLOW (too little room on some rank: XEP_DISPATCH_PIECES), XEP_ERR_MISMATCH (ranks disagree),
- *    XEP_ERR_INVALID (device memory: topk_idx of some rank has what is no expert): every rank gets the same, nothing
- *    was moved, and the buffer stays usable;
+ *    XEP_ERR_INVALID (device memory: topk_idx of some rank has an index that is not an expert): every rank gets the
+ *    same, nothing was moved, and the buffer stays usable;
  *  - XEP_ERR_TIMEOUT, XEP_ERR_PEER, XEP_ERR_PROTOCOL, XEP_ERR_TRANSPORT: the buffer is broken until xep_buffer_reset().
  *    Where some rank is not mapped, the transport may go on reading x, scales and weights (and x of a combine) until
  *    that reset has succeeded, or the group is destroyed: only then change or free them.
@@ -966,7 +972,9 @@ XEP_API xep_status_t xep_handle_next(xep_handle_t *handle, const xep_next_args_t
 
 /** Bits of xep_combine_args_t.flags. */
 enum {
-    XEP_COMBINE_LOGFMT = 1 /* ll, bf16, collective: rows to ranks that are not mapped go as LogFMT, 10 bits; lossy */
+    /* ll, bf16, collective: rows to ranks that are not mapped go as LogFMT, 10 bits; lossy. Of a handle of several
+     * pieces they go as they are */
+    XEP_COMBINE_LOGFMT = 1
 };
 
 /**

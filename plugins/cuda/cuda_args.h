@@ -19,6 +19,16 @@ typedef struct xep_cuda_deadline {
     const uint32_t *stop; /* not 0: waits end at once. Pinned */
 } xep_cuda_deadline_t;
 
+/**
+ * How a kernel knows that its buffer is as it was when the operation was called. A reset is the end of all slots, so a
+ * graph that was captured before it, and is launched after it, says so and does nothing else.
+ */
+typedef struct xep_cuda_life {
+    const uint64_t *now; /* another one after each reset. Device memory */
+    uint64_t number;     /* at the call */
+    uint32_t *stale;     /* 1: a kernel found another one. Pinned */
+} xep_cuda_life_t;
+
 /** How tokens are summed: what all combines have. Shared memory of a stage: xep_cuda_stage_bytes(). */
 typedef struct xep_cuda_sum {
     uint32_t tokens, hidden;

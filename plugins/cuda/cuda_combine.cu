@@ -59,7 +59,8 @@ template <typename E> static __device__ __forceinline__ void combine(const xep_c
 {
     extern __shared__ __align__(128) char shared[];
     const uint64_t epoch = c.now->epoch + 1;
-    if (has_lost_step(&c.now->lost, epoch)) return; /* all blocks */
+    const int lost = has_lost_step(&c.now->lost, epoch); /* loaded beside the other word, not behind it */
+    if (is_stale(c.life) || lost) return;                /* all blocks */
     if (blockIdx.x == 0) {
         say_offer(c.peer, c.nranks, c.said + c.rank * c.word_stride, c.offer);
         tell_all(c.peer, c.rank, c.nranks, c.ready, c.word_stride, epoch);

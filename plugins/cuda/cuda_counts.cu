@@ -195,6 +195,7 @@ extern "C" __global__ void __launch_bounds__(1024, 1) xep_cuda_counts(const __gr
     const uint32_t warp = threadIdx.x / 32, warps = blockDim.x / 32;
     const uint64_t first = counts.header.params[NORMAL_CACHED] ? UINT64_MAX : *counts.wrong;
     const uint64_t epoch = counts.now->epoch + 1;
+    if (is_stale(counts.life)) return;
     if (threadIdx.x == 0) *counts.verdict = XEP_CUDA_LOST;
     if (counts.counts_there) show_counts(counts, 0); /* also where some record does not come */
     if (has_lost_step(&counts.now->lost, epoch)) return;

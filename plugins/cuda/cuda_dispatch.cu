@@ -208,6 +208,7 @@ extern "C" __global__ void __launch_bounds__(1024, 1)
     const xep_cuda_dispatch_t &d = dispatch;
     const int verdict = *d.verdict;
     const uint64_t epoch = d.now->epoch;
+    if (is_stale(d.life)) return;
     if (d.tail != nullptr) mark_tail(d, verdict, (uint64_t)d.topk * (d.wide ? 2 : 1));
     if (verdict == XEP_CUDA_GO) move(d, shared);
     if (!is_last_block(d.blocks_done) || verdict == XEP_CUDA_LOST) return;

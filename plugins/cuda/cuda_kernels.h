@@ -29,6 +29,7 @@ typedef struct xep_cuda_dest {
 
 /** Who gets what: from topk_idx to the ranks of each token. XEP_CUDA_PLAN_BLOCKS of XEP_CUDA_PLAN_THREADS. */
 typedef struct xep_cuda_plan {
+    xep_cuda_life_t life;
     const char *topk_idx; /* [tokens] rows of topk indices, topk_idx_stride bytes apart */
     uint64_t topk_idx_stride;
     uint32_t wide; /* 1: indices are int64_t, 0: int32_t */
@@ -83,6 +84,7 @@ typedef struct xep_cuda_refusal {
 
 /** Tells all ranks the record and learns theirs; then all know the matrix of rows and so every place. One block. */
 typedef struct xep_cuda_counts {
+    xep_cuda_life_t life;
     char *const *peer; /* [nranks] */
     uint32_t rank, nranks;
     xep_cuda_now_t *now;
@@ -114,6 +116,7 @@ typedef struct xep_cuda_counts {
 
 /** Moves rows and what belongs to them to their final places, then tells every rank. */
 typedef struct xep_cuda_dispatch {
+    xep_cuda_life_t life;
     char *const *peer; /* [nranks] */
     uint32_t rank, nranks;
     uint32_t tokens, topk, max_dests, nscales;
@@ -145,6 +148,7 @@ typedef struct xep_cuda_dispatch {
  * read what is here. A kernel a type.
  */
 typedef struct xep_cuda_combine {
+    xep_cuda_life_t life;
     char *const *peer; /* [nranks] */
     uint32_t rank, nranks;
     xep_cuda_sum_t sum;

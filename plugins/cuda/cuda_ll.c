@@ -86,12 +86,13 @@ static void lay_pinned(void *opaque, xep_carve_t *memory)
  * Where everything of a slot lies, by value in each launch: a graph that is replayed has it in its nodes, so only what
  * does not change may be in it. Epochs and turns do, and are counted on the device.
  */
-xep_cuda_ll_place_t cuda_ll_place(const cuda_ll_t *mode, const xep_op_t *op)
+xep_cuda_ll_heaps_t cuda_ll_heaps(const cuda_ll_t *mode, const xep_op_t *op)
 {
     const xep_shape_t *shape = mode->ll.kit.shape;
     const ll_layout_t *at = &mode->layout.ll;
     const cuda_ll_slot_t *slot = &mode->slots[op->slot];
-    return (xep_cuda_ll_place_t){
+    return (xep_cuda_ll_heaps_t){
+        .life = cuda_life(&mode->cuda),
         .peer = mode->cuda.peer,
         .rank = shape->rank,
         .nranks = shape->nranks,
@@ -158,12 +159,12 @@ static xep_status_t tell_wrong(const cuda_ll_t *mode, xep_op_t *op, uint32_t ran
                          "an earlier dispatch moved nothing: invalid topk_idx[%llu][%llu] (-1, or one of %u experts)",
                          first / topk, first % topk, env->shape->experts);
     return env->fail(env, op, XEP_ERR_PROTOCOL,
-                     "an earlier dispatch moved nothing: topk_idx of rank %u has what is not -1 or one of %u experts",
+                     "an earlier dispatch moved nothing: invalid topk_idx of rank %u (each -1, or one of %u experts)",
                      rank, env->shape->experts);
 }
 
 /* The sentence is that of the host mode; the status is one that breaks the buffer, as ranks find it at other times. */
-xep_status_t cuda_ll_check_refusal(void *opaque, xep_op_t *op)
+static xep_status_t check_refusal(void *opaque, xep_op_t *op)
 {
     const cuda_ll_t *mode = opaque;
     const xep_env_t *env = mode->ll.kit.env;
@@ -223,7 +224,7 @@ const cuda_mode_traits_t cuda_mode_traits = {
     .lay_device = lay_device,
     .lay_pinned = lay_pinned,
     .set_up = set_up,
-    .check_earlier = cuda_ll_check_refusal,
+    .check_earlier = check_refusal,
 };
 
 const xep_kit_mode_t xep_kit_mode = {

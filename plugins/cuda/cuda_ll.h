@@ -17,7 +17,8 @@
  *     read, and ends when all have read what is here.
  *
  * Epochs and turns are counted by the kernels, in device memory, and a slot remembers those of its operation. So a
- * graph of operations can be replayed: a replay is further operations, the same on all ranks.
+ * graph of operations can be replayed: a replay is further operations, the same on all ranks. One from before a reset
+ * does nothing, as in normal_cuda.
  *
  * Why nothing is overwritten before it was read. All operations of a buffer run one after the other on a device, and
  * receive phases in the order in which their operations began, so that each rank's device has the same order of them.
@@ -27,8 +28,11 @@
  *
  * After a reset words and counts begin at 0: every rank clears its own while no device does anything for the buffer.
  *
- * What can go wrong: as in normal_cuda. A dispatch that ranks refuse (they disagree; too little room; an index that is
- * no expert) moves nothing on any rank, combines of its handle do nothing, and the next operation says why.
+ * What can go wrong: as in normal_cuda: a rank that has waited in vain notes the epoch, and all phases of operations
+ * behind it are left out. A send phase that is left out gives its slot an epoch behind that one, for the receive phase
+ * to find. Nothing is sent and no epoch is counted, so ranks that go on wait for this one in vain. A dispatch that
+ * ranks refuse (they disagree; too little room; an index that is no expert) moves nothing on any rank, combines of its
+ * handle do nothing, and the next operation says why.
  */
 #ifndef XEP_CUDA_LL_H
 #define XEP_CUDA_LL_H
@@ -89,7 +93,7 @@ extern const xep_step_t cuda_ll_dispatch_steps[], cuda_ll_combine_steps[];
 /* ---- cuda_ll.c ---- */
 
 /** Where things are for the kernels of an operation. */
-xep_cuda_ll_place_t cuda_ll_place(const cuda_ll_t *mode, const xep_op_t *op);
+xep_cuda_ll_heaps_t cuda_ll_heaps(const cuda_ll_t *mode, const xep_op_t *op);
 
 /** Begins the operation: its place among those of the buffer is known, and the send phase is enqueued. */
 xep_status_t cuda_ll_begin(cuda_ll_t *mode, xep_op_t *op);
@@ -100,9 +104,6 @@ xep_status_t cuda_ll_begin(cuda_ll_t *mode, xep_op_t *op);
  */
 xep_status_t cuda_ll_receive_in_turn(cuda_ll_t *mode, xep_op_t *op,
                                      xep_status_t (*launch)(cuda_ll_t *mode, const xep_op_t *op));
-
-/** What an earlier operation met, besides ranks that did not come. */
-xep_status_t cuda_ll_check_refusal(void *mode, xep_op_t *op);
 
 /* ---- cuda_ll_dispatch.c, cuda_ll_combine.c ---- */
 

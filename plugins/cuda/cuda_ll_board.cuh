@@ -7,7 +7,7 @@
 #ifndef XEP_CUDA_LL_BOARD_CUH
 #define XEP_CUDA_LL_BOARD_CUH
 
-#include "cuda_ll_place.cuh"
+#include "cuda_ll_heaps.cuh"
 
 typedef xep_cuda_ll_receive_t receive_t;
 

@@ -25,7 +25,7 @@ static xep_status_t offer(void *opaque, xep_op_t *op)
     const ll_slot_t *slot = ll_slot(&mode->ll, op->slot);
     const xep_shape_t *shape = mode->ll.kit.shape;
     xep_cuda_ll_offer_t offer = {
-        .at = cuda_ll_place(mode, op),
+        .at = cuda_ll_heaps(mode, op),
         .x = args->x,
         .x_stride = args->x_stride,
         .row_bytes = xep_combine_row_bytes(args),
@@ -68,7 +68,7 @@ static xep_status_t launch_sums(cuda_ll_t *mode, const xep_op_t *op)
                                                               : CUDA_LL_SUM_FP32;
     xep_cuda_ll_sums_t sums = {
         .sum = {.tokens = (uint32_t)slot->tokens},
-        .at = cuda_ll_place(mode, op),
+        .at = cuda_ll_heaps(mode, op),
         .topk = slot->topk,
         .kept = mode->slots[op->slot].kept,
         .input = at->input.first,

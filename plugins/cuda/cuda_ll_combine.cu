@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /* Combine: outputs into the input, and the word; then the rows of each token are pulled, weighed and summed. */
-#include "cuda_ll_place.cuh"
+#include "cuda_ll_heaps.cuh"
 #include "cuda_sum.cuh"
 #include "cuda_words.cuh"
 
@@ -73,6 +73,7 @@ extern "C" __global__ void __launch_bounds__(1024, 1) xep_cuda_ll_offer(const __
 {
     extern __shared__ uint32_t before[];
     const uint64_t epoch = o.at.now->epoch + 1;
+    if (is_left_out(o.at, epoch)) return;
     const int here = o.at.slot->verdict == XEP_CUDA_LL_HERE;
     if (here && o.x != nullptr) copy_rows(o, before);
     if (!is_last_block(o.at.blocks_done)) return;
@@ -108,7 +109,7 @@ static __device__ __forceinline__ const char *contribution(const xep_cuda_ll_sum
 }
 
 /* The last block tells each owner, in the line of its slot. */
-static __device__ __forceinline__ void tell_read(const xep_cuda_ll_place_t &at, uint64_t epoch)
+static __device__ __forceinline__ void tell_read(const xep_cuda_ll_heaps_t &at, uint64_t epoch)
 {
     for (uint32_t i = threadIdx.x; i < at.nranks; i += blockDim.x) {
         const uint32_t r = (at.rank + 1 + i) % at.nranks;
@@ -119,21 +120,24 @@ static __device__ __forceinline__ void tell_read(const xep_cuda_ll_place_t &at, 
 template <typename E> static __device__ __forceinline__ void combine(const xep_cuda_ll_sums_t &c)
 {
     extern __shared__ __align__(128) char shared[];
-    const xep_cuda_ll_place_t &at = c.at;
+    const xep_cuda_ll_heaps_t &at = c.at;
     const uint64_t epoch = at.slot->epoch;
     const auto line = [&](uint32_t r) { return (const char *)line_at(at, at.rank, at.there[r], r); };
-    if (at.slot->verdict != XEP_CUDA_LL_HERE) return; /* all blocks */
+    const int left_out = has_lost_step(&at.now->lost, epoch) | (at.slot->verdict != XEP_CUDA_LL_HERE);
+    if (is_stale(at.life) || left_out) return; /* all blocks; one load behind the other would take a microsecond */
     open_pulls(c.sum, shared);
-    if (wait_words(
-            at.nranks, [&](uint32_t r) { return line(r) + at.line_ready; }, epoch, c.deadline) &&
-        compare_offers(
-            at.nranks, [&](uint32_t r) { return line(r) + at.line_said; }, c.differs))
+    if (!wait_words(
+            at.nranks, [&](uint32_t r) { return line(r) + at.line_ready; }, epoch, c.deadline))
+        lose_step(&at.now->lost, epoch);
+    else if (compare_offers(
+                 at.nranks, [&](uint32_t r) { return line(r) + at.line_said; }, c.differs))
         sum_tokens<E, true>(c, shared);
     if (!is_last_block(at.blocks_done)) return;
     tell_read(at, epoch);
     const char *own = line_at(at, at.rank, at.slot_number, 0) + at.line_read;
-    wait_words(
-        at.nranks, [&](uint32_t r) { return own + r * at.line_bytes; }, epoch, c.at_the_end);
+    if (!wait_words(
+            at.nranks, [&](uint32_t r) { return own + r * at.line_bytes; }, epoch, c.at_the_end))
+        lose_step(&at.now->lost, epoch);
 }
 
 extern "C" __global__ void __launch_bounds__(1024, 1) xep_cuda_ll_sum_bf16(const __grid_constant__ xep_cuda_ll_sums_t c)

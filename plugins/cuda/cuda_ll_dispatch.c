@@ -44,7 +44,7 @@ static xep_status_t send(void *opaque, xep_op_t *op)
     const xep_dispatch_args_t *args = op->dispatch;
     const ll_state_t *state = op->state;
     xep_cuda_ll_send_t send = {
-        .at = cuda_ll_place(mode, op),
+        .at = cuda_ll_heaps(mode, op),
         .kept = mode->slots[op->slot].kept,
         .item = item_of(&state->parcel),
         .notice = state->notice,
@@ -92,7 +92,7 @@ static xep_status_t launch_receive(cuda_ll_t *mode, const xep_op_t *op)
     const xep_shape_t *shape = mode->ll.kit.shape;
     const int padded = state->notice.padded, by_column = (args->flags & XEP_DISPATCH_SCALES_BY_COLUMN) != 0;
     xep_cuda_ll_receive_t receive = {
-        .at = cuda_ll_place(mode, op),
+        .at = cuda_ll_heaps(mode, op),
         .item = item_of(&state->parcel),
         .notice = state->notice,
         .wide = args->topk_idx_dtype == XEP_INT64,

@@ -18,6 +18,7 @@ typedef struct xep_cuda_pick {
 typedef struct xep_cuda_ll_now {
     uint64_t epoch; /* of the last operation that was begun */
     uint64_t turn;  /* of the next dispatch */
+    uint64_t lost;  /* epoch of the first operation in which some word did not come; 0: none. Later ones do nothing */
 } xep_cuda_ll_now_t;
 
 enum {
@@ -41,8 +42,9 @@ typedef struct xep_cuda_ll_refusal {
     uint32_t refused; /* 1; all else was written before */
 } xep_cuda_ll_refusal_t;
 
-/** Where things are, in every heap and in this rank's own memory: the same in all kernels. */
-typedef struct xep_cuda_ll_place {
+/** Where things are, in the heaps of all ranks and in this rank's own memory: the same in all kernels. */
+typedef struct xep_cuda_ll_heaps {
+    xep_cuda_life_t life;
     char *const *peer; /* [nranks] */
     uint32_t rank, nranks, experts, slots, ring;
     const uint32_t *owner;        /* [experts] rank */
@@ -63,7 +65,7 @@ typedef struct xep_cuda_ll_place {
     uint32_t *there;       /* [nranks] the slot that each rank chose */
     uint32_t slot_number;  /* of this rank */
     uint32_t *blocks_done; /* 0 before and after */
-} xep_cuda_ll_place_t;
+} xep_cuda_ll_heaps_t;
 
 /** What the handle keeps of its tokens. */
 typedef struct xep_cuda_ll_kept {
@@ -78,7 +80,7 @@ typedef struct xep_cuda_ll_item {
 
 /** Casts rows into the parcel, numbers the selections, tells all ranks. Any number of blocks. */
 typedef struct xep_cuda_ll_send {
-    xep_cuda_ll_place_t at;
+    xep_cuda_ll_heaps_t at;
     xep_cuda_ll_kept_t kept;
     xep_cuda_ll_item_t item;
     ll_notice_t notice; /* epoch and wrong are filled here */
@@ -98,7 +100,7 @@ typedef struct xep_cuda_ll_send {
 
 /** Waits for the parcels of all ranks, and copies their rows to where they belong. Any number of blocks. */
 typedef struct xep_cuda_ll_receive {
-    xep_cuda_ll_place_t at;
+    xep_cuda_ll_heaps_t at;
     xep_cuda_ll_item_t item;
     ll_notice_t notice; /* own: that of others must agree */
     uint32_t chunk;     /* bytes of an item that a warp moves at once: a multiple of 16 */
@@ -125,7 +127,7 @@ typedef struct xep_cuda_ll_receive {
 
 /** Copies outputs into the input where they are elsewhere, and tells all ranks. Any number of blocks. */
 typedef struct xep_cuda_ll_offer {
-    xep_cuda_ll_place_t at;
+    xep_cuda_ll_heaps_t at;
     const char *x; /* NULL: outputs are in the input */
     uint64_t x_stride, row_bytes, row_stride;
     char *input;
@@ -137,7 +139,7 @@ typedef struct xep_cuda_ll_offer {
 /** Pulls and sums the rows of each token; ends when all have read what is here. A kernel a type. */
 typedef struct xep_cuda_ll_sums {
     xep_cuda_sum_t sum; /* first */
-    xep_cuda_ll_place_t at;
+    xep_cuda_ll_heaps_t at;
     uint32_t topk;
     xep_cuda_ll_kept_t kept;
     const char *weights; /* of the tokens; NULL: 1 */

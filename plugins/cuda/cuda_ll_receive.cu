@@ -8,7 +8,7 @@
 
 #include "cuda_bulk.cuh"
 #include "cuda_ll_board.cuh"
-#include "cuda_ll_place.cuh"
+#include "cuda_ll_heaps.cuh"
 #include "cuda_words.cuh"
 
 enum { NOWHERE = -1 };
@@ -251,9 +251,12 @@ extern "C" __global__ void __launch_bounds__(1024, 1)
     const uint64_t epoch = r.at.slot->epoch, turn = r.at.slot->turn;
     const pieces_t pieces = lay_pieces(r, shared);
     int verdict = XEP_CUDA_LL_LOST, fetched = 0;
+    const int left_out = has_lost_step(&r.at.now->lost, epoch);
+    if (is_stale(r.at.life)) return; /* all blocks */
     if (threadIdx.x < warps) open_barrier(&barriers[threadIdx.x]);
     share_barriers();
-    if (wait_words(
+    if (!left_out &&
+        wait_words(
             r.at.nranks, [&](uint32_t s) { return notice_at(r.at, r.at.rank, turn, s); }, epoch, r.deadline)) {
         fence_for_bulk();
         fetched = fetch_first(r, pieces, turn);
@@ -266,5 +269,6 @@ extern "C" __global__ void __launch_bounds__(1024, 1)
         move_rows(r, b, turn, pieces, fetched);
         fill_unused(r, b, end);
     }
+    if (verdict == XEP_CUDA_LL_LOST && !left_out) lose_step(&r.at.now->lost, epoch);
     if (blockIdx.x == 0 && threadIdx.x == 0) r.at.slot->verdict = verdict;
 }

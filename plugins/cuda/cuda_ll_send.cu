@@ -7,7 +7,7 @@
 #include <xep/xep.h>
 
 #include "cuda_elements.cuh"
-#include "cuda_ll_place.cuh"
+#include "cuda_ll_heaps.cuh"
 #include "cuda_words.cuh"
 
 enum {
@@ -258,7 +258,7 @@ static __device__ void tell_notices(const send_t &s, uint64_t epoch, uint64_t tu
     if (threadIdx.x != 0) return;
     *s.wrong = UINT64_MAX;
     *s.at.slot = xep_cuda_ll_slot_t{epoch, turn, wrong, XEP_CUDA_LL_LOST};
-    *s.at.now = xep_cuda_ll_now_t{epoch, turn + 1};
+    *s.at.now = xep_cuda_ll_now_t{epoch, turn + 1, 0}; /* nobody has lost step, or this would not be done */
 }
 
 /* The rows, by so many warps, of which this is one. */
@@ -274,6 +274,7 @@ extern "C" __global__ void __launch_bounds__(1024, 1) xep_cuda_ll_send(const __g
 {
     const uint64_t epoch = s.at.now->epoch + 1, turn = s.at.now->turn;
     char *items = items_at(s.at, turn, s.at.rank);
+    if (is_left_out(s.at, epoch)) return;
     /* where there are enough warps, those that number selections leave the rows to the others */
     const uint32_t busy = all_warps() < 2 * s.at.experts ? 0 : s.at.experts;
     for (uint32_t e = warps_before(); e < s.at.experts; e += all_warps()) number_expert(s, turn, e);

@@ -27,6 +27,7 @@ static void lay_device(xep_kit_t *kit, xep_carve_t *memory)
     cuda->owner = xep_carve_array(memory, shape->experts, sizeof *cuda->owner);
     cuda->first_expert = xep_carve_array(memory, shape->nranks + UINT64_C(1), sizeof *cuda->first_expert);
     cuda->blocks_done = xep_carve_array(memory, 1, sizeof *cuda->blocks_done);
+    cuda->life = xep_carve_array(memory, 1, sizeof *cuda->life);
     cuda_mode_traits.lay_device(kit, memory);
 }
 
@@ -34,6 +35,7 @@ static void lay_pinned(xep_kit_t *kit, xep_carve_t *memory)
 {
     cuda_mode_t *cuda = cuda_mode_of(kit);
     cuda->late = xep_carve_array(memory, cuda_mode_traits.late_words, sizeof *cuda->late);
+    cuda->stale = xep_carve_array(memory, 1, sizeof *cuda->stale);
     cuda_mode_traits.lay_pinned(kit, memory);
 }
 
@@ -55,7 +57,7 @@ static xep_status_t allocate(xep_kit_t *kit, xep_memory_t memory, void (*carve)(
 
 /*
  * What is the same for all operations. Copied from memory that is not pinned, so it is waited for: then no operation
- * has to come after it on its stream.
+ * has to come after it on its stream. Where one copy fails, too: those before it read what is freed next.
  */
 static xep_status_t fill_tables(const xep_kit_t *kit, const cuda_mode_t *cuda)
 {
@@ -68,12 +70,14 @@ static xep_status_t fill_tables(const xep_kit_t *kit, const cuda_mode_t *cuda)
         {cuda->peer, kit->base, shape->nranks * sizeof *cuda->peer},
         {cuda->owner, kit->owner, shape->experts * sizeof *cuda->owner},
         {cuda->first_expert, kit->first_expert, (shape->nranks + (size_t)1) * sizeof *cuda->first_expert},
+        {cuda->life, &cuda->number, sizeof *cuda->life},
     };
     xep_status_t status = XEP_OK;
     for (size_t i = 0; i < sizeof tables / sizeof tables[0] && status == XEP_OK; i++)
         status = cuda->device->ops->copy(cuda->device, tables[i].to, tables[i].bytes, tables[i].from, tables[i].bytes,
                                          tables[i].bytes, 1, NULL);
-    return status == XEP_OK ? cuda->device->ops->sync(cuda->device) : status;
+    xep_status_t done = cuda->device->ops->sync(cuda->device);
+    return status == XEP_OK ? done : status;
 }
 
 xep_status_t cuda_clear_words(const xep_kit_t *kit)
@@ -130,6 +134,11 @@ xep_cuda_deadline_t cuda_deadline(const cuda_mode_t *cuda, const xep_op_t *op, u
     return (xep_cuda_deadline_t){ns, &cuda->late[what], cuda->device->stop};
 }
 
+xep_cuda_life_t cuda_life(const cuda_mode_t *cuda)
+{
+    return (xep_cuda_life_t){cuda->life, cuda->number, cuda->stale};
+}
+
 /* ---- operations ---- */
 
 /* Of the measured choices, those that fill the links with the fewest multiprocessors (contrib/check-cuda.sh). */
@@ -179,7 +188,7 @@ xep_status_t cuda_check_missing(const xep_kit_t *kit, xep_op_t *op)
 {
     if (op->combine->missing == NULL) return XEP_OK;
     return kit->env->fail(kit->env, op, XEP_ERR_UNSUPPORTED,
-                          "missing cannot be told in device memory (NULL: all ranks are in every sum)");
+                          "invalid missing: not NULL (NULL in device memory, where all ranks are in every sum)");
 }
 
 /*
@@ -191,6 +200,9 @@ xep_status_t cuda_check_earlier(void *mode, xep_op_t *op)
 {
     const xep_kit_t *kit = mode;
     const cuda_mode_t *cuda = cuda_mode_of(mode);
+    if (__atomic_load_n(cuda->stale, __ATOMIC_ACQUIRE) != 0)
+        return kit->env->fail(kit->env, op, XEP_ERR_PROTOCOL,
+                              "a CUDA graph from before a reset was launched, and did nothing (one captured after it)");
     for (uint32_t i = 0; i < cuda_mode_traits.late_words; i++) {
         uint32_t rank = __atomic_load_n(&cuda->late[i], __ATOMIC_ACQUIRE);
         if (rank == 0) continue;
@@ -211,6 +223,7 @@ static xep_status_t open_parts(xep_kit_t *kit)
 {
     cuda_mode_t *cuda = cuda_mode_of(kit);
     cuda->device = kit->env->device;
+    cuda->number = kit->env->now_ns(kit->env);
     xep_status_t status = allocate(kit, XEP_MEMORY_CUDA, lay_device, &cuda->memory);
     if (status == XEP_OK) status = allocate(kit, XEP_MEMORY_HOST, lay_pinned, &cuda->pinned);
     if (status == XEP_OK) status = fill_tables(kit, cuda);

@@ -46,8 +46,11 @@ typedef struct cuda_mode {
     char **peer;                    /* [R] heaps */
     uint32_t *owner, *first_expert; /* [E], [R + 1] */
     uint32_t *blocks_done;          /* of kernels with several blocks */
+    uint64_t *life;                 /* xep_cuda_life_t.now */
     /* pinned: */
-    uint32_t *late; /* [late_words] rank plus 1 */
+    uint32_t *late;  /* [late_words] rank plus 1 */
+    uint32_t *stale; /* xep_cuda_life_t.stale */
+    uint64_t number; /* xep_cuda_life_t.number: when this mode was opened */
 } cuda_mode_t;
 
 /** What a rank offers in every combine: dtype, hidden, and its refused calls, which tell in which call it is. */
@@ -84,6 +87,9 @@ uint32_t cuda_shared_bytes(const cuda_mode_t *cuda);
 
 /** Of an operation: how long its kernels wait for what. */
 xep_cuda_deadline_t cuda_deadline(const cuda_mode_t *cuda, const xep_op_t *op, uint32_t what);
+
+/** Of an operation that is called now. */
+xep_cuda_life_t cuda_life(const cuda_mode_t *cuda);
 
 /** Multiprocessors that a buffer may use. */
 uint32_t cuda_multiprocessors(const xep_kit_t *kit);

@@ -42,7 +42,9 @@
  * memory, combines of the handle sum nothing, and the next call tells why.
  *
  * A graph can have what the host does not wait for: dispatches with XEP_DISPATCH_COUNTS_THERE, of cached handles too,
- * and combines. What a launch has is what does not change from replay to replay: addresses, the slot, its routing.
+ * and combines. What a launch has is what does not change from replay to replay: addresses, the slot, its routing. One
+ * from before a reset has those of a slot that may be another handle's by now: its kernels find another number of the
+ * buffer's life in device memory than they were launched with (xep_cuda_life_t), and do nothing but tell the host.
  *
  * What can go wrong: a rank that does not come. The kernel that waits for it writes who that is into pinned memory and
  * ends; the dispatch whose counts are waited for fails, or else the next operation does. After stop all waits end.

@@ -61,6 +61,7 @@ static xep_status_t launch_sums(cuda_normal_t *mode, const xep_op_t *op)
                                  : args->dtype == XEP_FP16 ? CUDA_SUM_FP16
                                                            : CUDA_SUM_FP32;
     xep_cuda_combine_t sum = {
+        .life = cuda_life(&mode->cuda),
         .peer = mode->cuda.peer,
         .rank = shape->rank,
         .nranks = shape->nranks,

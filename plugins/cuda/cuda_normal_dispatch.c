@@ -38,6 +38,7 @@ static xep_status_t launch_plan(cuda_normal_t *mode, const xep_op_t *op)
     const xep_shape_t *shape = mode->normal.kit.shape;
     const cuda_routing_t *routing = &mode->routings[routing_index(&mode->normal, op)];
     xep_cuda_plan_t plan = {
+        .life = cuda_life(&mode->cuda),
         .topk_idx = args->topk_idx,
         .topk_idx_stride = args->topk_idx_stride,
         .wide = args->topk_idx_dtype == XEP_INT64,
@@ -88,6 +89,7 @@ static xep_status_t launch_counts(cuda_normal_t *mode, const xep_op_t *op)
     const cuda_routing_t *routing = &mode->routings[routing_index(normal, op)];
     const cuda_slot_t *slot = &mode->slots[op->slot];
     xep_cuda_counts_t counts = {
+        .life = cuda_life(&mode->cuda),
         .peer = mode->cuda.peer,
         .rank = shape->rank,
         .nranks = shape->nranks,
@@ -140,6 +142,7 @@ static xep_status_t launch_rows(cuda_normal_t *mode, const xep_op_t *op)
     const uint64_t bytes = xep_dispatch_row_bytes(args);
     const uint32_t stage = (uint32_t)(bytes < XEP_CUDA_CHUNK ? bytes : XEP_CUDA_CHUNK) + sizeof(uint64_t);
     xep_cuda_dispatch_t rows = {
+        .life = cuda_life(&mode->cuda),
         .peer = mode->cuda.peer,
         .rank = shape->rank,
         .nranks = shape->nranks,
@@ -234,8 +237,8 @@ static void judge_indices(const cuda_normal_t *mode, xep_op_t *op)
                 ? env->fail(env, op, XEP_ERR_INVALID, "invalid topk_idx[%llu][%llu] (-1, or one of %u experts)",
                             (unsigned long long)(first / op->dispatch->topk),
                             (unsigned long long)(first % op->dispatch->topk), env->shape->experts)
-                : env->fail(env, op, XEP_ERR_INVALID,
-                            "invalid topk_idx of rank %u: not all are -1 or one of %u experts", r, env->shape->experts);
+                : env->fail(env, op, XEP_ERR_INVALID, "invalid topk_idx of rank %u (each -1, or one of %u experts)", r,
+                            env->shape->experts);
         if (r == env->shape->rank) return;
     }
 }
@@ -285,17 +288,15 @@ const xep_step_t cuda_dispatch_steps[] = {
 /* Without tokens nothing is read, and the addresses may be anything. The rows are counted by the host, for itself. */
 static xep_status_t check_memory(const cuda_normal_t *mode, xep_op_t *op)
 {
-    const xep_env_t *env = mode->normal.kit.env;
     const xep_dispatch_args_t *args = op->dispatch;
     xep_device_t *device = mode->cuda.device;
     const cuda_array_t arrays[] = {{"x", args->x},
                                    {"topk_idx", args->topk_idx},
                                    {"topk_weights", args->topk_weights},
                                    {"scales", args->scales}};
-    if (args->recv_rows_p != NULL && device->ops->check(device, "recv_rows_p", args->recv_rows_p) == XEP_OK)
-        return env->fail(env, op, XEP_ERR_INVALID, "invalid recv_rows_p: %p is device memory (host memory)",
-                         (void *)args->recv_rows_p);
-    return args->tokens == 0 ? XEP_OK : cuda_check_arrays(&mode->cuda, arrays, sizeof arrays / sizeof arrays[0]);
+    xep_status_t status = device->ops->check_host(device, "recv_rows_p", args->recv_rows_p);
+    if (status != XEP_OK || args->tokens == 0) return status;
+    return cuda_check_arrays(&mode->cuda, arrays, sizeof arrays / sizeof arrays[0]);
 }
 
 /* A launch of a graph is no call, in which the host could wait. */

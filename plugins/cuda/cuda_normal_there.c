@@ -53,7 +53,7 @@ static xep_status_t tell_wrong(const cuda_normal_t *mode, xep_op_t *op, uint32_t
     if (rank != env->shape->rank || topk == 0)
         return env
             ->fail(env, op, XEP_ERR_PROTOCOL,
-                   "an earlier dispatch moved nothing: topk_idx of rank %u has what is not -1 or one of %u experts",
+                   "an earlier dispatch moved nothing: invalid topk_idx of rank %u (each -1, or one of %u experts)",
                    rank, env->shape->experts);
     return env->fail(env, op, XEP_ERR_PROTOCOL,
                      "an earlier dispatch moved nothing: invalid topk_idx[%llu][%llu] (-1, or one of %u experts)",

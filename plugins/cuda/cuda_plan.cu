@@ -97,6 +97,7 @@ extern "C" __global__ void __cluster_dims__(XEP_CUDA_PLAN_BLOCKS, 1, 1) __launch
     const uint32_t all = gridDim.x * blockDim.x;
     uint32_t *selections = shared, *owner = shared + plan.experts, *mask = plan.scratch;
     uint32_t *before = mask + segments * plan.nranks;
+    if (is_stale(plan.life)) return; /* all blocks, here and in the other kernels */
     for (uint32_t i = me; i < segments * plan.nranks; i += all) mask[i] = 0;
     for (uint32_t e = me; e < plan.experts; e += all) plan.selections[e] = 0;
     for (uint32_t e = threadIdx.x; e < plan.experts; e += blockDim.x) {

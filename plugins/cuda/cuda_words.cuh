@@ -99,6 +99,14 @@ template <typename F> __device__ __forceinline__ int compare_offers(uint32_t nra
     return __syncthreads_and(same);
 }
 
+/** Whether the operation was called before a reset: of a graph, which is told of, and does nothing. */
+__device__ __forceinline__ int is_stale(const xep_cuda_life_t &life)
+{
+    if (*life.now == life.number) return 0;
+    if (threadIdx.x == 0) *(volatile uint32_t *)life.stale = 1;
+    return 1;
+}
+
 /** All threads of the block: of what the buffer does next, nothing is done any more. */
 __device__ __forceinline__ void lose_step(uint64_t *lost, uint64_t epoch)
 {

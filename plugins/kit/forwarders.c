@@ -16,6 +16,7 @@ static uint32_t forwarder_of(const xep_shape_t *shape, uint32_t rank, uint32_t n
     return rank_at(shape, node, shape->place[rank] % shape->node_ranks[node]);
 }
 
+/* forwarder_of() the other way round, so that who counts feeders need not go through all nodes. */
 static int is_feeder(const xep_shape_t *shape, uint32_t rank, uint32_t forwarder)
 {
     uint32_t node = shape->node[forwarder];
@@ -42,6 +43,7 @@ static void find_ranks(const xep_shape_t *shape, xep_forwarders_t *nodes)
     }
 }
 
+/* Without a base only the room is counted: then there is nothing to write to. */
 void xep_forwarders_lay(const xep_shape_t *shape, xep_carve_t *arena, xep_forwarders_t *nodes)
 {
     nodes->node = shape->node[shape->rank];

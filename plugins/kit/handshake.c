@@ -150,7 +150,8 @@ xep_status_t xep_offers_take(xep_kit_t *kit, xep_op_t *op, xep_offer_fn from, co
         if (xep_op_is_without(op, r)) continue;
         offers[r] = *from(kit, op, r);
         if (offers[r].epoch != op->epoch)
-            return kit->env->fail(kit->env, op, XEP_ERR_PROTOCOL, "rank %u offers a %s of epoch %llu (%llu)", r,
+            return kit->env->fail(kit->env, op, XEP_ERR_PROTOCOL,
+                                  "invalid epoch in the offer of rank %u for a %s: %llu (%llu)", r,
                                   op->kind == XEP_OP_NEXT ? "piece" : "combine", (unsigned long long)offers[r].epoch,
                                   (unsigned long long)op->epoch);
     }

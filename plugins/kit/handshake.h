@@ -98,4 +98,19 @@ xep_status_t xep_combine_take_offers(void *mode, xep_op_t *op);
 /** Step: tells all owners that their rows were read. */
 xep_status_t xep_combine_tell_read(void *mode, xep_op_t *op);
 
+/** The steps of the handshake as entries of a list, so that every mode gives them the same names. */
+#define XEP_COMBINE_STEP_DRAIN                                                                       \
+    {                                                                                                \
+        .name = "readers of the last combine", .does = "wait for readers", .run = xep_combine_drain, \
+        .word = xep_combine_read_word                                                                \
+    }
+#define XEP_COMBINE_STEP_AGREE                                               \
+    {                                                                        \
+        .name = "agreement", .does = "agree", .run = xep_combine_take_offers \
+    }
+#define XEP_COMBINE_STEP_TELL_READ                                                                   \
+    {                                                                                                \
+        .name = "room to say that rows were read", .does = "tell read", .run = xep_combine_tell_read \
+    }
+
 #endif

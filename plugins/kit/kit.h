@@ -87,6 +87,7 @@ typedef struct xep_cursor {
 typedef struct xep_kit_state {
     uint32_t step;        /* in those of its kind */
     int told;             /* in this step mapped ranks have been sent theirs */
+    int pauses;           /* before the step that receives: rows were coming at the begin */
     xep_status_t verdict; /* XEP_OK, or the error every rank gets */
     xep_status_t failed;  /* XEP_OK, or what was met after something was sent */
     xep_cursor_t cursor;  /* of this step */

@@ -73,9 +73,9 @@ void xep_in_place_prefault_own(const xep_kit_t *kit, const xep_in_place_layout_t
 }
 
 /*
- * Receivers read all over the memory of others, since the tokens they get have gaps between them. Who has one handle at
- * a time uses two areas: the second while the first is still read. With 8 ranks of 512 tokens a rank met 17,000 pages
- * in its first operations, 2 us each.
+ * Receivers read all over the memory of others, since the tokens they get have gaps between them. A rank that has one
+ * handle at a time uses two areas: the second while the first is still read. With 8 ranks of 512 tokens a rank met
+ * 17,000 pages in its first operations, 2 us each.
  */
 void xep_in_place_prefault_slot(const xep_kit_t *kit, const xep_in_place_layout_t *at, uint32_t rank, uint32_t slot,
                                 uint64_t tokens)

@@ -45,7 +45,8 @@ static xep_status_t fetch(void *mode, xep_op_t *op, uint32_t rank)
         xep_kit_signal(kit, kit->shape->rank, at, value);
         return XEP_OK;
     }
-    return kit->env->fail(kit->env, op, XEP_ERR_PROTOCOL, "no rank has the word of rank %u, which some rank had", rank);
+    return kit->env->fail(kit->env, op, XEP_ERR_PROTOCOL,
+                          "no rank has the word of rank %u any more, which some rank had", rank);
 }
 
 /* A step that waits for words is left when all are here, and what follows concludes from them in the same call. */

@@ -19,7 +19,7 @@ const _Atomic uint64_t *xep_notices_word(const void *mode, const xep_op_t *op, u
     return xep_kit_own(kit, offset_of(kit, op, rank));
 }
 
-/* All but the first word by plain stores, then that word with release: who sees the epoch sees the rest. */
+/* All but the first word by plain stores, then that word with release: whoever sees the epoch sees the rest. */
 static void store_line(const xep_kit_t *kit, const xep_op_t *op, uint64_t offset, const char *line, uint32_t rank)
 {
     memcpy(kit->base[rank] + offset + WORD, line + WORD, XEP_NOTICE_BYTES - WORD);

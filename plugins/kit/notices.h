@@ -4,11 +4,11 @@
  * Notices: what every rank tells every other in one line when it has sent what a dispatch brings. The line is the
  * mode's, but for its first word, which holds the epoch once all the rest is there.
  *
- * Lines lie in a ring of 2 * slots turns, and so may what they announce. Why nothing there is overwritten before it
- * was read: entry i is written again in turn q + 2 * slots. The core begins that turn at a rank after turn q + slots is
- * complete there, which took the notices of all ranks for q + slots; a rank sends those after its own turn q is
- * complete, and so after it has read entry i of everybody. The same turns everywhere, the same entry everywhere:
- * nothing about slots needs to be known, nothing is given back.
+ * Lines lie in a ring of 2 * slots turns, of dispatches and next pieces, and so may what they announce. Why nothing
+ * there is overwritten before it was read: entry i is written again in turn q + 2 * slots. The core begins that turn at
+ * a rank after turn q + slots is complete there, which took the notices of all ranks for q + slots; a rank sends those
+ * after its own turn q is complete, and so after it has read entry i of everybody. The same turns everywhere, the same
+ * entry everywhere: nothing about slots needs to be known, nothing is given back.
  */
 #ifndef XEP_NOTICES_H
 #define XEP_NOTICES_H

@@ -23,13 +23,15 @@ static xep_status_t remember(const xep_kit_t *kit, xep_op_t *op, xep_status_t st
 
 /*
  * Steps until one has to wait. What a step used to come up again (told, cursor) is forgotten when it is done, so a step
- * always begins as if it were the first.
+ * always begins as if it were the first. Where rows were coming at the begin, the progress that finds all of them there
+ * goes no further than the begin would have.
  */
 static xep_status_t advance(xep_kit_t *kit, xep_op_t *op, int begins)
 {
     xep_kit_state_t *state = xep_kit_state(op);
     const xep_step_t *step = step_of(kit, op);
     while (step->run != NULL && !(begins && step->receives)) {
+        if (step->receives && state->pauses) break;
         xep_status_t status = step->agreed && state->verdict != XEP_OK ? XEP_OK : step->run(kit, op);
         if (status < 0) return remember(kit, op, status);
         if (status != XEP_OK) return status;
@@ -39,6 +41,7 @@ static xep_status_t advance(xep_kit_t *kit, xep_op_t *op, int begins)
         state->cursor = (xep_cursor_t){0};
         step = step_of(kit, op);
     }
+    if (step->receives && op->coming == 0) state->pauses = 0;
     return step->run == NULL ? state->verdict : XEP_INPROGRESS;
 }
 
@@ -49,6 +52,7 @@ static xep_status_t advance(xep_kit_t *kit, xep_op_t *op, int begins)
 xep_status_t xep_steps_begin(void *mode, xep_op_t *op)
 {
     xep_kit_state(op)->since_ns = xep_kit_phase(mode);
+    xep_kit_state(op)->pauses = op->coming != 0;
     advance(mode, op, 1);
     return XEP_OK;
 }

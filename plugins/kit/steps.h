@@ -52,4 +52,10 @@ xep_status_t xep_step_send(void *mode, xep_op_t *op);
 xep_status_t xep_step_wait(void *mode, xep_op_t *op);
 xep_status_t xep_step_flush(void *mode, xep_op_t *op);
 
+/** An entry of a list of steps, as most lists end. */
+#define XEP_STEP_FLUSH                                                  \
+    {                                                                   \
+        .name = "rows to leave", .does = "flush", .run = xep_step_flush \
+    }
+
 #endif

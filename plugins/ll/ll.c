@@ -2,6 +2,7 @@
 
 /* The plugin: its memory, its progress, its name. */
 #include "ll_in_place.h"
+#include "ll_pieces.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -22,8 +23,10 @@ static void lay_slot(const ll_t *mode, xep_carve_t *carve, ll_slot_t *slot)
     slot->expert_count = xep_carve_array(carve, shape->local_experts, sizeof *slot->expert_count);
     slot->expert_rows = xep_carve_array(carve, shape->local_experts, sizeof *slot->expert_rows);
     uint64_t rows = mode->layout.common.recv_rows;
-    if (!mode->kit.all_mapped) slot->origin = xep_carve_array(carve, rows, sizeof *slot->origin);
+    if (!mode->kit.all_mapped || shape->in_pieces) slot->origin = xep_carve_array(carve, rows, sizeof *slot->origin);
     if (mode->layout.in_place.areas != 0) slot->row = xep_carve_array(carve, rows, sizeof *slot->row);
+    slot->piece_of = xep_carve_array(carve, shape->in_pieces ? selections : 0, sizeof *slot->piece_of);
+    slot->all_count = xep_carve_array(carve, shape->in_pieces ? shape->local_experts : 0, sizeof *slot->all_count);
     slot->relayed = xep_carve_array(carve, mode->nodes.feeders, sizeof *slot->relayed);
     slot->passed = xep_carve_array(carve, mode->nodes.feeders, sizeof *slot->passed);
     uint64_t lines = mode->kit.all_mapped ? 0 : ll_count_lines(mode);
@@ -144,6 +147,7 @@ const xep_kit_mode_t xep_kit_mode = {
     .slot_bytes = sizeof(ll_slot_t),
     .dispatch_steps = ll_dispatch_steps,
     .combine_steps = ll_combine_steps,
+    .next_steps = ll_next_steps,
     .lay_heap = ll_lay_heap,
     .lay_arrays = lay_arrays,
     .lazily = 1,
@@ -184,4 +188,6 @@ const xep_plugin_t xep_plugin = {
     .by_nodes = XEP_BY_NODES_DISPATCH,
     .dispatch = ll_dispatch,
     .combine = ll_combine,
+    .begins_early = XEP_BEGINS_IN_CALL,
+    .next = ll_next,
 };

@@ -68,7 +68,12 @@
  * ring comes round, as parcels are: all that a source needs have come when it ends the turn.
  * test/model/model_inbox.pml.
  *
- * Rows that are read in place: ll_in_place.h.
+ * Rows that are still coming when an operation begins (xep_op_t.coming): those that are there are packed and sent to
+ * ranks that are not mapped, and behind the last one mapped ranks are told, which read the whole parcel. In a combine
+ * likewise, where no mapped rank pulls rows and none are coded; the sums, which take own rows too, come when all are
+ * there.
+ *
+ * Rows that are read in place: ll_in_place.h. Dispatches in pieces: ll_pieces.h.
  *
  * Epochs only grow; nothing is ever cleared. A notice whose word is n says so even when it brings no rows.
  *
@@ -143,7 +148,7 @@ typedef struct ll_layout {
     /* XEP_REGION_ROWS */
     xep_area_t items;           /* [ring] of parcels */
     xep_area_t delivered_items; /* [ring][R] or [ring][feeders], likewise */
-    xep_area_t returned;        /* [slots][tokens][K] rows: put by owners that are not mapped */
+    xep_area_t returned;        /* [slots][tokens][K] rows: put by owners that are not mapped, or in pieces by all */
     xep_in_place_layout_t in_place;
 } ll_layout_t;
 
@@ -167,7 +172,7 @@ typedef struct ll_slot {
     uint32_t *pair_begin;                                /* [L][R] */
     uint32_t *pair_count;                                /* [L][R] */
     uint64_t *expert_begin, *expert_count, *expert_rows; /* [L] */
-    uint64_t *origin; /* [recv_rows] token * K + k of each row; only where some rank is not mapped */
+    uint64_t *origin; /* [recv_rows] token * K + k of each row; only in pieces, and where some rank is not mapped */
     char *coded;      /* [recv_rows] rows in LogFMT, return_stride apart, on their way to ranks that are not mapped */
     /* by nodes: */
     uint8_t *relayed; /* [feeders] those whose notice of the dispatch all mates have */
@@ -180,11 +185,16 @@ typedef struct ll_slot {
     int crowds;            /* this rank has more for some inbox than that holds */
     xep_cursor_t *rest;    /* [R] how far what was kept out has been sent, if it crowds */
     /* where inboxes may be crowded: */
-    uint8_t *crowded;     /* [R] a source has more items for its inbox than that holds */
-    uint64_t *tokens_out; /* [R] tokens of a source whose rows were copied out of its inbox */
-    uint64_t *taken_told; /* [R] the same, as was said of it */
-    const void **row;     /* [recv_rows] where received rows are, if they may be in place; NULL where none is */
-    int in_place;         /* row was shown, and this rank has not said that it reads no more */
+    uint8_t *crowded;       /* [R] a source has more items for its inbox than that holds */
+    uint64_t *tokens_out;   /* [R] tokens of a source whose rows were copied out of its inbox */
+    uint64_t *taken_told;   /* [R] the same, as was said of it */
+    const void **row;       /* [recv_rows] where received rows are, if they may be in place; NULL where none is */
+    int in_place;           /* row was shown, and this rank has not said that it reads no more */
+    uint64_t pieces, piece; /* of the dispatch; which is shown. 1 and 0 where all is in one */
+    /* in pieces: */
+    uint64_t *piece_of;  /* [T][K] in which piece of its owner each selection is; where there are several */
+    uint64_t *all_count; /* [L] rows of each expert in all pieces */
+    uint64_t all_rows;   /* in all pieces, aligned */
 } ll_slot_t;
 
 /** Where the rows are that an owner has for this rank, in a combine. */
@@ -230,13 +240,24 @@ typedef struct ll_state {
     xep_in_place_rows_t in_place; /* dispatch: where its items are, if not in the ring */
     ll_notice_t notice;           /* dispatch: source of puts, unchanged until flushed */
     ll_notice_t notice_in_parts;  /* likewise, for nodes that get rows in parts */
+    uint64_t packed;              /* dispatch: tokens, from the first on, whose items are in the parcel */
+    int begins_early;             /* dispatch: rows were still coming when it began */
+    uint64_t piece;               /* that the dispatch, or next, brings */
+    uint32_t stranger;            /* next: a rank that has said that it is of another handle, or XEP_NO_RANK */
 } ll_state_t;
 
-extern const xep_step_t ll_dispatch_steps[], ll_combine_steps[];
+extern const xep_step_t ll_dispatch_steps[], ll_combine_steps[], ll_next_steps[];
 
 static inline ll_state_t *ll_state(const xep_op_t *op)
 {
     return op->state;
+}
+
+/** Whether op sends a row for this selection of this rank: a dispatch does for all, a next piece for what is in it. */
+static inline int ll_brings(const ll_t *mode, const xep_op_t *op, uint64_t selection)
+{
+    uint64_t piece = ll_state(op)->piece;
+    return piece == 0 || ll_slot(mode, op->slot)->piece_of[selection] == piece;
 }
 
 /* ---- ll_heap.c: where things are ---- */
@@ -289,6 +310,9 @@ uint64_t ll_taken_offset(const ll_t *mode, const xep_op_t *op, uint32_t rank);
 /** Finds in which item of its parcel each pick of a source is. XEP_ERR_PROTOCOL: they cannot have come at once. */
 xep_status_t ll_place_items(ll_t *mode, xep_op_t *op, uint32_t source, uint64_t first, uint64_t end);
 
+/** Notes how many items of a source come here. XEP_ERR_PROTOCOL: as above. */
+xep_status_t ll_note_items(ll_t *mode, xep_op_t *op, uint32_t source, uint64_t items);
+
 /** Tells the sources of crowded inboxes whose rows were copied. */
 xep_status_t ll_tell_taken(ll_t *mode, const xep_op_t *op);
 
@@ -321,8 +345,9 @@ uint64_t ll_tokens_here(const ll_t *mode, const xep_op_t *op, uint32_t source);
 /** The items of op's parcel of this rank: in the ring, or where peers read them in place. */
 char *ll_items(const ll_t *mode, const xep_op_t *op);
 
-/** The plugin's dispatch. */
+/** The plugin's dispatch; from where its routing is taken. */
 xep_status_t ll_dispatch(void *mode, xep_op_t *op);
+xep_status_t ll_begin_sending(ll_t *mode, xep_op_t *op);
 
 /* ---- ll_receive.c: dispatch 4 and 5 ---- */
 
@@ -342,6 +367,10 @@ void ll_number_rows(ll_t *mode);
 void ll_unpack_rows(ll_t *mode, xep_op_t *op);
 
 /* ---- ll_offer.c: combine 2 and 3 ---- */
+
+/** xep_transfer_fn of the rows for a reader that is not mapped. */
+int ll_outputs_transfer(const void *mode, const xep_op_t *op, uint32_t reader, uint32_t number,
+                        xep_transfer_t *transfer);
 
 /** The plugin's combine. */
 xep_status_t ll_combine(void *mode, xep_op_t *op);

@@ -19,6 +19,9 @@ static xep_status_t check_arrangement(const ll_t *mode, xep_op_t *op)
         return env->fail(env, op, XEP_ERR_UNSUPPORTED,
                          "invalid arrangement: XEP_ROWS_BY_RANK (mode ll: rows by expert)");
     if (args->arrangement != XEP_ROWS_BY_EXPERT_PADDED) return XEP_OK;
+    if (args->flags & XEP_DISPATCH_PIECES)
+        return env->fail(env, op, XEP_ERR_UNSUPPORTED,
+                         "invalid arrangement: XEP_ROWS_BY_EXPERT_PADDED (with XEP_DISPATCH_PIECES: compact)");
     if (args->capacity != 0)
         return env->fail(env, op, XEP_ERR_UNSUPPORTED,
                          "invalid capacity: %llu (0 with XEP_ROWS_BY_EXPERT_PADDED: it follows from the shape)",
@@ -52,6 +55,13 @@ xep_status_t ll_check_combine(const ll_t *mode, xep_op_t *op)
 
 /* ---- what is said, and agreed ---- */
 
+/* Of a dispatch that may come in pieces the first is 1. */
+static uint32_t piece_said(const ll_t *mode, const xep_op_t *op)
+{
+    if ((op->dispatch->flags & XEP_DISPATCH_PIECES) == 0) return 0;
+    return op->kind == XEP_OP_NEXT ? (uint32_t)ll_slot(mode, op->slot)->piece + 2 : 1;
+}
+
 /* What it counts is there. */
 void ll_fill_notice(const ll_t *mode, const xep_op_t *op, ll_notice_t *notice)
 {
@@ -76,7 +86,21 @@ void ll_fill_notice(const ll_t *mode, const xep_op_t *op, ll_notice_t *notice)
                             .sends_weights = (args->flags & XEP_DISPATCH_SEND_WEIGHTS) != 0,
                             .padded = (uint8_t)padded,
                             .in_place = (args->flags & XEP_DISPATCH_IN_PLACE) != 0,
+                            .piece = piece_said(mode, op),
                             .refused = op->refused};
+}
+
+/* Ranks that are in different pieces have nothing else to compare. */
+static xep_status_t compare_pieces(const ll_t *mode, xep_op_t *op, const ll_notice_t *from)
+{
+    static const xep_agree_param_t params[] = {
+        XEP_AGREE_PARAM("piece, from 1 (0: without XEP_DISPATCH_PIECES)", XEP_AGREE_NUMBER, ll_notice_t, piece),
+        XEP_AGREE_PARAM("whether a piece has outputs", XEP_AGREE_YES_NO, ll_notice_t, has_outputs),
+        XEP_AGREE_PARAM("dtype", XEP_AGREE_DTYPE, ll_notice_t, outputs_dtype),
+        XEP_AGREE_PARAM("hidden", XEP_AGREE_NUMBER, ll_notice_t, outputs_hidden),
+    };
+    const uint32_t count = op->kind == XEP_OP_NEXT ? sizeof params / sizeof params[0] : 1;
+    return xep_agree(mode->kit.env, op, params, count, from, sizeof *from);
 }
 
 /* Step 4, in the order in which users should hear of what differs. */
@@ -93,8 +117,9 @@ xep_status_t ll_compare_notices(const ll_t *mode, xep_op_t *op, const ll_notice_
         XEP_AGREE_PARAM("whether rows are read in place", XEP_AGREE_YES_NO, ll_notice_t, in_place),
     };
     xep_status_t verdict = xep_agree_calls(mode->kit.env, op, &from->refused, sizeof *from);
-    if (verdict != XEP_OK) return verdict;
-    return xep_agree(mode->kit.env, op, params, sizeof params / sizeof params[0], from, sizeof *from);
+    if (verdict == XEP_OK)
+        verdict = xep_agree(mode->kit.env, op, params, sizeof params / sizeof params[0], from, sizeof *from);
+    return verdict != XEP_OK || from->in_place ? verdict : compare_pieces(mode, op, from);
 }
 
 /* ---- what is shown ---- */

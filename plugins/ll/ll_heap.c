@@ -3,6 +3,8 @@
 /* Where things are in a heap, and in a parcel. */
 #include "ll.h"
 
+#include <math.h>
+
 static uint64_t larger(uint64_t a, uint64_t b)
 {
     return a > b ? a : b;
@@ -75,7 +77,8 @@ static void lay_slot(const xep_shape_t *shape, xep_heap_layout_t *common, xep_ca
     xep_carve_page(rows);
     common->input = xep_carve_area(rows, common->recv_rows, common->combine_stride);
     xep_carve_page(rows);
-    at->returned = xep_carve_area(rows, shape->nodes > 1 ? shape->tokens * shape->topk : 0, at->return_stride);
+    at->returned =
+        xep_carve_area(rows, shape->nodes > 1 || shape->in_pieces ? shape->tokens * shape->topk : 0, at->return_stride);
     xep_carve_page(rows);
 }
 
@@ -86,14 +89,30 @@ static uint64_t return_room(const xep_shape_t *shape)
     return larger(bytes, xep_logfmt_room(bytes / 2));
 }
 
+/*
+ * In pieces: what an even load brings to the rank with most experts, a quarter more, and what a random one has beside
+ * that where few rows come.
+ */
+static double even_rows(const xep_shape_t *shape)
+{
+    double even = (double)shape->nranks * (double)shape->tokens * shape->topk * shape->first_expert[1] / shape->experts;
+    return 1.25 * even + 4 * sqrt(even) + 1;
+}
+
 /* rows of a slot when the user leaves it to the mode: any routing in which no token selects an expert twice fits
  * padded */
 static int measure_rows(const xep_shape_t *shape, uint64_t *rows_p)
 {
     *rows_p = shape->recv_rows;
-    if (shape->recv_rows == 0 &&
-        __builtin_mul_overflow((uint64_t)shape->nranks * shape->first_expert[1], shape->tokens, rows_p))
-        return 0;
+    if (shape->recv_rows == 0) {
+        uint64_t ranks_experts = (uint64_t)shape->nranks * shape->first_expert[1];
+        int is_long = __builtin_mul_overflow(ranks_experts, shape->tokens, rows_p);
+        if (shape->in_pieces && (is_long || even_rows(shape) < (double)*rows_p)) {
+            *rows_p = even_rows(shape) < UINT32_MAX ? (uint64_t)even_rows(shape) : UINT32_MAX;
+            is_long = 0;
+        }
+        if (is_long) return 0;
+    }
     return *rows_p <= UINT32_MAX - shape->topk; /* rows are counted in 32 bits */
 }
 

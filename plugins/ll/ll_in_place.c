@@ -27,13 +27,18 @@ static uint64_t offset_of(const ll_t *mode, uint32_t number)
     return at->first + number / mode->kit.shape->tokens * at->bytes + number % mode->kit.shape->tokens * at->stride;
 }
 
+static int are_in_place(const ll_notice_t *notice)
+{
+    return notice->in_place && notice->rows_at != 0;
+}
+
 /*
  * Those that the user may have written are as far apart as it was told; others lie close together, and so an inbox
  * holds more of those that were cast.
  */
 static void space_items(const ll_t *mode, const ll_notice_t *notice, ll_parcel_t *parcel)
 {
-    if (notice->rows_at != 0 && notice->quant == XEP_QUANT_NONE) parcel->stride = mode->layout.in_place.stride;
+    if (are_in_place(notice) && notice->quant == XEP_QUANT_NONE) parcel->stride = mode->layout.in_place.stride;
     parcel->room = mode->layout.inbox_bytes / parcel->stride;
 }
 
@@ -50,6 +55,7 @@ void ll_in_place_take(ll_t *mode, const xep_op_t *op)
 int ll_in_place_is_sane(const ll_t *mode, const ll_notice_t *notice)
 {
     const uint64_t tokens = mode->kit.shape->tokens;
+    if (!notice->in_place && mode->kit.shape->in_pieces) return 1;
     if (notice->rows_at == 0) return 1;
     uint64_t number = notice->rows_at - UINT64_C(1), first = number % tokens;
     return notice->in_place == 1 && number < mode->layout.in_place.areas * tokens && first + notice->tokens <= tokens;
@@ -61,7 +67,7 @@ void ll_in_place_find(ll_t *mode, const ll_notice_t *notice, uint32_t source)
     ll_parcel_t *parcel = &mode->parcels[source];
     const char *heap = mode->kit.base[source];
     space_items(mode, notice, parcel);
-    parcel->stays = heap != NULL && notice->rows_at != 0;
+    parcel->stays = heap != NULL && are_in_place(notice);
     if (parcel->stays) parcel->items = heap + offset_of(mode, notice->rows_at - 1);
 }
 

@@ -37,24 +37,27 @@ static uint64_t place_own(ll_t *mode, uint32_t source, uint64_t begin, uint64_t 
     return items;
 }
 
-xep_status_t ll_place_items(ll_t *mode, xep_op_t *op, uint32_t source, uint64_t begin, uint64_t end)
+xep_status_t ll_note_items(ll_t *mode, xep_op_t *op, uint32_t source, uint64_t items)
 {
     ll_slot_t *slot = ll_slot(mode, op->slot);
-    const ll_notice_t *notice = &slot->from[source];
-    if (mode->pick_item == NULL) return XEP_OK;
-    slot->crowded[source] = 0;
-    if (mode->kit.base[source] != NULL) {
-        for (uint64_t i = begin; i < end; i++) mode->pick_item[i] = mode->picks[i].token;
-        return XEP_OK;
-    }
-    uint64_t room = mode->parcels[source].room, items;
-    if (mode->kit.shape->by_nodes) items = place_of_node(mode, source, notice, begin, end);
-    else items = place_own(mode, source, begin, end);
-    slot->crowded[source] = items > room;
-    if (items <= room || notice->in_parts) return XEP_OK;
+    const uint64_t room = mode->parcels[source].room;
+    slot->crowded[source] = mode->pick_item != NULL && mode->kit.base[source] == NULL && items > room;
+    if (!slot->crowded[source] || slot->from[source].in_parts) return XEP_OK;
     return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_PROTOCOL,
                                "rank %u sends %llu rows at once (there is room for %llu)", source,
                                (unsigned long long)items, (unsigned long long)room);
+}
+
+xep_status_t ll_place_items(ll_t *mode, xep_op_t *op, uint32_t source, uint64_t begin, uint64_t end)
+{
+    uint64_t items = 0;
+    if (mode->pick_item == NULL) return XEP_OK;
+    if (mode->kit.base[source] != NULL)
+        for (uint64_t i = begin; i < end; i++) mode->pick_item[i] = mode->picks[i].token;
+    else if (mode->kit.shape->by_nodes)
+        items = place_of_node(mode, source, &ll_slot(mode, op->slot)->from[source], begin, end);
+    else items = place_own(mode, source, begin, end);
+    return ll_note_items(mode, op, source, items);
 }
 
 /* ---- what was taken ---- */

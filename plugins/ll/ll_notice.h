@@ -8,13 +8,25 @@
 
 /** One line per (ring entry, rank); written by that rank, read by the heap's owner. */
 typedef struct ll_notice {
-    uint64_t epoch;      /* of the dispatch whose parcel is there; all else was written before */
-    uint64_t selections; /* of all its tokens; with most, 0 where all receivers know them anyway */
-    uint32_t capacity;   /* rows the writer itself has room for */
-    /* 1 + number of the row of its token 0, of all that peers may read in place (ll_in_place.h); 0: they are copied */
-    uint32_t rows_at;
+    uint64_t epoch; /* of the dispatch whose parcel is there; all else was written before */
+    union {
+        uint64_t selections; /* of all its tokens; with most, 0 where all receivers know them anyway */
+        struct {             /* next piece: the outputs of the one before; XEP_AGREE_ANY where there are none */
+            uint32_t has_outputs, outputs_hidden;
+        };
+    };
+    uint32_t capacity; /* rows the writer itself has room for */
+    union {
+        /* 1 + number of the row of its token 0, of all that peers may read in place (ll_in_place.h); 0: they are
+         * copied */
+        uint32_t rows_at;
+        uint32_t piece; /* where in_place is 0: 1 + the piece that it brings (ll_pieces.h); 0: it is not in pieces */
+    };
     uint32_t tokens;
-    uint32_t most;      /* rows of the expert that gets most of them */
+    union {
+        uint32_t most;          /* rows of the expert that gets most of them */
+        uint32_t outputs_dtype; /* next piece: likewise */
+    };
     uint32_t slot;      /* of the writer */
     uint32_t alignment; /* of its experts' first rows */
     uint32_t hidden;

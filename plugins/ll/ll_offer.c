@@ -3,7 +3,7 @@
 /* Combine, as an owner: the expert outputs are made readable, and said to be (steps 2 and 3 of ll.h). */
 #include <string.h>
 
-#include "ll.h"
+#include "ll_pieces.h"
 
 /* ---- rows of the user's memory ---- */
 
@@ -85,9 +85,10 @@ static const char *output_row(const ll_t *mode, const xep_op_t *op, uint64_t row
     return rows + row * stride;
 }
 
-static int is_logfmt(const xep_op_t *op)
+/* Not in pieces: the rows of the others have gone as they were. */
+static int is_logfmt(const ll_t *mode, const xep_op_t *op)
 {
-    return (op->combine->flags & XEP_COMBINE_LOGFMT) != 0;
+    return (op->combine->flags & XEP_COMBINE_LOGFMT) != 0 && ll_slot(mode, op->slot)->pieces == 1;
 }
 
 /* Coded by the whole team, before the first row is sent. */
@@ -117,23 +118,45 @@ static void fill_table(const ll_t *mode, const xep_op_t *op, const uint32_t *beg
         table[e] = begin[e * mode->kit.shape->nranks + reader];
 }
 
+/* Whether somebody pulls rows, which are copied for him, or rows are coded: both are done with all of them at once. */
+static int needs_all_rows(const ll_t *mode, const xep_op_t *op)
+{
+    if (is_logfmt(mode, op)) return 1;
+    for (uint32_t r = 0; r < mode->kit.shape->nranks; r++)
+        if (pulls(mode, r)) return 1;
+    return 0;
+}
+
 /* Step 2. Table and input of this slot are free to be written: drain has seen to it. */
 static xep_status_t fill(void *opaque, xep_op_t *op)
 {
     ll_t *mode = opaque;
+    if (op->coming != 0 && needs_all_rows(mode, op)) return XEP_INPROGRESS;
+    if (ll_slot(mode, op->slot)->pieces > 1) return ll_return_outputs(mode, op);
     const uint32_t *begin = lay_input(mode, op);
     for (uint32_t r = 0; r < mode->kit.shape->nranks; r++)
         if (pulls(mode, r)) fill_table(mode, op, begin, r);
     if (op->combine->x != NULL) fill_input(mode, op, begin);
-    if (is_logfmt(op) && !mode->kit.all_mapped)
+    if (is_logfmt(mode, op) && !mode->kit.all_mapped)
         mode->kit.env->parallel(mode->kit.env, code_share, &(fill_t){.mode = mode, .op = op});
     return XEP_OK;
 }
 
 /* ---- readers that are not mapped ---- */
 
-/* A row of an expert, of those the reader sent. */
-/* One put for each row: its place in the reader's slot follows from the token and the selection it came from. */
+/*
+ * Rows of a pair that are there: those that are still coming (xep_op_t.coming) are at the end of all, and rows of
+ * experts follow one another.
+ */
+static uint64_t rows_here(const ll_t *mode, const xep_op_t *op, uint32_t pair)
+{
+    const ll_slot_t *slot = ll_slot(mode, op->slot);
+    const uint64_t here = op->recv->rows - op->coming, begin = slot->pair_begin[pair];
+    if (op->coming == 0 || here >= begin + slot->pair_count[pair]) return slot->pair_count[pair];
+    return here > begin ? here - begin : 0;
+}
+
+/* One put for each row of an expert: its place in the reader's slot follows from the token and the selection. */
 static int cut_row(const void *opaque, const xep_op_t *op, uint32_t reader, uint32_t expert, uint64_t *row_p,
                    xep_put_t *put)
 {
@@ -142,15 +165,26 @@ static int cut_row(const void *opaque, const xep_op_t *op, uint32_t reader, uint
     uint32_t pair = expert * mode->kit.shape->nranks + reader;
     uint64_t row = slot->pair_begin[pair] + *row_p,
              returned = xep_area_at(mode->layout.returned, slot->from[reader].slot);
-    if (*row_p >= slot->pair_count[pair]) return 0;
+    if (*row_p >= rows_here(mode, op, pair)) return 0;
     *put = (xep_put_t){.src = output_row(mode, op, row),
                        .offset = returned + slot->origin[row] * mode->layout.return_stride,
                        .bytes = xep_combine_row_bytes(op->combine),
                        .rows = 1};
-    if (is_logfmt(op)) {
+    if (is_logfmt(mode, op)) {
         put->src = slot->coded + row * mode->layout.return_stride;
         put->bytes = xep_logfmt_bytes(put->src, op->combine->hidden);
     }
+    return 1;
+}
+
+int ll_outputs_transfer(const void *opaque, const xep_op_t *op, uint32_t reader, uint32_t number,
+                        xep_transfer_t *transfer)
+{
+    const ll_t *mode = opaque;
+    const uint32_t pair = number * mode->kit.shape->nranks + reader;
+    if (number >= mode->kit.shape->local_experts) return 0;
+    *transfer = (xep_transfer_t){.cut = cut_row,
+                                 .coming = ll_slot(mode, op->slot)->pair_count[pair] - rows_here(mode, op, pair)};
     return 1;
 }
 
@@ -159,19 +193,15 @@ static int returned_transfer(const void *opaque, const xep_op_t *op, uint32_t re
                              xep_transfer_t *transfer)
 {
     const ll_t *mode = opaque;
-    (void)reader;
-    if (number < mode->kit.shape->local_experts) *transfer = (xep_transfer_t){.cut = cut_row};
-    else xep_combine_offer_transfer(&mode->kit, op, transfer);
+    if (ll_outputs_transfer(mode, op, reader, number, transfer)) return 1;
+    xep_combine_offer_transfer(&mode->kit, op, transfer);
     return number <= mode->kit.shape->local_experts;
 }
 
 /* ---- begin ---- */
 
 const xep_step_t ll_combine_steps[] = {
-    {.name = "the last combine of the slot to be read",
-     .does = "wait for readers",
-     .run = xep_combine_drain,
-     .word = xep_combine_read_word},
+    XEP_COMBINE_STEP_DRAIN,
     {.name = "copies", .does = "copy in", .run = fill},
     {.name = "room to send rows",
      .does = "offer",
@@ -184,18 +214,18 @@ const xep_step_t ll_combine_steps[] = {
      .word = xep_combine_ready_word,
      .announced = XEP_COMBINE_ANNOUNCED,
      .receives = 1},
-    {.name = "agreement", .does = "agree", .run = xep_combine_take_offers},
+    XEP_COMBINE_STEP_AGREE,
     {.name = "sums", .does = "sum", .run = ll_sum, .agreed = 1},
-    {.name = "room to say that rows were read", .does = "tell read", .run = xep_combine_tell_read},
-    {.name = "rows to leave", .does = "flush", .run = xep_step_flush},
+    XEP_COMBINE_STEP_TELL_READ,
+    XEP_STEP_FLUSH,
     {0},
 };
 
 /* Memory for coded rows may have been short at open; then only what needs it is refused. */
-static xep_status_t check_args(const ll_t *mode, xep_op_t *op)
+static xep_status_t check_args(ll_t *mode, xep_op_t *op)
 {
     const xep_env_t *env = mode->kit.env;
-    if (is_logfmt(op) && !mode->kit.all_mapped && mode->coded == NULL)
+    if (is_logfmt(mode, op) && !mode->kit.all_mapped && mode->coded == NULL)
         return env->fail(env, op, XEP_ERR_NO_MEMORY, "there was no memory for rows in LogFMT when the buffer was made");
     return ll_check_combine(mode, op);
 }

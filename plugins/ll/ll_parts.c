@@ -26,13 +26,14 @@ static uint64_t rows_of_line(const ll_slot_t *slot, uint32_t line)
 }
 
 /* A token once to each line that has one of its experts; bound NULL: only counted. line_next: where each goes on. */
-static void list_tokens(ll_t *mode, const ll_slot_t *slot, uint32_t *bound)
+static void list_tokens(ll_t *mode, const xep_op_t *op, uint32_t *bound)
 {
+    const ll_slot_t *slot = ll_slot(mode, op->slot);
     memset(mode->line_seen, 0, ll_count_lines(mode) * sizeof *mode->line_seen);
     for (uint64_t t = 0; t < slot->tokens; t++) {
         const int32_t *experts = slot->experts + t * slot->topk;
         for (uint32_t k = 0; k < slot->topk; k++) {
-            if (experts[k] < 0) continue;
+            if (experts[k] < 0 || !ll_brings(mode, op, t * slot->topk + k)) continue;
             uint32_t owner = mode->kit.owner[experts[k]], line = line_of(mode, owner);
             if (mode->kit.base[owner] != NULL || mode->line_seen[line] == t + 1) continue;
             mode->line_seen[line] = t + 1;
@@ -40,6 +41,23 @@ static void list_tokens(ll_t *mode, const ll_slot_t *slot, uint32_t *bound)
             mode->line_next[line]++;
         }
     }
+}
+
+/*
+ * Those whose items are in the parcel: while rows are still coming (xep_op_t.coming), of tokens before the first that
+ * is not.
+ */
+static uint64_t packed_of_line(const ll_slot_t *slot, const xep_op_t *op, uint32_t line)
+{
+    const uint32_t *bound = slot->bound + slot->bound_begin[line];
+    uint64_t low = 0, high = rows_of_line(slot, line);
+    if (ll_state(op)->packed == slot->tokens) return high;
+    while (low < high) {
+        const uint64_t middle = (low + high) / 2;
+        if (bound[middle] < ll_state(op)->packed) low = middle + 1;
+        else high = middle;
+    }
+    return low;
 }
 
 /* ---- parts ---- */
@@ -75,13 +93,13 @@ void ll_list_bound(ll_t *mode, xep_op_t *op)
     slot->crowds = 0;
     if (mode->kit.all_mapped) return;
     memset(mode->line_next, 0, lines * sizeof *mode->line_next);
-    list_tokens(mode, slot, NULL);
+    list_tokens(mode, op, NULL);
     slot->bound_begin[0] = 0;
     for (uint32_t l = 0; l < lines; l++) {
         slot->bound_begin[l + 1] = slot->bound_begin[l] + mode->line_next[l];
         mode->line_next[l] = slot->bound_begin[l];
     }
-    list_tokens(mode, slot, slot->bound);
+    list_tokens(mode, op, slot->bound);
     for (uint32_t l = 0; l < lines; l++) {
         slot->part_rows[l] = choose_transfer(mode, op, l);
         slot->crowds |= crowds(mode, op, l);
@@ -139,7 +157,7 @@ static int cut_items(const void *opaque, const xep_op_t *op, uint32_t rank, uint
 {
     const ll_t *mode = opaque;
     (void)number;
-    return cut_run(mode, op, rank, rows_of_line(ll_slot(mode, op->slot), line_of(mode, rank)), *row_p, piece);
+    return cut_run(mode, op, rank, packed_of_line(ll_slot(mode, op->slot), op, line_of(mode, rank)), *row_p, piece);
 }
 
 /* Every other one is of rows; behind each, the word. */
@@ -148,8 +166,15 @@ static int cut_part(const void *opaque, const xep_op_t *op, uint32_t rank, uint3
 {
     const ll_t *mode = opaque;
     uint64_t rows = part_rows(mode, op, rank), begin = number / 2 * rows,
-             all = rows_of_line(ll_slot(mode, op->slot), line_of(mode, rank));
-    return cut_run(mode, op, rank, least(begin + rows, all), begin + *row_p, piece);
+             packed = packed_of_line(ll_slot(mode, op->slot), op, line_of(mode, rank));
+    return cut_run(mode, op, rank, least(begin + rows, packed), begin + *row_p, piece);
+}
+
+/* Of the rows from one on, before the end. */
+static uint64_t count_coming(const ll_t *mode, const xep_op_t *op, uint32_t rank, uint64_t begin, uint64_t end)
+{
+    const uint64_t packed = packed_of_line(ll_slot(mode, op->slot), op, line_of(mode, rank));
+    return packed >= end ? 0 : end - (packed > begin ? packed : begin);
 }
 
 /*
@@ -162,6 +187,7 @@ int ll_parcel_transfer(const void *opaque, const xep_op_t *op, uint32_t rank, ui
     const ll_state_t *state = ll_state(op);
     if (!ll_delivers_to(mode, rank)) return 0;
     int in_parts = part_rows(mode, op, rank) != 0;
+    uint64_t rows = in_parts ? 0 : rows_of_line(ll_slot(mode, op->slot), line_of(mode, rank));
     switch (number) {
     case 0:
         *transfer =
@@ -171,7 +197,10 @@ int ll_parcel_transfer(const void *opaque, const xep_op_t *op, uint32_t rank, ui
                              .bytes = state->parcel.head_bytes,
                              .offset = xep_area_at(mode->layout.delivered_heads, ll_delivery_entry(mode, op, rank))};
         return 1;
-    case 1: *transfer = in_parts ? (xep_transfer_t){0} : (xep_transfer_t){.cut = cut_items}; return 1;
+    case 1:
+        *transfer = (xep_transfer_t){0};
+        if (!in_parts) *transfer = (xep_transfer_t){.cut = cut_items, .coming = count_coming(mode, op, rank, 0, rows)};
+        return 1;
     case 2:
         xep_notices_transfer(&mode->kit, op, in_parts ? &state->notice_in_parts : &state->notice, transfer);
         return 1;
@@ -200,7 +229,10 @@ int ll_items_transfer(const void *opaque, const xep_op_t *op, uint32_t rank, uin
     const ll_t *mode = opaque;
     uint64_t end = part_rows(mode, op, rank) == 0 ? 0 : end_of_transfer(mode, op, rank, number);
     if (end == 0 || tokens_before(mode, op, rank, end) != 0) return 0;
-    if (number % 2 == 0) *transfer = (xep_transfer_t){.cut = cut_part};
+    if (number % 2 == 0)
+        *transfer =
+            (xep_transfer_t){.cut = cut_part,
+                             .coming = count_coming(mode, op, rank, number / 2 * part_rows(mode, op, rank), end)};
     else make_word(mode, op, tokens_of_rows(ll_slot(mode, op->slot), line_of(mode, rank), end), transfer);
     return 1;
 }

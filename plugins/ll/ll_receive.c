@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "ll_in_place.h"
+#include "ll_pieces.h"
 
 enum { LINE = 64, FETCHED_BYTES = 4096 /* of a source's indices: for more of them the prefetcher has time */ };
 
@@ -12,6 +13,13 @@ enum { LINE = 64, FETCHED_BYTES = 4096 /* of a source's indices: for more of the
 static int may_be_parted(const ll_t *mode)
 {
     return mode->kit.shape->by_nodes || mode->layout.inbox_bytes != 0;
+}
+
+/* Of a next piece there are none, but what its writer has for outputs, which is only compared. */
+static int are_counts_sane(const ll_t *mode, const ll_notice_t *n)
+{
+    if (mode->kit.shape->in_pieces && !n->in_place && n->piece > 1) return 1;
+    return n->selections <= (uint64_t)n->tokens * n->topk && n->most <= n->selections;
 }
 
 /*
@@ -27,9 +35,8 @@ static int is_notice_sane(const ll_t *mode, const xep_op_t *op, uint32_t rank, c
     return n->epoch == op->epoch && n->tokens <= shape->tokens && n->topk >= 1 && n->topk <= shape->topk &&
            n->slot < shape->slots && n->alignment >= 1 && n->hidden >= 1 && elem != 0 && n->hidden * elem <= room &&
            n->nscales <= shape->scales && n->quant <= XEP_QUANT_UE8M0 && !(casts && elem < 2) && n->capacity <= most &&
-           n->padded <= 1 && n->sends_weights <= 1 && n->selections <= (uint64_t)n->tokens * n->topk &&
-           n->most <= n->selections && n->in_parts <= (mode->kit.base[rank] == NULL && may_be_parted(mode)) &&
-           ll_in_place_is_sane(mode, n);
+           n->padded <= 1 && n->sends_weights <= 1 && are_counts_sane(mode, n) &&
+           n->in_parts <= (mode->kit.base[rank] == NULL && may_be_parted(mode)) && ll_in_place_is_sane(mode, n);
 }
 
 static void fetch(const char *from, uint64_t bytes)
@@ -70,6 +77,16 @@ static void imagine_notice(ll_t *mode, const xep_op_t *op, uint32_t rank)
     mode->parcels[rank].head = mode->parcels[rank].items = mode->kit.own; /* nothing of it is read */
 }
 
+/* A next piece is of the handle whose slot the dispatch has said: another one is no reason to forget that. */
+static void take_slot(ll_t *mode, xep_op_t *op, uint32_t rank)
+{
+    uint32_t *there = xep_combine_slot_there(&mode->kit, op->slot, rank),
+             *said = &ll_slot(mode, op->slot)->from[rank].slot;
+    if (op->kind != XEP_OP_NEXT) *there = *said;
+    else if (*said != *there && ll_state(op)->stranger == XEP_NO_RANK) ll_state(op)->stranger = rank;
+    *said = *there;
+}
+
 /* Copies the notices, so that what was checked is what is used, and finds the parcels. */
 static xep_status_t take_notices(ll_t *mode, xep_op_t *op)
 {
@@ -85,7 +102,7 @@ static xep_status_t take_notices(ll_t *mode, xep_op_t *op)
         if (!is_notice_sane(mode, op, r, notice))
             return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_PROTOCOL,
                                        "invalid notice from rank %u: it does not fit this buffer or this operation", r);
-        *xep_combine_slot_there(&mode->kit, op->slot, r) = notice->slot;
+        take_slot(mode, op, r);
         find_parcel(mode, op, r);
         fetch_parcel(mode, r);
     }
@@ -150,6 +167,7 @@ static xep_status_t check_room(ll_t *mode, xep_op_t *op, const ll_notice_t *from
     while (r < nranks && (xep_op_is_without(op, r) || rows_at_most(mode, from, r) <= from[r].capacity)) r++;
     if (r == nranks) return XEP_OK;
     count_all(mode, from);
+    if (op->dispatch->flags & XEP_DISPATCH_PIECES) return ll_cut_pieces(mode, op, from);
     for (; r < nranks; r++) {
         if (xep_op_is_without(op, r)) continue;
         uint64_t rows = rows_exactly(mode, from, r, &most);
@@ -157,8 +175,9 @@ static xep_status_t check_room(ll_t *mode, xep_op_t *op, const ll_notice_t *from
         if (rows <= from[r].capacity) continue;
         xep_kit_tell_rows(op, rows_exactly(mode, from, mode->kit.shape->rank, &most));
         return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_OVERFLOW,
-                                   "rank %u would get %llu rows%s, it has room for %llu", r, (unsigned long long)rows,
-                                   from[r].padded ? " of one expert" : "", (unsigned long long)from[r].capacity);
+                                   "rank %u would get %llu rows%s, it has room for %llu%s", r, (unsigned long long)rows,
+                                   from[r].padded ? " of one expert" : "", (unsigned long long)from[r].capacity,
+                                   mode->kit.shape->in_pieces ? " (params.recv_rows; or XEP_DISPATCH_PIECES)" : "");
     }
     return XEP_OK;
 }
@@ -168,7 +187,14 @@ static xep_status_t conclude(ll_t *mode, xep_op_t *op, const ll_notice_t *from)
 {
     if (op->is_ruled) return xep_agree_ruling(mode->kit.env, op);
     xep_status_t verdict = ll_compare_notices(mode, op, from);
-    return verdict == XEP_OK ? check_room(mode, op, from) : verdict;
+    if (verdict != XEP_OK) return verdict;
+    if (op->kind != XEP_OP_NEXT) return check_room(mode, op, from);
+    uint32_t stranger = ll_state(op)->stranger;
+    if (stranger == XEP_NO_RANK) return XEP_OK;
+    return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_MISMATCH,
+                               "rank %u and rank %u disagree on the handle whose next piece it is",
+                               stranger < mode->kit.shape->rank ? stranger : mode->kit.shape->rank,
+                               stranger < mode->kit.shape->rank ? mode->kit.shape->rank : stranger);
 }
 
 /* ---- where rows go ---- */
@@ -201,8 +227,9 @@ static xep_status_t lay_rows(ll_t *mode, xep_op_t *op, uint64_t *rows_p)
     }
     *rows_p = own->padded ? received : row;
     if ((own->padded ? most : row) <= own->capacity) return XEP_OK;
-    return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_PROTOCOL, "%llu rows came, more than were announced",
-                               (unsigned long long)received);
+    return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_PROTOCOL,
+                               "more rows came than were announced: %llu (room for %llu)",
+                               (unsigned long long)(own->padded ? most : row), (unsigned long long)own->capacity);
 }
 
 /* The choice of the width outside of the loop: it is as long as there are rows. */
@@ -221,7 +248,6 @@ static void fill_metadata(const ll_t *mode, const xep_op_t *op)
     const ll_slot_t *slot = ll_slot(mode, op->slot);
     const xep_recv_t *recv = op->recv;
     const uint32_t experts = recv->local_experts;
-    int32_t *stats = op->dispatch->expert_stats;
     int padded = recv->arrangement == XEP_ROWS_BY_EXPERT_PADDED;
     for (uint32_t e = 0; e < experts; e++) {
         uint64_t begin = slot->expert_begin[e], end = begin + slot->expert_count[e];
@@ -229,9 +255,18 @@ static void fill_metadata(const ll_t *mode, const xep_op_t *op)
         fill_experts(recv, begin, end, e);
         if (!padded) fill_experts(recv, end, begin + slot->expert_rows[e], -1);
         for (uint64_t row = begin; row < end && !slot->weights_sent; row++) recv->topk_weights[row] = 1.0f;
-        if (stats != NULL) stats[e] += (int32_t)(end - begin);
     }
     if (!padded) fill_experts(recv, recv->rows, recv->capacity, -1);
+}
+
+/* Of all pieces when the first one comes: the array of the caller may be gone when others do. */
+static void count_stats(const ll_t *mode, const xep_op_t *op)
+{
+    const ll_slot_t *slot = ll_slot(mode, op->slot);
+    const uint64_t *count = slot->pieces > 1 ? slot->all_count : slot->expert_count;
+    int32_t *stats = op->dispatch->expert_stats;
+    if (stats == NULL || op->kind != XEP_OP_DISPATCH) return;
+    for (uint32_t e = 0; e < op->recv->local_experts; e++) stats[e] += (int32_t)count[e];
 }
 
 /* Picks are in memory of one step at a time: listed anew where another operation has been there meanwhile. */
@@ -253,18 +288,22 @@ xep_status_t ll_receive(void *opaque, xep_op_t *op)
     ll_t *mode = opaque;
     xep_kit_state_t *state = xep_kit_state(op);
     ll_slot_t *slot = ll_slot(mode, op->slot);
+    const int is_next = op->kind == XEP_OP_NEXT;
     uint64_t rows = 0;
     xep_status_t status = take_notices(mode, op);
     if (status != XEP_OK) return status;
+    if (!is_next) slot->pieces = 1;
     state->verdict = conclude(mode, op, slot->from);
     if (state->verdict != XEP_OK) return XEP_OK;
     status = list_rows(mode, op, &rows);
     if (status != XEP_OK) return status;
     memset(slot->copied, 0, mode->kit.shape->nranks * sizeof *slot->copied);
     memset(slot->taken_told, 0, mode->kit.shape->nranks * sizeof *slot->taken_told);
-    xep_kit_tell_rows(op, rows);
+    if (!is_next) xep_kit_tell_rows(op, slot->pieces > 1 ? slot->all_rows : rows);
     ll_fill_recv(mode, op, rows);
+    ll_show_piece(mode, op);
     fill_metadata(mode, op);
+    count_stats(mode, op);
     return XEP_OK;
 }
 

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "ll_in_place.h"
+#include "ll_pieces.h"
 
 enum { PIECE_GROUPS = 64 /* of a row whose scales are packed: 64 fp32 scales on the stack */ };
 
@@ -94,7 +95,8 @@ typedef struct pack {
     const ll_slot_t *slot;
     const ll_parcel_t *at;
     char *items;
-    int is_there; /* the user wrote the rows where their items are */
+    uint64_t begin, end; /* tokens */
+    int is_there;        /* the user wrote the rows where their items are */
     xep_cast_fn cast;
 } pack_t;
 
@@ -102,9 +104,9 @@ typedef struct pack {
 static int goes_anywhere(const void *mode, const xep_op_t *op, uint64_t token)
 {
     const ll_slot_t *slot = ll_slot(mode, op->slot);
-    const int32_t *experts = slot->experts + token * slot->topk;
+    const uint64_t first = token * slot->topk;
     for (uint32_t k = 0; k < slot->topk; k++)
-        if (experts[k] >= 0) return 1;
+        if (slot->experts[first + k] >= 0 && ll_brings(mode, op, first + k)) return 1;
     return 0;
 }
 
@@ -147,7 +149,8 @@ static void pack_cast(const pack_t *pack, uint64_t token, uint64_t next, char *i
 static void pack_rows(void *arg, uint32_t thread, uint32_t nthreads)
 {
     const pack_t *pack = arg;
-    uint64_t tokens = pack->slot->tokens, begin = tokens * thread / nthreads, end = tokens * (thread + 1) / nthreads;
+    const uint64_t tokens = pack->end - pack->begin, begin = pack->begin + tokens * thread / nthreads,
+                   end = pack->begin + tokens * (thread + 1) / nthreads;
     for (uint64_t t = begin; t < end; t++) {
         char *item = pack->items + t * pack->at->stride;
         if (!goes_anywhere(pack->mode, pack->op, t)) continue;
@@ -163,23 +166,37 @@ char *ll_items(const ll_t *mode, const xep_op_t *op)
     return xep_kit_own_area(&mode->kit, mode->layout.items, xep_notices_entry(&mode->kit, op->turn));
 }
 
-/* Step 1: indices and weights by this thread, rows by the team. */
-static void fill_parcel(ll_t *mode, xep_op_t *op, const ll_slot_t *slot)
+/* Step 1, by this thread: indices and weights. */
+static void fill_head(const ll_t *mode, const xep_op_t *op, const ll_slot_t *slot)
 {
-    const ll_parcel_t *at = &ll_state(op)->parcel;
-    uint64_t selections = slot->tokens * slot->topk, entry = xep_notices_entry(&mode->kit, op->turn);
+    const uint64_t selections = slot->tokens * slot->topk;
+    char *head = xep_kit_own_area(&mode->kit, mode->layout.heads, xep_notices_entry(&mode->kit, op->turn));
+    memcpy(head, slot->experts, selections * sizeof *slot->experts);
+    if (slot->weights_sent)
+        memcpy(head + ll_state(op)->parcel.weights, slot->weights, selections * sizeof *slot->weights);
+}
+
+/* Step 1, by the team: rows that are there and were not when it came here before. */
+static void fill_items(ll_t *mode, xep_op_t *op)
+{
+    ll_state_t *state = ll_state(op);
+    const ll_slot_t *slot = ll_slot(mode, op->slot);
+    const uint64_t here = slot->tokens - op->coming;
     pack_t pack = {.mode = mode,
                    .op = op,
                    .slot = slot,
-                   .at = at,
+                   .at = &state->parcel,
                    .items = ll_items(mode, op),
-                   .is_there = ll_state(op)->in_place.offset != 0 && ll_state(op)->in_place.fill == NULL};
-    char *head = xep_kit_own_area(&mode->kit, mode->layout.heads, entry);
+                   .begin = state->packed,
+                   .end = here,
+                   .is_there = state->in_place.offset != 0 && state->in_place.fill == NULL};
+    if (here == state->packed) return;
     if (op->dispatch->quant != XEP_QUANT_NONE) pack.cast = xep_cast_select(op->dispatch->dtype, mode->kit.env->simd);
-    memcpy(head, slot->experts, selections * sizeof *slot->experts);
-    if (slot->weights_sent) memcpy(head + at->weights, slot->weights, selections * sizeof *slot->weights);
     mode->kit.env->parallel(mode->kit.env, pack_rows, &pack);
-    xep_in_place_note(&mode->in_place, op, &ll_state(op)->in_place, at->row_bytes, at->stride, goes_anywhere);
+    state->packed = here;
+    if (op->coming != 0) return;
+    xep_in_place_note(&mode->in_place, op, &state->in_place, state->parcel.row_bytes, state->parcel.stride,
+                      goes_anywhere);
 }
 
 /* ---- the notices ---- */
@@ -192,21 +209,27 @@ static void store_notice(const void *mode, const xep_op_t *op, uint32_t rank)
 
 /* ---- begin ---- */
 
-/* A wire that is busy brings the step here again: the parcel is filled once. */
+/* A wire that is busy brings the step here again, and so do rows that are coming. */
 static xep_status_t send(void *opaque, xep_op_t *op)
 {
     ll_t *mode = opaque;
-    if (!xep_kit_state(op)->told) fill_parcel(mode, op, ll_slot(mode, op->slot));
-    xep_status_t status = xep_step_send(mode, op);
+    fill_items(mode, op);
+    xep_status_t status =
+        ll_state(op)->begins_early ? xep_send_transfers(&mode->kit, op, ll_parcel_transfer) : xep_step_send(mode, op);
     if (status == XEP_INPROGRESS) ll_relay(mode, op);
     return status;
 }
 
-static xep_status_t send_parts(void *mode, xep_op_t *op)
+/* Of a dispatch that has begun early mapped ranks are told now: they read the whole parcel. */
+static xep_status_t send_parts(void *opaque, xep_op_t *op)
 {
-    xep_status_t status = xep_send_transfers(mode, op, ll_items_transfer);
+    ll_t *mode = opaque;
+    fill_items(mode, op);
+    xep_status_t status = xep_send_transfers(&mode->kit, op, ll_items_transfer);
+    if (status == XEP_OK && op->coming != 0) status = XEP_INPROGRESS;
     if (status == XEP_INPROGRESS) ll_relay(mode, op);
-    return status;
+    if (status != XEP_OK || !ll_state(op)->begins_early) return status;
+    return xep_send(&mode->kit, op, store_notice, ll_items_transfer);
 }
 
 /* Behind the look at the words: when all were there, all that this rank forwards are relayed. */
@@ -226,13 +249,28 @@ static xep_status_t leave(void *mode, xep_op_t *op)
     return status;
 }
 
+/* steps that a dispatch has, and each next piece of it */
+#define STEP_SEND                                                                                 \
+    {                                                                                             \
+        .name = "room to send rows", .does = "plan and send", .run = send, .store = store_notice, \
+        .transfers = ll_parcel_transfer                                                           \
+    }
+#define STEP_SEND_PARTS                                                     \
+    {                                                                       \
+        .name = "room to send rows", .does = "send rows", .run = send_parts \
+    }
+#define STEP_FIND_PLACES                                              \
+    {                                                                 \
+        .name = "agreement", .does = "find places", .run = ll_receive \
+    }
+#define STEP_LEAVE                                             \
+    {                                                          \
+        .name = "rows to leave", .does = "flush", .run = leave \
+    }
+
 const xep_step_t ll_dispatch_steps[] = {
-    {.name = "room to send rows",
-     .does = "plan and send",
-     .run = send,
-     .store = store_notice,
-     .transfers = ll_parcel_transfer},
-    {.name = "room to send rows", .does = "send rows", .run = send_parts},
+    STEP_SEND,
+    STEP_SEND_PARTS,
     {.name = "rows",
      .does = "wait for rows",
      .run = wait_and_relay,
@@ -240,27 +278,41 @@ const xep_step_t ll_dispatch_steps[] = {
      .announced = XEP_NOTICE_ANNOUNCED,
      .relayed = 1,
      .receives = 1},
-    {.name = "agreement", .does = "find places", .run = ll_receive},
+    STEP_FIND_PLACES,
     {.name = "rows",
      .does = "copy rows",
      .run = ll_take_rows,
      .word = ll_rows_word,
      .relayed = 1,
      .rows_bits = XEP_FEED_ROWS_BITS},
-    {.name = "rows to leave", .does = "flush", .run = leave},
+    STEP_LEAVE,
     {0},
 };
 
-/* Counting selections fills a part of the notice, so that comes first. */
-xep_status_t ll_dispatch(void *opaque, xep_op_t *op)
+const xep_step_t ll_next_steps[] = {
+    {.name = "outputs", .does = "return outputs", .run = ll_return_outputs},
+    {.name = "room to send outputs", .does = "put outputs", .run = ll_put_outputs},
+    {.name = "outputs to leave", .does = "flush outputs", .run = ll_flush_outputs},
+    STEP_SEND,
+    STEP_SEND_PARTS,
+    {.name = "rows of the piece",
+     .does = "wait for rows",
+     .run = wait_and_relay,
+     .word = xep_notices_word,
+     .receives = 1},
+    STEP_FIND_PLACES,
+    {.name = "rows of the piece",
+     .does = "copy rows",
+     .run = ll_take_rows,
+     .word = ll_rows_word,
+     .rows_bits = XEP_FEED_ROWS_BITS},
+    STEP_LEAVE,
+    {0},
+};
+
+xep_status_t ll_begin_sending(ll_t *mode, xep_op_t *op)
 {
-    ll_t *mode = opaque;
     ll_state_t *state = ll_state(op);
-    xep_status_t status = ll_check_dispatch(mode, op);
-    if (status == XEP_OK) status = ll_in_place_choose(mode, op);
-    if (status == XEP_OK) status = take_routing(mode, op, ll_slot(mode, op->slot));
-    if (status != XEP_OK) return status;
-    xep_kit_use_slot(&mode->kit, op);
     ll_fill_notice(mode, op, &state->notice);
     ll_make_parcel(&state->notice, &state->parcel);
     ll_in_place_take(mode, op);
@@ -268,5 +320,19 @@ xep_status_t ll_dispatch(void *opaque, xep_op_t *op)
     state->notice_in_parts = state->notice;
     state->notice_in_parts.in_parts = 1;
     ll_begin_relay(mode, op);
+    fill_head(mode, op, ll_slot(mode, op->slot));
+    state->begins_early = op->coming != 0;
     return xep_steps_begin(mode, op);
+}
+
+/* Counting selections fills a part of the notice, so that comes first. */
+xep_status_t ll_dispatch(void *opaque, xep_op_t *op)
+{
+    ll_t *mode = opaque;
+    xep_status_t status = ll_check_dispatch(mode, op);
+    if (status == XEP_OK) status = ll_in_place_choose(mode, op);
+    if (status == XEP_OK) status = take_routing(mode, op, ll_slot(mode, op->slot));
+    if (status != XEP_OK) return status;
+    xep_kit_use_slot(&mode->kit, op);
+    return ll_begin_sending(mode, op);
 }

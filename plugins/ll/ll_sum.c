@@ -7,14 +7,18 @@
 
 /* ---- where rows are ---- */
 
-/* Own rows where the user has them, those of mapped owners in their input, all others in the own "returned". */
+/*
+ * Own rows where the user has them, those of mapped owners in their input, all others in the own "returned"; all of
+ * several pieces, too.
+ */
 static ll_source_t source_of(const ll_t *mode, const xep_op_t *op, uint32_t owner)
 {
     const ll_slot_t *slot = ll_slot(mode, op->slot);
     const ll_layout_t *at = &mode->layout;
-    if (owner == mode->kit.shape->rank && op->combine->x != NULL)
+    const int in_one = slot->pieces == 1;
+    if (owner == mode->kit.shape->rank && op->combine->x != NULL && in_one)
         return (ll_source_t){op->combine->x, op->combine->x_stride, 0};
-    if (mode->kit.base[owner] != NULL)
+    if (mode->kit.base[owner] != NULL && in_one)
         return (ll_source_t){mode->kit.base[owner] + xep_area_at(at->common.input, slot->from[owner].slot),
                              at->common.combine_stride, 0};
     return (ll_source_t){xep_kit_own_area(&mode->kit, at->returned, op->slot), at->return_stride, 1};
@@ -132,7 +136,8 @@ static void sum_share(void *arg, uint32_t thread, uint32_t nthreads)
     const xep_combine_args_t *args = sum->op->combine;
     uint64_t tokens = ll_slot(mode, sum->op->slot)->tokens, begin = tokens * thread / nthreads,
              end = tokens * (thread + 1) / nthreads;
-    int decodes = !mode->kit.all_mapped && (args->flags & XEP_COMBINE_LOGFMT) != 0;
+    int decodes =
+        !mode->kit.all_mapped && (args->flags & XEP_COMBINE_LOGFMT) != 0 && ll_slot(mode, sum->op->slot)->pieces == 1;
     for (uint64_t t = begin; t < end; t++) {
         uint32_t from = mode->row_begin[t];
         if (decodes) decode_token(mode, sum->op, t, thread);
@@ -142,13 +147,14 @@ static void sum_share(void *arg, uint32_t thread, uint32_t nthreads)
     xep_stores_fence();
 }
 
-/* Step 5. Weights that were sent have been applied by the experts. */
+/* Step 5. Weights that were sent have been applied by the experts. Own rows, and biases, may still be coming. */
 xep_status_t ll_sum(void *opaque, xep_op_t *op)
 {
     ll_t *mode = opaque;
     const xep_env_t *env = mode->kit.env;
     const xep_combine_args_t *args = op->combine;
     uint64_t bytes = ll_slot(mode, op->slot)->tokens * args->hidden * xep_elem_bytes(args->dtype);
+    if (op->coming != 0) return XEP_INPROGRESS;
     xep_status_t status = list_rows(mode, op);
     if (status != XEP_OK) return status;
     sum_t sum = {mode, op, xep_weigh_select(args->dtype, env->simd, bytes >= env->stream_bytes)};

@@ -3,7 +3,7 @@
 /* Rows out of parcels into expert order (step 5 of dispatch in ll.h). */
 #include <string.h>
 
-#include "ll.h"
+#include "ll_pieces.h"
 
 enum { LINE = 64 };
 
@@ -33,6 +33,15 @@ static int list_source(ll_t *mode, uint32_t source, const ll_notice_t *notice, u
     return n <= room;
 }
 
+static xep_status_t list_whole_source(ll_t *mode, xep_op_t *op, uint32_t source, uint64_t *n_p)
+{
+    const uint64_t begin = *n_p;
+    if (!list_source(mode, source, &ll_slot(mode, op->slot)->from[source], n_p))
+        return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_PROTOCOL, "rank %u sends more rows than it announced",
+                                   source);
+    return ll_place_items(mode, op, source, begin, *n_p);
+}
+
 /* Step 5: source by source, so that rows of a pair (expert, source) come in the order of tokens. */
 xep_status_t ll_list_rows(ll_t *mode, xep_op_t *op)
 {
@@ -40,13 +49,11 @@ xep_status_t ll_list_rows(ll_t *mode, xep_op_t *op)
     const uint32_t nranks = mode->kit.shape->nranks;
     uint64_t n = 0;
     memset(slot->pair_count, 0, (size_t)mode->kit.shape->local_experts * nranks * sizeof *slot->pair_count);
+    if (slot->pieces > 1) ll_begin_list(mode, op);
     for (uint32_t s = 0; s < nranks; s++) {
         const ll_pick_t *pick = &mode->picks[n];
         mode->pick_begin[s] = n;
-        if (!list_source(mode, s, &slot->from[s], &n))
-            return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_PROTOCOL, "rank %u sends more rows than it announced",
-                                       s);
-        xep_status_t status = ll_place_items(mode, op, s, mode->pick_begin[s], n);
+        xep_status_t status = slot->pieces > 1 ? ll_list_piece(mode, op, s, &n) : list_whole_source(mode, op, s, &n);
         if (status != XEP_OK) return status;
         for (; pick < &mode->picks[n]; pick++) slot->pair_count[pick->row * nranks + s]++;
     }

@@ -283,8 +283,8 @@ static xep_status_t sum(void *opaque, xep_op_t *op)
 
 /*
  * By nodes: tokens whose rows have all come, while those of others travel; a slice at a time, so that the wire goes on.
- * Where the ranks disagree nothing is summed, but sums of others still come. As in a dispatch, who is waited for is
- * looked at before the work, which so counts as nobody's delay.
+ * Where the ranks disagree nothing is summed, but sums of others still come. As in a dispatch, the ranks that are
+ * waited for are looked at before the work, which so counts as nobody's delay.
  */
 static xep_status_t sum_as_they_come(void *opaque, xep_op_t *op)
 {
@@ -309,10 +309,7 @@ static xep_status_t sum_as_they_come(void *opaque, xep_op_t *op)
 }
 
 const xep_step_t normal_combine_steps[] = {
-    {.name = "readers of the last combine",
-     .does = "wait for readers",
-     .run = xep_combine_drain,
-     .word = xep_combine_read_word},
+    XEP_COMBINE_STEP_DRAIN,
     {.name = "input", .does = "copy in", .run = normal_fill},
     {.name = "rows to go out",
      .does = "offer",
@@ -324,18 +321,15 @@ const xep_step_t normal_combine_steps[] = {
      .run = xep_step_wait,
      .word = xep_combine_ready_word,
      .announced = XEP_COMBINE_ANNOUNCED},
-    {.name = "agreement", .does = "agree", .run = xep_combine_take_offers},
+    XEP_COMBINE_STEP_AGREE,
     {.name = "sums", .does = "sum", .run = sum, .agreed = 1},
-    {.name = "thanks to go out", .does = "tell read", .run = xep_combine_tell_read},
-    {.name = "the wire", .does = "flush", .run = xep_step_flush},
+    XEP_COMBINE_STEP_TELL_READ,
+    XEP_STEP_FLUSH,
     {0},
 };
 
 const xep_step_t normal_combine_by_nodes[] = {
-    {.name = "readers of the last combine",
-     .does = "wait for readers",
-     .run = xep_combine_drain,
-     .word = xep_combine_read_word},
+    XEP_COMBINE_STEP_DRAIN,
     {.name = "input", .does = "copy in", .run = normal_fill},
     {.name = "offers to go out",
      .does = "offer",
@@ -345,14 +339,14 @@ const xep_step_t normal_combine_by_nodes[] = {
     {.name = "outputs of the node", .does = "wait for the node", .run = xep_step_wait, .word = normal_mates_word},
     {.name = "sums of the node to go out", .does = "sum for others", .run = normal_return_sums},
     {.name = "offers", .does = "wait for outputs", .run = xep_step_wait, .word = xep_combine_ready_word},
-    {.name = "agreement", .does = "agree", .run = xep_combine_take_offers},
+    XEP_COMBINE_STEP_AGREE,
     {.name = "sums of other nodes",
      .does = "sum",
      .run = sum_as_they_come,
      .word = normal_summed_word,
      .rows_bits = XEP_FEED_ROWS_BITS},
-    {.name = "thanks to go out", .does = "tell read", .run = xep_combine_tell_read},
-    {.name = "the wire", .does = "flush", .run = xep_step_flush},
+    XEP_COMBINE_STEP_TELL_READ,
+    XEP_STEP_FLUSH,
     {0},
 };
 

@@ -97,7 +97,7 @@ static int is_excused(const normal_t *mode, const xep_op_t *op, const normal_dig
 
 /*
  * Copied before it is looked at: a peer may still write. A rank that is out by now may have had the record of another
- * such rank that no survivor has: what it stored lies elsewhere than the others know, who all see that alike.
+ * such rank that no survivor has: what it stored lies elsewhere than the others know, and all of them see that alike.
  */
 xep_status_t normal_compare_digests(normal_t *mode, xep_op_t *op)
 {

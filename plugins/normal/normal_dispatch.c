@@ -282,7 +282,7 @@ const xep_step_t normal_dispatch_steps[] = {
      .announced = {.offset = offsetof(normal_line_t, digest) - offsetof(normal_line_t, done),
                    .bytes = sizeof(normal_digest_t)}},
     {.name = "ranks that are out to store nothing any more", .does = "compare digests", .run = compare},
-    {.name = "the wire", .does = "flush", .run = xep_step_flush},
+    XEP_STEP_FLUSH,
     {.name = "the end", .does = "end", .run = normal_tell_rows},
     {0},
 };
@@ -322,8 +322,8 @@ static xep_status_t tell_forwarders(normal_t *mode, xep_op_t *op)
 
 /*
  * Own rows to other nodes, own rows to mates a slice at a time, and what feeders have passed meanwhile: each as far as
- * it goes, until nothing is left of any. Who is waited for is looked at before all that, so that the work here counts
- * as nobody's delay.
+ * it goes, until nothing is left of any. The ranks that are waited for are looked at before all that, so that the work
+ * here counts as nobody's delay.
  */
 static xep_status_t move_by_nodes(void *opaque, xep_op_t *op)
 {
@@ -374,7 +374,7 @@ const xep_step_t normal_dispatch_by_nodes[] = {
      .transfers = normal_feed_done_transfer},
     {.name = "rows", .does = "wait for rows", .run = normal_relay_dones, .word = done_word, .relayed = 1},
     {.name = "digests", .does = "compare digests", .run = compare},
-    {.name = "the wire", .does = "flush", .run = xep_step_flush},
+    XEP_STEP_FLUSH,
     {.name = "the end", .does = "end", .run = normal_tell_rows},
     {0},
 };

@@ -20,10 +20,21 @@ typedef struct forward {
     size_t bytes, stride, metadata; /* of a row; of its metadata */
 } forward_t;
 
-static xep_status_t protocol_error(const normal_t *mode, xep_op_t *op, uint32_t rank, const char *what, uint64_t value)
+static xep_status_t protocol_error(const normal_t *mode, xep_op_t *op, uint32_t feed, const char *what, int64_t value,
+                                   uint64_t least, uint64_t most)
 {
-    return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_PROTOCOL, "rank %u passed a row with %s %llu", rank, what,
-                               (unsigned long long)value);
+    return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_PROTOCOL,
+                               "invalid row passed by rank %u: %s: %lld (%llu to %llu)", mode->nodes->who.feeder[feed],
+                               what, (long long)value, (unsigned long long)least, (unsigned long long)most);
+}
+
+/* p: of a mate, which gets rows of a feeder */
+static xep_status_t count_error(const normal_t *mode, xep_op_t *op, uint32_t feed, uint32_t p, uint32_t rows,
+                                uint32_t announced)
+{
+    return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_PROTOCOL,
+                               "wrong number of rows from rank %u for rank %u: %u (%u, as announced)",
+                               mode->nodes->who.feeder[feed], mode->nodes->who.mate[p], rows, announced);
 }
 
 /* ---- places ---- */
@@ -37,7 +48,8 @@ static xep_status_t check_token(const normal_t *mode, xep_op_t *op, uint32_t fee
     const normal_slot_t *slot = normal_slot(mode, op->slot);
     uint32_t source = mode->nodes->who.feeder[feed];
     if (token <= slot->traffic->feeds[feed].token || (uint64_t)token >= slot->from[source].tokens)
-        return protocol_error(mode, op, source, "token", (uint32_t)token);
+        return protocol_error(mode, op, feed, "token", token, (uint64_t)(slot->traffic->feeds[feed].token + 1),
+                              slot->from[source].tokens - 1);
     slot->traffic->feeds[feed].token = token;
     return XEP_OK;
 }
@@ -52,13 +64,13 @@ static xep_status_t find_mates(const normal_t *mode, xep_op_t *op, uint32_t feed
         int64_t expert = xep_idx_at(experts, k, 0);
         if (expert == -1) continue;
         if ((uint64_t)expert >= shape->experts)
-            return protocol_error(mode, op, mode->nodes->who.feeder[feed], "expert", (uint64_t)expert);
+            return protocol_error(mode, op, feed, "expert", expert, 0, shape->experts - UINT64_C(1));
         uint32_t owner = mode->kit.owner[expert], place = shape->place[owner];
         if (shape->node[owner] != mode->nodes->who.node) continue;
         places[place / 64] |= UINT64_C(1) << place % 64;
         any = 1;
     }
-    return any ? XEP_OK : protocol_error(mode, op, mode->nodes->who.feeder[feed], "experts of this node", any);
+    return any ? XEP_OK : protocol_error(mode, op, feed, "experts of this node", 0, 1, op->dispatch->topk);
 }
 
 /* A cached dispatch goes where the first one went: combines of both count on it. */
@@ -74,7 +86,10 @@ static xep_status_t take_places(const normal_t *mode, xep_op_t *op, uint32_t fee
     if (status != XEP_OK) return status;
     if (op->cached_slot == XEP_NO_SLOT) memcpy(places, nodes->found, bytes);
     else if (memcmp(nodes->found, places, bytes) != 0)
-        return protocol_error(mode, op, nodes->who.feeder[feed], "other ranks than before, token", (uint32_t)token);
+        return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_PROTOCOL,
+                                   "invalid row passed by rank %u: token %d goes to other ranks (as in the cached "
+                                   "dispatch)",
+                                   nodes->who.feeder[feed], token);
     return XEP_OK;
 }
 
@@ -87,7 +102,7 @@ static xep_status_t check_places(const normal_t *mode, xep_op_t *op, uint32_t fe
     const uint32_t *next = slot->traffic->next + (size_t)feed * nodes->who.mates;
     for (uint32_t p = 0; p < nodes->who.mates; p++)
         if (next[p] > rows[nodes->who.mate[p]])
-            return protocol_error(mode, op, nodes->who.feeder[feed], "no place left at rank", nodes->who.mate[p]);
+            return count_error(mode, op, feed, p, next[p], rows[nodes->who.mate[p]]);
     return XEP_OK;
 }
 
@@ -114,9 +129,7 @@ static xep_status_t check_end(const normal_t *mode, xep_op_t *op, uint32_t feed)
     const uint32_t *next = slot->traffic->next + (size_t)feed * nodes->who.mates;
     for (uint32_t p = 0; p < nodes->who.mates; p++)
         if (next[p] != rows[nodes->who.mate[p]])
-            return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_PROTOCOL,
-                                       "wrong number of rows from rank %u for rank %u: %u (%u, as announced)",
-                                       nodes->who.feeder[feed], nodes->who.mate[p], next[p], rows[nodes->who.mate[p]]);
+            return count_error(mode, op, feed, p, next[p], rows[nodes->who.mate[p]]);
     return XEP_OK;
 }
 
@@ -214,9 +227,11 @@ static xep_status_t forward_feed(normal_t *mode, xep_op_t *op, uint32_t feed)
     uint64_t word = atomic_load_explicit(&normal_feed_line(mode, op, feed)->passed, memory_order_acquire);
     uint64_t passed = xep_rows_of(word, op->epoch);
     /* more than the ring holds means that rows were written over before they were stored */
-    if (passed > rows || passed > state->stored + mode->kit.shape->feed_rows)
-        return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_PROTOCOL, "rank %u has passed %llu rows of %llu",
-                                   mode->nodes->who.feeder[feed], (unsigned long long)passed, (unsigned long long)rows);
+    const uint64_t held = state->stored + mode->kit.shape->feed_rows, most = held < rows ? held : rows;
+    if (passed > most)
+        return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_PROTOCOL,
+                                   "rank %u has passed too many rows: %llu (at most %llu)",
+                                   mode->nodes->who.feeder[feed], (unsigned long long)passed, (unsigned long long)most);
     xep_status_t status = XEP_OK;
     int begun = state->stored < passed;
     while (status == XEP_OK && state->stored < passed) {

@@ -2,7 +2,7 @@
 
 /*
  * Grants: where ranks may be left out and some are not mapped, a rank that was left out while a dispatch was in flight
- * may have announced rows to some and not to others, who then find different places. normal_masks.h says why what is
+ * may have announced rows to some and not to others, which then find different places. normal_masks.h says why what is
  * here is enough.
  *
  *  1. A rank whose dispatch is with all that were in when it began, as nearly always, knows where its rows go: it sends
@@ -84,8 +84,8 @@ xep_status_t normal_check_grant(const normal_t *mode, xep_op_t *op, uint32_t ran
     const uint64_t room = mode->layout.common.recv_rows, rows = slot->routing->rows[rank];
     if (begin > room || rows > room - begin)
         return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_PROTOCOL,
-                                   "rank %u has room for %llu rows at row %llu of %llu", rank, (unsigned long long)rows,
-                                   (unsigned long long)begin, (unsigned long long)room);
+                                   "invalid room at rank %u: %llu rows from row %llu on (of %llu)", rank,
+                                   (unsigned long long)rows, (unsigned long long)begin, (unsigned long long)room);
     slot->granted[rank] = begin;
     return XEP_OK;
 }
@@ -136,10 +136,11 @@ static xep_status_t fit_in(normal_t *mode, xep_op_t *op)
         else if (!has_asked(mode, op, r)) return XEP_INPROGRESS;
         /* a begin within the rows of the rank before it would have rows stored on top of those */
         if (slot->grants[r] < end || slot->grants[r] > room || rows > room - slot->grants[r])
-            return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_PROTOCOL,
-                                       "rank %u says that its %llu rows begin at row %llu (%llu to %llu)", r,
-                                       (unsigned long long)rows, (unsigned long long)slot->grants[r],
-                                       (unsigned long long)end, (unsigned long long)room);
+            return mode->kit.env
+                ->fail(mode->kit.env, op, XEP_ERR_PROTOCOL,
+                       "invalid place of rank %u: its %llu rows begin at row %llu (%llu, to end by %llu)", r,
+                       (unsigned long long)rows, (unsigned long long)slot->grants[r], (unsigned long long)end,
+                       (unsigned long long)room);
         end = slot->grants[r] + rows;
     }
     return XEP_OK;
@@ -202,8 +203,8 @@ xep_status_t normal_check_begins(const normal_t *mode, xep_op_t *op)
         const uint64_t begin = normal_line(mode, normal_index(mode, op), r)->begin;
         if (!xep_op_is_without(op, r) && begin != slot->grants[r])
             return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_PROTOCOL,
-                                       "rank %u has put its rows at row %llu (%llu)", r, (unsigned long long)begin,
-                                       (unsigned long long)slot->grants[r]);
+                                       "rank %u has put its rows at the wrong place: row %llu (row %llu)", r,
+                                       (unsigned long long)begin, (unsigned long long)slot->grants[r]);
     }
     return XEP_OK;
 }

@@ -59,8 +59,8 @@ double normal_even_fraction(const xep_shape_t *shape, uint32_t experts)
     return 1 - missed;
 }
 
-/* No rank has more experts than rank 0. */
-uint64_t normal_even_room(const xep_shape_t *shape)
+/* An even load and a quarter more, or the worst case. No rank has more experts than rank 0. */
+static uint64_t even_room(const xep_shape_t *shape)
 {
     uint64_t worst = shape->nranks * shape->tokens;
     if (!shape->in_pieces) return worst;
@@ -82,7 +82,7 @@ xep_status_t normal_lay_heap(const xep_shape_t *shape, xep_heap_layout_t *common
         shape->by_nodes && shape->wide_sums ? xep_row_stride(shape->hidden * sizeof(float)) : common->combine_stride;
     at->record_bytes =
         xep_row_stride(sizeof(normal_record_t) + sizeof(uint32_t) * (shape->nranks + (uint64_t)shape->first_expert[1]));
-    common->recv_rows = shape->recv_rows != 0 ? shape->recv_rows : normal_even_room(shape);
+    common->recv_rows = shape->recv_rows != 0 ? shape->recv_rows : even_room(shape);
 
     at->line = xep_carve_offset(&region[XEP_REGION_CONTROL], lines, sizeof(normal_line_t));
     if (shape->in_pieces)

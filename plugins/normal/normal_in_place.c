@@ -40,8 +40,9 @@ static xep_status_t point_rows_of(normal_t *mode, xep_op_t *op, uint32_t rank)
     for (uint64_t i = slot->routing->src_begin[rank]; i < slot->routing->src_begin[rank + 1]; i++) {
         const int32_t token = tokens[i];
         if ((uint64_t)(int64_t)token >= record->tokens)
-            return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_PROTOCOL, "rank %u sent token %d (of %llu)", rank,
-                                       token, (unsigned long long)record->tokens);
+            return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_PROTOCOL,
+                                       "invalid token from rank %u: %d (below %llu)", rank, token,
+                                       (unsigned long long)record->tokens);
         slot->row[i] = base + (uint32_t)token * mode->layout.in_place.stride;
     }
     return XEP_OK;

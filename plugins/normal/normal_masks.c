@@ -69,7 +69,7 @@ const char *normal_find_record(const normal_t *mode, const xep_op_t *op, uint32_
 /* ---- a rank that stores, and may be out ---- */
 
 /*
- * Here the word comes before the look; at the others, who look at this word after they have told it, the other way
+ * Here the word comes before the look; at the others, which look at this word after they have told it, the other way
  * round. So either this rank sees that it is out, or they see that it stores.
  */
 int normal_begin_storing(const normal_t *mode, const xep_op_t *op)

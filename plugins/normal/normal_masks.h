@@ -6,8 +6,8 @@
  * Without ranks that are out, where all are mapped (the core's ballots say who is, src/core/ballot.h). A rank that
  * suspects another one says of each dispatch whether it has that rank's record and its done, and ends nothing until all
  * agree.
- *  - with it, if some survivor has its done: all its rows were stored before, everywhere. Who lacks the line, which is
- *    the same in every heap, takes it from there.
+ *  - with it, if some survivor has its done: all its rows were stored before, everywhere. A rank that lacks the line,
+ *    which is the same in every heap, takes it from there.
  *  - else without it. If some survivor has its record, that counts all the same (XEP_OUT_HEARD), as that survivor may
  *    have stored rows behind those that were announced: all others take the record from there, find the same places,
  *    and leave the same gap. At step 6 each receiver closes its gaps: rows move down in its own slot, and the matrix of

@@ -11,8 +11,8 @@
  * dispatch, epoch n, index i:
  *  2. to mates as in normal.h. To each forwarder f: the record with the selections of all experts, how many rows will
  *     pass by f, and where in own "returned" their sums belong; then  f.feed[i][line].recorded = n.
- *  3. who waits for the counts of all stores the records of its feeders in the heaps of its mates, its own among them,
- *     as if their writers had: record, then  line[i][s].counts = n.
+ *  3. whoever waits for the counts of all stores the records of its feeders in the heaps of its mates, its own among
+ *     them, as if their writers had: record, then  line[i][s].counts = n.
  *  4. rows and metadata for mates as in normal.h. For f: rows into the ring of that line, row p at entry p % feed_rows,
  *     their metadata (token, all experts, weights, scales) beside; then  f.feed[i][line].passed = (n, p + 1).
  *     Meanwhile what feeders pass: the place of a row follows from the records and from its number among the rows that
@@ -20,7 +20,7 @@
  *     ring is smaller than what passes, then  s.taken[i][node of f] = (n, p + 1): s writes an entry again only then.
  *  5. when all own rows to other nodes are sent: done to the forwarders, as  f.feed[i][line].done = n  behind the
  *     digest there; and when all to mates are stored, too, and all that feeders pass: done to mates.
- *  6. who waits for done of all stores that of its feeders at its mates, as in 3, once all their rows are stored.
+ *  6. whoever waits for done of all stores that of its feeders at its mates, as in 3, once all their rows are stored.
  * A word (n, rows) is n * 2^24 + rows: it only grows, as others do.
  *
  * Why nothing in a line is overwritten before it was read: s writes into its line of index i again in turn q + slots,

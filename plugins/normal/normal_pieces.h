@@ -85,7 +85,4 @@ extern const xep_step_t normal_next_steps[];
 /** xep_plugin_t.next */
 xep_status_t normal_next(void *mode, xep_op_t *op);
 
-/** Rows that a slot has where the caller has not said how many: an even load and a quarter more, or the worst case. */
-uint64_t normal_even_room(const xep_shape_t *shape);
-
 #endif

@@ -118,23 +118,28 @@ int normal_record_transfer(const void *opaque, const xep_op_t *op, uint32_t rank
 /* ---- receiving ---- */
 
 /* A record that no correct rank can have written: nothing is computed from it. */
-static xep_status_t protocol_error(normal_t *mode, xep_op_t *op, uint32_t rank, const char *what, uint64_t value)
+static xep_status_t protocol_error(normal_t *mode, xep_op_t *op, uint32_t rank, const char *what, uint64_t value,
+                                   uint64_t least, uint64_t most)
 {
-    return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_PROTOCOL, "rank %u sent a record with %s %llu", rank, what,
-                               (unsigned long long)value);
+    return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_PROTOCOL,
+                               "invalid record from rank %u: %s: %llu (%llu to %llu)", rank, what,
+                               (unsigned long long)value, (unsigned long long)least, (unsigned long long)most);
 }
 
 /* Places are computed from slot and capacity, memory is indexed by them: each is bounded by this rank's own shape. */
 static xep_status_t check_header(normal_t *mode, xep_op_t *op, uint32_t rank, const normal_record_t *record)
 {
     const xep_shape_t *shape = mode->kit.shape;
-    if (record->epoch != op->epoch) return protocol_error(mode, op, rank, "epoch", record->epoch);
-    if (record->slot >= shape->slots) return protocol_error(mode, op, rank, "slot", record->slot);
-    if (record->tokens > shape->tokens) return protocol_error(mode, op, rank, "tokens", record->tokens);
+    if (record->epoch != op->epoch) return protocol_error(mode, op, rank, "epoch", record->epoch, op->epoch, op->epoch);
+    if (record->slot >= shape->slots) return protocol_error(mode, op, rank, "slot", record->slot, 0, shape->slots - 1);
+    if (record->tokens > shape->tokens)
+        return protocol_error(mode, op, rank, "tokens", record->tokens, 0, shape->tokens);
     if (record->capacity > mode->layout.common.recv_rows)
-        return protocol_error(mode, op, rank, "capacity", record->capacity);
+        return protocol_error(mode, op, rank, "capacity", record->capacity, 0, mode->layout.common.recv_rows);
     if (record->x_offset != 0 && !xep_in_place_is_sane(&mode->in_place, record->x_offset, record->tokens))
-        return protocol_error(mode, op, rank, "rows in place at", record->x_offset);
+        return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_PROTOCOL,
+                                   "invalid record from rank %u: rows in place at byte %llu (in its send memory)", rank,
+                                   (unsigned long long)record->x_offset);
     return XEP_OK;
 }
 
@@ -159,7 +164,7 @@ static xep_status_t take_headers(normal_t *mode, xep_op_t *op)
         const char *from = normal_find_record(mode, op, r);
         if (from == NULL)
             return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_PROTOCOL,
-                                       "no rank has the record of rank %u, which some rank had", r);
+                                       "no rank has the record of rank %u any more, which some rank had", r);
         slot->from[r] = *(const normal_record_t *)(const void *)from;
         xep_status_t status = check_header(mode, op, r, &slot->from[r]);
         if (status != XEP_OK) return status;
@@ -195,12 +200,12 @@ static xep_status_t check_rows(normal_t *mode, xep_op_t *op, uint32_t rank, cons
     const normal_record_t *record = &normal_slot(mode, op->slot)->from[rank];
     uint64_t sum = 0, nranks = mode->kit.shape->nranks, topk = record->params[NORMAL_TOPK];
     for (uint32_t d = 0; d < mode->kit.shape->nranks; d++) {
-        if (rows[d] > record->tokens) return protocol_error(mode, op, rank, "rows to a rank", rows[d]);
+        if (rows[d] > record->tokens)
+            return protocol_error(mode, op, rank, "rows to a rank", rows[d], 0, record->tokens);
         sum += rows[d];
     }
-    if (sum > record->tokens * (topk < nranks ? topk : nranks))
-        return protocol_error(mode, op, rank, "rows in all", sum);
-    return XEP_OK;
+    const uint64_t most = record->tokens * (topk < nranks ? topk : nranks);
+    return sum <= most ? XEP_OK : protocol_error(mode, op, rank, "rows in all", sum, 0, most);
 }
 
 /*
@@ -218,7 +223,8 @@ static xep_status_t add_selections(normal_t *mode, xep_op_t *op, uint32_t rank, 
         local[e] += count;
         sum += count;
     }
-    if (sum < rows || sum > rows * routing->topk) return protocol_error(mode, op, rank, "selections", sum);
+    if (sum < rows || sum > rows * routing->topk)
+        return protocol_error(mode, op, rank, "selections", sum, rows, rows * routing->topk);
     return XEP_OK;
 }
 
@@ -306,8 +312,8 @@ static xep_status_t check_room(normal_t *mode, xep_op_t *op)
 }
 
 /*
- * All slots have the same room: who says otherwise would come to another number. What a slot has room for is one piece,
- * and so is nothing.
+ * All slots have the same room: a rank that says otherwise would come to another number. What a slot has room for is
+ * one piece, and so is nothing.
  */
 static xep_status_t count_pieces(normal_t *mode, xep_op_t *op)
 {
@@ -317,7 +323,7 @@ static xep_status_t count_pieces(normal_t *mode, xep_op_t *op)
     for (uint32_t d = 0; d < mode->kit.shape->nranks; d++) {
         if (slot->from[d].capacity != room)
             return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_PROTOCOL,
-                                       "rank %u sent a record with capacity %llu (%llu, in pieces)", d,
+                                       "invalid record from rank %u: capacity: %llu (%llu, in pieces)", d,
                                        (unsigned long long)slot->from[d].capacity, (unsigned long long)room);
         const uint64_t pieces = (count_rows_for(mode, slot, d) + room - 1) / room;
         if (pieces > slot->pieces) slot->pieces = pieces;

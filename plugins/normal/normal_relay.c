@@ -167,10 +167,11 @@ static xep_status_t check_tail(const normal_t *mode, xep_op_t *op, uint32_t feed
     if (tail->rows >= most && tail->rows <= sum && tail->rows <= shape->tokens && tail->returned <= room &&
         tail->rows <= room - tail->returned)
         return XEP_OK;
-    return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_PROTOCOL,
-                               "rank %u passes %u rows, whose sums belong to row %llu of %llu (%llu to %llu rows)",
-                               nodes->who.feeder[feed], tail->rows, (unsigned long long)tail->returned,
-                               (unsigned long long)room, (unsigned long long)most, (unsigned long long)sum);
+    return mode->kit.env
+        ->fail(mode->kit.env, op, XEP_ERR_PROTOCOL,
+               "invalid tail from rank %u: %u rows, with sums from row %llu on (%llu to %llu rows, of %llu)",
+               nodes->who.feeder[feed], tail->rows, (unsigned long long)tail->returned, (unsigned long long)most,
+               (unsigned long long)sum, (unsigned long long)room);
 }
 
 /* Where rows of feeders begin at the mates follows from what lower ranks send there, as all know it. */

@@ -61,7 +61,8 @@ xep_status_t normal_find_summed(const normal_t *mode, xep_op_t *op, uint64_t *to
         uint64_t rows = rows_of(mode, op, n);
         uint64_t summed = xep_rows_of(atomic_load_explicit(word, memory_order_acquire), op->epoch);
         if (summed > rows)
-            return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_PROTOCOL, "rank %u has summed %llu rows of %llu",
+            return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_PROTOCOL,
+                                       "rank %u has summed too many rows: %llu (at most %llu)",
                                        mode->nodes->who.forwarder[n], (unsigned long long)summed,
                                        (unsigned long long)rows);
         if (summed == rows) continue;

@@ -66,7 +66,7 @@ __attribute__((format(printf, 2, 3))) static void add(writer_t *to, const char *
 
 /* Whether those who are late have begun the call: what those who wait for them know of that. */
 typedef enum {
-    NOT_SEEN, /* what they wait for comes through others, who may hold it back */
+    NOT_SEEN, /* what they wait for comes through other ranks, which may hold it back */
     NEVER,    /* it is the first that a rank sends in the call */
     BEGUN     /* it comes later */
 } begun_t;
@@ -94,8 +94,8 @@ static begun_t begun_for(const xep_account_t *account)
 }
 
 /*
- * First who waits in this call, then whom they wait for. Two passes: who is waited for by a lower rank may itself
- * wait here, and is then not to blame. Whoever is neither is not heard of.
+ * First those that wait in this call, then those they wait for. Two passes: a rank that a lower one waits for may
+ * itself wait here, and is then not to blame. Whoever is neither is not heard of.
  */
 static void assign_roles(teller_t *teller)
 {

@@ -62,13 +62,14 @@ xep_status_t xep_address_check(const void *data, size_t bytes, const char *where
                         "%s is of a group with another version of xep: %x, format %u (this process has %x, format %u)",
                         where, own.version, own.format, xep_address_version(), (uint32_t)FORMAT);
     if (bytes != sizeof own || own.sum != sum_of(&own))
-        return xep_fail(XEP_ERR_PROTOCOL, "the address in %s is damaged: %zu bytes (%zu), or another sum", where, bytes,
-                        sizeof own);
+        return xep_fail(XEP_ERR_PROTOCOL, "damaged address in %s: %zu bytes, or the wrong checksum (%zu bytes)", where,
+                        bytes, sizeof own);
     int known = own.port >= 1 && own.port <= UINT16_MAX && own.count >= 1 && own.count <= XEP_ADDRESS_HOSTS;
     for (uint32_t i = 0; known && i < own.count; i++) known = own.hosts[i].family == 4 || own.hosts[i].family == 6;
     if (!known)
-        return xep_fail(XEP_ERR_PROTOCOL, "the address in %s makes no sense: port %u of %u hosts", where, own.port,
-                        own.count);
+        return xep_fail(XEP_ERR_PROTOCOL,
+                        "invalid address in %s: port %u (1 to %u) of %u hosts (1 to %u, IPv4 or IPv6)", where, own.port,
+                        UINT16_MAX, own.count, XEP_ADDRESS_HOSTS);
     *address = own;
     return XEP_OK;
 }

@@ -85,9 +85,33 @@ void xep_ballot_suspect(xep_ballot_t *ballot, uint32_t rank, xep_doubt_t doubt, 
     xep_tally_t *tally = &ballot->tallies[rank];
     assert(tally->doubt == XEP_TRUSTED && doubt != XEP_TRUSTED);
     tally->doubt = doubt;
+    tally->gone = 0;
     tally->top = top;
     tally->count = 0;
     for (uint32_t i = 0; i < count; i++) add_missing(tally, ballot->most, missing[i]);
+}
+
+int xep_ballot_set_gone(xep_ballot_t *ballot, uint32_t rank)
+{
+    xep_tally_t *tally = &ballot->tallies[rank];
+    assert(tally->doubt != XEP_TRUSTED);
+    if (tally->gone) return 0;
+    tally->gone = 1;
+    return 1;
+}
+
+enum { GONE_BIT = 256 /* beside the doubt */ };
+
+uint64_t xep_tally_doubt_word(const xep_tally_t *tally)
+{
+    return tally->doubt | (tally->gone ? GONE_BIT : 0);
+}
+
+int xep_tally_take_doubt(xep_tally_t *tally, uint64_t word)
+{
+    tally->doubt = word & ~(uint64_t)GONE_BIT;
+    tally->gone = (word & GONE_BIT) != 0;
+    return tally->doubt <= XEP_DOUBT_ASKED && (tally->doubt != XEP_TRUSTED || !tally->gone);
 }
 
 /*
@@ -113,15 +137,17 @@ int xep_ballot_adopt(xep_ballot_t *ballot, const xep_ballot_t *theirs)
 {
     int changed = 0;
     for (uint32_t r = 0; r < ballot->nranks; r++)
-        if (xep_ballot_suspects(ballot, r) && xep_ballot_suspects(theirs, r))
+        if (xep_ballot_suspects(ballot, r) && xep_ballot_suspects(theirs, r)) {
             changed |= unite(&ballot->tallies[r], &theirs->tallies[r], ballot->most);
+            if (theirs->tallies[r].gone) changed |= xep_ballot_set_gone(ballot, r);
+        }
     return changed;
 }
 
 static int is_same_tally(const xep_tally_t *a, const xep_tally_t *b)
 {
     if (a->doubt == XEP_TRUSTED || b->doubt == XEP_TRUSTED) return a->doubt == b->doubt;
-    return a->top == b->top && a->count == b->count &&
+    return a->gone == b->gone && a->top == b->top && a->count == b->count &&
            memcmp(a->missing, b->missing, a->count * sizeof *a->missing) == 0;
 }
 
@@ -161,7 +187,7 @@ void xep_ballot_publish(const xep_ballot_t *ballot, void *opaque)
     for (uint32_t r = 0; r < ballot->nranks; r++) {
         const xep_tally_t *tally = &ballot->tallies[r];
         _Atomic uint64_t *words = shared->words + r * tally_words(ballot->most);
-        store(&words[0], tally->doubt);
+        store(&words[0], xep_tally_doubt_word(tally));
         store(&words[1], tally->top);
         store(&words[2], tally->count);
         for (uint64_t i = 0; i < tally->count; i++) store(&words[HEAD_WORDS + i], tally->missing[i]);
@@ -172,10 +198,10 @@ void xep_ballot_publish(const xep_ballot_t *ballot, void *opaque)
 /* Another process wrote it: a list that is too long, or not ascending, would be used as an index or loop for ever. */
 static int copy_tally(xep_tally_t *tally, const _Atomic uint64_t *words, uint32_t most)
 {
-    tally->doubt = load(&words[0]);
+    int sane = xep_tally_take_doubt(tally, load(&words[0]));
     tally->top = load(&words[1]);
     tally->count = load(&words[2]);
-    if (tally->doubt > XEP_DOUBT_ASKED || tally->count > most) return 0;
+    if (!sane || tally->count > most) return 0;
     for (uint64_t i = 0; i < tally->count; i++) {
         tally->missing[i] = load(&words[HEAD_WORDS + i]);
         if (tally->missing[i] > tally->top || (i > 0 && tally->missing[i] <= tally->missing[i - 1])) return 0;

@@ -35,6 +35,7 @@ typedef enum xep_doubt { XEP_TRUSTED = 0, XEP_DOUBT_DIED = 1, XEP_DOUBT_LATE = 2
 /** What is known of the words of a suspect. An array of these is private; shared, all is words of 64 bits. */
 typedef struct xep_tally {
     uint64_t doubt;    /* xep_doubt_t */
+    uint64_t gone;     /* 1: it is known to be dead, or some rank has decided that it is out; never 0 again */
     uint64_t top;      /* the word of no later operation counts */
     uint64_t count;    /* operations up to top whose word is missing */
     uint64_t *missing; /* [most] their epochs, ascending */
@@ -62,6 +63,9 @@ static inline int xep_ballot_suspects(const xep_ballot_t *ballot, uint32_t rank)
 void xep_ballot_suspect(xep_ballot_t *ballot, uint32_t rank, xep_doubt_t doubt, uint64_t top, const uint64_t *missing,
                         uint32_t count);
 
+/** It is gone, too. Whether that is new. */
+int xep_ballot_set_gone(xep_ballot_t *ballot, uint32_t rank);
+
 /** The tallies of theirs count here too, for ranks that both suspect. Returns whether that has changed anything. */
 int xep_ballot_adopt(xep_ballot_t *ballot, const xep_ballot_t *theirs);
 
@@ -70,6 +74,10 @@ int xep_ballot_is_same(const xep_ballot_t *a, const xep_ballot_t *b);
 
 /** Whether the operation is with the suspect. */
 int xep_ballot_is_with(const xep_ballot_t *ballot, uint32_t rank, uint64_t epoch);
+
+/** Doubt and gone as one word, as others read it; the other way round, 0: what another process wrote makes no sense. */
+uint64_t xep_tally_doubt_word(const xep_tally_t *tally);
+int xep_tally_take_doubt(xep_tally_t *tally, uint64_t word);
 
 /** Copies the own ballot to where others read it; copies one of theirs: 0 if it is being written, or makes no sense. */
 void xep_ballot_publish(const xep_ballot_t *ballot, void *shared);

@@ -71,7 +71,7 @@ static uint64_t sum_of(const uint64_t *words, uint64_t count)
 static uint64_t *write_tally(uint64_t *to, uint32_t rank, const xep_tally_t *tally)
 {
     *to++ = rank;
-    *to++ = tally->doubt;
+    *to++ = xep_tally_doubt_word(tally);
     *to++ = tally->top;
     *to++ = tally->count;
     memcpy(to, tally->missing, tally->count * sizeof *to);
@@ -125,12 +125,12 @@ static int take_tally(reader_t *reader, xep_ballot_t *ballot)
 {
     const uint64_t *head, *missing;
     /* nothing is copied before it is certain that this ballot has room for it, and that the words are there */
-    if (!take(reader, TALLY_WORDS, &head) || head[0] >= ballot->nranks || head[1] == XEP_TRUSTED ||
-        head[1] > XEP_DOUBT_ASKED || head[3] > ballot->most || !take(reader, head[3], &missing))
+    if (!take(reader, TALLY_WORDS, &head) || head[0] >= ballot->nranks || head[3] > ballot->most ||
+        !take(reader, head[3], &missing))
         return 0;
     xep_tally_t *tally = &ballot->tallies[head[0]];
     if (tally->doubt != XEP_TRUSTED) return 0; /* twice */
-    tally->doubt = head[1];
+    if (!xep_tally_take_doubt(tally, head[1]) || tally->doubt == XEP_TRUSTED) return 0;
     tally->top = head[2];
     tally->count = head[3];
     memcpy(tally->missing, missing, tally->count * sizeof *missing);

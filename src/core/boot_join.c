@@ -54,8 +54,9 @@ static xep_status_t join_allgather(xep_boot_t *base, const void *send, void *rec
     if (status == XEP_OK) status = xep_join_hear(boot->join, XEP_FRAME_ALL, &all, &patience);
     if (status != XEP_OK) return status;
     if (all.number != boot->number || all.bytes != base->nranks * bytes)
-        return xep_fail(XEP_ERR_PROTOCOL, "rank 0 sent what does not belong to exchange %u: %llu bytes of exchange %u",
-                        boot->number, (unsigned long long)all.bytes, all.number);
+        return xep_fail(XEP_ERR_PROTOCOL, "unexpected bytes from rank 0: %llu of exchange %u (%llu of exchange %u)",
+                        (unsigned long long)all.bytes, all.number, (unsigned long long)(base->nranks * bytes),
+                        boot->number);
     return xep_stream_recv(boot->join->stream, recv, all.bytes, &patience);
 }
 

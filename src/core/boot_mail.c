@@ -79,7 +79,10 @@ static xep_status_t take_fragment(mail_boot_t *boot, uint32_t rank, const xep_le
                         bytes);
     if (fragment.count > bytes || fragment.offset > bytes - fragment.count ||
         fragment.count != letter->bytes - sizeof fragment)
-        return xep_fail(XEP_ERR_PROTOCOL, "a fragment of an allgather of rank %u makes no sense", rank);
+        return xep_fail(XEP_ERR_PROTOCOL,
+                        "invalid fragment of an allgather from rank %u: %" PRIu64 " bytes at %" PRIu64
+                        " (of %zu), in mail of %zu",
+                        rank, fragment.count, fragment.offset, bytes, letter->bytes);
     if (fragment.count != 0)
         memcpy(recv + rank * bytes + fragment.offset, letter->data + sizeof fragment, fragment.count);
     boot->got[rank] += fragment.count + (boot->got[rank] == 0);

@@ -41,7 +41,7 @@ struct xep_buffer {
     xep_team_t *team;
     xep_dtype_t dtype, combine_dtype;
     int32_t timeout_ms;
-    uint64_t epoch, turn; /* of the next operation, of the next dispatch */
+    uint64_t epoch, turn; /* of the next operation; of the next one that is no combine */
     uint32_t active;      /* requests deferred or active */
     uint32_t deferred;    /* dispatches among them that are deferred */
     /* calls since create or reset that this rank has refused, and the most it knows of any rank: request_refuse.h */

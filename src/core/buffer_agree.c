@@ -30,8 +30,10 @@ typedef struct terms {
 #define TERMS_FIELD(_name) uint64_t _name;
     COLLECTIVE(TERMS_FIELD)
 #undef TERMS_FIELD
+    xep_room_view_t room;
 } terms_t;
-_Static_assert(sizeof(terms_t) == 8 + MODE_BYTES + 17 * 8, "terms are exchanged as bytes: no padding");
+_Static_assert(sizeof(terms_t) == 8 + MODE_BYTES + 17 * 8 + sizeof(xep_room_view_t),
+               "terms are exchanged as bytes: no padding");
 
 static const struct {
     const char *name;
@@ -71,6 +73,7 @@ static void fill_terms(const xep_proposal_t *proposal, terms_t *terms)
     terms->node_sums = params->node_sums;
     terms->by_nodes = proposal->by_nodes;
     terms->bytes = proposal->bytes;
+    if (proposal->room != NULL) terms->room = *proposal->room;
 }
 
 /* the name of a value, or NULL: it has none */
@@ -130,6 +133,17 @@ static xep_status_t check_terms(const terms_t *all, uint32_t nranks)
     return status;
 }
 
+/* Who asked for no room has zeros there, which take part in nothing. */
+static xep_status_t check_room(const terms_t *all, uint32_t nranks)
+{
+    xep_room_view_t *views = calloc(nranks, sizeof *views);
+    if (views == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for the views of %u ranks", nranks);
+    for (uint32_t r = 0; r < nranks; r++) views[r] = all[r].room;
+    xep_status_t status = xep_room_check_together(views, nranks, all[0].bytes);
+    free(views);
+    return status;
+}
+
 /* The own reason is kept before the exchange, which may set another one in this thread. */
 xep_status_t xep_buffer_agree(xep_group_t *group, const xep_proposal_t *proposal)
 {
@@ -141,6 +155,7 @@ xep_status_t xep_buffer_agree(xep_group_t *group, const xep_proposal_t *proposal
     snprintf(own_reason, sizeof own_reason, "%s", xep_last_error());
     status = xep_group_exchange(group, &mine, all, sizeof mine);
     if (status == XEP_OK) status = check_terms(all, group->nranks);
+    if (status == XEP_OK && proposal->room != NULL) status = check_room(all, group->nranks);
     if (status != XEP_OK && proposal->status != XEP_OK) status = xep_fail(proposal->status, "%s", own_reason);
     free(all);
     return status;

@@ -5,18 +5,21 @@
 #define XEP_CORE_BUFFER_AGREE_H
 
 #include "group.h"
+#include "room_together.h"
 
 /** What a rank says of the buffer it wants to create. */
 typedef struct xep_proposal {
     const xep_buffer_params_t *params; /* looked at only where status is XEP_OK */
     int by_nodes;                      /* the path it has chosen */
     uint64_t bytes;                    /* of its heap */
+    const xep_room_view_t *room;       /* what there is for all heaps, before they are opened; NULL: it was asked */
     xep_status_t status;               /* what the rank has come to by itself; its reason is the thread's last */
 } xep_proposal_t;
 
 /**
- * Every rank learns whether every rank may go on. XEP_ERR_MISMATCH names the parameter, the ranks and both values; a
- * rank with an error of its own keeps it. Collective.
+ * Every rank learns whether every rank may go on, and, with room, whether all heaps of a host fit.
+ * XEP_ERR_MISMATCH names the parameter, the ranks and both values; a rank with an error of its own keeps it.
+ * Collective.
  */
 xep_status_t xep_buffer_agree(xep_group_t *group, const xep_proposal_t *proposal);
 

@@ -23,7 +23,7 @@
 /*
  * How ranks create a buffer:
  *  1. Each alone: loads the mode, measures the shape, allocates what is its own. All agree that all could, on the same
- *     parameters and sizes.
+ *     parameters and sizes, and that the heaps of each host fit there together.
  *  2. Each opens its heap. All agree that all could: memory may be short on one of them.
  *  3. All exchange the keys of their heaps.
  *  4. Each opens its mode, which connects to the peers, and allocates the pages of its own heap that an even load
@@ -317,9 +317,24 @@ void xep_buffer_free(xep_buffer_t *buffer)
     buffer->group->transport->ops->heap_close(heap);
 }
 
+/* The agreement of step 1. A rank that looks at its own heap alone says nothing of what there is. */
+static xep_status_t propose(const xep_buffer_t *buffer, const xep_buffer_params_t *params,
+                            const xep_buffer_size_t *size, xep_status_t status)
+{
+    xep_group_t *group = buffer->group;
+    xep_room_view_t room = {0};
+    if (status == XEP_OK && group->config.room == XEP_ROOM_OF_HOST) xep_room_view(group->transport, size->bytes, &room);
+    xep_proposal_t mine = {.params = params,
+                           .by_nodes = buffer->shape.by_nodes,
+                           .bytes = size->bytes,
+                           .room = &room,
+                           .status = status};
+    return xep_buffer_agree(group, &mine);
+}
+
 /* What is made is kept in the buffer at once, so that free knows how far it came. */
-xep_status_t xep_buffer_open(xep_group_t *group, const xep_buffer_params_t *params, xep_heap_device_t *device,
-                             xep_status_t status, xep_buffer_t **buffer_p)
+static xep_status_t open_buffer(xep_group_t *group, const xep_buffer_params_t *params, xep_heap_device_t *device,
+                                xep_status_t status, xep_buffer_t **buffer_p)
 {
     xep_buffer_size_t size = XEP_BUFFER_SIZE_INIT;
     xep_status_t reached;
@@ -334,8 +349,7 @@ xep_status_t xep_buffer_open(xep_group_t *group, const xep_buffer_params_t *para
     buffer->task.run = xep_request_run_task;
     atomic_flag_clear(&buffer->entered);
     if (status == XEP_OK) status = prepare(buffer, params, &size);
-    xep_proposal_t mine = {.params = params, .by_nodes = buffer->shape.by_nodes, .bytes = size.bytes, .status = status};
-    if ((status = xep_buffer_agree(group, &mine)) != XEP_OK) goto err_free;
+    if ((status = propose(buffer, params, &size, status)) != XEP_OK) goto err_free;
     if ((status = open_heaps(buffer, params, &size)) != XEP_OK) goto err_free;
     if ((status = connect_device(buffer, &reached)) != XEP_OK) goto err_free;
     if ((status = open_mode(buffer, params, reached)) != XEP_OK) goto err_free;
@@ -351,5 +365,15 @@ xep_status_t xep_buffer_open(xep_group_t *group, const xep_buffer_params_t *para
 
 err_free:
     xep_buffer_free(buffer);
+    return status;
+}
+
+xep_status_t xep_buffer_open(xep_group_t *group, const xep_buffer_params_t *params, xep_heap_device_t *device,
+                             xep_status_t status, xep_buffer_t **buffer_p)
+{
+    const char *before = group->gathers_for;
+    if (before == NULL) group->gathers_for = "xep_buffer_create";
+    status = open_buffer(group, params, device, status, buffer_p);
+    group->gathers_for = before;
     return status;
 }

@@ -5,8 +5,8 @@
  * mapped peer stores into this rank's memory, and UCX puts into it by address, whatever is there by then.
  *
  * Leaving together: what is in flight ends here; then all ranks quiesce; then each frees what it has. A rank that does
- * not come, or is dead, or an abort, ends the wait, and the memory goes all the same: who writes into it later is not
- * one of the ranks that go on. A buffer that is broken waits 2 s at most, as some rank is probably the reason.
+ * not come, or is dead, or an abort, ends the wait, and the memory goes all the same: whoever writes into it later is
+ * not one of the ranks that go on. A buffer that is broken waits 2 s at most, as some rank is probably the reason.
  *
  * A reset:
  *  1. epochs, turns and quiets go on from the highest of all ranks, as some may have begun more operations.

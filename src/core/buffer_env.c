@@ -6,6 +6,7 @@
  */
 #include "buffer_env.h"
 
+#include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 
@@ -151,6 +152,13 @@ static xep_simd_t simd_of(const xep_config_t *config)
     return want < have ? want : have;
 }
 
+/* What the ranks of a node have of the last-level caches, each of them. */
+static uint64_t share_of_caches(const xep_buffer_t *buffer)
+{
+    const xep_shape_t *shape = &buffer->shape;
+    return xep_cache_bytes("") / shape->node_ranks[shape->node[shape->rank]];
+}
+
 /*
  * Rows that stay in the cache until their readers load them: what the ranks of a node write together has to fit there.
  * On 16 cores, a dispatch of rows of 14,336 bytes and one read of all rows received, cached and streamed, in us:
@@ -160,11 +168,15 @@ static xep_simd_t simd_of(const xep_config_t *config)
  */
 static uint64_t stream_to_others(const xep_buffer_t *buffer)
 {
-    const xep_shape_t *shape = &buffer->shape;
+    uint64_t least = xep_config_stream(&buffer->group->config), share = share_of_caches(buffer);
+    return buffer->group->config.stream != XEP_CONFIG_AUTO || share < least ? least : share;
+}
+
+static uint64_t stream_to_self(const xep_buffer_t *buffer)
+{
     uint64_t least = xep_config_stream(&buffer->group->config);
     if (buffer->group->config.stream != XEP_CONFIG_AUTO) return least;
-    uint64_t share = xep_cache_bytes("") / shape->node_ranks[shape->node[shape->rank]];
-    return share > least ? share : least;
+    return xep_cache_own_bytes(share_of_caches(buffer), least);
 }
 
 /* Bases of regions are known only now that there is a heap; the quiet words behind them are none of the mode's. */
@@ -183,7 +195,7 @@ void xep_buffer_fill_env(xep_buffer_t *buffer)
     }
     env->wire = &buffer->heap->wire;
     env->simd = simd_of(config);
-    env->stream_bytes = xep_config_stream(config);
+    env->stream_bytes = stream_to_self(buffer);
     env->stream_bytes_others = stream_to_others(buffer);
     env->part_bytes = config->part;
     env->checks_rows = config->check_rows;

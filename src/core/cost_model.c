@@ -310,16 +310,3 @@ xep_cost_path_t xep_cost_choose_path(const xep_cost_map_t *map, const xep_cost_t
             seconds[path] += time[path][operation].seconds;
     return has_company(map) && seconds[XEP_COST_NODES] < seconds[XEP_COST_FLAT] ? XEP_COST_NODES : XEP_COST_FLAT;
 }
-
-xep_cost_path_t xep_cost_expect_path(const xep_cost_map_t *map, const xep_cost_sizes_t *sizes,
-                                     const xep_cost_rates_t *rates, xep_cost_flow_t *flow,
-                                     xep_cost_time_t time[][XEP_COST_OPERATIONS])
-{
-    for (xep_cost_path_t path = XEP_COST_FLAT; path < XEP_COST_PATHS; path++)
-        for (xep_cost_operation_t operation = XEP_COST_DISPATCH; operation < XEP_COST_OPERATIONS; operation++) {
-            xep_cost_expect_flow(map, path, operation, sizes, flow);
-            xep_cost_find_time(map, xep_cost_way(sizes, path, operation), operation, sizes, rates, flow,
-                               &time[path][operation]);
-        }
-    return xep_cost_choose_path(map, (const xep_cost_time_t(*)[XEP_COST_OPERATIONS])time);
-}

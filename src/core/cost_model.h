@@ -104,12 +104,4 @@ void xep_cost_find_time(const xep_cost_map_t *map, xep_cost_path_t path, xep_cos
  */
 xep_cost_path_t xep_cost_choose_path(const xep_cost_map_t *map, const xep_cost_time_t time[][XEP_COST_OPERATIONS]);
 
-/**
- * For a buffer that is made: what is to be expected of tokens that select evenly. flow: [R] of scratch. time: as
- * above, written.
- */
-xep_cost_path_t xep_cost_expect_path(const xep_cost_map_t *map, const xep_cost_sizes_t *sizes,
-                                     const xep_cost_rates_t *rates, xep_cost_flow_t *flow,
-                                     xep_cost_time_t time[][XEP_COST_OPERATIONS]);
-
 #endif

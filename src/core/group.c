@@ -19,22 +19,35 @@ xep_status_t xep_group_fail_out(uint32_t by)
     return xep_fail(XEP_ERR_PEER, "this rank is out of the group: rank %u and others have gone on without it", by);
 }
 
-xep_status_t xep_group_check_peers(xep_group_t *group, int spares)
+static int is_spared(const xep_group_t *group, uint32_t rank, int spares)
 {
-    char why[160];
+    return rank == group->rank || (spares && xep_group_is_out(group, rank));
+}
+
+xep_status_t xep_group_check_ended(xep_group_t *group, int spares)
+{
     uint32_t dead = group->boot->ops->dead_rank(group->boot);
     if (dead < group->nranks && !(spares && xep_group_is_out(group, dead)))
         return xep_fail(XEP_ERR_PEER, "rank %u has died (the launcher says so)", dead);
     /* the launcher may not tell, or not yet; the kernel knows of the ranks on this host */
     for (uint32_t r = 0; r < group->nranks; r++) {
         const xep_peer_t *peer = &group->peers[r];
-        if (r == group->rank || (spares && xep_group_is_out(group, r))) continue;
-        if (group->transport->ops->is_gone(group->transport, r, why, sizeof why))
-            return xep_fail(XEP_ERR_PEER, "%s", why);
-        if (peer->host != group->peers[group->rank].host) continue;
+        if (is_spared(group, r, spares) || peer->host != group->peers[group->rank].host) continue;
         if (xep_host_process_gone(peer->pid, peer->start))
             return xep_fail(XEP_ERR_PEER, "rank %u has died (process %d is gone)", r, peer->pid);
     }
+    return XEP_OK;
+}
+
+/* Connections last: a rank that leaves because another has died closes its own. */
+xep_status_t xep_group_check_peers(xep_group_t *group, int spares)
+{
+    char why[160];
+    xep_status_t status = xep_group_check_ended(group, spares);
+    if (status != XEP_OK) return status;
+    for (uint32_t r = 0; r < group->nranks; r++)
+        if (!is_spared(group, r, spares) && group->transport->ops->is_gone(group->transport, r, why, sizeof why))
+            return xep_fail(XEP_ERR_PEER, "%s", why);
     return XEP_OK;
 }
 

@@ -61,6 +61,7 @@ struct xep_group {
     uint32_t buffers;               /* that were created so far, the same on every rank */
     uint64_t barriers;              /* entered so far */
     uint64_t gathers, rounds;       /* allgathers over the control heap, and rounds of them all */
+    const char *gathers_for;        /* the call that they belong to, as users know it; NULL: one of their own */
     int gave_up;                    /* in an allgather: others may be in it still */
     int traced;                     /* some rank writes a trace */
     int syncs_trace;                /* this one does, and its barriers align the clocks of it */
@@ -97,6 +98,9 @@ xep_status_t xep_group_fail_out(uint32_t by);
  * enough.
  */
 xep_status_t xep_group_check_peers(xep_group_t *group, int spares);
+
+/** The same of ranks of which it is certain: as xep_group_has_ended(). As slow. */
+xep_status_t xep_group_check_ended(xep_group_t *group, int spares);
 
 /** Whether it is known to have died. As slow. */
 int xep_group_has_died(const xep_group_t *group, uint32_t rank);

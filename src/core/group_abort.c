@@ -64,10 +64,11 @@ static void take_end(xep_group_t *group, uint32_t from, uint64_t word)
 }
 
 /*
- * By the bells of ranks that are mapped, and by the mail of others, whose word stays: after the end only a doubt is
- * news. Who sent it is there before the word is (group_mail.c).
+ * Looks whether another rank has ended the group, and then ends it here. By the bells of ranks that are mapped, and by
+ * the mail of others, whose word stays: after the end only a doubt is news. Who sent it is there before the word is
+ * (group_mail.c).
  */
-void xep_group_hear(xep_group_t *group)
+static void hear(xep_group_t *group)
 {
     uint32_t from;
     uint64_t word = xep_group_listen(group, &from);
@@ -78,7 +79,7 @@ void xep_group_hear(xep_group_t *group)
     take_end(group, atomic_load_explicit(&group->mailed_by, memory_order_relaxed), word);
 }
 
-/* Best effort: who cannot be reached is gone, or hears it from another rank. */
+/* Best effort: a rank that cannot be reached is gone, or hears it from another rank. */
 void xep_group_tell_end(xep_group_t *group)
 {
     if (!group->connected || atomic_exchange_explicit(&group->told_end, 1, memory_order_relaxed)) return;
@@ -90,7 +91,7 @@ void xep_group_tell_end(xep_group_t *group)
 
 xep_status_t xep_group_check_doubt(xep_group_t *group)
 {
-    xep_group_hear(group);
+    hear(group);
     uint64_t word = atomic_load(&group->doubted);
     if (word == 0) return XEP_OK;
     return xep_fail(XEP_ERR_ABORTED,
@@ -111,7 +112,7 @@ static const char *why_text(uint64_t word)
 
 xep_status_t xep_group_usable(xep_group_t *group)
 {
-    xep_group_hear(group);
+    hear(group);
     if (atomic_load_explicit(&group->aborted, memory_order_acquire) == 0) return XEP_OK;
     xep_group_tell_end(group);
     uint64_t word = atomic_load(&group->ended);

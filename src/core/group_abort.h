@@ -43,9 +43,6 @@ xep_status_t xep_group_check_doubt(xep_group_t *group);
 /** XEP_ERR_ABORTED, naming the rank and why, once any rank has aborted the group, else XEP_OK. Tells the others. */
 xep_status_t xep_group_usable(xep_group_t *group);
 
-/** Looks whether another rank has ended it, and then ends it here. Any thread, cheap. */
-void xep_group_hear(xep_group_t *group);
-
 /** Tells the ranks that are not mapped, unless that was done. Any thread; not in a signal handler. */
 void xep_group_tell_end(xep_group_t *group);
 

@@ -178,7 +178,7 @@ static xep_status_t gather_round(xep_group_t *group, const uint8_t *send, uint8_
                                  .value = number,
                                  .offset = share_offset(group, number, group->rank),
                                  .bytes = offsetof(share_t, data) + count,
-                                 .what = "allgather",
+                                 .what = group->gathers_for == NULL ? "allgather" : group->gathers_for,
                                  .kind = XEP_WAITS_ALLGATHER};
     mine->call = group->gathers;
     mine->bytes = bytes;

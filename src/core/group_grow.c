@@ -15,6 +15,7 @@
 #include "group_abort.h"
 #include "group_create.h"
 #include "log.h"
+#include "watch.h"
 
 enum { LOOK_MS = 100 /* most time in which rank 0 says nothing to the others */ };
 
@@ -34,8 +35,8 @@ static xep_status_t fail_late(const xep_grow_t *grow, const xep_grow_args_t *arg
 }
 
 /*
- * Of rank 0: looks for a while. XEP_INPROGRESS: not all are here. What it waits for is no word of the group's, and that
- * it has not come is no error yet: so this is no xep_group_wait(). An abort and a death are seen by xep_grow_say()
+ * Of rank 0: looks for a while. XEP_INPROGRESS: not all are here. What it waits for is not a word of the group's, and
+ * that it has not come is no error yet: so this is no xep_group_wait(). An abort and a death are seen by xep_grow_say()
  * behind it, which is never more than LOOK_MS away.
  */
 static xep_status_t look_out(xep_grow_t *grow, const xep_grow_args_t *args, int32_t timeout_ms, uint64_t deadline_ns)
@@ -68,18 +69,35 @@ static void dismiss(xep_grow_t *grow)
     (void)xep_fail(XEP_ERR_PEER, "%s", reason);
 }
 
+typedef struct outlook {
+    xep_grow_t *grow;
+    const xep_grow_args_t *args;
+} outlook_t;
+
+static void explain(void *arg, char *text, size_t bytes)
+{
+    const outlook_t *outlook = arg;
+    snprintf(text, bytes, "xep_group_grow: %u of %u newcomers came", xep_newcomers_look(outlook->grow->newcomers),
+             outlook->args->newcomers);
+}
+
 static xep_status_t await(xep_grow_t *grow, const xep_grow_args_t *args, xep_status_t status)
 {
     int32_t timeout_ms = args->timeout_ms == 0 ? grow->group->timeout_ms : args->timeout_ms;
     uint64_t deadline_ns = xep_deadline(timeout_ms);
     int leads = grow->group->rank == 0;
+    outlook_t outlook = {grow, args};
+    xep_watch_t watch;
     if (status == XEP_OK && leads) status = xep_newcomers_open(grow->group, args, grow->meeting, &grow->newcomers);
     xep_status_t said;
+    xep_watch_begin(&watch, explain, &outlook, deadline_ns);
     do {
         if (status >= 0 && leads) status = look_out(grow, args, timeout_ms, deadline_ns);
+        if (status == XEP_INPROGRESS) xep_watch_look(&watch, xep_clock_ns());
         if (status < 0) dismiss(grow); /* the address is gone before anybody returns */
         said = xep_grow_say(grow, XEP_GROW_WAIT, status, args->newcomers);
     } while (said == XEP_INPROGRESS);
+    xep_watch_end(&watch);
     return said;
 }
 
@@ -129,11 +147,13 @@ xep_status_t xep_group_make_larger(xep_group_t *group, const xep_grow_args_t *ar
         if (xep_group_is_out(group, r))
             return xep_fail(XEP_ERR_PEER, "rank %u is out, and all ranks of a group let newcomers in (a smaller group)",
                             r);
+    group->gathers_for = "xep_group_grow";
     status = await(&grow, args, status);
     if (status == XEP_OK) {
         status = build(&grow, open_transport, &made);
         status = settle(&grow, status);
     }
+    group->gathers_for = NULL;
     if (status == XEP_OK) {
         xep_boot_grow_end(made->boot);
         made->timeout_ms = group->timeout_ms;

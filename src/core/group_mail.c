@@ -35,7 +35,8 @@ static void keep(xep_inbox_t *inbox, uint32_t from, uint32_t kind, const void *d
     pthread_mutex_lock(&inbox->lock);
     xep_letter_t *letter = inbox->held[from] + bytes > MOST_HELD ? NULL : malloc(sizeof *letter + bytes);
     if (letter == NULL) {
-        xep_log(XEP_LOG_WARN, "mail of rank %u was dropped: %zu bytes of it are here already", from, inbox->held[from]);
+        xep_log(XEP_LOG_WARN, "mail from rank %u was dropped: %zu bytes of it wait to be read (at most %d)", from,
+                inbox->held[from], MOST_HELD);
     } else {
         *letter = (xep_letter_t){.from = from, .kind = kind, .bytes = bytes};
         memcpy(letter->data, data, bytes);
@@ -62,7 +63,7 @@ static void arrived(void *arg, uint32_t from, const void *message, size_t bytes)
     } else if (head.kind == XEP_MAIL_STATE || head.kind == XEP_MAIL_FRAGMENT) {
         keep(group->inbox, from, head.kind, data, head.bytes);
     } else if (head.kind != XEP_MAIL_FIRST) {
-        xep_log(XEP_LOG_WARN, "mail of rank %u that makes no sense was dropped: %zu bytes", from, bytes);
+        xep_log(XEP_LOG_WARN, "invalid mail from rank %u was dropped: kind %u, %zu bytes", from, head.kind, bytes);
     }
 }
 
@@ -105,7 +106,7 @@ xep_status_t xep_mail_send(xep_group_t *group, uint32_t rank, xep_mail_kind_t ki
         char data[XEP_MAIL_BYTES];
     } message;
     if (bytes > XEP_MAIL_BYTES)
-        return xep_fail(XEP_ERR_INVALID, "mail of %zu bytes (at most %d)", bytes, XEP_MAIL_BYTES);
+        return xep_fail(XEP_ERR_INVALID, "mail too long: %zu bytes (at most %d)", bytes, XEP_MAIL_BYTES);
     message.head = (head_t){.kind = kind, .bytes = (uint32_t)bytes};
     memcpy(message.data, data, bytes);
     return group->transport->ops->mail(group->transport, rank, &message, sizeof message.head + bytes);

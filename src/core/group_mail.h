@@ -33,7 +33,7 @@ void xep_mail_close(xep_group_t *group);
 /** Hands a message to the transport, which copies it. An error: the rank cannot be reached. Any thread. */
 xep_status_t xep_mail_send(xep_group_t *group, uint32_t rank, xep_mail_kind_t kind, const void *data, size_t bytes);
 
-/** Waits until all mail is on its way, at most so many milliseconds: who has gone or sleeps takes none. */
+/** Waits until all mail is on its way, at most so many milliseconds: a rank that has gone or sleeps takes none. */
 void xep_mail_leave(xep_group_t *group, int32_t most_ms);
 
 /**

@@ -6,6 +6,7 @@
  */
 #include "group_signal.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 
 #include "cpu.h"
@@ -14,13 +15,31 @@
 #include "group_out.h"
 #include "group_wait.h"
 
+/* For so long news of a death may be later than a connection that breaks: launchers tell within half a second. */
+enum { NEWS_NS = 600 * 1000 * 1000 };
+
+static xep_status_t look_for_dead(void *group)
+{
+    return xep_group_check_ended(group, 1) == XEP_OK ? XEP_INPROGRESS : XEP_ERR_PEER;
+}
+
+/* A rank that cannot be reached may have left since another has died: then the dead one is the reason. */
+static void blame_dead(xep_group_t *group)
+{
+    char why[400];
+    xep_wait_t wait = {.look = look_for_dead, .arg = group, .deadline_ns = xep_clock_ns() + NEWS_NS, .local = 1};
+    snprintf(why, sizeof why, "%s", xep_last_error());
+    if (xep_group_wait(group, &wait) != XEP_ERR_PEER) (void)xep_fail(XEP_ERR_PEER, "%s", why);
+}
+
 /* What the wait was for, behind why it ended; an abort is nobody's fault. */
-__attribute__((format(printf, 3, 4))) static xep_status_t explain(xep_status_t status, const char *what,
-                                                                  const char *format, ...)
+__attribute__((format(printf, 4, 5))) static xep_status_t explain(xep_group_t *group, xep_status_t status,
+                                                                  const char *what, const char *format, ...)
 {
     char detail[320];
     va_list args;
     if (status != XEP_ERR_TIMEOUT && status != XEP_ERR_PEER) return status;
+    if (status == XEP_ERR_PEER && !group->left_out) blame_dead(group);
     va_start(args, format);
     vsnprintf(detail, sizeof detail, format, args);
     va_end(args);
@@ -66,7 +85,7 @@ xep_status_t xep_group_signal_all(xep_group_t *group, xep_heap_wire_t *heap, con
         if (xep_group_is_out(group, sending.rank)) continue;
         sending.bytes = sending.rank == group->rank ? 0 : signal->bytes; /* ours are there already */
         xep_status_t status = xep_group_wait(group, &wait);
-        if (status != XEP_OK) return explain(status, signal->what, "rank %u takes no signal", sending.rank);
+        if (status != XEP_OK) return explain(group, status, signal->what, "rank %u takes no signal", sending.rank);
     }
     return XEP_OK;
 }
@@ -92,7 +111,7 @@ xep_status_t xep_group_flush(xep_group_t *group, xep_heap_wire_t *heap, uint64_t
 {
     flushing_t flushing = {.wire = &heap->wire, .what = what};
     xep_wait_t wait = {.look = try_flush, .arg = &flushing, .deadline_ns = deadline_ns, .explain = explain_flushing};
-    return explain(xep_group_wait(group, &wait), what, "bytes to peers have not left");
+    return explain(group, xep_group_wait(group, &wait), what, "bytes to peers have not left");
 }
 
 /* ---- receiving ---- */
@@ -137,11 +156,11 @@ static void list_missing(const receiving_t *receiving, char *text, size_t bytes)
     if (r < nranks) snprintf(text + used, bytes - used, " ...");
 }
 
-static xep_status_t name_missing(const receiving_t *receiving, xep_status_t status)
+static xep_status_t name_missing(xep_group_t *group, const receiving_t *receiving, xep_status_t status)
 {
     char list[256];
     list_missing(receiving, list, sizeof list);
-    return explain(status, receiving->words->what, "%s", list);
+    return explain(group, status, receiving->words->what, "%s", list);
 }
 
 static void explain_words(void *arg, char *text, size_t bytes)
@@ -187,5 +206,5 @@ xep_status_t xep_group_wait_words(xep_group_t *group, const xep_group_words_t *w
     uint64_t begin_ns = xep_clock_ns();
     xep_status_t status = xep_group_wait(group, &wait);
     if (status == XEP_ERR_TIMEOUT) ask_ranks(group, &receiving, begin_ns, deadline_ns);
-    return status == XEP_OK ? XEP_OK : name_missing(&receiving, status);
+    return status == XEP_OK ? XEP_OK : name_missing(group, &receiving, status);
 }

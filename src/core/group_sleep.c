@@ -31,7 +31,7 @@ int xep_group_lie_down(xep_group_t *group, uint32_t rank)
 
 /*
  * The kernel compares the word again, and so does not let it sleep where somebody was faster. The futex is not a
- * private one, here and in wake(): who wakes is another process, which has the word at another address.
+ * private one, here and in wake(): the one that wakes is another process, which has the word at another address.
  */
 int xep_group_sleep(xep_group_t *group, uint32_t rank, uint64_t ns)
 {

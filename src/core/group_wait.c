@@ -15,10 +15,10 @@
  * Questions are answered every 5 ms. A first sleep takes 250 us at most, and one behind three in vain 2 ms: for so
  * long a rank may not hear of a death or of the deadline.
  */
-enum { ANSWER_NS = 5 * 1000 * 1000, YIELDS = 32, SLEEP_NS = 250 * 1000, SLEEP_DOUBLES = 3 };
+enum { ANSWER_NS = 5 * 1000 * 1000, YIELDS = 12, SLEEP_NS = 250 * 1000, SLEEP_DOUBLES = 3 };
 
 /*
- * XEP_INPROGRESS, or why there is no point in waiting longer. An abort counts first: who called it does not want to
+ * XEP_INPROGRESS, or why there is no point in waiting longer. An abort counts first: whoever called it does not want to
  * hear of a deadline. Deaths last, as that costs a system call for each rank of the host; and what a rank has written
  * is seen even after its death, so it is believed dead only when a whole interval has brought nothing more.
  */

@@ -14,6 +14,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#define HASH_BEGIN 0xcbf29ce484222325ull
+
 static uint64_t hash(uint64_t h, const void *data, size_t bytes)
 {
     const unsigned char *p = data;
@@ -38,7 +40,23 @@ static uint64_t hash_kernel(void)
         if (fgets(boot_id, sizeof boot_id, f) == NULL) boot_id[0] = '\0';
         fclose(f);
     }
-    return hash(0xcbf29ce484222325ull, boot_id, strlen(boot_id));
+    return hash(HASH_BEGIN, boot_id, strlen(boot_id));
+}
+
+/* without a name it may be any */
+uint64_t xep_host_kernel(void)
+{
+    const uint64_t kernel = hash_kernel();
+    return kernel == HASH_BEGIN ? 0 : kernel;
+}
+
+uint64_t xep_host_file(const char *path)
+{
+    struct stat st;
+    const uint64_t kernel = xep_host_kernel();
+    memset(&st, 0, sizeof st);
+    if (kernel == 0 || stat(path, &st) != 0) return 0;
+    return hash(hash(kernel, &st.st_dev, sizeof st.st_dev), &st.st_ino, sizeof st.st_ino);
 }
 
 uint64_t xep_host_identity(void)

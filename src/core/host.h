@@ -15,6 +15,12 @@ uint64_t xep_host_processes(void);
 /** Equal for processes that share the network's interfaces, so that the loopback interface reaches; 0: not known. */
 uint64_t xep_host_network(void);
 
+/** Equal for processes of one kernel, in whatever containers; 0: not known. */
+uint64_t xep_host_kernel(void);
+
+/** Equal for processes of one kernel to which a path leads to the same file, by whatever name; 0: not known. */
+uint64_t xep_host_file(const char *path);
+
 /** Whether the process of this host has ended. start is what xep_host_start() said in it. */
 int xep_host_process_gone(int32_t pid, uint64_t start);
 

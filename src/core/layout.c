@@ -20,6 +20,7 @@ void xep_expert_range(uint32_t experts, uint32_t nranks, uint32_t rank, uint32_t
     if (count_p != NULL) *count_p = rank >= nranks ? 0 : base + (rank < more ? 1 : 0);
 }
 
+/* The inverse of xep_expert_range(), without a search: the first ranks own one expert more than the others. */
 uint32_t xep_expert_owner(uint32_t experts, uint32_t nranks, uint32_t expert)
 {
     uint32_t base = experts / nranks, more = experts % nranks;

@@ -48,10 +48,10 @@ uint64_t xep_members_bytes(const xep_shape_t *shape)
 static int get_memory(xep_members_t *members, uint32_t nranks, uint32_t slots, uint32_t nrequests)
 {
     members->out = calloc(nranks, 1);
-    members->heard = calloc(nranks, 1);
+    members->asked_ns = calloc(nranks, sizeof *members->asked_ns);
     members->without = calloc((size_t)nrequests + slots, nranks);
     members->missing = calloc(nrequests, WORDS * sizeof *members->missing);
-    return members->out != NULL && members->heard != NULL && members->without != NULL && members->missing != NULL &&
+    return members->out != NULL && members->asked_ns != NULL && members->without != NULL && members->missing != NULL &&
            xep_ballot_open(&members->mine, nranks, WORDS * nrequests) &&
            xep_ballot_open(&members->theirs, nranks, WORDS * nrequests);
 }
@@ -82,7 +82,7 @@ void xep_members_close(xep_buffer_t *buffer)
     xep_ballot_close(&members->theirs);
     free(members->missing);
     free(members->without);
-    free(members->heard);
+    free(members->asked_ns);
     free(members->out);
     free(members);
     buffer->members = NULL;
@@ -201,7 +201,7 @@ static int listen(xep_buffer_t *buffer)
         if (r == buffer->shape.rank || xep_ballot_suspects(&members->mine, r)) continue;
         if (!changed && members->ways->read(buffer, r)) {
             changed = adopt(buffer, r);
-            members->heard[r] = !changed && xep_ballot_is_same(&members->mine, &members->theirs);
+            if (changed || xep_ballot_is_same(&members->mine, &members->theirs)) members->asked_ns[r] = 0;
         }
     }
     return changed;
@@ -212,7 +212,7 @@ static int all_heard(const xep_buffer_t *buffer)
 {
     const xep_members_t *members = buffer->members;
     for (uint32_t r = 0; r < buffer->shape.nranks; r++)
-        if (r != buffer->shape.rank && !xep_ballot_suspects(&members->mine, r) && !members->heard[r]) return 0;
+        if (r != buffer->shape.rank && !xep_ballot_suspects(&members->mine, r) && members->asked_ns[r] != 0) return 0;
     return 1;
 }
 
@@ -224,6 +224,7 @@ static int decide(xep_buffer_t *buffer)
         if (!xep_ballot_suspects(&members->mine, r) || members->out[r]) continue;
         members->ways->tell_out(buffer, r);
         members->out[r] = 1;
+        (void)xep_ballot_set_gone(&members->mine, r);
         xep_log(XEP_LOG_WARN, "rank %u is out: %s; operations after %llu are without it", r,
                 xep_out_reason_text((xep_out_reason_t)members->mine.tallies[r].doubt),
                 (unsigned long long)members->mine.tallies[r].top / WORDS);
@@ -241,18 +242,29 @@ static int decide(xep_buffer_t *buffer)
     return 1;
 }
 
+/*
+ * The own ballot has changed: all are to say the same. A rank that had said all that it could before begins to owe that
+ * now, so whoever brought the change itself, or has just been asked, is not taken for one that was silent all the time.
+ */
+static void ask_all(xep_buffer_t *buffer)
+{
+    xep_members_t *members = buffer->members;
+    members->said_ns = xep_clock_ns();
+    for (uint32_t r = 0; r < buffer->shape.nranks; r++)
+        if (members->asked_ns[r] == 0) members->asked_ns[r] = members->said_ns;
+}
+
 /* Looking and deciding is for whoever has something new to look at, or waits for others to say the same. */
 static int agree(xep_buffer_t *buffer)
 {
     xep_members_t *members = buffer->members;
     int changed = suspect_out(buffer);
-    if (changed) memset(members->heard, 0, buffer->shape.nranks);
     changed |= listen(buffer);
+    if (changed || members->open) changed |= members->ways->learn(buffer);
     if (is_left_out(buffer)) return 0;
     if (changed) {
-        if (!members->open) members->opened_ns = xep_clock_ns();
         members->open = 1;
-        memset(members->heard, 0, buffer->shape.nranks);
+        ask_all(buffer);
         members->ways->publish(buffer);
     }
     if (!members->open) return 1;

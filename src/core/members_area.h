@@ -39,6 +39,9 @@ typedef struct xep_members_ways {
     /** Copies the ballot of rank to members->theirs; 0: there is none, it is being written, or it makes no sense. */
     int (*read)(xep_buffer_t *buffer, uint32_t rank);
 
+    /** While the ranks agree: adds to the own ballot who is known to be gone, where it matters. Whether that is new. */
+    int (*learn)(xep_buffer_t *buffer);
+
     /** Makes the own ballot known to all that it does not suspect. */
     void (*publish)(xep_buffer_t *buffer);
 
@@ -65,9 +68,9 @@ typedef struct xep_members_ways {
 } xep_members_ways_t;
 
 /** All of its functions, in a file where they are called as here. */
-#define XEP_MEMBERS_WAYS                                                                                        \
-    .bytes = bytes, .open = open, .close = close, .look = look, .read = read, .publish = publish,               \
-    .may_decide = may_decide, .is_cut_off = is_cut_off, .tell_out = tell_out, .holds = holds, .settle = settle, \
+#define XEP_MEMBERS_WAYS                                                                                          \
+    .bytes = bytes, .open = open, .close = close, .look = look, .read = read, .learn = learn, .publish = publish, \
+    .may_decide = may_decide, .is_cut_off = is_cut_off, .tell_out = tell_out, .holds = holds, .settle = settle,   \
     .ask = ask, .makes_rounds = makes_rounds, .has_begun = has_begun
 
 typedef struct xep_members_posts xep_members_posts_t; /* members_wire.c */
@@ -78,13 +81,13 @@ struct xep_members {
     uint64_t offset; /* of the area, in every heap */
     xep_members_area_t *own;
     xep_ballot_t mine, theirs;
-    int open;           /* somebody is suspected, and that is not agreed on */
-    uint8_t *out;       /* [R] out of operations that begin: a mode's env has it */
-    uint8_t *heard;     /* [R] has the same ballot, as looked at since the own one changed last */
-    uint8_t *without;   /* [nrequests + slots][R] for the out of operations, and of handles */
-    uint64_t *missing;  /* [2 * nrequests] scratch: both words of each operation in flight */
-    unsigned seen_outs; /* of the group */
-    uint64_t opened_ns;
+    int open;            /* somebody is suspected, and that is not agreed on */
+    uint8_t *out;        /* [R] out of operations that begin: a mode's env has it */
+    uint64_t *asked_ns;  /* [R] since when it has said nothing new, and not the same as this rank; 0: it has */
+    uint8_t *without;    /* [nrequests + slots][R] for the out of operations, and of handles */
+    uint64_t *missing;   /* [2 * nrequests] scratch: both words of each operation in flight */
+    unsigned seen_outs;  /* of the group */
+    uint64_t said_ns;    /* when the own ballot changed last */
     uint64_t decided_ns; /* when ranks were left out last; 0: never */
     uint64_t doubted_ns; /* when time was over; 0: nobody is doubted */
     uint32_t input;      /* a slot whose combine input is waited for, plus 1; 0: none */

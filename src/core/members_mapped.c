@@ -54,7 +54,14 @@ static int read(xep_buffer_t *buffer, uint32_t rank)
     return xep_ballot_read(&members->theirs, members->of[rank] + 1);
 }
 
-/* The ballot first, then the bells: who hears one finds what it was rung for. */
+/* Whom others know to be gone changes nothing: may_decide(). */
+static int learn(xep_buffer_t *buffer)
+{
+    (void)buffer;
+    return 0;
+}
+
+/* The ballot first, then the bells: whoever hears one finds what it was rung for. */
 static void publish(xep_buffer_t *buffer)
 {
     const xep_members_t *members = buffer->members;
@@ -102,7 +109,7 @@ static uint64_t beat_of(const xep_members_t *members, uint32_t rank)
     return atomic_load_explicit(&members->of[rank]->beat, memory_order_relaxed);
 }
 
-/* To ask is to remember: who has made a round since then counts another beat. */
+/* To ask is to remember: a rank that has made a round since then counts another beat. */
 static void ask(xep_buffer_t *buffer)
 {
     xep_members_t *members = buffer->members;

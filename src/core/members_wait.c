@@ -82,15 +82,36 @@ static uint32_t put_out_late(xep_buffer_t *buffer, is_to_blame_fn blame)
     return found;
 }
 
-/* Ranks that have not said the same since this one began to agree: as long as any operation may take. */
-static uint32_t put_out_silent(xep_buffer_t *buffer)
+/* While the ranks agree, each has as long to answer as any operation may take. */
+static uint64_t answer_ns(const xep_buffer_t *buffer)
 {
-    const xep_members_t *members = buffer->members;
+    return (uint64_t)buffer->timeout_ms * 1000000u;
+}
+
+/* Whether this rank waits for a ballot of rank, and since when: not since it began to agree, it may know more now. */
+static int owes_ballot(const xep_buffer_t *buffer, uint32_t rank, uint64_t *since_p)
+{
+    *since_p = buffer->members->asked_ns[rank];
+    return rank != buffer->shape.rank && !xep_group_is_out(buffer->group, rank) && *since_p != 0;
+}
+
+static uint32_t put_out_silent(xep_buffer_t *buffer, uint64_t now)
+{
     uint32_t found = 0;
+    uint64_t since;
     for (uint32_t r = 0; r < buffer->shape.nranks; r++)
-        if (r != buffer->shape.rank && !members->heard[r])
+        if (owes_ballot(buffer, r, &since) && now >= since + answer_ns(buffer))
             found += (uint32_t)xep_group_put_out(buffer->group, r, XEP_OUT_LATE);
     return found;
+}
+
+/* When the time of some rank is over; of none: that of a ballot that was sent at said. */
+static uint64_t patience_until(const xep_buffer_t *buffer, uint64_t said)
+{
+    uint64_t first = said, since;
+    for (uint32_t r = 0; r < buffer->shape.nranks; r++)
+        if (owes_ballot(buffer, r, &since) && since < first) first = since;
+    return first + answer_ns(buffer);
 }
 
 /* All have said the same, and it may not be decided: most ranks are elsewhere, and may go on without this one. */
@@ -104,11 +125,10 @@ static xep_status_t give_up(xep_buffer_t *buffer, uint64_t now, uint64_t *deadli
 
 static xep_status_t doubt_silent(xep_buffer_t *buffer, uint64_t now, uint64_t *deadline_p)
 {
-    uint64_t until = buffer->members->opened_ns + (uint64_t)buffer->timeout_ms * 1000000u;
+    uint64_t until = patience_until(buffer, buffer->members->said_ns);
     if (now >= until) {
-        if (put_out_silent(buffer) == 0) return give_up(buffer, now, deadline_p);
-        buffer->members->opened_ns = now;
-        until = now + (uint64_t)buffer->timeout_ms * 1000000u;
+        if (put_out_silent(buffer, now) == 0) return give_up(buffer, now, deadline_p);
+        until = patience_until(buffer, now);
     }
     *deadline_p = until;
     return XEP_OK;
@@ -137,8 +157,8 @@ xep_status_t xep_members_doubt(xep_buffer_t *buffer, uint64_t *deadline_p)
         return XEP_OK;
     }
     /*
-     * The second look. Who makes rounds waits for somebody itself: only where all make rounds are those to blame that
-     * have not called the operation.
+     * The second look. A rank that makes rounds waits for somebody itself: only where all make rounds are those to
+     * blame that have not called the operation.
      */
     members->doubted_ns = 0;
     if (put_out_late(buffer, makes_no_round) == 0 && put_out_late(buffer, has_not_called) == 0) return XEP_ERR_TIMEOUT;

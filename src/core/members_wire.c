@@ -21,7 +21,10 @@
  *
  * Two parts of a group that cannot reach each other must not both go on. So a decision takes more than half of the
  * ranks that are not known to be dead; of two halves, the one with the lowest rank. Known is what the kernel says of a
- * process of the same host, or the launcher of any. That a connection is lost is no proof.
+ * process of the same host, or the launcher of any. That a connection is lost is no proof. One rank may know, and the
+ * others not; or it has decided, with the word of a rank that dies before the others hear it, and then a decision
+ * without that one, too, takes less than it did. So ballots say who is gone in either way, and the rule goes by the
+ * ballot alone: ranks that say the same decide alike.
  *
  * A post is written by its rank alone. Its ballot carries a number, which is the signal behind it, and the next one
  * comes when the other has said that it has read this one: messages may overtake one another. A sum shows what is torn
@@ -217,7 +220,7 @@ static void publish(xep_buffer_t *buffer)
         send_ballot(buffer);
         return;
     }
-    xep_log(XEP_LOG_ERROR, "too many ranks are out (%d)", XEP_BALLOT_MOST_SUSPECTS);
+    xep_log(XEP_LOG_ERROR, "too many ranks are out (at most %d)", XEP_BALLOT_MOST_SUSPECTS);
     atomic_store(&members->own->left_out, buffer->shape.nranks + UINT64_C(1));
 }
 
@@ -245,18 +248,33 @@ void xep_members_note_ruling(xep_buffer_t *buffer, const xep_op_t *op, xep_statu
 
 /* ---- decisions ---- */
 
-/* Who is known to be dead cannot go on elsewhere; who is out has been decided against, by most. */
+/*
+ * Who is gone cannot go on elsewhere: it is known to be dead, or most have decided against it. All of this is in the
+ * ballot, so all that say the same come to the same.
+ */
 static int has_most(const xep_buffer_t *buffer)
 {
-    const xep_members_t *members = buffer->members;
+    const xep_ballot_t *mine = &buffer->members->mine;
     uint32_t all = 0, with = 0, lowest = 0;
     for (uint32_t r = 0; r < buffer->shape.nranks; r++) {
-        uint32_t here = !xep_ballot_suspects(&members->mine, r);
-        if (members->out[r] || (!here && xep_group_has_ended(buffer->group, r))) continue;
+        uint32_t here = !xep_ballot_suspects(mine, r);
+        if (!here && mine->tallies[r].gone) continue;
         if (all++ == 0) lowest = here;
         with += here;
     }
     return 2 * with + lowest > all;
+}
+
+/* Asking costs a system call for each rank of the same host, so only whoever has not most asks. */
+static int learn(xep_buffer_t *buffer)
+{
+    xep_ballot_t *mine = &buffer->members->mine;
+    int changed = 0;
+    if (has_most(buffer)) return 0;
+    for (uint32_t r = 0; r < buffer->shape.nranks; r++)
+        if (xep_ballot_suspects(mine, r) && !mine->tallies[r].gone && xep_group_has_ended(buffer->group, r))
+            changed |= xep_ballot_set_gone(mine, r);
+    return changed;
 }
 
 static int is_cut_off(const xep_buffer_t *buffer)

@@ -104,7 +104,7 @@ static void leave(guest_t *guest)
     guest->stream = -1;
 }
 
-/* Also takes back what was published: who comes later finds nobody instead of a group that is full. */
+/* Also takes back what was published: whoever comes later finds nobody instead of a group that is full. */
 static void close_door(xep_newcomers_t *newcomers)
 {
     for (int i = 0; i < DOOR; i++) leave(&newcomers->door[i]);
@@ -143,7 +143,7 @@ static int listen_to(guest_t *guest)
     return 1;
 }
 
-/* One with the key and another version is told; who has no key is nobody. */
+/* One with the key and another version is told; a process without the key is nobody. */
 static xep_status_t answer(const xep_newcomers_t *newcomers, const guest_t *guest)
 {
     char text[XEP_FRAME_TEXT] = "";
@@ -166,7 +166,7 @@ static xep_status_t answer(const xep_newcomers_t *newcomers, const guest_t *gues
     return XEP_ERR_MISMATCH;
 }
 
-/* A seat is taken only once the answer is sent: who hears "heard" is among those that the group will welcome. */
+/* A seat is taken only once the answer is sent: whoever hears "heard" is among those that the group will welcome. */
 static void seat(xep_newcomers_t *newcomers, guest_t *guest)
 {
     if (answer(newcomers, guest) == XEP_OK) {

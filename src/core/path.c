@@ -133,7 +133,7 @@ static xep_status_t choose_inboxes(const xep_buffer_params_t *params, xep_shape_
 
 /*
  * An even load at the rates of the configuration, which all ranks have: so they come to the same. Only where somebody
- * wants to know: a pass over all ranks is no part of making a buffer whose path is given.
+ * wants to know: a pass over all ranks is not part of making a buffer whose path is given.
  */
 static xep_status_t find_costs(const xep_config_t *config, const xep_buffer_params_t *params,
                                const xep_plugin_t *plugin, const xep_shape_t *shape,

@@ -22,7 +22,9 @@
 
 enum { MAX_FOLDERS = 32, NAME_BYTES = 64 };
 
-/* A mode for the memory of devices is a file of its own, xep_normal_cuda.so: who has no device never loads it. */
+/*
+ * A mode for the memory of devices is a file of its own, xep_normal_cuda.so: a process without a device never loads it.
+ */
 #define CUDA_SUFFIX "_cuda"
 
 typedef struct folders {

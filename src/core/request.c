@@ -79,7 +79,7 @@ const xep_request_t *xep_request_in_turn(const xep_buffer_t *buffer)
 {
     for (uint32_t i = 0; i < buffer->nrequests; i++) {
         const xep_request_t *req = &buffer->requests[i];
-        if (req->state != XEP_REQUEST_ACTIVE || req->op.kind != XEP_OP_DISPATCH) continue;
+        if (req->state != XEP_REQUEST_ACTIVE || req->op.kind == XEP_OP_COMBINE) continue;
         if (req->op.turn + buffer->shape.slots <= buffer->turn) return req;
     }
     return NULL;
@@ -88,11 +88,10 @@ const xep_request_t *xep_request_in_turn(const xep_buffer_t *buffer)
 const xep_request_t *xep_request_held_by(const xep_request_t *req)
 {
     const xep_buffer_t *buffer = req->buffer;
-    if (req->op.kind != XEP_OP_DISPATCH) return NULL;
+    if (req->op.kind == XEP_OP_COMBINE) return NULL;
     for (uint32_t i = 0; i < buffer->nrequests; i++) {
         const xep_request_t *other = &buffer->requests[i];
-        if (other->state == XEP_REQUEST_DEFERRED && other->op.kind == XEP_OP_DISPATCH &&
-            other->op.epoch < req->op.epoch)
+        if (other->state == XEP_REQUEST_DEFERRED && other->op.kind != XEP_OP_COMBINE && other->op.epoch < req->op.epoch)
             return other;
     }
     return xep_request_in_turn(buffer);

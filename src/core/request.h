@@ -19,7 +19,7 @@
 
 typedef enum {
     XEP_REQUEST_FREE,
-    XEP_REQUEST_DEFERRED, /* begins when the request it comes after is done and, a dispatch, when its turn has come */
+    XEP_REQUEST_DEFERRED, /* begins when the request it comes after is done and, no combine, when its turn has come */
     XEP_REQUEST_ACTIVE,
     XEP_REQUEST_DONE
 } xep_request_state_t;
@@ -65,8 +65,8 @@ void xep_request_unfollow(xep_request_t *req);
 xep_status_t xep_request_after_status(const xep_request_t *req);
 
 /**
- * The dispatch that the next one must wait for, or NULL. A mode counts on it that turn n begins only after turn
- * n - slots is complete here: what it keeps for a turn is used again then, and the peers know that it is.
+ * The dispatch, or next piece, that the next one must wait for, or NULL. A mode counts on it that turn n begins only
+ * after turn n - slots is complete here: what it keeps for a turn is used again then, and the peers know that it is.
  */
 const xep_request_t *xep_request_in_turn(const xep_buffer_t *buffer);
 

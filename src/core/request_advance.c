@@ -17,18 +17,22 @@
 #include "staging_look.h"
 #include "staging_show.h"
 
-/* A turn is used up by a dispatch that has begun, so that one that the mode refuses leaves no gap. */
+/*
+ * A turn is used up by what has begun, so that a dispatch that the mode refuses leaves no gap. A next piece has one of
+ * its own; its handle keeps that of the dispatch.
+ */
 xep_status_t xep_request_call_mode(xep_request_t *req)
 {
     xep_buffer_t *buffer = req->buffer;
     const xep_plugin_t *plugin = buffer->plugin.plugin;
     xep_members_choose(req);
     if (req->op.kind == XEP_OP_COMBINE) return plugin->combine(buffer->mode, &req->op);
-    if (req->op.kind == XEP_OP_NEXT) return plugin->next(buffer->mode, &req->op);
+    const int next = req->op.kind == XEP_OP_NEXT;
     req->op.turn = buffer->turn;
-    xep_status_t status = plugin->dispatch(buffer->mode, &req->op);
+    xep_status_t status = next ? plugin->next(buffer->mode, &req->op) : plugin->dispatch(buffer->mode, &req->op);
     if (status != XEP_OK) return status;
-    req->handle->turn = buffer->turn++;
+    if (!next) req->handle->turn = buffer->turn;
+    buffer->turn++;
     return XEP_OK;
 }
 
@@ -44,7 +48,7 @@ static void begin_deferred(xep_request_t *req)
     }
     if (xep_request_held_by(req) != NULL) return;
     req->state = XEP_REQUEST_ACTIVE;
-    req->buffer->deferred -= req->op.kind == XEP_OP_DISPATCH;
+    req->buffer->deferred -= req->op.kind != XEP_OP_COMBINE;
     status = xep_request_call_mode(req);
     xep_request_unfollow(req);
     if (status != XEP_OK) {

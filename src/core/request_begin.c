@@ -14,17 +14,20 @@
 #include "request_advance.h"
 #include "request_end.h"
 #include "staging_take.h"
+#include "staging_wait.h"
 #include "trace.h"
 
 /*
- * Dispatches begin in the order of their calls, on every rank: all ranks must take part in a turn, so one that never
- * begins, because what it comes after has failed, has no turn. So what is called behind one that has not begun waits.
- * While the ranks agree on who is out nothing begins.
+ * Dispatches and next pieces begin in the order of their calls, on every rank: all ranks must take part in a turn, so
+ * one that never begins, because what it comes after has failed, has no turn. So what is called behind one that has not
+ * begun waits. While the ranks agree on who is out nothing begins. A dispatch whose turn has not come is refused; a
+ * next piece has its slot already, and waits.
  */
 static int begins_now(const xep_buffer_t *buffer, xep_op_kind_t kind, const xep_request_t *after)
 {
     if (buffer->members != NULL && buffer->members->open) return 0;
-    return after == NULL && (kind != XEP_OP_DISPATCH || buffer->deferred == 0);
+    if (kind == XEP_OP_NEXT && xep_request_in_turn(buffer) != NULL) return 0;
+    return after == NULL && (kind == XEP_OP_COMBINE || buffer->deferred == 0);
 }
 
 /*
@@ -45,7 +48,7 @@ static xep_status_t launch(xep_request_t *req, xep_request_t *after, xep_handle_
     if (!begins_now(buffer, req->op.kind, after)) {
         req->state = XEP_REQUEST_DEFERRED;
         xep_request_follow(req, after, cached);
-        buffer->deferred += req->op.kind == XEP_OP_DISPATCH;
+        buffer->deferred += req->op.kind != XEP_OP_COMBINE;
     } else {
         req->state = XEP_REQUEST_ACTIVE;
         status = xep_request_call_mode(req);
@@ -124,6 +127,7 @@ static xep_status_t begin_dispatch(xep_buffer_t *buffer, const xep_dispatch_args
     status = launch(req, args->after, args->cached, args->timeout_ms);
     if (status != XEP_OK) return status;
     note_dispatch(handle, req);
+    xep_staging_stay(req);
     *req_p = req;
     return XEP_OK;
 }
@@ -145,6 +149,7 @@ static xep_status_t begin_combine(xep_handle_t *handle, const xep_combine_args_t
     status = launch(req, args->after, NULL, args->timeout_ms);
     if (status != XEP_OK) return status;
     handle->in_flight = req;
+    xep_staging_stay(req);
     *req_p = req;
     return XEP_OK;
 }
@@ -160,7 +165,6 @@ static xep_status_t begin_next(xep_handle_t *handle, const xep_combine_args_t *o
     req->handle = handle;
     req->op.kind = XEP_OP_NEXT;
     req->op.slot = handle->slot;
-    req->op.turn = handle->turn;
     req->op.dispatch = &req->dispatch;
     req->op.combine = outputs != NULL ? &req->combine : NULL;
     req->op.recv = &handle->recv;

@@ -70,7 +70,7 @@ static void finish(xep_request_t *req, xep_status_t status)
     if (req->begin_ns != 0) xep_request_trace_end(req);
     xep_wait_times_add(&req->buffer->waits, &req->op, wanted_waits(req));
     req->buffer->active--;
-    if (req->state == XEP_REQUEST_DEFERRED && req->op.kind == XEP_OP_DISPATCH) req->buffer->deferred--;
+    if (req->state == XEP_REQUEST_DEFERRED && req->op.kind != XEP_OP_COMBINE) req->buffer->deferred--;
     atomic_fetch_sub_explicit(&req->buffer->group->active, 1, memory_order_relaxed);
     xep_request_unfollow(req);
     release_handle(req);

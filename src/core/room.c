@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "error.h"
+#include "host.h"
 
 enum { PATH_BYTES = 4096, GROUP_BYTES = 1024 };
 
@@ -86,16 +87,26 @@ static uint64_t free_of_group(const char *root, const cgroup_files_t *files, con
     return limit > used ? limit - used : 0;
 }
 
+static void add_group(const char *root, const cgroup_files_t *files, const char *folder, xep_room_t *room)
+{
+    char path[PATH_BYTES];
+    xep_room_source_t *place = &room->source[XEP_ROOM_GROUPS];
+    uint64_t bytes = free_of_group(root, files, folder);
+    for (int i = XEP_ROOM_GROUPS; i < XEP_ROOM_SOURCES; i++)
+        if (room->source[i].bytes > place->bytes) place = &room->source[i];
+    if (bytes >= place->bytes) return; /* no limit, or there are others that matter more */
+    snprintf(path, sizeof path, "%s%s", root, folder);
+    *place = (xep_room_source_t){.id = xep_host_file(path), .bytes = bytes};
+}
+
 /* Of the group and of all that it is in: each has a limit of its own, and all that is used inside counts there. */
-static uint64_t free_of_groups(const char *root, const cgroup_files_t *files)
+static void add_groups(const char *root, const cgroup_files_t *files, xep_room_t *room)
 {
     char folder[GROUP_BYTES];
-    uint64_t least = UINT64_MAX;
     find_group(root, files, folder, sizeof folder);
     for (;;) {
-        uint64_t room = free_of_group(root, files, folder);
-        if (room < least) least = room;
-        if (strlen(folder) <= strlen(files->folder)) return least;
+        add_group(root, files, folder, room);
+        if (strlen(folder) <= strlen(files->folder)) return;
         *strrchr(folder, '/') = '\0';
     }
 }
@@ -109,18 +120,23 @@ static uint64_t free_to_promise(const char *root)
     return limit > promised ? (limit - promised) * 1024 : 0;
 }
 
-/* The least of what the machine has and would promise, and of what each version of control groups allows; both may be
- * there. */
+void xep_room_see(const char *root, xep_room_t *room)
+{
+    uint64_t kib = read_named(root, "/proc/meminfo", "MemAvailable"), machine = xep_host_kernel();
+    for (int i = 0; i < XEP_ROOM_SOURCES; i++) room->source[i] = (xep_room_source_t){.bytes = UINT64_MAX};
+    if (kib != 0) kib += read_named(root, "/proc/meminfo", "SwapFree");
+    room->source[XEP_ROOM_MACHINE] = (xep_room_source_t){machine, kib == 0 ? UINT64_MAX : kib * 1024};
+    room->source[XEP_ROOM_PROMISE] = (xep_room_source_t){machine, free_to_promise(root)};
+    for (size_t i = 0; i < sizeof versions / sizeof versions[0]; i++) add_groups(root, &versions[i], room);
+}
+
 uint64_t xep_room_free(const char *root)
 {
-    uint64_t kib = read_named(root, "/proc/meminfo", "MemAvailable");
-    uint64_t least = kib == 0 ? UINT64_MAX : (kib + read_named(root, "/proc/meminfo", "SwapFree")) * 1024;
-    uint64_t promise = free_to_promise(root);
-    if (promise < least) least = promise;
-    for (size_t i = 0; i < sizeof versions / sizeof versions[0]; i++) {
-        uint64_t room = free_of_groups(root, &versions[i]);
-        if (room < least) least = room;
-    }
+    xep_room_t room;
+    uint64_t least = UINT64_MAX;
+    xep_room_see(root, &room);
+    for (int i = 0; i < XEP_ROOM_SOURCES; i++)
+        if (room.source[i].bytes < least) least = room.source[i].bytes;
     return least;
 }
 

@@ -31,7 +31,9 @@ xep_status_t xep_shrink_open(xep_shrink_t *shrink, xep_group_t *group)
 {
     *shrink = (xep_shrink_t){.group = group, .nranks = group->nranks, .words = (group->nranks + 63) / 64};
     if (state_bytes(shrink) > XEP_MAIL_BYTES)
-        return xep_fail(XEP_ERR_UNSUPPORTED, "a group of %u ranks is too large to shrink", group->nranks);
+        return xep_fail(XEP_ERR_UNSUPPORTED,
+                        "a group of %u ranks is too large to shrink: %zu bytes of mail (at most %d)", group->nranks,
+                        state_bytes(shrink), XEP_MAIL_BYTES);
     shrink->mine = calloc(1, state_bytes(shrink));
     shrink->of = calloc(group->nranks, sizeof *shrink->of);
     shrink->gone = calloc(group->nranks, sizeof *shrink->gone);
@@ -185,8 +187,8 @@ static void take_state(xep_shrink_t *shrink, const xep_letter_t *letter)
     xep_state_t **of = &shrink->of[letter->from];
     uint64_t sequence;
     if (letter->bytes != state_bytes(shrink)) {
-        xep_log(XEP_LOG_WARN, "mail of rank %u that makes no sense was dropped: %zu bytes", letter->from,
-                letter->bytes);
+        xep_log(XEP_LOG_WARN, "invalid mail from rank %u was dropped: %zu bytes (%zu)", letter->from, letter->bytes,
+                state_bytes(shrink));
         return;
     }
     memcpy(&sequence, letter->data, sizeof sequence);

@@ -10,6 +10,7 @@
  *        the mode does not begin early. The operation then begins as on the host.
  *  look  while it goes on: rows come in parts, behind each of which there is a note. Those that are not there yet are
  *        op.coming, and the mode does without them. The biases of a combine are there with the last part.
+ *        In a mode that begins in the call (XEP_BEGINS_IN_CALL) the call goes on with this until all are there.
  *  came  when all rows of a rank are there, which the mode tells while it waits for others: their copies to the device
  *        are enqueued.
  *  show  when the mode has ended it: copies of what came, to the memory of the slot and to the caller's, are enqueued

@@ -19,7 +19,7 @@ typedef struct staged_matrix {
 /** Enqueues the copies of all that have rows. */
 xep_status_t xep_staging_copy(const xep_buffer_t *buffer, const staged_matrix_t *matrices, size_t count, void *stream);
 
-/** XEP_ERR_INVALID: what has rows is no memory of the device. */
+/** XEP_ERR_INVALID: what has rows is not memory of the device. */
 xep_status_t xep_staging_check(const xep_buffer_t *buffer, const char *name, const void *address, uint64_t rows);
 
 /** XEP_ERR_INVALID: the stream is of another device, or being captured. */

@@ -44,7 +44,7 @@ static xep_status_t get_memory(xep_buffer_t *buffer, uint64_t bytes)
     return device->ops->allocate(device, XEP_MEMORY_HOST, bytes, &staging->layout);
 }
 
-/* In device memory what is no expert counts for nobody: the dispatch refuses it. */
+/* In device memory an index that is not an expert counts for nobody: the dispatch refuses it. */
 static void mask_wrong(const xep_layout_args_t *args, void *idx)
 {
     const uint64_t selections = args->tokens * args->topk;

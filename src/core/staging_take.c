@@ -93,7 +93,8 @@ static xep_status_t take_whole(const xep_request_t *req, const staged_matrix_t *
 static xep_status_t take_rows(xep_request_t *req, const staged_matrix_t *rows, const staged_matrix_t *behind,
                               size_t count, void *stream)
 {
-    if (req->buffer->plugin.plugin->begins_early) return take_in_parts(req, rows, behind, count, stream);
+    const int is_padded = req->op.kind == XEP_OP_COMBINE && req->handle->recv.arrangement == XEP_ROWS_BY_EXPERT_PADDED;
+    if (req->buffer->plugin.plugin->begins_early && !is_padded) return take_in_parts(req, rows, behind, count, stream);
     xep_status_t status = take_whole(req, rows, stream);
     if (status == XEP_OK) status = xep_staging_copy(req->buffer, behind, count, stream);
     return status == XEP_OK ? xep_staging_note(req->buffer, stream) : status;
@@ -146,8 +147,11 @@ static xep_status_t check_told(const xep_buffer_t *buffer, const xep_dispatch_ar
     xep_device_t *device = &buffer->device->device;
     slot->stats = a->expert_stats;
     slot->rows = NULL;
-    if (a->recv_rows_p != NULL && device->ops->check(device, "recv_rows_p", a->recv_rows_p) == XEP_OK)
+    if (device->ops->check_host(device, "recv_rows_p", a->recv_rows_p) != XEP_OK) {
+        xep_status_t status = device->ops->check(device, "recv_rows_p", a->recv_rows_p);
+        if (status != XEP_OK) return status;
         slot->rows = a->recv_rows_p;
+    }
     return xep_staging_check(buffer, "expert_stats", a->expert_stats, a->expert_stats != NULL);
 }
 
@@ -216,7 +220,7 @@ static xep_status_t check_outs(const xep_request_t *req)
     const uint64_t tokens = req->handle->tokens;
     if (a->missing != NULL)
         return xep_fail(XEP_ERR_UNSUPPORTED,
-                        "missing cannot be told in device memory (NULL: all ranks are in every sum)");
+                        "invalid missing: not NULL (NULL in device memory, where all ranks are in every sum)");
     xep_status_t status = xep_staging_check(buffer, "out", a->out, tokens);
     return status == XEP_OK ? xep_staging_check(buffer, "out_weights", a->out_weights, tokens) : status;
 }

@@ -6,6 +6,7 @@
 #include <stdio.h>
 
 #include "group_wait.h"
+#include "request.h"
 #include "request_advance.h"
 #include "request_end.h"
 #include "rest.h"
@@ -13,12 +14,15 @@
 typedef struct stream_look {
     xep_buffer_t *buffer;
     xep_waits_kind_t kind;
+    const xep_request_t *req; /* whose rows are coming; NULL: the call has not begun */
 } stream_look_t;
 
 static xep_status_t look_at_stream(void *arg)
 {
     const stream_look_t *look = arg;
     xep_request_advance_all(look->buffer);
+    if (look->req != NULL)
+        return look->req->state == XEP_REQUEST_ACTIVE && look->req->op.coming != 0 ? XEP_INPROGRESS : XEP_OK;
     return look->buffer->device->ops->reached(look->buffer->device, 0);
 }
 
@@ -28,8 +32,8 @@ static void explain_stream(void *arg, char *text, size_t bytes)
     const char *what = look->kind == XEP_WAITS_DISPATCH  ? "dispatch"
                        : look->kind == XEP_WAITS_COMBINE ? "combine"
                                                          : "layout";
-    snprintf(text, bytes, "%s of mode %s, which begins when its stream has come to it", what,
-             look->buffer->plugin.plugin->name);
+    snprintf(text, bytes, "%s of mode %s, which %s when its stream has come to it", what,
+             look->buffer->plugin.plugin->name, look->req == NULL ? "begins" : "sends its rows");
 }
 
 /* For others that ask: it has not begun, and waits for none of them. */
@@ -50,7 +54,7 @@ xep_status_t xep_staging_note(xep_buffer_t *buffer, void *stream)
 /* After an error the stream may still come to the copies, which write into the slot: so it takes a reset. */
 xep_status_t xep_staging_wait(xep_buffer_t *buffer, xep_waits_kind_t kind, int32_t timeout_ms)
 {
-    stream_look_t look = {buffer, kind};
+    stream_look_t look = {.buffer = buffer, .kind = kind};
     xep_wait_t wait = {.look = look_at_stream,
                        .arg = &look,
                        .deadline_ns = xep_deadline(timeout_ms),
@@ -64,4 +68,26 @@ xep_status_t xep_staging_wait(xep_buffer_t *buffer, xep_waits_kind_t kind, int32
     snprintf(text, sizeof text, "%.700s; %s", xep_last_error(), what);
     xep_request_end_all(buffer, XEP_ERR_BROKEN, text);
     return xep_fail(status, "%s", text);
+}
+
+/* The call has begun, and so what it waits for in vain is told by its request. */
+void xep_staging_stay(xep_request_t *req)
+{
+    xep_buffer_t *buffer = req->buffer;
+    stream_look_t look = {.buffer = buffer,
+                          .kind = req->op.kind == XEP_OP_DISPATCH ? XEP_WAITS_DISPATCH : XEP_WAITS_COMBINE,
+                          .req = req};
+    xep_wait_t wait = {.look = look_at_stream,
+                       .arg = &look,
+                       .deadline_ns = xep_deadline(req->timeout_ms),
+                       .explain = explain_stream};
+    char what[200], text[XEP_REASON_BYTES];
+    if (buffer->plugin.plugin->begins_early != XEP_BEGINS_IN_CALL || req->op.coming == 0 ||
+        req->state != XEP_REQUEST_ACTIVE)
+        return;
+    xep_status_t status = xep_group_wait(buffer->group, &wait);
+    if (status == XEP_OK || status == XEP_ERR_ABORTED || req->state != XEP_REQUEST_ACTIVE) return;
+    explain_stream(&look, what, sizeof what);
+    snprintf(text, sizeof text, "%.700s; %s", xep_last_error(), what);
+    xep_request_break(req, status, text);
 }

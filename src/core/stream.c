@@ -244,8 +244,8 @@ xep_status_t xep_stream_recv_frame(int stream, xep_frame_t *frame, const xep_pat
     if (status != XEP_OK) return status;
     frame->text[XEP_FRAME_TEXT - 1] = '\0';
     if (frame->magic != MAGIC || frame->kind < XEP_FRAME_HELLO || frame->kind > XEP_FRAME_VERDICT)
-        return xep_fail(XEP_ERR_PROTOCOL, "what came over the connection makes no sense: %x, %x", frame->magic,
-                        frame->kind);
+        return xep_fail(XEP_ERR_PROTOCOL, "invalid frame over the connection: magic %x (%x), kind %u (%d to %d)",
+                        frame->magic, (uint32_t)MAGIC, frame->kind, XEP_FRAME_HELLO, XEP_FRAME_VERDICT);
     return XEP_OK;
 }
 

@@ -29,7 +29,7 @@ typedef struct member {
 /*
  * job: written by the caller (round + 1), read by members, orders fn and arg before the round.
  * busy: members count down, the caller waits for 0. Each on a line of its own, with the number of
- * threads asleep on it: who changes the word wakes only when there are any. Both sides are
+ * threads asleep on it: whoever changes the word wakes only when there are any. Both sides are
  * sequentially consistent, so that either the sleeper sees the new word or the waker sees the sleeper.
  */
 typedef struct word {

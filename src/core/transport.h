@@ -31,6 +31,14 @@ struct xep_heap_wire {
     size_t key_bytes; /* differs from rank to rank */
 };
 
+/** Shared memory of one kind, from which a rank's heaps may come. Exchanged as bytes. */
+typedef struct xep_shared_room {
+    uint64_t id;    /* equal for ranks that draw from the same; 0: this rank has none of the kind */
+    uint64_t bytes; /* that are free */
+    uint64_t heaps; /* how many of the size asked about can be had of it now */
+} xep_shared_room_t;
+enum { XEP_SHARED_SYSV, XEP_SHARED_POSIX, XEP_SHARED_KINDS };
+
 typedef struct xep_transport_ops {
     const char *name;
 
@@ -43,6 +51,9 @@ typedef struct xep_transport_ops {
      */
     xep_status_t (*connect)(xep_transport_t *transport, uint32_t rank, uint32_t nranks, const void *const *addresses,
                             const size_t *bytes, const uint8_t *may_map);
+
+    /** What heaps of so many bytes could come from, all ids 0 where they need no shared memory. Local. */
+    void (*shared_room)(xep_transport_t *transport, uint64_t bytes, xep_shared_room_t rooms[XEP_SHARED_KINDS]);
 
     /** Allocates bytes (the first touch is the caller's where the kind of memory allows it). Local. */
     xep_status_t (*heap_open)(xep_transport_t *transport, uint64_t bytes, xep_heap_wire_t **heap_p);

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 
 #include "cuda_heap.h"
+#include "cuda_kept.h"
 #include "cuda_work.h"
 #include "error.h"
 
@@ -32,6 +33,7 @@ static void close_device(xep_heap_device_t *device)
     if (cuda->context != NULL) {
         xep_cuda_enter(cuda);
         xep_cuda_heap_close(cuda);
+        xep_cuda_kept_close(cuda);
         if (cuda->marked != NULL) cuda->driver.event_destroy(cuda->marked);
         for (uint32_t i = 0; i < cuda->nnotes; i++) cuda->driver.event_destroy(cuda->notes[i]);
         if (cuda->stop != NULL) cuda->driver.host_free(cuda->stop);
@@ -45,11 +47,11 @@ static void close_device(xep_heap_device_t *device)
 static const xep_device_ops_t device_ops = {
     .size = sizeof(xep_device_ops_t),
     .map = xep_cuda_heap_map,
-    .allocate = xep_cuda_work_allocate,
-    .release = xep_cuda_work_release,
-    .load = xep_cuda_work_load,
+    .allocate = xep_cuda_kept_allocate,
+    .release = xep_cuda_kept_release,
+    .load = xep_cuda_kept_load,
     .find = xep_cuda_work_find,
-    .unload = xep_cuda_work_unload,
+    .unload = xep_cuda_kept_unload,
     .launch = xep_cuda_work_launch,
     .copy = xep_cuda_work_copy,
     .fill = xep_cuda_work_fill,
@@ -59,6 +61,7 @@ static const xep_device_ops_t device_ops = {
     .check = xep_cuda_work_check,
     .is_captured = xep_cuda_work_is_captured,
     .sync = xep_cuda_work_sync,
+    .check_host = xep_cuda_work_check_host,
 };
 
 static const xep_heap_device_ops_t heap_ops = {

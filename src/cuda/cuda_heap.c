@@ -91,7 +91,7 @@ xep_status_t xep_cuda_heap_connect(xep_heap_device_t *device, uint32_t rank, uin
     xep_cuda_enter(cuda);
     for (uint32_t r = 0; r < nranks && status == XEP_OK; r++) {
         if (bytes[r] != sizeof(xep_cuda_key_t))
-            status = xep_fail(XEP_ERR_PROTOCOL, "rank %u sent a key of %zu bytes (%zu)", r, bytes[r],
+            status = xep_fail(XEP_ERR_PROTOCOL, "invalid key from rank %u: %zu bytes (%zu)", r, bytes[r],
                               sizeof(xep_cuda_key_t));
         else status = reach(cuda, r, keys[r]);
     }

@@ -15,6 +15,9 @@ typedef struct xep_cuda_key {
     uint32_t reserved;
 } xep_cuda_key_t;
 
+typedef struct xep_cuda_block xep_cuda_block_t;
+typedef struct xep_cuda_module xep_cuda_module_t;
+
 typedef struct xep_cuda_device {
     xep_heap_device_t heap; /* first */
     xep_cuda_driver_t driver;
@@ -23,9 +26,11 @@ typedef struct xep_cuda_device {
     cuda_handle_t *notes; /* [nnotes] events */
     uint32_t nnotes;
     xep_cuda_key_t key;
-    uint32_t *stop;  /* pinned */
-    void **mapped;   /* [nranks] */
-    uint8_t *opened; /* [nranks] 1: by a handle, to be closed */
+    xep_cuda_block_t *blocks;   /* memory of modes */
+    xep_cuda_module_t *modules; /* and their kernels */
+    uint32_t *stop;             /* pinned */
+    void **mapped;              /* [nranks] */
+    uint8_t *opened;            /* [nranks] 1: by a handle, to be closed */
     uint32_t rank, nranks;
 } xep_cuda_device_t;
 

@@ -8,7 +8,6 @@
 #include "cuda_work.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "error.h"
 
@@ -17,37 +16,6 @@ static xep_status_t end(xep_cuda_device_t *cuda, cuda_result_t result, const cha
 {
     xep_cuda_leave(cuda);
     return xep_cuda_check(&cuda->driver, result, what);
-}
-
-/*
- * The zeros of device memory are written on the default stream, and this does not wait for them: sync() does, before
- * the memory is used on another stream. cuMemAlloc() refuses 0 bytes, so there is at least one.
- */
-xep_status_t xep_cuda_work_allocate(xep_device_t *device, xep_memory_t memory, uint64_t bytes, void **memory_p)
-{
-    xep_cuda_device_t *cuda = xep_cuda_of(device);
-    cuda_address_t address = 0;
-    void *pinned = NULL;
-    cuda_result_t result;
-    if (bytes == 0) bytes = 1;
-    xep_cuda_enter(cuda);
-    if (memory == XEP_MEMORY_HOST) result = cuda->driver.host_allocate(&pinned, bytes, 0);
-    else result = cuda->driver.memory_allocate(&address, bytes);
-    if (result == CUDA_DONE && pinned != NULL) memset(pinned, 0, bytes);
-    if (result == CUDA_DONE && pinned == NULL) result = cuda->driver.memory_set(address, 0, bytes);
-    xep_status_t status = end(cuda, result, "allocate memory for the lists of a buffer");
-    if (status == XEP_OK) *memory_p = pinned != NULL ? pinned : (void *)address;
-    return status;
-}
-
-void xep_cuda_work_release(xep_device_t *device, xep_memory_t memory, void *address)
-{
-    xep_cuda_device_t *cuda = xep_cuda_of(device);
-    if (address == NULL) return;
-    xep_cuda_enter(cuda);
-    if (memory == XEP_MEMORY_HOST) cuda->driver.host_free(address);
-    else cuda->driver.memory_free((cuda_address_t)address);
-    xep_cuda_leave(cuda);
 }
 
 /* Memory that is not pinned would be copied by the driver with the host waiting in the call. */
@@ -66,20 +34,6 @@ void xep_cuda_work_unpin(xep_heap_device_t *device, void *base)
     xep_cuda_leave(cuda);
 }
 
-/* Kernels are for one architecture, and as a text that the driver compiles for later ones: if it is as new as that. */
-xep_status_t xep_cuda_work_load(xep_device_t *device, const void *image, void **module_p)
-{
-    xep_cuda_device_t *cuda = xep_cuda_of(device);
-    xep_cuda_enter(cuda);
-    xep_status_t status = end(cuda, cuda->driver.module_load(module_p, image), "load them");
-    if (status == XEP_OK || status == XEP_ERR_NO_MEMORY) return status;
-    return xep_fail(
-        XEP_ERR_UNSUPPORTED,
-        "CUDA device %d does not run the kernels of the mode (they take compute capability 9.0 or later, and "
-        "a driver no older than the nvcc that built them): %.300s",
-        cuda->heap.number, xep_last_error());
-}
-
 /*
  * A kernel gets 48 KiB of dynamic shared memory at most, unless it is told before its first launch that it may have
  * more: so that is asked for here, and a launch needs no check.
@@ -93,15 +47,6 @@ xep_status_t xep_cuda_work_find(xep_device_t *device, void *module, const char *
     if (result == CUDA_DONE)
         result = cuda->driver.function_attribute(*kernel_p, CUDA_KERNEL_SHARED_BYTES, (int)shared_bytes);
     return end(cuda, result, "find a kernel of the mode");
-}
-
-void xep_cuda_work_unload(xep_device_t *device, void *module)
-{
-    xep_cuda_device_t *cuda = xep_cuda_of(device);
-    if (module == NULL) return;
-    xep_cuda_enter(cuda);
-    cuda->driver.module_unload(module);
-    xep_cuda_leave(cuda);
 }
 
 /* Kernels take one struct by value. The driver copies it during the call, so it may lie on the caller's stack. */
@@ -162,7 +107,8 @@ xep_status_t xep_cuda_work_check_stream(xep_device_t *device, void *stream)
     if (stream != NULL) result = cuda->driver.stream_context(stream, &context);
     xep_cuda_leave(cuda);
     if (result == CUDA_DONE && context == cuda->context) return XEP_OK;
-    return xep_fail(XEP_ERR_INVALID, "invalid stream: %p is not a stream of CUDA device %d, which the buffer is on",
+    return xep_fail(XEP_ERR_INVALID,
+                    "invalid stream: %p is of another context (CUDA device %d, in the context that the buffer is in)",
                     stream, cuda->heap.number);
 }
 
@@ -245,28 +191,39 @@ xep_status_t xep_cuda_work_reached(xep_heap_device_t *device, uint32_t number)
     return XEP_INPROGRESS;
 }
 
-/*
- * An address that the kernel cannot read would break the context, with all that the program has in it. What the driver
- * does not know at all is ordinary memory of the host.
- */
-xep_status_t xep_cuda_work_check(xep_device_t *device, const char *name, const void *address)
+/* Of the device with this number; -1: what the driver does not know at all is ordinary memory of the host, too. */
+static int device_of(xep_cuda_device_t *cuda, const void *address)
 {
-    xep_cuda_device_t *cuda = xep_cuda_of(device);
     unsigned kind = 0;
-    int number = cuda->heap.number;
-    if (address == NULL) return XEP_OK;
+    int number = -1;
     xep_cuda_enter(cuda);
     cuda_result_t result = cuda->driver.pointer_attribute(&kind, CUDA_POINTER_MEMORY, (cuda_address_t)address);
     if (result == CUDA_DONE && kind == CUDA_MEMORY_DEVICE)
         result = cuda->driver.pointer_attribute(&number, CUDA_POINTER_DEVICE, (cuda_address_t)address);
     xep_cuda_leave(cuda);
-    if (result != CUDA_DONE || kind != CUDA_MEMORY_DEVICE)
+    return result == CUDA_DONE ? number : -1;
+}
+
+/* An address that the kernel cannot read would break the context, with all that the program has in it. */
+xep_status_t xep_cuda_work_check(xep_device_t *device, const char *name, const void *address)
+{
+    xep_cuda_device_t *cuda = xep_cuda_of(device);
+    const int number = address == NULL ? cuda->heap.number : device_of(cuda, address);
+    if (number < 0)
         return xep_fail(XEP_ERR_INVALID, "invalid %s: %p is host memory (memory of CUDA device %d)", name, address,
                         cuda->heap.number);
     if (number != cuda->heap.number)
         return xep_fail(XEP_ERR_INVALID, "invalid %s: %p is memory of CUDA device %d (of CUDA device %d)", name,
                         address, number, cuda->heap.number);
     return XEP_OK;
+}
+
+/* Where the host writes itself, it would crash. */
+xep_status_t xep_cuda_work_check_host(xep_device_t *device, const char *name, const void *address)
+{
+    const int number = address == NULL ? -1 : device_of(xep_cuda_of(device), address);
+    if (number < 0) return XEP_OK;
+    return xep_fail(XEP_ERR_INVALID, "invalid %s: %p is memory of CUDA device %d (host memory)", name, address, number);
 }
 
 /*

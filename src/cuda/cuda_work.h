@@ -1,17 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/** What a mode makes a device do: the rest of xep_device_ops_t. */
+/** What a mode makes a device do: xep_device_ops_t, without what cuda_kept.h has. */
 #ifndef XEP_CUDA_WORK_H
 #define XEP_CUDA_WORK_H
 
 #include "cuda_objects.h"
 
-xep_status_t xep_cuda_work_allocate(xep_device_t *device, xep_memory_t memory, uint64_t bytes, void **memory_p);
-void xep_cuda_work_release(xep_device_t *device, xep_memory_t memory, void *address);
-xep_status_t xep_cuda_work_load(xep_device_t *device, const void *image, void **module_p);
 xep_status_t xep_cuda_work_find(xep_device_t *device, void *module, const char *name, uint32_t shared_bytes,
                                 void **kernel_p);
-void xep_cuda_work_unload(xep_device_t *device, void *module);
 xep_status_t xep_cuda_work_launch(xep_device_t *device, const xep_launch_t *launch);
 xep_status_t xep_cuda_work_copy(xep_device_t *device, void *to, size_t to_stride, const void *from, size_t from_stride,
                                 size_t bytes, size_t rows, void *stream);
@@ -27,6 +23,7 @@ void xep_cuda_work_unpin(xep_heap_device_t *device, void *base);
 xep_status_t xep_cuda_work_mark(xep_device_t *device, void *stream);
 xep_status_t xep_cuda_work_check_stream(xep_device_t *device, void *stream);
 xep_status_t xep_cuda_work_check(xep_device_t *device, const char *name, const void *address);
+xep_status_t xep_cuda_work_check_host(xep_device_t *device, const char *name, const void *address);
 xep_status_t xep_cuda_work_sync(xep_device_t *device);
 
 #endif

@@ -70,8 +70,8 @@ static void *run(void *arg)
 }
 
 /*
- * Detached: who gives up must not wait for it, and nobody else is there to. The condition is of the monotonic clock, as
- * deadlines are everywhere.
+ * Detached: whoever gives up must not wait for it, and nobody else is there to. The condition is of the monotonic
+ * clock, as deadlines are everywhere.
  */
 static xep_status_t start_thread(void)
 {

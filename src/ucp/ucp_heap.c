@@ -182,7 +182,9 @@ xep_status_t xep_ucp_heap_connect(xep_heap_wire_t *base, const void *const *keys
  *     them, both stay until the worker is gone.
  */
 
-/* what is owed to peers leaves: who has seen the end of an operation may close while its last signals are here */
+/*
+ * what is owed to peers leaves: a rank that has seen the end of an operation may close while its last signals are here
+ */
 static void drain(xep_ucp_heap_t *heap)
 {
     (void)xep_ucp_links_push(heap);

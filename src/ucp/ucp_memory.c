@@ -76,16 +76,23 @@ static bool is_put_to(const xep_ucp_heap_t *heap)
     return false;
 }
 
+static void *take(uintptr_t begin, size_t bytes, int access)
+{
+    return mmap((void *)begin, bytes, access, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+}
+
 /*
- * A peer that was stopped, and is given up, may be continued, and UCX then puts by address (CMA) into whatever is
- * there. So nothing is, ever: the addresses stay taken, by pages that nobody can write, and the put fails there.
+ * A peer that was stopped, and is given up, may be continued, and UCX then puts by address into whatever is there: the
+ * peer itself (CMA), or, over TCP, this process when its worker makes progress, which a fault would end. So the
+ * addresses stay taken, for ever, by pages that anybody may write and nobody reads; where memory is strictly counted
+ * and there is none, by pages that nobody can write. They cost memory only where something came late.
  */
 static void fence_off(const xep_ucp_heap_t *heap)
 {
     uintptr_t begin = (uintptr_t)heap->super.base / PAGE * PAGE;
     size_t bytes = (size_t)((uintptr_t)heap->super.base + heap->super.bytes - begin + PAGE - 1) / PAGE * PAGE;
-    void *fence =
-        mmap((void *)begin, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+    void *fence = take(begin, bytes, PROT_READ | PROT_WRITE);
+    if (fence == MAP_FAILED) fence = take(begin, bytes, PROT_NONE);
     if (fence != MAP_FAILED && fence != (void *)begin) (void)munmap(fence, bytes); /* before Linux 4.17 */
 }
 

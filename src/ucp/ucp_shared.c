@@ -24,6 +24,7 @@
 #include <unistd.h>
 
 #include "error.h"
+#include "host.h"
 #include "log.h"
 
 enum {
@@ -43,20 +44,33 @@ static int denies_calls(void)
     return shmctl(-1, IPC_RMID, NULL) == 0 || errno == EINVAL || errno == EIDRM ? 0 : errno;
 }
 
-/* 0, or the errno with which a segment would be refused now, by the limits of this namespace. That there is memory for
- * it is looked at before (room.c). */
-static int try_sysv(uint64_t bytes)
+/* 0, or the errno with which it is not known what this namespace allows. That there is memory is looked at before
+ * (room.c). */
+static int look_at_sysv(struct shminfo *limits, struct shm_info *used)
+{
+    int error = denies_calls();
+    if (error != 0) return error;
+    if (shmctl(0, IPC_INFO, (struct shmid_ds *)(void *)limits) < 0) return errno;
+    return shmctl(0, SHM_INFO, (struct shmid_ds *)(void *)used) < 0 ? errno : 0;
+}
+
+/* 0, or the errno with which a segment would be refused now; room: what this namespace has left for such. */
+static int try_sysv(uint64_t bytes, xep_shared_room_t *room)
 {
     struct shminfo limits;
     struct shm_info used;
     const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), pages = bytes / page + (bytes % page != 0);
-    int error = denies_calls();
+    int error = look_at_sysv(&limits, &used);
+    *room = (xep_shared_room_t){0};
     if (error != 0) return error;
-    if (shmctl(0, IPC_INFO, (struct shmid_ds *)(void *)&limits) < 0) return errno;
-    if (shmctl(0, SHM_INFO, (struct shmid_ds *)(void *)&used) < 0) return errno;
+    const uint64_t left = limits.shmall > used.shm_tot ? limits.shmall - used.shm_tot : 0;
+    const uint64_t ids = used.used_ids < 0 ? 0 : (uint64_t)used.used_ids;
+    room->id = xep_host_file("/proc/self/ns/ipc");
+    room->bytes = left > UINT64_MAX / page ? UINT64_MAX : left * page;
     if (bytes > limits.shmmax) return EINVAL;
-    if (used.used_ids >= 0 && (uint64_t)used.used_ids >= limits.shmmni) return ENOSPC;
-    return used.shm_tot > limits.shmall || pages > limits.shmall - used.shm_tot ? ENOSPC : 0;
+    if (ids < limits.shmmni && pages != 0) room->heaps = left / pages;
+    if (room->heaps > limits.shmmni - ids) room->heaps = limits.shmmni - ids;
+    return room->heaps == 0 ? ENOSPC : 0;
 }
 
 const char *xep_ucp_shared_folder(void)
@@ -91,7 +105,8 @@ static const char *leave_out(uint32_t nranks)
 {
     char why[TEXT_BYTES];
     uint64_t room;
-    int sysv = try_sysv(SEGMENT_BYTES), posix = try_posix(&room);
+    xep_shared_room_t segments;
+    int sysv = try_sysv(SEGMENT_BYTES, &segments), posix = try_posix(&room);
     bool cramped = posix != 0 || room / RANK_BYTES < nranks;
     if (sysv == 0 && !cramped) return NULL;
     explain(sysv, posix, room, why);
@@ -116,14 +131,28 @@ xep_status_t xep_ucp_shared_refuse(uint64_t bytes)
 {
     char why[TEXT_BYTES];
     uint64_t room;
+    xep_shared_room_t segments;
     int posix = try_posix(&room);
-    explain(try_sysv(bytes), posix, room, why);
+    explain(try_sysv(bytes, &segments), posix, room, why);
     return xep_fail(XEP_ERR_NO_MEMORY, "not enough shared memory for a buffer of %" PRIu64 " bytes (%s)", bytes, why);
 }
 
 xep_status_t xep_ucp_shared_check(uint64_t bytes)
 {
     uint64_t room;
-    if (try_sysv(bytes) == 0) return XEP_OK;
+    xep_shared_room_t segments;
+    if (try_sysv(bytes, &segments) == 0) return XEP_OK;
     return try_posix(&room) == 0 && room >= bytes ? XEP_OK : xep_ucp_shared_refuse(bytes);
+}
+
+/* Every heap of a POSIX segment takes whole pages, and all of them at once. */
+void xep_ucp_shared_room(uint64_t bytes, xep_shared_room_t rooms[XEP_SHARED_KINDS])
+{
+    const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), whole = bytes / page + (bytes % page != 0);
+    xep_shared_room_t *posix = &rooms[XEP_SHARED_POSIX];
+    (void)try_sysv(bytes, &rooms[XEP_SHARED_SYSV]);
+    *posix = (xep_shared_room_t){0};
+    if (try_posix(&posix->bytes) != 0) return;
+    posix->id = xep_host_file(xep_ucp_shared_folder());
+    posix->heaps = whole == 0 ? 0 : posix->bytes / page / whole;
 }

@@ -9,6 +9,8 @@
 
 #include <xep/xep.h>
 
+#include "transport.h"
+
 typedef struct xep_ucp_shared {
     const char *transports; /* of UCX to leave out, as UCX_TLS has them; NULL: none */
     bool expected;          /* heaps are shared memory, or there is an error */
@@ -22,6 +24,9 @@ xep_ucp_shared_t xep_ucp_shared_find(uint32_t nranks);
 
 /** XEP_OK, or XEP_ERR_NO_MEMORY: no kind has room for a heap of so many bytes. Allocates nothing that stays. */
 xep_status_t xep_ucp_shared_check(uint64_t bytes);
+
+/** How many heaps of so many bytes each kind has room for. */
+void xep_ucp_shared_room(uint64_t bytes, xep_shared_room_t rooms[XEP_SHARED_KINDS]);
 
 /** XEP_ERR_NO_MEMORY, with what each kind says. */
 xep_status_t xep_ucp_shared_refuse(uint64_t bytes);

@@ -25,14 +25,16 @@
 #include "ucp_progress.h"
 #include "ucp_settings.h"
 
-enum { ADDRESS_MAGIC = 0x41504558, ADDRESS_VERSION = 1, PROBE_BYTES = 4096, FENCE_MAY_BLOCK = 114 };
+enum { ADDRESS_MAGIC = 0x41504558, ADDRESS_VERSION = 2, PROBE_BYTES = 4096, FENCE_MAY_BLOCK = 114 };
 
 /** What a rank tells all others. It writes it, they read it; the worker's address follows, then the probe's key. */
 typedef struct rank_address {
     uint32_t magic, version;
     uint32_t worker_bytes, key_bytes;
+    uint32_t ucx; /* xep_ucp_version_number() */
+    uint32_t reserved;
 } rank_address_t;
-static_assert(sizeof(rank_address_t) == 16, "wire format");
+static_assert(sizeof(rank_address_t) == 24, "wire format");
 
 static xep_ucp_transport_t *transport_of(xep_transport_t *transport)
 {
@@ -43,7 +45,10 @@ static xep_ucp_transport_t *transport_of(xep_transport_t *transport)
 static xep_status_t make_address(xep_ucp_transport_t *transport)
 {
     const xep_heap_wire_t *probe = &transport->probe->super;
-    rank_address_t head = {ADDRESS_MAGIC, ADDRESS_VERSION, 0, (uint32_t)probe->key_bytes};
+    rank_address_t head = {.magic = ADDRESS_MAGIC,
+                           .version = ADDRESS_VERSION,
+                           .key_bytes = (uint32_t)probe->key_bytes,
+                           .ucx = transport->version};
     ucp_address_t *worker;
     size_t bytes;
     ucs_status_t ret = ucp_worker_get_address(transport->worker, &worker, &bytes);
@@ -68,7 +73,8 @@ static void transport_address(xep_transport_t *base, const void **address_p, siz
 }
 
 /* As a key: from another process, which may run anything. */
-static xep_status_t check_address(uint32_t rank, const rank_address_t *head, size_t bytes)
+static xep_status_t check_address(const xep_ucp_transport_t *transport, uint32_t rank, const rank_address_t *head,
+                                  size_t bytes)
 {
     if (bytes < sizeof *head || head->magic != ADDRESS_MAGIC || head->worker_bytes == 0 ||
         (uint64_t)head->worker_bytes + head->key_bytes != bytes - sizeof *head)
@@ -78,6 +84,11 @@ static xep_status_t check_address(uint32_t rank, const rank_address_t *head, siz
     if (head->version != ADDRESS_VERSION)
         return xep_fail(XEP_ERR_MISMATCH, "rank %u and this rank disagree on the version of the transport: %u, %u",
                         rank, head->version, ADDRESS_VERSION);
+    /* 1.13 and 1.22 cannot unpack one another's keys, 1.17 and 1.18 do not connect; some that differ may */
+    if (head->ucx != transport->version)
+        return xep_fail(XEP_ERR_MISMATCH,
+                        "rank %u and this rank have different versions of UCX: %u.%u, %u.%u (all need the same)", rank,
+                        head->ucx / 100, head->ucx % 100, transport->version / 100, transport->version % 100);
     return XEP_OK;
 }
 
@@ -88,7 +99,7 @@ static xep_status_t set_peer(xep_ucp_transport_t *transport, uint32_t rank, cons
     rank_address_t head = {0};
     xep_status_t status;
     memcpy(&head, copy, bytes < sizeof head ? bytes : sizeof head);
-    status = check_address(rank, &head, bytes);
+    status = check_address(transport, rank, &head, bytes);
     if (status != XEP_OK) return status;
     transport->peers[rank] =
         (xep_ucp_peer_t){.transport = transport, .rank = rank, .may_map = may_map, .address = copy + sizeof head};
@@ -261,10 +272,17 @@ static void transport_close(xep_transport_t *base)
     free(transport);
 }
 
+static void transport_shared_room(xep_transport_t *base, uint64_t bytes, xep_shared_room_t rooms[XEP_SHARED_KINDS])
+{
+    memset(rooms, 0, XEP_SHARED_KINDS * sizeof *rooms);
+    if (transport_of(base)->shares_memory) xep_ucp_shared_room(bytes, rooms);
+}
+
 static const xep_transport_ops_t transport_ops = {
     .name = "ucp",
     .address = transport_address,
     .connect = transport_connect,
+    .shared_room = transport_shared_room,
     .heap_open = xep_ucp_heap_open,
     .heap_connect = xep_ucp_heap_connect,
     .heap_close = xep_ucp_heap_close,
@@ -287,7 +305,7 @@ static xep_status_t open_probe(xep_ucp_transport_t *transport)
     return status;
 }
 
-/* The handler of messages comes before the address: who has that may send. */
+/* The handler of messages comes before the address: whoever has that may send. */
 xep_status_t xep_ucp_transport_open(const xep_config_t *config, uint32_t nranks, int local,
                                     xep_transport_t **transport_p)
 {

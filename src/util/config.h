@@ -11,6 +11,7 @@
 enum { XEP_BOOT_AUTO, XEP_BOOT_CALLBACK, XEP_BOOT_PMIX, XEP_BOOT_SINGLE };
 enum { XEP_MAP_AUTO, XEP_MAP_NEVER };
 enum { XEP_PUT_AUTO, XEP_PUT_RMA, XEP_PUT_PACK, XEP_PUT_AM };
+enum { XEP_ROOM_OF_HOST, XEP_ROOM_OF_RANK };
 enum { XEP_PROGRESS_CALL, XEP_PROGRESS_THREAD };
 enum {
     XEP_SIMD_CHOICE_AUTO,
@@ -36,7 +37,7 @@ typedef struct xep_config {
 #undef VALUE
 } xep_config_t;
 
-/** XEP_STREAM, and where the library chooses: as was measured best for rows that this rank reads next itself. */
+/** XEP_STREAM; where the library chooses, the least it takes, however small the caches are. */
 static inline uint64_t xep_config_stream(const xep_config_t *config)
 {
     return config->stream == XEP_CONFIG_AUTO ? UINT64_C(768) << 10 : config->stream;

@@ -42,6 +42,9 @@ VALUE(stream, "STREAM", chosen, "auto",
       "768k, and for rows that other ranks load this rank's share of the last cache")
 VALUE(prefault, "PREFAULT", bytes, "16g",
       "map what an even load needs at create, of later slots at their first use, up to this many bytes for a rank")
+CHOICE(room, "ROOM", "host",
+       "what must fit into free memory before a buffer is made: host (the heaps of all ranks of a host together), rank "
+       "(each by itself, as an even load never touches most pages of a large one)")
 CHOICE(check_rows, "CHECK_ROWS", "no",
        "rows that peers read in place: yes: find out whether they were changed too early, by their checksums; no")
 CHOICE(numa, "NUMA", "yes", "place shared memory on the NUMA node the rank runs on: yes, no")

@@ -7,6 +7,7 @@
 #include "log.h"
 
 #include <pthread.h>
+#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -71,25 +72,20 @@ static void to_stderr(xep_log_level_t level, const char *message)
 }
 
 /* The callback is called without the lock, so that a slow one does not hold up other threads. */
-void xep_vlog(xep_log_level_t level, const char *format, va_list args)
+void xep_log(xep_log_level_t level, const char *format, ...)
 {
     char message[2048];
     xep_log_fn fn;
     void *arg;
+    va_list args;
     if (!xep_log_enabled(level)) return;
+    va_start(args, format);
     vsnprintf(message, sizeof message, format, args);
+    va_end(args);
     pthread_mutex_lock(&sink_lock);
     fn = sink_fn;
     arg = sink_arg;
     pthread_mutex_unlock(&sink_lock);
     if (fn != NULL) fn(arg, level, message);
     else to_stderr(level, message);
-}
-
-void xep_log(xep_log_level_t level, const char *format, ...)
-{
-    va_list args;
-    va_start(args, format);
-    xep_vlog(level, format, args);
-    va_end(args);
 }

@@ -4,8 +4,6 @@
 #ifndef XEP_UTIL_LOG_H
 #define XEP_UTIL_LOG_H
 
-#include <stdarg.h>
-
 #include <xep/xep.h>
 
 /** The levels as XEP_LOG names them: X(name, level). */
@@ -17,7 +15,6 @@
 
 /** One line, lower case, no newline. */
 void xep_log(xep_log_level_t level, const char *format, ...) __attribute__((format(printf, 2, 3)));
-void xep_vlog(xep_log_level_t level, const char *format, va_list args) __attribute__((format(printf, 2, 0)));
 
 /** The level XEP_LOG asks for; its default when the value is no level. */
 xep_log_level_t xep_log_level_asked(void);

@@ -12,14 +12,15 @@
 
 extern char **environ;
 
-bool xep_secure_is_on(void)
+/* Setuid, setgid, or with capabilities of its file. */
+static int is_privileged(void)
 {
     return getauxval(AT_SECURE) != 0;
 }
 
 xep_status_t xep_secure_check(const char *prefix)
 {
-    if (!xep_secure_is_on()) return XEP_OK;
+    if (!is_privileged()) return XEP_OK;
     for (char **e = environ; e != NULL && *e != NULL; e++)
         if (strncmp(*e, prefix, strlen(prefix)) == 0)
             return xep_fail(XEP_ERR_INVALID,

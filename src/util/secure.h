@@ -4,12 +4,7 @@
 #ifndef XEP_SECURE_H
 #define XEP_SECURE_H
 
-#include <stdbool.h>
-
 #include <xep/status.h>
-
-/** Whether the program is one: setuid, setgid, or with capabilities of its file. */
-bool xep_secure_is_on(void);
 
 /**
  * XEP_ERR_INVALID, in such a program alone: a variable of that prefix is set, and the library that reads those would

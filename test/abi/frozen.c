@@ -405,7 +405,7 @@ AT(xep_launch_t, shared_bytes, 16);
 AT(xep_launch_t, stream, 24);
 AT(xep_launch_t, args, 32);
 
-SIZE(xep_device_ops_t, 128);
+SIZE(xep_device_ops_t, 136);
 AT(xep_device_ops_t, size, 0);
 AT(xep_device_ops_t, map, 8);
 AT(xep_device_ops_t, allocate, 16);
@@ -422,6 +422,7 @@ AT(xep_device_ops_t, check_stream, 96);
 AT(xep_device_ops_t, check, 104);
 AT(xep_device_ops_t, is_captured, 112);
 AT(xep_device_ops_t, sync, 120);
+AT(xep_device_ops_t, check_host, 128);
 
 SIZE(xep_device_t, 24);
 AT(xep_device_t, ops, 0);
@@ -437,7 +438,7 @@ SIZE(xep_dtype_t, 4);
 
 #endif
 
-_Static_assert(XEP_PLUGIN_ABI == 10, "XEP_PLUGIN_ABI changed: so did something above");
+_Static_assert(XEP_PLUGIN_ABI == 12, "XEP_PLUGIN_ABI changed: so did something above");
 _Static_assert(XEP_BF16 == 1 && XEP_FP16 == 2 && XEP_FP32 == 3 && XEP_E4M3 == 4 && XEP_E5M2 == 5 && XEP_U8 == 6 &&
                    XEP_INT32 == 7 && XEP_INT64 == 8 && XEP_FP64 == 9,
                "a dtype has another value");

@@ -70,9 +70,9 @@ void world::open_rank(uint32_t r)
     rank->tokens = tokens;
     CHECK(cudaStreamCreateWithFlags(&rank->stream, cudaStreamNonBlocking));
     CHECK(cudaHostAlloc(&rank->counted, 2 * sizeof(uint64_t), cudaHostAllocDefault));
-    CHECK(cudaHostAlloc(&rank->late, 2 * sizeof(uint32_t), cudaHostAllocDefault));
+    CHECK(cudaHostAlloc(&rank->late, 3 * sizeof(uint32_t), cudaHostAllocDefault));
     CHECK(cudaHostAlloc(&rank->mirror, s.nranks * at.record_bytes, cudaHostAllocDefault));
-    rank->late[0] = rank->late[1] = 0;
+    rank->late[0] = rank->late[1] = rank->late[2] = 0;
     std::vector<char> x(tokens * s.hidden * elem), idx(tokens * s.topk * 8), spread(tokens * x_stride);
     std::vector<float> weights(tokens * s.topk);
     std::vector<uint32_t> scales(tokens * s.nscales), owner(s.experts), first(s.nranks + 1);
@@ -105,6 +105,7 @@ void world::open_rank(uint32_t r)
     rank->scratch.make(2 * ((tokens + 31) / 32) * s.nranks);
     rank->blocks_done.make(std::vector<uint32_t>(1, 0));
     rank->verdict.make(1);
+    rank->life.make(std::vector<uint64_t>(1, LIFE));
     rank->chosen.make(tokens * s.topk);
     rank->there.make(s.nranks);
     rank->wrong.make(1);
@@ -156,6 +157,7 @@ world::world(const shape &shape) : s(shape)
 void world::plan(rank_state &rank)
 {
     xep_cuda_plan_t a{};
+    a.life = life(rank);
     a.topk_idx = rank.topk_idx.data;
     a.wide = s.idx_dtype == XEP_INT64;
     a.topk_idx_stride = s.topk * (a.wide ? 8 : 4);
@@ -177,6 +179,7 @@ void world::plan(rank_state &rank)
 void world::counts(rank_state &rank)
 {
     xep_cuda_counts_t a{};
+    a.life = life(rank);
     const uint64_t idx = s.idx_dtype == XEP_INT64 ? 8 : 4;
     a.peer = rank.peer.data;
     a.rank = rank.rank;
@@ -216,6 +219,7 @@ void world::counts(rank_state &rank)
 void world::dispatch(rank_state &rank)
 {
     xep_cuda_dispatch_t a{};
+    a.life = life(rank);
     uint32_t copying = this->copying;
     uint64_t stage = std::min<uint64_t>(s.hidden * elem, XEP_CUDA_CHUNK);
     a.peer = rank.peer.data;
@@ -254,6 +258,7 @@ void world::dispatch(rank_state &rank)
 void world::combine(rank_state &rank)
 {
     xep_cuda_combine_t a{};
+    a.life = life(rank);
     a.peer = rank.peer.data;
     a.rank = rank.rank;
     a.nranks = s.nranks;

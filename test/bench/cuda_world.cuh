@@ -78,7 +78,7 @@ struct heap_layout {
 enum { COUNTS, DONE, READY, READ, WORDS };
 
 /* What kernels count from is given to each launch by itself, so that it may be one of any kernel, or of several. */
-enum { EPOCHS = 8192, COUNTING = 0, MOVING, SUMMING, LAUNCHES };
+enum { EPOCHS = 8192, LIFE = 41, COUNTING = 0, MOVING, SUMMING, LAUNCHES };
 
 struct rank_state {
     uint32_t rank;
@@ -93,7 +93,8 @@ struct rank_state {
     device_array<xep_cuda_dest_t> dest;
     device_array<xep_cuda_now_t> now[LAUNCHES]; /* [EPOCHS] with that epoch */
     uint64_t *counted;                          /* pinned, as the two below: the epoch, and the first wrong index */
-    uint32_t *late;                             /* [2], the second one stops */
+    uint32_t *late;                             /* [3], the second one stops; the third: a kernel was of another life */
+    device_array<uint64_t> life;
     char *mirror;
     uint64_t tokens, epoch = 0;
     ~rank_state()
@@ -130,6 +131,10 @@ struct world {
     {
         return at.words + which * 64;
     }
+    static xep_cuda_life_t life(rank_state &rank)
+    {
+        return {rank.life.data, LIFE, rank.late + 2};
+    }
     static xep_cuda_now_t *now(rank_state &rank, int launch, uint64_t epoch)
     {
         if (epoch >= EPOCHS) fprintf(stderr, "too many epochs\n"), exit(2);
@@ -147,6 +152,7 @@ struct world {
         each([](rank_state &rank) {
             CHECK(cudaStreamSynchronize(rank.stream));
             if (*rank.late != 0) fprintf(stderr, "rank %u: rank %u did not come\n", rank.rank, *rank.late - 1), exit(1);
+            if (rank.late[2] != 0) fprintf(stderr, "rank %u: a kernel found another life\n", rank.rank), exit(1);
         });
     }
 };

@@ -44,12 +44,24 @@ enum {
     NOT_FOUND = 500,
     NOT_READY = 600,
     ALREADY_PINNED = 712,
+    LOST = 719,
     CAPTURED = 905
 };
 #define API __attribute__((visibility("default"))) result_t
 
-/** Whether STANDIN_FAILS names this function: then it fails as it would where it cannot be. */
+/**
+ * Whether this function is to fail as it would where something cannot be: STANDIN_FAILS names it, or it is the call
+ * that standin_fail() has said.
+ */
 int standin_fails(const char *function);
+
+/** For tests: the call of this function that fails once, 1 for the next one; 0: none. Returns how many have passed. */
+#define STANDIN_TOOL __attribute__((visibility("default")))
+STANDIN_TOOL int standin_fail(const char *function, int call);
+
+/** For tests: memory, events, modules and contexts that were made and not given back. */
+STANDIN_TOOL int standin_alive(void);
+void standin_count(int made);
 
 /** The context of this thread; NULL: none. It begins with the number of its device, an int. */
 void *standin_context(void);

@@ -11,97 +11,6 @@
 
 #include "standin.h"
 
-enum { DEVICES = 8 };
-
-int standin_fails(const char *function)
-{
-    const char *named = getenv("STANDIN_FAILS");
-    return named != NULL && strcmp(named, function) == 0;
-}
-
-/* ---- contexts: one for each device, and a stack of one or two in every thread ---- */
-
-static int contexts[DEVICES];
-static _Thread_local void *stack[16];
-static _Thread_local int depth;
-
-void *standin_context(void)
-{
-    return depth == 0 ? NULL : stack[depth - 1];
-}
-
-API cuInit(unsigned flags)
-{
-    if (standin_fails("cuInit")) return NO_DEVICE;
-    return flags == 0 ? DONE : INVALID;
-}
-
-API cuDeviceGetCount(int *count_p)
-{
-    *count_p = DEVICES;
-    return DONE;
-}
-
-API cuDevicePrimaryCtxRetain(void **context_p, int device)
-{
-    if (device < 0 || device >= DEVICES) return INVALID;
-    contexts[device] = device;
-    *context_p = &contexts[device];
-    return DONE;
-}
-
-API cuCtxGetCurrent(void **context_p)
-{
-    *context_p = standin_context();
-    return DONE;
-}
-
-API cuCtxSetCurrent(void *context)
-{
-    depth = context == NULL ? 0 : 1;
-    stack[0] = context;
-    return DONE;
-}
-
-API cuCtxPushCurrent_v2(void *context)
-{
-    if (context == NULL || depth == 16) return INVALID;
-    stack[depth++] = context;
-    return DONE;
-}
-
-API cuCtxPopCurrent_v2(void **context_p)
-{
-    if (depth == 0) return NO_CONTEXT;
-    *context_p = stack[--depth];
-    return DONE;
-}
-
-API cuCtxGetDevice(int *device_p)
-{
-    if (standin_context() == NULL) return NO_CONTEXT;
-    *device_p = *(const int *)standin_context();
-    return DONE;
-}
-
-API cuDeviceGetAttribute(int *value_p, int attribute, int device)
-{
-    if (device < 0 || device >= DEVICES || (attribute != 16 && attribute != 97)) return INVALID;
-    *value_p = attribute == 16 ? 24 : 232448; /* multiprocessors; shared memory of a block */
-    return DONE;
-}
-
-API cuGetErrorString(result_t result, const char **text_p)
-{
-    *text_p = result == INVALID     ? "invalid argument"
-              : result == NO_MEMORY ? "out of memory"
-              : result == NO_WAY    ? "peer access is not supported between these two devices"
-              : result == TOO_NEW   ? "the provided PTX was compiled with an unsupported toolchain."
-              : result == NOT_FOUND ? "named symbol not found"
-                                    : "no error, or one that is not known";
-    return DONE;
-}
-
 /* ---- streams and events ---- */
 
 enum { NO_TIMING = 2 };
@@ -172,22 +81,26 @@ API cuStreamSynchronize(void *handle)
     return DONE;
 }
 
+/* A context that is lost does nothing any more. */
 API cuCtxSynchronize(void)
 {
     standin_streams_wait_all();
-    return DONE;
+    return standin_fails("cuCtxSynchronize") ? LOST : DONE;
 }
 
 API cuEventCreate(void **event_p, unsigned flags)
 {
+    if (standin_fails("cuEventCreate")) return NO_MEMORY;
     *event_p = calloc(1, sizeof(event_t));
     if (*event_p == NULL) return NO_MEMORY;
+    standin_count(1);
     ((event_t *)*event_p)->flags = flags;
     return DONE;
 }
 
 API cuEventDestroy_v2(void *event)
 {
+    standin_count(-1);
     free(event);
     return DONE;
 }
@@ -209,6 +122,7 @@ API cuEventElapsedTime(float *ms_p, void *begin, void *end)
 
 API cuEventRecord(void *handle, void *stream)
 {
+    if (standin_fails("cuEventRecord")) return INVALID;
     event_t *event = handle;
     if (standin_capturing(standin_stream(stream))) return CAPTURED;
     event->stream = standin_stream(stream);
@@ -219,6 +133,7 @@ API cuEventRecord(void *handle, void *stream)
 
 API cuEventQuery(void *handle)
 {
+    if (standin_fails("cuEventQuery")) return LOST;
     const event_t *event = handle;
     return event->stream == NULL || standin_stream_is_past(event->stream, event->given) ? DONE : NOT_READY;
 }
@@ -231,6 +146,7 @@ static void wait_event(const void *args)
 
 API cuStreamWaitEvent(void *stream, void *handle, unsigned flags)
 {
+    if (standin_fails("cuStreamWaitEvent")) return INVALID;
     const event_t *event = handle;
     if (flags != 0) return INVALID;
     if (standin_capturing(standin_stream(stream))) return CAPTURED; /* an event of outside the graph */
@@ -270,17 +186,25 @@ static void run_fill(const void *args)
     memset((void *)fill->address, fill->value, fill->bytes);
 }
 
-API cuMemsetD8Async(address_t address, unsigned char value, size_t bytes, void *stream)
+static void add_fill(address_t address, unsigned char value, size_t bytes, void *stream)
 {
     const fill_t fill = {address, value, bytes};
     standin_stream_add(standin_stream(stream), run_fill, &fill, sizeof fill);
+}
+
+API cuMemsetD8Async(address_t address, unsigned char value, size_t bytes, void *stream)
+{
+    if (standin_fails("cuMemsetD8Async")) return INVALID;
+    add_fill(address, value, bytes, stream);
     return DONE;
 }
 
+/* The host goes on before it is done, as with the driver. */
 API cuMemsetD8_v2(address_t address, unsigned char value, size_t bytes)
 {
-    cuMemsetD8Async(address, value, bytes, NULL);
-    return DONE; /* and the host goes on, as with the driver */
+    if (standin_fails("cuMemsetD8_v2")) return INVALID;
+    add_fill(address, value, bytes, NULL);
+    return DONE;
 }
 
 /* CUDA_MEMCPY2D */
@@ -315,6 +239,7 @@ static void run_copy(const void *args)
 
 API cuMemcpy2DAsync_v2(const copy_t *copy, void *stream)
 {
+    if (standin_fails("cuMemcpy2DAsync_v2")) return INVALID;
     if (copy->from_kind != 4 || copy->to_kind != 4 || copy->from_pitch < copy->bytes || copy->to_pitch < copy->bytes)
         return INVALID;
     standin_stream_add(standin_stream(stream), run_copy, copy, sizeof *copy);
@@ -343,14 +268,18 @@ API cuMemcpyDtoDAsync_v2(address_t to, address_t from, size_t bytes, void *strea
 API cuModuleLoadData(void **module_p, const void *image)
 {
     if (standin_fails("cuModuleLoadData")) return TOO_NEW;
+    if (image == NULL) return INVALID;
     *module_p = (void *)(uintptr_t)image;
-    return image == NULL ? INVALID : DONE;
+    standin_count(1);
+    return DONE;
 }
 
 API cuModuleUnload(void *module)
 {
     standin_streams_wait_all();
-    return module == NULL ? INVALID : DONE;
+    if (module == NULL) return INVALID;
+    standin_count(-1);
+    return DONE;
 }
 
 static const standin_kernel_t *find_kernel(const standin_kernel_t *kernels, int count, const char *name)
@@ -362,6 +291,7 @@ static const standin_kernel_t *find_kernel(const standin_kernel_t *kernels, int 
 
 API cuModuleGetFunction(void **function_p, void *module, const char *name)
 {
+    if (standin_fails("cuModuleGetFunction")) return NOT_FOUND;
     const standin_kernel_t *kernel = find_kernel(standin_normal_kernels, standin_normal_count, name);
     if (kernel == NULL) kernel = find_kernel(standin_ll_kernels, standin_ll_count, name);
     if (module == NULL || kernel == NULL) return NOT_FOUND;
@@ -371,12 +301,14 @@ API cuModuleGetFunction(void **function_p, void *module, const char *name)
 
 API cuFuncSetAttribute(void *function, int attribute, int value)
 {
+    if (standin_fails("cuFuncSetAttribute")) return INVALID;
     return function != NULL && attribute == 8 && value <= 232448 ? DONE : INVALID;
 }
 
 API cuLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
                    unsigned block_y, unsigned block_z, unsigned shared_bytes, void *stream, void **args, void **extra)
 {
+    if (standin_fails("cuLaunchKernel")) return LOST;
     const standin_kernel_t *kernel = function;
     if (grid_x == 0 || grid_x > 24 || grid_y != 1 || grid_z != 1 || block_x == 0 || block_x > 1024 ||
         block_x % 32 != 0 || block_y != 1 || block_z != 1 || shared_bytes > 232448 || extra != NULL ||

@@ -39,6 +39,7 @@ static int selects(const xep_cuda_plan_t *p, uint64_t token, uint32_t rank)
 static void run_plan(const void *args)
 {
     const xep_cuda_plan_t *p = args;
+    if (is_stale(&p->life)) return;
     *p->wrong = UINT64_MAX;
     memset(p->rows, 0, p->nranks * sizeof *p->rows);
     memset(p->selections, 0, p->experts * sizeof *p->selections);
@@ -215,6 +216,7 @@ static void run_counts(const void *args)
     const xep_cuda_counts_t *c = args;
     const uint64_t epoch = c->now->epoch + 1;
     int go = 1;
+    if (is_stale(&c->life)) return;
     *c->verdict = XEP_CUDA_LOST;
     if (c->counts_there) show_counts(c, 0);
     if (c->now->lost != 0) return;
@@ -266,6 +268,7 @@ static void move_token(const xep_cuda_dispatch_t *d, uint64_t token, xep_cuda_de
 static void run_dispatch(const void *args)
 {
     const xep_cuda_dispatch_t *d = args;
+    if (is_stale(&d->life)) return;
     if (d->tail != NULL) {
         const uint64_t rows = *d->verdict == XEP_CUDA_GO ? d->src_begin[d->nranks] : 0;
         for (uint64_t i = rows * d->topk * (d->wide ? 2 : 1); i < d->tail_words; i++) d->tail[i] = UINT32_MAX;
@@ -324,7 +327,7 @@ static int compare_offers(const xep_cuda_combine_t *c)
 static void combine(const xep_cuda_combine_t *c, xep_dtype_t dtype)
 {
     const uint64_t epoch = c->now->epoch + 1;
-    if (c->now->lost != 0) return;
+    if (is_stale(&c->life) || c->now->lost != 0) return;
     c->now->epoch = epoch;
     for (uint32_t r = 0; r < c->nranks; r++) memcpy(c->peer[r] + c->said + c->rank * c->word_stride, c->offer, 16);
     tell_all(c->peer, c->rank, c->nranks, c->ready, c->word_stride, epoch);

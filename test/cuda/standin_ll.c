@@ -9,46 +9,9 @@
 #include <oracle_number.h>
 #include <xep/xep.h>
 
-#include "cuda_ll_kernels.h"
 #include "standin.h"
+#include "standin_ll_heaps.h"
 #include "standin_words.h"
-
-typedef xep_cuda_ll_place_t place_t;
-
-static uint64_t line_of(const place_t *at, uint64_t turn, uint32_t source)
-{
-    return turn % at->ring * at->nranks + source;
-}
-
-static uint64_t notice_offset(const place_t *at, uint64_t turn, uint32_t source)
-{
-    return at->notices + line_of(at, turn, source) * sizeof(ll_notice_t);
-}
-
-static char *head_of(const place_t *at, uint32_t heap, uint64_t turn, uint32_t source)
-{
-    return at->peer[heap] + at->heads + line_of(at, turn, source) * at->head_bytes;
-}
-
-static uint32_t *counts_of(const place_t *at, uint32_t heap, uint64_t turn, uint32_t source)
-{
-    return (uint32_t *)(void *)(head_of(at, heap, turn, source) + at->head_counts);
-}
-
-static char *items_of(const place_t *at, uint64_t turn, uint32_t source)
-{
-    return at->peer[source] + at->items + turn % at->ring * at->items_bytes;
-}
-
-static uint64_t line_offset(const place_t *at, uint32_t slot, uint32_t writer)
-{
-    return at->line + ((uint64_t)slot * at->nranks + writer) * at->line_bytes;
-}
-
-static uint32_t *table_of(const place_t *at, uint32_t heap, uint32_t slot, uint32_t owner)
-{
-    return (uint32_t *)(void *)(at->peer[heap] + at->tables + ((uint64_t)slot * at->nranks + owner) * at->table_bytes);
-}
 
 /* ---- send ---- */
 
@@ -110,7 +73,7 @@ static void pack_token(const xep_cuda_ll_send_t *s, uint64_t token, char *item)
 }
 
 /* What sources write to a rank: devices have lines of 128 bytes, and none of them is two sources'. */
-static int has_own_lines(const place_t *at)
+static int has_own_lines(const heaps_t *at)
 {
     return (at->heads | at->head_bytes | at->head_weights | at->head_counts) % 128 == 0;
 }
@@ -120,6 +83,7 @@ static void run_send(const void *args)
     const xep_cuda_ll_send_t *s = args;
     const uint64_t epoch = s->at.now->epoch + 1, turn = s->at.now->turn, wrong_before = *s->wrong;
     ll_notice_t notice = s->notice;
+    if (is_left_out(&s->at)) return;
     if (wrong_before != UINT64_MAX || !has_own_lines(&s->at)) abort();
     number_selections(s, turn);
     for (uint64_t t = 0; t < notice.tokens; t++)
@@ -127,7 +91,7 @@ static void run_send(const void *args)
     notice.wrong = *s->wrong != UINT64_MAX;
     *s->at.slot = (xep_cuda_ll_slot_t){epoch, turn, *s->wrong, XEP_CUDA_LL_LOST};
     *s->wrong = UINT64_MAX;
-    *s->at.now = (xep_cuda_ll_now_t){epoch, turn + 1};
+    *s->at.now = (xep_cuda_ll_now_t){epoch, turn + 1, 0};
     for (uint32_t r = 0; r < s->at.nranks; r++) {
         uint64_t at = notice_offset(&s->at, turn, s->at.rank);
         memcpy(s->at.peer[r] + at + 8, (const char *)&notice + 8, sizeof notice - 8);
@@ -261,10 +225,13 @@ static void unpack_source(const xep_cuda_ll_receive_t *r, uint32_t source)
 static void run_receive(const void *args)
 {
     const xep_cuda_ll_receive_t *r = args;
-    const place_t *at = &r->at;
+    const heaps_t *at = &r->at;
+    if (is_stale(&at->life) || at->now->lost != 0) return;
     if (!wait_all(at->peer[at->rank], at->nranks, notice_offset(at, at->slot->turn, 0), sizeof(ll_notice_t),
-                  at->slot->epoch, &r->deadline))
+                  at->slot->epoch, &r->deadline)) {
+        at->now->lost = at->slot->epoch;
         return;
+    }
     uint32_t verdict = judge(r);
     if (verdict != at->nranks + 1) {
         refuse(r, verdict);
@@ -282,6 +249,7 @@ static void run_offer(const void *args)
 {
     const xep_cuda_ll_offer_t *o = args;
     const uint64_t epoch = o->at.now->epoch + 1;
+    if (is_left_out(&o->at)) return;
     o->at.slot->epoch = o->at.now->epoch = epoch;
     if (o->at.slot->verdict != XEP_CUDA_LL_HERE) return;
     for (uint32_t pair = 0; o->x != NULL && pair < o->pairs; pair++)
@@ -297,7 +265,7 @@ static void run_offer(const void *args)
 
 static const char *row_of(const xep_cuda_ll_sums_t *c, xep_cuda_pick_t pick)
 {
-    const place_t *at = &c->at;
+    const heaps_t *at = &c->at;
     uint32_t owner = at->owner[pick.expert];
     uint64_t row =
         table_of(at, at->rank, at->slot_number, owner)[(uint32_t)pick.expert - at->first_expert[owner]] + pick.ordinal;
@@ -324,11 +292,14 @@ static void sum_token(const xep_cuda_ll_sums_t *c, xep_dtype_t dtype, uint64_t t
 
 static int take_offers(const xep_cuda_ll_sums_t *c, uint64_t epoch)
 {
-    const place_t *at = &c->at;
+    const heaps_t *at = &c->at;
     const uint64_t begin = now_ns();
     char *own = at->peer[at->rank];
     for (uint32_t r = 0; r < at->nranks; r++)
-        if (!wait_word(own, line_offset(at, at->there[r], r) + at->line_ready, r, epoch, begin, &c->deadline)) return 0;
+        if (!wait_word(own, line_offset(at, at->there[r], r) + at->line_ready, r, epoch, begin, &c->deadline)) {
+            at->now->lost = epoch;
+            return 0;
+        }
     for (uint32_t r = 1; r < at->nranks; r++) {
         if (memcmp(own + line_offset(at, at->there[r], r) + at->line_said,
                    own + line_offset(at, at->there[0], 0) + at->line_said, 16) == 0)
@@ -341,17 +312,18 @@ static int take_offers(const xep_cuda_ll_sums_t *c, uint64_t epoch)
 
 static void combine(const xep_cuda_ll_sums_t *c, xep_dtype_t dtype)
 {
-    const place_t *at = &c->at;
+    const heaps_t *at = &c->at;
     const uint64_t epoch = at->slot->epoch;
     float *sum = malloc(c->sum.hidden * sizeof *sum);
-    if (at->slot->verdict == XEP_CUDA_LL_HERE && sum != NULL) {
+    if (!is_stale(&at->life) && at->now->lost == 0 && at->slot->verdict == XEP_CUDA_LL_HERE && sum != NULL) {
         int good = take_offers(c, epoch);
         for (uint64_t t = 0; good && t < c->sum.tokens; t++) sum_token(c, dtype, t, sum);
         for (uint32_t r = 0; r < at->nranks; r++)
             atomic_store_explicit(word(at->peer[r], line_offset(at, at->there[r], at->rank) + at->line_read), epoch,
                                   memory_order_release);
-        wait_all(at->peer[at->rank], at->nranks, line_offset(at, at->slot_number, 0) + at->line_read, at->line_bytes,
-                 epoch, &c->at_the_end);
+        if (!wait_all(at->peer[at->rank], at->nranks, line_offset(at, at->slot_number, 0) + at->line_read,
+                      at->line_bytes, epoch, &c->at_the_end))
+            at->now->lost = epoch;
     }
     free(sum);
 }

@@ -42,6 +42,7 @@ static result_t map_range(int file, size_t bytes, int kind, void **address_p)
         if (ranges[i].begin != NULL) continue;
         ranges[i] = (range_t){begin, bytes, kind, *(const int *)standin_context(), file};
         pthread_mutex_unlock(&ranges_lock);
+        standin_count(1);
         *address_p = begin;
         return DONE;
     }
@@ -50,15 +51,17 @@ static result_t map_range(int file, size_t bytes, int kind, void **address_p)
     return NO_MEMORY;
 }
 
+/* Nothing else gets these addresses, so that who goes on using them is noticed. */
 static result_t unmap_range(address_t address, int kind)
 {
     pthread_mutex_lock(&ranges_lock);
     range_t *range = find_range(address);
     result_t result = range != NULL && (address_t)range->begin == address && range->kind == kind ? DONE : INVALID;
     if (result == DONE) {
-        munmap(range->begin, range->bytes);
+        mmap(range->begin, range->bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
         close(range->file);
         *range = (range_t){0};
+        standin_count(-1);
     }
     pthread_mutex_unlock(&ranges_lock);
     return result;
@@ -79,6 +82,7 @@ static result_t make_range(size_t bytes, int kind, void **address_p)
 
 API cuMemAlloc_v2(address_t *address_p, size_t bytes)
 {
+    if (standin_fails("cuMemAlloc_v2")) return NO_MEMORY;
     void *address = NULL;
     result_t result = make_range(bytes, DEVICE_MEMORY, &address);
     *address_p = (address_t)address;
@@ -93,6 +97,7 @@ API cuMemFree_v2(address_t address)
 
 API cuMemHostAlloc(void **address_p, size_t bytes, unsigned flags)
 {
+    if (standin_fails("cuMemHostAlloc")) return NO_MEMORY;
     (void)flags;
     return make_range(bytes, HOST_MEMORY, address_p);
 }
@@ -106,6 +111,7 @@ API cuMemFreeHost(void *address)
 /* Memory of the program's, which stays where it is: a range without a file. Freed first, it would be unknown here. */
 API cuMemHostRegister_v2(void *address, size_t bytes, unsigned flags)
 {
+    if (standin_fails("cuMemHostRegister_v2")) return NO_MEMORY;
     result_t result = NO_MEMORY;
     if (address == NULL || bytes == 0 || flags != 0 || standin_context() == NULL) return INVALID;
     if (getenv("STANDIN_PINS_NOTHING") != NULL) return NO_MEMORY;
@@ -114,6 +120,7 @@ API cuMemHostRegister_v2(void *address, size_t bytes, unsigned flags)
     for (int i = 0; i < RANGES && result == NO_MEMORY; i++) {
         if (ranges[i].begin != NULL) continue;
         ranges[i] = (range_t){address, bytes, HOST_MEMORY, *(const int *)standin_context(), -1};
+        standin_count(1);
         result = DONE;
     }
     pthread_mutex_unlock(&ranges_lock);
@@ -126,7 +133,10 @@ API cuMemHostUnregister(void *address)
     pthread_mutex_lock(&ranges_lock);
     range_t *range = find_range((address_t)address);
     result_t result = range != NULL && range->begin == address && range->file == -1 ? DONE : INVALID;
-    if (result == DONE) *range = (range_t){0};
+    if (result == DONE) {
+        *range = (range_t){0};
+        standin_count(-1);
+    }
     pthread_mutex_unlock(&ranges_lock);
     return result;
 }
@@ -152,6 +162,7 @@ _Static_assert(sizeof(ipc_t) == 64, "as a CUipcMemHandle");
 
 API cuIpcGetMemHandle(ipc_t *handle_p, address_t address)
 {
+    if (standin_fails("cuIpcGetMemHandle")) return INVALID;
     pthread_mutex_lock(&ranges_lock);
     const range_t *range = find_range(address);
     result_t result = range != NULL && range->kind == DEVICE_MEMORY ? DONE : INVALID;

@@ -30,11 +30,19 @@ static inline void tell_all(char *const *peer, uint32_t rank, uint32_t nranks, u
         atomic_store_explicit(word(peer[r], at + rank * stride), epoch, memory_order_release);
 }
 
+/* Of an operation that was called before a reset. */
+static inline int is_stale(const xep_cuda_life_t *life)
+{
+    if (*life->now == life->number) return 0;
+    __atomic_store_n(life->stale, 1, __ATOMIC_RELEASE);
+    return 1;
+}
+
 /* A word that does not come soon is of a rank that sleeps, or has no processor, and needs the one of this thread. */
-static inline void rest(uint32_t turn)
+static inline void rest(uint32_t round)
 {
     const struct timespec a_little = {.tv_nsec = 50 * 1000};
-    if (turn < 50) sched_yield();
+    if (round < 50) sched_yield();
     else nanosleep(&a_little, NULL);
 }
 
@@ -42,13 +50,13 @@ static inline void rest(uint32_t turn)
 static inline int wait_word(char *heap, uint64_t at, uint32_t rank, uint64_t epoch, uint64_t begin,
                             const xep_cuda_deadline_t *deadline)
 {
-    for (uint32_t turn = 0; atomic_load_explicit(word(heap, at), memory_order_acquire) < epoch; turn++) {
+    for (uint32_t round = 0; atomic_load_explicit(word(heap, at), memory_order_acquire) < epoch; round++) {
         if (__atomic_load_n(deadline->stop, __ATOMIC_ACQUIRE) != 0) return 0;
         if (deadline->timeout_ns != 0 && now_ns() - begin >= deadline->timeout_ns) {
             __atomic_store_n(deadline->late, rank + 1, __ATOMIC_RELEASE);
             return 0;
         }
-        rest(turn);
+        rest(round);
     }
     return 1;
 }

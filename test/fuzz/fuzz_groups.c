@@ -6,6 +6,7 @@
  */
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "fuzz_api.h"
 
@@ -127,6 +128,18 @@ static const char *address_file(void)
     return path;
 }
 
+/* Never the file of a group that grows: a newcomer that finds that one is let in, and the group hears that it left. */
+static const char *nonsense_file(const api_call_t *call)
+{
+    static char path[512];
+    char address[300];
+    size_t bytes = api_number(call, 112, sizeof address);
+    snprintf(path, sizeof path, "%s/nonsense.%d", fuzz_folder(), (int)getpid());
+    for (size_t i = 0; i < bytes; i++) address[i] = (char)api_number(call, 113 + (uint32_t)i, 256);
+    if (api_number(call, 111, 2)) fuzz_write(path, address, bytes);
+    return path;
+}
+
 /* With a newcomer it is made, and what comes then it does, too; without one all ranks hear that nobody came. */
 void api_grow(api_rank_t *rank, api_call_t *call)
 {
@@ -210,7 +223,7 @@ void api_misuse_groups(const api_rank_t *rank, const api_call_t *call)
     params.lookup_ctx = (void *)(uintptr_t)call;
     params.timeout_ms = 20;
     params.interrupted = api_number(call, 115, 2) ? at_once : NULL;
-    if (api_number(call, 116, 4) == 0) params.path = address_file(), params.lookup = NULL;
+    if (api_number(call, 116, 4) == 0) params.path = nonsense_file(call), params.lookup = NULL;
     switch (api_number(call, 103, 6)) {
     case 0: status = xep_group_shrink(NULL, NULL, &made); break;
     case 1: status = xep_group_grow(NULL, NULL, &made); break;

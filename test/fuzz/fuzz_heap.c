@@ -38,16 +38,23 @@ typedef enum {
 
 /* ---- spoiling ---- */
 
-/* The first word from there on, round the region, in which something was written: most of the control words are 0, and
- * what nobody reads is not worth spoiling. */
-static uint64_t find_written(const xep_region_t *region, uint64_t place, size_t width)
+static int is_written(const xep_region_t *region, uint64_t place, size_t width)
 {
-    uint64_t places = region->bytes / width;
-    for (uint64_t i = 0; i < places; i++) {
-        const char *at = (const char *)region->base + (place + i) % places * width;
-        for (size_t b = 0; b < width; b++)
-            if (at[b] != 0) return (place + i) % places;
-    }
+    const char *at = (const char *)region->base + place * width;
+    for (size_t b = 0; b < width; b++)
+        if (at[b] != 0) return 1;
+    return 0;
+}
+
+/* One of the words in which something was written, each as often as any other: most are 0, and what nobody reads is
+ * not worth spoiling. */
+static uint64_t find_written(const xep_region_t *region, uint64_t which, size_t width)
+{
+    uint64_t places = region->bytes / width, written = 0, place = 0;
+    for (uint64_t i = 0; i < places; i++) written += (uint64_t)is_written(region, i, width);
+    if (written == 0) return which % places;
+    for (which %= written; which > 0 || !is_written(region, place, width); place++)
+        which -= (uint64_t)is_written(region, place, width);
     return place;
 }
 
@@ -69,7 +76,7 @@ static char *find_place(sim_world_t *world, fuzz_input_t *input, size_t width)
     if (world->around != NULL && kind < 3) region = &members;
     uint64_t places = region->bytes / width;
     if (places == 0) return NULL;
-    return (char *)region->base + (byte < 128 ? where % places : find_written(region, where % places, width)) * width;
+    return (char *)region->base + (byte < 128 ? where % places : find_written(region, where, width)) * width;
 }
 
 static void spoil(sim_world_t *world, fuzz_input_t *input)

@@ -10,29 +10,19 @@
 
 #include "cuda_job.h"
 #include "cuda_rig.h"
+#include "cuda_rounds.h"
 #include "mp_rig.h"
 
-enum { ROUNDS = 8, COPIES = 40, HIDDEN = 96, TOKENS = 50, EXPERTS = 16, TOPK = 4 };
+enum { ROUNDS = 8, COPIES = 40, HIDDEN = CUDA_ROUND_HIDDEN, TOKENS = CUDA_ROUND_TOKENS };
 
 typedef struct side {
     cuda_job_t job;
     mp_case_t c;
-    int by_expert;
 } side_t;
 
 static void open_side(side_t *side, const char *mode, uint64_t seed, xep_group_t *group, void *stream)
 {
-    side->by_expert = strcmp(mode, "ll") == 0;
-    side->c = (mp_case_t){.name = "after",
-                          .mode = mode,
-                          .experts = EXPERTS,
-                          .topk = TOPK,
-                          .hidden = HIDDEN,
-                          .tokens = TOKENS,
-                          .mask = 100,
-                          .dtype = XEP_FP32,
-                          .combine_dtype = XEP_FP32,
-                          .memory = XEP_MEMORY_CUDA};
+    side->c = cuda_round_case("after", mode);
     cuda_job_open(&side->job, &side->c, seed, group, stream);
     cuda_rig_wait(stream);
 }
@@ -63,35 +53,16 @@ static xep_request_t *there_and_back(side_t *side, const void *x, void *out, xep
     return req;
 }
 
-/* How often a token comes back: once from each of its ranks, or by expert for each selection. */
-static float copies(const side_t *side, uint64_t token)
-{
-    uint64_t ranks = 0;
-    int selections = 0;
-    for (uint32_t k = 0; k < TOPK; k++) {
-        const int64_t expert = ((const int64_t *)side->job.host.idx)[token * TOPK + k];
-        if (expert < 0) continue;
-        selections++;
-        ranks |= UINT64_C(1) << oracle_owner(side->job.host.routing, (uint32_t)expert);
-    }
-    return (float)(side->by_expert ? selections : __builtin_popcountll(ranks));
-}
-
-static float value(int round, uint64_t i)
-{
-    return (float)((int)(i * 7 + (uint64_t)round * 13 + mp_rank()) % 31);
-}
-
 static void chain(xep_group_t *group, const char *first_mode, const char *second_mode, void *streams[2])
 {
-    static float host[TOKENS * HIDDEN];
+    static float host[TOKENS * HIDDEN], expected[TOKENS * HIDDEN];
     side_t first, second;
     void *x[ROUNDS], *out[ROUNDS];
     xep_request_t *req = NULL;
     open_side(&first, first_mode, 23, group, streams[0]);
     open_side(&second, second_mode, 29, group, streams[1]);
     for (int i = 0; i < ROUNDS; i++) {
-        for (uint64_t n = 0; n < TOKENS * HIDDEN; n++) host[n] = value(i, n);
+        cuda_round_fill(host, i, TOKENS);
         x[i] = cuda_rig_alloc(host, sizeof host);
         out[i] = cuda_rig_alloc(NULL, sizeof host);
     }
@@ -103,8 +74,12 @@ static void chain(xep_group_t *group, const char *first_mode, const char *second
     mp_finish(req);
     for (int i = 0; i < ROUNDS; i++) {
         cuda_rig_get(host, out[i], sizeof host, streams[1]);
-        for (uint64_t n = 0; n < TOKENS * HIDDEN; n++)
-            MP_CHECK(host[n] == value(i, n) * copies(&first, n / HIDDEN) * copies(&second, n / HIDDEN));
+        cuda_round_fill(expected, i, TOKENS);
+        for (uint64_t n = 0; n < TOKENS * HIDDEN; n++) {
+            const uint64_t token = n / HIDDEN;
+            const int copies = cuda_round_copies(&first.job.host, token) * cuda_round_copies(&second.job.host, token);
+            MP_CHECK(host[n] == expected[n] * (float)copies);
+        }
         cuda_rig_free(x[i]);
         cuda_rig_free(out[i]);
     }

@@ -251,7 +251,7 @@ void cuda_job_refuse_missing(cuda_job_t *job, xep_handle_t *handle)
     a.missing = job->out_weights; /* any array of the device */
     a.stream = job->stream;
     MP_FAILS(XEP_ERR_UNSUPPORTED, xep_combine(handle, &a, NULL));
-    MP_REASON("missing cannot be told in device memory");
+    MP_REASON("invalid missing: not NULL");
 }
 
 void cuda_job_round(cuda_job_t *job)

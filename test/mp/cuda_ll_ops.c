@@ -6,14 +6,17 @@
  */
 #include <string.h>
 
+#include "cuda_faults.h"
 #include "cuda_graphs.h"
 #include "cuda_job.h"
 #include "cuda_layouts.h"
 #include "cuda_ll_later.h"
 #include "cuda_ll_patterns.h"
+#include "cuda_refuse.h"
 #include "cuda_rig.h"
 #include "cuda_rounds.h"
 #include "cuda_staged.h"
+#include "cuda_standing.h"
 #include "mp_rig.h"
 
 enum { ROUNDS = 3, STREAMS = 2 };
@@ -209,30 +212,17 @@ static void phases(xep_group_t *group)
 
 static void refusals(xep_group_t *group)
 {
-    const mp_case_t c = {.name = "refused", .experts = 8, .topk = 2, .hidden = 64, .tokens = 16, LL};
+    const mp_case_t c = {.name = "refused", .experts = 8, .topk = 2, .hidden = 64, .tokens = 16, .nscales = 2, LL};
     cuda_job_t job;
     xep_handle_t *handle = NULL;
-    uint64_t rows;
     cuda_job_open(&job, &c, 5, group, streams[0]);
+    cuda_refuse_memory(&job);
+    cuda_refuse_streams(&job);
     xep_dispatch_args_t a = cuda_job_dispatch(&job, NULL);
-    a.x = job.host.x;
-    MP_FAILS(XEP_ERR_INVALID, xep_dispatch(job.host.buffer, &a, &handle, NULL));
-    MP_REASON("invalid x: ");
-    a = cuda_job_dispatch(&job, NULL);
-    a.recv_rows_p = &rows;
-    if (!job.staged) {
-        MP_FAILS(XEP_ERR_INVALID, xep_dispatch(job.host.buffer, &a, &handle, NULL));
-        MP_REASON("invalid recv_rows_p: ");
-    }
-    a = cuda_job_dispatch(&job, NULL);
     a.arrangement = XEP_ROWS_BY_RANK;
     MP_FAILS(XEP_ERR_UNSUPPORTED, xep_dispatch(job.host.buffer, &a, &handle, NULL));
     a = cuda_job_dispatch(&job, NULL);
     MP_OK(xep_dispatch(job.host.buffer, &a, &handle, NULL));
-    xep_combine_args_t b = XEP_COMBINE_ARGS_INIT;
-    b.out = job.host.out;
-    MP_FAILS(XEP_ERR_INVALID, xep_combine(handle, &b, NULL));
-    MP_REASON("invalid out: ");
     cuda_job_refuse_missing(&job, handle);
     xep_handle_release(handle);
     cuda_job_close(&job);
@@ -250,10 +240,12 @@ int main(void)
     refusals(group);
     cuda_staged(group, "ll", streams);
     if (!cuda_job_stages(group)) {
+        cuda_standing(group, "ll", streams[0]);
         cuda_graphs(group, "ll", streams[0]);
         cuda_ll_told_later(group, streams[0]);
     }
     cuda_layouts(group, "ll", streams[0]);
+    cuda_faults(group, "ll", streams[0]);
     xep_group_destroy(group);
     return 0;
 }

@@ -8,6 +8,8 @@
 
 #include "cuda_after.h"
 #include "cuda_break.h"
+#include "cuda_death.h"
+#include "cuda_faults.h"
 #include "cuda_graphs.h"
 #include "cuda_job.h"
 #include "cuda_layouts.h"
@@ -15,6 +17,7 @@
 #include "cuda_rig.h"
 #include "cuda_rounds.h"
 #include "cuda_staged.h"
+#include "cuda_standing.h"
 #include "cuda_there.h"
 #include "mp_rig.h"
 
@@ -169,11 +172,6 @@ static void other_streams(xep_group_t *group)
     }
     xep_dispatch_args_t a = cuda_job_dispatch(&job, NULL);
     MP_OK(xep_dispatch(job.host.buffer, &a, &handle, &req));
-    void *elsewhere = cuda_rig_stream_elsewhere(mp_rank());
-    if (elsewhere != NULL) {
-        MP_FAILS(XEP_ERR_INVALID, xep_request_stream_wait(req, elsewhere));
-        MP_REASON("invalid stream: ");
-    }
     cuda_rig_capture(streams[1]);
     MP_FAILS(XEP_ERR_INVALID, xep_request_stream_wait(req, streams[1]));
     MP_REASON("is being captured");
@@ -197,12 +195,6 @@ static void refusals(xep_group_t *group)
     MP_REASON("invalid x: ");
     MP_REASON("host memory");
     a = cuda_job_dispatch(&job, NULL);
-    a.stream = cuda_rig_stream_elsewhere(mp_rank());
-    if (a.stream != NULL) {
-        MP_FAILS(XEP_ERR_INVALID, xep_dispatch(job.host.buffer, &a, &handle, NULL));
-        MP_REASON("invalid stream: ");
-    }
-    a = cuda_job_dispatch(&job, NULL);
     a.quant = XEP_QUANT_E4M3;
     a.scales = NULL;
     a.nscales = 0;
@@ -218,6 +210,7 @@ static void refusals(xep_group_t *group)
     MP_REASON("has room for 1");
     if (!job.staged) cuda_refuse_index(&job);
     cuda_refuse_memory(&job);
+    cuda_refuse_streams(&job);
     a = cuda_job_dispatch(&job, NULL); /* and the buffer goes on */
     MP_OK(xep_dispatch(job.host.buffer, &a, &handle, NULL));
     cuda_job_refuse_missing(&job, handle);
@@ -233,7 +226,7 @@ int main(int argc, char **argv)
     const char *what = argc > 1 ? argv[1] : "";
     if (strcmp(what, "driver") == 0) return cuda_refuse(group, argv[2]);
     if (!cuda_rig_open(mp_rank())) return mp_skip("there is no CUDA device");
-    if (*what != 0) return cuda_staged_death(group, what, cuda_rig_stream());
+    if (*what != 0) return cuda_death(group, what, cuda_rig_stream());
     for (int i = 0; i < STREAMS; i++) streams[i] = cuda_rig_stream();
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) run_case(group, &cases[i]);
     cuda_rounds_in_a_row(group, "normal", streams);
@@ -244,6 +237,7 @@ int main(int argc, char **argv)
     cuda_staged(group, "normal", streams);
     if (!cuda_job_stages(group)) {
         cuda_there(group, streams);
+        cuda_standing(group, "normal", streams[0]);
         cuda_graphs(group, "normal", streams[0]);
         cuda_graphs_exact(group, streams[0]);
     }
@@ -252,6 +246,7 @@ int main(int argc, char **argv)
     cuda_refuse_stream(group, streams[0]);
     cuda_refuse_no_device(group);
     cuda_refuse_machine(group);
+    cuda_faults(group, "normal", streams[0]);
     cuda_give_up(group, streams[0]);
     xep_group_destroy(group);
     return 0;

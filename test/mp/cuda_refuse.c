@@ -54,24 +54,31 @@ void cuda_refuse_no_device(xep_group_t *group)
 
 /* ---- arrays of the wrong memory ---- */
 
+enum { NORMAL = 1, LL = 2, BOTH = 3 };
+
 typedef struct array {
     const char *name;
     size_t at; /* in the arguments */
+    int modes; /* in which it is the device's, and has a meaning */
 } array_t;
 
-#define OF_DISPATCH(_name)                           \
-    {                                                \
-#_name, offsetof(xep_dispatch_args_t, _name) \
+#define OF_DISPATCH(_name, _modes)                           \
+    {                                                        \
+#_name, offsetof(xep_dispatch_args_t, _name), _modes \
     }
-#define OF_COMBINE(_name, _field)                   \
-    {                                               \
-        _name, offsetof(xep_combine_args_t, _field) \
+#define OF_COMBINE(_name, _field, _modes)                   \
+    {                                                       \
+        _name, offsetof(xep_combine_args_t, _field), _modes \
     }
-static const array_t of_dispatch[] = {OF_DISPATCH(x), OF_DISPATCH(topk_idx), OF_DISPATCH(topk_weights),
-                                      OF_DISPATCH(scales)};
-static const array_t of_combine[] = {OF_COMBINE("x", x),          OF_COMBINE("topk_weights", topk_weights),
-                                     OF_COMBINE("bias", bias[0]), OF_COMBINE("bias", bias[1]),
-                                     OF_COMBINE("out", out),      OF_COMBINE("out_weights", out_weights)};
+static const array_t of_dispatch[] = {OF_DISPATCH(x, BOTH), OF_DISPATCH(topk_idx, BOTH), OF_DISPATCH(scales, BOTH),
+                                      OF_DISPATCH(topk_weights, BOTH), OF_DISPATCH(expert_stats, LL)};
+static const array_t of_combine[] = {OF_COMBINE("x", x, BOTH),
+                                     OF_COMBINE("topk_weights", topk_weights, NORMAL),
+                                     OF_COMBINE("weights", weights, LL),
+                                     OF_COMBINE("bias", bias[0], BOTH),
+                                     OF_COMBINE("bias", bias[1], BOTH),
+                                     OF_COMBINE("out", out, BOTH),
+                                     OF_COMBINE("out_weights", out_weights, NORMAL)};
 
 static void put_address(void *args, const array_t *array, void *address)
 {
@@ -86,25 +93,58 @@ static void check_sentence(const char *name, const char *why)
     mp_reason(why, __FILE__, __LINE__);
 }
 
-static void refuse_dispatches(xep_buffer_t *buffer, const xep_dispatch_args_t *right, void *wrong, const char *why)
+static void refuse_dispatches(xep_buffer_t *buffer, const xep_dispatch_args_t *right, int mode, void *wrong,
+                              const char *why)
 {
     xep_handle_t *handle = NULL;
     for (size_t i = 0; i < sizeof of_dispatch / sizeof of_dispatch[0]; i++) {
         xep_dispatch_args_t a = *right;
+        if ((of_dispatch[i].modes & mode) == 0) continue;
         put_address(&a, &of_dispatch[i], wrong);
         MP_FAILS(XEP_ERR_INVALID, xep_dispatch(buffer, &a, &handle, NULL));
         check_sentence(of_dispatch[i].name, why);
     }
 }
 
-static void refuse_combines(xep_handle_t *handle, const xep_combine_args_t *right, void *wrong, const char *why)
+static void refuse_combines(xep_handle_t *handle, const xep_combine_args_t *right, int mode, void *wrong,
+                            const char *why)
 {
     for (size_t i = 0; i < sizeof of_combine / sizeof of_combine[0]; i++) {
         xep_combine_args_t a = *right;
+        if ((of_combine[i].modes & mode) == 0) continue;
         put_address(&a, &of_combine[i], wrong);
         MP_FAILS(XEP_ERR_INVALID, xep_combine(handle, &a, NULL));
         check_sentence(of_combine[i].name, why);
     }
+}
+
+/* In mode normal the host's, in ll the device's, and staged in ll either: never another device's. */
+static void refuse_recv_rows(cuda_job_t *job, int mode, void *here, void *there, void *elsewhere)
+{
+    xep_handle_t *handle = NULL;
+    xep_dispatch_args_t a = cuda_job_dispatch(job, NULL);
+    a.recv_rows_p = mode == LL ? here : there;
+    if (!job->staged) {
+        MP_FAILS(XEP_ERR_INVALID, xep_dispatch(job->host.buffer, &a, &handle, NULL));
+        check_sentence("recv_rows_p", mode == LL ? "is host memory" : "(host memory)");
+    }
+    a.recv_rows_p = elsewhere;
+    if (elsewhere == NULL) return;
+    MP_FAILS(XEP_ERR_INVALID, xep_dispatch(job->host.buffer, &a, &handle, NULL));
+    check_sentence("recv_rows_p", "is memory of CUDA device");
+}
+
+/* Where all inputs and outputs are the device's memory, which is as large as any of them. */
+static xep_combine_args_t right_combine(const cuda_job_t *job, int mode, void *there)
+{
+    xep_combine_args_t b = XEP_COMBINE_ARGS_INIT;
+    b.x = b.bias[0] = b.bias[1] = there;
+    b.out = there;
+    b.weights = mode == LL ? there : NULL;
+    b.out_weights = mode == LL ? NULL : there;
+    b.topk_weights = b.out_weights;
+    b.stream = job->stream;
+    return b;
 }
 
 void cuda_refuse_memory(cuda_job_t *job)
@@ -112,30 +152,73 @@ void cuda_refuse_memory(cuda_job_t *job)
     static char here[1 << 16];
     void *there = cuda_rig_alloc(NULL, sizeof here), *elsewhere = cuda_rig_alloc_elsewhere(mp_rank(), sizeof here);
     void *context = cuda_rig_context();
+    const int mode = job->host.shape.by_expert ? LL : NORMAL;
     xep_handle_t *handle = NULL;
     xep_dispatch_args_t a = cuda_job_dispatch(job, NULL);
-    refuse_dispatches(job->host.buffer, &a, here, "host memory");
-    if (elsewhere != NULL) refuse_dispatches(job->host.buffer, &a, elsewhere, "is memory of CUDA device");
-    if (!job->staged) {
-        a.recv_rows_p = there;
-        MP_FAILS(XEP_ERR_INVALID, xep_dispatch(job->host.buffer, &a, &handle, NULL));
-        check_sentence("recv_rows_p", "is device memory (host memory)");
-    }
-    a = cuda_job_dispatch(job, NULL);
+    refuse_dispatches(job->host.buffer, &a, mode, here, "host memory");
+    if (elsewhere != NULL) refuse_dispatches(job->host.buffer, &a, mode, elsewhere, "is memory of CUDA device");
+    refuse_recv_rows(job, mode, here, there, elsewhere);
     MP_OK(xep_dispatch(job->host.buffer, &a, &handle, NULL));
-    xep_combine_args_t b = XEP_COMBINE_ARGS_INIT;
-    b.out = b.out_weights = there;
-    b.x = b.topk_weights = b.bias[0] = b.bias[1] = there;
-    b.stream = job->stream;
+    const xep_combine_args_t b = right_combine(job, mode, there);
     if (xep_handle_recv(handle)->rows != 0) {
-        refuse_combines(handle, &b, here, "host memory");
-        if (elsewhere != NULL) refuse_combines(handle, &b, elsewhere, "is memory of CUDA device");
+        refuse_combines(handle, &b, mode, here, "host memory");
+        if (elsewhere != NULL) refuse_combines(handle, &b, mode, elsewhere, "is memory of CUDA device");
     }
     MP_CHECK(cuda_rig_context() == context);
     cuda_job_check_recv(job, handle);
     cuda_job_combine(job, handle);
     xep_handle_release(handle);
     cuda_rig_free(elsewhere);
+    cuda_rig_free(there);
+}
+
+/* ---- streams that are none of the buffer's context ---- */
+
+static void refuse_stream(cuda_job_t *job, xep_handle_t *handle, void *there, void *stream)
+{
+    xep_handle_t *none = NULL;
+    xep_layout_args_t layout = XEP_LAYOUT_ARGS_INIT;
+    xep_layout_t out = XEP_LAYOUT_INIT;
+    xep_dispatch_args_t a = cuda_job_dispatch(job, NULL);
+    xep_combine_args_t b = XEP_COMBINE_ARGS_INIT;
+    a.stream = b.stream = layout.stream = stream;
+    b.out = there;
+    layout.buffer = job->host.buffer;
+    layout.topk_idx = job->idx;
+    layout.tokens = job->host.tokens;
+    layout.topk = job->host.c->topk;
+    layout.experts = job->host.c->experts;
+    layout.nranks = mp_nranks();
+    out.tokens_per_rank = there;
+    MP_FAILS(XEP_ERR_INVALID, xep_dispatch(job->host.buffer, &a, &none, NULL));
+    check_sentence("stream", "is of another context (CUDA device");
+    MP_FAILS(XEP_ERR_INVALID, xep_combine(handle, &b, NULL));
+    check_sentence("stream", "is of another context (CUDA device");
+    MP_FAILS(XEP_ERR_INVALID, xep_layout(&layout, &out));
+    check_sentence("stream", "is of another context (CUDA device");
+}
+
+void cuda_refuse_streams(cuda_job_t *job)
+{
+    void *streams[] = {cuda_rig_stream_elsewhere(mp_rank()), cuda_rig_stream_apart(mp_rank())};
+    void *there = cuda_rig_alloc(NULL, 1 << 16), *context = cuda_rig_context();
+    xep_handle_t *handle;
+    xep_request_t *req;
+    xep_dispatch_args_t a = cuda_job_dispatch(job, NULL);
+    MP_OK(xep_dispatch(job->host.buffer, &a, &handle, NULL));
+    for (int i = 0; i < 2; i++)
+        if (streams[i] != NULL) refuse_stream(job, handle, there, streams[i]);
+    const xep_combine_args_t b = cuda_job_outputs(job, handle);
+    MP_OK(xep_combine(handle, &b, &req));
+    for (int i = 0; i < 2; i++) {
+        if (streams[i] == NULL) continue;
+        MP_FAILS(XEP_ERR_INVALID, xep_request_stream_wait(req, streams[i]));
+        check_sentence("stream", "is of another context (CUDA device");
+    }
+    mp_finish(req);
+    cuda_job_check_sums(job, &b);
+    MP_CHECK(cuda_rig_context() == context);
+    xep_handle_release(handle);
     cuda_rig_free(there);
 }
 
@@ -190,8 +273,8 @@ static void refuse_there(xep_handle_t *handle, void *there)
     static char here[1 << 16];
     xep_combine_args_t b = XEP_COMBINE_ARGS_INIT;
     b.out = b.out_weights = (void *)here;
-    b.x = b.topk_weights = b.bias[0] = b.bias[1] = (void *)here;
-    if (xep_handle_recv(handle)->rows != 0) refuse_combines(handle, &b, there, "(host memory: so is the buffer)");
+    b.x = b.topk_weights = b.weights = b.bias[0] = b.bias[1] = (void *)here;
+    if (xep_handle_recv(handle)->rows != 0) refuse_combines(handle, &b, BOTH, there, "(host memory: so is the buffer)");
 }
 
 /* Calls that move nothing between ranks. */
@@ -240,7 +323,7 @@ void cuda_refuse_stream(xep_group_t *group, void *stream)
     xep_request_t *req;
     void *there = cuda_rig_alloc(NULL, 1 << 16);
     a.stream = NULL;
-    refuse_dispatches(job.buffer, &a, there, "is memory of CUDA device");
+    refuse_dispatches(job.buffer, &a, BOTH, there, "is memory of CUDA device");
     MP_OK(xep_dispatch(job.buffer, &a, &handle, &req));
     MP_FAILS(XEP_ERR_UNSUPPORTED, xep_request_stream_wait(req, stream));
     MP_REASON("a stream cannot wait for a request in host memory");

@@ -12,6 +12,9 @@ void cuda_refuse_no_device(xep_group_t *group);
 /** Host memory, and that of another device, for every array that a kernel touches. With recv_rows_p. */
 void cuda_refuse_memory(cuda_job_t *job);
 
+/** Streams of another device, and of another context of this one. */
+void cuda_refuse_streams(cuda_job_t *job);
+
 /** A device without memory enough, of which another rank's cannot be reached, and whose driver is too old. */
 void cuda_refuse_machine(xep_group_t *group);
 

@@ -36,6 +36,7 @@ static struct {
     int (*context_retain)(void **, int);
     int (*context_set)(void *);
     int (*context_get)(void **);
+    int (*context_create)(void **, unsigned, int);
     int (*stream_create)(void **, unsigned);
     int (*stream_wait)(void *);
     int (*allocate)(uintptr_t *, size_t);
@@ -60,6 +61,7 @@ static const struct {
     {"cuDevicePrimaryCtxRetain", &driver.context_retain},
     {"cuCtxSetCurrent", &driver.context_set},
     {"cuCtxGetCurrent", &driver.context_get},
+    {"cuCtxCreate_v2", &driver.context_create},
     {"cuStreamCreate", &driver.stream_create},
     {"cuStreamSynchronize", &driver.stream_wait},
     {"cuMemAlloc_v2", &driver.allocate},
@@ -123,6 +125,16 @@ void *cuda_rig_stream_elsewhere(unsigned rank)
     void *here;
     if (!go_elsewhere(rank, &here)) return NULL;
     void *stream = cuda_rig_stream();
+    MP_CHECK(driver.context_set(here) == 0);
+    return stream;
+}
+
+void *cuda_rig_stream_apart(unsigned rank)
+{
+    void *here = cuda_rig_context(), *apart, *stream = NULL;
+    int count = 0;
+    MP_CHECK(driver.device_count(&count) == 0);
+    if (driver.context_create(&apart, 0, (int)rank % count) == 0) stream = cuda_rig_stream();
     MP_CHECK(driver.context_set(here) == 0);
     return stream;
 }

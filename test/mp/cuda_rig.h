@@ -15,6 +15,8 @@ void *cuda_rig_stream(void);
 void *cuda_rig_context(void);
 /** A stream of another device; NULL: there is no other. */
 void *cuda_rig_stream_elsewhere(unsigned rank);
+/** A stream of this device in another context, which stays; NULL: the device has only one for each process. */
+void *cuda_rig_stream_apart(unsigned rank);
 void cuda_rig_wait(void *stream);
 
 /** What is enqueued on the stream from now on waits until the counter, which the test keeps, is at least that. */

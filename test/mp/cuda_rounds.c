@@ -28,8 +28,8 @@ void cuda_round_fill(float *x, int round, uint64_t tokens)
     for (uint64_t i = 0; i < tokens * HIDDEN; i++) x[i] = (float)((int)(i * 7 + (uint64_t)round * 13 + mp_rank()) % 31);
 }
 
-/* As often as a token comes back: normal, from each rank that it went to; ll, from each selection. */
-static int count_copies(const mp_job_t *job, uint64_t token)
+/* Mode normal: from each rank that it went to; ll: from each selection. */
+int cuda_round_copies(const mp_job_t *job, uint64_t token)
 {
     uint64_t ranks = 0;
     int selections = 0;
@@ -48,7 +48,7 @@ void cuda_round_check(const mp_job_t *job, const float *out, int round)
     cuda_round_fill(x, round, job->tokens);
     for (uint64_t t = 0; t < job->tokens; t++)
         for (uint32_t h = 0; h < HIDDEN; h++)
-            MP_CHECK(out[t * HIDDEN + h] == x[t * HIDDEN + h] * (float)count_copies(job, t));
+            MP_CHECK(out[t * HIDDEN + h] == x[t * HIDDEN + h] * (float)cuda_round_copies(job, t));
 }
 
 void cuda_round_pass_back(xep_handle_t *handle, xep_combine_args_t *b, int named)

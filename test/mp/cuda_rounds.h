@@ -11,8 +11,11 @@ enum { CUDA_ROUND_HIDDEN = 96, CUDA_ROUND_TOKENS = 50, CUDA_ROUND_BYTES = 4 * CU
 /** A case of fp32 rows, some of whose selections are masked; mode is "normal" or "ll". */
 mp_case_t cuda_round_case(const char *name, const char *mode);
 
-/** Rows of a round, of CUDA_ROUND_BYTES at most, and what a job's experts make of them when they pass them back. */
+/** Rows of a round, of CUDA_ROUND_BYTES at most. */
 void cuda_round_fill(float *x, int round, uint64_t tokens);
+
+/** How many copies of a token a combine sums when a job's experts pass its rows back; a check of all its sums. */
+int cuda_round_copies(const mp_job_t *job, uint64_t token);
 void cuda_round_check(const mp_job_t *job, const float *out, int round);
 
 /**

@@ -9,7 +9,4 @@
 /** Nothing where all ranks map one another. */
 void cuda_staged(xep_group_t *group, const char *mode, void *streams[2]);
 
-/** The last rank dies; the others say so, each in its own way. */
-int cuda_staged_death(xep_group_t *group, const char *mode, void *stream);
-
 #endif

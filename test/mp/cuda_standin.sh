@@ -10,11 +10,11 @@ ln -s "$builddir/test/cuda/.libs/standin_cuda.so" "$tmp/libcuda.so.1"
 export XEP_PLUGIN_PATH=$builddir/test/cuda/.libs:$builddir/.libs XEP_TIMEOUT=60s
 failed=0
 # ranks and seed; three ranks do what two do
-turns='1:1 2:2 3:1 3:2'
-[ -z "${XEP_TEST_BRIEF:-}" ] || turns='1:1 3:2'
+jobs='1:1 2:2 3:1 3:2'
+[ -z "${XEP_TEST_BRIEF:-}" ] || jobs='1:1 3:2'
 
-for turn in $turns; do
-    ranks=${turn%:*} seed=${turn#*:}
+for job in $jobs; do
+    ranks=${job%:*} seed=${job#*:}
     for program in cuda_ops cuda_ll_ops; do
         LD_LIBRARY_PATH=$tmp:$LD_LIBRARY_PATH STANDIN_SEED=$seed \
             timeout $((100 * ${XEP_TEST_SLOW:-1})) "$builddir/xep_run" -n "$ranks" "$builddir/test/mp/$program" ||
@@ -40,6 +40,13 @@ perf 3 --mode ll --sms 8
 perf 2 --mode ll --layout padded --quant none
 perf 2 --mode ll --slots 2 --copy-in --pressure 2
 
+# for programs: memory, multiprocessors, and the time on the device
+LD_LIBRARY_PATH=$tmp:$LD_LIBRARY_PATH timeout $((100 * ${XEP_TEST_SLOW:-1})) "$builddir/xep_run" -n 2 \
+    "$builddir/xep_perf" --memory cuda --tokens 40 --hidden 256 --experts 12 --topk 3 --iters 3 --sms 8 --json - \
+    >"$tmp/json" 2>&1
+grep -q '^{.*"memory": "cuda", "sms": 8, .*"device_us": [0-9.]*, "limit_us": .*"device_us": .*}$' "$tmp/json" ||
+    { cat "$tmp/json"; echo 'FAIL: xep_perf --memory cuda --json'; failed=1; }
+
 # rows that are staged: no two ranks map one another, by TCP, on nodes and by nodes, with a thread that makes progress,
 # and with memory that the driver cannot pin
 staged() {
@@ -59,9 +66,11 @@ done
 staged 2 cuda_ops XEP_MAP=never STANDIN_SLOW_COPIES=100000 # counts are there before the rows
 [ -n "${XEP_TEST_BRIEF:-}" ] || staged 4 cuda_ops XEP_NODE_RANKS=2 XEP_PATH=flat
 for mode in normal ll; do
-    LD_LIBRARY_PATH=$tmp:$LD_LIBRARY_PATH XEP_NODE_RANKS=2 XEP_LOG=error timeout $((60 * ${XEP_TEST_SLOW:-1})) \
-        "$builddir/xep_run" -k -n 3 "$builddir/test/mp/cuda_ops" $mode
-    [ $? -eq 137 ] || { echo "FAIL: a rank that dies, staged, $mode"; failed=1; }
+    for of_node in 2 3; do # ranks of a node: staged, and mapped
+        LD_LIBRARY_PATH=$tmp:$LD_LIBRARY_PATH XEP_NODE_RANKS=$of_node XEP_LOG=error \
+            timeout $((60 * ${XEP_TEST_SLOW:-1})) "$builddir/xep_run" -k -n 3 "$builddir/test/mp/cuda_ops" $mode
+        [ $? -eq 137 ] || { echo "FAIL: a rank that dies, $of_node ranks on a node, $mode"; failed=1; }
+    done
 done
 
 # drivers that are none: a library without their functions, and one that finds no device

@@ -74,32 +74,6 @@ static void run_case(xep_group_t *group, const mp_case_t *c, void *streams[2])
     cuda_job_close(&job);
 }
 
-/* The last rank begins only when the others have called all of theirs, which block until they are enqueued. */
-static void nobody_waits(xep_group_t *group, void *stream)
-{
-    const mp_case_t c = {.name = "nobody waits", .experts = 12, .topk = 3, .hidden = 80, .tokens = 37, FIXED};
-    const uint32_t last = mp_nranks() - 1;
-    cuda_job_t job;
-    xep_handle_t *handle;
-    size_t stride;
-    cuda_job_open(&job, &c, 29, group, stream);
-    job.counts_there = 1;
-    atomic_int *called = mp_counter(group);
-    if (mp_rank() == last) mp_await(called, (int)last);
-    xep_dispatch_args_t a = cuda_job_dispatch(&job, NULL);
-    xep_combine_args_t b = XEP_COMBINE_ARGS_INIT;
-    b.out = job.out;
-    b.stream = stream;
-    MP_OK(xep_dispatch(job.host.buffer, &a, &handle, NULL));
-    MP_CHECK(xep_handle_combine_input(handle, &stride) != NULL);
-    MP_OK(xep_combine(handle, &b, NULL));
-    if (mp_rank() != last) ++*called;
-    cuda_job_check_recv(&job, handle);
-    cuda_job_combine(&job, handle);
-    xep_handle_release(handle);
-    cuda_job_close(&job);
-}
-
 /* ---- what is refused ---- */
 
 static void refused_at_once(xep_group_t *group, void *stream)
@@ -181,7 +155,6 @@ static void late_rank(xep_group_t *group, void *stream)
 void cuda_there(xep_group_t *group, void *streams[2])
 {
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) run_case(group, &cases[i], streams);
-    nobody_waits(group, streams[0]);
     refused_at_once(group, streams[0]);
     refused_later(group, streams[0]);
     late_rank(group, streams[0]);

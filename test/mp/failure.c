@@ -159,7 +159,7 @@ static void in_group_calls(xep_group_t *group)
         xep_log_set(count_logged, &logged);
         if (mp_rank() != mp_nranks() - 1) {
             MP_FAILS(XEP_ERR_TIMEOUT, i == 0 ? xep_group_barrier(second) : mp_job_try_buffer(&job, second));
-            check_warning(i == 0 ? "barrier" : "allgather", missing);
+            check_warning(i == 0 ? "barrier: " : "xep_buffer_create: ", missing);
         }
         xep_log_set(NULL, NULL);
         ++*done;

@@ -50,6 +50,16 @@ passes '3 and 1, a group made by callbacks, path nodes' "${launch[@]}" "${in_tur
     ./test/mp/over_callback.mp
 XEP_PATH=auto
 
+# await_carried BYTES: more of the second host
+await_carried() {
+    local before
+    before=$(carried h2)
+    for _ in $(seq $((600 * ${XEP_TEST_SLOW:-1}))); do
+        [ $(($(carried h2) - before)) -lt "$1" ] || return 0
+        sleep 0.1
+    done
+}
+
 # pulled NAME MODE TIMEOUT HEARTBEAT: a cable is pulled in the middle of operations, which is when it has carried more
 # than their beginning needs, until somebody has said who is missing. The launcher's own connections live through it, so
 # the cable comes back before the job ends.
@@ -59,12 +69,8 @@ pulled() {
     XEP_TIMEOUT=$3 XEP_HEARTBEAT=$4 timeout --foreground -k 10 $((120 * ${XEP_TEST_SLOW:-1})) "${launch[@]}" \
         -x XEP_HEARTBEAT "${in_blocks[@]}" --host h1:2,h2:2 -n 4 ./xep_perf --mode "$2" --tokens 64 --hidden 512 \
         --topk 4 --experts 16 --iters 1000000 >"$tmp/out" 2>"$tmp/err" &
-    local job=$! before
-    before=$(carried h2)
-    for _ in $(seq $((600 * ${XEP_TEST_SLOW:-1}))); do
-        [ $(($(carried h2) - before)) -lt 32000000 ] || break
-        sleep 0.1
-    done
+    local job=$!
+    await_carried 32000000
     unplug h2
     for _ in $(seq $((60 * ${XEP_TEST_SLOW:-1}))); do
         ! grep -Eq 'xep_perf: .* ranks? [23]' "$tmp/err" || break
@@ -84,6 +90,45 @@ pulled 'a cable is pulled for longer than the deadline, normal by nodes' normal 
 XEP_PATH=auto
 pulled 'a cable is pulled for longer than the deadline, ll' ll 3s inf
 pulled 'a cable is pulled, and the heartbeat tells' ll 600s 400ms
+
+# parted NAME MODE HOSTS "RANKS THAT GO ON" "RANKS THAT ARE CUT OFF": likewise under masks. Both halves are alive; only
+# the larger one goes on, or of equals the one with rank 0. They write what they say to a file, as what a host prints
+# comes only with its cable.
+parted() {
+    name=$1
+    local says=$tmp/says goes_on=$4 cut_off=$5 count rank job
+    count=$(wc -w <<<"$4 $5")
+    : >"$says"
+    echo "== $name"
+    XEP_TIMEOUT=$((4 * ${XEP_TEST_SLOW:-1}))s XEP_HEARTBEAT=inf timeout --foreground -k 10 \
+        $((120 * ${XEP_TEST_SLOW:-1})) "${launch[@]}" -x XEP_HEARTBEAT "${in_blocks[@]}" --host "$3" -n "$count" \
+        ./test/mp/killed "$2" parted 99 0 "$says" mask >"$tmp/out" 2>"$tmp/err" &
+    job=$!
+    await_carried 16000000
+    unplug h2
+    for _ in $(seq $((60 * ${XEP_TEST_SLOW:-1}))); do
+        [ "$(grep -c '^without' "$says")" -lt "$count" ] || break
+        sleep 1
+    done
+    cp "$says" "$tmp/apart"
+    plug h2
+    wait $job
+    status=$?
+    [ $status -ne 124 ] && [ $status -ne 137 ] || wrong 'it hung'
+    for rank in $goes_on; do
+        grep -qx "without $rank $cut_off" "$tmp/apart" || wrong "rank $rank does not go on: $(cat "$says")"
+        ! grep -q "^told $rank " "$says" || wrong "rank $rank is not well: $(cat "$says")"
+    done
+    for rank in $cut_off; do
+        grep -q "^told $rank .* XEP_ERR_PEER: .*out of the group: it is cut off from most of the others" "$tmp/apart" ||
+            wrong "rank $rank is not told that it is cut off: $(cat "$says")"
+        grep -qx "without $rank" "$tmp/apart" || wrong "rank $rank went on: $(cat "$says")"
+    done
+    [ "$(grep -c '^left' "$says")" -eq "$count" ] || wrong "somebody did not leave: $(cat "$says")"
+}
+parted 'a cable is pulled under masks, ll' ll h1:2,h2:2 '0 1' '2 3'
+[ -n "${XEP_TEST_BRIEF:-}" ] || parted 'a cable is pulled under masks, normal' normal h1:2,h2:2 '0 1' '2 3'
+parted 'a cable is pulled under masks, and rank 0 is alone' normal h1:1,h2:2 '1 2' 0
 no_hosts
 
 hosts 2 200mbit

@@ -5,7 +5,8 @@
  * leave.
  *
  * killed MODE PHASE VICTIM DELAY_US SAYS [mask]
- *   PHASE     create, buffer, between, dispatch, combine, destroy: at its begin the victim's clock is set
+ *   PHASE     create, buffer, between, dispatch, combine, destroy: at its begin the victim's clock is set; parted:
+ *             nobody dies (VICTIM is no rank), and rounds are played until something else keeps ranks apart (hosts.sh)
  *   DELAY_US  after so long it dies, wherever it is then
  *   SAYS      a file to whose end every rank writes what it says: a launcher that hangs brings nothing to its output
  *   mask      the others go on without it
@@ -16,6 +17,7 @@
  * gone, and "left RANK" when all is destroyed.
  */
 #define _GNU_SOURCE /* pause */
+#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -173,7 +175,7 @@ static int last_first(void)
 /* Under mask until some rounds were without the victim; else until an error. */
 static void run_rounds(mp_job_t *job)
 {
-    int last = ROUNDS;
+    int last = strcmp(phase, "parted") == 0 ? INT_MAX : ROUNDS;
     for (int round = 0; round < last; round++) {
         is_later = first_round >= 0 && round > first_round + 1; /* another rank's first one may be the next */
         if (round == PHASE_ROUND) {

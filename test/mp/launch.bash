@@ -66,6 +66,33 @@ meets() {
     [ ! -x test/mp/met ] || passes "$1, no name" "${@:3}" test/mp/met "$2" unnamed
 }
 
+# ended WORD COUNT NAME COMMAND...: so many processes, of it and of the newcomer that $tmp/newcomer has heard, say that
+# they have come to their end
+ended() {
+    local word=$1 count=$2
+    shift 2
+    run "$@"
+    wait
+    cat "$tmp/newcomer" >>"$tmp/out"
+    [ "$(grep -c "^$word" "$tmp/out")" -eq "$count" ] || wrong "not $count processes say \"$word\""
+}
+
+# goes_on NAME LAUNCHER...: where that lets the others live, ranks that are left make a smaller group, and a process
+# that it has not started takes the place of one that died; all compare every operation with the oracle
+goes_on() {
+    local scenario
+    [ -x test/mp/smaller ] && [ -x test/mp/larger ] || return
+    : >"$tmp/newcomer"
+    ended survived 2 "$1, two of four die" "${@:2}" -n 4 test/mp/smaller killed 1 2
+    ended survived 3 "$1, one dies while another computes" "${@:2}" -n 4 test/mp/smaller early 0
+    for scenario in one:4 replaced:3; do
+        rm -f "$tmp/address"
+        timeout $((100 * ${XEP_TEST_SLOW:-1})) test/mp/larger newcomer file "$tmp/address" >"$tmp/newcomer" 2>&1 &
+        ended grown ${scenario#*:} "$1, a newcomer: ${scenario%:*}" "${@:2}" -n 3 \
+            test/mp/larger members ${scenario%:*} "$tmp/address"
+    done
+}
+
 # a program of the suite, where it was built
 programs() {
     local program

@@ -12,6 +12,7 @@ whole '4 ranks' 4 1 4 mpirun --oversubscribe --bind-to none -n 4
 whole 'bound to cores' 2 1 2 mpirun --oversubscribe -n 2
 programs 'mpirun' mpirun --oversubscribe --bind-to none -n 4
 meets 'mpirun' 4 mpirun --oversubscribe --bind-to none -n 4
+goes_on 'mpirun' mpirun --oversubscribe --bind-to none --enable-recovery
 
 # "hosts" that are this one: two daemons, a fence across them. Two daemons of one machine at times collide in
 # hwloc's shared topology, and in the folder that both make for the job: each host has a TMPDIR.

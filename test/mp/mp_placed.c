@@ -7,42 +7,42 @@
 
 #include "mp_rig.h"
 
-typedef struct place {
+typedef struct placed {
     const xep_recv_t *recv;
     uintptr_t own; /* memory of this rank's buffer, */
     size_t bytes;  /* so much */
     uint8_t *seen; /* [capacity] rows that came from some rank */
-} place_t;
+} placed_t;
 
 /* Of a mapped source nothing is in this rank's memory; of any other all is. */
-static void check_source(const place_t *place, int stays, uint64_t begin, uint64_t end)
+static void check_source(const placed_t *placed, int stays, uint64_t begin, uint64_t end)
 {
     for (uint64_t i = begin; i < end; i++) {
-        int own = (uintptr_t)place->recv->row[i] - place->own < place->bytes;
-        MP_CHECK(place->recv->row[i] != NULL && own == !stays);
-        place->seen[i] = 1;
+        int own = (uintptr_t)placed->recv->row[i] - placed->own < placed->bytes;
+        MP_CHECK(placed->recv->row[i] != NULL && own == !stays);
+        placed->seen[i] = 1;
     }
 }
 
 void mp_placed_check(xep_group_t *group, const mp_job_t *job, const xep_recv_t *recv)
 {
-    place_t place = {.recv = recv, .seen = calloc(recv->capacity + 1, 1)};
+    placed_t placed = {.recv = recv, .seen = calloc(recv->capacity + 1, 1)};
     void *base;
-    MP_OK(xep_buffer_memory(job->buffer, &base, &place.bytes));
-    place.own = (uintptr_t)base;
+    MP_OK(xep_buffer_memory(job->buffer, &base, &placed.bytes));
+    placed.own = (uintptr_t)base;
     MP_CHECK(recv->x == NULL && recv->row != NULL);
     for (uint32_t r = 0; r < mp_nranks(); r++) {
         xep_peer_info_t peer = XEP_PEER_INFO_INIT;
         MP_OK(xep_group_peer(group, r, &peer));
         int stays = r != mp_rank() && peer.mapped;
-        if (recv->src_begin != NULL) check_source(&place, stays, recv->src_begin[r], recv->src_begin[r + 1]);
+        if (recv->src_begin != NULL) check_source(&placed, stays, recv->src_begin[r], recv->src_begin[r + 1]);
         for (uint32_t e = 0; recv->src_begin == NULL && e < recv->local_experts; e++) {
             uint64_t pair = (uint64_t)e * mp_nranks() + r, begin = recv->pair_begin[pair];
-            check_source(&place, stays, begin, begin + recv->pair_count[pair]);
+            check_source(&placed, stays, begin, begin + recv->pair_count[pair]);
         }
     }
-    for (uint64_t i = 0; i < recv->capacity; i++) MP_CHECK(place.seen[i] || recv->row[i] == NULL);
-    free(place.seen);
+    for (uint64_t i = 0; i < recv->capacity; i++) MP_CHECK(placed.seen[i] || recv->row[i] == NULL);
+    free(placed.seen);
 }
 
 /* Rows that are none stay as they were in the array. */

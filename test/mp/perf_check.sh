@@ -28,6 +28,9 @@ check 2 $small --mode ll --quant none --layout padded --in-place --check-only
 check 3 $small --recv-rows 9 --mask 150 --iters 3 --check
 check 3 XEP_MAP=never $small --recv-rows 1 --dtype fp8 --check-only
 check 2 $small --recv-rows 1000 --routing one-rank --copy-in --iters 2 --check
+check 3 $small --mode ll --recv-rows 9 --mask 150 --iters 3 --check
+check 2 $small --mode ll --quant none --recv-rows 1000 --copy-in --iters 2 --check
+check 3 XEP_MAP=never $small --mode ll --quant ue8m0 --recv-rows 2 --check-only
 check 3 $small --pressure 5 --check-only
 grep -q '^pressure: two runs of 5 seeds, ok$' "$dir/out" || wrong 'no pressure'
 

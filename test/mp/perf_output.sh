@@ -73,10 +73,11 @@ expect 0 9 '^in place, not read  *[0-9.]* us, cpu  *[0-9.]*, ratio [0-9.]*$' $ru
 expect 0 7 '^room for 3 rows: [0-9]* pieces, rows [0-9.]* us, combine [0-9.]* us, ratio to room for all [0-9.]*$' \
     $run $small --recv-rows 3
 expect 0 7 '^room for 500 rows: 1 piece, rows ' $run $small --recv-rows 500
+expect 0 7 '^room for 7 rows: [0-9]* pieces, rows [0-9.]* us, combine ' $run $small --mode ll --recv-rows 7
 expect 0 1 '"pieces": {"room": 3, "count": [0-9]*, "dispatch_us": [0-9.]*, "combine_us": [0-9.]*}, "ops"' \
     $run $small --recv-rows 3 --json -
-for with in '--mode ll' '--cached' '--slots 2' '--op dispatch'; do
-    expect 2 1 '^xep_perf: --recv-rows cannot be used with rows by expert, --cached, --slots above 1, or --op$' \
+for with in '--mode ll --layout padded' '--mode ll --quant logfmt' '--cached' '--slots 2' '--op dispatch'; do
+    expect 2 1 '^xep_perf: --recv-rows cannot be used with --layout padded, --quant logfmt, --cached, --slots ' \
         $run $small --recv-rows 3 $with
 done
 expect 2 1 '^xep_perf: invalid --recv-rows: "0" (a whole number from 1 to' $run $small --recv-rows 0

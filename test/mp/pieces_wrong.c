@@ -20,6 +20,18 @@ static const mp_case_t base = {.name = "wrong",
                                .recv_rows = 6,
                                .pieces = 1};
 
+static const mp_case_t by_expert = {.name = "by expert, wrong",
+                                    .mode = "ll",
+                                    .experts = 12,
+                                    .topk = 3,
+                                    .hidden = 64,
+                                    .tokens = 20,
+                                    .slots = 2,
+                                    .copy_in = 1,
+                                    .combine_dtype = XEP_FP32,
+                                    .recv_rows = 16,
+                                    .pieces = 1};
+
 static void refuse_buffers(xep_group_t *group)
 {
     xep_buffer_t *buffer;
@@ -27,10 +39,11 @@ static void refuse_buffers(xep_group_t *group)
     xep_buffer_params_t p = mp_small_params();
     p.flags = XEP_BUFFER_PIECES;
     p.mode = "ll";
+    p.on_failure = XEP_ON_FAILURE_MASK;
     MP_FAILS(XEP_ERR_UNSUPPORTED, xep_buffer_create(group, &p, &buffer));
-    MP_REASON("XEP_BUFFER_PIECES (mode ll has rows in one piece)");
+    MP_REASON("XEP_BUFFER_PIECES with XEP_ON_FAILURE_MASK");
     MP_FAILS(XEP_ERR_UNSUPPORTED, xep_buffer_size(&p, 4, &size));
-    MP_REASON("XEP_BUFFER_PIECES (mode ll has rows in one piece)");
+    MP_REASON("XEP_BUFFER_PIECES with XEP_ON_FAILURE_MASK");
     p.mode = "normal";
     p.on_failure = XEP_ON_FAILURE_MASK;
     MP_FAILS(XEP_ERR_UNSUPPORTED, xep_buffer_create(group, &p, &buffer));
@@ -222,9 +235,9 @@ static void refuse_ends(xep_group_t *group)
 }
 
 /* A consumer that asks no more: the others say whom they wait for; the reset makes all of it usable again. */
-static void stop_asking(xep_group_t *group)
+static void stop_asking(xep_group_t *group, const mp_case_t *shape, const char *next, const char *waits)
 {
-    mp_case_t c = base;
+    mp_case_t c = *shape;
     mp_job_t job;
     mp_pieces_t all;
     c.timeout_ms = 500;
@@ -234,8 +247,8 @@ static void stop_asking(xep_group_t *group)
     xep_handle_t *handle = mp_pieces_begin(&all, &job, &args);
     if (mp_rank() != 1) {
         MP_FAILS(XEP_ERR_TIMEOUT, xep_handle_next(handle, NULL, NULL));
-        MP_REASON("next piece 2 of mode normal");
-        MP_REASON("waits for openings: rank 1 at 0 of 2");
+        MP_REASON(next);
+        MP_REASON(waits);
         MP_FAILS(XEP_ERR_BROKEN, xep_handle_next(handle, NULL, NULL));
     }
     MP_OK(xep_group_barrier(group));
@@ -258,6 +271,63 @@ static void stop_asking(xep_group_t *group)
     mp_job_close(&job);
 }
 
+/* Ranks that ask for pieces of two handles, which look alike in all else; of different pieces; of one and of none. */
+static void ask_apart(mp_job_t *job)
+{
+    mp_pieces_t all[2];
+    xep_dispatch_args_t args = mp_job_dispatch(job);
+    xep_handle_t *handle[2], *none;
+    for (int i = 0; i < 2; i++) handle[i] = mp_pieces_begin(&all[i], job, &args);
+    MP_FAILS(XEP_ERR_MISMATCH, xep_handle_next(handle[mp_rank() == 1], NULL, NULL));
+    MP_REASON("disagree on the handle whose next piece it is");
+    MP_CHECK(xep_handle_recv(handle[0])->piece == 0 && xep_handle_recv(handle[1])->piece == 0);
+    mp_pieces_next(&all[0], job, handle[0], 0, 0);
+    MP_FAILS(XEP_ERR_MISMATCH, xep_handle_next(handle[mp_rank() == 1], NULL, NULL));
+    MP_REASON("rank 0 and rank 1 disagree on piece, from 1 (0: without XEP_DISPATCH_PIECES): 3, 2");
+    xep_handle_release(handle[1]);
+    oracle_pieces_free(&all[1].all);
+    if (mp_rank() == 1) MP_FAILS(XEP_ERR_MISMATCH, xep_dispatch(job->buffer, &args, &none, NULL));
+    else MP_FAILS(XEP_ERR_MISMATCH, xep_handle_next(handle[0], NULL, NULL));
+    MP_REASON("rank 0 and rank 1 disagree on piece, from 1 (0: without XEP_DISPATCH_PIECES): 3, 1");
+    mp_pieces_rest(&all[0], job, handle[0], 0);
+    xep_handle_release(handle[0]);
+}
+
+/* What is only so by expert. */
+static void refuse_by_expert(xep_group_t *group)
+{
+    mp_case_t c = by_expert;
+    mp_job_t job;
+    mp_pieces_t all;
+    xep_handle_t *handle;
+    mp_job_open(&job, &c, 5);
+    mp_job_buffer(&job, group);
+    xep_dispatch_args_t args = mp_job_dispatch(&job);
+    args.arrangement = XEP_ROWS_BY_EXPERT_PADDED;
+    MP_FAILS(XEP_ERR_UNSUPPORTED, xep_dispatch(job.buffer, &args, &handle, NULL));
+    MP_REASON("XEP_ROWS_BY_EXPERT_PADDED (with XEP_DISPATCH_PIECES: compact)");
+    args.arrangement = XEP_ROWS_DEFAULT;
+    args.expert_alignment = mp_rank() == 1 ? 17 : 16;
+    MP_FAILS(XEP_ERR_OVERFLOW, xep_dispatch(job.buffer, &args, &handle, NULL));
+    MP_REASON("expert_alignment of rank 1 is more than a slot has rows: 17 (params.recv_rows: 16)");
+    args.expert_alignment = 0;
+    args.flags = mp_rank() == 1 ? 0 : XEP_DISPATCH_PIECES;
+    MP_FAILS(XEP_ERR_MISMATCH, xep_dispatch(job.buffer, &args, &handle, NULL));
+    MP_REASON("rank 0 and rank 1 disagree on piece, from 1 (0: without XEP_DISPATCH_PIECES): 1, 0");
+    args.flags = 0;
+    MP_FAILS(XEP_ERR_OVERFLOW, xep_dispatch(job.buffer, &args, &handle, NULL));
+    MP_REASON("it has room for 16 (params.recv_rows; or XEP_DISPATCH_PIECES)");
+    args.flags = XEP_DISPATCH_PIECES;
+    handle = mp_pieces_begin(&all, &job, &args);
+    MP_CHECK(all.pieces >= 3);
+    disagree(&job, handle);
+    mp_pieces_rest(&all, &job, handle, 1);
+    mp_pieces_combine(&job, handle);
+    xep_handle_release(handle);
+    ask_apart(&job);
+    mp_job_close(&job);
+}
+
 int main(void)
 {
     xep_group_t *group = mp_group();
@@ -265,7 +335,9 @@ int main(void)
     refuse_dispatches(group);
     refuse_pieces(group);
     refuse_ends(group);
-    stop_asking(group);
+    stop_asking(group, &base, "next piece 2 of mode normal", "waits for openings: rank 1 at 0 of 2");
+    refuse_by_expert(group);
+    stop_asking(group, &by_expert, "next piece 2 of mode ll", "waits for rows of the piece: rank 1 at 0 of 2");
     xep_group_destroy(group);
     return 0;
 }

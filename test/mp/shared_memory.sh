@@ -87,4 +87,54 @@ refuses 'too large a buffer' \
     "$inside" "$shm=96m none /dev/shm && $no_sysv" ./xep_run -n 2 ./xep_perf --check-only --tokens 4096 --hidden 7168
 empty
 
+# heaps of 117 MB that fit one by one and not together: both ranks say so, before one of them has any
+large='./xep_perf --check-only --tokens 64 --hidden 7168 --topk 4 --experts 8 --slots 31'
+both() {
+    local pattern=$2
+    name=$1
+    shift 2
+    refuses "$name" "not enough $pattern" "$inside" "$@" ./xep_run -k -n 2 $large
+    for rank in 0 1; do
+        cat "$tmp/out" "$tmp/err" | grep -q "rank $rank.*not enough $pattern" || wrong "rank $rank does not say so"
+    done
+    empty
+}
+together='for 2 ranks of one host, rank 0 the first: each wants [0-9]* bytes, all together [0-9]*'
+both 'POSIX, not together' "shared memory $together (System V .*, room for 0; /dev/shm: [0-9]* .*, room for 1)" \
+    "$shm=180m none /dev/shm && $no_sysv"
+both 'System V, not together' "shared memory $together (System V .*, room for 1; /dev/shm: [0-9]* .*, room for 0)" \
+    "$shm=20m none /dev/shm && echo 40000 >/proc/sys/kernel/shmall"
+# what a control group says; of the real one below, whoever goes over its limit is killed
+group=/sys/fs/cgroup/memory
+small="$shm=1g none /dev/shm && mount -t tmpfs none /sys/fs/cgroup && mkdir $group"
+small="$small && echo 0 >$group/memory.usage_in_bytes && echo 200000000 >$group/memory.limit_in_bytes"
+both 'memory, not together' "memory $together (200000000 are free of the control group)" "$small"
+XEP_ROOM=rank passes 'memory, each by itself' "$inside" "$small" ./xep_run -n 2 $large
+# one heap of each kind
+passes 'together by both kinds' "$inside" "$shm=180m none /dev/shm && echo 40000 >/proc/sys/kernel/shmall" \
+    ./xep_run -n 2 $large
+
+# A real control group: room for the programs themselves, and for one heap and a half. What programs need is more under
+# a sanitizer, with another UCX, or where pages of files count that nobody had read before: so the room grows until one
+# heap fits, and then by 40 MB.
+control=/sys/fs/cgroup/memory/xep.$$
+joins="$shm=1g none /dev/shm && echo \$\$ >$control/cgroup.procs"
+limit() {
+    echo $((programs + $1 * 1000000)) >"$control/memory.limit_in_bytes"
+}
+if mkdir "$control" 2>/dev/null &&
+    "$inside" "$joins" ./xep_run -n 2 ./xep_perf --check-only --tokens 1 --hidden 64 >/dev/null 2>&1 &&
+    programs=$(cat "$control/memory.max_usage_in_bytes") && limit 130; then
+    for more in 130 160 190 220 250 280; do
+        limit "$more"
+        "$inside" "$joins" ./xep_run -k -n 2 $large >"$tmp/out" 2>&1
+        grep -q 'not enough memory for a buffer' "$tmp/out" || break
+    done
+    limit $((more + 40))
+    both 'a control group, not together' "memory $together ([0-9]* are free of the control group)" "$joins"
+else
+    echo '== a control group, not together: none can be made here'
+fi
+[ ! -d "$control" ] || rmdir "$control"
+
 exit $failed

@@ -258,7 +258,7 @@ int main(int argc, char **argv)
     said = mp_shared(group, sizeof *said);
     said->pid[self] = getpid();
     ++said->here;
-    mp_await(&said->here, (int)first_nranks); /* no barrier of the group: who has left it may shrink it under others */
+    mp_await(&said->here, (int)first_nranks); /* no barrier of the group: a rank behind it may shrink it under others */
     if (strcmp(scenario, "killed") == 0) killed(group, seed, count);
     else if (strcmp(scenario, "early") == 0) early(group);
     else if (strcmp(scenario, "late") == 0) late(group);

@@ -200,11 +200,11 @@ static void go_round(double begin, double seconds)
     for (turn_t turn = {.number = 1};; turn.number++) {
         turn.stops = mp_now() - begin > seconds;
         xep_status_t status = agree(&turn);
-        if (status == XEP_OK && turn.stops) return;
-        if (status == XEP_OK && mp_nranks() < wanted) {
+        if (status == XEP_OK && mp_nranks() < wanted) { /* also at the end: a newcomer may be on its way */
             grow();
             continue;
         }
+        if (status == XEP_OK && turn.stops) return;
         if (status == XEP_OK) status = play(turn.number);
         MP_CHECK(status == XEP_OK || is_failure_of_others(status));
         if (status != XEP_OK) follow(shrink(group));

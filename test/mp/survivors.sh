@@ -88,7 +88,7 @@ survive normal 8 7 1 stopped 3 -N 3
     for each in ll normal; do
         XEP_INFLIGHT=64k UCX_TCP_SNDBUF=64k UCX_TCP_RCVBUF=64k survive $each 4 3 1 taking 8
     done
-    anywhere normal "$seeds" # not where UCX has queues in shared memory: who is killed writing there blocks them
+    anywhere normal "$seeds" # not where UCX has queues in shared memory: a rank killed writing there blocks them
     exit $failed
 ) || failed=1
 export XEP_MAP=never

@@ -38,7 +38,7 @@ static int is_last(void)
     return mp_rank() == mp_nranks() - 1;
 }
 
-/* A meeting that is not xep's: who is away from a call of xep comes to it, too. */
+/* A meeting that is not xep's: a rank that is in no call of xep comes to it, too. */
 static void meet(void)
 {
     ++*steps;

@@ -45,7 +45,7 @@ static int comes_in_time(xep_heap_wire_t *heap)
 
 /*
  * Gives the heap up, and takes memory where it was, if it can be had. Whether peers may come back only the core knows,
- * which is not here: it sets exposed when a buffer or a group ends without all ranks (xep_buffer_close()).
+ * which is not here: it sets exposed when a buffer or a group ends without all ranks. late.c shows that it does.
  */
 static char *use_again(forked_rank_t *self, xep_heap_wire_t *heap)
 {

@@ -91,7 +91,15 @@ bad src/core/group.c 'struct peer { void *ep; };' 'no variable is called ep'
 bad python/ext/ext_layout.c 'static int ep;' 'no variable is called ep'
 bad src/ucp/ucp_new.c 'void close_peer(struct peer *p) { close(p->ep); }' 'no variable is called ep'
 
+null='a pointer is compared with NULL'
+bad plugins/ll/ll_new.c 'static int f(char *p) { if (!p) return 1;' "$null"
+bad plugins/ll/ll_new.c 'while (p) p = q->next;' "$null"
+bad plugins/ll/ll_new.c 'if (n && p) return 1;' "$null"
+bad plugins/normal/normal_new.c 'static int g(void) { return !state->pieces_kept || n;' "$null"
+add plugins/normal/normal_new.h '    char *pieces_kept;'
+
 # no violations
+add plugins/ll/ll_new.c 'if (p == NULL || !*p || !p[0] || !n || !f(p)) return 1;'
 add src/core/group.c '/* #include <pmix.h>; ep is an endpoint */'
 add src/core/group.c 'static const char text[] = "ep, getenv(";'
 add src/ucp/ucp_new.c '#include <ucp/api/ucp.h>'

@@ -104,6 +104,7 @@ script_call_t *script_next(script_t *script, uint32_t handle)
 {
     script_call_t *call = call_add(script, CALL_NEXT, handle);
     call->kept = maker(script, handle)->kept;
+    call->turn = script->turn++;
     copy_final(script, call);
     return call;
 }
@@ -127,7 +128,7 @@ int script_is_odd(const script_call_t *call, uint32_t rank, script_odd_t odd)
     return call->odd == odd && call->odd_rank == rank;
 }
 
-/* Whether all ranks have the room of a slot: who wants a piece of it with less is told that first. */
+/* Whether all ranks have the room of a slot: one that wants a piece of it with less is told that first. */
 static int has_own_room(const script_t *script, const script_call_t *call)
 {
     for (uint32_t r = 0; r < script->shape.nranks; r++)
@@ -177,15 +178,26 @@ static void routing_random(sim_dice_t *dice, const script_t *script, script_call
 
 enum { MOST_REST = 3, FINALS = 1000 };
 
+/* Whether a slot has room for a piece of every rank: not where experts are aligned to more than it has. */
+static int has_piece_room(const script_t *script, const script_call_t *call)
+{
+    for (uint32_t r = 0; r < script->shape.nranks && script->mode->by_expert; r++)
+        if (call->alignment[r] > script->slot_rows) return 0;
+    return 1;
+}
+
 /* Some pieces, and what is combined behind the last of them. */
 static void pieces_random(sim_dice_t *dice, const script_t *script, script_call_t *call)
 {
     if (!script->shape.in_pieces || call->in_place || !sim_chance(dice, 80)) return;
+    if (!has_piece_room(script, call)) return;
     uint64_t rest = script_pieces(script, call) - 1;
     if (rest > MOST_REST) return;
     call->in_pieces = 1;
     call->rest = rest;
     call->kept = sim_chance(dice, 85);
+    for (uint32_t r = 0; r < script->shape.nranks; r++)
+        if (call->arrangement[r] == XEP_ROWS_BY_EXPERT_PADDED) call->arrangement[r] = XEP_ROWS_BY_EXPERT_COMPACT;
     memset(call->capacity, 0, sizeof call->capacity);
 }
 
@@ -318,8 +330,8 @@ void script_begin(sim_world_t *world, const sim_mode_t *mode, script_t *script, 
 static void pieces_shape(sim_dice_t *dice, const sim_world_t *world, xep_shape_t *shape)
 {
     const sim_options_t *options = &world->options;
-    shape->in_pieces =
-        world->plugin->next != NULL && !options->masks && options->feed_rows == 0 && sim_chance(dice, 40);
+    const int flat = options->feed_rows == 0 || options->flat;
+    shape->in_pieces = world->plugin->next != NULL && !options->masks && flat && sim_chance(dice, 40);
     if (shape->in_pieces && sim_chance(dice, 80)) shape->recv_rows = 1 + sim_below(dice, 2 * shape->tokens);
 }
 

@@ -8,69 +8,75 @@
 #include "script_truth.h"
 #include "sim_mode.h"
 
-enum { MARGIN = 128, POISON = 0xa5 };
-
-/* ---- memory ---- */
-
-static uint64_t checksum(const script_memory_t *memory)
-{
-    uint64_t sum = memory->bytes;
-    for (size_t i = 0; i < memory->bytes; i++) sum = (sum ^ (unsigned char)memory->data[i]) * UINT64_C(0x100000001b3);
-    return sum;
-}
-
-/* Memory for rows a stride apart, not longer than the last row, not more aligned than it must be. */
 static char *make_input(sim_rank_t *rank, script_flight_t *flight, uint64_t rows, size_t row, size_t align,
                         size_t *stride_p)
 {
-    script_memory_t *memory = &flight->inputs[flight->ninputs++];
-    size_t skew = sim_below(&rank->dice, 3) * align;
-    *stride_p = row + sim_below(&rank->dice, 3) * align;
-    memory->bytes = rows ? (rows - 1) * *stride_p + row : 0;
-    memory->allocated = calloc(1, memory->bytes + skew + 1);
-    memory->data = memory->allocated + skew;
-    return rows ? memory->data : NULL;
-}
-
-static void make_output(sim_rank_t *rank, script_memory_t *memory, uint64_t rows, size_t row, size_t align,
-                        size_t *stride_p)
-{
-    size_t skew = sim_chance(&rank->dice, 50) ? 0 : sim_below(&rank->dice, 3) * align;
-    void *allocated;
-    *stride_p = row + sim_below(&rank->dice, 3) * align;
-    memory->bytes = 2 * MARGIN + skew + (rows ? (rows - 1) * *stride_p + row : 0);
-    if (posix_memalign(&allocated, 64, memory->bytes) != 0) abort();
-    memory->allocated = allocated;
-    memory->data = memory->allocated + MARGIN + skew;
-    memset(memory->allocated, POISON, memory->bytes);
-}
-
-static int is_poison(const char *data, size_t bytes)
-{
-    for (size_t i = 0; i < bytes; i++)
-        if ((unsigned char)data[i] != POISON) return 0;
-    return 1;
+    return script_memory_make_input(&flight->inputs[flight->ninputs++], rank, rows, row, align, stride_p);
 }
 
 void script_flight_check_margins(sim_rank_t *rank, const script_flight_t *flight, const script_memory_t *memory,
                                  size_t row, size_t stride, uint64_t rows)
 {
-    size_t before = (size_t)(memory->data - memory->allocated), used = rows ? (rows - 1) * stride + row : 0;
-    int good = is_poison(memory->allocated, before) && is_poison(memory->data + used, memory->bytes - before - used);
-    for (uint64_t r = 0; r + 1 < rows; r++) good &= is_poison(memory->data + r * stride + row, stride - row);
-    if (!good)
+    if (!script_memory_has_margins(memory, row, stride, rows))
         sim_fail(rank->world, "rank %u, call %u: bytes written beside an output", rank->index, flight->call->number);
 }
 
 static void seal_inputs(script_flight_t *flight)
 {
-    for (uint32_t i = 0; i < flight->ninputs; i++) flight->inputs[i].checksum = checksum(&flight->inputs[i]);
+    for (uint32_t i = 0; i < flight->ninputs; i++)
+        flight->inputs[i].checksum = script_memory_checksum(&flight->inputs[i]);
+}
+
+/* ---- rows that come while an operation goes on, as those of device memory do ---- */
+
+/* The next ones that are coming, of the first input: as they are, or poison. */
+static void set_rows(script_flight_t *flight, uint64_t begin, uint64_t rows, int are_there)
+{
+    for (uint64_t row = begin; row < begin + rows; row++) {
+        const size_t at = row * flight->held_stride;
+        if (are_there) memcpy(flight->inputs[0].data + at, flight->held + at, flight->held_row);
+        else memset(flight->inputs[0].data + at, SCRIPT_POISON, flight->held_row);
+    }
+}
+
+/*
+ * Of rows that are the first input some are there when the operation begins. A mode that reads others sends poison. Not
+ * for what device memory does not have: ranks that all map one another, masks, pieces, rows in place.
+ */
+static void hold_rows(sim_rank_t *rank, script_flight_t *flight, const void *x, size_t row, size_t stride,
+                      uint64_t rows)
+{
+    const script_call_t *dispatch = flight->dispatch;
+    if (!rank->world->plugin->begins_early || rank->shape.nodes == 1 || rank->world->around != NULL) return;
+    if (x == NULL || rows == 0 || dispatch->in_place || dispatch->in_pieces || sim_chance(&rank->dice, 50)) return;
+    flight->held = malloc(flight->inputs[0].bytes);
+    if (flight->held == NULL) abort();
+    memcpy(flight->held, flight->inputs[0].data, flight->inputs[0].bytes);
+    flight->held_row = row;
+    flight->held_stride = stride;
+    flight->op.coming = 1 + sim_below(&rank->dice, (uint32_t)rows);
+    set_rows(flight, rows - flight->op.coming, flight->op.coming, 0);
+}
+
+static uint64_t held_rows(const script_flight_t *flight)
+{
+    return flight->call->kind == CALL_DISPATCH ? flight->dispatch_args.tokens : flight->op.recv->rows;
+}
+
+void script_flight_bring(sim_rank_t *rank, script_flight_t *flight)
+{
+    if (flight->op.coming == 0 || sim_chance(&rank->dice, 60)) return;
+    const uint64_t come = 1 + sim_below(&rank->dice, (uint32_t)flight->op.coming);
+    set_rows(flight, held_rows(flight) - flight->op.coming, come, 1);
+    flight->op.coming -= come;
 }
 
 void script_flight_free(sim_rank_t *rank, script_flight_t *flight)
 {
+    if (flight->held != NULL) memcpy(flight->inputs[0].data, flight->held, flight->inputs[0].bytes);
+    free(flight->held);
     for (uint32_t i = 0; i < flight->ninputs; i++) {
-        if (checksum(&flight->inputs[i]) != flight->inputs[i].checksum)
+        if (script_memory_checksum(&flight->inputs[i]) != flight->inputs[i].checksum)
             sim_fail(rank->world, "rank %u, call %u: input %u was changed", rank->index, flight->call->number, i);
         free(flight->inputs[i].allocated);
     }
@@ -97,7 +103,7 @@ static script_flight_t *make_flight(sim_rank_t *rank, const script_t *script, co
         .cached_slot = XEP_NO_SLOT,
         .epoch = call->epoch,
         .refused = script_is_odd(call, rank->index, ODD_REFUSED),
-        .turn = dispatch->turn,
+        .turn = call->kind == CALL_NEXT ? call->turn : dispatch->turn,
         .recv = recv,
         .state = calloc(1, rank->world->plugin->state_bytes),
         .late = sim_late(&flight->waits),
@@ -224,6 +230,7 @@ script_flight_t *script_flight_dispatch(sim_rank_t *rank, const script_t *script
     if (args->nscales) make_scales(rank, flight, &truth.shape);
     make_stats(rank, flight);
     seal_inputs(flight);
+    hold_rows(rank, flight, args->x, args->hidden * oracle_element_bytes(args->dtype), args->x_stride, args->tokens);
     return flight;
 }
 
@@ -249,7 +256,8 @@ static void make_returned(sim_rank_t *rank, script_flight_t *flight, const oracl
             oracle_fill_returned(shape, rank->index, from, (uint64_t)recv->src_token[row],
                                  (float *)(void *)(weights + row * args->topk_weights_stride));
     if (flight->call->kind == CALL_NEXT) return;
-    make_output(rank, &flight->out_weights, tokens_of(rank, flight), bytes, sizeof(float), &args->out_weights_stride);
+    script_memory_make_output(&flight->out_weights, rank, tokens_of(rank, flight), bytes, sizeof(float),
+                              &args->out_weights_stride);
     if (tokens_of(rank, flight)) args->out_weights = (float *)(void *)flight->out_weights.data;
 }
 
@@ -321,14 +329,17 @@ script_flight_t *script_flight_combine(sim_rank_t *rank, const script_t *script,
         make_returned(rank, flight, &truth.shape, recv->rows);
     }
     make_biases(rank, flight, &truth.shape, bytes, align);
-    make_output(rank, &flight->out, dispatch->tokens[rank->index], bytes, align, &args->out_stride);
+    script_memory_make_output(&flight->out, rank, dispatch->tokens[rank->index], bytes, align, &args->out_stride);
     args->out = flight->out.data;
     if (rank->world->around != NULL) {
-        make_output(rank, &flight->missing, dispatch->tokens[rank->index], dispatch->topk, 1, &args->missing_stride);
+        script_memory_make_output(&flight->missing, rank, dispatch->tokens[rank->index], dispatch->topk, 1,
+                                  &args->missing_stride);
         args->missing = (uint8_t *)flight->missing.data;
     }
     spoil_combine(rank->index, call, args);
     seal_inputs(flight);
+    if (recv->arrangement != XEP_ROWS_BY_EXPERT_PADDED)
+        hold_rows(rank, flight, args->x, bytes, args->x_stride, recv->rows);
     return flight;
 }
 
@@ -346,7 +357,7 @@ script_flight_t *script_flight_next(sim_rank_t *rank, const script_call_t *call,
         (xep_combine_args_t){.size = sizeof flight->combine_args, .dtype = call->dtype, .hidden = call->hidden};
     flight->op.combine = &flight->combine_args;
     make_outputs(rank, flight, &truth.shape, input, stride);
-    if (call->weights) make_returned(rank, flight, &truth.shape, recv->rows);
+    if (call->weights && !script->mode->by_expert) make_returned(rank, flight, &truth.shape, recv->rows);
     spoil_combine(rank->index, call, &flight->combine_args);
     seal_inputs(flight);
     return flight;

@@ -7,16 +7,9 @@
 #ifndef SCRIPT_FLIGHT_H
 #define SCRIPT_FLIGHT_H
 
-#include "script.h"
+#include "script_memory.h"
 
 enum { SCRIPT_INPUTS = 8 };
-
-/** Exactly as long as it must be; outputs are poisoned and have a margin on both sides. */
-typedef struct script_memory {
-    char *data, *allocated;
-    size_t bytes;
-    uint64_t checksum;
-} script_memory_t;
 
 typedef struct script_flight {
     const script_t *script;
@@ -31,6 +24,8 @@ typedef struct script_flight {
     const uint8_t *dispatch_out; /* combine: [R] whom its dispatch was without; NULL: nobody */
     int32_t *stats;              /* [L + 1], 1000 + e before */
     uint64_t rows;               /* recv_rows_p */
+    char *held;                  /* the first input, of which rows are still coming; NULL: none were */
+    size_t held_row, held_stride;
 } script_flight_t;
 
 /** Of a call that begins, with its arguments, in a slot. cached_slot: of a dispatch, or XEP_NO_SLOT. */
@@ -45,6 +40,9 @@ script_flight_t *script_flight_combine(sim_rank_t *rank, const script_t *script,
 /** sent: the flight of the dispatch, which stays until its last piece is here; input: as above. */
 script_flight_t *script_flight_next(sim_rank_t *rank, const script_call_t *call, const script_flight_t *sent,
                                     uint32_t slot, xep_recv_t *recv, void *input, size_t stride);
+
+/** Some of the rows that are still coming (xep_op_t.coming) are there now; or none. */
+void script_flight_bring(sim_rank_t *rank, script_flight_t *flight);
 
 /** Inputs must be as they were; frees all. */
 void script_flight_free(sim_rank_t *rank, script_flight_t *flight);

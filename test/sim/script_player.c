@@ -78,11 +78,16 @@ static void place_rows(sim_rank_t *rank, script_flight_t *flight)
     args->x = rows, args->x_stride = stride;
 }
 
+static int is_its_turn(const script_player_t *player, const script_call_t *call)
+{
+    const uint64_t turn = call->turn - player->script->first_turn, slots = player->script->shape.slots;
+    return turn < slots || player->turn_done[turn - slots];
+}
+
 static int may_dispatch(const script_player_t *player, const script_call_t *call)
 {
     uint32_t slots = player->script->shape.slots, used = 0;
-    uint64_t turn = call->turn - player->script->first_turn;
-    if (turn >= slots && !player->turn_done[turn - slots]) return 0;
+    if (!is_its_turn(player, call)) return 0;
     if (call->cached != SCRIPT_NO_HANDLE && !player->handles[call->cached].alive) return 0;
     for (uint32_t s = 0; s < slots; s++) used += player->slot_used[s];
     return used < slots;
@@ -149,6 +154,7 @@ static int begin_piece(sim_rank_t *rank, const script_call_t *call)
     void *input = NULL;
     size_t stride = 0;
     if (!handle->alive || handle->flight != NULL || !is_in_step(rank, handle, call)) return 0;
+    if (!is_its_turn(script_player(rank), call)) return 0;
     if (call->kept && !find_input(rank, call, handle, &input, &stride)) return 0;
     script_flight_t *flight = handle->flight =
         script_flight_next(rank, call, handle->sent, handle->slot, &handle->recv, input, stride);
@@ -200,6 +206,7 @@ static void progress_handle(sim_rank_t *rank, script_handle_t *handle)
 {
     char text[256];
     if (sim_chance(&rank->dice, 2)) rank->world->plugin->explain(rank->mode, &handle->flight->op, text, sizeof text);
+    script_flight_bring(rank, handle->flight);
     xep_status_t status = sim_progress(rank, &handle->flight->op, &handle->flight->waits);
     if (status != XEP_INPROGRESS) script_end_flight(rank, handle, status);
 }

@@ -189,6 +189,7 @@ void script_truth_make(script_truth_t *truth, const script_t *script, const scri
         .room = script->shape.tokens,
         .quant = dispatch->quant,
         .alignment = dispatch->alignment[rank],
+        .alignments = dispatch->alignment,
         .capacity = dispatch->capacity[rank],
     };
     if (combine != NULL) add_combine(truth, rank, options);

@@ -91,6 +91,34 @@ void sim_run_play(sim_run_t *run, uint64_t turns, int quiet)
         sim_fail(world, "dispatch and combine are not adjoint: %lld", (long long)pairing);
 }
 
+void sim_arrive(sim_world_t *world)
+{
+    while (world->messages != NULL) sim_wire_step(world, &world->dice);
+}
+
+int sim_has_finished(const sim_world_t *world)
+{
+    uint32_t r = 0;
+    while (r < world->options.nranks && script_player_is_finished(&world->ranks[r])) r++;
+    return r == world->options.nranks;
+}
+
+uint64_t sim_run_latencies(sim_run_t *run)
+{
+    enum { STEPS = 400, MOST = 30 };
+    uint64_t latencies = 0;
+    run->world.still = 1;
+    assert_true(sim_run_open(run));
+    const uint32_t nranks = run->world.options.nranks;
+    for (; latencies < MOST; latencies++) {
+        for (uint32_t i = 0; i < STEPS * nranks; i++) script_player_step(&run->world.ranks[i % nranks]);
+        if (sim_has_finished(&run->world)) break;
+        sim_arrive(&run->world);
+    }
+    sim_run_end(run);
+    return latencies;
+}
+
 void sim_run_end(sim_run_t *run)
 {
     sim_wire_clear(&run->world);

@@ -35,6 +35,13 @@ int sim_run_open(sim_run_t *run);
 /** Plays; where ranks have not finished, the failure says what each waits for. quiet: they need not finish. */
 void sim_run_play(sim_run_t *run, uint64_t turns, int quiet);
 
+/** All that is under way arrives, and nobody does anything meanwhile; whether all players are at their ends. */
+void sim_arrive(sim_world_t *world);
+int sim_has_finished(const sim_world_t *world);
+
+/** Opens and plays a run to its end, and ends it: how many times the wire had to be waited for; 30: too often. */
+uint64_t sim_run_latencies(sim_run_t *run);
+
 /** Frees all; fails the test, with the seed, if something failed. */
 void sim_run_end(sim_run_t *run);
 

@@ -12,12 +12,6 @@
 #include "sim_cases.h"
 #include "sim_wire.h"
 
-/* All that is under way arrives, and nobody does anything meanwhile. */
-static void arrive(sim_world_t *world)
-{
-    while (world->messages != NULL) sim_wire_step(world, &world->dice);
-}
-
 /* ---- what it costs ---- */
 
 enum { RANKS = 8, TOKENS = 6, MOST_TOKENS = 9, HEAD = TOKENS * RANKS * 4, LINE = 64 - 8, ITEM = 128, CAST_ITEM = 64 };
@@ -77,28 +71,11 @@ void sim_inbox_messages(void **state)
     }
 }
 
-static int has_finished(const sim_world_t *world)
-{
-    uint32_t r = 0;
-    while (r < world->options.nranks && script_player_is_finished(&world->ranks[r])) r++;
-    return r == world->options.nranks;
-}
-
 /* How many times the wire has to be waited for until a dispatch has ended everywhere. */
 static uint64_t count_latencies(void **state, uint64_t room, int flat)
 {
-    enum { STEPS = 400, MOST = 30 };
     sim_run_t *run = begin_all_to_all(state, room, flat, XEP_QUANT_NONE);
-    uint64_t latencies = 0;
-    run->world.still = 1;
-    assert_true(sim_run_open(run));
-    for (; latencies < MOST; latencies++) {
-        for (uint32_t i = 0; i < STEPS * RANKS; i++) script_player_step(&run->world.ranks[i % RANKS]);
-        if (has_finished(&run->world)) break;
-        arrive(&run->world);
-    }
-    sim_run_end(run);
-    return latencies;
+    return sim_run_latencies(run);
 }
 
 /* Two rows at once, then twice until there is room for two more, and these. */
@@ -148,7 +125,7 @@ static void begin_two(void **state, two_t *two)
         if (r == 1) two->flight[r]->dispatch_args.topk_idx_stride = sizeof *idx;
         assert_int_equal(run->world.plugin->dispatch(rank->mode, &two->flight[r]->op), XEP_OK);
     }
-    arrive(&run->world);
+    sim_arrive(&run->world);
 }
 
 static xep_status_t progress(two_t *two, uint32_t rank)
@@ -175,9 +152,9 @@ void sim_inbox_explains(void **state)
     assert_int_equal(progress(&two, 0), XEP_INPROGRESS);
     world->plugin->explain(world->ranks[0].mode, &two.flight[0]->op, text, sizeof text);
     assert_string_equal(text, "epoch 1 waits for rows: rank 1 at row 2 of 4");
-    arrive(&two.run->world);
+    sim_arrive(&two.run->world);
     assert_int_equal(progress(&two, 1), XEP_INPROGRESS); /* the rest is on its way */
-    arrive(&two.run->world);
+    sim_arrive(&two.run->world);
     for (uint32_t r = 0; r < 2; r++) assert_int_equal(progress(&two, r), XEP_OK);
     assert_int_equal(two.recv[0].rows, 4);
     end_two(&two);

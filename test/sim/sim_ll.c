@@ -14,6 +14,7 @@
 #include "sim_cases.h"
 #include "sim_inbox.h"
 #include "sim_nodes.h"
+#include "sim_pieces.h"
 
 /* ---- what it can do ---- */
 
@@ -369,6 +370,7 @@ static const sim_mode_test_t tests[] = {
     {"inbox_explains", sim_inbox_explains},
     {"inbox_lies", sim_inbox_lies},
     {"copies_begin_early", sim_nodes_copies_begin_early},
+    {"pieces", sim_pieces},
 };
 
 const sim_mode_t sim_ll = {

@@ -260,7 +260,7 @@ static int waits_for(const member_t *member, uint32_t rank)
 {
     const xep_members_t *members = member->buffer.members;
     uint32_t flights = 0;
-    if (members->open && !members->heard[rank]) return 1;
+    if (members->open && members->asked_ns[rank] != 0) return 1;
     for (uint32_t i = 0; i < member->buffer.nrequests; i++) {
         const xep_op_t *op = member->ops[i];
         if (op != NULL && op->late.count == 0 && sim_wire_is_behind(member->rank, rank)) return 1;

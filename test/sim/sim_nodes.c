@@ -48,27 +48,13 @@ void sim_nodes_messages(void **state)
 
 /* ---- latencies ---- */
 
-/* All that is under way arrives, and nobody does anything meanwhile. */
-static void arrive(sim_world_t *world)
-{
-    while (world->messages != NULL) sim_wire_step(world, &world->dice);
-}
-
-static int has_finished(const sim_world_t *world)
-{
-    uint32_t r = 0;
-    while (r < world->options.nranks && script_player_is_finished(&world->ranks[r])) r++;
-    return r == world->options.nranks;
-}
-
 /* How many times the wire has to be waited for until a dispatch, or that and its combine, has ended everywhere. */
 static uint64_t count_latencies(void **state, uint64_t feed_rows, int combined)
 {
     static const uint32_t node[] = {0, 0, 1, 1, 1};
-    enum { RANKS = sizeof node / sizeof node[0], STEPS = 400, MOST = 20 };
+    enum { RANKS = sizeof node / sizeof node[0] };
     sim_run_t *run = sim_run_begin(state, 1, RANKS);
     xep_shape_t shape = sim_small_shape;
-    uint64_t latencies = 0;
     shape.nranks = RANKS;
     shape.experts = 10;
     run->options = (sim_options_t){.nranks = RANKS, .threads = 1, .inflight = 1000, .feed_rows = feed_rows};
@@ -78,15 +64,7 @@ static uint64_t count_latencies(void **state, uint64_t feed_rows, int combined)
     call->route = ROUTE_ALL;
     for (uint32_t r = 0; r < RANKS; r++) call->tokens[r] = shape.tokens;
     if (combined) script_combine(&run->script, 0);
-    run->world.still = 1;
-    assert_true(sim_run_open(run));
-    for (; latencies < MOST; latencies++) {
-        for (uint32_t i = 0; i < STEPS * RANKS; i++) script_player_step(&run->world.ranks[i % RANKS]);
-        if (has_finished(&run->world)) break;
-        arrive(&run->world);
-    }
-    sim_run_end(run);
-    return latencies;
+    return sim_run_latencies(run);
 }
 
 /*
@@ -145,7 +123,7 @@ void sim_nodes_sums_go_on(void **state)
     sim_world_t *world = &run->world;
     const sim_wire_t *wire = &world->ranks[0].wire;
     for (uint32_t i = 0; i < 20 && wire->held_up == 0; i++) {
-        arrive(world);
+        sim_arrive(world);
         step_all(world);
     }
     assert_int_not_equal(wire->held_up, 0);
@@ -183,7 +161,7 @@ static uint64_t count_sums_at_first_token(sim_world_t *world)
         if (flight != NULL && flight->op.kind == XEP_OP_COMBINE &&
             memcmp(flight->out.data, flight->out.data - ELEMENTS, ELEMENTS) != 0)
             return xep_rows_of(*summed_word(world), flight->op.epoch);
-        assert_true(!has_finished(world) && world->messages != NULL);
+        assert_true(!sim_has_finished(world) && world->messages != NULL);
         sim_wire_step(world, &world->dice);
         step_all(world);
     }
@@ -204,7 +182,7 @@ void sim_nodes_sums_begin_early(void **state)
 /* Of rows that it does not have rank 0 can have made no sums. */
 void sim_nodes_summed_lie(void **state)
 {
-    static const char reason[] = "rank 0 has summed 25 rows of 24";
+    static const char reason[] = "rank 0 has summed too many rows: 25 (at most 24)";
     sim_run_t *run = begin_returns(state);
     sim_world_t *world = &run->world;
     run->script.unchecked = 1;
@@ -259,7 +237,7 @@ static int is_early(void **state, uint64_t seed)
         assert_true(rows_copied(world) <= tokens_passed(world));
         early |= rows_copied(world) != 0 && tokens_passed(world) < shape.tokens;
         sim_wire_step(world, &world->dice);
-    } while (!has_finished(world));
+    } while (!sim_has_finished(world));
     assert_int_equal(rows_copied(world), shape.tokens);
     sim_run_end(run);
     return early;

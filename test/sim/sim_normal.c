@@ -118,13 +118,13 @@ static void lies(void **state)
 {
     enum { ROWS = sizeof(normal_record_t), SELECTIONS = ROWS + 3 * sizeof(uint32_t) };
     static const lie_t all[] = {
-        {offsetof(normal_record_t, epoch), 7, 1, "rank 1 sent a record with epoch 7"},
-        {offsetof(normal_record_t, slot), 3, 1, "rank 1 sent a record with slot 3"},
-        {offsetof(normal_record_t, tokens), 7, 1, "rank 1 sent a record with tokens 7"},
-        {offsetof(normal_record_t, capacity), 19, 1, "rank 1 sent a record with capacity 19"},
-        {ROWS, 6, 1, "rank 1 sent a record with rows to a rank 6"},
-        {ROWS, 5, 3, "rank 1 sent a record with rows in all 15"},
-        {SELECTIONS, 0, 3, "rank 1 sent a record with selections 0"},
+        {offsetof(normal_record_t, epoch), 7, 1, "invalid record from rank 1: epoch: 7 (1 to 1)"},
+        {offsetof(normal_record_t, slot), 3, 1, "invalid record from rank 1: slot: 3 (0 to 2)"},
+        {offsetof(normal_record_t, tokens), 7, 1, "invalid record from rank 1: tokens: 7 (0 to 6)"},
+        {offsetof(normal_record_t, capacity), 19, 1, "invalid record from rank 1: capacity: 19 (0 to 18)"},
+        {ROWS, 6, 1, "invalid record from rank 1: rows to a rank: 6 (0 to 5)"},
+        {ROWS, 5, 3, "invalid record from rank 1: rows in all: 15 (0 to 10)"},
+        {SELECTIONS, 0, 3, "invalid record from rank 1: selections: 0 (4 to 8)"},
     };
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) check_lie(state, &all[i]);
 }
@@ -132,10 +132,10 @@ static void lies(void **state)
 /* ---- lies of a rank of another node ---- */
 
 /* What rank 2, alone on its node, tells its forwarder, rank 0: a word there that is changed. */
-typedef enum { IN_TAIL, IN_LINE, IN_METADATA } passed_place_t;
+typedef enum { IN_TAIL, IN_LINE, IN_METADATA } passed_word_t;
 
 typedef struct passed_lie {
-    passed_place_t place;
+    passed_word_t word;
     size_t offset;
     uint64_t value;
     size_t bytes;
@@ -143,12 +143,12 @@ typedef struct passed_lie {
 } passed_lie_t;
 
 /* With room for two rows of each feeder: in the tail of the record, in the line, in the metadata of the first row. */
-static char *find_passed(const sim_world_t *world, passed_place_t place)
+static char *find_passed(const sim_world_t *world, passed_word_t word)
 {
     char *heap = world->ranks[0].env.heap;
     const normal_t *mode = world->ranks[0].mode;
-    if (place == IN_LINE) return heap + mode->layout.feed_line;
-    if (place == IN_METADATA) return heap + xep_area_at(mode->layout.feed_metadata, 0);
+    if (word == IN_LINE) return heap + mode->layout.feed_line;
+    if (word == IN_METADATA) return heap + xep_area_at(mode->layout.feed_metadata, 0);
     return heap + mode->layout.feed_records + sizeof(normal_record_t) +
            (sim_small_shape.nranks + (size_t)sim_small_shape.experts) * sizeof(uint32_t);
 }
@@ -175,13 +175,13 @@ static void check_passed_lie(void **state, const passed_lie_t *lie)
     call->route = ROUTE_ONE_EXPERT; /* 3, of rank 1 */
     call->tokens[2] = 5;
     assert_true(sim_run_open(run));
-    char *at = find_passed(world, lie->place);
+    char *at = find_passed(world, lie->word);
     const normal_feed_line_t *line = line_at(world, 0), *there = line_at(world, 2);
-    for (uint32_t i = 0; i < 400 && lie->place != IN_TAIL && there->recorded == 0; i++) {
+    for (uint32_t i = 0; i < 400 && lie->word != IN_TAIL && there->recorded == 0; i++) {
         script_player_step(&world->ranks[0]);
         sim_wire_step(world, &world->dice);
     }
-    for (uint32_t i = 0; i < 4000 && (lie->place == IN_TAIL ? line->recorded : line->passed) == 0; i++) {
+    for (uint32_t i = 0; i < 4000 && (lie->word == IN_TAIL ? line->recorded : line->passed) == 0; i++) {
         script_player_step(&world->ranks[1 + i % 2]);
         sim_wire_step(world, &world->dice);
     }
@@ -196,20 +196,20 @@ static void passed_lies(void **state)
 {
     static const passed_lie_t all[] = {
         {IN_TAIL, offsetof(normal_feed_tail_t, rows), 6, 4,
-         "rank 2 passes 6 rows, whose sums belong to row 0 of 6 (5 to 5 rows)"},
+         "invalid tail from rank 2: 6 rows, with sums from row 0 on (5 to 5 rows, of 6)"},
         {IN_TAIL, offsetof(normal_feed_tail_t, rows), 4, 4,
-         "rank 2 passes 4 rows, whose sums belong to row 0 of 6 (5 to 5 rows)"},
+         "invalid tail from rank 2: 4 rows, with sums from row 0 on (5 to 5 rows, of 6)"},
         {IN_TAIL, offsetof(normal_feed_tail_t, returned), 2, 8,
-         "rank 2 passes 5 rows, whose sums belong to row 2 of 6 (5 to 5 rows)"},
+         "invalid tail from rank 2: 5 rows, with sums from row 2 on (5 to 5 rows, of 6)"},
         {IN_LINE, offsetof(normal_feed_line_t, passed), (1 << XEP_FEED_ROWS_BITS) + 6, 8,
-         "rank 2 has passed 6 rows of 5"},
+         "rank 2 has passed too many rows: 6 (at most 2)"},
         {IN_LINE, offsetof(normal_feed_line_t, passed), (1 << XEP_FEED_ROWS_BITS) + 5, 8,
-         "rank 2 has passed 5 rows of 5"},
-        {IN_METADATA, 0, 5, 4, "rank 2 passed a row with token 5"},
-        {IN_METADATA, 0, UINT32_MAX, 4, "rank 2 passed a row with token 4294967295"},
-        {IN_METADATA, 4, 7, 4, "rank 2 passed a row with expert 7"},
-        {IN_METADATA, 4, UINT64_C(6) << 32 | 6, 8, "rank 2 passed a row with experts of this node 0"},
-        {IN_METADATA, 4, 0, 4, "rank 2 passed a row with no place left at rank 0"},
+         "rank 2 has passed too many rows: 5 (at most 2)"},
+        {IN_METADATA, 0, 5, 4, "invalid row passed by rank 2: token: 5 (0 to 4)"},
+        {IN_METADATA, 0, UINT32_MAX, 4, "invalid row passed by rank 2: token: -1 (0 to 4)"},
+        {IN_METADATA, 4, 7, 4, "invalid row passed by rank 2: expert: 7 (0 to 6)"},
+        {IN_METADATA, 4, UINT64_C(6) << 32 | 6, 8, "invalid row passed by rank 2: experts of this node: 0 (1 to 2)"},
+        {IN_METADATA, 4, 0, 4, "wrong number of rows from rank 2 for rank 0: 1 (0, as announced)"},
     };
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) check_passed_lie(state, &all[i]);
 }

@@ -13,6 +13,7 @@ void sim_pieces_script(sim_run_t *run)
     script_begin(&run->world, run->mode, script, &shape);
     script_call_t *call = script_dispatch(script, 0, SCRIPT_NO_HANDLE);
     call->in_pieces = call->kept = call->weights = 1;
+    for (uint32_t r = 0; r < shape.nranks; r++) call->alignment[r] = 1;
     call->rest = script_pieces(script, call) - 1;
     const uint64_t rest = call->rest;
     script->finals[0] =

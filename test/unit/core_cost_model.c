@@ -153,6 +153,20 @@ TEST(times)
                  (100 * 500 + 2 * 2 * 2 * 40) / 1e5 + 100 * 500 / 1e6);
 }
 
+/* Of tokens that select evenly: as a buffer that is made expects them. */
+static xep_cost_path_t expect_path(const xep_cost_map_t *map, const xep_cost_sizes_t *sizes,
+                                   const xep_cost_rates_t *rates, xep_cost_flow_t *flow,
+                                   xep_cost_time_t time[][XEP_COST_OPERATIONS])
+{
+    for (xep_cost_path_t path = XEP_COST_FLAT; path < XEP_COST_PATHS; path++)
+        for (xep_cost_operation_t operation = XEP_COST_DISPATCH; operation < XEP_COST_OPERATIONS; operation++) {
+            xep_cost_expect_flow(map, path, operation, sizes, flow);
+            xep_cost_find_time(map, xep_cost_way(sizes, path, operation), operation, sizes, rates, flow,
+                               &time[path][operation]);
+        }
+    return xep_cost_choose_path(map, (const xep_cost_time_t(*)[XEP_COST_OPERATIONS])time);
+}
+
 /* Each where the other would be wrong. */
 TEST(which_path)
 {
@@ -166,14 +180,14 @@ TEST(which_path)
     xep_cost_map_t map;
 
     xep_cost_make_map(&map, 4, 2, two_by_two, words);
-    assert_int_equal(xep_cost_expect_path(&map, &sizes_of_two_by_two, &slow_network, flow, time), XEP_COST_NODES);
+    assert_int_equal(expect_path(&map, &sizes_of_two_by_two, &slow_network, flow, time), XEP_COST_NODES);
     assert_true(time[XEP_COST_NODES][XEP_COST_DISPATCH].seconds < time[XEP_COST_FLAT][XEP_COST_DISPATCH].seconds);
-    assert_int_equal(xep_cost_expect_path(&map, &sizes_of_two_by_two, &slow_memory, flow, time), XEP_COST_FLAT);
-    assert_int_equal(xep_cost_expect_path(&map, &sizes_of_two_by_two, &none, flow, time), XEP_COST_FLAT);
+    assert_int_equal(expect_path(&map, &sizes_of_two_by_two, &slow_memory, flow, time), XEP_COST_FLAT);
+    assert_int_equal(expect_path(&map, &sizes_of_two_by_two, &none, flow, time), XEP_COST_FLAT);
     xep_cost_make_map(&map, 4, 4, alone, words);
-    assert_int_equal(xep_cost_expect_path(&map, &sizes_of_two_by_two, &slow_network, flow, time), XEP_COST_FLAT);
+    assert_int_equal(expect_path(&map, &sizes_of_two_by_two, &slow_network, flow, time), XEP_COST_FLAT);
     xep_cost_make_map(&map, 4, 1, together, words);
-    assert_int_equal(xep_cost_expect_path(&map, &sizes_of_two_by_two, &slow_network, flow, time), XEP_COST_FLAT);
+    assert_int_equal(expect_path(&map, &sizes_of_two_by_two, &slow_network, flow, time), XEP_COST_FLAT);
     assert_true(time[XEP_COST_FLAT][XEP_COST_DISPATCH].network == 0);
 }
 
@@ -209,11 +223,11 @@ TEST(by_selection)
         assert_close(load.copied, 100 * ROW);
         assert_close(load.passed, 0);
     }
-    assert_int_equal(xep_cost_expect_path(&map, &sizes, &slow_network, flow, time), XEP_COST_NODES);
+    assert_int_equal(expect_path(&map, &sizes, &slow_network, flow, time), XEP_COST_NODES);
     assert_true(time[XEP_COST_NODES][XEP_COST_DISPATCH].seconds < time[XEP_COST_FLAT][XEP_COST_DISPATCH].seconds);
     assert_true(time[XEP_COST_NODES][XEP_COST_COMBINE].seconds == time[XEP_COST_FLAT][XEP_COST_COMBINE].seconds);
     /* as nobody passes rows on, it pays where memory is slow, too */
-    assert_int_equal(xep_cost_expect_path(&map, &sizes, &slow_memory, flow, time), XEP_COST_NODES);
+    assert_int_equal(expect_path(&map, &sizes, &slow_memory, flow, time), XEP_COST_NODES);
     assert_close(time[XEP_COST_NODES][XEP_COST_DISPATCH].memory, 200 * ROW / 1e3);
     /* a row for each of 200 selections of a rank: half of them come back from the other node */
     assert_close(time[XEP_COST_FLAT][XEP_COST_COMBINE].memory, 200 * 500 / 1e3);

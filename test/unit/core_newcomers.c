@@ -105,11 +105,11 @@ TEST(what_is_no_address_is_refused)
     }
     for (size_t bytes = offsetof(xep_address_t, port); bytes < sizeof address; bytes++) {
         put_file(&address, bytes, 0600);
-        refuse_file(XEP_ERR_PROTOCOL, "is damaged");
+        refuse_file(XEP_ERR_PROTOCOL, "damaged address in");
     }
     memcpy(junk, &address, sizeof address);
     put_file(junk, sizeof address + 1, 0600);
-    refuse_file(XEP_ERR_PROTOCOL, "is damaged");
+    refuse_file(XEP_ERR_PROTOCOL, "damaged address in");
     clean();
 }
 
@@ -332,7 +332,7 @@ TEST(newcomers_are_blamed_by_name)
         {{.kind = XEP_FRAME_SETTLED, .status = XEP_ERR_NO_MEMORY}, XEP_ERR_NO_MEMORY, "no room here"},
         {{.kind = XEP_FRAME_SETTLED, .status = -4711}, XEP_ERR_PEER, "no room here"},
         {{.kind = XEP_FRAME_WELCOME}, XEP_ERR_PROTOCOL, "unexpected message"},
-        {{.kind = 99}, XEP_ERR_PROTOCOL, "makes no sense"},
+        {{.kind = 99}, XEP_ERR_PROTOCOL, "invalid frame over the connection: magic"},
         {{.kind = 0}, XEP_ERR_PEER, "the connection is gone"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {

@@ -57,6 +57,18 @@ TEST(sleeps_sooner_in_a_crowd)
     }
 }
 
+/* who spins does not look at the clock; a round that yields first does */
+TEST(yields_at_once_in_a_crowd)
+{
+    const xep_rest_kind_t kinds[] = {XEP_REST_ALONE, XEP_REST_CROWDED};
+    for (int i = 0; i < 2; i++) {
+        xep_rest_t rest;
+        xep_rest_begin(&rest, kinds[i], UINT64_MAX);
+        assert_int_equal(xep_rest_round(&rest, 0), 1);
+        assert_int_equal(rest.begin_ns != 0, kinds[i] == XEP_REST_CROWDED);
+    }
+}
+
 /* what has moved once is no reason to sleep in the next round */
 TEST(begins_anew)
 {

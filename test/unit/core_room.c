@@ -2,6 +2,7 @@
 
 /* What memory is free is the least of what the machine and the control group have left, in a copy of their files. */
 
+#include <stdio.h>
 #include <string.h>
 
 #include "room.h"
@@ -75,6 +76,38 @@ TEST(group_of_version_1_in_a_container)
     unit_write_file("/proc/self/cgroup", "5:devices:/\n4:memory:/docker/0123\n0::/\n");
     unit_write_file("/sys/fs/cgroup/memory/memory.limit_in_bytes", "70000\n");
     unit_write_file("/sys/fs/cgroup/memory/memory.usage_in_bytes", "60000\n");
+    assert_int_equal(xep_room_free(root), 10000);
+}
+
+/* What ranks draw from has a name by which they know whether it is the same; of many limits the least ones count. */
+TEST(what_is_drawn_from_has_a_name)
+{
+    static const int limits[] = {60, 20, 50, 30, 40, 10};
+    char folder[128] = "/sys/fs/cgroup", file[256], text[32];
+    xep_room_t room, again;
+    root = unit_make_root();
+    unit_write_file("/proc/meminfo", "MemAvailable:   500 kB\n");
+    unit_write_file("/proc/self/cgroup", "0::/a/b/c/d/e/f\n");
+    for (int i = 0; i < 6; i++) {
+        snprintf(folder + strlen(folder), 8, "/%c", 'a' + i);
+        snprintf(file, sizeof file, "%s/memory.max", folder);
+        snprintf(text, sizeof text, "%d000\n", limits[i]);
+        unit_write_file(file, text);
+        snprintf(file, sizeof file, "%s/memory.current", folder);
+        unit_write_file(file, "0\n");
+    }
+    xep_room_see(root, &room);
+    xep_room_see(root, &again);
+    assert_memory_equal(&room, &again, sizeof room);
+    assert_int_equal(room.source[XEP_ROOM_MACHINE].bytes, 500 * 1024);
+    assert_true(room.source[XEP_ROOM_MACHINE].id != 0);
+    uint64_t sum = 0;
+    for (int i = XEP_ROOM_GROUPS; i < XEP_ROOM_SOURCES; i++) {
+        sum += room.source[i].bytes;
+        assert_true(room.source[i].id != 0);
+        for (int j = 0; j < i; j++) assert_true(room.source[i].id != room.source[j].id);
+    }
+    assert_int_equal(sum, 100000); /* the four least of six */
     assert_int_equal(xep_room_free(root), 10000);
 }
 

@@ -42,6 +42,7 @@ static void fill(side_t *side)
         if (below(3) != 0 || r == RANKS - 1) continue;
         for (uint64_t i = 0; i < count; i++) missing[i] = top - 2 * i;
         xep_ballot_suspect(&side->ballot, r, (xep_doubt_t)(1 + below(3)), top, missing, (uint32_t)count);
+        if (below(2)) assert_true(xep_ballot_set_gone(&side->ballot, r));
     }
     side->rulings.count = 0;
     side->rulings.forgotten = below(3);

@@ -87,6 +87,32 @@ TEST(what_fits_is_granted_and_not_made)
     check_refused(1, ENOSPC);
 }
 
+/* as many as there is room for, and names for; the room has the name of the namespace */
+TEST(how_many_segments_there_can_be)
+{
+    const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+    xep_shared_room_t rooms[XEP_SHARED_KINDS];
+    used.used_ids = IDS_MOST - 3;
+    xep_ucp_shared_room(25 * page, rooms);
+    assert_int_equal(rooms[XEP_SHARED_SYSV].heaps, 2);
+    assert_int_equal(rooms[XEP_SHARED_SYSV].bytes, (PAGES_ALL - PAGES_USED) * page);
+    assert_true(rooms[XEP_SHARED_SYSV].id != 0);
+    assert_int_equal(rooms[XEP_SHARED_POSIX].id, 0); /* nowhere */
+    xep_ucp_shared_room(page + 1, rooms);
+    assert_int_equal(rooms[XEP_SHARED_SYSV].heaps, 3); /* of 30 */
+    used.used_ids = IDS_MOST;
+    xep_ucp_shared_room(page, rooms);
+    assert_int_equal(rooms[XEP_SHARED_SYSV].heaps, 0);
+    denied_get = EPERM;
+    xep_ucp_shared_room(page, rooms);
+    assert_int_equal(rooms[XEP_SHARED_SYSV].id, 0);
+    setenv("UCX_POSIX_DIR", "/dev/shm", 1);
+    xep_ucp_shared_room(page, rooms);
+    assert_true(rooms[XEP_SHARED_POSIX].id != 0);
+    assert_int_equal(rooms[XEP_SHARED_POSIX].heaps, rooms[XEP_SHARED_POSIX].bytes / page);
+    assert_int_equal(made, 0);
+}
+
 TEST(a_segment_longer_than_any_may_be)
 {
     limits.shmmax = 10000;

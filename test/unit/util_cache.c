@@ -58,3 +58,16 @@ TEST(nonsense_counts_for_one)
     unit_write_file("/sys/devices/system/cpu/online", "5-2\n");
     assert_int_equal(xep_cache_bytes(root), 4 << 20);
 }
+
+/* 32 MiB of 2, 4, 8 and 64 ranks; a large machine; one that says nothing */
+TEST(own_rows)
+{
+    const uint64_t least = 768 << 10;
+    assert_int_equal(xep_cache_own_bytes(16 << 20, least), 4 << 20);
+    assert_int_equal(xep_cache_own_bytes(8 << 20, least), 2 << 20);
+    assert_int_equal(xep_cache_own_bytes(4 << 20, least), 1 << 20);
+    assert_int_equal(xep_cache_own_bytes(512 << 10, least), least);
+    assert_int_equal(xep_cache_own_bytes(UINT64_C(1) << 30, least), 4 << 20);
+    assert_int_equal(xep_cache_own_bytes(0, least), least);
+    assert_int_equal(xep_cache_own_bytes(16 << 20, 8 << 20), 8 << 20);
+}

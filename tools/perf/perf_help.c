@@ -42,7 +42,7 @@ const char perf_help_explanation[] =
     "rank that received it, with one thread; and the same read of rows that a dispatch has copied. Ratios of the\n"
     "latter two are to the last: below 1, not to copy is faster also for who reads all rows.\n"
     "\n"
-    "With --recv-rows N, mode normal: the same operations on a second buffer whose slots have room for N rows (the\n"
+    "With --recv-rows N: the same operations on a second buffer whose slots have room for N rows (the\n"
     "first has room for all that this routing brings). rows: a dispatch and the pieces behind its first one, each\n"
     "with the outputs of the one before it, which are kept for the sum; combine: with those of the last. Between\n"
     "pieces the experts write nothing. The ratio is that of both together to dispatch and combine of the first.\n"

@@ -116,6 +116,7 @@ void perf_options_help(void)
     fputs(perf_help_explanation, stdout);
 }
 
+/* strtoull() alone would take a sign, and whatever is behind the number. */
 static int parse_count(const option_t *option, const char *text, uint64_t *count, char *why, size_t why_bytes)
 {
     char *end;
@@ -232,6 +233,7 @@ void perf_options_sweep(perf_options_t *options, uint32_t at)
     *(uint64_t *)(void *)((char *)options + options->sweep.offset) = options->sweep.values[at];
 }
 
+/* There must be experts enough for every value of a sweep. */
 static uint64_t most_topk(const perf_options_t *options)
 {
     uint64_t most = options->topk;
@@ -272,6 +274,7 @@ static int resolve(perf_options_t *options, char *why, size_t why_bytes)
     return -1;
 }
 
+/* Later options win. Nothing is written before all of them fit together. */
 int perf_options_parse(int argc, char **argv, perf_options_t *options_p, char *why, size_t why_bytes)
 {
     perf_options_t options = {.op = "pair",

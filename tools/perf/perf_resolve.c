@@ -130,7 +130,8 @@ int perf_resolve_memory(perf_options_t *options, char *why, size_t why_bytes)
 }
 
 /* The peer has rows by rank and one operation, and plans each. Rows in place are written before each dispatch. Pieces
- * have the outputs of others between them, which is half a combine. */
+ * have the outputs of others between them, which is half a combine; they are not padded, and their outputs are not
+ * LogFMT. */
 int perf_resolve_others(const perf_options_t *options, char *why, size_t why_bytes)
 {
     const char *complaint = NULL;
@@ -139,9 +140,10 @@ int perf_resolve_others(const perf_options_t *options, char *why, size_t why_byt
         complaint = "--peer cannot be used with rows by expert, --cached, --copy-in or --slots above 1";
     if (options->in_place && (options->slots != 1 || !perf_times_dispatch(options)))
         complaint = "--in-place cannot be used with --slots above 1 or --op combine";
-    if (options->recv_rows != 0 && (options->by_expert || options->cached || options->slots != 1 ||
+    if (options->recv_rows != 0 && (options->padded || options->logfmt || options->cached || options->slots != 1 ||
                                     !perf_times_dispatch(options) || !perf_times_combine(options)))
-        complaint = "--recv-rows cannot be used with rows by expert, --cached, --slots above 1, or --op";
+        complaint =
+            "--recv-rows cannot be used with --layout padded, --quant logfmt, --cached, --slots above 1, or --op";
     if (complaint == NULL) return 0;
     snprintf(why, why_bytes, "%s", complaint);
     return -1;

@@ -28,6 +28,7 @@ static void count_selections(const oracle_routing_t *routing, uint32_t source, c
     }
 }
 
+/* A token counts on all paths at once: to draw its routing takes longer than to count it. */
 static void count_source(const oracle_routing_t *routing, uint32_t source, const xep_cost_count_t count[COUNTS],
                          int32_t *idx, float *weights, uint32_t *ranks)
 {
@@ -169,6 +170,7 @@ static void set_sizes(perf_simulation_t *simulation, uint32_t *first_expert)
     if (options->ll && options->quant != XEP_QUANT_NONE) set_cast(options, &simulation->sizes);
 }
 
+/* In this order: room follows from the rows that come, memory and times from both. */
 static int simulate(const perf_options_t *options, const oracle_routing_t *routing)
 {
     const uint32_t nranks = options->cluster.nranks;
@@ -194,6 +196,7 @@ static int simulate(const perf_options_t *options, const oracle_routing_t *routi
     return ret;
 }
 
+/* A file says by itself how many tokens there are. */
 int perf_simulate(const perf_options_t *options)
 {
     const uint64_t tokens = options->tokens || options->route.kind == ORACLE_ROUTE_FILE ? options->tokens : PERF_TOKENS;

@@ -7,8 +7,8 @@
 
 #include <trace_merge.h>
 
-/* As the ranks will see it: the last -x wins over our own environment. */
-const char *run_trace_file(const run_options_t *options)
+/* As the ranks will see it: the last -x wins over our own environment. NULL: there is no trace. */
+static const char *trace_file(const run_options_t *options)
 {
     static const char name[] = "XEP_TRACE=";
     const char *file = getenv("XEP_TRACE");
@@ -20,13 +20,13 @@ const char *run_trace_file(const run_options_t *options)
 /* What an earlier job has left would be taken for ranks of this one. */
 void run_trace_begin(const run_options_t *options)
 {
-    const char *file = run_trace_file(options);
+    const char *file = trace_file(options);
     if (file != NULL) trace_remove_journals(file, options->nranks);
 }
 
 /* The job is over, so nobody writes any more. */
 void run_trace_end(const run_options_t *options)
 {
-    const char *file = run_trace_file(options);
+    const char *file = trace_file(options);
     if (file != NULL && trace_merge(file) != TRACE_NOTHING) trace_remove_journals(file, options->nranks);
 }

@@ -6,9 +6,6 @@
 
 #include "run_options.h"
 
-/** The file that the ranks will be told, by -x or by the environment; NULL: none. */
-const char *run_trace_file(const run_options_t *options);
-
 /** Removes what an earlier job has left under these names. */
 void run_trace_begin(const run_options_t *options);
 

@@ -114,8 +114,10 @@ static xep_status_t take_notices(flood_t *mode, xep_op_t *op, slot_t *slot)
     for (uint32_t r = 0; r < nranks; r++) {
         xep_notices_take(&mode->kit, op, r, &slot->notice, &slot->from[r]);
         if (slot->from[r].tokens > env->shape->tokens || slot->from[r].slot >= env->shape->slots)
-            return env->fail(env, op, XEP_ERR_PROTOCOL, "rank %u sent a notice of %u tokens in slot %u", r,
-                             slot->from[r].tokens, slot->from[r].slot);
+            return env->fail(env, op, XEP_ERR_PROTOCOL,
+                             "invalid notice from rank %u: %u tokens, slot %u (at most %llu, below %u)", r,
+                             slot->from[r].tokens, slot->from[r].slot, (unsigned long long)env->shape->tokens,
+                             env->shape->slots);
         *xep_combine_slot_there(&mode->kit, op->slot, r) = slot->from[r].slot;
         slot->begin[r + 1] = slot->begin[r] + slot->from[r].tokens;
         for (uint32_t d = 0; d < nranks; d++) slot->rank_rows[r * nranks + d] = slot->from[r].tokens;
@@ -181,11 +183,8 @@ static xep_status_t flood_dispatch(void *opaque, xep_op_t *op)
             if (experts[k] < -1 || experts[k] >= (int64_t)env->shape->experts)
                 return xep_kit_refuse_expert(&mode->kit, op, t, k);
     }
-    slot->notice = (notice_t){.hidden = a->hidden,
-                              .topk = a->topk,
-                              .dtype = a->dtype,
-                              .slot = op->slot,
-                              .tokens = (uint32_t)a->tokens};
+    slot->notice = (notice_t){.hidden = a->hidden, .topk = a->topk, .dtype = a->dtype, .slot = op->slot};
+    slot->notice.tokens = (uint32_t)a->tokens;
     return xep_steps_begin(mode, op);
 }
 
@@ -249,18 +248,18 @@ static const xep_step_t dispatch_steps[] = {
     {.name = "room to send rows", .run = xep_step_send, .transfers = delivery_transfer},
     {.name = "notices", .run = xep_step_wait, .word = xep_notices_word},
     {.name = "copies", .run = receive},
-    {.name = "the wire", .run = xep_step_flush},
+    XEP_STEP_FLUSH,
     {0},
 };
 
 static const xep_step_t combine_steps[] = {
-    {.name = "readers of the last combine", .run = xep_combine_drain, .word = xep_combine_read_word},
+    XEP_COMBINE_STEP_DRAIN,
     {.name = "room to give rows back", .run = xep_step_send, .transfers = returned_transfer},
     {.name = "offers", .run = xep_step_wait, .word = xep_combine_ready_word},
-    {.name = "agreement", .run = xep_combine_take_offers},
+    XEP_COMBINE_STEP_AGREE,
     {.name = "sums", .run = sum, .agreed = 1},
-    {.name = "room to say that rows were read", .run = xep_combine_tell_read},
-    {.name = "the wire", .run = xep_step_flush},
+    XEP_COMBINE_STEP_TELL_READ,
+    XEP_STEP_FLUSH,
     {0},
 };
 
@@ -269,8 +268,7 @@ static void lay_arrays(void *opaque, xep_carve_t *arena)
     const flood_t *mode = opaque;
     const xep_shape_t *shape = mode->kit.shape;
     const uint64_t ranks = shape->nranks;
-    slot_t *slots = mode->kit.slots;
-    for (slot_t *slot = slots; slot < slots + shape->slots; slot++) {
+    for (slot_t *slot = mode->kit.slots; slot < (slot_t *)mode->kit.slots + shape->slots; slot++) {
         slot->begin = xep_carve_array(arena, ranks + 1, sizeof *slot->begin);
         slot->expert_rows = xep_carve_array(arena, shape->local_experts, sizeof *slot->expert_rows);
         slot->experts = xep_carve_array(arena, shape->tokens * shape->topk, sizeof *slot->experts);

@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/**
+ * Dispatches in pieces: rows that exceed the room of a slot come when the consumer asks for them.
+ *
+ * All that a rank gets, laid out as in one piece, with its alignment, is cut every B rows: as many as a slot has,
+ * rounded down to that alignment, so that each piece is a compact layout of its own. A dispatch brings piece 0. When
+ * its notices say that some rank may get more than B rows, all ranks count the indices of all (ll.h, 4), and so know
+ * alike that there are P pieces: as many as the rank with the most rows needs; and each source knows in which piece of
+ * its owner each of its selections is. Then every rank calls next P - 1 times. That is a dispatch of the same routing,
+ * with a turn and notices of its own, and steps 1 to 5 of ll.h, but:
+ *
+ *  0. The outputs of the piece that is shown go into "returned" of the slot of their reader, at [token][k]: stored,
+ *     where the reader is mapped. Then it waits until no put reads them any more: they may be what the slot shows.
+ *  1. The parcel has the items of those tokens that have a selection in the piece, for some rank; to a rank that is not
+ *     mapped go those that it has in the piece.
+ *  2. The notice says which piece, and the slot of the writer's handle: ranks that bring different ones all see it.
+ *     And what the outputs are, in place of counts, which all know.
+ *  5. The receiver numbers its selections over all pieces, and copies those of the piece to their places in it.
+ *
+ * The combine after piece P - 1 does 0 with its outputs before its offer; then all that a reader sums lies in its own
+ * "returned", and is what it would have been in one piece.
+ *
+ * Why a parcel or a notice is not overwritten before it was read: as for those of dispatches; a next piece has a turn.
+ * Why "returned" is not: as in ll.h, for owners that are not mapped. Nobody waits for ever: 0 waits for no other rank.
+ */
+#ifndef XEP_LL_PIECES_H
+#define XEP_LL_PIECES_H
+
+#include "ll.h"
+
+/**
+ * In how many pieces a dispatch comes, and where this rank's selections are in them; counts [E] is of all selections.
+ * XEP_ERR_OVERFLOW: a slot has less room than some rank's alignment.
+ */
+xep_status_t ll_cut_pieces(ll_t *mode, xep_op_t *op, const ll_notice_t *from);
+
+/** Before rows are listed: where those of each expert begin among all. */
+void ll_begin_list(ll_t *mode, xep_op_t *op);
+
+/**
+ * Adds the selections of a source that are in the piece to the list, and finds their items. XEP_ERR_PROTOCOL: there are
+ * more than a slot has rows, or than can have come at once.
+ */
+xep_status_t ll_list_piece(ll_t *mode, xep_op_t *op, uint32_t source, uint64_t *n_p);
+
+/** Completes what recv shows. */
+void ll_show_piece(const ll_t *mode, const xep_op_t *op);
+
+/** Steps: 0. */
+xep_status_t ll_return_outputs(void *mode, xep_op_t *op);
+xep_status_t ll_put_outputs(void *mode, xep_op_t *op);
+xep_status_t ll_flush_outputs(void *mode, xep_op_t *op);
+
+/** xep_plugin_t.next */
+xep_status_t ll_next(void *mode, xep_op_t *op);
+
+#endif

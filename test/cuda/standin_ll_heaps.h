@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/** Where in the heaps of ll its kernels find what the host has laid out for them. */
+#ifndef TEST_CUDA_STANDIN_LL_HEAPS_H
+#define TEST_CUDA_STANDIN_LL_HEAPS_H
+
+#include <stdint.h>
+
+#include "cuda_ll_kernels.h"
+#include "standin_words.h"
+
+typedef xep_cuda_ll_heaps_t heaps_t;
+
+static inline uint64_t line_of(const heaps_t *at, uint64_t turn, uint32_t source)
+{
+    return turn % at->ring * at->nranks + source;
+}
+
+static inline uint64_t notice_offset(const heaps_t *at, uint64_t turn, uint32_t source)
+{
+    return at->notices + line_of(at, turn, source) * sizeof(ll_notice_t);
+}
+
+static inline char *head_of(const heaps_t *at, uint32_t heap, uint64_t turn, uint32_t source)
+{
+    return at->peer[heap] + at->heads + line_of(at, turn, source) * at->head_bytes;
+}
+
+static inline uint32_t *counts_of(const heaps_t *at, uint32_t heap, uint64_t turn, uint32_t source)
+{
+    return (uint32_t *)(void *)(head_of(at, heap, turn, source) + at->head_counts);
+}
+
+static inline char *items_of(const heaps_t *at, uint64_t turn, uint32_t source)
+{
+    return at->peer[source] + at->items + turn % at->ring * at->items_bytes;
+}
+
+static inline uint64_t line_offset(const heaps_t *at, uint32_t slot, uint32_t writer)
+{
+    return at->line + ((uint64_t)slot * at->nranks + writer) * at->line_bytes;
+}
+
+static inline uint32_t *table_of(const heaps_t *at, uint32_t heap, uint32_t slot, uint32_t owner)
+{
+    return (uint32_t *)(void *)(at->peer[heap] + at->tables + ((uint64_t)slot * at->nranks + owner) * at->table_bytes);
+}
+
+/* The receive phase of a send phase that is left out finds a slot without a dispatch. */
+static inline int is_left_out(const heaps_t *at)
+{
+    if (is_stale(&at->life)) return 1;
+    if (at->now->lost == 0) return 0;
+    at->slot->verdict = XEP_CUDA_LL_LOST;
+    at->slot->epoch = at->now->epoch + 1;
+    return 1;
+}
+
+#endif

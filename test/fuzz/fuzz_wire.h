@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/** The heaps of a fuzz world and how bytes get from one to another: those that are not mapped by messages, later. */
+#ifndef FUZZ_WIRE_H
+#define FUZZ_WIRE_H
+
+#include "fuzz_memory.h"
+#include "fuzz_world.h"
+
+typedef struct fuzz_message {
+    struct fuzz_message *next;
+    uint32_t to;
+    uint64_t number; /* how many were posted before it */
+    uint64_t offset, signal_offset, value;
+    const void *src;
+    void *dst; /* of a get */
+    size_t bytes;
+    int has_signal;
+    char copy[]; /* of what src was, where the heap spares ranks */
+} fuzz_message_t;
+
+typedef struct fuzz_key {
+    uint32_t magic, heap; /* number of it in the world */
+    uint64_t bytes;
+} fuzz_key_t;
+
+typedef struct fuzz_heap {
+    xep_heap_wire_t super;
+    struct fuzz_heap *next;
+    struct fuzz_transport *transport; /* NULL: closed */
+    struct fuzz_heap *of[FUZZ_MOST_RANKS];
+    fuzz_message_t *messages, **end;
+    uint32_t number, pending, pending_to[FUZZ_MOST_RANKS];
+    uint8_t severed[FUZZ_MOST_RANKS];
+    uint64_t posted;
+    fuzz_key_t key;
+} fuzz_heap_t;
+
+struct fuzz_memory {
+    uint32_t nranks, nheaps, ntransports, node[FUZZ_MOST_RANKS];
+    uint8_t stopped[FUZZ_MOST_RANKS], dead[FUZZ_MOST_RANKS];
+    fuzz_heap_t *heaps;
+    struct fuzz_transport *transports;
+};
+
+typedef struct fuzz_transport {
+    xep_transport_t super;
+    struct fuzz_transport *next;
+    fuzz_memory_t *memory;
+    uint32_t number, place; /* of all transports; of the rank in the world */
+    uint32_t rank, nranks;  /* in the group; nranks 0: not connected */
+    struct fuzz_transport *of[FUZZ_MOST_RANKS];
+    struct fuzz_letter *letters, **end;
+    int is_closed;
+    uint8_t may_map[FUZZ_MOST_RANKS];
+    uint8_t address[FUZZ_MOST_RANKS + 8]; /* the length differs from rank to rank */
+} fuzz_transport_t;
+
+xep_status_t fuzz_wire_open(xep_transport_t *transport, uint64_t bytes, xep_heap_wire_t **heap_p);
+xep_status_t fuzz_wire_connect(xep_heap_wire_t *super, const void *const *keys, const size_t *bytes);
+void fuzz_wire_close(xep_heap_wire_t *super);
+void fuzz_wire_sever(xep_heap_wire_t *super, uint32_t rank);
+int fuzz_wire_is_behind(xep_heap_wire_t *super, uint32_t rank);
+
+/** Some messages, or none, arrive: in order, but for those to ranks that are stopped, behind which others go on. */
+void fuzz_wire_move(fuzz_heap_t *heap);
+
+/** All must be closed. */
+void fuzz_wire_free_all(fuzz_memory_t *memory);
+
+#endif
