@@ -13,7 +13,7 @@ ext_sources = %D%/setup.py include/xep/xep.h \
 	%D%/ext/ext_pieces.c %D%/ext/ext_pieces.h %D%/ext/ext_in_place.c %D%/ext/ext_in_place.h \
 	%D%/ext/ext_received.c %D%/ext/ext_received.h \
 	%D%/ext/ext_request.c %D%/ext/ext_request.h %D%/ext/ext_signals.c %D%/ext/ext_signals.h \
-	%D%/ext/ext_slots.c %D%/ext/ext_slots.h
+	%D%/ext/ext_slots.c %D%/ext/ext_slots.h %D%/ext/ext_view.c %D%/ext/ext_view.h
 %D%/ext.stamp: $(ext_sources)
 	$(AM_V_at)$(MKDIR_P) %D%
 	$(AM_V_GEN)cd '$(srcdir)/%D%' && $(PYTHON) setup.py -q build_ext --build-lib '$(abs_builddir)/%D%' \

@@ -6,8 +6,8 @@ import os
 import sys
 
 name = os.path.basename(sys.argv[0])
-places = [os.path.join(folder, "xep", "_bundle", "bin", name) for folder in sys.path]
-program = next((place for place in places if os.path.exists(place)), None)
+paths = [os.path.join(folder, "xep", "_bundle", "bin", name) for folder in sys.path]
+program = next((path for path in paths if os.path.exists(path)), None)
 if program is None:
     sys.exit(f"{name}: the package xep that it belongs to is not installed: pip install xep's wheel again")
 try:

@@ -23,7 +23,7 @@ import deep_ep
 import xep
 
 HIDDEN, TOPK, EXPERTS_OF_RANK = 1024, 8, 8
-TURNS, OPERATIONS = 30, 40
+STEPS, OPERATIONS = 30, 40
 
 
 class Inputs:
@@ -116,10 +116,10 @@ def low(times: list[int]) -> float:
 def compare(ways: list[Callable[[], Any]]) -> list[float]:
     """Microseconds of each."""
     times: list[list[int]] = [[] for _ in ways]
-    for turn in range(TURNS + 2):
+    for step in range(STEPS + 2):
         for kept, way in zip(times, ways):
             new = timed(way, OPERATIONS)
-            kept.extend(new if turn >= 2 else ())
+            kept.extend(new if step >= 2 else ())
     return [low(kept) for kept in times]
 
 

@@ -31,7 +31,7 @@ INCLUDE = HERE.parents[1] / "include"
 BUILD_INCLUDE = pathlib.Path(xep.library_info().library_path).resolve().parent.parent / "include"
 FIELDS = [("buffer", ctypes.c_void_p), ("tokens", ctypes.c_uint64), ("topk", ctypes.c_uint32), ("x", ctypes.c_void_p),
           ("topk_idx", ctypes.c_void_p), ("topk_weights", ctypes.c_void_p), ("out", ctypes.c_void_p)]  # fmt: skip
-SIZES = ((4, 200, 20), (128, 200, 20), (4096, 600, 1))  # tokens, turns, operations of a turn
+SIZES = ((4, 200, 20), (128, 200, 20), (4096, 600, 1))  # tokens, runs, operations of a run
 EXPERTS, TOPK, WARMUP = 8, 2, 20
 
 
@@ -80,7 +80,7 @@ def by_c(loop: ctypes.CDLL, work: Work, count: int) -> float:
 
 
 def added(
-    group: xep.Group, loop: ctypes.CDLL, tokens: int, hidden: int, turns: int, count: int, torch
+    group: xep.Group, loop: ctypes.CDLL, tokens: int, hidden: int, runs: int, count: int, torch
 ) -> tuple[float, float]:
     """Microseconds of C, and what Python adds."""
     rng = np.random.default_rng(group.rank)
@@ -89,14 +89,14 @@ def added(
         idx = np.argsort(rng.random((tokens, EXPERTS)), axis=1)[:, :TOPK].copy()
         weights = rng.random((tokens, TOPK), dtype=np.float32)
         out = np.empty_like(x)
-        place = [array.ctypes.data for array in (x, idx, weights, out)]
-        work = Work(buffer._buffer, tokens, TOPK, *place)
+        addresses = [array.ctypes.data for array in (x, idx, weights, out)]
+        work = Work(buffer._buffer, tokens, TOPK, *addresses)
         arrays = [x, idx, weights, out]
         if torch is not None:
             arrays = [torch.from_numpy(x.view(np.int16)).view(torch.bfloat16), torch.from_numpy(idx),
                       torch.from_numpy(weights), torch.from_numpy(out.view(np.int16)).view(torch.bfloat16)]  # fmt: skip
         c, python = [], []
-        for _ in range(turns + WARMUP):
+        for _ in range(runs + WARMUP):
             c.append(by_c(loop, work, count))
             python.append(by_python(buffer, *arrays, count))
         c.append(by_c(loop, work, count))
@@ -116,8 +116,8 @@ def main() -> int:
     worst = 0.0
     with xep.Group() as group, tempfile.TemporaryDirectory() as folder:
         loop = compile_loop(folder)
-        for tokens, turns, count in SIZES:
-            c, more = added(group, loop, tokens, options.hidden, turns, count, torch)
+        for tokens, runs, count in SIZES:
+            c, more = added(group, loop, tokens, options.hidden, runs, count, torch)
             worst = max(worst, more)
             if group.rank == 0:
                 print(f"{tokens:5} tokens of {options.hidden}: C {c:9.1f} us, Python adds {more:6.1f} us", flush=True)

@@ -15,9 +15,9 @@ import xep
 
 from ._check import HOST, WrongUse, WrongValue, integer
 from .nodes import Nodes
+from .ordering import DeviceOrdering, DeviceQueue, HostOrdering
 from .pool import NormalPool
 from .runtime import Runtime
-from .turns import DeviceTurn, HostTurn, Lane
 from .utils.event import CommStream, EventHandle, EventOverlap, request_of
 
 _CLOSE_SECONDS = 5.0  # for which a destructor waits for the other ranks
@@ -30,7 +30,7 @@ class Core:
     _destroyed: bool = True
     runtime: Optional[Runtime]
     explicitly_destroy: bool
-    _lane: Optional[Lane] = None  # of the CUDA device, where tensors are of one
+    _queue: Optional[DeviceQueue] = None  # of the CUDA device, where tensors are of one
     _device_pool: Optional[NormalPool] = None
 
     def _join(self, group: Any, num_slots: int, timeout: Optional[float], explicitly_destroy: bool) -> None:
@@ -75,19 +75,19 @@ class Core:
 
     # ---- tensors of a CUDA device ----
 
-    def _lane_of(self, device: torch.device) -> Lane:
+    def _queue_of(self, device: torch.device) -> DeviceQueue:
         """A Buffer has one device, that of the first tensors."""
-        if self._lane is None:
-            self._lane = Lane(device)
-        if self._lane.device != device:
-            raise WrongValue(f"x: expected a tensor of {self._lane.device}, which this Buffer is on, got {device}")
-        return self._lane
+        if self._queue is None:
+            self._queue = DeviceQueue(device)
+        if self._queue.device != device:
+            raise WrongValue(f"x: expected a tensor of {self._queue.device}, which this Buffer is on, got {device}")
+        return self._queue
 
     def _pool_on(self, device: torch.device) -> NormalPool:
         if device == HOST:
             return self._pool
         if self._device_pool is None:
-            free_slots = self._lane_of(device).free_slots
+            free_slots = self._queue_of(device).free_slots
             self._device_pool = NormalPool(self._xep, self._num_slots, self._timeout, device, free_slots)
         return self._device_pool
 
@@ -98,21 +98,21 @@ class Core:
         """Of the last dispatch or combine; tensors are on a device where any were."""
         return None if self._destroyed else self._pools()[-1].last
 
-    def _turn(
+    def _ordering(
         self, device: torch.device, previous_event: Any, asynchronous: bool, on_comm: bool
-    ) -> Union[HostTurn, DeviceTurn]:
+    ) -> Union[HostOrdering, DeviceOrdering]:
         """An operation of tensors that are there."""
         if device == HOST:
-            return HostTurn(self._after(previous_event), asynchronous)
-        return self._lane_of(device).turn(previous_event, asynchronous, on_comm)
+            return HostOrdering(self._after(previous_event), asynchronous)
+        return self._queue_of(device).ordering(previous_event, asynchronous, on_comm)
 
     def get_comm_stream(self) -> Any:
         """The stream on which operations of tensors of the current CUDA device are; else what stands for it: ``with``
         and waiting work, and do nothing."""
         self._usable()
-        if self._lane is None and torch.cuda.is_initialized():
-            self._lane_of(torch.device("cuda", torch.cuda.current_device()))
-        return CommStream() if self._lane is None else self._lane.comm
+        if self._queue is None and torch.cuda.is_initialized():
+            self._queue_of(torch.device("cuda", torch.cuda.current_device()))
+        return CommStream() if self._queue is None else self._queue.comm
 
     # ---- the end ----
 

@@ -14,14 +14,14 @@ from .arguments import FLOAT, INDEX, Rows, biases_of, carried, check_sum, rows_o
 from .core import Core
 from .delivery import Arrangement, Delivery, Sum
 from .elastic_handle import EPHandle
+from .ordering import DeviceOrdering, HostOrdering
 from .pace import counted
 from .pool import Job
 from .seats import Sent
-from .turns import DeviceTurn, HostTurn
 from .utils.event import EventHandle, EventOverlap
 
 MULTIPROCESSORS = 24  # of a CUDA device, where num_sms does not say how many
-Turn = Union[HostTurn, DeviceTurn]
+Ordering = Union[HostOrdering, DeviceOrdering]
 
 
 class ElasticCalls(Core):
@@ -84,13 +84,14 @@ class ElasticCalls(Core):
         given = (handle, topk_idx, topk_weights, cumulative_local_expert_recv_stats, num_experts)
         limits = (num_max_tokens_per_rank, expert_alignment, do_cpu_sync)
         arrangement = Arrangement(do_expand, do_zero_padding, use_tma_aligned_col_major_sf)
-        with self._turn(rows.device, previous_event, async_with_compute_stream, allocate_on_comm_stream) as turn:
-            made, sent = self._begin(rows, scales, *given, *limits, num_sms, do_expand, do_handle_copy, turn)
+        waits = (previous_event, async_with_compute_stream, allocate_on_comm_stream)
+        with self._ordering(rows.device, *waits) as ordering:
+            made, sent = self._begin(rows, scales, *given, *limits, num_sms, do_expand, do_handle_copy, ordering)
             delivery = Delivery(
                 made, sent, rows.dtype, scales, topk_weights is not None, handle is not None, arrangement,
                 self._pool_on(rows.device).may_view(sent.handle.buffer), previous_event_before_epilogue,
             )  # fmt: skip
-            event = self._end(delivery, sent.request, turn, made, rows, scales, *given[1:4], *delivery.tensors())
+            event = self._end(delivery, sent.request, ordering, made, rows, scales, *given[1:4], *delivery.tensors())
         return delivery.rows, delivery.topk_idx, delivery.weights, made, event
 
     def _begin(
@@ -108,7 +109,7 @@ class ElasticCalls(Core):
         num_sms: int,
         do_expand: bool,
         do_handle_copy: bool,
-        turn: Turn,
+        ordering: Ordering,
     ) -> tuple[EPHandle, Sent]:
         """A dispatch along the routing of handle, or with one of its own."""
         if handle is None:
@@ -116,12 +117,12 @@ class ElasticCalls(Core):
             most = self._most_tokens(rows, num_max_tokens_per_rank)
             if do_cpu_sync is not None and not do_cpu_sync:
                 worst = most * self._xep.nranks
-            job = self._job(rows, scales, topk_idx, topk_weights, num_experts, worst, most, turn.after)
+            job = self._job(rows, scales, topk_idx, topk_weights, num_experts, worst, most, ordering.after)
             alignment = 1 if expert_alignment is None else integer("expert_alignment", expert_alignment, 1)
             if stats is not None:
                 local = (job.experts // self._xep.nranks,)
                 tensor("cumulative_local_expert_recv_stats", stats, (torch.int32,), local, on=rows.device)
-            sent, made = self._send(job, turn, alignment, most, num_sms, do_expand, do_handle_copy)
+            sent, made = self._send(job, ordering, alignment, most, num_sms, do_expand, do_handle_copy)
             if stats is not None:
                 stats += made.num_unaligned_recv_tokens_per_expert
         else:
@@ -129,8 +130,8 @@ class ElasticCalls(Core):
             self._check_again(made, rows, topk_idx, num_experts, num_max_tokens_per_rank, expert_alignment, do_cpu_sync)
             extra = _extra_words(made, scales, topk_weights)
             made.arrived()
-            sent = self._pool_on(rows.device).again(made, carried(rows), extra, turn.after, turn.wait)
-            turn.receives(sent.handle)
+            sent = self._pool_on(rows.device).again(made, carried(rows), extra, ordering.after, ordering.wait)
+            ordering.receives(sent.handle)
         return made, sent
 
     @counted("_last_normal")
@@ -164,7 +165,7 @@ class ElasticCalls(Core):
         rows = found.num_expanded_tokens if found.do_expand else found.rows
         check_sum(x, rows, rows if found.do_expand else found.capacity, on)
         biases: tuple = biases_of(found, x, bias)
-        with self._turn(on, previous_event, async_with_compute_stream, allocate_on_comm_stream) as turn:
+        with self._ordering(on, previous_event, async_with_compute_stream, allocate_on_comm_stream) as ordering:
             found.arrived()
             result_type, given = x.dtype, (x, topk_weights, *biases)
             weights = self._weights_back(found, x, topk_weights)
@@ -176,12 +177,12 @@ class ElasticCalls(Core):
                 options["topk_weights"] = weights
             if biases:
                 options["bias"] = biases
-            if turn.after is not None:
-                options["after"] = turn.after
-            result, request = self._pool_on(on).combine(found, x, options, wait=turn.wait)
+            if ordering.after is not None:
+                options["after"] = ordering.after
+            result, request = self._pool_on(on).combine(found, x, options, wait=ordering.wait)
             combined, weights = result if isinstance(result, tuple) else (result, None)
             ending = Sum(request, combined, result_type, previous_event_before_epilogue)
-            event = self._end(ending, request, turn, found, *given, ending.result, weights)
+            event = self._end(ending, request, ordering, found, *given, ending.result, weights)
         return ending.result, weights, event
 
     # ---- arguments ----
@@ -261,13 +262,13 @@ class ElasticCalls(Core):
     # ---- doing it ----
 
     def _send(
-        self, job: Job, turn: Turn, alignment: int, most: int, num_sms: int, do_expand: bool, do_copy: bool
+        self, job: Job, ordering: Ordering, alignment: int, most: int, num_sms: int, do_expand: bool, do_copy: bool
     ) -> tuple[Sent, EPHandle]:
         pool = self._pool_on(job.x.device)
         pool.threads = self._threads_here() if job.x.is_cpu else num_sms or MULTIPROCESSORS
         topk_idx = job.topk_idx.clone() if do_copy else job.topk_idx
-        sent = pool.dispatch(job, turn.wait)
-        slot = turn.receives(sent.handle)
+        sent = pool.dispatch(job, ordering.wait)
+        slot = ordering.receives(sent.handle)
         made = EPHandle(
             self._xep, sent.handle.recv, topk_idx, job.experts, alignment, most, num_sms, do_expand, job.worst, job.most
         )
@@ -280,7 +281,7 @@ class ElasticCalls(Core):
         self,
         ending: Union[Delivery, Sum],
         request: Optional[xep.Request],
-        turn: Turn,
+        ordering: Ordering,
         handle: EPHandle,
         *tensors: Optional[torch.Tensor],
     ) -> EventOverlap:
@@ -288,7 +289,7 @@ class ElasticCalls(Core):
         if request is not None:
             return EventOverlap(EventHandle(request, ending.wait))
         ending.fill()
-        event = turn.end(None, *tensors, *handle.tensors())
+        event = ordering.end(None, *tensors, *handle.tensors())
         if event.event is not None:
             handle.arrives(event.event)
         return event

@@ -20,7 +20,7 @@ class Layout(NamedTuple):
 
 
 def layout_there(topk_idx: torch.Tensor, experts: int, nranks: int) -> Layout:
-    """By few operations of torch. What is no expert, and not -1, counts for nobody: it is the dispatch that refuses it,
+    """By few operations of torch. An index that is neither an expert nor -1 counts for nobody: the dispatch refuses it,
     as to raise here the host would have to wait for the device."""
     device = topk_idx.device
     one, owner_of = _constants(experts, nranks, device)

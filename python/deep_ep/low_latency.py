@@ -2,7 +2,7 @@
 """The low-latency calls: a row per (token, expert), packed for each local expert; sending and receiving apart.
 
 A hook or an event ends what a call began. The tensors that dispatch returns are views of where rows will be, known
-before they are there: the place of a slot never changes, and is learned from one empty dispatch of each slot when a
+before they are there: where a slot is never changes, and is learned from one empty dispatch of each slot when a
 buffer is made.
 """
 
@@ -20,7 +20,7 @@ import xep
 from ._check import WrongUse, WrongValue
 from .ending import Ending
 from .low_latency_memory import DeviceMemory, HostMemory
-from .turns import DeviceTurn, HostTurn
+from .ordering import DeviceOrdering, HostOrdering
 
 GROUP = 128  # channels that share a scale
 HINTED_TOPK = 16  # a hint does not say how many selections tokens have; they take little memory
@@ -37,7 +37,7 @@ class Shape(NamedTuple):
     topk: int
 
 
-class Place(NamedTuple):
+class Offsets(NamedTuple):
     """Offsets in the shared memory, of one slot; addresses, where that is on a device."""
 
     x: int
@@ -187,7 +187,7 @@ class DispatchEnding(Ending):
 class _Made(NamedTuple):
     buffer: xep.Buffer
     memory: Memory
-    places: dict[int, Place]  # by slot
+    offsets: dict[int, Offsets]  # by slot
     local: int  # experts
     begun: list[Ending]  # dispatches that may be in flight; the oldest first, as below
     handles: list["weakref.ref[LowLatencyHandle]"]
@@ -262,8 +262,8 @@ class LowLatency:
             on_failure=self._on_failure,
             memory=self._memory.name,
         )
-        places = _learn(buffer, shape, self._memory)
-        made = self._made[shape] = _Made(buffer, self._memory, places, buffer.local_experts, [], [])
+        offsets = _learn(buffer, shape, self._memory)
+        made = self._made[shape] = _Made(buffer, self._memory, offsets, buffer.local_experts, [], [])
         return made
 
     def _of(self, shape: Shape) -> _Made:
@@ -280,7 +280,7 @@ class LowLatency:
         casting: Casting,
         expert_stats: Optional[torch.Tensor],
         cost_stats: Optional[torch.Tensor],
-        turn: Union[HostTurn, DeviceTurn],
+        ordering: Union[HostOrdering, DeviceOrdering],
     ) -> tuple[torch.Tensor, Optional[torch.Tensor], torch.Tensor, LowLatencyHandle, Optional[Ending]]:
         """(rows [L, R * Tmax, H], scales or None, counts [L], handle, ending unless waited for)"""
         made = self._of(shape)
@@ -295,7 +295,7 @@ class LowLatency:
         if cost_stats is not None:
             options["wait_ns"] = cost_stats
         request: Optional[xep.Request] = None
-        if turn.wait:
+        if ordering.wait:
             handle = made.buffer.dispatch(x, topk_idx, **options)
             rows, scales = handle.recv.x, handle.recv.scales
             counts = self._memory.counts(handle)
@@ -304,7 +304,7 @@ class LowLatency:
             handle = request.result
             rows, scales = _rows(handle, made, shape, casting)
             counts = torch.zeros(made.local, dtype=torch.int32, device=self._memory.on)
-        turn.receives(handle)
+        ordering.receives(handle)
         copies = []
         viewed = may_view(made.buffer)
         if not viewed:
@@ -314,7 +314,7 @@ class LowLatency:
         made.handles.append(weakref.ref(found))
         if request is not None:
             found.dispatched = DispatchEnding(request, found, counts, copies)
-            found.dispatched.stream = turn.stream
+            found.dispatched.stream = ordering.stream
             made.begun.append(found.dispatched)
         else:
             for to, source in copies:
@@ -322,7 +322,7 @@ class LowLatency:
         return rows, scales, counts, found, found.dispatched
 
 
-def _learn(buffer: xep.Buffer, shape: Shape, memory: Memory) -> dict[int, Place]:
+def _learn(buffer: xep.Buffer, shape: Shape, memory: Memory) -> dict[int, Offsets]:
     """Where each slot has its rows. Collective."""
     nothing = (
         torch.empty((0, shape.hidden), dtype=torch.bfloat16, device=memory.on),
@@ -333,35 +333,35 @@ def _learn(buffer: xep.Buffer, shape: Shape, memory: Memory) -> dict[int, Place]
         buffer.dispatch(*nothing, arrangement=xep.Rows.BY_EXPERT_PADDED, quant=xep.Quant.E4M3)
         for _ in range(buffer.slots)
     ]
-    places = {}
+    offsets = {}
     for handle in handles:
         recv = handle.recv
-        places[handle.slot] = Place(*(view.data_ptr() - origin for view in (recv.x, recv.scales, recv.src_token)))
+        offsets[handle.slot] = Offsets(*(view.data_ptr() - origin for view in (recv.x, recv.scales, recv.src_token)))
         del recv
         handle.release()
-    return places
+    return offsets
 
 
 def _rows(
     handle: xep.Handle, made: _Made, shape: Shape, casting: Casting
 ) -> tuple[torch.Tensor, Optional[torch.Tensor]]:
     """Where rows and scales will be."""
-    place, rows = made.places[handle.slot], handle.nranks * shape.tokens
+    offsets, rows = made.offsets[handle.slot], handle.nranks * shape.tokens
     cast = casting.quant != xep.Quant.NONE
     dtype = torch.float8_e4m3fn if cast else torch.bfloat16
     width = shape.hidden * dtype.itemsize
     strides = (rows * width, width, dtype.itemsize)
-    x = made.memory.view(handle, place.x, (made.local, rows, shape.hidden), strides, dtype)
+    x = made.memory.view(handle, offsets.x, (made.local, rows, shape.hidden), strides, dtype)
     if not cast:
         return x, None
     strides = (casting.words * rows * 4, 4, rows * 4)
-    return x, made.memory.view(handle, place.scales, (made.local, rows, casting.words), strides, casting.dtype)
+    return x, made.memory.view(handle, offsets.scales, (made.local, rows, casting.words), strides, casting.dtype)
 
 
 def _src_info(handle: xep.Handle, made: _Made, shape: Shape) -> torch.Tensor:
     rows = handle.nranks * shape.tokens
-    place = made.places[handle.slot].src_token
-    return made.memory.view(handle, place, (made.local, rows), (rows * 4, 4), torch.int32)
+    offset = made.offsets[handle.slot].src_token
+    return made.memory.view(handle, offset, (made.local, rows), (rows * 4, 4), torch.int32)
 
 
 def may_view(buffer: xep.Buffer) -> bool:

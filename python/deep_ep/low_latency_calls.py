@@ -16,13 +16,13 @@ from .core import Core
 from .ending import Ending
 from .low_latency import GROUP, HINTED_TOPK, Casting, LowLatency, LowLatencyHandle, Shape
 from .low_latency_memory import DeviceMemory
+from .ordering import DeviceOrdering, HookOrdering, HostOrdering
 from .pace import counted
 from .tuples import HandleTuple
-from .turns import DeviceTurn, HookTurn, HostTurn
 from .utils.event import EventHandle, EventOverlap
 
 _MULTIPROCESSORS = 64  # of a CUDA device: they are held while a phase runs, and by none between the two
-Turn = Union[HostTurn, DeviceTurn]
+Ordering = Union[HostOrdering, DeviceOrdering]
 
 
 class LowLatencyCalls(Core):
@@ -69,18 +69,18 @@ class LowLatencyCalls(Core):
         if self.enable_shrink:
             raise WrongUse("enable_shrink: expected False for tensors of a CUDA device, where no rank can be masked")
         if self._device_low_latency is None:
-            memory, free_slots = DeviceMemory(device), self._lane_of(device).free_slots
+            memory, free_slots = DeviceMemory(device), self._queue_of(device).free_slots
             made = LowLatency(self._xep, self._num_slots, self._timeout, "fail", memory, free_slots)
             made.threads = _MULTIPROCESSORS
             self._device_low_latency = made
         return self._device_low_latency
 
-    def _phases(self, device: torch.device, async_finish: bool, hooked: bool) -> Turn:
+    def _phases(self, device: torch.device, async_finish: bool, hooked: bool) -> Ordering:
         """Both phases of a call; or its first one, where the second one is left to a hook."""
         if device == _check.HOST:
-            return HostTurn(None, async_finish or hooked)
-        lane = self._lane_of(device)
-        return HookTurn(lane) if hooked else lane.turn(None, async_finish, False)
+            return HostOrdering(None, async_finish or hooked)
+        queue = self._queue_of(device)
+        return HookOrdering(queue) if hooked else queue.ordering(None, async_finish, False)
 
     def _shape_of(self, x: torch.Tensor, topk_idx: torch.Tensor, most: int, num_experts: int) -> Shape:
         """Checks what is dispatched; most: tokens of a rank."""
@@ -147,11 +147,11 @@ class LowLatencyCalls(Core):
         self._check_stats(x, num_experts, cumulative_local_expert_recv_stats, dispatch_wait_recv_cost_stats)
         casting = Casting.of(shape.hidden, use_fp8, round_scale, use_ue8m0)
         low_latency = self._low_latency_on(x.device)
-        with self._phases(x.device, async_finish, return_recv_hook) as turn:
+        with self._phases(x.device, async_finish, return_recv_hook) as ordering:
             rows, scales, counts, handle, ending = low_latency.dispatch(
-                x, topk_idx, shape, casting, cumulative_local_expert_recv_stats, dispatch_wait_recv_cost_stats, turn
+                x, topk_idx, shape, casting, cumulative_local_expert_recv_stats, dispatch_wait_recv_cost_stats, ordering
             )
-            event, hook = _left_to(turn, ending, return_recv_hook, x, topk_idx, rows, scales, counts)
+            event, hook = _left_to(ordering, ending, return_recv_hook, x, topk_idx, rows, scales, counts)
         return rows if scales is None else (rows, scales), counts, HandleTuple.over(handle), event, hook
 
     @counted("_last_low_latency")
@@ -202,11 +202,11 @@ class LowLatencyCalls(Core):
             _check.tensor("combine_wait_recv_cost_stats", costs, (torch.int64,), (self.group_size,), on=found.on)
         _check_costs("combine_wait_recv_cost_stats", costs)
         sent = None if zero_copy else x
-        with self._phases(found.on, async_finish, return_recv_hook) as turn:
-            combined, ending = _combine(found, sent, topk_idx, topk_weights, out, use_logfmt, costs, turn)
+        with self._phases(found.on, async_finish, return_recv_hook) as ordering:
+            combined, ending = _combine(found, sent, topk_idx, topk_weights, out, use_logfmt, costs, ordering)
             if ending is not None:
                 ending.handle = found
-            event, hook = _left_to(turn, ending, return_recv_hook, x, topk_idx, topk_weights, combined)
+            event, hook = _left_to(ordering, ending, return_recv_hook, x, topk_idx, topk_weights, combined)
         return combined, event, hook
 
     def get_next_low_latency_combine_buffer(self, handle: tuple) -> torch.Tensor:
@@ -267,7 +267,7 @@ class LowLatencyCalls(Core):
             mask_status[masked.rank] = 1
 
     def low_latency_clean_mask_buffer(self) -> None:
-        """Nothing, where no rank is masked. Who is cannot come back into this group: UnsupportedError. Local."""
+        """Nothing, if no rank is masked. A masked rank cannot come back into this group: UnsupportedError. Local."""
         self._masks("low_latency_clean_mask_buffer")
         self._xep.mask_clear()
 
@@ -298,11 +298,11 @@ def _check_costs(name: str, stats: Optional[torch.Tensor]) -> None:
 
 
 def _left_to(
-    turn: Turn, ending: Optional[Ending], hooked: bool, *tensors: Optional[torch.Tensor]
+    ordering: Ordering, ending: Optional[Ending], hooked: bool, *tensors: Optional[torch.Tensor]
 ) -> tuple[EventOverlap, Optional[Callable[[], None]]]:
     """The event, which keeps the tensors alive, and the hook of a low-latency call."""
     if ending is None:
-        event = turn.end(None, *tensors)
+        event = ordering.end(None, *tensors)
         event.extra_tensors = tensors if event.event is not None else None
         return event, None
     if not hooked:
@@ -319,7 +319,7 @@ def _combine(
     out: Optional[torch.Tensor],
     logfmt: bool,
     cost_stats: Optional[torch.Tensor],
-    turn: Turn,
+    ordering: Ordering,
 ) -> tuple[torch.Tensor, Optional[Ending]]:
     """x None: what was written to combine_input. Collective. The ending unless waited for."""
     back = handle.ready()
@@ -327,13 +327,13 @@ def _combine(
     if out is not None:
         options["out"] = out
     else:
-        options.update(turn.results(("out", (handle.num_tokens, handle.shape.hidden), torch.bfloat16)))
+        options.update(ordering.results(("out", (handle.num_tokens, handle.shape.hidden), torch.bfloat16)))
     if logfmt:
         options["logfmt"] = True
     if cost_stats is not None:
         options["wait_ns"] = cost_stats
     handle.combined, handle.was_combined = None, True
-    if turn.wait:
+    if ordering.wait:
         return back.combine(x, **options), None
     request = back.combine_async(x, **options)
     handle.combined = Ending(request)

@@ -26,12 +26,12 @@ class HostMemory:
     on = HOST
 
     def origin(self, buffer: xep.Buffer) -> int:
-        """What the places of a slot are counted from."""
+        """What the offsets of a slot are counted from."""
         return buffer._base
 
-    def view(self, handle: xep.Handle, place: int, shape: tuple, strides: tuple, dtype: torch.dtype) -> torch.Tensor:
+    def view(self, handle: xep.Handle, offset: int, shape: tuple, strides: tuple, dtype: torch.dtype) -> torch.Tensor:
         """A tensor over the slot, strides in bytes. It keeps the slot."""
-        return arrays.view(handle._memory, place, shape, strides, dtype)
+        return arrays.view(handle._memory, offset, shape, strides, dtype)
 
     def counts(self, handle: xep.Handle) -> torch.Tensor:
         """[L] int32."""
@@ -57,10 +57,10 @@ class DeviceMemory:
     def origin(self, _buffer: xep.Buffer) -> int:
         return 0
 
-    def view(self, handle: xep.Handle, place: int, shape: tuple, strides: tuple, dtype: torch.dtype) -> torch.Tensor:
+    def view(self, handle: xep.Handle, offset: int, shape: tuple, strides: tuple, dtype: torch.dtype) -> torch.Tensor:
         steps = [stride // dtype.itemsize for stride in strides]
         count = 1 + sum((n - 1) * step for n, step in zip(shape, steps))
-        there = torch.as_tensor(_Bytes(handle._memory, place, count * dtype.itemsize), device=self.on)
+        there = torch.as_tensor(_Bytes(handle._memory, offset, count * dtype.itemsize), device=self.on)
         return there.view(dtype).as_strided(shape, steps)
 
     def counts(self, handle: xep.Handle) -> torch.Tensor:

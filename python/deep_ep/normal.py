@@ -20,15 +20,15 @@ from .dispatched import routing_of
 from .handle import NormalHandle, adopt
 from .layouts import layout_there
 from .low_latency_memory import version_of
+from .ordering import DeviceOrdering, HostOrdering
 from .pace import counted
 from .passing import Passing
 from .pool import Job
 from .seats import Sent
 from .tuples import HandleTuple
-from .turns import DeviceTurn, HostTurn
 from .utils.event import EventOverlap
 
-Turn = Union[HostTurn, DeviceTurn]
+Ordering = Union[HostOrdering, DeviceOrdering]
 
 
 class NormalCalls(Core):
@@ -49,7 +49,7 @@ class NormalCalls(Core):
         allocate_on_comm_stream: bool = False,
     ) -> tuple[torch.Tensor, Optional[torch.Tensor], torch.Tensor, torch.Tensor, EventOverlap]:
         """topk_idx: [T, K] int64 or int32: expert, or -1. Local. On a CUDA device nothing waits for it, and an index
-        that is no expert is counted nowhere.
+        that is not an expert is counted nowhere.
 
         Returns num_tokens_per_rank [R] int32, num_tokens_per_rdma_rank [M] int32 (of each node; None on one node),
         num_tokens_per_expert [E] int32, is_token_in_rank [T, R] bool, event.
@@ -59,8 +59,8 @@ class NormalCalls(Core):
         _check.tensor("topk_idx", topk_idx, INDEX, (None, None), on=None)
         self._check_experts(num_experts)
         if topk_idx.is_cuda:
-            with self._turn(topk_idx.device, previous_event, async_finish, allocate_on_comm_stream) as turn:
-                return self._layout_there(topk_idx, num_experts, turn)
+            with self._ordering(topk_idx.device, previous_event, async_finish, allocate_on_comm_stream) as ordering:
+                return self._layout_there(topk_idx, num_experts, ordering)
         self._wait(previous_event)
         nodes = self._nodes
         found = xep.layout(topk_idx, num_experts, self.group_size, nodes.per_block)
@@ -71,13 +71,13 @@ class NormalCalls(Core):
             per_node = nodes.reached(in_rank).sum(dim=0, dtype=torch.int32)
         return found.tokens_per_rank, per_node, found.tokens_per_expert, in_rank, done(async_finish)
 
-    def _layout_there(self, topk_idx: torch.Tensor, experts: int, turn: Turn) -> tuple:
+    def _layout_there(self, topk_idx: torch.Tensor, experts: int, ordering: Ordering) -> tuple:
         """Without waiting for the device: by one kernel, once there is a buffer that has it."""
         buffer = self._pool_on(topk_idx.device).buffer_of(experts)
         if buffer is None:
             per_rank, per_expert, in_rank = layout_there(topk_idx, experts, self.group_size)
         else:
-            made = turn.results(
+            made = ordering.results(
                 ("per_rank", (self.group_size,), torch.int32),
                 ("per_expert", (experts,), torch.int32),
                 ("in_rank", (topk_idx.shape[0], self.group_size), torch.uint8),
@@ -86,7 +86,7 @@ class NormalCalls(Core):
             buffer.layout(topk_idx.contiguous(), per_rank, per_expert, made["in_rank"])
         self._note_layout(in_rank, topk_idx)
         per_node = self._nodes.reached(in_rank).sum(dim=0, dtype=torch.int32) if self._nodes.count > 1 else None
-        event = turn.end(None, topk_idx, per_rank, per_node, per_expert, in_rank)
+        event = ordering.end(None, topk_idx, per_rank, per_node, per_expert, in_rank)
         return per_rank, per_node, per_expert, in_rank, event
 
     def _note_layout(self, in_rank: torch.Tensor, topk_idx: torch.Tensor) -> None:
@@ -136,16 +136,16 @@ class NormalCalls(Core):
         _check.streams(previous_event, async_finish, allocate_on_comm_stream)
         check_config(config)
         x, scales = rows_of(x, on=None)
-        turn = self._turn(x.device, previous_event, async_finish, allocate_on_comm_stream)
+        ordering = self._ordering(x.device, previous_event, async_finish, allocate_on_comm_stream)
         if handle is not None:
             if topk_idx is not None or topk_weights is not None:
                 raise WrongValue("topk_idx, topk_weights: expected None with handle, which has the routing")
-            with turn:
-                return self._dispatch_again(self._own(handle, 0, x.device), x, scales, turn)
+            with ordering:
+                return self._dispatch_again(self._own(handle, 0, x.device), x, scales, ordering)
         layout = (num_tokens_per_rank, is_token_in_rank, num_tokens_per_expert)
-        with turn:
+        with ordering:
             return self._dispatch_anew(
-                x, scales, layout, topk_idx, topk_weights, expert_alignment, num_worst_tokens, config, turn
+                x, scales, layout, topk_idx, topk_weights, expert_alignment, num_worst_tokens, config, ordering
             )
 
     def _dispatch_anew(
@@ -158,7 +158,7 @@ class NormalCalls(Core):
         expert_alignment: int,
         num_worst_tokens: int,
         config: Optional[Config],
-        turn: Turn,
+        ordering: Ordering,
     ) -> tuple:
         per_rank, in_rank, per_expert = layout
         per_expert, in_rank = self._layout_of(x, per_rank, in_rank, per_expert)
@@ -175,15 +175,15 @@ class NormalCalls(Core):
         if 0 < most < x.shape[0]:
             raise WrongValue(f"x: expected at most num_worst_tokens, {most}, tokens on a CUDA device, got {x.shape[0]}")
         job = Job(
-            experts, carried(x), routed, topk_weights, scales, expert_alignment, num_worst_tokens, turn.after, most
+            experts, carried(x), routed, topk_weights, scales, expert_alignment, num_worst_tokens, ordering.after, most
         )
-        sent = pool.dispatch(job, wait=turn.wait and not (x.is_cpu and self._passing))
+        sent = pool.dispatch(job, wait=ordering.wait and not (x.is_cpu and self._passing))
         seat = pool.seat(experts, sent)
         told = None
         if self._passing is not None:
             told = self._passing.exchange(in_rank, pool.tokens_of(experts))  # while rows travel
-            sent = seat.finish(sent) if turn.wait else sent
-        slot = turn.receives(sent.handle)
+            sent = seat.finish(sent) if ordering.wait else sent
+        slot = ordering.receives(sent.handle)
         received = sent.handle.recv
         made = NormalHandle(
             self._xep, self._nodes, in_rank, max(1, num_sms // 2), experts, num_worst_tokens, most, sent.handle.topk,
@@ -195,7 +195,7 @@ class NormalCalls(Core):
             made.look_again = slot.look_again
         counts = [] if num_worst_tokens else self._expert_counts(received, per_expert, expert_alignment, with_topk)
         given = (x, scales, in_rank, topk_idx, topk_weights)
-        rows, indices, weights, event = self._give(sent, received, x.dtype, with_topk, given, turn)
+        rows, indices, weights, event = self._give(sent, received, x.dtype, with_topk, given, ordering)
         if event.event is not None and not x.is_cpu:
             made.arrives(event.event)
         return rows, indices, weights, counts, HandleTuple.over(made), event
@@ -205,16 +205,16 @@ class NormalCalls(Core):
         handle: NormalHandle,
         x: torch.Tensor,
         scales: Optional[torch.Tensor],
-        turn: Turn,
+        ordering: Ordering,
     ) -> tuple:
         if x.shape[0] != handle.num_tokens:
             raise WrongValue(
                 f"x: expected the {handle.num_tokens} tokens of the dispatch that made handle, got {x.shape[0]}"
             )
         handle.arrived()
-        sent = self._pool_on(x.device).again(handle, carried(x), scales, turn.after, wait=turn.wait)
-        turn.receives(sent.handle)
-        rows, _, _, event = self._give(sent, sent.handle.recv, x.dtype, False, (x, scales), turn)
+        sent = self._pool_on(x.device).again(handle, carried(x), scales, ordering.after, wait=ordering.wait)
+        ordering.receives(sent.handle)
+        rows, _, _, event = self._give(sent, sent.handle.recv, x.dtype, False, (x, scales), ordering)
         return rows, None, None, None, None, event
 
     internode_dispatch = dispatch  # which path rows take to other nodes is the library's choice
@@ -243,18 +243,18 @@ class NormalCalls(Core):
         _check.streams(previous_event, async_finish, allocate_on_comm_stream)
         check_config(config)
         on = _check.tensor("x", x, None, (None, None), on=None).device
-        with self._turn(on, previous_event, async_finish, allocate_on_comm_stream) as turn:
+        with self._ordering(on, previous_event, async_finish, allocate_on_comm_stream) as ordering:
             found = self._own(handle, 0 if topk_weights is None else topk_weights.shape[-1], on)
             options = self._combine_options(found, x, topk_weights, bias)
-            if turn.after is not None:
-                options["after"] = turn.after
+            if ordering.after is not None:
+                options["after"] = ordering.after
             results = [("out", (found.num_tokens, x.shape[1]), x.dtype)]
             if topk_weights is not None:
                 results.append(("out_weights", (found.num_tokens, found.topk), torch.float32))
-            options.update(turn.results(*results))
-            result, request = self._pool_on(on).combine(found, x, options, wait=turn.wait)
+            options.update(ordering.results(*results))
+            result, request = self._pool_on(on).combine(found, x, options, wait=ordering.wait)
             combined, weights = result if isinstance(result, tuple) else (result, None)
-            event = turn.end(request, x, topk_weights, *options.get("bias", ()), combined, weights)
+            event = ordering.end(request, x, topk_weights, *options.get("bias", ()), combined, weights)
         return combined, weights, event
 
     internode_combine = combine
@@ -355,7 +355,7 @@ class NormalCalls(Core):
         return [-(-total // alignment) * alignment for total in totals[first : first + count].tolist()]
 
     def _give(
-        self, sent: Sent, received: xep.Received, dtype: torch.dtype, with_topk: bool, given: tuple, turn: Turn
+        self, sent: Sent, received: xep.Received, dtype: torch.dtype, with_topk: bool, given: tuple, ordering: Ordering
     ) -> tuple:
         """Received tensors, and the event: views of the slot, or copies, made when the rows are here: where views that
         are held would otherwise stop the next dispatch, and of rows that lie apart (those of other than a multiple of
@@ -365,13 +365,13 @@ class NormalCalls(Core):
         apart = not rows.is_contiguous()
         if sent.request is not None and (copied or apart):
             sent.request.wait()
-        give: Callable = turn.copy if copied else _view
-        rows = turn.copy(rows) if apart else give(rows)
+        give: Callable = ordering.copy if copied else _view
+        rows = ordering.copy(rows) if apart else give(rows)
         if rows.dtype != dtype:
             rows = rows.view(dtype)
         scales = give(received.scales) if given[1] is not None else None
         idx, weights = (give(received.topk_idx), give(received.topk_weights)) if with_topk else (None, None)
-        event = turn.end(sent.request, *given, rows, scales, idx, weights)
+        event = ordering.end(sent.request, *given, rows, scales, idx, weights)
         return rows if scales is None else (rows, scales), idx, weights, event
 
 

@@ -49,8 +49,8 @@ class Runtime:
 
     def get_local_device_id(self) -> int:
         """The CUDA device that the Buffer is on; else 0, the host."""
-        lane = self._alive()._lane
-        return 0 if lane is None else lane.device.index
+        queue = self._alive()._queue
+        return 0 if queue is None else queue.device.index
 
     def __getattr__(self, name: str) -> Any:
         if name not in _AS_BUFFER:

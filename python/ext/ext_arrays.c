@@ -6,6 +6,7 @@
  */
 #include "ext_arrays.h"
 #include "ext_device.h"
+#include "ext_view.h"
 
 #define NPY_NO_DEPRECATED_API NPY_1_7_API_VERSION
 #include <numpy/arrayobject.h>
@@ -123,7 +124,7 @@ static int look_by_helper(const char *function, ext_kind_t kind, const char *nam
     return PyErr_Occurred() != NULL ? -1 : 0;
 }
 
-/* -1: a place that there is not here. */
+/* -1: neither host memory nor a CUDA device. */
 static ext_where_t where_is(const dl_tensor_t *tensor)
 {
     return tensor->device_type == DL_CPU ? EXT_HOST : tensor->device_type == DL_CUDA ? tensor->device_id + 1 : -1;
@@ -172,20 +173,20 @@ static int is_tensor(const char *name, PyObject *object)
     return is_true;
 }
 
-/* A numpy array and a DeviceArray in the wrong place, told by Python. */
-static int refuse_place(const char *name, PyObject *object, ext_where_t where)
+/* A numpy array, or a DeviceArray, in the wrong memory. Python has the words. */
+static int refuse_elsewhere(const char *name, PyObject *object, ext_where_t where)
 {
-    Py_XDECREF(ext_call_helper("refuse_place", "(sOi)", name, object, where));
+    Py_XDECREF(ext_call_helper("refuse_elsewhere", "(sOi)", name, object, where));
     return -1;
 }
 
 int ext_array_look(const char *name, PyObject *object, ext_where_t where, ext_array_t *array_p)
 {
     if (PyArray_Check(object))
-        return where == EXT_HOST ? look_numpy((PyArrayObject *)object, array_p) : refuse_place(name, object, where);
+        return where == EXT_HOST ? look_numpy((PyArrayObject *)object, array_p) : refuse_elsewhere(name, object, where);
     if (ext_device_check(object)) {
         *array_p = *ext_device_look(object);
-        return array_p->element.where == where ? 0 : refuse_place(name, object, where);
+        return array_p->element.where == where ? 0 : refuse_elsewhere(name, object, where);
     }
     const int is_torch = is_tensor(name, object);
     if (is_torch < 0) return -1;
@@ -202,18 +203,18 @@ static PyArray_Descr *descr_of(const ext_element_t *element)
     return (PyArray_Descr *)element->descr;
 }
 
-/* A number that could not be made leaves a NULL in the tuple, and an exception: whoever uses the tuple fails then. */
-static PyObject *tuple_of(int count, const Py_ssize_t *numbers)
+PyObject *ext_tuple_of(int count, const Py_ssize_t *numbers)
 {
     PyObject *tuple = PyTuple_New(count);
     for (int i = 0; tuple != NULL && i < count; i++) PyTuple_SET_ITEM(tuple, i, PyLong_FromSsize_t(numbers[i]));
+    if (tuple != NULL && PyErr_Occurred() != NULL) Py_CLEAR(tuple);
     return tuple;
 }
 
 /* The type is borrowed from natives, which stays. Looking at a tensor that was made just now tells its address. */
 static PyObject *new_torch(const ext_element_t *element, int ndim, const Py_ssize_t *shape, char **data_p)
 {
-    PyObject *args[2] = {tuple_of(ndim, shape), PyTuple_GET_ITEM(torch.natives, element->dtype)}, *tensor = NULL;
+    PyObject *args[2] = {ext_tuple_of(ndim, shape), PyTuple_GET_ITEM(torch.natives, element->dtype)}, *tensor = NULL;
     ext_array_t look;
     if (args[0] != NULL)
         tensor = element->where == EXT_HOST ? PyObject_Vectorcall(torch.empty, args, 1, torch.keywords)
@@ -266,49 +267,13 @@ static PyObject *view_numpy(const ext_array_t *look, PyObject *base)
     return array;
 }
 
-/** A view that torch looks at: what it is, and what it holds. */
-typedef struct dl_view {
-    dl_managed_t managed;
-    int64_t shape[EXT_DIMS], strides[EXT_DIMS];
-} dl_view_t;
-
-/* Called by the last owner of the storage, on any thread, and also while the interpreter goes down. */
-static void delete_view(dl_managed_t *managed)
-{
-    if (Py_IsInitialized()) {
-        PyGILState_STATE state = PyGILState_Ensure();
-        Py_DECREF((PyObject *)managed->context);
-        PyGILState_Release(state);
-    }
-    free(managed);
-}
-
-/*
- * The tensor's storage holds base by way of the deleter; the shapes are in the same piece of memory, so they are there
- * until then. DLPack counts strides in elements.
- */
 static PyObject *view_torch(const ext_array_t *look, PyObject *base)
 {
-    dl_view_t *view = calloc(1, sizeof *view);
+    ext_view_t *view = ext_view_new(look, base);
     void *tensor = NULL;
-    if (view == NULL) return PyErr_NoMemory();
-    for (int i = 0; i < look->ndim; i++)
-        view->shape[i] = look->shape[i], view->strides[i] = look->strides[i] / ext_dtype_size(look->element.dtype);
-    Py_INCREF(base);
-    view->managed = (dl_managed_t){
-        .version = {DL_MAJOR, 0},
-        .context = base,
-        .deleter = delete_view,
-        .tensor = {.data = look->data,
-                   .device_type = look->element.where == EXT_HOST ? DL_CPU : DL_CUDA,
-                   .device_id = look->element.where == EXT_HOST ? 0 : look->element.where - 1,
-                   .ndim = look->ndim,
-                   .type = types[look->element.dtype].dl,
-                   .shape = view->shape,
-                   .strides = view->strides},
-    };
+    if (view == NULL) return NULL;
     if (torch.exchange->import_managed(&view->managed, &tensor) == 0) return tensor;
-    delete_view(&view->managed);
+    view->managed.deleter(&view->managed);
     return NULL;
 }
 
@@ -325,8 +290,9 @@ static PyObject *view_torch_slowly(const ext_array_t *look, PyObject *base)
     if (PyObject_GetBuffer(base, &memory, PyBUF_SIMPLE) != 0) return NULL;
     const Py_ssize_t offset = look->data - (char *)memory.buf;
     PyBuffer_Release(&memory);
-    return ext_call_helper("view", "(OnNNO)", base, offset, tuple_of(look->ndim, look->shape),
-                           tuple_of(look->ndim, look->strides), PyTuple_GET_ITEM(torch.natives, look->element.dtype));
+    return ext_call_helper("view", "(OnNNO)", base, offset, ext_tuple_of(look->ndim, look->shape),
+                           ext_tuple_of(look->ndim, look->strides),
+                           PyTuple_GET_ITEM(torch.natives, look->element.dtype));
 }
 
 /* An array without elements holds no memory and need not keep a slot from being used again. */

@@ -40,7 +40,7 @@ typedef struct ext_array {
 Py_ssize_t ext_dtype_size(xep_dtype_t dtype);
 dl_type_t ext_dtype_dl(xep_dtype_t dtype);
 
-/** -1: TypeError, which names the argument: no array, or in another place. */
+/** -1: TypeError, which names the argument: no array, or one in other memory. */
 int ext_array_look(const char *name, PyObject *object, ext_where_t where, ext_array_t *array_p);
 
 /** A new array, its contents undefined, and where they are; data_p may be NULL. EXT_DEVICE: only without elements. */
@@ -48,6 +48,9 @@ PyObject *ext_array_new(const ext_element_t *element, int ndim, const Py_ssize_t
 
 /** An array of this look over memory, which base keeps; where it has no elements a new one. */
 PyObject *ext_array_view(const ext_array_t *look, PyObject *base);
+
+/** A tuple of these numbers. */
+PyObject *ext_tuple_of(int count, const Py_ssize_t *numbers);
 
 /** Calls a function of arrays.py. */
 PyObject *ext_call_helper(const char *function, const char *format, ...);

@@ -7,6 +7,7 @@
 #include "ext_device.h"
 
 #include "ext_module.h"
+#include "ext_view.h"
 
 #include <stddef.h>
 #include <structmember.h>
@@ -46,24 +47,16 @@ const ext_array_t *ext_device_look(PyObject *object)
 
 /* ---- what it says ---- */
 
-/* A number that could not be made leaves a NULL in the tuple, and an exception that ends the property. */
-static PyObject *tuple_of(const ext_device_t *array, const Py_ssize_t *numbers)
-{
-    PyObject *tuple = PyTuple_New(array->look.ndim);
-    for (int i = 0; tuple != NULL && i < array->look.ndim; i++)
-        PyTuple_SET_ITEM(tuple, i, PyLong_FromSsize_t(numbers[i]));
-    if (PyErr_Occurred() != NULL) Py_CLEAR(tuple);
-    return tuple;
-}
-
 static PyObject *get_shape(PyObject *self, void *Py_UNUSED(unused))
 {
-    return tuple_of((ext_device_t *)self, ((ext_device_t *)self)->look.shape);
+    const ext_array_t *look = ext_device_look(self);
+    return ext_tuple_of(look->ndim, look->shape);
 }
 
 static PyObject *get_strides(PyObject *self, void *Py_UNUSED(unused))
 {
-    return tuple_of((ext_device_t *)self, ((ext_device_t *)self)->look.strides);
+    const ext_array_t *look = ext_device_look(self);
+    return ext_tuple_of(look->ndim, look->strides);
 }
 
 static PyObject *get_dtype(PyObject *self, void *Py_UNUSED(unused))
@@ -116,23 +109,6 @@ static PyObject *represent(PyObject *self)
 
 /* ---- DLPack ---- */
 
-/** What a capsule has: the tensor, and what it points to. */
-typedef struct capsule {
-    dl_unversioned_t managed; /* first: the deleter gets its address */
-    int64_t shape[EXT_DIMS], strides[EXT_DIMS];
-} capsule_t;
-
-/* On any thread, also while the interpreter goes down. */
-static void delete_tensor(dl_unversioned_t *managed)
-{
-    if (Py_IsInitialized()) {
-        PyGILState_STATE state = PyGILState_Ensure();
-        Py_DECREF((PyObject *)managed->context);
-        PyGILState_Release(state);
-    }
-    free(managed);
-}
-
 /* Whoever takes the tensor gives the capsule another name, and deletes the tensor himself. */
 static void delete_capsule(PyObject *capsule)
 {
@@ -143,25 +119,10 @@ static void delete_capsule(PyObject *capsule)
 
 static PyObject *wrap(ext_device_t *array)
 {
-    const ext_array_t *look = &array->look;
-    capsule_t *made = calloc(1, sizeof *made);
-    if (made == NULL) return PyErr_NoMemory();
-    for (int i = 0; i < look->ndim; i++)
-        made->shape[i] = look->shape[i], made->strides[i] = look->strides[i] / ext_dtype_size(look->element.dtype);
-    Py_INCREF(array);
-    made->managed = (dl_unversioned_t){
-        .context = array,
-        .deleter = delete_tensor,
-        .tensor = {.data = look->data,
-                   .device_type = DL_CUDA,
-                   .device_id = look->element.where - 1,
-                   .ndim = look->ndim,
-                   .type = ext_dtype_dl(look->element.dtype),
-                   .shape = made->shape,
-                   .strides = made->strides},
-    };
-    PyObject *capsule = PyCapsule_New(&made->managed, "dltensor", delete_capsule);
-    if (capsule == NULL) delete_tensor(&made->managed);
+    ext_view_t *view = ext_view_new(&array->look, (PyObject *)array);
+    if (view == NULL) return NULL;
+    PyObject *capsule = PyCapsule_New(&view->unversioned, "dltensor", delete_capsule);
+    if (capsule == NULL) view->unversioned.deleter(&view->unversioned);
     return capsule;
 }
 

@@ -48,7 +48,7 @@ static void end_piece(ext_handle_t *handle)
 
 const char ext_pieces_give_doc[] =
     "give($self, x, topk_weights=None, dtype=None)\n--\n\n"
-    "Expert outputs of the rows that are shown, as combine() takes them: the next turn of pieces(), next() or\n"
+    "Expert outputs of the rows that are shown, as combine() takes them: the next iteration of pieces(), next() or\n"
     "combine() without x reads them, and until then they must not change. Nothing is copied or sent here.";
 
 enum { GIVEN_X, GIVEN_WEIGHTS, GIVEN_DTYPE, GIVEN_COUNT };
@@ -189,17 +189,18 @@ PyObject *ext_pieces_next_async(PyObject *self, PyObject *const *args, Py_ssize_
 
 const char ext_pieces_doc[] =
     "pieces($self, *, outputs=True, timeout=None)\n--\n\n"
-    "Received rows, piece after piece: of a dispatch whose rows came at once, that one. Each turn but the first is\n"
-    "next(outputs=outputs, timeout=timeout), so all ranks take all turns::\n\n"
+    "Received rows, piece after piece: of a dispatch whose rows came at once, that one. Each iteration but the first\n"
+    "is next(outputs=outputs, timeout=timeout), so all ranks go through all of them::\n\n"
     "    for piece in handle.pieces():      # piece is handle.recv\n"
     "        handle.give(experts(piece))    # or write to handle.combine_input()\n"
     "    out = handle.combine()\n\n"
-    "What a turn gives is there until the next one.";
+    "What an iteration gives is there until the next one.";
 
 typedef struct ext_pieces {
     PyObject_HEAD
     ext_handle_t *handle;
-    uint64_t turns, piece; /* the piece that the last turn gave */
+    uint64_t piece; /* what the last iteration gave */
+    int began;
     PyObject *options[COUNT];
 } ext_pieces_t;
 
@@ -229,25 +230,26 @@ PyObject *ext_pieces_of(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
     return (PyObject *)pieces;
 }
 
-/* What moved the handle on besides this has taken a turn away, of which a rank alone may know: refused as a call is. */
-static int check_turn(const ext_pieces_t *pieces, const xep_recv_t *recv)
+/* What moved the handle on besides this took a piece away, of which a rank alone may know: refused as a call is. */
+static int check_piece(const ext_pieces_t *pieces, const xep_recv_t *recv)
 {
     if (recv->piece == pieces->piece) return 0;
-    PyErr_Format(PyExc_ValueError,
-                 "pieces: the handle shows piece %llu, the last turn gave %llu (one loop at a time, without next())",
-                 (unsigned long long)recv->piece + 1, (unsigned long long)pieces->piece + 1);
+    PyErr_Format(
+        PyExc_ValueError,
+        "pieces: the handle shows piece %llu, the last iteration gave %llu (one loop at a time, without next())",
+        (unsigned long long)recv->piece + 1, (unsigned long long)pieces->piece + 1);
     return -1;
 }
 
 /* NULL without an exception: there are no more. */
-static PyObject *turn(PyObject *self)
+static PyObject *iterate(PyObject *self)
 {
     static const int at[3] = {X, TOPK_WEIGHTS, DTYPE};
     ext_pieces_t *pieces = (ext_pieces_t *)self;
     ext_handle_t *handle = pieces->handle;
     const xep_recv_t *recv = ext_handle_recv(handle);
-    if (recv == NULL || (pieces->turns > 0 && check_turn(pieces, recv) != 0)) return ext_failed_refuse(handle->buffer);
-    if (pieces->turns > 0) {
+    if (recv == NULL || (pieces->began && check_piece(pieces, recv) != 0)) return ext_failed_refuse(handle->buffer);
+    if (pieces->began) {
         PyObject *values[COUNT];
         if (recv->piece + 1 >= recv->pieces) return NULL;
         memcpy(values, pieces->options, sizeof values);
@@ -259,7 +261,7 @@ static PyObject *turn(PyObject *self)
         recv = ext_handle_recv(handle);
         if (recv == NULL) return NULL;
     }
-    pieces->turns++;
+    pieces->began = 1;
     pieces->piece = recv->piece;
     return ext_received_of(handle, handle->element.kind);
 }
@@ -290,7 +292,7 @@ static PyType_Slot slots[] = {
     {Py_tp_traverse, traverse},
     {Py_tp_clear, clear},
     {Py_tp_iter, PyObject_SelfIter},
-    {Py_tp_iternext, turn},
+    {Py_tp_iternext, iterate},
     {Py_tp_doc, "What Handle.pieces() loops over."},
     {0, NULL},
 };

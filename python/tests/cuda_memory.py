@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
-from typing import Any, Optional
+from typing import Any, Iterator, Optional
 
 import numpy as np
 
@@ -135,3 +136,18 @@ def bits(tensor: Any) -> Any:
     import torch
 
     return tensor.cpu().clone(memory_format=torch.contiguous_format).view(torch.uint8)
+
+
+@contextlib.contextmanager
+def held_up(times: int) -> Iterator[None]:
+    """The streams of all ranks are held up, times LONG, and still are at the end: nothing inside waits for them."""
+    import torch
+    from conftest import meet  # which imports this file
+
+    torch.cuda.synchronize()
+    meet()
+    torch.cuda._sleep(times * LONG)
+    end = torch.cuda.Event()
+    end.record()
+    yield
+    assert not end.query(), "a call has waited for the program's stream"

@@ -31,8 +31,8 @@ def lookup() -> bytes | None:
 
 def play(group: xep.Group, buffer: xep.Buffer) -> None:
     rounds = Rounds(group, buffer)
-    for turn in range(4):
-        rounds.combine(turn, rounds.dispatch(turn, set()), set())
+    for step in range(4):
+        rounds.combine(step, rounds.dispatch(step, set()), set())
 
 
 def refuse(error: type[BaseException], sentence: str, call, *arguments, **options) -> None:

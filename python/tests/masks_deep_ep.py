@@ -45,9 +45,9 @@ class World:
         assert self.size == ranks
         self.out: set[int] = set()
 
-    def inputs(self, turn: int, rank: int):
+    def inputs(self, step: int, rank: int):
         """(x, topk_idx, topk_weights)"""
-        sent = inputs(turn, rank, MOST - rank, TOPK, self.experts, HIDDEN)
+        sent = inputs(step, rank, MOST - rank, TOPK, self.experts, HIDDEN)
         return torch.from_numpy(sent.x).bfloat16(), torch.from_numpy(sent.topk_idx), torch.from_numpy(sent.topk_weights)
 
     def fail_at(self, call: str) -> None:
@@ -77,23 +77,23 @@ class World:
             assert self.out <= masked <= self.out | {self.next()}, (masked, self.out)
         assert {mask.rank for mask in self.buffer.masks()} >= masked
 
-    def dispatch(self, turn: int, how: str, fp8: bool):
-        x, idx, _ = self.inputs(turn, self.rank)
-        if turn > 0:
+    def dispatch(self, step: int, how: str, fp8: bool):
+        x, idx, _ = self.inputs(step, self.rank)
+        if step > 0:
             self.fail_at("dispatch")
         rows, counts, handle, event, hook = self.buffer.low_latency_dispatch(
             x, idx, MOST, self.experts, use_fp8=fp8, async_finish=how == "event", return_recv_hook=how == "hook"
         )
         hook() if hook is not None else event.current_stream_wait() if how == "event" else None
         values = deep_ep.utils.per_token_cast_back(*rows) if fp8 else rows
-        self.check_rows(turn, values, counts, handle, 0.07 if fp8 else 0.0)
+        self.check_rows(step, values, counts, handle, 0.07 if fp8 else 0.0)
         return values.clone(), handle
 
-    def check_rows(self, turn: int, values: torch.Tensor, counts: torch.Tensor, handle, rtol: float) -> None:
+    def check_rows(self, step: int, values: torch.Tensor, counts: torch.Tensor, handle, rtol: float) -> None:
         for local, layout in enumerate(handle[1].tolist()):
             expert, row = self.rank * len(handle[1]) + local, 0
             for source, packed in enumerate(layout):
-                x, idx, _ = self.inputs(turn, source)
+                x, idx, _ = self.inputs(step, source)
                 tokens = (idx == expert).any(1).nonzero().flatten()
                 if source in self.out:
                     tokens = tokens[:0]
@@ -103,9 +103,9 @@ class World:
                 row += len(tokens)
             assert int(counts[local]) == row
 
-    def combine(self, turn: int, values: torch.Tensor, handle, how: str, zero_copy: bool, exact: bool) -> None:
-        x, idx, weights = self.inputs(turn, self.rank)
-        if turn > 0:
+    def combine(self, step: int, values: torch.Tensor, handle, how: str, zero_copy: bool, exact: bool) -> None:
+        x, idx, weights = self.inputs(step, self.rank)
+        if step > 0:
             self.fail_at("combine")
         answers = values
         if zero_copy:
@@ -127,19 +127,19 @@ class World:
         self.fail_at("clean")
         self.buffer.clean_low_latency_buffer(MOST, HIDDEN, self.experts)
 
-    def turn(self, turn: int) -> None:
-        how, fp8 = ("call", "hook", "event")[turn % 3], turn % 4 == 3
-        values, handle = self.dispatch(turn, how, fp8)
+    def step(self, step: int) -> None:
+        how, fp8 = ("call", "hook", "event")[step % 3], step % 4 == 3
+        values, handle = self.dispatch(step, how, fp8)
         self.check_masks()
-        self.combine(turn, values, handle, how, zero_copy=turn % 2 == 0, exact=not fp8)
+        self.combine(step, values, handle, how, zero_copy=step % 2 == 0, exact=not fp8)
         self.check_masks()
 
     def play(self) -> None:
-        for turn in range(12):
-            if turn == 2:
+        for step in range(12):
+            if step == 2:
                 self.clean()
                 self.check_masks()
-            self.turn(turn)
+            self.step(step)
         assert self.out == {1, 3, 5}
         self.refuses_to_unmask()
 

@@ -23,36 +23,36 @@ class Rounds:
         self.group, self.buffer = group, buffer
         self.rank, self.nranks = group.rank, group.nranks
 
-    def inputs(self, turn: int, rank: int):
-        return inputs(turn, rank, TOKENS - rank, TOPK, EXPERTS, HIDDEN)
+    def inputs(self, step: int, rank: int):
+        return inputs(step, rank, TOKENS - rank, TOPK, EXPERTS, HIDDEN)
 
-    def dispatch(self, turn: int, out: set[int], begun: bool = False) -> xep.Handle:
-        mine = self.inputs(turn, self.rank)
+    def dispatch(self, step: int, out: set[int], begun: bool = False) -> xep.Handle:
+        mine = self.inputs(step, self.rank)
         if begun:
             request = self.buffer.dispatch_async(mine.x, mine.topk_idx, mine.topk_weights)
             assert request.wait_counts().recv.rows >= 0
             handle = request.wait()
         else:
             handle = self.buffer.dispatch(mine.x, mine.topk_idx, mine.topk_weights)
-        self.check_rows(turn, handle, out)
+        self.check_rows(step, handle, out)
         return handle
 
-    def check_rows(self, turn: int, handle: xep.Handle, out: set[int]) -> None:
+    def check_rows(self, step: int, handle: xep.Handle, out: set[int]) -> None:
         recv = handle.recv
         assert (recv.out is None) == (not out), (recv.out, out)
         assert not out or recv.out.tolist() == [int(rank in out) for rank in range(self.nranks)]
         for local in range(recv.local_experts):
             expert, row = recv.first_expert + local, int(recv.expert_begin[local])
             for source in range(self.nranks):
-                sent = self.inputs(turn, source)
+                sent = self.inputs(step, source)
                 tokens = [] if source in out else np.flatnonzero((sent.topk_idx == expert).any(1))
                 assert recv.pair_count[local, source] == len(tokens), (local, source)
                 for token in tokens:
                     assert recv.src_token[row] == token and (recv.x[row] == sent.x[token]).all()
                     row += 1
 
-    def combine(self, turn: int, handle: xep.Handle, out: set[int], begun: bool = False) -> None:
-        mine = self.inputs(turn, self.rank)
+    def combine(self, step: int, handle: xep.Handle, out: set[int], begun: bool = False) -> None:
+        mine = self.inputs(step, self.rank)
         missing = np.full((len(mine.x), TOPK), 77, np.uint8)
         if begun:
             sums = handle.combine_async(handle.recv.x, missing=missing).wait()
@@ -74,17 +74,17 @@ class Rounds:
 def killed(rounds: Rounds) -> None:
     """Ranks 1 and 3 before the same dispatch, rank 0 before a combine."""
     out: set[int] = set()
-    for turn in range(24):
-        if turn == 8 and rounds.rank in (1, 3):
+    for step in range(24):
+        if step == 8 and rounds.rank in (1, 3):
             os.kill(os.getpid(), signal.SIGKILL)
-        if turn == 8:
+        if step == 8:
             out = {1, 3}
-        handle = rounds.dispatch(turn, out, begun=bool(turn % 2))
-        if turn == 16 and rounds.rank == 0:
+        handle = rounds.dispatch(step, out, begun=bool(step % 2))
+        if step == 16 and rounds.rank == 0:
             os.kill(os.getpid(), signal.SIGKILL)
-        if turn == 16:
+        if step == 16:
             out = {0, 1, 3}
-        rounds.combine(turn, handle, out, begun=bool(turn % 3))
+        rounds.combine(step, handle, out, begun=bool(step % 3))
     rounds.check_masks(out, xep.OutReason.DIED)
     rounds.group.barrier()
 
@@ -106,11 +106,11 @@ def asked(rounds: Rounds) -> None:
         rounds.group.mask_set(4)
     try:
         rounds.group.barrier()
-        for turn in range(1, 9):  # from one of them on, which all agree on
-            mine = rounds.inputs(turn, rounds.rank)
+        for step in range(1, 9):  # from one of them on, which all agree on
+            mine = rounds.inputs(step, rounds.rank)
             with rounds.buffer.dispatch(mine.x, mine.topk_idx, mine.topk_weights) as handle:
                 out = set() if handle.recv.out is None else set(np.flatnonzero(handle.recv.out).tolist())
-                rounds.check_rows(turn, handle, out)
+                rounds.check_rows(step, handle, out)
         assert out == {4}
     except xep.PeerError as error:
         assert rounds.rank == 4 and "this rank is out of the group" in error.reason, error
@@ -161,8 +161,8 @@ def shrunk(rounds: Rounds) -> None:
     kept.release()
     old.close()
     fewer = Rounds(group, make_buffer(group, None))
-    for turn in range(5):
-        fewer.combine(turn, fewer.dispatch(turn, set()), set())
+    for step in range(5):
+        fewer.combine(step, fewer.dispatch(step, set()), set())
     await_all(group)
     again = group.shrink()
     assert (again.origins, again.rank) == ([0, 1, 2], group.rank), again.origins

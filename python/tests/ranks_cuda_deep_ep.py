@@ -11,8 +11,8 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 if not torch.cuda.is_available():
     pytest.skip("torch has no CUDA device here", allow_module_level=True)
-from conftest import communicator, meet  # noqa: E402
-from cuda_memory import LONG, bits, late, rank_device  # noqa: E402
+from conftest import communicator  # noqa: E402
+from cuda_memory import LONG, bits, held_up, late, rank_device  # noqa: E402
 from normal_world import HIDDEN, TOKENS, layout_arguments, make_world, prepared, rows_of  # noqa: E402
 
 import xep  # noqa: E402
@@ -153,17 +153,12 @@ def test_worst_tokens_wait_for_nothing(world):
     wanted = [one.clone() for one in world.buffer.dispatch(x, **arguments)[:3]]
     world.buffer.dispatch(x, **arguments, num_worst_tokens=worst)  # makes room
     for _ in range(2):
-        torch.cuda.synchronize()
-        meet()
-        torch.cuda._sleep(20 * LONG)
-        held_up = torch.cuda.Event()
-        held_up.record()
-        recv_x, recv_idx, recv_weights, counts, handle, _ = world.buffer.dispatch(
-            x, **arguments, num_worst_tokens=worst
-        )
-        again = world.buffer.dispatch(x + 1, handle=handle)[0]
-        out, weights, _ = world.buffer.combine(recv_x, handle, topk_weights=recv_weights)
-        assert not held_up.query(), "a call has waited for the device"
+        with held_up(20):
+            recv_x, recv_idx, recv_weights, counts, handle, _ = world.buffer.dispatch(
+                x, **arguments, num_worst_tokens=worst
+            )
+            again = world.buffer.dispatch(x + 1, handle=handle)[0]
+            out, weights, _ = world.buffer.combine(recv_x, handle, topk_weights=recv_weights)
         assert counts == [] and len(recv_x) == len(again) == worst
         for theirs, ours in zip((recv_x, recv_idx, recv_weights), wanted):
             assert torch.equal(theirs[:rows], ours)
@@ -239,15 +234,10 @@ def test_overlap(world):
     x, arguments = prepared(world)
     for _ in range(6):
         handle = world.buffer.dispatch(x, **arguments)[4]
-    torch.cuda.synchronize()
-    meet()
     previous = world.buffer.capture()
-    torch.cuda._sleep(10 * LONG)
-    held_up = torch.cuda.Event()
-    held_up.record()
-    recv_x, _, _, _, _, event = world.buffer.dispatch(x, handle=handle, previous_event=previous, async_finish=True)
-    event.event.synchronize()
-    assert not held_up.query(), "the dispatch has waited for the program's stream"
+    with held_up(10):
+        recv_x, _, _, _, _, event = world.buffer.dispatch(x, handle=handle, previous_event=previous, async_finish=True)
+        event.event.synchronize()
     with event:
         pass
     assert len(recv_x) == len(world.sources())

@@ -11,8 +11,8 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 if not torch.cuda.is_available():
     pytest.skip("torch has no CUDA device here", allow_module_level=True)
-from conftest import communicator, meet  # noqa: E402
-from cuda_memory import LONG, bits, late, rank_device  # noqa: E402
+from conftest import communicator  # noqa: E402
+from cuda_memory import bits, held_up, late, rank_device  # noqa: E402
 
 import deep_ep  # noqa: E402
 from deep_ep.utils import calc_diff, per_token_cast_to_fp8  # noqa: E402
@@ -155,20 +155,15 @@ def test_without_cpu_sync_nothing_waits(buffer, sent, expand):
     options = dict(num_experts=6 * buffer.num_ranks, do_expand=expand, do_cpu_sync=False)
     buffer.dispatch(x, idx, weights, **options)  # makes room
     stats = torch.zeros(6, dtype=torch.int32).cuda()
-    for turn in range(2):
-        torch.cuda.synchronize()
-        meet()
-        torch.cuda._sleep(20 * LONG)
-        held_up = torch.cuda.Event()
-        held_up.record()
-        recv_x, _, recv_weights, handle, _ = buffer.dispatch(
-            x, idx, weights, cumulative_local_expert_recv_stats=stats, **options
-        )
-        out, back, _ = buffer.combine(recv_x * 2, handle, topk_weights=recv_weights)
-        metadata = handle.recv_src_metadata, handle.psum_num_recv_tokens_per_expert
-        assert not held_up.query(), "a call has waited for the device"
+    for step in range(2):
+        with held_up(20):
+            recv_x, _, recv_weights, handle, _ = buffer.dispatch(
+                x, idx, weights, cumulative_local_expert_recv_stats=stats, **options
+            )
+            out, back, _ = buffer.combine(recv_x * 2, handle, topk_weights=recv_weights)
+            metadata = handle.recv_src_metadata, handle.psum_num_recv_tokens_per_expert
         assert len(metadata[0]) == handle.num_recv_tokens == MOST * buffer.num_ranks
-        assert torch.equal(stats, handle.num_unaligned_recv_tokens_per_expert * (turn + 1))
+        assert torch.equal(stats, handle.num_unaligned_recv_tokens_per_expert * (step + 1))
         there = sent[1] >= 0
         owners = torch.where(there, sent[1] // 6, -1)
         ranks = torch.stack([(owners == rank).any(1) for rank in range(buffer.num_ranks)], dim=1)
@@ -181,16 +176,10 @@ def test_overlap(buffer, sent):
     x, idx, _ = (one.cuda() for one in sent)
     for _ in range(5):
         handle = buffer.dispatch(x, idx, num_experts=6 * buffer.num_ranks)[3]
-    torch.cuda.synchronize()
-    meet()
-    previous = buffer.capture()
-    torch.cuda._sleep(10 * LONG)
-    held_up = torch.cuda.Event()
-    held_up.record()
-    options = dict(previous_event=previous, allocate_on_comm_stream=True, async_with_compute_stream=True)
-    event = buffer.dispatch(x, handle=handle, **options)[4]
-    event.event.synchronize()
-    assert not held_up.query(), "the dispatch has waited for the program's stream"
+    options = dict(allocate_on_comm_stream=True, async_with_compute_stream=True, previous_event=buffer.capture())
+    with held_up(10):
+        event = buffer.dispatch(x, handle=handle, **options)[4]
+        event.event.synchronize()
     with event:
         pass
 

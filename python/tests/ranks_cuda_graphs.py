@@ -52,20 +52,20 @@ def test_a_graph(world):
     given = x.clone()
     graph, recv_x, recv_idx, again, handle, out, out_again = capture(world, given, arguments, idx, worst)
     other = make_world(world.buffer, seed=5)
-    for turn in range(6):
-        at = (world, other)[turn % 2]
-        given.copy_(x + turn)
+    for step in range(6):
+        at = (world, other)[step % 2]
+        given.copy_(x + step)
         idx.copy_(at.topk_idx[at.rank])
         graph.replay()
         here, sent = len(at.sources()), at.in_rank(at.rank).sum(1, keepdim=True)
-        wanted = torch.stack([rows_of("random", r, len(at.topk_idx[r]))[t] for r, t in at.sources()]) + turn
+        wanted = torch.stack([rows_of("random", r, len(at.topk_idx[r]))[t] for r, t in at.sources()]) + step
         kept = [world.buffer.dispatch(x + layer, **arguments, num_worst_tokens=worst) for layer in range(5)]
         assert torch.equal(recv_x[:here].cpu(), wanted) and torch.equal(again[:here].cpu(), wanted + 1)
         assert bool((recv_idx[:here] >= 0).any(1).all()) and bool((recv_idx[here:] == -1).all())
-        assert calc_diff(out.cpu(), (x.cpu() + turn) * 2 * sent) < 1e-4
-        assert calc_diff(out_again.cpu(), (x.cpu() + turn + 1) * sent) < 1e-4
+        assert calc_diff(out.cpu(), (x.cpu() + step) * 2 * sent) < 1e-4
+        assert calc_diff(out_again.cpu(), (x.cpu() + step + 1) * sent) < 1e-4
         graph.replay()
-        assert calc_diff(world.buffer.combine(recv_x, handle)[0].cpu(), (x.cpu() + turn) * sent) < 1e-4
+        assert calc_diff(world.buffer.combine(recv_x, handle)[0].cpu(), (x.cpu() + step) * sent) < 1e-4
         for layer, (rows, *_, eager, _) in enumerate(kept):
             assert calc_diff(world.buffer.combine(rows, eager)[0].cpu(), (x.cpu() + layer) * copies) < 1e-4
     torch.cuda.synchronize()

@@ -62,7 +62,7 @@ def test_low_latency(low, how, cast):
     fp8, power, ue8m0 = cast
     stats = torch.zeros(low.local, dtype=torch.int32, device="cuda")
     options = dict(async_finish=how == "event", return_recv_hook=how == "hook")
-    for turn in (1, 2):
+    for step in (1, 2):
         low.x = late(low.host_x)
         recv_x, counts, handle, event, hook = low.dispatch(
             use_fp8=fp8, round_scale=power, use_ue8m0=ue8m0, cumulative_local_expert_recv_stats=stats, **options
@@ -70,7 +70,7 @@ def test_low_latency(low, how, cast):
         finish(event, hook, how)
         rows = recv_x[0] if fp8 else recv_x
         assert rows.is_cuda and rows.shape == (low.local, low.size * MOST, low.x.shape[1]) and counts.is_cuda
-        assert torch.equal(stats, counts * turn)
+        assert torch.equal(stats, counts * step)
         values = per_token_cast_back(*recv_x) if fp8 else recv_x
         check_rows(low, values, counts, handle)
         check_casts(low, recv_x, counts, use_fp8=fp8, round_scale=power, use_ue8m0=ue8m0)
@@ -121,16 +121,16 @@ def test_selections_left_out(low):
 
 def test_held_tensors(low):
     held = []
-    for turn in range(6):
-        low.x = (low.host_x + turn).cuda()
+    for step in range(6):
+        low.x = (low.host_x + step).cuda()
         recv_x, counts, handle, _, hook = low.dispatch(use_fp8=False, return_recv_hook=True)
         hook()
-        held.append((turn, recv_x, counts, handle))
-    for turn, recv_x, counts, handle in held:
+        held.append((step, recv_x, counts, handle))
+    for step, recv_x, counts, handle in held:
         layout_range, src_info = handle[1].cpu(), handle[0].cpu()
         for local, source in itertools.product(range(low.local), range(low.size)):
             count, begin = int(layout_range[local, source]) & 0xFFFFFFFF, int(layout_range[local, source]) >> 32
-            rows = (low.all_x[source] + turn)[src_info[local, begin : begin + count].long()]
+            rows = (low.all_x[source] + step)[src_info[local, begin : begin + count].long()]
             assert torch.equal(recv_x[local, begin : begin + count].cpu(), rows)
 
 
@@ -152,10 +152,10 @@ def test_a_graph(low):
             recv_x, low.idx, low.weights, handle, return_recv_hook=True
         )
         hook()
-    for turn in range(3):
-        x.copy_(low.x * (turn + 1))
+    for step in range(3):
+        x.copy_(low.x * (step + 1))
         graph.replay()
-        assert calc_diff(wanted_sum(low) * (turn + 1), combined.cpu()) < 1e-5
+        assert calc_diff(wanted_sum(low) * (step + 1), combined.cpu()) < 1e-5
     torch.cuda.synchronize()
     meet()
 

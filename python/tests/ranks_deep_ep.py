@@ -220,7 +220,7 @@ def test_bias_and_the_order_of_sums(world):
 def test_pressure(world):
     """The same seed gives the same bits, many times; other seeds in between."""
 
-    def turn(seed: int) -> int:
+    def step(seed: int) -> int:
         other = make_world(world.buffer, seed, tokens=TOKENS + seed)
         rank, buffer = world.rank, world.buffer
         idx, weights = other.topk_idx[rank], other.weights[rank]
@@ -235,10 +235,10 @@ def test_pressure(world):
         return total + hash_tensor(combined) + hash_tensor(combined_weights)
 
     for seed in range(1, 4):
-        reference = turn(seed)
+        reference = step(seed)
         for _ in range(6):
-            turn(seed + 50)
-            assert turn(seed) == reference
+            step(seed + 50)
+            assert step(seed) == reference
 
 
 def test_buffers_grow(buffer_of):
@@ -246,13 +246,13 @@ def test_buffers_grow(buffer_of):
     works."""
     buffer = buffer_of()
     kept = None
-    for turn, (tokens, hidden) in enumerate(
+    for step, (tokens, hidden) in enumerate(
         ((4, 64), (4 + 300 * (buffer.rank == 0), 64), (20, 512), (700, 512), (0, 512))
     ):
-        world = make_world(buffer, turn, tokens=0, ragged=False)
-        counts = [4 + 300 * (rank == 0) if turn == 1 else tokens for rank in range(buffer.group_size)]
+        world = make_world(buffer, step, tokens=0, ragged=False)
+        counts = [4 + 300 * (rank == 0) if step == 1 else tokens for rank in range(buffer.group_size)]
         for rank, count in enumerate(counts):
-            generator = torch.Generator().manual_seed(rank + turn)
+            generator = torch.Generator().manual_seed(rank + step)
             world.topk_idx[rank] = torch.randint(-1, world.experts, (count, TOPK), generator=generator)
         idx = world.topk_idx[buffer.rank]
         x = torch.full((len(idx), hidden), float(buffer.rank), dtype=torch.bfloat16)

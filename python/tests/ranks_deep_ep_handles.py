@@ -23,13 +23,13 @@ def test_received_tensors_outlive_slots(world):
     idx, weights = world.topk_idx[world.rank], world.weights[world.rank]
     arguments = layout_arguments(world.buffer.get_dispatch_layout(idx, world.experts))
     held, handle = [], None
-    for turn in range(8):
-        x = torch.full((len(idx), HIDDEN), float(10 * turn + world.rank), dtype=torch.bfloat16)
+    for step in range(8):
+        x = torch.full((len(idx), HIDDEN), float(10 * step + world.rank), dtype=torch.bfloat16)
         *received, _, handle, _ = world.buffer.dispatch(x, topk_idx=idx, topk_weights=weights, **arguments)
         held.append(received)
     assert handle is not None
-    for turn, (recv_x, recv_idx, _) in enumerate(held):
-        assert recv_x[:, 0].tolist() == [float(10 * turn + source) for source, _ in world.sources()]
+    for step, (recv_x, recv_idx, _) in enumerate(held):
+        assert recv_x[:, 0].tolist() == [float(10 * step + source) for source, _ in world.sources()]
         assert torch.equal(recv_idx, held[0][1])
     [buffer] = world.buffer._pool.buffers()
     shared = [buffer._base <= rows.data_ptr() < buffer._base + buffer._bytes for rows, *_ in held]
@@ -37,11 +37,11 @@ def test_received_tensors_outlive_slots(world):
 
 
 def test_loops_copy_nothing(world):
-    """What is assigned again in every turn is a view every time, with two batches in flight too."""
+    """What is assigned again in every step is a view every time, with two batches in flight too."""
     idx, weights = world.topk_idx[world.rank], world.weights[world.rank]
     arguments = layout_arguments(world.buffer.get_dispatch_layout(idx, world.experts))
     x = rows_of("rank", world.rank, len(idx))
-    for turn in range(6):
+    for step in range(6):
         one, _, _, _, one_handle, _ = world.buffer.dispatch(x, topk_idx=idx, topk_weights=weights, **arguments)
         two, _, _, _, two_handle, _ = world.buffer.dispatch(x, topk_idx=idx, topk_weights=weights, **arguments)
         for rows, handle in ((one, one_handle), (two, two_handle)):

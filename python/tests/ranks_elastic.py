@@ -121,16 +121,16 @@ def test_many_dispatches_in_flight(elastic):
     """Each begins after the one before; rows that go on are those of the event."""
     world = make_world(elastic())
     x, begun, event = world.x[world.rank], [], None
-    for turn in range(6):
+    for step in range(6):
         got = world.buffer.dispatch(
-            **dict(world.mine(), x=x * (turn + 1)), do_expand=turn % 2 == 1, previous_event=event,
+            **dict(world.mine(), x=x * (step + 1)), do_expand=step % 2 == 1, previous_event=event,
             allocate_on_comm_stream=True, async_with_compute_stream=True,
         )  # fmt: skip
         begun.append(got)
         event = got[4]
-    for turn, got in reversed(list(enumerate(begun))):
+    for step, got in reversed(list(enumerate(begun))):
         got[4].current_stream_wait()
-        check_received(world, got, turn % 2 == 1, 1, [x * (turn + 1) for x in world.x])
+        check_received(world, got, step % 2 == 1, 1, [x * (step + 1) for x in world.x])
     recv_x, _, _, handle, _ = begun[1]
     combined = world.buffer.combine(answers(world, begun[0][0], False, 1), begun[0][3], async_with_compute_stream=True)
     seen = []

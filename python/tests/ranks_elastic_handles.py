@@ -30,9 +30,9 @@ def test_dispatch_again(elastic):
     for expand in (False, True):
         kept.append((expand, world.buffer.dispatch(**world.mine(), do_expand=expand, expert_alignment=alignment)[3]))
     others = [make_world(world.buffer, "random", seed=seed) for seed in (1, 2)]
-    for turn in range(3):
-        world.weights = [w * (turn + 2) for w in world.weights]
-        x = [x * (turn + 2) for x in world.x]
+    for step in range(3):
+        world.weights = [w * (step + 2) for w in world.weights]
+        x = [x * (step + 2) for x in world.x]
         for (expand, handle), weighted, asynchronous in itertools.product(kept, (True, False), (True, False)):
             weights = world.weights[world.rank] if weighted else None
             for scales in (False, True):

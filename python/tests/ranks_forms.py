@@ -31,12 +31,12 @@ def strided(rng, array: np.ndarray) -> np.ndarray:
     return wide[:, : array.shape[1]]
 
 
-def tokens_of(turn: int, rank: int) -> int:
-    return [0, 1, 1, 2, 5, TOKENS][np.random.default_rng([turn, rank, 7]).integers(6)]
+def tokens_of(step: int, rank: int) -> int:
+    return [0, 1, 1, 2, 5, TOKENS][np.random.default_rng([step, rank, 7]).integers(6)]
 
 
-def scales_of(turn: int, rank: int, tokens: int) -> np.ndarray:
-    return (np.arange(tokens * SCALES, dtype=np.float32) + 1000 * rank + turn).reshape(tokens, SCALES)
+def scales_of(step: int, rank: int, tokens: int) -> np.ndarray:
+    return (np.arange(tokens * SCALES, dtype=np.float32) + 1000 * rank + step).reshape(tokens, SCALES)
 
 
 class Form:
@@ -54,11 +54,11 @@ class Form:
         self.capacity = int(self.rng.choice([0, 500]))
 
 
-def send(buffer, form, kind, turn, sent):
+def send(buffer, form, kind, step, sent):
     mine = sent[buffer.group.rank]
     options = {}
     if form.scaled:
-        scales = scales_of(turn, buffer.group.rank, len(mine.x))
+        scales = scales_of(step, buffer.group.rank, len(mine.x))
         options["scales"] = as_kind(kind, np.asfortranarray(scales) if form.by_column else scales)
     if form.alignment != 1:
         options["expert_alignment"] = form.alignment
@@ -69,7 +69,7 @@ def send(buffer, form, kind, turn, sent):
     return buffer.dispatch(*[as_kind(kind, array) for array in arrays], **options)
 
 
-def check_rows(buffer, handle, form, turn, sent) -> None:
+def check_rows(buffer, handle, form, step, sent) -> None:
     want = oracle.received(sent, buffer.group.rank, EXPERTS)
     recv, rows = handle.recv, len(want.sources)
     assert recv.rows == rows and handle.tokens == len(sent[buffer.group.rank].x) and handle.topk == form.topk
@@ -82,7 +82,7 @@ def check_rows(buffer, handle, form, turn, sent) -> None:
     else:
         assert recv.topk_weights is None
     if form.scaled:
-        found = [scales_of(turn, source, len(sent[source].x))[token] for source, token in want.sources]
+        found = [scales_of(step, source, len(sent[source].x))[token] for source, token in want.sources]
         np.testing.assert_array_equal(recv.scales[:rows], np.array(found, np.float32).reshape(-1, SCALES))
     np.testing.assert_array_equal(recv.expert_rows, [-(-n // form.alignment) * form.alignment for n in want.experts])
 
@@ -114,22 +114,22 @@ def answer(buffer, handle, form, kind, sent):
         np.testing.assert_array_equal(weights, np.where(mine.topk_idx >= 0, mine.topk_weights, 0))
 
 
-def inputs_of(group, form, turn):
+def inputs_of(group, form, step):
     return [
-        oracle.inputs(turn, rank, tokens_of(turn, rank), form.topk, EXPERTS, HIDDEN, masked=0.3)
+        oracle.inputs(step, rank, tokens_of(step, rank), form.topk, EXPERTS, HIDDEN, masked=0.3)
         for rank in range(group.nranks)
     ]
 
 
 def test_forms_again_and_again(group, buffer, kind):
-    turn = 0
+    step = 0
     for number in np.random.default_rng(3).integers(24, size=60).tolist():
         form = Form(number, group.rank)
         for _ in range(3):
-            sent = inputs_of(group, form, turn)
-            with send(buffer, form, kind, turn, sent) as handle:
-                check_rows(buffer, handle, form, turn, sent)
+            sent = inputs_of(group, form, step)
+            with send(buffer, form, kind, step, sent) as handle:
+                check_rows(buffer, handle, form, step, sent)
                 answer(buffer, handle, form, kind, sent)
-            turn += 1
+            step += 1
     gc.collect()
     assert buffer.slots_held() == 0

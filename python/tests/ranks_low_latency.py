@@ -24,8 +24,8 @@ def world(buffer_of):
 
 @pytest.mark.parametrize("how", ["call", "hook", "event"])
 def test_dispatch_and_combine(world, how):
-    for (fp8, power, ue8m0), turns in itertools.product(CASTS, (1, 2)):
-        for _ in range(turns):
+    for (fp8, power, ue8m0), numbers in itertools.product(CASTS, (1, 2)):
+        for _ in range(numbers):
             check(world, how, fp8, power, ue8m0)
 
 
@@ -61,16 +61,16 @@ def test_two_batches_overlap(world):
 def test_held_tensors(world):
     """Beyond the slots received rows are copies; the program does not notice."""
     held = []
-    for turn in range(6):
-        world.x += turn
+    for number in range(6):
+        world.x += number
         for x in world.all_x:
             if x is not world.x:
-                x += turn
-        recv_x, counts, handle, _, hook = world.dispatch(use_fp8=turn % 2 == 1, return_recv_hook=True)
+                x += number
+        recv_x, counts, handle, _, hook = world.dispatch(use_fp8=number % 2 == 1, return_recv_hook=True)
         hook()
-        held.append((turn, [x.clone() for x in world.all_x], recv_x, counts, tuple(handle[:2])))
-    for turn, all_x, recv_x, counts, (src_info, layout_range) in held:
-        values = per_token_cast_back(*recv_x) if turn % 2 else recv_x
+        held.append((number, [x.clone() for x in world.all_x], recv_x, counts, tuple(handle[:2])))
+    for number, all_x, recv_x, counts, (src_info, layout_range) in held:
+        values = per_token_cast_back(*recv_x) if number % 2 else recv_x
         for local in range(world.local):
             for source in range(world.size):
                 count, begin = int(layout_range[local, source]) & 0xFFFFFFFF, int(layout_range[local, source]) >> 32
@@ -85,7 +85,7 @@ def test_handles_of_many_layers(world, rows_too):
     """A program that keeps each layer's last handle: those that were combined give up their slots, and say so."""
     kept = []
     wanted = world.x.float() * world.weights.masked_fill(world.idx < 0, 0).sum(1, keepdim=True)
-    for turn in range(9):
+    for number in range(9):
         recv_x, _, handle, _, _ = world.dispatch(use_fp8=False)
         rows = recv_x.clone()
         kept.append((handle, recv_x if rows_too else None))
@@ -132,9 +132,9 @@ def test_hooks_in_the_wrong_order(world):
 def test_events_that_nobody_waits_for(world):
     wanted = world.x.float() * world.weights.masked_fill(world.idx < 0, 0).sum(1, keepdim=True)
     results = []
-    for turn in range(9):
+    for number in range(9):
         recv_x, _, handle, event, _ = world.dispatch(use_fp8=False, async_finish=True)
-        if turn % 2:
+        if number % 2:
             event.current_stream_wait()
             results += [world.combine(recv_x, handle, async_finish=True) for _ in range(2)]
     for combined, event, _ in results:
@@ -162,7 +162,7 @@ def test_costs_name_the_late_rank(world, how):
         costs = {name: torch.full((world.size,), 7) for name in ("dispatch", "combine")}
         spent = dict.fromkeys(costs, 0)
         handle = None
-        for name, turn in itertools.product(costs, range(3)):
+        for name, number in itertools.product(costs, range(3)):
             meet()
             time.sleep(2 * delay if world.rank == late else 0)
             begin = time.perf_counter_ns()
@@ -219,13 +219,13 @@ def test_beside_normal_mode(world):
     """On one Buffer, in turn, with cleaning between as DeepEP asks for, or without."""
     layout = world.buffer.get_dispatch_layout(world.idx, world.experts)
     arguments = dict(num_tokens_per_rank=layout[0], num_tokens_per_expert=layout[2], is_token_in_rank=layout[3])
-    for turn in range(3):
+    for number in range(3):
         recv_x, recv_idx, _, _, handle, _ = world.buffer.dispatch(
             world.x, topk_idx=world.idx, topk_weights=world.weights, **arguments
         )
         combined, _, _ = world.buffer.combine(recv_x, handle)
         assert calc_diff(combined, world.x.float() * layout[3].sum(1, keepdim=True)) < 1e-5
-        if turn < 2:
+        if number < 2:
             world.buffer.clean_low_latency_buffer(MOST, HIDDEN, world.experts)
         check(world, "call", True, False, False)
 
@@ -233,7 +233,7 @@ def test_beside_normal_mode(world):
 def test_pressure(buffer_of):
     buffer = buffer_of(low_latency_mode=True)
 
-    def turn(seed: int) -> int:
+    def number(seed: int) -> int:
         world = World(buffer, seed)
         recv_x, counts, handle, _, hook = world.dispatch(use_fp8=True, return_recv_hook=True)
         hook()
@@ -245,7 +245,7 @@ def test_pressure(buffer_of):
         return total + hash_tensor(combined)
 
     for seed in range(1, 4):
-        reference = turn(seed)
+        reference = number(seed)
         for _ in range(6):
-            turn(seed + 50)
-            assert turn(seed) == reference
+            number(seed + 50)
+            assert number(seed) == reference

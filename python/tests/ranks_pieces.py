@@ -83,7 +83,7 @@ def check_piece(piece, want: oracle.Expected, scales, room: int, number: int, nr
 
 @pytest.mark.parametrize("room", [1, 7, 64, 200])
 def test_dispatch_in_pieces(group, buffer_with, sent, kind, room):
-    """Two turns into two slots; outputs are written in place, or given."""
+    """Twice, into two slots; outputs are written in place, or given."""
     rank, nranks = group.rank, group.nranks
     mine, want, scales = sent[rank], oracle.received(sent, rank, EXPERTS), scales_of(sent)
     total, sums = pieces_of(sent, room), sums_of(sent, rank, nranks)
@@ -232,7 +232,7 @@ def test_what_is_refused(group, buffer_with, sent):
         x = piece.x
         handle.give(x * np.float32(rank + 1))
         assert next(second) is handle.recv and handle.recv.piece == 1
-        with pytest.raises(ValueError, match=r"the handle shows piece 2, the last turn gave 1 \(one loop at a time"):
+        with pytest.raises(ValueError, match=r"shows piece 2, the last iteration gave 1 \(one loop at a time"):
             next(first)
         assert piece.piece == 0, "its numbers stay"
         for name in ("x", "topk_idx", "src_begin", "expert_rows"):
@@ -276,11 +276,30 @@ def test_what_does_not_go_together(group, buffer_with, sent):
             buffer.dispatch(mine.x, mine.topk_idx)
         assert caught.value.rows == rows_of(sent)[group.rank]
     with pytest.raises(xep.UnsupportedError):
-        group.buffer(EXPERTS, TOPK, HIDDEN, MOST, mode="ll", pieces=True)
-    with pytest.raises(xep.UnsupportedError):
         group.buffer(EXPERTS, TOPK, HIDDEN, MOST, on_failure="mask", pieces=True)
     hint = xep.buffer_size(64, EXPERTS, TOPK, HIDDEN, MOST, pieces=True)
     assert hint.recv_rows < xep.buffer_size(64, EXPERTS, TOPK, HIDDEN, MOST).recv_rows
+
+
+@pytest.mark.parametrize("room", [3, 40])
+def test_pieces_by_expert(group, buffer_with, sent, room):
+    """A row for each selection; all pieces together have each of them once, and sums are those of one piece."""
+    rank, mine = group.rank, sent[group.rank]
+    kinds = dict(mode="ll", dtype="float32", combine_dtype="float32")
+    with group.buffer(EXPERTS, TOPK, HIDDEN, MOST, **kinds) as one:
+        with one.dispatch(mine.x, mine.topk_idx, mine.topk_weights) as handle:
+            rows, want_x = handle.rows, np.array(handle.recv.x[: handle.rows])
+            want = np.array(handle.combine(handle.recv.x * (rank + 1)))
+    with buffer_with(room, **kinds).dispatch(mine.x, mine.topk_idx, mine.topk_weights, pieces=True) as handle:
+        seen = []
+        for piece in handle.pieces():
+            assert (piece.first_row, piece.all_rows, sum(piece.expert_count)) == (len(seen), rows, piece.rows)
+            seen += list(np.array(piece.x))
+            handle.give(piece.x * (rank + 1))
+        assert rows <= room * piece.pieces
+        np.testing.assert_array_equal(np.array(seen).reshape(want_x.shape), want_x)
+        np.testing.assert_array_equal(handle.combine(), want)
+        del piece
 
 
 def test_pieces_that_one_rank_alone_refuses(group, buffer_with, sent):

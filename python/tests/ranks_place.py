@@ -57,18 +57,18 @@ def test_rows_stay_where_they_are(group, buffer, sent, torch):
     if torch:
         pytest.importorskip("torch", reason="torch is not installed")
     mine, want = sent[group.rank], oracle.received(sent, group.rank, EXPERTS)
-    for turn in range(1, 6):
-        with send(buffer, mine, turn, torch) as handle:
+    for step in range(1, 6):
+        with send(buffer, mine, step, torch) as handle:
             received = handle.numpy()
             assert received.x is None and handle.recv.x is None
             assert received.row_addresses.dtype == np.int64
-            np.testing.assert_array_equal(rows_at(received), np.float32(turn) * want.x)
+            np.testing.assert_array_equal(rows_at(received), np.float32(step) * want.x)
             dense = handle.gather()
             assert isinstance(dense, np.ndarray) != torch
-            np.testing.assert_array_equal(np.asarray(dense), np.float32(turn) * want.x)
+            np.testing.assert_array_equal(np.asarray(dense), np.float32(step) * want.x)
             out = handle.combine(dense)
             copies = oracle.copies(mine, EXPERTS, group.nranks)[:, None]
-            np.testing.assert_array_equal(np.asarray(out), np.float32(turn) * mine.x * copies)
+            np.testing.assert_array_equal(np.asarray(out), np.float32(step) * mine.x * copies)
             del received
 
 
@@ -106,8 +106,8 @@ def test_addresses_keep_the_rows(group, buffer, sent):
     handle = send(buffer, mine)
     kept = handle.recv.row_addresses
     handle.release()
-    for turn in range(2, 6):
-        send(buffer, mine, turn).release()
+    for step in range(2, 6):
+        send(buffer, mine, step).release()
     rows = [ctypes.string_at(int(at), HIDDEN * 4) for at in kept]
     np.testing.assert_array_equal(np.frombuffer(b"".join(rows), np.float32).reshape(-1, HIDDEN), want.x)
     group.barrier()

@@ -149,17 +149,17 @@ def test_rows_that_do_not_fit(group, kind):
 
 
 def test_asynchronous_and_cached(group, buffer, kind):
-    for turn in range(6):
-        x, idx, weights = arrays_of(kind, 2 + turn % 3)
-        request = buffer.dispatch_async(x + turn, idx, weights)  # nothing else holds its tokens
+    for number in range(6):
+        x, idx, weights = arrays_of(kind, 2 + number % 3)
+        request = buffer.dispatch_async(x + number, idx, weights)  # nothing else holds its tokens
         handle = request.wait()
-        assert (np.asarray(handle.recv.x) == 1 + turn).all() and handle.recv is handle.recv
-        again = buffer.dispatch(x + 2 * turn, cached=handle)
-        assert (np.asarray(again.recv.x) == 1 + 2 * turn).all()
+        assert (np.asarray(handle.recv.x) == 1 + number).all() and handle.recv is handle.recv
+        again = buffer.dispatch(x + 2 * number, cached=handle)
+        assert (np.asarray(again.recv.x) == 1 + 2 * number).all()
         out = handle.combine_async(again.recv.x).wait()
         sent = oracle.Inputs(np.asarray(x), np.asarray(idx), np.asarray(weights))
         copies = oracle.copies(sent, EXPERTS, group.nranks)[:, None]
-        assert (np.asarray(out) == (1 + 2 * turn) * copies).all()
+        assert (np.asarray(out) == (1 + 2 * number) * copies).all()
         handle.release()
         with pytest.raises(ValueError, match="the handle was released"):
             buffer.dispatch(x, cached=handle)

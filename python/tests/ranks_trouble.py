@@ -79,14 +79,14 @@ def test_a_fork_has_errors_and_its_parent_right_results(group):
             with xep.Group(allgather=lambda data: [data], rank=0, nranks=1) as own:
                 assert own.nranks == 1
 
-        for turn in range(3):
-            request = buffer.dispatch_async(torch.full((tokens, 16), float(turn)), idx, weights)
+        for step in range(3):
+            request = buffer.dispatch_async(torch.full((tokens, 16), float(step)), idx, weights)
             handle = request.result
             in_a_fork(program)
             request.wait()
-            assert (handle.recv.x == turn).all()
+            assert (handle.recv.x == step).all()
             out = handle.combine(handle.recv.x)
-            assert (out == turn * out[0, 0] / max(turn, 1)).all()
+            assert (out == step * out[0, 0] / max(step, 1)).all()
             handle.release()
 
 
@@ -309,12 +309,12 @@ def test_low_latency_results_kept_without_combine(buffer_of, num_slots):
     experts = 2 * buffer.group_size
     idx = torch.arange(8).reshape(4, 2) % experts
     kept = []
-    for turn in range(3 * num_slots):
-        x = torch.full((4, 128), float(turn), dtype=torch.bfloat16)
+    for step in range(3 * num_slots):
+        x = torch.full((4, 128), float(step), dtype=torch.bfloat16)
         kept.append(buffer.low_latency_dispatch(x, idx, 4, experts, use_fp8=False)[:3])
-    for turn, (rows, counts, _) in enumerate(kept):
+    for step, (rows, counts, _) in enumerate(kept):
         for expert, count in enumerate(counts.tolist()):
-            assert (rows[expert, :count] == turn).all()
+            assert (rows[expert, :count] == step).all()
 
 
 def test_all_tensors_of_a_handle_outlive_the_buffer(buffer_of):

@@ -210,8 +210,8 @@ def test_after_a_request_in_flight(group, buffer, sent):
 def test_forgotten_requests(group, buffer, sent):
     """Nobody waits, nobody keeps an array: the buffer does."""
     mine = sent[group.rank]
-    for turn in range(9):
-        handle = buffer.dispatch_async(mine.x + turn, mine.topk_idx.copy()).wait()
+    for step in range(9):
+        handle = buffer.dispatch_async(mine.x + step, mine.topk_idx.copy()).wait()
         handle.combine_async(np.ascontiguousarray(handle.recv.x))
         del handle
     gc.collect()
@@ -247,7 +247,7 @@ def test_waits(group, buffer, sent):
     def late_by(delay: float) -> Optional[dict]:
         nonlocal operations
         waited = {kind: zeros() for kind in counted}
-        for turn in range(6):
+        for step in range(6):
             wait_ns = {kind: zeros() for kind in counted}
             meet()
             time.sleep(delay if group.rank == late else 0)

@@ -208,7 +208,7 @@ def test_ml_dtypes():
 
 
 def test_operations_do_not_leak_objects(buffer):
-    """No cycles: what one turn makes is gone after it, without the garbage collector."""
+    """No cycles: what one step makes is gone after it, without the garbage collector."""
     gc.disable()
     try:
         handle = dispatch(buffer)

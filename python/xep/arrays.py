@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """What the compiled module asks of Python, now and then: sentences on wrong arrays, tensors that DLPack does not tell
-of, arrays and streams of other packages. A place is 0 for host memory, n + 1 for CUDA device n."""
+of, arrays and streams of other packages. Where an array is: 0 in host memory, n + 1 on CUDA device n."""
 
 from __future__ import annotations
 
@@ -48,23 +48,23 @@ def meet_torch() -> None:
 Look = tuple[int, tuple[int, ...], tuple[int, ...], int, int]
 
 
-def look(name: str, tensor: Any, place: int) -> Look:
+def look(name: str, tensor: Any, where: int) -> Look:
     """Address, shape, strides in bytes, element type, whether it may be written."""
     import torch
 
     there = 0 if tensor.is_cpu else tensor.get_device() + 1 if tensor.is_cuda else -1
-    if there != place or tensor.layout is not torch.strided:
-        refuse_place(name, tensor, place)
+    if there != where or tensor.layout is not torch.strided:
+        refuse_elsewhere(name, tensor, where)
     strides = tuple(step * tensor.itemsize for step in tensor.stride())
     return tensor.data_ptr(), tuple(tensor.shape), strides, dtype_of(tensor.dtype) or 0, 1
 
 
-def look_interface(name: str, array: Any, place: int) -> Look:
+def look_interface(name: str, array: Any, where: int) -> Look:
     """The same of an array of another package, by __cuda_array_interface__ or else by DLPack."""
-    if place == 0:
-        refuse_place(name, array, place)
+    if where == 0:
+        refuse_elsewhere(name, array, where)
     if not hasattr(array, "__cuda_array_interface__"):
-        return dlpack.look(array) if dlpack.place_of(array) == place else refuse_place(name, array, place)
+        return dlpack.look(array) if dlpack.where_is(array) == where else refuse_elsewhere(name, array, where)
     told = array.__cuda_array_interface__
     shape, dtype, (address, read_only) = tuple(told["shape"]), np.dtype(told["typestr"]), told["data"]
     strides = told.get("strides")
@@ -130,10 +130,10 @@ def _describe(array: Any) -> str:
     return f"{np.dtype(told['typestr'])} CUDA array of shape {tuple(told['shape'])}"
 
 
-def refuse_place(name: str, array: Any, place: int) -> NoReturn:
-    where = f"the memory of CUDA device {place - 1}" if place else "host memory"
+def refuse_elsewhere(name: str, array: Any, where: int) -> NoReturn:
+    expected = f"the memory of CUDA device {where - 1}" if where else "host memory"
     got = f"{array.layout} on {array.device}" if hasattr(array, "is_cpu") else _describe(array)
-    raise TypeError(f"{name}: expected an array in {where}, got {got}")
+    raise TypeError(f"{name}: expected an array in {expected}, got {got}")
 
 
 def refuse(name: str, array: Any, dtypes: int, extents: tuple[int, int], dtype_is_wrong: bool) -> NoReturn:

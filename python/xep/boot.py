@@ -26,9 +26,8 @@ class Exchange:
 
     def __init__(self, allgather: Allgather, rank: int, nranks: int, timeout: Optional[float], inline: bool) -> None:
         self.error: Optional[BaseException] = None
-        self.place = (rank, nranks)
         self._allgather = allgather
-        self._rank, self._nranks = rank, nranks
+        self.rank, self.nranks = rank, nranks
         self._timeout, self._inline = timeout, inline
 
     def __call__(self, message: bytes) -> Optional[bytes]:
@@ -61,8 +60,8 @@ class Exchange:
             pass
 
     def _open(self, replies: Sequence[bytes], nbytes: int) -> list[bytes]:
-        if len(replies) != self._nranks:
-            raise ValueError(f"allgather: expected {self._nranks} replies, one from each rank, got {len(replies)}")
+        if len(replies) != self.nranks:
+            raise ValueError(f"allgather: expected {self.nranks} replies, one from each rank, got {len(replies)}")
         opened = []
         for rank, reply in enumerate(replies):
             reply = bytes(reply)
@@ -91,7 +90,7 @@ class Exchange:
             replies, error = done.get(timeout=self._timeout)
         except queue.Empty:
             raise TimeoutError(
-                f"the allgather of rank {self._rank} did not return within {self._timeout:g} s: a rank failed or is "
+                f"the allgather of rank {self.rank} did not return within {self._timeout:g} s: a rank failed or is "
                 "not here"
             ) from None
         if error is not None:

@@ -88,7 +88,7 @@ class Buffer(_ext.Buffer):
     a rank dispatches at once. mode: None: XEP_MODE, else "normal"; "ll": rows by expert. dtype: widest element
     dispatched. combine_dtype: widest combined: bfloat16, float16, float32. scales: most 4-byte scales of a token.
     recv_rows: most rows a rank receives at once, 0: the worst case, or with pieces what an even load brings and a
-    quarter more. pieces: mode "normal", host memory: dispatches may come in pieces of so many rows
+    quarter more. pieces: host memory: dispatches may come in pieces of so many rows
     (dispatch(pieces=True), Handle.pieces()). slots: handles that live at once. threads: that
     copy and reduce, 0: XEP_THREADS. timeout: seconds for each operation, None: XEP_TIMEOUT. memory: "cuda": rows, and
     all arrays of operations, are in memory of the CUDA device that is current in this thread; threads are then

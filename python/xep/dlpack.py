@@ -30,7 +30,7 @@ _get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
 _get_pointer.restype, _get_pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
 
 
-def place_of(array: Any) -> int:
+def where_is(array: Any) -> int:
     """As in arrays.py; -1: neither host memory nor a CUDA device."""
     kind, number = array.__dlpack_device__()
     return number + 1 if kind == _CUDA else 0 if kind == _CPU else -1

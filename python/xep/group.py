@@ -75,7 +75,7 @@ class Group(_ext.Group):
             self._create(None, 0, 0, timeout)
             return
         try:
-            self._create(exchange, *exchange.place, timeout)
+            self._create(exchange, exchange.rank, exchange.nranks, timeout)
         except Exception as made:
             if exchange.error is not None:  # what the caller's allgather raised goes before what the library made of it
                 raise exchange.error from made

@@ -12,13 +12,13 @@ def bench(
 ) -> tuple[float, float, float]:
     """(mean, least, most) seconds of fn, without the first; post_fn runs after each, untimed."""
     times = []
-    for turn in range(num_warmups + num_tests):
+    for call in range(num_warmups + num_tests):
         begin = time.perf_counter()
         fn()
         elapsed = time.perf_counter() - begin
         if post_fn is not None:
             post_fn()
-        if turn >= num_warmups:
+        if call >= num_warmups:
             times.append(elapsed)
     times = times[1:] or times
     return sum(times) / len(times), min(times), max(times)

@@ -136,9 +136,9 @@ def check(made: MoEFlexTokenDispatcher, tp: int, dtype, dropped: bool = False) -
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_forward_and_backward(calls, dtype):
     made = dispatcher(1)
-    for turn in range(1, 4):
+    for step in range(1, 4):
         check(made, 1, dtype)
-        assert calls == {"dispatch": 2 * turn, "combine": 2 * turn}
+        assert calls == {"dispatch": 2 * step, "combine": 2 * step}
 
 
 def test_dropped_tokens(calls):

@@ -11,7 +11,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 import deep_ep  # noqa: E402
-from deep_ep import _check, expand, layouts, low_latency_memory, turns  # noqa: E402
+from deep_ep import _check, expand, layouts, low_latency_memory  # noqa: E402
+from deep_ep.ordering import DeviceQueue, HookOrdering  # noqa: E402
 
 DEVICE = torch.device("cuda", 0)
 
@@ -79,19 +80,19 @@ def log(monkeypatch):
 
 
 def test_the_program_waits(log):
-    given, lane = Tensor(), turns.Lane(DEVICE)
-    with lane.turn(None, False, False) as turn:
+    given, queue = Tensor(), DeviceQueue(DEVICE)
+    with queue.ordering(None, False, False) as ordering:
         log.append("work")
-        event = turn.end(None, given, None)
+        event = ordering.end(None, given, None)
     assert log == ["comm waits for compute", "work", "compute waits for comm"]
     assert event.event is None and given.recorded == ["compute"]
 
 
 def test_an_event(log):
     """It is of the stream that communicates; whoever waits for it is the stream that is current then."""
-    given, lane = Tensor(), turns.Lane(DEVICE)
-    with lane.turn(None, True, True) as turn:
-        event = turn.end(None, given)
+    given, queue = Tensor(), DeviceQueue(DEVICE)
+    with queue.ordering(None, True, True) as ordering:
+        event = ordering.end(None, given)
     assert log == ["comm waits for compute"] and given.recorded == ["compute", "comm"]
     with event:
         log.append("work")
@@ -100,82 +101,82 @@ def test_an_event(log):
 
 def test_previous_event(log):
     """Alone is waited for."""
-    lane, previous = turns.Lane(DEVICE), deep_ep.Buffer.capture()
-    with lane.turn(previous, True, False) as turn:
-        event = turn.end(None)
+    queue, previous = DeviceQueue(DEVICE), deep_ep.Buffer.capture()
+    with queue.ordering(previous, True, False) as ordering:
+        event = ordering.end(None)
     assert log == ["comm waits for event 1 of compute"]
     del log[:]
-    with lane.turn(event, False, False) as turn:
-        turn.end(None)
+    with queue.ordering(event, False, False) as ordering:
+        ordering.end(None)
     assert log == ["comm waits for event 1 of comm", "compute waits for comm"]
 
 
 def test_an_error(log):
     """What was enqueued until then comes before what the program does next."""
-    lane = turns.Lane(DEVICE)
+    queue = DeviceQueue(DEVICE)
     with pytest.raises(ValueError, match="wrong"):
-        with lane.turn(deep_ep.Buffer.capture(), True, False):
+        with queue.ordering(deep_ep.Buffer.capture(), True, False):
             raise ValueError("wrong")
     assert log[-1] == "compute waits for comm" and torch.cuda.current_stream().name == "compute"
 
 
 def test_slots_that_go_back(log):
     """Before anybody writes there again, whoever read the rows until their last tensor went is waited for."""
-    lane, handle = turns.Lane(DEVICE), Handle()
-    with lane.turn(None, True, False) as turn:
-        turn.receives(handle)
-        turn.end(None)
-    lane.free_slots()
+    queue, handle = DeviceQueue(DEVICE), Handle()
+    with queue.ordering(None, True, False) as ordering:
+        ordering.receives(handle)
+        ordering.end(None)
+    queue.free_slots()
     del log[:]
     with torch.cuda.stream(Stream("other", log)):
         del handle
         gc.collect()
-    with lane.turn(deep_ep.Buffer.capture(), True, False):
-        lane.free_slots()
+    with queue.ordering(deep_ep.Buffer.capture(), True, False):
+        queue.free_slots()
     assert log[0] == "comm waits for event 2 of compute"
     assert sorted(log[1:]) == ["comm waits for event 1 of compute", "comm waits for event 1 of other"]
-    lane.free_slots()
+    queue.free_slots()
     assert len(log) == 3, "once"
 
 
 def test_slots_that_a_handle_keeps(log):
     """When the last tensor went is found by the next operation: nothing later has to be waited for."""
-    lane, handle = turns.Lane(DEVICE), Handle()
-    with lane.turn(None, True, False) as turn:
-        slot = turn.receives(handle)
-        turn.end(None)
+    queue, handle = DeviceQueue(DEVICE), Handle()
+    with queue.ordering(None, True, False) as ordering:
+        slot = ordering.receives(handle)
+        ordering.end(None)
     tensor = handle._memory  # refers to it, as a tensor does
     assert slot.is_viewed()
-    with lane.turn(None, True, False):
+    with queue.ordering(None, True, False):
         pass
     del tensor
     assert not slot.is_viewed()
     for _ in range(2):
-        with lane.turn(None, True, False):
+        with queue.ordering(None, True, False):
             pass
     torch.cuda.current_stream().record_event()
     del log[:], handle
-    lane.free_slots()
+    queue.free_slots()
     assert log == ["compute waits for event 1 of compute"]
 
 
 def test_a_slot_that_is_looked_at_again(log):
-    lane, handle = turns.Lane(DEVICE), Handle()
-    with lane.turn(None, True, False) as turn:
-        slot = turn.receives(handle)
-    with lane.turn(None, True, False):
+    queue, handle = DeviceQueue(DEVICE), Handle()
+    with queue.ordering(None, True, False) as ordering:
+        slot = ordering.receives(handle)
+    with queue.ordering(None, True, False):
         pass
     slot.look_again()
     del log[:], handle
-    lane.free_slots()
+    queue.free_slots()
     assert log == ["compute waits for event 2 of compute"]
 
 
 def test_a_hook(log):
     """Both phases are on the stream of the call, whatever is current when the hook is called."""
-    lane = turns.Lane(DEVICE)
-    with turns.HookTurn(lane) as turn:
-        assert turn.end(None).event is None and not turn.wait and turn.stream.name == "compute"
+    queue = DeviceQueue(DEVICE)
+    with HookOrdering(queue) as hooked:
+        assert hooked.end(None).event is None and not hooked.wait and hooked.stream.name == "compute"
     assert log == []
 
 

@@ -43,7 +43,7 @@ class OnStream:
             torch.cuda.set_device(self._device)
 
 
-class HostTurn:
+class HostOrdering:
     """An operation of CPU tensors: a context that does nothing."""
 
     stream = None
@@ -51,7 +51,7 @@ class HostTurn:
     def __init__(self, after: Optional[xep.Request], asynchronous: bool) -> None:
         self.after, self.wait = after, not asynchronous
 
-    def __enter__(self) -> "HostTurn":
+    def __enter__(self) -> "HostOrdering":
         return self
 
     def __exit__(self, *_exception: Any) -> None:
@@ -99,7 +99,7 @@ class Slot:
         return [stream.record_event() for stream in {self._received_on, torch.cuda.current_stream(self._index)}]
 
 
-class Lane:
+class DeviceQueue:
     """What a Buffer has of a CUDA device: the stream of its operations, and what that has to wait for."""
 
     def __init__(self, device: torch.device) -> None:
@@ -108,8 +108,8 @@ class Lane:
         self._slots: set[Slot] = set()
         self._freed: list[torch.cuda.Event] = []
 
-    def turn(self, previous_event: Any, asynchronous: bool, on_comm: bool) -> "DeviceTurn":
-        return DeviceTurn(self, previous_event, asynchronous, on_comm)
+    def ordering(self, previous_event: Any, asynchronous: bool, on_comm: bool) -> "DeviceOrdering":
+        return DeviceOrdering(self, previous_event, asynchronous, on_comm)
 
     def watch(self, handle: xep.Handle, stream: Any) -> Slot:
         slot = Slot(handle, stream, self.index)
@@ -134,7 +134,7 @@ class Lane:
             torch.cuda.current_stream(self.index).wait_event(self._freed.pop())
 
 
-class DeviceTurn:
+class DeviceOrdering:
     """An operation of tensors of a CUDA device. Inside, the current stream is that of the Buffer; DeepEP's rules:
 
     It begins after previous_event, or after all that is enqueued. asynchronous: its end is an event, and tensors are
@@ -146,18 +146,18 @@ class DeviceTurn:
     stream: Any = None  # of what is left to a hook
     wait = True  # for counts: rows come in the order of the stream
 
-    def __init__(self, lane: Lane, previous_event: Any, asynchronous: bool, on_comm: bool) -> None:
-        self._lane, self._previous = lane, event_of(previous_event)
+    def __init__(self, queue: DeviceQueue, previous_event: Any, asynchronous: bool, on_comm: bool) -> None:
+        self._queue, self._previous = queue, event_of(previous_event)
         self._asynchronous, self._on_comm = asynchronous, on_comm
         self._compute: Any = None
-        self._current = OnStream(lane.comm)
+        self._current = OnStream(queue.comm)
 
-    def __enter__(self) -> "DeviceTurn":
-        lane = self._lane
-        self._compute = torch.cuda.current_stream(lane.index)
-        lane.look()
+    def __enter__(self) -> "DeviceOrdering":
+        queue = self._queue
+        self._compute = torch.cuda.current_stream(queue.index)
+        queue.look()
         if self._previous is None:
-            lane.comm.wait_stream(self._compute)
+            queue.comm.wait_stream(self._compute)
         self._current.__enter__()
         if self._previous is not None:
             self._previous.current_stream_wait()
@@ -166,23 +166,23 @@ class DeviceTurn:
     def __exit__(self, kind: Any, *_error: Any) -> None:
         self._current.__exit__()
         if kind is not None:
-            self._compute.wait_stream(self._lane.comm)  # for what was enqueued until then
+            self._compute.wait_stream(self._queue.comm)  # for what was enqueued until then
 
     def results(self, *shapes: tuple[str, tuple, torch.dtype]) -> dict[str, torch.Tensor]:
         """Of each name, shape and type a tensor to write to."""
         with contextlib.nullcontext() if self._on_comm else OnStream(self._compute):
-            return {name: torch.empty(shape, dtype=dtype, device=self._lane.device) for name, shape, dtype in shapes}
+            return {name: torch.empty(shape, dtype=dtype, device=self._queue.device) for name, shape, dtype in shapes}
 
     def copy(self, tensor: torch.Tensor) -> torch.Tensor:
         return self.results(("copy", tuple(tensor.shape), tensor.dtype))["copy"].copy_(tensor)
 
     def receives(self, handle: xep.Handle) -> Slot:
         """Arrays of the slot may be had from now on."""
-        return self._lane.watch(handle, self._compute)
+        return self._queue.watch(handle, self._compute)
 
     def end(self, _request: None, *tensors: Optional[torch.Tensor]) -> EventOverlap:
         """tensors: all that was given and is returned."""
-        comm, compute = self._lane.comm, self._compute
+        comm, compute = self._queue.comm, self._compute
         for tensor in tensors:
             if tensor is not None:
                 tensor.record_stream(compute)
@@ -194,17 +194,17 @@ class DeviceTurn:
         return EventOverlap()
 
 
-class HookTurn(DeviceTurn):
+class HookOrdering(DeviceOrdering):
     """One whose end is left to a hook: both of its parts are on the program's stream, whichever is current then."""
 
     wait = False
 
-    def __init__(self, lane: Lane) -> None:
-        super().__init__(lane, None, False, False)
+    def __init__(self, queue: DeviceQueue) -> None:
+        super().__init__(queue, None, False, False)
 
-    def __enter__(self) -> "HookTurn":
-        self._compute = self.stream = torch.cuda.current_stream(self._lane.index)
-        self._lane.look()
+    def __enter__(self) -> "HookOrdering":
+        self._compute = self.stream = torch.cuda.current_stream(self._queue.index)
+        self._queue.look()
         self._current = OnStream(self._compute)
         self._current.__enter__()
         return self
