@@ -120,7 +120,8 @@ step() {
 }
 
 leave() {
-    echo "== on $(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | sort | uniq -c | sed 's/^ *//')"
+    echo "== on $(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | sort | uniq -c | sed 's/^ *//')," \
+        "of which $devices may be used, by up to $several ranks"
     printf '%s\n' "${ran[@]}"
     exit $status
 }
@@ -143,8 +144,10 @@ elif ! pkg-config --exists 'ucx >= 1.13' 'pmix >= 4'; then
 else
     build_library || exit 1
 fi
-devices=$(nvidia-smi --list-gpus | wc -l)
+if [ -n "${CUDA_VISIBLE_DEVICES:-}" ]; then devices=$(tr ',' '\n' <<<"$CUDA_VISIBLE_DEVICES" | wc -l)
+else devices=$(nvidia-smi --list-gpus | wc -l); fi
 several=$((devices < 2 ? 2 : devices)) # several ranks may have one device
+few=$((several < 4 ? several : 4))
 
 # Each rank under its own, as that of xep_run would wait for what is no program with kernels. That the driver refuses an
 # address, which it is asked about, is no error; ll has more barriers than synccheck keeps unless it is told to.
@@ -177,12 +180,21 @@ fi
 
 # ---- the programs of make check that a stand-in serves where there is no device ----
 
-for ranks in $(printf '%s\n' 1 2 "$devices" | sort -nu); do
+for ranks in $(seq 1 $few; [ $several -le $few ] || echo $several); do
     for program in cuda_ops cuda_ll_ops; do
         step "$program, $ranks ranks" "$bin/xep_run" -n "$ranks" "${!program}"
         [ "$ranks" = 1 ] ||
             step "$program, $ranks ranks, staged" env XEP_MAP=never "$bin/xep_run" -n "$ranks" "${!program}"
     done
+done
+
+# what the driver does for ranks that are left: their kernels store into the memory of one that is dead
+dies() { "$@"; [ $? -eq 137 ]; }
+export -f dies
+for mode in normal ll; do
+    # shellcheck disable=SC2016
+    step "a rank that dies, mode $mode, 3 ranks" \
+        bash -c 'dies "$@"' - "$bin/xep_run" -k -n 3 "$cuda_ops" $mode
 done
 
 # tensors: xep and deep_ep; Python's own tests of them skip what is not on a device
@@ -202,13 +214,21 @@ if python3 -c 'import torch, pytest, setuptools, numpy' 2>/dev/null; then
 else
     ran+=('left out        Python: python3 has no torch, pytest, setuptools or numpy')
 fi
-perf() { step "xep_perf --memory cuda $*" "$bin/xep_run" -n "$several" "$bin/xep_perf" --memory cuda --check "$@"; }
+perf() {
+    step "${XEP_MAP:+XEP_MAP=$XEP_MAP }xep_perf --memory cuda $*" \
+        "$bin/xep_run" -n "$several" "$bin/xep_perf" --memory cuda --check "$@"
+}
 perf --check-only
 perf --mode ll --check-only
 if [ "$what" != check ]; then
     for sms in 8 16 24; do perf --sms "$sms"; done
+    for sms in 8 16; do perf --sms "$sms" --cached; done
     perf --dtype fp8
     perf --mode ll --sms 64
+    export XEP_MAP=never
+    perf # staged
+    perf --mode ll
+    unset XEP_MAP
     # shellcheck disable=SC2154
     step "cuda_calls" "$bin/xep_run" -n "$several" "$cuda_calls"
 fi

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 #
 # The directions of the tree: who may include whom, circles of files in src, headers that declare what another file
-# defines, words and names that have no place where they are, and fuzz targets without a corpus.
+# defines, words and names that have no place where they are, pointers that are not compared with NULL, and fuzz targets
+# without a corpus.
 # Prints "file:line: rule: what" for each violation, and exits 1 when there is one.
 #
 #     contrib/check-layers.sh [ROOT]
@@ -227,6 +228,59 @@ check_words() {
     code $shipped test | grep -E '\<ep\>' | report 'no variable is called ep'
 }
 
+# A pointer is compared with NULL, and not taken as true or false. What is a pointer is known from declarations: of a
+# name in the same file, of a member in a header.
+check_nulls() {
+    awk '
+        function file_of(line) { sub(/:.*/, "", line); return line }
+        function text_of(line) { sub(/^[^:]*:[0-9]*:/, "", line); return line }
+        # a name of a file, or a member of a struct in a header; one that is also declared as something else is neither
+        function note(table, key, kind) {
+            if (!(key in table)) table[key] = kind
+            else if (table[key] != kind) table[key] = "both"
+        }
+        function declare(file, name, kind) {
+            note(names, file SUBSEP name, kind)
+            if (file ~ /[.]h(.in)?$/) note(members, name, kind)
+        }
+        function is_pointer(file, chain,   n, part) {
+            n = split(chain, part, /->|\./)
+            if (n == 1) return names[file, chain] == "pointer"
+            return members[part[n]] == "pointer" && names[file, part[n]] !~ /other|both/
+        }
+        FNR == NR {
+            file = file_of($0); text = text_of($0)
+            while (match(text, /[A-Za-z0-9_]+ \**(const )?[a-z_][a-z0-9_]*( =|(,|;|[)]|:|\[)|$)/)) {
+                what = substr(text, RSTART, RLENGTH)
+                text = substr(text, RSTART + RLENGTH - 1)
+                type = what; sub(/ .*/, "", type)
+                if (type ~ /^(return|else|case|goto|sizeof)$/) continue
+                kind = what ~ / \*/ ? "pointer" : "other"
+                name = what; sub(/( =|(,|;|[)]|:|\[))$/, "", name); sub(/.*[ *]/, "", name)
+                declare(file, name, kind)
+                # int a, *b
+                while (match(text, /^, \**[a-z_][a-z0-9_]*( =|,|;)/)) {
+                    name = substr(text, 3, RLENGTH - 2)
+                    text = substr(text, RLENGTH)
+                    kind = name ~ /^\*/ ? "pointer" : "other"
+                    gsub(/[*=,; ]/, "", name)
+                    declare(file, name, kind)
+                }
+            }
+            next
+        }
+        {
+            file = file_of($0); text = text_of($0)
+            chain = "[a-z_][a-z0-9_]*((->|\\.)[a-z_][a-z0-9_]*)*"
+            while (match(text, "(!|(if|while) \\(|&& |\\|\\| )" chain "( &&| \\|\\||\\)|;| \\?)")) {
+                what = substr(text, RSTART, RLENGTH)
+                text = substr(text, RSTART + 1)
+                name = what; sub(/^(!|(if|while) \(|&& |\|\| )/, "", name); sub(/( &&| \|\||\)|;| \?)$/, "", name)
+                if (is_pointer(file, name)) { print $0; break }
+            }
+        }' "$tmp/code" "$tmp/code" | report 'a pointer is compared with NULL'
+}
+
 check_files() {
     find include src plugins tools oracle test contrib python -type f \( -name '*.[ch]' -o -name '*.h.in' -o \
         -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' -o -name '*.sh' -o -name '*.py' \) 2>/dev/null |
@@ -260,6 +314,7 @@ check_includes
 check_rooms
 check_plugins
 check_words
+check_nulls
 check_files
 check_corpora
 cat "$found"

@@ -50,6 +50,7 @@ command:clang clang
 command:clang-format clang-format
 command:mandoc mandoc
 command:spin spin
+command:tcc tcc
 command:strace strace
 command:python3 python3
 python:venv python3-venv
