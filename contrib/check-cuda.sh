@@ -54,6 +54,7 @@ build_library() {
 
 carry() {
     local folder=$1 files=() program
+    command -v patchelf >/dev/null || { echo 'check-cuda.sh: --carry needs patchelf (Debian: patchelf)' >&2; return 1; }
     mkdir -p "$folder" && folder=$(cd "$folder" && pwd) || return 1
     [ -z "$(ls -A "$folder")" ] || { echo "check-cuda.sh: not empty: $folder" >&2; return 2; }
     build_library || return 1
