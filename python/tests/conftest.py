@@ -144,6 +144,16 @@ def group():
         yield made
 
 
+@pytest.fixture(autouse=True)
+def runtime_has_no_error():
+    """Whatever a test has tried, errors too: the next one who asks the CUDA runtime is told of none."""
+    yield
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+        assert cuda_memory.runtime_error() == 0, "an error of CUDA was left behind"
+
+
 @pytest.fixture
 def driver(group):
     """Of the rank's CUDA device, or the stand-in for one."""
