@@ -103,16 +103,10 @@ static double even_rows(const xep_shape_t *shape)
  * padded */
 static int measure_rows(const xep_shape_t *shape, uint64_t *rows_p)
 {
-    *rows_p = shape->recv_rows;
-    if (shape->recv_rows == 0) {
-        uint64_t ranks_experts = (uint64_t)shape->nranks * shape->first_expert[1];
-        int is_long = __builtin_mul_overflow(ranks_experts, shape->tokens, rows_p);
-        if (shape->in_pieces && (is_long || even_rows(shape) < (double)*rows_p)) {
-            *rows_p = even_rows(shape) < UINT32_MAX ? (uint64_t)even_rows(shape) : UINT32_MAX;
-            is_long = 0;
-        }
-        if (is_long) return 0;
-    }
+    double rows = (double)shape->nranks * shape->first_expert[1] * (double)shape->tokens;
+    if (shape->in_pieces && even_rows(shape) < rows) rows = even_rows(shape);
+    if (shape->recv_rows != 0) rows = (double)shape->recv_rows;
+    *rows_p = rows < UINT32_MAX ? (uint64_t)rows : UINT32_MAX;
     return *rows_p <= UINT32_MAX - shape->topk; /* rows are counted in 32 bits */
 }
 
