@@ -115,8 +115,8 @@ int xep_tally_take_doubt(xep_tally_t *tally, uint64_t word)
 }
 
 /*
- * In place: what is missing on both sides stays; what only theirs has begun is missing as they say. Honest lists come
- * to no more than the longer one; for others there is no room.
+ * In place: what is missing on both sides stays; what only theirs has begun is missing as they say. There is room: if
+ * anything is added, all that stays is on their list, too.
  */
 static int unite(xep_tally_t *tally, const xep_tally_t *theirs, uint32_t most)
 {
@@ -127,7 +127,7 @@ static int unite(xep_tally_t *tally, const xep_tally_t *theirs, uint32_t most)
     if (theirs->top > top) {
         tally->top = theirs->top;
         for (uint64_t i = 0; i < theirs->count; i++)
-            if (theirs->missing[i] > top && tally->count < most) add_missing(tally, most, theirs->missing[i]);
+            if (theirs->missing[i] > top) add_missing(tally, most, theirs->missing[i]);
     }
     return kept != count || tally->top != top;
 }

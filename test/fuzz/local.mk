@@ -2,7 +2,7 @@
 # Fuzzing. A target is one source and a folder of %D%/corpus, and a name in the list here. As a test of make check it
 # runs its corpus and a fixed number of mutations; contrib/fuzz runs it for long, with libFuzzer where clang has it:
 # then FUZZ_LDFLAGS brings main(), in place of fuzz_main.c.
-fuzz_targets = %D%/fuzz_api.t %D%/fuzz_boot.t %D%/fuzz_config.t \
+fuzz_targets = %D%/fuzz_api.t %D%/fuzz_ballot.t %D%/fuzz_boot.t %D%/fuzz_config.t \
 	%D%/fuzz_heap.t %D%/fuzz_join.t %D%/fuzz_plugin.t %D%/fuzz_route.t %D%/fuzz_trace.t
 
 check_LTLIBRARIES += libfuzz.la
@@ -25,6 +25,10 @@ fuzz_wrapped = -Wl,--wrap=xep_clock_ns -Wl,--wrap=sched_yield -Wl,--wrap=nanosle
 %C%_fuzz_boot_t_SOURCES = $(fuzz_sources) $(fuzz_world) %D%/fuzz_boot.c
 %C%_fuzz_boot_t_LDFLAGS = $(FUZZ_LDFLAGS) $(fuzz_wrapped)
 %C%_fuzz_boot_t_LDADD = libfuzz.la $(insides)
+
+%C%_fuzz_ballot_t_SOURCES = $(fuzz_sources) %D%/fuzz_ballot.c
+%C%_fuzz_ballot_t_LDFLAGS = $(FUZZ_LDFLAGS)
+%C%_fuzz_ballot_t_LDADD = libfuzz.la $(insides)
 
 %C%_fuzz_config_t_SOURCES = $(fuzz_sources) %D%/fuzz_config.c
 %C%_fuzz_config_t_LDFLAGS = $(FUZZ_LDFLAGS)

@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/*
+ * Ballots of a rank that lies, with the right sum: in messages, and in memory that all map. What the input says goes
+ * into lists that are well made as often as not, since hardly any other comes past the first checks. Whatever is taken
+ * leaves the own ballot sound: lists ascend and have room, no operation is with fewer ranks than before, and the same
+ * ballot changes nothing when it comes again.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "ballot_words.h"
+#include "fuzz_target.h"
+
+const fuzz_target_t fuzz_target = {.name = "ballot", .unit = "ballots", .runs = 20000};
+
+enum { MOST_TURNS = 32, MOST_RANKS = 5, MOST_MISSING = 6, EPOCHS = 64 };
+
+/* As ballot_words.c and ballot.c lay them out. */
+enum { SUM, SUSPECTS, RULINGS, FORGOTTEN, HEAD_WORDS, RULING_WORDS = 3, SHARED_HEAD = 8, SHARED_TALLY = 3 };
+
+/* A rank whose ballot is mine, and that reads theirs. */
+typedef struct reader {
+    xep_ballot_t mine, theirs;
+    xep_rulings_t rulings;
+} reader_t;
+
+static void *allocate(size_t count, size_t bytes)
+{
+    void *memory = calloc(count, bytes);
+    if (memory == NULL) fuzz_fail("no memory");
+    return memory;
+}
+
+static void reader_open(reader_t *reader, fuzz_input_t *input)
+{
+    uint32_t nranks = 2 + (uint32_t)fuzz_below(input, MOST_RANKS - 1);
+    uint32_t most = 1 + (uint32_t)fuzz_below(input, MOST_MISSING);
+    if (!xep_ballot_open(&reader->mine, nranks, most) || !xep_ballot_open(&reader->theirs, nranks, most))
+        fuzz_fail("no memory");
+    reader->rulings = (xep_rulings_t){.most = most, .list = allocate(most, sizeof(xep_ruling_t))};
+}
+
+static void reader_close(reader_t *reader)
+{
+    xep_ballot_close(&reader->mine);
+    xep_ballot_close(&reader->theirs);
+    free(reader->rulings.list);
+}
+
+/* ---- what the other rank says ---- */
+
+/* Epochs that begin anywhere and ascend; now and then one does not, or comes behind top. Returns top. */
+static uint64_t make_list(fuzz_input_t *input, uint64_t *missing, uint64_t count)
+{
+    uint64_t epoch = fuzz_below(input, EPOCHS / 2);
+    for (uint64_t i = 0; i < count; i++) missing[i] = epoch, epoch += fuzz_below(input, 4);
+    return epoch + fuzz_below(input, 4) - 1;
+}
+
+/* One more than there may be comes as often as any other number. */
+static uint64_t make_count(fuzz_input_t *input, uint32_t most)
+{
+    return fuzz_below(input, 8) == 0 ? fuzz_number(input) : fuzz_below(input, most + UINT64_C(2));
+}
+
+static uint64_t make_doubt(fuzz_input_t *input)
+{
+    return fuzz_below(input, 8) == 0 ? fuzz_number(input) : fuzz_below(input, 4) + 256 * fuzz_below(input, 2);
+}
+
+static void seal(uint64_t *words, uint64_t count)
+{
+    uint64_t sum = count;
+    for (uint64_t i = 1; i < count; i++) sum = (sum ^ words[i]) * UINT64_C(0x100000001b3) + (sum >> 29);
+    words[SUM] = sum;
+}
+
+/* A ballot in words, as long as the reader's room for one: the sum is of what it says it has. Returns what was taken. */
+static int tell_words(reader_t *reader, fuzz_input_t *input)
+{
+    uint32_t nranks = reader->mine.nranks, most = reader->mine.most;
+    uint64_t capacity = xep_ballot_words(nranks, most), at = HEAD_WORDS, scratch[MOST_MISSING + 1];
+    uint64_t *words = allocate(capacity, sizeof *words);
+    words[FORGOTTEN] = fuzz_below(input, 16) == 0 ? fuzz_number(input) : fuzz_below(input, 4);
+    words[RULINGS] = make_count(input, most);
+    for (uint64_t i = 0; i < words[RULINGS] && at + RULING_WORDS <= capacity; i++, at += RULING_WORDS) {
+        words[at] = fuzz_below(input, EPOCHS);
+        words[at + 1] = fuzz_below(input, 16); /* the number of an error, as a rank gets it or not */
+        words[at + 2] = fuzz_number(input);
+    }
+    words[SUSPECTS] = make_count(input, nranks);
+    for (uint64_t i = 0; i < words[SUSPECTS] && at + 4 <= capacity; i++) {
+        uint64_t *tally = words + at, count = make_count(input, most), kept = count <= most ? count : most + 1;
+        tally[0] = fuzz_below(input, nranks + UINT64_C(1));
+        tally[1] = make_doubt(input);
+        tally[2] = make_list(input, scratch, kept);
+        tally[3] = count;
+        at += 4;
+        for (uint64_t k = 0; k < kept && at < capacity; k++) words[at++] = scratch[k];
+    }
+    seal(words, at);
+    int taken = xep_ballot_take_words(&reader->theirs, &reader->rulings, words, capacity);
+    free(words);
+    return taken;
+}
+
+/* In memory that all map: all tallies, and nothing that sums them. */
+static int tell_shared(reader_t *reader, fuzz_input_t *input)
+{
+    uint32_t nranks = reader->mine.nranks, most = reader->mine.most;
+    uint64_t *shared = allocate(xep_ballot_bytes(nranks, most), 1), *tally = shared + SHARED_HEAD;
+    shared[0] = fuzz_below(input, 8) == 0 ? fuzz_number(input) : 2;
+    for (uint32_t r = 0; r < nranks; r++, tally += SHARED_TALLY + most) {
+        uint64_t count = make_count(input, most);
+        tally[0] = make_doubt(input);
+        tally[1] = make_list(input, tally + SHARED_TALLY, count < most ? count : most);
+        tally[2] = count;
+    }
+    int taken = xep_ballot_read(&reader->theirs, shared);
+    free(shared);
+    return taken;
+}
+
+/* ---- what the reader makes of it ---- */
+
+/* What is said of ranks that nobody suspects is not looked at. */
+static void check_sound(const xep_ballot_t *ballot)
+{
+    for (uint32_t r = 0; r < ballot->nranks; r++) {
+        const xep_tally_t *tally = &ballot->tallies[r];
+        if (!xep_ballot_suspects(ballot, r)) continue;
+        if (tally->doubt > XEP_DOUBT_ASKED || tally->gone > 1) fuzz_fail("rank %u: what nobody says", r);
+        if (tally->count > ballot->most) fuzz_fail("rank %u: %llu missing", r, (unsigned long long)tally->count);
+        for (uint64_t i = 0; i < tally->count; i++)
+            if (tally->missing[i] > tally->top || (i > 0 && tally->missing[i] <= tally->missing[i - 1]))
+                fuzz_fail("rank %u: epoch %llu is not in order", r, (unsigned long long)tally->missing[i]);
+    }
+}
+
+/* As members.c does: with the words that are here, of all but the last few operations. */
+static void suspect_too(reader_t *reader, fuzz_input_t *input)
+{
+    uint64_t missing[MOST_MISSING];
+    for (uint32_t r = 0; r < reader->mine.nranks; r++) {
+        if (!xep_ballot_suspects(&reader->theirs, r) || xep_ballot_suspects(&reader->mine, r)) continue;
+        uint32_t count = (uint32_t)fuzz_below(input, reader->mine.most + UINT64_C(1));
+        uint64_t top = count + fuzz_below(input, EPOCHS / 2);
+        for (uint32_t i = 0; i < count; i++) missing[i] = top - i;
+        xep_ballot_suspect(&reader->mine, r, (xep_doubt_t)reader->theirs.tallies[r].doubt, top, missing, count);
+    }
+}
+
+/* Of each suspect, the operations that are with it, as bits. */
+static void note_with(const xep_ballot_t *ballot, uint64_t *with)
+{
+    for (uint32_t r = 0; r < ballot->nranks; r++) {
+        with[r] = 0;
+        for (uint32_t epoch = 0; epoch < EPOCHS && xep_ballot_suspects(ballot, r); epoch++)
+            with[r] |= (uint64_t)xep_ballot_is_with(ballot, r, epoch) << epoch;
+    }
+}
+
+static void adopt(reader_t *reader)
+{
+    uint64_t before[MOST_RANKS], told[MOST_RANKS], after[MOST_RANKS];
+    note_with(&reader->mine, before);
+    note_with(&reader->theirs, told);
+    int changed = xep_ballot_adopt(&reader->mine, &reader->theirs);
+    note_with(&reader->mine, after);
+    for (uint32_t r = 0; r < reader->mine.nranks; r++) {
+        if (((before[r] | told[r]) & ~after[r]) != 0) fuzz_fail("rank %u: an operation lost it again", r);
+        if (before[r] != after[r] && !changed) fuzz_fail("rank %u: changed, and nobody was told", r);
+    }
+    if (xep_ballot_adopt(&reader->mine, &reader->theirs)) fuzz_fail("the same ballot changes it once more");
+}
+
+static void check_rulings(const xep_rulings_t *rulings)
+{
+    if (rulings->count > rulings->most) fuzz_fail("%u rulings", rulings->count);
+    for (uint32_t i = 0; i < rulings->count; i++)
+        if (!xep_ruling_is_due(rulings->list[i].status)) fuzz_fail("ruling %d", rulings->list[i].status);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    fuzz_input_t input = {data, data + size};
+    reader_t reader;
+    reader_open(&reader, &input);
+    for (int i = 0; i < MOST_TURNS && input.at < input.end; i++) {
+        int taken = fuzz_below(&input, 2) == 0 ? tell_words(&reader, &input) : tell_shared(&reader, &input);
+        check_rulings(&reader.rulings);
+        if (taken) {
+            check_sound(&reader.theirs);
+            suspect_too(&reader, &input);
+            adopt(&reader);
+            check_sound(&reader.mine);
+        }
+        fuzz_count(1);
+    }
+    reader_close(&reader);
+    return 0;
+}
