@@ -16,9 +16,13 @@
 #include "perf_pieces.h"
 #include "perf_say.h"
 
+/* In bf16, fp16 and fp32 a number that is nearer to 0 than any that the generator of the oracle makes. */
 enum { POISON = 0xa5 };
 
-/* An operation that failed is no difference. */
+/*
+ * An operation that failed is no difference. All ranks come here, those that have found nothing as well: only so they
+ * know that another one has.
+ */
 int perf_compared(perf_t *perf, const char *what, const oracle_difference_t *difference)
 {
     oracle_difference_t *all = oracle_alloc(perf->info.nranks * sizeof *all);
@@ -68,6 +72,10 @@ static int check_layout(perf_t *perf)
     return status == XEP_OK ? perf_compared(perf, "layout", &difference) : perf_give_up(perf, status);
 }
 
+/*
+ * Every slot by itself: they have brought the same rows, and any of them may be the one that is wrong. The first
+ * difference is what is told.
+ */
 static int check_rows(perf_t *perf, const char *what)
 {
     oracle_difference_t difference = {0};
@@ -81,6 +89,7 @@ static int check_rows(perf_t *perf, const char *what)
     return perf_compared(perf, what, &difference);
 }
 
+/* out has the sums of all slots, [slots][T]; they are compared in host memory, also those of a device. */
 static int check_sums(perf_t *perf, const char *what)
 {
     const size_t slot_bytes = perf->tokens * perf->sum_bytes;
@@ -93,6 +102,7 @@ static int check_sums(perf_t *perf, const char *what)
     return perf_compared(perf, what, &difference);
 }
 
+/* Here and, with --memory cuda, in its twin, which is what operations write to. */
 static void poison(const perf_t *perf, void *array, size_t bytes)
 {
     memset(array, POISON, bytes);
@@ -234,7 +244,10 @@ static int check_peer(perf_t *perf)
     return check_sums(perf, "combine by hand");
 }
 
-/* Everything in place first: copied rows are one of the things that are checked, not the way in which all are. */
+/*
+ * Everything in place first: copied rows are one of the things that are checked, not the way in which all are. Behind
+ * it copy_in is what it was, and so are the inputs, which are those of the run's seed whatever payload was compared.
+ */
 int perf_check(perf_t *perf, uint64_t payload)
 {
     const int copy_in = perf->options.copy_in;

@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
+/*
+ * The words of --simulate and --rates, taken apart. In the structs everything is in bytes, seconds and bytes per
+ * second, whatever its unit was on the command line.
+ */
 #define _DEFAULT_SOURCE /* strsep */
 #include "perf_cluster.h"
 
@@ -19,10 +23,11 @@ static const perf_cluster_t usual = {
 
 typedef struct rate {
     const char *name, *unit;
-    double factor;
+    double factor; /* from that unit to the one of the field */
     size_t offset; /* of a double in perf_cluster_t */
 } rate_t;
 
+/* Most are rates of the model; the last three of the table are sizes, which lie beside these. */
 #define RATE(_field) offsetof(perf_cluster_t, rates) + offsetof(xep_cost_rates_t, _field)
 
 static const rate_t rate_table[] = {
@@ -52,7 +57,10 @@ static const rate_t *find_rate(const char *name, size_t length)
     return NULL;
 }
 
-/* NAME=NUMBER */
+/*
+ * NAME=NUMBER. The first character is looked at, as strtod() alone would take a sign, blanks, "inf" and "nan". A rate
+ * of 0 is allowed and bounds nothing.
+ */
 static int take_rate(const char *word, perf_cluster_t *cluster, char *why, size_t why_bytes)
 {
     const size_t length = strcspn(word, "=");
@@ -72,6 +80,7 @@ static int take_rate(const char *word, perf_cluster_t *cluster, char *why, size_
     return 0;
 }
 
+/* In a copy, as strsep() writes into what it takes apart and the text is the user's own. */
 static int take_rates(const char *text, perf_cluster_t *cluster, char *why, size_t why_bytes)
 {
     char list[512], *rest = list, *word;
@@ -121,6 +130,7 @@ static int take_job(const char *text, perf_cluster_t *cluster, char *why, size_t
     return 0;
 }
 
+/* The sizes are used in turn, over and over, until all ranks have a node; the last one gets what is left. */
 uint32_t perf_cluster_nodes(const perf_cluster_t *cluster, uint32_t *node)
 {
     uint32_t n = 0;
@@ -166,6 +176,7 @@ static int refuse_others(const perf_options_t *options, char *why, size_t why_by
     return 0;
 }
 
+/* Without --simulate the cluster has the usual rates and 0 ranks, which says that nothing is simulated. */
 int perf_cluster_resolve(perf_options_t *options, char *why, size_t why_bytes)
 {
     perf_cluster_t cluster = usual;

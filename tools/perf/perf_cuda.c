@@ -20,7 +20,7 @@ struct perf_cuda {
     perf_cuda_driver_t driver;
     void *stream;
     void *begin, *end; /* events around an operation */
-    uintptr_t twins;   /* of perf->memory */
+    uintptr_t twins;   /* of perf->memory, as many bytes */
     xep_recv_t recv;   /* the last one fetched, its arrays in host memory */
 };
 
@@ -37,6 +37,7 @@ void perf_cuda_must(const perf_t *perf, int result, const char *what)
     exit(PERF_EXIT_FAILED);
 }
 
+/* A byte more, as the driver refuses to allocate none, and a rank may have no rows. */
 uintptr_t perf_cuda_allocate(const perf_t *perf, size_t bytes)
 {
     uintptr_t address = 0;
@@ -57,6 +58,10 @@ const perf_cuda_driver_t *perf_cuda_calls(const perf_t *perf)
 
 /* ---- memory ---- */
 
+/*
+ * As far from the begin of the twins as the array is from that of the private memory. NULL, for what a run does not
+ * have, stays NULL.
+ */
 void *perf_there(const perf_t *perf, const void *here)
 {
     if (perf->cuda == NULL || here == NULL) return (void *)(uintptr_t)here;
@@ -68,6 +73,7 @@ void *perf_stream(const perf_t *perf)
     return perf->cuda == NULL ? NULL : perf->cuda->stream;
 }
 
+/* On the stream of the operations and waited for, so that an operation that is enqueued later finds it. */
 void perf_put_to(const perf_t *perf, void *there, const void *here, size_t bytes)
 {
     if (bytes == 0) return;
@@ -81,6 +87,7 @@ void perf_put(const perf_t *perf, const void *here, size_t bytes)
     if (perf->cuda != NULL && here != NULL) perf_put_to(perf, perf_there(perf, here), here, bytes);
 }
 
+/* What perf_dispatch_args() gives to the library. Outputs and the area are put by those who fill them. */
 void perf_put_inputs(const perf_t *perf)
 {
     const size_t selections = perf->tokens * perf->options.topk;
@@ -113,6 +120,7 @@ void perf_fill(const perf_t *perf, void *there, uint8_t value, size_t bytes)
 
 /* ---- received rows ---- */
 
+/* expert_rows are a copy only where rows are by expert; by rank they are the library's, in host memory. */
 static void free_recv(xep_recv_t *recv)
 {
     const void *arrays[] = {recv->x,         recv->topk_idx,     recv->topk_weights, recv->scales,
@@ -124,6 +132,7 @@ static void free_recv(xep_recv_t *recv)
     memset(recv, 0, sizeof *recv);
 }
 
+/* In host memory that free_recv() frees; NULL for what this dispatch does not have. */
 static void *fetched(const perf_t *perf, const void *there, size_t bytes)
 {
     if (there == NULL) return NULL;
@@ -147,6 +156,7 @@ static void fetch_places(const perf_t *perf, const xep_recv_t *there, xep_recv_t
         recv->rows += recv->arrangement == XEP_ROWS_BY_EXPERT_PADDED ? recv->expert_count[e] : recv->expert_rows[e];
 }
 
+/* All that the slot has room for, not the rows alone: what lies behind them is compared, too. */
 const xep_recv_t *perf_recv(const perf_t *perf, uint32_t slot)
 {
     const xep_recv_t *there = xep_handle_recv(perf->handle[slot]);
@@ -187,7 +197,7 @@ void perf_device_end(perf_t *perf)
 
 /* ---- open and close ---- */
 
-/* NULL or a complaint. */
+/* NULL or a complaint. Ranks take the devices in turn, and share them where there are fewer. */
 static const char *find_device(perf_t *perf, char *why, size_t why_bytes)
 {
     perf_cuda_t *cuda = perf->cuda;
@@ -203,6 +213,10 @@ static const char *find_device(perf_t *perf, char *why, size_t why_bytes)
     return NULL;
 }
 
+/*
+ * All ranks end with the same complaint if one of them has no device. Called when the private memory is there and
+ * before inputs are filled, as these are put into the twins.
+ */
 int perf_cuda_open(perf_t *perf)
 {
     char why[256];

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+/* Made of the one list in the header: the name to look for, and where its pointer belongs in a perf_cuda_driver_t. */
 static const struct {
     const char *symbol;
     size_t offset;
@@ -15,7 +16,10 @@ static const struct {
 #undef PERF_CUDA_FUNCTION
 };
 
-/* It stays loaded: the library has it, too. ISO C knows no cast from an object's address to a function. */
+/*
+ * It stays loaded: the library has it, too. A driver that lacks one of the functions is not used at all, so nobody has
+ * to ask whether a pointer is there. ISO C knows no cast from an object's address to a function.
+ */
 int perf_cuda_driver_open(perf_cuda_driver_t *driver, char *why, size_t why_bytes)
 {
     void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);

@@ -16,7 +16,7 @@ struct perf_cuda_limit {
     void **streams;   /* [R] one to each peer, so that all copies are on their way at once */
     uintptr_t here;   /* rows that this rank sends, and gets back */
     uintptr_t *there; /* [R] rows of each rank */
-    uint64_t *pairs;  /* [PERF_OPS][R][R] rows from rank to rank */
+    uint64_t *pairs;  /* [PERF_OPS][R][R] rows from rank to rank; of a combine in the direction of its dispatch */
 };
 
 /* Bytes of a row there: as it is received, or as it is combined. */

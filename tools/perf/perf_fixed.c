@@ -28,6 +28,7 @@ static int compare_ns(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+/* Sorts what it is given. */
 static double median_us(uint64_t *ns, size_t n)
 {
     qsort(ns, n, sizeof *ns, compare_ns);
@@ -48,6 +49,7 @@ static double time_ping(flags_t *flags)
     return median_us(ns, ROUNDS);
 }
 
+/* What rank 1 does meanwhile. Both words only grow, so that no round has to clear them. */
 static void answer_ping(flags_t *flags)
 {
     for (uint64_t i = 0; i < ROUNDS; i++) {
@@ -56,7 +58,7 @@ static void answer_ping(flags_t *flags)
     }
 }
 
-/* Without token_in_rank, as a mode's own plan has no such array. */
+/* Of the tokens of this rank. Without token_in_rank, as a mode's own plan has no such array. */
 static double time_layout(const perf_t *perf)
 {
     xep_layout_args_t args = XEP_LAYOUT_ARGS_INIT;

@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
+/*
+ * The model's times are in seconds, its sizes in bytes, its rows may be fractions (means). The table for people has us,
+ * MB and GB of 10^6 and 10^9 bytes, and MiB of memory; JSON has us, and bytes everywhere else.
+ */
 #include "perf_forecast.h"
 
 #include <errno.h>
@@ -14,6 +18,7 @@ static const char *const op_names[] = {[XEP_COST_DISPATCH] = "dispatch", [XEP_CO
 
 /* ---- the table ---- */
 
+/* All rates, also those that nobody gave: the times below mean nothing without them. */
 static void print_head(const perf_simulation_t *simulation)
 {
     const perf_options_t *options = simulation->options;
@@ -36,6 +41,10 @@ static void print_head(const perf_simulation_t *simulation)
     printf("a rank receives %.0f rows on average, %.0f at most\n", simulation->mean_rows, simulation->most_rows);
 }
 
+/*
+ * One line of what a rank does: near to other ranks of its node, sent and came over the network. whose: "mean", of all
+ * ranks, or "most", where each figure is the largest of any rank, not always of the same one.
+ */
 static void print_load(xep_cost_path_t path, xep_cost_operation_t operation, const char *whose,
                        const xep_cost_load_t *load)
 {
@@ -57,6 +66,10 @@ static void print_loads(const perf_simulation_t *simulation)
         }
 }
 
+/*
+ * The first time is that of the operation. The others are what takes longest in each of its parts. They do not add up
+ * to it: the network and the memory are busy at the same time. node: the one whose network takes longest.
+ */
 static void print_times(const perf_simulation_t *simulation)
 {
     printf("%-6s %-9s %12s %12s %12s %12s %12s %6s\n", "path", "op", "us", "network us", "memory us", "passing us",
@@ -76,6 +89,7 @@ static double pair_us(const perf_simulation_t *simulation, xep_cost_path_t path)
     return (simulation->time[path][XEP_COST_DISPATCH].seconds + simulation->time[path][XEP_COST_COMBINE].seconds) * 1e6;
 }
 
+/* Bytes over the network are of all ranks together, memory is of one rank. The library itself has chosen the path. */
 static void print_end(const perf_simulation_t *simulation)
 {
     for (int path = 0; path < XEP_COST_PATHS; path++) {
@@ -92,6 +106,7 @@ static void print_end(const perf_simulation_t *simulation)
 
 /* ---- JSON ---- */
 
+/* Nine figures, of which the table has seven: rows and messages that come are here alone. Leaves a comma behind it. */
 static void write_load(FILE *file, const char *whose, const xep_cost_load_t *load)
 {
     fprintf(file,
@@ -157,6 +172,7 @@ static int write_json(const perf_simulation_t *simulation)
     return PERF_EXIT_FAILED;
 }
 
+/* Called by one process alone. With --json - stdout is JSON and nothing else, so the table is left out. */
 int perf_forecast_report(const perf_simulation_t *simulation)
 {
     const char *json = simulation->options->json;

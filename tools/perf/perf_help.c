@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
+/*
+ * What --help says before and behind the list of options, which perf_options.c prints from its own table: two texts, as
+ * the list lies between them.
+ */
 #include "perf_help.h"
 
 const char perf_help_intro[] =
@@ -8,6 +12,7 @@ const char perf_help_intro[] =
     "Times dispatch and combine, beside the least this machine needs to copy the same rows.\n"
     "\n";
 
+/* What each figure is, under the name that perf_report.c prints. man/xep_perf.1 says the same. */
 const char perf_help_explanation[] =
     "\n"
     "Routings, the K experts of a token out of E:\n"

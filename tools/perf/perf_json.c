@@ -94,6 +94,10 @@ static void write_waits(FILE *file, const perf_t *perf, perf_op_t op)
     fputs("], ", file);
 }
 
+/*
+ * Times in us, bandwidth in GB/s of the median, the ratio as it is in the table. What belongs to an option is there
+ * only with that option: xep_plot looks at which keys it finds.
+ */
 static void write_op(FILE *file, const perf_t *perf, perf_op_t op, const perf_time_t *time)
 {
     const double us = time->median * 1e3; /* bytes over this are GB/s */
@@ -118,7 +122,10 @@ static void write_op(FILE *file, const perf_t *perf, perf_op_t op, const perf_ti
             perf_time_ratio(time));
 }
 
-/* How many selections each expert gets, and each rank's experts from each rank. */
+/*
+ * How many selections each expert gets, [E], and each rank's experts from each rank, [R][R]. The routing is drawn once
+ * more for it, by rank 0 alone, as no rank keeps the selections of another one.
+ */
 static void write_load(FILE *file, const perf_t *perf)
 {
     const oracle_routing_params_t *params = &perf->routing->params;
@@ -153,6 +160,10 @@ static void write_load(FILE *file, const perf_t *perf)
     free(experts);
 }
 
+/*
+ * The object of one run, or of one point of a sweep. A point has no load, and no newline, as the next one may come
+ * behind it.
+ */
 static void write_all(FILE *file, const perf_t *perf, const perf_times_t *times)
 {
     const char *separator = "";
@@ -183,6 +194,7 @@ static void write_all(FILE *file, const perf_t *perf, const perf_times_t *times)
     fputs(perf->options.sweep.count != 0 ? "]}" : "]}\n", file);
 }
 
+/* What a sweep ends with; open_result() goes back by its length to write another point over it. */
 static const char sweep_end[] = "\n]}\n";
 
 /* A sweep is one object in which each point has what a run has. It ends after every point: one that is interrupted
@@ -195,7 +207,10 @@ static void write_point(FILE *file, const perf_t *perf, const perf_times_t *time
     if (is_last) fputs(sweep_end, file);
 }
 
-/* The file of an earlier point goes on where its end was. */
+/*
+ * The file of an earlier point goes on where its end was. "r+": "a" would write behind the end wherever the file is
+ * wound to. NULL: errno says why.
+ */
 static FILE *open_result(const perf_t *perf, const char *path)
 {
     FILE *file = fopen(path, perf->point == 0 ? "w" : "r+");
@@ -217,7 +232,10 @@ const char *perf_json_complaint(const perf_t *perf, char *text, size_t bytes)
     return text;
 }
 
-/* To a pipe each point is written once and the end comes with the last one: it cannot be taken back there. */
+/*
+ * By rank 0 alone. To a pipe each point is written once and the end comes with the last one: it cannot be taken back
+ * there.
+ */
 int perf_json_write(const perf_t *perf, const perf_times_t *times)
 {
     const char *path = perf->options.json;

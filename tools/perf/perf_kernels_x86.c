@@ -12,6 +12,10 @@
 
 #include "oracle_number.h"
 
+/*
+ * Each function names its instruction set, so that the file is compiled without flags for one and runs on every CPU.
+ * What is inlined names the same set as the function it is inlined into.
+ */
 #define AVX2   __attribute__((target("avx2,f16c")))
 #define AVX512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl")))
 #define INSIDE static inline __attribute__((always_inline))
@@ -61,6 +65,7 @@ AVX512 static void copy_avx512(void *to, const void *from, size_t bytes)
     memcpy(t + whole, f + whole, bytes - whole);
 }
 
+/* Sixteen elements from h on, as fp32: bf16 is the upper half of one. */
 INSIDE AVX512 __m512 load_avx512(const void *row, size_t h, xep_dtype_t dtype)
 {
     const uint16_t *halves = (const uint16_t *)row + h;
@@ -72,6 +77,7 @@ INSIDE AVX512 __m512 load_avx512(const void *row, size_t h, xep_dtype_t dtype)
     return _mm512_loadu_ps((const float *)row + h);
 }
 
+/* Sixteen sums, rounded to 16 bits each; round_to_bf16_avx2() says how the last bit comes about. */
 INSIDE AVX512 __m256i round_avx512(__m512 sum, xep_dtype_t dtype)
 {
     __m512i bits = _mm512_castps_si512(sum);
@@ -81,6 +87,7 @@ INSIDE AVX512 __m256i round_avx512(__m512 sum, xep_dtype_t dtype)
     return _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), 16));
 }
 
+/* STEP sums from h on: one line of 16-bit elements or two of fp32, so a streaming store always fills a whole line. */
 INSIDE AVX512 void store_avx512(void *out, size_t h, __m512 low, __m512 high, xep_dtype_t dtype, int streaming)
 {
     if (dtype == XEP_FP32) {
@@ -101,6 +108,10 @@ INSIDE AVX512 void store_avx512(void *out, size_t h, __m512 low, __m512 high, xe
     else _mm512_storeu_si512(to, both);
 }
 
+/*
+ * dtype is a constant wherever this is inlined, so the loop does not ask for it. Rows are added in the order they are
+ * given in, as the oracle adds them: the bits are the same (test/unit/perf_kernels_exact.c).
+ */
 INSIDE AVX512 void sum_body_avx512(void *out, const void *const *rows, uint32_t n, uint32_t hidden, xep_dtype_t dtype,
                                    int streaming)
 {
@@ -117,6 +128,7 @@ INSIDE AVX512 void sum_body_avx512(void *out, const void *const *rows, uint32_t 
     sum_rest(out, rows, n, h, hidden, dtype);
 }
 
+/* bf16, the default type, has a loop of its own for either kind of stores; the others look at it for each step. */
 AVX512 static void sum_avx512(void *out, const void *const *rows, uint32_t n, uint32_t hidden, xep_dtype_t dtype,
                               int streaming)
 {
@@ -129,6 +141,7 @@ AVX512 static void sum_avx512(void *out, const void *const *rows, uint32_t n, ui
 
 /* ---- AVX2 ------------------------------------------------------------------------- */
 
+/* As copy_avx512(), with two stores for a line. */
 AVX2 static void copy_avx2(void *to, const void *from, size_t bytes)
 {
     const size_t whole = bytes / LINE * LINE;
@@ -147,6 +160,7 @@ AVX2 static void copy_avx2(void *to, const void *from, size_t bytes)
     memcpy(t + whole, f + whole, bytes - whole);
 }
 
+/* Eight elements from h on, as fp32. */
 INSIDE AVX2 __m256 load_avx2(const void *row, size_t h, xep_dtype_t dtype)
 {
     const uint16_t *halves = (const uint16_t *)row + h;
@@ -183,6 +197,7 @@ INSIDE AVX2 void store_avx2(void *out, __m256i bits, int streaming)
     else _mm256_storeu_si256(out, bits);
 }
 
+/* As sum_body_avx512(), but sixteen elements at once. Fewer than STEP are left for sum_rest(), as it needs it. */
 INSIDE AVX2 void sum_body_avx2(void *out, const void *const *rows, uint32_t n, uint32_t hidden, xep_dtype_t dtype,
                                int streaming)
 {
@@ -216,7 +231,7 @@ AVX2 static void sum_avx2(void *out, const void *const *rows, uint32_t n, uint32
 
 /* ---- choice ----------------------------------------------------------------------- */
 
-/* not by __builtin_cpu_supports: clang 14 does not know the name */
+/* Besides AVX2, which has no conversions of fp16. Not by __builtin_cpu_supports: clang 14 does not know the name. */
 static int has_f16c(void)
 {
     unsigned a, b, c, d;
@@ -224,6 +239,7 @@ static int has_f16c(void)
     return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
 }
 
+/* All that AVX512 above names: some CPUs have the first and not the others. */
 static int has_avx512(void)
 {
     return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&

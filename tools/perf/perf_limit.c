@@ -56,7 +56,11 @@ static void store(const perf_limit_t *limit, void *to, const void *from, size_t 
     else memcpy(to, from, bytes);
 }
 
-/* Rows and scales as the receivers would have them; no metadata, no signals, no waiting. */
+/*
+ * Rows and scales as the receivers would have them; no metadata, no signals, no waiting. Scales that a cast would make
+ * are stored as any bytes of the row, since casting is not part of the limit. The fence counts: until then streaming
+ * stores are on their way.
+ */
 void perf_limit_dispatch(perf_limit_t *limit, int planned, int streaming)
 {
     const perf_t *perf = limit->perf;

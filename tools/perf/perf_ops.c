@@ -13,6 +13,7 @@
 #include "perf_clock.h"
 #include "perf_cuda.h"
 
+/* The same for every slot: they differ in what is received, not in what is sent. */
 void perf_dispatch_args(const perf_t *perf, xep_dispatch_args_t *args_p)
 {
     xep_dispatch_args_t args = XEP_DISPATCH_ARGS_INIT;
@@ -42,6 +43,7 @@ void perf_dispatch_args(const perf_t *perf, xep_dispatch_args_t *args_p)
     *args_p = args;
 }
 
+/* Each slot has sums of its own, so that operations in flight do not write to one place. */
 void perf_combine_args(const perf_t *perf, uint32_t slot, xep_combine_args_t *args_p)
 {
     xep_combine_args_t args = XEP_COMBINE_ARGS_INIT;
@@ -169,6 +171,7 @@ xep_status_t perf_experts(perf_t *perf)
     return XEP_OK;
 }
 
+/* Every slot, also one that has no handle. */
 void perf_release(perf_t *perf)
 {
     for (uint32_t slot = 0; slot < perf->options.slots; slot++) {

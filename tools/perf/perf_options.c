@@ -18,13 +18,14 @@ typedef enum { OPTION_FLAG, OPTION_COUNT, OPTION_TEXT } option_kind_t; /* int, u
 typedef struct option {
     const char *name, *value; /* value: its letter in the help */
     option_kind_t kind;
-    size_t offset;
+    size_t offset;      /* of its field, of the kind above, in perf_options_t */
     uint64_t low, high; /* of a count */
-    const char *help;
+    const char *help;   /* its lines end at "\n", but for the last */
 } option_t;
 
 #define AT(_field) offsetof(perf_options_t, _field)
 
+/* In the order of the help. Whether a count within its bounds also fits the memory is found out by perf_setup.c. */
 static const option_t option_table[] = {
     {"--mode", "MODE", OPTION_TEXT, AT(mode), 0, 0, "plugin, see --list; default: XEP_MODE, else normal"},
     {"--op", "OP", OPTION_TEXT, AT(op), 0, 0, "what is timed: pair (default: both), dispatch, combine"},
@@ -102,6 +103,10 @@ int perf_times_combine(const perf_options_t *options)
     return strcmp(options->op, "dispatch") != 0;
 }
 
+/*
+ * 17 columns: two blanks, the longest option with its letter ("--simulate R,N"), and a blank. Further lines of a text
+ * begin below the first.
+ */
 void perf_options_help(void)
 {
     fputs(perf_help_intro, stdout);
@@ -144,7 +149,10 @@ static const option_t *find_option(const char *argument, const char **value_p)
     return NULL;
 }
 
-/* Takes argv[at] and, where it is not in it, its value; returns how many arguments that were, or -1. */
+/*
+ * Takes argv[at] and, where it is not in it, its value; returns how many arguments that were, or -1. argv ends with
+ * NULL, so a value that is missing is NULL as well.
+ */
 static int take_argument(char **argv, int at, perf_options_t *options, char *why, size_t why_bytes)
 {
     const char *value;
@@ -193,7 +201,7 @@ static const option_t *find_swept(const char *text)
     return NULL;
 }
 
-/* A, 2 A, 4 A, ... B */
+/* A, 2 A, 4 A, ... B, and B also where it is no such multiple: 32 values at most, as B is below 2^31. */
 static int fill_range(perf_sweep_t *sweep, uint64_t low, uint64_t high)
 {
     if (low > high) return -1;
@@ -228,6 +236,7 @@ static int resolve_sweep(perf_options_t *options, char *why, size_t why_bytes)
     return 0;
 }
 
+/* Every option that can be swept is a count, so its field is a uint64_t. */
 void perf_options_sweep(perf_options_t *options, uint32_t at)
 {
     *(uint64_t *)(void *)((char *)options + options->sweep.offset) = options->sweep.values[at];
@@ -244,12 +253,20 @@ static uint64_t most_topk(const perf_options_t *options)
 
 /* ---- what depends on several ---- */
 
+/*
+ * By rank 4096 tokens and 256 experts are a batch of DeepSeek-V3's size; by expert it is a batch to decode. By rank,
+ * tokens may stay 0 here: how many there are depends on the free memory (perf_setup.c).
+ */
 static void resolve_defaults(perf_options_t *options)
 {
     if (!options->tokens && options->by_expert) options->tokens = PERF_FEW_TOKENS;
     if (!options->experts) options->experts = options->by_expert ? 288 : 256;
 }
 
+/*
+ * In this order: the arrangement of rows decides on the defaults; memory and top-k are compared with what a sweep has;
+ * --simulate is refused with much that the others have found out. 0, or -1 and a sentence.
+ */
 static int resolve(perf_options_t *options, char *why, size_t why_bytes)
 {
     char reason[256];
@@ -274,7 +291,10 @@ static int resolve(perf_options_t *options, char *why, size_t why_bytes)
     return -1;
 }
 
-/* Later options win. Nothing is written before all of them fit together. */
+/*
+ * Later options win. Nothing is written before all of them fit together. Texts are not copied: they stay in argv, and
+ * are valid as long as that.
+ */
 int perf_options_parse(int argc, char **argv, perf_options_t *options_p, char *why, size_t why_bytes)
 {
     perf_options_t options = {.op = "pair",

@@ -49,6 +49,7 @@ struct perf_peer {
 
 /* ---- memory ---- */
 
+/* Memory of all ranks is one piece with the same layout in each, so any rank's is found by arithmetic. */
 static char *memory_of(const perf_peer_t *peer, uint32_t rank)
 {
     return peer->memory + rank * peer->at.bytes;
@@ -131,6 +132,7 @@ static void open_recv(perf_peer_t *peer)
         peer->of_rank[e] = peer->plan.owner[e] == peer->plan.owner[e - 1] ? peer->of_rank[e - 1] + 1 : 0;
 }
 
+/* Everything is allocated and mapped here, so that what is timed later is a plan, counts, rows and flags alone. */
 int perf_peer_open(perf_t *perf, perf_peer_t **peer_p)
 {
     const uint32_t nranks = perf->info.nranks;
@@ -180,6 +182,7 @@ void perf_peer_close(perf_peer_t *peer)
 
 /* ---- dispatch ---- */
 
+/* What this rank has stored before, others see when they see the word. */
 static void tell(_Atomic uint64_t *word, uint64_t step)
 {
     atomic_store_explicit(word, step, memory_order_release);
@@ -257,6 +260,10 @@ static void count_experts(perf_peer_t *peer)
         if (idx[i] >= 0) peer->expert_rows[idx[i]]++;
 }
 
+/*
+ * Counts first: a rank needs those of all others to know where in a receiver its own rows begin. Streaming stores are
+ * fenced before the word that tells of them, as its release does not order them.
+ */
 void perf_peer_dispatch(perf_peer_t *peer, int streaming)
 {
     const perf_t *perf = peer->perf;
@@ -303,6 +310,10 @@ static uint32_t list_terms(perf_peer_t *peer, uint64_t token, size_t stride)
     return n;
 }
 
+/*
+ * The step is that of the dispatch: a combine comes once behind each. Outputs are read where perf_peer_experts() of
+ * their owner has written them, and nothing is copied.
+ */
 void perf_peer_combine(perf_peer_t *peer, int streaming)
 {
     const perf_t *perf = peer->perf;

@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
+/*
+ * The operations have one handle, which is not among those of perf_ops.c: perf_pieces_dispatch() leaves it, everything
+ * else needs it, and perf_pieces_release() ends it.
+ */
 #include "perf_pieces.h"
 
 #include <stdlib.h>
@@ -36,6 +40,10 @@ void perf_pieces_close(perf_pieces_t *pieces)
 
 /* ---- operations -------------------------------------------------------------------- */
 
+/*
+ * The handle shows piece 0 then. The count is the same on all ranks, so that all of them call next() as often, also
+ * those that get no rows any more.
+ */
 static xep_status_t begin(perf_t *perf)
 {
     xep_dispatch_args_t args;
@@ -80,6 +88,7 @@ xep_status_t perf_pieces_experts(perf_t *perf)
     return XEP_OK;
 }
 
+/* With the outputs of the last piece; next() has taken those of the others back already. All sums are made here. */
 xep_status_t perf_pieces_combine(perf_t *perf)
 {
     xep_combine_args_t args;

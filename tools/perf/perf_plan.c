@@ -7,7 +7,10 @@
 
 #include "oracle_alloc.h"
 
-/* A row goes to a rank once, or by expert to each expert: destinations are one or the other, all else is the same. */
+/*
+ * A row goes to a rank once, or by expert to each expert: destinations are one or the other, all else is the same. Made
+ * once right away: a combine is timed without a dispatch, too, and with --cached nobody plans.
+ */
 void perf_plan_open(perf_plan_t *plan, const perf_t *perf)
 {
     const uint32_t experts = (uint32_t)perf->options.experts;
@@ -37,8 +40,11 @@ void perf_plan_close(perf_plan_t *plan)
     free(plan->seen);
 }
 
-/* What hand-written code would do before it moves a row: place of each copy among those for its destination, then where
- * each destination begins. seen: token + 1, so that it need not be cleared for each token. */
+/*
+ * What hand-written code would do before it moves a row: place of each copy among those for its destination, then where
+ * each destination begins. begin[d + 1] counts the rows for d until the last loop, which makes sums of the counts.
+ * seen: token + 1, so that it need not be cleared for each token.
+ */
 void perf_plan_make(perf_plan_t *plan, const perf_t *perf)
 {
     const uint32_t ndest = plan->ndest, topk = (uint32_t)perf->options.topk;

@@ -76,6 +76,7 @@ static int press(perf_t *perf, uint64_t seed)
     return ret;
 }
 
+/* The seeds behind the run's own, until one has two runs that differ. */
 int perf_pressure(perf_t *perf)
 {
     int ret = 0;

@@ -14,6 +14,10 @@
 
 static const char *const op_names[] = {[PERF_DISPATCH] = "dispatch", [PERF_COMBINE] = "combine"};
 
+/*
+ * The mode, the path and the type of sums are those of the buffer: where no option names them, variables or the library
+ * have decided.
+ */
 static void print_head(const perf_t *perf)
 {
     const perf_options_t *options = &perf->options;
@@ -46,7 +50,7 @@ static void print_columns(void)
            "cpu us", "logical", "dedup", "wire", "deepep", "us", "ratio");
 }
 
-/* Bytes over microseconds over 1000 are GB/s. */
+/* Times in us. Bytes of all ranks together over microseconds over 1000 are GB/s. */
 static void print_op(const perf_t *perf, perf_op_t op, const perf_time_t *time)
 {
     perf_bytes_t bytes;
@@ -58,7 +62,10 @@ static void print_op(const perf_t *perf, perf_op_t op, const perf_time_t *time)
            bytes.deepep / time->median / 1e3, time->limit, perf_time_ratio(time));
 }
 
-/* What the operation is without the calls and waits of the host. */
+/*
+ * What the operation is without the calls and waits of the host. Here bandwidth is that of one device, so that it can
+ * be compared with what its links can do: bytes to other ranks, over the number of ranks.
+ */
 static void print_device(const perf_t *perf, perf_op_t op, const perf_time_t *time)
 {
     xep_buffer_info_t buffer = XEP_BUFFER_INFO_INIT;
@@ -70,6 +77,7 @@ static void print_device(const perf_t *perf, perf_op_t op, const perf_time_t *ti
            time->device, buffer.threads, bytes.wire / perf->info.nranks / time->device / 1e3);
 }
 
+/* Each phase is that of its slowest rank, which need not be the same one: both together may be more than the median. */
 static void print_phases(const perf_t *perf, perf_op_t op, const perf_time_t *time)
 {
     if (perf->options.split) printf("%-8s send %.1f us, receive %.1f us\n", op_names[op], time->send, time->receive);
@@ -79,7 +87,10 @@ static void print_phases(const perf_t *perf, perf_op_t op, const perf_time_t *ti
             op_names[op], time->computed, time->overlapped, perf_time_hidden(time));
 }
 
-/* No round trip: ranks 0 and 1 share no memory, or there is one rank. */
+/*
+ * Without tokens is what an operation takes whatever its size. There is no round trip with one rank, on several
+ * machines, or where no memory could be shared. The layout is that of the tokens of rank 0.
+ */
 static void print_fixed(const perf_t *perf, const perf_times_t *times)
 {
     for (perf_op_t op = PERF_DISPATCH; op < PERF_OPS; op++)
@@ -97,6 +108,7 @@ static void print_peer(const perf_times_t *times)
                    times->op[op].median / times->op[op].peer);
 }
 
+/* Times in us; the ratio is to beside, 0 where there is nothing to compare with. */
 static void print_in_place_line(const char *what, double us, double cpu, double beside)
 {
     printf("%-24s %10.1f us, cpu %10.1f, ratio %.2f\n", what, us, cpu, beside > 0 ? us / beside : 0);
@@ -122,6 +134,7 @@ static void print_pieces(const perf_t *perf, const perf_times_t *times)
            whole > 0 ? (dispatch + combine) / whole : 0);
 }
 
+/* In us of one operation. Which of the others waited how long is in JSON. */
 static void print_waits(const perf_t *perf, const perf_times_t *times)
 {
     perf_late_t late;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
+/* In the order in which they need one another: the mode decides on the layout, type and layout on the cast. */
 #include "perf_resolve.h"
 
 #include <stdio.h>
@@ -23,7 +24,10 @@ static int resolve_dtype(perf_options_t *options, char *why, size_t why_bytes)
     return -1;
 }
 
-/* How rows arrive: what was asked for, or what the mode asked for is known to have. */
+/*
+ * How rows arrive: what was asked for, or what the mode asked for is known to have. ll is known by its name, since no
+ * plugin is loaded before there is a group.
+ */
 static int resolve_layout(perf_options_t *options, char *why, size_t why_bytes)
 {
     const char *env = getenv("XEP_MODE"), *mode = options->mode != NULL ? options->mode : env != NULL ? env : "normal";
@@ -54,7 +58,10 @@ static int refuse_pair(const perf_options_t *options, char *why, size_t why_byte
     return -1;
 }
 
-/* LogFMT is a property of the combine and none of the dispatch, but users ask for both by one option. */
+/*
+ * LogFMT is a property of the combine and none of the dispatch, but users ask for both by one option. Without it rows
+ * by expert are cast to e4m3, unless they are fp8 already, and rows by rank are not.
+ */
 static int resolve_quant(perf_options_t *options, char *why, size_t why_bytes)
 {
     static const struct {
@@ -112,6 +119,7 @@ static int refuse_host_options(const perf_options_t *options, char *why, size_t 
     return 0;
 }
 
+/* Behind the sweep, which may be one of multiprocessors: a sweep of what only devices have is refused here, too. */
 int perf_resolve_memory(perf_options_t *options, char *why, size_t why_bytes)
 {
     const int sweeps_sms = options->sweep.count != 0 && options->sweep.offset == offsetof(perf_options_t, sms);

@@ -23,6 +23,7 @@ void perf_samples_close(perf_samples_t *samples)
     free(samples->values);
 }
 
+/* By rank first: that is how an allgather puts the shares [steps][iters] of all ranks one behind the other. */
 static const perf_sample_t *sample_of(const perf_samples_t *samples, uint32_t rank, uint32_t step, uint64_t iter)
 {
     return &samples->samples[((uint64_t)rank * samples->steps + step) * samples->iters + iter];
@@ -48,6 +49,10 @@ double perf_sample_span(const perf_samples_t *samples, uint32_t step, uint64_t i
     return (double)(samples->one_clock ? end - begin : longest) / 1e3;
 }
 
+/*
+ * Of the slowest rank. Here and below only times of one rank are subtracted from one another, so that clocks of several
+ * hosts do not matter.
+ */
 double perf_sample_send(const perf_samples_t *samples, uint32_t step, uint64_t iter)
 {
     uint64_t longest = 0;
@@ -94,13 +99,17 @@ static int compare_values(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+/* Into values [iters], the one scratch there is: percentiles are asked for before another figure is sorted. */
 void perf_samples_sort(perf_samples_t *samples, uint32_t step, perf_sample_fn value_of)
 {
     for (uint64_t iter = 0; iter < samples->iters; iter++) samples->values[iter] = value_of(samples, step, iter);
     qsort(samples->values, samples->iters, sizeof *samples->values, compare_values);
 }
 
-/* Of the step that was sorted last. */
+/*
+ * Of the figure that was sorted last, in its unit. A value that was measured, none between two: of 20 iterations p99 is
+ * the slowest.
+ */
 double perf_samples_percentile(const perf_samples_t *samples, uint64_t percent)
 {
     return samples->values[samples->iters * percent / 100];

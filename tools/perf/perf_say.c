@@ -28,6 +28,7 @@ int perf_launch_rank(void)
     return -1;
 }
 
+/* To stderr, as stdout has the table or JSON. */
 void perf_say(const perf_t *perf, const char *format, ...)
 {
     va_list list;

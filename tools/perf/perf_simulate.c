@@ -1,5 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
+/*
+ * The routing of every rank is drawn token by token, as in a run, and counted for both paths. What these counts cost is
+ * said by the library's own model (cost_model.h), by which it also chooses paths. No group and no buffer is made: one
+ * process works out all ranks.
+ */
 #include "perf_simulate.h"
 
 #include <stdio.h>
@@ -9,7 +14,7 @@
 #include "perf.h"
 #include "perf_forecast.h"
 
-enum { FP8_BLOCK = 128 };
+enum { FP8_BLOCK = 128 }; /* elements that share a scale */
 
 /* ---- the routing, token by token ---- */
 
@@ -28,7 +33,10 @@ static void count_selections(const oracle_routing_t *routing, uint32_t source, c
     }
 }
 
-/* A token counts on all paths at once: to draw its routing takes longer than to count it. */
+/*
+ * A token counts on all paths at once: to draw its routing takes longer than to count it. idx, weights and ranks:
+ * scratch of a token, [K] each. A source ends before the next one begins, as xep_cost_count_end() wants it.
+ */
 static void count_source(const oracle_routing_t *routing, uint32_t source, const xep_cost_count_t count[COUNTS],
                          int32_t *idx, float *weights, uint32_t *ranks)
 {
@@ -43,6 +51,7 @@ static void count_source(const oracle_routing_t *routing, uint32_t source, const
     for (int i = 0; i < counts; i++) xep_cost_count_end(&count[i], source);
 }
 
+/* flow [R] is the simulation's from here on, which frees it at its end; to [R] goes when rows are counted. */
 static xep_cost_count_t begin_count(const perf_simulation_t *simulation, xep_cost_path_t path)
 {
     const uint32_t nranks = simulation->map.nranks;
@@ -79,7 +88,7 @@ static void count_rows(perf_simulation_t *simulation)
 
 /* ---- what comes of it ---- */
 
-/* A xep_cost_load_t is an array of doubles. */
+/* A xep_cost_load_t is an array of doubles. Each figure of most is the largest by itself, whichever rank has it. */
 static void add_load(xep_cost_load_t *mean, xep_cost_load_t *most, const xep_cost_load_t *load, uint32_t nranks)
 {
     const double *from = (const double *)load;
@@ -90,6 +99,10 @@ static void add_load(xep_cost_load_t *mean, xep_cost_load_t *most, const xep_cos
     }
 }
 
+/*
+ * Loads and time of one operation where dispatches take a path. What all ranks send is what goes over the network: what
+ * comes is the same bytes, seen from the other side.
+ */
 static void find_operation(perf_simulation_t *simulation, xep_cost_path_t path, xep_cost_operation_t operation)
 {
     perf_forecast_t *forecast = &simulation->path[path];
@@ -121,7 +134,10 @@ static void find_loads(perf_simulation_t *simulation, xep_cost_path_t path)
     }
 }
 
-/* As much room as this routing needs, as xep_perf asks for. */
+/*
+ * As much room as this routing needs, as xep_perf asks for: the rows of the rank that gets most, in mode ll one for
+ * each selection. On both paths the same rows arrive, so the flat path's are counted.
+ */
 static void find_room(perf_simulation_t *simulation)
 {
     const xep_cost_flow_t *flow =
@@ -142,6 +158,10 @@ static void set_cast(const perf_options_t *options, xep_cost_sizes_t *sizes)
     sizes->scales = options->quant == XEP_QUANT_UE8M0 ? (groups + 3) / 4 : groups;
 }
 
+/*
+ * As perf_setup.c asks a buffer for it: rows of fp8 have scales and are summed as bf16. first_expert [R + 1] is filled
+ * here; it is the caller's and must last as long as the simulation. recv_rows is set later, by find_room().
+ */
 static void set_sizes(perf_simulation_t *simulation, uint32_t *first_expert)
 {
     const perf_options_t *options = simulation->options;

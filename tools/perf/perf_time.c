@@ -89,6 +89,7 @@ static xep_status_t run_peer(timing_t *timing, uint32_t step)
     return XEP_OK;
 }
 
+/* Step: kind * PERF_OPS + operation. Of what is timed only the library's own operations can fail. */
 static xep_status_t run_step(timing_t *timing, uint32_t step)
 {
     const uint32_t kind = step / PERF_OPS, is_dispatch = step % PERF_OPS == PERF_DISPATCH;
@@ -101,7 +102,10 @@ static xep_status_t run_step(timing_t *timing, uint32_t step)
     return is_dispatch ? perf_dispatch(timing->perf) : perf_combine(timing->perf);
 }
 
-/* One step of all ranks, from a common start to a common end; a warm-up iteration leaves no sample. */
+/*
+ * One step of all ranks, from a common start to a common end; a warm-up iteration, whose number is negative, leaves no
+ * sample. The processor time is read around the other clock, so that reading it is not in the span.
+ */
 static xep_status_t run_timed(timing_t *timing, uint32_t step, int64_t iter)
 {
     perf_sample_t sample;
@@ -181,6 +185,7 @@ static xep_status_t run_in_place(timing_t *timing, uint32_t kind, int64_t iter)
     return status;
 }
 
+/* Both are always timed: --op with one of them alone is refused. */
 static xep_status_t run_pieces(timing_t *timing, int64_t iter)
 {
     perf_t *perf = timing->perf;
@@ -192,6 +197,7 @@ static xep_status_t run_pieces(timing_t *timing, int64_t iter)
     return status;
 }
 
+/* All ranks have the same options, so they leave out the same kinds. */
 static xep_status_t run_kind(timing_t *timing, uint32_t kind, int64_t iter)
 {
     const perf_options_t *options = &timing->perf->options;
@@ -277,6 +283,7 @@ static void reckon(timing_t *timing, perf_op_t op, perf_time_t *time_p)
     *time_p = time;
 }
 
+/* These kinds are dispatches alone, and of one slot, so there is nothing to divide by. In us. */
 static void reckon_place(timing_t *timing, perf_times_t *times_p)
 {
     const uint32_t read = KIND_READ * PERF_OPS, in_place = KIND_IN_PLACE * PERF_OPS,
@@ -298,7 +305,11 @@ static void reckon_pieces(timing_t *timing, perf_times_t *times_p)
     times_p->pieces[PERF_COMBINE] = perf_samples_median(&timing->all, combine, perf_sample_span);
 }
 
-/* Rounds of the compute kernel that take so many microseconds: the quickest of a few tries. */
+/*
+ * Rounds of the compute kernel that take so many microseconds: the quickest of a few tries, as one that was interrupted
+ * would make them too few. One is added on both sides: against a division by 0, and for 0 to mean that nothing is
+ * computed.
+ */
 static uint64_t calibrate(uint64_t us)
 {
     const uint64_t rounds = 4096;
@@ -313,7 +324,10 @@ static uint64_t calibrate(uint64_t us)
     return us ? us * 1000 * rounds / (quickest + 1) + 1 : 0;
 }
 
-/* Allocated here for all iterations, so that the loop allocates nothing. */
+/*
+ * Allocated here for all iterations, so that the loop allocates nothing. After an error the limit of devices stays
+ * open: to close it is collective, and the other ranks may not come.
+ */
 int perf_time(perf_t *perf, perf_times_t *times_p)
 {
     timing_t timing = {.perf = perf, .iters = perf->options.iters};

@@ -68,11 +68,13 @@ xep_status_t perf_waits_gather(perf_t *perf)
     return status;
 }
 
+/* In us, over all iterations: those in which it did not wait count as 0. */
 double perf_waits_mean(const perf_t *perf, perf_op_t op, uint32_t waiting, uint32_t late)
 {
     return (double)wait_at(perf, waiting, op, late)->sum_ns / (double)perf->options.iters / 1e3;
 }
 
+/* Mean and percent are over all other ranks, as nobody else can have waited; max is that of any one. */
 void perf_waits_late(const perf_t *perf, perf_op_t op, uint32_t late, perf_late_t *late_p)
 {
     const uint32_t others = perf->info.nranks > 1 ? perf->info.nranks - 1 : 1;

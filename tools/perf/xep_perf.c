@@ -17,6 +17,7 @@
 #include "perf_simulate.h"
 #include "perf_time.h"
 
+/* For xep_mode_each(): reason is NULL, or why the plugin was refused. 0: the next one, please. */
 static int print_mode(void *arg, const char *name, const char *path, const char *brief, const char *reason)
 {
     (void)arg;
@@ -47,6 +48,7 @@ static int refuse_group(xep_status_t status)
     return PERF_EXIT_FAILED;
 }
 
+/* Every rank was given the same options: one of them says what is wrong, and all end with 2. */
 static int refuse_options(const char *why)
 {
     if (perf_launch_rank() <= 0) fprintf(stderr, "xep_perf: %s\n", why);
@@ -75,6 +77,7 @@ static int has_result(const perf_t *perf, int ret)
     return !ret || !strcmp(perf->check_result, "failed") || !strcmp(perf->pressure_result, "failed");
 }
 
+/* Rank 0 alone prints. A result that cannot be written makes a run fail that had not failed before. */
 static int report(const perf_t *perf, const perf_times_t *times, int ret)
 {
     const int to_stdout = perf->options.json != NULL && !strcmp(perf->options.json, "-");
@@ -85,6 +88,10 @@ static int report(const perf_t *perf, const perf_times_t *times, int ret)
     return ret;
 }
 
+/*
+ * One shape from its memory to its report, collective. perf_teardown() also takes what a setup that has failed half-way
+ * has left.
+ */
 static int run_point(perf_t *perf)
 {
     perf_times_t times = {0};
@@ -122,6 +129,10 @@ static int run(perf_t *perf)
     return perf->options.sweep.count != 0 ? run_sweep(perf) : run_point(perf);
 }
 
+/*
+ * What needs no group comes first, since to make one is to wait for all other ranks: wrong options, --help and its
+ * like, and --simulate, whose ranks do not exist and which rank 0 works out by itself.
+ */
 int main(int argc, char **argv)
 {
     perf_t perf = {.check_result = "off", .pressure_result = "off", .info = XEP_GROUP_INFO_INIT};
