@@ -9,6 +9,10 @@
 #include "oracle_cast.h"
 #include "oracle_number.h"
 
+/*
+ * The scratch of one row, for every row that is compared. difference is the caller's; it is empty from here on, and
+ * names this rank. recv may be NULL where tokens are only counted.
+ */
 void oracle_check_open(oracle_check_t *check, const oracle_shape_t *shape, uint32_t rank, const xep_recv_t *recv,
                        oracle_difference_t *difference)
 {
@@ -129,7 +133,10 @@ int oracle_check_selection(const oracle_check_t *check, uint64_t row, uint32_t k
     return 1;
 }
 
-/* One by one: the scales of a row need not be side by side. */
+/*
+ * One by one: the scales of a row need not be side by side. Padded and by column each expert has a block of its own, as
+ * long as R * room rows need; else the strides say everything.
+ */
 static int check_scales(const oracle_check_t *check, uint64_t row)
 {
     const oracle_shape_t *shape = check->shape;
@@ -147,6 +154,10 @@ static int check_scales(const oracle_check_t *check, uint64_t row)
     return 0;
 }
 
+/*
+ * Source first: a row of another token would differ in x as well, and say less. The row is made again from (rank,
+ * token), and cast where it was cast on its way, for each comparison: nothing of what was sent is kept.
+ */
 int oracle_check_row(oracle_check_t *check, uint64_t row, uint32_t src, uint64_t token)
 {
     const oracle_shape_t *shape = check->shape;
@@ -161,6 +172,7 @@ int oracle_check_row(oracle_check_t *check, uint64_t row, uint32_t src, uint64_t
            check_scales(check, row);
 }
 
+/* Only their experts are looked at, which must be -1: what else is in such rows is not promised. */
 int oracle_check_unused(const oracle_check_t *check, uint64_t first, uint64_t end)
 {
     for (uint64_t row = first; row < end; row++)

@@ -9,6 +9,10 @@
 
 #include "oracle_number.h"
 
+/*
+ * rank and the source stay as they are: whoever opens the check sets the rank, and the source is noted before a row is
+ * compared.
+ */
 int oracle_differ(oracle_difference_t *difference, const char *array, uint64_t row, uint64_t column,
                   const char *expected, const char *got)
 {
@@ -32,7 +36,10 @@ int oracle_differ_number(oracle_difference_t *difference, const char *array, uin
     return oracle_differ(difference, array, row, column, expected_text, got_text);
 }
 
-/* Bits and not values: -0 is not +0 here, and a NaN is equal to the same NaN. */
+/*
+ * Bits and not values: -0 is not +0 here, and a NaN is equal to the same NaN. The element is looked for only when it is
+ * known that there is one.
+ */
 int oracle_differ_row(oracle_difference_t *difference, const char *array, uint64_t row, xep_dtype_t dtype,
                       uint32_t hidden, const void *expected, const void *got)
 {
@@ -47,6 +54,7 @@ int oracle_differ_row(oracle_difference_t *difference, const char *array, uint64
     return oracle_differ(difference, array, row, column, expected_text, got_text);
 }
 
+/* What is noted while has_source is set is said to come from this token, until oracle_differ_no_source(). */
 void oracle_differ_source(oracle_difference_t *difference, uint32_t src_rank, uint64_t src_token)
 {
     difference->has_source = 1;

@@ -9,6 +9,7 @@
 #include "oracle_number.h"
 #include "oracle_random.h"
 
+/* In words of eight bytes, the last one filled up with zeros: the key has the length, which tells such rows apart. */
 uint64_t oracle_hash_row(const void *row, size_t bytes, uint64_t key)
 {
     uint64_t hash = oracle_mix(key + bytes), word;

@@ -10,11 +10,12 @@
 
 typedef struct counts {
     uint32_t nranks, nodes, ranks_per_node;
-    int32_t *per_rank, *per_node, *per_expert;
-    uint8_t *in_rank; /* [R] of the token in hand */
-    uint8_t *in_node;
+    int32_t *per_rank, *per_node, *per_expert; /* [R], [nodes], [E] tokens, or selections */
+    uint8_t *in_rank;                          /* [R] of the token in hand */
+    uint8_t *in_node;                          /* [nodes] likewise */
 } counts_t;
 
+/* By marks and not by counters: several experts of one rank, or of one node, mark it once. */
 static void count_token(const oracle_routing_t *routing, const int32_t *idx, counts_t *c)
 {
     memset(c->in_rank, 0, c->nranks);
@@ -43,7 +44,10 @@ static int compare_layout(const oracle_routing_t *routing, const counts_t *c, co
                               layout->tokens_per_expert));
 }
 
-/* token_in_rank is compared token by token on the way; the counts only when all tokens are in. */
+/*
+ * token_in_rank is compared token by token on the way; the counts only when all tokens are in. ranks_per_node 0 is one
+ * node; the last node may have fewer ranks.
+ */
 int oracle_check_layout(const oracle_shape_t *shape, uint32_t rank, uint32_t ranks_per_node, const xep_layout_t *layout,
                         oracle_difference_t *difference_p)
 {

@@ -15,7 +15,10 @@ static uint64_t least(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
-/* As a rank has it: by expert its alignment is its own. */
+/*
+ * As a rank has it: by expert its alignment is its own. Pieces are not padded, and take_scales() puts their scales side
+ * by side.
+ */
 static oracle_shape_t shape_of(const oracle_shape_t *shape, uint32_t rank)
 {
     oracle_shape_t own = *shape;
@@ -47,6 +50,10 @@ static size_t idx_bytes(const xep_recv_t *recv)
     return recv->topk * oracle_element_bytes(recv->topk_idx_dtype);
 }
 
+/*
+ * Room for all rows that this rank gets, known before the first piece is taken. In recv the arrays are the oracle's own
+ * from here on; all else is as the first piece has it.
+ */
 static void open_all(oracle_pieces_t *pieces, const xep_recv_t *recv, uint64_t rows, uint32_t nranks)
 {
     xep_recv_t *to = &pieces->recv;
@@ -66,6 +73,7 @@ static void open_all(oracle_pieces_t *pieces, const xep_recv_t *recv, uint64_t r
     pieces->opened = 1;
 }
 
+/* As oracle_differ_number(), for arrays whose place is one number. */
 static int differs(oracle_difference_t *difference, const char *array, uint64_t column, uint64_t expected, uint64_t got)
 {
     return oracle_differ_number(difference, array, 0, column, (int64_t)expected, (int64_t)got);
@@ -97,7 +105,11 @@ static int check_counts(oracle_pieces_t *pieces, const oracle_shape_t *shape, co
     return found;
 }
 
-/* Of one expert: its pairs lie one behind the other, its rows say that they are its own, and those behind nobody's. */
+/*
+ * Of one expert, whose rows begin at *row_p; *row_p is then where the next one's begin. Its pairs lie one behind the
+ * other, its rows say that they are its own, and those behind nobody's. That there are as many rows is asked before the
+ * first of them is read.
+ */
 static int check_expert(oracle_pieces_t *pieces, const oracle_shape_t *shape, const xep_recv_t *recv, uint32_t e,
                         uint64_t *row_p, oracle_difference_t *difference)
 {
@@ -122,7 +134,10 @@ static int check_expert(oracle_pieces_t *pieces, const oracle_shape_t *shape, co
     return 0;
 }
 
-/* By expert: a piece is as if it were all. Whether it is the right one is seen when all are there. */
+/*
+ * By expert: a piece is as if it were all. Whether it is the right one is seen when all are there: experts keep their
+ * order over all pieces, and so do the pairs, so their counts are only added.
+ */
 static int check_places(oracle_pieces_t *pieces, const oracle_shape_t *shape, const xep_recv_t *recv,
                         oracle_difference_t *difference)
 {
@@ -143,6 +158,10 @@ static void take_scales(const xep_recv_t *to, const xep_recv_t *recv, uint64_t f
                    4);
 }
 
+/*
+ * Copied, since the next piece is written to the same memory of the slot. By rank, where each source begins adds up
+ * over the pieces to where it begins in all of them.
+ */
 static void take_rows(oracle_pieces_t *pieces, const xep_recv_t *recv, uint32_t nranks)
 {
     xep_recv_t *to = &pieces->recv;
@@ -182,6 +201,11 @@ static void show_places(oracle_pieces_t *pieces, const oracle_shape_t *shape)
     recv->expert_rows = pieces->expert_aligned;
 }
 
+/*
+ * All pieces together must be what one would have been, so they are shown to the check of one: as a receive with
+ * exactly as much room as there are rows. By rank the counts of experts are aligned only now, since those of pieces
+ * were aligned each for itself.
+ */
 static int check_all(oracle_pieces_t *pieces, const oracle_shape_t *shape, uint32_t rank,
                      oracle_difference_t *difference)
 {
@@ -211,7 +235,10 @@ static int check_begins(const oracle_shape_t *shape, const xep_recv_t *recv, uin
            differs(difference, "src_begin", nranks, rows, recv->src_begin[nranks]);
 }
 
-/* Numbers first: they say which rows of the whole these are. */
+/*
+ * Numbers first: they say which rows of the whole these are. Every piece but the last ones is full, so its first row
+ * follows from its number alone; of a rank with fewer rows than others the last pieces are empty.
+ */
 int oracle_pieces_take(oracle_pieces_t *pieces, const oracle_shape_t *shape, uint32_t rank, uint64_t room,
                        const xep_recv_t *recv, oracle_difference_t *difference_p)
 {

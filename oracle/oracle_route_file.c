@@ -84,6 +84,7 @@ static int32_t *add_entry(oracle_route_file_t *file, uint32_t rank, uint64_t tok
     return file->table + file->topk * file->count++;
 }
 
+/* A line that is empty or a comment has no entry. What is left out behind the last expert is -1. */
 static int parse_line(reader_t *reader, char *text)
 {
     const oracle_route_limits_t *limits = reader->limits;

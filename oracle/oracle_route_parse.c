@@ -23,6 +23,7 @@ static int parse_groups(const char *text, oracle_route_spec_t *spec, char *why, 
     return -1;
 }
 
+/* isfinite() is for "inf" and "nan", which strtod() takes as well. With S 0 all experts are equally popular. */
 static int parse_exponent(const char *text, oracle_route_spec_t *spec, char *why, size_t why_bytes)
 {
     char *end;
@@ -34,6 +35,7 @@ static int parse_exponent(const char *text, oracle_route_spec_t *spec, char *why
     return -1;
 }
 
+/* Whether there is such a file is found out by oracle_routing_create(), which reads it. */
 static int parse_path(const char *text, oracle_route_spec_t *spec, char *why, size_t why_bytes)
 {
     spec->path = text;

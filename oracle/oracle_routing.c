@@ -16,6 +16,7 @@
 
 /* ---- who owns what ---- */
 
+/* The same blocks as xep_expert_range() gives, written once more: the oracle shares no code with the library. */
 void oracle_experts_of(const oracle_routing_t *routing, uint32_t rank, uint32_t *first_p, uint32_t *count_p)
 {
     const uint32_t share = routing->params.experts / routing->params.nranks;
@@ -149,6 +150,7 @@ void oracle_route(const oracle_routing_t *routing, uint32_t rank, uint64_t token
 
 /* ---- making one ------------------------------------------------------------------ */
 
+/* What would make a draw go on for ever is refused here: fewer experts than different ones are to be drawn. */
 static int check_shape(const oracle_routing_params_t *params, char *why, size_t why_bytes)
 {
     const oracle_route_spec_t *spec = &params->spec;
@@ -174,7 +176,10 @@ static int check_shape(const oracle_routing_params_t *params, char *why, size_t 
     return 0;
 }
 
-/* Whole numbers, so that every machine draws the same; never 0, so that any K can be drawn. */
+/*
+ * Whole numbers, so that every machine draws the same; never 0, so that any K can be drawn. popular is shuffled while
+ * it grows, each new expert going to a random place of those so far.
+ */
 static void make_popularity(oracle_routing_t *routing)
 {
     const uint32_t experts = routing->params.experts;
@@ -206,6 +211,7 @@ static void set_tokens(oracle_routing_t *routing)
     routing->params.tokens_of = routing->tokens_of;
 }
 
+/* Limits come from the run, so a file that does not fit it is refused by line. Sets tokens_of of every rank. */
 static int read_file(oracle_routing_t *routing, char *why, size_t why_bytes)
 {
     const oracle_routing_params_t *params = &routing->params;

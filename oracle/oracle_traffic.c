@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
+/* Rows are what a dispatch by rank brings, selections what one by expert does. */
 #include "oracle_traffic.h"
 
 #include <stdlib.h>
@@ -7,6 +8,10 @@
 
 #include "oracle_alloc.h"
 
+/*
+ * One token of a rank. ranks: scratch [K]. row [R]: the rank's rows to each other one, and selections [R]: those of
+ * each rank's experts so far, of all tokens of all ranks.
+ */
 static void count_token(const oracle_routing_t *routing, uint32_t rank, const int32_t *idx, uint32_t *ranks,
                         uint32_t *row, uint64_t *selections, oracle_traffic_t *traffic)
 {
@@ -23,7 +28,10 @@ static void count_token(const oracle_routing_t *routing, uint32_t rank, const in
     traffic->rows += n;
 }
 
-/* By the routing itself, before anything runs: buffers are made for these numbers, and figures are divided by them. */
+/*
+ * By the routing itself, before anything runs: buffers are made for these numbers, and figures are divided by them.
+ * Every rank that calls it gets the same, without a word to the others.
+ */
 void oracle_traffic_count(const oracle_routing_t *routing, uint32_t *rank_rows, oracle_traffic_t *traffic_p)
 {
     const uint32_t nranks = routing->params.nranks, topk = routing->params.topk;
