@@ -76,7 +76,7 @@ static void seal(uint64_t *words, uint64_t count)
     words[SUM] = sum;
 }
 
-/* A ballot in words, as long as the reader's room for one: the sum is of what it says it has. Returns what was taken. */
+/* A ballot in words, as long as there is room for one: the sum is of what it says it has. Whether it was taken. */
 static int tell_words(reader_t *reader, fuzz_input_t *input)
 {
     uint32_t nranks = reader->mine.nranks, most = reader->mine.most;

@@ -20,6 +20,7 @@ check 3 $small --cached --copy-in --iters 3 --check
 check 2 $small --op combine --iters 3 --check
 check 3 $small --dtype fp8 --mask 150 --peer --iters 3 --check
 check 2 $small --peer --pressure 2 --check-only
+check 4 --experts 2 --topk 2 --tokens 8 --hidden 64 --peer --iters 2 --check # two ranks have no experts
 check 3 $small --in-place --mask 150 --iters 3 --check
 check 2 $small --dtype fp8 --cached --in-place --check-only
 check 2 XEP_MAP=never $small --in-place --check-only

@@ -168,7 +168,7 @@ names='\(NAME=NUMBER of network, rank, copy, memory, latency, message, piece, pa
 for text in net=1 network =1 ''; do
     expect 2 "^xep_perf: invalid --rates: \"$text\" $names" $perf $job --rates "$text"
 done
-for number in -1 1x nan 1e30 ' 1' ''; do
+for number in -1 1x nan 1e30 ' 1' '' 0x10; do
     expect 2 "^xep_perf: invalid --rates: \"rank=$number\" \(a number of GB/s from 0 to 1000000000\)$" \
         $perf $job --rates "copy=1,rank=$number"
 done

@@ -72,7 +72,7 @@ static int take_rate(const char *word, perf_cluster_t *cluster, char *why, size_
                            why, why_bytes);
     const char *number = word + length + 1;
     const double value = strtod(number, &end);
-    if (*number < '0' || *number > '9' || *end || !isfinite(value) || value > 1e9) {
+    if (*number < '0' || *number > '9' || *end || strpbrk(number, "xX") || !isfinite(value) || value > 1e9) {
         snprintf(allowed, sizeof allowed, "a number of %s from 0 to 1000000000", rate->unit);
         return refuse_rate(word, allowed, why, why_bytes);
     }

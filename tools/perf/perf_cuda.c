@@ -14,7 +14,7 @@
 #include "oracle_alloc.h"
 #include "perf_say.h"
 
-enum { NON_BLOCKING = 1, PEER_ACCESS = 1 };
+enum { NON_BLOCKING = 1 };
 
 struct perf_cuda {
     perf_cuda_driver_t driver;

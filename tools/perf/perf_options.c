@@ -221,7 +221,9 @@ static int resolve_sweep(perf_options_t *options, char *why, size_t why_bytes)
     if (option == NULL) return refuse_sweep(options, form, why, why_bytes);
     if (options->check_only) return refuse_sweep(options, "not with --check-only", why, why_bytes);
     options->sweep = (perf_sweep_t){.name = option->name + 2, .offset = option->offset};
-    snprintf(list, sizeof list, "%s", strchr(options->sweep_text, '=') + 1);
+    const char *values = strchr(options->sweep_text, '=') + 1;
+    if (strlen(values) >= sizeof list) return refuse_sweep(options, "at most 511 characters", why, why_bytes);
+    snprintf(list, sizeof list, "%s", values);
     char *dots = strstr(list, "..");
     if (dots != NULL) {
         *dots = '\0';

@@ -123,6 +123,7 @@ static void open_recv(perf_peer_t *peer)
     recv->src_begin = peer->src_begin;
     recv->rank_rows = peer->rank_rows;
     recv->expert_rows = peer->expert_rows;
+    recv->first_expert = experts; /* of a rank without any, as xep_expert_range() says */
     for (uint32_t e = experts; e-- > 0;)
         if (peer->plan.owner[e] == perf->info.rank) {
             recv->first_expert = e;
