@@ -42,7 +42,10 @@ int ext_buffer_learn(ext_buffer_t *buffer)
     return 0;
 }
 
-/* Called by __init__ of the Python class. The group is kept from before the call on: the buffer needs it to the end. */
+/*
+ * Called by __init__ of the Python class. The group is kept from before the call on: the buffer needs it to the end. An
+ * error leaves an object that is closed.
+ */
 static PyObject *create(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *keywords)
 {
     ext_buffer_t *buffer = (ext_buffer_t *)self;
@@ -93,6 +96,7 @@ xep_buffer_t *ext_buffer_begin(ext_buffer_t *buffer)
 
 /* ---- what it says ---- */
 
+/* A new tuple, in the order of BufferInfo. Ended handles are released first, as the library counts free slots. */
 static PyObject *query(PyObject *self, PyObject *Py_UNUSED(unused))
 {
     ext_buffer_t *buffer = (ext_buffer_t *)self;
@@ -108,7 +112,10 @@ static PyObject *query(PyObject *self, PyObject *Py_UNUSED(unused))
                          info.path == XEP_PATH_NODES ? "nodes" : "flat", info.pass_rows, sums[info.node_sums]);
 }
 
-/* The GIL is kept: the call copies numbers and does not wait. "N" of Py_BuildValue() gives the arrays away. */
+/*
+ * A new tuple, in the order of RankWaits; its arrays, [R] int64, are filled by the library. The GIL is kept: the call
+ * copies numbers and does not wait. "N" of Py_BuildValue() gives the arrays away.
+ */
 static PyObject *waits(PyObject *self, PyObject *kind)
 {
     const ext_buffer_t *buffer = (ext_buffer_t *)self;
@@ -145,6 +152,7 @@ static PyObject *slots_held(PyObject *self, PyObject *Py_UNUSED(unused))
     return PyLong_FromSsize_t(((ext_buffer_t *)self)->slots.held);
 }
 
+/* This one and the next ask nothing of the library, so they answer for a buffer that is closed, too. */
 static PyObject *arrays_alive(PyObject *self, PyObject *Py_UNUSED(unused))
 {
     return PyLong_FromSsize_t(ext_slots_orphans(&((ext_buffer_t *)self)->slots));
@@ -167,6 +175,7 @@ static int end_handles(ext_buffer_t *buffer)
     return owners != NULL ? 0 : -1;
 }
 
+/* What close() asks: once all handles have ended, a slot that is still held is held by arrays of the program. */
 static PyObject *arrays_left(PyObject *self, PyObject *unused)
 {
     return end_handles((ext_buffer_t *)self) == 0 ? arrays_alive(self, unused) : NULL;
@@ -182,7 +191,10 @@ static int end_pending(ext_buffer_t *buffer, const char *reason)
     return requests != NULL ? 0 : -1;
 }
 
-/* Requests end with an error, handles without the library: the memory stays, its contents do not. */
+/*
+ * Requests end with an error, handles without the library, which ends its own in the call that follows, a reset or a
+ * destroy. The memory stays, its contents do not. -1: an exception is set, and that call is not made.
+ */
 static int end_all(ext_buffer_t *buffer, const char *reason)
 {
     if (end_pending(buffer, reason) != 0) return -1;
@@ -192,6 +204,7 @@ static int end_all(ext_buffer_t *buffer, const char *reason)
     return 0;
 }
 
+/* left goes only when the reset has succeeded: until then the transport may go on reading it (xep_dispatch()). */
 static PyObject *reset(PyObject *self, PyObject *Py_UNUSED(unused))
 {
     xep_buffer_t *buffer = ext_buffer_get((ext_buffer_t *)self);
@@ -204,7 +217,10 @@ static PyObject *reset(PyObject *self, PyObject *Py_UNUSED(unused))
     return ext_none_or_raise(status);
 }
 
-/* NULL before the GIL is given up: another thread that comes now is told that the buffer is closed. */
+/*
+ * NULL before the GIL is given up: another thread that comes now is told that the buffer is closed. What the transport
+ * may still read goes to the group, as without a reset only the group's end is the end of that.
+ */
 static PyObject *destroy(PyObject *self, PyObject *Py_UNUSED(unused))
 {
     xep_buffer_t *buffer = ext_buffer_get((ext_buffer_t *)self);
@@ -250,12 +266,14 @@ static int traverse(PyObject *self, visitproc visit, void *arg)
     return 0;
 }
 
+/* Does not destroy: as with a Group, that is a collective call. */
 static void dealloc(PyObject *self)
 {
     PyMem_Free(((ext_buffer_t *)self)->slots.ended); /* all memory that would note its end there has kept this */
     ext_dealloc(self, NULL, clear);
 }
 
+/* None is how close() knows that there is nothing left to do. */
 static PyObject *get_address(PyObject *self, void *Py_UNUSED(unused))
 {
     if (((ext_buffer_t *)self)->buffer == NULL) Py_RETURN_NONE;

@@ -65,7 +65,7 @@ static ext_signature_t signature = {"combine", 1, COUNT, names, {NULL}};
 
 /* ---- the struct ---- */
 
-/* [L, N, H] as [L * N, H]. */
+/* [L, N, H] as [L * N, H], without a copy: so each expert must begin where the last one ends. -1: ValueError. */
 static int flatten(PyObject *x, ext_array_t *look)
 {
     if (look->shape[0] > 1 && look->shape[1] > 0 && look->strides[0] != look->strides[1] * look->shape[1]) {
@@ -129,7 +129,7 @@ static int read_biases(const ext_handle_t *handle, PyObject *bias, xep_combine_a
     return 0;
 }
 
-/* A row for each row received. */
+/* [rows, K] float32, a row for each row received. There may be more, up to the capacity, which are not read. */
 static int read_sent_back(const ext_handle_t *handle, PyObject *weights, xep_combine_args_t *args)
 {
     ext_matrix_t rows;
@@ -147,7 +147,10 @@ static int read_sent_back(const ext_handle_t *handle, PyObject *weights, xep_com
     return 0;
 }
 
-/* One for each token of this rank: mixing them up with those that are sent back is what the shapes are checked for. */
+/*
+ * [T, K], a row for each token of this rank: mixing them up with those that are sent back is what the shapes are
+ * checked for. out_weights alone would be left as it is without a word, so it is refused.
+ */
 static int read_weights(const ext_handle_t *handle, PyObject *const *values, xep_combine_args_t *args)
 {
     ext_matrix_t rows;
@@ -162,6 +165,7 @@ static int read_weights(const ext_handle_t *handle, PyObject *const *values, xep
     return -1;
 }
 
+/* [T, K] uint8, in host memory: buffers elsewhere do not go on without ranks. */
 static int read_missing(const ext_handle_t *handle, PyObject *missing, xep_combine_args_t *args)
 {
     ext_matrix_t rows;
@@ -171,6 +175,10 @@ static int read_missing(const ext_handle_t *handle, PyObject *missing, xep_combi
     return 0;
 }
 
+/*
+ * Without x the outputs are in the slot already: they have the H of the dispatch and the buffer's type, if no other one
+ * is given, and what is made of them is of the kind that was dispatched.
+ */
 int ext_combine_read(const ext_handle_t *handle, PyObject *x, PyObject *topk_weights, PyObject *dtype,
                      xep_combine_args_t *args, ext_element_t *made)
 {
@@ -199,7 +207,7 @@ static int fill_args(const ext_handle_t *handle, PyObject *const *values, xep_co
 
 /* ---- the result ---- */
 
-/* The array of the call, checked, or a new one; NULL: an exception is set. */
+/* A new reference, to the array of the call, checked, or to a new one; NULL: an exception is set. Strides in bytes. */
 static PyObject *take_output(const char *name, PyObject *given, const ext_element_t *made, Py_ssize_t rows,
                              Py_ssize_t columns, xep_dtype_t dtype, char **data_p, size_t *stride_p)
 {
@@ -215,7 +223,10 @@ static PyObject *take_output(const char *name, PyObject *given, const ext_elemen
     return given;
 }
 
-/* What combine returns, put into the struct. */
+/*
+ * What combine returns, put into the struct: out, or a tuple of it and out_weights where topk_weights go back. A new
+ * reference, which keeps the memory that the struct then points to.
+ */
 static PyObject *take_result(const ext_handle_t *handle, PyObject *const *values, const ext_element_t *made,
                              xep_combine_args_t *args)
 {
@@ -261,7 +272,7 @@ static PyObject *bring_back(ext_handle_t *handle, PyObject *const *values, int b
         ext_failed_keep_values(handle->buffer, status, values, COUNT);
         Py_CLEAR(result);
     } else {
-        Py_CLEAR(handle->given);
+        Py_CLEAR(handle->given); /* used up: after an error a second try finds it again */
     }
     Py_DECREF(memory);
     if (result == NULL || !begin_only) return result;

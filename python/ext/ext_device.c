@@ -64,6 +64,7 @@ static PyObject *get_dtype(PyObject *self, void *Py_UNUSED(unused))
     return ext_call_helper("Dtype", "(i)", (int)((ext_device_t *)self)->look.element.dtype);
 }
 
+/* where is 0 in host memory, and so one more than the number that the driver has for the device. */
 static PyObject *get_device(PyObject *self, void *Py_UNUSED(unused))
 {
     return PyLong_FromLong(((ext_device_t *)self)->look.element.where - 1);
@@ -77,7 +78,10 @@ static PyObject *get_nbytes(PyObject *self, void *Py_UNUSED(unused))
     return PyLong_FromSsize_t(bytes);
 }
 
-/* As numpy arrays are: bfloat16 as uint16, 8-bit floats as uint8. stream None: nobody is to wait here. */
+/*
+ * As numpy arrays are: bfloat16 as uint16, 8-bit floats as uint8. stream None: nobody is to wait here. "N" gives the
+ * tuples away.
+ */
 static PyObject *get_interface(PyObject *self, void *Py_UNUSED(unused))
 {
     static const char *const types[EXT_DTYPES] = {
@@ -117,6 +121,10 @@ static void delete_capsule(PyObject *capsule)
     managed->deleter(managed);
 }
 
+/*
+ * A new capsule. The view has a reference to the array, and with it the memory; without a capsule nobody would give it
+ * back, so the view is ended here.
+ */
 static PyObject *wrap(ext_device_t *array)
 {
     ext_view_t *view = ext_view_new(&array->look, (PyObject *)array);
@@ -126,7 +134,10 @@ static PyObject *wrap(ext_device_t *array)
     return capsule;
 }
 
-/* A copy, or memory elsewhere, is not to be had here. Versions are for the consumer: it takes what it is given. */
+/*
+ * A copy, or memory elsewhere, is not to be had here: BufferError. Versions are for the consumer: it takes what it is
+ * given. stream is accepted, since consumers pass it, and not looked at: nothing is enqueued here.
+ */
 static PyObject *export_dlpack(PyObject *self, PyObject *args, PyObject *keywords)
 {
     static char *names[] = {"stream", "max_version", "dl_device", "copy", NULL};
@@ -155,6 +166,7 @@ static PyObject *tell_device(PyObject *self, PyObject *Py_UNUSED(unused))
 
 /* ---- its type ---- */
 
+/* Not a type of the collector, so ext_dealloc() is not for it. The last reference to base lets go of the slot. */
 static void dealloc(PyObject *self)
 {
     PyTypeObject *type = Py_TYPE(self);

@@ -84,7 +84,10 @@ static const char *const names[COUNT] = {"x",        "topk_idx",     "topk_weigh
 
 static ext_signature_t signature = {"dispatch", 3, COUNT, names, {NULL}};
 
-/* Checked here although the library does, too: these sentences name the arguments as Python has them. */
+/*
+ * Checked here although the library does, too: these sentences name the arguments as Python has them. The handle is
+ * borrowed: it may be released when the call has returned, and the library keeps its slot until the dispatch has begun.
+ */
 static int read_cached(const ext_buffer_t *buffer, PyObject *const *values, xep_dispatch_args_t *args)
 {
     const ext_handle_t *cached = (const ext_handle_t *)values[CACHED];
@@ -107,7 +110,10 @@ static int read_cached(const ext_buffer_t *buffer, PyObject *const *values, xep_
     return args->cached != NULL ? 0 : -1;
 }
 
-/* topk_idx may be int64 or int32, of any row stride: the library reads it where it is, nothing is converted. */
+/*
+ * topk_idx may be int64 or int32, of any row stride: the library reads it where it is, nothing is converted. T is that
+ * of x; K is what topk_idx has, and topk_weights, [T, K] float32 at a stride of their own, must have it, too.
+ */
 static int read_routing(ext_where_t where, PyObject *const *values, xep_dispatch_args_t *args)
 {
     const Py_ssize_t tokens = (Py_ssize_t)args->tokens;
@@ -130,7 +136,7 @@ static int read_routing(ext_where_t where, PyObject *const *values, xep_dispatch
     return 0;
 }
 
-/* Any strides: scales by column, as some quantisers make them, are read in place. */
+/* [T, S] float32 or int32. Any strides: scales by column, as some quantisers make them, are read in place. */
 static int read_scales(ext_where_t where, PyObject *scales, xep_dispatch_args_t *args)
 {
     ext_matrix_t matrix;
@@ -143,7 +149,10 @@ static int read_scales(ext_where_t where, PyObject *scales, xep_dispatch_args_t 
     return 0;
 }
 
-/* What most calls leave out: each function leaves its field alone for a value that was not given. */
+/*
+ * What most calls leave out: each function leaves its field alone for a value that was not given. expert_stats, [L]
+ * int32, are where the rows are; wait_ns, [R] int64, is in host memory in any case, as the host writes it.
+ */
 static int read_options(const ext_buffer_t *buffer, PyObject *const *values, xep_dispatch_args_t *args)
 {
     if (read_scales(buffer->where, values[SCALES], args) != 0 ||
@@ -166,7 +175,10 @@ static int read_options(const ext_buffer_t *buffer, PyObject *const *values, xep
     return ext_args_timeout(values[TIMEOUT], &args->timeout_ms);
 }
 
-/* x_p: of which the received rows are shown. */
+/*
+ * x_p: of which the received rows are shown. x comes first: all other arrays are checked against its T, and its kind
+ * says which stream is the current one. -1: an exception is set, and nothing has begun.
+ */
 static int fill_args(const ext_buffer_t *buffer, PyObject *const *values, xep_dispatch_args_t *args, ext_matrix_t *x_p)
 {
     PyObject *x = values[X] != NULL ? values[X] : Py_None;
@@ -184,7 +196,12 @@ static int fill_args(const ext_buffer_t *buffer, PyObject *const *values, xep_di
 
 /*
  * The Handle's memory gets the slot by handle_p in the moment in which the library gives it, so whatever goes wrong
- * behind it, the end of that memory releases the slot.
+ * behind it, the end of that memory releases the slot. The Handle and sent are made before the call: where there
+ * is no memory for them, that is still a refusal. With counts_there no count comes to the host, so recv_rows_p stays
+ * NULL.
+ *
+ * Returns a new reference to the Handle, or to a Request. values are borrowed, and the GIL is given up: the caller's
+ * frame holds them while a call waits, the Request once one has begun, and sent for as long as pieces are to come.
  */
 static PyObject *dispatch(PyObject *self, PyObject *const *given, Py_ssize_t nargs, PyObject *keywords, int begin_only)
 {
@@ -213,7 +230,7 @@ static PyObject *dispatch(PyObject *self, PyObject *const *given, Py_ssize_t nar
     if (status < 0) {
         ext_failed_raise(buffer, status, handle->rows);
         ext_failed_keep_values(buffer, status, values, COUNT);
-        Py_DECREF(handle);
+        Py_DECREF(handle); /* which has no slot: handle_p is written on success only */
         return NULL;
     }
     if (!begin_only) {

@@ -130,6 +130,7 @@ static PyObject *allgather(PyObject *self, PyObject *data)
     return parts;
 }
 
+/* A new tuple, in the order of Peer. The GIL is given up, as the library may have to connect to the rank first. */
 static PyObject *peer(PyObject *self, PyObject *arg)
 {
     xep_group_t *group = ext_group_get(self);
@@ -154,7 +155,10 @@ static PyObject *mask_set(PyObject *self, PyObject *arg)
     return ext_none_or_raise(lib.group_mask_set(group, (uint32_t)rank));
 }
 
-/* Of as many ranks as there are, since more may be out by the time of a second call. */
+/*
+ * A new list of (rank, reason, since_ns). There is room for as many ranks as there are, since more may be out by the
+ * time of a second call.
+ */
 static PyObject *mask_query(PyObject *self, PyObject *Py_UNUSED(unused))
 {
     xep_group_t *group = ext_group_get(self);
@@ -182,6 +186,7 @@ static PyObject *mask_clear(PyObject *self, PyObject *Py_UNUSED(unused))
 
 /* ---- its end ---- */
 
+/* A new list, in the order of the new ranks: which rank each of them was in the other group. */
 static PyObject *list_origins(const uint32_t *origins, uint32_t nranks)
 {
     PyObject *list = PyList_New(nranks);
@@ -220,7 +225,10 @@ static PyObject *shrink(PyObject *self, PyObject *args)
     return origins;
 }
 
-/* Where the other calls raise this one does nothing: it is called on the way out of a failure. */
+/*
+ * Where the other calls raise this one does nothing: it is called on the way out of a failure. It waits for nobody, so
+ * the GIL is kept.
+ */
 static PyObject *abort_group(PyObject *self, PyObject *Py_UNUSED(unused))
 {
     ext_group_t *group = (ext_group_t *)self;
@@ -243,7 +251,10 @@ void ext_group_keep(PyObject **list, PyObject *object)
     else PyErr_Clear();
 }
 
-/* Forgotten first: whatever becomes of the call, there is no second one. */
+/*
+ * Forgotten first: whatever becomes of the call, there is no second one. left goes last: until the group has ended the
+ * transport may read it.
+ */
 static PyObject *destroy(PyObject *self, PyObject *Py_UNUSED(unused))
 {
     xep_group_t *group = ext_group_get(self);

@@ -60,7 +60,10 @@ static int lookup(void *ctx, void *address, size_t capacity, size_t *bytes_p)
     return ret;
 }
 
-/* None, or with an exception set NULL. */
+/*
+ * None, or with an exception set NULL. What the function raised goes before what the library made of it, and is dropped
+ * where the call has succeeded all the same.
+ */
 static PyObject *end_call(caller_t *caller, ext_group_t *group, xep_status_t status)
 {
     if (caller->raised[0] != NULL && status < 0) {
@@ -73,7 +76,10 @@ static PyObject *end_call(caller_t *caller, ext_group_t *group, xep_status_t sta
     Py_RETURN_NONE;
 }
 
-/* A path as a program has it: text, or an os.PathLike; the bytes are the caller's to drop. */
+/*
+ * A path as a program has it: text, or an os.PathLike; the bytes are the caller's to drop, and hold the text for the
+ * length of its call. None leaves them NULL, which is the library's default. -1: an exception is set.
+ */
 static int read_path(PyObject *path, PyObject **bytes_p)
 {
     *bytes_p = NULL;
@@ -125,7 +131,10 @@ PyObject *ext_grow_join(PyObject *self, PyObject *args)
     return end_call(&caller, (ext_group_t *)self, status);
 }
 
-/* self is an empty Buffer; old, whose params it gets, may be None in a process that has just joined. */
+/*
+ * self is an empty Buffer; old, whose params it gets, may be None in a process that has just joined. As with _create(),
+ * the group is kept from before the call on, and an error leaves self closed.
+ */
 PyObject *ext_grow_follow(PyObject *self, PyObject *args)
 {
     ext_buffer_t *buffer = (ext_buffer_t *)self;

@@ -19,7 +19,10 @@
 
 static PyTypeObject *handle_type;
 
-/* memory->owner is not counted: forget() clears it before the handle goes. */
+/*
+ * A new reference. memory->owner is not counted: forget() clears it before the handle goes. descr is borrowed from the
+ * array that is dispatched, which may go first, so it is counted here.
+ */
 ext_handle_t *ext_handle_new(ext_buffer_t *buffer, const ext_element_t *element, Py_ssize_t tokens, Py_ssize_t topk,
                              Py_ssize_t hidden)
 {
@@ -55,6 +58,7 @@ xep_handle_t *ext_handle_get(const ext_handle_t *handle)
     return ext_group_is_own(handle->buffer->group) == 0 ? handle->memory->handle : NULL;
 }
 
+/* The library's own struct, which it writes anew with each piece. */
 const xep_recv_t *ext_handle_recv(const ext_handle_t *handle)
 {
     xep_handle_t *own = ext_handle_get(handle);
@@ -130,7 +134,8 @@ enum { INPUT_DTYPE, INPUT_COUNT };
 
 /*
  * Waits for peers, so the GIL is given up; meanwhile another thread may release the handle, and the reference to its
- * memory keeps the slot until the view has one of its own.
+ * memory keeps the slot until the view has one of its own. The library returns an address and no status, so whatever
+ * went wrong is an InvalidError here, with the right sentence.
  */
 static PyObject *combine_input(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *names)
 {

@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
+/*
+ * Rows that are sent lie in memory of the whole buffer, so an array over them keeps the buffer open and no slot. Those
+ * that are received lie at addresses, in the memory of other ranks or of this one, until the handle is released.
+ */
 #include "ext_in_place.h"
 
 #include "ext_args.h"
@@ -19,7 +23,10 @@ const char ext_in_place_send_memory_doc[] =
 
 enum { DTYPE, TORCH, SEND_COUNT };
 
-/* Rows as wide as the buffer has room for. -1: ValueError. */
+/*
+ * [T, H] of the buffer, at the stride that the library has for rows: an element type so wide that a row would reach
+ * into the next one is refused. -1: ValueError.
+ */
 static int shape_rows(const ext_buffer_t *buffer, char *data, size_t stride, ext_array_t *look)
 {
     const Py_ssize_t bytes = ext_dtype_size(look->element.dtype);
@@ -35,7 +42,10 @@ static int shape_rows(const ext_buffer_t *buffer, char *data, size_t stride, ext
     return 0;
 }
 
-/* Waits for peers, so the GIL is given up. What keeps the buffer open is had before, as memory() has it. */
+/*
+ * A new array. Waits for peers, so the GIL is given up. What keeps the buffer open is had before, as memory() has it.
+ * This is no operation of all ranks, so none of its errors is counted as a call that this rank refused.
+ */
 PyObject *ext_in_place_send_memory(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *names)
 {
     static const char *const known[SEND_COUNT] = {"dtype", "torch"};
@@ -81,7 +91,10 @@ const char ext_in_place_gather_doc[] =
 /* Rows at so many addresses are of no use to numpy or torch; a kernel that reads them in place needs none of this. */
 enum { OUT, GATHER_COUNT };
 
-/* The memory of the handle is kept: another thread may release it meanwhile. */
+/*
+ * Takes array over: returns it filled, or drops it and sets an exception. stride: bytes between its rows; 0: dense. The
+ * memory of the handle is kept: another thread may release it meanwhile.
+ */
 static PyObject *gather_into(const ext_handle_t *handle, PyObject *array, char *data, size_t stride)
 {
     ext_memory_t *memory = handle->memory;
@@ -96,7 +109,10 @@ static PyObject *gather_into(const ext_handle_t *handle, PyObject *array, char *
     return ext_raise(status);
 }
 
-/* Nothing is copied where there is nothing: the library wants an address also of no bytes. */
+/*
+ * A new reference, to out or to a new array in host memory: from that of a device the library gathers nothing. Nothing
+ * is copied where there is nothing: the library wants an address also of no bytes.
+ */
 PyObject *ext_in_place_gather(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *names)
 {
     static const char *const known[GATHER_COUNT] = {"out"};
@@ -115,7 +131,7 @@ PyObject *ext_in_place_gather(PyObject *self, PyObject *const *args, Py_ssize_t 
         return recv->rows == 0 ? values[OUT] : gather_into(handle, values[OUT], matrix.data, (size_t)matrix.stride);
     }
     ext_element_t element = handle->element;
-    if (recv->quant != XEP_QUANT_NONE) element.descr = NULL;
+    if (recv->quant != XEP_QUANT_NONE) element.descr = NULL; /* that is the type before the cast */
     element.dtype = recv->dtype, element.where = EXT_HOST;
     char *data = NULL;
     PyObject *array = ext_array_new(&element, 2, shape, &data);

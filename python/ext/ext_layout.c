@@ -15,7 +15,11 @@ static PyObject *expert_range(PyObject *Py_UNUSED(module), PyObject *args)
     return Py_BuildValue("(II)", first, count);
 }
 
-/* The four arrays of a layout, of the kind of topk_idx, and where they are. */
+/*
+ * The four arrays of a layout, of the kind of topk_idx, as a new tuple, and where they are: tokens_per_rank [R],
+ * tokens_per_node [nodes] and tokens_per_expert [E] int32, token_in_rank [T, R] uint8. What is in the tuple is the
+ * tuple's, so an error has only that to drop.
+ */
 static PyObject *new_arrays(ext_kind_t kind, const xep_layout_args_t *args, xep_layout_t *out)
 {
     const Py_ssize_t nodes = args->ranks_per_node == 0 ? 1 : (args->nranks - 1) / args->ranks_per_node + 1;
@@ -78,7 +82,10 @@ static const char *const names[COUNT] = {"topk_idx",      "tokens_per_rank", "to
 
 static ext_signature_t signature = {"layout", 4, COUNT, names, {NULL}};
 
-/* The arrays of the caller, of the extents that args have. */
+/*
+ * The arrays of the caller, of the extents that args have. Where none was given out keeps NULL, and the library leaves
+ * that one out. For the stride of token_in_rank out has no field, so its rows are dense. -1: an exception is set.
+ */
 static int read_outputs(ext_where_t where, PyObject *const *values, const xep_layout_args_t *args, xep_layout_t *out)
 {
     const Py_ssize_t ranks = (Py_ssize_t)args->nranks;
@@ -101,7 +108,10 @@ static int read_outputs(ext_where_t where, PyObject *const *values, const xep_la
     return 0;
 }
 
-/* Nothing is read back: the counts stay on the device, and the call returns when the kernel is in the stream. */
+/*
+ * Nothing is read back: the counts stay on the device, and the call returns when the kernel is in the stream. Nothing
+ * keeps the arrays until it has run, as with any kernel of the program's own.
+ */
 PyObject *ext_layout(PyObject *self, PyObject *const *given, Py_ssize_t nargs, PyObject *keywords)
 {
     const ext_buffer_t *buffer = (const ext_buffer_t *)self;

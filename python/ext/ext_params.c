@@ -1,9 +1,15 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
+/*
+ * Buffer and buffer_size() are read by the same function, so a program learns the size of just the buffer that it would
+ * make. What was not given stays as the _INIT macro has it, which is the library's default. What is allowed is for the
+ * library to say, too: here only what does not fit the type of its field is refused.
+ */
 #include "ext_params.h"
 
 #include "ext_args.h"
 
+/* As they stand in names; the first five may come by position. */
 enum {
     GROUP,
     EXPERTS,
@@ -35,6 +41,10 @@ static const char *const names[COUNT] = {"group",       "experts", "topk",      
 
 static ext_signature_t signature = {"Buffer", 5, COUNT, names, {NULL}};
 
+/*
+ * values are the caller's for the length of the call. A group that was not given is NULL in *group_p: create() refuses
+ * that, and buffer_size() leaves nranks 0, which the library refuses.
+ */
 int ext_params_read(PyObject *const *args, Py_ssize_t nargs, PyObject *keywords, PyObject **group_p,
                     xep_buffer_params_t *params)
 {
@@ -66,6 +76,7 @@ int ext_params_read(PyObject *const *args, Py_ssize_t nargs, PyObject *keywords,
 const char ext_params_size_doc[] =
     "(bytes, recv_rows, node_bytes, device_bytes) of a buffer of so many ranks, instead of its group.";
 
+/* A new tuple. Nothing waits here, so the GIL is kept, also while the library loads the mode. */
 PyObject *ext_params_size(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs, PyObject *keywords)
 {
     xep_buffer_params_t params = XEP_BUFFER_PARAMS_INIT;

@@ -15,6 +15,7 @@
 
 /* ---- what a handle holds meanwhile ---- */
 
+/* The library is asked, and not a Received, whose copy is of the piece that it was made for. */
 void ext_pieces_came(ext_handle_t *handle)
 {
     if (handle->sent == NULL || handle->memory == NULL) return;
@@ -22,6 +23,7 @@ void ext_pieces_came(ext_handle_t *handle)
     if (recv != NULL && recv->piece + 1 >= recv->pieces) Py_CLEAR(handle->sent);
 }
 
+/* What the call names itself goes first. values borrow their items from the tuple that is returned. */
 PyObject *ext_pieces_given(const ext_handle_t *handle, PyObject **values, const int at[3])
 {
     if (handle->given == NULL || values[at[0]] != NULL) return NULL;
@@ -33,7 +35,7 @@ PyObject *ext_pieces_given(const ext_handle_t *handle, PyObject **values, const 
     return handle->given;
 }
 
-/* What was shown goes on saying what it was, without arrays. */
+/* What was shown goes on saying what it was, without arrays. What give() was told was of that piece. */
 static void end_piece(ext_handle_t *handle)
 {
     for (int kind = 0; kind < EXT_KINDS; kind++) {
@@ -53,6 +55,10 @@ const char ext_pieces_give_doc[] =
 
 enum { GIVEN_X, GIVEN_WEIGHTS, GIVEN_DTYPE, GIVEN_COUNT };
 
+/*
+ * Outputs are read here only to be checked: a wrong array is an error of give(), and the call that uses it reads it
+ * again. Nothing is sent, so such an error is not counted as a call that this rank refused.
+ */
 PyObject *ext_pieces_give(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *keywords)
 {
     static const char *const names[GIVEN_COUNT] = {"x", "topk_weights", "dtype"};
@@ -93,13 +99,17 @@ const char ext_pieces_next_async_doc[] =
 
 #undef EXT_PARAMETERS
 
+/* SENT is no argument: behind the arguments that are kept stands what the dispatch was given. */
 enum { X, TOPK_WEIGHTS, DTYPE, OUTPUTS, WAIT_NS, TIMEOUT, SENT, COUNT = SENT };
 
 static const char *const names[COUNT] = {"x", "topk_weights", "dtype", "outputs", "wait_ns", "timeout"};
 
 static ext_signature_t signature = {"next", 1, COUNT, names, {NULL}};
 
-/* *args_p: NULL where there are no outputs. */
+/*
+ * *args_p: NULL where there are no outputs, which is how the library is told so. It then has no struct that could hold
+ * anything else, so every other argument is refused, the timeout too. -1: an exception is set.
+ */
 static int fill_args(const ext_handle_t *handle, PyObject *const *values, xep_next_args_t *args,
                      xep_next_args_t **args_p)
 {
@@ -126,7 +136,10 @@ static int fill_args(const ext_handle_t *handle, PyObject *const *values, xep_ne
 
 /*
  * What the dispatch was given is read again, so it is kept with the outputs, as long as the transport may read them.
- * The handle is the result, and kept by a request as such.
+ * The handle is the result, and kept by a request as such. Returns a new reference to it, or to the Request.
+ *
+ * values are borrowed from the caller, who also holds what give() was told: end_piece() lets go of that. sent gets a
+ * reference for the call, as whoever releases the handle meanwhile clears the handle's own.
  */
 static PyObject *bring(ext_handle_t *handle, PyObject *const *values, int begin_only)
 {
@@ -201,11 +214,15 @@ typedef struct ext_pieces {
     ext_handle_t *handle;
     uint64_t piece; /* what the last iteration gave */
     int began;
-    PyObject *options[COUNT];
+    PyObject *options[COUNT]; /* of bring(), counted: OUTPUTS and TIMEOUT alone may be there */
 } ext_pieces_t;
 
 static PyTypeObject *pieces_type;
 
+/*
+ * A new reference. The loop counts the handle, and so keeps its slot. Options are checked here, before there is a call
+ * that could be counted as refused.
+ */
 PyObject *ext_pieces_of(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *keywords)
 {
     static const char *const known[] = {"outputs", "timeout"};
@@ -241,7 +258,10 @@ static int check_piece(const ext_pieces_t *pieces, const xep_recv_t *recv)
     return -1;
 }
 
-/* NULL without an exception: there are no more. */
+/*
+ * A new reference to the Received of the handle's own kind; NULL without an exception: there are no more. The first
+ * iteration brings nothing, as the dispatch has brought its piece.
+ */
 static PyObject *iterate(PyObject *self)
 {
     static const int at[3] = {X, TOPK_WEIGHTS, DTYPE};

@@ -20,6 +20,7 @@ static void copy_recv(ext_received_t *received, const xep_recv_t *recv)
     memcpy(&received->recv, recv, recv->size < sizeof *recv ? recv->size : sizeof *recv);
 }
 
+/* One object for each kind of array, as long as somebody has it, so its arrays are made once. None after a release. */
 PyObject *ext_received_of(ext_handle_t *handle, ext_kind_t kind)
 {
     ext_received_t *received = handle->shown[kind];
@@ -46,6 +47,10 @@ void ext_received_forget(ext_received_t *received)
 
 /* ---- arrays ---- */
 
+/*
+ * stride: bytes from row to row. Padded rows, [L, N / L, columns], have an extent for the experts, all with the same
+ * room, so what rows says is not asked; else [rows, columns].
+ */
 void ext_received_shape(const xep_recv_t *recv, uint64_t rows, size_t columns, ptrdiff_t stride, ext_array_t *look_p)
 {
     const Py_ssize_t step = ext_dtype_size(look_p->element.dtype), experts = (Py_ssize_t)recv->local_experts;
@@ -81,6 +86,7 @@ static void shape_x(const ext_received_t *received, ext_array_t *look)
     if (recv->quant == XEP_QUANT_NONE && sent->kind == received->kind) look->element = *sent;
 }
 
+/* The library's own strides instead of those of dense words: by column they are the other way round. */
 static void shape_scales(const xep_recv_t *recv, ext_array_t *look)
 {
     shape_words(recv, recv->scales, recv->scales_dtype, recv->nscales, look);
@@ -97,6 +103,7 @@ static void shape_vector(const xep_recv_t *recv, const void *data, xep_dtype_t d
     look->shape[0] = (Py_ssize_t)recv->capacity, look->strides[0] = ext_dtype_size(dtype);
 }
 
+/* Numbers of arrays[]: the views, then the counts in the order of their table, of which OUT is the last. */
 enum { X, TOPK_IDX, TOPK_WEIGHTS, SCALES, SRC_TOKEN, ROW, OUT = EXT_VIEWS + EXT_COUNTS - 1 };
 
 /* Of capacity rows, which is what was asked for, or else the rows that came. */
@@ -139,6 +146,7 @@ static Py_ssize_t extent_of(const ext_received_t *received, extent_t extent)
     return extent == LOCAL ? (Py_ssize_t)received->recv.local_experts : extent == RANKS ? nranks : nranks + 1;
 }
 
+/* Copied as bytes: the fields are pointers to different types. */
 static const char *address_at(const ext_received_t *received, size_t offset)
 {
     const char *address;
@@ -215,7 +223,10 @@ static int check_shown(const ext_received_t *received)
     return -1;
 }
 
-/* After the release an array that somebody holds goes on, and none can be had from here any more. */
+/*
+ * A new reference, beside the one in arrays[]. After the release an array that somebody holds goes on, and none can be
+ * had from here any more.
+ */
 static PyObject *get_array(PyObject *self, void *closure)
 {
     ext_received_t *received = (ext_received_t *)self;
@@ -322,6 +333,7 @@ static PyGetSetDef getset[] = {
 
 #define EXT_RECV(_field) offsetof(ext_received_t, recv._field)
 
+/* Numbers are of the copy, and stay what they were after a release, too. */
 static PyMemberDef members[] = {
     {"rows", T_ULONGLONG, EXT_RECV(rows), READONLY, "Rows received."},
     {"capacity", T_ULONGLONG, EXT_RECV(capacity), READONLY, "N: rows of the arrays."},

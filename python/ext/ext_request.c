@@ -109,6 +109,7 @@ int ext_request_test(ext_request_t *request)
     return settle(request, status) == 0 ? 1 : -1;
 }
 
+/* A new reference, or NULL with the error set: the same objects each time, as wait() may be called again. */
 static PyObject *result_or_raise(ext_request_t *request)
 {
     if (request->error != NULL) PyErr_SetObject((PyObject *)Py_TYPE(request->error), request->error);
@@ -116,6 +117,7 @@ static PyObject *result_or_raise(ext_request_t *request)
     return request->error != NULL ? NULL : request->result;
 }
 
+/* True after an error, too: that is what wait() is for. */
 static PyObject *done(PyObject *self, PyObject *Py_UNUSED(unused))
 {
     const int is_done = ext_request_test((ext_request_t *)self);
@@ -147,7 +149,10 @@ static PyObject *wait_counts(PyObject *self, PyObject *Py_UNUSED(unused))
     return wait_by(self, lib.request_wait_counts, 1);
 }
 
-/* One that has failed fails this call, with its own error: nothing could come after it any more. */
+/*
+ * One that has failed fails this call, with its own error: nothing could come after it any more. *after_p is borrowed:
+ * xep_request_free() may follow as soon as the call that got it has returned.
+ */
 int ext_request_read_after(PyObject *object, xep_request_t **after_p)
 {
     ext_request_t *request = (ext_request_t *)object;

@@ -4,7 +4,10 @@
 
 #include <stddef.h>
 
-/* Called by the last owner of the memory, on any thread, and also while the interpreter goes down. */
+/*
+ * Called by the last owner of the memory, on any thread, and also while the interpreter goes down: then keeper is not
+ * touched any more.
+ */
 static void delete_view(void *view, void *keeper)
 {
     if (Py_IsInitialized()) {
@@ -25,8 +28,10 @@ static void delete_unversioned(dl_unversioned_t *unversioned)
     delete_view((char *)unversioned - offsetof(ext_view_t, unversioned), unversioned->context);
 }
 
-/* The shapes are in the same piece of memory, so they are there until the deleter is called. DLPack's strides count
- * elements. */
+/*
+ * The shapes are in the same piece of memory, so they are there until the deleter is called. That frees it without the
+ * GIL, so it is not of Python's allocator. DLPack's strides count elements.
+ */
 ext_view_t *ext_view_new(const ext_array_t *look, PyObject *keeper)
 {
     ext_view_t *view = calloc(1, sizeof *view);
