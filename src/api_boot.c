@@ -44,6 +44,7 @@ xep_status_t xep_api_open_boot(const xep_config_t *config, const xep_group_param
     }
 }
 
+/* A file is not opened here: rank 0 makes it later, and newcomers wait for it. */
 xep_status_t xep_api_meet(const char *path, int32_t timeout_ms, xep_meeting_t *meeting_p)
 {
     if (path == NULL) path = XEP_PMIX_DEFAULT_NAME;

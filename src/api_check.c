@@ -11,11 +11,13 @@
 #include "handle.h"
 #include "request.h"
 
+/* MULTIPROCESSORS: what threads are in device memory, where none are asked for. */
 enum { MAX_THREADS = 1024, MAX_SLOTS = 4096, MAX_RANKS = 1 << 20, MULTIPROCESSORS = 16 };
 static const uint64_t MAX_TOKENS = INT32_MAX; /* src_token is an int32 */
 
 /* ---- pieces ---- */
 
+/* Comes behind the defaults: XEP_DTYPE_DEFAULT is no element type here, and has no size. */
 static xep_status_t check_dtype(const char *name, xep_dtype_t dtype)
 {
     if (xep_dtype_size(dtype) != 0) return XEP_OK;
@@ -124,7 +126,11 @@ static xep_status_t check_buffer_shape(const xep_buffer_params_t *p, uint32_t nr
     return XEP_OK;
 }
 
-/* config: of a buffer that is created that of its group, so that all buffers of a group have the same defaults. */
+/*
+ * config: of a buffer that is created that of its group, so that all buffers of a group have the same defaults. They
+ * are filled in before the shape is checked, to which 0 is a mistake. A recv_rows of 0 stays: the mode knows what that
+ * is. pass_rows is looked at where it is known which ranks pass rows on (path.c).
+ */
 xep_status_t xep_check_buffer(const xep_config_t *config, uint32_t nranks, xep_buffer_params_t *p)
 {
     if (p->mode == NULL) p->mode = config->mode;
@@ -170,6 +176,10 @@ static xep_status_t check_rows(const xep_buffer_t *buffer, xep_dispatch_args_t *
     return check_matrix("x", "x_stride", a->x, &a->x_stride, a->tokens, row, elem);
 }
 
+/*
+ * [T][topk] both. Weights may be left out altogether: NULL is checked as an array without rows, so that its stride is
+ * filled in all the same.
+ */
 static xep_status_t check_routing(const xep_buffer_t *buffer, xep_dispatch_args_t *a)
 {
     if (a->topk == 0) a->topk = buffer->shape.topk;
@@ -296,7 +306,10 @@ xep_status_t xep_check_handle(const xep_handle_t *h)
     return XEP_OK;
 }
 
-/* The input that the user was shown is passed on as NULL: rows there need no copy. */
+/*
+ * x and topk_weights have a row for each row received, not for each token. The input that the user was shown is passed
+ * on as NULL: rows there need no copy. *row_p: bytes of a row, of which out and bias are, too.
+ */
 xep_status_t xep_check_outputs(const xep_handle_t *h, xep_combine_args_t *a, uint64_t *row_p)
 {
     const xep_shape_t *shape = &h->buffer->shape;
@@ -319,6 +332,7 @@ xep_status_t xep_check_outputs(const xep_handle_t *h, xep_combine_args_t *a, uin
                         (uint64_t)h->topk * sizeof(float), sizeof(float));
 }
 
+/* out and bias have a row for each token of this rank. */
 static xep_status_t check_combine_rows(const xep_handle_t *h, xep_combine_args_t *a)
 {
     uint64_t row;

@@ -21,7 +21,10 @@ xep_status_t xep_check_pieces(const xep_buffer_t *buffer, const xep_dispatch_arg
     return XEP_OK;
 }
 
-/* Sums are made of the outputs of all pieces: all must be there, and be of one kind. */
+/*
+ * Sums are made of the outputs of all pieces: all must be there, and be of one kind. A rank that got no rows with this
+ * piece has no weights to give, so there it is not asked for them.
+ */
 static xep_status_t check_kind(const xep_handle_t *h, const xep_combine_args_t *a)
 {
     const xep_outputs_t *kind = &h->outputs;
@@ -52,7 +55,10 @@ xep_status_t xep_check_combined_pieces(const xep_handle_t *h, const xep_combine_
     return check_kind(h, a);
 }
 
-/* As the args of a combine, which core and mode take them for. */
+/*
+ * As the args of a combine, which core and mode take them for. What a piece does not have, out, bias and a stream, is 0
+ * there. The row's bytes are of no use here: nothing else has rows of them.
+ */
 static xep_status_t check_outputs(const xep_handle_t *h, const xep_next_args_t *args, xep_combine_args_t *a)
 {
     uint64_t row;

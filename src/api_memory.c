@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
+/*
+ * Arguments of buffers in host memory, where the process had loaded the driver of CUDA devices when it made the buffer.
+ * Else buffer->pointers is NULL, and nothing is asked.
+ */
 #include "api_memory.h"
 
 #include "cuda/cuda_pointers.h"
@@ -7,7 +11,7 @@
 #include "handle.h"
 
 typedef struct array {
-    const char *name;
+    const char *name; /* of the argument, for the sentence */
     const void *address;
 } array_t;
 
@@ -28,7 +32,7 @@ static xep_status_t check_arrays(const xep_buffer_t *buffer, const array_t *arra
     return look_at(buffer->pointers, arrays, count, "host memory: so is the buffer");
 }
 
-/* Arrays without elements may be anything. */
+/* Arrays without elements may be anything. The first two have their elements without tokens, too. */
 xep_status_t xep_check_dispatch_memory(const xep_buffer_t *buffer, const xep_dispatch_args_t *a)
 {
     const array_t arrays[] = {{"recv_rows_p", a->recv_rows_p},
@@ -64,7 +68,10 @@ xep_status_t xep_check_gather_memory(const xep_handle_t *h, const void *out)
     return h->buffer->pointers == NULL ? XEP_OK : check_arrays(h->buffer, &array, 1);
 }
 
-/* Without tokens topk_idx and token_in_rank have no elements. */
+/*
+ * Without tokens topk_idx and token_in_rank have no elements. No buffer keeps the driver's functions here, so they are
+ * had for this call alone.
+ */
 xep_status_t xep_check_layout_memory(const xep_layout_args_t *a, const xep_layout_t *out)
 {
     const array_t arrays[] = {{"tokens_per_rank", out->tokens_per_rank},

@@ -87,7 +87,10 @@ static xep_status_t order_dispatch(const xep_buffer_t *buffer, const xep_dispatc
     return order_behind(buffer, own.after, own.stream);
 }
 
-/* The handle is the user's only when the dispatch has begun, or, where there is no request, has succeeded. */
+/*
+ * The handle is the user's only when the dispatch has begun, or, where there is no request, has succeeded. What is
+ * needed of the request is read before deliver(), which may drop it.
+ */
 xep_status_t xep_dispatch(xep_buffer_t *buffer, const xep_dispatch_args_t *args, xep_handle_t **handle_p,
                           xep_request_t **req_p)
 {
@@ -253,7 +256,7 @@ xep_status_t xep_buffer_send_memory(xep_buffer_t *buffer, void **base_p, size_t 
     return XEP_OK;
 }
 
-/* An array of rows from wherever they are. */
+/* An array of rows from wherever they are. bytes: of a row; stride: from row to row of out. */
 typedef struct gather {
     const xep_recv_t *recv;
     char *out;
@@ -261,6 +264,7 @@ typedef struct gather {
     uint64_t rows;
 } gather_t;
 
+/* Each thread of the team copies a part of its own. Of a row that did not come, what is in out stays. */
 static void gather_rows(void *arg, uint32_t thread, uint32_t nthreads)
 {
     const gather_t *gather = arg;
@@ -296,6 +300,7 @@ static xep_status_t gather_all(const xep_handle_t *handle, void *out, size_t str
     return XEP_OK;
 }
 
+/* Entered for the sake of the team, which has one caller at a time. */
 xep_status_t xep_handle_gather(const xep_handle_t *handle, void *out, size_t stride)
 {
     if (handle == NULL || out == NULL)
