@@ -258,10 +258,15 @@ static PyObject *bring_back(ext_handle_t *handle, PyObject *const *values, int b
     xep_status_t status;
     if (ext_handle_get(handle) == NULL) return ext_failed_refuse(handle->buffer);
     if (ext_buffer_begin(handle->buffer) == NULL) return NULL;
-    xep_handle_t *own = ext_handle_get(handle); /* again: what was settled may have been its dispatch, which failed */
-    if (own == NULL || fill_args(handle, values, &args, &made) != 0) return ext_failed_refuse(handle->buffer);
+    /* again: what was settled may have been its dispatch, which failed; and what arrays are asked may release it */
+    if (ext_handle_get(handle) == NULL || fill_args(handle, values, &args, &made) != 0)
+        return ext_failed_refuse(handle->buffer);
     PyObject *result = take_result(handle, values, &made, &args);
-    if (result == NULL) return ext_failed_refuse(handle->buffer);
+    xep_handle_t *own = result != NULL ? ext_handle_get(handle) : NULL;
+    if (own == NULL) {
+        Py_XDECREF(result);
+        return ext_failed_refuse(handle->buffer);
+    }
     PyObject *memory = (PyObject *)handle->memory;
     Py_INCREF(memory); /* another thread may release the handle */
     Py_BEGIN_ALLOW_THREADS

@@ -37,7 +37,11 @@ int ext_group_learn(ext_group_t *group)
 {
     xep_group_info_t info = XEP_GROUP_INFO_INIT;
     group->forks = ext_forks();
-    if (lib.group_query(group->group, &info) < 0) return -1;
+    xep_status_t status = lib.group_query(group->group, &info);
+    if (status < 0) {
+        ext_raise(status);
+        return -1;
+    }
     group->rank = info.rank, group->nranks = info.nranks;
     group->node = info.node, group->nnodes = info.nnodes;
     group->boot = PyUnicode_FromString(info.boot);

@@ -97,11 +97,16 @@ enum { OUT, GATHER_COUNT };
  */
 static PyObject *gather_into(const ext_handle_t *handle, PyObject *array, char *data, size_t stride)
 {
+    xep_handle_t *own = ext_handle_get(handle); /* to ask an array for its memory may have released it */
     ext_memory_t *memory = handle->memory;
     xep_status_t status;
+    if (own == NULL) {
+        Py_DECREF(array);
+        return NULL;
+    }
     Py_INCREF(memory);
     Py_BEGIN_ALLOW_THREADS
-    status = lib.handle_gather(memory->handle, data, stride);
+    status = lib.handle_gather(own, data, stride);
     Py_END_ALLOW_THREADS
     Py_DECREF(memory);
     if (status >= 0) return array;

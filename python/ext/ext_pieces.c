@@ -149,8 +149,11 @@ static PyObject *bring(ext_handle_t *handle, PyObject *const *values, int begin_
     xep_status_t status;
     if (ext_handle_get(handle) == NULL) return ext_failed_refuse(handle->buffer);
     if (ext_buffer_begin(handle->buffer) == NULL) return NULL;
-    xep_handle_t *own = ext_handle_get(handle); /* again: what was settled may have been its dispatch, which failed */
-    if (own == NULL || fill_args(handle, values, &args, &outputs) != 0) return ext_failed_refuse(handle->buffer);
+    /* again: what was settled may have been its dispatch, which failed; and what arrays are asked may release it */
+    if (ext_handle_get(handle) == NULL || fill_args(handle, values, &args, &outputs) != 0)
+        return ext_failed_refuse(handle->buffer);
+    xep_handle_t *own = ext_handle_get(handle);
+    if (own == NULL) return ext_failed_refuse(handle->buffer);
     memcpy(kept, values, COUNT * sizeof *kept);
     kept[SENT] = handle->sent;
     Py_XINCREF(kept[SENT]);

@@ -222,6 +222,27 @@ def test_a_rank_that_does_not_come(group, buffer, kind):
     step(buffer, arrays, timeout=20.0)
 
 
+class Releases:
+    """A number of seconds; to ask for it releases the handle that the call is for."""
+
+    def __init__(self, handle):
+        self.handle = handle
+
+    def __float__(self):
+        self.handle.release()
+        return 20.0
+
+
+def test_released_while_arguments_are_read(buffer, kind):
+    arrays = arrays_of(kind, 4)
+    for call in ("combine", "combine_async"):
+        handle = buffer.dispatch(*arrays)
+        with pytest.raises(ValueError, match="the handle was released"):
+            getattr(handle, call)(handle.recv.x, timeout=Releases(handle))
+        assert buffer.slots_held() == 0
+    step(buffer, arrays)
+
+
 def test_after_reset_and_close(group, kind):
     buffer = group.buffer(EXPERTS, TOPK, HIDDEN, TOKENS, dtype="float32", combine_dtype="float32")
     arrays = arrays_of(kind, 4)
