@@ -106,8 +106,18 @@ static int read_cached(const ext_buffer_t *buffer, PyObject *const *values, xep_
         return -1;
     }
     args->topk = (uint32_t)cached->topk;
-    args->cached = ext_handle_get(cached);
-    return args->cached != NULL ? 0 : -1;
+    return 0;
+}
+
+/*
+ * Comes last: what arguments are asked may run Python, which may close the buffer or release the handle. NULL: it has,
+ * and an exception is set.
+ */
+static xep_buffer_t *take_own(const ext_buffer_t *buffer, PyObject *const *values, xep_dispatch_args_t *args)
+{
+    if (values[CACHED] != NULL && (args->cached = ext_handle_get((const ext_handle_t *)values[CACHED])) == NULL)
+        return NULL;
+    return ext_buffer_get(buffer);
 }
 
 /*
@@ -212,12 +222,14 @@ static PyObject *dispatch(PyObject *self, PyObject *const *given, Py_ssize_t nar
     ext_matrix_t x;
     xep_status_t status;
     if (ext_args_read(&signature, given, nargs, keywords, values) != 0) return ext_failed_refuse(buffer);
-    xep_buffer_t *own = ext_buffer_begin(buffer);
-    if (own == NULL) return NULL;
+    if (ext_buffer_begin(buffer) == NULL) return NULL;
     if (fill_args(buffer, values, &args, &x) != 0) return ext_failed_refuse(buffer);
     ext_handle_t *handle = ext_handle_new(buffer, &x.element, x.rows, (Py_ssize_t)args.topk, x.columns);
     if (handle == NULL) return ext_failed_refuse(buffer);
-    if ((args.flags & XEP_DISPATCH_PIECES) != 0 && (handle->sent = ext_request_keep(NULL, values, COUNT)) == NULL) {
+    const int is_kept =
+        (args.flags & XEP_DISPATCH_PIECES) == 0 || (handle->sent = ext_request_keep(NULL, values, COUNT)) != NULL;
+    xep_buffer_t *own = is_kept ? take_own(buffer, values, &args) : NULL;
+    if (own == NULL) {
         Py_DECREF(handle);
         return ext_failed_refuse(buffer);
     }

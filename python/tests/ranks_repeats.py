@@ -240,7 +240,18 @@ def test_released_while_arguments_are_read(buffer, kind):
         with pytest.raises(ValueError, match="the handle was released"):
             getattr(handle, call)(handle.recv.x, timeout=Releases(handle))
         assert buffer.slots_held() == 0
+    handle = buffer.dispatch(*arrays)
+    with pytest.raises(ValueError, match="the handle was released"):
+        buffer.dispatch(arrays[0], cached=handle, timeout=Releases(handle))
+    assert buffer.slots_held() == 0
     step(buffer, arrays)
+
+
+def test_closed_while_arguments_are_read(group, kind):
+    buffer = group.buffer(EXPERTS, TOPK, HIDDEN, TOKENS, dtype="float32", combine_dtype="float32")
+    buffer.release = buffer.close
+    with pytest.raises(ValueError, match="the buffer is closed"):
+        buffer.dispatch(*arrays_of(kind, 4), timeout=Releases(buffer))
 
 
 def test_after_reset_and_close(group, kind):

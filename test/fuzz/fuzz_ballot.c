@@ -17,7 +17,17 @@ const fuzz_target_t fuzz_target = {.name = "ballot", .unit = "ballots", .runs = 
 enum { MOST_TURNS = 32, MOST_RANKS = 5, MOST_MISSING = 6, EPOCHS = 64 };
 
 /* As ballot_words.c and ballot.c lay them out. */
-enum { SUM, SUSPECTS, RULINGS, FORGOTTEN, HEAD_WORDS, RULING_WORDS = 3, SHARED_HEAD = 8, SHARED_TALLY = 3 };
+enum {
+    SUM,
+    SUSPECTS,
+    RULINGS,
+    FORGOTTEN,
+    HEAD_WORDS,
+    RULING_WORDS = 3,
+    TALLY_WORDS = 4,
+    SHARED_HEAD = 8,
+    SHARED_TALLY = 3
+};
 
 /* A rank whose ballot is mine, and that reads theirs. */
 typedef struct reader {
@@ -90,13 +100,13 @@ static int tell_words(reader_t *reader, fuzz_input_t *input)
         words[at + 2] = fuzz_number(input);
     }
     words[SUSPECTS] = make_count(input, nranks);
-    for (uint64_t i = 0; i < words[SUSPECTS] && at + 4 <= capacity; i++) {
+    for (uint64_t i = 0; i < words[SUSPECTS] && at + TALLY_WORDS <= capacity; i++) {
         uint64_t *tally = words + at, count = make_count(input, most), kept = count <= most ? count : most + 1;
         tally[0] = fuzz_below(input, nranks + UINT64_C(1));
         tally[1] = make_doubt(input);
         tally[2] = make_list(input, scratch, kept);
         tally[3] = count;
-        at += 4;
+        at += TALLY_WORDS;
         for (uint64_t k = 0; k < kept && at < capacity; k++) words[at++] = scratch[k];
     }
     seal(words, at);

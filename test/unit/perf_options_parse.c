@@ -12,7 +12,7 @@ enum { MAX_WORDS = 16 };
 /* Splits at blanks and parses. The words outlive the call: options point to them. */
 static int parse(const char *line, perf_options_t *options, char *why, size_t why_bytes)
 {
-    static char copy[256];
+    static char copy[640];
     char *words[MAX_WORDS + 1] = {"xep_perf"}, *rest = copy;
     int n = 1;
 
@@ -109,6 +109,12 @@ TEST(sweeps)
     assert_int_equal(options.sweep.count, 0);
 }
 
+/* 64 values, as many as there may be, of nine characters each */
+#define EIGHT_VALUES "10000000,10000000,10000000,10000000,10000000,10000000,10000000,10000000"
+#define LONG_SWEEP                                                                                                     \
+    EIGHT_VALUES "," EIGHT_VALUES "," EIGHT_VALUES "," EIGHT_VALUES "," EIGHT_VALUES "," EIGHT_VALUES "," EIGHT_VALUES \
+                 "," EIGHT_VALUES
+
 /* what is refused, and two pieces of the sentence that says why */
 static const struct {
     const char *line, *option, *value;
@@ -117,6 +123,7 @@ static const struct {
     {"--sweep tokens", "--sweep", ": \"tokens\" ("},
     {"--sweep tokens=", "--tokens", ": \"\" ("},
     {"--sweep tokens=1,,2", "--tokens", ": \"\" ("},
+    {"--sweep tokens=" LONG_SWEEP, "--sweep", "575 characters (at most 511)"},
     {"--sweep tokens=8..4", "--sweep", ": \"tokens=8..4\" ("},
     {"--sweep tokens=0..4", "--tokens", ": \"0\" ("},
     {"--sweep hidden=4..16777217", "--hidden", ": \"16777217\" ("},

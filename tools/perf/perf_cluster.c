@@ -85,7 +85,10 @@ static int take_rates(const char *text, perf_cluster_t *cluster, char *why, size
 {
     char list[512], *rest = list, *word;
 
-    if (strlen(text) >= sizeof list) return refuse_rate(text, "at most 511 characters", why, why_bytes);
+    if (strlen(text) >= sizeof list) {
+        snprintf(why, why_bytes, "invalid --rates: %zu characters (at most %zu)", strlen(text), sizeof list - 1);
+        return -1;
+    }
     snprintf(list, sizeof list, "%s", text);
     while ((word = strsep(&rest, ",")) != NULL)
         if (take_rate(word, cluster, why, why_bytes)) return -1;

@@ -222,7 +222,10 @@ static int resolve_sweep(perf_options_t *options, char *why, size_t why_bytes)
     if (options->check_only) return refuse_sweep(options, "not with --check-only", why, why_bytes);
     options->sweep = (perf_sweep_t){.name = option->name + 2, .offset = option->offset};
     const char *values = strchr(options->sweep_text, '=') + 1;
-    if (strlen(values) >= sizeof list) return refuse_sweep(options, "at most 511 characters", why, why_bytes);
+    if (strlen(values) >= sizeof list) {
+        snprintf(why, why_bytes, "invalid --sweep: %zu characters (at most %zu)", strlen(values), sizeof list - 1);
+        return -1;
+    }
     snprintf(list, sizeof list, "%s", values);
     char *dots = strstr(list, "..");
     if (dots != NULL) {

@@ -13,6 +13,7 @@
 #include <sys/mman.h>
 
 #include "oracle_alloc.h"
+#include "oracle_routing.h"
 #include "perf_kernels.h"
 #include "perf_plan.h"
 #include "perf_say.h"
@@ -123,12 +124,7 @@ static void open_recv(perf_peer_t *peer)
     recv->src_begin = peer->src_begin;
     recv->rank_rows = peer->rank_rows;
     recv->expert_rows = peer->expert_rows;
-    recv->first_expert = experts; /* of a rank without any, as xep_expert_range() says */
-    for (uint32_t e = experts; e-- > 0;)
-        if (peer->plan.owner[e] == perf->info.rank) {
-            recv->first_expert = e;
-            recv->local_experts++;
-        }
+    oracle_experts_of(perf->routing, perf->info.rank, &recv->first_expert, &recv->local_experts);
     for (uint32_t e = 1; e < experts; e++)
         peer->of_rank[e] = peer->plan.owner[e] == peer->plan.owner[e - 1] ? peer->of_rank[e - 1] + 1 : 0;
 }
