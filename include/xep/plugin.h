@@ -28,7 +28,7 @@ extern "C" {
 #endif
 
 /** Goes up with every change of meaning in this header or in wire.h; a change of layout also shows in the sizes. */
-#define XEP_PLUGIN_ABI 12u
+#define XEP_PLUGIN_ABI 13u
 
 /** By nodes modes count rows in so many bits of a word, below its epoch. */
 #define XEP_FEED_ROWS_BITS 24
@@ -254,8 +254,8 @@ struct xep_env {
     xep_device_t *device; /* NULL: all regions are host memory */
     uint32_t threads;     /* of the team; with a device: multiprocessors to use */
     xep_simd_t simd;      /* widest kernels to use */
-    /* an operation that writes at least so many bytes uses streaming stores; UINT64_MAX: none does. For rows that
-     * other ranks load, see stream_bytes_others */
+    /* a dispatch that writes at least so many bytes, or a combine that loads and writes as many, stores them past the
+     * caches; UINT64_MAX: none does */
     uint64_t stream_bytes;
 
     /** Runs fn(arg, 0 .. threads-1, threads) on the team and returns when all have finished. Must not be nested. */
@@ -312,9 +312,6 @@ struct xep_env {
      * operations that begin, and all survivors come to the same. As XEP_OUT_HEARD, from now on.
      */
     void (*leave_out)(const xep_env_t *env, xep_op_t *op, uint32_t rank);
-
-    /* as stream_bytes, of rows that other ranks will load: they may stay in a cache that these share */
-    uint64_t stream_bytes_others;
 
     /**
      * NULL: no rank sleeps. Else to be called after a word was stored for a mapped rank, which may sleep until then:

@@ -19,13 +19,10 @@ typedef void (*xep_copy_fn)(void *dst, const void *src, size_t bytes, const void
 /** The copy for this instruction set. Streaming needs dst 64-byte aligned to have effect; any dst is right. */
 xep_copy_fn xep_copy_select(xep_simd_t simd, int streaming);
 
-/**
- * Whether rows that other ranks will load are stored past the caches, in an operation that writes so many bytes: where
- * they would not stay in the cache until they are loaded. A load from there takes a third to half as long.
- */
-static inline int xep_streams_to_others(const xep_env_t *env, uint64_t bytes)
+/** The copy for an operation that writes so many bytes: past the caches where they would not stay there until read. */
+static inline xep_copy_fn xep_copy_for(const xep_env_t *env, uint64_t bytes)
 {
-    return bytes >= env->stream_bytes_others;
+    return xep_copy_select(env->simd, bytes >= env->stream_bytes);
 }
 
 /** Orders this thread's streaming stores before its later stores. */

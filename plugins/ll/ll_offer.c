@@ -70,7 +70,7 @@ static void fill_share(void *arg, uint32_t thread, uint32_t nthreads)
 static void fill_input(ll_t *mode, xep_op_t *op, const uint32_t *begin)
 {
     uint64_t bytes = op->recv->rows * xep_combine_row_bytes(op->combine);
-    xep_copy_fn copy = xep_copy_select(mode->kit.env->simd, xep_streams_to_others(mode->kit.env, bytes));
+    xep_copy_fn copy = xep_copy_for(mode->kit.env, bytes);
     fill_t fill = {.mode = mode, .op = op, .begin = begin, .copy = copy};
     mode->kit.env->parallel(mode->kit.env, fill_share, &fill);
 }

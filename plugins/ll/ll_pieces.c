@@ -176,7 +176,7 @@ static void store_share(void *arg, uint32_t thread, uint32_t nthreads)
 static void store_outputs(ll_t *mode, const xep_op_t *op)
 {
     uint64_t bytes = op->recv->rows * xep_combine_row_bytes(op->combine);
-    xep_copy_fn copy = xep_copy_select(mode->kit.env->simd, xep_streams_to_others(mode->kit.env, bytes));
+    xep_copy_fn copy = xep_copy_for(mode->kit.env, bytes);
     mode->kit.env->parallel(mode->kit.env, store_share, &(store_t){.mode = mode, .op = op, .copy = copy});
 }
 

@@ -153,10 +153,12 @@ xep_status_t ll_sum(void *opaque, xep_op_t *op)
     ll_t *mode = opaque;
     const xep_env_t *env = mode->kit.env;
     const xep_combine_args_t *args = op->combine;
-    uint64_t bytes = ll_slot(mode, op->slot)->tokens * args->hidden * xep_elem_bytes(args->dtype);
+    const uint64_t tokens = ll_slot(mode, op->slot)->tokens;
     if (op->coming != 0) return XEP_INPROGRESS;
     xep_status_t status = list_rows(mode, op);
     if (status != XEP_OK) return status;
+    /* what is summed takes the room that the sums would have in the caches */
+    uint64_t bytes = (mode->row_begin[tokens] + tokens) * args->hidden * xep_elem_bytes(args->dtype);
     sum_t sum = {mode, op, xep_weigh_select(args->dtype, env->simd, bytes >= env->stream_bytes)};
     env->parallel(env, sum_share, &sum);
     return XEP_OK;

@@ -206,7 +206,7 @@ void ll_unpack_rows(ll_t *mode, xep_op_t *op)
                        .rows = count_here(mode, op),
                        .x = xep_kit_own_area(&mode->kit, mode->layout.common.x, op->slot),
                        .x_stride = xep_row_stride(mode->parcels[mode->kit.shape->rank].row_bytes),
-                       .copy = xep_copy_select(mode->kit.env->simd, bytes >= mode->kit.env->stream_bytes)};
+                       .copy = xep_copy_for(mode->kit.env, bytes)};
     if (unpack.rows != 0) mode->kit.env->parallel(mode->kit.env, unpack_share, &unpack);
     for (uint32_t s = 0; s < nranks; s++) unpack.slot->copied[s] = mode->pick_here[s] - mode->pick_begin[s];
 }

@@ -7,11 +7,11 @@
 #include "normal_nodes.h"
 #include "normal_pieces.h"
 
-/* Bytes this rank writes in the operation, about: rows in, sums out. */
+/* What is summed takes the room that the sums would have in the caches. */
 static int is_streaming(const normal_t *mode, const xep_op_t *op)
 {
     const normal_routing_t *routing = normal_slot(mode, op->slot)->routing;
-    uint64_t rows = routing->tokens + (op->combine->x != NULL ? op->recv->rows : 0);
+    uint64_t rows = routing->first[routing->tokens] + routing->tokens;
     return rows * xep_combine_row_bytes(op->combine) >= mode->kit.env->stream_bytes;
 }
 

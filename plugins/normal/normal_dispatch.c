@@ -20,7 +20,7 @@ typedef struct move {
     const xep_op_t *op;
     const normal_routing_t *routing;
     const normal_target_t *targets;
-    xep_copy_fn copy[2];  /* of own rows, and of those for other ranks */
+    xep_copy_fn copy;
     size_t bytes, stride; /* of a row, as received */
     char *send;           /* where this rank's rows go to be read in place; NULL: they are there, or nobody does */
     uint64_t begin, end;
@@ -35,7 +35,6 @@ static void move_tokens(void *arg, uint32_t thread, uint32_t nthreads)
     const normal_routing_t *routing = move->routing;
     const xep_dispatch_args_t *args = move->op->dispatch;
     size_t stride = args->x_stride;
-    const uint32_t self = move->mode->kit.shape->rank;
     uint64_t count = move->end - move->begin;
     uint64_t begin = move->begin + count * thread / nthreads, end = move->begin + count * (thread + 1) / nthreads;
 
@@ -43,7 +42,7 @@ static void move_tokens(void *arg, uint32_t thread, uint32_t nthreads)
     for (uint64_t t = begin; t < end; t++) {
         const char *row = (const char *)args->x + t * stride, *next = t + 1 < end ? row + stride : row;
         if (move->send != NULL && routing->first[t] < routing->first[t + 1])
-            move->copy[1](move->send + t * move->mode->layout.in_place.stride, row, move->bytes, next);
+            move->copy(move->send + t * move->mode->layout.in_place.stride, row, move->bytes, next);
         from.token = (int32_t)t;
         from.experts = routing->experts + t * routing->topk;
         if (args->topk_weights != NULL) from.weights = (const char *)args->topk_weights + t * args->topk_weights_stride;
@@ -52,8 +51,7 @@ static void move_tokens(void *arg, uint32_t thread, uint32_t nthreads)
             normal_dest_t dest = routing->dests[i];
             const normal_target_t *target = &move->targets[dest.rank];
             if (target->tokens == NULL) continue; /* it is out, or gets its rows through another rank */
-            if (target->x != NULL)
-                move->copy[dest.rank != self](target->x + dest.row * move->stride, row, move->bytes, next);
+            if (target->x != NULL) move->copy(target->x + dest.row * move->stride, row, move->bytes, next);
             normal_store_metadata(move->mode, args, &from, dest.rank, target, dest.row);
         }
     }
@@ -109,26 +107,20 @@ static uint64_t count_ready(const xep_op_t *op)
     return here > moved ? here - moved : 0;
 }
 
-/*
- * Own rows are read next by this rank, those of others by these: both bypass the caches where they are too many. Of
- * tokens that are ready.
- */
+/* Of tokens that are ready. */
 static void move_slice(normal_t *mode, xep_op_t *op)
 {
     normal_state_t *state = normal_state(op);
     const normal_slot_t *slot = normal_slot(mode, op->slot);
     const normal_routing_t *routing = slot->routing;
     size_t bytes = xep_dispatch_row_bytes(op->dispatch);
-    uint64_t written = routing->first[routing->tokens] * bytes;
     uint64_t ready = count_ready(op);
-    const xep_copy_fn copy[2] = {xep_copy_select(mode->kit.env->simd, written >= mode->kit.env->stream_bytes),
-                                 xep_copy_select(mode->kit.env->simd, xep_streams_to_others(mode->kit.env, written))};
     move_t move = {
         .mode = mode,
         .op = op,
         .routing = routing,
         .targets = slot->targets,
-        .copy = {copy[0], copy[1]},
+        .copy = xep_copy_for(mode->kit.env, routing->first[routing->tokens] * bytes),
         .bytes = bytes,
         .stride = xep_row_stride(bytes),
         .send = state->in_place.fill,
@@ -136,7 +128,7 @@ static void move_slice(normal_t *mode, xep_op_t *op)
         .end = state->moved + (mode->kit.all_mapped || ready < SLICE ? ready : SLICE),
     };
     if (slot->pieces > 1) {
-        normal_move_piece(mode, op, copy);
+        normal_move_piece(mode, op, move.copy);
         move.end = routing->tokens;
     } else {
         mode->kit.env->parallel(mode->kit.env, move_tokens, &move);

@@ -105,7 +105,7 @@ xep_status_t normal_fill(void *opaque, xep_op_t *op)
     if (op->coming != 0 && (mode->nodes != NULL || is_pulled_by_any(mode, normal_slot(mode, op->slot))))
         return XEP_INPROGRESS;
     uint64_t bytes = op->recv->rows * xep_combine_row_bytes(args);
-    fill_t fill = {mode, op, xep_copy_select(env->simd, xep_streams_to_others(env, bytes))};
+    fill_t fill = {mode, op, xep_copy_for(env, bytes)};
     const int kept = normal_slot(mode, op->slot)->pieces > 1;
     if (kept || args->x != NULL || args->topk_weights != NULL) env->parallel(env, fill_input, &fill);
     return XEP_OK;

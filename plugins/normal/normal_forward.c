@@ -14,8 +14,8 @@ typedef struct forward {
     const normal_t *mode;
     const xep_op_t *op;
     const normal_traffic_t *traffic;
-    xep_copy_fn copy[2]; /* of own rows, and of those for mates */
-    const char *ring;    /* the first of the rows */
+    xep_copy_fn copy;
+    const char *ring; /* the first of the rows */
     uint64_t rows;
     size_t bytes, stride, metadata; /* of a row; of its metadata */
 } forward_t;
@@ -155,8 +155,7 @@ static void store_rows(void *arg, uint32_t thread, uint32_t nthreads)
         for (uint32_t d = nodes->batch.first[i]; d < nodes->batch.first[i + 1]; d++) {
             normal_dest_t dest = nodes->batch.dests[d];
             const normal_target_t *target = &forward->traffic->targets[dest.rank];
-            forward->copy[dest.rank != nodes->who.place](target->x + dest.row * forward->stride, row, forward->bytes,
-                                                         next);
+            forward->copy(target->x + dest.row * forward->stride, row, forward->bytes, next);
             normal_store_metadata(forward->mode, args, &from, nodes->who.mate[dest.rank], target, dest.row);
         }
     }
@@ -180,7 +179,7 @@ static xep_status_t store_batch(normal_t *mode, xep_op_t *op, uint32_t feed, uin
         .mode = mode,
         .op = op,
         .traffic = slot->traffic,
-        .copy = {xep_copy_select(env->simd, 0), xep_copy_select(env->simd, xep_streams_to_others(env, written))},
+        .copy = xep_copy_for(env, written),
         .ring = xep_kit_own(&mode->kit, normal_ring_offset(mode, mode->layout.feed_rows, index, feed, first, stride)),
         .rows = rows,
         .bytes = bytes,

@@ -30,7 +30,7 @@ void normal_begin_pieces(normal_t *mode, const xep_op_t *op)
 typedef struct piece_move {
     const normal_t *mode;
     const xep_op_t *op;
-    const xep_copy_fn *copy;
+    xep_copy_fn copy;
 } piece_move_t;
 
 /* A thread's share of the rows for one rank: its tokens are known by their row there. */
@@ -43,13 +43,13 @@ static void move_to_rank(const piece_move_t *move, uint32_t rank, uint64_t begin
     const normal_target_t *target = &slot->targets[rank];
     const uint32_t *tokens = routing->tokens_to + routing->to_begin[rank] + normal_sends(mode, move->op, rank).first;
     const size_t bytes = xep_dispatch_row_bytes(args), stride = xep_row_stride(bytes);
-    xep_copy_fn copy = move->copy[rank != mode->kit.shape->rank];
     normal_metadata_t from = {.scales_stride = args->scales_stride};
     for (uint64_t i = begin; i < end; i++) {
         /* the next row is fetched while this one is copied: tokens of a rank may lie far apart */
         const uint64_t t = tokens[i], next = tokens[i + 1 < end ? i + 1 : i];
         const char *x = args->x;
-        if (target->x != NULL) copy(target->x + i * stride, x + t * args->x_stride, bytes, x + next * args->x_stride);
+        if (target->x != NULL)
+            move->copy(target->x + i * stride, x + t * args->x_stride, bytes, x + next * args->x_stride);
         from.token = (int32_t)t;
         from.experts = routing->experts + t * routing->topk;
         if (args->topk_weights != NULL) from.weights = (const char *)args->topk_weights + t * args->topk_weights_stride;
@@ -70,7 +70,7 @@ static void move_rows(void *arg, uint32_t thread, uint32_t nthreads)
 }
 
 /* Rank by rank, so a row is read once for each: only those that are in the piece are touched. */
-void normal_move_piece(normal_t *mode, const xep_op_t *op, const xep_copy_fn copy[2])
+void normal_move_piece(normal_t *mode, const xep_op_t *op, xep_copy_fn copy)
 {
     piece_move_t move = {.mode = mode, .op = op, .copy = copy};
     mode->kit.env->parallel(mode->kit.env, move_rows, &move);

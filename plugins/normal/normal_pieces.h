@@ -75,7 +75,7 @@ static inline normal_range_t normal_shows(const normal_t *mode, const normal_slo
 void normal_begin_pieces(normal_t *mode, const xep_op_t *op);
 
 /** Moves this rank's rows of the piece, as move_slice() does those of some tokens. */
-void normal_move_piece(normal_t *mode, const xep_op_t *op, const xep_copy_fn copy[2]);
+void normal_move_piece(normal_t *mode, const xep_op_t *op, xep_copy_fn copy);
 
 /** Rows of the piece are here: from now on the slot, and op's recv, show it. */
 void normal_show_piece(normal_t *mode, const xep_op_t *op);

@@ -152,36 +152,20 @@ static xep_simd_t simd_of(const xep_config_t *config)
     return want < have ? want : have;
 }
 
-/* What the ranks of a node have of the last-level caches, each of them. */
-static uint64_t share_of_caches(const xep_buffer_t *buffer)
+/*
+ * Rows stay in a cache until they are loaded if what all ranks of the node move together has room there: each rank has
+ * its share, which src/util/cache.c has figures of. Staged rows are loaded by the copy engine of a device, which gains
+ * nothing by a cache. Two ranks of one H100, XEP_MAP=never, mode ll, 128 tokens, five runs in turn: a combine took
+ * 2,619 us with the limit for host memory, 2,510 with the least (xep_perf --memory cuda --mode ll, XEP_STREAM=768k).
+ */
+static uint64_t stream_bytes(const xep_buffer_t *buffer)
 {
+    const xep_config_t *config = &buffer->group->config;
     const xep_shape_t *shape = &buffer->shape;
-    return xep_cache_bytes("") / shape->node_ranks[shape->node[shape->rank]];
-}
-
-/*
- * Rows that stay in the cache until their readers load them: what the ranks of a node write together has to fit there.
- * On 16 cores, a dispatch of rows of 14,336 bytes and one read of all rows received, cached and streamed, in us:
- *   2 ranks:  32 tokens 90, 173;  512 tokens 1,590, 2,370;  1,024 tokens 3,730, 4,800;  2,048 tokens 9,540, 9,770
- *   8 ranks:  32 tokens 324, 510;  128 tokens 1,110, 1,850;  256 tokens 3,220, 3,610;  512 tokens 10,710, 7,290
- * A rank of 2 writes 29 MB with 1,024 tokens, one of 8 has 10 MB with 128 and 19 with 256.
- */
-static uint64_t stream_to_others(const xep_buffer_t *buffer)
-{
-    uint64_t least = xep_config_stream(&buffer->group->config), share = share_of_caches(buffer);
-    return buffer->group->config.stream != XEP_CONFIG_AUTO || share < least ? least : share;
-}
-
-/*
- * Staged rows are read by the copy engine of a device: to have them in a cache gains nothing. Two ranks of one H100,
- * XEP_MAP=never, mode ll, 128 tokens, five runs in turn: a combine took 2,619 us with the limit for host memory, 2,510
- * with the least (xep_perf --memory cuda --mode ll, XEP_STREAM=768k).
- */
-static uint64_t stream_to_self(const xep_buffer_t *buffer)
-{
-    uint64_t least = xep_config_stream(&buffer->group->config);
-    if (buffer->group->config.stream != XEP_CONFIG_AUTO || buffer->staging != NULL) return least;
-    return xep_cache_own_bytes(share_of_caches(buffer), least);
+    const uint64_t least = xep_config_stream(config);
+    if (config->stream != XEP_CONFIG_AUTO || buffer->staging != NULL) return least;
+    const uint64_t share = xep_cache_bytes("") / shape->node_ranks[shape->node[shape->rank]];
+    return share > least ? share : least;
 }
 
 /* Bases of regions are known only now that there is a heap; the quiet words behind them are none of the mode's. */
@@ -200,8 +184,7 @@ void xep_buffer_fill_env(xep_buffer_t *buffer)
     }
     env->wire = &buffer->heap->wire;
     env->simd = simd_of(config);
-    env->stream_bytes = stream_to_self(buffer);
-    env->stream_bytes_others = stream_to_others(buffer);
+    env->stream_bytes = stream_bytes(buffer);
     env->part_bytes = config->part;
     env->checks_rows = config->check_rows;
     env->parallel = env_parallel;

@@ -7,7 +7,27 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { OWN_PART = 4, OWN_MOST = 4 << 20 };
+/*
+ * What a cache counts for, at most, for each processor that shares it: servers have 2 to 5 MiB for each core. A virtual
+ * machine is shown all of its host's cache, of which its neighbours use the most.
+ *
+ * Two such machines (Intel, L2 2 MiB for each processor), one with 2 processors that are shown 260 MiB, one with 16 and
+ * 300 MiB. A dispatch, and it and one read of all rows received, streamed and cached, in us; the MB of a rank are all
+ * rows that it stores, of 14,336 bytes:
+ *    2 processors, 2 ranks,  4 MB   200,   660 and   225,   400;  15 MB  850, 2,600 and 900, 1,600
+ *                           29 MB 2,200, 5,900 and 3,900, 6,900;  59 MB  4,500, 11,000 and 9,000, 16,000
+ *   16 processors, 2 ranks, 29 MB 1,540, 4,180 and 1,730, 2,840;  59 MB  3,250, 8,600 and 4,690, 8,140
+ *                  8 ranks, 10 MB   510, 1,540 and   480,   870;  19 MB  995, 3,070 and 1,460, 2,780
+ *                           39 MB 2,100, 6,300 and 4,500, 8,100;  16 ranks, 12 MB  1,010, 2,510 and 1,230, 2,250
+ * There the rows of the dispatch before were still in the cache. Where a rank has read 128 MB meanwhile, as a layer of
+ * a model does, the same with 2 processors and ranks: 4 MB 220, 600 and 350, 525; 15 MB 1,060, 2,800 and 1,730, 2,600;
+ * in mode ll 15 MB 1,000, 2,600 and 1,970, 3,300. So what all ranks store together may gain by the cache up to about
+ * 12 MB of 2 processors and 100 of 16. A combine, with the rows that it sums, on 16 processors: 2 ranks, 44 MB, 1,390,
+ * 2,900 and 1,770, 2,360; 8 ranks, 11 MB, 376, 577 and 404, 472; 23 MB, 880, 1,260 and 1,190, 1,470.
+ * Two cores of an AMD that are shown 32 MiB, 2 ranks: 4 MB 123, 257 and 60, 208; 7 MB (ll) 439, 907 and 419, 928; 11 MB
+ * 573, 824 and 626, 877; 4 ranks, 3 MB 289, 632 and 307, 669.
+ */
+enum { PROCESSOR_BYTES = 6 << 20 };
 
 enum { PATH_BYTES = 4096, LIST_BYTES = 4096, MOST_LEVELS = 16 };
 
@@ -56,22 +76,8 @@ uint64_t xep_cache_bytes(const char *root)
         snprintf(name, sizeof name, "cpu0/cache/index%d/shared_cpu_list", index);
         sharers = read_line(root, name, text) ? count_list(text) : 1;
     }
+    if (sharers == 0) sharers = 1;
+    if (bytes > sharers * PROCESSOR_BYTES) bytes = sharers * PROCESSOR_BYTES;
     online = read_line(root, "online", text) ? count_list(text) : sharers;
-    return sharers != 0 && online > sharers ? bytes * (online / sharers) : bytes;
-}
-
-/*
- * Rows of 14,336 bytes, and of 7,168 in mode ll, on two cores of a shared virtual machine (L2 1 MiB, L3 32 MiB): a
- * dispatch, and it and one read of the rows received, streamed and cached, in us:
- *   normal, 2 ranks: 128 tokens (3.7 MB)  123, 257 and 60, 208;   384 tokens (11 MB)  573, 824 and 626, 877
- *           4 ranks:  64 tokens (3.3 MB)  289, 632 and 307, 669
- *   ll, 2 ranks:  16 tokens (0.9 MB)  52, 89 and 37, 66;   64 (3.7 MB)  218, 437 and 112, 402;
- *           128 (7.3 MB)  439, 907 and 419, 928
- *       8 ranks:  16 tokens (0.9 MB)  287, 531 and 215, 432
- * A copy by the C library beside streaming stores, as rows for others are cached, is slower than either alone.
- */
-uint64_t xep_cache_own_bytes(uint64_t share, uint64_t least)
-{
-    const uint64_t part = share / OWN_PART, most = part < OWN_MOST ? part : OWN_MOST;
-    return most > least ? most : least;
+    return online > sharers ? bytes * (online / sharers) : bytes;
 }

@@ -38,8 +38,8 @@ CHOICE(simd, "SIMD", "auto",
        "kernels: auto (the widest the CPU has), avx512vbmi, avx512, avx2, scalar; one it does not have gives a "
        "warning and the widest it has")
 VALUE(stream, "STREAM", chosen, "auto",
-      "an operation that writes at least this many bytes uses streaming stores; 0: every operation; inf: none; auto: "
-      "768k, and for rows that other ranks load this rank's share of the last cache")
+      "a dispatch that writes at least this many bytes, or a combine that loads and writes as many, uses streaming "
+      "stores; 0: every operation; inf: none; auto: this rank's share of the last cache, at least 768k")
 VALUE(prefault, "PREFAULT", bytes, "16g",
       "map what an even load needs at create, of later slots at their first use, up to this many bytes for a rank")
 CHOICE(room, "ROOM", "host",

@@ -322,7 +322,7 @@ AT(xep_op_t, is_ruled, 128);
 AT(xep_op_t, ruling, 132);
 AT(xep_op_t, coming, 136);
 
-SIZE(xep_env_t, 288);
+SIZE(xep_env_t, 280);
 AT(xep_env_t, size, 0);
 AT(xep_env_t, shape, 8);
 AT(xep_env_t, heap, 16);
@@ -345,10 +345,9 @@ AT(xep_env_t, out, 224);
 AT(xep_env_t, is_told, 232);
 AT(xep_env_t, has_ended, 240);
 AT(xep_env_t, leave_out, 248);
-AT(xep_env_t, stream_bytes_others, 256);
-AT(xep_env_t, rouse, 264);
-AT(xep_env_t, rows_came, 272);
-AT(xep_env_t, part_bytes, 280);
+AT(xep_env_t, rouse, 256);
+AT(xep_env_t, rows_came, 264);
+AT(xep_env_t, part_bytes, 272);
 
 SIZE(xep_mask_ops_t, 32);
 AT(xep_mask_ops_t, holds, 0);
@@ -438,7 +437,7 @@ SIZE(xep_dtype_t, 4);
 
 #endif
 
-_Static_assert(XEP_PLUGIN_ABI == 12, "XEP_PLUGIN_ABI changed: so did something above");
+_Static_assert(XEP_PLUGIN_ABI == 13, "XEP_PLUGIN_ABI changed: so did something above");
 _Static_assert(XEP_BF16 == 1 && XEP_FP16 == 2 && XEP_FP32 == 3 && XEP_E4M3 == 4 && XEP_E5M2 == 5 && XEP_U8 == 6 &&
                    XEP_INT32 == 7 && XEP_INT64 == 8 && XEP_FP64 == 9,
                "a dtype has another value");

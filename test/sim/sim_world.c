@@ -206,7 +206,6 @@ static void rank_init(sim_world_t *world, uint32_t index, const xep_shape_t *sha
         .threads = world->options.threads,
         .simd = world->options.simd,
         .stream_bytes = world->options.stream_bytes,
-        .stream_bytes_others = world->options.stream_bytes,
         .part_bytes = world->options.part_bytes != 0 ? world->options.part_bytes : UINT64_MAX,
         .parallel = env_parallel,
         .prefault = env_prefault,

@@ -27,9 +27,25 @@ TEST(one_for_all)
     write_cache("index0", "48K\n", "0\n");
     write_cache("index1", "32K\n", "0\n");
     write_cache("index2", "1024K\n", "0\n");
-    write_cache("index3", "32768K\n", "0-1\n");
-    unit_write_file("/sys/devices/system/cpu/online", "0-1\n");
+    write_cache("index3", "32768K\n", "0-7\n");
+    unit_write_file("/sys/devices/system/cpu/online", "0-7\n");
     assert_int_equal(xep_cache_bytes(root), 32 << 20);
+}
+
+/* virtual machines that are shown all of their host's cache */
+TEST(more_than_these_processors_may_use)
+{
+    const char *root = unit_make_root();
+    write_cache("index0", "2048K\n", "0\n");
+    write_cache("index1", "266240K\n", "0-1\n");
+    unit_write_file("/sys/devices/system/cpu/online", "0-1\n");
+    assert_int_equal(xep_cache_bytes(root), 12 << 20);
+    write_cache("index1", "266240K\n", "0\n"); /* and as much of the other */
+    assert_int_equal(xep_cache_bytes(root), 12 << 20);
+    write_cache("index1", "266240K\n", "0-15\n");
+    assert_int_equal(xep_cache_bytes(root), 96 << 20);
+    write_cache("index1", "266240K\n", "0-63\n");
+    assert_int_equal(xep_cache_bytes(root), 260 << 20);
 }
 
 /* two sockets of four, each core with two threads that have numbers far apart */
@@ -57,17 +73,4 @@ TEST(nonsense_counts_for_one)
     write_cache("index0", "4096K\n", "none\n");
     unit_write_file("/sys/devices/system/cpu/online", "5-2\n");
     assert_int_equal(xep_cache_bytes(root), 4 << 20);
-}
-
-/* 32 MiB of 2, 4, 8 and 64 ranks; a large machine; one that says nothing */
-TEST(own_rows)
-{
-    const uint64_t least = 768 << 10;
-    assert_int_equal(xep_cache_own_bytes(16 << 20, least), 4 << 20);
-    assert_int_equal(xep_cache_own_bytes(8 << 20, least), 2 << 20);
-    assert_int_equal(xep_cache_own_bytes(4 << 20, least), 1 << 20);
-    assert_int_equal(xep_cache_own_bytes(512 << 10, least), least);
-    assert_int_equal(xep_cache_own_bytes(UINT64_C(1) << 30, least), 4 << 20);
-    assert_int_equal(xep_cache_own_bytes(0, least), least);
-    assert_int_equal(xep_cache_own_bytes(16 << 20, 8 << 20), 8 << 20);
 }
