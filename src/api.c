@@ -14,6 +14,7 @@
 #include "buffer_create.h"
 #include "buffer_end.h"
 #include "buffer_follow.h"
+#include "buffer_size.h"
 #include "cpu.h"
 #include "cuda/cuda_device.h"
 #include "cuda/cuda_pointers.h"
@@ -372,7 +373,8 @@ xep_status_t xep_buffer_query(const xep_buffer_t *buffer, xep_buffer_info_t *inf
                                           (buffer->shape.by_nodes ? buffer->shape.feeders : buffer->shape.nranks),
                              .node_sums = buffer->shape.by_nodes && buffer->plugin.plugin->by_nodes == XEP_BY_NODES_ALL
                                               ? buffer->params.node_sums
-                                              : XEP_NODE_SUMS_DEFAULT};
+                                              : XEP_NODE_SUMS_DEFAULT,
+                             .flags = buffer->params.flags};
     for (uint32_t s = 0; s < own.slots; s++) own.free_slots += buffer->handles[s].state == XEP_HANDLE_FREE;
     for (uint32_t r = 0; r < buffer->group->nranks; r++) own.mapped_peers += (uint32_t)buffer->group->peers[r].mapped;
     return xep_fill_struct("info", info, &own, sizeof own);

@@ -572,7 +572,9 @@ typedef struct xep_buffer_params {
     uint32_t scales;  /* most 4-byte scales of a token; 0: none */
     uint64_t tokens;  /* most tokens a rank dispatches at once, at least 1 */
     /* most rows a rank receives at once; 0: the worst case, so that any routing fits; with XEP_BUFFER_PIECES: what an
-     * even load brings and a quarter more; in ll four times its square root beside that, for loads of few rows */
+     * even load brings and a quarter more; in ll four times its square root beside that, for loads of few rows. Where
+     * there is no memory for the worst case, a buffer that may have pieces gets that flag, and a warning is logged:
+     * xep_buffer_query() tells both */
     uint64_t recv_rows;
     xep_dtype_t dtype;         /* widest element dispatched; default XEP_BF16 */
     xep_dtype_t combine_dtype; /* widest element combined: XEP_BF16 (default), XEP_FP16, XEP_FP32 */
@@ -673,6 +675,7 @@ typedef struct xep_buffer_info {
     /* by nodes: as the param, with the default filled in; ll, flat: the same, 0 where there is room for all; else 0 */
     uint64_t pass_rows;
     xep_node_sums_t node_sums; /* normal, by nodes: as the param, likewise; else XEP_NODE_SUMS_DEFAULT */
+    uint32_t flags;            /* as the param, and XEP_BUFFER_PIECES where there was no memory for the worst case */
 } xep_buffer_info_t;
 
 #define XEP_BUFFER_INFO_INIT XEP_INIT_(xep_buffer_info_t)

@@ -29,7 +29,7 @@ class BufferSize(NamedTuple):
 class BufferInfo(NamedTuple):
     """``xep_buffer_info_t``. device: number of the CUDA device that has the rows; -1: host memory. path: "flat" or
     "nodes"; pass_rows: with "nodes" the room for rows in passing; node_sums: with "nodes" "dtype" or "fp32",
-    else None."""
+    else None; pieces: dispatches may come in pieces, asked for or for lack of memory for the worst case."""
 
     mode: str
     bytes: int
@@ -43,6 +43,7 @@ class BufferInfo(NamedTuple):
     path: str
     pass_rows: int
     node_sums: Optional[str]
+    pieces: bool
 
 
 class BufferOptions(TypedDict, total=False):
@@ -87,12 +88,12 @@ class Buffer(_ext.Buffer):
     experts: E of the whole group. topk: most selections of a token. hidden: most elements of a row. tokens: most tokens
     a rank dispatches at once. mode: None: XEP_MODE, else "normal"; "ll": rows by expert. dtype: widest element
     dispatched. combine_dtype: widest combined: bfloat16, float16, float32. scales: most 4-byte scales of a token.
-    recv_rows: most rows a rank receives at once, 0: the worst case, or with pieces what an even load brings and a
-    quarter more. pieces: host memory: dispatches may come in pieces of so many rows
-    (dispatch(pieces=True), Handle.pieces()). slots: handles that live at once. threads: that
-    copy and reduce, 0: XEP_THREADS. timeout: seconds for each operation, None: XEP_TIMEOUT. memory: "cuda": rows, and
-    all arrays of operations, are in memory of the CUDA device that is current in this thread; threads are then
-    multiprocessors, 0: 16.
+    recv_rows: most rows a rank receives at once, 0: the worst case, or with pieces, and where there is no memory for
+    the worst case, what an even load brings and a quarter more. pieces: host memory: dispatches may come in pieces of
+    so many rows (dispatch(pieces=True), Handle.pieces()). slots: handles that live at once. threads: that copy and
+    reduce, 0: XEP_THREADS. timeout: seconds for each operation, None: XEP_TIMEOUT. memory: "cuda": rows, and all arrays
+    of operations, are in memory of the CUDA device that is current in this thread; threads are then multiprocessors,
+    0: 16.
     on_failure: "fail": a rank
     that dies or does not answer in time breaks the buffer; "mask": it is out, and the others go on (Group.mask_query(),
     Received.out, missing of a combine; UnsupportedError where the library has no masks yet).

@@ -25,7 +25,7 @@ enum { MODE_BYTES = 64, VALUE_BYTES = 24 };
 /* A proposal as it is exchanged. Written by each rank, read by all. */
 typedef struct terms {
     int32_t status;
-    int32_t reserved;
+    int32_t may_be_smaller;
     char mode[MODE_BYTES];
 #define TERMS_FIELD(_name) uint64_t _name;
     COLLECTIVE(TERMS_FIELD)
@@ -47,13 +47,14 @@ enum { NCOLLECTIVE = sizeof collective / sizeof collective[0] };
 
 /*
  * A rank whose own params are wrong takes part all the same: the others would wait for it until their deadline. What it
- * says behind its status are zeros, at which nobody looks.
+ * says behind its status, and whether less would do, are zeros, at which nobody looks.
  */
 static void fill_terms(const xep_proposal_t *proposal, terms_t *terms)
 {
     const xep_buffer_params_t *params = proposal->params;
     memset(terms, 0, sizeof *terms);
     terms->status = proposal->status;
+    terms->may_be_smaller = proposal->may_be_smaller;
     if (proposal->status != XEP_OK) return;
     snprintf(terms->mode, sizeof terms->mode, "%s", params->mode);
     terms->experts = params->experts;
@@ -144,9 +145,18 @@ static xep_status_t check_room(const terms_t *all, uint32_t nranks)
     return status;
 }
 
-/* The own reason is kept before the exchange, which may set another one in this thread. */
-xep_status_t xep_buffer_agree(xep_group_t *group, const xep_proposal_t *proposal)
+/* From what all have said, and from what follows of that on all alike. */
+static int is_short(const terms_t *all, uint32_t nranks, xep_status_t verdict)
 {
+    for (uint32_t r = 0; r < nranks; r++)
+        if (!all[r].may_be_smaller || (all[r].status != XEP_OK && all[r].status != XEP_ERR_NO_MEMORY)) return 0;
+    return verdict == XEP_ERR_NO_MEMORY;
+}
+
+/* The own reason is kept before the exchange, which may set another one in this thread. */
+xep_status_t xep_buffer_agree(xep_group_t *group, const xep_proposal_t *proposal, int *is_short_p)
+{
+    *is_short_p = 0;
     char own_reason[XEP_REASON_BYTES];
     terms_t mine, *all = calloc(group->nranks, sizeof *all);
     xep_status_t status;
@@ -154,8 +164,10 @@ xep_status_t xep_buffer_agree(xep_group_t *group, const xep_proposal_t *proposal
     fill_terms(proposal, &mine);
     snprintf(own_reason, sizeof own_reason, "%s", xep_last_error());
     status = xep_group_exchange(group, &mine, all, sizeof mine);
+    const int is_exchanged = status == XEP_OK;
     if (status == XEP_OK) status = check_terms(all, group->nranks);
     if (status == XEP_OK && proposal->room != NULL) status = check_room(all, group->nranks);
+    *is_short_p = is_exchanged && is_short(all, group->nranks, status);
     if (status != XEP_OK && proposal->status != XEP_OK) status = xep_fail(proposal->status, "%s", own_reason);
     free(all);
     return status;

@@ -7,6 +7,7 @@
 
 #include "buffer_agree.h"
 #include "buffer_env.h"
+#include "buffer_size.h"
 #include "group_exchange.h"
 #include "group_out.h"
 #include "handle.h"
@@ -31,85 +32,9 @@
  *  5. Each maps those pages of its peers that it will use: they are all there by now.
  *
  * What can go wrong: an error of one rank between two steps would leave the others waiting for it in the next. So no
- * step returns an error before the agreement behind it, and that gives every rank the same answer.
+ * step returns an error before the agreement behind it, and that gives every rank the same answer. Where that is that
+ * memory is short, and less would do, all begin anew with less.
  */
-
-/* ---- shape and size ---- */
-
-/* The members begin a line behind the quiet words. */
-static uint64_t members_offset(uint64_t quiet_offset, uint32_t nranks)
-{
-    return (quiet_offset + nranks * sizeof(uint64_t) + 63) / 64 * 64;
-}
-
-/* A rank that dies between two pieces leaves holes that nobody knows of. */
-static xep_status_t check_pieces(const xep_buffer_params_t *params, const xep_plugin_t *plugin)
-{
-    if ((params->flags & XEP_BUFFER_PIECES) == 0) return XEP_OK;
-    if (plugin->next == NULL || params->memory != XEP_MEMORY_HOST)
-        return xep_fail(XEP_ERR_UNSUPPORTED, "invalid flags: XEP_BUFFER_PIECES (mode %s%s has rows in one piece)",
-                        plugin->name, params->memory == XEP_MEMORY_HOST ? "" : " in device memory");
-    if (params->on_failure == XEP_ON_FAILURE_MASK)
-        return xep_fail(XEP_ERR_UNSUPPORTED, "invalid flags: XEP_BUFFER_PIECES with XEP_ON_FAILURE_MASK");
-    return XEP_OK;
-}
-
-/* The memory of the rows as the mode sees it. */
-static xep_memory_t memory_of_mode(const xep_buffer_params_t *params, uint32_t nodes)
-{
-    return xep_staging_is_needed(params->memory, nodes) ? XEP_MEMORY_HOST : params->memory;
-}
-
-/* The quiet words begin a line behind what is the mode's. */
-static xep_status_t measure(const xep_plugin_t *plugin, const xep_shape_t *shape, const xep_buffer_params_t *params,
-                            xep_region_t regions[XEP_REGIONS], uint64_t *quiet_offset_p, xep_buffer_size_t *size)
-{
-    uint64_t end[XEP_MEMORIES];
-    xep_memory_t memory = memory_of_mode(params, shape->nodes);
-    xep_status_t status = xep_shape_measure(plugin, shape, memory, regions, end, &size->recv_rows);
-    if (status != XEP_OK) return status;
-    *quiet_offset_p = (end[XEP_MEMORY_HOST] + 63) / 64 * 64;
-    size->bytes = *quiet_offset_p + (uint64_t)shape->nranks * sizeof(uint64_t);
-    if (params->on_failure == XEP_ON_FAILURE_MASK)
-        size->bytes = members_offset(*quiet_offset_p, shape->nranks) + xep_members_bytes(shape);
-    size->device_bytes = end[XEP_MEMORY_CUDA];
-    if (memory == params->memory) return XEP_OK;
-    return xep_staging_measure(shape, size->recv_rows, &size->bytes, &size->device_bytes);
-}
-
-static xep_status_t measure_nodes(const xep_config_t *config, const xep_buffer_params_t *params, uint32_t nranks,
-                                  uint32_t nodes, xep_buffer_size_t *size)
-{
-    xep_plugin_ref_t ref;
-    xep_shape_t shape;
-    xep_region_t regions[XEP_REGIONS];
-    uint64_t quiet_offset;
-    xep_status_t status = xep_plugin_load(config, params->mode, memory_of_mode(params, nodes), &ref);
-    if (status != XEP_OK) return status;
-    status = check_pieces(params, ref.plugin);
-    if (status == XEP_OK) status = xep_shape_imagine(params, nranks, nodes, &shape);
-    if (status == XEP_OK) {
-        if (nodes != 1) xep_path_imagine(params, ref.plugin, &shape);
-        status = measure(ref.plugin, &shape, params, regions, &quiet_offset, size);
-        xep_shape_close(&shape);
-    }
-    xep_plugin_unload(&ref);
-    return status;
-}
-
-xep_status_t xep_buffer_measure(const xep_config_t *config, const xep_buffer_params_t *params, uint32_t nranks,
-                                xep_buffer_size_t *size)
-{
-    xep_buffer_size_t node = XEP_BUFFER_SIZE_INIT;
-    /* how ranks will lie on nodes is not known here: asked for each on a node of its own, then for all on one */
-    xep_status_t status = measure_nodes(config, params, nranks, nranks, size);
-    if (status == XEP_OK) status = measure_nodes(config, params, nranks, 1, &node);
-    size->node_bytes = node.bytes;
-    if (size->device_bytes < node.device_bytes) size->device_bytes = node.device_bytes;
-    return status;
-}
-
-/* ---- create ---- */
 
 /*
  * Everything that an operation will need is allocated here, so that the data path never does it. States begin at a
@@ -189,16 +114,17 @@ static xep_status_t open_team(xep_buffer_t *buffer, const xep_buffer_params_t *p
 static xep_status_t prepare(xep_buffer_t *buffer, const xep_buffer_params_t *params, xep_buffer_size_t *size)
 {
     xep_group_t *group = buffer->group;
-    const xep_memory_t memory = memory_of_mode(params, group->nnodes);
+    const xep_memory_t memory = xep_buffer_memory_of_mode(params, group->nnodes);
     xep_status_t status = xep_plugin_load(&group->config, params->mode, memory, &buffer->plugin);
     if (status == XEP_OK) status = check_members(group, params, buffer->plugin.plugin);
     if (status == XEP_OK) status = check_place(params, buffer->plugin.plugin);
-    if (status == XEP_OK) status = check_pieces(params, buffer->plugin.plugin);
+    if (status == XEP_OK) status = xep_buffer_check_pieces(params, buffer->plugin.plugin);
     if (status != XEP_OK) return status;
     status = xep_shape_open(params, group, &buffer->shape);
     if (status == XEP_OK) status = xep_path_choose(&group->config, params, buffer->plugin.plugin, &buffer->shape);
     if (status != XEP_OK) return status;
-    status = measure(buffer->plugin.plugin, &buffer->shape, params, buffer->env.regions, &buffer->quiet_offset, size);
+    status = xep_buffer_measure_shape(buffer->plugin.plugin, &buffer->shape, params, buffer->env.regions,
+                                      &buffer->quiet_offset, size);
     if (status != XEP_OK) return status;
     buffer->params = *params;
     /* the caller's string may be gone after the call; the plugin's is there as long as the buffer */
@@ -226,14 +152,16 @@ static xep_status_t open_device(xep_buffer_t *buffer, const xep_buffer_size_t *s
  * Step 2 and 3. An error of this rank goes into its proposal first: the others are on their way into the exchange,
  * and would wait there until their deadline.
  */
-static xep_status_t open_heaps(xep_buffer_t *buffer, const xep_buffer_params_t *params, const xep_buffer_size_t *size)
+static xep_status_t open_heaps(xep_buffer_t *buffer, const xep_buffer_params_t *params, const xep_buffer_size_t *size,
+                               int *is_short_p)
 {
     xep_group_t *group = buffer->group;
     xep_proposal_t mine = {.params = params, .by_nodes = buffer->shape.by_nodes, .bytes = size->bytes};
+    mine.may_be_smaller = xep_buffer_may_be_smaller(buffer, params, size->bytes);
     mine.status = xep_heap_open(&group->config, group->transport, size->bytes, &buffer->heap);
     if (mine.status == XEP_OK) buffer->heap->spares = params->on_failure == XEP_ON_FAILURE_MASK && group->nnodes != 1;
     if (mine.status == XEP_OK) mine.status = open_device(buffer, size);
-    xep_status_t status = xep_buffer_agree(group, &mine);
+    xep_status_t status = xep_buffer_agree(group, &mine, is_short_p);
     return status == XEP_OK ? xep_group_connect_heap(group, buffer->heap) : status;
 }
 
@@ -272,16 +200,17 @@ static xep_status_t check_mapped(xep_buffer_t *buffer)
 /* Step 4. An error of the mapping is told to all ranks, as one of the mode is. */
 static xep_status_t open_mode(xep_buffer_t *buffer, const xep_buffer_params_t *params, xep_status_t status)
 {
+    int is_short; /* not here: the memory is there */
     if (status == XEP_OK) status = check_mapped(buffer);
     xep_buffer_fill_env(buffer);
     if (status == XEP_OK && params->on_failure == XEP_ON_FAILURE_MASK)
-        status = xep_members_open(buffer, members_offset(buffer->quiet_offset, buffer->shape.nranks));
+        status = xep_members_open(buffer, xep_buffer_members_offset(buffer->quiet_offset, buffer->shape.nranks));
     if (status == XEP_OK) status = buffer->plugin.plugin->open(&buffer->env, &buffer->mode);
     xep_proposal_t mine = {.params = params,
                            .by_nodes = buffer->shape.by_nodes,
                            .bytes = buffer->heap->bytes,
                            .status = status};
-    return xep_buffer_agree(buffer->group, &mine);
+    return xep_buffer_agree(buffer->group, &mine, &is_short);
 }
 
 /* All but the heap: the mode first, as it knows that; then what the device knows; then what no other process sees. */
@@ -319,7 +248,7 @@ void xep_buffer_free(xep_buffer_t *buffer)
 
 /* The agreement of step 1. A rank that looks at its own heap alone says nothing of what there is. */
 static xep_status_t propose(const xep_buffer_t *buffer, const xep_buffer_params_t *params,
-                            const xep_buffer_size_t *size, xep_status_t status)
+                            const xep_buffer_size_t *size, xep_status_t status, int *is_short_p)
 {
     xep_group_t *group = buffer->group;
     xep_room_view_t room = {0};
@@ -328,17 +257,22 @@ static xep_status_t propose(const xep_buffer_t *buffer, const xep_buffer_params_
                            .by_nodes = buffer->shape.by_nodes,
                            .bytes = size->bytes,
                            .room = &room,
+                           .may_be_smaller = status == XEP_OK && xep_buffer_may_be_smaller(buffer, params, size->bytes),
                            .status = status};
-    return xep_buffer_agree(group, &mine);
+    return xep_buffer_agree(group, &mine, is_short_p);
 }
 
-/* What is made is kept in the buffer at once, so that free knows how far it came. */
+/*
+ * What is made is kept in the buffer at once, so that free knows how far it came. is_short_p: as xep_buffer_agree()
+ * says of the agreement that failed.
+ */
 static xep_status_t open_buffer(xep_group_t *group, const xep_buffer_params_t *params, xep_heap_device_t *device,
-                                xep_status_t status, xep_buffer_t **buffer_p)
+                                xep_status_t status, int *is_short_p, xep_buffer_t **buffer_p)
 {
     xep_buffer_size_t size = XEP_BUFFER_SIZE_INIT;
     xep_status_t reached;
     xep_buffer_t *buffer = calloc(1, sizeof *buffer);
+    *is_short_p = 0;
     if (buffer == NULL) {
         if (device != NULL) device->ops->close(device);
         return xep_fail(XEP_ERR_NO_MEMORY, "no memory for a buffer");
@@ -349,8 +283,8 @@ static xep_status_t open_buffer(xep_group_t *group, const xep_buffer_params_t *p
     buffer->task.run = xep_request_run_task;
     atomic_flag_clear(&buffer->entered);
     if (status == XEP_OK) status = prepare(buffer, params, &size);
-    if ((status = propose(buffer, params, &size, status)) != XEP_OK) goto err_free;
-    if ((status = open_heaps(buffer, params, &size)) != XEP_OK) goto err_free;
+    if ((status = propose(buffer, params, &size, status, is_short_p)) != XEP_OK) goto err_free;
+    if ((status = open_heaps(buffer, params, &size, is_short_p)) != XEP_OK) goto err_free;
     if ((status = connect_device(buffer, &reached)) != XEP_OK) goto err_free;
     if ((status = open_mode(buffer, params, reached)) != XEP_OK) goto err_free;
     if (xep_trace_is_on()) buffer->trace_number = add_to_trace(buffer);
@@ -368,12 +302,29 @@ err_free:
     return status;
 }
 
+/* Where there is no room for any routing, and nobody has asked for so much: room for an even load, and pieces. */
+static xep_status_t open_smaller(xep_group_t *group, const xep_buffer_params_t *params, xep_buffer_t **buffer_p)
+{
+    xep_buffer_params_t smaller = *params;
+    int is_short;
+    smaller.flags |= XEP_BUFFER_PIECES;
+    xep_status_t status = open_buffer(group, &smaller, NULL, XEP_OK, &is_short, buffer_p);
+    if (status == XEP_OK && group->rank == 0)
+        xep_log(XEP_LOG_WARN,
+                "no memory for the rows of any routing: this buffer of mode %s has room for %llu rows a rank, and more "
+                "of them are an error or, with XEP_DISPATCH_PIECES, come in pieces (params.recv_rows)",
+                (*buffer_p)->plugin.plugin->name, (unsigned long long)(*buffer_p)->shape.recv_rows);
+    return status;
+}
+
 xep_status_t xep_buffer_open(xep_group_t *group, const xep_buffer_params_t *params, xep_heap_device_t *device,
                              xep_status_t status, xep_buffer_t **buffer_p)
 {
     const char *before = group->gathers_for;
+    int is_short;
     if (before == NULL) group->gathers_for = "xep_buffer_create";
-    status = open_buffer(group, params, device, status, buffer_p);
+    status = open_buffer(group, params, device, status, &is_short, buffer_p);
+    if (is_short) status = open_smaller(group, params, buffer_p);
     group->gathers_for = before;
     return status;
 }

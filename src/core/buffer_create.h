@@ -6,10 +6,6 @@
 
 #include "buffer.h"
 
-/** xep_buffer_size(). */
-xep_status_t xep_buffer_measure(const xep_config_t *config, const xep_buffer_params_t *params, uint32_t nranks,
-                                xep_buffer_size_t *size);
-
 /**
  * xep_buffer_create(). status: what this rank has come to so far; params is looked at only when XEP_OK. device is the
  * buffer's from then on, also after an error; NULL: host memory.

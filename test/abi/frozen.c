@@ -151,6 +151,7 @@ AT(xep_buffer_info_t, timeout_ms, 100);
 AT(xep_buffer_info_t, path, 104);
 AT(xep_buffer_info_t, pass_rows, 112);
 AT(xep_buffer_info_t, node_sums, 120);
+AT(xep_buffer_info_t, flags, 124);
 
 SIZE(xep_waits_t, 40);
 AT(xep_waits_t, size, 0);

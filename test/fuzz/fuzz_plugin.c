@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "buffer_create.h"
+#include "buffer_size.h"
 #include "config.h"
 #include "error.h"
 #include "fuzz_mode.h"

@@ -112,6 +112,24 @@ small="$shm=1g none /dev/shm && mount -t tmpfs none /sys/fs/cgroup && mkdir $gro
 small="$small && echo 0 >$group/memory.usage_in_bytes && echo 200000000 >$group/memory.limit_in_bytes"
 both 'memory, not together' "memory $together (200000000 are free of the control group)" "$small"
 XEP_ROOM=rank passes 'memory, each by itself' "$inside" "$small" ./xep_run -n 2 $large
+# where nobody has asked for so many rows, fewer are enough: four heaps of 59 and of 74 MB do not fit, of 26 and of 44
+# they do
+fewer() {
+    local setup=$2
+    name=$1
+    passes "$name" "$inside" "$setup" ./xep_run -n 4 ./test/mp/room_in_pieces
+    for mode in normal ll; do
+        says "no memory for the rows of any routing: this buffer of mode $mode has room for [0-9]* rows a rank, and"
+    done
+    [ "$(cat "$tmp/out" "$tmp/err" | grep -c 'no memory for the rows')" -eq 2 ] || wrong 'it was not said once'
+    empty
+    refuses "$name, all of it" 'not enough .*memory for 4 ranks' "$inside" "$setup" \
+        ./xep_run -k -n 4 ./test/mp/room_in_pieces all
+    [ $status -eq 3 ] || wrong 'the group did not go on'
+    empty
+}
+fewer 'POSIX, an even load' "$shm=200m none /dev/shm && $no_sysv"
+fewer 'System V, an even load' "$shm=20m none /dev/shm && echo 52000 >/proc/sys/kernel/shmall"
 # one heap of each kind
 passes 'together by both kinds' "$inside" "$shm=180m none /dev/shm && echo 40000 >/proc/sys/kernel/shmall" \
     ./xep_run -n 2 $large

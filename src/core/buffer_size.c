@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include "buffer_size.h"
+
+#include "error.h"
+#include "members.h"
+#include "path.h"
+#include "plugin_loader.h"
+#include "shape.h"
+#include "staging.h"
+
+/* The members begin a line behind the quiet words. */
+uint64_t xep_buffer_members_offset(uint64_t quiet_offset, uint32_t nranks)
+{
+    return (quiet_offset + nranks * sizeof(uint64_t) + 63) / 64 * 64;
+}
+
+/* A rank that dies between two pieces leaves holes that nobody knows of. */
+xep_status_t xep_buffer_check_pieces(const xep_buffer_params_t *params, const xep_plugin_t *plugin)
+{
+    if ((params->flags & XEP_BUFFER_PIECES) == 0) return XEP_OK;
+    if (plugin->next == NULL || params->memory != XEP_MEMORY_HOST)
+        return xep_fail(XEP_ERR_UNSUPPORTED, "invalid flags: XEP_BUFFER_PIECES (mode %s%s has rows in one piece)",
+                        plugin->name, params->memory == XEP_MEMORY_HOST ? "" : " in device memory");
+    if (params->on_failure == XEP_ON_FAILURE_MASK)
+        return xep_fail(XEP_ERR_UNSUPPORTED, "invalid flags: XEP_BUFFER_PIECES with XEP_ON_FAILURE_MASK");
+    return XEP_OK;
+}
+
+/* The memory of the rows as the mode sees it. */
+xep_memory_t xep_buffer_memory_of_mode(const xep_buffer_params_t *params, uint32_t nodes)
+{
+    return xep_staging_is_needed(params->memory, nodes) ? XEP_MEMORY_HOST : params->memory;
+}
+
+/* The quiet words begin a line behind what is the mode's. */
+xep_status_t xep_buffer_measure_shape(const xep_plugin_t *plugin, const xep_shape_t *shape,
+                                      const xep_buffer_params_t *params, xep_region_t regions[XEP_REGIONS],
+                                      uint64_t *quiet_offset_p, xep_buffer_size_t *size)
+{
+    uint64_t end[XEP_MEMORIES];
+    xep_memory_t memory = xep_buffer_memory_of_mode(params, shape->nodes);
+    xep_status_t status = xep_shape_measure(plugin, shape, memory, regions, end, &size->recv_rows);
+    if (status != XEP_OK) return status;
+    *quiet_offset_p = (end[XEP_MEMORY_HOST] + 63) / 64 * 64;
+    size->bytes = *quiet_offset_p + (uint64_t)shape->nranks * sizeof(uint64_t);
+    if (params->on_failure == XEP_ON_FAILURE_MASK)
+        size->bytes = xep_buffer_members_offset(*quiet_offset_p, shape->nranks) + xep_members_bytes(shape);
+    size->device_bytes = end[XEP_MEMORY_CUDA];
+    if (memory == params->memory) return XEP_OK;
+    return xep_staging_measure(shape, size->recv_rows, &size->bytes, &size->device_bytes);
+}
+
+static xep_status_t measure_nodes(const xep_config_t *config, const xep_buffer_params_t *params, uint32_t nranks,
+                                  uint32_t nodes, xep_buffer_size_t *size)
+{
+    xep_plugin_ref_t ref;
+    xep_shape_t shape;
+    xep_region_t regions[XEP_REGIONS];
+    uint64_t quiet_offset;
+    xep_status_t status = xep_plugin_load(config, params->mode, xep_buffer_memory_of_mode(params, nodes), &ref);
+    if (status != XEP_OK) return status;
+    status = xep_buffer_check_pieces(params, ref.plugin);
+    if (status == XEP_OK) status = xep_shape_imagine(params, nranks, nodes, &shape);
+    if (status == XEP_OK) {
+        if (nodes != 1) xep_path_imagine(params, ref.plugin, &shape);
+        status = xep_buffer_measure_shape(ref.plugin, &shape, params, regions, &quiet_offset, size);
+        xep_shape_close(&shape);
+    }
+    xep_plugin_unload(&ref);
+    return status;
+}
+
+xep_status_t xep_buffer_measure(const xep_config_t *config, const xep_buffer_params_t *params, uint32_t nranks,
+                                xep_buffer_size_t *size)
+{
+    xep_buffer_size_t node = XEP_BUFFER_SIZE_INIT;
+    /* how ranks will lie on nodes is not known here: asked for each on a node of its own, then for all on one */
+    xep_status_t status = measure_nodes(config, params, nranks, nranks, size);
+    if (status == XEP_OK) status = measure_nodes(config, params, nranks, 1, &node);
+    size->node_bytes = node.bytes;
+    if (size->device_bytes < node.device_bytes) size->device_bytes = node.device_bytes;
+    return status;
+}
+
+/*
+ * Whether less memory would do: nobody has said how many rows a slot is to have room for, and with pieces an even load
+ * is enough, which is less where not all ranks get all rows. What cannot be measured cannot be made.
+ */
+int xep_buffer_may_be_smaller(const xep_buffer_t *buffer, const xep_buffer_params_t *params, uint64_t bytes)
+{
+    const xep_group_t *group = buffer->group;
+    const xep_plugin_t *plugin = buffer->plugin.plugin;
+    xep_buffer_params_t smaller = *params;
+    xep_buffer_size_t size = XEP_BUFFER_SIZE_INIT;
+    xep_region_t regions[XEP_REGIONS];
+    xep_shape_t shape;
+    uint64_t quiet_offset;
+    if (params->recv_rows != 0 || (params->flags & XEP_BUFFER_PIECES) != 0) return 0;
+    smaller.flags |= XEP_BUFFER_PIECES;
+    if (plugin->next == NULL || params->memory != XEP_MEMORY_HOST || params->on_failure != XEP_ON_FAILURE_FAIL ||
+        xep_shape_open(&smaller, group, &shape) != XEP_OK)
+        return 0;
+    if (group->nnodes != 1) xep_path_imagine(&smaller, plugin, &shape);
+    xep_status_t status = xep_buffer_measure_shape(plugin, &shape, &smaller, regions, &quiet_offset, &size);
+    xep_shape_close(&shape);
+    return status == XEP_OK && size.bytes < bytes;
+}
