@@ -9,6 +9,7 @@ const char *xep_ucp_version(void);
 
 /** major * 100 + minor */
 unsigned xep_ucp_version_number(void);
+enum { XEP_UCP_SECOND_PROTOCOLS = 116 }; /* libucp from which its second generation of protocols is the default */
 
 /** The file it was loaded from; "" when the loader cannot tell. Valid as long as the process. */
 const char *xep_ucp_path(void);

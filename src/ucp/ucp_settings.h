@@ -12,8 +12,6 @@
 
 #include "ucp_shared.h"
 
-enum { XEP_UCP_SECOND_PROTOCOLS = 116 }; /* libucp from which its second generation of protocols is the default */
-
 /** UCX's configuration with ours; the caller releases it. */
 xep_status_t xep_ucp_settings_read(const xep_ucp_shared_t *shared, int local, ucp_config_t **config_p);
 

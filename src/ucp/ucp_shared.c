@@ -26,10 +26,13 @@
 #include "error.h"
 #include "host.h"
 #include "log.h"
+#include "ucp_library.h"
 
 enum {
     SEGMENT_BYTES = 64 * 1024,
-    RANK_BYTES = 8 << 20, /* of /dev/shm for each rank's messages: libucp 1.13 and 1.22 take 4.3 MB */
+    RANK_BYTES = 8 << 20, /* of /dev/shm for each rank's messages: libucp 1.13 and 1.22 take TAKEN_BYTES */
+    TAKEN_BYTES = 9 << 19,
+    LEFT_BYTES = 16 << 20, /* with less there libucp 1.22 takes nothing, and dies of SIGSEGV as where it is full */
     TEXT_BYTES = 384
 };
 
@@ -101,13 +104,20 @@ static void explain(int sysv, int posix, uint64_t room, char *text)
     else snprintf(text + used, (size_t)(TEXT_BYTES - used), "%.100s", strerror(posix));
 }
 
+/* Others may have taken theirs when the last rank of a host begins. */
+static bool is_cramped(uint64_t room, uint32_t nranks)
+{
+    if (room / RANK_BYTES < nranks) return true;
+    return xep_ucp_version_number() >= XEP_UCP_SECOND_PROTOCOLS && room < LEFT_BYTES + (uint64_t)nranks * TAKEN_BYTES;
+}
+
 static const char *leave_out(uint32_t nranks)
 {
     char why[TEXT_BYTES];
     uint64_t room;
     xep_shared_room_t segments;
     int sysv = try_sysv(SEGMENT_BYTES, &segments), posix = try_posix(&room);
-    bool cramped = posix != 0 || room / RANK_BYTES < nranks;
+    bool cramped = posix != 0 || is_cramped(room, nranks);
     if (sysv == 0 && !cramped) return NULL;
     explain(sysv, posix, room, why);
     if (sysv == 0) xep_log(XEP_LOG_INFO, "POSIX shared memory is not used: %s (%d for each rank)", why, RANK_BYTES);

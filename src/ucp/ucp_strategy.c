@@ -19,9 +19,9 @@
 
 #include "config.h"
 #include "ucp_gather.h"
+#include "ucp_library.h"
 #include "ucp_peer.h"
 #include "ucp_rma.h"
-#include "ucp_settings.h"
 
 enum { PACK_BYTES = 512 * 1024 };
 
