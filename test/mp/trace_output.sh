@@ -61,6 +61,13 @@ expect 0 'rank 0 is missing: .*t.json.0: No such file or directory' \
     "$run" -n 3 sh -c '[ $PMIX_RANK != 0 ] || unset XEP_TRACE; exec "$@"' sh "$program" "$tmp" rounds
 check missing 0
 
+# a file that is no trace is told once
+expect 0 't.json.0: no trace of this version' \
+    "$run" -n 3 sh -c '[ $PMIX_RANK != 0 ] || { echo junk >"$XEP_TRACE.0"; unset XEP_TRACE; }; exec "$@"' sh \
+    "$program" "$tmp" rounds
+! grep -q 'is missing' "$tmp/out" || wrong 'it is called missing'
+check missing 0
+
 # what cannot be written is said, and the program goes on
 XEP_TRACE=$tmp/no/such/t.json expect 0 \
     "warning: no trace is written: $tmp/no/such/t.json.1: No such file or directory" \

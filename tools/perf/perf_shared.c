@@ -48,6 +48,10 @@ static int agree(perf_t *perf, int own)
     return reason;
 }
 
+/*
+ * Rank 0 makes the file, all map it, and when all have said how that went its name is removed. A rank on which it has
+ * failed says so too, and does not leave: the others wait for its word.
+ */
 void *perf_share(perf_t *perf, size_t bytes)
 {
     offer_t offer = {.path = "/dev/shm/xep_perf.XXXXXX"}, *offers = oracle_alloc(perf->info.nranks * sizeof offer);
@@ -56,10 +60,11 @@ void *perf_share(perf_t *perf, size_t bytes)
 
     if (xep_group_allgather(perf->group, &offer, offers, sizeof offer) == XEP_OK) {
         if (perf->info.rank != 0 && offers->path[0] != '\0') file = open(offers->path, O_RDWR | O_CLOEXEC);
-        if (offers->path[0] != '\0') memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+        if (offers->path[0] != '\0' && file >= 0)
+            memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
         reason = agree(perf, offers->reason != 0 ? offers->reason : memory == MAP_FAILED ? errno : 0);
-        if (offer.path[0] != '\0' && perf->info.rank == 0) unlink(offer.path);
     }
+    if (offer.path[0] != '\0' && perf->info.rank == 0) unlink(offer.path);
     if (file >= 0) close(file);
     if (memory != MAP_FAILED && reason != 0) munmap(memory, bytes);
     free(offers);

@@ -88,6 +88,11 @@ static int run_job(const run_options_t *options, run_keeper_t *keeper, int signa
     return job.verdict;
 }
 
+/*
+ * The keeper is there before the server, which writes in its folder, and is closed when no rank is left. SIGPIPE is
+ * ignored, as a reader of our output that goes away must not end us before the ranks; run_spawn.c gives ranks the
+ * default again. As a subreaper we become the parent of what ranks leave behind, and so can find and end it.
+ */
 int main(int argc, char **argv)
 {
     run_options_t options;
@@ -104,7 +109,9 @@ int main(int argc, char **argv)
     int signal_fd = signalfd(-1, &watched, SFD_CLOEXEC | SFD_NONBLOCK);
 
     status = RUN_EXIT_SELF;
-    if (run_keeper_open(&keeper) == 0) {
+    if (signal_fd < 0) {
+        run_say("no descriptor for signals: %s", strerror(errno));
+    } else if (run_keeper_open(&keeper) == 0) {
         status = run_job(&options, &keeper, signal_fd, &inherited);
         run_keeper_close(&keeper);
     }

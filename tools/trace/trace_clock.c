@@ -7,6 +7,7 @@
 #include "trace_clock.h"
 
 #include <stddef.h>
+#include <stdlib.h>
 
 /** The bounds of d, and what they come from. */
 typedef struct bounds {
@@ -57,21 +58,29 @@ static bounds_t find_bounds(const xep_trace_header_t *reference, const xep_trace
     return bounds;
 }
 
+/*
+ * The first barriers give one point and the last ones another; a point without barriers in common is left out. 0 is
+ * taken where it lies within the bounds, as ranks of one machine read the same clock; else the middle of the bounds.
+ */
 trace_clock_t trace_clock_compare(const xep_trace_header_t *reference, const xep_trace_header_t *header)
 {
     trace_clock_t clock = {0};
     for (int last = 0; last < 2; last++) {
         bounds_t bounds = find_bounds(reference, header, last);
         if (bounds.count == 0) continue;
-        int64_t half = (bounds.high - bounds.low) / 2, middle = bounds.low + half;
+        const int is_zero = bounds.low <= 0 && bounds.high >= 0;
+        const int64_t ahead = is_zero ? 0 : bounds.low + (bounds.high - bounds.low) / 2;
+        /* they are in the other order where it drifted meanwhile */
+        const int64_t below = llabs(ahead - bounds.low), above = llabs(bounds.high - ahead);
         clock.at_ns[clock.points] = bounds.at_ns;
-        clock.ahead_ns[clock.points++] = bounds.low <= 0 && bounds.high >= 0 ? 0 : middle;
-        if (half < 0) half = -half; /* it drifted meanwhile */
-        if (half > clock.bound_ns) clock.bound_ns = half;
+        clock.ahead_ns[clock.points++] = ahead;
+        if (below > clock.bound_ns) clock.bound_ns = below;
+        if (above > clock.bound_ns) clock.bound_ns = above;
     }
     return clock;
 }
 
+/* With one point a shift; with two the line through them, also for times before the first and after the last. */
 int64_t trace_clock_apply(const trace_clock_t *clock, uint64_t ns)
 {
     if (clock->points == 0) return (int64_t)ns;

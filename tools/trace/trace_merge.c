@@ -112,7 +112,7 @@ static void take_journals(merge_t *merge)
     for (uint32_t rank = 0; rank < first && merge->nranks != 0; rank++) {
         char *name = journal_name(merge->file, rank);
         if (name == NULL) return;
-        say_missing(merge, name, rank, ENOENT);
+        if (access(name, F_OK) != 0) say_missing(merge, name, rank, ENOENT); /* what else is wrong was said */
         free(name);
     }
     if (merge->missing > MISSING_SAID) trace_say("%" PRIu32 " more ranks are missing", merge->missing - MISSING_SAID);
@@ -136,6 +136,10 @@ static void align_clocks(merge_t *merge)
 
 /* ---- writing ---- */
 
+/*
+ * The name has our pid in it, so two merges at once do not write the same file. Renamed after it was closed, as an
+ * error of writing may show only then. When this fails the old FILE, if any, is still there.
+ */
 static int write_file(const merge_t *merge)
 {
     char *name;
