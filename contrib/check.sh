@@ -110,7 +110,7 @@ build() {
 check_asan() {
     CFLAGS=-g1 build 'address and undefined-behaviour sanitizers' asan "$top/contrib/configure-asan" --without-cuda ||
         return
-    suite 1800 asan "$work/asan" check-run XEP_TEST_SLOW=4 XEP_TEST_BRIEF=yes \
+    suite 2600 asan "$work/asan" check-run XEP_TEST_SLOW=4 XEP_TEST_BRIEF=yes \
         ASAN_OPTIONS=detect_stack_use_after_return=1:symbolize=0:clear_shadow_mmap_threshold=262144 \
         LSAN_OPTIONS="suppressions=$top/contrib/lsan.supp:print_suppressions=0" UBSAN_OPTIONS=print_stacktrace=1
 }
@@ -274,7 +274,7 @@ lane_build() { stage 'build' build gcc $suite_folder "$top/configure" CC=gcc CXX
 
 lane_download() { stage 'downloads' fetch; }
 
-lane_suite() { stage 'make check' suite 1200 'make check' "$work/$suite_folder" check; }
+lane_suite() { stage 'make check' suite 2000 'make check' "$work/$suite_folder" check; }
 
 # What any lane may take, the longest first, so that both lanes end at about the same time.
 any_lane='stage_asan stage_python stage_distribution stage_wheel stage_tsan stage_device stage_configure'
