@@ -112,6 +112,10 @@ xep_status_t xep_dispatch(xep_buffer_t *buffer, const xep_dispatch_args_t *args,
     return status;
 }
 
+/*
+ * As begin_dispatch(): of a buffer that is entered, all checks before anything is sent, and a refusal counted. The
+ * handle stays as it was when the call is refused.
+ */
 static xep_status_t begin_combine(xep_handle_t *handle, const xep_combine_args_t *args, xep_status_t ordered,
                                   xep_request_t **req_p)
 {
@@ -167,6 +171,7 @@ static xep_status_t begin_next(xep_handle_t *handle, const xep_next_args_t *args
     return xep_request_count_refused(handle->buffer, status);
 }
 
+/* Nothing is ordered behind a stream or another request here: the args of a next piece have neither. */
 xep_status_t xep_handle_next(xep_handle_t *handle, const xep_next_args_t *args, xep_request_t **req_p)
 {
     xep_request_t *req;
@@ -227,6 +232,7 @@ void *xep_handle_combine_input(xep_handle_t *handle, size_t *stride_p)
     return base;
 }
 
+/* Of a buffer that is entered. May block: peers may still have handles with rows that lie there. */
 static xep_status_t send_memory(xep_buffer_t *buffer, void **base_p, size_t *stride_p)
 {
     xep_status_t status = xep_buffer_usable(buffer);
@@ -236,6 +242,7 @@ static xep_status_t send_memory(xep_buffer_t *buffer, void **base_p, size_t *str
     return xep_request_wait_memory(buffer, base_p, stride_p);
 }
 
+/* The wait is given locals, so that the outputs stay as they are after an error. */
 xep_status_t xep_buffer_send_memory(xep_buffer_t *buffer, void **base_p, size_t *stride_p)
 {
     void *base;
@@ -276,6 +283,7 @@ static void gather_rows(void *arg, uint32_t thread, uint32_t nthreads)
     }
 }
 
+/* Counts are not enough: the rows must be there. Padded ones have a place for each row of the capacity. */
 static xep_status_t gather_all(const xep_handle_t *handle, void *out, size_t stride)
 {
     const xep_recv_t *recv = &handle->recv;

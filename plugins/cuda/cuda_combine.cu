@@ -61,6 +61,7 @@ template <typename E> static __device__ __forceinline__ void combine(const xep_c
     const uint64_t epoch = c.now->epoch + 1;
     const int lost = has_lost_step(&c.now->lost, epoch); /* loaded beside the other word, not behind it */
     if (is_stale(c.life) || lost) return;                /* all blocks */
+    /* one block tells; its word to this rank itself is among those that all blocks wait for */
     if (blockIdx.x == 0) {
         say_offer(c.peer, c.nranks, c.said + c.rank * c.word_stride, c.offer);
         tell_all(c.peer, c.rank, c.nranks, c.ready, c.word_stride, epoch);
@@ -69,6 +70,7 @@ template <typename E> static __device__ __forceinline__ void combine(const xep_c
     sum_all<E>(c, epoch, shared);
     if (!is_last_block(c.blocks_done)) return;
     if (threadIdx.x == 0) c.now->epoch = epoch;
+    /* all blocks have pulled what they sum; told also where they summed nothing, as the owners wait for it */
     tell_all(c.peer, c.rank, c.nranks, c.read, c.word_stride, epoch);
     if (!wait_all(c.peer[c.rank], c.nranks, c.read, c.word_stride, epoch, c.at_the_end)) lose_step(&c.now->lost, epoch);
 }

@@ -14,6 +14,7 @@
 enum { HEADER = sizeof(normal_record_t) / 4, EPOCH = 2, AGREES_WITH_ALL = -1 };
 static_assert(offsetof(normal_record_t, epoch) == 0 && sizeof(normal_record_t::epoch) == 4 * EPOCH, "");
 
+/* In this rank's heap, where its source has stored it: one record of each rank, which serves all slots. */
 static __device__ __forceinline__ const uint32_t *record_of(const xep_cuda_counts_t &counts, uint32_t source)
 {
     return (const uint32_t *)(counts.peer[counts.rank] + counts.records + source * counts.record_bytes);
@@ -60,6 +61,10 @@ static __device__ __forceinline__ void mirror_record(const xep_cuda_counts_t &co
         ((normal_record_t *)to)->epoch = header_of(counts, from).epoch - epoch + counts.header.epoch;
 }
 
+/*
+ * Whether a record may be used: it is of this operation, no index of its writer is wrong, and its slot and
+ * capacity fit the heaps. With a cached handle all ranks must use the routing of the same dispatch.
+ */
 static __device__ __forceinline__ int is_sound(const xep_cuda_counts_t &counts, uint64_t epoch, uint32_t rank)
 {
     const normal_record_t &header = header_of(counts, rank), &first = header_of(counts, 0);
@@ -88,12 +93,14 @@ static __device__ __forceinline__ int add_rank(const xep_cuda_counts_t &counts, 
     for (uint32_t s = 0; s < counts.nranks; s++) {
         uint32_t *rows = &counts.rank_rows[s * counts.nranks + rank];
         if (s == counts.rank) *before_p = all;
+        /* a cached routing has its matrix already, and the records bring none */
         if (!counts.header.params[NORMAL_CACHED]) *rows = record_of(counts, s)[HEADER + rank];
         all += *rows;
     }
     return all <= header_of(counts, rank).capacity;
 }
 
+/* Addresses in the slot that the rank chose, of all its arrays; row is the first of this rank's rows there. */
 static __device__ __forceinline__ void find_places(const xep_cuda_counts_t &counts, uint32_t rank, uint64_t row)
 {
     const uint32_t slot = header_of(counts, rank).slot;
@@ -110,12 +117,14 @@ static __device__ __forceinline__ int judge(const xep_cuda_counts_t &counts, uin
     for (uint32_t p = threadIdx.x; p < NORMAL_PARAMS; p += blockDim.x) good &= is_agreed(counts, p);
     for (uint32_t r = threadIdx.x; r < counts.nranks; r += blockDim.x) {
         uint64_t row = 0;
+        /* & and not &&: find_small() needs the whole matrix, also where a record is not sound */
         good &= is_sound(counts, epoch, r) & add_rank(counts, r, &row);
         if (good) find_places(counts, r, row);
     }
     return __syncthreads_and(good);
 }
 
+/* All threads of the block. When it returns, the host sees all records: a word that says so may follow. */
 static __device__ __forceinline__ void mirror_all(const xep_cuda_counts_t &counts, uint64_t epoch, char *mirror)
 {
     for (uint32_t r = threadIdx.x / 32; r < counts.nranks; r += blockDim.x / 32)
@@ -181,6 +190,7 @@ static __device__ __forceinline__ void keep_refusal(const xep_cuda_counts_t &cou
 
 /* ---- counts that the host waits for ---- */
 
+/* Also where nothing moves: the host finds the reason in the same records. The word comes last (wait_counts()). */
 static __device__ __forceinline__ void tell_host(const xep_cuda_counts_t &counts, uint64_t epoch, uint64_t first)
 {
     mirror_all(counts, epoch, counts.mirror);
@@ -190,6 +200,10 @@ static __device__ __forceinline__ void tell_host(const xep_cuda_counts_t &counts
     *(volatile uint64_t *)counts.counted = counts.header.epoch;
 }
 
+/*
+ * Record to all ranks, word to all, wait for theirs, verdict. The verdict is LOST until it is known, so that the kernel
+ * of the rows, which is enqueued behind this one in any case, moves nothing and tells nobody where records are missing.
+ */
 extern "C" __global__ void __launch_bounds__(1024, 1) xep_cuda_counts(const __grid_constant__ xep_cuda_counts_t counts)
 {
     const uint32_t warp = threadIdx.x / 32, warps = blockDim.x / 32;

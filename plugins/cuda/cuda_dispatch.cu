@@ -2,8 +2,8 @@
 
 /*
  * Rows to their final places: read once, from there to every rank that gets them. Bulk copies go through shared memory
- * and need no registers, so that 8 to 16 of a device's multiprocessors fill its links; one warp of each block moves
- * what belongs to the rows.
+ * and need no registers, so that 8 to 16 of a device's multiprocessors fill its links; the last warps of each block
+ * move what belongs to the rows.
  */
 #include "cuda_bulk.cuh"
 #include "cuda_kernels.h"
@@ -25,6 +25,7 @@ static __device__ __forceinline__ const xep_cuda_dest_t *dests_of(const xep_cuda
 
 /* ---- rows that bulk copies can move: one thread of a warp keeps some chunks on their way ---- */
 
+/* What one warp moves: of the chunks of all tokens those numbered lane, lane + lanes and so on, count of them. */
 typedef struct chunks {
     char *stage;       /* [stages][XEP_CUDA_CHUNK] */
     uint64_t *barrier; /* [stages] */
@@ -47,6 +48,7 @@ static __device__ __forceinline__ void load_chunk(const xep_cuda_dispatch_t &d, 
                chunk_bytes(d, part), &c.barrier[stage]);
 }
 
+/* To all ranks that get the row; a group of its own, so that the stage of the chunk before can be waited for. */
 static __device__ __forceinline__ void store_chunk(const xep_cuda_dispatch_t &d, const chunks_t &c, uint32_t i,
                                                    uint32_t stage_bytes)
 {
@@ -58,6 +60,10 @@ static __device__ __forceinline__ void store_chunk(const xep_cuda_dispatch_t &d,
     end_group();
 }
 
+/*
+ * One thread. All stages but one are loaded ahead. Bit s of phases is the phase that stage s is waited for in. It ends
+ * when all stores are done: only then may the block count itself among those whose rows are there.
+ */
 static __device__ void move_chunks(const xep_cuda_dispatch_t &d, const chunks_t &c, uint32_t stage_bytes)
 {
     uint32_t phases = 0;
@@ -82,6 +88,7 @@ template <typename T> static __device__ __forceinline__ void copy_row(char *to, 
     for (uint64_t i = threadIdx.x % 32; i < bytes / sizeof(T); i += 32) ((T *)to)[i] = ((const T *)from)[i];
 }
 
+/* In the widest unit that addresses and lengths here allow; rows of a slot are multiples of 64 bytes apart. */
 static __device__ void move_rows(const xep_cuda_dispatch_t &d, uint32_t warp, uint32_t warps)
 {
     uint64_t odd = (uint64_t)d.x | d.x_stride | d.row_bytes;
@@ -110,6 +117,7 @@ static __device__ __forceinline__ there_t find_rank(const xep_cuda_dispatch_t &d
     return {d.there[rank], d.first_expert[rank], d.first_expert[rank + 1]};
 }
 
+/* As the receiver sees it: its own experts are counted from 0, those of others are -1 and have the weight 0. */
 static __device__ __forceinline__ void store_selection(const xep_cuda_dispatch_t &d, const there_t &there, uint64_t row,
                                                        int32_t expert, float weight, uint32_t k)
 {
@@ -201,6 +209,10 @@ static __device__ void mark_tail(const xep_cuda_dispatch_t &d, int verdict, uint
     for (uint64_t i = begin + me; i < d.tail_words; i += all) d.tail[i] = UINT32_MAX;
 }
 
+/*
+ * Behind the kernel of the counts, which has left the verdict, the places and the epoch on the device. Where that has
+ * lost step nobody is told anything, so ranks that go on wait for this one in vain, and name it.
+ */
 extern "C" __global__ void __launch_bounds__(1024, 1)
     xep_cuda_dispatch(const __grid_constant__ xep_cuda_dispatch_t dispatch)
 {

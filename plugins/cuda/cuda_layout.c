@@ -26,6 +26,7 @@ static xep_cuda_layout_t fill(const xep_layout_args_t *args, const xep_layout_t 
     };
 }
 
+/* Without tokens topk_idx is not read and token_in_rank not written: the addresses may be anything. */
 static xep_status_t check_memory(const cuda_mode_t *cuda, const xep_layout_args_t *args, const xep_layout_t *out)
 {
     const cuda_array_t arrays[] = {{"topk_idx", args->tokens == 0 ? NULL : args->topk_idx},

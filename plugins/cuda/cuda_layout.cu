@@ -34,6 +34,7 @@ static __device__ __forceinline__ uint32_t rank_of(const xep_cuda_layout_t &l, c
 
 /* ---- up to 64 ranks: those of a token are bits, which a warp counts by votes ---- */
 
+/* All lanes of a warp: one atomic in shared memory for 32 tokens. */
 static __device__ __forceinline__ void vote(uint32_t *count, int yes)
 {
     const uint32_t voters = __popc(__ballot_sync(UINT32_MAX, yes));
@@ -102,7 +103,7 @@ static __device__ __forceinline__ void add_to(int32_t *array, const uint32_t *co
         if (counted[i] != 0) atomicAdd(&array[i], (int32_t)counted[i]);
 }
 
-/* One cluster: arrays are zeroed by one block and added to by all. */
+/* One cluster: arrays are zeroed, and then added to, by all blocks. */
 extern "C" __global__ void __cluster_dims__(XEP_CUDA_LAYOUT_BLOCKS, 1, 1) __launch_bounds__(XEP_CUDA_LAYOUT_THREADS, 1)
     xep_cuda_layout(const __grid_constant__ xep_cuda_layout_t layout)
 {
@@ -116,6 +117,7 @@ extern "C" __global__ void __cluster_dims__(XEP_CUDA_LAYOUT_BLOCKS, 1, 1) __laun
     clear(l.tokens_per_node, l.nodes, me, all);
     clear(l.tokens_per_expert, l.experts, me, all);
     sync_cluster();
+    /* up to a whole warp: votes need all of its lanes, also those behind the last token */
     const uint64_t warps_end = (l.tokens + 31) / 32 * 32;
     for (uint64_t t = me; t < warps_end; t += all) {
         if (l.nranks <= FEW_RANKS) count_bits(l, c, t);

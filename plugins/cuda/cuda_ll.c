@@ -9,6 +9,7 @@
 
 enum { DEVICE_LINE = 128 /* bytes, of the caches of a device */ };
 
+/* Returns where an array begins that has lines of its own: what is laid behind it begins on another one. */
 static uint64_t lay_lines(xep_carve_t *carve, uint64_t count, uint64_t bytes)
 {
     xep_carve_align(carve, DEVICE_LINE);
@@ -146,10 +147,12 @@ xep_status_t cuda_ll_receive_in_turn(cuda_ll_t *mode, xep_op_t *op,
     xep_status_t status = ops->after_mark(mode->cuda.device, cuda_stream(op));
     if (status == XEP_OK) status = launch(mode, op);
     if (status == XEP_OK) status = ops->mark(mode->cuda.device, cuda_stream(op));
+    /* also where the launch has failed: later operations would wait for their turn for ever */
     mode->received++;
     return status;
 }
 
+/* Each rank keeps the number of its own first wrong index alone; of others it only knows that there is one. */
 static xep_status_t tell_wrong(const cuda_ll_t *mode, xep_op_t *op, uint32_t rank)
 {
     const xep_env_t *env = mode->ll.kit.env;

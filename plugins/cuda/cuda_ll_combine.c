@@ -83,6 +83,7 @@ static xep_status_t launch_sums(cuda_ll_t *mode, const xep_op_t *op)
     uint32_t bytes;
     find_weights(mode, op, &sums);
     const uint32_t blocks = cuda_multiprocessors(&mode->ll.kit);
+    /* where the user has this rank's outputs decides, too, whether bulk copies can pull them */
     const uint32_t warps = cuda_lay_sums(&mode->cuda, args, blocks, slot->topk, CHUNK,
                                          (uintptr_t)sums.own | sums.own_stride, &sums.sum, &bytes);
     return cuda_launch(&mode->cuda, op, (int)kernel, blocks, warps * WARP, bytes, &sums);

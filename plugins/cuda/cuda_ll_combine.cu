@@ -52,6 +52,10 @@ template <typename T> static __device__ __forceinline__ void copy_row(char *to, 
     for (uint64_t i = threadIdx.x % 32; i < bytes / sizeof(T); i += 32) ((T *)to)[i] = ((const T *)from)[i];
 }
 
+/*
+ * The rows of all pairs are numbered together, and the warps of the grid take turns: each has about as many as any
+ * other, however uneven the experts are. In the input a row has the number that it has in the slot: readers look there.
+ */
 static __device__ void copy_rows(const offer_t &o, uint32_t *before)
 {
     const uint32_t warps = blockDim.x / 32, all = gridDim.x * warps;
@@ -82,9 +86,11 @@ extern "C" __global__ void __launch_bounds__(1024, 1) xep_cuda_ll_offer(const __
         uint64_t *said = (uint64_t *)(line + o.at.line_said);
         said[0] = o.offer[0];
         said[1] = o.offer[1];
+        /* a release by the thread that wrote the offer: whoever sees the word sees that, too */
         store_word(line + o.at.line_ready, epoch);
     }
     if (threadIdx.x != 0) return;
+    /* counted also where the dispatch was refused: it was on all ranks, so their epochs stay the same */
     o.at.slot->epoch = epoch;
     o.at.now->epoch = epoch;
 }
@@ -117,6 +123,11 @@ static __device__ __forceinline__ void tell_read(const xep_cuda_ll_heaps_t &at, 
     }
 }
 
+/*
+ * The epoch is the one that the send phase has left in the slot: those of other operations may have come in between.
+ * Lines go by the number of the owner's slot, on both sides: "ready" is looked for under there[r], "read" under this
+ * rank's own slot. The last block tells that all is read also where nothing was summed, as owners wait for it.
+ */
 template <typename E> static __device__ __forceinline__ void combine(const xep_cuda_ll_sums_t &c)
 {
     extern __shared__ __align__(128) char shared[];

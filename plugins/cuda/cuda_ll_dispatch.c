@@ -38,6 +38,7 @@ static void find_routing(const cuda_ll_t *mode, const xep_op_t *op, xep_cuda_ll_
     send->weights_stride = args->topk * sizeof *kept->weights;
 }
 
+/* x, scales, indices and weights are read by this launch alone: behind it on the stream they may be overwritten. */
 static xep_status_t send(void *opaque, xep_op_t *op)
 {
     cuda_ll_t *mode = opaque;
@@ -83,6 +84,7 @@ static uint64_t board_bytes(const xep_shape_t *shape)
            (2 * pairs + shape->local_experts + shape->experts) * sizeof(uint32_t);
 }
 
+/* After show_rows(): rows go to where recv shows them. */
 static xep_status_t launch_receive(cuda_ll_t *mode, const xep_op_t *op)
 {
     const xep_dispatch_args_t *args = op->dispatch;
@@ -157,6 +159,7 @@ const xep_step_t cuda_ll_dispatch_steps[] = {
 
 /* ---- begin ---- */
 
+/* Without tokens the first four are not read, and may be anything; the other two are written all the same. */
 static xep_status_t check_memory(const cuda_ll_t *mode, const xep_dispatch_args_t *args)
 {
     const int tokens = args->tokens != 0;
@@ -192,6 +195,7 @@ static void note_routing(cuda_ll_t *mode, const xep_op_t *op)
     slot->weights_sent = (args->flags & XEP_DISPATCH_SEND_WEIGHTS) != 0;
 }
 
+/* All checks come before cuda_ll_begin(), which enqueues the send phase: from there on other ranks may know of it. */
 xep_status_t cuda_ll_dispatch(void *opaque, xep_op_t *op)
 {
     cuda_ll_t *mode = opaque;

@@ -57,6 +57,7 @@ static __device__ void publish(const receive_t &r, const board_t &b, uint32_t en
         const uint32_t e = i / r.at.nranks, s = i % r.at.nranks;
         r.pair_begin[i] = b.begin[i];
         r.pair_count[i] = b.count[i];
+        /* in the heap of the source, under the slot that it chose: its combines look there */
         table_at(r.at, s, b.notice[s].slot, r.at.rank)[e] = b.begin[i];
     }
     for (uint32_t i = threadIdx.x; i < r.at.nranks; i += blockDim.x) r.at.there[i] = b.notice[i].slot;
@@ -118,6 +119,7 @@ static __device__ __forceinline__ int64_t place_pick(const receive_t &r, const b
     return local < b.experts && pick.ordinal < b.count[pair] ? (int64_t)b.begin[pair] + pick.ordinal : NOWHERE;
 }
 
+/* Once for each row: with part 0 of its item. Weights that do not travel are 1. */
 static __device__ __forceinline__ void store_metadata(const receive_t &r, const char *head, const piece_t &p,
                                                       uint32_t k, int64_t row, uint32_t local)
 {
@@ -154,6 +156,7 @@ static __device__ __forceinline__ void move_piece(const receive_t &r, const boar
         uint32_t here = __ballot_sync(UINT32_MAX, row != NOWHERE);
         if (here == 0) continue;
         if (!fetched && lane == 0) fetch_piece(r, turn, p);
+        /* metadata is stored while the piece is on its way */
         if (p.part == 0 && row != NOWHERE) store_metadata(r, head, p, k, row, local);
         if (!fetched) wait_load(p.barrier, (*phase)++ & 1);
         fetched = 1;
@@ -165,6 +168,7 @@ static __device__ __forceinline__ void move_piece(const receive_t &r, const boar
                 store_scales(r, p, (uint64_t)to);
         }
     }
+    /* the stage may be used again when the stores have read it; move_rows() waits until they are done */
     if (fetched && lane == 0) {
         end_group();
         wait_read();
@@ -229,6 +233,7 @@ static __device__ __forceinline__ int fetch_first(const receive_t &r, const piec
     return begun;
 }
 
+/* Each wait turns the phase of the warp's barrier; that for the first piece, if it was fetched, was phase 0. */
 static __device__ void move_rows(const receive_t &r, const board_t &b, uint64_t turn, const pieces_t &all, int fetched)
 {
     uint32_t phase = (uint32_t)fetched;
@@ -258,6 +263,7 @@ extern "C" __global__ void __launch_bounds__(1024, 1)
     if (!left_out &&
         wait_words(
             r.at.nranks, [&](uint32_t s) { return notice_at(r.at, r.at.rank, turn, s); }, epoch, r.deadline)) {
+        /* the words were read by ordinary loads, rows are fetched by bulk copies, which must come after */
         fence_for_bulk();
         fetched = fetch_first(r, pieces, turn);
         verdict = judge(r, epoch, turn, b);
@@ -270,5 +276,6 @@ extern "C" __global__ void __launch_bounds__(1024, 1)
         fill_unused(r, b, end);
     }
     if (verdict == XEP_CUDA_LL_LOST && !left_out) lose_step(&r.at.now->lost, epoch);
+    /* combines of the handle look at it: they sum nothing unless the rows are here */
     if (blockIdx.x == 0 && threadIdx.x == 0) r.at.slot->verdict = verdict;
 }

@@ -10,6 +10,10 @@
 #include "cuda_ll_heaps.cuh"
 #include "cuda_words.cuh"
 
+/*
+ * GROUP: channels that have a scale in common. AHEAD: pairs of groups whose loads a warp has on their way. PART: bytes
+ * of a row that a warp copies at once.
+ */
 enum {
     GROUP = 128,
     LANES = 16 /* of a group */,
@@ -42,6 +46,7 @@ static __device__ __forceinline__ int64_t load_index(const send_t &s, uint32_t i
     return s.wide ? *(const int64_t *)at : *(const int32_t *)at;
 }
 
+/* To all ranks, also those that are not the expert's: they look at every pick, and would find that of an older turn. */
 static __device__ __forceinline__ void tell_pick(const send_t &s, uint64_t turn, uint32_t i, xep_cuda_pick_t pick)
 {
     s.kept.picks[i] = pick;
@@ -115,6 +120,7 @@ template <typename T> static __device__ __forceinline__ void copy_part(char *to,
     for (uint32_t i = threadIdx.x % 32; i < bytes / sizeof(T); i += 32) ((T *)to)[i] = ((const T *)from)[i];
 }
 
+/* In parts, so that a few long rows keep as many warps busy as many short ones; then the scales of each token. */
 static __device__ void pack_rows(const send_t &s, char *items, uint32_t first, uint32_t all)
 {
     const uint32_t parts = (uint32_t)((s.item.row_bytes + PART - 1) / PART), units = s.notice.tokens * parts;
@@ -206,6 +212,7 @@ static __device__ __forceinline__ void cast_group(const send_t &s, char *item, u
 #pragma unroll
     for (int step = LANES / 2; step > 0; step /= 2) amax = fmaxf(amax, __shfl_xor_sync(UINT32_MAX, amax, step));
     const float factor = scale_of(amax, s.notice.quant != XEP_QUANT_E4M3, &scale);
+    /* not before: lanes behind the end of the row are needed by the shuffles */
     if (first >= hidden) return;
     uint32_t out[EACH / 4];
 #pragma unroll
@@ -270,6 +277,7 @@ static __device__ __forceinline__ void move_rows(const send_t &s, char *items, u
     else cast_rows<fp16_t>(s, items, warp, warps);
 }
 
+/* Waits for nobody: notices.h says why all have read this entry of the ring by now. The last block tells all ranks. */
 extern "C" __global__ void __launch_bounds__(1024, 1) xep_cuda_ll_send(const __grid_constant__ xep_cuda_ll_send_t s)
 {
     const uint64_t epoch = s.at.now->epoch + 1, turn = s.at.now->turn;

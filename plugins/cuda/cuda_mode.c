@@ -80,6 +80,7 @@ static xep_status_t fill_tables(const xep_kit_t *kit, const cuda_mode_t *cuda)
     return status == XEP_OK ? done : status;
 }
 
+/* Waited for: other ranks store words here once all have opened the mode. */
 xep_status_t cuda_clear_words(const xep_kit_t *kit)
 {
     xep_device_t *device = kit->env->device;
@@ -170,6 +171,7 @@ uint32_t cuda_lay_sums(const cuda_mode_t *cuda, const xep_combine_args_t *args, 
     sum->stages = odd % 16 == 0 && bytes != 0 && sum->rows <= MOST_ROWS;
     if (!sum->stages) warps = PLAIN;
     else sum->stages = xep_cuda_sum_stages(sum, warps, blocks, cuda_shared_bytes(cuda));
+    /* fewer warps where their stages have no room together; without stages they need none */
     while (warps > 1 && warps * sum->stages * xep_cuda_stage_bytes(sum) > cuda_shared_bytes(cuda)) warps--;
     *shared_bytes_p = warps * sum->stages * xep_cuda_stage_bytes(sum);
     return warps;

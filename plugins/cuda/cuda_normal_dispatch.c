@@ -239,6 +239,7 @@ static void judge_indices(const cuda_normal_t *mode, xep_op_t *op)
                             (unsigned long long)(first % op->dispatch->topk), env->shape->experts)
                 : env->fail(env, op, XEP_ERR_INVALID, "invalid topk_idx of rank %u (each -1, or one of %u experts)", r,
                             env->shape->experts);
+        /* this rank's own ends the search: only of that one the index is known */
         if (r == env->shape->rank) return;
     }
 }

@@ -10,6 +10,7 @@ static xep_status_t refuse(const cuda_normal_t *mode, xep_op_t *op, const char *
     return mode->normal.kit.env->fail(mode->normal.kit.env, op, XEP_ERR_INVALID, "%s", what);
 }
 
+/* Where the counts of a cached handle stayed on the device, the host cannot show them for this dispatch either. */
 xep_status_t cuda_normal_check_there(const cuda_normal_t *mode, xep_op_t *op)
 {
     const xep_dispatch_args_t *args = op->dispatch;

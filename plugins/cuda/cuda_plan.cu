@@ -75,6 +75,7 @@ static __device__ __forceinline__ void scan_rank(const xep_cuda_plan_t &plan, ui
     if (lane == 0) plan.rows[rank] = rows;
 }
 
+/* Ranks ascending, as sums need them. Its row at a rank: those of all tokens before it that go there, too. */
 static __device__ __forceinline__ void list_token(const xep_cuda_plan_t &plan, uint32_t token, const uint32_t *mask,
                                                   const uint32_t *before)
 {
@@ -98,6 +99,7 @@ extern "C" __global__ void __cluster_dims__(XEP_CUDA_PLAN_BLOCKS, 1, 1) __launch
     uint32_t *selections = shared, *owner = shared + plan.experts, *mask = plan.scratch;
     uint32_t *before = mask + segments * plan.nranks;
     if (is_stale(plan.life)) return; /* all blocks, here and in the other kernels */
+    /* zeros, marks, rows before each segment, lists: each needs what all blocks have written in the one before */
     for (uint32_t i = me; i < segments * plan.nranks; i += all) mask[i] = 0;
     for (uint32_t e = me; e < plan.experts; e += all) plan.selections[e] = 0;
     for (uint32_t e = threadIdx.x; e < plan.experts; e += blockDim.x) {

@@ -23,7 +23,10 @@ AVX2 __m256i load256(const char *x)
     return _mm256_loadu_si256((const void *)x);
 }
 
-/* largest of 16 16-bit patterns */
+/*
+ * The largest of 16 patterns of 16 bits. An instruction finds the least of eight such numbers, but none the largest: it
+ * gets their complements.
+ */
 AVX2 uint16_t largest_of_16(__m256i v)
 {
     __m128i a = _mm_max_epu16(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
@@ -49,6 +52,7 @@ AVX2 uint32_t amax_of_group(int type, const char *x)
         __m256i magnitude = _mm256_and_si256(load256(x + i), mask);
         most = type == XEP_CAST_FP32 ? _mm256_max_epu32(most, magnitude) : _mm256_max_epu16(most, magnitude);
     }
+    /* an Inf or a NaN is larger than all numbers, also when it is widened: cast_block() finds it in the result */
     if (type == XEP_CAST_FP32) return largest_of_8(most);
     uint32_t half = largest_of_16(most);
     return type == XEP_CAST_BF16
@@ -151,6 +155,10 @@ AVX2 void look_up_32(uint8_t *q, const char *x, __m256i first, __m256i last, __m
     _mm256_storeu_si256((void *)q, _mm256_permute4x64_epi64(codes, 0xd8));
 }
 
+/*
+ * The 16 steps are in both lanes, since bytes are looked up within a lane of 128 bits. 0: some number is not in the
+ * table; the codes stored so far do no harm, as codes_of_group() writes all of them again.
+ */
 AVX2 int codes_by_table(uint8_t *q, const char *x, uint32_t amax, uint32_t scale, int pow2)
 {
     uint8_t top;

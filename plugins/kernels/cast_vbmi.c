@@ -55,6 +55,7 @@ VBMI __m512i codes_from(const xep_cast_codes_t *codes, int h)
     return _mm512_mask_add_epi8(first, _mm512_cmpgt_epu8_mask(within, last), first, _mm512_set1_epi8(1));
 }
 
+/* Two registers have the codes of all 128 fractions. What was stored before a 0 is written again by arithmetic. */
 VBMI int codes_by_table(uint8_t *q, const char *x, uint32_t amax, uint32_t scale, int pow2)
 {
     uint8_t top;

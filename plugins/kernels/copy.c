@@ -52,6 +52,7 @@ __attribute__((target("avx512f"))) static void copy_stream_avx512(void *dst, con
     if (i < bytes) memcpy(d + i, s + i, bytes - i);
 }
 
+/* Likewise. Its streaming stores need addresses that are multiples of 32: from the beginning of a line on all are. */
 __attribute__((target("avx2"))) static void copy_stream_avx2(void *dst, const void *src, size_t bytes, const void *next)
 {
     char *d = dst;

@@ -56,6 +56,7 @@ static int make_scale(uint16_t largest, uint16_t smallest, scale_t *scale)
     scale->step = (high - scale->low) / STEPS;
     scale->inverse = 1 / scale->step;
     scale->offset = 2 - log2((1 + exp2(scale->step)) / 2) * scale->inverse - scale->low * scale->inverse;
+    /* where both are the same the step is 0 and the rest of the scale useless: such a group is not coded */
     return scale->low < high;
 }
 
@@ -92,6 +93,7 @@ size_t xep_logfmt_bytes(const void *from, size_t channels)
 
 /* ---- to codes ---- */
 
+/* Without their signs bf16 compare as their bits do. A NaN is the largest then, and its chunk is not coded. */
 static void fill_head(uint16_t *head, const uint16_t *row, size_t channels)
 {
     for (size_t i = 0; i < channels; i += GROUP, head += 2) {
@@ -141,6 +143,7 @@ static void encode_block(uint32_t *to, const uint16_t *row, size_t channels, con
     *to = (uint32_t)bits | signs << 16; /* 144 bits of codes: half a word is left */
 }
 
+/* Only where is_coded() has said so: every group of the chunk has a scale, and make_scale() does not fail. */
 static void encode_chunk(uint32_t *to, const uint16_t *row, const uint16_t *head, size_t channels,
                          const double *fractions)
 {

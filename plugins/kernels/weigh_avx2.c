@@ -87,6 +87,7 @@ VECTOR_FN floats_t widen_fp16(const char *from)
 /* The upper halves of 32-bit lanes, in their order. */
 VECTOR_FN void store_upper(char *to, bits_t v)
 {
+    /* shifted down, all fit into 16 bits, and so packing does not saturate any */
     v = _mm256_srli_epi32(v, 16);
     _mm_storeu_si128((void *)to, _mm_packus_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1)));
 }

@@ -61,6 +61,7 @@ static void lay_arrays(void *opaque, xep_carve_t *carve)
     mode->rows = xep_carve_array(carve, listed, sizeof *mode->rows);
     mode->row_weights = xep_carve_array(carve, listed, sizeof *mode->row_weights);
     mode->row_begin = xep_carve_array(carve, shape->tokens + 1, sizeof *mode->row_begin);
+    /* before the slots, which have arrays by feeder: their number is known from here on */
     if (shape->by_nodes) xep_forwarders_lay(shape, carve, &mode->nodes);
     xep_in_place_lay_arrays(&mode->in_place, &mode->kit, &mode->layout.in_place, carve);
     for (uint32_t s = 0; s < shape->slots; s++) lay_slot(mode, carve, ll_slot(mode, s));

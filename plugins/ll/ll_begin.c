@@ -11,6 +11,10 @@ static uint64_t padded_rows(const ll_t *mode)
     return (uint64_t)mode->kit.first_expert[1] * mode->kit.shape->nranks * mode->kit.shape->tokens;
 }
 
+/*
+ * By rank there is nothing to arrange: a row belongs to one expert. Padded, every expert of a rank has room for every
+ * token of every rank, so that the shape alone says where its rows begin; pieces are cut out of a compact layout.
+ */
 static xep_status_t check_arrangement(const ll_t *mode, xep_op_t *op)
 {
     const xep_env_t *env = mode->kit.env;
@@ -68,6 +72,7 @@ void ll_fill_notice(const ll_t *mode, const xep_op_t *op, ll_notice_t *notice)
     const xep_dispatch_args_t *args = op->dispatch;
     int padded = args->arrangement == XEP_ROWS_BY_EXPERT_PADDED;
     uint64_t room = args->capacity;
+    /* padded: rows of one expert, which is also what the verdict compares with it */
     if (padded) room = (uint64_t)mode->kit.shape->nranks * mode->kit.shape->tokens;
     else if (room == 0) room = mode->layout.common.recv_rows;
     *notice = (ll_notice_t){.epoch = op->epoch,
@@ -119,6 +124,7 @@ xep_status_t ll_compare_notices(const ll_t *mode, xep_op_t *op, const ll_notice_
     xep_status_t verdict = xep_agree_calls(mode->kit.env, op, &from->refused, sizeof *from);
     if (verdict == XEP_OK)
         verdict = xep_agree(mode->kit.env, op, params, sizeof params / sizeof params[0], from, sizeof *from);
+    /* rows in place and pieces share a word of the notice: only now is it known to be a piece on all ranks */
     return verdict != XEP_OK || from->in_place ? verdict : compare_pieces(mode, op, from);
 }
 

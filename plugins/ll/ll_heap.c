@@ -122,6 +122,7 @@ xep_status_t ll_lay_heap(const xep_shape_t *shape, xep_heap_layout_t *common, xe
     common->notices = xep_notices_lay(shape, &region[XEP_REGION_CONTROL]);
     at->tables = xep_carve_offset(metadata, shape->slots * (uint64_t)shape->nranks, at->table_bytes);
     lay_parcels(shape, at, metadata, &region[XEP_REGION_ROWS]);
+    /* behind the parcels, whose inbox_bytes it looks at; the slots, too, need what was measured there */
     lay_words(shape, at, &region[XEP_REGION_CONTROL]);
     xep_carve_slots(shape, common, region, lay_slot);
     xep_in_place_lay(shape, &at->in_place, measure_items(shape, at), region);
@@ -141,6 +142,7 @@ void ll_make_parcel(const ll_notice_t *notice, ll_parcel_t *parcel)
         parcel->row_bytes = notice->hidden * xep_elem_bytes((xep_dtype_t)notice->dtype);
         parcel->scale_words = notice->nscales;
     } else {
+        /* e4m3: a byte for each element; a scale for each group is a float, or the exponent of one, four to a word */
         parcel->row_bytes = notice->hidden;
         parcel->scale_words = notice->quant == XEP_QUANT_UE8M0 ? (groups + 3) / 4 : groups;
     }

@@ -7,6 +7,7 @@
 
 /* ---- as a source ---- */
 
+/* Until the rows of this dispatch are pointed to, its handle has nothing to release. */
 xep_status_t ll_in_place_choose(ll_t *mode, xep_op_t *op)
 {
     ll_slot(mode, op->slot)->in_place = 0;
@@ -21,6 +22,7 @@ static uint32_t number_of(const ll_t *mode, uint64_t offset)
     return (uint32_t)(inside / at->bytes * mode->kit.shape->tokens + inside % at->bytes / at->stride);
 }
 
+/* Back again; of the number of a peer ll_in_place_is_sane() has seen that it is inside the areas. */
 static uint64_t offset_of(const ll_t *mode, uint32_t number)
 {
     const xep_in_place_layout_t *at = &mode->layout.in_place;
@@ -55,6 +57,7 @@ void ll_in_place_take(ll_t *mode, const xep_op_t *op)
 int ll_in_place_is_sane(const ll_t *mode, const ll_notice_t *notice)
 {
     const uint64_t tokens = mode->kit.shape->tokens;
+    /* the word is a piece then (ll_notice_t), which is only compared */
     if (!notice->in_place && mode->kit.shape->in_pieces) return 1;
     if (notice->rows_at == 0) return 1;
     uint64_t number = notice->rows_at - UINT64_C(1), first = number % tokens;
@@ -71,6 +74,7 @@ void ll_in_place_find(ll_t *mode, const ll_notice_t *notice, uint32_t source)
     if (parcel->stays) parcel->items = heap + offset_of(mode, notice->rows_at - 1);
 }
 
+/* Rows that do not stay with their source were copied to x of the slot, and are pointed to there. */
 void ll_point_rows(ll_t *mode, const xep_op_t *op)
 {
     ll_slot_t *slot = ll_slot(mode, op->slot);
@@ -100,6 +104,7 @@ static void forget_rows(const ll_t *mode, ll_slot_t *slot)
         memset(slot->row + slot->expert_begin[e], 0, slot->expert_count[e] * sizeof *slot->row);
 }
 
+/* A handle ends. Its notices tell where the rows are: the parcels may be those of another dispatch by now. */
 static void release(void *opaque, uint32_t number)
 {
     ll_t *mode = opaque;

@@ -5,6 +5,7 @@
 
 /* ---- whose an item is ---- */
 
+/* By nodes: whether a token has an item here, by the rule of its source (list_tokens() in ll_parts.c). */
 static int comes_here(const ll_t *mode, const int32_t *idx, uint32_t topk)
 {
     const xep_shape_t *shape = mode->kit.shape;
@@ -37,6 +38,7 @@ static uint64_t place_own(ll_t *mode, uint32_t source, uint64_t begin, uint64_t 
     return items;
 }
 
+/* More items than there is room for must come in parts: all at once, the last ones would lie over the first. */
 xep_status_t ll_note_items(ll_t *mode, xep_op_t *op, uint32_t source, uint64_t items)
 {
     ll_slot_t *slot = ll_slot(mode, op->slot);
@@ -48,6 +50,7 @@ xep_status_t ll_note_items(ll_t *mode, xep_op_t *op, uint32_t source, uint64_t i
                                (unsigned long long)items, (unsigned long long)room);
 }
 
+/* A mapped source has an item for each token, in its own memory: it never crowds an inbox, and items stays 0. */
 xep_status_t ll_place_items(ll_t *mode, xep_op_t *op, uint32_t source, uint64_t begin, uint64_t end)
 {
     uint64_t items = 0;
@@ -77,6 +80,7 @@ static uint64_t mate_offset(const ll_t *mode, const xep_op_t *op, uint32_t feed,
 static uint64_t taken_by_all(const ll_t *mode, const xep_op_t *op, uint32_t source)
 {
     uint64_t tokens = ll_slot(mode, op->slot)->tokens_out[source];
+    /* acquire: the source may write over what mates have read. A word of an older operation counts as no tokens. */
     for (uint32_t p = 0; p < mode->nodes.mates; p++) {
         const _Atomic uint64_t *word = xep_kit_own(&mode->kit, mate_offset(mode, op, mode->nodes.fed[source], p));
         uint64_t theirs = xep_rows_of(atomic_load_explicit(word, memory_order_acquire), op->epoch);

@@ -50,6 +50,10 @@ static int has_come(const ll_t *mode, const xep_op_t *op, uint32_t source)
     return atomic_load_explicit(word, memory_order_acquire) >= value;
 }
 
+/*
+ * How far the rows of a feeder are here. Loaded with acquire and stored with release, so that a mate that sees the word
+ * sees the rows, too. Mates may miss values between two looks: the last one says all that the others said.
+ */
 static void relay_passed(const ll_t *mode, const xep_op_t *op, uint32_t feed)
 {
     const xep_forwarders_t *nodes = &mode->nodes;
@@ -103,6 +107,7 @@ uint64_t ll_tokens_here(const ll_t *mode, const xep_op_t *op, uint32_t source)
 {
     uint64_t value, tokens = ll_slot(mode, op->slot)->from[source].tokens;
     const _Atomic uint64_t *word = ll_passed_word(mode, op, source, &value);
+    /* value 0: its rows are not in parts, and were there before its notice */
     uint64_t here = value != 0 ? atomic_load_explicit(word, memory_order_acquire) : value;
     return here >= value ? tokens : xep_rows_of(here, op->epoch);
 }

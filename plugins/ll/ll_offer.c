@@ -132,6 +132,7 @@ static xep_status_t fill(void *opaque, xep_op_t *op)
 {
     ll_t *mode = opaque;
     if (op->coming != 0 && needs_all_rows(mode, op)) return XEP_INPROGRESS;
+    /* of several pieces readers have all rows in their own "returned": they pull none, and need no table */
     if (ll_slot(mode, op->slot)->pieces > 1) return ll_return_outputs(mode, op);
     const uint32_t *begin = lay_input(mode, op);
     for (uint32_t r = 0; r < mode->kit.shape->nranks; r++)
@@ -177,6 +178,7 @@ static int cut_row(const void *opaque, const xep_op_t *op, uint32_t reader, uint
     return 1;
 }
 
+/* Transfer n has the rows of local expert n. One that the reader has no rows of is there all the same, and empty. */
 int ll_outputs_transfer(const void *opaque, const xep_op_t *op, uint32_t reader, uint32_t number,
                         xep_transfer_t *transfer)
 {
@@ -200,6 +202,7 @@ static int returned_transfer(const void *opaque, const xep_op_t *op, uint32_t re
 
 /* ---- begin ---- */
 
+/* Where offers differ only the sums are left out. "read" is said in any case: the next drain of the owners waits. */
 const xep_step_t ll_combine_steps[] = {
     XEP_COMBINE_STEP_DRAIN,
     {.name = "copies", .does = "copy in", .run = fill},

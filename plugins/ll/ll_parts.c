@@ -29,6 +29,7 @@ static uint64_t rows_of_line(const ll_slot_t *slot, uint32_t line)
 static void list_tokens(ll_t *mode, const xep_op_t *op, uint32_t *bound)
 {
     const ll_slot_t *slot = ll_slot(mode, op->slot);
+    /* the last token of each line, plus 1: 0 is a line that has none so far */
     memset(mode->line_seen, 0, ll_count_lines(mode) * sizeof *mode->line_seen);
     for (uint64_t t = 0; t < slot->tokens; t++) {
         const int32_t *experts = slot->experts + t * slot->topk;
@@ -74,7 +75,10 @@ static int crowds(const ll_t *mode, const xep_op_t *op, uint32_t line)
     return room != 0 && rows_of_line(ll_slot(mode, op->slot), line) > room;
 }
 
-/* By nodes parts where there are more bytes than one has: a few rows come with their notice. */
+/*
+ * By nodes parts where there are more bytes than one has: a few rows come with their notice.
+ * Returns the rows of a part; 0: all of them go with the notice.
+ */
 static uint64_t choose_transfer(const ll_t *mode, const xep_op_t *op, uint32_t line)
 {
     const ll_parcel_t *parcel = &ll_state(op)->parcel;
@@ -86,6 +90,10 @@ static uint64_t choose_transfer(const ll_t *mode, const xep_op_t *op, uint32_t l
     return transfer == 0 ? half : least(transfer, half);
 }
 
+/*
+ * Counted first and listed then, so that the lists of all lines lie one behind the other in one array. line_next is at
+ * first how many tokens a line has, then where its next one is written.
+ */
 void ll_list_bound(ll_t *mode, xep_op_t *op)
 {
     ll_slot_t *slot = ll_slot(mode, op->slot);
@@ -104,6 +112,7 @@ void ll_list_bound(ll_t *mode, xep_op_t *op)
         slot->part_rows[l] = choose_transfer(mode, op, l);
         slot->crowds |= crowds(mode, op, l);
     }
+    /* the rest is counted from the first part on, those that go at once included: rest_transfer() */
     if (slot->crowds) memset(slot->rest, 0, mode->kit.shape->nranks * sizeof *slot->rest);
 }
 
@@ -142,6 +151,7 @@ static int cut_run(const ll_t *mode, const xep_op_t *op, uint32_t rank, uint64_t
     uint64_t most = XEP_PUT_BYTES / stride + 1, run = 1;
     if (row >= end) return 0;
     uint64_t item = parcel->room == 0 ? bound[0] : row % parcel->room;
+    /* one put must not go beyond the end of the inbox, where items begin at its first place again */
     if (parcel->room != 0) most = least(most, parcel->room - item);
     while (run < most && row + run < end && bound[run] == bound[0] + run) run++;
     *piece = (xep_put_t){.src = ll_items(mode, op) + bound[0] * stride,
@@ -224,6 +234,10 @@ static uint64_t end_of_transfer(const ll_t *mode, const xep_op_t *op, uint32_t r
     return begin >= rows ? 0 : least(begin + of_part, rows);
 }
 
+/*
+ * Even numbers are rows, odd ones the word behind them. The first part for which the receiver has to make room ends the
+ * list: all later ones need that, too, and ll_send_rest() sends them.
+ */
 int ll_items_transfer(const void *opaque, const xep_op_t *op, uint32_t rank, uint32_t number, xep_transfer_t *transfer)
 {
     const ll_t *mode = opaque;
@@ -275,6 +289,10 @@ xep_status_t ll_send_rest(ll_t *mode, xep_op_t *op)
     return slot->crowds ? xep_send_each(&mode->kit, op, rest_transfer, slot->rest) : XEP_OK;
 }
 
+/*
+ * Two waits in one, one after the other. First for the rows of rank; when they are here, and this rank crowds the inbox
+ * of rank, for the word by which that one says that it has room for the last part.
+ */
 const _Atomic uint64_t *ll_rows_word(const void *opaque, const xep_op_t *op, uint32_t rank, uint64_t *value_p)
 {
     const ll_t *mode = opaque;

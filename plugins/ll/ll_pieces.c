@@ -39,7 +39,10 @@ static void pass_source(ll_t *mode, uint32_t source, const ll_notice_t *notice)
         mode->counts[(uint32_t)idx[i] < experts ? (uint32_t)idx[i] : experts]++;
 }
 
-/* A rank's rows of an expert are in the order of sources, and these in the order of tokens. */
+/*
+ * A rank's rows of an expert are in the order of sources, and these in the order of tokens.
+ * So sources before this one move the begins of experts on, and those behind it do not matter.
+ */
 static void find_own(ll_t *mode, ll_slot_t *slot, const ll_notice_t *from)
 {
     for (uint32_t s = 0; s < mode->kit.shape->rank; s++) pass_source(mode, s, &from[s]);
@@ -50,6 +53,10 @@ static void find_own(ll_t *mode, ll_slot_t *slot, const ll_notice_t *from)
     }
 }
 
+/*
+ * All ranks have counted the same indices, and so come to the same number of pieces, or to the same error. What
+ * begin_experts() leaves in counts is where find_own() begins.
+ */
 xep_status_t ll_cut_pieces(ll_t *mode, xep_op_t *op, const ll_notice_t *from)
 {
     ll_slot_t *slot = ll_slot(mode, op->slot);
@@ -146,6 +153,10 @@ typedef struct store {
     xep_copy_fn copy;
 } store_t;
 
+/*
+ * A share of the (expert, reader) pairs. Each row has a place of its own in "returned", that of its token and selection
+ * (origin), so that neither threads nor owners write over one another. The fence is for streaming stores.
+ */
 static void store_share(void *arg, uint32_t thread, uint32_t nthreads)
 {
     const store_t *store = arg;
@@ -186,11 +197,13 @@ xep_status_t ll_return_outputs(void *mode, xep_op_t *op)
     return XEP_OK;
 }
 
+/* The same for readers that are not mapped. No combine: the piece that is shown has no outputs. */
 xep_status_t ll_put_outputs(void *mode, xep_op_t *op)
 {
     return op->combine == NULL ? XEP_OK : xep_send_transfers(mode, op, ll_outputs_transfer);
 }
 
+/* Outputs may lie in the slot, where rows of the next piece are written: the wire must have read them before. */
 xep_status_t ll_flush_outputs(void *mode, xep_op_t *op)
 {
     return op->combine == NULL ? XEP_OK : xep_step_flush(mode, op);

@@ -185,6 +185,7 @@ static xep_status_t check_room(ll_t *mode, xep_op_t *op, const ll_notice_t *from
 /* Step 4. */
 static xep_status_t conclude(ll_t *mode, xep_op_t *op, const ll_notice_t *from)
 {
+    /* a rank is left out whose word others had: what they have concluded holds here, too */
     if (op->is_ruled) return xep_agree_ruling(mode->kit.env, op);
     xep_status_t verdict = ll_compare_notices(mode, op, from);
     if (verdict != XEP_OK) return verdict;
@@ -292,6 +293,7 @@ xep_status_t ll_receive(void *opaque, xep_op_t *op)
     uint64_t rows = 0;
     xep_status_t status = take_notices(mode, op);
     if (status != XEP_OK) return status;
+    /* the verdict raises it where rows need more than one; all next pieces keep it */
     if (!is_next) slot->pieces = 1;
     state->verdict = conclude(mode, op, slot->from);
     if (state->verdict != XEP_OK) return XEP_OK;
@@ -330,6 +332,7 @@ xep_status_t ll_take_rows(void *opaque, xep_op_t *op)
     ll_relay(mode, op);
     if (moves) others = take_what_is_here(mode, op);
     if (others == XEP_OK) others = ll_send_rest(mode, op);
+    /* an error counts at once; "in progress" of either keeps the step from ending */
     if (others < 0 || status == XEP_OK) status = others;
     if (status == XEP_OK && moves && op->dispatch->flags & XEP_DISPATCH_IN_PLACE) ll_point_rows(mode, op);
     return status;

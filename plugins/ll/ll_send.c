@@ -214,6 +214,7 @@ static xep_status_t send(void *opaque, xep_op_t *op)
 {
     ll_t *mode = opaque;
     fill_items(mode, op);
+    /* begun early, the parcel is not whole yet: mapped ranks, which read all of it, are told by send_parts() */
     xep_status_t status =
         ll_state(op)->begins_early ? xep_send_transfers(&mode->kit, op, ll_parcel_transfer) : xep_step_send(mode, op);
     if (status == XEP_INPROGRESS) ll_relay(mode, op);
@@ -268,6 +269,7 @@ static xep_status_t leave(void *mode, xep_op_t *op)
         .name = "rows to leave", .does = "flush", .run = leave \
     }
 
+/* The send phase ends in front of the step that receives. The notices bring the verdict; only then rows are copied. */
 const xep_step_t ll_dispatch_steps[] = {
     STEP_SEND,
     STEP_SEND_PARTS,
@@ -289,6 +291,7 @@ const xep_step_t ll_dispatch_steps[] = {
     {0},
 };
 
+/* The outputs of the piece that is shown leave the slot first (ll_pieces.h, 0). Never by nodes: nothing is relayed. */
 const xep_step_t ll_next_steps[] = {
     {.name = "outputs", .does = "return outputs", .run = ll_return_outputs},
     {.name = "room to send outputs", .does = "put outputs", .run = ll_put_outputs},
@@ -310,6 +313,11 @@ const xep_step_t ll_next_steps[] = {
     {0},
 };
 
+/*
+ * The order matters: the parcel follows from the notice, and ll_in_place_take() completes both; parts follow from the
+ * stride and the room of items; the second notice is a copy of the complete one. Rows are not packed here, but by the
+ * team in the first step.
+ */
 xep_status_t ll_begin_sending(ll_t *mode, xep_op_t *op)
 {
     ll_state_t *state = ll_state(op);
@@ -333,6 +341,7 @@ xep_status_t ll_dispatch(void *opaque, xep_op_t *op)
     if (status == XEP_OK) status = ll_in_place_choose(mode, op);
     if (status == XEP_OK) status = take_routing(mode, op, ll_slot(mode, op->slot));
     if (status != XEP_OK) return status;
+    /* up to here an error has refused the dispatch, and no other rank has heard of it */
     xep_kit_use_slot(&mode->kit, op);
     return ll_begin_sending(mode, op);
 }

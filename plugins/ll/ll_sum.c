@@ -54,7 +54,10 @@ static int is_there(const ll_t *mode, const ll_slot_t *slot, uint32_t expert, ui
     return row - slot->pair_begin[pair] < slot->pair_count[pair];
 }
 
-/* The rows of a token, biases first, with their weights. Returns the end of the list, or 0: a row that is nowhere. */
+/*
+ * The rows of a token, biases first, with their weights. Returns the end of the list, or UINT32_MAX: a row that is
+ * nowhere.
+ */
 static uint32_t list_token(ll_t *mode, const xep_op_t *op, const ll_source_t *sources, uint64_t token, uint32_t n)
 {
     const ll_slot_t *slot = ll_slot(mode, op->slot);
@@ -113,7 +116,10 @@ typedef struct sum {
     xep_weigh_fn weigh;
 } sum_t;
 
-/* Rows that came in LogFMT are made bf16 again in the thread's own memory: those in "returned" of the slot. */
+/*
+ * Rows that came in LogFMT are made bf16 again in the thread's own memory: those in "returned" of the slot.
+ * A token has at most K of them, for which a thread has room. All others are bf16 already, and stay where they are.
+ */
 static void decode_token(ll_t *mode, const xep_op_t *op, uint64_t token, uint32_t thread)
 {
     const char *begin = xep_kit_own_area(&mode->kit, mode->layout.returned, op->slot),

@@ -199,6 +199,7 @@ static uint64_t count_here(ll_t *mode, const xep_op_t *op)
 void ll_unpack_rows(ll_t *mode, xep_op_t *op)
 {
     const uint32_t nranks = mode->kit.shape->nranks;
+    /* of all rows of the operation, and not only those that are here, so that all of them go the same way */
     uint64_t bytes = mode->pick_begin[nranks] * mode->parcels[mode->kit.shape->rank].row_bytes;
     unpack_t unpack = {.mode = mode,
                        .op = op,
@@ -208,5 +209,6 @@ void ll_unpack_rows(ll_t *mode, xep_op_t *op)
                        .x_stride = xep_row_stride(mode->parcels[mode->kit.shape->rank].row_bytes),
                        .copy = xep_copy_for(mode->kit.env, bytes)};
     if (unpack.rows != 0) mode->kit.env->parallel(mode->kit.env, unpack_share, &unpack);
+    /* only when the team has finished: each thread finds its share from what was copied before */
     for (uint32_t s = 0; s < nranks; s++) unpack.slot->copied[s] = mode->pick_here[s] - mode->pick_begin[s];
 }

@@ -49,6 +49,7 @@ static struct {
     char prefix[PATH_MAX]; /* "": PMIx knows better */
 } library = {.once = PTHREAD_ONCE_INIT, .version = ""};
 
+/* A failure leaves in library.path what is missing; the caller closes the handle. */
 static int resolve(void *handle)
 {
     for (size_t i = 0; i < sizeof symbols / sizeof symbols[0]; i++) {
@@ -88,6 +89,7 @@ static void find_prefix(void)
     if (length > 4 && strcmp(folder + length - 4, "/lib") == 0) memcpy(library.prefix, folder, length - 4);
 }
 
+/* By whoever asks first. The handle stays open: the functions are called until the process ends. */
 static void load(void)
 {
     void *handle = dlopen(SONAME, RTLD_NOW | RTLD_LOCAL);

@@ -148,6 +148,7 @@ static xep_pmix_result_t wait_for(call_t *call, pmix_status_t begun, const xep_p
         if (!call->result.done) look_for_dead(client, call, wait, &find_ns);
     }
     xep_pmix_result_t result = call->result;
+    /* under the lock: from then on end_get() frees the call, and does not write to the caller's memory any more */
     call->given_up = !result.done;
     pthread_mutex_unlock(&call->lock);
     xep_watch_end(&watch);
@@ -175,6 +176,7 @@ static xep_pmix_result_t get(call_t *call, uint32_t rank, const char *key, void 
     call->is_get = 1;
     call->recv = recv;
     call->bytes = bytes;
+    /* before the call: its callback, which subtracts, runs on another thread and may come first */
     atomic_fetch_add(&call->client->gets, 1);
     return wait_for(call, call->client->api->get_nb(&call->proc, call->key, &call->info, infos, end_get, call), wait);
 }
@@ -195,6 +197,7 @@ xep_pmix_result_t xep_pmix_call_ask(xep_pmix_client_t *client, uint32_t rank, co
 
 /* ---- names ---- */
 
+/* The list of keys ends with a NULL, which is there already: a new call is all zeros. */
 static void name_call(call_t *call, const char *key)
 {
     snprintf(call->key, sizeof call->key, "%s", key);
@@ -206,6 +209,7 @@ xep_pmix_result_t xep_pmix_call_publish(xep_pmix_client_t *client, const char *k
 {
     call_t *call = call_new_with(client, NULL, bytes);
     if (call == NULL) return no_memory;
+    /* a copy: libpmix may still read it when the caller has given up */
     memcpy(call->sent, data, bytes);
     pmix_info_t info = {.value = {.type = PMIX_BYTE_OBJECT, .data.bo = {.bytes = call->sent, .size = bytes}}};
     snprintf(info.key, sizeof info.key, "%s", key);

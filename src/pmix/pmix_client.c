@@ -70,6 +70,7 @@ static void on_registered(pmix_status_t ret, size_t id, void *arg)
         xep_log(XEP_LOG_DEBUG, "the launcher does not report dead ranks: %s", process.client.api->error_string(ret));
 }
 
+/* The answer is not waited for: it comes to on_registered(), and that a launcher refuses is no error. */
 static void watch_for_deaths(const xep_pmix_client_t *client)
 {
     static pmix_status_t codes[] = {PMIX_ERR_PROC_ABORTED_BY_SIG,  PMIX_ERR_EXIT_NONZERO_TERM,
@@ -80,6 +81,7 @@ static void watch_for_deaths(const xep_pmix_client_t *client)
 
 /* ---- opening ------------------------------------------------------------------------ */
 
+/* FNV-1a: a name space may be longer than the name of a socket. */
 static uint64_t hash(const char *text)
 {
     uint64_t value = UINT64_C(0xcbf29ce484222325);
@@ -156,6 +158,7 @@ static xep_status_t check_size(const xep_pmix_client_t *client, pmix_status_t re
 static xep_status_t start(xep_pmix_client_t *client, int32_t timeout_ms, const char *nspace, const char *rank)
 {
     xep_pmix_start_t start;
+    /* asked before PMIx_Init, which makes it true */
     int used_before = client->api->initialized();
     xep_status_t status = xep_pmix_init(client->api, timeout_ms, &start);
     if (status == XEP_ERR_TIMEOUT)
@@ -204,6 +207,7 @@ static xep_status_t open_once(xep_pmix_client_t *client, int32_t timeout_ms)
     xep_status_t status = xep_secure_check("PMIX_"); /* libpmix loads components from where they say */
     if (status == XEP_OK) status = open_as(client, timeout_ms, nspace, rank);
     if (status != XEP_OK) return status;
+    /* only now: after a PMIx_Init that has failed PMIx_Finalize is not called, as the head of this file says */
     client->pid = getpid();
     atexit(finalize);
     watch_for_deaths(client);

@@ -58,6 +58,7 @@ static int has_come(xep_pmix_client_t *client, uint32_t rank, uint64_t deadline_
     char key[KEY_BYTES];
     make_key(client, 0, key);
     xep_pmix_result_t result = xep_pmix_call_ask(client, rank, key, NULL, 0, deadline_ns);
+    /* what is not found out counts as come, so that no rank is named without reason */
     return !result.done || result.ret == PMIX_SUCCESS || result.ret == PMIX_ERR_NOMEM;
 }
 
@@ -163,6 +164,7 @@ static xep_status_t put(const xep_pmix_client_t *client, const void *send, size_
         value.data.bo.size = value_bytes(bytes, done);
         ret = client->api->put(PMIX_GLOBAL, key, &value);
     }
+    /* in the first one, so that ranks can look for one another's processes from then on */
     if (ret == PMIX_SUCCESS && client->exchanges == 1) ret = xep_pmix_life_put(client);
     if (ret == PMIX_SUCCESS) ret = client->api->commit();
     if (ret == PMIX_SUCCESS) return XEP_OK;
@@ -247,6 +249,7 @@ static xep_status_t exchange(xep_pmix_client_t *client, const void *send, void *
     if (status != XEP_OK) return status;
     if (client->broken)
         return xep_fail(XEP_ERR_BOOT, "an earlier exchange over PMIx was given up, and with it all others");
+    /* before anything is sent: the number is in the keys, and the same on all ranks */
     client->exchanges++;
     return bytes > 0 ? exchange_bytes(client, send, recv, bytes, deadline_ns) : fence(client, 0, deadline_ns);
 }
@@ -255,6 +258,7 @@ static xep_status_t exchange(xep_pmix_client_t *client, const void *send, void *
 xep_status_t xep_pmix_exchange(xep_pmix_client_t *client, const xep_boot_t *boot, const void *send, void *recv,
                                size_t bytes)
 {
+    /* the time counts from here, also while another group's exchange has the lock */
     uint64_t deadline_ns = boot->timeout_ms < 0 ? UINT64_MAX : xep_clock_ns() + (uint64_t)boot->timeout_ms * 1000000;
     pthread_mutex_lock(&client->lock);
     client->boot = boot;

@@ -89,6 +89,7 @@ static xep_status_t start_thread(void)
     return error == 0 ? XEP_OK : xep_fail(XEP_ERR_NO_MEMORY, "no thread for PMIx_Init: %s", strerror(error));
 }
 
+/* One deadline for both questions. After it the thread may still write to begun, which nobody reads any more. */
 xep_status_t xep_pmix_init(const xep_pmix_api_t *api, int32_t timeout_ms, xep_pmix_start_t *start_p)
 {
     struct timespec end = xep_clock_at(xep_clock_ns() + (timeout_ms < 0 ? 0 : (uint64_t)timeout_ms * 1000000));

@@ -65,6 +65,7 @@ static pmix_status_t ask(xep_pmix_client_t *client, uint32_t rank, const char *k
 
 typedef enum found { UNKNOWN, ABSENT, ALIVE, GONE } found_t;
 
+/* UNKNOWN: the server does not say it, or the process is not one that the kernel here can look up. */
 static found_t find_life(xep_pmix_client_t *client, uint32_t rank, uint64_t deadline_ns)
 {
     life_t life;
@@ -95,6 +96,7 @@ static uint32_t find_dead(xep_pmix_client_t *client, uint64_t deadline_ns)
     return absent != UINT32_MAX ? absent : left;
 }
 
+/* One that is known already stays: on_event() may have noted it meanwhile, on a thread of libpmix. */
 void xep_pmix_life_find_dead(xep_pmix_client_t *client, uint64_t deadline_ns)
 {
     uint32_t dead = find_dead(client, deadline_ns), none = UINT32_MAX;
@@ -108,5 +110,6 @@ void xep_pmix_life_leave(xep_pmix_client_t *client)
     if (client->said_farewell) return;
     client->said_farewell = 1;
     if (put(client, farewell_key, &farewell, sizeof farewell) == PMIX_SUCCESS) client->api->commit();
+    /* where the launcher has told of the dead rank, it tells the others, too */
     if (client->found_dead) nanosleep(&time, NULL);
 }

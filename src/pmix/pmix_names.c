@@ -17,6 +17,7 @@ enum { MOST_MS = 10000 /* of an answer: the server asks at most one other */ };
 
 static const char instead[] = "an address file, or callbacks, serve as well";
 
+/* Bounded also where the group waits for ever: a newcomer's lookup is one of many. */
 static uint64_t deadline_of(const xep_meeting_t *meeting)
 {
     int32_t ms = meeting->timeout_ms;
@@ -83,6 +84,7 @@ static void unpublish(const xep_meeting_t *meeting, const xep_address_t *address
     (void)xep_pmix_call_unpublish(client, key, &wait);
 }
 
+/* XEP_INPROGRESS: nothing is published under the name so far, and the newcomer asks again later. */
 static xep_status_t lookup(const xep_meeting_t *meeting, xep_address_t *address)
 {
     char key[sizeof(pmix_key_t)], where[XEP_PMIX_NAME_BYTES + 32];

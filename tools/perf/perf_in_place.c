@@ -41,6 +41,7 @@ static uint64_t read_row(const char *row, const char *next, size_t bytes)
     return sums[0];
 }
 
+/* The last row, and rows of x, have themselves as next: there is nothing to fetch ahead. */
 static uint64_t read_range(const xep_recv_t *recv, uint64_t begin, uint64_t count)
 {
     const size_t bytes = recv->hidden * xep_dtype_size(recv->dtype);

@@ -89,6 +89,7 @@ static int is_blocking(const perf_t *perf)
     return perf->options.slots == 1 && !perf->options.split && !perf->computing;
 }
 
+/* Unless it blocks, all slots are in flight before the first is waited for. The same rows are sent in each. */
 static xep_status_t dispatch_all(perf_t *perf)
 {
     const uint32_t slots = (uint32_t)perf->options.slots;
@@ -104,6 +105,7 @@ static xep_status_t dispatch_all(perf_t *perf)
     return finish(perf);
 }
 
+/* Args anew for each slot, whose outputs are its own. Where a call blocks there is one slot, so none is left out. */
 static xep_status_t combine_all(perf_t *perf)
 {
     const uint32_t slots = (uint32_t)perf->options.slots;

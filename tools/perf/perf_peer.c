@@ -163,6 +163,7 @@ int perf_peer_open(perf_t *perf, perf_peer_t **peer_p)
     return 0;
 }
 
+/* Its memory has no name any more (perf_shared.c): it is gone when the last rank has unmapped it or ended. */
 void perf_peer_close(perf_peer_t *peer)
 {
     if (peer == NULL) return;

@@ -63,6 +63,10 @@ static xep_cost_count_t begin_count(const perf_simulation_t *simulation, xep_cos
     return count;
 }
 
+/*
+ * Flows stay with the simulation; the rest is scratch of the counting. Selections are counted in mode ll alone, on the
+ * flat path: a combine has a row for each there.
+ */
 static void count_rows(perf_simulation_t *simulation)
 {
     const oracle_routing_t *routing = simulation->routing;

@@ -82,6 +82,7 @@ static int mark(int fd)
     return close(file) != 0 || failed ? -1 : 0;
 }
 
+/* Of this kind, owned by us and closed to all others: what others may write to proves nothing. */
 static int is_private(const struct stat *info, mode_t kind)
 {
     return (info->st_mode & S_IFMT) == kind && info->st_uid == geteuid() && (info->st_mode & 077) == 0;
@@ -132,6 +133,10 @@ static void remove_left(const char *root)
 
 /* ---- one job's ---- */
 
+/*
+ * mkdtemp() makes it with mode 0700, which is_private() asks for when a later job looks. The lock is that of fd: it is
+ * held until the last process that has inherited fd has closed it, the keeper among them.
+ */
 int run_folder_make(run_folder_t *folder)
 {
     const char *root = getenv("TMPDIR");

@@ -86,6 +86,7 @@ static int start_standing_by(run_keeper_t *keeper)
 
 /* ---- one job's ---- */
 
+/* The folder first: the process that stands by inherits its descriptor, and with that the lock on it. */
 int run_keeper_open(run_keeper_t *keeper)
 {
     if (run_folder_make(&keeper->folder) != 0) {

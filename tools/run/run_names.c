@@ -27,6 +27,7 @@ static struct {
     name_t names[NAMES];
 } kept = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
+/* With the lock held, as find_free() and keep(). */
 static name_t *find(const char *key)
 {
     for (size_t i = 0; i < NAMES; i++)
@@ -47,6 +48,7 @@ static int is_directive(const pmix_info_t *info)
     return strncmp(info->key, "pmix.", 5) == 0;
 }
 
+/* A name is given once: whoever publishes it again gets an error, its owner too, and the first value stays. */
 static pmix_status_t keep(const pmix_proc_t *proc, const pmix_info_t *info)
 {
     const pmix_byte_object_t *bytes = &info->value.data.bo;
@@ -60,11 +62,13 @@ static pmix_status_t keep(const pmix_proc_t *proc, const pmix_info_t *info)
     return PMIX_SUCCESS;
 }
 
+/* PMIX_OPERATION_SUCCEEDED: all is done when the call returns, and libpmix does not wait for done(). */
 static pmix_status_t answer(pmix_status_t status)
 {
     return status == PMIX_SUCCESS ? PMIX_OPERATION_SUCCEEDED : status;
 }
 
+/* Where one of several values cannot be kept, those before it stay known. */
 pmix_status_t run_names_publish(const pmix_proc_t *proc, const pmix_info_t info[], size_t ninfo, pmix_op_cbfunc_t done,
                                 void *arg)
 {
@@ -77,6 +81,7 @@ pmix_status_t run_names_publish(const pmix_proc_t *proc, const pmix_info_t info[
     return answer(status);
 }
 
+/* keys NULL: all names of the rank. A rank takes back no name of another one; one that is not there is no error. */
 pmix_status_t run_names_unpublish(const pmix_proc_t *proc, char **keys, const pmix_info_t info[], size_t ninfo,
                                   pmix_op_cbfunc_t done, void *arg)
 {
@@ -115,6 +120,7 @@ pmix_status_t run_names_lookup(const pmix_proc_t *proc, char **keys, const pmix_
     return PMIX_SUCCESS;
 }
 
+/* By the main thread when a rank has ended, and by libpmix' thread when a rank takes back all of its names. */
 void run_names_forget(uint32_t rank)
 {
     pthread_mutex_lock(&kept.lock);

@@ -60,6 +60,7 @@ static int parse_count(const char *text, uint32_t *count_p)
     return 0;
 }
 
+/* Less than a millisecond becomes one, as 0 would be no limit. !(seconds > 0) refuses "nan", too. */
 static int parse_seconds(const char *text, int64_t *millis_p)
 {
     char *end;
@@ -86,6 +87,7 @@ static int refuse(int why, char **argv)
                       : wrong("unknown option", name, "xep_run --help lists them");
 }
 
+/* -1: go on; else the exit status with which the process ends, after --help and --version as well. */
 static int take_option(run_options_t *options, int option, char **argv)
 {
     switch (option) {
@@ -117,6 +119,10 @@ static int check(const run_options_t *options)
     return RUN_EXIT_USAGE;
 }
 
+/*
+ * "+" ends the options where the program's name is; ":" tells a missing value from an unknown option. Each -x takes a
+ * word of argv at least, so argc is room for all. sets are the caller's when it goes on, and freed when it does not.
+ */
 int run_options_parse(run_options_t *options, int argc, char **argv)
 {
     int option, status;

@@ -82,6 +82,10 @@ static void stream_close(stream_t *stream)
     stream->read_fd = -1;
 }
 
+/*
+ * At its end a last line without a newline gets one, or the next label would stand in the middle of a line. A stream is
+ * also closed when it cannot be read, or when nobody takes our output any more.
+ */
 static void stream_read(stream_t *stream)
 {
     char bytes[16384];

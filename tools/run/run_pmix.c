@@ -83,6 +83,10 @@ static char *folder_above(const char *file, char path[PATH_MAX])
     return path;
 }
 
+/*
+ * The libpmix that was loaded came with xep_run if both lie two levels below the same folder, it in lib. By memcpy(),
+ * as ISO C does not define how a pointer to a function becomes the void * that dladdr() takes.
+ */
 const char *run_pmix_prefix(const run_pmix_t *pmix)
 {
     static char prefix[PATH_MAX];

@@ -186,6 +186,7 @@ static void set_u32(const run_pmix_t *pmix, pmix_info_t *info, const char *key, 
 
 enum { RANK_INFOS = 7 };
 
+/* A rank has one number: in the job, in its only program, on its only machine. 4096 ranks fit in 16 bits. */
 static void set_rank(const run_pmix_t *pmix, pmix_info_t *info, uint32_t rank, const char *hostname)
 {
     pmix_info_t infos[RANK_INFOS];
@@ -206,6 +207,10 @@ static void set_rank(const run_pmix_t *pmix, pmix_info_t *info, uint32_t rank, c
 
 enum { JOB_INFOS = 10 };
 
+/*
+ * list: of list_ranks(). libpmix makes the two maps, here of one node that has all ranks. It allocates their texts,
+ * which are freed here, as infos get copies. On failure nothing was written to infos.
+ */
 static pmix_status_t set_job(const run_pmix_t *pmix, pmix_info_t *infos, uint32_t nranks, const char *hostname,
                              const char *list)
 {
@@ -261,6 +266,7 @@ static pmix_status_t register_rank(run_server_t *server, uint32_t rank)
                        server->pmix->server_register_client(&proc, geteuid(), getegid(), server, waiter_wake, &waiter));
 }
 
+/* Files go to the folder of the job, which is removed with it. Only a PMIx that came with xep_run has a prefix. */
 static pmix_status_t start(const run_pmix_t *pmix, const char *dir)
 {
     static host_t own; /* the library takes a pointer that is not const */
@@ -304,6 +310,10 @@ static int name_job(char *nspace)
     return 0;
 }
 
+/*
+ * libpmix, then the job, then each of its ranks: a rank may connect as soon as it runs, so all is known before the
+ * first one is started. What is there when this fails stays: xep_run ends.
+ */
 int run_server_open(uint32_t nranks, const char *dir, run_server_t **server_p)
 {
     run_server_t *server = allocate(nranks);
@@ -329,6 +339,7 @@ int run_server_open(uint32_t nranks, const char *dir, run_server_t **server_p)
     return -1;
 }
 
+/* By the main thread, before each fork. libpmix puts in how to reach the server; env may have moved then. */
 int run_server_environ(run_server_t *server, uint32_t rank, char ***env)
 {
     pmix_proc_t proc = run_pmix_proc(server->nspace, rank);
@@ -369,6 +380,7 @@ int run_server_abort_fd(const run_server_t *server)
     return server->abort_fd;
 }
 
+/* Reading sets the descriptor back, so that the next poll() waits; it does not block where nothing is there. */
 void run_server_abort_read(run_server_t *server, uint32_t *rank_p, int *status_p)
 {
     uint64_t count;

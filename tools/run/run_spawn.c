@@ -66,6 +66,11 @@ static int read_report(int report_fd)
     return bytes == (ssize_t)sizeof error ? error : 0;
 }
 
+/*
+ * Returns when the child has begun its program or has failed, so a program that cannot be run is known before the next
+ * rank is started. Our writing end is closed before the pipe is read, or the read would never end. A child that failed
+ * is waited for here: nobody else has its pid.
+ */
 int run_spawn(const run_options_t *options, uint32_t rank, char **env, run_output_t *output, const sigset_t *signals,
               pid_t *pid_p)
 {

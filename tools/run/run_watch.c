@@ -46,6 +46,7 @@ static int stopping(const run_job_t *job)
     return job->kill_at != INT64_MAX;
 }
 
+/* The grace period begins with the first call; later ones send their signal, and do not make it longer. */
 void run_watch_stop(run_job_t *job, int signal_number)
 {
     if (!stopping(job)) job->kill_at = run_clock_ms() + GRACE_MS;
@@ -120,6 +121,10 @@ static void asked_to_end(run_job_t *job, int number)
     run_watch_stop(job, number);
 }
 
+/*
+ * One signal a round; poll() tells of the next one. Several ranks that end may be one SIGCHLD, so reap() takes all. The
+ * default case is SIGHUP, SIGUSR1 and SIGUSR2: they mean something to ranks alone.
+ */
 static void take_signal(run_job_t *job)
 {
     struct signalfd_siginfo info;
@@ -154,6 +159,10 @@ static void list_running(const run_job_t *job, char *text, size_t bytes)
         if (job->pids[i] != 0) used += (size_t)snprintf(text + used, bytes - used, " %u", i);
 }
 
+/*
+ * The time limit replaces the status of a rank that failed before, with -k: 124 says why the others were ended. After
+ * kill_at ranks are killed anew in every round, until all are reaped.
+ */
 static void check_time(run_job_t *job)
 {
     int64_t now = run_clock_ms();
@@ -177,6 +186,7 @@ static int time_left(const run_job_t *job)
     return at - now < INT_MAX ? (int)(at - now) : INT_MAX;
 }
 
+/* No timer: time_left() bounds each poll(), and check_time() runs after each, whatever woke it. */
 void run_watch_ranks(run_job_t *job)
 {
     struct pollfd polls[2] = {{.fd = job->signal_fd, .events = POLLIN},

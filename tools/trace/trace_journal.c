@@ -100,6 +100,7 @@ static const char *check_header(xep_trace_header_t *header, uint64_t file_bytes)
     return NULL;
 }
 
+/* The header is copied, then checked, then used: rings are counted by the copy. errno 0: what is wrong was said. */
 static trace_journal_t *read_journal(const char *path, const char *file, uint64_t bytes)
 {
     trace_journal_t *journal = calloc(1, sizeof *journal);
@@ -115,6 +116,7 @@ static trace_journal_t *read_journal(const char *path, const char *file, uint64_
     return NULL;
 }
 
+/* Mapped only to be copied. That it has room for a header is checked here: check_header() counts on it. */
 trace_journal_t *trace_journal_open(const char *path)
 {
     trace_journal_t *journal = NULL;

@@ -101,6 +101,7 @@ static void put_args(FILE *to, const xep_trace_event_t *event)
     fputc('}', to);
 }
 
+/* zero is a time of the reference's clock, so it is taken away after the rank's own clock was set right. */
 static void put_event(FILE *to, const trace_rank_t *rank, const xep_trace_event_t *event, unsigned track, int64_t zero)
 {
     static const char *const kinds[] = {"operation", "phase", "wait", "work", "call", "span"};
