@@ -213,8 +213,8 @@ static void store_notice(const void *mode, const xep_op_t *op, uint32_t rank)
 static xep_status_t send(void *opaque, xep_op_t *op)
 {
     ll_t *mode = opaque;
-    fill_items(mode, op);
     /* begun early, the parcel is not whole yet: mapped ranks, which read all of it, are told by send_parts() */
+    fill_items(mode, op);
     xep_status_t status =
         ll_state(op)->begins_early ? xep_send_transfers(&mode->kit, op, ll_parcel_transfer) : xep_step_send(mode, op);
     if (status == XEP_INPROGRESS) ll_relay(mode, op);
@@ -291,8 +291,8 @@ const xep_step_t ll_dispatch_steps[] = {
     {0},
 };
 
-/* The outputs of the piece that is shown leave the slot first (ll_pieces.h, 0). Never by nodes: nothing is relayed. */
 const xep_step_t ll_next_steps[] = {
+    /* the outputs of the piece that is shown leave the slot first (ll_pieces.h, 0); never by nodes */
     {.name = "outputs", .does = "return outputs", .run = ll_return_outputs},
     {.name = "room to send outputs", .does = "put outputs", .run = ll_put_outputs},
     {.name = "outputs to leave", .does = "flush outputs", .run = ll_flush_outputs},
