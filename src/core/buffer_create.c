@@ -139,6 +139,11 @@ static xep_status_t prepare(xep_buffer_t *buffer, const xep_buffer_params_t *par
     return open_team(buffer, params);
 }
 
+/** Of making a buffer: whether less memory would do, and whether the attempt has ended for lack of memory alone. */
+typedef struct attempt {
+    int may_be_smaller, is_short;
+} attempt_t;
+
 /* The device's heap, which other devices reach, or what stands for it where they cannot. */
 static xep_status_t open_device(xep_buffer_t *buffer, const xep_buffer_size_t *size)
 {
@@ -153,15 +158,17 @@ static xep_status_t open_device(xep_buffer_t *buffer, const xep_buffer_size_t *s
  * and would wait there until their deadline.
  */
 static xep_status_t open_heaps(xep_buffer_t *buffer, const xep_buffer_params_t *params, const xep_buffer_size_t *size,
-                               int *is_short_p)
+                               attempt_t *attempt)
 {
     xep_group_t *group = buffer->group;
-    xep_proposal_t mine = {.params = params, .by_nodes = buffer->shape.by_nodes, .bytes = size->bytes};
-    mine.may_be_smaller = xep_buffer_may_be_smaller(buffer, params, size->bytes);
+    xep_proposal_t mine = {.params = params,
+                           .by_nodes = buffer->shape.by_nodes,
+                           .bytes = size->bytes,
+                           .may_be_smaller = attempt->may_be_smaller};
     mine.status = xep_heap_open(&group->config, group->transport, size->bytes, &buffer->heap);
     if (mine.status == XEP_OK) buffer->heap->spares = params->on_failure == XEP_ON_FAILURE_MASK && group->nnodes != 1;
     if (mine.status == XEP_OK) mine.status = open_device(buffer, size);
-    xep_status_t status = xep_buffer_agree(group, &mine, is_short_p);
+    xep_status_t status = xep_buffer_agree(group, &mine, &attempt->is_short);
     return status == XEP_OK ? xep_group_connect_heap(group, buffer->heap) : status;
 }
 
@@ -248,7 +255,7 @@ void xep_buffer_free(xep_buffer_t *buffer)
 
 /* The agreement of step 1. A rank that looks at its own heap alone says nothing of what there is. */
 static xep_status_t propose(const xep_buffer_t *buffer, const xep_buffer_params_t *params,
-                            const xep_buffer_size_t *size, xep_status_t status, int *is_short_p)
+                            const xep_buffer_size_t *size, xep_status_t status, attempt_t *attempt)
 {
     xep_group_t *group = buffer->group;
     xep_room_view_t room = {0};
@@ -257,22 +264,19 @@ static xep_status_t propose(const xep_buffer_t *buffer, const xep_buffer_params_
                            .by_nodes = buffer->shape.by_nodes,
                            .bytes = size->bytes,
                            .room = &room,
-                           .may_be_smaller = status == XEP_OK && xep_buffer_may_be_smaller(buffer, params, size->bytes),
+                           .may_be_smaller = attempt->may_be_smaller,
                            .status = status};
-    return xep_buffer_agree(group, &mine, is_short_p);
+    return xep_buffer_agree(group, &mine, &attempt->is_short);
 }
 
-/*
- * What is made is kept in the buffer at once, so that free knows how far it came. is_short_p: as xep_buffer_agree()
- * says of the agreement that failed.
- */
+/* What is made is kept in the buffer at once, so that free knows how far it came. */
 static xep_status_t open_buffer(xep_group_t *group, const xep_buffer_params_t *params, xep_heap_device_t *device,
-                                xep_status_t status, int *is_short_p, xep_buffer_t **buffer_p)
+                                xep_status_t status, attempt_t *attempt, xep_buffer_t **buffer_p)
 {
     xep_buffer_size_t size = XEP_BUFFER_SIZE_INIT;
     xep_status_t reached;
     xep_buffer_t *buffer = calloc(1, sizeof *buffer);
-    *is_short_p = 0;
+    *attempt = (attempt_t){0};
     if (buffer == NULL) {
         if (device != NULL) device->ops->close(device);
         return xep_fail(XEP_ERR_NO_MEMORY, "no memory for a buffer");
@@ -283,8 +287,9 @@ static xep_status_t open_buffer(xep_group_t *group, const xep_buffer_params_t *p
     buffer->task.run = xep_request_run_task;
     atomic_flag_clear(&buffer->entered);
     if (status == XEP_OK) status = prepare(buffer, params, &size);
-    if ((status = propose(buffer, params, &size, status, is_short_p)) != XEP_OK) goto err_free;
-    if ((status = open_heaps(buffer, params, &size, is_short_p)) != XEP_OK) goto err_free;
+    attempt->may_be_smaller = status == XEP_OK && xep_buffer_may_be_smaller(buffer, params, size.bytes);
+    if ((status = propose(buffer, params, &size, status, attempt)) != XEP_OK) goto err_free;
+    if ((status = open_heaps(buffer, params, &size, attempt)) != XEP_OK) goto err_free;
     if ((status = connect_device(buffer, &reached)) != XEP_OK) goto err_free;
     if ((status = open_mode(buffer, params, reached)) != XEP_OK) goto err_free;
     if (xep_trace_is_on()) buffer->trace_number = add_to_trace(buffer);
@@ -306,9 +311,9 @@ err_free:
 static xep_status_t open_smaller(xep_group_t *group, const xep_buffer_params_t *params, xep_buffer_t **buffer_p)
 {
     xep_buffer_params_t smaller = *params;
-    int is_short;
+    attempt_t attempt;
     smaller.flags |= XEP_BUFFER_PIECES;
-    xep_status_t status = open_buffer(group, &smaller, NULL, XEP_OK, &is_short, buffer_p);
+    xep_status_t status = open_buffer(group, &smaller, NULL, XEP_OK, &attempt, buffer_p);
     if (status == XEP_OK && group->rank == 0)
         xep_log(XEP_LOG_WARN,
                 "no memory for the rows of any routing: this buffer of mode %s has room for %llu rows a rank, and more "
@@ -321,10 +326,10 @@ xep_status_t xep_buffer_open(xep_group_t *group, const xep_buffer_params_t *para
                              xep_status_t status, xep_buffer_t **buffer_p)
 {
     const char *before = group->gathers_for;
-    int is_short;
+    attempt_t attempt;
     if (before == NULL) group->gathers_for = "xep_buffer_create";
-    status = open_buffer(group, params, device, status, &is_short, buffer_p);
-    if (is_short) status = open_smaller(group, params, buffer_p);
+    status = open_buffer(group, params, device, status, &attempt, buffer_p);
+    if (attempt.is_short) status = open_smaller(group, params, buffer_p);
     group->gathers_for = before;
     return status;
 }
