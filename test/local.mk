@@ -158,7 +158,7 @@ transport_tests = \
 	%D%/mp/mismatch.mp %D%/mp/refused.mp %D%/mp/aborted.mp \
 	%D%/mp/after.mp %D%/mp/unborn.mp %D%/mp/allgather.mp \
 	%D%/mp/steady.mp %D%/mp/pages.mp %D%/mp/nodes.mp %D%/mp/silent.mp %D%/mp/waits.mp \
-	%D%/mp/explained.mp %D%/mp/together.mp
+	%D%/mp/explained.mp %D%/mp/together.mp %D%/mp/between.mp
 # those of them that look at memory and messages, for ranks that map one another: their rows then go the same way,
 # whichever memory it is, and whichever UCX has made it
 mapped_tests = \
@@ -188,6 +188,7 @@ rank_tests = $(transport_tests) \
 %C%_mp_pieces_wrong_mp_LDADD = libmp_rig.la
 %C%_mp_in_place_ll_mp_LDADD = libmp_rig.la
 %C%_mp_normal_ops_mp_LDADD = libmp_rig.la
+%C%_mp_between_mp_LDADD = libmp_rig.la
 %C%_mp_ll_ops_mp_LDADD = libmp_rig.la
 %C%_mp_bad_input_mp_LDADD = libmp_rig.la
 %C%_mp_mismatch_mp_LDADD = libmp_rig.la

@@ -29,7 +29,7 @@ extern "C" {
 #endif
 
 /** Goes up with every change of meaning here, in wire.h or launch.h; a change of layout also shows in the sizes. */
-#define XEP_PLUGIN_ABI 13u
+#define XEP_PLUGIN_ABI 14u
 
 /** By nodes modes count rows in so many bits of a word, below its epoch. */
 #define XEP_FEED_ROWS_BITS 24

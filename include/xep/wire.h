@@ -49,6 +49,12 @@ typedef struct xep_wire_ops {
     xep_status_t (*put_signal)(xep_wire_t *wire, uint32_t rank, uint64_t offset, const void *src, size_t bytes,
                                uint64_t signal_offset, uint64_t value);
 
+    /**
+     * A signal alone, ordered as above, that nobody waits for yet: it may stay here until the next put or signal to the
+     * rank takes it along, or flush is called. Returns as put does.
+     */
+    xep_status_t (*signal_later)(xep_wire_t *wire, uint32_t rank, uint64_t signal_offset, uint64_t value);
+
     /** Copies bytes from offset in rank's heap to dst, which is complete when flush returns XEP_OK. Returns as put. */
     xep_status_t (*get)(xep_wire_t *wire, uint32_t rank, uint64_t offset, void *dst, size_t bytes);
 

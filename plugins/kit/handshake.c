@@ -190,9 +190,15 @@ static void store_read(const void *mode, const xep_op_t *op, uint32_t rank)
     xep_kit_signal(mode, rank, read_offset(mode, op, rank), op->epoch);
 }
 
+/*
+ * The owner waits for it when it next combines from the slot, and every rank's part in the operation before that takes
+ * it there, or a flush does. So it costs no message of its own; and a combine may end though it is still here, where a
+ * rank that has ended its own is in no call of ours.
+ */
 static int read_transfer(const void *mode, const xep_op_t *op, uint32_t rank, uint32_t number, xep_transfer_t *transfer)
 {
-    *transfer = (xep_transfer_t){.signal = 1, .signal_offset = read_offset(mode, op, rank), .value = op->epoch};
+    *transfer =
+        (xep_transfer_t){.signal = 1, .later = 1, .signal_offset = read_offset(mode, op, rank), .value = op->epoch};
     return number == 0;
 }
 

@@ -71,6 +71,7 @@ static xep_status_t put_transfer(const xep_kit_t *kit, const xep_op_t *op, uint3
     xep_wire_t *wire = kit->env->wire;
     if (transfer->blocked) return XEP_INPROGRESS;
     if (!transfer->signal) return put_rows(kit, op, rank, transfer);
+    if (transfer->later) return wire->ops->signal_later(wire, rank, transfer->signal_offset, transfer->value);
     return wire->ops->put_signal(wire, rank, transfer->offset, transfer->src, transfer->bytes, transfer->signal_offset,
                                  transfer->value);
 }

@@ -24,6 +24,7 @@ typedef int (*xep_cut_fn)(const void *mode, const xep_op_t *op, uint32_t rank, u
 /** Rows of one array to put to a rank; or the signal that follows them, which may bring bytes itself. */
 typedef struct xep_transfer {
     int signal;  /* value goes to the word at signal_offset, after bytes of src to offset; no rows */
+    int later;   /* of a signal without bytes: nobody waits for it yet */
     int blocked; /* cannot be sent yet */
     const char *src;
     size_t src_stride;

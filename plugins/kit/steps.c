@@ -87,10 +87,19 @@ void xep_steps_explain(void *mode, const xep_op_t *op, char *text, size_t bytes)
     xep_words_explain(&wait, mode, op, text, bytes);
 }
 
+static xep_status_t flush(const xep_kit_t *kit)
+{
+    return kit->all_mapped ? XEP_OK : kit->env->wire->ops->flush(kit->env->wire);
+}
+
 xep_status_t xep_steps_input(void *mode, uint32_t slot, void **base_p, size_t *stride_p)
 {
-    const xep_kit_t *kit = mode;
-    if (!xep_combine_is_drained(kit, slot)) return XEP_INPROGRESS;
+    xep_kit_t *kit = mode;
+    if (!xep_combine_is_drained(kit, slot)) {
+        /* those it waits for may wait in the same call, for what the wire holds here */
+        xep_status_t status = flush(kit);
+        return status < 0 ? status : XEP_INPROGRESS;
+    }
     *base_p = xep_kit_own_area(kit, kit->layout->input, slot);
     *stride_p = kit->layout->combine_stride;
     return XEP_OK;
@@ -133,7 +142,6 @@ xep_status_t xep_step_wait(void *mode, xep_op_t *op)
 
 xep_status_t xep_step_flush(void *mode, xep_op_t *op)
 {
-    const xep_kit_t *kit = mode;
     (void)op;
-    return kit->all_mapped ? XEP_OK : kit->env->wire->ops->flush(kit->env->wire);
+    return flush(mode);
 }

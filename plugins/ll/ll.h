@@ -27,7 +27,7 @@
  *  4. reader: ready.
  *  5. reader: sums each token's rows, k ascending: in d's input at the begin of (expert, self) plus the number of
  *     earlier selections of that expert, or in its own "returned".
- *  6. reader: read.
+ *  6. reader: read. As in normal.h, it may stay with the wire until the next operation.
  *
  * Why a parcel, delivered or not, or a notice is not overwritten before it was read: notices.h says it.
  *

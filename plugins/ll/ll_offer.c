@@ -219,8 +219,8 @@ const xep_step_t ll_combine_steps[] = {
      .receives = 1},
     XEP_COMBINE_STEP_AGREE,
     {.name = "sums", .does = "sum", .run = ll_sum, .agreed = 1},
-    XEP_COMBINE_STEP_TELL_READ,
     XEP_STEP_FLUSH,
+    XEP_COMBINE_STEP_TELL_READ,
     {0},
 };
 

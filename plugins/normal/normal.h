@@ -37,7 +37,8 @@
  *     readers pull. Rows for all others are put into the area "returned" of the reader's slot.
  *  3. owner: offer.   4. reader: ready.
  *  5. reader: out[t] = sum over ranks ascending, read in d's input or in own "returned".
- *  6. reader: read.  Done when the wire is flushed.
+ *  6. reader: read, when the wire is flushed. Done: nobody waits for it before the owner's next combine from the slot,
+ *     so the wire may keep it until the next operation sends something.
  *
  * Why "returned" is never overwritten early: its writer waits for the reader's read of the last
  * combine of the same handle; a slot gets a new handle only after all of the old one's combines

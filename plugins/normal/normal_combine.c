@@ -323,8 +323,8 @@ const xep_step_t normal_combine_steps[] = {
      .announced = XEP_COMBINE_ANNOUNCED},
     XEP_COMBINE_STEP_AGREE,
     {.name = "sums", .does = "sum", .run = sum, .agreed = 1},
-    XEP_COMBINE_STEP_TELL_READ,
     XEP_STEP_FLUSH,
+    XEP_COMBINE_STEP_TELL_READ,
     {0},
 };
 
@@ -345,8 +345,8 @@ const xep_step_t normal_combine_by_nodes[] = {
      .run = sum_as_they_come,
      .word = normal_summed_word,
      .rows_bits = XEP_FEED_ROWS_BITS},
-    XEP_COMBINE_STEP_TELL_READ,
     XEP_STEP_FLUSH,
+    XEP_COMBINE_STEP_TELL_READ,
     {0},
 };
 

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * am    messages of up to 60 KB.
- * pack  up to 60 KB, anywhere in the heap: a message; more that is contiguous there: one UCX put of a chunk, or, when
- * it is contiguous here too and less than a chunk, on TCP a few messages without a copy.
+ * am    messages of up to 120 KB.
+ * pack  up to 120 KB, anywhere in the heap: a message; more that is contiguous there: one UCX put of a chunk.
  *
  * A put is appended to the open chunk of its link: to its last run where it continues that, else as a new run. The
  * chunk goes when it is full, when a signal follows, or at a flush; a message then carries the signal too. A put that
  * fills a chunk alone is not copied. The receiver stores each run where it belongs: see ucp_intake.h.
  *
  * Signals travel in messages, numbered per sender, and are stored in that order: see ucp_intake.h. Messages
- * and puts are not ordered by UCX: after a put, the signal is queued for a flush.
+ * and puts are not ordered by UCX: after a put, the signal is queued for a flush. One that nobody waits for yet is held
+ * for the next message.
  */
 
 #include "ucp_gather.h"
@@ -94,12 +94,23 @@ static bool fits_message(const xep_ucp_chunk_t *chunk)
     return chunk == NULL || chunk->bytes <= XEP_UCP_MESSAGE_BYTES;
 }
 
+/* An empty message: every one takes along what is held. */
+static xep_status_t push_held(xep_ucp_link_t *link)
+{
+    xep_ucp_op_t *op;
+    if (link->held_offset == XEP_UCP_NO_SIGNAL) return XEP_OK;
+    op = xep_ucp_op_get(link, 0);
+    if (op == NULL) return XEP_ERR_NO_MEMORY;
+    op->message.signal_offset = XEP_UCP_NO_SIGNAL;
+    return xep_ucp_message_send(op, NULL, 0);
+}
+
 /* What fits a message goes as one, since its signal needs no flush then. */
 static xep_status_t push(xep_ucp_link_t *link)
 {
     xep_ucp_chunk_t *chunk = link->chunk;
     xep_ucp_op_t *op;
-    if (chunk == NULL) return XEP_OK;
+    if (chunk == NULL) return push_held(link);
     if (!fits_message(chunk)) {
         link->chunk = NULL;
         return xep_ucp_rma_put(link, chunk->runs[0].offset, chunk->data, chunk->bytes, chunk);
@@ -186,22 +197,8 @@ static xep_status_t am_put(xep_ucp_link_t *link, uint64_t offset, const void *sr
     return status;
 }
 
-/*
- * On a socket the signal of a put waits for a flush, that of messages for nothing. Exchange over TCP loopback, 1.22:
- * 0.12 MB 0.21 ms in place of 0.38, 1 MB 1.75 in place of 2.04. What is gathered from many rows is as fast in puts.
- */
-static bool goes_as_messages(const xep_ucp_link_t *link, size_t bytes)
-{
-    return link->socket && bytes > XEP_UCP_MESSAGE_BYTES && bytes < link->heap->pool.chunk_bytes;
-}
-
 static xep_status_t pack_put(xep_ucp_link_t *link, uint64_t offset, const void *src, size_t bytes)
 {
-    if (goes_as_messages(link, bytes)) {
-        xep_status_t status = send_fragments(link, offset, src, bytes);
-        xep_ucp_advance(link->heap->transport);
-        return status;
-    }
     if (bytes < link->heap->pool.chunk_bytes) return gather(link, offset, src, bytes);
     return xep_ucp_rma_put(link, offset, src, bytes, NULL);
 }
@@ -233,6 +230,20 @@ static xep_status_t signal_after_puts(xep_ucp_link_t *link, uint64_t offset, uin
     return status == XEP_OK ? xep_ucp_signals_queue(link, offset, value) : status;
 }
 
+/*
+ * One is held, and nothing that was sent before it is still to be flushed: so it may go with any message. That
+ * saves a call of the system for each rank: on TCP loopback, the smallest combine took 7 us in place of 11.
+ */
+static xep_status_t hold_signal(xep_ucp_link_t *link, uint64_t offset, uint64_t value)
+{
+    const bool takes_turns = link->chunk != NULL || link->puts != link->flushed || link->queued != NULL;
+    if (takes_turns || link->held_offset != XEP_UCP_NO_SIGNAL) return signal_after_puts(link, offset, value);
+    link->held_offset = offset;
+    link->held_value = value;
+    xep_ucp_link_touch(link);
+    return XEP_OK;
+}
+
 const xep_ucp_strategy_t xep_ucp_am = {
     .name = "am",
     .text = "packed messages",
@@ -240,6 +251,7 @@ const xep_ucp_strategy_t xep_ucp_am = {
     .has_room = has_room,
     .put = am_put,
     .signal = signal_after_puts,
+    .signal_later = hold_signal,
     .post_signal = post_signal,
     .push = push,
 };
@@ -251,6 +263,7 @@ const xep_ucp_strategy_t xep_ucp_pack = {
     .has_room = has_room,
     .put = pack_put,
     .signal = signal_after_puts,
+    .signal_later = hold_signal,
     .post_signal = post_signal,
     .push = push,
 };

@@ -20,7 +20,7 @@ enum { MAX_EARLY = 65536 };
 /* a message whose bytes are stored while one before it is still missing */
 typedef struct early {
     struct early *next; /* by sequence, ascending */
-    uint64_t sequence, signal_offset, signal_value;
+    uint64_t sequence, held_offset, held_value, signal_offset, signal_value;
 } early_t;
 
 typedef struct sender {
@@ -153,6 +153,7 @@ static void catch_up(xep_ucp_intake_t *intake, sender_t *sender)
 {
     while (sender->early != NULL && sender->early->sequence == sender->next) {
         early_t *early = sender->early;
+        store_signal(intake, early->held_offset, early->held_value);
         store_signal(intake, early->signal_offset, early->signal_value);
         sender->early = early->next;
         sender->nearly--;
@@ -174,6 +175,8 @@ static void keep_early(sender_t *sender, early_t **position, early_t *early, con
 {
     *early = (early_t){.next = *position,
                        .sequence = message->sequence,
+                       .held_offset = message->held_offset,
+                       .held_value = message->held_value,
                        .signal_offset = message->signal_offset,
                        .signal_value = message->signal_value};
     *position = early;
@@ -208,15 +211,18 @@ xep_status_t xep_ucp_intake_deliver(xep_ucp_intake_t *intake, const xep_ucp_mess
                         intake->nranks);
     sender = &intake->senders[message->sender];
     if (sender->refused) return XEP_OK;
-    if (!runs_fit(intake, message, payload, bytes) || !signal_fits(intake, message->signal_offset))
+    if (!runs_fit(intake, message, payload, bytes) || !signal_fits(intake, message->held_offset) ||
+        !signal_fits(intake, message->signal_offset))
         return xep_fail(XEP_ERR_PROTOCOL,
                         "a message of rank %u does not fit the heap: %zu bytes in %u runs, the first at %" PRIu64
-                        ", signal at %" PRIu64 ", heap of %" PRIu64,
-                        message->sender, bytes, message->nruns, message->offset, message->signal_offset, intake->bytes);
+                        ", signals at %" PRIu64 " and %" PRIu64 ", heap of %" PRIu64,
+                        message->sender, bytes, message->nruns, message->offset, message->held_offset,
+                        message->signal_offset, intake->bytes);
     if (message->sequence < sender->next)
         return xep_fail(XEP_ERR_PROTOCOL, "message %" PRIu64 " of rank %u came twice", message->sequence,
                         message->sender);
     if (message->sequence > sender->next) return deliver_early(intake, message, payload, bytes);
+    store_signal(intake, message->held_offset, message->held_value);
     store_runs(intake, message, payload, bytes);
     store_signal(intake, message->signal_offset, message->signal_value);
     sender->next++;

@@ -3,9 +3,9 @@
 /**
  * What arrives in messages for one heap: bytes are stored as they come, signals in the sender's order.
  *
- * A sender numbers its messages to a heap 0, 1, 2, ... A message holds runs of bytes, then at most one
- * signal; the signal is stored when every message with a smaller number was. UCX delivers in any order
- * it likes (several lanes, messages of several fragments): what comes early waits here, without its bytes.
+ * A sender numbers its messages to a heap 0, 1, 2, ... A message has at most one signal that was held for it, runs of
+ * bytes, then at most one signal; signals are stored when every message with a smaller number was. UCX delivers in any
+ * order it likes (several lanes, messages of several fragments): what comes early waits here, without its bytes.
  *
  * Knows nothing of UCX. Every number a message holds is checked before it is used.
  */
@@ -30,15 +30,17 @@ typedef struct xep_ucp_message {
     /* as the receiver named it in its key; XEP_UCP_NO_HEAP: nothing to store, XEP_UCP_GOODBYE: the sender leaves,
      * and does not wait for anything of the receiver; XEP_UCP_MAIL: for the core */
     uint64_t heap;
-    uint64_t sequence;      /* of this sender's messages to this heap */
-    uint64_t offset;        /* nruns 0: the payload is one run that goes here */
-    uint64_t signal_offset; /* XEP_UCP_NO_SIGNAL: none */
+    uint64_t sequence;    /* of this sender's messages to this heap */
+    uint64_t offset;      /* nruns 0: the payload is one run that goes here */
+    uint64_t held_offset; /* a signal from before this message; XEP_UCP_NO_SIGNAL: none */
+    uint64_t held_value;
+    uint64_t signal_offset; /* likewise, from behind its bytes */
     uint64_t signal_value;
     uint64_t taken; /* what the sender took from the receiver so far: see xep_ucp_message_settle */
     uint32_t sender;
     uint32_t nruns; /* xep_ucp_run_t in front of the bytes; 0: see offset */
 } xep_ucp_message_t;
-static_assert(sizeof(xep_ucp_message_t) == 56, "wire format");
+static_assert(sizeof(xep_ucp_message_t) == 72, "wire format");
 
 /** Where a run of bytes goes; the bytes of all runs follow the last one, in order. */
 typedef struct xep_ucp_run {

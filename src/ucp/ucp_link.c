@@ -122,7 +122,9 @@ static xep_status_t open_remote(xep_ucp_link_t *link)
     xep_status_t status = open_pool(link->heap, strategy);
     if (status != XEP_OK) return status;
     link->strategy = strategy;
+    link->cut = xep_ucp_strategy_cut(xep_ucp_peer_of(link));
     link->queued_tail = &link->queued;
+    link->held_offset = XEP_UCP_NO_SIGNAL;
     link->socket = xep_ucp_peer_is_tcp(xep_ucp_peer_of(link));
     link->heap->used = true;
     atomic_store_explicit(&link->heap->transport->urgent, true, memory_order_relaxed);

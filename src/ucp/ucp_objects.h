@@ -39,8 +39,8 @@ typedef struct xep_ucp_heartbeat xep_ucp_heartbeat_t; /* ucp_heartbeat.c */
 
 enum {
     XEP_UCP_AM_ID = 0,
-    XEP_UCP_MESSAGE_BYTES = 60 * 1024, /* most payload of a message: with headers it stays within one TCP segment
-                                          of UCX (64 KB); larger ones took 1.6 times as long on 1.13 */
+    XEP_UCP_MESSAGE_BYTES = 120 * 1024, /* most payload of a message. With headers it must fit the memory that a socket
+                                           is read into (ucp_settings.c): what does not is cut, and takes longer */
     XEP_UCP_MESSAGE_RUNS = 256,
     XEP_UCP_STAGING = 64 << 20, /* most staging memory of a heap when XEP_INFLIGHT would allow more */
     XEP_UCP_HEADROOM = XEP_UCP_MESSAGE_RUNS * sizeof(xep_ucp_run_t)
@@ -60,6 +60,9 @@ typedef struct xep_ucp_strategy {
 
     /** Takes a signal: ordered after every put and signal taken before. */
     xep_status_t (*signal)(xep_ucp_link_t *link, uint64_t offset, uint64_t value);
+
+    /** Takes a signal that may stay here until something else goes, or push. */
+    xep_status_t (*signal_later)(xep_ucp_link_t *link, uint64_t offset, uint64_t value);
 
     /** Sends a queued signal whose turn has come: op->offset, op->value. */
     xep_status_t (*post_signal)(xep_ucp_op_t *op);
@@ -116,8 +119,10 @@ struct xep_ucp_link {
     xep_ucp_owner_t owner;
     bool here;                          /* on this host */
     const xep_ucp_strategy_t *strategy; /* REMOTE */
+    size_t cut;                         /* of a put: most bytes that go as one of UCX */
     uint64_t sequence;                  /* of the next message */
     xep_ucp_chunk_t *chunk;             /* being filled, or NULL */
+    uint64_t held_offset, held_value;   /* a signal for the next message to take along; XEP_UCP_NO_SIGNAL: none */
     bool touched;                       /* in heap->touched: something was sent or held back since the last flush */
     bool socket;                        /* UCX writes to one: it may keep a rest that it says was sent */
     bool severed;                       /* the heap goes on without the rank */

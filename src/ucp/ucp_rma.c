@@ -52,7 +52,16 @@ xep_status_t xep_ucp_rma_get(xep_ucp_link_t *link, uint64_t offset, void *dst, s
 
 static xep_status_t rma_put(xep_ucp_link_t *link, uint64_t offset, const void *src, size_t bytes)
 {
-    return xep_ucp_rma_put(link, offset, src, bytes, NULL);
+    const uint8_t *from = src;
+    xep_status_t status = XEP_OK;
+    while (status == XEP_OK && bytes != 0) {
+        size_t n = bytes < link->cut ? bytes : link->cut;
+        status = xep_ucp_rma_put(link, offset, from, n, NULL);
+        offset += n;
+        from += n;
+        bytes -= n;
+    }
+    return status;
 }
 
 /* The value is put from the op, which stays until UCX is done with it. */
@@ -97,6 +106,7 @@ const xep_ucp_strategy_t xep_ucp_rma = {
     .has_room = xep_ucp_rma_has_room,
     .put = rma_put,
     .signal = signal_after_puts,
+    .signal_later = signal_after_puts,
     .post_signal = post_signal,
     .push = push,
 };

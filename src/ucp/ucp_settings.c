@@ -20,7 +20,8 @@
 #include "log.h"
 #include "ucp_library.h"
 
-#define ALLOC_PRIO "ALLOC_PRIO" /* which kinds of memory UCX tries, in this order */
+#define ALLOC_PRIO   "ALLOC_PRIO" /* which kinds of memory UCX tries, in this order */
+#define ZCOPY_THRESH "ZCOPY_THRESH"
 
 /* only what the user left alone */
 static void set_default(ucp_config_t *config, const char *name, const char *value)
@@ -41,22 +42,36 @@ static bool opens_tcp(void)
 }
 
 /*
- * Before 1.16, where all bytes travel in messages, two of these fit the memory that a socket is read into (64 KB
- * otherwise): reading less at a time, the kernel acknowledges more. 8 ranks on 2 cores, 34 MB from each: 200 ms of
- * CPU in place of 250; 256 KB gained no more, nor did larger messages. The name has no prefix there; TCP alone has
- * one like it.
- *
- * From 1.16 on UCX cuts messages into copies of 8 KB: 60 KB messages moved at 0.9 GB/s in place of 2.1 (both ways at
- * once). The setting is for all transports, so where there is RDMA, UCX's own estimate stays.
+ * All bytes travel in messages, and four of these fit the memory that a socket is read into (64 KB otherwise): reading
+ * less at a time, the kernel acknowledges more. 8 ranks on 2 cores, 34 MB from each, dispatch in ms: 56 with 128 KB, 52
+ * with 256, 50 with 512. Before 1.16 the name has no prefix; TCP alone has one like it.
  */
 static void set_tcp_defaults(ucp_config_t *config)
 {
-    if (!opens_tcp()) return;
-    if (xep_ucp_version_number() >= XEP_UCP_SECOND_PROTOCOLS) {
-        if (access("/sys/class/infiniband", F_OK) != 0) set_default(config, "ZCOPY_THRESH", "8k");
-    } else if (getenv("UCX_TCP_RX_SEG_SIZE") == NULL) {
-        (void)ucp_config_modify(config, "RX_SEG_SIZE", "128k");
-    }
+    if (!opens_tcp() || getenv("UCX_TCP_RX_SEG_SIZE") != NULL) return;
+    if (xep_ucp_version_number() >= XEP_UCP_SECOND_PROTOCOLS) set_default(config, "TCP_RX_SEG_SIZE", "512k");
+    else (void)ucp_config_modify(config, "RX_SEG_SIZE", "512k");
+}
+
+/* The setting is for all transports, so where there is RDMA, UCX's own estimate stays. */
+static bool sets_copies(void)
+{
+    return xep_ucp_version_number() >= XEP_UCP_SECOND_PROTOCOLS && access("/sys/class/infiniband", F_OK) != 0;
+}
+
+/*
+ * From 1.16 on UCX takes its own estimate of when a copy is dearer than a call of the system. On TCP it cuts messages
+ * into copies of 8 KB: 60 KB messages moved at 0.9 GB/s in place of 2.1 (both ways at once). On shared memory it copies
+ * by CMA what is longer than a kilobyte or two: see ucp_strategy.c.
+ */
+static void set_copies(ucp_config_t *config)
+{
+    if (sets_copies()) set_default(config, ZCOPY_THRESH, "8k");
+}
+
+size_t xep_ucp_settings_copied_below(void)
+{
+    return sets_copies() && getenv("UCX_" ZCOPY_THRESH) == NULL ? 8 * 1024 : 0;
 }
 
 static bool has_loopback(void)
@@ -111,6 +126,7 @@ xep_status_t xep_ucp_settings_read(const xep_ucp_shared_t *shared, int local, uc
      * 1.16 on puts need one of them.
      */
     set_default(*config_p, "MAX_RNDV_LANES", xep_ucp_settings_has_second_protocols() ? "1" : "0");
+    set_copies(*config_p);
     set_tcp_defaults(*config_p);
     if (local) keep_from_network(*config_p);
     leave_out(*config_p, shared->transports);

@@ -18,6 +18,9 @@ xep_status_t xep_ucp_settings_read(const xep_ucp_shared_t *shared, int local, uc
 /** Whether UCX uses its second generation of protocols. */
 bool xep_ucp_settings_has_second_protocols(void);
 
+/** Bytes from which on UCX asks the system to move a put, where it could copy it into shared memory; 0: not known. */
+size_t xep_ucp_settings_copied_below(void);
+
 /** Whether the user says which kinds of shared memory UCX opens or allocates. */
 bool xep_ucp_settings_name_memory(void);
 

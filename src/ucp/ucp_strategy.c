@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * Rows of 14 KB between two ranks, both ways at once, GB/s of 128 rows and of 4096 (wire_rate.mp, medians, 2 cores):
+ * Rows of 14 KB between two ranks, both ways at once, GB/s of 128 rows and of 4096 (wire_rate.mp, medians, 2 cores of
+ * an EPYC with AVX-512):
  *
  *                                  rma           pack          am
- *   1.13  TCP                       0.9   0.6     0.8   0.5     3.5   2.1
- *   1.13  shared memory, with CMA    41    11      26   8.4     3.6   3.1
- *   1.22  TCP                       1.1   1.1     2.6   2.3     2.1   1.8
- *   1.22  shared memory, with CMA   5.7   3.5      10   4.7     4.5   3.6
- *   1.22  shared memory without      43    13      28   9.3
+ *   1.13  TCP                       1.1   0.8     1.1   1.1      11   8.9
+ *   1.13  shared memory              88    19      73    21      23    15
+ *   1.22  TCP                       2.4   2.1     6.4   4.1      11   8.9
+ *   1.22  shared memory, with CMA    89    27      22    12      14    11
+ *   1.22  the same, puts not cut     10   6.8
  *
- * On shared memory a put is a copy by the sender, but from 1.16 on a system call where there is CMA: then fewer and
- * larger ones pay. 512 rows of 512 bytes, no call each, are 12 GB/s by rma and 7.3 by pack there. RDMA could not be
- * measured.
+ * On shared memory a put is a copy by the sender, but from 1.16 on a call of the system where there is CMA, unless it
+ * is short: so long ones are cut. RDMA could not be measured.
  */
 
 #include "ucp_strategy.h"
@@ -22,8 +22,19 @@
 #include "ucp_library.h"
 #include "ucp_peer.h"
 #include "ucp_rma.h"
+#include "ucp_settings.h"
 
-enum { PACK_BYTES = 512 * 1024 };
+enum { PACK_BYTES = 512 * 1024, LINE_BYTES = 64 };
+
+/*
+ * Or the hardware moves them. Beside shared memory, what UCX has from 1.16 on for long puts may be CMA, or TCP, whose
+ * flush waits for the peer to be in a call of ours; then they are cut, or the signals that follow one are messages.
+ */
+static bool puts_copy(xep_ucp_peer_t *peer)
+{
+    if (peer->transport->version < XEP_UCP_SECOND_PROTOCOLS) return true;
+    return xep_ucp_strategy_cut(peer) != SIZE_MAX || !(xep_ucp_peer_has_cma(peer) || xep_ucp_peer_has_tcp(peer));
+}
 
 const xep_ucp_strategy_t *xep_ucp_strategy(xep_ucp_peer_t *peer)
 {
@@ -33,9 +44,14 @@ const xep_ucp_strategy_t *xep_ucp_strategy(xep_ucp_peer_t *peer)
     case XEP_PUT_AM: return &xep_ucp_am;
     default: break;
     }
-    if (peer->transport->version < XEP_UCP_SECOND_PROTOCOLS)
-        return xep_ucp_peer_is_tcp(peer) ? &xep_ucp_am : &xep_ucp_rma;
-    return xep_ucp_peer_is_tcp(peer) || xep_ucp_peer_has_cma(peer) ? &xep_ucp_pack : &xep_ucp_rma;
+    if (xep_ucp_peer_is_tcp(peer)) return &xep_ucp_am;
+    return puts_copy(peer) ? &xep_ucp_rma : &xep_ucp_pack;
+}
+
+size_t xep_ucp_strategy_cut(xep_ucp_peer_t *peer)
+{
+    size_t least = xep_ucp_settings_copied_below();
+    return least != 0 && xep_ucp_peer_has_shared(peer) ? least - LINE_BYTES : SIZE_MAX;
 }
 
 size_t xep_ucp_strategy_chunk(const xep_ucp_transport_t *transport, const xep_ucp_strategy_t *strategy)

@@ -126,6 +126,31 @@ static xep_status_t wire_put_signal(xep_wire_t *wire, uint32_t rank, uint64_t of
     return status;
 }
 
+static xep_status_t remote_signal_later(xep_ucp_link_t *link, uint64_t offset, uint64_t value)
+{
+    if (xep_ucp_link_is_spared(link)) return XEP_OK;
+    xep_status_t status = check_remote(link);
+    if (status != XEP_OK) return status;
+    return link->strategy->has_room(link, 0) ? link->strategy->signal_later(link, offset, value) : XEP_INPROGRESS;
+}
+
+static xep_status_t wire_signal_later(xep_wire_t *wire, uint32_t rank, uint64_t offset, uint64_t value)
+{
+    xep_ucp_heap_t *heap = heap_of(wire);
+    xep_status_t status = check_range(heap, rank, offset, sizeof value);
+    if (status != XEP_OK) return status;
+    assert(offset % sizeof value == 0);
+    xep_ucp_link_t *link = open_link(heap, rank);
+    if (link->state == XEP_UCP_LINK_MAPPED) {
+        store_signal(link, offset, value);
+        return XEP_OK;
+    }
+    xep_ucp_lock(heap->transport);
+    status = remote_signal_later(link, offset, value);
+    xep_ucp_unlock(heap->transport);
+    return status;
+}
+
 static xep_status_t remote_get(xep_ucp_link_t *link, uint64_t offset, void *dst, size_t bytes)
 {
     xep_status_t status = check_remote(link);
@@ -194,6 +219,7 @@ const xep_wire_ops_t xep_ucp_wire_ops = {
     .map = wire_map,
     .put = wire_put,
     .put_signal = wire_put_signal,
+    .signal_later = wire_signal_later,
     .get = wire_get,
     .flush = wire_flush,
     .mark = wire_mark,

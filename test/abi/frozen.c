@@ -386,16 +386,17 @@ AT(xep_plugin_t, by_nodes, 136);
 AT(xep_plugin_t, begins_early, 140);
 AT(xep_plugin_t, next, 144);
 
-SIZE(xep_wire_ops_t, 72);
+SIZE(xep_wire_ops_t, 80);
 AT(xep_wire_ops_t, size, 0);
 AT(xep_wire_ops_t, map, 8);
 AT(xep_wire_ops_t, put, 16);
 AT(xep_wire_ops_t, put_signal, 24);
-AT(xep_wire_ops_t, get, 32);
-AT(xep_wire_ops_t, flush, 40);
-AT(xep_wire_ops_t, mark, 48);
-AT(xep_wire_ops_t, flush_to, 56);
-AT(xep_wire_ops_t, progress, 64);
+AT(xep_wire_ops_t, signal_later, 32);
+AT(xep_wire_ops_t, get, 40);
+AT(xep_wire_ops_t, flush, 48);
+AT(xep_wire_ops_t, mark, 56);
+AT(xep_wire_ops_t, flush_to, 64);
+AT(xep_wire_ops_t, progress, 72);
 
 SIZE(xep_launch_t, 40);
 AT(xep_launch_t, kernel, 0);
@@ -438,7 +439,7 @@ SIZE(xep_dtype_t, 4);
 
 #endif
 
-_Static_assert(XEP_PLUGIN_ABI == 13, "XEP_PLUGIN_ABI changed: so did something above");
+_Static_assert(XEP_PLUGIN_ABI == 14, "XEP_PLUGIN_ABI changed: so did something above");
 _Static_assert(XEP_BF16 == 1 && XEP_FP16 == 2 && XEP_FP32 == 3 && XEP_E4M3 == 4 && XEP_E5M2 == 5 && XEP_U8 == 6 &&
                    XEP_INT32 == 7 && XEP_INT64 == 8 && XEP_FP64 == 9,
                "a dtype has another value");

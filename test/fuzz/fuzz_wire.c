@@ -106,6 +106,11 @@ static xep_status_t wire_put_signal(xep_wire_t *wire, uint32_t rank, uint64_t of
                                                        .value = value});
 }
 
+static xep_status_t wire_signal_later(xep_wire_t *wire, uint32_t rank, uint64_t signal_offset, uint64_t value)
+{
+    return wire_put_signal(wire, rank, 0, NULL, 0, signal_offset, value);
+}
+
 static xep_status_t wire_get(xep_wire_t *wire, uint32_t rank, uint64_t offset, void *dst, size_t bytes)
 {
     return post((fuzz_heap_t *)wire, &(fuzz_message_t){.to = rank, .offset = offset, .dst = dst, .bytes = bytes});
@@ -155,6 +160,7 @@ static const xep_wire_ops_t wire_ops = {.size = sizeof wire_ops,
                                         .map = wire_map,
                                         .put = wire_put,
                                         .put_signal = wire_put_signal,
+                                        .signal_later = wire_signal_later,
                                         .get = wire_get,
                                         .flush = wire_flush,
                                         .mark = wire_mark,

@@ -39,6 +39,15 @@ for put in rma pack am; do
     passes 3 normal_ops XEP_MAP=never XEP_PUT=$put UCX_TLS=tcp,self
     [ -n "$brief" ] || passes 3 normal_shapes XEP_MAP=never XEP_PUT=$put
 done
+# ranks that come to a barrier of their own between two calls: sockets, and what waits for the other side's progress
+passes 3 between XEP_MAP=never UCX_TLS=tcp,self
+passes 3 between XEP_NODE_RANKS=2 XEP_PATH=nodes
+if [ -n "${XEP_TEST_UCX_LIB:-}" ]; then
+    second="LD_LIBRARY_PATH=$XEP_TEST_UCX_LIB${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+    for tls in tcp,self posix,sysv,tcp,self; do
+        passes 3 between "$second" XEP_MAP=never UCX_TLS=$tls XEP_PUT=rma
+    done
+fi
 settings=XEP_THREADS=2
 [ -n "$brief" ] || settings+=' XEP_PROGRESS=thread XEP_SIMD=scalar'
 for setting in $settings; do

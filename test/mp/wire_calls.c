@@ -32,6 +32,13 @@ void wire_signal(const wire_end_t *end, uint32_t rank, uint64_t word, uint64_t v
     wire_put_signal(end, rank, 0, NULL, 0, word, value);
 }
 
+void wire_signal_later(const wire_end_t *end, uint32_t rank, uint64_t word, uint64_t value)
+{
+    xep_status_t status;
+    while ((status = end->wire->ops->signal_later(end->wire, rank, word, value)) == XEP_INPROGRESS) wire_progress(end);
+    REQUIRE(status == XEP_OK, "signal_later to rank %u: %d", rank, status);
+}
+
 void wire_get(const wire_end_t *end, uint32_t rank, uint64_t offset, void *dst, size_t bytes)
 {
     xep_status_t status;

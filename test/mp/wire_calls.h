@@ -23,6 +23,7 @@ void wire_put_signal(const wire_end_t *end, uint32_t rank, uint64_t offset, cons
 
 /** The signal alone. */
 void wire_signal(const wire_end_t *end, uint32_t rank, uint64_t word, uint64_t value);
+void wire_signal_later(const wire_end_t *end, uint32_t rank, uint64_t word, uint64_t value);
 void wire_get(const wire_end_t *end, uint32_t rank, uint64_t offset, void *dst, size_t bytes);
 void wire_flush(const wire_end_t *end);
 void wire_flush_to(const wire_end_t *end, uint64_t mark);

@@ -165,6 +165,32 @@ static void test_two_signals(test_t *t)
     wire_flush(&t->end);
 }
 
+/*
+ * Signals that nobody waits for yet: behind puts of any size, one or two, flushed or taken along by a put or by a
+ * signal; who sees what came behind sees them.
+ */
+static void test_later(test_t *t)
+{
+    for (unsigned trial = 0; trial < trials; trial++) {
+        size_t bytes = 1 + (trial * 7919) % 300000;
+        t->turn++;
+        fill(t, bytes);
+        if (trial % 3 == 0) wire_put(&t->end, t->right, SIGNALS, t->src, bytes);
+        wire_signal_later(&t->end, t->right, SECOND_WORD, t->turn);
+        if (trial % 2 == 0) wire_signal_later(&t->end, t->right, WORD, t->turn);
+        if (trial % 3 == 1) wire_put(&t->end, t->right, SIGNALS, t->src, bytes);
+        if (trial % 3 == 2) wire_put_signal(&t->end, t->right, SIGNALS, t->src, bytes, WORD, t->turn);
+        else if (trial % 2 != 0) wire_signal(&t->end, t->right, WORD, t->turn);
+        wire_flush(&t->end);
+        wire_await(&t->end, WORD, t->turn);
+        REQUIRE(wire_load(&t->end, SECOND_WORD) == t->turn, "a signal was overtaken");
+        if (trial % 3 == 0) check(t, bytes, "a signal for later");
+        wire_signal_later(&t->end, t->left, ACK, t->turn);
+        wire_flush(&t->end);
+        wire_await(&t->end, ACK, t->turn);
+    }
+}
+
 /* Half as much memory as there is to send: each quarter is filled again when the mark behind it is flushed. */
 static void test_marks(test_t *t)
 {
@@ -284,6 +310,7 @@ static void test_refusals(test_t *t)
     REQUIRE(t->end.wire->ops->put(t->end.wire, NRANKS, 0, &byte, 1) == XEP_ERR_INVALID, "no such rank");
     REQUIRE(t->end.wire->ops->put_signal(t->end.wire, t->right, 0, NULL, 0, HEAP, 1) == XEP_ERR_INVALID,
             "signal behind the heap");
+    REQUIRE(t->end.wire->ops->signal_later(t->end.wire, t->right, HEAP, 1) == XEP_ERR_INVALID, "the same, later");
     REQUIRE(t->end.wire->ops->put(t->end.wire, t->right, HEAP, NULL, 0) == XEP_OK, "nothing, at the end");
 }
 
@@ -345,6 +372,7 @@ static void run(forked_rank_t *self)
     for (uint32_t sender = 0; sender < NRANKS; sender++) test_busy_sender(&t, sender);
     test_order(&t);
     test_two_signals(&t);
+    test_later(&t);
     test_marks(&t);
     test_get(&t);
     test_inflight(&t);

@@ -15,7 +15,7 @@ struct sim_message {
     sim_message_t *next;
     uint32_t from, to;
     stage_t stage;
-    int is_get, has_signal;
+    int is_get, has_signal, is_later;
     uint64_t offset, signal_offset, value;
     const char *src;   /* of a put: unchanged while not TAKEN */
     char *dst;         /* of a get */
@@ -95,6 +95,12 @@ static int is_refused(sim_rank_t *self, uint32_t rank)
     return 1;
 }
 
+static void post_held(const sim_rank_t *self, uint32_t rank)
+{
+    for (sim_message_t *m = self->world->messages; m != NULL; m = m->next)
+        if (m->from == self->index && m->to == rank && m->stage == HELD) m->stage = POSTED;
+}
+
 static void copy_source(sim_message_t *m)
 {
     m->copy = malloc(m->bytes + 1);
@@ -112,7 +118,8 @@ static xep_status_t post(sim_rank_t *self, const sim_message_t *message)
     *copy = *message;
     copy->from = self->index;
     copy->number = self->wire.posted;
-    copy->stage = world->options.hold ? HELD : POSTED;
+    copy->stage = world->options.hold || copy->is_later ? HELD : POSTED;
+    if (copy->stage == POSTED) post_held(self, copy->to);
     if (!copy->is_get) copy->checksum = checksum(copy->src, copy->bytes);
     if (world->around != NULL) copy_source(copy);
     while (*end != NULL) end = &(*end)->next;
@@ -152,6 +159,17 @@ static xep_status_t wire_put_signal(xep_wire_t *wire, uint32_t rank, uint64_t of
     if (wire_map(wire, rank) == NULL) return post(self, &message);
     put(self, rank, offset, src, bytes);
     word_store(&self->world->ranks[rank], signal_offset, value);
+    return XEP_OK;
+}
+
+/* Held, whatever the world's wires do, until the next to that rank goes, or flush is called. */
+static xep_status_t wire_signal_later(xep_wire_t *wire, uint32_t rank, uint64_t offset, uint64_t value)
+{
+    sim_rank_t *self = rank_of(wire);
+    sim_message_t message = {.to = rank, .has_signal = 1, .is_later = 1, .signal_offset = offset, .value = value};
+    if (is_broken(self, "signal_later")) return XEP_ERR_TRANSPORT;
+    if (wire_map(wire, rank) == NULL) return post(self, &message);
+    word_store(&self->world->ranks[rank], offset, value);
     return XEP_OK;
 }
 
@@ -209,6 +227,7 @@ const xep_wire_ops_t sim_wire_ops = {
     .map = wire_map,
     .put = wire_put,
     .put_signal = wire_put_signal,
+    .signal_later = wire_signal_later,
     .get = wire_get,
     .flush = wire_flush,
     .mark = wire_mark,

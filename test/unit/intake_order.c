@@ -8,6 +8,8 @@
 #include "ucp_intake.h"
 #include "unit.h"
 
+#define NO_SIGNALS .held_offset = XEP_UCP_NO_SIGNAL, .signal_offset = XEP_UCP_NO_SIGNAL
+
 enum { WORDS = 64, HEAP = WORDS * 8, NRANKS = 3 };
 
 typedef struct box {
@@ -40,6 +42,7 @@ static xep_status_t deliver(box_t *box, uint32_t sender, uint64_t n, uint64_t va
     xep_ucp_message_t message = {.sequence = n,
                                  .sender = sender,
                                  .offset = (8 + n) * 8,
+                                 .held_offset = XEP_UCP_NO_SIGNAL,
                                  .signal_offset = sender * 8,
                                  .signal_value = n + 1};
     return xep_ucp_intake_deliver(box->intake, &message, &value, sizeof value);
@@ -90,13 +93,37 @@ TEST(early_signal_waits)
     box_close(&box);
 }
 
+/* Messages 0, 1, 2: each takes a signal along that was held, its number, in word 20. */
+static void deliver_held(box_t *box, uint64_t n)
+{
+    uint64_t value = 100 + n;
+    xep_ucp_message_t message = {.sequence = n,
+                                 .offset = (8 + n) * 8,
+                                 .held_offset = 20 * 8,
+                                 .held_value = n,
+                                 .signal_offset = XEP_UCP_NO_SIGNAL};
+    assert_int_equal(xep_ucp_intake_deliver(box->intake, &message, &value, sizeof value), XEP_OK);
+}
+
+TEST(held_signals)
+{
+    box_t box = box_open();
+    deliver_held(&box, 0);
+    deliver_held(&box, 2);
+    assert_int_equal(box.heap[20], 0);
+    assert_int_equal(box.heap[10], 102);
+    deliver_held(&box, 1);
+    assert_int_equal(box.heap[20], 2);
+    box_close(&box);
+}
+
 TEST(several_runs)
 {
     struct {
         xep_ucp_run_t runs[2];
         uint64_t words[3];
     } payload = {{{HEAP - 8, 8}, {64, 16}}, {1, 2, 3}};
-    xep_ucp_message_t message = {.nruns = 2, .signal_offset = XEP_UCP_NO_SIGNAL};
+    xep_ucp_message_t message = {.nruns = 2, NO_SIGNALS};
     box_t box = box_open();
     assert_int_equal(xep_ucp_intake_deliver(box.intake, &message, &payload, sizeof payload), XEP_OK);
     assert_int_equal(box.heap[WORDS - 1], 1);
@@ -116,7 +143,7 @@ TEST(any_bytes)
         uint64_t sequence = 0;
         for (size_t at = 0; at < 130; at++)
             for (size_t bytes = 1; bytes < 300; bytes += 13) {
-                xep_ucp_message_t message = {.sequence = sequence++, .offset = at, .signal_offset = XEP_UCP_NO_SIGNAL};
+                xep_ucp_message_t message = {.sequence = sequence++, .offset = at, NO_SIGNALS};
                 memset(box.heap, 0, HEAP);
                 memset(expected, 0, HEAP);
                 memcpy(expected + at, payload + at % 7, bytes);
@@ -137,7 +164,7 @@ TEST(wild_messages)
 {
     static const uint64_t word = 1;
     xep_ucp_run_t runs[2] = {{0, 8}, {0, 8}};
-    xep_ucp_message_t good = {.signal_offset = XEP_UCP_NO_SIGNAL}, m;
+    xep_ucp_message_t good = {NO_SIGNALS}, m;
     box_t box = box_open();
     m = good, m.sender = NRANKS, refuse(&box, m, &word, 8);
     m = good, m.offset = HEAP - 7, refuse(&box, m, &word, 8);
@@ -145,6 +172,9 @@ TEST(wild_messages)
     m = good, m.signal_offset = HEAP, refuse(&box, m, &word, 8);
     m = good, m.signal_offset = 4, refuse(&box, m, &word, 8);
     m = good, m.signal_offset = UINT64_MAX - 7, refuse(&box, m, &word, 8);
+    m = good, m.held_offset = HEAP, refuse(&box, m, &word, 8);
+    m = good, m.held_offset = 12, refuse(&box, m, &word, 8);
+    m = good, m.held_offset = UINT64_MAX - 7, refuse(&box, m, &word, 8);
     m = good, m.nruns = UINT32_MAX, refuse(&box, m, &word, 8);
     m = good, m.nruns = 1, refuse(&box, m, runs, sizeof runs[0]); /* a run of 8 bytes that are not there */
     m = good, m.nruns = 1, refuse(&box, m, runs, sizeof runs);    /* 16 bytes for a run of 8 */
@@ -174,7 +204,7 @@ TEST(too_many_early)
     xep_status_t status = XEP_OK;
     uint64_t n = 1;
     for (; n < 1000000 && status == XEP_OK; n++) {
-        xep_ucp_message_t message = {.sequence = UINT32_MAX - n, .signal_offset = XEP_UCP_NO_SIGNAL};
+        xep_ucp_message_t message = {.sequence = UINT32_MAX - n, NO_SIGNALS};
         status = xep_ucp_intake_deliver(box.intake, &message, NULL, 0);
     }
     assert_int_equal(status, XEP_ERR_PROTOCOL);
