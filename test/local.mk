@@ -224,7 +224,7 @@ short_scripts = \
 	%D%/mp/launch_prterun.sh %D%/mp/launch_slurm.sh %D%/mp/perf_output.sh %D%/mp/perf_check.sh %D%/mp/simulated.sh \
 	%D%/mp/run_status.sh %D%/mp/run_signals.sh %D%/mp/boot_hazards.sh %D%/mp/perf_corrupt.sh \
 	%D%/mp/launch_mpirun.sh %D%/mp/launch_hosts.sh %D%/mp/launch_xep_run.sh \
-	%D%/rig/symbols.sh %D%/mp/shared_memory.sh %D%/mp/missing.sh %D%/rig/format.sh \
+	%D%/rig/symbols.sh %D%/mp/shared_memory.sh %D%/mp/missing.sh %D%/mp/ucx_settings.sh %D%/rig/format.sh \
 	%D%/mp/run_environ.sh %D%/mp/run_leftovers.sh %D%/mp/run_output.sh \
 	%D%/mp/recorded.sh %D%/rig/mutants.sh %D%/abi/readme.sh %D%/abi/outoftree.sh %D%/abi/headers.sh \
 	%D%/abi/loader.sh %D%/mp/listens.sh %D%/mp/steady_calls.sh %D%/mp/victim.sh

@@ -198,6 +198,7 @@ struct xep_ucp_transport {
     unsigned version;      /* of libucp: major * 100 + minor */
     bool fence_orders;     /* ucp_worker_fence does, and does not wait: see ucp_rma.c */
     int map, put;          /* XEP_MAP_, XEP_PUT_ */
+    size_t copied_below;   /* a put of so many bytes is not copied into shared memory by UCX; 0: not known */
     bool shares_memory;    /* heaps are shared memory, or cannot be had */
     uint64_t inflight;     /* most bytes a heap may have on their way */
     uint64_t stream_bytes; /* XEP_STREAM */

@@ -22,7 +22,6 @@
 #include "ucp_library.h"
 #include "ucp_peer.h"
 #include "ucp_rma.h"
-#include "ucp_settings.h"
 
 enum { PACK_BYTES = 512 * 1024, LINE_BYTES = 64 };
 
@@ -50,7 +49,7 @@ const xep_ucp_strategy_t *xep_ucp_strategy(xep_ucp_peer_t *peer)
 
 size_t xep_ucp_strategy_cut(xep_ucp_peer_t *peer)
 {
-    size_t least = xep_ucp_settings_copied_below();
+    size_t least = peer->transport->copied_below;
     return least != 0 && xep_ucp_peer_has_shared(peer) ? least - LINE_BYTES : SIZE_MAX;
 }
 

@@ -317,6 +317,7 @@ xep_status_t xep_ucp_transport_open(const xep_config_t *config, uint32_t nranks,
     transport->fence_orders = transport->version < FENCE_MAY_BLOCK && !xep_ucp_settings_has_second_protocols();
     transport->map = config->map;
     transport->put = config->put;
+    transport->copied_below = xep_ucp_settings_copied_below(local);
     transport->inflight = config->inflight;
     transport->stream_bytes = xep_config_stream(config);
     xep_ucp_leftovers_remove(xep_ucp_shared_folder());
