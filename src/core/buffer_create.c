@@ -168,6 +168,7 @@ static xep_status_t open_heaps(xep_buffer_t *buffer, const xep_buffer_params_t *
     mine.status = xep_heap_open(&group->config, group->transport, size->bytes, &buffer->heap);
     if (mine.status == XEP_OK) buffer->heap->spares = params->on_failure == XEP_ON_FAILURE_MASK && group->nnodes != 1;
     if (mine.status == XEP_OK) mine.status = open_device(buffer, size);
+    if (mine.status == XEP_OK) buffer->heap->stream_bytes = xep_buffer_stream_bytes(buffer);
     xep_status_t status = xep_buffer_agree(group, &mine, &attempt->is_short);
     return status == XEP_OK ? xep_group_connect_heap(group, buffer->heap) : status;
 }

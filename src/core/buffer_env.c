@@ -153,18 +153,17 @@ static xep_simd_t simd_of(const xep_config_t *config)
 }
 
 /*
- * Rows stay in a cache until they are loaded if what all ranks of the node move together has room there: each rank has
+ * Rows stay in a cache until they are loaded if what all ranks of the host move together has room there: each rank has
  * its share, which src/util/cache.c has figures of. Staged rows are loaded by the copy engine of a device, which gains
  * nothing by a cache. Two ranks of one H100, XEP_MAP=never, mode ll, 128 tokens, five runs in turn: a combine took
  * 2,619 us with the limit for host memory, 2,510 with the least (xep_perf --memory cuda --mode ll, XEP_STREAM=768k).
  */
-static uint64_t stream_bytes(const xep_buffer_t *buffer)
+uint64_t xep_buffer_stream_bytes(const xep_buffer_t *buffer)
 {
     const xep_config_t *config = &buffer->group->config;
-    const xep_shape_t *shape = &buffer->shape;
     const uint64_t least = xep_config_stream(config);
     if (config->stream != XEP_CONFIG_AUTO || buffer->staging != NULL) return least;
-    const uint64_t share = xep_cache_bytes("") / shape->node_ranks[shape->node[shape->rank]];
+    const uint64_t share = xep_cache_bytes("") / buffer->group->here;
     return share > least ? share : least;
 }
 
@@ -184,7 +183,7 @@ void xep_buffer_fill_env(xep_buffer_t *buffer)
     }
     env->wire = &buffer->heap->wire;
     env->simd = simd_of(config);
-    env->stream_bytes = stream_bytes(buffer);
+    env->stream_bytes = xep_buffer_stream_bytes(buffer);
     env->part_bytes = config->part;
     env->checks_rows = config->check_rows;
     env->parallel = env_parallel;

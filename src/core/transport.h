@@ -23,6 +23,9 @@ struct xep_heap_wire {
      * messages alone, which heap_sever can refuse, and are copied before they leave; and a rank that has taken all that
      * was sent to it can be sent more, however much others have not taken */
     atomic_int spares;
+    /* set by the core before heap_connect, or as heap_open has it: what comes in messages bypasses the caches where all
+     * ranks together send so many bytes at once */
+    uint64_t stream_bytes;
     /* set by the core before heap_close, or NULL: called once no operation of the heap reads what it was given to send
      * any more, before the memory goes; at the latest when the transport is closed */
     void (*release)(void *arg);

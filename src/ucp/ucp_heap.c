@@ -98,6 +98,7 @@ xep_status_t xep_ucp_heap_open(xep_transport_t *base, uint64_t bytes, xep_heap_w
     xep_status_t status;
     if (heap == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for a heap");
     heap->super.wire.ops = &xep_ucp_wire_ops;
+    heap->super.stream_bytes = transport->stream_bytes;
     heap->transport = transport;
     xep_ucp_lock(transport);
     status = open_locked(heap, bytes);
@@ -153,6 +154,15 @@ static xep_status_t set_links(xep_ucp_heap_t *heap, const void *const *keys, con
     return status;
 }
 
+/* The probe has no intake, and is connected with the lock held. */
+static void set_stream(xep_ucp_heap_t *heap)
+{
+    if (heap->intake == NULL) return;
+    xep_ucp_lock(heap->transport);
+    xep_ucp_intake_stream(heap->intake, heap->super.stream_bytes);
+    xep_ucp_unlock(heap->transport);
+}
+
 xep_status_t xep_ucp_heap_connect(xep_heap_wire_t *base, const void *const *keys, const size_t *bytes)
 {
     xep_ucp_heap_t *heap = heap_of(base);
@@ -165,6 +175,7 @@ xep_status_t xep_ucp_heap_connect(xep_heap_wire_t *base, const void *const *keys
     if (heap->keys == NULL || heap->links == NULL)
         status = xep_fail(XEP_ERR_NO_MEMORY, "no memory for the keys of %u ranks", nranks);
     else status = set_links(heap, keys, bytes);
+    set_stream(heap);
     if (status == XEP_OK) return XEP_OK;
     free(heap->links);
     free(heap->keys);

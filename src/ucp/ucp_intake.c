@@ -67,6 +67,11 @@ void xep_ucp_intake_close(xep_ucp_intake_t *intake)
     free(intake);
 }
 
+void xep_ucp_intake_stream(xep_ucp_intake_t *intake, uint64_t stream_bytes)
+{
+    intake->stream_bytes = stream_bytes;
+}
+
 void xep_ucp_intake_refuse(xep_ucp_intake_t *intake, uint32_t sender)
 {
     intake->senders[sender].refused = 1;

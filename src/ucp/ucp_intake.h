@@ -58,6 +58,9 @@ xep_status_t xep_ucp_intake_open(void *base, uint64_t bytes, uint32_t nranks, ui
                                  xep_ucp_intake_t **intake_p);
 void xep_ucp_intake_close(xep_ucp_intake_t *intake);
 
+/** Another stream_bytes from now on. */
+void xep_ucp_intake_stream(xep_ucp_intake_t *intake, uint64_t stream_bytes);
+
 /** From now on nothing of this sender is stored: its messages are taken, and forgotten. */
 void xep_ucp_intake_refuse(xep_ucp_intake_t *intake, uint32_t sender);
 
