@@ -87,6 +87,7 @@ void xep_steps_explain(void *mode, const xep_op_t *op, char *text, size_t bytes)
     xep_words_explain(&wait, mode, op, text, bytes);
 }
 
+/* Sends what the wire holds back; to mapped ranks nothing is. */
 static xep_status_t flush(const xep_kit_t *kit)
 {
     return kit->all_mapped ? XEP_OK : kit->env->wire->ops->flush(kit->env->wire);

@@ -67,6 +67,7 @@ void xep_ucp_intake_close(xep_ucp_intake_t *intake)
     free(intake);
 }
 
+/* No message comes meanwhile: the caller has the transport's lock. */
 void xep_ucp_intake_stream(xep_ucp_intake_t *intake, uint64_t stream_bytes)
 {
     intake->stream_bytes = stream_bytes;

@@ -25,7 +25,7 @@
 #include "ucp_progress.h"
 #include "ucp_settings.h"
 
-enum { ADDRESS_MAGIC = 0x41504558, ADDRESS_VERSION = 2, PROBE_BYTES = 4096, FENCE_MAY_BLOCK = 114 };
+enum { ADDRESS_MAGIC = 0x41504558, ADDRESS_VERSION = 3, PROBE_BYTES = 4096, FENCE_MAY_BLOCK = 114 };
 
 /** What a rank tells all others. It writes it, they read it; the worker's address follows, then the probe's key. */
 typedef struct rank_address {
