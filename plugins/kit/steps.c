@@ -95,7 +95,7 @@ static xep_status_t flush(const xep_kit_t *kit)
 
 xep_status_t xep_steps_input(void *mode, uint32_t slot, void **base_p, size_t *stride_p)
 {
-    xep_kit_t *kit = mode;
+    const xep_kit_t *kit = mode;
     if (!xep_combine_is_drained(kit, slot)) {
         /* those it waits for may wait in the same call, for what the wire holds here */
         xep_status_t status = flush(kit);

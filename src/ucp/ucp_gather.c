@@ -94,31 +94,26 @@ static bool fits_message(const xep_ucp_chunk_t *chunk)
     return chunk == NULL || chunk->bytes <= XEP_UCP_MESSAGE_BYTES;
 }
 
-/* An empty message: every one takes along what is held. */
-static xep_status_t push_held(xep_ucp_link_t *link)
+/* one message with the bytes and the signal, when nothing has to arrive before it that is not a message */
+static xep_status_t send_with_signal(xep_ucp_link_t *link, uint64_t offset, uint64_t value)
 {
-    xep_ucp_op_t *op;
-    if (link->held_offset == XEP_UCP_NO_SIGNAL) return XEP_OK;
-    op = xep_ucp_op_get(link, 0);
+    xep_ucp_op_t *op = xep_ucp_op_get(link, link->chunk == NULL ? 0 : link->chunk->bytes);
     if (op == NULL) return XEP_ERR_NO_MEMORY;
-    op->message.signal_offset = XEP_UCP_NO_SIGNAL;
-    return xep_ucp_message_send(op, NULL, 0);
+    op->message.signal_offset = offset;
+    op->message.signal_value = value;
+    return send_message(link, op);
 }
 
-/* What fits a message goes as one, since its signal needs no flush then. */
+/* What fits a message goes as one, since its signal needs no flush then; a signal that is held goes with any. */
 static xep_status_t push(xep_ucp_link_t *link)
 {
     xep_ucp_chunk_t *chunk = link->chunk;
-    xep_ucp_op_t *op;
-    if (chunk == NULL) return push_held(link);
+    if (chunk == NULL && link->held_offset == XEP_UCP_NO_SIGNAL) return XEP_OK;
     if (!fits_message(chunk)) {
         link->chunk = NULL;
         return xep_ucp_rma_put(link, chunk->runs[0].offset, chunk->data, chunk->bytes, chunk);
     }
-    op = xep_ucp_op_get(link, chunk->bytes);
-    if (op == NULL) return XEP_ERR_NO_MEMORY;
-    op->message.signal_offset = XEP_UCP_NO_SIGNAL;
-    return send_message(link, op);
+    return send_with_signal(link, XEP_UCP_NO_SIGNAL, 0);
 }
 
 /*
@@ -208,16 +203,6 @@ static xep_status_t post_signal(xep_ucp_op_t *op)
     op->message.signal_offset = op->offset;
     op->message.signal_value = op->value;
     return xep_ucp_message_send(op, NULL, 0);
-}
-
-/* one message with the bytes and the signal, when nothing has to arrive before it that is not a message */
-static xep_status_t send_with_signal(xep_ucp_link_t *link, uint64_t offset, uint64_t value)
-{
-    xep_ucp_op_t *op = xep_ucp_op_get(link, link->chunk == NULL ? 0 : link->chunk->bytes);
-    if (op == NULL) return XEP_ERR_NO_MEMORY;
-    op->message.signal_offset = offset;
-    op->message.signal_value = value;
-    return send_message(link, op);
 }
 
 /* A put of UCX that is still under way, or a signal that waits for one, must come first: then this one waits too. */

@@ -109,18 +109,7 @@ bool xep_ucp_peer_is_tcp(xep_ucp_peer_t *peer)
     return strcmp(xep_ucp_peer_lanes(peer), "tcp") == 0;
 }
 
-bool xep_ucp_peer_has_tcp(xep_ucp_peer_t *peer)
+bool xep_ucp_peer_has(xep_ucp_peer_t *peer, const char *transport)
 {
-    return strstr(xep_ucp_peer_lanes(peer), "tcp") != NULL;
-}
-
-bool xep_ucp_peer_has_cma(xep_ucp_peer_t *peer)
-{
-    return strstr(xep_ucp_peer_lanes(peer), "cma") != NULL;
-}
-
-bool xep_ucp_peer_has_shared(xep_ucp_peer_t *peer)
-{
-    const char *lanes = xep_ucp_peer_lanes(peer);
-    return strstr(lanes, "sysv") != NULL || strstr(lanes, "posix") != NULL;
+    return strstr(xep_ucp_peer_lanes(peer), transport) != NULL;
 }

@@ -21,9 +21,7 @@ const char *xep_ucp_peer_lanes(xep_ucp_peer_t *peer);
 /** Whether UCX uses TCP for everything. Connected. */
 bool xep_ucp_peer_is_tcp(xep_ucp_peer_t *peer);
 
-/** Whether UCX uses TCP, or CMA (copies between two processes by system calls), or shared memory, too. Connected. */
-bool xep_ucp_peer_has_tcp(xep_ucp_peer_t *peer);
-bool xep_ucp_peer_has_cma(xep_ucp_peer_t *peer);
-bool xep_ucp_peer_has_shared(xep_ucp_peer_t *peer);
+/** Whether this transport is among those that UCX chose. Connected. */
+bool xep_ucp_peer_has(xep_ucp_peer_t *peer, const char *transport);
 
 #endif

@@ -97,9 +97,9 @@ static bool sets_copies(int local)
  * into copies of 8 KB: 60 KB messages moved at 0.9 GB/s in place of 2.1 (both ways at once). On shared memory it copies
  * by CMA what is longer than a kilobyte or two: see ucp_strategy.c.
  */
-static void set_copies(ucp_config_t *config, int local)
+static void set_copies(ucp_config_t *config)
 {
-    if (sets_copies(local)) set_default(config, ZCOPY_THRESH, "8k");
+    set_default(config, ZCOPY_THRESH, "8k");
 }
 
 size_t xep_ucp_settings_copied_below(int local)
@@ -114,18 +114,21 @@ size_t xep_ucp_settings_copied_below(int local)
  * is sent as one, and not as fifteen: 4.7 GB/s in place of 1.8, both ways at once (1.22, 2 ranks of a Xeon; 5.0 without
  * the copy).
  */
-static void set_tcp_defaults(ucp_config_t *config, int local)
+static void set_tcp_defaults(ucp_config_t *config, bool copied)
 {
     if (!opens_tcp()) return;
     if (xep_ucp_version_number() >= XEP_UCP_SECOND_PROTOCOLS) {
         set_default(config, "TCP_RX_SEG_SIZE", "512k");
-        if (!sets_copies(local)) set_default(config, "TCP_TX_SEG_SIZE", "128k");
+        if (copied) set_default(config, "TCP_TX_SEG_SIZE", "128k");
     } else if (getenv("UCX_TCP_RX_SEG_SIZE") == NULL) {
         (void)ucp_config_modify(config, "RX_SEG_SIZE", "512k");
     }
 }
 
-/* TCP listens on the interfaces that it may use, and takes whoever connects: where no rank is elsewhere, nobody can. */
+/*
+ * TCP listens on the interfaces that it may use, and takes whoever connects: where no rank is elsewhere, nobody who is
+ * can.
+ */
 static void keep_from_network(ucp_config_t *config, int local)
 {
     if (stays_here(local)) set_default(config, "NET_DEVICES", "lo");
@@ -165,8 +168,9 @@ xep_status_t xep_ucp_settings_read(const xep_ucp_shared_t *shared, int local, uc
      * 1.16 on puts need one of them.
      */
     set_default(*config_p, "MAX_RNDV_LANES", xep_ucp_settings_has_second_protocols() ? "1" : "0");
-    set_copies(*config_p, local);
-    set_tcp_defaults(*config_p, local);
+    const bool copied = !sets_copies(local);
+    if (!copied) set_copies(*config_p);
+    set_tcp_defaults(*config_p, copied);
     keep_from_network(*config_p, local);
     leave_out(*config_p, shared->transports);
     return XEP_OK;

@@ -32,7 +32,7 @@ enum { PACK_BYTES = 512 * 1024, LINE_BYTES = 64 };
 static bool puts_copy(xep_ucp_peer_t *peer)
 {
     if (peer->transport->version < XEP_UCP_SECOND_PROTOCOLS) return true;
-    return xep_ucp_strategy_cut(peer) != SIZE_MAX || !(xep_ucp_peer_has_cma(peer) || xep_ucp_peer_has_tcp(peer));
+    return xep_ucp_strategy_cut(peer) != SIZE_MAX || !(xep_ucp_peer_has(peer, "cma") || xep_ucp_peer_has(peer, "tcp"));
 }
 
 const xep_ucp_strategy_t *xep_ucp_strategy(xep_ucp_peer_t *peer)
@@ -50,7 +50,8 @@ const xep_ucp_strategy_t *xep_ucp_strategy(xep_ucp_peer_t *peer)
 size_t xep_ucp_strategy_cut(xep_ucp_peer_t *peer)
 {
     size_t least = peer->transport->copied_below;
-    return least != 0 && xep_ucp_peer_has_shared(peer) ? least - LINE_BYTES : SIZE_MAX;
+    const bool shares = xep_ucp_peer_has(peer, "sysv") || xep_ucp_peer_has(peer, "posix");
+    return least != 0 && shares ? least - LINE_BYTES : SIZE_MAX;
 }
 
 size_t xep_ucp_strategy_chunk(const xep_ucp_transport_t *transport, const xep_ucp_strategy_t *strategy)

@@ -95,6 +95,7 @@ static int is_refused(sim_rank_t *self, uint32_t rank)
     return 1;
 }
 
+/* What was held for a rank goes with what is sent to it. */
 static void post_held(const sim_rank_t *self, uint32_t rank)
 {
     for (sim_message_t *m = self->world->messages; m != NULL; m = m->next)
