@@ -171,7 +171,8 @@ static xep_status_t agree(void *opaque, xep_op_t *op)
         return XEP_OK;
     }
     normal_show_rows(mode, op);
-    normal_show_tail(op);
+    /* who knows more than this rank may have put rows behind these already: then the tail waits for the last of them */
+    if (!normal_must_ask(mode, op)) normal_show_tail(op);
     return XEP_OK;
 }
 

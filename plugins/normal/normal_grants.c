@@ -54,15 +54,15 @@ static int question_transfer(const void *opaque, const xep_op_t *op, uint32_t ra
     return number == 0;
 }
 
-static int must_ask(const xep_op_t *op)
+int normal_must_ask(const normal_t *mode, const xep_op_t *op)
 {
-    return normal_state(op)->changed && xep_kit_state(op)->verdict == XEP_OK;
+    return mode->grants && normal_state(op)->changed && xep_kit_state(op)->verdict == XEP_OK;
 }
 
 xep_status_t normal_ask_for_grants(void *opaque, xep_op_t *op)
 {
     normal_t *mode = opaque;
-    return mode->grants && must_ask(op) ? xep_send(&mode->kit, op, store_question, question_transfer) : XEP_OK;
+    return normal_must_ask(mode, op) ? xep_send(&mode->kit, op, store_question, question_transfer) : XEP_OK;
 }
 
 /* A rank that is out may have said all that it had to say: it grants nothing, and needs no rows. */
@@ -108,7 +108,7 @@ xep_status_t normal_await_grants(void *opaque, xep_op_t *op)
     normal_t *mode = opaque;
     normal_slot_t *slot = normal_slot(mode, op->slot);
     /* the places that all know; this rank says them with its done, where others may need them to fit in theirs */
-    if (!must_ask(op)) {
+    if (!normal_must_ask(mode, op)) {
         int counted = xep_kit_state(op)->verdict == XEP_OK;
         for (uint32_t r = 0; r < mode->kit.shape->nranks; r++) slot->granted[r] = counted ? slot->routing->there[r] : 0;
         return XEP_OK;
@@ -155,7 +155,7 @@ static xep_status_t find_room(normal_t *mode, xep_op_t *op)
     normal_slot_t *slot = normal_slot(mode, op->slot);
     xep_status_t status = XEP_OK;
     if (normal_state(op)->placed) return XEP_OK;
-    if (must_ask(op)) status = fit_in(mode, op);
+    if (normal_must_ask(mode, op)) status = fit_in(mode, op);
     else
         for (uint32_t r = 0; r < mode->kit.shape->nranks; r++)
             slot->grants[r] = xep_kit_state(op)->verdict == XEP_OK ? slot->routing->src_begin[r] : 0;

@@ -8,7 +8,10 @@
 
 #include "normal.h"
 
-/** Step: asks all ranks for room, if this rank cannot know where its rows go. */
+/** Once the records are taken: whether this rank cannot know where its rows go, and those of others have come. */
+int normal_must_ask(const normal_t *mode, const xep_op_t *op);
+
+/** Step: asks all ranks for room, if it must. */
 xep_status_t normal_ask_for_grants(void *mode, xep_op_t *op);
 
 /** Step, which has granted_word: until this rank knows where its rows go. */

@@ -210,7 +210,10 @@ void normal_close_gaps(normal_t *mode, xep_op_t *op)
     for (uint32_t r = 0; r < mode->kit.shape->nranks; r++)
         gaps |= xep_op_is_without(op, r) && brings_rows(mode, slot->routing, r);
     if (gaps || normal_state(op)->placed) move_sources(mode, op, begin, normal_state(op)->placed ? slot->grants : NULL);
-    if (!gaps && !normal_state(op)->uncounted) return;
+    if (!gaps && !normal_state(op)->uncounted) {
+        if (normal_state(op)->placed) normal_show_tail(op);
+        return;
+    }
     normal_routing_t *routing = narrow_routing(mode, slot);
     for (uint32_t r = 0; r < mode->kit.shape->nranks && gaps; r++)
         if (xep_op_is_without(op, r)) forget_rows(mode, routing, r);

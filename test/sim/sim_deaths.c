@@ -70,11 +70,13 @@ static void overlapping(script_t *script)
     script_release(script, 2);
 }
 
-/* Dispatches alone: their turns come round. */
+/* Dispatches alone: their turns come round. Arrays of a fixed size, where rows that nobody sent select no expert. */
 static void dispatches(script_t *script)
 {
     for (uint32_t i = 0; i < 5; i++) {
-        script_dispatch(script, i, SCRIPT_NO_HANDLE)->route = i % 2 ? ROUTE_ONE_EXPERT : ROUTE_UNIFORM;
+        script_call_t *call = script_dispatch(script, i, SCRIPT_NO_HANDLE);
+        call->route = i % 2 ? ROUTE_ONE_EXPERT : ROUTE_UNIFORM;
+        for (uint32_t r = 0; r < script->shape.nranks; r++) call->capacity[r] = script->slot_rows;
         if (i % 2) script_release(script, i - 1);
         if (i % 2) script_release(script, i);
     }
