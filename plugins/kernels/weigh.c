@@ -53,18 +53,21 @@ void xep_weigh_mixed_from(int type, int wide_out, void *out, const void *const *
 }
 
 /* One function for each type, so that the inner loop above is compiled with the type known. */
-static void bf16_scalar(void *out, const void *const *rows, const float *weights, size_t n, size_t elems)
+static void bf16_scalar(void *out, const void *const *rows, const float *weights, size_t n, size_t more, size_t elems)
 {
+    (void)more;
     xep_weigh_from(XEP_WEIGH_BF16, out, rows, weights, n, 0, elems);
 }
 
-static void fp16_scalar(void *out, const void *const *rows, const float *weights, size_t n, size_t elems)
+static void fp16_scalar(void *out, const void *const *rows, const float *weights, size_t n, size_t more, size_t elems)
 {
+    (void)more;
     xep_weigh_from(XEP_WEIGH_FP16, out, rows, weights, n, 0, elems);
 }
 
-static void fp32_scalar(void *out, const void *const *rows, const float *weights, size_t n, size_t elems)
+static void fp32_scalar(void *out, const void *const *rows, const float *weights, size_t n, size_t more, size_t elems)
 {
+    (void)more;
     xep_weigh_from(XEP_WEIGH_FP32, out, rows, weights, n, 0, elems);
 }
 

@@ -15,13 +15,15 @@
 
 /**
  * out and rows: elems elements of one type, any alignment of it. n may be 0. weights NULL: all are 1, which the kernels
- * know: +0 + rows[0] + rows[1] + ...
+ * know: +0 + rows[0] + rows[1] + ... Behind the n rows stand more that are summed next: a streaming sum fetches them
+ * ahead, as nothing else will where rows lie anywhere. 0: they follow these in memory, or are not known.
  */
-typedef void (*xep_weigh_fn)(void *out, const void *const *rows, const float *weights, size_t n, size_t elems);
+typedef void (*xep_weigh_fn)(void *out, const void *const *rows, const float *weights, size_t n, size_t more,
+                             size_t elems);
 
 /**
- * The sum for XEP_BF16, XEP_FP16 or XEP_FP32. Streaming has effect where out is 64-byte aligned, and needs
- * xep_stores_fence() before another thread or process is told.
+ * The sum for XEP_BF16, XEP_FP16 or XEP_FP32. Streaming is for what the caches do not hold. It has effect where out is
+ * 64-byte aligned, and needs xep_stores_fence() before another thread or process is told.
  */
 xep_weigh_fn xep_weigh_select(xep_dtype_t dtype, xep_simd_t simd, int streaming);
 

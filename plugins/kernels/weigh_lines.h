@@ -13,7 +13,7 @@
 
 #include <stdint.h>
 
-enum { LINE = 64, VECTORS = 4, FEW = 8 };
+enum { LINE = 64, VECTORS = 4, FEW = 8, AHEAD = 2048 };
 
 /* the sums must be registers, not an array; a sanitizer looks at every load, and takes half a minute for all of them */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -113,13 +113,32 @@ KERNEL void sum_vectors(int type, char *out, const void *const *rows, const floa
     UNROLL for (int i = 0; i < vectors; i++) store(out + at + (size_t)i * VECTOR, join(type, a[i], b[i]), streaming);
 }
 
+/*
+ * What the sums come to AHEAD bytes later: behind the end of these rows, the begin of the next ones. For rows that lie
+ * anywhere, where the hardware finds no stride: 2 ranks, by expert, 128 tokens of 8 rows took 360 us in place of 470,
+ * and 425, 370 and 400 with 512, 1,024 and 4,096 bytes. Where each row follows the last one of its source they took
+ * 1.1 times as long with it.
+ */
+KERNEL void fetch(const void *const *rows, const void *const *next, size_t n, size_t at, size_t bytes)
+{
+    const int is_behind = at + AHEAD >= bytes;
+    const void *const *from = is_behind ? next : rows;
+    at = is_behind ? at + AHEAD - bytes : at + AHEAD;
+    UNROLL_ROWS for (size_t j = 0; j < n; j++)
+    {
+        UNROLL for (size_t i = 0; i < VECTORS * VECTOR; i += LINE) __builtin_prefetch((const char *)from[j] + at + i);
+    }
+}
+
 /* VECTORS vectors of out at a time; returns the bytes done. */
-KERNEL size_t walk(int type, void *out, const void *const *rows, const float *weights, size_t n, size_t bytes,
-                   int streaming)
+KERNEL size_t walk(int type, void *out, const void *const *rows, const void *const *next, const float *weights,
+                   size_t n, size_t bytes, int streaming)
 {
     size_t at = 0;
-    for (; at + VECTORS * VECTOR <= bytes; at += VECTORS * VECTOR)
+    for (; at + VECTORS * VECTOR <= bytes; at += VECTORS * VECTOR) {
+        if (streaming && next != NULL) fetch(rows, next, n, at, bytes);
         sum_vectors(type, out, rows, weights, n, at, VECTORS, streaming);
+    }
     return at;
 }
 
@@ -127,24 +146,26 @@ KERNEL size_t walk(int type, void *out, const void *const *rows, const float *we
  * A loop for each small n. With AVX-512 it sums up to 1.4 times as fast: no questions about n, and pointers and weights
  * stay in registers, which is why they are copied to where no store changes them. weights is known to be NULL or not.
  */
-KERNEL size_t walk_few(int type, void *out, const void *const *rows, const float *weights, size_t n, size_t bytes,
-                       int streaming)
+KERNEL size_t walk_few(int type, void *out, const void *const *rows, const float *weights, size_t n, size_t more,
+                       size_t bytes, int streaming)
 {
-    const void *few[FEW];
+    const void *few[FEW], *few_next[FEW];
     float kept[FEW];
     const float *factors = weights != NULL ? kept : NULL;
-    if (n > FEW) return walk(type, out, rows, weights, n, bytes, streaming);
+    const void *const *behind = n != 0 && more >= n ? rows + n : NULL, *const *next = behind == NULL ? NULL : few_next;
+    if (n > FEW) return walk(type, out, rows, behind, weights, n, bytes, streaming);
     for (size_t i = 0; i < n; i++) few[i] = rows[i];
     for (size_t i = 0; i < n && weights != NULL; i++) kept[i] = weights[i];
+    for (size_t i = 0; i < n && next != NULL; i++) few_next[i] = behind[i];
     switch (n) {
-    case 1: return walk(type, out, few, factors, 1, bytes, streaming);
-    case 2: return walk(type, out, few, factors, 2, bytes, streaming);
-    case 3: return walk(type, out, few, factors, 3, bytes, streaming);
-    case 4: return walk(type, out, few, factors, 4, bytes, streaming);
-    case 5: return walk(type, out, few, factors, 5, bytes, streaming);
-    case 6: return walk(type, out, few, factors, 6, bytes, streaming);
-    case 7: return walk(type, out, few, factors, 7, bytes, streaming);
-    case FEW: return walk(type, out, few, factors, FEW, bytes, streaming);
+    case 1: return walk(type, out, few, next, factors, 1, bytes, streaming);
+    case 2: return walk(type, out, few, next, factors, 2, bytes, streaming);
+    case 3: return walk(type, out, few, next, factors, 3, bytes, streaming);
+    case 4: return walk(type, out, few, next, factors, 4, bytes, streaming);
+    case 5: return walk(type, out, few, next, factors, 5, bytes, streaming);
+    case 6: return walk(type, out, few, next, factors, 6, bytes, streaming);
+    case 7: return walk(type, out, few, next, factors, 7, bytes, streaming);
+    case FEW: return walk(type, out, few, next, factors, FEW, bytes, streaming);
     default: return 0;
     }
 }
@@ -158,26 +179,28 @@ KERNEL void finish(int type, void *out, const void *const *rows, const float *we
     if (at < elems * elem) xep_weigh_from(type, out, rows, weights, n, at / elem, elems);
 }
 
-KERNEL void weigh(int type, void *out, const void *const *rows, const float *weights, size_t n, size_t elems,
-                  int streaming)
+KERNEL void weigh(int type, void *out, const void *const *rows, const float *weights, size_t n, size_t more,
+                  size_t elems, int streaming)
 {
     const size_t bytes = elems * (type == XEP_WEIGH_FP32 ? 4 : 2);
-    if (weights == NULL) finish(type, out, rows, NULL, n, walk_few(type, out, rows, NULL, n, bytes, streaming), elems);
-    else finish(type, out, rows, weights, n, walk_few(type, out, rows, weights, n, bytes, streaming), elems);
+    /* what is known of weights is known in all that this calls */
+    if (weights == NULL)
+        finish(type, out, rows, NULL, n, walk_few(type, out, rows, NULL, n, more, bytes, streaming), elems);
+    else finish(type, out, rows, weights, n, walk_few(type, out, rows, weights, n, more, bytes, streaming), elems);
 }
 
 /* For each type a function, and one that streams where out allows that. */
 #define SUMS(_name, _type)                                                                                             \
     LINE_ALIGNED TARGET static void _name(void *out, const void *const *rows, const float *weights, size_t n,          \
-                                          size_t elems)                                                                \
+                                          size_t more, size_t elems)                                                   \
     {                                                                                                                  \
-        weigh(_type, out, rows, weights, n, elems, 0);                                                                 \
+        weigh(_type, out, rows, weights, n, more, elems, 0);                                                           \
     }                                                                                                                  \
     LINE_ALIGNED TARGET static void _name##_stream(void *out, const void *const *rows, const float *weights, size_t n, \
-                                                   size_t elems)                                                       \
+                                                   size_t more, size_t elems)                                          \
     {                                                                                                                  \
-        if (((uintptr_t)out & (LINE - 1)) == 0) weigh(_type, out, rows, weights, n, elems, 1);                         \
-        else _name(out, rows, weights, n, elems);                                                                      \
+        if (((uintptr_t)out & (LINE - 1)) == 0) weigh(_type, out, rows, weights, n, more, elems, 1);                   \
+        else _name(out, rows, weights, n, more, elems);                                                                \
     }
 
 SUMS(bf16, XEP_WEIGH_BF16)

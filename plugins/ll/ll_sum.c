@@ -145,10 +145,10 @@ static void sum_share(void *arg, uint32_t thread, uint32_t nthreads)
     int decodes =
         !mode->kit.all_mapped && (args->flags & XEP_COMBINE_LOGFMT) != 0 && ll_slot(mode, sum->op->slot)->pieces == 1;
     for (uint64_t t = begin; t < end; t++) {
-        uint32_t from = mode->row_begin[t];
+        uint32_t from = mode->row_begin[t], behind = mode->row_begin[t + 1];
         if (decodes) decode_token(mode, sum->op, t, thread);
-        sum->weigh((char *)args->out + t * args->out_stride, mode->rows + from, mode->row_weights + from,
-                   mode->row_begin[t + 1] - from, args->hidden);
+        sum->weigh((char *)args->out + t * args->out_stride, mode->rows + from, mode->row_weights + from, behind - from,
+                   mode->row_begin[end] - behind, args->hidden);
     }
     xep_stores_fence();
 }

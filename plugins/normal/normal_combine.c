@@ -212,7 +212,7 @@ static void sum_token(const sum_t *sum, uint64_t token, const void **rows, uint8
     }
     char *out = (char *)args->out + token * args->out_stride;
     if (sum->mixed != NULL) sum->mixed(out, rows, wide, n, args->hidden);
-    else sum->weigh(out, rows, NULL, n, args->hidden);
+    else sum->weigh(out, rows, NULL, n, 0, args->hidden);
 }
 
 /* Which selections of a token are not in its sum. */

@@ -110,7 +110,7 @@ static void sum_row(const summing_t *summing, uint64_t row, const void **rows, c
     char *sums = xep_kit_own_area(&mode->kit, mode->layout.sums, summing->op->slot);
     char *out = sums + (summing->entry + row) * mode->layout.returned_stride;
     if (summing->widen != NULL) summing->widen(out, rows, none_wide, n, summing->op->combine->hidden);
-    else summing->weigh(out, rows, NULL, n, summing->op->combine->hidden);
+    else summing->weigh(out, rows, NULL, n, 0, summing->op->combine->hidden);
 }
 
 /* Each selection by itself, mates ascending; not rounded. */

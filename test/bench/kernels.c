@@ -57,7 +57,7 @@ static void sum_rows(const work_t *work, const float *weights)
 {
     const void *rows[64];
     for (size_t r = 0; r < work->rows; r++) rows[r] = in_row(work, r);
-    xep_weigh_select(work->dtype, work->simd, 0)(work->out, rows, weights, work->rows, work->hidden);
+    xep_weigh_select(work->dtype, work->simd, 0)(work->out, rows, weights, work->rows, 0, work->hidden);
 }
 
 static void run_weigh(const work_t *work)

@@ -84,7 +84,7 @@ static void check_all(xep_dtype_t dtype, const void *const *rows, size_t n, size
     for (int simd = XEP_SIMD_SCALAR; simd <= (int)xep_cpu_simd(); simd++)
         for (int way = 0; way < 4; way++) {
             memset(out, 0xa5, (bytes + 127) / 64 * 64);
-            xep_weigh_select(dtype, (xep_simd_t)simd, way & 1)(out, rows, way & 2 ? ones : NULL, n, elems);
+            xep_weigh_select(dtype, (xep_simd_t)simd, way & 1)(out, rows, way & 2 ? ones : NULL, n, 0, elems);
             xep_stores_fence();
             assert_memory_equal(out, want, bytes);
             for (size_t i = bytes; i < (bytes + 127) / 64 * 64; i++) assert_int_equal((unsigned char)out[i], 0xa5);
@@ -156,7 +156,7 @@ TEST(test_unaligned_out)
     for (size_t at = 0; at < 40; at++)
         for (int simd = XEP_SIMD_SCALAR; simd <= (int)xep_cpu_simd(); simd++) {
             memset(room, 0xa5, sizeof room);
-            xep_weigh_select(XEP_BF16, (xep_simd_t)simd, 1)(room + at, rows, NULL, 2, 500);
+            xep_weigh_select(XEP_BF16, (xep_simd_t)simd, 1)(room + at, rows, NULL, 2, 0, 500);
             xep_stores_fence();
             assert_memory_equal(room + at, want, sizeof want);
             for (size_t i = 0; i < 600; i++)

@@ -14,17 +14,18 @@ enum { MOST = 1100, ROWS = 9 };
 
 static const xep_dtype_t dtypes[] = {XEP_BF16, XEP_FP16, XEP_FP32};
 
-/* all kernels, cached and streaming, aligned and not, must give the bits of the scalar one and not write beyond */
+/* all kernels, cached and streaming, aligned and not, with n rows behind these and without, must give the bits of the scalar one and not write beyond */
 static void check_kernels(xep_dtype_t dtype, const void *const *rows, const float *weights, size_t n, size_t elems)
 {
     static _Alignas(64) uint8_t expected[MOST * 4], out[MOST * 4 + 128];
     size_t bytes = elems * (dtype == XEP_FP32 ? 4 : 2);
-    xep_weigh_select(dtype, XEP_SIMD_SCALAR, 0)(expected, rows, weights, n, elems);
+    xep_weigh_select(dtype, XEP_SIMD_SCALAR, 0)(expected, rows, weights, n, 0, elems);
     for (xep_simd_t simd = XEP_SIMD_AVX2; simd <= xep_cpu_simd(); simd++)
-        for (int way = 0; way < 4; way++) {
+        for (int way = 0; way < 8; way++) {
             uint8_t *to = out + (way & 1) * 4;
+            size_t more = way & 4 ? n : 0;
             memset(out, 0xa5, sizeof out);
-            xep_weigh_select(dtype, simd, way >> 1)(to, rows, weights, n, elems);
+            xep_weigh_select(dtype, simd, way >> 1 & 1)(to, rows, weights, n, more, elems);
             xep_stores_fence();
             if (memcmp(to, expected, bytes) != 0)
                 fail_msg("%s differs from scalar: dtype %d, %zu rows of %zu", xep_cpu_simd_name(simd), dtype, n, elems);
@@ -36,12 +37,12 @@ static void check_kernels(xep_dtype_t dtype, const void *const *rows, const floa
 TEST(every_length_and_count)
 {
     static uint32_t data[ROWS][MOST];
-    const void *rows[ROWS];
+    const void *rows[2 * ROWS];
     float weights[ROWS];
     uint64_t random = 5;
     for (size_t r = 0; r < ROWS; r++) {
         for (size_t i = 0; i < MOST; i++) data[r][i] = unit_random(&random);
-        rows[r] = data[r];
+        rows[r] = rows[ROWS + r] = data[r];
         weights[r] = (float)(int32_t)unit_random(&random) / 0x1p30f;
     }
     for (size_t d = 0; d < 3; d++)
@@ -58,7 +59,7 @@ TEST(sums_are_fused)
     for (int i = 0; i < 16; i++) a[i] = -1.0f, b[i] = 1.0f + 0x1p-12f;
     float expected = 0x1p-11f + 0x1p-24f;
     for (xep_simd_t simd = XEP_SIMD_SCALAR; simd <= xep_cpu_simd(); simd++) {
-        xep_weigh_select(XEP_FP32, simd, 0)(out, rows, weights, 2, 16);
+        xep_weigh_select(XEP_FP32, simd, 0)(out, rows, weights, 2, 0, 16);
         for (int i = 0; i < 16; i++) assert_true(out[i] == expected);
     }
 }
@@ -69,11 +70,11 @@ TEST(sums_are_in_order)
     float one = 1, large = 0x1p24f, out, weights[3] = {1, 1, -1};
     const void *rows[3] = {&one, &large, &large};
     one = 0.5f;
-    xep_weigh_select(XEP_FP32, XEP_SIMD_SCALAR, 0)(&out, rows, weights, 3, 1);
+    xep_weigh_select(XEP_FP32, XEP_SIMD_SCALAR, 0)(&out, rows, weights, 3, 0, 1);
     assert_true(out == 0);
     const void *other[3] = {&large, &large, &one};
     float turned[3] = {1, -1, 1};
-    xep_weigh_select(XEP_FP32, XEP_SIMD_SCALAR, 0)(&out, other, turned, 3, 1);
+    xep_weigh_select(XEP_FP32, XEP_SIMD_SCALAR, 0)(&out, other, turned, 3, 0, 1);
     assert_true(out == 0.5f);
 }
 
@@ -89,7 +90,7 @@ static void check_mixed(xep_dtype_t dtype, const void *const *rows, unsigned mas
         same[r] = widened[r];
         xep_weigh_select_mixed(dtype, 1, XEP_SIMD_SCALAR)(widened[r], &rows[r], &wide[r], 1, elems);
     }
-    xep_weigh_select(XEP_FP32, XEP_SIMD_SCALAR, 0)(sum, same, NULL, n, elems);
+    xep_weigh_select(XEP_FP32, XEP_SIMD_SCALAR, 0)(sum, same, NULL, n, 0, elems);
     for (int wide_out = 0; wide_out < 2; wide_out++) {
         const void *total = sum;
         const size_t size = wide_out ? 4 : 2;
@@ -132,7 +133,7 @@ TEST(wide_rows_are_not_rounded)
     assert_int_equal(out, one);
     xep_weigh_select_mixed(XEP_BF16, 0, XEP_SIMD_SCALAR)(&out, &rows[1], (const uint8_t[]){1, 1, 1}, 3, 1);
     assert_int_equal(out, 0x4041);
-    cast(&out, (const void *const[]){&one, &one, &one}, NULL, 3, 1);
+    cast(&out, (const void *const[]){&one, &one, &one}, NULL, 3, 0, 1);
     assert_int_equal(out, 0x4040);
     xep_weigh_select_mixed(XEP_BF16, 0, XEP_SIMD_SCALAR)(&out, rows, (const uint8_t[]){0, 1, 1, 1}, 4, 1);
     assert_int_equal(out, 0x4080);
@@ -143,7 +144,7 @@ TEST(nothing_is_zero)
     uint16_t out[70];
     for (xep_simd_t simd = XEP_SIMD_SCALAR; simd <= xep_cpu_simd(); simd++) {
         memset(out, 0xff, sizeof out);
-        xep_weigh_select(XEP_BF16, simd, 0)(out, NULL, NULL, 0, 70);
+        xep_weigh_select(XEP_BF16, simd, 0)(out, NULL, NULL, 0, 0, 70);
         for (int i = 0; i < 70; i++) assert_int_equal(out[i], 0);
     }
 }
