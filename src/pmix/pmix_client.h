@@ -21,7 +21,7 @@ typedef struct xep_pmix_client {
     pid_t pid;                  /* that has opened it: a fork of it cannot use the connection */
     pthread_mutex_t lock;       /* of one exchange: two fences at once over the same ranks are one to PMIx */
     uint64_t exchanges;         /* so far: the same number on all ranks */
-    int broken;                 /* an exchange was given up; its fence is still under way */
+    _Atomic int broken;         /* an exchange was given up; its fence is still under way, or is that of others */
     const xep_boot_t *boot;     /* of the exchange under way: whose caller may interrupt it */
     int interrupted;            /* it has */
     _Atomic uint32_t dead_rank; /* UINT32_MAX: none that we know of */

@@ -28,7 +28,7 @@ enum {
     KEY_BYTES = 64,
     VALUE_BYTES = 1048576, /* of one value: one of 8 MB crashes a server of 4.2.2, whose segments have 4 */
     NAME_BYTES = 32,       /* of a rank in a sentence */
-    PAUSE_NS = 20000000,   /* between two questions for that */
+    PAUSE_NS = 20000000,   /* between two questions for that, or for the lock */
     ASK_NS = 500000000     /* most time for finding out which rank is missing */
 };
 
@@ -136,7 +136,7 @@ static xep_status_t fence(xep_pmix_client_t *client, size_t bytes, uint64_t dead
                             .find_dead = xep_pmix_life_find_dead};
     xep_pmix_result_t result = xep_pmix_call_fence(client, &wait);
     xep_status_t status = check_end(client);
-    client->broken = !result.done;
+    if (!result.done) client->broken = 1;
     if (status != XEP_OK) return status;
     if (result.done && result.ret == PMIX_ERR_NOMEM) return no_memory();
     if (!result.done) return tell_missing(&fenced);
@@ -254,16 +254,41 @@ static xep_status_t exchange(xep_pmix_client_t *client, const void *send, void *
     return bytes > 0 ? exchange_bytes(client, send, recv, bytes, deadline_ns) : fence(client, 0, deadline_ns);
 }
 
+/* For so long. */
+static int try_lock(pthread_mutex_t *lock)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_nsec += PAUSE_NS;
+    if (until.tv_nsec >= 1000000000) until.tv_sec++, until.tv_nsec -= 1000000000;
+    return pthread_mutex_timedlock(lock, &until) == 0;
+}
+
+/* The exchange of another group may have more time than this one. Without this rank the others' is given up, too. */
+static xep_status_t take_turn(xep_pmix_client_t *client, const xep_boot_t *boot, uint64_t deadline_ns)
+{
+    while (!try_lock(&client->lock)) {
+        const int interrupted = xep_boot_interrupted(boot);
+        if (!interrupted && xep_clock_ns() < deadline_ns) continue;
+        client->broken = 1;
+        if (interrupted) return xep_fail(XEP_ERR_ABORTED, "the exchange over PMIx was interrupted");
+        return xep_fail(XEP_ERR_TIMEOUT, "the exchange of another group over PMIx has not ended, and takes turns with "
+                                         "this one");
+    }
+    return XEP_OK;
+}
+
 /* PMIx is one per process: exchanges of several groups take turns. */
 xep_status_t xep_pmix_exchange(xep_pmix_client_t *client, const xep_boot_t *boot, const void *send, void *recv,
                                size_t bytes)
 {
     /* the time counts from here, also while another group's exchange has the lock */
     uint64_t deadline_ns = boot->timeout_ms < 0 ? UINT64_MAX : xep_clock_ns() + (uint64_t)boot->timeout_ms * 1000000;
-    pthread_mutex_lock(&client->lock);
+    xep_status_t status = take_turn(client, boot, deadline_ns);
+    if (status != XEP_OK) return status;
     client->boot = boot;
     client->interrupted = 0;
-    xep_status_t status = exchange(client, send, recv, bytes, deadline_ns);
+    status = exchange(client, send, recv, bytes, deadline_ns);
     if (status != XEP_OK) xep_pmix_life_leave(client);
     client->boot = NULL;
     pthread_mutex_unlock(&client->lock);

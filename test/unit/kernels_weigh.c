@@ -14,7 +14,10 @@ enum { MOST = 1100, ROWS = 9 };
 
 static const xep_dtype_t dtypes[] = {XEP_BF16, XEP_FP16, XEP_FP32};
 
-/* all kernels, cached and streaming, aligned and not, with n rows behind these and without, must give the bits of the scalar one and not write beyond */
+/*
+ * All kernels, cached and streaming, aligned and not, with rows to fetch behind these and without, must give the bits
+ * of the scalar one and not write beyond.
+ */
 static void check_kernels(xep_dtype_t dtype, const void *const *rows, const float *weights, size_t n, size_t elems)
 {
     static _Alignas(64) uint8_t expected[MOST * 4], out[MOST * 4 + 128];

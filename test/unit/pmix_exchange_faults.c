@@ -161,6 +161,25 @@ TEST(all_is_well)
     assert_int_equal(server.ours_count, 0);
 }
 
+static int is_interrupted(void *asked)
+{
+    return ++*(int *)asked > 2;
+}
+
+/* The exchange of another group that has no deadline: this one keeps its own, and can be interrupted. */
+TEST(a_turn_is_waited_for_until_the_deadline)
+{
+    char send[BYTES] = {0}, recv[RANKS * BYTES];
+    int asked = 0;
+    xep_boot_t boot = {.rank = SELF, .nranks = RANKS, .timeout_ms = -1, .interrupted = is_interrupted};
+    boot.interrupted_ctx = &asked;
+    pthread_mutex_lock(&client.lock);
+    exchange(XEP_ERR_TIMEOUT, "the exchange of another group over PMIx has not ended");
+    assert_int_equal(xep_pmix_exchange(&client, &boot, send, recv, BYTES), XEP_ERR_ABORTED);
+    pthread_mutex_unlock(&client.lock);
+    exchange(XEP_ERR_BOOT, "an earlier exchange over PMIx was given up");
+}
+
 TEST(a_value_that_is_not_there_names_its_rank)
 {
     server.fails = 3;
