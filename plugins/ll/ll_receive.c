@@ -293,6 +293,7 @@ xep_status_t ll_receive(void *opaque, xep_op_t *op)
     uint64_t rows = 0;
     xep_status_t status = take_notices(mode, op);
     if (status != XEP_OK) return status;
+    memset(slot->helped, 0, mode->kit.shape->nranks * sizeof *slot->helped);
     /* the verdict raises it where rows need more than one; all next pieces keep it */
     if (!is_next) slot->pieces = 1;
     state->verdict = conclude(mode, op, slot->from);
@@ -315,8 +316,8 @@ static xep_status_t take_what_is_here(ll_t *mode, xep_op_t *op)
     uint64_t rows;
     xep_status_t status = mode->listed != op->epoch ? list_rows(mode, op, &rows) : XEP_OK;
     if (status != XEP_OK) return status;
-    ll_unpack_rows(mode, op);
-    return ll_tell_taken(mode, op);
+    status = ll_unpack_rows(mode, op);
+    return status == XEP_OK ? ll_tell_taken(mode, op) : status;
 }
 
 /*
@@ -334,6 +335,8 @@ xep_status_t ll_take_rows(void *opaque, xep_op_t *op)
     if (others == XEP_OK) others = ll_send_rest(mode, op);
     /* an error counts at once; "in progress" of either keeps the step from ending */
     if (others < 0 || status == XEP_OK) status = others;
+    if (status == XEP_OK && moves && ll_is_helped(mode, op)) return XEP_INPROGRESS;
+    if (status == XEP_OK && moves) ll_help(mode, op);
     if (status == XEP_OK && moves && op->dispatch->flags & XEP_DISPATCH_IN_PLACE) ll_point_rows(mode, op);
     return status;
 }
