@@ -85,6 +85,7 @@
  * when done has as many chunks as s has taken: from then on there are none to take, and s stores nothing more. s has
  * taken a chunk only to copy it at once, and takes none for a dispatch that it has ended. So d waits for s no longer
  * than a chunk takes, and s for nobody. Words of an older n count as 0: the entry comes round as that of notices does.
+ * test/model/model_help.pml.
  *
  * Rows that are read in place: ll_in_place.h. Dispatches in pieces: ll_pieces.h.
  *
