@@ -76,8 +76,8 @@
  *
  * help: a source s that has all its own rows, and had few, copies rows for d, the rank that gets most of those that it
  * sent. All ranks are mapped and none may be left out; the dispatch is in one piece and not in place; the rows of s for
- * d make some chunks (xep_env_t.part_bytes). All this, and the places of the rows at d, both know alike from notices
- * and heads, so d is not asked. In the heap of d, for (i, s):
+ * d make some chunks, of the bytes that the notice of s says (xep_env_t.part_bytes there). All this, and the places of
+ * the rows at d, both know alike from notices and heads, so d is not asked. In the heap of d, for (i, s):
  *     taken = (n, chunks from the front, chunks from the back)     done = (n, chunks)
  * d takes chunks from the front, s from the back, each by an exchange of taken, until none is left; so each is copied
  * by one of them. s stores rows alone, into the slot that d's notice has said, which d began to use with this
@@ -374,6 +374,9 @@ xep_status_t ll_receive(void *mode, xep_op_t *op);
 xep_status_t ll_take_rows(void *mode, xep_op_t *op);
 
 /* ---- ll_help.c: who copies the rows of a source ---- */
+
+/** What a notice says of chunks. */
+uint8_t ll_chunk_said(const ll_t *mode);
 
 /** Whether the rows of a source, which are listed, may be copied by it, too: then they are taken first. */
 int ll_is_shared(const ll_t *mode, const xep_op_t *op, uint32_t source);

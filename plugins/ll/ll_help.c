@@ -35,11 +35,19 @@ static claim_t *claim_of(const ll_t *mode, const xep_op_t *op, uint32_t rank, ui
     return (claim_t *)(void *)(mode->kit.base[rank] + offset);
 }
 
-/* ---- chunks: source and receiver compute the same ---- */
+/* ---- chunks: source and receiver compute the same, from the notice of the source ---- */
 
-static uint64_t rows_of_chunk(const ll_t *mode, uint64_t rows, size_t row_bytes)
+uint8_t ll_chunk_said(const ll_t *mode)
 {
-    uint64_t chunk = mode->kit.env->part_bytes / row_bytes, least = rows / MOST_CHUNKS + 1;
+    uint8_t log2 = 0;
+    while (log2 < 63 && mode->kit.env->part_bytes >> log2 > 1) log2++;
+    return log2;
+}
+
+static uint64_t rows_of_chunk(const ll_t *mode, const xep_op_t *op, uint32_t source, uint64_t rows)
+{
+    uint64_t bytes = UINT64_C(1) << ll_slot(mode, op->slot)->from[source].chunk, least = rows / MOST_CHUNKS + 1,
+             chunk = bytes / mode->parcels[source].row_bytes;
     return chunk < least ? least : chunk;
 }
 
@@ -50,9 +58,9 @@ static uint64_t chunks_of(uint64_t rows, uint64_t chunk)
 }
 
 /* 0: nobody helps with so few. */
-static uint64_t count_chunks(const ll_t *mode, uint64_t rows, size_t row_bytes)
+static uint64_t count_chunks(const ll_t *mode, const xep_op_t *op, uint32_t source, uint64_t rows)
 {
-    uint64_t chunks = chunks_of(rows, rows_of_chunk(mode, rows, row_bytes));
+    uint64_t chunks = chunks_of(rows, rows_of_chunk(mode, op, source, rows));
     return chunks < LEAST_CHUNKS ? 0 : chunks;
 }
 
@@ -101,16 +109,15 @@ static uint64_t rows_from(const ll_t *mode, uint32_t source)
 int ll_is_shared(const ll_t *mode, const xep_op_t *op, uint32_t source)
 {
     return source != mode->kit.shape->rank && may_help(mode, op) &&
-           count_chunks(mode, rows_from(mode, source), mode->parcels[source].row_bytes) != 0;
+           count_chunks(mode, op, source, rows_from(mode, source)) != 0;
 }
 
 /* What a source has taken it writes, even where this rank could be faster: so its word is waited for. */
 xep_status_t ll_take_front(ll_t *mode, xep_op_t *op, uint32_t source, uint64_t *begin_p, uint64_t *end_p)
 {
     ll_slot_t *slot = ll_slot(mode, op->slot);
-    const uint64_t rows = rows_from(mode, source), row_bytes = mode->parcels[source].row_bytes,
-                   all = count_chunks(mode, rows, row_bytes), chunk = rows_of_chunk(mode, rows, row_bytes),
-                   front = chunks_of(slot->copied[source], chunk);
+    const uint64_t rows = rows_from(mode, source), all = count_chunks(mode, op, source, rows),
+                   chunk = rows_of_chunk(mode, op, source, rows), front = chunks_of(slot->copied[source], chunk);
     chunks_t chunks;
     xep_status_t status =
         take(claim_of(mode, op, mode->kit.shape->rank, source), op->epoch, all, mode->kit.env->threads, front, &chunks);
@@ -234,9 +241,9 @@ static void help_share(void *arg, uint32_t thread, uint32_t nthreads)
 /* Rows first, then the word for them. A receiver whose words make no sense is not helped any more. */
 static void copy_for(ll_t *mode, const xep_op_t *op, help_t *help)
 {
-    const size_t row_bytes = mode->parcels[mode->kit.shape->rank].row_bytes;
-    const uint64_t all = count_chunks(mode, help->rows, row_bytes), chunk = rows_of_chunk(mode, help->rows, row_bytes);
-    claim_t *claim = claim_of(mode, op, help->rank, mode->kit.shape->rank);
+    const uint32_t self = mode->kit.shape->rank;
+    const uint64_t all = count_chunks(mode, op, self, help->rows), chunk = rows_of_chunk(mode, op, self, help->rows);
+    claim_t *claim = claim_of(mode, op, help->rank, self);
     chunks_t chunks;
     uint64_t done = 0;
     while (take(claim, op->epoch, all, mode->kit.env->threads, UINT64_MAX, &chunks) == XEP_OK) {
@@ -245,7 +252,7 @@ static void copy_for(ll_t *mode, const xep_op_t *op, help_t *help)
         if (help->end > help->rows) help->end = help->rows;
         mode->kit.env->parallel(mode->kit.env, help_share, help);
         done += chunks.count;
-        xep_kit_signal(&mode->kit, help->rank, claim_offset(mode, op, mode->kit.shape->rank) + offsetof(claim_t, done),
+        xep_kit_signal(&mode->kit, help->rank, claim_offset(mode, op, self) + offsetof(claim_t, done),
                        xep_rows_word(op->epoch, done));
     }
 }
@@ -261,9 +268,9 @@ void ll_help(ll_t *mode, const xep_op_t *op)
     const uint64_t sent = slot->tokens * slot->topk, received = mode->pick_begin[mode->kit.shape->nranks];
     help_t help = {.mode = mode};
     if (!may_help(mode, op) || mode->listed != op->epoch || 2 * received >= sent) return;
-    if (count_chunks(mode, sent, own->row_bytes) == 0) return;
+    if (count_chunks(mode, op, mode->kit.shape->rank, sent) == 0) return;
     find_busiest(mode, op, &help);
-    if (2 * received >= help.rows || count_chunks(mode, help.rows, own->row_bytes) == 0) return;
+    if (2 * received >= help.rows || count_chunks(mode, op, mode->kit.shape->rank, help.rows) == 0) return;
     if (help.rows > mode->layout.common.recv_rows || !lay_for(mode, op, help.rank)) return;
     list_for(mode, op, help.rank);
     help.x = mode->kit.base[help.rank] + xep_area_at(mode->layout.common.x, slot->from[help.rank].slot);

@@ -39,7 +39,10 @@ typedef struct ll_notice {
     uint8_t padded;   /* its own rows are arranged so */
     uint8_t wrong;    /* 1: its topk_idx has what is no expert; where the device finds that out */
     uint8_t in_place; /* rows of mapped ranks may stay where they are */
-    uint8_t in_parts; /* 1: its rows come behind it, by nodes: ll_layout_t.passed says how far they are here */
+    union {
+        uint8_t in_parts; /* 1: its rows come behind it, by nodes: ll_layout_t.passed says how far they are here */
+        uint8_t chunk;    /* where all ranks are mapped: log2 of the bytes in which its rows are shared (ll_help.c) */
+    };
     uint32_t refused; /* calls, by the writer */
 } ll_notice_t;
 #ifndef __cplusplus

@@ -22,6 +22,12 @@ static int are_counts_sane(const ll_t *mode, const ll_notice_t *n)
     return n->selections <= (uint64_t)n->tokens * n->topk && n->most <= n->selections;
 }
 
+static int are_parts_sane(const ll_t *mode, const ll_notice_t *n, uint32_t rank)
+{
+    if (mode->kit.all_mapped) return n->chunk < 64;
+    return n->in_parts <= (mode->kit.base[rank] == NULL && may_be_parted(mode));
+}
+
 /*
  * Everything that is computed from a notice stays in bounds: counts, the lengths of its parcel, the slot that words go
  * to. Whether ranks agree is asked later.
@@ -35,8 +41,8 @@ static int is_notice_sane(const ll_t *mode, const xep_op_t *op, uint32_t rank, c
     return n->epoch == op->epoch && n->tokens <= shape->tokens && n->topk >= 1 && n->topk <= shape->topk &&
            n->slot < shape->slots && n->alignment >= 1 && n->hidden >= 1 && elem != 0 && n->hidden * elem <= room &&
            n->nscales <= shape->scales && n->quant <= XEP_QUANT_UE8M0 && !(casts && elem < 2) && n->capacity <= most &&
-           n->padded <= 1 && n->sends_weights <= 1 && are_counts_sane(mode, n) &&
-           n->in_parts <= (mode->kit.base[rank] == NULL && may_be_parted(mode)) && ll_in_place_is_sane(mode, n);
+           n->padded <= 1 && n->sends_weights <= 1 && are_counts_sane(mode, n) && are_parts_sane(mode, n, rank) &&
+           ll_in_place_is_sane(mode, n);
 }
 
 static void fetch(const char *from, uint64_t bytes)

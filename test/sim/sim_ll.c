@@ -278,15 +278,15 @@ static void own_notice_spoiled(void **state)
 }
 
 /*
- * Rows in place: behind all areas; from the middle of one on, too many; of a rank that has none in place; in parts,
- * though they are mapped.
+ * Rows in place: behind all areas; from the middle of one on, too many; of a rank that has none in place; in chunks of
+ * more than can be counted.
  */
 static void places_that_are_none(void **state)
 {
     static const struct {
         uint32_t rows_at;
-        uint8_t in_place, in_parts;
-    } lies[] = {{9, 1, 0}, {3, 1, 0}, {UINT32_MAX, 1, 0}, {1, 0, 0}, {1, 1, 1}};
+        uint8_t in_place, chunk;
+    } lies[] = {{9, 1, 0}, {3, 1, 0}, {UINT32_MAX, 1, 0}, {1, 0, 0}, {1, 1, 64}};
     static const int32_t idx[4] = {0, 1, 2, 3};
     for (size_t i = 0; i < sizeof lies / sizeof lies[0]; i++) {
         xep_recv_t recv[2];
@@ -298,7 +298,7 @@ static void places_that_are_none(void **state)
         assert_int_equal(said->rows_at, 1);
         said->rows_at = lies[i].rows_at;
         said->in_place = lies[i].in_place;
-        said->in_parts = lies[i].in_parts;
+        said->chunk = lies[i].chunk;
         assert_int_equal(run->world.plugin->progress(ranks[0].mode, &flight->op), XEP_ERR_PROTOCOL);
         assert_non_null(strstr(sim_reason(&ranks[0], &flight->op), "invalid notice from rank 1"));
         script_flight_free(&ranks[1], liar);
@@ -371,7 +371,7 @@ static sim_run_t *open_helped(void **state, uint32_t alignment, script_flight_t 
     static const int32_t idx[4] = {3, 0, 2, 1};
     sim_run_t *run = open_two(state, 8, 0);
     run->script.calls[0].alignment[0] = alignment;
-    for (uint32_t r = 0; r < 2; r++) run->world.ranks[r].env.part_bytes = 1;
+    run->world.ranks[1].env.part_bytes = 1; /* what rank 0 has for itself makes no difference */
     flights[1] = begin_by_hand(run, 1, &recv[1], idx);
     flights[0] = begin_by_hand(run, 0, &recv[0], NULL);
     return run;
