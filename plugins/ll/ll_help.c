@@ -57,9 +57,10 @@ static uint64_t chunks_of(uint64_t rows, uint64_t chunk)
     return rows / chunk + (rows % chunk != 0);
 }
 
-/* 0: nobody helps with so few. */
+/* 0: nobody helps with so few. Of sources with less than a chunk that is known without a division. */
 static uint64_t count_chunks(const ll_t *mode, const xep_op_t *op, uint32_t source, uint64_t rows)
 {
+    if (rows * mode->parcels[source].row_bytes >> ll_slot(mode, op->slot)->from[source].chunk == 0) return 0;
     uint64_t chunks = chunks_of(rows, rows_of_chunk(mode, op, source, rows));
     return chunks < LEAST_CHUNKS ? 0 : chunks;
 }
@@ -199,11 +200,10 @@ static int lay_for(ll_t *mode, const xep_op_t *op, uint32_t rank)
             if ((uint32_t)idx[i] - first < experts) mode->counts[(uint32_t)idx[i] - first]++;
     }
     for (uint32_t e = 0; e < experts; e++) {
-        const uint64_t begin = padded_rows != 0 ? e * padded_rows : row,
-                       rows = (mode->counts[e] + there->alignment - 1) / there->alignment * there->alignment;
+        const uint64_t begin = padded_rows != 0 ? e * padded_rows : row, end = begin + mode->counts[e];
         mode->next_row[e] += (uint32_t)begin;
-        row = begin + rows;
-        if (begin + mode->counts[e] > mode->layout.common.recv_rows) return 0;
+        row = begin + ll_align_rows(mode->counts[e], there->alignment);
+        if (end > mode->layout.common.recv_rows) return 0;
     }
     return 1;
 }

@@ -13,11 +13,6 @@ static uint64_t piece_rows(const ll_t *mode, uint64_t alignment)
     return mode->layout.common.recv_rows / alignment * alignment;
 }
 
-static uint64_t align_up(uint64_t rows, uint64_t alignment)
-{
-    return (rows + alignment - 1) / alignment * alignment;
-}
-
 /* Of each expert of a rank, counts becomes the first row among all that the rank gets. Returns all these. */
 static uint64_t begin_experts(ll_t *mode, uint32_t first, uint32_t end, uint64_t alignment)
 {
@@ -25,7 +20,7 @@ static uint64_t begin_experts(ll_t *mode, uint32_t first, uint32_t end, uint64_t
     for (uint32_t e = first; e < end; e++) {
         uint64_t count = mode->counts[e];
         mode->counts[e] = rows;
-        rows += align_up(count, alignment);
+        rows += ll_align_rows(count, alignment);
     }
     return rows;
 }

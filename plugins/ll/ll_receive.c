@@ -117,12 +117,6 @@ static xep_status_t take_notices(ll_t *mode, xep_op_t *op)
 
 /* ---- the verdict: from what all ranks read alike ---- */
 
-/* A division for each expert would be a quarter of the time of a dispatch of few rows. */
-static uint64_t align_up(uint64_t rows, uint64_t alignment)
-{
-    return alignment == 1 ? rows : (rows + alignment - 1) / alignment * alignment;
-}
-
 static uint64_t least(uint64_t a, uint64_t b)
 {
     return a < b ? a : b;
@@ -155,7 +149,7 @@ static uint64_t rows_exactly(const ll_t *mode, const ll_notice_t *from, uint32_t
     uint64_t sum = 0;
     *most_p = 0;
     for (uint32_t e = mode->kit.first_expert[rank]; e < mode->kit.first_expert[rank + 1]; e++) {
-        sum += from[rank].padded ? mode->counts[e] : align_up(mode->counts[e], from[rank].alignment);
+        sum += from[rank].padded ? mode->counts[e] : ll_align_rows(mode->counts[e], from[rank].alignment);
         if (mode->counts[e] > *most_p) *most_p = mode->counts[e];
     }
     return sum;
@@ -223,7 +217,7 @@ static xep_status_t lay_rows(ll_t *mode, xep_op_t *op, uint64_t *rows_p)
             *pair_begin++ = (uint32_t)end; /* used only when all rows fit, and they are fewer than 2^32 */
             end += *pair_count++;
         }
-        uint64_t count = end - begin, rows = align_up(count, alignment);
+        uint64_t count = end - begin, rows = ll_align_rows(count, alignment);
         next_row[e] = (uint32_t)begin;
         slot->expert_begin[e] = begin;
         slot->expert_count[e] = count;
