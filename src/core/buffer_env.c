@@ -184,7 +184,7 @@ void xep_buffer_fill_env(xep_buffer_t *buffer)
     env->wire = &buffer->heap->wire;
     env->simd = simd_of(config);
     env->stream_bytes = xep_buffer_stream_bytes(buffer);
-    env->part_bytes = config->part;
+    env->part_bytes = config->part == 0 ? 1 : config->part; /* each row by itself */
     env->checks_rows = config->check_rows;
     env->parallel = env_parallel;
     env->prefault = env_prefault;

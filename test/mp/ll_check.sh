@@ -22,6 +22,7 @@ done
 for put in rma pack am; do check 3 XEP_MAP=never XEP_PUT=$put UCX_TLS=tcp,self $small --slots 2 --check-only; done
 
 for routing in group:2,1 zipf:1.3 one-rank self; do check 4 $small --routing $routing --check-only; done
+check 4 XEP_NODE_RANKS=2 XEP_PATH=nodes XEP_PART=0 $small --check-only
 # who is idle helps, with chunks of a few rows
 for routing in zipf:1.3 one-rank; do
     for layout in compact padded; do check 4 XEP_PART=1k $small --routing $routing --layout $layout --check-only; done
