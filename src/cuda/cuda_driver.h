@@ -70,7 +70,8 @@ enum {
     X(memory_set, "cuMemsetD8_v2", (cuda_address_t address, unsigned char value, size_t bytes))                       \
     X(memory_fill, "cuMemsetD8Async",                                                                                 \
       (cuda_address_t address, unsigned char value, size_t bytes, cuda_handle_t stream))                              \
-    X(memory_copy, "cuMemcpy2DAsync_v2", (const cuda_copy_t *copy, cuda_handle_t stream))                             \
+    X(memory_copy, "cuMemcpyAsync", (cuda_address_t to, cuda_address_t from, size_t bytes, cuda_handle_t stream))     \
+    X(memory_copy_strided, "cuMemcpy2DAsync_v2", (const cuda_copy_t *copy, cuda_handle_t stream))                     \
     X(host_allocate, "cuMemHostAlloc", (void **address_p, size_t bytes, unsigned flags))                              \
     X(host_free, "cuMemFreeHost", (void *address))                                                                    \
     X(host_pin, "cuMemHostRegister_v2", (void *address, size_t bytes, unsigned flags))                                \

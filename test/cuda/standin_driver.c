@@ -226,15 +226,21 @@ typedef struct copy {
 
 enum { LARGE_COPY = 256 * 1024 };
 
-/* With STANDIN_SLOW_COPIES rows take so many microseconds for each 256 KiB. */
 static void run_copy(const void *args)
 {
     const copy_t *copy = args;
-    const char *slow = getenv("STANDIN_SLOW_COPIES");
-    const size_t large = copy->rows > 1 ? copy->rows * copy->bytes / LARGE_COPY : 0;
-    if (slow != NULL && large != 0) usleep((useconds_t)(large * strtoul(slow, NULL, 10)));
     for (size_t i = 0; i < copy->rows; i++)
         memcpy((char *)copy->to + i * copy->to_pitch, (const char *)copy->from + i * copy->from_pitch, copy->bytes);
+}
+
+/* With STANDIN_SLOW_COPIES the library's copies take so many microseconds for each 256 KiB. */
+static void run_copy_of_library(const void *args)
+{
+    const copy_t *copy = args;
+    const char *slow = getenv("STANDIN_SLOW_COPIES");
+    const size_t large = copy->rows * copy->bytes / LARGE_COPY;
+    if (slow != NULL && large != 0) usleep((useconds_t)(large * strtoul(slow, NULL, 10)));
+    run_copy(copy);
 }
 
 API cuMemcpy2DAsync_v2(const copy_t *copy, void *stream)
@@ -242,7 +248,15 @@ API cuMemcpy2DAsync_v2(const copy_t *copy, void *stream)
     if (standin_fails("cuMemcpy2DAsync_v2")) return INVALID;
     if (copy->from_kind != 4 || copy->to_kind != 4 || copy->from_pitch < copy->bytes || copy->to_pitch < copy->bytes)
         return INVALID;
-    standin_stream_add(standin_stream(stream), run_copy, copy, sizeof *copy);
+    standin_stream_add(standin_stream(stream), run_copy_of_library, copy, sizeof *copy);
+    return DONE;
+}
+
+API cuMemcpyAsync(address_t to, address_t from, size_t bytes, void *stream)
+{
+    const copy_t copy = {.from = from, .to = to, .bytes = bytes, .rows = 1};
+    if (standin_fails("cuMemcpyAsync")) return INVALID;
+    standin_stream_add(standin_stream(stream), run_copy_of_library, &copy, sizeof copy);
     return DONE;
 }
 

@@ -26,7 +26,7 @@ static const struct {
     {"cuMemAlloc_v2", XEP_ERR_NO_MEMORY, "memory"},
     {"cuMemsetD8_v2", XEP_ERR_TRANSPORT, "invalid argument"},
     {"cuMemsetD8Async", XEP_ERR_TRANSPORT, "invalid argument"},
-    {"cuMemcpy2DAsync_v2", XEP_ERR_TRANSPORT, "CUDA cannot copy rows: invalid argument"},
+    {"cuMemcpyAsync", XEP_ERR_TRANSPORT, "CUDA cannot copy rows: invalid argument"},
     {"cuCtxSynchronize", XEP_ERR_TRANSPORT, "unspecified launch failure"},
     {"cuIpcGetMemHandle", XEP_ERR_TRANSPORT, "CUDA cannot make a heap that other processes can open"},
     {"cuIpcOpenMemHandle_v2", XEP_ERR_TRANSPORT, "cannot reach the memory of rank"},
@@ -111,7 +111,7 @@ static int round_fails_at(xep_group_t *group, cuda_job_t *job, const char *funct
 
 static void faults_of_operations(xep_group_t *group, const char *mode, void *stream)
 {
-    static const char *const names[] = {"cuLaunchKernel", "cuEventRecord", "cuStreamWaitEvent", "cuMemcpy2DAsync_v2"};
+    static const char *const names[] = {"cuLaunchKernel", "cuEventRecord", "cuStreamWaitEvent", "cuMemcpyAsync"};
     const mp_case_t c = {.name = "faults",
                          .mode = mode,
                          .experts = 8,

@@ -13,7 +13,7 @@ enum { NON_BLOCKING = 1, PEER_ACCESS = 1 };
 
 struct perf_cuda_limit {
     const perf_t *perf;
-    void **streams;   /* [R] one to each peer, so that all copies are on their way at once */
+    void **streams;   /* [R] one to each peer */
     uintptr_t here;   /* rows that this rank sends, and gets back */
     uintptr_t *there; /* [R] rows of each rank */
     uint64_t *pairs;  /* [PERF_OPS][R][R] rows from rank to rank; of a combine in the direction of its dispatch */
@@ -132,8 +132,8 @@ void perf_cuda_limit_close(perf_cuda_limit_t *limit)
     free(limit);
 }
 
-/* Waits last, for all at once: copies to several peers are on their way together. */
-void perf_cuda_limit_run(const perf_cuda_limit_t *limit, perf_op_t op)
+/* Copies in one stream run one after the other, those in several streams at once. */
+void perf_cuda_limit_run(const perf_cuda_limit_t *limit, perf_op_t op, int in_turn)
 {
     const perf_t *perf = limit->perf;
     const perf_cuda_driver_t *driver = perf_cuda_calls(perf);
@@ -146,7 +146,8 @@ void perf_cuda_limit_run(const perf_cuda_limit_t *limit, perf_op_t op)
         const size_t bytes = *pair_of(limit, op, me, r) * row;
         const uintptr_t there = limit->there[r] + begin_of(limit, op, r) * row;
         const uintptr_t to = op == PERF_DISPATCH ? there : here, from = op == PERF_DISPATCH ? here : there;
-        if (bytes != 0) perf_cuda_must(perf, driver->copy(to, from, bytes, limit->streams[r]), "copy between devices");
+        void *stream = limit->streams[in_turn ? me : r];
+        if (bytes != 0) perf_cuda_must(perf, driver->copy(to, from, bytes, stream), "copy between devices");
         here += bytes;
     }
     for (uint32_t r = 0; r < nranks; r++) perf_cuda_must(perf, driver->stream_wait(limit->streams[r]), "wait");

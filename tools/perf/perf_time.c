@@ -25,7 +25,8 @@
 #include "perf_say.h"
 #include "perf_waits.h"
 
-/* The steps timed: the operations, the limits with cached and with streaming stores, the operations with computing
+/* The steps timed: the operations, the limits with cached and with streaming stores (of devices: to all peers at once,
+ * and one after the other, which is faster with 4 H200: 469-485 us, 564-677 at once), the operations with computing
  * between their phases, those without tokens, the peer with either kind of stores, and dispatches whose rows are read:
  * copied ones, and in place, not read and read; and the operations with rows that come in pieces. */
 enum {
@@ -73,7 +74,7 @@ static xep_status_t run_limit(timing_t *timing, uint32_t step)
 {
     const int streaming = step / PERF_OPS == KIND_STREAMING;
 
-    if (timing->cuda_limit != NULL) perf_cuda_limit_run(timing->cuda_limit, (perf_op_t)(step % PERF_OPS));
+    if (timing->cuda_limit != NULL) perf_cuda_limit_run(timing->cuda_limit, (perf_op_t)(step % PERF_OPS), streaming);
     else if (step % PERF_OPS == PERF_DISPATCH)
         perf_limit_dispatch(timing->limit, !timing->perf->options.cached, streaming);
     else perf_limit_combine(timing->limit, streaming);
