@@ -132,7 +132,7 @@ void perf_cuda_limit_close(perf_cuda_limit_t *limit)
     free(limit);
 }
 
-/* Copies in one stream run one after the other, those in several streams at once. */
+/* Copies in one stream run one after the other, those in several streams at once; own rows pass no link. */
 void perf_cuda_limit_run(const perf_cuda_limit_t *limit, perf_op_t op, int in_turn)
 {
     const perf_t *perf = limit->perf;
@@ -146,7 +146,7 @@ void perf_cuda_limit_run(const perf_cuda_limit_t *limit, perf_op_t op, int in_tu
         const size_t bytes = *pair_of(limit, op, me, r) * row;
         const uintptr_t there = limit->there[r] + begin_of(limit, op, r) * row;
         const uintptr_t to = op == PERF_DISPATCH ? there : here, from = op == PERF_DISPATCH ? here : there;
-        void *stream = limit->streams[in_turn ? me : r];
+        void *stream = limit->streams[in_turn && r != me ? (me + 1) % nranks : r];
         if (bytes != 0) perf_cuda_must(perf, driver->copy(to, from, bytes, stream), "copy between devices");
         here += bytes;
     }
