@@ -226,6 +226,7 @@ short_scripts = \
 	%D%/mp/launch_mpirun.sh %D%/mp/launch_hosts.sh %D%/mp/launch_xep_run.sh \
 	%D%/rig/symbols.sh %D%/mp/shared_memory.sh %D%/mp/missing.sh %D%/mp/ucx_settings.sh %D%/rig/format.sh \
 	%D%/mp/run_environ.sh %D%/mp/run_leftovers.sh %D%/mp/run_output.sh \
+	%D%/mp/networks.sh \
 	%D%/mp/recorded.sh %D%/rig/mutants.sh %D%/abi/readme.sh %D%/abi/outoftree.sh %D%/abi/headers.sh \
 	%D%/abi/loader.sh %D%/mp/listens.sh %D%/mp/steady_calls.sh %D%/mp/victim.sh
 script_tests = $(long_scripts) $(short_scripts)

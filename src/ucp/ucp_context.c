@@ -28,7 +28,8 @@ static xep_status_t open_worker(ucp_context_h context, ucp_worker_h *worker_p)
     return xep_fail(XEP_ERR_TRANSPORT, "ucp_worker_create: %s%s", ucs_status_string(ret), hint);
 }
 
-static xep_status_t open_context(const xep_ucp_shared_t *shared, int local, ucp_context_h *context_p)
+static xep_status_t open_context(const xep_ucp_shared_t *shared, const xep_whereabouts_t *where,
+                                 ucp_context_h *context_p)
 {
     ucp_params_t params = {
         .field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_NAME,
@@ -37,19 +38,22 @@ static xep_status_t open_context(const xep_ucp_shared_t *shared, int local, ucp_
     };
     ucp_config_t *config;
     ucs_status_t ret;
+    char hint[XEP_UCP_HINT_BYTES];
     xep_status_t status = xep_secure_check("UCX_");
-    if (status == XEP_OK) status = xep_ucp_settings_read(shared, local, &config);
+    if (status == XEP_OK) status = xep_ucp_settings_read(shared, where, &config);
     if (status != XEP_OK) return status;
     ret = ucp_init(&params, config, context_p);
     ucp_config_release(config);
-    return ret == UCS_OK ? XEP_OK : xep_fail(XEP_ERR_TRANSPORT, "ucp_init: %s", ucs_status_string(ret));
+    if (ret == UCS_OK) return XEP_OK;
+    xep_ucp_settings_explain(ret, hint);
+    return xep_fail(XEP_ERR_TRANSPORT, "ucp_init: %s%s", ucs_status_string(ret), hint);
 }
 
-xep_status_t xep_ucp_context_open(const xep_ucp_shared_t *shared, int local, ucp_context_h *context_p,
-                                  ucp_worker_h *worker_p)
+xep_status_t xep_ucp_context_open(const xep_ucp_shared_t *shared, const xep_whereabouts_t *where,
+                                  ucp_context_h *context_p, ucp_worker_h *worker_p)
 {
     ucp_context_h context;
-    xep_status_t status = open_context(shared, local, &context);
+    xep_status_t status = open_context(shared, where, &context);
     if (status != XEP_OK) return status;
     status = open_worker(context, worker_p);
     if (status != XEP_OK) {

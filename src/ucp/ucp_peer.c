@@ -13,6 +13,7 @@
 
 #include "error.h"
 #include "log.h"
+#include "ucp_devices.h"
 #include "ucp_fault.h"
 
 /* What is told first is kept: later reasons follow from it. */
@@ -31,9 +32,16 @@ static void lost(void *arg, ucp_ep_h endpoint, ucs_status_t status)
     xep_ucp_peer_lose(arg, status, ucs_status_string(status));
 }
 
+/* An interface may have been chosen that does not lead there, as is told of none but by trying. */
 xep_status_t xep_ucp_peer_fail(const xep_ucp_peer_t *peer)
 {
-    return xep_fail(XEP_ERR_PEER, "rank %u cannot be reached: %s", peer->rank, ucs_status_string(peer->failed));
+    char own[XEP_UCP_INTERFACES_BYTES];
+    if (peer->failed != UCS_ERR_UNREACHABLE)
+        return xep_fail(XEP_ERR_PEER, "rank %u cannot be reached: %s", peer->rank, ucs_status_string(peer->failed));
+    xep_ucp_devices_describe(own);
+    return xep_fail(XEP_ERR_PEER,
+                    "rank %u cannot be reached: %s (it has %.*s; this rank has %s; UCX_NET_DEVICES names those to use)",
+                    peer->rank, ucs_status_string(peer->failed), XEP_UCP_INTERFACES_BYTES - 1, peer->interfaces, own);
 }
 
 /* On first use: a job of many ranks has far fewer pairs that talk than pairs. */
