@@ -72,7 +72,7 @@ libxep_all_la_SOURCES = \
 	%D%/ucp/ucp_peer.h %D%/ucp/ucp_peer.c %D%/ucp/ucp_pool.h %D%/ucp/ucp_pool.c \
 	%D%/ucp/ucp_progress.h %D%/ucp/ucp_progress.c %D%/ucp/ucp_registry.h %D%/ucp/ucp_registry.c \
 	%D%/ucp/ucp_rma.h %D%/ucp/ucp_rma.c %D%/ucp/ucp_settings.h %D%/ucp/ucp_settings.c \
-	%D%/ucp/ucp_devices.h %D%/ucp/ucp_devices.c \
+	%D%/ucp/ucp_devices.h %D%/ucp/ucp_devices.c %D%/ucp/ucp_limits.h %D%/ucp/ucp_limits.c \
 	%D%/ucp/ucp_leftovers.h %D%/ucp/ucp_leftovers.c %D%/ucp/ucp_shared.h %D%/ucp/ucp_shared.c \
 	%D%/ucp/ucp_signals.h %D%/ucp/ucp_signals.c %D%/ucp/ucp_strategy.h %D%/ucp/ucp_strategy.c \
 	%D%/ucp/ucp_transport.h %D%/ucp/ucp_transport.c %D%/ucp/ucp_wire.h %D%/ucp/ucp_wire.c \

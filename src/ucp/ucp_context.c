@@ -11,6 +11,7 @@
 #include "secure.h"
 #include "shm.h"
 #include "ucp_library.h"
+#include "ucp_limits.h"
 #include "ucp_settings.h"
 
 /* what a worker of posix takes for its first messages, with some room (4.2 MB, UCX 1.13) */
@@ -40,6 +41,7 @@ static xep_status_t open_context(const xep_ucp_shared_t *shared, const xep_where
     ucs_status_t ret;
     char hint[XEP_UCP_HINT_BYTES];
     xep_status_t status = xep_secure_check("UCX_");
+    if (status == XEP_OK) status = xep_ucp_limits_files(where, shared);
     if (status == XEP_OK) status = xep_ucp_settings_read(shared, where, &config);
     if (status != XEP_OK) return status;
     ret = ucp_init(&params, config, context_p);
@@ -55,7 +57,8 @@ xep_status_t xep_ucp_context_open(const xep_ucp_shared_t *shared, const xep_wher
     ucp_context_h context;
     xep_status_t status = open_context(shared, where, &context);
     if (status != XEP_OK) return status;
-    status = open_worker(context, worker_p);
+    status = xep_ucp_limits_memory(context);
+    if (status == XEP_OK) status = open_worker(context, worker_p);
     if (status != XEP_OK) {
         ucp_cleanup(context);
         return status;
