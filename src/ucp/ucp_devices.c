@@ -183,6 +183,12 @@ void xep_ucp_devices_choose(const xep_whereabouts_t *where, const xep_ucp_shared
                          : "the other interfaces are left out");
 }
 
+uint32_t xep_ucp_devices_count(const xep_whereabouts_t *where)
+{
+    xep_interface_t found[XEP_INTERFACES];
+    return stays_here(where) ? 1 : xep_interfaces_find(found) + 1; /* loopback */
+}
+
 void xep_ucp_devices_describe(char text[XEP_UCP_INTERFACES_BYTES])
 {
     xep_interface_t found[XEP_INTERFACES];

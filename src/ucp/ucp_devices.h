@@ -22,6 +22,9 @@ bool xep_ucp_devices_have_rdma(const xep_whereabouts_t *where, const xep_ucp_sha
 void xep_ucp_devices_choose(const xep_whereabouts_t *where, const xep_ucp_shared_t *shared,
                             char list[XEP_UCP_DEVICES_BYTES]);
 
+/** How many network interfaces UCX may open. */
+uint32_t xep_ucp_devices_count(const xep_whereabouts_t *where);
+
 /** The interfaces of this process: "eth0 10.77.0.1, docker0 172.17.0.1" */
 void xep_ucp_devices_describe(char text[XEP_UCP_INTERFACES_BYTES]);
 

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * Files. 64 ranks that connect at once over TCP have 183 to 194 each (1.13, 1.20, 1.22, 1.23), most of them three times
- * the ranks and some of their own; later it is about one for each rank. Without one more libucp aborts.
+ * Files. 64 ranks that connect at once over TCP have 183 to 194 each (1.13, 1.20, 1.22, 1.23): three times the ranks at
+ * most, and some of their own; later it is about one for each rank. An interface takes two before anybody connects, four
+ * from some version on. Without one more libucp aborts.
  *
  * Locked memory. An interface of UD posts receives until 4096 are there, in a loop that does not end when memory for
  * them cannot be registered (ud_verbs.c, in every version so far); RC has as many. Each is of 8 KB at most.
@@ -21,7 +22,7 @@
 #include "ucp_devices.h"
 #include "ucp_settings.h"
 
-enum { OWN_FILES = 32, RANK_FILES = 3, LOCKED_BYTES = 64 << 20, CAP_IPC_LOCK_BIT = 14 };
+enum { OWN_FILES = 24, INTERFACE_FILES = 4, RANK_FILES = 3, LOCKED_BYTES = 64 << 20, CAP_IPC_LOCK_BIT = 14 };
 
 /* What the process may have once the soft limit is raised to what is needed, or as far as it can be. */
 static uint64_t raise_limit(int resource, uint64_t needed)
@@ -56,14 +57,15 @@ xep_status_t xep_ucp_limits_files(const xep_whereabouts_t *where, const xep_ucp_
 {
     const uint64_t open = count_open();
     const uint32_t sockets = count_sockets(where, shared);
-    const uint64_t may = raise_limit(RLIMIT_NOFILE, open + OWN_FILES + RANK_FILES * (uint64_t)where->nranks);
-    const uint64_t needed = open + OWN_FILES + RANK_FILES * (uint64_t)sockets;
+    const uint32_t own = OWN_FILES + INTERFACE_FILES * xep_ucp_devices_count(where);
+    const uint64_t may = raise_limit(RLIMIT_NOFILE, open + own + RANK_FILES * (uint64_t)where->nranks);
+    const uint64_t needed = open + own + RANK_FILES * (uint64_t)sockets;
     if (may >= needed || !xep_ucp_devices_have_tcp()) return XEP_OK;
     return xep_fail(XEP_ERR_TRANSPORT,
                     "too few file descriptors: %" PRIu64 " (%" PRIu64 ": %" PRIu64
-                    " that are open, %d, and %d for each "
-                    "of %u ranks that are reached by sockets; ulimit -Hn)",
-                    may, needed, open, OWN_FILES, RANK_FILES, sockets);
+                    " that are open, %u for UCX, and %d for "
+                    "each of %u ranks that are reached by sockets; ulimit -Hn)",
+                    may, needed, open, own, RANK_FILES, sockets);
 }
 
 /* ---- locked memory ---- */
