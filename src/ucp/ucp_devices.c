@@ -28,12 +28,28 @@
 /* libucp to which a rank is out of reach over the loopback interface: it looks for a route to what is no address */
 enum { LOSES_LOOPBACK = 120 };
 
+/* Whether one of these devices, as UCX_NET_DEVICES has them, is a network interface. */
+static bool names_interface(const char *devices)
+{
+    bool found = devices[0] == '^' || strcmp(devices, "all") == 0;
+    for (const char *word = devices; *word != '\0' && !found; word += strspn(word, ",")) {
+        char name[IF_NAMESIZE];
+        const size_t length = strcspn(word, ",");
+        snprintf(name, sizeof name, "%.*s", (int)length, word);
+        found = length < sizeof name && if_nametoindex(name) != 0;
+        word += length;
+    }
+    return found;
+}
+
 bool xep_ucp_devices_have_tcp(void)
 {
-    const char *transports = getenv("UCX_TLS");
-    if (transports != NULL && strcmp(transports, "all") != 0)
-        return transports[0] != '^' && strstr(transports, "tcp") != NULL;
-    return getenv(NET_DEVICES) == NULL;
+    const char *transports = getenv("UCX_TLS"), *devices = getenv(NET_DEVICES);
+    if (transports != NULL && strcmp(transports, "all") != 0) {
+        const bool excludes = transports[0] == '^', names = strstr(transports, "tcp") != NULL;
+        if (excludes == names) return false;
+    }
+    return devices == NULL || names_interface(devices);
 }
 
 static bool has_loopback(void)

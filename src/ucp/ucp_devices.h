@@ -12,7 +12,7 @@
 
 enum { XEP_UCP_DEVICES_BYTES = 2048, XEP_UCP_INTERFACES_BYTES = 160 };
 
-/** Whether UCX is going to open TCP. */
+/** Whether UCX is going to open TCP: it warns of settings for what it does not open. */
 bool xep_ucp_devices_have_tcp(void);
 
 /** Whether it is going to open an RDMA device. */

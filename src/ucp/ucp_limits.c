@@ -62,9 +62,8 @@ xep_status_t xep_ucp_limits_files(const xep_whereabouts_t *where, const xep_ucp_
     const uint64_t needed = open + own + RANK_FILES * (uint64_t)sockets;
     if (may >= needed || !xep_ucp_devices_have_tcp()) return XEP_OK;
     return xep_fail(XEP_ERR_TRANSPORT,
-                    "too few file descriptors: %" PRIu64 " (%" PRIu64 ": %" PRIu64
-                    " that are open, %u for UCX, and %d for "
-                    "each of %u ranks that are reached by sockets; ulimit -Hn)",
+                    "too few file descriptors: %" PRIu64 " (%" PRIu64 ": %" PRIu64 " that are open, %u for UCX, "
+                    "and %d for each of %u ranks that are reached by sockets; ulimit -Hn)",
                     may, needed, open, own, RANK_FILES, sockets);
 }
 

@@ -71,7 +71,7 @@ static void set_tcp(ucp_config_t *config, const char *name, const char *value)
  */
 static void set_tcp_defaults(ucp_config_t *config, bool copied)
 {
-    if (!xep_ucp_devices_have_tcp()) return; /* UCX warns of settings for what it does not open */
+    if (!xep_ucp_devices_have_tcp()) return;
     set_tcp(config, "TCP_CONN_NB", "y");
     set_tcp(config, "TCP_RX_SEG_SIZE", "512k");
     if (copied && xep_ucp_version_number() >= XEP_UCP_SECOND_PROTOCOLS) set_tcp(config, "TCP_TX_SEG_SIZE", "128k");

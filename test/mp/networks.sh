@@ -40,5 +40,5 @@ for host in 1 2; do
 done
 XEP_TIMEOUT=$((3 * ${XEP_TEST_SLOW:-1}))s refuses 'what is sent is dropped' \
     'deadline passed; still missing: rank [01]' timeout $((30 * ${XEP_TEST_SLOW:-1})) \
-    "${launch[@]}" --host h1:1,h2:1 -n 2 "${perf[@]}"
+    "${launch[@]}" -x UCX_NET_DEVICES=eth0 --host h1:1,h2:1 -n 2 "${perf[@]}"
 exit $failed
