@@ -324,7 +324,7 @@ check-units:
 # what runs programs that a sanitizer can learn from: but for tests that look at sources and objects, or compare times;
 # for launchers whose programs hosts.sh and launch_xep_run.sh run; and for large.sh, which is of sizes alone
 no_programs = %D%/rig/% %/headers.sh %/protocols.sh %/perf_ratios.sh %/simulated_hosts.sh %/prompt.sh %/crowded.mp \
-	%/large.sh %/launch_prterun.sh %/launch_mpirun.sh %/ucx_versions.sh
+	%/large.sh %/launch_prterun.sh %/launch_mpirun.sh %/ucx_versions.sh %/networks.sh
 check-run:
 	$(MAKE) $(AM_MAKEFLAGS) check TESTS='$(filter-out $(no_programs),$(TESTS))'
 # the units that have threads, or call what is meant for several: a thread sanitizer learns nothing from the others

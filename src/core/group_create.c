@@ -67,13 +67,6 @@ static uint32_t library_version(void)
     return XEP_VERSION_MAJOR << 16 | XEP_VERSION_MINOR << 8 | XEP_VERSION_PATCH;
 }
 
-static void add_addresses(hello_t *hello)
-{
-    xep_interface_t found[XEP_INTERFACES];
-    const uint32_t count = xep_interfaces_find(found);
-    for (uint32_t i = 0; i < count; i++) hello->addresses[i] = found[i].address;
-}
-
 /* What of this process tells a rank of the same host whether it is alive, and whether to try to map it. */
 static hello_t hello_of(const xep_group_t *group)
 {
@@ -88,7 +81,7 @@ static hello_t hello_of(const xep_group_t *group)
                      .start = xep_host_start((int32_t)getpid()),
                      .host = xep_host_identity(),
                      .network = xep_host_network()};
-    add_addresses(&hello);
+    xep_interfaces_list(hello.addresses);
     return hello;
 }
 
@@ -127,20 +120,13 @@ static void open_trace(xep_group_t *group, const hello_t *hellos)
         xep_trace_open(group->config.trace, group->config.trace_bytes, group->rank, group->nranks, job);
 }
 
-static int has_address(const hello_t *hello, uint32_t address)
-{
-    for (int i = 0; i < XEP_INTERFACES && hello->addresses[i] != 0; i++)
-        if (hello->addresses[i] == address) return 1;
-    return 0;
-}
-
 /* Bridges of containers have the same address on every host: what is sent there does not leave this one. */
 static void find_twins(const hello_t *mine, const hello_t *hellos, xep_whereabouts_t *where)
 {
     for (int i = 0; i < XEP_INTERFACES && mine->addresses[i] != 0; i++)
         for (uint32_t r = 0; r < where->nranks; r++) {
             if (hellos[r].network == 0 || hellos[r].network == mine->network) continue;
-            if (!has_address(&hellos[r], mine->addresses[i])) continue;
+            if (!xep_interfaces_have(hellos[r].addresses, mine->addresses[i])) continue;
             where->twins[where->ntwins++] = (xep_twin_t){mine->addresses[i], r};
             break;
         }

@@ -38,3 +38,17 @@ uint32_t xep_interfaces_find(xep_interface_t found[XEP_INTERFACES])
     freeifaddrs(all);
     return count;
 }
+
+void xep_interfaces_list(uint32_t addresses[XEP_INTERFACES])
+{
+    xep_interface_t found[XEP_INTERFACES];
+    const uint32_t count = xep_interfaces_find(found);
+    for (uint32_t i = 0; i < XEP_INTERFACES; i++) addresses[i] = i < count ? found[i].address : 0;
+}
+
+int xep_interfaces_have(const uint32_t addresses[XEP_INTERFACES], uint32_t address)
+{
+    for (uint32_t i = 0; i < XEP_INTERFACES && addresses[i] != 0; i++)
+        if (addresses[i] == address) return 1;
+    return 0;
+}

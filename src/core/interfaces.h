@@ -16,4 +16,10 @@ typedef struct xep_interface {
 /** How many are up, loopback aside, and have an address; of more than XEP_INTERFACES the first are found. */
 uint32_t xep_interfaces_find(xep_interface_t found[XEP_INTERFACES]);
 
+/** Their addresses alone; 0 where there are no more. */
+void xep_interfaces_list(uint32_t addresses[XEP_INTERFACES]);
+
+/** Whether such a list has the address. */
+int xep_interfaces_have(const uint32_t addresses[XEP_INTERFACES], uint32_t address);
+
 #endif

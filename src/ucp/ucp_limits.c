@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * Files. 64 ranks that connect at once over TCP have 183 to 194 each (1.13, 1.20, 1.22, 1.23): three times the ranks at
- * most, and some of their own; later it is about one for each rank. An interface takes two before anybody connects, four
- * from some version on. Without one more libucp aborts.
+ * Files. 64 ranks that connect at once over TCP have 181 to 194 each (1.13, 1.20, 1.22, 1.23): three times the ranks at
+ * most, and some of their own; later it is about one for each rank. Each interface takes two more with 1.13, four with
+ * 1.22. Where one cannot be had, libucp aborts.
  *
  * Locked memory. An interface of UD posts receives until 4096 are there, in a loop that does not end when memory for
  * them cannot be registered (ud_verbs.c, in every version so far); RC has as many. Each is of 8 KB at most.

@@ -30,7 +30,7 @@ bool xep_ucp_settings_name_memory(void);
 /** Whether the user says which kinds of memory UCX allocates. */
 bool xep_ucp_settings_has_memory(void);
 
-/** Whether the user says so, and ranks may share memory nevertheless. */
+/** Whether the user says which kinds of shared memory UCX opens or allocates, and there is one among them. */
 bool xep_ucp_settings_keep_shared(void);
 
 /** Which of the user's variables ask for devices that are not there, for the sentence of an error; "": none. */
