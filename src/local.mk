@@ -45,6 +45,7 @@ libxep_all_la_SOURCES = \
 	%D%/core/request_trace.h %D%/core/request_trace.c \
 	%D%/core/request_wait.h %D%/core/request_wait.c %D%/core/recording.h %D%/core/recording.c \
 	%D%/core/rest.h %D%/core/rest.c %D%/core/room.h %D%/core/room.c %D%/core/room_together.h %D%/core/room_together.c \
+	%D%/core/interfaces.h %D%/core/interfaces.c \
 	%D%/core/path.h %D%/core/path.c %D%/core/path_cost.h %D%/core/path_cost.c \
 	%D%/core/shape.h %D%/core/shape.c %D%/core/staging.h %D%/core/staging.c %D%/core/staging_slots.h \
 	%D%/core/staging_copy.h %D%/core/staging_copy.c %D%/core/staging_take.h %D%/core/staging_take.c \
@@ -71,6 +72,7 @@ libxep_all_la_SOURCES = \
 	%D%/ucp/ucp_peer.h %D%/ucp/ucp_peer.c %D%/ucp/ucp_pool.h %D%/ucp/ucp_pool.c \
 	%D%/ucp/ucp_progress.h %D%/ucp/ucp_progress.c %D%/ucp/ucp_registry.h %D%/ucp/ucp_registry.c \
 	%D%/ucp/ucp_rma.h %D%/ucp/ucp_rma.c %D%/ucp/ucp_settings.h %D%/ucp/ucp_settings.c \
+	%D%/ucp/ucp_devices.h %D%/ucp/ucp_devices.c %D%/ucp/ucp_limits.h %D%/ucp/ucp_limits.c \
 	%D%/ucp/ucp_leftovers.h %D%/ucp/ucp_leftovers.c %D%/ucp/ucp_shared.h %D%/ucp/ucp_shared.c \
 	%D%/ucp/ucp_signals.h %D%/ucp/ucp_signals.c %D%/ucp/ucp_strategy.h %D%/ucp/ucp_strategy.c \
 	%D%/ucp/ucp_transport.h %D%/ucp/ucp_transport.c %D%/ucp/ucp_wire.h %D%/ucp/ucp_wire.c \

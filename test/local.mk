@@ -169,7 +169,8 @@ mapped_tests = \
 rank_tests = $(transport_tests) \
 	%D%/mp/wire_order.mp %D%/mp/crowded.mp %D%/mp/boot_client.mp %D%/mp/setuid.mp %D%/mp/by_nodes.mp \
 	%D%/mp/ll_by_nodes.mp %D%/mp/ll_crowded.mp %D%/mp/ll_in_pieces.mp \
-	%D%/mp/forwarding.mp %D%/mp/node_map.mp %D%/mp/over_callback.mp %D%/mp/other_ucx.mp
+	%D%/mp/forwarding.mp %D%/mp/node_map.mp %D%/mp/over_callback.mp %D%/mp/other_ucx.mp \
+	%D%/mp/locked.mp
 %C%_mp_boot_reload_mp_LDADD =
 %C%_mp_normal_shapes_mp_LDADD = libmp_rig.la
 %C%_mp_by_nodes_mp_LDADD = libmp_rig.la
@@ -202,6 +203,8 @@ rank_tests = $(transport_tests) \
 %C%_mp_pages_mp_LDADD = libmp_rig.la
 %C%_mp_large_LDADD = libmp_rig.la
 %C%_mp_nodes_mp_LDADD = libmp_rig.la
+%C%_mp_locked_mp_LDADD = libmp_rig.la
+%C%_mp_locked_mp_LDFLAGS = -export-dynamic
 %C%_mp_other_ucx_mp_LDADD = libmp_rig.la
 %C%_mp_other_ucx_mp_LDFLAGS = -export-dynamic
 %C%_mp_silent_mp_LDADD = libmp_rig.la
@@ -226,6 +229,7 @@ short_scripts = \
 	%D%/mp/launch_mpirun.sh %D%/mp/launch_hosts.sh %D%/mp/launch_xep_run.sh \
 	%D%/rig/symbols.sh %D%/mp/shared_memory.sh %D%/mp/missing.sh %D%/mp/ucx_settings.sh %D%/rig/format.sh \
 	%D%/mp/run_environ.sh %D%/mp/run_leftovers.sh %D%/mp/run_output.sh \
+	%D%/mp/limits.sh %D%/mp/networks.sh %D%/mp/ucx_versions.sh \
 	%D%/mp/recorded.sh %D%/rig/mutants.sh %D%/abi/readme.sh %D%/abi/outoftree.sh %D%/abi/headers.sh \
 	%D%/abi/loader.sh %D%/mp/listens.sh %D%/mp/steady_calls.sh %D%/mp/victim.sh
 script_tests = $(long_scripts) $(short_scripts)
@@ -320,7 +324,7 @@ check-units:
 # what runs programs that a sanitizer can learn from: but for tests that look at sources and objects, or compare times;
 # for launchers whose programs hosts.sh and launch_xep_run.sh run; and for large.sh, which is of sizes alone
 no_programs = %D%/rig/% %/headers.sh %/protocols.sh %/perf_ratios.sh %/simulated_hosts.sh %/prompt.sh %/crowded.mp \
-	%/large.sh %/launch_prterun.sh %/launch_mpirun.sh
+	%/large.sh %/launch_prterun.sh %/launch_mpirun.sh %/ucx_versions.sh %/networks.sh
 check-run:
 	$(MAKE) $(AM_MAKEFLAGS) check TESTS='$(filter-out $(no_programs),$(TESTS))'
 # the units that have threads, or call what is meant for several: a thread sanitizer learns nothing from the others

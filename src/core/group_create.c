@@ -22,6 +22,7 @@
 #include "group_mail.h"
 #include "group_out.h"
 #include "host.h"
+#include "interfaces.h"
 #include "log.h"
 #include "progress_thread.h"
 #include "recording.h"
@@ -30,8 +31,8 @@
 /*
  * How ranks become a group, over the bootstrap until step 6:
  *  1. hello: version, settings that must agree, host and process of each. Ranks of one host may try to map.
- *  2. the transport, which is told whether all ranks share the network's interfaces, and its addresses. No connection
- *     is made yet.
+ *  2. the transport, which is told where the ranks are, and which interfaces cannot reach them; and its addresses. No
+ *     connection is made yet.
  *  3. the control heap, and its keys.
  *  4. each tries to map the control heap of every rank it may, and says how far it got; from that all compute the same
  *     nodes, or the same error.
@@ -56,9 +57,10 @@ typedef struct hello {
     int32_t pid;
     uint64_t start;
     uint64_t host;
-    uint64_t network; /* 0: not known */
+    uint64_t network;                   /* 0: not known */
+    uint32_t addresses[XEP_INTERFACES]; /* of its interfaces, in network order; then 0 */
 } hello_t;
-_Static_assert(sizeof(hello_t) == 56, "hello is exchanged as bytes");
+_Static_assert(sizeof(hello_t) == 56 + 4 * XEP_INTERFACES, "hello is exchanged as bytes");
 
 static uint32_t library_version(void)
 {
@@ -68,7 +70,7 @@ static uint32_t library_version(void)
 /* What of this process tells a rank of the same host whether it is alive, and whether to try to map it. */
 static hello_t hello_of(const xep_group_t *group)
 {
-    return (hello_t){.magic = HELLO_MAGIC,
+    hello_t hello = {.magic = HELLO_MAGIC,
                      .version = library_version(),
                      .nranks = group->nranks,
                      .node_ranks = group->config.node_ranks,
@@ -79,6 +81,8 @@ static hello_t hello_of(const xep_group_t *group)
                      .start = xep_host_start((int32_t)getpid()),
                      .host = xep_host_identity(),
                      .network = xep_host_network()};
+    xep_interfaces_list(hello.addresses);
+    return hello;
 }
 
 static xep_status_t disagree(const xep_group_t *group, const char *what, uint32_t rank, long long theirs,
@@ -116,8 +120,29 @@ static void open_trace(xep_group_t *group, const hello_t *hellos)
         xep_trace_open(group->config.trace, group->config.trace_bytes, group->rank, group->nranks, job);
 }
 
-/* local_p: whether all ranks share the network's interfaces */
-static xep_status_t exchange_hellos(xep_group_t *group, int *local_p)
+/* Bridges of containers have the same address on every host: what is sent there does not leave this one. */
+static void find_twins(const hello_t *mine, const hello_t *hellos, xep_whereabouts_t *where)
+{
+    for (int i = 0; i < XEP_INTERFACES && mine->addresses[i] != 0; i++)
+        for (uint32_t r = 0; r < where->nranks; r++) {
+            if (hellos[r].network == 0 || hellos[r].network == mine->network) continue;
+            if (!xep_interfaces_have(hellos[r].addresses, mine->addresses[i])) continue;
+            where->twins[where->ntwins++] = (xep_twin_t){mine->addresses[i], r};
+            break;
+        }
+}
+
+static void find_whereabouts(const hello_t *mine, const hello_t *hellos, uint32_t nranks, xep_whereabouts_t *where)
+{
+    *where = (xep_whereabouts_t){.nranks = nranks, .local = mine->network != 0};
+    for (uint32_t r = 0; r < nranks; r++) {
+        where->elsewhere += hellos[r].host != mine->host;
+        where->local &= hellos[r].network == mine->network;
+    }
+    if (mine->network != 0) find_twins(mine, hellos, where);
+}
+
+static xep_status_t exchange_hellos(xep_group_t *group, xep_whereabouts_t *where)
 {
     hello_t mine = hello_of(group), *hellos = calloc(group->nranks, sizeof *hellos);
     xep_status_t status;
@@ -139,8 +164,7 @@ static xep_status_t exchange_hellos(xep_group_t *group, int *local_p)
         goto out;
     }
     open_trace(group, hellos);
-    *local_p = hellos[0].network != 0;
-    for (uint32_t r = 1; r < group->nranks; r++) *local_p &= hellos[r].network == hellos[0].network;
+    find_whereabouts(&mine, hellos, group->nranks, where);
 out:
     free(hellos);
     return status;
@@ -282,7 +306,7 @@ xep_status_t xep_group_open(const xep_config_t *config, int32_t timeout_ms, xep_
                             xep_transport_open_fn open_transport, xep_group_t **group_p)
 {
     xep_status_t status;
-    int local = 0;
+    xep_whereabouts_t where;
     xep_group_t *group = calloc(1, sizeof *group);
     if (group == NULL) {
         boot->ops->close(boot);
@@ -295,9 +319,9 @@ xep_status_t xep_group_open(const xep_config_t *config, int32_t timeout_ms, xep_
     group->timeout_ms = timeout_ms;
     pthread_mutex_init(&group->tasks_lock, NULL);
     xep_log_rank((int)group->rank);
-    if ((status = exchange_hellos(group, &local)) != XEP_OK) goto err_close;
+    if ((status = exchange_hellos(group, &where)) != XEP_OK) goto err_close;
     if ((status = xep_recording_open(config, group->rank, group->nranks, &group->recording)) != XEP_OK) goto err_close;
-    if ((status = open_transport(config, group->nranks, local, &group->transport)) != XEP_OK) goto err_close;
+    if ((status = open_transport(config, &where, &group->transport)) != XEP_OK) goto err_close;
     if ((status = xep_mail_open(group)) != XEP_OK) goto err_close;
     if ((status = find_crowd(group)) != XEP_OK) goto err_close;
     if ((status = connect_transport(group)) != XEP_OK) goto err_close;

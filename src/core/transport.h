@@ -10,6 +10,7 @@
 #include <xep/xep.h>
 
 #include "config.h"
+#include "interfaces.h"
 
 typedef struct xep_transport xep_transport_t; /* of one group */
 typedef struct xep_heap_wire xep_heap_wire_t; /* of one buffer: a wire and its memory */
@@ -105,11 +106,23 @@ struct xep_transport {
     void *mailed_arg;
 };
 
-/**
- * Local; connects to nobody. local: all nranks ranks share the network's interfaces, and need none but loopback. config
- * is read here only.
- */
-typedef xep_status_t (*xep_transport_open_fn)(const xep_config_t *config, uint32_t nranks, int local,
+/** An IPv4 address that a rank in another network has as well as this one, so that it cannot lead there. */
+typedef struct xep_twin {
+    uint32_t address; /* in network order */
+    uint32_t rank;
+} xep_twin_t;
+
+/** Where the ranks of a group are, as they have told one another. */
+typedef struct xep_whereabouts {
+    uint32_t nranks;
+    uint32_t elsewhere; /* of these, on other hosts than this rank's, or in containers that look like some */
+    int local;          /* all share the network's interfaces, and need none but loopback */
+    uint32_t ntwins;
+    xep_twin_t twins[XEP_INTERFACES];
+} xep_whereabouts_t;
+
+/** Local; connects to nobody. config and where are read here only. */
+typedef xep_status_t (*xep_transport_open_fn)(const xep_config_t *config, const xep_whereabouts_t *where,
                                               xep_transport_t **transport_p);
 
 #endif

@@ -11,6 +11,7 @@
 #include "secure.h"
 #include "shm.h"
 #include "ucp_library.h"
+#include "ucp_limits.h"
 #include "ucp_settings.h"
 
 /* what a worker of posix takes for its first messages, with some room (4.2 MB, UCX 1.13) */
@@ -28,7 +29,8 @@ static xep_status_t open_worker(ucp_context_h context, ucp_worker_h *worker_p)
     return xep_fail(XEP_ERR_TRANSPORT, "ucp_worker_create: %s%s", ucs_status_string(ret), hint);
 }
 
-static xep_status_t open_context(const xep_ucp_shared_t *shared, int local, ucp_context_h *context_p)
+static xep_status_t open_context(const xep_ucp_shared_t *shared, const xep_whereabouts_t *where,
+                                 ucp_context_h *context_p)
 {
     ucp_params_t params = {
         .field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_NAME,
@@ -37,21 +39,26 @@ static xep_status_t open_context(const xep_ucp_shared_t *shared, int local, ucp_
     };
     ucp_config_t *config;
     ucs_status_t ret;
+    char hint[XEP_UCP_HINT_BYTES];
     xep_status_t status = xep_secure_check("UCX_");
-    if (status == XEP_OK) status = xep_ucp_settings_read(shared, local, &config);
+    if (status == XEP_OK) status = xep_ucp_limits_files(where, shared);
+    if (status == XEP_OK) status = xep_ucp_settings_read(shared, where, &config);
     if (status != XEP_OK) return status;
     ret = ucp_init(&params, config, context_p);
     ucp_config_release(config);
-    return ret == UCS_OK ? XEP_OK : xep_fail(XEP_ERR_TRANSPORT, "ucp_init: %s", ucs_status_string(ret));
+    if (ret == UCS_OK) return XEP_OK;
+    xep_ucp_settings_explain(ret, hint);
+    return xep_fail(XEP_ERR_TRANSPORT, "ucp_init: %s%s", ucs_status_string(ret), hint);
 }
 
-xep_status_t xep_ucp_context_open(const xep_ucp_shared_t *shared, int local, ucp_context_h *context_p,
-                                  ucp_worker_h *worker_p)
+xep_status_t xep_ucp_context_open(const xep_ucp_shared_t *shared, const xep_whereabouts_t *where,
+                                  ucp_context_h *context_p, ucp_worker_h *worker_p)
 {
     ucp_context_h context;
-    xep_status_t status = open_context(shared, local, &context);
+    xep_status_t status = open_context(shared, where, &context);
     if (status != XEP_OK) return status;
-    status = open_worker(context, worker_p);
+    status = xep_ucp_limits_memory(context);
+    if (status == XEP_OK) status = open_worker(context, worker_p);
     if (status != XEP_OK) {
         ucp_cleanup(context);
         return status;

@@ -11,7 +11,7 @@
 #include "ucp_shared.h"
 
 /** Without the lock. */
-xep_status_t xep_ucp_context_open(const xep_ucp_shared_t *shared, int local, ucp_context_h *context_p,
-                                  ucp_worker_h *worker_p);
+xep_status_t xep_ucp_context_open(const xep_ucp_shared_t *shared, const xep_whereabouts_t *where,
+                                  ucp_context_h *context_p, ucp_worker_h *worker_p);
 
 #endif

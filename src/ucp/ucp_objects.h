@@ -176,6 +176,7 @@ struct xep_ucp_peer {
     uint32_t rank;
     bool may_map;
     const void *address;                /* the worker's, within transport->addresses */
+    const char *interfaces;             /* what the rank says it has, likewise; it may lack its end */
     ucp_ep_h endpoint;                  /* NULL: not connected */
     uint64_t sent, acknowledged, taken; /* weights of messages: to it, of these known to be there, from it */
     bool left;                          /* it has said goodbye */

@@ -13,6 +13,7 @@
 
 #include "error.h"
 #include "log.h"
+#include "ucp_devices.h"
 #include "ucp_fault.h"
 
 /* What is told first is kept: later reasons follow from it. */
@@ -24,15 +25,30 @@ void xep_ucp_peer_lose(xep_ucp_peer_t *peer, ucs_status_t status, const char *wh
     if (!peer->left) xep_ucp_heaps_lost(peer->transport, peer->rank, peer->gone);
 }
 
-/* UCX has seen the rank go: at once on TCP, never on shared memory */
+/* An interface may have been chosen that does not lead there, which is found out only by trying. */
+static xep_status_t fail_unreachable(const xep_ucp_peer_t *peer, ucs_status_t status)
+{
+    char own[XEP_UCP_INTERFACES_BYTES];
+    xep_ucp_devices_describe(own);
+    return xep_fail(XEP_ERR_PEER,
+                    "rank %u cannot be reached: %s (it has %.*s; this rank has %s; UCX_NET_DEVICES names those to use)",
+                    peer->rank, ucs_status_string(status), XEP_UCP_INTERFACES_BYTES - 1, peer->interfaces, own);
+}
+
+/* UCX has seen the rank go: at once on TCP, never on shared memory. Or it has never been there. */
 static void lost(void *arg, ucp_ep_h endpoint, ucs_status_t status)
 {
+    const xep_ucp_peer_t *peer = arg;
     (void)endpoint;
     xep_ucp_peer_lose(arg, status, ucs_status_string(status));
+    if (peer->left || peer->watched || peer->taken != 0 || peer->acknowledged != 0) return;
+    (void)fail_unreachable(peer, status);
+    xep_log(XEP_LOG_WARN, "%s", xep_last_error());
 }
 
 xep_status_t xep_ucp_peer_fail(const xep_ucp_peer_t *peer)
 {
+    if (peer->failed == UCS_ERR_UNREACHABLE) return fail_unreachable(peer, peer->failed);
     return xep_fail(XEP_ERR_PEER, "rank %u cannot be reached: %s", peer->rank, ucs_status_string(peer->failed));
 }
 

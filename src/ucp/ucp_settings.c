@@ -7,18 +7,14 @@
 #define _GNU_SOURCE
 #include "ucp_settings.h"
 
-#include <dirent.h>
-#include <net/if.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#include <sys/ioctl.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include "error.h"
 #include "log.h"
+#include "ucp_devices.h"
 #include "ucp_library.h"
 
 #define ALLOC_PRIO   "ALLOC_PRIO" /* which kinds of memory UCX tries, in this order */
@@ -33,63 +29,10 @@ static void set_default(ucp_config_t *config, const char *name, const char *valu
     if (ucp_config_modify(config, name, value) != UCS_OK) xep_log(XEP_LOG_INFO, "this ucx does not know %s", variable);
 }
 
-/* Whether UCX is going to open TCP: of a setting for what it does not open it prints a warning. */
-static bool opens_tcp(void)
-{
-    const char *transports = getenv("UCX_TLS");
-    if (transports != NULL && strcmp(transports, "all") != 0)
-        return transports[0] != '^' && strstr(transports, "tcp") != NULL;
-    return getenv("UCX_NET_DEVICES") == NULL;
-}
-
-static bool has_loopback(void)
-{
-    struct ifreq loopback = {.ifr_name = "lo"};
-    int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    bool up = fd >= 0 && ioctl(fd, SIOCGIFFLAGS, &loopback) == 0 && (loopback.ifr_flags & IFF_UP) != 0;
-    if (fd >= 0) close(fd);
-    return up;
-}
-
-/* TCP over the loopback interface alone: where no rank is elsewhere, and the user has named no devices. */
-static bool stays_here(int local)
-{
-    return local && opens_tcp() && has_loopback() && getenv("UCX_NET_DEVICES") == NULL;
-}
-
-/* Whether one of the words of UCX_TLS is a transport over RDMA, or brings all there are. */
-static bool names_rdma(const char *transports)
-{
-    static const char *const names[] = {"all", "rc", "ud", "dc", "ib", "gga", "srd", "mlx5"};
-    if (transports == NULL || transports[0] == '^') return true;
-    for (const char *word = transports; *word != '\0'; word += strspn(word, ",")) {
-        for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
-            if (strncmp(word, names[i], strlen(names[i])) == 0) return true;
-        word += strcspn(word, ",");
-    }
-    return false;
-}
-
-/* The folder may be there without a device in it. */
-static bool opens_rdma(int local)
-{
-    const char *devices = getenv("UCX_NET_DEVICES");
-    const struct dirent *entry;
-    bool found = false;
-    if (stays_here(local) || !names_rdma(getenv("UCX_TLS"))) return false;
-    DIR *folder = opendir("/sys/class/infiniband");
-    if (folder == NULL) return false;
-    while (!found && (entry = readdir(folder)) != NULL)
-        found = entry->d_name[0] != '.' &&
-                (devices == NULL || strcmp(devices, "all") == 0 || strstr(devices, entry->d_name) != NULL);
-    closedir(folder);
-    return found;
-}
-
 /* The setting is for all transports, so where there is RDMA, UCX's own estimate stays. */
-static bool sets_copies(int local)
+static bool sets_copies(const xep_whereabouts_t *where, const xep_ucp_shared_t *shared)
 {
-    return xep_ucp_version_number() >= XEP_UCP_SECOND_PROTOCOLS && !opens_rdma(local);
+    return xep_ucp_version_number() >= XEP_UCP_SECOND_PROTOCOLS && !xep_ucp_devices_have_rdma(where, shared);
 }
 
 /*
@@ -102,36 +45,36 @@ static void set_copies(ucp_config_t *config)
     set_default(config, ZCOPY_THRESH, "8k");
 }
 
-size_t xep_ucp_settings_copied_below(int local)
+size_t xep_ucp_settings_copied_below(const xep_whereabouts_t *where, const xep_ucp_shared_t *shared)
 {
-    return sets_copies(local) && getenv("UCX_" ZCOPY_THRESH) == NULL ? 8 * 1024 : 0;
+    return sets_copies(where, shared) && getenv("UCX_" ZCOPY_THRESH) == NULL ? 8 * 1024 : 0;
+}
+
+/* A setting of TCP, whose name has no "TCP_" before 1.17; no other transport has these. */
+static void set_tcp(ucp_config_t *config, const char *name, const char *value)
+{
+    enum { PREFIXED = 117 };
+    char variable[64];
+    snprintf(variable, sizeof variable, "UCX_%s", name);
+    if (xep_ucp_version_number() >= PREFIXED) set_default(config, name, value);
+    else if (getenv(variable) == NULL) (void)ucp_config_modify(config, name + strlen("TCP_"), value);
 }
 
 /*
  * All bytes travel in messages, and four of these fit the memory that a socket is read into (64 KB otherwise): reading
  * less at a time, the kernel acknowledges more. 8 ranks on 2 cores, 34 MB from each, dispatch in ms: 56 with 128 KB, 52
- * with 256, 50 with 512. Before 1.16 the name has no prefix; TCP alone has one like it. Where UCX copies messages, each
- * is sent as one, and not as fifteen: 4.7 GB/s in place of 1.8, both ways at once (1.22, 2 ranks of a Xeon; 5.0 without
- * the copy).
+ * with 256, 50 with 512. Where UCX copies messages, each is sent as one, and not as fifteen: 4.7 GB/s in place of 1.8,
+ * both ways at once (1.22, 2 ranks of a Xeon; 5.0 without the copy).
+ *
+ * Connections are made without waiting for them: else a rank is in connect() for two minutes where a firewall drops
+ * what it sends, and looks at no deadline.
  */
 static void set_tcp_defaults(ucp_config_t *config, bool copied)
 {
-    if (!opens_tcp()) return;
-    if (xep_ucp_version_number() >= XEP_UCP_SECOND_PROTOCOLS) {
-        set_default(config, "TCP_RX_SEG_SIZE", "512k");
-        if (copied) set_default(config, "TCP_TX_SEG_SIZE", "128k");
-    } else if (getenv("UCX_TCP_RX_SEG_SIZE") == NULL) {
-        (void)ucp_config_modify(config, "RX_SEG_SIZE", "512k");
-    }
-}
-
-/*
- * TCP listens on the interfaces that it may use, and takes whoever connects: where no rank is elsewhere, nobody who is
- * can.
- */
-static void keep_from_network(ucp_config_t *config, int local)
-{
-    if (stays_here(local)) set_default(config, "NET_DEVICES", "lo");
+    if (!xep_ucp_devices_have_tcp()) return;
+    set_tcp(config, "TCP_CONN_NB", "y");
+    set_tcp(config, "TCP_RX_SEG_SIZE", "512k");
+    if (copied && xep_ucp_version_number() >= XEP_UCP_SECOND_PROTOCOLS) set_tcp(config, "TCP_TX_SEG_SIZE", "128k");
 }
 
 /* The default from 1.16 on. Before, users may ask for them, and libucp then aborts without a lane for rendezvous. */
@@ -152,8 +95,10 @@ static void leave_out(ucp_config_t *config, const char *transports)
     set_default(config, "TLS", value);
 }
 
-xep_status_t xep_ucp_settings_read(const xep_ucp_shared_t *shared, int local, ucp_config_t **config_p)
+xep_status_t xep_ucp_settings_read(const xep_ucp_shared_t *shared, const xep_whereabouts_t *where,
+                                   ucp_config_t **config_p)
 {
+    char devices[XEP_UCP_DEVICES_BYTES];
     ucs_status_t ret = ucp_config_read(NULL, NULL, config_p);
     if (ret != UCS_OK) return xep_fail(XEP_ERR_TRANSPORT, "ucp_config_read: %s", ucs_status_string(ret));
     /*
@@ -168,10 +113,11 @@ xep_status_t xep_ucp_settings_read(const xep_ucp_shared_t *shared, int local, uc
      * 1.16 on puts need one of them.
      */
     set_default(*config_p, "MAX_RNDV_LANES", xep_ucp_settings_has_second_protocols() ? "1" : "0");
-    const bool copied = !sets_copies(local);
+    const bool copied = !sets_copies(where, shared);
     if (!copied) set_copies(*config_p);
     set_tcp_defaults(*config_p, copied);
-    keep_from_network(*config_p, local);
+    xep_ucp_devices_choose(where, shared, devices);
+    if (devices[0] != '\0') set_default(*config_p, "NET_DEVICES", devices);
     leave_out(*config_p, shared->transports);
     return XEP_OK;
 }
@@ -184,4 +130,26 @@ bool xep_ucp_settings_has_memory(void)
 bool xep_ucp_settings_name_memory(void)
 {
     return getenv("UCX_TLS") != NULL || xep_ucp_settings_has_memory();
+}
+
+bool xep_ucp_settings_keep_shared(void)
+{
+    static const char *const names[] = {"all", "shm", "sm", "mm", "posix", "sysv"};
+    const char *transports = getenv("UCX_TLS");
+    if (!xep_ucp_settings_name_memory()) return false;
+    if (transports == NULL || transports[0] == '^') return true;
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (strstr(transports, names[i]) != NULL) return true;
+    return false;
+}
+
+void xep_ucp_settings_explain(ucs_status_t ret, char hint[XEP_UCP_HINT_BYTES])
+{
+    const char *transports = getenv("UCX_TLS"), *devices = getenv("UCX_NET_DEVICES");
+    hint[0] = '\0';
+    if (ret != UCS_ERR_NO_DEVICE || (transports == NULL && devices == NULL)) return;
+    snprintf(hint, XEP_UCP_HINT_BYTES, " (%s%.80s%s%s%.80s: nothing of that is here, or this build of ucx lacks it)",
+             transports == NULL ? "" : "UCX_TLS=", transports == NULL ? "" : transports,
+             transports == NULL || devices == NULL ? "" : ", ",
+             devices == NULL ? "" : "UCX_NET_DEVICES=", devices == NULL ? "" : devices);
 }

@@ -11,6 +11,7 @@
 #include "error.h"
 #include "rest.h"
 #include "ucp_context.h"
+#include "ucp_devices.h"
 #include "ucp_heap.h"
 #include "ucp_heartbeat.h"
 #include "ucp_leftovers.h"
@@ -25,7 +26,7 @@
 #include "ucp_progress.h"
 #include "ucp_settings.h"
 
-enum { ADDRESS_MAGIC = 0x41504558, ADDRESS_VERSION = 3, PROBE_BYTES = 4096, FENCE_MAY_BLOCK = 114 };
+enum { ADDRESS_MAGIC = 0x41504558, ADDRESS_VERSION = 4, PROBE_BYTES = 4096, FENCE_MAY_BLOCK = 114 };
 
 /** What a rank tells all others. It writes it, they read it; the worker's address follows, then the probe's key. */
 typedef struct rank_address {
@@ -33,8 +34,9 @@ typedef struct rank_address {
     uint32_t worker_bytes, key_bytes;
     uint32_t ucx; /* xep_ucp_version_number() */
     uint32_t reserved;
+    char interfaces[XEP_UCP_INTERFACES_BYTES]; /* text, for errors */
 } rank_address_t;
-static_assert(sizeof(rank_address_t) == 24, "wire format");
+static_assert(sizeof(rank_address_t) == 24 + XEP_UCP_INTERFACES_BYTES, "wire format");
 
 static xep_ucp_transport_t *transport_of(xep_transport_t *transport)
 {
@@ -54,6 +56,7 @@ static xep_status_t make_address(xep_ucp_transport_t *transport)
     ucs_status_t ret = ucp_worker_get_address(transport->worker, &worker, &bytes);
     if (ret != UCS_OK) return xep_fail(XEP_ERR_TRANSPORT, "ucp_worker_get_address: %s", ucs_status_string(ret));
     head.worker_bytes = (uint32_t)bytes;
+    xep_ucp_devices_describe(head.interfaces);
     transport->address_bytes = sizeof head + bytes + probe->key_bytes;
     transport->address = malloc(transport->address_bytes);
     if (transport->address != NULL) {
@@ -103,6 +106,7 @@ static xep_status_t set_peer(xep_ucp_transport_t *transport, uint32_t rank, cons
     if (status != XEP_OK) return status;
     transport->peers[rank] =
         (xep_ucp_peer_t){.transport = transport, .rank = rank, .may_map = may_map, .address = copy + sizeof head};
+    transport->peers[rank].interfaces = (const char *)copy + offsetof(rank_address_t, interfaces);
     *key_p = copy + sizeof head + head.worker_bytes;
     *key_bytes_p = head.key_bytes;
     return XEP_OK;
@@ -306,7 +310,7 @@ static xep_status_t open_probe(xep_ucp_transport_t *transport)
 }
 
 /* The handler of messages comes before the address: whoever has that may send. */
-xep_status_t xep_ucp_transport_open(const xep_config_t *config, uint32_t nranks, int local,
+xep_status_t xep_ucp_transport_open(const xep_config_t *config, const xep_whereabouts_t *where,
                                     xep_transport_t **transport_p)
 {
     xep_ucp_transport_t *transport = calloc(1, sizeof *transport);
@@ -317,15 +321,15 @@ xep_status_t xep_ucp_transport_open(const xep_config_t *config, uint32_t nranks,
     transport->fence_orders = transport->version < FENCE_MAY_BLOCK && !xep_ucp_settings_has_second_protocols();
     transport->map = config->map;
     transport->put = config->put;
-    transport->copied_below = xep_ucp_settings_copied_below(local);
     transport->inflight = config->inflight;
     transport->stream_bytes = xep_config_stream(config);
     xep_ucp_leftovers_remove(xep_ucp_shared_folder());
     xep_ucp_shared_t shared = {0};
-    if (!xep_ucp_settings_name_memory()) shared = xep_ucp_shared_find(nranks);
+    if (!xep_ucp_settings_name_memory()) shared = xep_ucp_shared_find(where->nranks);
+    transport->copied_below = xep_ucp_settings_copied_below(where, &shared);
     transport->shares_memory = shared.expected && transport->map != XEP_MAP_NEVER;
     time_t begin = time(NULL);
-    status = xep_ucp_context_open(&shared, local, &transport->context, &transport->worker);
+    status = xep_ucp_context_open(&shared, where, &transport->context, &transport->worker);
     if (status != XEP_OK) goto free_transport;
     xep_ucp_memory_keep_to_user(begin);
     status = xep_ucp_message_listen(transport);

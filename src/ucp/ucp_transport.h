@@ -8,10 +8,10 @@
 #include "transport.h"
 
 /**
- * Local; connects to nobody. config is read here only. heap_open is legal after connect. The wires'
+ * Local; connects to nobody. config and where are read here only. heap_open is legal after connect. The wires'
  * flush and progress return XEP_ERR_PEER once a peer that UCX moves bytes for is known to be gone.
  */
-xep_status_t xep_ucp_transport_open(const xep_config_t *config, uint32_t nranks, int local,
+xep_status_t xep_ucp_transport_open(const xep_config_t *config, const xep_whereabouts_t *where,
                                     xep_transport_t **transport_p);
 
 #endif

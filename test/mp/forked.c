@@ -111,8 +111,9 @@ void forked_connect(forked_rank_t *self)
     size_t bytes, sizes[FORKED_MAX];
     uint8_t may_map[FORKED_MAX];
     xep_config_t config;
+    const xep_whereabouts_t where = {.nranks = self->nranks, .local = 1};
     REQUIRE(xep_config_read(&config) == XEP_OK, "configuration");
-    REQUIRE(xep_ucp_transport_open(&config, self->nranks, 1, &self->transport) == XEP_OK, "open");
+    REQUIRE(xep_ucp_transport_open(&config, &where, &self->transport) == XEP_OK, "open");
     self->transport->ops->address(self->transport, &address, &bytes);
     memset(may_map, 1, sizeof may_map);
     exchange(self, address, bytes, addresses, sizes);

@@ -3,12 +3,14 @@
 # limit: 120
 # What xep sets of UCX 1.16 and newer, as UCX itself tells: messages over TCP are not copied from 8 KB on, unless RDMA
 # is opened as well, whose estimate is left alone. A folder for RDMA devices without one in it, as virtual machines have
-# it, is none; and a device is none where UCX_TLS or UCX_NET_DEVICES leave it out, or no rank is on another host.
+# it, is none; and a device is none where UCX_TLS or UCX_NET_DEVICES leave it out. Among ranks of one machine a device
+# is opened that UCX_TLS names.
 . "${srcdir:-.}/test/mp/run.bash"
 [ -n "${XEP_TEST_UCX_LIB:-}" ] || { echo 'skipped: XEP_TEST_UCX_LIB is not set'; exit 77; }
 unshare -m true 2>/dev/null || { echo 'skipped: this user may make no mount namespace'; exit 77; }
 
-# in a mount namespace: among DEVICE COMMAND..., where /sys has this RDMA device alone; "": the folder without any
+# in a mount namespace: among DEVICE COMMAND..., where /sys has this RDMA device alone, with port 1, and port 2 that is
+# down; "": the folder without any
 among=$tmp/among
 class=$tmp/class
 mkdir "$class"
@@ -17,7 +19,10 @@ cat >"$among" <<END
 device=\$1
 shift
 mount -t tmpfs none $class && mkdir $class/net $class/infiniband && mount --bind /sys/class/net $class/net || exit 99
-[ -z "\$device" ] || mkdir "$class/infiniband/\$device"
+if [ -n "\$device" ]; then
+    ports=$class/infiniband/\$device/ports
+    mkdir -p "\$ports/1" "\$ports/2" && echo 4: ACTIVE >"\$ports/1/state" && echo 1: DOWN >"\$ports/2/state" || exit 99
+fi
 mount --rbind $class /sys/class && exec "\$@"
 END
 chmod +x "$among"
@@ -34,7 +39,14 @@ from_8k() {
 
 from_8k '' UCX_TLS=tcp,self || wrong 'no device, and messages are copied'
 from_8k mlx5_0 UCX_TLS=tcp,self || wrong 'a device that UCX_TLS leaves out, and messages are copied'
-from_8k mlx5_0 UCX_TLS=rc,tcp,self || wrong 'one host, where UCX opens lo alone, and messages are copied'
+! from_8k mlx5_0 UCX_TLS=rc,tcp,self XEP_LOG=info || wrong 'one host, where UCX_TLS names RDMA, and it is not opened'
+grep -q 'UCX_NET_DEVICES=lo,mlx5_0:1: all ranks are on this machine' "$tmp/out" || wrong "$(cat "$tmp/out")"
+# nor is it left out where ranks do not share memory, as in containers
+unset UCX_TLS UCX_NET_DEVICES XEP_MAP
+perf="$builddir/xep_perf --tokens 16 --hidden 64 --check-only"
+expect 0 'UCX_NET_DEVICES=lo: all ranks' unshare -m "$among" mlx5_0 env XEP_LOG=info "$run" -n 2 $perf
+expect 0 'UCX_NET_DEVICES=lo,mlx5_0:1: all ranks' \
+    unshare -m "$among" mlx5_0 env XEP_LOG=info "$run" -n 2 unshare -i $perf
 from_8k mlx5_0 UCX_TLS=rc,tcp,self UCX_NET_DEVICES=lo || wrong 'a device that is not named, and messages are copied'
 ! from_8k mlx5_0 UCX_TLS=rc,tcp,self UCX_NET_DEVICES=all || wrong 'RDMA is opened, and its estimate is overridden'
 ! from_8k mlx5_0 UCX_TLS=rc,tcp,self UCX_NET_DEVICES=mlx5_0:1,lo || wrong 'likewise, by its name'

@@ -199,10 +199,10 @@ static int was_interrupted(void *ctx)
     return atomic_load(&unit_mirror.interrupted);
 }
 
-static xep_status_t open_transport(const xep_config_t *config, uint32_t nranks, int local,
+static xep_status_t open_transport(const xep_config_t *config, const xep_whereabouts_t *where,
                                    xep_transport_t **transport_p)
 {
-    (void)config, (void)nranks, (void)local;
+    (void)config, (void)where;
     *transport_p = calloc(1, sizeof **transport_p);
     assert_non_null(*transport_p);
     (*transport_p)->ops = &transport_ops;
