@@ -18,6 +18,7 @@ libxep_all_la_SOURCES = \
 	%D%/core/boot.h %D%/core/boot_callback.h %D%/core/boot_callback.c %D%/core/boot_single.h %D%/core/boot_single.c \
 	%D%/core/buffer.h %D%/core/buffer.c %D%/core/buffer_agree.h %D%/core/buffer_agree.c \
 	%D%/core/buffer_create.h %D%/core/buffer_create.c %D%/core/buffer_end.h %D%/core/buffer_end.c \
+	%D%/core/buffer_give_up.h %D%/core/buffer_give_up.c \
 	%D%/core/buffer_size.h %D%/core/buffer_size.c \
 	%D%/core/buffer_env.h %D%/core/buffer_env.c %D%/core/device.h %D%/core/group.h %D%/core/group.c \
 	%D%/core/group_abort.h %D%/core/group_abort.c %D%/core/group_bell.h %D%/core/group_bell.c \

@@ -227,8 +227,10 @@ XEP_API xep_status_t xep_group_barrier(xep_group_t *group);
  * An allgather over the group's own connections: bytes of each rank (any number above 0, the same on all ranks) go into
  * recv, in rank order: nranks * bytes. Collective, blocking. Operations in flight make progress meanwhile.
  *
- * Errors: XEP_ERR_MISMATCH on every rank if bytes differ; the next call works again. After XEP_ERR_TIMEOUT,
- * XEP_ERR_PEER or XEP_ERR_TRANSPORT every later call returns XEP_ERR_BOOT, because some ranks may still be in this one.
+ * Errors: XEP_ERR_MISMATCH on every rank if bytes differ; the next call works again. After XEP_ERR_TIMEOUT call it
+ * again with the same arguments, recv as it was left: it goes on where it was, and what was given first counts, as other
+ * ranks may have it. Until that has succeeded, or after XEP_ERR_PEER or XEP_ERR_TRANSPORT, every other allgather of the
+ * group, that of xep_buffer_create() too, returns XEP_ERR_BOOT.
  */
 XEP_API xep_status_t xep_group_allgather(xep_group_t *group, const void *send, void *recv, size_t bytes);
 
@@ -647,7 +649,8 @@ XEP_API void xep_buffer_destroy(xep_buffer_t *buffer);
 /**
  * Makes a buffer usable again after an error that left it broken (XEP_ERR_BROKEN): operations in flight end with
  * XEP_ERR_ABORTED, and all handles are released. Collective, blocking. After an error the buffer is still broken:
- * XEP_ERR_TIMEOUT, XEP_ERR_PEER, XEP_ERR_TRANSPORT, XEP_ERR_ABORTED.
+ * XEP_ERR_TIMEOUT (a rank is late: call it again, as often as it takes), XEP_ERR_PEER, XEP_ERR_TRANSPORT,
+ * XEP_ERR_ABORTED.
  */
 XEP_API xep_status_t xep_buffer_reset(xep_buffer_t *buffer);
 

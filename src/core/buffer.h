@@ -31,17 +31,18 @@ struct xep_buffer {
     xep_shape_t shape;
     xep_buffer_params_t params; /* that it was made with, defaults filled in; mode is the plugin's name */
     xep_env_t env;
-    /* [the mode's bytes | quiet words, one u64 per rank, written by that rank | the area of members, or of staging] */
+    /* [the mode's bytes | a line of each rank, buffer_give_up.h | the area of members, or of staging] */
     xep_heap_wire_t *heap;
     xep_heap_device_t *device; /* NULL: all in host memory */
     xep_staging_t *staging;    /* NULL: the mode works where the rows are */
     xep_pointers_t *pointers;  /* of host memory, in a process that has devices; else NULL */
-    uint64_t quiet_offset;
+    uint64_t lines_offset;
     uint64_t quiets; /* done so far */
     xep_team_t *team;
     xep_dtype_t dtype, combine_dtype;
     int32_t timeout_ms;
     uint64_t epoch, turn; /* of the next operation; of the next one that is no combine */
+    uint64_t reset_epoch; /* that operations have gone on from since the last reset */
     uint32_t active;      /* requests deferred or active */
     uint32_t deferred;    /* dispatches among them that are deferred */
     /* calls since create or reset that this rank has refused, and the most it knows of any rank: request_refuse.h */

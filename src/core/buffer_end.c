@@ -13,6 +13,8 @@
  *  2. all quiesce, so that nothing of the old operations is under way.
  *  3. each closes and opens its mode, on the memory as it is: epochs only grow, so what is left there ends no wait.
  *  4. all quiesce again: nobody may write into a heap whose mode is not open yet.
+ * One that has failed is called again: it goes on with an allgather that was given up, or begins anew. Who is through
+ * then hears in its first operation that others are not.
  */
 
 #include "buffer_end.h"
@@ -21,6 +23,7 @@
 #include <stdlib.h>
 
 #include "buffer_create.h"
+#include "buffer_give_up.h"
 #include "group_abort.h"
 #include "group_exchange.h"
 #include "group_out.h"
@@ -44,11 +47,11 @@ static xep_status_t quiesce_number(xep_buffer_t *buffer, uint64_t number, int32_
 {
     xep_group_t *group = buffer->group;
     uint64_t deadline_ns = xep_deadline(timeout_ms);
-    xep_group_signal_t signal = {.word = buffer->quiet_offset + (uint64_t)group->rank * sizeof(uint64_t),
+    xep_group_signal_t signal = {.word = buffer->lines_offset + (uint64_t)group->rank * sizeof(xep_buffer_line_t),
                                  .value = number,
                                  .what = "end of the buffer"};
-    xep_group_words_t words = {.first = (char *)buffer->heap->base + buffer->quiet_offset,
-                               .stride = sizeof(uint64_t),
+    xep_group_words_t words = {.first = (char *)buffer->heap->base + buffer->lines_offset,
+                               .stride = sizeof(xep_buffer_line_t),
                                .value = signal.value,
                                .what = signal.what,
                                .kind = XEP_WAITS_END,
@@ -168,16 +171,15 @@ static xep_status_t agree_epoch(xep_buffer_t *buffer)
     status = xep_group_exchange(group, mine, all, sizeof mine);
     for (uint32_t i = 0; status == XEP_OK && i < group->nranks * 3; i++)
         if (all[i] > *own[i % 3]) *own[i % 3] = all[i];
+    if (status == XEP_OK) buffer->reset_epoch = buffer->epoch;
     free(all);
     return status;
 }
 
-/* Steps 1 to 4 of a reset. */
+/* Steps 2 to 4 of a reset. */
 static xep_status_t reopen(xep_buffer_t *buffer)
 {
     xep_status_t status;
-    quiet_device(buffer, 0);
-    if ((status = agree_epoch(buffer)) != XEP_OK) return status;
     if ((status = quiesce(buffer, buffer->timeout_ms)) != XEP_OK) return status;
     buffer->plugin.plugin->close(buffer->mode);
     buffer->mode = NULL;
@@ -207,7 +209,10 @@ xep_status_t xep_buffer_restart(xep_buffer_t *buffer)
     xep_request_end_all(buffer, XEP_ERR_ABORTED, "the buffer was reset");
     for (uint32_t s = 0; s < buffer->shape.slots; s++) xep_handle_give_back(&buffer->handles[s]);
     xep_request_forget_refused(buffer);
-    status = reopen(buffer);
+    quiet_device(buffer, 0);
+    status = agree_epoch(buffer);
+    if (status == XEP_OK && (status = reopen(buffer)) != XEP_OK)
+        xep_buffer_give_up(buffer, buffer->epoch + 1, status); /* others may be through */
     buffer->broken = status != XEP_OK; /* what peers have of the operations that were ended is not known */
     if (buffer->broken)
         snprintf(buffer->broken_reason, sizeof buffer->broken_reason, "a reset that failed: %.900s", xep_last_error());
