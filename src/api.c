@@ -331,8 +331,9 @@ void xep_buffer_destroy(xep_buffer_t *buffer)
 xep_status_t xep_buffer_reset(xep_buffer_t *buffer)
 {
     if (buffer == NULL) return xep_fail(XEP_ERR_INVALID, "buffer is NULL");
-    xep_buffer_enter(buffer);
-    xep_status_t status = xep_buffer_restart(buffer);
+    xep_status_t status = xep_buffer_claim(buffer);
+    if (status != XEP_OK) return status;
+    status = xep_buffer_restart(buffer);
     xep_buffer_leave(buffer);
     return status;
 }

@@ -26,6 +26,7 @@ struct xep_buffer {
     xep_group_t *group;
     xep_group_task_t task; /* while it is open */
     atomic_flag entered;   /* held by the thread that is in a call on this buffer, or makes its progress */
+    atomic_int in_call;    /* the former */
     xep_plugin_ref_t plugin;
     void *mode; /* the plugin's */
     xep_shape_t shape;
@@ -62,7 +63,12 @@ struct xep_buffer {
     xep_members_t *members;       /* NULL: an operation is with all ranks, or fails */
 };
 
-/** Claims the buffer for this thread; leave gives it back. Not recursive. */
+/**
+ * Claims the buffer for a call of this thread; leave gives it back. Not recursive. Where another thread is in a call,
+ * claim is XEP_ERR_INVALID at once, as the other ranks may wait for either of the two, and enter, for calls that cannot
+ * fail, waits for its end.
+ */
+xep_status_t xep_buffer_claim(xep_buffer_t *buffer);
 void xep_buffer_enter(xep_buffer_t *buffer);
 void xep_buffer_leave(xep_buffer_t *buffer);
 

@@ -36,7 +36,8 @@ void xep_buffer_give_up(xep_buffer_t *buffer, uint64_t epoch, xep_status_t why)
     own->why = why;
     for (uint32_t r = 0; r < buffer->shape.nranks; r++)
         if (r != rank)
-            (void)wire->ops->put_signal(wire, r, said, &own->when_ms, sizeof *own - offsetof(xep_buffer_line_t, when_ms),
+            (void)wire->ops->put_signal(wire, r, said, &own->when_ms,
+                                        sizeof *own - offsetof(xep_buffer_line_t, when_ms),
                                         at + offsetof(xep_buffer_line_t, given_up), epoch);
 }
 

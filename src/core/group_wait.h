@@ -19,7 +19,7 @@ typedef struct xep_wait {
     xep_account_fn account; /* the same for the others, if they ask; NULL: it answers nobody */
     /* asked behind that, every few ms: XEP_INPROGRESS, or why there is no point in waiting longer; NULL: it is not */
     xep_status_t (*hope)(void *arg);
-    xep_watch_fn explain;   /* what it still waits for: told at half of its time, and when the process is asked */
+    xep_watch_fn explain; /* what it still waits for: told at half of its time, and when the process is asked */
 } xep_wait_t;
 
 /**

@@ -32,6 +32,12 @@ static int is_done(const xep_request_t *req)
     return req->state == XEP_REQUEST_DONE;
 }
 
+/* Also of one that was freed, which is done and free at once. */
+static int has_ended(const xep_request_t *req)
+{
+    return !xep_request_in_flight(req);
+}
+
 static int is_counted(const xep_request_t *req)
 {
     return is_done(req) || (req->op.kind == XEP_OP_DISPATCH && req->op.recv->size != 0);
@@ -133,6 +139,16 @@ static xep_status_t wait_until(xep_request_t *req, reached_fn reached)
 xep_status_t xep_request_finish(xep_request_t *req)
 {
     return wait_until(req, is_done);
+}
+
+/* How it ends is for its handle to tell. */
+xep_status_t xep_request_settle(xep_handle_t *handle)
+{
+    if (handle->in_flight == NULL) return XEP_OK;
+    if (handle->in_flight->kept)
+        return xep_fail(XEP_ERR_INVALID, "invalid handle: it has an operation in flight (wait for its request first)");
+    (void)wait_until(handle->in_flight, has_ended);
+    return XEP_OK;
 }
 
 xep_status_t xep_request_finish_counts(xep_request_t *req)
@@ -248,6 +264,17 @@ static void explain_input(void *arg, char *text, size_t bytes)
              plugin->name, who);
 }
 
+/* Ranks that are late then are those that still read it. */
+static xep_status_t wait_for_readers(xep_handle_t *handle, xep_wait_t *wait)
+{
+    xep_members_t *members = handle->buffer->members;
+    if (members == NULL) return xep_group_wait(handle->buffer->group, wait);
+    members->input = handle->slot + 1;
+    xep_status_t status = xep_members_wait(handle->buffer, wait);
+    members->input = 0;
+    return status;
+}
+
 xep_status_t xep_request_wait_input(xep_handle_t *handle, void **base_p, size_t *stride_p)
 {
     input_look_t look = {.handle = handle, .base_p = base_p, .stride_p = stride_p};
@@ -256,10 +283,7 @@ xep_status_t xep_request_wait_input(xep_handle_t *handle, void **base_p, size_t 
                        .deadline_ns = xep_deadline(handle->buffer->timeout_ms),
                        .hope = hope_for_input,
                        .explain = explain_input};
-    xep_members_t *members = handle->buffer->members;
-    if (members != NULL) members->input = handle->slot + 1;
-    xep_status_t status = xep_members_wait(handle->buffer, &wait);
-    if (members != NULL) members->input = 0;
+    xep_status_t status = wait_for_readers(handle, &wait);
     if (status != XEP_ERR_TIMEOUT) return status;
     return xep_fail(status, "rows of the last combine of this handle are still read: %s", xep_last_error());
 }
