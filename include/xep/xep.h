@@ -229,9 +229,9 @@ XEP_API xep_status_t xep_group_barrier(xep_group_t *group);
  * recv, in rank order: nranks * bytes. Collective, blocking. Operations in flight make progress meanwhile.
  *
  * Errors: XEP_ERR_MISMATCH on every rank if bytes differ; the next call works again. After XEP_ERR_TIMEOUT call it
- * again with the same arguments, recv as it was left: it goes on where it was, and what was given first counts, as other
- * ranks may have it. Until that has succeeded, or after XEP_ERR_PEER or XEP_ERR_TRANSPORT, every other allgather of the
- * group, that of xep_buffer_create() too, returns XEP_ERR_BOOT.
+ * again with the same arguments, recv as it was left: it goes on where it was, and what was given first counts, as
+ * other ranks may have it. Until that has succeeded, or after XEP_ERR_PEER or XEP_ERR_TRANSPORT, every other allgather
+ * of the group, that of xep_buffer_create() too, returns XEP_ERR_BOOT.
  */
 XEP_API xep_status_t xep_group_allgather(xep_group_t *group, const void *send, void *recv, size_t bytes);
 
@@ -995,9 +995,9 @@ enum {
 };
 
 /**
- * The inputs and outputs belong to the caller; with a request they must not be touched before it is done. Outputs are no
- * memory of the buffer, as in every call: peers read and write that. Collective: dtype, hidden, flags, and whether there
- * are topk_weights. All else may differ from rank to rank.
+ * The inputs and outputs belong to the caller; with a request they must not be touched before it is done. Outputs are
+ * no memory of the buffer, as in every call: peers read and write that. Collective: dtype, hidden, flags, and whether
+ * there are topk_weights. All else may differ from rank to rank.
  */
 typedef struct xep_combine_args {
     size_t size;
