@@ -32,6 +32,7 @@
 #include "meeting.h"
 #include "pmix/pmix_boot.h"
 #include "request_begin.h"
+#include "request_end.h"
 #include "request_wait.h"
 #include "trace.h"
 #include "ucp/ucp_library.h"
@@ -328,11 +329,20 @@ void xep_buffer_destroy(xep_buffer_t *buffer)
     if (buffer != NULL) xep_buffer_close(buffer);
 }
 
+void xep_buffer_abort(xep_buffer_t *buffer)
+{
+    if (buffer == NULL) return;
+    xep_buffer_enter(buffer);
+    xep_request_give_up_all(buffer, "this rank called xep_buffer_abort()");
+    xep_buffer_leave(buffer);
+}
+
 xep_status_t xep_buffer_reset(xep_buffer_t *buffer)
 {
     if (buffer == NULL) return xep_fail(XEP_ERR_INVALID, "buffer is NULL");
-    xep_buffer_enter(buffer);
-    xep_status_t status = xep_buffer_restart(buffer);
+    xep_status_t status = xep_buffer_claim(buffer);
+    if (status != XEP_OK) return status;
+    status = xep_buffer_restart(buffer);
     xep_buffer_leave(buffer);
     return status;
 }

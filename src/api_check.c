@@ -9,7 +9,7 @@
 
 #include "error.h"
 #include "handle.h"
-#include "request.h"
+#include "request_wait.h"
 
 /* MULTIPROCESSORS: what threads are in device memory, where none are asked for. */
 enum { MAX_THREADS = 1024, MAX_SLOTS = 4096, MAX_RANKS = 1 << 20, MULTIPROCESSORS = 16 };
@@ -198,8 +198,9 @@ static xep_status_t check_routing(const xep_buffer_t *buffer, xep_dispatch_args_
 /* Arguments that the handle knows may be left out, and must be right where they are given. */
 static xep_status_t check_cached(const xep_buffer_t *buffer, xep_dispatch_args_t *a)
 {
-    const xep_handle_t *h = a->cached;
+    xep_handle_t *h = a->cached;
     if (h->buffer != buffer) return xep_fail(XEP_ERR_INVALID, "invalid cached: a handle of another buffer");
+    if (h->in_flight != NULL && !h->in_flight->kept) (void)xep_request_settle(h);
     if (h->state != XEP_HANDLE_READY || h->released)
         return xep_fail(XEP_ERR_INVALID, "invalid cached: a handle that was released, failed, or is not received yet");
     if (a->topk_idx != NULL)
@@ -296,13 +297,18 @@ xep_status_t xep_check_dispatch(const xep_buffer_t *buffer, xep_dispatch_args_t 
 
 /* ---- combine ---- */
 
-/* In this order: a handle that was released may have an operation in flight as well. */
-xep_status_t xep_check_handle(const xep_handle_t *h)
+/*
+ * In this order: a handle that was released may have an operation in flight as well, and one whose operation is waited
+ * for here has failed when that has.
+ */
+xep_status_t xep_check_handle(xep_handle_t *h)
 {
     if (h->state == XEP_HANDLE_FREE || h->released) return xep_fail(XEP_ERR_INVALID, "invalid handle: it was released");
+    if (h->in_flight != NULL) {
+        xep_status_t status = xep_request_settle(h);
+        if (status != XEP_OK) return status;
+    }
     if (h->state == XEP_HANDLE_FAILED) return xep_fail(XEP_ERR_INVALID, "invalid handle: its dispatch failed");
-    if (h->in_flight != NULL)
-        return xep_fail(XEP_ERR_INVALID, "invalid handle: it has an operation in flight (wait for its request first)");
     return XEP_OK;
 }
 
@@ -323,10 +329,18 @@ xep_status_t xep_check_outputs(const xep_handle_t *h, xep_combine_args_t *a, uin
         return xep_fail(XEP_ERR_INVALID,
                         "row too long: %u elements of %zu bytes, %llu bytes (the buffer was made for %llu)", a->hidden,
                         elem, (unsigned long long)row, (unsigned long long)room);
-    if (a->x == h->combine_input) a->x = NULL;
     *row_p = row;
-    xep_status_t status =
-        a->x == NULL ? XEP_OK : check_matrix("x", "x_stride", a->x, &a->x_stride, h->recv.rows, row, elem);
+    xep_status_t status = XEP_OK;
+    if (a->x == NULL || a->x == h->combine_input) {
+        if (!h->has_input && a->x == NULL && h->recv.rows > 0)
+            return xep_fail(XEP_ERR_INVALID,
+                            "no outputs for the %llu rows of this handle: x is NULL (give x, or write "
+                            "to xep_handle_combine_input())",
+                            (unsigned long long)h->recv.rows);
+        a->x = NULL;
+    } else {
+        status = check_matrix("x", "x_stride", a->x, &a->x_stride, h->recv.rows, row, elem);
+    }
     if (status != XEP_OK || a->topk_weights == NULL) return status;
     return check_matrix("topk_weights", "topk_weights_stride", a->topk_weights, &a->topk_weights_stride, h->recv.rows,
                         (uint64_t)h->topk * sizeof(float), sizeof(float));
@@ -372,7 +386,7 @@ static xep_status_t check_source_weights(const xep_handle_t *h, xep_combine_args
 }
 
 /* h->recv is read for the number of rows, so the handle is checked first. */
-xep_status_t xep_check_combine(const xep_handle_t *h, xep_combine_args_t *a)
+xep_status_t xep_check_combine(xep_handle_t *h, xep_combine_args_t *a)
 {
     xep_status_t status = xep_check_handle(h);
     if (status == XEP_OK) status = check_combine_rows(h, a);

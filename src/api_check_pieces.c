@@ -79,7 +79,7 @@ static xep_status_t check_outputs(const xep_handle_t *h, const xep_next_args_t *
 }
 
 /* Whether there will be a combine is said with the first piece, for all of them. */
-xep_status_t xep_check_next(const xep_handle_t *h, const xep_next_args_t *args, xep_combine_args_t *outputs)
+xep_status_t xep_check_next(xep_handle_t *h, const xep_next_args_t *args, xep_combine_args_t *outputs)
 {
     const xep_recv_t *recv = &h->recv;
     xep_status_t status = xep_check_handle(h);

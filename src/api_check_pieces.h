@@ -13,6 +13,6 @@ xep_status_t xep_check_pieces(const xep_buffer_t *buffer, const xep_dispatch_arg
 xep_status_t xep_check_combined_pieces(const xep_handle_t *handle, const xep_combine_args_t *args);
 
 /** args NULL: there are no outputs; else outputs are what the mode is given, defaults filled in. */
-xep_status_t xep_check_next(const xep_handle_t *handle, const xep_next_args_t *args, xep_combine_args_t *outputs);
+xep_status_t xep_check_next(xep_handle_t *handle, const xep_next_args_t *args, xep_combine_args_t *outputs);
 
 #endif

@@ -17,8 +17,9 @@ static xep_status_t lay_on_device(const xep_layout_args_t *args, const xep_layou
         return xep_fail(XEP_ERR_INVALID, "invalid buffer: it is in host memory (one in device memory, or NULL)");
     if (plugin->layout == NULL && buffer->staging == NULL)
         return xep_fail(XEP_ERR_UNSUPPORTED, "mode %s has no layout in device memory", plugin->name);
-    xep_buffer_enter(buffer);
-    xep_status_t status = xep_buffer_usable(buffer);
+    xep_status_t status = xep_buffer_claim(buffer);
+    if (status != XEP_OK) return status;
+    status = xep_buffer_usable(buffer);
     if (status == XEP_OK)
         status =
             buffer->staging != NULL ? xep_staging_layout(buffer, args, out) : plugin->layout(buffer->mode, args, out);

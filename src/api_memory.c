@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * Arguments of buffers in host memory, where the process had loaded the driver of CUDA devices when it made the buffer.
- * Else buffer->pointers is NULL, and nothing is asked.
+ * Where the process had loaded the driver of CUDA devices when it made a buffer in host memory, arguments are looked up
+ * there. Else buffer->pointers is NULL, and what remains is that no output lies in the heap, of which each is one
+ * comparison, and all together one branch.
  */
 #include "api_memory.h"
 
@@ -32,6 +33,22 @@ static xep_status_t check_arrays(const xep_buffer_t *buffer, const array_t *arra
     return look_at(buffer->pointers, arrays, count, "host memory: so is the buffer");
 }
 
+/* In the heap of this rank, or where its rows are in device memory. NULL is in neither. */
+#define IS_WITHIN(_address, _base, _bytes) ((uintptr_t)(_address) - (uintptr_t)(_base) < (_bytes))
+#define IS_IN_HEAP(_buffer, _address)                                     \
+    (IS_WITHIN(_address, (_buffer)->heap->base, (_buffer)->heap->bytes) | \
+     IS_WITHIN(_address, (_buffer)->env.regions[XEP_REGION_ROWS].base, (_buffer)->env.regions[XEP_REGION_ROWS].bytes))
+
+static xep_status_t refuse_heap(const xep_buffer_t *buffer, const array_t *arrays, size_t count)
+{
+    for (const array_t *array = arrays; array < arrays + count; array++)
+        if (IS_IN_HEAP(buffer, array->address))
+            return xep_fail(XEP_ERR_INVALID,
+                            "invalid %s: %p is memory of the buffer, which peers read and write (memory of your own)",
+                            array->name, array->address);
+    return XEP_OK;
+}
+
 /* Arrays without elements may be anything. The first two have their elements without tokens, too. */
 xep_status_t xep_check_dispatch_memory(const xep_buffer_t *buffer, const xep_dispatch_args_t *a)
 {
@@ -41,7 +58,9 @@ xep_status_t xep_check_dispatch_memory(const xep_buffer_t *buffer, const xep_dis
                               {"topk_idx", a->topk_idx},
                               {"topk_weights", a->topk_weights},
                               {"scales", a->scales}};
-    if (buffer->pointers == NULL) return XEP_OK;
+    const int in_heap = IS_IN_HEAP(buffer, a->recv_rows_p) | IS_IN_HEAP(buffer, a->expert_stats);
+    if ((buffer->pointers == NULL) & !in_heap) return XEP_OK;
+    if (in_heap) return refuse_heap(buffer, arrays, 2);
     return check_arrays(buffer, arrays, a->tokens == 0 ? 2 : sizeof arrays / sizeof arrays[0]);
 }
 
@@ -56,7 +75,10 @@ xep_status_t xep_check_combine_memory(const xep_handle_t *h, const xep_combine_a
                             {"missing", a->missing}};
     const array_t theirs[] = {{"x", a->x}, {"topk_weights", a->topk_weights}};
     xep_status_t status = XEP_OK;
-    if (h->buffer->pointers == NULL) return XEP_OK;
+    const int in_heap = (h->tokens != 0) & (IS_IN_HEAP(h->buffer, a->out) | IS_IN_HEAP(h->buffer, a->out_weights) |
+                                            IS_IN_HEAP(h->buffer, a->missing));
+    if ((h->buffer->pointers == NULL) & !in_heap) return XEP_OK;
+    if (in_heap) return refuse_heap(h->buffer, mine + 3, 3);
     if (h->tokens != 0) status = check_arrays(h->buffer, mine, sizeof mine / sizeof mine[0]);
     if (status != XEP_OK || h->recv.rows == 0) return status;
     return check_arrays(h->buffer, theirs, sizeof theirs / sizeof theirs[0]);
@@ -65,6 +87,7 @@ xep_status_t xep_check_combine_memory(const xep_handle_t *h, const xep_combine_a
 xep_status_t xep_check_gather_memory(const xep_handle_t *h, const void *out)
 {
     const array_t array = {"out", out};
+    if (IS_IN_HEAP(h->buffer, out)) return refuse_heap(h->buffer, &array, 1);
     return h->buffer->pointers == NULL ? XEP_OK : check_arrays(h->buffer, &array, 1);
 }
 

@@ -2,14 +2,13 @@
 
 /* The exported functions of dispatches and combines, their handles and requests: as api.c has those before them. */
 
-#include <string.h>
-
 #include "api_check.h"
 #include "api_check_pieces.h"
 #include "api_memory.h"
 #include "api_struct.h"
 #include "handle.h"
 #include "recording.h"
+#include "request_advance.h"
 #include "request_begin.h"
 #include "request_order.h"
 #include "request_refuse.h"
@@ -75,8 +74,9 @@ static xep_status_t begin_dispatch(xep_buffer_t *buffer, const xep_dispatch_args
     if (status == XEP_OK) status = xep_check_pieces(buffer, &own);
     if (status == XEP_OK) status = ordered;
     if (status == XEP_OK) status = xep_request_dispatch(buffer, &own, req_p);
-    if (status == XEP_OK) count_for_recording(buffer, &own);
-    return xep_request_count_refused(buffer, status);
+    if (status != XEP_OK) return xep_request_count_refused(buffer, status);
+    count_for_recording(buffer, &own);
+    return XEP_OK;
 }
 
 /* The args are not checked yet: what is wrong with them is said by begin_dispatch(). */
@@ -97,9 +97,10 @@ xep_status_t xep_dispatch(xep_buffer_t *buffer, const xep_dispatch_args_t *args,
     xep_request_t *req;
     uint64_t begin_ns = xep_trace_now();
     if (buffer == NULL) return xep_fail(XEP_ERR_INVALID, "buffer is NULL");
-    xep_status_t status = order_dispatch(buffer, args);
-    xep_buffer_enter(buffer);
-    status = begin_dispatch(buffer, args, status, handle_p, &req);
+    xep_status_t ordered = order_dispatch(buffer, args);
+    xep_status_t status = xep_buffer_claim(buffer);
+    if (status != XEP_OK) return status;
+    status = begin_dispatch(buffer, args, ordered, handle_p, &req);
     if (status == XEP_OK) {
         xep_handle_t *handle = req->handle;
         uint64_t epoch = req->op.epoch;
@@ -129,7 +130,7 @@ static xep_status_t begin_combine(xep_handle_t *handle, const xep_combine_args_t
     if (status == XEP_OK) status = xep_check_combined_pieces(handle, &own);
     if (status == XEP_OK) status = ordered;
     if (status == XEP_OK) status = xep_request_combine(handle, &own, req_p);
-    return xep_request_count_refused(handle->buffer, status);
+    return status == XEP_OK ? XEP_OK : xep_request_count_refused(handle->buffer, status);
 }
 
 static xep_status_t order_combine(const xep_buffer_t *buffer, const xep_combine_args_t *args)
@@ -145,9 +146,10 @@ xep_status_t xep_combine(xep_handle_t *handle, const xep_combine_args_t *args, x
     xep_request_t *req;
     uint64_t begin_ns = xep_trace_now();
     if (handle == NULL) return xep_fail(XEP_ERR_INVALID, "handle is NULL");
-    xep_status_t status = order_combine(handle->buffer, args);
-    xep_buffer_enter(handle->buffer);
-    status = begin_combine(handle, args, status, &req);
+    xep_status_t ordered = order_combine(handle->buffer, args);
+    xep_status_t status = xep_buffer_claim(handle->buffer);
+    if (status != XEP_OK) return status;
+    status = begin_combine(handle, args, ordered, &req);
     if (status == XEP_OK) {
         uint64_t epoch = req->op.epoch;
         status = deliver(req, req_p);
@@ -177,8 +179,9 @@ xep_status_t xep_handle_next(xep_handle_t *handle, const xep_next_args_t *args, 
     xep_request_t *req;
     uint64_t begin_ns = xep_trace_now();
     if (handle == NULL) return xep_fail(XEP_ERR_INVALID, "handle is NULL");
-    xep_buffer_enter(handle->buffer);
-    xep_status_t status = begin_next(handle, args, &req);
+    xep_status_t status = xep_buffer_claim(handle->buffer);
+    if (status != XEP_OK) return status;
+    status = begin_next(handle, args, &req);
     if (status == XEP_OK) {
         uint64_t epoch = req->op.epoch;
         status = deliver(req, req_p);
@@ -188,9 +191,19 @@ xep_status_t xep_handle_next(xep_handle_t *handle, const xep_next_args_t *args, 
     return status;
 }
 
+/* Nobody can test or wait for a request that was freed, so that this is asked goes on with it. */
+static void go_on_freed(xep_buffer_t *buffer)
+{
+    if (xep_buffer_claim(buffer) != XEP_OK) return;
+    xep_group_progress(buffer->group);
+    xep_request_advance_all(buffer);
+    xep_buffer_leave(buffer);
+}
+
 /* There to be seen from the counts on, before the rows are here, and until the release. */
 const xep_recv_t *xep_handle_recv(const xep_handle_t *handle)
 {
+    if (handle != NULL && handle->in_flight != NULL && !handle->in_flight->kept) go_on_freed(handle->buffer);
     if (handle == NULL || handle->released ||
         (handle->state != XEP_HANDLE_READY && handle->state != XEP_HANDLE_COUNTED)) {
         xep_fail(XEP_ERR_INVALID,
@@ -204,9 +217,8 @@ const xep_recv_t *xep_handle_recv(const xep_handle_t *handle)
 static xep_status_t combine_input(xep_handle_t *handle, void **base_p, size_t *stride_p)
 {
     xep_status_t status = xep_buffer_usable(handle->buffer);
+    if (status == XEP_OK) status = xep_check_handle(handle);
     if (status != XEP_OK) return status;
-    if (handle->state != XEP_HANDLE_READY || handle->released || handle->in_flight != NULL)
-        return xep_fail(XEP_ERR_INVALID, "invalid handle: it was released, failed, or has an operation in flight");
     if (handle->buffer->staging == NULL) return xep_request_wait_input(handle, base_p, stride_p);
     *base_p = xep_staging_input(handle, stride_p);
     return XEP_OK;
@@ -222,12 +234,14 @@ void *xep_handle_combine_input(xep_handle_t *handle, size_t *stride_p)
         return NULL;
     }
     uint64_t begin_ns = xep_trace_now();
-    xep_buffer_enter(handle->buffer);
-    xep_status_t status = combine_input(handle, &base, &stride);
+    xep_status_t status = xep_buffer_claim(handle->buffer);
+    if (status != XEP_OK) return NULL;
+    status = combine_input(handle, &base, &stride);
     xep_buffer_leave(handle->buffer);
     if (begin_ns != 0) xep_trace_write_call(XEP_TRACE_CALL, "combine_input", 0, begin_ns);
     if (status != XEP_OK) return NULL;
     handle->combine_input = base;
+    handle->has_input = 1;
     if (stride_p != NULL) *stride_p = stride;
     return base;
 }
@@ -253,70 +267,15 @@ xep_status_t xep_buffer_send_memory(xep_buffer_t *buffer, void **base_p, size_t 
                         : base_p == NULL ? "base_p"
                                          : "stride_p");
     uint64_t begin_ns = xep_trace_now();
-    xep_buffer_enter(buffer);
-    xep_status_t status = send_memory(buffer, &base, &stride);
+    xep_status_t status = xep_buffer_claim(buffer);
+    if (status != XEP_OK) return status;
+    status = send_memory(buffer, &base, &stride);
     xep_buffer_leave(buffer);
     if (begin_ns != 0) xep_trace_write_call(XEP_TRACE_CALL, "send_memory", 0, begin_ns);
     if (status != XEP_OK) return status;
     *base_p = base;
     *stride_p = stride;
     return XEP_OK;
-}
-
-/* An array of rows from wherever they are. bytes: of a row; stride: from row to row of out. */
-typedef struct gather {
-    const xep_recv_t *recv;
-    char *out;
-    size_t bytes, stride;
-    uint64_t rows;
-} gather_t;
-
-/* Each thread of the team copies a part of its own. Of a row that did not come, what is in out stays. */
-static void gather_rows(void *arg, uint32_t thread, uint32_t nthreads)
-{
-    const gather_t *gather = arg;
-    const xep_recv_t *recv = gather->recv;
-    uint64_t begin = gather->rows * thread / nthreads, end = gather->rows * (thread + 1) / nthreads;
-    for (uint64_t i = begin; i < end; i++) {
-        const void *row = recv->row != NULL ? recv->row[i] : (const char *)recv->x + i * recv->x_stride;
-        if (row != NULL) memcpy(gather->out + i * gather->stride, row, gather->bytes);
-    }
-}
-
-/* Counts are not enough: the rows must be there. Padded ones have a place for each row of the capacity. */
-static xep_status_t gather_all(const xep_handle_t *handle, void *out, size_t stride)
-{
-    const xep_recv_t *recv = &handle->recv;
-    const int padded = recv->arrangement == XEP_ROWS_BY_EXPERT_PADDED;
-    gather_t gather = {.recv = recv,
-                       .out = out,
-                       .bytes = recv->hidden * xep_dtype_size(recv->dtype),
-                       .stride = stride,
-                       .rows = padded ? recv->capacity : recv->rows};
-    if (handle->state != XEP_HANDLE_READY || handle->released)
-        return xep_fail(XEP_ERR_INVALID, "invalid handle: it has no rows (in flight, failed or released)");
-    if (handle->buffer->device != NULL)
-        return xep_fail(XEP_ERR_UNSUPPORTED, "rows in device memory are not gathered: they are in x");
-    if (padded && recv->row == NULL)
-        return xep_fail(XEP_ERR_UNSUPPORTED, "padded rows are not gathered: they are in x");
-    xep_status_t status = gather.rows == 0 ? XEP_OK : xep_check_gather_memory(handle, out);
-    if (status != XEP_OK) return status;
-    if (stride == 0) gather.stride = gather.bytes;
-    if (gather.stride < gather.bytes)
-        return xep_fail(XEP_ERR_INVALID, "invalid stride: %zu bytes (at least the %zu of a row)", stride, gather.bytes);
-    xep_team_run(handle->buffer->team, gather_rows, &gather);
-    return XEP_OK;
-}
-
-/* Entered for the sake of the team, which has one caller at a time. */
-xep_status_t xep_handle_gather(const xep_handle_t *handle, void *out, size_t stride)
-{
-    if (handle == NULL || out == NULL)
-        return xep_fail(XEP_ERR_INVALID, "%s is NULL", handle == NULL ? "handle" : "out");
-    xep_buffer_enter(handle->buffer);
-    xep_status_t status = gather_all(handle, out, stride);
-    xep_buffer_leave(handle->buffer);
-    return status;
 }
 
 /* While an operation needs the slot this is only noted. */
@@ -343,7 +302,8 @@ static xep_status_t ask_request(xep_request_t *req, xep_status_t (*ask)(xep_requ
 {
     xep_status_t status = check_kept(req);
     if (status != XEP_OK) return status;
-    xep_buffer_enter(req->buffer);
+    status = xep_buffer_claim(req->buffer);
+    if (status != XEP_OK) return status;
     status = ask(req);
     xep_buffer_leave(req->buffer);
     return status;
@@ -383,7 +343,8 @@ xep_status_t xep_request_stream_wait(xep_request_t *req, void *stream)
     if (status == XEP_OK) status = wait_request(req, xep_request_finish);
     if (status != XEP_OK) return status;
     xep_heap_device_t *device = req->buffer->device;
-    xep_buffer_enter(req->buffer);
+    status = xep_buffer_claim(req->buffer);
+    if (status != XEP_OK) return status;
     status = device->ops->follow(device, stream);
     xep_buffer_leave(req->buffer);
     return status;

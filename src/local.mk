@@ -10,7 +10,8 @@ libxep_cost_la_LIBADD = -lm
 # libxep_all.la is what libxep.so is made of and what unit tests link, so that these reach what is not exported
 noinst_LTLIBRARIES += libxep_all.la
 libxep_all_la_SOURCES = \
-	%D%/api.c %D%/api_operations.c %D%/api_boot.h %D%/api_boot.c %D%/api_layout.c %D%/api_check.h %D%/api_check.c \
+	%D%/api.c %D%/api_gather.c %D%/api_operations.c %D%/api_boot.h %D%/api_boot.c %D%/api_layout.c \
+	%D%/api_check.h %D%/api_check.c \
 	%D%/api_check_pieces.h %D%/api_check_pieces.c %D%/api_memory.h %D%/api_memory.c %D%/api_struct.h %D%/api_struct.c \
 	%D%/core/account.h %D%/core/account.c %D%/core/ballot.h %D%/core/ballot.c \
 	%D%/core/ballot_words.h %D%/core/ballot_words.c \
@@ -18,6 +19,7 @@ libxep_all_la_SOURCES = \
 	%D%/core/boot.h %D%/core/boot_callback.h %D%/core/boot_callback.c %D%/core/boot_single.h %D%/core/boot_single.c \
 	%D%/core/buffer.h %D%/core/buffer.c %D%/core/buffer_agree.h %D%/core/buffer_agree.c \
 	%D%/core/buffer_create.h %D%/core/buffer_create.c %D%/core/buffer_end.h %D%/core/buffer_end.c \
+	%D%/core/buffer_give_up.h %D%/core/buffer_give_up.c \
 	%D%/core/buffer_size.h %D%/core/buffer_size.c \
 	%D%/core/buffer_env.h %D%/core/buffer_env.c %D%/core/device.h %D%/core/group.h %D%/core/group.c \
 	%D%/core/group_abort.h %D%/core/group_abort.c %D%/core/group_bell.h %D%/core/group_bell.c \

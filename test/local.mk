@@ -158,7 +158,7 @@ transport_tests = \
 	%D%/mp/mismatch.mp %D%/mp/refused.mp %D%/mp/aborted.mp \
 	%D%/mp/after.mp %D%/mp/unborn.mp %D%/mp/allgather.mp \
 	%D%/mp/steady.mp %D%/mp/pages.mp %D%/mp/nodes.mp %D%/mp/silent.mp %D%/mp/waits.mp \
-	%D%/mp/explained.mp %D%/mp/together.mp %D%/mp/between.mp
+	%D%/mp/explained.mp %D%/mp/together.mp %D%/mp/between.mp %D%/mp/given_up.mp %D%/mp/misused.mp
 # those of them that look at memory and messages, for ranks that map one another: their rows then go the same way,
 # whichever memory it is, and whichever UCX has made it
 mapped_tests = \
@@ -214,6 +214,8 @@ rank_tests = $(transport_tests) \
 %C%_mp_crowded_mp_LDADD = libmp_rig.la
 %C%_mp_explained_mp_LDADD = libmp_rig.la
 %C%_mp_together_mp_LDADD = libmp_rig.la
+%C%_mp_given_up_mp_LDADD = libmp_rig.la
+%C%_mp_misused_mp_LDADD = libmp_rig.la
 
 # What takes longest begins first, and what takes a second or two comes last: then no processor waits at the end for one
 # test. kills, heartbeat and failure mostly sleep, beside others that compute.

@@ -11,13 +11,26 @@
 #include "group_abort.h"
 #include "members_area.h"
 
+xep_status_t xep_buffer_claim(xep_buffer_t *buffer)
+{
+    while (atomic_flag_test_and_set_explicit(&buffer->entered, memory_order_acquire)) {
+        if (atomic_load_explicit(&buffer->in_call, memory_order_relaxed))
+            return xep_fail(XEP_ERR_INVALID, "another thread is in a call on this buffer (one thread at a time)");
+        sched_yield();
+    }
+    atomic_store_explicit(&buffer->in_call, 1, memory_order_relaxed);
+    return XEP_OK;
+}
+
 void xep_buffer_enter(xep_buffer_t *buffer)
 {
     while (atomic_flag_test_and_set_explicit(&buffer->entered, memory_order_acquire)) sched_yield();
+    atomic_store_explicit(&buffer->in_call, 1, memory_order_relaxed);
 }
 
 void xep_buffer_leave(xep_buffer_t *buffer)
 {
+    atomic_store_explicit(&buffer->in_call, 0, memory_order_relaxed);
     atomic_flag_clear_explicit(&buffer->entered, memory_order_release);
 }
 

@@ -124,7 +124,7 @@ static xep_status_t prepare(xep_buffer_t *buffer, const xep_buffer_params_t *par
     if (status == XEP_OK) status = xep_path_choose(&group->config, params, buffer->plugin.plugin, &buffer->shape);
     if (status != XEP_OK) return status;
     status = xep_buffer_measure_shape(buffer->plugin.plugin, &buffer->shape, params, buffer->env.regions,
-                                      &buffer->quiet_offset, size);
+                                      &buffer->lines_offset, size);
     if (status != XEP_OK) return status;
     buffer->params = *params;
     /* the caller's string may be gone after the call; the plugin's is there as long as the buffer */
@@ -212,7 +212,7 @@ static xep_status_t open_mode(xep_buffer_t *buffer, const xep_buffer_params_t *p
     if (status == XEP_OK) status = check_mapped(buffer);
     xep_buffer_fill_env(buffer);
     if (status == XEP_OK && params->on_failure == XEP_ON_FAILURE_MASK)
-        status = xep_members_open(buffer, xep_buffer_members_offset(buffer->quiet_offset, buffer->shape.nranks));
+        status = xep_members_open(buffer, xep_buffer_members_offset(buffer->lines_offset, buffer->shape.nranks));
     if (status == XEP_OK) status = buffer->plugin.plugin->open(&buffer->env, &buffer->mode);
     xep_proposal_t mine = {.params = params,
                            .by_nodes = buffer->shape.by_nodes,
@@ -283,7 +283,7 @@ static xep_status_t open_buffer(xep_group_t *group, const xep_buffer_params_t *p
         return xep_fail(XEP_ERR_NO_MEMORY, "no memory for a buffer");
     }
     buffer->group = group;
-    buffer->number = ++group->buffers;
+    buffer->number = group->buffers + 1;
     buffer->device = device;
     buffer->task.run = xep_request_run_task;
     atomic_flag_clear(&buffer->entered);
@@ -293,6 +293,7 @@ static xep_status_t open_buffer(xep_group_t *group, const xep_buffer_params_t *p
     if ((status = open_heaps(buffer, params, &size, attempt)) != XEP_OK) goto err_free;
     if ((status = connect_device(buffer, &reached)) != XEP_OK) goto err_free;
     if ((status = open_mode(buffer, params, reached)) != XEP_OK) goto err_free;
+    group->buffers = buffer->number;
     if (xep_trace_is_on()) buffer->trace_number = add_to_trace(buffer);
     xep_group_add_task(group, &buffer->task);
     xep_log(XEP_LOG_INFO, "buffer of mode %s: %llu bytes, %llu of the device, %u slots of %llu rows",

@@ -167,7 +167,7 @@ uint64_t xep_buffer_stream_bytes(const xep_buffer_t *buffer)
     return share > least ? share : least;
 }
 
-/* Bases of regions are known only now that there is a heap; the quiet words behind them are none of the mode's. */
+/* Bases of regions are known only now that there is a heap; the lines behind them are none of the mode's. */
 void xep_buffer_fill_env(xep_buffer_t *buffer)
 {
     const xep_config_t *config = &buffer->group->config;
@@ -175,7 +175,7 @@ void xep_buffer_fill_env(xep_buffer_t *buffer)
     env->size = sizeof *env;
     env->shape = &buffer->shape;
     env->heap = buffer->heap->base;
-    env->heap_bytes = buffer->quiet_offset;
+    env->heap_bytes = buffer->lines_offset;
     env->device = buffer->device == NULL || buffer->staging != NULL ? NULL : &buffer->device->device;
     for (int i = 0; i < XEP_REGIONS; i++) {
         xep_region_t *region = &env->regions[i];

@@ -2,6 +2,7 @@
 
 #include "buffer_size.h"
 
+#include "buffer_give_up.h"
 #include "error.h"
 #include "members.h"
 #include "path.h"
@@ -9,10 +10,10 @@
 #include "shape.h"
 #include "staging.h"
 
-/* The members begin a line behind the quiet words. */
-uint64_t xep_buffer_members_offset(uint64_t quiet_offset, uint32_t nranks)
+/* The members begin at a cache line behind the lines. */
+uint64_t xep_buffer_members_offset(uint64_t lines_offset, uint32_t nranks)
 {
-    return (quiet_offset + nranks * sizeof(uint64_t) + 63) / 64 * 64;
+    return (lines_offset + nranks * sizeof(xep_buffer_line_t) + 63) / 64 * 64;
 }
 
 /* A rank that dies between two pieces leaves holes that nobody knows of. */
@@ -33,19 +34,19 @@ xep_memory_t xep_buffer_memory_of_mode(const xep_buffer_params_t *params, uint32
     return xep_staging_is_needed(params->memory, nodes) ? XEP_MEMORY_HOST : params->memory;
 }
 
-/* The quiet words begin a line behind what is the mode's. */
+/* The lines begin at a cache line behind what is the mode's. */
 xep_status_t xep_buffer_measure_shape(const xep_plugin_t *plugin, const xep_shape_t *shape,
                                       const xep_buffer_params_t *params, xep_region_t regions[XEP_REGIONS],
-                                      uint64_t *quiet_offset_p, xep_buffer_size_t *size)
+                                      uint64_t *lines_offset_p, xep_buffer_size_t *size)
 {
     uint64_t end[XEP_MEMORIES];
     xep_memory_t memory = xep_buffer_memory_of_mode(params, shape->nodes);
     xep_status_t status = xep_shape_measure(plugin, shape, memory, regions, end, &size->recv_rows);
     if (status != XEP_OK) return status;
-    *quiet_offset_p = (end[XEP_MEMORY_HOST] + 63) / 64 * 64;
-    size->bytes = *quiet_offset_p + (uint64_t)shape->nranks * sizeof(uint64_t);
+    *lines_offset_p = (end[XEP_MEMORY_HOST] + 63) / 64 * 64;
+    size->bytes = *lines_offset_p + (uint64_t)shape->nranks * sizeof(xep_buffer_line_t);
     if (params->on_failure == XEP_ON_FAILURE_MASK)
-        size->bytes = xep_buffer_members_offset(*quiet_offset_p, shape->nranks) + xep_members_bytes(shape);
+        size->bytes = xep_buffer_members_offset(*lines_offset_p, shape->nranks) + xep_members_bytes(shape);
     size->device_bytes = end[XEP_MEMORY_CUDA];
     if (memory == params->memory) return XEP_OK;
     return xep_staging_measure(shape, size->recv_rows, &size->bytes, &size->device_bytes);
@@ -57,14 +58,14 @@ static xep_status_t measure_nodes(const xep_config_t *config, const xep_buffer_p
     xep_plugin_ref_t ref;
     xep_shape_t shape;
     xep_region_t regions[XEP_REGIONS];
-    uint64_t quiet_offset;
+    uint64_t lines_offset;
     xep_status_t status = xep_plugin_load(config, params->mode, xep_buffer_memory_of_mode(params, nodes), &ref);
     if (status != XEP_OK) return status;
     status = xep_buffer_check_pieces(params, ref.plugin);
     if (status == XEP_OK) status = xep_shape_imagine(params, nranks, nodes, &shape);
     if (status == XEP_OK) {
         if (nodes != 1) xep_path_imagine(params, ref.plugin, &shape);
-        status = xep_buffer_measure_shape(ref.plugin, &shape, params, regions, &quiet_offset, size);
+        status = xep_buffer_measure_shape(ref.plugin, &shape, params, regions, &lines_offset, size);
         xep_shape_close(&shape);
     }
     xep_plugin_unload(&ref);
@@ -95,14 +96,14 @@ int xep_buffer_may_be_smaller(const xep_buffer_t *buffer, const xep_buffer_param
     xep_buffer_size_t size = XEP_BUFFER_SIZE_INIT;
     xep_region_t regions[XEP_REGIONS];
     xep_shape_t shape;
-    uint64_t quiet_offset;
+    uint64_t lines_offset;
     if (params->recv_rows != 0 || (params->flags & XEP_BUFFER_PIECES) != 0) return 0;
     smaller.flags |= XEP_BUFFER_PIECES;
     if (plugin->next == NULL || params->memory != XEP_MEMORY_HOST || params->on_failure != XEP_ON_FAILURE_FAIL ||
         xep_shape_open(&smaller, group, &shape) != XEP_OK)
         return 0;
     if (group->nnodes != 1) xep_path_imagine(&smaller, plugin, &shape);
-    xep_status_t status = xep_buffer_measure_shape(plugin, &shape, &smaller, regions, &quiet_offset, &size);
+    xep_status_t status = xep_buffer_measure_shape(plugin, &shape, &smaller, regions, &lines_offset, &size);
     xep_shape_close(&shape);
     return status == XEP_OK && size.bytes < bytes;
 }

@@ -10,10 +10,10 @@
 xep_status_t xep_buffer_measure(const xep_config_t *config, const xep_buffer_params_t *params, uint32_t nranks,
                                 xep_buffer_size_t *size);
 
-/** Of a shape that is known: also where the mode's regions lie in the heap, and its quiet words behind them. */
+/** Of a shape that is known: also where the mode's regions lie in the heap, and the lines of all ranks behind them. */
 xep_status_t xep_buffer_measure_shape(const xep_plugin_t *plugin, const xep_shape_t *shape,
                                       const xep_buffer_params_t *params, xep_region_t regions[XEP_REGIONS],
-                                      uint64_t *quiet_offset_p, xep_buffer_size_t *size);
+                                      uint64_t *lines_offset_p, xep_buffer_size_t *size);
 
 /** Whether the mode may have pieces, where params ask for them. */
 xep_status_t xep_buffer_check_pieces(const xep_buffer_params_t *params, const xep_plugin_t *plugin);
@@ -25,6 +25,6 @@ int xep_buffer_may_be_smaller(const xep_buffer_t *buffer, const xep_buffer_param
 xep_memory_t xep_buffer_memory_of_mode(const xep_buffer_params_t *params, uint32_t nodes);
 
 /** Where the members' words begin in a heap that has them. */
-uint64_t xep_buffer_members_offset(uint64_t quiet_offset, uint32_t nranks);
+uint64_t xep_buffer_members_offset(uint64_t lines_offset, uint32_t nranks);
 
 #endif

@@ -62,7 +62,8 @@ struct xep_group {
     uint64_t barriers;              /* entered so far */
     uint64_t gathers, rounds;       /* allgathers over the control heap, and rounds of them all */
     const char *gathers_for;        /* the call that they belong to, as users know it; NULL: one of their own */
-    int gave_up;                    /* in an allgather: others may be in it still */
+    size_t gave_up, gave_up_done;   /* the bytes of an allgather in which it has, and those of its complete rounds */
+    const void *gave_up_recv;       /* which has what these brought */
     int traced;                     /* some rank writes a trace */
     int syncs_trace;                /* this one does, and its barriers align the clocks of it */
     xep_recording_t *recording;     /* NULL: none is asked for (XEP_RECORD) */

@@ -15,8 +15,8 @@
  *
  * Why a share is never overwritten before it is read: r writes that of round n + 2 once round n + 1 is complete there.
  * That took this rank's share of round n + 1, which it sends after it has copied those of round n out. The same holds
- * for the share as the source of puts. A rank that gives up in the middle breaks this, so it takes part in no later
- * allgather.
+ * for the share as the source of puts. A rank that gives up in the middle of a round takes part in no other one: called
+ * again, it goes on with that round and its share, which others may have read by then, and waits for what was missing.
  *
  * What can go wrong: ranks that make different calls meet in the same round. Each share names its call and how many
  * bytes that gathers, so all ranks find out in the first round and the next call works.
@@ -169,35 +169,57 @@ static xep_status_t take_shares(const xep_group_t *group, uint8_t *recv, size_t 
 }
 
 /* The own share lies in the own heap, as those of the others do; signal_all sends it from there. */
-static xep_status_t gather_round(xep_group_t *group, const uint8_t *send, uint8_t *recv, size_t bytes, size_t done)
+static void fill_share(xep_group_t *group, const uint8_t *send, size_t bytes, size_t count)
+{
+    share_t *mine = share_of(group, ++group->rounds, group->rank);
+    mine->call = group->gathers;
+    mine->bytes = bytes;
+    memcpy(mine->data, send, count);
+}
+
+/* again: it was given up before, and others may have read its share. */
+static xep_status_t gather_round(xep_group_t *group, const uint8_t *send, uint8_t *recv, size_t bytes, size_t done,
+                                 int again)
 {
     size_t count = bytes - done < SHARE_BYTES ? bytes - done : SHARE_BYTES;
-    uint64_t number = ++group->rounds;
-    share_t *mine = share_of(group, number, group->rank);
+    if (!again) fill_share(group, send + done, bytes, count);
     xep_group_signal_t signal = {.word = word_offset(group, group->rank, offsetof(line_t, rounds)),
-                                 .value = number,
-                                 .offset = share_offset(group, number, group->rank),
+                                 .value = group->rounds,
+                                 .offset = share_offset(group, group->rounds, group->rank),
                                  .bytes = offsetof(share_t, data) + count,
                                  .what = group->gathers_for == NULL ? "allgather" : group->gathers_for,
                                  .kind = XEP_WAITS_ALLGATHER};
-    mine->call = group->gathers;
-    mine->bytes = bytes;
-    memcpy(mine->data, send + done, count);
     xep_status_t status = signal_and_wait(group, &signal);
     return status == XEP_OK ? take_shares(group, recv, bytes, done, count) : status;
+}
+
+/* Whether this may be the call in which this rank gave up: what its first rounds brought is where it was. */
+static int is_same(const xep_group_t *group, const void *recv, size_t bytes)
+{
+    return group->gave_up == bytes && (group->gave_up_done == 0 || group->gave_up_recv == recv);
 }
 
 /* All rounds count, whatever becomes of an allgather, so that the next one finds all ranks at the same number. */
 xep_status_t xep_group_gather(xep_group_t *group, const void *send, void *recv, size_t bytes)
 {
+    size_t done = group->gave_up_done;
+    int again = group->gave_up != 0;
     xep_status_t status = xep_group_usable(group);
-    if (status == XEP_OK && group->gave_up)
-        status = xep_fail(XEP_ERR_BOOT, "an earlier allgather of the group was given up, and with it all others");
+    if (status == XEP_OK && again && !is_same(group, recv, bytes))
+        status = xep_fail(XEP_ERR_BOOT,
+                          "an earlier allgather of the group was given up, and with it all others: %zu bytes (that one "
+                          "may be called again, with its %zu)",
+                          bytes, group->gave_up);
     if (status != XEP_OK) return status;
-    group->gathers++;
-    for (size_t done = 0; done < bytes && status == XEP_OK; done += SHARE_BYTES)
-        status = gather_round(group, send, recv, bytes, done);
+    if (!again) group->gathers++;
+    for (; done < bytes; done += SHARE_BYTES, again = 0) {
+        status = gather_round(group, send, recv, bytes, done, again);
+        if (status != XEP_OK) break;
+    }
     /* that sizes differ, all ranks see in the first round */
-    group->gave_up = status != XEP_OK && status != XEP_ERR_MISMATCH;
+    const int gives_up = status != XEP_OK && status != XEP_ERR_MISMATCH;
+    group->gave_up = gives_up ? bytes : 0;
+    group->gave_up_done = gives_up ? done : 0;
+    group->gave_up_recv = recv;
     return status;
 }

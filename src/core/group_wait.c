@@ -46,12 +46,18 @@ static void watch_round(xep_watch_t *watch, const xep_rest_t *rest)
     else if (!watch->warned && rest->now_ns != 0) xep_watch_look(watch, rest->now_ns);
 }
 
-/* Others may have waited in vain: they are answered while this wait looks at the clock at every round. */
-static void answer_round(xep_group_t *group, const xep_wait_t *wait, const xep_rest_t *rest, uint64_t *last_p)
+/*
+ * Others may have waited in vain: they are answered while this wait looks at the clock at every round, and before it
+ * ends because of them.
+ */
+static xep_status_t answer_round(xep_group_t *group, const xep_wait_t *wait, const xep_rest_t *rest, uint64_t *last_p)
 {
-    if (wait->account == NULL || rest->now_ns - *last_p < ANSWER_NS) return;
-    if (*last_p != 0) xep_group_answer(group, wait->account, wait->arg);
+    const int first = *last_p == 0;
+    if (rest->now_ns - *last_p < ANSWER_NS) return XEP_INPROGRESS;
     *last_p = rest->now_ns;
+    if (first) return XEP_INPROGRESS;
+    if (wait->account != NULL) xep_group_answer(group, wait->account, wait->arg);
+    return wait->hope == NULL ? XEP_INPROGRESS : wait->hope(wait->arg);
 }
 
 /** How a wait has rested so far, where ranks sleep. */
@@ -105,7 +111,8 @@ static xep_status_t keep_looking(xep_group_t *group, const xep_wait_t *wait, xep
         status = wait->look(wait->arg);
         if (status != XEP_INPROGRESS) break;
         watch_round(watch, &rest);
-        answer_round(group, wait, &rest, &answered_ns);
+        status = answer_round(group, wait, &rest, &answered_ns);
+        if (status != XEP_INPROGRESS) break;
         if (!wait->local) status = check_hope(group, &rest, wait->spares, in_time, &dead);
         else if (!in_time) status = xep_fail(XEP_ERR_TIMEOUT, "deadline passed");
     }

@@ -17,7 +17,9 @@ typedef struct xep_wait {
     int spares;                  /* a rank that is out is waited for by nobody: that it has died is no news */
     int local;              /* for threads of this process: neither an abort nor a death can keep them from coming */
     xep_account_fn account; /* the same for the others, if they ask; NULL: it answers nobody */
-    xep_watch_fn explain;   /* what it still waits for: told at half of its time, and when the process is asked */
+    /* asked behind that, every few ms: XEP_INPROGRESS, or why there is no point in waiting longer; NULL: it is not */
+    xep_status_t (*hope)(void *arg);
+    xep_watch_fn explain; /* what it still waits for: told at half of its time, and when the process is asked */
 } xep_wait_t;
 
 /**

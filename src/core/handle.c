@@ -38,6 +38,7 @@ void xep_handle_give_back(xep_handle_t *handle)
     handle->awaited = 0;
     handle->in_flight = NULL;
     handle->combine_input = NULL;
+    handle->has_input = 0;
 }
 
 void xep_handle_give_back_if_unused(xep_handle_t *handle)

@@ -34,6 +34,7 @@ struct xep_handle {
     uint32_t topk;   /* K of the routing */
     xep_dtype_t topk_idx_dtype;
     const void *combine_input; /* what the user was told it is, or NULL */
+    int has_input;             /* the user may have outputs there: it was asked for, and not overwritten since */
     xep_recv_t recv;
     xep_dispatch_args_t sent; /* of one in pieces: what the next ones are taken from */
     xep_outputs_t outputs;

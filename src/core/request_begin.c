@@ -148,6 +148,7 @@ static xep_status_t begin_combine(xep_handle_t *handle, const xep_combine_args_t
     if (handle->buffer->staging != NULL && (status = xep_staging_take(req)) != XEP_OK) return status;
     status = launch(req, args->after, NULL, args->timeout_ms);
     if (status != XEP_OK) return status;
+    handle->has_input = args->x == NULL;
     handle->in_flight = req;
     xep_staging_stay(req);
     *req_p = req;
@@ -171,6 +172,7 @@ static xep_status_t begin_next(xep_handle_t *handle, const xep_combine_args_t *o
     xep_status_t status = launch(req, NULL, NULL, timeout_ms);
     if (status != XEP_OK) return status;
     handle->state = XEP_HANDLE_SENT;
+    handle->has_input = 0;
     handle->in_flight = req;
     *req_p = req;
     return XEP_OK;

@@ -8,7 +8,7 @@
 
 #include <stdio.h>
 
-#include "buffer.h"
+#include "buffer_give_up.h"
 #include "handle.h"
 #include "log.h"
 #include "members_area.h"
@@ -93,6 +93,23 @@ void xep_request_end_all(xep_buffer_t *buffer, xep_status_t status, const char *
     }
 }
 
+/* The first operation that the others will wait for in vain: all that is in flight ends with one that breaks. */
+static uint64_t first_in_flight(const xep_buffer_t *buffer)
+{
+    uint64_t first = buffer->epoch + 1;
+    for (uint32_t i = 0; i < buffer->nrequests; i++) {
+        const xep_request_t *req = &buffer->requests[i];
+        if (xep_request_in_flight(req) && req->op.epoch < first) first = req->op.epoch;
+    }
+    return first;
+}
+
+void xep_request_give_up_all(xep_buffer_t *buffer, const char *reason)
+{
+    xep_buffer_give_up(buffer, first_in_flight(buffer), XEP_ERR_BROKEN);
+    xep_request_end_all(buffer, XEP_ERR_BROKEN, reason);
+}
+
 /*
  * The others end too, with XEP_ERR_BROKEN: the peers count on the bytes of an operation that will not come, so none of
  * the later ones can be told from it any more. All begins anew with a reset, which all ranks take part in.
@@ -103,6 +120,7 @@ void xep_request_break(xep_request_t *req, xep_status_t status, const char *reas
     snprintf(text, sizeof text, "%s", reason);
     xep_log(XEP_LOG_ERROR, "%s %llu failed: %s", xep_request_name(req), (unsigned long long)req->op.epoch, text);
     set_reason(req, text);
+    xep_buffer_give_up(req->buffer, first_in_flight(req->buffer), status);
     finish(req, status);
     xep_request_end_all(req->buffer, XEP_ERR_BROKEN, text);
 }

@@ -8,7 +8,7 @@
 
 #include <stdio.h>
 
-#include "buffer.h"
+#include "buffer_give_up.h"
 #include "cpu.h"
 #include "group_ask.h"
 #include "group_wait.h"
@@ -32,6 +32,12 @@ static int is_done(const xep_request_t *req)
     return req->state == XEP_REQUEST_DONE;
 }
 
+/* Also of one that was freed, which is done and free at once. */
+static int has_ended(const xep_request_t *req)
+{
+    return !xep_request_in_flight(req);
+}
+
 static int is_counted(const xep_request_t *req)
 {
     return is_done(req) || (req->op.kind == XEP_OP_DISPATCH && req->op.recv->size != 0);
@@ -40,6 +46,7 @@ static int is_counted(const xep_request_t *req)
 typedef struct request_look {
     xep_request_t *req;
     reached_fn reached;
+    int given_up; /* by another rank, which has said what there is to say of the ranks that are late */
 } request_look_t;
 
 /* Each look takes all of the buffer further, then asks for this one. */
@@ -74,6 +81,14 @@ static void account_for_request(void *arg, xep_account_t *account)
     xep_request_account(((const request_look_t *)arg)->req, account);
 }
 
+static xep_status_t hope_for_request(void *arg)
+{
+    request_look_t *look = arg;
+    xep_status_t status = xep_buffer_check_given_up(look->req->buffer, look->req->op.epoch);
+    look->given_up = status != XEP_INPROGRESS;
+    return status;
+}
+
 /*
  * The deadline of a wait that begins now. A kernel's counts from when it begins, which its stream decides, and a kernel
  * can say who is late: so the host gives up after it.
@@ -98,11 +113,12 @@ static void keep_waiting(xep_request_t *req, reached_fn reached)
                        .progress_every = PROGRESS_EVERY,
                        .late = late_of_request,
                        .explain = explain_request,
-                       .account = account_for_request};
+                       .account = account_for_request,
+                       .hope = hope_for_request};
     xep_account_t account;
     xep_wait_times_begin(&req->op, now);
     xep_status_t status = xep_members_wait(req->buffer, &wait);
-    if (status == XEP_ERR_TIMEOUT) {
+    if (status == XEP_ERR_TIMEOUT && !look.given_up) {
         account_for_request(&look, &account);
         status = xep_group_ask(req->buffer->group, &account, req->timeout_ms, status);
     }
@@ -123,6 +139,16 @@ static xep_status_t wait_until(xep_request_t *req, reached_fn reached)
 xep_status_t xep_request_finish(xep_request_t *req)
 {
     return wait_until(req, is_done);
+}
+
+/* How it ends is for its handle to tell. */
+xep_status_t xep_request_settle(xep_handle_t *handle)
+{
+    if (handle->in_flight == NULL) return XEP_OK;
+    if (handle->in_flight->kept)
+        return xep_fail(XEP_ERR_INVALID, "invalid handle: it has an operation in flight (wait for its request first)");
+    (void)wait_until(handle->in_flight, has_ended);
+    return XEP_OK;
 }
 
 xep_status_t xep_request_finish_counts(xep_request_t *req)
@@ -173,6 +199,8 @@ static void check_test(xep_request_t *req)
             xep_request_expire(req, XEP_ERR_PEER, xep_last_error());
         req->peer_gone = gone;
         xep_group_answer(req->buffer->group, account_for_tested, req);
+        xep_status_t status = xep_buffer_check_given_up(req->buffer, req->op.epoch);
+        if (!is_done(req) && status != XEP_INPROGRESS) xep_request_expire(req, status, xep_last_error());
         req->test_peers_ns = now + TEST_PEERS_NS;
     }
 }
@@ -200,6 +228,12 @@ static xep_status_t go_on(xep_buffer_t *buffer)
 
 /* ---- the memory of a combine's input ---- */
 
+/* What peers still read they read in operations that were called before the next one. */
+static xep_status_t hope_for_peers(const xep_buffer_t *buffer)
+{
+    return xep_buffer_check_given_up(buffer, buffer->epoch + 1);
+}
+
 typedef struct input_look {
     xep_handle_t *handle;
     void **base_p;
@@ -212,6 +246,11 @@ static xep_status_t look_at_input(void *arg)
     xep_buffer_t *buffer = look->handle->buffer;
     xep_status_t status = buffer->plugin.plugin->input(buffer->mode, look->handle->slot, look->base_p, look->stride_p);
     return status == XEP_INPROGRESS ? go_on(buffer) : status;
+}
+
+static xep_status_t hope_for_input(void *arg)
+{
+    return hope_for_peers(((const input_look_t *)arg)->handle->buffer);
 }
 
 static void explain_input(void *arg, char *text, size_t bytes)
@@ -231,11 +270,17 @@ xep_status_t xep_request_wait_input(xep_handle_t *handle, void **base_p, size_t 
     xep_wait_t wait = {.look = look_at_input,
                        .arg = &look,
                        .deadline_ns = xep_deadline(handle->buffer->timeout_ms),
+                       .hope = hope_for_input,
                        .explain = explain_input};
     xep_members_t *members = handle->buffer->members;
-    if (members != NULL) members->input = handle->slot + 1;
-    xep_status_t status = xep_members_wait(handle->buffer, &wait);
-    if (members != NULL) members->input = 0;
+    xep_status_t status;
+    if (members == NULL) {
+        status = xep_group_wait(handle->buffer->group, &wait);
+    } else {
+        members->input = handle->slot + 1;
+        status = xep_members_wait(handle->buffer, &wait);
+        members->input = 0;
+    }
     if (status != XEP_ERR_TIMEOUT) return status;
     return xep_fail(status, "rows of the last combine of this handle are still read: %s", xep_last_error());
 }
@@ -256,6 +301,11 @@ static xep_status_t look_at_memory(void *arg)
     return status == XEP_INPROGRESS ? go_on(buffer) : status;
 }
 
+static xep_status_t hope_for_memory(void *arg)
+{
+    return hope_for_peers(((const memory_look_t *)arg)->buffer);
+}
+
 static void explain_memory(void *arg, char *text, size_t bytes)
 {
     const xep_buffer_t *buffer = ((const memory_look_t *)arg)->buffer;
@@ -269,6 +319,7 @@ xep_status_t xep_request_wait_memory(xep_buffer_t *buffer, void **base_p, size_t
     xep_wait_t wait = {.look = look_at_memory,
                        .arg = &look,
                        .deadline_ns = xep_deadline(buffer->timeout_ms),
+                       .hope = hope_for_memory,
                        .explain = explain_memory};
     xep_status_t status = xep_members_wait(buffer, &wait);
     if (status != XEP_ERR_TIMEOUT) return status;

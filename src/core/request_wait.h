@@ -9,6 +9,12 @@
 /** Blocks until the request is done; its status, and its reason as this thread's. */
 xep_status_t xep_request_finish(xep_request_t *req);
 
+/**
+ * An operation whose request was freed is nobody's to wait for, so the next call on its handle does. XEP_ERR_INVALID:
+ * the handle has one whose request the user still has.
+ */
+xep_status_t xep_request_settle(xep_handle_t *handle);
+
 /** Blocks until a dispatch's rows are counted. XEP_OK, or how it ended. Of a combine: as finish. */
 xep_status_t xep_request_finish_counts(xep_request_t *req);
 

@@ -8,6 +8,7 @@
 
 #include <stdlib.h>
 
+#include "buffer_give_up.h"
 #include "log.h"
 #include "staging_slots.h"
 
@@ -129,11 +130,11 @@ xep_status_t xep_staging_open(xep_buffer_t *buffer)
     staging->x_stride = x_stride(shape);
     staging->y_stride = y_stride(shape);
     /*
-     * where xep_staging_measure() had the heap end: behind the quiet words, as masks are for rows in host memory
+     * where xep_staging_measure() had the heap end: behind the lines of all ranks, as masks are for rows in host memory
      * alone
      */
-    staging->here =
-        (char *)buffer->heap->base + begin_of_inputs(buffer->quiet_offset + (uint64_t)shape->nranks * sizeof(uint64_t));
+    staging->here = (char *)buffer->heap->base +
+                    begin_of_inputs(buffer->lines_offset + (uint64_t)shape->nranks * sizeof(xep_buffer_line_t));
     xep_status_t status = device->ops->allocate(device, XEP_MEMORY_CUDA, shape->slots * staging->views.bytes, &there);
     staging->there = there;
     if (status == XEP_OK) status = buffer->device->ops->make_notes(buffer->device, staged_note(shape->slots, 0));

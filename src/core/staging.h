@@ -2,7 +2,7 @@
 
 /**
  * Rows in device memory where some rank is not mapped: the mode is that of host memory, and works on copies. Every slot
- * has memory of the host for what an operation is given, behind the quiet words of the heap, and memory of the device
+ * has memory of the host for what an operation is given, behind the lines of the heap, and memory of the device
  * for what it brings.
  *
  *  take  when an operation is called: its stream is put behind the buffer's mark, copies of what the caller gave are

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "buffer_give_up.h"
 #include "error.h"
 #include "group_create.h"
 #include "unit.h"
@@ -37,8 +38,8 @@ static xep_status_t fake_put(xep_wire_t *wire, uint32_t rank, uint64_t offset, c
 static void answer(fake_heap_t *heap, uint64_t offset, size_t bytes, uint64_t word, uint64_t value)
 {
     char *own = heap->regions[0];
-    if (bytes != 0) memcpy(own + offset + SHARE, own + offset, bytes);
-    memcpy(own + word + (heap->control ? LINE : sizeof value), &value, sizeof value);
+    if (bytes != 0 && heap->control) memcpy(own + offset + SHARE, own + offset, bytes);
+    memcpy(own + word + (heap->control ? LINE : sizeof(xep_buffer_line_t)), &value, sizeof value);
 }
 
 static xep_status_t fake_put_signal(xep_wire_t *wire, uint32_t rank, uint64_t offset, const void *src, size_t bytes,
@@ -50,6 +51,7 @@ static xep_status_t fake_put_signal(xep_wire_t *wire, uint32_t rank, uint64_t of
     if (bytes != 0) memmove(heap->regions[rank] + offset, src, bytes);
     memcpy(heap->regions[rank] + word, &value, sizeof value);
     if (rank == 1 && unit_mirror.how != MIRROR_SILENT) answer(heap, offset, bytes, word, value);
+    if (rank == 1 && unit_mirror.silent_after != 0 && --unit_mirror.silent_after == 0) unit_mirror.how = MIRROR_SILENT;
     return XEP_OK;
 }
 

@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* The sentence names the rank that was the first to give up, as others did because of it. */
+#include "buffer_give_up.h"
+
+#include <stdio.h>
+#include <time.h>
+
+static uint64_t wall_ms(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+}
+
+static uint64_t line_offset(const xep_buffer_t *buffer, uint32_t rank)
+{
+    return buffer->lines_offset + rank * sizeof(xep_buffer_line_t);
+}
+
+static xep_buffer_line_t *line_of(const xep_buffer_t *buffer, uint32_t rank)
+{
+    return (xep_buffer_line_t *)(void *)((char *)buffer->heap->base + line_offset(buffer, rank));
+}
+
+/* An epoch that was not begun is used up, so that a reset goes on behind it. */
+void xep_buffer_give_up(xep_buffer_t *buffer, uint64_t epoch, xep_status_t why)
+{
+    const uint32_t rank = buffer->shape.rank;
+    xep_wire_t *wire = &buffer->heap->wire;
+    xep_buffer_line_t *own = line_of(buffer, rank);
+    const uint64_t at = line_offset(buffer, rank), said = at + offsetof(xep_buffer_line_t, when_ms);
+    if (buffer->members != NULL || why == XEP_ERR_PEER) return;
+    if (epoch > buffer->epoch) buffer->epoch = epoch;
+    own->when_ms = wall_ms();
+    own->why = why;
+    for (uint32_t r = 0; r < buffer->shape.nranks; r++)
+        if (r != rank)
+            (void)wire->ops->put_signal(wire, r, said, &own->when_ms,
+                                        sizeof *own - offsetof(xep_buffer_line_t, when_ms),
+                                        at + offsetof(xep_buffer_line_t, given_up), epoch);
+}
+
+/* acquire: when and why are here with it */
+static uint64_t given_up_by(const xep_buffer_t *buffer, uint32_t rank)
+{
+    return atomic_load_explicit((const _Atomic uint64_t *)&line_of(buffer, rank)->given_up, memory_order_acquire);
+}
+
+/* What a peer wrote is believed where it makes sense; clocks of hosts may differ. */
+static xep_status_t tell(const xep_buffer_line_t *line, uint32_t rank)
+{
+    const uint64_t now = wall_ms();
+    const double ago_s = now < line->when_ms ? 0 : (double)(now - line->when_ms) / 1e3;
+    const int is_error = line->why < 0 && line->why >= XEP_ERR_BROKEN;
+    const xep_status_t why = is_error ? (xep_status_t)line->why : XEP_ERR_BROKEN;
+    return xep_fail(why, "given up by rank %u %.1f s ago (%s)", rank, ago_s, xep_status_text(why));
+}
+
+/* That a rank has died counts more: others give up because of that. */
+xep_status_t xep_buffer_check_given_up(const xep_buffer_t *buffer, uint64_t epoch)
+{
+    uint32_t first = buffer->shape.nranks;
+    if (buffer->members != NULL) return XEP_INPROGRESS;
+    for (uint32_t r = 0; r < buffer->shape.nranks; r++) {
+        const uint64_t word = given_up_by(buffer, r);
+        if (word <= buffer->reset_epoch || word > epoch || r == buffer->shape.rank) continue;
+        if (first == buffer->shape.nranks || line_of(buffer, r)->when_ms < line_of(buffer, first)->when_ms) first = r;
+    }
+    if (first == buffer->shape.nranks) return XEP_INPROGRESS;
+    xep_status_t status = xep_group_check_peers(buffer->group, 0);
+    return status == XEP_OK ? tell(line_of(buffer, first), first) : status;
+}
