@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import operator
 import sys
+import warnings
 from typing import Any, NoReturn, Optional
 
 import numpy as np
@@ -64,6 +65,21 @@ def meet_torch() -> None:
     natives += [torch.int32, torch.int64, torch.float64]
     exchange = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
     _ext.use_torch(torch.Tensor, torch.empty, (None, *natives), exchange)
+
+
+def warn_of_gradients(name: str) -> bool:
+    """Whether gradients are recorded, and so there is a warning."""
+    import torch
+
+    if not torch.is_grad_enabled():
+        return False
+    warnings.warn(
+        f"{name} requires grad, but no gradient passes through xep's calls: xep.integrations.exchange has dispatch and "
+        "combine with gradients, python/examples/moe_torch.py shows how they are made; else use torch.no_grad() or "
+        "detach() (said once)",
+        stacklevel=2,
+    )
+    return True
 
 
 Look = tuple[int, tuple[int, ...], tuple[int, ...], int, int]
