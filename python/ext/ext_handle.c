@@ -119,6 +119,11 @@ static PyObject *get_rows(PyObject *self, void *Py_UNUSED(unused))
     return recv != NULL ? PyLong_FromUnsignedLongLong(recv->rows) : NULL;
 }
 
+static PyObject *represent(PyObject *self)
+{
+    return ext_call_helper("show_handle", "(O)", self);
+}
+
 static PyObject *get_memory(PyObject *self, void *Py_UNUSED(unused))
 {
     PyObject *memory = (PyObject *)((ext_handle_t *)self)->memory;
@@ -274,6 +279,7 @@ static PyType_Slot slots[] = {
     {Py_tp_methods, methods},
     {Py_tp_getset, getset},
     {Py_tp_members, members},
+    {Py_tp_repr, represent},
     {Py_tp_doc, "A dispatch: its frozen routing and the rows it brought; combine goes back along it.\n\n"
                 "Its slot is in use until release(), or the end of the ``with`` block, and until no array of its\n"
                 "rows is alive any more, whichever is later: an array never loses its memory."},

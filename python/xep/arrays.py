@@ -151,6 +151,24 @@ def view(memory: Any, offset: int, shape: tuple[int, ...], strides: tuple[int, .
     return torch.frombuffer(memory, dtype=dtype, count=count, offset=offset).as_strided(shape, steps)
 
 
+# ---- what objects say of themselves ----
+
+
+def show_handle(handle: _ext.Handle) -> str:
+    try:
+        state = f"{handle.rows} rows received"
+    except (ValueError, RuntimeError):
+        state = "released" if handle._memory is None else "rows not counted yet"
+    return f"<xep.Handle: {handle.tokens} tokens, {state}>"
+
+
+def show_received(received: _ext.Received) -> str:
+    return (
+        f"<xep.Received: {received.rows} rows of {received.hidden} {received.dtype.name}, {received.arrangement.name}, "
+        f"topk {received.topk}, {received.local_experts} experts from {received.first_expert} on>"
+    )
+
+
 # ---- what is wrong ----
 
 
