@@ -29,7 +29,8 @@ static PyArray_Descr *ml_types[EXT_DTYPES];
 /* What torch has told of itself, once there is a tensor. */
 static struct {
     PyTypeObject *tensor;          /* NULL: not imported yet */
-    PyObject *empty, *keywords;    /* torch.empty, and the names of its arguments: ("dtype",) */
+    PyObject *empty, *keywords;    /* torch.empty, and the names of its arguments: ("dtype", "device") */
+    PyObject *cpu;                 /* torch.device, as a program may have set another default */
     PyObject *natives;             /* tuple of torch.dtype, by xep_dtype_t */
     const dl_exchange_t *exchange; /* NULL: Python is asked */
 } torch;
@@ -227,7 +228,8 @@ PyObject *ext_tuple_of(int count, const Py_ssize_t *numbers)
 /* The type is borrowed from natives, which stays. Looking at a tensor that was made just now tells its address. */
 static PyObject *new_torch(const ext_element_t *element, int ndim, const Py_ssize_t *shape, char **data_p)
 {
-    PyObject *args[2] = {ext_tuple_of(ndim, shape), PyTuple_GET_ITEM(torch.natives, element->dtype)}, *tensor = NULL;
+    PyObject *args[3] = {ext_tuple_of(ndim, shape), PyTuple_GET_ITEM(torch.natives, element->dtype), torch.cpu};
+    PyObject *tensor = NULL;
     ext_array_t look;
     if (args[0] != NULL)
         tensor = element->where == EXT_HOST ? PyObject_Vectorcall(torch.empty, args, 1, torch.keywords)
@@ -343,8 +345,8 @@ PyObject *ext_array_view_to_write(const ext_array_t *look, PyObject *base)
  */
 static PyObject *use_torch(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    PyObject *tensor, *empty, *natives, *capsule;
-    if (!PyArg_ParseTuple(args, "O!OO!O", &PyType_Type, &tensor, &empty, &PyTuple_Type, &natives, &capsule))
+    PyObject *tensor, *empty, *cpu, *natives, *capsule;
+    if (!PyArg_ParseTuple(args, "O!OOO!O", &PyType_Type, &tensor, &empty, &cpu, &PyTuple_Type, &natives, &capsule))
         return NULL;
     const dl_exchange_t *exchange = NULL;
     if (capsule != Py_None) {
@@ -353,13 +355,15 @@ static PyObject *use_torch(PyObject *Py_UNUSED(module), PyObject *args)
     }
     while (exchange != NULL && exchange->version.major > DL_MAJOR) exchange = exchange->previous;
     if (exchange != NULL && exchange->version.major != DL_MAJOR) exchange = NULL;
-    PyObject *keywords = Py_BuildValue("(s)", "dtype");
+    PyObject *keywords = Py_BuildValue("(ss)", "dtype", "device");
     if (keywords == NULL) return NULL;
     Py_INCREF(tensor); /* all of these for good */
     Py_INCREF(empty);
+    Py_INCREF(cpu);
     Py_INCREF(natives);
     torch.tensor = (PyTypeObject *)tensor;
     torch.empty = empty;
+    torch.cpu = cpu;
     torch.keywords = keywords;
     torch.natives = natives;
     torch.exchange = exchange;
@@ -382,7 +386,8 @@ static PyObject *use_ml_dtypes(PyObject *Py_UNUSED(module), PyObject *args)
 static PyMethodDef functions[] = {
     {"use_ml_dtypes", use_ml_dtypes, METH_VARARGS, "The numpy.dtype of bfloat16, float8_e4m3fn and float8_e5m2."},
     {"use_torch", use_torch, METH_VARARGS,
-     "torch.Tensor, torch.empty, the torch.dtype of each Dtype, the capsule of DLPack's exchange interface or None."},
+     "torch.Tensor, torch.empty, the device of host memory, the torch.dtype of each Dtype, the capsule of DLPack's\n"
+     "exchange interface or None."},
     {NULL, NULL, 0, NULL},
 };
 

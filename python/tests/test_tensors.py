@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 from programs import run
 
@@ -58,6 +60,44 @@ def test_an_output_with_a_sign_is_refused():
         with buffer.dispatch(x, torch.zeros((T, K), dtype=torch.int64)) as handle:
             with pytest.raises(ValueError, match="out: expected .* without the negative bit"):
                 handle.combine(x, out=torch._neg_view(torch.zeros_like(x)))
+
+
+def test_what_is_made_is_in_host_memory(send):
+    """Wherever a program wants its own new tensors: DeepEP's init_dist() sets cuda as the default."""
+    x = torch.ones((T, H)).bfloat16()
+    torch.set_default_device("meta")
+    try:
+        rows, sums = send(x)
+        with xep.Group() as group, group.buffer(E, K, H, T) as buffer:
+            with buffer.dispatch(x, torch.zeros((T, K), dtype=torch.int64, device="cpu")) as handle:
+                assert handle.recv.expert_rows.device == handle.combine(handle.recv.x).device == x.device
+                assert handle.recv.src_begin.tolist() == [0, T]
+            with buffer.dispatch(x[:0], torch.zeros((0, K), dtype=torch.int64, device="cpu")) as handle:
+                assert handle.recv.x.device == x.device
+    finally:
+        torch.set_default_device(None)
+    assert torch.equal(rows, x) and torch.equal(sums, x)
+
+
+def test_an_allgather_has_the_device_of_its_caller(monkeypatch):
+    """It runs on a thread of its own, and each thread has a current device: NCCL gathers by that."""
+    dist = pytest.importorskip("torch.distributed")
+    thread, found = threading.local(), []
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: getattr(thread, "device", 0))
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: setattr(thread, "device", device))
+    monkeypatch.setattr(dist, "get_world_size", lambda group: 1)
+    monkeypatch.setattr(dist, "get_rank", lambda group: 0)
+
+    def gather(replies, message, group):
+        found.append(torch.cuda.current_device())
+        replies[0] = message
+
+    monkeypatch.setattr(dist, "all_gather_object", gather)
+    monkeypatch.setattr(xep.boot, "_is_process_group", lambda comm: True)
+    torch.cuda.set_device(3)
+    exchange = xep.boot.exchange_of(object(), None, None, None, 30)
+    assert exchange(b"hello") == b"hello" and found == [3]
 
 
 GRADIENTS = """

@@ -64,7 +64,7 @@ def meet_torch() -> None:
     ]
     natives += [torch.int32, torch.int64, torch.float64]
     exchange = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
-    _ext.use_torch(torch.Tensor, torch.empty, (None, *natives), exchange)
+    _ext.use_torch(torch.Tensor, torch.empty, torch.device("cpu"), (None, *natives), exchange)
 
 
 def warn_of_gradients(name: str) -> bool:
@@ -145,7 +145,7 @@ def view(memory: Any, offset: int, shape: tuple[int, ...], strides: tuple[int, .
     import torch
 
     if 0 in shape:
-        return torch.empty(shape, dtype=dtype)
+        return torch.empty(shape, dtype=dtype, device="cpu")
     steps = [stride // dtype.itemsize for stride in strides]
     count = 1 + sum((n - 1) * step for n, step in zip(shape, steps))
     return torch.frombuffer(memory, dtype=dtype, count=count, offset=offset).as_strided(shape, steps)
