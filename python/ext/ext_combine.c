@@ -178,6 +178,16 @@ static int read_missing(const ext_handle_t *handle, PyObject *missing, xep_combi
     return 0;
 }
 
+/* What was written as one type would be summed as another; bits may be any of their width. */
+static int check_input(const ext_handle_t *handle, PyObject *dtype, xep_dtype_t as)
+{
+    const ext_element_t *input = &handle->input;
+    if (as == input->dtype) return 0;
+    if (ext_element_is_bits(input) && ext_dtype_size(as) == ext_dtype_size(input->dtype)) return 0;
+    PyErr_Format(PyExc_TypeError, "dtype: expected None or that of combine_input(), got %R (nothing is cast)", dtype);
+    return -1;
+}
+
 /*
  * Without x the outputs are in the slot already: they have the H of the dispatch and the type that combine_input() has
  * shown, if no other one is given.
@@ -189,6 +199,7 @@ int ext_combine_read(const ext_handle_t *handle, PyObject *x, PyObject *topk_wei
     if (ext_args_dtype("dtype", dtype, &as) != 0) return -1;
     args->hidden = (uint32_t)handle->hidden;
     *made = handle->input;
+    if (x == NULL && as != 0 && check_input(handle, dtype, as) != 0) return -1;
     if (as != 0) made->dtype = as;
     args->dtype = made->dtype;
     if (x != NULL && read_x(handle, x, as, args, made) != 0) return -1;

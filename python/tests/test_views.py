@@ -260,6 +260,8 @@ def test_combine_has_the_type_of_its_input():
         with buffer.dispatch(x, np.zeros((T, 1), np.int64)) as handle:
             for dtype in types:
                 handle.combine_input(dtype)[:] = handle.recv.x * 2
+                with pytest.raises(TypeError, match=r"dtype: expected None or that of combine_input\(\), got .float32"):
+                    handle.combine(dtype="float32")
                 out = handle.combine()
                 assert out.dtype == np.dtype(dtype) and (out == 3).all()
 
