@@ -53,7 +53,8 @@ xep_status_t ll_check_combine(const ll_t *mode, xep_op_t *op)
 {
     const xep_env_t *env = mode->kit.env;
     if (op->combine->topk_weights == NULL && op->combine->out_weights == NULL) return XEP_OK;
-    return env->fail(env, op, XEP_ERR_UNSUPPORTED, "mode ll does not bring weights back: %s is given (NULL)",
+    return env->fail(env, op, XEP_ERR_UNSUPPORTED,
+                     "mode ll does not bring weights back: leave out %s, or use mode normal",
                      op->combine->topk_weights != NULL ? "topk_weights" : "out_weights");
 }
 

@@ -4,27 +4,31 @@
 #include "normal_masks.h"
 #include "normal_recv.h"
 
+static xep_status_t refuse(const normal_t *mode, xep_op_t *op, const char *what)
+{
+    return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_UNSUPPORTED,
+                               "mode normal does not %s: leave that out, or use mode ll", what);
+}
+
 /* What other modes can do and this one cannot is refused: nothing is ever done in another way than asked for. */
 xep_status_t normal_check_dispatch(const normal_t *mode, xep_op_t *op)
 {
     const xep_dispatch_args_t *args = op->dispatch;
     const char *what = NULL;
-    if (args->quant != XEP_QUANT_NONE) what = "cast rows: quant is given (XEP_QUANT_NONE)";
+    if (args->quant != XEP_QUANT_NONE) what = "cast rows (quant)";
     if (args->arrangement != XEP_ROWS_DEFAULT && args->arrangement != XEP_ROWS_BY_RANK)
-        what = "arrange rows by expert: arrangement is given (XEP_ROWS_BY_RANK)";
-    if (args->flags & XEP_DISPATCH_SCALES_BY_COLUMN) what = "arrange scales by column: the flag is given (none)";
-    if (args->expert_stats != NULL) what = "keep expert_stats: it is given (NULL)";
-    return what != NULL ? mode->kit.env->fail(mode->kit.env, op, XEP_ERR_UNSUPPORTED, "mode normal does not %s", what)
-                        : XEP_OK;
+        what = "arrange rows by expert (arrangement)";
+    if (args->flags & XEP_DISPATCH_SCALES_BY_COLUMN) what = "arrange scales by column";
+    if (args->expert_stats != NULL) what = "keep expert_stats";
+    return what != NULL ? refuse(mode, op, what) : XEP_OK;
 }
 
 xep_status_t normal_check_combine(const normal_t *mode, xep_op_t *op)
 {
     const char *what = NULL;
-    if (op->combine->flags & XEP_COMBINE_LOGFMT) what = "send rows as LogFMT: the flag is given (none)";
-    if (op->combine->weights != NULL) what = "apply weights in combine: weights is given (NULL)";
-    return what != NULL ? mode->kit.env->fail(mode->kit.env, op, XEP_ERR_UNSUPPORTED, "mode normal does not %s", what)
-                        : XEP_OK;
+    if (op->combine->flags & XEP_COMBINE_LOGFMT) what = "send rows as LogFMT";
+    if (op->combine->weights != NULL) what = "apply weights in combine";
+    return what != NULL ? refuse(mode, op, what) : XEP_OK;
 }
 
 static xep_status_t check_cached(normal_t *mode, xep_op_t *op)

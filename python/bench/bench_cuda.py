@@ -97,6 +97,8 @@ def main() -> None:
     for name, value in dict(tokens=4096, decode_tokens=128, hidden=7168, topk=8, experts_per_rank=64, sms=24).items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=value)
     args = parser.parse_args()
+    if not torch.cuda.is_available():
+        raise SystemExit("bench_cuda.py: no CUDA device (torch.cuda.is_available())")
     deep_ep.Buffer.set_num_sms(args.sms)
     with xep.Group() as group:
         torch.cuda.set_device(group.rank % torch.cuda.device_count())

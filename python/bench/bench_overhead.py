@@ -17,6 +17,7 @@ import argparse
 import ctypes
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -28,7 +29,6 @@ import xep
 
 HERE = pathlib.Path(__file__).resolve().parent
 INCLUDE = HERE.parents[1] / "include"
-BUILD_INCLUDE = pathlib.Path(xep.library_info().library_path).resolve().parent.parent / "include"
 FIELDS = [("buffer", ctypes.c_void_p), ("tokens", ctypes.c_uint64), ("topk", ctypes.c_uint32), ("x", ctypes.c_void_p),
           ("topk_idx", ctypes.c_void_p), ("topk_weights", ctypes.c_void_p), ("out", ctypes.c_void_p)]  # fmt: skip
 SIZES = ((4, 200, 20), (128, 200, 20), (4096, 600, 1))  # tokens, runs, operations of a run
@@ -43,9 +43,19 @@ class Calls(ctypes.Structure):
     _fields_ = [(name, ctypes.c_void_p) for name in ("dispatch", "recv", "combine_input", "combine", "release")]
 
 
+def write_version(folder: str) -> None:
+    """version.h, which a build tree has and a wheel has not: of the library in use."""
+    words = dict(zip(("XEP_VERSION_MAJOR", "XEP_VERSION_MINOR", "XEP_VERSION_PATCH"), xep.version().split(".")))
+    words["PACKAGE_VERSION"] = xep.version()
+    text = (INCLUDE / "xep" / "version.h.in").read_text()
+    os.mkdir(os.path.join(folder, "xep"))
+    pathlib.Path(folder, "xep", "version.h").write_text(re.sub(r"@(\w+)@", lambda name: words[name[1]], text))
+
+
 def compile_loop(folder: str) -> ctypes.CDLL:
     path = os.path.join(folder, "bench_overhead.so")
-    command = [os.environ.get("CC", "cc"), "-O2", "-shared", "-fPIC", f"-I{INCLUDE}", f"-I{BUILD_INCLUDE}", "-o", path]
+    write_version(folder)
+    command = [os.environ.get("CC", "cc"), "-O2", "-shared", "-fPIC", f"-I{INCLUDE}", f"-I{folder}", "-o", path]
     subprocess.run([*" ".join(command).split(), str(HERE / "bench_overhead.c")], check=True)
     return ctypes.CDLL(path)
 

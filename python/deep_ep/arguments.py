@@ -55,5 +55,6 @@ def biases_of(handle: Dispatched, x: torch.Tensor, bias: Any) -> tuple[torch.Ten
     if len(biases) > 2:
         raise WrongValue(f"bias: expected at most 2 tensors, got {len(biases)}")
     for i, one in enumerate(biases):
-        tensor(f"bias[{i}]", one, (x.dtype,), (handle.num_tokens, x.shape[1]), on=x.device)
-    return biases
+        if one is not None:  # either of two, as DeepEP has it
+            tensor(f"bias[{i}]", one, (x.dtype,), (handle.num_tokens, x.shape[1]), on=x.device)
+    return tuple(one for one in biases if one is not None)

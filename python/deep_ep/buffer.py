@@ -9,8 +9,9 @@ import torch
 
 import xep
 
-from ._check import WrongType, WrongValue, integer
+from ._check import WrongType, WrongValue, integer, named_as_called
 from .config import ALIGNMENT, Config, combine_config, dispatch_config, low_latency_size_hint
+from .core import Core
 from .low_latency import LowLatency
 from .low_latency_calls import LowLatencyCalls
 from .normal import NormalCalls
@@ -173,3 +174,6 @@ class Buffer(NormalCalls, LowLatencyCalls):
             raise WrongValue(f"size: expected at most {count} elements of {dtype} behind offset {offset}, got {size}")
         flat = self._scratch[use_rdma_buffer][offset : offset + wanted * dtype.itemsize].view(dtype)
         return flat if size is None else flat.view(size)
+
+
+named_as_called(Core, NormalCalls, LowLatencyCalls)

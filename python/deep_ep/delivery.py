@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Callable, NamedTuple, Optional
 
 import torch
@@ -96,7 +97,7 @@ class Delivery(Epilogue):
         to = _empty(count, source, by_column)
         here = source[: self._handle.rows]
         if self._how.expand:
-            self._steps.append(lambda: self._expand(to, "spread", here))
+            self._steps.append(functools.partial(_expand, self._handle, self._how.zero, to, "spread", here))
         else:
             self._steps.append(lambda: to[: here.shape[0]].copy_(here))
         return to
@@ -114,7 +115,7 @@ class Delivery(Epilogue):
         here = source[: handle.rows]
         if self._how.expand:
             to = torch.empty(handle.num_expanded_tokens, dtype=torch.float32, device=self.on)
-            self._steps.append(lambda: self._expand(to, "spread_selections", here))
+            self._steps.append(functools.partial(_expand, handle, self._how.zero, to, "spread_selections", here))
         elif raw:
             to = torch.empty((handle.capacity, handle.topk), dtype=torch.float32, device=self.on)
             out = to[: handle.rows]
@@ -123,12 +124,14 @@ class Delivery(Epilogue):
             to = self._take(source)
         return to
 
-    def _expand(self, to: torch.Tensor, spread: str, source: torch.Tensor) -> None:
-        places = self._handle.places
-        if source.shape[0]:
-            getattr(places, spread)(to, source)
-        if self._how.zero:
-            places.zero_gaps(to)
+
+def _expand(handle: EPHandle, zero: bool, to: torch.Tensor, spread: str, source: torch.Tensor) -> None:
+    """No method: a step that has its Delivery is a cycle, and keeps the slot until somebody collects."""
+    places = handle.places
+    if source.shape[0]:
+        getattr(places, spread)(to, source)
+    if zero:
+        places.zero_gaps(to)
 
 
 class Sum(Epilogue):

@@ -7,7 +7,7 @@ from typing import Any, Optional
 
 import torch
 
-from ._check import WrongValue, integer
+from ._check import WrongValue, integer, named_as_called
 from .absent import Absent
 from .config import nodes_of
 from .elastic_calls import MULTIPROCESSORS, ElasticCalls
@@ -145,6 +145,9 @@ class ElasticBuffer(ElasticCalls, Absent):
         """DeepEP's number, up to num_allocated_qps; there are no queue pairs here."""
         wanted = 16 * num_sms + 1 if self.allow_hybrid_mode else min(num_sms, 9)
         return min(wanted, self.num_allocated_qps)
+
+
+named_as_called(ElasticCalls, Absent)
 
 
 def _size_hint(

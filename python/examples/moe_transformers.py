@@ -25,6 +25,7 @@ from transformers.distributed import DistributedConfig
 import xep.integrations.transformers as integration
 
 TOLERANCE = 1e-5
+SEEDS, GAP = 20, 1e-5  # of router logits, in which implementations differ by rounding: about 1e-7
 
 
 class Traffic(TorchDispatchMode):
@@ -68,6 +69,34 @@ def configuration(chosen: argparse.Namespace) -> transformers.Qwen3MoeConfig:
         num_experts_per_tok=chosen.topk,
         initializer_range=0.1,
     )
+
+
+def draw_batches(whole: Any, chosen: argparse.Namespace) -> list[torch.Tensor]:
+    """Tokens of each rank, drawn until no token has a tie between the last expert that it takes and the first that it
+    does not: rounding alone would decide there, and implementations would rightly differ. Else those with the widest
+    gap."""
+    widest, batches = -1.0, []
+    for seed in range(SEEDS):
+        generator = torch.Generator().manual_seed(seed)
+        drawn = [torch.randint(0, 512, (1, chosen.tokens), generator=generator) for _ in range(dist.get_world_size())]
+        gap = min(narrowest(layer, chosen.topk) for batch in drawn for layer in router_logits(whole, batch))
+        if gap > widest:
+            widest, batches = gap, drawn
+        if gap > GAP:
+            break
+    dist.broadcast_object_list(found := [batches])
+    return found[0]
+
+
+def router_logits(whole: Any, batch: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    with torch.no_grad():
+        return whole(batch, output_router_logits=True).router_logits
+
+
+def narrowest(logits: torch.Tensor, topk: int) -> float:
+    """Of all tokens, [T, E]: the smallest step from the expert at topk to the next one; no next one: infinite."""
+    best = logits.sort(dim=-1, descending=True).values
+    return float((best[:, topk - 1] - best[:, topk]).min()) if topk < best.shape[1] else float("inf")
 
 
 def shared_models(whole: Any) -> Iterator[Any]:
@@ -129,7 +158,7 @@ def main() -> None:
     dist.init_process_group("gloo")
     torch.manual_seed(1)
     whole = transformers.AutoModelForCausalLM.from_config(configuration(chosen))
-    batches = [torch.randint(0, 512, (1, chosen.tokens)) for _ in range(dist.get_world_size())]
+    batches = draw_batches(whole, chosen)
     batch = batches[dist.get_rank()]
     by_xep, built_in = shared_models(whole)
     lines = []

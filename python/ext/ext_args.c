@@ -102,16 +102,19 @@ static int check_matrix(const char *name, PyObject *object, const ext_array_t *l
     return 0;
 }
 
-/*
- * dtype says what the bits are, never how many: as counts only where it has the width of the array's own type (numpy
- * has no bfloat16, so those come as uint16). A matrix of one row has any stride: numpy and torch leave what they like
- * there.
- */
+/* numpy has no bfloat16 and no 8-bit floats: those come as uint16 and uint8, which so may be anything of that width. */
+static int may_be(const ext_element_t *element, xep_dtype_t as)
+{
+    const int is_open = element->dtype == XEP_U8 || ext_element_is_bits(element);
+    return is_open && as != 0 && ext_dtype_size(as) == ext_dtype_size(element->dtype);
+}
+
+/* A matrix of one row has any stride: numpy and torch leave what they like there. */
 int ext_args_rows(const char *name, PyObject *object, const ext_array_t *look, Py_ssize_t rows, Py_ssize_t columns,
                   unsigned dtypes, xep_dtype_t as, ext_matrix_t *matrix_p)
 {
     xep_dtype_t dtype = look->element.dtype;
-    if (as != 0 && dtype != 0 && ext_dtype_size(as) == ext_dtype_size(dtype)) dtype = as;
+    if (may_be(&look->element, as)) dtype = as;
     if (check_matrix(name, object, look, rows, columns, dtypes, dtype) != 0) return -1;
     const Py_ssize_t size = ext_dtype_size(dtype), width = look->shape[1] * size;
     Py_ssize_t stride = look->strides[0];
@@ -227,6 +230,34 @@ int ext_args_dtype(const char *name, PyObject *object, xep_dtype_t *dtype_p)
     return 0;
 }
 
+int ext_args_element(const char *name, PyObject *object, ext_element_t *element_p)
+{
+    if (ext_args_dtype(name, object, &element_p->dtype) != 0) return -1;
+    if (object == NULL || (element_p->kind != EXT_NUMPY && element_p->kind != EXT_ML)) return 0;
+    PyObject *is_ml = ext_call_helper("is_ml", "(O)", object);
+    if (is_ml == Py_True) element_p->kind = EXT_ML;
+    if (is_ml == Py_False) element_p->kind = EXT_NUMPY;
+    Py_XDECREF(is_ml);
+    return is_ml != NULL ? 0 : -1;
+}
+
+int ext_args_said(PyObject *object, const ext_matrix_t *rows, xep_dtype_t as)
+{
+    if (as == 0 || as == rows->dtype) return 0;
+    Py_XDECREF(ext_call_helper("refuse_cast", "(Oii)", object, rows->dtype, as));
+    return -1;
+}
+
+int ext_args_fits(PyObject *object, const ext_matrix_t *rows, Py_ssize_t hidden, const char *argument,
+                  xep_dtype_t widest)
+{
+    const Py_ssize_t size = ext_dtype_size(rows->dtype);
+    if (size <= ext_dtype_size(widest) || rows->columns * size <= hidden * ext_dtype_size(widest)) return 0;
+    if (rows->columns > hidden) return 0; /* too long in any type: the library has the sentence for it */
+    Py_XDECREF(ext_call_helper("refuse_wide", "(Onsii)", object, hidden, argument, rows->dtype, widest));
+    return -1;
+}
+
 int ext_args_flag(PyObject *object, uint32_t flag, uint32_t *flags_p)
 {
     const int is_true = object != NULL ? PyObject_IsTrue(object) : 0;
@@ -248,6 +279,32 @@ static int find_word(const char *name, PyObject *word, const char *const *words,
     }
     PyErr_Format(PyExc_ValueError, "%s: expected %s, got %R", name, known, word);
     return -1;
+}
+
+int ext_args_quant(PyObject *object, xep_quant_t *quant_p)
+{
+    static const char *const words[] = {[XEP_QUANT_NONE] = "none",
+                                        [XEP_QUANT_E4M3] = "e4m3",
+                                        [XEP_QUANT_E4M3_POW2] = "e4m3_pow2",
+                                        [XEP_QUANT_UE8M0] = "ue8m0"};
+    int number = (int)*quant_p;
+    if (object == NULL || !PyUnicode_Check(object)) return ext_args_number32("quant", object, quant_p);
+    if (find_word("quant", object, words, 4, &number) != 0) return -1;
+    *quant_p = (xep_quant_t)number;
+    return 0;
+}
+
+int ext_args_arrangement(PyObject *object, xep_rows_t *arrangement_p)
+{
+    static const char *const words[] = {[XEP_ROWS_DEFAULT] = "default",
+                                        [XEP_ROWS_BY_RANK] = "rank",
+                                        [XEP_ROWS_BY_EXPERT_COMPACT] = "compact",
+                                        [XEP_ROWS_BY_EXPERT_PADDED] = "padded"};
+    int number = (int)*arrangement_p;
+    if (object == NULL || !PyUnicode_Check(object)) return ext_args_number32("arrangement", object, arrangement_p);
+    if (find_word("arrangement", object, words, 4, &number) != 0) return -1;
+    *arrangement_p = (xep_rows_t)number;
+    return 0;
 }
 
 int ext_args_memory(PyObject *object, xep_memory_t *memory_p)

@@ -20,7 +20,7 @@ int ext_args_read(ext_signature_t *signature, PyObject *const *args, Py_ssize_t 
 
 /** A matrix. Strides in bytes. */
 typedef struct ext_matrix {
-    ext_element_t element; /* of the array; descr: borrowed */
+    ext_element_t element; /* of the array */
     xep_dtype_t dtype;     /* what its bits are */
     char *data;
     Py_ssize_t rows, columns, stride, step;
@@ -35,7 +35,7 @@ enum { EXT_ANY = -1, EXT_NONE = -2 }; /* extents */
 
 /* Those below return -1 with an exception set; an object that is NULL was not given. where: where arrays have to be. */
 
-/** Of dense rows. as: what the bits are said to be; 0: what the array says. */
+/** Of dense rows. as: what bits without a type of their own are said to be; 0: nothing was said. */
 int ext_args_matrix(const char *name, PyObject *object, ext_where_t where, Py_ssize_t rows, Py_ssize_t columns,
                     unsigned dtypes, xep_dtype_t as, ext_matrix_t *matrix_p);
 
@@ -63,6 +63,20 @@ int ext_args_number32(const char *name, PyObject *object, void *value_p);
 
 /** An element type by any of its names; object NULL: dtype_p stays. */
 int ext_args_dtype(const char *name, PyObject *object, xep_dtype_t *dtype_p);
+
+/** The same, for an array that is shown: a dtype of package ml_dtypes, or one of bits, also says which of the two. */
+int ext_args_element(const char *name, PyObject *object, ext_element_t *element_p);
+
+/** Refuses a dtype that was given for rows, other than what they are: nothing is cast. as 0: none was given. */
+int ext_args_said(PyObject *object, const ext_matrix_t *rows, xep_dtype_t as);
+
+/** Refuses rows that a buffer has no room for since its type, the argument of this name, is narrower than theirs. */
+int ext_args_fits(PyObject *object, const ext_matrix_t *rows, Py_ssize_t hidden, const char *argument,
+                  xep_dtype_t widest);
+
+/** How mode ll casts rows, or how rows are arranged: a number, or a word; object NULL: the number stays. */
+int ext_args_quant(PyObject *object, xep_quant_t *quant_p);
+int ext_args_arrangement(PyObject *object, xep_rows_t *arrangement_p);
 
 /** Bits of flags where the object is true. */
 int ext_args_flag(PyObject *object, uint32_t flag, uint32_t *flags_p);

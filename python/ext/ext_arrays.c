@@ -23,10 +23,14 @@ static const struct {
     [XEP_FP64] = {NPY_FLOAT64, {DL_FLOAT, 64, 1}},
 };
 
+/* Of the package ml_dtypes, once there is an array of one; NULL: numpy has its own. */
+static PyArray_Descr *ml_types[EXT_DTYPES];
+
 /* What torch has told of itself, once there is a tensor. */
 static struct {
     PyTypeObject *tensor;          /* NULL: not imported yet */
-    PyObject *empty, *keywords;    /* torch.empty, and the names of its arguments: ("dtype",) */
+    PyObject *empty, *keywords;    /* torch.empty, and the names of its arguments: ("dtype", "device") */
+    PyObject *cpu;                 /* torch.device, as a program may have set another default */
     PyObject *natives;             /* tuple of torch.dtype, by xep_dtype_t */
     const dl_exchange_t *exchange; /* NULL: Python is asked */
 } torch;
@@ -70,15 +74,24 @@ static xep_dtype_t numpy_dtype(char kind, Py_ssize_t size)
     }
 }
 
-/* Types that a package has added, as ml_dtypes does, are known by their names. */
-static int look_up_dtype(PyArray_Descr *descr, ext_element_t *element)
+/* Types that a package has added: other packages' than ml_dtypes stay unknown. */
+static int look_ml(const PyArray_Descr *descr, ext_element_t *element)
 {
-    PyObject *found = ext_call_helper("code_of", "(O)", descr);
-    if (found == NULL) return -1;
-    element->dtype = (xep_dtype_t)PyLong_AsLong(found);
-    element->descr = (PyObject *)descr;
-    Py_DECREF(found);
+    if (ml_types[XEP_BF16] == NULL) {
+        PyObject *met = ext_call_helper("meet_ml_dtypes", "()"); /* calls use_ml_dtypes() */
+        if (met == NULL) return -1;
+        Py_DECREF(met);
+    }
+    element->kind = EXT_ML;
+    for (int i = 1; i < EXT_DTYPES; i++)
+        if (ml_types[i] != NULL && ml_types[i]->type_num == descr->type_num) element->dtype = (xep_dtype_t)i;
     return 0;
+}
+
+int ext_element_is_bits(const ext_element_t *element)
+{
+    if (element->kind != EXT_NUMPY && element->kind != EXT_DEVICE) return 0;
+    return element->dtype == XEP_BF16 || element->dtype == XEP_E4M3 || element->dtype == XEP_E5M2;
 }
 
 /* Bytes in the order of another machine have no type here: the library would read them wrong. */
@@ -87,7 +100,7 @@ static int look_numpy(PyArrayObject *array, ext_array_t *look)
     PyArray_Descr *descr = PyArray_DESCR(array);
     look->element = (ext_element_t){.kind = EXT_NUMPY};
     if (PyTypeNum_ISUSERDEF(descr->type_num)) {
-        if (look_up_dtype(descr, &look->element) != 0) return -1;
+        if (look_ml(descr, &look->element) != 0) return -1;
     } else if (PyArray_ISNBO(descr->byteorder)) {
         look->element.dtype = numpy_dtype(descr->kind, PyArray_ITEMSIZE(array));
     }
@@ -190,7 +203,7 @@ int ext_array_look(const char *name, PyObject *object, ext_where_t where, ext_ar
     }
     const int is_torch = is_tensor(name, object);
     if (is_torch < 0) return -1;
-    if (is_torch) return look_torch(name, object, where, array_p);
+    if (is_torch) return ext_tensor_check(name, object) == 0 ? look_torch(name, object, where, array_p) : -1;
     return look_by_helper("look_interface", EXT_DEVICE, name, object, where, array_p);
 }
 
@@ -198,9 +211,10 @@ int ext_array_look(const char *name, PyObject *object, ext_where_t where, ext_ar
 
 static PyArray_Descr *descr_of(const ext_element_t *element)
 {
-    if (element->descr == NULL) return PyArray_DescrFromType(types[element->dtype].numpy);
-    Py_INCREF(element->descr);
-    return (PyArray_Descr *)element->descr;
+    PyArray_Descr *own = element->kind == EXT_ML ? ml_types[element->dtype] : NULL;
+    if (own == NULL) return PyArray_DescrFromType(types[element->dtype].numpy);
+    Py_INCREF(own);
+    return own;
 }
 
 PyObject *ext_tuple_of(int count, const Py_ssize_t *numbers)
@@ -214,7 +228,8 @@ PyObject *ext_tuple_of(int count, const Py_ssize_t *numbers)
 /* The type is borrowed from natives, which stays. Looking at a tensor that was made just now tells its address. */
 static PyObject *new_torch(const ext_element_t *element, int ndim, const Py_ssize_t *shape, char **data_p)
 {
-    PyObject *args[2] = {ext_tuple_of(ndim, shape), PyTuple_GET_ITEM(torch.natives, element->dtype)}, *tensor = NULL;
+    PyObject *args[3] = {ext_tuple_of(ndim, shape), PyTuple_GET_ITEM(torch.natives, element->dtype), torch.cpu};
+    PyObject *tensor = NULL;
     ext_array_t look;
     if (args[0] != NULL)
         tensor = element->where == EXT_HOST ? PyObject_Vectorcall(torch.empty, args, 1, torch.keywords)
@@ -255,12 +270,12 @@ PyObject *ext_array_new(const ext_element_t *element, int ndim, const Py_ssize_t
 /*
  * PyArray_SetBaseObject() takes over the reference to base, also when it fails. From then on the array keeps the slot.
  */
-static PyObject *view_numpy(const ext_array_t *look, PyObject *base)
+static PyObject *view_numpy(const ext_array_t *look, PyObject *base, PyTypeObject *type)
 {
     npy_intp shape[EXT_DIMS], strides[EXT_DIMS];
     for (int i = 0; i < look->ndim; i++) shape[i] = look->shape[i], strides[i] = look->strides[i];
-    PyObject *array = PyArray_NewFromDescr(&PyArray_Type, descr_of(&look->element), look->ndim, shape, strides,
-                                           look->data, NPY_ARRAY_WRITEABLE, NULL);
+    PyObject *array = PyArray_NewFromDescr(type, descr_of(&look->element), look->ndim, shape, strides, look->data,
+                                           NPY_ARRAY_WRITEABLE, NULL);
     if (array == NULL) return NULL;
     Py_INCREF(base);
     if (PyArray_SetBaseObject((PyArrayObject *)array, base) != 0) Py_CLEAR(array);
@@ -300,9 +315,26 @@ PyObject *ext_array_view(const ext_array_t *look, PyObject *base)
 {
     for (int i = 0; i < look->ndim; i++)
         if (look->shape[i] == 0) return ext_array_new(&look->element, look->ndim, look->shape, NULL);
-    if (look->element.kind == EXT_NUMPY) return view_numpy(look, base);
-    if (look->element.kind == EXT_DEVICE) return ext_device_new(look, base);
-    return torch.exchange != NULL ? view_torch(look, base) : view_torch_slowly(look, base);
+    switch (look->element.kind) {
+    case EXT_NUMPY:
+    case EXT_ML: return view_numpy(look, base, &PyArray_Type);
+    case EXT_DEVICE: return ext_device_new(look, base);
+    default: return torch.exchange != NULL ? view_torch(look, base) : view_torch_slowly(look, base);
+    }
+}
+
+/* The class is had once, for good. */
+PyObject *ext_array_view_to_write(const ext_array_t *look, PyObject *base)
+{
+    static PyTypeObject *bits;
+    if (look->element.kind != EXT_NUMPY || !ext_element_is_bits(&look->element)) return ext_array_view(look, base);
+    if (bits == NULL) {
+        PyObject *module = PyImport_ImportModule("xep.dtypes");
+        if (module != NULL) bits = (PyTypeObject *)PyObject_GetAttrString(module, "Bits");
+        Py_XDECREF(module);
+        if (bits == NULL) return NULL;
+    }
+    return view_numpy(look, base, bits);
 }
 
 /* ---- what the package says ---- */
@@ -313,8 +345,8 @@ PyObject *ext_array_view(const ext_array_t *look, PyObject *base)
  */
 static PyObject *use_torch(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    PyObject *tensor, *empty, *natives, *capsule;
-    if (!PyArg_ParseTuple(args, "O!OO!O", &PyType_Type, &tensor, &empty, &PyTuple_Type, &natives, &capsule))
+    PyObject *tensor, *empty, *cpu, *natives, *capsule;
+    if (!PyArg_ParseTuple(args, "O!OOO!O", &PyType_Type, &tensor, &empty, &cpu, &PyTuple_Type, &natives, &capsule))
         return NULL;
     const dl_exchange_t *exchange = NULL;
     if (capsule != Py_None) {
@@ -323,22 +355,39 @@ static PyObject *use_torch(PyObject *Py_UNUSED(module), PyObject *args)
     }
     while (exchange != NULL && exchange->version.major > DL_MAJOR) exchange = exchange->previous;
     if (exchange != NULL && exchange->version.major != DL_MAJOR) exchange = NULL;
-    PyObject *keywords = Py_BuildValue("(s)", "dtype");
+    PyObject *keywords = Py_BuildValue("(ss)", "dtype", "device");
     if (keywords == NULL) return NULL;
     Py_INCREF(tensor); /* all of these for good */
     Py_INCREF(empty);
+    Py_INCREF(cpu);
     Py_INCREF(natives);
     torch.tensor = (PyTypeObject *)tensor;
     torch.empty = empty;
+    torch.cpu = cpu;
     torch.keywords = keywords;
     torch.natives = natives;
     torch.exchange = exchange;
     Py_RETURN_NONE;
 }
 
+static PyObject *use_ml_dtypes(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *found[3];
+    if (!PyArg_ParseTuple(args, "O!O!O!", &PyArrayDescr_Type, &found[0], &PyArrayDescr_Type, &found[1],
+                          &PyArrayDescr_Type, &found[2]))
+        return NULL;
+    for (int i = 0; i < 3; i++) Py_INCREF(found[i]); /* for good */
+    ml_types[XEP_BF16] = (PyArray_Descr *)found[0];
+    ml_types[XEP_E4M3] = (PyArray_Descr *)found[1];
+    ml_types[XEP_E5M2] = (PyArray_Descr *)found[2];
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef functions[] = {
+    {"use_ml_dtypes", use_ml_dtypes, METH_VARARGS, "The numpy.dtype of bfloat16, float8_e4m3fn and float8_e5m2."},
     {"use_torch", use_torch, METH_VARARGS,
-     "torch.Tensor, torch.empty, the torch.dtype of each Dtype, the capsule of DLPack's exchange interface or None."},
+     "torch.Tensor, torch.empty, the device of host memory, the torch.dtype of each Dtype, the capsule of DLPack's\n"
+     "exchange interface or None."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -11,7 +11,8 @@
 #include "ext_dlpack.h"
 #include "ext_library.h"
 
-typedef enum { EXT_NUMPY, EXT_TORCH, EXT_DEVICE, EXT_KINDS } ext_kind_t;
+/** EXT_ML: arrays of numpy whose bf16 and 8-bit floats are types of the package ml_dtypes; else those are bits. */
+typedef enum { EXT_NUMPY, EXT_ML, EXT_TORCH, EXT_DEVICE, EXT_KINDS } ext_kind_t;
 
 enum { EXT_DIMS = 3, EXT_DTYPES = XEP_FP64 + 1 };
 
@@ -23,13 +24,12 @@ enum { EXT_HOST = 0 };
 typedef struct ext_element {
     ext_kind_t kind;
     xep_dtype_t dtype; /* 0: none that the library has */
-    PyObject *descr;   /* numpy.dtype where it is not that of the dtype, as of package ml_dtypes; NULL: it is */
     ext_where_t where; /* of the array */
 } ext_element_t;
 
 /** What an array looks like, and where it is. Strides in bytes. */
 typedef struct ext_array {
-    ext_element_t element; /* descr: borrowed from the array */
+    ext_element_t element;
     char *data;
     int ndim; /* above EXT_DIMS: shape and strides are not filled */
     int writable;
@@ -43,11 +43,20 @@ dl_type_t ext_dtype_dl(xep_dtype_t dtype);
 /** -1: TypeError, which names the argument: no array, or one in other memory. */
 int ext_array_look(const char *name, PyObject *object, ext_where_t where, ext_array_t *array_p);
 
+/** -1: an exception is set; a tensor with the negative bit is refused, of one that requires grad it is warned once. */
+int ext_tensor_check(const char *name, PyObject *tensor);
+
 /** A new array, its contents undefined, and where they are; data_p may be NULL. EXT_DEVICE: only without elements. */
 PyObject *ext_array_new(const ext_element_t *element, int ndim, const Py_ssize_t *shape, char **data_p);
 
 /** An array of this look over memory, which base keeps; where it has no elements a new one. */
 PyObject *ext_array_view(const ext_array_t *look, PyObject *base);
+
+/** The same of memory that a program writes: bits of floats as an array that refuses floats (dtypes.Bits). */
+PyObject *ext_array_view_to_write(const ext_array_t *look, PyObject *base);
+
+/** Whether elements are bits of floats that numpy, or an interface, has no type for. */
+int ext_element_is_bits(const ext_element_t *element);
 
 /** A tuple of these numbers. */
 PyObject *ext_tuple_of(int count, const Py_ssize_t *numbers);

@@ -25,7 +25,8 @@ const char ext_combine_doc[] =
     "weights: mode ll: [T, K] float32 of this rank's own tokens, applied in the sum.\n"
     "bias: one or two [T, H] of x's type, added first.\n"
     "out, out_weights: [T, H] of x's type and [T, K] float32 to write to; None: allocated.\n"
-    "dtype: what the bits of a numpy array without a type of its own are.\n"
+    "dtype: what the bits of x are, where it is of uint16; it casts nothing. Without x: of combine_input(); None: as\n"
+    "    that was asked for.\n"
     "logfmt: mode ll: 10-bit rows to ranks that are not mapped; lossy.\n"
     "wait_ns: [R] int64: the nanoseconds that this rank waited for each rank are added, as Buffer.waits() counts\n"
     "    them. after: a request to begin after. timeout: seconds; None: the buffer's.\n"
@@ -99,7 +100,9 @@ static int read_x(const ext_handle_t *handle, PyObject *x, xep_dtype_t as, xep_c
     if (recv == NULL || ext_array_look("x", x, handle->buffer->where, &look) != 0) return -1;
     const int is_padded = recv->arrangement == XEP_ROWS_BY_EXPERT_PADDED;
     if (is_padded && look.ndim == 3 && flatten(x, &look) != 0) return -1;
-    if (ext_args_rows("x", x, &look, EXT_ANY, EXT_ANY, dtypes, as, &rows) != 0) return -1;
+    if (ext_args_rows("x", x, &look, EXT_ANY, EXT_ANY, dtypes, as, &rows) != 0 || ext_args_said(x, &rows, as) != 0 ||
+        ext_args_fits(x, &rows, handle->buffer->hidden, "combine_dtype", handle->buffer->combine_dtype) != 0)
+        return -1;
     if ((uint64_t)rows.rows > recv->capacity || (uint64_t)rows.rows < (is_padded ? recv->capacity : recv->rows))
         return refuse_rows("x", x, recv, "H");
     args->x = rows.data, args->x_stride = (size_t)rows.stride;
@@ -175,9 +178,19 @@ static int read_missing(const ext_handle_t *handle, PyObject *missing, xep_combi
     return 0;
 }
 
+/* What was written as one type would be summed as another; bits may be any of their width. */
+static int check_input(const ext_handle_t *handle, PyObject *dtype, xep_dtype_t as)
+{
+    const ext_element_t *input = &handle->input;
+    if (as == input->dtype) return 0;
+    if (ext_element_is_bits(input) && ext_dtype_size(as) == ext_dtype_size(input->dtype)) return 0;
+    PyErr_Format(PyExc_TypeError, "dtype: expected None or that of combine_input(), got %R (nothing is cast)", dtype);
+    return -1;
+}
+
 /*
- * Without x the outputs are in the slot already: they have the H of the dispatch and the buffer's type, if no other one
- * is given, and what is made of them is of the kind that was dispatched.
+ * Without x the outputs are in the slot already: they have the H of the dispatch and the type that combine_input() has
+ * shown, if no other one is given.
  */
 int ext_combine_read(const ext_handle_t *handle, PyObject *x, PyObject *topk_weights, PyObject *dtype,
                      xep_combine_args_t *args, ext_element_t *made)
@@ -185,8 +198,10 @@ int ext_combine_read(const ext_handle_t *handle, PyObject *x, PyObject *topk_wei
     xep_dtype_t as = 0;
     if (ext_args_dtype("dtype", dtype, &as) != 0) return -1;
     args->hidden = (uint32_t)handle->hidden;
-    args->dtype = as != 0 ? as : handle->buffer->combine_dtype;
-    *made = (ext_element_t){.kind = handle->element.kind, .dtype = args->dtype, .where = handle->buffer->where};
+    *made = handle->input;
+    if (x == NULL && as != 0 && check_input(handle, dtype, as) != 0) return -1;
+    if (as != 0) made->dtype = as;
+    args->dtype = made->dtype;
     if (x != NULL && read_x(handle, x, as, args, made) != 0) return -1;
     return topk_weights != NULL ? read_sent_back(handle, topk_weights, args) : 0;
 }

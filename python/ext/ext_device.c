@@ -29,7 +29,6 @@ PyObject *ext_device_new(const ext_array_t *look, PyObject *base)
     array->base = base;
     array->look = *look;
     array->look.element.kind = EXT_DEVICE;
-    array->look.element.descr = NULL;
     array->look.writable = 1;
     return (PyObject *)array;
 }

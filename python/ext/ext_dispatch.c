@@ -26,9 +26,9 @@ const char ext_dispatch_doc[] =
     "cached: a handle whose routing is used again, instead of topk_idx and topk_weights; T as there.\n"
     "capacity: rows the received arrays have, whatever comes (num_worst_tokens); 0: the rows received.\n"
     "expert_alignment: received counts of experts are rounded up to a multiple.\n"
-    "dtype: what the bits of a numpy array without a type of its own are: \"e4m3\", \"bfloat16\", ...\n"
-    "quant: mode ll: Quant.E4M3, E4M3_POW2 or UE8M0: x is cast on its way.\n"
-    "arrangement: Rows.BY_RANK, BY_EXPERT_COMPACT, BY_EXPERT_PADDED; None: the mode's own.\n"
+    "dtype: what the bits of x are, where it is of uint8 or uint16: \"e4m3\", \"bfloat16\", ...; it casts nothing.\n"
+    "quant: mode ll: \"e4m3\", \"e4m3_pow2\" or \"ue8m0\", or a Quant: x is cast on its way.\n"
+    "arrangement: \"rank\", \"compact\" or \"padded\" (by expert), or a member of Rows; None: the mode's own.\n"
     "scales_by_column, send_weights: mode ll: received scales by column; weights travel with the rows.\n"
     "in_place: rows are not copied between ranks that map one another: recv.row_addresses says where each is, and\n"
     "    recv.x is None (Buffer.send_memory(), Handle.gather()).\n"
@@ -168,8 +168,8 @@ static int read_options(const ext_buffer_t *buffer, PyObject *const *values, xep
     if (read_scales(buffer->where, values[SCALES], args) != 0 ||
         ext_args_number("capacity", values[CAPACITY], INT64_MAX, &args->capacity) != 0 ||
         ext_args_number32(names[EXPERT_ALIGNMENT], values[EXPERT_ALIGNMENT], &args->expert_alignment) != 0 ||
-        ext_args_number32(names[QUANT], values[QUANT], &args->quant) != 0 ||
-        ext_args_number32(names[ARRANGEMENT], values[ARRANGEMENT], &args->arrangement) != 0 ||
+        ext_args_quant(values[QUANT], &args->quant) != 0 ||
+        ext_args_arrangement(values[ARRANGEMENT], &args->arrangement) != 0 ||
         ext_args_flag(values[SCALES_BY_COLUMN], XEP_DISPATCH_SCALES_BY_COLUMN, &args->flags) != 0 ||
         ext_args_flag(values[SEND_WEIGHTS], XEP_DISPATCH_SEND_WEIGHTS, &args->flags) != 0 ||
         ext_args_flag(values[IN_PLACE], XEP_DISPATCH_IN_PLACE, &args->flags) != 0 ||
@@ -194,7 +194,8 @@ static int fill_args(const ext_buffer_t *buffer, PyObject *const *values, xep_di
     PyObject *x = values[X] != NULL ? values[X] : Py_None;
     xep_dtype_t as = 0;
     if (ext_args_dtype("dtype", values[DTYPE], &as) != 0 ||
-        ext_args_matrix("x", x, buffer->where, EXT_ANY, EXT_ANY, EXT_ALL_DTYPES, as, x_p) != 0)
+        ext_args_matrix("x", x, buffer->where, EXT_ANY, EXT_ANY, EXT_ALL_DTYPES, as, x_p) != 0 ||
+        ext_args_said(x, x_p, as) != 0 || ext_args_fits(x, x_p, buffer->hidden, "dtype", buffer->dtype) != 0)
         return -1;
     args->tokens = (uint64_t)x_p->rows, args->hidden = (uint32_t)x_p->columns;
     args->x = x_p->data, args->x_stride = (size_t)x_p->stride, args->dtype = x_p->dtype;

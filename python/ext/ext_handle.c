@@ -20,8 +20,7 @@
 static PyTypeObject *handle_type;
 
 /*
- * A new reference. memory->owner is not counted: forget() clears it before the handle goes. descr is borrowed from the
- * array that is dispatched, which may go first, so it is counted here.
+ * A new reference. memory->owner is not counted: forget() clears it before the handle goes.
  */
 ext_handle_t *ext_handle_new(ext_buffer_t *buffer, const ext_element_t *element, Py_ssize_t tokens, Py_ssize_t topk,
                              Py_ssize_t hidden)
@@ -33,11 +32,11 @@ ext_handle_t *ext_handle_new(ext_buffer_t *buffer, const ext_element_t *element,
         return NULL;
     }
     Py_INCREF(buffer);
-    Py_XINCREF(element->descr);
     handle->buffer = buffer;
     handle->memory = memory;
     memory->owner = handle;
     handle->element = *element;
+    handle->input = (ext_element_t){.kind = element->kind, .dtype = buffer->combine_dtype, .where = buffer->where};
     handle->tokens = tokens, handle->topk = topk, handle->hidden = hidden;
     handle->nranks = buffer->group->nranks;
     handle->rows = EXT_UNKNOWN_ROWS;
@@ -96,7 +95,7 @@ static PyObject *show_numpy(PyObject *self, PyObject *Py_UNUSED(unused))
         PyErr_SetString(PyExc_TypeError, "numpy: expected rows in host memory, these are on a device (recv, torch())");
         return NULL;
     }
-    return ext_received_of((ext_handle_t *)self, EXT_NUMPY);
+    return ext_received_of((ext_handle_t *)self, ((ext_handle_t *)self)->element.kind == EXT_ML ? EXT_ML : EXT_NUMPY);
 }
 
 /* In a program that has not imported torch yet, this does. */
@@ -118,6 +117,11 @@ static PyObject *get_rows(PyObject *self, void *Py_UNUSED(unused))
 {
     const xep_recv_t *recv = ext_handle_recv((ext_handle_t *)self);
     return recv != NULL ? PyLong_FromUnsignedLongLong(recv->rows) : NULL;
+}
+
+static PyObject *represent(PyObject *self)
+{
+    return ext_call_helper("show_handle", "(O)", self);
 }
 
 static PyObject *get_memory(PyObject *self, void *Py_UNUSED(unused))
@@ -148,7 +152,7 @@ static PyObject *combine_input(PyObject *self, PyObject *const *args, Py_ssize_t
     PyObject *values[INPUT_COUNT];
     size_t stride = 0;
     if (ext_args_read(&signature, args, nargs, names, values) != 0 ||
-        ext_args_dtype("dtype", values[INPUT_DTYPE], &look.element.dtype) != 0)
+        ext_args_element("dtype", values[INPUT_DTYPE], &look.element) != 0)
         return NULL;
     xep_handle_t *own = ext_handle_get(handle);
     if (own == NULL) return NULL;
@@ -163,7 +167,8 @@ static PyObject *combine_input(PyObject *self, PyObject *const *args, Py_ssize_t
         ext_raise(XEP_ERR_INVALID);
     } else {
         ext_received_shape(recv, recv->rows, (size_t)handle->hidden, (ptrdiff_t)stride, &look);
-        view = ext_array_view(&look, memory);
+        view = ext_array_view_to_write(&look, memory);
+        handle->input = look.element; /* of the combine that follows */
     }
     Py_DECREF(memory);
     return view;
@@ -202,7 +207,6 @@ static int clear(PyObject *self)
     ext_handle_t *handle = (ext_handle_t *)self;
     ext_handle_forget(handle);
     Py_CLEAR(handle->buffer);
-    Py_CLEAR(handle->element.descr);
     return 0;
 }
 
@@ -227,7 +231,9 @@ static PyMethodDef methods[] = {
     {"combine_async", EXT_KEYWORDS(ext_combine_async), ext_combine_async_doc},
     {"combine_input", EXT_KEYWORDS(combine_input),
      "combine_input($self, dtype=None)\n--\n\n"
-     "[rows, H] of the buffer's combine type: expert outputs written here need no copy; then combine() without x.\n\n"
+     "[rows, H] of the buffer's combine type, or of dtype: expert outputs written here need no copy; then combine()\n"
+     "without x. bfloat16 is uint16 bits in numpy, and floats are refused (to_bfloat16()), where the rows that were\n"
+     "dispatched are none of package ml_dtypes; dtype=ml_dtypes.bfloat16 takes floats.\n\n"
      "Waits until peers have read what an earlier combine left there. Ask again before writing again."},
     {"next", EXT_KEYWORDS(ext_pieces_next), ext_pieces_next_doc},
     {"next_async", EXT_KEYWORDS(ext_pieces_next_async), ext_pieces_next_async_doc},
@@ -235,7 +241,8 @@ static PyMethodDef methods[] = {
     {"pieces", EXT_KEYWORDS(ext_pieces_of), ext_pieces_doc},
     {"gather", EXT_KEYWORDS(ext_in_place_gather), ext_in_place_gather_doc},
     {"numpy", show_numpy, METH_NOARGS,
-     "numpy($self)\n--\n\nThe received rows as numpy arrays; bfloat16 as uint16, 8-bit floats as uint8."},
+     "numpy($self)\n--\n\nThe received rows as numpy arrays; bfloat16 as uint16, 8-bit floats as uint8, where they\n"
+     "were not dispatched as types of package ml_dtypes."},
     {"torch", show_torch, METH_NOARGS, "torch($self)\n--\n\nThe received rows as tensors."},
     {"release", release, METH_NOARGS,
      "release($self)\n--\n\n"
@@ -272,6 +279,7 @@ static PyType_Slot slots[] = {
     {Py_tp_methods, methods},
     {Py_tp_getset, getset},
     {Py_tp_members, members},
+    {Py_tp_repr, represent},
     {Py_tp_doc, "A dispatch: its frozen routing and the rows it brought; combine goes back along it.\n\n"
                 "Its slot is in use until release(), or the end of the ``with`` block, and until no array of its\n"
                 "rows is alive any more, whichever is later: an array never loses its memory."},

@@ -16,7 +16,7 @@ const char ext_in_place_send_memory_doc[] =
     "send_memory($self, dtype=None, torch=False)\n--\n\n"
     "[T, H]: memory for the rows of this rank's next dispatch with in_place, as an array of numpy or, with torch, a\n"
     "tensor; T and H are those of the buffer, dtype is its own unless one is given. Dispatch these rows, or the first\n"
-    "of them: x[:n, :h].\n\n"
+    "of them: x[:n, :h]. As in Handle.combine_input(), bits of bfloat16 refuse floats.\n\n"
     "Blocks until peers have released the handles, and the arrays, of an earlier dispatch whose rows were there.\n"
     "Rows must not change after their dispatch until this memory is returned again: ask before each dispatch.\n\n"
     "UnsupportedError: the buffer was made without send_memory=True. DeadlineError: peers keep handles.";
@@ -58,8 +58,7 @@ PyObject *ext_in_place_send_memory(PyObject *self, PyObject *const *args, Py_ssi
     size_t stride = 0;
     xep_status_t status;
     if (ext_args_read(&signature, args, nargs, names, values) != 0 ||
-        ext_args_dtype("dtype", values[DTYPE], &look.element.dtype) != 0 ||
-        ext_args_flag(values[TORCH], 1, &torch) != 0)
+        ext_args_element("dtype", values[DTYPE], &look.element) != 0 || ext_args_flag(values[TORCH], 1, &torch) != 0)
         return NULL;
     if (torch) {
         PyObject *met = ext_call_helper("meet_torch", "()");
@@ -75,7 +74,7 @@ PyObject *ext_in_place_send_memory(PyObject *self, PyObject *const *args, Py_ssi
     Py_END_ALLOW_THREADS
     PyObject *view = NULL;
     if (status < 0) ext_raise(status);
-    else if (shape_rows(buffer, base, stride, &look) == 0) view = ext_array_view(&look, memory);
+    else if (shape_rows(buffer, base, stride, &look) == 0) view = ext_array_view_to_write(&look, memory);
     Py_DECREF(memory);
     return view;
 }
@@ -136,7 +135,6 @@ PyObject *ext_in_place_gather(PyObject *self, PyObject *const *args, Py_ssize_t 
         return recv->rows == 0 ? values[OUT] : gather_into(handle, values[OUT], matrix.data, (size_t)matrix.stride);
     }
     ext_element_t element = handle->element;
-    if (recv->quant != XEP_QUANT_NONE) element.descr = NULL; /* that is the type before the cast */
     element.dtype = recv->dtype, element.where = EXT_HOST;
     char *data = NULL;
     PyObject *array = ext_array_new(&element, 2, shape, &data);

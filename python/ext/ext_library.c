@@ -172,6 +172,9 @@ static void write_log(void *callable, xep_log_level_t level, const char *message
 
 static PyObject *set_log(PyObject *Py_UNUSED(module), PyObject *callable)
 {
+    if (callable != Py_None && !PyCallable_Check(callable))
+        return PyErr_Format(PyExc_TypeError, "set_log: expected a function of level and text, or None, got %R",
+                            callable);
     Py_INCREF(callable); /* for good: another thread may be about to call it */
     Py_BEGIN_ALLOW_THREADS
     lib.log_set(callable == Py_None ? NULL : write_log, callable);

@@ -277,6 +277,11 @@ static PyObject *list_expert_rows(PyObject *self, PyObject *Py_UNUSED(unused))
     return list;
 }
 
+static PyObject *represent(PyObject *self)
+{
+    return ext_call_helper("show_received", "(O)", self);
+}
+
 /* Not a type of the collector, so ext_dealloc() is not for it. shown is cleared before anything else can ask for it. */
 static void dealloc(PyObject *self)
 {
@@ -356,6 +361,7 @@ static PyType_Slot slots[] = {
     {Py_tp_methods, methods},
     {Py_tp_getset, getset},
     {Py_tp_members, members},
+    {Py_tp_repr, represent},
     {Py_tp_doc,
      "Received rows: N = ``capacity`` rows, of which ``rows`` came; K top-k, H hidden, S scales, L experts of\n"
      "this rank.\n\nx, topk_idx, topk_weights, scales, src_token and row_addresses are views: no copy. Each keeps its\n"

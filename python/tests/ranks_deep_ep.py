@@ -206,10 +206,10 @@ def test_bias_and_the_order_of_sums(world):
     recv_x, _, _, _, handle, _ = buffer.dispatch(x, topk_idx=idx, topk_weights=weights, **arguments)
     answers = (recv_x.float() * (1.5 + rank)).bfloat16()
     biases = (rows_of("random", rank + 50, len(idx)), rows_of("random", rank + 60, len(idx)))
-    for bias in (None, biases[0], biases[:1], biases):
+    for bias in (None, biases[0], biases[:1], biases, (biases[0], None), (None, biases[1]), (None, None)):
         combined, _, _ = buffer.combine(answers, handle, bias=bias)
         total = torch.zeros(x.shape)
-        for one in (bias,) if isinstance(bias, torch.Tensor) else bias or ():
+        for one in (bias,) if isinstance(bias, torch.Tensor) else filter(torch.is_tensor, bias or ()):
             total += one.float()
         for other in range(world.size):
             mine = (x.float() * (1.5 + other)).bfloat16().float()

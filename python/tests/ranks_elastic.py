@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import math
 import os
@@ -144,6 +145,25 @@ def test_many_dispatches_in_flight(elastic):
     assert seen == ["hook"] and combined[2].event is None
     assert torch.equal(combined[0], sums(world, (), True))
     assert late.shape == x.shape
+
+
+def test_results_that_are_dropped_keep_no_slot(elastic):
+    """Nobody waits for the event, and no collector runs."""
+    world = make_world(elastic(), "random")
+    rows = world.buffer.dispatch(**world.mine())[3].rows
+    gc.collect()
+    gc.disable()
+    try:
+        for turn in range(40):
+            got = world.buffer.dispatch(
+                **world.mine(), async_with_compute_stream=True, do_expand=turn % 2 == 0, do_zero_padding=turn % 4 == 0
+            )
+            if turn % 3 == 0:
+                y = torch.zeros((got[3].num_expanded_tokens if turn % 2 == 0 else rows, got[0].shape[1])).bfloat16()
+                world.buffer.combine(y, got[3], async_with_compute_stream=True)
+            del got
+    finally:
+        gc.enable()
 
 
 def test_dispatch_and_combine_are_adjoint(elastic):

@@ -63,11 +63,22 @@ def test_a_fork_has_errors_and_its_parent_right_results(group):
         def program() -> None:
             for call in (
                 lambda: buffer.dispatch(torch.ones((tokens, 16)), idx, weights),
+                lambda: buffer.dispatch_async(torch.ones((tokens, 16)), idx, weights),
                 lambda: handle.combine(handle.recv.x),
+                lambda: handle.combine_async(torch.ones((tokens, 16))),
                 lambda: handle.recv,
+                lambda: group.allgather(b""),
+                lambda: group.buffer(2, 2, 16, tokens),
+                lambda: group.peer(0),
+                handle.combine_input,
                 buffer.info,
+                buffer.waits,
+                buffer.memory,
+                buffer.send_memory,
                 buffer.reset,
                 group.barrier,
+                group.shrink,
+                group.grow,
                 request.wait,
                 request.done,
             ):

@@ -117,6 +117,21 @@ def test_element_types(group, buffer, sent, dtype):
         np.testing.assert_array_equal(handle.recv.x, np.array(rows, x.dtype).reshape(-1, HIDDEN))
 
 
+def test_ml_dtypes(group, sent):
+    """What comes from other ranks is of the types that were sent."""
+    bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
+    mine = sent[group.rank]
+    with group.buffer(EXPERTS, TOPK, HIDDEN, max(len(s.x) for s in sent)) as buffer:
+        with buffer.dispatch(mine.x.astype(bfloat16), mine.topk_idx) as handle:
+            y = handle.combine_input()
+            y[:] = handle.recv.x
+            out = handle.combine()
+            assert handle.recv.x.dtype == y.dtype == out.dtype == bfloat16
+            del y
+        copies = oracle.copies(mine, EXPERTS, group.nranks)[:, None]
+        np.testing.assert_array_equal(out, (mine.x.astype(bfloat16).astype(np.float32) * copies).astype(bfloat16))
+
+
 def test_fixed_capacity(group, buffer, sent):
     mine = sent[group.rank]
     room = buffer.info().recv_rows

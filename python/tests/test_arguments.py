@@ -81,6 +81,13 @@ WRONG = {
         r"expert_stats: expected INT32 of shape \[4\], got int64"),
     "unknown option": ("worst", 3, TypeError, "unexpected keyword argument 'worst'"),
     "unknown type": ("dtype", "float7", TypeError, "dtype: 'float7' is no element type; there are BF16"),
+    "a cast": ("dtype", "bfloat16", TypeError, "dtype: expected None or FP32, which x is, got BF16 .*nothing is cast"),
+    "a cast of that width": ("dtype", "int32", TypeError, "dtype: expected None or FP32, which x is, got INT32"),
+    "unknown quant": ("quant", "e4m4", ValueError, 'quant: expected "none", "e4m3", "e4m3_pow2" or "ue8m0", got .e4m4'),
+    "unknown arrangement": ("arrangement", "by expert", ValueError,
+        'arrangement: expected "default", "rank", "compact" or "padded", got .by expert'),
+    "quant of mode ll": ("quant", "e4m3", xep.UnsupportedError, "mode normal does not cast rows"),
+    "arrangement of mode ll": ("arrangement", "padded", xep.UnsupportedError, "mode normal does not arrange rows by"),
     "no handle": ("cached", 3, ValueError, "topk_idx, topk_weights: expected None with cached"),
     "negative timeout": ("timeout", -1.0, ValueError, "timeout: expected seconds above 0"),
     "nan timeout": ("timeout", math.nan, ValueError, "timeout: expected seconds above 0"),
@@ -109,6 +116,13 @@ COMBINE = {
     "out_weights alone": (dict(out_weights=np.ones((T, K), np.float32)), ValueError,
         "topk_weights: expected an array, as out_weights is given"),
     "waits of two ranks": (dict(wait_ns=np.zeros(2, np.int64)), ValueError, r"wait_ns: expected INT64 of shape \[1\]"),
+    "a cast": (dict(dtype="float16"), TypeError, "dtype: expected None or FP32, which x is, got FP16 .*is cast"),
+    "weights of mode ll": (dict(weights=np.ones((T, K), np.float32)), xep.UnsupportedError,
+        "mode normal does not apply weights in combine: leave that out, or use mode ll"),
+    "out of another type": (dict(x=np.ones((T, H), np.uint16), out=np.ones((T, H), np.float16)), TypeError,
+        r"out: expected BF16 of shape \[6, 32\], got float16"),
+    "bias of another type": (dict(x=np.ones((T, H), np.uint16), bias=np.ones((T, H), np.float16)), TypeError,
+        r"bias\[0\]: expected BF16 of shape \[6, 32\], got float16"),
     "short weights": (dict(topk_weights=np.ones((1, K), np.float32)), ValueError, r"topk_weights: expected \[6, 2\]"),
 }  # fmt: skip
 
@@ -119,6 +133,23 @@ def test_combine(buffer, good, case):
     with buffer.dispatch(**good) as handle:
         with pytest.raises(error, match=text):
             handle.combine(**{"x": np.ones((T, H), np.float32), **options})
+
+
+def test_rows_wider_than_the_default(good):
+    """The argument, its default and the remedy."""
+    index = good["topk_idx"]
+    text = r"rows of at most 64 bytes \(32 elements of BF16, the {0} of this Buffer\), got float32 .*{0}=.float32"
+    with xep.Group() as group, group.buffer(E, K, H, T) as narrow:
+        with pytest.raises(ValueError, match=text.format("dtype") + r". \(default: .bfloat16.\)"):
+            narrow.dispatch(good["x"], index)
+        with narrow.dispatch(good["x"].astype(np.float16), index) as handle:
+            with pytest.raises(ValueError, match=text.format("combine_dtype")):
+                handle.combine(good["x"])
+
+
+def test_log_of_no_function():
+    with pytest.raises(TypeError, match="set_log: expected a function of level and text, or None, got 3"):
+        xep.set_log(3)
 
 
 def test_cached_of_no_handle(buffer, good):

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import importlib
 import weakref
 
 import numpy as np
@@ -197,14 +199,71 @@ def test_torch_types(name):
             assert torch.equal(handle.recv.x.view(torch.uint8), x.view(torch.uint8))
 
 
-def test_ml_dtypes():
+@pytest.mark.parametrize("quant", [None, "none", "e4m3"])
+def test_ml_dtypes_in_and_out(quant):
+    """Also of 8 bits; None: mode normal."""
     ml_dtypes = pytest.importorskip("ml_dtypes")
-    with xep.Group() as group, group.buffer(E, K, H, T) as buffer:
-        x = np.arange(T * H).reshape(T, H).astype(ml_dtypes.bfloat16)
+    mode, options = ("normal", {}) if quant is None else ("ll", dict(quant=quant))
+    with xep.Group() as group, group.buffer(E, K, 128, T, mode=mode) as buffer:
+        x = (np.arange(T * 128) % 16 + 1).reshape(T, 128).astype(ml_dtypes.bfloat16)
+        with buffer.dispatch(x, np.zeros((T, 1), np.int64), **options) as handle:
+            assert handle.recv.x.dtype == (ml_dtypes.float8_e4m3fn if quant == "e4m3" else ml_dtypes.bfloat16)
+            assert handle.numpy().x.dtype == handle.recv.x.dtype
+            y = handle.combine_input()
+            y[:] = x.reshape(y.shape) * ml_dtypes.bfloat16(3)
+            out = handle.combine()
+            assert y.dtype == out.dtype == x.dtype and (out == 3 * x.astype(np.float32)).all()
+            if mode == "normal":
+                y[:] = handle.recv.x
+                assert (handle.combine(handle.recv.x) == x).all() and (handle.combine() == x).all()
+            bits = handle.combine_input("uint16")
+            assert bits.dtype == np.uint16
+            del y, bits
+
+
+def test_bits_of_8_bit_ml_dtypes():
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    for dtype in (ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2):
+        with xep.Group() as group, group.buffer(E, K, H, T, dtype=dtype) as buffer:
+            x = np.arange(T * H).reshape(T, H).astype(dtype)
+            with buffer.dispatch(x, np.zeros((T, 1), np.int64)) as handle:
+                assert handle.recv.x.dtype == dtype and (handle.recv.x.view(np.uint8) == x.view(np.uint8)).all()
+                assert handle.combine_input().dtype == ml_dtypes.bfloat16
+
+
+def refuse_floats(bits):
+    for at, values in ((slice(None), 1.5), (0, np.ones(H, np.float32)), ((0, 0), 3.0), (..., np.ones(H))):
+        with pytest.raises(TypeError, match="expected the bits of floats as uint16 .*, got float"):
+            bits[at] = values
+    with pytest.raises(TypeError):
+        np.multiply(np.ones(H, np.float32), 2, out=bits)
+    bits[:] = xep.to_bfloat16(np.full(H, 1.5, np.float32))
+
+
+def test_floats_are_not_made_integers():
+    """Where the input has the default type and numpy none for it: without a word 3.7 was the bits of 4.2e-45 before."""
+    with xep.Group() as group, group.buffer(E, K, H, T, dtype="float32", send_memory=True) as buffer:
+        refuse_floats(buffer.send_memory("bfloat16"))
+        x, index = np.full((T, H), 3.7, np.float32), np.zeros((T, 1), np.int64)
+        for sent in (x, x.astype(np.float16), xep.to_bfloat16(x)):
+            with buffer.dispatch(sent, index) as handle:
+                refuse_floats(handle.combine_input())
+                assert (xep.from_bfloat16(handle.combine()) == 1.5).all()
+
+
+def test_combine_has_the_type_of_its_input():
+    types = ["float16"]
+    with contextlib.suppress(ImportError):
+        types.append(importlib.import_module("ml_dtypes").bfloat16)
+    with xep.Group() as group, group.buffer(E, K, H, T, dtype="float32") as buffer:
+        x = np.full((T, H), 1.5, np.float32)
         with buffer.dispatch(x, np.zeros((T, 1), np.int64)) as handle:
-            assert handle.recv.dtype == xep.Dtype.BF16 and handle.recv.x.dtype == x.dtype
-            assert (handle.recv.x == x).all()
-            assert (handle.combine(handle.recv.x) == x).all()
+            for dtype in types:
+                handle.combine_input(dtype)[:] = handle.recv.x * 2
+                with pytest.raises(TypeError, match=r"dtype: expected None or that of combine_input\(\), got .float32"):
+                    handle.combine(dtype="float32")
+                out = handle.combine()
+                assert out.dtype == np.dtype(dtype) and (out == 3).all()
 
 
 def test_operations_do_not_leak_objects(buffer):

@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Expert parallelism on host memory, and on CUDA devices: the C library xep, from Python.
 
-    import numpy as np, xep
+    import numpy as np, xep                                # the program alone, or xep_run -n 4 python PROGRAM
 
+    rng = np.random.default_rng()
+    x = rng.random((64, 256), np.float32)
+    topk_idx = np.argsort(rng.random((64, 8)), axis=1)[:, :2].copy()
+    topk_weights = rng.random((64, 2), np.float32)
     with xep.Group() as group, group.buffer(experts=8, topk=2, hidden=256, tokens=64, dtype="float32",
                                             combine_dtype="float32") as buffer:
         with buffer.dispatch(x, topk_idx, topk_weights) as handle:

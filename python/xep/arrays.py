@@ -6,17 +6,39 @@ from __future__ import annotations
 
 import operator
 import sys
-from typing import Any, NoReturn
+import warnings
+from typing import Any, NoReturn, Optional
 
 import numpy as np
 
 from . import _ext, dlpack
-from .dtypes import SIZES, Dtype, Quant, Rows, dtype_of, need_dtype
+from .dtypes import SIZES, Dtype, Quant, Rows, dtype_of, name_of, need_dtype
 
 
-def code_of(dtype: np.dtype) -> int:
-    """Of a numpy type of another package; 0: none that xep has."""
-    return dtype_of(dtype) or 0
+# ---- types that the package ml_dtypes adds to numpy ----
+
+
+def meet_ml_dtypes() -> None:
+    """Tells the compiled module of them; without the package nothing."""
+    try:
+        import ml_dtypes
+    except ImportError:
+        return
+    _ext.use_ml_dtypes(*map(np.dtype, (ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2)))
+
+
+def is_ml(dtype: Any) -> Optional[bool]:
+    """Whether it is one of them; False: it is numpy's for bits; None: it says neither, as names do."""
+    if isinstance(dtype, str):
+        return False if dtype.lower().startswith("uint") else None
+    try:
+        found = np.dtype(dtype)
+    except TypeError:
+        return None
+    if found.isbuiltin == 2:  # of another package
+        meet_ml_dtypes()
+        return True
+    return False if found.kind == "u" else None
 
 
 # ---- tensors ----
@@ -42,7 +64,22 @@ def meet_torch() -> None:
     ]
     natives += [torch.int32, torch.int64, torch.float64]
     exchange = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
-    _ext.use_torch(torch.Tensor, torch.empty, (None, *natives), exchange)
+    _ext.use_torch(torch.Tensor, torch.empty, torch.device("cpu"), (None, *natives), exchange)
+
+
+def warn_of_gradients(name: str) -> bool:
+    """Whether gradients are recorded, and so there is a warning."""
+    import torch
+
+    if not torch.is_grad_enabled():
+        return False
+    warnings.warn(
+        f"{name} requires grad, but no gradient passes through xep's calls: xep.integrations.exchange has dispatch and "
+        "combine with gradients, python/examples/moe_torch.py shows how they are made; else use torch.no_grad() or "
+        "detach() (said once)",
+        stacklevel=2,
+    )
+    return True
 
 
 Look = tuple[int, tuple[int, ...], tuple[int, ...], int, int]
@@ -108,10 +145,28 @@ def view(memory: Any, offset: int, shape: tuple[int, ...], strides: tuple[int, .
     import torch
 
     if 0 in shape:
-        return torch.empty(shape, dtype=dtype)
+        return torch.empty(shape, dtype=dtype, device="cpu")
     steps = [stride // dtype.itemsize for stride in strides]
     count = 1 + sum((n - 1) * step for n, step in zip(shape, steps))
     return torch.frombuffer(memory, dtype=dtype, count=count, offset=offset).as_strided(shape, steps)
+
+
+# ---- what objects say of themselves ----
+
+
+def show_handle(handle: _ext.Handle) -> str:
+    try:
+        state = f"{handle.rows} rows received"
+    except (ValueError, RuntimeError):
+        state = "released" if handle._memory is None else "rows not counted yet"
+    return f"<xep.Handle: {handle.tokens} tokens, {state}>"
+
+
+def show_received(received: _ext.Received) -> str:
+    return (
+        f"<xep.Received: {received.rows} rows of {received.hidden} {received.dtype.name}, {received.arrangement.name}, "
+        f"topk {received.topk}, {received.local_experts} experts from {received.first_expert} on>"
+    )
 
 
 # ---- what is wrong ----
@@ -142,6 +197,21 @@ def refuse(name: str, array: Any, dtypes: int, extents: tuple[int, int], dtype_i
     shape = ", ".join("any" if n == -1 else str(n) for n in extents if n != -2)
     error = TypeError if dtype_is_wrong else ValueError
     raise error(f"{name}: expected {allowed} of shape [{shape}], got {_describe(array)}")
+
+
+def refuse_cast(array: Any, own: int, given: int) -> NoReturn:
+    raise TypeError(
+        f"dtype: expected None or {Dtype(own).name}, which x is, got {Dtype(given).name} for {_describe(array)} "
+        "(nothing is cast: dtype only says what the bits of a uint8 or uint16 array are)"
+    )
+
+
+def refuse_wide(array: Any, hidden: int, argument: str, dtype: int, widest: int) -> NoReturn:
+    raise ValueError(
+        f"x: expected rows of at most {hidden * SIZES[widest]} bytes ({hidden} elements of {Dtype(widest).name}, the "
+        f"{argument} of this Buffer), got {_describe(array)}: make the Buffer with "
+        f'{argument}="{name_of(dtype)}" (default: "bfloat16")'
+    )
 
 
 def refuse_rows(name: str, array: Any, strides: tuple[int, int], row: tuple[int, int]) -> NoReturn:

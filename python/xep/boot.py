@@ -99,12 +99,16 @@ class Exchange:
 
 
 def _torch_allgather(group: Any) -> tuple[Allgather, int, int]:
+    import torch
     import torch.distributed as dist
 
     size = dist.get_world_size(group)
+    device = torch.cuda.current_device() if torch.cuda.is_initialized() else None
 
     def allgather(message: bytes) -> list[bytes]:
         replies: list = [None] * size
+        if device is not None:  # NCCL gathers by the current device, which on a new thread is the first one
+            torch.cuda.set_device(device)
         dist.all_gather_object(replies, message, group=group)
         return replies
 

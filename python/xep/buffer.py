@@ -170,6 +170,14 @@ class Buffer(_ext.Buffer):
             self.group._buffers.remove(self)
         self._destroy()
 
+    def __repr__(self) -> str:
+        if self._buffer is None:
+            return "<xep.Buffer: closed>"
+        return (
+            f"<xep.Buffer: {self.experts} experts, topk {self.topk}, hidden {self.hidden}, {self.tokens} tokens, "
+            f"{self.dtype.name}, combine {self.combine_dtype.name}, {self.slots} slots, of {self.group!r}>"
+        )
+
     def __enter__(self) -> Buffer:
         return self
 

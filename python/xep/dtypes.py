@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Element types, and what each is called in numpy and torch.
 
-numpy has no bfloat16 and no 8-bit floats: there the bits travel as uint16 and uint8. Types of the package
-ml_dtypes are understood where given. ``from_bfloat16`` and ``to_bfloat16`` convert the bits.
+numpy has no bfloat16 and no 8-bit floats: there the bits travel as uint16 and uint8; ``from_bfloat16`` and
+``to_bfloat16`` convert them. Of rows of the package ml_dtypes all that comes back is of its types, too.
 """
 
 from __future__ import annotations
@@ -72,6 +72,25 @@ def dtype_of(dtype: Any) -> Optional[Dtype]:
         return _NAMES.get(np.dtype(dtype).name)
     except TypeError:
         return None
+
+
+def name_of(dtype: int) -> str:
+    """As a Buffer takes it."""
+    return next(name for name, found in _NAMES.items() if found == dtype)
+
+
+class Bits(np.ndarray):
+    """bfloat16 or 8-bit floats as unsigned integers, of memory that a program writes: refuses what numpy would make an
+    integer of another value."""
+
+    def __setitem__(self, at: Any, values: Any) -> None:
+        kind = np.asarray(values).dtype
+        if kind.kind not in "biu":
+            raise TypeError(
+                f"expected the bits of floats as {self.dtype} (xep.to_bfloat16()), got {kind}: dtype=ml_dtypes.bfloat16"
+                ' gives an array that takes floats, as does a Buffer with combine_dtype="float32"'
+            )
+        super().__setitem__(at, values)
 
 
 def need_dtype(name: str, dtype: Any) -> Dtype:

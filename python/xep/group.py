@@ -203,6 +203,9 @@ class Group(_ext.Group):
         for buffer in self._buffers:
             buffer._leave()
 
+    def __repr__(self) -> str:
+        return f"<xep.Group: rank {self.rank} of {self.nranks}, {self.boot}{'' if self._open else ', closed'}>"
+
     def __enter__(self) -> Group:
         return self
 

@@ -306,17 +306,19 @@ static void unsupported(void **state)
         const script_call_t *dispatch = &run->script.calls[0];
         xep_recv_t recv = {0};
         script_flight_t *flight = script_flight_dispatch(rank, &run->script, dispatch, 0, XEP_NO_SLOT, &recv);
-        check_refused(&run->world, &flight->op, "mode normal does not cast rows: quant is given (XEP_QUANT_NONE)");
+        check_refused(&run->world, &flight->op,
+                      "mode normal does not cast rows (quant): leave that out, or use mode ll");
         flight->dispatch_args.quant = XEP_QUANT_NONE;
         flight->dispatch_args.arrangement = XEP_ROWS_BY_EXPERT_COMPACT;
         check_refused(&run->world, &flight->op,
-                      "mode normal does not arrange rows by expert: arrangement is given (XEP_ROWS_BY_RANK)");
+                      "mode normal does not arrange rows by expert (arrangement): leave that out, or use mode ll");
         flight->dispatch_args.arrangement = XEP_ROWS_BY_RANK;
         assert_int_equal(run->world.plugin->dispatch(rank->mode, &flight->op), XEP_OK);
         assert_int_equal(sim_progress(rank, &flight->op, &flight->waits), XEP_OK);
         script_flight_free(rank, flight);
         flight = script_flight_combine(rank, &run->script, combine, dispatch, 0, &recv, NULL, 0);
-        check_refused(&run->world, &flight->op, "mode normal does not send rows as LogFMT: the flag is given (none)");
+        check_refused(&run->world, &flight->op,
+                      "mode normal does not send rows as LogFMT: leave that out, or use mode ll");
         script_flight_free(rank, flight);
     }
     sim_run_end(run);
