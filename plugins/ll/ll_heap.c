@@ -59,7 +59,6 @@ static void lay_words(const xep_shape_t *shape, ll_layout_t *at, xep_carve_t *co
 {
     uint64_t lines = xep_notices_ring(shape) * shape->nranks, crowd = at->inbox_bytes != 0;
     for (uint32_t n = 0; n < shape->nodes; n++) at->most_mates = larger(at->most_mates, shape->node_ranks[n]);
-    at->claims = xep_carve_offset(control, shape->nodes == 1 ? lines : 0, LL_CLAIM_BYTES);
     at->passed = xep_carve_offset(control, shape->by_nodes || crowd ? lines : 0, sizeof(uint64_t));
     at->taken = xep_carve_offset(control, crowd ? lines : 0, sizeof(uint64_t));
     at->mates_taken = xep_carve_offset(control, crowd ? xep_notices_ring(shape) * shape->feeders * at->most_mates : 0,
@@ -154,4 +153,11 @@ void ll_make_parcel(const ll_notice_t *notice, ll_parcel_t *parcel)
 uint64_t ll_table_offset(const ll_t *mode, uint32_t slot, uint32_t rank)
 {
     return mode->layout.tables + ((uint64_t)slot * mode->kit.shape->nranks + rank) * mode->layout.table_bytes;
+}
+
+char *ll_items(const ll_t *mode, const xep_op_t *op)
+{
+    uint64_t offset = ll_state(op)->in_place.offset;
+    if (offset != 0) return xep_kit_own(&mode->kit, offset);
+    return xep_kit_own_area(&mode->kit, mode->layout.items, xep_notices_entry(&mode->kit, op->turn));
 }
