@@ -148,7 +148,7 @@ xep_status_t xep_check_buffer(const xep_config_t *config, uint32_t nranks, xep_b
     if (p->path == XEP_PATH_AUTO) p->path = (xep_path_t)config->path;
     if (p->node_sums == XEP_NODE_SUMS_DEFAULT) p->node_sums = (xep_node_sums_t)config->node_sums;
     if (p->threads == 0 && p->memory == XEP_MEMORY_CUDA) p->threads = MULTIPROCESSORS;
-    if (p->threads == 0) p->threads = config->threads == 0 ? 1 : config->threads;
+    if (p->threads == 0) p->threads = config->threads;
     if (p->timeout_ms == 0) p->timeout_ms = config->timeout;
     xep_status_t status = check_buffer_types(p);
     return status == XEP_OK ? check_buffer_shape(p, nranks) : status;
