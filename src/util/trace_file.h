@@ -79,7 +79,7 @@ typedef struct xep_trace_header {
     uint32_t pid;
     _Atomic uint32_t rings;
     _Atomic uint32_t buffers; /* made so far, described or not */
-    uint32_t reserved;
+    uint32_t clock;           /* equal where ranks read the same one; 0: not known */
     _Atomic uint64_t lost;  /* events of threads without a ring */
     _Atomic uint64_t syncs; /* so far; last[syncs % XEP_TRACE_SYNCS] may be half written */
     char host[64];
