@@ -227,7 +227,7 @@ XEP_API xep_status_t xep_group_barrier(xep_group_t *group);
  * An allgather over the group's own connections: bytes of each rank (any number above 0, the same on all ranks) go into
  * recv, in rank order: nranks * bytes. Collective, blocking. Operations in flight make progress meanwhile.
  *
- * Errors: XEP_ERR_MISMATCH on every rank if bytes differ; the next call works again. After XEP_ERR_TIMEOUT,
+ * Errors: XEP_ERR_MISMATCH on every rank if bytes or calls differ; the next call works again. After XEP_ERR_TIMEOUT,
  * XEP_ERR_PEER or XEP_ERR_TRANSPORT every later call returns XEP_ERR_BOOT, because some ranks may still be in this one.
  */
 XEP_API xep_status_t xep_group_allgather(xep_group_t *group, const void *send, void *recv, size_t bytes);

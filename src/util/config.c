@@ -32,8 +32,8 @@ typedef struct variable {
     const char *name, *def, *help;
     size_t offset; /* in xep_config_t */
     int (*parse)(const char *text, const choice_t *choices, void *value_p);
-    const choice_t *choices; /* or: */
-    const char *allowed;     /* values, as errors tell them */
+    const choice_t *choices; /* NULL: it is none of these */
+    const char *allowed;     /* values that are no choices, as errors tell them */
 } variable_t;
 
 static const choice_t boot_choices[] = {{"auto", XEP_BOOT_AUTO},

@@ -182,8 +182,7 @@ static int make_file(const char *path, uint32_t rank)
  * The magic is written last and the switch is turned on after it: a file that was cut short is no trace, and nobody
  * writes into one that is not whole.
  */
-int xep_trace_open(const char *path, uint64_t ring_bytes, uint32_t rank, uint32_t nranks, uint64_t job,
-                   uint32_t clock)
+int xep_trace_open(const char *path, uint64_t ring_bytes, uint32_t rank, uint32_t nranks, uint64_t job, uint32_t clock)
 {
     static const uint64_t ring_most = UINT64_C(1) << 30;
     void *memory;

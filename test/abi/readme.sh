@@ -44,7 +44,8 @@ done
 
 # hook FOLDER: what make install does once the library is there
 hook() {
-    env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL "${MAKE:-make}" -s -C "$builddir" install-exec-hook DESTDIR= libdir="$1" 2>&1
+    env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL "${MAKE:-make}" -s -C "$builddir" install-exec-hook DESTDIR= \
+        libdir="$1" 2>&1
 }
 said=$(hook "$tmp/nowhere")
 grep -q "the loader does not search $tmp/nowhere: .* set LD_LIBRARY_PATH=$tmp/nowhere or link" <<<"$said" ||

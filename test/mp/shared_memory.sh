@@ -107,9 +107,11 @@ both() {
 }
 together='for 2 ranks of one host, rank 0 the first: each wants [0-9.]* MiB, all together [0-9.]* MiB'
 remedy='less is needed with fewer tokens, slots or recv_rows, or rows in pieces (XEP_BUFFER_PIECES)'
-both 'POSIX, not together' "shared memory $together (System V .*, room for 0; /dev/shm: [0-9.]* MiB free, room for 1).*$remedy" \
+both 'POSIX, not together' \
+    "shared memory $together (System V .*, room for 0; /dev/shm: [0-9.]* MiB free, room for 1).*$remedy" \
     "$shm=180m none /dev/shm && $no_sysv"
-both 'System V, not together' "shared memory $together (System V .*, room for 1; /dev/shm: [0-9.]* MiB free, room for 0).*$remedy" \
+both 'System V, not together' \
+    "shared memory $together (System V .*, room for 1; /dev/shm: [0-9.]* MiB free, room for 0).*$remedy" \
     "$shm=20m none /dev/shm && echo 40000 >/proc/sys/kernel/shmall"
 # what a control group says; of the real one below, whoever goes over its limit is killed
 group=/sys/fs/cgroup/memory

@@ -23,5 +23,6 @@ printf 'distdir:\n\tmkdir -p $(distdir) && cp -Rp contrib $(distdir)\n' >Makefil
 printf '. "$(dirname "$0")/setup.bash"\necho "in $top: $*"\n' >contrib/builds
 for time in first second; do
     said=$(env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL bash contrib/builds --tokens 4 2>&1 | tail -n 1)
-    [ "$said" = "in $PWD/build/source: --tokens 4" ] || { echo "beside a build in the tree, $time time: $said"; exit 1; }
+    [ "$said" = "in $PWD/build/source: --tokens 4" ] ||
+        { echo "beside a build in the tree, the $time time: $said"; exit 1; }
 done
