@@ -266,9 +266,9 @@ check_configure() {
 
 # ---- all of it ----
 
-# The quick check has little to run for all that it compiles: it optimises less.
+# The quick check has little to run for all that it compiles: it optimises less, and compiles no kernels for devices.
 suite_folder=gcc suite_flags=()
-[ $quick -eq 0 ] || suite_folder=quick suite_flags=(CFLAGS=-O1 CXXFLAGS=-O1)
+[ $quick -eq 0 ] || suite_folder=quick suite_flags=(--without-cuda CFLAGS=-O1 CXXFLAGS=-O1)
 
 lane_build() { stage 'build' build gcc $suite_folder "$top/configure" CC=gcc CXX=g++ "${suite_flags[@]}"; }
 

@@ -15,6 +15,17 @@ export CONFIG_SHELL=/bin/sh
 say() { printf '%s\n' "$*"; }
 die() { printf '%s: %s\n' "${0##*/}" "$*" >&2; exit 1; }
 
+# In a source tree that was configured itself, a build elsewhere would take what lies there for its own. So the script
+# goes on in a copy, whose files keep their times: a second run is quick there, too.
+if [ -e "$top/config.status" ]; then
+    say "the source tree itself was configured: this goes on in a copy, build/source"
+    mkdir -p "$top/build/source" && make -s -C "$top" distdir distdir=build/release >"$top/build/release.log" 2>&1 &&
+        cp -Rp "$top/build/release/." "$top/build/source" && chmod -R u+w "$top/build/source" ||
+        { cat "$top/build/release.log"; die "the tree cannot be copied (make distclean there helps, too)"; }
+    chmod -R u+w "$top/build/release" && rm -rf "$top/build/release"
+    exec bash "$top/build/source/contrib/${0##*/}" "$@"
+fi
+
 # bounded SECONDS COMMAND...: ended after that long, and when this script is
 bounded() {
     local status
@@ -115,7 +126,6 @@ install_to_build() {
 
 # makes ./configure, when it is not there or older than what it is made of
 generate() {
-    [ ! -e "$top/config.status" ] || die "the source tree itself was configured: run make distclean there first"
     local sources=("$top/configure.ac" "$top/Makefile.am" "$top"/*/local.mk "$top/autogen.sh")
     [ -x "$top/configure" ] && [ -z "$(find "${sources[@]}" -newer "$top/configure")" ] &&
         [ "$top/Makefile.in" -nt "$top/Makefile.am" ] && return

@@ -7,6 +7,8 @@
  */
 #include "api_check.h"
 
+#include <stdio.h>
+
 #include "error.h"
 #include "handle.h"
 #include "request_wait.h"
@@ -148,13 +150,30 @@ xep_status_t xep_check_buffer(const xep_config_t *config, uint32_t nranks, xep_b
     if (p->path == XEP_PATH_AUTO) p->path = (xep_path_t)config->path;
     if (p->node_sums == XEP_NODE_SUMS_DEFAULT) p->node_sums = (xep_node_sums_t)config->node_sums;
     if (p->threads == 0 && p->memory == XEP_MEMORY_CUDA) p->threads = MULTIPROCESSORS;
-    if (p->threads == 0) p->threads = config->threads == 0 ? 1 : config->threads;
+    if (p->threads == 0) p->threads = config->threads;
     if (p->timeout_ms == 0) p->timeout_ms = config->timeout;
     xep_status_t status = check_buffer_types(p);
     return status == XEP_OK ? check_buffer_shape(p, nranks) : status;
 }
 
 /* ---- dispatch ---- */
+
+/*
+ * Rows that do not fit the buffer's. A dtype that was not given when the buffer was made is what is wrong most often.
+ * field: of its params, which is made's; hidden: of the buffer.
+ */
+static xep_status_t refuse_row(uint32_t given, xep_dtype_t dtype, uint32_t hidden, xep_dtype_t made, const char *field)
+{
+    char remedy[96] = "";
+    size_t elem = xep_dtype_size(dtype);
+    if (elem > xep_dtype_size(made))
+        snprintf(remedy, sizeof remedy, "%s; make it with params.%s %s", made == XEP_BF16 ? ", the default" : "", field,
+                 xep_dtype_name(dtype));
+    return xep_fail(XEP_ERR_INVALID,
+                    "row too long: %u elements of %s, %llu bytes (at most %llu: the buffer was made for %u of %s%s)",
+                    given, xep_dtype_name(dtype), (unsigned long long)given * elem,
+                    (unsigned long long)hidden * xep_dtype_size(made), hidden, xep_dtype_name(made), remedy);
+}
 
 /* What must fit is the bytes of a row: a buffer that was made for bf16 takes rows of fp8 of twice the elements. */
 static xep_status_t check_rows(const xep_buffer_t *buffer, xep_dispatch_args_t *a)
@@ -168,11 +187,9 @@ static xep_status_t check_rows(const xep_buffer_t *buffer, xep_dispatch_args_t *
         return xep_fail(XEP_ERR_INVALID, "too many tokens: %llu (the buffer was made for %llu)",
                         (unsigned long long)a->tokens, (unsigned long long)shape->tokens);
     size_t elem = xep_dtype_size(a->dtype);
-    uint64_t row = (uint64_t)a->hidden * elem, room = (uint64_t)shape->hidden * shape->elem_bytes;
-    if (row > room)
-        return xep_fail(XEP_ERR_INVALID,
-                        "row too long: %u elements of %zu bytes, %llu bytes (the buffer was made for %llu)", a->hidden,
-                        elem, (unsigned long long)row, (unsigned long long)room);
+    uint64_t row = (uint64_t)a->hidden * elem;
+    if (row > (uint64_t)shape->hidden * shape->elem_bytes)
+        return refuse_row(a->hidden, a->dtype, shape->hidden, buffer->dtype, "dtype");
     return check_matrix("x", "x_stride", a->x, &a->x_stride, a->tokens, row, elem);
 }
 
@@ -324,11 +341,9 @@ xep_status_t xep_check_outputs(const xep_handle_t *h, xep_combine_args_t *a, uin
         return xep_fail(XEP_ERR_INVALID, "invalid dtype: %s (bf16, fp16 or fp32)", xep_dtype_name(a->dtype));
     if (a->hidden == 0) a->hidden = shape->hidden;
     size_t elem = xep_dtype_size(a->dtype);
-    uint64_t row = (uint64_t)a->hidden * elem, room = (uint64_t)shape->hidden * shape->combine_elem_bytes;
-    if (row > room)
-        return xep_fail(XEP_ERR_INVALID,
-                        "row too long: %u elements of %zu bytes, %llu bytes (the buffer was made for %llu)", a->hidden,
-                        elem, (unsigned long long)row, (unsigned long long)room);
+    uint64_t row = (uint64_t)a->hidden * elem;
+    if (row > (uint64_t)shape->hidden * shape->combine_elem_bytes)
+        return refuse_row(a->hidden, a->dtype, shape->hidden, h->buffer->combine_dtype, "combine_dtype");
     *row_p = row;
     xep_status_t status = XEP_OK;
     if (a->x == NULL || a->x == h->combine_input) {

@@ -82,8 +82,9 @@ libxep_all_la_SOURCES = \
 	%D%/util/cpu.h %D%/util/cpu.c %D%/util/dtype.c \
 	%D%/util/error.h %D%/util/error.c %D%/util/loaded.h %D%/util/loaded.c \
 	%D%/util/log.h %D%/util/log.c %D%/util/mapping.h %D%/util/mapping.c %D%/util/secure.h %D%/util/secure.c \
-	%D%/util/shm.h %D%/util/shm.c %D%/util/streaming.h %D%/util/streaming.c %D%/util/trace.h %D%/util/trace.c \
-	%D%/util/trace_file.h %D%/util/watch.h %D%/util/watch.c
+	%D%/util/shm.h %D%/util/shm.c %D%/util/spelling.h %D%/util/spelling.c %D%/util/streaming.h \
+	%D%/util/streaming.c %D%/util/trace.h %D%/util/trace.c %D%/util/trace_file.h %D%/util/units.h \
+	%D%/util/units.c %D%/util/watch.h %D%/util/watch.c
 libxep_all_la_CPPFLAGS = $(library_cppflags) $(UCX_CFLAGS) $(PMIX_CFLAGS) -DXEP_PLUGIN_DIR='"$(pkglibdir)"'
 libxep_all_la_LIBADD = libxep_cost.la $(UCX_LIBS) $(NUMA_LIBS)
 

@@ -46,7 +46,7 @@ WRONG = {
     "x too long": ("x", np.ones((T + 1, H), np.float32), ValueError,
         r"topk_idx: expected INT32 or INT64 of shape \[7, any\]|invalid tokens: 7"),
     "x too wide": (
-        "x", np.ones((T, 2 * H), np.float32), ValueError, "XEP_ERR_INVALID: row too long: 64 elements of 4 bytes"),
+        "x", np.ones((T, 2 * H), np.float32), ValueError, "XEP_ERR_INVALID: row too long: 64 elements of fp32"),
     "float indices": ("topk_idx", np.zeros((T, K), np.float32), TypeError,
         r"topk_idx: expected INT(64|32) or INT(64|32) of shape \[6, any\], got float32"),
     "x backwards": ("x", np.ones((T, H), np.float32)[::-1], ValueError,

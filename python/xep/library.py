@@ -65,4 +65,4 @@ def default_timeout() -> Optional[float]:
     match = re.fullmatch(r"(\d+)(ms|s|m|)", text.strip(), re.IGNORECASE)
     if match is None:
         return None
-    return int(match[1]) * {"": 0.001, "ms": 0.001, "s": 1.0, "m": 60.0}[match[2].lower()]
+    return int(match[1]) * {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0}[match[2].lower()]

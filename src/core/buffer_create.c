@@ -141,6 +141,7 @@ static xep_status_t prepare(xep_buffer_t *buffer, const xep_buffer_params_t *par
 
 /** Of making a buffer: whether less memory would do, and whether the attempt has ended for lack of memory alone. */
 typedef struct attempt {
+    int is_prepared; /* all but the heaps, whose size the caller can change, is there */
     int may_be_smaller, is_short;
 } attempt_t;
 
@@ -288,6 +289,7 @@ static xep_status_t open_buffer(xep_group_t *group, const xep_buffer_params_t *p
     buffer->task.run = xep_request_run_task;
     atomic_flag_clear(&buffer->entered);
     if (status == XEP_OK) status = prepare(buffer, params, &size);
+    attempt->is_prepared = status == XEP_OK;
     attempt->may_be_smaller = status == XEP_OK && xep_buffer_may_be_smaller(buffer, params, size.bytes);
     if ((status = propose(buffer, params, &size, status, attempt)) != XEP_OK) goto err_free;
     if ((status = open_heaps(buffer, params, &size, attempt)) != XEP_OK) goto err_free;
@@ -324,6 +326,14 @@ static xep_status_t open_smaller(xep_group_t *group, const xep_buffer_params_t *
     return status;
 }
 
+/* What a rank sees is how much there is; what helps is the same on all of them. */
+static xep_status_t add_remedy(const xep_buffer_params_t *params)
+{
+    int whole = (params->flags & XEP_BUFFER_PIECES) == 0 && params->on_failure == XEP_ON_FAILURE_FAIL;
+    return xep_fail(XEP_ERR_NO_MEMORY, "%s; less is needed with fewer tokens, slots or recv_rows%s", xep_last_error(),
+                    whole && params->memory == XEP_MEMORY_HOST ? ", or rows in pieces (XEP_BUFFER_PIECES)" : "");
+}
+
 xep_status_t xep_buffer_open(xep_group_t *group, const xep_buffer_params_t *params, xep_heap_device_t *device,
                              xep_status_t status, xep_buffer_t **buffer_p)
 {
@@ -332,6 +342,7 @@ xep_status_t xep_buffer_open(xep_group_t *group, const xep_buffer_params_t *para
     if (before == NULL) group->gathers_for = "xep_buffer_create";
     status = open_buffer(group, params, device, status, &attempt, buffer_p);
     if (attempt.is_short) status = open_smaller(group, params, buffer_p);
+    if (status == XEP_ERR_NO_MEMORY && attempt.is_prepared) status = add_remedy(params);
     group->gathers_for = before;
     return status;
 }

@@ -18,8 +18,8 @@
  * for the share as the source of puts. A rank that gives up in the middle of a round takes part in no other one: called
  * again, it goes on with that round and its share, which others may have read by then, and waits for what was missing.
  *
- * What can go wrong: ranks that make different calls meet in the same round. Each share names its call and how many
- * bytes that gathers, so all ranks find out in the first round and the next call works.
+ * What can go wrong: ranks that make different calls meet in the same round. Each share names its allgather, the call
+ * that this is within and how many bytes it gathers, so all ranks find out in the first round and the next call works.
  */
 
 #include "group_control.h"
@@ -43,15 +43,28 @@ typedef struct line {
 } line_t;
 static_assert(sizeof(line_t) == 64, "one writer a cache line");
 
-enum { SHARE_BYTES = 4080 };
+enum { SHARE_BYTES = 4072 };
 
 /** What a rank gives in a round of an allgather; written by it, read by the others. */
 typedef struct share {
-    uint64_t call;  /* which allgather, from 1 */
-    uint64_t bytes; /* that each rank gives, in all rounds together */
+    uint64_t call;   /* which allgather, from 1 */
+    uint64_t bytes;  /* that each rank gives, in all rounds together */
+    uint64_t within; /* index in calls[] */
     uint8_t data[SHARE_BYTES];
 } share_t;
 static_assert(sizeof(share_t) == 4096, "wire format");
+
+/* what allgathers belong to, as users know it; the first: they are called for themselves */
+static const char *const calls[] = {"xep_group_allgather", "xep_buffer_create", "xep_buffer_follow", "xep_buffer_reset",
+                                    "xep_group_grow"};
+enum { NCALLS = sizeof calls / sizeof calls[0] };
+
+static uint64_t find_call(const xep_group_t *group)
+{
+    uint64_t i = NCALLS - 1;
+    while (i > 0 && (group->gathers_for == NULL || strcmp(calls[i], group->gathers_for) != 0)) i--;
+    return i;
+}
 
 /* The same in every rank's heap: a word of the line that rank writes. */
 static uint64_t word_offset(const xep_group_t *group, uint32_t rank, size_t word)
@@ -150,9 +163,13 @@ static xep_status_t check_share(const xep_group_t *group, uint32_t rank, const s
     if (share->call != group->gathers)
         return xep_fail(XEP_ERR_PROTOCOL, "rank %u is in allgather %" PRIu64 ", this rank in %" PRIu64, rank,
                         share->call, group->gathers);
+    if (share->within != find_call(group))
+        return xep_fail(XEP_ERR_MISMATCH,
+                        "rank %u is in %s, this rank in %s (all ranks call the same, in the same order)", rank,
+                        share->within < NCALLS ? calls[share->within] : "another call", calls[find_call(group)]);
     if (share->bytes != bytes)
-        return xep_fail(XEP_ERR_MISMATCH, "rank %u gave %" PRIu64 " bytes to an allgather of %zu", rank, share->bytes,
-                        bytes);
+        return xep_fail(XEP_ERR_MISMATCH, "rank %u gave %" PRIu64 " bytes to an allgather of %zu (all give as many)",
+                        rank, share->bytes, bytes);
     return XEP_OK;
 }
 
@@ -174,6 +191,7 @@ static void fill_share(xep_group_t *group, const uint8_t *send, size_t bytes, si
     share_t *mine = share_of(group, ++group->rounds, group->rank);
     mine->call = group->gathers;
     mine->bytes = bytes;
+    mine->within = find_call(group);
     memcpy(mine->data, send, count);
 }
 

@@ -116,8 +116,8 @@ static void open_trace(xep_group_t *group, const hello_t *hellos)
     uint64_t job = hellos[0].host ^ hellos[0].start << 20 ^ (uint64_t)hellos[0].pid;
     for (uint32_t r = 0; r < group->nranks; r++) group->traced |= hellos[r].traces != 0;
     if (group->config.trace[0] == '\0') return;
-    group->syncs_trace =
-        xep_trace_open(group->config.trace, group->config.trace_bytes, group->rank, group->nranks, job);
+    group->syncs_trace = xep_trace_open(group->config.trace, group->config.trace_bytes, group->rank, group->nranks, job,
+                                        xep_host_clock());
 }
 
 /* Bridges of containers have the same address on every host: what is sent there does not leave this one. */

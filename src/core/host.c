@@ -78,6 +78,13 @@ uint64_t xep_host_network(void)
     return network == kernel ? 0 : network; /* no /proc: it is not known */
 }
 
+/* Without time namespaces, which are younger than the rest, it is that of the kernel. */
+uint32_t xep_host_clock(void)
+{
+    const uint64_t kernel = xep_host_kernel(), clock = hash_inode(kernel, "/proc/self/ns/time");
+    return kernel == 0 ? 0 : (uint32_t)(clock ^ clock >> 32) | 1;
+}
+
 /* What follows the command in /proc/pid/stat, " S 123 ...", or NULL. The command in parentheses may hold
  * anything, also parentheses: its end is the last one. */
 static const char *read_stat(int32_t pid, char *text, size_t bytes)

@@ -15,6 +15,9 @@ uint64_t xep_host_processes(void);
 /** Equal for processes that share the network's interfaces, so that the loopback interface reaches; 0: not known. */
 uint64_t xep_host_network(void);
 
+/** Equal for processes that read the same monotonic clock; 0: not known. */
+uint32_t xep_host_clock(void);
+
 /** Equal for processes of one kernel, in whatever containers; 0: not known. */
 uint64_t xep_host_kernel(void);
 

@@ -23,7 +23,6 @@ xep_status_t xep_recording_open(const xep_config_t *config, uint32_t rank, uint3
 {
     *recording_p = NULL;
     if (config->record[0] == '\0') return XEP_OK;
-    if (config->record_at == 0) return xep_fail(XEP_ERR_INVALID, "invalid XEP_RECORD_AT: 0 (1 is the first dispatch)");
     xep_recording_t *recording = calloc(1, sizeof *recording);
     if (recording == NULL || asprintf(&recording->path, "%s.%u", config->record, rank) < 0) {
         free(recording);

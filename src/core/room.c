@@ -14,6 +14,7 @@
 
 #include "error.h"
 #include "host.h"
+#include "units.h"
 
 enum { PATH_BYTES = 4096, GROUP_BYTES = 1024 };
 
@@ -144,6 +145,7 @@ xep_status_t xep_room_check(uint64_t bytes)
 {
     uint64_t room = xep_room_free("");
     if (bytes <= room) return XEP_OK;
-    return xep_fail(XEP_ERR_NO_MEMORY, "not enough memory for a buffer of %" PRIu64 " bytes (%" PRIu64 " are free)",
-                    bytes, room);
+    char wanted[XEP_UNITS_BYTES], left[XEP_UNITS_BYTES];
+    return xep_fail(XEP_ERR_NO_MEMORY, "not enough memory for a buffer of %s (%s are free)",
+                    xep_units_of(bytes, wanted), xep_units_of(room, left));
 }

@@ -8,14 +8,18 @@
 #include "config.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/stat.h>
 
 #include "error.h"
 #include "log.h"
+#include "spelling.h"
 
 extern char **environ;
 
@@ -28,7 +32,8 @@ typedef struct variable {
     const char *name, *def, *help;
     size_t offset; /* in xep_config_t */
     int (*parse)(const char *text, const choice_t *choices, void *value_p);
-    const choice_t *choices;
+    const choice_t *choices; /* NULL: it is none of these */
+    const char *allowed;     /* values that are no choices, as errors tell them */
 } variable_t;
 
 static const choice_t boot_choices[] = {{"auto", XEP_BOOT_AUTO},
@@ -87,6 +92,27 @@ static int parse_path(const char *text, const choice_t *choices, void *value_p)
     return parse_text(text, choices, value_p);
 }
 
+static int is_folder(const char *path, size_t length)
+{
+    char folder[PATH_MAX];
+    struct stat info;
+    if (length >= sizeof folder) return 0;
+    memcpy(folder, path, length);
+    folder[length] = '\0';
+    return stat(folder, &info) == 0 && S_ISDIR(info.st_mode);
+}
+
+/* Each is there: one that is misspelt would be passed over, and modes of another folder loaded. */
+static int parse_folders(const char *text, const choice_t *choices, void *value_p)
+{
+    for (const char *p = text; *p != '\0';) {
+        size_t length = strcspn(p, ":");
+        if (length != 0 && !is_folder(p, length)) return -1;
+        p += length + (p[length] == ':');
+    }
+    return parse_path(text, choices, value_p);
+}
+
 /* a whole number; returns what follows it, or NULL */
 static const char *parse_number(const char *text, uint64_t *value_p)
 {
@@ -140,11 +166,16 @@ static int parse_count(const char *text, const choice_t *choices, void *value_p)
     return 0;
 }
 
-/* milliseconds a unit of time stands for; 0: no such unit */
+static int parse_positive(const char *text, const choice_t *choices, void *value_p)
+{
+    return parse_count(text, choices, value_p) != 0 || *(xep_config_positive_t *)value_p == 0 ? -1 : 0;
+}
+
+/* milliseconds a unit of time stands for; 0: no such unit. A bare number is seconds, as in every other timeout. */
 static uint64_t millis_of(const char *unit)
 {
-    if (*unit == '\0' || strcasecmp(unit, "ms") == 0) return 1;
-    if (strcasecmp(unit, "s") == 0) return 1000;
+    if (strcasecmp(unit, "ms") == 0) return 1;
+    if (*unit == '\0' || strcasecmp(unit, "s") == 0) return 1000;
     return strcasecmp(unit, "m") == 0 ? 60000 : 0;
 }
 
@@ -163,11 +194,19 @@ static int parse_millis(const char *text, const choice_t *choices, void *value_p
     return 0;
 }
 
+#define ALLOWED_text     "any text"
+#define ALLOWED_path     "a path"
+#define ALLOWED_folders  "folders that exist, colon-separated"
+#define ALLOWED_bytes    "a whole number of bytes, or of units k, m, g or t; or inf"
+#define ALLOWED_chosen   ALLOWED_bytes " or auto"
+#define ALLOWED_count    "a whole number"
+#define ALLOWED_positive "a whole number, at least 1"
+#define ALLOWED_millis   "a whole number of seconds, or of units ms, s or m, from 1 ms to 24 days; or inf"
 static const variable_t variables[] = {
 #define VALUE(_field, _name, _type, _default, _help) \
-    {"XEP_" _name, _default, _help, offsetof(xep_config_t, _field), parse_##_type, NULL},
+    {"XEP_" _name, _default, _help, offsetof(xep_config_t, _field), parse_##_type, NULL, ALLOWED_##_type},
 #define CHOICE(_field, _name, _default, _help) \
-    {"XEP_" _name, _default, _help, offsetof(xep_config_t, _field), parse_choice, _field##_choices},
+    {"XEP_" _name, _default, _help, offsetof(xep_config_t, _field), parse_choice, _field##_choices, NULL},
 #include "config_defs.h"
 #undef CHOICE
 #undef VALUE
@@ -180,21 +219,42 @@ enum { NVARIABLES = sizeof variables / sizeof variables[0] };
  */
 static const char *value_of(const variable_t *variable)
 {
-    const char *text = variable->parse == parse_path ? secure_getenv(variable->name) : getenv(variable->name);
+    int is_path = variable->parse == parse_path || variable->parse == parse_folders;
+    const char *text = is_path ? secure_getenv(variable->name) : getenv(variable->name);
     return text == NULL || text[0] == '\0' ? variable->def : text;
 }
 
 /* no settings of the library: what the language bindings read */
 static const char *const of_bindings[] = {"XEP_LIBRARY", "XEP_UNTESTED", "XEP_VLLM"};
 
-static int is_known(const char *name, size_t length)
+enum { NBINDINGS = sizeof of_bindings / sizeof of_bindings[0] };
+
+static const char *name_of(size_t i)
 {
-    for (size_t i = 0; i < NVARIABLES; i++)
-        if (strlen(variables[i].name) == length && memcmp(variables[i].name, name, length) == 0) return 1;
-    for (size_t i = 0; i < sizeof of_bindings / sizeof of_bindings[0]; i++)
-        if (strlen(of_bindings[i]) == length && memcmp(of_bindings[i], name, length) == 0) return 1;
+    return i < NVARIABLES ? variables[i].name : of_bindings[i - NVARIABLES];
+}
+
+static int is_known(const char *name)
+{
+    for (size_t i = 0; i < NVARIABLES + NBINDINGS; i++)
+        if (strcmp(name_of(i), name) == 0) return 1;
     /* what xep_run tells its ranks, what the test suite is told */
     return strncmp(name, "XEP_RUN_", strlen("XEP_RUN_")) == 0 || strncmp(name, "XEP_TEST_", strlen("XEP_TEST_")) == 0;
+}
+
+/* Without a hint where no name is close. */
+static void warn_of(const char *name)
+{
+    const char *meant = NULL;
+    unsigned least = XEP_SPELLING_FAR;
+    for (size_t i = 0; i < NVARIABLES + NBINDINGS; i++) {
+        unsigned distance = xep_spelling_distance(name + strlen("XEP_"), name_of(i) + strlen("XEP_"));
+        if (distance >= least) continue;
+        least = distance;
+        meant = name_of(i);
+    }
+    xep_log(XEP_LOG_WARN, "unknown variable %s%s%s%s (xep_info -c lists all)", name,
+            meant == NULL ? "" : ": did you mean ", meant == NULL ? "" : meant, meant == NULL ? "" : "?");
 }
 
 /* Once in a process: a variable that is misspelt has no effect, and nothing else would tell. */
@@ -203,10 +263,20 @@ static void warn_unknown(void)
     static atomic_flag warned = ATOMIC_FLAG_INIT;
     if (atomic_flag_test_and_set(&warned)) return;
     for (char **e = environ; e != NULL && *e != NULL; e++) {
-        const char *end = strchr(*e, '=');
-        if (end == NULL || strncmp(*e, "XEP_", 4) != 0 || is_known(*e, (size_t)(end - *e))) continue;
-        xep_log(XEP_LOG_WARN, "%.*s is not a variable of xep (xep_info -c lists them)", (int)(end - *e), *e);
+        char name[128];
+        snprintf(name, sizeof name, "%.*s", (int)strcspn(*e, "="), *e);
+        if (strncmp(name, "XEP_", 4) == 0 && !is_known(name)) warn_of(name);
     }
+}
+
+static xep_status_t refuse(const variable_t *v, const char *text)
+{
+    char names[256] = "";
+    size_t used = 0;
+    for (const choice_t *c = v->choices; c != NULL && c->name != NULL && used < sizeof names; c++)
+        used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", c == v->choices ? "" : ", ", c->name);
+    return xep_fail(XEP_ERR_INVALID, "invalid %s: \"%s\" (%s%s)", v->name, text, v->choices != NULL ? "one of " : "",
+                    v->choices != NULL ? names : v->allowed);
 }
 
 /* Nothing is kept between calls, so that a program may set variables before each group it makes. */
@@ -217,8 +287,7 @@ xep_status_t xep_config_read(xep_config_t *config)
     for (size_t i = 0; i < NVARIABLES; i++) {
         const variable_t *v = &variables[i];
         const char *text = value_of(v);
-        if (v->parse(text, v->choices, (char *)&parsed + v->offset) != 0)
-            return xep_fail(XEP_ERR_INVALID, "invalid %s: \"%s\" (%s)", v->name, text, v->help);
+        if (v->parse(text, v->choices, (char *)&parsed + v->offset) != 0) return refuse(v, text);
     }
     *config = parsed;
     return XEP_OK;

@@ -23,10 +23,12 @@ enum {
 
 typedef const char *xep_config_text_t; /* of the environment: valid until that changes */
 typedef xep_config_text_t xep_config_path_t;
+typedef xep_config_text_t xep_config_folders_t;
 typedef uint64_t xep_config_bytes_t;  /* UINT64_MAX: inf */
 typedef uint64_t xep_config_chosen_t; /* bytes, or XEP_CONFIG_AUTO: the library chooses */
 #define XEP_CONFIG_AUTO (UINT64_MAX - 1)
 typedef uint32_t xep_config_count_t;
+typedef uint32_t xep_config_positive_t;
 typedef int32_t xep_config_millis_t; /* < 0: inf */
 
 typedef struct xep_config {
@@ -44,7 +46,7 @@ static inline uint64_t xep_config_stream(const xep_config_t *config)
 }
 
 /**
- * Reads the environment. XEP_ERR_INVALID with the variable and its value as reason when a
+ * Reads the environment. XEP_ERR_INVALID with the variable, its value and what is allowed as reason when a
  * value cannot be parsed. Warns once a process about XEP_* variables that do not exist.
  */
 xep_status_t xep_config_read(xep_config_t *config);

@@ -2,13 +2,14 @@
 
 /**
  * Every configuration variable, one line each; the environment variable is XEP_NAME. A table: no include guard.
- *   VALUE(field, NAME, type, default, help)   type: text, path, bytes, chosen (bytes or auto), count, millis
+ *   VALUE(field, NAME, type, default, help)   type: text, path, folders (that exist), bytes, chosen (bytes or auto),
+ *                                             count, positive (a count from 1 on), millis (a bare number: seconds)
  *   CHOICE(field, NAME, default, help)        one of the names in <field>_choices, config.c
  */
 CHOICE(boot, "BOOT", "auto",
        "how ranks find one another: auto (callback, pmix, single in that order), callback, pmix, single")
 VALUE(mode, "MODE", text, "normal", "plugin of a buffer whose params name none")
-VALUE(plugin_path, "PLUGIN_PATH", path, "",
+VALUE(plugin_path, "PLUGIN_PATH", folders, "",
       "folders with plugins, colon-separated, looked in before the installed ones; not when setuid")
 CHOICE(map, "MAP", "auto",
        "auto: load and store in the memory of peers where UCX can map it; never: UCX moves every byte")
@@ -28,11 +29,12 @@ VALUE(inflight, "INFLIGHT", bytes, "8m", "most bytes on their way to ranks that 
 VALUE(part, "PART", bytes, "256k",
       "mode ll, by nodes: a rank tells of its rows each time so many bytes are on their way, and they are copied to "
       "their places while the rest travels")
-VALUE(timeout, "TIMEOUT", millis, "120s", "deadline of a wait where the call gives none; inf: none")
+VALUE(timeout, "TIMEOUT", millis, "120s",
+      "deadline of a wait where the call gives none: seconds, or as 500ms, 5s, 2m; inf: none")
 VALUE(heartbeat, "HEARTBEAT", millis, "2s",
       "how often ranks of different hosts tell one another that they live; one that says nothing for five times as "
       "long is gone; inf: not at all")
-VALUE(threads, "THREADS", count, "1", "threads of a rank that copy and reduce")
+VALUE(threads, "THREADS", positive, "1", "threads of a rank that copy and reduce")
 CHOICE(progress, "PROGRESS", "call", "call: progress is made inside calls; thread: also by a thread of the group")
 CHOICE(simd, "SIMD", "auto",
        "kernels: auto (the widest the CPU has), avx512vbmi, avx512, avx2, scalar; one it does not have gives a "
@@ -57,7 +59,7 @@ VALUE(trace_bytes, "TRACE_BYTES", bytes, "4m",
       "memory of a thread for its trace, 64k to 1g; the oldest events go first")
 VALUE(record, "RECORD", path, "",
       "file for the routing of one dispatch: FILE.RANK, for xep_perf --routing file:; not when setuid")
-VALUE(record_at, "RECORD_AT", count, "1", "the dispatch whose routing is written: 1 is the first of a group")
+VALUE(record_at, "RECORD_AT", positive, "1", "the dispatch whose routing is written: 1 is the first of a group")
 CHOICE(explain, "EXPLAIN", "no",
        "signal on which a process says what it waits for, for whom and since when: sigusr1, sigusr2, no")
 CHOICE(log, "LOG", "warn", "least level logged: error, warn, info, debug")

@@ -182,7 +182,7 @@ static int make_file(const char *path, uint32_t rank)
  * The magic is written last and the switch is turned on after it: a file that was cut short is no trace, and nobody
  * writes into one that is not whole.
  */
-int xep_trace_open(const char *path, uint64_t ring_bytes, uint32_t rank, uint32_t nranks, uint64_t job)
+int xep_trace_open(const char *path, uint64_t ring_bytes, uint32_t rank, uint32_t nranks, uint64_t job, uint32_t clock)
 {
     static const uint64_t ring_most = UINT64_C(1) << 30;
     void *memory;
@@ -204,7 +204,8 @@ int xep_trace_open(const char *path, uint64_t ring_bytes, uint32_t rank, uint32_
                              .nranks = nranks,
                              .job = job,
                              .ring_bytes = (ring_bytes + XEP_TRACE_UNIT - 1) / XEP_TRACE_UNIT * XEP_TRACE_UNIT,
-                             .pid = (uint32_t)getpid()};
+                             .pid = (uint32_t)getpid(),
+                             .clock = clock};
     gethostname(trace.header->host, sizeof trace.header->host - 1);
     memcpy(trace.header->magic, XEP_TRACE_MAGIC, sizeof trace.header->magic);
     pthread_atfork(NULL, NULL, stop_in_child);

@@ -35,7 +35,7 @@ static inline uint64_t xep_trace_now(void)
  * Makes FILE.RANK and begins to write; returns whether it did. The first one of a process counts, later ones do
  * nothing. A file that cannot be made is a warning.
  */
-int xep_trace_open(const char *path, uint64_t ring_bytes, uint32_t rank, uint32_t nranks, uint64_t job);
+int xep_trace_open(const char *path, uint64_t ring_bytes, uint32_t rank, uint32_t nranks, uint64_t job, uint32_t clock);
 
 /** The number of a new buffer. */
 uint32_t xep_trace_add_buffer(const xep_trace_buffer_t *buffer);

@@ -79,9 +79,9 @@ typedef struct xep_trace_header {
     uint32_t pid;
     _Atomic uint32_t rings;
     _Atomic uint32_t buffers; /* made so far, described or not */
-    uint32_t reserved;
-    _Atomic uint64_t lost;  /* events of threads without a ring */
-    _Atomic uint64_t syncs; /* so far; last[syncs % XEP_TRACE_SYNCS] may be half written */
+    uint32_t clock;           /* equal where ranks read the same one; 0: not known */
+    _Atomic uint64_t lost;    /* events of threads without a ring */
+    _Atomic uint64_t syncs;   /* so far; last[syncs % XEP_TRACE_SYNCS] may be half written */
     char host[64];
     xep_trace_sync_t first[XEP_TRACE_SYNCS], last[XEP_TRACE_SYNCS];
     xep_trace_buffer_t buffer[XEP_TRACE_BUFFERS];

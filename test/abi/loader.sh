@@ -87,4 +87,10 @@ grep -q 'there is no xep_nowhere.so' "$tmp/out" || { cat "$tmp/out"; failed=1; }
 for said in 'its plugin ABI is' 'its structs have' 'has no symbol xep_plugin' 'xep_bad.so' 'it calls itself'; do
     grep -q "$said" "$tmp/out" || { echo "xep_info -p does not say \"$said\":"; cat "$tmp/out"; failed=1; }
 done
+
+# a folder that does not exist: no other one is used in its place
+export XEP_PLUGIN_PATH=$tmp/a:$tmp/none
+said="invalid XEP_PLUGIN_PATH: \"$tmp/a:$tmp/none\" (folders that exist, colon-separated)"
+load normal XEP_ERR_INVALID "$said"
+"$builddir/xep_info" -p | grep -qF "none: $said" || { echo "xep_info -p does not say $said"; failed=1; }
 exit $failed

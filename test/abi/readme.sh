@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # The C programs in README.md and docs/ are whole: they compile with the command beside the first and print what they
-# should, alone and on ranks. (Those in Python are run by python/run-tests, as they need the package.)
+# should, alone and on ranks. (Those in Python are run by python/run-tests, as they need the package.) And they run
+# after "make install" without more ado, or it says what they need.
 set -u
 . "$srcdir/test/rig/installed.bash" || exit 99
 
@@ -40,3 +41,23 @@ for program in $("$srcdir/test/abi/extract-example" | sed -n 's/\.c$//p'); do
 done
 [ "$tested" = ' hello overlap moe' ] ||
     { echo "examples in README.md and docs/:$tested; expected: hello overlap moe"; exit 1; }
+
+# hook FOLDER: what make install does once the library is there
+hook() {
+    env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL "${MAKE:-make}" -s -C "$builddir" install-exec-hook DESTDIR= \
+        libdir="$1" 2>&1
+}
+said=$(hook "$tmp/nowhere")
+grep -q "the loader does not search $tmp/nowhere: .* set LD_LIBRARY_PATH=$tmp/nowhere or link" <<<"$said" ||
+    { echo "make install does not say what programs need: $said"; exit 1; }
+
+# in a mount namespace, as it changes /etc
+unshare -m true 2>/dev/null && [ "$(id -u)" -eq 0 ] || { echo 'left out: ldconfig (no mount namespace)'; exit 0; }
+mkdir "$tmp/etc" && cp -R /etc/ld.so.* "$tmp/etc" && echo "$libdir" >>"$tmp/etc/ld.so.conf" || exit 99
+export -f hook
+unshare -m bash -c '
+    mount --bind "$1/etc" /etc || exit 99
+    unset LD_LIBRARY_PATH
+    ! XEP_BOOT=single "$1/hello" 2>/dev/null || { echo "it runs before"; exit 1; }
+    hook "$2" && XEP_BOOT=single "$1/hello"' found "$tmp" "$libdir" >"$tmp/out" 2>&1 &&
+    cmp -s "$tmp/out" <(cd "$tmp" && XEP_BOOT=single ./hello) || { echo 'after ldconfig:'; cat "$tmp/out"; exit 1; }

@@ -6,13 +6,14 @@
  * that differ are an error on every rank and no harm. 2,000 calls by way of PMIx would not end before the limit.
  */
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "mp_job.h"
 #include "mp_rig.h"
 
-enum { CALLS = 2000, PART = 4080 };
+enum { CALLS = 2000, PART = 4072 };
 
 static uint8_t byte_of(uint32_t rank, size_t i, uint32_t call)
 {
@@ -56,6 +57,29 @@ static void sizes_differ(xep_group_t *group, size_t common, size_t of_last)
     gather(group, 100, 1);
 }
 
+/* Who is elsewhere is named with where it is, though it gives as many bytes. */
+static void calls_differ(xep_group_t *group)
+{
+    static const mp_case_t c = {.name = "allgather", .experts = 12, .topk = 4, .hidden = 300, .tokens = 30};
+    const int is_last = mp_rank() == mp_nranks() - 1;
+    uint64_t send[3] = {0}, *recv = calloc(mp_nranks(), sizeof send);
+    char reason[128];
+    mp_job_t job;
+    MP_CHECK(recv != NULL);
+    mp_job_open(&job, &c, 3);
+    mp_job_buffer(&job, group);
+    MP_FAILS(XEP_ERR_MISMATCH,
+             is_last ? xep_buffer_reset(job.buffer) : xep_group_allgather(group, send, recv, sizeof send));
+    snprintf(reason, sizeof reason, "rank %u is in %s, this rank in %s (", is_last ? 0 : mp_nranks() - 1,
+             is_last ? "xep_group_allgather" : "xep_buffer_reset",
+             is_last ? "xep_buffer_reset" : "xep_group_allgather");
+    MP_REASON(reason);
+    MP_OK(xep_buffer_reset(job.buffer));
+    mp_job_round(&job);
+    mp_job_close(&job);
+    free(recv);
+}
+
 static void beside_operations(xep_group_t *group)
 {
     static const mp_case_t c = {.name = "allgather", .experts = 12, .topk = 4, .hidden = 300, .tokens = 30, .slots = 2};
@@ -76,6 +100,7 @@ int main(void)
     any_size(group);
     sizes_differ(group, 8, 16);
     sizes_differ(group, 3 * PART, 8);
+    calls_differ(group);
     beside_operations(group);
     xep_group_destroy(group);
     return 0;

@@ -278,8 +278,11 @@ static void dispatches(mp_job_t *job)
     BAD_DISPATCH(x_stride, 2, "invalid x_stride: 2 bytes");
     BAD_DISPATCH(x_stride, 129, "invalid x_stride: 129 bytes");
     BAD_DISPATCH(dtype, (xep_dtype_t)77, "invalid dtype: 77");
-    BAD_DISPATCH(dtype, XEP_FP32, "row too long: 64 elements");
-    BAD_DISPATCH(hidden, 65, "row too long: 65 elements");
+    BAD_DISPATCH(dtype, XEP_FP32,
+                 "row too long: 64 elements of fp32, 256 bytes (at most 128: the buffer was made for 64 of bf16, the "
+                 "default; make it with params.dtype fp32)");
+    BAD_DISPATCH(hidden, 65,
+                 "row too long: 65 elements of bf16, 130 bytes (at most 128: the buffer was made for 64 of bf16)");
     BAD_DISPATCH(topk, 5, "invalid topk: 5 (the buffer was made for 4)");
     BAD_DISPATCH(topk_idx, NULL, "topk_idx is NULL");
     BAD_DISPATCH(topk_idx_stride, 12, "topk_idx_stride");
@@ -339,7 +342,7 @@ static void combines(mp_job_t *job)
     BAD_COMBINE(out, (char *)job->out + 1, "misaligned out: 0x");
     BAD_COMBINE(out_stride, 100, "invalid out_stride: 100 bytes");
     BAD_COMBINE(dtype, XEP_E4M3, "invalid dtype: e4m3");
-    BAD_COMBINE(dtype, XEP_FP32, "row too long: 64 elements");
+    BAD_COMBINE(dtype, XEP_FP32, "the default; make it with params.combine_dtype fp32)");
     BAD_COMBINE(hidden, 1000, "row too long: 1000 elements");
     BAD_COMBINE(bias[0], (char *)job->x + 1, "bias");
     BAD_COMBINE(out_weights, NULL, "out_weights is NULL");

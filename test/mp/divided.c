@@ -24,7 +24,7 @@
 #include "group_signal.h"
 #include "mp_rig.h"
 
-enum { MEMBERS = 3, SHARE_HEAD = 16 /* of control's share, in front of what a rank gives */ };
+enum { MEMBERS = 3, SHARE_HEAD = 24 /* of control's share, in front of what a rank gives */ };
 
 static uint32_t own, victim;
 static int armed;

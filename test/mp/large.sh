@@ -14,7 +14,6 @@ large() {
 }
 
 large
-large XEP_MAP=never XEP_PUT=am
 [ -z "${XEP_TEST_BRIEF:-}" ] || exit $failed
-for put in rma pack; do large XEP_MAP=never XEP_PUT=$put; done
+for put in rma pack am; do large XEP_MAP=never XEP_PUT=$put; done
 exit $failed

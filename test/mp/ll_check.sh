@@ -27,6 +27,8 @@ check 4 --mode ll --tokens 9 --hidden 40 --experts 2 --topk 1 --check-only
 check 3 --mode ll --tokens 1 --hidden 1 --experts 7 --topk 7 --check-only
 check 2 $small --mask 1000 --check-only
 check 3 $small --split --overlap 50 --slots 2 --cached --iters 3 --check
+grep -q '^dispatch with 50 us of computing between send and receive of 2 operations, 25.0 us for each: ' "$dir/out" ||
+    wrong 'not the 50 us that were asked for'
 check 3 $small --copy-in --iters 3 --check
 check 3 $small --pressure 20 --check-only
 grep -q '^pressure: two runs of 20 seeds, ok$' "$dir/out" || wrong 'no pressure'

@@ -105,16 +105,19 @@ both() {
     done
     empty
 }
-together='for 2 ranks of one host, rank 0 the first: each wants [0-9]* bytes, all together [0-9]*'
-both 'POSIX, not together' "shared memory $together (System V .*, room for 0; /dev/shm: [0-9]* .*, room for 1)" \
+together='for 2 ranks of one host, rank 0 the first: each wants [0-9.]* MiB, all together [0-9.]* MiB'
+remedy='less is needed with fewer tokens, slots or recv_rows, or rows in pieces (XEP_BUFFER_PIECES)'
+both 'POSIX, not together' \
+    "shared memory $together (System V .*, room for 0; /dev/shm: [0-9.]* MiB free, room for 1).*$remedy" \
     "$shm=180m none /dev/shm && $no_sysv"
-both 'System V, not together' "shared memory $together (System V .*, room for 1; /dev/shm: [0-9]* .*, room for 0)" \
+both 'System V, not together' \
+    "shared memory $together (System V .*, room for 1; /dev/shm: [0-9.]* MiB free, room for 0).*$remedy" \
     "$shm=20m none /dev/shm && echo 40000 >/proc/sys/kernel/shmall"
 # what a control group says; of the real one below, whoever goes over its limit is killed
 group=/sys/fs/cgroup/memory
 small="$shm=1g none /dev/shm && mount -t tmpfs none /sys/fs/cgroup && mkdir $group"
 small="$small && echo 0 >$group/memory.usage_in_bytes && echo 200000000 >$group/memory.limit_in_bytes"
-both 'memory, not together' "memory $together (200000000 are free of the control group)" "$small"
+both 'memory, not together' "memory $together (190.73 MiB are free of the control group); $remedy" "$small"
 XEP_ROOM=rank passes 'memory, each by itself' "$inside" "$small" ./xep_run -n 2 $large
 # where nobody has asked for so many rows, fewer are enough: four heaps of 59 and of 74 MB do not fit, of 26 and of 44
 # they do
@@ -155,7 +158,7 @@ if mkdir "$control" 2>/dev/null &&
         grep -q 'not enough memory for a buffer' "$tmp/out" || break
     done
     limit $((more + 40))
-    both 'a control group, not together' "memory $together ([0-9]* are free of the control group)" "$joins"
+    both 'a control group, not together' "memory $together ([0-9.]* MiB are free of the control group)" "$joins"
 else
     echo '== a control group, not together: none can be made here'
 fi

@@ -149,6 +149,7 @@ def check_rounds(trace, folder, nranks, ahead="0"):
     for rank, summary in trace.ranks.items():
         assert summary["dropped"] == summary["lost"] == summary["damaged"] == 0
         expected = int(float(ahead) * 1e9) if rank >= 2 else 0
+        assert expected or summary["clock_bound_ns"] == 0, f"one clock, but: {summary}"
         assert abs(summary["clock_ahead_ns"] - expected) <= summary["clock_bound_ns"] + 1000, summary
         check_operations(trace, folder, rank)
     check_nesting(trace)

@@ -6,9 +6,9 @@
 . "${srcdir:-.}/test/mp/ranks.bash" || exit 99
 
 brief=${XEP_TEST_BRIEF:-}
-settings='XEP_STREAM=0 XEP_THREADS=3'
+settings=XEP_THREADS=3
 # in short, not what simulators and kernels_*.t go through, and not what is one change away from another line
-[ -n "$brief" ] || settings+=' XEP_SIMD=scalar XEP_SIMD=avx2 XEP_STREAM=inf XEP_PREFAULT=0 XEP_NUMA=no'
+[ -n "$brief" ] || settings+=' XEP_SIMD=scalar XEP_SIMD=avx2 XEP_STREAM=0 XEP_STREAM=inf XEP_PREFAULT=0 XEP_NUMA=no'
 for setting in $settings; do
     passes 3 normal_shapes $setting
 done
@@ -21,19 +21,19 @@ passes 3 waits XEP_PROGRESS=thread
 [ -n "$brief" ] || passes 4 normal_shapes XEP_NODE_RANKS=2 XEP_PATH=flat
 passes 4 normal_ops XEP_NODE_RANKS=2 XEP_PATH=flat
 [ -n "$brief" ] || passes 4 normal_ops XEP_NODE_RANKS=2 XEP_PATH=nodes
-passes 4 normal_ops XEP_NODE_RANKS=3 XEP_PATH=nodes
+[ -n "$brief" ] || passes 4 normal_ops XEP_NODE_RANKS=3 XEP_PATH=nodes
 passes 4 normal_ops XEP_NODE_RANKS=2 XEP_PATH=nodes XEP_PROGRESS=thread
 passes 4 waits XEP_NODE_RANKS=3 XEP_PATH=nodes
 passes 5 by_nodes UCX_TLS=tcp,sysv,self
 passes 5 normal_shapes XEP_NODE_RANKS=3 XEP_PATH=nodes XEP_NODE_SUMS=fp32 XEP_THREADS=2
 passes 4 failure XEP_NODE_RANKS=2 XEP_PATH=nodes
 [ -n "$brief" ] || passes 4 waits XEP_NODE_RANKS=2 XEP_PATH=nodes
-passes 5 normal_shapes XEP_NODE_RANKS=2 UCX_TLS=tcp,sysv,self
+[ -n "$brief" ] || passes 5 normal_shapes XEP_NODE_RANKS=2 UCX_TLS=tcp,sysv,self
 passes 4 pieces XEP_NODE_RANKS=2
 [ -n "$brief" ] || passes 5 pieces XEP_NODE_RANKS=2 UCX_TLS=tcp,sysv,self
 [ -n "$brief" ] || passes 3 normal_shapes XEP_NODE_RANKS=1
 passes 3 normal_ops XEP_MAP=never XEP_INFLIGHT=64k
-passes 4 waits XEP_NODE_RANKS=2 XEP_PATH=flat
+[ -n "$brief" ] || passes 4 waits XEP_NODE_RANKS=2 XEP_PATH=flat
 passes 4 allgather XEP_NODE_RANKS=2 UCX_TLS=tcp,sysv,self
 for put in rma pack am; do
     passes 3 normal_ops XEP_MAP=never XEP_PUT=$put UCX_TLS=tcp,self
@@ -53,7 +53,7 @@ settings=XEP_THREADS=2
 for setting in $settings; do
     passes 3 ll_ops $setting
 done
-passes 4 ll_ops XEP_NODE_RANKS=2 XEP_PATH=flat
+[ -n "$brief" ] || passes 4 ll_ops XEP_NODE_RANKS=2 XEP_PATH=flat
 [ -n "$brief" ] || passes 4 ll_ops XEP_NODE_RANKS=2 XEP_PATH=nodes
 passes 4 ll_ops XEP_NODE_RANKS=2 XEP_PATH=nodes XEP_PROGRESS=thread
 passes 5 ll_by_nodes UCX_TLS=tcp,sysv,self

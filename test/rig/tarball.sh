@@ -15,3 +15,14 @@ git ls-files --cached --others --exclude-standard | while read -r file; do [ ! -
 (cd "$tmp/dist" && find . -type f -o -type l | sed 's|^\./||') |
     grep -vxE 'configure|aclocal\.m4|autoconf\.h\.in|Makefile\.in|build-aux/.*|m4/.*' | sort >"$tmp/release"
 diff "$tmp/tree" "$tmp/release" || { echo "< in the repository, not in the release; > the other way round"; exit 1; }
+
+# where the source tree was configured itself, scripts that build elsewhere do so in a copy, and keep their options
+cd "$tmp/dist" || exit 99
+touch config.status
+printf 'distdir:\n\tmkdir -p $(distdir) && cp -Rp contrib $(distdir)\n' >Makefile
+printf '. "$(dirname "$0")/setup.bash"\necho "in $top: $*"\n' >contrib/builds
+for time in first second; do
+    said=$(env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL bash contrib/builds --tokens 4 2>&1 | tail -n 1)
+    [ "$said" = "in $PWD/build/source: --tokens 4" ] ||
+        { echo "beside a build in the tree, the $time time: $said"; exit 1; }
+done

@@ -144,8 +144,4 @@ TEST(asked_for_or_not)
     assert_int_equal(xep_recording_open(&config, 0, 1, &recording), XEP_OK);
     assert_null(recording);
     xep_recording_close(recording);
-    config.record = "/tmp/routes";
-    config.record_at = 0;
-    assert_int_equal(xep_recording_open(&config, 0, 1, &recording), XEP_ERR_INVALID);
-    assert_string_equal(xep_last_error(), "invalid XEP_RECORD_AT: 0 (1 is the first dispatch)");
 }

@@ -7,6 +7,7 @@
 
 #include "config.h"
 #include "log.h"
+#include "spelling.h"
 #include "unit.h"
 
 extern char **environ;
@@ -49,7 +50,9 @@ static void count_message(void *arg, xep_log_level_t level, const char *message)
 {
     int *count = arg;
     assert_int_equal(level, XEP_LOG_WARN);
-    if (strstr(message, "XEP_TREADS") != NULL) count[0]++;
+    if (strcmp(message, "unknown variable XEP_TREADS: did you mean XEP_THREADS? (xep_info -c lists all)") == 0)
+        count[0]++;
+    else if (strcmp(message, "unknown variable XEP_COLOUR (xep_info -c lists all)") == 0) count[0]++;
     else count[1]++;
 }
 
@@ -59,6 +62,7 @@ TEST(unknown_warns_once)
     int counts[2] = {0, 0};
     xep_config_t config;
     setenv("XEP_TREADS", "4", 1);
+    setenv("XEP_COLOUR", "blue", 1);
     setenv("XEP_LIBRARY", "libxep.so", 1);
     setenv("XEP_UNTESTED", "1", 1);
     setenv("XEP_VLLM", "1", 1);
@@ -67,7 +71,7 @@ TEST(unknown_warns_once)
     assert_int_equal(xep_config_read(&config), XEP_OK);
     assert_int_equal(xep_config_read(&config), XEP_OK);
     xep_log_set(NULL, NULL);
-    assert_int_equal(counts[0], 1);
+    assert_int_equal(counts[0], 2);
     assert_int_equal(counts[1], 0);
 }
 
@@ -142,13 +146,13 @@ TEST(millis)
     static const struct {
         const char *text;
         int32_t value;
-    } good[] = {{"1", 1},
-                {"250", 250},
+    } good[] = {{"1", 1000},
+                {"250", 250000},
                 {"250ms", 250},
                 {"3s", 3000},
                 {"2m", 120000},
                 {"inf", -1},
-                {"2147483647", INT32_MAX},
+                {"2147483647ms", INT32_MAX},
                 {"2147483s", 2147483000}};
     xep_config_t config;
     for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
@@ -156,6 +160,62 @@ TEST(millis)
         assert_int_equal(xep_config_read(&config), XEP_OK);
         assert_int_equal(config.timeout, good[i].value);
     }
+    assert_int_equal(setenv("XEP_HEARTBEAT", "3", 1), 0);
+    assert_int_equal(xep_config_read(&config), XEP_OK);
+    assert_int_equal(config.heartbeat, 3000);
+}
+
+TEST(folders)
+{
+    static const char *const good[] = {"/", "/tmp:/", ":/tmp::"};
+    xep_config_t config;
+    for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
+        assert_int_equal(setenv("XEP_PLUGIN_PATH", good[i], 1), 0);
+        assert_int_equal(xep_config_read(&config), XEP_OK);
+        assert_string_equal(config.plugin_path, good[i]);
+    }
+}
+
+/* each kind says what it takes */
+TEST(allowed)
+{
+    static const char *const wrong[][3] = {
+        {"XEP_TIMEOUT", "5x", "a whole number of seconds, or of units ms, s or m, from 1 ms to 24 days; or inf"},
+        {"XEP_INFLIGHT", "8x", "a whole number of bytes, or of units k, m, g or t; or inf"},
+        {"XEP_STREAM", "some", "a whole number of bytes, or of units k, m, g or t; or inf or auto"},
+        {"XEP_THREADS", "0", "a whole number, at least 1"},
+        {"XEP_NODE_RANKS", "-1", "a whole number"},
+        {"XEP_PLUGIN_PATH", "/tmp:/nowhere", "folders that exist, colon-separated"},
+        {"XEP_MAP", "always", "one of auto, never"},
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        xep_config_t config;
+        char said[256];
+        assert_int_equal(setenv(wrong[i][0], wrong[i][1], 1), 0);
+        assert_int_equal(xep_config_read(&config), XEP_ERR_INVALID);
+        snprintf(said, sizeof said, "invalid %s: \"%s\" (%s)", wrong[i][0], wrong[i][1], wrong[i][2]);
+        assert_string_equal(xep_last_error(), said);
+        assert_int_equal(unsetenv(wrong[i][0]), 0);
+    }
+}
+
+TEST(spelling)
+{
+    static const struct {
+        const char *word, *known;
+        unsigned distance;
+    } cases[] = {{"THREDS", "THREADS", 1},
+                 {"Threads", "THREADS", 0},
+                 {"PLUGINS_PATH", "PLUGIN_PATH", 1},
+                 {"HARTBEET", "HEARTBEAT", 2},
+                 {"LOG_LEVEL", "LOG", 2},
+                 {"NUM_THREADS", "THREADS", 2},
+                 {"PLUGIN", "PLUGIN_PATH", 2},
+                 {"COMPUTE", "PUT", XEP_SPELLING_FAR},
+                 {"SIZE", "SIMD", XEP_SPELLING_FAR},
+                 {"", "LOG", XEP_SPELLING_FAR}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        assert_int_equal(xep_spelling_distance(cases[i].word, cases[i].known), cases[i].distance);
 }
 
 TEST(choices)
@@ -190,8 +250,14 @@ TEST(wrong_values)
         {"XEP_TIMEOUT", "0"},
         {"XEP_TIMEOUT", "1h"},
         {"XEP_TIMEOUT", "2147484s"},
-        {"XEP_TIMEOUT", "2147483648"},
+        {"XEP_TIMEOUT", "2147484"},
+        {"XEP_TIMEOUT", "2147483648ms"},
+        {"XEP_HEARTBEAT", "0.5"},
         {"XEP_TIMEOUT", "-1"},
+        {"XEP_THREADS", "0"},
+        {"XEP_RECORD_AT", "0"},
+        {"XEP_PLUGIN_PATH", "/nowhere"},
+        {"XEP_PLUGIN_PATH", "/etc/passwd"},
         {"XEP_THREADS", "two"},
         {"XEP_THREADS", "4294967296"},
         {"XEP_THREADS", "1 "},

@@ -80,7 +80,8 @@ static void print_modes(void)
 
     printf("\nmodes\n");
     xep_mode_each(print_mode, &found);
-    if (!found) printf("  none: see XEP_PLUGIN_PATH in xep_info -c\n");
+    if (!found)
+        printf("  none: %s\n", xep_last_error()[0] != '\0' ? xep_last_error() : "see XEP_PLUGIN_PATH in xep_info -c");
 }
 
 /* getopt's own message would name no value and not say what is allowed. */

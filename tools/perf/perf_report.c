@@ -81,10 +81,11 @@ static void print_device(const perf_t *perf, perf_op_t op, const perf_time_t *ti
 static void print_phases(const perf_t *perf, perf_op_t op, const perf_time_t *time)
 {
     if (perf->options.split) printf("%-8s send %.1f us, receive %.1f us\n", op_names[op], time->send, time->receive);
-    if (perf->options.overlap)
-        printf(
-            "%-8s with %.1f us of computing between send and receive: %.1f us, %.0f %% of the communication hidden\n",
-            op_names[op], time->computed, time->overlapped, perf_time_hidden(time));
+    if (!perf->options.overlap) return;
+    printf("%-8s with %" PRIu64 " us of computing between send and receive", op_names[op], perf->options.overlap);
+    if (perf->options.slots > 1)
+        printf(" of %" PRIu64 " operations, %.1f us for each", perf->options.slots, time->computed);
+    printf(": %.1f us, %.0f %% of the communication hidden\n", time->overlapped, perf_time_hidden(time));
 }
 
 /*

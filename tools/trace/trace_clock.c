@@ -74,6 +74,7 @@ trace_clock_t trace_clock_compare(const xep_trace_header_t *reference, const xep
         const int64_t below = llabs(ahead - bounds.low), above = llabs(bounds.high - ahead);
         clock.at_ns[clock.points] = bounds.at_ns;
         clock.ahead_ns[clock.points++] = ahead;
+        if (is_zero && header->clock != 0 && header->clock == reference->clock) continue; /* it is the same clock */
         if (below > clock.bound_ns) clock.bound_ns = below;
         if (above > clock.bound_ns) clock.bound_ns = above;
     }
