@@ -5,7 +5,7 @@
 . "${srcdir:-.}/test/mp/run.bash"
 
 # what another launcher may have left in our own environment
-unset $(env | sed -n 's/^\(\(PMIX\|PMI\|OMPI\|SLURM\|TORCHELASTIC\)_[A-Za-z0-9_]*\)=.*/\1/p') RANK WORLD_SIZE LOCAL_RANK
+unset $(env | sed -n 's/^\(\(PMIX\|PMI\|OMPI\|SLURM\|MV2\|JSM\|PALS\|FLUX\|TORCHELASTIC\)_[A-Za-z0-9_]*\)=.*/\1/p') RANK WORLD_SIZE LOCAL_RANK
 
 # no launcher at all
 expect 0 '^single 0/1$' "$client" open
@@ -15,6 +15,14 @@ expect 3 'SLURM_STEP_NUM_TASKS says .* 4 ranks.*srun --mpi=pmix' \
     env SLURM_STEP_NUM_TASKS=4 SLURM_NTASKS=4 "$client" open
 expect 3 'WORLD_SIZE says .* 2 ranks.*torch.distributed' env WORLD_SIZE=2 RANK=1 "$client" open
 expect 0 '^single 0/1$' env SLURM_NTASKS=4 "$client" open
+for name in MV2_COMM_WORLD_SIZE JSM_NAMESPACE_SIZE PALS_LOCAL_SIZE FLUX_JOB_SIZE; do
+    expect 3 "$name says .* 4 ranks.*pass an allgather" env $name=4 "$client" open
+    expect 0 '^single 0/1$' env $name=1 "$client" open
+done
+for where in PMI_PORT=node:4711 PMI_ID=0; do
+    expect 3 "${where%=*} says that a launcher has started this process.*serves PMIx" env $where "$client" open
+    expect 0 '^single 0/1$' env $where PMI_SIZE=1 "$client" open
+done
 # nor a job of one over PMIx where the environment says more
 expect 3 'WORLD_SIZE says' "$run" -n 1 -x WORLD_SIZE=2 -x RANK=0 "$client" open
 
@@ -22,6 +30,21 @@ expect 3 'WORLD_SIZE says' "$run" -n 1 -x WORLD_SIZE=2 -x RANK=0 "$client" open
 "$run" -n 1 env </dev/null | grep ^PMIX_ >"$tmp/stale"
 expect 3 'server of that job does not answer.*unset PMIX_NAMESPACE' env $(cat "$tmp/stale") "$client" open
 expect 1 'server of that job does not answer' env $(cat "$tmp/stale") "$client" sizes
+
+# a server that lives, but not for this process
+expect 3 'cannot be reached, though .* is there: .*, or they differ in settings of PMIx: PMIX_MCA_psec=munge$' \
+    "$run" -n 1 -x PMIX_MCA_psec=munge "$client" open
+expect 125 '^xep_run: cannot start a PMIx server: .* \(perhaps for PMIX_MCA_psec=no-such\)$' \
+    env PMIX_MCA_psec=no-such "$run" -n 1 "$client" open
+if unshare --net true 2>/dev/null; then
+    expect 3 'cannot be reached, though .* is there: this process is in another network' \
+        "$run" -n 1 unshare --net sh -c 'ip link set lo up; exec "$0" open' "$client"
+fi
+anyone=(setpriv --reuid 65534 --regid 65534 --clear-groups)
+if "${anyone[@]}" test -x "$client" 2>/dev/null; then
+    chmod 755 "$tmp" "$TMPDIR"
+    expect 3 'refuses this process: it is of user 65534, the server of user 0 ' "$run" -n 1 "${anyone[@]}" "$client" open
+fi
 
 # a server that is stopped: libpmix waits for it for ever, the caller until its deadline
 expect 3 'XEP_ERR_TIMEOUT: as rank 0 of xep_run.*has not answered PMIx_Init within 700 ms' "$run" -n 1 sh -c \
