@@ -43,7 +43,7 @@ xep_status_t xep_boot_single_open(int32_t timeout_ms, xep_boot_t **boot_p)
  * Where launchers say how many processes they started. SLURM_NTASKS is not among them: it is the size of the
  * allocation, set also for a program that a batch script starts without srun, and that one is alone.
  */
-#define OTHER_LAUNCHER                                                                                     \
+#define OTHER_LAUNCHER                                                                                               \
     "start it with a launcher that serves PMIx (prterun, mpirun of Open MPI, srun --mpi=pmix, xep_run), or pass an " \
     "allgather over MPI to xep_group_create()"
 
@@ -88,9 +88,10 @@ xep_status_t xep_boot_single_allowed(void)
     }
     for (size_t i = 0; i < sizeof places / sizeof places[0]; i++)
         if (getenv(places[i]) != NULL && getenv("PMI_SIZE") == NULL)
-            return xep_fail(XEP_ERR_BOOT,
-                            "%s says that a launcher has started this process, but it would be a group of one: "
-                            OTHER_LAUNCHER "; XEP_BOOT=single if that is meant",
-                            places[i]);
+            return xep_fail(
+                XEP_ERR_BOOT,
+                "%s says that a launcher has started this process, but it would be a group of one: " OTHER_LAUNCHER
+                "; XEP_BOOT=single if that is meant",
+                places[i]);
     return XEP_OK;
 }

@@ -105,3 +105,22 @@ expect 0 '^XEP_ERR_TIMEOUT after [0-9.]* s: exchange 1 over PMIx: not all of 3 r
 expect 0 '^XEP_ERR_MISMATCH: rank 0 gave 16 bytes to an exchange of 32$' "$run" -n 2 "$client" mismatch
 # one of more bytes than a server takes as one value, which would crash it
 expect 0 '^ok$' "$run" -n 2 sh -c '"$0" large && echo ok' "$client"
+
+# process numbers are believed of ranks on this host alone. A time namespace has other start times; machines resumed
+# from one snapshot have the same names for all, here by a library that gives all namespaces one number
+args=(--check-only --tokens 96 --hidden 512 --topk 4 --experts 37)
+right='every byte compared, ok'
+if unshare --time --boottime 1000 --fork true 2>/dev/null; then
+    for map in auto never; do
+        XEP_MAP=$map expect 0 "$right" "$run" -n 2 sh -c 'case $PMIX_RANK in 1) exec unshare --time --boottime 1000 \
+            --fork "$@" ;; esac; exec "$@"' sh "$builddir/xep_perf" "${args[@]}"
+        ! grep -q 'has died' "$tmp/out" || wrong "in another time namespace, XEP_MAP=$map: $(cat "$tmp/out")"
+    done
+fi
+if unshare --pid --ipc --mount --fork --mount-proc true 2>/dev/null; then
+    for map in auto never; do
+        XEP_MAP=$map UCX_TLS=tcp,self expect 0 "$right" "$run" -n 2 -x LD_PRELOAD="$builddir/test/mp/.libs/same_names.so" \
+            unshare --pid --ipc --mount --fork --mount-proc "$builddir/xep_perf" "${args[@]}"
+        grep -q '2 ranks on 2 nodes' "$tmp/out" || wrong "two hosts of the same names are one: $(cat "$tmp/out")"
+    done
+fi
