@@ -5,7 +5,8 @@
 . "${srcdir:-.}/test/mp/run.bash"
 
 # what another launcher may have left in our own environment
-unset $(env | sed -n 's/^\(\(PMIX\|PMI\|OMPI\|SLURM\|MV2\|JSM\|PALS\|FLUX\|TORCHELASTIC\)_[A-Za-z0-9_]*\)=.*/\1/p') RANK WORLD_SIZE LOCAL_RANK
+launchers='PMIX\|PMI\|OMPI\|SLURM\|MV2\|JSM\|PALS\|FLUX\|TORCHELASTIC'
+unset $(env | sed -n "s/^\(\($launchers\)_[A-Za-z0-9_]*\)=.*/\1/p") RANK WORLD_SIZE LOCAL_RANK
 
 # no launcher at all
 expect 0 '^single 0/1$' "$client" open
@@ -43,7 +44,8 @@ fi
 anyone=(setpriv --reuid 65534 --regid 65534 --clear-groups)
 if "${anyone[@]}" test -x "$client" 2>/dev/null; then
     chmod 755 "$tmp" "$TMPDIR"
-    expect 3 'refuses this process: it is of user 65534, the server of user 0 ' "$run" -n 1 "${anyone[@]}" "$client" open
+    expect 3 'refuses this process: it is of user 65534, the server of user 0 ' \
+        "$run" -n 1 "${anyone[@]}" "$client" open
 fi
 
 # a server that is stopped: libpmix waits for it for ever, the caller until its deadline
@@ -118,8 +120,9 @@ if unshare --time --boottime 1000 --fork true 2>/dev/null; then
     done
 fi
 if unshare --pid --ipc --mount --fork --mount-proc true 2>/dev/null; then
+    same=$builddir/test/mp/.libs/same_names.so
     for map in auto never; do
-        XEP_MAP=$map UCX_TLS=tcp,self expect 0 "$right" "$run" -n 2 -x LD_PRELOAD="$builddir/test/mp/.libs/same_names.so" \
+        XEP_MAP=$map UCX_TLS=tcp,self expect 0 "$right" "$run" -n 2 -x LD_PRELOAD="$same" \
             unshare --pid --ipc --mount --fork --mount-proc "$builddir/xep_perf" "${args[@]}"
         grep -q '2 ranks on 2 nodes' "$tmp/out" || wrong "two hosts of the same names are one: $(cat "$tmp/out")"
     done

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /**
- * To be preloaded: all namespaces of processes and of memory have the same names, as those of machines that were resumed
- * from one snapshot have.
+ * To be preloaded: all namespaces have the same names, as those of machines that were resumed from one snapshot have.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>

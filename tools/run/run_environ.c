@@ -14,8 +14,8 @@
 
 extern char **environ;
 
-static const char *const foreign_prefixes[] = {"PMIX_", "PMI_", "OMPI_", "PRTE_", "MV2_COMM_WORLD_",
-                                               "JSM_", "PALS_", "TORCHELASTIC_", NULL};
+static const char *const foreign_prefixes[] = {"PMIX_", "PMI_",  "OMPI_",         "PRTE_", "MV2_COMM_WORLD_",
+                                               "JSM_",  "PALS_", "TORCHELASTIC_", NULL};
 static const char *const foreign_names[] = {"SLURM_PROCID",
                                             "SLURM_LOCALID",
                                             "SLURM_NODEID",
