@@ -152,8 +152,8 @@ static xep_status_t tell_unreachable(const char *nspace)
     return xep_fail(XEP_ERR_BOOT,
                     "PMIX_NAMESPACE is %s, but the server of that job cannot be reached, though its folder %.200s is "
                     "there: this process is in another network or user namespace, or the launcher was killed%s%.100s",
-                    nspace, folder, setting == NULL ? "" : ", or they differ in settings of PMIx: ",
-                    setting == NULL ? "" : setting);
+                    nspace, folder,
+                    setting == NULL ? "" : ", or they differ in settings of PMIx: ", setting == NULL ? "" : setting);
 }
 
 /* used_before: something else in this process had initialised PMIx */
