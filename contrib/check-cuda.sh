@@ -109,6 +109,7 @@ for job in "${jobs[@]}"; do wait "$job" || { echo 'FAIL: a file was not compiled
 
 export CUDA_MODULE_LOADING=EAGER # a kernel that is loaded late waits for one that waits for it
 export XEP_TIMEOUT=60s
+export XEP_RUN_RAW=1 # what programs print is compared as they print it
 status=0 ran=() limit=300 # seconds
 
 # step NAME COMMAND...

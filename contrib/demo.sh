@@ -19,6 +19,7 @@ say "make"
 make -C "$work" -j"$jobs" -s >"$work/make.log" 2>&1 || { cat "$work/make.log"; die "make failed"; }
 
 cd "$work" || exit 1
+export XEP_RUN_RAW=1 # one rank prints, for all
 say "xep_run -n 4 xep_perf --check ${*:-}"
 [ $# -eq 0 ] || exec ./xep_run -n 4 -t 600 ./xep_perf --check "$@"
 ./xep_run -n 4 -t 600 ./xep_perf --check || exit

@@ -102,6 +102,10 @@ libmp_rig_la_SOURCES = \
 libmp_rig_la_LIBADD = libxep_oracle.la libxep.la
 
 # preloaded by perf_corrupt.sh; -rpath makes it a shared object although it is not installed
+check_LTLIBRARIES += %D%/mp/same_names.la
+%C%_mp_same_names_la_SOURCES = %D%/mp/same_names.c
+%C%_mp_same_names_la_LDFLAGS = -module -avoid-version -shared -rpath /nowhere
+
 check_LTLIBRARIES += %D%/mp/perf_corruptor.la
 %C%_mp_perf_corruptor_la_SOURCES = %D%/mp/perf_corruptor.c
 %C%_mp_perf_corruptor_la_LDFLAGS = -module -avoid-version -shared -rpath /nowhere

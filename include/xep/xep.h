@@ -802,7 +802,7 @@ typedef struct xep_dispatch_args {
     const void *topk_idx;          /* [T][K] expert, or -1: masked; must be NULL with cached */
     size_t topk_idx_stride;        /* bytes between rows; 0: dense */
     xep_dtype_t topk_idx_dtype;    /* XEP_INT64 (default) or XEP_INT32; received indices have it too */
-    const float *topk_weights;     /* [T][K]; NULL: none */
+    const float *topk_weights;     /* [T][K]; NULL: none; must be NULL with cached: they travel with the indices */
     size_t topk_weights_stride;    /* bytes between rows; 0: dense */
     const void *scales;            /* [T][nscales] 4-byte words, moved untouched; NULL: none */
     uint32_t nscales;              /* scales of each token, at most params.scales */

@@ -43,16 +43,26 @@ xep_status_t xep_boot_single_open(int32_t timeout_ms, xep_boot_t **boot_p)
  * Where launchers say how many processes they started. SLURM_NTASKS is not among them: it is the size of the
  * allocation, set also for a program that a batch script starts without srun, and that one is alone.
  */
+#define OTHER_LAUNCHER                                                                                               \
+    "start it with a launcher that serves PMIx (prterun, mpirun of Open MPI, srun --mpi=pmix, xep_run), or pass an " \
+    "allgather over MPI to xep_group_create()"
+
 static const struct {
     const char *name, *remedy;
 } sizes[] = {
     {"XEP_RUN_SIZE", "create the group before MPI_Init(), which leaves the job of xep_run, or start it with mpirun"},
     {"SLURM_STEP_NUM_TASKS", "start it with srun --mpi=pmix"},
     {"OMPI_COMM_WORLD_SIZE", "keep PMIX_NAMESPACE and PMIX_RANK in the environment of the ranks"},
-    {"PMI_SIZE", "start it with a launcher that serves PMIx (prterun, mpirun of Open MPI, srun --mpi=pmix, xep_run), "
-                 "or pass an allgather over MPI to xep_group_create()"},
+    {"PMI_SIZE", OTHER_LAUNCHER},
+    {"MV2_COMM_WORLD_SIZE", OTHER_LAUNCHER},
+    {"JSM_NAMESPACE_SIZE", OTHER_LAUNCHER},
+    {"PALS_LOCAL_SIZE", OTHER_LAUNCHER},
+    {"FLUX_JOB_SIZE", "start it with flux run -o pmi=pmix, or pass an allgather over MPI to xep_group_create()"},
     {"WORLD_SIZE", "pass an allgather over torch.distributed to xep_group_create(), as torchrun serves no PMIx"},
 };
+
+/* Launchers of MPICH that tell a process, instead of the size, where to ask for it. */
+static const char *const places[] = {"PMI_PORT", "PMI_ID"};
 
 /* the number that a variable holds; 0: none, or not one */
 static unsigned long number_of(const char *text)
@@ -76,5 +86,12 @@ xep_status_t xep_boot_single_allowed(void)
                             "XEP_BOOT=single if that is meant",
                             sizes[i].name, size, sizes[i].remedy);
     }
+    for (size_t i = 0; i < sizeof places / sizeof places[0]; i++)
+        if (getenv(places[i]) != NULL && getenv("PMI_SIZE") == NULL)
+            return xep_fail(
+                XEP_ERR_BOOT,
+                "%s says that a launcher has started this process, but it would be a group of one: " OTHER_LAUNCHER
+                "; XEP_BOOT=single if that is meant",
+                places[i]);
     return XEP_OK;
 }

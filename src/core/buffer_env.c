@@ -119,11 +119,9 @@ static int env_is_told(const xep_env_t *env)
     return atomic_load_explicit(&buffer_of(env)->members->own->left_out, memory_order_relaxed) != 0;
 }
 
-/* Who is out was mapped, and so is a process of this host. */
 static int env_has_ended(const xep_env_t *env, uint32_t rank)
 {
-    const xep_peer_t *peer = &buffer_of(env)->group->peers[rank];
-    return xep_host_process_gone(peer->pid, peer->start);
+    return xep_group_has_ended(buffer_of(env)->group, rank);
 }
 
 static void env_leave_out(const xep_env_t *env, xep_op_t *op, uint32_t rank)

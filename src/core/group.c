@@ -8,7 +8,6 @@
 #include "group.h"
 
 #include "error.h"
-#include "host.h"
 
 xep_status_t xep_group_fail_out(uint32_t by)
 {
@@ -32,7 +31,7 @@ xep_status_t xep_group_check_ended(xep_group_t *group, int spares)
     /* the launcher may not tell, or not yet; the kernel knows of the ranks on this host */
     for (uint32_t r = 0; r < group->nranks; r++) {
         const xep_peer_t *peer = &group->peers[r];
-        if (is_spared(group, r, spares) || peer->host != group->peers[group->rank].host) continue;
+        if (is_spared(group, r, spares) || !peer->visible) continue;
         if (xep_host_process_gone(peer->pid, peer->start))
             return xep_fail(XEP_ERR_PEER, "rank %u has died (process %d is gone)", r, peer->pid);
     }
@@ -56,7 +55,7 @@ int xep_group_has_ended(const xep_group_t *group, uint32_t rank)
     const xep_peer_t *peer = &group->peers[rank];
     if (rank == group->rank) return 0;
     if (group->boot->ops->dead_rank(group->boot) == rank) return 1;
-    return peer->host == group->peers[group->rank].host && xep_host_process_gone(peer->pid, peer->start);
+    return peer->visible && xep_host_process_gone(peer->pid, peer->start);
 }
 
 int xep_group_has_died(const xep_group_t *group, uint32_t rank)

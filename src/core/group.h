@@ -11,6 +11,7 @@
 
 #include "boot.h"
 #include "config.h"
+#include "host.h"
 #include "rest.h"
 #include "transport.h"
 
@@ -31,7 +32,9 @@ typedef struct xep_peer {
     int mapped; /* by the control heap; the same on both sides */
     int32_t pid;
     uint64_t start; /* of the process, so that its number used again is noticed */
-    uint64_t host;  /* identity: boot id, IPC and process namespaces */
+    uint64_t host;  /* identity: boot id, IPC and process namespaces; of its own where that was not proved */
+    uint64_t users; /* xep_host_users() */
+    int visible;    /* of this host, and its process can be looked up by its number (XEP_LIVENESS) */
 } xep_peer_t;
 
 /** Whether, why and since when a rank is out: group_out.h. */
@@ -51,6 +54,7 @@ struct xep_group {
     uint64_t awake_ns;         /* what a wait lasts, at least, before its first sleep */
     int32_t timeout_ms;
     xep_peer_t *peers;              /* [nranks] */
+    xep_host_word_t word;           /* by which ranks of this host know this one while it is created */
     xep_heap_wire_t *control;       /* group_control.c */
     xep_group_out_t *out;           /* [nranks] who is out */
     atomic_uint outs;               /* counts the ranks that are */

@@ -12,7 +12,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "cpu.h"
 #include "error.h"
 #include "group_abort.h"
 #include "group_account.h"
@@ -21,6 +20,7 @@
 #include "group_exchange.h"
 #include "group_mail.h"
 #include "group_out.h"
+#include "group_sleep.h"
 #include "host.h"
 #include "interfaces.h"
 #include "log.h"
@@ -30,7 +30,8 @@
 
 /*
  * How ranks become a group, over the bootstrap until step 6:
- *  1. hello: version, settings that must agree, host and process of each. Ranks of one host may try to map.
+ *  1. hello: version, settings that must agree, host and process of each, and a word that ranks of that host look for
+ *     before the addresses are exchanged. Ranks of one host may try to map.
  *  2. the transport, which is told where the ranks are, and which interfaces cannot reach them; and its addresses. No
  *     connection is made yet.
  *  3. the control heap, and its keys.
@@ -54,13 +55,17 @@ typedef struct hello {
     uint32_t traces;     /* whether there is XEP_TRACE; need not agree */
     int32_t heartbeat;   /* XEP_HEARTBEAT */
     int32_t map;         /* XEP_MAP */
+    int32_t liveness;    /* XEP_LIVENESS */
     int32_t pid;
     uint64_t start;
     uint64_t host;
     uint64_t network;                   /* 0: not known */
+    uint64_t processes;                 /* xep_host_processes() */
+    uint64_t users;                     /* xep_host_users() */
+    uint64_t word;                      /* xep_host_show() */
     uint32_t addresses[XEP_INTERFACES]; /* of its interfaces, in network order; then 0 */
 } hello_t;
-_Static_assert(sizeof(hello_t) == 56 + 4 * XEP_INTERFACES, "hello is exchanged as bytes");
+_Static_assert(sizeof(hello_t) == 88 + 4 * XEP_INTERFACES, "hello is exchanged as bytes");
 
 static uint32_t library_version(void)
 {
@@ -77,10 +82,14 @@ static hello_t hello_of(const xep_group_t *group)
                      .traces = group->config.trace[0] != '\0',
                      .heartbeat = group->config.heartbeat,
                      .map = group->config.map,
+                     .liveness = group->config.liveness,
                      .pid = (int32_t)getpid(),
                      .start = xep_host_start((int32_t)getpid()),
                      .host = xep_host_identity(),
-                     .network = xep_host_network()};
+                     .network = xep_host_network(),
+                     .processes = xep_host_processes(),
+                     .users = xep_host_users(),
+                     .word = group->word.word};
     xep_interfaces_list(hello.addresses);
     return hello;
 }
@@ -104,6 +113,7 @@ static xep_status_t check_hellos(const xep_group_t *group, const hello_t *hellos
         if (h->node_ranks != first->node_ranks)
             return disagree(group, "XEP_NODE_RANKS", r, h->node_ranks, first->node_ranks);
         if (h->map != first->map) return disagree(group, "XEP_MAP", r, h->map, first->map);
+        if (h->liveness != first->liveness) return disagree(group, "XEP_LIVENESS", r, h->liveness, first->liveness);
         if (h->heartbeat != first->heartbeat)
             return disagree(group, "XEP_HEARTBEAT (ms)", r, h->heartbeat, first->heartbeat);
     }
@@ -120,30 +130,54 @@ static void open_trace(xep_group_t *group, const hello_t *hellos)
                                         xep_host_clock());
 }
 
+/* A rank with the names of this host that does not show its word here is on another one, resumed from the same snapshot
+ * perhaps: nothing of it can be mapped, and its process number means another process here. */
+static xep_peer_t peer_of(const xep_group_t *group, uint32_t rank, const hello_t *theirs, const hello_t *mine)
+{
+    int named = theirs->host == mine->host;
+    int here = named && xep_host_sees(&group->word, XEP_HOST_SHOWS_PROCESSES, theirs->word);
+    if (named && !here)
+        xep_log(XEP_LOG_INFO, "rank %u is on another host, though with the same boot id and namespaces", rank);
+    return (xep_peer_t){.pid = theirs->pid,
+                        .start = theirs->start,
+                        .host = named && !here ? ~theirs->host : theirs->host,
+                        .users = theirs->users,
+                        .visible = here && theirs->processes == mine->processes &&
+                                   group->config.liveness == XEP_LIVENESS_PROCESS};
+}
+
+static int is_local(const xep_group_t *group, const hello_t *theirs, const hello_t *mine)
+{
+    return mine->network != 0 && theirs->network == mine->network &&
+           xep_host_sees(&group->word, XEP_HOST_SHOWS_NETWORK, theirs->word);
+}
+
 /* Bridges of containers have the same address on every host: what is sent there does not leave this one. */
-static void find_twins(const hello_t *mine, const hello_t *hellos, xep_whereabouts_t *where)
+static void find_twins(const xep_group_t *group, const hello_t *mine, const hello_t *hellos, xep_whereabouts_t *where)
 {
     for (int i = 0; i < XEP_INTERFACES && mine->addresses[i] != 0; i++)
         for (uint32_t r = 0; r < where->nranks; r++) {
-            if (hellos[r].network == 0 || hellos[r].network == mine->network) continue;
+            if (hellos[r].network == 0 || is_local(group, &hellos[r], mine)) continue;
             if (!xep_interfaces_have(hellos[r].addresses, mine->addresses[i])) continue;
             where->twins[where->ntwins++] = (xep_twin_t){mine->addresses[i], r};
             break;
         }
 }
 
-static void find_whereabouts(const hello_t *mine, const hello_t *hellos, uint32_t nranks, xep_whereabouts_t *where)
+static void find_whereabouts(const xep_group_t *group, const hello_t *mine, const hello_t *hellos,
+                             xep_whereabouts_t *where)
 {
-    *where = (xep_whereabouts_t){.nranks = nranks, .local = mine->network != 0};
-    for (uint32_t r = 0; r < nranks; r++) {
-        where->elsewhere += hellos[r].host != mine->host;
-        where->local &= hellos[r].network == mine->network;
+    *where = (xep_whereabouts_t){.nranks = group->nranks, .local = mine->network != 0};
+    for (uint32_t r = 0; r < group->nranks; r++) {
+        where->elsewhere += group->peers[r].host != mine->host;
+        where->local &= is_local(group, &hellos[r], mine);
     }
-    if (mine->network != 0) find_twins(mine, hellos, where);
+    if (mine->network != 0) find_twins(group, mine, hellos, where);
 }
 
 static xep_status_t exchange_hellos(xep_group_t *group, xep_whereabouts_t *where)
 {
+    xep_host_show(group->rank, &group->word);
     hello_t mine = hello_of(group), *hellos = calloc(group->nranks, sizeof *hellos);
     xep_status_t status;
     if (hellos == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for %u ranks", group->nranks);
@@ -155,8 +189,7 @@ static xep_status_t exchange_hellos(xep_group_t *group, xep_whereabouts_t *where
         status = xep_fail(XEP_ERR_NO_MEMORY, "no memory for %u ranks", group->nranks);
         goto out;
     }
-    for (uint32_t r = 0; r < group->nranks; r++)
-        peers[r] = (xep_peer_t){.pid = hellos[r].pid, .start = hellos[r].start, .host = hellos[r].host};
+    for (uint32_t r = 0; r < group->nranks; r++) peers[r] = peer_of(group, r, &hellos[r], &mine);
     group->peers = peers;
     group->out = calloc(group->nranks, sizeof *group->out);
     if (group->out == NULL) {
@@ -164,7 +197,7 @@ static xep_status_t exchange_hellos(xep_group_t *group, xep_whereabouts_t *where
         goto out;
     }
     open_trace(group, hellos);
-    find_whereabouts(&mine, hellos, group->nranks, where);
+    find_whereabouts(group, &mine, hellos, where);
 out:
     free(hellos);
     return status;
@@ -179,24 +212,32 @@ static int may_map(const xep_group_t *group, uint32_t rank)
     return group->peers[rank].host == group->peers[group->rank].host;
 }
 
+static uint8_t flags_of(const xep_group_t *group, uint32_t rank)
+{
+    int flags = may_map(group, rank) ? XEP_PEER_MAY_MAP : 0;
+    return (uint8_t)(group->peers[rank].visible ? flags | XEP_PEER_VISIBLE : flags);
+}
+
 static xep_status_t connect_transport(xep_group_t *group)
 {
     const void *address;
     size_t bytes;
     xep_blobs_t blobs;
-    uint8_t *may;
+    uint8_t *peers;
     xep_status_t status;
     group->transport->ops->address(group->transport, &address, &bytes);
     status = xep_group_exchange_blobs(group, address, bytes, &blobs);
+    xep_host_hide(&group->word); /* all have looked for it before they came here */
     if (status != XEP_OK) return status;
-    may = calloc(group->nranks, 1);
-    if (may == NULL) {
+    peers = calloc(group->nranks, 1);
+    if (peers == NULL) {
         status = xep_fail(XEP_ERR_NO_MEMORY, "no memory for %u ranks", group->nranks);
         goto out;
     }
-    for (uint32_t r = 0; r < group->nranks; r++) may[r] = (uint8_t)may_map(group, r);
-    status = group->transport->ops->connect(group->transport, group->rank, group->nranks, blobs.blob, blobs.bytes, may);
-    free(may);
+    for (uint32_t r = 0; r < group->nranks; r++) peers[r] = flags_of(group, r);
+    status =
+        group->transport->ops->connect(group->transport, group->rank, group->nranks, blobs.blob, blobs.bytes, peers);
+    free(peers);
 out:
     xep_blobs_free(&blobs);
     return status;
@@ -259,7 +300,7 @@ static xep_status_t find_nodes(xep_group_t *group)
     return status;
 }
 
-/* Ranks of other hosts; of those here the kernel tells, at once. */
+/* Those of which the kernel here does not tell, at once. */
 static xep_status_t watch_others(xep_group_t *group)
 {
     int32_t interval_ms = group->config.heartbeat;
@@ -267,39 +308,13 @@ static xep_status_t watch_others(xep_group_t *group)
     uint32_t count = 0;
     if (elsewhere == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for %u ranks", group->nranks);
     for (uint32_t r = 0; r < group->nranks; r++) {
-        elsewhere[r] = group->peers[r].host != group->peers[group->rank].host;
+        elsewhere[r] = r != group->rank && !group->peers[r].visible;
         count += elsewhere[r];
     }
     xep_status_t status = XEP_OK;
     if (count != 0 && interval_ms > 0) status = group->transport->ops->watch(group->transport, elsewhere, interval_ms);
     free(elsewhere);
     return status;
-}
-
-/*
- * Who sleeps early leaves more to other programs, and is woken more often. 32 ranks on two cores with nothing else
- * there, T=128, H=2048, a dispatch: 4.1 ms if they sleep after some rounds, 4.9 after 0.5 ms, 5.4 after 2, 3.7 after 4,
- * and 2.9 to 4.1 if they yield alone; 16 ranks 1.7 to 2.5, 2.4, 2.0 after 2 ms, and 1.6 to 1.9. Beside four programs
- * that compute 16 ranks take 9.1 ms, 10.8, 11.8, and 14 to 19, of processor time 4.4, 8.9, 12 and 15 to 22.
- */
-static uint64_t awake_ns(uint32_t ranks_a_processor)
-{
-    enum { FEW = 4, EACH_NS = 250 * 1000 };
-    return ranks_a_processor <= FEW ? 0 : (uint64_t)ranks_a_processor * EACH_NS;
-}
-
-/* Launchers may have bound ranks to processors of their own: only those of all together count. */
-static xep_status_t find_crowd(xep_group_t *group)
-{
-    int32_t *pids = calloc(group->nranks, sizeof *pids);
-    if (pids == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for %u ranks", group->nranks);
-    for (uint32_t r = 0; r < group->nranks; r++)
-        if (group->peers[r].host == group->peers[group->rank].host) pids[group->here++] = group->peers[r].pid;
-    group->processors = xep_cpu_count(pids, group->here);
-    group->rests = group->here > group->processors ? XEP_REST_CROWDED : XEP_REST_ALONE;
-    group->awake_ns = awake_ns((group->here + group->processors - 1) / group->processors);
-    free(pids);
-    return XEP_OK;
 }
 
 xep_status_t xep_group_open(const xep_config_t *config, int32_t timeout_ms, xep_boot_t *boot,
@@ -323,7 +338,7 @@ xep_status_t xep_group_open(const xep_config_t *config, int32_t timeout_ms, xep_
     if ((status = xep_recording_open(config, group->rank, group->nranks, &group->recording)) != XEP_OK) goto err_close;
     if ((status = open_transport(config, &where, &group->transport)) != XEP_OK) goto err_close;
     if ((status = xep_mail_open(group)) != XEP_OK) goto err_close;
-    if ((status = find_crowd(group)) != XEP_OK) goto err_close;
+    if ((status = xep_group_find_crowd(group)) != XEP_OK) goto err_close;
     if ((status = connect_transport(group)) != XEP_OK) goto err_close;
     if ((status = xep_group_open_control(group)) != XEP_OK) goto err_close;
     if ((status = xep_group_connect_heap(group, group->control)) != XEP_OK) goto err_close;
@@ -385,6 +400,7 @@ void xep_group_close(xep_group_t *group)
     xep_group_accounts_close(group);
     if (group->transport != NULL) group->transport->ops->close(group->transport);
     xep_mail_close(group);
+    xep_host_hide(&group->word);
     group->boot->ops->close(group->boot);
     pthread_mutex_destroy(&group->tasks_lock);
     xep_recording_close(group->recording);

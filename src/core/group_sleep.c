@@ -10,10 +10,13 @@
 #include "group_sleep.h"
 
 #include <linux/futex.h>
+#include <stdlib.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "cpu.h"
+#include "error.h"
 #include "group_bell.h"
 
 int xep_group_sleeps(const xep_group_t *group)
@@ -72,4 +75,30 @@ void xep_group_rouse_all(const xep_group_t *group)
         _Atomic uint32_t *asleep = xep_group_asleep(group, r);
         if (asleep != NULL && atomic_exchange(asleep, 0) != 0) wake(asleep);
     }
+}
+
+/*
+ * Who sleeps early leaves more to other programs, and is woken more often. 32 ranks on two cores with nothing else
+ * there, T=128, H=2048, a dispatch: 4.1 ms if they sleep after some rounds, 4.9 after 0.5 ms, 5.4 after 2, 3.7 after 4,
+ * and 2.9 to 4.1 if they yield alone; 16 ranks 1.7 to 2.5, 2.4, 2.0 after 2 ms, and 1.6 to 1.9. Beside four programs
+ * that compute 16 ranks take 9.1 ms, 10.8, 11.8, and 14 to 19, of processor time 4.4, 8.9, 12 and 15 to 22.
+ */
+static uint64_t awake_ns(uint32_t ranks_a_processor)
+{
+    enum { FEW = 4, EACH_NS = 250 * 1000 };
+    return ranks_a_processor <= FEW ? 0 : (uint64_t)ranks_a_processor * EACH_NS;
+}
+
+/* Launchers may have bound ranks to processors of their own: only those of all together count. */
+xep_status_t xep_group_find_crowd(xep_group_t *group)
+{
+    int32_t *pids = calloc(group->nranks, sizeof *pids);
+    if (pids == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for %u ranks", group->nranks);
+    for (uint32_t r = 0; r < group->nranks; r++)
+        if (group->peers[r].host == group->peers[group->rank].host) pids[group->here++] = group->peers[r].pid;
+    group->processors = xep_cpu_count(pids, group->here);
+    group->rests = group->here > group->processors ? XEP_REST_CROWDED : XEP_REST_ALONE;
+    group->awake_ns = awake_ns((group->here + group->processors - 1) / group->processors);
+    free(pids);
+    return XEP_OK;
 }

@@ -10,6 +10,9 @@
 
 #include "group.h"
 
+/** While the group is created: how many ranks and processors this host has, and so how a wait of this rank rests. */
+xep_status_t xep_group_find_crowd(xep_group_t *group);
+
 /** Whether ranks of this group sleep. The same on all ranks of a host; from the begin of the group to its end. */
 int xep_group_sleeps(const xep_group_t *group);
 

@@ -2,17 +2,21 @@
 
 /*
  * Ranks share memory if they share the kernel (boot id), the IPC namespace and the process namespace; host names say
- * nothing of that, as containers show. A process is known by its number and the time it began.
+ * nothing of that, as containers show. A process is known by its number and the time it began. All these are names: to
+ * be sure, a process locks a random byte of its namespace's file, whose locks are those of one kernel.
  */
 #define _GNU_SOURCE
 #include "host.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #define HASH_BEGIN 0xcbf29ce484222325ull
 
@@ -69,7 +73,12 @@ uint64_t xep_host_identity(void)
 
 uint64_t xep_host_processes(void)
 {
-    return hash_inode(hash_kernel(), "/proc/self/ns/pid");
+    return hash_inode(hash_inode(hash_kernel(), "/proc/self/ns/pid"), "/proc/self/ns/time");
+}
+
+uint64_t xep_host_users(void)
+{
+    return hash_inode(hash_kernel(), "/proc/self/ns/user");
 }
 
 uint64_t xep_host_network(void)
@@ -84,6 +93,53 @@ uint32_t xep_host_clock(void)
     const uint64_t kernel = xep_host_kernel(), clock = hash_inode(kernel, "/proc/self/ns/time");
     return kernel == 0 ? 0 : (uint32_t)(clock ^ clock >> 32) | 1;
 }
+
+/* ---- the word ---- */
+
+static const char *const shown_files[XEP_HOST_SHOWN] = {"/proc/self/ns/pid", "/proc/self/ns/net"};
+
+static struct flock lock_of(uint64_t word, short type)
+{
+    return (struct flock){.l_type = type, .l_whence = SEEK_SET, .l_start = (off_t)word, .l_len = 1};
+}
+
+/* with the rank in it: machines resumed from one snapshot may draw the same numbers, but have other ranks */
+static uint64_t draw_word(uint32_t rank)
+{
+    enum { RANK_BITS = 24 };
+    uint64_t drawn = 0;
+    if (getrandom(&drawn, sizeof drawn, 0) != (ssize_t)sizeof drawn) drawn = (uint64_t)getpid();
+    return (drawn << RANK_BITS | (rank + 1)) & INT64_MAX;
+}
+
+/* A read lock, for which the file need not be writable, of the open file, so that nobody's close() ends it. */
+void xep_host_show(uint32_t rank, xep_host_word_t *own)
+{
+    int shown = 1;
+    *own = (xep_host_word_t){.word = draw_word(rank)};
+    for (int i = 0; i < XEP_HOST_SHOWN; i++) {
+        struct flock lock = lock_of(own->word, F_RDLCK);
+        own->files[i] = open(shown_files[i], O_RDONLY | O_CLOEXEC);
+        shown &= own->files[i] >= 0 && fcntl(own->files[i], F_OFD_SETLK, &lock) == 0;
+    }
+    if (!shown) xep_host_hide(own);
+}
+
+void xep_host_hide(xep_host_word_t *own)
+{
+    for (int i = 0; own->word != 0 && i < XEP_HOST_SHOWN; i++)
+        if (own->files[i] >= 0) close(own->files[i]);
+    own->word = 0;
+}
+
+int xep_host_sees(const xep_host_word_t *own, xep_host_shown_t what, uint64_t word)
+{
+    struct flock lock = lock_of(word, F_WRLCK);
+    if (own->word == 0 || word == 0 || word == own->word) return 1;
+    return fcntl(own->files[what], F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
+}
+
+/* ---- processes ---- */
 
 /* What follows the command in /proc/pid/stat, " S 123 ...", or NULL. The command in parentheses may hold
  * anything, also parentheses: its end is the last one. */

@@ -43,6 +43,12 @@ typedef struct xep_shared_room {
 } xep_shared_room_t;
 enum { XEP_SHARED_SYSV, XEP_SHARED_POSIX, XEP_SHARED_KINDS };
 
+/** What is known of a peer before it is connected. */
+enum {
+    XEP_PEER_MAY_MAP = 1, /* without it map() is NULL, and nothing is tried */
+    XEP_PEER_VISIBLE = 2  /* its process can be looked up here by its number */
+};
+
 typedef struct xep_transport_ops {
     const char *name;
 
@@ -50,11 +56,11 @@ typedef struct xep_transport_ops {
     void (*address)(xep_transport_t *transport, const void **address_p, size_t *bytes_p);
 
     /**
-     * All ranks' addresses, in rank order; copied. may_map[r] 0: map() of r is NULL without a try.
+     * All ranks' addresses, in rank order; copied. peers[r]: XEP_PEER_* flags.
      * Connections are made on first use.
      */
     xep_status_t (*connect)(xep_transport_t *transport, uint32_t rank, uint32_t nranks, const void *const *addresses,
-                            const size_t *bytes, const uint8_t *may_map);
+                            const size_t *bytes, const uint8_t *peers);
 
     /** What heaps of so many bytes could come from, all ids 0 where they need no shared memory. Local. */
     void (*shared_room)(xep_transport_t *transport, uint64_t bytes, xep_shared_room_t rooms[XEP_SHARED_KINDS]);

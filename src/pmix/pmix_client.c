@@ -18,6 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -125,6 +126,36 @@ static xep_status_t claim_rank(const char *nspace, const char *rank)
                     rank, nspace);
 }
 
+/* the first setting of PMIx in the environment, "PMIX_MCA_...=...", or NULL */
+static const char *find_setting(void)
+{
+    for (char **entry = environ; *entry != NULL; entry++)
+        if (strncmp(*entry, "PMIX_MCA_", strlen("PMIX_MCA_")) == 0) return *entry;
+    return NULL;
+}
+
+/* libpmix says no more than that the server cannot be reached; the folder of a server that lives is there. */
+static xep_status_t tell_unreachable(const char *nspace)
+{
+    const char *folder = getenv("PMIX_SERVER_TMPDIR"), *setting = find_setting();
+    struct stat server;
+    if (folder == NULL || stat(folder, &server) != 0)
+        return xep_fail(XEP_ERR_BOOT,
+                        "PMIX_NAMESPACE is %s, but the server of that job does not answer: its launcher has ended, or "
+                        "this environment was inherited; unset PMIX_NAMESPACE to run outside the job",
+                        nspace);
+    if (server.st_uid != geteuid())
+        return xep_fail(XEP_ERR_BOOT,
+                        "PMIX_NAMESPACE is %s, but the server of that job refuses this process: it is of user %u, the "
+                        "server of user %u (start the job as the user that its ranks are to be)",
+                        nspace, (unsigned)geteuid(), (unsigned)server.st_uid);
+    return xep_fail(XEP_ERR_BOOT,
+                    "PMIX_NAMESPACE is %s, but the server of that job cannot be reached, though its folder %.200s is "
+                    "there: this process is in another network or user namespace, or the launcher was killed%s%.100s",
+                    nspace, folder,
+                    setting == NULL ? "" : ", or they differ in settings of PMIx: ", setting == NULL ? "" : setting);
+}
+
 /* used_before: something else in this process had initialised PMIx */
 static xep_status_t check_init(const xep_pmix_client_t *client, pmix_status_t ret, int used_before, const char *nspace,
                                const char *rank)
@@ -135,11 +166,7 @@ static xep_status_t check_init(const xep_pmix_client_t *client, pmix_status_t re
                         "PMIX_NAMESPACE is %s, but PMIx is in use in this process as %s: what initialised it first "
                         "(MPI?) did so outside the job; create the group before that, or pass an allgather",
                         nspace, client->self.nspace);
-    if (other || ret == PMIX_ERR_UNREACH)
-        return xep_fail(XEP_ERR_BOOT,
-                        "PMIX_NAMESPACE is %s, but the server of that job does not answer: its launcher has ended, or "
-                        "this environment was inherited; unset PMIX_NAMESPACE to run outside the job",
-                        nspace);
+    if (other || ret == PMIX_ERR_UNREACH) return tell_unreachable(nspace);
     if (ret != PMIX_SUCCESS)
         return xep_fail(XEP_ERR_BOOT, "PMIx_Init as rank %s of %s: %s", rank, nspace, client->api->error_string(ret));
     return XEP_OK;

@@ -9,6 +9,7 @@
 #include "pmix_life.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -23,7 +24,7 @@ enum { LINGER_NS = 700000000 }; /* the others look every half second (pmix_call.
 typedef struct life {
     uint64_t processes, start; /* xep_host_processes() */
     int32_t pid;
-    uint32_t reserved;
+    uint32_t server; /* of_server() */
 } life_t;
 _Static_assert(sizeof(life_t) == 24, "exchanged as bytes");
 
@@ -36,10 +37,19 @@ _Static_assert(sizeof(farewell_t) == 8, "exchanged as bytes");
 
 static const char *const life_key = "xep.life", *const farewell_key = "xep.farewell";
 
+/* Ranks of one host have one server. Machines resumed from one snapshot have equal names for all else. */
+static uint32_t of_server(void)
+{
+    const char *uri = getenv("PMIX_SERVER_URI2");
+    uint32_t sum = 0;
+    while (uri != NULL && *uri != '\0') sum = sum * 31 + (unsigned char)*uri++;
+    return sum;
+}
+
 static life_t own_life(void)
 {
     int32_t pid = (int32_t)getpid();
-    return (life_t){.processes = xep_host_processes(), .start = xep_host_start(pid), .pid = pid};
+    return (life_t){.processes = xep_host_processes(), .start = xep_host_start(pid), .pid = pid, .server = of_server()};
 }
 
 static pmix_status_t put(const xep_pmix_client_t *client, const char *key, void *data, size_t bytes)
@@ -71,7 +81,7 @@ static found_t find_life(xep_pmix_client_t *client, uint32_t rank, uint64_t dead
     life_t life;
     pmix_status_t ret = ask(client, rank, life_key, &life, sizeof life, deadline_ns);
     if (ret != PMIX_SUCCESS) return ret == PMIX_ERR_NOT_FOUND ? ABSENT : UNKNOWN;
-    if (life.processes != xep_host_processes() || life.pid <= 0) return UNKNOWN;
+    if (life.processes != xep_host_processes() || life.server != of_server() || life.pid <= 0) return UNKNOWN;
     return xep_host_process_gone(life.pid, life.start) ? GONE : ALIVE;
 }
 

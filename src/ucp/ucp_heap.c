@@ -37,7 +37,7 @@ typedef struct heap_key {
     uint64_t segment, segment_offset; /* of shared memory, and where in it the heap begins; 0, 0: not known */
     xep_ucp_owner_t owner;
 } heap_key_t;
-static_assert(sizeof(heap_key_t) == 72, "wire format");
+static_assert(sizeof(heap_key_t) == 64, "wire format");
 
 static xep_ucp_heap_t *heap_of(xep_heap_wire_t *heap)
 {
@@ -69,7 +69,7 @@ static xep_status_t make_key(xep_ucp_heap_t *heap)
                             .heap = heap->id,
                             .base = (uintptr_t)heap->super.base,
                             .bytes = heap->super.bytes,
-                            .owner = {.host = xep_host_identity(), .pid = getpid(), .start = xep_host_start(getpid())}};
+                            .owner = {.pid = getpid(), .start = xep_host_start(getpid())}};
         name_segment(heap, key);
         memcpy(key + 1, rkey, rkey_bytes);
     }
@@ -137,8 +137,7 @@ static xep_status_t set_link(xep_ucp_heap_t *heap, uint32_t rank, const uint8_t 
                              .remote_heap = key.heap,
                              .segment = key.segment,
                              .segment_offset = key.segment_offset,
-                             .owner = key.owner,
-                             .here = key.owner.host == ((const heap_key_t *)heap->super.key)->owner.host};
+                             .owner = key.owner};
     return XEP_OK;
 }
 

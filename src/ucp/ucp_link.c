@@ -52,7 +52,7 @@ static xep_status_t say_gone(xep_ucp_link_t *link)
 static xep_status_t hold(xep_ucp_link_t *link, void **held_p)
 {
     *held_p = NULL;
-    if (!link->here) return XEP_OK;
+    if (!xep_ucp_peer_of(link)->visible) return XEP_OK;
     if (link->segment == 0 || !link->owner.is_sysv)
         return xep_host_process_gone(link->owner.pid, link->owner.start) ? say_gone(link) : XEP_OK;
     void *base = shmat((int)link->segment, NULL, SHM_RDONLY);

@@ -99,7 +99,6 @@ typedef enum { XEP_UCP_LINK_NEW, XEP_UCP_LINK_MAPPED, XEP_UCP_LINK_REMOTE, XEP_U
 
 /** Who has made a heap, in its key: the process that has its memory as long as nobody else has attached it. */
 typedef struct xep_ucp_owner {
-    uint64_t host; /* xep_host_identity() */
     uint64_t start;
     int32_t pid;
     uint32_t is_sysv; /* its memory is a System V segment */
@@ -117,7 +116,6 @@ struct xep_ucp_link {
     uint64_t remote_base, remote_heap;
     uint64_t segment, segment_offset; /* where the rank has its region; segment 0: not known */
     xep_ucp_owner_t owner;
-    bool here;                          /* on this host */
     const xep_ucp_strategy_t *strategy; /* REMOTE */
     size_t cut;                         /* of a put: most bytes that go as one of UCX */
     uint64_t sequence;                  /* of the next message */
@@ -174,7 +172,7 @@ struct xep_ucp_heap {
 struct xep_ucp_peer {
     xep_ucp_transport_t *transport;
     uint32_t rank;
-    bool may_map;
+    bool may_map, visible;              /* XEP_PEER_* */
     const void *address;                /* the worker's, within transport->addresses */
     const char *interfaces;             /* what the rank says it has, likewise; it may lack its end */
     ucp_ep_h endpoint;                  /* NULL: not connected */

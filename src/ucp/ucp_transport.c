@@ -97,15 +97,18 @@ static xep_status_t check_address(const xep_ucp_transport_t *transport, uint32_t
 
 /* one rank's address, copied to copy; its probe's key within it */
 static xep_status_t set_peer(xep_ucp_transport_t *transport, uint32_t rank, const uint8_t *copy, size_t bytes,
-                             bool may_map, const void **key_p, size_t *key_bytes_p)
+                             uint8_t flags, const void **key_p, size_t *key_bytes_p)
 {
     rank_address_t head = {0};
     xep_status_t status;
     memcpy(&head, copy, bytes < sizeof head ? bytes : sizeof head);
     status = check_address(transport, rank, &head, bytes);
     if (status != XEP_OK) return status;
-    transport->peers[rank] =
-        (xep_ucp_peer_t){.transport = transport, .rank = rank, .may_map = may_map, .address = copy + sizeof head};
+    transport->peers[rank] = (xep_ucp_peer_t){.transport = transport,
+                                              .rank = rank,
+                                              .may_map = (flags & XEP_PEER_MAY_MAP) != 0,
+                                              .visible = (flags & XEP_PEER_VISIBLE) != 0,
+                                              .address = copy + sizeof head};
     transport->peers[rank].interfaces = (const char *)copy + offsetof(rank_address_t, interfaces);
     *key_p = copy + sizeof head + head.worker_bytes;
     *key_bytes_p = head.key_bytes;
@@ -113,7 +116,7 @@ static xep_status_t set_peer(xep_ucp_transport_t *transport, uint32_t rank, cons
 }
 
 /* The probe is a small heap that every rank has from the start: how a peer is reached is found out with it. */
-static xep_status_t connect_probe(xep_ucp_transport_t *transport, const size_t *bytes, const uint8_t *may_map)
+static xep_status_t connect_probe(xep_ucp_transport_t *transport, const size_t *bytes, const uint8_t *peers)
 {
     uint8_t *copy = transport->addresses;
     const void **keys = calloc(transport->nranks, sizeof *keys);
@@ -122,8 +125,7 @@ static xep_status_t connect_probe(xep_ucp_transport_t *transport, const size_t *
     if (keys == NULL || key_bytes == NULL)
         status = xep_fail(XEP_ERR_NO_MEMORY, "no memory for %u ranks", transport->nranks);
     for (uint32_t rank = 0; status == XEP_OK && rank < transport->nranks; rank++) {
-        status = set_peer(transport, rank, copy, bytes[rank], may_map == NULL || may_map[rank] != 0, &keys[rank],
-                          &key_bytes[rank]);
+        status = set_peer(transport, rank, copy, bytes[rank], peers[rank], &keys[rank], &key_bytes[rank]);
         copy += bytes[rank];
     }
     if (status == XEP_OK) status = xep_ucp_heap_connect(&transport->probe->super, keys, key_bytes);
@@ -150,7 +152,7 @@ static xep_status_t copy_addresses(xep_ucp_transport_t *transport, const void *c
 
 /* Endpoints are made later, one by one, when somebody wants to reach a rank. */
 static xep_status_t transport_connect(xep_transport_t *base, uint32_t rank, uint32_t nranks,
-                                      const void *const *addresses, const size_t *bytes, const uint8_t *may_map)
+                                      const void *const *addresses, const size_t *bytes, const uint8_t *peers)
 {
     xep_ucp_transport_t *transport = transport_of(base);
     xep_status_t status;
@@ -158,7 +160,7 @@ static xep_status_t transport_connect(xep_transport_t *base, uint32_t rank, uint
     transport->rank = rank;
     transport->nranks = nranks;
     status = copy_addresses(transport, addresses, bytes);
-    if (status == XEP_OK) status = connect_probe(transport, bytes, may_map);
+    if (status == XEP_OK) status = connect_probe(transport, bytes, peers);
     xep_ucp_unlock(transport);
     return status;
 }

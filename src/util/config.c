@@ -42,6 +42,9 @@ static const choice_t boot_choices[] = {{"auto", XEP_BOOT_AUTO},
                                         {"single", XEP_BOOT_SINGLE},
                                         {NULL, 0}};
 static const choice_t map_choices[] = {{"auto", XEP_MAP_AUTO}, {"never", XEP_MAP_NEVER}, {NULL, 0}};
+static const choice_t liveness_choices[] = {{"process", XEP_LIVENESS_PROCESS},
+                                            {"heartbeat", XEP_LIVENESS_HEARTBEAT},
+                                            {NULL, 0}};
 static const choice_t path_choices[] = {{"auto", XEP_PATH_AUTO},
                                         {"flat", XEP_PATH_FLAT},
                                         {"nodes", XEP_PATH_NODES},

@@ -34,6 +34,9 @@ VALUE(timeout, "TIMEOUT", millis, "120s",
 VALUE(heartbeat, "HEARTBEAT", millis, "2s",
       "how often ranks of different hosts tell one another that they live; one that says nothing for five times as "
       "long is gone; inf: not at all")
+CHOICE(liveness, "LIVENESS", "process",
+       "how ranks of one host know that one has died: process (the kernel is asked for it by its number), heartbeat "
+       "(as ranks of different hosts do)")
 VALUE(threads, "THREADS", positive, "1", "threads of a rank that copy and reduce")
 CHOICE(progress, "PROGRESS", "call", "call: progress is made inside calls; thread: also by a thread of the group")
 CHOICE(simd, "SIMD", "auto",

@@ -80,7 +80,7 @@ def launch(build: pathlib.Path, bound: Bound, more: set[str]) -> dict[tuple[str,
     """One job -> the ratio of each operation to the limit and, by the options that are more, to all else."""
     options = [word for name in SHAPE[1:] for word in (f"--{name}", str(getattr(bound, name)))]
     options += ["--mode", bound.mode, "--iters", str(iterations(bound)), "--warmup", "5", "--json", "-"]
-    command = [build / "xep_run", "-n", str(bound.ranks), build / "xep_perf", *options, *sorted(more)]
+    command = [build / "xep_run", "-r", "-n", str(bound.ranks), build / "xep_perf", *options, *sorted(more)]
     run = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, stdin=subprocess.DEVNULL)
     if run.returncode != 0:
         sys.exit(f"{' '.join(map(str, command))}: exit status {run.returncode}\n{run.stderr}")

@@ -49,7 +49,7 @@ static fuzz_transport_t *find_transport(const fuzz_memory_t *memory, const uint8
 }
 
 static xep_status_t connect(xep_transport_t *transport, uint32_t rank, uint32_t nranks, const void *const *addresses,
-                            const size_t *bytes, const uint8_t *may_map)
+                            const size_t *bytes, const uint8_t *peers)
 {
     fuzz_transport_t *t = (fuzz_transport_t *)transport;
     for (uint32_t r = 0; r < nranks; r++) {
@@ -57,7 +57,7 @@ static xep_status_t connect(xep_transport_t *transport, uint32_t rank, uint32_t 
         for (uint32_t i = 0; i < r; i++)
             if (t->of[i] == t->of[r]) t->of[r] = NULL;
         if (t->of[r] == NULL) return xep_fail(XEP_ERR_PROTOCOL, "invalid address from rank %u", r);
-        t->may_map[r] = may_map[r];
+        t->may_map[r] = peers[r] & XEP_PEER_MAY_MAP;
     }
     t->rank = rank;
     t->nranks = nranks;

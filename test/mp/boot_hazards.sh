@@ -5,7 +5,8 @@
 . "${srcdir:-.}/test/mp/run.bash"
 
 # what another launcher may have left in our own environment
-unset $(env | sed -n 's/^\(\(PMIX\|PMI\|OMPI\|SLURM\|TORCHELASTIC\)_[A-Za-z0-9_]*\)=.*/\1/p') RANK WORLD_SIZE LOCAL_RANK
+launchers='PMIX\|PMI\|OMPI\|SLURM\|MV2\|JSM\|PALS\|FLUX\|TORCHELASTIC'
+unset $(env | sed -n "s/^\(\($launchers\)_[A-Za-z0-9_]*\)=.*/\1/p") RANK WORLD_SIZE LOCAL_RANK
 
 # no launcher at all
 expect 0 '^single 0/1$' "$client" open
@@ -15,6 +16,14 @@ expect 3 'SLURM_STEP_NUM_TASKS says .* 4 ranks.*srun --mpi=pmix' \
     env SLURM_STEP_NUM_TASKS=4 SLURM_NTASKS=4 "$client" open
 expect 3 'WORLD_SIZE says .* 2 ranks.*torch.distributed' env WORLD_SIZE=2 RANK=1 "$client" open
 expect 0 '^single 0/1$' env SLURM_NTASKS=4 "$client" open
+for name in MV2_COMM_WORLD_SIZE JSM_NAMESPACE_SIZE PALS_LOCAL_SIZE FLUX_JOB_SIZE; do
+    expect 3 "$name says .* 4 ranks.*pass an allgather" env $name=4 "$client" open
+    expect 0 '^single 0/1$' env $name=1 "$client" open
+done
+for where in PMI_PORT=node:4711 PMI_ID=0; do
+    expect 3 "${where%=*} says that a launcher has started this process.*serves PMIx" env $where "$client" open
+    expect 0 '^single 0/1$' env $where PMI_SIZE=1 "$client" open
+done
 # nor a job of one over PMIx where the environment says more
 expect 3 'WORLD_SIZE says' "$run" -n 1 -x WORLD_SIZE=2 -x RANK=0 "$client" open
 
@@ -22,6 +31,22 @@ expect 3 'WORLD_SIZE says' "$run" -n 1 -x WORLD_SIZE=2 -x RANK=0 "$client" open
 "$run" -n 1 env </dev/null | grep ^PMIX_ >"$tmp/stale"
 expect 3 'server of that job does not answer.*unset PMIX_NAMESPACE' env $(cat "$tmp/stale") "$client" open
 expect 1 'server of that job does not answer' env $(cat "$tmp/stale") "$client" sizes
+
+# a server that lives, but not for this process
+expect 3 'cannot be reached, though .* is there: .*, or they differ in settings of PMIx: PMIX_MCA_psec=munge$' \
+    "$run" -n 1 -x PMIX_MCA_psec=munge "$client" open
+expect 125 '^xep_run: cannot start a PMIx server: .* \(perhaps for PMIX_MCA_psec=no-such\)$' \
+    env PMIX_MCA_psec=no-such "$run" -n 1 "$client" open
+if unshare --net true 2>/dev/null; then
+    expect 3 'cannot be reached, though .* is there: this process is in another network' \
+        "$run" -n 1 unshare --net sh -c 'ip link set lo up; exec "$0" open' "$client"
+fi
+anyone=(setpriv --reuid 65534 --regid 65534 --clear-groups)
+if "${anyone[@]}" test -x "$client" 2>/dev/null; then
+    chmod 755 "$tmp" "$TMPDIR"
+    expect 3 'refuses this process: it is of user 65534, the server of user 0 ' \
+        "$run" -n 1 "${anyone[@]}" "$client" open
+fi
 
 # a server that is stopped: libpmix waits for it for ever, the caller until its deadline
 expect 3 'XEP_ERR_TIMEOUT: as rank 0 of xep_run.*has not answered PMIx_Init within 700 ms' "$run" -n 1 sh -c \
@@ -82,3 +107,23 @@ expect 0 '^XEP_ERR_TIMEOUT after [0-9.]* s: exchange 1 over PMIx: not all of 3 r
 expect 0 '^XEP_ERR_MISMATCH: rank 0 gave 16 bytes to an exchange of 32$' "$run" -n 2 "$client" mismatch
 # one of more bytes than a server takes as one value, which would crash it
 expect 0 '^ok$' "$run" -n 2 sh -c '"$0" large && echo ok' "$client"
+
+# process numbers are believed of ranks on this host alone. A time namespace has other start times; machines resumed
+# from one snapshot have the same names for all, here by a library that gives all namespaces one number
+args=(--check-only --tokens 96 --hidden 512 --topk 4 --experts 37)
+right='every byte compared, ok'
+if unshare --time --boottime 1000 --fork true 2>/dev/null; then
+    for map in auto never; do
+        XEP_MAP=$map expect 0 "$right" "$run" -n 2 sh -c 'case $PMIX_RANK in 1) exec unshare --time --boottime 1000 \
+            --fork "$@" ;; esac; exec "$@"' sh "$builddir/xep_perf" "${args[@]}"
+        ! grep -q 'has died' "$tmp/out" || wrong "in another time namespace, XEP_MAP=$map: $(cat "$tmp/out")"
+    done
+fi
+if unshare --pid --ipc --mount --fork --mount-proc true 2>/dev/null; then
+    same=$builddir/test/mp/.libs/same_names.so
+    for map in auto never; do
+        XEP_MAP=$map UCX_TLS=tcp,self expect 0 "$right" "$run" -n 2 -x LD_PRELOAD="$same" \
+            unshare --pid --ipc --mount --fork --mount-proc "$builddir/xep_perf" "${args[@]}"
+        grep -q '2 ranks on 2 nodes' "$tmp/out" || wrong "two hosts of the same names are one: $(cat "$tmp/out")"
+    done
+fi

@@ -109,16 +109,15 @@ void forked_connect(forked_rank_t *self)
 {
     const void *address, *addresses[FORKED_MAX];
     size_t bytes, sizes[FORKED_MAX];
-    uint8_t may_map[FORKED_MAX];
+    uint8_t peers[FORKED_MAX];
     xep_config_t config;
     const xep_whereabouts_t where = {.nranks = self->nranks, .local = 1};
     REQUIRE(xep_config_read(&config) == XEP_OK, "configuration");
     REQUIRE(xep_ucp_transport_open(&config, &where, &self->transport) == XEP_OK, "open");
     self->transport->ops->address(self->transport, &address, &bytes);
-    memset(may_map, 1, sizeof may_map);
+    memset(peers, XEP_PEER_MAY_MAP | XEP_PEER_VISIBLE, sizeof peers);
     exchange(self, address, bytes, addresses, sizes);
-    REQUIRE(self->transport->ops->connect(self->transport, self->rank, self->nranks, addresses, sizes, may_map) ==
-                XEP_OK,
+    REQUIRE(self->transport->ops->connect(self->transport, self->rank, self->nranks, addresses, sizes, peers) == XEP_OK,
             "connect");
     forked_barrier(self);
 }

@@ -25,6 +25,8 @@ run() {
 }
 for where in barrier dispatch tests ends; do run 137 '^survived$' 2 $where; done
 run 0 '^well$' 3 computes
+# on one host, too, where the kernel is not to be asked
+apart= run 137 '^survived$' 2 dispatch XEP_LIVENESS=heartbeat
 # what makes the difference
 run 137 '^survived$' 2 deadline XEP_HEARTBEAT=inf XEP_TIMEOUT=4s
 # ranks must agree, or one would wait for beats that never come

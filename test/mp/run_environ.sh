@@ -22,7 +22,7 @@ same '-x over what is set' "$(A=1 value A "$run" -n 1 -x A=2 -x A=3)" 3
 same '-x, empty' "$(A=1 value A "$run" -n 1 -x A=)" ''
 same 'inherited' "$(A=1 value A "$run" -n 1)" 1
 for name in PMIX_SOMETHING PMI_SIZE OMPI_COMM_WORLD_SIZE SLURM_PROCID SLURM_STEP_NUM_TASKS RANK WORLD_SIZE LOCAL_RANK \
-    TORCHELASTIC_RUN_ID; do
+    MV2_COMM_WORLD_SIZE JSM_NAMESPACE_SIZE PALS_LOCAL_SIZE FLUX_JOB_SIZE TORCHELASTIC_RUN_ID; do
     same "$name of another job" "$(export $name=7 && value $name "$run" -n 1)" unset
 done
 same 'settings of PMIx' "$(PMIX_MCA_x=7 value PMIX_MCA_x "$run" -n 1)" 7
@@ -58,6 +58,10 @@ if [ "$(id -u)" -eq 0 ]; then
         expect 0 '^pmix 1/2$' env TMPDIR="$tmp/anyone" setpriv --reuid 65534 --regid 65534 --clear-groups \
             "$run" -n 2 "$client" open
         [ -z "$(ls -A "$tmp/anyone")" ] || wrong "left by nobody: $(ls -A "$tmp/anyone")"
+    fi
+    # a name of the host that libpmix has no room for
+    if unshare --uts true 2>/dev/null; then
+        expect 0 '^pmix 1/2$' unshare --uts sh -c "hostname $(printf '%063d' 0 | tr 0 n) && exec $run -n 2 $client open"
     fi
     if unshare --net true 2>/dev/null; then
         expect 0 '^pmix 1/2$' unshare --net sh -c "ip link set lo up && exec $run -n 2 $client open"

@@ -4,6 +4,21 @@
 # xep_run: labels, lines that stay whole, stdin.
 . "${srcdir:-.}/test/mp/run.bash"
 
+# what several ranks write in pieces comes in whole lines with their ranks, unless it is asked for as it is
+pieces='for i in 1 2 3 4 5; do printf $i; sleep 0.1; done; echo'
+env -u XEP_RUN_RAW "$run" -np 2 sh -c "$pieces" >"$tmp/stdout" </dev/null
+sort "$tmp/stdout" | cmp - <(printf '[0] 12345\n[1] 12345\n') || wrong "by default: $(cat "$tmp/stdout")"
+for raw in "-u XEP_RUN_RAW $run -r -n 2" "XEP_RUN_RAW=1 $run -n 2" "-u XEP_RUN_RAW $run -n 1"; do
+    env $raw printf 'a\n' </dev/null | sort -u | cmp - <(echo a) || wrong "not as it is: $raw"
+done
+# on a terminal ranks have one, and so lose no line when they are killed
+if command -v script >/dev/null; then
+    env -u XEP_RUN_RAW script -qec "$run -n 2 sh -c '[ -t 1 ] && [ -t 2 ] && echo terminal'" /dev/null \
+        >"$tmp/stdout" </dev/null
+    [ "$(tr -d '\r' <"$tmp/stdout" | grep -c '^\[[01]\] terminal$')" -eq 2 ] ||
+        wrong "no terminal: $(cat "$tmp/stdout")"
+fi
+
 # stdout and stderr kept apart; a last line without its end gets one
 "$run" -l -n 2 sh -c 'echo out; echo err >&2; printf last' >"$tmp/stdout" 2>"$tmp/stderr" </dev/null
 printf '%s\n' '[0] last' '[0] out' '[1] last' '[1] out' >"$tmp/wanted"

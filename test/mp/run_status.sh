@@ -59,6 +59,9 @@ for options in '' '-n' '-n 0' '-n x' '-n -1' '-n 5000' '-n 2' '-n 2 -N 3 true' '
 done
 expect 2 '^xep_run: number of ranks missing \(for example: xep_run -n 4 xep_perf; xep_run --help says more\)$' "$run"
 expect 2 '^xep_run: program missing' "$run" -n 2
+expect 2 '^xep_run: invalid -n: "x" ' "$run" -np x true
+expect 2 '^xep_run: invalid -n: "p" ' "$run" -np
+quiet 0 "$run" -np 2 true
 expect 2 '^xep_run: invalid -n: "x" \(1 to 4096 ranks\)$' "$run" -n x true
 expect 2 '^xep_run: invalid -N for 5 ranks: 4 \(2 on each node make 3\)$' "$run" -n 5 -N 4 true
 expect 2 '^xep_run: unknown option: "--bad" \(xep_run --help lists them\)$' "$run" -n 2 --bad true

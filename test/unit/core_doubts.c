@@ -260,7 +260,7 @@ TEST(who_cannot_know_of_a_death_is_told)
     play("23");
     for (uint32_t r = 2; r < 4; r++) assert_true(all[r].buffer.members->ways->is_cut_off(&all[r].buffer));
     for (uint32_t r = 0; r < 2; r++) {
-        all[2].peers[r].host = all[2].peers[2].host;
+        all[2].peers[r].visible = 1;
         all[2].peers[r].pid = getpid(); /* its number belongs to another process by now */
         all[2].peers[r].start = xep_host_start(getpid()) + 1;
     }

@@ -84,9 +84,9 @@ static void fake_address(xep_transport_t *transport, const void **address_p, siz
 }
 
 static xep_status_t fake_connect(xep_transport_t *transport, uint32_t rank, uint32_t nranks,
-                                 const void *const *addresses, const size_t *bytes, const uint8_t *may_map)
+                                 const void *const *addresses, const size_t *bytes, const uint8_t *peers)
 {
-    (void)transport, (void)rank, (void)nranks, (void)addresses, (void)bytes, (void)may_map;
+    (void)transport, (void)rank, (void)nranks, (void)addresses, (void)bytes, (void)peers;
     return XEP_OK;
 }
 

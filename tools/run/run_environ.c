@@ -14,7 +14,8 @@
 
 extern char **environ;
 
-static const char *const foreign_prefixes[] = {"PMIX_", "PMI_", "OMPI_", "PRTE_", "TORCHELASTIC_", NULL};
+static const char *const foreign_prefixes[] = {"PMIX_", "PMI_",  "OMPI_",         "PRTE_", "MV2_COMM_WORLD_",
+                                               "JSM_",  "PALS_", "TORCHELASTIC_", NULL};
 static const char *const foreign_names[] = {"SLURM_PROCID",
                                             "SLURM_LOCALID",
                                             "SLURM_NODEID",
@@ -26,6 +27,9 @@ static const char *const foreign_names[] = {"SLURM_PROCID",
                                             "SLURM_TASK_PID",
                                             "SLURM_GTIDS",
                                             "SLURM_PMIX_MAPPING_SERV",
+                                            "FLUX_JOB_SIZE",
+                                            "FLUX_TASK_RANK",
+                                            "FLUX_TASK_LOCAL_ID",
                                             "MPI_LOCALRANKID",
                                             "MPI_LOCALNRANKS",
                                             "RANK",
@@ -61,6 +65,13 @@ static int is_foreign(const char *entry)
     for (const char *const *name = foreign_names; *name != NULL; name++)
         if (is_name(entry, *name, strlen(*name))) return 1;
     return 0;
+}
+
+const char *run_environ_find(const char *prefix)
+{
+    for (char **entry = environ; *entry != NULL; entry++)
+        if (strncmp(*entry, prefix, strlen(prefix)) == 0) return *entry;
+    return NULL;
 }
 
 /* "NAME=VALUE" in place of NAME's entry or at the end; entry is malloc'ed and now env's */

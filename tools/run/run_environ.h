@@ -10,4 +10,7 @@
 char **run_environ_make(const run_options_t *options);
 void run_environ_free(char **env);
 
+/** The first variable of ours that begins so, "NAME=VALUE", or NULL. */
+const char *run_environ_find(const char *prefix);
+
 #endif

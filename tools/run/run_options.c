@@ -20,13 +20,14 @@ static const char usage[] =
     "usage: xep_run -n RANKS [options] PROGRAM [ARGUMENT]...\n"
     "Starts PROGRAM as RANKS ranks of one job on this machine.\n"
     "\n"
-    "  -n RANKS     how many ranks\n"
+    "  -n RANKS     how many ranks (-np is the same)\n"
     "  -N NODES     draw the ranks on so many virtual nodes, the same number on each but the last\n"
     "               (sets XEP_NODE_RANKS, unless it is set)\n"
     "  -k           when a rank fails, keep the others going\n"
     "  -t SECONDS   end the job after this time\n"
     "  -x NAME=VAL  set a variable, for the ranks alone\n"
-    "  -l, --label  begin each line of output with the rank that wrote it\n"
+    "  -l, --label  begin each line of output with the rank that wrote it, as by default with several ranks\n"
+    "  -r, --raw    let ranks write as they like, in the middle of one another's lines (also: XEP_RUN_RAW=1)\n"
     "  -h, --help   this text\n"
     "  -V, --version\n"
     "\n"
@@ -37,6 +38,7 @@ static const char usage[] =
     "Whatever the ranks started and left behind is killed at the end.\n";
 
 static const struct option long_options[] = {{"label", no_argument, NULL, 'l'},
+                                             {"raw", no_argument, NULL, 'r'},
                                              {"help", no_argument, NULL, 'h'},
                                              {"version", no_argument, NULL, 'V'},
                                              {NULL, 0, NULL, 0}};
@@ -78,6 +80,14 @@ static int add_set(run_options_t *options, char *text)
     return -1;
 }
 
+/* getopt takes "-np 4", as other launchers have it, for -n with the value "p". */
+static int take_ranks(run_options_t *options, char **argv)
+{
+    const char *text = optarg;
+    if (strcmp(text, "p") == 0 && argv[optind] != NULL) text = argv[optind++];
+    return parse_count(text, &options->nranks) == 0 ? -1 : wrong("invalid -n", text, "1 to 4096 ranks");
+}
+
 /* What getopt does not take; optopt is 0 for a long option. */
 static int refuse(int why, char **argv)
 {
@@ -91,7 +101,7 @@ static int refuse(int why, char **argv)
 static int take_option(run_options_t *options, int option, char **argv)
 {
     switch (option) {
-    case 'n': return parse_count(optarg, &options->nranks) == 0 ? -1 : wrong("invalid -n", optarg, "1 to 4096 ranks");
+    case 'n': return take_ranks(options, argv);
     case 'N': return parse_count(optarg, &options->nodes) == 0 ? -1 : wrong("invalid -N", optarg, "1 to 4096 nodes");
     case 't':
         return parse_seconds(optarg, &options->limit_ms) == 0 ? -1
@@ -99,6 +109,7 @@ static int take_option(run_options_t *options, int option, char **argv)
     case 'x': return add_set(options, optarg);
     case 'k': options->keep_going = 1; return -1;
     case 'l': options->label = 1; return -1;
+    case 'r': options->label = 0; return -1;
     case 'h': fputs(usage, stdout); return 0;
     case 'V': puts("xep_run " XEP_VERSION); return 0;
     default: return refuse(option, argv);
@@ -126,15 +137,16 @@ static int check(const run_options_t *options)
 int run_options_parse(run_options_t *options, int argc, char **argv)
 {
     int option, status;
-    *options = (run_options_t){0};
+    *options = (run_options_t){.label = -1};
     options->sets = calloc((size_t)argc, sizeof *options->sets);
     if (options->sets == NULL) return RUN_EXIT_SELF;
-    while ((option = getopt_long(argc, argv, "+:n:N:kt:x:lhV", long_options, NULL)) != -1) {
+    while ((option = getopt_long(argc, argv, "+:n:N:kt:x:lrhV", long_options, NULL)) != -1) {
         status = take_option(options, option, argv);
         if (status >= 0) goto done;
     }
     options->program = argv + optind;
     status = check(options);
+    if (options->label < 0) options->label = options->nranks > 1 && getenv("XEP_RUN_RAW") == NULL;
     if (status < 0) return -1;
 done:
     free(options->sets);

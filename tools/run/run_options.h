@@ -14,7 +14,7 @@ typedef struct run_options {
     uint32_t nranks;
     uint32_t nodes;   /* virtual nodes; 0: not drawn */
     int keep_going;   /* a failed rank does not end the others */
-    int label;        /* "[rank] " before each line of output */
+    int label;        /* whole lines, "[rank] " before each */
     int64_t limit_ms; /* of the whole job; 0: none */
     char **sets;      /* [nsets] NAME=VALUE for ranks only */
     size_t nsets;

@@ -13,6 +13,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/ioctl.h>
+#include <sys/resource.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include "run_say.h"
@@ -32,6 +35,7 @@ struct run_output {
     size_t nstreams;
     stream_t *streams; /* [rank * 2 + (0: stdout, 1: stderr)] */
     struct pollfd *polls;
+    struct rlimit files; /* as ranks are to have it */
     int done_fd;
 };
 
@@ -92,7 +96,7 @@ static void stream_read(stream_t *stream)
     ssize_t count = read(stream->read_fd, bytes, sizeof bytes);
     if (count < 0 && (errno == EINTR || errno == EAGAIN)) return;
     if (count > 0 && add_bytes(stream, bytes, (size_t)count) == 0) return;
-    if (count == 0 && stream->filled > stream->label) {
+    if (count <= 0 && stream->filled > stream->label) { /* a terminal's end is an error */
         stream->line[stream->filled++] = '\n';
         write_line(stream);
     }
@@ -121,11 +125,26 @@ static void *pump(void *arg)
     return write(output->done_fd, &one, sizeof one) < 0 ? output : NULL;
 }
 
+/* A terminal where ours is one, or ranks would keep their lines, and lose them when they are killed. */
+static int open_terminal(int out_fd, int ends[2])
+{
+    struct termios raw;
+    struct winsize size;
+    char path[64];
+    ends[0] = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
+    if (ends[0] < 0 || unlockpt(ends[0]) != 0 || ptsname_r(ends[0], path, sizeof path) != 0) return -1;
+    ends[1] = open(path, O_RDWR | O_NOCTTY | O_CLOEXEC);
+    if (ends[1] < 0 || tcgetattr(ends[1], &raw) != 0) return -1;
+    cfmakeraw(&raw); /* what is made of a line's end our own terminal does */
+    if (ioctl(out_fd, TIOCGWINSZ, &size) == 0) (void)ioctl(ends[1], TIOCSWINSZ, &size);
+    return tcsetattr(ends[1], TCSANOW, &raw);
+}
+
 /* The label is put in front of the line once, and stays there. */
 static int stream_open(stream_t *stream, uint32_t rank, int out_fd)
 {
     int ends[2];
-    if (pipe2(ends, O_CLOEXEC) != 0) return -1;
+    if ((isatty(out_fd) ? open_terminal(out_fd, ends) : pipe2(ends, O_CLOEXEC)) != 0) return -1;
     stream->read_fd = ends[0];
     stream->write_fd = ends[1];
     stream->out_fd = out_fd;
@@ -135,12 +154,25 @@ static int stream_open(stream_t *stream, uint32_t rank, int out_fd)
     return 0;
 }
 
+/* Two ends for each of two streams, and what else is open. Ranks get the limit back: some use select(). */
+static void raise_limit(run_output_t *output)
+{
+    enum { OTHERS = 64 };
+    getrlimit(RLIMIT_NOFILE, &output->files);
+    struct rlimit files = output->files;
+    rlim_t wanted = 2 * (rlim_t)output->nstreams + OTHERS;
+    if (files.rlim_cur >= wanted) return;
+    files.rlim_cur = wanted < files.rlim_max ? wanted : files.rlim_max;
+    (void)setrlimit(RLIMIT_NOFILE, &files);
+}
+
 /* What is opened and not freed on failure ends with the process, a few lines later. */
 int run_output_open(uint32_t nranks, run_output_t **output_p)
 {
     run_output_t *output = calloc(1, sizeof *output);
     if (output == NULL) goto fail;
     output->nstreams = 2 * (size_t)nranks;
+    raise_limit(output);
     output->streams = calloc(output->nstreams, sizeof *output->streams);
     output->polls = calloc(output->nstreams, sizeof *output->polls);
     output->done_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -157,6 +189,7 @@ fail:
 /* In the child, between fork and exec: dup2() takes O_CLOEXEC away from the copy, and the exec closes the rest. */
 void run_output_attach(run_output_t *output, uint32_t rank)
 {
+    (void)setrlimit(RLIMIT_NOFILE, &output->files);
     dup2(output->streams[2 * (size_t)rank].write_fd, 1);
     dup2(output->streams[2 * (size_t)rank + 1].write_fd, 2);
 }

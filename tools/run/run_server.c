@@ -20,13 +20,18 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "run_environ.h"
 #include "run_names.h"
 #include "run_pmix.h"
 #include "run_say.h"
 
+/* what libpmix (4.2.2) has room for in a node's name: a longer one ends the process */
+enum { HOSTNAME_BYTES = 50 };
+
 struct run_server {
     const run_pmix_t *pmix;
     pmix_nspace_t nspace;
+    char hostname[HOSTNAME_BYTES]; /* of the only node, so a part of the name serves */
     uint32_t nranks;
     int abort_fd;             /* readable after an abort */
     _Atomic int abort_status; /* valid once abort_fd is readable, as is the rank */
@@ -238,14 +243,13 @@ static pmix_status_t set_job(const run_pmix_t *pmix, pmix_info_t *infos, uint32_
 static pmix_status_t register_job(run_server_t *server)
 {
     const run_pmix_t *pmix = server->pmix;
-    char hostname[256] = "localhost";
+    const char *hostname = server->hostname;
     waiter_t waiter = WAITER_INIT;
     pmix_status_t status = PMIX_ERR_NOMEM;
     size_t ninfos = JOB_INFOS + (size_t)server->nranks;
     char *list = list_ranks(server->nranks);
     pmix_info_t *infos = calloc(ninfos, sizeof *infos);
     if (list == NULL || infos == NULL) goto out;
-    gethostname(hostname, sizeof hostname - 1);
     status = set_job(pmix, infos, server->nranks, hostname, list);
     if (status != PMIX_SUCCESS) goto out;
     for (uint32_t i = 0; i < server->nranks; i++) set_rank(pmix, &infos[JOB_INFOS + i], i, hostname);
@@ -267,17 +271,19 @@ static pmix_status_t register_rank(run_server_t *server, uint32_t rank)
 }
 
 /* Files go to the folder of the job, which is removed with it. Only a PMIx that came with xep_run has a prefix. */
-static pmix_status_t start(const run_pmix_t *pmix, const char *dir)
+static pmix_status_t start(const run_server_t *server, const char *dir)
 {
     static host_t own; /* the library takes a pointer that is not const */
+    const run_pmix_t *pmix = server->pmix;
     const char *prefix = run_pmix_prefix(pmix);
-    pmix_info_t infos[3];
-    size_t ninfos = prefix == NULL ? 2 : 3;
+    pmix_info_t infos[4];
+    size_t ninfos = prefix == NULL ? 3 : 4;
     memset(infos, 0, sizeof infos);
     own = host;
     run_pmix_info_set(pmix, &infos[0], PMIX_SERVER_TMPDIR, dir, PMIX_STRING);
     run_pmix_info_set(pmix, &infos[1], PMIX_SYSTEM_TMPDIR, dir, PMIX_STRING);
-    if (prefix != NULL) run_pmix_info_set(pmix, &infos[2], PMIX_PREFIX, prefix, PMIX_STRING);
+    run_pmix_info_set(pmix, &infos[2], PMIX_HOSTNAME, server->hostname, PMIX_STRING);
+    if (prefix != NULL) run_pmix_info_set(pmix, &infos[3], PMIX_PREFIX, prefix, PMIX_STRING);
     pmix_status_t status = pmix->server_init(&own.module, infos, ninfos);
     run_pmix_infos_clear(pmix, infos, ninfos);
     return status;
@@ -310,6 +316,13 @@ static int name_job(char *nspace)
     return 0;
 }
 
+/* Cut off by gethostname() where it is too long, and then without its final 0. */
+static void name_host(char *hostname)
+{
+    gethostname(hostname, HOSTNAME_BYTES - 1);
+    if (hostname[0] == '\0') snprintf(hostname, HOSTNAME_BYTES, "localhost");
+}
+
 /*
  * libpmix, then the job, then each of its ranks: a rank may connect as soon as it runs, so all is known before the
  * first one is started. What is there when this fails stays: xep_run ends.
@@ -325,9 +338,10 @@ int run_server_open(uint32_t nranks, const char *dir, run_server_t **server_p)
         run_say("cannot name the job: %s", strerror(errno));
         return -1;
     }
+    name_host(server->hostname);
     server->pmix = run_pmix_load();
     if (server->pmix == NULL) return -1;
-    pmix_status_t status = start(server->pmix, dir);
+    pmix_status_t status = start(server, dir);
     if (status == PMIX_SUCCESS) status = register_job(server);
     for (uint32_t i = 0; i < nranks && status == PMIX_SUCCESS; i++) status = register_rank(server, i);
     if (status == PMIX_SUCCESS) {
@@ -335,7 +349,9 @@ int run_server_open(uint32_t nranks, const char *dir, run_server_t **server_p)
         return 0;
     }
     /* no finalize: see the end of main() */
-    run_say("cannot start a PMIx server: %s (it needs the loopback interface)", server->pmix->error_string(status));
+    const char *setting = run_environ_find("PMIX_MCA_");
+    run_say("cannot start a PMIx server: %s (%s%s)", server->pmix->error_string(status),
+            setting == NULL ? "it needs the loopback interface" : "perhaps for ", setting == NULL ? "" : setting);
     return -1;
 }
 
