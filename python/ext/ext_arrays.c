@@ -203,8 +203,9 @@ int ext_array_look(const char *name, PyObject *object, ext_where_t where, ext_ar
     }
     const int is_torch = is_tensor(name, object);
     if (is_torch < 0) return -1;
-    if (is_torch) return ext_tensor_check(name, object) == 0 ? look_torch(name, object, where, array_p) : -1;
-    return look_by_helper("look_interface", EXT_DEVICE, name, object, where, array_p);
+    if (!is_torch) return look_by_helper("look_interface", EXT_DEVICE, name, object, where, array_p);
+    if (look_torch(name, object, where, array_p) != 0) return -1;
+    return ext_tensor_check(name, object, array_p->element.dtype);
 }
 
 /* ---- making ---- */

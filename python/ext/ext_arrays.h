@@ -44,7 +44,7 @@ dl_type_t ext_dtype_dl(xep_dtype_t dtype);
 int ext_array_look(const char *name, PyObject *object, ext_where_t where, ext_array_t *array_p);
 
 /** -1: an exception is set; a tensor with the negative bit is refused, of one that requires grad it is warned once. */
-int ext_tensor_check(const char *name, PyObject *tensor);
+int ext_tensor_check(const char *name, PyObject *tensor, xep_dtype_t dtype);
 
 /** A new array, its contents undefined, and where they are; data_p may be NULL. EXT_DEVICE: only without elements. */
 PyObject *ext_array_new(const ext_element_t *element, int ndim, const Py_ssize_t *shape, char **data_p);
