@@ -23,8 +23,8 @@ static xep_status_t open_auto(int32_t timeout_ms, xep_boot_t **boot_p)
     return status == XEP_OK ? xep_boot_single_open(timeout_ms, boot_p) : status;
 }
 
-xep_status_t xep_api_open_boot(const xep_config_t *config, const xep_group_params_t *params, int32_t timeout_ms,
-                               xep_boot_t **boot_p)
+static xep_status_t open_boot(const xep_config_t *config, const xep_group_params_t *params, int32_t timeout_ms,
+                              xep_boot_t **boot_p)
 {
     switch (config->boot) {
     case XEP_BOOT_SINGLE: return xep_boot_single_open(timeout_ms, boot_p);
@@ -42,6 +42,14 @@ xep_status_t xep_api_open_boot(const xep_config_t *config, const xep_group_param
         return params->allgather != NULL ? xep_boot_callback_open(params, timeout_ms, boot_p)
                                          : open_auto(timeout_ms, boot_p);
     }
+}
+
+xep_status_t xep_api_open_boot(const xep_config_t *config, const xep_group_params_t *params, int32_t timeout_ms,
+                               xep_boot_t **boot_p)
+{
+    xep_status_t status = open_boot(config, params, timeout_ms, boot_p);
+    if (status == XEP_OK) (*boot_p)->ignores_processes = config->liveness == XEP_LIVENESS_HEARTBEAT;
+    return status;
 }
 
 /* A file is not opened here: rank 0 makes it later, and newcomers wait for it. */

@@ -26,6 +26,7 @@ struct xep_boot {
     int32_t timeout_ms;            /* of one allgather; < 0: none */
     int (*interrupted)(void *ctx); /* the caller's, or NULL: whether it wants to wait no longer */
     void *interrupted_ctx;
+    int ignores_processes; /* XEP_LIVENESS=heartbeat: the kernel is not asked who has died */
 };
 
 static inline int xep_boot_interrupted(const xep_boot_t *boot)

@@ -109,6 +109,7 @@ static uint32_t find_dead(xep_pmix_client_t *client, uint64_t deadline_ns)
 /* One that is known already stays: on_event() may have noted it meanwhile, on a thread of libpmix. */
 void xep_pmix_life_find_dead(xep_pmix_client_t *client, uint64_t deadline_ns)
 {
+    if (client->boot != NULL && client->boot->ignores_processes) return;
     uint32_t dead = find_dead(client, deadline_ns), none = UINT32_MAX;
     if (dead != none && atomic_compare_exchange_strong(&client->dead_rank, &none, dead)) client->found_dead = 1;
 }

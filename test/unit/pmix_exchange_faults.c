@@ -213,6 +213,16 @@ TEST(the_dead_one_is_named_where_a_value_is_not_there)
     assert_int_equal(server.ours.dead, 2);
 }
 
+TEST(processes_are_not_looked_up_where_that_is_off)
+{
+    char send[BYTES] = {0}, recv[RANKS * BYTES];
+    xep_boot_t boot = {.rank = SELF, .nranks = RANKS, .timeout_ms = 10000, .ignores_processes = 1};
+    server.fails = 0;
+    server.get = PMIX_ERR_NOT_FOUND;
+    kill_rank(2);
+    assert_int_equal(xep_pmix_exchange(&client, &boot, send, recv, BYTES), XEP_ERR_BOOT);
+}
+
 TEST(who_left_because_of_another_is_not_named)
 {
     server.fence = PMIX_ERR_PARTIAL_SUCCESS;
