@@ -187,7 +187,7 @@ depends() {
                 while (match(text, /xep_[a-z0-9_]+/)) {
                     name = substr(text, RSTART, RLENGTH); text = substr(text, RSTART + RLENGTH)
                     if (!(name in owner)) continue
-                    if (owner[name] !~ /^src\/api(_layout|_operations)?$/ || from == owner[name])
+                    if (owner[name] !~ /^src\/api(_elastic|_layout|_operations|_requests)?$/ || from == owner[name])
                         depend(from, owner[name], at[i])
                     else print "below", at[i] ": " name
                 }

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* The exported functions of dispatches and combines, their handles and requests: as api.c has those before them. */
+/* The exported functions of dispatches and combines and their handles: as api.c has those before them. */
 
 #include <string.h>
 
 #include "api_check.h"
 #include "api_check_pieces.h"
 #include "api_memory.h"
+#include "api_require.h"
 #include "api_struct.h"
 #include "handle.h"
 #include "recording.h"
@@ -96,8 +97,9 @@ xep_status_t xep_dispatch(xep_buffer_t *buffer, const xep_dispatch_args_t *args,
 {
     xep_request_t *req;
     uint64_t begin_ns = xep_trace_now();
-    if (buffer == NULL) return xep_fail(XEP_ERR_INVALID, "buffer is NULL");
-    xep_status_t status = order_dispatch(buffer, args);
+    xep_status_t status = xep_require_buffer(buffer);
+    if (status != XEP_OK) return status;
+    status = order_dispatch(buffer, args);
     xep_buffer_enter(buffer);
     status = begin_dispatch(buffer, args, status, handle_p, &req);
     if (status == XEP_OK) {
@@ -144,8 +146,9 @@ xep_status_t xep_combine(xep_handle_t *handle, const xep_combine_args_t *args, x
 {
     xep_request_t *req;
     uint64_t begin_ns = xep_trace_now();
-    if (handle == NULL) return xep_fail(XEP_ERR_INVALID, "handle is NULL");
-    xep_status_t status = order_combine(handle->buffer, args);
+    xep_status_t status = xep_require_handle(handle);
+    if (status != XEP_OK) return status;
+    status = order_combine(handle->buffer, args);
     xep_buffer_enter(handle->buffer);
     status = begin_combine(handle, args, status, &req);
     if (status == XEP_OK) {
@@ -176,9 +179,10 @@ xep_status_t xep_handle_next(xep_handle_t *handle, const xep_next_args_t *args, 
 {
     xep_request_t *req;
     uint64_t begin_ns = xep_trace_now();
-    if (handle == NULL) return xep_fail(XEP_ERR_INVALID, "handle is NULL");
+    xep_status_t status = xep_require_handle(handle);
+    if (status != XEP_OK) return status;
     xep_buffer_enter(handle->buffer);
-    xep_status_t status = begin_next(handle, args, &req);
+    status = begin_next(handle, args, &req);
     if (status == XEP_OK) {
         uint64_t epoch = req->op.epoch;
         status = deliver(req, req_p);
@@ -191,10 +195,9 @@ xep_status_t xep_handle_next(xep_handle_t *handle, const xep_next_args_t *args, 
 /* There to be seen from the counts on, before the rows are here, and until the release. */
 const xep_recv_t *xep_handle_recv(const xep_handle_t *handle)
 {
-    if (handle == NULL || handle->released ||
-        (handle->state != XEP_HANDLE_READY && handle->state != XEP_HANDLE_COUNTED)) {
-        xep_fail(XEP_ERR_INVALID,
-                 handle == NULL ? "handle is NULL" : "invalid handle: it has no rows (in flight, failed or released)");
+    if (xep_require_handle(handle) != XEP_OK) return NULL;
+    if (handle->released || (handle->state != XEP_HANDLE_READY && handle->state != XEP_HANDLE_COUNTED)) {
+        xep_fail(XEP_ERR_INVALID, "invalid handle: it has no rows (in flight, failed or released)");
         return NULL;
     }
     return handle->buffer->staging != NULL ? xep_staging_recv(handle) : &handle->recv;
@@ -217,10 +220,7 @@ void *xep_handle_combine_input(xep_handle_t *handle, size_t *stride_p)
 {
     void *base = NULL;
     size_t stride = 0;
-    if (handle == NULL) {
-        xep_fail(XEP_ERR_INVALID, "handle is NULL");
-        return NULL;
-    }
+    if (xep_require_handle(handle) != XEP_OK) return NULL;
     uint64_t begin_ns = xep_trace_now();
     xep_buffer_enter(handle->buffer);
     xep_status_t status = combine_input(handle, &base, &stride);
@@ -247,14 +247,13 @@ xep_status_t xep_buffer_send_memory(xep_buffer_t *buffer, void **base_p, size_t 
 {
     void *base;
     size_t stride;
-    if (buffer == NULL || base_p == NULL || stride_p == NULL)
-        return xep_fail(XEP_ERR_INVALID, "%s is NULL",
-                        buffer == NULL   ? "buffer"
-                        : base_p == NULL ? "base_p"
-                                         : "stride_p");
+    xep_status_t status = xep_require_buffer(buffer);
+    if (status != XEP_OK) return status;
+    if (base_p == NULL || stride_p == NULL)
+        return xep_fail(XEP_ERR_INVALID, "%s is NULL", base_p == NULL ? "base_p" : "stride_p");
     uint64_t begin_ns = xep_trace_now();
     xep_buffer_enter(buffer);
-    xep_status_t status = send_memory(buffer, &base, &stride);
+    status = send_memory(buffer, &base, &stride);
     xep_buffer_leave(buffer);
     if (begin_ns != 0) xep_trace_write_call(XEP_TRACE_CALL, "send_memory", 0, begin_ns);
     if (status != XEP_OK) return status;
@@ -311,10 +310,11 @@ static xep_status_t gather_all(const xep_handle_t *handle, void *out, size_t str
 /* Entered for the sake of the team, which has one caller at a time. */
 xep_status_t xep_handle_gather(const xep_handle_t *handle, void *out, size_t stride)
 {
-    if (handle == NULL || out == NULL)
-        return xep_fail(XEP_ERR_INVALID, "%s is NULL", handle == NULL ? "handle" : "out");
+    xep_status_t status = xep_require_handle(handle);
+    if (status != XEP_OK) return status;
+    if (out == NULL) return xep_fail(XEP_ERR_INVALID, "out is NULL");
     xep_buffer_enter(handle->buffer);
-    xep_status_t status = gather_all(handle, out, stride);
+    status = gather_all(handle, out, stride);
     xep_buffer_leave(handle->buffer);
     return status;
 }
@@ -322,79 +322,9 @@ xep_status_t xep_handle_gather(const xep_handle_t *handle, void *out, size_t str
 /* While an operation needs the slot this is only noted. */
 void xep_handle_release(xep_handle_t *handle)
 {
-    if (handle == NULL) return;
+    if (handle == NULL || xep_group_is_inherited(handle->buffer->group)) return;
     xep_buffer_enter(handle->buffer);
     handle->released = 1;
     xep_handle_give_back_if_unused(handle);
     xep_buffer_leave(handle->buffer);
-}
-
-/* ---- requests ---- */
-
-/* Its memory is the buffer's, so a request that was freed can still be told. */
-static xep_status_t check_kept(const xep_request_t *req)
-{
-    if (req == NULL) return xep_fail(XEP_ERR_INVALID, "req is NULL");
-    return req->kept ? XEP_OK : xep_fail(XEP_ERR_INVALID, "req was freed");
-}
-
-/* Enters the buffer around a question, since requests are looked at and advanced under it. */
-static xep_status_t ask_request(xep_request_t *req, xep_status_t (*ask)(xep_request_t *req))
-{
-    xep_status_t status = check_kept(req);
-    if (status != XEP_OK) return status;
-    xep_buffer_enter(req->buffer);
-    status = ask(req);
-    xep_buffer_leave(req->buffer);
-    return status;
-}
-
-/* What may take long is a call in the trace; a test is not, or a loop of tests would fill it. */
-static xep_status_t wait_request(xep_request_t *req, xep_status_t (*ask)(xep_request_t *req))
-{
-    uint64_t begin_ns = xep_trace_now();
-    xep_status_t status = ask_request(req, ask);
-    if (begin_ns != 0 && req != NULL) xep_trace_write_call(XEP_TRACE_CALL, "wait", req->op.epoch, begin_ns);
-    return status;
-}
-
-xep_status_t xep_request_test(xep_request_t *req)
-{
-    return ask_request(req, xep_request_poll);
-}
-
-xep_status_t xep_request_wait(xep_request_t *req)
-{
-    return wait_request(req, xep_request_finish);
-}
-
-xep_status_t xep_request_wait_counts(xep_request_t *req)
-{
-    return wait_request(req, xep_request_finish_counts);
-}
-
-/* Marked by the operation itself when all of it was enqueued, which the wait has seen to. */
-xep_status_t xep_request_stream_wait(xep_request_t *req, void *stream)
-{
-    xep_status_t status = check_kept(req);
-    if (status == XEP_OK && req->buffer->device == NULL)
-        status =
-            xep_fail(XEP_ERR_UNSUPPORTED, "a stream cannot wait for a request in host memory (xep_request_wait())");
-    if (status == XEP_OK) status = wait_request(req, xep_request_finish);
-    if (status != XEP_OK) return status;
-    xep_heap_device_t *device = req->buffer->device;
-    xep_buffer_enter(req->buffer);
-    status = device->ops->follow(device, stream);
-    xep_buffer_leave(req->buffer);
-    return status;
-}
-
-/* The operation goes on: its memory is the buffer's. */
-void xep_request_free(xep_request_t *req)
-{
-    if (req == NULL) return;
-    xep_buffer_t *buffer = req->buffer;
-    xep_buffer_enter(buffer);
-    xep_request_drop(req);
-    xep_buffer_leave(buffer);
 }

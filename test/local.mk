@@ -156,7 +156,7 @@ transport_tests = \
 	%D%/mp/normal_shapes.mp %D%/mp/in_place.mp %D%/mp/in_place_ll.mp %D%/mp/normal_ops.mp %D%/mp/ll_ops.mp \
 	%D%/mp/bad_input.mp \
 	%D%/mp/mismatch.mp %D%/mp/refused.mp %D%/mp/aborted.mp \
-	%D%/mp/after.mp %D%/mp/unborn.mp %D%/mp/allgather.mp \
+	%D%/mp/after.mp %D%/mp/inherited.mp %D%/mp/unborn.mp %D%/mp/allgather.mp \
 	%D%/mp/steady.mp %D%/mp/pages.mp %D%/mp/nodes.mp %D%/mp/silent.mp %D%/mp/waits.mp \
 	%D%/mp/explained.mp %D%/mp/together.mp %D%/mp/between.mp
 # those of them that look at memory and messages, for ranks that map one another: their rows then go the same way,
@@ -196,6 +196,7 @@ rank_tests = $(transport_tests) \
 %C%_mp_failure_mp_LDADD = libmp_rig.la
 %C%_mp_aborted_mp_LDADD = libmp_rig.la
 %C%_mp_after_mp_LDADD = libmp_rig.la
+%C%_mp_inherited_mp_LDADD = libmp_rig.la
 %C%_mp_unborn_mp_LDADD = libmp_rig.la
 %C%_mp_allgather_mp_LDADD = libmp_rig.la
 %C%_mp_steady_mp_LDADD = libmp_rig.la

@@ -25,6 +25,9 @@
  *  - One thread at a time uses a buffer, its handles and its requests; different buffers of one
  *    group may be used by different threads at once. Calls on a group itself are made by one
  *    thread at a time. Functions without a group or buffer may be called by any thread.
+ *  - Objects belong to the process that made them. After fork(), a call on one in the child is XEP_ERR_INVALID, and
+ *    to destroy, release, free or abort it does nothing there, so that the child may exit as it likes. It may create
+ *    a group of its own.
  *  - A blocking call waits for other ranks, never longer than its deadline. Every other call
  *    returns without waiting.
  */
