@@ -192,11 +192,15 @@ xep_status_t xep_handle_next(xep_handle_t *handle, const xep_next_args_t *args, 
     return status;
 }
 
-/* There to be seen from the counts on, before the rows are here, and until the release. */
+/*
+ * There to be seen from the counts on, before the rows are here, and until the release. Not entered: whoever asks again
+ * and again would hold up the thread that makes progress. The state says that all before it is there.
+ */
 const xep_recv_t *xep_handle_recv(const xep_handle_t *handle)
 {
     if (xep_require_handle(handle) != XEP_OK) return NULL;
-    if (handle->released || (handle->state != XEP_HANDLE_READY && handle->state != XEP_HANDLE_COUNTED)) {
+    const int state = atomic_load_explicit(&handle->state, memory_order_acquire);
+    if (handle->released || (state != XEP_HANDLE_READY && state != XEP_HANDLE_COUNTED)) {
         xep_fail(XEP_ERR_INVALID, "invalid handle: it has no rows (in flight, failed or released)");
         return NULL;
     }
