@@ -36,12 +36,6 @@ xep_status_t xep_group_mask_query(const xep_group_t *group, xep_mask_t *masks, u
     return XEP_OK;
 }
 
-xep_status_t xep_group_mask_clear(xep_group_t *group)
-{
-    xep_status_t status = xep_require_group(group);
-    return status == XEP_OK ? xep_group_clear_masks(group) : status;
-}
-
 xep_status_t xep_group_shrink(xep_group_t *group, const xep_shrink_args_t *args, xep_group_t **group_p)
 {
     xep_shrink_args_t own = XEP_SHRINK_ARGS_INIT;
