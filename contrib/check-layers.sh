@@ -110,7 +110,7 @@ check_includes() {
         case $folder in
         tools/run/) also='|tools/trace' ;;
         tools/trace/) also='|src/util' ;;
-        tools/perf/) also='|src/core' ;;
+        tools/perf/) also='|src/core|plugins/kernels' ;;
         *) also= ;;
         esac
         may "${folder%/}" "${folder%/}|oracle|include/xep$also"
@@ -118,6 +118,9 @@ check_includes() {
     # the layout of a rank's trace, and nothing else, is the library's and the tool's
     awk '$1 ~ /^tools\/trace\// && $2 == "src/util" && $3 !~ /^trace_file\.h$/ { print $1 ":" $3 }' "$includes" |
         report direction
+    # the limit and the modes have the same copies and sums, and the tool nothing else of the modes
+    awk '$1 ~ /^tools\/perf\// && $2 == "plugins/kernels" && $3 !~ /^(copy|weigh)\.h$/ { print $1 ":" $3 }' \
+        "$includes" | report direction
     # what paths cost, and nothing else of the core, is simulated
     awk '$1 ~ /^tools\/perf\// && $2 == "src/core" && $3 !~ /^cost_(rows|model)\.h$/ { print $1 ":" $3 }' \
         "$includes" | report direction

@@ -16,8 +16,7 @@ check_LTLIBRARIES = libtest_parts.la
 libtest_parts_la_SOURCES = \
 	plugins/kernels/cast.c plugins/kernels/cast_avx2.c plugins/kernels/cast_avx512.c plugins/kernels/cast_table.c \
 	plugins/kernels/cast_vbmi.c plugins/kernels/logfmt.c \
-	tools/perf/perf_cluster.c tools/perf/perf_help.c tools/perf/perf_kernels.c tools/perf/perf_kernels_x86.c \
-	tools/perf/perf_options.c tools/perf/perf_resolve.c
+	tools/perf/perf_cluster.c tools/perf/perf_help.c tools/perf/perf_options.c tools/perf/perf_resolve.c
 
 # what defines main() and finds the tests that are TEST(name) in a source
 libunit_la_SOURCES = %D%/unit/unit.h %D%/unit/unit.c %D%/unit/unit_files.h %D%/unit/unit_files.c
@@ -41,7 +40,7 @@ unit_tests = \
 	%D%/unit/kit_steps.t %D%/unit/kit_words.t \
 	%D%/unit/pmix_exchange_faults.t \
 	%D%/unit/oracle_numbers.t %D%/unit/oracle_routes.t %D%/unit/oracle_self.t \
-	%D%/unit/perf_kernels_exact.t %D%/unit/perf_options_parse.t
+	%D%/unit/perf_options_parse.t
 
 # one simulator for all modes: a new one is a file of sim/, a program as these are, and a line of threads_modes.c
 libsim_la_SOURCES = \
