@@ -24,7 +24,7 @@ xep_perf_SOURCES = \
 	%D%/perf/perf_limit.c %D%/perf/perf_limit.h \
 	%D%/perf/perf_machine.c %D%/perf/perf_machine.h \
 	%D%/perf/perf_ops.c %D%/perf/perf_ops.h \
-	%D%/perf/perf_options.c %D%/perf/perf_options.h \
+	%D%/perf/perf_options.c %D%/perf/perf_options.h %D%/perf/perf_params.h \
 	%D%/perf/perf_peer.c %D%/perf/perf_peer.h \
 	%D%/perf/perf_pieces.c %D%/perf/perf_pieces.h \
 	%D%/perf/perf_in_place.c %D%/perf/perf_in_place.h \
