@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 #
 # The directions of the tree: who may include whom, circles of files, headers that declare what another file defines,
-# words and names that have no place where they are, pointers that are not compared with NULL, and fuzz targets without a
-# corpus.
+# words and names that have no place where they are, pointers that are not compared with NULL, and fuzz targets
+# without a corpus.
 # Prints "file:line: rule: what" for each violation, and exits 1 when there is one.
 #
 #     contrib/check-layers.sh [ROOT]
@@ -145,9 +145,9 @@ check_includes() {
 
 # ---- files of a folder ----
 
-# depends FOLDER PREFIX: lines "circle file:line a -> b", "header file:line name" and "below file:line name" of the files
-# there, whose functions and tables begin with the prefix. A file.c and its file.h are one node; it depends on what it
-# includes and on whose functions or tables it names.
+# depends FOLDER PREFIX: lines "circle file:line a -> b", "header file:line name" and "below file:line name" of the
+# files there, whose functions and tables begin with the prefix. A file.c and its file.h are one node; it depends on
+# what it includes and on whose functions or tables it names.
 depends() {
     code "$1" | awk -v prefix="$2" '
         function node(path) { sub(/\.[ch]$/, "", path); return path }

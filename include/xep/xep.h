@@ -261,8 +261,8 @@ typedef struct xep_mask {
 /**
  * Leaves a rank out from now on, as if it had died, in all buffers of XEP_ON_FAILURE_MASK and in barriers. One rank
  * calls it; all agree on it, and on the operations that are still with that rank, and tell it that it is out. It cannot
- * come back into this group. Local, does not block: the agreement is made in the next calls of all. Errors: XEP_ERR_INVALID (also: this rank itself),
- * XEP_ERR_UNSUPPORTED (the group has no buffer that goes on without ranks).
+ * come back into this group. Local, does not block: the agreement is made in the next calls of all. Errors:
+ * XEP_ERR_INVALID (also: this rank itself), XEP_ERR_UNSUPPORTED (the group has no buffer that goes on without ranks).
  */
 XEP_API xep_status_t xep_group_mask_set(xep_group_t *group, uint32_t rank);
 

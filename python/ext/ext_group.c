@@ -305,8 +305,9 @@ static PyMethodDef methods[] = {
      "The bytes of every rank, the same number from each, over the group's connections. Collective, blocking."},
     {"mask_set", mask_set, METH_O,
      "mask_set($self, rank)\n--\n\n"
-     "Leaves a rank out from now on, as if it had died: one rank calls it, and all agree on it in their next calls. It\n"
-     "cannot come back into this group. UnsupportedError where no buffer of the group has on_failure=\"mask\". Local."},
+     "Leaves a rank out from now on, as if it had died: one rank calls it, and all agree on it in their next calls.\n"
+     "It cannot come back into this group. UnsupportedError where no buffer of the group has on_failure=\"mask\".\n"
+     "Local."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/** The row copies and row sums of the limit and of --peer: those of the modes, for the widest instructions of this CPU. */
+/** The row copies and row sums of the limit and of --peer: those of the modes, the widest that this CPU runs. */
 #ifndef PERF_KERNELS_H
 #define PERF_KERNELS_H
 
