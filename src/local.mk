@@ -10,9 +10,10 @@ libxep_cost_la_LIBADD = -lm
 # libxep_all.la is what libxep.so is made of and what unit tests link, so that these reach what is not exported
 noinst_LTLIBRARIES += libxep_all.la
 libxep_all_la_SOURCES = \
-	%D%/api.c %D%/api_gather.c %D%/api_operations.c %D%/api_boot.h %D%/api_boot.c %D%/api_layout.c \
-	%D%/api_check.h %D%/api_check.c \
+	%D%/api.c %D%/api_elastic.c %D%/api_gather.c %D%/api_operations.c %D%/api_requests.c \
+	%D%/api_boot.h %D%/api_boot.c %D%/api_layout.c %D%/api_check.h %D%/api_check.c \
 	%D%/api_check_pieces.h %D%/api_check_pieces.c %D%/api_memory.h %D%/api_memory.c %D%/api_struct.h %D%/api_struct.c \
+	%D%/api_require.h %D%/api_require.c \
 	%D%/core/account.h %D%/core/account.c %D%/core/ballot.h %D%/core/ballot.c \
 	%D%/core/ballot_words.h %D%/core/ballot_words.c \
 	%D%/core/group_account.h %D%/core/group_account.c %D%/core/group_ask.h %D%/core/group_ask.c \
@@ -80,7 +81,7 @@ libxep_all_la_SOURCES = \
 	%D%/ucp/ucp_transport.h %D%/ucp/ucp_transport.c %D%/ucp/ucp_wire.h %D%/ucp/ucp_wire.c \
 	%D%/util/cache.h %D%/util/cache.c %D%/util/config.h %D%/util/config.c %D%/util/config_defs.h \
 	%D%/util/cpu.h %D%/util/cpu.c %D%/util/dtype.c \
-	%D%/util/error.h %D%/util/error.c %D%/util/loaded.h %D%/util/loaded.c \
+	%D%/util/error.h %D%/util/error.c %D%/util/fork.h %D%/util/fork.c %D%/util/loaded.h %D%/util/loaded.c \
 	%D%/util/log.h %D%/util/log.c %D%/util/mapping.h %D%/util/mapping.c %D%/util/secure.h %D%/util/secure.c \
 	%D%/util/shm.h %D%/util/shm.c %D%/util/spelling.h %D%/util/spelling.c %D%/util/streaming.h \
 	%D%/util/streaming.c %D%/util/trace.h %D%/util/trace.c %D%/util/trace_file.h %D%/util/units.h \

@@ -322,11 +322,12 @@ xep_status_t xep_group_open(const xep_config_t *config, int32_t timeout_ms, xep_
 {
     xep_status_t status;
     xep_whereabouts_t where;
-    xep_group_t *group = calloc(1, sizeof *group);
+    xep_group_t *group = xep_forks_begin() == 0 ? calloc(1, sizeof *group) : NULL;
     if (group == NULL) {
         boot->ops->close(boot);
         return xep_fail(XEP_ERR_NO_MEMORY, "no memory for a group");
     }
+    group->forks = xep_forks;
     group->config = *config;
     group->boot = boot;
     group->rank = boot->rank;

@@ -156,7 +156,7 @@ xep_status_t xep_request_finish_counts(xep_request_t *req)
     xep_status_t status = wait_until(req, is_counted);
     if (is_done(req)) return status;
     xep_staging_show_counts(req);
-    req->handle->state = XEP_HANDLE_COUNTED;
+    xep_handle_set_state(req->handle, XEP_HANDLE_COUNTED);
     return status;
 }
 
