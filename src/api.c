@@ -32,6 +32,7 @@
 #include "meeting.h"
 #include "pmix/pmix_boot.h"
 #include "request_begin.h"
+#include "request_end.h"
 #include "request_wait.h"
 #include "trace.h"
 #include "ucp/ucp_library.h"
@@ -326,6 +327,14 @@ xep_status_t xep_buffer_follow(const xep_buffer_t *old, xep_group_t *group, xep_
 void xep_buffer_destroy(xep_buffer_t *buffer)
 {
     if (buffer != NULL) xep_buffer_close(buffer);
+}
+
+void xep_buffer_abort(xep_buffer_t *buffer)
+{
+    if (buffer == NULL) return;
+    xep_buffer_enter(buffer);
+    xep_request_give_up_all(buffer, "this rank called xep_buffer_abort()");
+    xep_buffer_leave(buffer);
 }
 
 xep_status_t xep_buffer_reset(xep_buffer_t *buffer)

@@ -10,7 +10,8 @@ libxep_cost_la_LIBADD = -lm
 # libxep_all.la is what libxep.so is made of and what unit tests link, so that these reach what is not exported
 noinst_LTLIBRARIES += libxep_all.la
 libxep_all_la_SOURCES = \
-	%D%/api.c %D%/api_gather.c %D%/api_operations.c %D%/api_boot.h %D%/api_boot.c %D%/api_layout.c %D%/api_check.h %D%/api_check.c \
+	%D%/api.c %D%/api_gather.c %D%/api_operations.c %D%/api_boot.h %D%/api_boot.c %D%/api_layout.c \
+	%D%/api_check.h %D%/api_check.c \
 	%D%/api_check_pieces.h %D%/api_check_pieces.c %D%/api_memory.h %D%/api_memory.c %D%/api_struct.h %D%/api_struct.c \
 	%D%/core/account.h %D%/core/account.c %D%/core/ballot.h %D%/core/ballot.c \
 	%D%/core/ballot_words.h %D%/core/ballot_words.c \

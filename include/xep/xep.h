@@ -23,7 +23,8 @@
  *  - A collective call is made by every rank of the group, in the same order on all of them.
  *    A local call involves no other rank.
  *  - One thread at a time uses a buffer, its handles and its requests; different buffers of one
- *    group may be used by different threads at once. Calls on a group itself are made by one
+ *    group may be used by different threads at once: where another thread is in a call on the
+ *    buffer, a call is XEP_ERR_INVALID at once. Calls on a group itself are made by one
  *    thread at a time. Functions without a group or buffer may be called by any thread.
  *  - A blocking call waits for other ranks, never longer than its deadline. Every other call
  *    returns without waiting.
@@ -228,9 +229,9 @@ XEP_API xep_status_t xep_group_barrier(xep_group_t *group);
  * recv, in rank order: nranks * bytes. Collective, blocking. Operations in flight make progress meanwhile.
  *
  * Errors: XEP_ERR_MISMATCH on every rank if bytes differ; the next call works again. After XEP_ERR_TIMEOUT call it
- * again with the same arguments, recv as it was left: it goes on where it was, and what was given first counts, as other
- * ranks may have it. Until that has succeeded, or after XEP_ERR_PEER or XEP_ERR_TRANSPORT, every other allgather of the
- * group, that of xep_buffer_create() too, returns XEP_ERR_BOOT.
+ * again with the same arguments, recv as it was left: it goes on where it was, and what was given first counts, as
+ * other ranks may have it. Until that has succeeded, or after XEP_ERR_PEER or XEP_ERR_TRANSPORT, every other allgather
+ * of the group, that of xep_buffer_create() too, returns XEP_ERR_BOOT.
  */
 XEP_API xep_status_t xep_group_allgather(xep_group_t *group, const void *send, void *recv, size_t bytes);
 
@@ -642,9 +643,19 @@ XEP_API xep_status_t xep_buffer_follow(const xep_buffer_t *old, xep_group_t *gro
 
 /**
  * Frees the buffer with all its handles, requests and views. Collective, blocking: waits for the other ranks, at most
- * for the timeout, and not at all after xep_group_abort(). NULL is a no-op.
+ * for the timeout, 2 s where one of them has given the buffer up, and not at all after xep_group_abort(). NULL is a
+ * no-op.
  */
 XEP_API void xep_buffer_destroy(xep_buffer_t *buffer);
+
+/**
+ * Gives the buffer up on this rank: what is in flight ends with XEP_ERR_BROKEN, as every later call does until a reset.
+ * Other ranks need not wait for this one until a deadline: their operations of the buffer end within milliseconds, with
+ * a sentence that names this rank, and xep_buffer_destroy() there waits for it for two seconds at most. For a rank that
+ * has met an error of its own and will not come to the next operation. Local. NULL is a no-op; so is the word to the
+ * others with XEP_ON_FAILURE_MASK, where they find out and go on.
+ */
+XEP_API void xep_buffer_abort(xep_buffer_t *buffer);
 
 /**
  * Makes a buffer usable again after an error that left it broken (XEP_ERR_BROKEN): operations in flight end with
@@ -984,13 +995,15 @@ enum {
 };
 
 /**
- * The inputs and outputs belong to the caller; with a request they must not be touched before it is done. Collective:
- * dtype, hidden, flags, and whether there are topk_weights. All else may differ from rank to rank.
+ * The inputs and outputs belong to the caller; with a request they must not be touched before it is done. Outputs are
+ * no memory of the buffer, as in every call: peers read and write that. Collective: dtype, hidden, flags, and whether
+ * there are topk_weights. All else may differ from rank to rank.
  */
 typedef struct xep_combine_args {
     size_t size;
     /* [recv.rows][H] expert outputs, in the order in which the rows were received. NULL, or what
-     * xep_handle_combine_input() returned: they were written there, and nothing is copied */
+     * xep_handle_combine_input() returned: they were written there, and nothing is copied. NULL is refused where there
+     * are rows and it was not called since the dispatch, the next piece or a combine of other memory */
     const void *x;
     size_t x_stride;            /* bytes between rows; 0: dense; not used if nothing is copied */
     xep_dtype_t dtype;          /* XEP_BF16, XEP_FP16, XEP_FP32; 0: the buffer's combine_dtype */
@@ -1084,7 +1097,8 @@ XEP_API xep_status_t xep_request_wait_counts(xep_request_t *req);
 XEP_API xep_status_t xep_request_stream_wait(xep_request_t *req, void *stream);
 
 /**
- * Frees the request, which may not be used again; its operation goes on. Local, does not block. NULL is a no-op.
+ * Frees the request, which may not be used again; its operation goes on, and the next call on its handle waits for it.
+ * Local, does not block. NULL is a no-op.
  */
 XEP_API void xep_request_free(xep_request_t *req);
 

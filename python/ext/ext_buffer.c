@@ -218,6 +218,17 @@ static PyObject *reset(PyObject *self, PyObject *Py_UNUSED(unused))
     return ext_none_or_raise(status);
 }
 
+/* The GIL is given up, as it waits for another thread that is in a call on the buffer. */
+static PyObject *abort_buffer(PyObject *self, PyObject *Py_UNUSED(unused))
+{
+    xep_buffer_t *buffer = ext_buffer_get((ext_buffer_t *)self);
+    if (buffer == NULL) return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    lib.buffer_abort(buffer);
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
 /*
  * NULL before the GIL is given up: another thread that comes now is told that the buffer is closed. What the transport
  * may still read goes to the group, as without a reset only the group's end is the end of that.
@@ -290,6 +301,7 @@ static PyMethodDef methods[] = {
     {"_waits", waits, METH_O, NULL},
     {"_destroy", destroy, METH_NOARGS, NULL},
     {"_leave", leave, METH_NOARGS, NULL},
+    {"_abort", abort_buffer, METH_NOARGS, NULL},
     {"reset", reset, METH_NOARGS,
      "reset($self)\n--\n\nMakes the buffer usable again after BrokenError. All handles end; arrays of their rows keep\n"
      "memory, not meaning. Collective, blocking."},

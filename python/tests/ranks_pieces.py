@@ -330,6 +330,7 @@ def test_ranks_that_disagree(group, buffer_with, sent):
     with pytest.raises(xep.MismatchError, match="disagree on whether rows come in pieces"):
         buffer.dispatch(mine.x, mine.topk_idx, pieces=group.rank > 0)
     handle = buffer.dispatch(mine.x, mine.topk_idx, pieces=True)
+    handle.combine_input()
     with pytest.raises(xep.MismatchError, match="disagree on whether a piece has outputs"):
         handle.next(outputs=group.rank > 0)
     handle.release()

@@ -299,6 +299,37 @@ def test_reset_after_a_timeout(group, buffer, sent):
         assert handle.rows == len(oracle.received(sent, group.rank, EXPERTS).sources)
 
 
+def test_outputs_that_nobody_gave(group):
+    idx = np.arange(EXPERTS).reshape(4, TOPK)
+    x = np.ones((4, HIDDEN), np.float32)
+    with group.buffer(EXPERTS, TOPK, HIDDEN, 4, dtype="float32", combine_dtype="float32") as buffer:
+        with buffer.dispatch(x, idx) as handle:
+            with pytest.raises(xep.InvalidError, match=f"no outputs for the {handle.rows} rows"):
+                handle.combine()
+            y = handle.combine_input()
+            y[:] = handle.recv.x
+            with pytest.raises(xep.InvalidError, match="invalid out: 0x.* is memory of the buffer"):
+                handle.combine(out=y[:4])
+            copies = len(oracle.ranks_of(idx, 0, EXPERTS, group.nranks))
+            np.testing.assert_array_equal(handle.combine()[0], x[0] * copies)
+            del y
+
+
+def test_an_exception_on_one_rank(group):
+    """The others do not wait for it until their deadline: in their operation, then in the end of the buffer."""
+    need_several(group)
+    last = group.nranks - 1
+    begin = time.monotonic()
+    error = RuntimeError if group.rank == last else xep.BrokenError
+    with pytest.raises(error, match="here" if group.rank == last else f"given up by rank {last} "):
+        with group.buffer(EXPERTS, TOPK, HIDDEN, 4) as buffer:
+            if group.rank == last:
+                raise RuntimeError("here")
+            buffer.dispatch(np.zeros((4, HIDDEN), np.uint16), np.zeros((4, TOPK), np.int64))
+    buffer.close()
+    assert time.monotonic() - begin < 15
+
+
 def test_handles_end_with_reset(group, buffer, sent):
     mine = sent[group.rank]
     handle = buffer.dispatch(mine.x, mine.topk_idx)

@@ -144,6 +144,14 @@ class Buffer(_ext.Buffer):
         """
         return Waits(RankWaits(*self._waits(0)), RankWaits(*self._waits(1)))
 
+    def abort(self) -> None:
+        """Gives the buffer up on this rank, until reset(): what is in flight raises BrokenError, as later calls do.
+        So do the operations of other ranks, within milliseconds, and name this rank; their close() waits for it for
+        2 s at most. Local. Of one that is closed: a no-op.
+        """
+        if self._buffer is not None and not self.group._inherited:
+            self._abort()
+
     def close(self) -> None:
         """Frees the buffer; its handles end. Collective, blocking; again: a no-op. In a fork of the process that made
         it local: nothing is freed.
@@ -166,5 +174,7 @@ class Buffer(_ext.Buffer):
         return self
 
     def __exit__(self, kind: Any, _error: Any, _traceback: Any) -> None:
-        if kind is None:  # else the group closes it: closing is collective, and the others may be anywhere
+        if kind is None:
             self.close()
+        else:  # the group closes it, as that is collective, and the others may be anywhere: they need not wait
+            self.abort()

@@ -6,7 +6,8 @@
  *
  * Leaving together: what is in flight ends here; then all ranks quiesce; then each frees what it has. A rank that does
  * not come, or is dead, or an abort, ends the wait, and the memory goes all the same: whoever writes into it later is
- * not one of the ranks that go on. A buffer that is broken waits 2 s at most, as some rank is probably the reason.
+ * not one of the ranks that go on. A buffer that is broken, here or on another rank, waits 2 s at most, as some rank is
+ * probably the reason.
  *
  * A reset:
  *  1. epochs, turns and quiets go on from the highest of all ranks, as some may have begun more operations.
@@ -24,6 +25,7 @@
 
 #include "buffer_create.h"
 #include "buffer_give_up.h"
+#include "cpu.h"
 #include "group_abort.h"
 #include "group_exchange.h"
 #include "group_out.h"
@@ -39,11 +41,26 @@
 
 enum { BROKEN_WAIT_MS = 2000 }; /* for ranks that may be gone */
 
+typedef struct leaving {
+    const xep_buffer_t *buffer;
+    uint64_t until_ns; /* for those who have given it up; 0: nobody has */
+} leaving_t;
+
+/* Who has given the buffer up may be on its way here, or never come. */
+static xep_status_t hope_for_all(void *arg)
+{
+    leaving_t *leaving = arg;
+    xep_status_t status = xep_buffer_check_given_up(leaving->buffer, UINT64_MAX);
+    if (status == XEP_INPROGRESS) return status;
+    if (leaving->until_ns == 0) leaving->until_ns = xep_deadline(BROKEN_WAIT_MS);
+    return xep_clock_ns() < leaving->until_ns ? XEP_INPROGRESS : status;
+}
+
 /*
  * Tells every peer that nothing of ours will arrive any more, and waits until all have said so: the signal comes after
  * every put of this wire to that rank. Until then nobody may take away, or begin anew in, what others write into.
  */
-static xep_status_t quiesce_number(xep_buffer_t *buffer, uint64_t number, int32_t timeout_ms)
+static xep_status_t quiesce_number(xep_buffer_t *buffer, uint64_t number, int32_t timeout_ms, leaving_t *leaving)
 {
     xep_group_t *group = buffer->group;
     uint64_t deadline_ns = xep_deadline(timeout_ms);
@@ -55,16 +72,18 @@ static xep_status_t quiesce_number(xep_buffer_t *buffer, uint64_t number, int32_
                                .value = signal.value,
                                .what = signal.what,
                                .kind = XEP_WAITS_END,
-                               .buffer = buffer->number};
+                               .buffer = buffer->number,
+                               .hope = leaving == NULL ? NULL : hope_for_all,
+                               .hope_arg = leaving};
     xep_status_t status = xep_group_check_peers(group, buffer->members != NULL);
     if (status == XEP_OK) status = xep_group_signal_all(group, buffer->heap, &signal, deadline_ns);
     if (status == XEP_OK) status = xep_group_flush(group, buffer->heap, deadline_ns, signal.what);
     return status == XEP_OK ? xep_group_wait_words(group, &words, deadline_ns) : status;
 }
 
-static xep_status_t quiesce(xep_buffer_t *buffer, int32_t timeout_ms)
+static xep_status_t quiesce(xep_buffer_t *buffer)
 {
-    return quiesce_number(buffer, ++buffer->quiets, timeout_ms);
+    return quiesce_number(buffer, ++buffer->quiets, buffer->timeout_ms, NULL);
 }
 
 /*
@@ -91,7 +110,7 @@ static xep_status_t quiesce_members(xep_buffer_t *buffer, int32_t timeout_ms)
     xep_status_t status;
     if (buffer->group->left_out) return XEP_ERR_PEER;
     xep_buffer_leave(buffer);
-    do status = quiesce_number(buffer, number, timeout_ms);
+    do status = quiesce_number(buffer, number, timeout_ms, NULL);
     while (status == XEP_ERR_PEER && xep_members_bury(buffer) == XEP_OK);
     xep_buffer_enter(buffer);
     for (uint32_t r = 0; status == XEP_OK && r < buffer->shape.nranks; r++)
@@ -102,7 +121,9 @@ static xep_status_t quiesce_members(xep_buffer_t *buffer, int32_t timeout_ms)
 /* Whether all ranks are done with its memory. */
 static int take_leave(xep_buffer_t *buffer, int32_t timeout_ms)
 {
-    xep_status_t status = buffer->members != NULL ? quiesce_members(buffer, timeout_ms) : quiesce(buffer, timeout_ms);
+    leaving_t leaving = {.buffer = buffer};
+    xep_status_t status = buffer->members != NULL ? quiesce_members(buffer, timeout_ms)
+                                                  : quiesce_number(buffer, ++buffer->quiets, timeout_ms, &leaving);
     xep_group_remove_task(buffer->group, &buffer->task);
     return status == XEP_OK;
 }
@@ -180,13 +201,13 @@ static xep_status_t agree_epoch(xep_buffer_t *buffer)
 static xep_status_t reopen(xep_buffer_t *buffer)
 {
     xep_status_t status;
-    if ((status = quiesce(buffer, buffer->timeout_ms)) != XEP_OK) return status;
+    if ((status = quiesce(buffer)) != XEP_OK) return status;
     buffer->plugin.plugin->close(buffer->mode);
     buffer->mode = NULL;
     status = buffer->plugin.plugin->open(&buffer->env, &buffer->mode);
     if (status != XEP_OK) return status;
     /* nobody may write into a region whose mode is not open again */
-    status = quiesce(buffer, buffer->timeout_ms);
+    status = quiesce(buffer);
     xep_heap_prefault_all(&buffer->peer_pages, &buffer->prefault_left);
     return status;
 }

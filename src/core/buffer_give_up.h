@@ -3,8 +3,8 @@
 /**
  * Word that a rank leaves of a buffer it has given up, so that a rank that comes late ends at once, and not after a
  * deadline of its own:
- *  1. An operation has ended so that the buffer needs a reset. The rank writes into its line in every heap when and why,
- *     and then the epoch of the first operation in which the others will wait for it in vain.
+ *  1. An operation has ended so that the buffer needs a reset. The rank writes into its line in every heap when and
+ *     why, and then the epoch of the first operation in which the others will wait for it in vain.
  *  2. A rank that waits looks at these lines every few milliseconds. A word counts for operations from its epoch on.
  *  3. A reset: all go on from an epoch that is no smaller than any word before, and words up to there count no more.
  *

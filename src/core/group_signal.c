@@ -183,6 +183,12 @@ static void account_for_words(void *arg, xep_account_t *account)
         xep_account_add_late(account, r);
 }
 
+static xep_status_t hope_for_words(void *arg)
+{
+    const xep_group_words_t *words = ((const receiving_t *)arg)->words;
+    return words->hope == NULL ? XEP_INPROGRESS : words->hope(words->hope_arg);
+}
+
 /* A group that goes on without ranks knows what to do: whoever is late is out. */
 static void ask_ranks(xep_group_t *group, receiving_t *receiving, uint64_t begin_ns, uint64_t deadline_ns)
 {
@@ -202,7 +208,8 @@ xep_status_t xep_group_wait_words(xep_group_t *group, const xep_group_words_t *w
                        .deadline_ns = deadline_ns,
                        .spares = 1,
                        .explain = explain_words,
-                       .account = account_for_words};
+                       .account = account_for_words,
+                       .hope = hope_for_words};
     uint64_t begin_ns = xep_clock_ns();
     xep_status_t status = xep_group_wait(group, &wait);
     if (status == XEP_ERR_TIMEOUT) ask_ranks(group, &receiving, begin_ns, deadline_ns);

@@ -104,6 +104,12 @@ static uint64_t first_in_flight(const xep_buffer_t *buffer)
     return first;
 }
 
+void xep_request_give_up_all(xep_buffer_t *buffer, const char *reason)
+{
+    xep_buffer_give_up(buffer, first_in_flight(buffer), XEP_ERR_BROKEN);
+    xep_request_end_all(buffer, XEP_ERR_BROKEN, reason);
+}
+
 /*
  * The others end too, with XEP_ERR_BROKEN: the peers count on the bytes of an operation that will not come, so none of
  * the later ones can be told from it any more. All begins anew with a reset, which all ranks take part in.

@@ -264,17 +264,6 @@ static void explain_input(void *arg, char *text, size_t bytes)
              plugin->name, who);
 }
 
-/* Ranks that are late then are those that still read it. */
-static xep_status_t wait_for_readers(xep_handle_t *handle, xep_wait_t *wait)
-{
-    xep_members_t *members = handle->buffer->members;
-    if (members == NULL) return xep_group_wait(handle->buffer->group, wait);
-    members->input = handle->slot + 1;
-    xep_status_t status = xep_members_wait(handle->buffer, wait);
-    members->input = 0;
-    return status;
-}
-
 xep_status_t xep_request_wait_input(xep_handle_t *handle, void **base_p, size_t *stride_p)
 {
     input_look_t look = {.handle = handle, .base_p = base_p, .stride_p = stride_p};
@@ -283,7 +272,15 @@ xep_status_t xep_request_wait_input(xep_handle_t *handle, void **base_p, size_t 
                        .deadline_ns = xep_deadline(handle->buffer->timeout_ms),
                        .hope = hope_for_input,
                        .explain = explain_input};
-    xep_status_t status = wait_for_readers(handle, &wait);
+    xep_members_t *members = handle->buffer->members;
+    xep_status_t status;
+    if (members == NULL) {
+        status = xep_group_wait(handle->buffer->group, &wait);
+    } else {
+        members->input = handle->slot + 1;
+        status = xep_members_wait(handle->buffer, &wait);
+        members->input = 0;
+    }
     if (status != XEP_ERR_TIMEOUT) return status;
     return xep_fail(status, "rows of the last combine of this handle are still read: %s", xep_last_error());
 }

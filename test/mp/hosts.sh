@@ -36,6 +36,7 @@ whole '4 hosts of 1' 4 4 1 "${launch[@]}" "${in_blocks[@]}" --host h1:1,h2:1,h3:
     operations '2 hosts of 2 ranks, in turn' "${launch[@]}" "${in_turn[@]}" --host h1:2,h2:2 -n 4
 operations '3 and 1' "${launch[@]}" "${in_blocks[@]}" --host h1:3,h2:1 -n 4
 passes '3 and 1, rows in pieces' "${launch[@]}" "${in_blocks[@]}" --host h1:3,h2:1 -n 4 ./test/mp/pieces.mp
+passes '2 hosts of 2 ranks, one comes late' "${launch[@]}" "${in_blocks[@]}" --host h1:2,h2:2 -n 4 ./test/mp/given_up.mp
 passes '3 hosts of 2, in turn, rows in pieces' "${launch[@]}" "${in_turn[@]}" --host h1:2,h2:2,h3:2 -n 6 \
     ./xep_perf --recv-rows 23 --check-only --tokens 61 --hidden 1024 --topk 5 --experts 36
 for XEP_PATH in nodes flat; do

@@ -131,6 +131,28 @@ TEST(allgather_waits)
         }
 }
 
+/* Given up in any of its rounds, it goes on there when it is called again, and no other one is made before. */
+TEST(allgather_goes_on)
+{
+    enum { BYTES = 3 * 4080 + 5 };
+    static uint8_t mine[BYTES], all[MIRROR_RANKS][BYTES], others[MIRROR_RANKS][BYTES];
+    xep_group_t *group = unit_mirror_open_group();
+    group->timeout_ms = 20;
+    for (int rounds = 1; rounds < 4; rounds++) {
+        for (size_t i = 0; i < BYTES; i++) mine[i] = (uint8_t)(i * 7 + (i >> 8) + (size_t)rounds);
+        memset(all, 0, sizeof all);
+        unit_mirror.silent_after = rounds;
+        for (int i = 0; i < 3; i++) assert_int_equal(xep_group_allgather(group, mine, all, BYTES), XEP_ERR_TIMEOUT);
+        assert_int_equal(xep_group_allgather(group, mine, all, BYTES - 1), XEP_ERR_BOOT);
+        assert_int_equal(xep_group_allgather(group, mine, others, BYTES), XEP_ERR_BOOT);
+        unit_mirror.how = MIRROR_FINE;
+        assert_int_equal(xep_group_allgather(group, mine, all, BYTES), XEP_OK);
+        assert_memory_equal(all[0], mine, BYTES);
+        assert_memory_equal(all[1], mine, BYTES);
+    }
+    close_group(group);
+}
+
 static xep_buffer_t *open_buffer(xep_group_t *group)
 {
     xep_buffer_params_t params = XEP_BUFFER_PARAMS_INIT;

@@ -51,6 +51,7 @@ static xep_status_t fake_put_signal(xep_wire_t *wire, uint32_t rank, uint64_t of
     if (bytes != 0) memmove(heap->regions[rank] + offset, src, bytes);
     memcpy(heap->regions[rank] + word, &value, sizeof value);
     if (rank == 1 && unit_mirror.how != MIRROR_SILENT) answer(heap, offset, bytes, word, value);
+    if (rank == 1 && unit_mirror.silent_after != 0 && --unit_mirror.silent_after == 0) unit_mirror.how = MIRROR_SILENT;
     return XEP_OK;
 }
 
