@@ -199,8 +199,9 @@ static xep_status_t check_routing(const xep_buffer_t *buffer, xep_dispatch_args_
 static xep_status_t check_cached(const xep_buffer_t *buffer, xep_dispatch_args_t *a)
 {
     xep_handle_t *h = a->cached;
+    xep_status_t status;
     if (h->buffer != buffer) return xep_fail(XEP_ERR_INVALID, "invalid cached: a handle of another buffer");
-    if (h->in_flight != NULL && !h->in_flight->kept) (void)xep_request_settle(h);
+    if (h->in_flight != NULL && !h->in_flight->kept && (status = xep_request_settle(h)) != XEP_OK) return status;
     if (h->state != XEP_HANDLE_READY || h->released)
         return xep_fail(XEP_ERR_INVALID, "invalid cached: a handle that was released, failed, or is not received yet");
     if (a->topk_idx != NULL)

@@ -8,7 +8,6 @@
 #include "api_struct.h"
 #include "handle.h"
 #include "recording.h"
-#include "request_advance.h"
 #include "request_begin.h"
 #include "request_order.h"
 #include "request_refuse.h"
@@ -192,18 +191,17 @@ xep_status_t xep_handle_next(xep_handle_t *handle, const xep_next_args_t *args, 
 }
 
 /* Nobody can test or wait for a request that was freed, so that this is asked goes on with it. */
-static void go_on_freed(xep_buffer_t *buffer)
+static void go_on_freed(xep_request_t *req)
 {
-    if (xep_buffer_claim(buffer) != XEP_OK) return;
-    xep_group_progress(buffer->group);
-    xep_request_advance_all(buffer);
-    xep_buffer_leave(buffer);
+    if (xep_buffer_claim(req->buffer) != XEP_OK) return;
+    (void)xep_request_poll(req);
+    xep_buffer_leave(req->buffer);
 }
 
 /* There to be seen from the counts on, before the rows are here, and until the release. */
 const xep_recv_t *xep_handle_recv(const xep_handle_t *handle)
 {
-    if (handle != NULL && handle->in_flight != NULL && !handle->in_flight->kept) go_on_freed(handle->buffer);
+    if (handle != NULL && handle->in_flight != NULL && !handle->in_flight->kept) go_on_freed(handle->in_flight);
     if (handle == NULL || handle->released ||
         (handle->state != XEP_HANDLE_READY && handle->state != XEP_HANDLE_COUNTED)) {
         xep_fail(XEP_ERR_INVALID,
