@@ -289,7 +289,7 @@ xep_status_t xep_check_dispatch(const xep_buffer_t *buffer, xep_dispatch_args_t 
     if (status == XEP_OK) status = check_choices(buffer, a);
     if (status == XEP_OK) status = check_order(buffer, &a->after, a->stream);
     if (status != XEP_OK) return status;
-    if (a->expert_alignment == 0) a->expert_alignment = 1;
+    a->expert_alignment += a->expert_alignment == 0; /* the default is 1 */
     if (a->capacity > buffer->shape.recv_rows)
         return xep_fail(XEP_ERR_INVALID, "invalid capacity: %llu rows (a slot has room for %llu)",
                         (unsigned long long)a->capacity, (unsigned long long)buffer->shape.recv_rows);
