@@ -9,7 +9,6 @@
 #include "api_struct.h"
 #include "handle.h"
 #include "recording.h"
-#include "request_advance.h"
 #include "request_begin.h"
 #include "request_order.h"
 #include "request_refuse.h"
