@@ -169,7 +169,8 @@ mapped_tests = \
 rank_tests = $(transport_tests) \
 	%D%/mp/wire_order.mp %D%/mp/crowded.mp %D%/mp/boot_client.mp %D%/mp/setuid.mp %D%/mp/by_nodes.mp \
 	%D%/mp/ll_by_nodes.mp %D%/mp/ll_crowded.mp %D%/mp/ll_in_pieces.mp \
-	%D%/mp/forwarding.mp %D%/mp/node_map.mp %D%/mp/over_callback.mp %D%/mp/other_ucx.mp
+	%D%/mp/forwarding.mp %D%/mp/node_map.mp %D%/mp/over_callback.mp %D%/mp/other_ucx.mp \
+	%D%/mp/untouched.mp
 %C%_mp_boot_reload_mp_LDADD =
 %C%_mp_normal_shapes_mp_LDADD = libmp_rig.la
 %C%_mp_by_nodes_mp_LDADD = libmp_rig.la
@@ -204,6 +205,8 @@ rank_tests = $(transport_tests) \
 %C%_mp_nodes_mp_LDADD = libmp_rig.la
 %C%_mp_other_ucx_mp_LDADD = libmp_rig.la
 %C%_mp_other_ucx_mp_LDFLAGS = -export-dynamic
+%C%_mp_untouched_mp_LDADD = libmp_rig.la -lnuma
+%C%_mp_untouched_mp_LDFLAGS = -export-dynamic
 %C%_mp_silent_mp_LDADD = libmp_rig.la
 %C%_mp_late_mp_LDADD = libmp_rig.la
 %C%_mp_waits_mp_SOURCES = %D%/mp/waits_books.h %D%/mp/waits_books.c %D%/mp/waits.c

@@ -324,10 +324,11 @@ xep_status_t xep_ucp_transport_open(const xep_config_t *config, uint32_t nranks,
     xep_ucp_shared_t shared = {0};
     if (!xep_ucp_settings_name_memory()) shared = xep_ucp_shared_find(nranks);
     transport->shares_memory = shared.expected && transport->map != XEP_MAP_NEVER;
-    time_t begin = time(NULL);
+    xep_ucp_segments_t before;
+    xep_ucp_memory_list_segments(&before);
     status = xep_ucp_context_open(&shared, local, &transport->context, &transport->worker);
+    xep_ucp_memory_keep_to_user(&before);
     if (status != XEP_OK) goto free_transport;
-    xep_ucp_memory_keep_to_user(begin);
     status = xep_ucp_message_listen(transport);
     if (status == XEP_OK) status = open_probe(transport);
     if (status == XEP_OK) status = make_address(transport);
