@@ -246,6 +246,7 @@ model:
 # what tests use and is no test itself
 test_helpers = %D%/mp/cuda_ops %D%/mp/cuda_ll_ops %D%/bench/cuda_calls \
 	%D%/abi/mode_load %D%/mp/half_made %D%/mp/heartbeat %D%/mp/killed %D%/mp/listening %D%/mp/met %D%/mp/no_room \
+	%D%/mp/no_sysv %D%/mp/two_users \
 	%D%/mp/room_in_pieces \
 	%D%/mp/traced %D%/mp/survivors %D%/mp/smaller %D%/mp/large %D%/mp/larger %D%/mp/divided %D%/mp/soak \
 	%D%/mp/victim %D%/mp/prompt %D%/mp/wire_rate.mp %D%/bench/kernels %D%/bench/mask_cost
@@ -255,6 +256,8 @@ test_helpers = %D%/mp/cuda_ops %D%/mp/cuda_ll_ops %D%/bench/cuda_calls \
 %C%_mp_half_made_LDFLAGS = $(AM_LDFLAGS) -Wl,--export-dynamic
 %C%_mp_listening_LDADD = libxep.la
 %C%_mp_no_room_LDADD = libmp_rig.la
+%C%_mp_no_sysv_LDADD =
+%C%_mp_two_users_LDADD = libmp_rig.la
 %C%_mp_room_in_pieces_LDADD = libmp_rig.la
 %C%_mp_traced_LDADD = libmp_rig.la
 %C%_mp_survivors_SOURCES = %D%/mp/survivors_said.h %D%/mp/survivors_said.c %D%/mp/survivors.c

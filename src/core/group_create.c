@@ -23,13 +23,15 @@
 #include "group_out.h"
 #include "host.h"
 #include "log.h"
+#include "neighbours.h"
 #include "progress_thread.h"
 #include "recording.h"
 #include "trace.h"
 
 /*
  * How ranks become a group, over the bootstrap until step 6:
- *  1. hello: version, settings that must agree, host and process of each. Ranks of one host may try to map.
+ *  1. hello: version, settings that must agree, host and process of each, the shared memory that each can have. Ranks
+ *     of one host may try to map, and use the kinds that all of them have.
  *  2. the transport, which is told whether all ranks share the network's interfaces, and its addresses. No connection
  *     is made yet.
  *  3. the control heap, and its keys.
@@ -57,8 +59,9 @@ typedef struct hello {
     uint64_t start;
     uint64_t host;
     uint64_t network; /* 0: not known */
+    xep_neighbour_t neighbour;
 } hello_t;
-_Static_assert(sizeof(hello_t) == 56, "hello is exchanged as bytes");
+_Static_assert(sizeof(hello_t) == 56 + sizeof(xep_neighbour_t), "hello is exchanged as bytes");
 
 static uint32_t library_version(void)
 {
@@ -68,7 +71,7 @@ static uint32_t library_version(void)
 /* What of this process tells a rank of the same host whether it is alive, and whether to try to map it. */
 static hello_t hello_of(const xep_group_t *group)
 {
-    return (hello_t){.magic = HELLO_MAGIC,
+    hello_t hello = {.magic = HELLO_MAGIC,
                      .version = library_version(),
                      .nranks = group->nranks,
                      .node_ranks = group->config.node_ranks,
@@ -79,6 +82,8 @@ static hello_t hello_of(const xep_group_t *group)
                      .start = xep_host_start((int32_t)getpid()),
                      .host = xep_host_identity(),
                      .network = xep_host_network()};
+    xep_neighbour_look(group->transport, &hello.neighbour);
+    return hello;
 }
 
 static xep_status_t disagree(const xep_group_t *group, const char *what, uint32_t rank, long long theirs,
@@ -116,8 +121,16 @@ static void open_trace(xep_group_t *group, const hello_t *hellos)
         xep_trace_open(group->config.trace, group->config.trace_bytes, group->rank, group->nranks, job);
 }
 
+static void find_neighbours(const xep_group_t *group, const hello_t *hellos, xep_neighbours_t *neighbours)
+{
+    *neighbours = (xep_neighbours_t){0};
+    for (uint32_t r = 0; r < group->nranks; r++)
+        if (hellos[r].host == hellos[group->rank].host)
+            xep_neighbours_add(neighbours, r, hellos[r].pid, &hellos[r].neighbour);
+}
+
 /* local_p: whether all ranks share the network's interfaces */
-static xep_status_t exchange_hellos(xep_group_t *group, int *local_p)
+static xep_status_t exchange_hellos(xep_group_t *group, xep_neighbours_t *neighbours, int *local_p)
 {
     hello_t mine = hello_of(group), *hellos = calloc(group->nranks, sizeof *hellos);
     xep_status_t status;
@@ -139,6 +152,7 @@ static xep_status_t exchange_hellos(xep_group_t *group, int *local_p)
         goto out;
     }
     open_trace(group, hellos);
+    find_neighbours(group, hellos, neighbours);
     *local_p = hellos[0].network != 0;
     for (uint32_t r = 1; r < group->nranks; r++) *local_p &= hellos[r].network == hellos[0].network;
 out:
@@ -283,6 +297,7 @@ xep_status_t xep_group_open(const xep_config_t *config, int32_t timeout_ms, xep_
 {
     xep_status_t status;
     int local = 0;
+    xep_neighbours_t neighbours;
     xep_group_t *group = calloc(1, sizeof *group);
     if (group == NULL) {
         boot->ops->close(boot);
@@ -295,9 +310,10 @@ xep_status_t xep_group_open(const xep_config_t *config, int32_t timeout_ms, xep_
     group->timeout_ms = timeout_ms;
     pthread_mutex_init(&group->tasks_lock, NULL);
     xep_log_rank((int)group->rank);
-    if ((status = exchange_hellos(group, &local)) != XEP_OK) goto err_close;
+    if ((status = open_transport(config, &group->transport)) != XEP_OK) goto err_close;
+    if ((status = exchange_hellos(group, &neighbours, &local)) != XEP_OK) goto err_close;
     if ((status = xep_recording_open(config, group->rank, group->nranks, &group->recording)) != XEP_OK) goto err_close;
-    if ((status = open_transport(config, group->nranks, local, &group->transport)) != XEP_OK) goto err_close;
+    if ((status = group->transport->ops->start(group->transport, &neighbours, local)) != XEP_OK) goto err_close;
     if ((status = xep_mail_open(group)) != XEP_OK) goto err_close;
     if ((status = find_crowd(group)) != XEP_OK) goto err_close;
     if ((status = connect_transport(group)) != XEP_OK) goto err_close;

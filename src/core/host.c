@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #define HASH_BEGIN 0xcbf29ce484222325ull
 
@@ -76,6 +77,23 @@ uint64_t xep_host_network(void)
 {
     uint64_t kernel = hash_kernel(), network = hash_inode(kernel, "/proc/self/ns/net");
     return network == kernel ? 0 : network; /* no /proc: it is not known */
+}
+
+uint64_t xep_host_users(void)
+{
+    return xep_host_file("/proc/self/ns/user");
+}
+
+int xep_host_is_own_user(int32_t pid)
+{
+    char path[64], line[256];
+    unsigned effective = (unsigned)geteuid();
+    snprintf(path, sizeof path, "/proc/%d/status", pid);
+    FILE *file = fopen(path, "re");
+    while (file != NULL && fgets(line, sizeof line, file) != NULL)
+        if (sscanf(line, "Uid: %*u %u", &effective) == 1) break;
+    if (file != NULL) fclose(file);
+    return effective == (unsigned)geteuid();
 }
 
 /* What follows the command in /proc/pid/stat, " S 123 ...", or NULL. The command in parentheses may hold

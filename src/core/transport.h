@@ -42,8 +42,33 @@ typedef struct xep_shared_room {
 } xep_shared_room_t;
 enum { XEP_SHARED_SYSV, XEP_SHARED_POSIX, XEP_SHARED_KINDS };
 
+/** Of one kind, as the ranks of a host see it together. */
+typedef struct xep_shared_least {
+    uint64_t ranks;   /* the least that a rank has room for */
+    uint32_t seen_by; /* that rank */
+} xep_shared_least_t;
+
+/** The ranks of this rank's host, this one included. All of them come to the same. */
+typedef struct xep_neighbours {
+    uint32_t count;
+    xep_shared_least_t shared[XEP_SHARED_KINDS];
+    uint64_t users;    /* the user namespace of the first */
+    int is_split;      /* there are several */
+    int has_stranger;  /* a process of another user is among them: */
+    uint32_t stranger; /* the first that this rank sees */
+} xep_neighbours_t;
+
 typedef struct xep_transport_ops {
     const char *name;
+
+    /** How many ranks each kind of shared memory has room for, with all that one takes to begin. Local. */
+    void (*shared_look)(xep_transport_t *transport, uint64_t ranks[XEP_SHARED_KINDS]);
+
+    /**
+     * Begins, once it is known with whom. local: all ranks of the group share the network's interfaces, and need none
+     * but loopback. Local; connects to nobody.
+     */
+    xep_status_t (*start)(xep_transport_t *transport, const xep_neighbours_t *neighbours, int local);
 
     /** This rank's address, valid as long as the transport. Sizes differ from rank to rank. */
     void (*address)(xep_transport_t *transport, const void **address_p, size_t *bytes_p);
@@ -105,11 +130,7 @@ struct xep_transport {
     void *mailed_arg;
 };
 
-/**
- * Local; connects to nobody. local: all nranks ranks share the network's interfaces, and need none but loopback. config
- * is read here only.
- */
-typedef xep_status_t (*xep_transport_open_fn)(const xep_config_t *config, uint32_t nranks, int local,
-                                              xep_transport_t **transport_p);
+/** Local. config is read here only. */
+typedef xep_status_t (*xep_transport_open_fn)(const xep_config_t *config, xep_transport_t **transport_p);
 
 #endif

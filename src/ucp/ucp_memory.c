@@ -16,6 +16,7 @@
 
 #include "error.h"
 #include "mapping.h"
+#include "ucp_quiet.h"
 #include "ucp_settings.h"
 #include "ucp_shared.h"
 
@@ -145,25 +146,42 @@ static xep_status_t allocate_aligned(xep_ucp_heap_t *heap, uint64_t bytes)
     return status;
 }
 
+/* UCX complains of each kind of memory that it cannot have, also where the next one serves. */
+static xep_status_t allocate_quietly(xep_ucp_heap_t *heap, uint64_t bytes)
+{
+    xep_ucp_quiet_begin();
+    xep_status_t status = allocate_aligned(heap, bytes);
+    xep_ucp_quiet_end();
+    return status;
+}
+
 /*
  * What there is not is refused before UCX tries: it writes every page of a POSIX segment, until the file system or the
  * machine is full. Where others were quicker, it gives memory that no peer can map: refused as well.
  */
 static xep_status_t allocate_shared(xep_ucp_heap_t *heap, uint64_t bytes)
 {
+    const xep_ucp_shared_t *shared = &heap->transport->shared;
     xep_mapping_t mapping;
-    xep_status_t status = xep_ucp_shared_check(bytes);
-    if (status == XEP_OK) status = allocate_aligned(heap, bytes);
+    xep_status_t status = xep_ucp_shared_check(shared, bytes);
+    if (status == XEP_OK) status = allocate_quietly(heap, bytes);
     if (status != XEP_OK || !xep_mapping_find(heap->super.base, &mapping) || mapping.shared) return status;
     xep_ucp_memory_close(heap);
-    return xep_ucp_shared_refuse(bytes);
+    return xep_ucp_shared_refuse(shared, bytes);
+}
+
+/* what the user names is the user's: UCX says itself what it cannot have */
+static xep_status_t allocate_any(xep_ucp_heap_t *heap, uint64_t bytes)
+{
+    if (xep_ucp_settings_name_memory()) return allocate_aligned(heap, bytes);
+    return heap->transport->shares_memory ? allocate_shared(heap, bytes) : allocate_quietly(heap, bytes);
 }
 
 xep_status_t xep_ucp_memory_open(xep_ucp_heap_t *heap, uint64_t bytes)
 {
     xep_ucp_segments_t before;
     xep_ucp_memory_list_segments(&before);
-    xep_status_t status = heap->transport->shares_memory ? allocate_shared(heap, bytes) : allocate_aligned(heap, bytes);
+    xep_status_t status = allocate_any(heap, bytes);
     xep_ucp_memory_keep_to_user(&before);
     if (status != XEP_OK) return status;
     heap->super.bytes = bytes;

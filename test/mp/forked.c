@@ -16,6 +16,7 @@
 
 #include "config.h"
 #include "cpu.h"
+#include "neighbours.h"
 #include "ucp_transport.h"
 
 enum { LANES = 4, SLOT_BYTES = 4096 };
@@ -111,8 +112,14 @@ void forked_connect(forked_rank_t *self)
     size_t bytes, sizes[FORKED_MAX];
     uint8_t may_map[FORKED_MAX];
     xep_config_t config;
+    xep_neighbours_t neighbours = {0};
     REQUIRE(xep_config_read(&config) == XEP_OK, "configuration");
-    REQUIRE(xep_ucp_transport_open(&config, self->nranks, 1, &self->transport) == XEP_OK, "open");
+    REQUIRE(xep_ucp_transport_open(&config, &self->transport) == XEP_OK, "open");
+    xep_neighbour_t mine;
+    xep_neighbour_look(self->transport, &mine);
+    for (uint32_t rank = 0; rank < self->nranks; rank++)
+        xep_neighbours_add(&neighbours, rank, (int32_t)getpid(), &mine);
+    REQUIRE(self->transport->ops->start(self->transport, &neighbours, 1) == XEP_OK, "start");
     self->transport->ops->address(self->transport, &address, &bytes);
     memset(may_map, 1, sizeof may_map);
     exchange(self, address, bytes, addresses, sizes);
