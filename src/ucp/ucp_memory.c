@@ -46,10 +46,9 @@ static xep_status_t allocate(xep_ucp_heap_t *heap, uint64_t bytes)
 
 /*
  * UCX makes System V segments that the user's group may attach, and marks them to go with their last user at once.
- * Their id is the inode of the mapping. Peers are of the same user; one that is not cannot map the heap then, and UCX
- * moves the bytes. Segments that were here before are of the program or of other libraries.
+ * Their id is the inode of the mapping. Ranks that share memory have one user, so nobody else need attach them. What
+ * was attached before is the program's or another library's.
  */
-
 static int list_segment(const xep_mapping_t *mapping, void *arg)
 {
     xep_ucp_segments_t *list = arg;
