@@ -253,14 +253,6 @@ void xep_buffer_abort(xep_buffer_t *buffer)
     xep_buffer_leave(buffer);
 }
 
-void xep_buffer_abort(xep_buffer_t *buffer)
-{
-    if (buffer == NULL) return;
-    xep_buffer_enter(buffer);
-    xep_request_give_up_all(buffer, "this rank called xep_buffer_abort()");
-    xep_buffer_leave(buffer);
-}
-
 xep_status_t xep_buffer_reset(xep_buffer_t *buffer)
 {
     xep_status_t status = xep_require_buffer(buffer);

@@ -33,6 +33,8 @@ libxep_all_la_SOURCES = \
 	%D%/core/boot_join.h %D%/core/boot_join.c %D%/core/group_grow.h %D%/core/group_grow.c \
 	%D%/core/group_join.h %D%/core/group_join.c %D%/core/buffer_follow.h %D%/core/buffer_follow.c \
 	%D%/core/group_control.h %D%/core/group_control.c %D%/core/group_create.h %D%/core/group_create.c \
+	%D%/core/group_hello.h %D%/core/group_hello.c \
+	%D%/core/neighbours.h %D%/core/neighbours.c \
 	%D%/core/group_out.h %D%/core/group_out.c %D%/core/group_sleep.h %D%/core/group_sleep.c \
 	%D%/core/members.h %D%/core/members.c %D%/core/members_area.h %D%/core/members_wait.h %D%/core/members_wait.c \
 	%D%/core/members_mapped.h %D%/core/members_mapped.c %D%/core/members_wire.h %D%/core/members_wire.c \
@@ -76,6 +78,7 @@ libxep_all_la_SOURCES = \
 	%D%/ucp/ucp_progress.h %D%/ucp/ucp_progress.c %D%/ucp/ucp_registry.h %D%/ucp/ucp_registry.c \
 	%D%/ucp/ucp_rma.h %D%/ucp/ucp_rma.c %D%/ucp/ucp_settings.h %D%/ucp/ucp_settings.c \
 	%D%/ucp/ucp_devices.h %D%/ucp/ucp_devices.c %D%/ucp/ucp_limits.h %D%/ucp/ucp_limits.c \
+	%D%/ucp/ucp_quiet.h %D%/ucp/ucp_quiet.c \
 	%D%/ucp/ucp_leftovers.h %D%/ucp/ucp_leftovers.c %D%/ucp/ucp_shared.h %D%/ucp/ucp_shared.c \
 	%D%/ucp/ucp_signals.h %D%/ucp/ucp_signals.c %D%/ucp/ucp_strategy.h %D%/ucp/ucp_strategy.c \
 	%D%/ucp/ucp_transport.h %D%/ucp/ucp_transport.c %D%/ucp/ucp_wire.h %D%/ucp/ucp_wire.c \

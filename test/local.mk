@@ -173,7 +173,7 @@ rank_tests = $(transport_tests) \
 	%D%/mp/wire_order.mp %D%/mp/crowded.mp %D%/mp/boot_client.mp %D%/mp/setuid.mp %D%/mp/by_nodes.mp \
 	%D%/mp/ll_by_nodes.mp %D%/mp/ll_crowded.mp %D%/mp/ll_in_pieces.mp \
 	%D%/mp/forwarding.mp %D%/mp/node_map.mp %D%/mp/over_callback.mp %D%/mp/other_ucx.mp \
-	%D%/mp/locked.mp
+	%D%/mp/locked.mp %D%/mp/untouched.mp
 %C%_mp_boot_reload_mp_LDADD =
 %C%_mp_normal_shapes_mp_LDADD = libmp_rig.la
 %C%_mp_by_nodes_mp_LDADD = libmp_rig.la
@@ -211,6 +211,8 @@ rank_tests = $(transport_tests) \
 %C%_mp_locked_mp_LDFLAGS = -export-dynamic
 %C%_mp_other_ucx_mp_LDADD = libmp_rig.la
 %C%_mp_other_ucx_mp_LDFLAGS = -export-dynamic
+%C%_mp_untouched_mp_LDADD = libmp_rig.la -lnuma
+%C%_mp_untouched_mp_LDFLAGS = -export-dynamic
 %C%_mp_silent_mp_LDADD = libmp_rig.la
 %C%_mp_late_mp_LDADD = libmp_rig.la
 %C%_mp_waits_mp_SOURCES = %D%/mp/waits_books.h %D%/mp/waits_books.c %D%/mp/waits.c
@@ -253,6 +255,7 @@ model:
 # what tests use and is no test itself
 test_helpers = %D%/mp/cuda_ops %D%/mp/cuda_ll_ops %D%/bench/cuda_calls \
 	%D%/abi/mode_load %D%/mp/half_made %D%/mp/heartbeat %D%/mp/killed %D%/mp/listening %D%/mp/met %D%/mp/no_room \
+	%D%/mp/no_sysv %D%/mp/two_users \
 	%D%/mp/room_in_pieces \
 	%D%/mp/traced %D%/mp/survivors %D%/mp/smaller %D%/mp/large %D%/mp/larger %D%/mp/divided %D%/mp/soak \
 	%D%/mp/victim %D%/mp/prompt %D%/mp/wire_rate.mp %D%/bench/kernels %D%/bench/mask_cost
@@ -262,6 +265,8 @@ test_helpers = %D%/mp/cuda_ops %D%/mp/cuda_ll_ops %D%/bench/cuda_calls \
 %C%_mp_half_made_LDFLAGS = $(AM_LDFLAGS) -Wl,--export-dynamic
 %C%_mp_listening_LDADD = libxep.la
 %C%_mp_no_room_LDADD = libmp_rig.la
+%C%_mp_no_sysv_LDADD =
+%C%_mp_two_users_LDADD = libmp_rig.la
 %C%_mp_room_in_pieces_LDADD = libmp_rig.la
 %C%_mp_traced_LDADD = libmp_rig.la
 %C%_mp_survivors_SOURCES = %D%/mp/survivors_said.h %D%/mp/survivors_said.c %D%/mp/survivors.c

@@ -34,7 +34,6 @@ typedef struct xep_peer {
     int32_t pid;
     uint64_t start; /* of the process, so that its number used again is noticed */
     uint64_t host;  /* identity: boot id, IPC and process namespaces; of its own where that was not proved */
-    uint64_t users; /* xep_host_users() */
     int visible;    /* of this host, and its process can be looked up by its number (XEP_LIVENESS) */
 } xep_peer_t;
 
