@@ -49,7 +49,6 @@ xep_normal_la_LIBADD = libxep_kit_parts.la libxep_kernels.la -lm
 xep_ll_la_SOURCES = \
 	%D%/ll/ll.h %D%/ll/ll_notice.h %D%/ll/ll.c %D%/ll/ll_begin.c %D%/ll/ll_heap.c \
 	%D%/ll/ll_nodes.c %D%/ll/ll_parts.c %D%/ll/ll_inbox.c %D%/ll/ll_send.c %D%/ll/ll_receive.c %D%/ll/ll_unpack.c \
-	%D%/ll/ll_help.c \
 	%D%/ll/ll_pieces.h %D%/ll/ll_pieces.c \
 	%D%/ll/ll_in_place.h %D%/ll/ll_in_place.c %D%/ll/ll_offer.c %D%/ll/ll_sum.c \
 	%D%/kernels/cast.h %D%/kernels/cast.c %D%/kernels/cast_kernels.h %D%/kernels/cast_blocks.h \

@@ -235,7 +235,7 @@ EXTRA_DIST += %D%/model/model_core.pml %D%/model/model_combine.pml %D%/model/mod
 	%D%/model/model_normal.pml %D%/model/model_ll.pml %D%/model/model_mask.pml \
 	%D%/model/model_rows.pml %D%/model/model_grants.pml %D%/model/model_nodes.pml \
 	%D%/model/model_pieces.pml %D%/model/model_inbox.pml %D%/model/model_shrink.pml \
-	%D%/model/model_grow.pml %D%/model/model_help.pml
+	%D%/model/model_grow.pml
 model:
 	srcdir='$(abs_top_srcdir)' CC='$(CC)' bash $(srcdir)/%D%/model/protocols.sh full
 .PHONY: model

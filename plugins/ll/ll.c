@@ -38,7 +38,6 @@ static void lay_slot(const ll_t *mode, xep_carve_t *carve, ll_slot_t *slot)
     slot->tokens_out = xep_carve_array(carve, shape->nranks, sizeof *slot->tokens_out);
     slot->taken_told = xep_carve_array(carve, shape->nranks, sizeof *slot->taken_told);
     slot->copied = xep_carve_array(carve, shape->nranks, sizeof *slot->copied);
-    slot->helped = xep_carve_array(carve, shape->nranks, sizeof *slot->helped);
 }
 
 /*

@@ -15,8 +15,7 @@
  *     every rank said it has: all ranks read the same, so all come to the same verdict without another word. If it is
  *     not XEP_OK, nothing is moved and this is the end.
  *  5. counts the indices that are its own experts, so knows where the rows of each (expert, source) begin, and
- *     copies each row from the parcel to its places. Indices, scales and tokens are in memory nobody else writes, and
- *     rows where nobody helps.
+ *     copies each row from the parcel to its places. Rows, indices, tokens are in memory nobody else writes.
  *
  * combine, epoch n, of a handle: the handshake of the kit (handshake.h). Every rank is an owner (of the rows it
  * received) and a reader (of its tokens). "Slot of r" is the one r chose for the dispatch, its notice told it.
@@ -74,19 +73,6 @@
  * likewise, where no mapped rank pulls rows and none are coded; the sums, which take own rows too, come when all are
  * there.
  *
- * help: a source s that has all its own rows, and had few, copies rows for d, the rank that gets most of those that it
- * sent. All ranks are mapped and none may be left out; the dispatch is in one piece and not in place; the rows of s for
- * d make some chunks, of the bytes that the notice of s says (xep_env_t.part_bytes there). All this, and the places of
- * the rows at d, both know alike from notices and heads, so d is not asked. In the heap of d, for (i, s):
- *     taken = (n, chunks from the front, chunks from the back)     done = (n, chunks)
- * d takes chunks from the front, s from the back, each by an exchange of taken, until none is left; so each is copied
- * by one of them. s stores rows alone, into the slot that d's notice has said, which d began to use with this
- * dispatch; d all that is beside the rows. s stores done with release after the rows of a chunk. d ends its dispatch
- * when done has as many chunks as s has taken: from then on there are none to take, and s stores nothing more. s has
- * taken a chunk only to copy it at once, and takes none for a dispatch that it has ended. So d waits for s no longer
- * than a chunk takes, and s for nobody. Words of an older n count as 0: the entry comes round as that of notices does.
- * test/model/model_help.pml.
- *
  * Rows that are read in place: ll_in_place.h. Dispatches in pieces: ll_pieces.h.
  *
  * Epochs only grow; nothing is ever cleared. A notice whose word is n says so even when it brings no rows.
@@ -142,8 +128,6 @@ typedef struct ll_parcel {
     uint64_t room; /* items that an inbox holds, where those that come lie one behind the other; 0: by token */
 } ll_parcel_t;
 
-enum { LL_CLAIM_BYTES = 64 };
-
 /** Where things are in a heap, beside what all modes have. */
 typedef struct ll_layout {
     xep_heap_layout_t common; /* first */
@@ -152,7 +136,6 @@ typedef struct ll_layout {
     uint64_t table_bytes;
     /* XEP_REGION_METADATA */
     /* words (epoch, tokens), in XEP_REGION_CONTROL: */
-    uint64_t claims;      /* [ring][R] of LL_CLAIM_BYTES, in the heap of the receiver (ll_help.c) */
     uint64_t passed;      /* [ring][R] by nodes, and where inboxes may be crowded */
     uint64_t taken;       /* [ring][R] where inboxes may be crowded */
     uint64_t mates_taken; /* [ring][feeders][most_mates] likewise, by nodes */
@@ -195,7 +178,6 @@ typedef struct ll_slot {
     uint8_t *relayed; /* [feeders] those whose notice of the dispatch all mates have */
     uint64_t *passed; /* [feeders] the word of the feeder that all mates have */
     uint64_t *copied; /* [R] rows of a source that are at their places; flat: of mapped ones, too */
-    uint64_t *helped; /* [R] chunks of its rows that a source copies */
     /* where some rank is not mapped, for each line: a rank, or by nodes a node */
     uint32_t *bound;       /* [tokens * K] tokens whose rows go there, line by line, ascending */
     uint64_t *bound_begin; /* [lines + 1] in bound */
@@ -382,29 +364,6 @@ xep_status_t ll_begin_sending(ll_t *mode, xep_op_t *op);
 xep_status_t ll_receive(void *mode, xep_op_t *op);
 xep_status_t ll_take_rows(void *mode, xep_op_t *op);
 
-/* ---- ll_help.c: who copies the rows of a source ---- */
-
-/** What a notice says of chunks. */
-uint8_t ll_chunk_said(const ll_t *mode);
-
-/** Whether the rows of a source, which are listed, may be copied by it, too: then they are taken first. */
-int ll_is_shared(const ll_t *mode, const xep_op_t *op, uint32_t source);
-
-/**
- * The next rows of a shared source for this rank to copy, counted in the picks of that source: begin .. end - 1, behind
- * those that it has copied. XEP_INPROGRESS: none is left. XEP_ERR_PROTOCOL: the source cannot have taken what it says.
- */
-xep_status_t ll_take_front(ll_t *mode, xep_op_t *op, uint32_t source, uint64_t *begin_p, uint64_t *end_p);
-
-/** The word of a source that copies rows here, and its value when it has; NULL where it copies none. */
-const _Atomic uint64_t *ll_help_word(const ll_t *mode, const xep_op_t *op, uint32_t source, uint64_t *value_p);
-
-/** Whether a source still copies rows here. */
-int ll_is_helped(const ll_t *mode, const xep_op_t *op);
-
-/** As a source that has all its rows: copies rows for the rank that gets most of this one's, while some are left. */
-void ll_help(ll_t *mode, const xep_op_t *op);
-
 /* ---- ll_unpack.c: the rows of 5 ---- */
 
 /** Lists which rows come from where, and counts them by pairs. XEP_ERR_PROTOCOL: there are more than a slot has. */
@@ -414,7 +373,7 @@ xep_status_t ll_list_rows(ll_t *mode, xep_op_t *op);
 void ll_number_rows(ll_t *mode);
 
 /** Copies rows, scales and weights as listed, those of tokens that are here and were not copied. */
-xep_status_t ll_unpack_rows(ll_t *mode, xep_op_t *op);
+void ll_unpack_rows(ll_t *mode, xep_op_t *op);
 
 /* ---- ll_offer.c: combine 2 and 3 ---- */
 

@@ -39,10 +39,7 @@ typedef struct ll_notice {
     uint8_t padded;   /* its own rows are arranged so */
     uint8_t wrong;    /* 1: its topk_idx has what is no expert; where the device finds that out */
     uint8_t in_place; /* rows of mapped ranks may stay where they are */
-    union {
-        uint8_t in_parts; /* 1: its rows come behind it, by nodes: ll_layout_t.passed says how far they are here */
-        uint8_t chunk;    /* where all ranks are mapped: log2 of the bytes in which its rows are shared (ll_help.c) */
-    };
+    uint8_t in_parts; /* 1: its rows come behind it, by nodes: ll_layout_t.passed says how far they are here */
     uint32_t refused; /* calls, by the writer */
 } ll_notice_t;
 #ifndef __cplusplus

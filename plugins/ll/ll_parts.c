@@ -296,8 +296,6 @@ xep_status_t ll_send_rest(ll_t *mode, xep_op_t *op)
 const _Atomic uint64_t *ll_rows_word(const void *opaque, const xep_op_t *op, uint32_t rank, uint64_t *value_p)
 {
     const ll_t *mode = opaque;
-    const _Atomic uint64_t *help = ll_help_word(mode, op, rank, value_p);
-    if (help != NULL) return help;
     const _Atomic uint64_t *passed = ll_passed_word(mode, op, rank, value_p);
     if (!ll_slot(mode, op->slot)->crowds || mode->kit.base[rank] != NULL || xep_kit_state(op)->verdict != XEP_OK)
         return passed;

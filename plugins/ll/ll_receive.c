@@ -22,12 +22,6 @@ static int are_counts_sane(const ll_t *mode, const ll_notice_t *n)
     return n->selections <= (uint64_t)n->tokens * n->topk && n->most <= n->selections;
 }
 
-static int are_parts_sane(const ll_t *mode, const ll_notice_t *n, uint32_t rank)
-{
-    if (mode->kit.all_mapped) return n->chunk < 64;
-    return n->in_parts <= (mode->kit.base[rank] == NULL && may_be_parted(mode));
-}
-
 /*
  * Everything that is computed from a notice stays in bounds: counts, the lengths of its parcel, the slot that words go
  * to. Whether ranks agree is asked later.
@@ -41,8 +35,8 @@ static int is_notice_sane(const ll_t *mode, const xep_op_t *op, uint32_t rank, c
     return n->epoch == op->epoch && n->tokens <= shape->tokens && n->topk >= 1 && n->topk <= shape->topk &&
            n->slot < shape->slots && n->alignment >= 1 && n->hidden >= 1 && elem != 0 && n->hidden * elem <= room &&
            n->nscales <= shape->scales && n->quant <= XEP_QUANT_UE8M0 && !(casts && elem < 2) && n->capacity <= most &&
-           n->padded <= 1 && n->sends_weights <= 1 && are_counts_sane(mode, n) && are_parts_sane(mode, n, rank) &&
-           ll_in_place_is_sane(mode, n);
+           n->padded <= 1 && n->sends_weights <= 1 && are_counts_sane(mode, n) &&
+           n->in_parts <= (mode->kit.base[rank] == NULL && may_be_parted(mode)) && ll_in_place_is_sane(mode, n);
 }
 
 static void fetch(const char *from, uint64_t bytes)
@@ -293,7 +287,6 @@ xep_status_t ll_receive(void *opaque, xep_op_t *op)
     uint64_t rows = 0;
     xep_status_t status = take_notices(mode, op);
     if (status != XEP_OK) return status;
-    memset(slot->helped, 0, mode->kit.shape->nranks * sizeof *slot->helped);
     /* the verdict raises it where rows need more than one; all next pieces keep it */
     if (!is_next) slot->pieces = 1;
     state->verdict = conclude(mode, op, slot->from);
@@ -316,8 +309,8 @@ static xep_status_t take_what_is_here(ll_t *mode, xep_op_t *op)
     uint64_t rows;
     xep_status_t status = mode->listed != op->epoch ? list_rows(mode, op, &rows) : XEP_OK;
     if (status != XEP_OK) return status;
-    status = ll_unpack_rows(mode, op);
-    return status == XEP_OK ? ll_tell_taken(mode, op) : status;
+    ll_unpack_rows(mode, op);
+    return ll_tell_taken(mode, op);
 }
 
 /*
@@ -335,8 +328,6 @@ xep_status_t ll_take_rows(void *opaque, xep_op_t *op)
     if (others == XEP_OK) others = ll_send_rest(mode, op);
     /* an error counts at once; "in progress" of either keeps the step from ending */
     if (others < 0 || status == XEP_OK) status = others;
-    if (status == XEP_OK && moves && ll_is_helped(mode, op)) return XEP_INPROGRESS;
-    if (status == XEP_OK && moves) ll_help(mode, op);
     if (status == XEP_OK && moves && op->dispatch->flags & XEP_DISPATCH_IN_PLACE) ll_point_rows(mode, op);
     return status;
 }

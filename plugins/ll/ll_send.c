@@ -322,7 +322,6 @@ xep_status_t ll_begin_sending(ll_t *mode, xep_op_t *op)
 {
     ll_state_t *state = ll_state(op);
     ll_fill_notice(mode, op, &state->notice);
-    if (mode->kit.all_mapped) state->notice.chunk = ll_chunk_said(mode);
     ll_make_parcel(&state->notice, &state->parcel);
     ll_in_place_take(mode, op);
     ll_list_bound(mode, op);

@@ -132,11 +132,8 @@ static const char *item_of(const unpack_t *unpack, const ll_parcel_t *at, const 
     return at->items + (items == NULL ? pick->token : items[pick - unpack->mode->picks]) * at->stride;
 }
 
-/*
- * Rows of a token are neighbours in the list: while they are copied out of the cache, the next token comes into it.
- * stays: nobody copies rows here but their source, or they stay where they are.
- */
-static void unpack_source(const unpack_t *unpack, uint32_t source, uint64_t begin, uint64_t end, int stays)
+/* Rows of a token are neighbours in the list: while they are copied out of the cache, the next token comes into it. */
+static void unpack_source(const unpack_t *unpack, uint32_t source, uint64_t begin, uint64_t end)
 {
     const ll_parcel_t *at = &unpack->mode->parcels[source];
     const xep_recv_t *recv = unpack->op->recv;
@@ -145,7 +142,7 @@ static void unpack_source(const unpack_t *unpack, uint32_t source, uint64_t begi
         const char *item = item_of(unpack, at, pick);
         if (next->token == pick->token) next = next_token(pick, last);
         const char *ahead = item_of(unpack, at, next);
-        if (stays) fetch_scales(at, ahead);
+        if (at->stays) fetch_scales(at, ahead);
         else unpack->copy(unpack->x + pick->row * unpack->x_stride, item, at->row_bytes, ahead);
         if (recv->nscales != 0) unpack_scales(recv, item + at->scales, pick->row);
         unpack_metadata(unpack, source, pick);
@@ -164,7 +161,7 @@ static void unpack_share(void *arg, uint32_t thread, uint32_t nthreads)
         uint32_t s = (mode->kit.shape->rank + i) % nranks; /* own rows first: others' lines may still be on their way */
         uint64_t first = mode->pick_begin[s] + unpack->slot->copied[s], rows = mode->pick_here[s] - first;
         uint64_t from = begin > before ? begin - before : 0, to = end - before < rows ? end - before : rows;
-        if (from < to) unpack_source(unpack, s, first + from, first + to, mode->parcels[s].stays);
+        if (from < to) unpack_source(unpack, s, first + from, first + to);
         before += rows;
     }
     xep_stores_fence();
@@ -183,84 +180,23 @@ static uint64_t find_here(const ll_t *mode, uint32_t source, uint64_t tokens)
     return low;
 }
 
-/* Of shared sources none: their rows are taken chunk by chunk. */
-static uint64_t find_rows_here(ll_t *mode, const xep_op_t *op, uint32_t source)
-{
-    const ll_slot_t *slot = ll_slot(mode, op->slot);
-    uint64_t first = mode->pick_begin[source] + slot->copied[source];
-    if (ll_is_shared(mode, op, source)) return first;
-    uint64_t here = find_here(mode, source, slot->tokens_out[source]);
-    return here < first ? first : here;
-}
-
 /* What was copied stays so, should a source go back on what it said. */
 static uint64_t count_here(ll_t *mode, const xep_op_t *op)
 {
     ll_slot_t *slot = ll_slot(mode, op->slot);
     uint64_t rows = 0;
     for (uint32_t s = 0; s < mode->kit.shape->nranks; s++) {
+        uint64_t first = mode->pick_begin[s] + slot->copied[s];
         slot->tokens_out[s] = ll_tokens_here(mode, op, s);
-        mode->pick_here[s] = find_rows_here(mode, op, s);
-        rows += mode->pick_here[s] - mode->pick_begin[s] - slot->copied[s];
+        mode->pick_here[s] = find_here(mode, s, slot->tokens_out[s]);
+        if (mode->pick_here[s] < first) mode->pick_here[s] = first;
+        rows += mode->pick_here[s] - first;
     }
     return rows;
 }
 
-/* ---- rows that their source may copy, too ---- */
-
-/** Some of the picks of a source. */
-typedef struct part {
-    const unpack_t *unpack;
-    uint32_t source;
-    uint64_t begin, end; /* in all picks */
-    int stays;
-} part_t;
-
-static void unpack_part(void *arg, uint32_t thread, uint32_t nthreads)
-{
-    const part_t *part = arg;
-    const uint64_t rows = part->end - part->begin;
-    unpack_source(part->unpack, part->source, part->begin + rows * thread / nthreads,
-                  part->begin + rows * (thread + 1) / nthreads, part->stays);
-    xep_stores_fence();
-}
-
-/* Until none is left; of those that the source copies, all but the rows. */
-static xep_status_t unpack_shared(const unpack_t *unpack, ll_t *mode, xep_op_t *op, uint32_t source)
-{
-    uint64_t *copied = &unpack->slot->copied[source], first = mode->pick_begin[source];
-    part_t part = {.unpack = unpack, .source = source};
-    xep_status_t status;
-    while ((status = ll_take_front(mode, op, source, &part.begin, &part.end)) == XEP_OK) {
-        *copied = part.end;
-        part.begin += first;
-        part.end += first;
-        mode->kit.env->parallel(mode->kit.env, unpack_part, &part);
-    }
-    if (status != XEP_INPROGRESS) return status;
-    part.begin = first + *copied;
-    part.end = mode->pick_begin[source + 1];
-    part.stays = 1;
-    *copied = part.end - first;
-    if (part.begin != part.end) mode->kit.env->parallel(mode->kit.env, unpack_part, &part);
-    return XEP_OK;
-}
-
-/* Each once: a source whose rows are copied is done with. */
-static xep_status_t unpack_all_shared(const unpack_t *unpack, ll_t *mode, xep_op_t *op)
-{
-    const uint32_t nranks = mode->kit.shape->nranks;
-    xep_status_t status = XEP_OK;
-    for (uint32_t i = 1; i < nranks && status == XEP_OK; i++) {
-        const uint32_t s = (mode->kit.shape->rank + i) % nranks;
-        const uint64_t rows = mode->pick_begin[s + 1] - mode->pick_begin[s];
-        if (unpack->slot->copied[s] < rows && ll_is_shared(mode, op, s)) status = unpack_shared(unpack, mode, op, s);
-    }
-    return status;
-}
-
 /* Streaming stores pay only when more is written than the caches hold: the user reads these rows next. */
-xep_status_t ll_unpack_rows(ll_t *mode, xep_op_t *op)
+void ll_unpack_rows(ll_t *mode, xep_op_t *op)
 {
     const uint32_t nranks = mode->kit.shape->nranks;
     /* of all rows of the operation, and not only those that are here, so that all of them go the same way */
@@ -275,5 +211,4 @@ xep_status_t ll_unpack_rows(ll_t *mode, xep_op_t *op)
     if (unpack.rows != 0) mode->kit.env->parallel(mode->kit.env, unpack_share, &unpack);
     /* only when the team has finished: each thread finds its share from what was copied before */
     for (uint32_t s = 0; s < nranks; s++) unpack.slot->copied[s] = mode->pick_here[s] - mode->pick_begin[s];
-    return unpack_all_shared(&unpack, mode, op);
 }

@@ -203,7 +203,6 @@ static double memory_of_ll(const xep_cost_map_t *map, xep_cost_path_t path, cons
     double slot = (double)sizes->recv_rows * (row + sum) + 2 * (parcel + map->nranks * (double)NOTICE);
 
     if (map->nnodes > 1) slot += selections * coded + 2 * others * inbox;
-    else slot += 2 * map->nranks * (double)LINE; /* who copies which rows: only where all share memory */
     return sizes->slots * slot;
 }
 

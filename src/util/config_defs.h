@@ -27,8 +27,7 @@ CHOICE(put, "PUT", "auto",
 VALUE(inflight, "INFLIGHT", bytes, "8m", "most bytes on their way to ranks that are not mapped, before a sender waits")
 VALUE(part, "PART", bytes, "256k",
       "mode ll, by nodes: a rank tells of its rows each time so many bytes are on their way, and they are copied to "
-      "their places while the rest travels; on one node, who has few rows copies some for others, so many bytes at "
-      "once")
+      "their places while the rest travels")
 VALUE(timeout, "TIMEOUT", millis, "120s", "deadline of a wait where the call gives none; inf: none")
 VALUE(heartbeat, "HEARTBEAT", millis, "2s",
       "how often ranks of different hosts tell one another that they live; one that says nothing for five times as "

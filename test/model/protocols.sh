@@ -195,16 +195,6 @@ pieces() {
     many found pieces -DPUTS -DDEFECT_LEAVE # a slot is opened while the wire still takes outputs from it
 }
 
-# Dispatches of ll in which a source copies a share of its rows.
-help() {
-    proved help
-    proved help -DCHUNKS=5
-    found help -DDEFECT_NO_WAIT  # the receiver ends when all chunks are taken
-    found help -DDEFECT_OLD_WORD # what was taken in an earlier dispatch counts
-    found help -DDEFECT_SPLIT    # a chunk is seen to be free, and taken later
-    found help -DDEFECT_EARLY    # a chunk is told before it is copied
-}
-
 # Dispatches of ll whose inboxes hold less than what comes.
 inboxes() {
     proved inbox
@@ -229,7 +219,6 @@ small() {
     nodes
     pieces
     inboxes
-    help
     for mode in normal ll; do
         proved $mode -DMAPPED=1 -DOPS=2 -DDEATH
         proved $mode -DMAPPED=1 -DPAIRS -DBAD
@@ -252,8 +241,6 @@ full() {
     nodes
     pieces
     inboxes
-    help
-    proved help -DOPS=6 -DCHUNKS=6
     proved pieces -DPUTS -DPIECES=3
     proved grow -DDEATHS=2
     proved grow -DSLOW # members give up though nobody has died

@@ -23,11 +23,6 @@ for put in rma pack am; do check 3 XEP_MAP=never XEP_PUT=$put UCX_TLS=tcp,self $
 
 for routing in group:2,1 zipf:1.3 one-rank self; do check 4 $small --routing $routing --check-only; done
 check 4 XEP_NODE_RANKS=2 XEP_PATH=nodes XEP_PART=0 $small --check-only
-# who is idle helps, with chunks of a few rows
-for routing in zipf:1.3 one-rank; do
-    for layout in compact padded; do check 4 XEP_PART=1k $small --routing $routing --layout $layout --check-only; done
-    check 3 XEP_PART=1k XEP_THREADS=2 $small --routing $routing --quant none --slots 2 --iters 3 --check
-done
 check 4 --mode ll --tokens 9 --hidden 40 --experts 2 --topk 1 --check-only
 check 3 --mode ll --tokens 1 --hidden 1 --experts 7 --topk 7 --check-only
 check 2 $small --mask 1000 --check-only

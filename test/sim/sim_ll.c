@@ -278,15 +278,15 @@ static void own_notice_spoiled(void **state)
 }
 
 /*
- * Rows in place: behind all areas; from the middle of one on, too many; of a rank that has none in place; in chunks of
- * more than can be counted.
+ * Rows in place: behind all areas; from the middle of one on, too many; of a rank that has none in place; in parts,
+ * though they are mapped.
  */
 static void places_that_are_none(void **state)
 {
     static const struct {
         uint32_t rows_at;
-        uint8_t in_place, chunk;
-    } lies[] = {{9, 1, 0}, {3, 1, 0}, {UINT32_MAX, 1, 0}, {1, 0, 0}, {1, 1, 64}};
+        uint8_t in_place, in_parts;
+    } lies[] = {{9, 1, 0}, {3, 1, 0}, {UINT32_MAX, 1, 0}, {1, 0, 0}, {1, 1, 1}};
     static const int32_t idx[4] = {0, 1, 2, 3};
     for (size_t i = 0; i < sizeof lies / sizeof lies[0]; i++) {
         xep_recv_t recv[2];
@@ -298,7 +298,7 @@ static void places_that_are_none(void **state)
         assert_int_equal(said->rows_at, 1);
         said->rows_at = lies[i].rows_at;
         said->in_place = lies[i].in_place;
-        said->chunk = lies[i].chunk;
+        said->in_parts = lies[i].in_parts;
         assert_int_equal(run->world.plugin->progress(ranks[0].mode, &flight->op), XEP_ERR_PROTOCOL);
         assert_non_null(strstr(sim_reason(&ranks[0], &flight->op), "invalid notice from rank 1"));
         script_flight_free(&ranks[1], liar);
@@ -356,106 +356,6 @@ static void messages(void **state)
     }
 }
 
-/* ---- help ---- */
-
-/* Of rank 0, for source 1, in entry 0: what both have taken, and what the source has done. */
-static uint64_t *claim_of(const sim_rank_t *rank)
-{
-    const ll_t *mode = rank->mode;
-    return (uint64_t *)(void *)(mode->kit.own + mode->layout.claims + LL_CLAIM_BYTES);
-}
-
-/* Rank 1 sends four rows, each a chunk, to rank 0, where each expert gets one; rank 1 gets none. */
-static sim_run_t *open_helped(void **state, uint32_t alignment, script_flight_t *flights[2], xep_recv_t recv[2])
-{
-    static const int32_t idx[4] = {3, 0, 2, 1};
-    sim_run_t *run = open_two(state, 8, 0);
-    run->script.calls[0].alignment[0] = alignment;
-    run->world.ranks[1].env.part_bytes = 1; /* what rank 0 has for itself makes no difference */
-    flights[1] = begin_by_hand(run, 1, &recv[1], idx);
-    flights[0] = begin_by_hand(run, 0, &recv[0], NULL);
-    return run;
-}
-
-static void close_helped(sim_run_t *run, script_flight_t *flights[2])
-{
-    for (uint32_t r = 0; r < 2; r++) script_flight_free(&run->world.ranks[r], flights[r]);
-    sim_run_end(run);
-}
-
-static uint64_t taken_word(const script_flight_t *flight, uint64_t front, uint64_t back)
-{
-    return xep_rows_word(flight->op.epoch, front << XEP_FEED_ROWS_BITS / 2 | back);
-}
-
-/* Rows are where they belong before the one that gets them has looked; it does the rest. */
-static void helped_by_who_is_idle(void **state)
-{
-    static const uint32_t token_of[4] = {1, 3, 2, 0}; /* by expert */
-    for (uint32_t alignment = 1; alignment <= 2; alignment++) {
-        script_flight_t *flights[2];
-        xep_recv_t recv[2];
-        sim_run_t *run = open_helped(state, alignment, flights, recv);
-        const xep_plugin_t *plugin = run->world.plugin;
-        sim_rank_t *ranks = run->world.ranks;
-        const ll_t *mode = ranks[0].mode;
-        const xep_dispatch_args_t *sent = &flights[1]->dispatch_args;
-        const char *x = xep_kit_own_area(&mode->kit, mode->layout.common.x, 0);
-        assert_int_equal(plugin->progress(ranks[1].mode, &flights[1]->op), XEP_OK);
-        assert_int_equal(claim_of(&ranks[0])[0], taken_word(flights[0], 0, 4));
-        assert_int_equal(claim_of(&ranks[0])[1], xep_rows_word(flights[0]->op.epoch, 4));
-        for (uint32_t e = 0; e < 4; e++)
-            assert_memory_equal(x + e * alignment * xep_row_stride(32),
-                                (const char *)sent->x + token_of[e] * sent->x_stride, 32);
-        assert_int_equal(plugin->progress(ranks[0].mode, &flights[0]->op), XEP_OK);
-        for (uint32_t e = 0; e < 4; e++) assert_int_equal(recv[0].src_token[e * alignment], token_of[e]);
-        close_helped(run, flights);
-    }
-}
-
-/* Nobody but the receiver takes from the front; and nobody has more than there is. */
-static void help_that_is_none(void **state)
-{
-    static const struct {
-        uint64_t front, back;
-    } lies[] = {{1, 0}, {4, 0}, {0, 5}, {2, 3}};
-    for (size_t i = 0; i < sizeof lies / sizeof lies[0]; i++) {
-        script_flight_t *flights[2];
-        xep_recv_t recv[2];
-        sim_run_t *run = open_helped(state, 1, flights, recv);
-        const xep_plugin_t *plugin = run->world.plugin;
-        sim_rank_t *ranks = run->world.ranks;
-        const uint64_t lie = taken_word(flights[0], lies[i].front, lies[i].back);
-        claim_of(&ranks[0])[0] = lie;
-        if (lies[i].front + lies[i].back > 4) { /* which its source sees as well, and leaves alone */
-            assert_int_equal(plugin->progress(ranks[1].mode, &flights[1]->op), XEP_OK);
-            assert_int_equal(claim_of(&ranks[0])[0], lie);
-            assert_int_equal(claim_of(&ranks[0])[1], 0);
-        }
-        assert_int_equal(plugin->progress(ranks[0].mode, &flights[0]->op), XEP_ERR_PROTOCOL);
-        assert_non_null(strstr(sim_reason(&ranks[0], &flights[0]->op), "rank 1 takes rows that it cannot have"));
-        close_helped(run, flights);
-    }
-}
-
-/* Who has taken rows and not copied them is waited for, by name. */
-static void help_that_does_not_come(void **state)
-{
-    script_flight_t *flights[2];
-    xep_recv_t recv[2];
-    char text[200];
-    sim_run_t *run = open_helped(state, 1, flights, recv);
-    const xep_plugin_t *plugin = run->world.plugin;
-    sim_rank_t *ranks = run->world.ranks;
-    claim_of(&ranks[0])[0] = taken_word(flights[0], 0, 3);
-    for (int i = 0; i < 3; i++) assert_int_equal(plugin->progress(ranks[0].mode, &flights[0]->op), XEP_INPROGRESS);
-    plugin->explain(ranks[0].mode, &flights[0]->op, text, sizeof text);
-    assert_non_null(strstr(text, "rank 1 at row 0 of 3"));
-    claim_of(&ranks[0])[1] = xep_rows_word(flights[0]->op.epoch, 3);
-    assert_int_equal(plugin->progress(ranks[0].mode, &flights[0]->op), XEP_OK);
-    close_helped(run, flights);
-}
-
 static const sim_mode_test_t tests[] = {
     {"overflow", overflow},
     {"mismatch", mismatch},
@@ -463,9 +363,6 @@ static const sim_mode_test_t tests[] = {
     {"every_order", every_order},
     {"more_than_announced", more_than_announced},
     {"own_notice_spoiled", own_notice_spoiled},
-    {"helped_by_who_is_idle", helped_by_who_is_idle},
-    {"help_that_is_none", help_that_is_none},
-    {"help_that_does_not_come", help_that_does_not_come},
     {"places_that_are_none", places_that_are_none},
     {"messages", messages},
     {"inbox_messages", sim_inbox_messages},
