@@ -30,24 +30,25 @@ libxep_kernels_la_SOURCES = \
 	%D%/kernels/weigh_lines.h %D%/kernels/weigh_mixed.h %D%/kernels/weigh_avx2.c %D%/kernels/weigh_avx512.c
 libxep_kernels_la_CPPFLAGS = $(plugin_cppflags) -I$(srcdir)/%D%/kit -I$(srcdir)/%D%/kernels
 
+# What the modes for host memory and those for device memory have in common.
+normal_shared_sources = \
+	%D%/normal/normal.h %D%/normal/normal_shared.h %D%/normal/normal_record.h %D%/normal/normal_shared.c \
+	%D%/normal/normal_heap.c %D%/normal/normal_records.c %D%/normal/normal_digest.c %D%/normal/normal_masks.h \
+	%D%/normal/normal_masks.c %D%/normal/normal_nodes.h %D%/normal/normal_pieces.h
+ll_shared_sources = %D%/ll/ll.h %D%/ll/ll_notice.h %D%/ll/ll_shared.c %D%/ll/ll_heap.c
+
 pkglib_LTLIBRARIES = xep_normal.la xep_ll.la
-xep_normal_la_SOURCES = \
-	%D%/normal/normal.h %D%/normal/normal_record.h %D%/normal/normal.c %D%/normal/normal_begin.c \
-	%D%/normal/normal_heap.c %D%/normal/normal_plan.c %D%/normal/normal_masks.h %D%/normal/normal_masks.c \
-	%D%/normal/normal_grants.h \
-	%D%/normal/normal_records.c %D%/normal/normal_digest.c %D%/normal/normal_recv.h %D%/normal/normal_recv.c \
+xep_normal_la_SOURCES = $(normal_shared_sources) \
+	%D%/normal/normal.c %D%/normal/normal_plan.c %D%/normal/normal_grants.h %D%/normal/normal_grants.c \
 	%D%/normal/normal_in_place.h %D%/normal/normal_in_place.c %D%/normal/normal_metadata.h \
-	%D%/normal/normal_pieces.h %D%/normal/normal_pieces.c %D%/normal/normal_next.c \
-	%D%/normal/normal_nodes.h %D%/normal/normal_nodes.c %D%/normal/normal_relay.c \
-	%D%/normal/normal_pass.c %D%/normal/normal_forward.c %D%/normal/normal_return.c \
-	%D%/normal/normal_grants.c %D%/normal/normal_put.c %D%/normal/normal_dispatch.c \
-	%D%/normal/normal_combine.c %D%/normal/normal_fill.c
+	%D%/normal/normal_pieces.c %D%/normal/normal_next.c %D%/normal/normal_nodes.c %D%/normal/normal_relay.c \
+	%D%/normal/normal_pass.c %D%/normal/normal_forward.c %D%/normal/normal_return.c %D%/normal/normal_put.c \
+	%D%/normal/normal_dispatch.c %D%/normal/normal_combine.c %D%/normal/normal_fill.c
 xep_normal_la_CPPFLAGS = $(plugin_cppflags) -I$(srcdir)/%D%/kit -I$(srcdir)/%D%/kernels
 xep_normal_la_LDFLAGS = $(plugin_ldflags)
 xep_normal_la_LIBADD = libxep_kit_parts.la libxep_kernels.la -lm
 
-xep_ll_la_SOURCES = \
-	%D%/ll/ll.h %D%/ll/ll_notice.h %D%/ll/ll.c %D%/ll/ll_begin.c %D%/ll/ll_heap.c \
+xep_ll_la_SOURCES = $(ll_shared_sources) %D%/ll/ll.c \
 	%D%/ll/ll_nodes.c %D%/ll/ll_parts.c %D%/ll/ll_inbox.c %D%/ll/ll_send.c %D%/ll/ll_receive.c %D%/ll/ll_unpack.c \
 	%D%/ll/ll_pieces.h %D%/ll/ll_pieces.c \
 	%D%/ll/ll_in_place.h %D%/ll/ll_in_place.c %D%/ll/ll_offer.c %D%/ll/ll_sum.c \
@@ -66,23 +67,18 @@ cuda_kernels = \
 	%D%/cuda/cuda_layout.cu %D%/cuda/cuda_ll_send.cu %D%/cuda/cuda_ll_receive.cu %D%/cuda/cuda_ll_combine.cu
 cuda_headers = \
 	%D%/cuda/cuda_args.h %D%/cuda/cuda_kernels.h %D%/cuda/cuda_ll_kernels.h %D%/cuda/cuda_layout.h \
-	%D%/cuda/cuda_words.cuh %D%/cuda/cuda_cluster.cuh \
+	%D%/cuda/cuda_words.cuh \
 	%D%/cuda/cuda_bulk.cuh %D%/cuda/cuda_elements.cuh %D%/cuda/cuda_sum.cuh %D%/cuda/cuda_ll_heaps.cuh \
 	%D%/cuda/cuda_ll_board.cuh
 cuda_mode_sources = \
 	%D%/cuda/cuda_args.h %D%/cuda/cuda_images.h %D%/cuda/cuda_mode.h %D%/cuda/cuda_mode.c \
 	%D%/cuda/cuda_layout.h %D%/cuda/cuda_layout.c
-cuda_normal_sources = $(cuda_mode_sources) \
+cuda_normal_sources = $(cuda_mode_sources) $(normal_shared_sources) \
 	%D%/cuda/cuda_kernels.h %D%/cuda/cuda_normal.h %D%/cuda/cuda_normal.c \
-	%D%/cuda/cuda_normal_dispatch.c %D%/cuda/cuda_normal_there.c %D%/cuda/cuda_normal_combine.c \
-	%D%/normal/normal.h %D%/normal/normal_record.h %D%/normal/normal_begin.c %D%/normal/normal_heap.c \
-	%D%/normal/normal_records.c %D%/normal/normal_recv.h %D%/normal/normal_recv.c %D%/normal/normal_digest.c \
-	%D%/normal/normal_grants.h %D%/normal/normal_masks.h %D%/normal/normal_masks.c %D%/normal/normal_nodes.h \
-	%D%/normal/normal_pieces.h
-cuda_ll_sources = $(cuda_mode_sources) \
+	%D%/cuda/cuda_normal_dispatch.c %D%/cuda/cuda_normal_there.c %D%/cuda/cuda_normal_combine.c
+cuda_ll_sources = $(cuda_mode_sources) $(ll_shared_sources) \
 	%D%/cuda/cuda_ll_kernels.h %D%/cuda/cuda_ll.h %D%/cuda/cuda_ll.c \
 	%D%/cuda/cuda_ll_dispatch.c %D%/cuda/cuda_ll_combine.c \
-	%D%/ll/ll.h %D%/ll/ll_notice.h %D%/ll/ll_begin.c %D%/ll/ll_heap.c \
 	%D%/kernels/logfmt.h %D%/kernels/logfmt.c
 cuda_cppflags = $(plugin_cppflags) -I$(srcdir)/%D%/kit -I$(srcdir)/%D%/kernels -I$(srcdir)/%D%/normal \
 	-I$(srcdir)/%D%/ll -I$(srcdir)/%D%/cuda

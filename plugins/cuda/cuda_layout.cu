@@ -2,8 +2,8 @@
 
 /* What a dispatch would send where: a thread a token, counts in shared memory first. An index that is no expert counts
  * for nobody: the dispatch refuses it. */
-#include "cuda_cluster.cuh"
 #include "cuda_layout.h"
+#include "cuda_words.cuh"
 
 enum { FEW_RANKS = 64 };
 

@@ -8,7 +8,7 @@
 #ifndef XEP_CUDA_MODE_H
 #define XEP_CUDA_MODE_H
 
-#include <kit.h>
+#include <handshake.h>
 
 #include "cuda_args.h"
 

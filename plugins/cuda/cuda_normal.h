@@ -52,7 +52,7 @@
 #ifndef XEP_CUDA_NORMAL_H
 #define XEP_CUDA_NORMAL_H
 
-#include <normal.h>
+#include <normal_shared.h>
 
 #include "cuda_kernels.h"
 #include "cuda_mode.h"

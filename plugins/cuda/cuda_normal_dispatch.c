@@ -3,8 +3,6 @@
 /* Dispatch: plan, counts and rows are enqueued, then the host waits for the counts. */
 #include "cuda_normal.h"
 
-#include <normal_recv.h>
-
 #include <string.h>
 
 /* Of the measured choices, those that fill the links with the fewest multiprocessors (contrib/check-cuda.sh). */

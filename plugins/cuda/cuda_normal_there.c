@@ -3,8 +3,6 @@
 /* Dispatches whose counts stay on the device: what the host shows without knowing them, and what it is told later. */
 #include "cuda_normal.h"
 
-#include <normal_recv.h>
-
 static xep_status_t refuse(const cuda_normal_t *mode, xep_op_t *op, const char *what)
 {
     return mode->normal.kit.env->fail(mode->normal.kit.env, op, XEP_ERR_INVALID, "%s", what);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /* Layout on the device: which rank gets which token as which row, in the order of tokens, whatever the threads do. */
-#include "cuda_cluster.cuh"
 #include "cuda_kernels.h"
 #include "cuda_words.cuh"
 

@@ -18,6 +18,12 @@ __device__ __forceinline__ uint64_t load_word(const char *address)
     return value;
 }
 
+/** Waits for all threads of a cluster, whose blocks run at the same time: each sees what any of them wrote before. */
+__device__ __forceinline__ void sync_cluster()
+{
+    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
 __device__ __forceinline__ uint64_t clock_ns()
 {
     uint64_t now;

@@ -24,18 +24,6 @@ typedef struct xep_forwarders {
     uint32_t *fed;        /* [R] which of that one's feeders it is */
 } xep_forwarders_t;
 
-/** Words that count rows of an operation: they only grow. */
-static inline uint64_t xep_rows_word(uint64_t epoch, uint64_t rows)
-{
-    return epoch << XEP_FEED_ROWS_BITS | rows;
-}
-
-/** The rows in a word, if it is of this epoch; an older one has none of them. */
-static inline uint64_t xep_rows_of(uint64_t word, uint64_t epoch)
-{
-    return word >> XEP_FEED_ROWS_BITS == epoch ? word & ((UINT64_C(1) << XEP_FEED_ROWS_BITS) - 1) : 0;
-}
-
 /** Lays the arrays and, where there is memory, fills them; the numbers are known while it is only measured. */
 void xep_forwarders_lay(const xep_shape_t *shape, xep_carve_t *arena, xep_forwarders_t *nodes);
 

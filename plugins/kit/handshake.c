@@ -37,7 +37,7 @@ int xep_combine_is_read_by(const xep_kit_t *kit, uint32_t slot, uint32_t rank)
 }
 
 /* No words are asked for where nothing was ever offered: they may be of a device. */
-int xep_combine_is_drained(const xep_kit_t *kit, uint32_t slot)
+static int is_drained(const xep_kit_t *kit, uint32_t slot)
 {
     for (uint32_t r = 0; r < kit->shape->nranks && kit->combined[slot] != 0; r++)
         if (xep_combine_is_read_by(kit, slot, r)) return 0;
@@ -51,11 +51,30 @@ const _Atomic uint64_t *xep_combine_read_word(const void *mode, const xep_op_t *
     return &line_from(kit, op->slot, rank)->read;
 }
 
-void xep_combine_explain_input(const xep_kit_t *kit, uint32_t slot, char *text, size_t bytes)
+xep_status_t xep_combine_input(void *mode, uint32_t slot, void **base_p, size_t *stride_p)
+{
+    const xep_kit_t *kit = mode;
+    if (!is_drained(kit, slot)) {
+        /* those it waits for may wait in the same call, for what the wire holds here */
+        xep_status_t status = xep_kit_flush(kit);
+        return status < 0 ? status : XEP_INPROGRESS;
+    }
+    *base_p = xep_kit_own_area(kit, kit->layout->input, slot);
+    *stride_p = kit->layout->combine_stride;
+    return XEP_OK;
+}
+
+static void explain_input(const xep_kit_t *kit, uint32_t slot, char *text, size_t bytes)
 {
     xep_op_t last = {.kind = XEP_OP_COMBINE, .slot = slot, .epoch = kit->combined[slot]};
     xep_words_wait_t wait = {.word = xep_combine_read_word, .what = "readers", .nranks = kit->shape->nranks};
     xep_words_explain(&wait, kit, &last, text, bytes);
+}
+
+void xep_combine_explain(void *mode, const xep_op_t *op, char *text, size_t bytes)
+{
+    if (op->state != NULL) xep_steps_explain(mode, op, text, bytes);
+    else explain_input(mode, op->slot, text, bytes);
 }
 
 /*

@@ -20,28 +20,11 @@
 #include "agree.h"
 #include "kit.h"
 
-/** One line per (slot, rank), in XEP_REGION_CONTROL; written by that rank, read by the heap's owner. */
-typedef struct xep_combine_line {
-    _Atomic uint64_t ready; /* combine of this epoch may be read in the writer's slot */
-    _Atomic uint64_t read;  /* combine of this epoch was read in the heap owner's slot */
-    xep_offer_t offer;      /* published by ready */
-    uint64_t begin;         /* likewise: xep_combine_store_begin() */
-    uint64_t reserved;
-} xep_combine_line_t;
-_Static_assert(sizeof(xep_combine_line_t) == 64, "a cache line");
-_Static_assert(sizeof(_Atomic uint64_t) == 8, "words are shared by processes");
-
 /** What "ready" announces: "read", between the two, is about another slot. */
 #define XEP_COMBINE_ANNOUNCED                                                       \
     {                                                                               \
         .offset = offsetof(xep_combine_line_t, offer), .bytes = sizeof(xep_offer_t) \
     }
-
-/** Offset of the lines of all slots: layout->combine_line. */
-static inline uint64_t xep_combine_lay_lines(const xep_shape_t *shape, xep_carve_t *control)
-{
-    return xep_carve_offset(control, (uint64_t)shape->slots * shape->nranks, sizeof(xep_combine_line_t));
-}
 
 /** The slot that rank chose for the dispatch whose handle is in ours. */
 static inline uint32_t *xep_combine_slot_there(const xep_kit_t *kit, uint32_t slot, uint32_t rank)
@@ -49,14 +32,17 @@ static inline uint32_t *xep_combine_slot_there(const xep_kit_t *kit, uint32_t sl
     return &kit->there[(size_t)slot * kit->shape->nranks + rank];
 }
 
-/** Whether nobody reads a slot's input any more. */
-int xep_combine_is_drained(const xep_kit_t *kit, uint32_t slot);
-
-/** Whether rank still does; one that is out does not. */
+/** Whether rank still reads a slot's input; one that is out does not. */
 int xep_combine_is_read_by(const xep_kit_t *kit, uint32_t slot, uint32_t rank);
 
-/** Writes who still does. */
-void xep_combine_explain_input(const xep_kit_t *kit, uint32_t slot, char *text, size_t bytes);
+/** xep_plugin_t.input, and .explain: of an operation, or of a slot whose input is waited for. */
+xep_status_t xep_combine_input(void *mode, uint32_t slot, void **base_p, size_t *stride_p);
+void xep_combine_explain(void *mode, const xep_op_t *op, char *text, size_t bytes);
+
+/** What is the same in the plugin tables of all modes. */
+#define XEP_KIT_OPS                                                                             \
+    .heap_size = xep_kit_heap_size, .progress = xep_steps_progress, .input = xep_combine_input, \
+    .explain = xep_combine_explain
 
 /** The words that drain and ready wait for. */
 const _Atomic uint64_t *xep_combine_read_word(const void *mode, const xep_op_t *op, uint32_t rank, uint64_t *value_p);

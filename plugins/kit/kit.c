@@ -9,7 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "handshake.h"
 #include "rows.h"
 
 enum { LINE = 64 };
@@ -83,7 +82,8 @@ static xep_status_t lay_heap(const xep_shape_t *shape, xep_heap_layout_t *layout
     if (shape->tokens > INT32_MAX || shape->experts > INT32_MAX) return XEP_ERR_INVALID;
     for (int i = 0; i < XEP_REGIONS; i++) carve[i].end = regions[i].offset;
     layout->combine_stride = xep_row_stride((size_t)shape->hidden * shape->combine_elem_bytes);
-    layout->combine_line = xep_combine_lay_lines(shape, &carve[XEP_REGION_CONTROL]);
+    layout->combine_line = xep_carve_offset(&carve[XEP_REGION_CONTROL], (uint64_t)shape->slots * shape->nranks,
+                                            sizeof(xep_combine_line_t));
     xep_status_t status = xep_kit_mode.lay_heap(shape, layout, carve);
     for (int i = 0; i < XEP_REGIONS && status == XEP_OK; i++) {
         if (carve[i].overflow) status = XEP_ERR_NO_MEMORY;

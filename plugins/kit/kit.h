@@ -27,6 +27,17 @@ typedef struct xep_offer {
 } xep_offer_t;
 _Static_assert(sizeof(xep_offer_t) == 32, "wire-visible");
 
+/** For handshake.h: one per (slot, rank), in XEP_REGION_CONTROL; written by that rank, read by the heap's owner. */
+typedef struct xep_combine_line {
+    _Atomic uint64_t ready; /* combine of this epoch may be read in the writer's slot */
+    _Atomic uint64_t read;  /* combine of this epoch was read in the heap owner's slot */
+    xep_offer_t offer;      /* published by ready */
+    uint64_t begin;         /* likewise: xep_combine_store_begin() */
+    uint64_t reserved;
+} xep_combine_line_t;
+_Static_assert(sizeof(xep_combine_line_t) == 64, "a cache line");
+_Static_assert(sizeof(_Atomic uint64_t) == 8, "words are shared by processes");
+
 /**
  * Lays what is the mode's in a heap, and says how many rows a slot has; the layout has combine_stride and combine_line
  * already. Called twice, with every region at 0 to measure them, and where they are.
@@ -112,11 +123,6 @@ xep_status_t xep_kit_open(const xep_env_t *env, void **mode_p);
 /** xep_plugin_t.close, where a mode has no more than what the kit has made. NULL is a no-op. */
 void xep_kit_close(void *mode);
 
-/** What is the same in the plugin tables of all modes. */
-#define XEP_KIT_OPS                                                                           \
-    .heap_size = xep_kit_heap_size, .progress = xep_steps_progress, .input = xep_steps_input, \
-    .explain = xep_steps_explain
-
 /** XEP_ERR_INVALID for a selection of op that is no expert. */
 xep_status_t xep_kit_refuse_expert(const xep_kit_t *kit, xep_op_t *op, uint64_t token, uint32_t k);
 
@@ -157,6 +163,12 @@ static inline void xep_kit_signal(const xep_kit_t *kit, uint32_t rank, uint64_t 
 {
     atomic_store_explicit((_Atomic uint64_t *)(void *)(kit->base[rank] + offset), value, memory_order_release);
     if (kit->env->rouse != NULL) kit->env->rouse(kit->env, rank);
+}
+
+/** Sends what the wire holds back; to mapped ranks nothing is. */
+static inline xep_status_t xep_kit_flush(const xep_kit_t *kit)
+{
+    return kit->all_mapped ? XEP_OK : kit->env->wire->ops->flush(kit->env->wire);
 }
 
 /** Own memory at an offset, and this rank's part of an area. Memory of a device is not to be touched here. */

@@ -6,7 +6,6 @@
  */
 #include "steps.h"
 
-#include "handshake.h"
 #include "kit.h"
 
 static const xep_step_t *step_of(const xep_kit_t *kit, const xep_op_t *op)
@@ -73,10 +72,6 @@ xep_status_t xep_steps_progress(void *mode, xep_op_t *op)
 void xep_steps_explain(void *mode, const xep_op_t *op, char *text, size_t bytes)
 {
     const xep_kit_t *kit = mode;
-    if (op->state == NULL) {
-        xep_combine_explain_input(kit, op->slot, text, bytes);
-        return;
-    }
     const xep_step_t *step = step_of(kit, op);
     xep_words_wait_t wait = {.word = step->word,
                              .what = step->run != NULL ? step->name : "nothing",
@@ -85,25 +80,6 @@ void xep_steps_explain(void *mode, const xep_op_t *op, char *text, size_t bytes)
                              .through = step->relayed ? kit->through : NULL,
                              .rows_bits = step->rows_bits};
     xep_words_explain(&wait, mode, op, text, bytes);
-}
-
-/* Sends what the wire holds back; to mapped ranks nothing is. */
-static xep_status_t flush(const xep_kit_t *kit)
-{
-    return kit->all_mapped ? XEP_OK : kit->env->wire->ops->flush(kit->env->wire);
-}
-
-xep_status_t xep_steps_input(void *mode, uint32_t slot, void **base_p, size_t *stride_p)
-{
-    const xep_kit_t *kit = mode;
-    if (!xep_combine_is_drained(kit, slot)) {
-        /* those it waits for may wait in the same call, for what the wire holds here */
-        xep_status_t status = flush(kit);
-        return status < 0 ? status : XEP_INPROGRESS;
-    }
-    *base_p = xep_kit_own_area(kit, kit->layout->input, slot);
-    *stride_p = kit->layout->combine_stride;
-    return XEP_OK;
 }
 
 xep_status_t xep_step_send(void *mode, xep_op_t *op)
@@ -144,5 +120,5 @@ xep_status_t xep_step_wait(void *mode, xep_op_t *op)
 xep_status_t xep_step_flush(void *mode, xep_op_t *op)
 {
     (void)op;
-    return flush(mode);
+    return xep_kit_flush(mode);
 }

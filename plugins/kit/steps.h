@@ -39,10 +39,11 @@ typedef struct xep_step {
 /** Takes the steps of op that begin may take. Called when all that dispatch or combine refuse was refused: XEP_OK. */
 xep_status_t xep_steps_begin(void *mode, xep_op_t *op);
 
-/** xep_plugin_t.progress, .explain and .input. */
+/** xep_plugin_t.progress. */
 xep_status_t xep_steps_progress(void *mode, xep_op_t *op);
+
+/** What an operation waits for, as xep_plugin_t.explain has it. */
 void xep_steps_explain(void *mode, const xep_op_t *op, char *text, size_t bytes);
-xep_status_t xep_steps_input(void *mode, uint32_t slot, void **base_p, size_t *stride_p);
 
 /**
  * Steps: sends what the step says; waits until the words of the step have come from all ranks; until the wire has sent

@@ -10,6 +10,18 @@
 
 #include <xep/plugin.h>
 
+/** Words that count rows of an operation: they only grow. */
+static inline uint64_t xep_rows_word(uint64_t epoch, uint64_t rows)
+{
+    return epoch << XEP_FEED_ROWS_BITS | rows;
+}
+
+/** The rows in a word, if it is of this epoch; an older one has none of them. */
+static inline uint64_t xep_rows_of(uint64_t word, uint64_t epoch)
+{
+    return word >> XEP_FEED_ROWS_BITS == epoch ? word & ((UINT64_C(1) << XEP_FEED_ROWS_BITS) - 1) : 0;
+}
+
 /** The word that a rank writes for this operation, and the value from which on it has arrived. */
 typedef const _Atomic uint64_t *(*xep_word_fn)(const void *mode, const xep_op_t *op, uint32_t rank, uint64_t *value_p);
 

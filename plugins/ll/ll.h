@@ -276,10 +276,13 @@ xep_status_t ll_lay_heap(const xep_shape_t *shape, xep_heap_layout_t *layout, xe
 /** Of the parcel a notice announces, all but where it is. */
 void ll_make_parcel(const ll_notice_t *notice, ll_parcel_t *parcel);
 
+/** The items of op's parcel of this rank: in the ring, or where peers read them in place. */
+char *ll_items(const ll_t *mode, const xep_op_t *op);
+
 /** Offset of the table for rank. */
 uint64_t ll_table_offset(const ll_t *mode, uint32_t slot, uint32_t rank);
 
-/* ---- ll_begin.c: what is refused, said, agreed and shown, whatever memory the rows are in ---- */
+/* ---- ll_shared.c: what is refused, said, agreed and shown, here and in plugins/cuda ---- */
 
 xep_status_t ll_check_dispatch(const ll_t *mode, xep_op_t *op);
 xep_status_t ll_check_combine(const ll_t *mode, xep_op_t *op);
@@ -351,12 +354,9 @@ uint64_t ll_tokens_here(const ll_t *mode, const xep_op_t *op, uint32_t source);
 
 /* ---- ll_send.c: dispatch 1 and 2 ---- */
 
-/** The items of op's parcel of this rank: in the ring, or where peers read them in place. */
-char *ll_items(const ll_t *mode, const xep_op_t *op);
-
-/** The plugin's dispatch; from where its routing is taken. */
+/** xep_plugin_t.dispatch and .next */
 xep_status_t ll_dispatch(void *mode, xep_op_t *op);
-xep_status_t ll_begin_sending(ll_t *mode, xep_op_t *op);
+xep_status_t ll_next(void *mode, xep_op_t *op);
 
 /* ---- ll_receive.c: dispatch 4 and 5 ---- */
 
@@ -377,9 +377,9 @@ void ll_unpack_rows(ll_t *mode, xep_op_t *op);
 
 /* ---- ll_offer.c: combine 2 and 3 ---- */
 
-/** xep_transfer_fn of the rows for a reader that is not mapped. */
-int ll_outputs_transfer(const void *mode, const xep_op_t *op, uint32_t reader, uint32_t number,
-                        xep_transfer_t *transfer);
+/** Steps of a next piece: outputs of the one that is shown to readers that are not mapped, until the wire has them. */
+xep_status_t ll_put_outputs(void *mode, xep_op_t *op);
+xep_status_t ll_flush_outputs(void *mode, xep_op_t *op);
 
 /** The plugin's combine. */
 xep_status_t ll_combine(void *mode, xep_op_t *op);

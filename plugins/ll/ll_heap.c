@@ -154,3 +154,10 @@ uint64_t ll_table_offset(const ll_t *mode, uint32_t slot, uint32_t rank)
 {
     return mode->layout.tables + ((uint64_t)slot * mode->kit.shape->nranks + rank) * mode->layout.table_bytes;
 }
+
+char *ll_items(const ll_t *mode, const xep_op_t *op)
+{
+    uint64_t offset = ll_state(op)->in_place.offset;
+    if (offset != 0) return xep_kit_own(&mode->kit, offset);
+    return xep_kit_own_area(&mode->kit, mode->layout.items, xep_notices_entry(&mode->kit, op->turn));
+}

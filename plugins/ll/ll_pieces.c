@@ -191,31 +191,3 @@ xep_status_t ll_return_outputs(void *mode, xep_op_t *op)
     if (op->combine != NULL) store_outputs(mode, op);
     return XEP_OK;
 }
-
-/* The same for readers that are not mapped. No combine: the piece that is shown has no outputs. */
-xep_status_t ll_put_outputs(void *mode, xep_op_t *op)
-{
-    return op->combine == NULL ? XEP_OK : xep_send_transfers(mode, op, ll_outputs_transfer);
-}
-
-/* Outputs may lie in the slot, where rows of the next piece are written: the wire must have read them before. */
-xep_status_t ll_flush_outputs(void *mode, xep_op_t *op)
-{
-    return op->combine == NULL ? XEP_OK : xep_step_flush(mode, op);
-}
-
-/* ---- begin ---- */
-
-/* What its notice would count, all ranks know: there lies what the outputs are. */
-xep_status_t ll_next(void *opaque, xep_op_t *op)
-{
-    ll_t *mode = opaque;
-    const xep_combine_args_t *outputs = op->combine;
-    ll_notice_t *notice = &ll_state(op)->notice;
-    notice->has_outputs = outputs != NULL;
-    notice->outputs_hidden = outputs != NULL ? outputs->hidden : XEP_AGREE_ANY;
-    notice->outputs_dtype = outputs != NULL ? outputs->dtype : XEP_AGREE_ANY;
-    ll_state(op)->piece = ll_slot(mode, op->slot)->piece + 1;
-    ll_state(op)->stranger = XEP_NO_RANK;
-    return ll_begin_sending(mode, op);
-}

@@ -47,12 +47,7 @@ xep_status_t ll_list_piece(ll_t *mode, xep_op_t *op, uint32_t source, uint64_t *
 /** Completes what recv shows. */
 void ll_show_piece(const ll_t *mode, const xep_op_t *op);
 
-/** Steps: 0. */
+/** Step: 0, for readers that are mapped. */
 xep_status_t ll_return_outputs(void *mode, xep_op_t *op);
-xep_status_t ll_put_outputs(void *mode, xep_op_t *op);
-xep_status_t ll_flush_outputs(void *mode, xep_op_t *op);
-
-/** xep_plugin_t.next */
-xep_status_t ll_next(void *mode, xep_op_t *op);
 
 #endif

@@ -159,13 +159,6 @@ static void pack_rows(void *arg, uint32_t thread, uint32_t nthreads)
     }
 }
 
-char *ll_items(const ll_t *mode, const xep_op_t *op)
-{
-    uint64_t offset = ll_state(op)->in_place.offset;
-    if (offset != 0) return xep_kit_own(&mode->kit, offset);
-    return xep_kit_own_area(&mode->kit, mode->layout.items, xep_notices_entry(&mode->kit, op->turn));
-}
-
 /* Step 1, by this thread: indices and weights. */
 static void fill_head(const ll_t *mode, const xep_op_t *op, const ll_slot_t *slot)
 {
@@ -318,7 +311,7 @@ const xep_step_t ll_next_steps[] = {
  * stride and the room of items; the second notice is a copy of the complete one. Rows are not packed here, but by the
  * team in the first step.
  */
-xep_status_t ll_begin_sending(ll_t *mode, xep_op_t *op)
+static xep_status_t begin_sending(ll_t *mode, xep_op_t *op)
 {
     ll_state_t *state = ll_state(op);
     ll_fill_notice(mode, op, &state->notice);
@@ -343,5 +336,19 @@ xep_status_t ll_dispatch(void *opaque, xep_op_t *op)
     if (status != XEP_OK) return status;
     /* up to here an error has refused the dispatch, and no other rank has heard of it */
     xep_kit_use_slot(&mode->kit, op);
-    return ll_begin_sending(mode, op);
+    return begin_sending(mode, op);
+}
+
+/* What its notice would count, all ranks know: there lies what the outputs are. */
+xep_status_t ll_next(void *opaque, xep_op_t *op)
+{
+    ll_t *mode = opaque;
+    const xep_combine_args_t *outputs = op->combine;
+    ll_notice_t *notice = &ll_state(op)->notice;
+    notice->has_outputs = outputs != NULL;
+    notice->outputs_hidden = outputs != NULL ? outputs->hidden : XEP_AGREE_ANY;
+    notice->outputs_dtype = outputs != NULL ? outputs->dtype : XEP_AGREE_ANY;
+    ll_state(op)->piece = ll_slot(mode, op->slot)->piece + 1;
+    ll_state(op)->stranger = XEP_NO_RANK;
+    return begin_sending(mode, op);
 }

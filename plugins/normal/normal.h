@@ -223,10 +223,24 @@ static inline normal_slot_t *normal_slot(const normal_t *mode, uint32_t slot)
     return (normal_slot_t *)mode->kit.slots + slot;
 }
 
+/** A slot's routing as it was made, with the rows of ranks that are out by now. */
+static inline normal_routing_t *normal_whole_routing(const normal_slot_t *slot)
+{
+    return slot->routing == &slot->narrow ? slot->whole : slot->routing;
+}
+
 /** Which slot's own routing it is. */
 static inline uint32_t normal_routing_index(const normal_t *mode, const normal_routing_t *routing)
 {
     return (uint32_t)((const normal_slot_t *)(const void *)routing - normal_slot(mode, 0));
+}
+
+/** With grants: ranks that are out of operations that begin. */
+static inline uint32_t normal_count_outs(const normal_t *mode)
+{
+    uint32_t outs = 0;
+    for (uint32_t r = 0; r < mode->kit.shape->nranks; r++) outs += mode->kit.env->out[r] != 0;
+    return outs;
 }
 
 /** Quarters of "sums": each is used again when the wire has sent what is in it, while those of the others travel. */
@@ -247,9 +261,9 @@ typedef struct normal_state {
     xep_kit_state_t kit; /* first */
     uint64_t moved;      /* tokens copied to mapped ranks and staged for the others; of a combine, summed */
     int concluded;       /* dispatch: the records are in */
-    int changed;         /* by then, of ranks that were in when it began, some were out */
+    int changed;         /* with grants: by then, of ranks that were in when it began, some were out */
     int placed;          /* the slot's grants are of this dispatch */
-    uint32_t outs;       /* dispatch: ranks that were out when it began */
+    uint32_t outs;       /* dispatch, with grants: ranks that were out when it began */
     int weighted; /* rows have weights: known once the records are in; of a combine by nodes, those of mates do */
     xep_in_place_rows_t in_place; /* dispatch: where this rank's rows are read in place */
     int uncounted; /* dispatch: selections of the local experts are to be counted when the rows are here */
@@ -269,37 +283,6 @@ static inline normal_state_t *normal_state(const xep_op_t *op)
     return op->state;
 }
 
-/* ---- normal_heap.c: places ---- */
-
-xep_status_t normal_lay_heap(const xep_shape_t *shape, xep_heap_layout_t *layout, xep_carve_t region[XEP_REGIONS]);
-
-/** Rows of a token that come back to its rank's memory, at most, where there is one piece. */
-uint32_t normal_returns(const xep_shape_t *shape);
-
-/** Fraction of the tokens of a rank that an even load sends to another of so many experts: those that choose one. */
-double normal_even_fraction(const xep_shape_t *shape, uint32_t experts);
-
-/** Offset of the lines that rank writes; index by turn. */
-uint64_t normal_line_offset(const normal_t *mode, uint32_t index, uint32_t rank);
-
-static inline uint32_t normal_index(const normal_t *mode, const xep_op_t *op)
-{
-    return (uint32_t)(op->turn % mode->kit.shape->slots);
-}
-
-/** The lines that came from rank. */
-normal_line_t *normal_line(const normal_t *mode, uint32_t index, uint32_t rank);
-
-/** Of the record of rank, in the ring; and in a heap. */
-uint64_t normal_record_begin(const normal_t *mode, uint64_t turn, uint32_t rank);
-uint64_t normal_record_offset(const normal_t *mode, uint64_t turn, uint32_t rank);
-
-/**
- * Rows that go to one rank and come back: where those of owner begin in the returned area of reader. Of a dispatch of
- * several pieces all owners have rows there.
- */
-uint64_t normal_returned_begin(const normal_t *mode, const normal_slot_t *slot, uint32_t reader, uint32_t owner);
-
 /* ---- normal_plan.c: who gets what ---- */
 
 /** Routes by op's topk_idx. XEP_ERR_INVALID for an index that is no expert and not -1. */
@@ -307,64 +290,6 @@ xep_status_t normal_make_plan(normal_t *mode, xep_op_t *op, normal_routing_t *ro
 
 /** Fills tokens_to and to_begin. */
 void normal_list_tokens(normal_t *mode, normal_routing_t *routing);
-
-/* ---- normal_begin.c: what is refused, whose routing is used ---- */
-
-xep_status_t normal_check_dispatch(const normal_t *mode, xep_op_t *op);
-xep_status_t normal_check_combine(const normal_t *mode, xep_op_t *op);
-
-/**
- * The routing of the cached handle, or one nobody uses, to be made; the slot has none then, until one is used.
- * XEP_ERR_INVALID: it is for other tokens.
- */
-xep_status_t normal_choose_routing(normal_t *mode, xep_op_t *op, normal_routing_t **routing_p);
-void normal_use_routing(normal_t *mode, const xep_op_t *op, normal_routing_t *routing);
-
-/** Fills recv of a dispatch with a cached routing, if it is certain that its rows have room. */
-void normal_show_cached(normal_t *mode, const xep_op_t *op);
-
-/** Step, the last one of a dispatch: tells the caller how many rows there were. */
-xep_status_t normal_tell_rows(void *mode, xep_op_t *op);
-
-/* ---- normal_records.c: telling and comparing ---- */
-
-void normal_make_record(normal_t *mode, const xep_op_t *op);
-
-/** What sends it: to a mapped rank, to any other. */
-void normal_store_record(const void *mode, const xep_op_t *op, uint32_t rank);
-int normal_record_transfer(const void *mode, const xep_op_t *op, uint32_t rank, uint32_t number,
-                           xep_transfer_t *transfer);
-
-/** Copies and checks all records; sets the verdict. XEP_OK, or XEP_ERR_PROTOCOL. */
-xep_status_t normal_take_records(normal_t *mode, xep_op_t *op);
-
-/** Compares the parameters of all records, stride bytes apart: XEP_OK, or XEP_ERR_MISMATCH. */
-xep_status_t normal_compare_records(const xep_env_t *env, xep_op_t *op, const void *records, size_t stride);
-
-/** First rows of all sources here, and of this rank everywhere, from rank_rows. */
-void normal_find_begins(const normal_t *mode, normal_routing_t *routing);
-
-/** Of the rows of this rank in the slot of another one: as that one has granted it, or as all know. */
-static inline uint64_t normal_there(const normal_t *mode, const normal_slot_t *slot, uint32_t rank)
-{
-    return mode->grants ? slot->granted[rank] : slot->routing->there[rank];
-}
-
-/* ---- normal_digest.c: do all ranks know the same? ---- */
-
-void normal_make_factors(uint64_t *factors, uint32_t nranks);
-
-/** Adds the rows of one rank to everybody to the routing's sums. */
-void normal_digest_add(const normal_t *mode, normal_routing_t *routing, uint32_t rank);
-
-/** The slot's digest: the verdict is there. counted: the routing's sums are. */
-void normal_make_digest(normal_t *mode, const xep_op_t *op, int counted);
-
-/** Compares the digests of all ranks with this rank's. Of ranks that are out, those that differ are left out. */
-xep_status_t normal_compare_digests(normal_t *mode, xep_op_t *op);
-
-/** Ranks that are out of operations that begin. */
-uint32_t normal_count_outs(const normal_t *mode);
 
 /* ---- normal_put.c: what ranks get that are not mapped ---- */
 

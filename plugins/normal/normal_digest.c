@@ -8,7 +8,7 @@
  */
 #include <string.h>
 
-#include "normal.h"
+#include "normal_shared.h"
 
 /* splitmix64: neighbours have nothing in common, so that changes of several counts do not cancel out */
 static uint64_t scramble(uint64_t value)
@@ -75,14 +75,6 @@ static xep_status_t tell_difference(normal_t *mode, xep_op_t *op, uint32_t rank,
 static int is_out(const normal_t *mode, uint32_t rank)
 {
     return mode->kit.env->out != NULL && mode->kit.env->out[rank] != 0;
-}
-
-uint32_t normal_count_outs(const normal_t *mode)
-{
-    uint32_t outs = 0;
-    for (uint32_t r = 0; mode->kit.env->out != NULL && r < mode->kit.shape->nranks; r++)
-        outs += (uint32_t)is_out(mode, r);
-    return outs;
 }
 
 /*

@@ -9,7 +9,6 @@
 #include "normal_metadata.h"
 #include "normal_nodes.h"
 #include "normal_pieces.h"
-#include "normal_recv.h"
 
 /* Tokens moved between two looks at the wire, where there are unmapped ranks to feed: 3.5 MiB of 7168 bf16. */
 enum { SLICE = 256 };
@@ -383,7 +382,7 @@ xep_status_t normal_dispatch(void *mode, xep_op_t *op)
     xep_kit_use_slot(&normal->kit, op);
     xep_in_place_take(&normal->in_place, op, &normal_state(op)->in_place);
     xep_kit_end_phase(&normal->kit, op, "plan", begin_ns);
-    normal_state(op)->outs = normal_count_outs(mode);
+    if (normal->grants) normal_state(op)->outs = normal_count_outs(normal);
     normal_make_record(mode, op);
     /* the dispatch before in this slot may have had more, and this one may end before it has counted its rows */
     normal_slot(normal, op->slot)->pieces = 1;

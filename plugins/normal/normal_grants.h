@@ -6,7 +6,7 @@
 #ifndef XEP_NORMAL_GRANTS_H
 #define XEP_NORMAL_GRANTS_H
 
-#include "normal.h"
+#include "normal_shared.h"
 
 /** Once the records are taken: whether this rank cannot know where its rows go, and those of others have come. */
 int normal_must_ask(const normal_t *mode, const xep_op_t *op);

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /* Where things are in a heap. */
+#include <string.h>
+
 #include "normal_nodes.h"
 #include "normal_pieces.h"
 
@@ -116,6 +118,22 @@ uint64_t normal_record_begin(const normal_t *mode, uint64_t turn, uint32_t rank)
 uint64_t normal_record_offset(const normal_t *mode, uint64_t turn, uint32_t rank)
 {
     return mode->layout.records + normal_record_begin(mode, turn, rank);
+}
+
+/*
+ * Step 3: sources in rank order, on every rank. So the first row of this rank at d lies behind those that lower ranks
+ * send there.
+ */
+void normal_find_begins(const normal_t *mode, normal_routing_t *routing)
+{
+    uint32_t nranks = mode->kit.shape->nranks, self = mode->kit.shape->rank;
+    routing->src_begin[0] = 0;
+    memset(routing->there, 0, nranks * sizeof *routing->there);
+    for (uint32_t r = 0; r < nranks; r++) {
+        const uint32_t *rows = routing->rank_rows + (size_t)r * nranks;
+        routing->src_begin[r + 1] = routing->src_begin[r] + rows[self];
+        for (uint32_t d = 0; d < nranks && r < self; d++) routing->there[d] += rows[d];
+    }
 }
 
 /* Rows that are returned to reader lie owner by owner, without those that mapped owners let it pull. */

@@ -7,7 +7,7 @@
 #ifndef XEP_NORMAL_IN_PLACE_H
 #define XEP_NORMAL_IN_PLACE_H
 
-#include "normal.h"
+#include "normal_shared.h"
 
 extern const xep_place_ops_t normal_in_place;
 

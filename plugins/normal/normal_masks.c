@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "normal_masks.h"
-#include "normal_recv.h"
 
 /* ---- words ---- */
 
@@ -54,11 +53,11 @@ const xep_mask_ops_t normal_masks = {.holds = holds, .fetch = fetch, .verdict = 
 /*
  * Whoever has a rank's last word has its record. Of one without it the record may be at any other rank: in its header
  * and its rows all these copies are the same, and its own has no rows. No entry is written again before this rank has
- * ended op. Where some ranks are not mapped, what is not here is nowhere, and the rank is silent.
+ * ended op. Where some ranks are not mapped, no other rank can give this one a record that it lacks, and the rank is
+ * silent.
  */
-const char *normal_find_record(const normal_t *mode, const xep_op_t *op, uint32_t rank)
+const char *normal_find_left_record(const normal_t *mode, const xep_op_t *op, uint32_t rank)
 {
-    if (!xep_op_is_without(op, rank)) return mode->records + normal_record_begin(mode, op->turn, rank);
     if (xep_op_is_silent(op, rank)) return NULL;
     for (uint32_t r = 0; r < mode->kit.shape->nranks; r++)
         if (r != rank && counts_at(mode, op, rank, r) == op->epoch)
@@ -111,11 +110,6 @@ void normal_lay_narrow(const xep_shape_t *shape, xep_carve_t *arena, normal_rout
     narrow->src_begin = xep_carve_array(arena, ranks + 1, sizeof *narrow->src_begin);
     narrow->there = xep_carve_array(arena, ranks, sizeof *narrow->there);
     narrow->local = xep_carve_array(arena, shape->local_experts, sizeof *narrow->local);
-}
-
-normal_routing_t *normal_whole_routing(const normal_slot_t *slot)
-{
-    return slot->routing == &slot->narrow ? slot->whole : slot->routing;
 }
 
 /* Other handles may use the same routing, and show what it says. */

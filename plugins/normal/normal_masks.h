@@ -49,7 +49,7 @@
 #ifndef XEP_NORMAL_MASKS_H
 #define XEP_NORMAL_MASKS_H
 
-#include "normal.h"
+#include "normal_shared.h"
 
 /** The word for a dispatch of this rank's stores. */
 static inline _Atomic uint64_t *normal_storing(const normal_t *mode, uint32_t rank)
@@ -59,14 +59,11 @@ static inline _Atomic uint64_t *normal_storing(const normal_t *mode, uint32_t ra
 
 extern const xep_mask_ops_t normal_masks;
 
-/** Where the record of rank is: here, or, if that rank is out, with whoever has it; NULL: with nobody. */
-const char *normal_find_record(const normal_t *mode, const xep_op_t *op, uint32_t rank);
+/** Where the record of a rank that op is without lies: with whoever has it; NULL: with nobody. */
+const char *normal_find_left_record(const normal_t *mode, const xep_op_t *op, uint32_t rank);
 
 /** Arrays of a slot's narrow routing, in the arena. */
 void normal_lay_narrow(const xep_shape_t *shape, xep_carve_t *arena, normal_routing_t *narrow);
-
-/** A slot's routing as it was made, with the rows of ranks that are out by now. */
-normal_routing_t *normal_whole_routing(const normal_slot_t *slot);
 
 /** The rows of a cached routing, without those of ranks that say nothing in this dispatch: before places are found. */
 void normal_narrow_cached(normal_t *mode, xep_op_t *op);

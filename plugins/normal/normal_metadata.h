@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-#include "normal.h"
+#include "normal_shared.h"
 
 /** Of a token, as its source has it. */
 typedef struct normal_metadata {

@@ -54,7 +54,7 @@
 
 #include <forwarders.h>
 
-#include "normal.h"
+#include "normal_shared.h"
 
 /* ---- in the heap ---- */
 

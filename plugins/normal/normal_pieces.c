@@ -4,7 +4,6 @@
 #include "normal_pieces.h"
 
 #include "normal_metadata.h"
-#include "normal_recv.h"
 
 /*
  * All numbers count rows that the receiver gets, over all pieces; piece i is those from i * room on. What it has of

@@ -34,7 +34,7 @@
 #ifndef XEP_NORMAL_PIECES_H
 #define XEP_NORMAL_PIECES_H
 
-#include "normal.h"
+#include "normal_shared.h"
 
 /** One line per (slot, rank), in XEP_REGION_CONTROL; written by that rank, read by the heap's owner. */
 typedef struct normal_piece_line {

@@ -152,6 +152,12 @@ static normal_record_t imagine_record(const normal_slot_t *slot)
     return record;
 }
 
+static const char *find_record(const normal_t *mode, const xep_op_t *op, uint32_t rank)
+{
+    return xep_op_is_without(op, rank) ? normal_find_left_record(mode, op, rank)
+                                       : mode->records + normal_record_begin(mode, op->turn, rank);
+}
+
 /* Copies first, then checks the copy: what a peer may still write is never trusted. */
 static xep_status_t take_headers(normal_t *mode, xep_op_t *op)
 {
@@ -161,7 +167,7 @@ static xep_status_t take_headers(normal_t *mode, xep_op_t *op)
             slot->from[r] = imagine_record(slot);
             continue;
         }
-        const char *from = normal_find_record(mode, op, r);
+        const char *from = find_record(mode, op, r);
         if (from == NULL)
             return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_PROTOCOL,
                                        "no rank has the record of rank %u any more, which some rank had", r);
@@ -254,7 +260,7 @@ static xep_status_t take_counts(normal_t *mode, xep_op_t *op)
     memset(routing->local, 0, shape->local_experts * sizeof *routing->local);
     routing->sum = routing->places = 0;
     for (uint32_t r = 0; r < shape->nranks; r++) {
-        const char *from = normal_find_record(mode, op, r);
+        const char *from = find_record(mode, op, r);
         uint32_t *rows = routing->rank_rows + (size_t)r * shape->nranks;
         if (xep_op_is_silent(op, r)) {
             memset(rows, 0, bytes);
@@ -268,22 +274,6 @@ static xep_status_t take_counts(normal_t *mode, xep_op_t *op)
         if (status != XEP_OK) return status;
     }
     return XEP_OK;
-}
-
-/*
- * Step 3: sources in rank order, on every rank. So the first row of this rank at d lies behind those that lower ranks
- * send there.
- */
-void normal_find_begins(const normal_t *mode, normal_routing_t *routing)
-{
-    uint32_t nranks = mode->kit.shape->nranks, self = mode->kit.shape->rank;
-    routing->src_begin[0] = 0;
-    memset(routing->there, 0, nranks * sizeof *routing->there);
-    for (uint32_t r = 0; r < nranks; r++) {
-        const uint32_t *rows = routing->rank_rows + (size_t)r * nranks;
-        routing->src_begin[r + 1] = routing->src_begin[r] + rows[self];
-        for (uint32_t d = 0; d < nranks && r < self; d++) routing->there[d] += rows[d];
-    }
 }
 
 /* Of all ranks. */
@@ -361,7 +351,7 @@ xep_status_t normal_take_records(normal_t *mode, xep_op_t *op)
     if (status != XEP_OK) return status;
     state->verdict = agree_on_params(mode, op);
     normal_state(op)->concluded = 1;
-    normal_state(op)->changed = normal_count_outs(mode) != normal_state(op)->outs;
+    if (mode->grants) normal_state(op)->changed = normal_count_outs(mode) != normal_state(op)->outs;
     if (state->verdict != XEP_OK) {
         normal_make_digest(mode, op, 0);
         return XEP_OK;

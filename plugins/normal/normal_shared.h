@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/** What the mode shares with its sibling for device memory (plugins/cuda): heap, records, digests, what users see. */
+#ifndef XEP_NORMAL_SHARED_H
+#define XEP_NORMAL_SHARED_H
+
+#include "normal.h"
+
+/* ---- normal_heap.c: places ---- */
+
+xep_status_t normal_lay_heap(const xep_shape_t *shape, xep_heap_layout_t *layout, xep_carve_t region[XEP_REGIONS]);
+
+/** Rows of a token that come back to its rank's memory, at most, where there is one piece. */
+uint32_t normal_returns(const xep_shape_t *shape);
+
+/** Fraction of the tokens of a rank that an even load sends to another of so many experts: those that choose one. */
+double normal_even_fraction(const xep_shape_t *shape, uint32_t experts);
+
+/** Offset of the lines that rank writes; index by turn. */
+uint64_t normal_line_offset(const normal_t *mode, uint32_t index, uint32_t rank);
+
+static inline uint32_t normal_index(const normal_t *mode, const xep_op_t *op)
+{
+    return (uint32_t)(op->turn % mode->kit.shape->slots);
+}
+
+/** The lines that came from rank. */
+normal_line_t *normal_line(const normal_t *mode, uint32_t index, uint32_t rank);
+
+/** Of the record of rank, in the ring; and in a heap. */
+uint64_t normal_record_begin(const normal_t *mode, uint64_t turn, uint32_t rank);
+uint64_t normal_record_offset(const normal_t *mode, uint64_t turn, uint32_t rank);
+
+/** First rows of all sources here, and of this rank everywhere, from rank_rows. */
+void normal_find_begins(const normal_t *mode, normal_routing_t *routing);
+
+/**
+ * Rows that go to one rank and come back: where those of owner begin in the returned area of reader. Of a dispatch of
+ * several pieces all owners have rows there.
+ */
+uint64_t normal_returned_begin(const normal_t *mode, const normal_slot_t *slot, uint32_t reader, uint32_t owner);
+
+/* ---- normal_shared.c: what is refused, whose routing is used, what the user sees ---- */
+
+xep_status_t normal_check_dispatch(const normal_t *mode, xep_op_t *op);
+xep_status_t normal_check_combine(const normal_t *mode, xep_op_t *op);
+
+/**
+ * The routing of the cached handle, or one nobody uses, to be made; the slot has none then, until one is used.
+ * XEP_ERR_INVALID: it is for other tokens.
+ */
+xep_status_t normal_choose_routing(normal_t *mode, xep_op_t *op, normal_routing_t **routing_p);
+void normal_use_routing(normal_t *mode, const xep_op_t *op, normal_routing_t *routing);
+
+/** Fills recv of a dispatch with a cached routing, if it is certain that its rows have room. */
+void normal_show_cached(normal_t *mode, const xep_op_t *op);
+
+/** Fills op's recv: the rows are counted. */
+void normal_show_rows(normal_t *mode, const xep_op_t *op);
+
+/** The same without counts, which the caller fills in, of so many rows; whether they are weighted is known. */
+void normal_fill_recv(const normal_t *mode, const xep_op_t *op, uint64_t rows);
+
+/** Counts [L] selections of the local experts in the rows that recv shows; rounds them up as op's caller wants. */
+void normal_count_selections(const normal_t *mode, const xep_op_t *op, uint64_t *local);
+void normal_align_experts(const normal_t *mode, const xep_op_t *op, uint64_t *rows);
+
+/** Rows beyond those received, where the capacity is fixed: no expert. */
+void normal_show_tail(const xep_op_t *op);
+
+/** Step, the last one of a dispatch: tells the caller how many rows there were. */
+xep_status_t normal_tell_rows(void *mode, xep_op_t *op);
+
+/* ---- normal_records.c: telling and comparing ---- */
+
+void normal_make_record(normal_t *mode, const xep_op_t *op);
+
+/** What sends it: to a mapped rank, to any other. */
+void normal_store_record(const void *mode, const xep_op_t *op, uint32_t rank);
+int normal_record_transfer(const void *mode, const xep_op_t *op, uint32_t rank, uint32_t number,
+                           xep_transfer_t *transfer);
+
+/** Copies and checks all records; sets the verdict. XEP_OK, or XEP_ERR_PROTOCOL. */
+xep_status_t normal_take_records(normal_t *mode, xep_op_t *op);
+
+/** Compares the parameters of all records, stride bytes apart: XEP_OK, or XEP_ERR_MISMATCH. */
+xep_status_t normal_compare_records(const xep_env_t *env, xep_op_t *op, const void *records, size_t stride);
+
+/** Of the rows of this rank in the slot of another one: as that one has granted it, or as all know. */
+static inline uint64_t normal_there(const normal_t *mode, const normal_slot_t *slot, uint32_t rank)
+{
+    return mode->grants ? slot->granted[rank] : slot->routing->there[rank];
+}
+
+/* ---- normal_digest.c: do all ranks know the same? ---- */
+
+void normal_make_factors(uint64_t *factors, uint32_t nranks);
+
+/** Adds the rows of one rank to everybody to the routing's sums. */
+void normal_digest_add(const normal_t *mode, normal_routing_t *routing, uint32_t rank);
+
+/** The slot's digest: the verdict is there. counted: the routing's sums are. */
+void normal_make_digest(normal_t *mode, const xep_op_t *op, int counted);
+
+/** Compares the digests of all ranks with this rank's. Of ranks that are out, those that differ are left out. */
+xep_status_t normal_compare_digests(normal_t *mode, xep_op_t *op);
+
+#endif
