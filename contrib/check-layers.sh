@@ -1,9 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# The directions of the tree: who may include whom, circles of files in src, headers that declare what another file
-# defines, words and names that have no place where they are, pointers that are not compared with NULL, and fuzz targets
-# without a corpus.
+# The directions of the tree: who may include whom, circles of files in src and in plugins, headers that declare what
+# another file defines, words and names that have no place where they are, pointers that are not compared with NULL, and
+# fuzz targets without a corpus.
 # Prints "file:line: rule: what" for each violation, and exits 1 when there is one.
 #
 #     contrib/check-layers.sh [ROOT]
@@ -212,6 +212,53 @@ check_rooms() {
     sed -n 's/^header //p' "$tmp/depends" | sort | report 'a header declares what its .c defines'
 }
 
+# ---- files of plugins ----
+
+# file:line: a -> b where two .c files of a folder name functions or tables of each other, maybe through others. Their
+# headers are of the whole mode, and so do not count.
+calls() {
+    code "$1" | awk '
+        function visit(from, top,   list, n, i) {
+            n = split(next_of[from], list, " ")
+            for (i = 1; i <= n; i++) {
+                if ((top, list[i]) in reached) continue
+                reached[top, list[i]] = 1
+                visit(list[i], top)
+            }
+        }
+        match($0, /\.c:[0-9]+:/) {
+            n++
+            at[n] = substr($0, 1, RSTART + RLENGTH - 2)
+            of[n] = substr($0, 1, RSTART + 1)
+            code[n] = substr($0, RSTART + RLENGTH)
+            if (code[n] !~ /^[A-Za-z_]/ || code[n] ~ /^(static|typedef|struct|enum|extern)/) next
+            if (!match(code[n], /[a-z0-9_]+(\[\] = | = |\()/)) next
+            name = substr(code[n], RSTART, RLENGTH); sub(/[[ (].*/, "", name)
+            owner[name] = of[n]
+        }
+        END {
+            for (i = 1; i <= n; i++)
+                for (text = code[i]; match(text, /[A-Za-z0-9_]+/); text = substr(text, RSTART + RLENGTH)) {
+                    name = substr(text, RSTART, RLENGTH)
+                    if (!(name in owner) || owner[name] == of[i] || (of[i], owner[name]) in where) continue
+                    where[of[i], owner[name]] = at[i]
+                    next_of[of[i]] = next_of[of[i]] " " owner[name]
+                }
+            for (file in next_of) visit(file, file)
+            for (edge in where) {
+                split(edge, end, SUBSEP)
+                if ((end[2], end[1]) in reached) print where[edge] ": " end[1] " -> " end[2]
+            }
+        }'
+}
+
+check_modes() {
+    local folder
+    for folder in plugins/kernels plugins/kit plugins/normal plugins/ll; do
+        calls $folder | sort | report 'circle of files'
+    done
+}
+
 # ---- what is said and done where ----
 
 check_plugins() {
@@ -312,6 +359,7 @@ check_corpora() {
 strip $shipped test >"$tmp/code"
 check_includes
 check_rooms
+check_modes
 check_plugins
 check_words
 check_nulls
