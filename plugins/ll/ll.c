@@ -169,6 +169,7 @@ static xep_status_t ll_open(const xep_env_t *env, void **mode_p)
     xep_status_t status = xep_kit_open(env, mode_p);
     if (status != XEP_OK) return status;
     ll_t *mode = *mode_p;
+    if (env->shape->nodes == 1) mode->kit.steps[XEP_OP_DISPATCH] = ll_mapped_steps;
     if (env->shape->by_nodes) mode->kit.through = mode->nodes.through;
     reserve_coded(mode);
     return XEP_OK;

@@ -246,7 +246,8 @@ typedef struct ll_state {
     uint32_t stranger;            /* next: a rank that has said that it is of another handle, or XEP_NO_RANK */
 } ll_state_t;
 
-extern const xep_step_t ll_dispatch_steps[], ll_combine_steps[], ll_next_steps[];
+/** ll_mapped_steps: of a dispatch where all ranks are mapped. */
+extern const xep_step_t ll_dispatch_steps[], ll_mapped_steps[], ll_combine_steps[], ll_next_steps[];
 
 static inline ll_state_t *ll_state(const xep_op_t *op)
 {
@@ -349,7 +350,7 @@ uint64_t ll_passed_offset(const ll_t *mode, const xep_op_t *op, uint32_t source)
 /** The word for rows of a source in parts; of others, one that is there, and value 0. Its notice is taken. */
 const _Atomic uint64_t *ll_passed_word(const void *mode, const xep_op_t *op, uint32_t source, uint64_t *value_p);
 
-/** Tokens of a source whose rows are here. */
+/** Tokens of a source that is not mapped whose rows are here. */
 uint64_t ll_tokens_here(const ll_t *mode, const xep_op_t *op, uint32_t source);
 
 /* ---- ll_send.c: dispatch 1 and 2 ---- */
@@ -358,7 +359,14 @@ uint64_t ll_tokens_here(const ll_t *mode, const xep_op_t *op, uint32_t source);
 xep_status_t ll_dispatch(void *mode, xep_op_t *op);
 xep_status_t ll_next(void *mode, xep_op_t *op);
 
+/** Of step 1: packs rows that are there and were not at the last call; step 2, to a mapped rank. */
+void ll_fill_items(ll_t *mode, xep_op_t *op);
+void ll_store_notice(const void *mode, const xep_op_t *op, uint32_t rank);
+
 /* ---- ll_receive.c: dispatch 4 and 5 ---- */
+
+/** Of the last step: adds the rows of each local expert to args.expert_stats. */
+void ll_count_stats(const ll_t *mode, const xep_op_t *op);
 
 /** Steps: the verdict and the places; the rows. */
 xep_status_t ll_receive(void *mode, xep_op_t *op);

@@ -99,7 +99,6 @@ void ll_list_bound(ll_t *mode, xep_op_t *op)
     ll_slot_t *slot = ll_slot(mode, op->slot);
     const uint32_t lines = ll_count_lines(mode);
     slot->crowds = 0;
-    if (mode->kit.all_mapped) return;
     memset(mode->line_next, 0, lines * sizeof *mode->line_next);
     list_tokens(mode, op, NULL);
     slot->bound_begin[0] = 0;

@@ -266,6 +266,19 @@ static xep_status_t list_rows(ll_t *mode, xep_op_t *op, uint64_t *rows_p)
     return status;
 }
 
+/*
+ * When the operation ends, so that one that fails has counted nothing. Of all pieces with the first one: the array of
+ * the caller may be gone when others end.
+ */
+void ll_count_stats(const ll_t *mode, const xep_op_t *op)
+{
+    const ll_slot_t *slot = ll_slot(mode, op->slot);
+    const uint64_t *count = slot->pieces > 1 ? slot->all_count : slot->expert_count;
+    int32_t *stats = op->dispatch->expert_stats;
+    if (stats == NULL || op->kind != XEP_OP_DISPATCH) return;
+    for (uint32_t e = 0; e < op->recv->local_experts; e++) stats[e] += (int32_t)count[e];
+}
+
 /* Step 4, and the places of 5. After a verdict that is an error nothing of recv is set, but the rows that would have
  * come. */
 xep_status_t ll_receive(void *opaque, xep_op_t *op)

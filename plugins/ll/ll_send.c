@@ -170,7 +170,7 @@ static void fill_head(const ll_t *mode, const xep_op_t *op, const ll_slot_t *slo
 }
 
 /* Step 1, by the team: rows that are there and were not when it came here before. */
-static void fill_items(ll_t *mode, xep_op_t *op)
+void ll_fill_items(ll_t *mode, xep_op_t *op)
 {
     ll_state_t *state = ll_state(op);
     const ll_slot_t *slot = ll_slot(mode, op->slot);
@@ -195,7 +195,7 @@ static void fill_items(ll_t *mode, xep_op_t *op)
 /* ---- the notices ---- */
 
 /* Step 2, behind the parcel: a mapped rank reads that where it is. */
-static void store_notice(const void *mode, const xep_op_t *op, uint32_t rank)
+void ll_store_notice(const void *mode, const xep_op_t *op, uint32_t rank)
 {
     xep_notices_store(mode, op, rank, &ll_state(op)->notice);
 }
@@ -207,7 +207,7 @@ static xep_status_t send(void *opaque, xep_op_t *op)
 {
     ll_t *mode = opaque;
     /* begun early, the parcel is not whole yet: mapped ranks, which read all of it, are told by send_parts() */
-    fill_items(mode, op);
+    ll_fill_items(mode, op);
     xep_status_t status =
         ll_state(op)->begins_early ? xep_send_transfers(&mode->kit, op, ll_parcel_transfer) : xep_step_send(mode, op);
     if (status == XEP_INPROGRESS) ll_relay(mode, op);
@@ -218,12 +218,12 @@ static xep_status_t send(void *opaque, xep_op_t *op)
 static xep_status_t send_parts(void *opaque, xep_op_t *op)
 {
     ll_t *mode = opaque;
-    fill_items(mode, op);
+    ll_fill_items(mode, op);
     xep_status_t status = xep_send_transfers(&mode->kit, op, ll_items_transfer);
     if (status == XEP_OK && op->coming != 0) status = XEP_INPROGRESS;
     if (status == XEP_INPROGRESS) ll_relay(mode, op);
     if (status != XEP_OK || !ll_state(op)->begins_early) return status;
-    return xep_send(&mode->kit, op, store_notice, ll_items_transfer);
+    return xep_send(&mode->kit, op, ll_store_notice, ll_items_transfer);
 }
 
 /* Behind the look at the words: when all were there, all that this rank forwards are relayed. */
@@ -234,35 +234,22 @@ static xep_status_t wait_and_relay(void *mode, xep_op_t *op)
     return status;
 }
 
-/*
- * When the operation ends, so that one that fails has counted nothing. Of all pieces with the first one: the array of
- * the caller may be gone when others end.
- */
-static void count_stats(const ll_t *mode, const xep_op_t *op)
-{
-    const ll_slot_t *slot = ll_slot(mode, op->slot);
-    const uint64_t *count = slot->pieces > 1 ? slot->all_count : slot->expert_count;
-    int32_t *stats = op->dispatch->expert_stats;
-    if (stats == NULL || op->kind != XEP_OP_DISPATCH) return;
-    for (uint32_t e = 0; e < op->recv->local_experts; e++) stats[e] += (int32_t)count[e];
-}
-
 /* Where nothing was moved, the user has its rows again, but not before the wire has read them. */
 static xep_status_t leave(void *opaque, xep_op_t *op)
 {
     ll_t *mode = opaque;
     xep_status_t status = xep_step_flush(&mode->kit, op);
     if (status != XEP_OK) return status;
-    if (xep_kit_state(op)->verdict == XEP_OK) count_stats(mode, op);
+    if (xep_kit_state(op)->verdict == XEP_OK) ll_count_stats(mode, op);
     else xep_in_place_return(&mode->in_place, &ll_state(op)->in_place);
     return XEP_OK;
 }
 
 /* steps that a dispatch has, and each next piece of it */
-#define STEP_SEND                                                                                 \
-    {                                                                                             \
-        .name = "room to send rows", .does = "plan and send", .run = send, .store = store_notice, \
-        .transfers = ll_parcel_transfer                                                           \
+#define STEP_SEND                                                                                    \
+    {                                                                                                \
+        .name = "room to send rows", .does = "plan and send", .run = send, .store = ll_store_notice, \
+        .transfers = ll_parcel_transfer                                                              \
     }
 #define STEP_SEND_PARTS                                                     \
     {                                                                       \
@@ -277,7 +264,10 @@ static xep_status_t leave(void *opaque, xep_op_t *op)
         .name = "rows to leave", .does = "flush", .run = leave \
     }
 
-/* The send phase ends in front of the step that receives. The notices bring the verdict; only then rows are copied. */
+/*
+ * Where some ranks are not mapped; ll_mapped.c has the steps for all others. The send phase ends in front of the step
+ * that receives. The notices bring the verdict; only then rows are copied.
+ */
 const xep_step_t ll_dispatch_steps[] = {
     STEP_SEND,
     STEP_SEND_PARTS,
@@ -321,9 +311,19 @@ const xep_step_t ll_next_steps[] = {
     {0},
 };
 
+/* For ranks that are not mapped. The second notice is a copy of the complete one. */
+static void plan_delivery(ll_t *mode, xep_op_t *op)
+{
+    ll_state_t *state = ll_state(op);
+    ll_list_bound(mode, op);
+    state->notice_in_parts = state->notice;
+    state->notice_in_parts.in_parts = 1;
+    ll_begin_relay(mode, op);
+}
+
 /*
  * The order matters: the parcel follows from the notice, and ll_in_place_take() completes both; parts follow from the
- * stride and the room of items; the second notice is a copy of the complete one. Rows are not packed here, but by the
+ * stride and the room of items. Rows are not packed here, but by the
  * team in the first step.
  */
 static xep_status_t begin_sending(ll_t *mode, xep_op_t *op)
@@ -332,10 +332,7 @@ static xep_status_t begin_sending(ll_t *mode, xep_op_t *op)
     ll_fill_notice(mode, op, &state->notice);
     ll_make_parcel(&state->notice, &state->parcel);
     ll_in_place_take(mode, op);
-    ll_list_bound(mode, op);
-    state->notice_in_parts = state->notice;
-    state->notice_in_parts.in_parts = 1;
-    ll_begin_relay(mode, op);
+    if (!mode->kit.all_mapped) plan_delivery(mode, op);
     fill_head(mode, op, ll_slot(mode, op->slot));
     state->begins_early = op->coming != 0;
     return xep_steps_begin(mode, op);

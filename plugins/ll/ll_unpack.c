@@ -187,7 +187,7 @@ static uint64_t count_here(ll_t *mode, const xep_op_t *op)
     uint64_t rows = 0;
     for (uint32_t s = 0; s < mode->kit.shape->nranks; s++) {
         uint64_t first = mode->pick_begin[s] + slot->copied[s];
-        slot->tokens_out[s] = ll_tokens_here(mode, op, s);
+        slot->tokens_out[s] = mode->kit.base[s] != NULL ? slot->from[s].tokens : ll_tokens_here(mode, op, s);
         mode->pick_here[s] = find_here(mode, s, slot->tokens_out[s]);
         if (mode->pick_here[s] < first) mode->pick_here[s] = first;
         rows += mode->pick_here[s] - first;

@@ -160,6 +160,7 @@ static xep_status_t normal_open(const xep_env_t *env, void **mode_p)
     mode->grants = env->out != NULL && !mode->kit.all_mapped;
     mode->records = xep_kit_own(&mode->kit, mode->layout.records);
     normal_make_factors(mode->factors, env->shape->nranks);
+    if (env->out != NULL) mode->kit.steps[XEP_OP_DISPATCH] = normal_masked_steps;
     if (env->shape->by_nodes) {
         mode->kit.steps[XEP_OP_DISPATCH] = normal_dispatch_by_nodes;
         mode->kit.steps[XEP_OP_COMBINE] = normal_combine_by_nodes;

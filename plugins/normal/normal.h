@@ -275,6 +275,9 @@ typedef struct normal_state {
 
 extern const xep_step_t normal_dispatch_steps[], normal_combine_steps[];
 
+/** The same where ranks may be left out. */
+extern const xep_step_t normal_masked_steps[];
+
 /** The same where rows go once to each node. */
 extern const xep_step_t normal_dispatch_by_nodes[], normal_combine_by_nodes[];
 
@@ -310,6 +313,21 @@ void normal_fill_targets(normal_t *mode, const xep_op_t *op);
 
 /** Copies rows to mapped ranks; transfers go out meanwhile. */
 xep_status_t normal_move(normal_t *mode, xep_op_t *op, xep_transfer_fn transfers);
+
+/** The words of steps 3 and 6; what step 4 stores last. */
+const _Atomic uint64_t *normal_counts_word(const void *mode, const xep_op_t *op, uint32_t rank, uint64_t *value_p);
+const _Atomic uint64_t *normal_done_word(const void *mode, const xep_op_t *op, uint32_t rank, uint64_t *value_p);
+void normal_store_done(const void *mode, const xep_op_t *op, uint32_t rank);
+
+/** Of step 3, behind the verdict; marks_tail: no rows can come beyond those that this rank knows of. */
+void normal_show_agreed(normal_t *mode, xep_op_t *op, int marks_tail);
+
+/** Of step 4, unless the verdict is an error: all rows. */
+xep_status_t normal_move_all(normal_t *mode, xep_op_t *op);
+
+/** Steps: waits for done; of step 6, what the user sees of rows that are where they stay. */
+xep_status_t normal_wait_rows(void *mode, xep_op_t *op);
+xep_status_t normal_show_received(normal_t *mode, xep_op_t *op);
 
 /** Outputs of op's combine to where mapped readers will find them. */
 xep_status_t normal_fill(void *mode, xep_op_t *op);

@@ -3,9 +3,7 @@
 /* Dispatch: steps 1 to 6 of the protocol in normal.h. */
 #include <string.h>
 
-#include "normal_grants.h"
 #include "normal_in_place.h"
-#include "normal_masks.h"
 #include "normal_metadata.h"
 #include "normal_nodes.h"
 #include "normal_pieces.h"
@@ -138,60 +136,56 @@ static void move_slice(normal_t *mode, xep_op_t *op)
 /* ---- steps ---- */
 
 /* The words of steps 3 and 6, in this rank's own heap: each is written by the rank it is asked for. */
-static const _Atomic uint64_t *counts_word(const void *opaque, const xep_op_t *op, uint32_t rank, uint64_t *value_p)
+const _Atomic uint64_t *normal_counts_word(const void *opaque, const xep_op_t *op, uint32_t rank, uint64_t *value_p)
 {
     const normal_t *mode = opaque;
     *value_p = op->epoch;
     return &normal_line(mode, normal_index(mode, op), rank)->counts;
 }
 
-static const _Atomic uint64_t *done_word(const void *opaque, const xep_op_t *op, uint32_t rank, uint64_t *value_p)
+const _Atomic uint64_t *normal_done_word(const void *opaque, const xep_op_t *op, uint32_t rank, uint64_t *value_p)
 {
     const normal_t *mode = opaque;
     *value_p = op->epoch;
     return &normal_line(mode, normal_index(mode, op), rank)->done;
 }
 
-/*
- * Step 3. From here on counts and own places are known, and the user may be told (xep_request_wait_counts()). Not
- * before a rank that is out stores nothing any more: it may count records that no survivor has, and so use other
- * places.
- */
-static xep_status_t agree(void *opaque, xep_op_t *op)
+/* Step 3. From here on counts and own places are known, and the user may be told (xep_request_wait_counts()). */
+void normal_show_agreed(normal_t *mode, xep_op_t *op, int marks_tail)
 {
-    normal_t *mode = opaque;
-    if (!normal_is_quiet(mode, op)) return XEP_INPROGRESS;
-    xep_status_t status = normal_take_records(mode, op);
-    if (status == XEP_OK && xep_kit_state(op)->verdict != XEP_OK)
+    if (xep_kit_state(op)->verdict != XEP_OK) {
         xep_in_place_return(&mode->in_place, &normal_state(op)->in_place);
-    if (status != XEP_OK || xep_kit_state(op)->verdict != XEP_OK) return status;
+        return;
+    }
     if (normal_slot(mode, op->slot)->pieces > 1) {
         normal_begin_pieces(mode, op);
-        return XEP_OK;
+        return;
     }
     normal_show_rows(mode, op);
-    /* who knows more than this rank may have put rows behind these already: then the tail waits for the last of them */
-    if (!normal_must_ask(mode, op)) normal_show_tail(op);
-    return XEP_OK;
+    if (marks_tail) normal_show_tail(op);
 }
 
-static xep_status_t find_places(void *opaque, xep_op_t *op)
+static xep_status_t agree(void *opaque, xep_op_t *op)
 {
-    normal_t *mode = opaque;
-    xep_status_t status = mode->grants ? normal_await_grants(mode, op) : XEP_OK;
-    if (status == XEP_OK && xep_kit_state(op)->verdict == XEP_OK) normal_fill_targets(mode, op);
+    xep_status_t status = normal_take_records(opaque, op);
+    if (status == XEP_OK) normal_show_agreed(opaque, op, 1);
     return status;
 }
 
+static xep_status_t find_places(void *mode, xep_op_t *op)
+{
+    if (xep_kit_state(op)->verdict == XEP_OK) normal_fill_targets(mode, op);
+    return XEP_OK;
+}
+
 /* The digest goes before the word, in the same line; rows were stored by threads that fenced them. */
-static void store_done(const void *opaque, const xep_op_t *op, uint32_t rank)
+void normal_store_done(const void *opaque, const xep_op_t *op, uint32_t rank)
 {
     const normal_t *mode = opaque;
     const normal_slot_t *slot = normal_slot(mode, op->slot);
     uint64_t line = normal_line_there(mode, op);
     normal_line_t *there = (normal_line_t *)(void *)(mode->kit.base[rank] + line);
     there->digest = slot->digest;
-    if (mode->grants) there->begin = slot->granted[rank];
     xep_kit_signal(&mode->kit, rank, line + offsetof(normal_line_t, done), op->epoch);
 }
 
@@ -207,31 +201,26 @@ xep_status_t normal_move(normal_t *mode, xep_op_t *op, xep_transfer_fn transfers
     return XEP_OK;
 }
 
-/* "storing" is up from before the first row until behind the last one, over all turns, and down before any done. */
-static xep_status_t move(void *opaque, xep_op_t *op)
+xep_status_t normal_move_all(normal_t *mode, xep_op_t *op)
 {
-    normal_t *mode = opaque;
-    uint64_t tokens = xep_kit_state(op)->verdict == XEP_OK ? normal_slot(mode, op->slot)->routing->tokens : 0;
-    int fenced = mode->kit.env->out != NULL && normal_state(op)->moved < tokens;
-    if (fenced && !normal_begin_storing(mode, op)) return XEP_INPROGRESS; /* the core will end it */
-    xep_status_t status = tokens != 0 ? normal_move(mode, op, normal_dispatch_transfer) : XEP_OK;
-    if (status != XEP_OK) return status;
-    if (fenced) normal_end_storing(mode);
-    if (tokens != 0) normal_note_rows(mode, op);
-    return xep_step_send(opaque, op);
+    if (xep_kit_state(op)->verdict != XEP_OK || normal_slot(mode, op->slot)->routing->tokens == 0) return XEP_OK;
+    xep_status_t status = normal_move(mode, op, normal_dispatch_transfer);
+    if (status == XEP_OK) normal_note_rows(mode, op);
+    return status;
+}
+
+static xep_status_t move(void *mode, xep_op_t *op)
+{
+    xep_status_t status = normal_move_all(mode, op);
+    return status == XEP_OK ? xep_step_send(mode, op) : status;
 }
 
 /* The core may take the rows of a rank further while those of others are on their way. */
-static xep_status_t wait_rows(void *opaque, xep_op_t *op)
+xep_status_t normal_wait_rows(void *opaque, xep_op_t *op)
 {
     const normal_t *mode = opaque;
     const xep_env_t *env = mode->kit.env;
     xep_status_t status = xep_step_wait(opaque, op);
-    /* who asks may be one of those whose rows this rank waits for, and sends none before it was granted room */
-    if (mode->grants && status == XEP_INPROGRESS) {
-        xep_status_t served = normal_serve_grants(opaque, op);
-        if (served != XEP_OK) return served;
-    }
     if (env->rows_came == NULL || status < 0 || xep_kit_state(op)->verdict != XEP_OK) return status;
     const uint32_t late = status == XEP_OK ? 0 : op->late.count;
     for (uint32_t r = 0; r < mode->kit.shape->nranks; r++) {
@@ -242,38 +231,37 @@ static xep_status_t wait_rows(void *opaque, xep_op_t *op)
     return status;
 }
 
-/* Step 6. What ranks that are out have left is closed up only when nothing more of theirs can come. */
-static xep_status_t compare(void *opaque, xep_op_t *op)
+/* Step 6: rows of all are where they stay. */
+xep_status_t normal_show_received(normal_t *mode, xep_op_t *op)
 {
-    normal_t *mode = opaque;
-    if (!normal_is_quiet(mode, op)) return XEP_INPROGRESS;
-    xep_status_t status = normal_compare_digests(mode, op);
-    if (status != XEP_OK || xep_kit_state(op)->verdict != XEP_OK) return status;
-    if (normal_state(op)->placed) status = normal_check_begins(mode, op);
-    if (status != XEP_OK) return status;
-    if (op->out != NULL || normal_state(op)->placed) normal_close_gaps(mode, op);
     if (normal_slot(mode, op->slot)->pieces > 1) normal_show_piece(mode, op);
     return op->dispatch->flags & XEP_DISPATCH_IN_PLACE ? normal_point_rows(mode, op) : XEP_OK;
 }
 
+static xep_status_t compare(void *opaque, xep_op_t *op)
+{
+    normal_t *mode = opaque;
+    xep_status_t status = normal_compare_digests(mode, op);
+    return status != XEP_OK || xep_kit_state(op)->verdict != XEP_OK ? status : normal_show_received(mode, op);
+}
+
+/* Where all ranks take part until the end; normal_masked.c has the steps where some may be left out. */
 const xep_step_t normal_dispatch_steps[] = {
     {.name = "records to go out",
      .does = "send records",
      .run = xep_step_send,
      .store = normal_store_record,
      .transfers = normal_record_transfer},
-    {.name = "counts", .does = "wait for counts", .run = xep_step_wait, .word = counts_word},
-    {.name = "ranks that are out to store nothing any more", .does = "agree", .run = agree},
-    {.name = "questions for room to go out", .does = "ask for room", .run = normal_ask_for_grants},
-    {.name = "grants", .does = "find places", .run = find_places, .word = normal_granted_word},
-    {.name = "rows to go out", .does = "rows", .run = move, .store = store_done, .transfers = normal_dispatch_transfer},
-    {.name = "rows",
-     .does = "wait for rows",
-     .run = wait_rows,
-     .word = done_word,
-     .announced = {.offset = offsetof(normal_line_t, digest) - offsetof(normal_line_t, done),
-                   .bytes = sizeof(normal_digest_t)}},
-    {.name = "ranks that are out to store nothing any more", .does = "compare digests", .run = compare},
+    {.name = "counts", .does = "wait for counts", .run = xep_step_wait, .word = normal_counts_word},
+    {.name = "agreement", .does = "agree", .run = agree},
+    {.name = "places", .does = "find places", .run = find_places},
+    {.name = "rows to go out",
+     .does = "rows",
+     .run = move,
+     .store = normal_store_done,
+     .transfers = normal_dispatch_transfer},
+    {.name = "rows", .does = "wait for rows", .run = normal_wait_rows, .word = normal_done_word},
+    {.name = "digests", .does = "compare digests", .run = compare},
     XEP_STEP_FLUSH,
     {.name = "the end", .does = "end", .run = normal_tell_rows},
     {0},
@@ -351,7 +339,11 @@ const xep_step_t normal_dispatch_by_nodes[] = {
      .run = xep_step_send,
      .store = normal_store_record,
      .transfers = normal_feed_record_transfer},
-    {.name = "counts", .does = "wait for counts", .run = normal_relay_records, .word = counts_word, .relayed = 1},
+    {.name = "counts",
+     .does = "wait for counts",
+     .run = normal_relay_records,
+     .word = normal_counts_word,
+     .relayed = 1},
     {.name = "agreement", .does = "agree", .run = agree},
     {.name = "places", .does = "find places", .run = find_places_by_nodes},
     {.name = "rows to pass",
@@ -362,9 +354,9 @@ const xep_step_t normal_dispatch_by_nodes[] = {
     {.name = "signals to go out",
      .does = "send signals",
      .run = xep_step_send,
-     .store = store_done,
+     .store = normal_store_done,
      .transfers = normal_feed_done_transfer},
-    {.name = "rows", .does = "wait for rows", .run = normal_relay_dones, .word = done_word, .relayed = 1},
+    {.name = "rows", .does = "wait for rows", .run = normal_relay_dones, .word = normal_done_word, .relayed = 1},
     {.name = "digests", .does = "compare digests", .run = compare},
     XEP_STEP_FLUSH,
     {.name = "the end", .does = "end", .run = normal_tell_rows},
