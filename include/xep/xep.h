@@ -233,8 +233,8 @@ XEP_API xep_status_t xep_group_barrier(xep_group_t *group);
  *
  * Errors: XEP_ERR_MISMATCH on every rank if bytes or calls differ; the next call works again. After XEP_ERR_TIMEOUT
  * call it again with the same arguments, recv as it was left: it goes on where it was, and what was given first counts,
- * as other ranks may have it. Until that has succeeded, or after XEP_ERR_PEER or XEP_ERR_TRANSPORT, every other allgather
- * of the group, that of xep_buffer_create() too, returns XEP_ERR_BOOT.
+ * as other ranks may have it. Until that has succeeded, or after XEP_ERR_PEER or XEP_ERR_TRANSPORT, every other
+ * allgather of the group, that of xep_buffer_create() too, returns XEP_ERR_BOOT.
  */
 XEP_API xep_status_t xep_group_allgather(xep_group_t *group, const void *send, void *recv, size_t bytes);
 
@@ -1000,7 +1000,7 @@ typedef struct xep_combine_args {
     size_t size;
     /* [recv.rows][H] expert outputs, in the order in which the rows were received. NULL, or what
      * xep_handle_combine_input() returned: they were written there, and nothing is copied. NULL is refused where there
-     * are rows and it was not called since the dispatch, the next piece or a combine of other memory */
+     * are rows and it was not called since the dispatch or a combine of other memory */
     const void *x;
     size_t x_stride;            /* bytes between rows; 0: dense; not used if nothing is copied */
     xep_dtype_t dtype;          /* XEP_BF16, XEP_FP16, XEP_FP32; 0: the buffer's combine_dtype */

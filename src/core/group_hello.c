@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * The first exchange of a group: what ranks must agree on, and where each is. A host is believed when the rank's word is
- * seen there (host.h).
+ * The first exchange of a group: what ranks must agree on, and where each is. That a rank is on this host is believed
+ * when its word is seen here (host.h).
  */
 #include "group_hello.h"
 

@@ -172,7 +172,6 @@ static xep_status_t begin_next(xep_handle_t *handle, const xep_combine_args_t *o
     xep_status_t status = launch(req, NULL, NULL, timeout_ms);
     if (status != XEP_OK) return status;
     xep_handle_set_state(handle, XEP_HANDLE_SENT);
-    handle->has_input = 0;
     handle->in_flight = req;
     *req_p = req;
     return XEP_OK;

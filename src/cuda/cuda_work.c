@@ -76,8 +76,8 @@ static cuda_result_t copy_strided(const xep_cuda_device_t *cuda, void *to, size_
 }
 
 /*
- * Dense rows are one flat copy: on an H200 the driver moves that at 4.09 TB/s, a strided one at 1.66. Rows of a user and
- * of a slot may lie differently far apart. The driver finds out itself on which side the device is.
+ * Dense rows are one flat copy: on an H200 the driver moves that at 4.09 TB/s, a strided one at 1.66. Rows of a user
+ * and of a slot may lie differently far apart. The driver finds out itself on which side the device is.
  */
 xep_status_t xep_cuda_work_copy(xep_device_t *device, void *to, size_t to_stride, const void *from, size_t from_stride,
                                 size_t bytes, size_t rows, void *stream)

@@ -93,6 +93,7 @@ static void round_trip(bench_t *bench)
     xep_dispatch_args_t a = cuda_job_dispatch(&bench->job, NULL);
     xep_handle_t *handle;
     MP_OK(xep_dispatch(bench->job.host.buffer, &a, &handle, NULL));
+    MP_CHECK(xep_handle_combine_input(handle, NULL) != NULL);
     xep_combine_args_t b = XEP_COMBINE_ARGS_INIT;
     b.out = bench->job.out;
     b.out_stride = bench->job.host.out_stride;
@@ -139,6 +140,7 @@ static void run(xep_group_t *group, const mp_case_t *c, void *stream)
     cuda_job_open(&bench.job, c, 7, group, stream);
     xep_dispatch_args_t a = cuda_job_dispatch(&bench.job, NULL);
     MP_OK(xep_dispatch(bench.job.host.buffer, &a, &bench.handle, NULL));
+    MP_CHECK(xep_handle_combine_input(bench.handle, NULL) != NULL);
     double rows = wire_rows(xep_handle_recv(bench.handle));
     double bytes = rows * c->hidden * (double)xep_dtype_size(bench.job.host.shape.dtype), back = rows * c->hidden * 2;
     double whole = time_us(&bench, dispatch_new), cached = time_us(&bench, dispatch_cached);
@@ -176,6 +178,7 @@ static void run_ll(xep_group_t *group, const mp_case_t *c, void *stream)
     cuda_job_open(&bench.job, c, 7, group, stream);
     xep_dispatch_args_t a = cuda_job_dispatch(&bench.job, NULL);
     MP_OK(xep_dispatch(bench.job.host.buffer, &a, &bench.handle, NULL));
+    MP_CHECK(xep_handle_combine_input(bench.handle, NULL) != NULL);
     double one = time_us(&bench, dispatch_new), sum = time_us(&bench, combine), both = time_us(&bench, round_trip);
     double one_again = time_graph(&bench, dispatch_new), sum_again = time_graph(&bench, combine),
            both_again = time_graph(&bench, round_trip);

@@ -245,11 +245,8 @@ void cuda_job_combine(cuda_job_t *job, xep_handle_t *handle)
 
 void cuda_job_refuse_missing(cuda_job_t *job, xep_handle_t *handle)
 {
-    xep_combine_args_t a = XEP_COMBINE_ARGS_INIT;
-    a.out = job->out;
-    a.out_stride = job->host.out_stride;
+    xep_combine_args_t a = cuda_job_outputs(job, handle);
     a.missing = job->out_weights; /* any array of the device */
-    a.stream = job->stream;
     MP_FAILS(XEP_ERR_UNSUPPORTED, xep_combine(handle, &a, NULL));
     MP_REASON("invalid missing: not NULL");
 }
@@ -321,6 +318,7 @@ void cuda_job_other_combines(cuda_job_t *job)
     xep_handle_t *handle = NULL;
     xep_dispatch_args_t a = cuda_job_dispatch(job, NULL);
     MP_OK(xep_dispatch(job->host.buffer, &a, &handle, NULL));
+    MP_CHECK(xep_handle_combine_input(handle, NULL) != NULL);
     xep_combine_args_t b = XEP_COMBINE_ARGS_INIT;
     b.out = job->out;
     b.hidden = mp_rank() == 1 ? 32 : 64;

@@ -174,15 +174,15 @@ void cuda_refuse_memory(cuda_job_t *job)
 
 /* ---- streams that are none of the buffer's context ---- */
 
-static void refuse_stream(cuda_job_t *job, xep_handle_t *handle, void *there, void *stream)
+static void refuse_stream(cuda_job_t *job, xep_handle_t *handle, const xep_combine_args_t *outputs, void *there,
+                          void *stream)
 {
     xep_handle_t *none = NULL;
     xep_layout_args_t layout = XEP_LAYOUT_ARGS_INIT;
     xep_layout_t out = XEP_LAYOUT_INIT;
     xep_dispatch_args_t a = cuda_job_dispatch(job, NULL);
-    xep_combine_args_t b = XEP_COMBINE_ARGS_INIT;
+    xep_combine_args_t b = *outputs;
     a.stream = b.stream = layout.stream = stream;
-    b.out = there;
     layout.buffer = job->host.buffer;
     layout.topk_idx = job->idx;
     layout.tokens = job->host.tokens;
@@ -206,9 +206,9 @@ void cuda_refuse_streams(cuda_job_t *job)
     xep_request_t *req;
     xep_dispatch_args_t a = cuda_job_dispatch(job, NULL);
     MP_OK(xep_dispatch(job->host.buffer, &a, &handle, NULL));
-    for (int i = 0; i < 2; i++)
-        if (streams[i] != NULL) refuse_stream(job, handle, there, streams[i]);
     const xep_combine_args_t b = cuda_job_outputs(job, handle);
+    for (int i = 0; i < 2; i++)
+        if (streams[i] != NULL) refuse_stream(job, handle, &b, there, streams[i]);
     MP_OK(xep_combine(handle, &b, &req));
     for (int i = 0; i < 2; i++) {
         if (streams[i] == NULL) continue;

@@ -117,6 +117,7 @@ static void told_later(cuda_job_t *job, const xep_dispatch_args_t *a, const char
     cuda_rig_get(&first, recv->topk_idx, sizeof first, job->stream);
     cuda_rig_get(&came, recv->src_begin + mp_nranks(), sizeof came, job->stream);
     MP_CHECK(first == -1 && came == 0);
+    MP_CHECK(xep_handle_combine_input(handle, NULL) != NULL);
     MP_FAILS(XEP_ERR_PROTOCOL, xep_combine(handle, &b, NULL));
     MP_REASON(reason);
     MP_FAILS(XEP_ERR_BROKEN, xep_dispatch(job->host.buffer, a, &next, NULL));

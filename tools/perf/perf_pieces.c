@@ -51,8 +51,10 @@ static xep_status_t begin(perf_t *perf)
     perf_dispatch_args(perf, &args);
     args.flags |= XEP_DISPATCH_PIECES;
     status = xep_dispatch(perf->pieces->buffer, &args, &perf->pieces->handle, NULL);
-    if (status == XEP_OK) perf->pieces->count = xep_handle_recv(perf->pieces->handle)->pieces;
-    return status;
+    if (status != XEP_OK) return status;
+    perf->pieces->count = xep_handle_recv(perf->pieces->handle)->pieces;
+    if (!perf->options.copy_in && xep_handle_combine_input(perf->pieces->handle, NULL) == NULL) return XEP_ERR_TIMEOUT;
+    return XEP_OK;
 }
 
 /* Outputs are where the combine of a whole slot has them. */
