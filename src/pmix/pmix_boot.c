@@ -40,7 +40,7 @@ static const xep_boot_ops_t pmix_ops = {.name = "pmix",
 static void say_farewell(void)
 {
     xep_pmix_client_t *client;
-    if (xep_pmix_client_open(0, &client) == XEP_OK && client->exchanges > 0) xep_pmix_life_leave(client);
+    if (xep_pmix_client_open(0, 0, &client) == XEP_OK && client->exchanges > 0) xep_pmix_life_leave(client);
 }
 
 /* whether a variable is set and holds another number */
@@ -65,7 +65,7 @@ static xep_status_t check_torch(uint32_t rank, uint32_t nranks)
 xep_status_t xep_pmix_boot_open(int32_t timeout_ms, xep_boot_t **boot_p)
 {
     xep_pmix_client_t *client;
-    xep_status_t status = xep_pmix_client_open(timeout_ms, &client);
+    xep_status_t status = xep_pmix_client_open(timeout_ms, 1, &client);
     if (status != XEP_OK) return status;
     status = check_torch(client->self.rank, client->nranks);
     if (status == XEP_OK && client->nranks == 1) status = xep_boot_single_allowed();

@@ -14,6 +14,8 @@
 #include "pmix_client.h"
 
 #include <dlfcn.h>
+#include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -126,6 +128,32 @@ static xep_status_t claim_rank(const char *nspace, const char *rank)
                     rank, nspace);
 }
 
+/*
+ * Of the file that says that a program of this task has made a group; 0: the server has told of no folder. With the
+ * server's port, as one that was killed leaves its folder, and a later one may have that and the namespace again.
+ */
+static int make_mark_path(const char *nspace, const char *rank, char *path, size_t bytes)
+{
+    const char *folder = getenv("PMIX_SERVER_TMPDIR"), *uri = getenv("PMIX_SERVER_URI2");
+    const char *port = uri == NULL ? NULL : strrchr(uri, ':');
+    if (folder == NULL) return 0;
+    int length = snprintf(path, bytes, "%s/xep.%.200s.%.8s.%.16s", folder, nspace, port == NULL ? "" : port + 1, rank);
+    return length > 0 && (size_t)length < bytes;
+}
+
+/* A strange file, or that of another user, says nothing. */
+static xep_status_t check_mark(const char *nspace, const char *rank)
+{
+    char path[PATH_MAX];
+    struct stat mark;
+    if (!make_mark_path(nspace, rank, path, sizeof path) || lstat(path, &mark) != 0) return XEP_OK;
+    if (!S_ISREG(mark.st_mode) || mark.st_uid != geteuid()) return XEP_OK;
+    return xep_fail(XEP_ERR_BOOT,
+                    "an earlier program of this task has made a group as rank %s of %s, and the launcher's server "
+                    "keeps what it sent (start each program by a launch of its own)",
+                    rank, nspace);
+}
+
 /* the first setting of PMIx in the environment, "PMIX_MCA_...=...", or NULL */
 static const char *find_setting(void)
 {
@@ -197,8 +225,12 @@ static xep_status_t start(xep_pmix_client_t *client, int32_t timeout_ms, const c
     return status == XEP_OK ? check_size(client, start.size) : status;
 }
 
-/* The claim comes before PMIx_Init, which would accept a second process under the same rank. */
-static xep_status_t open_as(xep_pmix_client_t *client, int32_t timeout_ms, const char *nspace, const char *rank)
+/*
+ * The claim comes before PMIx_Init, which would accept a second process under the same rank. So does the look at the
+ * mark: servers of 4.2.2 do not always answer it in the second program of a task (8 of 195 jobs).
+ */
+static xep_status_t open_as(xep_pmix_client_t *client, int32_t timeout_ms, int for_group, const char *nspace,
+                            const char *rank)
 {
     client->api = xep_pmix_api();
     if (client->api == NULL)
@@ -208,6 +240,7 @@ static xep_status_t open_as(xep_pmix_client_t *client, int32_t timeout_ms, const
             "apt-get install libpmix2; elsewhere: name the folder of libpmix.so.2 in LD_LIBRARY_PATH)",
             rank, nspace, xep_pmix_api_path());
     xep_status_t status = claim_rank(nspace, rank);
+    if (status == XEP_OK && for_group) status = check_mark(nspace, rank);
     return status == XEP_OK ? start(client, timeout_ms, nspace, rank) : status;
 }
 
@@ -224,7 +257,7 @@ static void stay_loaded(void)
     dlopen(xep_loaded_from(&process), RTLD_NOW | RTLD_NOLOAD | RTLD_NODELETE);
 }
 
-static xep_status_t open_once(xep_pmix_client_t *client, int32_t timeout_ms)
+static xep_status_t open_once(xep_pmix_client_t *client, int32_t timeout_ms, int for_group)
 {
     const char *nspace = getenv("PMIX_NAMESPACE"), *rank = getenv("PMIX_RANK");
     if (nspace == NULL || rank == NULL)
@@ -232,7 +265,7 @@ static xep_status_t open_once(xep_pmix_client_t *client, int32_t timeout_ms)
                                              "and PMIX_RANK are not set");
     stay_loaded();
     xep_status_t status = xep_secure_check("PMIX_"); /* libpmix loads components from where they say */
-    if (status == XEP_OK) status = open_as(client, timeout_ms, nspace, rank);
+    if (status == XEP_OK) status = open_as(client, timeout_ms, for_group, nspace, rank);
     if (status != XEP_OK) return status;
     /* only now: after a PMIx_Init that has failed PMIx_Finalize is not called, as the head of this file says */
     client->pid = getpid();
@@ -242,12 +275,12 @@ static xep_status_t open_once(xep_pmix_client_t *client, int32_t timeout_ms)
 }
 
 /* What the first try came to holds for all later ones: PMIx cannot be initialised twice. */
-xep_status_t xep_pmix_client_open(int32_t timeout_ms, xep_pmix_client_t **client_p)
+xep_status_t xep_pmix_client_open(int32_t timeout_ms, int for_group, xep_pmix_client_t **client_p)
 {
     xep_pmix_client_t *client = &process.client;
     pthread_mutex_lock(&process.lock);
     if (!process.opened) {
-        process.status = open_once(client, timeout_ms);
+        process.status = open_once(client, timeout_ms, for_group);
         snprintf(process.reason, sizeof process.reason, "%s", process.status == XEP_OK ? "" : xep_last_error());
         /* a process without a launcher may be given the environment of one yet */
         process.opened = process.status != XEP_ERR_UNSUPPORTED;
@@ -259,5 +292,18 @@ xep_status_t xep_pmix_client_open(int32_t timeout_ms, xep_pmix_client_t **client
         return xep_fail(XEP_ERR_BOOT, "this process is a fork of rank %u, which alone can use its connection to PMIx",
                         client->self.rank);
     *client_p = client;
+    return XEP_OK;
+}
+
+/* Where there can be no mark, all goes on without. */
+xep_status_t xep_pmix_client_mark(const xep_pmix_client_t *client)
+{
+    const char *nspace = client->self.nspace;
+    char path[PATH_MAX], rank[16];
+    snprintf(rank, sizeof rank, "%u", client->self.rank);
+    if (client->nranks == 1 || !make_mark_path(nspace, rank, path, sizeof path)) return XEP_OK;
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (fd < 0) return check_mark(nspace, rank);
+    close(fd);
     return XEP_OK;
 }

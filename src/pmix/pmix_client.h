@@ -34,8 +34,14 @@ typedef struct xep_pmix_client {
 /**
  * Connects to the launcher's server the first time; that attempt's result every time.
  * XEP_ERR_UNSUPPORTED: no launcher with a server has started this process. XEP_ERR_TIMEOUT: that server has not
- * answered in timeout_ms.
+ * answered in timeout_ms. for_group: XEP_ERR_BOOT where an earlier program of the task has made one.
  */
-xep_status_t xep_pmix_client_open(int32_t timeout_ms, xep_pmix_client_t **client_p);
+xep_status_t xep_pmix_client_open(int32_t timeout_ms, int for_group, xep_pmix_client_t **client_p);
+
+/**
+ * Before the first exchange: leaves word in the server's folder that this task has run a program that made a group.
+ * XEP_ERR_BOOT: it has run another one before, whose values the server keeps and would give for those of this one.
+ */
+xep_status_t xep_pmix_client_mark(const xep_pmix_client_t *client);
 
 #endif

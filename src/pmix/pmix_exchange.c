@@ -249,6 +249,8 @@ static xep_status_t exchange(xep_pmix_client_t *client, const void *send, void *
     if (status != XEP_OK) return status;
     if (client->broken)
         return xep_fail(XEP_ERR_BOOT, "an earlier exchange over PMIx was given up, and with it all others");
+    if (client->exchanges == 0) status = xep_pmix_client_mark(client);
+    if (status != XEP_OK) return status;
     /* before anything is sent: the number is in the keys, and the same on all ranks */
     client->exchanges++;
     return bytes > 0 ? exchange_bytes(client, send, recv, bytes, deadline_ns) : fence(client, 0, deadline_ns);

@@ -54,7 +54,7 @@ static xep_status_t judge(const xep_meeting_t *meeting, const xep_pmix_client_t 
 
 static xep_status_t open_client(const xep_meeting_t *meeting, xep_pmix_client_t **client_p)
 {
-    xep_status_t status = xep_pmix_client_open(meeting->timeout_ms, client_p);
+    xep_status_t status = xep_pmix_client_open(meeting->timeout_ms, 0, client_p);
     if (status == XEP_OK) return XEP_OK;
     char why[400];
     snprintf(why, sizeof why, "%s", xep_last_error());

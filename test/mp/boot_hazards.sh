@@ -91,8 +91,15 @@ END
         for _ in $(seq 500); do [ -s "$2" ] && break; sleep 0.1; done
         [ -s "$2" ] && "$0" open; status=$?; kill $squatter; exit $status' "$client" "$tmp/squat.py" "$tmp/squatted"
 fi
-# one after the other is fine, as far as the server goes
+# one after the other is fine for a job of one; the ranks of others would read what the first program has sent
 expect 0 '^pmix 0/1$' "$run" -n 1 sh -c '"$0" open && "$0" open' "$client"
+expect 3 'an earlier program of this task has made a group as rank [012] of xep_run' \
+    "$run" -k -n 3 sh -c '"$0" rounds 1 100 && "$0" open' "$client"
+[ "$(grep -c 'XEP_ERR_BOOT: an earlier program' "$tmp/out")" -eq 3 ] || wrong "not all are told: $(cat "$tmp/out")"
+# a strange file in the place of its mark says nothing, and where there can be none, all goes on
+expect 0 '^ok$' "$run" -n 2 sh -c 'mkdir "$PMIX_SERVER_TMPDIR/xep.$PMIX_NAMESPACE.${PMIX_SERVER_URI2##*:}.$PMIX_RANK" &&
+    "$0" rounds 1 100 && echo ok' "$client"
+expect 0 '^ok$' "$run" -n 2 sh -c 'PMIX_SERVER_TMPDIR=/nowhere "$0" rounds 1 100 && echo ok' "$client"
 
 # a rank that ends: the others are told by name
 for how in kill status exit; do

@@ -93,10 +93,12 @@ goes_on() {
     done
 }
 
-# a program of the suite, where it was built
+# programs of the suite, where they were built; the second one of a task is refused
 programs() {
     local program
     for program in test/mp/boot_client.mp test/mp/normal_ops.mp; do
         [ ! -x "$program" ] || passes "$1, $program" "${@:2}" "./$program"
     done
+    [ ! -x test/mp/boot_client.mp ] || passes "$1, two programs in one task" "${@:2}" sh -c '"$0" rounds 1 100 &&
+        "$0" rounds 1 100 2>&1 | grep "an earlier program of this task has made a group"' ./test/mp/boot_client.mp
 }
