@@ -98,19 +98,21 @@ shared_with() {
 }
 
 check_includes() {
+    local folder also below='src/report|src/cost|src/util'
+    local core='src/group|src/buffer|src/request|src/staging|src/elastic'
     includes >"$includes"
     may 'include/xep' 'include/xep'
     may 'src/util' 'src/util|include/xep'
-    may 'src/core' 'src/core|src/util|include/xep'
-    may 'src/ucp' 'src/ucp|src/core|src/util|include/xep'
-    may 'src/pmix' 'src/pmix|src/core|src/util|include/xep'
-    may 'src/cuda' 'src/cuda|src/core|src/util|include/xep'
-    may 'src' 'src|src/core|src/cuda|src/ucp|src/pmix|src/util|include/xep'
+    for folder in cost report; do may "src/$folder" "src/$folder|src/util|include/xep"; done
+    may 'src/group' "src/group|$below|include/xep"
+    for folder in buffer request staging elastic; do may "src/$folder" "$core|$below|include/xep"; done
+    for folder in ucp pmix cuda; do may "src/$folder" "src/$folder|$core|$below|include/xep"; done
+    may 'src/api' "src/api|src/ucp|src/pmix|src/cuda|$core|$below|include/xep"
     for folder in tools/*/; do
         case $folder in
         tools/run/) also='|tools/trace' ;;
         tools/trace/) also='|src/util' ;;
-        tools/perf/) also='|src/core|plugins/kernels' ;;
+        tools/perf/) also='|src/cost|plugins/kernels' ;;
         *) also= ;;
         esac
         may "${folder%/}" "${folder%/}|oracle|include/xep$also"
@@ -120,9 +122,6 @@ check_includes() {
         report direction
     # the limit and the modes have the same copies and sums, and the tool nothing else of the modes
     awk '$1 ~ /^tools\/perf\// && $2 == "plugins/kernels" && $3 !~ /^(copy|weigh)\.h$/ { print $1 ":" $3 }' \
-        "$includes" | report direction
-    # what paths cost, and nothing else of the core, is simulated
-    awk '$1 ~ /^tools\/perf\// && $2 == "src/core" && $3 !~ /^cost_(rows|model)\.h$/ { print $1 ":" $3 }' \
         "$includes" | report direction
     may 'oracle' 'oracle|include/xep'
     may 'python/ext' 'python/ext|include/xep'
@@ -192,7 +191,8 @@ depends() {
                 while (match(text, ours)) {
                     name = substr(text, RSTART, RLENGTH); text = substr(text, RSTART + RLENGTH)
                     if (!(name in owner)) continue
-                    if (owner[name] !~ /^src\/api(_elastic|_layout|_operations|_requests)?$/ || from == owner[name])
+                    top = owner[name] ~ /^src\/api\/api(_elastic|_gather|_layout|_operations|_requests)?$/
+                    if (!top || from == owner[name])
                         depend(from, owner[name], at[i])
                     else print "below", at[i] ": " name
                 }

@@ -39,7 +39,7 @@ xep_perf_SOURCES = \
 	%D%/perf/perf_simulate.c %D%/perf/perf_simulate.h \
 	%D%/perf/perf_time.c %D%/perf/perf_time.h \
 	%D%/perf/perf_waits.c %D%/perf/perf_waits.h
-xep_perf_CPPFLAGS = $(public_cppflags) -I$(srcdir)/oracle -I$(srcdir)/src/core -I$(srcdir)/plugins/kernels
+xep_perf_CPPFLAGS = $(public_cppflags) -I$(srcdir)/oracle -I$(srcdir)/src/cost -I$(srcdir)/plugins/kernels
 xep_perf_LDFLAGS =
 xep_perf_LDADD = libxep_cost.la libxep_kernels.la libxep_oracle.la libxep.la
 

@@ -3,7 +3,7 @@
 /**
  * Operations without ranks that are out (XEP_ON_FAILURE_MASK). normal.h has the steps that this speaks of.
  *
- * Without ranks that are out, where all are mapped (the core's ballots say who is, src/core/ballot.h). A rank that
+ * Without ranks that are out, where all are mapped (the core's ballots say who is, src/elastic/ballot.h). A rank that
  * suspects another one says of each dispatch whether it has that rank's record and its done, and ends nothing until all
  * agree.
  *  - with it, if some survivor has its done: all its rows were stored before, everywhere. A rank that lacks the line,
@@ -24,9 +24,9 @@
  * that after they have told it: it stores no row, or they see that it may, and find no places and close no gaps in this
  * dispatch before it has done with it, or is dead. All else that it writes are lines of its own.
  *
- * Without ranks that are out, where some are not mapped (src/core/members_wire.c). A record that one rank has, nobody
- * can give to another; so ranks may count different records, and would find different places. Hence grants: where
- * only those know places at once whose dispatch is with all ranks that were in when it began; all others ask each
+ * Without ranks that are out, where some are not mapped (src/elastic/members_wire.c). A record that one rank has,
+ * nobody can give to another; so ranks may count different records, and would find different places. Hence grants:
+ * where only those know places at once whose dispatch is with all ranks that were in when it began; all others ask each
  * receiver (normal_grants.c). So as long as nobody is left out there is no message more.
  *  - a rank has concluded when it has taken the records. What it has granted stays granted.
  *  - with a rank that is gone, if some survivor has concluded: all come to that verdict. Whoever has its done has its

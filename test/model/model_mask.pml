@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * The agreement on who is out (src/core/ballot.h, docs/failures.md): which ranks each operation is with, the same at
+ * The agreement on who is out (src/elastic/ballot.h, docs/failures.md): which ranks each operation is with, the same at
  * all survivors, whoever dies or is slow while they agree. One word stands for all that a rank brings to another in an
  * operation; what is in it, and when it may be overwritten, is in the models of the modes.
  *
@@ -11,8 +11,8 @@
  * Sizes, by -D: RANKS (3 or 4), OPS, SLOTS (operations in flight at once), DEATHS (at most so many ranks die).
  * Choices:
  *   SLOW     one rank may be suspected although it lives, and goes on writing its words
- *   WIRE     ranks that do not map one another (src/core/members_wire.c): an operation is with a rank that is gone if
- *            some rank has ended it with that rank's word; ballots come in messages, late, and from the dead as well;
+ *   WIRE     ranks that do not map one another (src/elastic/members_wire.c): an operation is with a rank that is gone
+ *            if some rank has ended it with that rank's word; ballots come in messages, late, and from the dead as well;
  *            a decision takes most of the ranks that are not known to be dead
  *   DEFECT_* a deliberate defect: protocols.sh has the list
  */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * A group that shrinks (src/core/group_shrink.h, shrink_state.c): 3 ranks, all of which call it or die before, come to
- * the same group without the dead, wherever one dies, also a second one while they do.
+ * A group that shrinks (src/elastic/group_shrink.h, shrink_state.c): 3 ranks, all of which call it or die before, come
+ * to the same group without the dead, wherever one dies, also a second one while they do.
  *
  * One step of a rank is one letter of another that comes, one that is looked at, one suspicion, or one step of the
  * protocol. A letter has all that its writer says; one that has not come when the next is written is never seen, one

@@ -39,7 +39,7 @@ line() {
     echo "$1:$(grep -nm1 "$2" "$tmp/tree/$1" | cut -d: -f1)"
 }
 
-bad README.md 'see src/core/nothing.c' 'no such path'
+bad README.md 'see src/group/nothing.c' 'no such path'
 bad docs/python.md 'and `tools/perf/nothing_*.c`' 'no such path'
 bad NEWS 'contrib/nothing.sh is new' 'no such path'
 bad ARCHITECTURE.md 'in `nothing.h`' 'no such file'
@@ -69,8 +69,8 @@ sed -i 's|^man/xep_perf.1:[0-9]*: an|man/xep_perf.1:1: an|' "$tmp/expected"
 
 # no violations
 cat >>"$tmp/tree/docs/modes.md" <<'END'
-[elsewhere](https://example.org/nothing.md), `plugins/*/`, `XEP_TEST_*`, `xep_<name>.so`, test/bench/kernels, src/core/,
-build/devel, [a heading](#writing-a-mode)
+[elsewhere](https://example.org/nothing.md), `plugins/*/`, `XEP_TEST_*`, `xep_<name>.so`, test/bench/kernels,
+src/group/, build/devel, [a heading](#writing-a-mode)
 END
 
 bash "$check" "$tmp/tree" >"$tmp/out"

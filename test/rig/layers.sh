@@ -29,18 +29,18 @@ bad() {
 }
 
 not_included='direction'
-bad src/core/group.c '#include <ucp/api/ucp.h>' "$not_included"
-bad src/core/group.c '#include <pmix.h>' "$not_included"
-bad src/core/group.c '#include "ucp/ucp_transport.h"' "$not_included"
-bad src/core/group.c '#include "../ucp/ucp_transport.h"' "$not_included"
-bad src/core/group.c '#include "pmix_boot.h"' "$not_included"
-bad src/core/group.c '#  include "../../plugins/normal/normal.h"' "$not_included"
+bad src/group/group.c '#include <ucp/api/ucp.h>' "$not_included"
+bad src/group/group.c '#include <pmix.h>' "$not_included"
+bad src/group/group.c '#include "ucp/ucp_transport.h"' "$not_included"
+bad src/group/group.c '#include "../ucp/ucp_transport.h"' "$not_included"
+bad src/group/group.c '#include "pmix_boot.h"' "$not_included"
+bad src/group/group.c '#  include "../../plugins/normal/normal.h"' "$not_included"
 bad src/util/log.c '#include "layout.h"' "$not_included"
 bad src/ucp/ucp_new.c '#include "pmix_boot.h"' "$not_included"
 bad src/ucp/ucp_new.c '#include <pmix_common.h>' "$not_included"
 bad src/pmix/pmix_new.c '#include <ucs/type/status.h>' "$not_included"
 bad src/pmix/pmix_new.c '#include <uct/api/uct.h>' "$not_included"
-bad src/api.c '#include <ucp/api/ucp.h>' "$not_included"
+bad src/api/api.c '#include <ucp/api/ucp.h>' "$not_included"
 bad include/xep/xep.h '#include <xep/plugin.h>' "$not_included"
 bad include/xep/xep.h '#include "wire.h"' "$not_included"
 bad include/xep/xep.h '#include "launch.h"' "$not_included"
@@ -52,7 +52,7 @@ bad tools/perf/xep_perf.c '#include <pmix.h>' "$not_included"
 bad tools/perf/xep_perf.c '#include "group.h"' "$not_included"
 bad tools/perf/xep_perf.c '#include "cast.h"' "$not_included"
 bad plugins/normal/normal.c '#include "log.h"' "$not_included"
-bad plugins/normal/normal.c '#include "../../src/core/team.h"' "$not_included"
+bad plugins/normal/normal.c '#include "../../src/util/team.h"' "$not_included"
 bad plugins/normal/normal.c '#include <pthread.h>' "$not_included"
 bad plugins/other/other.c '#include "../normal/normal.h"' "$not_included"
 bad plugins/kit/shared.c '#include "normal.h"' "$not_included"
@@ -71,8 +71,8 @@ closes() {
     bad "$1" "$2" 'circle of files'
     echo "$3:$(grep -nF "$4" "$srcdir/$3" | cut -d: -f1): circle of files" >>"$tmp/expected"
 }
-closes src/core/room.c '#include "heap.h"' src/core/heap.c '#include "room.h"'
-closes src/util/cpu.c 'static int grow(void) { return xep_team_create(1, 0); }' src/core/team.c \
+closes src/buffer/plugin_file.c '#include "plugin_loader.h"' src/buffer/plugin_loader.c '#include "plugin_file.h"'
+closes src/util/cpu.c 'static int grow(void) { return xep_team_create(1, 0); }' src/util/team.c \
     '#include "cpu.h"'
 closes tools/perf/perf_fixed.c '#include "perf_time.h"' tools/perf/perf_time.c '#include "perf_fixed.h"'
 closes tools/run/run_names.c 'static int stop(void) { return run_server_open(0, 0, 0); }' tools/run/run_server.c \
@@ -80,8 +80,8 @@ closes tools/run/run_names.c 'static int stop(void) { return run_server_open(0, 
 closes plugins/kit/send.c 'static int again(void *m) { return xep_step_flush(m, NULL); }' plugins/kit/steps.c \
     'xep_send('
 closes python/deep_ep/nodes.py '    from .passing import Passing' python/deep_ep/passing.py 'from .nodes import Nodes'
-bad src/core/handle.c 'static void drop(xep_handle_t *h) { xep_handle_release(h); }' 'api.c is on top'
-bad src/api_check.c 'static void stop(xep_group_t *g) { xep_group_abort(g); }' 'api.c is on top'
+bad src/request/handle.c 'static void drop(xep_handle_t *h) { xep_handle_release(h); }' 'api.c is on top'
+bad src/api/api_check.c 'static void stop(xep_group_t *g) { xep_group_abort(g); }' 'api.c is on top'
 bad src/util/dtype.c 'static xep_status_t lay(void) { return xep_layout(0, 0); }' 'api.c is on top'
 bad src/util/log.h 'unsigned xep_cpu_count(void);' 'a header declares what its .c defines'
 bad src/ucp/ucp_lock.h 'void xep_ucp_lock_twice(void);' 'a header declares what its .c defines'
@@ -96,7 +96,7 @@ bad plugins/normal/normal.c 'extern struct state shared_state;' 'a mode has no m
 bad src/ucp/ucp_new.c '/* one per Expert */' 'the transport does not know this word'
 bad src/ucp/ucp_new.c 'int ntokens;' 'the transport does not know this word'
 bad src/ucp/ucp_new.c 'int topk;' 'the transport does not know this word'
-bad src/core/group.c 'struct peer { void *ep; };' 'no variable is called ep'
+bad src/group/group.c 'struct peer { void *ep; };' 'no variable is called ep'
 bad python/ext/ext_layout.c 'static int ep;' 'no variable is called ep'
 bad src/ucp/ucp_new.c 'void close_peer(struct peer *p) { close(p->ep); }' 'no variable is called ep'
 
@@ -109,11 +109,11 @@ add plugins/normal/normal_new.h '    char *pieces_kept;'
 
 # no violations
 add plugins/ll/ll_new.c 'if (p == NULL || !*p || !p[0] || !n || !f(p)) return 1;'
-add src/core/group.c '/* #include <pmix.h>; ep is an endpoint */'
-add src/core/group.c 'static const char text[] = "ep, getenv(";'
+add src/group/group.c '/* #include <pmix.h>; ep is an endpoint */'
+add src/group/group.c 'static const char text[] = "ep, getenv(";'
 add src/ucp/ucp_new.c '#include <ucp/api/ucp.h>'
 add tools/run/run_new.c '#include <pmix_server.h>'
-add src/api.c '#include "ucp/ucp_transport.h"'
+add src/api/api.c '#include "ucp/ucp_transport.h"'
 add plugins/normal/normal.c '#include "copy.h"'
 add plugins/normal/normal.c '#include <immintrin.h>'
 add plugins/cuda/cuda_plan.cu '#include <cuda_bf16.h>'
@@ -121,9 +121,9 @@ add python/ext/ext_layout.c '#include <Python.h>'
 add plugins/normal/normal.c 'static const int table[] = {1};'
 add plugins/normal/normal.c '__attribute__((format(printf, 2, 3)))'
 
-bad src/core/core_fresh.c '' 'no SPDX line'
-sed -i '1d; $d' "$tmp/tree/src/core/core_fresh.c"
-sed -i 's|core_fresh.c:[0-9]*|core_fresh.c:1|' "$tmp/expected"
+bad src/group/group_fresh.c '' 'no SPDX line'
+sed -i '1d; $d' "$tmp/tree/src/group/group_fresh.c"
+sed -i 's|group_fresh.c:[0-9]*|group_fresh.c:1|' "$tmp/expected"
 bad test/unit/other.c '' 'basename is taken'
 sed -i 's|test/unit/other.c:[0-9]*|test/unit/other.c:1|' "$tmp/expected"
 

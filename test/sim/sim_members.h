@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /**
- * The core's members (src/core/members.h), as they are, around modes: who is out is agreed on by the ballots that ranks
- * write and read, or send one another, in any order of turns. What waits of the core do with a clock, giving a rank up,
- * is here chance: whoever waits for the rank that died, or is stopped for too long, does it.
+ * The core's members (src/elastic/members.h), as they are, around modes: who is out is agreed on by the ballots that
+ * ranks write and read, or send one another, in any order of turns. What waits of the core do with a clock, giving a
+ * rank up, is here chance: whoever waits for the rank that died, or is stopped for too long, does it.
  */
 #ifndef SIM_MEMBERS_H
 #define SIM_MEMBERS_H

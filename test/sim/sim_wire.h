@@ -2,7 +2,7 @@
 
 /**
  * The wire of a simulated rank: messages are taken from their source, and delivered, when the scheduler says so. Where
- * the others go on without ranks that die (world->around), it is as a heap that spares ranks (src/core/transport.h):
+ * the others go on without ranks that die (world->around), it is as a heap that spares ranks (src/group/transport.h):
  * sources are copied at once, who is dead, or stopped, takes nothing, and a rank is refused nothing because of that.
  */
 #ifndef SIM_WIRE_H

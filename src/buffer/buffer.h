@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/** One MoE shape on a group: its shared memory, its mode, its slots (handles) and requests. */
+#ifndef XEP_BUFFER_H
+#define XEP_BUFFER_H
+
+#include <stdatomic.h>
+
+#include <xep/plugin.h>
+
+#include "device.h"
+#include "error.h"
+#include "group.h"
+#include "heap.h"
+#include "plugin_loader.h"
+#include "team.h"
+#include "wait_times.h"
+
+/* One for the dispatch of a slot and one for its combine, each in flight and, ended, still with the user. */
+enum { XEP_REQUESTS_PER_SLOT = 4 };
+
+typedef struct xep_members xep_members_t; /* members.h */
+typedef struct xep_staging xep_staging_t; /* staging.h */
+
+struct xep_buffer {
+    xep_group_t *group;
+    xep_group_task_t task; /* while it is open */
+    atomic_flag entered;   /* held by the thread that is in a call on this buffer, or makes its progress */
+    atomic_int in_call;    /* the former */
+    xep_plugin_ref_t plugin;
+    void *mode; /* the plugin's */
+    xep_shape_t shape;
+    xep_buffer_params_t params; /* that it was made with, defaults filled in; mode is the plugin's name */
+    xep_env_t env;
+    /* [the mode's bytes | a line of each rank, buffer_give_up.h | the area of members, or of staging] */
+    xep_heap_wire_t *heap;
+    xep_heap_device_t *device; /* NULL: all in host memory */
+    xep_staging_t *staging;    /* NULL: the mode works where the rows are */
+    xep_pointers_t *pointers;  /* of host memory, in a process that has devices; else NULL */
+    uint64_t lines_offset;
+    uint64_t quiets; /* done so far */
+    xep_team_t *team;
+    xep_dtype_t dtype, combine_dtype;
+    int32_t timeout_ms;
+    uint64_t epoch, turn; /* of the next operation; of the next one that is no combine */
+    uint64_t reset_epoch; /* that operations have gone on from since the last reset */
+    uint32_t active;      /* requests deferred or active */
+    uint32_t deferred;    /* dispatches among them that are deferred */
+    /* calls since create or reset that this rank has refused, and the most it knows of any rank: request_refuse.h */
+    uint32_t refused, refused_most;
+    char refused_reason[XEP_REASON_BYTES];
+    int broken; /* until reset */
+    char broken_reason[XEP_REASON_BYTES];
+    xep_handle_t *handles;   /* [slots] */
+    xep_request_t *requests; /* [nrequests] */
+    uint32_t nrequests;
+    char *states; /* [nrequests][state_bytes], of the mode */
+    xep_wait_times_t waits;
+    uint64_t prefault_left;       /* bytes of XEP_PREFAULT not used yet */
+    xep_page_ranges_t peer_pages; /* that the mode wants, until all ranks have opened theirs */
+    uint32_t trace_number;        /* in the trace */
+    uint32_t number;              /* of the group's buffers, from 1 */
+    xep_members_t *members;       /* NULL: an operation is with all ranks, or fails */
+};
+
+/**
+ * Claims the buffer for a call of this thread; leave gives it back. Not recursive. Where another thread is in a call,
+ * claim is XEP_ERR_INVALID at once, as the other ranks may wait for either of the two, and enter, for calls that cannot
+ * fail, waits for its end.
+ */
+xep_status_t xep_buffer_claim(xep_buffer_t *buffer);
+void xep_buffer_enter(xep_buffer_t *buffer);
+void xep_buffer_leave(xep_buffer_t *buffer);
+
+/** XEP_OK, or XEP_ERR_PEER: the others have left this rank out. After the loads of an operation. */
+xep_status_t xep_buffer_check_in(const xep_buffer_t *buffer);
+
+/** XEP_OK, or why the buffer takes no operation: aborted group, broken buffer. */
+xep_status_t xep_buffer_usable(const xep_buffer_t *buffer);
+
+#endif

@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/** How much memory a buffer takes, and what of its params decides that. */
+#ifndef XEP_BUFFER_SIZE_H
+#define XEP_BUFFER_SIZE_H
+
+#include "buffer.h"
+
+/** xep_buffer_size(). */
+xep_status_t xep_buffer_measure(const xep_config_t *config, const xep_buffer_params_t *params, uint32_t nranks,
+                                xep_buffer_size_t *size);
+
+/** Of a shape that is known: also where the mode's regions lie in the heap, and the lines of all ranks behind them. */
+xep_status_t xep_buffer_measure_shape(const xep_plugin_t *plugin, const xep_shape_t *shape,
+                                      const xep_buffer_params_t *params, xep_region_t regions[XEP_REGIONS],
+                                      uint64_t *lines_offset_p, xep_buffer_size_t *size);
+
+/** Whether the mode may have pieces, where params ask for them. */
+xep_status_t xep_buffer_check_pieces(const xep_buffer_params_t *params, const xep_plugin_t *plugin);
+
+/** Whether a buffer of the same params, of so many bytes, would take less with pieces that nobody has asked for. */
+int xep_buffer_may_be_smaller(const xep_buffer_t *buffer, const xep_buffer_params_t *params, uint64_t bytes);
+
+/** The memory of the rows as the mode sees it. */
+xep_memory_t xep_buffer_memory_of_mode(const xep_buffer_params_t *params, uint32_t nodes);
+
+/** Where the members' words begin in a heap that has them. */
+uint64_t xep_buffer_members_offset(uint64_t lines_offset, uint32_t nranks);
+
+#endif

@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/** Which rank owns an expert, and the layout that xep_layout() returns. */
+#ifndef XEP_BUFFER_LAYOUT_H
+#define XEP_BUFFER_LAYOUT_H
+
+#include <xep/xep.h>
+
+/** Owner of an expert; expert < experts, nranks > 0. */
+uint32_t xep_expert_owner(uint32_t experts, uint32_t nranks, uint32_t expert);
+
+/** xep_layout() with checked arguments and defaults filled in. */
+xep_status_t xep_layout_compute(const xep_layout_args_t *args, const xep_layout_t *out);
+
+#endif

@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/** The shape that a mode is told of, and where in the heap the regions lie that it asks for. */
+#ifndef XEP_BUFFER_SHAPE_H
+#define XEP_BUFFER_SHAPE_H
+
+#include <xep/plugin.h>
+
+#include "group.h"
+
+/** From checked params. XEP_ERR_NO_MEMORY; free what it made with close. */
+xep_status_t xep_shape_open(const xep_buffer_params_t *params, const xep_group_t *group, xep_shape_t *shape);
+
+/** The same for rank 0 of a group that does not exist, spread evenly over so many nodes. */
+xep_status_t xep_shape_imagine(const xep_buffer_params_t *params, uint32_t nranks, uint32_t nodes, xep_shape_t *shape);
+void xep_shape_close(xep_shape_t *shape);
+
+enum { XEP_MEMORIES = 2 }; /* kinds of memory */
+
+/**
+ * Asks the mode how large its regions are and puts those of a kind of memory one behind the other: offsets, and where
+ * the last of each kind ends. They may be in host memory, and in memory.
+ */
+xep_status_t xep_shape_measure(const xep_plugin_t *plugin, const xep_shape_t *shape, xep_memory_t memory,
+                               xep_region_t regions[XEP_REGIONS], uint64_t end[XEP_MEMORIES], uint64_t *recv_rows_p);
+
+#endif

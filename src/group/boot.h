@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/** How the ranks of a job find one another: one allgather, whoever provides it. */
+#ifndef XEP_GROUP_BOOT_H
+#define XEP_GROUP_BOOT_H
+
+#include <xep/xep.h>
+
+typedef struct xep_boot xep_boot_t;
+
+typedef struct xep_boot_ops {
+    const char *name; /* "callback", "pmix", "single" */
+
+    /** recv[nranks * bytes] in rank order. Collective, blocking, a barrier too; on error sets the reason. */
+    xep_status_t (*allgather)(xep_boot_t *boot, const void *send, void *recv, size_t bytes);
+
+    /** Rank known to be dead, or UINT32_MAX. Cheap, never blocks. */
+    uint32_t (*dead_rank)(xep_boot_t *boot);
+
+    void (*close)(xep_boot_t *boot);
+} xep_boot_ops_t;
+
+struct xep_boot {
+    const xep_boot_ops_t *ops;
+    uint32_t rank, nranks;
+    int32_t timeout_ms;            /* of one allgather; < 0: none */
+    int (*interrupted)(void *ctx); /* the caller's, or NULL: whether it wants to wait no longer */
+    void *interrupted_ctx;
+    int ignores_processes; /* XEP_LIVENESS=heartbeat: the kernel is not asked who has died */
+};
+
+static inline int xep_boot_interrupted(const xep_boot_t *boot)
+{
+    return boot->interrupted != NULL && boot->interrupted(boot->interrupted_ctx) != 0;
+}
+
+#endif

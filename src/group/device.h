@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/** What the core needs of a device: a heap in its memory that the devices of all ranks reach. */
+#ifndef XEP_GROUP_DEVICE_H
+#define XEP_GROUP_DEVICE_H
+
+#include <xep/plugin.h>
+
+typedef struct xep_heap_device xep_heap_device_t; /* of one buffer */
+
+typedef struct xep_heap_device_ops {
+    /** Allocates the heap, zeroed, and makes its key. Local. */
+    xep_status_t (*heap_open)(xep_heap_device_t *device, uint64_t bytes);
+
+    /** All ranks' keys, in rank order. After it map() works. Local. */
+    xep_status_t (*heap_connect)(xep_heap_device_t *device, uint32_t rank, uint32_t nranks, const void *const *keys,
+                                 const size_t *bytes);
+
+    /** What is enqueued on stream from now on comes after the last mark. XEP_ERR_INVALID: it cannot. */
+    xep_status_t (*follow)(xep_heap_device_t *device, void *stream);
+
+    /** Makes so many notes, once; freed by close. */
+    xep_status_t (*make_notes)(xep_heap_device_t *device, uint32_t count);
+
+    /** Notes how far a stream has come; reached: XEP_OK when it is there, XEP_INPROGRESS before. */
+    xep_status_t (*note)(xep_heap_device_t *device, uint32_t number, void *stream);
+    xep_status_t (*reached)(xep_heap_device_t *device, uint32_t number);
+
+    /** Pins memory of the host, which it must be for copies to run on their own; unpin before it is freed. */
+    xep_status_t (*pin)(xep_heap_device_t *device, void *base, uint64_t bytes);
+    void (*unpin)(xep_heap_device_t *device, void *base);
+
+    /** Lets kernels wait for nobody any more (0: they may again). */
+    void (*stop)(xep_heap_device_t *device, int stopped);
+
+    /** Frees everything. Peers must be done with the heap. */
+    void (*close)(xep_heap_device_t *device);
+} xep_heap_device_ops_t;
+
+struct xep_heap_device {
+    xep_device_t device; /* first, so that the mode's pointer is ours */
+    const xep_heap_device_ops_t *ops;
+    int32_t number; /* what the driver calls it in this process */
+    void *base;     /* of the heap; NULL: none was opened */
+    uint64_t bytes;
+    const void *key; /* what peers need to reach it; exchanged by the core */
+    size_t key_bytes;
+};
+
+/** Tells memory of devices from memory of the host: of a process that has devices. */
+typedef struct xep_pointers xep_pointers_t;
+struct xep_pointers {
+    int32_t (*device_of)(const xep_pointers_t *pointers, const void *address); /* number of the device; -1: the host */
+    void (*close)(xep_pointers_t *pointers);
+};
+
+#endif

@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/** Allgathers of a group: over its bootstrap until its own connections serve. */
+#ifndef XEP_GROUP_EXCHANGE_H
+#define XEP_GROUP_EXCHANGE_H
+
+#include "group.h"
+
+/**
+ * Allgather: over the control heap of a connected group, before by the bootstrap. The former keeps the transport and
+ * the operations of all buffers going: a rank that waits here must not stop those that still wait for its bytes.
+ */
+xep_status_t xep_group_exchange(xep_group_t *group, const void *send, void *recv, size_t bytes);
+
+/** As exchange, for blobs whose lengths differ: blob[r] points into storage. */
+typedef struct xep_blobs {
+    const void **blob; /* [nranks] */
+    size_t *bytes;     /* [nranks] */
+    void *storage;
+} xep_blobs_t;
+xep_status_t xep_group_exchange_blobs(xep_group_t *group, const void *send, size_t bytes, xep_blobs_t *blobs_p);
+void xep_blobs_free(xep_blobs_t *blobs);
+
+/** Gives the peers the key of a heap that every rank has opened, and the heap theirs. Collective. */
+xep_status_t xep_group_connect_heap(xep_group_t *group, xep_heap_wire_t *heap);
+
+#endif

@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/** Words by which the ranks of a group tell one another how far they are, over the wire of any heap. */
+#ifndef XEP_GROUP_SIGNAL_H
+#define XEP_GROUP_SIGNAL_H
+
+#include "account.h"
+#include "group.h"
+
+/** A word with one writer, this rank, at every rank; whoever sees it sees the bytes too. */
+typedef struct xep_group_signal {
+    uint64_t word;    /* its offset */
+    uint64_t value;   /* no smaller than any before */
+    uint64_t offset;  /* bytes of this rank's region that go to the same offset of all others before */
+    size_t bytes;     /* of them; 0: none */
+    const char *what; /* for the reason */
+    xep_waits_kind_t kind;
+} xep_group_signal_t;
+
+/** Sends it to every rank, this one included. */
+xep_status_t xep_group_signal_all(xep_group_t *group, xep_heap_wire_t *heap, const xep_group_signal_t *signal,
+                                  uint64_t deadline_ns);
+
+/** Waits until all that was sent over the heap has left. */
+xep_status_t xep_group_flush(xep_group_t *group, xep_heap_wire_t *heap, uint64_t deadline_ns, const char *what);
+
+/** Words that the ranks write in this rank's region, stride bytes apart, in rank order. */
+typedef struct xep_group_words {
+    const void *first;
+    size_t stride;
+    uint64_t value;   /* least that all must have */
+    const char *what; /* for the reason */
+    xep_waits_kind_t kind;
+    uint32_t buffer; /* whose they are; 0: the group's */
+    /* asked every few ms: XEP_INPROGRESS, or why they will not come; NULL: it is not */
+    xep_status_t (*hope)(void *arg);
+    void *hope_arg;
+} xep_group_words_t;
+
+/** Waits until all have value; the reason names the ranks that are missing. */
+xep_status_t xep_group_wait_words(xep_group_t *group, const xep_group_words_t *words, uint64_t deadline_ns);
+
+#endif

@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/** What the core needs of a transport: connections of a group, and symmetric heaps on them. */
+#ifndef XEP_GROUP_TRANSPORT_H
+#define XEP_GROUP_TRANSPORT_H
+
+#include <stdatomic.h>
+
+#include <xep/wire.h>
+#include <xep/xep.h>
+
+#include "config.h"
+#include "interfaces.h"
+
+typedef struct xep_transport xep_transport_t; /* of one group */
+typedef struct xep_heap_wire xep_heap_wire_t; /* of one buffer: a wire and its memory */
+
+struct xep_heap_wire {
+    xep_wire_t wire; /* first, so that the mode's pointer is ours */
+    void *base;      /* this rank's region, zeroed */
+    uint64_t bytes;
+    int exposed; /* set by the core before the end: peers that are gone may come back and write by address */
+    /* set by the core: what becomes of one rank is no error of the heap. Set before heap_connect, bytes come in
+     * messages alone, which heap_sever can refuse, and are copied before they leave; and a rank that has taken all that
+     * was sent to it can be sent more, however much others have not taken */
+    atomic_int spares;
+    /* set by the core before heap_connect, or as heap_open has it: what comes in messages bypasses the caches where all
+     * ranks together send so many bytes at once */
+    uint64_t stream_bytes;
+    /* set by the core before heap_close, or NULL: called once no operation of the heap reads what it was given to send
+     * any more, before the memory goes; at the latest when the transport is closed */
+    void (*release)(void *arg);
+    void *release_arg;
+    const void *key;  /* what peers need to reach it; exchanged by the core */
+    size_t key_bytes; /* differs from rank to rank */
+};
+
+/** Shared memory of one kind, from which a rank's heaps may come. Exchanged as bytes. */
+typedef struct xep_shared_room {
+    uint64_t id;    /* equal for ranks that draw from the same; 0: this rank has none of the kind */
+    uint64_t bytes; /* that are free */
+    uint64_t heaps; /* how many of the size asked about can be had of it now */
+} xep_shared_room_t;
+enum { XEP_SHARED_SYSV, XEP_SHARED_POSIX, XEP_SHARED_KINDS };
+
+/** What is known of a peer before it is connected. */
+enum {
+    XEP_PEER_MAY_MAP = 1, /* without it map() is NULL, and nothing is tried */
+    XEP_PEER_VISIBLE = 2  /* its process can be looked up here by its number */
+};
+
+/** Of one kind, as the ranks of a host see it together. */
+typedef struct xep_shared_least {
+    uint64_t ranks;   /* the least that a rank has room for */
+    uint32_t seen_by; /* that rank */
+} xep_shared_least_t;
+
+/** The ranks of this rank's host, this one included. All of them come to the same. */
+typedef struct xep_neighbours {
+    uint32_t count;
+    xep_shared_least_t shared[XEP_SHARED_KINDS];
+    uint64_t users;    /* the user namespace of the first */
+    int is_split;      /* there are several */
+    int has_stranger;  /* a process of another user is among them: */
+    uint32_t stranger; /* the first that this rank sees */
+} xep_neighbours_t;
+
+/** An IPv4 address that a rank in another network has as well as this one, so that it cannot lead there. */
+typedef struct xep_twin {
+    uint32_t address; /* in network order */
+    uint32_t rank;
+} xep_twin_t;
+
+/** Where the ranks of a group are, as they have told one another. */
+typedef struct xep_whereabouts {
+    uint32_t nranks;
+    uint32_t elsewhere; /* of these, on other hosts than this rank's, or in containers that look like some */
+    int local;          /* all share the network's interfaces, and need none but loopback */
+    uint32_t ntwins;
+    xep_twin_t twins[XEP_INTERFACES];
+} xep_whereabouts_t;
+
+typedef struct xep_transport_ops {
+    const char *name;
+
+    /** How many ranks each kind of shared memory has room for, with all that one takes to begin. Local. */
+    void (*shared_look)(xep_transport_t *transport, uint64_t ranks[XEP_SHARED_KINDS]);
+
+    /** Begins, once it is known with whom. Local; connects to nobody. */
+    xep_status_t (*start)(xep_transport_t *transport, const xep_neighbours_t *neighbours,
+                          const xep_whereabouts_t *where);
+
+    /** This rank's address, valid as long as the transport. Sizes differ from rank to rank. */
+    void (*address)(xep_transport_t *transport, const void **address_p, size_t *bytes_p);
+
+    /**
+     * All ranks' addresses, in rank order; copied. peers[r]: XEP_PEER_* flags.
+     * Connections are made on first use.
+     */
+    xep_status_t (*connect)(xep_transport_t *transport, uint32_t rank, uint32_t nranks, const void *const *addresses,
+                            const size_t *bytes, const uint8_t *peers);
+
+    /** What heaps of so many bytes could come from, all ids 0 where they need no shared memory. Local. */
+    void (*shared_room)(xep_transport_t *transport, uint64_t bytes, xep_shared_room_t rooms[XEP_SHARED_KINDS]);
+
+    /** Allocates bytes (the first touch is the caller's where the kind of memory allows it). Local. */
+    xep_status_t (*heap_open)(xep_transport_t *transport, uint64_t bytes, xep_heap_wire_t **heap_p);
+
+    /** All ranks' keys of one heap, in rank order; copied. After it the wire works. Local. */
+    xep_status_t (*heap_connect)(xep_heap_wire_t *heap, const void *const *keys, const size_t *bytes);
+
+    /** Frees it. Peers must be done with it; operations in flight are abandoned, and what they read stays as it is. */
+    void (*heap_close)(xep_heap_wire_t *heap);
+
+    /**
+     * Of a heap that spares ranks: this one is out. Nothing that comes from it is stored any more, nothing goes to it,
+     * and no flush waits for what it has not taken. Any thread.
+     */
+    void (*heap_sever)(xep_heap_wire_t *heap, uint32_t rank);
+
+    /** Of a heap that spares ranks, likewise: whether this one, which is in, has not taken all that was sent to it. */
+    int (*heap_is_behind)(xep_heap_wire_t *heap, uint32_t rank);
+
+    /** Progress of all heaps. Any thread; returns at once when another thread is at it. */
+    xep_status_t (*progress)(xep_transport_t *transport);
+
+    /** Copies bytes and sends them to another rank's mailed(). Any thread. An error: it cannot be reached. */
+    xep_status_t (*mail)(xep_transport_t *transport, uint32_t rank, const void *data, size_t bytes);
+
+    /** Whether all mail is on its way, so that this rank may stop making progress. */
+    int (*mail_has_left)(xep_transport_t *transport);
+
+    /** How rank is reached ("tcp, packed messages"): connects when nothing did. Valid as long as the transport. */
+    const char *(*describe)(xep_transport_t *transport, uint32_t rank);
+
+    /** ranks[r] 1: it is noticed when that rank, reached before, falls silent for a few intervals. Once, at most. */
+    xep_status_t (*watch)(xep_transport_t *transport, const uint8_t *ranks, int32_t interval_ms);
+
+    /** Whether the rank cannot be reached any more though it has not left, and the sentence for that. Any thread. */
+    int (*is_gone)(xep_transport_t *transport, uint32_t rank, char *why, size_t bytes);
+
+    void (*close)(xep_transport_t *transport);
+} xep_transport_ops_t;
+
+struct xep_transport {
+    const xep_transport_ops_t *ops;
+    atomic_uint moves; /* rounds of progress that have moved something: whoever waits does not sleep meanwhile */
+    /* The core's, set before connect: mail of a rank, not checked. Called inside progress; it calls nothing here */
+    void (*mailed)(void *arg, uint32_t from, const void *data, size_t bytes);
+    void *mailed_arg;
+};
+
+/** Local. config is read here only. */
+typedef xep_status_t (*xep_transport_open_fn)(const xep_config_t *config, xep_transport_t **transport_p);
+
+#endif

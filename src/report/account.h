@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/**
+ * Accounts: what ranks say of the waits they are in, and the one sentence that all of these come to. Knows neither how
+ * accounts travel nor what an operation is.
+ */
+#ifndef XEP_REPORT_ACCOUNT_H
+#define XEP_REPORT_ACCOUNT_H
+
+#include <assert.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { XEP_ACCOUNT_RANKS = 8, XEP_ACCOUNT_NAME = 32 };
+
+typedef enum {
+    XEP_WAITS_NOWHERE, /* it says nothing */
+    XEP_WAITS_DISPATCH,
+    XEP_WAITS_COMBINE,
+    XEP_WAITS_BARRIER,
+    XEP_WAITS_ALLGATHER,
+    XEP_WAITS_END, /* of a buffer */
+    XEP_WAITS_NEXT,
+    XEP_WAITS_KINDS
+} xep_waits_kind_t;
+
+/** Written by the rank that waits, read by others: every field is checked before it is used. */
+typedef struct xep_account {
+    uint64_t number;  /* epoch of the operation, number of the barrier */
+    uint64_t answers; /* the question that this answers; 0: this is one, of a rank that has waited in vain */
+    uint32_t kind;    /* xep_waits_kind_t */
+    uint32_t buffer;  /* the how manieth of the group; 0: of none */
+    uint32_t opens;   /* xep_opens_t; what is neither of the first two is the third */
+    uint32_t late;    /* ranks that are late; the first of them are in ranks */
+    uint32_t ranks[XEP_ACCOUNT_RANKS];
+    char what[XEP_ACCOUNT_NAME]; /* that is waited for: "counts"; "": for the ranks themselves */
+    char mode[XEP_ACCOUNT_NAME]; /* of the buffer */
+} xep_account_t;
+static_assert(sizeof(xep_account_t) == 128, "wire format");
+
+/** Says that one more rank is late. */
+void xep_account_add_late(xep_account_t *account, uint32_t rank);
+
+/** Makes harmless what a peer wrote; returns whether it makes sense. */
+int xep_account_check(xep_account_t *account, uint32_t nranks);
+
+/** Whether both wait in the same call. */
+int xep_account_is_same(const xep_account_t *a, const xep_account_t *b);
+
+/** What is known of all ranks when a wait of this one has ended in vain. */
+typedef struct xep_accounts {
+    uint32_t nranks, rank;
+    const xep_account_t *of; /* [nranks]; kind XEP_WAITS_NOWHERE: the rank has not answered */
+    const uint8_t *died;     /* [nranks] */
+    uint8_t *roles;          /* [nranks] for notes while they are told */
+} xep_accounts_t;
+
+/**
+ * "rank 5 never began dispatch 17 of mode ll and does not answer; ranks 0-4, 6, 7 wait for its counts", cut to bytes.
+ */
+void xep_accounts_tell(const xep_accounts_t *accounts, char *text, size_t bytes);
+
+#endif

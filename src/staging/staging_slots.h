@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/** The memory of copies, as the files of staging know it. */
+#ifndef XEP_STAGING_SLOTS_H
+#define XEP_STAGING_SLOTS_H
+
+#include "buffer.h"
+
+/** Offsets in a slot's memory of the host. A dispatch and a combine of a slot are never there together. */
+typedef struct staged_inputs {
+    uint64_t x, idx, weights, scales;                   /* of a dispatch: [T]... */
+    uint64_t stats, rows;                               /* [L] int32_t, uint64_t: what it adds to, and tells */
+    uint64_t y, y_weights;                              /* of a combine: [recv_rows]... */
+    uint64_t bias[2], source_weights, out, out_weights; /* [T]... */
+    uint64_t bytes;
+} staged_inputs_t;
+
+/** Offsets in a slot's memory of the device: the arrays of xep_recv_t, and the input of combines. */
+typedef struct staged_views {
+    uint64_t x, idx, weights, scales, src_token;      /* [recv_rows]... */
+    uint64_t input;                                   /* [recv_rows][y_stride] */
+    uint64_t expert_rows, expert_begin, expert_count; /* [L] uint64_t */
+    uint64_t pair_begin, pair_count;                  /* [L][R] uint32_t */
+    uint64_t bytes;
+} staged_views_t;
+
+/** Where the caller wants what an operation tells at its end; NULL: nowhere, or the mode writes there itself. */
+typedef struct staged_slot {
+    xep_recv_t shown;
+    void *out;
+    float *out_weights;
+    size_t out_stride, out_weights_stride;
+    int32_t *stats;
+    uint64_t *rows;
+    uint64_t coming; /* rows that the operation is given, which come in parts */
+    uint32_t parts, parts_here;
+    uint8_t *came; /* [nranks] 1: rows of the rank are on their way to the device */
+} staged_slot_t;
+
+/**
+ * What an operation is given comes in so many parts at most, of so many bytes at least: less is not worth another copy.
+ */
+enum { STAGED_PARTS = 8, STAGED_PART_BYTES = 256 * 1024 };
+
+/** Of a part of a slot's; note 0 is that of xep_staging_wait(). */
+static inline uint32_t staged_note(uint32_t slot, uint32_t part)
+{
+    return 1 + slot * STAGED_PARTS + part;
+}
+
+/** The first row of a part; of the one behind the last: all rows. */
+static inline uint64_t staged_part_begin(const staged_slot_t *slot, uint32_t part)
+{
+    return slot->parts == 0 ? slot->coming
+                            : slot->coming / slot->parts * part + slot->coming % slot->parts * part / slot->parts;
+}
+
+struct xep_staging {
+    staged_inputs_t inputs;
+    staged_views_t views;
+    uint64_t x_stride, y_stride; /* of rows here, and of a slot's input there */
+    char *here, *there;          /* [slots][inputs.bytes], [slots][views.bytes] */
+    int pinned;
+    void *layout; /* pinned memory of layouts, as large as the largest so far; NULL: there was none */
+    uint64_t layout_bytes;
+    uint8_t *came; /* of all slots */
+    staged_slot_t slots[];
+};
+
+static inline char *staged_here(const xep_buffer_t *buffer, uint32_t slot, uint64_t offset)
+{
+    return buffer->staging->here + slot * buffer->staging->inputs.bytes + offset;
+}
+
+static inline char *staged_there(const xep_buffer_t *buffer, uint32_t slot, uint64_t offset)
+{
+    return buffer->staging->there + slot * buffer->staging->views.bytes + offset;
+}
+
+#endif
