@@ -173,7 +173,7 @@ for number in -1 1x nan 1e30 ' 1' '' 0x10; do
         $perf $job --rates "copy=1,rank=$number"
 done
 expect 2 '^xep_perf: --rates cannot be used without --simulate$' $perf --rates rank=1
-expect 2 '^xep_perf: --simulate cannot be used with another --mode than normal or ll$' $perf $job --mode mine
+expect 2 '^xep_perf: --simulate cannot be used with mode mine: there is none, see --list$' $perf $job --mode mine
 expect 2 '^xep_perf: --simulate cannot be used with --layout padded$' $perf $job --mode ll --layout padded
 expect 2 '^xep_perf: --simulate cannot be used with rows by rank$' $perf $job --mode ll --layout rank
 expect 2 '^xep_perf: --simulate cannot be used with rows by expert$' $perf $job --layout compact

@@ -150,9 +150,7 @@ static int refuse_others(const perf_options_t *options, char *why, size_t why_by
     const struct {
         const char *name;
         int given;
-    } others[] = {{"another --mode than normal or ll",
-                   options->mode != NULL && strcmp(options->mode, "normal") && !options->ll},
-                  {"rows by expert", options->by_expert && !options->ll},
+    } others[] = {{"rows by expert", options->by_expert && !options->ll},
                   {"rows by rank", !options->by_expert && options->ll},
                   {"--layout padded", options->padded},
                   {"--quant logfmt", options->logfmt},

@@ -30,9 +30,10 @@ static int resolve_dtype(perf_options_t *options, char *why, size_t why_bytes)
  */
 static int resolve_layout(perf_options_t *options, char *why, size_t why_bytes)
 {
-    const char *env = getenv("XEP_MODE"), *mode = options->mode != NULL ? options->mode : env != NULL ? env : "normal";
+    const char *env = getenv("XEP_MODE");
 
-    options->ll = !strcmp(mode, "ll");
+    if (options->mode == NULL) options->mode = env != NULL ? env : "normal";
+    options->ll = !strcmp(options->mode, "ll");
     if (options->layout == NULL) options->layout = options->ll ? "compact" : "rank";
     options->padded = !strcmp(options->layout, "padded");
     options->by_expert = options->padded || !strcmp(options->layout, "compact");
