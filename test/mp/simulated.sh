@@ -160,6 +160,20 @@ grep -q ', path flat$' "$tmp/out" || wrong "xep_perf does not say so: $(cat "$tm
 expect 0 'path nodes: it was asked for\. ' "${there[@]}" -x XEP_PATH=nodes $perf $batch
 expect 0 'path flat: no node has two ranks\. ' "$run" -n 2 -N 2 -x XEP_LOG=info -x XEP_PATH=nodes $perf $batch
 
+# memory is that of a buffer, but for the core's own words: a line and less for each rank
+for mode in normal ll; do
+    for path in flat nodes; do
+        expect 0 'buffer of mode' "$run" -n 4 -N 2 -x XEP_LOG=info -x XEP_PATH=$path $perf --mode $mode $batch
+        bytes=$(sed -n "s/.*buffer of mode $mode: \([0-9]*\) bytes.*/\1/p" "$tmp/out" | head -1)
+        $perf --simulate 4,2 --mode $mode ${batch#--check-only} --json "$tmp/result" >"$tmp/out"
+        python3 - "$tmp/result" $path "$bytes" <<'END' || wrong "memory of mode $mode, path $path: a buffer has $bytes"
+import json, sys
+told, = (p["memory_bytes"] for p in json.load(open(sys.argv[1]))["paths"] if p["path"] == sys.argv[2])
+sys.exit(not told < int(sys.argv[3]) <= told + 4 * 128)
+END
+    done
+done
+
 form='\(RANKS,PER_NODE with 1 to 4096 ranks, as 64,8, or 16,8\+4 for nodes of 8 and 4 in turn\)$'
 for text in 64 64,0 0,4 4097,8 64, 64,8+ 64,8+x 64,8,4 -4,2 ,4 ''; do
     expect 2 "^xep_perf: invalid --simulate: \"${text/+/\\+}\" $form" $perf --simulate "$text"

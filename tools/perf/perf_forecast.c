@@ -91,7 +91,7 @@ static void print_end(const perf_simulation_t *simulation)
             "%-6s %.3f GB over the network for a dispatch of all ranks, %.3f for a combine; a rank shares %.1f MiB\n",
             path_names[path], perf_forecast(simulation, path, XEP_COST_DISPATCH)->network_bytes / 1e9,
             perf_forecast(simulation, path, XEP_COST_COMBINE)->network_bytes / 1e9,
-            simulation->memory[path] / (1 << 20));
+            (double)simulation->memory[path] / (1 << 20));
     }
     printf("path: %s (dispatch and combine: flat %.1f us, nodes %.1f us)\n", path_names[simulation->chosen],
            simulation->seconds[XEP_COST_FLAT] * 1e6, simulation->seconds[XEP_COST_NODES] * 1e6);
@@ -128,7 +128,8 @@ static void write_op(FILE *file, const perf_simulation_t *simulation, xep_cost_p
 
 static void write_path(FILE *file, const perf_simulation_t *simulation, xep_cost_path_t path)
 {
-    fprintf(file, "{\"path\": \"%s\", \"memory_bytes\": %.0f, \"ops\": [", path_names[path], simulation->memory[path]);
+    fprintf(file, "{\"path\": \"%s\", \"memory_bytes\": %" PRIu64 ", \"ops\": [", path_names[path],
+            simulation->memory[path]);
     write_op(file, simulation, path, XEP_COST_DISPATCH);
     fputs(", ", file);
     write_op(file, simulation, path, XEP_COST_COMBINE);

@@ -126,7 +126,7 @@ static int measure_heap(perf_simulation_t *simulation, xep_cost_path_t path)
     xep_shape_t shape = xep_cost_shape_on(&simulation->shape, path);
     const uint64_t sources = shape.by_nodes ? shape.feeders : shape.nranks;
     xep_region_t regions[XEP_REGIONS] = {0};
-    uint64_t rows, room = perf_forecast(simulation, path, XEP_COST_DISPATCH)->traffic.pass_rows;
+    uint64_t rows, bytes = 0, room = perf_forecast(simulation, path, XEP_COST_DISPATCH)->traffic.pass_rows;
 
     if (room != 0 && simulation->options->cluster.pass_rows > 0)
         room = (uint64_t)simulation->options->cluster.pass_rows;
@@ -136,7 +136,10 @@ static int measure_heap(perf_simulation_t *simulation, xep_cost_path_t path)
         fprintf(stderr, "xep_perf: mode %s cannot serve this shape\n", simulation->mode->name);
         return -1;
     }
-    for (int i = 0; i < XEP_REGIONS; i++) simulation->memory[path] += (double)regions[i].bytes;
+    for (int i = 0; i < XEP_REGIONS; i++)
+        if (regions[i].bytes != 0)
+            bytes = (bytes + regions[i].alignment - 1) / regions[i].alignment * regions[i].alignment + regions[i].bytes;
+    simulation->memory[path] = bytes;
     if (path == XEP_COST_NODES) simulation->pass_rows = room;
     return 0;
 }

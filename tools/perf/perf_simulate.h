@@ -27,7 +27,7 @@ typedef struct perf_simulation {
     double mean_rows, most_rows;              /* that a rank receives */
     perf_forecast_t forecast[PERF_FORECASTS]; /* perf_forecast() */
     double seconds[XEP_COST_PATHS];           /* of a dispatch and its combine: a layer of a model has one of each */
-    double memory[XEP_COST_PATHS];            /* bytes that the mode shares, the same of each rank */
+    uint64_t memory[XEP_COST_PATHS];          /* bytes that the mode shares, the same of each rank */
     uint64_t pass_rows;                       /* by nodes: that there is room for while they pass */
     xep_cost_path_t chosen;
 } perf_simulation_t;
