@@ -43,7 +43,8 @@ xep_normal_la_SOURCES = $(normal_shared_sources) \
 	%D%/normal/normal_in_place.h %D%/normal/normal_in_place.c %D%/normal/normal_metadata.h \
 	%D%/normal/normal_pieces.c %D%/normal/normal_next.c %D%/normal/normal_nodes.c %D%/normal/normal_relay.c \
 	%D%/normal/normal_pass.c %D%/normal/normal_forward.c %D%/normal/normal_return.c %D%/normal/normal_put.c \
-	%D%/normal/normal_dispatch.c %D%/normal/normal_masked.c %D%/normal/normal_combine.c %D%/normal/normal_fill.c
+	%D%/normal/normal_dispatch.c %D%/normal/normal_masked.c %D%/normal/normal_combine.c %D%/normal/normal_fill.c \
+	%D%/normal/normal_traffic.c
 xep_normal_la_CPPFLAGS = $(plugin_cppflags) -I$(srcdir)/%D%/kit -I$(srcdir)/%D%/kernels
 xep_normal_la_LDFLAGS = $(plugin_ldflags)
 xep_normal_la_LIBADD = libxep_kit_parts.la libxep_kernels.la -lm
@@ -52,7 +53,7 @@ xep_ll_la_SOURCES = $(ll_shared_sources) %D%/ll/ll.c \
 	%D%/ll/ll_nodes.c %D%/ll/ll_parts.c %D%/ll/ll_inbox.c %D%/ll/ll_send.c %D%/ll/ll_mapped.c \
 	%D%/ll/ll_receive.c %D%/ll/ll_unpack.c \
 	%D%/ll/ll_pieces.h %D%/ll/ll_pieces.c \
-	%D%/ll/ll_in_place.h %D%/ll/ll_in_place.c %D%/ll/ll_offer.c %D%/ll/ll_sum.c \
+	%D%/ll/ll_in_place.h %D%/ll/ll_in_place.c %D%/ll/ll_offer.c %D%/ll/ll_sum.c %D%/ll/ll_traffic.c \
 	%D%/kernels/cast.h %D%/kernels/cast.c %D%/kernels/cast_kernels.h %D%/kernels/cast_blocks.h \
 	%D%/kernels/cast_avx2.c %D%/kernels/cast_avx512.c %D%/kernels/cast_avx512.h %D%/kernels/cast_vbmi.c \
 	%D%/kernels/cast_table.c %D%/kernels/cast_table.h \

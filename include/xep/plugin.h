@@ -29,7 +29,7 @@ extern "C" {
 #endif
 
 /** Goes up with every change of meaning here, in wire.h or launch.h; a change of layout also shows in the sizes. */
-#define XEP_PLUGIN_ABI 14u
+#define XEP_PLUGIN_ABI 15u
 
 /** By nodes modes count rows in so many bits of a word, below its epoch. */
 #define XEP_FEED_ROWS_BITS 24
@@ -60,12 +60,40 @@ typedef struct xep_shape {
      * XEP_FEED_ROWS_BITS then. 0: they go to each rank */
     int by_nodes;
     uint32_t feeders; /* most that a rank has; 0 where it is not by nodes */
-    /* By nodes: rows that a rank has room for while they pass through it, for each feeder. XEP_BY_NODES_DISPATCH, flat:
-     * for each rank, 0: for all that can come */
+    /* By nodes: rows that a rank has room for while they pass through it, for each feeder. Flat, where the mode tells
+     * pass_rows: for each rank, 0: for all that can come */
     uint64_t feed_rows;
     int wide_sums; /* by nodes: what a node sends of a token is fp32 (XEP_NODE_SUMS_FP32) */
     int in_pieces; /* dispatches may come in pieces (XEP_BUFFER_PIECES); never by nodes */
 } xep_shape_t;
+
+/** Of so many tokens, each with topk different experts, those that select some of these, where all are as likely. */
+static inline double xep_even_tokens(double tokens, double these, double all, uint32_t topk)
+{
+    /* drawn without putting any back: the k-th misses these with the chance that is left when k others are gone */
+    double missed = 1;
+    for (uint32_t k = 0; k < topk && missed > 0; k++) missed *= all - these - k > 0 ? (all - these - k) / (all - k) : 0;
+    return tokens * (1 - missed);
+}
+
+/**
+ * What a dispatch, or a combine, costs on the path of a shape: its rows, and the messages besides, which are counts,
+ * heads and words. Sizes are those of the largest rows of the shape.
+ */
+typedef struct xep_traffic {
+    int by_nodes;     /* rows go once to each node, by a forwarder; in a combine it sums them. 0: once to each rank */
+    int by_selection; /* a row for each selection; 0: one for each rank that has experts of a token */
+    int pulled;       /* a receiver copies a row for each selection when all are there; 0: rows are stored in place */
+    int messages_by_nodes;  /* messages besides rows go to forwarders alone; 0: to each rank */
+    uint32_t messages;      /* besides rows: to each rank, or to each forwarder */
+    uint32_t rounds;        /* of messages over the network, each sent when the one before is there */
+    uint64_t message_bytes; /* besides rows: of these messages together */
+    uint64_t row_bytes;     /* of a row in memory, with its metadata */
+    uint64_t sent_bytes;    /* of a row on its way to another node */
+    /* of a dispatch: rows in passing that a rank has room for, of all sources together, if the caller leaves it to the
+     * mode; sources are feeders, or flat all ranks. 0: rows never wait for room */
+    uint64_t pass_rows;
+} xep_traffic_t;
 
 /** The parts of a rank's heap, in this order. */
 typedef enum {
@@ -120,12 +148,6 @@ enum {
     XEP_OUT_SILENT = 1, /* nothing that it said counts */
     XEP_OUT_HEARD = 2   /* its first word counts, as some rank may have acted on it; its last one does not */
 };
-
-/**
- * What a mode knows of xep_shape_t.by_nodes. None: it is never set. Dispatch: dispatches alone; combines, and so their
- * sums, are as in the flat path, and rows in passing have to wait for room flat, too, where feed_rows is not 0.
- */
-typedef enum { XEP_BY_NODES_NONE = 0, XEP_BY_NODES_ALL = 1, XEP_BY_NODES_DISPATCH = 2 } xep_by_nodes_t;
 
 /** One operation. The core owns the memory and fills everything but state, recv and late. */
 typedef struct xep_op {
@@ -380,7 +402,14 @@ typedef struct xep_plugin {
     const xep_place_ops_t *place; /* NULL: every row is copied */
     /* device memory: enqueues what fills out on args->stream; args are checked. NULL: XEP_ERR_UNSUPPORTED */
     xep_status_t (*layout)(void *mode, const xep_layout_args_t *args, const xep_layout_t *out);
-    xep_by_nodes_t by_nodes;
+
+    /**
+     * Tells what a dispatch and a combine cost: by it the core chooses the path and the room for rows in passing, and
+     * xep_perf --simulate says what a job would need. The same on every rank. Asked with by_nodes 0 and 1: a mode that
+     * does not know the latter says by_nodes 0 of both, and is never opened so. NULL: it does not, and rows never wait
+     * for room.
+     */
+    void (*traffic)(const xep_shape_t *shape, xep_traffic_t *dispatch, xep_traffic_t *combine);
     xep_begins_t begins_early; /* otherwise than with all rows there: it looks at xep_op_t.coming */
 
     /**

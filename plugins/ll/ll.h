@@ -270,6 +270,10 @@ static inline int ll_brings(const ll_t *mode, const xep_op_t *op, uint64_t selec
     return piece == 0 || ll_slot(mode, op->slot)->piece_of[selection] == piece;
 }
 
+/* ---- ll_traffic.c ---- */
+
+void ll_tell_traffic(const xep_shape_t *shape, xep_traffic_t *dispatch, xep_traffic_t *combine);
+
 /* ---- ll_heap.c: where things are ---- */
 
 xep_status_t ll_lay_heap(const xep_shape_t *shape, xep_heap_layout_t *layout, xep_carve_t region[XEP_REGIONS]);

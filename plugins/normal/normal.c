@@ -110,7 +110,8 @@ static void prefault_slot(const void *opaque, uint32_t rank, uint32_t slot, uint
     const normal_t *mode = opaque;
     const normal_layout_t *at = &mode->layout;
     const xep_shape_t *shape = mode->kit.shape;
-    double fraction = normal_even_fraction(shape, xep_kit_experts(&mode->kit, rank)), each = (double)tokens;
+    double fraction = xep_even_tokens(1, xep_kit_experts(&mode->kit, rank), shape->experts, shape->topk),
+           each = (double)tokens;
     uint64_t begin = rank == shape->rank ? 0 : even_rows(each * shape->rank, fraction, -2);
     uint64_t end = rank == shape->rank ? even_rows(each * shape->nranks, fraction, 2) * 9 / 8 + 16
                                        : even_rows(each * (shape->rank + 1), fraction, 2) + 1;
@@ -181,7 +182,7 @@ const xep_plugin_t xep_plugin = {
     .close = xep_kit_close,
     .masks = &normal_masks,
     .place = &normal_in_place,
-    .by_nodes = XEP_BY_NODES_ALL,
+    .traffic = normal_tell_traffic,
     .begins_early = XEP_BEGINS_EARLY,
     .dispatch = normal_dispatch,
     .combine = normal_combine,

@@ -53,20 +53,12 @@ uint32_t normal_returns(const xep_shape_t *shape)
     return least(shape->topk, shape->by_nodes ? shape->nodes - 1 : xep_shape_unmapped(shape));
 }
 
-double normal_even_fraction(const xep_shape_t *shape, uint32_t experts)
-{
-    double missed = 1;
-    for (uint32_t k = 0; k < shape->topk && k < shape->experts; k++)
-        missed *= experts + k < shape->experts ? 1 - (double)experts / (shape->experts - k) : 0;
-    return 1 - missed;
-}
-
 /* An even load and a quarter more, or the worst case. No rank has more experts than rank 0. */
 static uint64_t even_room(const xep_shape_t *shape)
 {
     uint64_t worst = shape->nranks * shape->tokens;
     if (!shape->in_pieces) return worst;
-    double rows = (double)worst * normal_even_fraction(shape, shape->first_expert[1]) * 1.25 + 1;
+    double rows = xep_even_tokens((double)worst, shape->first_expert[1], shape->experts, shape->topk) * 1.25 + 1;
     return rows < (double)worst ? (uint64_t)rows : worst;
 }
 

@@ -213,4 +213,8 @@ xep_status_t normal_find_summed(const normal_t *mode, xep_op_t *op, uint64_t *to
 const _Atomic uint64_t *normal_mates_word(const void *mode, const xep_op_t *op, uint32_t rank, uint64_t *value_p);
 xep_status_t normal_return_sums(void *mode, xep_op_t *op);
 
+/* ---- normal_traffic.c ---- */
+
+void normal_tell_traffic(const xep_shape_t *shape, xep_traffic_t *dispatch, xep_traffic_t *combine);
+
 #endif

@@ -13,9 +13,6 @@ xep_status_t normal_lay_heap(const xep_shape_t *shape, xep_heap_layout_t *layout
 /** Rows of a token that come back to its rank's memory, at most, where there is one piece. */
 uint32_t normal_returns(const xep_shape_t *shape);
 
-/** Fraction of the tokens of a rank that an even load sends to another of so many experts: those that choose one. */
-double normal_even_fraction(const xep_shape_t *shape, uint32_t experts);
-
 /** Offset of the lines that rank writes; index by turn. */
 uint64_t normal_line_offset(const normal_t *mode, uint32_t index, uint32_t rank);
 

@@ -26,6 +26,7 @@
 #include "handle.h"
 #include "loaded.h"
 #include "log.h"
+#include "path.h"
 #include "pmix/pmix_boot.h"
 #include "request_begin.h"
 #include "request_end.h"
@@ -279,6 +280,8 @@ xep_status_t xep_buffer_query(const xep_buffer_t *buffer, xep_buffer_info_t *inf
 {
     xep_status_t status = xep_require_buffer(buffer);
     if (status != XEP_OK) return status;
+    const xep_shape_t *shape = &buffer->shape;
+    const int sums_by_nodes = shape->by_nodes && xep_path_sums_by_nodes(buffer->plugin.plugin, shape);
     xep_buffer_info_t own = {.mode = buffer->plugin.plugin->name,
                              .bytes = buffer->heap->bytes,
                              .recv_rows = buffer->shape.recv_rows,
@@ -296,12 +299,9 @@ xep_status_t xep_buffer_query(const xep_buffer_t *buffer, xep_buffer_info_t *inf
                              .combine_dtype = buffer->params.combine_dtype,
                              .on_failure = buffer->params.on_failure,
                              .timeout_ms = buffer->params.timeout_ms,
-                             .path = buffer->shape.by_nodes ? XEP_PATH_NODES : XEP_PATH_FLAT,
-                             .pass_rows = buffer->shape.feed_rows *
-                                          (buffer->shape.by_nodes ? buffer->shape.feeders : buffer->shape.nranks),
-                             .node_sums = buffer->shape.by_nodes && buffer->plugin.plugin->by_nodes == XEP_BY_NODES_ALL
-                                              ? buffer->params.node_sums
-                                              : XEP_NODE_SUMS_DEFAULT,
+                             .path = shape->by_nodes ? XEP_PATH_NODES : XEP_PATH_FLAT,
+                             .pass_rows = shape->feed_rows * (shape->by_nodes ? shape->feeders : shape->nranks),
+                             .node_sums = sums_by_nodes ? buffer->params.node_sums : XEP_NODE_SUMS_DEFAULT,
                              .flags = buffer->params.flags};
     for (uint32_t s = 0; s < own.slots; s++) own.free_slots += buffer->handles[s].state == XEP_HANDLE_FREE;
     for (uint32_t r = 0; r < buffer->group->nranks; r++) own.mapped_peers += (uint32_t)buffer->group->peers[r].mapped;

@@ -18,4 +18,7 @@ xep_status_t xep_path_choose(const xep_config_t *config, const xep_buffer_params
 /** Of a group that does not exist: the most room that this shape may need for rows in passing, whatever its nodes. */
 void xep_path_imagine(const xep_buffer_params_t *params, const xep_plugin_t *plugin, xep_shape_t *shape);
 
+/** Whether combines, too, go once to each node, where dispatches do: a node sums what its ranks have. */
+int xep_path_sums_by_nodes(const xep_plugin_t *plugin, const xep_shape_t *shape);
+
 #endif

@@ -13,8 +13,8 @@ typedef struct xep_path_cost {
     double copies;  /* of a dispatched row that leave its node, on an average over all ranks */
 } xep_path_cost_t;
 
-/** cost: of each path, in a mode that knows so much. The same on all ranks, if their rates are. XEP_ERR_NO_MEMORY. */
-xep_status_t xep_path_find_costs(const xep_shape_t *shape, xep_by_nodes_t knows, const xep_cost_rates_t *rates,
+/** cost: of each path, as the mode tells its traffic. The same on all ranks, if their rates are. XEP_ERR_NO_MEMORY. */
+xep_status_t xep_path_find_costs(const xep_shape_t *shape, const xep_plugin_t *plugin, const xep_cost_rates_t *rates,
                                  xep_path_cost_t cost[XEP_COST_PATHS]);
 
 #endif

@@ -5,6 +5,8 @@
 #include <math.h>
 #include <string.h>
 
+#include <xep/plugin.h>
+
 /* A counting sort of the ranks by node, so that those of a node stand in a row and in ascending order: "place modulo
  * the ranks of the node" then picks the forwarder by one index. */
 void xep_cost_make_map(xep_cost_map_t *map, uint32_t nranks, uint32_t nnodes, const uint32_t *node, uint32_t *words)
@@ -23,7 +25,14 @@ void xep_cost_make_map(xep_cost_map_t *map, uint32_t nranks, uint32_t nnodes, co
 
 /* ---- a routing ---- */
 
-/* A token has at most topk ranks, so looking back over them is cheaper than a set of nodes. */
+/* A token has at most topk ranks, so looking back over them is cheaper than a set of ranks, or of nodes. */
+static int is_first(const uint32_t *ranks, uint32_t at)
+{
+    for (uint32_t i = 0; i < at; i++)
+        if (ranks[i] == ranks[at]) return 0;
+    return 1;
+}
+
 static int is_first_of_node(const xep_cost_map_t *map, const uint32_t *ranks, uint32_t at)
 {
     for (uint32_t i = 0; i < at; i++)
@@ -53,33 +62,40 @@ static void count_passed(const xep_cost_count_t *count, uint32_t forwarder, uint
     count->flow[rank].taken++;
 }
 
-void xep_cost_count_token(const xep_cost_count_t *count, uint32_t source, const uint32_t *ranks, uint32_t nranks)
+/* Of the token that has these ranks, to the one at this place of them. */
+static void count_row(const xep_cost_count_t *count, uint32_t source, const uint32_t *ranks, uint32_t at)
 {
     const xep_cost_map_t *map = count->map;
-    for (uint32_t i = 0; i < nranks; i++) {
-        const uint32_t node = map->node[ranks[i]];
-        if (node == map->node[source]) {
-            count_near(count, source, ranks[i]);
-        } else if (count->path == XEP_COST_FLAT) {
-            count->to[ranks[i]]++;
-        } else {
-            const uint32_t forwarder = xep_cost_forwarder(map, source, node);
-            count->to[forwarder] += (uint32_t)is_first_of_node(map, ranks, i);
-            count_passed(count, forwarder, ranks[i]);
-        }
+    const uint32_t node = map->node[ranks[at]];
+    if (node == map->node[source]) {
+        count_near(count, source, ranks[at]);
+    } else if (count->path == XEP_COST_FLAT) {
+        count->to[ranks[at]]++;
+    } else {
+        const uint32_t forwarder = xep_cost_forwarder(map, source, node);
+        count->to[forwarder] += (uint32_t)is_first_of_node(map, ranks, at);
+        count_passed(count, forwarder, ranks[at]);
+    }
+}
+
+/* By selection every one is as a token of its own. */
+void xep_cost_count_token(const xep_cost_count_t *count, uint32_t source, const uint32_t *owners, uint32_t nowners)
+{
+    for (uint32_t k = 0; k < nowners; k++) {
+        count->flow[owners[k]].picked++;
+        if (count->by_selection) count_row(count, source, &owners[k], 0);
+        else if (is_first(owners, k)) count_row(count, source, owners, k);
     }
 }
 
 /* Rows from source to another rank, over the network. */
-static void add_sent(xep_cost_flow_t *flow, uint32_t source, uint32_t to, double rows, const double message_rows[])
+static void add_sent(xep_cost_flow_t *flow, uint32_t source, uint32_t to, double rows, double message_rows)
 {
+    const double messages = ceil(rows / message_rows);
     flow[source].sent += rows;
     flow[to].came += rows;
-    for (int operation = 0; operation < XEP_COST_OPERATIONS; operation++) {
-        const double messages = ceil(rows / message_rows[operation]);
-        flow[source].sent_messages[operation] += messages;
-        flow[to].came_messages[operation] += messages;
-    }
+    flow[source].sent_messages += messages;
+    flow[to].came_messages += messages;
 }
 
 /* Messages are counted here and not for each token: how many rows one carries is known when all are. */
@@ -93,32 +109,21 @@ void xep_cost_count_end(const xep_cost_count_t *count, uint32_t source)
 
 /* ---- what is to be expected ---- */
 
-/*
- * A token's topk are different ones: so they are drawn without putting any back, and the k-th misses these with the
- * chance that is left when k others are gone.
- */
-double xep_cost_expect_tokens(double tokens, double these, double all, uint32_t topk)
-{
-    double missed = 1;
-    for (uint32_t k = 0; k < topk && missed > 0; k++) missed *= all - these - k > 0 ? (all - these - k) / (all - k) : 0;
-    return tokens * (1 - missed);
-}
-
 /* What all functions below need; none of them changes it, but for the flow that it points to. */
 typedef struct expectation {
     const xep_cost_map_t *map;
     const uint32_t *first_expert;
     uint32_t topk;
     double tokens;
-    const double *message_rows;
+    double message_rows;
     xep_cost_flow_t *flow;
 } expectation_t;
 
 static double rows_of_rank(const expectation_t *expected, uint32_t rank)
 {
     const uint32_t *first = expected->first_expert;
-    return xep_cost_expect_tokens(expected->tokens, first[rank + 1] - first[rank], first[expected->map->nranks],
-                                  expected->topk);
+    return xep_even_tokens(expected->tokens, first[rank + 1] - first[rank], first[expected->map->nranks],
+                           expected->topk);
 }
 
 /* Not the sum over its ranks: a token that several of them need crosses the network once. */
@@ -128,7 +133,7 @@ static double rows_of_node(const expectation_t *expected, uint32_t node)
     double experts = 0;
     for (uint32_t i = map->first[node]; i < map->first[node + 1]; i++)
         experts += expected->first_expert[map->ranks[i] + 1] - expected->first_expert[map->ranks[i]];
-    return xep_cost_expect_tokens(expected->tokens, experts, expected->first_expert[map->nranks], expected->topk);
+    return xep_even_tokens(expected->tokens, experts, expected->first_expert[map->nranks], expected->topk);
 }
 
 static void expect_near(const expectation_t *expected, uint32_t source)
@@ -168,14 +173,17 @@ static void expect_nodes(const expectation_t *expected, uint32_t source, uint32_
 }
 
 void xep_cost_expect_rows(const xep_cost_map_t *map, xep_cost_path_t path, const uint32_t *first_expert, uint32_t topk,
-                          double tokens, const double message_rows[XEP_COST_OPERATIONS], xep_cost_flow_t *flow)
+                          double tokens, double message_rows, xep_cost_flow_t *flow)
 {
     const expectation_t expected = {map, first_expert, topk, tokens, message_rows, flow};
     memset(flow, 0, map->nranks * sizeof *flow);
-    for (uint32_t source = 0; source < map->nranks; source++)
+    for (uint32_t source = 0; source < map->nranks; source++) {
+        flow[source].picked =
+            tokens * topk * map->nranks * (first_expert[source + 1] - first_expert[source]) / first_expert[map->nranks];
         for (uint32_t node = 0; node < map->nnodes; node++) {
             if (node == map->node[source]) expect_near(&expected, source);
             else if (path == XEP_COST_FLAT) expect_flat(&expected, source, node);
             else expect_nodes(&expected, source, node);
         }
+    }
 }

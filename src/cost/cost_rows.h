@@ -56,7 +56,7 @@ static inline uint32_t xep_cost_forwarder(const xep_cost_map_t *map, uint32_t so
 
 /**
  * Rows of one rank in a dispatch: whole numbers where a routing was counted, means where one was expected. In a combine
- * they are the same: what was sent comes back, what was stored is loaded and summed.
+ * they go the other way: what was sent comes back, what was stored is loaded and summed.
  */
 typedef struct xep_cost_flow {
     double own;    /* of its own tokens, to itself */
@@ -66,9 +66,8 @@ typedef struct xep_cost_flow {
     double kept;   /* by nodes: of those that came, the ones that it needs itself */
     double passed; /* by nodes: of those that came, into the memory of other ranks: one for each that needs it */
     double taken;  /* stored or passed by others, into its memory */
-    double picked; /* mode ll: selections of its experts, each of which it copies a row for; set by who counts */
-    /* in each operation: that carry the rows sent, and those that came; in a combine they go the other way */
-    double sent_messages[XEP_COST_OPERATIONS], came_messages[XEP_COST_OPERATIONS];
+    double picked; /* selections of its experts, by all ranks */
+    double sent_messages, came_messages; /* that carry the rows sent, and those that came */
 } xep_cost_flow_t;
 
 /** Rows that a rank receives, of all sources. */
@@ -81,23 +80,21 @@ static inline double xep_cost_received(const xep_cost_flow_t *flow, xep_cost_pat
 typedef struct xep_cost_count {
     const xep_cost_map_t *map;
     xep_cost_path_t path;
-    double message_rows[XEP_COST_OPERATIONS]; /* most rows of a message over the network */
-    xep_cost_flow_t *flow;                    /* [R] zero at first */
+    int by_selection;      /* a row for each selection; 0: one for each rank */
+    double message_rows;   /* most rows of a message over the network */
+    xep_cost_flow_t *flow; /* [R] zero at first */
     uint32_t *to; /* [R] zero at first, and behind each source's end: its rows to each rank, over the network */
 } xep_cost_count_t;
 
-/** A token of source needs to be with count different ranks. */
-void xep_cost_count_token(const xep_cost_count_t *count, uint32_t source, const uint32_t *ranks, uint32_t nranks);
+/** owners: of the experts that a token of source selects. */
+void xep_cost_count_token(const xep_cost_count_t *count, uint32_t source, const uint32_t *owners, uint32_t nowners);
 void xep_cost_count_end(const xep_cost_count_t *count, uint32_t source);
-
-/** Of so many tokens those that reach some of these experts, where all are equally likely. */
-double xep_cost_expect_tokens(double tokens, double these, double all, uint32_t topk);
 
 /**
  * The means where every rank has so many tokens, each with topk different ones of all experts, all of them equally
  * likely. first_expert: [R + 1], as in xep_shape_t. Sets flow [R].
  */
 void xep_cost_expect_rows(const xep_cost_map_t *map, xep_cost_path_t path, const uint32_t *first_expert, uint32_t topk,
-                          double tokens, const double message_rows[XEP_COST_OPERATIONS], xep_cost_flow_t *flow);
+                          double tokens, double message_rows, xep_cost_flow_t *flow);
 
 #endif

@@ -290,6 +290,18 @@ AT(xep_shape_t, feed_rows, 120);
 AT(xep_shape_t, wide_sums, 128);
 AT(xep_shape_t, in_pieces, 132);
 
+SIZE(xep_traffic_t, 56);
+AT(xep_traffic_t, by_nodes, 0);
+AT(xep_traffic_t, by_selection, 4);
+AT(xep_traffic_t, pulled, 8);
+AT(xep_traffic_t, messages_by_nodes, 12);
+AT(xep_traffic_t, messages, 16);
+AT(xep_traffic_t, rounds, 20);
+AT(xep_traffic_t, message_bytes, 24);
+AT(xep_traffic_t, row_bytes, 32);
+AT(xep_traffic_t, sent_bytes, 40);
+AT(xep_traffic_t, pass_rows, 48);
+
 SIZE(xep_region_t, 32);
 AT(xep_region_t, bytes, 0);
 AT(xep_region_t, alignment, 8);
@@ -360,7 +372,7 @@ SIZE(xep_place_ops_t, 16);
 AT(xep_place_ops_t, memory, 0);
 AT(xep_place_ops_t, release, 8);
 
-SIZE(xep_plugin_t, 152);
+SIZE(xep_plugin_t, 160);
 AT(xep_plugin_t, abi, 0);
 AT(xep_plugin_t, size, 4);
 AT(xep_plugin_t, env_size, 8);
@@ -382,9 +394,9 @@ AT(xep_plugin_t, explain, 104);
 AT(xep_plugin_t, masks, 112);
 AT(xep_plugin_t, place, 120);
 AT(xep_plugin_t, layout, 128);
-AT(xep_plugin_t, by_nodes, 136);
-AT(xep_plugin_t, begins_early, 140);
-AT(xep_plugin_t, next, 144);
+AT(xep_plugin_t, traffic, 136);
+AT(xep_plugin_t, begins_early, 144);
+AT(xep_plugin_t, next, 152);
 
 SIZE(xep_wire_ops_t, 80);
 AT(xep_wire_ops_t, size, 0);
@@ -439,7 +451,7 @@ SIZE(xep_dtype_t, 4);
 
 #endif
 
-_Static_assert(XEP_PLUGIN_ABI == 14, "XEP_PLUGIN_ABI changed: so did something above");
+_Static_assert(XEP_PLUGIN_ABI == 15, "XEP_PLUGIN_ABI changed: so did something above");
 _Static_assert(XEP_BF16 == 1 && XEP_FP16 == 2 && XEP_FP32 == 3 && XEP_E4M3 == 4 && XEP_E5M2 == 5 && XEP_U8 == 6 &&
                    XEP_INT32 == 7 && XEP_INT64 == 8 && XEP_FP64 == 9,
                "a dtype has another value");

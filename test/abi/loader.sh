@@ -30,6 +30,21 @@ build a/xep_solo.so "$solo"
 load solo XEP_OK ''
 load normal XEP_OK ''
 
+# simulate MODE STATUS PATTERN: what is said of 8 ranks on 2 nodes, each of which sends 16 tokens to 2 of 8 experts
+simulate() {
+    "$builddir/xep_perf" --simulate 8,4 --tokens 16 --topk 2 --experts 8 --mode "$1" --json - >"$tmp/out" 2>&1
+    [ $? -eq "$2" ] && grep -q "$3" "$tmp/out" && return
+    echo "simulate $1: expected \"$3\", got: $(cat "$tmp/out")"
+    failed=1
+}
+
+# its own path and memory, by what it tells: room for 6 rows of each of 8 ranks, or by nodes for 12 of one feeder
+simulate solo 0 '"mode": "solo", .*"chosen": "nodes", .*"memory_bytes": 24576, .*"memory_bytes": 49152, '
+simulate solo 0 '"path": "nodes", .*"network_bytes": [1-9][0-9]*0, "us": .*"rounds_us": 30.000, .*"rounds_us": 10.000, '
+build a/xep_mute.so "$solo" '/\.traffic = /d; s/"solo"/"mute"/'
+simulate mute 2 '^xep_perf: --simulate cannot be used with mode mute: it does not tell its traffic$'
+simulate nobody 2 '^xep_perf: --simulate cannot be used with mode nobody: there is none, see --list$'
+
 load nowhere XEP_ERR_PLUGIN "mode \"nowhere\": there is no xep_nowhere.so in $tmp/a, $tmp/b, $own"
 load a/solo XEP_ERR_PLUGIN 'invalid mode: "a/solo" (a name without a slash; folders go into XEP_PLUGIN_PATH)'
 load ../a/solo XEP_ERR_PLUGIN 'a name without a slash'

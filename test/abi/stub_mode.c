@@ -5,9 +5,18 @@
 
 static xep_status_t stub_heap_size(const xep_shape_t *shape, xep_region_t *regions, uint64_t *recv_rows_p)
 {
-    (void)regions;
+    regions[XEP_REGION_ROWS] = (xep_region_t){.bytes = 4096 * shape->feed_rows, .alignment = 64};
     *recv_rows_p = shape->tokens;
     return XEP_OK;
+}
+
+/* Traffic as no other mode has it: by nodes a dispatch has a row for each selection, and a combine has none. */
+static void stub_traffic(const xep_shape_t *shape, xep_traffic_t *dispatch, xep_traffic_t *combine)
+{
+    *dispatch = (xep_traffic_t){.by_nodes = shape->by_nodes, .by_selection = shape->by_nodes, .rounds = 3};
+    dispatch->row_bytes = dispatch->sent_bytes = shape->by_nodes ? 10 : 1000000;
+    dispatch->pass_rows = shape->by_nodes ? 12 : 48;
+    *combine = (xep_traffic_t){.by_nodes = shape->by_nodes, .rounds = 1, .row_bytes = 1, .sent_bytes = 1};
 }
 
 static xep_status_t stub_open(const xep_env_t *env, void **mode_p)
@@ -56,4 +65,5 @@ __attribute__((visibility("default"))) const xep_plugin_t xep_plugin = {
     .progress = stub_run,
     .input = stub_input,
     .explain = stub_explain,
+    .traffic = stub_traffic,
 };

@@ -2,7 +2,8 @@
 
 /*
  * The end of xep_group_grow() (src/elastic/group_grow.h): members say one another that they have made the group, in a
- * word to each, one after the other; rank 0 then gives the newcomer its verdict. Who has all words returns the new group.
+ * word to each, one after the other; rank 0 then gives the newcomer its verdict. Who has all words returns the new
+ * group.
  * Who lacks one when somebody has died returns an error, and ends the group in doubt, by a word to each, too; who hears
  * that passes it on. A newcomer that gets no verdict, or that there is no group, ends it in the same way.
  *

@@ -12,8 +12,8 @@
  * Choices:
  *   SLOW     one rank may be suspected although it lives, and goes on writing its words
  *   WIRE     ranks that do not map one another (src/elastic/members_wire.c): an operation is with a rank that is gone
- *            if some rank has ended it with that rank's word; ballots come in messages, late, and from the dead as well;
- *            a decision takes most of the ranks that are not known to be dead
+ *            if some rank has ended it with that rank's word; ballots come in messages, late, and from the dead as
+ *            well; a decision takes most of the ranks that are not known to be dead
  *   DEFECT_* a deliberate defect: protocols.sh has the list
  */
 #ifndef RANKS

@@ -160,6 +160,20 @@ grep -q ', path flat$' "$tmp/out" || wrong "xep_perf does not say so: $(cat "$tm
 expect 0 'path nodes: it was asked for\. ' "${there[@]}" -x XEP_PATH=nodes $perf $batch
 expect 0 'path flat: no node has two ranks\. ' "$run" -n 2 -N 2 -x XEP_LOG=info -x XEP_PATH=nodes $perf $batch
 
+# memory is that of a buffer, but for the core's own words: a line and less for each rank
+for mode in normal ll; do
+    for path in flat nodes; do
+        expect 0 'buffer of mode' "$run" -n 4 -N 2 -x XEP_LOG=info -x XEP_PATH=$path $perf --mode $mode $batch
+        bytes=$(sed -n "s/.*buffer of mode $mode: \([0-9]*\) bytes.*/\1/p" "$tmp/out" | head -1)
+        $perf --simulate 4,2 --mode $mode ${batch#--check-only} --json "$tmp/result" >"$tmp/out"
+        python3 - "$tmp/result" $path "$bytes" <<'END' || wrong "memory of mode $mode, path $path: a buffer has $bytes"
+import json, sys
+told, = (p["memory_bytes"] for p in json.load(open(sys.argv[1]))["paths"] if p["path"] == sys.argv[2])
+sys.exit(not told < int(sys.argv[3]) <= told + 4 * 128)
+END
+    done
+done
+
 form='\(RANKS,PER_NODE with 1 to 4096 ranks, as 64,8, or 16,8\+4 for nodes of 8 and 4 in turn\)$'
 for text in 64 64,0 0,4 4097,8 64, 64,8+ 64,8+x 64,8,4 -4,2 ,4 ''; do
     expect 2 "^xep_perf: invalid --simulate: \"${text/+/\\+}\" $form" $perf --simulate "$text"
@@ -173,7 +187,7 @@ for number in -1 1x nan 1e30 ' 1' '' 0x10; do
         $perf $job --rates "copy=1,rank=$number"
 done
 expect 2 '^xep_perf: --rates cannot be used without --simulate$' $perf --rates rank=1
-expect 2 '^xep_perf: --simulate cannot be used with another --mode than normal or ll$' $perf $job --mode mine
+expect 2 '^xep_perf: --simulate cannot be used with mode mine: there is none, see --list$' $perf $job --mode mine
 expect 2 '^xep_perf: --simulate cannot be used with --layout padded$' $perf $job --mode ll --layout padded
 expect 2 '^xep_perf: --simulate cannot be used with rows by rank$' $perf $job --mode ll --layout rank
 expect 2 '^xep_perf: --simulate cannot be used with rows by expert$' $perf $job --layout compact

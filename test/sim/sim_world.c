@@ -230,7 +230,7 @@ int sim_world_open(sim_world_t *world, const sim_options_t *options, const xep_s
     xep_shape_t own = *asked, *shape = &own;
     uint64_t bytes, rows;
     world->options = *options;
-    shape->by_nodes = world->plugin->by_nodes && options->feed_rows != 0 && !options->flat && !options->masks;
+    shape->by_nodes = world->plugin->traffic != NULL && options->feed_rows != 0 && !options->flat && !options->masks;
     shape->feed_rows = options->masks ? 0 : options->feed_rows;
     shape->wide_sums = options->wide_sums;
     if (sim_shape_measure(world->plugin, shape, world->options.node, regions, &bytes, &rows) != XEP_OK) {

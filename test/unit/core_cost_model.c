@@ -1,38 +1,80 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* What paths cost, in bytes, time and memory: worked out by hand, and memory beside that of a buffer. */
+/* What paths cost in bytes and time, with what the modes tell of their traffic: worked out by hand. */
 
 #include <math.h>
 #include <string.h>
 
-#include <xep/xep.h>
-
 #include "cost_model.h"
+#include "plugin_loader.h"
 #include "unit.h"
 
-static const uint32_t two_by_two[] = {0, 0, 1, 1}, eight_experts[] = {0, 2, 4, 6, 8};
-static const xep_cost_sizes_t sizes_of_two_by_two = {.topk = 2,
-                                                     .slots = 2,
-                                                     .tokens = 100,
-                                                     .recv_rows = 400,
-                                                     .row_bytes = 1000,
-                                                     .sum_bytes = 500,
-                                                     .node_sum_bytes = 500,
-                                                     .message_bytes = 3000,
-                                                     .pass_rows = 30,
-                                                     .first_expert = eight_experts};
+static const uint32_t two_by_two[] = {0, 0, 1, 1}, eight_experts[] = {0, 2, 4, 6, 8}, places[] = {0, 1, 0, 1},
+                      pairs[] = {2, 2};
+static const xep_shape_t shape_of_two_by_two = {.nranks = 4,
+                                                .nodes = 2,
+                                                .node = two_by_two,
+                                                .place = places,
+                                                .node_ranks = pairs,
+                                                .experts = 8,
+                                                .first_expert = eight_experts,
+                                                .local_experts = 2,
+                                                .topk = 2,
+                                                .hidden = 500,
+                                                .elem_bytes = 2,
+                                                .combine_elem_bytes = 1,
+                                                .slots = 2,
+                                                .tokens = 100};
+
+enum { MESSAGE_BYTES = 3000 };
+
+typedef struct told {
+    xep_traffic_t of[XEP_COST_OPERATIONS];
+} told_t;
+
+/* What a mode of this tree tells of a shape on a path. */
+static told_t ask(const char *mode, const xep_shape_t *shape, xep_cost_path_t path)
+{
+    const xep_shape_t taken = xep_cost_shape_on(shape, path);
+    xep_config_t config;
+    xep_plugin_ref_t ref;
+    told_t told;
+
+    assert_int_equal(xep_config_read(&config), XEP_OK);
+    assert_int_equal(xep_plugin_load(&config, mode, XEP_MEMORY_HOST, &ref), XEP_OK);
+    ref.plugin->traffic(&taken, &told.of[XEP_COST_DISPATCH], &told.of[XEP_COST_COMBINE]);
+    xep_plugin_unload(&ref);
+    return told;
+}
 
 /* Rank 0 sends 100 tokens to both ranks of the other node; nothing else moves. */
-static void flow_of_two_by_two(const xep_cost_map_t *map, xep_cost_path_t path, xep_cost_flow_t flow[4])
+static void flow_of_two_by_two(const xep_cost_map_t *map, const xep_traffic_t *traffic, xep_cost_flow_t flow[4])
 {
     static const uint32_t ranks[] = {2, 3};
     uint32_t to[4] = {0};
-    xep_cost_count_t count = {.map = map, .path = path, .flow = flow, .to = to};
+    xep_cost_count_t count = {.map = map,
+                              .path = xep_cost_way(traffic),
+                              .by_selection = traffic->by_selection,
+                              .message_rows = xep_cost_message_rows(traffic, MESSAGE_BYTES),
+                              .flow = flow,
+                              .to = to};
 
     memset(flow, 0, 4 * sizeof *flow);
-    xep_cost_message_rows(path, &sizes_of_two_by_two, count.message_rows);
     for (int t = 0; t < 100; t++) xep_cost_count_token(&count, 0, ranks, 2);
     xep_cost_count_end(&count, 0);
+}
+
+static xep_cost_load_t load_of(const told_t *told, xep_cost_operation_t operation, uint32_t rank)
+{
+    uint32_t words[2 * 4 + 3];
+    xep_cost_flow_t flow[4];
+    xep_cost_load_t load;
+    xep_cost_map_t map;
+
+    xep_cost_make_map(&map, 4, 2, two_by_two, words);
+    flow_of_two_by_two(&map, &told->of[operation], flow);
+    xep_cost_find_load(&map, operation, &told->of[operation], &flow[rank], rank, &load);
+    return load;
 }
 
 static void assert_close(double found, double wanted)
@@ -44,82 +86,63 @@ static void assert_close(double found, double wanted)
 TEST(bytes_and_messages)
 {
     enum { ROW = 1028, PASSED = 1020, WORD = 40, FLAT_RECORD = 128, NODES_RECORD = 192 };
-    xep_cost_flow_t flow[4];
-    xep_cost_load_t load;
-    uint32_t words[2 * 4 + 3];
-    xep_cost_map_t map;
+    const told_t flat = ask("normal", &shape_of_two_by_two, XEP_COST_FLAT),
+                 nodes = ask("normal", &shape_of_two_by_two, XEP_COST_NODES);
 
-    xep_cost_make_map(&map, 4, 2, two_by_two, words);
-    flow_of_two_by_two(&map, XEP_COST_FLAT, flow);
-    xep_cost_find_load(&map, XEP_COST_FLAT, XEP_COST_DISPATCH, &sizes_of_two_by_two, &flow[0], 0, &load);
+    xep_cost_load_t load = load_of(&flat, XEP_COST_DISPATCH, 0);
     assert_close(load.sent_rows, 200);
     assert_close(load.sent_bytes, 200 * ROW + 2 * (2 * WORD + FLAT_RECORD));
     assert_close(load.sent_messages, 2 * 50 + 2 * 2); /* two rows of 1028 bytes in 3000 */
     assert_close(load.near_messages, 2);
     assert_close(load.copied, 0);
-    xep_cost_find_load(&map, XEP_COST_FLAT, XEP_COST_COMBINE, &sizes_of_two_by_two, &flow[0], 0, &load);
+    load = load_of(&flat, XEP_COST_COMBINE, 0);
     assert_close(load.came_bytes, 200 * 500 + 2 * 2 * WORD);
     assert_close(load.came_messages, 2 * 17 + 2 * 2); /* six rows of 500 */
     assert_close(load.copied, 200 * 500);
 
-    flow_of_two_by_two(&map, XEP_COST_NODES, flow);
-    xep_cost_find_load(&map, XEP_COST_NODES, XEP_COST_DISPATCH, &sizes_of_two_by_two, &flow[0], 0, &load);
+    load = load_of(&nodes, XEP_COST_DISPATCH, 0);
     assert_close(load.sent_bytes, 100 * PASSED + 2 * WORD + NODES_RECORD);
     assert_close(load.sent_messages, 50 + 2);
-    xep_cost_find_load(&map, XEP_COST_NODES, XEP_COST_DISPATCH, &sizes_of_two_by_two, &flow[2], 2, &load);
+    load = load_of(&nodes, XEP_COST_DISPATCH, 2);
     assert_close(load.passed, 200 * ROW); /* one for rank 3, one that it keeps */
     assert_close(load.near_rows, 100);
-    xep_cost_find_load(&map, XEP_COST_NODES, XEP_COST_COMBINE, &sizes_of_two_by_two, &flow[0], 0, &load);
+    load = load_of(&nodes, XEP_COST_COMBINE, 0);
     assert_close(load.copied, 100 * 500); /* one sum of the other node for each token */
     assert_close(load.came_bytes, 100 * 500 + 2 * 2 * WORD);
 }
 
-/* Sums that travel in fp32 are twice as long, and what they are made of is not. */
+/* Sums that travel in fp32 are longer, and what they are made of is not. */
 TEST(sums_of_nodes_may_be_wider)
 {
-    xep_cost_sizes_t wide = sizes_of_two_by_two;
-    xep_cost_flow_t flow[4];
-    xep_cost_load_t load;
-    uint32_t words[2 * 4 + 3];
-    xep_cost_map_t map;
-    double memory;
+    xep_shape_t wide = shape_of_two_by_two;
+    wide.wide_sums = 1;
+    const told_t told = ask("normal", &wide, XEP_COST_NODES), flat = ask("normal", &wide, XEP_COST_FLAT);
 
-    wide.node_sum_bytes = 1000;
-    xep_cost_make_map(&map, 4, 2, two_by_two, words);
-    flow_of_two_by_two(&map, XEP_COST_NODES, flow);
-    xep_cost_find_load(&map, XEP_COST_NODES, XEP_COST_COMBINE, &wide, &flow[0], 0, &load);
-    assert_close(load.came_bytes, 100 * 1000 + 2 * 2 * 40);
-    assert_close(load.copied, 100 * 1000);
-    xep_cost_find_load(&map, XEP_COST_NODES, XEP_COST_COMBINE, &wide, &flow[2], 2, &load);
-    assert_close(load.passed, 200 * 500);
-    memory = xep_cost_memory(&map, XEP_COST_NODES, &wide, 0) -
-             xep_cost_memory(&map, XEP_COST_NODES, &sizes_of_two_by_two, 0);
-    assert_close(memory, 2 * (100 + 30) * (1024 - 512)); /* slots; rows that return, and that pass; in lines of 64 */
-    assert_close(xep_cost_memory(&map, XEP_COST_FLAT, &wide, 0),
-                 xep_cost_memory(&map, XEP_COST_FLAT, &sizes_of_two_by_two, 0));
+    xep_cost_load_t load = load_of(&told, XEP_COST_COMBINE, 0);
+    assert_close(load.came_bytes, 100 * 2000 + 2 * 2 * 40);
+    assert_close(load.copied, 100 * 2000);
+    assert_close(load_of(&told, XEP_COST_COMBINE, 2).passed, 200 * 500);
+    assert_close((double)flat.of[XEP_COST_COMBINE].sent_bytes, 500);
 }
 
 TEST(a_row_is_never_more_than_one_message)
 {
-    xep_cost_sizes_t sizes = sizes_of_two_by_two;
-    double rows[XEP_COST_OPERATIONS];
-
-    sizes.message_bytes = 700;
-    xep_cost_message_rows(XEP_COST_FLAT, &sizes, rows);
-    assert_close(rows[XEP_COST_DISPATCH], 1);
-    assert_close(rows[XEP_COST_COMBINE], 1);
+    const told_t told = ask("normal", &shape_of_two_by_two, XEP_COST_FLAT);
+    assert_close(xep_cost_message_rows(&told.of[XEP_COST_DISPATCH], 700), 1);
+    assert_close(xep_cost_message_rows(&told.of[XEP_COST_COMBINE], 400), 1);
 }
 
 static xep_cost_time_t time_of(xep_cost_path_t path, xep_cost_operation_t operation, const xep_cost_rates_t *rates)
 {
+    const told_t told = ask("normal", &shape_of_two_by_two, path);
     xep_cost_flow_t flow[4];
     xep_cost_time_t found;
     uint32_t words[2 * 4 + 3];
     xep_cost_map_t map;
 
     xep_cost_make_map(&map, 4, 2, two_by_two, words);
-    flow_of_two_by_two(&map, path, flow);
-    xep_cost_find_time(&map, path, operation, &sizes_of_two_by_two, rates, flow, &found);
+    flow_of_two_by_two(&map, &told.of[operation], flow);
+    xep_cost_find_time(&map, operation, &told.of[operation], rates, flow, &found);
     return found;
 }
 
@@ -153,44 +176,6 @@ TEST(times)
                  (100 * 500 + 2 * 2 * 2 * 40) / 1e5 + 100 * 500 / 1e6);
 }
 
-/* Of tokens that select evenly: as a buffer that is made expects them. */
-static xep_cost_path_t expect_path(const xep_cost_map_t *map, const xep_cost_sizes_t *sizes,
-                                   const xep_cost_rates_t *rates, xep_cost_flow_t *flow,
-                                   xep_cost_time_t time[][XEP_COST_OPERATIONS])
-{
-    for (xep_cost_path_t path = XEP_COST_FLAT; path < XEP_COST_PATHS; path++)
-        for (xep_cost_operation_t operation = XEP_COST_DISPATCH; operation < XEP_COST_OPERATIONS; operation++) {
-            xep_cost_expect_flow(map, path, operation, sizes, flow);
-            xep_cost_find_time(map, xep_cost_way(sizes, path, operation), operation, sizes, rates, flow,
-                               &time[path][operation]);
-        }
-    return xep_cost_choose_path(map, (const xep_cost_time_t(*)[XEP_COST_OPERATIONS])time);
-}
-
-/* Each where the other would be wrong. */
-TEST(which_path)
-{
-    static const uint32_t alone[] = {0, 1, 2, 3}, together[] = {0, 0, 0, 0};
-    const xep_cost_rates_t slow_network = {.node_network = 1e6, .rank_memory = 1e9};
-    const xep_cost_rates_t none = {0};
-    const xep_cost_rates_t slow_memory = {.node_network = 1e12, .rank_memory = 1e6};
-    xep_cost_time_t time[XEP_COST_PATHS][XEP_COST_OPERATIONS];
-    xep_cost_flow_t flow[4];
-    uint32_t words[2 * 4 + 5];
-    xep_cost_map_t map;
-
-    xep_cost_make_map(&map, 4, 2, two_by_two, words);
-    assert_int_equal(expect_path(&map, &sizes_of_two_by_two, &slow_network, flow, time), XEP_COST_NODES);
-    assert_true(time[XEP_COST_NODES][XEP_COST_DISPATCH].seconds < time[XEP_COST_FLAT][XEP_COST_DISPATCH].seconds);
-    assert_int_equal(expect_path(&map, &sizes_of_two_by_two, &slow_memory, flow, time), XEP_COST_FLAT);
-    assert_int_equal(expect_path(&map, &sizes_of_two_by_two, &none, flow, time), XEP_COST_FLAT);
-    xep_cost_make_map(&map, 4, 4, alone, words);
-    assert_int_equal(expect_path(&map, &sizes_of_two_by_two, &slow_network, flow, time), XEP_COST_FLAT);
-    xep_cost_make_map(&map, 4, 1, together, words);
-    assert_int_equal(expect_path(&map, &sizes_of_two_by_two, &slow_network, flow, time), XEP_COST_FLAT);
-    assert_true(time[XEP_COST_FLAT][XEP_COST_DISPATCH].network == 0);
-}
-
 /*
  * In ll a dispatch sends rows without metadata, and a head and a notice before and behind them, to each rank or to one
  * of a node; receivers copy rows when they are there. Its combine is flat.
@@ -198,86 +183,50 @@ TEST(which_path)
 TEST(by_selection)
 {
     enum { ROW = 1024, HEAD = 100 * 2 * 4 + 64 };
-    static const xep_cost_rates_t slow_network = {.node_network = 1e6, .rank_memory = 1e9},
-                                  slow_memory = {.node_network = 1e12, .rank_memory = 1e3};
-    xep_cost_sizes_t sizes = sizes_of_two_by_two;
-    xep_cost_time_t time[XEP_COST_PATHS][XEP_COST_OPERATIONS];
-    xep_cost_flow_t flow[4];
-    xep_cost_load_t load;
-    uint32_t words[2 * 4 + 3];
-    xep_cost_map_t map;
 
-    sizes.by_selection = 1;
-    xep_cost_make_map(&map, 4, 2, two_by_two, words);
-    assert_int_equal(xep_cost_way(&sizes, XEP_COST_NODES, XEP_COST_DISPATCH), XEP_COST_NODES);
-    assert_int_equal(xep_cost_way(&sizes, XEP_COST_NODES, XEP_COST_COMBINE), XEP_COST_FLAT);
     for (xep_cost_path_t path = XEP_COST_FLAT; path < XEP_COST_PATHS; path++) {
+        const told_t told = ask("ll", &shape_of_two_by_two, path);
         const double receivers = path == XEP_COST_FLAT ? 2 : 1;
-        flow_of_two_by_two(&map, path, flow);
-        flow[2].picked = 100;
-        xep_cost_find_load(&map, path, XEP_COST_DISPATCH, &sizes, &flow[0], 0, &load);
+        xep_cost_load_t load = load_of(&told, XEP_COST_DISPATCH, 0);
+        assert_int_equal(xep_cost_way(&told.of[XEP_COST_DISPATCH]), path);
+        assert_int_equal(xep_cost_way(&told.of[XEP_COST_COMBINE]), XEP_COST_FLAT);
         assert_close(load.sent_rows, receivers * 100);
         assert_close(load.sent_bytes, receivers * (100 * ROW + HEAD));
         assert_close(load.copied, 0);
-        xep_cost_find_load(&map, path, XEP_COST_DISPATCH, &sizes, &flow[2], 2, &load);
+        load = load_of(&told, XEP_COST_DISPATCH, 2);
         assert_close(load.copied, 100 * ROW);
         assert_close(load.passed, 0);
+        assert_close(load_of(&told, XEP_COST_COMBINE, 0).came_rows, 200); /* a row for each selection */
     }
-    assert_int_equal(expect_path(&map, &sizes, &slow_network, flow, time), XEP_COST_NODES);
-    assert_true(time[XEP_COST_NODES][XEP_COST_DISPATCH].seconds < time[XEP_COST_FLAT][XEP_COST_DISPATCH].seconds);
-    assert_true(time[XEP_COST_NODES][XEP_COST_COMBINE].seconds == time[XEP_COST_FLAT][XEP_COST_COMBINE].seconds);
-    /* as nobody passes rows on, it pays where memory is slow, too */
-    assert_int_equal(expect_path(&map, &sizes, &slow_memory, flow, time), XEP_COST_NODES);
-    assert_close(time[XEP_COST_NODES][XEP_COST_DISPATCH].memory, 200 * ROW / 1e3);
-    /* a row for each of 200 selections of a rank: half of them come back from the other node */
-    assert_close(time[XEP_COST_FLAT][XEP_COST_COMBINE].memory, 200 * 500 / 1e3);
-}
-
-TEST(memory)
-{
-    xep_cost_sizes_t sizes = sizes_of_two_by_two;
-    uint32_t words[2 * 4 + 3];
-    xep_cost_map_t map;
-
-    /* of a slot: rows of 1024 + 28 bytes, sums of 512 + 8; returned: 2 for each token, or one; mail and
-     * records; by nodes: rows in passing, and what one feeder says */
-    const double received = 400 * (1024 + 28 + 512 + 8);
-    xep_cost_make_map(&map, 4, 2, two_by_two, words);
-    assert_close(xep_cost_memory(&map, XEP_COST_FLAT, &sizes, 0), 2 * (received + 200 * 520 + 4 * (64 + 128)));
-    assert_close(xep_cost_memory(&map, XEP_COST_NODES, &sizes, 0),
-                 2 * (received + 100 * 520 + 4 * (64 + 128) + 30 * (1024 + 20 + 520) + (64 + 192)));
-}
-
-/* Of nodes of 3 and of 1: the one is the forwarder of three, of the three the first is that of one. */
-TEST(memory_for_feeders)
-{
-    static const uint32_t three_and_one[] = {0, 0, 0, 1};
-    xep_cost_sizes_t sizes = sizes_of_two_by_two;
-    uint32_t words[2 * 4 + 3];
-    xep_cost_map_t map;
-
-    xep_cost_make_map(&map, 4, 2, three_and_one, words);
-    const double none = xep_cost_memory(&map, XEP_COST_NODES, &sizes, 2);
-    assert_close(xep_cost_memory(&map, XEP_COST_NODES, &sizes, 0), none + 2 * (64 + 192));
-    assert_close(xep_cost_memory(&map, XEP_COST_NODES, &sizes, 3), none + 2 * 3 * (64 + 192));
-    /* a token returns from no more ranks than it has experts */
-    const double two = xep_cost_memory(&map, XEP_COST_FLAT, &sizes, 3);
-    sizes.topk = 3;
-    const double three = xep_cost_memory(&map, XEP_COST_FLAT, &sizes, 3);
-    sizes.topk = 4;
-    assert_close(three - two, 2 * (400 * (12 + 4) + 100 * (3 * 524 - 2 * 520)));
-    assert_close(xep_cost_memory(&map, XEP_COST_FLAT, &sizes, 3) - three, 2 * (400 * (12 + 4) + 100 * 3 * 4));
 }
 
 /* Room for all, as long as it is little; for what 512 MiB hold; for an even load and six deviations. */
+static uint64_t inbox(uint64_t tokens, uint32_t nranks, uint32_t topk, uint32_t experts)
+{
+    static uint32_t first_expert[8193], node[8192], ones[8192];
+    const xep_shape_t shape = {.nranks = nranks,
+                               .nodes = nranks,
+                               .node = node,
+                               .node_ranks = ones,
+                               .experts = experts,
+                               .first_expert = first_expert,
+                               .topk = topk,
+                               .hidden = 14336,
+                               .elem_bytes = 1,
+                               .slots = 2,
+                               .tokens = tokens};
+
+    for (uint32_t r = 0; r < nranks; r++) node[r] = r, ones[r] = 1, first_expert[r + 1] = experts / nranks * (r + 1);
+    return ask("ll", &shape, XEP_COST_FLAT).of[XEP_COST_DISPATCH].pass_rows / nranks;
+}
+
 TEST(inboxes)
 {
-    assert_int_equal(xep_cost_inbox_rows(128, 1, 14336, 4 * 64), 128);
-    assert_int_equal(xep_cost_inbox_rows(128, 1, 14336, 4 * 256), 36);
-    assert_int_equal(xep_cost_inbox_rows(128, 49, 14336, 4 * 256), 49 + 42 + 6);
-    assert_int_equal(xep_cost_inbox_rows(128, 100, 14336, 4 * 1024), 128);
-    assert_int_equal(xep_cost_inbox_rows(128, 4, 14336, 4 * 4096), 4 + 12 + 6);
-    assert_int_equal(xep_cost_inbox_rows(1, 1, 1e12, 1), 1);
+    assert_int_equal(inbox(128, 64, 1, 128 * 64), 128);
+    assert_int_equal(inbox(128, 256, 1, 256), 36);
+    assert_int_equal(inbox(128, 256, 98, 256), 49 + 42 + 6);
+    assert_int_equal(inbox(128, 1024, 800, 1024), 128);
+    assert_int_equal(inbox(128, 4096, 128, 4096), 4 + 12 + 6);
 }
 
 /* A rank of 1,024 that decode, with slots for an even load and a quarter more. */
@@ -297,59 +246,4 @@ TEST(memory_of_many_ranks)
     params.on_failure = XEP_ON_FAILURE_MASK;
     assert_int_equal(xep_buffer_size(&params, 1024, &masked), XEP_OK);
     assert_in_range(masked.bytes, UINT64_C(7) << 30, UINT64_C(8) << 30);
-}
-
-/* Ranks of one node, or each on one of its own. */
-static double memory_of(uint32_t nranks, uint32_t nnodes, const xep_buffer_params_t *params)
-{
-    enum { MOST = 512 };
-    uint32_t node[MOST], first_expert[MOST + 1], words[3 * MOST + 1];
-    const xep_cost_sizes_t sizes = {.topk = params->topk,
-                                    .slots = params->slots,
-                                    .scales = params->scales,
-                                    .tokens = params->tokens,
-                                    .recv_rows = params->recv_rows,
-                                    .row_bytes = params->hidden,
-                                    .sum_bytes = 2 * (uint64_t)params->hidden,
-                                    .by_selection = strcmp(params->mode, "ll") == 0,
-                                    .first_expert = first_expert};
-    xep_cost_map_t map;
-
-    for (uint32_t r = 0; r <= nranks; r++) first_expert[r] = params->experts / nranks * r;
-    for (uint32_t r = 0; r < nranks; r++) node[r] = nnodes == 1 ? 0 : r;
-    xep_cost_make_map(&map, nranks, nnodes, node, words);
-    return xep_cost_memory(&map, XEP_COST_FLAT, &sizes, 0);
-}
-
-static void assert_memory(double found, uint64_t bytes)
-{
-    if (fabs(found - (double)bytes) > 0.005 * (double)bytes) fail_msg("%.0f, a buffer has %.0f", found, (double)bytes);
-}
-
-/* But for words of the core, that are a few lines for each rank. */
-static void check_memory(const char *mode)
-{
-    xep_buffer_params_t params = XEP_BUFFER_PARAMS_INIT;
-    xep_buffer_size_t size = XEP_BUFFER_SIZE_INIT;
-
-    params.mode = mode;
-    params.dtype = XEP_E4M3;
-    params.experts = 1024;
-    params.topk = 8;
-    params.hidden = 7168;
-    params.scales = 56;
-    params.tokens = 128;
-    params.recv_rows = 1000;
-    params.slots = 3;
-    for (uint32_t nranks = 2; nranks <= 512; nranks *= 16) {
-        assert_int_equal(xep_buffer_size(&params, nranks, &size), XEP_OK);
-        assert_memory(memory_of(nranks, 1, &params), size.node_bytes);
-        if (nranks == 2) assert_memory(memory_of(nranks, nranks, &params), size.bytes);
-    }
-}
-
-TEST(memory_is_that_of_a_buffer)
-{
-    check_memory("normal");
-    check_memory("ll");
 }

@@ -36,8 +36,8 @@ static void print_head(const perf_simulation_t *simulation)
     printf("\nnetwork %g GB/s a node, %g a rank; memory %g GB/s a rank, %g a node (0: no bound)\n",
            rates->node_network / 1e9, rates->rank_network / 1e9, rates->rank_memory / 1e9, rates->node_memory / 1e9);
     printf("latency %g us, a message %g us; pieces of %g KiB; room for %.0f rows in passing; sums of a node %g bytes\n",
-           rates->latency * 1e6, rates->message * 1e6, cluster->message_bytes / 1024,
-           (double)simulation->sizes.pass_rows, (double)simulation->sizes.node_sum_bytes);
+           rates->latency * 1e6, rates->message * 1e6, cluster->message_bytes / 1024, (double)simulation->pass_rows,
+           (double)perf_forecast(simulation, XEP_COST_NODES, XEP_COST_COMBINE)->traffic.sent_bytes);
     printf("a rank receives %.0f rows on average, %.0f at most\n", simulation->mean_rows, simulation->most_rows);
 }
 
@@ -61,8 +61,8 @@ static void print_loads(const perf_simulation_t *simulation)
            "rows out", "MB out", "MB in", "messages");
     for (xep_cost_path_t path = XEP_COST_FLAT; path < XEP_COST_PATHS; path++)
         for (xep_cost_operation_t operation = XEP_COST_DISPATCH; operation < XEP_COST_OPERATIONS; operation++) {
-            print_load(path, operation, "mean", &simulation->path[path].mean[operation]);
-            print_load(path, operation, "most", &simulation->path[path].most[operation]);
+            print_load(path, operation, "mean", &perf_forecast(simulation, path, operation)->mean);
+            print_load(path, operation, "most", &perf_forecast(simulation, path, operation)->most);
         }
 }
 
@@ -74,34 +74,27 @@ static void print_times(const perf_simulation_t *simulation)
 {
     printf("%-6s %-9s %12s %12s %12s %12s %12s %6s\n", "path", "op", "us", "network us", "memory us", "passing us",
            "rounds us", "node");
-    for (int path = 0; path < XEP_COST_PATHS; path++)
-        for (int operation = 0; operation < XEP_COST_OPERATIONS; operation++) {
-            const xep_cost_time_t *time = &simulation->time[path][operation];
+    for (xep_cost_path_t path = XEP_COST_FLAT; path < XEP_COST_PATHS; path++)
+        for (xep_cost_operation_t operation = XEP_COST_DISPATCH; operation < XEP_COST_OPERATIONS; operation++) {
+            const xep_cost_time_t *time = &perf_forecast(simulation, path, operation)->time;
             printf("%-6s %-9s %12.1f %12.1f %12.1f %12.1f %12.1f %6" PRIu32 "\n", path_names[path], op_names[operation],
                    time->seconds * 1e6, time->network * 1e6, time->memory * 1e6, time->passed * 1e6, time->rounds * 1e6,
                    time->node);
         }
 }
 
-/* By which the path is chosen: a layer of a model has one of each. */
-static double pair_us(const perf_simulation_t *simulation, xep_cost_path_t path)
-{
-    return (simulation->time[path][XEP_COST_DISPATCH].seconds + simulation->time[path][XEP_COST_COMBINE].seconds) * 1e6;
-}
-
 /* Bytes over the network are of all ranks together, memory is of one rank. The library itself has chosen the path. */
 static void print_end(const perf_simulation_t *simulation)
 {
-    for (int path = 0; path < XEP_COST_PATHS; path++) {
-        const perf_forecast_t *forecast = &simulation->path[path];
-        printf("%-6s %.3f GB over the network for a dispatch of all ranks, %.3f for a combine; a rank shares %.1f MiB, "
-               "%.1f at most\n",
-               path_names[path], forecast->network_bytes[XEP_COST_DISPATCH] / 1e9,
-               forecast->network_bytes[XEP_COST_COMBINE] / 1e9, forecast->mean_memory / (1 << 20),
-               forecast->most_memory / (1 << 20));
+    for (xep_cost_path_t path = XEP_COST_FLAT; path < XEP_COST_PATHS; path++) {
+        printf(
+            "%-6s %.3f GB over the network for a dispatch of all ranks, %.3f for a combine; a rank shares %.1f MiB\n",
+            path_names[path], perf_forecast(simulation, path, XEP_COST_DISPATCH)->network_bytes / 1e9,
+            perf_forecast(simulation, path, XEP_COST_COMBINE)->network_bytes / 1e9,
+            (double)simulation->memory[path] / (1 << 20));
     }
     printf("path: %s (dispatch and combine: flat %.1f us, nodes %.1f us)\n", path_names[simulation->chosen],
-           pair_us(simulation, XEP_COST_FLAT), pair_us(simulation, XEP_COST_NODES));
+           simulation->seconds[XEP_COST_FLAT] * 1e6, simulation->seconds[XEP_COST_NODES] * 1e6);
 }
 
 /* ---- JSON ---- */
@@ -120,25 +113,23 @@ static void write_load(FILE *file, const char *whose, const xep_cost_load_t *loa
 static void write_op(FILE *file, const perf_simulation_t *simulation, xep_cost_path_t path,
                      xep_cost_operation_t operation)
 {
-    const perf_forecast_t *forecast = &simulation->path[path];
-    const xep_cost_time_t *time = &simulation->time[path][operation];
+    const perf_forecast_t *forecast = perf_forecast(simulation, path, operation);
+    const xep_cost_time_t *time = &forecast->time;
 
     fprintf(file, "{\"op\": \"%s\", ", op_names[operation]);
-    write_load(file, "mean", &forecast->mean[operation]);
-    write_load(file, "most", &forecast->most[operation]);
+    write_load(file, "mean", &forecast->mean);
+    write_load(file, "most", &forecast->most);
     fprintf(file,
             "\"network_bytes\": %.17g, \"us\": %.3f, \"network_us\": %.3f, \"memory_us\": %.3f, \"passing_us\": %.3f, "
             "\"rounds_us\": %.3f, \"node\": %" PRIu32 "}",
-            forecast->network_bytes[operation], time->seconds * 1e6, time->network * 1e6, time->memory * 1e6,
-            time->passed * 1e6, time->rounds * 1e6, time->node);
+            forecast->network_bytes, time->seconds * 1e6, time->network * 1e6, time->memory * 1e6, time->passed * 1e6,
+            time->rounds * 1e6, time->node);
 }
 
 static void write_path(FILE *file, const perf_simulation_t *simulation, xep_cost_path_t path)
 {
-    const perf_forecast_t *forecast = &simulation->path[path];
-
-    fprintf(file, "{\"path\": \"%s\", \"memory_bytes\": {\"mean\": %.0f, \"most\": %.0f}, \"ops\": [", path_names[path],
-            forecast->mean_memory, forecast->most_memory);
+    fprintf(file, "{\"path\": \"%s\", \"memory_bytes\": %" PRIu64 ", \"ops\": [", path_names[path],
+            simulation->memory[path]);
     write_op(file, simulation, path, XEP_COST_DISPATCH);
     fputs(", ", file);
     write_op(file, simulation, path, XEP_COST_COMBINE);
@@ -160,7 +151,7 @@ static int write_json(const perf_simulation_t *simulation)
                 ", \"rows\": {\"mean\": %.17g, \"most\": %.0f}, "
                 "\"chosen\": \"%s\", \"paths\": [",
                 xep_version_string(), simulation->map.nranks, simulation->map.nnodes, simulation->routing->tokens,
-                options->hidden, options->topk, options->experts, options->dtype_name, options->ll ? "ll" : "normal",
+                options->hidden, options->topk, options->experts, options->dtype_name, simulation->mode->name,
                 options->seed, simulation->mean_rows, simulation->most_rows, path_names[simulation->chosen]);
         write_path(file, simulation, XEP_COST_FLAT);
         fputs(", ", file);

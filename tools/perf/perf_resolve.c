@@ -30,9 +30,10 @@ static int resolve_dtype(perf_options_t *options, char *why, size_t why_bytes)
  */
 static int resolve_layout(perf_options_t *options, char *why, size_t why_bytes)
 {
-    const char *env = getenv("XEP_MODE"), *mode = options->mode != NULL ? options->mode : env != NULL ? env : "normal";
+    const char *env = getenv("XEP_MODE");
 
-    options->ll = !strcmp(mode, "ll");
+    if (options->mode == NULL) options->mode = env != NULL ? env : "normal";
+    options->ll = !strcmp(options->mode, "ll");
     if (options->layout == NULL) options->layout = options->ll ? "compact" : "rank";
     options->padded = !strcmp(options->layout, "padded");
     options->by_expert = options->padded || !strcmp(options->layout, "compact");
@@ -163,9 +164,7 @@ static int refuse_others(const perf_options_t *options, char *why, size_t why_by
     const struct {
         const char *name;
         int given;
-    } others[] = {{"another --mode than normal or ll",
-                   options->mode != NULL && strcmp(options->mode, "normal") && !options->ll},
-                  {"rows by expert", options->by_expert && !options->ll},
+    } others[] = {{"rows by expert", options->by_expert && !options->ll},
                   {"rows by rank", !options->by_expert && options->ll},
                   {"--layout padded", options->padded},
                   {"--quant logfmt", options->logfmt},

@@ -2,13 +2,15 @@
 
 /*
  * The routing of every rank is drawn token by token, as in a run, and counted for both paths. What these counts cost is
- * said by the library's own model (cost_model.h), by which it also chooses paths. No group and no buffer is made: one
- * process works out all ranks.
+ * said by the library's own model (cost_model.h), by which it also chooses paths, of the traffic and the heap that the
+ * mode tells. No group and no buffer is made: one process works out all ranks.
  */
 #include "perf_simulate.h"
 
+#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "oracle_alloc.h"
 #include "perf.h"
@@ -17,74 +19,32 @@ enum { FP8_BLOCK = 128 }; /* elements that share a scale */
 
 /* ---- the routing, token by token ---- */
 
-/* What is counted: tokens on each path, the same ones, and in mode ll selections, each as a token of its own. */
-enum { SELECTIONS = XEP_COST_PATHS, COUNTS };
-
-/* Every count knows how often experts of a rank were selected: its dispatch copies so many rows. */
-static void count_selections(const oracle_routing_t *routing, uint32_t source, const xep_cost_count_t count[COUNTS],
-                             const int32_t *idx)
-{
-    for (uint32_t k = 0; k < routing->params.topk; k++) {
-        if (idx[k] < 0) continue;
-        const uint32_t owner = oracle_owner(routing, (uint32_t)idx[k]);
-        xep_cost_count_token(&count[SELECTIONS], source, &owner, 1);
-        for (int i = 0; i < COUNTS; i++) count[i].flow[owner].picked++;
-    }
-}
-
-/*
- * A token counts on all paths at once: to draw its routing takes longer than to count it. idx, weights and ranks:
- * scratch of a token, [K] each. A source ends before the next one begins, as xep_cost_count_end() wants it.
- */
-static void count_source(const oracle_routing_t *routing, uint32_t source, const xep_cost_count_t count[COUNTS],
-                         int32_t *idx, float *weights, uint32_t *ranks)
-{
-    const int counts = count[SELECTIONS].flow != NULL ? COUNTS : XEP_COST_PATHS;
-
-    for (uint64_t token = 0; token < routing->params.tokens_of[source]; token++) {
-        oracle_route(routing, source, token, idx, weights);
-        const uint32_t n = oracle_destinations(routing, idx, ranks);
-        for (int path = 0; path < XEP_COST_PATHS; path++) xep_cost_count_token(&count[path], source, ranks, n);
-        if (counts == COUNTS) count_selections(routing, source, count, idx);
-    }
-    for (int i = 0; i < counts; i++) xep_cost_count_end(&count[i], source);
-}
-
-/* flow [R] is the simulation's from here on, which frees it at its end; to [R] goes when rows are counted. */
-static xep_cost_count_t begin_count(const perf_simulation_t *simulation, xep_cost_path_t path)
-{
-    const uint32_t nranks = simulation->map.nranks;
-    xep_cost_count_t count = {.map = &simulation->map, .path = path};
-
-    count.flow = oracle_alloc(nranks * sizeof *count.flow);
-    count.to = oracle_alloc(nranks * sizeof *count.to);
-    xep_cost_message_rows(path, &simulation->sizes, count.message_rows);
-    return count;
-}
-
-/*
- * Flows stay with the simulation; the rest is scratch of the counting. Selections are counted in mode ll alone, on the
- * flat path: a combine has a row for each there.
- */
-static void count_rows(perf_simulation_t *simulation)
+/* Everything at once: to draw a token's routing takes longer than to count it. idx, weights, owners: scratch, [K]. */
+static void count_source(perf_simulation_t *simulation, uint32_t source, int32_t *idx, float *weights, uint32_t *owners)
 {
     const oracle_routing_t *routing = simulation->routing;
-    const uint32_t topk = routing->params.topk;
+
+    for (uint64_t token = 0; token < routing->params.tokens_of[source]; token++) {
+        uint32_t n = 0;
+        oracle_route(routing, source, token, idx, weights);
+        for (uint32_t k = 0; k < routing->params.topk; k++)
+            if (idx[k] >= 0) owners[n++] = oracle_owner(routing, (uint32_t)idx[k]);
+        for (int i = 0; i < PERF_FORECASTS; i++)
+            xep_cost_count_token(&simulation->forecast[i].count, source, owners, n);
+    }
+    for (int i = 0; i < PERF_FORECASTS; i++) xep_cost_count_end(&simulation->forecast[i].count, source);
+}
+
+static void count_rows(perf_simulation_t *simulation)
+{
+    const uint32_t topk = simulation->shape.topk;
     int32_t *idx = oracle_alloc(topk * sizeof *idx);
     float *weights = oracle_alloc(topk * sizeof *weights);
-    uint32_t *ranks = oracle_alloc(topk * sizeof *ranks);
-    xep_cost_count_t count[COUNTS] = {0};
+    uint32_t *owners = oracle_alloc(topk * sizeof *owners);
 
-    for (xep_cost_path_t path = XEP_COST_FLAT; path < XEP_COST_PATHS; path++) {
-        count[path] = begin_count(simulation, path);
-        simulation->path[path].flow = count[path].flow;
-    }
-    if (simulation->sizes.by_selection) count[SELECTIONS] = begin_count(simulation, XEP_COST_FLAT);
-    simulation->selections = count[SELECTIONS].flow;
     for (uint32_t source = 0; source < simulation->map.nranks; source++)
-        count_source(routing, source, count, idx, weights, ranks);
-    for (int i = 0; i < COUNTS; i++) free(count[i].to);
-    free(ranks);
+        count_source(simulation, source, idx, weights, owners);
+    free(owners);
     free(weights);
     free(idx);
 }
@@ -102,121 +62,191 @@ static void add_load(xep_cost_load_t *mean, xep_cost_load_t *most, const xep_cos
     }
 }
 
-/*
- * Loads and time of one operation where dispatches take a path. What all ranks send is what goes over the network: what
- * comes is the same bytes, seen from the other side.
- */
-static void find_operation(perf_simulation_t *simulation, xep_cost_path_t path, xep_cost_operation_t operation)
+/* What all ranks send is what goes over the network: what comes is the same bytes, seen from the other side. */
+static void find_loads(const perf_simulation_t *simulation, xep_cost_operation_t operation, perf_forecast_t *forecast)
 {
-    perf_forecast_t *forecast = &simulation->path[path];
-    const xep_cost_path_t way = xep_cost_way(&simulation->sizes, path, operation);
-    const int each = simulation->selections != NULL && operation == XEP_COST_COMBINE;
-    const xep_cost_flow_t *flow = each ? simulation->selections : forecast->flow;
-
-    for (uint32_t rank = 0; rank < simulation->map.nranks; rank++) {
+    const xep_cost_map_t *map = &simulation->map;
+    for (uint32_t rank = 0; rank < map->nranks; rank++) {
         xep_cost_load_t load;
-        xep_cost_find_load(&simulation->map, way, operation, &simulation->sizes, &flow[rank], rank, &load);
-        add_load(&forecast->mean[operation], &forecast->most[operation], &load, simulation->map.nranks);
-        forecast->network_bytes[operation] += load.sent_bytes;
+        xep_cost_find_load(map, operation, &forecast->traffic, &forecast->count.flow[rank], rank, &load);
+        add_load(&forecast->mean, &forecast->most, &load, map->nranks);
+        forecast->network_bytes += load.sent_bytes;
     }
-    xep_cost_find_time(&simulation->map, way, operation, &simulation->sizes, &simulation->options->cluster.rates, flow,
-                       &simulation->time[path][operation]);
+    xep_cost_find_time(map, operation, &forecast->traffic, &simulation->options->cluster.rates, forecast->count.flow,
+                       &forecast->time);
 }
 
-static void find_loads(perf_simulation_t *simulation, xep_cost_path_t path)
-{
-    perf_forecast_t *forecast = &simulation->path[path];
-    const uint32_t nranks = simulation->map.nranks;
-
-    for (xep_cost_operation_t operation = XEP_COST_DISPATCH; operation < XEP_COST_OPERATIONS; operation++)
-        find_operation(simulation, path, operation);
-    for (uint32_t rank = 0; rank < nranks; rank++) {
-        const double bytes = xep_cost_memory(&simulation->map, path, &simulation->sizes, rank);
-        forecast->mean_memory += bytes / nranks;
-        if (bytes > forecast->most_memory) forecast->most_memory = bytes;
-    }
-}
-
-/*
- * As much room as this routing needs, as xep_perf asks for: the rows of the rank that gets most, in mode ll one for
- * each selection. On both paths the same rows arrive, so the flat path's are counted.
- */
+/* As much room as this routing needs, as xep_perf asks for: the rows of the rank that gets most, on either path. */
 static void find_room(perf_simulation_t *simulation)
 {
-    const xep_cost_flow_t *flow =
-        simulation->selections != NULL ? simulation->selections : simulation->path[XEP_COST_FLAT].flow;
+    const xep_cost_flow_t *flow = perf_forecast(simulation, XEP_COST_FLAT, XEP_COST_COMBINE)->count.flow;
     for (uint32_t rank = 0; rank < simulation->map.nranks; rank++) {
         const double rows = xep_cost_received(&flow[rank], XEP_COST_FLAT);
         simulation->mean_rows += rows / simulation->map.nranks;
         if (rows > simulation->most_rows) simulation->most_rows = rows;
     }
-    simulation->sizes.recv_rows = simulation->most_rows > 1 ? (uint64_t)simulation->most_rows : 1;
+    simulation->shape.recv_rows = simulation->most_rows > 1 ? (uint64_t)simulation->most_rows : 1;
 }
 
-/* Rows that are cast: a byte for each channel, a scale for each group, of UE8M0 four in a word. */
-static void set_cast(const perf_options_t *options, xep_cost_sizes_t *sizes)
+/* Rows that are cast have a byte for each channel and a scale for each group, of UE8M0 four in a word. */
+static void cast_rows(const perf_options_t *options, xep_shape_t *shape)
 {
-    const uint32_t groups = (uint32_t)(options->hidden + FP8_BLOCK - 1) / FP8_BLOCK;
-    sizes->row_bytes = options->hidden;
-    sizes->scales = options->quant == XEP_QUANT_UE8M0 ? (groups + 3) / 4 : groups;
+    const uint32_t groups = (shape->hidden + FP8_BLOCK - 1) / FP8_BLOCK;
+    if (!options->ll || options->quant == XEP_QUANT_NONE) return;
+    shape->elem_bytes = 1;
+    shape->scales = options->quant == XEP_QUANT_UE8M0 ? (groups + 3) / 4 : groups;
 }
 
-/*
- * As perf_setup.c asks a buffer for it: rows of fp8 have scales and are summed as bf16. first_expert [R + 1] is filled
- * here; it is the caller's and must last as long as the simulation. recv_rows is set later, by find_room().
- */
-static void set_sizes(perf_simulation_t *simulation, uint32_t *first_expert)
+/* What the mode tells of a path; --rates may say how wide the sums of nodes are. */
+static void begin_path(perf_simulation_t *simulation, xep_cost_path_t path)
 {
     const perf_options_t *options = simulation->options;
-    const uint32_t hidden = (uint32_t)options->hidden;
-    const xep_dtype_t summed = options->dtype == XEP_E4M3 ? XEP_BF16 : options->dtype;
-    const double sum_elem = options->cluster.sum_elem;
-    uint32_t count;
+    xep_shape_t shape = xep_cost_shape_on(&simulation->shape, path);
+    perf_forecast_t *forecast = &simulation->forecast[path * XEP_COST_OPERATIONS];
+    xep_traffic_t *combine = &forecast[XEP_COST_COMBINE].traffic;
 
-    for (uint32_t rank = 0; rank < simulation->routing->params.nranks; rank++)
-        oracle_experts_of(simulation->routing, rank, &first_expert[rank], &count);
-    first_expert[simulation->routing->params.nranks] = (uint32_t)options->experts;
-    simulation->sizes = (xep_cost_sizes_t){
-        .topk = (uint32_t)options->topk,
-        .slots = (uint32_t)options->slots + 1, /* as many as xep_perf has */
-        .scales = options->dtype == XEP_E4M3 ? (hidden + FP8_BLOCK - 1) / FP8_BLOCK : 0,
-        .tokens = simulation->routing->tokens,
-        .row_bytes = hidden * (uint64_t)xep_dtype_size(options->dtype),
-        .sum_bytes = hidden * (uint64_t)xep_dtype_size(summed),
-        .node_sum_bytes = (uint64_t)(hidden * (sum_elem > 0 ? sum_elem : (double)xep_dtype_size(summed))),
-        .message_bytes = (uint64_t)options->cluster.message_bytes,
-        .pass_rows =
-            options->cluster.pass_rows > 0 ? (uint64_t)options->cluster.pass_rows : 2 * simulation->routing->tokens,
-        .by_selection = options->ll,
-        .first_expert = first_expert,
-    };
-    if (options->ll && options->quant != XEP_QUANT_NONE) set_cast(options, &simulation->sizes);
+    cast_rows(options, &shape);
+    simulation->mode->traffic(&shape, &forecast[XEP_COST_DISPATCH].traffic, combine);
+    if (combine->by_nodes && options->cluster.sum_elem > 0)
+        combine->sent_bytes = (uint64_t)(shape.hidden * options->cluster.sum_elem);
+    for (int operation = 0; operation < XEP_COST_OPERATIONS; operation++, forecast++)
+        forecast->count = (xep_cost_count_t){.map = &simulation->map,
+                                             .path = xep_cost_way(&forecast->traffic),
+                                             .by_selection = forecast->traffic.by_selection,
+                                             .message_rows = xep_cost_message_rows(&forecast->traffic,
+                                                                                   options->cluster.message_bytes),
+                                             .flow = oracle_alloc(shape.nranks * sizeof *forecast->count.flow),
+                                             .to = oracle_alloc(shape.nranks * sizeof *forecast->count.to)};
 }
 
-/* In this order: room follows from the rows that come, memory and times from both. */
-static int simulate(const perf_options_t *options, const oracle_routing_t *routing, perf_simulated_fn report)
+/* What the mode asks for, with the room for rows in passing that a buffer would choose. */
+static int measure_heap(perf_simulation_t *simulation, xep_cost_path_t path)
+{
+    xep_shape_t shape = xep_cost_shape_on(&simulation->shape, path);
+    const uint64_t sources = shape.by_nodes ? shape.feeders : shape.nranks;
+    xep_region_t regions[XEP_REGIONS] = {0};
+    uint64_t rows, bytes = 0, room = perf_forecast(simulation, path, XEP_COST_DISPATCH)->traffic.pass_rows;
+
+    if (room != 0 && simulation->options->cluster.pass_rows > 0)
+        room = (uint64_t)simulation->options->cluster.pass_rows;
+    shape.feed_rows = room < sources ? 1 : room / sources;
+    if (room == 0 || shape.feed_rows > shape.tokens) shape.feed_rows = shape.tokens;
+    if (simulation->mode->heap_size(&shape, regions, &rows) != XEP_OK) {
+        fprintf(stderr, "xep_perf: mode %s cannot serve this shape\n", simulation->mode->name);
+        return -1;
+    }
+    for (int i = 0; i < XEP_REGIONS; i++)
+        if (regions[i].bytes != 0)
+            bytes = (bytes + regions[i].alignment - 1) / regions[i].alignment * regions[i].alignment + regions[i].bytes;
+    simulation->memory[path] = bytes;
+    if (path == XEP_COST_NODES) simulation->pass_rows = room;
+    return 0;
+}
+
+/* As perf_setup.c asks a buffer for it: rows of fp8 have scales and are summed as bf16. Arrays are the caller's. */
+static void set_shape(perf_simulation_t *simulation, uint32_t *first_expert, uint32_t *node_ranks)
+{
+    const perf_options_t *options = simulation->options;
+    const int fp8 = options->dtype == XEP_E4M3;
+    const xep_cost_map_t *map = &simulation->map;
+    uint32_t count;
+
+    for (uint32_t rank = 0; rank < map->nranks; rank++)
+        oracle_experts_of(simulation->routing, rank, &first_expert[rank], &count);
+    first_expert[map->nranks] = (uint32_t)options->experts;
+    for (uint32_t n = 0; n < map->nnodes; n++) node_ranks[n] = xep_cost_node_ranks(map, n);
+    simulation->shape = (xep_shape_t){.nranks = map->nranks,
+                                      .nodes = map->nnodes,
+                                      .node = map->node,
+                                      .place = map->place,
+                                      .node_ranks = node_ranks,
+                                      .experts = (uint32_t)options->experts,
+                                      .first_expert = first_expert,
+                                      .local_experts = first_expert[1],
+                                      .topk = (uint32_t)options->topk,
+                                      .hidden = (uint32_t)options->hidden,
+                                      .scales = fp8 ? (uint32_t)(options->hidden + FP8_BLOCK - 1) / FP8_BLOCK : 0,
+                                      .elem_bytes = (uint32_t)xep_dtype_size(options->dtype),
+                                      .combine_elem_bytes = (uint32_t)xep_dtype_size(fp8 ? XEP_BF16 : options->dtype),
+                                      .slots = (uint32_t)options->slots + 1, /* as many as xep_perf has */
+                                      .tokens = simulation->routing->tokens};
+    simulation->shape.wide_sums = options->cluster.sum_elem > simulation->shape.combine_elem_bytes;
+}
+
+/* In this order: room follows from the rows that come, memory from that. As in a buffer, by nodes where it pays. */
+static int work_out(perf_simulation_t *simulation, perf_simulated_fn report)
+{
+    for (xep_cost_path_t path = XEP_COST_FLAT; path < XEP_COST_PATHS; path++) begin_path(simulation, path);
+    count_rows(simulation);
+    find_room(simulation);
+    for (xep_cost_path_t path = XEP_COST_FLAT; path < XEP_COST_PATHS; path++) {
+        for (xep_cost_operation_t operation = XEP_COST_DISPATCH; operation < XEP_COST_OPERATIONS; operation++) {
+            perf_forecast_t *forecast = &simulation->forecast[path * XEP_COST_OPERATIONS + operation];
+            find_loads(simulation, operation, forecast);
+            simulation->seconds[path] += forecast->time.seconds;
+        }
+        if (measure_heap(simulation, path)) return PERF_EXIT_FAILED;
+    }
+    if (xep_cost_has_mates(&simulation->shape) &&
+        simulation->seconds[XEP_COST_NODES] < simulation->seconds[XEP_COST_FLAT])
+        simulation->chosen = XEP_COST_NODES;
+    return report(simulation);
+}
+
+static int simulate(const perf_options_t *options, const oracle_routing_t *routing, const xep_plugin_t *mode,
+                    perf_simulated_fn report)
 {
     const uint32_t nranks = options->cluster.nranks;
-    perf_simulation_t simulation = {.options = options, .routing = routing};
+    perf_simulation_t simulation = {.options = options, .routing = routing, .mode = mode};
     uint32_t *node = oracle_alloc(nranks * sizeof *node);
     uint32_t *first_expert = oracle_alloc((nranks + 1) * sizeof *first_expert);
     const uint32_t nnodes = perf_cluster_nodes(&options->cluster, node);
+    uint32_t *node_ranks = oracle_alloc(nnodes * sizeof *node_ranks);
     uint32_t *words = oracle_alloc(xep_cost_map_words(nranks, nnodes) * sizeof *words);
 
     xep_cost_make_map(&simulation.map, nranks, nnodes, node, words);
-    set_sizes(&simulation, first_expert);
-    count_rows(&simulation);
-    find_room(&simulation);
-    for (xep_cost_path_t path = XEP_COST_FLAT; path < XEP_COST_PATHS; path++) find_loads(&simulation, path);
-    simulation.chosen =
-        xep_cost_choose_path(&simulation.map, (const xep_cost_time_t(*)[XEP_COST_OPERATIONS])simulation.time);
-    const int ret = report(&simulation);
-    for (int path = 0; path < XEP_COST_PATHS; path++) free(simulation.path[path].flow);
-    free(simulation.selections);
+    set_shape(&simulation, first_expert, node_ranks);
+    const int ret = work_out(&simulation, report);
+    for (int i = 0; i < PERF_FORECASTS; i++) {
+        free(simulation.forecast[i].count.flow);
+        free(simulation.forecast[i].count.to);
+    }
     free(words);
+    free(node_ranks);
     free(first_expert);
     free(node);
     return ret;
+}
+
+/* ---- the mode ---- */
+
+typedef struct search {
+    const char *name;
+    const xep_plugin_t *mode;
+    char why[512];
+} search_t;
+
+/* Called for every plugin file: the first one of that name decides. 0: the next one, please. */
+static int look_at_mode(void *arg, const char *name, const char *path, const char *brief, const char *reason)
+{
+    search_t *search = arg;
+    (void)brief;
+    if (strcmp(name, search->name) != 0) return 0;
+    void *library = reason == NULL ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL; /* it stays loaded */
+    if (library != NULL) search->mode = dlsym(library, "xep_plugin");
+    else snprintf(search->why, sizeof search->why, "%s", reason != NULL ? reason : dlerror());
+    return 1;
+}
+
+/* NULL, and a sentence on stderr. */
+static const xep_plugin_t *find_mode(const char *name)
+{
+    search_t search = {.name = name, .why = "there is none, see --list"};
+    xep_mode_each(look_at_mode, &search);
+    if (search.mode != NULL && search.mode->traffic != NULL) return search.mode;
+    fprintf(stderr, "xep_perf: --simulate cannot be used with mode %s: %s\n", name,
+            search.mode != NULL ? "it does not tell its traffic" : search.why);
+    return NULL;
 }
 
 /* A file says by itself how many tokens there are. */
@@ -230,20 +260,19 @@ int perf_simulate(const perf_options_t *options, perf_simulated_fn report)
                                             .topk = (uint32_t)options->topk,
                                             .mask = (uint32_t)options->mask,
                                             .tokens = tokens};
+    const xep_plugin_t *mode = find_mode(options->mode);
     oracle_routing_t *routing;
     char why[512];
-    int ret;
+    int ret = PERF_EXIT_FAILED;
 
+    if (mode == NULL) return PERF_EXIT_USAGE;
     if (oracle_routing_create(&params, &routing, why, sizeof why)) {
         fprintf(stderr, "xep_perf: %s\n", why);
         return PERF_EXIT_USAGE;
     }
-    if (options->record != NULL && oracle_routing_write(routing, options->record, why, sizeof why)) {
+    if (options->record != NULL && oracle_routing_write(routing, options->record, why, sizeof why))
         fprintf(stderr, "xep_perf: %s\n", why);
-        ret = PERF_EXIT_FAILED;
-    } else {
-        ret = simulate(options, routing, report);
-    }
+    else ret = simulate(options, routing, mode, report);
     oracle_routing_destroy(routing);
     return ret;
 }

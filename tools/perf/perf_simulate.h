@@ -7,25 +7,36 @@
 #include "oracle.h"
 #include "perf_options.h"
 
-/** What is known of one path. */
+/** What is known of one operation on one path. */
 typedef struct perf_forecast {
-    xep_cost_flow_t *flow;                                                /* [R] of a dispatch, in normal of both */
-    xep_cost_load_t mean[XEP_COST_OPERATIONS], most[XEP_COST_OPERATIONS]; /* of a rank */
-    double network_bytes[XEP_COST_OPERATIONS];                            /* of all ranks together */
-    double mean_memory, most_memory;                                      /* bytes that a rank shares */
+    xep_traffic_t traffic;
+    xep_cost_count_t count;     /* flow, and scratch */
+    xep_cost_load_t mean, most; /* of a rank */
+    double network_bytes;       /* of all ranks together */
+    xep_cost_time_t time;
 } perf_forecast_t;
+
+enum { PERF_FORECASTS = XEP_COST_PATHS * XEP_COST_OPERATIONS };
 
 typedef struct perf_simulation {
     const perf_options_t *options;
     const oracle_routing_t *routing;
+    const xep_plugin_t *mode;
+    xep_shape_t shape;
     xep_cost_map_t map;
-    xep_cost_sizes_t sizes;
-    double mean_rows, most_rows; /* that a rank receives */
-    perf_forecast_t path[XEP_COST_PATHS];
-    xep_cost_flow_t *selections; /* [R] mode ll: of a combine, which has a row for each; else NULL */
-    xep_cost_time_t time[XEP_COST_PATHS][XEP_COST_OPERATIONS];
+    double mean_rows, most_rows;              /* that a rank receives */
+    perf_forecast_t forecast[PERF_FORECASTS]; /* perf_forecast() */
+    double seconds[XEP_COST_PATHS];           /* of a dispatch and its combine: a layer of a model has one of each */
+    uint64_t memory[XEP_COST_PATHS];          /* bytes that the mode shares, the same of each rank */
+    uint64_t pass_rows;                       /* by nodes: that there is room for while they pass */
     xep_cost_path_t chosen;
 } perf_simulation_t;
+
+static inline const perf_forecast_t *perf_forecast(const perf_simulation_t *simulation, xep_cost_path_t path,
+                                                   xep_cost_operation_t operation)
+{
+    return &simulation->forecast[path * XEP_COST_OPERATIONS + operation];
+}
 
 /** Prints the result; returns the exit status of xep_perf. */
 typedef int (*perf_simulated_fn)(const perf_simulation_t *simulation);
