@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* What a tensor is besides its memory, which is all that the library sees of it. */
-#include "ext_arrays.h"
+/* The library sees nothing of a tensor but its memory. */
+#include "ext_tensor.h"
+
+#include "ext_python.h"
 
 static struct {
     PyObject *is_neg, *needs_grad; /* names of attributes of a tensor */
