@@ -1,9 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# The directions of the tree: who may include whom, circles of files in src and in plugins, headers that declare what
-# another file defines, words and names that have no place where they are, pointers that are not compared with NULL, and
-# fuzz targets without a corpus.
+# The directions of the tree: who may include whom, circles of files, headers that declare what another file defines,
+# words and names that have no place where they are, pointers that are not compared with NULL, and fuzz targets
+# without a corpus.
 # Prints "file:line: rule: what" for each violation, and exits 1 when there is one.
 #
 #     contrib/check-layers.sh [ROOT]
@@ -110,7 +110,7 @@ check_includes() {
         case $folder in
         tools/run/) also='|tools/trace' ;;
         tools/trace/) also='|src/util' ;;
-        tools/perf/) also='|src/core' ;;
+        tools/perf/) also='|src/core|plugins/kernels' ;;
         *) also= ;;
         esac
         may "${folder%/}" "${folder%/}|oracle|include/xep$also"
@@ -118,6 +118,9 @@ check_includes() {
     # the layout of a rank's trace, and nothing else, is the library's and the tool's
     awk '$1 ~ /^tools\/trace\// && $2 == "src/util" && $3 !~ /^trace_file\.h$/ { print $1 ":" $3 }' "$includes" |
         report direction
+    # the limit and the modes have the same copies and sums, and the tool nothing else of the modes
+    awk '$1 ~ /^tools\/perf\// && $2 == "plugins/kernels" && $3 !~ /^(copy|weigh)\.h$/ { print $1 ":" $3 }' \
+        "$includes" | report direction
     # what paths cost, and nothing else of the core, is simulated
     awk '$1 ~ /^tools\/perf\// && $2 == "src/core" && $3 !~ /^cost_(rows|model)\.h$/ { print $1 ":" $3 }' \
         "$includes" | report direction
@@ -140,12 +143,13 @@ check_includes() {
              print $1 ":" $3 }' "$includes" | report direction
 }
 
-# ---- files of src ----
+# ---- files of a folder ----
 
-# Lines "circle file:line a -> b", "header file:line name" and "below file:line name". A file.c and its file.h are one
-# node; it depends on what it includes and on whose functions or tables it names.
+# depends FOLDER PREFIX: lines "circle file:line a -> b", "header file:line name" and "below file:line name" of the
+# files there, whose functions and tables begin with the prefix. A file.c and its file.h are one node; it depends on
+# what it includes and on whose functions or tables it names.
 depends() {
-    code src | awk '
+    code "$1" | awk -v prefix="$2" '
         function node(path) { sub(/\.[ch]$/, "", path); return path }
         function depend(from, to, at) {
             if (from == to || (from, to) in where) return
@@ -160,6 +164,7 @@ depends() {
                 visit(list[i], top)
             }
         }
+        BEGIN { ours = prefix "_[a-z0-9_]+" }
         {
             file = $0; sub(/:.*/, "", file); rest = substr($0, length(file) + 2)
             line = rest; sub(/:.*/, "", line); text = substr(rest, length(line) + 2)
@@ -170,7 +175,7 @@ depends() {
             base = file; sub(/.*\//, "", base)
             folder[base] = file
             top_level = text ~ /^[A-Za-z_]/ && text !~ /^(static|typedef|struct|enum|extern "C")/
-            if (!top_level || !match(text, /xep_[a-z0-9_]+( = |\()/)) next
+            if (!top_level || !match(text, ours "( = |\\()")) next
             name = substr(text, RSTART, RLENGTH); sub(/( = |\()$/, "", name)
             if (file ~ /\.c$/) owner[name] = node(file)
             else if (text !~ /\(\*/) declared[name] = n
@@ -183,11 +188,11 @@ depends() {
                     if (text in folder) depend(from, node(folder[text]), at[i])
                     continue
                 }
-                gsub(/(struct|enum) xep_[a-z0-9_]+/, "", text)
-                while (match(text, /xep_[a-z0-9_]+/)) {
+                gsub("(struct|enum) " ours, "", text)
+                while (match(text, ours)) {
                     name = substr(text, RSTART, RLENGTH); text = substr(text, RSTART + RLENGTH)
                     if (!(name in owner)) continue
-                    if (owner[name] !~ /^src\/api(_layout|_operations)?$/ || from == owner[name])
+                    if (owner[name] !~ /^src\/api(_elastic|_layout|_operations|_requests)?$/ || from == owner[name])
                         depend(from, owner[name], at[i])
                     else print "below", at[i] ": " name
                 }
@@ -205,11 +210,55 @@ depends() {
         }'
 }
 
+# imports PACKAGE: lines "file:line a -> b" of the circles among the modules of a package of Python. Imports for types
+# alone count, too: two modules that know one another are one.
+imports() {
+    grep -nE '^[ ]*from \.[a-z_.]* import ' $(find "$1" -name '*.py' | sort) /dev/null | awk '
+        function visit(from, top,   list, n, i) {
+            n = split(next_of[from], list, " ")
+            for (i = 1; i <= n; i++) {
+                if ((top, list[i]) in reached) continue
+                reached[top, list[i]] = 1
+                visit(list[i], top)
+            }
+        }
+        function depend(from, to, at) {
+            if (from == to || (from, to) in where) return
+            where[from, to] = at
+            next_of[from] = next_of[from] " " to
+        }
+        {
+            split($0, part, ":"); from = part[1]; sub(/\.py$/, "", from)
+            folder = from; sub(/\/[^\/]*$/, "", folder)
+            text = $0; sub(/^[^:]*:[^:]*:[ ]*from \./, "", text)
+            name = text; sub(/ import .*/, "", name); gsub(/\./, "/", name)
+            if (name != "") { depend(from, folder "/" name, part[1] ":" part[2]); next }
+            sub(/.* import /, "", text); sub(/#.*/, "", text)
+            n = split(text, list, /[ ,]+/)
+            for (i = 1; i <= n; i++) depend(from, folder "/" list[i], part[1] ":" part[2])
+        }
+        END {
+            for (file in next_of) visit(file, file)
+            for (edge in where) {
+                split(edge, end, SUBSEP)
+                if ((end[2], end[1]) in reached) print where[edge] ": " end[1] " -> " end[2]
+            }
+        }'
+}
+
+# Folders without circles, each with how the names of its functions begin, and packages of Python. Modes, python/ext and
+# python/xep are to come.
+without_circles='tools/perf:perf tools/run:run tools/trace:trace'
+packages_without_circles='python/deep_ep'
+
 check_rooms() {
-    depends >"$tmp/depends"
-    sed -n 's/^circle //p' "$tmp/depends" | sort | report 'circle of files'
+    depends src xep >"$tmp/depends"
     sed -n 's/^below //p' "$tmp/depends" | sort -u | report 'api.c is on top'
     sed -n 's/^header //p' "$tmp/depends" | sort | report 'a header declares what its .c defines'
+    { sed -n 's/^circle //p' "$tmp/depends"
+      for folder in $without_circles; do depends "${folder%:*}" "${folder#*:}" | sed -n 's/^circle //p'; done
+      for package in $packages_without_circles; do [ ! -d "$package" ] || imports "$package"; done; } |
+        sort | report 'circle of files'
 }
 
 # ---- files of plugins ----

@@ -2,7 +2,7 @@
 
 /*
  * The exported functions of library, groups and buffers: what the user passed is checked, then the core does it.
- * api_operations.c has those of dispatches and combines.
+ * api_elastic.c has those of groups that lose ranks or gain some, api_operations.c those of dispatches and combines.
  */
 
 #include <stdint.h>
@@ -10,6 +10,7 @@
 
 #include "api_boot.h"
 #include "api_check.h"
+#include "api_require.h"
 #include "api_struct.h"
 #include "buffer_create.h"
 #include "buffer_end.h"
@@ -22,14 +23,9 @@
 #include "group_control.h"
 #include "group_create.h"
 #include "group_exchange.h"
-#include "group_grow.h"
-#include "group_join.h"
-#include "group_out.h"
-#include "group_shrink.h"
 #include "handle.h"
 #include "loaded.h"
 #include "log.h"
-#include "meeting.h"
 #include "pmix/pmix_boot.h"
 #include "request_begin.h"
 #include "request_end.h"
@@ -126,10 +122,13 @@ xep_status_t xep_group_create(const xep_group_params_t *params, xep_group_t **gr
     return xep_group_open(&config, timeout_ms, boot, xep_ucp_transport_open, group_p);
 }
 
-/* With a buffer left, freeing the group would pull the connections from under it: leaking is the smaller harm. */
+/*
+ * With a buffer left, freeing the group would pull the connections from under it: leaking is the smaller harm. What a
+ * fork has inherited is its parent's: taking it apart would reach the peers.
+ */
 void xep_group_destroy(xep_group_t *group)
 {
-    if (group == NULL) return;
+    if (group == NULL || xep_group_is_inherited(group)) return;
     if (group->tasks != NULL) {
         xep_log(XEP_LOG_ERROR,
                 "xep_group_destroy: the group still has buffers; nothing was done (destroy its buffers first)");
@@ -141,108 +140,22 @@ void xep_group_destroy(xep_group_t *group)
 /* Stores and no more, since a signal handler may be what calls it. Whoever waits looks at them each time round. */
 void xep_group_abort(xep_group_t *group)
 {
-    if (group != NULL) xep_group_end(group, XEP_END_ASKED);
+    if (group != NULL && !xep_group_is_inherited(group)) xep_group_end(group, XEP_END_ASKED);
 }
 
 xep_status_t xep_group_barrier(xep_group_t *group)
 {
-    if (group == NULL) return xep_fail(XEP_ERR_INVALID, "group is NULL");
-    return xep_group_run_barrier(group);
+    xep_status_t status = xep_require_group(group);
+    return status == XEP_OK ? xep_group_run_barrier(group) : status;
 }
 
 xep_status_t xep_group_allgather(xep_group_t *group, const void *send, void *recv, size_t bytes)
 {
-    if (group == NULL) return xep_fail(XEP_ERR_INVALID, "group is NULL");
+    xep_status_t status = xep_require_group(group);
+    if (status != XEP_OK) return status;
     if (send == NULL || recv == NULL) return xep_fail(XEP_ERR_INVALID, "%s is NULL", send == NULL ? "send" : "recv");
     if (bytes == 0) return xep_fail(XEP_ERR_INVALID, "invalid bytes: 0 (at least 1)");
     return xep_group_exchange(group, send, recv, bytes);
-}
-
-/* ---- ranks that are out ---- */
-
-xep_status_t xep_group_mask_set(xep_group_t *group, uint32_t rank)
-{
-    if (group == NULL) return xep_fail(XEP_ERR_INVALID, "group is NULL");
-    if (rank >= group->nranks || rank == group->rank)
-        return xep_fail(XEP_ERR_INVALID, "invalid rank: %u (another one of the group's %u)", rank, group->nranks);
-    return xep_group_set_mask(group, rank);
-}
-
-xep_status_t xep_group_mask_query(const xep_group_t *group, xep_mask_t *masks, uint32_t capacity, uint32_t *count_p)
-{
-    if (group == NULL) return xep_fail(XEP_ERR_INVALID, "group is NULL");
-    if (count_p == NULL) return xep_fail(XEP_ERR_INVALID, "count_p is NULL");
-    if (masks == NULL && capacity != 0)
-        return xep_fail(XEP_ERR_INVALID, "masks is NULL (needed with a capacity: %u)", capacity);
-    xep_group_list_masks(group, masks, capacity, count_p);
-    return XEP_OK;
-}
-
-xep_status_t xep_group_mask_clear(xep_group_t *group)
-{
-    if (group == NULL) return xep_fail(XEP_ERR_INVALID, "group is NULL");
-    return xep_group_clear_masks(group);
-}
-
-xep_status_t xep_group_shrink(xep_group_t *group, const xep_shrink_args_t *args, xep_group_t **group_p)
-{
-    xep_shrink_args_t own = XEP_SHRINK_ARGS_INIT;
-    if (group == NULL) return xep_fail(XEP_ERR_INVALID, "group is NULL");
-    if (group_p == NULL) return xep_fail(XEP_ERR_INVALID, "group_p is NULL");
-    xep_status_t status = args == NULL ? XEP_OK : xep_check_struct("args", args, &own, sizeof own);
-    if (status != XEP_OK) return status;
-    if (own.least > group->nranks)
-        return xep_fail(XEP_ERR_INVALID, "invalid least: %u (at most the group's %u ranks)", own.least, group->nranks);
-    return xep_group_make_smaller(group, &own, xep_ucp_transport_open, group_p);
-}
-
-/* ---- newcomers ---- */
-
-/* Rank 0's are what counts, so all wait for its word of them. */
-static xep_status_t check_grow(const xep_group_t *group, const xep_grow_args_t *args, xep_grow_args_t *own,
-                               xep_meeting_t *meeting)
-{
-    xep_status_t status = args == NULL ? XEP_OK : xep_check_struct("args", args, own, sizeof *own);
-    if (status != XEP_OK || group->rank != 0) return status;
-    if (own->newcomers == 0) own->newcomers = 1;
-    if (own->newcomers > 1024) return xep_fail(XEP_ERR_INVALID, "invalid newcomers: %u (at most 1024)", own->newcomers);
-    if (own->path != NULL && own->publish != NULL)
-        return xep_fail(XEP_ERR_INVALID, "args.path and args.publish are both given (one of them, or none)");
-    if ((own->flags & ~(uint32_t)XEP_GROW_ANYWHERE) != 0)
-        return xep_fail(XEP_ERR_INVALID, "invalid flags: %#x (XEP_GROW_*)", own->flags);
-    if (own->reserved != 0) return xep_fail(XEP_ERR_INVALID, "invalid reserved: %u (0)", own->reserved);
-    *meeting = xep_meeting_by_call(own->publish, NULL, own->publish_ctx);
-    return own->publish != NULL ? XEP_OK : xep_api_meet(own->path, group->timeout_ms, meeting);
-}
-
-xep_status_t xep_group_grow(xep_group_t *group, const xep_grow_args_t *args, xep_group_t **group_p)
-{
-    xep_grow_args_t own = XEP_GROW_ARGS_INIT;
-    xep_meeting_t meeting = {0};
-    if (group == NULL) return xep_fail(XEP_ERR_INVALID, "group is NULL");
-    xep_status_t status = check_grow(group, args, &own, &meeting);
-    if (group_p == NULL) status = xep_fail(XEP_ERR_INVALID, "group_p is NULL");
-    return xep_group_make_larger(group, &own, &meeting, status, xep_ucp_transport_open, group_p);
-}
-
-xep_status_t xep_group_join(const xep_join_params_t *params, xep_group_t **group_p)
-{
-    xep_join_params_t own = XEP_JOIN_PARAMS_INIT;
-    xep_config_t config;
-    xep_status_t status = xep_check_struct("params", params, &own, sizeof own);
-    if (status == XEP_OK && group_p == NULL) status = xep_fail(XEP_ERR_INVALID, "group_p is NULL");
-    if (status == XEP_OK && own.path != NULL && own.lookup != NULL)
-        status = xep_fail(XEP_ERR_INVALID, "params.path and params.lookup are both given (one of them, or none)");
-    if (status == XEP_OK && own.reserved != 0)
-        status = xep_fail(XEP_ERR_INVALID, "invalid reserved: %u (0)", own.reserved);
-    if (status == XEP_OK) status = xep_config_read(&config);
-    if (status == XEP_OK) status = xep_watch_listen(config.explain);
-    if (status != XEP_OK) return status;
-    int32_t timeout_ms = own.timeout_ms == 0 ? config.timeout : own.timeout_ms;
-    xep_meeting_t meeting = xep_meeting_by_call(NULL, own.lookup, own.lookup_ctx);
-    if (own.lookup == NULL) status = xep_api_meet(own.path, timeout_ms, &meeting);
-    if (status != XEP_OK) return status;
-    return xep_group_come(&config, &own, &meeting, timeout_ms, xep_ucp_transport_open, group_p);
 }
 
 /*
@@ -250,7 +163,8 @@ xep_status_t xep_group_join(const xep_join_params_t *params, xep_group_t **group
  */
 xep_status_t xep_group_query(const xep_group_t *group, xep_group_info_t *info)
 {
-    if (group == NULL) return xep_fail(XEP_ERR_INVALID, "group is NULL");
+    xep_status_t status = xep_require_group(group);
+    if (status != XEP_OK) return status;
     xep_group_info_t own = {.rank = group->rank,
                             .nranks = group->nranks,
                             .node = group->peers[group->rank].node,
@@ -265,7 +179,8 @@ xep_status_t xep_group_query(const xep_group_t *group, xep_group_info_t *info)
  */
 xep_status_t xep_group_peer(xep_group_t *group, uint32_t rank, xep_peer_info_t *info)
 {
-    if (group == NULL) return xep_fail(XEP_ERR_INVALID, "group is NULL");
+    xep_status_t status = xep_require_group(group);
+    if (status != XEP_OK) return status;
     if (rank >= group->nranks)
         return xep_fail(XEP_ERR_INVALID, "invalid rank: %u (the group has %u)", rank, group->nranks);
     const xep_peer_t *peer = &group->peers[rank];
@@ -299,7 +214,7 @@ xep_status_t xep_buffer_create(xep_group_t *group, const xep_buffer_params_t *pa
     xep_buffer_params_t own;
     xep_heap_device_t *device = NULL;
     xep_status_t status;
-    if (group == NULL) return xep_fail(XEP_ERR_INVALID, "group is NULL");
+    if ((status = xep_require_group(group)) != XEP_OK) return status;
     if ((status = xep_group_usable(group)) != XEP_OK) return status;
     /*
      * From here on the other ranks hear of an error of this one: the status goes into the proposal that all exchange,
@@ -319,19 +234,20 @@ xep_status_t xep_buffer_create(xep_group_t *group, const xep_buffer_params_t *pa
 xep_status_t xep_buffer_follow(const xep_buffer_t *old, xep_group_t *group, xep_buffer_t **buffer_p)
 {
     xep_followed_t followed;
-    if (group == NULL) return xep_fail(XEP_ERR_INVALID, "group is NULL");
-    xep_status_t status = xep_buffer_find_params(old, group, &followed);
+    xep_status_t status = xep_require_group(group);
+    if (status != XEP_OK) return status;
+    status = xep_buffer_find_params(old, group, &followed);
     return status == XEP_OK ? xep_buffer_create(group, &followed.params, buffer_p) : status;
 }
 
 void xep_buffer_destroy(xep_buffer_t *buffer)
 {
-    if (buffer != NULL) xep_buffer_close(buffer);
+    if (buffer != NULL && !xep_group_is_inherited(buffer->group)) xep_buffer_close(buffer);
 }
 
 void xep_buffer_abort(xep_buffer_t *buffer)
 {
-    if (buffer == NULL) return;
+    if (buffer == NULL || xep_group_is_inherited(buffer->group)) return;
     xep_buffer_enter(buffer);
     xep_request_give_up_all(buffer, "this rank called xep_buffer_abort()");
     xep_buffer_leave(buffer);
@@ -339,8 +255,8 @@ void xep_buffer_abort(xep_buffer_t *buffer)
 
 xep_status_t xep_buffer_reset(xep_buffer_t *buffer)
 {
-    if (buffer == NULL) return xep_fail(XEP_ERR_INVALID, "buffer is NULL");
-    xep_status_t status = xep_buffer_claim(buffer);
+    xep_status_t status = xep_require_buffer(buffer);
+    if (status == XEP_OK) status = xep_buffer_claim(buffer);
     if (status != XEP_OK) return status;
     status = xep_buffer_restart(buffer);
     xep_buffer_leave(buffer);
@@ -349,7 +265,8 @@ xep_status_t xep_buffer_reset(xep_buffer_t *buffer)
 
 xep_status_t xep_buffer_memory(xep_buffer_t *buffer, void **base_p, size_t *bytes_p)
 {
-    if (buffer == NULL) return xep_fail(XEP_ERR_INVALID, "buffer is NULL");
+    xep_status_t status = xep_require_buffer(buffer);
+    if (status != XEP_OK) return status;
     if (base_p == NULL || bytes_p == NULL)
         return xep_fail(XEP_ERR_INVALID, "%s is NULL", base_p == NULL ? "base_p" : "bytes_p");
     *base_p = buffer->heap->base;
@@ -360,7 +277,8 @@ xep_status_t xep_buffer_memory(xep_buffer_t *buffer, void **base_p, size_t *byte
 /* Numbers of this moment: with a progress thread the next look may differ. */
 xep_status_t xep_buffer_query(const xep_buffer_t *buffer, xep_buffer_info_t *info)
 {
-    if (buffer == NULL) return xep_fail(XEP_ERR_INVALID, "buffer is NULL");
+    xep_status_t status = xep_require_buffer(buffer);
+    if (status != XEP_OK) return status;
     xep_buffer_info_t own = {.mode = buffer->plugin.plugin->name,
                              .bytes = buffer->heap->bytes,
                              .recv_rows = buffer->shape.recv_rows,
@@ -396,10 +314,11 @@ xep_status_t xep_buffer_query(const xep_buffer_t *buffer, xep_buffer_info_t *inf
 xep_status_t xep_buffer_waits(const xep_buffer_t *buffer, xep_op_kind_t kind, xep_waits_t *waits)
 {
     xep_waits_t arrays;
-    if (buffer == NULL) return xep_fail(XEP_ERR_INVALID, "buffer is NULL");
+    xep_status_t status = xep_require_buffer(buffer);
+    if (status != XEP_OK) return status;
     if ((unsigned)kind >= XEP_OP_KINDS)
         return xep_fail(XEP_ERR_INVALID, "invalid kind: %d (one of XEP_OP_*)", (int)kind);
-    xep_status_t status = xep_check_struct("waits", waits, &arrays, sizeof arrays);
+    status = xep_check_struct("waits", waits, &arrays, sizeof arrays);
     if (status == XEP_OK) xep_wait_times_read(&buffer->waits, kind, &arrays);
     return status;
 }

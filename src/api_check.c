@@ -216,8 +216,9 @@ static xep_status_t check_routing(const xep_buffer_t *buffer, xep_dispatch_args_
 static xep_status_t check_cached(const xep_buffer_t *buffer, xep_dispatch_args_t *a)
 {
     xep_handle_t *h = a->cached;
+    xep_status_t status;
     if (h->buffer != buffer) return xep_fail(XEP_ERR_INVALID, "invalid cached: a handle of another buffer");
-    if (h->in_flight != NULL && !h->in_flight->kept) (void)xep_request_settle(h);
+    if (h->in_flight != NULL && !h->in_flight->kept && (status = xep_request_settle(h)) != XEP_OK) return status;
     if (h->state != XEP_HANDLE_READY || h->released)
         return xep_fail(XEP_ERR_INVALID, "invalid cached: a handle that was released, failed, or is not received yet");
     if (a->topk_idx != NULL)
@@ -305,7 +306,7 @@ xep_status_t xep_check_dispatch(const xep_buffer_t *buffer, xep_dispatch_args_t 
     if (status == XEP_OK) status = check_choices(buffer, a);
     if (status == XEP_OK) status = check_order(buffer, &a->after, a->stream);
     if (status != XEP_OK) return status;
-    if (a->expert_alignment == 0) a->expert_alignment = 1;
+    a->expert_alignment += a->expert_alignment == 0; /* the default is 1 */
     if (a->capacity > buffer->shape.recv_rows)
         return xep_fail(XEP_ERR_INVALID, "invalid capacity: %llu rows (a slot has room for %llu)",
                         (unsigned long long)a->capacity, (unsigned long long)buffer->shape.recv_rows);

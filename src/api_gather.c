@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "api_memory.h"
+#include "api_require.h"
 #include "error.h"
 #include "handle.h"
 
@@ -56,10 +57,10 @@ static xep_status_t gather_all(const xep_handle_t *handle, void *out, size_t str
 /* Entered for the sake of the team, which has one caller at a time. */
 xep_status_t xep_handle_gather(const xep_handle_t *handle, void *out, size_t stride)
 {
-    if (handle == NULL || out == NULL)
-        return xep_fail(XEP_ERR_INVALID, "%s is NULL", handle == NULL ? "handle" : "out");
-    xep_status_t status = xep_buffer_claim(handle->buffer);
+    xep_status_t status = xep_require_handle(handle);
     if (status != XEP_OK) return status;
+    if (out == NULL) return xep_fail(XEP_ERR_INVALID, "out is NULL");
+    if ((status = xep_buffer_claim(handle->buffer)) != XEP_OK) return status;
     status = gather_all(handle, out, stride);
     xep_buffer_leave(handle->buffer);
     return status;

@@ -3,6 +3,7 @@
 /* The exported function of layouts: what the user passed is checked, then the core counts, or the mode of a buffer. */
 #include "api_check.h"
 #include "api_memory.h"
+#include "api_require.h"
 #include "api_struct.h"
 #include "buffer.h"
 #include "layout.h"
@@ -13,12 +14,13 @@ static xep_status_t lay_on_device(const xep_layout_args_t *args, const xep_layou
 {
     xep_buffer_t *buffer = args->buffer;
     const xep_plugin_t *plugin = buffer->plugin.plugin;
+    xep_status_t status = xep_require_buffer(buffer);
+    if (status != XEP_OK) return status;
     if (buffer->device == NULL)
         return xep_fail(XEP_ERR_INVALID, "invalid buffer: it is in host memory (one in device memory, or NULL)");
     if (plugin->layout == NULL && buffer->staging == NULL)
         return xep_fail(XEP_ERR_UNSUPPORTED, "mode %s has no layout in device memory", plugin->name);
-    xep_status_t status = xep_buffer_claim(buffer);
-    if (status != XEP_OK) return status;
+    if ((status = xep_buffer_claim(buffer)) != XEP_OK) return status;
     status = xep_buffer_usable(buffer);
     if (status == XEP_OK)
         status =

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* The exported functions of dispatches and combines, their handles and requests: as api.c has those before them. */
+/* The exported functions of dispatches and combines and their handles: as api.c has those before them. */
 
 #include "api_check.h"
 #include "api_check_pieces.h"
 #include "api_memory.h"
+#include "api_require.h"
 #include "api_struct.h"
 #include "handle.h"
 #include "recording.h"
-#include "request_advance.h"
 #include "request_begin.h"
 #include "request_order.h"
 #include "request_refuse.h"
@@ -96,10 +96,10 @@ xep_status_t xep_dispatch(xep_buffer_t *buffer, const xep_dispatch_args_t *args,
 {
     xep_request_t *req;
     uint64_t begin_ns = xep_trace_now();
-    if (buffer == NULL) return xep_fail(XEP_ERR_INVALID, "buffer is NULL");
-    xep_status_t ordered = order_dispatch(buffer, args);
-    xep_status_t status = xep_buffer_claim(buffer);
+    xep_status_t status = xep_require_buffer(buffer);
     if (status != XEP_OK) return status;
+    xep_status_t ordered = order_dispatch(buffer, args);
+    if ((status = xep_buffer_claim(buffer)) != XEP_OK) return status;
     status = begin_dispatch(buffer, args, ordered, handle_p, &req);
     if (status == XEP_OK) {
         xep_handle_t *handle = req->handle;
@@ -145,10 +145,10 @@ xep_status_t xep_combine(xep_handle_t *handle, const xep_combine_args_t *args, x
 {
     xep_request_t *req;
     uint64_t begin_ns = xep_trace_now();
-    if (handle == NULL) return xep_fail(XEP_ERR_INVALID, "handle is NULL");
-    xep_status_t ordered = order_combine(handle->buffer, args);
-    xep_status_t status = xep_buffer_claim(handle->buffer);
+    xep_status_t status = xep_require_handle(handle);
     if (status != XEP_OK) return status;
+    xep_status_t ordered = order_combine(handle->buffer, args);
+    if ((status = xep_buffer_claim(handle->buffer)) != XEP_OK) return status;
     status = begin_combine(handle, args, ordered, &req);
     if (status == XEP_OK) {
         uint64_t epoch = req->op.epoch;
@@ -178,8 +178,8 @@ xep_status_t xep_handle_next(xep_handle_t *handle, const xep_next_args_t *args, 
 {
     xep_request_t *req;
     uint64_t begin_ns = xep_trace_now();
-    if (handle == NULL) return xep_fail(XEP_ERR_INVALID, "handle is NULL");
-    xep_status_t status = xep_buffer_claim(handle->buffer);
+    xep_status_t status = xep_require_handle(handle);
+    if (status == XEP_OK) status = xep_buffer_claim(handle->buffer);
     if (status != XEP_OK) return status;
     status = begin_next(handle, args, &req);
     if (status == XEP_OK) {
@@ -192,22 +192,30 @@ xep_status_t xep_handle_next(xep_handle_t *handle, const xep_next_args_t *args, 
 }
 
 /* Nobody can test or wait for a request that was freed, so that this is asked goes on with it. */
-static void go_on_freed(xep_buffer_t *buffer)
+static void go_on_abandoned(const xep_handle_t *handle)
 {
-    if (xep_buffer_claim(buffer) != XEP_OK) return;
-    xep_group_progress(buffer->group);
-    xep_request_advance_all(buffer);
-    xep_buffer_leave(buffer);
+    if (xep_buffer_claim(handle->buffer) != XEP_OK) return;
+    if (handle->in_flight != NULL) (void)xep_request_poll(handle->in_flight);
+    xep_buffer_leave(handle->buffer);
 }
 
-/* There to be seen from the counts on, before the rows are here, and until the release. */
+/* The state says that all before it is there. */
+static int has_rows(const xep_handle_t *handle)
+{
+    const int state = atomic_load_explicit(&handle->state, memory_order_acquire);
+    return !handle->released && (state == XEP_HANDLE_READY || state == XEP_HANDLE_COUNTED);
+}
+
+/*
+ * There to be seen from the counts on, before the rows are here, and until the release. Not entered: whoever asks again
+ * and again would hold up the thread that makes progress.
+ */
 const xep_recv_t *xep_handle_recv(const xep_handle_t *handle)
 {
-    if (handle != NULL && handle->in_flight != NULL && !handle->in_flight->kept) go_on_freed(handle->buffer);
-    if (handle == NULL || handle->released ||
-        (handle->state != XEP_HANDLE_READY && handle->state != XEP_HANDLE_COUNTED)) {
-        xep_fail(XEP_ERR_INVALID,
-                 handle == NULL ? "handle is NULL" : "invalid handle: it has no rows (in flight, failed or released)");
+    if (xep_require_handle(handle) != XEP_OK) return NULL;
+    if (atomic_load_explicit(&handle->abandoned, memory_order_relaxed) && !has_rows(handle)) go_on_abandoned(handle);
+    if (!has_rows(handle)) {
+        xep_fail(XEP_ERR_INVALID, "invalid handle: it has no rows (in flight, failed or released)");
         return NULL;
     }
     return handle->buffer->staging != NULL ? xep_staging_recv(handle) : &handle->recv;
@@ -229,10 +237,7 @@ void *xep_handle_combine_input(xep_handle_t *handle, size_t *stride_p)
 {
     void *base = NULL;
     size_t stride = 0;
-    if (handle == NULL) {
-        xep_fail(XEP_ERR_INVALID, "handle is NULL");
-        return NULL;
-    }
+    if (xep_require_handle(handle) != XEP_OK) return NULL;
     uint64_t begin_ns = xep_trace_now();
     xep_status_t status = xep_buffer_claim(handle->buffer);
     if (status != XEP_OK) return NULL;
@@ -261,14 +266,12 @@ xep_status_t xep_buffer_send_memory(xep_buffer_t *buffer, void **base_p, size_t 
 {
     void *base;
     size_t stride;
-    if (buffer == NULL || base_p == NULL || stride_p == NULL)
-        return xep_fail(XEP_ERR_INVALID, "%s is NULL",
-                        buffer == NULL   ? "buffer"
-                        : base_p == NULL ? "base_p"
-                                         : "stride_p");
-    uint64_t begin_ns = xep_trace_now();
-    xep_status_t status = xep_buffer_claim(buffer);
+    xep_status_t status = xep_require_buffer(buffer);
     if (status != XEP_OK) return status;
+    if (base_p == NULL || stride_p == NULL)
+        return xep_fail(XEP_ERR_INVALID, "%s is NULL", base_p == NULL ? "base_p" : "stride_p");
+    uint64_t begin_ns = xep_trace_now();
+    if ((status = xep_buffer_claim(buffer)) != XEP_OK) return status;
     status = send_memory(buffer, &base, &stride);
     xep_buffer_leave(buffer);
     if (begin_ns != 0) xep_trace_write_call(XEP_TRACE_CALL, "send_memory", 0, begin_ns);
@@ -281,81 +284,9 @@ xep_status_t xep_buffer_send_memory(xep_buffer_t *buffer, void **base_p, size_t 
 /* While an operation needs the slot this is only noted. */
 void xep_handle_release(xep_handle_t *handle)
 {
-    if (handle == NULL) return;
+    if (handle == NULL || xep_group_is_inherited(handle->buffer->group)) return;
     xep_buffer_enter(handle->buffer);
     handle->released = 1;
     xep_handle_give_back_if_unused(handle);
     xep_buffer_leave(handle->buffer);
-}
-
-/* ---- requests ---- */
-
-/* Its memory is the buffer's, so a request that was freed can still be told. */
-static xep_status_t check_kept(const xep_request_t *req)
-{
-    if (req == NULL) return xep_fail(XEP_ERR_INVALID, "req is NULL");
-    return req->kept ? XEP_OK : xep_fail(XEP_ERR_INVALID, "req was freed");
-}
-
-/* Enters the buffer around a question, since requests are looked at and advanced under it. */
-static xep_status_t ask_request(xep_request_t *req, xep_status_t (*ask)(xep_request_t *req))
-{
-    xep_status_t status = check_kept(req);
-    if (status != XEP_OK) return status;
-    status = xep_buffer_claim(req->buffer);
-    if (status != XEP_OK) return status;
-    status = ask(req);
-    xep_buffer_leave(req->buffer);
-    return status;
-}
-
-/* What may take long is a call in the trace; a test is not, or a loop of tests would fill it. */
-static xep_status_t wait_request(xep_request_t *req, xep_status_t (*ask)(xep_request_t *req))
-{
-    uint64_t begin_ns = xep_trace_now();
-    xep_status_t status = ask_request(req, ask);
-    if (begin_ns != 0 && req != NULL) xep_trace_write_call(XEP_TRACE_CALL, "wait", req->op.epoch, begin_ns);
-    return status;
-}
-
-xep_status_t xep_request_test(xep_request_t *req)
-{
-    return ask_request(req, xep_request_poll);
-}
-
-xep_status_t xep_request_wait(xep_request_t *req)
-{
-    return wait_request(req, xep_request_finish);
-}
-
-xep_status_t xep_request_wait_counts(xep_request_t *req)
-{
-    return wait_request(req, xep_request_finish_counts);
-}
-
-/* Marked by the operation itself when all of it was enqueued, which the wait has seen to. */
-xep_status_t xep_request_stream_wait(xep_request_t *req, void *stream)
-{
-    xep_status_t status = check_kept(req);
-    if (status == XEP_OK && req->buffer->device == NULL)
-        status =
-            xep_fail(XEP_ERR_UNSUPPORTED, "a stream cannot wait for a request in host memory (xep_request_wait())");
-    if (status == XEP_OK) status = wait_request(req, xep_request_finish);
-    if (status != XEP_OK) return status;
-    xep_heap_device_t *device = req->buffer->device;
-    status = xep_buffer_claim(req->buffer);
-    if (status != XEP_OK) return status;
-    status = device->ops->follow(device, stream);
-    xep_buffer_leave(req->buffer);
-    return status;
-}
-
-/* The operation goes on: its memory is the buffer's. */
-void xep_request_free(xep_request_t *req)
-{
-    if (req == NULL) return;
-    xep_buffer_t *buffer = req->buffer;
-    xep_buffer_enter(buffer);
-    xep_request_drop(req);
-    xep_buffer_leave(buffer);
 }

@@ -10,9 +10,10 @@ libxep_cost_la_LIBADD = -lm
 # libxep_all.la is what libxep.so is made of and what unit tests link, so that these reach what is not exported
 noinst_LTLIBRARIES += libxep_all.la
 libxep_all_la_SOURCES = \
-	%D%/api.c %D%/api_gather.c %D%/api_operations.c %D%/api_boot.h %D%/api_boot.c %D%/api_layout.c \
-	%D%/api_check.h %D%/api_check.c \
+	%D%/api.c %D%/api_elastic.c %D%/api_gather.c %D%/api_operations.c %D%/api_requests.c \
+	%D%/api_boot.h %D%/api_boot.c %D%/api_layout.c %D%/api_check.h %D%/api_check.c \
 	%D%/api_check_pieces.h %D%/api_check_pieces.c %D%/api_memory.h %D%/api_memory.c %D%/api_struct.h %D%/api_struct.c \
+	%D%/api_require.h %D%/api_require.c \
 	%D%/core/account.h %D%/core/account.c %D%/core/ballot.h %D%/core/ballot.c \
 	%D%/core/ballot_words.h %D%/core/ballot_words.c \
 	%D%/core/group_account.h %D%/core/group_account.c %D%/core/group_ask.h %D%/core/group_ask.c \
@@ -32,6 +33,8 @@ libxep_all_la_SOURCES = \
 	%D%/core/boot_join.h %D%/core/boot_join.c %D%/core/group_grow.h %D%/core/group_grow.c \
 	%D%/core/group_join.h %D%/core/group_join.c %D%/core/buffer_follow.h %D%/core/buffer_follow.c \
 	%D%/core/group_control.h %D%/core/group_control.c %D%/core/group_create.h %D%/core/group_create.c \
+	%D%/core/group_hello.h %D%/core/group_hello.c \
+	%D%/core/neighbours.h %D%/core/neighbours.c \
 	%D%/core/group_out.h %D%/core/group_out.c %D%/core/group_sleep.h %D%/core/group_sleep.c \
 	%D%/core/members.h %D%/core/members.c %D%/core/members_area.h %D%/core/members_wait.h %D%/core/members_wait.c \
 	%D%/core/members_mapped.h %D%/core/members_mapped.c %D%/core/members_wire.h %D%/core/members_wire.c \
@@ -75,12 +78,13 @@ libxep_all_la_SOURCES = \
 	%D%/ucp/ucp_progress.h %D%/ucp/ucp_progress.c %D%/ucp/ucp_registry.h %D%/ucp/ucp_registry.c \
 	%D%/ucp/ucp_rma.h %D%/ucp/ucp_rma.c %D%/ucp/ucp_settings.h %D%/ucp/ucp_settings.c \
 	%D%/ucp/ucp_devices.h %D%/ucp/ucp_devices.c %D%/ucp/ucp_limits.h %D%/ucp/ucp_limits.c \
+	%D%/ucp/ucp_quiet.h %D%/ucp/ucp_quiet.c \
 	%D%/ucp/ucp_leftovers.h %D%/ucp/ucp_leftovers.c %D%/ucp/ucp_shared.h %D%/ucp/ucp_shared.c \
 	%D%/ucp/ucp_signals.h %D%/ucp/ucp_signals.c %D%/ucp/ucp_strategy.h %D%/ucp/ucp_strategy.c \
 	%D%/ucp/ucp_transport.h %D%/ucp/ucp_transport.c %D%/ucp/ucp_wire.h %D%/ucp/ucp_wire.c \
 	%D%/util/cache.h %D%/util/cache.c %D%/util/config.h %D%/util/config.c %D%/util/config_defs.h \
 	%D%/util/cpu.h %D%/util/cpu.c %D%/util/dtype.c \
-	%D%/util/error.h %D%/util/error.c %D%/util/loaded.h %D%/util/loaded.c \
+	%D%/util/error.h %D%/util/error.c %D%/util/fork.h %D%/util/fork.c %D%/util/loaded.h %D%/util/loaded.c \
 	%D%/util/log.h %D%/util/log.c %D%/util/mapping.h %D%/util/mapping.c %D%/util/secure.h %D%/util/secure.c \
 	%D%/util/shm.h %D%/util/shm.c %D%/util/spelling.h %D%/util/spelling.c %D%/util/streaming.h \
 	%D%/util/streaming.c %D%/util/trace.h %D%/util/trace.c %D%/util/trace_file.h %D%/util/units.h \

@@ -16,8 +16,7 @@ check_LTLIBRARIES = libtest_parts.la
 libtest_parts_la_SOURCES = \
 	plugins/kernels/cast.c plugins/kernels/cast_avx2.c plugins/kernels/cast_avx512.c plugins/kernels/cast_table.c \
 	plugins/kernels/cast_vbmi.c plugins/kernels/logfmt.c \
-	tools/perf/perf_cluster.c tools/perf/perf_help.c tools/perf/perf_kernels.c tools/perf/perf_kernels_x86.c \
-	tools/perf/perf_options.c tools/perf/perf_resolve.c
+	tools/perf/perf_cluster.c tools/perf/perf_help.c tools/perf/perf_options.c tools/perf/perf_resolve.c
 
 # what defines main() and finds the tests that are TEST(name) in a source
 libunit_la_SOURCES = %D%/unit/unit.h %D%/unit/unit.c %D%/unit/unit_files.h %D%/unit/unit_files.c
@@ -29,7 +28,7 @@ unit_tests = \
 	%D%/unit/core_account.t %D%/unit/core_ballot.t %D%/unit/core_cost_rows.t \
 	%D%/unit/core_cost_model.t %D%/unit/core_doubts.t \
 	%D%/unit/core_exchange.t %D%/unit/core_host.t %D%/unit/core_layout.t %D%/unit/core_newcomers.t \
-	%D%/unit/core_recording.t \
+	%D%/unit/core_polled.t %D%/unit/core_recording.t \
 	%D%/unit/core_rest.t %D%/unit/core_room.t %D%/unit/core_room_together.t %D%/unit/core_sleep.t \
 	%D%/unit/core_wait.t %D%/unit/core_words.t \
 	%D%/unit/ucp_segments.t \
@@ -41,7 +40,7 @@ unit_tests = \
 	%D%/unit/kit_steps.t %D%/unit/kit_words.t \
 	%D%/unit/pmix_exchange_faults.t \
 	%D%/unit/oracle_numbers.t %D%/unit/oracle_routes.t %D%/unit/oracle_self.t \
-	%D%/unit/perf_kernels_exact.t %D%/unit/perf_options_parse.t
+	%D%/unit/perf_options_parse.t
 
 # one simulator for all modes: a new one is a file of sim/, a program as these are, and a line of threads_modes.c
 libsim_la_SOURCES = \
@@ -160,7 +159,7 @@ transport_tests = \
 	%D%/mp/normal_shapes.mp %D%/mp/in_place.mp %D%/mp/in_place_ll.mp %D%/mp/normal_ops.mp %D%/mp/ll_ops.mp \
 	%D%/mp/bad_input.mp \
 	%D%/mp/mismatch.mp %D%/mp/refused.mp %D%/mp/aborted.mp \
-	%D%/mp/after.mp %D%/mp/unborn.mp %D%/mp/allgather.mp \
+	%D%/mp/after.mp %D%/mp/inherited.mp %D%/mp/unborn.mp %D%/mp/allgather.mp \
 	%D%/mp/steady.mp %D%/mp/pages.mp %D%/mp/nodes.mp %D%/mp/silent.mp %D%/mp/waits.mp \
 	%D%/mp/explained.mp %D%/mp/together.mp %D%/mp/between.mp %D%/mp/given_up.mp %D%/mp/misused.mp
 # those of them that look at memory and messages, for ranks that map one another: their rows then go the same way,
@@ -174,7 +173,7 @@ rank_tests = $(transport_tests) \
 	%D%/mp/wire_order.mp %D%/mp/crowded.mp %D%/mp/boot_client.mp %D%/mp/setuid.mp %D%/mp/by_nodes.mp \
 	%D%/mp/ll_by_nodes.mp %D%/mp/ll_crowded.mp %D%/mp/ll_in_pieces.mp \
 	%D%/mp/forwarding.mp %D%/mp/node_map.mp %D%/mp/over_callback.mp %D%/mp/other_ucx.mp \
-	%D%/mp/locked.mp
+	%D%/mp/locked.mp %D%/mp/untouched.mp
 %C%_mp_boot_reload_mp_LDADD =
 %C%_mp_normal_shapes_mp_LDADD = libmp_rig.la
 %C%_mp_by_nodes_mp_LDADD = libmp_rig.la
@@ -201,6 +200,7 @@ rank_tests = $(transport_tests) \
 %C%_mp_failure_mp_LDADD = libmp_rig.la
 %C%_mp_aborted_mp_LDADD = libmp_rig.la
 %C%_mp_after_mp_LDADD = libmp_rig.la
+%C%_mp_inherited_mp_LDADD = libmp_rig.la
 %C%_mp_unborn_mp_LDADD = libmp_rig.la
 %C%_mp_allgather_mp_LDADD = libmp_rig.la
 %C%_mp_steady_mp_LDADD = libmp_rig.la
@@ -211,6 +211,8 @@ rank_tests = $(transport_tests) \
 %C%_mp_locked_mp_LDFLAGS = -export-dynamic
 %C%_mp_other_ucx_mp_LDADD = libmp_rig.la
 %C%_mp_other_ucx_mp_LDFLAGS = -export-dynamic
+%C%_mp_untouched_mp_LDADD = libmp_rig.la -lnuma
+%C%_mp_untouched_mp_LDFLAGS = -export-dynamic
 %C%_mp_silent_mp_LDADD = libmp_rig.la
 %C%_mp_late_mp_LDADD = libmp_rig.la
 %C%_mp_waits_mp_SOURCES = %D%/mp/waits_books.h %D%/mp/waits_books.c %D%/mp/waits.c
@@ -253,6 +255,7 @@ model:
 # what tests use and is no test itself
 test_helpers = %D%/mp/cuda_ops %D%/mp/cuda_ll_ops %D%/bench/cuda_calls \
 	%D%/abi/mode_load %D%/mp/half_made %D%/mp/heartbeat %D%/mp/killed %D%/mp/listening %D%/mp/met %D%/mp/no_room \
+	%D%/mp/no_sysv %D%/mp/two_users \
 	%D%/mp/room_in_pieces \
 	%D%/mp/traced %D%/mp/survivors %D%/mp/smaller %D%/mp/large %D%/mp/larger %D%/mp/divided %D%/mp/soak \
 	%D%/mp/victim %D%/mp/prompt %D%/mp/wire_rate.mp %D%/bench/kernels %D%/bench/mask_cost
@@ -262,6 +265,8 @@ test_helpers = %D%/mp/cuda_ops %D%/mp/cuda_ll_ops %D%/bench/cuda_calls \
 %C%_mp_half_made_LDFLAGS = $(AM_LDFLAGS) -Wl,--export-dynamic
 %C%_mp_listening_LDADD = libxep.la
 %C%_mp_no_room_LDADD = libmp_rig.la
+%C%_mp_no_sysv_LDADD =
+%C%_mp_two_users_LDADD = libmp_rig.la
 %C%_mp_room_in_pieces_LDADD = libmp_rig.la
 %C%_mp_traced_LDADD = libmp_rig.la
 %C%_mp_survivors_SOURCES = %D%/mp/survivors_said.h %D%/mp/survivors_said.c %D%/mp/survivors.c
@@ -335,8 +340,9 @@ check-run:
 	$(MAKE) $(AM_MAKEFLAGS) check TESTS='$(filter-out $(no_programs),$(TESTS))'
 # the units that have threads, or call what is meant for several: a thread sanitizer learns nothing from the others
 threads_tests = %D%/sim/sim_threads.t %D%/abi/dlopen.t %D%/unit/boot_over_callback.t %D%/unit/core_host.t \
-	%D%/unit/core_exchange.t %D%/unit/core_newcomers.t %D%/unit/core_recording.t %D%/unit/core_sleep.t \
-	%D%/unit/core_wait.t %D%/unit/core_words.t %D%/unit/intake_order.t %D%/unit/pmix_exchange_faults.t \
+	%D%/unit/core_exchange.t %D%/unit/core_newcomers.t %D%/unit/core_polled.t %D%/unit/core_recording.t \
+	%D%/unit/core_sleep.t %D%/unit/core_wait.t %D%/unit/core_words.t %D%/unit/intake_order.t \
+	%D%/unit/pmix_exchange_faults.t \
 	%D%/unit/util_cache.t %D%/unit/util_config.t %D%/unit/util_error.t %D%/unit/util_loaded.t %D%/unit/util_log.t
 check-threads: libxep.la xep_normal.la xep_ll.la $(threads_tests)
 	$(MAKE) $(AM_MAKEFLAGS) check-TESTS TESTS='$(threads_tests)'

@@ -21,11 +21,10 @@ xep_perf_SOURCES = \
 	%D%/perf/perf_help.c %D%/perf/perf_help.h \
 	%D%/perf/perf_json.c %D%/perf/perf_json.h \
 	%D%/perf/perf_kernels.c %D%/perf/perf_kernels.h \
-	%D%/perf/perf_kernels_x86.c %D%/perf/perf_kernels_x86.h \
 	%D%/perf/perf_limit.c %D%/perf/perf_limit.h \
 	%D%/perf/perf_machine.c %D%/perf/perf_machine.h \
 	%D%/perf/perf_ops.c %D%/perf/perf_ops.h \
-	%D%/perf/perf_options.c %D%/perf/perf_options.h \
+	%D%/perf/perf_options.c %D%/perf/perf_options.h %D%/perf/perf_params.h \
 	%D%/perf/perf_peer.c %D%/perf/perf_peer.h \
 	%D%/perf/perf_pieces.c %D%/perf/perf_pieces.h \
 	%D%/perf/perf_in_place.c %D%/perf/perf_in_place.h \
@@ -40,9 +39,9 @@ xep_perf_SOURCES = \
 	%D%/perf/perf_simulate.c %D%/perf/perf_simulate.h \
 	%D%/perf/perf_time.c %D%/perf/perf_time.h \
 	%D%/perf/perf_waits.c %D%/perf/perf_waits.h
-xep_perf_CPPFLAGS = $(public_cppflags) -I$(srcdir)/oracle -I$(srcdir)/src/core
+xep_perf_CPPFLAGS = $(public_cppflags) -I$(srcdir)/oracle -I$(srcdir)/src/core -I$(srcdir)/plugins/kernels
 xep_perf_LDFLAGS =
-xep_perf_LDADD = libxep_cost.la libxep_oracle.la libxep.la
+xep_perf_LDADD = libxep_cost.la libxep_kernels.la libxep_oracle.la libxep.la
 
 xep_run_SOURCES = \
 	%D%/run/xep_run.c \

@@ -26,6 +26,9 @@
  *    group may be used by different threads at once: where another thread is in a call on the
  *    buffer, a call is XEP_ERR_INVALID at once. Calls on a group itself are made by one
  *    thread at a time. Functions without a group or buffer may be called by any thread.
+ *  - Objects belong to the process that made them. After fork(), a call on one in the child is XEP_ERR_INVALID, and
+ *    to destroy, release, free or abort it does nothing there, so that the child may exit as it likes. It may create
+ *    a group of its own.
  *  - A blocking call waits for other ranks, never longer than its deadline. Every other call
  *    returns without waiting.
  */
@@ -228,9 +231,9 @@ XEP_API xep_status_t xep_group_barrier(xep_group_t *group);
  * An allgather over the group's own connections: bytes of each rank (any number above 0, the same on all ranks) go into
  * recv, in rank order: nranks * bytes. Collective, blocking. Operations in flight make progress meanwhile.
  *
- * Errors: XEP_ERR_MISMATCH on every rank if bytes or calls differ; the next call works again. After XEP_ERR_TIMEOUT call
- * it again with the same arguments, recv as it was left: it goes on where it was, and what was given first counts, as
- * other ranks may have it. Until that has succeeded, or after XEP_ERR_PEER or XEP_ERR_TRANSPORT, every other allgather
+ * Errors: XEP_ERR_MISMATCH on every rank if bytes or calls differ; the next call works again. After XEP_ERR_TIMEOUT
+ * call it again with the same arguments, recv as it was left: it goes on where it was, and what was given first counts,
+ * as other ranks may have it. Until that has succeeded, or after XEP_ERR_PEER or XEP_ERR_TRANSPORT, every other allgather
  * of the group, that of xep_buffer_create() too, returns XEP_ERR_BOOT.
  */
 XEP_API xep_status_t xep_group_allgather(xep_group_t *group, const void *send, void *recv, size_t bytes);
@@ -260,9 +263,9 @@ typedef struct xep_mask {
 
 /**
  * Leaves a rank out from now on, as if it had died, in all buffers of XEP_ON_FAILURE_MASK and in barriers. One rank
- * calls it; all agree on it, and on the operations that are still with that rank, and tell it that it is out. Local,
- * does not block: the agreement is made in the next calls of all. Errors: XEP_ERR_INVALID (also: this rank itself),
- * XEP_ERR_UNSUPPORTED (the group has no buffer that goes on without ranks).
+ * calls it; all agree on it, and on the operations that are still with that rank, and tell it that it is out. It cannot
+ * come back into this group. Local, does not block: the agreement is made in the next calls of all. Errors:
+ * XEP_ERR_INVALID (also: this rank itself), XEP_ERR_UNSUPPORTED (the group has no buffer that goes on without ranks).
  */
 XEP_API xep_status_t xep_group_mask_set(xep_group_t *group, uint32_t rank);
 
@@ -274,12 +277,6 @@ XEP_API xep_status_t xep_group_mask_set(xep_group_t *group, uint32_t rank);
  */
 XEP_API xep_status_t xep_group_mask_query(const xep_group_t *group, xep_mask_t *masks, uint32_t capacity,
                                           uint32_t *count_p);
-
-/**
- * Succeeds if no rank is out. A rank that is out cannot come back into the group: XEP_ERR_UNSUPPORTED, and the way is a
- * new group. Local.
- */
-XEP_API xep_status_t xep_group_mask_clear(xep_group_t *group);
 
 typedef struct xep_shrink_args {
     size_t size;

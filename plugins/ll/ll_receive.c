@@ -254,16 +254,6 @@ static void fill_metadata(const ll_t *mode, const xep_op_t *op)
     if (!padded) fill_experts(recv, recv->rows, recv->capacity, -1);
 }
 
-/* Of all pieces when the first one comes: the array of the caller may be gone when others do. */
-static void count_stats(const ll_t *mode, const xep_op_t *op)
-{
-    const ll_slot_t *slot = ll_slot(mode, op->slot);
-    const uint64_t *count = slot->pieces > 1 ? slot->all_count : slot->expert_count;
-    int32_t *stats = op->dispatch->expert_stats;
-    if (stats == NULL || op->kind != XEP_OP_DISPATCH) return;
-    for (uint32_t e = 0; e < op->recv->local_experts; e++) stats[e] += (int32_t)count[e];
-}
-
 /* Picks are in memory of one step at a time: listed anew where another operation has been there meanwhile. */
 static xep_status_t list_rows(ll_t *mode, xep_op_t *op, uint64_t *rows_p)
 {
@@ -299,7 +289,6 @@ xep_status_t ll_receive(void *opaque, xep_op_t *op)
     ll_fill_recv(mode, op, rows);
     ll_show_piece(mode, op);
     fill_metadata(mode, op);
-    count_stats(mode, op);
     return XEP_OK;
 }
 

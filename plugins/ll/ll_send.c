@@ -234,13 +234,28 @@ static xep_status_t wait_and_relay(void *mode, xep_op_t *op)
     return status;
 }
 
-/* Where nothing was moved, the user has its rows again, but not before the wire has read them. */
-static xep_status_t leave(void *mode, xep_op_t *op)
+/*
+ * When the operation ends, so that one that fails has counted nothing. Of all pieces with the first one: the array of
+ * the caller may be gone when others end.
+ */
+static void count_stats(const ll_t *mode, const xep_op_t *op)
 {
-    xep_status_t status = xep_step_flush(mode, op);
-    if (status == XEP_OK && xep_kit_state(op)->verdict != XEP_OK)
-        xep_in_place_return(&((ll_t *)mode)->in_place, &ll_state(op)->in_place);
-    return status;
+    const ll_slot_t *slot = ll_slot(mode, op->slot);
+    const uint64_t *count = slot->pieces > 1 ? slot->all_count : slot->expert_count;
+    int32_t *stats = op->dispatch->expert_stats;
+    if (stats == NULL || op->kind != XEP_OP_DISPATCH) return;
+    for (uint32_t e = 0; e < op->recv->local_experts; e++) stats[e] += (int32_t)count[e];
+}
+
+/* Where nothing was moved, the user has its rows again, but not before the wire has read them. */
+static xep_status_t leave(void *opaque, xep_op_t *op)
+{
+    ll_t *mode = opaque;
+    xep_status_t status = xep_step_flush(&mode->kit, op);
+    if (status != XEP_OK) return status;
+    if (xep_kit_state(op)->verdict == XEP_OK) count_stats(mode, op);
+    else xep_in_place_return(&mode->in_place, &ll_state(op)->in_place);
+    return XEP_OK;
 }
 
 /* steps that a dispatch has, and each next piece of it */

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Optional, Union
+from typing import Any, Callable, NoReturn, Optional, Union
 
 import torch
 
@@ -255,7 +255,7 @@ class LowLatencyCalls(Core):
         if mask:
             self._xep.mask_set(rank)
         elif any(masked.rank == rank for masked in self._xep.mask_query()):
-            self._xep.mask_clear()  # says why it cannot be
+            _refuse_to_unmask(rank)
 
     def low_latency_query_mask_buffer(self, mask_status: torch.Tensor) -> None:
         """Writes 1 for each masked rank into mask_status, [R] int32, and 0 for the others; as far as this rank knows.
@@ -269,7 +269,8 @@ class LowLatencyCalls(Core):
     def low_latency_clean_mask_buffer(self) -> None:
         """Nothing, if no rank is masked. A masked rank cannot come back into this group: UnsupportedError. Local."""
         self._masks("low_latency_clean_mask_buffer")
-        self._xep.mask_clear()
+        for masked in self._xep.mask_query():
+            _refuse_to_unmask(masked.rank)
 
     def masks(self) -> list[xep.Mask]:
         """The masked ranks, ascending: rank, reason (died, late, or asked for), and since_ns, as time.monotonic_ns()
@@ -290,6 +291,12 @@ class LowLatencyCalls(Core):
         self._usable()
         if not self.enable_shrink:
             raise WrongUse(f"{call}: expected a Buffer made with enable_shrink=True")
+
+
+def _refuse_to_unmask(rank: int) -> NoReturn:
+    raise xep.UnsupportedError(
+        xep.Status.ERR_UNSUPPORTED, f"rank {rank} is out and cannot come back into this group (a new group)"
+    )
 
 
 def _check_costs(name: str, stats: Optional[torch.Tensor]) -> None:

@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import Any, Optional, Protocol
+
+import xep
 
 from ._check import WrongUse
-
-if TYPE_CHECKING:
-    from .core import Core
+from .nodes import Nodes
+from .ordering import DeviceQueue
 
 _AS_BUFFER = frozenset((
     "barrier", "clean_low_latency_buffer", "destroy", "get_comm_stream", "get_local_buffer_tensor",
@@ -18,11 +19,20 @@ _AS_BUFFER = frozenset((
 ))  # fmt: skip
 
 
+class Owner(Protocol):
+    """What is asked of the Buffer."""
+
+    _destroyed: bool
+    _nodes: Nodes
+    _queue: Optional[DeviceQueue]
+    _xep: xep.Group
+
+
 class Runtime:
     """Ranks of a node are what DeepEP calls NVLink ranks, nodes are its RDMA ranks. Calls that the Buffer has too, with
     the same arguments, are the Buffer's."""
 
-    def __init__(self, buffer: "Core") -> None:
+    def __init__(self, buffer: Owner) -> None:
         self._buffer = weakref.ref(buffer)
 
     def is_available(self) -> bool:
@@ -60,7 +70,7 @@ class Runtime:
             )
         return getattr(self._alive(), name)
 
-    def _alive(self) -> "Core":
+    def _alive(self) -> Owner:
         buffer = self._buffer()
         if buffer is None:
             raise WrongUse("the Buffer is gone")

@@ -14,12 +14,9 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from typing import TYPE_CHECKING, Callable, NamedTuple, Optional
+from typing import Callable, NamedTuple, Optional, Protocol
 
 import xep
-
-if TYPE_CHECKING:
-    from .dispatched import Dispatched
 
 
 class Sent(NamedTuple):
@@ -29,15 +26,23 @@ class Sent(NamedTuple):
     request: Optional[xep.Request]
 
 
+class Sitter(Protocol):
+    """What holds a slot: a dispatch's handle."""
+
+    def park(self) -> None: ...
+
+    def drop(self) -> None: ...
+
+
 class Seat:
     """A dispatch that may hold a slot: for its handle, while the program has that, and for what is in flight."""
 
     def __init__(self, sent: Sent) -> None:
         self._made = weakref.ref(sent.handle)
         self._request = sent.request  # the last one begun
-        self._handle: Callable[[], Optional["Dispatched"]] = lambda: None
+        self._handle: Callable[[], Optional[Sitter]] = lambda: None
 
-    def hold(self, handle: "Dispatched") -> None:
+    def hold(self, handle: Sitter) -> None:
         self._handle = weakref.ref(handle)
 
     def begun(self, request: xep.Request) -> None:

@@ -181,12 +181,6 @@ static PyObject *mask_query(PyObject *self, PyObject *Py_UNUSED(unused))
     return list;
 }
 
-static PyObject *mask_clear(PyObject *self, PyObject *Py_UNUSED(unused))
-{
-    xep_group_t *group = ext_group_get(self);
-    return group != NULL ? ext_none_or_raise(lib.group_mask_clear(group)) : NULL;
-}
-
 /* ---- its end ---- */
 
 /* A new list, in the order of the new ranks: which rank each of them was in the other group. */
@@ -309,10 +303,8 @@ static PyMethodDef methods[] = {
     {"mask_set", mask_set, METH_O,
      "mask_set($self, rank)\n--\n\n"
      "Leaves a rank out from now on, as if it had died: one rank calls it, and all agree on it in their next calls.\n"
-     "UnsupportedError where no buffer of the group has on_failure=\"mask\". Local."},
-    {"mask_clear", mask_clear, METH_NOARGS,
-     "mask_clear($self)\n--\n\n"
-     "Nothing, if no rank is out. One that is cannot come back into this group: UnsupportedError. Local."},
+     "It cannot come back into this group. UnsupportedError where no buffer of the group has on_failure=\"mask\".\n"
+     "Local."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -195,8 +195,10 @@ static xep_status_t check_mapped(xep_buffer_t *buffer)
     xep_group_t *group = buffer->group;
     xep_wire_t *wire = &buffer->heap->wire;
     for (uint32_t r = 0; r < group->nranks; r++) {
+        (void)xep_fail(XEP_OK, "%s", ""); /* the transport may know why not */
         int mapped = wire->ops->map(wire, r) != NULL;
         if (mapped == group->peers[r].mapped) continue;
+        if (!mapped && xep_last_error()[0] != '\0') return XEP_ERR_TRANSPORT;
         char hint[XEP_SHM_HINT_BYTES] = "";
         if (!mapped) xep_shm_hint(buffer->heap->bytes, hint);
         return xep_fail(XEP_ERR_TRANSPORT, "the %llu bytes of rank %u can%s be mapped, though it is on %s node%s",
@@ -261,7 +263,8 @@ static xep_status_t propose(const xep_buffer_t *buffer, const xep_buffer_params_
 {
     xep_group_t *group = buffer->group;
     xep_room_view_t room = {0};
-    if (status == XEP_OK && group->config.room == XEP_ROOM_OF_HOST) xep_room_view(group->transport, size->bytes, &room);
+    if (status == XEP_OK && group->config.room == XEP_ROOM_OF_HOST)
+        xep_room_view(group->transport, size->bytes, group->here, &room);
     xep_proposal_t mine = {.params = params,
                            .by_nodes = buffer->shape.by_nodes,
                            .bytes = size->bytes,

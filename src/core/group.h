@@ -11,6 +11,7 @@
 
 #include "boot.h"
 #include "config.h"
+#include "fork.h"
 #include "host.h"
 #include "rest.h"
 #include "transport.h"
@@ -33,7 +34,6 @@ typedef struct xep_peer {
     int32_t pid;
     uint64_t start; /* of the process, so that its number used again is noticed */
     uint64_t host;  /* identity: boot id, IPC and process namespaces; of its own where that was not proved */
-    uint64_t users; /* xep_host_users() */
     int visible;    /* of this host, and its process can be looked up by its number (XEP_LIVENESS) */
 } xep_peer_t;
 
@@ -53,6 +53,7 @@ struct xep_group {
     xep_rest_kind_t rests;     /* a waiting loop of it; where that is crowded: */
     uint64_t awake_ns;         /* what a wait lasts, at least, before its first sleep */
     int32_t timeout_ms;
+    unsigned forks;                 /* xep_forks of the process that made it */
     xep_peer_t *peers;              /* [nranks] */
     xep_host_word_t word;           /* by which ranks of this host know this one while it is created */
     xep_heap_wire_t *control;       /* group_control.c */
@@ -86,6 +87,12 @@ struct xep_group {
     xep_group_task_t *tasks;
     xep_progress_thread_t *progress_thread; /* NULL: progress is made inside calls */
 };
+
+/** Whether a process made it that this one was forked from: then nothing of it may be used, nor taken apart. */
+static inline int xep_group_is_inherited(const xep_group_t *group)
+{
+    return group->forks != xep_forks;
+}
 
 /** Whether nobody waits for the rank any more. Any thread. */
 static inline int xep_group_is_out(const xep_group_t *group, uint32_t rank)

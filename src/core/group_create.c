@@ -10,7 +10,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "error.h"
 #include "group_abort.h"
@@ -18,20 +17,20 @@
 #include "group_bell.h"
 #include "group_control.h"
 #include "group_exchange.h"
+#include "group_hello.h"
 #include "group_mail.h"
 #include "group_out.h"
 #include "group_sleep.h"
 #include "host.h"
-#include "interfaces.h"
 #include "log.h"
 #include "progress_thread.h"
 #include "recording.h"
-#include "trace.h"
 
 /*
  * How ranks become a group, over the bootstrap until step 6:
- *  1. hello: version, settings that must agree, host and process of each, and a word that ranks of that host look for
- *     before the addresses are exchanged. Ranks of one host may try to map.
+ *  1. hello: version, settings that must agree, host and process of each, the shared memory that each can have, and a
+ *     word that ranks of that host look for before the addresses are exchanged. Ranks of one host may try to map, and
+ *     use the kinds that all of them have.
  *  2. the transport, which is told where the ranks are, and which interfaces cannot reach them; and its addresses. No
  *     connection is made yet.
  *  3. the control heap, and its keys.
@@ -43,165 +42,6 @@
  * The end: a barrier, as a rank that leaves takes away memory that others may still look into; then the transport,
  * then the bootstrap. Where a rank has died, or the group was aborted, nobody is waited for.
  */
-
-enum { HELLO_MAGIC = 0x78657031 };
-
-/* What a rank says of itself first; everything a group needs to agree on. */
-typedef struct hello {
-    uint32_t magic;
-    uint32_t version; /* of the library: ranks with different ones do not mix */
-    uint32_t nranks;
-    uint32_t node_ranks; /* XEP_NODE_RANKS */
-    uint32_t traces;     /* whether there is XEP_TRACE; need not agree */
-    int32_t heartbeat;   /* XEP_HEARTBEAT */
-    int32_t map;         /* XEP_MAP */
-    int32_t liveness;    /* XEP_LIVENESS */
-    int32_t pid;
-    uint64_t start;
-    uint64_t host;
-    uint64_t network;                   /* 0: not known */
-    uint64_t processes;                 /* xep_host_processes() */
-    uint64_t users;                     /* xep_host_users() */
-    uint64_t word;                      /* xep_host_show() */
-    uint32_t addresses[XEP_INTERFACES]; /* of its interfaces, in network order; then 0 */
-} hello_t;
-_Static_assert(sizeof(hello_t) == 88 + 4 * XEP_INTERFACES, "hello is exchanged as bytes");
-
-static uint32_t library_version(void)
-{
-    return XEP_VERSION_MAJOR << 16 | XEP_VERSION_MINOR << 8 | XEP_VERSION_PATCH;
-}
-
-/* What of this process tells a rank of the same host whether it is alive, and whether to try to map it. */
-static hello_t hello_of(const xep_group_t *group)
-{
-    hello_t hello = {.magic = HELLO_MAGIC,
-                     .version = library_version(),
-                     .nranks = group->nranks,
-                     .node_ranks = group->config.node_ranks,
-                     .traces = group->config.trace[0] != '\0',
-                     .heartbeat = group->config.heartbeat,
-                     .map = group->config.map,
-                     .liveness = group->config.liveness,
-                     .pid = (int32_t)getpid(),
-                     .start = xep_host_start((int32_t)getpid()),
-                     .host = xep_host_identity(),
-                     .network = xep_host_network(),
-                     .processes = xep_host_processes(),
-                     .users = xep_host_users(),
-                     .word = group->word.word};
-    xep_interfaces_list(hello.addresses);
-    return hello;
-}
-
-static xep_status_t disagree(const xep_group_t *group, const char *what, uint32_t rank, long long theirs,
-                             long long first)
-{
-    (void)group;
-    return xep_fail(XEP_ERR_MISMATCH, "rank %u and rank 0 disagree on %s: %lld, %lld", rank, what, theirs, first);
-}
-
-/* Against rank 0, so that all ranks say the same of the same difference. */
-static xep_status_t check_hellos(const xep_group_t *group, const hello_t *hellos)
-{
-    for (uint32_t r = 0; r < group->nranks; r++) {
-        const hello_t *h = &hellos[r], *first = &hellos[0];
-        if (h->magic != HELLO_MAGIC || h->version != first->version)
-            return xep_fail(XEP_ERR_MISMATCH, "rank %u and rank 0 run different versions of xep: %x, %x", r, h->version,
-                            first->version);
-        if (h->nranks != first->nranks) return disagree(group, "the number of ranks", r, h->nranks, first->nranks);
-        if (h->node_ranks != first->node_ranks)
-            return disagree(group, "XEP_NODE_RANKS", r, h->node_ranks, first->node_ranks);
-        if (h->map != first->map) return disagree(group, "XEP_MAP", r, h->map, first->map);
-        if (h->liveness != first->liveness) return disagree(group, "XEP_LIVENESS", r, h->liveness, first->liveness);
-        if (h->heartbeat != first->heartbeat)
-            return disagree(group, "XEP_HEARTBEAT (ms)", r, h->heartbeat, first->heartbeat);
-    }
-    return XEP_OK;
-}
-
-/* All ranks know rank 0's process, so it names the job. */
-static void open_trace(xep_group_t *group, const hello_t *hellos)
-{
-    uint64_t job = hellos[0].host ^ hellos[0].start << 20 ^ (uint64_t)hellos[0].pid;
-    for (uint32_t r = 0; r < group->nranks; r++) group->traced |= hellos[r].traces != 0;
-    if (group->config.trace[0] == '\0') return;
-    group->syncs_trace = xep_trace_open(group->config.trace, group->config.trace_bytes, group->rank, group->nranks, job,
-                                        xep_host_clock());
-}
-
-/* A rank with the names of this host that does not show its word here is on another one, resumed from the same snapshot
- * perhaps: nothing of it can be mapped, and its process number means another process here. */
-static xep_peer_t peer_of(const xep_group_t *group, uint32_t rank, const hello_t *theirs, const hello_t *mine)
-{
-    int named = theirs->host == mine->host;
-    int here = named && xep_host_sees(&group->word, XEP_HOST_SHOWS_PROCESSES, theirs->word);
-    if (named && !here)
-        xep_log(XEP_LOG_INFO, "rank %u is on another host, though with the same boot id and namespaces", rank);
-    return (xep_peer_t){.pid = theirs->pid,
-                        .start = theirs->start,
-                        .host = named && !here ? ~theirs->host : theirs->host,
-                        .users = theirs->users,
-                        .visible = here && theirs->processes == mine->processes &&
-                                   group->config.liveness == XEP_LIVENESS_PROCESS};
-}
-
-static int is_local(const xep_group_t *group, const hello_t *theirs, const hello_t *mine)
-{
-    return mine->network != 0 && theirs->network == mine->network &&
-           xep_host_sees(&group->word, XEP_HOST_SHOWS_NETWORK, theirs->word);
-}
-
-/* Bridges of containers have the same address on every host: what is sent there does not leave this one. */
-static void find_twins(const xep_group_t *group, const hello_t *mine, const hello_t *hellos, xep_whereabouts_t *where)
-{
-    for (int i = 0; i < XEP_INTERFACES && mine->addresses[i] != 0; i++)
-        for (uint32_t r = 0; r < where->nranks; r++) {
-            if (hellos[r].network == 0 || is_local(group, &hellos[r], mine)) continue;
-            if (!xep_interfaces_have(hellos[r].addresses, mine->addresses[i])) continue;
-            where->twins[where->ntwins++] = (xep_twin_t){mine->addresses[i], r};
-            break;
-        }
-}
-
-static void find_whereabouts(const xep_group_t *group, const hello_t *mine, const hello_t *hellos,
-                             xep_whereabouts_t *where)
-{
-    *where = (xep_whereabouts_t){.nranks = group->nranks, .local = mine->network != 0};
-    for (uint32_t r = 0; r < group->nranks; r++) {
-        where->elsewhere += group->peers[r].host != mine->host;
-        where->local &= is_local(group, &hellos[r], mine);
-    }
-    if (mine->network != 0) find_twins(group, mine, hellos, where);
-}
-
-static xep_status_t exchange_hellos(xep_group_t *group, xep_whereabouts_t *where)
-{
-    xep_host_show(group->rank, &group->word);
-    hello_t mine = hello_of(group), *hellos = calloc(group->nranks, sizeof *hellos);
-    xep_status_t status;
-    if (hellos == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for %u ranks", group->nranks);
-    status = xep_group_exchange(group, &mine, hellos, sizeof mine);
-    if (status == XEP_OK) status = check_hellos(group, hellos);
-    if (status != XEP_OK) goto out;
-    xep_peer_t *peers = calloc(group->nranks, sizeof *peers);
-    if (peers == NULL) {
-        status = xep_fail(XEP_ERR_NO_MEMORY, "no memory for %u ranks", group->nranks);
-        goto out;
-    }
-    for (uint32_t r = 0; r < group->nranks; r++) peers[r] = peer_of(group, r, &hellos[r], &mine);
-    group->peers = peers;
-    group->out = calloc(group->nranks, sizeof *group->out);
-    if (group->out == NULL) {
-        status = xep_fail(XEP_ERR_NO_MEMORY, "no memory for %u ranks", group->nranks);
-        goto out;
-    }
-    open_trace(group, hellos);
-    find_whereabouts(group, &mine, hellos, where);
-out:
-    free(hellos);
-    return status;
-}
 
 /* Ranks of another host or of another drawn node are not tried; all others are. */
 static int may_map(const xep_group_t *group, uint32_t rank)
@@ -322,11 +162,13 @@ xep_status_t xep_group_open(const xep_config_t *config, int32_t timeout_ms, xep_
 {
     xep_status_t status;
     xep_whereabouts_t where;
-    xep_group_t *group = calloc(1, sizeof *group);
+    xep_neighbours_t neighbours;
+    xep_group_t *group = xep_forks_begin() == 0 ? calloc(1, sizeof *group) : NULL;
     if (group == NULL) {
         boot->ops->close(boot);
         return xep_fail(XEP_ERR_NO_MEMORY, "no memory for a group");
     }
+    group->forks = xep_forks;
     group->config = *config;
     group->boot = boot;
     group->rank = boot->rank;
@@ -334,9 +176,10 @@ xep_status_t xep_group_open(const xep_config_t *config, int32_t timeout_ms, xep_
     group->timeout_ms = timeout_ms;
     pthread_mutex_init(&group->tasks_lock, NULL);
     xep_log_rank((int)group->rank);
-    if ((status = exchange_hellos(group, &where)) != XEP_OK) goto err_close;
+    if ((status = open_transport(config, &group->transport)) != XEP_OK) goto err_close;
+    if ((status = xep_group_hello(group, &neighbours, &where)) != XEP_OK) goto err_close;
     if ((status = xep_recording_open(config, group->rank, group->nranks, &group->recording)) != XEP_OK) goto err_close;
-    if ((status = open_transport(config, &where, &group->transport)) != XEP_OK) goto err_close;
+    if ((status = group->transport->ops->start(group->transport, &neighbours, &where)) != XEP_OK) goto err_close;
     if ((status = xep_mail_open(group)) != XEP_OK) goto err_close;
     if ((status = xep_group_find_crowd(group)) != XEP_OK) goto err_close;
     if ((status = connect_transport(group)) != XEP_OK) goto err_close;

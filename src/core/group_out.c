@@ -62,13 +62,3 @@ void xep_group_list_masks(const xep_group_t *group, xep_mask_t *masks, uint32_t 
     }
     *count_p = count;
 }
-
-/* Its memory may be gone, and what it has begun since then nobody knows: only a new group has it again. */
-xep_status_t xep_group_clear_masks(const xep_group_t *group)
-{
-    for (uint32_t r = 0; r < group->nranks; r++)
-        if (xep_group_is_out(group, r))
-            return xep_fail(XEP_ERR_UNSUPPORTED, "rank %u is out and cannot come back into this group (a new group)",
-                            r);
-    return XEP_OK;
-}

@@ -18,9 +18,8 @@ uint32_t xep_group_put_out_dead(xep_group_t *group);
 /** "it died" and so on. */
 const char *xep_out_reason_text(xep_out_reason_t reason);
 
-/** xep_group_mask_set(), xep_group_mask_query(), xep_group_mask_clear(), arguments checked. */
+/** xep_group_mask_set(), xep_group_mask_query(), arguments checked. */
 xep_status_t xep_group_set_mask(xep_group_t *group, uint32_t rank);
 void xep_group_list_masks(const xep_group_t *group, xep_mask_t *masks, uint32_t capacity, uint32_t *count_p);
-xep_status_t xep_group_clear_masks(const xep_group_t *group);
 
 #endif

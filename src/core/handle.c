@@ -33,7 +33,7 @@ void xep_handle_give_back(xep_handle_t *handle)
     xep_buffer_t *buffer = handle->buffer;
     if (buffer->shape.sends_in_place && buffer->mode != NULL)
         buffer->plugin.plugin->place->release(buffer->mode, handle->slot);
-    handle->state = XEP_HANDLE_FREE;
+    xep_handle_set_state(handle, XEP_HANDLE_FREE);
     handle->released = 0;
     handle->awaited = 0;
     handle->in_flight = NULL;

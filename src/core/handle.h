@@ -4,6 +4,8 @@
 #ifndef XEP_CORE_HANDLE_H
 #define XEP_CORE_HANDLE_H
 
+#include <stdatomic.h>
+
 #include <xep/xep.h>
 
 typedef enum {
@@ -24,11 +26,12 @@ typedef struct xep_outputs {
 
 struct xep_handle {
     xep_buffer_t *buffer;
-    uint32_t slot; /* index in buffer->handles */
-    xep_handle_state_t state;
+    uint32_t slot;            /* index in buffer->handles */
+    _Atomic int state;        /* xep_handle_state_t; looked at by calls that do not enter the buffer */
     int released;             /* by the user while an operation is in flight or awaits its routing */
     uint32_t awaited;         /* by dispatches that will use its routing and have not begun */
     xep_request_t *in_flight; /* dispatch or combine, or NULL */
+    atomic_int abandoned;     /* whether its request was freed */
     uint64_t turn;
     uint64_t tokens; /* T of the dispatch */
     uint32_t topk;   /* K of the routing */
@@ -40,6 +43,12 @@ struct xep_handle {
     xep_outputs_t outputs;
     int combined;
 };
+
+/** Behind all that the state says is there: the user may see it at once. */
+static inline void xep_handle_set_state(xep_handle_t *handle, xep_handle_state_t state)
+{
+    atomic_store_explicit(&handle->state, state, memory_order_release);
+}
 
 /** A free slot, the one that was begun in last (its memory is in the caches); NULL: none. */
 xep_handle_t *xep_handle_take(xep_buffer_t *buffer);

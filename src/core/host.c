@@ -141,6 +141,18 @@ int xep_host_sees(const xep_host_word_t *own, xep_host_shown_t what, uint64_t wo
 
 /* ---- processes ---- */
 
+int xep_host_is_own_user(int32_t pid)
+{
+    char path[64], line[256];
+    unsigned effective = (unsigned)geteuid();
+    snprintf(path, sizeof path, "/proc/%d/status", pid);
+    FILE *file = fopen(path, "re");
+    while (file != NULL && fgets(line, sizeof line, file) != NULL)
+        if (sscanf(line, "Uid: %*u %u", &effective) == 1) break;
+    if (file != NULL) fclose(file);
+    return effective == (unsigned)geteuid();
+}
+
 /* What follows the command in /proc/pid/stat, " S 123 ...", or NULL. The command in parentheses may hold
  * anything, also parentheses: its end is the last one. */
 static const char *read_stat(int32_t pid, char *text, size_t bytes)

@@ -21,6 +21,9 @@ uint64_t xep_host_network(void);
 /** Equal for processes that read the same monotonic clock; 0: not known. */
 uint32_t xep_host_clock(void);
 
+/** Whether a process of this host is the same user's, whatever namespace it is in; 1 where that cannot be seen. */
+int xep_host_is_own_user(int32_t pid);
+
 /** Equal for processes of one kernel, in whatever containers; 0: not known. */
 uint64_t xep_host_kernel(void);
 

@@ -39,6 +39,7 @@ xep_request_t *xep_request_take(xep_buffer_t *buffer)
 void xep_request_drop(xep_request_t *req)
 {
     req->kept = 0;
+    if (xep_request_in_flight(req)) atomic_store_explicit(&req->handle->abandoned, 1, memory_order_relaxed);
     if (req->state == XEP_REQUEST_DONE) req->state = XEP_REQUEST_FREE;
 }
 

@@ -85,7 +85,7 @@ static xep_status_t check_indices(const xep_buffer_t *buffer, const xep_dispatch
 /* What its combines, and dispatches that use its routing, are checked against. */
 static void note_dispatch(xep_handle_t *handle, xep_request_t *req)
 {
-    handle->state = XEP_HANDLE_SENT;
+    xep_handle_set_state(handle, XEP_HANDLE_SENT);
     handle->in_flight = req;
     handle->tokens = req->dispatch.tokens;
     handle->topk = req->dispatch.topk;
@@ -171,7 +171,7 @@ static xep_status_t begin_next(xep_handle_t *handle, const xep_combine_args_t *o
     req->op.recv = &handle->recv;
     xep_status_t status = launch(req, NULL, NULL, timeout_ms);
     if (status != XEP_OK) return status;
-    handle->state = XEP_HANDLE_SENT;
+    xep_handle_set_state(handle, XEP_HANDLE_SENT);
     handle->has_input = 0;
     handle->in_flight = req;
     *req_p = req;

@@ -47,7 +47,7 @@ static int is_agreed(xep_status_t status)
 static void end_piece(const xep_request_t *req)
 {
     xep_handle_t *handle = req->handle;
-    handle->state = is_agreed(req->status) ? XEP_HANDLE_READY : XEP_HANDLE_FAILED;
+    xep_handle_set_state(handle, is_agreed(req->status) ? XEP_HANDLE_READY : XEP_HANDLE_FAILED);
     if (req->status == XEP_OK) xep_handle_note_outputs(handle, req->op.combine);
 }
 
@@ -56,10 +56,12 @@ static void release_handle(xep_request_t *req)
 {
     xep_handle_t *handle = req->handle;
     handle->in_flight = NULL;
+    atomic_store_explicit(&handle->abandoned, 0, memory_order_relaxed);
     if (req->op.kind == XEP_OP_NEXT) end_piece(req);
     if (req->op.kind == XEP_OP_COMBINE && req->status == XEP_OK) handle->combined = 1;
     if (req->op.kind == XEP_OP_DISPATCH && req->status == XEP_OK) handle->recv.out = req->op.out;
-    if (req->op.kind == XEP_OP_DISPATCH) handle->state = req->status == XEP_OK ? XEP_HANDLE_READY : XEP_HANDLE_FAILED;
+    if (req->op.kind == XEP_OP_DISPATCH)
+        xep_handle_set_state(handle, req->status == XEP_OK ? XEP_HANDLE_READY : XEP_HANDLE_FAILED);
     xep_handle_give_back_if_unused(handle);
 }
 

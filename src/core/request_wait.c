@@ -141,14 +141,14 @@ xep_status_t xep_request_finish(xep_request_t *req)
     return wait_until(req, is_done);
 }
 
-/* How it ends is for its handle to tell. */
+/* How it ends is for its handle to tell, or, where the buffer is broken by that, for the buffer. */
 xep_status_t xep_request_settle(xep_handle_t *handle)
 {
     if (handle->in_flight == NULL) return XEP_OK;
     if (handle->in_flight->kept)
         return xep_fail(XEP_ERR_INVALID, "invalid handle: it has an operation in flight (wait for its request first)");
     (void)wait_until(handle->in_flight, has_ended);
-    return XEP_OK;
+    return xep_buffer_usable(handle->buffer);
 }
 
 xep_status_t xep_request_finish_counts(xep_request_t *req)
@@ -156,7 +156,7 @@ xep_status_t xep_request_finish_counts(xep_request_t *req)
     xep_status_t status = wait_until(req, is_counted);
     if (is_done(req)) return status;
     xep_staging_show_counts(req);
-    req->handle->state = XEP_HANDLE_COUNTED;
+    xep_handle_set_state(req->handle, XEP_HANDLE_COUNTED);
     return status;
 }
 
@@ -209,7 +209,7 @@ static void check_test(xep_request_t *req)
 xep_status_t xep_request_poll(xep_request_t *req)
 {
     xep_request_advance_all(req->buffer);
-    if (!is_done(req)) {
+    if (!has_ended(req)) {
         xep_group_progress(req->buffer->group);
         check_test(req);
     }

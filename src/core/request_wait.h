@@ -11,7 +11,7 @@ xep_status_t xep_request_finish(xep_request_t *req);
 
 /**
  * An operation whose request was freed is nobody's to wait for, so the next call on its handle does. XEP_ERR_INVALID:
- * the handle has one whose request the user still has.
+ * the handle has one whose request the user still has; else as xep_buffer_usable().
  */
 xep_status_t xep_request_settle(xep_handle_t *handle);
 

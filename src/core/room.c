@@ -11,9 +11,11 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #include "error.h"
 #include "host.h"
+#include "mapping.h"
 #include "units.h"
 
 enum { PATH_BYTES = 4096, GROUP_BYTES = 1024 };
@@ -129,6 +131,25 @@ void xep_room_see(const char *root, xep_room_t *room)
     room->source[XEP_ROOM_MACHINE] = (xep_room_source_t){machine, kib == 0 ? UINT64_MAX : kib * 1024};
     room->source[XEP_ROOM_PROMISE] = (xep_room_source_t){machine, free_to_promise(root)};
     for (size_t i = 0; i < sizeof versions / sizeof versions[0]; i++) add_groups(root, &versions[i], room);
+}
+
+static int count_mapping(const xep_mapping_t *mapping, void *count)
+{
+    (void)mapping;
+    ++*(uint64_t *)count;
+    return 1;
+}
+
+void xep_room_see_space(xep_room_space_t *space)
+{
+    struct rlimit limit;
+    uint64_t used = read_named("", "/proc/self/status", "VmSize") * 1024, count = 0;
+    uint64_t most = read_number("", "/proc/sys/vm", "max_map_count");
+    *space = (xep_room_space_t){UINT64_MAX, UINT64_MAX};
+    if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
+        space->bytes = limit.rlim_cur > used ? limit.rlim_cur - used : 0;
+    xep_mapping_each(count_mapping, &count);
+    if (most != UINT64_MAX) space->mappings = most > count ? most - count : 0;
 }
 
 uint64_t xep_room_free(const char *root)

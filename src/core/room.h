@@ -21,6 +21,14 @@ typedef struct xep_room {
 
 void xep_room_see(const char *root, xep_room_t *room);
 
+/** What this process may still map, whatever memory there is; UINT64_MAX: not known, or no bound. */
+typedef struct xep_room_space {
+    uint64_t bytes;    /* of addresses (RLIMIT_AS) */
+    uint64_t mappings; /* (vm.max_map_count) */
+} xep_room_space_t;
+
+void xep_room_see_space(xep_room_space_t *space);
+
 /** Bytes that are free, or can be freed without hurting anybody; UINT64_MAX: not known. root: "", or a copy of the
  *  files of the system (for tests). */
 uint64_t xep_room_free(const char *root);

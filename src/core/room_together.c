@@ -14,9 +14,11 @@
 #include "error.h"
 #include "units.h"
 
-void xep_room_view(xep_transport_t *transport, uint64_t bytes, xep_room_view_t *view)
+void xep_room_view(xep_transport_t *transport, uint64_t bytes, uint32_t here, xep_room_view_t *view)
 {
     memset(view, 0, sizeof *view);
+    view->heaps = here;
+    xep_room_see_space(&view->space);
     xep_room_see("", &view->room);
     transport->ops->shared_room(transport, bytes, view->shared);
 }
@@ -143,6 +145,37 @@ static xep_status_t check_shared(const xep_room_view_t *views, uint32_t nranks, 
     return status;
 }
 
+/* ---- addresses ---- */
+
+enum {
+    SPARE_BYTES = 32 << 20, /* for what else a buffer takes, and its threads */
+    SPARE_MAPPINGS = 64
+};
+
+static xep_status_t check_space(const xep_room_view_t *view, uint32_t rank, uint64_t bytes)
+{
+    const uint64_t most = view->space.bytes > SPARE_BYTES ? (view->space.bytes - SPARE_BYTES) / bytes : 0;
+    if (view->heaps > most)
+        return xep_fail(XEP_ERR_NO_MEMORY,
+                        "not enough address space in rank %u: it maps the heaps of %" PRIu64
+                        " ranks of its host, %" PRIu64 " bytes each, all together %" PRIu64 " (%" PRIu64
+                        " are left of ulimit -v)",
+                        rank, view->heaps, bytes, bytes * view->heaps, view->space.bytes);
+    if (view->heaps != 0 && view->space.mappings < view->heaps + SPARE_MAPPINGS)
+        return xep_fail(XEP_ERR_NO_MEMORY,
+                        "not enough mappings in rank %u: it maps the heaps of %" PRIu64 " ranks of its host (%" PRIu64
+                        " are left of vm.max_map_count)",
+                        rank, view->heaps, view->space.mappings);
+    return XEP_OK;
+}
+
+static xep_status_t check_spaces(const xep_room_view_t *views, uint32_t nranks, uint64_t bytes)
+{
+    xep_status_t status = XEP_OK;
+    for (uint32_t r = 0; r < nranks && status == XEP_OK && bytes != 0; r++) status = check_space(&views[r], r, bytes);
+    return status;
+}
+
 xep_status_t xep_room_check_together(const xep_room_view_t *views, uint32_t nranks, uint64_t bytes)
 {
     draw_t *draws = calloc((size_t)nranks * XEP_ROOM_SOURCES, sizeof *draws);
@@ -150,7 +183,8 @@ xep_status_t xep_room_check_together(const xep_room_view_t *views, uint32_t nran
     xep_status_t status;
     if (draws == NULL || choices == NULL)
         status = xep_fail(XEP_ERR_NO_MEMORY, "no memory for the views of %u ranks", nranks);
-    else if ((status = check_shared(views, nranks, bytes, choices)) == XEP_OK)
+    else if ((status = check_spaces(views, nranks, bytes)) == XEP_OK &&
+             (status = check_shared(views, nranks, bytes, choices)) == XEP_OK)
         status = check_memory(views, nranks, bytes, draws);
     free(choices);
     free(draws);

@@ -11,10 +11,13 @@
 typedef struct xep_room_view {
     xep_room_t room;
     xep_shared_room_t shared[XEP_SHARED_KINDS];
+    xep_room_space_t space;
+    uint64_t heaps; /* that this rank maps: of the ranks of its host */
 } xep_room_view_t;
-_Static_assert(sizeof(xep_room_view_t) == XEP_ROOM_SOURCES * 16 + XEP_SHARED_KINDS * 24, "exchanged as bytes");
+_Static_assert(sizeof(xep_room_view_t) == XEP_ROOM_SOURCES * 16 + XEP_SHARED_KINDS * 24 + 24, "exchanged as bytes");
 
-void xep_room_view(xep_transport_t *transport, uint64_t bytes, xep_room_view_t *view);
+/** here: ranks of this host, this one included. */
+void xep_room_view(xep_transport_t *transport, uint64_t bytes, uint32_t here, xep_room_view_t *view);
 
 /**
  * XEP_ERR_NO_MEMORY where heaps of so many bytes fit one by one and not together, with who, how much and what kind of

@@ -49,8 +49,46 @@ enum {
     XEP_PEER_VISIBLE = 2  /* its process can be looked up here by its number */
 };
 
+/** Of one kind, as the ranks of a host see it together. */
+typedef struct xep_shared_least {
+    uint64_t ranks;   /* the least that a rank has room for */
+    uint32_t seen_by; /* that rank */
+} xep_shared_least_t;
+
+/** The ranks of this rank's host, this one included. All of them come to the same. */
+typedef struct xep_neighbours {
+    uint32_t count;
+    xep_shared_least_t shared[XEP_SHARED_KINDS];
+    uint64_t users;    /* the user namespace of the first */
+    int is_split;      /* there are several */
+    int has_stranger;  /* a process of another user is among them: */
+    uint32_t stranger; /* the first that this rank sees */
+} xep_neighbours_t;
+
+/** An IPv4 address that a rank in another network has as well as this one, so that it cannot lead there. */
+typedef struct xep_twin {
+    uint32_t address; /* in network order */
+    uint32_t rank;
+} xep_twin_t;
+
+/** Where the ranks of a group are, as they have told one another. */
+typedef struct xep_whereabouts {
+    uint32_t nranks;
+    uint32_t elsewhere; /* of these, on other hosts than this rank's, or in containers that look like some */
+    int local;          /* all share the network's interfaces, and need none but loopback */
+    uint32_t ntwins;
+    xep_twin_t twins[XEP_INTERFACES];
+} xep_whereabouts_t;
+
 typedef struct xep_transport_ops {
     const char *name;
+
+    /** How many ranks each kind of shared memory has room for, with all that one takes to begin. Local. */
+    void (*shared_look)(xep_transport_t *transport, uint64_t ranks[XEP_SHARED_KINDS]);
+
+    /** Begins, once it is known with whom. Local; connects to nobody. */
+    xep_status_t (*start)(xep_transport_t *transport, const xep_neighbours_t *neighbours,
+                          const xep_whereabouts_t *where);
 
     /** This rank's address, valid as long as the transport. Sizes differ from rank to rank. */
     void (*address)(xep_transport_t *transport, const void **address_p, size_t *bytes_p);
@@ -112,23 +150,7 @@ struct xep_transport {
     void *mailed_arg;
 };
 
-/** An IPv4 address that a rank in another network has as well as this one, so that it cannot lead there. */
-typedef struct xep_twin {
-    uint32_t address; /* in network order */
-    uint32_t rank;
-} xep_twin_t;
-
-/** Where the ranks of a group are, as they have told one another. */
-typedef struct xep_whereabouts {
-    uint32_t nranks;
-    uint32_t elsewhere; /* of these, on other hosts than this rank's, or in containers that look like some */
-    int local;          /* all share the network's interfaces, and need none but loopback */
-    uint32_t ntwins;
-    xep_twin_t twins[XEP_INTERFACES];
-} xep_whereabouts_t;
-
-/** Local; connects to nobody. config and where are read here only. */
-typedef xep_status_t (*xep_transport_open_fn)(const xep_config_t *config, const xep_whereabouts_t *where,
-                                              xep_transport_t **transport_p);
+/** Local. config is read here only. */
+typedef xep_status_t (*xep_transport_open_fn)(const xep_config_t *config, xep_transport_t **transport_p);
 
 #endif

@@ -32,8 +32,9 @@ enum {
 
 static bool continues(const xep_ucp_chunk_t *chunk, uint64_t offset)
 {
+    if (chunk->nruns == 0) return false;
     const xep_ucp_run_t *last = &chunk->runs[chunk->nruns - 1];
-    return chunk->nruns != 0 && last->offset + last->bytes == offset;
+    return last->offset + last->bytes == offset;
 }
 
 /* size at which a chunk of one run goes: 1.8 MB on TCP took 12 % less time than in chunks of 512 KB from the start */

@@ -9,6 +9,8 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
 #include <sys/shm.h>
 #include <time.h>
 
@@ -24,6 +26,8 @@
 #include "ucp_pool.h"
 #include "ucp_signals.h"
 #include "ucp_strategy.h"
+
+enum { HELD = 4096 }; /* bytes of a segment, while UCX attaches it */
 
 /* The memory of a process that ends is gone a moment before the process is. */
 static bool has_ended(const xep_ucp_link_t *link)
@@ -44,31 +48,66 @@ static xep_status_t say_gone(xep_ucp_link_t *link)
     return xep_fail(XEP_ERR_PEER, "rank %u has ended, and its memory is gone", link->rank);
 }
 
+static xep_status_t say_refused(const xep_ucp_link_t *link, int error)
+{
+    const uint64_t bytes = link->heap->super.bytes;
+    if (error == ENOMEM)
+        return xep_fail(XEP_ERR_NO_MEMORY,
+                        "%" PRIu64 " bytes of rank %u cannot be mapped: no address space (ulimit -v, vm.max_map_count)",
+                        bytes, link->rank);
+    return xep_fail(XEP_ERR_TRANSPORT, "%" PRIu64 " bytes of rank %u cannot be mapped: %s%s", bytes, link->rank,
+                    strerror(error), error == EACCES ? " (that rank runs as another user)" : "");
+}
+
 /*
- * Of a rank that has ended nothing is left to map, and libucp 1.13 dies of SIGSEGV when it finds that out. A segment
- * that is attached here stays, whatever becomes of the rank; for POSIX memory there is nothing like that: a rank that
- * ends in the microseconds until UCX opens it does harm still.
+ * What is attached to hold a segment is unmapped but for its first page: while UCX attaches it again, address space for
+ * one is enough.
+ */
+static xep_status_t hold_segment(xep_ucp_link_t *link, void **held_p)
+{
+    struct shmid_ds segment;
+    char *base = shmat((int)link->segment, NULL, 0);
+    if (base == (void *)-1) return errno == EINVAL || errno == EIDRM ? say_gone(link) : say_refused(link, errno);
+    if (shmctl((int)link->segment, IPC_STAT, &segment) == 0 && segment.shm_segsz > HELD)
+        (void)munmap(base + HELD, segment.shm_segsz - HELD); /* refused where its pages are huge */
+    *held_p = base;
+    return XEP_OK;
+}
+
+/* POSIX memory is not named by what the peer says: there is room for as much, or not. */
+static xep_status_t try_room(xep_ucp_link_t *link)
+{
+    size_t bytes = (size_t)link->heap->super.bytes;
+    void *room = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (room == MAP_FAILED) return say_refused(link, errno);
+    (void)munmap(room, bytes);
+    return XEP_OK;
+}
+
+/*
+ * libucp 1.13 dies of SIGSEGV when it finds that it cannot map memory: of a rank that has ended, of another user, or
+ * for lack of address space. So that is tried first. A segment that is attached here stays, whatever becomes of the
+ * rank; for POSIX memory there is nothing like that: a rank that ends in the microseconds until UCX opens it does harm
+ * still.
  */
 static xep_status_t hold(xep_ucp_link_t *link, void **held_p)
 {
     *held_p = NULL;
     if (!xep_ucp_peer_of(link)->visible) return XEP_OK;
-    if (link->segment == 0 || !link->owner.is_sysv)
-        return xep_host_process_gone(link->owner.pid, link->owner.start) ? say_gone(link) : XEP_OK;
-    void *base = shmat((int)link->segment, NULL, SHM_RDONLY);
-    if (base == (void *)-1) return errno == EINVAL || errno == EIDRM ? say_gone(link) : XEP_OK;
-    *held_p = base;
-    return XEP_OK;
+    if (link->segment != 0 && link->owner.is_sysv) return hold_segment(link, held_p);
+    return xep_host_process_gone(link->owner.pid, link->owner.start) ? say_gone(link) : try_room(link);
 }
 
+/* Where the memory cannot be had, nor can what UCX would attach to connect. */
 static xep_status_t unpack(xep_ucp_link_t *link)
 {
     void *held;
     xep_status_t status = hold(link, &held);
-    if (status != XEP_OK) return status;
-    ucs_status_t ret = ucp_ep_rkey_unpack(xep_ucp_peer_of(link)->endpoint, link->rkey_buffer, &link->rkey);
+    if (status == XEP_OK) status = xep_ucp_peer_connect(xep_ucp_peer_of(link));
+    ucs_status_t ret = UCS_OK;
+    if (status == XEP_OK) ret = ucp_ep_rkey_unpack(xep_ucp_peer_of(link)->endpoint, link->rkey_buffer, &link->rkey);
     if (held != NULL) (void)shmdt(held);
-    if (ret == UCS_OK) return XEP_OK;
+    if (status != XEP_OK || ret == UCS_OK) return status;
     return xep_fail(XEP_ERR_TRANSPORT, "the key of rank %u cannot be used: %s", link->rank, ucs_status_string(ret));
 }
 
@@ -140,8 +179,7 @@ static xep_status_t reach(xep_ucp_link_t *link, xep_ucp_link_state_t *state_p)
         link->base = link->heap->super.base;
         return XEP_OK;
     }
-    status = xep_ucp_peer_connect(xep_ucp_peer_of(link));
-    if (status == XEP_OK) status = unpack(link);
+    status = unpack(link);
     if (status == XEP_OK) status = map(link);
     if (status != XEP_OK || link->base != NULL) return status;
     *state_p = XEP_UCP_LINK_REMOTE;

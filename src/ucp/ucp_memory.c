@@ -8,6 +8,7 @@
 #include "ucp_memory.h"
 
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/shm.h>
@@ -15,6 +16,7 @@
 
 #include "error.h"
 #include "mapping.h"
+#include "ucp_quiet.h"
 #include "ucp_settings.h"
 #include "ucp_shared.h"
 
@@ -44,23 +46,50 @@ static xep_status_t allocate(xep_ucp_heap_t *heap, uint64_t bytes)
 
 /*
  * UCX makes System V segments that the user's group may attach, and marks them to go with their last user at once.
- * Their id is the inode of the mapping. Peers are of the same user; one that is not cannot map the heap then, and UCX
- * moves the bytes.
+ * Their id is the inode of the mapping. Ranks that share memory have one user, so nobody else need attach them. What
+ * was attached before is the program's or another library's.
  */
-static int keep_to_user(const xep_mapping_t *mapping, void *since)
+static int list_segment(const xep_mapping_t *mapping, void *arg)
+{
+    xep_ucp_segments_t *list = arg;
+    if (strncmp(mapping->path, "/SYSV", 5) != 0) return 1;
+    uint64_t *ids = realloc(list->ids, (list->count + 1) * sizeof *ids);
+    list->incomplete = ids == NULL;
+    if (ids == NULL) return 0;
+    ids[list->count++] = mapping->inode;
+    list->ids = ids;
+    return 1;
+}
+
+void xep_ucp_memory_list_segments(xep_ucp_segments_t *list)
+{
+    *list = (xep_ucp_segments_t){0};
+    xep_mapping_each(list_segment, list);
+}
+
+static bool is_listed(const xep_ucp_segments_t *list, uint64_t id)
+{
+    for (size_t i = 0; i < list->count; i++)
+        if (list->ids[i] == id) return true;
+    return false;
+}
+
+static int keep_to_user(const xep_mapping_t *mapping, void *before)
 {
     struct shmid_ds segment;
-    if (strncmp(mapping->path, "/SYSV", 5) != 0) return 1;
+    if (strncmp(mapping->path, "/SYSV", 5) != 0 || is_listed(before, mapping->inode)) return 1;
     if (shmctl((int)mapping->inode, IPC_STAT, &segment) != 0 || segment.shm_cpid != getpid()) return 1;
-    if ((segment.shm_perm.mode & SHM_DEST) == 0 || segment.shm_ctime < *(const time_t *)since) return 1;
+    if ((segment.shm_perm.mode & SHM_DEST) == 0) return 1;
     segment.shm_perm.mode &= 0600;
     (void)shmctl((int)mapping->inode, IPC_SET, &segment);
     return 1;
 }
 
-void xep_ucp_memory_keep_to_user(time_t since)
+void xep_ucp_memory_keep_to_user(xep_ucp_segments_t *before)
 {
-    xep_mapping_each(keep_to_user, &since);
+    if (!before->incomplete) xep_mapping_each(keep_to_user, before);
+    free(before->ids);
+    before->ids = NULL;
 }
 
 static uintptr_t misalignment(const xep_ucp_heap_t *heap)
@@ -116,27 +145,45 @@ static xep_status_t allocate_aligned(xep_ucp_heap_t *heap, uint64_t bytes)
     return status;
 }
 
+/* UCX complains of each kind of memory that it cannot have, also where the next one serves. */
+static xep_status_t allocate_quietly(xep_ucp_heap_t *heap, uint64_t bytes)
+{
+    xep_ucp_quiet_begin();
+    xep_status_t status = allocate_aligned(heap, bytes);
+    xep_ucp_quiet_end();
+    return status;
+}
+
 /*
  * What there is not is refused before UCX tries: it writes every page of a POSIX segment, until the file system or the
  * machine is full. Where others were quicker, it gives memory that no peer can map: refused as well.
  */
 static xep_status_t allocate_shared(xep_ucp_heap_t *heap, uint64_t bytes)
 {
+    const xep_ucp_shared_t *shared = &heap->transport->shared;
     xep_mapping_t mapping;
-    xep_status_t status = xep_ucp_shared_check(bytes);
-    if (status == XEP_OK) status = allocate_aligned(heap, bytes);
+    xep_status_t status = xep_ucp_shared_check(shared, bytes);
+    if (status == XEP_OK) status = allocate_quietly(heap, bytes);
     if (status != XEP_OK || !xep_mapping_find(heap->super.base, &mapping) || mapping.shared) return status;
     xep_ucp_memory_close(heap);
-    return xep_ucp_shared_refuse(bytes);
+    return xep_ucp_shared_refuse(shared, bytes);
+}
+
+/* what the user names is the user's: UCX says itself what it cannot have */
+static xep_status_t allocate_any(xep_ucp_heap_t *heap, uint64_t bytes)
+{
+    if (xep_ucp_settings_name_memory()) return allocate_aligned(heap, bytes);
+    return heap->transport->shares_memory ? allocate_shared(heap, bytes) : allocate_quietly(heap, bytes);
 }
 
 xep_status_t xep_ucp_memory_open(xep_ucp_heap_t *heap, uint64_t bytes)
 {
-    time_t begin = time(NULL);
-    xep_status_t status = heap->transport->shares_memory ? allocate_shared(heap, bytes) : allocate_aligned(heap, bytes);
+    xep_ucp_segments_t before;
+    xep_ucp_memory_list_segments(&before);
+    xep_status_t status = allocate_any(heap, bytes);
+    xep_ucp_memory_keep_to_user(&before);
     if (status != XEP_OK) return status;
     heap->super.bytes = bytes;
-    xep_ucp_memory_keep_to_user(begin);
     if (bytes >= HUGE_PAGE) (void)madvise(heap->super.base, bytes, MADV_HUGEPAGE); /* a hint */
     if (xep_ucp_settings_has_memory()) memset(heap->super.base, 0, bytes);         /* may be malloc's */
     return XEP_OK;

@@ -4,7 +4,8 @@
 #ifndef XEP_UCP_MEMORY_H
 #define XEP_UCP_MEMORY_H
 
-#include <time.h>
+#include <stddef.h>
+#include <stdint.h>
 
 #include "ucp_objects.h"
 
@@ -12,7 +13,17 @@
 xep_status_t xep_ucp_memory_open(xep_ucp_heap_t *heap, uint64_t bytes);
 void xep_ucp_memory_close(xep_ucp_heap_t *heap);
 
-/** Segments that UCX has made in this process since then are this user's alone. */
-void xep_ucp_memory_keep_to_user(time_t since);
+/** System V segments that are attached here. */
+typedef struct xep_ucp_segments {
+    uint64_t *ids;
+    size_t count;
+    bool incomplete;
+} xep_ucp_segments_t;
+
+/** Before UCX makes segments. */
+void xep_ucp_memory_list_segments(xep_ucp_segments_t *before);
+
+/** Segments that were made since are this user's alone. Frees the list. */
+void xep_ucp_memory_keep_to_user(xep_ucp_segments_t *before);
 
 #endif

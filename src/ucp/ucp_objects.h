@@ -28,6 +28,7 @@
 
 #include "transport.h"
 #include "ucp_intake.h"
+#include "ucp_shared.h"
 
 typedef struct xep_ucp_transport xep_ucp_transport_t;
 typedef struct xep_ucp_peer xep_ucp_peer_t;
@@ -194,10 +195,11 @@ struct xep_ucp_transport {
     atomic_bool urgent;     /* UCX moves bytes for some peer of ours */
     ucp_context_h context;
     ucp_worker_h worker;
-    unsigned version;      /* of libucp: major * 100 + minor */
-    bool fence_orders;     /* ucp_worker_fence does, and does not wait: see ucp_rma.c */
-    int map, put;          /* XEP_MAP_, XEP_PUT_ */
-    size_t copied_below;   /* a put of so many bytes is not copied into shared memory by UCX; 0: not known */
+    unsigned version;    /* of libucp: major * 100 + minor */
+    bool fence_orders;   /* ucp_worker_fence does, and does not wait: see ucp_rma.c */
+    int map, put;        /* XEP_MAP_, XEP_PUT_ */
+    size_t copied_below; /* a put of so many bytes is not copied into shared memory by UCX; 0: not known */
+    xep_ucp_shared_t shared;
     bool shares_memory;    /* heaps are shared memory, or cannot be had */
     uint64_t inflight;     /* most bytes a heap may have on their way */
     uint64_t stream_bytes; /* XEP_STREAM */

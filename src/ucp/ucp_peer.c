@@ -91,7 +91,8 @@ static void add_lane(xep_ucp_peer_t *peer, const char *name, int length)
     snprintf(peer->lanes + used, sizeof peer->lanes - used, "%s%s", used == 0 ? "" : ", ", word);
 }
 
-/* ucp_ep_query cannot tell before 1.14, and what is printed can be read since 1.13 */
+/* The same text since 1.13. ucp_ep_query() of 1.13 knows names and sockets alone, and a library built with that runs
+ * with all later ones: asking where it can be asked would be a second way, and not spare the first. */
 static void look_at_lanes(xep_ucp_peer_t *peer)
 {
     char *text = NULL;

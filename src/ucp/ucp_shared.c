@@ -6,8 +6,10 @@
  * /dev/shm is full (a container has 64 MB, 16 ranks want 70), libucp 1.19 and 1.22 die of SIGSEGV. So each is looked
  * at here first, and what cannot be had is not asked for.
  *
- * Ranks may come to different answers, as each looks when others have taken some of the room. Where System V works,
- * heaps are System V segments on all of them, whatever else they have opened.
+ * All ranks of a host look before one of them begins, and tell one another: only what all of them can have is opened.
+ * A POSIX segment has no name, and is found by its maker's descriptor in /proc, which the kernel shows in the same user
+ * namespace alone: where ranks are in several (apptainer, rootless containers), System V segments serve. With names in
+ * place of that (UCX_POSIX_USE_PROC_LINK=n) libucp 1.13 and 1.22 do not reach such ranks either.
  */
 #define _GNU_SOURCE
 #include "ucp_shared.h"
@@ -29,8 +31,8 @@
 #include "ucp_library.h"
 
 enum {
-    SEGMENT_BYTES = 64 * 1024,
-    RANK_BYTES = 8 << 20, /* of /dev/shm for each rank's messages: libucp 1.13 and 1.22 take TAKEN_BYTES */
+    RANK_BYTES = 8 << 20, /* of each kind for a rank's messages: libucp 1.13 and 1.22 take TAKEN_BYTES */
+    RANK_SEGMENTS = 6,    /* of each kind: libucp 1.13 and 1.22 take 2, and more for many messages; 2 heaps; buffers */
     TAKEN_BYTES = 9 << 19,
     LEFT_BYTES = 16 << 20, /* with less there libucp 1.22 takes nothing, and dies of SIGSEGV as where it is full */
     TEXT_BYTES = 384
@@ -57,7 +59,15 @@ static int look_at_sysv(struct shminfo *limits, struct shm_info *used)
     return shmctl(0, SHM_INFO, (struct shmid_ds *)(void *)used) < 0 ? errno : 0;
 }
 
-/* 0, or the errno with which a segment would be refused now; room: what this namespace has left for such. */
+static uint64_t smaller(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+/*
+ * 0, or the errno with which a segment would be refused now; room: what this namespace has left for such. 0 bytes: for
+ * ranks that begin.
+ */
 static int try_sysv(uint64_t bytes, xep_shared_room_t *room)
 {
     struct shminfo limits;
@@ -68,11 +78,12 @@ static int try_sysv(uint64_t bytes, xep_shared_room_t *room)
     if (error != 0) return error;
     const uint64_t left = limits.shmall > used.shm_tot ? limits.shmall - used.shm_tot : 0;
     const uint64_t ids = used.used_ids < 0 ? 0 : (uint64_t)used.used_ids;
+    const uint64_t ids_left = ids < limits.shmmni ? limits.shmmni - ids : 0;
     room->id = xep_host_file("/proc/self/ns/ipc");
     room->bytes = left > UINT64_MAX / page ? UINT64_MAX : left * page;
-    if (bytes > limits.shmmax) return EINVAL;
-    if (ids < limits.shmmni && pages != 0) room->heaps = left / pages;
-    if (room->heaps > limits.shmmni - ids) room->heaps = limits.shmmni - ids;
+    if ((bytes == 0 ? RANK_BYTES : bytes) > limits.shmmax) return EINVAL;
+    room->heaps =
+        bytes == 0 ? smaller(room->bytes / RANK_BYTES, ids_left / RANK_SEGMENTS) : smaller(left / pages, ids_left);
     return room->heaps == 0 ? ENOSPC : 0;
 }
 
@@ -82,87 +93,129 @@ const char *xep_ucp_shared_folder(void)
     return asked == NULL || asked[0] == '\0' ? "/dev/shm" : asked;
 }
 
-/* 0, or the errno with which a file is refused there */
-static int try_posix(uint64_t *room_p)
+/* From some version on libucp takes nothing of the last LEFT_BYTES. */
+static uint64_t count_posix_ranks(uint64_t bytes, uint64_t files)
+{
+    uint64_t ranks = smaller(bytes / RANK_BYTES, files / RANK_SEGMENTS);
+    if (xep_ucp_version_number() < XEP_UCP_SECOND_PROTOCOLS) return ranks;
+    return smaller(ranks, bytes < LEFT_BYTES ? 0 : (bytes - LEFT_BYTES) / TAKEN_BYTES);
+}
+
+/*
+ * 0, or the errno with which a file is refused there; room: what is left. Every heap takes whole pages, and all of them
+ * at once. A file system without a bound of files says that it has 0.
+ */
+static int try_posix(uint64_t bytes, xep_shared_room_t *room)
 {
     struct statvfs fs;
+    const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), pages = bytes / page + (bytes % page != 0);
     int error = 0, fd = open(xep_ucp_shared_folder(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
-    *room_p = 0;
+    *room = (xep_shared_room_t){0};
     if (fd < 0) return errno;
     if (fstatvfs(fd, &fs) != 0) error = errno;
-    else *room_p = (uint64_t)fs.f_bavail * fs.f_frsize;
     close(fd);
-    return error;
+    if (error != 0) return error;
+    const uint64_t files = fs.f_files == 0 ? UINT64_MAX : (uint64_t)fs.f_favail;
+    room->id = xep_host_file(xep_ucp_shared_folder());
+    room->bytes = (uint64_t)fs.f_bavail * fs.f_frsize;
+    room->heaps = bytes == 0 ? count_posix_ranks(room->bytes, files) : smaller(room->bytes / page / pages, files);
+    return 0;
+}
+
+static const char *name_error(int error)
+{
+    if (error == 0) return "ok";
+    if (error == EINVAL) return "too large for one (kernel.shmmax)";
+    return error == ENOTSUP ? "not used" : strerror(error);
 }
 
 /* "System V segments: Operation not permitted; /dev/shm: 65536 bytes free" */
 static void explain(int sysv, int posix, uint64_t room, char *text)
 {
-    int used = snprintf(text, TEXT_BYTES, "System V segments: %.100s; %.100s: ", sysv == 0 ? "ok" : strerror(sysv),
-                        xep_ucp_shared_folder());
+    int used =
+        snprintf(text, TEXT_BYTES, "System V segments: %.100s; %.100s: ", name_error(sysv), xep_ucp_shared_folder());
     if (posix == 0) snprintf(text + used, (size_t)(TEXT_BYTES - used), "%" PRIu64 " bytes free", room);
-    else snprintf(text + used, (size_t)(TEXT_BYTES - used), "%.100s", strerror(posix));
+    else snprintf(text + used, (size_t)(TEXT_BYTES - used), "%.100s", name_error(posix));
 }
 
-/* Others may have taken theirs when the last rank of a host begins. */
-static bool is_cramped(uint64_t room, uint32_t nranks)
+static bool has_room(const xep_neighbours_t *neighbours, int kind)
 {
-    if (room / RANK_BYTES < nranks) return true;
-    return xep_ucp_version_number() >= XEP_UCP_SECOND_PROTOCOLS && room < LEFT_BYTES + (uint64_t)nranks * TAKEN_BYTES;
+    return !neighbours->has_stranger && neighbours->shared[kind].ranks >= neighbours->count;
 }
 
-static const char *leave_out(uint32_t nranks)
+/* what keeps the ranks of this host from a kind that this rank may have */
+static void explain_least(const xep_neighbours_t *neighbours, char *text)
 {
-    char why[TEXT_BYTES];
-    uint64_t room;
-    xep_shared_room_t segments;
-    int sysv = try_sysv(SEGMENT_BYTES, &segments), posix = try_posix(&room);
-    bool cramped = posix != 0 || is_cramped(room, nranks);
-    if (sysv == 0 && !cramped) return NULL;
-    explain(sysv, posix, room, why);
-    if (sysv == 0) xep_log(XEP_LOG_INFO, "POSIX shared memory is not used: %s (%d for each rank)", why, RANK_BYTES);
-    else if (!cramped) xep_log(XEP_LOG_INFO, "System V shared memory is not used: %s", why);
+    const int kind = has_room(neighbours, XEP_SHARED_SYSV) ? XEP_SHARED_POSIX : XEP_SHARED_SYSV;
+    const xep_shared_least_t *least = &neighbours->shared[kind];
+    if (neighbours->is_split) snprintf(text, TEXT_BYTES, "ranks are in different user namespaces");
     else
-        xep_log(XEP_LOG_WARN, "no shared memory, all bytes go through sockets: %s (%d for each of %u ranks)", why,
-                RANK_BYTES, nranks);
-    if (sysv == 0) return "posix";
-    return cramped ? "posix,sysv" : "sysv";
+        snprintf(text, TEXT_BYTES, "rank %u has room for %" PRIu64 " of %u ranks", least->seen_by, least->ranks,
+                 neighbours->count);
 }
 
-xep_ucp_shared_t xep_ucp_shared_find(uint32_t nranks)
+static void say_left_out(const xep_neighbours_t *neighbours, bool sysv, bool posix)
 {
-    xep_ucp_shared_t shared = {0};
-    shared.transports = leave_out(nranks);
-    shared.expected = nranks > 1 && (shared.transports == NULL || strchr(shared.transports, ',') == NULL);
+    static const char no_memory[] = "no shared memory, all bytes go through sockets";
+    char own[TEXT_BYTES], all[TEXT_BYTES];
+    xep_shared_room_t segments, files;
+    const int sysv_error = try_sysv(0, &segments), posix_error = try_posix(0, &files);
+    explain(sysv_error, posix_error, files.bytes, own);
+    explain_least(neighbours, all);
+    if (neighbours->has_stranger)
+        xep_log(XEP_LOG_WARN, "%s: rank %u runs as another user (ranks that share memory have one)", no_memory,
+                neighbours->stranger);
+    else if (sysv)
+        xep_log(XEP_LOG_INFO, "POSIX shared memory is not used: %s (%d for each rank); %s", own, RANK_BYTES, all);
+    else if (posix) xep_log(XEP_LOG_INFO, "System V shared memory is not used: %s; %s", own, all);
+    else xep_log(XEP_LOG_WARN, "%s: %s (%d for each rank); %s", no_memory, own, RANK_BYTES, all);
+}
+
+xep_ucp_shared_t xep_ucp_shared_agree(const xep_neighbours_t *neighbours)
+{
+    const bool sysv = has_room(neighbours, XEP_SHARED_SYSV);
+    const bool posix = has_room(neighbours, XEP_SHARED_POSIX) && !neighbours->is_split;
+    xep_ucp_shared_t shared = {.opened = {[XEP_SHARED_SYSV] = sysv, [XEP_SHARED_POSIX] = posix}};
+    if (!sysv || !posix) say_left_out(neighbours, sysv, posix);
+    shared.expected = neighbours->count > 1 && (sysv || posix);
+    if (!sysv) shared.transports = posix ? "sysv" : "posix,sysv";
+    else if (!posix) shared.transports = "posix";
     return shared;
 }
 
-xep_status_t xep_ucp_shared_refuse(uint64_t bytes)
+xep_status_t xep_ucp_shared_refuse(const xep_ucp_shared_t *shared, uint64_t bytes)
 {
     char why[TEXT_BYTES];
-    uint64_t room;
-    xep_shared_room_t segments;
-    int posix = try_posix(&room);
-    explain(try_sysv(bytes, &segments), posix, room, why);
+    xep_shared_room_t segments, files;
+    int sysv = try_sysv(bytes, &segments), posix = try_posix(bytes, &files);
+    if (sysv == 0 && !shared->opened[XEP_SHARED_SYSV]) sysv = ENOTSUP;
+    if (posix == 0 && !shared->opened[XEP_SHARED_POSIX]) posix = ENOTSUP;
+    explain(sysv, posix, files.bytes, why);
     return xep_fail(XEP_ERR_NO_MEMORY, "not enough shared memory for a buffer of %" PRIu64 " bytes (%s)", bytes, why);
 }
 
-xep_status_t xep_ucp_shared_check(uint64_t bytes)
+xep_status_t xep_ucp_shared_check(const xep_ucp_shared_t *shared, uint64_t bytes)
 {
-    uint64_t room;
-    xep_shared_room_t segments;
-    if (try_sysv(bytes, &segments) == 0) return XEP_OK;
-    return try_posix(&room) == 0 && room >= bytes ? XEP_OK : xep_ucp_shared_refuse(bytes);
+    xep_shared_room_t rooms[XEP_SHARED_KINDS];
+    xep_ucp_shared_room(shared, bytes, rooms);
+    for (int kind = 0; kind < XEP_SHARED_KINDS; kind++)
+        if (rooms[kind].heaps != 0) return XEP_OK;
+    return xep_ucp_shared_refuse(shared, bytes);
 }
 
-/* Every heap of a POSIX segment takes whole pages, and all of them at once. */
-void xep_ucp_shared_room(uint64_t bytes, xep_shared_room_t rooms[XEP_SHARED_KINDS])
+void xep_ucp_shared_room(const xep_ucp_shared_t *shared, uint64_t bytes, xep_shared_room_t rooms[XEP_SHARED_KINDS])
 {
-    const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), whole = bytes / page + (bytes % page != 0);
-    xep_shared_room_t *posix = &rooms[XEP_SHARED_POSIX];
     (void)try_sysv(bytes, &rooms[XEP_SHARED_SYSV]);
-    *posix = (xep_shared_room_t){0};
-    if (try_posix(&posix->bytes) != 0) return;
-    posix->id = xep_host_file(xep_ucp_shared_folder());
-    posix->heaps = whole == 0 ? 0 : posix->bytes / page / whole;
+    (void)try_posix(bytes, &rooms[XEP_SHARED_POSIX]);
+    for (int kind = 0; kind < XEP_SHARED_KINDS; kind++)
+        if (!shared->opened[kind]) rooms[kind] = (xep_shared_room_t){0};
+}
+
+void xep_ucp_shared_look(uint64_t ranks[XEP_SHARED_KINDS])
+{
+    xep_shared_room_t segments, files;
+    (void)try_sysv(0, &segments);
+    (void)try_posix(0, &files);
+    ranks[XEP_SHARED_SYSV] = segments.heaps;
+    ranks[XEP_SHARED_POSIX] = files.heaps;
 }

@@ -12,23 +12,27 @@
 #include "transport.h"
 
 typedef struct xep_ucp_shared {
-    const char *transports; /* of UCX to leave out, as UCX_TLS has them; NULL: none */
-    bool expected;          /* heaps are shared memory, or there is an error */
+    const char *transports;        /* of UCX to leave out, as UCX_TLS has them; NULL: none */
+    bool opened[XEP_SHARED_KINDS]; /* by UCX; none where the user says what it opens */
+    bool expected;                 /* heaps are shared memory, or there is an error */
 } xep_ucp_shared_t;
 
 /** Of POSIX shared memory. */
 const char *xep_ucp_shared_folder(void);
 
-/** Tries each kind. Says what is left out, and why. */
-xep_ucp_shared_t xep_ucp_shared_find(uint32_t nranks);
+/** What all ranks of this host can have. Says what is left out, and why. */
+xep_ucp_shared_t xep_ucp_shared_agree(const xep_neighbours_t *neighbours);
 
 /** XEP_OK, or XEP_ERR_NO_MEMORY: no kind has room for a heap of so many bytes. Allocates nothing that stays. */
-xep_status_t xep_ucp_shared_check(uint64_t bytes);
+xep_status_t xep_ucp_shared_check(const xep_ucp_shared_t *shared, uint64_t bytes);
 
 /** How many heaps of so many bytes each kind has room for. */
-void xep_ucp_shared_room(uint64_t bytes, xep_shared_room_t rooms[XEP_SHARED_KINDS]);
+void xep_ucp_shared_room(const xep_ucp_shared_t *shared, uint64_t bytes, xep_shared_room_t rooms[XEP_SHARED_KINDS]);
+
+/** Before one is opened: how many ranks, with all that each takes to begin, each kind has room for. */
+void xep_ucp_shared_look(uint64_t ranks[XEP_SHARED_KINDS]);
 
 /** XEP_ERR_NO_MEMORY, with what each kind says. */
-xep_status_t xep_ucp_shared_refuse(uint64_t bytes);
+xep_status_t xep_ucp_shared_refuse(const xep_ucp_shared_t *shared, uint64_t bytes);
 
 #endif

@@ -260,6 +260,10 @@ static void transport_close(xep_transport_t *base)
 {
     xep_ucp_transport_t *transport = transport_of(base);
     if (transport == NULL) return;
+    if (transport->worker == NULL) {
+        free(transport);
+        return;
+    }
     xep_ucp_heartbeat_stop(transport);
     say_goodbye(transport);
     if (transport->probe != NULL) xep_ucp_heap_close(&transport->probe->super);
@@ -281,11 +285,44 @@ static void transport_close(xep_transport_t *base)
 static void transport_shared_room(xep_transport_t *base, uint64_t bytes, xep_shared_room_t rooms[XEP_SHARED_KINDS])
 {
     memset(rooms, 0, XEP_SHARED_KINDS * sizeof *rooms);
-    if (transport_of(base)->shares_memory) xep_ucp_shared_room(bytes, rooms);
+    if (transport_of(base)->shares_memory) xep_ucp_shared_room(&transport_of(base)->shared, bytes, rooms);
+}
+
+static void transport_shared_look(xep_transport_t *base, uint64_t ranks[XEP_SHARED_KINDS])
+{
+    (void)base;
+    xep_ucp_shared_look(ranks);
+}
+
+static xep_status_t open_probe(xep_ucp_transport_t *transport)
+{
+    xep_heap_wire_t *probe;
+    xep_status_t status = xep_ucp_heap_open(&transport->super, PROBE_BYTES, &probe);
+    if (status == XEP_OK) transport->probe = (xep_ucp_heap_t *)probe;
+    return status;
+}
+
+/* The handler of messages comes before the address: whoever has that may send. */
+static xep_status_t transport_start(xep_transport_t *base, const xep_neighbours_t *neighbours,
+                                    const xep_whereabouts_t *where)
+{
+    xep_ucp_transport_t *transport = transport_of(base);
+    xep_ucp_segments_t before;
+    if (!xep_ucp_settings_name_memory()) transport->shared = xep_ucp_shared_agree(neighbours);
+    transport->copied_below = xep_ucp_settings_copied_below(where, &transport->shared);
+    transport->shares_memory = transport->shared.expected && transport->map != XEP_MAP_NEVER;
+    xep_ucp_memory_list_segments(&before);
+    xep_status_t status = xep_ucp_context_open(&transport->shared, where, &transport->context, &transport->worker);
+    xep_ucp_memory_keep_to_user(&before);
+    if (status == XEP_OK) status = xep_ucp_message_listen(transport);
+    if (status == XEP_OK) status = open_probe(transport);
+    return status == XEP_OK ? make_address(transport) : status;
 }
 
 static const xep_transport_ops_t transport_ops = {
     .name = "ucp",
+    .shared_look = transport_shared_look,
+    .start = transport_start,
     .address = transport_address,
     .connect = transport_connect,
     .shared_room = transport_shared_room,
@@ -303,20 +340,9 @@ static const xep_transport_ops_t transport_ops = {
     .close = transport_close,
 };
 
-static xep_status_t open_probe(xep_ucp_transport_t *transport)
-{
-    xep_heap_wire_t *probe;
-    xep_status_t status = xep_ucp_heap_open(&transport->super, PROBE_BYTES, &probe);
-    if (status == XEP_OK) transport->probe = (xep_ucp_heap_t *)probe;
-    return status;
-}
-
-/* The handler of messages comes before the address: whoever has that may send. */
-xep_status_t xep_ucp_transport_open(const xep_config_t *config, const xep_whereabouts_t *where,
-                                    xep_transport_t **transport_p)
+xep_status_t xep_ucp_transport_open(const xep_config_t *config, xep_transport_t **transport_p)
 {
     xep_ucp_transport_t *transport = calloc(1, sizeof *transport);
-    xep_status_t status;
     if (transport == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for a transport");
     transport->super.ops = &transport_ops;
     transport->version = xep_ucp_version_number();
@@ -326,25 +352,6 @@ xep_status_t xep_ucp_transport_open(const xep_config_t *config, const xep_wherea
     transport->inflight = config->inflight;
     transport->stream_bytes = xep_config_stream(config);
     xep_ucp_leftovers_remove(xep_ucp_shared_folder());
-    xep_ucp_shared_t shared = {0};
-    if (!xep_ucp_settings_name_memory()) shared = xep_ucp_shared_find(where->nranks);
-    transport->copied_below = xep_ucp_settings_copied_below(where, &shared);
-    transport->shares_memory = shared.expected && transport->map != XEP_MAP_NEVER;
-    time_t begin = time(NULL);
-    status = xep_ucp_context_open(&shared, where, &transport->context, &transport->worker);
-    if (status != XEP_OK) goto free_transport;
-    xep_ucp_memory_keep_to_user(begin);
-    status = xep_ucp_message_listen(transport);
-    if (status == XEP_OK) status = open_probe(transport);
-    if (status == XEP_OK) status = make_address(transport);
-    if (status != XEP_OK) goto close_transport;
     *transport_p = &transport->super;
     return XEP_OK;
-
-close_transport:
-    transport_close(&transport->super);
-    return status;
-free_transport:
-    free(transport);
-    return status;
 }

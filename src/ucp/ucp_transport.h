@@ -8,10 +8,9 @@
 #include "transport.h"
 
 /**
- * Local; connects to nobody. config and where are read here only. heap_open is legal after connect. The wires'
+ * Local. config is read here only. heap_open is legal after connect. The wires'
  * flush and progress return XEP_ERR_PEER once a peer that UCX moves bytes for is known to be gone.
  */
-xep_status_t xep_ucp_transport_open(const xep_config_t *config, const xep_whereabouts_t *where,
-                                    xep_transport_t **transport_p);
+xep_status_t xep_ucp_transport_open(const xep_config_t *config, xep_transport_t **transport_p);
 
 #endif

@@ -32,6 +32,19 @@ static void shared_room(xep_transport_t *transport, uint64_t bytes, xep_shared_r
     memset(rooms, 0, XEP_SHARED_KINDS * sizeof *rooms);
 }
 
+static void shared_look(xep_transport_t *transport, uint64_t ranks[XEP_SHARED_KINDS])
+{
+    (void)transport;
+    memset(ranks, 0, XEP_SHARED_KINDS * sizeof *ranks);
+}
+
+static xep_status_t start(xep_transport_t *transport, const xep_neighbours_t *neighbours,
+                          const xep_whereabouts_t *where)
+{
+    (void)transport, (void)neighbours, (void)where;
+    return XEP_OK;
+}
+
 static void address(xep_transport_t *transport, const void **address_p, size_t *bytes_p)
 {
     fuzz_transport_t *t = (fuzz_transport_t *)transport;
@@ -133,6 +146,8 @@ static void close_transport(xep_transport_t *transport)
 }
 
 static const xep_transport_ops_t transport_ops = {.name = "fuzz",
+                                                  .shared_look = shared_look,
+                                                  .start = start,
                                                   .address = address,
                                                   .connect = connect,
                                                   .shared_room = shared_room,

@@ -197,21 +197,18 @@ static int gather(void *ctx, const void *send, void *recv, size_t bytes)
 
 /* ---- ranks ---- */
 
-static xep_status_t open_transport(const xep_config_t *config, const xep_whereabouts_t *where,
-                                   xep_transport_t **transport_p)
+static xep_status_t open_transport(const xep_config_t *config, xep_transport_t **transport_p)
 {
-    (void)config, (void)where;
+    (void)config;
     *transport_p = fuzz_memory_transport(current->world->memory, current->rank);
     return XEP_OK;
 }
 
-xep_status_t __wrap_xep_ucp_transport_open(const xep_config_t *config, const xep_whereabouts_t *where,
-                                           xep_transport_t **transport_p);
+xep_status_t __wrap_xep_ucp_transport_open(const xep_config_t *config, xep_transport_t **transport_p);
 
-xep_status_t __wrap_xep_ucp_transport_open(const xep_config_t *config, const xep_whereabouts_t *where,
-                                           xep_transport_t **transport_p)
+xep_status_t __wrap_xep_ucp_transport_open(const xep_config_t *config, xep_transport_t **transport_p)
 {
-    return open_transport(config, where, transport_p);
+    return open_transport(config, transport_p);
 }
 
 void fuzz_world_stop(int stopped, int dead)

@@ -156,7 +156,6 @@ static void masks(xep_group_t *group)
     MP_FAILS(XEP_ERR_INVALID, xep_group_mask_query(group, NULL, 0, NULL));
     MP_OK(xep_group_mask_query(group, NULL, 0, &count));
     MP_CHECK(count == 0);
-    MP_OK(xep_group_mask_clear(group));
     for (int ll = 0; ll < 2; ll++) {
         p.mode = ll ? "ll" : "normal";
         buffer = NULL;

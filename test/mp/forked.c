@@ -16,6 +16,7 @@
 
 #include "config.h"
 #include "cpu.h"
+#include "neighbours.h"
 #include "ucp_transport.h"
 
 enum { LANES = 4, SLOT_BYTES = 4096 };
@@ -112,8 +113,14 @@ void forked_connect(forked_rank_t *self)
     uint8_t peers[FORKED_MAX];
     xep_config_t config;
     const xep_whereabouts_t where = {.nranks = self->nranks, .local = 1};
+    xep_neighbours_t neighbours = {0};
     REQUIRE(xep_config_read(&config) == XEP_OK, "configuration");
-    REQUIRE(xep_ucp_transport_open(&config, &where, &self->transport) == XEP_OK, "open");
+    REQUIRE(xep_ucp_transport_open(&config, &self->transport) == XEP_OK, "open");
+    xep_neighbour_t mine;
+    xep_neighbour_look(self->transport, &mine);
+    for (uint32_t rank = 0; rank < self->nranks; rank++)
+        xep_neighbours_add(&neighbours, rank, (int32_t)getpid(), &mine);
+    REQUIRE(self->transport->ops->start(self->transport, &neighbours, &where) == XEP_OK, "start");
     self->transport->ops->address(self->transport, &address, &bytes);
     memset(peers, XEP_PEER_MAY_MAP | XEP_PEER_VISIBLE, sizeof peers);
     exchange(self, address, bytes, addresses, sizes);

@@ -56,6 +56,63 @@ whole 'alone' 1 1 1 "$inside" "$shm=1g,ro none /dev/shm && $no_sysv" ./xep_run -
 for i in 1 2 3 4 5 6; do whole 'little /dev/shm' 2 1 2 "$inside" "$shm=20m none /dev/shm" ./xep_run -n 2; done
 empty
 
+# small, and not zero: UCX gave up, or said of each buffer what it could not have
+quiet() {
+    grep 'UCX  *[EW]' "$tmp/out" "$tmp/err" && wrong 'UCX complains'
+    empty
+}
+small_sysv() {
+    whole "System V, small: $1" 2 1 2 "$inside" "$shm=1g none /dev/shm && echo $2 >/proc/sys/kernel/$1" \
+        ./xep_run -n 2 -x XEP_LOG=info
+    says 'System V shared memory is not used: .*; rank 0 has room for [01] of 2 ranks'
+    quiet
+}
+small_sysv shmall 500
+small_sysv shmmni 9
+small_sysv shmmax 65536
+whole 'few files in /dev/shm' 3 1 3 "$inside" "$shm=1g,nr_inodes=8 none /dev/shm" ./xep_run -n 3 -x XEP_LOG=info
+says 'POSIX shared memory is not used: .*; rank 0 has room for 1 of 3 ranks'
+quiet
+# one rank alone cannot have System V segments: others mapped its memory, and it did not map theirs
+second() {
+    printf '[ $PMIX_RANK -eq 1 ] || exec "$@"\nexec %s "$@"\n' "$1" >"$tmp/second"
+}
+if ./test/mp/no_sysv true; then
+    second ./test/mp/no_sysv
+    whole 'one rank without System V' 3 1 3 "$inside" "$shm=1g none /dev/shm" \
+        ./xep_run -n 3 -x XEP_LOG=info bash "$tmp/second"
+    says 'rank 0: .*System V shared memory is not used: System V segments: ok;.*; rank 1 has room for 0 of 3 ranks'
+    quiet
+fi
+
+# user namespaces: descriptors of others are hidden there
+if unshare --user --map-root-user true 2>/dev/null; then
+    for map in auto never; do
+        [ $map = auto ] && counts='1 3' || counts='3 1'
+        XEP_MAP=$map whole "user namespaces, XEP_MAP=$map" 3 $counts "$inside" "$shm=1g none /dev/shm" \
+            ./xep_run -n 3 -x XEP_LOG=info unshare --user --map-root-user
+        says 'POSIX shared memory is not used: .*; ranks are in different user namespaces'
+        quiet
+    done
+    second 'unshare --user --map-root-user'
+    whole 'one rank in a user namespace' 3 1 3 "$inside" "$shm=1g none /dev/shm" ./xep_run -n 3 bash "$tmp/second"
+    quiet
+fi
+# other users, and one who looks like root in a namespace of its own
+other='setpriv --reuid 65534 --clear-groups'
+if [ "$(id -u)" -eq 0 ] && $other test -x ./test/mp/two_users; then
+    for as in '' ' unshare --user --map-root-user'; do
+        $other$as true 2>/dev/null || continue
+        passes "two users$as" "$inside" "$shm=1g none /dev/shm" ./test/mp/two_users $other$as
+        says '^rank 1: 2 nodes'
+        says 'no shared memory, all bytes go through sockets: rank 0 runs as another user'
+        quiet
+    done
+    UCX_TLS=sysv,tcp,self refuses 'two users, System V all the same' \
+        'bytes of rank 0 cannot be mapped: Permission denied (that rank runs as another user)' \
+        "$inside" "$shm=1g none /dev/shm" ./test/mp/two_users $other
+fi
+
 # killed, all at once, with nobody left to tidy up: the names of segments were gone before
 run 'all ranks killed' "$inside" "$shm=1g none /dev/shm && $no_sysv" ./xep_run -k -n 3 -x XEP_LOG=info \
     ./test/mp/victim all
@@ -113,6 +170,20 @@ both 'POSIX, not together' \
 both 'System V, not together' \
     "shared memory $together (System V .*, room for 1; /dev/shm: [0-9.]* MiB free, room for 0).*$remedy" \
     "$shm=20m none /dev/shm && echo 40000 >/proc/sys/kernel/shmall"
+# addresses, for the programs themselves and one heap and a half: UCX died where it could not attach. All say so before
+# one of them has a heap; where each looks at its own alone, when it maps another's.
+few='ulimit -v 385000'
+if "$inside" "$few" ./xep_run -n 2 ./xep_perf --check-only --tokens 1 --hidden 64 >/dev/null 2>&1; then
+    both 'addresses, not together' "address space in rank 0: it maps the heaps of 2 ranks of its host, [0-9]* bytes" \
+        "$shm=1g none /dev/shm && $few"
+    for kind in true "$no_sysv"; do
+        XEP_ROOM=rank refuses 'addresses, when it maps' \
+            'failed: [0-9]* bytes of rank [01] cannot be mapped: no address space (ulimit -v, vm.max_map_count)' \
+            "$inside" "$shm=1g none /dev/shm && $kind && $few" ./xep_run -n 2 $large
+    done
+else
+    echo '== addresses: these programs take more (a sanitizer)'
+fi
 # what a control group says; of the real one below, whoever goes over its limit is killed
 group=/sys/fs/cgroup/memory
 small="$shm=1g none /dev/shm && mount -t tmpfs none /sys/fs/cgroup && mkdir $group"

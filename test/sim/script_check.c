@@ -70,6 +70,13 @@ static void check_all_stats(sim_rank_t *rank, const script_flight_t *flight)
     if (rows != expected) fail(rank, flight->call, "statistics of all experts are", rows, expected);
 }
 
+void script_check_no_stats(sim_rank_t *rank, const script_flight_t *flight)
+{
+    for (uint32_t e = 0; e <= rank->shape.local_experts; e++)
+        if (flight->stats[e] != (int32_t)(1000 + e))
+            fail(rank, flight->call, "statistics of what failed are", (uint64_t)flight->stats[e], 1000 + e);
+}
+
 static void check_stats(sim_rank_t *rank, const script_flight_t *flight)
 {
     const xep_recv_t *recv = flight->op.recv;

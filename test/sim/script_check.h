@@ -18,6 +18,9 @@ void script_check_piece(sim_rank_t *rank, const script_t *script, const script_c
 /** A dispatch that ended as it should: its rows, or what it says of the rows that did not fit. */
 void script_check_dispatch(sim_rank_t *rank, const script_flight_t *flight);
 
+/** A dispatch that failed: it has counted nothing. */
+void script_check_no_stats(sim_rank_t *rank, const script_flight_t *flight);
+
 /** A combine that ended with XEP_OK. */
 void script_check_combine(sim_rank_t *rank, const script_flight_t *flight);
 

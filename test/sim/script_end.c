@@ -152,6 +152,7 @@ void script_end_flight(sim_rank_t *rank, script_handle_t *handle, xep_status_t s
     script_flight_t *flight = handle->flight;
     if (status != XEP_OK) snprintf(player->reason, sizeof player->reason, "%.255s", sim_reason(rank, &flight->op));
     if (is_expected_break(rank, flight, status)) {
+        if (status == XEP_ERR_TRANSPORT && flight->call->kind == CALL_DISPATCH) script_check_no_stats(rank, flight);
         player->broken = 1; /* the wire may still read the inputs: they are freed with the world */
         return;
     }

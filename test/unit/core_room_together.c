@@ -114,6 +114,28 @@ TEST(kinds_of_shared_memory_add_up)
     check_refused("for 3 ranks of one host, rank 0 the first");
 }
 
+TEST(addresses)
+{
+    for (int r = 0; r < RANKS; r++) {
+        views[r].heaps = 3;
+        views[r].space = (xep_room_space_t){UINT64_MAX, UINT64_MAX};
+    }
+    check_fits();
+    views[4].space.bytes = (32 << 20) + 3 * HEAP; /* 32 MiB are for what else there is */
+    check_fits();
+    views[4].space.bytes--;
+    check_refused("not enough address space in rank 4: it maps the heaps of 3 ranks of its host, 1000 bytes each, all "
+                  "together 3000 (33557431 are left of ulimit -v)");
+    views[4].space.bytes = 0;
+    check_refused("(0 are left of ulimit -v)");
+    views[4].space.bytes = UINT64_MAX;
+    views[5].space.mappings = 66;
+    check_refused("not enough mappings in rank 5: it maps the heaps of 3 ranks of its host (66 are left of "
+                  "vm.max_map_count)");
+    views[5].heaps = 2;
+    check_fits();
+}
+
 TEST(numbers_that_would_overflow)
 {
     for (int r = 0; r < RANKS; r++) {

@@ -96,6 +96,19 @@ static void fake_shared_room(xep_transport_t *transport, uint64_t bytes, xep_sha
     memset(rooms, 0, XEP_SHARED_KINDS * sizeof *rooms);
 }
 
+static void fake_shared_look(xep_transport_t *transport, uint64_t ranks[XEP_SHARED_KINDS])
+{
+    (void)transport;
+    memset(ranks, 0, XEP_SHARED_KINDS * sizeof *ranks);
+}
+
+static xep_status_t fake_start(xep_transport_t *transport, const xep_neighbours_t *neighbours,
+                               const xep_whereabouts_t *where)
+{
+    (void)transport, (void)neighbours, (void)where;
+    return XEP_OK;
+}
+
 static xep_status_t fake_heap_open(xep_transport_t *transport, uint64_t bytes, xep_heap_wire_t **heap_p)
 {
     fake_heap_t *heap = calloc(1, sizeof *heap);
@@ -158,6 +171,8 @@ static void fake_close(xep_transport_t *transport)
 }
 
 static const xep_transport_ops_t transport_ops = {.name = "fake",
+                                                  .shared_look = fake_shared_look,
+                                                  .start = fake_start,
                                                   .address = fake_address,
                                                   .connect = fake_connect,
                                                   .shared_room = fake_shared_room,
@@ -201,10 +216,9 @@ static int was_interrupted(void *ctx)
     return atomic_load(&unit_mirror.interrupted);
 }
 
-static xep_status_t open_transport(const xep_config_t *config, const xep_whereabouts_t *where,
-                                   xep_transport_t **transport_p)
+static xep_status_t open_transport(const xep_config_t *config, xep_transport_t **transport_p)
 {
-    (void)config, (void)where;
+    (void)config;
     *transport_p = calloc(1, sizeof **transport_p);
     assert_non_null(*transport_p);
     (*transport_p)->ops = &transport_ops;

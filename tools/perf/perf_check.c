@@ -19,31 +19,6 @@
 /* In bf16, fp16 and fp32 a number that is nearer to 0 than any that the generator of the oracle makes. */
 enum { POISON = 0xa5 };
 
-/*
- * An operation that failed is no difference. All ranks come here, those that have found nothing as well: only so they
- * know that another one has.
- */
-int perf_compared(perf_t *perf, const char *what, const oracle_difference_t *difference)
-{
-    oracle_difference_t *all = oracle_alloc(perf->info.nranks * sizeof *all);
-    xep_status_t status = xep_group_allgather(perf->group, difference, all, sizeof *all);
-    uint32_t rank = 0;
-    char text[256];
-
-    if (status == XEP_OK) {
-        while (rank < perf->info.nranks && !all[rank].found) rank++;
-        if (rank < perf->info.nranks) {
-            oracle_difference_text(&all[rank], text, sizeof text);
-            perf_progress_end(perf);
-            perf_say(perf, "%s differs: %s", what, text);
-            perf->check_result = "failed";
-        }
-    }
-    free(all);
-    if (status != XEP_OK) return perf_give_up(perf, status);
-    return rank < perf->info.nranks ? PERF_EXIT_FAILED : 0;
-}
-
 /* Two ranks a node, whatever the machine, so that nodes differ from ranks also where all are on one. */
 static int check_layout(perf_t *perf)
 {

@@ -12,7 +12,4 @@ int perf_check(perf_t *perf, uint64_t payload);
 /** Compares what perf_dispatch() and perf_combine() just brought. 0 or the exit status. Collective. */
 int perf_check_outputs(perf_t *perf);
 
-/** Whether some rank has a difference: the lowest rank's is printed. 0 or the exit status, on all ranks. */
-int perf_compared(perf_t *perf, const char *what, const oracle_difference_t *difference);
-
 #endif

@@ -13,8 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "perf_options.h"
-
 /* A rate that is not given is that of a node with 100 Gbit/s, of which TCP leaves 12 GB/s to rows. */
 static const perf_cluster_t usual = {
     .rates = {.node_network = 12e9, .rank_memory = 8e9, .latency = 10e-6, .message = 1e-6},
@@ -144,54 +142,12 @@ uint32_t perf_cluster_nodes(const perf_cluster_t *cluster, uint32_t *node)
 
 /* ---- both ---- */
 
-/* What looks at operations that are run. */
-static int refuse_others(const perf_options_t *options, char *why, size_t why_bytes)
-{
-    const struct {
-        const char *name;
-        int given;
-    } others[] = {{"another --mode than normal or ll",
-                   options->mode != NULL && strcmp(options->mode, "normal") && !options->ll},
-                  {"rows by expert", options->by_expert && !options->ll},
-                  {"rows by rank", !options->by_expert && options->ll},
-                  {"--layout padded", options->padded},
-                  {"--quant logfmt", options->logfmt},
-                  {"--memory cuda", options->cuda},
-                  {"--sweep", options->sweep.count != 0},
-                  {"--check", options->check || options->check_only},
-                  {"--pressure", options->pressure != 0},
-                  {"--split", options->split},
-                  {"--overlap", options->overlap != 0},
-                  {"--fixed", options->fixed},
-                  {"--peer", options->peer},
-                  {"--waits", options->waits},
-                  {"--in-place", options->in_place},
-                  {"--cached", options->cached},
-                  {"--copy-in", options->copy_in},
-                  {"--threads", options->threads != 0},
-                  {"--op", !perf_times_dispatch(options) || !perf_times_combine(options)}};
-
-    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
-        if (others[i].given) {
-            snprintf(why, why_bytes, "--simulate cannot be used with %s", others[i].name);
-            return -1;
-        }
-    return 0;
-}
-
-/* Without --simulate the cluster has the usual rates and 0 ranks, which says that nothing is simulated. */
-int perf_cluster_resolve(perf_options_t *options, char *why, size_t why_bytes)
+int perf_cluster_read(const char *job, const char *rates, perf_cluster_t *cluster_p, char *why, size_t why_bytes)
 {
     perf_cluster_t cluster = usual;
 
-    if (options->simulate == NULL && options->rates != NULL) {
-        snprintf(why, why_bytes, "--rates cannot be used without --simulate");
-        return -1;
-    }
-    options->cluster = cluster;
-    if (options->simulate == NULL) return 0;
-    if (take_job(options->simulate, &cluster, why, why_bytes) || refuse_others(options, why, why_bytes)) return -1;
-    if (options->rates != NULL && take_rates(options->rates, &cluster, why, why_bytes)) return -1;
-    options->cluster = cluster;
+    if (job != NULL && take_job(job, &cluster, why, why_bytes)) return -1;
+    if (rates != NULL && take_rates(rates, &cluster, why, why_bytes)) return -1;
+    *cluster_p = cluster;
     return 0;
 }

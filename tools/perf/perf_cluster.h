@@ -9,8 +9,6 @@
 
 #include "cost_model.h"
 
-struct perf_options;
-
 enum { PERF_MOST_RANKS = 4096, PERF_MOST_SIZES = 64 };
 
 typedef struct perf_cluster {
@@ -22,8 +20,11 @@ typedef struct perf_cluster {
     double sum_elem; /* bytes of an element of a node's sum, for a row of a combine from another node; 0: of the row */
 } perf_cluster_t;
 
-/** Takes simulate and rates of options apart, and refuses what has no meaning with it. 0, or -1 and a sentence. */
-int perf_cluster_resolve(struct perf_options *options, char *why, size_t why_bytes);
+/**
+ * Takes the words of --simulate and --rates apart. Without either, NULL, the cluster has 0 ranks, or the usual rates.
+ * 0, or -1 and a sentence.
+ */
+int perf_cluster_read(const char *job, const char *rates, perf_cluster_t *cluster_p, char *why, size_t why_bytes);
 
 /** node [nranks] of each rank: consecutive ranks. Returns how many nodes there are. */
 uint32_t perf_cluster_nodes(const perf_cluster_t *cluster, uint32_t *node);

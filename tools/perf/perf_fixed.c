@@ -11,7 +11,6 @@
 #include "oracle_alloc.h"
 #include "perf_clock.h"
 #include "perf_shared.h"
-#include "perf_time.h"
 
 enum { ROUNDS = 2000, LAYOUTS = 50 };
 
@@ -83,12 +82,12 @@ static double time_layout(const perf_t *perf)
 }
 
 /* Ranks above 1 have nothing to do here but to wait at the barrier. */
-xep_status_t perf_time_parts(perf_t *perf, perf_times_t *times_p)
+xep_status_t perf_fixed_parts(perf_t *perf, double *round_trip_p, double *layout_p)
 {
     flags_t *flags = perf->one_clock && perf->info.nranks > 1 ? perf_share(perf, sizeof *flags) : NULL;
 
-    times_p->layout = time_layout(perf);
-    if (flags != NULL && perf->info.rank == 0) times_p->round_trip = time_ping(flags);
+    *layout_p = time_layout(perf);
+    if (flags != NULL && perf->info.rank == 0) *round_trip_p = time_ping(flags);
     if (flags != NULL && perf->info.rank == 1) answer_ping(flags);
     if (flags != NULL) munmap(flags, sizeof *flags);
     return xep_group_barrier(perf->group);

@@ -14,7 +14,7 @@
 
 struct perf_limit {
     const perf_t *perf;
-    const perf_kernels_t *kernels;
+    perf_kernels_t kernels;
     perf_plan_t plan;
     const void **terms; /* [width] */
 };
@@ -27,15 +27,12 @@ static uint64_t row_of(const perf_limit_t *limit, uint64_t token, uint32_t i)
     return limit->plan.begin[limit->plan.to[at]] + limit->plan.place[at];
 }
 
-/* The fastest kernels of this CPU, whatever XEP_SIMD says to the modes. */
 perf_limit_t *perf_limit_open(const perf_t *perf)
 {
     perf_limit_t *limit = oracle_alloc(sizeof *limit);
-    const perf_kernels_t *kernels[PERF_KERNELS];
 
-    perf_kernels(kernels);
     limit->perf = perf;
-    limit->kernels = kernels[0];
+    limit->kernels = perf_kernels(perf->shape.combine_dtype);
     perf_plan_open(&limit->plan, perf);
     limit->terms = oracle_alloc(limit->plan.width * sizeof *limit->terms);
     return limit;
@@ -49,10 +46,10 @@ void perf_limit_close(perf_limit_t *limit)
     free(limit);
 }
 
-/* What the C library does well is left to it, as the modes do. */
+/* What the C library does well is left to it, as the modes do. Behind this row lies that of the next token. */
 static void store(const perf_limit_t *limit, void *to, const void *from, size_t bytes, int streaming)
 {
-    if (streaming) limit->kernels->copy_streaming(to, from, bytes);
+    if (streaming) limit->kernels.copy_streaming(to, from, bytes, (const char *)from + limit->perf->row_bytes);
     else memcpy(to, from, bytes);
 }
 
@@ -79,7 +76,7 @@ void perf_limit_dispatch(perf_limit_t *limit, int planned, int streaming)
                    perf->placed_scales);
         }
     }
-    limit->kernels->fence();
+    xep_stores_fence();
 }
 
 /* Where dispatched rows cannot be read as outputs, numbers are put there that can. */
@@ -95,13 +92,13 @@ void perf_limit_experts(perf_limit_t *limit)
 void perf_limit_combine(perf_limit_t *limit, int streaming)
 {
     const perf_t *perf = limit->perf;
+    const xep_weigh_fn sum = limit->kernels.sum[streaming != 0];
     const size_t stride = perf_line_up(perf->sum_bytes);
 
     for (uint64_t token = 0; token < perf->tokens; token++) {
         const uint32_t n = limit->plan.copies[token];
         for (uint32_t i = 0; i < n; i++) limit->terms[i] = perf->area + row_of(limit, token, i) * stride;
-        limit->kernels->sum(perf->out + token * perf->sum_bytes, limit->terms, n, perf->shape.hidden,
-                            perf->shape.combine_dtype, streaming);
+        sum(perf->out + token * perf->sum_bytes, limit->terms, NULL, n, 0, perf->shape.hidden);
     }
-    limit->kernels->fence();
+    xep_stores_fence();
 }

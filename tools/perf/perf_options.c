@@ -93,16 +93,6 @@ static const option_t option_table[] = {
     {"--version", NULL, OPTION_FLAG, AT(version), 0, 0, "the version"},
 };
 
-int perf_times_dispatch(const perf_options_t *options)
-{
-    return strcmp(options->op, "combine") != 0;
-}
-
-int perf_times_combine(const perf_options_t *options)
-{
-    return strcmp(options->op, "dispatch") != 0;
-}
-
 /*
  * 17 columns: two blanks, the longest option with its letter ("--simulate R,N"), and a blank. Further lines of a text
  * begin below the first.
@@ -290,7 +280,7 @@ static int resolve(perf_options_t *options, char *why, size_t why_bytes)
                  options->experts);
         return -1;
     }
-    if (perf_cluster_resolve(options, why, why_bytes)) return -1;
+    if (perf_resolve_cluster(options, why, why_bytes)) return -1;
     if (!oracle_route_parse(options->routing, &options->route, reason, sizeof reason)) return 0;
     snprintf(why, why_bytes, "invalid --routing: %s", reason);
     return -1;

@@ -34,7 +34,7 @@ typedef struct layout {
 
 struct perf_peer {
     perf_t *perf;
-    const perf_kernels_t *kernels;
+    perf_kernels_t kernels;
     perf_plan_t plan;
     uint64_t step; /* operations so far */
     char *memory;  /* [R] of at.bytes */
@@ -133,14 +133,12 @@ static void open_recv(perf_peer_t *peer)
 int perf_peer_open(perf_t *perf, perf_peer_t **peer_p)
 {
     const uint32_t nranks = perf->info.nranks;
-    const perf_kernels_t *kernels[PERF_KERNELS];
 
     if (perf_complained(perf, perf->host_ranks == nranks ? NULL : "--peer needs all ranks on one machine"))
         return PERF_EXIT_FAILED;
     perf_peer_t *peer = oracle_alloc(sizeof *peer);
     *peer = (perf_peer_t){.perf = perf};
-    perf_kernels(kernels);
-    peer->kernels = kernels[0];
+    peer->kernels = perf_kernels(perf->shape.combine_dtype);
     lay_out(peer);
     peer->memory = perf_share(perf, nranks * peer->at.bytes);
     if (peer->memory == NULL) {
@@ -238,8 +236,9 @@ static void store_token(const perf_peer_t *peer, uint64_t token, int streaming)
         const uint32_t to = peer->plan.to[at];
         const uint64_t row = peer->first[to] + peer->plan.place[at];
         char *memory = memory_of(peer, to);
-        if (streaming) peer->kernels->copy_streaming(memory + peer->at.x + row * stride, x, perf->placed_bytes);
-        else memcpy(memory + peer->at.x + row * stride, x, perf->placed_bytes);
+        char *placed = memory + peer->at.x + row * stride;
+        if (streaming) peer->kernels.copy_streaming(placed, x, perf->placed_bytes, x + perf->row_bytes);
+        else memcpy(placed, x, perf->placed_bytes);
         if (perf->placed_scales)
             memcpy(memory + peer->at.scales + row * perf->placed_scales,
                    (const char *)perf->scales + token * perf->scale_bytes, perf->placed_scales);
@@ -270,7 +269,7 @@ void perf_peer_dispatch(perf_peer_t *peer, int streaming)
     perf_plan_make(&peer->plan, perf);
     share_counts(peer);
     for (uint64_t token = 0; token < perf->tokens; token++) store_token(peer, token, streaming);
-    peer->kernels->fence();
+    xep_stores_fence();
     tell(&words_of(peer, perf->info.rank)->stored, peer->step);
     for (uint32_t rank = 0; rank < perf->info.nranks; rank++) perf_await(&words_of(peer, rank)->stored, peer->step);
     count_experts(peer);
@@ -315,14 +314,14 @@ static uint32_t list_terms(perf_peer_t *peer, uint64_t token, size_t stride)
 void perf_peer_combine(perf_peer_t *peer, int streaming)
 {
     const perf_t *perf = peer->perf;
+    const xep_weigh_fn sum = peer->kernels.sum[streaming != 0];
     const size_t stride = perf_line_up(perf->sum_bytes);
 
     tell(&words_of(peer, perf->info.rank)->written, peer->step);
     for (uint32_t rank = 0; rank < perf->info.nranks; rank++) perf_await(&words_of(peer, rank)->written, peer->step);
     for (uint64_t token = 0; token < perf->tokens; token++) {
         const uint32_t n = list_terms(peer, token, stride);
-        peer->kernels->sum(perf->out + token * perf->sum_bytes, peer->terms, n, perf->shape.hidden,
-                           perf->shape.combine_dtype, streaming);
+        sum(perf->out + token * perf->sum_bytes, peer->terms, NULL, n, 0, perf->shape.hidden);
     }
-    peer->kernels->fence();
+    xep_stores_fence();
 }

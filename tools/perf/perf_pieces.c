@@ -11,7 +11,6 @@
 
 #include "oracle_alloc.h"
 #include "oracle_pieces.h"
-#include "perf_check.h"
 #include "perf_ops.h"
 #include "perf_say.h"
 #include "perf_setup.h"

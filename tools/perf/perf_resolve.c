@@ -156,3 +156,49 @@ int perf_resolve_others(const perf_options_t *options, char *why, size_t why_byt
     snprintf(why, why_bytes, "%s", complaint);
     return -1;
 }
+
+/* What looks at operations that are run. */
+static int refuse_others(const perf_options_t *options, char *why, size_t why_bytes)
+{
+    const struct {
+        const char *name;
+        int given;
+    } others[] = {{"another --mode than normal or ll",
+                   options->mode != NULL && strcmp(options->mode, "normal") && !options->ll},
+                  {"rows by expert", options->by_expert && !options->ll},
+                  {"rows by rank", !options->by_expert && options->ll},
+                  {"--layout padded", options->padded},
+                  {"--quant logfmt", options->logfmt},
+                  {"--memory cuda", options->cuda},
+                  {"--sweep", options->sweep.count != 0},
+                  {"--check", options->check || options->check_only},
+                  {"--pressure", options->pressure != 0},
+                  {"--split", options->split},
+                  {"--overlap", options->overlap != 0},
+                  {"--fixed", options->fixed},
+                  {"--peer", options->peer},
+                  {"--waits", options->waits},
+                  {"--in-place", options->in_place},
+                  {"--cached", options->cached},
+                  {"--copy-in", options->copy_in},
+                  {"--threads", options->threads != 0},
+                  {"--op", !perf_times_dispatch(options) || !perf_times_combine(options)}};
+
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (others[i].given) {
+            snprintf(why, why_bytes, "--simulate cannot be used with %s", others[i].name);
+            return -1;
+        }
+    return 0;
+}
+
+/* Without --simulate nothing is simulated, and there is nothing to refuse. */
+int perf_resolve_cluster(perf_options_t *options, char *why, size_t why_bytes)
+{
+    if (options->simulate == NULL && options->rates != NULL) {
+        snprintf(why, why_bytes, "--rates cannot be used without --simulate");
+        return -1;
+    }
+    if (perf_cluster_read(options->simulate, options->rates, &options->cluster, why, why_bytes)) return -1;
+    return options->simulate != NULL ? refuse_others(options, why, why_bytes) : 0;
+}

@@ -4,13 +4,16 @@
 #ifndef PERF_RESOLVE_H
 #define PERF_RESOLVE_H
 
-#include "perf_options.h"
+#include "perf_params.h"
 
 /** What a row is: its type, its cast, its arrangement. */
 int perf_resolve_rows(perf_options_t *options, char *why, size_t why_bytes);
 
 /** The memory rows lie in, and what only one kind of it has. */
 int perf_resolve_memory(perf_options_t *options, char *why, size_t why_bytes);
+
+/** The job of --simulate, and what has no meaning with it. */
+int perf_resolve_cluster(perf_options_t *options, char *why, size_t why_bytes);
 
 /** All else. */
 int perf_resolve_others(const perf_options_t *options, char *why, size_t why_bytes);

@@ -12,6 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "oracle_alloc.h"
 #include "perf_clock.h"
 
 enum { COMPLAINT_BYTES = 512, PROGRESS_NS = 200 * 1000 * 1000 };
@@ -108,4 +109,29 @@ void perf_progress_end(perf_t *perf)
 {
     if (perf->info.rank == 0 && perf->progress_ns && isatty(STDERR_FILENO)) fprintf(stderr, "\r\033[K");
     perf->progress_ns = 0;
+}
+
+/*
+ * An operation that failed is no difference. All ranks come here, those that have found nothing as well: only so they
+ * know that another one has.
+ */
+int perf_compared(perf_t *perf, const char *what, const oracle_difference_t *difference)
+{
+    oracle_difference_t *all = oracle_alloc(perf->info.nranks * sizeof *all);
+    xep_status_t status = xep_group_allgather(perf->group, difference, all, sizeof *all);
+    uint32_t rank = 0;
+    char text[256];
+
+    if (status == XEP_OK) {
+        while (rank < perf->info.nranks && !all[rank].found) rank++;
+        if (rank < perf->info.nranks) {
+            oracle_difference_text(&all[rank], text, sizeof text);
+            perf_progress_end(perf);
+            perf_say(perf, "%s differs: %s", what, text);
+            perf->check_result = "failed";
+        }
+    }
+    free(all);
+    if (status != XEP_OK) return perf_give_up(perf, status);
+    return rank < perf->info.nranks ? PERF_EXIT_FAILED : 0;
 }

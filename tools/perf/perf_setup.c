@@ -12,10 +12,8 @@
 
 #include "oracle_alloc.h"
 #include "perf_cuda.h"
-#include "perf_json.h"
 #include "perf_machine.h"
 #include "perf_peer.h"
-#include "perf_pieces.h"
 #include "perf_say.h"
 #include "perf_waits.h"
 
@@ -367,7 +365,6 @@ int perf_setup(perf_t *perf)
     int ret;
 
     if (status != XEP_OK) return perf_give_up(perf, status);
-    if (perf_complained(perf, perf_json_complaint(perf, text, sizeof text))) return PERF_EXIT_FAILED;
     set_types(perf);
     ret = choose_shape(perf);
     if (ret) return ret;
@@ -380,14 +377,12 @@ int perf_setup(perf_t *perf)
     perf->request = oracle_alloc(perf->options.slots * sizeof *perf->request);
     perf_waits_open(perf);
     status = open_buffer(perf);
-    if (status != XEP_OK) return perf_give_up(perf, status);
-    return perf->options.recv_rows != 0 ? perf_pieces_open(perf) : 0;
+    return status != XEP_OK ? perf_give_up(perf, status) : 0;
 }
 
 void perf_teardown(perf_t *perf)
 {
     xep_buffer_destroy(perf->buffer);
-    perf_pieces_close(perf->pieces);
     free(perf->handle);
     free(perf->request);
     free(perf->logfmt_from);

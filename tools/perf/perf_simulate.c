@@ -12,7 +12,6 @@
 
 #include "oracle_alloc.h"
 #include "perf.h"
-#include "perf_forecast.h"
 
 enum { FP8_BLOCK = 128 }; /* elements that share a scale */
 
@@ -195,7 +194,7 @@ static void set_sizes(perf_simulation_t *simulation, uint32_t *first_expert)
 }
 
 /* In this order: room follows from the rows that come, memory and times from both. */
-static int simulate(const perf_options_t *options, const oracle_routing_t *routing)
+static int simulate(const perf_options_t *options, const oracle_routing_t *routing, perf_simulated_fn report)
 {
     const uint32_t nranks = options->cluster.nranks;
     perf_simulation_t simulation = {.options = options, .routing = routing};
@@ -211,7 +210,7 @@ static int simulate(const perf_options_t *options, const oracle_routing_t *routi
     for (xep_cost_path_t path = XEP_COST_FLAT; path < XEP_COST_PATHS; path++) find_loads(&simulation, path);
     simulation.chosen =
         xep_cost_choose_path(&simulation.map, (const xep_cost_time_t(*)[XEP_COST_OPERATIONS])simulation.time);
-    const int ret = perf_forecast_report(&simulation);
+    const int ret = report(&simulation);
     for (int path = 0; path < XEP_COST_PATHS; path++) free(simulation.path[path].flow);
     free(simulation.selections);
     free(words);
@@ -221,7 +220,7 @@ static int simulate(const perf_options_t *options, const oracle_routing_t *routi
 }
 
 /* A file says by itself how many tokens there are. */
-int perf_simulate(const perf_options_t *options)
+int perf_simulate(const perf_options_t *options, perf_simulated_fn report)
 {
     const uint64_t tokens = options->tokens || options->route.kind == ORACLE_ROUTE_FILE ? options->tokens : PERF_TOKENS;
     const oracle_routing_params_t params = {.spec = options->route,
@@ -243,7 +242,7 @@ int perf_simulate(const perf_options_t *options)
         fprintf(stderr, "xep_perf: %s\n", why);
         ret = PERF_EXIT_FAILED;
     } else {
-        ret = simulate(options, routing);
+        ret = simulate(options, routing, report);
     }
     oracle_routing_destroy(routing);
     return ret;

@@ -27,7 +27,10 @@ typedef struct perf_simulation {
     xep_cost_path_t chosen;
 } perf_simulation_t;
 
-/** The exit status of xep_perf. Prints the result, or what is wrong. */
-int perf_simulate(const perf_options_t *options);
+/** Prints the result; returns the exit status of xep_perf. */
+typedef int (*perf_simulated_fn)(const perf_simulation_t *simulation);
+
+/** The exit status of xep_perf: what report returns, or after it has printed what is wrong. */
+int perf_simulate(const perf_options_t *options, perf_simulated_fn report);
 
 #endif

@@ -343,7 +343,8 @@ int perf_time(perf_t *perf, perf_times_t *times_p)
     timing.rounds = calibrate(perf->options.overlap);
     status = run_all(&timing);
     if (status == XEP_OK) status = perf_waits_gather(perf);
-    if (status == XEP_OK && perf->options.fixed) status = perf_time_parts(perf, times_p);
+    if (status == XEP_OK && perf->options.fixed)
+        status = perf_fixed_parts(perf, &times_p->round_trip, &times_p->layout);
     if (status == XEP_OK && perf_times_dispatch(&perf->options))
         reckon(&timing, PERF_DISPATCH, &times_p->op[PERF_DISPATCH]);
     if (status == XEP_OK && perf_times_combine(&perf->options))

@@ -8,8 +8,10 @@
 
 #include "perf.h"
 #include "perf_check.h"
+#include "perf_forecast.h"
 #include "perf_json.h"
 #include "perf_peer.h"
+#include "perf_pieces.h"
 #include "perf_pressure.h"
 #include "perf_report.h"
 #include "perf_say.h"
@@ -95,12 +97,17 @@ static int report(const perf_t *perf, const perf_times_t *times, int ret)
 static int run_point(perf_t *perf)
 {
     perf_times_t times = {0};
-    int ret = perf_setup(perf);
+    char text[256];
+    int ret;
 
+    if (perf_complained(perf, perf_json_complaint(perf, text, sizeof text))) return PERF_EXIT_FAILED;
+    ret = perf_setup(perf);
+    if (!ret && perf->options.recv_rows != 0) ret = perf_pieces_open(perf);
     if (!ret) {
         ret = measure(perf, &times);
         ret = report(perf, &times, ret);
     }
+    perf_pieces_close(perf->pieces);
     perf_teardown(perf);
     return ret;
 }
@@ -142,7 +149,8 @@ int main(int argc, char **argv)
 
     if (perf_options_parse(argc, argv, &perf.options, why, sizeof why)) return refuse_options(why);
     if (answer(&perf.options)) return EXIT_SUCCESS;
-    if (perf.options.simulate != NULL) return perf_launch_rank() > 0 ? EXIT_SUCCESS : perf_simulate(&perf.options);
+    if (perf.options.simulate != NULL)
+        return perf_launch_rank() > 0 ? EXIT_SUCCESS : perf_simulate(&perf.options, perf_forecast_report);
     status = xep_group_create(NULL, &perf.group);
     if (status != XEP_OK) return refuse_group(status);
     status = xep_group_query(perf.group, &perf.info);
