@@ -49,7 +49,7 @@ static int has_passed(const PyObject *tensor)
     return 0;
 }
 
-/* In the place of one that was at the same address, else of the oldest. One that cannot be referred to does not pass. */
+/* In the place of one that was at the same address, or of the oldest. One that cannot be referred to does not pass. */
 static void note_passed(PyObject *tensor)
 {
     static size_t oldest;
