@@ -246,10 +246,9 @@ imports() {
         }'
 }
 
-# Folders without circles, each with how the names of its functions begin, and packages of Python. Modes, python/ext and
-# python/xep are to come.
-without_circles='tools/perf:perf tools/run:run tools/trace:trace'
-packages_without_circles='python/deep_ep'
+# Folders without circles, each with how the names of its functions begin, and packages of Python.
+without_circles='python/ext:ext tools/perf:perf tools/run:run tools/trace:trace'
+packages_without_circles='python/deep_ep python/xep'
 
 check_rooms() {
     depends src xep >"$tmp/depends"

@@ -6,6 +6,8 @@
  */
 #include "ext_args.h"
 
+#include "ext_python.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -61,6 +63,19 @@ int ext_args_read(ext_signature_t *signature, PyObject *const *args, Py_ssize_t 
         if (args[nargs + i] != Py_None) values[found] = args[nargs + i];
     }
     return 0;
+}
+
+/* The arguments as they were given, None where there was none: which of them are arrays is not asked again. */
+PyObject *ext_args_keep(PyObject *handle, PyObject *const *values, int count)
+{
+    PyObject *kept = PyTuple_New(count + 1);
+    for (int i = 0; kept != NULL && i <= count; i++) {
+        PyObject *value = i < count ? values[i] : handle;
+        if (value == NULL) value = Py_None;
+        Py_INCREF(value);
+        PyTuple_SET_ITEM(kept, i, value);
+    }
+    return kept;
 }
 
 /* ---- arrays ---- */

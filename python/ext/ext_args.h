@@ -18,6 +18,9 @@ typedef struct ext_signature {
 int ext_args_read(ext_signature_t *signature, PyObject *const *args, Py_ssize_t nargs, PyObject *names,
                   PyObject **values);
 
+/** What an operation needs, as a tuple: its arguments and its handle, which may be NULL. NULL: an exception is set. */
+PyObject *ext_args_keep(PyObject *handle, PyObject *const *values, int count);
+
 /** A matrix. Strides in bytes. */
 typedef struct ext_matrix {
     ext_element_t element; /* of the array */

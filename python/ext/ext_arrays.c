@@ -5,22 +5,20 @@
  * here; each has a slow one by arrays.py beside it for what is rare.
  */
 #include "ext_arrays.h"
+
 #include "ext_device.h"
+#include "ext_python.h"
+#include "ext_tensor.h"
 #include "ext_view.h"
 
 #define NPY_NO_DEPRECATED_API NPY_1_7_API_VERSION
 #include <numpy/arrayobject.h>
 
-/* What elements are in numpy, which has no bfloat16 and no 8-bit floats, and in DLPack. */
-static const struct {
-    int numpy;
-    dl_type_t dl;
-} types[EXT_DTYPES] = {
-    [XEP_BF16] = {NPY_UINT16, {DL_BFLOAT, 16, 1}},    [XEP_FP16] = {NPY_FLOAT16, {DL_FLOAT, 16, 1}},
-    [XEP_FP32] = {NPY_FLOAT32, {DL_FLOAT, 32, 1}},    [XEP_E4M3] = {NPY_UINT8, {DL_FLOAT8_E4M3FN, 8, 1}},
-    [XEP_E5M2] = {NPY_UINT8, {DL_FLOAT8_E5M2, 8, 1}}, [XEP_U8] = {NPY_UINT8, {DL_UINT, 8, 1}},
-    [XEP_INT32] = {NPY_INT32, {DL_INT, 32, 1}},       [XEP_INT64] = {NPY_INT64, {DL_INT, 64, 1}},
-    [XEP_FP64] = {NPY_FLOAT64, {DL_FLOAT, 64, 1}},
+/* What elements are in numpy, which has no bfloat16 and no 8-bit floats. */
+static const int types[EXT_DTYPES] = {
+    [XEP_BF16] = NPY_UINT16, [XEP_FP16] = NPY_FLOAT16, [XEP_FP32] = NPY_FLOAT32,
+    [XEP_E4M3] = NPY_UINT8,  [XEP_E5M2] = NPY_UINT8,   [XEP_U8] = NPY_UINT8,
+    [XEP_INT32] = NPY_INT32, [XEP_INT64] = NPY_INT64,  [XEP_FP64] = NPY_FLOAT64,
 };
 
 /* Of the package ml_dtypes, once there is an array of one; NULL: numpy has its own. */
@@ -34,32 +32,6 @@ static struct {
     PyObject *natives;             /* tuple of torch.dtype, by xep_dtype_t */
     const dl_exchange_t *exchange; /* NULL: Python is asked */
 } torch;
-
-/* Imported in each call, which is a look into sys.modules: what comes here is rare, or slow anyway. */
-PyObject *ext_call_helper(const char *function, const char *format, ...)
-{
-    PyObject *helpers = PyImport_ImportModule("xep.arrays"), *callable = NULL, *args = NULL, *result = NULL;
-    va_list list;
-    if (helpers != NULL) callable = PyObject_GetAttrString(helpers, function);
-    va_start(list, format);
-    if (callable != NULL) args = Py_VaBuildValue(format, list);
-    va_end(list);
-    if (args != NULL) result = PyObject_CallObject(callable, args);
-    Py_XDECREF(helpers);
-    Py_XDECREF(callable);
-    Py_XDECREF(args);
-    return result;
-}
-
-Py_ssize_t ext_dtype_size(xep_dtype_t dtype)
-{
-    return types[dtype].dl.bits / 8;
-}
-
-dl_type_t ext_dtype_dl(xep_dtype_t dtype)
-{
-    return types[dtype].dl;
-}
 
 /* ---- looking ---- */
 
@@ -86,12 +58,6 @@ static int look_ml(const PyArray_Descr *descr, ext_element_t *element)
     for (int i = 1; i < EXT_DTYPES; i++)
         if (ml_types[i] != NULL && ml_types[i]->type_num == descr->type_num) element->dtype = (xep_dtype_t)i;
     return 0;
-}
-
-int ext_element_is_bits(const ext_element_t *element)
-{
-    if (element->kind != EXT_NUMPY && element->kind != EXT_DEVICE) return 0;
-    return element->dtype == XEP_BF16 || element->dtype == XEP_E4M3 || element->dtype == XEP_E5M2;
 }
 
 /* Bytes in the order of another machine have no type here: the library would read them wrong. */
@@ -143,13 +109,6 @@ static ext_where_t where_is(const dl_tensor_t *tensor)
     return tensor->device_type == DL_CPU ? EXT_HOST : tensor->device_type == DL_CUDA ? tensor->device_id + 1 : -1;
 }
 
-static xep_dtype_t dl_dtype(dl_type_t type)
-{
-    for (int i = 1; i < EXT_DTYPES; i++)
-        if (memcmp(&type, &types[i].dl, sizeof type) == 0) return (xep_dtype_t)i;
-    return XEP_DTYPE_DEFAULT;
-}
-
 /*
  * The exchange table fills a struct without a call of Python and takes no reference, so there is nothing to give back.
  * It refuses what it cannot describe by an exception, which is dropped: the slow way finds better words, or a way.
@@ -164,7 +123,7 @@ static int look_torch(const char *name, PyObject *object, ext_where_t where, ext
     }
     if (!is_found || (tensor.strides == NULL && tensor.ndim > 0) || where_is(&tensor) != where)
         return look_by_helper("look", EXT_TORCH, name, object, where, look); /* which has the words */
-    look->element = (ext_element_t){.kind = EXT_TORCH, .dtype = dl_dtype(tensor.type), .where = where};
+    look->element = (ext_element_t){.kind = EXT_TORCH, .dtype = ext_dtype_of_dl(tensor.type), .where = where};
     look->data = (char *)tensor.data + tensor.byte_offset;
     look->writable = 1;
     look->ndim = tensor.ndim;
@@ -213,17 +172,9 @@ int ext_array_look(const char *name, PyObject *object, ext_where_t where, ext_ar
 static PyArray_Descr *descr_of(const ext_element_t *element)
 {
     PyArray_Descr *own = element->kind == EXT_ML ? ml_types[element->dtype] : NULL;
-    if (own == NULL) return PyArray_DescrFromType(types[element->dtype].numpy);
+    if (own == NULL) return PyArray_DescrFromType(types[element->dtype]);
     Py_INCREF(own);
     return own;
-}
-
-PyObject *ext_tuple_of(int count, const Py_ssize_t *numbers)
-{
-    PyObject *tuple = PyTuple_New(count);
-    for (int i = 0; tuple != NULL && i < count; i++) PyTuple_SET_ITEM(tuple, i, PyLong_FromSsize_t(numbers[i]));
-    if (tuple != NULL && PyErr_Occurred() != NULL) Py_CLEAR(tuple);
-    return tuple;
 }
 
 /* The type is borrowed from natives, which stays. Looking at a tensor that was made just now tells its address. */

@@ -4,14 +4,8 @@
 #include "ext_buffer.h"
 
 #include "ext_args.h"
-#include "ext_dispatch.h"
-#include "ext_grow.h"
-#include "ext_handle.h"
-#include "ext_in_place.h"
-#include "ext_layout.h"
-#include "ext_module.h"
 #include "ext_params.h"
-#include "ext_request.h"
+#include "ext_python.h"
 
 #include <stddef.h>
 #include <structmember.h>
@@ -24,13 +18,13 @@ int ext_buffer_learn(ext_buffer_t *buffer)
 {
     xep_buffer_info_t info = XEP_BUFFER_INFO_INIT;
     void *base = NULL;
-    xep_status_t status = lib.buffer_memory(buffer->buffer, &base, &buffer->bytes);
+    xep_status_t status = lib.buffer_memory(buffer->buffer, &base, &buffer->slots.bytes);
     if (status >= 0) status = lib.buffer_query(buffer->buffer, &info);
     if (status < 0) {
         ext_raise(status);
         return -1;
     }
-    buffer->base = base;
+    buffer->slots.base = base;
     buffer->where = info.memory == XEP_MEMORY_CUDA ? info.device + 1 : EXT_HOST;
     /* the mode for device memory, or that of the host, whose rows are staged */
     buffer->counts_there =
@@ -65,33 +59,12 @@ static PyObject *create(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
     Py_RETURN_NONE;
 }
 
-/* ---- before and after operations ---- */
-
 /* Also refuses a process that has inherited the buffer by fork(): its calls would be those of the parent's rank. */
 xep_buffer_t *ext_buffer_get(const ext_buffer_t *buffer)
 {
     if (buffer->buffer == NULL) PyErr_SetString(PyExc_ValueError, "the buffer is closed");
     else if (ext_group_is_own(buffer->group) == 0) return buffer->buffer;
     return NULL;
-}
-
-/* Over a copy of the set: a request that is settled is taken out, by this thread or, without the GIL, by another. */
-static int settle_pending(ext_buffer_t *buffer)
-{
-    PyObject *requests = PySequence_List(buffer->pending);
-    for (Py_ssize_t i = 0; requests != NULL && i < PyList_GET_SIZE(requests); i++)
-        if (ext_request_test((ext_request_t *)PyList_GET_ITEM(requests, i)) < 0) Py_CLEAR(requests);
-    Py_XDECREF(requests);
-    return requests != NULL ? 0 : -1;
-}
-
-/* Before each operation: releases slots of which the last array has gone, sees to requests that nobody waits for. */
-xep_buffer_t *ext_buffer_begin(ext_buffer_t *buffer)
-{
-    xep_buffer_t *found = ext_buffer_get(buffer);
-    if (found == NULL) return NULL;
-    ext_slots_drain(&buffer->slots);
-    return PySet_GET_SIZE(buffer->pending) == 0 || settle_pending(buffer) == 0 ? found : NULL;
 }
 
 /* ---- what it says ---- */
@@ -142,7 +115,7 @@ failed:
 /* The buffer cannot be closed while somebody has this: close() asks arrays_left(), which counts it. */
 static PyObject *memory(PyObject *self, PyObject *Py_UNUSED(unused))
 {
-    return ext_buffer_get((ext_buffer_t *)self) != NULL ? ext_slots_whole((ext_buffer_t *)self) : NULL;
+    return ext_buffer_get((ext_buffer_t *)self) != NULL ? ext_slots_whole(&((ext_buffer_t *)self)->slots, self) : NULL;
 }
 
 /* Numbers for tests and for error messages: who holds a slot is the first question after BusyError. */
@@ -162,98 +135,6 @@ static PyObject *arrays_alive(PyObject *self, PyObject *Py_UNUSED(unused))
 static PyObject *slots_viewed(PyObject *self, PyObject *Py_UNUSED(unused))
 {
     return PyLong_FromSsize_t(ext_slots_viewed(&((ext_buffer_t *)self)->slots));
-}
-
-/* ---- ending ---- */
-
-/* As a list of counted references: to forget a handle may end the last array of its rows, and with it others. */
-static int end_handles(ext_buffer_t *buffer)
-{
-    PyObject *owners = ext_slots_owners(&buffer->slots);
-    for (Py_ssize_t i = 0; owners != NULL && i < PyList_GET_SIZE(owners); i++)
-        ext_handle_forget((ext_handle_t *)PyList_GET_ITEM(owners, i));
-    Py_XDECREF(owners);
-    return owners != NULL ? 0 : -1;
-}
-
-/* What close() asks: once all handles have ended, a slot that is still held is held by arrays of the program. */
-static PyObject *arrays_left(PyObject *self, PyObject *unused)
-{
-    return end_handles((ext_buffer_t *)self) == 0 ? arrays_alive(self, unused) : NULL;
-}
-
-/* Those that have ended meanwhile keep their results; the rest get an error that says what became of the buffer. */
-static int end_pending(ext_buffer_t *buffer, const char *reason)
-{
-    PyObject *requests = settle_pending(buffer) == 0 ? PySequence_List(buffer->pending) : NULL;
-    for (Py_ssize_t i = 0; requests != NULL && i < PyList_GET_SIZE(requests); i++)
-        if (ext_request_end((ext_request_t *)PyList_GET_ITEM(requests, i), reason) != 0) Py_CLEAR(requests);
-    Py_XDECREF(requests);
-    return requests != NULL ? 0 : -1;
-}
-
-/*
- * Requests end with an error, handles without the library, which ends its own in the call that follows, a reset or a
- * destroy. The memory stays, its contents do not. -1: an exception is set, and that call is not made.
- */
-static int end_all(ext_buffer_t *buffer, const char *reason)
-{
-    if (end_pending(buffer, reason) != 0) return -1;
-    ext_slots_drain(&buffer->slots);
-    if (end_handles(buffer) != 0) return -1;
-    ext_slots_forget(&buffer->slots);
-    return 0;
-}
-
-/* left goes only when the reset has succeeded: until then the transport may go on reading it (xep_dispatch()). */
-static PyObject *reset(PyObject *self, PyObject *Py_UNUSED(unused))
-{
-    xep_buffer_t *buffer = ext_buffer_get((ext_buffer_t *)self);
-    xep_status_t status;
-    if (buffer == NULL || end_all((ext_buffer_t *)self, "the buffer was reset") != 0) return NULL;
-    Py_BEGIN_ALLOW_THREADS
-    status = lib.buffer_reset(buffer);
-    Py_END_ALLOW_THREADS
-    if (status >= 0) Py_CLEAR(((ext_buffer_t *)self)->left);
-    return ext_none_or_raise(status);
-}
-
-/* The GIL is given up, as it waits for another thread that is in a call on the buffer. */
-static PyObject *abort_buffer(PyObject *self, PyObject *Py_UNUSED(unused))
-{
-    xep_buffer_t *buffer = ext_buffer_get((ext_buffer_t *)self);
-    if (buffer == NULL) return NULL;
-    Py_BEGIN_ALLOW_THREADS
-    lib.buffer_abort(buffer);
-    Py_END_ALLOW_THREADS
-    Py_RETURN_NONE;
-}
-
-/*
- * NULL before the GIL is given up: another thread that comes now is told that the buffer is closed. What the transport
- * may still read goes to the group, as without a reset only the group's end is the end of that.
- */
-static PyObject *destroy(PyObject *self, PyObject *Py_UNUSED(unused))
-{
-    xep_buffer_t *buffer = ext_buffer_get((ext_buffer_t *)self);
-    if (buffer == NULL || end_all((ext_buffer_t *)self, "the buffer was closed") != 0) return NULL;
-    ((ext_buffer_t *)self)->buffer = NULL;
-    Py_BEGIN_ALLOW_THREADS
-    lib.buffer_destroy(buffer);
-    Py_END_ALLOW_THREADS
-    if (((ext_buffer_t *)self)->left != NULL) {
-        ext_group_keep(&((ext_buffer_t *)self)->group->left, ((ext_buffer_t *)self)->left);
-        ((ext_buffer_t *)self)->left = NULL;
-    }
-    Py_RETURN_NONE;
-}
-
-/* For a fork, and for an aborted group of whose rows arrays are alive: the library is not called, its memory stays. */
-static PyObject *leave(PyObject *self, PyObject *Py_UNUSED(unused))
-{
-    ((ext_buffer_t *)self)->buffer = NULL;
-    ext_slots_forget(&((ext_buffer_t *)self)->slots);
-    Py_RETURN_NONE;
 }
 
 /* ---- its type ---- */
@@ -293,28 +174,16 @@ static PyObject *get_address(PyObject *self, void *Py_UNUSED(unused))
 }
 
 static PyMethodDef methods[] = {
-    {"dispatch", EXT_KEYWORDS(ext_dispatch), ext_dispatch_doc},
-    {"dispatch_async", EXT_KEYWORDS(ext_dispatch_async), ext_dispatch_async_doc},
-    {"layout", EXT_KEYWORDS(ext_layout), ext_layout_doc},
     {"_create", EXT_KEYWORDS(create), NULL},
     {"_query", query, METH_NOARGS, NULL},
     {"_waits", waits, METH_O, NULL},
-    {"_destroy", destroy, METH_NOARGS, NULL},
-    {"_leave", leave, METH_NOARGS, NULL},
-    {"_abort", abort_buffer, METH_NOARGS, NULL},
-    {"reset", reset, METH_NOARGS,
-     "reset($self)\n--\n\nMakes the buffer usable again after BrokenError. All handles end; arrays of their rows keep\n"
-     "memory, not meaning. Collective, blocking."},
     {"memory", memory, METH_NOARGS,
      "memory($self)\n--\n\nThis rank's shared memory, all of it, as an object with the buffer protocol. Keeps the\n"
      "buffer from being closed."},
-    {"send_memory", EXT_KEYWORDS(ext_in_place_send_memory), ext_in_place_send_memory_doc},
-    {"_follow", ext_grow_follow, METH_VARARGS, NULL},
     {"slots_held", slots_held, METH_NOARGS, "slots_held($self)\n--\n\nSlots in use by handles and by arrays of rows."},
     {"slots_viewed", slots_viewed, METH_NOARGS, "slots_viewed($self)\n--\n\nSlots of which arrays look at rows."},
     {"arrays_alive", arrays_alive, METH_NOARGS,
      "arrays_alive($self)\n--\n\nSlots of which only arrays look at rows, as their handles have ended; and memory()."},
-    {"arrays_left", arrays_left, METH_NOARGS, "arrays_left($self)\n--\n\nEnds every handle; then as arrays_alive()."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -334,8 +203,8 @@ static PyMemberDef members[] = {
     {"local_experts", T_UINT, offsetof(ext_buffer_t, local_experts), READONLY, "L of this rank."},
     {"_dtype", T_INT, offsetof(ext_buffer_t, dtype), READONLY, NULL},
     {"_combine_dtype", T_INT, offsetof(ext_buffer_t, combine_dtype), READONLY, NULL},
-    {"_base", T_ULONGLONG, offsetof(ext_buffer_t, base), READONLY, "Address of the shared memory."},
-    {"_bytes", T_ULONGLONG, offsetof(ext_buffer_t, bytes), READONLY, "Its length."},
+    {"_base", T_ULONGLONG, offsetof(ext_buffer_t, slots.base), READONLY, "Address of the shared memory."},
+    {"_bytes", T_ULONGLONG, offsetof(ext_buffer_t, slots.bytes), READONLY, "Its length."},
     {NULL, 0, 0, 0, NULL},
 };
 

@@ -4,7 +4,7 @@
 #ifndef EXT_BUFFER_H
 #define EXT_BUFFER_H
 
-#include "ext_arrays.h"
+#include "ext_elements.h"
 #include "ext_group.h"
 #include "ext_slots.h"
 
@@ -12,8 +12,6 @@ typedef struct ext_buffer {
     PyObject_HEAD
     ext_group_t *group;
     xep_buffer_t *buffer; /* NULL: closed, or not made yet */
-    char *base;           /* of this rank's shared memory */
-    size_t bytes;
     ext_slots_t slots;
     PyObject *pending; /* set of requests that are not done; it keeps them */
     PyObject *left;    /* list of the arrays of operations that failed; NULL: none */
@@ -32,9 +30,6 @@ int ext_buffer_learn(ext_buffer_t *buffer);
 
 /** NULL: ValueError, it is closed; RuntimeError, another process has made it. */
 xep_buffer_t *ext_buffer_get(const ext_buffer_t *buffer);
-
-/** The same before an operation: what ended meanwhile is settled. */
-xep_buffer_t *ext_buffer_begin(ext_buffer_t *buffer);
 
 /** -1: an exception is set. */
 int ext_buffer_ready(PyObject *module);

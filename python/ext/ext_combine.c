@@ -7,15 +7,16 @@
 #include "ext_combine.h"
 
 #include "ext_args.h"
+#include "ext_arrays.h"
 #include "ext_failed.h"
-#include "ext_pieces.h"
+#include "ext_python.h"
 #include "ext_request.h"
 
 #define EXT_PARAMETERS                                                                                         \
     "($self, x=None, *, out=None, topk_weights=None, weights=None, bias=None, out_weights=None, dtype=None,\n" \
     "logfmt=False, wait_ns=None, missing=None, after=None, timeout=None, stream=None)\n--\n\n"
 
-const char ext_combine_doc[] =
+static const char combine_doc[] =
     "combine" EXT_PARAMETERS
     "Brings rows back to their tokens and sums them: [T, H], or ([T, H], [T, K]) with topk_weights. Collective,\n"
     "blocking.\n\n"
@@ -35,7 +36,7 @@ const char ext_combine_doc[] =
     "missing: mode ll: [T, K] uint8 to write to: 1 where a selection is not in the sum, as the rank of its expert is\n"
     "    out, else 0.";
 
-const char ext_combine_async_doc[] =
+static const char combine_async_doc[] =
     "combine_async" EXT_PARAMETERS
     "As combine(), but returns once it is begun; wait() has the result. Arrays must not be touched before.";
 
@@ -272,7 +273,7 @@ static PyObject *bring_back(ext_handle_t *handle, PyObject *const *values, int b
     ext_element_t made;
     xep_status_t status;
     if (ext_handle_get(handle) == NULL) return ext_failed_refuse(handle->buffer);
-    if (ext_buffer_begin(handle->buffer) == NULL) return NULL;
+    if (ext_request_begin(handle->buffer) == NULL) return NULL;
     /* again: what was settled may have been its dispatch, which failed; and what arrays are asked may release it */
     if (ext_handle_get(handle) == NULL || fill_args(handle, values, &args, &made) != 0)
         return ext_failed_refuse(handle->buffer);
@@ -299,24 +300,47 @@ static PyObject *bring_back(ext_handle_t *handle, PyObject *const *values, int b
     return ext_request_new(handle->buffer, request, result, (PyObject *)handle, values, COUNT);
 }
 
-static PyObject *combine(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *keywords, int begin_only)
+/* What the call names itself goes first. values borrow their items from the tuple that is returned. */
+PyObject *ext_combine_given(const ext_handle_t *handle, PyObject **values, const int at[3])
+{
+    if (handle->given == NULL || values[at[0]] != NULL) return NULL;
+    for (int i = 0; i < 3; i++) {
+        PyObject *item = PyTuple_GET_ITEM(handle->given, i);
+        if (item != Py_None && values[at[i]] == NULL) values[at[i]] = item;
+    }
+    Py_INCREF(handle->given);
+    return handle->given;
+}
+
+static PyObject *combine_by(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *keywords, int begin_only)
 {
     static const int at[3] = {X, TOPK_WEIGHTS, DTYPE};
     ext_handle_t *handle = (ext_handle_t *)self;
     PyObject *values[COUNT];
     if (ext_args_read(&signature, args, nargs, keywords, values) != 0) return ext_failed_refuse(handle->buffer);
-    PyObject *given = ext_pieces_given(handle, values, at);
+    PyObject *given = ext_combine_given(handle, values, at);
     PyObject *result = bring_back(handle, values, begin_only);
     Py_XDECREF(given);
     return result;
 }
 
-PyObject *ext_combine(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *keywords)
+static PyObject *combine(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *keywords)
 {
-    return combine(self, args, nargs, keywords, 0);
+    return combine_by(self, args, nargs, keywords, 0);
 }
 
-PyObject *ext_combine_async(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *keywords)
+static PyObject *combine_async(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *keywords)
 {
-    return combine(self, args, nargs, keywords, 1);
+    return combine_by(self, args, nargs, keywords, 1);
+}
+
+static PyMethodDef methods[] = {
+    {"combine", EXT_KEYWORDS(combine), combine_doc},
+    {"combine_async", EXT_KEYWORDS(combine_async), combine_async_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+int ext_combine_ready(PyObject *module)
+{
+    return ext_add_methods(module, "Handle", methods, NULL);
 }

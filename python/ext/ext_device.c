@@ -6,7 +6,7 @@
  */
 #include "ext_device.h"
 
-#include "ext_module.h"
+#include "ext_python.h"
 #include "ext_view.h"
 
 #include <stddef.h>

@@ -4,7 +4,7 @@
 #ifndef EXT_DEVICE_H
 #define EXT_DEVICE_H
 
-#include "ext_arrays.h"
+#include "ext_elements.h"
 
 /** An array of this look, which base keeps; base may be NULL where there are no elements. */
 PyObject *ext_device_new(const ext_array_t *look, PyObject *base);

@@ -8,7 +8,7 @@
 
 #include "ext_args.h"
 #include "ext_failed.h"
-#include "ext_pieces.h"
+#include "ext_python.h"
 #include "ext_request.h"
 
 #define EXT_PARAMETERS                                                                                            \
@@ -17,7 +17,7 @@
     "counts_there=False, expert_stats=None, wait_ns=None, after=None, timeout=None, stream=None,\n"               \
     "pieces=False)\n--\n\n"
 
-const char ext_dispatch_doc[] =
+static const char dispatch_doc[] =
     "dispatch" EXT_PARAMETERS
     "Sends every token to the ranks of its experts, returns when this rank's rows are here. Collective, blocking.\n\n"
     "x: [T, H] rows, an array of the buffer's memory, any element type; T may be 0 and differ between ranks.\n"
@@ -46,7 +46,7 @@ const char ext_dispatch_doc[] =
     "Errors: BusyError (no free slot), CapacityError (``rows`` says how many were sent here; pieces), MismatchError,\n"
     "...: nothing was moved. DeadlineError, PeerError: the buffer needs reset().";
 
-const char ext_dispatch_async_doc[] =
+static const char dispatch_async_doc[] =
     "dispatch_async" EXT_PARAMETERS
     "As dispatch(), but returns once it is begun; wait() has the handle. Arrays must not be changed before.";
 
@@ -214,7 +214,8 @@ static int fill_args(const ext_buffer_t *buffer, PyObject *const *values, xep_di
  * Returns a new reference to the Handle, or to a Request. values are borrowed, and the GIL is given up: the caller's
  * frame holds them while a call waits, the Request once one has begun, and sent for as long as pieces are to come.
  */
-static PyObject *dispatch(PyObject *self, PyObject *const *given, Py_ssize_t nargs, PyObject *keywords, int begin_only)
+static PyObject *dispatch_by(PyObject *self, PyObject *const *given, Py_ssize_t nargs, PyObject *keywords,
+                             int begin_only)
 {
     ext_buffer_t *buffer = (ext_buffer_t *)self;
     xep_dispatch_args_t args = XEP_DISPATCH_ARGS_INIT;
@@ -223,12 +224,12 @@ static PyObject *dispatch(PyObject *self, PyObject *const *given, Py_ssize_t nar
     ext_matrix_t x;
     xep_status_t status;
     if (ext_args_read(&signature, given, nargs, keywords, values) != 0) return ext_failed_refuse(buffer);
-    if (ext_buffer_begin(buffer) == NULL) return NULL;
+    if (ext_request_begin(buffer) == NULL) return NULL;
     if (fill_args(buffer, values, &args, &x) != 0) return ext_failed_refuse(buffer);
     ext_handle_t *handle = ext_handle_new(buffer, &x.element, x.rows, (Py_ssize_t)args.topk, x.columns);
     if (handle == NULL) return ext_failed_refuse(buffer);
     const int is_kept =
-        (args.flags & XEP_DISPATCH_PIECES) == 0 || (handle->sent = ext_request_keep(NULL, values, COUNT)) != NULL;
+        (args.flags & XEP_DISPATCH_PIECES) == 0 || (handle->sent = ext_args_keep(NULL, values, COUNT)) != NULL;
     xep_buffer_t *own = is_kept ? take_own(buffer, values, &args) : NULL;
     if (own == NULL) {
         Py_DECREF(handle);
@@ -247,18 +248,29 @@ static PyObject *dispatch(PyObject *self, PyObject *const *given, Py_ssize_t nar
         return NULL;
     }
     if (!begin_only) {
-        ext_pieces_came(handle);
+        ext_handle_came(handle);
         return (PyObject *)handle;
     }
     return ext_request_new(buffer, request, (PyObject *)handle, NULL, values, COUNT);
 }
 
-PyObject *ext_dispatch(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *keywords)
+static PyObject *dispatch(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *keywords)
 {
-    return dispatch(self, args, nargs, keywords, 0);
+    return dispatch_by(self, args, nargs, keywords, 0);
 }
 
-PyObject *ext_dispatch_async(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *keywords)
+static PyObject *dispatch_async(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *keywords)
 {
-    return dispatch(self, args, nargs, keywords, 1);
+    return dispatch_by(self, args, nargs, keywords, 1);
+}
+
+static PyMethodDef methods[] = {
+    {"dispatch", EXT_KEYWORDS(dispatch), dispatch_doc},
+    {"dispatch_async", EXT_KEYWORDS(dispatch_async), dispatch_async_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+int ext_dispatch_ready(PyObject *module)
+{
+    return ext_add_methods(module, "Buffer", methods, NULL);
 }

@@ -2,7 +2,7 @@
 
 #include "ext_failed.h"
 
-#include "ext_request.h"
+#include "ext_args.h"
 
 /*
  * BusyError says how many slots only arrays keep: a list of tensors that a program forgot is the most frequent cause,
@@ -65,6 +65,6 @@ void ext_failed_keep_values(ext_buffer_t *buffer, xep_status_t status, PyObject 
     PyObject *type, *value, *trace;
     if (buffer->left != NULL || !leaves_transfers(status)) return;
     PyErr_Fetch(&type, &value, &trace);
-    ext_failed_keep(buffer, status, ext_request_keep(NULL, values, count));
+    ext_failed_keep(buffer, status, ext_args_keep(NULL, values, count));
     PyErr_Restore(type, value, trace);
 }

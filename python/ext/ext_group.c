@@ -7,8 +7,7 @@
 #include "ext_group.h"
 
 #include "ext_args.h"
-#include "ext_grow.h"
-#include "ext_module.h"
+#include "ext_python.h"
 #include "ext_signals.h"
 
 #include <stddef.h>
@@ -293,8 +292,6 @@ static PyMethodDef methods[] = {
     {"_peer", peer, METH_O, NULL},
     {"_mask_query", mask_query, METH_NOARGS, NULL},
     {"_shrink", shrink, METH_VARARGS, NULL},
-    {"_grow", ext_grow_group, METH_VARARGS, NULL},
-    {"_join", ext_grow_join, METH_VARARGS, NULL},
     {"_abort", abort_group, METH_NOARGS, NULL},
     {"_leave", leave, METH_NOARGS, NULL},
     {"_destroy", destroy, METH_NOARGS, NULL},

@@ -5,6 +5,7 @@
 
 #include "ext_args.h"
 #include "ext_buffer.h"
+#include "ext_python.h"
 #include "ext_signals.h"
 
 /* The caller's function, and what it raised first. It runs inside a call of the library, which knows no exceptions. */
@@ -86,8 +87,11 @@ static int read_path(PyObject *path, PyObject **bytes_p)
     return path == Py_None || PyUnicode_FSConverter(path, bytes_p) ? 0 : -1;
 }
 
-/* The new Group is made by the caller, empty: so that a class derived from Group grows into its own kind. */
-PyObject *ext_grow_group(PyObject *self, PyObject *args)
+/*
+ * _grow(group, path, publish, newcomers, timeout, anywhere) of a Group: group is made by the caller, empty, so that a
+ * class derived from Group grows into its own kind.
+ */
+static PyObject *grow(PyObject *self, PyObject *args)
 {
     xep_group_t *old = ext_group_get(self);
     xep_grow_args_t how = XEP_GROW_ARGS_INIT;
@@ -111,8 +115,8 @@ PyObject *ext_grow_group(PyObject *self, PyObject *args)
     return end_call(&caller, (ext_group_t *)group, status);
 }
 
-/* ext_signals_raised: Ctrl-C ends the wait for a group, which may be long. */
-PyObject *ext_grow_join(PyObject *self, PyObject *args)
+/* _join(path, lookup, timeout) of an empty Group. Ctrl-C ends the wait for a group, which may be long. */
+static PyObject *join(PyObject *self, PyObject *args)
 {
     xep_join_params_t params = XEP_JOIN_PARAMS_INIT;
     PyObject *path, *function, *timeout, *bytes;
@@ -132,10 +136,10 @@ PyObject *ext_grow_join(PyObject *self, PyObject *args)
 }
 
 /*
- * self is an empty Buffer; old, whose params it gets, may be None in a process that has just joined. As with _create(),
- * the group is kept from before the call on, and an error leaves self closed.
+ * _follow(old, group) of an empty Buffer; old, whose params it gets, may be None in a process that has just joined. As
+ * with _create(), the group is kept from before the call on, and an error leaves self closed.
  */
-PyObject *ext_grow_follow(PyObject *self, PyObject *args)
+static PyObject *follow(PyObject *self, PyObject *args)
 {
     ext_buffer_t *buffer = (ext_buffer_t *)self;
     PyObject *old, *place;
@@ -153,4 +157,21 @@ PyObject *ext_grow_follow(PyObject *self, PyObject *args)
     if (status < 0) return ext_raise(status);
     if (ext_buffer_learn(buffer) != 0) return NULL;
     Py_RETURN_NONE;
+}
+
+static PyMethodDef group_methods[] = {
+    {"_grow", grow, METH_VARARGS, NULL},
+    {"_join", join, METH_VARARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyMethodDef buffer_methods[] = {
+    {"_follow", follow, METH_VARARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+int ext_grow_ready(PyObject *module)
+{
+    if (ext_add_methods(module, "Group", group_methods, NULL) != 0) return -1;
+    return ext_add_methods(module, "Buffer", buffer_methods, NULL);
 }

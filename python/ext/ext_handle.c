@@ -6,13 +6,8 @@
  */
 #include "ext_handle.h"
 
-#include "ext_args.h"
-#include "ext_combine.h"
 #include "ext_failed.h"
-#include "ext_in_place.h"
-#include "ext_module.h"
-#include "ext_pieces.h"
-#include "ext_received.h"
+#include "ext_python.h"
 
 #include <stddef.h>
 #include <structmember.h>
@@ -25,7 +20,7 @@ static PyTypeObject *handle_type;
 ext_handle_t *ext_handle_new(ext_buffer_t *buffer, const ext_element_t *element, Py_ssize_t tokens, Py_ssize_t topk,
                              Py_ssize_t hidden)
 {
-    ext_memory_t *memory = ext_slots_hold(buffer);
+    ext_memory_t *memory = ext_slots_hold(&buffer->slots, (PyObject *)buffer);
     ext_handle_t *handle = memory != NULL ? (ext_handle_t *)handle_type->tp_alloc(handle_type, 0) : NULL;
     if (handle == NULL) {
         Py_XDECREF(memory);
@@ -34,7 +29,7 @@ ext_handle_t *ext_handle_new(ext_buffer_t *buffer, const ext_element_t *element,
     Py_INCREF(buffer);
     handle->buffer = buffer;
     handle->memory = memory;
-    memory->owner = handle;
+    memory->owner = (PyObject *)handle;
     handle->element = *element;
     handle->input = (ext_element_t){.kind = element->kind, .dtype = buffer->combine_dtype, .where = buffer->where};
     handle->tokens = tokens, handle->topk = topk, handle->hidden = hidden;
@@ -66,6 +61,11 @@ const xep_recv_t *ext_handle_recv(const ext_handle_t *handle)
     return recv;
 }
 
+void ext_handle_forget_arrays(ext_shown_t *shown)
+{
+    for (int i = 0; i < EXT_VIEWS + EXT_COUNTS; i++) Py_CLEAR(shown->arrays[i]);
+}
+
 /*
  * Also called by clear() and for a handle that was released: a second time it does nothing. The arrays that Received
  * keeps must go first, or they would hold the memory.
@@ -74,7 +74,7 @@ void ext_handle_forget(ext_handle_t *handle)
 {
     ext_memory_t *memory = handle->memory;
     for (int kind = 0; kind < EXT_KINDS; kind++)
-        if (handle->shown[kind] != NULL) ext_received_forget(handle->shown[kind]);
+        if (handle->shown[kind] != NULL) ext_handle_forget_arrays(handle->shown[kind]);
     Py_CLEAR(handle->sent);
     Py_CLEAR(handle->given);
     handle->memory = NULL;
@@ -82,29 +82,15 @@ void ext_handle_forget(ext_handle_t *handle)
     Py_XDECREF(memory);
 }
 
-/* ---- received rows ---- */
-
-static PyObject *get_recv(PyObject *self, void *Py_UNUSED(unused))
+/* The library is asked, and not a Received, whose copy is of the piece that it was made for. */
+void ext_handle_came(ext_handle_t *handle)
 {
-    return ext_received_of((ext_handle_t *)self, ((ext_handle_t *)self)->element.kind);
+    if (handle->sent == NULL || handle->memory == NULL) return;
+    const xep_recv_t *recv = lib.handle_recv(handle->memory->handle);
+    if (recv != NULL && recv->piece + 1 >= recv->pieces) Py_CLEAR(handle->sent);
 }
 
-static PyObject *show_numpy(PyObject *self, PyObject *Py_UNUSED(unused))
-{
-    if (((ext_handle_t *)self)->buffer->where != EXT_HOST) {
-        PyErr_SetString(PyExc_TypeError, "numpy: expected rows in host memory, these are on a device (recv, torch())");
-        return NULL;
-    }
-    return ext_received_of((ext_handle_t *)self, ((ext_handle_t *)self)->element.kind == EXT_ML ? EXT_ML : EXT_NUMPY);
-}
-
-/* In a program that has not imported torch yet, this does. */
-static PyObject *show_torch(PyObject *self, PyObject *Py_UNUSED(unused))
-{
-    PyObject *met = ext_call_helper("meet_torch", "()");
-    Py_XDECREF(met);
-    return met != NULL ? ext_received_of((ext_handle_t *)self, EXT_TORCH) : NULL;
-}
+/* ---- what it says ---- */
 
 /* The library's handle of a slot is always the same one, so its address names the slot. */
 static PyObject *get_slot(PyObject *self, void *Py_UNUSED(unused))
@@ -130,48 +116,6 @@ static PyObject *get_memory(PyObject *self, void *Py_UNUSED(unused))
     if (memory == NULL) Py_RETURN_NONE;
     Py_INCREF(memory);
     return memory;
-}
-
-/* ---- where expert outputs go ---- */
-
-enum { INPUT_DTYPE, INPUT_COUNT };
-
-/*
- * Waits for peers, so the GIL is given up; meanwhile another thread may release the handle, and the reference to its
- * memory keeps the slot until the view has one of its own. The library returns an address and no status, so whatever
- * went wrong is an InvalidError here, with the right sentence.
- */
-static PyObject *combine_input(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *names)
-{
-    static const char *const known[INPUT_COUNT] = {"dtype"};
-    static ext_signature_t signature = {"combine_input", 1, INPUT_COUNT, known, {NULL}};
-    ext_handle_t *handle = (ext_handle_t *)self;
-    ext_array_t look = {.element = {.kind = handle->element.kind,
-                                    .dtype = handle->buffer->combine_dtype,
-                                    .where = handle->buffer->where}};
-    PyObject *values[INPUT_COUNT];
-    size_t stride = 0;
-    if (ext_args_read(&signature, args, nargs, names, values) != 0 ||
-        ext_args_element("dtype", values[INPUT_DTYPE], &look.element) != 0)
-        return NULL;
-    xep_handle_t *own = ext_handle_get(handle);
-    if (own == NULL) return NULL;
-    PyObject *memory = (PyObject *)handle->memory;
-    Py_INCREF(memory); /* another thread may release the handle */
-    Py_BEGIN_ALLOW_THREADS
-    look.data = lib.handle_combine_input(own, &stride);
-    Py_END_ALLOW_THREADS
-    const xep_recv_t *recv = look.data != NULL ? lib.handle_recv(own) : NULL;
-    PyObject *view = NULL;
-    if (recv == NULL) {
-        ext_raise(XEP_ERR_INVALID);
-    } else {
-        ext_received_shape(recv, recv->rows, (size_t)handle->hidden, (ptrdiff_t)stride, &look);
-        view = ext_array_view_to_write(&look, memory);
-        handle->input = look.element; /* of the combine that follows */
-    }
-    Py_DECREF(memory);
-    return view;
 }
 
 /* ---- end ---- */
@@ -227,23 +171,6 @@ static void dealloc(PyObject *self)
 }
 
 static PyMethodDef methods[] = {
-    {"combine", EXT_KEYWORDS(ext_combine), ext_combine_doc},
-    {"combine_async", EXT_KEYWORDS(ext_combine_async), ext_combine_async_doc},
-    {"combine_input", EXT_KEYWORDS(combine_input),
-     "combine_input($self, dtype=None)\n--\n\n"
-     "[rows, H] of the buffer's combine type, or of dtype: expert outputs written here need no copy; then combine()\n"
-     "without x. bfloat16 is uint16 bits in numpy, and floats are refused (to_bfloat16()), where the rows that were\n"
-     "dispatched are none of package ml_dtypes; dtype=ml_dtypes.bfloat16 takes floats.\n\n"
-     "Waits until peers have read what an earlier combine left there. Ask again before writing again."},
-    {"next", EXT_KEYWORDS(ext_pieces_next), ext_pieces_next_doc},
-    {"next_async", EXT_KEYWORDS(ext_pieces_next_async), ext_pieces_next_async_doc},
-    {"give", EXT_KEYWORDS(ext_pieces_give), ext_pieces_give_doc},
-    {"pieces", EXT_KEYWORDS(ext_pieces_of), ext_pieces_doc},
-    {"gather", EXT_KEYWORDS(ext_in_place_gather), ext_in_place_gather_doc},
-    {"numpy", show_numpy, METH_NOARGS,
-     "numpy($self)\n--\n\nThe received rows as numpy arrays; bfloat16 as uint16, 8-bit floats as uint8, where they\n"
-     "were not dispatched as types of package ml_dtypes."},
-    {"torch", show_torch, METH_NOARGS, "torch($self)\n--\n\nThe received rows as tensors."},
     {"release", release, METH_NOARGS,
      "release($self)\n--\n\n"
      "Gives the slot back, at the latest when the last array of its rows is gone. Local; again: a no-op."},
@@ -253,7 +180,6 @@ static PyMethodDef methods[] = {
 };
 
 static PyGetSetDef getset[] = {
-    {"recv", get_recv, NULL, "The received rows, as arrays of the kind that was dispatched (numpy or torch).", NULL},
     {"rows", get_rows, NULL, "Rows received.", NULL},
     {"slot", get_slot, NULL,
      "Names the slot: handles of a buffer that have the same have their rows at the same place, one after the other.",

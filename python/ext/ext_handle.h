@@ -4,23 +4,27 @@
 #ifndef EXT_HANDLE_H
 #define EXT_HANDLE_H
 
-#include "ext_arrays.h"
 #include "ext_buffer.h"
 
-struct ext_received;
+enum { EXT_VIEWS = 6, EXT_COUNTS = 8 };
+
+/** The arrays that a Received has made, which go with the rows of the handle. */
+typedef struct ext_shown {
+    PyObject *arrays[EXT_VIEWS + EXT_COUNTS]; /* NULL: not asked for yet */
+} ext_shown_t;
 
 typedef struct ext_handle {
     PyObject_HEAD
     ext_buffer_t *buffer;
     ext_memory_t *memory; /* NULL: released */
     Py_ssize_t tokens, topk, hidden, nranks;
-    ext_element_t element;                 /* of the array that was dispatched */
-    ext_element_t input;                   /* of what combine_input() has shown last, or would show */
-    struct ext_received *shown[EXT_KINDS]; /* not counted: the rows as arrays, while somebody looks at them */
-    int counts_there;                      /* 1: counts are arrays of the device, and nobody waits for them */
-    uint64_t rows;                         /* what the library writes into recv_rows_p */
-    PyObject *sent;                        /* what a dispatch in pieces was given, until all have come; else NULL */
-    PyObject *given;                       /* (outputs, topk_weights, dtype) of give(), some of them NULL; else NULL */
+    ext_element_t element;         /* of the array that was dispatched */
+    ext_element_t input;           /* of what combine_input() has shown last, or would show */
+    ext_shown_t *shown[EXT_KINDS]; /* of a Received, not counted: the rows as arrays, while somebody has it */
+    int counts_there;              /* 1: counts are arrays of the device, and nobody waits for them */
+    uint64_t rows;                 /* what the library writes into recv_rows_p */
+    PyObject *sent;                /* what a dispatch in pieces was given, until all have come; else NULL */
+    PyObject *given;               /* (outputs, topk_weights, dtype) of give(), some of them NULL; else NULL */
     PyObject *weak;
 } ext_handle_t;
 
@@ -35,6 +39,12 @@ xep_handle_t *ext_handle_get(const ext_handle_t *handle);
 
 /** What was received; NULL: an exception is set (released, or not counted yet). */
 const xep_recv_t *ext_handle_recv(const ext_handle_t *handle);
+
+/** Of a dispatch of which rows are here: when they are the last, nothing reads what it was given any more. */
+void ext_handle_came(ext_handle_t *handle);
+
+/** Drops arrays that are kept. */
+void ext_handle_forget_arrays(ext_shown_t *shown);
 
 /** Ends this handle's use of the slot. */
 void ext_handle_forget(ext_handle_t *handle);

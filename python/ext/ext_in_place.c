@@ -7,12 +7,14 @@
 #include "ext_in_place.h"
 
 #include "ext_args.h"
-#include "ext_buffer.h"
-#include "ext_handle.h"
+#include "ext_arrays.h"
+#include "ext_python.h"
+#include "ext_received.h"
+#include "ext_request.h"
 
 /* ---- before a dispatch ---- */
 
-const char ext_in_place_send_memory_doc[] =
+static const char send_memory_doc[] =
     "send_memory($self, dtype=None, torch=False)\n--\n\n"
     "[T, H]: memory for the rows of this rank's next dispatch with in_place, as an array of numpy or, with torch, a\n"
     "tensor; T and H are those of the buffer, dtype is its own unless one is given. Dispatch these rows, or the first\n"
@@ -46,7 +48,7 @@ static int shape_rows(const ext_buffer_t *buffer, char *data, size_t stride, ext
  * A new array. Waits for peers, so the GIL is given up. What keeps the buffer open is had before, as memory() has it.
  * This is no operation of all ranks, so none of its errors is counted as a call that this rank refused.
  */
-PyObject *ext_in_place_send_memory(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *names)
+static PyObject *send_memory(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *names)
 {
     static const char *const known[SEND_COUNT] = {"dtype", "torch"};
     static ext_signature_t signature = {"send_memory", 2, SEND_COUNT, known, {NULL}};
@@ -66,8 +68,8 @@ PyObject *ext_in_place_send_memory(PyObject *self, PyObject *const *args, Py_ssi
         if (met == NULL) return NULL;
         look.element.kind = EXT_TORCH;
     }
-    xep_buffer_t *own = ext_buffer_begin(buffer);
-    PyObject *memory = own != NULL ? ext_slots_whole(buffer) : NULL;
+    xep_buffer_t *own = ext_request_begin(buffer);
+    PyObject *memory = own != NULL ? ext_slots_whole(&buffer->slots, self) : NULL;
     if (memory == NULL) return NULL;
     Py_BEGIN_ALLOW_THREADS
     status = lib.buffer_send_memory(own, &base, &stride);
@@ -79,9 +81,51 @@ PyObject *ext_in_place_send_memory(PyObject *self, PyObject *const *args, Py_ssi
     return view;
 }
 
+/* ---- before a combine ---- */
+
+enum { INPUT_DTYPE, INPUT_COUNT };
+
+/*
+ * Waits for peers, so the GIL is given up; meanwhile another thread may release the handle, and the reference to its
+ * memory keeps the slot until the view has one of its own. The library returns an address and no status, so whatever
+ * went wrong is an InvalidError here, with the right sentence.
+ */
+static PyObject *combine_input(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *names)
+{
+    static const char *const known[INPUT_COUNT] = {"dtype"};
+    static ext_signature_t signature = {"combine_input", 1, INPUT_COUNT, known, {NULL}};
+    ext_handle_t *handle = (ext_handle_t *)self;
+    ext_array_t look = {.element = {.kind = handle->element.kind,
+                                    .dtype = handle->buffer->combine_dtype,
+                                    .where = handle->buffer->where}};
+    PyObject *values[INPUT_COUNT];
+    size_t stride = 0;
+    if (ext_args_read(&signature, args, nargs, names, values) != 0 ||
+        ext_args_element("dtype", values[INPUT_DTYPE], &look.element) != 0)
+        return NULL;
+    xep_handle_t *own = ext_handle_get(handle);
+    if (own == NULL) return NULL;
+    PyObject *memory = (PyObject *)handle->memory;
+    Py_INCREF(memory); /* another thread may release the handle */
+    Py_BEGIN_ALLOW_THREADS
+    look.data = lib.handle_combine_input(own, &stride);
+    Py_END_ALLOW_THREADS
+    const xep_recv_t *recv = look.data != NULL ? lib.handle_recv(own) : NULL;
+    PyObject *view = NULL;
+    if (recv == NULL) {
+        ext_raise(XEP_ERR_INVALID);
+    } else {
+        ext_received_shape(recv, recv->rows, (size_t)handle->hidden, (ptrdiff_t)stride, &look);
+        view = ext_array_view_to_write(&look, memory);
+        handle->input = look.element; /* of the combine that follows */
+    }
+    Py_DECREF(memory);
+    return view;
+}
+
 /* ---- after a dispatch ---- */
 
-const char ext_in_place_gather_doc[] =
+static const char gather_doc[] =
     "gather($self, out=None)\n--\n\n"
     "The received rows, wherever they are, as a dense array of its own, [rows, H], of the kind that was dispatched;\n"
     "padded ones that are read in place: [N, H]. Rows that did not come are left as they are there.\n"
@@ -117,7 +161,7 @@ static PyObject *gather_into(const ext_handle_t *handle, PyObject *array, char *
  * A new reference, to out or to a new array in host memory: from that of a device the library gathers nothing. Nothing
  * is copied where there is nothing: the library wants an address also of no bytes.
  */
-PyObject *ext_in_place_gather(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *names)
+static PyObject *gather(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *names)
 {
     static const char *const known[GATHER_COUNT] = {"out"};
     static ext_signature_t signature = {"gather", 1, GATHER_COUNT, known, {NULL}};
@@ -139,4 +183,26 @@ PyObject *ext_in_place_gather(PyObject *self, PyObject *const *args, Py_ssize_t 
     char *data = NULL;
     PyObject *array = ext_array_new(&element, 2, shape, &data);
     return array == NULL || recv->rows == 0 ? array : gather_into(handle, array, data, 0);
+}
+
+static PyMethodDef buffer_methods[] = {
+    {"send_memory", EXT_KEYWORDS(send_memory), send_memory_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyMethodDef handle_methods[] = {
+    {"combine_input", EXT_KEYWORDS(combine_input),
+     "combine_input($self, dtype=None)\n--\n\n"
+     "[rows, H] of the buffer's combine type, or of dtype: expert outputs written here need no copy; then combine()\n"
+     "without x. bfloat16 is uint16 bits in numpy, and floats are refused (to_bfloat16()), where the rows that were\n"
+     "dispatched are none of package ml_dtypes; dtype=ml_dtypes.bfloat16 takes floats.\n\n"
+     "Waits until peers have read what an earlier combine left there. Ask again before writing again."},
+    {"gather", EXT_KEYWORDS(gather), gather_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+int ext_in_place_ready(PyObject *module)
+{
+    if (ext_add_methods(module, "Buffer", buffer_methods, NULL) != 0) return -1;
+    return ext_add_methods(module, "Handle", handle_methods, NULL);
 }

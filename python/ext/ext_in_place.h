@@ -6,9 +6,7 @@
 
 #include "ext_library.h"
 
-/** Buffer.send_memory(), Handle.gather(). */
-extern const char ext_in_place_send_memory_doc[], ext_in_place_gather_doc[];
-PyObject *ext_in_place_send_memory(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *names);
-PyObject *ext_in_place_gather(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *names);
+/** send_memory() of Buffer, combine_input() and gather() of Handle. -1: an exception is set. */
+int ext_in_place_ready(PyObject *module);
 
 #endif

@@ -4,7 +4,9 @@
 #include "ext_layout.h"
 
 #include "ext_args.h"
+#include "ext_arrays.h"
 #include "ext_buffer.h"
+#include "ext_python.h"
 
 /* Without a buffer: a program asks for it while it loads the weights of its experts. */
 static PyObject *expert_range(PyObject *Py_UNUSED(module), PyObject *args)
@@ -66,7 +68,7 @@ static PyObject *layout(PyObject *Py_UNUSED(module), PyObject *args)
 
 /* ---- on the device of a buffer ---- */
 
-const char ext_layout_doc[] =
+static const char layout_there_doc[] =
     "layout($self, topk_idx, tokens_per_rank=None, tokens_per_expert=None, token_in_rank=None, *,\n"
     "tokens_per_node=None, ranks_per_node=0, stream=None)\n--\n\n"
     "memory=\"cuda\": what xep.layout() counts, of the ranks of the group and the experts of the buffer, by one\n"
@@ -112,7 +114,7 @@ static int read_outputs(ext_where_t where, PyObject *const *values, const xep_la
  * Nothing is read back: the counts stay on the device, and the call returns when the kernel is in the stream. Nothing
  * keeps the arrays until it has run, as with any kernel of the program's own.
  */
-PyObject *ext_layout(PyObject *self, PyObject *const *given, Py_ssize_t nargs, PyObject *keywords)
+static PyObject *layout_there(PyObject *self, PyObject *const *given, Py_ssize_t nargs, PyObject *keywords)
 {
     const ext_buffer_t *buffer = (const ext_buffer_t *)self;
     xep_layout_args_t args = XEP_LAYOUT_ARGS_INIT;
@@ -140,7 +142,13 @@ static PyMethodDef functions[] = {
     {NULL, NULL, 0, NULL},
 };
 
+static PyMethodDef methods[] = {
+    {"layout", EXT_KEYWORDS(layout_there), layout_there_doc},
+    {NULL, NULL, 0, NULL},
+};
+
 int ext_layout_ready(PyObject *module)
 {
-    return PyModule_AddFunctions(module, functions);
+    if (PyModule_AddFunctions(module, functions) != 0) return -1;
+    return ext_add_methods(module, "Buffer", methods, NULL);
 }

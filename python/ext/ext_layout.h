@@ -6,11 +6,7 @@
 
 #include "ext_library.h"
 
-extern const char ext_layout_doc[];
-
-PyObject *ext_layout(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *names);
-
-/** -1: an exception is set. */
+/** These functions and that method. -1: an exception is set. */
 int ext_layout_ready(PyObject *module);
 
 #endif

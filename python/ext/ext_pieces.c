@@ -9,46 +9,24 @@
 #include "ext_args.h"
 #include "ext_combine.h"
 #include "ext_failed.h"
-#include "ext_module.h"
+#include "ext_python.h"
 #include "ext_received.h"
 #include "ext_request.h"
-
-/* ---- what a handle holds meanwhile ---- */
-
-/* The library is asked, and not a Received, whose copy is of the piece that it was made for. */
-void ext_pieces_came(ext_handle_t *handle)
-{
-    if (handle->sent == NULL || handle->memory == NULL) return;
-    const xep_recv_t *recv = lib.handle_recv(handle->memory->handle);
-    if (recv != NULL && recv->piece + 1 >= recv->pieces) Py_CLEAR(handle->sent);
-}
-
-/* What the call names itself goes first. values borrow their items from the tuple that is returned. */
-PyObject *ext_pieces_given(const ext_handle_t *handle, PyObject **values, const int at[3])
-{
-    if (handle->given == NULL || values[at[0]] != NULL) return NULL;
-    for (int i = 0; i < 3; i++) {
-        PyObject *item = PyTuple_GET_ITEM(handle->given, i);
-        if (item != Py_None && values[at[i]] == NULL) values[at[i]] = item;
-    }
-    Py_INCREF(handle->given);
-    return handle->given;
-}
 
 /* What was shown goes on saying what it was, without arrays. What give() was told was of that piece. */
 static void end_piece(ext_handle_t *handle)
 {
     for (int kind = 0; kind < EXT_KINDS; kind++) {
-        struct ext_received *shown = handle->shown[kind];
+        ext_shown_t *shown = handle->shown[kind];
         handle->shown[kind] = NULL;
-        if (shown != NULL) ext_received_forget(shown);
+        if (shown != NULL) ext_handle_forget_arrays(shown);
     }
     Py_CLEAR(handle->given);
 }
 
 /* ---- outputs ---- */
 
-const char ext_pieces_give_doc[] =
+static const char give_doc[] =
     "give($self, x, topk_weights=None, dtype=None)\n--\n\n"
     "Expert outputs of the rows that are shown, as combine() takes them: the next iteration of pieces(), next() or\n"
     "combine() without x reads them, and until then they must not change. Nothing is copied or sent here.";
@@ -59,7 +37,7 @@ enum { GIVEN_X, GIVEN_WEIGHTS, GIVEN_DTYPE, GIVEN_COUNT };
  * Outputs are read here only to be checked: a wrong array is an error of give(), and the call that uses it reads it
  * again. Nothing is sent, so such an error is not counted as a call that this rank refused.
  */
-PyObject *ext_pieces_give(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *keywords)
+static PyObject *give(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *keywords)
 {
     static const char *const names[GIVEN_COUNT] = {"x", "topk_weights", "dtype"};
     static ext_signature_t signature = {"give", 3, GIVEN_COUNT, names, {NULL}};
@@ -71,7 +49,7 @@ PyObject *ext_pieces_give(PyObject *self, PyObject *const *args, Py_ssize_t narg
     if (values[GIVEN_X] == NULL) values[GIVEN_X] = Py_None; /* no array, and refused as such */
     if (ext_combine_read(handle, values[GIVEN_X], values[GIVEN_WEIGHTS], values[GIVEN_DTYPE], &outputs, &made) != 0)
         return NULL;
-    PyObject *given = ext_request_keep(NULL, values, GIVEN_COUNT);
+    PyObject *given = ext_args_keep(NULL, values, GIVEN_COUNT);
     if (given == NULL) return NULL;
     Py_XSETREF(handle->given, given);
     Py_RETURN_NONE;
@@ -82,7 +60,7 @@ PyObject *ext_pieces_give(PyObject *self, PyObject *const *args, Py_ssize_t narg
 #define EXT_PARAMETERS \
     "($self, x=None, *, topk_weights=None, dtype=None, outputs=True, wait_ns=None, timeout=None)\n--\n\n"
 
-const char ext_pieces_next_doc[] =
+static const char next_doc[] =
     "next" EXT_PARAMETERS
     "Takes the expert outputs of the piece that is shown back to its tokens' ranks, where they are kept for\n"
     "combine(), and brings the next piece: recv is that one then. Collective, blocking; every rank calls it\n"
@@ -93,7 +71,7 @@ const char ext_pieces_next_doc[] =
     "Arrays of the piece before keep their memory, which has rows of this one then, or nothing of use. InvalidError:\n"
     "the last piece is shown already, or outputs are of another kind than before; nothing has changed.";
 
-const char ext_pieces_next_async_doc[] =
+static const char next_async_doc[] =
     "next_async" EXT_PARAMETERS
     "As next(), but returns once it is begun; wait() has the handle. Outputs must not be touched before.";
 
@@ -148,7 +126,7 @@ static PyObject *bring(ext_handle_t *handle, PyObject *const *values, int begin_
     PyObject *kept[COUNT + 1];
     xep_status_t status;
     if (ext_handle_get(handle) == NULL) return ext_failed_refuse(handle->buffer);
-    if (ext_buffer_begin(handle->buffer) == NULL) return NULL;
+    if (ext_request_begin(handle->buffer) == NULL) return NULL;
     /* again: what was settled may have been its dispatch, which failed; and what arrays are asked may release it */
     if (ext_handle_get(handle) == NULL || fill_args(handle, values, &args, &outputs) != 0)
         return ext_failed_refuse(handle->buffer);
@@ -169,7 +147,7 @@ static PyObject *bring(ext_handle_t *handle, PyObject *const *values, int begin_
         Py_DECREF(handle);
     } else {
         end_piece(handle);
-        if (!begin_only) ext_pieces_came(handle);
+        if (!begin_only) ext_handle_came(handle);
         result = begin_only ? ext_request_new(handle->buffer, request, (PyObject *)handle, NULL, kept, COUNT + 1)
                             : (PyObject *)handle;
     }
@@ -179,31 +157,31 @@ static PyObject *bring(ext_handle_t *handle, PyObject *const *values, int begin_
     return result;
 }
 
-static PyObject *next(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *keywords, int begin_only)
+static PyObject *next_by(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *keywords, int begin_only)
 {
     static const int at[3] = {X, TOPK_WEIGHTS, DTYPE};
     ext_handle_t *handle = (ext_handle_t *)self;
     PyObject *values[COUNT];
     if (ext_args_read(&signature, args, nargs, keywords, values) != 0) return ext_failed_refuse(handle->buffer);
-    PyObject *given = values[OUTPUTS] == NULL ? ext_pieces_given(handle, values, at) : NULL;
+    PyObject *given = values[OUTPUTS] == NULL ? ext_combine_given(handle, values, at) : NULL;
     PyObject *result = bring(handle, values, begin_only);
     Py_XDECREF(given);
     return result;
 }
 
-PyObject *ext_pieces_next(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *keywords)
+static PyObject *next(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *keywords)
 {
-    return next(self, args, nargs, keywords, 0);
+    return next_by(self, args, nargs, keywords, 0);
 }
 
-PyObject *ext_pieces_next_async(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *keywords)
+static PyObject *next_async(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *keywords)
 {
-    return next(self, args, nargs, keywords, 1);
+    return next_by(self, args, nargs, keywords, 1);
 }
 
 /* ---- all of them ---- */
 
-const char ext_pieces_doc[] =
+static const char pieces_doc[] =
     "pieces($self, *, outputs=True, timeout=None)\n--\n\n"
     "Received rows, piece after piece: of a dispatch whose rows came at once, that one. Each iteration but the first\n"
     "is next(outputs=outputs, timeout=timeout), so all ranks go through all of them::\n\n"
@@ -226,7 +204,7 @@ static PyTypeObject *pieces_type;
  * A new reference. The loop counts the handle, and so keeps its slot. Options are checked here, before there is a call
  * that could be counted as refused.
  */
-PyObject *ext_pieces_of(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *keywords)
+static PyObject *new_pieces(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *keywords)
 {
     static const char *const known[] = {"outputs", "timeout"};
     static ext_signature_t options = {"pieces", 0, 2, known, {NULL}};
@@ -276,7 +254,7 @@ static PyObject *iterate(PyObject *self)
         PyObject *values[COUNT];
         if (recv->piece + 1 >= recv->pieces) return NULL;
         memcpy(values, pieces->options, sizeof values);
-        PyObject *given = values[OUTPUTS] == NULL ? ext_pieces_given(handle, values, at) : NULL;
+        PyObject *given = values[OUTPUTS] == NULL ? ext_combine_given(handle, values, at) : NULL;
         PyObject *moved = bring(handle, values, 0);
         Py_XDECREF(given);
         if (moved == NULL) return NULL;
@@ -322,7 +300,16 @@ static PyType_Slot slots[] = {
 
 static PyType_Spec spec = {"xep._ext.Pieces", sizeof(ext_pieces_t), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, slots};
 
+static PyMethodDef handle_methods[] = {
+    {"next", EXT_KEYWORDS(next), next_doc},
+    {"next_async", EXT_KEYWORDS(next_async), next_async_doc},
+    {"give", EXT_KEYWORDS(give), give_doc},
+    {"pieces", EXT_KEYWORDS(new_pieces), pieces_doc},
+    {NULL, NULL, 0, NULL},
+};
+
 int ext_pieces_ready(PyObject *module)
 {
-    return ext_add_type(module, &spec, 0, &pieces_type);
+    if (ext_add_type(module, &spec, 0, &pieces_type) != 0) return -1;
+    return ext_add_methods(module, "Handle", handle_methods, NULL);
 }

@@ -7,7 +7,8 @@
  */
 #include "ext_received.h"
 
-#include "ext_module.h"
+#include "ext_arrays.h"
+#include "ext_python.h"
 
 #include <stddef.h>
 #include <structmember.h>
@@ -23,26 +24,23 @@ static void copy_recv(ext_received_t *received, const xep_recv_t *recv)
 /* One object for each kind of array, as long as somebody has it, so its arrays are made once. None after a release. */
 PyObject *ext_received_of(ext_handle_t *handle, ext_kind_t kind)
 {
-    ext_received_t *received = handle->shown[kind];
-    if (received != NULL && handle->memory != NULL) {
-        Py_INCREF(received);
-        return (PyObject *)received;
+    ext_shown_t *shown = handle->shown[kind];
+    if (shown != NULL && handle->memory != NULL) {
+        PyObject *found = (PyObject *)((char *)shown - offsetof(ext_received_t, shown));
+        Py_INCREF(found);
+        return found;
     }
     const xep_recv_t *recv = ext_handle_recv(handle);
     if (recv == NULL) return NULL;
-    received = (ext_received_t *)received_type->tp_alloc(received_type, 0);
+    ext_received_t *received = (ext_received_t *)received_type->tp_alloc(received_type, 0);
     if (received == NULL) return NULL;
     Py_INCREF(handle);
     received->handle = handle;
     received->kind = kind;
     copy_recv(received, recv);
-    handle->shown[kind] = received; /* for it holds this handle: a cycle would keep the slot until somebody collects */
+    /* not counted, for it holds this handle: a cycle would keep the slot until somebody collects */
+    handle->shown[kind] = &received->shown;
     return (PyObject *)received;
-}
-
-void ext_received_forget(ext_received_t *received)
-{
-    for (int i = 0; i < EXT_VIEWS + EXT_COUNTS; i++) Py_CLEAR(received->arrays[i]);
 }
 
 /* ---- arrays ---- */
@@ -217,7 +215,7 @@ static void look_again(ext_received_t *received)
 static int check_shown(const ext_received_t *received)
 {
     const ext_handle_t *handle = received->handle;
-    if (handle->memory == NULL || handle->shown[received->kind] == received) return 0;
+    if (handle->memory == NULL || handle->shown[received->kind] == &received->shown) return 0;
     PyErr_Format(PyExc_ValueError, "these rows are gone: piece %llu was followed by the next one (recv of the handle)",
                  (unsigned long long)received->recv.piece + 1);
     return -1;
@@ -231,7 +229,7 @@ static PyObject *get_array(PyObject *self, void *closure)
 {
     ext_received_t *received = (ext_received_t *)self;
     const int which = (int)(intptr_t)closure;
-    PyObject **kept = &received->arrays[which];
+    PyObject **kept = &received->shown.arrays[which];
     if (check_shown(received) != 0) return NULL;
     if (which == OUT) look_again(received);
     if (is_absent(received, which)) Py_RETURN_NONE;
@@ -288,9 +286,9 @@ static void dealloc(PyObject *self)
     ext_received_t *received = (ext_received_t *)self;
     PyTypeObject *type = Py_TYPE(self);
     if (received->weak != NULL) PyObject_ClearWeakRefs(self);
-    if (received->handle != NULL && received->handle->shown[received->kind] == received)
+    if (received->handle != NULL && received->handle->shown[received->kind] == &received->shown)
         received->handle->shown[received->kind] = NULL;
-    ext_received_forget(received);
+    ext_handle_forget_arrays(&received->shown);
     Py_CLEAR(received->handle);
     type->tp_free(self);
     Py_DECREF(type);

@@ -6,22 +6,17 @@
 
 #include "ext_handle.h"
 
-enum { EXT_VIEWS = 6, EXT_COUNTS = 8 };
-
 typedef struct ext_received {
     PyObject_HEAD
     ext_handle_t *handle;
     ext_kind_t kind;
     xep_recv_t recv; /* a copy: the library's own is of the next dispatch in this slot once the handle has ended */
-    PyObject *arrays[EXT_VIEWS + EXT_COUNTS]; /* NULL: not asked for yet */
+    ext_shown_t shown;
     PyObject *weak;
 } ext_received_t;
 
 /** The rows as arrays of a kind; NULL: an exception is set. */
 PyObject *ext_received_of(ext_handle_t *handle, ext_kind_t kind);
-
-/** Drops the arrays that it keeps. */
-void ext_received_forget(ext_received_t *received);
 
 /** Rows in the arrangement of recv: their extents and strides; data and element are those of look_p already. */
 void ext_received_shape(const xep_recv_t *recv, uint64_t rows, size_t columns, ptrdiff_t stride, ext_array_t *look_p);

@@ -6,27 +6,14 @@
  */
 #include "ext_request.h"
 
+#include "ext_args.h"
 #include "ext_failed.h"
-#include "ext_module.h"
-#include "ext_pieces.h"
+#include "ext_python.h"
 
 #include <stddef.h>
 #include <structmember.h>
 
 static PyTypeObject *request_type;
-
-/* The arguments as they were given, None where there was none: which of them are arrays is not asked again. */
-PyObject *ext_request_keep(PyObject *handle, PyObject *const *values, int count)
-{
-    PyObject *kept = PyTuple_New(count + 1);
-    for (int i = 0; kept != NULL && i <= count; i++) {
-        PyObject *value = i < count ? values[i] : handle;
-        if (value == NULL) value = Py_None;
-        Py_INCREF(value);
-        PyTuple_SET_ITEM(kept, i, value);
-    }
-    return kept;
-}
 
 /* The operation runs already, so this must not fail for any reason but memory. */
 PyObject *ext_request_new(ext_buffer_t *buffer, xep_request_t *own, PyObject *result, PyObject *handle,
@@ -41,7 +28,7 @@ PyObject *ext_request_new(ext_buffer_t *buffer, xep_request_t *own, PyObject *re
     request->buffer = buffer;
     request->request = own;
     request->result = result;
-    request->kept = ext_request_keep(handle, values, count);
+    request->kept = ext_args_keep(handle, values, count);
     if (request->kept == NULL || PySet_Add(buffer->pending, (PyObject *)request) != 0) Py_CLEAR(request);
     return (PyObject *)request;
 }
@@ -77,17 +64,9 @@ static int settle(ext_request_t *request, xep_status_t status)
     xep_request_t *own = request->request;
     if (own == NULL) return 0; /* another thread has */
     if (status < 0 && fail(request, status) != 0) return -1;
-    if (status >= 0 && ext_handle_check(request->result)) ext_pieces_came((ext_handle_t *)request->result);
+    if (status >= 0 && ext_handle_check(request->result)) ext_handle_came((ext_handle_t *)request->result);
     lib.request_free(own);
     return forget(request, status);
-}
-
-/* The library's request is not freed: the buffer that it belongs to ends or is reset, and takes it along. */
-int ext_request_end(ext_request_t *request, const char *reason)
-{
-    if (request->request == NULL) return 0;
-    request->error = ext_error_new(XEP_ERR_ABORTED, reason);
-    return request->error != NULL ? forget(request, XEP_ERR_ABORTED) : -1;
 }
 
 static int check_process(const ext_request_t *request)
@@ -96,7 +75,7 @@ static int check_process(const ext_request_t *request)
 }
 
 /* Gives up the GIL although it does not block: progress may copy many rows. */
-int ext_request_test(ext_request_t *request)
+static int test(ext_request_t *request)
 {
     xep_request_t *own = request->request;
     xep_status_t status;
@@ -109,6 +88,47 @@ int ext_request_test(ext_request_t *request)
     return settle(request, status) == 0 ? 1 : -1;
 }
 
+/* ---- those of a buffer that nobody waits for ---- */
+
+/* Over a copy of the set: a request that is settled is taken out, by this thread or, without the GIL, by another. */
+static int settle_pending(ext_buffer_t *buffer)
+{
+    PyObject *requests = PySequence_List(buffer->pending);
+    for (Py_ssize_t i = 0; requests != NULL && i < PyList_GET_SIZE(requests); i++)
+        if (test((ext_request_t *)PyList_GET_ITEM(requests, i)) < 0) Py_CLEAR(requests);
+    Py_XDECREF(requests);
+    return requests != NULL ? 0 : -1;
+}
+
+/* Releases slots of which the last array has gone, sees to requests that nobody waits for. */
+xep_buffer_t *ext_request_begin(ext_buffer_t *buffer)
+{
+    xep_buffer_t *found = ext_buffer_get(buffer);
+    if (found == NULL) return NULL;
+    ext_slots_drain(&buffer->slots);
+    return PySet_GET_SIZE(buffer->pending) == 0 || settle_pending(buffer) == 0 ? found : NULL;
+}
+
+/* The library's request is not freed: the buffer that it belongs to ends or is reset, and takes it along. */
+static int end(ext_request_t *request, const char *reason)
+{
+    if (request->request == NULL) return 0;
+    request->error = ext_error_new(XEP_ERR_ABORTED, reason);
+    return request->error != NULL ? forget(request, XEP_ERR_ABORTED) : -1;
+}
+
+/* Those that have ended meanwhile keep their results; the rest get an error that says what became of the buffer. */
+int ext_request_end_all(ext_buffer_t *buffer, const char *reason)
+{
+    PyObject *requests = settle_pending(buffer) == 0 ? PySequence_List(buffer->pending) : NULL;
+    for (Py_ssize_t i = 0; requests != NULL && i < PyList_GET_SIZE(requests); i++)
+        if (end((ext_request_t *)PyList_GET_ITEM(requests, i), reason) != 0) Py_CLEAR(requests);
+    Py_XDECREF(requests);
+    return requests != NULL ? 0 : -1;
+}
+
+/* ---- waiting ---- */
+
 /* A new reference, or NULL with the error set: the same objects each time, as wait() may be called again. */
 static PyObject *result_or_raise(ext_request_t *request)
 {
@@ -120,7 +140,7 @@ static PyObject *result_or_raise(ext_request_t *request)
 /* True after an error, too: that is what wait() is for. */
 static PyObject *done(PyObject *self, PyObject *Py_UNUSED(unused))
 {
-    const int is_done = ext_request_test((ext_request_t *)self);
+    const int is_done = test((ext_request_t *)self);
     return is_done < 0 ? NULL : PyBool_FromLong(is_done);
 }
 

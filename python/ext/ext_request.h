@@ -21,14 +21,11 @@ typedef struct ext_request {
 PyObject *ext_request_new(ext_buffer_t *buffer, xep_request_t *own, PyObject *result, PyObject *handle,
                           PyObject *const *values, int count);
 
-/** What an operation needs, as a tuple: its arguments and its handle, which may be NULL. NULL: an exception is set. */
-PyObject *ext_request_keep(PyObject *handle, PyObject *const *values, int count);
+/** As ext_buffer_get(), before an operation: what ended meanwhile is settled. */
+xep_buffer_t *ext_request_begin(ext_buffer_t *buffer);
 
-/** 1: it has ended, 0: not yet, -1: an exception is set. */
-int ext_request_test(ext_request_t *request);
-
-/** Ends it with AbortedError if it is not done: the buffer and its requests end. Returns -1 if an exception is set. */
-int ext_request_end(ext_request_t *request, const char *reason);
+/** Ends those of a buffer, which itself ends, with AbortedError where they are not done. -1: an exception is set. */
+int ext_request_end_all(ext_buffer_t *buffer, const char *reason);
 
 /** What an operation is to begin after: NULL where that has ended well, or none is given. -1: an exception is set. */
 int ext_request_read_after(PyObject *object, xep_request_t **after_p);

@@ -6,8 +6,7 @@
  */
 #include "ext_slots.h"
 
-#include "ext_buffer.h"
-#include "ext_module.h"
+#include "ext_python.h"
 
 #include <stddef.h>
 #include <structmember.h>
@@ -24,7 +23,7 @@ static void unlink_memory(ext_memory_t *memory)
     *memory->previous = memory->next;
     if (memory->next != NULL) memory->next->previous = memory->previous;
     memory->previous = NULL;
-    memory->buffer->slots.held--;
+    memory->slots->held--;
 }
 
 /*
@@ -35,7 +34,7 @@ static void unlink_memory(ext_memory_t *memory)
 static int memory_clear(PyObject *self)
 {
     ext_memory_t *memory = (ext_memory_t *)self;
-    ext_slots_t *slots = &memory->buffer->slots;
+    ext_slots_t *slots = memory->slots;
     unlink_memory(memory);
     if (memory->handle != NULL) slots->ended[slots->nended++] = memory->handle; /* there is room: make_room */
     if (slots->whole == memory) slots->whole = NULL;
@@ -58,8 +57,8 @@ static int memory_traverse(PyObject *self, visitproc visit, void *arg)
 /* The view holds this object, and so the slot, for as long as it lives. */
 static int memory_buffer(PyObject *self, Py_buffer *view, int flags)
 {
-    const ext_buffer_t *buffer = ((ext_memory_t *)self)->buffer;
-    return PyBuffer_FillInfo(view, self, buffer->base, (Py_ssize_t)buffer->bytes, 0, flags);
+    const ext_slots_t *slots = ((ext_memory_t *)self)->slots;
+    return PyBuffer_FillInfo(view, self, slots->base, (Py_ssize_t)slots->bytes, 0, flags);
 }
 
 static PyMemberDef memory_members[] = {
@@ -79,12 +78,13 @@ static PyType_Slot memory_slots[] = {
 static PyType_Spec memory_spec = {"xep._ext.SlotMemory", sizeof(ext_memory_t), 0,
                                   Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, memory_slots};
 
-static ext_memory_t *new_memory(ext_buffer_t *buffer)
+static ext_memory_t *new_memory(ext_slots_t *slots, PyObject *buffer)
 {
     ext_memory_t *memory = (ext_memory_t *)memory_type->tp_alloc(memory_type, 0);
     if (memory == NULL) return NULL;
     Py_INCREF(buffer);
     memory->buffer = buffer;
+    memory->slots = slots;
     return memory;
 }
 
@@ -104,10 +104,9 @@ static int make_room(ext_slots_t *slots)
 }
 
 /* The library's handle is put into it by the dispatch that asks for this. */
-ext_memory_t *ext_slots_hold(ext_buffer_t *buffer)
+ext_memory_t *ext_slots_hold(ext_slots_t *slots, PyObject *buffer)
 {
-    ext_slots_t *slots = &buffer->slots;
-    ext_memory_t *memory = make_room(slots) == 0 ? new_memory(buffer) : NULL;
+    ext_memory_t *memory = make_room(slots) == 0 ? new_memory(slots, buffer) : NULL;
     if (memory == NULL) return NULL;
     memory->next = slots->first;
     memory->previous = &slots->first;
@@ -118,11 +117,11 @@ ext_memory_t *ext_slots_hold(ext_buffer_t *buffer)
 }
 
 /* One object for all who ask, so that it is counted once. */
-PyObject *ext_slots_whole(ext_buffer_t *buffer)
+PyObject *ext_slots_whole(ext_slots_t *slots, PyObject *buffer)
 {
-    if (buffer->slots.whole == NULL) buffer->slots.whole = new_memory(buffer);
-    else Py_INCREF(buffer->slots.whole);
-    return (PyObject *)buffer->slots.whole;
+    if (slots->whole == NULL) slots->whole = new_memory(slots, buffer);
+    else Py_INCREF(slots->whole);
+    return (PyObject *)slots->whole;
 }
 
 void ext_slots_drain(ext_slots_t *slots)
@@ -134,7 +133,7 @@ PyObject *ext_slots_owners(const ext_slots_t *slots)
 {
     PyObject *owners = PyList_New(0);
     for (ext_memory_t *memory = slots->first; owners != NULL && memory != NULL; memory = memory->next)
-        if (memory->owner != NULL && PyList_Append(owners, (PyObject *)memory->owner) != 0) Py_CLEAR(owners);
+        if (memory->owner != NULL && PyList_Append(owners, memory->owner) != 0) Py_CLEAR(owners);
     return owners;
 }
 

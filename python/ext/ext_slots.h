@@ -10,20 +10,20 @@
 
 #include "ext_library.h"
 
-struct ext_buffer;
-struct ext_handle;
-
 /** The buffer's memory, held for one handle: what every array of its rows is based on. */
 typedef struct ext_memory {
     PyObject_HEAD
-    struct ext_buffer *buffer;
-    xep_handle_t *handle;     /* to be released when this ends; NULL: none */
-    struct ext_handle *owner; /* not counted: the Handle that still uses it; NULL: only arrays do */
+    PyObject *buffer; /* which the slots are part of */
+    struct ext_slots *slots;
+    xep_handle_t *handle; /* to be released when this ends; NULL: none */
+    PyObject *owner;      /* not counted: the Handle that still uses it; NULL: only arrays do */
     struct ext_memory *next, **previous;
     PyObject *weak;
 } ext_memory_t;
 
 typedef struct ext_slots {
+    char *base; /* of this rank's shared memory */
+    size_t bytes;
     ext_memory_t *first;     /* not counted, like all in the list */
     ext_memory_t *whole;     /* not counted, not in the list: what Buffer.memory() gave */
     Py_ssize_t held;         /* in the list */
@@ -31,11 +31,11 @@ typedef struct ext_slots {
     Py_ssize_t nended, room; /* room: at least held + nended */
 } ext_slots_t;
 
-/** Memory for a handle that is put into it; NULL: an exception is set. */
-ext_memory_t *ext_slots_hold(struct ext_buffer *buffer);
+/** Memory for a handle that is put into it; NULL: an exception is set. buffer: the object that these slots are of. */
+ext_memory_t *ext_slots_hold(ext_slots_t *slots, PyObject *buffer);
 
 /** Memory of no handle, which is asked for by Buffer.memory(). */
-PyObject *ext_slots_whole(struct ext_buffer *buffer);
+PyObject *ext_slots_whole(ext_slots_t *slots, PyObject *buffer);
 
 /** Releases the handles that have ended. */
 void ext_slots_drain(ext_slots_t *slots);

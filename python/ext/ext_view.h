@@ -4,7 +4,7 @@
 #ifndef EXT_VIEW_H
 #define EXT_VIEW_H
 
-#include "ext_arrays.h"
+#include "ext_elements.h"
 
 /** One of both is given away, to be ended by its own deleter, and takes the view with it. */
 typedef struct ext_view {

@@ -59,6 +59,7 @@ def test_what_is_wrong_is_said_after_a_like_call_too(buffer, kind, wrong):
         buffer.dispatch(*wrong(*right))
     with buffer.dispatch(*right) as handle:
         out = as_kind(kind, np.empty((4, HIDDEN), np.float32))
+        handle.combine_input()
         handle.combine(out=out)
         for bad in (out[:-1], out[:, :-1], out[:, ::2], right[1], read_only(out) if kind == "numpy" else None):
             if bad is not None:
@@ -206,6 +207,7 @@ def test_a_rank_that_does_not_come(group, buffer, kind):
     step(buffer, arrays, timeout=20.0)
     step(buffer, arrays, timeout=20.0)
     with buffer.dispatch(*arrays, timeout=20.0) as handle:
+        handle.combine_input()
         for _ in range(2):
             meet()
             handle.combine(timeout=3.0)

@@ -381,7 +381,7 @@ def test_hints_name_every_keyword():
         for function in functions:
             assert hints[name] == keywords(function)
     with xep.Group() as group:
-        for option in xep.buffer.BufferOptions.__annotations__:
+        for option in xep.params.BufferOptions.__annotations__:
             with pytest.raises((TypeError, ValueError, xep.XepError)) as caught:
                 group.buffer(E, K, H, T, **{option: Nothing()})
             assert "unexpected keyword" not in str(caught.value)

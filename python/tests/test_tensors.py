@@ -54,6 +54,19 @@ def test_a_sign_that_is_not_applied_is_refused(send):
     assert torch.equal(rows, -x) and torch.equal(sums, -x)
 
 
+def test_a_sign_is_seen_where_another_tensor_was(send):
+    """An object at the address of one that was sent without a sign, and is gone."""
+    x = torch.ones((T, H)).bfloat16()
+    sent = x[:]
+    send(sent)
+    place = id(sent)
+    del sent
+    negatives = [torch._neg_view(x) for _ in range(1000)]
+    (negative,) = (one for one in negatives if id(one) == place)
+    with pytest.raises(ValueError, match="x: expected .* without the negative bit"):
+        send(negative)
+
+
 def test_an_output_with_a_sign_is_refused():
     x = torch.ones((T, H))
     with xep.Group() as group, group.buffer(E, K, H, T, dtype="float32", combine_dtype="float32") as buffer:

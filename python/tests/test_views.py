@@ -214,8 +214,9 @@ def test_ml_dtypes_in_and_out(quant):
             out = handle.combine()
             assert y.dtype == out.dtype == x.dtype and (out == 3 * x.astype(np.float32)).all()
             if mode == "normal":
+                y = handle.combine_input()
                 y[:] = handle.recv.x
-                assert (handle.combine(handle.recv.x) == x).all() and (handle.combine() == x).all()
+                assert (handle.combine() == x).all() and (handle.combine(handle.recv.x) == x).all()
             bits = handle.combine_input("uint16")
             assert bits.dtype == np.uint16
             del y, bits

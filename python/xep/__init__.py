@@ -24,7 +24,6 @@ All calls of the library are in the compiled module ``_ext``.
 
 from . import _load as _load  # before all that needs the library
 from ._ext import DeviceArray, Handle, Received, Request
-from .buffer import Buffer, BufferInfo, BufferSize, buffer_size
 from .dtypes import Dtype, Quant, Rows, from_bfloat16, to_bfloat16
 from .errors import (
     AbortedError,
@@ -41,9 +40,10 @@ from .errors import (
     UnsupportedError,
     XepError,
 )
-from .group import Group, Mask, OutReason, Peer
+from .group import Buffer, Group, Mask, OutReason, Peer
 from .layout import Layout, expert_range, layout
 from .library import LibraryInfo, Mode, Variable, config, library_info, modes, set_log, version
+from .params import BufferInfo, BufferSize, buffer_size
 from .trace import span
 from .waits import RankWaits, Waits
 

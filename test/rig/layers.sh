@@ -79,6 +79,9 @@ closes tools/run/run_names.c 'static int stop(void) { return run_server_open(0, 
     '#include "run_names.h"'
 closes plugins/kit/send.c 'static int again(void *m) { return xep_step_flush(m, NULL); }' plugins/kit/steps.c \
     'xep_send('
+closes python/ext/ext_view.c 'static int is(PyObject *o) { return ext_device_check(o); }' python/ext/ext_device.c \
+    '#include "ext_view.h"'
+closes python/xep/params.py '    from .group import Group' python/xep/group.py 'from .params import BufferInfo'
 closes python/deep_ep/nodes.py '    from .passing import Passing' python/deep_ep/passing.py 'from .nodes import Nodes'
 bad src/request/handle.c 'static void drop(xep_handle_t *h) { xep_handle_release(h); }' 'api.c is on top'
 bad src/api/api_check.c 'static void stop(xep_group_t *g) { xep_group_abort(g); }' 'api.c is on top'

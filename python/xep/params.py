@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What a buffer is made with, how much memory it takes, and what the library says of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Optional, TypedDict
+
+from . import _ext
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+
+class BufferSize(NamedTuple):
+    """bytes: what a rank shares with its peers, at most; recv_rows: rows a slot holds; node_bytes: what it shares where
+    all ranks are on one node; device_bytes: memory of its CUDA device."""
+
+    bytes: int
+    recv_rows: int
+    node_bytes: int
+    device_bytes: int
+
+
+class BufferInfo(NamedTuple):
+    """``xep_buffer_info_t``. device: number of the CUDA device that has the rows; -1: host memory. path: "flat" or
+    "nodes"; pass_rows: with "nodes" the room for rows in passing; node_sums: with "nodes" "dtype" or "fp32",
+    else None; pieces: dispatches may come in pieces, asked for or for lack of memory for the worst case."""
+
+    mode: str
+    bytes: int
+    recv_rows: int
+    slots: int
+    free_slots: int
+    threads: int
+    mapped_peers: int
+    operations: int
+    device: int
+    path: str
+    pass_rows: int
+    node_sums: Optional[str]
+    pieces: bool
+
+
+class BufferOptions(TypedDict, total=False):
+    """Keywords of Buffer and buffer_size(), for type checkers and editors."""
+
+    mode: Optional[str]
+    dtype: Any
+    combine_dtype: Any
+    scales: int
+    recv_rows: int
+    slots: int
+    threads: int
+    timeout: Optional[float]
+    memory: str
+    on_failure: Literal["fail", "mask"]
+    send_memory: bool
+    path: Literal["auto", "flat", "nodes"]
+    pass_rows: int
+    node_sums: Literal["default", "dtype", "fp32"]
+    pieces: bool
+
+
+def buffer_size(
+    nranks: int, experts: int, topk: int, hidden: int, tokens: int, **options: Unpack[BufferOptions]
+) -> BufferSize:
+    """The size hint: what a Buffer of these parameters takes on each of nranks ranks. Local."""
+    return BufferSize(*_ext.buffer_size(nranks, experts, topk, hidden, tokens, **options))
