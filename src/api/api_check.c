@@ -9,6 +9,7 @@
 
 #include <stdio.h>
 
+#include "api_require.h"
 #include "error.h"
 #include "handle.h"
 #include "request_wait.h"
@@ -316,21 +317,6 @@ xep_status_t xep_check_dispatch(const xep_buffer_t *buffer, xep_dispatch_args_t 
 /* ---- combine ---- */
 
 /*
- * In this order: a handle that was released may have an operation in flight as well, and one whose operation is waited
- * for here has failed when that has.
- */
-xep_status_t xep_check_handle(xep_handle_t *h)
-{
-    if (h->state == XEP_HANDLE_FREE || h->released) return xep_fail(XEP_ERR_INVALID, "invalid handle: it was released");
-    if (h->in_flight != NULL) {
-        xep_status_t status = xep_request_settle(h);
-        if (status != XEP_OK) return status;
-    }
-    if (h->state == XEP_HANDLE_FAILED) return xep_fail(XEP_ERR_INVALID, "invalid handle: its dispatch failed");
-    return XEP_OK;
-}
-
-/*
  * x and topk_weights have a row for each row received, not for each token. The input that the user was shown is passed
  * on as NULL: rows there need no copy. *row_p: bytes of a row, of which out and bias are, too.
  */
@@ -404,7 +390,7 @@ static xep_status_t check_source_weights(const xep_handle_t *h, xep_combine_args
 /* h->recv is read for the number of rows, so the handle is checked first. */
 xep_status_t xep_check_combine(xep_handle_t *h, xep_combine_args_t *a)
 {
-    xep_status_t status = xep_check_handle(h);
+    xep_status_t status = xep_require_idle(h);
     if (status == XEP_OK) status = check_combine_rows(h, a);
     if (status == XEP_OK) status = check_combine_weights(h, a);
     if (status == XEP_OK) status = check_source_weights(h, a);

@@ -11,8 +11,7 @@ xep_status_t xep_check_buffer(const xep_config_t *config, uint32_t nranks, xep_b
 xep_status_t xep_check_dispatch(const xep_buffer_t *buffer, xep_dispatch_args_t *args);
 xep_status_t xep_check_combine(xep_handle_t *handle, xep_combine_args_t *args);
 
-/** Parts of the last one: the handle; what goes back, and the bytes of a row of it. */
-xep_status_t xep_check_handle(xep_handle_t *handle); /* waits for an operation whose request was freed */
+/** A part of the last one: what goes back, and the bytes of a row of it. */
 xep_status_t xep_check_outputs(const xep_handle_t *handle, xep_combine_args_t *args, uint64_t *row_p);
 
 #endif

@@ -4,6 +4,7 @@
 #include "api_check_pieces.h"
 
 #include "api_check.h"
+#include "api_require.h"
 #include "error.h"
 #include "handle.h"
 
@@ -82,7 +83,7 @@ static xep_status_t check_outputs(const xep_handle_t *h, const xep_next_args_t *
 xep_status_t xep_check_next(xep_handle_t *h, const xep_next_args_t *args, xep_combine_args_t *outputs)
 {
     const xep_recv_t *recv = &h->recv;
-    xep_status_t status = xep_check_handle(h);
+    xep_status_t status = xep_require_idle(h);
     if (status != XEP_OK) return status;
     if (recv->piece + 1 >= recv->pieces)
         return xep_fail(XEP_ERR_INVALID, "invalid handle: it shows the last of %llu piece%s",

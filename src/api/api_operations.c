@@ -225,7 +225,7 @@ const xep_recv_t *xep_handle_recv(const xep_handle_t *handle)
 static xep_status_t combine_input(xep_handle_t *handle, void **base_p, size_t *stride_p)
 {
     xep_status_t status = xep_buffer_usable(handle->buffer);
-    if (status == XEP_OK) status = xep_check_handle(handle);
+    if (status == XEP_OK) status = xep_require_idle(handle);
     if (status != XEP_OK) return status;
     if (handle->buffer->staging == NULL) return xep_request_wait_input(handle, base_p, stride_p);
     *base_p = xep_staging_input(handle, stride_p);

@@ -5,7 +5,7 @@
 #include "buffer.h"
 #include "error.h"
 #include "handle.h"
-#include "request.h"
+#include "request_wait.h"
 
 /* group: that of the object, NULL without an object */
 static xep_status_t require(const char *name, const xep_group_t *group)
@@ -30,6 +30,21 @@ xep_status_t xep_require_buffer(const xep_buffer_t *buffer)
 xep_status_t xep_require_handle(const xep_handle_t *handle)
 {
     return require("handle", handle == NULL ? NULL : handle->buffer->group);
+}
+
+/*
+ * In this order: a handle that was released may have an operation in flight as well, and one whose operation is waited
+ * for here has failed when that has.
+ */
+xep_status_t xep_require_idle(xep_handle_t *handle)
+{
+    if (handle->state == XEP_HANDLE_FREE || handle->released) return xep_fail(XEP_ERR_INVALID, "invalid handle: it was released");
+    if (handle->in_flight != NULL) {
+        xep_status_t status = xep_request_settle(handle);
+        if (status != XEP_OK) return status;
+    }
+    if (handle->state == XEP_HANDLE_FAILED) return xep_fail(XEP_ERR_INVALID, "invalid handle: its dispatch failed");
+    return XEP_OK;
 }
 
 xep_status_t xep_require_request(const xep_request_t *req)
