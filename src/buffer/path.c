@@ -132,7 +132,8 @@ xep_status_t xep_path_choose(const xep_config_t *config, const xep_buffer_params
     const char *why = find_objection(params, plugin, shape, cost);
     *shape = xep_cost_shape_on(shape, why == NULL ? XEP_COST_NODES : XEP_COST_FLAT);
     if (why == NULL) why = params->path == XEP_PATH_NODES ? "it was asked for" : "it takes less time";
-    if (shape->nodes != 1)
+    if (shape->nodes != 1 && plugin->traffic == NULL) xep_log(XEP_LOG_INFO, "path flat: %s", why);
+    else if (shape->nodes != 1)
         xep_log(XEP_LOG_INFO,
                 "path %s: %s. Of a row %.2f copies leave a node, flat %.2f; a dispatch and its combine take %.0f us, "
                 "flat %.0f (even load, XEP_NET_RATE, XEP_MEMORY_RATE)",

@@ -30,4 +30,5 @@ run() {
 }
 run 2 2 XEP_MAP=auto
 run 3 1 XEP_MAP=never
-run 4 2 XEP_NODE_RANKS=2
+run 4 2 XEP_NODE_RANKS=2 XEP_LOG=info
+grep -q 'path flat: the mode has no other$' "$tmp/out" || { cat "$tmp/out"; exit 1; }
