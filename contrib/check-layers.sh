@@ -145,11 +145,15 @@ check_includes() {
 # ---- files of a folder ----
 
 # depends FOLDER PREFIX: lines "circle file:line a -> b", "header file:line name" and "below file:line name" of the
-# files there, whose functions and tables begin with the prefix. A file.c and its file.h are one node; it depends on
-# what it includes and on whose functions or tables it names.
+# files there, whose functions and tables begin with the prefix. A .c file depends on those whose functions or tables it
+# names, a header on the headers that it includes. object.h declares what object.c and the object_*.c beside it define.
 depends() {
     code "$1" | awk -v prefix="$2" '
-        function node(path) { sub(/\.[ch]$/, "", path); return path }
+        function stem(path) { sub(/\.[ch]$/, "", path); return path }
+        function declares(header, file) {
+            header = stem(header); file = stem(file)
+            return file == header || index(file, header "_") == 1
+        }
         function depend(from, to, at) {
             if (from == to || (from, to) in where) return
             where[from, to] = at
@@ -176,22 +180,22 @@ depends() {
             top_level = text ~ /^[A-Za-z_]/ && text !~ /^(static|typedef|struct|enum|extern "C")/
             if (!top_level || !match(text, ours "( = |\\()")) next
             name = substr(text, RSTART, RLENGTH); sub(/( = |\()$/, "", name)
-            if (file ~ /\.c$/) owner[name] = node(file)
+            if (file ~ /\.c$/) owner[name] = file
             else if (text !~ /\(\*/) declared[name] = n
         }
         END {
             for (i = 1; i <= n; i++) {
-                text = code[i]; from = node(of[i])
+                text = code[i]; from = of[i]
                 if (text ~ /^[ ]*#[ ]*include[ ]*"/) {
                     sub(/^[^"]*"/, "", text); sub(/".*/, "", text); sub(/.*\//, "", text)
-                    if (text in folder) depend(from, node(folder[text]), at[i])
+                    if (text in folder && from ~ /\.h$/) depend(from, folder[text], at[i])
                     continue
                 }
                 gsub("(struct|enum) " ours, "", text)
                 while (match(text, ours)) {
                     name = substr(text, RSTART, RLENGTH); text = substr(text, RSTART + RLENGTH)
-                    if (!(name in owner)) continue
-                    top = owner[name] ~ /^src\/api\/api(_elastic|_gather|_layout|_operations|_requests)?$/
+                    if (!(name in owner) || from ~ /\.h$/) continue
+                    top = owner[name] ~ /^src\/api\/api(_elastic|_gather|_layout|_operations|_requests)?\.c$/
                     if (!top || from == owner[name])
                         depend(from, owner[name], at[i])
                     else print "below", at[i] ": " name
@@ -200,7 +204,7 @@ depends() {
             for (name in declared) {
                 i = declared[name]
                 if (!(name in owner)) print "header", at[i] ": " name ", defined nowhere"
-                else if (owner[name] != node(of[i])) print "header", at[i] ": " name " of " owner[name] ".c"
+                else if (!declares(of[i], owner[name])) print "header", at[i] ": " name " of " owner[name]
             }
             for (file in next_of) visit(file, file)
             for (edge in where) {
