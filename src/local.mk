@@ -11,41 +11,41 @@ libxep_cost_la_LIBADD = -lm
 noinst_LTLIBRARIES += libxep_all.la
 libxep_all_la_SOURCES = \
 	%D%/api/api.c %D%/api/api_boot.h %D%/api/api_boot.c %D%/api/api_check.h %D%/api/api_check.c \
-	%D%/api/api_check_pieces.h %D%/api/api_check_pieces.c %D%/api/api_elastic.c %D%/api/api_gather.c \
+ %D%/api/api_check_pieces.c %D%/api/api_elastic.c %D%/api/api_gather.c \
 	%D%/api/api_layout.c %D%/api/api_memory.h %D%/api/api_memory.c %D%/api/api_operations.c \
 	%D%/api/api_requests.c %D%/api/api_require.h %D%/api/api_require.c %D%/api/api_struct.h %D%/api/api_struct.c \
 	%D%/request/handle.h %D%/request/handle.c %D%/request/request.h %D%/request/request.c \
-	%D%/request/request_advance.h %D%/request/request_advance.c %D%/request/request_begin.h \
-	%D%/request/request_begin.c %D%/request/request_end.h %D%/request/request_end.c %D%/request/request_order.h \
-	%D%/request/request_order.c %D%/request/request_refuse.h %D%/request/request_refuse.c \
-	%D%/request/request_trace.h %D%/request/request_trace.c %D%/request/request_wait.h %D%/request/request_wait.c \
+ %D%/request/request_advance.c \
+	%D%/request/request_begin.c %D%/request/request_end.c \
+	%D%/request/request_order.c %D%/request/request_refuse.c \
+ %D%/request/request_trace.c %D%/request/request_wait.c \
 	%D%/buffer/buffer.h %D%/buffer/buffer.c %D%/buffer/buffer_agree.h %D%/buffer/buffer_agree.c \
-	%D%/buffer/buffer_create.h %D%/buffer/buffer_create.c %D%/buffer/buffer_end.h %D%/buffer/buffer_end.c \
-	%D%/buffer/buffer_env.h %D%/buffer/buffer_env.c %D%/buffer/buffer_follow.h %D%/buffer/buffer_follow.c \
+ %D%/buffer/buffer_create.c %D%/buffer/buffer_end.c \
+ %D%/buffer/buffer_env.c %D%/buffer/buffer_follow.c \
 	%D%/buffer/buffer_give_up.h %D%/buffer/buffer_give_up.c %D%/buffer/buffer_size.h %D%/buffer/buffer_size.c \
 	%D%/buffer/heap.h %D%/buffer/heap.c %D%/buffer/layout.h %D%/buffer/layout.c %D%/buffer/path.h \
-	%D%/buffer/path.c %D%/buffer/path_cost.h %D%/buffer/path_cost.c %D%/buffer/plugin_file.h \
+	%D%/buffer/path.c %D%/buffer/path_cost.c %D%/buffer/plugin_file.h \
 	%D%/buffer/plugin_file.c %D%/buffer/plugin_loader.h %D%/buffer/plugin_loader.c %D%/buffer/room_together.h \
 	%D%/buffer/room_together.c %D%/buffer/shape.h %D%/buffer/shape.c \
-	%D%/staging/staging.h %D%/staging/staging.c %D%/staging/staging_copy.h %D%/staging/staging_copy.c \
-	%D%/staging/staging_layout.h %D%/staging/staging_layout.c %D%/staging/staging_look.h \
-	%D%/staging/staging_look.c %D%/staging/staging_show.h %D%/staging/staging_show.c %D%/staging/staging_slots.h \
-	%D%/staging/staging_take.h %D%/staging/staging_take.c %D%/staging/staging_wait.h %D%/staging/staging_wait.c \
+	%D%/staging/staging.h %D%/staging/staging.c %D%/staging/staging_copy.c \
+ %D%/staging/staging_layout.c \
+	%D%/staging/staging_look.c %D%/staging/staging_show.c %D%/staging/staging_slots.h \
+ %D%/staging/staging_take.c %D%/staging/staging_wait.c \
 	%D%/elastic/address.h %D%/elastic/address.c %D%/elastic/ballot.h %D%/elastic/ballot.c \
 	%D%/elastic/ballot_words.h %D%/elastic/ballot_words.c %D%/elastic/boot_grow.h %D%/elastic/boot_grow.c \
 	%D%/elastic/boot_join.h %D%/elastic/boot_join.c %D%/elastic/boot_mail.h %D%/elastic/boot_mail.c \
 	%D%/elastic/group_grow.h %D%/elastic/group_grow.c %D%/elastic/group_join.h %D%/elastic/group_join.c \
 	%D%/elastic/group_shrink.h %D%/elastic/group_shrink.c %D%/elastic/meeting.h %D%/elastic/meeting.c \
-	%D%/elastic/members.h %D%/elastic/members.c %D%/elastic/members_area.h %D%/elastic/members_mapped.h \
-	%D%/elastic/members_mapped.c %D%/elastic/members_wait.h %D%/elastic/members_wait.c %D%/elastic/members_wire.h \
+	%D%/elastic/members.h %D%/elastic/members.c %D%/elastic/members_area.h \
+	%D%/elastic/members_mapped.c %D%/elastic/members_wait.c \
 	%D%/elastic/members_wire.c %D%/elastic/newcomers.h %D%/elastic/newcomers.c %D%/elastic/shrink_state.h \
 	%D%/elastic/shrink_state.c %D%/elastic/stream.h %D%/elastic/stream.c \
-	%D%/group/boot.h %D%/group/boot_callback.h %D%/group/boot_callback.c %D%/group/boot_single.h \
+	%D%/group/boot.h %D%/group/boot_callback.c \
 	%D%/group/boot_single.c %D%/group/device.h %D%/group/group.h %D%/group/group.c %D%/group/group_abort.h \
-	%D%/group/group_abort.c %D%/group/group_account.h %D%/group/group_account.c %D%/group/group_ask.h \
-	%D%/group/group_ask.c %D%/group/group_bell.h %D%/group/group_bell.c %D%/group/group_control.h \
-	%D%/group/group_control.c %D%/group/group_create.h %D%/group/group_create.c %D%/group/group_exchange.h \
-	%D%/group/group_exchange.c %D%/group/group_hello.h %D%/group/group_hello.c %D%/group/group_mail.h \
+	%D%/group/group_abort.c %D%/group/group_account.h %D%/group/group_account.c \
+	%D%/group/group_ask.h %D%/group/group_ask.c %D%/group/group_bell.h %D%/group/group_bell.c %D%/group/group_control.h \
+	%D%/group/group_control.c %D%/group/group_create.c %D%/group/group_exchange.h \
+	%D%/group/group_exchange.c %D%/group/group_hello.c %D%/group/group_mail.h \
 	%D%/group/group_mail.c %D%/group/group_out.h %D%/group/group_out.c %D%/group/group_signal.h \
 	%D%/group/group_signal.c %D%/group/group_sleep.h %D%/group/group_sleep.c %D%/group/group_wait.h \
 	%D%/group/group_wait.c %D%/group/neighbours.h %D%/group/neighbours.c %D%/group/progress_thread.h \

@@ -4,8 +4,7 @@
 
 #include <string.h>
 
-#include "boot_callback.h"
-#include "boot_single.h"
+#include "boot.h"
 #include "error.h"
 #include "pmix/pmix_boot.h"
 #include "pmix/pmix_names.h"

@@ -12,7 +12,7 @@
 #include "api_require.h"
 #include "error.h"
 #include "handle.h"
-#include "request_wait.h"
+#include "request.h"
 
 /* MULTIPROCESSORS: what threads are in device memory, where none are asked for. */
 enum { MAX_THREADS = 1024, MAX_SLOTS = 4096, MAX_RANKS = 1 << 20, MULTIPROCESSORS = 16 };

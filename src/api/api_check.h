@@ -14,4 +14,17 @@ xep_status_t xep_check_combine(xep_handle_t *handle, xep_combine_args_t *args);
 /** A part of the last one: what goes back, and the bytes of a row of it. */
 xep_status_t xep_check_outputs(const xep_handle_t *handle, xep_combine_args_t *args, uint64_t *row_p);
 
+/* ---- api_check_pieces.c ---- */
+
+/* Checks of dispatches in pieces. */
+
+/** What XEP_DISPATCH_PIECES needs, where it is set. */
+xep_status_t xep_check_pieces(const xep_buffer_t *buffer, const xep_dispatch_args_t *args);
+
+/** Whether a handle may be combined now, with args of the kind of its earlier pieces. */
+xep_status_t xep_check_combined_pieces(const xep_handle_t *handle, const xep_combine_args_t *args);
+
+/** args NULL: there are no outputs; else outputs are what the mode is given, defaults filled in. */
+xep_status_t xep_check_next(xep_handle_t *handle, const xep_next_args_t *args, xep_combine_args_t *outputs);
+
 #endif

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /* What can be wrong with dispatches in pieces; the rest is as with any other operation. */
-#include "api_check_pieces.h"
-
 #include "api_check.h"
+
 #include "api_require.h"
 #include "error.h"
 #include "handle.h"

@@ -7,7 +7,7 @@
 #include "api_struct.h"
 #include "buffer.h"
 #include "layout.h"
-#include "staging_layout.h"
+#include "staging.h"
 
 /* The mode of the buffer has the kernel, and its device the memory. */
 static xep_status_t lay_on_device(const xep_layout_args_t *args, const xep_layout_t *out)

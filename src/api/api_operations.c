@@ -3,17 +3,13 @@
 /* The exported functions of dispatches and combines and their handles: as api.c has those before them. */
 
 #include "api_check.h"
-#include "api_check_pieces.h"
 #include "api_memory.h"
 #include "api_require.h"
 #include "api_struct.h"
 #include "handle.h"
 #include "recording.h"
-#include "request_begin.h"
-#include "request_order.h"
-#include "request_refuse.h"
-#include "request_wait.h"
-#include "staging_show.h"
+#include "request.h"
+#include "staging.h"
 #include "trace.h"
 
 /* ---- dispatch and combine ---- */

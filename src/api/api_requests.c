@@ -5,7 +5,7 @@
 #include "api_require.h"
 #include "buffer.h"
 #include "error.h"
-#include "request_wait.h"
+#include "request.h"
 #include "trace.h"
 
 /* Its memory is the buffer's, so a request that was freed can still be told. */

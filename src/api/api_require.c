@@ -5,7 +5,7 @@
 #include "buffer.h"
 #include "error.h"
 #include "handle.h"
-#include "request_wait.h"
+#include "request.h"
 
 /* group: that of the object, NULL without an object */
 static xep_status_t require(const char *name, const xep_group_t *group)
@@ -38,7 +38,8 @@ xep_status_t xep_require_handle(const xep_handle_t *handle)
  */
 xep_status_t xep_require_idle(xep_handle_t *handle)
 {
-    if (handle->state == XEP_HANDLE_FREE || handle->released) return xep_fail(XEP_ERR_INVALID, "invalid handle: it was released");
+    if (handle->state == XEP_HANDLE_FREE || handle->released)
+        return xep_fail(XEP_ERR_INVALID, "invalid handle: it was released");
     if (handle->in_flight != NULL) {
         xep_status_t status = xep_request_settle(handle);
         if (status != XEP_OK) return status;

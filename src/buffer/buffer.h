@@ -78,4 +78,52 @@ xep_status_t xep_buffer_check_in(const xep_buffer_t *buffer);
 /** XEP_OK, or why the buffer takes no operation: aborted group, broken buffer. */
 xep_status_t xep_buffer_usable(const xep_buffer_t *buffer);
 
+/* ---- buffer_create.c ---- */
+
+/* How a buffer comes to be: all ranks agree on it, map its memory and open its mode. Arguments are checked. */
+
+/**
+ * xep_buffer_create(). status: what this rank has come to so far; params is looked at only when XEP_OK. device is the
+ * buffer's from then on, also after an error; NULL: host memory.
+ */
+xep_status_t xep_buffer_open(xep_group_t *group, const xep_buffer_params_t *params, xep_heap_device_t *device,
+                             xep_status_t status, xep_buffer_t **buffer_p);
+
+/** Frees everything a buffer has, as far as it was made. Sends nothing to peers. */
+void xep_buffer_free(xep_buffer_t *buffer);
+
+/* ---- buffer_end.c ---- */
+
+/* The end of a buffer, and its new beginning after an error. */
+
+/** xep_buffer_destroy(). */
+void xep_buffer_close(xep_buffer_t *buffer);
+
+/** xep_buffer_reset(), inside xep_buffer_enter(). */
+xep_status_t xep_buffer_restart(xep_buffer_t *buffer);
+
+/* ---- buffer_env.c ---- */
+
+/* What a mode may call and know: its xep_env_t. */
+
+/** Operations that move so many bytes bypass the caches (XEP_STREAM). The heaps are open. */
+uint64_t xep_buffer_stream_bytes(const xep_buffer_t *buffer);
+
+/** All but the threads and the regions, which are known before there is a heap. */
+void xep_buffer_fill_env(xep_buffer_t *buffer);
+
+/* ---- buffer_follow.c ---- */
+
+/* The params of a buffer, told to ranks that have none like it. */
+
+enum { XEP_FOLLOWED_MODE = 64 };
+
+typedef struct xep_followed {
+    xep_buffer_params_t params;   /* mode points behind them */
+    char mode[XEP_FOLLOWED_MODE]; /* as they came from another rank: not checked */
+} xep_followed_t;
+
+/** Those of the lowest rank with an old buffer, but for what is each rank's own. Collective over group. */
+xep_status_t xep_buffer_find_params(const xep_buffer_t *old, xep_group_t *group, xep_followed_t *followed);
+
 #endif

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-#include "buffer_create.h"
+#include "buffer.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "buffer_agree.h"
-#include "buffer_env.h"
 #include "buffer_size.h"
 #include "group_exchange.h"
 #include "group_out.h"
@@ -15,7 +14,7 @@
 #include "log.h"
 #include "members.h"
 #include "path.h"
-#include "request_advance.h"
+#include "request.h"
 #include "shape.h"
 #include "shm.h"
 #include "staging.h"

@@ -18,12 +18,11 @@
  * then hears in its first operation that others are not.
  */
 
-#include "buffer_end.h"
+#include "buffer.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "buffer_create.h"
 #include "buffer_give_up.h"
 #include "cpu.h"
 #include "group_abort.h"
@@ -33,11 +32,9 @@
 #include "group_wait.h"
 #include "handle.h"
 #include "log.h"
+#include "members.h"
 #include "members_area.h"
-#include "members_wait.h"
 #include "request.h"
-#include "request_end.h"
-#include "request_refuse.h"
 
 enum { BROKEN_WAIT_MS = 2000 }; /* for ranks that may be gone */
 

@@ -4,7 +4,7 @@
  * The functions behind the env that a mode gets. They know the buffer by the address of the env, which is a member of
  * it: a mode hands back what it was given, and needs no pointer to anything of ours.
  */
-#include "buffer_env.h"
+#include "buffer.h"
 
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,9 +18,8 @@
 #include "log.h"
 #include "members.h"
 #include "members_area.h"
-#include "request_end.h"
-#include "request_trace.h"
-#include "staging_show.h"
+#include "request.h"
+#include "staging.h"
 
 static xep_buffer_t *buffer_of(const xep_env_t *env)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-#include "buffer_follow.h"
+#include "buffer.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -7,7 +7,6 @@
 #include "cost_model.h"
 #include "error.h"
 #include "log.h"
-#include "path_cost.h"
 
 /* ---- the choice ---- */
 

@@ -7,6 +7,7 @@
 #include <xep/plugin.h>
 
 #include "config.h"
+#include "cost_model.h"
 
 /**
  * Sets by_nodes, feeders and feed_rows of a shape whose nodes are known, and logs which path and why. The same on all
@@ -20,5 +21,18 @@ void xep_path_imagine(const xep_buffer_params_t *params, const xep_plugin_t *plu
 
 /** Whether combines, too, go once to each node, where dispatches do: a node sums what its ranks have. */
 int xep_path_sums_by_nodes(const xep_plugin_t *plugin, const xep_shape_t *shape);
+
+/* ---- path_cost.c ---- */
+
+/* What an even load of a shape costs on both paths. */
+
+typedef struct xep_path_cost {
+    double seconds; /* of a dispatch and its combine */
+    double copies;  /* of a dispatched row that leave its node, on an average over all ranks */
+} xep_path_cost_t;
+
+/** cost: of each path, as the mode tells its traffic. The same on all ranks, if their rates are. XEP_ERR_NO_MEMORY. */
+xep_status_t xep_path_find_costs(const xep_shape_t *shape, const xep_plugin_t *plugin, const xep_cost_rates_t *rates,
+                                 xep_path_cost_t cost[XEP_COST_PATHS]);
 
 #endif

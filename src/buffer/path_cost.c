@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-#include "path_cost.h"
+#include "path.h"
 
 #include <stdlib.h>
 

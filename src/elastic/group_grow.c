@@ -12,8 +12,8 @@
 #include "boot_grow.h"
 #include "cpu.h"
 #include "error.h"
+#include "group.h"
 #include "group_abort.h"
-#include "group_create.h"
 #include "log.h"
 #include "watch.h"
 

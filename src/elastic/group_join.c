@@ -15,8 +15,8 @@
 #include "boot_join.h"
 #include "cpu.h"
 #include "error.h"
+#include "group.h"
 #include "group_abort.h"
-#include "group_create.h"
 #include "log.h"
 #include "rest.h"
 

@@ -10,9 +10,7 @@
 #include "group_out.h"
 #include "log.h"
 #include "members_area.h"
-#include "members_mapped.h"
-#include "members_wire.h"
-#include "request_end.h"
+#include "request.h"
 
 _Static_assert((int)XEP_DOUBT_DIED == (int)XEP_OUT_DIED && (int)XEP_DOUBT_LATE == (int)XEP_OUT_LATE &&
                    (int)XEP_DOUBT_ASKED == (int)XEP_OUT_ASKED,

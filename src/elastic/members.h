@@ -24,6 +24,8 @@
 #define XEP_ELASTIC_MEMBERS_H
 
 #include "buffer.h"
+#include "group_wait.h"
+#include "members_area.h"
 #include "request.h"
 
 /** Bytes of a rank's area. */
@@ -50,5 +52,34 @@ xep_status_t xep_members_settle(xep_request_t *req);
 
 /** This rank has called so many operations. */
 void xep_members_tell_begun(const xep_buffer_t *buffer);
+
+/* ---- members_mapped.c ---- */
+
+/* How the members of a buffer agree whose ranks all map one another: members.h. */
+
+extern const xep_members_ways_t xep_members_mapped;
+
+/* ---- members_wire.c ---- */
+
+/* How members agree that do not all map one another: the protocol is at the head of members_wire.c. */
+
+extern const xep_members_ways_t xep_members_wire;
+
+/** An operation ends with status: the others may have to be told. Nothing where all map one another. */
+void xep_members_note_ruling(xep_buffer_t *buffer, const xep_op_t *op, xep_status_t status);
+
+/* ---- members_wait.c ---- */
+
+/* Waits of a buffer in which ranks that die or stay away are left out. */
+
+/** xep_group_wait(), and where the buffer has members, as long as there is somebody to leave out. */
+xep_status_t xep_members_wait(xep_buffer_t *buffer, xep_wait_t *wait);
+
+/**
+ * What such a wait does when a rank has died, or its deadline has passed. XEP_OK: there is hope, until *deadline_p; an
+ * error: there is nobody to leave out for it.
+ */
+xep_status_t xep_members_bury(xep_buffer_t *buffer);
+xep_status_t xep_members_doubt(xep_buffer_t *buffer, uint64_t *deadline_p);
 
 #endif

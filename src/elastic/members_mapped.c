@@ -4,7 +4,7 @@
  * All ranks map one another. What a rank brings lies in its own memory, or is the same line at all: so an operation is
  * with a rank that is gone if anybody has its word, and whoever lacks it copies it from there.
  */
-#include "members_mapped.h"
+#include "members.h"
 
 #include <stdlib.h>
 

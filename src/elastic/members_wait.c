@@ -6,7 +6,7 @@
  * looks once more, a little later, which of the late ones have made a round meanwhile. An operation that waits for no
  * word waits for its own bytes to leave: then those are late that do not take them.
  */
-#include "members_wait.h"
+#include "members.h"
 
 #include "cpu.h"
 #include "error.h"

@@ -30,7 +30,7 @@
  * comes when the other has said that it has read this one: messages may overtake one another. A sum shows what is torn
  * all the same, as by a rank that died in the middle of it.
  */
-#include "members_wire.h"
+#include "members.h"
 
 #include <stdlib.h>
 

@@ -34,4 +34,23 @@ static inline int xep_boot_interrupted(const xep_boot_t *boot)
     return boot->interrupted != NULL && boot->interrupted(boot->interrupted_ctx) != 0;
 }
 
+/* ---- boot_callback.c ---- */
+
+/* Bootstrap over the caller's own allgather, which is not believed to be right until it was seen to be. */
+
+/** params->allgather is not NULL. Collective. */
+xep_status_t xep_boot_callback_open(const xep_group_params_t *params, int32_t timeout_ms, xep_boot_t **boot_p);
+
+/* ---- boot_single.c ---- */
+
+/* A group of one, and whether the environment lets a process be one. */
+
+xep_status_t xep_boot_single_open(int32_t timeout_ms, xep_boot_t **boot_p);
+
+/**
+ * XEP_OK, or XEP_ERR_BOOT with the remedy as reason when the environment says that the job
+ * has more ranks than the one a singleton would have (a launcher without PMIx).
+ */
+xep_status_t xep_boot_single_allowed(void);
+
 #endif

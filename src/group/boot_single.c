@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-#include "boot_single.h"
+#include "boot.h"
 
 #include <stdlib.h>
 #include <string.h>

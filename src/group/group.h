@@ -132,4 +132,28 @@ static inline int xep_group_rest(const xep_group_t *group, xep_rest_t *rest)
     return xep_rest_round(rest, atomic_load_explicit(&group->transport->moves, memory_order_relaxed));
 }
 
+/* ---- group_create.c ---- */
+
+/* How a group comes to be: the ranks meet, connect, and find out which of them share memory; and how it ends. */
+
+/** Takes boot over, also on error. Collective. */
+xep_status_t xep_group_open(const xep_config_t *config, int32_t timeout_ms, xep_boot_t *boot,
+                            xep_transport_open_fn open_transport, xep_group_t **group_p);
+
+/** Closes a group that not all ranks could make, or that nobody wants: waits for nobody. NULL is a no-op. */
+void xep_group_drop(xep_group_t *group);
+
+/** xep_group_destroy(), arguments checked. */
+void xep_group_close(xep_group_t *group);
+
+/* ---- group_hello.c ---- */
+
+/* What ranks say of themselves first, and what all conclude from it. */
+
+/**
+ * Collective. Fills in group->peers and group->out. Afterwards this rank's word is shown until xep_host_hide().
+ * XEP_ERR_MISMATCH, with a sentence: ranks disagree on a setting or run different versions.
+ */
+xep_status_t xep_group_hello(xep_group_t *group, xep_neighbours_t *neighbours, xep_whereabouts_t *where);
+
 #endif

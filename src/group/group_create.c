@@ -6,7 +6,7 @@
  * concluded from host names. From then on the group exchanges over its own connections, and the bootstrap has done its
  * work.
  */
-#include "group_create.h"
+#include "group.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +17,6 @@
 #include "group_bell.h"
 #include "group_control.h"
 #include "group_exchange.h"
-#include "group_hello.h"
 #include "group_mail.h"
 #include "group_out.h"
 #include "group_sleep.h"

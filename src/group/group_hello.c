@@ -4,7 +4,7 @@
  * The first exchange of a group: what ranks must agree on, and where each is. That a rank is on this host is believed
  * when its word is seen here (host.h).
  */
-#include "group_hello.h"
+#include "group.h"
 
 #include <stdlib.h>
 #include <unistd.h>

@@ -4,7 +4,7 @@
 
 #include <stdlib.h>
 
-#include "boot_single.h"
+#include "boot.h"
 #include "error.h"
 #include "pmix_client.h"
 #include "pmix_exchange.h"

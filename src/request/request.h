@@ -14,7 +14,10 @@
 
 #include <xep/plugin.h>
 
+#include "account.h"
 #include "error.h"
+#include "group.h"
+#include "trace.h"
 #include "watch.h"
 
 typedef enum {
@@ -84,5 +87,137 @@ const char *xep_request_name(const xep_request_t *req);
 
 /** Its status when it is done, and its reason as this thread's. */
 xep_status_t xep_request_outcome(const xep_request_t *req);
+
+/* ---- request_advance.c ---- */
+
+/* Takes the requests of a buffer as far as they go. */
+
+/** Calls the mode for an operation that begins; a dispatch has a turn from then on. */
+xep_status_t xep_request_call_mode(xep_request_t *req);
+
+/** All that are in flight; they end where the group was aborted. Inside xep_buffer_enter(). */
+void xep_request_advance_all(xep_buffer_t *buffer);
+
+/** The same as the task of a buffer: nothing where another thread is in the buffer. */
+void xep_request_run_task(xep_group_task_t *task);
+
+/* ---- request_begin.c ---- */
+
+/* How operations begin. */
+
+/**
+ * Begins a dispatch or combine. args are checked, defaults filled in. On success *req_p is
+ * the caller's and the buffer's epoch (and turn) is used; on error nothing has changed.
+ */
+xep_status_t xep_request_dispatch(xep_buffer_t *buffer, const xep_dispatch_args_t *args, xep_request_t **req_p);
+xep_status_t xep_request_combine(xep_handle_t *handle, const xep_combine_args_t *args, xep_request_t **req_p);
+
+/** The next piece of a handle; outputs: of the one that it shows, or NULL. timeout_ms: as in args. */
+xep_status_t xep_request_next(xep_handle_t *handle, const xep_combine_args_t *outputs, int32_t timeout_ms,
+                              xep_request_t **req_p);
+
+/* ---- request_order.c ---- */
+
+/* The order of operations of several buffers on a device. */
+
+/**
+ * What is enqueued on stream, of the device of req's buffer, from now on comes behind req's operation and all of its
+ * buffer that were enqueued before; what is left of them is enqueued, which with staging waits for its end. Enters that
+ * buffer: the caller is in none.
+ */
+xep_status_t xep_request_order_stream(xep_request_t *req, void *stream);
+
+/* ---- request_trace.c ---- */
+
+/* What the trace says of a request. Called inside xep_buffer_enter(), and only while a trace is written. */
+
+/** xep_env_t.span. */
+void xep_request_trace_span(const xep_request_t *req, const char *name, uint32_t rank, uint64_t begin_ns,
+                            uint64_t end_ns);
+
+/** The waits for the ranks that are late, until now: before xep_wait_times_pause() forgets since when. */
+void xep_request_trace_waits(const xep_request_t *req);
+
+/** The operation, which ends: its waits, and itself from the call until now. */
+void xep_request_trace_end(const xep_request_t *req);
+
+/* ---- request_end.c ---- */
+
+/* How requests end: each alone, or all of a buffer with one that cannot be ended properly. */
+
+/**
+ * Ends a request with what its mode said: XEP_OK, an error that every rank gets and after which nothing is half done,
+ * or any other, which breaks the buffer.
+ */
+void xep_request_end(xep_request_t *req, xep_status_t status);
+
+/** Ends it without the mode's consent: what the peers have of the buffer is not known any more, so all others end. */
+void xep_request_break(xep_request_t *req, xep_status_t status, const char *reason);
+
+/** "dispatch 17 of mode normal", then before and what it waits for. */
+void xep_request_explain(const xep_request_t *req, const char *before, char *text, size_t bytes);
+
+/** The same for the others, if they ask. */
+void xep_request_account(const xep_request_t *req, xep_account_t *account);
+
+/** Breaks one that was waited for in vain, with what it waits for as reason, behind why. */
+void xep_request_expire(xep_request_t *req, xep_status_t status, const char *why);
+
+/** Ends all that is in flight, breaks the buffer, and leaves word of that (buffer_give_up.h). */
+void xep_request_give_up_all(xep_buffer_t *buffer, const char *reason);
+
+/** Ends all that is in flight with status and reason; marks the buffer broken unless status is XEP_ERR_ABORTED. */
+void xep_request_end_all(xep_buffer_t *buffer, xep_status_t status, const char *reason);
+
+/** Where the mode has given no reason it passes on an error of the wire, which has just told this thread. */
+void xep_request_keep_reason(xep_request_t *req);
+
+/* ---- request_refuse.c ---- */
+
+/*
+ * Calls that a rank refuses: nothing of them is sent, and no epoch is used, so that what all ranks refuse alike costs
+ * nothing. Where one rank alone refuses a call and goes on to its next one, that would pair with the call that the
+ * others are in. So ranks say with every operation how many calls they have refused: with its epoch, that is the number
+ * of the call. Where the counts differ, the operation is none: it ends with XEP_ERR_MISMATCH on all ranks. Those that
+ * have refused fewer calls then refuse as many of their next ones as they are behind, and after that all are in the
+ * same call again.
+ */
+
+/** XEP_ERR_MISMATCH: this call is one of those by which this rank is behind. */
+xep_status_t xep_request_keep_pace(const xep_buffer_t *buffer);
+
+/** Counts a call that has come to status before anything was sent, if that refuses it for good; returns status. */
+xep_status_t xep_request_count_refused(xep_buffer_t *buffer, xep_status_t status);
+
+/** Of an operation that ends with XEP_ERR_MISMATCH and a reason: notes whether this rank is behind. */
+void xep_request_note_pace(const xep_request_t *req);
+
+/** All ranks begin anew. */
+void xep_request_forget_refused(xep_buffer_t *buffer);
+
+/* ---- request_wait.c ---- */
+
+/* Waiting for requests. Called between xep_buffer_enter() and leave. */
+
+/** Blocks until the request is done; its status, and its reason as this thread's. */
+xep_status_t xep_request_finish(xep_request_t *req);
+
+/**
+ * An operation whose request was freed is nobody's to wait for, so the next call on its handle does. XEP_ERR_INVALID:
+ * the handle has one whose request the user still has; else as xep_buffer_usable().
+ */
+xep_status_t xep_request_settle(xep_handle_t *handle);
+
+/** Blocks until a dispatch's rows are counted. XEP_OK, or how it ended. Of a combine: as finish. */
+xep_status_t xep_request_finish_counts(xep_request_t *req);
+
+/** XEP_INPROGRESS, or as finish. Does not block, but has a wait's rules for deadline and deaths. */
+xep_status_t xep_request_poll(xep_request_t *req);
+
+/** xep_buffer_send_memory(), likewise. */
+xep_status_t xep_request_wait_memory(xep_buffer_t *buffer, void **base_p, size_t *stride_p);
+
+/** xep_handle_combine_input(), arguments checked: blocks until peers have read what an earlier combine left there. */
+xep_status_t xep_request_wait_input(xep_handle_t *handle, void **base_p, size_t *stride_p);
 
 #endif

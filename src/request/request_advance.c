@@ -4,7 +4,7 @@
  * Every call that waits or tests takes all requests of the buffer further, not only its own: a peer may wait for
  * another one of them.
  */
-#include "request_advance.h"
+#include "request.h"
 
 #include <stddef.h>
 #include <stdio.h>
@@ -13,9 +13,7 @@
 #include "group_abort.h"
 #include "handle.h"
 #include "members.h"
-#include "request_end.h"
-#include "staging_look.h"
-#include "staging_show.h"
+#include "staging.h"
 
 /*
  * A turn is used up by what has begun, so that a dispatch that the mode refuses leaves no gap. A next piece has one of

@@ -4,17 +4,14 @@
  * An error here means that the operation never was: no epoch and no slot is used, so that all ranks go on counting
  * alike.
  */
-#include "request_begin.h"
+#include "request.h"
 
 #include "buffer.h"
 #include "handle.h"
 #include "layout.h"
 #include "members.h"
 #include "members_area.h"
-#include "request_advance.h"
-#include "request_end.h"
-#include "staging_take.h"
-#include "staging_wait.h"
+#include "staging.h"
 #include "trace.h"
 
 /*

@@ -4,17 +4,15 @@
  * Two kinds of ends. Agreed ones, which every rank has for the same operation and after which nothing is half done: the
  * buffer goes on. All others break the buffer: what the peers have of our operations is not known any more.
  */
-#include "request_end.h"
+#include "request.h"
 
 #include <stdio.h>
 
 #include "buffer_give_up.h"
 #include "handle.h"
 #include "log.h"
+#include "members.h"
 #include "members_area.h"
-#include "members_wire.h"
-#include "request_refuse.h"
-#include "request_trace.h"
 
 static void set_reason(xep_request_t *req, const char *reason)
 {

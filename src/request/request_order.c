@@ -5,11 +5,9 @@
  * buffer's mark is behind all of them. Where the host takes part it has to end first; how is for its own request to
  * tell.
  */
-#include "request_order.h"
+#include "request.h"
 
 #include "buffer.h"
-#include "request_advance.h"
-#include "request_wait.h"
 
 xep_status_t xep_request_order_stream(xep_request_t *req, void *stream)
 {

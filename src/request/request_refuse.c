@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-#include "request_refuse.h"
+#include "request.h"
 
 #include <stdio.h>
 

@@ -4,7 +4,7 @@
  * A request is taken again only when its operation has ended, so what one request did never overlaps: it is a lane of
  * the picture. Within it the operation encloses its phases, and a phase its waits.
  */
-#include "request_trace.h"
+#include "request.h"
 
 #include "buffer.h"
 #include "handle.h"

@@ -4,7 +4,7 @@
  * Time counts from the first look that found nothing: an operation that is done at the first look costs no look at the
  * clock.
  */
-#include "request_wait.h"
+#include "request.h"
 
 #include <stdio.h>
 
@@ -13,12 +13,9 @@
 #include "group_ask.h"
 #include "group_wait.h"
 #include "handle.h"
+#include "members.h"
 #include "members_area.h"
-#include "members_wait.h"
-#include "request_advance.h"
-#include "request_end.h"
-#include "request_trace.h"
-#include "staging_show.h"
+#include "staging.h"
 
 /* A look calls the mode, which asks the wire by itself; the group's progress is for what is not of this buffer. */
 enum { PROGRESS_EVERY = 16, TEST_PEERS_NS = 100 * 1000 * 1000, DEVICE_SPARE_NS = 1000 * 1000 * 1000 };

@@ -22,6 +22,7 @@
 #ifndef XEP_STAGING_H
 #define XEP_STAGING_H
 
+#include "account.h"
 #include "buffer.h"
 
 /** Whether a buffer in such memory is made so, by a group on so many nodes. */
@@ -37,5 +38,85 @@ xep_status_t xep_staging_measure(const xep_shape_t *shape, uint64_t recv_rows, u
 /** For a buffer whose heap is open. Local. close: does nothing where it was not opened; nothing is enqueued. */
 xep_status_t xep_staging_open(xep_buffer_t *buffer);
 void xep_staging_close(xep_buffer_t *buffer);
+
+/* ---- staging_layout.c ---- */
+
+/* xep_layout() in device memory where the host counts. */
+
+/** args are checked. Waits for the stream. */
+xep_status_t xep_staging_layout(xep_buffer_t *buffer, const xep_layout_args_t *args, const xep_layout_t *out);
+
+/* ---- staging_look.c ---- */
+
+/* Rows in device memory on their way to the host while their operation goes on. */
+
+/** Before a request's mode takes it further: which of the rows that were on their way are there now. */
+xep_status_t xep_staging_look(xep_request_t *req);
+
+/* ---- staging_take.c ---- */
+
+/* What an operation in device memory is given, on its way to the host. */
+
+/**
+ * The arguments of req, which are checked, become those of the mode. An error: the operation cannot begin, and where it
+ * was waited for the stream in vain the buffer is broken.
+ */
+xep_status_t xep_staging_take(xep_request_t *req);
+
+/* ---- staging_copy.c ---- */
+
+/* Copies between the device and the host. */
+
+/** A matrix and its copy, and what the caller calls it. Rows are so many bytes long. */
+typedef struct staged_matrix {
+    const char *name;
+    void *to;
+    size_t to_stride;
+    const void *from;
+    size_t from_stride;
+    uint64_t bytes, rows;
+} staged_matrix_t;
+
+/** Enqueues the copies of all that have rows. */
+xep_status_t xep_staging_copy(const xep_buffer_t *buffer, const staged_matrix_t *matrices, size_t count, void *stream);
+
+/** XEP_ERR_INVALID: what has rows is not memory of the device. */
+xep_status_t xep_staging_check(const xep_buffer_t *buffer, const char *name, const void *address, uint64_t rows);
+
+/** XEP_ERR_INVALID: the stream is of another device, or being captured. */
+xep_status_t xep_staging_check_stream(const xep_buffer_t *buffer, void *stream);
+
+/* ---- staging_show.c ---- */
+
+/* What an operation in device memory has brought, on its way to the device. */
+
+/** Of an operation that the mode has ended so: the same, or an error of the device. */
+xep_status_t xep_staging_show(xep_request_t *req, xep_status_t status);
+
+/** Makes what is known of the rows that come, with the places that they will have on the device. */
+void xep_staging_show_counts(const xep_request_t *req);
+
+/** xep_env_t.rows_came. */
+void xep_staging_rows_came(const xep_env_t *env, const xep_op_t *op, uint32_t rank);
+
+/** xep_handle_recv() and xep_handle_combine_input(). */
+const xep_recv_t *xep_staging_recv(const xep_handle_t *handle);
+void *xep_staging_input(const xep_handle_t *handle, size_t *stride_p);
+
+/* ---- staging_wait.c ---- */
+
+/* Waiting for a stream of the caller's. */
+
+/** Notes what was enqueued on the stream last, for xep_staging_wait(). */
+xep_status_t xep_staging_note(xep_buffer_t *buffer, void *stream);
+
+/** Waits until the stream has come to what was noted; breaks the buffer if it does not. Makes progress. */
+xep_status_t xep_staging_wait(xep_buffer_t *buffer, xep_waits_kind_t kind, int32_t timeout_ms);
+
+/**
+ * Of a request that has begun while its rows were coming, in a mode that sends within the call: waits until they are
+ * there, and the operation goes on with each part. If they do not come, the request ends with that.
+ */
+void xep_staging_stay(xep_request_t *req);
 
 #endif

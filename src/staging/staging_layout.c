@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /* Layouts of indices in device memory, counted by the host. They are of no slot, and of whatever shape. */
-#include "staging_layout.h"
 #include "layout.h"
-#include "staging_copy.h"
+#include "staging.h"
 #include "staging_slots.h"
-#include "staging_wait.h"
 
 /* What is in the memory of layouts: indices, and the arrays that are wanted. */
 typedef struct layout_copies {

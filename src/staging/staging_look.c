@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-#include "staging_look.h"
+#include "staging.h"
 
 #include "request.h"
 #include "staging_slots.h"

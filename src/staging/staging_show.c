@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /* What an operation has brought, on its way to the device. */
-#include "staging_show.h"
+#include "staging.h"
 
 #include <stddef.h>
 
 #include "handle.h"
 #include "request.h"
-#include "staging_copy.h"
 #include "staging_slots.h"
 
 /* ---- rows that came ---- */

@@ -1,15 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /* What an operation is given, on its way to the host. What is refused is refused before anything is enqueued. */
-#include "staging_take.h"
+#include "staging.h"
 
 #include <string.h>
 
 #include "handle.h"
 #include "request.h"
-#include "staging_copy.h"
 #include "staging_slots.h"
-#include "staging_wait.h"
 
 /* ---- what both kinds do ---- */
 

@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /* Meanwhile the buffer's operations go on: peers may need this rank for what it began before. */
-#include "staging_wait.h"
+#include "staging.h"
 
 #include <stdio.h>
 
 #include "group_wait.h"
 #include "request.h"
-#include "request_advance.h"
-#include "request_end.h"
 #include "rest.h"
 
 typedef struct stream_look {

@@ -15,14 +15,14 @@
 #include <time.h>
 #include <ucontext.h>
 
-#include "boot_callback.h"
+#include "boot.h"
 #include "config.h"
 #include "error.h"
 #include "fuzz_memory.h"
 #include "fuzz_target.h"
 #include "fuzz_turns.h"
 #include "group_bell.h"
-#include "group_create.h"
+#include "group.h"
 #include "group_sleep.h"
 #include "ucp_transport.h"
 

@@ -19,7 +19,7 @@
 
 #include <pmix/pmix_boot.h>
 
-#include "boot_single.h"
+#include "boot.h"
 #include "error.h"
 
 typedef struct context {

@@ -13,7 +13,6 @@
 #include "group_out.h"
 #include "members.h"
 #include "members_area.h"
-#include "members_wire.h"
 #include "request.h"
 #include "sim_death.h"
 #include "sim_wire.h"

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "boot_single.h"
+#include "boot.h"
 #include "unit.h"
 
 TEST(it_gathers_its_own)

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "boot_callback.h"
+#include "boot.h"
 #include "error.h"
 #include "unit.h"
 

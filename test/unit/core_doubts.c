@@ -13,7 +13,6 @@
 #include "host.h"
 #include "members.h"
 #include "members_area.h"
-#include "members_wait.h"
 #include "request.h"
 #include "unit.h"
 

@@ -7,7 +7,7 @@
 
 #include "buffer_give_up.h"
 #include "error.h"
-#include "group_create.h"
+#include "group.h"
 #include "unit.h"
 
 enum { LINE = 64, SHARE = 4096 };
