@@ -39,7 +39,7 @@ int xep_combine_is_read_by(const xep_kit_t *kit, uint32_t slot, uint32_t rank);
 xep_status_t xep_combine_input(void *mode, uint32_t slot, void **base_p, size_t *stride_p);
 void xep_combine_explain(void *mode, const xep_op_t *op, char *text, size_t bytes);
 
-/** What is the same in the plugin tables of all modes. */
+/** The entries that are alike in the plugin tables of all modes. */
 #define XEP_KIT_OPS                                                                             \
     .heap_size = xep_kit_heap_size, .progress = xep_steps_progress, .input = xep_combine_input, \
     .explain = xep_combine_explain

@@ -369,7 +369,7 @@ void ll_store_notice(const void *mode, const xep_op_t *op, uint32_t rank);
 
 /* ---- ll_receive.c: dispatch 4 and 5 ---- */
 
-/** Of the last step: adds the rows of each local expert to args.expert_stats. */
+/** In the last step of a dispatch: adds the rows of each local expert to args.expert_stats. */
 void ll_count_stats(const ll_t *mode, const xep_op_t *op);
 
 /** Steps: the verdict and the places; the rows. */

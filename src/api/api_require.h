@@ -14,7 +14,7 @@ xep_status_t xep_require_buffer(const xep_buffer_t *buffer);
 xep_status_t xep_require_handle(const xep_handle_t *handle);
 xep_status_t xep_require_request(const xep_request_t *req);
 
-/** Of a handle that is its own: not released, nothing in flight; waits for an operation whose request was freed. */
+/** The handle is not released and has nothing in flight; waits for an operation whose request was freed. */
 xep_status_t xep_require_idle(xep_handle_t *handle);
 
 #endif

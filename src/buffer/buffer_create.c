@@ -328,7 +328,7 @@ static xep_status_t open_smaller(xep_group_t *group, const xep_buffer_params_t *
     return status;
 }
 
-/* What a rank sees is how much there is; what helps is the same on all of them. */
+/* Ranks see different amounts of memory; the remedy is the same on all of them. */
 static xep_status_t add_remedy(const xep_buffer_params_t *params)
 {
     int whole = (params->flags & XEP_BUFFER_PIECES) == 0 && params->on_failure == XEP_ON_FAILURE_FAIL;

@@ -43,7 +43,7 @@ typedef struct leaving {
     uint64_t until_ns; /* for those who have given it up; 0: nobody has */
 } leaving_t;
 
-/* Who has given the buffer up may be on its way here, or never come. */
+/* A rank that has given the buffer up may still come here, or never. */
 static xep_status_t hope_for_all(void *arg)
 {
     leaving_t *leaving = arg;

@@ -16,7 +16,7 @@
 
 #include "buffer.h"
 
-/** Of one rank, in every heap, at lines_offset of the buffer; written by that rank alone. */
+/** Every heap has one for each rank, at lines_offset of the buffer; only that rank writes it. */
 typedef struct xep_buffer_line {
     uint64_t quiet;    /* buffer_end.c: how often it has been */
     uint64_t given_up; /* an epoch; 0: never */

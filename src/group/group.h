@@ -148,7 +148,7 @@ void xep_group_close(xep_group_t *group);
 
 /* ---- group_hello.c ---- */
 
-/* What ranks say of themselves first, and what all conclude from it. */
+/* What ranks say of themselves first, and what all of them conclude from it. */
 
 /**
  * Collective. Fills in group->peers and group->out. Afterwards this rank's word is shown until xep_host_hide().

@@ -49,7 +49,7 @@ enum {
     XEP_PEER_VISIBLE = 2  /* its process can be looked up here by its number */
 };
 
-/** Of one kind, as the ranks of a host see it together. */
+/** One kind of shared memory, as the ranks of a host see it together. */
 typedef struct xep_shared_least {
     uint64_t ranks;   /* the least that a rank has room for */
     uint32_t seen_by; /* that rank */

@@ -129,8 +129,9 @@ static xep_status_t claim_rank(const char *nspace, const char *rank)
 }
 
 /*
- * Of the file that says that a program of this task has made a group; 0: the server has told of no folder. With the
- * server's port, as one that was killed leaves its folder, and a later one may have that and the namespace again.
+ * The name of the file that says that a program of this task has made a group; 0: the server has told of no folder. It
+ * has the server's port, since a server that was killed leaves its folder, and a later one may have that folder and
+ * the namespace again.
  */
 static int make_mark_path(const char *nspace, const char *rank, char *path, size_t bytes)
 {

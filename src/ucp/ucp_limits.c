@@ -95,7 +95,7 @@ static void find_rdma(ucp_context_h context, char *device, size_t bytes)
     free(text);
 }
 
-/* Of the whole machine: the root of a user namespace has no right to its memory. */
+/* The right must be the machine's: the root of a user namespace may not lock memory. */
 static bool may_lock_any(void)
 {
     char line[128];

@@ -29,6 +29,7 @@
 #include "host.h"
 #include "log.h"
 #include "ucp_library.h"
+#include "units.h"
 
 enum {
     RANK_BYTES = 8 << 20, /* of each kind for a rank's messages: libucp 1.13 and 1.22 take TAKEN_BYTES */
@@ -129,12 +130,13 @@ static const char *name_error(int error)
     return error == ENOTSUP ? "not used" : strerror(error);
 }
 
-/* "System V segments: Operation not permitted; /dev/shm: 65536 bytes free" */
+/* "System V segments: Operation not permitted; /dev/shm: 64 KiB free" */
 static void explain(int sysv, int posix, uint64_t room, char *text)
 {
     int used =
         snprintf(text, TEXT_BYTES, "System V segments: %.100s; %.100s: ", name_error(sysv), xep_ucp_shared_folder());
-    if (posix == 0) snprintf(text + used, (size_t)(TEXT_BYTES - used), "%" PRIu64 " bytes free", room);
+    if (posix == 0)
+        snprintf(text + used, (size_t)(TEXT_BYTES - used), "%s free", xep_units_of(room, (char[XEP_UNITS_BYTES]){0}));
     else snprintf(text + used, (size_t)(TEXT_BYTES - used), "%.100s", name_error(posix));
 }
 
@@ -191,7 +193,8 @@ xep_status_t xep_ucp_shared_refuse(const xep_ucp_shared_t *shared, uint64_t byte
     if (sysv == 0 && !shared->opened[XEP_SHARED_SYSV]) sysv = ENOTSUP;
     if (posix == 0 && !shared->opened[XEP_SHARED_POSIX]) posix = ENOTSUP;
     explain(sysv, posix, files.bytes, why);
-    return xep_fail(XEP_ERR_NO_MEMORY, "not enough shared memory for a buffer of %" PRIu64 " bytes (%s)", bytes, why);
+    return xep_fail(XEP_ERR_NO_MEMORY, "not enough shared memory for a buffer of %s (%s)",
+                    xep_units_of(bytes, (char[XEP_UNITS_BYTES]){0}), why);
 }
 
 xep_status_t xep_ucp_shared_check(const xep_ucp_shared_t *shared, uint64_t bytes)

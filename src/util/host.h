@@ -9,7 +9,7 @@
 /** Equal for processes that share a kernel boot, an IPC and a process namespace; never 0. */
 uint64_t xep_host_identity(void);
 
-/** Of the processes that can be looked up by number and start: kernel, process and time namespace. */
+/** Equal for processes that can look one another up by number and start: kernel, process and time namespace. */
 uint64_t xep_host_processes(void);
 
 /** Equal for processes that share a kernel boot and a user namespace. */

@@ -57,7 +57,7 @@ static void sizes_differ(xep_group_t *group, size_t common, size_t of_last)
     gather(group, 100, 1);
 }
 
-/* Who is elsewhere is named with where it is, though it gives as many bytes. */
+/* A rank in another call is named with that call, even where it gives as many bytes. */
 static void calls_differ(xep_group_t *group)
 {
     static const mp_case_t c = {.name = "allgather", .experts = 12, .topk = 4, .hidden = 300, .tokens = 30};

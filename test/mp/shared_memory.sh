@@ -39,12 +39,12 @@ empty() {
 
 # 16 ranks want 70 MB for their messages alone: UCX gave up, or died
 whole '64 MB as in Docker' 16 1 16 "$inside" "$shm=64m none /dev/shm" ./xep_run -n 16 -x XEP_LOG=info
-says 'POSIX shared memory is not used: System V segments: ok; /dev/shm: [0-9]* bytes free (8388608 for each rank)'
+says 'POSIX shared memory is not used: System V segments: ok; /dev/shm: [0-9.]* [A-Za-z]* free (8388608 for each rank)'
 empty
 whole 'read-only /dev/shm' 3 1 3 "$inside" "$shm=1g,ro none /dev/shm" ./xep_run -n 3 -x XEP_LOG=info
 says 'POSIX shared memory is not used: System V segments: ok; /dev/shm: Read-only file system'
 whole 'System V denied' 3 1 3 "$inside" "$shm=1g none /dev/shm && $no_sysv" ./xep_run -n 3 -x XEP_LOG=info
-says 'System V shared memory is not used: System V segments: No space left on device; /dev/shm: [0-9]* bytes free'
+says 'System V shared memory is not used: System V segments: No space left on device; /dev/shm: [0-9.]* [A-Za-z]* free'
 empty
 whole 'neither' 3 3 1 "$inside" "$shm=1g,ro none /dev/shm && $no_sysv" ./xep_run -n 3
 says 'warning: no shared memory, all bytes go through sockets: .*No space left'
@@ -144,7 +144,7 @@ empty
 
 # a buffer that is larger than /dev/shm where that is all there is: told before a page is written
 refuses 'too large a buffer' \
-    'not enough shared memory for a buffer of [0-9]* bytes (System V .*No space left.*; /dev/shm: [0-9]* bytes free)' \
+    'not enough shared memory for a buffer of [0-9.]* [KM]iB (System V .*No space left.*; /dev/shm: [0-9.]* [KM]iB free)' \
     "$inside" "$shm=96m none /dev/shm && $no_sysv" ./xep_run -n 2 ./xep_perf --check-only --tokens 4096 --hidden 7168
 empty
 

@@ -15,7 +15,7 @@ typedef struct perf_cuda_limit perf_cuda_limit_t;
 perf_cuda_limit_t *perf_cuda_limit_open(const perf_t *perf);
 void perf_cuda_limit_close(perf_cuda_limit_t *limit);
 
-/** Of a dispatch: to the peers. Of a combine: from them. in_turn: one peer after the other, else all at once. */
+/** Copies to the peers for a dispatch, from them for a combine. in_turn: one peer after the other, else all at once. */
 void perf_cuda_limit_run(const perf_cuda_limit_t *limit, perf_op_t op, int in_turn);
 
 #endif
