@@ -240,6 +240,7 @@ def test_wrong_output(group, driver, buffer):
             handle.combine(out=mine.x)
         with pytest.raises(TypeError, match="numpy: expected rows in host memory"):
             handle.numpy()
+        handle.combine_input()
         handle.combine(out=out)
         driver.wait()
 
