@@ -49,6 +49,19 @@ static void await_stop(pid_t pid)
     MP_CHECK(strstr(line, ") T ") != NULL);
 }
 
+/* Has ended, or will be a zombie until the launcher looks. */
+static void await_end(pid_t pid)
+{
+    char path[64], line[256] = "";
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    for (double end = mp_now() + 60; strstr(line, ") Z ") == NULL && mp_now() < end; mp_sleep_us(1000)) {
+        FILE *stat = fopen(path, "r");
+        if (stat == NULL) return;
+        if (fgets(line, sizeof line, stat) == NULL) line[0] = '\0';
+        fclose(stat);
+    }
+}
+
 static void be_told(xep_group_t *group, mp_job_t *job, const char *where)
 {
     char name[64];
@@ -74,7 +87,11 @@ static void stop_one(xep_group_t *group, mp_job_t *job, const char *where)
     mp_job_close(job);
     xep_group_destroy(group);
     printf("survived\n");
-    kill(all[mp_nranks() - 1], SIGKILL);
+    fflush(stdout);
+    if (mp_rank() == 0) { /* the launcher tells of a death as well: not before all others know from the heartbeat */
+        for (uint32_t r = 1; r < mp_nranks() - 1; r++) await_end(all[r]);
+        kill(all[mp_nranks() - 1], SIGKILL);
+    }
     free(all);
 }
 
