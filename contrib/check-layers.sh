@@ -144,28 +144,38 @@ check_includes() {
 
 # ---- files of a folder ----
 
+# Of awk: edges of a graph, each with the line where it stands, and those that are part of a circle.
+graph='
+    function depend(from, to, at) {
+        if (from == to || (from, to) in where) return
+        where[from, to] = at
+        next_of[from] = next_of[from] " " to
+    }
+    function visit(from, top,   list, n, i) {
+        n = split(next_of[from], list, " ")
+        for (i = 1; i <= n; i++) {
+            if ((top, list[i]) in reached) continue
+            reached[top, list[i]] = 1
+            visit(list[i], top)
+        }
+    }
+    function tell_circles(kind,   file, edge, end) {
+        for (file in next_of) visit(file, file)
+        for (edge in where) {
+            split(edge, end, SUBSEP)
+            if ((end[2], end[1]) in reached) print kind where[edge] ": " end[1] " -> " end[2]
+        }
+    }'
+
 # depends FOLDER PREFIX: lines "circle file:line a -> b", "header file:line name" and "below file:line name" of the
 # files there, whose functions and tables begin with the prefix. A .c file depends on those whose functions or tables it
 # names, a header on the headers that it includes. object.h declares what object.c and the object_*.c beside it define.
 depends() {
-    code "$1" | awk -v prefix="$2" '
+    code "$1" | awk -v prefix="$2" "$graph"'
         function stem(path) { sub(/\.[ch]$/, "", path); return path }
         function declares(header, file) {
             header = stem(header); file = stem(file)
             return file == header || index(file, header "_") == 1
-        }
-        function depend(from, to, at) {
-            if (from == to || (from, to) in where) return
-            where[from, to] = at
-            next_of[from] = next_of[from] " " to
-        }
-        function visit(from, top,   list, n, i) {
-            n = split(next_of[from], list, " ")
-            for (i = 1; i <= n; i++) {
-                if ((top, list[i]) in reached) continue
-                reached[top, list[i]] = 1
-                visit(list[i], top)
-            }
         }
         BEGIN { ours = prefix "_[a-z0-9_]+" }
         {
@@ -206,31 +216,14 @@ depends() {
                 if (!(name in owner)) print "header", at[i] ": " name ", defined nowhere"
                 else if (!declares(of[i], owner[name])) print "header", at[i] ": " name " of " owner[name]
             }
-            for (file in next_of) visit(file, file)
-            for (edge in where) {
-                split(edge, end, SUBSEP)
-                if ((end[2], end[1]) in reached) print "circle", where[edge] ": " end[1] " -> " end[2]
-            }
+            tell_circles("circle ")
         }'
 }
 
 # imports PACKAGE: lines "file:line a -> b" of the circles among the modules of a package of Python. Imports for types
 # alone count, too: two modules that know one another are one.
 imports() {
-    grep -nE '^[ ]*from \.[a-z_.]* import ' $(find "$1" -name '*.py' | sort) /dev/null | awk '
-        function visit(from, top,   list, n, i) {
-            n = split(next_of[from], list, " ")
-            for (i = 1; i <= n; i++) {
-                if ((top, list[i]) in reached) continue
-                reached[top, list[i]] = 1
-                visit(list[i], top)
-            }
-        }
-        function depend(from, to, at) {
-            if (from == to || (from, to) in where) return
-            where[from, to] = at
-            next_of[from] = next_of[from] " " to
-        }
+    grep -nE '^[ ]*from \.[a-z_.]* import ' $(find "$1" -name '*.py' | sort) /dev/null | awk "$graph"'
         {
             split($0, part, ":"); from = part[1]; sub(/\.py$/, "", from)
             folder = from; sub(/\/[^\/]*$/, "", folder)
@@ -242,16 +235,13 @@ imports() {
             for (i = 1; i <= n; i++) depend(from, folder "/" list[i], part[1] ":" part[2])
         }
         END {
-            for (file in next_of) visit(file, file)
-            for (edge in where) {
-                split(edge, end, SUBSEP)
-                if ((end[2], end[1]) in reached) print where[edge] ": " end[1] " -> " end[2]
-            }
+            tell_circles("")
         }'
 }
 
 # Folders without circles, each with how the names of its functions begin, and packages of Python.
-without_circles='python/ext:ext tools/perf:perf tools/run:run tools/trace:trace'
+without_circles='plugins/kernels:xep plugins/kit:xep plugins/normal:normal plugins/ll:ll'
+without_circles+=' python/ext:ext tools/perf:perf tools/run:run tools/trace:trace'
 packages_without_circles='python/deep_ep python/xep'
 
 check_rooms() {
@@ -262,53 +252,6 @@ check_rooms() {
       for folder in $without_circles; do depends "${folder%:*}" "${folder#*:}" | sed -n 's/^circle //p'; done
       for package in $packages_without_circles; do [ ! -d "$package" ] || imports "$package"; done; } |
         sort | report 'circle of files'
-}
-
-# ---- files of plugins ----
-
-# file:line: a -> b where two .c files of a folder name functions or tables of each other, maybe through others. Their
-# headers are of the whole mode, and so do not count.
-calls() {
-    code "$1" | awk '
-        function visit(from, top,   list, n, i) {
-            n = split(next_of[from], list, " ")
-            for (i = 1; i <= n; i++) {
-                if ((top, list[i]) in reached) continue
-                reached[top, list[i]] = 1
-                visit(list[i], top)
-            }
-        }
-        match($0, /\.c:[0-9]+:/) {
-            n++
-            at[n] = substr($0, 1, RSTART + RLENGTH - 2)
-            of[n] = substr($0, 1, RSTART + 1)
-            code[n] = substr($0, RSTART + RLENGTH)
-            if (code[n] !~ /^[A-Za-z_]/ || code[n] ~ /^(static|typedef|struct|enum|extern)/) next
-            if (!match(code[n], /[a-z0-9_]+(\[\] = | = |\()/)) next
-            name = substr(code[n], RSTART, RLENGTH); sub(/[[ (].*/, "", name)
-            owner[name] = of[n]
-        }
-        END {
-            for (i = 1; i <= n; i++)
-                for (text = code[i]; match(text, /[A-Za-z0-9_]+/); text = substr(text, RSTART + RLENGTH)) {
-                    name = substr(text, RSTART, RLENGTH)
-                    if (!(name in owner) || owner[name] == of[i] || (of[i], owner[name]) in where) continue
-                    where[of[i], owner[name]] = at[i]
-                    next_of[of[i]] = next_of[of[i]] " " owner[name]
-                }
-            for (file in next_of) visit(file, file)
-            for (edge in where) {
-                split(edge, end, SUBSEP)
-                if ((end[2], end[1]) in reached) print where[edge] ": " end[1] " -> " end[2]
-            }
-        }'
-}
-
-check_modes() {
-    local folder
-    for folder in plugins/kernels plugins/kit plugins/normal plugins/ll; do
-        calls $folder | sort | report 'circle of files'
-    done
 }
 
 # ---- what is said and done where ----
@@ -411,7 +354,6 @@ check_corpora() {
 strip $shipped test >"$tmp/code"
 check_includes
 check_rooms
-check_modes
 check_plugins
 check_words
 check_nulls
