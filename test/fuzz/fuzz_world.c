@@ -21,8 +21,8 @@
 #include "fuzz_memory.h"
 #include "fuzz_target.h"
 #include "fuzz_turns.h"
-#include "group_bell.h"
 #include "group.h"
+#include "group_bell.h"
 #include "group_sleep.h"
 #include "ucp_transport.h"
 
