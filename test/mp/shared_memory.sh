@@ -71,7 +71,7 @@ small_sysv shmall 500
 small_sysv shmmni 9
 small_sysv shmmax 65536
 whole 'few files in /dev/shm' 3 1 3 "$inside" "$shm=1g,nr_inodes=8 none /dev/shm" ./xep_run -n 3 -x XEP_LOG=info
-says 'POSIX shared memory is not used: .*; rank 0 has room for 1 of 3 ranks'
+says 'POSIX shared memory is not used: .*; rank [0-2] has room for [01] of 3 ranks'
 quiet
 # one rank alone cannot have System V segments: others mapped its memory, and it did not map theirs
 second() {
