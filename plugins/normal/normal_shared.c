@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * What is the same whatever memory the rows are in, here and in plugins/cuda: what is refused, whose routing is used,
- * and what the user sees of a dispatch.
+ * Shared by the modes for host and for device memory (plugins/cuda): what is refused, whose routing is used, and what
+ * the user sees of a dispatch.
  */
 #include <string.h>
 

@@ -24,7 +24,7 @@ static inline uint32_t normal_index(const normal_t *mode, const xep_op_t *op)
 /** The lines that came from rank. */
 normal_line_t *normal_line(const normal_t *mode, uint32_t index, uint32_t rank);
 
-/** Of the record of rank, in the ring; and in a heap. */
+/** The offset of the record of rank, in the ring; and in a heap. */
 uint64_t normal_record_begin(const normal_t *mode, uint64_t turn, uint32_t rank);
 uint64_t normal_record_offset(const normal_t *mode, uint64_t turn, uint32_t rank);
 

@@ -3,7 +3,7 @@
 /* What the mode tells of its traffic, so that a path can be chosen and rows in passing have room. */
 #include "normal_nodes.h"
 
-/* Of a row: its token, its scales, and for each selection an expert of so many bytes and a weight. */
+/* The metadata of a row: its token, its scales, and for each selection an expert of so many bytes and a weight. */
 static uint64_t metadata_bytes(const xep_shape_t *shape, size_t index_bytes)
 {
     return sizeof(int32_t) + shape->scales * sizeof(float) + shape->topk * (index_bytes + sizeof(float));

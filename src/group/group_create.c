@@ -9,7 +9,6 @@
 #include "group.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "error.h"
 #include "group_abort.h"

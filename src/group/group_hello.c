@@ -129,8 +129,8 @@ static void find_twins(const xep_group_t *group, const hello_t *mine, const hell
 {
     for (int i = 0; i < XEP_INTERFACES && mine->addresses[i] != 0; i++)
         for (uint32_t r = 0; r < where->nranks; r++) {
-            if (hellos[r].network == 0 || is_local(group, &hellos[r], mine)) continue;
-            if (!xep_interfaces_have(hellos[r].addresses, mine->addresses[i])) continue;
+            if (hellos[r].network == 0 || !xep_interfaces_have(hellos[r].addresses, mine->addresses[i])) continue;
+            if (is_local(group, &hellos[r], mine)) continue; /* asks the kernel, so it comes last */
             where->twins[where->ntwins++] = (xep_twin_t){mine->addresses[i], r};
             break;
         }
@@ -144,7 +144,7 @@ static void find_whereabouts(const xep_group_t *group, const hello_t *mine, cons
         where->elsewhere += group->peers[r].host != mine->host;
         where->local &= is_local(group, &hellos[r], mine);
     }
-    if (mine->network != 0) find_twins(group, mine, hellos, where);
+    if (mine->network != 0 && !where->local) find_twins(group, mine, hellos, where);
 }
 
 static void find_neighbours(const xep_group_t *group, const hello_t *hellos, xep_neighbours_t *neighbours)
