@@ -13,28 +13,70 @@
 
 enum { GROUP = 128 };
 
+/* What each cast makes: by xep_quant_t. */
+static const struct cast {
+    xep_dtype_t dtype;
+    int bits;          /* of a channel */
+    uint32_t group;    /* channels with one scale; 0: the row */
+    int scale_bytes;   /* 0: none travels */
+    int row_words;     /* behind the scales */
+    int places, least; /* of its floats: bits of the fraction, exponent of the least number that is not subnormal */
+    double most;       /* the greatest number */
+} casts[] = {
+    [XEP_QUANT_E4M3] = {XEP_E4M3, 8, GROUP, 4, 0, 3, -6, 448},
+    [XEP_QUANT_E4M3_POW2] = {XEP_E4M3, 8, GROUP, 4, 0, 3, -6, 448},
+    [XEP_QUANT_UE8M0] = {XEP_E4M3, 8, GROUP, 1, 0, 3, -6, 448},
+    [XEP_QUANT_MXFP8] = {XEP_E4M3, 8, 32, 1, 0, 3, -6, 448},
+    [XEP_QUANT_MXFP8_E5M2] = {XEP_E5M2, 8, 32, 1, 0, 2, -14, 57344},
+    [XEP_QUANT_MXFP4] = {XEP_E2M1X2, 4, 32, 1, 0, 1, 0, 6},
+    [XEP_QUANT_NVFP4] = {XEP_E2M1X2, 4, 16, 1, 1, 1, 0, 6},
+    [XEP_QUANT_INT8] = {XEP_INT8, 8, 128, 4, 0, 0, 0, 127},
+    [XEP_QUANT_INT8_ROW] = {XEP_INT8, 8, 0, 4, 0, 0, 0, 127},
+    [XEP_QUANT_E4M3_STATIC] = {XEP_E4M3, 8, 0, 0, 0, 3, -6, 448},
+};
+
+static uint32_t group_of(const oracle_shape_t *shape)
+{
+    const uint32_t group = casts[shape->quant].group;
+    return group == 0 ? shape->hidden : group;
+}
+
 /* The last group may be short; it has a scale all the same. */
 static uint32_t groups_of(const oracle_shape_t *shape)
 {
-    return (shape->hidden + GROUP - 1) / GROUP;
+    return (shape->hidden + group_of(shape) - 1) / group_of(shape);
 }
 
 /* The type that arrives, which is not the one that was sent where rows are cast on their way. */
 xep_dtype_t oracle_received_dtype(const oracle_shape_t *shape)
 {
-    return shape->quant == XEP_QUANT_NONE ? shape->dtype : XEP_E4M3;
+    return shape->quant == XEP_QUANT_NONE ? shape->dtype : casts[shape->quant].dtype;
+}
+
+uint32_t oracle_received_hidden(const oracle_shape_t *shape)
+{
+    return oracle_received_dtype(shape) == XEP_E2M1X2 ? (shape->hidden + 1) / 2 : shape->hidden;
 }
 
 size_t oracle_received_bytes(const oracle_shape_t *shape)
 {
-    return shape->hidden * oracle_element_bytes(oracle_received_dtype(shape));
+    return oracle_received_hidden(shape) * oracle_element_bytes(oracle_received_dtype(shape));
+}
+
+xep_dtype_t oracle_received_scales_dtype(const oracle_shape_t *shape)
+{
+    if (shape->quant == XEP_QUANT_NONE) return shape->scales_dtype;
+    return casts[shape->quant].scale_bytes == 1 ? XEP_INT32 : XEP_FP32;
 }
 
 uint32_t oracle_received_scales(const oracle_shape_t *shape)
 {
     if (shape->quant == XEP_QUANT_NONE) return shape->nscales;
-    return shape->quant == XEP_QUANT_UE8M0 ? (groups_of(shape) + 3) / 4 : groups_of(shape);
+    return (groups_of(shape) * (uint32_t)casts[shape->quant].scale_bytes + 3) / 4 +
+           (uint32_t)casts[shape->quant].row_words;
 }
+
+/* ---- DeepEP's: e4m3, groups of 128 ---- */
 
 /*
  * The scale of a group, and in *factor_p what its elements are multiplied by. A power of two is found by doubling, and
@@ -67,17 +109,128 @@ static float cast_group(const oracle_shape_t *shape, const void *row, uint32_t f
     return scale;
 }
 
-/*
- * Packed scales are the exponents alone, four in a word, the first in the lowest byte; bytes that are left over are 0.
- */
-void oracle_cast_row(const oracle_shape_t *shape, const void *row, uint8_t *q, uint32_t *scales)
+/* Packed scales are the exponents alone. */
+static void cast_row_deepep(const oracle_shape_t *shape, const void *row, uint8_t *q, uint32_t *scales)
 {
-    memset(scales, 0, oracle_received_scales(shape) * sizeof *scales);
     for (uint32_t g = 0; g < groups_of(shape); g++) {
         const float scale = cast_group(shape, row, g * GROUP, q);
         uint32_t bits;
         memcpy(&bits, &scale, sizeof bits);
-        if (shape->quant == XEP_QUANT_UE8M0) scales[g / 4] |= (bits >> 23) << 8 * (g % 4);
+        if (shape->quant == XEP_QUANT_UE8M0) ((uint8_t *)scales)[g] = (uint8_t)(bits >> 23);
         else scales[g] = bits;
     }
+}
+
+/* ---- all others ---- */
+
+/* The nearest number of the type by its definition, in double: multiples of a place, whose size the exponent tells. */
+static double nearest(const struct cast *cast, double value)
+{
+    int exponent = 0;
+    const double magnitude = fabs(value);
+
+    if (isinf(value)) return copysign(cast->most, value);
+    if (cast->places == 0) return nearbyint(value);
+    if (magnitude > 0) exponent = ilogb(magnitude);
+    if (magnitude == 0 || exponent < cast->least) exponent = cast->least;
+    const double place = ldexp(1, exponent - cast->places), number = nearbyint(magnitude / place) * place;
+    return copysign(number > cast->most ? cast->most : number, value);
+}
+
+/* Codes of floats count the numbers of the type from zero on. */
+static uint8_t code_of(const struct cast *cast, double number)
+{
+    const double magnitude = fabs(number);
+    int exponent = cast->least, code;
+
+    if (cast->places == 0) return (uint8_t)(int8_t)number;
+    if (magnitude >= ldexp(1, cast->least)) exponent = ilogb(magnitude);
+    code = (int)ldexp(magnitude, cast->places - exponent) + ((exponent - cast->least) << cast->places);
+    return (uint8_t)(code | (signbit(number) ? 1 << (cast->bits - 1) : 0));
+}
+
+static void set_code(const struct cast *cast, uint8_t *q, uint32_t h, uint8_t code)
+{
+    if (cast->bits == 8) q[h] = code;
+    else q[h / 2] = (uint8_t)(h % 2 == 0 ? code : q[h / 2] | code << 4);
+}
+
+/* The greatest magnitude; NaN if there is an Inf or a NaN. */
+static float amax_of(const oracle_shape_t *shape, const void *row, uint32_t from, uint32_t end)
+{
+    float amax = 0;
+
+    for (uint32_t h = from; h < end; h++) {
+        const float magnitude = fabsf(oracle_element(row, shape->dtype, h));
+        if (!isfinite(magnitude)) return NAN;
+        if (magnitude > amax) amax = magnitude;
+    }
+    return amax;
+}
+
+/* The one NaN, whatever arithmetic made of it. */
+static void set_scale(uint32_t *word, float scale)
+{
+    memcpy(word, &scale, sizeof scale);
+    if (isnan(scale)) *word = 0x7fc00000;
+}
+
+/* The scale of a group, stored; returns what its elements are multiplied by. */
+static float scale_group(const oracle_shape_t *shape, float amax, float inverse, uint32_t g, uint32_t *scales)
+{
+    const struct cast *cast = &casts[shape->quant];
+    uint8_t *bytes = (uint8_t *)scales;
+
+    if (shape->quant == XEP_QUANT_E4M3_STATIC) return inverse;
+    if (cast->scale_bytes == 4) {
+        const float most = amax < 1e-10f ? 1e-10f : amax, scale = isnan(amax) ? NAN : most / 127.0f;
+        set_scale(&scales[g], scale);
+        return 127.0f / most;
+    }
+    if (shape->quant == XEP_QUANT_NVFP4) {
+        const double byte = isnan(amax) ? NAN : nearest(&casts[XEP_QUANT_E4M3], amax * (1.0f / 6.0f) * inverse);
+        bytes[g] = isnan(amax) ? 0x7f : code_of(&casts[XEP_QUANT_E4M3], byte);
+        return byte == 0 ? 0 : inverse / (float)byte;
+    }
+    int e = -127;
+    while (!isnan(amax) && (double)amax > ldexp(cast->most, e)) e++;
+    bytes[g] = isnan(amax) ? 255 : (uint8_t)(e + 127);
+    return ldexpf(1, -e);
+}
+
+static void cast_row(const oracle_shape_t *shape, const void *row, uint8_t *q, uint32_t *scales)
+{
+    const struct cast *cast = &casts[shape->quant];
+    const uint32_t words = oracle_received_scales(shape);
+    float inverse = 1.0f / shape->quant_scale, scale = shape->quant_scale;
+
+    if (shape->quant == XEP_QUANT_NVFP4) {
+        if (scale == 0) {
+            float amax = amax_of(shape, row, 0, shape->hidden);
+            if (amax < 0x1p-100f) amax = 0x1p-100f;
+            scale = amax / 2688.0f;
+            inverse = isnan(amax) ? 1 : 2688.0f / amax;
+        }
+        set_scale(&scales[words - 1], scale);
+    }
+    for (uint32_t g = 0; g < groups_of(shape); g++) {
+        const uint32_t from = g * group_of(shape);
+        const uint32_t end = from + group_of(shape) < shape->hidden ? from + group_of(shape) : shape->hidden;
+        const float amax = amax_of(shape, row, from, end), factor = scale_group(shape, amax, inverse, g, scales);
+        for (uint32_t h = from; h < end; h++) {
+            const float product = oracle_element(row, shape->dtype, h) * factor;
+            uint8_t code = 0;
+            if (shape->quant == XEP_QUANT_E4M3_STATIC) code = oracle_float_to_e4m3(product);
+            else if (!isnan(amax)) code = code_of(cast, nearest(cast, (double)product));
+            set_code(cast, q, h, code);
+        }
+    }
+}
+
+/* Bytes of scales are four in a word, the first in the lowest byte; bytes that are left over are 0. */
+void oracle_cast_row(const oracle_shape_t *shape, const void *row, uint8_t *q, uint32_t *scales)
+{
+    memset(scales, 0, oracle_received_scales(shape) * sizeof *scales);
+    if (shape->quant <= XEP_QUANT_UE8M0) cast_row_deepep(shape, row, q, scales);
+    else cast_row(shape, row, q, scales);
 }

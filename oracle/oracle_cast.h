@@ -6,12 +6,14 @@
 
 #include "oracle_data.h"
 
-/** Type and bytes of a row as it is received, and its scales: with quant, what the cast makes. */
+/** Type, elements and bytes of a row as it is received, and its scales: with quant, what the cast makes. */
 xep_dtype_t oracle_received_dtype(const oracle_shape_t *shape);
+uint32_t oracle_received_hidden(const oracle_shape_t *shape);
+xep_dtype_t oracle_received_scales_dtype(const oracle_shape_t *shape);
 size_t oracle_received_bytes(const oracle_shape_t *shape);
 uint32_t oracle_received_scales(const oracle_shape_t *shape);
 
-/** By shape->quant: q [H], scales [oracle_received_scales()]. */
+/** By shape->quant: q [oracle_received_bytes()], scales [oracle_received_scales()]. */
 void oracle_cast_row(const oracle_shape_t *shape, const void *row, uint8_t *q, uint32_t *scales);
 
 #endif

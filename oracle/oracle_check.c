@@ -92,17 +92,17 @@ int oracle_check_form(const oracle_check_t *check, xep_rows_t arrangement, uint3
     const oracle_shape_t *shape = check->shape;
     const xep_recv_t *recv = check->recv;
     const uint32_t nscales = oracle_received_scales(shape);
-    const int own_scales = shape->quant == XEP_QUANT_NONE && nscales != 0;
+    const xep_dtype_t scales_dtype = oracle_received_scales_dtype(shape);
 
     return oracle_check_number(check, "arrangement", 0, 0, arrangement, recv->arrangement) ||
            oracle_check_number(check, "dtype", 0, 0, oracle_received_dtype(shape), recv->dtype) ||
-           oracle_check_number(check, "hidden", 0, 0, shape->hidden, recv->hidden) ||
+           oracle_check_number(check, "hidden", 0, 0, oracle_received_hidden(shape), recv->hidden) ||
            oracle_check_number(check, "x_stride", 0, 0, stride_of(shape, recv), recv->x_stride) ||
            oracle_check_number(check, "topk", 0, 0, topk, recv->topk) ||
            oracle_check_number(check, "topk_idx_dtype", 0, 0, shape->idx_dtype, recv->topk_idx_dtype) ||
            oracle_check_number(check, "quant", 0, 0, shape->quant, recv->quant) ||
            oracle_check_number(check, "nscales", 0, 0, nscales, recv->scales != NULL ? recv->nscales : 0) ||
-           (own_scales && oracle_check_number(check, "scales_dtype", 0, 0, shape->scales_dtype, recv->scales_dtype)) ||
+           (nscales != 0 && oracle_check_number(check, "scales_dtype", 0, 0, scales_dtype, recv->scales_dtype)) ||
            oracle_check_number(check, "first_expert", 0, 0, check->first_expert, recv->first_expert) ||
            oracle_check_number(check, "local_experts", 0, 0, check->experts, recv->local_experts);
 }
@@ -167,7 +167,7 @@ int oracle_check_row(oracle_check_t *check, uint64_t row, uint32_t src, uint64_t
     oracle_fill_row(shape, src, token, check->sent);
     if (cast) oracle_cast_row(shape, check->sent, check->cast, check->scales);
     else oracle_fill_scales(shape, src, token, check->scales);
-    return oracle_differ_row(check->difference, "x", row, oracle_received_dtype(shape), shape->hidden,
+    return oracle_differ_row(check->difference, "x", row, oracle_received_dtype(shape), oracle_received_hidden(shape),
                              cast ? check->cast : check->sent, oracle_row_at(check->recv, row)) ||
            check_scales(check, row);
 }

@@ -57,6 +57,7 @@ struct oracle_shape {
     int by_column;      /* by expert: received scales are [nscales][rows] */
     uint64_t room;      /* padded: most tokens of a rank, of the buffer */
     xep_quant_t quant;  /* by expert: what x is cast to on the way */
+    float quant_scale;  /* as in the arguments of the dispatch */
     uint32_t alignment; /* of received expert counts; 0: 1 */
     /* in pieces, by expert: [R] alignment of each rank; NULL: they all have the same */
     const uint32_t *alignments;

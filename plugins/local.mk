@@ -35,7 +35,7 @@ normal_shared_sources = \
 	%D%/normal/normal.h %D%/normal/normal_shared.h %D%/normal/normal_record.h %D%/normal/normal_shared.c \
 	%D%/normal/normal_heap.c %D%/normal/normal_records.c %D%/normal/normal_digest.c %D%/normal/normal_masks.h \
 	%D%/normal/normal_masks.c %D%/normal/normal_nodes.h %D%/normal/normal_pieces.h
-ll_shared_sources = %D%/ll/ll.h %D%/ll/ll_notice.h %D%/ll/ll_shared.c %D%/ll/ll_heap.c
+ll_shared_sources = %D%/ll/ll.h %D%/ll/ll_notice.h %D%/ll/ll_shared.c %D%/ll/ll_heap.c %D%/kernels/cast_formats.c
 
 pkglib_LTLIBRARIES = xep_normal.la xep_ll.la
 xep_normal_la_SOURCES = $(normal_shared_sources) \
@@ -56,7 +56,9 @@ xep_ll_la_SOURCES = $(ll_shared_sources) %D%/ll/ll.c \
 	%D%/ll/ll_in_place.h %D%/ll/ll_in_place.c %D%/ll/ll_offer.c %D%/ll/ll_sum.c %D%/ll/ll_traffic.c \
 	%D%/kernels/cast.h %D%/kernels/cast.c %D%/kernels/cast_kernels.h %D%/kernels/cast_blocks.h \
 	%D%/kernels/cast_avx2.c %D%/kernels/cast_avx512.c %D%/kernels/cast_avx512.h %D%/kernels/cast_vbmi.c \
-	%D%/kernels/cast_table.c %D%/kernels/cast_table.h \
+	%D%/kernels/cast_table.c %D%/kernels/cast_table.h %D%/kernels/cast_formats.h %D%/kernels/cast_rows.c \
+	%D%/kernels/cast_walk.h %D%/kernels/cast_vectors.h %D%/kernels/cast_x86.h \
+	%D%/kernels/cast_rows_avx2.c %D%/kernels/cast_rows_avx512.c \
 	%D%/kernels/logfmt.h %D%/kernels/logfmt.c
 xep_ll_la_CPPFLAGS = $(plugin_cppflags) -I$(srcdir)/%D%/kit -I$(srcdir)/%D%/kernels
 xep_ll_la_LDFLAGS = $(plugin_ldflags)

@@ -15,7 +15,8 @@ LDADD = libunit.la $(insides) $(CMOCKA_LIBS)
 check_LTLIBRARIES = libtest_parts.la
 libtest_parts_la_SOURCES = \
 	plugins/kernels/cast.c plugins/kernels/cast_avx2.c plugins/kernels/cast_avx512.c plugins/kernels/cast_table.c \
-	plugins/kernels/cast_vbmi.c plugins/kernels/logfmt.c \
+	plugins/kernels/cast_vbmi.c plugins/kernels/cast_formats.c plugins/kernels/cast_rows.c \
+	plugins/kernels/cast_rows_avx2.c plugins/kernels/cast_rows_avx512.c plugins/kernels/logfmt.c \
 	tools/perf/perf_cluster.c tools/perf/perf_help.c tools/perf/perf_options.c tools/perf/perf_resolve.c
 
 # what defines main() and finds the tests that are TEST(name) in a source
@@ -36,7 +37,7 @@ unit_tests = \
 	%D%/unit/util_cache.t %D%/unit/util_config.t %D%/unit/util_cpu.t %D%/unit/util_dtype.t %D%/unit/util_error.t \
 	%D%/unit/util_loaded.t %D%/unit/util_log.t %D%/unit/util_mapping.t \
 	%D%/unit/kernels_sum.t \
-	%D%/unit/kernels_cast.t %D%/unit/kernels_logfmt.t %D%/unit/kernels_weigh.t \
+	%D%/unit/kernels_cast.t %D%/unit/kernels_formats.t %D%/unit/kernels_logfmt.t %D%/unit/kernels_weigh.t \
 	%D%/unit/kit_steps.t %D%/unit/kit_words.t \
 	%D%/unit/pmix_exchange_faults.t \
 	%D%/unit/oracle_numbers.t %D%/unit/oracle_routes.t %D%/unit/oracle_self.t \

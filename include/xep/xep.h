@@ -87,13 +87,16 @@ typedef enum { XEP_OP_DISPATCH = 0, XEP_OP_COMBINE = 1, XEP_OP_NEXT = 2 } xep_op
     X(XEP_U8, 6, 1, "u8")       \
     X(XEP_INT32, 7, 4, "int32") \
     X(XEP_INT64, 8, 8, "int64") \
-    X(XEP_FP64, 9, 8, "fp64")
+    X(XEP_FP64, 9, 8, "fp64")   \
+    X(XEP_INT8, 10, 1, "int8")  \
+    X(XEP_E2M1X2, 11, 1, "e2m1x2")
 
 #define XEP_DTYPE_ENUM_(_name, _value, _bytes, _text) _name = _value,
 
 /**
  * XEP_DTYPE_DEFAULT (0) in a params or args struct means the default of that field. XEP_E4M3 and XEP_E5M2 are the 8-bit
- * floats of OCP; E4M3 is the one without infinities (e4m3fn).
+ * floats of OCP; E4M3 is the one without infinities (e4m3fn). An element of XEP_E2M1X2 is two 4-bit floats of OCP, the
+ * first in the lower half of the byte (torch.float4_e2m1fn_x2).
  */
 typedef enum {
     /* clang-format off */
@@ -739,15 +742,45 @@ typedef enum {
 } xep_rows_t;
 
 /**
- * Casts on the way (ll): rows arrive as e4m3, with a scale for each group of 128 channels; the last group of a row may
- * be shorter. With amax = max(1e-4, |x| of the group), a channel x is near q * scale:
- *   E4M3       scale = amax * (1 / 448), q = e4m3(x * (448 / amax)): fp32 arithmetic, nearest even, saturating
- *   E4M3_POW2  scale = 2^e, the least power of two not below amax / 448; q = e4m3(x * 2^-e)
- *   UE8M0      as E4M3_POW2, with the scales as exponent bytes (e + 127), four to an int32, the lowest byte first
- * A NaN arrives as a NaN and does not count for amax. A group with an Inf has the scale Inf (byte 255), and every
- * channel of it is NaN, or becomes NaN when it is multiplied by the scale.
+ * Casts on the way (ll, host memory; on devices the first three): what a channel x becomes, and the scale of its group,
+ * so that x is near q * scale. Groups are channels side by side, from the first on; the last one may be shorter. fp32
+ * arithmetic, rounded to nearest, ties to even, saturating; amax is the largest |x| of the group.
+ *
+ * Groups of 128, DeepEP's, with amax at least 1e-4. A NaN arrives as a NaN and does not count for amax. A group with an
+ * Inf has the scale Inf (byte 255), and every channel of it is NaN, or becomes NaN when it is multiplied by the scale.
+ *   E4M3         fp32 scale = amax * (1 / 448), q = e4m3(x * (448 / amax))
+ *   E4M3_POW2    fp32 scale = 2^e, the least power of two not below amax / 448; q = e4m3(x * 2^-e)
+ *   UE8M0        as E4M3_POW2, with the scales as bytes e + 127
+ *
+ * All others: a group with an Inf or a NaN has a scale that is NaN (E8M0: byte 255), and every q is 0.
+ *   MXFP8        groups of 32; scale 2^e with the least e for which amax <= 448 * 2^e, at least -127, as a byte e + 127
+ *                (E8M0): OCP's format (MX 1.0), with NVIDIA's scale, with which nothing saturates; q = e4m3(x * 2^-e)
+ *   MXFP8_E5M2   the same with e5m2 and 57344
+ *   MXFP4        the same with e2m1 and 6: two channels to a byte (XEP_E2M1X2)
+ *   NVFP4        groups of 16, e2m1. The row has an fp32 scale s: quant_scale, with inverse = 1 / s, or amax of the
+ *                row (at least 2^-100) / 2688, with inverse = 2688 / amax. A group has a byte b = e4m3(amax * (1 / 6) *
+ *                inverse); q = e2m1(x * (inverse / b)), or 0 if b is 0: x is near q * b * s. Where s is not given, that
+ *                of a row with an Inf or a NaN is NaN
+ *   INT8         groups of 128, amax at least 1e-10: fp32 scale = amax / 127, q = x * (127 / amax) to the nearest
+ *   INT8_ROW     the same with one group, the row
+ *   E4M3_STATIC  q = e4m3(x * (1 / quant_scale)), which no scale travels with; a NaN stays one, an Inf saturates
+ *
+ * Scales that are bytes come four to an int32, the lowest byte first, filled up with zeros; the fp32 of a row of NVFP4
+ * is the bits of the word behind them.
  */
-typedef enum { XEP_QUANT_NONE = 0, XEP_QUANT_E4M3 = 1, XEP_QUANT_E4M3_POW2 = 2, XEP_QUANT_UE8M0 = 3 } xep_quant_t;
+typedef enum {
+    XEP_QUANT_NONE = 0,
+    XEP_QUANT_E4M3 = 1,
+    XEP_QUANT_E4M3_POW2 = 2,
+    XEP_QUANT_UE8M0 = 3,
+    XEP_QUANT_MXFP8 = 4,
+    XEP_QUANT_MXFP8_E5M2 = 5,
+    XEP_QUANT_MXFP4 = 6,
+    XEP_QUANT_NVFP4 = 7,
+    XEP_QUANT_INT8 = 8,
+    XEP_QUANT_INT8_ROW = 9,
+    XEP_QUANT_E4M3_STATIC = 10
+} xep_quant_t;
 
 /** Bits of xep_dispatch_args_t.flags. */
 enum {
@@ -827,7 +860,7 @@ typedef struct xep_dispatch_args {
     xep_quant_t quant;      /* cast of x on the way, from XEP_BF16, XEP_FP16 or XEP_FP32; ll */
     xep_rows_t arrangement; /* of the received rows; 0: the mode's own */
     uint32_t flags;         /* XEP_DISPATCH_* */
-    uint32_t reserved;      /* must be 0 */
+    float quant_scale;      /* NVFP4: of the tensor, 0: each row has its own; E4M3_STATIC: at least 1e-30; else 0 */
     /* NULL, or [L]: when the operation ends, the rows that each local expert received are added; ll */
     int32_t *expert_stats;
     /* NULL, or [R]: when the operation ends, the nanoseconds that this rank waited for each rank (as xep_buffer_waits()
@@ -857,7 +890,7 @@ typedef struct xep_recv {
     void *x;           /* [capacity][H] */
     size_t x_stride;   /* bytes between rows: those of a row, rounded up to a multiple of 64 */
     xep_dtype_t dtype;
-    uint32_t hidden;
+    uint32_t hidden; /* elements of dtype in a row, H; half as many, rounded up, of XEP_E2M1X2 */
     uint32_t topk;
     xep_dtype_t topk_idx_dtype;
     void *topk_idx;      /* [capacity][K] local expert 0 .. L-1, or -1: of another rank; -1 in unused rows */
@@ -874,7 +907,7 @@ typedef struct xep_recv {
     /* bytes from a scale of a row to that of the next row (by column and padded: of the same expert) */
     ptrdiff_t scales_token_stride;
     ptrdiff_t scales_stride; /* bytes from a scale of a row to its next one */
-    xep_quant_t quant;       /* the cast that args asked for; with one, dtype is XEP_E4M3 */
+    xep_quant_t quant;       /* the cast that args asked for, which dtype and scales_dtype follow */
     uint32_t reserved;
     /* these are there by expert only, and NULL by rank: */
     const uint64_t *expert_begin; /* [L] first row of each local expert */

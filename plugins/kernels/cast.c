@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * The definition of the casts, one element after the other, and the choice of a kernel. All other kernels are compared
- * with these loops bit for bit, and leave to them what is rare: groups with an Inf or a NaN.
+ * The definition of the casts to e4m3 with a scale for each 128 channels, one element after the other, and the choice
+ * of their kernel. All other kernels are compared with these loops bit for bit, and leave to them what is rare: groups
+ * with an Inf or a NaN.
  */
 #include "cast_kernels.h"
 
@@ -91,11 +92,9 @@ static void fp32_scalar(uint8_t *q, float *scales, const void *x, size_t elems, 
     cast_scalar(XEP_CAST_FP32, q, scales, x, elems, pow2);
 }
 
-/* Whoever asks has seen to it that dtype is one of these three. */
-xep_cast_fn xep_cast_select(xep_dtype_t dtype, xep_simd_t simd)
+xep_cast_fn xep_cast_groups_by(int type, xep_simd_t simd)
 {
     static const xep_cast_fn scalar[XEP_CAST_TYPES] = {bf16_scalar, fp16_scalar, fp32_scalar};
-    int type = dtype == XEP_BF16 ? XEP_CAST_BF16 : dtype == XEP_FP16 ? XEP_CAST_FP16 : XEP_CAST_FP32;
 #if defined(__x86_64__)
     if (simd >= XEP_SIMD_AVX512VBMI && type == XEP_CAST_BF16) return xep_cast_vbmi;
     if (simd >= XEP_SIMD_AVX512) return xep_cast_avx512[type];

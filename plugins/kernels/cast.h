@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /**
- * Rows to e4m3 with a scale for each 128 channels, by the rules of xep_quant_t. The scalar function is the
- * definition, the others have the same bits for every input, Inf and NaN included.
+ * Casts of rows on the way, by the rules of xep_quant_t. The scalar functions are the definition, the others have the
+ * same bits for every input, Inf and NaN included.
  */
 #ifndef XEP_CAST_H
 #define XEP_CAST_H
@@ -12,23 +12,31 @@
 
 #include <xep/plugin.h>
 
-enum { XEP_CAST_GROUP = 128 };
+/** What a cast makes of a row. */
+typedef struct xep_cast_format {
+    xep_dtype_t dtype, scales_dtype;
+    uint64_t row_bytes; /* and elements of dtype, which has one byte */
+    uint64_t scale_words;
+} xep_cast_format_t;
 
-/**
- * Casts elems elements of x: q [elems], scales [xep_cast_groups(elems)]. pow2: scales are powers of two.
- * next is the row that will be cast after this one, or x: it is fetched meanwhile. Any alignment of the type.
- */
-typedef void (*xep_cast_fn)(uint8_t *q, float *scales, const void *x, size_t elems, int pow2, const void *next);
+/** Of a row of hidden channels. 0: quant is no cast, or no value of xep_quant_t, as a peer may have written it. */
+int xep_cast_format(unsigned quant, uint64_t hidden, xep_cast_format_t *format_p);
 
-/** The cast of XEP_BF16, XEP_FP16 or XEP_FP32. */
-xep_cast_fn xep_cast_select(xep_dtype_t dtype, xep_simd_t simd);
+/** A cast of rows of one type by the kernels of one machine. */
+typedef struct xep_cast xep_cast_t;
+struct xep_cast {
+    /*
+     * Casts elems elements of x, of any alignment of their type, to q and scales (whole words). next is the row that
+     * will be cast after this one, or x: it is fetched meanwhile.
+     */
+    void (*row)(const xep_cast_t *cast, void *q, void *scales, const void *x, size_t elems, const void *next);
+    void (*kernel)(void); /* what row calls */
+    size_t elem_bytes;
+    float scale; /* the caller's; 0: none */
+    int pow2;
+};
 
-static inline size_t xep_cast_groups(size_t elems)
-{
-    return elems / XEP_CAST_GROUP + (elems % XEP_CAST_GROUP != 0);
-}
-
-/** Exponent bytes of scales, four to a word, the lowest byte first; bytes that are over are 0. */
-void xep_cast_pack_exponents(uint32_t *packed, const float *scales, size_t groups);
+/** The cast of rows of XEP_BF16, XEP_FP16 or XEP_FP32, by a quant that is none of XEP_QUANT_NONE. */
+xep_cast_t xep_cast_select(xep_quant_t quant, xep_dtype_t dtype, xep_simd_t simd, float scale);
 
 #endif

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/** What the kernels behind xep_cast_select() share: the rule of a group, and tables of the kernels. */
+/**
+ * What the kernels to e4m3 with a scale for each 128 channels share (E4M3, E4M3_POW2, UE8M0): the rule of a group, and
+ * tables of the kernels.
+ */
 #ifndef XEP_CAST_KERNELS_H
 #define XEP_CAST_KERNELS_H
 
@@ -8,6 +11,24 @@
 #include "floats.h"
 
 enum { XEP_CAST_BF16, XEP_CAST_FP16, XEP_CAST_FP32, XEP_CAST_TYPES };
+enum { XEP_CAST_GROUP = 128 };
+
+/**
+ * Casts elems elements of x: q [elems], scales [xep_cast_groups(elems)]. pow2: scales are powers of two.
+ * next as of xep_cast_t.
+ */
+typedef void (*xep_cast_fn)(uint8_t *q, float *scales, const void *x, size_t elems, int pow2, const void *next);
+
+/** By the kernel of a machine; type is XEP_CAST_*. */
+xep_cast_fn xep_cast_groups_by(int type, xep_simd_t simd);
+
+static inline size_t xep_cast_groups(size_t elems)
+{
+    return elems / XEP_CAST_GROUP + (elems % XEP_CAST_GROUP != 0);
+}
+
+/** Exponent bytes of scales, four to a word, the lowest byte first; bytes that are over are 0. */
+void xep_cast_pack_exponents(uint32_t *packed, const float *scales, size_t groups);
 
 #define XEP_CAST_LEAST_AMAX 1e-4f
 

@@ -67,4 +67,36 @@ static inline uint8_t xep_e4m3_of_float(float value)
     return (uint8_t)(sign | ((magnitude - (120u << 23) + 0x7ffff + ((magnitude >> 20) & 1)) >> 20));
 }
 
+/** Saturates at 57344, Inf too. NaN: 0x7f. */
+static inline uint8_t xep_e5m2_of_float(float value)
+{
+    uint32_t bits = xep_bits_of_float(value), magnitude = bits & 0x7fffffff;
+    uint8_t sign = (uint8_t)(bits >> 24 & 0x80);
+    if (value != value) return 0x7f;
+    if (magnitude >= 0x47600000) return sign | 0x7b;
+    if (magnitude < 0x38800000) /* below 2^-14: 2^7 has the weight of e5m2's last place, 2^-16, the sum rounds to it */
+        return (uint8_t)(sign | (xep_bits_of_float(xep_float_of_bits(magnitude) + 0x1p7f) - xep_bits_of_float(0x1p7f)));
+    return (uint8_t)(sign | ((magnitude - (112u << 23) + 0xfffff + ((magnitude >> 21) & 1)) >> 21));
+}
+
+/** Saturates at 6, Inf too; four bits. Not for NaN, which e2m1 does not have. */
+static inline uint8_t xep_e2m1_of_float(float value)
+{
+    uint32_t bits = xep_bits_of_float(value), magnitude = bits & 0x7fffffff;
+    uint8_t sign = (uint8_t)(bits >> 28 & 8);
+    if (magnitude >= 0x40c00000) return sign | 7;
+    if (magnitude < 0x3f800000) /* below 1: 2^22 has the weight of e2m1's last place, 2^-1, the sum rounds to it */
+        return (uint8_t)(sign |
+                         (xep_bits_of_float(xep_float_of_bits(magnitude) + 0x1p22f) - xep_bits_of_float(0x1p22f)));
+    return (uint8_t)(sign | ((magnitude - (126u << 23) + 0x1fffff + ((magnitude >> 22) & 1)) >> 22));
+}
+
+static inline float xep_float_of_e4m3(uint8_t code)
+{
+    uint32_t magnitude = code & 0x7f;
+    if (magnitude == 0x7f) return xep_float_of_bits(0x7fc00000);
+    if (magnitude < 8) return (float)magnitude * (code & 0x80 ? -0x1p-9f : 0x1p-9f);
+    return xep_float_of_bits((uint32_t)(code & 0x80) << 24 | ((magnitude << 20) + (120u << 23)));
+}
+
 #endif

@@ -16,13 +16,18 @@ static uint64_t item_stride(uint64_t row_bytes, uint64_t scale_words)
     return ((row_bytes + 3) / 4 * 4 + scale_words * 4 + 63) & ~(uint64_t)63;
 }
 
-/* The largest item: a row as it is with scales of the user, or the longest row that can be cast (of 2-byte
- * elements). */
+/* The largest item: a row as it is with scales of the user, or the longest row that can be cast (of 2-byte elements),
+ * by whichever cast. */
 static uint64_t measure_items(const xep_shape_t *shape, ll_layout_t *layout)
 {
-    uint64_t room = (uint64_t)shape->hidden * shape->elem_bytes, cast = room / 2, groups = xep_cast_groups(cast);
-    layout->scale_words = larger(shape->scales, groups);
-    return larger(item_stride(room, shape->scales), item_stride(cast, groups));
+    uint64_t room = (uint64_t)shape->hidden * shape->elem_bytes, stride = item_stride(room, shape->scales);
+    xep_cast_format_t format;
+    layout->scale_words = shape->scales;
+    for (unsigned quant = XEP_QUANT_NONE + 1; xep_cast_format(quant, room / 2, &format); quant++) {
+        layout->scale_words = larger(layout->scale_words, format.scale_words);
+        stride = larger(stride, item_stride(format.row_bytes, format.scale_words));
+    }
+    return stride;
 }
 
 /*
@@ -133,18 +138,16 @@ xep_status_t ll_lay_heap(const xep_shape_t *shape, xep_heap_layout_t *common, xe
 void ll_make_parcel(const ll_notice_t *notice, ll_parcel_t *parcel)
 {
     uint64_t selections = (uint64_t)notice->tokens * notice->topk;
-    size_t groups = xep_cast_groups(notice->hidden);
+    xep_cast_format_t format;
     xep_carve_t carve = {0};
     xep_carve_offset(&carve, selections, sizeof(int32_t));
     parcel->weights = xep_carve_offset(&carve, notice->sends_weights ? selections : 0, sizeof(float));
     parcel->head_bytes = carve.end;
-    if (notice->quant == XEP_QUANT_NONE) {
-        parcel->row_bytes = notice->hidden * xep_elem_bytes((xep_dtype_t)notice->dtype);
-        parcel->scale_words = notice->nscales;
-    } else {
-        /* e4m3: a byte for each element; a scale for each group is a float, or the exponent of one, four to a word */
-        parcel->row_bytes = notice->hidden;
-        parcel->scale_words = notice->quant == XEP_QUANT_UE8M0 ? (groups + 3) / 4 : groups;
+    parcel->row_bytes = notice->hidden * xep_elem_bytes((xep_dtype_t)notice->dtype);
+    parcel->scale_words = notice->nscales;
+    if (xep_cast_format(notice->quant, notice->hidden, &format)) {
+        parcel->row_bytes = format.row_bytes;
+        parcel->scale_words = format.scale_words;
     }
     parcel->scales = (parcel->row_bytes + 3) / 4 * 4;
     parcel->stride = item_stride(parcel->row_bytes, parcel->scale_words);

@@ -34,8 +34,8 @@ static int is_notice_sane(const ll_t *mode, const xep_op_t *op, uint32_t rank, c
     int casts = n->quant != XEP_QUANT_NONE;
     return n->epoch == op->epoch && n->tokens <= shape->tokens && n->topk >= 1 && n->topk <= shape->topk &&
            n->slot < shape->slots && n->alignment >= 1 && n->hidden >= 1 && elem != 0 && n->hidden * elem <= room &&
-           n->nscales <= shape->scales && n->quant <= XEP_QUANT_UE8M0 && !(casts && elem < 2) && n->capacity <= most &&
-           n->padded <= 1 && n->sends_weights <= 1 && are_counts_sane(mode, n) &&
+           n->nscales <= shape->scales && n->quant <= XEP_QUANT_E4M3_STATIC && !(casts && elem < 2) &&
+           n->capacity <= most && n->padded <= 1 && n->sends_weights <= 1 && are_counts_sane(mode, n) &&
            n->in_parts <= (mode->kit.base[rank] == NULL && may_be_parted(mode)) && ll_in_place_is_sane(mode, n);
 }
 

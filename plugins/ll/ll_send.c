@@ -6,7 +6,6 @@
 #include "ll_in_place.h"
 #include "ll_pieces.h"
 
-enum { PIECE_GROUPS = 64 /* of a row whose scales are packed: 64 fp32 scales on the stack */ };
 
 /* ---- the routing ---- */
 
@@ -97,7 +96,7 @@ typedef struct pack {
     char *items;
     uint64_t begin, end; /* tokens */
     int is_there;        /* the user wrote the rows where their items are */
-    xep_cast_fn cast;
+    xep_cast_t cast;
 } pack_t;
 
 /* Masked tokens are in nobody's interest: their items are never read. */
@@ -120,29 +119,12 @@ static void pack_plain(const pack_t *pack, uint64_t token, char *item)
         memcpy(item + pack->at->scales + s * (size_t)4, scales + (ptrdiff_t)s * args->scales_stride, 4);
 }
 
-/* Scales of four groups make one word; pieces of the row, so that they need no memory but the stack. */
-static void cast_packed(const pack_t *pack, const char *x, const char *next, char *item)
-{
-    const size_t piece = PIECE_GROUPS * XEP_CAST_GROUP, elem = xep_elem_bytes(pack->op->dispatch->dtype);
-    const size_t hidden = pack->op->dispatch->hidden;
-    uint32_t *packed = (uint32_t *)(void *)(item + pack->at->scales);
-    for (size_t i = 0; i < hidden; i += piece, packed += PIECE_GROUPS / 4) {
-        float scales[PIECE_GROUPS];
-        size_t n = hidden - i < piece ? hidden - i : piece;
-        pack->cast((uint8_t *)item + i, scales, x + i * elem, n, 1, next + i * elem);
-        xep_cast_pack_exponents(packed, scales, xep_cast_groups(n));
-    }
-}
-
 static void pack_cast(const pack_t *pack, uint64_t token, uint64_t next, char *item)
 {
     const xep_dispatch_args_t *args = pack->op->dispatch;
-    const char *x = (const char *)args->x + token * args->x_stride,
-               *ahead = (const char *)args->x + next * args->x_stride;
-    if (args->quant == XEP_QUANT_UE8M0) cast_packed(pack, x, ahead, item);
-    else
-        pack->cast((uint8_t *)item, (float *)(void *)(item + pack->at->scales), x, args->hidden,
-                   args->quant == XEP_QUANT_E4M3_POW2, ahead);
+    const char *x = args->x;
+    pack->cast.row(&pack->cast, item, item + pack->at->scales, x + token * args->x_stride, args->hidden,
+                   x + next * args->x_stride);
 }
 
 /* A token is read and cast once, however many experts it goes to; not at all when it goes to none. */
@@ -184,7 +166,9 @@ void ll_fill_items(ll_t *mode, xep_op_t *op)
                    .end = here,
                    .is_there = state->in_place.offset != 0 && state->in_place.fill == NULL};
     if (here == state->packed) return;
-    if (op->dispatch->quant != XEP_QUANT_NONE) pack.cast = xep_cast_select(op->dispatch->dtype, mode->kit.env->simd);
+    if (op->dispatch->quant != XEP_QUANT_NONE)
+        pack.cast = xep_cast_select(op->dispatch->quant, op->dispatch->dtype, mode->kit.env->simd,
+                                    op->dispatch->quant_scale);
     mode->kit.env->parallel(mode->kit.env, pack_rows, &pack);
     state->packed = here;
     if (op->coming != 0) return;

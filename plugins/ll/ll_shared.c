@@ -137,10 +137,11 @@ void ll_fill_recv(ll_t *mode, const xep_op_t *op, uint64_t rows)
     const ll_slot_t *slot = ll_slot(mode, op->slot);
     const xep_dispatch_args_t *args = op->dispatch;
     const ll_parcel_t *parcel = &mode->parcels[mode->kit.shape->rank];
-    const int padded = args->arrangement == XEP_ROWS_BY_EXPERT_PADDED, casts = args->quant != XEP_QUANT_NONE,
+    const int padded = args->arrangement == XEP_ROWS_BY_EXPERT_PADDED,
               by_column = (args->flags & XEP_DISPATCH_SCALES_BY_COLUMN) != 0;
     const uint64_t of_expert = mode->kit.shape->nranks * mode->kit.shape->tokens;
     xep_recv_t *recv = op->recv;
+    xep_cast_format_t format;
     xep_kit_fill_recv(&mode->kit, op, rows);
     recv->arrangement = padded ? XEP_ROWS_BY_EXPERT_PADDED : XEP_ROWS_BY_EXPERT_COMPACT;
     if (padded) recv->capacity = mode->kit.shape->local_experts * of_expert;
@@ -151,11 +152,15 @@ void ll_fill_recv(ll_t *mode, const xep_op_t *op, uint64_t rows)
         recv->row = slot->row;
     }
     recv->topk = 1; /* a row for each selection */
-    if (casts) recv->dtype = XEP_E4M3;
+    recv->scales_dtype = args->scales_dtype;
+    if (xep_cast_format(args->quant, args->hidden, &format)) {
+        recv->dtype = format.dtype;
+        recv->hidden = (uint32_t)format.row_bytes;
+        recv->scales_dtype = format.scales_dtype;
+    }
     recv->quant = args->quant;
     recv->nscales = (uint32_t)parcel->scale_words;
     if (recv->nscales != 0) recv->scales = xep_kit_own_area(&mode->kit, mode->layout.common.scales, op->slot);
-    recv->scales_dtype = !casts ? args->scales_dtype : args->quant == XEP_QUANT_UE8M0 ? XEP_INT32 : XEP_FP32;
     recv->scales_token_stride = by_column ? 4 : (ptrdiff_t)parcel->scale_words * 4;
     recv->scales_stride = by_column ? (ptrdiff_t)(padded ? of_expert : recv->capacity) * 4 : 4;
     recv->expert_rows = slot->expert_rows;

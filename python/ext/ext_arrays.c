@@ -16,9 +16,9 @@
 
 /* What elements are in numpy, which has no bfloat16 and no 8-bit floats. */
 static const int types[EXT_DTYPES] = {
-    [XEP_BF16] = NPY_UINT16, [XEP_FP16] = NPY_FLOAT16, [XEP_FP32] = NPY_FLOAT32,
-    [XEP_E4M3] = NPY_UINT8,  [XEP_E5M2] = NPY_UINT8,   [XEP_U8] = NPY_UINT8,
-    [XEP_INT32] = NPY_INT32, [XEP_INT64] = NPY_INT64,  [XEP_FP64] = NPY_FLOAT64,
+    [XEP_BF16] = NPY_UINT16,  [XEP_FP16] = NPY_FLOAT16, [XEP_FP32] = NPY_FLOAT32, [XEP_E4M3] = NPY_UINT8,
+    [XEP_E5M2] = NPY_UINT8,   [XEP_U8] = NPY_UINT8,     [XEP_INT32] = NPY_INT32,  [XEP_INT64] = NPY_INT64,
+    [XEP_FP64] = NPY_FLOAT64, [XEP_INT8] = NPY_INT8,    [XEP_E2M1X2] = NPY_UINT8,
 };
 
 /* Of the package ml_dtypes, once there is an array of one; NULL: numpy has its own. */
@@ -40,7 +40,7 @@ static xep_dtype_t numpy_dtype(char kind, Py_ssize_t size)
 {
     switch (kind) {
     case 'u': return size == 1 ? XEP_U8 : size == 2 ? XEP_BF16 : XEP_DTYPE_DEFAULT;
-    case 'i': return size == 4 ? XEP_INT32 : size == 8 ? XEP_INT64 : XEP_DTYPE_DEFAULT;
+    case 'i': return size == 1 ? XEP_INT8 : size == 4 ? XEP_INT32 : size == 8 ? XEP_INT64 : XEP_DTYPE_DEFAULT;
     case 'f': return size == 2 ? XEP_FP16 : size == 4 ? XEP_FP32 : size == 8 ? XEP_FP64 : XEP_DTYPE_DEFAULT;
     default: return XEP_DTYPE_DEFAULT;
     }

@@ -84,8 +84,9 @@ static PyObject *get_nbytes(PyObject *self, void *Py_UNUSED(unused))
 static PyObject *get_interface(PyObject *self, void *Py_UNUSED(unused))
 {
     static const char *const types[EXT_DTYPES] = {
-        [XEP_BF16] = "<u2", [XEP_FP16] = "<f2",  [XEP_FP32] = "<f4",  [XEP_E4M3] = "|u1", [XEP_E5M2] = "|u1",
-        [XEP_U8] = "|u1",   [XEP_INT32] = "<i4", [XEP_INT64] = "<i8", [XEP_FP64] = "<f8",
+        [XEP_BF16] = "<u2", [XEP_FP16] = "<f2", [XEP_FP32] = "<f4",   [XEP_E4M3] = "|u1",
+        [XEP_E5M2] = "|u1", [XEP_U8] = "|u1",   [XEP_INT32] = "<i4",  [XEP_INT64] = "<i8",
+        [XEP_FP64] = "<f8", [XEP_INT8] = "|i1", [XEP_E2M1X2] = "|u1",
     };
     const ext_array_t *look = &((ext_device_t *)self)->look;
     return Py_BuildValue("{s:N,s:N,s:s,s:(KO),s:O,s:i}", "shape", get_shape(self, NULL), "strides",

@@ -11,10 +11,10 @@
 #include "ext_python.h"
 #include "ext_request.h"
 
-#define EXT_PARAMETERS                                                                                            \
-    "($self, x, topk_idx=None, topk_weights=None, *, scales=None, cached=None, capacity=0, expert_alignment=1,\n" \
-    "dtype=None, quant=0, arrangement=None, scales_by_column=False, send_weights=False, in_place=False,\n"        \
-    "counts_there=False, expert_stats=None, wait_ns=None, after=None, timeout=None, stream=None,\n"               \
+#define EXT_PARAMETERS                                                                                              \
+    "($self, x, topk_idx=None, topk_weights=None, *, scales=None, cached=None, capacity=0, expert_alignment=1,\n"   \
+    "dtype=None, quant=0, quant_scale=0.0, arrangement=None, scales_by_column=False, send_weights=False,\n"         \
+    "in_place=False, counts_there=False, expert_stats=None, wait_ns=None, after=None, timeout=None, stream=None,\n" \
     "pieces=False)\n--\n\n"
 
 static const char dispatch_doc[] =
@@ -27,7 +27,8 @@ static const char dispatch_doc[] =
     "capacity: rows the received arrays have, whatever comes (num_worst_tokens); 0: the rows received.\n"
     "expert_alignment: received counts of experts are rounded up to a multiple.\n"
     "dtype: what the bits of x are, where it is of uint8 or uint16: \"e4m3\", \"bfloat16\", ...; it casts nothing.\n"
-    "quant: mode ll: \"e4m3\", \"e4m3_pow2\" or \"ue8m0\", or a Quant: x is cast on its way.\n"
+    "quant: mode ll: a Quant, or its name in small letters (\"mxfp8\"): x is cast on its way.\n"
+    "quant_scale: the scale of \"e4m3_static\"; of the whole tensor, with \"nvfp4\" (0: each row has its own).\n"
     "arrangement: \"rank\", \"compact\" or \"padded\" (by expert), or a member of Rows; None: the mode's own.\n"
     "scales_by_column, send_weights: mode ll: received scales by column; weights travel with the rows.\n"
     "in_place: rows are not copied between ranks that map one another: recv.row_addresses says where each is, and\n"
@@ -62,6 +63,7 @@ enum {
     EXPERT_ALIGNMENT,
     DTYPE,
     QUANT,
+    QUANT_SCALE,
     ARRANGEMENT,
     SCALES_BY_COLUMN,
     SEND_WEIGHTS,
@@ -76,11 +78,27 @@ enum {
     COUNT
 };
 
-static const char *const names[COUNT] = {"x",        "topk_idx",     "topk_weights",     "scales",
-                                         "cached",   "capacity",     "expert_alignment", "dtype",
-                                         "quant",    "arrangement",  "scales_by_column", "send_weights",
-                                         "in_place", "counts_there", "expert_stats",     "wait_ns",
-                                         "after",    "timeout",      "stream",           "pieces"};
+static const char *const names[COUNT] = {"x",
+                                         "topk_idx",
+                                         "topk_weights",
+                                         "scales",
+                                         "cached",
+                                         "capacity",
+                                         "expert_alignment",
+                                         "dtype",
+                                         "quant",
+                                         "quant_scale",
+                                         "arrangement",
+                                         "scales_by_column",
+                                         "send_weights",
+                                         "in_place",
+                                         "counts_there",
+                                         "expert_stats",
+                                         "wait_ns",
+                                         "after",
+                                         "timeout",
+                                         "stream",
+                                         "pieces"};
 
 static ext_signature_t signature = {"dispatch", 3, COUNT, names, {NULL}};
 
@@ -159,6 +177,16 @@ static int read_scales(ext_where_t where, PyObject *scales, xep_dispatch_args_t 
     return 0;
 }
 
+/* With a cast that has no use for it the library says so. */
+static int read_quant_scale(PyObject *object, float *scale_p)
+{
+    if (object == NULL) return 0;
+    double scale = PyFloat_AsDouble(object);
+    if (scale == -1 && PyErr_Occurred()) return -1;
+    *scale_p = (float)scale;
+    return 0;
+}
+
 /*
  * What most calls leave out: each function leaves its field alone for a value that was not given. expert_stats, [L]
  * int32, are where the rows are; wait_ns, [R] int64, is in host memory in any case, as the host writes it.
@@ -169,6 +197,7 @@ static int read_options(const ext_buffer_t *buffer, PyObject *const *values, xep
         ext_args_number("capacity", values[CAPACITY], INT64_MAX, &args->capacity) != 0 ||
         ext_args_number32(names[EXPERT_ALIGNMENT], values[EXPERT_ALIGNMENT], &args->expert_alignment) != 0 ||
         ext_args_quant(values[QUANT], &args->quant) != 0 ||
+        read_quant_scale(values[QUANT_SCALE], &args->quant_scale) != 0 ||
         ext_args_arrangement(values[ARRANGEMENT], &args->arrangement) != 0 ||
         ext_args_flag(values[SCALES_BY_COLUMN], XEP_DISPATCH_SCALES_BY_COLUMN, &args->flags) != 0 ||
         ext_args_flag(values[SEND_WEIGHTS], XEP_DISPATCH_SEND_WEIGHTS, &args->flags) != 0 ||

@@ -7,7 +7,15 @@
 #include <stdint.h>
 
 enum { DL_CPU = 1, DL_CUDA = 2, DL_MAJOR = 1 };
-enum { DL_INT = 0, DL_UINT = 1, DL_FLOAT = 2, DL_BFLOAT = 4, DL_FLOAT8_E4M3FN = 10, DL_FLOAT8_E5M2 = 12 };
+enum {
+    DL_INT = 0,
+    DL_UINT = 1,
+    DL_FLOAT = 2,
+    DL_BFLOAT = 4,
+    DL_FLOAT8_E4M3FN = 10,
+    DL_FLOAT8_E5M2 = 12,
+    DL_FLOAT4_E2M1FN = 17
+};
 
 typedef struct dl_version {
     uint32_t major, minor;

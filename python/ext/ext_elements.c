@@ -3,14 +3,15 @@
 #include "ext_elements.h"
 
 static const dl_type_t types[EXT_DTYPES] = {
-    [XEP_BF16] = {DL_BFLOAT, 16, 1},       [XEP_FP16] = {DL_FLOAT, 16, 1},      [XEP_FP32] = {DL_FLOAT, 32, 1},
-    [XEP_E4M3] = {DL_FLOAT8_E4M3FN, 8, 1}, [XEP_E5M2] = {DL_FLOAT8_E5M2, 8, 1}, [XEP_U8] = {DL_UINT, 8, 1},
-    [XEP_INT32] = {DL_INT, 32, 1},         [XEP_INT64] = {DL_INT, 64, 1},       [XEP_FP64] = {DL_FLOAT, 64, 1},
+    [XEP_BF16] = {DL_BFLOAT, 16, 1},       [XEP_FP16] = {DL_FLOAT, 16, 1},          [XEP_FP32] = {DL_FLOAT, 32, 1},
+    [XEP_E4M3] = {DL_FLOAT8_E4M3FN, 8, 1}, [XEP_E5M2] = {DL_FLOAT8_E5M2, 8, 1},     [XEP_U8] = {DL_UINT, 8, 1},
+    [XEP_INT32] = {DL_INT, 32, 1},         [XEP_INT64] = {DL_INT, 64, 1},           [XEP_FP64] = {DL_FLOAT, 64, 1},
+    [XEP_INT8] = {DL_INT, 8, 1},           [XEP_E2M1X2] = {DL_FLOAT4_E2M1FN, 4, 2},
 };
 
 Py_ssize_t ext_dtype_size(xep_dtype_t dtype)
 {
-    return types[dtype].bits / 8;
+    return types[dtype].bits * types[dtype].lanes / 8;
 }
 
 dl_type_t ext_dtype_dl(xep_dtype_t dtype)

@@ -10,7 +10,7 @@
 /** EXT_ML: arrays of numpy whose bf16 and 8-bit floats are types of the package ml_dtypes; else those are bits. */
 typedef enum { EXT_NUMPY, EXT_ML, EXT_TORCH, EXT_DEVICE, EXT_KINDS } ext_kind_t;
 
-enum { EXT_DIMS = 3, EXT_DTYPES = XEP_FP64 + 1 };
+enum { EXT_DIMS = 3, EXT_DTYPES = XEP_E2M1X2 + 1 };
 
 /** Where an array is: EXT_HOST, or n + 1 for CUDA device n. */
 typedef int ext_where_t;

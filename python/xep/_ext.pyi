@@ -34,6 +34,7 @@ class DispatchOptions(TypedDict, total=False):
     expert_alignment: int
     dtype: Any
     quant: Quant | str
+    quant_scale: float
     arrangement: Rows | str | None
     scales_by_column: bool
     send_weights: bool

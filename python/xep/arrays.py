@@ -62,7 +62,8 @@ def meet_torch() -> None:
     natives = [
         getattr(torch, name) for name in ("bfloat16", "float16", "float32", "float8_e4m3fn", "float8_e5m2", "uint8")
     ]
-    natives += [torch.int32, torch.int64, torch.float64]
+    natives += [torch.int32, torch.int64, torch.float64, torch.int8]
+    natives.append(getattr(torch, "float4_e2m1fn_x2", torch.uint8))  # since 2.8
     exchange = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
     _ext.use_torch(torch.Tensor, torch.empty, torch.device("cpu"), (None, *natives), exchange)
 

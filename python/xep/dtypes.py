@@ -25,6 +25,8 @@ class Dtype(enum.IntEnum):
     INT32 = 7
     INT64 = 8
     FP64 = 9
+    INT8 = 10
+    E2M1X2 = 11
 
 
 class Quant(enum.IntEnum):
@@ -34,6 +36,13 @@ class Quant(enum.IntEnum):
     E4M3 = 1
     E4M3_POW2 = 2
     UE8M0 = 3
+    MXFP8 = 4
+    MXFP8_E5M2 = 5
+    MXFP4 = 6
+    NVFP4 = 7
+    INT8 = 8
+    INT8_ROW = 9
+    E4M3_STATIC = 10
 
 
 class Rows(enum.IntEnum):
@@ -46,7 +55,7 @@ class Rows(enum.IntEnum):
 
 
 # bytes of an element, by Dtype
-SIZES = (0, 2, 2, 4, 1, 1, 1, 4, 8, 8)
+SIZES = (0, 2, 2, 4, 1, 1, 1, 4, 8, 8, 1, 1)
 
 _NAMES = {
     "bfloat16": Dtype.BF16, "bf16": Dtype.BF16, "uint16": Dtype.BF16,
@@ -56,6 +65,7 @@ _NAMES = {
     "float8_e5m2": Dtype.E5M2, "e5m2": Dtype.E5M2,
     "uint8": Dtype.U8, "u8": Dtype.U8,
     "int32": Dtype.INT32, "int64": Dtype.INT64,
+    "int8": Dtype.INT8, "float4_e2m1fn_x2": Dtype.E2M1X2, "e2m1x2": Dtype.E2M1X2,
     "float64": Dtype.FP64, "fp64": Dtype.FP64, "double": Dtype.FP64,
 }  # fmt: skip
 

@@ -24,7 +24,7 @@ static const uint64_t MAX_TOKENS = INT32_MAX; /* src_token is an int32 */
 static xep_status_t check_dtype(const char *name, xep_dtype_t dtype)
 {
     if (xep_dtype_size(dtype) != 0) return XEP_OK;
-    return xep_fail(XEP_ERR_INVALID, "invalid %s: %d (an element type, XEP_BF16 to XEP_FP64)", name, (int)dtype);
+    return xep_fail(XEP_ERR_INVALID, "invalid %s: %d (an element type, XEP_BF16 to XEP_E2M1X2)", name, (int)dtype);
 }
 
 /* rows of row_bytes: 0 becomes dense; a stride must hold a row and keep elements aligned */
@@ -259,10 +259,17 @@ static xep_status_t check_scales(const xep_buffer_t *buffer, xep_dispatch_args_t
     return XEP_OK;
 }
 
+static int is_quant_scale_sane(const xep_dispatch_args_t *a)
+{
+    if (a->quant_scale == 0) return a->quant != XEP_QUANT_E4M3_STATIC;
+    return (a->quant == XEP_QUANT_E4M3_STATIC || a->quant == XEP_QUANT_NVFP4) && a->quant_scale >= 1e-30f &&
+           a->quant_scale <= 1e30f;
+}
+
 /* whether the mode does it is the mode's to say; here only what nobody can mean */
 static xep_status_t check_choices(const xep_buffer_t *buffer, const xep_dispatch_args_t *a)
 {
-    if ((unsigned)a->quant > XEP_QUANT_UE8M0)
+    if ((unsigned)a->quant > XEP_QUANT_E4M3_STATIC)
         return xep_fail(XEP_ERR_INVALID, "invalid quant: %d (one of XEP_QUANT_*)", (int)a->quant);
     if ((unsigned)a->arrangement > XEP_ROWS_BY_EXPERT_PADDED)
         return xep_fail(XEP_ERR_INVALID, "invalid arrangement: %d (one of XEP_ROWS_*)", (int)a->arrangement);
@@ -272,7 +279,11 @@ static xep_status_t check_choices(const xep_buffer_t *buffer, const xep_dispatch
         return xep_fail(XEP_ERR_UNSUPPORTED, "invalid flags: XEP_DISPATCH_IN_PLACE (without XEP_BUFFER_SEND_MEMORY)");
     if ((a->flags & XEP_DISPATCH_COUNTS_THERE) != 0 && buffer->device == NULL)
         return xep_fail(XEP_ERR_UNSUPPORTED, "invalid flags: XEP_DISPATCH_COUNTS_THERE (without XEP_MEMORY_CUDA)");
-    if (a->reserved != 0) return xep_fail(XEP_ERR_INVALID, "invalid reserved: %u (0)", a->reserved);
+    if (!is_quant_scale_sane(a))
+        return xep_fail(XEP_ERR_INVALID,
+                        "invalid quant_scale: %g (1e-30 to 1e30 with "
+                        "XEP_QUANT_E4M3_STATIC, which needs one, and XEP_QUANT_NVFP4; else 0)",
+                        (double)a->quant_scale);
     if (a->quant == XEP_QUANT_NONE) return XEP_OK;
     if (a->dtype != XEP_BF16 && a->dtype != XEP_FP16 && a->dtype != XEP_FP32)
         return xep_fail(XEP_ERR_INVALID, "invalid dtype: %s (with quant: bf16, fp16 or fp32)",

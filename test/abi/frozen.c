@@ -187,7 +187,7 @@ AT(xep_dispatch_args_t, recv_rows_p, 160);
 AT(xep_dispatch_args_t, quant, 168);
 AT(xep_dispatch_args_t, arrangement, 172);
 AT(xep_dispatch_args_t, flags, 176);
-AT(xep_dispatch_args_t, reserved, 180);
+AT(xep_dispatch_args_t, quant_scale, 180);
 AT(xep_dispatch_args_t, expert_stats, 184);
 AT(xep_dispatch_args_t, wait_ns, 192);
 AT(xep_dispatch_args_t, stream, 200);

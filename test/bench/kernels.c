@@ -23,7 +23,7 @@ typedef struct work {
     float *scales; /* [hidden] */
     xep_dtype_t dtype;
     xep_simd_t simd;
-    int pow2;
+    xep_quant_t quant;
 } work_t;
 
 typedef void (*kernel_fn)(const work_t *work);
@@ -46,10 +46,10 @@ static void run_memcpy(const work_t *work)
 
 static void run_cast(const work_t *work)
 {
-    xep_cast_fn cast = xep_cast_select(work->dtype, work->simd);
+    xep_cast_t cast =
+        xep_cast_select(work->quant, work->dtype, work->simd, work->quant == XEP_QUANT_E4M3_STATIC ? 0.01f : 0);
     for (size_t r = 0; r < work->rows; r++)
-        cast((uint8_t *)work->out + r * work->stride, work->scales, in_row(work, r), work->hidden, work->pow2,
-             in_row(work, r + 1));
+        cast.row(&cast, work->out + r * work->stride, work->scales, in_row(work, r), work->hidden, in_row(work, r + 1));
 }
 
 /* all rows into one */
@@ -138,13 +138,21 @@ int main(int argc, char **argv)
         const char *name;
         kernel_fn run;
         xep_dtype_t dtype;
-        int pow2, by_simd;
+        xep_quant_t quant;
+        int by_simd;
     } lines[] = {
         {"memcpy", run_memcpy, XEP_BF16, 0, 0},
-        {"cast bf16, fp32 scales", run_cast, XEP_BF16, 0, 1},
-        {"cast bf16, powers of two", run_cast, XEP_BF16, 1, 1},
-        {"cast fp16, fp32 scales", run_cast, XEP_FP16, 0, 1},
-        {"cast fp32, fp32 scales", run_cast, XEP_FP32, 0, 1},
+        {"cast bf16, e4m3", run_cast, XEP_BF16, XEP_QUANT_E4M3, 1},
+        {"cast bf16, e4m3_pow2", run_cast, XEP_BF16, XEP_QUANT_E4M3_POW2, 1},
+        {"cast fp16, e4m3", run_cast, XEP_FP16, XEP_QUANT_E4M3, 1},
+        {"cast fp32, e4m3", run_cast, XEP_FP32, XEP_QUANT_E4M3, 1},
+        {"cast bf16, mxfp8", run_cast, XEP_BF16, XEP_QUANT_MXFP8, 1},
+        {"cast bf16, mxfp8_e5m2", run_cast, XEP_BF16, XEP_QUANT_MXFP8_E5M2, 1},
+        {"cast bf16, mxfp4", run_cast, XEP_BF16, XEP_QUANT_MXFP4, 1},
+        {"cast bf16, nvfp4", run_cast, XEP_BF16, XEP_QUANT_NVFP4, 1},
+        {"cast bf16, int8", run_cast, XEP_BF16, XEP_QUANT_INT8, 1},
+        {"cast bf16, int8_row", run_cast, XEP_BF16, XEP_QUANT_INT8_ROW, 1},
+        {"cast bf16, e4m3_static", run_cast, XEP_BF16, XEP_QUANT_E4M3_STATIC, 1},
         {"weigh bf16", run_weigh, XEP_BF16, 0, 1},
         {"weigh fp16", run_weigh, XEP_FP16, 0, 1},
         {"weigh fp32", run_weigh, XEP_FP32, 0, 1},
@@ -156,7 +164,7 @@ int main(int argc, char **argv)
     };
     uint64_t budget_ns = number(argc, argv, 1, 20, 100000) * 1000000;
     work_t work = {.rows = number(argc, argv, 2, 4, 64), .hidden = number(argc, argv, 3, 7168, 1 << 20)};
-    work.stride = (work.hidden * 4 + xep_cast_groups(work.hidden) * 4 + 63) / 64 * 64; /* a row in LogFMT has a head */
+    work.stride = (work.hidden * 4 + work.hidden / 32 + 4 + 63) / 64 * 64; /* a row in LogFMT has a head */
     work.in = aligned_alloc(64, work.rows * work.stride);
     work.out = aligned_alloc(64, work.rows * work.stride);
     work.scales = malloc(work.hidden * sizeof *work.scales);
@@ -166,7 +174,7 @@ int main(int argc, char **argv)
     for (int simd = 0; simd <= (int)xep_cpu_simd(); simd++) printf(" %8s", xep_cpu_simd_name((xep_simd_t)simd));
     printf("\n");
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
-        work.dtype = lines[i].dtype, work.pow2 = lines[i].pow2;
+        work.dtype = lines[i].dtype, work.quant = lines[i].quant;
         if (lines[i].run != run_decode) fill(&work);
         print_line(lines[i].name, lines[i].run, &work, lines[i].by_simd, budget_ns);
     }

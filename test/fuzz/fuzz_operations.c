@@ -68,7 +68,11 @@ static const api_truth_t *truth_of(api_rank_t *rank, const api_call_t *call)
                                     .room = params->tokens,
                                     .alignment = by_expert ? 1 : 1 + (uint32_t)api_number(call, 23, 3)};
     /* alignment by expert takes rows, of which a slot may then have too few */
-    if (by_expert && api_number(call, 24, 3) == 0) truth->shape.quant = XEP_QUANT_E4M3, truth->shape.nscales = 0;
+    if (by_expert && api_number(call, 24, 3) == 0) {
+        truth->shape.quant = (xep_quant_t)(1 + api_number(call, 25, XEP_QUANT_E4M3_STATIC));
+        truth->shape.quant_scale = truth->shape.quant == XEP_QUANT_E4M3_STATIC ? 0.03f : 0;
+        truth->shape.nscales = 0;
+    }
     learn_nodes(rank, call, truth);
     return truth;
 }
@@ -97,7 +101,7 @@ static const fuzz_field_t dispatch_fields[] = {
     FUZZ_FIELD(xep_dispatch_args_t, quant, FUZZ_NUMBER),
     FUZZ_FIELD(xep_dispatch_args_t, arrangement, FUZZ_NUMBER),
     FUZZ_FIELD(xep_dispatch_args_t, flags, FUZZ_NUMBER),
-    FUZZ_FIELD(xep_dispatch_args_t, reserved, FUZZ_NUMBER),
+    FUZZ_FIELD(xep_dispatch_args_t, quant_scale, FUZZ_NUMBER),
     FUZZ_FIELD(xep_dispatch_args_t, stream, FUZZ_POINTER),
 };
 
@@ -127,6 +131,7 @@ static xep_dispatch_args_t good_dispatch(api_rank_t *rank, const api_call_t *cal
     args.nscales = shape->nscales;
     args.expert_alignment = shape->alignment;
     args.quant = shape->quant;
+    args.quant_scale = shape->quant_scale;
     if (params->flags & XEP_BUFFER_PIECES) args.flags = XEP_DISPATCH_PIECES;
     return args;
 }

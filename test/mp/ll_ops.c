@@ -7,6 +7,7 @@
  * thread and from two.
  */
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -157,7 +158,7 @@ static void refusals(xep_group_t *group)
     MP_FAILS(XEP_ERR_UNSUPPORTED, xep_dispatch(ll.buffer, &a, &handle, NULL));
     MP_REASON("XEP_ROWS_BY_RANK");
     a = mp_job_dispatch(&ll);
-    a.quant = (xep_quant_t)9;
+    a.quant = (xep_quant_t)99;
     MP_FAILS(XEP_ERR_INVALID, xep_dispatch(ll.buffer, &a, &handle, NULL));
     MP_REASON("quant");
     a = mp_job_dispatch(&ll);
@@ -209,6 +210,48 @@ static void away(xep_group_t *group)
     mp_job_close(&job);
 }
 
+/* ---- casts: rows of odd lengths by each, a scale of the caller's, and scales that are refused ---- */
+
+static void cast_once(xep_group_t *group, xep_quant_t quant, float quant_scale, uint32_t hidden)
+{
+    mp_case_t c = mode_ops_case("ll");
+    mp_job_t job;
+    c.quant = quant, c.quant_scale = quant_scale, c.hidden = hidden, c.nscales = 0;
+    mp_job_open(&job, &c, 26);
+    mp_job_buffer(&job, group);
+    mp_job_round(&job);
+    mp_job_close(&job);
+}
+
+static void refuse_quant_scale(const mp_job_t *job, xep_dispatch_args_t a, xep_quant_t quant, float quant_scale)
+{
+    xep_handle_t *handle = NULL;
+    a.quant = quant, a.quant_scale = quant_scale, a.nscales = 0, a.scales = NULL;
+    MP_FAILS(XEP_ERR_INVALID, xep_dispatch(job->buffer, &a, &handle, NULL));
+    MP_REASON("quant_scale");
+}
+
+static void casts(xep_group_t *group)
+{
+    const mp_case_t c = mode_ops_case("ll");
+    mp_job_t job;
+    for (xep_quant_t quant = XEP_QUANT_E4M3; quant <= XEP_QUANT_INT8_ROW; quant++) {
+        cast_once(group, quant, 0, 77);
+        cast_once(group, quant, 0, 1056);
+    }
+    cast_once(group, XEP_QUANT_E4M3_STATIC, 0.01f, 77);
+    cast_once(group, XEP_QUANT_NVFP4, 0.001f, 1056);
+    mp_job_open(&job, &c, 26);
+    mp_job_buffer(&job, group);
+    xep_dispatch_args_t a = mp_job_dispatch(&job);
+    refuse_quant_scale(&job, a, XEP_QUANT_E4M3_STATIC, 0);
+    refuse_quant_scale(&job, a, XEP_QUANT_E4M3_STATIC, -1);
+    refuse_quant_scale(&job, a, XEP_QUANT_E4M3_STATIC, NAN);
+    refuse_quant_scale(&job, a, XEP_QUANT_NVFP4, INFINITY);
+    refuse_quant_scale(&job, a, XEP_QUANT_MXFP8, 1);
+    mp_job_close(&job);
+}
+
 /* ---- LogFMT: rows of mapped ranks stay as they are, to the bit, those of others are what the codec makes ---- */
 
 static void logfmt(xep_group_t *group)
@@ -249,6 +292,7 @@ int main(void)
     statistics(group);
     refusals(group);
     away(group);
+    casts(group);
     logfmt(group);
     mode_ops_two_threads(group, &ll, &normal);
     xep_group_destroy(group);

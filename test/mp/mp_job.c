@@ -77,6 +77,7 @@ void mp_job_open(mp_job_t *job, const mp_case_t *c, uint64_t seed)
                                   .by_expert = by_expert,
                                   .unweighted = !c->weights || c->sent,
                                   .quant = c->quant,
+                                  .quant_scale = c->quant_scale,
                                   .alignment = c->alignment};
     allocate(job);
     mp_job_dispatch(job); /* what checks expect */
@@ -218,6 +219,7 @@ xep_dispatch_args_t mp_job_dispatch(mp_job_t *job)
     a.expert_alignment = c->alignment;
     a.capacity = job->shape.capacity;
     a.quant = c->quant;
+    a.quant_scale = c->quant_scale;
     a.flags = c->sent ? XEP_DISPATCH_SEND_WEIGHTS : 0;
     if (c->pieces == 1) a.flags |= XEP_DISPATCH_PIECES;
     return a;

@@ -24,6 +24,7 @@ typedef struct mp_case {
     int weights;       /* dispatch is given weights; normal: combine sends them back, ll: it applies them */
     int sent;          /* ll: they travel with the rows */
     xep_quant_t quant; /* ll */
+    float quant_scale;
     uint32_t alignment;
     int fixed_capacity; /* received arrays have all rows a slot holds */
     unsigned biases;    /* bit 0, bit 1 */

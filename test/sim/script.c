@@ -123,6 +123,11 @@ void script_expect(const script_t *script, script_call_t *call)
         if (script_rows_needed(script, call, r) > room_of(script, call, r)) call->expect = XEP_ERR_OVERFLOW;
 }
 
+float script_quant_scale(const script_call_t *call)
+{
+    return call->quant == XEP_QUANT_E4M3_STATIC ? 0.25f : 0;
+}
+
 int script_is_odd(const script_call_t *call, uint32_t rank, script_odd_t odd)
 {
     return call->odd == odd && call->odd_rank == rank;

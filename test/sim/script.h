@@ -115,6 +115,9 @@ void script_expect(const script_t *script, script_call_t *call);
 /** A type from first to last, of at most so many bytes. */
 xep_dtype_t script_dtype(sim_dice_t *dice, size_t most, xep_dtype_t first, xep_dtype_t last);
 
+/** What E4M3_STATIC divides by; the other casts need none. */
+float script_quant_scale(const script_call_t *call);
+
 /** Whether a rank is the one that says something else. */
 int script_is_odd(const script_call_t *call, uint32_t rank, script_odd_t odd);
 

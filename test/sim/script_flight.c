@@ -218,6 +218,7 @@ script_flight_t *script_flight_dispatch(sim_rank_t *rank, const script_t *script
         .capacity = call->capacity[me],
         .recv_rows_p = &flight->rows,
         .quant = call->quant,
+        .quant_scale = script_quant_scale(call),
         .arrangement = call->arrangement[me],
         .flags = (call->by_column[me] ? XEP_DISPATCH_SCALES_BY_COLUMN : 0u) |
                  (call->sent ? XEP_DISPATCH_SEND_WEIGHTS : 0u) | (call->in_place ? XEP_DISPATCH_IN_PLACE : 0u) |

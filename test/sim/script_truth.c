@@ -188,6 +188,7 @@ void script_truth_make(script_truth_t *truth, const script_t *script, const scri
         .by_column = dispatch->by_column[rank],
         .room = script->shape.tokens,
         .quant = dispatch->quant,
+        .quant_scale = script_quant_scale(dispatch),
         .alignment = dispatch->alignment[rank],
         .alignments = dispatch->alignment,
         .capacity = dispatch->capacity[rank],

@@ -24,7 +24,7 @@ static void make_dispatch(sim_dice_t *dice, const script_t *script, script_call_
     uint64_t most_experts = (shape->experts + shape->nranks - 1) / shape->nranks;
     if (shape->elem_bytes > 1 && sim_chance(dice, 60)) {
         call->dtype = script_dtype(dice, shape->elem_bytes, XEP_BF16, XEP_FP32);
-        call->quant = (xep_quant_t)(1 + sim_below(dice, 3));
+        call->quant = (xep_quant_t)(1 + sim_below(dice, XEP_QUANT_E4M3_STATIC));
         call->nscales = 0;
     }
     call->sent = call->weights && sim_chance(dice, 40);

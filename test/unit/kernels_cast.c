@@ -89,16 +89,21 @@ static size_t bytes_of(xep_dtype_t dtype)
     return dtype == XEP_FP32 ? 4 : 2;
 }
 
+static int type_of(xep_dtype_t dtype)
+{
+    return dtype == XEP_BF16 ? XEP_CAST_BF16 : dtype == XEP_FP16 ? XEP_CAST_FP16 : XEP_CAST_FP32;
+}
+
 /* every kernel of this CPU; q and scales of the first are compared with expectations by the caller */
 static void cast_all(xep_dtype_t dtype, uint8_t *q, float *scales, const void *x, size_t elems, int pow2)
 {
     static uint8_t other[MOST + 64];
     static float other_scales[MOST / GROUP + 2];
-    xep_cast_select(dtype, XEP_SIMD_SCALAR)(q, scales, x, elems, pow2, x);
+    xep_cast_groups_by(type_of(dtype), XEP_SIMD_SCALAR)(q, scales, x, elems, pow2, x);
     for (xep_simd_t simd = XEP_SIMD_AVX2; simd <= xep_cpu_simd(); simd++) {
         memset(other, 0xa5, sizeof other);
         memset(other_scales, 0xa5, sizeof other_scales);
-        xep_cast_select(dtype, simd)(other, other_scales, x, elems, pow2, x);
+        xep_cast_groups_by(type_of(dtype), simd)(other, other_scales, x, elems, pow2, x);
         if (memcmp(other, q, elems) != 0 || memcmp(other_scales, scales, xep_cast_groups(elems) * 4) != 0)
             fail_msg("%s differs from scalar: dtype %d, %zu elements, pow2 %d", xep_cpu_simd_name(simd), dtype, elems,
                      pow2);

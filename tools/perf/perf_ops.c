@@ -29,6 +29,7 @@ void perf_dispatch_args(const perf_t *perf, xep_dispatch_args_t *args_p)
                        : perf->options.padded   ? XEP_ROWS_BY_EXPERT_PADDED
                                                 : XEP_ROWS_BY_EXPERT_COMPACT; /* a mode without says so */
     args.quant = perf->options.quant;
+    args.quant_scale = perf->shape.quant_scale;
     args.wait_ns = perf->wait_ns;
     if (perf->sends != NULL) {
         args.x = perf->sends;

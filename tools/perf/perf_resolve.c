@@ -72,6 +72,13 @@ static int resolve_quant(perf_options_t *options, char *why, size_t why_bytes)
                   {"e4m3", XEP_QUANT_E4M3},
                   {"e4m3-pow2", XEP_QUANT_E4M3_POW2},
                   {"ue8m0", XEP_QUANT_UE8M0},
+                  {"mxfp8", XEP_QUANT_MXFP8},
+                  {"mxfp8-e5m2", XEP_QUANT_MXFP8_E5M2},
+                  {"mxfp4", XEP_QUANT_MXFP4},
+                  {"nvfp4", XEP_QUANT_NVFP4},
+                  {"int8", XEP_QUANT_INT8},
+                  {"int8-row", XEP_QUANT_INT8_ROW},
+                  {"e4m3-static", XEP_QUANT_E4M3_STATIC},
                   {"logfmt", XEP_QUANT_NONE}};
 
     if (options->quant_name == NULL)
@@ -82,7 +89,10 @@ static int resolve_quant(perf_options_t *options, char *why, size_t why_bytes)
             options->quant = quants[i].quant;
             return refuse_pair(options, why, why_bytes);
         }
-    snprintf(why, why_bytes, "invalid --quant: \"%s\" (none, e4m3, e4m3-pow2, ue8m0 or logfmt)", options->quant_name);
+    snprintf(why, why_bytes,
+             "invalid --quant: \"%s\" (none, e4m3, e4m3-pow2, ue8m0, mxfp8, mxfp8-e5m2, mxfp4, nvfp4, int8, "
+             "int8-row, e4m3-static or logfmt)",
+             options->quant_name);
     return -1;
 }
 

@@ -123,6 +123,7 @@ static void set_types(perf_t *perf)
     perf->shape.by_expert = options->by_expert;
     perf->shape.padded = options->padded;
     perf->shape.quant = options->quant;
+    perf->shape.quant_scale = options->quant == XEP_QUANT_E4M3_STATIC ? 1.0f / 64 : 0;
     perf->row_bytes = options->hidden * xep_dtype_size(perf->shape.dtype);
     perf->scale_bytes = perf->shape.nscales * sizeof *perf->scales;
     perf->sum_bytes = options->hidden * xep_dtype_size(perf->shape.combine_dtype);

@@ -88,13 +88,16 @@ static void find_room(perf_simulation_t *simulation)
     simulation->shape.recv_rows = simulation->most_rows > 1 ? (uint64_t)simulation->most_rows : 1;
 }
 
-/* Rows that are cast have a byte for each channel and a scale for each group, of UE8M0 four in a word. */
-static void cast_rows(const perf_options_t *options, xep_shape_t *shape)
+/* What the mode tells of rows that are cast: rows of bytes and their scales. Combine brings others back. */
+static void tell_of_cast(const perf_simulation_t *simulation, xep_shape_t shape, xep_traffic_t *dispatch)
 {
-    const uint32_t groups = (shape->hidden + FP8_BLOCK - 1) / FP8_BLOCK;
-    if (!options->ll || options->quant == XEP_QUANT_NONE) return;
-    shape->elem_bytes = 1;
-    shape->scales = options->quant == XEP_QUANT_UE8M0 ? (groups + 3) / 4 : groups;
+    const oracle_shape_t cast = {.hidden = shape.hidden, .quant = simulation->options->quant};
+    xep_traffic_t combine;
+    if (cast.quant == XEP_QUANT_NONE) return;
+    shape.hidden = (uint32_t)oracle_received_bytes(&cast);
+    shape.elem_bytes = 1;
+    shape.scales = oracle_received_scales(&cast);
+    simulation->mode->traffic(&shape, dispatch, &combine);
 }
 
 /* What the mode tells of a path; --rates may say how wide the sums of nodes are. */
@@ -105,8 +108,8 @@ static void begin_path(perf_simulation_t *simulation, xep_cost_path_t path)
     perf_forecast_t *forecast = &simulation->forecast[path * XEP_COST_OPERATIONS];
     xep_traffic_t *combine = &forecast[XEP_COST_COMBINE].traffic;
 
-    cast_rows(options, &shape);
     simulation->mode->traffic(&shape, &forecast[XEP_COST_DISPATCH].traffic, combine);
+    if (options->ll) tell_of_cast(simulation, shape, &forecast[XEP_COST_DISPATCH].traffic);
     if (combine->by_nodes && options->cluster.sum_elem > 0)
         combine->sent_bytes = (uint64_t)(shape.hidden * options->cluster.sum_elem);
     for (int operation = 0; operation < XEP_COST_OPERATIONS; operation++, forecast++)

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* The casts of cast_formats.h with AVX-512. */
+#include "cast_formats.h"
+
+#if defined(__x86_64__)
+
+enum { VECTOR = 64 };
+
+#define TARGET   __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq")))
+#define REGISTER "v"
+
+#include "cast_x86.h"
+
+X86 words_t max32(words_t a, words_t b)
+{
+    return (words_t)_mm512_max_epi32((__m512i)a, (__m512i)b);
+}
+
+X86 words_t min32(words_t a, words_t b)
+{
+    return (words_t)_mm512_min_epi32((__m512i)a, (__m512i)b);
+}
+
+X86 uint32_t largest_word(words_t v)
+{
+    return (uint32_t)_mm512_reduce_max_epi32((__m512i)v);
+}
+
+X86 words_t load_fp16(const char *x)
+{
+    return (words_t)_mm512_cvtph_ps(_mm256_loadu_si256((const void *)x));
+}
+
+X86 unit_t pack(const words_t codes[1])
+{
+    return (unit_t)_mm512_cvtepi32_epi8((__m512i)codes[0]);
+}
+
+#include "cast_vectors.h"
+
+const xep_cast_row_fn xep_cast_rows_avx512[XEP_CAST_TABLE][XEP_CAST_TYPES] = {XEP_CAST_BLOCKS(CAST_ENTRY_)};
+
+#endif

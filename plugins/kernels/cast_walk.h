@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/**
+ * The walk of the casts of cast_formats.h over a row. Included by a file that has said KERNEL and TARGET,
+ * amax_of(type, x, elems), the bits of the largest magnitude, and codes_of(rule, type, q, x, elems, factor).
+ */
+#ifndef XEP_CAST_WALK_H
+#define XEP_CAST_WALK_H
+
+#include "cast_formats.h"
+
+enum { LINE = 64 };
+
+/* A group; the compiler knows what rule says, and mostly how many elements there are. */
+KERNEL void cast_group(const xep_cast_rule_t *rule, int type, uint8_t *q, uint8_t *scales, size_t g, const char *x,
+                       size_t elems, float inverse)
+{
+    uint32_t amax = rule->scale == XEP_SCALE_GIVEN ? 0 : amax_of(type, x, elems);
+    if (amax >= XEP_CAST_INFINITE) {
+        xep_cast_scale_no_number(rule, scales, g);
+        memset(q, 0, (elems * rule->element.bits + 7) / 8);
+        return;
+    }
+    codes_of(rule, type, q, x, elems, xep_cast_scale_group(rule, amax, inverse, scales, g));
+}
+
+/* Bytes of scales are words, the last one filled up with zeros; behind those of NVFP4 is the word of the row. */
+KERNEL float cast_row_scale(const xep_cast_rule_t *rule, int type, uint8_t *scales, size_t groups, const char *x,
+                            size_t elems, float scale)
+{
+    uint32_t word = 0;
+    const size_t words = (groups + 3) / 4;
+    if (rule->scale == XEP_SCALE_GIVEN) return 1.0f / scale;
+    if (rule->scale == XEP_SCALE_FP32) return 1;
+    memcpy(scales + (words - 1) * sizeof word, &word, sizeof word);
+    if (rule->scale == XEP_SCALE_E8M0) return 1;
+    float inverse = 1.0f / scale;
+    if (scale != 0) word = xep_bits_of_float(scale);
+    else inverse = xep_cast_scale_row(amax_of(type, x, elems), &word);
+    memcpy(scales + words * sizeof word, &word, sizeof word);
+    return inverse;
+}
+
+KERNEL void cast_row(const xep_cast_rule_t *rule, int type, uint8_t *q, uint8_t *scales, const void *x, size_t elems,
+                     float scale, const void *next)
+{
+    const size_t elem = xep_cast_type_bytes(type), whole = rule->group < elems ? elems / rule->group : 0;
+    const char *from = x, *ahead = next;
+    const float inverse = cast_row_scale(rule, type, scales, whole + (whole * rule->group != elems), x, elems, scale);
+    for (size_t i = 0; i < elems * elem; i += LINE) __builtin_prefetch(ahead + i);
+    for (size_t g = 0; g < whole; g++, from += rule->group * elem, q += (size_t)rule->group * rule->element.bits / 8)
+        cast_group(rule, type, q, scales, g, from, rule->group, inverse);
+    if (whole * rule->group < elems)
+        cast_group(rule, type, q, scales, whole, from, elems - whole * rule->group, inverse);
+}
+
+#define CAST_ROW_(_name, _type, _TYPE, _rule)                                                                 \
+    TARGET static void _name##_##_type(uint8_t *q, uint8_t *scales, const void *x, size_t elems, float scale, \
+                                       const void *next)                                                      \
+    {                                                                                                         \
+        cast_row(_rule, _TYPE, q, scales, x, elems, scale, next);                                             \
+    }
+#define CAST_ROWS_(_quant, _name, _dtype, _element, _scale, _group)                 \
+    static const xep_cast_rule_t _name##_rule = {_dtype, _element, _scale, _group}; \
+    CAST_ROW_(_name, bf16, XEP_CAST_BF16, &_name##_rule)                            \
+    CAST_ROW_(_name, fp16, XEP_CAST_FP16, &_name##_rule)                            \
+    CAST_ROW_(_name, fp32, XEP_CAST_FP32, &_name##_rule)
+#define CAST_ENTRY_(_quant, _name, _dtype, _element, _scale, _group) \
+    [XEP_QUANT_##_quant] = {_name##_bf16, _name##_fp16, _name##_fp32},
+
+XEP_CAST_BLOCKS(CAST_ROWS_)
+
+#endif
