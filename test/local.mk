@@ -28,7 +28,8 @@ unit_tests = \
 	%D%/unit/boot_alone.t %D%/unit/boot_over_callback.t \
 	%D%/unit/core_account.t %D%/unit/core_ballot.t %D%/unit/core_cost_rows.t \
 	%D%/unit/core_cost_model.t %D%/unit/core_doubts.t \
-	%D%/unit/core_exchange.t %D%/unit/core_host.t %D%/unit/core_layout.t %D%/unit/core_newcomers.t %D%/unit/core_path.t \
+	%D%/unit/core_exchange.t %D%/unit/core_heap_ranges.t %D%/unit/core_host.t %D%/unit/core_layout.t \
+	%D%/unit/core_newcomers.t %D%/unit/core_path.t \
 	%D%/unit/core_polled.t %D%/unit/core_recording.t \
 	%D%/unit/core_rest.t %D%/unit/core_room.t %D%/unit/core_room_together.t %D%/unit/core_sleep.t \
 	%D%/unit/core_wait.t %D%/unit/core_words.t \
@@ -341,8 +342,8 @@ check-run:
 	$(MAKE) $(AM_MAKEFLAGS) check TESTS='$(filter-out $(no_programs),$(TESTS))'
 # the units that have threads, or call what is meant for several: a thread sanitizer learns nothing from the others
 threads_tests = %D%/sim/sim_threads.t %D%/abi/dlopen.t %D%/unit/boot_over_callback.t %D%/unit/core_host.t \
-	%D%/unit/core_exchange.t %D%/unit/core_newcomers.t %D%/unit/core_polled.t %D%/unit/core_recording.t \
-	%D%/unit/core_sleep.t %D%/unit/core_wait.t %D%/unit/core_words.t %D%/unit/intake_order.t \
+	%D%/unit/core_exchange.t %D%/unit/core_heap_ranges.t %D%/unit/core_newcomers.t %D%/unit/core_polled.t \
+	%D%/unit/core_recording.t %D%/unit/core_sleep.t %D%/unit/core_wait.t %D%/unit/core_words.t %D%/unit/intake_order.t \
 	%D%/unit/pmix_exchange_faults.t \
 	%D%/unit/util_cache.t %D%/unit/util_config.t %D%/unit/util_error.t %D%/unit/util_loaded.t %D%/unit/util_log.t
 check-threads: libxep.la xep_normal.la xep_ll.la $(threads_tests)

@@ -16,6 +16,8 @@
  *  - A function that can fail returns XEP_OK (0) or a negative status, and xep_last_error()
  *    then has a sentence: which argument, which rank, which values. Outputs (names that end in
  *    _p, and structs to be filled) are written on success only, unless their comment says more.
+ *  - Arrays and structs that a call fills are no memory of a buffer, of whatever group of this process, its own or a
+ *    peer's that is mapped here: that is XEP_ERR_INVALID, as peers read and write there.
  *  - NULL for a group, buffer, handle, request or output that is needed, and values out of
  *    range, are XEP_ERR_INVALID; this is not repeated below. Nothing was done then.
  *  - Nothing aborts the process. The library prints only warnings and errors, to stderr,
@@ -1025,9 +1027,8 @@ enum {
 };
 
 /**
- * The inputs and outputs belong to the caller; with a request they must not be touched before it is done. Outputs are
- * no memory of the buffer, as in every call: peers read and write that. Collective: dtype, hidden, flags, and whether
- * there are topk_weights. All else may differ from rank to rank.
+ * The inputs and outputs belong to the caller; with a request they must not be touched before it is done. Collective:
+ * dtype, hidden, flags, and whether there are topk_weights. All else may differ from rank to rank.
  */
 typedef struct xep_combine_args {
     size_t size;

@@ -323,11 +323,25 @@ def test_outputs_that_nobody_gave(group):
                 handle.combine()
             y = handle.combine_input()
             y[:] = handle.recv.x
-            with pytest.raises(xep.InvalidError, match="invalid out: 0x.* is memory of the buffer"):
+            with pytest.raises(xep.InvalidError, match="invalid out: 0x.* is memory of a buffer"):
                 handle.combine(out=y[:4])
             copies = len(oracle.ranks_of(idx, 0, EXPERTS, group.nranks))
             np.testing.assert_array_equal(handle.combine()[0], x[0] * copies)
             del y
+
+
+def test_outputs_in_another_buffer(group, buffer, sent):
+    mine = sent[group.rank]
+    idx = np.arange(EXPERTS).reshape(4, TOPK)
+    with group.buffer(EXPERTS, TOPK, HIDDEN, 4) as other:
+        with other.dispatch(np.zeros((4, HIDDEN), np.uint16), idx) as taken:
+            waits = taken.combine_input()[0].view(np.int64)[: group.nranks]
+            with pytest.raises(xep.InvalidError, match="invalid wait_ns: 0x.* is memory of a buffer"):
+                buffer.dispatch(mine.x, mine.topk_idx, wait_ns=waits)
+            with buffer.dispatch(mine.x, mine.topk_idx) as handle:
+                with pytest.raises(xep.InvalidError, match="invalid wait_ns: 0x.* is memory of a buffer"):
+                    handle.combine(handle.recv.x, wait_ns=waits)
+            del waits
 
 
 def test_an_exception_on_one_rank(group):

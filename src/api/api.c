@@ -10,6 +10,7 @@
 
 #include "api_boot.h"
 #include "api_check.h"
+#include "api_memory.h"
 #include "api_require.h"
 #include "api_struct.h"
 #include "buffer.h"
@@ -152,7 +153,8 @@ xep_status_t xep_group_allgather(xep_group_t *group, const void *send, void *rec
     if (status != XEP_OK) return status;
     if (send == NULL || recv == NULL) return xep_fail(XEP_ERR_INVALID, "%s is NULL", send == NULL ? "send" : "recv");
     if (bytes == 0) return xep_fail(XEP_ERR_INVALID, "invalid bytes: 0 (at least 1)");
-    return xep_group_exchange(group, send, recv, bytes);
+    status = xep_check_output("recv", recv);
+    return status == XEP_OK ? xep_group_exchange(group, send, recv, bytes) : status;
 }
 
 /*
@@ -315,6 +317,7 @@ xep_status_t xep_buffer_waits(const xep_buffer_t *buffer, xep_op_kind_t kind, xe
     if ((unsigned)kind >= XEP_OP_KINDS)
         return xep_fail(XEP_ERR_INVALID, "invalid kind: %d (one of XEP_OP_*)", (int)kind);
     status = xep_check_struct("waits", waits, &arrays, sizeof arrays);
+    if (status == XEP_OK) status = xep_check_waits_memory(&arrays);
     if (status == XEP_OK) xep_wait_times_read(&buffer->waits, kind, &arrays);
     return status;
 }

@@ -3,6 +3,7 @@
 /* The exported functions of groups that lose ranks or gain some: as api.c has those of others. */
 
 #include "api_boot.h"
+#include "api_memory.h"
 #include "api_require.h"
 #include "api_struct.h"
 #include "error.h"
@@ -32,8 +33,9 @@ xep_status_t xep_group_mask_query(const xep_group_t *group, xep_mask_t *masks, u
     if (count_p == NULL) return xep_fail(XEP_ERR_INVALID, "count_p is NULL");
     if (masks == NULL && capacity != 0)
         return xep_fail(XEP_ERR_INVALID, "masks is NULL (needed with a capacity: %u)", capacity);
-    xep_group_list_masks(group, masks, capacity, count_p);
-    return XEP_OK;
+    status = xep_check_output("masks", masks);
+    if (status == XEP_OK) xep_group_list_masks(group, masks, capacity, count_p);
+    return status;
 }
 
 xep_status_t xep_group_shrink(xep_group_t *group, const xep_shrink_args_t *args, xep_group_t **group_p)
@@ -46,7 +48,8 @@ xep_status_t xep_group_shrink(xep_group_t *group, const xep_shrink_args_t *args,
     if (status != XEP_OK) return status;
     if (own.least > group->nranks)
         return xep_fail(XEP_ERR_INVALID, "invalid least: %u (at most the group's %u ranks)", own.least, group->nranks);
-    return xep_group_make_smaller(group, &own, xep_ucp_transport_open, group_p);
+    status = xep_check_output("origins", own.origins);
+    return status == XEP_OK ? xep_group_make_smaller(group, &own, xep_ucp_transport_open, group_p) : status;
 }
 
 /* ---- newcomers ---- */

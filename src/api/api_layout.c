@@ -40,7 +40,7 @@ xep_status_t xep_layout(const xep_layout_args_t *args, xep_layout_t *out)
     /* without a buffer nothing runs on a device: a stream would be passed over in silence, so it is refused */
     if (status == XEP_OK && own.buffer == NULL && own.stream != NULL)
         status = xep_fail(XEP_ERR_INVALID, "invalid stream: %p (NULL without a buffer in device memory)", own.stream);
-    if (status == XEP_OK && own.buffer == NULL) status = xep_check_layout_memory(&own, &arrays);
+    if (status == XEP_OK) status = xep_check_layout_memory(&own, &arrays);
     if (status != XEP_OK) return status;
     return own.buffer != NULL ? lay_on_device(&own, &arrays) : xep_layout_compute(&own, &arrays);
 }

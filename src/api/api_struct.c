@@ -8,6 +8,7 @@
 
 #include <string.h>
 
+#include "api_memory.h"
 #include "error.h"
 
 enum { MAX_STRUCT = 65536 };
@@ -40,6 +41,8 @@ xep_status_t xep_fill_struct(const char *name, void *user, const void *own, size
 {
     size_t size;
     if (user == NULL) return xep_fail(XEP_ERR_INVALID, "%s is NULL", name);
+    xep_status_t status = xep_check_output(name, user);
+    if (status != XEP_OK) return status;
     memcpy(&size, user, sizeof size);
     if (!is_struct_size(size))
         return xep_fail(XEP_ERR_INVALID, "invalid %s.size: %zu (what its _INIT macro sets)", name, size);

@@ -150,7 +150,8 @@ static xep_status_t open_device(xep_buffer_t *buffer, const xep_buffer_size_t *s
     xep_heap_device_t *device = buffer->device;
     if (device == NULL) return XEP_OK;
     if (xep_staging_is_needed(buffer->params.memory, buffer->group->nnodes)) return xep_staging_open(buffer);
-    return device->ops->heap_open(device, size->device_bytes);
+    xep_status_t status = device->ops->heap_open(device, size->device_bytes);
+    return status == XEP_OK ? xep_heap_note(buffer, device->base, device->bytes) : status;
 }
 
 /*
@@ -195,7 +196,10 @@ static xep_status_t check_mapped(xep_buffer_t *buffer)
     xep_wire_t *wire = &buffer->heap->wire;
     for (uint32_t r = 0; r < group->nranks; r++) {
         (void)xep_fail(XEP_OK, "%s", ""); /* the transport may know why not */
-        int mapped = wire->ops->map(wire, r) != NULL;
+        void *base = wire->ops->map(wire, r);
+        int mapped = base != NULL;
+        xep_status_t status = mapped ? xep_heap_note(buffer, base, buffer->heap->bytes) : XEP_OK;
+        if (status != XEP_OK) return status;
         if (mapped == group->peers[r].mapped) continue;
         if (!mapped && xep_last_error()[0] != '\0') return XEP_ERR_TRANSPORT;
         char hint[XEP_SHM_HINT_BYTES] = "";
@@ -247,6 +251,7 @@ static void release(void *arg)
 void xep_buffer_free(xep_buffer_t *buffer)
 {
     xep_heap_wire_t *heap = buffer->heap;
+    xep_heap_forget(buffer);
     if (heap == NULL) {
         release(buffer);
         return;

@@ -4,6 +4,9 @@
 #ifndef XEP_BUFFER_HEAP_H
 #define XEP_BUFFER_HEAP_H
 
+#include <stdatomic.h>
+#include <stdint.h>
+
 #include "config.h"
 #include "transport.h"
 
@@ -34,5 +37,26 @@ void xep_heap_prefault_all(xep_page_ranges_t *later, uint64_t *budget_p);
 
 /** Says in the log how large the pages of a heap are: huge ones make low latency about 1.2 times as fast. */
 void xep_heap_log_pages(const xep_heap_wire_t *heap);
+
+/* ---- heap_ranges.c ---- */
+
+/** Notes that the range, a heap or a peer's as it is mapped here, belongs to a buffer. Errors: XEP_ERR_NO_MEMORY. */
+xep_status_t xep_heap_note(const xep_buffer_t *buffer, const void *base, uint64_t bytes);
+
+/** Forgets all ranges of the buffer. */
+void xep_heap_forget(const xep_buffer_t *buffer);
+
+/** All ranges lie between these two. */
+extern atomic_uintptr_t xep_heap_lowest, xep_heap_highest;
+
+/** 0: the address is in no range. */
+static inline int xep_heap_is_near(const void *address)
+{
+    return ((uintptr_t)address >= atomic_load_explicit(&xep_heap_lowest, memory_order_relaxed)) &
+           ((uintptr_t)address < atomic_load_explicit(&xep_heap_highest, memory_order_relaxed));
+}
+
+/** Whether the address is in a range, of whatever buffer of this process. From any thread. */
+int xep_heap_holds(const void *address);
 
 #endif

@@ -93,6 +93,17 @@ static void end_fence(pmix_status_t ret, void *arg)
     end_get(ret, NULL, arg);
 }
 
+/* Of a commit: a thread of ours, which the caller may leave behind. */
+static void *run_commit(void *arg)
+{
+    call_t *call = arg;
+    xep_pmix_client_t *client = call->client;
+    pmix_status_t ret = client->api->commit();
+    atomic_fetch_sub(&client->commits, 1);
+    end_fence(ret, call);
+    return NULL;
+}
+
 static void sleep_on(call_t *call)
 {
     struct timespec until = xep_clock_at(xep_clock_ns() + WAKE_NS);
@@ -128,6 +139,11 @@ static void look_for_dead(xep_pmix_client_t *client, call_t *call, const xep_pmi
     *next_ns_p = xep_clock_ns() + FIND_NS;
 }
 
+static int is_ended_by_death(const xep_pmix_client_t *client, const xep_pmix_wait_t *wait)
+{
+    return !wait->goes_on && atomic_load(&client->dead_rank) != UINT32_MAX;
+}
+
 /* The result of a call that returned begun, which is PMIX_SUCCESS when a callback follows. The call is gone then. */
 static xep_pmix_result_t wait_for(call_t *call, pmix_status_t begun, const xep_pmix_wait_t *wait)
 {
@@ -141,7 +157,7 @@ static xep_pmix_result_t wait_for(call_t *call, pmix_status_t begun, const xep_p
     uint64_t find_ns = xep_clock_ns() + FIND_NS;
     xep_watch_begin(&watch, wait->explain, wait->arg, wait->deadline_ns);
     pthread_mutex_lock(&call->lock);
-    while (!call->result.done && xep_clock_ns() < wait->deadline_ns && atomic_load(&client->dead_rank) == UINT32_MAX &&
+    while (!call->result.done && xep_clock_ns() < wait->deadline_ns && !is_ended_by_death(client, wait) &&
            !is_interrupted(client, call)) {
         sleep_on(call);
         if (!call->result.done) look_at_watch(call, &watch);
@@ -164,6 +180,20 @@ xep_pmix_result_t xep_pmix_call_fence(xep_pmix_client_t *client, const xep_pmix_
     call_t *call = call_new(client, PMIX_COLLECT_DATA);
     if (call == NULL) return no_memory;
     return wait_for(call, client->api->fence_nb(NULL, 0, &call->info, 1, end_fence, call), wait);
+}
+
+xep_pmix_result_t xep_pmix_call_commit(xep_pmix_client_t *client, const xep_pmix_wait_t *wait)
+{
+    pthread_t thread;
+    call_t *call = call_new(client, NULL);
+    if (call == NULL) return no_memory;
+    atomic_fetch_add(&client->commits, 1);
+    if (pthread_create(&thread, NULL, run_commit, call) != 0) {
+        atomic_fetch_sub(&client->commits, 1);
+        return wait_for(call, PMIX_ERR_NOMEM, wait);
+    }
+    pthread_detach(thread);
+    return wait_for(call, PMIX_SUCCESS, wait);
 }
 
 static xep_pmix_result_t get(call_t *call, uint32_t rank, const char *key, void *recv, size_t bytes, size_t infos,

@@ -23,10 +23,14 @@ typedef struct xep_pmix_wait {
     void *arg;
     /* NULL, or asked every half second to look for a rank that has died, as the launcher may not tell */
     void (*find_dead)(xep_pmix_client_t *client, uint64_t deadline_ns);
+    int goes_on; /* where a rank has died: for the server alone is waited */
 } xep_pmix_wait_t;
 
 /** A fence of all ranks that collects what they have put. PMIX_ERR_NOMEM: no memory for it. */
 xep_pmix_result_t xep_pmix_call_fence(xep_pmix_client_t *client, const xep_pmix_wait_t *wait);
+
+/** Sends what was put. PMIx_Commit has no callback and waits for the server, so a thread of its own calls it. */
+xep_pmix_result_t xep_pmix_call_commit(xep_pmix_client_t *client, const xep_pmix_wait_t *wait);
 
 /** A value of a rank; where it goes, if it has that size: recv[bytes]. Likewise. */
 xep_pmix_result_t xep_pmix_call_get(xep_pmix_client_t *client, uint32_t rank, const char *key, void *recv, size_t bytes,

@@ -245,10 +245,13 @@ static xep_status_t open_as(xep_pmix_client_t *client, int32_t timeout_ms, int f
     return status == XEP_OK ? start(client, timeout_ms, nspace, rank) : status;
 }
 
-/* a forked child runs the exit handlers too */
+/*
+ * A forked child runs the exit handlers too. libpmix itself waits 2 s at most here; where a commit was given up, its
+ * thread is in libpmix still.
+ */
 static void finalize(void)
 {
-    if (process.client.pid == getpid()) process.client.api->finalize(NULL, 0);
+    if (process.client.pid == getpid() && process.client.commits == 0) process.client.api->finalize(NULL, 0);
 }
 
 /* PMIx may call on_event() until the process ends, a thread may be in PMIx_Init, and a program may dlclose() us before:

@@ -28,7 +28,7 @@ typedef struct xep_pmix_client {
     int found_dead;             /* it was found by us; the launcher has not told */
     int will_leave;             /* at the end of the process it says farewell (pmix_life.h) */
     int said_farewell;
-    _Atomic uint32_t gets; /* under way, those that were given up too */
+    _Atomic uint32_t gets, commits; /* under way, those that were given up too */
 } xep_pmix_client_t;
 
 /**

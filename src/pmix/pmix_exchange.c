@@ -152,8 +152,30 @@ static size_t value_bytes(size_t bytes, size_t done)
     return bytes - done < VALUE_BYTES ? bytes - done : VALUE_BYTES;
 }
 
+static void explain_commit(void *arg, char *text, size_t bytes)
+{
+    const xep_pmix_client_t *client = arg;
+    snprintf(text, bytes, "exchange %llu over PMIx: the launcher's server has not answered PMIx_Commit",
+             (unsigned long long)client->exchanges);
+}
+
+/* XEP_OK with *ret_p, or it was given up: the others are on their way into a fence that this rank does not come to. */
+static xep_status_t commit(xep_pmix_client_t *client, uint64_t deadline_ns, pmix_status_t *ret_p)
+{
+    char text[400];
+    xep_pmix_wait_t wait = {.deadline_ns = deadline_ns, .explain = explain_commit, .arg = client};
+    xep_pmix_result_t result = xep_pmix_call_commit(client, &wait);
+    *ret_p = result.ret;
+    if (result.done) return XEP_OK;
+    client->broken = 1;
+    xep_status_t status = check_end(client);
+    if (status != XEP_OK) return status;
+    explain_commit(client, text, sizeof text);
+    return xep_fail(XEP_ERR_TIMEOUT, "%s", text);
+}
+
 /* Values of at most a megabyte, each under a key of its own. */
-static xep_status_t put(const xep_pmix_client_t *client, const void *send, size_t bytes)
+static xep_status_t put(xep_pmix_client_t *client, const void *send, size_t bytes, uint64_t deadline_ns)
 {
     pmix_value_t value = {.type = PMIX_BYTE_OBJECT}; /* copied by put */
     pmix_status_t ret = PMIX_SUCCESS;
@@ -166,8 +188,8 @@ static xep_status_t put(const xep_pmix_client_t *client, const void *send, size_
     }
     /* in the first one, so that ranks can look for one another's processes from then on */
     if (ret == PMIX_SUCCESS && client->exchanges == 1) ret = xep_pmix_life_put(client);
-    if (ret == PMIX_SUCCESS) ret = client->api->commit();
-    if (ret == PMIX_SUCCESS) return XEP_OK;
+    xep_status_t status = ret == PMIX_SUCCESS ? commit(client, deadline_ns, &ret) : XEP_OK;
+    if (status != XEP_OK || ret == PMIX_SUCCESS) return status;
     return xep_fail(XEP_ERR_BOOT, "cannot hand %zu bytes to PMIx: %s", bytes, client->api->error_string(ret));
 }
 
@@ -232,7 +254,7 @@ static xep_status_t get_all(xep_pmix_client_t *client, const void *send, void *r
 static xep_status_t exchange_bytes(xep_pmix_client_t *client, const void *send, void *recv, size_t bytes,
                                    uint64_t deadline_ns)
 {
-    xep_status_t status = put(client, send, bytes);
+    xep_status_t status = put(client, send, bytes, deadline_ns);
     if (status == XEP_OK) status = fence(client, bytes, deadline_ns);
     if (status != XEP_OK) return status;
     status = get_all(client, send, recv, bytes, deadline_ns);

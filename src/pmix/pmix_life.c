@@ -18,7 +18,10 @@
 #include "host.h"
 #include "pmix_call.h"
 
-enum { LINGER_NS = 700000000 }; /* the others look every half second (pmix_call.c) */
+enum {
+    LINGER_NS = 700000000,   /* the others look every half second (pmix_call.c) */
+    FAREWELL_NS = 2000000000 /* the most that the server may take, as of PMIx_Finalize */
+};
 
 /** A rank's process; written by the rank, read by all. */
 typedef struct life {
@@ -114,13 +117,15 @@ void xep_pmix_life_find_dead(xep_pmix_client_t *client, uint64_t deadline_ns)
     if (dead != none && atomic_compare_exchange_strong(&client->dead_rank, &none, dead)) client->found_dead = 1;
 }
 
+/* Where an earlier commit has no answer, this one gets none. */
 void xep_pmix_life_leave(xep_pmix_client_t *client)
 {
     struct timespec time = {0, LINGER_NS};
     farewell_t farewell = {.dead = atomic_load(&client->dead_rank)};
-    if (client->said_farewell) return;
+    xep_pmix_wait_t wait = {.deadline_ns = xep_clock_ns() + FAREWELL_NS, .goes_on = 1};
+    if (client->said_farewell || client->commits != 0) return;
     client->said_farewell = 1;
-    if (put(client, farewell_key, &farewell, sizeof farewell) == PMIX_SUCCESS) client->api->commit();
+    if (put(client, farewell_key, &farewell, sizeof farewell) == PMIX_SUCCESS) xep_pmix_call_commit(client, &wait);
     /* where the launcher has told of the dead rank, it tells the others, too */
     if (client->found_dead) nanosleep(&time, NULL);
 }

@@ -197,6 +197,19 @@ static int case_hold(context_t *c)
     return exchange(c->boot, 0, 16);
 }
 
+/* stop PID ROUNDS: stops the server, which answers no more, then tries so many exchanges, and ends */
+static int case_stop(context_t *c)
+{
+    unsigned char byte = 0;
+    if (exchange(c->boot, 0, 16) || kill(atoi(c->argv[0]), SIGSTOP) != 0) return 1;
+    usleep(200000); /* all of its threads */
+    for (int i = 0; i < atoi(c->argv[1]); i++) {
+        xep_status_t status = c->boot->ops->allgather(c->boot, &byte, &byte, 1);
+        printf("%s: %s\n", xep_status_name(status), xep_last_error());
+    }
+    return 0;
+}
+
 /* ranks give different sizes: found, and it says whose */
 static int case_mismatch(context_t *c)
 {
@@ -250,7 +263,7 @@ static const struct {
 } cases[] = {{"sizes", case_sizes, 0},     {"large", case_large, 0},   {"rounds", case_rounds, 2},
              {"barrier", case_barrier, 0}, {"groups", case_groups, 0}, {"die", case_die, 2},
              {"late", case_late, 2},       {"fork", case_fork, 0},     {"mismatch", case_mismatch, 0},
-             {"threads", case_threads, 0}, {"hold", case_hold, 1}};
+             {"threads", case_threads, 0}, {"hold", case_hold, 1},     {"stop", case_stop, 2}};
 
 static int run_case(int (*run)(context_t *context), int argc, char **argv)
 {

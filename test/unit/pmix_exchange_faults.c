@@ -33,6 +33,7 @@ static struct {
     pmix_status_t fence, get; /* how they end */
     uint32_t never, fails;    /* ranks whose values never come, and end as get */
     size_t bytes;             /* of a value */
+    pthread_mutex_t silent;   /* locked: commits have no answer */
     pid_t pids[RANKS];        /* 0: it has put nothing yet */
     uint64_t start[RANKS];
     int said[RANKS]; /* its farewell */
@@ -59,6 +60,8 @@ static pmix_status_t put(pmix_scope_t scope, const char *key, pmix_value_t *valu
 
 static pmix_status_t commit(void)
 {
+    pthread_mutex_lock(&server.silent);
+    pthread_mutex_unlock(&server.silent);
     return PMIX_SUCCESS;
 }
 
@@ -115,6 +118,7 @@ static const xep_pmix_api_t api = {.put = put,
 void unit_before_each(void)
 {
     memset(&server, 0, sizeof server);
+    pthread_mutex_init(&server.silent, NULL);
     server.never = server.fails = UINT32_MAX;
     server.bytes = BYTES;
     client = (xep_pmix_client_t){.api = &api,
@@ -178,6 +182,17 @@ TEST(a_turn_is_waited_for_until_the_deadline)
     assert_int_equal(xep_pmix_exchange(&client, &boot, send, recv, BYTES), XEP_ERR_ABORTED);
     pthread_mutex_unlock(&client.lock);
     exchange(XEP_ERR_BOOT, "an earlier exchange over PMIx was given up");
+}
+
+/* As one that is stopped: libpmix itself would wait for ever. */
+TEST(a_commit_is_waited_for_until_the_deadline)
+{
+    pthread_mutex_lock(&server.silent);
+    exchange(XEP_ERR_TIMEOUT, "exchange 1 over PMIx: the launcher's server has not answered PMIx_Commit");
+    assert_int_equal(server.ours_count, 0);
+    exchange(XEP_ERR_BOOT, "an earlier exchange over PMIx was given up");
+    pthread_mutex_unlock(&server.silent);
+    while (client.commits != 0) usleep(1000);
 }
 
 TEST(a_value_that_is_not_there_names_its_rank)
