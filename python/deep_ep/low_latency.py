@@ -262,9 +262,19 @@ class LowLatency:
             on_failure=self._on_failure,
             memory=self._memory.name,
         )
-        offsets = _learn(buffer, shape, self._memory)
+        offsets = _learn(buffer, self._memory)
         made = self._made[shape] = _Made(buffer, self._memory, offsets, buffer.local_experts, [], [])
         return made
+
+    def meet(self) -> None:
+        """With the ranks that call this, and no other call. Collective."""
+        made = next(iter(self._made.values()), None)
+        if made is None:  # nor is there a buffer that goes on without a rank
+            self._group.barrier()
+            return
+        made.make_way()
+        with made.buffer.dispatch(*_nothing(made.buffer, self._memory)):
+            pass
 
     def _of(self, shape: Shape) -> _Made:
         made = self._made.get(shape)
@@ -322,12 +332,15 @@ class LowLatency:
         return rows, scales, counts, found, found.dispatched
 
 
-def _learn(buffer: xep.Buffer, shape: Shape, memory: Memory) -> dict[int, Offsets]:
+def _nothing(buffer: xep.Buffer, memory: Memory) -> tuple[torch.Tensor, torch.Tensor]:
+    """No rows, and where they go."""
+    x = torch.empty((0, buffer.hidden), dtype=torch.bfloat16, device=memory.on)
+    return x, torch.empty((0, buffer.topk), dtype=torch.int64, device=memory.on)
+
+
+def _learn(buffer: xep.Buffer, memory: Memory) -> dict[int, Offsets]:
     """Where each slot has its rows. Collective."""
-    nothing = (
-        torch.empty((0, shape.hidden), dtype=torch.bfloat16, device=memory.on),
-        torch.empty((0, shape.topk), dtype=torch.int64, device=memory.on),
-    )
+    nothing = _nothing(buffer, memory)
     origin = memory.origin(buffer)
     handles = [
         buffer.dispatch(*nothing, arrangement=xep.Rows.BY_EXPERT_PADDED, quant=xep.Quant.E4M3)

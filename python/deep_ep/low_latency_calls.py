@@ -44,13 +44,14 @@ class LowLatencyCalls(Core):
 
     def clean_low_latency_buffer(self, num_max_dispatch_tokens_per_rank: int, hidden: int, num_experts: int) -> None:
         """Nothing has to be cleaned here: signals carry numbers that are never used again. What it does do is to make
-        usable again what an error left broken; earlier handles end. With enable_shrink it is a barrier of the ranks
-        that are not masked, in which one that does not come in time is masked. Collective."""
+        usable again what an error left broken; earlier handles end. With enable_shrink it is a dispatch of no tokens, by
+        which all know who is masked: a rank that does not come in time is, also one that calls destroy() instead.
+        Collective."""
         self._usable()
         if not self.low_latency_mode:
             raise WrongUse("clean_low_latency_buffer: expected a Buffer made with low_latency_mode=True")
         if self.enable_shrink:
-            self._xep.barrier()
+            self._low_latency.meet()
         else:
             for low_latency in self._low_latencies():
                 low_latency.reset()
