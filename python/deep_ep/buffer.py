@@ -73,7 +73,9 @@ class Buffer(NormalCalls, LowLatencyCalls):
         self.low_latency_mode, self.enable_shrink = low_latency_mode, enable_shrink
         self._join(group if group is not None else comm, num_slots, timeout, explicitly_destroy)
         self._passing = Passing(self._xep, self._nodes, timeout) if self._nodes.count > 1 else None
-        self._low_latency = LowLatency(self._xep, num_slots, timeout, "mask" if enable_shrink else "fail")
+        self._low_latency = LowLatency(
+            self._xep, self._agreement, num_slots, timeout, "mask" if enable_shrink else "fail"
+        )
         self.rank, self.group_size = self._xep.rank, self._xep.nranks
         if enable_shrink:
             try:

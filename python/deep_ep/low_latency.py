@@ -21,6 +21,7 @@ from ._check import WrongUse, WrongValue
 from .ending import Ending
 from .low_latency_memory import DeviceMemory, HostMemory
 from .ordering import DeviceOrdering, HostOrdering
+from .pace import Agreement
 
 GROUP = 128  # channels that share a scale
 HINTED_TOPK = 16  # a hint does not say how many selections tokens have; they take little memory
@@ -219,6 +220,7 @@ class LowLatency:
     def __init__(
         self,
         group: xep.Group,
+        agreement: Agreement,
         slots: int,
         timeout: Optional[float],
         on_failure: OnFailure,
@@ -226,7 +228,7 @@ class LowLatency:
         free_slots: Callable[[], None] = lambda: None,
     ) -> None:
         self._group, self._slots, self._timeout, self._on_failure = group, slots, timeout, on_failure
-        self._memory, self._free_slots = memory, free_slots
+        self._agreement, self._memory, self._free_slots = agreement, memory, free_slots
         self._made: dict[Shape, _Made] = {}
         self.last: Optional[xep.Buffer] = None  # of the last dispatch
         self.threads = 0
@@ -250,6 +252,7 @@ class LowLatency:
 
     def make(self, shape: Shape) -> _Made:
         """Collective."""
+        self._agreement.meet("low_latency_dispatch")
         buffer = self._group.buffer(
             shape.experts,
             shape.topk,

@@ -71,7 +71,7 @@ class LowLatencyCalls(Core):
             raise WrongUse("enable_shrink: expected False for tensors of a CUDA device, where no rank can be masked")
         if self._device_low_latency is None:
             memory, free_slots = DeviceMemory(device), self._queue_of(device).free_slots
-            made = LowLatency(self._xep, self._num_slots, self._timeout, "fail", memory, free_slots)
+            made = LowLatency(self._xep, self._agreement, self._num_slots, self._timeout, "fail", memory, free_slots)
             made.threads = _MULTIPROCESSORS
             self._device_low_latency = made
         return self._device_low_latency

@@ -27,6 +27,7 @@ import xep
 from ._check import HOST, WrongValue, memory_of
 from .dispatched import Dispatched
 from .layouts import tokens_per_rank
+from .pace import Agreement
 from .seats import Seat, Seats, Sent
 
 _WIDEST = {1: (2, torch.bfloat16), 2: (2, torch.bfloat16), 4: (4, torch.float32), 8: (8, torch.float64)}
@@ -110,13 +111,14 @@ class NormalPool:
     def __init__(
         self,
         group: xep.Group,
+        agreement: Agreement,
         slots: int,
         timeout: Optional[float],
         on: torch.device = HOST,
         free_slots: Callable[[], None] = lambda: None,
     ) -> None:
         self._group, self._timeout, self._on, self._free_slots = group, timeout, on, free_slots
-        self._slots = max(3, slots + 1)
+        self._agreement, self._slots = agreement, max(3, slots + 1)
         self._handles = max(2, slots - 2)  # that keep their slots
         self._seats: dict[int, Seats] = {}
         self._used: dict[int, tuple[xep.Buffer, Room]] = {}
@@ -312,6 +314,7 @@ class NormalPool:
         return buffer, room
 
     def _agree(self, job: Job, old: Optional[Room]) -> Room:
+        self._agreement.meet("dispatch")
         nranks = self._group.nranks
         buffers = self.buffers()
         to_ranks = tokens_per_rank(job.topk_idx, job.experts, nranks)
