@@ -9,7 +9,7 @@ import torch
 
 import xep
 
-from ._check import WrongType, WrongValue, integer, named_as_called
+from ._check import WrongType, WrongValue, calls_of, integer
 from .config import ALIGNMENT, Config, combine_config, dispatch_config, low_latency_size_hint
 from .core import Core
 from .low_latency import LowLatency
@@ -178,4 +178,4 @@ class Buffer(NormalCalls, LowLatencyCalls):
         return flat if size is None else flat.view(size)
 
 
-named_as_called(Core, NormalCalls, LowLatencyCalls)
+calls_of(Core, NormalCalls, LowLatencyCalls)

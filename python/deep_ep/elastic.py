@@ -7,7 +7,7 @@ from typing import Any, Optional
 
 import torch
 
-from ._check import WrongValue, integer, named_as_called
+from ._check import WrongValue, calls_of, integer
 from .absent import Absent
 from .config import nodes_of
 from .elastic_calls import MULTIPROCESSORS, ElasticCalls
@@ -147,7 +147,7 @@ class ElasticBuffer(ElasticCalls, Absent):
         return min(wanted, self.num_allocated_qps)
 
 
-named_as_called(ElasticCalls, Absent)
+calls_of(ElasticCalls, Absent)
 
 
 def _size_hint(
