@@ -91,6 +91,7 @@ class Core:
         if self._device_pool is None:
             free_slots = self._queue_of(device).free_slots
             self._device_pool = NormalPool(self._xep, self._agreement, self._num_slots, self._timeout, device, free_slots)
+            self._device_pool.ways = self._pool.ways
         return self._device_pool
 
     def _pools(self) -> list[NormalPool]:

@@ -150,9 +150,13 @@ class ElasticCalls(Core):
     ) -> tuple[torch.Tensor, Optional[torch.Tensor], EventOverlap]:
         """Sums what the ranks of a token's experts have made of it, unweighted, in fp32: [T, H]. Collective.
 
+        The order: the biases, then ranks ascending. Where the logical domain has several nodes, then nodes ascending:
+        the ranks of this node one by one, of every other node the sum of its ranks, ascending. What another node has
+        summed, and what a rank has after do_expand, is rounded to x's type before it goes back; without
+        allow_multiple_reduction it goes back in fp32, and a token is rounded once, at the end.
+
         x: rows as they were received, bfloat16 (float16 and float32 too). After do_expand the rows of a token are first
-            summed on their rank, k ascending: rounded to x's type before they go back, or, without
-            allow_multiple_reduction, in fp32 all the way and rounded once.
+            summed on their rank, k ascending.
         topk_weights: [N, K], after do_expand [rows], float32; what the rank of each selection gives of it comes back.
         bias: one or two [T, H] of x's type, added first.
 

@@ -105,7 +105,8 @@ class NormalPool:
     """For each number of experts the buffer in use; and those that were replaced while handles of them were alive.
 
     on: where tensors are. Those of a CUDA device are used on the current stream, which is that of the Buffer's
-    operations; free_slots lets it wait for what reads slots that were given back.
+    operations; free_slots lets it wait for what reads slots that were given back. ways: how rows reach other nodes, and their sums come
+    back.
     """
 
     def __init__(
@@ -118,6 +119,7 @@ class NormalPool:
         free_slots: Callable[[], None] = lambda: None,
     ) -> None:
         self._group, self._timeout, self._on, self._free_slots = group, timeout, on, free_slots
+        self.ways: dict[str, Any] = {}
         self._agreement, self._slots = agreement, max(3, slots + 1)
         self._handles = max(2, slots - 2)  # that keep their slots
         self._seats: dict[int, Seats] = {}
@@ -309,6 +311,7 @@ class NormalPool:
             threads=self.threads,
             timeout=self._timeout,
             memory=memory_of(self._on),
+            **self.ways,
         )
         self._used[job.experts] = (buffer, room)
         return buffer, room
