@@ -91,9 +91,8 @@ def test_dispatch_of_any_width(elastic, hidden, expand):
     torch.testing.assert_close(combined, wide[world.rank] * 2 * copies.unsqueeze(1), rtol=1e-6, atol=0)
 
 
-def test_combine_rounds_once(elastic, monkeypatch):
-    """Without allow_multiple_reduction what a rank has summed goes back in fp32. Summed in blocks of three rows."""
-    monkeypatch.setattr("deep_ep.expand._BLOCK", 3 * 72)
+def test_combine_rounds_once(elastic):
+    """Without allow_multiple_reduction what a rank has summed goes back in fp32."""
     world = make_world(elastic(allow_multiple_reduction=False))
     differs = False
     for asynchronous in (False, True):
