@@ -145,7 +145,7 @@ class ElasticBuffer(ElasticCalls, Absent):
         self._check_experts(num_experts)
         if torch.cuda.is_initialized():
             return MULTIPROCESSORS
-        return max(4, align(self._processors(), 2))
+        return self._default_sms
 
     def get_theoretical_num_qps(self, num_sms: int) -> int:
         """DeepEP's number, up to num_allocated_qps; there are no queue pairs here."""

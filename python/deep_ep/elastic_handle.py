@@ -10,12 +10,13 @@ import torch
 
 import xep
 
+from . import ep_handle
 from .dispatched import Dispatched
 from .expand import DevicePlaces, Places, PlacesThere, aligned_counts
 from .utils.math import align
 
 
-class EPHandle(Dispatched):
+class EPHandle(Dispatched, ep_handle.EPHandle):
     """Of a dispatch; R ranks, L experts of this rank, N received rows (without CPU sync: as many as there is room for).
 
     do_expand, num_experts, expert_alignment, num_max_tokens_per_rank, num_sms: as they were given. topk_idx [T, K].

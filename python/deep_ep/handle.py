@@ -227,9 +227,7 @@ _MAKERS: dict[str, Callable[[NormalHandle], torch.Tensor]] = {
 }
 
 
-def adopt(
-    handle: Any, owner: xep.Group, nodes: Nodes, experts: int, topk: int, on: torch.device
-) -> NormalHandle:
+def adopt(handle: Any, owner: xep.Group, nodes: Nodes, experts: int, topk: int, on: torch.device) -> NormalHandle:
     """A handle without a slot, of a plain tuple of the tensors of one. experts, topk: to route by."""
     if not isinstance(handle, tuple) or isinstance(handle, HandleTuple):
         got = type(getattr(handle, "core", handle)).__name__
