@@ -67,7 +67,6 @@ class Buffer(NormalCalls, LowLatencyCalls):
             if not isinstance(size, int) or size < 0 or size % ALIGNMENT:
                 raise WrongValue(f"{name}: expected a multiple of {ALIGNMENT} bytes, got {size!r}")
         self._counts = {}
-        self._last_layout = ()
         self._scratch: dict[bool, torch.Tensor] = {}
         self.num_nvl_bytes, self.num_rdma_bytes = num_nvl_bytes, num_rdma_bytes
         self.low_latency_mode, self.enable_shrink = low_latency_mode, enable_shrink

@@ -281,7 +281,7 @@ class ElasticCalls(Core):
         pool = self._pool_on(job.x.device)
         pool.threads = self._threads_here() if job.x.is_cpu else num_sms or MULTIPROCESSORS
         topk_idx = job.topk_idx.clone() if do_copy else job.topk_idx
-        sent = pool.dispatch(job, ordering.wait)
+        sent = pool.dispatch(job, False, ordering.wait)
         slot = ordering.receives(sent.handle)
         used = align(num_sms, 2) or (self._default_sms if job.x.is_cpu else MULTIPROCESSORS)
         made = EPHandle(

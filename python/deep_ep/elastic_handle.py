@@ -51,7 +51,8 @@ class EPHandle(Dispatched, ep_handle.EPHandle):
         most: int,
     ) -> None:
         tokens, topk = topk_idx.shape
-        super().__init__(owner, num_experts, worst, most, tokens, topk, received.rows, received.capacity)
+        self.owner, self.experts, self.worst, self.most = owner, num_experts, worst, most
+        self.num_tokens, self.topk, self.rows, self.capacity = tokens, topk, received.rows, received.capacity
         self.do_expand, self.num_experts, self.expert_alignment = do_expand, num_experts, expert_alignment
         self.num_max_tokens_per_rank, self.num_sms, self.topk_idx = num_max_tokens_per_rank, num_sms, topk_idx
         self.on = topk_idx.device
