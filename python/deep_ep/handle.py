@@ -73,7 +73,7 @@ class NormalHandle(Dispatched):
         capacity: int,
     ) -> None:
         self.owner, self.experts, self.topk, self.rows, self.capacity = owner, experts, topk, rows, capacity
-        self.in_rank, self.num_tokens = is_token_in_rank, len(is_token_in_rank)
+        self.in_rank, self.num_tokens = is_token_in_rank, is_token_in_rank.shape[0]
         self._nodes, self._channels = nodes, channels
         self._made: dict[str, torch.Tensor] = {}
 

@@ -177,7 +177,7 @@ class NormalCalls(Core):
             or not self._is_noted(*layout, topk_idx)
             or topk_weights.shape != topk_idx.shape
             or x.dim() != 2
-            or len(x) != len(topk_idx)
+            or x.shape[0] != topk_idx.shape[0]
             or not topk_idx.is_contiguous()
             or alignment != 1
             or (config is not None and type(config) is not Config)
@@ -187,7 +187,7 @@ class NormalCalls(Core):
         pool, in_rank, num_sms = self._pool, layout[2], self.num_sms if config is None else config.num_sms
         experts, hidden, topk = layout[1].numel(), x.shape[1], topk_idx.shape[1]
         buffer, room = pool.used.get(experts, (None, None))
-        if buffer is None or num_sms % 2 or topk > room.topk or len(x) > room.tokens:
+        if buffer is None or num_sms % 2 or topk > room.topk or x.shape[0] > room.tokens:
             return None
         if hidden * x.itemsize > room.elem_bytes * room.hidden:
             return None
@@ -345,13 +345,13 @@ class NormalCalls(Core):
             or type(x) is not torch.Tensor
             or not (x.is_cpu and x.dtype in COMBINED and x.is_contiguous() and made.in_rank.is_cpu)
             or x.dim() != 2
-            or not made.rows <= len(x) <= made.capacity
+            or not made.rows <= x.shape[0] <= made.capacity
         ):
             return None
         if topk_weights is not None and (
             type(topk_weights) is not torch.Tensor
             or not (topk_weights.is_cpu and topk_weights.dtype is torch.float32 and topk_weights.is_contiguous())
-            or topk_weights.shape != (len(x), made.topk)
+            or topk_weights.shape != (x.shape[0], made.topk)
         ):
             return None
         pool, buffer, seats = self._pool, made.xep.buffer, self._pool.seats_of[made.experts].taken
