@@ -1,19 +1,76 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """DeepEP's Python interface over xep: the same calls, keywords and results, with CPU tensors and with CUDA tensors.
 
-What has no meaning without a GPU does the nearest true thing, and its docstring says what that is. __version__ is that
-of the DeepEP whose interface this is, and behind the + that of xep.
+What has no meaning without a GPU does the nearest true thing, and its docstring says what that is. All three versions
+of DeepEP are here: Buffer (V1), ElasticBuffer (V2), EPBuffer and BucketBuffer (V2.5). __version__ is that of the DeepEP
+whose interface this is, and behind the + that of xep: 2.1.0, and 2.5.0 once a program has taken a name that came with
+V2.5 (`from deep_ep import EPBuffer`). DEEP_EP_VERSION=1, 2 or 2.5 decides it instead, and with it the order of
+arguments: from 2 on Buffer is that of deep_ep.buffers.legacy.
 """
+
+from __future__ import annotations
+
+import importlib
+import os
+from typing import TYPE_CHECKING, Any
+
+_VERSIONS = {"1": "1.2.1", "2": "2.1.0", "2.5": "2.5.0"}
+_chosen = os.environ.get("DEEP_EP_VERSION")
+if _chosen is not None and _chosen not in _VERSIONS:
+    raise ImportError(f"DEEP_EP_VERSION: expected 1, 2 or 2.5, got {_chosen}")
 
 import xep
 
-from .buffer import Buffer
+from .buffer import Buffer as Buffer
+from .comm import destroy_all_managed_nccl_comm, get_logical_domain_size, get_physical_domain_size
 from .config import Config, topk_idx_t
 from .elastic import ElasticBuffer
-from .elastic_handle import EPHandle
+from .ep_handle import EPHandle
 from .utils.event import EventHandle, EventOverlap
 
-__version__ = f"2.1.0+xep{xep.version()}"
+if TYPE_CHECKING:
+    from .buffers.base import BufferAllocator, BufferBase
+    from .buffers.bucket import BucketBuffer, BucketSession
+    from .buffers.ep import EngramBuffer, EPBuffer, PPBuffer
+
+_OF_V25 = {
+    "BucketBuffer": "bucket", "BucketSession": "bucket", "BufferAllocator": "base", "BufferBase": "base",
+    "EPBuffer": "ep", "EngramBuffer": "ep", "PPBuffer": "ep",
+}  # fmt: skip
+__version__ = f"{_VERSIONS[_chosen or '2']}+xep{xep.version()}"
+if _chosen in ("2", "2.5"):
+    from .buffers.legacy import Buffer as Buffer  # type: ignore[assignment]  # noqa: F811
+
+
+def get_num_allocation_alignment() -> int:
+    """Bytes of which sizes of buffers are multiples."""
+    return 2 << 20
+
+
+def get_num_rdma_alignment() -> int:
+    """Bytes of which a session's tensors are multiples."""
+    return 64
+
+
+def get_num_tma_alignment() -> int:
+    """Bytes of which what ranks copy and reduce is a multiple."""
+    return 32
+
+
+def __getattr__(name: str) -> Any:
+    """Names of V2.5."""
+    global __version__
+    if name not in _OF_V25:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if _chosen is None:
+        __version__ = f"{_VERSIONS['2.5']}+xep{xep.version()}"
+    found = globals()[name] = getattr(importlib.import_module(f".buffers.{_OF_V25[name]}", __name__), name)
+    return found
+
+
 __all__ = [
-    "Buffer", "Config", "EPHandle", "ElasticBuffer", "EventHandle", "EventOverlap", "__version__", "topk_idx_t",
+    "BucketBuffer", "BucketSession", "Buffer", "BufferAllocator", "BufferBase", "Config", "EPBuffer", "EPHandle",
+    "ElasticBuffer", "EngramBuffer", "EventHandle", "EventOverlap", "PPBuffer", "__version__",
+    "destroy_all_managed_nccl_comm", "get_logical_domain_size", "get_num_allocation_alignment",
+    "get_num_rdma_alignment", "get_num_tma_alignment", "get_physical_domain_size", "topk_idx_t",
 ]  # fmt: skip

@@ -110,13 +110,29 @@ def streams(previous_event: Any, async_finish: bool, allocate_on_comm_stream: bo
         raise WrongValue("allocate_on_comm_stream: expected previous_event and async_finish with it")
 
 
-def named_as_called(*classes: type) -> None:
-    """What the interpreter says of a call's arguments names the call, and not the class that happens to have it."""
+def calls_of(*classes: type) -> None:
+    """What the interpreter says of a call's arguments names the call, and not the class that happens to have it; and
+    torch.compile leaves a call out of its graphs, with all that it calls, as it does those of a pybind module."""
     for one in classes:
-        for function in vars(one).values():
+        for found in vars(one).values():
+            function = getattr(found, "__func__", found)
+            leave_to_python(function)
             while isinstance(function, types.FunctionType):
                 function.__qualname__ = function.__name__
                 function = getattr(function, "__wrapped__", None)
+
+
+def leave_to_python(function: Any) -> None:
+    """What torch.compiler.disable() does, but with no call more at each call, and without torch._dynamo, which takes
+    seconds to import. Frames that it calls are left alone by torch from 2.7 on."""
+    if isinstance(function, types.FunctionType):
+        function._torchdynamo_disable = True  # type: ignore[attr-defined]
+        if hasattr(_frames, "set_code_exec_strategy"):
+            skip = _frames._FrameAction.SKIP
+            _frames.set_code_exec_strategy(function.__code__, _frames._FrameExecStrategy(skip, skip))
+
+
+_frames: Any = torch._C._dynamo.eval_frame
 
 
 def one_of(name: str, value: bool, other: str, other_value: bool) -> None:

@@ -12,9 +12,9 @@ from .dispatched import Dispatched
 
 INDEX = (torch.int64, torch.int32)
 FLOAT = (torch.float32,)
-_COMBINED = (torch.bfloat16, torch.float16, torch.float32)
+COMBINED = (torch.bfloat16, torch.float16, torch.float32)
 _SCALE = (torch.float32, torch.int32)
-_KNOWN = frozenset((
+KNOWN = frozenset((
     torch.bfloat16, torch.float16, torch.float32, torch.float64, torch.float8_e4m3fn, torch.float8_e5m2, torch.uint8,
     torch.int32, torch.int64,
 ))  # fmt: skip
@@ -37,12 +37,12 @@ def rows_of(x: Rows, on: Place = HOST) -> tuple[torch.Tensor, Optional[torch.Ten
 
 def carried(x: torch.Tensor) -> torch.Tensor:
     """x, of an element type that xep knows: rows go as bytes."""
-    return x if x.dtype in _KNOWN else x.view(_SENT_AS[x.element_size()])
+    return x if x.dtype in KNOWN else x.view(_SENT_AS[x.element_size()])
 
 
 def check_sum(x: torch.Tensor, rows: int, capacity: int, on: Place = HOST) -> None:
     """x as combine takes it."""
-    tensor("x", x, _COMBINED, (None, None), on=on)
+    tensor("x", x, COMBINED, (None, None), on=on)
     if not rows <= x.shape[0] <= capacity:
         raise WrongValue(f"x: expected the {capacity} rows received, got {list(x.shape)}")
 

@@ -9,7 +9,7 @@ import torch
 
 import xep
 
-from ._check import WrongType, WrongValue, integer, named_as_called
+from ._check import WrongType, WrongValue, calls_of, integer
 from .config import ALIGNMENT, Config, combine_config, dispatch_config, low_latency_size_hint
 from .core import Core
 from .low_latency import LowLatency
@@ -67,13 +67,14 @@ class Buffer(NormalCalls, LowLatencyCalls):
             if not isinstance(size, int) or size < 0 or size % ALIGNMENT:
                 raise WrongValue(f"{name}: expected a multiple of {ALIGNMENT} bytes, got {size!r}")
         self._counts = {}
-        self._last_layout = ()
         self._scratch: dict[bool, torch.Tensor] = {}
         self.num_nvl_bytes, self.num_rdma_bytes = num_nvl_bytes, num_rdma_bytes
         self.low_latency_mode, self.enable_shrink = low_latency_mode, enable_shrink
         self._join(group if group is not None else comm, num_slots, timeout, explicitly_destroy)
         self._passing = Passing(self._xep, self._nodes, timeout) if self._nodes.count > 1 else None
-        self._low_latency = LowLatency(self._xep, num_slots, timeout, "mask" if enable_shrink else "fail")
+        self._low_latency = LowLatency(
+            self._xep, self._agreement, num_slots, timeout, "mask" if enable_shrink else "fail"
+        )
         self.rank, self.group_size = self._xep.rank, self._xep.nranks
         if enable_shrink:
             try:
@@ -176,4 +177,4 @@ class Buffer(NormalCalls, LowLatencyCalls):
         return flat if size is None else flat.view(size)
 
 
-named_as_called(Core, NormalCalls, LowLatencyCalls)
+calls_of(Core, NormalCalls, LowLatencyCalls)

@@ -16,6 +16,7 @@ import xep
 from ._check import HOST, WrongUse, WrongValue, integer
 from .nodes import Nodes
 from .ordering import DeviceOrdering, DeviceQueue, HostOrdering
+from .pace import Agreement
 from .pool import NormalPool
 from .runtime import Runtime
 from .utils.event import CommStream, EventHandle, EventOverlap, request_of
@@ -40,7 +41,8 @@ class Core:
         self._xep = xep.Group(group, timeout=timeout)
         self._nodes = Nodes(self._xep)
         self._num_slots, self._timeout = num_slots, timeout
-        self._pool = NormalPool(self._xep, num_slots, timeout)
+        self._agreement = Agreement(self._xep)
+        self._pool = NormalPool(self._xep, self._agreement, num_slots, timeout)
         self.runtime = Runtime(self)
         self._destroyed = False
 
@@ -88,7 +90,8 @@ class Core:
             return self._pool
         if self._device_pool is None:
             free_slots = self._queue_of(device).free_slots
-            self._device_pool = NormalPool(self._xep, self._num_slots, self._timeout, device, free_slots)
+            self._device_pool = NormalPool(self._xep, self._agreement, self._num_slots, self._timeout, device, free_slots)
+            self._device_pool.ways = self._pool.ways
         return self._device_pool
 
     def _pools(self) -> list[NormalPool]:
@@ -158,7 +161,10 @@ class Core:
         held = [buffer.arrays_left() for buffer in self._shared()]
         mine = bytes(min(count, 255) for count in held) + b"\0"
         try:
-            everywhere = [mine] if self._goes_without() else self._xep.allgather(mine)
+            everywhere = [mine]
+            if not self._goes_without():
+                self._agreement.meet("destroy", counts=False)
+                everywhere = self._xep.allgather(mine)
         except xep.XepError as error:
             warnings.warn(f"deep_ep: the memory of a Buffer stays mapped: {error.reason}", ResourceWarning)
             self._xep.leave()

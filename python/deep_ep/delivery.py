@@ -127,11 +127,7 @@ class Delivery(Epilogue):
 
 def _expand(handle: EPHandle, zero: bool, to: torch.Tensor, spread: str, source: torch.Tensor) -> None:
     """No method: a step that has its Delivery is a cycle, and keeps the slot until somebody collects."""
-    places = handle.places
-    if source.shape[0]:
-        getattr(places, spread)(to, source)
-    if zero:
-        places.zero_gaps(to)
+    getattr(handle.places, spread)(to, source, zero)
 
 
 class Sum(Epilogue):

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import weakref
 from typing import Any, Callable, Optional, Protocol
 
 import torch
@@ -23,26 +24,18 @@ class Dispatched:
     """owner: the group of the Buffer. rows: those received; capacity: those of the received arrays. worst: rows asked
     for, or 0. most: as of a Job; where it is not 0 the counts are on the device, and rows is the capacity."""
 
-    def __init__(
-        self,
-        owner: xep.Group,
-        experts: int,
-        worst: int,
-        most: int,
-        num_tokens: int,
-        topk: int,
-        rows: int,
-        capacity: int,
-    ) -> None:
-        self.owner = owner
-        self.experts, self.worst, self.most = experts, worst, most
-        self.num_tokens, self.topk = num_tokens, topk
-        self.rows, self.capacity = rows, capacity
-        self.xep: Any = None  # the xep.Handle; None without a slot
-        self.seat: Optional[Seat] = None
-        self.is_gone = False
-        self.look_again: Callable[[], None] = lambda: None  # on a CUDA device: the current stream reads the slot
-        self._arrives: Optional[Arrival] = None
+    experts = worst = most = 0
+    xep: Any = None  # the xep.Handle; None without a slot
+    seat: Optional[Seat] = None
+    is_gone = False
+    look_again: Callable[[], None] = staticmethod(lambda: None)  # on a CUDA device: the current stream reads the slot
+    _arrives: Optional[Arrival] = None
+
+    owner: xep.Group
+    num_tokens: int
+    topk: int
+    rows: int
+    capacity: int
 
     def routing(self) -> torch.Tensor:
         """[T, topk] by which the same rows go to the same ranks once more."""
@@ -60,7 +53,7 @@ class Dispatched:
         self.xep = sent.handle
         self._arrives = sent.request
         self.seat = seat
-        seat.hold(self)
+        seat.handle = weakref.ref(self)
 
     def park(self) -> None:
         """Gives the slot back."""

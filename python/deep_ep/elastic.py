@@ -7,9 +7,9 @@ from typing import Any, Optional
 
 import torch
 
-from ._check import WrongValue, integer, named_as_called
+from ._check import WrongValue, calls_of, integer
 from .absent import Absent
-from .config import nodes_of
+from .config import nodes_of, path_is_free
 from .elastic_calls import MULTIPROCESSORS, ElasticCalls
 from .utils.event import EventHandle
 from .utils.math import align
@@ -31,11 +31,14 @@ class ElasticBuffer(ElasticCalls, Absent):
         and use_fp8_dispatch. It limits nothing: shared memory is made at the first dispatch, for its shape, and grows
         by agreement of the ranks.
     num_max_tokens_per_rank: what dispatch takes if it is not told.
-    allow_multiple_reduction: combine may round what a rank has summed before it goes back; else it is rounded once.
+    allow_hybrid_mode: where nodes are blocks of as many ranks each, more than one, rows go once to each node, and sums
+        come back from it: the logical domain is (nodes, ranks of one) then, else (1, ranks), with rows that go straight
+        to their rank. XEP_PATH=flat is as False.
+    allow_multiple_reduction: combine may round on the way; else a token is rounded once. See combine.
     num_cpu_timeout_secs: of each wait; 300: XEP_TIMEOUT.
     explicitly_destroy: destroy() will be called; else the destructor does it, where no received tensor is alive.
-    deterministic, allow_hybrid_mode, prefer_overlap_with_compute, sl_idx, num_allocated_qps, num_gpu_timeout_secs:
-        choices among ways of a GPU. Rows always arrive in the same order, and go straight to their rank.
+    deterministic, prefer_overlap_with_compute, sl_idx, num_allocated_qps, num_gpu_timeout_secs:
+        choices among ways of a GPU. Rows always arrive in the same order.
     num_slots: how many dispatches have their memory at once; see Buffer.
     """
 
@@ -74,6 +77,9 @@ class ElasticBuffer(ElasticCalls, Absent):
             timeout = float(num_cpu_timeout_secs)
         self._join(group, num_slots, timeout, explicitly_destroy)
         self.rank_idx, self.num_ranks = self._xep.rank, self._xep.nranks
+        self._is_hybrid = allow_hybrid_mode and self._nodes.are_even() and path_is_free()
+        self._pool.ways["path"] = "nodes" if self._is_hybrid else "flat"
+        self._pool.ways["node_sums"] = "dtype" if allow_multiple_reduction else "fp32"
         self.num_scaleout_ranks, self.num_scaleup_ranks = self.get_logical_domain_size()
         self.scaleout_rank_idx, self.scaleup_rank_idx = divmod(self.rank_idx, self.num_scaleup_ranks)
         self.num_rdma_ranks, self.num_nvlink_ranks = self.get_physical_domain_size()
@@ -121,8 +127,8 @@ class ElasticBuffer(ElasticCalls, Absent):
         return self._nodes.count, self._nodes.width
 
     def get_logical_domain_size(self) -> tuple[int, int]:
-        """(1, ranks): rows go straight to their rank, whichever node it is on."""
-        return 1, self._xep.nranks
+        """(nodes, ranks of one) where rows go once to each node, and (1, ranks) where they go straight to their rank."""
+        return self.get_physical_domain_size() if self._is_hybrid else (1, self._xep.nranks)
 
     def get_theoretical_num_sms(
         self,
@@ -139,7 +145,7 @@ class ElasticBuffer(ElasticCalls, Absent):
         self._check_experts(num_experts)
         if torch.cuda.is_initialized():
             return MULTIPROCESSORS
-        return max(4, align(self._processors(), 2))
+        return self._default_sms
 
     def get_theoretical_num_qps(self, num_sms: int) -> int:
         """DeepEP's number, up to num_allocated_qps; there are no queue pairs here."""
@@ -147,7 +153,7 @@ class ElasticBuffer(ElasticCalls, Absent):
         return min(wanted, self.num_allocated_qps)
 
 
-named_as_called(ElasticCalls, Absent)
+calls_of(ElasticCalls, Absent)
 
 
 def _size_hint(

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Optional, Sequence, Union
 
 import torch
 
 import xep
 
+from . import ep_handle
 from ._check import WrongType, WrongValue, integer, tensor
 from .arguments import FLOAT, INDEX, Rows, biases_of, carried, check_sum, rows_of
 from .core import Core
@@ -19,6 +21,7 @@ from .pace import counted
 from .pool import Job
 from .seats import Sent
 from .utils.event import EventHandle, EventOverlap
+from .utils.math import align
 
 MULTIPROCESSORS = 24  # of a CUDA device, where num_sms does not say how many
 Ordering = Union[HostOrdering, DeviceOrdering]
@@ -150,9 +153,13 @@ class ElasticCalls(Core):
     ) -> tuple[torch.Tensor, Optional[torch.Tensor], EventOverlap]:
         """Sums what the ranks of a token's experts have made of it, unweighted, in fp32: [T, H]. Collective.
 
+        The order: the biases, then ranks ascending. Where the logical domain has several nodes, then nodes ascending:
+        the ranks of this node one by one, of every other node the sum of its ranks, ascending. What another node has
+        summed, and what a rank has after do_expand, is rounded to x's type before it goes back; without
+        allow_multiple_reduction it goes back in fp32, and a token is rounded once, at the end.
+
         x: rows as they were received, bfloat16 (float16 and float32 too). After do_expand the rows of a token are first
-            summed on their rank, k ascending: rounded to x's type before they go back, or, without
-            allow_multiple_reduction, in fp32 all the way and rounded once.
+            summed on their rank, k ascending.
         topk_weights: [N, K], after do_expand [rows], float32; what the rank of each selection gives of it comes back.
         bias: one or two [T, H] of x's type, added first.
 
@@ -239,6 +246,8 @@ class ElasticCalls(Core):
             )
 
     def _own(self, handle: Any, on: torch.device) -> EPHandle:
+        if type(handle) is ep_handle.EPHandle:  # by a program
+            handle = handle._dispatched(functools.partial(ElasticCalls.dispatch, self))
         if not isinstance(handle, EPHandle):
             raise WrongType(f"handle: expected an EPHandle, got {type(handle).__name__}")
         if handle.owner is not self._xep:
@@ -261,16 +270,22 @@ class ElasticCalls(Core):
 
     # ---- doing it ----
 
+    @functools.cached_property
+    def _default_sms(self) -> int:
+        """This rank's share of the machine's processors, as an even number from 4 on, as DeepEP has it."""
+        return max(4, align(self._processors(), 2))
+
     def _send(
         self, job: Job, ordering: Ordering, alignment: int, most: int, num_sms: int, do_expand: bool, do_copy: bool
     ) -> tuple[Sent, EPHandle]:
         pool = self._pool_on(job.x.device)
         pool.threads = self._threads_here() if job.x.is_cpu else num_sms or MULTIPROCESSORS
         topk_idx = job.topk_idx.clone() if do_copy else job.topk_idx
-        sent = pool.dispatch(job, ordering.wait)
+        sent = pool.dispatch(job, False, ordering.wait)
         slot = ordering.receives(sent.handle)
+        used = align(num_sms, 2) or (self._default_sms if job.x.is_cpu else MULTIPROCESSORS)
         made = EPHandle(
-            self._xep, sent.handle.recv, topk_idx, job.experts, alignment, most, num_sms, do_expand, job.worst, job.most
+            self._xep, sent.handle.recv, topk_idx, job.experts, alignment, most, used, do_expand, job.worst, job.most
         )
         made.sit(sent, pool.seat(job.experts, sent))
         if slot is not None:

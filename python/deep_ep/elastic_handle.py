@@ -10,12 +10,13 @@ import torch
 
 import xep
 
+from . import ep_handle
 from .dispatched import Dispatched
 from .expand import DevicePlaces, Places, PlacesThere, aligned_counts
 from .utils.math import align
 
 
-class EPHandle(Dispatched):
+class EPHandle(Dispatched, ep_handle.EPHandle):
     """Of a dispatch; R ranks, L experts of this rank, N received rows (without CPU sync: as many as there is room for).
 
     do_expand, num_experts, expert_alignment, num_max_tokens_per_rank, num_sms: as they were given. topk_idx [T, K].
@@ -50,7 +51,8 @@ class EPHandle(Dispatched):
         most: int,
     ) -> None:
         tokens, topk = topk_idx.shape
-        super().__init__(owner, num_experts, worst, most, tokens, topk, received.rows, received.capacity)
+        self.owner, self.experts, self.worst, self.most = owner, num_experts, worst, most
+        self.num_tokens, self.topk, self.rows, self.capacity = tokens, topk, received.rows, received.capacity
         self.do_expand, self.num_experts, self.expert_alignment = do_expand, num_experts, expert_alignment
         self.num_max_tokens_per_rank, self.num_sms, self.topk_idx = num_max_tokens_per_rank, num_sms, topk_idx
         self.on = topk_idx.device

@@ -10,6 +10,8 @@ import torch
 
 import xep
 
+from ._check import leave_to_python
+
 
 class Ending:
     """Done once: by a hook, an event, or the call itself."""
@@ -32,3 +34,6 @@ class Ending:
 
     def fill(self) -> None:
         """Results that are not where the library put them."""
+
+
+leave_to_python(Ending.wait)  # a hook

@@ -4,17 +4,16 @@ one row again before they go back. So the wire carries a row once for each rank.
 
 from __future__ import annotations
 
-import functools
 from typing import Sequence
 
-import numpy as np
 import torch
+
+from xep import _ext
 
 from ._check import HOST
 from .utils.math import align
 
-_BLOCK = 1 << 18  # elements that are summed at once: their sums stay in a cache
-_DEVICE_ROWS = 4096  # likewise on a device: what that takes besides is bounded
+_DEVICE_ROWS = 4096  # that are summed at once on a device: what that takes besides is bounded
 
 
 class Places:
@@ -24,63 +23,33 @@ class Places:
     topk_idx: [N, K] local expert, or -1. counts: rows of each local expert.
     """
 
-    def __init__(self, topk_idx: torch.Tensor, counts: Sequence[int], alignment: int) -> None:
-        chosen = topk_idx.numpy().ravel()
-        narrow = chosen.astype(np.int16 if len(counts) < 1 << 15 else np.int32)  # of 16 bits sorted by radix
-        self._selections = np.argsort(narrow, kind="stable")[chosen.size - sum(counts) :]
-        self._rows = self._selections // max(1, topk_idx.shape[1])
-        self._runs = _runs_of(counts, alignment)
-        self._gaps = [(first + count, align(count, alignment) - count) for _, count, first in self._runs]
-        slots = np.full(chosen.size, -1, np.int64)
-        for begin, count, first in self._runs:
-            slots[self._selections[begin : begin + count]] = np.arange(first, first + count)
-        self.slots = torch.from_numpy(slots.reshape(topk_idx.shape))  # [N, K], -1: none
+    def __init__(self, topk_idx: torch.Tensor, counts: list[int], alignment: int) -> None:
+        self._counts, self._alignment = counts, alignment
+        self.slots = torch.empty(topk_idx.shape, dtype=torch.int64, device=HOST)  # [N, K], -1: none
+        _ext.expert_slots(topk_idx, counts, alignment, self.slots)
 
-    def spread(self, to: torch.Tensor, source: torch.Tensor) -> None:
-        """source [N, ..] of each received row."""
-        self._gather(to, source, self._rows)
+    def spread(self, to: torch.Tensor, source: torch.Tensor, zero: bool = False) -> None:
+        """source [N, ..] of each received row. zero: the rows that alignment leaves unused become 0."""
+        bits = _SENT_AS[source.element_size()]
+        alignment = self._alignment if zero else 0
+        _ext.expert_spread(to.view(bits), source.view(bits), self.slots, self._counts, alignment, False)
 
-    def spread_selections(self, to: torch.Tensor, source: torch.Tensor) -> None:
+    def spread_selections(self, to: torch.Tensor, source: torch.Tensor, zero: bool = False) -> None:
         """source [N, K]; to: one of each expanded row."""
-        self._gather(to, source.reshape(-1), self._selections)
-
-    def _gather(self, to: torch.Tensor, source: torch.Tensor, index: np.ndarray) -> None:
-        for begin, count, first in self._runs:
-            _take(source, index[begin : begin + count], to[first : first + count])
-
-    def zero_gaps(self, tensor: torch.Tensor) -> None:
-        """The rows that alignment leaves unused."""
-        for begin, count in self._gaps:
-            tensor[begin : begin + count].zero_()
-
-    @functools.cached_property
-    def _terms(self) -> tuple[list[np.ndarray], np.ndarray]:
-        """Received rows with more experts first: the expanded rows of the first expert of each, of the second of those
-        that have one, and so on, k ascending; and where each received row is in that order."""
-        slots = self.slots.numpy()
-        present = slots >= 0
-        count = present.sum(axis=1)
-        order = np.argsort(-count, kind="stable")
-        where = np.empty_like(order)
-        where[order] = np.arange(len(order))
-        flat, begin = slots[present], (np.cumsum(count) - count)[order]
-        many = np.searchsorted(-count[order], -np.arange(count.max(initial=0))).tolist()  # rows with more than n
-        return [flat[begin[:rows] + n] for n, rows in enumerate(many)], where
+        alignment = self._alignment if zero else 0
+        _ext.expert_spread(to.unsqueeze(1), source, self.slots, self._counts, alignment, True)
 
     def fold(self, expanded: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """[N, H]: of each received row the sum of its expanded ones, in fp32, k ascending, rounded to dtype."""
-        rows, hidden = self.slots.shape[0], expanded.shape[1]
-        terms, where = self._terms
-        summed, folded = (torch.empty((rows, hidden), dtype=dtype) for _ in range(2))
-        block = max(1, _BLOCK // max(1, hidden))
-        for begin in range(0, rows, block):
-            part = [term[begin : begin + block] for term in terms if begin < len(term)]
-            _sum(expanded, part, summed[begin : begin + len(part[0])])
-        _take(summed, where, folded)
+        folded = torch.empty((self.slots.shape[0], expanded.shape[1]), dtype=dtype, device=HOST)
+        _ext.expert_sum(folded, expanded, self.slots)
         return folded
 
     def fold_selections(self, expanded: torch.Tensor) -> torch.Tensor:
-        return fold_selections(self.slots, expanded)
+        """[N, K] of one of each expanded row; 0 where the expert is another rank's."""
+        found = torch.empty(self.slots.shape, dtype=torch.float32, device=HOST)
+        _ext.expert_gather(found, expanded.unsqueeze(1), self.slots)
+        return found
 
 
 class DevicePlaces:
@@ -103,15 +72,16 @@ class DevicePlaces:
         slots = torch.full(chosen.shape, -1, dtype=torch.int64, device=on)
         self.slots = slots.scatter_(0, self._selections, self._rows).view(topk_idx.shape)  # [N, K], -1: none
 
-    def spread(self, to: torch.Tensor, source: torch.Tensor) -> None:
+    def spread(self, to: torch.Tensor, source: torch.Tensor, zero: bool = False) -> None:
         bits = _BITS[source.element_size()]
         to.view(bits).index_copy_(0, self._rows, source.view(bits).index_select(0, self._tokens))
+        if zero:
+            to.view(bits).index_fill_(0, self._gaps, 0)
 
-    def spread_selections(self, to: torch.Tensor, source: torch.Tensor) -> None:
+    def spread_selections(self, to: torch.Tensor, source: torch.Tensor, zero: bool = False) -> None:
         to.index_copy_(0, self._rows, source.reshape(-1).index_select(0, self._selections))
-
-    def zero_gaps(self, tensor: torch.Tensor) -> None:
-        tensor.view(_BITS[tensor.element_size()]).index_fill_(0, self._gaps, 0)
+        if zero:
+            to.index_fill_(0, self._gaps, 0)
 
     def fold(self, expanded: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         folded = torch.zeros((self.slots.shape[0], expanded.shape[1]), dtype=dtype, device=expanded.device)
@@ -121,7 +91,9 @@ class DevicePlaces:
         return folded
 
     def fold_selections(self, expanded: torch.Tensor) -> torch.Tensor:
-        return fold_selections(self.slots, expanded)
+        if expanded.shape[0] == 0:
+            return torch.zeros(self.slots.shape, dtype=expanded.dtype, device=expanded.device)
+        return torch.where(self.slots >= 0, expanded[self.slots.clamp(min=0)], 0)
 
 
 class PlacesThere(DevicePlaces):
@@ -147,16 +119,18 @@ class PlacesThere(DevicePlaces):
         self._selections = selections[:-1].clamp_(min=0)
         self._tokens = self._selections // max(1, topk_idx.shape[1])
 
-    def spread(self, to: torch.Tensor, source: torch.Tensor) -> None:
+    def spread(self, to: torch.Tensor, source: torch.Tensor, zero: bool = False) -> None:
         bits = _BITS[source.element_size()]
-        to.view(bits).copy_(source.view(bits).index_select(0, self._tokens))
+        if source.shape[0]:
+            to.view(bits).copy_(source.view(bits).index_select(0, self._tokens))
+        if zero:
+            to.view(bits).masked_fill_(self._none.unsqueeze(1), 0)
 
-    def spread_selections(self, to: torch.Tensor, source: torch.Tensor) -> None:
-        to.copy_(source.reshape(-1).index_select(0, self._selections))
-
-    def zero_gaps(self, tensor: torch.Tensor) -> None:
-        none = self._none if tensor.dim() == 1 else self._none.unsqueeze(1)
-        tensor.view(_BITS[tensor.element_size()]).masked_fill_(none, 0)
+    def spread_selections(self, to: torch.Tensor, source: torch.Tensor, zero: bool = False) -> None:
+        if source.shape[0]:
+            to.copy_(source.reshape(-1).index_select(0, self._selections))
+        if zero:
+            to.masked_fill_(self._none, 0)
 
 
 def aligned_counts(counts: torch.Tensor, alignment: int) -> torch.Tensor:
@@ -180,47 +154,5 @@ def _sent(numbers: list[int], on: torch.device) -> torch.Tensor:
     return made if on == HOST else made.pin_memory().to(on, non_blocking=True)
 
 
-def fold_selections(slots: torch.Tensor, expanded: torch.Tensor) -> torch.Tensor:
-    """[N, K] of one of each expanded row; 0 where the expert is another rank's."""
-    if expanded.shape[0] == 0:
-        return torch.zeros(slots.shape, dtype=expanded.dtype, device=expanded.device)
-    return torch.where(slots >= 0, expanded[slots.clamp(min=0)], 0)
-
-
-def _sum(source: torch.Tensor, terms: list[np.ndarray], to: torch.Tensor) -> None:
-    """The rows of the first term, to which those of each further one are added: as many, or fewer."""
-    first = torch.empty((len(terms[0]), source.shape[1]), dtype=source.dtype)
-    _take(source, terms[0], first)
-    if len(terms) == 1:
-        to.copy_(first)
-        return
-    total = first.to(torch.float32, copy=True)
-    for term in terms[1:]:
-        _take(source, term, first[: len(term)])
-        total[: len(term)] += first[: len(term)]
-    to.copy_(total)
-
-
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-
-
-def _take(source: torch.Tensor, index: np.ndarray, to: torch.Tensor) -> None:
-    """Rows of source. By numpy, which copies rows of any type whole, and takes a tenth of index_select's time."""
-    bits = _BITS[source.element_size()]
-    if source.shape[0] == 0:
-        return
-    if to.is_contiguous():
-        source.view(bits).numpy().take(index, axis=0, out=to.view(bits).numpy(), mode="clip")
-    else:  # scales by column
-        to.copy_(source[torch.from_numpy(index)])
-
-
-def _runs_of(counts: Sequence[int], alignment: int) -> list[tuple[int, int, int]]:
-    """(selections before, how many, first expanded row) of what lies together."""
-    if alignment == 1:
-        return [(0, sum(counts), 0)]
-    runs, begin, first = [], 0, 0
-    for count in counts:
-        runs.append((begin, count, first))
-        begin, first = begin + count, first + align(count, alignment)
-    return runs
+_SENT_AS = {1: torch.uint8, 2: torch.bfloat16, 4: torch.int32, 8: torch.int64}

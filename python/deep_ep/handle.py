@@ -58,6 +58,9 @@ class NormalHandle(Dispatched):
     send_nvl_head are in the order source node, source rank, token.
     """
 
+    told: Optional[Told] = None  # on several nodes, of a dispatch
+    _kept_rank_rows: Optional[torch.Tensor] = None
+
     def __init__(
         self,
         owner: xep.Group,
@@ -65,19 +68,22 @@ class NormalHandle(Dispatched):
         is_token_in_rank: torch.Tensor,
         channels: int,
         experts: int,
-        worst: int,
-        most: int,
         topk: int,
         rows: int,
         capacity: int,
     ) -> None:
-        super().__init__(owner, experts, worst, most, is_token_in_rank.shape[0], topk, rows, capacity)
-        self.in_rank = is_token_in_rank
-        self._nodes, self._channels, self._rank = nodes, channels, owner.rank
+        self.owner, self.experts, self.topk, self.rows, self.capacity = owner, experts, topk, rows, capacity
+        self.in_rank, self.num_tokens = is_token_in_rank, is_token_in_rank.shape[0]
+        self._nodes, self._channels = nodes, channels
         self._made: dict[str, torch.Tensor] = {}
-        self._kept_rank_rows: Optional[torch.Tensor] = None
-        self._names = INTRANODE if nodes.count == 1 else INTERNODE
-        self.told: Optional[Told] = None  # on several nodes, of a dispatch
+
+    @property
+    def _names(self) -> tuple[str, ...]:
+        return INTRANODE if self._nodes.count == 1 else INTERNODE
+
+    @property
+    def _rank(self) -> int:
+        return self.owner.rank
 
     def routing(self) -> torch.Tensor:
         return routing_of(self.in_rank, self.experts, self.topk)
@@ -227,9 +233,7 @@ _MAKERS: dict[str, Callable[[NormalHandle], torch.Tensor]] = {
 }
 
 
-def adopt(
-    handle: Any, owner: xep.Group, nodes: Nodes, experts: int, topk: int, on: torch.device
-) -> NormalHandle:
+def adopt(handle: Any, owner: xep.Group, nodes: Nodes, experts: int, topk: int, on: torch.device) -> NormalHandle:
     """A handle without a slot, of a plain tuple of the tensors of one. experts, topk: to route by."""
     if not isinstance(handle, tuple) or isinstance(handle, HandleTuple):
         got = type(getattr(handle, "core", handle)).__name__
@@ -241,7 +245,9 @@ def adopt(
     in_rank = tensor("handle: is_token_in_rank", items["is_token_in_rank"], (torch.bool,), (None, owner.nranks), on=on)
     rows, capacity = _rows_of(items, owner, on)
     worst = capacity if capacity > rows else 0
-    return NormalHandle(owner, nodes, in_rank, 1, experts, worst, 0, topk, rows, capacity)
+    made = NormalHandle(owner, nodes, in_rank, 1, experts, topk, rows, capacity)
+    made.worst = worst
+    return made
 
 
 def _rows_of(items: dict[str, Any], owner: xep.Group, on: torch.device) -> tuple[int, int]:

@@ -13,14 +13,17 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple, Optional, Union
 
+import numpy as np
 import torch
 
 import xep
 
 from ._check import WrongUse, WrongValue
+from .arguments import Rows
 from .ending import Ending
 from .low_latency_memory import DeviceMemory, HostMemory
 from .ordering import DeviceOrdering, HostOrdering
+from .pace import Agreement
 
 GROUP = 128  # channels that share a scale
 HINTED_TOPK = 16  # a hint does not say how many selections tokens have; they take little memory
@@ -74,18 +77,23 @@ class LowLatencyHandle:
     made when they are looked at, and filled when the dispatch has ended.
     """
 
-    def __init__(self, handle: xep.Handle, made: "_Made", shape: Shape, topk_idx: torch.Tensor, viewed: bool) -> None:
-        self.owner = handle.buffer.group
-        self.xep: Any = handle  # None without a slot
-        self.shape, self.num_tokens = shape, handle.tokens
-        self.on = topk_idx.device
+    xep: Any  # None without a slot
+    dispatched: Optional[Ending] = None  # where that is left to a hook or an event
+    combined: Optional[Ending] = None  # likewise, the last time
+    was_combined = False
+    _src_info: Optional[torch.Tensor] = None
+    _layout_range: Optional[torch.Tensor] = None
+
+    def __init__(self, handle: xep.Handle, made: "_Made", shape: tuple, topk_idx: torch.Tensor, viewed: bool) -> None:
+        self.owner, self.xep = handle.buffer.group, handle
+        self._shape, self.num_tokens = shape, handle.tokens
+        self.on, self.rows = topk_idx.device, made.rows
         self.routing = made.memory.routing(topk_idx)
-        self.dispatched: Optional[Ending] = None  # where that is left to a hook or an event
-        self.combined: Optional[Ending] = None  # likewise, the last time
-        self.was_combined = False
         self._made, self._viewed, self.memory = made, viewed, made.memory
-        self._src_info: Optional[torch.Tensor] = None
-        self._layout_range: Optional[torch.Tensor] = None
+
+    @property
+    def shape(self) -> "Shape":
+        return Shape(*self._shape)
 
     def __len__(self) -> int:
         return 5
@@ -189,6 +197,7 @@ class _Made(NamedTuple):
     memory: Memory
     offsets: dict[int, Offsets]  # by slot
     local: int  # experts
+    rows: tuple[int, int, int]  # of what is received: [L, R * Tmax, H]
     begun: list[Ending]  # dispatches that may be in flight; the oldest first, as below
     handles: list["weakref.ref[LowLatencyHandle]"]
 
@@ -219,6 +228,7 @@ class LowLatency:
     def __init__(
         self,
         group: xep.Group,
+        agreement: Agreement,
         slots: int,
         timeout: Optional[float],
         on_failure: OnFailure,
@@ -226,8 +236,9 @@ class LowLatency:
         free_slots: Callable[[], None] = lambda: None,
     ) -> None:
         self._group, self._slots, self._timeout, self._on_failure = group, slots, timeout, on_failure
-        self._memory, self._free_slots = memory, free_slots
+        self._agreement, self._memory, self._free_slots = agreement, memory, free_slots
         self._made: dict[Shape, _Made] = {}
+        self.made_for: dict[tuple, _Made] = {}  # each shape that was dispatched
         self.last: Optional[xep.Buffer] = None  # of the last dispatch
         self.threads = 0
 
@@ -250,6 +261,7 @@ class LowLatency:
 
     def make(self, shape: Shape) -> _Made:
         """Collective."""
+        self._agreement.meet("low_latency_dispatch")
         buffer = self._group.buffer(
             shape.experts,
             shape.topk,
@@ -262,15 +274,53 @@ class LowLatency:
             on_failure=self._on_failure,
             memory=self._memory.name,
         )
-        offsets = _learn(buffer, shape, self._memory)
-        made = self._made[shape] = _Made(buffer, self._memory, offsets, buffer.local_experts, [], [])
+        offsets = _learn(buffer, self._memory)
+        rows = (buffer.local_experts, self._group.nranks * shape.tokens, shape.hidden)
+        made = self._made[shape] = _Made(buffer, self._memory, offsets, buffer.local_experts, rows, [], [])
         return made
 
+    def meet(self) -> None:
+        """With the ranks that call this, and no other call. Collective."""
+        made = next(iter(self._made.values()), None)
+        if made is None:  # nor is there a buffer that goes on without a rank
+            self._group.barrier()
+            return
+        made.make_way()
+        with made.buffer.dispatch(*_nothing(made.buffer, self._memory)):
+            pass
+
     def _of(self, shape: Shape) -> _Made:
-        made = self._made.get(shape)
+        made = self.made_for.get(shape)
         if made is None and shape.topk <= HINTED_TOPK:
             made = self._made.get(shape._replace(topk=min(shape.experts, HINTED_TOPK)))
-        return made or self.make(shape)
+        made = self.made_for[shape] = made or self._made.get(shape) or self.make(shape)
+        return made
+
+    def dispatch_common(
+        self, x: torch.Tensor, topk_idx: torch.Tensor, made: _Made, shape: tuple, casting: Casting
+    ) -> tuple[Rows, torch.Tensor, LowLatencyHandle]:
+        """One that is waited for, of host memory, with views of its slot, and nothing else. (rows, counts, handle)"""
+        buffer, handles = made.buffer, made.handles
+        self.last = buffer
+        if made.begun or len(handles) > 2 * buffer.slots or buffer.slots_held() >= buffer.slots:
+            made.make_way()
+        if casting.quant == xep.Quant.NONE:
+            sent = buffer.dispatch(x, topk_idx, arrangement=xep.Rows.BY_EXPERT_PADDED)
+        else:
+            options: Any = dict(arrangement=xep.Rows.BY_EXPERT_PADDED, quant=casting.quant, scales_by_column=True)
+            sent = buffer.dispatch(x, topk_idx, **options)
+        received = sent.recv
+        rows, scales = received.x, received.scales if casting.words else None
+        counts = torch.from_numpy(sent.numpy().expert_count.astype(np.int32))
+        viewed = buffer.slots_viewed() <= buffer.slots - 2 if buffer.slots > 1 else may_view(buffer)
+        if not viewed:
+            copies = [torch.empty_like(one) for one in (rows, scales) if one is not None]
+            for to, source in zip(copies, (rows, scales)):
+                made.memory.copy_rows(to, source, counts)
+            rows, scales = copies[0], copies[1] if scales is not None else None
+        found = LowLatencyHandle(sent, made, shape, topk_idx, viewed)
+        handles.append(weakref.ref(found))
+        return rows if scales is None else (rows, scales), counts, found
 
     def dispatch(
         self,
@@ -322,12 +372,15 @@ class LowLatency:
         return rows, scales, counts, found, found.dispatched
 
 
-def _learn(buffer: xep.Buffer, shape: Shape, memory: Memory) -> dict[int, Offsets]:
+def _nothing(buffer: xep.Buffer, memory: Memory) -> tuple[torch.Tensor, torch.Tensor]:
+    """No rows, and where they go."""
+    x = torch.empty((0, buffer.hidden), dtype=torch.bfloat16, device=memory.on)
+    return x, torch.empty((0, buffer.topk), dtype=torch.int64, device=memory.on)
+
+
+def _learn(buffer: xep.Buffer, memory: Memory) -> dict[int, Offsets]:
     """Where each slot has its rows. Collective."""
-    nothing = (
-        torch.empty((0, shape.hidden), dtype=torch.bfloat16, device=memory.on),
-        torch.empty((0, shape.topk), dtype=torch.int64, device=memory.on),
-    )
+    nothing = _nothing(buffer, memory)
     origin = memory.origin(buffer)
     handles = [
         buffer.dispatch(*nothing, arrangement=xep.Rows.BY_EXPERT_PADDED, quant=xep.Quant.E4M3)

@@ -15,7 +15,7 @@ from .arguments import FLOAT, INDEX, Rows
 from .core import Core
 from .ending import Ending
 from .low_latency import GROUP, HINTED_TOPK, Casting, LowLatency, LowLatencyHandle, Shape
-from .low_latency_memory import DeviceMemory
+from .low_latency_memory import DeviceMemory, HostRouting
 from .ordering import DeviceOrdering, HookOrdering, HostOrdering
 from .pace import counted
 from .tuples import HandleTuple
@@ -44,13 +44,14 @@ class LowLatencyCalls(Core):
 
     def clean_low_latency_buffer(self, num_max_dispatch_tokens_per_rank: int, hidden: int, num_experts: int) -> None:
         """Nothing has to be cleaned here: signals carry numbers that are never used again. What it does do is to make
-        usable again what an error left broken; earlier handles end. With enable_shrink it is a barrier of the ranks
-        that are not masked, in which one that does not come in time is masked. Collective."""
+        usable again what an error left broken; earlier handles end. With enable_shrink it is a dispatch of no tokens, by
+        which all know who is masked: a rank that does not come in time is, also one that calls destroy() instead.
+        Collective."""
         self._usable()
         if not self.low_latency_mode:
             raise WrongUse("clean_low_latency_buffer: expected a Buffer made with low_latency_mode=True")
         if self.enable_shrink:
-            self._xep.barrier()
+            self._low_latency.meet()
         else:
             for low_latency in self._low_latencies():
                 low_latency.reset()
@@ -70,7 +71,7 @@ class LowLatencyCalls(Core):
             raise WrongUse("enable_shrink: expected False for tensors of a CUDA device, where no rank can be masked")
         if self._device_low_latency is None:
             memory, free_slots = DeviceMemory(device), self._queue_of(device).free_slots
-            made = LowLatency(self._xep, self._num_slots, self._timeout, "fail", memory, free_slots)
+            made = LowLatency(self._xep, self._agreement, self._num_slots, self._timeout, "fail", memory, free_slots)
             made.threads = _MULTIPROCESSORS
             self._device_low_latency = made
         return self._device_low_latency
@@ -139,6 +140,13 @@ class LowLatencyCalls(Core):
         stored by column), recv_count [L] int32, handle, event, hook). Rows from recv_count on are undefined. Rows of an
         expert are in the order of source rank, then token.
         """
+        if not (async_finish or return_recv_hook or self._destroyed) and self.low_latency_mode:
+            shape = (num_max_dispatch_tokens_per_rank, num_experts)
+            stats = (cumulative_local_expert_recv_stats, dispatch_wait_recv_cost_stats)
+            casting = (use_fp8, round_scale, use_ue8m0)
+            common = self._low_latency_common(x, topk_idx, shape, stats, casting)
+            if common is not None:
+                return common
         self._usable()
         if not self.low_latency_mode:
             raise WrongUse("low_latency_dispatch: expected a Buffer made with low_latency_mode=True")
@@ -153,6 +161,51 @@ class LowLatencyCalls(Core):
             )
             event, hook = _left_to(ordering, ending, return_recv_hook, x, topk_idx, rows, scales, counts)
         return rows if scales is None else (rows, scales), counts, HandleTuple.over(handle), event, hook
+
+    def _low_latency_common(self, x: Any, topk_idx: Any, most: tuple, stats: tuple, cast: tuple) -> Optional[tuple]:
+        """What most programs do most of the time, of CPU tensors, in a buffer that is there. None: it is something else,
+        or wrong."""
+        if (
+            type(x) is not torch.Tensor
+            or type(topk_idx) is not torch.Tensor
+            or not (x.is_cpu and x.dtype is torch.bfloat16 and x.is_contiguous())
+            or not (topk_idx.is_cpu and topk_idx.dtype in INDEX and topk_idx.is_contiguous())
+            or x.dim() != 2
+            or topk_idx.dim() != 2
+            or x.shape[0] != topk_idx.shape[0]
+            or stats != (None, None)
+        ):
+            return None
+        shape = (most[0], x.shape[1], most[1], topk_idx.shape[1])
+        made = self._low_latency.made_for.get(shape)
+        if made is None or x.shape[0] > most[0]:
+            return None
+        casting = Casting.of(x.shape[1], *cast)
+        rows, counts, handle = self._low_latency.dispatch_common(x, topk_idx, made, shape, casting)
+        return rows, counts, HandleTuple.over(handle), EventOverlap(), None
+
+    def _low_latency_back(self, x: Any, topk_idx: Any, topk_weights: Any, handle: Any, out: Any) -> Optional[tuple]:
+        """Likewise, the way back."""
+        found = handle.core if type(handle) is HandleTuple else None
+        if (
+            type(found) is not LowLatencyHandle
+            or found.xep is None
+            or found.owner is not self._xep
+            or found.dispatched is not None
+            or found.combined is not None
+            or type(x) is not torch.Tensor
+            or type(topk_weights) is not torch.Tensor
+            or not (x.is_cpu and x.dtype is torch.bfloat16 and x.is_contiguous() and x.shape == found.rows)
+            or type(found.routing) is not HostRouting
+            or found.routing.sent() is not topk_idx
+            or not -1 < found.routing.version == topk_idx._version
+            or not (topk_weights.is_cpu and topk_weights.dtype is torch.float32 and topk_weights.is_contiguous())
+            or topk_weights.shape != topk_idx.shape
+            or out is not None
+        ):
+            return None
+        found.was_combined = True
+        return found.xep.combine(x, weights=topk_weights), EventOverlap(), None
 
     @counted("_last_low_latency")
     def low_latency_combine(
@@ -182,6 +235,11 @@ class LowLatencyCalls(Core):
 
         Returns (combined_x, event, hook).
         """
+        costs = combine_wait_recv_cost_stats
+        if not (async_finish or return_recv_hook or use_logfmt or zero_copy or self._destroyed) and costs is None:
+            common = self._low_latency_back(x, topk_idx, topk_weights, handle, out)
+            if common is not None:
+                return common
         self._usable()
         _check.one_of("async_finish", async_finish, "return_recv_hook", return_recv_hook)
         _check.one_of("use_logfmt", use_logfmt, "zero_copy", zero_copy)
@@ -197,7 +255,6 @@ class LowLatencyCalls(Core):
         _check.tensor("topk_weights", topk_weights, FLOAT, (tokens, shape.topk), on=found.on)
         if out is not None:
             _check.tensor("out", out, (torch.bfloat16,), (tokens, shape.hidden), on=found.on)
-        costs = combine_wait_recv_cost_stats
         if costs is not None:
             _check.tensor("combine_wait_recv_cost_stats", costs, (torch.int64,), (self.group_size,), on=found.on)
         _check_costs("combine_wait_recv_cost_stats", costs)

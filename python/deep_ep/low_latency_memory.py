@@ -91,7 +91,9 @@ class HostRouting:
     """A copy: the program may change its tensor."""
 
     def __init__(self, topk_idx: torch.Tensor) -> None:
-        self._dtype, self._shape, self._bytes = topk_idx.dtype, topk_idx.shape, bytes_of(topk_idx)
+        self.sent, self.version = weakref.ref(topk_idx), -1 if topk_idx.is_inference() else topk_idx._version
+        self._bytes = ctypes.string_at(topk_idx.data_ptr(), topk_idx.numel() * topk_idx.itemsize)
+        self._dtype, self._shape = topk_idx.dtype, topk_idx.shape
 
     def weights(self, topk_idx: torch.Tensor, topk_weights: torch.Tensor) -> torch.Tensor:
         """topk_weights, 0 where topk_idx is -1."""

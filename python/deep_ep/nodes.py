@@ -28,6 +28,10 @@ class Nodes:
         blocks = [rank // self.width for rank in range(group.nranks)]
         self.per_block = self.width if self.node_of == blocks else 0  # ranks of a node, where nodes are blocks of ranks
 
+    def are_even(self) -> bool:
+        """Several blocks of as many ranks each, more than one."""
+        return self.count > 1 and self.width > 1 and self.per_block * self.count == len(self.node_of)
+
     def reached(self, in_rank: torch.Tensor) -> torch.Tensor:
         """in_rank [T, R] bool -> [T, M] bool: whether a token goes to a rank of the node."""
         return torch.stack([in_rank[:, members].any(dim=1) for members in self.members], dim=1)

@@ -12,7 +12,7 @@ import xep
 
 from . import _check
 from ._check import WrongValue
-from .arguments import FLOAT, INDEX, Rows, biases_of, carried, check_sum, rows_of
+from .arguments import COMBINED, FLOAT, INDEX, KNOWN, Rows, biases_of, carried, check_sum, rows_of
 from .config import Config, check_config
 from .core import Core, done
 from .counts import counts_buffer, exchange_counts
@@ -24,7 +24,7 @@ from .ordering import DeviceOrdering, HostOrdering
 from .pace import counted
 from .passing import Passing
 from .pool import Job
-from .seats import Sent
+from .seats import Seat, Sent
 from .tuples import HandleTuple
 from .utils.event import EventOverlap
 
@@ -36,7 +36,7 @@ class NormalCalls(Core):
 
     num_sms: int = 20
     _counts: dict[tuple[int, bool], xep.Buffer]  # by experts, and whether they are in host memory
-    _last_layout: tuple
+    _last_layout: Optional[list[tuple[Any, int]]] = None
     _passing: Optional[Passing] = None  # on several nodes
     group_size: int
 
@@ -65,7 +65,7 @@ class NormalCalls(Core):
         nodes = self._nodes
         found = xep.layout(topk_idx, num_experts, self.group_size, nodes.per_block)
         in_rank = found.token_in_rank.view(torch.bool)
-        self._note_layout(in_rank, topk_idx)
+        self._note_layout(found.tokens_per_rank, found.tokens_per_expert, in_rank, topk_idx)
         per_node = found.tokens_per_node if nodes.count > 1 else None
         if nodes.count > 1 and nodes.per_block == 0:
             per_node = nodes.reached(in_rank).sum(dim=0, dtype=torch.int32)
@@ -84,13 +84,23 @@ class NormalCalls(Core):
             )
             per_rank, per_expert, in_rank = made["per_rank"], made["per_expert"], made["in_rank"].view(torch.bool)
             buffer.layout(topk_idx.contiguous(), per_rank, per_expert, made["in_rank"])
-        self._note_layout(in_rank, topk_idx)
+        self._note_layout(per_rank, per_expert, in_rank, topk_idx)
         per_node = self._nodes.reached(in_rank).sum(dim=0, dtype=torch.int32) if self._nodes.count > 1 else None
         event = ordering.end(None, topk_idx, per_rank, per_node, per_expert, in_rank)
         return per_rank, per_node, per_expert, in_rank, event
 
-    def _note_layout(self, in_rank: torch.Tensor, topk_idx: torch.Tensor) -> None:
-        self._last_layout = (weakref.ref(in_rank), version_of(in_rank), weakref.ref(topk_idx), version_of(topk_idx))
+    def _note_layout(self, *made_and_given: torch.Tensor) -> None:
+        """What the next dispatch need not look at again, if it is given these as they are."""
+        noted = [(weakref.ref(one), version_of(one)) for one in made_and_given]
+        self._last_layout = noted if all(version >= 0 for _, version in noted) else None
+
+    def _is_noted(self, *given: Any) -> bool:
+        if self._last_layout is None:
+            return False
+        for one, (ref, version) in zip(given, self._last_layout):
+            if ref() is not one or one._version != version:
+                return False
+        return True
 
     @counted("_last_normal")
     def dispatch(
@@ -132,6 +142,11 @@ class NormalCalls(Core):
         handle, event); with handle (recv_x, None, None, None, None, event). Rows in the order of source rank, then
         token.
         """
+        if handle is None and previous_event is None and not (async_finish or num_worst_tokens):
+            layout = (num_tokens_per_rank, num_tokens_per_expert, is_token_in_rank)
+            common = self._dispatch_common(x, layout, topk_idx, topk_weights, expert_alignment, config)
+            if common is not None:
+                return common
         self._usable()
         _check.streams(previous_event, async_finish, allocate_on_comm_stream)
         check_config(config)
@@ -148,6 +163,57 @@ class NormalCalls(Core):
                 x, scales, layout, topk_idx, topk_weights, expert_alignment, num_worst_tokens, config, ordering
             )
 
+    def _dispatch_common(
+        self, x: Any, layout: tuple, topk_idx: Any, topk_weights: Any, alignment: int, config: Optional[Config]
+    ) -> Optional[tuple]:
+        """What most programs do most of the time, of CPU tensors: there is room, and all is as get_dispatch_layout left
+        it. None: it is something else, or wrong."""
+        if (
+            self._destroyed
+            or type(x) is not torch.Tensor
+            or not (x.is_cpu and x.dtype in KNOWN and x.is_contiguous())
+            or type(topk_weights) is not torch.Tensor
+            or not (topk_weights.is_cpu and topk_weights.dtype is torch.float32 and topk_weights.is_contiguous())
+            or not self._is_noted(*layout, topk_idx)
+            or topk_weights.shape != topk_idx.shape
+            or x.dim() != 2
+            or x.shape[0] != topk_idx.shape[0]
+            or not topk_idx.is_contiguous()
+            or alignment != 1
+            or (config is not None and type(config) is not Config)
+            or self._passing is not None
+        ):
+            return None
+        pool, in_rank, num_sms = self._pool, layout[2], self.num_sms if config is None else config.num_sms
+        experts, hidden, topk = layout[1].numel(), x.shape[1], topk_idx.shape[1]
+        buffer, room = pool.used.get(experts, (None, None))
+        if buffer is None or num_sms % 2 or topk > room.topk or x.shape[0] > room.tokens:
+            return None
+        if hidden * x.itemsize > room.elem_bytes * room.hidden:
+            return None
+        seats = pool.seats_of[experts]
+        seats.make_room()
+        pool.last = buffer
+        try:
+            sent = buffer.dispatch(x, topk_idx, topk_weights)
+        except xep.CapacityError:
+            given = ((layout[0], in_rank, layout[1]), topk_idx, topk_weights, 1, 0, config, HostOrdering(None, False))
+            return self._dispatch_anew(x, None, *given, needs_room=True)
+        received = sent.recv
+        made = NormalHandle(
+            self._xep, self._nodes, in_rank, max(1, num_sms // 2), experts, topk, received.rows, received.capacity
+        )
+        seat = made.seat = Seat(sent)
+        made.xep, seat.handle = sent, weakref.ref(made)
+        seats.taken.append(seat)
+        rows, indices, weights = received.x, received.topk_idx, received.topk_weights
+        if buffer.slots_held() > pool.views:
+            rows, indices, weights = rows.clone(), indices.clone(), weights.clone()
+        elif not rows.is_contiguous():
+            rows = rows.clone()
+        counts = received.list_expert_rows()
+        return rows, indices, weights, counts, HandleTuple.over(made), EventOverlap()
+
     def _dispatch_anew(
         self,
         x: torch.Tensor,
@@ -159,10 +225,13 @@ class NormalCalls(Core):
         num_worst_tokens: int,
         config: Optional[Config],
         ordering: Ordering,
+        needs_room: bool = False,
     ) -> tuple:
+        """needs_room: there is less in the buffer in use, as all ranks know."""
         per_rank, in_rank, per_expert = layout
         per_expert, in_rank = self._layout_of(x, per_rank, in_rank, per_expert)
-        routed = self._route(in_rank, per_expert.numel(), topk_idx, topk_weights)
+        is_noted = self._is_noted(per_rank, per_expert, in_rank, topk_idx)
+        routed = self._route(in_rank, per_expert.numel(), topk_idx, topk_weights, is_noted)
         num_worst_tokens = _check.integer("num_worst_tokens", num_worst_tokens, 0)
         if num_worst_tokens > 0 and topk_idx is None:
             raise WrongValue(f"num_worst_tokens: expected 0, or more with topk_idx, got {num_worst_tokens}")
@@ -177,7 +246,7 @@ class NormalCalls(Core):
         job = Job(
             experts, carried(x), routed, topk_weights, scales, expert_alignment, num_worst_tokens, ordering.after, most
         )
-        sent = pool.dispatch(job, wait=ordering.wait and not (x.is_cpu and self._passing))
+        sent = pool.dispatch(job, needs_room, wait=ordering.wait and not (x.is_cpu and self._passing))
         seat = pool.seat(experts, sent)
         told = None
         if self._passing is not None:
@@ -186,10 +255,10 @@ class NormalCalls(Core):
         slot = ordering.receives(sent.handle)
         received = sent.handle.recv
         made = NormalHandle(
-            self._xep, self._nodes, in_rank, max(1, num_sms // 2), experts, num_worst_tokens, most, sent.handle.topk,
-            received.rows, received.capacity,
+            self._xep, self._nodes, in_rank, max(1, num_sms // 2), experts, sent.handle.topk, received.rows,
+            received.capacity,
         )  # fmt: skip
-        made.told = told
+        made.worst, made.most, made.told = num_worst_tokens, most, told
         made.sit(sent, seat)
         if slot is not None:
             made.look_again = slot.look_again
@@ -239,6 +308,10 @@ class NormalCalls(Core):
 
         Returns (combined_x [T, H], combined_topk_weights [T, K] or None, event).
         """
+        if bias is None and previous_event is None and not async_finish:
+            common = self._combine_common(x, handle, topk_weights, config)
+            if common is not None:
+                return common
         self._usable()
         _check.streams(previous_event, async_finish, allocate_on_comm_stream)
         check_config(config)
@@ -258,6 +331,41 @@ class NormalCalls(Core):
         return combined, weights, event
 
     internode_combine = combine
+
+    def _combine_common(self, x: Any, handle: Any, topk_weights: Any, config: Any) -> Optional[tuple]:
+        """As _dispatch_common: of CPU tensors, by a handle that has its slot."""
+        made = handle.core if type(handle) is HandleTuple else None
+        if (
+            type(made) is not NormalHandle
+            or made.seat is None
+            or made.owner is not self._xep
+            or made._arrives is not None
+            or self._destroyed
+            or config is not None
+            or type(x) is not torch.Tensor
+            or not (x.is_cpu and x.dtype in COMBINED and x.is_contiguous() and made.in_rank.is_cpu)
+            or x.dim() != 2
+            or not made.rows <= x.shape[0] <= made.capacity
+        ):
+            return None
+        if topk_weights is not None and (
+            type(topk_weights) is not torch.Tensor
+            or not (topk_weights.is_cpu and topk_weights.dtype is torch.float32 and topk_weights.is_contiguous())
+            or topk_weights.shape != (x.shape[0], made.topk)
+        ):
+            return None
+        pool, buffer, seats = self._pool, made.xep.buffer, self._pool.seats_of[made.experts].taken
+        if x.shape[1] * x.itemsize > buffer.hidden * xep.dtypes.SIZES[buffer.combine_dtype]:
+            return None
+        if seats[-1] is not made.seat:
+            seats.remove(made.seat)
+            seats.append(made.seat)
+        if made.seat.request is not None:
+            made.seat.settle()
+        pool.last = buffer
+        if topk_weights is None:
+            return made.xep.combine(x), None, EventOverlap()
+        return (*made.xep.combine(x, topk_weights=topk_weights), EventOverlap())
 
     def _combine_options(self, handle: NormalHandle, x: torch.Tensor, topk_weights: Any, bias: Any) -> dict[str, Any]:
         check_sum(x, handle.rows, handle.capacity, handle.in_rank.device)
@@ -306,6 +414,7 @@ class NormalCalls(Core):
         experts: int,
         topk_idx: Optional[torch.Tensor],
         topk_weights: Optional[torch.Tensor],
+        is_noted: bool,
     ) -> torch.Tensor:
         """What xep routes by: topk_idx, without the tokens that is_token_in_rank leaves out; or one column for each
         rank."""
@@ -316,7 +425,7 @@ class NormalCalls(Core):
         on = in_rank.device
         topk_idx = _check.tensor("topk_idx", topk_idx, INDEX, (in_rank.shape[0], None), on=on)
         _check.tensor("topk_weights", topk_weights, FLOAT, tuple(topk_idx.shape), on=on)
-        if self._is_layout_of(in_rank, topk_idx):
+        if is_noted:
             return topk_idx
         if topk_idx.is_cpu:
             own = xep.layout(topk_idx, experts, self.group_size).token_in_rank.view(torch.bool)
@@ -329,15 +438,6 @@ class NormalCalls(Core):
             raise WrongValue(f"is_token_in_rank: token {token} goes to rank {rank}, of which topk_idx names no expert")
         owners = topk_idx.clamp(min=0).to(torch.int64) // (experts // self.group_size)
         return torch.where(in_rank.gather(1, owners), topk_idx, -1)
-
-    def _is_layout_of(self, in_rank: torch.Tensor, topk_idx: torch.Tensor) -> bool:
-        """Whether get_dispatch_layout just made in_rank from topk_idx, and both are as they were: spares comparing
-        them."""
-        if not self._last_layout:
-            return False
-        rank_ref, rank_version, idx_ref, idx_version = self._last_layout
-        same = rank_ref() is in_rank and idx_ref() is topk_idx
-        return same and -1 < rank_version == version_of(in_rank) and -1 < idx_version == version_of(topk_idx)
 
     # ---- results ----
 

@@ -37,43 +37,41 @@ class Sitter(Protocol):
 class Seat:
     """A dispatch that may hold a slot: for its handle, while the program has that, and for what is in flight."""
 
-    def __init__(self, sent: Sent) -> None:
-        self._made = weakref.ref(sent.handle)
-        self._request = sent.request  # the last one begun
-        self._handle: Callable[[], Optional[Sitter]] = lambda: None
+    request: Optional[xep.Request] = None  # the last one begun
+    handle: Callable[[], Optional[Sitter]] = staticmethod(lambda: None)
 
-    def hold(self, handle: Sitter) -> None:
-        self._handle = weakref.ref(handle)
+    def __init__(self, made: xep.Handle) -> None:
+        self.made = weakref.ref(made)
 
     def begun(self, request: xep.Request) -> None:
         """After settle()."""
-        self._request = request
+        self.request = request
 
     def finish(self, sent: Sent) -> Sent:
         """Waits for the rows of what was just begun; raises its error."""
         if sent.request is not None:
             sent.request.wait()
-            self._request = None
+            self.request = None
         return Sent(sent.handle, None)
 
     def settle(self) -> None:
         """Waits for what is in flight; an error of it is told by its own event."""
-        if self._request is not None:
+        if self.request is not None:
             with contextlib.suppress(xep.XepError):
-                self._request.wait()
-            self._request = None
+                self.request.wait()
+            self.request = None
 
     def leave(self) -> None:
         self.settle()
-        handle = self._handle()
+        handle = self.handle()
         if handle is not None:
             handle.park()
-        made = self._made()  # an event that is kept has it too
+        made = self.made()  # an event that is kept has it too
         if made is not None:
             made.release()
 
     def drop(self) -> None:
-        handle = self._handle()
+        handle = self.handle()
         if handle is not None:
             handle.drop()
 
@@ -82,14 +80,16 @@ class Seats:
     """The last dispatches, that used last at the end."""
 
     def __init__(self, most: int) -> None:
-        self._most = most
-        self._taken: list[Seat] = []
+        self.most = most
+        self.taken: list[Seat] = []
         self._captured: weakref.WeakSet[Seat] = weakref.WeakSet()
 
     def make_room(self) -> None:
         """For one more."""
-        while len(self._taken) >= self._most:
-            self._taken.pop(0).leave()
+        while len(self.taken) >= self.most:
+            seat = self.taken.pop(0)
+            if seat.request is not None or seat.handle() is not None or seat.made() is not None:
+                seat.leave()
 
     def leave(self) -> None:
         for seat in self._all():
@@ -101,26 +101,27 @@ class Seats:
             seat.drop()
 
     def add(self, sent: Sent, captured: bool) -> Seat:
-        seat = Seat(sent)
+        seat = Seat(sent.handle)
+        seat.request = sent.request
         if captured:
             self._captured.add(seat)
         else:
-            self._taken.append(seat)
+            self.taken.append(seat)
         return seat
 
     def use(self, seat: Seat) -> None:
         if seat not in self._captured:
-            self._taken.remove(seat)
-            self._taken.append(seat)
+            self.taken.remove(seat)
+            self.taken.append(seat)
 
     def remove(self, seat: Seat) -> None:
         if seat in self._captured:
             self._captured.remove(seat)
         else:
-            self._taken.remove(seat)
+            self.taken.remove(seat)
 
     def _all(self) -> list[Seat]:
         """Of none of which is known any more that it holds a slot."""
-        every = self._taken + list(self._captured)
-        self._taken, self._captured = [], weakref.WeakSet()
+        every = self.taken + list(self._captured)
+        self.taken, self._captured = [], weakref.WeakSet()
         return every

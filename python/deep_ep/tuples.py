@@ -12,6 +12,8 @@ from typing import Any, Iterator, Protocol
 
 from torch.utils import _pytree
 
+from ._check import calls_of
+
 
 class Core(Protocol):
     """What a tuple has its items from."""
@@ -23,7 +25,8 @@ class Core(Protocol):
 
 
 class HandleTuple(tuple):
-    """core: what combine and a cached dispatch work with.
+    """core: what combine and a cached dispatch work with. The tuple itself is empty: torch.compile guards the items
+    that are there, and these it passes on unseen.
 
     What is made of this tuple (by +, a slice, pickle, deepcopy) is a plain one: its items are all that is known of it.
     """
@@ -32,13 +35,19 @@ class HandleTuple(tuple):
 
     @staticmethod
     def over(core: Core) -> "HandleTuple":
-        made: HandleTuple = tuple.__new__(HandleTuple, (None,) * len(core))  # of the right length for C, too
+        made: HandleTuple = tuple.__new__(HandleTuple)
         made.core = core
         return made
 
     def __new__(cls, items: Any = ()) -> Any:
         """As of a tuple: what takes a tree apart builds it again by its type."""
         return tuple(items)
+
+    def __len__(self) -> int:
+        return len(self.core)
+
+    def __bool__(self) -> bool:
+        return True
 
     def __iter__(self) -> Iterator[Any]:
         return map(self.core.item, range(len(self)))
@@ -116,4 +125,5 @@ def _unflatten(items: Any, whole: _Whole) -> tuple:
     return whole.handle if same else items
 
 
+calls_of(HandleTuple)
 _pytree.register_pytree_node(HandleTuple, _flatten, _unflatten)

@@ -11,6 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 import deep_ep  # noqa: E402
+from xep import _ext  # noqa: E402
 from deep_ep import _check, expand, layouts, low_latency_memory  # noqa: E402
 from deep_ep.ordering import DeviceQueue, HookOrdering  # noqa: E402
 
@@ -234,8 +235,7 @@ def test_rows_by_expert(rows, topk, local, alignment):
     for source in (x, x.view(torch.uint8), torch.arange(float(2 * rows)).view(rows, 2)):
         found = [torch.full((total, source.shape[1]), 7).to(source.dtype) for _ in range(2)]
         for places, to in zip((ours, theirs), found):
-            places.spread(to, source)
-            places.zero_gaps(to)
+            places.spread(to, source, True)
         assert torch.equal(found[0].view(torch.uint8), found[1].view(torch.uint8))
     weights = torch.rand((rows, topk), generator=generator)
     found = [torch.zeros(total) for _ in range(2)]
@@ -244,8 +244,21 @@ def test_rows_by_expert(rows, topk, local, alignment):
     assert torch.equal(*found) and torch.equal(ours.fold_selections(found[0]), theirs.fold_selections(found[0]))
     expanded = torch.randn((total, 5), generator=generator).bfloat16()
     expanded[::2, 1] = -0.0
-    here = [sums.fold(expanded, torch.bfloat16)[(idx >= 0).any(1)] for sums in (ours, theirs)]
-    assert torch.equal(here[0].view(torch.int16), here[1].view(torch.int16))
+    for source, to in ((torch.bfloat16,) * 2, (torch.float16,) * 2, (torch.bfloat16, torch.float32), (torch.float32,) * 2):
+        here = [sums.fold((expanded * 3).to(source), to).view(torch.uint8) for sums in (ours, theirs)]
+        assert torch.equal(*here)
+
+
+def test_sums_of_halves():
+    """Of all pairs of some numbers: subnormal ones, the largest, infinities, ties."""
+    some = torch.arange(0, 1 << 16, 331, dtype=torch.int32).to(torch.int16).view(torch.float16)
+    some = some[~some.isnan()]
+    pairs = torch.cartesian_prod(some, some).t().reshape(-1, 1)
+    slots = torch.arange(len(pairs)).view(2, -1).t().contiguous()
+    found = torch.empty((len(slots), 1), dtype=torch.float16)
+    _ext.expert_sum(found, pairs, slots)
+    want = (pairs[: len(slots)].float() + pairs[len(slots) :].float()).half()
+    assert bool(((found == want) | (found.isnan() & want.isnan())).all())
 
 
 def test_selections_left_out_on_a_device():

@@ -3,6 +3,10 @@
 
 from __future__ import annotations
 
+import functools
+import operator
+from typing import Any, Iterable, Iterator
+
 import torch
 
 _E4M3_MAX = 448.0
@@ -68,6 +72,34 @@ def create_grouped_scores(scores: torch.Tensor, group_idx: torch.Tensor, num_gro
     return scores * mask.repeat_interleave(experts // num_groups, dim=1)
 
 
-def align(value: int, unit: int) -> int:
-    """The least multiple of unit that is not below value."""
-    return -(-value // unit) * unit
+def safe_div(a: float, b: float) -> float:
+    """a / b, and 0 for 0 / 0."""
+    return 0 if a == 0 and b == 0 else a / b
+
+
+def ceil_div(x: int, y: int) -> int:
+    return -(-x // y)
+
+
+def align(x: int, y: int) -> int:
+    """The least multiple of y that is not below x."""
+    return ceil_div(x, y) * y
+
+
+def _flat(tensors: Iterable[Any]) -> Iterator[torch.Tensor]:
+    """Tensors in tuples and lists of any depth; None is left out."""
+    for one in tensors:
+        if isinstance(one, (tuple, list)):
+            yield from _flat(one)
+        elif one is not None:
+            yield one
+
+
+def hash_tensors(*tensors: Any) -> int:
+    """The exclusive or of each tensor's hash; tuples and lists of tensors, too, and None."""
+    return functools.reduce(operator.xor, (hash_tensor(one) for one in _flat(tensors)), 0)
+
+
+def count_bytes(*tensors: Any) -> int:
+    """Of all elements; tuples and lists of tensors, too, and None."""
+    return sum(one.numel() * one.element_size() for one in _flat(tensors))
