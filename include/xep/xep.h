@@ -187,6 +187,7 @@ typedef struct xep_group_params {
     uint32_t rank;              /* with allgather: this rank, 0 .. nranks - 1 */
     uint32_t nranks;            /* with allgather: R */
     int32_t timeout_ms;         /* deadline of each wait in calls on the group; 0: XEP_TIMEOUT; < 0: none */
+    uint32_t reserved;          /* must be 0 */
     /* NULL, or asked about every 100 ms by a call that waits for other ranks, in the thread that waits. If it returns
      * other than 0, the group is aborted. It must not call xep. For languages whose signal handlers run outside of
      * calls; a handler of C may call xep_group_abort() itself */
@@ -264,6 +265,7 @@ typedef struct xep_mask {
     uint32_t rank;
     xep_out_reason_t reason; /* as this rank knows it: another may have waited for one that this one has seen die */
     uint64_t since_ns;       /* when this rank gave it up: CLOCK_MONOTONIC */
+    uint64_t reserved[2];    /* 0: masks are elements of an array, whose size cannot grow */
 } xep_mask_t;
 
 /**
@@ -445,6 +447,7 @@ typedef struct xep_layout_args {
     const void *topk_idx;       /* [T][K] expert, or -1: masked; may be NULL if T is 0 */
     size_t topk_idx_stride;     /* bytes between rows; 0: dense */
     xep_dtype_t topk_idx_dtype; /* XEP_INT64 (default) or XEP_INT32 */
+    uint32_t reserved;          /* must be 0 */
     /* NULL: all arrays are in host memory; one in device memory is XEP_ERR_INVALID, where the process has loaded the
      * driver of CUDA devices. A buffer with XEP_MEMORY_CUDA, of whatever shape: they are on its device */
     xep_buffer_t *buffer;
@@ -592,6 +595,7 @@ typedef struct xep_buffer_params {
     xep_on_failure_t on_failure;
     uint32_t flags; /* XEP_BUFFER_* */
     xep_path_t path;
+    xep_node_sums_t node_sums;
     /* by nodes: how many rows of a dispatch a rank has room for while they pass through it: at least one for each rank
      * that passes rows to it; fewer are slower. 0: 2 * tokens, or as many as there can be. ll, on several nodes, flat
      * too: how many rows of other nodes a rank has room for until they are copied to their places, again at least one
@@ -599,7 +603,6 @@ typedef struct xep_buffer_params {
      * come, if that is at most 512 MiB, else what an even load brings, with much head room. Ignored with
      * XEP_ON_FAILURE_MASK: there is room for all */
     uint64_t pass_rows;
-    xep_node_sums_t node_sums;
 } xep_buffer_params_t;
 
 #define XEP_BUFFER_PARAMS_INIT XEP_INIT_(xep_buffer_params_t)
@@ -687,11 +690,12 @@ typedef struct xep_buffer_info {
     xep_dtype_t dtype, combine_dtype;
     xep_on_failure_t on_failure;
     int32_t timeout_ms;
-    xep_path_t path; /* that is used: XEP_PATH_FLAT or XEP_PATH_NODES */
-    /* by nodes: as the param, with the default filled in; ll, flat: the same, 0 where there is room for all; else 0 */
+    xep_path_t path;           /* that is used: XEP_PATH_FLAT or XEP_PATH_NODES */
+    xep_node_sums_t node_sums; /* normal, by nodes: as the param, with the default filled in; else ..._DEFAULT */
+    /* by nodes: as the param, likewise; ll, flat: the same, 0 where there is room for all; else 0 */
     uint64_t pass_rows;
-    xep_node_sums_t node_sums; /* normal, by nodes: as the param, likewise; else XEP_NODE_SUMS_DEFAULT */
-    uint32_t flags;            /* as the param, and XEP_BUFFER_PIECES where there was no memory for the worst case */
+    uint32_t flags;    /* as the param, and XEP_BUFFER_PIECES where there was no memory for the worst case */
+    uint32_t reserved; /* 0 */
 } xep_buffer_info_t;
 
 #define XEP_BUFFER_INFO_INIT XEP_INIT_(xep_buffer_info_t)
@@ -831,9 +835,9 @@ typedef struct xep_dispatch_args {
     xep_dtype_t dtype;             /* of x; 0: the buffer's; a row may not take more bytes than in the buffer */
     uint32_t hidden;               /* H of this call; 0: the buffer's */
     uint32_t topk;                 /* K of this call, at most the buffer's; 0: the buffer's */
+    xep_dtype_t topk_idx_dtype;    /* XEP_INT64 (default) or XEP_INT32; received indices have it too */
     const void *topk_idx;          /* [T][K] expert, or -1: masked; must be NULL with cached */
     size_t topk_idx_stride;        /* bytes between rows; 0: dense */
-    xep_dtype_t topk_idx_dtype;    /* XEP_INT64 (default) or XEP_INT32; received indices have it too */
     const float *topk_weights;     /* [T][K]; NULL: none; must be NULL with cached: they travel with the indices */
     size_t topk_weights_stride;    /* bytes between rows; 0: dense */
     const void *scales;            /* [T][nscales] 4-byte words, moved untouched; NULL: none */
@@ -842,6 +846,7 @@ typedef struct xep_dispatch_args {
     ptrdiff_t scales_token_stride; /* bytes from a scale of a token to that of the next token; 0: dense rows */
     ptrdiff_t scales_stride;       /* bytes from a scale of a token to its next one; 0: 4 */
     uint32_t expert_alignment;     /* received expert counts are rounded up to a multiple of it; 0: 1 */
+    int32_t timeout_ms;            /* deadline of this operation; 0: the buffer's; < 0: none */
     /* rows that the received arrays have, for a fixed capacity (num_worst_tokens of DeepEP); 0: exactly the rows that
      * are received */
     uint64_t capacity;
@@ -856,7 +861,6 @@ typedef struct xep_dispatch_args {
      * its buffer that were enqueued before; what is left of those is enqueued first, as by a test (staged: as by a
      * wait). An error of that one is not one of this one's */
     xep_request_t *after;
-    int32_t timeout_ms; /* deadline of this operation; 0: the buffer's; < 0: none */
     /* NULL, or where the number of rows sent to this rank goes when the operation ends, after XEP_ERR_OVERFLOW too */
     uint64_t *recv_rows_p;
     xep_quant_t quant;      /* cast of x on the way, from XEP_BF16, XEP_FP16 or XEP_FP32; ll */
@@ -886,6 +890,7 @@ typedef struct xep_dispatch_args {
 typedef struct xep_recv {
     size_t size;
     xep_rows_t arrangement;
+    xep_quant_t quant; /* the cast that args asked for, which dtype and scales_dtype follow */
     /* rows received; by expert, compact: also counts the rows that alignment leaves unused, whose topk_idx is -1 */
     uint64_t rows;
     uint64_t capacity; /* rows that the arrays below have: rows, or args.capacity */
@@ -909,8 +914,6 @@ typedef struct xep_recv {
     /* bytes from a scale of a row to that of the next row (by column and padded: of the same expert) */
     ptrdiff_t scales_token_stride;
     ptrdiff_t scales_stride; /* bytes from a scale of a row to its next one */
-    xep_quant_t quant;       /* the cast that args asked for, which dtype and scales_dtype follow */
-    uint32_t reserved;
     /* these are there by expert only, and NULL by rank: */
     const uint64_t *expert_begin; /* [L] first row of each local expert */
     const uint64_t *expert_count; /* [L] rows of each local expert */

@@ -87,6 +87,7 @@ void xep_trace_end(const char *name, uint64_t begin)
  */
 static xep_status_t check_group(const xep_group_params_t *params)
 {
+    if (params->reserved != 0) return xep_fail(XEP_ERR_INVALID, "invalid reserved: %u (0)", params->reserved);
     if (params->allgather == NULL && (params->nranks != 0 || params->rank != 0))
         return xep_fail(XEP_ERR_INVALID, "rank %u of nranks %u without an allgather (0 of 0: the bootstrap tells them)",
                         params->rank, params->nranks);

@@ -36,6 +36,8 @@ xep_status_t xep_layout(const xep_layout_args_t *args, xep_layout_t *out)
     xep_layout_t arrays;
     xep_status_t status = xep_check_struct("args", args, &own, sizeof own);
     if (status == XEP_OK) status = xep_check_struct("out", out, &arrays, sizeof arrays);
+    if (status == XEP_OK && own.reserved != 0)
+        status = xep_fail(XEP_ERR_INVALID, "invalid reserved: %u (0)", own.reserved);
     if (status == XEP_OK) status = xep_check_layout(&own);
     /* without a buffer nothing runs on a device: a stream would be passed over in silence, so it is refused */
     if (status == XEP_OK && own.buffer == NULL && own.stream != NULL)

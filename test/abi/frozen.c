@@ -8,6 +8,12 @@
 #include <stdint.h>
 #include <stdio.h>
 
+/* a field put into a hole would not change the size, which is how versions are told: so there are no holes */
+#pragma GCC diagnostic push
+#pragma GCC diagnostic error "-Wpadded"
+#include <xep/xep.h>
+#pragma GCC diagnostic pop
+
 #include <xep/plugin.h>
 
 #define SIZE(_struct, _bytes) _Static_assert(sizeof(_struct) == (_bytes), #_struct " has another size than " #_bytes)
@@ -34,6 +40,7 @@ AT(xep_group_params_t, allgather_ctx, 16);
 AT(xep_group_params_t, rank, 24);
 AT(xep_group_params_t, nranks, 28);
 AT(xep_group_params_t, timeout_ms, 32);
+AT(xep_group_params_t, reserved, 36);
 AT(xep_group_params_t, interrupted, 40);
 AT(xep_group_params_t, interrupted_ctx, 48);
 
@@ -68,10 +75,11 @@ AT(xep_join_params_t, timeout_ms, 32);
 AT(xep_join_params_t, reserved, 36);
 AT(xep_join_params_t, interrupted, 40);
 AT(xep_join_params_t, interrupted_ctx, 48);
-SIZE(xep_mask_t, 16);
+SIZE(xep_mask_t, 32);
 AT(xep_mask_t, rank, 0);
 AT(xep_mask_t, reason, 4);
 AT(xep_mask_t, since_ns, 8);
+AT(xep_mask_t, reserved, 16);
 
 SIZE(xep_peer_info_t, 24);
 AT(xep_peer_info_t, size, 0);
@@ -89,6 +97,7 @@ AT(xep_layout_args_t, ranks_per_node, 28);
 AT(xep_layout_args_t, topk_idx, 32);
 AT(xep_layout_args_t, topk_idx_stride, 40);
 AT(xep_layout_args_t, topk_idx_dtype, 48);
+AT(xep_layout_args_t, reserved, 52);
 AT(xep_layout_args_t, buffer, 56);
 AT(xep_layout_args_t, stream, 64);
 
@@ -99,7 +108,7 @@ AT(xep_layout_t, tokens_per_node, 16);
 AT(xep_layout_t, tokens_per_expert, 24);
 AT(xep_layout_t, token_in_rank, 32);
 
-SIZE(xep_buffer_params_t, 104);
+SIZE(xep_buffer_params_t, 96);
 AT(xep_buffer_params_t, size, 0);
 AT(xep_buffer_params_t, mode, 8);
 AT(xep_buffer_params_t, experts, 16);
@@ -117,8 +126,8 @@ AT(xep_buffer_params_t, memory, 68);
 AT(xep_buffer_params_t, on_failure, 72);
 AT(xep_buffer_params_t, flags, 76);
 AT(xep_buffer_params_t, path, 80);
+AT(xep_buffer_params_t, node_sums, 84);
 AT(xep_buffer_params_t, pass_rows, 88);
-AT(xep_buffer_params_t, node_sums, 96);
 
 SIZE(xep_buffer_size_t, 40);
 AT(xep_buffer_size_t, size, 0);
@@ -149,9 +158,10 @@ AT(xep_buffer_info_t, combine_dtype, 92);
 AT(xep_buffer_info_t, on_failure, 96);
 AT(xep_buffer_info_t, timeout_ms, 100);
 AT(xep_buffer_info_t, path, 104);
+AT(xep_buffer_info_t, node_sums, 108);
 AT(xep_buffer_info_t, pass_rows, 112);
-AT(xep_buffer_info_t, node_sums, 120);
-AT(xep_buffer_info_t, flags, 124);
+AT(xep_buffer_info_t, flags, 120);
+AT(xep_buffer_info_t, reserved, 124);
 
 SIZE(xep_waits_t, 40);
 AT(xep_waits_t, size, 0);
@@ -160,7 +170,7 @@ AT(xep_waits_t, count, 16);
 AT(xep_waits_t, sum_ns, 24);
 AT(xep_waits_t, max_ns, 32);
 
-SIZE(xep_dispatch_args_t, 208);
+SIZE(xep_dispatch_args_t, 192);
 AT(xep_dispatch_args_t, size, 0);
 AT(xep_dispatch_args_t, tokens, 8);
 AT(xep_dispatch_args_t, x, 16);
@@ -168,33 +178,34 @@ AT(xep_dispatch_args_t, x_stride, 24);
 AT(xep_dispatch_args_t, dtype, 32);
 AT(xep_dispatch_args_t, hidden, 36);
 AT(xep_dispatch_args_t, topk, 40);
+AT(xep_dispatch_args_t, topk_idx_dtype, 44);
 AT(xep_dispatch_args_t, topk_idx, 48);
 AT(xep_dispatch_args_t, topk_idx_stride, 56);
-AT(xep_dispatch_args_t, topk_idx_dtype, 64);
-AT(xep_dispatch_args_t, topk_weights, 72);
-AT(xep_dispatch_args_t, topk_weights_stride, 80);
-AT(xep_dispatch_args_t, scales, 88);
-AT(xep_dispatch_args_t, nscales, 96);
-AT(xep_dispatch_args_t, scales_dtype, 100);
-AT(xep_dispatch_args_t, scales_token_stride, 104);
-AT(xep_dispatch_args_t, scales_stride, 112);
-AT(xep_dispatch_args_t, expert_alignment, 120);
-AT(xep_dispatch_args_t, capacity, 128);
-AT(xep_dispatch_args_t, cached, 136);
-AT(xep_dispatch_args_t, after, 144);
-AT(xep_dispatch_args_t, timeout_ms, 152);
-AT(xep_dispatch_args_t, recv_rows_p, 160);
-AT(xep_dispatch_args_t, quant, 168);
-AT(xep_dispatch_args_t, arrangement, 172);
-AT(xep_dispatch_args_t, flags, 176);
-AT(xep_dispatch_args_t, quant_scale, 180);
-AT(xep_dispatch_args_t, expert_stats, 184);
-AT(xep_dispatch_args_t, wait_ns, 192);
-AT(xep_dispatch_args_t, stream, 200);
+AT(xep_dispatch_args_t, topk_weights, 64);
+AT(xep_dispatch_args_t, topk_weights_stride, 72);
+AT(xep_dispatch_args_t, scales, 80);
+AT(xep_dispatch_args_t, nscales, 88);
+AT(xep_dispatch_args_t, scales_dtype, 92);
+AT(xep_dispatch_args_t, scales_token_stride, 96);
+AT(xep_dispatch_args_t, scales_stride, 104);
+AT(xep_dispatch_args_t, expert_alignment, 112);
+AT(xep_dispatch_args_t, timeout_ms, 116);
+AT(xep_dispatch_args_t, capacity, 120);
+AT(xep_dispatch_args_t, cached, 128);
+AT(xep_dispatch_args_t, after, 136);
+AT(xep_dispatch_args_t, recv_rows_p, 144);
+AT(xep_dispatch_args_t, quant, 152);
+AT(xep_dispatch_args_t, arrangement, 156);
+AT(xep_dispatch_args_t, flags, 160);
+AT(xep_dispatch_args_t, quant_scale, 164);
+AT(xep_dispatch_args_t, expert_stats, 168);
+AT(xep_dispatch_args_t, wait_ns, 176);
+AT(xep_dispatch_args_t, stream, 184);
 
-SIZE(xep_recv_t, 240);
+SIZE(xep_recv_t, 232);
 AT(xep_recv_t, size, 0);
 AT(xep_recv_t, arrangement, 8);
+AT(xep_recv_t, quant, 12);
 AT(xep_recv_t, rows, 16);
 AT(xep_recv_t, capacity, 24);
 AT(xep_recv_t, x, 32);
@@ -216,18 +227,16 @@ AT(xep_recv_t, local_experts, 124);
 AT(xep_recv_t, expert_rows, 128);
 AT(xep_recv_t, scales_token_stride, 136);
 AT(xep_recv_t, scales_stride, 144);
-AT(xep_recv_t, quant, 152);
-AT(xep_recv_t, reserved, 156);
-AT(xep_recv_t, expert_begin, 160);
-AT(xep_recv_t, expert_count, 168);
-AT(xep_recv_t, pair_begin, 176);
-AT(xep_recv_t, pair_count, 184);
-AT(xep_recv_t, out, 192);
-AT(xep_recv_t, row, 200);
-AT(xep_recv_t, pieces, 208);
-AT(xep_recv_t, piece, 216);
-AT(xep_recv_t, all_rows, 224);
-AT(xep_recv_t, first_row, 232);
+AT(xep_recv_t, expert_begin, 152);
+AT(xep_recv_t, expert_count, 160);
+AT(xep_recv_t, pair_begin, 168);
+AT(xep_recv_t, pair_count, 176);
+AT(xep_recv_t, out, 184);
+AT(xep_recv_t, row, 192);
+AT(xep_recv_t, pieces, 200);
+AT(xep_recv_t, piece, 208);
+AT(xep_recv_t, all_rows, 216);
+AT(xep_recv_t, first_row, 224);
 
 SIZE(xep_next_args_t, 64);
 AT(xep_next_args_t, size, 0);

@@ -163,6 +163,7 @@ static const fuzz_field_t layout_fields[] = {
     FUZZ_FIELD(xep_layout_args_t, topk_idx, FUZZ_POINTER),
     FUZZ_FIELD(xep_layout_args_t, topk_idx_stride, FUZZ_STRIDE),
     FUZZ_FIELD(xep_layout_args_t, topk_idx_dtype, FUZZ_NUMBER),
+    FUZZ_FIELD(xep_layout_args_t, reserved, FUZZ_NUMBER),
 };
 
 /* Where an argument is changed the arrays, whose lengths follow from it, are left out. */
