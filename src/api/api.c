@@ -29,7 +29,6 @@
 #include "pmix/pmix_boot.h"
 #include "request.h"
 #include "trace.h"
-#include "ucp/ucp_library.h"
 #include "ucp/ucp_transport.h"
 #include "watch.h"
 

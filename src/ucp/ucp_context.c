@@ -10,9 +10,9 @@
 #include "log.h"
 #include "secure.h"
 #include "shm.h"
-#include "ucp_library.h"
 #include "ucp_limits.h"
 #include "ucp_settings.h"
+#include "ucp_transport.h"
 
 /* what a worker of posix takes for its first messages, with some room (4.2 MB, UCX 1.13) */
 enum { WORKER_SHM_BYTES = 8 << 20 };

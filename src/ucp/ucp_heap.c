@@ -23,7 +23,6 @@
 #include "ucp_progress.h"
 #include "ucp_registry.h"
 #include "ucp_signals.h"
-#include "ucp_wire.h"
 
 enum { KEY_MAGIC = 0x4b504558 }; /* "XEPK" where the byte order is ours */
 

@@ -19,7 +19,6 @@
 #include "host.h"
 #include "log.h"
 #include "mapping.h"
-#include "ucp_gather.h"
 #include "ucp_message.h"
 #include "ucp_op.h"
 #include "ucp_peer.h"

@@ -15,7 +15,7 @@
 #include "error.h"
 #include "log.h"
 #include "ucp_devices.h"
-#include "ucp_library.h"
+#include "ucp_transport.h"
 
 #define ALLOC_PRIO   "ALLOC_PRIO" /* which kinds of memory UCX tries, in this order */
 #define ZCOPY_THRESH "ZCOPY_THRESH"

@@ -28,7 +28,7 @@
 #include "error.h"
 #include "host.h"
 #include "log.h"
-#include "ucp_library.h"
+#include "ucp_transport.h"
 #include "units.h"
 
 enum {

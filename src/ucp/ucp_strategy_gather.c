@@ -13,7 +13,7 @@
  * for the next message.
  */
 
-#include "ucp_gather.h"
+#include "ucp_strategy.h"
 
 #include <string.h>
 
@@ -22,7 +22,6 @@
 #include "ucp_op.h"
 #include "ucp_pool.h"
 #include "ucp_progress.h"
-#include "ucp_rma.h"
 #include "ucp_signals.h"
 
 enum {

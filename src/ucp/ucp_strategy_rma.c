@@ -8,7 +8,7 @@
  * wire must not. In both cases the signal is queued for a flush that does not.
  */
 
-#include "ucp_rma.h"
+#include "ucp_strategy.h"
 
 #include "error.h"
 #include "ucp_op.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-#include "ucp_library.h"
+#include "ucp_transport.h"
 
 #include <stdint.h>
 

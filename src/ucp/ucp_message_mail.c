@@ -4,14 +4,13 @@
  * Nobody is connected for it: a rank that was never reached is as good as gone, and to make an endpoint to one that is
  * leaving has made libucp 1.13 abort.
  */
-#include "ucp_mail.h"
+#include "ucp_message.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "error.h"
 #include "ucp_lock.h"
-#include "ucp_message.h"
 #include "ucp_op.h"
 #include "ucp_peer.h"
 #include "ucp_progress.h"

@@ -4,7 +4,7 @@
  * Mapped peers need neither the lock nor UCX: a store is all there is. Every offset is checked against the heap, as
  * modes compute offsets from what peers wrote.
  */
-#include "ucp_wire.h"
+#include "ucp_heap.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -15,7 +15,7 @@
 #include "ucp_link.h"
 #include "ucp_lock.h"
 #include "ucp_peer.h"
-#include "ucp_rma.h"
+#include "ucp_strategy.h"
 
 static xep_ucp_heap_t *heap_of(xep_wire_t *wire)
 {
