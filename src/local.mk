@@ -52,15 +52,15 @@ libxep_all_la_SOURCES = \
 	%D%/group/progress_thread.c %D%/group/transport.h \
 	%D%/report/account.h %D%/report/account.c %D%/report/recording.h %D%/report/recording.c \
 	%D%/report/wait_times.h %D%/report/wait_times.c \
-	%D%/ucp/ucp_context.h %D%/ucp/ucp_context.c %D%/ucp/ucp_devices.h %D%/ucp/ucp_devices.c %D%/ucp/ucp_fault.h \
-	%D%/ucp/ucp_fault.c %D%/ucp/ucp_strategy_gather.c %D%/ucp/ucp_heap.h %D%/ucp/ucp_heap.c \
+	%D%/ucp/ucp_context.h %D%/ucp/ucp_context.c %D%/ucp/ucp_devices.h %D%/ucp/ucp_devices.c \
+	%D%/ucp/ucp_strategy_gather.c %D%/ucp/ucp_heap.h %D%/ucp/ucp_heap.c \
 	%D%/ucp/ucp_heartbeat.h %D%/ucp/ucp_heartbeat.c %D%/ucp/ucp_intake.h %D%/ucp/ucp_intake.c \
-	%D%/ucp/ucp_leftovers.h %D%/ucp/ucp_leftovers.c %D%/ucp/ucp_transport_library.c \
-	%D%/ucp/ucp_limits.h %D%/ucp/ucp_limits.c %D%/ucp/ucp_link.h %D%/ucp/ucp_link.c %D%/ucp/ucp_lock.h \
+	%D%/ucp/ucp_transport_library.c \
+	%D%/ucp/ucp_link.h %D%/ucp/ucp_link.c %D%/ucp/ucp_lock.h \
 	%D%/ucp/ucp_message_mail.c %D%/ucp/ucp_memory.h %D%/ucp/ucp_memory.c %D%/ucp/ucp_message.h \
 	%D%/ucp/ucp_message.c %D%/ucp/ucp_objects.h %D%/ucp/ucp_op.h %D%/ucp/ucp_op.c %D%/ucp/ucp_peer.h \
-	%D%/ucp/ucp_peer.c %D%/ucp/ucp_pool.h %D%/ucp/ucp_pool.c %D%/ucp/ucp_progress.h %D%/ucp/ucp_progress.c \
-	%D%/ucp/ucp_quiet.h %D%/ucp/ucp_quiet.c %D%/ucp/ucp_registry.h %D%/ucp/ucp_registry.c \
+	%D%/ucp/ucp_peer.c \
+	%D%/ucp/ucp_registry.h %D%/ucp/ucp_registry.c \
 	%D%/ucp/ucp_strategy_rma.c %D%/ucp/ucp_settings.h %D%/ucp/ucp_settings.c %D%/ucp/ucp_shared.h %D%/ucp/ucp_shared.c \
 	%D%/ucp/ucp_signals.h %D%/ucp/ucp_signals.c %D%/ucp/ucp_strategy.h %D%/ucp/ucp_strategy.c \
 	%D%/ucp/ucp_transport.h %D%/ucp/ucp_transport.c %D%/ucp/ucp_heap_wire.c \

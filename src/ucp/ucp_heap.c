@@ -19,8 +19,6 @@
 #include "ucp_link.h"
 #include "ucp_lock.h"
 #include "ucp_memory.h"
-#include "ucp_pool.h"
-#include "ucp_progress.h"
 #include "ucp_registry.h"
 #include "ucp_signals.h"
 

@@ -11,10 +11,10 @@
 #include <string.h>
 
 #include "error.h"
-#include "ucp_fault.h"
 #include "ucp_link.h"
 #include "ucp_lock.h"
 #include "ucp_peer.h"
+#include "ucp_registry.h"
 #include "ucp_strategy.h"
 
 static xep_ucp_heap_t *heap_of(xep_wire_t *wire)

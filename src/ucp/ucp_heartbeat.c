@@ -17,7 +17,7 @@
 #include "ucp_lock.h"
 #include "ucp_message.h"
 #include "ucp_peer.h"
-#include "ucp_progress.h"
+#include "ucp_signals.h"
 
 enum { MOST_ROUNDS = 256 }; /* of progress in a beat: what peers have sent meanwhile is mostly a few messages */
 

@@ -6,7 +6,6 @@
 
 #include "error.h"
 #include "log.h"
-#include "ucp_fault.h"
 #include "ucp_op.h"
 #include "ucp_registry.h"
 #include "ucp_signals.h"

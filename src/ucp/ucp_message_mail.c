@@ -13,7 +13,7 @@
 #include "ucp_lock.h"
 #include "ucp_op.h"
 #include "ucp_peer.h"
-#include "ucp_progress.h"
+#include "ucp_signals.h"
 
 static xep_status_t send_locked(xep_ucp_transport_t *transport, xep_ucp_peer_t *peer, const void *data, size_t bytes)
 {

@@ -6,7 +6,9 @@
  */
 #include "ucp_signals.h"
 
+#include "error.h"
 #include "ucp_op.h"
+#include "ucp_registry.h"
 
 /* On the list once, however often: the next push takes it off. */
 void xep_ucp_link_touch(xep_ucp_link_t *link)
@@ -102,4 +104,24 @@ xep_status_t xep_ucp_signals_queue(xep_ucp_link_t *link, uint64_t offset, uint64
     *link->queued_tail = op;
     link->queued_tail = &op->next;
     return xep_ucp_signals_advance(link);
+}
+
+/* ---- a round of the worker ---- */
+
+/*
+ * What an end makes possible (a signal whose puts were flushed) is done after the round and not in the callbacks: UCX
+ * does not expect calls from there.
+ */
+
+void xep_ucp_advance(xep_ucp_transport_t *transport)
+{
+    if (ucp_worker_progress(transport->worker) != 0)
+        atomic_fetch_add_explicit(&transport->super.moves, 1, memory_order_relaxed);
+    while (transport->ready != NULL) {
+        xep_ucp_link_t *link = transport->ready;
+        transport->ready = link->next_ready;
+        link->ready = false;
+        if (xep_ucp_signals_advance(link) != XEP_OK)
+            xep_ucp_heap_fault(link->heap, XEP_ERR_TRANSPORT, xep_last_error());
+    }
 }

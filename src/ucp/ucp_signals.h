@@ -24,4 +24,9 @@ xep_status_t xep_ucp_link_flush(xep_ucp_link_t *link);
 /** Notes that something was sent or held back. */
 void xep_ucp_link_touch(xep_ucp_link_t *link);
 
+/* ---- a round of the worker ---- */
+
+/** Progress of everything; then what became possible by it. */
+void xep_ucp_advance(xep_ucp_transport_t *transport);
+
 #endif

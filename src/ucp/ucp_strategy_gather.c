@@ -18,10 +18,9 @@
 #include <string.h>
 
 #include "error.h"
+#include "ucp_memory.h"
 #include "ucp_message.h"
 #include "ucp_op.h"
-#include "ucp_pool.h"
-#include "ucp_progress.h"
 #include "ucp_signals.h"
 
 enum {
