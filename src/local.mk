@@ -72,13 +72,12 @@ libxep_all_la_SOURCES = \
 	%D%/cuda/cuda_heap.h %D%/cuda/cuda_heap.c %D%/cuda/cuda_kept.h %D%/cuda/cuda_kept.c %D%/cuda/cuda_objects.h \
 	%D%/cuda/cuda_pointers.h %D%/cuda/cuda_pointers.c %D%/cuda/cuda_work.h %D%/cuda/cuda_work.c \
 	%D%/util/cache.h %D%/util/cache.c %D%/util/config.h %D%/util/config.c %D%/util/config_defs.h %D%/util/cpu.h \
-	%D%/util/cpu.c %D%/util/dtype.c %D%/util/error.h %D%/util/error.c %D%/util/fork.h %D%/util/fork.c \
-	%D%/util/host.h %D%/util/host.c %D%/util/interfaces.h %D%/util/interfaces.c %D%/util/loaded.h \
-	%D%/util/loaded.c %D%/util/log.h %D%/util/log.c %D%/util/mapping.h %D%/util/mapping.c %D%/util/rest.h \
-	%D%/util/rest.c %D%/util/room.h %D%/util/room.c %D%/util/secure.h %D%/util/secure.c %D%/util/shm.h \
-	%D%/util/shm.c %D%/util/spelling.h %D%/util/spelling.c %D%/util/streaming.h %D%/util/streaming.c \
-	%D%/util/team.h %D%/util/team.c %D%/util/trace.h %D%/util/trace.c %D%/util/trace_file.h %D%/util/units.h \
-	%D%/util/units.c %D%/util/watch.h %D%/util/watch.c
+	%D%/util/cpu.c %D%/util/dtype.c %D%/util/error.h %D%/util/error.c \
+	%D%/util/host.h %D%/util/host.c %D%/util/interfaces.h %D%/util/interfaces.c %D%/util/process.h \
+	%D%/util/process.c %D%/util/log.h %D%/util/log.c %D%/util/mapping.h %D%/util/mapping.c %D%/util/rest.h \
+	%D%/util/rest.c %D%/util/room.h %D%/util/room.c \
+	%D%/util/team.h %D%/util/team.c %D%/util/trace.h %D%/util/trace.c %D%/util/trace_file.h %D%/util/text.h \
+	%D%/util/text.c %D%/util/watch.h %D%/util/watch.c
 libxep_all_la_CPPFLAGS = $(library_cppflags) $(UCX_CFLAGS) $(PMIX_CFLAGS) -DXEP_PLUGIN_DIR='"$(pkglibdir)"'
 libxep_all_la_LIBADD = libxep_cost.la $(UCX_LIBS) $(NUMA_LIBS)
 

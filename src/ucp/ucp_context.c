@@ -16,8 +16,8 @@
 
 #include "error.h"
 #include "log.h"
-#include "secure.h"
-#include "shm.h"
+#include "process.h"
+#include "room.h"
 #include "ucp_devices.h"
 #include "ucp_settings.h"
 #include "ucp_transport.h"

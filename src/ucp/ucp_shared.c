@@ -31,8 +31,8 @@
 #include "error.h"
 #include "host.h"
 #include "log.h"
+#include "text.h"
 #include "ucp_transport.h"
-#include "units.h"
 
 enum {
     RANK_BYTES = 8 << 20, /* of each kind for a rank's messages: libucp 1.13 and 1.22 take TAKEN_BYTES */

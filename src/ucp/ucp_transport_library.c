@@ -6,7 +6,7 @@
 
 #include <ucp/api/ucp.h>
 
-#include "loaded.h"
+#include "process.h"
 
 unsigned xep_ucp_version_number(void)
 {

@@ -1,8 +1,17 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/** How close two words are, for the hint of an error: did you mean? */
-#ifndef XEP_UTIL_SPELLING_H
-#define XEP_UTIL_SPELLING_H
+/** What sentences are made of: sizes as people read them, and the word that was meant. */
+#ifndef XEP_UTIL_TEXT_H
+#define XEP_UTIL_TEXT_H
+
+#include <stdint.h>
+
+enum { XEP_UNITS_BYTES = 24 };
+
+/** "1000 bytes", "1.44 MiB"; returns text. */
+const char *xep_units_of(uint64_t bytes, char text[XEP_UNITS_BYTES]);
+
+/* ---- did you mean ---- */
 
 #define XEP_SPELLING_FAR 1000u
 

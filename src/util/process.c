@@ -1,14 +1,25 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Refused, not cleared: to change the environment is a race with every getenv() of the program's other threads. */
 #define _GNU_SOURCE
-#include "secure.h"
+#include "process.h"
 
+#include <dlfcn.h>
+#include <pthread.h>
 #include <stddef.h>
 #include <string.h>
 #include <sys/auxv.h>
 
 #include "error.h"
+
+const char *xep_loaded_from(const void *address)
+{
+    Dl_info info;
+    return dladdr(address, &info) != 0 && info.dli_fname != NULL ? info.dli_fname : "";
+}
+
+/* ---- programs that have more rights than who starts them ---- */
+
+/* Refused, not cleared: to change the environment is a race with every getenv() of the program's other threads. */
 
 extern char **environ;
 
@@ -28,4 +39,27 @@ xep_status_t xep_secure_check(const char *prefix)
                             "say would be done with these rights)",
                             (int)strcspn(*e, "="), *e, prefix);
     return XEP_OK;
+}
+
+/* ---- forks ---- */
+
+unsigned xep_forks;
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static int counts;
+
+static void count(void)
+{
+    xep_forks++;
+}
+
+static void begin(void)
+{
+    counts = pthread_atfork(NULL, NULL, count) == 0;
+}
+
+int xep_forks_begin(void)
+{
+    pthread_once(&once, begin);
+    return counts ? 0 : -1;
 }
