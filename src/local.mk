@@ -12,8 +12,8 @@ noinst_LTLIBRARIES += libxep_all.la
 libxep_all_la_SOURCES = \
 	%D%/api/api.c %D%/api/api_boot.h %D%/api/api_boot.c %D%/api/api_check.h %D%/api/api_check.c \
  %D%/api/api_check_pieces.c %D%/api/api_elastic.c %D%/api/api_gather.c \
-	%D%/api/api_layout.c %D%/api/api_memory.h %D%/api/api_memory.c %D%/api/api_operations.c \
-	%D%/api/api_requests.c %D%/api/api_require.h %D%/api/api_require.c %D%/api/api_struct.h %D%/api/api_struct.c \
+	%D%/api/api_layout.c %D%/api/api_check_memory.c %D%/api/api_operations.c \
+	%D%/api/api_requests.c %D%/api/api_check_require.c %D%/api/api_check_struct.c \
 	%D%/request/handle.h %D%/request/handle.c %D%/request/request.h %D%/request/request.c \
  %D%/request/request_advance.c \
 	%D%/request/request_begin.c %D%/request/request_end.c \
@@ -24,8 +24,8 @@ libxep_all_la_SOURCES = \
  %D%/buffer/buffer_env.c %D%/buffer/buffer_follow.c \
 	%D%/buffer/buffer_give_up.h %D%/buffer/buffer_give_up.c %D%/buffer/buffer_size.h %D%/buffer/buffer_size.c \
 	%D%/buffer/heap.h %D%/buffer/heap.c %D%/buffer/heap_ranges.c %D%/buffer/layout.h %D%/buffer/layout.c \
-	%D%/buffer/path.h %D%/buffer/path.c %D%/buffer/path_cost.c %D%/buffer/plugin_file.h \
-	%D%/buffer/plugin_file.c %D%/buffer/plugin_loader.h %D%/buffer/plugin_loader.c %D%/buffer/room_together.h \
+	%D%/buffer/path.h %D%/buffer/path.c %D%/buffer/path_cost.c \
+	%D%/buffer/plugin_loader_file.c %D%/buffer/plugin_loader.h %D%/buffer/plugin_loader.c %D%/buffer/room_together.h \
 	%D%/buffer/room_together.c %D%/buffer/shape.h %D%/buffer/shape.c \
 	%D%/staging/staging.h %D%/staging/staging.c %D%/staging/staging_copy.c \
  %D%/staging/staging_layout.c \
@@ -62,7 +62,7 @@ libxep_all_la_SOURCES = \
 	%D%/ucp/ucp_peer.c \
 	%D%/ucp/ucp_registry.h %D%/ucp/ucp_registry.c \
 	%D%/ucp/ucp_strategy_rma.c %D%/ucp/ucp_settings.h %D%/ucp/ucp_settings.c %D%/ucp/ucp_shared.h %D%/ucp/ucp_shared.c \
-	%D%/ucp/ucp_signals.h %D%/ucp/ucp_signals.c %D%/ucp/ucp_strategy.h %D%/ucp/ucp_strategy.c \
+	%D%/ucp/ucp_link_signals.c %D%/ucp/ucp_strategy.h %D%/ucp/ucp_strategy.c \
 	%D%/ucp/ucp_transport.h %D%/ucp/ucp_transport.c %D%/ucp/ucp_heap_wire.c \
 	%D%/pmix/pmix_api.h %D%/pmix/pmix_api.c %D%/pmix/pmix_boot.h %D%/pmix/pmix_boot.c %D%/pmix/pmix_call.h \
 	%D%/pmix/pmix_call.c %D%/pmix/pmix_client.h %D%/pmix/pmix_client.c %D%/pmix/pmix_exchange.h \

@@ -10,9 +10,6 @@
 
 #include "api_boot.h"
 #include "api_check.h"
-#include "api_memory.h"
-#include "api_require.h"
-#include "api_struct.h"
 #include "buffer.h"
 #include "buffer_size.h"
 #include "cpu.h"

@@ -17,7 +17,6 @@
 #include <unistd.h>
 
 #include "error.h"
-#include "plugin_file.h"
 #include "process.h"
 
 enum { MAX_FOLDERS = 32, NAME_BYTES = 64 };

@@ -20,7 +20,6 @@
 #include "ucp_lock.h"
 #include "ucp_memory.h"
 #include "ucp_registry.h"
-#include "ucp_signals.h"
 
 enum { KEY_MAGIC = 0x4b504558 }; /* "XEPK" where the byte order is ours */
 

@@ -23,7 +23,6 @@
 #include "ucp_message.h"
 #include "ucp_op.h"
 #include "ucp_peer.h"
-#include "ucp_signals.h"
 #include "ucp_strategy.h"
 
 enum { HELD = 4096 }; /* bytes of a segment, while UCX attaches it */

@@ -10,10 +10,10 @@
 #include <string.h>
 
 #include "error.h"
+#include "ucp_link.h"
 #include "ucp_lock.h"
 #include "ucp_op.h"
 #include "ucp_peer.h"
-#include "ucp_signals.h"
 
 static xep_status_t send_locked(xep_ucp_transport_t *transport, xep_ucp_peer_t *peer, const void *data, size_t bytes)
 {

@@ -6,7 +6,7 @@
  *   transport   one context and one worker of a group        ucp_transport.c, ucp_context.c
  *   peer        a rank: its endpoint                         ucp_peer.c
  *   heap        memory of a buffer, a wire                   ucp_heap.c, ucp_heap_wire.c, ucp_memory.c
- *   link        a heap on a peer: mapped, or a strategy      ucp_link.c, ucp_signals.c
+ *   link        a heap on a peer: mapped, or a strategy      ucp_link.c, ucp_link_signals.c
  *   strategy    how bytes go to a link that is not mapped    ucp_strategy.c and those of its name
  *   chunk       staging memory, of a heap's pool             ucp_memory.c
  *   op          one UCX operation in flight                  ucp_op.c

@@ -18,10 +18,10 @@
 #include <string.h>
 
 #include "error.h"
+#include "ucp_link.h"
 #include "ucp_memory.h"
 #include "ucp_message.h"
 #include "ucp_op.h"
-#include "ucp_signals.h"
 
 enum {
     LEAST_SPLIT = 1024,    /* a run of less is not begun at the end of a message that has no room for the rest */

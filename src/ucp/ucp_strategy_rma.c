@@ -11,8 +11,8 @@
 #include "ucp_strategy.h"
 
 #include "error.h"
+#include "ucp_link.h"
 #include "ucp_op.h"
-#include "ucp_signals.h"
 
 bool xep_ucp_rma_has_room(xep_ucp_link_t *link, size_t bytes)
 {

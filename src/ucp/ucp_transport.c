@@ -22,7 +22,6 @@
 #include "ucp_peer.h"
 #include "ucp_settings.h"
 #include "ucp_shared.h"
-#include "ucp_signals.h"
 
 enum { ADDRESS_MAGIC = 0x41504558, ADDRESS_VERSION = 4, PROBE_BYTES = 4096, FENCE_MAY_BLOCK = 114 };
 

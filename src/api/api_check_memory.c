@@ -5,7 +5,7 @@
  * there. Else buffer->pointers is NULL, and what remains is that no output lies in a heap. Of an operation all outputs
  * together are one branch, and a look at the list of heaps is taken only where one is near them.
  */
-#include "api_memory.h"
+#include "api_check.h"
 
 #include "cuda/cuda_pointers.h"
 #include "error.h"

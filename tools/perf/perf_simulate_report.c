@@ -4,7 +4,7 @@
  * The model's times are in seconds, its sizes in bytes, its rows may be fractions (means). The table for people has us,
  * MB and GB of 10^6 and 10^9 bytes, and MiB of memory; JSON has us, and bytes everywhere else.
  */
-#include "perf_forecast.h"
+#include "perf_simulate.h"
 
 #include <errno.h>
 #include <inttypes.h>

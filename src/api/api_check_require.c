@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-#include "api_require.h"
+#include "api_check.h"
 
 #include "buffer.h"
 #include "error.h"

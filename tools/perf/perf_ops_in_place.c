@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-#include "perf_in_place.h"
+#include "perf_ops.h"
 
 #include <string.h>
 
-#include "perf_clock.h"
-#include "perf_ops.h"
+#include "perf_machine.h"
 
 /* The layer before has just written them, in place or not, so that all ways find the same caches. */
 xep_status_t perf_in_place_rows(perf_t *perf)

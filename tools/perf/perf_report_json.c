@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /* The file is opened before the run: a name that cannot be written would else cost minutes of measuring. */
-#include "perf_json.h"
+#include "perf_report.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -10,7 +10,6 @@
 #include <string.h>
 
 #include "oracle_alloc.h"
-#include "perf_bytes.h"
 #include "perf_pieces.h"
 #include "perf_say.h"
 #include "perf_time.h"

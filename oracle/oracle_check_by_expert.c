@@ -4,7 +4,7 @@
  * Rows by expert: for each local expert those of rank 0, then of rank 1, .., in the order of tokens and then of k.
  * Every row is found by counting alone, twice over all tokens of all ranks: slow, and plain enough to be believed.
  */
-#include "oracle_by_expert.h"
+#include "oracle_check.h"
 
 #include <stdlib.h>
 

@@ -6,7 +6,7 @@
  * time. Everything else that is wrong with a file dlopen() finds, or nobody can: it is code.
  */
 #define _GNU_SOURCE
-#include "plugin_file.h"
+#include "plugin_loader.h"
 
 #include <elf.h>
 #include <errno.h>

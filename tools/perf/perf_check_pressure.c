@@ -2,12 +2,11 @@
 
 /* The same operations twice, for many seeds: what arrives must be the same bytes. */
 
-#include "perf_pressure.h"
+#include "perf_check.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 
-#include "perf_check.h"
 #include "perf_cuda.h"
 #include "perf_ops.h"
 #include "perf_say.h"

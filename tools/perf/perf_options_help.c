@@ -4,7 +4,7 @@
  * What --help says before and behind the list of options, which perf_options.c prints from its own table: two texts, as
  * the list lies between them.
  */
-#include "perf_help.h"
+#include "perf_options.h"
 
 const char perf_help_intro[] =
     "usage: xep_perf [OPTION]...          one rank\n"

@@ -4,11 +4,10 @@
  * A caller may be older than the library (its struct is shorter: the rest is 0, the default) or newer (longer: what it
  * has beyond must be 0, as the library would not do what it asks for).
  */
-#include "api_struct.h"
+#include "api_check.h"
 
 #include <string.h>
 
-#include "api_memory.h"
 #include "error.h"
 
 enum { MAX_STRUCT = 65536 };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /* By the formulas, with the C library's logarithm and no table. */
-#include "oracle_logfmt.h"
+#include "oracle_cast.h"
 
 #include <math.h>
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-#include "perf_kernels.h"
+#include "perf_limit.h"
 
 #include <string.h>
 

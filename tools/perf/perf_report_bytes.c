@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-#include "perf_bytes.h"
+#include "perf_report.h"
 
 /*
  * Four ways to count, as they are used by others: logical is every selection as if it travelled alone; dedup is a row

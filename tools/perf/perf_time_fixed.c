@@ -2,14 +2,14 @@
 
 /* What an operation costs besides its bytes is made of: flags of two ranks that share memory, and the layout. */
 
-#include "perf_fixed.h"
+#include "perf_time.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 
 #include "oracle_alloc.h"
-#include "perf_clock.h"
+#include "perf_machine.h"
 #include "perf_shared.h"
 
 enum { ROUNDS = 2000, LAYOUTS = 50 };

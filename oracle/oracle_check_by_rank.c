@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /* Rows by rank: a token once, however many of its experts are here; in the order of ranks and then of tokens. */
-#include "oracle_by_rank.h"
+#include "oracle_check.h"
 
 #include <stdlib.h>
 

@@ -4,7 +4,7 @@
  * One flush of an endpoint is in flight at most: it covers all puts before it, so signals that come meanwhile wait for
  * the next one together.
  */
-#include "ucp_signals.h"
+#include "ucp_link.h"
 
 #include "error.h"
 #include "ucp_op.h"
