@@ -3,8 +3,8 @@
 noinst_LTLIBRARIES += libxep_oracle.la
 libxep_oracle_la_SOURCES = \
 	%D%/oracle.h %D%/oracle_alloc.h %D%/oracle_random.h \
-	%D%/oracle_by_expert.c %D%/oracle_by_expert.h \
-	%D%/oracle_by_rank.c %D%/oracle_by_rank.h \
+	%D%/oracle_check_by_expert.c \
+	%D%/oracle_check_by_rank.c \
 	%D%/oracle_cast.c %D%/oracle_cast.h \
 	%D%/oracle_check.c %D%/oracle_check.h \
 	%D%/oracle_combine.c %D%/oracle_combine.h \
@@ -12,7 +12,7 @@ libxep_oracle_la_SOURCES = \
 	%D%/oracle_differ.c %D%/oracle_differ.h \
 	%D%/oracle_hash.c %D%/oracle_hash.h \
 	%D%/oracle_layout.c %D%/oracle_layout.h \
-	%D%/oracle_logfmt.c %D%/oracle_logfmt.h \
+	%D%/oracle_cast_logfmt.c \
 	%D%/oracle_number.c %D%/oracle_number.h \
 	%D%/oracle_recv.c %D%/oracle_recv.h \
 	%D%/oracle_pieces.c %D%/oracle_pieces.h \

@@ -4,6 +4,9 @@
 #ifndef ORACLE_CAST_H
 #define ORACLE_CAST_H
 
+#include <stddef.h>
+#include <stdint.h>
+
 #include "oracle_data.h"
 
 /** Type, elements and bytes of a row as it is received, and its scales: with quant, what the cast makes. */
@@ -15,5 +18,15 @@ uint32_t oracle_received_scales(const oracle_shape_t *shape);
 
 /** By shape->quant: q [oracle_received_bytes()], scales [oracle_received_scales()]. */
 void oracle_cast_row(const oracle_shape_t *shape, const void *row, uint8_t *q, uint32_t *scales);
+
+/* ---- oracle_cast_logfmt.c ---- */
+
+/* LogFMT-10 of rows of bf16, one channel after the other by the formulas: what the library's codec is compared with. */
+
+/**
+ * What a row is after its journey, in arrived; returns the bytes it took. *most_code_p: raised to the largest code in
+ * it.
+ */
+size_t oracle_logfmt_journey(const uint16_t *row, size_t channels, uint16_t *arrived, int *most_code_p);
 
 #endif

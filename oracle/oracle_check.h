@@ -54,4 +54,18 @@ int oracle_check_row(oracle_check_t *check, uint64_t row, uint32_t src, uint64_t
 /** Rows first .. end - 1 belong to no token. */
 int oracle_check_unused(const oracle_check_t *check, uint64_t first, uint64_t end);
 
+/* ---- oracle_check_by_expert.c ---- */
+
+/* Rows by expert: local expert, then source rank, then source token, all ascending; cast or as they were. */
+
+/** 0, or 1 and the first difference is noted. */
+int oracle_check_by_expert(oracle_check_t *check);
+
+/* ---- oracle_check_by_rank.c ---- */
+
+/* Rows by rank: source rank, then source token, both ascending. */
+
+/** 0, or 1 and the first difference is noted. */
+int oracle_check_by_rank(oracle_check_t *check);
+
 #endif

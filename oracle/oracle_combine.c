@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "oracle_alloc.h"
-#include "oracle_logfmt.h"
+#include "oracle_cast.h"
 #include "oracle_number.h"
 
 /* ---- sums ---- */

@@ -8,8 +8,7 @@
 #include <stdlib.h>
 
 #include "oracle_alloc.h"
-#include "oracle_by_expert.h"
-#include "oracle_by_rank.h"
+#include "oracle_check.h"
 
 int oracle_check_recv(const oracle_shape_t *shape, uint32_t rank, const xep_recv_t *recv,
                       oracle_difference_t *difference_p)

@@ -12,8 +12,8 @@ noinst_LTLIBRARIES += libxep_all.la
 libxep_all_la_SOURCES = \
 	%D%/api/api.c %D%/api/api_boot.h %D%/api/api_boot.c %D%/api/api_check.h %D%/api/api_check.c \
  %D%/api/api_check_pieces.c %D%/api/api_elastic.c %D%/api/api_gather.c \
-	%D%/api/api_layout.c %D%/api/api_memory.h %D%/api/api_memory.c %D%/api/api_operations.c \
-	%D%/api/api_requests.c %D%/api/api_require.h %D%/api/api_require.c %D%/api/api_struct.h %D%/api/api_struct.c \
+	%D%/api/api_layout.c %D%/api/api_check_memory.c %D%/api/api_operations.c \
+	%D%/api/api_requests.c %D%/api/api_check_require.c %D%/api/api_check_struct.c \
 	%D%/request/handle.h %D%/request/handle.c %D%/request/request.h %D%/request/request.c \
  %D%/request/request_advance.c \
 	%D%/request/request_begin.c %D%/request/request_end.c \
@@ -24,8 +24,8 @@ libxep_all_la_SOURCES = \
  %D%/buffer/buffer_env.c %D%/buffer/buffer_follow.c \
 	%D%/buffer/buffer_give_up.h %D%/buffer/buffer_give_up.c %D%/buffer/buffer_size.h %D%/buffer/buffer_size.c \
 	%D%/buffer/heap.h %D%/buffer/heap.c %D%/buffer/heap_ranges.c %D%/buffer/layout.h %D%/buffer/layout.c \
-	%D%/buffer/path.h %D%/buffer/path.c %D%/buffer/path_cost.c %D%/buffer/plugin_file.h \
-	%D%/buffer/plugin_file.c %D%/buffer/plugin_loader.h %D%/buffer/plugin_loader.c %D%/buffer/room_together.h \
+	%D%/buffer/path.h %D%/buffer/path.c %D%/buffer/path_cost.c \
+	%D%/buffer/plugin_loader_file.c %D%/buffer/plugin_loader.h %D%/buffer/plugin_loader.c %D%/buffer/room_together.h \
 	%D%/buffer/room_together.c %D%/buffer/shape.h %D%/buffer/shape.c \
 	%D%/staging/staging.h %D%/staging/staging.c %D%/staging/staging_copy.c \
  %D%/staging/staging_layout.c \
@@ -52,18 +52,18 @@ libxep_all_la_SOURCES = \
 	%D%/group/progress_thread.c %D%/group/transport.h \
 	%D%/report/account.h %D%/report/account.c %D%/report/recording.h %D%/report/recording.c \
 	%D%/report/wait_times.h %D%/report/wait_times.c \
-	%D%/ucp/ucp_context.h %D%/ucp/ucp_context.c %D%/ucp/ucp_devices.h %D%/ucp/ucp_devices.c %D%/ucp/ucp_fault.h \
-	%D%/ucp/ucp_fault.c %D%/ucp/ucp_gather.h %D%/ucp/ucp_gather.c %D%/ucp/ucp_heap.h %D%/ucp/ucp_heap.c \
+	%D%/ucp/ucp_context.h %D%/ucp/ucp_context.c %D%/ucp/ucp_devices.h %D%/ucp/ucp_devices.c \
+	%D%/ucp/ucp_strategy_gather.c %D%/ucp/ucp_heap.h %D%/ucp/ucp_heap.c \
 	%D%/ucp/ucp_heartbeat.h %D%/ucp/ucp_heartbeat.c %D%/ucp/ucp_intake.h %D%/ucp/ucp_intake.c \
-	%D%/ucp/ucp_leftovers.h %D%/ucp/ucp_leftovers.c %D%/ucp/ucp_library.h %D%/ucp/ucp_library.c \
-	%D%/ucp/ucp_limits.h %D%/ucp/ucp_limits.c %D%/ucp/ucp_link.h %D%/ucp/ucp_link.c %D%/ucp/ucp_lock.h \
-	%D%/ucp/ucp_mail.h %D%/ucp/ucp_mail.c %D%/ucp/ucp_memory.h %D%/ucp/ucp_memory.c %D%/ucp/ucp_message.h \
+	%D%/ucp/ucp_transport_library.c \
+	%D%/ucp/ucp_link.h %D%/ucp/ucp_link.c %D%/ucp/ucp_lock.h \
+	%D%/ucp/ucp_message_mail.c %D%/ucp/ucp_memory.h %D%/ucp/ucp_memory.c %D%/ucp/ucp_message.h \
 	%D%/ucp/ucp_message.c %D%/ucp/ucp_objects.h %D%/ucp/ucp_op.h %D%/ucp/ucp_op.c %D%/ucp/ucp_peer.h \
-	%D%/ucp/ucp_peer.c %D%/ucp/ucp_pool.h %D%/ucp/ucp_pool.c %D%/ucp/ucp_progress.h %D%/ucp/ucp_progress.c \
-	%D%/ucp/ucp_quiet.h %D%/ucp/ucp_quiet.c %D%/ucp/ucp_registry.h %D%/ucp/ucp_registry.c %D%/ucp/ucp_rma.h \
-	%D%/ucp/ucp_rma.c %D%/ucp/ucp_settings.h %D%/ucp/ucp_settings.c %D%/ucp/ucp_shared.h %D%/ucp/ucp_shared.c \
-	%D%/ucp/ucp_signals.h %D%/ucp/ucp_signals.c %D%/ucp/ucp_strategy.h %D%/ucp/ucp_strategy.c \
-	%D%/ucp/ucp_transport.h %D%/ucp/ucp_transport.c %D%/ucp/ucp_wire.h %D%/ucp/ucp_wire.c \
+	%D%/ucp/ucp_peer.c \
+	%D%/ucp/ucp_registry.h %D%/ucp/ucp_registry.c \
+	%D%/ucp/ucp_strategy_rma.c %D%/ucp/ucp_settings.h %D%/ucp/ucp_settings.c %D%/ucp/ucp_shared.h %D%/ucp/ucp_shared.c \
+	%D%/ucp/ucp_link_signals.c %D%/ucp/ucp_strategy.h %D%/ucp/ucp_strategy.c \
+	%D%/ucp/ucp_transport.h %D%/ucp/ucp_transport.c %D%/ucp/ucp_heap_wire.c \
 	%D%/pmix/pmix_api.h %D%/pmix/pmix_api.c %D%/pmix/pmix_boot.h %D%/pmix/pmix_boot.c %D%/pmix/pmix_call.h \
 	%D%/pmix/pmix_call.c %D%/pmix/pmix_client.h %D%/pmix/pmix_client.c %D%/pmix/pmix_exchange.h \
 	%D%/pmix/pmix_exchange.c %D%/pmix/pmix_init.h %D%/pmix/pmix_init.c %D%/pmix/pmix_life.h %D%/pmix/pmix_life.c \
@@ -72,13 +72,12 @@ libxep_all_la_SOURCES = \
 	%D%/cuda/cuda_heap.h %D%/cuda/cuda_heap.c %D%/cuda/cuda_kept.h %D%/cuda/cuda_kept.c %D%/cuda/cuda_objects.h \
 	%D%/cuda/cuda_pointers.h %D%/cuda/cuda_pointers.c %D%/cuda/cuda_work.h %D%/cuda/cuda_work.c \
 	%D%/util/cache.h %D%/util/cache.c %D%/util/config.h %D%/util/config.c %D%/util/config_defs.h %D%/util/cpu.h \
-	%D%/util/cpu.c %D%/util/dtype.c %D%/util/error.h %D%/util/error.c %D%/util/fork.h %D%/util/fork.c \
-	%D%/util/host.h %D%/util/host.c %D%/util/interfaces.h %D%/util/interfaces.c %D%/util/loaded.h \
-	%D%/util/loaded.c %D%/util/log.h %D%/util/log.c %D%/util/mapping.h %D%/util/mapping.c %D%/util/rest.h \
-	%D%/util/rest.c %D%/util/room.h %D%/util/room.c %D%/util/secure.h %D%/util/secure.c %D%/util/shm.h \
-	%D%/util/shm.c %D%/util/spelling.h %D%/util/spelling.c %D%/util/streaming.h %D%/util/streaming.c \
-	%D%/util/team.h %D%/util/team.c %D%/util/trace.h %D%/util/trace.c %D%/util/trace_file.h %D%/util/units.h \
-	%D%/util/units.c %D%/util/watch.h %D%/util/watch.c
+	%D%/util/cpu.c %D%/util/dtype.c %D%/util/error.h %D%/util/error.c \
+	%D%/util/host.h %D%/util/host.c %D%/util/interfaces.h %D%/util/interfaces.c %D%/util/process.h \
+	%D%/util/process.c %D%/util/log.h %D%/util/log.c %D%/util/mapping.h %D%/util/mapping.c %D%/util/rest.h \
+	%D%/util/rest.c %D%/util/room.h %D%/util/room.c \
+	%D%/util/team.h %D%/util/team.c %D%/util/trace.h %D%/util/trace.c %D%/util/trace_file.h %D%/util/text.h \
+	%D%/util/text.c %D%/util/watch.h %D%/util/watch.c
 libxep_all_la_CPPFLAGS = $(library_cppflags) $(UCX_CFLAGS) $(PMIX_CFLAGS) -DXEP_PLUGIN_DIR='"$(pkglibdir)"'
 libxep_all_la_LIBADD = libxep_cost.la $(UCX_LIBS) $(NUMA_LIBS)
 

@@ -17,7 +17,7 @@ libtest_parts_la_SOURCES = \
 	plugins/kernels/cast.c plugins/kernels/cast_avx2.c plugins/kernels/cast_avx512.c plugins/kernels/cast_table.c \
 	plugins/kernels/cast_vbmi.c plugins/kernels/cast_formats.c plugins/kernels/cast_rows.c \
 	plugins/kernels/cast_rows_avx2.c plugins/kernels/cast_rows_avx512.c plugins/kernels/logfmt.c \
-	tools/perf/perf_cluster.c tools/perf/perf_help.c tools/perf/perf_options.c tools/perf/perf_resolve.c
+	tools/perf/perf_cluster.c tools/perf/perf_options_help.c tools/perf/perf_options.c tools/perf/perf_resolve.c
 
 # what defines main() and finds the tests that are TEST(name) in a source
 libunit_la_SOURCES = %D%/unit/unit.h %D%/unit/unit.c %D%/unit/unit_files.h %D%/unit/unit_files.c

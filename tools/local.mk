@@ -9,27 +9,26 @@ xep_info_LDADD = libxep.la
 
 xep_perf_SOURCES = \
 	%D%/perf/perf.h %D%/perf/xep_perf.c \
-	%D%/perf/perf_bytes.c %D%/perf/perf_bytes.h \
+	%D%/perf/perf_report_bytes.c \
 	%D%/perf/perf_check.c %D%/perf/perf_check.h \
-	%D%/perf/perf_clock.c %D%/perf/perf_clock.h \
 	%D%/perf/perf_cluster.c %D%/perf/perf_cluster.h \
 	%D%/perf/perf_cuda.c %D%/perf/perf_cuda.h \
 	%D%/perf/perf_cuda_driver.c %D%/perf/perf_cuda_driver.h \
 	%D%/perf/perf_cuda_limit.c %D%/perf/perf_cuda_limit.h \
-	%D%/perf/perf_fixed.c %D%/perf/perf_fixed.h \
-	%D%/perf/perf_forecast.c %D%/perf/perf_forecast.h \
-	%D%/perf/perf_help.c %D%/perf/perf_help.h \
-	%D%/perf/perf_json.c %D%/perf/perf_json.h \
-	%D%/perf/perf_kernels.c %D%/perf/perf_kernels.h \
+	%D%/perf/perf_time_fixed.c \
+	%D%/perf/perf_simulate_report.c \
+	%D%/perf/perf_options_help.c \
+	%D%/perf/perf_report_json.c \
+	%D%/perf/perf_limit_kernels.c \
 	%D%/perf/perf_limit.c %D%/perf/perf_limit.h \
 	%D%/perf/perf_machine.c %D%/perf/perf_machine.h \
 	%D%/perf/perf_ops.c %D%/perf/perf_ops.h \
 	%D%/perf/perf_options.c %D%/perf/perf_options.h %D%/perf/perf_params.h \
 	%D%/perf/perf_peer.c %D%/perf/perf_peer.h \
 	%D%/perf/perf_pieces.c %D%/perf/perf_pieces.h \
-	%D%/perf/perf_in_place.c %D%/perf/perf_in_place.h \
+	%D%/perf/perf_ops_in_place.c \
 	%D%/perf/perf_plan.c %D%/perf/perf_plan.h \
-	%D%/perf/perf_pressure.c %D%/perf/perf_pressure.h \
+	%D%/perf/perf_check_pressure.c \
 	%D%/perf/perf_report.c %D%/perf/perf_report.h \
 	%D%/perf/perf_resolve.c %D%/perf/perf_resolve.h \
 	%D%/perf/perf_samples.c %D%/perf/perf_samples.h \
@@ -45,7 +44,6 @@ xep_perf_LDADD = libxep_cost.la libxep_kernels.la libxep_oracle.la libxep.la
 
 xep_run_SOURCES = \
 	%D%/run/xep_run.c \
-	%D%/run/run_clock.c %D%/run/run_clock.h \
 	%D%/run/run_environ.c %D%/run/run_environ.h \
 	%D%/run/run_folder.c %D%/run/run_folder.h \
 	%D%/run/run_keeper.c %D%/run/run_keeper.h \

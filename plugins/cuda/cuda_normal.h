@@ -116,7 +116,9 @@ static inline int cuda_counts_there(const xep_op_t *op)
     return (op->dispatch->flags & XEP_DISPATCH_COUNTS_THERE) != 0;
 }
 
-/* ---- cuda_normal_there.c: dispatches whose counts stay on the device ---- */
+/* ---- cuda_normal_there.c ---- */
+
+/* Dispatches whose counts stay on the device. */
 
 /** XEP_ERR_INVALID for arguments that ask the host for counts that it does not know. */
 xep_status_t cuda_normal_check_there(const cuda_normal_t *mode, xep_op_t *op);

@@ -274,7 +274,9 @@ static inline int ll_brings(const ll_t *mode, const xep_op_t *op, uint64_t selec
 
 void ll_tell_traffic(const xep_shape_t *shape, xep_traffic_t *dispatch, xep_traffic_t *combine);
 
-/* ---- ll_heap.c: where things are ---- */
+/* ---- ll_heap.c ---- */
+
+/* Where things are. */
 
 xep_status_t ll_lay_heap(const xep_shape_t *shape, xep_heap_layout_t *layout, xep_carve_t region[XEP_REGIONS]);
 
@@ -287,7 +289,9 @@ char *ll_items(const ll_t *mode, const xep_op_t *op);
 /** Offset of the table for rank. */
 uint64_t ll_table_offset(const ll_t *mode, uint32_t slot, uint32_t rank);
 
-/* ---- ll_shared.c: what is refused, said, agreed and shown, here and in plugins/cuda ---- */
+/* ---- ll_shared.c ---- */
+
+/* What is refused, said, agreed and shown, here and in plugins/cuda. */
 
 xep_status_t ll_check_dispatch(const ll_t *mode, xep_op_t *op);
 xep_status_t ll_check_combine(const ll_t *mode, xep_op_t *op);
@@ -301,7 +305,9 @@ xep_status_t ll_compare_notices(const ll_t *mode, xep_op_t *op, const ll_notice_
 /** Views into the slot; the parcel of this rank is known. */
 void ll_fill_recv(ll_t *mode, const xep_op_t *op, uint64_t rows);
 
-/* ---- ll_parts.c: what goes to ranks that are not mapped, and in which parts ---- */
+/* ---- ll_parts.c ---- */
+
+/* What goes to ranks that are not mapped, and in which parts. */
 
 /** Lines: ranks, or by nodes nodes. */
 uint32_t ll_count_lines(const ll_t *mode);
@@ -319,7 +325,9 @@ xep_status_t ll_send_rest(ll_t *mode, xep_op_t *op);
 /** The word that step 5 waits for: rows of a rank, or that it has taken those that keep this rank's last ones out. */
 const _Atomic uint64_t *ll_rows_word(const void *mode, const xep_op_t *op, uint32_t rank, uint64_t *value_p);
 
-/* ---- ll_inbox.c: inboxes that may be crowded, as a receiver ---- */
+/* ---- ll_inbox.c ---- */
+
+/* Inboxes that may be crowded, as a receiver. */
 
 /** Offset of the word in which rank says, in all heaps, what it has taken. */
 uint64_t ll_taken_offset(const ll_t *mode, const xep_op_t *op, uint32_t rank);
@@ -333,7 +341,9 @@ xep_status_t ll_note_items(ll_t *mode, xep_op_t *op, uint32_t source, uint64_t i
 /** Tells the sources of crowded inboxes whose rows were copied. */
 xep_status_t ll_tell_taken(ll_t *mode, const xep_op_t *op);
 
-/* ---- ll_nodes.c: parcels of ranks that are not mapped, and by nodes the notices that come with them ---- */
+/* ---- ll_nodes.c ---- */
+
+/* Parcels of ranks that are not mapped, and by nodes the notices that come with them. */
 
 /** Whether rank, which is not mapped, is sent parcels. */
 int ll_delivers_to(const ll_t *mode, uint32_t rank);
@@ -357,7 +367,9 @@ const _Atomic uint64_t *ll_passed_word(const void *mode, const xep_op_t *op, uin
 /** Tokens of a source that is not mapped whose rows are here. */
 uint64_t ll_tokens_here(const ll_t *mode, const xep_op_t *op, uint32_t source);
 
-/* ---- ll_send.c: dispatch 1 and 2 ---- */
+/* ---- ll_send.c ---- */
+
+/* Dispatch 1 and 2. */
 
 /** xep_plugin_t.dispatch and .next */
 xep_status_t ll_dispatch(void *mode, xep_op_t *op);
@@ -367,7 +379,9 @@ xep_status_t ll_next(void *mode, xep_op_t *op);
 void ll_fill_items(ll_t *mode, xep_op_t *op);
 void ll_store_notice(const void *mode, const xep_op_t *op, uint32_t rank);
 
-/* ---- ll_receive.c: dispatch 4 and 5 ---- */
+/* ---- ll_receive.c ---- */
+
+/* Dispatch 4 and 5. */
 
 /** In the last step of a dispatch: adds the rows of each local expert to args.expert_stats. */
 void ll_count_stats(const ll_t *mode, const xep_op_t *op);
@@ -376,7 +390,9 @@ void ll_count_stats(const ll_t *mode, const xep_op_t *op);
 xep_status_t ll_receive(void *mode, xep_op_t *op);
 xep_status_t ll_take_rows(void *mode, xep_op_t *op);
 
-/* ---- ll_unpack.c: the rows of 5 ---- */
+/* ---- ll_unpack.c ---- */
+
+/* The rows of 5. */
 
 /** Lists which rows come from where, and counts them by pairs. XEP_ERR_PROTOCOL: there are more than a slot has. */
 xep_status_t ll_list_rows(ll_t *mode, xep_op_t *op);
@@ -387,7 +403,9 @@ void ll_number_rows(ll_t *mode);
 /** Copies rows, scales and weights as listed, those of tokens that are here and were not copied. */
 void ll_unpack_rows(ll_t *mode, xep_op_t *op);
 
-/* ---- ll_offer.c: combine 2 and 3 ---- */
+/* ---- ll_offer.c ---- */
+
+/* Combine 2 and 3. */
 
 /** Steps of a next piece: outputs of the one that is shown to readers that are not mapped, until the wire has them. */
 xep_status_t ll_put_outputs(void *mode, xep_op_t *op);
@@ -396,7 +414,9 @@ xep_status_t ll_flush_outputs(void *mode, xep_op_t *op);
 /** The plugin's combine. */
 xep_status_t ll_combine(void *mode, xep_op_t *op);
 
-/* ---- ll_sum.c: combine 5 ---- */
+/* ---- ll_sum.c ---- */
+
+/* Combine 5. */
 
 /** Step. */
 xep_status_t ll_sum(void *mode, xep_op_t *op);

@@ -286,7 +286,9 @@ static inline normal_state_t *normal_state(const xep_op_t *op)
     return op->state;
 }
 
-/* ---- normal_plan.c: who gets what ---- */
+/* ---- normal_plan.c ---- */
+
+/* Who gets what. */
 
 /** Routes by op's topk_idx. XEP_ERR_INVALID for an index that is no expert and not -1. */
 xep_status_t normal_make_plan(normal_t *mode, xep_op_t *op, normal_routing_t *routing);
@@ -294,7 +296,9 @@ xep_status_t normal_make_plan(normal_t *mode, xep_op_t *op, normal_routing_t *ro
 /** Fills tokens_to and to_begin. */
 void normal_list_tokens(normal_t *mode, normal_routing_t *routing);
 
-/* ---- normal_put.c: what ranks get that are not mapped ---- */
+/* ---- normal_put.c ---- */
+
+/* What ranks get that are not mapped. */
 
 /** This rank's lines in every heap. */
 uint64_t normal_line_there(const normal_t *mode, const xep_op_t *op);

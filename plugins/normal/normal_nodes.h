@@ -178,7 +178,9 @@ normal_feed_line_t *normal_feed_line(const normal_t *mode, const xep_op_t *op, u
 /** Bytes of the metadata of a row that passes: token, experts, weights if there are any, scales. */
 size_t normal_passing_bytes(const xep_op_t *op, int weighted);
 
-/* ---- normal_relay.c: what feeders say to this node ---- */
+/* ---- normal_relay.c ---- */
+
+/* What feeders say to this node. */
 
 int normal_feed_record_transfer(const void *mode, const xep_op_t *op, uint32_t rank, uint32_t number,
                                 xep_transfer_t *transfer);

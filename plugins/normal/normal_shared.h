@@ -6,7 +6,9 @@
 
 #include "normal.h"
 
-/* ---- normal_heap.c: places ---- */
+/* ---- normal_heap.c ---- */
+
+/* Places. */
 
 xep_status_t normal_lay_heap(const xep_shape_t *shape, xep_heap_layout_t *layout, xep_carve_t region[XEP_REGIONS]);
 
@@ -37,7 +39,9 @@ void normal_find_begins(const normal_t *mode, normal_routing_t *routing);
  */
 uint64_t normal_returned_begin(const normal_t *mode, const normal_slot_t *slot, uint32_t reader, uint32_t owner);
 
-/* ---- normal_shared.c: what is refused, whose routing is used, what the user sees ---- */
+/* ---- normal_shared.c ---- */
+
+/* What is refused, whose routing is used, what the user sees. */
 
 xep_status_t normal_check_dispatch(const normal_t *mode, xep_op_t *op);
 xep_status_t normal_check_combine(const normal_t *mode, xep_op_t *op);
@@ -68,7 +72,9 @@ void normal_show_tail(const xep_op_t *op);
 /** Step, the last one of a dispatch: tells the caller how many rows there were. */
 xep_status_t normal_tell_rows(void *mode, xep_op_t *op);
 
-/* ---- normal_records.c: telling and comparing ---- */
+/* ---- normal_records.c ---- */
+
+/* Telling and comparing. */
 
 void normal_make_record(normal_t *mode, const xep_op_t *op);
 
@@ -89,7 +95,9 @@ static inline uint64_t normal_there(const normal_t *mode, const normal_slot_t *s
     return mode->grants ? slot->granted[rank] : slot->routing->there[rank];
 }
 
-/* ---- normal_digest.c: do all ranks know the same? ---- */
+/* ---- normal_digest.c ---- */
+
+/* Do all ranks know the same?. */
 
 void normal_make_factors(uint64_t *factors, uint32_t nranks);
 

@@ -4,6 +4,8 @@
 #ifndef XEP_API_CHECK_H
 #define XEP_API_CHECK_H
 
+#include <xep/xep.h>
+
 #include "buffer.h"
 
 xep_status_t xep_check_layout(xep_layout_args_t *args);
@@ -26,5 +28,48 @@ xep_status_t xep_check_combined_pieces(const xep_handle_t *handle, const xep_com
 
 /** args NULL: there are no outputs; else outputs are what the mode is given, defaults filled in. */
 xep_status_t xep_check_next(xep_handle_t *handle, const xep_next_args_t *args, xep_combine_args_t *outputs);
+
+/* ---- api_check_require.c ---- */
+
+/*
+ * What every call asks of the object it is given: XEP_OK, or XEP_ERR_INVALID, as it is NULL or was made by the process
+ * that this one was forked from.
+ */
+
+xep_status_t xep_require_group(const xep_group_t *group);
+xep_status_t xep_require_buffer(const xep_buffer_t *buffer);
+xep_status_t xep_require_handle(const xep_handle_t *handle);
+xep_status_t xep_require_request(const xep_request_t *req);
+
+/** The handle is not released and has nothing in flight; waits for an operation whose request was freed. */
+xep_status_t xep_require_idle(xep_handle_t *handle);
+
+/* ---- api_check_struct.c ---- */
+
+/* Structs of callers that were compiled with another version of them. */
+
+/**
+ * Copies a caller's struct that begins with its size into the library's own: what the caller does
+ * not have is 0, what the library does not know must be 0. name is for the reason.
+ */
+xep_status_t xep_check_struct(const char *name, const void *user, void *own, size_t own_size);
+
+/** Copies the library's struct out to a caller's that may be shorter or longer; its size stays. */
+xep_status_t xep_fill_struct(const char *name, void *user, const void *own, size_t own_size);
+
+/* ---- api_check_memory.c ---- */
+
+/* Arrays which the host reads and writes are its memory, and outputs no memory of a buffer. */
+
+/** XEP_ERR_INVALID: one is a device's. Of a buffer in device memory the mode says what it can use. */
+xep_status_t xep_check_dispatch_memory(const xep_buffer_t *buffer, const xep_dispatch_args_t *args);
+xep_status_t xep_check_combine_memory(const xep_handle_t *handle, const xep_combine_args_t *args);
+xep_status_t xep_check_gather_memory(const xep_handle_t *handle, const void *out);
+
+xep_status_t xep_check_layout_memory(const xep_layout_args_t *args, const xep_layout_t *out);
+
+/** XEP_ERR_INVALID: an output, called name in the sentence, is memory of a buffer of this process. */
+xep_status_t xep_check_output(const char *name, const void *address);
+xep_status_t xep_check_waits_memory(const xep_waits_t *out);
 
 #endif

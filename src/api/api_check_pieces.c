@@ -3,7 +3,6 @@
 /* What can be wrong with dispatches in pieces; the rest is as with any other operation. */
 #include "api_check.h"
 
-#include "api_require.h"
 #include "error.h"
 #include "handle.h"
 

@@ -3,9 +3,7 @@
 /* The exported functions of groups that lose ranks or gain some: as api.c has those of others. */
 
 #include "api_boot.h"
-#include "api_memory.h"
-#include "api_require.h"
-#include "api_struct.h"
+#include "api_check.h"
 #include "error.h"
 #include "group_grow.h"
 #include "group_join.h"

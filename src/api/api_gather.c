@@ -4,8 +4,7 @@
 
 #include <string.h>
 
-#include "api_memory.h"
-#include "api_require.h"
+#include "api_check.h"
 #include "error.h"
 #include "handle.h"
 

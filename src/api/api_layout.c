@@ -2,9 +2,6 @@
 
 /* The exported function of layouts: what the user passed is checked, then the core counts, or the mode of a buffer. */
 #include "api_check.h"
-#include "api_memory.h"
-#include "api_require.h"
-#include "api_struct.h"
 #include "buffer.h"
 #include "layout.h"
 #include "staging.h"

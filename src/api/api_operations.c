@@ -3,9 +3,6 @@
 /* The exported functions of dispatches and combines and their handles: as api.c has those before them. */
 
 #include "api_check.h"
-#include "api_memory.h"
-#include "api_require.h"
-#include "api_struct.h"
 #include "handle.h"
 #include "recording.h"
 #include "request.h"

@@ -2,7 +2,7 @@
 
 /* The exported functions of requests: as api.c has those before them. */
 
-#include "api_require.h"
+#include "api_check.h"
 #include "buffer.h"
 #include "error.h"
 #include "request.h"

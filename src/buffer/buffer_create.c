@@ -15,8 +15,8 @@
 #include "members.h"
 #include "path.h"
 #include "request.h"
+#include "room.h"
 #include "shape.h"
-#include "shm.h"
 #include "staging.h"
 #include "trace.h"
 

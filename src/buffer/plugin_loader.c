@@ -17,8 +17,7 @@
 #include <unistd.h>
 
 #include "error.h"
-#include "loaded.h"
-#include "plugin_file.h"
+#include "process.h"
 
 enum { MAX_FOLDERS = 32, NAME_BYTES = 64 };
 

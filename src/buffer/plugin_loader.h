@@ -5,6 +5,7 @@
 #define XEP_BUFFER_PLUGIN_LOADER_H
 
 #include <xep/plugin.h>
+#include <xep/xep.h>
 
 #include "config.h"
 
@@ -23,5 +24,10 @@ void xep_plugin_unload(xep_plugin_ref_t *ref);
 
 /** Every plugin file in the folders looked in; see xep_mode_each(). */
 void xep_plugin_each(const xep_config_t *config, xep_mode_fn fn, void *arg);
+
+/* ---- plugin_loader_file.c ---- */
+
+/** XEP_ERR_PLUGIN for what is no file (a pipe would be waited for), and for a shared object that ends too early. */
+xep_status_t xep_plugin_file_check(const char *path);
 
 #endif

@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "error.h"
-#include "units.h"
+#include "text.h"
 
 void xep_room_view(xep_transport_t *transport, uint64_t bytes, uint32_t here, xep_room_view_t *view)
 {

@@ -11,8 +11,8 @@
 
 #include "boot.h"
 #include "config.h"
-#include "fork.h"
 #include "host.h"
+#include "process.h"
 #include "rest.h"
 #include "transport.h"
 

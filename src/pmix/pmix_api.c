@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "loaded.h"
+#include "process.h"
 
 /* the same from PMIx 4 to 6; where a program has loaded one already (MPI), this is that one */
 #define SONAME "libpmix.so.2"

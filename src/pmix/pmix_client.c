@@ -26,10 +26,9 @@
 
 #include "boot.h"
 #include "error.h"
-#include "loaded.h"
 #include "log.h"
 #include "pmix_init.h"
-#include "secure.h"
+#include "process.h"
 
 /* PMIx is one per process, whoever uses it there; so is this */
 static struct {

@@ -4,15 +4,137 @@
  * The worker is made for one thread at a time (SERIALIZED): the transport has a lock of its own, and the heaps of a
  * group are used by several threads.
  */
+#define _GNU_SOURCE
 #include "ucp_context.h"
+
+#include <dirent.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
 
 #include "error.h"
 #include "log.h"
-#include "secure.h"
-#include "shm.h"
-#include "ucp_library.h"
-#include "ucp_limits.h"
+#include "process.h"
+#include "room.h"
+#include "ucp_devices.h"
 #include "ucp_settings.h"
+#include "ucp_transport.h"
+
+/* ---- limits of this process, below which UCX does not fail, but aborts or waits for ever ---- */
+
+/*
+ * Files. 64 ranks that connect at once over TCP have 181 to 194 each (1.13, 1.20, 1.22, 1.23): three times the ranks at
+ * most, and some of their own; later it is about one for each rank. Each interface takes two more with 1.13, four with
+ * 1.22. Where one cannot be had, libucp aborts.
+ *
+ * Locked memory. An interface of UD posts receives until 4096 are there, in a loop that does not end when memory for
+ * them cannot be registered (ud_verbs.c, in every version so far); RC has as many. Each is of 8 KB at most.
+ */
+
+enum { OWN_FILES = 24, INTERFACE_FILES = 4, RANK_FILES = 3, LOCKED_BYTES = 64 << 20, CAP_IPC_LOCK_BIT = 14 };
+
+/* What the process may have once the soft limit is raised to what is needed, or as far as it can be. */
+static uint64_t raise_limit(int resource, uint64_t needed)
+{
+    struct rlimit limit;
+    if (getrlimit(resource, &limit) != 0) return needed;
+    if (limit.rlim_cur >= needed) return limit.rlim_cur; /* or RLIM_INFINITY, the largest number */
+    const rlim_t before = limit.rlim_cur;
+    limit.rlim_cur = limit.rlim_max < needed ? limit.rlim_max : needed;
+    return setrlimit(resource, &limit) == 0 ? limit.rlim_cur : before;
+}
+
+/* ---- files ---- */
+
+static uint64_t count_open(void)
+{
+    uint64_t count = 0;
+    DIR *folder = opendir("/proc/self/fd");
+    if (folder == NULL) return 0;
+    while (readdir(folder) != NULL) count++;
+    closedir(folder);
+    return count - 3; /* ".", "..", and the folder itself */
+}
+
+/* Ranks that are certainly reached by sockets: others may share memory with this one. */
+static uint32_t count_sockets(const xep_whereabouts_t *where, const xep_ucp_shared_t *shared)
+{
+    return shared->expected || xep_ucp_settings_keep_shared() ? where->elsewhere : where->nranks - 1;
+}
+
+static xep_status_t check_files(const xep_whereabouts_t *where, const xep_ucp_shared_t *shared)
+{
+    const uint64_t open = count_open();
+    const uint32_t sockets = count_sockets(where, shared);
+    const uint32_t own = OWN_FILES + INTERFACE_FILES * xep_ucp_devices_count(where);
+    const uint64_t may = raise_limit(RLIMIT_NOFILE, open + own + RANK_FILES * (uint64_t)where->nranks);
+    const uint64_t needed = open + own + RANK_FILES * (uint64_t)sockets;
+    if (may >= needed || !xep_ucp_devices_have_tcp()) return XEP_OK;
+    return xep_fail(XEP_ERR_TRANSPORT,
+                    "too few file descriptors: %" PRIu64 " (%" PRIu64 ": %" PRIu64 " that are open, %u for UCX, "
+                    "and %d for each of %u ranks that are reached by sockets; ulimit -Hn)",
+                    may, needed, open, own, RANK_FILES, sockets);
+}
+
+/* ---- locked memory ---- */
+
+/* a line of ucp_context_print_info: "#  resource 5  :  md 4  dev 3  flags -- rc_verbs/mlx5_0:1" */
+static bool is_rdma(const char *line)
+{
+    static const char *const names[] = {" rc_", " ud_", " dc_", " srd/", " gga_"};
+    if (strstr(line, "resource") == NULL) return false;
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (strstr(line, names[i]) != NULL) return true;
+    return false;
+}
+
+/* The first such resource into device, or "". There is no other way to ask. */
+static void find_rdma(ucp_context_h context, char *device, size_t bytes)
+{
+    char *text = NULL, *rest = NULL;
+    size_t length;
+    FILE *stream = open_memstream(&text, &length);
+    device[0] = '\0';
+    if (stream == NULL) return;
+    ucp_context_print_info(context, stream);
+    fclose(stream);
+    for (char *line = strtok_r(text, "\n", &rest); line != NULL && device[0] == '\0';
+         line = strtok_r(NULL, "\n", &rest))
+        if (is_rdma(line)) snprintf(device, bytes, "%s", strrchr(line, ' ') + 1);
+    free(text);
+}
+
+/* The right must be the machine's: the root of a user namespace may not lock memory. */
+static bool may_lock_any(void)
+{
+    char line[128];
+    unsigned long long caps = 0, mapped = 0;
+    FILE *file = fopen("/proc/self/status", "re");
+    while (file != NULL && fgets(line, sizeof line, file) != NULL) (void)sscanf(line, "CapEff: %llx", &caps);
+    if (file != NULL) fclose(file);
+    file = fopen("/proc/self/uid_map", "re");
+    if (file != NULL && fscanf(file, "%*u %*u %llu", &mapped) != 1) mapped = 0;
+    if (file != NULL) fclose(file);
+    return (caps >> CAP_IPC_LOCK_BIT & 1) != 0 && mapped == UINT32_MAX;
+}
+
+static xep_status_t check_locked_memory(ucp_context_h context)
+{
+    char device[96];
+    find_rdma(context, device, sizeof device);
+    if (device[0] == '\0' || may_lock_any()) return XEP_OK;
+    const uint64_t may = raise_limit(RLIMIT_MEMLOCK, RLIM_INFINITY);
+    if (may >= LOCKED_BYTES) return XEP_OK;
+    return xep_fail(XEP_ERR_TRANSPORT,
+                    "too little memory may be locked for %s: %" PRIu64
+                    " KiB (%d at least, and the buffers; ulimit -Hl, "
+                    "best unlimited, or no RDMA: UCX_TLS=^ib)",
+                    device, may >> 10, LOCKED_BYTES >> 10);
+}
+
+/* ---- context and worker ---- */
 
 /* what a worker of posix takes for its first messages, with some room (4.2 MB, UCX 1.13) */
 enum { WORKER_SHM_BYTES = 8 << 20 };
@@ -41,7 +163,7 @@ static xep_status_t open_context(const xep_ucp_shared_t *shared, const xep_where
     ucs_status_t ret;
     char hint[XEP_UCP_HINT_BYTES];
     xep_status_t status = xep_secure_check("UCX_");
-    if (status == XEP_OK) status = xep_ucp_limits_files(where, shared);
+    if (status == XEP_OK) status = check_files(where, shared);
     if (status == XEP_OK) status = xep_ucp_settings_read(shared, where, &config);
     if (status != XEP_OK) return status;
     ret = ucp_init(&params, config, context_p);
@@ -57,7 +179,7 @@ xep_status_t xep_ucp_context_open(const xep_ucp_shared_t *shared, const xep_wher
     ucp_context_h context;
     xep_status_t status = open_context(shared, where, &context);
     if (status != XEP_OK) return status;
-    status = xep_ucp_limits_memory(context);
+    status = check_locked_memory(context);
     if (status == XEP_OK) status = open_worker(context, worker_p);
     if (status != XEP_OK) {
         ucp_cleanup(context);

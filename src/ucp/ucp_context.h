@@ -10,7 +10,7 @@
 
 #include "ucp_shared.h"
 
-/** Without the lock. */
+/** Without the lock. Raises the soft limits of files and locked memory to what UCX needs, or says what is missing. */
 xep_status_t xep_ucp_context_open(const xep_ucp_shared_t *shared, const xep_whereabouts_t *where,
                                   ucp_context_h *context_p, ucp_worker_h *worker_p);
 

@@ -20,7 +20,7 @@
 #include <unistd.h>
 
 #include "log.h"
-#include "ucp_library.h"
+#include "ucp_transport.h"
 
 #define NET_DEVICES "UCX_NET_DEVICES"
 #define RDMA_FOLDER "/sys/class/infiniband"

@@ -19,11 +19,7 @@
 #include "ucp_link.h"
 #include "ucp_lock.h"
 #include "ucp_memory.h"
-#include "ucp_pool.h"
-#include "ucp_progress.h"
 #include "ucp_registry.h"
-#include "ucp_signals.h"
-#include "ucp_wire.h"
 
 enum { KEY_MAGIC = 0x4b504558 }; /* "XEPK" where the byte order is ours */
 

@@ -19,4 +19,11 @@ void xep_ucp_heap_unlink(xep_ucp_heap_t *heap);
 /** Frees it: UCX has nothing of it any more. */
 void xep_ucp_heap_free(xep_ucp_heap_t *heap);
 
+/* ---- ucp_heap_wire.c ---- */
+
+/* Mapped peers by loads and stores, the others by the link's strategy. */
+
+/** Its functions take the lock where they need it. */
+extern const xep_wire_ops_t xep_ucp_wire_ops;
+
 #endif

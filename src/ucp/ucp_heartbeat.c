@@ -14,10 +14,10 @@
 #include <time.h>
 
 #include "error.h"
+#include "ucp_link.h"
 #include "ucp_lock.h"
 #include "ucp_message.h"
 #include "ucp_peer.h"
-#include "ucp_progress.h"
 
 enum { MOST_ROUNDS = 256 }; /* of progress in a beat: what peers have sent meanwhile is mostly a few messages */
 

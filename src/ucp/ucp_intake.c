@@ -11,8 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cache.h"
 #include "error.h"
-#include "streaming.h"
 
 /* a sender that is this far ahead of itself is not one of ours: UCX reorders by a few fragments */
 enum { MAX_EARLY = 65536 };

@@ -19,12 +19,10 @@
 #include "host.h"
 #include "log.h"
 #include "mapping.h"
-#include "ucp_gather.h"
+#include "ucp_memory.h"
 #include "ucp_message.h"
 #include "ucp_op.h"
 #include "ucp_peer.h"
-#include "ucp_pool.h"
-#include "ucp_signals.h"
 #include "ucp_strategy.h"
 
 enum { HELD = 4096 }; /* bytes of a segment, while UCX attaches it */

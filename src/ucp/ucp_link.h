@@ -16,4 +16,31 @@ void xep_ucp_link_sever(xep_ucp_link_t *link);
 /** Sends what the links of a heap hold back. */
 xep_status_t xep_ucp_links_push(xep_ucp_heap_t *heap);
 
+/* ---- ucp_link_signals.c ---- */
+
+/*
+ * The signals of a link that wait for the puts before them. UCX orders nothing: a signal that follows puts is queued
+ * until a flush of the endpoint says that they are in the peer's memory, and then sent by the link's strategy.
+ */
+
+/** Queues a signal and sends what may be sent. */
+xep_status_t xep_ucp_signals_queue(xep_ucp_link_t *link, uint64_t offset, uint64_t value);
+
+/** Sends the queued signals whose turn it is; flushes for the next one. */
+xep_status_t xep_ucp_signals_advance(xep_ucp_link_t *link);
+
+/** Forgets the queued signals, which nobody will see: the heap is broken, or the rank is gone. */
+void xep_ucp_signals_drop(xep_ucp_link_t *link);
+
+/** Flushes what was put so far. XEP_OK: link->flushed has it already, XEP_INPROGRESS: it will. */
+xep_status_t xep_ucp_link_flush(xep_ucp_link_t *link);
+
+/** Notes that something was sent or held back. */
+void xep_ucp_link_touch(xep_ucp_link_t *link);
+
+/* ---- a round of the worker ---- */
+
+/** Progress of everything; then what became possible by it. */
+void xep_ucp_advance(xep_ucp_transport_t *transport);
+
 #endif

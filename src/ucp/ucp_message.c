@@ -6,10 +6,9 @@
 
 #include "error.h"
 #include "log.h"
-#include "ucp_fault.h"
+#include "ucp_link.h"
 #include "ucp_op.h"
 #include "ucp_registry.h"
-#include "ucp_signals.h"
 
 enum {
     MESSAGE_WEIGHT =

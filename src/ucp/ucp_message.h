@@ -21,4 +21,12 @@ xep_status_t xep_ucp_message_send_mail(xep_ucp_op_t *op, const void *payload, si
 /** Makes the worker take messages in. */
 xep_status_t xep_ucp_message_listen(xep_ucp_transport_t *transport);
 
+/* ---- ucp_message_mail.c ---- */
+
+/* Messages from rank to rank that belong to no heap. */
+
+/** Of the transport's table; they take the lock themselves. */
+xep_status_t xep_ucp_mail(xep_transport_t *base, uint32_t rank, const void *data, size_t bytes);
+int xep_ucp_mail_has_left(xep_transport_t *base);
+
 #endif

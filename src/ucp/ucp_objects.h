@@ -3,16 +3,16 @@
 /**
  * The objects of the UCP transport, and how they hang together. Each header beside declares what can be done with one.
  *
- *   transport   one context and one worker of a group        ucp_transport.c, ucp_context.c, ucp_progress.c
+ *   transport   one context and one worker of a group        ucp_transport.c, ucp_context.c
  *   peer        a rank: its endpoint                         ucp_peer.c
- *   heap        memory of a buffer, a wire                   ucp_heap.c, ucp_memory.c, ucp_wire.c
- *   link        a heap on a peer: mapped, or a strategy      ucp_link.c, ucp_signals.c
- *   strategy    how bytes go to a link that is not mapped    ucp_strategy.c, ucp_rma.c, ucp_gather.c
- *   chunk       staging memory, of a heap's pool             ucp_pool.c
+ *   heap        memory of a buffer, a wire                   ucp_heap.c, ucp_heap_wire.c, ucp_memory.c
+ *   link        a heap on a peer: mapped, or a strategy      ucp_link.c, ucp_link_signals.c
+ *   strategy    how bytes go to a link that is not mapped    ucp_strategy.c and those of its name
+ *   chunk       staging memory, of a heap's pool             ucp_memory.c
  *   op          one UCX operation in flight                  ucp_op.c
  *   message     an eager active message                      ucp_message.c; taken in by ucp_intake.c
  *   heartbeat   a thread that looks for ranks that are gone  ucp_heartbeat.c
- *   mail        a message that belongs to no heap            ucp_mail.c
+ *   mail        a message that belongs to no heap            ucp_message_mail.c
  *
  * Locking. The worker is SERIALIZED, and buffers of one group are used from several threads: every call into UCX, and
  * everything the callbacks touch, is under transport->lock (ucp_lock.h). Mapped peers need neither. Functions are
@@ -196,7 +196,7 @@ struct xep_ucp_transport {
     ucp_context_h context;
     ucp_worker_h worker;
     unsigned version;    /* of libucp: major * 100 + minor */
-    bool fence_orders;   /* ucp_worker_fence does, and does not wait: see ucp_rma.c */
+    bool fence_orders;   /* ucp_worker_fence does, and does not wait: see ucp_strategy_rma.c */
     int map, put;        /* XEP_MAP_, XEP_PUT_ */
     size_t copied_below; /* a put of so many bytes is not copied into shared memory by UCX; 0: not known */
     xep_ucp_shared_t shared;

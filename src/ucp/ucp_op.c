@@ -10,9 +10,9 @@
 #include <stdlib.h>
 
 #include "error.h"
-#include "ucp_fault.h"
+#include "ucp_memory.h"
 #include "ucp_peer.h"
-#include "ucp_pool.h"
+#include "ucp_registry.h"
 
 enum { BLOCK_OPS = 64 };
 

@@ -14,7 +14,7 @@
 #include "error.h"
 #include "log.h"
 #include "ucp_devices.h"
-#include "ucp_fault.h"
+#include "ucp_registry.h"
 
 /* What is told first is kept: later reasons follow from it. */
 void xep_ucp_peer_lose(xep_ucp_peer_t *peer, ucs_status_t status, const char *why)

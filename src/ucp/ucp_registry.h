@@ -18,4 +18,15 @@ void xep_ucp_registry_leave(xep_ucp_heap_t *heap);
 /** The open heap of that id, or NULL. */
 xep_ucp_heap_t *xep_ucp_registry_find(const xep_ucp_transport_t *transport, uint64_t id);
 
+/* ---- faults: a heap once faulted says so from every flush and progress ---- */
+
+/** Sets what flush and progress return from now on, unless they have an error already. */
+void xep_ucp_heap_fault(xep_ucp_heap_t *heap, xep_status_t status, const char *reason);
+
+/** XEP_OK, or that error, with its reason as this thread's. No lock needed. */
+xep_status_t xep_ucp_heap_status(xep_ucp_heap_t *heap);
+
+/** Faults every heap that has UCX move bytes to or from rank. */
+void xep_ucp_heaps_lost(xep_ucp_transport_t *transport, uint32_t rank, const char *reason);
+
 #endif

@@ -36,4 +36,9 @@ bool xep_ucp_settings_keep_shared(void);
 /** Which of the user's variables ask for devices that are not there, for the sentence of an error; "": none. */
 void xep_ucp_settings_explain(ucs_status_t ret, char hint[XEP_UCP_HINT_BYTES]);
 
+/* ---- what UCX prints ---- */
+
+void xep_ucp_quiet_begin(void);
+void xep_ucp_quiet_end(void);
+
 #endif

@@ -14,22 +14,25 @@
 #define _GNU_SOURCE
 #include "ucp_shared.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ipc.h>
 #include <sys/shm.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "error.h"
 #include "host.h"
 #include "log.h"
-#include "ucp_library.h"
-#include "units.h"
+#include "text.h"
+#include "ucp_transport.h"
 
 enum {
     RANK_BYTES = 8 << 20, /* of each kind for a rank's messages: libucp 1.13 and 1.22 take TAKEN_BYTES */
@@ -221,4 +224,44 @@ void xep_ucp_shared_look(uint64_t ranks[XEP_SHARED_KINDS])
     (void)try_posix(0, &files);
     ranks[XEP_SHARED_SYSV] = segments.heaps;
     ranks[XEP_SHARED_POSIX] = files.heaps;
+}
+
+/* ---- of processes that were killed while UCX made it ---- */
+
+/*
+ * UCX writes all pages of a POSIX segment, and takes its name away then: peers find it by its maker's descriptor. A
+ * rank that is killed in between leaves the file behind, with gigabytes perhaps, and nothing in its name says whose it
+ * was. But whoever uses such a file has it open for writing or mapped so, its maker from its first moment on. That
+ * nobody does is told by the kernel, of processes in other namespaces as well: it gives a lease for reading only then.
+ */
+
+#define PREFIX "ucx_shm_posix_"
+
+/* Where a lease is broken the kernel sends SIGIO, which ends a process: SIGURG does not. Nobody who knows this name
+ * lives, so nobody breaks it. */
+static int is_unused(int fd)
+{
+    return fcntl(fd, F_SETSIG, SIGURG) == 0 && fcntl(fd, F_SETLEASE, F_RDLCK) == 0;
+}
+
+/* O_NONBLOCK: the lease of another rank, that looks as well, is not waited for. */
+static void remove_if_unused(int folder, const char *name)
+{
+    struct stat file;
+    int fd = openat(folder, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0) return;
+    if (fstat(fd, &file) == 0 && S_ISREG(file.st_mode) && file.st_uid == geteuid() && is_unused(fd) &&
+        unlinkat(folder, name, 0) == 0)
+        xep_log(XEP_LOG_INFO, "removed %s, %" PRId64 " bytes: a process was killed while UCX made it", name,
+                (int64_t)file.st_size);
+    close(fd);
+}
+
+void xep_ucp_leftovers_remove(const char *folder)
+{
+    DIR *files = opendir(folder);
+    if (files == NULL) return;
+    for (const struct dirent *entry = readdir(files); entry != NULL; entry = readdir(files))
+        if (strncmp(entry->d_name, PREFIX, strlen(PREFIX)) == 0) remove_if_unused(dirfd(files), entry->d_name);
+    closedir(files);
 }

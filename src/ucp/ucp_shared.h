@@ -35,4 +35,12 @@ void xep_ucp_shared_look(uint64_t ranks[XEP_SHARED_KINDS]);
 /** XEP_ERR_NO_MEMORY, with what each kind says. */
 xep_status_t xep_ucp_shared_refuse(const xep_ucp_shared_t *shared, uint64_t bytes);
 
+/* ---- of processes that were killed while UCX made it ---- */
+
+/**
+ * Removes the files that UCX has made in folder, as this user, and that no process has open or mapped any more. Before
+ * this process looks how much room there is.
+ */
+void xep_ucp_leftovers_remove(const char *folder);
+
 #endif

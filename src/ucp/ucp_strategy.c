@@ -18,10 +18,8 @@
 #include "ucp_strategy.h"
 
 #include "config.h"
-#include "ucp_gather.h"
-#include "ucp_library.h"
 #include "ucp_peer.h"
-#include "ucp_rma.h"
+#include "ucp_transport.h"
 
 enum { PACK_BYTES = 512 * 1024, LINE_BYTES = 64 };
 

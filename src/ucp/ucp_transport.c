@@ -14,17 +14,14 @@
 #include "ucp_devices.h"
 #include "ucp_heap.h"
 #include "ucp_heartbeat.h"
-#include "ucp_leftovers.h"
-#include "ucp_library.h"
 #include "ucp_link.h"
 #include "ucp_lock.h"
-#include "ucp_mail.h"
 #include "ucp_memory.h"
 #include "ucp_message.h"
 #include "ucp_op.h"
 #include "ucp_peer.h"
-#include "ucp_progress.h"
 #include "ucp_settings.h"
+#include "ucp_shared.h"
 
 enum { ADDRESS_MAGIC = 0x41504558, ADDRESS_VERSION = 4, PROBE_BYTES = 4096, FENCE_MAY_BLOCK = 114 };
 

@@ -3,6 +3,7 @@
 /* What Linux lists in /sys: the C library knows one cache at most, and none on some processors. */
 #include "cache.h"
 
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -81,3 +82,49 @@ uint64_t xep_cache_bytes(const char *root)
     online = read_line(root, "online", text) ? count_list(text) : sharers;
     return online > sharers ? bytes * (online / sharers) : bytes;
 }
+
+/* ---- streaming copies: they bypass the caches, so that what is not read soon does not drive out what is ---- */
+
+/*
+ * Head and tail that are no whole cache lines go through the caches: a streaming store of part of a line costs more
+ * than it saves.
+ */
+
+#if defined(__x86_64__)
+#include <emmintrin.h>
+
+enum { LINE = 64 };
+
+/* SSE2 is on every x86-64: this is not worth a choice of instruction sets. */
+static void copy_line(char *dst, const char *src)
+{
+    for (size_t i = 0; i < LINE; i += 16) _mm_stream_si128((void *)(dst + i), _mm_loadu_si128((const void *)(src + i)));
+}
+
+void xep_streaming_copy(void *dst, const void *src, size_t bytes)
+{
+    char *to = dst;
+    const char *from = src;
+    size_t head = -(uintptr_t)to % LINE;
+    if (head > bytes) head = bytes;
+    memcpy(to, from, head);
+    for (to += head, from += head, bytes -= head; bytes >= LINE; to += LINE, from += LINE, bytes -= LINE)
+        copy_line(to, from);
+    memcpy(to, from, bytes);
+}
+
+void xep_streaming_fence(void)
+{
+    _mm_sfence();
+}
+
+#else
+
+void xep_streaming_copy(void *dst, const void *src, size_t bytes)
+{
+    memcpy(dst, src, bytes);
+}
+
+void xep_streaming_fence(void) {}
+
+#endif

@@ -19,7 +19,7 @@
 
 #include "error.h"
 #include "log.h"
-#include "spelling.h"
+#include "text.h"
 
 extern char **environ;
 

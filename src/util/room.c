@@ -5,18 +5,19 @@
  * and grow as they are touched, and /dev/shm is as large as half the memory or more, whatever is free of it. What then
  * ends is a process that the kernel chooses. So what cannot be there is refused before anything is allocated.
  */
-
 #include "room.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
 
 #include "error.h"
 #include "host.h"
 #include "mapping.h"
-#include "units.h"
+#include "text.h"
 
 enum { PATH_BYTES = 4096, GROUP_BYTES = 1024 };
 
@@ -169,4 +170,30 @@ xep_status_t xep_room_check(uint64_t bytes)
     char wanted[XEP_UNITS_BYTES], left[XEP_UNITS_BYTES];
     return xep_fail(XEP_ERR_NO_MEMORY, "not enough memory for a buffer of %s (%s are free)",
                     xep_units_of(bytes, wanted), xep_units_of(room, left));
+}
+
+/* ---- /dev/shm, for the sentence of an error that it is likely to have caused ---- */
+
+/*
+ * A container has 64 MiB of /dev/shm unless told otherwise, and UCX then fails with words that do not say so: the
+ * sentence of our error does.
+ */
+
+#define FOLDER "/dev/shm"
+#define REMEDY "or keep UCX away from it: UCX_TLS=^posix"
+
+/* Only said where the room is short now: a guess at another cause would be worse than none. */
+void xep_shm_hint(uint64_t bytes, char text[XEP_SHM_HINT_BYTES])
+{
+    struct statvfs room;
+    text[0] = '\0';
+    if (access(FOLDER, W_OK) != 0 || statvfs(FOLDER, &room) != 0) {
+        snprintf(text, XEP_SHM_HINT_BYTES, " (there is no " FOLDER " to write to: mount one, " REMEDY ")");
+        return;
+    }
+    uint64_t left = (uint64_t)room.f_bavail * room.f_frsize;
+    if (left < bytes)
+        snprintf(text, XEP_SHM_HINT_BYTES,
+                 " (" FOLDER " has %" PRIu64 " KiB left: give it more, as by --shm-size of docker, " REMEDY ")",
+                 left >> 10);
 }

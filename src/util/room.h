@@ -4,6 +4,8 @@
 #ifndef XEP_UTIL_ROOM_H
 #define XEP_UTIL_ROOM_H
 
+#include <stdint.h>
+
 #include <xep/xep.h>
 
 /** Memory that has a bound. */
@@ -35,5 +37,12 @@ uint64_t xep_room_free(const char *root);
 
 /** XEP_ERR_NO_MEMORY when this many bytes cannot be had, whoever else takes how much. */
 xep_status_t xep_room_check(uint64_t bytes);
+
+/* ---- /dev/shm, for the sentence of an error that it is likely to have caused ---- */
+
+enum { XEP_SHM_HINT_BYTES = 192 };
+
+/** " (/dev/shm ...: what to do)" where it has no room for so many bytes, else "". */
+void xep_shm_hint(uint64_t bytes, char text[XEP_SHM_HINT_BYTES]);
 
 #endif

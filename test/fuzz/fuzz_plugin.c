@@ -20,7 +20,6 @@
 #include "error.h"
 #include "fuzz_mode.h"
 #include "fuzz_target.h"
-#include "plugin_file.h"
 #include "plugin_loader.h"
 
 const fuzz_target_t fuzz_target = {.name = "plugin", .unit = "plugins", .runs = 10000};

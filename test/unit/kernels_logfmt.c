@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "logfmt.h"
-#include "oracle_logfmt.h"
+#include "oracle_cast.h"
 #include "unit.h"
 
 enum { MOST = 7168 };

@@ -7,7 +7,7 @@
 
 #include "config.h"
 #include "log.h"
-#include "spelling.h"
+#include "text.h"
 #include "unit.h"
 
 extern char **environ;

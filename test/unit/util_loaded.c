@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/** Unit test of src/util/loaded.c: functions, data, and an address that came from no file. */
+/** Unit test of src/util/process.c: functions, data, and an address that came from no file. */
 #include <gnu/libc-version.h>
 #include <limits.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "loaded.h"
+#include "process.h"
 #include "unit.h"
 
 static const int here = 1;

@@ -10,7 +10,6 @@
 
 #include "oracle_alloc.h"
 #include "perf_cuda.h"
-#include "perf_in_place.h"
 #include "perf_ops.h"
 #include "perf_peer.h"
 #include "perf_pieces.h"

@@ -9,7 +9,6 @@
 #include <string.h>
 
 #include "oracle_alloc.h"
-#include "perf_kernels.h"
 #include "perf_plan.h"
 
 struct perf_limit {

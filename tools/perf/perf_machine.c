@@ -6,6 +6,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "oracle_hash.h"
@@ -60,4 +61,25 @@ uint64_t perf_machine_id(void)
     }
     if (readlink("/proc/self/ns/time", text + used, sizeof text - used - 1) < 0) text[used] = '\0';
     return oracle_hash_row(text, sizeof text, 0);
+}
+
+/* ---- time, in nanoseconds ---- */
+
+static uint64_t clock_ns(clockid_t clock)
+{
+    struct timespec t;
+
+    clock_gettime(clock, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+uint64_t perf_clock_ns(void)
+{
+    return clock_ns(CLOCK_MONOTONIC);
+}
+
+/* Of all threads of the process: with XEP_THREADS or a progress thread more than the time that has passed. */
+uint64_t perf_clock_cpu_ns(void)
+{
+    return clock_ns(CLOCK_PROCESS_CPUTIME_ID);
 }

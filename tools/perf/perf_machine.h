@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/** What the machine a rank runs on has: memory that is free, and an identity. */
+/** What a rank sees of its machine: memory that is free, an identity, and time. */
 #ifndef PERF_MACHINE_H
 #define PERF_MACHINE_H
 
@@ -11,5 +11,13 @@ uint64_t perf_free_memory(void);
 
 /** Equal where processes read the same CLOCK_MONOTONIC: of the boot and the time namespace. */
 uint64_t perf_machine_id(void);
+
+/* ---- time, in nanoseconds ---- */
+
+/** Of a clock that goes on. */
+uint64_t perf_clock_ns(void);
+
+/** Of the processor, spent by this process. */
+uint64_t perf_clock_cpu_ns(void);
 
 #endif

@@ -10,8 +10,8 @@
 #include <string.h>
 
 #include "oracle_alloc.h"
-#include "perf_clock.h"
 #include "perf_cuda.h"
+#include "perf_machine.h"
 
 /* The same for every slot: they differ in what is received, not in what is sent. */
 void perf_dispatch_args(const perf_t *perf, xep_dispatch_args_t *args_p)

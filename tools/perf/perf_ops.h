@@ -23,4 +23,14 @@ xep_status_t perf_open_base(perf_t *perf);
 void perf_dispatch_args(const perf_t *perf, xep_dispatch_args_t *args_p);
 void perf_combine_args(const perf_t *perf, uint32_t slot, xep_combine_args_t *args_p);
 
+/* ---- perf_ops_in_place.c ---- */
+
+/* --in-place: rows that consumers read where their source has them, and what that saves one who reads each once. */
+
+/** What comes before a dispatch, untimed: rows are written where peers may read them; the dispatch takes them there. */
+xep_status_t perf_in_place_rows(perf_t *perf);
+
+/** Dispatches, and reads every byte of every received row once, wherever it is. */
+xep_status_t perf_in_place_read(perf_t *perf);
+
 #endif

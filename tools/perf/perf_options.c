@@ -10,7 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "perf_help.h"
 #include "perf_resolve.h"
 
 typedef enum { OPTION_FLAG, OPTION_COUNT, OPTION_TEXT } option_kind_t; /* int, uint64_t, const char * */

@@ -15,4 +15,11 @@ void perf_options_sweep(perf_options_t *options, uint32_t at);
 /** To stdout. */
 void perf_options_help(void);
 
+/* ---- perf_options_help.c ---- */
+
+/* What --help says before and behind the options. */
+
+extern const char perf_help_intro[];
+extern const char perf_help_explanation[];
+
 #endif

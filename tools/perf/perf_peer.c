@@ -14,7 +14,7 @@
 
 #include "oracle_alloc.h"
 #include "oracle_routing.h"
-#include "perf_kernels.h"
+#include "perf_limit.h"
 #include "perf_plan.h"
 #include "perf_say.h"
 #include "perf_shared.h"

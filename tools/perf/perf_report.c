@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* The table for people, printed by rank 0 alone. perf_json.c writes the same numbers for programs. */
+/* The table for people, printed by rank 0 alone. perf_report_json.c writes the same numbers for programs. */
 #include "perf_report.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "perf_bytes.h"
 #include "perf_pieces.h"
 #include "perf_time.h"
 #include "perf_waits.h"

@@ -9,4 +9,28 @@
 
 void perf_report(const perf_t *perf, const perf_times_t *times);
 
+/* ---- perf_report_json.c ---- */
+
+/* The result for programs, in a file. */
+
+/** Before a long run: NULL, or why rank 0 cannot write the file. */
+const char *perf_json_complaint(const perf_t *perf, char *text, size_t bytes);
+
+/** 0, or -1 and said why. */
+int perf_json_write(const perf_t *perf, const perf_times_t *times);
+
+/* ---- perf_report_bytes.c ---- */
+
+/* What the operations of a routing move. */
+
+/** Bytes an operation moves, all ranks together but for deepep: a rank's average. */
+typedef struct perf_bytes {
+    double logical, dedup, wire, deepep;
+} perf_bytes_t;
+
+void perf_bytes_of(const perf_t *perf, perf_op_t op, perf_bytes_t *bytes_p);
+
+/** Rows received by all ranks. */
+uint64_t perf_rows_of(const perf_t *perf);
+
 #endif

@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "oracle_alloc.h"
-#include "perf_clock.h"
+#include "perf_machine.h"
 
 enum { COMPLAINT_BYTES = 512, PROGRESS_NS = 200 * 1000 * 1000 };
 

@@ -44,4 +44,11 @@ typedef int (*perf_simulated_fn)(const perf_simulation_t *simulation);
 /** The exit status of xep_perf: what report returns, or after it has printed what is wrong. */
 int perf_simulate(const perf_options_t *options, perf_simulated_fn report);
 
+/* ---- perf_simulate_report.c ---- */
+
+/* What --simulate prints: a table for people, JSON for programs. */
+
+/** The exit status of xep_perf. */
+int perf_forecast_report(const perf_simulation_t *simulation);
+
 #endif

@@ -12,12 +12,10 @@
 #include <stdlib.h>
 
 #include "oracle_alloc.h"
-#include "perf_clock.h"
 #include "perf_cuda.h"
 #include "perf_cuda_limit.h"
-#include "perf_fixed.h"
-#include "perf_in_place.h"
 #include "perf_limit.h"
+#include "perf_machine.h"
 #include "perf_ops.h"
 #include "perf_peer.h"
 #include "perf_pieces.h"

@@ -41,4 +41,11 @@ double perf_time_ratio(const perf_time_t *time);
 /** Percent of the communication that --overlap hid behind the computing. */
 double perf_time_hidden(const perf_time_t *time);
 
+/* ---- perf_time_fixed.c ---- */
+
+/* What an operation costs besides its bytes. */
+
+/** Times flags and the layout, as perf_times_t has them; *round_trip_p stays where none is measured. Collective. */
+xep_status_t perf_fixed_parts(perf_t *perf, double *round_trip_p, double *layout_p);
+
 #endif

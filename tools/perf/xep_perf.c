@@ -8,11 +8,8 @@
 
 #include "perf.h"
 #include "perf_check.h"
-#include "perf_forecast.h"
-#include "perf_json.h"
 #include "perf_peer.h"
 #include "perf_pieces.h"
-#include "perf_pressure.h"
 #include "perf_report.h"
 #include "perf_say.h"
 #include "perf_setup.h"

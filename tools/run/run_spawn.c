@@ -19,7 +19,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "run_clock.h"
 #include "run_say.h"
 
 enum { SWEEP_MS = 5000 };

@@ -14,7 +14,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "run_clock.h"
 #include "run_say.h"
 
 enum { GRACE_MS = 2000 };

@@ -11,7 +11,6 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
-#include "run_clock.h"
 #include "run_environ.h"
 #include "run_keeper.h"
 #include "run_options.h"

@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/*
+ * A copy that was interrupted, or for which the disk had no room, has good headers and ends before what they name.
+ * dlopen() maps it all the same, and the process dies of SIGBUS, in the call or when a function is used for the first
+ * time. Everything else that is wrong with a file dlopen() finds, or nobody can: it is code.
+ */
+#define _GNU_SOURCE
+#include "plugin_loader.h"
+
+#include <elf.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <link.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "error.h"
+
+enum { MOST_SEGMENTS = 64 }; /* linkers make a dozen */
+
+/* Whether these are headers of this machine's kind; dlopen() has a sentence for all others. */
+static int is_ours(const ElfW(Ehdr) * header)
+{
+    return memcmp(header->e_ident, ELFMAG, SELFMAG) == 0 &&
+           header->e_ident[EI_CLASS] == (sizeof(void *) == 8 ? ELFCLASS64 : ELFCLASS32) &&
+           header->e_phentsize == sizeof(ElfW(Phdr)) && header->e_phnum <= MOST_SEGMENTS;
+}
+
+static xep_status_t ends_early(uint64_t bytes, uint64_t wanted)
+{
+    return xep_fail(XEP_ERR_PLUGIN,
+                    "it ends after %" PRIu64 " bytes (its headers name %" PRIu64 "): it was not copied to its end",
+                    bytes, wanted);
+}
+
+/* The last byte of a file that is mapped; what lies behind it, debuggers alone read. */
+static xep_status_t check_segments(int fd, const ElfW(Ehdr) * header, uint64_t bytes)
+{
+    ElfW(Phdr) segments[MOST_SEGMENTS];
+    size_t table = header->e_phnum * sizeof *segments;
+    if (pread(fd, segments, table, (off_t)header->e_phoff) != (ssize_t)table)
+        return ends_early(bytes, header->e_phoff + table);
+    for (int i = 0; i < header->e_phnum; i++) {
+        uint64_t end;
+        if (segments[i].p_type != PT_LOAD) continue;
+        if (__builtin_add_overflow(segments[i].p_offset, segments[i].p_filesz, &end)) end = UINT64_MAX;
+        if (end > bytes) return ends_early(bytes, end);
+    }
+    return XEP_OK;
+}
+
+static xep_status_t check(int fd)
+{
+    ElfW(Ehdr) header;
+    struct stat info;
+    if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) return xep_fail(XEP_ERR_PLUGIN, "it is not a file");
+    if (pread(fd, &header, sizeof header, 0) != sizeof header || !is_ours(&header)) return XEP_OK;
+    return check_segments(fd, &header, (uint64_t)info.st_size);
+}
+
+xep_status_t xep_plugin_file_check(const char *path)
+{
+    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0) return xep_fail(XEP_ERR_PLUGIN, "it cannot be read: %s", strerror(errno));
+    xep_status_t status = check(fd);
+    close(fd);
+    return status;
+}

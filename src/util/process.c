@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#define _GNU_SOURCE
+#include "process.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stddef.h>
+#include <string.h>
+#include <sys/auxv.h>
+
+#include "error.h"
+
+const char *xep_loaded_from(const void *address)
+{
+    Dl_info info;
+    return dladdr(address, &info) != 0 && info.dli_fname != NULL ? info.dli_fname : "";
+}
+
+/* ---- programs that have more rights than who starts them ---- */
+
+/* Refused, not cleared: to change the environment is a race with every getenv() of the program's other threads. */
+
+extern char **environ;
+
+/* Setuid, setgid, or with capabilities of its file. */
+static int is_privileged(void)
+{
+    return getauxval(AT_SECURE) != 0;
+}
+
+xep_status_t xep_secure_check(const char *prefix)
+{
+    if (!is_privileged()) return XEP_OK;
+    for (char **e = environ; e != NULL && *e != NULL; e++)
+        if (strncmp(*e, prefix, strlen(prefix)) == 0)
+            return xep_fail(XEP_ERR_INVALID,
+                            "%.*s is set for a program that has more rights than who starts it (none of %s*: what they "
+                            "say would be done with these rights)",
+                            (int)strcspn(*e, "="), *e, prefix);
+    return XEP_OK;
+}
+
+/* ---- forks ---- */
+
+unsigned xep_forks;
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static int counts;
+
+static void count(void)
+{
+    xep_forks++;
+}
+
+static void begin(void)
+{
+    counts = pthread_atfork(NULL, NULL, count) == 0;
+}
+
+int xep_forks_begin(void)
+{
+    pthread_once(&once, begin);
+    return counts ? 0 : -1;
+}

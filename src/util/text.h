@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/** What sentences are made of: sizes as people read them, and the word that was meant. */
+#ifndef XEP_UTIL_TEXT_H
+#define XEP_UTIL_TEXT_H
+
+#include <stdint.h>
+
+enum { XEP_UNITS_BYTES = 24 };
+
+/** "1000 bytes", "1.44 MiB"; returns text. */
+const char *xep_units_of(uint64_t bytes, char text[XEP_UNITS_BYTES]);
+
+/* ---- did you mean ---- */
+
+#define XEP_SPELLING_FAR 1000u
+
+/**
+ * Letters to add, drop or change, whatever their case, where these are at most a third of the word; 2 where one begins
+ * or ends with the other, as LOG_LEVEL and LOG; else XEP_SPELLING_FAR.
+ */
+unsigned xep_spelling_distance(const char *word, const char *known);
+
+#endif

@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/*
+ * The model's times are in seconds, its sizes in bytes, its rows may be fractions (means). The table for people has us,
+ * MB and GB of 10^6 and 10^9 bytes, and MiB of memory; JSON has us, and bytes everywhere else.
+ */
+#include "perf_simulate.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "perf.h"
+
+static const char *const path_names[] = {[XEP_COST_FLAT] = "flat", [XEP_COST_NODES] = "nodes"};
+static const char *const op_names[] = {[XEP_COST_DISPATCH] = "dispatch", [XEP_COST_COMBINE] = "combine"};
+
+/* ---- the table ---- */
+
+/* All rates, also those that nobody gave: the times below mean nothing without them. */
+static void print_head(const perf_simulation_t *simulation)
+{
+    const perf_options_t *options = simulation->options;
+    const perf_cluster_t *cluster = &options->cluster;
+    const xep_cost_rates_t *rates = &cluster->rates;
+
+    printf("xep %s, simulated: %" PRIu32 " rank%s on %" PRIu32 " node%s\n", xep_version_string(), cluster->nranks,
+           cluster->nranks == 1 ? "" : "s", simulation->map.nnodes, simulation->map.nnodes == 1 ? "" : "s");
+    printf("%" PRIu64 " tokens a rank, hidden %" PRIu64 " %s, top %" PRIu64 " of %" PRIu64
+           " experts, routing %s, seed %" PRIu64,
+           simulation->routing->tokens, options->hidden, options->dtype_name, options->topk, options->experts,
+           options->routing, options->seed);
+    if (options->mask) printf(", %" PRIu64 " of 1000 masked", options->mask);
+    if (options->ll) printf(", mode ll, quant %s", options->quant_name);
+    printf("\nnetwork %g GB/s a node, %g a rank; memory %g GB/s a rank, %g a node (0: no bound)\n",
+           rates->node_network / 1e9, rates->rank_network / 1e9, rates->rank_memory / 1e9, rates->node_memory / 1e9);
+    printf("latency %g us, a message %g us; pieces of %g KiB; room for %.0f rows in passing; sums of a node %g bytes\n",
+           rates->latency * 1e6, rates->message * 1e6, cluster->message_bytes / 1024, (double)simulation->pass_rows,
+           (double)perf_forecast(simulation, XEP_COST_NODES, XEP_COST_COMBINE)->traffic.sent_bytes);
+    printf("a rank receives %.0f rows on average, %.0f at most\n", simulation->mean_rows, simulation->most_rows);
+}
+
+/*
+ * One line of what a rank does: near to other ranks of its node, sent and came over the network. whose: "mean", of all
+ * ranks, or "most", where each figure is the largest of any rank, not always of the same one.
+ */
+static void print_load(xep_cost_path_t path, xep_cost_operation_t operation, const char *whose,
+                       const xep_cost_load_t *load)
+{
+    printf("%-6s %-9s %-6s %10.0f %10.2f %9.0f %10.0f %10.2f %10.2f %9.0f\n", path_names[path], op_names[operation],
+           whose, load->near_rows, load->near_bytes / 1e6, load->near_messages, load->sent_rows, load->sent_bytes / 1e6,
+           load->came_bytes / 1e6, load->sent_messages);
+}
+
+/* The mean tells what the wires carry, the most what all wait for. */
+static void print_loads(const perf_simulation_t *simulation)
+{
+    printf("%23s %31s %42s\n", "of a rank:", "to other ranks of its node", "over the network");
+    printf("%-6s %-9s %-6s %10s %10s %9s %10s %10s %10s %9s\n", "path", "op", "rank", "rows", "MB", "messages",
+           "rows out", "MB out", "MB in", "messages");
+    for (xep_cost_path_t path = XEP_COST_FLAT; path < XEP_COST_PATHS; path++)
+        for (xep_cost_operation_t operation = XEP_COST_DISPATCH; operation < XEP_COST_OPERATIONS; operation++) {
+            print_load(path, operation, "mean", &perf_forecast(simulation, path, operation)->mean);
+            print_load(path, operation, "most", &perf_forecast(simulation, path, operation)->most);
+        }
+}
+
+/*
+ * The first time is that of the operation. The others are what takes longest in each of its parts. They do not add up
+ * to it: the network and the memory are busy at the same time. node: the one whose network takes longest.
+ */
+static void print_times(const perf_simulation_t *simulation)
+{
+    printf("%-6s %-9s %12s %12s %12s %12s %12s %6s\n", "path", "op", "us", "network us", "memory us", "passing us",
+           "rounds us", "node");
+    for (xep_cost_path_t path = XEP_COST_FLAT; path < XEP_COST_PATHS; path++)
+        for (xep_cost_operation_t operation = XEP_COST_DISPATCH; operation < XEP_COST_OPERATIONS; operation++) {
+            const xep_cost_time_t *time = &perf_forecast(simulation, path, operation)->time;
+            printf("%-6s %-9s %12.1f %12.1f %12.1f %12.1f %12.1f %6" PRIu32 "\n", path_names[path], op_names[operation],
+                   time->seconds * 1e6, time->network * 1e6, time->memory * 1e6, time->passed * 1e6, time->rounds * 1e6,
+                   time->node);
+        }
+}
+
+/* Bytes over the network are of all ranks together, memory is of one rank. The library itself has chosen the path. */
+static void print_end(const perf_simulation_t *simulation)
+{
+    for (xep_cost_path_t path = XEP_COST_FLAT; path < XEP_COST_PATHS; path++) {
+        printf(
+            "%-6s %.3f GB over the network for a dispatch of all ranks, %.3f for a combine; a rank shares %.1f MiB\n",
+            path_names[path], perf_forecast(simulation, path, XEP_COST_DISPATCH)->network_bytes / 1e9,
+            perf_forecast(simulation, path, XEP_COST_COMBINE)->network_bytes / 1e9,
+            (double)simulation->memory[path] / (1 << 20));
+    }
+    printf("path: %s (dispatch and combine: flat %.1f us, nodes %.1f us)\n", path_names[simulation->chosen],
+           simulation->seconds[XEP_COST_FLAT] * 1e6, simulation->seconds[XEP_COST_NODES] * 1e6);
+}
+
+/* ---- JSON ---- */
+
+/* Nine figures, of which the table has seven: rows and messages that come are here alone. Leaves a comma behind it. */
+static void write_load(FILE *file, const char *whose, const xep_cost_load_t *load)
+{
+    fprintf(file,
+            "\"%s\": {\"near_rows\": %.17g, \"near_bytes\": %.17g, \"near_messages\": %.17g, \"sent_rows\": %.17g, "
+            "\"sent_bytes\": %.17g, \"sent_messages\": %.17g, \"came_rows\": %.17g, \"came_bytes\": %.17g, "
+            "\"came_messages\": %.17g}, ",
+            whose, load->near_rows, load->near_bytes, load->near_messages, load->sent_rows, load->sent_bytes,
+            load->sent_messages, load->came_rows, load->came_bytes, load->came_messages);
+}
+
+static void write_op(FILE *file, const perf_simulation_t *simulation, xep_cost_path_t path,
+                     xep_cost_operation_t operation)
+{
+    const perf_forecast_t *forecast = perf_forecast(simulation, path, operation);
+    const xep_cost_time_t *time = &forecast->time;
+
+    fprintf(file, "{\"op\": \"%s\", ", op_names[operation]);
+    write_load(file, "mean", &forecast->mean);
+    write_load(file, "most", &forecast->most);
+    fprintf(file,
+            "\"network_bytes\": %.17g, \"us\": %.3f, \"network_us\": %.3f, \"memory_us\": %.3f, \"passing_us\": %.3f, "
+            "\"rounds_us\": %.3f, \"node\": %" PRIu32 "}",
+            forecast->network_bytes, time->seconds * 1e6, time->network * 1e6, time->memory * 1e6, time->passed * 1e6,
+            time->rounds * 1e6, time->node);
+}
+
+static void write_path(FILE *file, const perf_simulation_t *simulation, xep_cost_path_t path)
+{
+    fprintf(file, "{\"path\": \"%s\", \"memory_bytes\": %" PRIu64 ", \"ops\": [", path_names[path],
+            simulation->memory[path]);
+    write_op(file, simulation, path, XEP_COST_DISPATCH);
+    fputs(", ", file);
+    write_op(file, simulation, path, XEP_COST_COMBINE);
+    fputs("]}", file);
+}
+
+/* Numbers as %.17g: what reads them gets the same bits. A file that cannot be written, also at its end, is an error. */
+static int write_json(const perf_simulation_t *simulation)
+{
+    const perf_options_t *options = simulation->options;
+    const int to_stdout = !strcmp(options->json, "-");
+    FILE *file = to_stdout ? stdout : fopen(options->json, "w");
+
+    if (file != NULL) {
+        fprintf(file,
+                "{\"version\": \"%s\", \"ranks\": %" PRIu32 ", \"nodes\": %" PRIu32 ", \"tokens\": %" PRIu64
+                ", \"hidden\": %" PRIu64 ", \"topk\": %" PRIu64 ", \"experts\": %" PRIu64
+                ", \"dtype\": \"%s\", \"mode\": \"%s\", \"seed\": %" PRIu64
+                ", \"rows\": {\"mean\": %.17g, \"most\": %.0f}, "
+                "\"chosen\": \"%s\", \"paths\": [",
+                xep_version_string(), simulation->map.nranks, simulation->map.nnodes, simulation->routing->tokens,
+                options->hidden, options->topk, options->experts, options->dtype_name, simulation->mode->name,
+                options->seed, simulation->mean_rows, simulation->most_rows, path_names[simulation->chosen]);
+        write_path(file, simulation, XEP_COST_FLAT);
+        fputs(", ", file);
+        write_path(file, simulation, XEP_COST_NODES);
+        fputs("]}\n", file);
+        if ((to_stdout ? fflush(file) : fclose(file)) == 0) return 0;
+    }
+    fprintf(stderr, "xep_perf: cannot write --json %s: %s\n", options->json, strerror(errno));
+    return PERF_EXIT_FAILED;
+}
+
+/* Called by one process alone. With --json - stdout is JSON and nothing else, so the table is left out. */
+int perf_forecast_report(const perf_simulation_t *simulation)
+{
+    const char *json = simulation->options->json;
+
+    if (json == NULL || strcmp(json, "-")) {
+        print_head(simulation);
+        print_loads(simulation);
+        print_times(simulation);
+        print_end(simulation);
+        fflush(stdout);
+    }
+    return json == NULL ? 0 : write_json(simulation);
+}
