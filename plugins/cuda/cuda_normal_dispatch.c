@@ -267,7 +267,7 @@ static xep_status_t agree(void *opaque, xep_op_t *op)
         return XEP_OK;
     }
     take_own_counts(normal, op);
-    xep_status_t status = normal_take_records(normal, op);
+    xep_status_t status = normal_take_records(normal, op, normal_find_record);
     if (status != XEP_OK) return status;
     judge_indices(mode, op);
     if (xep_kit_state(op)->verdict != XEP_OK) return XEP_OK;

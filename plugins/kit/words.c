@@ -38,10 +38,12 @@ static void look_first(const xep_shape_t *shape, xep_word_fn word, const uint32_
 {
     xep_late_t *late = &op->late;
     for (int relayed = 0; relayed <= (through != NULL); relayed++)
-        for (uint32_t r = 0; r < shape->nranks; r++)
-            if (xep_words_are_relayed(through, shape->rank, r) == relayed && !xep_op_is_without(op, r) &&
-                !has_arrived(word, mode, op, r) && !(relayed && is_listed(late, through[r])))
+        for (uint32_t i = 0; i < op->with.count; i++) {
+            uint32_t r = op->with.rank[i];
+            if (xep_words_are_relayed(through, shape->rank, r) == relayed && !has_arrived(word, mode, op, r) &&
+                !(relayed && is_listed(late, through[r])))
                 late->ranks[late->count++] = r;
+        }
 }
 
 /*

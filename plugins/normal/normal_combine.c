@@ -108,9 +108,11 @@ static inline int is_without(const sum_t *sum, uint32_t term)
 static xep_status_t take_begins(normal_t *mode, xep_op_t *op)
 {
     xep_status_t status = XEP_OK;
-    for (uint32_t r = 0; mode->grants && r < mode->kit.shape->nranks && status == XEP_OK; r++)
-        if (mode->kit.base[r] != NULL && !xep_op_is_without(op, r))
+    for (uint32_t i = 0; mode->grants && i < op->with.count && status == XEP_OK; i++) {
+        const uint32_t r = op->with.rank[i];
+        if (mode->kit.base[r] != NULL)
             status = normal_check_grant(mode, op, r, xep_combine_begin_at(&mode->kit, op, r));
+    }
     return status;
 }
 

@@ -94,13 +94,14 @@ static int is_excused(const normal_t *mode, const xep_op_t *op, const normal_dig
 xep_status_t normal_compare_digests(normal_t *mode, xep_op_t *op)
 {
     const normal_digest_t *own = &normal_slot(mode, op->slot)->digest;
-    for (uint32_t r = 0; r < mode->kit.shape->nranks; r++) {
-        if (xep_op_is_without(op, r)) continue;
+    for (uint32_t i = 0; i < op->with.count; i++) {
+        uint32_t r = op->with.rank[i];
         normal_digest_t digest = normal_line(mode, normal_index(mode, op), r)->digest;
         if (digest.verdict == own->verdict && digest.sum == own->sum && digest.places == own->places) continue;
         if (is_excused(mode, op, &digest)) continue;
         if (!is_out(mode, r)) return tell_difference(mode, op, r, &digest);
         mode->kit.env->leave_out(mode->kit.env, op, r);
+        i--; /* it is no longer there */
     }
     return XEP_OK;
 }

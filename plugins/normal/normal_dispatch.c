@@ -80,11 +80,12 @@ void normal_fill_targets(normal_t *mode, const xep_op_t *op)
     size_t stride = xep_row_stride(xep_dispatch_row_bytes(args));
     int in_place = normal_state(op)->in_place.offset != 0;
 
-    for (uint32_t r = 0; r < mode->kit.shape->nranks; r++) {
+    memset(slot->targets, 0, mode->kit.shape->nranks * sizeof *slot->targets);
+    for (uint32_t i = 0; i < op->with.count; i++) {
+        uint32_t r = op->with.rank[i];
         int is_mapped = mode->kit.base[r] != NULL;
         normal_target_t *target = &slot->targets[r];
-        *target = (normal_target_t){0};
-        if (xep_op_is_without(op, r) || (!is_mapped && mode->nodes != NULL)) continue;
+        if (!is_mapped && mode->nodes != NULL) continue;
         const normal_range_t range = normal_sends(mode, op, r);
         uint64_t row = is_mapped ? range.at : routing->to_begin[r] + range.first;
         *target = is_mapped ? target_of(mode, op, r) : staging;
@@ -167,7 +168,7 @@ void normal_show_agreed(normal_t *mode, xep_op_t *op, int marks_tail)
 
 static xep_status_t agree(void *opaque, xep_op_t *op)
 {
-    xep_status_t status = normal_take_records(opaque, op);
+    xep_status_t status = normal_take_records(opaque, op, normal_find_record);
     if (status == XEP_OK) normal_show_agreed(opaque, op, 1);
     return status;
 }

@@ -76,11 +76,12 @@ static void fill_input(void *arg, uint32_t thread, uint32_t nthreads)
     uint64_t rows = fill->op->recv->rows;
     uint64_t begin = rows * thread / nthreads, end = rows * (thread + 1) / nthreads;
 
-    for (uint32_t r = 0; r < mode->kit.shape->nranks; r++) {
+    for (uint32_t i = 0; i < fill->op->with.count; i++) {
+        const uint32_t r = fill->op->with.rank[i];
         const normal_range_t range = normal_shows(mode, slot, r);
         uint64_t last = range.at + range.rows;
         rows_t share = {.begin = range.at > begin ? range.at : begin, .end = last < end ? last : end};
-        if (share.begin >= share.end || !is_filled(mode, slot, r) || xep_op_is_without(fill->op, r)) continue;
+        if (share.begin >= share.end || !is_filled(mode, slot, r)) continue;
         find_filled(mode, fill->op, r, &range, &share);
         if (fill->op->combine->x != NULL || slot->pieces > 1) fill_rows(fill, &share);
         if (fill->op->combine->topk_weights != NULL) fill_weights(fill, &share);

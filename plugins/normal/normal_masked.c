@@ -16,7 +16,9 @@ static xep_status_t agree(void *opaque, xep_op_t *op)
 {
     normal_t *mode = opaque;
     if (!normal_is_quiet(mode, op)) return XEP_INPROGRESS;
-    xep_status_t status = normal_take_records(mode, op);
+    normal_imagine_records(mode, op);
+    xep_status_t status = normal_take_records(mode, op, normal_find_left_record);
+    if (mode->grants) normal_state(op)->changed = normal_count_outs(mode) != normal_state(op)->outs;
     if (status == XEP_OK) normal_show_agreed(mode, op, !normal_must_ask(mode, op));
     return status;
 }

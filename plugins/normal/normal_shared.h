@@ -77,8 +77,12 @@ void normal_store_record(const void *mode, const xep_op_t *op, uint32_t rank);
 int normal_record_transfer(const void *mode, const xep_op_t *op, uint32_t rank, uint32_t number,
                            xep_transfer_t *transfer);
 
+/** Where the record of a rank lies that op has heard; NULL: nowhere any more. In the ring, if it is with that rank. */
+typedef const char *(*normal_find_fn)(const normal_t *mode, const xep_op_t *op, uint32_t rank);
+const char *normal_find_record(const normal_t *mode, const xep_op_t *op, uint32_t rank);
+
 /** Copies and checks all records; sets the verdict. XEP_OK, or XEP_ERR_PROTOCOL. */
-xep_status_t normal_take_records(normal_t *mode, xep_op_t *op);
+xep_status_t normal_take_records(normal_t *mode, xep_op_t *op, normal_find_fn find);
 
 /** Compares the parameters of all records, stride bytes apart: XEP_OK, or XEP_ERR_MISMATCH. */
 xep_status_t normal_compare_records(const xep_env_t *env, xep_op_t *op, const void *records, size_t stride);

@@ -9,6 +9,7 @@
 #include "words.h"
 
 enum { RANKS = 4 };
+static const uint32_t numbers[RANKS] = {0, 1, 2, 3};
 
 /** Words in reach, and a clock that shows how often it was read. */
 typedef struct desk {
@@ -41,6 +42,7 @@ static void desk_set(desk_t *desk)
     *desk = (desk_t){.shape = {.nranks = RANKS}, .op = {.epoch = 1}};
     desk->env = (xep_env_t){.shape = &desk->shape, .now_ns = now_ns};
     desk->op.late = (xep_late_t){.ranks = desk->ranks, .wait_ns = desk->wait_ns};
+    desk->op.with = (xep_ranks_t){RANKS, 0, numbers};
 }
 
 static int arrived(desk_t *desk, uint64_t now)
