@@ -8,6 +8,13 @@
 
 #include "kit.h"
 
+void xep_steps_choose(const xep_step_t *list, unsigned features, xep_step_t *steps)
+{
+    for (; list->run != NULL; list++)
+        if ((features & list->with) == list->with && (features & list->without) == 0) *steps++ = *list;
+    *steps = (xep_step_t){0};
+}
+
 static const xep_step_t *step_of(const xep_kit_t *kit, const xep_op_t *op)
 {
     return &kit->steps[op->kind][xep_kit_state(op)->step];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /* Steps 4 and 5 for a rank that is not mapped: its rows, the metadata once it is staged, the signal. */
-#include "normal_pieces.h"
+#include "normal_steps.h"
 
 /*
  * Of the rows for a rank, which are in the order of tokens, those whose tokens are not there yet. By halves, as it is
