@@ -81,8 +81,8 @@ static int output_transfer(const void *opaque, const xep_op_t *op, uint32_t rank
 }
 
 /*
- * Outputs for mapped readers are stored by normal_fill(), those for all others are put. Both may be read from the
- * slot itself, into which the next piece comes: so nothing is opened before they have left it.
+ * Outputs for mapped readers are stored by normal_fill_pieces(), those for all others are put. Both may be read from
+ * the slot itself, into which the next piece comes: so nothing is opened before they have left it.
  */
 static xep_status_t return_outputs(void *mode, xep_op_t *op)
 {

@@ -56,13 +56,15 @@ xep_status_t normal_tell_pieces(void *mode, xep_op_t *op);
 /** Moves this rank's rows of the piece; transfers go out meanwhile. */
 xep_status_t normal_move_rows_of_piece(normal_t *mode, xep_op_t *op, xep_transfer_fn transfers);
 
-/** Steps of a combine, and of next: outputs are where their readers will find them; what else is sent; the sums. */
+/** Outputs of a piece, for a reader that is not mapped: normal_returned_transfer(). */
+void normal_kept_transfer(const normal_t *mode, const xep_op_t *op, uint32_t rank, uint32_t number,
+                          xep_transfer_t *transfer);
+
+/** Steps of a combine, the first one of next, too: outputs go where readers will find them; what is sent; sums. */
 xep_status_t normal_fill_pieces(void *mode, xep_op_t *op);
 int normal_pieces_transfer(const void *mode, const xep_op_t *op, uint32_t rank, uint32_t number,
                            xep_transfer_t *transfer);
 xep_status_t normal_sum_pieces(void *mode, xep_op_t *op);
-void normal_kept_transfer(const normal_t *mode, const xep_op_t *op, uint32_t rank, uint32_t number,
-                          xep_transfer_t *transfer);
 
 extern const xep_step_t normal_next_steps[];
 
