@@ -29,7 +29,7 @@ extern "C" {
 #endif
 
 /** Goes up with every change of meaning here, in wire.h or launch.h; a change of layout also shows in the sizes. */
-#define XEP_PLUGIN_ABI 15u
+#define XEP_PLUGIN_ABI 16u
 
 /** By nodes modes count rows in so many bits of a word, below its epoch. */
 #define XEP_FEED_ROWS_BITS 24
@@ -143,6 +143,13 @@ typedef struct xep_late {
     xep_opens_t opens; /* the same */
 } xep_late_t;
 
+/** Some of the ranks, ascending; this rank is one of them. */
+typedef struct xep_ranks {
+    uint32_t count;
+    uint32_t self;        /* which of them this rank is */
+    const uint32_t *rank; /* [count] */
+} xep_ranks_t;
+
 /** How an operation is without a rank. Nothing is sent to the rank, waited for from it, or read of its rows. */
 enum {
     XEP_OUT_SILENT = 1, /* nothing that it said counts */
@@ -172,8 +179,10 @@ typedef struct xep_op {
     xep_recv_t *recv;
     void *state; /* [state_bytes] of the mode, zeroed before dispatch or combine */
     xep_late_t late;
-    /* [R] XEP_OUT_* for a rank that this operation is without, 0 for all others; NULL: it is with all. Set before it
-     * begins; a rank may be added between two calls of progress */
+    /* the ranks that this operation is with: all, but for those that are out; and those whose first word counts, which
+     * are XEP_OUT_HEARD besides. Set before it begins; a rank may leave them between two calls of progress */
+    xep_ranks_t with, heard;
+    /* of the others: [R] XEP_OUT_* for a rank that it is without, 0 for those that it is with; NULL: it is with all */
     const uint8_t *out;
     /* set by the core together with out, where a rank is added whose word others had: what they have concluded is the
      * verdict here, too, whatever the words say that are here; refused is as they have it */
@@ -184,14 +193,10 @@ typedef struct xep_op {
     uint64_t coming;
 } xep_op_t;
 
+/** For one rank; with has them all. */
 static inline int xep_op_is_without(const xep_op_t *op, uint32_t rank)
 {
     return op->out != NULL && op->out[rank] != 0;
-}
-
-static inline int xep_op_is_silent(const xep_op_t *op, uint32_t rank)
-{
-    return op->out != NULL && op->out[rank] == XEP_OUT_SILENT;
 }
 
 typedef struct xep_env xep_env_t;

@@ -53,8 +53,8 @@ xep_status_t xep_agree(const xep_env_t *env, xep_op_t *op, const xep_agree_param
     for (const xep_agree_param_t *param = params; param < params + count; param++) {
         /* ranks ascending, so that all ranks name the same two of those that differ */
         opinion_t first = {.value = XEP_AGREE_ANY};
-        for (uint32_t r = 0; r < env->shape->nranks; r++) {
-            if (xep_op_is_silent(op, r)) continue;
+        for (uint32_t i = 0; i < op->heard.count; i++) {
+            uint32_t r = op->heard.rank[i];
             opinion_t one = {r, value_of(param, (const char *)said + r * stride)};
             if (one.value == XEP_AGREE_ANY || one.value == first.value) continue;
             if (first.value != XEP_AGREE_ANY) return disagree(env, op, param, first, one);
@@ -81,12 +81,9 @@ static opinion_t refused_by(const void *refused, size_t stride, uint32_t rank)
 /* The count wraps, and so differences are compared, to that of the first rank: all ranks name the same two. */
 xep_status_t xep_agree_calls(const xep_env_t *env, xep_op_t *op, const void *refused, size_t stride)
 {
-    uint32_t begin = 0;
-    while (xep_op_is_silent(op, begin)) begin++; /* it is with this rank at least */
-    opinion_t first = refused_by(refused, stride, begin), least = first, most = first;
-    for (uint32_t r = begin + 1; r < env->shape->nranks; r++) {
-        if (xep_op_is_silent(op, r)) continue;
-        opinion_t one = refused_by(refused, stride, r);
+    opinion_t first = refused_by(refused, stride, op->heard.rank[0]), least = first, most = first;
+    for (uint32_t i = 1; i < op->heard.count; i++) {
+        opinion_t one = refused_by(refused, stride, op->heard.rank[i]);
         if ((int32_t)(one.value - first.value) < (int32_t)(least.value - first.value)) least = one;
         if ((int32_t)(one.value - first.value) > (int32_t)(most.value - first.value)) most = one;
     }

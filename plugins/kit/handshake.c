@@ -165,8 +165,8 @@ xep_status_t xep_offers_take(xep_kit_t *kit, xep_op_t *op, xep_offer_fn from, co
                              uint32_t count)
 {
     xep_offer_t *offers = kit->offers + (size_t)op->slot * kit->shape->nranks;
-    for (uint32_t r = 0; r < kit->shape->nranks; r++) {
-        if (xep_op_is_without(op, r)) continue;
+    for (uint32_t i = 0; i < op->with.count; i++) {
+        uint32_t r = op->with.rank[i];
         offers[r] = *from(kit, op, r);
         if (offers[r].epoch != op->epoch)
             return kit->env->fail(kit->env, op, XEP_ERR_PROTOCOL,

@@ -15,9 +15,9 @@
 static void store_all(xep_kit_t *kit, xep_op_t *op, xep_store_fn store)
 {
     if (xep_kit_state(op)->told) return;
-    for (uint32_t i = 0; i < kit->shape->nranks; i++) {
-        uint32_t rank = xep_kit_peer(kit, i);
-        if (kit->base[rank] != NULL && !xep_op_is_without(op, rank)) store(kit, op, rank);
+    for (uint32_t i = 0; i < op->with.count; i++) {
+        uint32_t rank = op->with.rank[(op->with.self + 1 + i) % op->with.count]; /* as xep_kit_peer() has them */
+        if (kit->base[rank] != NULL) store(kit, op, rank);
     }
     xep_kit_state(op)->told = 1;
 }

@@ -112,8 +112,9 @@ static xep_status_t tell(const ll_t *mode, const xep_op_t *op, uint32_t source)
 xep_status_t ll_tell_taken(ll_t *mode, const xep_op_t *op)
 {
     const ll_slot_t *slot = ll_slot(mode, op->slot);
-    for (uint32_t s = 0; s < mode->kit.shape->nranks && mode->pick_item != NULL; s++) {
-        if (xep_op_is_without(op, s) || !slot->crowded[s]) continue;
+    for (uint32_t i = 0; i < op->with.count && mode->pick_item != NULL; i++) {
+        uint32_t s = op->with.rank[i];
+        if (!slot->crowded[s]) continue;
         xep_status_t status = tell(mode, op, s);
         if (status < 0) return status;
     }

@@ -66,15 +66,18 @@ static void find_parcel(ll_t *mode, const xep_op_t *op, uint32_t source)
     ll_in_place_find(mode, &ll_slot(mode, op->slot)->from[source], source);
 }
 
-/* A rank that this dispatch is without has no tokens, and no room for any. */
-static void imagine_notice(ll_t *mode, const xep_op_t *op, uint32_t rank)
+/* Ranks that this dispatch is without have no tokens, and no room for any. */
+static void imagine_notices(ll_t *mode, const xep_op_t *op)
 {
-    ll_notice_t *notice = &ll_slot(mode, op->slot)->from[rank];
-    *notice = ll_state(op)->notice;
-    notice->tokens = notice->most = 0;
-    notice->selections = 0;
-    ll_make_parcel(notice, &mode->parcels[rank]);
-    mode->parcels[rank].head = mode->parcels[rank].items = mode->kit.own; /* nothing of it is read */
+    for (uint32_t r = 0; op->out != NULL && r < mode->kit.shape->nranks; r++) {
+        ll_notice_t *notice = &ll_slot(mode, op->slot)->from[r];
+        if (op->out[r] == 0) continue;
+        *notice = ll_state(op)->notice;
+        notice->tokens = notice->most = 0;
+        notice->selections = 0;
+        ll_make_parcel(notice, &mode->parcels[r]);
+        mode->parcels[r].head = mode->parcels[r].items = mode->kit.own; /* nothing of it is read */
+    }
 }
 
 /* A next piece is of the handle whose slot the dispatch has said: another one is no reason to forget that. */
@@ -92,12 +95,10 @@ static xep_status_t take_notices(ll_t *mode, xep_op_t *op)
 {
     ll_slot_t *slot = ll_slot(mode, op->slot);
     mode->listed = op->epoch;
-    for (uint32_t r = 0; r < mode->kit.shape->nranks; r++) {
+    imagine_notices(mode, op);
+    for (uint32_t i = 0; i < op->with.count; i++) {
+        const uint32_t r = op->with.rank[i];
         ll_notice_t *notice = &slot->from[r];
-        if (xep_op_is_without(op, r)) {
-            imagine_notice(mode, op, r);
-            continue;
-        }
         xep_notices_take(&mode->kit, op, r, &ll_state(op)->notice, notice);
         if (!is_notice_sane(mode, op, r, notice))
             return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_PROTOCOL,
@@ -155,15 +156,15 @@ static uint64_t rows_exactly(const ll_t *mode, const ll_notice_t *from, uint32_t
  */
 static xep_status_t check_room(ll_t *mode, xep_op_t *op, const ll_notice_t *from)
 {
-    const uint32_t nranks = mode->kit.shape->nranks;
+    const uint32_t count = op->with.count, *rank = op->with.rank;
     uint64_t most;
-    uint32_t r = 0;
-    while (r < nranks && (xep_op_is_without(op, r) || rows_at_most(mode, from, r) <= from[r].capacity)) r++;
-    if (r == nranks) return XEP_OK;
+    uint32_t i = 0;
+    while (i < count && rows_at_most(mode, from, rank[i]) <= from[rank[i]].capacity) i++;
+    if (i == count) return XEP_OK;
     count_all(mode, from);
     if (op->dispatch->flags & XEP_DISPATCH_PIECES) return ll_cut_pieces(mode, op, from);
-    for (; r < nranks; r++) {
-        if (xep_op_is_without(op, r)) continue;
+    for (; i < count; i++) {
+        const uint32_t r = rank[i];
         uint64_t rows = rows_exactly(mode, from, r, &most);
         if (from[r].padded) rows = most;
         if (rows <= from[r].capacity) continue;
@@ -257,8 +258,7 @@ static void fill_metadata(const ll_t *mode, const xep_op_t *op)
 /* Picks are in memory of one step at a time: listed anew where another operation has been there meanwhile. */
 static xep_status_t list_rows(ll_t *mode, xep_op_t *op, uint64_t *rows_p)
 {
-    for (uint32_t r = 0; r < mode->kit.shape->nranks && mode->listed != op->epoch; r++)
-        if (!xep_op_is_without(op, r)) find_parcel(mode, op, r);
+    for (uint32_t i = 0; i < op->with.count && mode->listed != op->epoch; i++) find_parcel(mode, op, op->with.rank[i]);
     mode->listed = op->epoch;
     xep_status_t status = ll_list_rows(mode, op);
     if (status == XEP_OK) status = lay_rows(mode, op, rows_p);

@@ -33,7 +33,6 @@ static void load_begins(ll_t *mode, const xep_op_t *op, uint32_t owner)
     const ll_slot_t *slot = ll_slot(mode, op->slot);
     const uint32_t first = mode->kit.first_expert[owner], count = mode->kit.first_expert[owner + 1] - first,
                    self = mode->kit.shape->rank;
-    if (xep_op_is_without(op, owner)) return;
     if (owner == self)
         for (uint32_t e = 0; e < count; e++)
             mode->next_row[first + e] = slot->pair_begin[e * mode->kit.shape->nranks + self];
@@ -90,10 +89,10 @@ static uint32_t list_token(ll_t *mode, const xep_op_t *op, const ll_source_t *so
 /* One pass over all selections before the team starts: the counting up in next_row is of one thread. */
 static xep_status_t list_rows(ll_t *mode, xep_op_t *op)
 {
-    const uint32_t nranks = mode->kit.shape->nranks;
     ll_source_t *sources = mode->sources;
     uint32_t n = 0;
-    for (uint32_t r = 0; r < nranks; r++) {
+    for (uint32_t i = 0; i < op->with.count; i++) {
+        uint32_t r = op->with.rank[i];
         sources[r] = source_of(mode, op, r);
         load_begins(mode, op, r);
     }

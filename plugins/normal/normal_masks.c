@@ -54,11 +54,11 @@ const xep_mask_ops_t normal_masks = {.holds = holds, .fetch = fetch, .verdict = 
  * Whoever has a rank's last word has its record. Of one without it the record may be at any other rank: in its header
  * and its rows all these copies are the same, and its own has no rows. No entry is written again before this rank has
  * ended op. Where some ranks are not mapped, no other rank can give this one a record that it lacks, and the rank is
- * silent.
+ * silent: nobody looks for its record.
  */
 const char *normal_find_left_record(const normal_t *mode, const xep_op_t *op, uint32_t rank)
 {
-    if (xep_op_is_silent(op, rank)) return NULL;
+    if (!xep_op_is_without(op, rank)) return normal_find_record(mode, op, rank);
     for (uint32_t r = 0; r < mode->kit.shape->nranks; r++)
         if (r != rank && counts_at(mode, op, rank, r) == op->epoch)
             return mode->kit.base[r] + normal_record_offset(mode, op->turn, rank);
@@ -128,6 +128,7 @@ static normal_routing_t *narrow_routing(const normal_t *mode, normal_slot_t *slo
     memcpy(own.rank_rows, whole->rank_rows, ranks * ranks * sizeof *own.rank_rows);
     memcpy(own.local, whole->local, shape->local_experts * sizeof *own.local);
     slot->routing = &slot->narrow;
+    if (!mode->grants) slot->there = own.there;
     return slot->routing;
 }
 
@@ -137,16 +138,32 @@ static void forget_rows(const normal_t *mode, normal_routing_t *routing, uint32_
     memset(routing->rank_rows + rank * nranks, 0, nranks * sizeof *routing->rank_rows);
 }
 
-void normal_narrow_cached(normal_t *mode, xep_op_t *op)
+/* The rows of a cached routing, without those of ranks that say nothing in this dispatch. */
+static void narrow_cached(normal_t *mode, xep_op_t *op)
 {
     normal_routing_t *routing = narrow_routing(mode, normal_slot(mode, op->slot));
     routing->sum = routing->places = 0;
     for (uint32_t r = 0; r < mode->kit.shape->nranks; r++) {
-        if (xep_op_is_silent(op, r)) forget_rows(mode, routing, r);
+        if (op->out[r] == XEP_OUT_SILENT) forget_rows(mode, routing, r);
         else normal_digest_add(mode, routing, r);
     }
     normal_find_begins(mode, routing);
-    normal_state(op)->uncounted = 1;
+}
+
+/* A rank that says nothing has no tokens, takes no rows, and is of one mind with this one. */
+void normal_imagine_records(normal_t *mode, xep_op_t *op)
+{
+    normal_slot_t *slot = normal_slot(mode, op->slot);
+    if (op->out == NULL) return;
+    for (uint32_t r = 0; r < mode->kit.shape->nranks; r++) {
+        if (op->out[r] != XEP_OUT_SILENT) continue;
+        slot->from[r] = slot->record;
+        slot->from[r].tokens = slot->from[r].capacity = 0;
+        slot->from[r].slot = 0;
+        if (op->cached_slot == XEP_NO_SLOT) forget_rows(mode, slot->routing, r);
+    }
+    if (op->cached_slot != XEP_NO_SLOT) narrow_cached(mode, op);
+    normal_state(op)->uncounted = op->cached_slot != XEP_NO_SLOT || op->heard.count != op->with.count;
 }
 
 /* ---- gaps ---- */
@@ -167,7 +184,7 @@ static void move_rows(const received_t *array, uint64_t to, uint64_t from, uint6
  * In rank order, to where the rows before end: what is moved later has not been written over. Those of rank r lie from
  * lie[r] on, where this rank has granted room; rank r + 1 has its own behind them.
  */
-static void move_sources(const normal_t *mode, const xep_op_t *op, const uint64_t *begin, const uint64_t *lie)
+static void move_sources(const xep_op_t *op, const uint64_t *begin, const uint64_t *lie)
 {
     const xep_recv_t *recv = op->recv;
     const received_t arrays[] = {
@@ -178,11 +195,12 @@ static void move_sources(const normal_t *mode, const xep_op_t *op, const uint64_
         {recv->scales, recv->nscales * (size_t)4},
     };
     uint64_t to = 0;
-    for (uint32_t r = 0; r < mode->kit.shape->nranks; r++) {
-        uint64_t rows = xep_op_is_without(op, r) ? 0 : begin[r + 1] - begin[r];
+    for (uint32_t i = 0; i < op->with.count; i++) {
+        const uint32_t r = op->with.rank[i];
+        uint64_t rows = begin[r + 1] - begin[r];
         uint64_t from = lie != NULL ? lie[r] : begin[r];
-        for (size_t i = 0; i < sizeof arrays / sizeof arrays[0] && to != from && rows != 0; i++)
-            move_rows(&arrays[i], to, from, rows);
+        for (size_t a = 0; a < sizeof arrays / sizeof arrays[0] && to != from && rows != 0; a++)
+            move_rows(&arrays[a], to, from, rows);
         to += rows;
     }
 }
@@ -203,7 +221,7 @@ void normal_close_gaps(normal_t *mode, xep_op_t *op)
     int gaps = 0;
     for (uint32_t r = 0; r < mode->kit.shape->nranks; r++)
         gaps |= xep_op_is_without(op, r) && brings_rows(mode, slot->routing, r);
-    if (gaps || normal_state(op)->placed) move_sources(mode, op, begin, normal_state(op)->placed ? slot->grants : NULL);
+    if (gaps || normal_state(op)->placed) move_sources(op, begin, normal_state(op)->placed ? slot->grants : NULL);
     if (!gaps && !normal_state(op)->uncounted) {
         if (normal_state(op)->placed) normal_show_tail(op);
         return;

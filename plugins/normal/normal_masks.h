@@ -59,14 +59,14 @@ static inline _Atomic uint64_t *normal_storing(const normal_t *mode, uint32_t ra
 
 extern const xep_mask_ops_t normal_masks;
 
-/** Where the record of a rank that op is without lies: with whoever has it; NULL: with nobody. */
+/** normal_find_fn, also of a rank that op is without: with whoever has it. */
 const char *normal_find_left_record(const normal_t *mode, const xep_op_t *op, uint32_t rank);
+
+/** Before the records are taken: what ranks would say that say nothing. */
+void normal_imagine_records(normal_t *mode, xep_op_t *op);
 
 /** Arrays of a slot's narrow routing, in the arena. */
 void normal_lay_narrow(const xep_shape_t *shape, xep_carve_t *arena, normal_routing_t *narrow);
-
-/** The rows of a cached routing, without those of ranks that say nothing in this dispatch: before places are found. */
-void normal_narrow_cached(normal_t *mode, xep_op_t *op);
 
 /**
  * Says that this rank stores rows of op from now on, or does so no longer. Begin returns 0 if it must not: it was told
@@ -77,6 +77,14 @@ void normal_end_storing(const normal_t *mode);
 
 /** Whether no rank that op is without can store rows of it any more. */
 int normal_is_quiet(const normal_t *mode, const xep_op_t *op);
+
+/** Steps, and what one of them stores: normal_masked.c. */
+xep_status_t normal_agree_masked(void *mode, xep_op_t *op);
+xep_status_t normal_move_masked(void *mode, xep_op_t *op);
+void normal_store_done_masked(const void *mode, const xep_op_t *op, uint32_t rank);
+xep_status_t normal_wait_rows_masked(void *mode, xep_op_t *op);
+xep_status_t normal_compare_masked(void *mode, xep_op_t *op);
+xep_status_t normal_sum_masked(void *mode, xep_op_t *op);
 
 /** Moves the rows received to where they lie without those of ranks that op is without, and shows them so. */
 void normal_close_gaps(normal_t *mode, xep_op_t *op);

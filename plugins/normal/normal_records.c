@@ -3,7 +3,7 @@
 /* The records ranks tell each other before rows move, and the verdict on them that every rank reaches alike. */
 #include <string.h>
 
-#include "normal_masks.h"
+#include "normal_shared.h"
 
 #define PARAM(_name, _kind, _index) XEP_AGREE_PARAM(_name, XEP_AGREE_##_kind, normal_record_t, params[_index])
 static const xep_agree_param_t params[] = {
@@ -143,31 +143,18 @@ static xep_status_t check_header(normal_t *mode, xep_op_t *op, uint32_t rank, co
     return XEP_OK;
 }
 
-/* A rank that says nothing has no tokens, takes no rows, and is of one mind with this one. */
-static normal_record_t imagine_record(const normal_slot_t *slot)
+const char *normal_find_record(const normal_t *mode, const xep_op_t *op, uint32_t rank)
 {
-    normal_record_t record = slot->record;
-    record.tokens = record.capacity = 0;
-    record.slot = 0;
-    return record;
-}
-
-static const char *find_record(const normal_t *mode, const xep_op_t *op, uint32_t rank)
-{
-    return xep_op_is_without(op, rank) ? normal_find_left_record(mode, op, rank)
-                                       : mode->records + normal_record_begin(mode, op->turn, rank);
+    return mode->records + normal_record_begin(mode, op->turn, rank);
 }
 
 /* Copies first, then checks the copy: what a peer may still write is never trusted. */
-static xep_status_t take_headers(normal_t *mode, xep_op_t *op)
+static xep_status_t take_headers(normal_t *mode, xep_op_t *op, normal_find_fn find)
 {
     normal_slot_t *slot = normal_slot(mode, op->slot);
-    for (uint32_t r = 0; r < mode->kit.shape->nranks; r++) {
-        if (xep_op_is_silent(op, r)) {
-            slot->from[r] = imagine_record(slot);
-            continue;
-        }
-        const char *from = find_record(mode, op, r);
+    for (uint32_t i = 0; i < op->heard.count; i++) {
+        uint32_t r = op->heard.rank[i];
+        const char *from = find(mode, op, r);
         if (from == NULL)
             return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_PROTOCOL,
                                        "no rank has the record of rank %u any more, which some rank had", r);
@@ -234,50 +221,45 @@ static xep_status_t add_selections(normal_t *mode, xep_op_t *op, uint32_t rank, 
     return XEP_OK;
 }
 
-/*
- * Of a rank whose rows do not come, selections count for nobody, and the record may be the copy that another rank got:
- * its own experts are in there.
- */
-static xep_status_t take_selections(normal_t *mode, xep_op_t *op, uint32_t rank, const char *from)
-{
-    const xep_shape_t *shape = mode->kit.shape;
-    const normal_routing_t *routing = normal_slot(mode, op->slot)->routing;
-    if (rank == shape->rank)
-        return add_selections(mode, op, rank,
-                              (const char *)(routing->selections + mode->kit.first_expert[shape->rank]));
-    if (!xep_op_is_without(op, rank)) return add_selections(mode, op, rank, from);
-    normal_state(op)->uncounted = 1;
-    return XEP_OK;
-}
-
 /* The own counts are taken from the plan: the heap is memory that peers can write. */
-static xep_status_t take_counts(normal_t *mode, xep_op_t *op)
+static xep_status_t take_rows(normal_t *mode, xep_op_t *op, normal_find_fn find)
 {
     const xep_shape_t *shape = mode->kit.shape;
     normal_routing_t *routing = normal_slot(mode, op->slot)->routing;
     size_t bytes = shape->nranks * sizeof(uint32_t);
-
-    memset(routing->local, 0, shape->local_experts * sizeof *routing->local);
     routing->sum = routing->places = 0;
-    for (uint32_t r = 0; r < shape->nranks; r++) {
-        const char *from = find_record(mode, op, r);
-        uint32_t *rows = routing->rank_rows + (size_t)r * shape->nranks;
-        if (xep_op_is_silent(op, r)) {
-            memset(rows, 0, bytes);
-            continue;
-        }
-        memcpy(rows, r == shape->rank ? (const char *)routing->rows : from + sizeof(normal_record_t), bytes);
+    for (uint32_t i = 0; i < op->heard.count; i++) {
+        uint32_t r = op->heard.rank[i], *rows = routing->rank_rows + (size_t)r * shape->nranks;
+        memcpy(rows, r == shape->rank ? (const char *)routing->rows : find(mode, op, r) + sizeof(normal_record_t),
+               bytes);
         xep_status_t status = check_rows(mode, op, r, rows);
         if (status != XEP_OK) return status;
         normal_digest_add(mode, routing, r);
-        status = take_selections(mode, op, r, from + sizeof(normal_record_t) + bytes);
+    }
+    return XEP_OK;
+}
+
+/*
+ * Of ranks whose rows come: those of others count for nobody, and the record of one may be the copy that another rank
+ * got, with that one's experts.
+ */
+static xep_status_t take_selections(normal_t *mode, xep_op_t *op)
+{
+    const xep_shape_t *shape = mode->kit.shape;
+    normal_routing_t *routing = normal_slot(mode, op->slot)->routing;
+    memset(routing->local, 0, shape->local_experts * sizeof *routing->local);
+    for (uint32_t i = 0; i < op->with.count; i++) {
+        uint32_t r = op->with.rank[i];
+        const char *from = (const char *)(routing->selections + mode->kit.first_expert[shape->rank]);
+        if (r != shape->rank)
+            from = normal_find_record(mode, op, r) + sizeof(normal_record_t) + shape->nranks * sizeof(uint32_t);
+        xep_status_t status = add_selections(mode, op, r, from);
         if (status != XEP_OK) return status;
     }
     return XEP_OK;
 }
 
-/* Of all ranks. */
-static uint64_t count_rows_for(const normal_t *mode, const normal_slot_t *slot, uint32_t rank)
+uint64_t normal_count_rows(const normal_t *mode, const normal_slot_t *slot, uint32_t rank)
 {
     const uint32_t nranks = mode->kit.shape->nranks;
     uint64_t rows = 0;
@@ -286,39 +268,20 @@ static uint64_t count_rows_for(const normal_t *mode, const normal_slot_t *slot, 
 }
 
 /* The same matrix and the same capacities on every rank: all find the same rank that is too small, the lowest. */
-static xep_status_t check_room(normal_t *mode, xep_op_t *op)
+void normal_judge_room(normal_t *mode, xep_op_t *op)
 {
     const normal_slot_t *slot = normal_slot(mode, op->slot);
-    for (uint32_t d = 0; d < mode->kit.shape->nranks; d++) {
-        if (xep_op_is_silent(op, d)) continue;
-        const uint64_t rows = count_rows_for(mode, slot, d);
-        if (rows > slot->from[d].capacity)
-            return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_OVERFLOW,
-                                       "rank %u gets %llu rows and has room for %llu%s", d, (unsigned long long)rows,
-                                       (unsigned long long)slot->from[d].capacity,
-                                       mode->kit.shape->in_pieces ? " (params.recv_rows; or XEP_DISPATCH_PIECES)" : "");
+    if (xep_kit_state(op)->verdict != XEP_OK) return;
+    for (uint32_t i = 0; i < op->heard.count; i++) {
+        const uint32_t d = op->heard.rank[i];
+        const uint64_t rows = normal_count_rows(mode, slot, d);
+        if (rows <= slot->from[d].capacity) continue;
+        xep_kit_state(op)->verdict =
+            mode->kit.env->fail(mode->kit.env, op, XEP_ERR_OVERFLOW, "rank %u gets %llu rows and has room for %llu%s",
+                                d, (unsigned long long)rows, (unsigned long long)slot->from[d].capacity,
+                                mode->kit.shape->in_pieces ? " (params.recv_rows; or XEP_DISPATCH_PIECES)" : "");
+        return;
     }
-    return XEP_OK;
-}
-
-/*
- * All slots have the same room: a rank that says otherwise would come to another number. What a slot has room for is
- * one piece, and so is nothing.
- */
-static xep_status_t count_pieces(normal_t *mode, xep_op_t *op)
-{
-    normal_slot_t *slot = normal_slot(mode, op->slot);
-    const uint64_t room = mode->layout.common.recv_rows;
-    slot->pieces = 1;
-    for (uint32_t d = 0; d < mode->kit.shape->nranks; d++) {
-        if (slot->from[d].capacity != room)
-            return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_PROTOCOL,
-                                       "invalid record from rank %u: capacity: %llu (%llu, in pieces)", d,
-                                       (unsigned long long)slot->from[d].capacity, (unsigned long long)room);
-        const uint64_t pieces = (count_rows_for(mode, slot, d) + room - 1) / room;
-        if (pieces > slot->pieces) slot->pieces = pieces;
-    }
-    return XEP_OK;
 }
 
 xep_status_t normal_compare_records(const xep_env_t *env, xep_op_t *op, const void *records, size_t stride)
@@ -342,32 +305,22 @@ static xep_status_t agree_on_params(normal_t *mode, xep_op_t *op)
  * The order matters: headers before parameters, and counts only when all parameters agree, as topk bounds them. What
  * disagrees is a verdict, and the operation goes on to its signals; what cannot be right ends it.
  */
-xep_status_t normal_take_records(normal_t *mode, xep_op_t *op)
+xep_status_t normal_take_records(normal_t *mode, xep_op_t *op, normal_find_fn find)
 {
     xep_kit_state_t *state = xep_kit_state(op);
     normal_slot_t *slot = normal_slot(mode, op->slot);
-    xep_status_t status = take_headers(mode, op);
+    xep_status_t status = take_headers(mode, op, find);
 
     if (status != XEP_OK) return status;
     state->verdict = agree_on_params(mode, op);
     normal_state(op)->concluded = 1;
-    if (mode->grants) normal_state(op)->changed = normal_count_outs(mode) != normal_state(op)->outs;
-    if (state->verdict != XEP_OK) {
-        normal_make_digest(mode, op, 0);
-        return XEP_OK;
-    }
+    if (state->verdict != XEP_OK) return XEP_OK;
     if (op->cached_slot == XEP_NO_SLOT) {
-        status = take_counts(mode, op);
+        status = take_rows(mode, op, find);
+        if (status == XEP_OK) status = take_selections(mode, op);
         if (status != XEP_OK) return status;
         normal_find_begins(mode, slot->routing);
-    } else if (op->out != NULL) {
-        normal_narrow_cached(mode, op);
     }
     op->recv->rows = slot->routing->src_begin[mode->kit.shape->nranks];
-    slot->pieces = 1;
-    if (op->dispatch->flags & XEP_DISPATCH_PIECES) status = count_pieces(mode, op);
-    else if (!op->is_ruled) state->verdict = check_room(mode, op);
-    if (status != XEP_OK) return status;
-    normal_make_digest(mode, op, 1);
     return XEP_OK;
 }

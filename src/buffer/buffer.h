@@ -54,7 +54,8 @@ struct xep_buffer {
     xep_handle_t *handles;   /* [slots] */
     xep_request_t *requests; /* [nrequests] */
     uint32_t nrequests;
-    char *states; /* [nrequests][state_bytes], of the mode */
+    xep_ranks_t everybody; /* that operations are with */
+    char *states;          /* [nrequests][state_bytes], of the mode */
     xep_wait_times_t waits;
     uint64_t prefault_left;       /* bytes of XEP_PREFAULT not used yet */
     xep_page_ranges_t peer_pages; /* that the mode wants, until all ranks have opened theirs */

@@ -35,6 +35,17 @@
  * memory is short, and less would do, all begin anew with less.
  */
 
+/* Whom operations are with. */
+static xep_status_t list_ranks(xep_buffer_t *buffer)
+{
+    const xep_shape_t *shape = &buffer->shape;
+    uint32_t *rank = malloc(shape->nranks * sizeof *rank);
+    if (rank == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for %u ranks", shape->nranks);
+    for (uint32_t r = 0; r < shape->nranks; r++) rank[r] = r;
+    buffer->everybody = (xep_ranks_t){.count = shape->nranks, .self = shape->rank, .rank = rank};
+    return XEP_OK;
+}
+
 /*
  * Everything that an operation will need is allocated here, so that the data path never does it. States begin at a
  * line, and aligned_alloc() wants whole lines, one at least: a mode may need no state.
@@ -51,7 +62,8 @@ static xep_status_t allocate_pools(xep_buffer_t *buffer)
     for (uint32_t i = 0; i < buffer->shape.slots; i++)
         buffer->handles[i] = (xep_handle_t){.buffer = buffer, .slot = i, .state = XEP_HANDLE_FREE};
     for (uint32_t i = 0; i < buffer->nrequests; i++) buffer->requests[i].buffer = buffer;
-    return xep_wait_times_open(&buffer->waits, buffer->nrequests, buffer->shape.nranks);
+    xep_status_t status = list_ranks(buffer);
+    return status == XEP_OK ? xep_wait_times_open(&buffer->waits, buffer->nrequests, buffer->shape.nranks) : status;
 }
 
 /* A name that is too long is cut: it is shown to people only. */
@@ -240,6 +252,7 @@ static void release(void *arg)
     xep_members_close(buffer);
     free(buffer->peer_pages.ranges);
     free(buffer->states);
+    free((uint32_t *)buffer->everybody.rank);
     free(buffer->requests);
     free(buffer->handles);
     xep_shape_close(&buffer->shape);

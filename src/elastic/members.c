@@ -48,9 +48,10 @@ static int get_memory(xep_members_t *members, uint32_t nranks, uint32_t slots, u
     members->out = calloc(nranks, 1);
     members->asked_ns = calloc(nranks, sizeof *members->asked_ns);
     members->without = calloc((size_t)nrequests + slots, nranks);
+    members->ranks = calloc(nrequests, 2 * nranks * sizeof *members->ranks);
     members->missing = calloc(nrequests, WORDS * sizeof *members->missing);
-    return members->out != NULL && members->asked_ns != NULL && members->without != NULL && members->missing != NULL &&
-           xep_ballot_open(&members->mine, nranks, WORDS * nrequests) &&
+    return members->out != NULL && members->asked_ns != NULL && members->without != NULL && members->ranks != NULL &&
+           members->missing != NULL && xep_ballot_open(&members->mine, nranks, WORDS * nrequests) &&
            xep_ballot_open(&members->theirs, nranks, WORDS * nrequests);
 }
 
@@ -79,6 +80,7 @@ void xep_members_close(xep_buffer_t *buffer)
     xep_ballot_close(&members->mine);
     xep_ballot_close(&members->theirs);
     free(members->missing);
+    free(members->ranks);
     free(members->without);
     free(members->asked_ns);
     free(members->out);
@@ -117,6 +119,26 @@ static uint8_t out_of(const xep_members_t *members, uint64_t epoch, uint32_t ran
     return xep_ballot_is_with(&members->mine, rank, first_word(epoch)) ? XEP_OUT_HEARD : XEP_OUT_SILENT;
 }
 
+/* Those that it is with, and those that it is without in this way. */
+static xep_ranks_t list_ranks(const xep_request_t *req, uint32_t *rank, uint8_t way)
+{
+    const uint8_t *without = without_of(req);
+    xep_ranks_t ranks = {.rank = rank};
+    for (uint32_t r = 0; r < req->buffer->shape.nranks; r++) {
+        if (r == req->buffer->shape.rank) ranks.self = ranks.count;
+        if (without[r] == 0 || without[r] == way) rank[ranks.count++] = r;
+    }
+    return ranks;
+}
+
+static void list_all(xep_request_t *req)
+{
+    uint32_t nranks = req->buffer->shape.nranks,
+             *memory = req->buffer->members->ranks + (size_t)(req - req->buffer->requests) * 2 * nranks;
+    req->op.with = list_ranks(req, memory, 0);
+    req->op.heard = list_ranks(req, memory + nranks, XEP_OUT_HEARD);
+}
+
 /*
  * What the mode has left out by itself stays so. Unsettled: the agreement says that it is with a rank that is out,
  * whose word this rank may lack; xep_members_settle() fetches it before the operation goes on.
@@ -132,6 +154,7 @@ static void choose(xep_request_t *req)
         req->unsettled |= members->out[r] && without[r] == 0;
     }
     req->op.out = count != 0 ? without : NULL;
+    list_all(req);
 }
 
 /* ---- the agreement ---- */
@@ -305,6 +328,7 @@ void xep_members_leave_out(xep_request_t *req, uint32_t rank)
     uint8_t *without = without_of(req);
     without[rank] = XEP_OUT_HEARD;
     req->op.out = without;
+    list_all(req);
 }
 
 /* XEP_OUT_SILENT and XEP_OUT_HEARD matter inside alone: users see 1. */
@@ -331,5 +355,6 @@ xep_status_t xep_members_settle(xep_request_t *req)
         if (members->out[r] && !xep_op_is_without(&req->op, r))
             status = members->ways->settle(req, r, &without_of(req)[r]);
     if (req->op.out == NULL && has_any(without_of(req), buffer->shape.nranks)) req->op.out = without_of(req);
+    list_all(req);
     return status;
 }

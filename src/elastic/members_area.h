@@ -85,6 +85,7 @@ struct xep_members {
     uint8_t *out;        /* [R] out of operations that begin: a mode's env has it */
     uint64_t *asked_ns;  /* [R] since when it has said nothing new, and not the same as this rank; 0: it has */
     uint8_t *without;    /* [nrequests + slots][R] for the out of operations, and of handles */
+    uint32_t *ranks;     /* [nrequests][2][R] for the with and heard of operations */
     uint64_t *missing;   /* [2 * nrequests] scratch: both words of each operation in flight */
     unsigned seen_outs;  /* of the group */
     uint64_t said_ns;    /* when the own ballot changed last */

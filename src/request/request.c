@@ -21,8 +21,11 @@ xep_request_t *xep_request_take(xep_buffer_t *buffer)
             continue;
         char *state = buffer->states + (size_t)i * buffer->plugin.plugin->state_bytes;
         memset(state, 0, buffer->plugin.plugin->state_bytes);
-        req->op =
-            (xep_op_t){.state = state, .cached_slot = XEP_NO_SLOT, .late = xep_wait_times_late(&buffer->waits, i)};
+        req->op = (xep_op_t){.state = state,
+                             .cached_slot = XEP_NO_SLOT,
+                             .late = xep_wait_times_late(&buffer->waits, i),
+                             .with = buffer->everybody,
+                             .heard = buffer->everybody};
         req->kept = 1;
         req->after = NULL;
         req->cached = NULL;

@@ -326,7 +326,12 @@ AT(xep_late_t, wait_ns, 24);
 AT(xep_late_t, what, 32);
 AT(xep_late_t, opens, 40);
 
-SIZE(xep_op_t, 144);
+SIZE(xep_ranks_t, 16);
+AT(xep_ranks_t, count, 0);
+AT(xep_ranks_t, self, 4);
+AT(xep_ranks_t, rank, 8);
+
+SIZE(xep_op_t, 176);
 AT(xep_op_t, kind, 0);
 AT(xep_op_t, slot, 4);
 AT(xep_op_t, cached_slot, 8);
@@ -339,10 +344,12 @@ AT(xep_op_t, timeout_ms, 48);
 AT(xep_op_t, recv, 56);
 AT(xep_op_t, state, 64);
 AT(xep_op_t, late, 72);
-AT(xep_op_t, out, 120);
-AT(xep_op_t, is_ruled, 128);
-AT(xep_op_t, ruling, 132);
-AT(xep_op_t, coming, 136);
+AT(xep_op_t, with, 120);
+AT(xep_op_t, heard, 136);
+AT(xep_op_t, out, 152);
+AT(xep_op_t, is_ruled, 160);
+AT(xep_op_t, ruling, 164);
+AT(xep_op_t, coming, 168);
 
 SIZE(xep_env_t, 280);
 AT(xep_env_t, size, 0);
@@ -460,7 +467,7 @@ SIZE(xep_dtype_t, 4);
 
 #endif
 
-_Static_assert(XEP_PLUGIN_ABI == 15, "XEP_PLUGIN_ABI changed: so did something above");
+_Static_assert(XEP_PLUGIN_ABI == 16, "XEP_PLUGIN_ABI changed: so did something above");
 _Static_assert(XEP_BF16 == 1 && XEP_FP16 == 2 && XEP_FP32 == 3 && XEP_E4M3 == 4 && XEP_E5M2 == 5 && XEP_U8 == 6 &&
                    XEP_INT32 == 7 && XEP_INT64 == 8 && XEP_FP64 == 9,
                "a dtype has another value");

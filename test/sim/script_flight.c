@@ -107,6 +107,8 @@ static script_flight_t *make_flight(sim_rank_t *rank, const script_t *script, co
         .recv = recv,
         .state = calloc(1, rank->world->plugin->state_bytes),
         .late = sim_late(&flight->waits),
+        .with = rank->everybody,
+        .heard = rank->everybody,
     };
     return flight;
 }

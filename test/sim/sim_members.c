@@ -113,12 +113,20 @@ static int env_has_ended(const xep_env_t *env, uint32_t rank)
     return ((const sim_rank_t *)env)->world->ranks[rank].dead;
 }
 
+/* What the core sets of whom it is with. */
+static void copy_ranks(xep_op_t *to, const xep_op_t *from)
+{
+    to->with = from->with;
+    to->heard = from->heard;
+    to->out = from->out;
+}
+
 static void env_leave_out(const xep_env_t *env, xep_op_t *op, uint32_t rank)
 {
     xep_request_t *req = &member_of((const sim_rank_t *)env)->buffer.requests[op->slot];
     req->op = *op;
     xep_members_leave_out(req, rank);
-    op->out = req->op.out;
+    copy_ranks(op, &req->op);
 }
 
 /* ---- a world ---- */
@@ -209,7 +217,7 @@ static void copy_out(const member_t *member)
     for (uint32_t i = 0; i < member->buffer.nrequests; i++) {
         xep_op_t *op = member->ops[i];
         if (op == NULL) continue;
-        op->out = member->buffer.requests[i].op.out;
+        copy_ranks(op, &member->buffer.requests[i].op);
         op->is_ruled = member->buffer.requests[i].op.is_ruled;
         op->ruling = member->buffer.requests[i].op.ruling;
     }
@@ -223,7 +231,7 @@ static void choose(sim_rank_t *rank, xep_op_t *op)
     req->op = *op;
     req->unsettled = 0;
     xep_members_choose(req);
-    op->out = req->op.out;
+    copy_ranks(op, &req->op);
     member->ops[op->slot] = op;
     member->buffer.epoch = op->epoch;
     xep_members_tell_begun(&member->buffer);

@@ -219,6 +219,8 @@ static void rank_init(sim_world_t *world, uint32_t index, const xep_shape_t *sha
         .has_ended = env_has_ended,
     };
     if (world->options.masks) rank->env.out = rank->out;
+    for (uint32_t r = 0; r < rank->shape.nranks; r++) rank->ranks[r] = r;
+    rank->everybody = (xep_ranks_t){rank->shape.nranks, rank->index, rank->ranks};
     rank->env.heap = sim_heap_make(bytes, (int)world->options.spoiled);
     memcpy(rank->env.regions, regions, sizeof rank->env.regions);
     for (int i = 0; i < XEP_REGIONS; i++) rank->env.regions[i].base = (char *)rank->env.heap + regions[i].offset;

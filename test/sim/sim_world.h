@@ -62,10 +62,12 @@ typedef struct sim_rank {
     char told[SIM_SENTENCE_BYTES]; /* the thread's last error, which the wire and others overwrite */
     uint32_t refused;              /* operations that the mode did not begin because the wire failed */
     uint8_t out[SIM_MAX_RANKS];    /* ranks that are: none */
-    int dead;                      /* it makes no step any more */
-    int stopped;                   /* nor does it now, but it will */
-    int is_out;                    /* the others have told it that they go on without it */
-    void *member;                  /* of sim_members.c */
+    uint32_t ranks[SIM_MAX_RANKS]; /* of everybody */
+    xep_ranks_t everybody;
+    int dead;     /* it makes no step any more */
+    int stopped;  /* nor does it now, but it will */
+    int is_out;   /* the others have told it that they go on without it */
+    void *member; /* of sim_members.c */
     void *driver;
 } sim_rank_t;
 
