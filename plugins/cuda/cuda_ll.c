@@ -41,9 +41,7 @@ static xep_status_t lay_heap(const xep_shape_t *shape, xep_heap_layout_t *common
 static void lay_host(void *opaque, xep_carve_t *arena)
 {
     cuda_ll_t *mode = opaque;
-    const xep_shape_t *shape = mode->ll.kit.shape;
-    mode->slots = xep_carve_array(arena, shape->slots, sizeof *mode->slots);
-    mode->ll.parcels = xep_carve_array(arena, shape->nranks, sizeof *mode->ll.parcels);
+    mode->slots = xep_carve_array(arena, mode->ll.kit.shape->slots, sizeof *mode->slots);
 }
 
 /*

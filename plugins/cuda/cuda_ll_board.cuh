@@ -58,7 +58,7 @@ static __device__ __forceinline__ uint64_t align_up(uint64_t rows, uint32_t alig
 
 static __device__ __forceinline__ int is_sound(const receive_t &r, const ll_notice_t &n, uint64_t epoch)
 {
-    return n.epoch == epoch && n.tokens <= r.at.tokens && n.slot < r.at.slots && n.alignment >= 1 && n.padded <= 1 &&
+    return n.word == epoch && n.tokens <= r.at.tokens && n.slot < r.at.slots && n.alignment >= 1 && n.padded <= 1 &&
            n.wrong <= 1;
 }
 

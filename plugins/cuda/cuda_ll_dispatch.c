@@ -128,13 +128,9 @@ static xep_status_t launch_receive(cuda_ll_t *mode, const xep_op_t *op)
                        warps * (receive.chunk + (uint32_t)sizeof(uint64_t)) + board, &receive);
 }
 
-/*
- * How many rows come is counted on the device: the host shows the arrays, whose every row may be one. The own parcel
- * stands for all: where those of others differ the kernel refuses the dispatch.
- */
+/* How many rows come is counted on the device: the host shows the arrays, whose every row may be one. */
 static void show_rows(cuda_ll_t *mode, const xep_op_t *op)
 {
-    mode->ll.parcels[mode->ll.kit.shape->rank] = ((const ll_state_t *)op->state)->parcel;
     ll_fill_recv(&mode->ll, op, mode->layout.ll.common.recv_rows);
     op->recv->rows = op->recv->capacity;
 }

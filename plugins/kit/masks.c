@@ -39,10 +39,10 @@ static xep_status_t fetch(void *mode, xep_op_t *op, uint32_t rank)
     uint64_t at = (uint64_t)((const char *)word - kit->own);
     for (uint32_t r = 0; r < kit->shape->nranks; r++) {
         const char *there = kit->base[r] + at;
-        if (atomic_load_explicit((const _Atomic uint64_t *)(const void *)there, memory_order_acquire) != value)
-            continue;
+        uint64_t said = atomic_load_explicit((const _Atomic uint64_t *)(const void *)there, memory_order_acquire);
+        if (said < value) continue;
         memcpy(kit->own + at + step->announced.offset, there + step->announced.offset, step->announced.bytes);
-        xep_kit_signal(kit, kit->shape->rank, at, value);
+        xep_kit_signal(kit, kit->shape->rank, at, said);
         return XEP_OK;
     }
     return kit->env->fail(kit->env, op, XEP_ERR_PROTOCOL,

@@ -15,45 +15,59 @@ static uint64_t offset_of(const xep_kit_t *kit, const xep_op_t *op, uint32_t sou
 const _Atomic uint64_t *xep_notices_word(const void *mode, const xep_op_t *op, uint32_t rank, uint64_t *value_p)
 {
     const xep_kit_t *kit = mode;
-    *value_p = op->epoch;
+    *value_p = xep_rows_word(op->epoch, 0);
     return xep_kit_own(kit, offset_of(kit, op, rank));
 }
 
 /* All but the first word by plain stores, then that word with release: whoever sees the epoch sees the rest. */
-static void store_line(const xep_kit_t *kit, const xep_op_t *op, uint64_t offset, const char *line, uint32_t rank)
+static void store_rest(const xep_kit_t *kit, uint64_t offset, const char *line, uint32_t rank)
 {
     memcpy(kit->base[rank] + offset + WORD, line + WORD, XEP_NOTICE_BYTES - WORD);
-    xep_kit_signal(kit, rank, offset, op->epoch);
 }
 
 void xep_notices_store(const xep_kit_t *kit, const xep_op_t *op, uint32_t rank, const void *notice)
 {
-    store_line(kit, op, offset_of(kit, op, kit->shape->rank), notice, rank);
+    uint64_t offset = offset_of(kit, op, kit->shape->rank), word;
+    memcpy(&word, notice, WORD);
+    store_rest(kit, offset, notice, rank);
+    xep_kit_signal(kit, rank, offset, word);
 }
 
-void xep_notices_relay(const xep_kit_t *kit, const xep_op_t *op, uint32_t source, uint32_t rank)
+void xep_notices_relay(const xep_kit_t *kit, const xep_op_t *op, uint32_t source, uint32_t rank, uint64_t word,
+                       int with_rest)
 {
     uint64_t offset = offset_of(kit, op, source);
-    store_line(kit, op, offset, xep_kit_own(kit, offset), rank);
+    if (with_rest) store_rest(kit, offset, xep_kit_own(kit, offset), rank);
+    xep_kit_signal(kit, rank, offset, word);
 }
 
 /*
- * The same over the wire: the word is its signal, and so comes after every put before it, those of the rows included.
+ * The same over the wire: the word is a signal, and so comes after every put before it, those of the rows included.
  */
-void xep_notices_transfer(const xep_kit_t *kit, const xep_op_t *op, const void *notice, xep_transfer_t *transfer)
+void xep_notices_more(const xep_kit_t *kit, const xep_op_t *op, uint64_t rows, xep_transfer_t *transfer)
 {
-    uint64_t offset = offset_of(kit, op, kit->shape->rank);
     *transfer = (xep_transfer_t){.signal = 1,
-                                 .src = (const char *)notice + WORD,
-                                 .bytes = XEP_NOTICE_BYTES - WORD,
-                                 .offset = offset + WORD,
-                                 .signal_offset = offset,
-                                 .value = op->epoch};
+                                 .signal_offset = offset_of(kit, op, kit->shape->rank),
+                                 .value = xep_rows_word(op->epoch, rows)};
 }
 
-/* A rank does not read its own line in the heap, where a peer that went wrong could have written. */
+void xep_notices_transfer(const xep_kit_t *kit, const xep_op_t *op, const void *notice, uint64_t rows,
+                          xep_transfer_t *transfer)
+{
+    xep_notices_more(kit, op, rows, transfer);
+    transfer->src = (const char *)notice + WORD;
+    transfer->bytes = XEP_NOTICE_BYTES - WORD;
+    transfer->offset = transfer->signal_offset + WORD;
+}
+
+/*
+ * A rank does not read its own line in the heap, where a peer that went wrong could have written. The word of another
+ * one may grow meanwhile.
+ */
 void xep_notices_take(const xep_kit_t *kit, const xep_op_t *op, uint32_t source, const void *own, void *notice)
 {
-    const void *said = source == kit->shape->rank ? own : xep_kit_own(kit, offset_of(kit, op, source));
-    memcpy(notice, said, XEP_NOTICE_BYTES);
+    const char *line = source == kit->shape->rank ? own : xep_kit_own(kit, offset_of(kit, op, source));
+    uint64_t word = atomic_load_explicit((const _Atomic uint64_t *)(const void *)line, memory_order_relaxed);
+    memcpy(notice, &word, WORD);
+    memcpy((char *)notice + WORD, line + WORD, XEP_NOTICE_BYTES - WORD);
 }

@@ -2,7 +2,8 @@
 
 /**
  * Notices: what every rank tells every other in one line when it has sent what a dispatch brings. The line is the
- * mode's, but for its first word, which holds the epoch once all the rest is there.
+ * mode's, but for its first word, which holds the epoch once all the rest is there, and how many rows are: of those
+ * that come later the word alone is set again.
  *
  * Lines lie in a ring of 2 * slots turns, of dispatches and next pieces, and so may what they announce. Why nothing
  * there is overwritten before it was read: entry i is written again in turn q + 2 * slots. The core begins that turn at
@@ -45,16 +46,22 @@ static inline uint64_t xep_notices_entry_of(const xep_kit_t *kit, uint64_t turn,
         .offset = sizeof(uint64_t), .bytes = XEP_NOTICE_BYTES - (int)sizeof(uint64_t) \
     }
 
-/** The word that a step waits for. */
+/** The word, and its value when the notice is here, with whatever rows. */
 const _Atomic uint64_t *xep_notices_word(const void *mode, const xep_op_t *op, uint32_t rank, uint64_t *value_p);
 
-/** Tells a mapped rank; the last transfer to any other. notice: unchanged until the wire is flushed. */
+/** Tells a mapped rank, to which all rows are there; notice: with its word. */
 void xep_notices_store(const xep_kit_t *kit, const xep_op_t *op, uint32_t rank, const void *notice);
 
-/** Tells a mapped rank what a source has told this one, whose word is here, as if the source had done so itself. */
-void xep_notices_relay(const xep_kit_t *kit, const xep_op_t *op, uint32_t source, uint32_t rank);
+/** Tells any other, behind what was put to it, that so many rows are there. notice: unchanged until it is flushed. */
+void xep_notices_transfer(const xep_kit_t *kit, const xep_op_t *op, const void *notice, uint64_t rows,
+                          xep_transfer_t *transfer);
 
-void xep_notices_transfer(const xep_kit_t *kit, const xep_op_t *op, const void *notice, xep_transfer_t *transfer);
+/** That now so many are. */
+void xep_notices_more(const xep_kit_t *kit, const xep_op_t *op, uint64_t rows, xep_transfer_t *transfer);
+
+/** Tells a mapped rank what a source has told this one, as if it had done so itself: the word, and the rest before. */
+void xep_notices_relay(const xep_kit_t *kit, const xep_op_t *op, uint32_t source, uint32_t rank, uint64_t word,
+                       int with_rest);
 
 /**
  * Copies that of a source, so that what is checked is what is used; own is this rank's, which is not read where peers

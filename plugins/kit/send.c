@@ -8,18 +8,12 @@
 
 #include "kit.h"
 
-/*
- * Once in a step: after a wire that was busy the step runs again, and a word must not be stored again behind later
- * ones.
- */
-static void store_all(xep_kit_t *kit, xep_op_t *op, xep_store_fn store)
+void xep_send_stores(xep_kit_t *kit, const xep_op_t *op, xep_store_fn store)
 {
-    if (xep_kit_state(op)->told) return;
     for (uint32_t i = 0; i < op->with.count; i++) {
         uint32_t rank = op->with.rank[(op->with.self + 1 + i) % op->with.count]; /* as xep_kit_peer() has them */
         if (kit->base[rank] != NULL) store(kit, op, rank);
     }
-    xep_kit_state(op)->told = 1;
 }
 
 /*
@@ -136,6 +130,8 @@ xep_status_t xep_send_each(xep_kit_t *kit, xep_op_t *op, xep_transfer_fn transfe
 xep_status_t xep_send(xep_kit_t *kit, xep_op_t *op, xep_store_fn store, xep_transfer_fn transfers)
 {
     if (store == NULL) return put_all(kit, op, transfers, 1);
-    store_all(kit, op, store);
+    /* once: after a wire that was busy the step runs again, and a word must not be stored again behind later ones */
+    if (!xep_kit_state(op)->told) xep_send_stores(kit, op, store);
+    xep_kit_state(op)->told = 1;
     return xep_send_transfers(kit, op, transfers);
 }

@@ -55,6 +55,9 @@ enum { XEP_PUT_BYTES = 256 * 1024 };
  */
 xep_status_t xep_send(xep_kit_t *kit, xep_op_t *op, xep_store_fn store, xep_transfer_fn transfers);
 
+/** Stores to mapped ranks alone. */
+void xep_send_stores(xep_kit_t *kit, const xep_op_t *op, xep_store_fn store);
+
 /** Transfers alone, as far as they can be sent before mapped ranks are told. */
 xep_status_t xep_send_transfers(xep_kit_t *kit, xep_op_t *op, xep_transfer_fn transfers);
 

@@ -87,12 +87,13 @@ int xep_words_arrived_through(const xep_env_t *env, xep_word_fn word, const uint
     return late->count == 0;
 }
 
-/* "at 5 of 7", or "at row 12 of 40": of an older epoch no row is there. */
+/* "at 5 of 7", or where rows are waited for "at row 12 of 40": of an older epoch no row is there. */
 static int tell_word(const xep_words_wait_t *wait, uint64_t seen, uint64_t value, char *text, size_t bytes)
 {
     uint64_t mask = (UINT64_C(1) << wait->rows_bits) - 1;
-    if (wait->rows_bits == 0)
-        return snprintf(text, bytes, " at %llu of %llu", (unsigned long long)seen, (unsigned long long)value);
+    if ((value & mask) == 0)
+        return snprintf(text, bytes, " at %llu of %llu", (unsigned long long)seen >> wait->rows_bits,
+                        (unsigned long long)value >> wait->rows_bits);
     return snprintf(text, bytes, " at row %llu of %llu",
                     (unsigned long long)(seen >> wait->rows_bits == value >> wait->rows_bits ? seen & mask : 0),
                     (unsigned long long)(value & mask));

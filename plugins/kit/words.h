@@ -10,16 +10,22 @@
 
 #include <xep/plugin.h>
 
-/** Words that count rows of an operation: they only grow. */
+/** Words that count rows of an operation: they only grow. More rows than can be counted are as many as can be. */
 static inline uint64_t xep_rows_word(uint64_t epoch, uint64_t rows)
 {
-    return epoch << XEP_FEED_ROWS_BITS | rows;
+    const uint64_t most = (UINT64_C(1) << XEP_FEED_ROWS_BITS) - 1;
+    return epoch << XEP_FEED_ROWS_BITS | (rows < most ? rows : most);
+}
+
+static inline uint64_t xep_rows_epoch(uint64_t word)
+{
+    return word >> XEP_FEED_ROWS_BITS;
 }
 
 /** The rows in a word, if it is of this epoch; an older one has none of them. */
 static inline uint64_t xep_rows_of(uint64_t word, uint64_t epoch)
 {
-    return word >> XEP_FEED_ROWS_BITS == epoch ? word & ((UINT64_C(1) << XEP_FEED_ROWS_BITS) - 1) : 0;
+    return xep_rows_epoch(word) == epoch ? word & ((UINT64_C(1) << XEP_FEED_ROWS_BITS) - 1) : 0;
 }
 
 /** The word that a rank writes for this operation, and the value from which on it has arrived. */

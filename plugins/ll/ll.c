@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /* The plugin: its memory, its progress, its name. */
+#include "ll_flow.h"
 #include "ll_in_place.h"
 #include "ll_pieces.h"
 
@@ -8,6 +9,27 @@
 #include <stdlib.h>
 
 /* ---- memory ---- */
+
+static void lay_flows(const ll_t *mode, xep_carve_t *carve, ll_slot_t *slot)
+{
+    const xep_shape_t *shape = mode->kit.shape;
+    slot->flows = xep_carve_array(carve, ll_count_flows(mode), sizeof *slot->flows);
+    slot->bound = xep_carve_array(carve, shape->tokens * shape->topk, sizeof *slot->bound);
+    slot->sent = xep_carve_array(carve, shape->nranks, sizeof *slot->sent);
+    slot->inboxes = xep_carve_array(carve, shape->nranks, sizeof *slot->inboxes);
+    slot->relayed = xep_carve_array(carve, mode->nodes.feeders, sizeof *slot->relayed);
+}
+
+/* Picks are the longest and come last, so that their unused pages follow all that is used. */
+static void lay_list(const ll_t *mode, xep_carve_t *carve, ll_list_t *list)
+{
+    const uint64_t ranks = mode->kit.shape->nranks, most = mode->layout.common.recv_rows + mode->kit.shape->topk + 1;
+    list->parcels = xep_carve_array(carve, ranks, sizeof *list->parcels);
+    list->begin = xep_carve_array(carve, ranks + 1, sizeof *list->begin);
+    list->copied = xep_carve_array(carve, ranks, sizeof *list->copied);
+    if (mode->layout.inbox_bytes != 0) list->item = xep_carve_array(carve, most, sizeof *list->item);
+    list->picks = xep_carve_array(carve, most, sizeof *list->picks);
+}
 
 /* What a handle keeps for its combines. Where each row came from is asked only when rows go back over the wire. */
 static void lay_slot(const ll_t *mode, xep_carve_t *carve, ll_slot_t *slot)
@@ -23,27 +45,17 @@ static void lay_slot(const ll_t *mode, xep_carve_t *carve, ll_slot_t *slot)
     slot->expert_count = xep_carve_array(carve, shape->local_experts, sizeof *slot->expert_count);
     slot->expert_rows = xep_carve_array(carve, shape->local_experts, sizeof *slot->expert_rows);
     uint64_t rows = mode->layout.common.recv_rows;
+    slot->pieces = 1;
     if (!mode->kit.all_mapped || shape->in_pieces) slot->origin = xep_carve_array(carve, rows, sizeof *slot->origin);
     if (mode->layout.in_place.areas != 0) slot->row = xep_carve_array(carve, rows, sizeof *slot->row);
     slot->piece_of = xep_carve_array(carve, shape->in_pieces ? selections : 0, sizeof *slot->piece_of);
-    slot->all_count = xep_carve_array(carve, shape->in_pieces ? shape->local_experts : 0, sizeof *slot->all_count);
-    slot->relayed = xep_carve_array(carve, mode->nodes.feeders, sizeof *slot->relayed);
-    slot->passed = xep_carve_array(carve, mode->nodes.feeders, sizeof *slot->passed);
-    uint64_t lines = mode->kit.all_mapped ? 0 : ll_count_lines(mode);
-    slot->bound = xep_carve_array(carve, lines == 0 ? 0 : selections, sizeof *slot->bound);
-    slot->bound_begin = xep_carve_array(carve, lines + 1, sizeof *slot->bound_begin);
-    slot->part_rows = xep_carve_array(carve, lines, sizeof *slot->part_rows);
-    slot->rest = xep_carve_array(carve, shape->nranks, sizeof *slot->rest);
-    slot->crowded = xep_carve_array(carve, shape->nranks, sizeof *slot->crowded);
-    slot->tokens_out = xep_carve_array(carve, shape->nranks, sizeof *slot->tokens_out);
-    slot->taken_told = xep_carve_array(carve, shape->nranks, sizeof *slot->taken_told);
-    slot->copied = xep_carve_array(carve, shape->nranks, sizeof *slot->copied);
+    slot->all_count = slot->expert_count;
+    if (shape->in_pieces) slot->all_count = xep_carve_array(carve, shape->local_experts, sizeof *slot->all_count);
+    if (!mode->kit.all_mapped) lay_flows(mode, carve, slot);
+    lay_list(mode, carve, &slot->list);
 }
 
-/*
- * Scratch is of one step at a time, and steps of several operations do not run at once: one of each is enough. The list
- * of picks is the longest and comes last, so that its unused pages follow all that is used.
- */
+/* Scratch is of one step at a time, and steps of several operations do not run at once: one of each is enough. */
 static void lay_arrays(void *opaque, xep_carve_t *carve)
 {
     ll_t *mode = opaque;
@@ -52,26 +64,20 @@ static void lay_arrays(void *opaque, xep_carve_t *carve)
     mode->counts = xep_carve_array(carve, shape->experts + UINT64_C(1), sizeof *mode->counts);
     mode->next_row = xep_carve_array(carve, shape->experts + UINT64_C(1), sizeof *mode->next_row);
     mode->input_begin = xep_carve_array(carve, shape->local_experts * ranks, sizeof *mode->input_begin);
-    mode->pick_begin = xep_carve_array(carve, ranks + 1, sizeof *mode->pick_begin);
-    mode->pick_here = xep_carve_array(carve, ranks, sizeof *mode->pick_here);
-    mode->line_next = xep_carve_array(carve, mode->kit.all_mapped ? 0 : ll_count_lines(mode), sizeof *mode->line_next);
-    mode->line_seen = xep_carve_array(carve, mode->kit.all_mapped ? 0 : ll_count_lines(mode), sizeof *mode->line_seen);
-    mode->parcels = xep_carve_array(carve, ranks, sizeof *mode->parcels);
+    mode->here = xep_carve_array(carve, ranks, sizeof *mode->here);
     mode->sources = xep_carve_array(carve, ranks, sizeof *mode->sources);
+    mode->pulls = xep_carve_array(carve, ranks, sizeof *mode->pulls);
     mode->rows = xep_carve_array(carve, listed, sizeof *mode->rows);
     mode->row_weights = xep_carve_array(carve, listed, sizeof *mode->row_weights);
     mode->row_begin = xep_carve_array(carve, shape->tokens + 1, sizeof *mode->row_begin);
     /* before the slots, which have arrays by feeder: their number is known from here on */
     if (shape->by_nodes) xep_forwarders_lay(shape, carve, &mode->nodes);
     xep_in_place_lay_arrays(&mode->in_place, &mode->kit, &mode->layout.in_place, carve);
-    for (uint32_t s = 0; s < shape->slots; s++) lay_slot(mode, carve, ll_slot(mode, s));
     if (!mode->kit.all_mapped) {
         uint64_t rows = (uint64_t)mode->kit.env->threads * shape->topk;
         mode->decoded = xep_carve_array(carve, rows, mode->layout.common.combine_stride);
     }
-    uint64_t picks = mode->layout.common.recv_rows + shape->topk + 1;
-    if (mode->layout.inbox_bytes != 0) mode->pick_item = xep_carve_array(carve, picks, sizeof *mode->pick_item);
-    mode->picks = xep_carve_array(carve, picks, sizeof *mode->picks);
+    for (uint32_t s = 0; s < shape->slots; s++) lay_slot(mode, carve, ll_slot(mode, s));
 }
 
 /*
@@ -82,6 +88,7 @@ static void reserve_coded(ll_t *mode)
 {
     uint64_t per_slot = mode->layout.common.recv_rows * mode->layout.return_stride;
     if (!mode->kit.all_mapped) mode->coded = calloc(mode->kit.shape->slots, per_slot);
+    mode->lacks_coded = !mode->kit.all_mapped && mode->coded == NULL;
     for (uint32_t s = 0; s < mode->kit.shape->slots && mode->coded != NULL; s++)
         ll_slot(mode, s)->coded = mode->coded + s * per_slot;
 }
@@ -146,15 +153,41 @@ const xep_kit_mode_t xep_kit_mode = {
     .mode_bytes = sizeof(ll_t),
     .layout = offsetof(ll_t, layout),
     .slot_bytes = sizeof(ll_slot_t),
-    .dispatch_steps = ll_dispatch_steps,
-    .combine_steps = ll_combine_steps,
-    .next_steps = ll_next_steps,
     .lay_heap = ll_lay_heap,
     .lay_arrays = lay_arrays,
     .lazily = 1,
     .prefault = prefault_heap,
     .prefault_slot = prefault_slot,
 };
+
+/* Adds the steps of a list; returns where the next ones go. */
+static xep_step_t *add(xep_step_t *to, const xep_step_t *steps)
+{
+    while (steps->run != NULL) *to++ = *steps++;
+    return to;
+}
+
+/* What a buffer needs is asked once: each feature has its steps. A next piece is a dispatch behind its outputs. */
+static void compose(ll_t *mode)
+{
+    const xep_shape_t *shape = mode->kit.shape;
+    const int mapped = mode->kit.all_mapped, crowded = mode->layout.inbox_bytes != 0,
+              masked = mode->kit.env->out != NULL;
+    xep_step_t *step = add(mode->dispatch, mapped ? ll_mapped_send : ll_wired_send);
+    *step++ = ll_step_notices;
+    if (shape->sends_in_place) *step++ = ll_step_find_in_place;
+    *step++ = shape->in_pieces ? ll_step_piece_places : masked ? ll_step_masked_places : ll_step_places;
+    if (crowded && !shape->in_pieces) *step++ = ll_step_items;
+    step = add(step, mapped ? ll_mapped_take : crowded ? ll_crowded_take : ll_wired_take);
+    add(add(mode->next, ll_outputs_steps), mode->dispatch);
+    *step++ = ll_step_stats;
+    if (shape->sends_in_place) *step++ = ll_step_show_in_place;
+    mode->goes = shape->in_pieces ? ll_goes_in_piece : ll_goes_anywhere;
+    for (uint32_t r = 0; r < shape->nranks; r++) mode->pulls[r] = r != shape->rank && mode->kit.base[r] != NULL;
+    mode->kit.steps[XEP_OP_DISPATCH] = mode->dispatch;
+    mode->kit.steps[XEP_OP_NEXT] = mode->next;
+    mode->kit.steps[XEP_OP_COMBINE] = mapped && !shape->in_pieces ? ll_mapped_combine : ll_wired_combine;
+}
 
 static void ll_close(void *opaque)
 {
@@ -169,7 +202,7 @@ static xep_status_t ll_open(const xep_env_t *env, void **mode_p)
     xep_status_t status = xep_kit_open(env, mode_p);
     if (status != XEP_OK) return status;
     ll_t *mode = *mode_p;
-    if (env->shape->nodes == 1) mode->kit.steps[XEP_OP_DISPATCH] = ll_mapped_steps;
+    compose(mode);
     if (env->shape->by_nodes) mode->kit.through = mode->nodes.through;
     reserve_coded(mode);
     return XEP_OK;

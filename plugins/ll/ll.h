@@ -8,14 +8,15 @@
  *  1. writes its parcel once, into entry i of its own ring: topk_idx, weights if they are sent, the rows, cast,
  *     with their scales. Where d is not mapped: puts the same parcel, with only the rows d needs, into what was
  *     delivered to d [i][self].
- *  2. fills d's notice [i][self] and then its word:  epoch = n.        The send phase ends here.
+ *  2. fills d's notice [i][self] and then its word:  (n, tokens whose rows are there).     The send phase ends here.
  * and as a receiver:
- *  3. waits until all its notices [i][r] are at epoch n.
+ *  3. waits until all its notices [i][r] are of epoch n.
  *  4. compares them, and the most rows they announce, or where those do not fit the indices of all, with the room
  *     every rank said it has: all ranks read the same, so all come to the same verdict without another word. If it is
  *     not XEP_OK, nothing is moved and this is the end.
  *  5. counts the indices that are its own experts, so knows where the rows of each (expert, source) begin, and
- *     copies each row from the parcel to its places. Rows, indices, tokens are in memory nobody else writes.
+ *     copies each row that is there from the parcel to its places. Rows, indices, tokens are in memory nobody else
+ *     writes.
  *
  * combine, epoch n, of a handle: the handshake of the kit (handshake.h). Every rank is an owner (of the rows it
  * received) and a reader (of its tokens). "Slot of r" is the one r chose for the dispatch, its notice told it.
@@ -36,37 +37,7 @@
  * and for a new handle in the reader's slot after the notice of its dispatch, which the reader sends when nothing of
  * the old handle is in flight there.
  *
- * by nodes (xep_shape_t.by_nodes): what a dispatch says to another node goes once to each, to this rank's forwarder f
- * there (forwarders.h); a combine is as above.
- *  1. and 2. to mapped ranks as above. To each f: the parcel, with the rows that any rank of that node needs, into what
- *     was delivered to f [i][line], as one of its feeders; then f's notice [i][self], and its word.
- *  3. f stores the notice of each of its feeders, once its word is there, at all its mates, in [i][feeder]: the line,
- *     then  epoch = n.  It does so while it sends and while it waits, and its wait ends when all are stored.
- *  5. a parcel of another node is read where it was delivered: in the memory of the forwarder, which its mates map.
- * Where its rows are many bytes (xep_env_t.part_bytes), they come in parts: the parcel's head and the notice, which
- * says so, to all f first; then rows, and behind each part  f.passed[i][self] = (n, tokens whose rows are here). f
- * stores that word at its mates as it does notices, and all copy rows meanwhile. An operation ends, with an error, too,
- * when all such words are at their last value: f has passed them on then, and nothing of a turn is on its way when the
- * next is sent.
- * So rows in passing are moved by nobody: they need the room of a parcel of each feeder, and no more. A parcel is
- * complete for who reads it: f has loaded the word behind it with acquire, and stores its own with release. It is not
- * overwritten before all mates have read it for the reason that holds for all parcels: the source begins turn q + ring
- * when it has the notices of turn q + slots of all ranks, which they send when they have ended turn q. And f stores
- * the notice of a turn before it ends that turn itself, so that a line never goes back.
- *
- * inboxes: where the parcels of ranks that are not mapped, or by nodes of feeders, are delivered. Where they have not
- * room for all items of a source (inbox_bytes), items lie there one behind the other, without those that nobody here
- * needs: item j at j % room, where room is as many as fit, as source and readers know alike from the notice. The reader
- * counts them in the head. A source that has no more than room does all as above. Of one that crowds an inbox:
- *  1. rows are in parts of half an inbox, as by nodes: the first ones, which have room, behind the notice.
- *  5. flat, the receiver d: when it has copied what is there, for all tokens before t:  taken[i][d] = (n, t)  at the
- *     source. By nodes each mate says so to f, in mates_taken, and f, when all have, to the source. That sends a part
- *     that ends before row e when  taken  has the token of row e - room - 1; its dispatch ends when all have gone.
- * After a verdict that is an error nothing more is taken or sent but the last word, which readers wait for.
- * Nobody waits for ever: what readers take depends on notices, which all send first, and on nothing that they send or
- * have taken of others; a part that has no room keeps none to other ranks back. Words of a turn are read before the
- * ring comes round, as parcels are: all that a source needs have come when it ends the turn.
- * test/model/model_inbox.pml.
+ * Rows over the wire, in parts, by nodes, or for an inbox that has not room for all: ll_flow.h.
  *
  * Rows that are still coming when an operation begins (xep_op_t.coming): those that are there are packed and sent to
  * ranks that are not mapped, and behind the last one mapped ranks are told, which read the whole parcel. In a combine
@@ -125,7 +96,6 @@ typedef struct ll_parcel {
     size_t scale_words;
     size_t stride; /* of items */
     int stays;     /* this rank reads the rows where they are (ll_in_place.h) */
-    uint64_t room; /* items that an inbox holds, where those that come lie one behind the other; 0: by token */
 } ll_parcel_t;
 
 /** Where things are in a heap, beside what all modes have. */
@@ -136,7 +106,6 @@ typedef struct ll_layout {
     uint64_t table_bytes;
     /* XEP_REGION_METADATA */
     /* words (epoch, tokens), in XEP_REGION_CONTROL: */
-    uint64_t passed;      /* [ring][R] by nodes, and where inboxes may be crowded */
     uint64_t taken;       /* [ring][R] where inboxes may be crowded */
     uint64_t mates_taken; /* [ring][feeders][most_mates] likewise, by nodes */
     uint64_t most_mates;
@@ -160,6 +129,29 @@ typedef struct ll_pick {
     uint32_t row; /* of this rank; at first the local expert */
 } ll_pick_t;
 
+/** The rows that this rank gets in a dispatch, or in a piece of it. */
+typedef struct ll_list {
+    ll_parcel_t *parcels; /* [R] */
+    ll_pick_t *picks;     /* [recv_rows + K + 1] by source rank, token, selection */
+    uint64_t *begin;      /* [R + 1] picks of each source */
+    uint32_t *item;       /* [recv_rows + K + 1] item of each pick; NULL where that is its token */
+    uint64_t *copied;     /* [R] where some rank is not mapped: the end of the picks whose rows are at their places */
+} ll_list_t;
+
+/** What goes over the wire to a rank that is not mapped, or by nodes to a node (ll_flow.h). */
+typedef struct ll_flow {
+    uint64_t begin, rows; /* of slot->bound */
+    uint64_t part;        /* rows of a part */
+    uint64_t seen;        /* while they are listed: 1 + the last token */
+} ll_flow_t;
+
+/** What comes from a source that is not mapped, where inboxes may be crowded. */
+typedef struct ll_inbox {
+    int crowded;    /* it has more items for its inbox than that holds */
+    uint64_t taken; /* tokens whose rows were copied out of it */
+    uint64_t told;  /* the same, as was said of it */
+} ll_inbox_t;
+
 /** What a handle needs to know for its combines, and shows in recv. */
 typedef struct ll_slot {
     uint64_t tokens; /* of this rank */
@@ -169,25 +161,18 @@ typedef struct ll_slot {
     int32_t *experts;                                    /* [T][K] or -1 */
     float *weights;                                      /* [T][K] given to dispatch; 1 where none were */
     ll_notice_t *from;                                   /* [R] as received, checked */
+    ll_list_t list;                                      /* until all rows are here */
     uint32_t *pair_begin;                                /* [L][R] */
     uint32_t *pair_count;                                /* [L][R] */
     uint64_t *expert_begin, *expert_count, *expert_rows; /* [L] */
     uint64_t *origin; /* [recv_rows] token * K + k of each row; only in pieces, and where some rank is not mapped */
     char *coded;      /* [recv_rows] rows in LogFMT, return_stride apart, on their way to ranks that are not mapped */
-    /* by nodes: */
-    uint8_t *relayed; /* [feeders] those whose notice of the dispatch all mates have */
-    uint64_t *passed; /* [feeders] the word of the feeder that all mates have */
-    uint64_t *copied; /* [R] rows of a source that are at their places; flat: of mapped ones, too */
-    /* where some rank is not mapped, for each line: a rank, or by nodes a node */
-    uint32_t *bound;       /* [tokens * K] tokens whose rows go there, line by line, ascending */
-    uint64_t *bound_begin; /* [lines + 1] in bound */
-    uint64_t *part_rows;   /* [lines] rows in a part of what goes there; 0: it is not in parts */
-    int crowds;            /* this rank has more for some inbox than that holds */
-    xep_cursor_t *rest;    /* [R] how far what was kept out has been sent, if it crowds */
-    /* where inboxes may be crowded: */
-    uint8_t *crowded;       /* [R] a source has more items for its inbox than that holds */
-    uint64_t *tokens_out;   /* [R] tokens of a source whose rows were copied out of its inbox */
-    uint64_t *taken_told;   /* [R] the same, as was said of it */
+    /* where some rank is not mapped: */
+    ll_flow_t *flows;       /* [R], or by nodes [nodes] */
+    uint32_t *bound;        /* [tokens * K] tokens whose rows go there, flow by flow, ascending */
+    xep_cursor_t *sent;     /* [R] how far parts have been sent */
+    ll_inbox_t *inboxes;    /* [R] of sources */
+    uint64_t *relayed;      /* [feeders] by nodes: the word of each that all mates have */
     const void **row;       /* [recv_rows] where received rows are, if they may be in place; NULL where none is */
     int in_place;           /* row was shown, and this rank has not said that it reads no more */
     uint64_t pieces, piece; /* of the dispatch; which is shown. 1 and 0 where all is in one */
@@ -197,11 +182,15 @@ typedef struct ll_slot {
     uint64_t all_rows;   /* in all pieces, aligned */
 } ll_slot_t;
 
-/** Where the rows are that an owner has for this rank, in a combine. */
+/**
+ * Where the rows are that an owner has for this rank, in a combine: those of its expert e, in the order of this rank's
+ * selections, from begins[e * step] on. begins NULL: each at [token][k].
+ */
 typedef struct ll_source {
     const char *rows;
     size_t stride;
-    int returned; /* at [token][k]; else by expert, in the order of this rank's selections */
+    const uint32_t *begins;
+    uint32_t step;
 } ll_source_t;
 
 typedef struct ll {
@@ -209,23 +198,22 @@ typedef struct ll {
     ll_layout_t layout;
     xep_forwarders_t nodes; /* by nodes; else empty */
     /* scratch, of one step at a time: */
-    uint64_t *counts;                /* [E + 1] selections of each expert, of this rank or of all; the last: of none */
-    uint32_t *next_row;              /* [E + 1] */
-    ll_pick_t *picks;                /* [recv_rows + K + 1] by source rank, token, selection */
-    uint32_t *input_begin;           /* [L][R] of the combine that is offered: first row in the input */
-    uint64_t *pick_begin;            /* [R + 1] */
-    uint64_t *pick_here;             /* [R] picks whose rows are here */
-    uint64_t *line_next, *line_seen; /* [lines] while bound is made */
-    uint32_t *pick_item;             /* [recv_rows + K + 1] item of each pick; NULL where that is its token */
-    uint64_t listed;                 /* epoch of the dispatch whose parcels and picks these are */
-    ll_parcel_t *parcels;            /* [R] of the dispatch that is received */
-    ll_source_t *sources;            /* [R] */
-    const void **rows;               /* [T * (K + 2)] rows to sum, by token */
-    float *row_weights;              /* likewise */
-    uint32_t *row_begin;             /* [T + 1] in both */
-    char *decoded;                   /* [threads][K] rows of combine_stride */
-    char *coded;                     /* those of the slots; NULL where all ranks are mapped, or there was no memory */
+    uint64_t *counts;      /* [E + 1] selections of each expert, of this rank or of all; the last: of none */
+    uint32_t *next_row;    /* [E + 1] */
+    uint32_t *input_begin; /* [L][R] of the combine that is offered: first row in the input */
+    uint64_t *here;        /* [R] the end of the picks whose rows are here */
+    ll_source_t *sources;  /* [R] */
+    uint8_t *pulls;        /* [R] whether that rank pulls rows: it is mapped, and not this one */
+    const void **rows;     /* [T * (K + 2)] rows to sum, by token */
+    float *row_weights;    /* likewise */
+    uint32_t *row_begin;   /* [T + 1] in both */
+    char *decoded;         /* [threads][K] rows of combine_stride */
+    char *coded;           /* those of the slots; NULL where all ranks are mapped, or there was no memory: */
+    int lacks_coded;
     xep_in_place_t in_place;
+    /* as they are composed when the buffer is opened: */
+    xep_in_place_read_fn goes; /* whether a token of this rank goes anywhere */
+    xep_step_t dispatch[16], next[16];
 } ll_t;
 
 static inline ll_slot_t *ll_slot(const ll_t *mode, uint32_t slot)
@@ -238,16 +226,11 @@ typedef struct ll_state {
     xep_kit_state_t kit;          /* first */
     ll_parcel_t parcel;           /* dispatch: of this rank */
     xep_in_place_rows_t in_place; /* dispatch: where its items are, if not in the ring */
+    int is_there;                 /* the user wrote the rows where these are */
     ll_notice_t notice;           /* dispatch: source of puts, unchanged until flushed */
-    ll_notice_t notice_in_parts;  /* likewise, for nodes that get rows in parts */
     uint64_t packed;              /* dispatch: tokens, from the first on, whose items are in the parcel */
-    int begins_early;             /* dispatch: rows were still coming when it began */
     uint64_t piece;               /* that the dispatch, or next, brings */
-    uint32_t stranger;            /* next: a rank that has said that it is of another handle, or XEP_NO_RANK */
 } ll_state_t;
-
-/** ll_mapped_steps: of a dispatch where all ranks are mapped. */
-extern const xep_step_t ll_dispatch_steps[], ll_mapped_steps[], ll_combine_steps[], ll_next_steps[];
 
 static inline ll_state_t *ll_state(const xep_op_t *op)
 {
@@ -274,9 +257,7 @@ static inline int ll_brings(const ll_t *mode, const xep_op_t *op, uint64_t selec
 
 void ll_tell_traffic(const xep_shape_t *shape, xep_traffic_t *dispatch, xep_traffic_t *combine);
 
-/* ---- ll_heap.c ---- */
-
-/* Where things are. */
+/* ---- ll_heap.c: where things are ---- */
 
 xep_status_t ll_lay_heap(const xep_shape_t *shape, xep_heap_layout_t *layout, xep_carve_t region[XEP_REGIONS]);
 
@@ -289,14 +270,12 @@ char *ll_items(const ll_t *mode, const xep_op_t *op);
 /** Offset of the table for rank. */
 uint64_t ll_table_offset(const ll_t *mode, uint32_t slot, uint32_t rank);
 
-/* ---- ll_shared.c ---- */
-
-/* What is refused, said, agreed and shown, here and in plugins/cuda. */
+/* ---- ll_shared.c: what is refused, said, agreed and shown, here and in plugins/cuda ---- */
 
 xep_status_t ll_check_dispatch(const ll_t *mode, xep_op_t *op);
 xep_status_t ll_check_combine(const ll_t *mode, xep_op_t *op);
 
-/** All but selections and most, which stay as they are. */
+/** All but most, which stays as it is. */
 void ll_fill_notice(const ll_t *mode, const xep_op_t *op, ll_notice_t *notice);
 
 /** Whether ranks agree. from: [R], checked. */
@@ -305,120 +284,70 @@ xep_status_t ll_compare_notices(const ll_t *mode, xep_op_t *op, const ll_notice_
 /** Views into the slot; the parcel of this rank is known. */
 void ll_fill_recv(ll_t *mode, const xep_op_t *op, uint64_t rows);
 
-/* ---- ll_parts.c ---- */
-
-/* What goes to ranks that are not mapped, and in which parts. */
-
-/** Lines: ranks, or by nodes nodes. */
-uint32_t ll_count_lines(const ll_t *mode);
-
-/** Lists what goes where, and decides which of it is in parts. The parcel of this rank is known. */
-void ll_list_bound(ll_t *mode, xep_op_t *op);
-
-/** xep_transfer_fn of step 1 and 2: head, items, notice; of items in parts, as far as there is room unasked. */
-int ll_parcel_transfer(const void *mode, const xep_op_t *op, uint32_t rank, uint32_t number, xep_transfer_t *transfer);
-int ll_items_transfer(const void *mode, const xep_op_t *op, uint32_t rank, uint32_t number, xep_transfer_t *transfer);
-
-/** What crowded inboxes had no room for, as far as receivers have taken what was there. */
-xep_status_t ll_send_rest(ll_t *mode, xep_op_t *op);
-
-/** The word that step 5 waits for: rows of a rank, or that it has taken those that keep this rank's last ones out. */
-const _Atomic uint64_t *ll_rows_word(const void *mode, const xep_op_t *op, uint32_t rank, uint64_t *value_p);
-
-/* ---- ll_inbox.c ---- */
-
-/* Inboxes that may be crowded, as a receiver. */
-
-/** Offset of the word in which rank says, in all heaps, what it has taken. */
-uint64_t ll_taken_offset(const ll_t *mode, const xep_op_t *op, uint32_t rank);
-
-/** Finds in which item of its parcel each pick of a source is. XEP_ERR_PROTOCOL: they cannot have come at once. */
-xep_status_t ll_place_items(ll_t *mode, xep_op_t *op, uint32_t source, uint64_t first, uint64_t end);
-
-/** Notes how many items of a source come here. XEP_ERR_PROTOCOL: as above. */
-xep_status_t ll_note_items(ll_t *mode, xep_op_t *op, uint32_t source, uint64_t items);
-
-/** Tells the sources of crowded inboxes whose rows were copied. */
-xep_status_t ll_tell_taken(ll_t *mode, const xep_op_t *op);
-
-/* ---- ll_nodes.c ---- */
-
-/* Parcels of ranks that are not mapped, and by nodes the notices that come with them. */
-
-/** Whether rank, which is not mapped, is sent parcels. */
-int ll_delivers_to(const ll_t *mode, uint32_t rank);
-
-/** Where op's parcel of this rank lies at rank, one that is sent parcels: the entry in both delivered areas. */
-uint64_t ll_delivery_entry(const ll_t *mode, const xep_op_t *op, uint32_t rank);
-
-/** Where that of a source lies, which is not mapped: the heap that has it, and the entry. */
-const char *ll_delivered(const ll_t *mode, const xep_op_t *op, uint32_t source, uint64_t *entry_p);
-
-/** By nodes: nothing is relayed yet; relays what has come and is not. */
-void ll_begin_relay(const ll_t *mode, const xep_op_t *op);
-void ll_relay(const ll_t *mode, const xep_op_t *op);
-
-/** Offset of the word of a source in all heaps. */
-uint64_t ll_passed_offset(const ll_t *mode, const xep_op_t *op, uint32_t source);
-
-/** The word for rows of a source in parts; of others, one that is there, and value 0. Its notice is taken. */
-const _Atomic uint64_t *ll_passed_word(const void *mode, const xep_op_t *op, uint32_t source, uint64_t *value_p);
-
-/** Tokens of a source that is not mapped whose rows are here. */
-uint64_t ll_tokens_here(const ll_t *mode, const xep_op_t *op, uint32_t source);
-
-/* ---- ll_send.c ---- */
-
-/* Dispatch 1 and 2. */
+/* ---- ll_send.c: dispatch 1 and 2 ---- */
 
 /** xep_plugin_t.dispatch and .next */
 xep_status_t ll_dispatch(void *mode, xep_op_t *op);
 xep_status_t ll_next(void *mode, xep_op_t *op);
 
+/** Whether a token of this rank goes anywhere, in any piece. */
+int ll_goes_anywhere(const void *mode, const xep_op_t *op, uint64_t token);
+
 /** Of step 1: packs rows that are there and were not at the last call; step 2, to a mapped rank. */
 void ll_fill_items(ll_t *mode, xep_op_t *op);
 void ll_store_notice(const void *mode, const xep_op_t *op, uint32_t rank);
 
-/* ---- ll_receive.c ---- */
+/* ---- ll_receive.c: dispatch 4 and 5 ---- */
 
-/* Dispatch 4 and 5. */
+/** XEP_ERR_PROTOCOL for a notice that no correct rank has written. */
+xep_status_t ll_refuse_notice(const ll_t *mode, xep_op_t *op, uint32_t rank);
 
-/** In the last step of a dispatch: adds the rows of each local expert to args.expert_stats. */
-void ll_count_stats(const ll_t *mode, const xep_op_t *op);
+/** Notes which slots ranks have chosen for the dispatch. */
+void ll_note_slots(ll_t *mode, const xep_op_t *op);
 
-/** Steps: the verdict and the places; the rows. */
-xep_status_t ll_receive(void *mode, xep_op_t *op);
-xep_status_t ll_take_rows(void *mode, xep_op_t *op);
+/** Whether notices alone say that there is room; the verdict. from: [R], checked. */
+int ll_has_room(const ll_t *mode, const xep_op_t *op, const ll_notice_t *from);
+xep_status_t ll_check_room(const ll_t *mode, xep_op_t *op, const ll_notice_t *from);
 
-/* ---- ll_unpack.c ---- */
+/** Adds the selections of a source to counts; counts those of all. */
+void ll_count_source(const ll_t *mode, const xep_op_t *op, uint32_t source);
+void ll_count_all(const ll_t *mode, const xep_op_t *op);
 
-/* The rows of 5. */
+/** Gives each row on the list its place. XEP_ERR_PROTOCOL: there is no room for them, though there was to be. */
+xep_status_t ll_place_rows(ll_t *mode, xep_op_t *op, uint64_t *rows_p);
 
-/** Lists which rows come from where, and counts them by pairs. XEP_ERR_PROTOCOL: there are more than a slot has. */
+/** Shows them. */
+void ll_show_rows(ll_t *mode, const xep_op_t *op, uint64_t rows);
+
+/* ---- ll_unpack.c: the rows of 5 ---- */
+
+/** Lists which rows come from where. XEP_ERR_PROTOCOL: there are more than a slot has. */
 xep_status_t ll_list_rows(ll_t *mode, xep_op_t *op);
 
-/** Gives each row on the list its number: next_row [L] is the first of each expert. */
-void ll_number_rows(ll_t *mode);
+/** Copies rows, scales and weights as listed: all; those of tokens that are here and were not copied. */
+void ll_unpack_rows(const ll_t *mode, const xep_op_t *op);
+void ll_unpack_here(ll_t *mode, const xep_op_t *op);
 
-/** Copies rows, scales and weights as listed, those of tokens that are here and were not copied. */
-void ll_unpack_rows(ll_t *mode, xep_op_t *op);
-
-/* ---- ll_offer.c ---- */
-
-/* Combine 2 and 3. */
-
-/** Steps of a next piece: outputs of the one that is shown to readers that are not mapped, until the wire has them. */
-xep_status_t ll_put_outputs(void *mode, xep_op_t *op);
-xep_status_t ll_flush_outputs(void *mode, xep_op_t *op);
+/* ---- ll_offer.c: combine 2 and 3 ---- */
 
 /** The plugin's combine. */
 xep_status_t ll_combine(void *mode, xep_op_t *op);
 
-/* ---- ll_sum.c ---- */
+/* ---- ll_sum.c: combine 5 ---- */
 
-/* Combine 5. */
-
-/** Step. */
+/** Steps: where all rows are pulled; where some may be in "returned". */
+xep_status_t ll_sum_pulled(void *mode, xep_op_t *op);
 xep_status_t ll_sum(void *mode, xep_op_t *op);
+
+/* ---- steps, of which those of a buffer are composed (ll.c) ---- */
+
+/* the begin of a dispatch, until the notices are here, and its end; where inboxes may be crowded */
+extern const xep_step_t ll_mapped_send[], ll_wired_send[], ll_mapped_take[], ll_wired_take[], ll_crowded_take[];
+/* between them: notices are checked, and parcels found; the verdict and the places; where ranks may be left out; the
+ * items, where inboxes may be crowded */
+extern const xep_step_t ll_step_notices, ll_step_places, ll_step_masked_places, ll_step_items;
+extern const xep_step_t ll_step_stats; /* after all */
+extern const xep_step_t ll_mapped_combine[], ll_wired_combine[];
+extern const xep_step_t ll_outputs_steps[]; /* the first ones of a next piece (ll_pieces.h, 0) */
 
 #endif

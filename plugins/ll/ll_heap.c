@@ -59,12 +59,11 @@ static void lay_parcels(const xep_shape_t *shape, ll_layout_t *at, xep_carve_t *
     xep_carve_page(rows);
 }
 
-/* The words that say how far rows in parts are here, and how far they were taken. */
+/* The words that say how far rows were taken. */
 static void lay_words(const xep_shape_t *shape, ll_layout_t *at, xep_carve_t *control)
 {
     uint64_t lines = xep_notices_ring(shape) * shape->nranks, crowd = at->inbox_bytes != 0;
     for (uint32_t n = 0; n < shape->nodes; n++) at->most_mates = larger(at->most_mates, shape->node_ranks[n]);
-    at->passed = xep_carve_offset(control, shape->by_nodes || crowd ? lines : 0, sizeof(uint64_t));
     at->taken = xep_carve_offset(control, crowd ? lines : 0, sizeof(uint64_t));
     at->mates_taken = xep_carve_offset(control, crowd ? xep_notices_ring(shape) * shape->feeders * at->most_mates : 0,
                                        sizeof(uint64_t));

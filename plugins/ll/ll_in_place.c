@@ -22,73 +22,98 @@ static uint32_t number_of(const ll_t *mode, uint64_t offset)
     return (uint32_t)(inside / at->bytes * mode->kit.shape->tokens + inside % at->bytes / at->stride);
 }
 
-/* Back again; of the number of a peer ll_in_place_is_sane() has seen that it is inside the areas. */
+/* Back again; of the number of a peer is_sane() has seen that it is inside the areas. */
 static uint64_t offset_of(const ll_t *mode, uint32_t number)
 {
     const xep_in_place_layout_t *at = &mode->layout.in_place;
     return at->first + number / mode->kit.shape->tokens * at->bytes + number % mode->kit.shape->tokens * at->stride;
 }
 
-static int are_in_place(const ll_notice_t *notice)
-{
-    return notice->in_place && notice->rows_at != 0;
-}
-
-/*
- * Those that the user may have written are as far apart as it was told; others lie close together, and so an inbox
- * holds more of those that were cast.
- */
+/* Those that the user may have written are as far apart as it was told; others lie close together. */
 static void space_items(const ll_t *mode, const ll_notice_t *notice, ll_parcel_t *parcel)
 {
-    if (are_in_place(notice) && notice->quant == XEP_QUANT_NONE) parcel->stride = mode->layout.in_place.stride;
-    parcel->room = mode->layout.inbox_bytes / parcel->stride;
+    if (notice->quant == XEP_QUANT_NONE) parcel->stride = mode->layout.in_place.stride;
 }
 
 void ll_in_place_take(ll_t *mode, const xep_op_t *op)
 {
     ll_state_t *state = ll_state(op);
     xep_in_place_take(&mode->in_place, op, &state->in_place);
-    if (state->in_place.offset != 0) state->notice.rows_at = 1 + number_of(mode, state->in_place.offset);
+    state->is_there = state->in_place.fill == NULL;
+    state->notice.rows_at = 1 + number_of(mode, state->in_place.offset);
     space_items(mode, &state->notice, &state->parcel);
+}
+
+void ll_in_place_note(ll_t *mode, const xep_op_t *op)
+{
+    const ll_state_t *state = ll_state(op);
+    xep_in_place_note(&mode->in_place, op, &state->in_place, state->parcel.row_bytes, state->parcel.stride, mode->goes);
 }
 
 /* ---- as a receiver ---- */
 
-int ll_in_place_is_sane(const ll_t *mode, const ll_notice_t *notice)
+/* Whether there are as many rows as the notice has tokens where it says that they are. */
+static int is_sane(const ll_t *mode, const ll_notice_t *notice)
 {
-    const uint64_t tokens = mode->kit.shape->tokens;
-    /* the word is a piece then (ll_notice_t), which is only compared */
-    if (!notice->in_place && mode->kit.shape->in_pieces) return 1;
-    if (notice->rows_at == 0) return 1;
-    uint64_t number = notice->rows_at - UINT64_C(1), first = number % tokens;
+    const uint64_t tokens = mode->kit.shape->tokens, number = notice->rows_at - UINT64_C(1), first = number % tokens;
     return notice->in_place == 1 && number < mode->layout.in_place.areas * tokens && first + notice->tokens <= tokens;
 }
 
 /* Not for ranks that are not mapped: they have put their items here as ever, but as far apart as they are there. */
-void ll_in_place_find(ll_t *mode, const ll_notice_t *notice, uint32_t source)
+static void find_source(const ll_t *mode, const ll_notice_t *notice, uint32_t source, ll_parcel_t *parcel)
 {
-    ll_parcel_t *parcel = &mode->parcels[source];
     const char *heap = mode->kit.base[source];
     space_items(mode, notice, parcel);
-    parcel->stays = heap != NULL && are_in_place(notice);
+    parcel->stays = heap != NULL;
     if (parcel->stays) parcel->items = heap + offset_of(mode, notice->rows_at - 1);
 }
 
+/* Completes the parcels. */
+static xep_status_t find(void *opaque, xep_op_t *op)
+{
+    ll_t *mode = opaque;
+    const ll_slot_t *slot = ll_slot(mode, op->slot);
+    for (uint32_t r = 0; r < mode->kit.shape->nranks; r++) {
+        slot->list.parcels[r].stays = 0;
+        if (slot->from[r].rows_at == 0) continue;
+        if (!is_sane(mode, &slot->from[r])) return ll_refuse_notice(mode, op, r);
+        find_source(mode, &slot->from[r], r, &slot->list.parcels[r]);
+    }
+    return XEP_OK;
+}
+
+const xep_step_t ll_step_find_in_place = {.name = "agreement", .does = "find rows in place", .run = find};
+
 /* Rows that do not stay with their source were copied to x of the slot, and are pointed to there. */
-void ll_point_rows(ll_t *mode, const xep_op_t *op)
+static void point_rows(const ll_t *mode, const xep_op_t *op)
 {
     ll_slot_t *slot = ll_slot(mode, op->slot);
     const char *x = xep_kit_own_area(&mode->kit, mode->layout.common.x, op->slot);
-    const size_t stride = xep_row_stride(mode->parcels[mode->kit.shape->rank].row_bytes);
+    const ll_list_t *list = &slot->list;
+    const size_t stride = xep_row_stride(ll_state(op)->parcel.row_bytes);
     slot->in_place = 1;
+    op->recv->x = NULL;
+    op->recv->x_stride = 0;
+    op->recv->row = slot->row;
     for (uint32_t s = 0; s < mode->kit.shape->nranks; s++) {
-        const ll_parcel_t *parcel = &mode->parcels[s];
-        const ll_pick_t *pick = mode->picks + mode->pick_begin[s], *end = mode->picks + mode->pick_begin[s + 1];
+        const ll_parcel_t *parcel = &list->parcels[s];
+        const ll_pick_t *pick = list->picks + list->begin[s], *end = list->picks + list->begin[s + 1];
         for (; pick < end; pick++)
             slot->row[pick->row] =
                 parcel->stays ? parcel->items + pick->token * parcel->stride : x + pick->row * stride;
     }
 }
+
+/* Where nothing was moved the user has its rows again: behind the flush, as the wire may read them until then. */
+static xep_status_t end(void *opaque, xep_op_t *op)
+{
+    ll_t *mode = opaque;
+    if (xep_kit_state(op)->verdict != XEP_OK) xep_in_place_return(&mode->in_place, &ll_state(op)->in_place);
+    else if (op->dispatch->flags & XEP_DISPATCH_IN_PLACE) point_rows(mode, op);
+    return XEP_OK;
+}
+
+const xep_step_t ll_step_show_in_place = {.name = "rows in place", .does = "point to rows", .run = end};
 
 /* ---- what the core calls ---- */
 
@@ -104,7 +129,7 @@ static void forget_rows(const ll_t *mode, ll_slot_t *slot)
         memset(slot->row + slot->expert_begin[e], 0, slot->expert_count[e] * sizeof *slot->row);
 }
 
-/* A handle ends. Its notices tell where the rows are: the parcels may be those of another dispatch by now. */
+/* A handle ends. */
 static void release(void *opaque, uint32_t number)
 {
     ll_t *mode = opaque;
@@ -114,7 +139,8 @@ static void release(void *opaque, uint32_t number)
     forget_rows(mode, slot);
     for (uint32_t r = 0; r < mode->kit.shape->nranks; r++)
         if (mode->kit.base[r] != NULL && slot->from[r].rows_at != 0)
-            xep_in_place_release(&mode->in_place, r, offset_of(mode, slot->from[r].rows_at - 1), slot->from[r].epoch);
+            xep_in_place_release(&mode->in_place, r, offset_of(mode, slot->from[r].rows_at - 1),
+                                 xep_rows_epoch(slot->from[r].word));
 }
 
 const xep_place_ops_t ll_in_place = {.memory = find_memory, .release = release};

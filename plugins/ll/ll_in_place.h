@@ -16,16 +16,13 @@ extern const xep_place_ops_t ll_in_place;
 /** Decides where the rows of a dispatch will be. Nothing is changed yet, and an error refuses the dispatch. */
 xep_status_t ll_in_place_choose(ll_t *mode, xep_op_t *op);
 
-/** The dispatch begins: its notice and its parcel say where its rows are. */
+/** The dispatch begins, with rows in place: its notice and its parcel say where. */
 void ll_in_place_take(ll_t *mode, const xep_op_t *op);
 
-/** Whether there are as many rows as the notice has tokens where it says that they are; it has no more than a rank. */
-int ll_in_place_is_sane(const ll_t *mode, const ll_notice_t *notice);
+/** All items are there. */
+void ll_in_place_note(ll_t *mode, const xep_op_t *op);
 
-/** Completes the parcel of source, which is made: where its items are if they are in place, and whether they stay. */
-void ll_in_place_find(ll_t *mode, const ll_notice_t *notice, uint32_t source);
-
-/** Fills row of the slot, by the list of picks: all rows are here, or stay. */
-void ll_point_rows(ll_t *mode, const xep_op_t *op);
+/** Finds the rows of others, behind their notices; shows where rows are, at the end. */
+extern const xep_step_t ll_step_find_in_place, ll_step_show_in_place;
 
 #endif

@@ -8,39 +8,31 @@
 
 /** One line per (ring entry, rank); written by that rank, read by the heap's owner. */
 typedef struct ll_notice {
-    uint64_t epoch; /* of the dispatch whose parcel is there; all else was written before */
-    union {
-        uint64_t selections; /* of all its tokens; with most, 0 where all receivers know them anyway */
-        struct {             /* next piece: the outputs of the one before; XEP_AGREE_ANY where there are none */
-            uint32_t has_outputs, outputs_hidden;
-        };
-    };
+    /* xep_rows_word() of the dispatch and of tokens whose rows are here; of a device the epoch. All else was written
+     * before */
+    uint64_t word;
     uint32_t capacity; /* rows the writer itself has room for */
-    union {
-        /* 1 + number of the row of its token 0, of all that peers may read in place (ll_in_place.h); 0: they are
-         * copied */
-        uint32_t rows_at;
-        uint32_t piece; /* where in_place is 0: 1 + the piece that it brings (ll_pieces.h); 0: it is not in pieces */
-    };
+    /* 1 + number of the row of its token 0, of all that peers may read in place (ll_in_place.h); 0: they are copied */
+    uint32_t rows_at;
+    uint32_t piece; /* 1 + the piece that it brings (ll_pieces.h); 0: it is not in pieces */
     uint32_t tokens;
-    union {
-        uint32_t most;          /* rows of the expert that gets most of them */
-        uint32_t outputs_dtype; /* next piece: likewise */
-    };
-    uint32_t slot;      /* of the writer */
+    uint32_t most;      /* rows of the expert that gets most of them; of a next piece 0 */
     uint32_t alignment; /* of its experts' first rows */
     uint32_t hidden;
     uint32_t topk;
     uint32_t nscales;
-    uint8_t dtype; /* of x */
+    uint32_t outputs_hidden; /* of a next piece: of the outputs of the one before; 0 where there are none */
+    uint32_t refused;        /* calls, by the writer */
+    uint16_t slot;           /* of the writer */
+    uint8_t dtype;           /* of x */
     uint8_t quant;
     uint8_t scales_dtype;
     uint8_t sends_weights;
-    uint8_t padded;   /* its own rows are arranged so */
-    uint8_t wrong;    /* 1: its topk_idx has what is no expert; where the device finds that out */
-    uint8_t in_place; /* rows of mapped ranks may stay where they are */
-    uint8_t in_parts; /* 1: its rows come behind it, by nodes: ll_layout_t.passed says how far they are here */
-    uint32_t refused; /* calls, by the writer */
+    uint8_t padded;                     /* its own rows are arranged so */
+    uint8_t wrong;                      /* 1: its topk_idx has what is no expert; where the device finds that out */
+    uint8_t in_place;                   /* rows of mapped ranks may stay where they are */
+    uint8_t has_outputs, outputs_dtype; /* of a next piece: as outputs_hidden */
+    uint8_t reserved;
 } ll_notice_t;
 #ifndef __cplusplus
 _Static_assert(sizeof(ll_notice_t) == 64, "a cache line, as all notices");

@@ -7,16 +7,10 @@
 
 /* ---- rows of the user's memory ---- */
 
-/* Own rows are summed where they are. */
-static int pulls(const ll_t *mode, uint32_t reader)
-{
-    return reader != mode->kit.shape->rank && mode->kit.base[reader] != NULL;
-}
-
 /*
  * Where the rows of each (expert, reader) are: as the handle has them where the user writes them there; else one after
- * the other for each reader, without the padding. Spread over the pages of padded experts, 16 tokens took a sixth
- * longer.
+ * the other for each reader, without the padding, but for own rows, which are summed where they are. Spread over the
+ * pages of padded experts, 16 tokens took a sixth longer.
  */
 static const uint32_t *lay_input(ll_t *mode, const xep_op_t *op)
 {
@@ -27,7 +21,7 @@ static const uint32_t *lay_input(ll_t *mode, const xep_op_t *op)
     for (uint32_t reader = 0; reader < nranks; reader++)
         for (uint32_t pair = reader; pair < pairs; pair += nranks) {
             mode->input_begin[pair] = next;
-            if (pulls(mode, reader)) next += slot->pair_count[pair];
+            if (mode->pulls[reader]) next += slot->pair_count[pair];
         }
     return mode->input_begin;
 }
@@ -62,7 +56,7 @@ static void fill_share(void *arg, uint32_t thread, uint32_t nthreads)
     char *input = xep_kit_own_area(&mode->kit, mode->layout.common.input, fill->op->slot);
     uint32_t end = (uint32_t)((uint64_t)pairs * (thread + 1) / nthreads);
     for (uint32_t pair = (uint32_t)((uint64_t)pairs * thread / nthreads); pair < end; pair++)
-        if (pulls(mode, pair % nranks)) fill_pair(fill, pair, input);
+        if (mode->pulls[pair % nranks]) fill_pair(fill, pair, input);
     xep_stores_fence();
 }
 
@@ -123,24 +117,35 @@ static int needs_all_rows(const ll_t *mode, const xep_op_t *op)
 {
     if (is_logfmt(mode, op)) return 1;
     for (uint32_t r = 0; r < mode->kit.shape->nranks; r++)
-        if (pulls(mode, r)) return 1;
+        if (mode->pulls[r]) return 1;
     return 0;
 }
 
 /* Step 2. Table and input of this slot are free to be written: drain has seen to it. */
-static xep_status_t fill(void *opaque, xep_op_t *op)
+static xep_status_t copy_outputs(void *opaque, xep_op_t *op)
+{
+    ll_t *mode = opaque;
+    const uint32_t *begin = lay_input(mode, op);
+    for (uint32_t r = 0; r < mode->kit.shape->nranks; r++)
+        if (mode->pulls[r]) fill_table(mode, op, begin, r);
+    if (op->combine->x != NULL) fill_input(mode, op, begin);
+    return XEP_OK;
+}
+
+/* Where some ranks are not mapped. */
+static xep_status_t copy_and_code(void *opaque, xep_op_t *op)
 {
     ll_t *mode = opaque;
     if (op->coming != 0 && needs_all_rows(mode, op)) return XEP_INPROGRESS;
-    /* of several pieces readers have all rows in their own "returned": they pull none, and need no table */
-    if (ll_slot(mode, op->slot)->pieces > 1) return ll_return_outputs(mode, op);
-    const uint32_t *begin = lay_input(mode, op);
-    for (uint32_t r = 0; r < mode->kit.shape->nranks; r++)
-        if (pulls(mode, r)) fill_table(mode, op, begin, r);
-    if (op->combine->x != NULL) fill_input(mode, op, begin);
-    if (is_logfmt(mode, op) && !mode->kit.all_mapped)
-        mode->kit.env->parallel(mode->kit.env, code_share, &(fill_t){.mode = mode, .op = op});
-    return XEP_OK;
+    if (is_logfmt(mode, op)) mode->kit.env->parallel(mode->kit.env, code_share, &(fill_t){.mode = mode, .op = op});
+    return copy_outputs(mode, op);
+}
+
+/* Of several pieces readers have all rows in their own "returned": they pull none, and need no table. */
+static xep_status_t copy_or_return(void *mode, xep_op_t *op)
+{
+    if (ll_slot(mode, op->slot)->pieces == 1) return copy_and_code(mode, op);
+    return op->coming != 0 ? XEP_INPROGRESS : ll_return_outputs(mode, op);
 }
 
 /* ---- readers that are not mapped ---- */
@@ -203,34 +208,53 @@ static int returned_transfer(const void *opaque, const xep_op_t *op, uint32_t re
 /* ---- outputs of a piece ---- */
 
 /* No combine: the piece that is shown has no outputs. */
-xep_status_t ll_put_outputs(void *mode, xep_op_t *op)
+static xep_status_t put_outputs(void *mode, xep_op_t *op)
 {
     return op->combine == NULL ? XEP_OK : xep_send_transfers(mode, op, outputs_transfer);
 }
 
 /* Outputs may lie in the slot, where rows of the next piece are written: the wire must have read them before. */
-xep_status_t ll_flush_outputs(void *mode, xep_op_t *op)
+static xep_status_t flush_outputs(void *mode, xep_op_t *op)
 {
     return op->combine == NULL ? XEP_OK : xep_step_flush(mode, op);
 }
 
+const xep_step_t ll_outputs_steps[] = {
+    {.name = "outputs", .does = "return outputs", .run = ll_return_outputs},
+    {.name = "room to send outputs", .does = "put outputs", .run = put_outputs},
+    {.name = "outputs to leave", .does = "flush outputs", .run = flush_outputs},
+    {0},
+};
+
 /* ---- begin ---- */
 
-/* Where offers differ only the sums are left out. "read" is said in any case: the next drain of the owners waits. */
-const xep_step_t ll_combine_steps[] = {
+/* "read" is said where offers differ, too, and only the sums are left out: the next drain of the owners waits. */
+#define STEP_OUTPUTS                                                                                                \
+    {                                                                                                               \
+        .name = "expert outputs", .does = "wait for outputs", .run = xep_step_wait, .word = xep_combine_ready_word, \
+        .announced = XEP_COMBINE_ANNOUNCED, .receives = 1                                                           \
+    }
+
+const xep_step_t ll_mapped_combine[] = {
     XEP_COMBINE_STEP_DRAIN,
-    {.name = "copies", .does = "copy in", .run = fill},
+    {.name = "copies", .does = "copy in", .run = copy_outputs},
+    {.name = "room to send rows", .does = "offer", .run = xep_step_send, .store = xep_combine_store_offer},
+    STEP_OUTPUTS,
+    XEP_COMBINE_STEP_AGREE,
+    {.name = "sums", .does = "sum", .run = ll_sum_pulled, .agreed = 1},
+    XEP_COMBINE_STEP_TELL_READ,
+    {0},
+};
+
+const xep_step_t ll_wired_combine[] = {
+    XEP_COMBINE_STEP_DRAIN,
+    {.name = "copies", .does = "copy in", .run = copy_or_return},
     {.name = "room to send rows",
      .does = "offer",
      .run = xep_step_send,
      .store = xep_combine_store_offer,
      .transfers = returned_transfer},
-    {.name = "expert outputs",
-     .does = "wait for outputs",
-     .run = xep_step_wait,
-     .word = xep_combine_ready_word,
-     .announced = XEP_COMBINE_ANNOUNCED,
-     .receives = 1},
+    STEP_OUTPUTS,
     XEP_COMBINE_STEP_AGREE,
     {.name = "sums", .does = "sum", .run = ll_sum, .agreed = 1},
     XEP_STEP_FLUSH,
@@ -242,7 +266,7 @@ const xep_step_t ll_combine_steps[] = {
 static xep_status_t check_args(ll_t *mode, xep_op_t *op)
 {
     const xep_env_t *env = mode->kit.env;
-    if (is_logfmt(mode, op) && !mode->kit.all_mapped && mode->coded == NULL)
+    if (mode->lacks_coded && is_logfmt(mode, op))
         return env->fail(env, op, XEP_ERR_NO_MEMORY, "there was no memory for rows in LogFMT when the buffer was made");
     return ll_check_combine(mode, op);
 }

@@ -5,6 +5,8 @@
 
 #include <string.h>
 
+#include "ll_flow.h"
+
 /* ---- the cut ---- */
 
 /* Rows of a piece of a rank whose first rows of experts are so aligned; 0: there is no room for any. */
@@ -25,22 +27,14 @@ static uint64_t begin_experts(ll_t *mode, uint32_t first, uint32_t end, uint64_t
     return rows;
 }
 
-/* Indices lie in memory that other ranks write: one that is no expert is counted where nobody looks. */
-static void pass_source(ll_t *mode, uint32_t source, const ll_notice_t *notice)
-{
-    const int32_t *idx = (const int32_t *)(const void *)mode->parcels[source].head;
-    const uint32_t experts = mode->kit.shape->experts;
-    for (uint64_t i = 0; i < (uint64_t)notice->tokens * notice->topk; i++)
-        mode->counts[(uint32_t)idx[i] < experts ? (uint32_t)idx[i] : experts]++;
-}
-
 /*
  * A rank's rows of an expert are in the order of sources, and these in the order of tokens.
  * So sources before this one move the begins of experts on, and those behind it do not matter.
  */
-static void find_own(ll_t *mode, ll_slot_t *slot, const ll_notice_t *from)
+static void find_own(const ll_t *mode, const xep_op_t *op, const ll_notice_t *from)
 {
-    for (uint32_t s = 0; s < mode->kit.shape->rank; s++) pass_source(mode, s, &from[s]);
+    const ll_slot_t *slot = ll_slot(mode, op->slot);
+    for (uint32_t s = 0; s < mode->kit.shape->rank; s++) ll_count_source(mode, op, s);
     for (uint64_t i = 0; i < slot->tokens * slot->topk; i++) {
         if (slot->experts[i] < 0) continue;
         uint64_t row = mode->counts[slot->experts[i]]++;
@@ -49,12 +43,13 @@ static void find_own(ll_t *mode, ll_slot_t *slot, const ll_notice_t *from)
 }
 
 /*
- * All ranks have counted the same indices, and so come to the same number of pieces, or to the same error. What
+ * All ranks count the same indices, and so come to the same number of pieces, or to the same error. What
  * begin_experts() leaves in counts is where find_own() begins.
  */
-xep_status_t ll_cut_pieces(ll_t *mode, xep_op_t *op, const ll_notice_t *from)
+static xep_status_t cut_pieces(ll_t *mode, xep_op_t *op, const ll_notice_t *from)
 {
     ll_slot_t *slot = ll_slot(mode, op->slot);
+    ll_count_all(mode, op);
     const uint32_t *first = mode->kit.first_expert;
     for (uint32_t r = 0; r < mode->kit.shape->nranks; r++) {
         uint64_t room = piece_rows(mode, from[r].alignment);
@@ -67,18 +62,17 @@ xep_status_t ll_cut_pieces(ll_t *mode, xep_op_t *op, const ll_notice_t *from)
                  pieces = (rows + room - 1) / room;
         if (pieces > slot->pieces) slot->pieces = pieces;
     }
-    if (slot->pieces > 1) find_own(mode, slot, from);
+    if (slot->pieces > 1) find_own(mode, op, from);
     return XEP_OK;
 }
 
 /* ---- the list of a piece ---- */
 
-void ll_begin_list(ll_t *mode, xep_op_t *op)
+static void begin_list(ll_t *mode, const xep_op_t *op)
 {
     ll_slot_t *slot = ll_slot(mode, op->slot);
     const uint32_t first = mode->kit.first_expert[mode->kit.shape->rank], experts = mode->kit.shape->local_experts;
-    memset(mode->counts, 0, (mode->kit.shape->experts + UINT64_C(1)) * sizeof *mode->counts);
-    for (uint32_t s = 0; s < mode->kit.shape->nranks; s++) pass_source(mode, s, &slot->from[s]);
+    ll_count_all(mode, op);
     memcpy(slot->all_count, mode->counts + first, experts * sizeof *slot->all_count);
     slot->all_rows = begin_experts(mode, first, first + experts, slot->from[mode->kit.shape->rank].alignment);
 }
@@ -89,12 +83,13 @@ void ll_begin_list(ll_t *mode, xep_op_t *op)
  */
 static int list_source(ll_t *mode, const xep_op_t *op, uint32_t source, uint64_t *n_p, uint64_t *items_p)
 {
+    const ll_list_t *list = &ll_slot(mode, op->slot)->list;
     const ll_notice_t *notices = ll_slot(mode, op->slot)->from, *notice = &notices[source];
-    const int32_t *idx = (const int32_t *)(const void *)mode->parcels[source].head;
+    const int32_t *idx = (const int32_t *)(const void *)list->parcels[source].head;
     const uint32_t self = mode->kit.shape->rank, first = mode->kit.first_expert[self],
                    count = mode->kit.shape->local_experts;
     const uint64_t piece = ll_state(op)->piece, rows = piece_rows(mode, notices[self].alignment),
-                   room = mode->parcels[source].room;
+                   room = ll_inbox_room(mode, &list->parcels[source]);
     uint64_t n = *n_p, items = 0;
     for (uint32_t t = 0; t < notice->tokens; t++, idx += notice->topk) {
         int comes = 0;
@@ -105,9 +100,8 @@ static int list_source(ll_t *mode, const xep_op_t *op, uint32_t source, uint64_t
             int is_in = mode->counts[first + local]++ - piece * rows < rows;
             comes |= is_in || piece == 0;
             if (!is_in) continue;
-            mode->picks[n] = (ll_pick_t){.token = t, .k = k, .row = local};
-            if (mode->pick_item != NULL)
-                mode->pick_item[n] = mode->kit.base[source] != NULL ? t : (uint32_t)(items % room);
+            list->picks[n] = (ll_pick_t){.token = t, .k = k, .row = local};
+            if (list->item != NULL) list->item[n] = mode->kit.base[source] != NULL ? t : (uint32_t)(items % room);
             n++;
         }
         items += (uint64_t)comes;
@@ -117,16 +111,91 @@ static int list_source(ll_t *mode, const xep_op_t *op, uint32_t source, uint64_t
     return n <= mode->layout.common.recv_rows;
 }
 
-xep_status_t ll_list_piece(ll_t *mode, xep_op_t *op, uint32_t source, uint64_t *n_p)
+static xep_status_t list_piece(ll_t *mode, xep_op_t *op)
 {
-    uint64_t items;
-    if (!list_source(mode, op, source, n_p, &items))
-        return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_PROTOCOL,
-                                   "rank %u has other rows than it had before this piece", source);
-    return ll_note_items(mode, op, source, items);
+    uint64_t *begin = ll_slot(mode, op->slot)->list.begin, items;
+    xep_status_t status = XEP_OK;
+    begin_list(mode, op);
+    begin[0] = 0;
+    for (uint32_t s = 0; s < mode->kit.shape->nranks && status == XEP_OK; s++) {
+        begin[s + 1] = begin[s];
+        if (!list_source(mode, op, s, &begin[s + 1], &items))
+            return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_PROTOCOL,
+                                       "rank %u has other rows than it had before this piece", s);
+        if (ll_slot(mode, op->slot)->list.item != NULL) status = ll_note_items(mode, op, s, items);
+    }
+    return status;
 }
 
-void ll_show_piece(const ll_t *mode, const xep_op_t *op)
+/* Where all rows fit they are listed as without pieces. */
+static xep_status_t list_rows(ll_t *mode, xep_op_t *op)
+{
+    const ll_slot_t *slot = ll_slot(mode, op->slot);
+    if (slot->pieces > 1) return list_piece(mode, op);
+    xep_status_t status = ll_list_rows(mode, op);
+    return status == XEP_OK && slot->list.item != NULL ? ll_find_items(mode, op) : status;
+}
+
+/* ---- the verdict ---- */
+
+/* Ranks that are in different pieces have nothing else to compare. */
+static xep_status_t compare_pieces(const ll_t *mode, xep_op_t *op, const ll_notice_t *from)
+{
+    static const xep_agree_param_t params[] = {
+        XEP_AGREE_PARAM("piece, from 1 (0: without XEP_DISPATCH_PIECES)", XEP_AGREE_NUMBER, ll_notice_t, piece),
+        XEP_AGREE_PARAM("whether a piece has outputs", XEP_AGREE_YES_NO, ll_notice_t, has_outputs),
+        XEP_AGREE_PARAM("dtype", XEP_AGREE_DTYPE, ll_notice_t, outputs_dtype),
+        XEP_AGREE_PARAM("hidden", XEP_AGREE_NUMBER, ll_notice_t, outputs_hidden),
+    };
+    return xep_agree(mode->kit.env, op, params, sizeof params / sizeof params[0], from, sizeof *from);
+}
+
+/* The dispatch has told the slots of the handle, which a piece of another one is no reason to forget. Its rank. */
+static uint32_t keep_slots(ll_t *mode, const xep_op_t *op)
+{
+    ll_notice_t *from = ll_slot(mode, op->slot)->from;
+    uint32_t stranger = XEP_NO_RANK;
+    for (uint32_t r = mode->kit.shape->nranks; r-- > 0;) {
+        const uint16_t slot = (uint16_t)*xep_combine_slot_there(&mode->kit, op->slot, r);
+        if (from[r].slot != slot) stranger = r;
+        from[r].slot = slot;
+    }
+    return stranger;
+}
+
+static xep_status_t refuse_handle(const ll_t *mode, xep_op_t *op, uint32_t stranger)
+{
+    const uint32_t self = mode->kit.shape->rank;
+    return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_MISMATCH,
+                               "rank %u and rank %u disagree on the handle whose next piece it is",
+                               stranger < self ? stranger : self, stranger < self ? self : stranger);
+}
+
+/* Of a dispatch. */
+static xep_status_t check_room(ll_t *mode, xep_op_t *op, const ll_notice_t *from)
+{
+    ll_slot(mode, op->slot)->pieces = 1;
+    if ((op->dispatch->flags & XEP_DISPATCH_PIECES) == 0) return ll_check_room(mode, op, from);
+    return ll_has_room(mode, op, from) ? XEP_OK : cut_pieces(mode, op, from);
+}
+
+static xep_status_t conclude(ll_t *mode, xep_op_t *op)
+{
+    const ll_notice_t *from = ll_slot(mode, op->slot)->from;
+    const int is_next = op->kind == XEP_OP_NEXT;
+    uint32_t stranger = XEP_NO_RANK;
+    if (is_next) stranger = keep_slots(mode, op);
+    else ll_note_slots(mode, op);
+    xep_status_t verdict = ll_compare_notices(mode, op, from);
+    if (verdict == XEP_OK) verdict = compare_pieces(mode, op, from);
+    if (verdict == XEP_OK && !is_next) verdict = check_room(mode, op, from);
+    return stranger == XEP_NO_RANK || verdict != XEP_OK ? verdict : refuse_handle(mode, op, stranger);
+}
+
+/* ---- what is shown ---- */
+
+/* Completes what recv shows. */
+static void show_piece(const ll_t *mode, const xep_op_t *op)
 {
     ll_slot_t *slot = ll_slot(mode, op->slot);
     xep_recv_t *recv = op->recv;
@@ -138,6 +207,40 @@ void ll_show_piece(const ll_t *mode, const xep_op_t *op)
     /* a rank that gets less than others has pieces without rows, behind its last one */
     recv->first_row = slot->piece * piece_rows(mode, slot->from[mode->kit.shape->rank].alignment);
     if (recv->first_row > recv->all_rows) recv->first_row = recv->all_rows;
+}
+
+/* As receive() in ll_receive.c. */
+static xep_status_t receive_piece(void *opaque, xep_op_t *op)
+{
+    ll_t *mode = opaque;
+    ll_slot_t *slot = ll_slot(mode, op->slot);
+    uint64_t rows;
+    xep_status_t verdict = xep_kit_state(op)->verdict = conclude(mode, op);
+    if (verdict != XEP_OK) return XEP_OK;
+    xep_status_t status = list_rows(mode, op);
+    if (status == XEP_OK) status = ll_place_rows(mode, op, &rows);
+    if (status != XEP_OK) return status;
+    if (slot->pieces == 1) {
+        slot->all_rows = rows;
+        memcpy(slot->all_count, slot->expert_count, mode->kit.shape->local_experts * sizeof *slot->all_count);
+    }
+    if (op->kind != XEP_OP_NEXT) xep_kit_tell_rows(op, slot->all_rows);
+    ll_show_rows(mode, op, rows);
+    show_piece(mode, op);
+    return XEP_OK;
+}
+
+const xep_step_t ll_step_piece_places = {.name = "agreement", .does = "find places", .run = receive_piece};
+
+/* ---- as a source ---- */
+
+int ll_goes_in_piece(const void *mode, const xep_op_t *op, uint64_t token)
+{
+    const ll_slot_t *slot = ll_slot(mode, op->slot);
+    const uint64_t first = token * slot->topk;
+    for (uint32_t k = 0; k < slot->topk; k++)
+        if (slot->experts[first + k] >= 0 && ll_brings(mode, op, first + k)) return 1;
+    return 0;
 }
 
 /* ---- outputs ---- */

@@ -29,25 +29,13 @@
 
 #include "ll.h"
 
-/**
- * In how many pieces a dispatch comes, and where this rank's selections are in them; counts [E] is of all selections.
- * XEP_ERR_OVERFLOW: a slot has less room than some rank's alignment.
- */
-xep_status_t ll_cut_pieces(ll_t *mode, xep_op_t *op, const ll_notice_t *from);
+/** Of a dispatch that may come in pieces, and of a next piece, in place of ll_step_places. */
+extern const xep_step_t ll_step_piece_places;
 
-/** Before rows are listed: where those of each expert begin among all. */
-void ll_begin_list(ll_t *mode, xep_op_t *op);
+/** Whether a token of this rank goes anywhere in the piece that op brings. */
+int ll_goes_in_piece(const void *mode, const xep_op_t *op, uint64_t token);
 
-/**
- * Adds the selections of a source that are in the piece to the list, and finds their items. XEP_ERR_PROTOCOL: there are
- * more than a slot has rows, or than can have come at once.
- */
-xep_status_t ll_list_piece(ll_t *mode, xep_op_t *op, uint32_t source, uint64_t *n_p);
-
-/** Completes what recv shows. */
-void ll_show_piece(const ll_t *mode, const xep_op_t *op);
-
-/** Step: 0, for readers that are mapped. */
+/** Step: 0, for readers that are mapped; of the last piece in a combine. */
 xep_status_t ll_return_outputs(void *mode, xep_op_t *op);
 
 #endif

@@ -60,13 +60,6 @@ xep_status_t ll_check_combine(const ll_t *mode, xep_op_t *op)
 
 /* ---- what is said, and agreed ---- */
 
-/* Of a dispatch that may come in pieces the first is 1. */
-static uint32_t piece_said(const ll_t *mode, const xep_op_t *op)
-{
-    if ((op->dispatch->flags & XEP_DISPATCH_PIECES) == 0) return 0;
-    return op->kind == XEP_OP_NEXT ? (uint32_t)ll_slot(mode, op->slot)->piece + 2 : 1;
-}
-
 /* What it counts is there. */
 void ll_fill_notice(const ll_t *mode, const xep_op_t *op, ll_notice_t *notice)
 {
@@ -76,12 +69,11 @@ void ll_fill_notice(const ll_t *mode, const xep_op_t *op, ll_notice_t *notice)
     /* padded: rows of one expert, which is also what the verdict compares with it */
     if (padded) room = (uint64_t)mode->kit.shape->nranks * mode->kit.shape->tokens;
     else if (room == 0) room = mode->layout.common.recv_rows;
-    *notice = (ll_notice_t){.epoch = op->epoch,
+    *notice = (ll_notice_t){.word = xep_rows_word(op->epoch, args->tokens),
                             .capacity = (uint32_t)room, /* fewer than 2^32: there is room for them */
-                            .selections = notice->selections,
                             .most = notice->most,
                             .tokens = (uint32_t)args->tokens,
-                            .slot = op->slot,
+                            .slot = (uint16_t)op->slot,
                             .alignment = args->expert_alignment,
                             .hidden = args->hidden,
                             .topk = args->topk,
@@ -92,21 +84,8 @@ void ll_fill_notice(const ll_t *mode, const xep_op_t *op, ll_notice_t *notice)
                             .sends_weights = (args->flags & XEP_DISPATCH_SEND_WEIGHTS) != 0,
                             .padded = (uint8_t)padded,
                             .in_place = (args->flags & XEP_DISPATCH_IN_PLACE) != 0,
-                            .piece = piece_said(mode, op),
+                            .piece = (args->flags & XEP_DISPATCH_PIECES) != 0,
                             .refused = op->refused};
-}
-
-/* Ranks that are in different pieces have nothing else to compare. */
-static xep_status_t compare_pieces(const ll_t *mode, xep_op_t *op, const ll_notice_t *from)
-{
-    static const xep_agree_param_t params[] = {
-        XEP_AGREE_PARAM("piece, from 1 (0: without XEP_DISPATCH_PIECES)", XEP_AGREE_NUMBER, ll_notice_t, piece),
-        XEP_AGREE_PARAM("whether a piece has outputs", XEP_AGREE_YES_NO, ll_notice_t, has_outputs),
-        XEP_AGREE_PARAM("dtype", XEP_AGREE_DTYPE, ll_notice_t, outputs_dtype),
-        XEP_AGREE_PARAM("hidden", XEP_AGREE_NUMBER, ll_notice_t, outputs_hidden),
-    };
-    const uint32_t count = op->kind == XEP_OP_NEXT ? sizeof params / sizeof params[0] : 1;
-    return xep_agree(mode->kit.env, op, params, count, from, sizeof *from);
 }
 
 /* Step 4, in the order in which users should hear of what differs. */
@@ -123,10 +102,8 @@ xep_status_t ll_compare_notices(const ll_t *mode, xep_op_t *op, const ll_notice_
         XEP_AGREE_PARAM("whether rows are read in place", XEP_AGREE_YES_NO, ll_notice_t, in_place),
     };
     xep_status_t verdict = xep_agree_calls(mode->kit.env, op, &from->refused, sizeof *from);
-    if (verdict == XEP_OK)
-        verdict = xep_agree(mode->kit.env, op, params, sizeof params / sizeof params[0], from, sizeof *from);
-    /* rows in place and pieces share a word of the notice: only now is it known to be a piece on all ranks */
-    return verdict != XEP_OK || from->in_place ? verdict : compare_pieces(mode, op, from);
+    if (verdict != XEP_OK) return verdict;
+    return xep_agree(mode->kit.env, op, params, sizeof params / sizeof params[0], from, sizeof *from);
 }
 
 /* ---- what is shown ---- */
@@ -136,7 +113,7 @@ void ll_fill_recv(ll_t *mode, const xep_op_t *op, uint64_t rows)
 {
     const ll_slot_t *slot = ll_slot(mode, op->slot);
     const xep_dispatch_args_t *args = op->dispatch;
-    const ll_parcel_t *parcel = &mode->parcels[mode->kit.shape->rank];
+    const ll_parcel_t *parcel = &ll_state(op)->parcel;
     const int padded = args->arrangement == XEP_ROWS_BY_EXPERT_PADDED,
               by_column = (args->flags & XEP_DISPATCH_SCALES_BY_COLUMN) != 0;
     const uint64_t of_expert = mode->kit.shape->nranks * mode->kit.shape->tokens;
@@ -146,11 +123,6 @@ void ll_fill_recv(ll_t *mode, const xep_op_t *op, uint64_t rows)
     recv->arrangement = padded ? XEP_ROWS_BY_EXPERT_PADDED : XEP_ROWS_BY_EXPERT_COMPACT;
     if (padded) recv->capacity = mode->kit.shape->local_experts * of_expert;
     recv->x_stride = xep_row_stride(parcel->row_bytes);
-    if (args->flags & XEP_DISPATCH_IN_PLACE) {
-        recv->x = NULL;
-        recv->x_stride = 0;
-        recv->row = slot->row;
-    }
     recv->topk = 1; /* a row for each selection */
     recv->scales_dtype = args->scales_dtype;
     if (xep_cast_format(args->quant, args->hidden, &format)) {

@@ -7,38 +7,37 @@
 
 /* ---- where rows are ---- */
 
-/*
- * Own rows where the user has them, those of mapped owners in their input, all others in the own "returned"; all of
- * several pieces, too.
- */
-static ll_source_t source_of(const ll_t *mode, const xep_op_t *op, uint32_t owner)
+/* Own rows where the user has them, those of mapped owners in their input. */
+static ll_source_t find_pulled(const ll_t *mode, const xep_op_t *op, uint32_t owner)
 {
     const ll_slot_t *slot = ll_slot(mode, op->slot);
+    const uint32_t self = mode->kit.shape->rank, there = slot->from[owner].slot;
+    ll_source_t source = {.rows = mode->kit.base[owner] + xep_area_at(mode->layout.common.input, there),
+                          .stride = mode->layout.common.combine_stride,
+                          .begins = (const void *)(mode->kit.base[owner] + ll_table_offset(mode, there, self)),
+                          .step = 1};
+    if (owner == self) source.begins = slot->pair_begin + self, source.step = mode->kit.shape->nranks;
+    if (owner == self && op->combine->x != NULL) source.rows = op->combine->x, source.stride = op->combine->x_stride;
+    return source;
+}
+
+/* All others in the own "returned"; all of several pieces, too. */
+static ll_source_t find_rows(const ll_t *mode, const xep_op_t *op, uint32_t owner)
+{
     const ll_layout_t *at = &mode->layout;
-    const int in_one = slot->pieces == 1;
-    if (owner == mode->kit.shape->rank && op->combine->x != NULL && in_one)
-        return (ll_source_t){op->combine->x, op->combine->x_stride, 0};
-    if (mode->kit.base[owner] != NULL && in_one)
-        return (ll_source_t){mode->kit.base[owner] + xep_area_at(at->common.input, slot->from[owner].slot),
-                             at->common.combine_stride, 0};
-    return (ll_source_t){xep_kit_own_area(&mode->kit, at->returned, op->slot), at->return_stride, 1};
+    if (mode->kit.base[owner] != NULL && ll_slot(mode, op->slot)->pieces == 1) return find_pulled(mode, op, owner);
+    return (ll_source_t){.rows = xep_kit_own_area(&mode->kit, at->returned, op->slot), .stride = at->return_stride};
 }
 
 /*
  * The first row of this rank at each expert of owner. Copied out of the owner's table, which that rank may write again
  * when it has seen "read": each begin is counted up while rows are listed, and checked before it is used.
  */
-static void load_begins(ll_t *mode, const xep_op_t *op, uint32_t owner)
+static void load_begins(const ll_t *mode, uint32_t owner, const ll_source_t *source)
 {
-    const ll_slot_t *slot = ll_slot(mode, op->slot);
-    const uint32_t first = mode->kit.first_expert[owner], count = mode->kit.first_expert[owner + 1] - first,
-                   self = mode->kit.shape->rank;
-    if (owner == self)
-        for (uint32_t e = 0; e < count; e++)
-            mode->next_row[first + e] = slot->pair_begin[e * mode->kit.shape->nranks + self];
-    else if (mode->kit.base[owner] != NULL)
-        memcpy(&mode->next_row[first], mode->kit.base[owner] + ll_table_offset(mode, slot->from[owner].slot, self),
-               count * sizeof(uint32_t));
+    const uint32_t first = mode->kit.first_expert[owner], count = mode->kit.first_expert[owner + 1] - first;
+    for (uint32_t e = 0; source->begins != NULL && e < count; e++)
+        mode->next_row[first + e] = source->begins[e * source->step];
 }
 
 /*
@@ -78,8 +77,8 @@ static uint32_t list_token(ll_t *mode, const xep_op_t *op, const ll_source_t *so
             continue;
         }
         const ll_source_t *source = &sources[mode->kit.owner[experts[k]]];
-        uint64_t row = source->returned ? token * slot->topk + k : mode->next_row[experts[k]]++;
-        if (!source->returned && !is_there(mode, slot, (uint32_t)experts[k], row)) return UINT32_MAX;
+        uint64_t row = source->begins == NULL ? token * slot->topk + k : mode->next_row[experts[k]]++;
+        if (source->begins != NULL && !is_there(mode, slot, (uint32_t)experts[k], row)) return UINT32_MAX;
         mode->rows[n] = source->rows + row * source->stride;
         mode->row_weights[n++] = slot->weights_sent && args->weights == NULL ? 1.0f : weights[k];
     }
@@ -87,15 +86,10 @@ static uint32_t list_token(ll_t *mode, const xep_op_t *op, const ll_source_t *so
 }
 
 /* One pass over all selections before the team starts: the counting up in next_row is of one thread. */
-static xep_status_t list_rows(ll_t *mode, xep_op_t *op)
+static xep_status_t list_rows(ll_t *mode, xep_op_t *op, const ll_source_t *sources)
 {
-    ll_source_t *sources = mode->sources;
     uint32_t n = 0;
-    for (uint32_t i = 0; i < op->with.count; i++) {
-        uint32_t r = op->with.rank[i];
-        sources[r] = source_of(mode, op, r);
-        load_begins(mode, op, r);
-    }
+    for (uint32_t i = 0; i < op->with.count; i++) load_begins(mode, op->with.rank[i], &sources[op->with.rank[i]]);
     for (uint64_t t = 0; t < ll_slot(mode, op->slot)->tokens; t++) {
         mode->row_begin[t] = n;
         n = list_token(mode, op, sources, t, n);
@@ -113,6 +107,7 @@ typedef struct sum {
     ll_t *mode;
     const xep_op_t *op;
     xep_weigh_fn weigh;
+    int decodes; /* rows came in LogFMT */
 } sum_t;
 
 /*
@@ -141,30 +136,43 @@ static void sum_share(void *arg, uint32_t thread, uint32_t nthreads)
     const xep_combine_args_t *args = sum->op->combine;
     uint64_t tokens = ll_slot(mode, sum->op->slot)->tokens, begin = tokens * thread / nthreads,
              end = tokens * (thread + 1) / nthreads;
-    int decodes =
-        !mode->kit.all_mapped && (args->flags & XEP_COMBINE_LOGFMT) != 0 && ll_slot(mode, sum->op->slot)->pieces == 1;
     for (uint64_t t = begin; t < end; t++) {
         uint32_t from = mode->row_begin[t], behind = mode->row_begin[t + 1];
-        if (decodes) decode_token(mode, sum->op, t, thread);
+        if (sum->decodes) decode_token(mode, sum->op, t, thread);
         sum->weigh((char *)args->out + t * args->out_stride, mode->rows + from, mode->row_weights + from, behind - from,
                    mode->row_begin[end] - behind, args->hidden);
     }
     xep_stores_fence();
 }
 
-/* Step 5. Weights that were sent have been applied by the experts. Own rows, and biases, may still be coming. */
-xep_status_t ll_sum(void *opaque, xep_op_t *op)
+/* Weights that were sent have been applied by the experts. */
+static xep_status_t sum_rows(ll_t *mode, xep_op_t *op, int decodes)
 {
-    ll_t *mode = opaque;
     const xep_env_t *env = mode->kit.env;
     const xep_combine_args_t *args = op->combine;
     const uint64_t tokens = ll_slot(mode, op->slot)->tokens;
-    if (op->coming != 0) return XEP_INPROGRESS;
-    xep_status_t status = list_rows(mode, op);
+    xep_status_t status = list_rows(mode, op, mode->sources);
     if (status != XEP_OK) return status;
     /* what is summed takes the room that the sums would have in the caches */
     uint64_t bytes = (mode->row_begin[tokens] + tokens) * args->hidden * xep_elem_bytes(args->dtype);
-    sum_t sum = {mode, op, xep_weigh_select(args->dtype, env->simd, bytes >= env->stream_bytes)};
+    sum_t sum = {mode, op, xep_weigh_select(args->dtype, env->simd, bytes >= env->stream_bytes), decodes};
     env->parallel(env, sum_share, &sum);
     return XEP_OK;
+}
+
+xep_status_t ll_sum_pulled(void *opaque, xep_op_t *op)
+{
+    ll_t *mode = opaque;
+    for (uint32_t r = 0; r < mode->kit.shape->nranks; r++) mode->sources[r] = find_pulled(mode, op, r);
+    return sum_rows(mode, op, 0);
+}
+
+/* Own rows, and biases, may still be coming. */
+xep_status_t ll_sum(void *opaque, xep_op_t *op)
+{
+    ll_t *mode = opaque;
+    const int decodes = (op->combine->flags & XEP_COMBINE_LOGFMT) != 0 && ll_slot(mode, op->slot)->pieces == 1;
+    if (op->coming != 0) return XEP_INPROGRESS;
+    for (uint32_t r = 0; r < mode->kit.shape->nranks; r++) mode->sources[r] = find_rows(mode, op, r);
+    return sum_rows(mode, op, decodes && !mode->kit.all_mapped);
 }

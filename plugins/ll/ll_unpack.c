@@ -3,7 +3,7 @@
 /* Rows out of parcels into expert order (step 5 of dispatch in ll.h). */
 #include <string.h>
 
-#include "ll_pieces.h"
+#include "ll_flow.h"
 
 enum { LINE = 64 };
 
@@ -13,13 +13,14 @@ enum { LINE = 64 };
  * Adds the selections of a source that are here, by token, then selection. Without a branch it takes half the time
  * where every other selection is. 0: more than a slot has rows.
  */
-static int list_source(ll_t *mode, uint32_t source, const ll_notice_t *notice, uint64_t *n_p)
+static int list_source(const ll_t *mode, const ll_list_t *list, uint32_t source, const ll_notice_t *notice,
+                       uint64_t *n_p)
 {
-    const int32_t *idx = (const int32_t *)(const void *)mode->parcels[source].head;
+    const int32_t *idx = (const int32_t *)(const void *)list->parcels[source].head;
     const uint32_t first = mode->kit.first_expert[mode->kit.shape->rank], count = mode->kit.shape->local_experts,
                    topk = notice->topk;
     const uint64_t room = mode->layout.common.recv_rows;
-    ll_pick_t *picks = mode->picks;
+    ll_pick_t *picks = list->picks;
     uint64_t n = *n_p;
     for (uint32_t t = 0; t < notice->tokens; t++, idx += topk) {
         if (n > room) return 0; /* before it runs out of the list, which has room for K more */
@@ -33,39 +34,19 @@ static int list_source(ll_t *mode, uint32_t source, const ll_notice_t *notice, u
     return n <= room;
 }
 
-static xep_status_t list_whole_source(ll_t *mode, xep_op_t *op, uint32_t source, uint64_t *n_p)
-{
-    const uint64_t begin = *n_p;
-    if (!list_source(mode, source, &ll_slot(mode, op->slot)->from[source], n_p))
-        return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_PROTOCOL, "rank %u sends more rows than it announced",
-                                   source);
-    return ll_place_items(mode, op, source, begin, *n_p);
-}
-
-/* Step 5: source by source, so that rows of a pair (expert, source) come in the order of tokens. */
+/* Source by source, so that rows of a pair (expert, source) come in the order of tokens. */
 xep_status_t ll_list_rows(ll_t *mode, xep_op_t *op)
 {
     const ll_slot_t *slot = ll_slot(mode, op->slot);
-    const uint32_t nranks = mode->kit.shape->nranks;
-    uint64_t n = 0;
-    memset(slot->pair_count, 0, (size_t)mode->kit.shape->local_experts * nranks * sizeof *slot->pair_count);
-    if (slot->pieces > 1) ll_begin_list(mode, op);
-    for (uint32_t s = 0; s < nranks; s++) {
-        const ll_pick_t *pick = &mode->picks[n];
-        mode->pick_begin[s] = n;
-        xep_status_t status = slot->pieces > 1 ? ll_list_piece(mode, op, s, &n) : list_whole_source(mode, op, s, &n);
-        if (status != XEP_OK) return status;
-        for (; pick < &mode->picks[n]; pick++) slot->pair_count[pick->row * nranks + s]++;
+    uint64_t *begin = slot->list.begin;
+    begin[0] = 0;
+    for (uint32_t s = 0; s < mode->kit.shape->nranks; s++) {
+        begin[s + 1] = begin[s];
+        if (!list_source(mode, &slot->list, s, &slot->from[s], &begin[s + 1]))
+            return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_PROTOCOL, "rank %u sends more rows than it announced",
+                                       s);
     }
-    mode->pick_begin[nranks] = n;
     return XEP_OK;
-}
-
-/* The list is in the order of sources; numbering it expert by expert is what puts rows in expert order. */
-void ll_number_rows(ll_t *mode)
-{
-    const uint64_t rows = mode->pick_begin[mode->kit.shape->nranks];
-    for (uint64_t i = 0; i < rows; i++) mode->picks[i].row = mode->next_row[mode->picks[i].row]++;
 }
 
 /* ---- the copying ---- */
@@ -73,9 +54,10 @@ void ll_number_rows(ll_t *mode)
 typedef struct unpack {
     const ll_t *mode;
     const xep_op_t *op;
-    ll_slot_t *slot;
-    uint64_t rows; /* that are here and not copied */
-    char *x;       /* of the slot */
+    const ll_slot_t *slot;
+    const uint64_t *from, *to; /* [R] picks of each source that are copied */
+    uint64_t rows;             /* all of them */
+    char *x;                   /* of the slot */
     size_t x_stride;
     xep_copy_fn copy;
 } unpack_t;
@@ -109,7 +91,7 @@ static void unpack_metadata(const unpack_t *unpack, uint32_t source, const ll_pi
     if (unpack->slot->origin != NULL) unpack->slot->origin[pick->row] = selection;
     if (notice->sends_weights)
         memcpy(&recv->topk_weights[pick->row],
-               unpack->mode->parcels[source].head + unpack->mode->parcels[source].weights + selection * 4, 4);
+               unpack->slot->list.parcels[source].head + unpack->slot->list.parcels[source].weights + selection * 4, 4);
 }
 
 /* The first pick of the list that is of another token than pick, or pick. */
@@ -128,16 +110,16 @@ static void fetch_scales(const ll_parcel_t *at, const char *item)
 
 static const char *item_of(const unpack_t *unpack, const ll_parcel_t *at, const ll_pick_t *pick)
 {
-    const uint32_t *items = unpack->mode->pick_item;
-    return at->items + (items == NULL ? pick->token : items[pick - unpack->mode->picks]) * at->stride;
+    const ll_list_t *list = &unpack->slot->list;
+    return at->items + (list->item == NULL ? pick->token : list->item[pick - list->picks]) * at->stride;
 }
 
 /* Rows of a token are neighbours in the list: while they are copied out of the cache, the next token comes into it. */
 static void unpack_source(const unpack_t *unpack, uint32_t source, uint64_t begin, uint64_t end)
 {
-    const ll_parcel_t *at = &unpack->mode->parcels[source];
+    const ll_parcel_t *at = &unpack->slot->list.parcels[source];
     const xep_recv_t *recv = unpack->op->recv;
-    const ll_pick_t *pick = unpack->mode->picks + begin, *last = unpack->mode->picks + end, *next = pick;
+    const ll_pick_t *pick = unpack->slot->list.picks + begin, *last = unpack->slot->list.picks + end, *next = pick;
     for (; pick < last; pick++) {
         const char *item = item_of(unpack, at, pick);
         if (next->token == pick->token) next = next_token(pick, last);
@@ -159,7 +141,7 @@ static void unpack_share(void *arg, uint32_t thread, uint32_t nthreads)
     uint64_t before = 0; /* rows of the sources so far */
     for (uint32_t i = 0; i < nranks && before < end; i++) {
         uint32_t s = (mode->kit.shape->rank + i) % nranks; /* own rows first: others' lines may still be on their way */
-        uint64_t first = mode->pick_begin[s] + unpack->slot->copied[s], rows = mode->pick_here[s] - first;
+        uint64_t first = unpack->from[s], rows = unpack->to[s] - first;
         uint64_t from = begin > before ? begin - before : 0, to = end - before < rows ? end - before : rows;
         if (from < to) unpack_source(unpack, s, first + from, first + to);
         before += rows;
@@ -167,14 +149,41 @@ static void unpack_share(void *arg, uint32_t thread, uint32_t nthreads)
     xep_stores_fence();
 }
 
-/* The end of the picks of a source whose tokens are here: they are in the order of tokens. */
-static uint64_t find_here(const ll_t *mode, uint32_t source, uint64_t tokens)
+/* Streaming stores pay only when more is written than the caches hold: the user reads these rows next. */
+static void copy_rows(const ll_t *mode, const xep_op_t *op, const uint64_t *from, const uint64_t *to, uint64_t rows)
 {
-    uint64_t low = mode->pick_begin[source], high = mode->pick_begin[source + 1];
-    if (low == high || mode->picks[high - 1].token < tokens) return high;
+    const ll_slot_t *slot = ll_slot(mode, op->slot);
+    const ll_parcel_t *own = &ll_state(op)->parcel;
+    /* of all rows of the operation, and not only those that are here, so that all of them go the same way */
+    uint64_t bytes = slot->list.begin[mode->kit.shape->nranks] * own->row_bytes;
+    unpack_t unpack = {.mode = mode,
+                       .op = op,
+                       .slot = slot,
+                       .from = from,
+                       .to = to,
+                       .rows = rows,
+                       .x = xep_kit_own_area(&mode->kit, mode->layout.common.x, op->slot),
+                       .x_stride = xep_row_stride(own->row_bytes),
+                       .copy = xep_copy_for(mode->kit.env, bytes)};
+    if (rows != 0) mode->kit.env->parallel(mode->kit.env, unpack_share, &unpack);
+}
+
+void ll_unpack_rows(const ll_t *mode, const xep_op_t *op)
+{
+    const uint64_t *begin = ll_slot(mode, op->slot)->list.begin;
+    copy_rows(mode, op, begin, begin + 1, begin[mode->kit.shape->nranks]);
+}
+
+/* ---- as rows come ---- */
+
+/* The end of the picks of a source whose tokens are here: they are in the order of tokens. */
+static uint64_t find_here(const ll_list_t *list, uint32_t source, uint64_t tokens)
+{
+    uint64_t low = list->begin[source], high = list->begin[source + 1];
+    if (low == high || list->picks[high - 1].token < tokens) return high;
     while (low < high) {
         uint64_t middle = low + (high - low) / 2;
-        if (mode->picks[middle].token < tokens) low = middle + 1;
+        if (list->picks[middle].token < tokens) low = middle + 1;
         else high = middle;
     }
     return low;
@@ -183,32 +192,22 @@ static uint64_t find_here(const ll_t *mode, uint32_t source, uint64_t tokens)
 /* What was copied stays so, should a source go back on what it said. */
 static uint64_t count_here(ll_t *mode, const xep_op_t *op)
 {
-    ll_slot_t *slot = ll_slot(mode, op->slot);
+    const ll_slot_t *slot = ll_slot(mode, op->slot);
     uint64_t rows = 0;
     for (uint32_t s = 0; s < mode->kit.shape->nranks; s++) {
-        uint64_t first = mode->pick_begin[s] + slot->copied[s];
-        slot->tokens_out[s] = mode->kit.base[s] != NULL ? slot->from[s].tokens : ll_tokens_here(mode, op, s);
-        mode->pick_here[s] = find_here(mode, s, slot->tokens_out[s]);
-        if (mode->pick_here[s] < first) mode->pick_here[s] = first;
-        rows += mode->pick_here[s] - first;
+        const uint64_t copied = slot->list.copied[s];
+        slot->inboxes[s].taken = ll_tokens_here(mode, op, s);
+        mode->here[s] = find_here(&slot->list, s, slot->inboxes[s].taken);
+        if (mode->here[s] < copied) mode->here[s] = copied;
+        rows += mode->here[s] - copied;
     }
     return rows;
 }
 
-/* Streaming stores pay only when more is written than the caches hold: the user reads these rows next. */
-void ll_unpack_rows(ll_t *mode, xep_op_t *op)
+/* What was copied is known only when the team has finished: each thread finds its share from what was before. */
+void ll_unpack_here(ll_t *mode, const xep_op_t *op)
 {
-    const uint32_t nranks = mode->kit.shape->nranks;
-    /* of all rows of the operation, and not only those that are here, so that all of them go the same way */
-    uint64_t bytes = mode->pick_begin[nranks] * mode->parcels[mode->kit.shape->rank].row_bytes;
-    unpack_t unpack = {.mode = mode,
-                       .op = op,
-                       .slot = ll_slot(mode, op->slot),
-                       .rows = count_here(mode, op),
-                       .x = xep_kit_own_area(&mode->kit, mode->layout.common.x, op->slot),
-                       .x_stride = xep_row_stride(mode->parcels[mode->kit.shape->rank].row_bytes),
-                       .copy = xep_copy_for(mode->kit.env, bytes)};
-    if (unpack.rows != 0) mode->kit.env->parallel(mode->kit.env, unpack_share, &unpack);
-    /* only when the team has finished: each thread finds its share from what was copied before */
-    for (uint32_t s = 0; s < nranks; s++) unpack.slot->copied[s] = mode->pick_here[s] - mode->pick_begin[s];
+    uint64_t *copied = ll_slot(mode, op->slot)->list.copied, rows = count_here(mode, op);
+    copy_rows(mode, op, copied, mode->here, rows);
+    memcpy(copied, mode->here, mode->kit.shape->nranks * sizeof *copied);
 }

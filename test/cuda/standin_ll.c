@@ -143,7 +143,7 @@ static int agrees(const xep_cuda_ll_receive_t *r, const ll_notice_t *n)
 static uint32_t judge(const xep_cuda_ll_receive_t *r)
 {
     for (uint32_t s = 0; s < r->at.nranks; s++)
-        if (notice_from(r, s)->epoch != r->at.slot->epoch || !agrees(r, notice_from(r, s))) return r->at.nranks;
+        if (notice_from(r, s)->word != r->at.slot->epoch || !agrees(r, notice_from(r, s))) return r->at.nranks;
     for (uint32_t s = 0; s < r->at.nranks; s++)
         if (rows_needed(r, s) > notice_from(r, s)->capacity) return s;
     return r->at.nranks + 1;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * Dispatches of ll whose inboxes hold less than what comes ("inboxes" in plugins/ll/ll.h): a source, a forwarder on
+ * Dispatches of ll whose inboxes hold less than what comes (plugins/ll/ll_flow.h): a source, a forwarder on
  * another node, and that one's mate, which reads what the forwarder has got. The ring of 2 * SLOTS turns, with one
  * slot.
  *
@@ -46,12 +46,12 @@
 #define FORWARDER 1
 #define MATE 2
 
-chan to_forwarder = [FEW] of { byte, byte, byte }; /* 0: a notice, 1: passed; operation; word */
+chan to_forwarder = [FEW] of { byte, byte }; /* operation; word of its notice */
 chan to_source = [FEW] of { byte, byte, byte };    /* 0: a notice of the forwarder, 1: taken */
 chan of_mate = [FEW] of { byte };                  /* its notices, to the source */
 
 byte inbox[RING * ROOM];                               /* at the forwarder */
-byte noticed[2 * RING], passed[2 * RING];              /* by the source at the forwarder, and by that one at its mate */
+byte came[2 * RING]; /* the word of the source at the forwarder, and at its mate */
 byte theirs[2 * RING];                                 /* notices at the source, of the forwarder and of the mate */
 byte taken[RING];                                      /* at the source */
 byte mates_taken[RING];                                /* at the forwarder */
@@ -63,12 +63,7 @@ active proctype wire()
 {
     byte kind, o, word;
     do
-    :: atomic {
-        to_forwarder?kind, o, word ->
-        if
-        :: kind == 0 -> noticed AT(FORWARDER, o) = word
-        :: else -> passed AT(FORWARDER, o) = word
-        fi; kind = 0; o = 0; word = 0 }
+    :: atomic { to_forwarder?o, word -> came AT(FORWARDER, o) = word; o = 0; word = 0 }
     :: atomic {
         to_source?kind, o, word ->
         if
@@ -98,7 +93,7 @@ active proctype source()
     byte o, p;
     do
     :: o < OPS ->
-        to_forwarder!0, o, EPOCH(o);
+        to_forwarder!o, WORD(o, 0);
         p = 0;
         do
         :: p == ROWS -> break
@@ -108,11 +103,11 @@ active proctype source()
             nfull(to_forwarder) ->
             inbox ITEM(o, p) = ROW(o, p);
             p++;
-            to_forwarder!1, o, WORD(o, p) }
+            to_forwarder!o, WORD(o, p) }
         od;
 #ifndef DEFECT_VERDICT
         if
-        :: p < ROWS -> to_forwarder!1, o, WORD(o, ROWS)
+        :: p < ROWS -> to_forwarder!o, WORD(o, ROWS)
         :: else
         fi;
 #endif
@@ -136,16 +131,16 @@ inline copy(o, p)
 #define TAKEN(o, p) (ROWS_OF(mates_taken[ENTRY(o)], o) < (p) -> ROWS_OF(mates_taken[ENTRY(o)], o) : (p))
 #endif
 #ifdef DEFECT_TAKEN
-#define SAYS(o, p) (ROWS_OF(passed AT(FORWARDER, o), o) < ROWS -> ROWS_OF(passed AT(FORWARDER, o), o) : TAKEN(o, p))
+#define SAYS(o, p) (ROWS_OF(came AT(FORWARDER, o), o) < ROWS -> ROWS_OF(came AT(FORWARDER, o), o) : TAKEN(o, p))
 #else
 #define SAYS(o, p) TAKEN(o, p)
 #endif
 
-#define HAS_ALL(o, p) (ROWS_OF(passed AT(FORWARDER, o), o) == ROWS && ((p) == ROWS || (o) == BAD))
+#define HAS_ALL(o, p) (ROWS_OF(came AT(FORWARDER, o), o) == ROWS && ((p) == ROWS || (o) == BAD))
 #ifdef ALONE
 #define IS_RELAYED(o) true
 #else
-#define IS_RELAYED(o) (ROWS_OF(passed AT(MATE, o), o) == ROWS)
+#define IS_RELAYED(o) (ROWS_OF(came AT(MATE, o), o) == ROWS)
 #endif
 
 active proctype forwarder()
@@ -154,16 +149,13 @@ active proctype forwarder()
     do
     :: o < OPS ->
         to_source!0, o, EPOCH(o);
-        noticed AT(FORWARDER, o) >= EPOCH(o);
-#ifndef ALONE
-        noticed AT(MATE, o) = EPOCH(o);
-#endif
+        came AT(FORWARDER, o) >= WORD(o, 0);
         do
-        :: atomic { o != BAD && p < ROWS_OF(passed AT(FORWARDER, o), o) -> copy(o, p) }
+        :: atomic { o != BAD && p < ROWS_OF(came AT(FORWARDER, o), o) -> copy(o, p) }
 #ifndef ALONE
         :: atomic {
-            ROWS_OF(passed AT(FORWARDER, o), o) > ROWS_OF(passed AT(MATE, o), o) ->
-            passed AT(MATE, o) = passed AT(FORWARDER, o) }
+            came AT(FORWARDER, o) > came AT(MATE, o) ->
+            came AT(MATE, o) = came AT(FORWARDER, o) }
 #endif
         :: atomic {
             o != BAD && SAYS(o, p) > told && SAYS(o, p) < ROWS && nfull(to_source) ->
@@ -183,11 +175,11 @@ active proctype mate()
     do
     :: o < OPS ->
         of_mate!o;
-        noticed AT(MATE, o) >= EPOCH(o);
+        came AT(MATE, o) >= WORD(o, 0);
         do
-        :: atomic { o != BAD && p < ROWS_OF(passed AT(MATE, o), o) -> copy(o, p) }
+        :: atomic { o != BAD && p < ROWS_OF(came AT(MATE, o), o) -> copy(o, p) }
         :: atomic { o != BAD && p > ROWS_OF(mates_taken[ENTRY(o)], o) -> mates_taken[ENTRY(o)] = WORD(o, p) }
-        :: atomic { ROWS_OF(passed AT(MATE, o), o) == ROWS && (p == ROWS || o == BAD) -> break }
+        :: atomic { ROWS_OF(came AT(MATE, o), o) == ROWS && (p == ROWS || o == BAD) -> break }
         od;
         atomic { o++; p = 0; ended[MATE] = o }
     :: else -> break

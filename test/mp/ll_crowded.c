@@ -144,7 +144,7 @@ static void away(xep_group_t *group)
     MP_OK(xep_dispatch(job.buffer, &a, &handle, &req));
     if (mp_rank() == last) {
         MP_FAILS(XEP_ERR_TIMEOUT, xep_request_wait(req));
-        MP_REASON("waits for rows: rank 0 at row 0 of 81");
+        MP_REASON("waits for credits: rank 0 at row 0 of 81");
         ++*over;
     }
     mp_await(over, 1);

@@ -337,7 +337,7 @@ int main(void)
     refuse_ends(group);
     stop_asking(group, &base, "next piece 2 of mode normal", "waits for openings: rank 1 at 0 of 2");
     refuse_by_expert(group);
-    stop_asking(group, &by_expert, "next piece 2 of mode ll", "waits for rows of the piece: rank 1 at 0 of 2");
+    stop_asking(group, &by_expert, "next piece 2 of mode ll", "waits for rows: rank 1 at 0 of 2");
     xep_group_destroy(group);
     return 0;
 }

@@ -219,13 +219,10 @@ static sim_run_t *open_two(void **state, uint64_t recv_rows, uint64_t capacity)
     return run;
 }
 
-/*
- * The notice announces one row of rank 1, its indices then name four of rank 0: more than the caller, or a slot, has
- * room for.
- */
+/* The notice announces no rows, the indices then name four of rank 0: more than the caller, or a slot, has room for. */
 static void more_than_announced(void **state)
 {
-    static const int32_t announced[4] = {-1, -1, -1, 4}, sent[4] = {0, 1, 2, 3};
+    static const int32_t announced[4] = {-1, -1, -1, -1}, sent[4] = {0, 1, 2, 3};
     for (int of_slot = 0; of_slot < 2; of_slot++) {
         xep_recv_t recv[2];
         sim_run_t *run = open_two(state, of_slot ? 2 : 8, of_slot ? 0 : 2);
@@ -277,16 +274,13 @@ static void own_notice_spoiled(void **state)
     sim_run_end(run);
 }
 
-/*
- * Rows in place: behind all areas; from the middle of one on, too many; of a rank that has none in place; in parts,
- * though they are mapped.
- */
+/* Rows in place: behind all areas; from the middle of one on, too many; of a rank that has none in place. */
 static void places_that_are_none(void **state)
 {
     static const struct {
         uint32_t rows_at;
-        uint8_t in_place, in_parts;
-    } lies[] = {{9, 1, 0}, {3, 1, 0}, {UINT32_MAX, 1, 0}, {1, 0, 0}, {1, 1, 1}};
+        uint8_t in_place;
+    } lies[] = {{9, 1}, {3, 1}, {UINT32_MAX, 1}, {1, 0}};
     static const int32_t idx[4] = {0, 1, 2, 3};
     for (size_t i = 0; i < sizeof lies / sizeof lies[0]; i++) {
         xep_recv_t recv[2];
@@ -298,7 +292,6 @@ static void places_that_are_none(void **state)
         assert_int_equal(said->rows_at, 1);
         said->rows_at = lies[i].rows_at;
         said->in_place = lies[i].in_place;
-        said->in_parts = lies[i].in_parts;
         assert_int_equal(run->world.plugin->progress(ranks[0].mode, &flight->op), XEP_ERR_PROTOCOL);
         assert_non_null(strstr(sim_reason(&ranks[0], &flight->op), "invalid notice from rank 1"));
         script_flight_free(&ranks[1], liar);

@@ -201,8 +201,8 @@ void sim_nodes_summed_lie(void **state)
 static uint64_t tokens_passed(const sim_world_t *world)
 {
     const ll_t *mode = world->ranks[1].mode;
-    const uint64_t *words = (const void *)(mode->kit.own + mode->layout.passed);
-    return xep_rows_of(words[2], 1);
+    const ll_notice_t *notices = (const void *)(mode->kit.own + mode->layout.common.notices);
+    return xep_rows_of(notices[2].word, 1);
 }
 
 /* Rows of rank 2 that are at their places at rank 1, in any slot. */
@@ -210,7 +210,8 @@ static uint64_t rows_copied(const sim_world_t *world)
 {
     const ll_t *mode = world->ranks[1].mode;
     uint64_t rows = 0;
-    for (uint32_t s = 0; s < mode->kit.shape->slots; s++) rows += ll_slot(mode, s)->copied[2];
+    for (uint32_t s = 0; s < mode->kit.shape->slots; s++)
+        rows += ll_slot(mode, s)->list.copied[2] - ll_slot(mode, s)->list.begin[2];
     return rows;
 }
 

@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* Flows as a receiver, and as the forwarder of a node: where parcels are, whose an item is, what was taken. */
+#include "ll_flow.h"
+
+/* ---- where parcels are ---- */
+
+/* Which of those delivered in a turn: flat, by source; by nodes, by feeder of the rank that has it. */
+static uint64_t delivered_entry(const ll_t *mode, const xep_op_t *op, uint32_t line)
+{
+    const xep_shape_t *shape = mode->kit.shape;
+    return xep_notices_entry(&mode->kit, op->turn) * (shape->by_nodes ? shape->feeders : shape->nranks) + line;
+}
+
+uint64_t ll_delivery_entry(const ll_t *mode, const xep_op_t *op, uint32_t rank)
+{
+    const xep_shape_t *shape = mode->kit.shape;
+    return delivered_entry(mode, op, shape->by_nodes ? mode->nodes.line[shape->node[rank]] : shape->rank);
+}
+
+const char *ll_delivered(const ll_t *mode, const xep_op_t *op, uint32_t source, uint64_t *entry_p)
+{
+    int by_nodes = mode->kit.shape->by_nodes;
+    *entry_p = delivered_entry(mode, op, by_nodes ? mode->nodes.fed[source] : source);
+    return by_nodes ? mode->kit.base[mode->nodes.through[source]] : mode->kit.own;
+}
+
+/* ---- the head ---- */
+
+const _Atomic uint64_t *ll_rows_word(const void *mode, const xep_op_t *op, uint32_t source, uint64_t *value_p)
+{
+    const _Atomic uint64_t *word = xep_notices_word(mode, op, source, value_p);
+    *value_p = xep_rows_word(op->epoch, ll_slot(mode, op->slot)->from[source].tokens);
+    return word;
+}
+
+uint64_t ll_tokens_here(const ll_t *mode, const xep_op_t *op, uint32_t source)
+{
+    uint64_t value, here = atomic_load_explicit(ll_rows_word(mode, op, source, &value), memory_order_acquire);
+    return here >= value ? ll_slot(mode, op->slot)->from[source].tokens : xep_rows_of(here, op->epoch);
+}
+
+/*
+ * The word is loaded with acquire and stored with release, so that a mate that sees it sees the rows, too. Mates may
+ * miss values between two looks: the last one says all that the others said. Nothing of a notice is looked at here:
+ * whoever takes it does.
+ */
+void ll_relay(const ll_t *mode, const xep_op_t *op)
+{
+    const xep_forwarders_t *nodes = &mode->nodes;
+    uint64_t *relayed = ll_slot(mode, op->slot)->relayed, begun;
+    for (uint32_t f = 0; f < nodes->feeders; f++) {
+        const _Atomic uint64_t *own = xep_notices_word(mode, op, nodes->feeder[f], &begun);
+        uint64_t word = atomic_load_explicit(own, memory_order_acquire);
+        if (word < begun || word == relayed[f]) continue;
+        for (uint32_t p = 0; p < nodes->mates; p++)
+            if (p != nodes->place)
+                xep_notices_relay(&mode->kit, op, nodes->feeder[f], nodes->mate[p], word, relayed[f] < begun);
+        relayed[f] = word;
+    }
+}
+
+/* ---- whose an item is ---- */
+
+/* By nodes: whether a token has an item here, by the rule of its source (list_tokens() in ll_flow_send.c). */
+static int comes_here(const ll_t *mode, const int32_t *idx, uint32_t topk)
+{
+    const xep_shape_t *shape = mode->kit.shape;
+    for (uint32_t k = 0; k < topk; k++)
+        if ((uint32_t)idx[k] < shape->experts && shape->node[mode->kit.owner[idx[k]]] == mode->nodes.node) return 1;
+    return 0;
+}
+
+/* Items of tokens that any rank of this node needs. The head is memory of others: no pick is left without an item. */
+static uint64_t place_of_node(const ll_t *mode, const ll_list_t *list, uint32_t source, const ll_notice_t *notice,
+                              uint64_t i, uint64_t end)
+{
+    const int32_t *idx = (const int32_t *)(const void *)list->parcels[source].head;
+    const uint64_t room = ll_inbox_room(mode, &list->parcels[source]);
+    uint64_t items = 0;
+    for (uint32_t t = 0; t < notice->tokens; t++, idx += notice->topk) {
+        for (; i < end && list->picks[i].token == t; i++) list->item[i] = (uint32_t)(items % room);
+        items += (uint64_t)comes_here(mode, idx, notice->topk);
+    }
+    return items;
+}
+
+/* Items of tokens that this rank needs. */
+static uint64_t place_own(const ll_t *mode, const ll_list_t *list, uint32_t source, uint64_t begin, uint64_t end)
+{
+    const uint64_t room = ll_inbox_room(mode, &list->parcels[source]);
+    uint64_t items = 0;
+    for (uint64_t i = begin; i < end; i++) {
+        items += i == begin || list->picks[i].token != list->picks[i - 1].token;
+        list->item[i] = (uint32_t)((items - 1) % room);
+    }
+    return items;
+}
+
+/* The last of more items than there is room for come when this rank has taken the first, which it has not yet. */
+xep_status_t ll_note_items(const ll_t *mode, xep_op_t *op, uint32_t source, uint64_t items)
+{
+    const ll_slot_t *slot = ll_slot(mode, op->slot);
+    const uint64_t room = ll_inbox_room(mode, &slot->list.parcels[source]);
+    const int crowds = mode->kit.base[source] == NULL && items > room;
+    slot->inboxes[source] = (ll_inbox_t){.crowded = crowds};
+    if (!crowds || ll_tokens_here(mode, op, source) < slot->from[source].tokens) return XEP_OK;
+    return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_PROTOCOL,
+                               "rank %u sends %llu rows at once (there is room for %llu)", source,
+                               (unsigned long long)items, (unsigned long long)room);
+}
+
+/* A mapped source has an item for each token, in its own memory: it never crowds an inbox, and items stays 0. */
+static xep_status_t place_source(const ll_t *mode, xep_op_t *op, uint32_t source)
+{
+    const ll_slot_t *slot = ll_slot(mode, op->slot);
+    const ll_list_t *list = &slot->list;
+    const uint64_t begin = list->begin[source], end = list->begin[source + 1];
+    uint64_t items = 0;
+    if (mode->kit.base[source] != NULL)
+        for (uint64_t i = begin; i < end; i++) list->item[i] = list->picks[i].token;
+    else if (mode->kit.shape->by_nodes) items = place_of_node(mode, list, source, &slot->from[source], begin, end);
+    else items = place_own(mode, list, source, begin, end);
+    return ll_note_items(mode, op, source, items);
+}
+
+xep_status_t ll_find_items(void *mode, xep_op_t *op)
+{
+    xep_status_t status = XEP_OK;
+    for (uint32_t s = 0; s < ((ll_t *)mode)->kit.shape->nranks && status == XEP_OK; s++)
+        status = place_source(mode, op, s);
+    return status;
+}
+
+/* ---- what was taken ---- */
+
+uint64_t ll_taken_offset(const ll_t *mode, const xep_op_t *op, uint32_t rank)
+{
+    return mode->layout.taken + xep_notices_entry_of(&mode->kit, op->turn, rank) * sizeof(uint64_t);
+}
+
+static uint64_t mate_offset(const ll_t *mode, const xep_op_t *op, uint32_t feed, uint32_t place)
+{
+    uint64_t line = xep_notices_entry(&mode->kit, op->turn) * mode->kit.shape->feeders + feed;
+    return mode->layout.mates_taken + (line * mode->layout.most_mates + place) * sizeof(uint64_t);
+}
+
+/* By nodes, of a feeder: what all mates have of what this rank has. */
+static uint64_t taken_by_all(const ll_t *mode, const xep_op_t *op, uint32_t source, uint64_t tokens)
+{
+    /* acquire: the source may write over what mates have read. A word of an older operation counts as no tokens. */
+    for (uint32_t p = 0; p < mode->nodes.mates; p++) {
+        const _Atomic uint64_t *word = xep_kit_own(&mode->kit, mate_offset(mode, op, mode->nodes.fed[source], p));
+        uint64_t theirs = xep_rows_of(atomic_load_explicit(word, memory_order_acquire), op->epoch);
+        if (p != mode->nodes.place && theirs < tokens) tokens = theirs;
+    }
+    return tokens;
+}
+
+/* The source itself, or by nodes the forwarder, which is mapped. The last tokens keep nobody out. */
+static xep_status_t tell(const ll_t *mode, const xep_op_t *op, uint32_t source, ll_inbox_t *inbox)
+{
+    const uint32_t self = mode->kit.shape->rank,
+                   through = mode->kit.shape->by_nodes ? mode->nodes.through[source] : self;
+    uint64_t tokens = inbox->taken;
+    xep_status_t status = XEP_OK;
+    if (through == self && mode->kit.shape->by_nodes) tokens = taken_by_all(mode, op, source, tokens);
+    if (tokens == inbox->told || tokens >= ll_slot(mode, op->slot)->from[source].tokens) return XEP_OK;
+    uint64_t word = xep_rows_word(op->epoch, tokens);
+    if (through != self)
+        xep_kit_signal(&mode->kit, through, mate_offset(mode, op, mode->nodes.fed[source], mode->nodes.place), word);
+    else
+        status = mode->kit.env->wire->ops->put_signal(mode->kit.env->wire, source, 0, NULL, 0,
+                                                      ll_taken_offset(mode, op, self), word);
+    if (status == XEP_OK) inbox->told = tokens;
+    return status;
+}
+
+/* What a busy wire does not take is said at the next look. */
+xep_status_t ll_tell_taken(ll_t *mode, const xep_op_t *op)
+{
+    for (uint32_t s = 0; s < mode->kit.shape->nranks; s++) {
+        ll_inbox_t *inbox = &ll_slot(mode, op->slot)->inboxes[s];
+        xep_status_t status = inbox->crowded ? tell(mode, op, s, inbox) : XEP_OK;
+        if (status < 0) return status;
+    }
+    return XEP_OK;
+}

@@ -1,0 +1,244 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/*
+ * Flows as a source: what goes to whom, in which parts, and when there is room for it. Rows are listed by where they go
+ * once, when a dispatch begins: to look at all tokens for each of many ranks took longer than to send to them.
+ */
+#include "ll_flow.h"
+
+/* ---- what goes where ---- */
+
+uint32_t ll_count_flows(const ll_t *mode)
+{
+    return mode->kit.shape->by_nodes ? mode->kit.shape->nodes : mode->kit.shape->nranks;
+}
+
+static ll_flow_t *flow_to(const ll_t *mode, const xep_op_t *op, uint32_t rank)
+{
+    const xep_shape_t *shape = mode->kit.shape;
+    return &ll_slot(mode, op->slot)->flows[shape->by_nodes ? shape->node[rank] : rank];
+}
+
+/* By nodes one rank of each node is sent what all of them need. */
+static int is_sent(const ll_t *mode, uint32_t rank)
+{
+    const xep_shape_t *shape = mode->kit.shape;
+    return !shape->by_nodes || mode->nodes.forwarder[shape->node[rank]] == rank;
+}
+
+/* A token once to each flow that has one of its experts; bound NULL: only counted. */
+static void list_tokens(const ll_t *mode, const xep_op_t *op, uint32_t *bound)
+{
+    const ll_slot_t *slot = ll_slot(mode, op->slot);
+    for (uint32_t f = 0; f < ll_count_flows(mode); f++) slot->flows[f].rows = slot->flows[f].seen = 0;
+    for (uint64_t t = 0; t < slot->tokens; t++) {
+        const int32_t *experts = slot->experts + t * slot->topk;
+        for (uint32_t k = 0; k < slot->topk; k++) {
+            if (experts[k] < 0 || !ll_brings(mode, op, t * slot->topk + k)) continue;
+            uint32_t owner = mode->kit.owner[experts[k]];
+            ll_flow_t *flow = flow_to(mode, op, owner);
+            if (mode->kit.base[owner] != NULL || flow->seen == t + 1) continue;
+            flow->seen = t + 1;
+            if (bound != NULL) bound[flow->begin + flow->rows] = (uint32_t)t;
+            flow->rows++;
+        }
+    }
+}
+
+static uint64_t least(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+/*
+ * By nodes there are parts where there are more bytes than one has: a few rows come with their notice. Parts of more
+ * than an inbox holds are halves of it, so that one travels while the other is taken.
+ */
+static uint64_t choose_part(const ll_t *mode, const ll_parcel_t *parcel, uint64_t rows)
+{
+    uint64_t parts = mode->kit.shape->by_nodes ? rows * parcel->stride / mode->kit.env->part_bytes + 1 : 1,
+             part = (rows + parts - 1) / parts, room = ll_inbox_room(mode, parcel);
+    return room != 0 && rows > room ? least(part, (room + 1) / 2) : part;
+}
+
+/* Counted first and listed then, so that the lists of all flows lie one behind the other in one array. */
+xep_status_t ll_begin_flows(void *opaque, xep_op_t *op)
+{
+    ll_t *mode = opaque;
+    ll_slot_t *slot = ll_slot(mode, op->slot);
+    uint64_t begin = 0;
+    list_tokens(mode, op, NULL);
+    for (uint32_t f = 0; f < ll_count_flows(mode); f++) {
+        ll_flow_t *flow = &slot->flows[f];
+        flow->part = choose_part(mode, &ll_state(op)->parcel, flow->rows);
+        flow->begin = begin;
+        begin += flow->rows;
+    }
+    list_tokens(mode, op, slot->bound);
+    for (uint32_t r = 0; r < mode->kit.shape->nranks; r++) slot->sent[r] = (xep_cursor_t){0};
+    return XEP_OK;
+}
+
+/* ---- parts ---- */
+
+/* Whether all rows go in front of the notice. */
+static int is_whole(const ll_flow_t *flow)
+{
+    return flow->part >= flow->rows;
+}
+
+/* Of transfers in parts every other one is of rows; behind each, the word. Where the rows end, of flow's. */
+static uint64_t part_end(const ll_flow_t *flow, uint32_t number)
+{
+    return least((number / 2 + UINT64_C(1)) * flow->part, flow->rows);
+}
+
+/* Tokens whose rows are there when so many rows have come: those without one count with the row before them. */
+static uint64_t tokens_of_rows(const ll_slot_t *slot, const ll_flow_t *flow, uint64_t rows)
+{
+    if (rows == flow->rows) return slot->tokens;
+    return slot->bound[flow->begin + rows - 1] + UINT64_C(1);
+}
+
+/* Tokens that must have been taken before a part that ends with this row has room; 0: it always has. */
+static uint64_t tokens_before(const ll_t *mode, const xep_op_t *op, const ll_flow_t *flow, uint64_t end)
+{
+    uint64_t room = ll_inbox_room(mode, &ll_state(op)->parcel);
+    return room == 0 || end <= room ? 0 : tokens_of_rows(ll_slot(mode, op->slot), flow, end - room);
+}
+
+static int has_room(const ll_t *mode, const xep_op_t *op, uint32_t rank, uint64_t end)
+{
+    uint64_t tokens = tokens_before(mode, op, flow_to(mode, op, rank), end);
+    if (tokens == 0) return 1;
+    const _Atomic uint64_t *word = xep_kit_own(&mode->kit, ll_taken_offset(mode, op, rank));
+    return xep_rows_of(atomic_load_explicit(word, memory_order_acquire), op->epoch) >= tokens;
+}
+
+/* ---- what is sent ---- */
+
+/*
+ * Those whose items are in the parcel: while rows are still coming (xep_op_t.coming), of tokens before the first that
+ * is not.
+ */
+static uint64_t packed_rows(const ll_slot_t *slot, const xep_op_t *op, const ll_flow_t *flow)
+{
+    const uint32_t *bound = slot->bound + flow->begin;
+    uint64_t low = 0, high = flow->rows;
+    if (ll_state(op)->packed == slot->tokens) return high;
+    while (low < high) {
+        const uint64_t middle = (low + high) / 2;
+        if (bound[middle] < ll_state(op)->packed) low = middle + 1;
+        else high = middle;
+    }
+    return low;
+}
+
+/*
+ * Items of a part from one on: tokens in a row are one put. In an inbox that may be crowded they lie one behind the
+ * other, and over again.
+ */
+static int cut_items(const void *opaque, const xep_op_t *op, uint32_t rank, uint32_t number, uint64_t *row_p,
+                     xep_put_t *put)
+{
+    const ll_t *mode = opaque;
+    const ll_slot_t *slot = ll_slot(mode, op->slot);
+    const ll_flow_t *flow = flow_to(mode, op, rank);
+    const size_t stride = ll_state(op)->parcel.stride;
+    const uint64_t room = ll_inbox_room(mode, &ll_state(op)->parcel);
+    uint64_t row = number / 2 * flow->part + *row_p, end = least(part_end(flow, number), packed_rows(slot, op, flow)),
+             most = XEP_PUT_BYTES / stride + 1, run = 1;
+    if (row >= end) return 0;
+    const uint32_t *bound = slot->bound + flow->begin + row;
+    uint64_t item = room == 0 ? bound[0] : row % room;
+    /* one put must not go beyond the end of the inbox, where items begin at its first place again */
+    if (room != 0) most = least(most, room - item);
+    while (run < most && row + run < end && bound[run] == bound[0] + run) run++;
+    *put = (xep_put_t){.src = ll_items(mode, op) + bound[0] * stride,
+                       .offset =
+                           xep_area_at(mode->layout.delivered_items, ll_delivery_entry(mode, op, rank)) + item * stride,
+                       .bytes = run * stride,
+                       .rows = run};
+    return 1;
+}
+
+/* The items of a part that are there, and how many are still coming. */
+static void make_items(const ll_t *mode, const xep_op_t *op, uint32_t rank, uint32_t number, xep_transfer_t *transfer)
+{
+    const ll_flow_t *flow = flow_to(mode, op, rank);
+    const uint64_t packed = packed_rows(ll_slot(mode, op->slot), op, flow), begin = number / 2 * flow->part,
+                   end = part_end(flow, number);
+    *transfer = (xep_transfer_t){.cut = cut_items, .blocked = !has_room(mode, op, rank, end)};
+    if (packed < end) transfer->coming = end - (packed > begin ? packed : begin);
+}
+
+/*
+ * The head, the items that rank needs, the notice; or, where there are parts, the items later. The head whole, since
+ * the receiver looks for its experts in it itself.
+ */
+int ll_parcel_transfer(const void *opaque, const xep_op_t *op, uint32_t rank, uint32_t number, xep_transfer_t *transfer)
+{
+    const ll_t *mode = opaque;
+    const ll_state_t *state = ll_state(op);
+    const ll_flow_t *flow = flow_to(mode, op, rank);
+    if (!is_sent(mode, rank)) return 0;
+    switch (number) {
+    case 0:
+        *transfer =
+            (xep_transfer_t){.src = xep_kit_own_area(&mode->kit, mode->layout.heads,
+                                                     xep_notices_entry(&mode->kit, op->turn)),
+                             .rows = 1,
+                             .bytes = state->parcel.head_bytes,
+                             .offset = xep_area_at(mode->layout.delivered_heads, ll_delivery_entry(mode, op, rank))};
+        return 1;
+    case 1:
+        *transfer = (xep_transfer_t){0};
+        if (is_whole(flow)) make_items(mode, op, rank, number, transfer);
+        return 1;
+    case 2:
+        xep_notices_transfer(&mode->kit, op, &state->notice, is_whole(flow) ? state->notice.tokens : 0, transfer);
+        return 1;
+    default: return 0;
+    }
+}
+
+/* Even numbers are rows, odd ones the word behind them. Where nothing is moved, receivers still wait for the words. */
+static int part_transfer(const void *opaque, const xep_op_t *op, uint32_t rank, uint32_t number,
+                         xep_transfer_t *transfer)
+{
+    const ll_t *mode = opaque;
+    const ll_flow_t *flow = flow_to(mode, op, rank);
+    if (!is_sent(mode, rank) || is_whole(flow) || number / 2 * flow->part >= flow->rows) return 0;
+    if (number % 2 == 1)
+        xep_notices_more(&mode->kit, op, tokens_of_rows(ll_slot(mode, op->slot), flow, part_end(flow, number)),
+                         transfer);
+    else if (xep_kit_state(op)->verdict == XEP_OK) make_items(mode, op, rank, number, transfer);
+    else *transfer = (xep_transfer_t){0};
+    return 1;
+}
+
+/* The first part for which the receiver has to make room ends the list: all later ones need that, too. */
+static int open_transfer(const void *mode, const xep_op_t *op, uint32_t rank, uint32_t number, xep_transfer_t *transfer)
+{
+    return part_transfer(mode, op, rank, number, transfer) && !transfer->blocked;
+}
+
+xep_status_t ll_send_parts(ll_t *mode, xep_op_t *op)
+{
+    return xep_send_each(&mode->kit, op, open_transfer, ll_slot(mode, op->slot)->sent);
+}
+
+xep_status_t ll_send_all_parts(ll_t *mode, xep_op_t *op)
+{
+    return xep_send_each(&mode->kit, op, part_transfer, ll_slot(mode, op->slot)->sent);
+}
+
+const _Atomic uint64_t *ll_room_word(const void *opaque, const xep_op_t *op, uint32_t rank, uint64_t *value_p)
+{
+    const ll_t *mode = opaque;
+    const ll_flow_t *flow = flow_to(mode, op, rank);
+    uint64_t tokens = tokens_before(mode, op, flow, flow->rows);
+    const int waits = tokens != 0 && is_sent(mode, rank) && xep_kit_state(op)->verdict == XEP_OK;
+    *value_p = waits ? xep_rows_word(op->epoch, tokens) : 0;
+    return xep_kit_own(&mode->kit, ll_taken_offset(mode, op, rank));
+}
