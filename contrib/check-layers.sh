@@ -241,15 +241,16 @@ imports() {
 
 # Folders without circles, each with how the names of its functions begin, and packages of Python.
 without_circles='plugins/kernels:xep plugins/kit:xep plugins/normal:normal plugins/ll:ll'
-without_circles+=' python/ext:ext tools/perf:perf tools/run:run tools/trace:trace'
+without_circles+=' python/ext:ext oracle:oracle tools/perf:perf tools/run:run tools/trace:trace'
 packages_without_circles='python/deep_ep python/xep'
 
 check_rooms() {
-    depends src xep >"$tmp/depends"
+    local folder package
+    for folder in src:xep $without_circles; do depends "${folder%:*}" "${folder#*:}"; done >"$tmp/depends"
     sed -n 's/^below //p' "$tmp/depends" | sort -u | report 'api.c is on top'
-    sed -n 's/^header //p' "$tmp/depends" | sort | report 'a header declares what its .c defines'
+    grep -E '^header (src|oracle|tools)/' "$tmp/depends" | sed 's/^header //' | sort |
+        report 'a header declares what its .c defines'
     { sed -n 's/^circle //p' "$tmp/depends"
-      for folder in $without_circles; do depends "${folder%:*}" "${folder#*:}" | sed -n 's/^circle //p'; done
       for package in $packages_without_circles; do [ ! -d "$package" ] || imports "$package"; done; } |
         sort | report 'circle of files'
 }

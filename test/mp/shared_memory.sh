@@ -172,7 +172,7 @@ both 'System V, not together' \
     "$shm=20m none /dev/shm && echo 40000 >/proc/sys/kernel/shmall"
 # addresses, for the programs themselves and one heap and a half: UCX died where it could not attach. All say so before
 # one of them has a heap; where each looks at its own alone, when it maps another's.
-few='ulimit -v 385000'
+few='ulimit -v 425000'
 if "$inside" "$few" ./xep_run -n 2 ./xep_perf --check-only --tokens 1 --hidden 64 >/dev/null 2>&1; then
     both 'addresses, not together' "address space in rank 0: it maps the heaps of 2 ranks of its host, [0-9]* bytes" \
         "$shm=1g none /dev/shm && $few"
