@@ -269,6 +269,7 @@ static xep_status_t agree(void *opaque, xep_op_t *op)
     take_own_counts(normal, op);
     xep_status_t status = normal_take_records(normal, op, normal_find_record);
     if (status != XEP_OK) return status;
+    normal_judge_room(normal, op);
     judge_indices(mode, op);
     if (xep_kit_state(op)->verdict != XEP_OK) return XEP_OK;
     normal_show_rows(normal, op);

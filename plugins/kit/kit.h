@@ -81,7 +81,7 @@ typedef struct xep_kit {
     uint64_t *prefaulted;         /* [slots] tokens for which the pages of a slot were made present */
     uint32_t *owner;              /* [E] rank */
     const uint32_t *first_expert; /* [R + 1] the shape's */
-    const uint32_t *through;      /* [R] who is heard through whom, as xep_words_arrived() has it; NULL: nobody */
+    const uint32_t *through; /* [R] who is heard through whom, as xep_words_arrived_through() has it; NULL: nobody */
     /* handshake of combines: */
     uint32_t *there;     /* [slots][R] the slot each rank chose for the dispatch of ours: the mode knows and sets it */
     uint64_t *combined;  /* [slots] epoch of the last combine offered from a slot; 0: none */

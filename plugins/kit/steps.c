@@ -8,9 +8,22 @@
 
 #include "kit.h"
 
+void xep_steps_choose(const xep_step_t *list, unsigned features, xep_step_t *steps)
+{
+    for (; list->run != NULL; list++)
+        if ((features & list->with) == list->with && (features & list->without) == 0) *steps++ = *list;
+    *steps = (xep_step_t){0};
+}
+
 static const xep_step_t *step_of(const xep_kit_t *kit, const xep_op_t *op)
 {
     return &kit->steps[op->kind][xep_kit_state(op)->step];
+}
+
+/* By whom those are heard that the step waits for; NULL: directly. */
+static const uint32_t *through_of(const xep_kit_t *kit, const xep_step_t *step)
+{
+    return step->relayed ? kit->through : NULL;
 }
 
 /* A wire that is dead may say so once only, and to a call whose caller cannot be told: so it is written down. */
@@ -77,7 +90,7 @@ void xep_steps_explain(void *mode, const xep_op_t *op, char *text, size_t bytes)
                              .what = step->run != NULL ? step->name : "nothing",
                              .nranks = kit->shape->nranks,
                              .rank = kit->shape->rank,
-                             .through = step->relayed ? kit->through : NULL,
+                             .through = through_of(kit, step),
                              .rows_bits = step->rows_bits};
     xep_words_explain(&wait, mode, op, text, bytes);
 }
@@ -98,9 +111,9 @@ static int is_first_wait(const xep_kit_t *kit, const xep_op_t *op)
 
 static xep_opens_t find_opens(const xep_kit_t *kit, const xep_op_t *op)
 {
-    const uint32_t *through = step_of(kit, op)->relayed ? kit->through : NULL;
     if (!is_first_wait(kit, op)) return XEP_OPENS_NOT;
-    for (uint32_t i = 0; i < op->late.count; i++)
+    const uint32_t *through = through_of(kit, step_of(kit, op));
+    for (uint32_t i = 0; through != NULL && i < op->late.count; i++)
         if (xep_words_are_relayed(through, kit->shape->rank, op->late.ranks[i])) return XEP_OPENS_THROUGH;
     return XEP_OPENS_DIRECTLY;
 }
@@ -109,7 +122,10 @@ xep_status_t xep_step_wait(void *mode, xep_op_t *op)
 {
     const xep_kit_t *kit = mode;
     const xep_step_t *step = step_of(kit, op);
-    if (xep_words_arrived(kit->env, step->word, step->relayed ? kit->through : NULL, mode, op)) return XEP_OK;
+    const uint32_t *through = through_of(kit, step);
+    int arrived = through != NULL ? xep_words_arrived_through(kit->env, step->word, through, mode, op)
+                                  : xep_words_arrived(kit->env, step->word, mode, op);
+    if (arrived) return XEP_OK;
     op->late.what = step->name;
     op->late.opens = find_opens(kit, op);
     /* what the wire holds back may be what the others wait for */

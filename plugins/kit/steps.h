@@ -34,7 +34,14 @@ typedef struct xep_step {
     uint8_t rows_bits;         /* of its words, below the epoch: a count of rows; 0: they are epochs */
     int agreed;                /* left out where the verdict is an error */
     int receives;              /* begin goes no further than here: the receive phase, which may be postponed */
+    uint16_t with, without;    /* for xep_steps_choose(): what a buffer has that takes the step, and what it has not */
 } xep_step_t;
+
+/**
+ * Of a list those steps that a buffer takes which has these features, a bit for each: into steps, at most as many as
+ * the list has.
+ */
+void xep_steps_choose(const xep_step_t *list, unsigned features, xep_step_t *steps);
 
 /** Takes the steps of op that begin may take. Called when all that dispatch or combine refuse was refused: XEP_OK. */
 xep_status_t xep_steps_begin(void *mode, xep_op_t *op);

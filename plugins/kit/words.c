@@ -18,7 +18,7 @@ static int has_arrived(xep_word_fn word, const void *mode, const xep_op_t *op, u
 
 int xep_words_are_relayed(const uint32_t *through, uint32_t self, uint32_t rank)
 {
-    return through != NULL && through[rank] != XEP_NO_RANK && through[rank] != self;
+    return through[rank] != XEP_NO_RANK && through[rank] != self;
 }
 
 static int is_listed(const xep_late_t *late, uint32_t rank)
@@ -26,24 +26,6 @@ static int is_listed(const xep_late_t *late, uint32_t rank)
     uint32_t i = 0;
     while (i < late->count && late->ranks[i] != rank) i++;
     return i < late->count;
-}
-
-/*
- * Where all are there, as they mostly are, no clock is read, and no list made. Those who speak themselves come first,
- * and who is heard through one of them is left out only if that one is in the list: its word may come at any moment,
- * and a second look at it could see what the first one did not.
- */
-static void look_first(const xep_shape_t *shape, xep_word_fn word, const uint32_t *through, const void *mode,
-                       xep_op_t *op)
-{
-    xep_late_t *late = &op->late;
-    for (int relayed = 0; relayed <= (through != NULL); relayed++)
-        for (uint32_t i = 0; i < op->with.count; i++) {
-            uint32_t r = op->with.rank[i];
-            if (xep_words_are_relayed(through, shape->rank, r) == relayed && !has_arrived(word, mode, op, r) &&
-                !(relayed && is_listed(late, through[r])))
-                late->ranks[late->count++] = r;
-        }
 }
 
 /*
@@ -71,13 +53,38 @@ static void look_again(const xep_env_t *env, xep_word_fn word, const void *mode,
     if (left == 0) late->since_ns = 0;
 }
 
-/* Those behind a rank that was late are looked at when it has come. */
-int xep_words_arrived(const xep_env_t *env, xep_word_fn word, const uint32_t *through, const void *mode, xep_op_t *op)
+/* Where all are there, as they mostly are, no clock is read, and no list made. */
+int xep_words_arrived(const xep_env_t *env, xep_word_fn word, const void *mode, xep_op_t *op)
 {
-    int first = op->late.count == 0;
-    if (!first) look_again(env, word, mode, op);
-    if (first || (op->late.count == 0 && through != NULL)) look_first(env->shape, word, through, mode, op);
-    return op->late.count == 0;
+    xep_late_t *late = &op->late;
+    if (late->count != 0) {
+        look_again(env, word, mode, op);
+        return late->count == 0;
+    }
+    for (uint32_t i = 0; i < op->with.count; i++)
+        if (!has_arrived(word, mode, op, op->with.rank[i])) late->ranks[late->count++] = op->with.rank[i];
+    return late->count == 0;
+}
+
+/*
+ * Those who speak themselves come first, and who is heard through one of them is left out only if that one is in the
+ * list: its word may come at any moment, and a second look at it could see what the first one did not. Those behind a
+ * rank that was late are looked at when it has come.
+ */
+int xep_words_arrived_through(const xep_env_t *env, xep_word_fn word, const uint32_t *through, const void *mode,
+                              xep_op_t *op)
+{
+    xep_late_t *late = &op->late;
+    if (late->count != 0) look_again(env, word, mode, op);
+    if (late->count != 0) return 0;
+    for (int relayed = 0; relayed <= 1; relayed++)
+        for (uint32_t i = 0; i < op->with.count; i++) {
+            const uint32_t r = op->with.rank[i];
+            if (xep_words_are_relayed(through, env->shape->rank, r) == relayed && !has_arrived(word, mode, op, r) &&
+                !(relayed && is_listed(late, through[r])))
+                late->ranks[late->count++] = r;
+        }
+    return late->count == 0;
 }
 
 /* "at 5 of 7", or where rows are waited for "at row 12 of 40": of an older epoch no row is there. */
@@ -94,7 +101,7 @@ static int tell_word(const xep_words_wait_t *wait, uint64_t seen, uint64_t value
 
 static int tell_through(const xep_words_wait_t *wait, uint32_t rank, char *text, size_t bytes)
 {
-    if (!xep_words_are_relayed(wait->through, wait->rank, rank)) return 0;
+    if (wait->through == NULL || !xep_words_are_relayed(wait->through, wait->rank, rank)) return 0;
     return snprintf(text, bytes, " (through rank %u)", wait->through[rank]);
 }
 

@@ -31,23 +31,29 @@ static inline uint64_t xep_rows_of(uint64_t word, uint64_t epoch)
 /** The word that a rank writes for this operation, and the value from which on it has arrived. */
 typedef const _Atomic uint64_t *(*xep_word_fn)(const void *mode, const xep_op_t *op, uint32_t rank, uint64_t *value_p);
 
-/** Whether the words of a rank come to this one, self, through another one; through: as below. */
-int xep_words_are_relayed(const uint32_t *through, uint32_t self, uint32_t rank);
-
 /**
  * Whether the words of all ranks have arrived. Those that have not are op's late ranks from then on, and each is
  * booked the time it kept a caller waiting when its word comes, in whatever order they do. The same word until all
- * have arrived. through: [R] the rank by which another one is heard; XEP_NO_RANK, or that rank itself: directly; NULL:
- * all are. Where that one is late, nobody knows of those behind it, and they are not.
+ * have arrived.
  */
-int xep_words_arrived(const xep_env_t *env, xep_word_fn word, const uint32_t *through, const void *mode, xep_op_t *op);
+int xep_words_arrived(const xep_env_t *env, xep_word_fn word, const void *mode, xep_op_t *op);
+
+/**
+ * The same where some are heard through others. through: [R] the rank by which another one is heard; XEP_NO_RANK, or
+ * that rank itself: directly. Where that one is late, nobody knows of those behind it, and they are not.
+ */
+int xep_words_arrived_through(const xep_env_t *env, xep_word_fn word, const uint32_t *through, const void *mode,
+                              xep_op_t *op);
+
+/** Whether the words of a rank come to this one, self, through another one. */
+int xep_words_are_relayed(const uint32_t *through, uint32_t self, uint32_t rank);
 
 /** What a wait for words says of itself. */
 typedef struct xep_words_wait {
     xep_word_fn word; /* NULL: no ranks are named */
     const char *what; /* is waited for */
     uint32_t nranks, rank;
-    const uint32_t *through; /* as xep_words_arrived() has it */
+    const uint32_t *through; /* NULL: all are heard directly */
     uint8_t rows_bits;       /* of the words; 0: they are epochs */
 } xep_words_wait_t;
 

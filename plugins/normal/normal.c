@@ -8,6 +8,7 @@
 #include "normal_masks.h"
 #include "normal_nodes.h"
 #include "normal_pieces.h"
+#include "normal_steps.h"
 
 #include <math.h>
 
@@ -81,6 +82,9 @@ static void lay_arrays(void *opaque, xep_carve_t *arena)
     mode->factors = xep_carve_array(arena, shape->nranks, sizeof *mode->factors);
     mode->rows = xep_carve_array(arena, rows, sizeof *mode->rows);
     mode->wide = xep_carve_array(arena, rows, sizeof *mode->wide);
+    const uint64_t masked = mode->kit.env->out != NULL ? shape->tokens : 0;
+    mode->terms = xep_carve_array(arena, masked * mode->layout.max_dests, sizeof *mode->terms);
+    mode->term_first = xep_carve_array(arena, masked != 0 ? masked + 1 : 0, sizeof *mode->term_first);
     xep_in_place_lay_arrays(&mode->in_place, &mode->kit, &mode->layout.in_place, arena);
     if (shape->by_nodes) normal_lay_nodes(mode, arena);
     for (uint32_t s = 0; s < shape->slots; s++) {
@@ -144,8 +148,6 @@ const xep_kit_mode_t xep_kit_mode = {
     .mode_bytes = sizeof(normal_t),
     .layout = offsetof(normal_t, layout),
     .slot_bytes = sizeof(normal_slot_t),
-    .dispatch_steps = normal_dispatch_steps,
-    .combine_steps = normal_combine_steps,
     .next_steps = normal_next_steps,
     .lay_heap = normal_lay_heap,
     .lay_arrays = lay_arrays,
@@ -161,12 +163,8 @@ static xep_status_t normal_open(const xep_env_t *env, void **mode_p)
     mode->grants = env->out != NULL && !mode->kit.all_mapped;
     mode->records = xep_kit_own(&mode->kit, mode->layout.records);
     normal_make_factors(mode->factors, env->shape->nranks);
-    if (env->out != NULL) mode->kit.steps[XEP_OP_DISPATCH] = normal_masked_steps;
-    if (env->shape->by_nodes) {
-        mode->kit.steps[XEP_OP_DISPATCH] = normal_dispatch_by_nodes;
-        mode->kit.steps[XEP_OP_COMBINE] = normal_combine_by_nodes;
-        mode->kit.through = mode->nodes->who.through;
-    }
+    normal_choose_steps(mode);
+    if (env->shape->by_nodes) mode->kit.through = mode->nodes->who.through;
     return XEP_OK;
 }
 

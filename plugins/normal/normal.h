@@ -170,13 +170,25 @@ typedef struct normal_target {
     char *scales;
 } normal_target_t;
 
-/** Where combine finds what a rank contributes to the tokens of this one. */
-typedef struct normal_source {
-    const char *x;
+/** Where expert outputs are, and the weights beside them. */
+typedef struct normal_place {
+    char *x;
     size_t x_stride;
-    const char *weights;
+    char *weights;
     size_t weights_stride;
-} normal_source_t;
+} normal_place_t;
+
+/** What is summed: of each token these rows, in this order; ranks from R on are nodes. */
+typedef struct normal_terms {
+    const uint64_t *first; /* [T + 1] in of */
+    const normal_dest_t *of;
+    int mixed; /* rows of nodes are fp32, others are not */
+} normal_terms_t;
+
+/** Of all rows from one rank to another those that are in a piece: first of them, how many, and where in the slot. */
+typedef struct normal_range {
+    uint64_t first, rows, at;
+} normal_range_t;
 
 typedef struct normal_slot {
     normal_routing_t own;      /* for a dispatch that makes one: not always that of this slot */
@@ -186,12 +198,13 @@ typedef struct normal_slot {
     normal_record_t *from;     /* [R] records as received, checked */
     const void **row;          /* [recv_rows] where received rows are, if they may be in place */
     int in_place;              /* row was shown, and this rank has not said that it reads no more */
+    uint64_t *there;           /* [R] first row of this rank there: the routing's or, with grants, granted */
     uint64_t *grants;  /* [R] first row of each rank here, where some ask: unchanged until flushed; with grants */
     uint64_t *told;    /* [R] epoch of the dispatch in which the rank was told its grant; with grants */
     uint64_t *granted; /* [R] first row of this rank there, as each rank has it; with grants, else not there */
     normal_ending_t *endings; /* [R] unchanged until flushed; with grants */
     normal_target_t *targets; /* [R] of the dispatch */
-    normal_source_t *sources; /* [R] of the combine */
+    normal_place_t *sources;  /* [R] of the combine, where each rank has rows for this one; by nodes, of nodes behind */
     uint64_t *expert_rows;    /* [L] aligned: recv shows it */
     normal_record_t record;   /* sent to unmapped ranks: unchanged until flushed */
     normal_digest_t digest;   /* likewise */
@@ -200,19 +213,24 @@ typedef struct normal_slot {
     float *staged_weights;
     char *staged_scales;
     struct normal_traffic *traffic; /* normal_nodes.h; NULL where it is flat */
-    uint64_t pieces, piece;         /* of the dispatch, at least 1; the one that is shown */
+    uint64_t pieces, piece;         /* of a dispatch in pieces; the one that is shown, else 0 */
     uint64_t *piece_begin;          /* [R + 1] first row of each source in it; where there may be several */
     int weighted;                   /* rows of the dispatch have weights */
 } normal_slot_t;
 
+enum { NORMAL_MOST_STEPS = 20 }; /* of an operation */
+
 typedef struct normal {
     xep_kit_t kit; /* first */
     normal_layout_t layout;
+    xep_step_t dispatch_steps[NORMAL_MOST_STEPS], combine_steps[NORMAL_MOST_STEPS];
     int grants;                 /* receivers may have to say where rows go (normal_grants.c) */
     const char *records;        /* the ring, as this rank reads it */
     uint64_t *marks;            /* [(R + 63) / 64] ranks of a token: scratch of the plan */
     uint64_t *factors;          /* [R] of the rows to each rank, in a digest: odd, so that no change of one is lost */
     const void **rows;          /* [threads][max_dests + 2] rows to sum: scratch of combine */
+    normal_dest_t *terms;       /* [T][max_dests] what is summed without ranks that are out: scratch; with masks */
+    uint64_t *term_first;       /* [T + 1] in terms */
     uint8_t *wide;              /* [threads][max_dests + 2] likewise: which of them are fp32, by nodes with wide_sums */
     struct normal_nodes *nodes; /* normal_nodes.h; NULL: rows go to each rank */
     xep_in_place_t in_place;    /* normal_in_place.h */
@@ -273,71 +291,35 @@ typedef struct normal_state {
     uint64_t concluded_piece; /* next: piece << 32 | verdict, which all must have */
 } normal_state_t;
 
-extern const xep_step_t normal_dispatch_steps[], normal_combine_steps[];
-
-/** The same where ranks may be left out. */
-extern const xep_step_t normal_masked_steps[];
-
-/** The same where rows go once to each node. */
-extern const xep_step_t normal_dispatch_by_nodes[], normal_combine_by_nodes[];
-
 static inline normal_state_t *normal_state(const xep_op_t *op)
 {
     return op->state;
 }
 
-/* ---- normal_plan.c: who gets what ---- */
+/*
+ * All numbers count rows that the receiver gets, over all pieces; piece i is those from i * room on. What it has of
+ * the source's rows is told from two ends: from the first row of that source, and from the first of the slot. What has
+ * one piece has all rows in piece 0.
+ */
+static inline normal_range_t normal_cut(const normal_t *mode, uint64_t begin, uint64_t rows, uint64_t number)
+{
+    const uint64_t room = mode->layout.common.recv_rows, low = number * room, high = low + room, end = begin + rows;
+    uint64_t from = begin > low ? begin : low, to = end < high ? end : high;
+    return from < to ? (normal_range_t){from - begin, to - from, from - low} : (normal_range_t){0, 0, 0};
+}
 
-/** Routes by op's topk_idx. XEP_ERR_INVALID for an index that is no expert and not -1. */
-xep_status_t normal_make_plan(normal_t *mode, xep_op_t *op, normal_routing_t *routing);
+/** What op brings of this rank's rows for another. */
+static inline normal_range_t normal_sends(const normal_t *mode, const xep_op_t *op, uint32_t rank)
+{
+    const normal_slot_t *slot = normal_slot(mode, op->slot);
+    return normal_cut(mode, slot->there[rank], slot->routing->rows[rank], normal_state(op)->piece);
+}
 
-/** Fills tokens_to and to_begin. */
-void normal_list_tokens(normal_t *mode, normal_routing_t *routing);
-
-/* ---- normal_put.c: what ranks get that are not mapped ---- */
-
-/** This rank's lines in every heap. */
-uint64_t normal_line_there(const normal_t *mode, const xep_op_t *op);
-int normal_dispatch_transfer(const void *mode, const xep_op_t *op, uint32_t rank, uint32_t number,
-                             xep_transfer_t *transfer);
-
-/** Rows that op brings, and the arrays beside them: transfers 0 .. NORMAL_ROWS_TRANSFERS - 1. */
-enum { NORMAL_ROWS_TRANSFERS = 5 };
-void normal_rows_transfer(const normal_t *mode, const xep_op_t *op, uint32_t rank, uint32_t number,
-                          xep_transfer_t *transfer);
-
-/* ---- normal_dispatch.c, normal_combine.c ---- */
-
-/** Where the next row for each rank goes: in its slot behind the rows of lower ranks, or in this rank's staging. */
-void normal_fill_targets(normal_t *mode, const xep_op_t *op);
-
-/** Copies rows to mapped ranks; transfers go out meanwhile. */
-xep_status_t normal_move(normal_t *mode, xep_op_t *op, xep_transfer_fn transfers);
-
-/** The words of steps 3 and 6; what step 4 stores last. */
-const _Atomic uint64_t *normal_counts_word(const void *mode, const xep_op_t *op, uint32_t rank, uint64_t *value_p);
-const _Atomic uint64_t *normal_done_word(const void *mode, const xep_op_t *op, uint32_t rank, uint64_t *value_p);
-void normal_store_done(const void *mode, const xep_op_t *op, uint32_t rank);
-
-/** Of step 3, behind the verdict; marks_tail: no rows can come beyond those that this rank knows of. */
-void normal_show_agreed(normal_t *mode, xep_op_t *op, int marks_tail);
-
-/** Of step 4, unless the verdict is an error: all rows. */
-xep_status_t normal_move_all(normal_t *mode, xep_op_t *op);
-
-/** Steps: waits for done; of step 6, what the user sees of rows that are where they stay. */
-xep_status_t normal_wait_rows(void *mode, xep_op_t *op);
-xep_status_t normal_show_received(normal_t *mode, xep_op_t *op);
-
-/** Outputs of op's combine to where mapped readers will find them. */
-xep_status_t normal_fill(void *mode, xep_op_t *op);
-
-/** Outputs, and weights, for a reader that is not mapped: transfers 0 and 1. */
-enum { NORMAL_RETURNED_TRANSFERS = 2 };
-void normal_returned_transfer(const normal_t *mode, const xep_op_t *op, uint32_t rank, uint32_t number,
-                              xep_transfer_t *transfer);
-
-xep_status_t normal_dispatch(void *mode, xep_op_t *op);
-xep_status_t normal_combine(void *mode, xep_op_t *op);
+/** What the slot shows of a rank's rows for this one. */
+static inline normal_range_t normal_shows(const normal_t *mode, const normal_slot_t *slot, uint32_t rank)
+{
+    const uint64_t *begin = slot->routing->src_begin;
+    return normal_cut(mode, begin[rank], begin[rank + 1] - begin[rank], slot->piece);
+}
 
 #endif

@@ -34,19 +34,20 @@ void normal_digest_add(const normal_t *mode, normal_routing_t *routing, uint32_t
     routing->places += (rank + UINT64_C(1)) * hash;
 }
 
-void normal_make_digest(normal_t *mode, const xep_op_t *op, int counted)
-{
-    normal_slot_t *slot = normal_slot(mode, op->slot);
-    slot->digest = (normal_digest_t){.verdict = (uint64_t)(uint32_t)xep_kit_state(op)->verdict << 1 |
-                                                (uint64_t)(normal_state(op)->weighted != 0),
-                                     .sum = counted ? slot->routing->sum : 0,
-                                     .places = counted ? slot->routing->places : 0};
-}
-
 /* whether rows were counted before the verdict */
 static int is_counted(const normal_digest_t *digest)
 {
     return digest->verdict >> 1 == XEP_OK || (xep_status_t)(uint32_t)(digest->verdict >> 1) == XEP_ERR_OVERFLOW;
+}
+
+void normal_make_digest(normal_t *mode, const xep_op_t *op)
+{
+    normal_slot_t *slot = normal_slot(mode, op->slot);
+    slot->digest = (normal_digest_t){.verdict = (uint64_t)(uint32_t)xep_kit_state(op)->verdict << 1 |
+                                                (uint64_t)(normal_state(op)->weighted != 0)};
+    if (!is_counted(&slot->digest)) return;
+    slot->digest.sum = slot->routing->sum;
+    slot->digest.places = slot->routing->places;
 }
 
 /* The rank whose counts alone make the difference between two digests; nranks: there is none. */
@@ -91,8 +92,9 @@ static int is_excused(const normal_t *mode, const xep_op_t *op, const normal_dig
  * Copied before it is looked at: a peer may still write. A rank that is out by now may have had the record of another
  * such rank that no survivor has: what it stored lies elsewhere than the others know, and all of them see that alike.
  */
-xep_status_t normal_compare_digests(normal_t *mode, xep_op_t *op)
+xep_status_t normal_compare_digests(void *opaque, xep_op_t *op)
 {
+    normal_t *mode = opaque;
     const normal_digest_t *own = &normal_slot(mode, op->slot)->digest;
     for (uint32_t i = 0; i < op->with.count; i++) {
         uint32_t r = op->with.rank[i];

@@ -5,8 +5,7 @@
 
 #include "normal_in_place.h"
 #include "normal_metadata.h"
-#include "normal_nodes.h"
-#include "normal_pieces.h"
+#include "normal_steps.h"
 
 /* Tokens moved between two looks at the wire, where there are unmapped ranks to feed: 3.5 MiB of 7168 bf16. */
 enum { SLICE = 256 };
@@ -47,7 +46,7 @@ static void move_tokens(void *arg, uint32_t thread, uint32_t nthreads)
         for (uint64_t i = routing->first[t]; i < routing->first[t + 1]; i++) {
             normal_dest_t dest = routing->dests[i];
             const normal_target_t *target = &move->targets[dest.rank];
-            if (target->tokens == NULL) continue; /* it is out, or gets its rows through another rank */
+            if (target->tokens == NULL) continue; /* it gets none from here */
             if (target->x != NULL) move->copy(target->x + dest.row * move->stride, row, move->bytes, next);
             normal_store_metadata(move->mode, args, &from, dest.rank, target, dest.row);
         }
@@ -55,8 +54,7 @@ static void move_tokens(void *arg, uint32_t thread, uint32_t nthreads)
     xep_stores_fence();
 }
 
-/* The slot of a mapped rank, from row 0 on. */
-static normal_target_t target_of(const normal_t *mode, const xep_op_t *op, uint32_t rank)
+normal_target_t normal_target_of(const normal_t *mode, const xep_op_t *op, uint32_t rank)
 {
     const normal_layout_t *at = &mode->layout;
     char *heap = mode->kit.base[rank];
@@ -68,34 +66,34 @@ static normal_target_t target_of(const normal_t *mode, const xep_op_t *op, uint3
                              .scales = heap + xep_area_at(at->common.scales, there)};
 }
 
-void normal_fill_targets(normal_t *mode, const xep_op_t *op)
+void normal_aim(const xep_op_t *op, normal_target_t *target, uint64_t row)
 {
     const xep_dispatch_args_t *args = op->dispatch;
+    if (target->x != NULL) target->x += row * xep_row_stride(xep_dispatch_row_bytes(args));
+    target->tokens += row;
+    target->idx += row * args->topk * xep_elem_bytes(args->topk_idx_dtype);
+    target->weights += row * args->topk;
+    target->scales += row * args->nscales * 4;
+}
+
+/* No x of what is staged: the wire takes rows from where the caller has them. */
+xep_status_t normal_find_places(void *opaque, xep_op_t *op)
+{
+    normal_t *mode = opaque;
     normal_slot_t *slot = normal_slot(mode, op->slot);
-    const normal_routing_t *routing = slot->routing;
     const normal_target_t staging = {.tokens = slot->staged_tokens,
                                      .idx = slot->staged_idx,
                                      .weights = slot->staged_weights,
                                      .scales = slot->staged_scales};
-    size_t stride = xep_row_stride(xep_dispatch_row_bytes(args));
-    int in_place = normal_state(op)->in_place.offset != 0;
-
     memset(slot->targets, 0, mode->kit.shape->nranks * sizeof *slot->targets);
     for (uint32_t i = 0; i < op->with.count; i++) {
-        uint32_t r = op->with.rank[i];
-        int is_mapped = mode->kit.base[r] != NULL;
-        normal_target_t *target = &slot->targets[r];
-        if (!is_mapped && mode->nodes != NULL) continue;
+        const uint32_t r = op->with.rank[i];
+        const int is_mapped = mode->kit.base[r] != NULL;
         const normal_range_t range = normal_sends(mode, op, r);
-        uint64_t row = is_mapped ? range.at : routing->to_begin[r] + range.first;
-        *target = is_mapped ? target_of(mode, op, r) : staging;
-        /* no x: the wire takes rows from where the caller has them, and ranks that read in place from where they lie */
-        target->x = is_mapped && !in_place ? target->x + row * stride : NULL;
-        target->tokens += row;
-        target->idx += row * routing->topk * xep_elem_bytes(args->topk_idx_dtype);
-        target->weights += row * routing->topk;
-        target->scales += row * args->nscales * 4;
+        slot->targets[r] = is_mapped ? normal_target_of(mode, op, r) : staging;
+        normal_aim(op, &slot->targets[r], is_mapped ? range.at : slot->routing->to_begin[r] + range.first);
     }
+    return XEP_OK;
 }
 
 /* Tokens that are to be moved, and are there. */
@@ -105,8 +103,7 @@ static uint64_t count_ready(const xep_op_t *op)
     return here > moved ? here - moved : 0;
 }
 
-/* Of tokens that are ready. */
-static void move_slice(normal_t *mode, xep_op_t *op)
+void normal_move_slice(normal_t *mode, xep_op_t *op)
 {
     normal_state_t *state = normal_state(op);
     const normal_slot_t *slot = normal_slot(mode, op->slot);
@@ -125,12 +122,7 @@ static void move_slice(normal_t *mode, xep_op_t *op)
         .begin = state->moved,
         .end = state->moved + (mode->kit.all_mapped || ready < SLICE ? ready : SLICE),
     };
-    if (slot->pieces > 1) {
-        normal_move_piece(mode, op, move.copy);
-        move.end = routing->tokens;
-    } else {
-        mode->kit.env->parallel(mode->kit.env, move_tokens, &move);
-    }
+    mode->kit.env->parallel(mode->kit.env, move_tokens, &move);
     state->moved = move.end;
 }
 
@@ -151,31 +143,21 @@ const _Atomic uint64_t *normal_done_word(const void *opaque, const xep_op_t *op,
     return &normal_line(mode, normal_index(mode, op), rank)->done;
 }
 
-/* Step 3. From here on counts and own places are known, and the user may be told (xep_request_wait_counts()). */
-void normal_show_agreed(normal_t *mode, xep_op_t *op, int marks_tail)
+/* From here on counts and own places are known, and the user may be told (xep_request_wait_counts()). */
+void normal_conclude(normal_t *mode, xep_op_t *op)
 {
-    if (xep_kit_state(op)->verdict != XEP_OK) {
-        xep_in_place_return(&mode->in_place, &normal_state(op)->in_place);
-        return;
-    }
-    if (normal_slot(mode, op->slot)->pieces > 1) {
-        normal_begin_pieces(mode, op);
-        return;
-    }
-    normal_show_rows(mode, op);
-    if (marks_tail) normal_show_tail(op);
+    normal_make_digest(mode, op);
+    if (xep_kit_state(op)->verdict == XEP_OK) normal_show_rows(mode, op);
 }
 
-static xep_status_t agree(void *opaque, xep_op_t *op)
+xep_status_t normal_agree(void *opaque, xep_op_t *op)
 {
-    xep_status_t status = normal_take_records(opaque, op, normal_find_record);
-    if (status == XEP_OK) normal_show_agreed(opaque, op, 1);
-    return status;
-}
-
-static xep_status_t find_places(void *mode, xep_op_t *op)
-{
-    if (xep_kit_state(op)->verdict == XEP_OK) normal_fill_targets(mode, op);
+    normal_t *mode = opaque;
+    xep_status_t status = normal_take_records(mode, op, normal_find_record);
+    if (status != XEP_OK) return status;
+    normal_judge_room(mode, op);
+    normal_conclude(mode, op);
+    if (xep_kit_state(op)->verdict == XEP_OK) normal_show_tail(op);
     return XEP_OK;
 }
 
@@ -191,28 +173,21 @@ void normal_store_done(const void *opaque, const xep_op_t *op, uint32_t rank)
 }
 
 /* Feeds the wire between slices of the copying, so that both go on at once. */
-xep_status_t normal_move(normal_t *mode, xep_op_t *op, xep_transfer_fn transfers)
+xep_status_t normal_move_rows(normal_t *mode, xep_op_t *op)
 {
+    if (xep_kit_state(op)->verdict != XEP_OK) return XEP_OK;
     while (normal_state(op)->moved < normal_slot(mode, op->slot)->routing->tokens) {
-        xep_status_t status = xep_send_transfers(&mode->kit, op, transfers);
+        xep_status_t status = xep_send_transfers(&mode->kit, op, normal_dispatch_transfer);
         if (status < 0) return status;
         if (count_ready(op) == 0) return XEP_INPROGRESS;
-        move_slice(mode, op);
+        normal_move_slice(mode, op);
     }
     return XEP_OK;
 }
 
-xep_status_t normal_move_all(normal_t *mode, xep_op_t *op)
+xep_status_t normal_move(void *mode, xep_op_t *op)
 {
-    if (xep_kit_state(op)->verdict != XEP_OK || normal_slot(mode, op->slot)->routing->tokens == 0) return XEP_OK;
-    xep_status_t status = normal_move(mode, op, normal_dispatch_transfer);
-    if (status == XEP_OK) normal_note_rows(mode, op);
-    return status;
-}
-
-static xep_status_t move(void *mode, xep_op_t *op)
-{
-    xep_status_t status = normal_move_all(mode, op);
+    xep_status_t status = normal_move_rows(mode, op);
     return status == XEP_OK ? xep_step_send(mode, op) : status;
 }
 
@@ -232,42 +207,6 @@ xep_status_t normal_wait_rows(void *opaque, xep_op_t *op)
     return status;
 }
 
-/* Step 6: rows of all are where they stay. */
-xep_status_t normal_show_received(normal_t *mode, xep_op_t *op)
-{
-    if (normal_slot(mode, op->slot)->pieces > 1) normal_show_piece(mode, op);
-    return op->dispatch->flags & XEP_DISPATCH_IN_PLACE ? normal_point_rows(mode, op) : XEP_OK;
-}
-
-static xep_status_t compare(void *opaque, xep_op_t *op)
-{
-    normal_t *mode = opaque;
-    xep_status_t status = normal_compare_digests(mode, op);
-    return status != XEP_OK || xep_kit_state(op)->verdict != XEP_OK ? status : normal_show_received(mode, op);
-}
-
-/* Where all ranks take part until the end; normal_masked.c has the steps where some may be left out. */
-const xep_step_t normal_dispatch_steps[] = {
-    {.name = "records to go out",
-     .does = "send records",
-     .run = xep_step_send,
-     .store = normal_store_record,
-     .transfers = normal_record_transfer},
-    {.name = "counts", .does = "wait for counts", .run = xep_step_wait, .word = normal_counts_word},
-    {.name = "agreement", .does = "agree", .run = agree},
-    {.name = "places", .does = "find places", .run = find_places},
-    {.name = "rows to go out",
-     .does = "rows",
-     .run = move,
-     .store = normal_store_done,
-     .transfers = normal_dispatch_transfer},
-    {.name = "rows", .does = "wait for rows", .run = normal_wait_rows, .word = normal_done_word},
-    {.name = "digests", .does = "compare digests", .run = compare},
-    XEP_STEP_FLUSH,
-    {.name = "the end", .does = "end", .run = normal_tell_rows},
-    {0},
-};
-
 /* A plan is made anew, or found: a cached dispatch skips the pass over topk_idx and keeps the routing of its handle. */
 static xep_status_t take_routing(normal_t *mode, xep_op_t *op)
 {
@@ -278,108 +217,17 @@ static xep_status_t take_routing(normal_t *mode, xep_op_t *op)
     return status;
 }
 
-/* Where rows of feeders go: the slots of all mates, whatever of this rank's own rows stays in place. */
-static xep_status_t find_places_by_nodes(void *opaque, xep_op_t *op)
+xep_status_t normal_dispatch(void *opaque, xep_op_t *op)
 {
     normal_t *mode = opaque;
-    const normal_slot_t *slot = normal_slot(mode, op->slot);
-    if (xep_kit_state(op)->verdict != XEP_OK) return XEP_OK;
-    xep_status_t status = normal_take_feeds(mode, op);
-    if (status != XEP_OK) return status;
-    normal_fill_targets(mode, op);
-    for (uint32_t p = 0; p < mode->nodes->who.mates; p++)
-        slot->traffic->targets[p] = target_of(mode, op, mode->nodes->who.mate[p]);
-    return XEP_OK;
-}
-
-/* As early as it can be: behind the last own row, whatever feeders still have to pass. */
-static xep_status_t tell_forwarders(normal_t *mode, xep_op_t *op)
-{
-    xep_status_t status =
-        normal_state(op)->forwarders_told ? XEP_OK : xep_send_transfers(&mode->kit, op, normal_feed_done_transfer);
-    if (status == XEP_OK) normal_state(op)->forwarders_told = 1;
-    return status;
-}
-
-/*
- * Own rows to other nodes, own rows to mates a slice at a time, and what feeders have passed meanwhile: each as far as
- * it goes, until nothing is left of any. The ranks that are waited for are looked at before all that, so that the work
- * here counts as nobody's delay.
- */
-static xep_status_t move_by_nodes(void *opaque, xep_op_t *op)
-{
-    normal_t *mode = opaque;
-    const normal_routing_t *routing = normal_slot(mode, op->slot)->routing;
-    xep_wire_t *wire = mode->kit.env->wire;
-    xep_status_t status = XEP_OK, passed = XEP_INPROGRESS, forwarded = XEP_INPROGRESS;
-    if (xep_kit_state(op)->verdict != XEP_OK) return XEP_OK;
-    if (op->coming != 0) return XEP_INPROGRESS;
-    if (op->late.count != 0) status = xep_step_wait(mode, op);
-    for (int moves = 1; status >= 0 && moves;) {
-        passed = normal_pass_rows(mode, op);
-        if (passed == XEP_OK) passed = tell_forwarders(mode, op);
-        if (passed < 0) return passed;
-        moves = normal_state(op)->moved < routing->tokens;
-        if (moves) move_slice(mode, op);
-        forwarded = normal_forward_rows(mode, op);
-        if (forwarded < 0) return forwarded;
-        if (moves) status = wire->ops->progress(wire);
-    }
-    if (status < 0) return status;
-    if (passed != XEP_OK || forwarded != XEP_OK || op->late.count != 0) {
-        if (op->late.count == 0) status = xep_step_wait(mode, op);
-        return status < 0 ? status : XEP_INPROGRESS;
-    }
-    if (mode->kit.env->checks_rows && routing->tokens != 0) normal_note_rows(mode, op);
-    return XEP_OK;
-}
-
-const xep_step_t normal_dispatch_by_nodes[] = {
-    {.name = "records to go out",
-     .does = "send records",
-     .run = xep_step_send,
-     .store = normal_store_record,
-     .transfers = normal_feed_record_transfer},
-    {.name = "counts",
-     .does = "wait for counts",
-     .run = normal_relay_records,
-     .word = normal_counts_word,
-     .relayed = 1},
-    {.name = "agreement", .does = "agree", .run = agree},
-    {.name = "places", .does = "find places", .run = find_places_by_nodes},
-    {.name = "rows to pass",
-     .does = "rows",
-     .run = move_by_nodes,
-     .word = normal_passing_word,
-     .rows_bits = XEP_FEED_ROWS_BITS},
-    {.name = "signals to go out",
-     .does = "send signals",
-     .run = xep_step_send,
-     .store = normal_store_done,
-     .transfers = normal_feed_done_transfer},
-    {.name = "rows", .does = "wait for rows", .run = normal_relay_dones, .word = normal_done_word, .relayed = 1},
-    {.name = "digests", .does = "compare digests", .run = compare},
-    XEP_STEP_FLUSH,
-    {.name = "the end", .does = "end", .run = normal_tell_rows},
-    {0},
-};
-
-xep_status_t normal_dispatch(void *mode, xep_op_t *op)
-{
-    normal_t *normal = mode;
-    uint64_t begin_ns = xep_kit_phase(&normal->kit);
+    uint64_t begin_ns = xep_kit_phase(&mode->kit);
     xep_status_t status = normal_check_dispatch(mode, op);
     if (status == XEP_OK) status = normal_in_place_choose(mode, op);
     if (status == XEP_OK) status = take_routing(mode, op);
     if (status != XEP_OK) return status;
-    xep_kit_use_slot(&normal->kit, op);
-    xep_in_place_take(&normal->in_place, op, &normal_state(op)->in_place);
-    xep_kit_end_phase(&normal->kit, op, "plan", begin_ns);
-    if (normal->grants) normal_state(op)->outs = normal_count_outs(normal);
+    xep_kit_use_slot(&mode->kit, op);
+    xep_kit_end_phase(&mode->kit, op, "plan", begin_ns);
     normal_make_record(mode, op);
-    /* the dispatch before in this slot may have had more, and this one may end before it has counted its rows */
-    normal_slot(normal, op->slot)->pieces = 1;
     if (op->cached_slot != XEP_NO_SLOT) normal_show_cached(mode, op);
-    if (normal->nodes != NULL) normal_begin_traffic(normal, op);
     return xep_steps_begin(mode, op);
 }

@@ -35,6 +35,12 @@ static int has_asked(const normal_t *mode, const xep_op_t *op, uint32_t rank)
     return atomic_load_explicit(word, memory_order_acquire) == op->epoch;
 }
 
+xep_status_t normal_note_outs(void *mode, xep_op_t *op)
+{
+    normal_state(op)->outs = normal_count_outs(mode);
+    return XEP_OK;
+}
+
 /* ---- to ask ---- */
 
 static void store_question(const void *opaque, const xep_op_t *op, uint32_t rank)
@@ -78,7 +84,8 @@ const _Atomic uint64_t *normal_granted_word(const void *opaque, const xep_op_t *
     return &normal_line(mode, normal_index(mode, op), rank)->granted;
 }
 
-xep_status_t normal_check_grant(const normal_t *mode, xep_op_t *op, uint32_t rank, uint64_t begin)
+/* Rank has this rank's rows from begin on. XEP_ERR_PROTOCOL: it has no such rows. */
+static xep_status_t check_grant(const normal_t *mode, xep_op_t *op, uint32_t rank, uint64_t begin)
 {
     normal_slot_t *slot = normal_slot(mode, op->slot);
     const uint64_t room = mode->layout.common.recv_rows, rows = slot->routing->rows[rank];
@@ -98,7 +105,7 @@ static xep_status_t take_grants(normal_t *mode, xep_op_t *op)
     for (uint32_t i = 0; i < op->with.count && status == XEP_OK; i++) {
         const uint32_t r = op->with.rank[i];
         const normal_line_t *line = normal_line(mode, normal_index(mode, op), r);
-        status = normal_check_grant(mode, op, r, is_out(mode, r) ? there[r] : line->room);
+        status = check_grant(mode, op, r, is_out(mode, r) ? there[r] : line->room);
     }
     return status;
 }
@@ -209,4 +216,30 @@ xep_status_t normal_check_begins(const normal_t *mode, xep_op_t *op)
                                        (unsigned long long)begin, (unsigned long long)slot->grants[r]);
     }
     return XEP_OK;
+}
+
+/* ---- combine ---- */
+
+/* A reader that maps this rank does not know which gaps were closed here. */
+void normal_store_offer_and_begin(const void *opaque, const xep_op_t *op, uint32_t rank)
+{
+    const normal_t *mode = opaque;
+    xep_combine_store_begin(&mode->kit, op, rank, normal_slot(mode, op->slot)->routing->src_begin[rank]);
+    xep_combine_store_offer(opaque, op, rank);
+}
+
+/*
+ * A mapped owner says with its offer where in its slot the rows of this rank begin: it may have closed gaps there that
+ * this rank knows nothing of. The number lies where that owner can write, so it is checked before addresses are made of
+ * it.
+ */
+xep_status_t normal_take_begins(void *opaque, xep_op_t *op)
+{
+    const normal_t *mode = opaque;
+    xep_status_t status = XEP_OK;
+    for (uint32_t i = 0; i < op->with.count && status == XEP_OK; i++) {
+        const uint32_t r = op->with.rank[i];
+        if (mode->kit.base[r] != NULL) status = check_grant(mode, op, r, xep_combine_begin_at(&mode->kit, op, r));
+    }
+    return status;
 }

@@ -135,6 +135,6 @@ uint64_t normal_returned_begin(const normal_t *mode, const normal_slot_t *slot, 
     const uint32_t *node = mode->kit.shape->node;
     uint64_t begin = 0;
     for (uint32_t i = 0; i < owner; i++)
-        if (slot->pieces > 1 || node[i] != node[reader]) begin += rows[i];
+        if (node[i] != node[reader]) begin += rows[i];
     return begin;
 }

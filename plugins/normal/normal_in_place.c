@@ -19,10 +19,38 @@ static int is_read(const void *mode, const xep_op_t *op, uint64_t token)
     return routing->first[token] < routing->first[token + 1];
 }
 
-void normal_note_rows(normal_t *mode, const xep_op_t *op)
+xep_status_t normal_take_place(void *opaque, xep_op_t *op)
 {
-    xep_in_place_note(&mode->in_place, op, &normal_state(op)->in_place, xep_dispatch_row_bytes(op->dispatch),
-                      mode->layout.in_place.stride, is_read);
+    normal_t *mode = opaque;
+    xep_in_place_take(&mode->in_place, op, &normal_state(op)->in_place);
+    return XEP_OK;
+}
+
+xep_status_t normal_return_place(void *opaque, xep_op_t *op)
+{
+    normal_t *mode = opaque;
+    if (xep_kit_state(op)->verdict != XEP_OK) xep_in_place_return(&mode->in_place, &normal_state(op)->in_place);
+    return XEP_OK;
+}
+
+/* Mapped ranks read rows where they lie. */
+xep_status_t normal_leave_rows(void *opaque, xep_op_t *op)
+{
+    const normal_t *mode = opaque;
+    normal_target_t *targets = normal_slot(mode, op->slot)->targets;
+    if (normal_state(op)->in_place.offset == 0) return XEP_OK;
+    for (uint32_t r = 0; r < mode->kit.shape->nranks; r++) targets[r].x = NULL;
+    return XEP_OK;
+}
+
+/* They are all in place now. */
+xep_status_t normal_note_rows(void *opaque, xep_op_t *op)
+{
+    normal_t *mode = opaque;
+    if (op->dispatch->tokens != 0)
+        xep_in_place_note(&mode->in_place, op, &normal_state(op)->in_place, xep_dispatch_row_bytes(op->dispatch),
+                          mode->layout.in_place.stride, is_read);
+    return XEP_OK;
 }
 
 /* ---- where they are read ---- */
@@ -52,12 +80,14 @@ static xep_status_t point_rows_of(normal_t *mode, xep_op_t *op, uint32_t rank)
  * Rows that their ranks have in place are read there, all others in the own slot, where they were stored or put.
  * Behind the last row there is NULL, and not what an earlier dispatch had there.
  */
-xep_status_t normal_point_rows(normal_t *mode, xep_op_t *op)
+xep_status_t normal_point_rows(void *opaque, xep_op_t *op)
 {
+    normal_t *mode = opaque;
     normal_slot_t *slot = normal_slot(mode, op->slot);
     const char *x = xep_kit_own_area(&mode->kit, mode->layout.common.x, op->slot);
     size_t stride = xep_row_stride(xep_dispatch_row_bytes(op->dispatch));
     xep_status_t status = XEP_OK;
+    if ((op->dispatch->flags & XEP_DISPATCH_IN_PLACE) == 0) return XEP_OK;
     for (uint32_t r = 0; r < mode->kit.shape->nranks && status == XEP_OK; r++) {
         if (mode->kit.base[r] != NULL && slot->from[r].x_offset != 0) {
             status = point_rows_of(mode, op, r);

@@ -14,10 +14,11 @@ extern const xep_place_ops_t normal_in_place;
 /** Decides where the rows of a dispatch will be. Nothing is changed yet, and an error refuses the dispatch. */
 xep_status_t normal_in_place_choose(normal_t *mode, xep_op_t *op);
 
-/** What this rank's rows are, where that is checked: they are all in place now. */
-void normal_note_rows(normal_t *mode, const xep_op_t *op);
-
-/** Fills row of the slot: all rows are here. XEP_ERR_PROTOCOL: a token that its source does not have. */
-xep_status_t normal_point_rows(normal_t *mode, xep_op_t *op);
+/** Steps: the dispatch begins, moves nothing, stores no rows, has its rows in place; row of the slot is filled. */
+xep_status_t normal_take_place(void *mode, xep_op_t *op);
+xep_status_t normal_return_place(void *mode, xep_op_t *op);
+xep_status_t normal_leave_rows(void *mode, xep_op_t *op);
+xep_status_t normal_note_rows(void *mode, xep_op_t *op);
+xep_status_t normal_point_rows(void *mode, xep_op_t *op);
 
 #endif

@@ -128,6 +128,7 @@ static normal_routing_t *narrow_routing(const normal_t *mode, normal_slot_t *slo
     memcpy(own.rank_rows, whole->rank_rows, ranks * ranks * sizeof *own.rank_rows);
     memcpy(own.local, whole->local, shape->local_experts * sizeof *own.local);
     slot->routing = &slot->narrow;
+    if (!mode->grants) slot->there = own.there;
     return slot->routing;
 }
 

@@ -78,6 +78,14 @@ void normal_end_storing(const normal_t *mode);
 /** Whether no rank that op is without can store rows of it any more. */
 int normal_is_quiet(const normal_t *mode, const xep_op_t *op);
 
+/** Steps, and what one of them stores: normal_masked.c. */
+xep_status_t normal_agree_masked(void *mode, xep_op_t *op);
+xep_status_t normal_move_masked(void *mode, xep_op_t *op);
+void normal_store_done_masked(const void *mode, const xep_op_t *op, uint32_t rank);
+xep_status_t normal_wait_rows_masked(void *mode, xep_op_t *op);
+xep_status_t normal_compare_masked(void *mode, xep_op_t *op);
+xep_status_t normal_sum_masked(void *mode, xep_op_t *op);
+
 /** Moves the rows received to where they lie without those of ranks that op is without, and shows them so. */
 void normal_close_gaps(normal_t *mode, xep_op_t *op);
 

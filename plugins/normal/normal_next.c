@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "normal_pieces.h"
+#include "normal_steps.h"
 
 /* ---- words ---- */
 
@@ -75,17 +76,17 @@ static int opened_transfer(const void *opaque, const xep_op_t *op, uint32_t rank
 static int output_transfer(const void *opaque, const xep_op_t *op, uint32_t rank, uint32_t number,
                            xep_transfer_t *transfer)
 {
-    if (number < NORMAL_RETURNED_TRANSFERS) normal_returned_transfer(opaque, op, rank, number, transfer);
+    if (number < NORMAL_RETURNED_TRANSFERS) normal_kept_transfer(opaque, op, rank, number, transfer);
     return number < NORMAL_RETURNED_TRANSFERS;
 }
 
 /*
- * Outputs for mapped readers are stored by normal_fill(), those for all others are put. Both may be read from the
- * slot itself, into which the next piece comes: so nothing is opened before they have left it.
+ * Outputs for mapped readers are stored by normal_fill_pieces(), those for all others are put. Both may be read from
+ * the slot itself, into which the next piece comes: so nothing is opened before they have left it.
  */
 static xep_status_t return_outputs(void *mode, xep_op_t *op)
 {
-    return op->combine == NULL ? XEP_OK : normal_fill(mode, op);
+    return op->combine == NULL ? XEP_OK : normal_fill_pieces(mode, op);
 }
 
 static xep_status_t put_outputs(void *mode, xep_op_t *op)
@@ -120,8 +121,7 @@ static xep_status_t agree(void *opaque, xep_op_t *op)
     xep_status_t status = xep_offers_take(&mode->kit, op, offer_of, params, sizeof params / sizeof params[0]);
     if (status != XEP_OK) return status;
     state->concluded_piece = state->piece << 32 | (uint32_t)state->kit.verdict;
-    if (state->kit.verdict == XEP_OK) normal_fill_targets(mode, op);
-    return XEP_OK;
+    return state->kit.verdict == XEP_OK ? normal_find_places(mode, op) : XEP_OK;
 }
 
 /* ---- steps 4 and 5 ---- */
@@ -155,7 +155,8 @@ static int arrived_transfer(const void *opaque, const xep_op_t *op, uint32_t ran
 static xep_status_t move(void *opaque, xep_op_t *op)
 {
     normal_t *mode = opaque;
-    xep_status_t status = xep_kit_state(op)->verdict == XEP_OK ? normal_move(mode, op, arrived_transfer) : XEP_OK;
+    xep_status_t status = XEP_OK;
+    if (xep_kit_state(op)->verdict == XEP_OK) status = normal_move_rows_of_piece(mode, op, arrived_transfer);
     return status == XEP_OK ? xep_step_send(mode, op) : status;
 }
 
@@ -172,8 +173,7 @@ static xep_status_t show(void *opaque, xep_op_t *op)
                                        (unsigned long long)normal_state(op)->piece, (int)xep_kit_state(op)->verdict,
                                        mode->kit.shape->rank);
     }
-    if (xep_kit_state(op)->verdict == XEP_OK) normal_show_piece(mode, op);
-    return XEP_OK;
+    return xep_kit_state(op)->verdict == XEP_OK ? normal_show_piece(mode, op) : XEP_OK;
 }
 
 const xep_step_t normal_next_steps[] = {

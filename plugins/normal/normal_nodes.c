@@ -147,13 +147,15 @@ void normal_plan_passing(const normal_t *mode, normal_routing_t *routing)
         }
 }
 
-void normal_begin_traffic(const normal_t *mode, const xep_op_t *op)
+xep_status_t normal_begin_traffic(void *opaque, xep_op_t *op)
 {
+    const normal_t *mode = opaque;
     const normal_nodes_t *nodes = mode->nodes;
     normal_traffic_t *traffic = normal_slot(mode, op->slot)->traffic;
     for (uint32_t f = 0; f < nodes->who.feeders; f++) traffic->feeds[f] = (normal_feed_t){.token = -1};
     memset(traffic->passes, 0, mode->kit.shape->nodes * sizeof *traffic->passes);
     memset(traffic->next, 0, (size_t)nodes->who.feeders * nodes->who.mates * sizeof *traffic->next);
+    return XEP_OK;
 }
 
 /*

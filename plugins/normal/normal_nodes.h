@@ -136,10 +136,10 @@ typedef struct normal_nodes {
     uint32_t words;      /* of a row's places */
     uint32_t most_nodes; /* that a token goes to, without the own one */
     /* scratch: */
-    uint64_t *seen;                /* [nodes] the plan's: token + 1 that was seen to go there last */
-    uint32_t *list;                /* [most_nodes + 1] likewise: nodes of a token */
-    uint64_t *found;               /* [words] mates that get a row */
-    normal_source_t *mate_sources; /* [mates] combine's: where their outputs are */
+    uint64_t *seen;               /* [nodes] the plan's: token + 1 that was seen to go there last */
+    uint32_t *list;               /* [most_nodes + 1] likewise: nodes of a token */
+    uint64_t *found;              /* [words] mates that get a row */
+    normal_place_t *mate_sources; /* [mates] combine's: where their outputs are */
     normal_batch_t batch;
 } normal_nodes_t;
 
@@ -153,8 +153,8 @@ normal_traffic_t *normal_lay_traffic(const normal_t *mode, xep_carve_t *arena);
 /** The plan, by nodes: what passes, and the order of sums. */
 void normal_plan_passing(const normal_t *mode, normal_routing_t *routing);
 
-/** A dispatch begins: nothing has passed. */
-void normal_begin_traffic(const normal_t *mode, const xep_op_t *op);
+/** Step: a dispatch begins, and nothing has passed. */
+xep_status_t normal_begin_traffic(void *mode, xep_op_t *op);
 
 /**
  * Fills first and dests of the batch: where rows of a feeder that passed, from first on, are at the mates, by the
@@ -212,6 +212,15 @@ xep_status_t normal_find_summed(const normal_t *mode, xep_op_t *op, uint64_t *to
 /** Steps: waits for the outputs of mates; sums them for feeders, and puts the sums there. */
 const _Atomic uint64_t *normal_mates_word(const void *mode, const xep_op_t *op, uint32_t rank, uint64_t *value_p);
 xep_status_t normal_return_sums(void *mode, xep_op_t *op);
+
+/* ---- normal_by_nodes.c: steps, and what one of them sends ---- */
+
+xep_status_t normal_find_places_of_mates(void *mode, xep_op_t *op);
+xep_status_t normal_move_by_nodes(void *mode, xep_op_t *op);
+xep_status_t normal_fill_for_nodes(void *mode, xep_op_t *op);
+int normal_node_offer_transfer(const void *mode, const xep_op_t *op, uint32_t rank, uint32_t number,
+                               xep_transfer_t *transfer);
+xep_status_t normal_sum_by_nodes(void *mode, xep_op_t *op);
 
 /* ---- normal_traffic.c ---- */
 

@@ -4,24 +4,64 @@
 #include "normal_pieces.h"
 
 #include "normal_metadata.h"
+#include "normal_steps.h"
+
+/* ---- the first piece ---- */
+
+/* The dispatch before in this slot may have had more, and this one may end before it has counted its rows. */
+xep_status_t normal_begin_pieces(void *opaque, xep_op_t *op)
+{
+    const normal_t *mode = opaque;
+    normal_slot_t *slot = normal_slot(mode, op->slot);
+    slot->pieces = 1;
+    slot->piece = 0;
+    return XEP_OK;
+}
 
 /*
- * All numbers count rows that the receiver gets, over all pieces; piece i is those from i * room on. What it has of
- * the source's rows is told from two ends: from the first row of that source, and from the first of the slot.
+ * All slots have the same room: a rank that says otherwise would come to another number. What a slot has room for is
+ * one piece, and so is nothing.
  */
-normal_range_t normal_cut(const normal_t *mode, uint64_t begin, uint64_t rows, uint64_t piece)
+static xep_status_t count_pieces(normal_t *mode, xep_op_t *op)
 {
-    const uint64_t room = mode->layout.common.recv_rows, low = piece * room, high = low + room, end = begin + rows;
-    uint64_t from = begin > low ? begin : low, to = end < high ? end : high;
-    return from < to ? (normal_range_t){from - begin, to - from, from - low} : (normal_range_t){0, 0, 0};
+    normal_slot_t *slot = normal_slot(mode, op->slot);
+    const uint64_t room = mode->layout.common.recv_rows;
+    for (uint32_t d = 0; d < mode->kit.shape->nranks; d++) {
+        if (slot->from[d].capacity != room)
+            return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_PROTOCOL,
+                                       "invalid record from rank %u: capacity: %llu (%llu, in pieces)", d,
+                                       (unsigned long long)slot->from[d].capacity, (unsigned long long)room);
+        const uint64_t pieces = (normal_count_rows(mode, slot, d) + room - 1) / room;
+        if (pieces > slot->pieces) slot->pieces = pieces;
+    }
+    return XEP_OK;
 }
 
 /* Where all are mapped nobody needs tokens by rank otherwise; a routing that is used again has them already. */
-void normal_begin_pieces(normal_t *mode, const xep_op_t *op)
+static void list_tokens(normal_t *mode, const xep_op_t *op)
 {
+    if (mode->kit.all_mapped && op->cached_slot == XEP_NO_SLOT)
+        normal_list_tokens(mode, normal_slot(mode, op->slot)->routing);
+}
+
+/* Of several pieces nothing is shown before the first is here. */
+xep_status_t normal_agree_in_pieces(void *opaque, xep_op_t *op)
+{
+    normal_t *mode = opaque;
+    const xep_kit_state_t *state = xep_kit_state(op);
     normal_slot_t *slot = normal_slot(mode, op->slot);
-    slot->piece = 0;
-    if (mode->kit.all_mapped && op->cached_slot == XEP_NO_SLOT) normal_list_tokens(mode, slot->routing);
+    if ((op->dispatch->flags & XEP_DISPATCH_PIECES) == 0) return normal_agree(mode, op);
+    xep_status_t status = normal_take_records(mode, op, normal_find_record);
+    if (status == XEP_OK && state->verdict == XEP_OK) status = count_pieces(mode, op);
+    if (status != XEP_OK) return status;
+    if (slot->pieces > 1) {
+        normal_make_digest(mode, op);
+        list_tokens(mode, op);
+        return XEP_OK;
+    }
+    normal_conclude(mode, op);
+    if (state->verdict == XEP_OK) normal_show_tail(op);
+    return XEP_OK;
 }
 
 /* ---- moving ---- */
@@ -69,19 +109,38 @@ static void move_rows(void *arg, uint32_t thread, uint32_t nthreads)
 }
 
 /* Rank by rank, so a row is read once for each: only those that are in the piece are touched. */
-void normal_move_piece(normal_t *mode, const xep_op_t *op, xep_copy_fn copy)
+xep_status_t normal_move_rows_of_piece(normal_t *mode, xep_op_t *op, xep_transfer_fn transfers)
 {
-    piece_move_t move = {.mode = mode, .op = op, .copy = copy};
+    const normal_routing_t *routing = normal_slot(mode, op->slot)->routing;
+    const uint64_t bytes = routing->first[routing->tokens] * xep_dispatch_row_bytes(op->dispatch);
+    piece_move_t move = {.mode = mode, .op = op, .copy = xep_copy_for(mode->kit.env, bytes)};
+    if (normal_state(op)->moved == routing->tokens) return XEP_OK;
+    xep_status_t status = xep_send_transfers(&mode->kit, op, transfers);
+    if (status < 0) return status;
+    if (op->coming != 0) return XEP_INPROGRESS;
     mode->kit.env->parallel(mode->kit.env, move_rows, &move);
+    normal_state(op)->moved = routing->tokens;
+    return XEP_OK;
+}
+
+xep_status_t normal_move_piece(void *opaque, xep_op_t *op)
+{
+    normal_t *mode = opaque;
+    if (normal_slot(mode, op->slot)->pieces == 1 || xep_kit_state(op)->verdict != XEP_OK) return normal_move(mode, op);
+    xep_status_t status = normal_move_rows_of_piece(mode, op, normal_dispatch_transfer);
+    return status == XEP_OK ? xep_step_send(mode, op) : status;
 }
 
 /* ---- showing ---- */
 
-void normal_show_piece(normal_t *mode, const xep_op_t *op)
+/* Rows of the piece are here: from now on the slot, and op's recv, show it. */
+xep_status_t normal_show_piece(void *opaque, xep_op_t *op)
 {
+    normal_t *mode = opaque;
     normal_slot_t *slot = normal_slot(mode, op->slot);
     const uint32_t nranks = mode->kit.shape->nranks;
     xep_recv_t *recv = op->recv;
+    if (slot->pieces == 1) return XEP_OK; /* as all dispatches are shown */
     slot->piece = normal_state(op)->piece;
     /* piece_begin[0] is 0 and stays so */
     for (uint32_t r = 0; r < nranks; r++)
@@ -98,4 +157,75 @@ void normal_show_piece(normal_t *mode, const xep_op_t *op)
     normal_count_selections(mode, op, slot->expert_rows);
     normal_align_experts(mode, op, slot->expert_rows);
     recv->expert_rows = slot->expert_rows;
+    return XEP_OK;
+}
+
+/* Recv has said it. */
+xep_status_t normal_tell_pieces(void *mode, xep_op_t *op)
+{
+    if (normal_slot(mode, op->slot)->pieces == 1) return normal_tell_rows(mode, op);
+    if (op->dispatch->recv_rows_p != NULL) *op->dispatch->recv_rows_p = op->recv->all_rows;
+    return XEP_OK;
+}
+
+/* ---- outputs ---- */
+
+/* In "returned" of a reader lie the rows of all owners, its own ones among them: of all pieces. */
+static uint64_t kept_begin(const normal_t *mode, const normal_slot_t *slot, uint32_t reader, uint32_t owner)
+{
+    const uint32_t *rows = slot->routing->rank_rows + (size_t)reader * mode->kit.shape->nranks;
+    uint64_t begin = 0;
+    for (uint32_t i = 0; i < owner; i++) begin += rows[i];
+    return begin;
+}
+
+static int find_kept(const normal_t *mode, const xep_op_t *op, uint32_t reader, const normal_range_t *range,
+                     normal_place_t *place)
+{
+    const normal_slot_t *slot = normal_slot(mode, op->slot);
+    if (mode->kit.base[reader] == NULL) return 0;
+    *place = normal_returned_place(mode, mode->kit.base[reader], slot->from[reader].slot, slot->routing->topk,
+                                   kept_begin(mode, slot, reader, mode->kit.shape->rank) + range->first);
+    return 1;
+}
+
+xep_status_t normal_fill_pieces(void *opaque, xep_op_t *op)
+{
+    normal_t *mode = opaque;
+    if (normal_slot(mode, op->slot)->pieces == 1) return normal_fill(mode, op);
+    if (op->coming != 0) return XEP_INPROGRESS;
+    normal_fill_all(mode, op, find_kept);
+    return XEP_OK;
+}
+
+void normal_kept_transfer(const normal_t *mode, const xep_op_t *op, uint32_t rank, uint32_t number,
+                          xep_transfer_t *transfer)
+{
+    normal_returned_transfer(mode, op, rank, number,
+                             kept_begin(mode, normal_slot(mode, op->slot), rank, mode->kit.shape->rank), transfer);
+}
+
+int normal_pieces_transfer(const void *opaque, const xep_op_t *op, uint32_t rank, uint32_t number,
+                           xep_transfer_t *transfer)
+{
+    const normal_t *mode = opaque;
+    if (number >= NORMAL_RETURNED_TRANSFERS || normal_slot(mode, op->slot)->pieces == 1)
+        return normal_combine_transfer(mode, op, rank, number, transfer);
+    normal_kept_transfer(mode, op, rank, number, transfer);
+    return 1;
+}
+
+/* All rows are in the own slot, own ones, too: what the user gave for the earlier pieces may be gone by now. */
+xep_status_t normal_sum_pieces(void *opaque, xep_op_t *op)
+{
+    normal_t *mode = opaque;
+    normal_slot_t *slot = normal_slot(mode, op->slot);
+    const normal_terms_t terms = {slot->routing->first, slot->routing->dests, 0};
+    if (slot->pieces == 1) return normal_sum(mode, op);
+    if (op->coming != 0) return XEP_INPROGRESS;
+    for (uint32_t r = 0; r < mode->kit.shape->nranks; r++)
+        slot->sources[r] = normal_returned_place(mode, mode->kit.own, op->slot, slot->routing->topk,
+                                                 kept_begin(mode, slot, mode->kit.shape->rank, r));
+    normal_sum_tokens(mode, op, &terms, slot->routing->tokens);
+    return XEP_OK;
 }

@@ -46,39 +46,25 @@ typedef struct normal_piece_line {
 } normal_piece_line_t;
 _Static_assert(sizeof(normal_piece_line_t) == 64, "a cache line");
 
-/** Of all rows from one rank to another those that are in a piece: first of them, how many, and where in the slot. */
-typedef struct normal_range {
-    uint64_t first, rows, at;
-} normal_range_t;
+/** Steps of a dispatch, in place of those of always: the slot has one piece; agreement; rows; what the user sees. */
+xep_status_t normal_begin_pieces(void *mode, xep_op_t *op);
+xep_status_t normal_agree_in_pieces(void *mode, xep_op_t *op);
+xep_status_t normal_move_piece(void *mode, xep_op_t *op);
+xep_status_t normal_show_piece(void *mode, xep_op_t *op);
+xep_status_t normal_tell_pieces(void *mode, xep_op_t *op);
 
-/** Of rows of which the first is row begin of all that a rank gets. */
-normal_range_t normal_cut(const normal_t *mode, uint64_t begin, uint64_t rows, uint64_t piece);
+/** Moves this rank's rows of the piece; transfers go out meanwhile. */
+xep_status_t normal_move_rows_of_piece(normal_t *mode, xep_op_t *op, xep_transfer_fn transfers);
 
-/** What op brings of this rank's rows for another; all of them where it is not in pieces. */
-static inline normal_range_t normal_sends(const normal_t *mode, const xep_op_t *op, uint32_t rank)
-{
-    const normal_slot_t *slot = normal_slot(mode, op->slot);
-    const normal_routing_t *routing = slot->routing;
-    uint64_t begin = normal_there(mode, slot, rank), rows = routing->rows[rank];
-    return slot->pieces > 1 ? normal_cut(mode, begin, rows, normal_state(op)->piece) : (normal_range_t){0, rows, begin};
-}
+/** Outputs of a piece, for a reader that is not mapped: normal_returned_transfer(). */
+void normal_kept_transfer(const normal_t *mode, const xep_op_t *op, uint32_t rank, uint32_t number,
+                          xep_transfer_t *transfer);
 
-/** What the slot shows of a rank's rows for this one. */
-static inline normal_range_t normal_shows(const normal_t *mode, const normal_slot_t *slot, uint32_t rank)
-{
-    const uint64_t *begin = slot->routing->src_begin;
-    uint64_t rows = begin[rank + 1] - begin[rank];
-    return slot->pieces > 1 ? normal_cut(mode, begin[rank], rows, slot->piece) : (normal_range_t){0, rows, begin[rank]};
-}
-
-/** Before rows of a dispatch of several pieces move. */
-void normal_begin_pieces(normal_t *mode, const xep_op_t *op);
-
-/** Moves this rank's rows of the piece, as move_slice() does those of some tokens. */
-void normal_move_piece(normal_t *mode, const xep_op_t *op, xep_copy_fn copy);
-
-/** Rows of the piece are here: from now on the slot, and op's recv, show it. */
-void normal_show_piece(normal_t *mode, const xep_op_t *op);
+/** Steps of a combine, the first one of next, too: outputs go where readers will find them; what is sent; sums. */
+xep_status_t normal_fill_pieces(void *mode, xep_op_t *op);
+int normal_pieces_transfer(const void *mode, const xep_op_t *op, uint32_t rank, uint32_t number,
+                           xep_transfer_t *transfer);
+xep_status_t normal_sum_pieces(void *mode, xep_op_t *op);
 
 extern const xep_step_t normal_next_steps[];
 

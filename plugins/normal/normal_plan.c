@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "normal_nodes.h"
+#include "normal_steps.h"
 
 /* Copies a token's selections, counts them and marks their ranks; returns k of one that is no expert, or K. */
 __attribute__((always_inline)) static inline uint32_t mark_token(const normal_t *mode, const normal_routing_t *routing,

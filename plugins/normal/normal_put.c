@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /* Steps 4 and 5 for a rank that is not mapped: its rows, the metadata once it is staged, the signal. */
-#include "normal_pieces.h"
+#include "normal_steps.h"
 
 /*
  * Of the rows for a rank, which are in the order of tokens, those whose tokens are not there yet. By halves, as it is
@@ -48,7 +48,7 @@ static void metadata_transfer(const normal_t *mode, const xep_op_t *op, uint32_t
     const xep_dispatch_args_t *args = op->dispatch;
     const normal_slot_t *slot = normal_slot(mode, op->slot);
     const normal_routing_t *routing = slot->routing;
-    /* normal_fill_targets() has set it to where the first row of this rank is staged */
+    /* normal_find_places() has set it to where the first row of this rank is staged */
     const normal_target_t *staged = &slot->targets[rank];
     const normal_range_t range = normal_sends(mode, op, rank);
     const struct {

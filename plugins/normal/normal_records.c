@@ -3,7 +3,7 @@
 /* The records ranks tell each other before rows move, and the verdict on them that every rank reaches alike. */
 #include <string.h>
 
-#include "normal_masks.h"
+#include "normal_shared.h"
 
 #define PARAM(_name, _kind, _index) XEP_AGREE_PARAM(_name, XEP_AGREE_##_kind, normal_record_t, params[_index])
 static const xep_agree_param_t params[] = {
@@ -259,8 +259,7 @@ static xep_status_t take_selections(normal_t *mode, xep_op_t *op)
     return XEP_OK;
 }
 
-/* Of all ranks. */
-static uint64_t count_rows_for(const normal_t *mode, const normal_slot_t *slot, uint32_t rank)
+uint64_t normal_count_rows(const normal_t *mode, const normal_slot_t *slot, uint32_t rank)
 {
     const uint32_t nranks = mode->kit.shape->nranks;
     uint64_t rows = 0;
@@ -269,39 +268,20 @@ static uint64_t count_rows_for(const normal_t *mode, const normal_slot_t *slot, 
 }
 
 /* The same matrix and the same capacities on every rank: all find the same rank that is too small, the lowest. */
-static xep_status_t check_room(normal_t *mode, xep_op_t *op)
+void normal_judge_room(normal_t *mode, xep_op_t *op)
 {
     const normal_slot_t *slot = normal_slot(mode, op->slot);
+    if (xep_kit_state(op)->verdict != XEP_OK) return;
     for (uint32_t i = 0; i < op->heard.count; i++) {
         const uint32_t d = op->heard.rank[i];
-        const uint64_t rows = count_rows_for(mode, slot, d);
-        if (rows > slot->from[d].capacity)
-            return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_OVERFLOW,
-                                       "rank %u gets %llu rows and has room for %llu%s", d, (unsigned long long)rows,
-                                       (unsigned long long)slot->from[d].capacity,
-                                       mode->kit.shape->in_pieces ? " (params.recv_rows; or XEP_DISPATCH_PIECES)" : "");
+        const uint64_t rows = normal_count_rows(mode, slot, d);
+        if (rows <= slot->from[d].capacity) continue;
+        xep_kit_state(op)->verdict =
+            mode->kit.env->fail(mode->kit.env, op, XEP_ERR_OVERFLOW, "rank %u gets %llu rows and has room for %llu%s",
+                                d, (unsigned long long)rows, (unsigned long long)slot->from[d].capacity,
+                                mode->kit.shape->in_pieces ? " (params.recv_rows; or XEP_DISPATCH_PIECES)" : "");
+        return;
     }
-    return XEP_OK;
-}
-
-/*
- * All slots have the same room: a rank that says otherwise would come to another number. What a slot has room for is
- * one piece, and so is nothing.
- */
-static xep_status_t count_pieces(normal_t *mode, xep_op_t *op)
-{
-    normal_slot_t *slot = normal_slot(mode, op->slot);
-    const uint64_t room = mode->layout.common.recv_rows;
-    slot->pieces = 1;
-    for (uint32_t d = 0; d < mode->kit.shape->nranks; d++) {
-        if (slot->from[d].capacity != room)
-            return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_PROTOCOL,
-                                       "invalid record from rank %u: capacity: %llu (%llu, in pieces)", d,
-                                       (unsigned long long)slot->from[d].capacity, (unsigned long long)room);
-        const uint64_t pieces = (count_rows_for(mode, slot, d) + room - 1) / room;
-        if (pieces > slot->pieces) slot->pieces = pieces;
-    }
-    return XEP_OK;
 }
 
 xep_status_t normal_compare_records(const xep_env_t *env, xep_op_t *op, const void *records, size_t stride)
@@ -334,10 +314,7 @@ xep_status_t normal_take_records(normal_t *mode, xep_op_t *op, normal_find_fn fi
     if (status != XEP_OK) return status;
     state->verdict = agree_on_params(mode, op);
     normal_state(op)->concluded = 1;
-    if (state->verdict != XEP_OK) {
-        normal_make_digest(mode, op, 0);
-        return XEP_OK;
-    }
+    if (state->verdict != XEP_OK) return XEP_OK;
     if (op->cached_slot == XEP_NO_SLOT) {
         status = take_rows(mode, op, find);
         if (status == XEP_OK) status = take_selections(mode, op);
@@ -345,10 +322,5 @@ xep_status_t normal_take_records(normal_t *mode, xep_op_t *op, normal_find_fn fi
         normal_find_begins(mode, slot->routing);
     }
     op->recv->rows = slot->routing->src_begin[mode->kit.shape->nranks];
-    slot->pieces = 1;
-    if (op->dispatch->flags & XEP_DISPATCH_PIECES) status = count_pieces(mode, op);
-    else if (!op->is_ruled) state->verdict = check_room(mode, op);
-    if (status != XEP_OK) return status;
-    normal_make_digest(mode, op, 1);
     return XEP_OK;
 }

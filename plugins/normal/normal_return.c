@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "normal_nodes.h"
+#include "normal_steps.h"
 
 /** Sums of one batch, whose terms are listed. */
 typedef struct summing {
@@ -77,21 +78,16 @@ xep_status_t normal_find_summed(const normal_t *mode, xep_op_t *op, uint64_t *to
 static void fill_mates(const normal_t *mode, const xep_op_t *op)
 {
     const normal_nodes_t *nodes = mode->nodes;
-    const normal_layout_t *at = &mode->layout;
-    normal_slot_t *slot = normal_slot(mode, op->slot);
+    const uint32_t topk = normal_slot(mode, op->slot)->routing->topk;
     const xep_combine_args_t *args = op->combine;
     for (uint32_t p = 0; p < nodes->who.mates; p++) {
-        const char *heap = mode->kit.base[nodes->who.mate[p]];
-        uint32_t there = *xep_combine_slot_there(&mode->kit, op->slot, nodes->who.mate[p]);
-        normal_source_t *source = &nodes->mate_sources[p];
-        *source = (normal_source_t){.x = heap + xep_area_at(at->common.input, there),
-                                    .x_stride = at->common.combine_stride,
-                                    .weights = heap + xep_area_at(at->input_weights, there),
-                                    .weights_stride = slot->routing->topk * sizeof(float)};
+        const uint32_t mate = nodes->who.mate[p], there = *xep_combine_slot_there(&mode->kit, op->slot, mate);
+        normal_place_t *source = &nodes->mate_sources[p];
+        *source = normal_input_place(mode, mode->kit.base[mate], there, topk, 0);
         if (p != nodes->who.place) continue;
-        source->x = xep_combine_outputs(&mode->kit, op, &source->x_stride);
+        source->x = (char *)xep_combine_outputs(&mode->kit, op, &source->x_stride);
         if (args->topk_weights == NULL) continue;
-        source->weights = (const char *)args->topk_weights;
+        source->weights = (char *)args->topk_weights;
         source->weights_stride = args->topk_weights_stride;
     }
 }
@@ -104,7 +100,7 @@ static void sum_row(const summing_t *summing, uint64_t row, const void **rows, c
     const normal_nodes_t *nodes = mode->nodes;
     size_t n = 0;
     for (uint32_t d = nodes->batch.first[row]; d < nodes->batch.first[row + 1]; d++) {
-        const normal_source_t *source = &nodes->mate_sources[nodes->batch.dests[d].rank];
+        const normal_place_t *source = &nodes->mate_sources[nodes->batch.dests[d].rank];
         rows[n++] = source->x + nodes->batch.dests[d].row * source->x_stride;
     }
     char *sums = xep_kit_own_area(&mode->kit, mode->layout.sums, summing->op->slot);
@@ -124,7 +120,7 @@ static void sum_weights(const summing_t *summing, uint64_t row)
     for (uint32_t k = 0; k < topk; k++) {
         out[k] = 0;
         for (uint32_t d = nodes->batch.first[row]; d < nodes->batch.first[row + 1]; d++) {
-            const normal_source_t *source = &nodes->mate_sources[nodes->batch.dests[d].rank];
+            const normal_place_t *source = &nodes->mate_sources[nodes->batch.dests[d].rank];
             float weight;
             memcpy(&weight, source->weights + nodes->batch.dests[d].row * source->weights_stride + k * sizeof weight,
                    sizeof weight);

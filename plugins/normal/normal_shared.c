@@ -78,7 +78,9 @@ xep_status_t normal_choose_routing(normal_t *mode, xep_op_t *op, normal_routing_
  */
 void normal_use_routing(normal_t *mode, const xep_op_t *op, normal_routing_t *routing)
 {
-    normal_slot(mode, op->slot)->routing = routing;
+    normal_slot_t *slot = normal_slot(mode, op->slot);
+    slot->routing = routing;
+    slot->there = mode->grants ? slot->granted : routing->there;
     routing->refs++;
 }
 
@@ -164,14 +166,11 @@ void normal_show_cached(normal_t *mode, const xep_op_t *op)
     normal_show_rows(mode, op);
 }
 
-/* After an overflow, too: the caller wants to know how much room would have been enough. In pieces recv has said it. */
-xep_status_t normal_tell_rows(void *opaque, xep_op_t *op)
+/* After an overflow, too: the caller wants to know how much room would have been enough. */
+xep_status_t normal_tell_rows(void *mode, xep_op_t *op)
 {
     xep_status_t verdict = xep_kit_state(op)->verdict;
-    if (normal_slot(opaque, op->slot)->pieces > 1) {
-        if (op->dispatch->recv_rows_p != NULL) *op->dispatch->recv_rows_p = op->recv->all_rows;
-        return XEP_OK;
-    }
+    (void)mode;
     if (verdict == XEP_OK || verdict == XEP_ERR_OVERFLOW) xep_kit_tell_rows(op, op->recv->rows);
     return XEP_OK;
 }

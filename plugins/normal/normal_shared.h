@@ -31,10 +31,7 @@ uint64_t normal_record_offset(const normal_t *mode, uint64_t turn, uint32_t rank
 /** First rows of all sources here, and of this rank everywhere, from rank_rows. */
 void normal_find_begins(const normal_t *mode, normal_routing_t *routing);
 
-/**
- * Rows that go to one rank and come back: where those of owner begin in the returned area of reader. Of a dispatch of
- * several pieces all owners have rows there.
- */
+/** Rows that go to one rank and come back: where those of owner begin in the returned area of reader. */
 uint64_t normal_returned_begin(const normal_t *mode, const normal_slot_t *slot, uint32_t reader, uint32_t owner);
 
 /* ---- normal_shared.c: what is refused, whose routing is used, what the user sees ---- */
@@ -81,17 +78,18 @@ int normal_record_transfer(const void *mode, const xep_op_t *op, uint32_t rank, 
 typedef const char *(*normal_find_fn)(const normal_t *mode, const xep_op_t *op, uint32_t rank);
 const char *normal_find_record(const normal_t *mode, const xep_op_t *op, uint32_t rank);
 
-/** Copies and checks all records; sets the verdict. XEP_OK, or XEP_ERR_PROTOCOL. */
+/**
+ * Copies and checks all records, and sets the verdict of what they say; rows are counted, unless it is an error.
+ * XEP_OK, or XEP_ERR_PROTOCOL.
+ */
 xep_status_t normal_take_records(normal_t *mode, xep_op_t *op, normal_find_fn find);
+
+/** Rows that a rank gets of all; the verdict, whether all ranks have room for theirs. */
+uint64_t normal_count_rows(const normal_t *mode, const normal_slot_t *slot, uint32_t rank);
+void normal_judge_room(normal_t *mode, xep_op_t *op);
 
 /** Compares the parameters of all records, stride bytes apart: XEP_OK, or XEP_ERR_MISMATCH. */
 xep_status_t normal_compare_records(const xep_env_t *env, xep_op_t *op, const void *records, size_t stride);
-
-/** Of the rows of this rank in the slot of another one: as that one has granted it, or as all know. */
-static inline uint64_t normal_there(const normal_t *mode, const normal_slot_t *slot, uint32_t rank)
-{
-    return mode->grants ? slot->granted[rank] : slot->routing->there[rank];
-}
 
 /* ---- normal_digest.c: do all ranks know the same? ---- */
 
@@ -100,10 +98,10 @@ void normal_make_factors(uint64_t *factors, uint32_t nranks);
 /** Adds the rows of one rank to everybody to the routing's sums. */
 void normal_digest_add(const normal_t *mode, normal_routing_t *routing, uint32_t rank);
 
-/** The slot's digest: the verdict is there. counted: the routing's sums are. */
-void normal_make_digest(normal_t *mode, const xep_op_t *op, int counted);
+/** The slot's digest: the verdict is there. */
+void normal_make_digest(normal_t *mode, const xep_op_t *op);
 
-/** Compares the digests of all ranks with this rank's. Of ranks that are out, those that differ are left out. */
-xep_status_t normal_compare_digests(normal_t *mode, xep_op_t *op);
+/** Step: compares the digests of all ranks with this rank's. Of ranks that are out, those that differ are left out. */
+xep_status_t normal_compare_digests(void *mode, xep_op_t *op);
 
 #endif

@@ -145,3 +145,23 @@ TEST(a_verdict)
     assert_int_equal(progress(), XEP_ERR_OVERFLOW);
     assert_int_equal(desk.runs[2], 1);
 }
+
+/* Of a list those for a buffer with the second of two features alone, in their order. */
+TEST(steps_are_chosen)
+{
+    static const xep_step_t list[] = {
+        {.name = "all", .run = first},
+        {.name = "first", .run = first, .with = 1},
+        {.name = "second", .run = first, .with = 2},
+        {.name = "both", .run = first, .with = 3},
+        {.name = "not first", .run = first, .without = 1},
+        {.name = "neither", .run = first, .without = 3},
+        {0},
+    };
+    xep_step_t chosen[7];
+    xep_steps_choose(list, 2, chosen);
+    assert_string_equal(chosen[0].name, "all");
+    assert_string_equal(chosen[1].name, "second");
+    assert_string_equal(chosen[2].name, "not first");
+    assert_null(chosen[3].run);
+}

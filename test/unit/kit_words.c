@@ -48,7 +48,7 @@ static void desk_set(desk_t *desk)
 static int arrived(desk_t *desk, uint64_t now)
 {
     desk->now = now;
-    return xep_words_arrived(&desk->env, word, NULL, desk, &desk->op);
+    return xep_words_arrived(&desk->env, word, desk, &desk->op);
 }
 
 static void expect(const desk_t *desk, uint64_t a, uint64_t b, uint64_t c, uint64_t d)
@@ -119,14 +119,14 @@ TEST(one_is_heard_through_another)
     desk_t desk;
     desk_set(&desk);
     desk.words[2] = desk.words[3] = 1;
-    assert_false(xep_words_arrived(&desk.env, comes_meanwhile, through, &desk, &desk.op));
+    assert_false(xep_words_arrived_through(&desk.env, comes_meanwhile, through, &desk, &desk.op));
     assert_int_equal(desk.op.late.count, 1);
     assert_int_equal(desk.ranks[0], 1);
-    assert_false(xep_words_arrived(&desk.env, comes_meanwhile, through, &desk, &desk.op));
+    assert_false(xep_words_arrived_through(&desk.env, comes_meanwhile, through, &desk, &desk.op));
     assert_int_equal(desk.op.late.count, 1);
     assert_int_equal(desk.ranks[0], 0);
     desk.words[0] = 1;
-    assert_true(xep_words_arrived(&desk.env, comes_meanwhile, through, &desk, &desk.op));
+    assert_true(xep_words_arrived_through(&desk.env, comes_meanwhile, through, &desk, &desk.op));
 }
 
 /* The rank through which others hear it hears it without. */
@@ -137,7 +137,6 @@ TEST(one_is_heard_here)
     assert_false(xep_words_are_relayed(through, 1, 1));
     assert_false(xep_words_are_relayed(through, 1, 2));
     assert_true(xep_words_are_relayed(through, 1, 3));
-    assert_false(xep_words_are_relayed(NULL, 1, 3));
 }
 
 /* The words of the next step are waited for anew, and their time is added. */

@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* Steps of a dispatch and a combine where rows go once to each node: normal_nodes.h. */
+#include <string.h>
+
+#include "normal_nodes.h"
+#include "normal_steps.h"
+
+/* ---- dispatch ---- */
+
+/* Where rows of feeders go: the slots of all mates, whatever of this rank's own rows stays in place. */
+xep_status_t normal_find_places_of_mates(void *opaque, xep_op_t *op)
+{
+    normal_t *mode = opaque;
+    const normal_slot_t *slot = normal_slot(mode, op->slot);
+    xep_status_t status = normal_take_feeds(mode, op);
+    if (status != XEP_OK) return status;
+    memset(slot->targets, 0, mode->kit.shape->nranks * sizeof *slot->targets);
+    for (uint32_t p = 0; p < mode->nodes->who.mates; p++) {
+        const uint32_t mate = mode->nodes->who.mate[p];
+        slot->traffic->targets[p] = slot->targets[mate] = normal_target_of(mode, op, mate);
+        normal_aim(op, &slot->targets[mate], slot->there[mate]);
+    }
+    return XEP_OK;
+}
+
+/* As early as it can be: behind the last own row, whatever feeders still have to pass. */
+static xep_status_t tell_forwarders(normal_t *mode, xep_op_t *op)
+{
+    xep_status_t status =
+        normal_state(op)->forwarders_told ? XEP_OK : xep_send_transfers(&mode->kit, op, normal_feed_done_transfer);
+    if (status == XEP_OK) normal_state(op)->forwarders_told = 1;
+    return status;
+}
+
+/*
+ * Own rows to other nodes, own rows to mates a slice at a time, and what feeders have passed meanwhile: each as far as
+ * it goes, until nothing is left of any. The ranks that are waited for are looked at before all that, so that the work
+ * here counts as nobody's delay.
+ */
+xep_status_t normal_move_by_nodes(void *opaque, xep_op_t *op)
+{
+    normal_t *mode = opaque;
+    const normal_routing_t *routing = normal_slot(mode, op->slot)->routing;
+    xep_wire_t *wire = mode->kit.env->wire;
+    xep_status_t status = XEP_OK, passed = XEP_INPROGRESS, forwarded = XEP_INPROGRESS;
+    if (op->coming != 0) return XEP_INPROGRESS;
+    if (op->late.count != 0) status = xep_step_wait(mode, op);
+    for (int moves = 1; status >= 0 && moves;) {
+        passed = normal_pass_rows(mode, op);
+        if (passed == XEP_OK) passed = tell_forwarders(mode, op);
+        if (passed < 0) return passed;
+        moves = normal_state(op)->moved < routing->tokens;
+        if (moves) normal_move_slice(mode, op);
+        forwarded = normal_forward_rows(mode, op);
+        if (forwarded < 0) return forwarded;
+        if (moves) status = wire->ops->progress(wire);
+    }
+    if (status < 0) return status;
+    if (passed != XEP_OK || forwarded != XEP_OK || op->late.count != 0) {
+        if (op->late.count == 0) status = xep_step_wait(mode, op);
+        return status < 0 ? status : XEP_INPROGRESS;
+    }
+    return XEP_OK;
+}
+
+/* ---- combine ---- */
+
+/* For readers of other nodes, too: those of this node sum what is theirs, where this rank does not. */
+static int find_input(const normal_t *mode, const xep_op_t *op, uint32_t reader, const normal_range_t *range,
+                      normal_place_t *place)
+{
+    const uint32_t self = mode->kit.shape->rank;
+    if ((mode->kit.base[reader] != NULL ? reader : mode->nodes->who.through[reader]) == self) return 0;
+    *place = normal_input_place(mode, mode->kit.own, op->slot, normal_slot(mode, op->slot)->routing->topk, range->at);
+    return 1;
+}
+
+xep_status_t normal_fill_for_nodes(void *opaque, xep_op_t *op)
+{
+    normal_t *mode = opaque;
+    if (op->coming != 0) return XEP_INPROGRESS;
+    if (op->combine->x != NULL || op->combine->topk_weights != NULL) normal_fill_all(mode, op, find_input);
+    return XEP_OK;
+}
+
+/* By nodes: rows come from those who sum them. */
+int normal_node_offer_transfer(const void *opaque, const xep_op_t *op, uint32_t rank, uint32_t number,
+                               xep_transfer_t *transfer)
+{
+    const normal_t *mode = opaque;
+    (void)rank;
+    if (number == 0) xep_combine_offer_transfer(&mode->kit, op, transfer);
+    return number == 0;
+}
+
+/* Mates have their rows; other nodes have returned one for each token that has passed there. */
+static void find_sources(const normal_t *mode, const xep_op_t *op)
+{
+    normal_slot_t *slot = normal_slot(mode, op->slot);
+    for (uint32_t p = 0; p < mode->nodes->who.mates; p++) normal_find_source(mode, op, mode->nodes->who.mate[p]);
+    for (uint32_t n = 0; n < mode->kit.shape->nodes; n++)
+        slot->sources[mode->kit.shape->nranks + n] =
+            normal_returned_place(mode, mode->kit.own, op->slot, slot->routing->topk, slot->routing->passing->begin[n]);
+}
+
+/*
+ * By nodes: tokens whose rows have all come, while those of others travel; a slice at a time, so that the wire goes on.
+ * Where the ranks disagree nothing is summed, but sums of others still come. As in a dispatch, the ranks that are
+ * waited for are looked at before the work, which so counts as nobody's delay.
+ */
+xep_status_t normal_sum_by_nodes(void *opaque, xep_op_t *op)
+{
+    normal_t *mode = opaque;
+    const normal_routing_t *routing = normal_slot(mode, op->slot)->routing;
+    const normal_terms_t terms = {routing->passing->term_first, routing->passing->terms,
+                                  normal_sums_are_wide(mode, op)};
+    xep_wire_t *wire = mode->kit.env->wire;
+    normal_state_t *state = normal_state(op);
+    xep_status_t status = XEP_OK;
+    if (xep_kit_state(op)->verdict != XEP_OK) return xep_step_wait(mode, op);
+    if (op->late.count != 0) status = xep_step_wait(mode, op);
+    /* end is what normal_find_summed() says; the first turn has to come there */
+    for (uint64_t end = UINT64_MAX; status >= 0 && op->coming == 0 && state->moved < end;) {
+        status = normal_find_summed(mode, op, &end);
+        if (status != XEP_OK || state->moved == end) break;
+        /* places depend on the offers alone, which were taken before the first sum and are not looked at again */
+        if (state->moved == 0) find_sources(mode, op);
+        normal_sum_tokens(mode, op, &terms,
+                          end - state->moved < NORMAL_BATCH_ROWS ? end : state->moved + NORMAL_BATCH_ROWS);
+        status = wire->ops->progress(wire);
+    }
+    if (status < 0) return status;
+    if (state->moved == routing->tokens && op->coming == 0 && op->late.count == 0) return XEP_OK;
+    if (op->late.count == 0) status = xep_step_wait(mode, op);
+    return status < 0 ? status : XEP_INPROGRESS;
+}

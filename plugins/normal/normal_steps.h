@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/**
+ * The steps of a plain dispatch and a plain combine, and of what they are made, for the files that have steps of
+ * their own: for masks, nodes, pieces, rows in place. normal_steps.c has the lists.
+ */
+#ifndef XEP_NORMAL_STEPS_H
+#define XEP_NORMAL_STEPS_H
+
+#include "normal_shared.h"
+
+/** Chooses the steps that operations of this buffer take. */
+void normal_choose_steps(normal_t *mode);
+
+/* ---- normal_plan.c: who gets what ---- */
+
+/** Routes by op's topk_idx. XEP_ERR_INVALID for an index that is no expert and not -1. */
+xep_status_t normal_make_plan(normal_t *mode, xep_op_t *op, normal_routing_t *routing);
+
+/** Fills tokens_to and to_begin. */
+void normal_list_tokens(normal_t *mode, normal_routing_t *routing);
+
+/* ---- normal_put.c: what ranks get that are not mapped ---- */
+
+/** This rank's lines in every heap. */
+uint64_t normal_line_there(const normal_t *mode, const xep_op_t *op);
+int normal_dispatch_transfer(const void *mode, const xep_op_t *op, uint32_t rank, uint32_t number,
+                             xep_transfer_t *transfer);
+
+/** Rows that op brings, and the arrays beside them: transfers 0 .. NORMAL_ROWS_TRANSFERS - 1. */
+enum { NORMAL_ROWS_TRANSFERS = 5 };
+void normal_rows_transfer(const normal_t *mode, const xep_op_t *op, uint32_t rank, uint32_t number,
+                          xep_transfer_t *transfer);
+
+/* ---- normal_dispatch.c ---- */
+
+/** The words of steps 3 and 6; what step 4 stores last. */
+const _Atomic uint64_t *normal_counts_word(const void *mode, const xep_op_t *op, uint32_t rank, uint64_t *value_p);
+const _Atomic uint64_t *normal_done_word(const void *mode, const xep_op_t *op, uint32_t rank, uint64_t *value_p);
+void normal_store_done(const void *mode, const xep_op_t *op, uint32_t rank);
+
+/** Step 3; and its end, where the verdict is known: the digest, and what the user sees of rows that are counted. */
+xep_status_t normal_agree(void *mode, xep_op_t *op);
+void normal_conclude(normal_t *mode, xep_op_t *op);
+
+/** Step: where the next row for each rank goes: in its slot behind those of lower ranks, or in this rank's staging. */
+xep_status_t normal_find_places(void *mode, xep_op_t *op);
+
+/** The slot of a mapped rank, from row 0 on; and from another row on. */
+normal_target_t normal_target_of(const normal_t *mode, const xep_op_t *op, uint32_t rank);
+void normal_aim(const xep_op_t *op, normal_target_t *target, uint64_t row);
+
+/** Step: all rows, and done. Rows alone, unless the verdict is an error; some of the tokens that are ready. */
+xep_status_t normal_move(void *mode, xep_op_t *op);
+xep_status_t normal_move_rows(normal_t *mode, xep_op_t *op);
+void normal_move_slice(normal_t *mode, xep_op_t *op);
+
+/** Step: waits for done. */
+xep_status_t normal_wait_rows(void *mode, xep_op_t *op);
+
+/* ---- normal_fill.c: outputs to where mapped readers will find them ---- */
+
+/** Row "row" of the area "input", or "returned", of a slot in a heap. */
+normal_place_t normal_input_place(const normal_t *mode, char *heap, uint32_t slot, uint32_t topk, uint64_t row);
+normal_place_t normal_returned_place(const normal_t *mode, char *heap, uint32_t slot, uint32_t topk, uint64_t row);
+
+/** Where the first row of range goes that is for reader; 0: those are not copied. */
+typedef int (*normal_filled_fn)(const normal_t *mode, const xep_op_t *op, uint32_t reader, const normal_range_t *range,
+                                normal_place_t *place);
+void normal_fill_all(normal_t *mode, const xep_op_t *op, normal_filled_fn find);
+
+/** Step. */
+xep_status_t normal_fill(void *mode, xep_op_t *op);
+
+/* ---- normal_combine.c ---- */
+
+/** Outputs, and weights, for a reader that is not mapped, in its "returned" from row begin on: transfers 0 and 1. */
+enum { NORMAL_RETURNED_TRANSFERS = 2 };
+void normal_returned_transfer(const normal_t *mode, const xep_op_t *op, uint32_t rank, uint32_t number, uint64_t begin,
+                              xep_transfer_t *transfer);
+int normal_combine_transfer(const void *mode, const xep_op_t *op, uint32_t rank, uint32_t number,
+                            xep_transfer_t *transfer);
+
+/** Sets where the rows of owner are for the tokens of this rank. */
+void normal_find_source(const normal_t *mode, const xep_op_t *op, uint32_t owner);
+
+/** Sums tokens, from those on that are summed. */
+void normal_sum_tokens(normal_t *mode, xep_op_t *op, const normal_terms_t *terms, uint64_t end);
+
+/** Step: all of them. */
+xep_status_t normal_sum(void *mode, xep_op_t *op);
+
+/* ---- for the plugin ---- */
+
+xep_status_t normal_dispatch(void *mode, xep_op_t *op);
+xep_status_t normal_combine(void *mode, xep_op_t *op);
+
+#endif
