@@ -34,7 +34,8 @@ libxep_all_la_SOURCES = \
 	%D%/elastic/address.h %D%/elastic/address.c %D%/elastic/ballot.h %D%/elastic/ballot.c \
 	%D%/elastic/ballot_words.h %D%/elastic/ballot_words.c %D%/elastic/boot_grow.h %D%/elastic/boot_grow.c \
 	%D%/elastic/boot_join.h %D%/elastic/boot_join.c %D%/elastic/boot_mail.h %D%/elastic/boot_mail.c \
-	%D%/elastic/frames.h %D%/elastic/frames.c %D%/elastic/group_grow.h %D%/elastic/group_grow.c %D%/elastic/group_join.h %D%/elastic/group_join.c \
+	%D%/elastic/frames.h %D%/elastic/frames.c \
+	%D%/elastic/group_grow.h %D%/elastic/group_grow.c %D%/elastic/group_join.h %D%/elastic/group_join.c \
 	%D%/elastic/group_shrink.h %D%/elastic/group_shrink.c %D%/elastic/meeting.h %D%/elastic/meeting.c \
 	%D%/elastic/members.h %D%/elastic/members.c %D%/elastic/members_area.h \
 	%D%/elastic/members_mapped.c %D%/elastic/members_wait.c \
@@ -52,12 +53,14 @@ libxep_all_la_SOURCES = \
 	%D%/group/progress_thread.c %D%/group/transport.h \
 	%D%/report/account.h %D%/report/account.c %D%/report/recording.h %D%/report/recording.c \
 	%D%/report/wait_times.h %D%/report/wait_times.c \
-	%D%/ucp/ucp_address.h %D%/ucp/ucp_address.c %D%/ucp/ucp_context.h %D%/ucp/ucp_context.c %D%/ucp/ucp_devices.h %D%/ucp/ucp_devices.c %D%/ucp/ucp_fault.h \
+	%D%/ucp/ucp_address.h %D%/ucp/ucp_address.c \
+	%D%/ucp/ucp_context.h %D%/ucp/ucp_context.c %D%/ucp/ucp_devices.h %D%/ucp/ucp_devices.c %D%/ucp/ucp_fault.h \
 	%D%/ucp/ucp_fault.c %D%/ucp/ucp_gather.h %D%/ucp/ucp_gather.c %D%/ucp/ucp_heap.h %D%/ucp/ucp_heap.c \
 	%D%/ucp/ucp_heartbeat.h %D%/ucp/ucp_heartbeat.c %D%/ucp/ucp_intake.h %D%/ucp/ucp_intake.c \
 	%D%/ucp/ucp_leftovers.h %D%/ucp/ucp_leftovers.c %D%/ucp/ucp_library.h %D%/ucp/ucp_library.c \
 	%D%/ucp/ucp_limits.h %D%/ucp/ucp_limits.c %D%/ucp/ucp_link.h %D%/ucp/ucp_link.c %D%/ucp/ucp_lock.h \
-	%D%/ucp/ucp_mail.h %D%/ucp/ucp_mail.c %D%/ucp/ucp_meeting.h %D%/ucp/ucp_meeting.c %D%/ucp/ucp_memory.h %D%/ucp/ucp_memory.c %D%/ucp/ucp_message.h \
+	%D%/ucp/ucp_mail.h %D%/ucp/ucp_mail.c %D%/ucp/ucp_meeting.h %D%/ucp/ucp_meeting.c \
+	%D%/ucp/ucp_memory.h %D%/ucp/ucp_memory.c %D%/ucp/ucp_message.h \
 	%D%/ucp/ucp_message.c %D%/ucp/ucp_objects.h %D%/ucp/ucp_op.h %D%/ucp/ucp_op.c %D%/ucp/ucp_peer.h \
 	%D%/ucp/ucp_peer.c %D%/ucp/ucp_pool.h %D%/ucp/ucp_pool.c %D%/ucp/ucp_progress.h %D%/ucp/ucp_progress.c \
 	%D%/ucp/ucp_quiet.h %D%/ucp/ucp_quiet.c %D%/ucp/ucp_registry.h %D%/ucp/ucp_registry.c %D%/ucp/ucp_rma.h \

@@ -309,7 +309,7 @@ typedef struct xep_shrink_args {
 XEP_API xep_status_t xep_group_shrink(xep_group_t *group, const xep_shrink_args_t *args, xep_group_t **group_p);
 
 /** Most bytes of the address of a group that grows. */
-enum { XEP_ADDRESS_BYTES = 4096 };
+enum { XEP_ADDRESS_BYTES = 2048 };
 
 /**
  * Makes the address of a group known to processes that look for it, as MPI_Publish_name() does: bytes of it, valid

@@ -13,7 +13,7 @@
 
 enum { XEP_ADDRESS_HALF = 16 };
 
-/** Written by rank 0 of the group, read by newcomers, which believe of it that it came from their user, and check it. */
+/** Written by rank 0 of the group, read by newcomers, which believe that it came from their user, and check it. */
 typedef struct xep_address {
     uint8_t magic[8];
     uint32_t format;

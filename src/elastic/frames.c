@@ -85,8 +85,10 @@ static xep_message_t **find(xep_frames_t *frames, uint32_t from)
 
 /* ---- opening ---- */
 
+/* keys: what this side shows and what it expects; before anything can come. */
 static xep_status_t open_frames(const xep_config_t *config, xep_transport_open_fn open_transport,
-                                const xep_whereabouts_t *where, uint32_t most, xep_frames_t **frames_p)
+                                const xep_whereabouts_t *where, const uint8_t *const keys[2], uint32_t most,
+                                xep_frames_t **frames_p)
 {
     xep_frames_t *frames = calloc(1, sizeof *frames + most * sizeof frames->others[0]);
     if (frames == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for %u newcomers", most);
@@ -95,6 +97,8 @@ static xep_status_t open_frames(const xep_config_t *config, xep_transport_open_f
         free(frames);
         return status;
     }
+    memcpy(frames->shows, keys[0], XEP_ADDRESS_HALF);
+    memcpy(frames->expects, keys[1], XEP_ADDRESS_HALF);
     frames->most = most;
     frames->transport->mailed = arrived;
     frames->transport->mailed_arg = frames;
@@ -121,10 +125,9 @@ xep_status_t xep_frames_open(const xep_config_t *config, xep_transport_open_fn o
     xep_frames_t *frames = NULL;
     xep_whereabouts_t where = {.nranks = 1, .local = !everywhere};
     xep_status_t status = xep_address_open(address);
-    if (status == XEP_OK) status = open_frames(config, open_transport, &where, most, &frames);
+    const uint8_t *const keys[] = {address->own_key, address->newcomers_key};
+    if (status == XEP_OK) status = open_frames(config, open_transport, &where, keys, most, &frames);
     if (status != XEP_OK) return status;
-    memcpy(frames->expects, address->newcomers_key, XEP_ADDRESS_HALF);
-    memcpy(frames->shows, address->own_key, XEP_ADDRESS_HALF);
     address->local = (uint32_t)where.local;
     address->network = xep_host_network();
     xep_interfaces_list(address->interfaces);
@@ -170,10 +173,9 @@ xep_status_t xep_frames_call(const xep_config_t *config, xep_transport_open_fn o
     xep_whereabouts_t where = find_way(address);
     if (getrandom(&newcomer, sizeof newcomer, 0) != sizeof newcomer)
         return xep_fail(XEP_ERR_BOOT, "no random numbers for a newcomer");
-    xep_status_t status = open_frames(config, open_transport, &where, 1, &frames);
+    const uint8_t *const keys[] = {address->newcomers_key, address->own_key};
+    xep_status_t status = open_frames(config, open_transport, &where, keys, 1, &frames);
     if (status != XEP_OK) return status;
-    memcpy(frames->expects, address->own_key, XEP_ADDRESS_HALF);
-    memcpy(frames->shows, address->newcomers_key, XEP_ADDRESS_HALF);
     frames->transport->ops->address(frames->transport, &own, &bytes);
     xep_frame_t hello = {.kind = XEP_FRAME_HELLO, .pid = (int32_t)getpid(), .bytes = bytes};
     status = admit(frames, newcomer, address->transport, address->bytes);

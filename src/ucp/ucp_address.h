@@ -9,7 +9,7 @@
 /** Of this process, into transport->address. */
 xep_status_t xep_ucp_address_make(xep_ucp_transport_t *transport);
 
-/** Checks another one's, and makes a peer of it that is not connected yet; copy, of which the key is a part, is kept. */
+/** Checks another one's, and makes a peer of it, which is not connected yet; copy is kept, and the key a part of it. */
 xep_status_t xep_ucp_address_take(xep_ucp_transport_t *transport, uint32_t rank, const uint8_t *copy, size_t bytes,
                                   uint8_t flags, const void **key_p, size_t *key_bytes_p);
 

@@ -96,8 +96,8 @@ static void leave_out(ucp_config_t *config, const char *transports)
 }
 
 /*
- * TCP alone, whatever UCX_TLS names for the ranks' bytes: it tells of a process that is gone at once, and nothing that a
- * stranger says has UCX map memory. No rendezvous, in which the other side, which may be dying, would have to answer.
+ * TCP alone, whatever UCX_TLS names for the ranks' bytes: it tells at once of a process that is gone, and nothing that
+ * a stranger says has UCX map memory. No rendezvous, in which the other side, which may be dying, would have to answer.
  */
 static void set_to_meet(ucp_config_t *config, const xep_whereabouts_t *where)
 {
