@@ -59,14 +59,14 @@ libxep_all_la_SOURCES = \
 	%D%/ucp/ucp_heartbeat.h %D%/ucp/ucp_heartbeat.c %D%/ucp/ucp_intake.h %D%/ucp/ucp_intake.c \
 	%D%/ucp/ucp_leftovers.h %D%/ucp/ucp_leftovers.c %D%/ucp/ucp_library.h %D%/ucp/ucp_library.c \
 	%D%/ucp/ucp_limits.h %D%/ucp/ucp_limits.c %D%/ucp/ucp_link.h %D%/ucp/ucp_link.c %D%/ucp/ucp_lock.h \
-	%D%/ucp/ucp_mail.h %D%/ucp/ucp_mail.c %D%/ucp/ucp_meeting.h %D%/ucp/ucp_meeting.c \
-	%D%/ucp/ucp_memory.h %D%/ucp/ucp_memory.c %D%/ucp/ucp_message.h \
+	%D%/ucp/ucp_mail.h %D%/ucp/ucp_mail.c %D%/ucp/ucp_memory.h %D%/ucp/ucp_memory.c %D%/ucp/ucp_message.h \
 	%D%/ucp/ucp_message.c %D%/ucp/ucp_objects.h %D%/ucp/ucp_op.h %D%/ucp/ucp_op.c %D%/ucp/ucp_peer.h \
 	%D%/ucp/ucp_peer.c %D%/ucp/ucp_pool.h %D%/ucp/ucp_pool.c %D%/ucp/ucp_progress.h %D%/ucp/ucp_progress.c \
 	%D%/ucp/ucp_quiet.h %D%/ucp/ucp_quiet.c %D%/ucp/ucp_registry.h %D%/ucp/ucp_registry.c %D%/ucp/ucp_rma.h \
 	%D%/ucp/ucp_rma.c %D%/ucp/ucp_settings.h %D%/ucp/ucp_settings.c %D%/ucp/ucp_shared.h %D%/ucp/ucp_shared.c \
 	%D%/ucp/ucp_signals.h %D%/ucp/ucp_signals.c %D%/ucp/ucp_strategy.h %D%/ucp/ucp_strategy.c \
-	%D%/ucp/ucp_transport.h %D%/ucp/ucp_transport.c %D%/ucp/ucp_wire.h %D%/ucp/ucp_wire.c \
+	%D%/ucp/ucp_transport.h %D%/ucp/ucp_transport.c %D%/ucp/ucp_unranked.h %D%/ucp/ucp_unranked.c \
+	%D%/ucp/ucp_wire.h %D%/ucp/ucp_wire.c \
 	%D%/pmix/pmix_api.h %D%/pmix/pmix_api.c %D%/pmix/pmix_boot.h %D%/pmix/pmix_boot.c %D%/pmix/pmix_call.h \
 	%D%/pmix/pmix_call.c %D%/pmix/pmix_client.h %D%/pmix/pmix_client.c %D%/pmix/pmix_exchange.h \
 	%D%/pmix/pmix_exchange.c %D%/pmix/pmix_init.h %D%/pmix/pmix_init.c %D%/pmix/pmix_life.h %D%/pmix/pmix_life.c \

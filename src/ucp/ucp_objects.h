@@ -12,7 +12,7 @@
  *   op          one UCX operation in flight                  ucp_op.c
  *   message     an eager active message                      ucp_message.c; taken in by ucp_intake.c
  *   heartbeat   a thread that looks for ranks that are gone  ucp_heartbeat.c
- *   mail        a message that belongs to no heap            ucp_mail.c; without ranks ucp_meeting.c
+ *   mail        a message that belongs to no heap            ucp_mail.c; without ranks ucp_unranked.c
  *
  * Locking. The worker is SERIALIZED, and buffers of one group are used from several threads: every call into UCX, and
  * everything the callbacks touch, is under transport->lock (ucp_lock.h). Mapped peers need neither. Functions are
@@ -36,7 +36,7 @@ typedef struct xep_ucp_heap xep_ucp_heap_t;
 typedef struct xep_ucp_link xep_ucp_link_t;
 typedef struct xep_ucp_op xep_ucp_op_t;
 typedef struct xep_ucp_chunk xep_ucp_chunk_t;
-typedef struct xep_ucp_letter xep_ucp_letter_t;       /* ucp_meeting.c */
+typedef struct xep_ucp_letter xep_ucp_letter_t;       /* ucp_unranked.c */
 typedef struct xep_ucp_heartbeat xep_ucp_heartbeat_t; /* ucp_heartbeat.c */
 
 enum {

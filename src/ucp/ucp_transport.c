@@ -12,7 +12,6 @@
 #include "rest.h"
 #include "ucp_address.h"
 #include "ucp_context.h"
-#include "ucp_devices.h"
 #include "ucp_heap.h"
 #include "ucp_heartbeat.h"
 #include "ucp_leftovers.h"
@@ -20,13 +19,13 @@
 #include "ucp_link.h"
 #include "ucp_lock.h"
 #include "ucp_mail.h"
-#include "ucp_meeting.h"
 #include "ucp_memory.h"
 #include "ucp_message.h"
 #include "ucp_op.h"
 #include "ucp_peer.h"
 #include "ucp_progress.h"
 #include "ucp_settings.h"
+#include "ucp_unranked.h"
 
 enum { PROBE_BYTES = 4096, FENCE_MAY_BLOCK = 114 };
 

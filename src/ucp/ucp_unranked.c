@@ -4,7 +4,7 @@
  * Mail goes as tagged messages, not as active ones: with the first active message UCX asks the receiver for an answer,
  * which connects to the sender, and where that one dies meanwhile, libucp 1.13 aborts the receiver.
  */
-#include "ucp_meeting.h"
+#include "ucp_unranked.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -79,7 +79,7 @@ static xep_status_t send_letter(xep_ucp_peer_t *peer, const void *data, size_t b
     return xep_fail(XEP_ERR_PEER, "ucx cannot send: %s", ucs_status_string(UCS_PTR_STATUS(request)));
 }
 
-static xep_status_t meeting_mail(xep_transport_t *base, uint32_t index, const void *data, size_t bytes)
+static xep_status_t unranked_mail(xep_transport_t *base, uint32_t index, const void *data, size_t bytes)
 {
     xep_ucp_lock(transport_of(base));
     xep_status_t status = send_letter(&transport_of(base)->peers[index], data, bytes);
@@ -117,7 +117,7 @@ static void receive(xep_ucp_transport_t *transport, ucp_tag_message_h message, s
 }
 
 /* An address that is out of date is no news, and UCX would print that nobody is there. */
-static xep_status_t meeting_progress(xep_transport_t *base)
+static xep_status_t unranked_progress(xep_transport_t *base)
 {
     xep_ucp_transport_t *transport = transport_of(base);
     ucp_tag_recv_info_t info;
@@ -135,7 +135,7 @@ static xep_status_t meeting_progress(xep_transport_t *base)
 /* ---- who is there ---- */
 
 /* left: nobody is told of the end of one that is not a rank. */
-static xep_status_t meeting_admit(xep_transport_t *base, uint32_t index, const void *address, size_t bytes)
+static xep_status_t unranked_admit(xep_transport_t *base, uint32_t index, const void *address, size_t bytes)
 {
     const void *key;
     size_t key_bytes;
@@ -149,7 +149,7 @@ static xep_status_t meeting_admit(xep_transport_t *base, uint32_t index, const v
     return status;
 }
 
-static int meeting_is_gone(xep_transport_t *base, uint32_t index, char *why, size_t bytes)
+static int unranked_is_gone(xep_transport_t *base, uint32_t index, char *why, size_t bytes)
 {
     xep_ucp_lock(transport_of(base));
     const ucs_status_t failed = transport_of(base)->peers[index].failed;
@@ -158,7 +158,7 @@ static int meeting_is_gone(xep_transport_t *base, uint32_t index, char *why, siz
     return failed != UCS_OK;
 }
 
-static void meeting_address(xep_transport_t *base, const void **address_p, size_t *bytes_p)
+static void unranked_address(xep_transport_t *base, const void **address_p, size_t *bytes_p)
 {
     *address_p = transport_of(base)->address;
     *bytes_p = transport_of(base)->address_bytes;
@@ -172,14 +172,14 @@ static void leave(xep_ucp_transport_t *transport)
     xep_rest_t rest;
     xep_rest_begin(&rest, XEP_REST_RARE, xep_deadline(LEAVE_MS));
     while (transport->leaving != 0 && xep_rest_round(&rest, atomic_load(&transport->super.moves)))
-        (void)meeting_progress(&transport->super);
+        (void)unranked_progress(&transport->super);
     xep_ucp_quiet_begin();
     ucp_worker_destroy(transport->worker);
     xep_ucp_quiet_end();
     ucp_cleanup(transport->context);
 }
 
-static void meeting_close(xep_transport_t *base)
+static void unranked_close(xep_transport_t *base)
 {
     xep_ucp_transport_t *transport = transport_of(base);
     if (transport->worker != NULL) leave(transport);
@@ -189,18 +189,18 @@ static void meeting_close(xep_transport_t *base)
     free(transport);
 }
 
-static const xep_transport_ops_t meeting_ops = {.name = "ucp, without ranks",
-                                                .address = meeting_address,
-                                                .admit = meeting_admit,
-                                                .progress = meeting_progress,
-                                                .mail = meeting_mail,
-                                                .is_gone = meeting_is_gone,
-                                                .close = meeting_close};
+static const xep_transport_ops_t unranked_ops = {.name = "ucp, without ranks",
+                                                 .address = unranked_address,
+                                                 .admit = unranked_admit,
+                                                 .progress = unranked_progress,
+                                                 .mail = unranked_mail,
+                                                 .is_gone = unranked_is_gone,
+                                                 .close = unranked_close};
 
 xep_status_t xep_ucp_meet(xep_transport_t *base, const xep_whereabouts_t *where, uint32_t most)
 {
     xep_ucp_transport_t *transport = transport_of(base);
-    base->ops = &meeting_ops;
+    base->ops = &unranked_ops;
     transport->shared.meets = true;
     transport->peers = calloc(most, sizeof *transport->peers);
     if (transport->peers == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for %u processes", most);

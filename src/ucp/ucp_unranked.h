@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /** A transport without ranks: xep_transport_ops_t.meet, which gives the transport operations of its own. */
-#ifndef XEP_UCP_MEETING_H
-#define XEP_UCP_MEETING_H
+#ifndef XEP_UCP_UNRANKED_H
+#define XEP_UCP_UNRANKED_H
 
 #include "ucp_objects.h"
 
