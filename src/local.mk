@@ -34,12 +34,13 @@ libxep_all_la_SOURCES = \
 	%D%/elastic/address.h %D%/elastic/address.c %D%/elastic/ballot.h %D%/elastic/ballot.c \
 	%D%/elastic/ballot_words.h %D%/elastic/ballot_words.c %D%/elastic/boot_grow.h %D%/elastic/boot_grow.c \
 	%D%/elastic/boot_join.h %D%/elastic/boot_join.c %D%/elastic/boot_mail.h %D%/elastic/boot_mail.c \
+	%D%/elastic/frames.h %D%/elastic/frames.c \
 	%D%/elastic/group_grow.h %D%/elastic/group_grow.c %D%/elastic/group_join.h %D%/elastic/group_join.c \
 	%D%/elastic/group_shrink.h %D%/elastic/group_shrink.c %D%/elastic/meeting.h %D%/elastic/meeting.c \
 	%D%/elastic/members.h %D%/elastic/members.c %D%/elastic/members_area.h \
 	%D%/elastic/members_mapped.c %D%/elastic/members_wait.c \
 	%D%/elastic/members_wire.c %D%/elastic/newcomers.h %D%/elastic/newcomers.c %D%/elastic/shrink_state.h \
-	%D%/elastic/shrink_state.c %D%/elastic/stream.h %D%/elastic/stream.c \
+	%D%/elastic/shrink_state.c \
 	%D%/group/boot.h %D%/group/boot_callback.c \
 	%D%/group/boot_single.c %D%/group/device.h %D%/group/group.h %D%/group/group.c %D%/group/group_abort.h \
 	%D%/group/group_abort.c %D%/group/group_account.h %D%/group/group_account.c \
@@ -52,6 +53,7 @@ libxep_all_la_SOURCES = \
 	%D%/group/progress_thread.c %D%/group/transport.h \
 	%D%/report/account.h %D%/report/account.c %D%/report/recording.h %D%/report/recording.c \
 	%D%/report/wait_times.h %D%/report/wait_times.c \
+	%D%/ucp/ucp_peer_address.c \
 	%D%/ucp/ucp_context.h %D%/ucp/ucp_context.c %D%/ucp/ucp_devices.h %D%/ucp/ucp_devices.c \
 	%D%/ucp/ucp_strategy_gather.c %D%/ucp/ucp_heap.h %D%/ucp/ucp_heap.c \
 	%D%/ucp/ucp_heartbeat.h %D%/ucp/ucp_heartbeat.c %D%/ucp/ucp_intake.h %D%/ucp/ucp_intake.c \
@@ -63,7 +65,8 @@ libxep_all_la_SOURCES = \
 	%D%/ucp/ucp_registry.h %D%/ucp/ucp_registry.c \
 	%D%/ucp/ucp_strategy_rma.c %D%/ucp/ucp_settings.h %D%/ucp/ucp_settings.c %D%/ucp/ucp_shared.h %D%/ucp/ucp_shared.c \
 	%D%/ucp/ucp_link_signals.c %D%/ucp/ucp_strategy.h %D%/ucp/ucp_strategy.c \
-	%D%/ucp/ucp_transport.h %D%/ucp/ucp_transport.c %D%/ucp/ucp_heap_wire.c \
+	%D%/ucp/ucp_transport.h %D%/ucp/ucp_transport.c %D%/ucp/ucp_transport_unranked.c \
+	%D%/ucp/ucp_heap_wire.c \
 	%D%/pmix/pmix_api.h %D%/pmix/pmix_api.c %D%/pmix/pmix_boot.h %D%/pmix/pmix_boot.c %D%/pmix/pmix_call.h \
 	%D%/pmix/pmix_call.c %D%/pmix/pmix_client.h %D%/pmix/pmix_client.c %D%/pmix/pmix_exchange.h \
 	%D%/pmix/pmix_exchange.c %D%/pmix/pmix_init.h %D%/pmix/pmix_init.c %D%/pmix/pmix_life.h %D%/pmix/pmix_life.c \

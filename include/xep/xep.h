@@ -316,7 +316,7 @@ typedef struct xep_shrink_args {
 XEP_API xep_status_t xep_group_shrink(xep_group_t *group, const xep_shrink_args_t *args, xep_group_t **group_p);
 
 /** Most bytes of the address of a group that grows. */
-enum { XEP_ADDRESS_BYTES = 512 };
+enum { XEP_ADDRESS_BYTES = 2048 };
 
 /**
  * Makes the address of a group known to processes that look for it, as MPI_Publish_name() does: bytes of it, valid
@@ -334,8 +334,8 @@ typedef int (*xep_lookup_fn)(void *ctx, void *address, size_t capacity, size_t *
 
 /** Bits of xep_grow_args_t.flags. */
 enum {
-    /* newcomers may be on any host that reaches this one: without it, a group of one host listens on the loopback
-     * interface alone. A group of several hosts listens on all interfaces */
+    /* newcomers may be on any host that reaches this one: without it, a group of one host is met over the loopback
+     * interface alone. A group of several hosts is met over all interfaces */
     XEP_GROW_ANYWHERE = 1
 };
 

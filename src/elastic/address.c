@@ -15,38 +15,46 @@
 
 #include "error.h"
 
-enum { FORMAT = 1, PATH_BYTES = 4096 };
+enum { FORMAT = 2, PATH_BYTES = 4096 };
 
 static const uint8_t magic[8] = {'x', 'e', 'p', '-', 'g', 'r', 'o', 'w'};
 
-/* FNV-1a: against files that were cut or damaged, not against somebody who means to */
+/* FNV-1a: against files that were cut or damaged, not against somebody who means to. */
 static uint64_t sum_of(const xep_address_t *address)
 {
     const uint8_t *bytes = (const uint8_t *)address;
     uint64_t hash = UINT64_C(14695981039346656037);
-    for (size_t i = 0; i < offsetof(xep_address_t, sum); i++) hash = (hash ^ bytes[i]) * UINT64_C(1099511628211);
+    for (size_t i = offsetof(xep_address_t, bytes); i < sizeof *address; i++)
+        hash = (hash ^ bytes[i]) * UINT64_C(1099511628211);
     return hash;
 }
 
-/* As one number that ranks compare for equality; in hexadecimal it reads as major, minor, patch. */
-uint32_t xep_address_version(void)
+/* As one number that is compared for equality; in hexadecimal it reads as major, minor, patch. */
+static uint32_t own_version(void)
 {
     return XEP_VERSION_MAJOR << 16 | XEP_VERSION_MINOR << 8 | XEP_VERSION_PATCH;
 }
 
-/* The key is all that protects the door of a group that grows: from the system's generator, never from rand(). */
+/* The key is all that keeps strangers out of a group that grows: from the system's generator, never from rand(). */
 xep_status_t xep_address_open(xep_address_t *address)
 {
-    *address = (xep_address_t){.format = FORMAT, .version = xep_address_version()};
+    *address = (xep_address_t){.format = FORMAT, .version = own_version()};
     memcpy(address->magic, magic, sizeof magic);
-    if (getrandom(address->key, sizeof address->key, 0) != sizeof address->key)
-        return xep_fail(XEP_ERR_BOOT, "no random numbers for the key of an address: %s", strerror(errno));
-    return XEP_OK;
+    if (getrandom(address->newcomers_key, XEP_ADDRESS_HALF, 0) == XEP_ADDRESS_HALF &&
+        getrandom(address->own_key, XEP_ADDRESS_HALF, 0) == XEP_ADDRESS_HALF)
+        return XEP_OK;
+    return xep_fail(XEP_ERR_BOOT, "no random numbers for the key of an address: %s", strerror(errno));
 }
 
-void xep_address_seal(xep_address_t *address)
+xep_status_t xep_address_seal(xep_address_t *address, const void *transport, size_t bytes)
 {
+    if (bytes > sizeof address->transport)
+        return xep_fail(XEP_ERR_TRANSPORT, "UCX has an address of %zu bytes (at most %zu; UCX_NET_DEVICES with fewer)",
+                        bytes, sizeof address->transport);
+    memcpy(address->transport, transport, bytes);
+    address->bytes = (uint32_t)bytes;
     address->sum = sum_of(address);
+    return XEP_OK;
 }
 
 /* The format before the length: a later one may be longer. */
@@ -54,22 +62,16 @@ xep_status_t xep_address_check(const void *data, size_t bytes, const char *where
 {
     xep_address_t own = {0};
     memcpy(&own, data, bytes < sizeof own ? bytes : sizeof own);
-    if (bytes < offsetof(xep_address_t, port) || memcmp(own.magic, magic, sizeof magic) != 0)
+    if (bytes < offsetof(xep_address_t, sum) || memcmp(own.magic, magic, sizeof magic) != 0)
         return xep_fail(XEP_ERR_PROTOCOL, "no address of a group in %s: %zu bytes (%zu, beginning with \"xep-grow\")",
                         where, bytes, sizeof own);
-    if (own.format != FORMAT || own.version != xep_address_version())
+    if (own.format != FORMAT || own.version != own_version())
         return xep_fail(XEP_ERR_MISMATCH,
                         "%s is of a group with another version of xep: %x, format %u (this process has %x, format %u)",
-                        where, own.version, own.format, xep_address_version(), (uint32_t)FORMAT);
-    if (bytes != sizeof own || own.sum != sum_of(&own))
+                        where, own.version, own.format, own_version(), (uint32_t)FORMAT);
+    if (bytes != sizeof own || own.sum != sum_of(&own) || own.bytes > sizeof own.transport)
         return xep_fail(XEP_ERR_PROTOCOL, "damaged address in %s: %zu bytes, or the wrong checksum (%zu bytes)", where,
                         bytes, sizeof own);
-    int known = own.port >= 1 && own.port <= UINT16_MAX && own.count >= 1 && own.count <= XEP_ADDRESS_HOSTS;
-    for (uint32_t i = 0; known && i < own.count; i++) known = own.hosts[i].family == 4 || own.hosts[i].family == 6;
-    if (!known)
-        return xep_fail(XEP_ERR_PROTOCOL,
-                        "invalid address in %s: port %u (1 to %u) of %u hosts (1 to %u, IPv4 or IPv6)", where, own.port,
-                        UINT16_MAX, own.count, XEP_ADDRESS_HOSTS);
     *address = own;
     return XEP_OK;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/** Where a group that grows listens, as newcomers read it: in a file, or in bytes that the caller brings them. */
+/** Where a group that grows is met, as newcomers read it: in a file, or in bytes that the caller brings them. */
 #ifndef XEP_ELASTIC_ADDRESS_H
 #define XEP_ELASTIC_ADDRESS_H
 
@@ -9,34 +9,30 @@
 
 #include <xep/xep.h>
 
-enum { XEP_ADDRESS_HOSTS = 8, XEP_ADDRESS_KEY = 32 };
+#include "interfaces.h"
 
-/** One way to the listener. */
-typedef struct xep_address_host {
-    uint32_t family; /* 4, 6 */
-    uint32_t reserved;
-    uint8_t bytes[16]; /* in network order; of family 4 the first four */
-} xep_address_host_t;
+enum { XEP_ADDRESS_HALF = 16 };
 
-/** Written by rank 0 of the group, read by newcomers, which trust nothing of it. */
+/** Written by rank 0 of the group, read by newcomers, which believe that it came from their user, and check it. */
 typedef struct xep_address {
     uint8_t magic[8];
     uint32_t format;
     uint32_t version; /* of the library */
-    uint32_t port, count;
-    uint8_t key[XEP_ADDRESS_KEY]; /* a newcomer shows the first half, the listener the second one */
-    xep_address_host_t hosts[XEP_ADDRESS_HOSTS];
-    uint64_t sum; /* of all before it */
+    uint64_t sum;     /* of all that follows */
+    uint32_t bytes;   /* of the transport's address; zeros follow */
+    uint32_t local;   /* all who come share the network's interfaces, and need none but loopback */
+    uint8_t newcomers_key[XEP_ADDRESS_HALF], own_key[XEP_ADDRESS_HALF]; /* what each side shows the other */
+    uint64_t network;                                                   /* xep_host_network() */
+    uint32_t interfaces[XEP_INTERFACES];                                /* as xep_interfaces_list() has them */
+    uint8_t transport[XEP_ADDRESS_BYTES - 200];
 } xep_address_t;
-_Static_assert(sizeof(xep_address_t) == 256, "written as bytes: no padding");
-_Static_assert(sizeof(xep_address_t) <= XEP_ADDRESS_BYTES, "callers have so much room");
+_Static_assert(sizeof(xep_address_t) == XEP_ADDRESS_BYTES, "written as bytes: no padding");
 
-/** The numbers that a program must have to be let in. */
-uint32_t xep_address_version(void);
-
-/** Fills in all but port, count and hosts, with a new key; seal: the sum, when all is there. */
+/** Fills in who this process is, and a new key. */
 xep_status_t xep_address_open(xep_address_t *address);
-void xep_address_seal(xep_address_t *address);
+
+/** The last step: the address of the transport, and the sum. */
+xep_status_t xep_address_seal(xep_address_t *address, const void *transport, size_t bytes);
 
 /** Whether these bytes are an address; where: for the reason. */
 xep_status_t xep_address_check(const void *data, size_t bytes, const char *where, xep_address_t *address);

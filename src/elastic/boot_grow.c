@@ -103,7 +103,7 @@ xep_status_t xep_grow_say(xep_grow_t *grow, xep_grow_step_t step, xep_status_t s
 
 /* ---- allgathers ---- */
 
-/* Between looks at a connection. */
+/* Between looks at what newcomers say. */
 static xep_status_t look(void *arg)
 {
     xep_grow_t *grow = arg;
@@ -151,7 +151,7 @@ static xep_status_t grow_allgather(xep_boot_t *base, const void *send, void *rec
     }
     free(given);
     if (status != XEP_OK || grow->newcomers == NULL) return status;
-    return xep_newcomers_give(grow->newcomers, boot->number, recv, base->nranks * bytes, &patience);
+    return xep_newcomers_give(grow->newcomers, boot->number, recv, base->nranks * bytes);
 }
 
 static uint32_t grow_dead_rank(xep_boot_t *boot)

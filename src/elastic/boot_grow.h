@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/** A bootstrap for the members of a group that grows: over its own allgather, and rank 0's connections to newcomers. */
+/** A bootstrap for the members of a group that grows: over its own allgather, and rank 0's frames with newcomers. */
 #ifndef XEP_ELASTIC_BOOT_GROW_H
 #define XEP_ELASTIC_BOOT_GROW_H
 

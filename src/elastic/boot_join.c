@@ -3,6 +3,7 @@
 #include "boot_join.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "error.h"
 #include "rest.h"
@@ -32,10 +33,8 @@ xep_patience_t xep_join_patience(xep_join_t *join, uint64_t deadline_ns)
 
 /* Instead of what is to come, rank 0 may say that there will be no group, and why; that reason becomes this process's.
  * A status from outside the known ones is not passed on as it is. */
-xep_status_t xep_join_hear(xep_join_t *join, xep_frame_kind_t kind, xep_frame_t *frame, const xep_patience_t *patience)
+static xep_status_t judge(const xep_frame_t *frame, xep_frame_kind_t kind)
 {
-    xep_status_t status = xep_stream_recv_frame(join->stream, frame, patience);
-    if (status != XEP_OK) return status;
     if (frame->status < 0)
         return xep_fail(frame->status >= XEP_ERR_BROKEN ? (xep_status_t)frame->status : XEP_ERR_PEER, "%s",
                         frame->text[0] != '\0' ? frame->text : "rank 0 does not say why there is no group");
@@ -43,24 +42,34 @@ xep_status_t xep_join_hear(xep_join_t *join, xep_frame_kind_t kind, xep_frame_t 
     return xep_fail(XEP_ERR_PROTOCOL, "unexpected message from rank 0: kind %u (kind %u)", frame->kind, (uint32_t)kind);
 }
 
+xep_status_t xep_join_hear(xep_join_t *join, xep_frame_kind_t kind, const xep_patience_t *patience,
+                           xep_message_t **message_p)
+{
+    *message_p = NULL;
+    xep_status_t status = xep_frames_recv(join->frames, 0, patience, message_p);
+    return status == XEP_OK ? judge(&(*message_p)->frame, kind) : status;
+}
+
 /* Rank 0 has both ends: a newcomer gives its bytes, and gets those of all, itself and the group's ranks among them. The
  * number keeps an answer of an exchange that was given up from being taken for this one's. */
 static xep_status_t join_allgather(xep_boot_t *base, const void *send, void *recv, size_t bytes)
 {
     join_boot_t *boot = (join_boot_t *)base;
-    xep_frame_t give = {.kind = XEP_FRAME_GIVE, .number = ++boot->number, .bytes = bytes}, all;
+    xep_message_t *all = NULL;
+    xep_frame_t give = {.kind = XEP_FRAME_GIVE, .exchange = ++boot->number, .bytes = bytes};
     xep_patience_t patience = xep_join_patience(boot->join, xep_deadline(boot->join->timeout_ms));
-    xep_status_t status = xep_stream_send(boot->join->stream, give, "", send, &patience);
-    if (status == XEP_OK) status = xep_join_hear(boot->join, XEP_FRAME_ALL, &all, &patience);
-    if (status != XEP_OK) return status;
-    if (all.number != boot->number || all.bytes != base->nranks * bytes)
-        return xep_fail(XEP_ERR_PROTOCOL, "unexpected bytes from rank 0: %llu of exchange %u (%llu of exchange %u)",
-                        (unsigned long long)all.bytes, all.number, (unsigned long long)(base->nranks * bytes),
-                        boot->number);
-    return xep_stream_recv(boot->join->stream, recv, all.bytes, &patience);
+    xep_status_t status = xep_frames_send(boot->join->frames, 0, give, NULL, send);
+    if (status == XEP_OK) status = xep_join_hear(boot->join, XEP_FRAME_ALL, &patience, &all);
+    if (status == XEP_OK && (all->frame.exchange != boot->number || all->frame.bytes != base->nranks * bytes))
+        status = xep_fail(XEP_ERR_PROTOCOL, "unexpected bytes from rank 0: %llu of exchange %u (%llu of exchange %u)",
+                          (unsigned long long)all->frame.bytes, all->frame.exchange,
+                          (unsigned long long)(base->nranks * bytes), boot->number);
+    else if (status == XEP_OK) memcpy(recv, all->data, all->frame.bytes);
+    free(all);
+    return status;
 }
 
-/* A newcomer knows rank 0 alone, whose death ends the connection; it cannot tell of the others. */
+/* A newcomer knows rank 0 alone, of whose death its frames tell; it cannot tell of the others. */
 static uint32_t join_dead_rank(xep_boot_t *boot)
 {
     (void)boot;
@@ -80,9 +89,8 @@ static const xep_boot_ops_t join_ops = {.name = "grow",
 /* Of the waits over the new group's own connections: rank 0 says nothing then, unless it is that it has failed. */
 static int interrupted(void *ctx)
 {
-    xep_frame_t frame;
     const xep_join_t *join = ((const join_boot_t *)ctx)->join;
-    return xep_stream_peek(join->stream, &frame) != 0 || is_interrupted(join);
+    return xep_frames_peek(join->frames, 0) != NULL || xep_frames_is_gone(join->frames, 0) || is_interrupted(join);
 }
 
 xep_status_t xep_boot_join_open(xep_join_t *join, int32_t timeout_ms, xep_boot_t **boot_p)

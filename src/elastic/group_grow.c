@@ -81,14 +81,16 @@ static void explain(void *arg, char *text, size_t bytes)
              outlook->args->newcomers);
 }
 
-static xep_status_t await(xep_grow_t *grow, const xep_grow_args_t *args, xep_status_t status)
+static xep_status_t await(xep_grow_t *grow, const xep_grow_args_t *args, xep_transport_open_fn open_transport,
+                          xep_status_t status)
 {
     int32_t timeout_ms = args->timeout_ms == 0 ? grow->group->timeout_ms : args->timeout_ms;
     uint64_t deadline_ns = xep_deadline(timeout_ms);
     int leads = grow->group->rank == 0;
     outlook_t outlook = {grow, args};
     xep_watch_t watch;
-    if (status == XEP_OK && leads) status = xep_newcomers_open(grow->group, args, grow->meeting, &grow->newcomers);
+    if (status == XEP_OK && leads)
+        status = xep_newcomers_open(grow->group, args, grow->meeting, open_transport, &grow->newcomers);
     xep_status_t said;
     xep_watch_begin(&watch, explain, &outlook, deadline_ns);
     do {
@@ -107,8 +109,7 @@ static xep_status_t build(xep_grow_t *grow, xep_transport_open_fn open_transport
 {
     xep_boot_t *boot;
     int32_t timeout_ms = fraction_of(grow->group->timeout_ms, 2);
-    xep_patience_t patience = xep_grow_patience(grow, grow->patience_ms);
-    xep_status_t status = grow->newcomers == NULL ? XEP_OK : xep_newcomers_welcome(grow->newcomers, &patience);
+    xep_status_t status = grow->newcomers == NULL ? XEP_OK : xep_newcomers_welcome(grow->newcomers);
     if (status == XEP_OK) status = xep_boot_grow_open(grow, timeout_ms, &boot);
     if (status == XEP_OK) status = xep_group_open(&grow->group->config, timeout_ms, boot, open_transport, made_p);
     return status;
@@ -148,7 +149,7 @@ xep_status_t xep_group_make_larger(xep_group_t *group, const xep_grow_args_t *ar
             return xep_fail(XEP_ERR_PEER, "rank %u is out, and all ranks of a group let newcomers in (a smaller group)",
                             r);
     group->gathers_for = "xep_group_grow";
-    status = await(&grow, args, status);
+    status = await(&grow, args, open_transport, status);
     if (status == XEP_OK) {
         status = build(&grow, open_transport, &made);
         status = settle(&grow, status);
@@ -162,8 +163,7 @@ xep_status_t xep_group_make_larger(xep_group_t *group, const xep_grow_args_t *ar
         if (made != NULL && grow.in_doubt) xep_group_end_in_doubt(made);
         xep_group_drop(made);
         xep_log_rank((int)group->rank);
-        (void)xep_fail(status, "%s", grow.text);
     }
     xep_newcomers_close(grow.newcomers);
-    return status;
+    return status == XEP_OK ? XEP_OK : xep_fail(status, "%s", grow.text);
 }

@@ -8,9 +8,8 @@
 #include "group_join.h"
 
 #include <stdio.h>
-#include <string.h>
+#include <stdlib.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "boot_join.h"
 #include "cpu.h"
@@ -20,59 +19,39 @@
 #include "log.h"
 #include "rest.h"
 
-enum { AGAIN_NS = 50 * 1000 * 1000, HEARD_MS = 5000, WAY_MS = 2000, MOST_RANKS = 1 << 20 };
+enum { AGAIN_NS = 50 * 1000 * 1000, HEARD_MS = 2000, MOST_RANKS = 1 << 20 };
 
 /* ---- finding the group ---- */
 
-static xep_status_t connect_any(xep_join_t *join, const xep_address_t *address, uint64_t deadline_ns)
-{
-    xep_status_t status = XEP_ERR_PEER;
-    for (uint32_t i = 0; i < address->count && status != XEP_OK && status != XEP_ERR_ABORTED; i++) {
-        uint64_t way_ns = xep_deadline(WAY_MS);
-        xep_patience_t patience = xep_join_patience(join, way_ns < deadline_ns ? way_ns : deadline_ns);
-        status = xep_stream_connect(address, i, &patience, &join->stream);
-    }
-    return status;
-}
-
-/*
- * Whoever listens now at the place of a group that has ended does not know the key. Each side shows one half of it:
- * so neither can answer with what it has just heard.
- */
+/* Whoever is now at the place of a group that has ended does not have the key, and so what it says is not heard. */
 static xep_status_t greet(xep_join_t *join, const xep_address_t *address)
 {
-    const size_t half = XEP_ADDRESS_KEY / 2;
-    uint8_t key[XEP_ADDRESS_KEY / 2];
-    xep_hello_t hello = {.version = xep_address_version(), .pid = (int32_t)getpid()};
-    xep_frame_t frame = {.kind = XEP_FRAME_HELLO, .bytes = sizeof hello};
+    xep_message_t *heard = NULL;
     xep_patience_t patience = xep_join_patience(join, xep_deadline(HEARD_MS));
-    memcpy(hello.key, address->key, half);
-    xep_status_t status = xep_stream_send(join->stream, frame, "", &hello, &patience);
-    if (status == XEP_OK) status = xep_join_hear(join, XEP_FRAME_HEARD, &frame, &patience);
-    if (status == XEP_OK && frame.bytes != half) status = xep_fail(XEP_ERR_PROTOCOL, "it does not answer as a group");
-    if (status == XEP_OK) status = xep_stream_recv(join->stream, key, half, &patience);
-    if (status == XEP_OK && memcmp(key, address->key + half, half) != 0)
-        status = xep_fail(XEP_ERR_PROTOCOL, "it has another key");
+    xep_status_t status = xep_frames_call(join->config, join->open_transport, address, &join->frames);
+    if (status == XEP_OK) status = xep_join_hear(join, XEP_FRAME_HEARD, &patience, &heard);
+    free(heard);
     return status;
 }
 
 static xep_status_t await_welcome(xep_join_t *join, uint64_t deadline_ns)
 {
-    xep_frame_t frame;
+    xep_message_t *welcome = NULL;
     xep_patience_t patience = xep_join_patience(join, deadline_ns);
-    xep_status_t status = xep_join_hear(join, XEP_FRAME_WELCOME, &frame, &patience);
-    if (status != XEP_OK) return status;
-    if (frame.rank >= frame.nranks || frame.nranks > MOST_RANKS)
-        return xep_fail(XEP_ERR_PROTOCOL, "rank 0 gives this process rank %u of %u", frame.rank, frame.nranks);
-    join->rank = frame.rank;
-    join->nranks = frame.nranks;
-    return XEP_OK;
+    xep_status_t status = xep_join_hear(join, XEP_FRAME_WELCOME, &patience, &welcome);
+    if (status == XEP_OK) {
+        join->rank = welcome->frame.rank;
+        join->nranks = welcome->frame.nranks;
+    }
+    free(welcome);
+    if (status != XEP_OK || (join->rank < join->nranks && join->nranks <= MOST_RANKS)) return status;
+    return xep_fail(XEP_ERR_PROTOCOL, "rank 0 gives this process rank %u of %u", join->rank, join->nranks);
 }
 
 static void hang_up(xep_join_t *join)
 {
-    if (join->stream >= 0) close(join->stream);
-    join->stream = -1;
+    xep_frames_close(join->frames);
+    join->frames = NULL;
 }
 
 /* XEP_INPROGRESS: not now. Errors that may go with the group that comes next are kept for the deadline. */
@@ -85,8 +64,7 @@ static xep_status_t try_once(xep_join_t *join, uint64_t deadline_ns, char *why, 
         return status;
     }
     if (status != XEP_OK) return status;
-    status = connect_any(join, &address, deadline_ns);
-    if (status == XEP_OK) status = greet(join, &address);
+    status = greet(join, &address);
     if (status == XEP_OK) status = await_welcome(join, deadline_ns);
     if (status == XEP_OK || status == XEP_ERR_ABORTED || status == XEP_ERR_MISMATCH) return status;
     snprintf(why, bytes, "%s", xep_last_error());
@@ -123,27 +101,29 @@ static xep_status_t knock(xep_join_t *join)
 static xep_status_t settle(xep_join_t *join, xep_status_t built, int *in_doubt_p)
 {
     char reason[XEP_REASON_BYTES] = "";
-    xep_frame_t settled = {.kind = XEP_FRAME_SETTLED, .status = built}, verdict = {0};
+    xep_message_t *verdict = NULL;
+    xep_frame_t settled = {.kind = XEP_FRAME_SETTLED, .status = built};
     xep_patience_t patience = xep_join_patience(join, xep_deadline(join->timeout_ms));
     if (built != XEP_OK) snprintf(reason, sizeof reason, "%s", xep_last_error());
-    xep_status_t status = xep_stream_send(join->stream, settled, reason, NULL, &patience);
-    if (status == XEP_OK || xep_stream_peek(join->stream, &verdict) > 0)
-        status = xep_join_hear(join, XEP_FRAME_VERDICT, &verdict, &patience);
+    xep_status_t status = xep_frames_send(join->frames, 0, settled, reason, NULL);
+    if (status == XEP_OK || xep_frames_peek(join->frames, 0) != NULL)
+        status = xep_join_hear(join, XEP_FRAME_VERDICT, &patience, &verdict);
     *in_doubt_p = built == XEP_OK && status != XEP_OK;
-    if (built == XEP_OK || (verdict.kind == XEP_FRAME_VERDICT && status != XEP_OK)) return status;
+    int told = verdict != NULL && verdict->frame.kind == XEP_FRAME_VERDICT;
+    free(verdict);
+    if (built == XEP_OK || (told && status != XEP_OK)) return status;
     return xep_fail(built, "%s", reason);
 }
 
 /* The new group's waits are shorter until it is made, as those of the members. */
-static xep_status_t become(xep_join_t *join, const xep_config_t *config, xep_transport_open_fn open_transport,
-                           xep_group_t **group_p)
+static xep_status_t become(xep_join_t *join, xep_group_t **group_p)
 {
     xep_boot_t *boot;
     xep_group_t *made = NULL;
     int in_doubt = 0;
     int32_t timeout_ms = join->timeout_ms < 0 ? join->timeout_ms : join->timeout_ms / 2 + 1;
     xep_status_t status = xep_boot_join_open(join, timeout_ms, &boot);
-    if (status == XEP_OK) status = xep_group_open(config, timeout_ms, boot, open_transport, &made);
+    if (status == XEP_OK) status = xep_group_open(join->config, timeout_ms, boot, join->open_transport, &made);
     status = settle(join, status, &in_doubt);
     if (status != XEP_OK) {
         char reason[XEP_REASON_BYTES];
@@ -163,9 +143,13 @@ static xep_status_t become(xep_join_t *join, const xep_config_t *config, xep_tra
 xep_status_t xep_group_come(const xep_config_t *config, const xep_join_params_t *params, const xep_meeting_t *meeting,
                             int32_t timeout_ms, xep_transport_open_fn open_transport, xep_group_t **group_p)
 {
-    xep_join_t join = {.params = params, .meeting = meeting, .timeout_ms = timeout_ms, .stream = -1};
+    xep_join_t join = {.config = config,
+                       .params = params,
+                       .meeting = meeting,
+                       .open_transport = open_transport,
+                       .timeout_ms = timeout_ms};
     xep_status_t status = knock(&join);
-    if (status == XEP_OK) status = become(&join, config, open_transport, group_p);
+    if (status == XEP_OK) status = become(&join, group_p);
     hang_up(&join);
     return status;
 }

@@ -1,32 +1,31 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/** Processes that want to be ranks of a group: rank 0 listens for them, lets them in and speaks for the others. */
+/** Processes that want to be ranks of a group: rank 0 lets them in and speaks for the others. */
 #ifndef XEP_ELASTIC_NEWCOMERS_H
 #define XEP_ELASTIC_NEWCOMERS_H
 
+#include "frames.h"
 #include "group.h"
 #include "meeting.h"
-#include "stream.h"
 
 typedef struct xep_newcomers xep_newcomers_t;
 
-/** Listens, and makes known where, by the meeting, whose name and functions are the caller's until close. */
+/** Makes known how rank 0 is met, by the meeting, whose name and functions are the caller's until close. */
 xep_status_t xep_newcomers_open(const xep_group_t *group, const xep_grow_args_t *args, const xep_meeting_t *meeting,
-                                xep_newcomers_t **newcomers_p);
+                                xep_transport_open_fn open_transport, xep_newcomers_t **newcomers_p);
 
 /** Looks who has come and who has gone again; never blocks. How many are here: at most those wanted. */
 uint32_t xep_newcomers_look(xep_newcomers_t *newcomers);
 
 /** Nobody else is let in, and those who are here are told their ranks. */
-xep_status_t xep_newcomers_welcome(xep_newcomers_t *newcomers, const xep_patience_t *patience);
+xep_status_t xep_newcomers_welcome(xep_newcomers_t *newcomers);
 
 /** recv[count * bytes]: what each of them gives to an allgather. The reason names who did not. */
 xep_status_t xep_newcomers_take(xep_newcomers_t *newcomers, uint32_t number, void *recv, size_t bytes,
                                 const xep_patience_t *patience);
 
 /** Sends all of them the bytes of all ranks. */
-xep_status_t xep_newcomers_give(xep_newcomers_t *newcomers, uint32_t number, const void *all, size_t bytes,
-                                const xep_patience_t *patience);
+xep_status_t xep_newcomers_give(xep_newcomers_t *newcomers, uint32_t number, const void *all, size_t bytes);
 
 /** Waits until each has said how far it came. XEP_OK: all have made the group. */
 xep_status_t xep_newcomers_settle(xep_newcomers_t *newcomers, const xep_patience_t *patience);

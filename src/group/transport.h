@@ -100,6 +100,19 @@ typedef struct xep_transport_ops {
     xep_status_t (*connect)(xep_transport_t *transport, uint32_t rank, uint32_t nranks, const void *const *addresses,
                             const size_t *bytes, const uint8_t *peers);
 
+    /**
+     * In place of start and connect: a transport without ranks, to which whoever has its address can send. From then on
+     * it has address, admit, progress, mail, is_gone and close alone, and mailed() a from that means nothing. most: how
+     * many processes are admitted at most. Local.
+     */
+    xep_status_t (*meet)(xep_transport_t *transport, const xep_whereabouts_t *where, uint32_t most);
+
+    /**
+     * Of such a transport: mail to this index, below most and new, goes to the process of this address, which stays the
+     * caller's until close. Connects. Whose address it is, and of which version, is checked; the rest UCX believes.
+     */
+    xep_status_t (*admit)(xep_transport_t *transport, uint32_t index, const void *address, size_t bytes);
+
     /** What heaps of so many bytes could come from, all ids 0 where they need no shared memory. Local. */
     void (*shared_room)(xep_transport_t *transport, uint64_t bytes, xep_shared_room_t rooms[XEP_SHARED_KINDS]);
 

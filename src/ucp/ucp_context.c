@@ -156,7 +156,7 @@ static xep_status_t open_context(const xep_ucp_shared_t *shared, const xep_where
 {
     ucp_params_t params = {
         .field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_NAME,
-        .features = UCP_FEATURE_RMA | UCP_FEATURE_AM,
+        .features = shared->meets ? UCP_FEATURE_TAG : UCP_FEATURE_RMA | UCP_FEATURE_AM,
         .name = "xep",
     };
     ucp_config_t *config;

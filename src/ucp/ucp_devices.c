@@ -199,6 +199,16 @@ void xep_ucp_devices_choose(const xep_whereabouts_t *where, const xep_ucp_shared
                          : "the other interfaces are left out");
 }
 
+void xep_ucp_devices_choose_to_meet(const xep_whereabouts_t *where, char list[XEP_UCP_DEVICES_BYTES])
+{
+    const char *devices = getenv(NET_DEVICES);
+    list[0] = '\0';
+    if (devices != NULL && names_interface(devices)) snprintf(list, XEP_UCP_DEVICES_BYTES, "%s", devices);
+    else if (where->local && has_loopback() && xep_ucp_version_number() != LOSES_LOOPBACK) add_device(list, "lo");
+    else add_interfaces(where, list);
+    if (list[0] == '\0') add_device(list, "all");
+}
+
 uint32_t xep_ucp_devices_count(const xep_whereabouts_t *where)
 {
     xep_interface_t found[XEP_INTERFACES];

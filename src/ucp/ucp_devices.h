@@ -22,6 +22,9 @@ bool xep_ucp_devices_have_rdma(const xep_whereabouts_t *where, const xep_ucp_sha
 void xep_ucp_devices_choose(const xep_whereabouts_t *where, const xep_ucp_shared_t *shared,
                             char list[XEP_UCP_DEVICES_BYTES]);
 
+/** What to set it to where newcomers are met, which always is over TCP. */
+void xep_ucp_devices_choose_to_meet(const xep_whereabouts_t *where, char list[XEP_UCP_DEVICES_BYTES]);
+
 /** How many network interfaces UCX may open. */
 uint32_t xep_ucp_devices_count(const xep_whereabouts_t *where);
 

@@ -12,7 +12,7 @@
  *   op          one UCX operation in flight                  ucp_op.c
  *   message     an eager active message                      ucp_message.c; taken in by ucp_intake.c
  *   heartbeat   a thread that looks for ranks that are gone  ucp_heartbeat.c
- *   mail        a message that belongs to no heap            ucp_message_mail.c
+ *   mail        a message that belongs to no heap            ucp_message_mail.c; without ranks ucp_transport_unranked.c
  *
  * Locking. The worker is SERIALIZED, and buffers of one group are used from several threads: every call into UCX, and
  * everything the callbacks touch, is under transport->lock (ucp_lock.h). Mapped peers need neither. Functions are
@@ -36,6 +36,7 @@ typedef struct xep_ucp_heap xep_ucp_heap_t;
 typedef struct xep_ucp_link xep_ucp_link_t;
 typedef struct xep_ucp_op xep_ucp_op_t;
 typedef struct xep_ucp_chunk xep_ucp_chunk_t;
+typedef struct xep_ucp_letter xep_ucp_letter_t;       /* ucp_transport_unranked.c */
 typedef struct xep_ucp_heartbeat xep_ucp_heartbeat_t; /* ucp_heartbeat.c */
 
 enum {
@@ -205,7 +206,9 @@ struct xep_ucp_transport {
     uint64_t stream_bytes; /* XEP_STREAM */
     uint8_t *address;
     size_t address_bytes;
-    uint32_t rank, nranks; /* 0, 0 before connect */
+    uint32_t rank, nranks;     /* 0, 0 before connect */
+    xep_ucp_letter_t *letters; /* without ranks: mail that UCX has, either way */
+    uint32_t leaving;          /* of these, what it sends */
     xep_ucp_peer_t *peers;
     uint8_t *addresses;
     xep_ucp_heap_t *probe;  /* a page of its own: can this peer's memory be mapped? */

@@ -24,4 +24,15 @@ bool xep_ucp_peer_is_tcp(xep_ucp_peer_t *peer);
 /** Whether this transport is among those that UCX chose. Connected. */
 bool xep_ucp_peer_has(xep_ucp_peer_t *peer, const char *transport);
 
+/* ---- ucp_peer_address.c ---- */
+
+/* What a process tells others of its transport: the worker's address, and the probe's key where there is one. */
+
+/** Of this process, into transport->address. */
+xep_status_t xep_ucp_address_make(xep_ucp_transport_t *transport);
+
+/** Checks another one's, and makes a peer of it, which is not connected yet; copy is kept, and the key a part of it. */
+xep_status_t xep_ucp_address_take(xep_ucp_transport_t *transport, uint32_t rank, const uint8_t *copy, size_t bytes,
+                                  uint8_t flags, const void **key_p, size_t *key_bytes_p);
+
 #endif

@@ -99,12 +99,30 @@ static void leave_out(ucp_config_t *config, const char *transports)
     set_default(config, "TLS", value);
 }
 
+/*
+ * TCP alone, whatever UCX_TLS names for the ranks' bytes: it tells at once of a process that is gone, and nothing that
+ * a stranger says has UCX map memory. No rendezvous, in which the other side, which may be dying, would have to answer.
+ */
+static void set_to_meet(ucp_config_t *config, const xep_whereabouts_t *where)
+{
+    char devices[XEP_UCP_DEVICES_BYTES];
+    xep_ucp_devices_choose_to_meet(where, devices);
+    (void)ucp_config_modify(config, "TLS", "tcp");
+    (void)ucp_config_modify(config, "NET_DEVICES", devices);
+    (void)ucp_config_modify(config, "RNDV_THRESH", "inf");
+    set_tcp(config, "TCP_CONN_NB", "y");
+}
+
 xep_status_t xep_ucp_settings_read(const xep_ucp_shared_t *shared, const xep_whereabouts_t *where,
                                    ucp_config_t **config_p)
 {
     char devices[XEP_UCP_DEVICES_BYTES];
     ucs_status_t ret = ucp_config_read(NULL, NULL, config_p);
     if (ret != UCS_OK) return xep_fail(XEP_ERR_TRANSPORT, "ucp_config_read: %s", ucs_status_string(ret));
+    if (shared->meets) {
+        set_to_meet(*config_p, where);
+        return XEP_OK;
+    }
     /*
      * A heap is shared memory where that exists. The rest of UCX's own list ends in malloc, whose memory may have been
      * used before: a heap must be zero, and clearing it here would be its first touch.

@@ -15,6 +15,7 @@ typedef struct xep_ucp_shared {
     const char *transports;        /* of UCX to leave out, as UCX_TLS has them; NULL: none */
     bool opened[XEP_SHARED_KINDS]; /* by UCX; none where the user says what it opens */
     bool expected;                 /* heaps are shared memory, or there is an error */
+    bool meets;                    /* there are no heaps: ucp_transport_unranked.c */
 } xep_ucp_shared_t;
 
 /** Of POSIX shared memory. */

@@ -11,7 +11,6 @@
 #include "error.h"
 #include "rest.h"
 #include "ucp_context.h"
-#include "ucp_devices.h"
 #include "ucp_heap.h"
 #include "ucp_heartbeat.h"
 #include "ucp_link.h"
@@ -23,93 +22,17 @@
 #include "ucp_settings.h"
 #include "ucp_shared.h"
 
-enum { ADDRESS_MAGIC = 0x41504558, ADDRESS_VERSION = 4, PROBE_BYTES = 4096, FENCE_MAY_BLOCK = 114 };
-
-/** What a rank tells all others. It writes it, they read it; the worker's address follows, then the probe's key. */
-typedef struct rank_address {
-    uint32_t magic, version;
-    uint32_t worker_bytes, key_bytes;
-    uint32_t ucx; /* xep_ucp_version_number() */
-    uint32_t reserved;
-    char interfaces[XEP_UCP_INTERFACES_BYTES]; /* text, for errors */
-} rank_address_t;
-static_assert(sizeof(rank_address_t) == 24 + XEP_UCP_INTERFACES_BYTES, "wire format");
+enum { PROBE_BYTES = 4096, FENCE_MAY_BLOCK = 114 };
 
 static xep_ucp_transport_t *transport_of(xep_transport_t *transport)
 {
     return (xep_ucp_transport_t *)transport;
 }
 
-/* the worker's address and the probe's key in one piece */
-static xep_status_t make_address(xep_ucp_transport_t *transport)
-{
-    const xep_heap_wire_t *probe = &transport->probe->super;
-    rank_address_t head = {.magic = ADDRESS_MAGIC,
-                           .version = ADDRESS_VERSION,
-                           .key_bytes = (uint32_t)probe->key_bytes,
-                           .ucx = transport->version};
-    ucp_address_t *worker;
-    size_t bytes;
-    ucs_status_t ret = ucp_worker_get_address(transport->worker, &worker, &bytes);
-    if (ret != UCS_OK) return xep_fail(XEP_ERR_TRANSPORT, "ucp_worker_get_address: %s", ucs_status_string(ret));
-    head.worker_bytes = (uint32_t)bytes;
-    xep_ucp_devices_describe(head.interfaces);
-    transport->address_bytes = sizeof head + bytes + probe->key_bytes;
-    transport->address = malloc(transport->address_bytes);
-    if (transport->address != NULL) {
-        memcpy(transport->address, &head, sizeof head);
-        memcpy(transport->address + sizeof head, worker, bytes);
-        memcpy(transport->address + sizeof head + bytes, probe->key, probe->key_bytes);
-    }
-    ucp_worker_release_address(transport->worker, worker);
-    return transport->address != NULL ? XEP_OK
-                                      : xep_fail(XEP_ERR_NO_MEMORY, "no memory for an address of %zu bytes", bytes);
-}
-
 static void transport_address(xep_transport_t *base, const void **address_p, size_t *bytes_p)
 {
     *address_p = transport_of(base)->address;
     *bytes_p = transport_of(base)->address_bytes;
-}
-
-/* As a key: from another process, which may run anything. */
-static xep_status_t check_address(const xep_ucp_transport_t *transport, uint32_t rank, const rank_address_t *head,
-                                  size_t bytes)
-{
-    if (bytes < sizeof *head || head->magic != ADDRESS_MAGIC || head->worker_bytes == 0 ||
-        (uint64_t)head->worker_bytes + head->key_bytes != bytes - sizeof *head)
-        return xep_fail(XEP_ERR_PROTOCOL,
-                        "invalid address from rank %u: %zu bytes (a header of %zu, then what it says)", rank, bytes,
-                        sizeof *head);
-    if (head->version != ADDRESS_VERSION)
-        return xep_fail(XEP_ERR_MISMATCH, "rank %u and this rank disagree on the version of the transport: %u, %u",
-                        rank, head->version, ADDRESS_VERSION);
-    /* 1.13 and 1.22 cannot unpack one another's keys, 1.17 and 1.18 do not connect; some that differ may */
-    if (head->ucx != transport->version)
-        return xep_fail(XEP_ERR_MISMATCH,
-                        "rank %u and this rank have different versions of UCX: %u.%u, %u.%u (all need the same)", rank,
-                        head->ucx / 100, head->ucx % 100, transport->version / 100, transport->version % 100);
-    return XEP_OK;
-}
-
-/* one rank's address, copied to copy; its probe's key within it */
-static xep_status_t set_peer(xep_ucp_transport_t *transport, uint32_t rank, const uint8_t *copy, size_t bytes,
-                             uint8_t flags, const void **key_p, size_t *key_bytes_p)
-{
-    rank_address_t head = {0};
-    xep_status_t status;
-    memcpy(&head, copy, bytes < sizeof head ? bytes : sizeof head);
-    status = check_address(transport, rank, &head, bytes);
-    if (status != XEP_OK) return status;
-    transport->peers[rank] = (xep_ucp_peer_t){.transport = transport,
-                                              .rank = rank,
-                                              .may_map = (flags & XEP_PEER_MAY_MAP) != 0,
-                                              .visible = (flags & XEP_PEER_VISIBLE) != 0,
-                                              .address = copy + sizeof head};
-    transport->peers[rank].interfaces = (const char *)copy + offsetof(rank_address_t, interfaces);
-    *key_p = copy + sizeof head + head.worker_bytes;
-    *key_bytes_p = head.key_bytes;
-    return XEP_OK;
 }
 
 /* The probe is a small heap that every rank has from the start: how a peer is reached is found out with it. */
@@ -122,7 +45,7 @@ static xep_status_t connect_probe(xep_ucp_transport_t *transport, const size_t *
     if (keys == NULL || key_bytes == NULL)
         status = xep_fail(XEP_ERR_NO_MEMORY, "no memory for %u ranks", transport->nranks);
     for (uint32_t rank = 0; status == XEP_OK && rank < transport->nranks; rank++) {
-        status = set_peer(transport, rank, copy, bytes[rank], peers[rank], &keys[rank], &key_bytes[rank]);
+        status = xep_ucp_address_take(transport, rank, copy, bytes[rank], peers[rank], &keys[rank], &key_bytes[rank]);
         copy += bytes[rank];
     }
     if (status == XEP_OK) status = xep_ucp_heap_connect(&transport->probe->super, keys, key_bytes);
@@ -313,7 +236,7 @@ static xep_status_t transport_start(xep_transport_t *base, const xep_neighbours_
     xep_ucp_memory_keep_to_user(&before);
     if (status == XEP_OK) status = xep_ucp_message_listen(transport);
     if (status == XEP_OK) status = open_probe(transport);
-    return status == XEP_OK ? make_address(transport) : status;
+    return status == XEP_OK ? xep_ucp_address_make(transport) : status;
 }
 
 static const xep_transport_ops_t transport_ops = {
@@ -322,6 +245,7 @@ static const xep_transport_ops_t transport_ops = {
     .start = transport_start,
     .address = transport_address,
     .connect = transport_connect,
+    .meet = xep_ucp_meet,
     .shared_room = transport_shared_room,
     .heap_open = xep_ucp_heap_open,
     .heap_connect = xep_ucp_heap_connect,

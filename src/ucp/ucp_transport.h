@@ -27,4 +27,9 @@ enum { XEP_UCP_SECOND_PROTOCOLS = 116 }; /* libucp from which its second generat
 /** The file it was loaded from; "" when the loader cannot tell. Valid as long as the process. */
 const char *xep_ucp_path(void);
 
+/* ---- ucp_transport_unranked.c ---- */
+
+/** A transport without ranks: xep_transport_ops_t.meet, which gives the transport operations of its own. */
+xep_status_t xep_ucp_meet(xep_transport_t *transport, const xep_whereabouts_t *where, uint32_t most);
+
 #endif

@@ -77,11 +77,27 @@ static xep_status_t connect(xep_transport_t *transport, uint32_t rank, uint32_t 
     return XEP_OK;
 }
 
+static xep_status_t meet(xep_transport_t *transport, const xep_whereabouts_t *where, uint32_t most)
+{
+    (void)where, (void)most;
+    ((fuzz_transport_t *)transport)->admits = 1;
+    return XEP_OK;
+}
+
+/* Hardly ever are there more than so many, and then the first one is long gone. */
+static xep_status_t admit(xep_transport_t *transport, uint32_t index, const void *bytes_of, size_t bytes)
+{
+    fuzz_transport_t *t = (fuzz_transport_t *)transport, *other = find_transport(t->memory, bytes_of, bytes);
+    if (other == NULL) return xep_fail(XEP_ERR_PROTOCOL, "invalid address of a newcomer");
+    t->of[index % FUZZ_MOST_RANKS] = other;
+    return XEP_OK;
+}
+
 /* ---- mail ---- */
 
 static xep_status_t mail(xep_transport_t *transport, uint32_t rank, const void *data, size_t bytes)
 {
-    fuzz_transport_t *t = (fuzz_transport_t *)transport, *to = t->of[rank];
+    fuzz_transport_t *t = (fuzz_transport_t *)transport, *to = t->of[rank % FUZZ_MOST_RANKS];
     letter_t *letter = malloc(sizeof *letter + bytes);
     if (letter == NULL) fuzz_fail("no memory");
     *letter = (letter_t){.from = t, .bytes = bytes};
@@ -104,7 +120,7 @@ static void take_letter(fuzz_transport_t *t)
     t->letters = letter->next;
     if (letter->next == NULL) t->end = &t->letters;
     while (from < t->nranks && t->of[from] != letter->from) from++;
-    if (from < t->nranks && t->super.mailed != NULL)
+    if ((from < t->nranks || t->admits) && t->super.mailed != NULL)
         t->super.mailed(t->super.mailed_arg, from, letter->data, letter->bytes);
     atomic_fetch_add(&t->super.moves, 1);
     free(letter);
@@ -115,7 +131,7 @@ static xep_status_t progress(xep_transport_t *transport)
     fuzz_transport_t *t = (fuzz_transport_t *)transport;
     for (fuzz_heap_t *h = t->memory->heaps; h != NULL; h = h->next)
         if (h->transport == t) fuzz_wire_move(h);
-    for (uint64_t n = fuzz_dice(4); n > 0 && t->letters != NULL && t->nranks > 0; n--) take_letter(t);
+    for (uint64_t n = fuzz_dice(4); n > 0 && t->letters != NULL && (t->nranks > 0 || t->admits); n--) take_letter(t);
     fuzz_turn(1000);
     return XEP_OK;
 }
@@ -134,8 +150,10 @@ static xep_status_t watch(xep_transport_t *transport, const uint8_t *ranks, int3
 
 static int is_gone(xep_transport_t *transport, uint32_t rank, char *why, size_t bytes)
 {
-    const fuzz_transport_t *t = (fuzz_transport_t *)transport;
-    if (t->of[rank] == NULL || !t->memory->dead[t->of[rank]->place]) return 0;
+    const fuzz_transport_t *t = (fuzz_transport_t *)transport, *other = t->of[rank % FUZZ_MOST_RANKS];
+    if (other == NULL) return 0;
+    int closed = t->admits && other->is_closed && t->letters == NULL;
+    if (!closed && !t->memory->dead[other->place]) return 0;
     snprintf(why, bytes, "its connection is gone");
     return 1;
 }
@@ -150,6 +168,8 @@ static const xep_transport_ops_t transport_ops = {.name = "fuzz",
                                                   .start = start,
                                                   .address = address,
                                                   .connect = connect,
+                                                  .meet = meet,
+                                                  .admit = admit,
                                                   .shared_room = shared_room,
                                                   .heap_open = fuzz_wire_open,
                                                   .heap_connect = fuzz_wire_connect,

@@ -49,6 +49,7 @@ typedef struct fuzz_transport {
     fuzz_memory_t *memory;
     uint32_t number, place; /* of all transports; of the rank in the world */
     uint32_t rank, nranks;  /* in the group; nranks 0: not connected */
+    int admits;             /* without a group: whoever has its address may send */
     struct fuzz_transport *of[FUZZ_MOST_RANKS];
     struct fuzz_letter *letters, **end;
     int is_closed;

@@ -2,13 +2,12 @@
 
 /*
  * One thread runs all fibers: where the library makes progress, yields or sleeps, the next one is chosen. The clock,
- * sched_yield(), nanosleep(), poll() and the sleep on a word of the library are wrapped when the target is linked, and
+ * sched_yield(), nanosleep() and the sleep on a word of the library are wrapped when the target is linked, and
  * so is what opens its transport for a group that comes of another one; outside of a fiber they are the real ones.
  */
 #define _GNU_SOURCE
 #include "fuzz_world.h"
 
-#include <poll.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
@@ -111,8 +110,6 @@ int __real_nanosleep(const struct timespec *time, struct timespec *left);
 uint64_t __wrap_xep_clock_ns(void);
 int __wrap_sched_yield(void);
 int __wrap_nanosleep(const struct timespec *time, struct timespec *left);
-int __real_poll(struct pollfd *fds, nfds_t count, int timeout_ms);
-int __wrap_poll(struct pollfd *fds, nfds_t count, int timeout_ms);
 
 uint64_t __wrap_xep_clock_ns(void)
 {
@@ -145,15 +142,6 @@ int __wrap_xep_group_sleep(xep_group_t *group, uint32_t rank, uint64_t ns)
     if (current == NULL) return __real_xep_group_sleep(group, rank, ns);
     fuzz_turn(ns);
     return atomic_load(xep_group_asleep(group, group->rank)) != rank + 1;
-}
-
-/* The other end of a socket is another fiber. */
-int __wrap_poll(struct pollfd *fds, nfds_t count, int timeout_ms)
-{
-    if (current == NULL) return __real_poll(fds, count, timeout_ms);
-    int ready = __real_poll(fds, count, 0);
-    if (ready == 0) fuzz_turn(1000 * 1000);
-    return ready;
 }
 
 /* ---- bootstrap ---- */

@@ -15,7 +15,7 @@ fuzz_sources = %D%/fuzz_main.c
 fuzz_world = %D%/fuzz_world.h %D%/fuzz_world.c %D%/fuzz_memory.h %D%/fuzz_memory.c \
 	%D%/fuzz_wire.h %D%/fuzz_wire.c %D%/fuzz_turns.h
 fuzz_wrapped = -Wl,--wrap=xep_clock_ns -Wl,--wrap=sched_yield -Wl,--wrap=nanosleep \
-	-Wl,--wrap=poll -Wl,--wrap=xep_ucp_transport_open -Wl,--wrap=xep_group_sleep
+	-Wl,--wrap=xep_ucp_transport_open -Wl,--wrap=xep_group_sleep
 %C%_fuzz_api_t_SOURCES = $(fuzz_sources) $(fuzz_world) \
 	%D%/fuzz_api.h %D%/fuzz_api.c %D%/fuzz_buffers.c %D%/fuzz_operations.c %D%/fuzz_pieces.c \
 	%D%/fuzz_masks.c %D%/fuzz_groups.c \

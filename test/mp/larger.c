@@ -201,8 +201,10 @@ static void grow_on(uint32_t times)
 
 /* ---- members ---- */
 
+/* Rank 1 waits until what it has sent is on its way: others may still be in the operation before. */
 static void replaced(void)
 {
+    if (mp_rank() == 1) mp_sleep_us(200 * 1000);
     if (mp_rank() == 1) raise(SIGKILL);
     xep_status_t status = play(0);
     MP_CHECK(is_failure_of_others(status));

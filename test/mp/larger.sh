@@ -59,4 +59,7 @@ export XEP_MAP=never
 all
 export UCX_TLS=tcp,self
 all
+unset XEP_MAP
+export UCX_TLS=sysv,posix,cma,self
+larger 4 3 one file
 exit $failed

@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Who may become a rank, and what is believed of an address: anybody may write a file, and connect to a port. */
+/* Who may become a rank, and what is believed of an address: anybody may write a file, and send to a port. */
 
 #define _GNU_SOURCE /* mkdtemp */
+#include <arpa/inet.h>
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -14,6 +17,7 @@
 #include "cpu.h"
 #include "newcomers.h"
 #include "rest.h"
+#include "ucp_transport.h"
 #include "unit.h"
 
 static char path[] = "/tmp/xep_address.XXXXXX/address";
@@ -49,10 +53,7 @@ static xep_address_t some_address(void)
 {
     xep_address_t address;
     assert_int_equal(xep_address_open(&address), XEP_OK);
-    address.port = 4711;
-    address.count = 1;
-    address.hosts[0] = (xep_address_host_t){.family = 4, .bytes = {127, 0, 0, 1}};
-    xep_address_seal(&address);
+    assert_int_equal(xep_address_seal(&address, "where", 5), XEP_OK);
     return address;
 }
 
@@ -86,7 +87,8 @@ TEST(a_file_comes_back_and_is_the_users_alone)
 TEST(the_file_of_another_group_is_not_removed)
 {
     xep_address_t mine = some_address(), other = some_address();
-    assert_memory_not_equal(mine.key, other.key, sizeof mine.key);
+    assert_memory_not_equal(mine.own_key, other.own_key, sizeof mine.own_key);
+    assert_memory_not_equal(mine.own_key, mine.newcomers_key, sizeof mine.own_key);
     assert_int_equal(xep_address_write(path, &mine), XEP_OK);
     assert_int_equal(xep_address_write(path, &other), XEP_OK);
     xep_address_remove(path, &mine);
@@ -96,14 +98,14 @@ TEST(the_file_of_another_group_is_not_removed)
 
 TEST(what_is_no_address_is_refused)
 {
-    char junk[4096];
+    char junk[sizeof(xep_address_t) + 1];
     xep_address_t address = some_address();
     memset(junk, 'x', sizeof junk);
     for (size_t bytes = 0; bytes <= sizeof junk; bytes = bytes * 2 + 1) {
         put_file(junk, bytes, 0600);
         refuse_file(XEP_ERR_PROTOCOL, "no address of a group in the address file");
     }
-    for (size_t bytes = offsetof(xep_address_t, port); bytes < sizeof address; bytes++) {
+    for (size_t bytes = offsetof(xep_address_t, sum); bytes < sizeof address; bytes += 1 + bytes / 8) {
         put_file(&address, bytes, 0600);
         refuse_file(XEP_ERR_PROTOCOL, "damaged address in");
     }
@@ -113,29 +115,24 @@ TEST(what_is_no_address_is_refused)
     clean();
 }
 
-/* Each bit that can be wrong, and numbers that are out of range though the sum is right. */
+/* Each bit that can be wrong, but of many of the zeros at the end. */
 TEST(damaged_addresses_are_refused)
 {
     const xep_address_t good = some_address();
     xep_address_t there;
-    for (size_t bit = 0; bit < 8 * sizeof good; bit++) {
+    for (size_t bit = 0; bit < 8 * sizeof good; bit += bit < 8 * 300 ? 1 : 7) {
         xep_address_t bad = good;
         ((uint8_t *)&bad)[bit / 8] ^= (uint8_t)(1u << bit % 8);
         assert_true(xep_address_check(&bad, sizeof bad, "it", &there) < 0);
     }
+    static uint8_t longest[sizeof good.transport + 1];
     xep_address_t bad = good;
-    bad.count = XEP_ADDRESS_HOSTS + 1;
-    xep_address_seal(&bad);
-    assert_int_equal(xep_address_check(&bad, sizeof bad, "it", &there), XEP_ERR_PROTOCOL);
-    bad = good, bad.port = UINT16_MAX + 1;
-    xep_address_seal(&bad);
-    assert_int_equal(xep_address_check(&bad, sizeof bad, "it", &there), XEP_ERR_PROTOCOL);
-    bad = good, bad.hosts[0].family = 5;
-    xep_address_seal(&bad);
-    assert_int_equal(xep_address_check(&bad, sizeof bad, "it", &there), XEP_ERR_PROTOCOL);
+    assert_int_equal(xep_address_seal(&bad, longest, sizeof longest - 1), XEP_OK);
+    assert_int_equal(xep_address_check(&bad, sizeof bad, "it", &there), XEP_OK);
+    assert_int_equal(xep_address_seal(&bad, longest, sizeof longest), XEP_ERR_TRANSPORT);
     bad = good, bad.version++;
-    xep_address_seal(&bad);
     assert_int_equal(xep_address_check(&bad, sizeof bad, "it", &there), XEP_ERR_MISMATCH);
+    assert_non_null(strstr(xep_last_error(), "another version of xep"));
     clean();
 }
 
@@ -163,6 +160,8 @@ TEST(files_that_others_can_use_are_refused)
 
 /* ---- who comes ---- */
 
+static xep_config_t config;
+
 typedef struct door {
     xep_peer_t peer;
     xep_group_t group;
@@ -174,11 +173,14 @@ typedef struct door {
 static void open_door(door_t *door, uint32_t wanted)
 {
     *door = (door_t){.args = XEP_GROW_ARGS_INIT};
+    assert_int_equal(xep_config_read(&config), XEP_OK);
+    door->group.config = config;
     door->group.nranks = 1;
     door->group.peers = &door->peer;
     door->args.newcomers = wanted;
     xep_meeting_t meeting = xep_meeting_by_file(path);
-    assert_int_equal(xep_newcomers_open(&door->group, &door->args, &meeting, &door->newcomers), XEP_OK);
+    assert_int_equal(xep_newcomers_open(&door->group, &door->args, &meeting, xep_ucp_transport_open, &door->newcomers),
+                     XEP_OK);
     assert_int_equal(xep_address_read(path, &door->address), XEP_OK);
 }
 
@@ -189,116 +191,222 @@ static void close_door(door_t *door)
     clean();
 }
 
-static xep_status_t never(void *arg)
+static xep_frames_t *knock(const door_t *door)
 {
-    (void)arg;
-    return XEP_OK;
+    xep_frames_t *frames = NULL;
+    assert_int_equal(xep_frames_call(&config, xep_ucp_transport_open, &door->address, &frames), XEP_OK);
+    return frames;
 }
 
-static xep_patience_t some_time(void)
-{
-    return (xep_patience_t){.deadline_ns = xep_deadline(10000), .look = never};
-}
-
-static int knock(const door_t *door)
-{
-    int stream = -1;
-    xep_patience_t patience = some_time();
-    assert_int_equal(xep_stream_connect(&door->address, 0, &patience, &stream), XEP_OK);
-    return stream;
-}
-
-/* As a newcomer says it. */
-static void greet(const door_t *door, int stream, uint32_t version, uint8_t wrong)
-{
-    xep_frame_t frame = {.kind = XEP_FRAME_HELLO, .bytes = sizeof(xep_hello_t)};
-    xep_hello_t hello = {.version = version, .pid = 4711};
-    xep_patience_t patience = some_time();
-    memcpy(hello.key, door->address.key, sizeof hello.key);
-    hello.key[0] ^= wrong;
-    assert_int_equal(xep_stream_send(stream, frame, "", &hello, &patience), XEP_OK);
-}
-
-/* Until so many are in; or for a while, to see that nobody more comes. */
-static uint32_t look(door_t *door, uint32_t count, int32_t ms)
+/* Until so many are in; or for a while, to see that nobody more comes. frames: of one that says something, or NULL. */
+static uint32_t look(door_t *door, xep_frames_t *frames, uint32_t count, int32_t ms)
 {
     uint64_t until = xep_deadline(ms);
-    while (xep_newcomers_look(door->newcomers) != count && xep_clock_ns() < until) usleep(1000);
+    do {
+        if (frames != NULL) (void)xep_frames_peek(frames, 0);
+        usleep(1000);
+    } while (xep_newcomers_look(door->newcomers) != count && xep_clock_ns() < until);
     return xep_newcomers_look(door->newcomers);
 }
 
-static int is_shut(int stream)
+/* Whoever waits has the other side's progress made: both are in this thread. */
+static xep_status_t both(void *arg)
 {
-    xep_frame_t frame;
-    uint64_t until = xep_deadline(10000);
-    int seen;
-    while ((seen = xep_stream_peek(stream, &frame)) == 0 && xep_clock_ns() < until) usleep(1000);
-    return seen < 0;
+    (void)xep_newcomers_look(((door_t *)arg)->newcomers);
+    return XEP_OK;
+}
+
+static xep_patience_t some_time(door_t *door)
+{
+    return (xep_patience_t){.deadline_ns = xep_deadline(10000), .look = both, .arg = door};
+}
+
+static xep_status_t only_frames(void *arg)
+{
+    if (arg != NULL) (void)xep_frames_peek(arg, 0);
+    return XEP_OK;
+}
+
+static void hear(door_t *door, xep_frames_t *frames, xep_frame_kind_t kind, uint32_t rank, uint32_t nranks)
+{
+    xep_join_t join = {.frames = frames};
+    xep_message_t *message;
+    xep_patience_t patience = some_time(door);
+    assert_int_equal(xep_join_hear(&join, kind, &patience, &message), XEP_OK);
+    assert_int_equal(message->frame.rank, rank);
+    assert_int_equal(message->frame.nranks, nranks);
+    free(message);
 }
 
 TEST(newcomers_are_let_in_and_welcome)
 {
     door_t door;
     open_door(&door, 2);
-    int first = knock(&door), second = knock(&door);
-    xep_join_t join = {.stream = first};
-    xep_patience_t patience = some_time();
-    xep_frame_t frame;
-    uint8_t key[XEP_ADDRESS_KEY / 2];
-    greet(&door, first, xep_address_version(), 0);
-    assert_int_equal(look(&door, 1, 10000), 1);
-    greet(&door, second, xep_address_version(), 0);
-    assert_int_equal(look(&door, 2, 10000), 2);
-    assert_int_equal(xep_newcomers_welcome(door.newcomers, &patience), XEP_OK);
+    xep_frames_t *first = knock(&door), *second;
+    assert_int_equal(look(&door, first, 1, 10000), 1);
+    second = knock(&door);
+    assert_int_equal(look(&door, second, 2, 10000), 2);
+    xep_frames_t *third = knock(&door);
+    assert_int_equal(look(&door, third, 3, 200), 2);
+    assert_int_equal(xep_newcomers_welcome(door.newcomers), XEP_OK);
     assert_true(access(path, F_OK) != 0); /* nobody else is let in */
-    xep_join_params_t params = XEP_JOIN_PARAMS_INIT;
-    join.params = &params;
-    patience = xep_join_patience(&join, xep_deadline(10000));
-    assert_int_equal(xep_join_hear(&join, XEP_FRAME_HEARD, &frame, &patience), XEP_OK);
-    assert_int_equal(xep_stream_recv(first, key, sizeof key, &patience), XEP_OK);
-    assert_memory_equal(key, door.address.key + sizeof key, sizeof key);
-    assert_int_equal(xep_join_hear(&join, XEP_FRAME_WELCOME, &frame, &patience), XEP_OK);
-    assert_int_equal(frame.rank, 1);
-    assert_int_equal(frame.nranks, 3);
-    close(first);
-    close(second);
+    hear(&door, first, XEP_FRAME_HEARD, 0, 0);
+    hear(&door, first, XEP_FRAME_WELCOME, 1, 3);
+    hear(&door, second, XEP_FRAME_HEARD, 0, 0);
+    hear(&door, second, XEP_FRAME_WELCOME, 2, 3);
+    assert_null(xep_frames_peek(third, 0));
+    xep_frames_close(third);
+    xep_frames_close(second);
+    xep_frames_close(first);
     close_door(&door);
+}
+
+/* What is longer than UCX sends at once comes whole, and as it was. */
+TEST(bytes_of_all_sizes_are_exchanged)
+{
+    static const size_t sizes[] = {0, 1, 8, 4096, 100000, 3000001};
+    door_t door;
+    open_door(&door, 1);
+    xep_frames_t *frames = knock(&door);
+    assert_int_equal(look(&door, frames, 1, 10000), 1);
+    hear(&door, frames, XEP_FRAME_HEARD, 0, 0);
+    for (uint32_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        uint8_t *given = malloc(sizes[i] + 1), *taken = malloc(sizes[i] + 1);
+        assert_true(given != NULL && taken != NULL);
+        for (size_t b = 0; b < sizes[i]; b++) given[b] = (uint8_t)(b * 7 + b / 251 + i);
+        xep_frame_t give = {.kind = XEP_FRAME_GIVE, .exchange = i, .bytes = sizes[i]};
+        xep_patience_t patience = {.deadline_ns = xep_deadline(10000), .look = only_frames, .arg = frames};
+        assert_int_equal(xep_frames_send(frames, 0, give, NULL, given), XEP_OK);
+        assert_int_equal(xep_newcomers_take(door.newcomers, i, taken, sizes[i], &patience), XEP_OK);
+        assert_memory_equal(given, taken, sizes[i]);
+        free(taken);
+        free(given);
+    }
+    xep_frames_close(frames);
+    close_door(&door);
+}
+
+/* ---- strangers ---- */
+
+/* The ports on which this process listens, of which some are the door's. */
+static uint32_t find_ports(struct sockaddr_in ports[8])
+{
+    uint32_t count = 0;
+    for (int file = 0; file < 1024 && count < 8; file++) {
+        int listens = 0;
+        socklen_t bytes = sizeof listens, size = sizeof ports[0];
+        if (getsockopt(file, SOL_SOCKET, SO_ACCEPTCONN, &listens, &bytes) != 0 || !listens) continue;
+        if (getsockname(file, (struct sockaddr *)(void *)&ports[count], &size) != 0) continue;
+        if (ports[count].sin_family == AF_INET) count++;
+    }
+    return count;
+}
+
+enum { FLOOD = 100 };
+
+/* Those that say nothing, and those that say what is of nobody's protocol. */
+static void flood(int sockets[FLOOD])
+{
+    struct sockaddr_in ports[8];
+    char junk[1000];
+    uint32_t count = find_ports(ports);
+    memset(junk, 'x', sizeof junk);
+    for (uint32_t i = 0; i < FLOOD; i++) {
+        sockets[i] = count == 0 ? -1 : socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+        if (sockets[i] < 0) continue;
+        struct sockaddr_in to = ports[i % count];
+        if (to.sin_addr.s_addr == 0) to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+        (void)connect(sockets[i], (struct sockaddr *)(void *)&to, sizeof to);
+        usleep(1000);
+        if (i % 2 != 0) (void)!send(sockets[i], junk, sizeof junk, MSG_NOSIGNAL);
+    }
+}
+
+/* One that speaks UCX, and may or may not have the key. */
+typedef struct stranger {
+    xep_transport_t *transport;
+    xep_frame_t frame;
+} stranger_t;
+
+static stranger_t open_stranger(const door_t *door)
+{
+    const xep_whereabouts_t where = {.nranks = 2, .local = 1};
+    stranger_t one = {.frame = {.kind = XEP_FRAME_HELLO}};
+    memcpy(one.frame.key, door->address.newcomers_key, sizeof one.frame.key);
+    assert_int_equal(xep_ucp_transport_open(&config, &one.transport), XEP_OK);
+    assert_int_equal(one.transport->ops->meet(one.transport, &where, 1), XEP_OK);
+    assert_int_equal(one.transport->ops->admit(one.transport, 0, door->address.transport, door->address.bytes), XEP_OK);
+    return one;
+}
+
+static void say(door_t *door, const stranger_t *one, const void *data, size_t bytes)
+{
+    assert_int_equal(one->transport->ops->mail(one->transport, 0, data, bytes), XEP_OK);
+    for (int i = 0; i < 10; i++) {
+        (void)one->transport->ops->progress(one->transport);
+        assert_int_equal(xep_newcomers_look(door->newcomers), 0);
+    }
 }
 
 TEST(strangers_are_not_let_in_and_hold_nobody_up)
 {
     door_t door;
+    int sockets[FLOOD];
+    char junk[2000];
     open_door(&door, 1);
-    int shy = knock(&door), loud = knock(&door), wrong = knock(&door), good = knock(&door);
-    char junk[1000];
+    flood(sockets);
+    stranger_t stranger = open_stranger(&door);
     memset(junk, 'x', sizeof junk);
-    assert_int_equal(write(loud, junk, sizeof junk), sizeof junk);
-    greet(&door, wrong, xep_address_version(), 1);
-    assert_int_equal(look(&door, 1, 300), 0);
-    assert_true(is_shut(loud) && is_shut(wrong));
-    greet(&door, good, xep_address_version(), 0);
-    assert_int_equal(look(&door, 1, 10000), 1);
-    close(shy);
-    close(loud);
-    close(wrong);
-    close(good);
+    for (size_t bytes = 0; bytes <= sizeof junk; bytes = bytes * 3 / 2 + 1) say(&door, &stranger, junk, bytes);
+    stranger.frame.key[0] ^= 1;
+    for (int i = 0; i < FLOOD; i++) say(&door, &stranger, &stranger.frame, sizeof stranger.frame);
+    xep_address_t wrong = door.address;
+    xep_frames_t *without = NULL;
+    wrong.newcomers_key[XEP_ADDRESS_HALF - 1] ^= 128;
+    assert_int_equal(xep_frames_call(&config, xep_ucp_transport_open, &wrong, &without), XEP_OK);
+    assert_int_equal(look(&door, without, 1, 300), 0);
+    xep_frames_t *good = knock(&door);
+    assert_int_equal(look(&door, good, 1, 10000), 1);
+    hear(&door, good, XEP_FRAME_HEARD, 0, 0);
+    assert_null(xep_frames_peek(without, 0));
+    for (int i = 0; i < FLOOD; i++)
+        if (sockets[i] >= 0) close(sockets[i]);
+    stranger.transport->ops->close(stranger.transport);
+    xep_frames_close(without);
+    xep_frames_close(good);
     close_door(&door);
 }
 
-TEST(a_newcomer_of_another_version_is_told)
+/* With the key, and wrong nevertheless. */
+TEST(greetings_that_are_no_good_are_refused)
 {
     door_t door;
+    struct {
+        xep_frame_t frame;
+        uint8_t transport[400];
+    } hello = {0};
     open_door(&door, 1);
-    int other = knock(&door);
-    xep_join_params_t params = XEP_JOIN_PARAMS_INIT;
-    xep_join_t join = {.params = &params, .stream = other};
-    xep_patience_t patience = xep_join_patience(&join, xep_deadline(10000));
-    xep_frame_t frame;
-    greet(&door, other, xep_address_version() + 1, 0);
-    assert_int_equal(look(&door, 1, 200), 0);
-    assert_int_equal(xep_join_hear(&join, XEP_FRAME_HEARD, &frame, &patience), XEP_ERR_MISMATCH);
-    assert_non_null(strstr(xep_last_error(), "another version of xep than the group"));
-    close(other);
+    stranger_t stranger = open_stranger(&door);
+    for (size_t bytes = 0; bytes <= sizeof hello - sizeof hello.frame; bytes = bytes * 2 + 1) {
+        hello.frame = stranger.frame;
+        hello.frame.newcomer = bytes;
+        hello.frame.bytes = bytes;
+        say(&door, &stranger, &hello, sizeof hello.frame + bytes);
+        hello.frame.bytes = bytes + 1;
+        say(&door, &stranger, &hello, sizeof hello.frame + bytes);
+        hello.frame.bytes = UINT64_MAX;
+        say(&door, &stranger, &hello, sizeof hello.frame + bytes);
+    }
+    static const uint32_t kinds[] = {0, XEP_FRAME_WELCOME, XEP_FRAME_SETTLED, XEP_FRAME_VERDICT, 8, UINT32_MAX};
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+        hello.frame = stranger.frame;
+        hello.frame.kind = kinds[i];
+        say(&door, &stranger, &hello.frame, sizeof hello.frame);
+    }
+    xep_frames_t *good = knock(&door);
+    assert_int_equal(look(&door, good, 1, 10000), 1);
+    stranger.transport->ops->close(stranger.transport);
+    xep_frames_close(good);
     close_door(&door);
 }
 
@@ -306,16 +414,20 @@ TEST(one_that_is_gone_before_all_are_here_leaves_its_place)
 {
     door_t door;
     open_door(&door, 2);
-    int gone = knock(&door), first = knock(&door), second = knock(&door);
-    greet(&door, gone, xep_address_version(), 0);
-    assert_int_equal(look(&door, 1, 10000), 1);
-    close(gone);
-    assert_int_equal(look(&door, 0, 10000), 0);
-    greet(&door, first, xep_address_version(), 0);
-    greet(&door, second, xep_address_version(), 0);
-    assert_int_equal(look(&door, 2, 10000), 2);
-    close(first);
-    close(second);
+    const xep_frame_t given_up = {.kind = XEP_FRAME_SETTLED, .status = XEP_ERR_ABORTED};
+    for (int says = 0; says < 2; says++) {
+        xep_frames_t *gone = knock(&door);
+        assert_int_equal(look(&door, gone, 1, 10000), 1);
+        if (says) assert_int_equal(xep_frames_send(gone, 0, given_up, "enough", NULL), XEP_OK);
+        if (says) assert_int_equal(look(&door, gone, 0, 10000), 0);
+        xep_frames_close(gone);
+        assert_int_equal(look(&door, NULL, 0, 10000), 0);
+    }
+    xep_frames_t *first = knock(&door), *second = knock(&door);
+    assert_int_equal(look(&door, first, 1, 10000), 1);
+    assert_int_equal(look(&door, second, 2, 10000), 2);
+    xep_frames_close(first);
+    xep_frames_close(second);
     close_door(&door);
 }
 
@@ -327,30 +439,49 @@ TEST(newcomers_are_blamed_by_name)
         xep_status_t status;
         const char *reason;
     } cases[] = {
-        {{.kind = XEP_FRAME_GIVE, .number = 2}, XEP_ERR_MISMATCH, "gives other bytes"},
-        {{.kind = XEP_FRAME_GIVE, .number = 1, .bytes = 0}, XEP_ERR_MISMATCH, "gives other bytes"},
+        {{.kind = XEP_FRAME_GIVE, .exchange = 2}, XEP_ERR_MISMATCH, "gives other bytes"},
+        {{.kind = XEP_FRAME_GIVE, .exchange = 1, .bytes = 0}, XEP_ERR_MISMATCH, "gives other bytes"},
         {{.kind = XEP_FRAME_SETTLED, .status = XEP_ERR_NO_MEMORY}, XEP_ERR_NO_MEMORY, "no room here"},
         {{.kind = XEP_FRAME_SETTLED, .status = -4711}, XEP_ERR_PEER, "no room here"},
         {{.kind = XEP_FRAME_WELCOME}, XEP_ERR_PROTOCOL, "unexpected message"},
-        {{.kind = 99}, XEP_ERR_PROTOCOL, "invalid frame over the connection: magic"},
         {{.kind = 0}, XEP_ERR_PEER, "the connection is gone"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         door_t door;
-        char bytes[8];
+        char bytes[8], name[80];
         if (i != 0) unit_before_each();
         open_door(&door, 1);
-        int stream = knock(&door);
-        xep_patience_t patience = some_time();
-        greet(&door, stream, xep_address_version(), 0);
-        assert_int_equal(look(&door, 1, 10000), 1);
-        assert_int_equal(xep_newcomers_welcome(door.newcomers, &patience), XEP_OK);
-        if (cases[i].frame.kind == 0) close(stream);
-        else assert_int_equal(xep_stream_send(stream, cases[i].frame, "no room here", NULL, &patience), XEP_OK);
+        xep_frames_t *frames = knock(&door);
+        assert_int_equal(look(&door, frames, 1, 10000), 1);
+        assert_int_equal(xep_newcomers_welcome(door.newcomers), XEP_OK);
+        if (cases[i].frame.kind == 0) xep_frames_close(frames), frames = NULL;
+        else assert_int_equal(xep_frames_send(frames, 0, cases[i].frame, "no room here", NULL), XEP_OK);
+        xep_patience_t patience = {.deadline_ns = xep_deadline(10000), .look = only_frames, .arg = frames};
         assert_int_equal(xep_newcomers_take(door.newcomers, 1, bytes, sizeof bytes, &patience), cases[i].status);
-        assert_non_null(strstr(xep_last_error(), "process 4711, which was to be rank 1: "));
+        snprintf(name, sizeof name, "process %d, which was to be rank 1: ", (int)getpid());
+        assert_non_null(strstr(xep_last_error(), name));
         assert_non_null(strstr(xep_last_error(), cases[i].reason));
-        if (cases[i].frame.kind != 0) close(stream);
+        xep_frames_close(frames);
         close_door(&door);
     }
+}
+
+/* What a group that was killed has left: nobody is there. */
+TEST(an_address_of_before_is_told_at_once)
+{
+    door_t door;
+    xep_message_t *message;
+    open_door(&door, 1);
+    xep_address_t old = door.address;
+    close_door(&door);
+    unit_before_each();
+    for (int i = 0; i < 3; i++) {
+        xep_join_t join = {0};
+        assert_int_equal(xep_frames_call(&config, xep_ucp_transport_open, &old, &join.frames), XEP_OK);
+        xep_patience_t patience = {.deadline_ns = xep_deadline(10000), .look = only_frames};
+        assert_int_equal(xep_join_hear(&join, XEP_FRAME_HEARD, &patience, &message), XEP_ERR_PEER);
+        assert_non_null(strstr(xep_last_error(), "the connection is gone"));
+        xep_frames_close(join.frames);
+    }
+    clean();
 }

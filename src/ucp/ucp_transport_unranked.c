@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/*
+ * Mail goes as tagged messages, not as active ones: with the first active message UCX asks the receiver for an answer,
+ * which connects to the sender, and where that one dies meanwhile, libucp 1.13 aborts the receiver.
+ */
+#include "ucp_transport.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "error.h"
+#include "rest.h"
+#include "ucp_context.h"
+#include "ucp_lock.h"
+#include "ucp_peer.h"
+#include "ucp_settings.h"
+
+enum { LETTER_BYTES = 256 << 20 /* at most: one that says more is not one of ours */, LEAVE_MS = 500 };
+
+/** Mail that UCX sends or receives. */
+struct xep_ucp_letter {
+    xep_ucp_letter_t **link, *next; /* of its transport's letters */
+    xep_ucp_transport_t *transport;
+    bool leaves; /* this process */
+    size_t bytes;
+    char data[];
+};
+
+static xep_ucp_transport_t *transport_of(xep_transport_t *transport)
+{
+    return (xep_ucp_transport_t *)transport;
+}
+
+static xep_ucp_letter_t *open_letter(xep_ucp_transport_t *transport, bool leaves, size_t bytes)
+{
+    xep_ucp_letter_t *letter = malloc(sizeof *letter + bytes);
+    if (letter == NULL) return NULL;
+    *letter = (xep_ucp_letter_t){&transport->letters, transport->letters, transport, leaves, bytes};
+    if (letter->next != NULL) letter->next->link = &letter->next;
+    transport->letters = letter;
+    transport->leaving += leaves;
+    return letter;
+}
+
+static void free_letter(xep_ucp_letter_t *letter)
+{
+    *letter->link = letter->next;
+    if (letter->next != NULL) letter->next->link = letter->link;
+    letter->transport->leaving -= letter->leaves;
+    free(letter);
+}
+
+/* ---- sending ---- */
+
+/* That the other side is gone is told by its endpoint. */
+static void left(void *request, ucs_status_t status, void *letter)
+{
+    (void)status;
+    free_letter(letter);
+    ucp_request_free(request);
+}
+
+static xep_status_t send_letter(xep_ucp_peer_t *peer, const void *data, size_t bytes)
+{
+    if (peer->failed != UCS_OK) return xep_ucp_peer_fail(peer);
+    xep_ucp_letter_t *letter = open_letter(peer->transport, true, bytes);
+    if (letter == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for mail of %zu bytes", bytes);
+    memcpy(letter->data, data, bytes);
+    const ucp_request_param_t param = {.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA,
+                                       .cb.send = left,
+                                       .user_data = letter};
+    ucs_status_ptr_t request = ucp_tag_send_nbx(peer->endpoint, letter->data, bytes, 0, &param);
+    if (UCS_PTR_IS_PTR(request)) return XEP_OK;
+    free_letter(letter);
+    if (request == NULL) return XEP_OK;
+    return xep_fail(XEP_ERR_PEER, "ucx cannot send: %s", ucs_status_string(UCS_PTR_STATUS(request)));
+}
+
+static xep_status_t unranked_mail(xep_transport_t *base, uint32_t index, const void *data, size_t bytes)
+{
+    xep_ucp_lock(transport_of(base));
+    xep_status_t status = send_letter(&transport_of(base)->peers[index], data, bytes);
+    xep_ucp_unlock(transport_of(base));
+    return status;
+}
+
+/* ---- receiving ---- */
+
+static void deliver(xep_ucp_letter_t *letter, ucs_status_t status)
+{
+    xep_transport_t *transport = &letter->transport->super;
+    if (status == UCS_OK) transport->mailed(transport->mailed_arg, 0, letter->data, letter->bytes);
+    free_letter(letter);
+}
+
+static void came(void *request, ucs_status_t status, const ucp_tag_recv_info_t *info, void *letter)
+{
+    (void)info; /* it is as long as the probe has said */
+    deliver(letter, status);
+    ucp_request_free(request);
+}
+
+/* What is too long is received into nothing, which is an error, and so dropped. */
+static void receive(xep_ucp_transport_t *transport, ucp_tag_message_h message, size_t bytes)
+{
+    xep_ucp_letter_t *letter = bytes > LETTER_BYTES ? NULL : open_letter(transport, false, bytes);
+    if (letter == NULL) letter = open_letter(transport, false, 0);
+    if (letter == NULL) return;
+    const ucp_request_param_t param = {.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA,
+                                       .cb.recv = came,
+                                       .user_data = letter};
+    ucs_status_ptr_t request = ucp_tag_msg_recv_nbx(transport->worker, letter->data, letter->bytes, message, &param);
+    if (!UCS_PTR_IS_PTR(request)) deliver(letter, UCS_PTR_STATUS(request));
+}
+
+/* An address that is out of date is no news, and UCX would print that nobody is there. */
+static xep_status_t unranked_progress(xep_transport_t *base)
+{
+    xep_ucp_transport_t *transport = transport_of(base);
+    ucp_tag_recv_info_t info;
+    ucp_tag_message_h message;
+    xep_ucp_lock(transport);
+    xep_ucp_quiet_begin();
+    if (ucp_worker_progress(transport->worker) != 0) atomic_fetch_add(&base->moves, 1);
+    while ((message = ucp_tag_probe_nb(transport->worker, 0, 0, 1, &info)) != NULL)
+        receive(transport, message, info.length);
+    xep_ucp_quiet_end();
+    xep_ucp_unlock(transport);
+    return XEP_OK;
+}
+
+/* ---- who is there ---- */
+
+/* left: nobody is told of the end of one that is not a rank. */
+static xep_status_t unranked_admit(xep_transport_t *base, uint32_t index, const void *address, size_t bytes)
+{
+    const void *key;
+    size_t key_bytes;
+    xep_ucp_lock(transport_of(base));
+    xep_status_t status = xep_ucp_address_take(transport_of(base), index, address, bytes, 0, &key, &key_bytes);
+    if (status == XEP_OK) {
+        transport_of(base)->peers[index].left = true;
+        status = xep_ucp_peer_connect(&transport_of(base)->peers[index]);
+    }
+    xep_ucp_unlock(transport_of(base));
+    return status;
+}
+
+static int unranked_is_gone(xep_transport_t *base, uint32_t index, char *why, size_t bytes)
+{
+    xep_ucp_lock(transport_of(base));
+    const ucs_status_t failed = transport_of(base)->peers[index].failed;
+    xep_ucp_unlock(transport_of(base));
+    if (failed != UCS_OK) snprintf(why, bytes, "%s", ucs_status_string(failed));
+    return failed != UCS_OK;
+}
+
+static void unranked_address(xep_transport_t *base, const void **address_p, size_t *bytes_p)
+{
+    *address_p = transport_of(base)->address;
+    *bytes_p = transport_of(base)->address_bytes;
+}
+
+/* ---- begin and end ---- */
+
+/* What was sent may leave, for a while. */
+static void leave(xep_ucp_transport_t *transport)
+{
+    xep_rest_t rest;
+    xep_rest_begin(&rest, XEP_REST_RARE, xep_deadline(LEAVE_MS));
+    while (transport->leaving != 0 && xep_rest_round(&rest, atomic_load(&transport->super.moves)))
+        (void)unranked_progress(&transport->super);
+    xep_ucp_quiet_begin();
+    ucp_worker_destroy(transport->worker);
+    xep_ucp_quiet_end();
+    ucp_cleanup(transport->context);
+}
+
+static void unranked_close(xep_transport_t *base)
+{
+    xep_ucp_transport_t *transport = transport_of(base);
+    if (transport->worker != NULL) leave(transport);
+    while (transport->letters != NULL) free_letter(transport->letters);
+    free(transport->peers);
+    free(transport->address);
+    free(transport);
+}
+
+static const xep_transport_ops_t unranked_ops = {.name = "ucp, without ranks",
+                                                 .address = unranked_address,
+                                                 .admit = unranked_admit,
+                                                 .progress = unranked_progress,
+                                                 .mail = unranked_mail,
+                                                 .is_gone = unranked_is_gone,
+                                                 .close = unranked_close};
+
+xep_status_t xep_ucp_meet(xep_transport_t *base, const xep_whereabouts_t *where, uint32_t most)
+{
+    xep_ucp_transport_t *transport = transport_of(base);
+    base->ops = &unranked_ops;
+    transport->shared.meets = true;
+    transport->peers = calloc(most, sizeof *transport->peers);
+    if (transport->peers == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for %u processes", most);
+    xep_status_t status = xep_ucp_context_open(&transport->shared, where, &transport->context, &transport->worker);
+    return status == XEP_OK ? xep_ucp_address_make(transport) : status;
+}
