@@ -123,6 +123,13 @@ class Buffer(NormalCalls, LowLatencyCalls):
     def get_combine_config(num_ranks: int) -> Config:
         return combine_config(Buffer.num_sms, num_ranks)
 
+    @staticmethod
+    def _unpack_bias(bias: Any) -> tuple[Any, Any]:
+        """None, a tensor, or a tuple of two, as two."""
+        if isinstance(bias, tuple) and len(bias) != 2:
+            raise WrongValue(f"bias: expected two, got {len(bias)}")
+        return bias if isinstance(bias, tuple) else (bias, None)
+
     # ---- life ----
 
     def is_available(self) -> bool:

@@ -13,11 +13,11 @@ import textwrap
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
-import deep_ep  # noqa: E402
 import programs  # noqa: E402
-from deep_ep.utils import envs, find_pkgs, gate, math, semantic, testing  # noqa: E402
 
+import deep_ep  # noqa: E402
 import xep  # noqa: E402
+from deep_ep.utils import envs, find_pkgs, gate, math, semantic, testing  # noqa: E402
 
 
 def test_names():
@@ -89,6 +89,15 @@ def test_legacy_order():
     assert "config" == list(inspect.signature(Buffer.internode_dispatch).parameters)[10]
 
 
+def test_bias():
+    one = torch.ones(2)
+    assert [deep_ep.Buffer._unpack_bias(bias) for bias in (None, one, (None, one))] == [
+        (None, None), (one, None), (None, one)
+    ]  # fmt: skip
+    with pytest.raises(AssertionError, match="bias: expected two, got 1"):
+        deep_ep.Buffer._unpack_bias((one,))
+
+
 def test_arithmetic():
     assert math.safe_div(0, 0) == 0 and math.safe_div(3, 2) == 1.5
     with pytest.raises(ZeroDivisionError):
@@ -132,7 +141,9 @@ def test_timing(tmp_path, capfd):
 
     options = dict(num_tests=3, suppress_kineto_output=True, flush_l2=False, barrier_comm_profiling=True)
     options.update(barrier=lambda: None)
-    matmul, whole = testing.bench_kineto(work, ("aten::mm", "dispatch_impl"), **options, trace_path=str(tmp_path / "trace"))
+    matmul, whole = testing.bench_kineto(
+        work, ("aten::mm", "dispatch_impl"), **options, trace_path=str(tmp_path / "trace")
+    )
     assert 0 < matmul < whole, "of a kernel that is not here it is the time of the call"
     one, two = testing.bench_kineto(lambda: (work(), work()), "aten::mm", **options, num_kernels_per_period=2)
     assert one > 0 and two > 0 and (tmp_path / "trace").stat().st_size > 0
