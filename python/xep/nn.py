@@ -144,7 +144,8 @@ class ExpertParallel(torch.nn.Module):
         if num_experts is None and not isinstance(experts, torch.nn.ModuleList):
             raise TypeError("num_experts: expected a number, as experts is no ModuleList, got None")
         self.experts, self.exchange = experts, exchange
-        self.num_experts = len(experts) * exchange.ranks if num_experts is None else num_experts  # type: ignore[arg-type]
+        each = len(experts) if isinstance(experts, torch.nn.ModuleList) else 0
+        self.num_experts = each * exchange.ranks if num_experts is None else num_experts
 
     def forward(self, x: Tensor, topk_idx: Tensor, topk_weights: Tensor) -> Tensor:
         """x [T, H], topk_idx [T, K] (expert of all, or -1), topk_weights [T, K] -> [T, H']. Collective."""
