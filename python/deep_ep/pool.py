@@ -24,11 +24,10 @@ import torch
 
 import xep
 
-from ._check import HOST, WrongValue, memory_of
-from .dispatched import Dispatched
-from .layouts import tokens_per_rank
-from .pace import Agreement
-from .seats import Seat, Seats, Sent
+from .arguments import HOST, WrongValue, memory_of
+from .experts import tokens_per_rank
+from .handles import Dispatched, Seat, Seats, Sent
+from .nodes import Agreement
 
 _WIDEST = {1: (2, torch.bfloat16), 2: (2, torch.bfloat16), 4: (4, torch.float32), 8: (8, torch.float64)}
 _MARGIN = 5 / 4  # more room than was needed, so that growing ends soon
