@@ -20,7 +20,7 @@ import torch
 class Wrong(Exception):
     """What was refused here, before xep has seen it."""
 
-    counted = False  # pace.py
+    counted = False  # nodes.py
 
 
 class WrongValue(Wrong, ValueError, AssertionError, RuntimeError):

@@ -367,7 +367,7 @@ class NormalHandle(Dispatched):
     order. On one node recv_channel_prefix_matrix takes the sender to have as many tokens as this rank.
 
     recv_rdma_*, recv_src_meta and send_nvl_head mean what they do in DeepEP, whichever path rows take: all ranks have
-    told one another which tokens go where (passing.py). What passes a rank are the tokens that a rank of its node gets
+    told one another which tokens go where (nodes.py). What passes a rank are the tokens that a rank of its node gets
     from those with its place on their nodes, modulo the size of its own; and its own tokens for its node. Rows of
     send_nvl_head are in the order source node, source rank, token.
     """

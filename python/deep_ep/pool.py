@@ -6,7 +6,7 @@ is made by agreement at the first dispatch, and replaced by a larger one when a 
 tells every rank so (CapacityError), having moved nothing. A rank whose own tokens do not fit says so by a
 dispatch that cannot be received: two tokens to itself, with room for one.
 
-Of the slots of a buffer the handles used last have two or more (seats.py), the other ones are for received
+Of the slots of a buffer the handles used last have two or more (handles.py), the other ones are for received
 tensors that are views; once those are taken, received tensors are copies. So there is always a slot for the next
 dispatch.
 
