@@ -23,7 +23,7 @@ import xep
 
 from .buffer import Buffer as Buffer
 from .comm import destroy_all_managed_nccl_comm, get_logical_domain_size, get_physical_domain_size
-from .config import Config, topk_idx_t
+from .compat import Config, topk_idx_t
 from .elastic import ElasticBuffer
 from .ep_handle import EPHandle
 from .utils.event import EventHandle, EventOverlap

@@ -13,11 +13,11 @@ import torch
 
 import xep
 
-from ._check import HOST, WrongUse, WrongValue, integer
-from .nodes import Nodes
-from .ordering import DeviceOrdering, DeviceQueue, HostOrdering
+from .arguments import HOST, WrongUse, WrongValue, integer
+from .compat import Runtime
+from .nodes import Agreement, Nodes
 from .pool import NormalPool
-from .runtime import Runtime
+from .streams import DeviceOrdering, DeviceQueue, HostOrdering
 from .utils.event import CommStream, EventHandle, EventOverlap, request_of
 
 _CLOSE_SECONDS = 5.0  # for which a destructor waits for the other ranks
@@ -40,7 +40,8 @@ class Core:
         self._xep = xep.Group(group, timeout=timeout)
         self._nodes = Nodes(self._xep)
         self._num_slots, self._timeout = num_slots, timeout
-        self._pool = NormalPool(self._xep, num_slots, timeout)
+        self._agreement = Agreement(self._xep)
+        self._pool = NormalPool(self._xep, self._agreement, num_slots, timeout)
         self.runtime = Runtime(self)
         self._destroyed = False
 
@@ -88,7 +89,10 @@ class Core:
             return self._pool
         if self._device_pool is None:
             free_slots = self._queue_of(device).free_slots
-            self._device_pool = NormalPool(self._xep, self._num_slots, self._timeout, device, free_slots)
+            self._device_pool = NormalPool(
+                self._xep, self._agreement, self._num_slots, self._timeout, device, free_slots
+            )
+            self._device_pool.ways = self._pool.ways
         return self._device_pool
 
     def _pools(self) -> list[NormalPool]:
@@ -158,7 +162,10 @@ class Core:
         held = [buffer.arrays_left() for buffer in self._shared()]
         mine = bytes(min(count, 255) for count in held) + b"\0"
         try:
-            everywhere = [mine] if self._goes_without() else self._xep.allgather(mine)
+            everywhere = [mine]
+            if not self._goes_without():
+                self._agreement.meet("destroy", counts=False)
+                everywhere = self._xep.allgather(mine)
         except xep.XepError as error:
             warnings.warn(f"deep_ep: the memory of a Buffer stays mapped: {error.reason}", ResourceWarning)
             self._xep.leave()

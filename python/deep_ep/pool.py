@@ -6,7 +6,7 @@ is made by agreement at the first dispatch, and replaced by a larger one when a 
 tells every rank so (CapacityError), having moved nothing. A rank whose own tokens do not fit says so by a
 dispatch that cannot be received: two tokens to itself, with room for one.
 
-Of the slots of a buffer the handles used last have two or more (seats.py), the other ones are for received
+Of the slots of a buffer the handles used last have two or more (handles.py), the other ones are for received
 tensors that are views; once those are taken, received tensors are copies. So there is always a slot for the next
 dispatch.
 
@@ -24,10 +24,10 @@ import torch
 
 import xep
 
-from ._check import HOST, WrongValue, memory_of
-from .dispatched import Dispatched
-from .layouts import tokens_per_rank
-from .seats import Seat, Seats, Sent
+from .arguments import HOST, WrongValue, memory_of
+from .experts import tokens_per_rank
+from .handles import Dispatched, Seat, Seats, Sent
+from .nodes import Agreement
 
 _WIDEST = {1: (2, torch.bfloat16), 2: (2, torch.bfloat16), 4: (4, torch.float32), 8: (8, torch.float64)}
 _MARGIN = 5 / 4  # more room than was needed, so that growing ends soon
@@ -104,49 +104,53 @@ class NormalPool:
     """For each number of experts the buffer in use; and those that were replaced while handles of them were alive.
 
     on: where tensors are. Those of a CUDA device are used on the current stream, which is that of the Buffer's
-    operations; free_slots lets it wait for what reads slots that were given back.
+    operations; free_slots lets it wait for what reads slots that were given back. ways: how rows reach other nodes, and their sums come
+    back.
     """
 
     def __init__(
         self,
         group: xep.Group,
+        agreement: Agreement,
         slots: int,
         timeout: Optional[float],
         on: torch.device = HOST,
         free_slots: Callable[[], None] = lambda: None,
     ) -> None:
         self._group, self._timeout, self._on, self._free_slots = group, timeout, on, free_slots
-        self._slots = max(3, slots + 1)
+        self.ways: dict[str, Any] = {}
+        self._agreement, self._slots = agreement, max(3, slots + 1)
         self._handles = max(2, slots - 2)  # that keep their slots
-        self._seats: dict[int, Seats] = {}
-        self._used: dict[int, tuple[xep.Buffer, Room]] = {}
+        self.views = self._slots - self._handles  # slots in use, with which what is received may be views
+        self.seats_of: dict[int, Seats] = {}
+        self.used: dict[int, tuple[xep.Buffer, Room]] = {}
         self._replaced: list[xep.Buffer] = []
         self.last: Optional[xep.Buffer] = None  # of the last dispatch or combine
         self.threads = 0
 
     def buffers(self) -> list[xep.Buffer]:
-        return [buffer for buffer, _ in self._used.values()] + self._replaced
+        return [buffer for buffer, _ in self.used.values()] + self._replaced
 
     def forget(self) -> None:
         """What is in flight is waited for; handles give up their slots, and keep what their tensors are made of."""
-        for seats in self._seats.values():
+        for seats in self.seats_of.values():
             seats.leave()
 
     def reset(self) -> None:
         """Collective."""
-        for seats in self._seats.values():
+        for seats in self.seats_of.values():
             seats.drop()
         for buffer in self.buffers():
             buffer.reset()
 
     def may_view(self, buffer: xep.Buffer) -> bool:
         """Whether what the dispatch just begun receives may be given as views of its slot."""
-        return buffer.slots_held() <= self._slots - self._handles
+        return buffer.slots_held() <= self.views
 
     def seats(self, experts: int) -> Seats:
-        found = self._seats.get(experts)
+        found = self.seats_of.get(experts)
         if found is None:
-            found = self._seats[experts] = Seats(self._handles)
+            found = self.seats_of[experts] = Seats(self._handles)
         return found
 
     def seat(self, experts: int, sent: Sent) -> Seat:
@@ -159,7 +163,7 @@ class NormalPool:
 
     def buffer_of(self, experts: int) -> Optional[xep.Buffer]:
         """That in use for so many experts; None: nothing was dispatched yet."""
-        used = self._used.get(experts)
+        used = self.used.get(experts)
         return None if used is None else used[0]
 
     def most_of(self, most: int) -> int:
@@ -168,19 +172,19 @@ class NormalPool:
 
     def tokens_of(self, experts: int) -> int:
         """Tokens of a rank that there is room for, of the buffer in use."""
-        return self._used[experts][1].tokens
+        return self.used[experts][1].tokens
 
     def experts_for(self, topk: int) -> int:
         """A number of experts by which topk selections of a token can be routed: of a buffer in use, if there is."""
-        return next((n for n in self._used if n >= topk), -(-topk // self._group.nranks) * self._group.nranks)
+        return next((n for n in self.used if n >= topk), -(-topk // self._group.nranks) * self._group.nranks)
 
-    def dispatch(self, job: Job, wait: bool) -> Sent:
-        """Collective; blocks until every rank has told how many rows it sends, with wait until the rows are here. Where
+    def dispatch(self, job: Job, needs_room: bool, wait: bool) -> Sent:
+        """needs_room: there is less in the buffer in use, as all ranks know. Collective; blocks until every rank has told how many rows it sends, with wait until the rows are here. Where
         nobody waits for counts, for nothing, once there is memory."""
         if self._captures():
             self._check_capture(job)
         self._make_room(job.experts)
-        used = self._used.get(job.experts) or self._replace(job)
+        used = (None if needs_room else self.used.get(job.experts)) or self._replace(job)
         while True:
             buffer, room = used
             self.last = buffer
@@ -244,7 +248,7 @@ class NormalPool:
 
     def _width_to_combine(self, experts: int, row_bytes: int) -> int:
         """Bytes of rows such that in the buffer they are dispatched in rows of row_bytes can be combined."""
-        used = self._used.get(experts)
+        used = self.used.get(experts)
         if used is not None and _combines(used[0], row_bytes):
             return 1
         # what is combined has 4 bytes at most
@@ -261,7 +265,7 @@ class NormalPool:
             return  # the library says why not
         if not job.most:
             raise WrongValue("num_worst_tokens: expected more than 0 (or do_cpu_sync=False) in a CUDA graph, got 0")
-        used = self._used.get(job.experts)
+        used = self.used.get(job.experts)
         if used is None or not used[1].holds(job):
             raise WrongValue("x: expected what a dispatch before the CUDA graph has made memory for, got more")
 
@@ -272,7 +276,7 @@ class NormalPool:
         if handle.seat is not None:
             seats.remove(handle.seat)
             handle.seat.leave()
-        sent = self.dispatch(job._replace(topk_idx=handle.routing()), wait)
+        sent = self.dispatch(job._replace(topk_idx=handle.routing()), False, wait)
         handle.sit(sent, self.seat(handle.experts, sent))
         return sent
 
@@ -288,10 +292,10 @@ class NormalPool:
     def _replace(self, job: Job) -> tuple[xep.Buffer, Room]:
         """A buffer in which this dispatch fits on every rank. Collective: every rank comes here at the same
         dispatch."""
-        old = self._used.get(job.experts)
+        old = self.used.get(job.experts)
         room = self._agree(job, old[1] if old else None)
-        if job.experts in self._used:  # it was not closed: a handle of it is alive somewhere
-            self._replaced.append(self._used.pop(job.experts)[0])
+        if job.experts in self.used:  # it was not closed: a handle of it is alive somewhere
+            self._replaced.append(self.used.pop(job.experts)[0])
         widest = _WIDEST[room.elem_bytes][1]
         buffer = self._group.buffer(
             job.experts,
@@ -307,11 +311,13 @@ class NormalPool:
             threads=self.threads,
             timeout=self._timeout,
             memory=memory_of(self._on),
+            **self.ways,
         )
-        self._used[job.experts] = (buffer, room)
+        self.used[job.experts] = (buffer, room)
         return buffer, room
 
     def _agree(self, job: Job, old: Optional[Room]) -> Room:
+        self._agreement.meet("dispatch")
         nranks = self._group.nranks
         buffers = self.buffers()
         to_ranks = tokens_per_rank(job.topk_idx, job.experts, nranks)
@@ -338,7 +344,7 @@ class NormalPool:
     def _close_idle(self, buffers: list[xep.Buffer]) -> None:
         """Those of which no rank has a handle or an array: the same on every rank, in the same order."""
         for buffer in buffers:
-            self._used = {experts: used for experts, used in self._used.items() if used[0] is not buffer}
+            self.used = {experts: used for experts, used in self.used.items() if used[0] is not buffer}
             self._replaced = [other for other in self._replaced if other is not buffer]
             buffer.close()
 

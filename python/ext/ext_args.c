@@ -177,6 +177,7 @@ int ext_args_strided(const char *name, PyObject *object, ext_where_t where, Py_s
         check_matrix(name, object, &look, rows, EXT_ANY, dtypes, look.element.dtype) != 0)
         return -1;
     const Py_ssize_t columns = look.shape[1], size = ext_dtype_size(look.element.dtype);
+    rows = look.shape[0];
     const int is_empty = rows == 0 || columns == 0;
     const Py_ssize_t stride = rows > 1 && !is_empty ? look.strides[0] : columns * size;
     const Py_ssize_t step = columns > 1 && !is_empty ? look.strides[1] : size;

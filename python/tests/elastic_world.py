@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 
 import torch
@@ -131,12 +130,13 @@ def answers(world: World, recv_x: torch.Tensor, expand: bool, alignment: int) ->
     return out
 
 
-def sums(world: World, biases: tuple, rounded: bool) -> torch.Tensor:
+def sums(world: World, biases: tuple, rounded: bool, expand: bool = True) -> torch.Tensor:
     """What comes back to this rank: biases, then ranks ascending; of a rank its experts, k ascending, rounded or not.
-    By nodes (XEP_PATH): of another node what its ranks have is summed before, rounded or not."""
+    Where the domain has several nodes: of another one what its ranks have is summed before, rounded or not."""
     x = world.x[world.rank]
     out = torch.empty(x.shape, dtype=torch.bfloat16)
-    width = int(os.environ.get("XEP_NODE_RANKS", "0")) if os.environ.get("XEP_PATH") == "nodes" else 0
+    nodes, width = world.buffer.get_logical_domain_size()
+    width = width if nodes > 1 else 0
     for token in range(len(x)):
         total = torch.zeros(x.shape[1])
         for bias in biases:
@@ -150,7 +150,7 @@ def sums(world: World, biases: tuple, rounded: bool) -> torch.Tensor:
                 for e in chosen:
                     part = part + answer(x[token], owner * LOCAL + e).float()
                 if chosen:
-                    inside = inside + (part.bfloat16().float() if rounded else part)
+                    inside = inside + (part.bfloat16().float() if rounded or not expand else part)
             total = inside if alone else total + (inside.bfloat16().float() if rounded else inside)
         out[token] = total.bfloat16()
     return out

@@ -7,6 +7,7 @@ masks_deep_ep.py how FOLDER
     killed    they kill themselves
     absent    they live, and do not call: until the others are done, when they are told that they are out
     masked    likewise, but rank 0 masks them, so that nobody waits for them
+    destroyed they destroy their Buffer instead, which is no call that the others are in
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class World:
         size = deep_ep.Buffer.get_low_latency_rdma_size_hint(MOST, HIDDEN, ranks, self.experts)
         self.buffer = deep_ep.Buffer(
             None, 0, size, low_latency_mode=True, enable_shrink=True, explicitly_destroy=True,
-            timeout=(4 if how == "absent" else 60) * int(os.environ.get("XEP_TEST_SLOW", "1")),
+            timeout=(4 if how in ("absent", "destroyed") else 60) * int(os.environ.get("XEP_TEST_SLOW", "1")),
         )  # fmt: skip
         self.rank, self.size = self.buffer.rank, self.buffer.group_size
         assert self.size == ranks
@@ -177,7 +178,8 @@ def main() -> None:
         (world.folder / str(world.rank)).touch()
         end = "I survived"
     except Gone:
-        world.told()
+        if world.how != "destroyed":
+            world.told()
         end = "I left"
     except xep.PeerError as error:  # rank 0, which is ahead, has masked this one before it was at its call
         assert world.how == "masked" and world.rank in GONE_AT.values(), error

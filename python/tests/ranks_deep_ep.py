@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 
 import conftest
 import pytest
@@ -294,3 +295,31 @@ def test_set_num_sms(world):
             deep_ep.Buffer.set_num_sms(3)
     finally:
         deep_ep.Buffer.num_sms, deep_ep.Buffer._threads = 20, 0
+
+
+@pytest.mark.parametrize("mode", ["normal", "ll"])
+def test_calls_of_python(buffer_of, mode):
+    """A dispatch and its combine, in the common case: each call costs more than the checks in it."""
+    buffer = buffer_of(low_latency_mode=mode == "ll")
+    experts, tokens = 2 * buffer.group_size, 4
+    x, idx = torch.ones((tokens, 128)).bfloat16(), torch.arange(2 * tokens).reshape(tokens, 2) % experts
+    weights = torch.full((tokens, 2), 0.5)
+    arguments = layout_arguments(buffer.get_dispatch_layout(idx, experts))
+
+    def operations() -> None:
+        if mode == "normal":
+            rows, _, _, _, handle, _ = buffer.dispatch(x, topk_idx=idx, topk_weights=weights, **arguments)
+            buffer.combine(rows, handle)
+        else:
+            rows, _, handle, _, _ = buffer.low_latency_dispatch(x, idx, tokens, experts, use_fp8=False)
+            buffer.low_latency_combine(rows, idx, weights, handle)
+
+    calls: list[str] = []
+    for _ in range(6):
+        operations()
+    sys.setprofile(lambda frame, event, _: calls.append(frame.f_code.co_name) if event == "call" else None)
+    try:
+        operations()
+    finally:
+        sys.setprofile(None)
+    assert len(calls) <= 20, calls

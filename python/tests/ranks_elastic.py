@@ -91,9 +91,8 @@ def test_dispatch_of_any_width(elastic, hidden, expand):
     torch.testing.assert_close(combined, wide[world.rank] * 2 * copies.unsqueeze(1), rtol=1e-6, atol=0)
 
 
-def test_combine_rounds_once(elastic, monkeypatch):
-    """Without allow_multiple_reduction what a rank has summed goes back in fp32. Summed in blocks of three rows."""
-    monkeypatch.setattr("deep_ep.expand._BLOCK", 3 * 72)
+def test_combine_rounds_once(elastic):
+    """Without allow_multiple_reduction what a rank has summed goes back in fp32."""
     world = make_world(elastic(allow_multiple_reduction=False))
     differs = False
     for asynchronous in (False, True):
@@ -107,6 +106,19 @@ def test_combine_rounds_once(elastic, monkeypatch):
         assert torch.equal(back, world.weights[world.rank])
         differs = differs or not torch.equal(combined, sums(world, (bias,), True))
     assert differs or not len(combined), "the other order of rounding would not have been noticed"
+
+
+@pytest.mark.parametrize("expand", [False, True])
+@pytest.mark.parametrize("multiple", [False, True])
+@pytest.mark.parametrize("hybrid", [False, True])
+def test_sums_are_those_of_the_domain(elastic, hybrid, multiple, expand):
+    """Bit for bit; where the order is another one, some bits are, too."""
+    world = make_world(elastic(allow_hybrid_mode=hybrid, allow_multiple_reduction=multiple), hidden=512)
+    recv_x, _, _, handle, _ = world.buffer.dispatch(**world.mine(), do_expand=expand)
+    combined, _, _ = world.buffer.combine(answers(world, recv_x, expand, 1), handle)
+    assert torch.equal(combined, sums(world, (), multiple, expand))
+    if world.buffer.get_logical_domain_size()[0] > 1:
+        assert not torch.equal(combined, sums(world, (), not multiple, expand))
 
 
 def test_weights_of_other_ranks_do_not_count(elastic):
@@ -186,10 +198,14 @@ def test_dispatch_and_combine_are_adjoint(elastic):
 def test_domains_and_hints(elastic):
     buffer = elastic(hidden=64, num_topk=TOPK)
     width = int(os.environ.get("XEP_NODE_RANKS", "0")) or buffer.num_ranks
-    assert buffer.get_logical_domain_size() == (1, buffer.num_ranks), "rows are not forwarded"
-    assert buffer.get_physical_domain_size() == (-(-buffer.num_ranks // width), width)
+    physical = (-(-buffer.num_ranks // width), width)
+    hybrid = physical[0] > 1 and width > 1 and os.environ.get("XEP_PATH") != "flat"
+    assert buffer.get_logical_domain_size() == (physical if hybrid else (1, buffer.num_ranks))
+    assert elastic(allow_hybrid_mode=False).get_logical_domain_size() == (1, buffer.num_ranks)
+    assert buffer.get_physical_domain_size() == physical
     assert (buffer.num_rdma_ranks, buffer.num_nvlink_ranks) == buffer.get_physical_domain_size()
-    assert (buffer.scaleout_rank_idx, buffer.scaleup_rank_idx) == (0, buffer.rank_idx)
+    width = width if hybrid else buffer.num_ranks
+    assert (buffer.scaleout_rank_idx, buffer.scaleup_rank_idx) == divmod(buffer.rank_idx, width)
     assert buffer.num_bytes % (2 << 20) == 0 and buffer.num_bytes > 0
     assert elastic(num_bytes=4 << 20, num_max_tokens_per_rank=0).num_bytes == 4 << 20
     sms = buffer.get_theoretical_num_sms(LOCAL * buffer.num_ranks, TOPK)

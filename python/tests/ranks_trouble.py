@@ -175,6 +175,43 @@ def test_what_deep_ep_refuses_on_one_rank_alone(buffer_of):
     alone(world, lambda: world.buffer.combine(x[:-1], handle), lambda: world.buffer.combine(x, handle))
 
 
+@pytest.mark.parametrize("calls", [1, 2])
+@pytest.mark.parametrize("mode", ["normal", "ll"])
+def test_a_first_dispatch_refused_on_one_rank_alone(buffer_of, mode, calls):
+    """Before there is anything that counts calls: all are told what happened, and then go on together."""
+    if mode == "normal":
+        world = make_world(buffer_of(), ragged=False)
+        wrong, right = lambda: world.buffer.dispatch(torch.ones(3)), lambda: send(world, 1.0)
+    else:
+        world = World(buffer_of(low_latency_mode=True))
+        wrong = lambda: world.dispatch(async_finish=True, return_recv_hook=True)  # noqa: E731
+        right = world.dispatch
+    if world.size == 1:
+        pytest.skip("needs more than one rank")
+    alone(world, wrong, right, calls)
+    right()
+
+
+def test_another_call_than_a_first_dispatch(buffer_of):
+    """After a dispatch that was refused on it alone a rank gives up: the others hear where it is, and why."""
+    world = make_world(buffer_of(), ragged=False)
+    if world.size == 1:
+        pytest.skip("needs more than one rank")
+    odd = world.size - 1
+    if world.rank == odd:
+        with pytest.raises(ValueError, match="x: expected"):
+            world.buffer.dispatch(torch.ones(3))
+        with pytest.warns(ResourceWarning, match="rank 0 is in dispatch, this rank in destroy"):
+            world.buffer.destroy()
+    else:
+        text = f"rank {odd} is in destroy, this rank in dispatch.*1 of those before it failed on rank {odd} alone .x: "
+        with pytest.raises(xep.MismatchError, match=text):
+            send(world, 1.0)
+        world.buffer.explicitly_destroy = False
+        world.buffer._xep.leave()
+        world.buffer._destroyed = True
+
+
 def test_what_low_latency_refuses_on_one_rank_alone(buffer_of):
     world = World(buffer_of(low_latency_mode=True))
     if world.size == 1:

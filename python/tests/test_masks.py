@@ -63,3 +63,9 @@ def test_a_rank_is_masked():
 def test_the_scenario_of_deep_ep(how, left, tmp_path):
     pytest.importorskip("torch", reason="torch is not installed")
     survive(8, 5, left, "masks_deep_ep.py", how, str(tmp_path))
+
+
+def test_ranks_that_destroy_their_buffer_instead(tmp_path):
+    """They have not come to the call that the others are in."""
+    pytest.importorskip("torch", reason="torch is not installed")
+    survive(8, 5, 3, "masks_deep_ep.py", "destroyed", str(tmp_path))

@@ -9,6 +9,8 @@ import torch
 
 import xep
 
+from ..arguments import calls_of
+
 
 class EventHandle:
     """The end of an operation. One that is made by itself is for what was enqueued on the current stream of the CUDA
@@ -138,3 +140,6 @@ class CommStream:
 
     def record_event(self, event: Optional[EventHandle] = None) -> EventHandle:
         return event if event is not None else EventHandle()
+
+
+calls_of(EventHandle, EventOverlap, CommStream)

@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Who gets what, by operations of torch where tokens are on a device; and rows by expert: a received row is copied to a
+place for each of its experts here, and their results are summed to one row again before they go back. So the wire
+carries a row once for each rank.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple, Sequence
+
+import torch
+
+import xep
+from xep import _ext
+
+from .arguments import HOST
+from .utils.math import align
+
+# ---- layouts ----
+
+
+class Layout(NamedTuple):
+    """Tokens for each rank [R] int32, selections of each expert [E] int32, whether a token goes to a rank [T, R]."""
+
+    per_rank: torch.Tensor
+    per_expert: torch.Tensor
+    in_rank: torch.Tensor
+
+
+def layout_there(topk_idx: torch.Tensor, experts: int, nranks: int) -> Layout:
+    """By few operations of torch. An index that is neither an expert nor -1 counts for nobody: the dispatch refuses it,
+    as to raise here the host would have to wait for the device."""
+    device = topk_idx.device
+    one, owner_of = _constants(experts, nranks, device)
+    chosen = topk_idx.to(torch.int64).clamp(-1, experts) + 1  # 0, experts + 1: none
+    per_expert = torch.zeros(experts + 2, dtype=torch.int32, device=device)
+    per_expert.scatter_add_(0, chosen.flatten(), one.expand(chosen.numel()))
+    in_rank = torch.zeros((chosen.shape[0], nranks + 1), dtype=torch.bool, device=device)
+    in_rank = in_rank.scatter_(1, owner_of[chosen], True)[:, :nranks].contiguous()
+    return Layout(in_rank.sum(0, dtype=torch.int32), per_expert[1:-1], in_rank)
+
+
+@functools.lru_cache
+def _constants(experts: int, nranks: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """One; and of each expert, with what is none before and behind them, the rank, or nranks."""
+    owners = torch.full((experts + 2,), nranks)
+    owners[1:-1] = torch.arange(experts) // (experts // nranks)
+    return torch.ones((), dtype=torch.int32).to(device), owners.to(device)
+
+
+def tokens_per_rank(topk_idx: torch.Tensor, experts: int, nranks: int) -> list[int]:
+    if topk_idx.is_cpu:
+        return xep.layout(topk_idx, experts, nranks).tokens_per_rank.tolist()
+    return layout_there(topk_idx, experts, nranks).per_rank.tolist()
+
+
+# ---- rows by expert ----
+
+
+_DEVICE_ROWS = 4096  # that are summed at once on a device: what that takes besides is bounded
+
+
+class Places:
+    """Of each (received row, k) with an expert of this rank its expanded row: expert, then received row, ascending;
+    each expert begins at a multiple of alignment.
+
+    topk_idx: [N, K] local expert, or -1. counts: rows of each local expert.
+    """
+
+    def __init__(self, topk_idx: torch.Tensor, counts: list[int], alignment: int) -> None:
+        self._counts, self._alignment = counts, alignment
+        self.slots = torch.empty(topk_idx.shape, dtype=torch.int64, device=HOST)  # [N, K], -1: none
+        _ext.expert_slots(topk_idx, counts, alignment, self.slots)
+
+    def spread(self, to: torch.Tensor, source: torch.Tensor, zero: bool = False) -> None:
+        """source [N, ..] of each received row. zero: the rows that alignment leaves unused become 0."""
+        bits = _SENT_AS[source.element_size()]
+        alignment = self._alignment if zero else 0
+        _ext.expert_spread(to.view(bits), source.view(bits), self.slots, self._counts, alignment, False)
+
+    def spread_selections(self, to: torch.Tensor, source: torch.Tensor, zero: bool = False) -> None:
+        """source [N, K]; to: one of each expanded row."""
+        alignment = self._alignment if zero else 0
+        _ext.expert_spread(to.unsqueeze(1), source, self.slots, self._counts, alignment, True)
+
+    def fold(self, expanded: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """[N, H]: of each received row the sum of its expanded ones, in fp32, k ascending, rounded to dtype."""
+        folded = torch.empty((self.slots.shape[0], expanded.shape[1]), dtype=dtype, device=HOST)
+        _ext.expert_sum(folded, expanded, self.slots)
+        return folded
+
+    def fold_selections(self, expanded: torch.Tensor) -> torch.Tensor:
+        """[N, K] of one of each expanded row; 0 where the expert is another rank's."""
+        found = torch.empty(self.slots.shape, dtype=torch.float32, device=HOST)
+        _ext.expert_gather(found, expanded.unsqueeze(1), self.slots)
+        return found
+
+
+class DevicePlaces:
+    """Places on a CUDA device: the same rows and sums, by operations of torch, for none of which the host waits."""
+
+    def __init__(self, topk_idx: torch.Tensor, counts: Sequence[int], alignment: int) -> None:
+        on, total = topk_idx.device, sum(counts)
+        chosen = topk_idx.reshape(-1).to(torch.int64)
+        ordered, order = torch.where(chosen >= 0, chosen, len(counts)).sort(stable=True)
+        shift: list[int] = []
+        gaps: list[int] = []
+        begin, first = 0, 0
+        for count in counts:
+            shift.append(first - begin)
+            end = first + align(count, alignment)
+            gaps.extend(range(first + count, end))
+            begin, first = begin + count, end
+        self._selections = order[:total]
+        self._tokens = self._selections // max(1, topk_idx.shape[1])
+        self._rows = torch.arange(total, device=on) + _sent(shift, on)[ordered[:total]]
+        self._gaps = _sent(gaps, on)
+        slots = torch.full(chosen.shape, -1, dtype=torch.int64, device=on)
+        self.slots = slots.scatter_(0, self._selections, self._rows).view(topk_idx.shape)  # [N, K], -1: none
+
+    def spread(self, to: torch.Tensor, source: torch.Tensor, zero: bool = False) -> None:
+        bits = _BITS[source.element_size()]
+        to.view(bits).index_copy_(0, self._rows, source.view(bits).index_select(0, self._tokens))
+        if zero:
+            to.view(bits).index_fill_(0, self._gaps, 0)
+
+    def spread_selections(self, to: torch.Tensor, source: torch.Tensor, zero: bool = False) -> None:
+        to.index_copy_(0, self._rows, source.reshape(-1).index_select(0, self._selections))
+        if zero:
+            to.index_fill_(0, self._gaps, 0)
+
+    def fold(self, expanded: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        folded = torch.zeros((self.slots.shape[0], expanded.shape[1]), dtype=dtype, device=expanded.device)
+        if expanded.shape[0] > 0:
+            for slots, to in zip(self.slots.split(_DEVICE_ROWS), folded.split(_DEVICE_ROWS)):
+                _sum_there(expanded, slots, to)
+        return folded
+
+    def fold_selections(self, expanded: torch.Tensor) -> torch.Tensor:
+        if expanded.shape[0] == 0:
+            return torch.zeros(self.slots.shape, dtype=expanded.dtype, device=expanded.device)
+        return torch.where(self.slots >= 0, expanded[self.slots.clamp(min=0)], 0)
+
+
+class PlacesThere(DevicePlaces):
+    """Places on a CUDA device where the counts are, too: of all rows that there is room for, and those that have not
+    come have no expert. So every expanded row is written, from row 0 where it is none.
+
+    counts: [L] int64. expanded: rows that there is room for.
+    """
+
+    def __init__(self, topk_idx: torch.Tensor, counts: torch.Tensor, alignment: int, expanded: int) -> None:
+        on, local = topk_idx.device, counts.shape[0]
+        chosen = topk_idx.reshape(-1).to(torch.int64)
+        ordered, order = torch.where(chosen >= 0, chosen, local).sort(stable=True)
+        aligned = aligned_counts(counts, alignment)
+        shift = (aligned.cumsum(0) - aligned) - (counts.cumsum(0) - counts)
+        there = ordered < local
+        rows = torch.arange(chosen.shape[0], device=on) + shift[ordered.clamp(max=local - 1)]
+        slots = torch.empty_like(chosen).scatter_(0, order, torch.where(there, rows, -1))
+        self.slots = slots.view(topk_idx.shape)  # [N, K], -1: none
+        selections = torch.full((expanded + 1,), -1, dtype=torch.int64, device=on)
+        selections.scatter_(0, torch.where(there, rows, expanded), order)  # what is none is behind the last
+        self._none = selections[:-1] < 0
+        self._selections = selections[:-1].clamp_(min=0)
+        self._tokens = self._selections // max(1, topk_idx.shape[1])
+
+    def spread(self, to: torch.Tensor, source: torch.Tensor, zero: bool = False) -> None:
+        bits = _BITS[source.element_size()]
+        if source.shape[0]:
+            to.view(bits).copy_(source.view(bits).index_select(0, self._tokens))
+        if zero:
+            to.view(bits).masked_fill_(self._none.unsqueeze(1), 0)
+
+    def spread_selections(self, to: torch.Tensor, source: torch.Tensor, zero: bool = False) -> None:
+        if source.shape[0]:
+            to.copy_(source.reshape(-1).index_select(0, self._selections))
+        if zero:
+            to.masked_fill_(self._none, 0)
+
+
+def aligned_counts(counts: torch.Tensor, alignment: int) -> torch.Tensor:
+    return (counts + (alignment - 1)) // alignment * alignment
+
+
+def _sum_there(expanded: torch.Tensor, slots: torch.Tensor, to: torch.Tensor) -> None:
+    total = torch.zeros(to.shape, dtype=torch.float32, device=to.device)
+    begun = torch.zeros((to.shape[0], 1), dtype=torch.bool, device=to.device)
+    for slot in slots.unbind(1):
+        there = (slot >= 0).unsqueeze(1)
+        row = expanded.index_select(0, slot.clamp(min=0)).float()
+        total = torch.where(there, torch.where(begun, total + row, row), total)
+        begun = begun | there
+    to.copy_(total)
+
+
+def _sent(numbers: list[int], on: torch.device) -> torch.Tensor:
+    """From pinned memory, or the host would wait for the stream."""
+    made = torch.tensor(numbers, dtype=torch.int64)
+    return made if on == HOST else made.pin_memory().to(on, non_blocking=True)
+
+
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_SENT_AS = {1: torch.uint8, 2: torch.bfloat16, 4: torch.int32, 8: torch.int64}
