@@ -441,6 +441,8 @@ class ElasticCalls(Core):
             self._xep, sent.handle.recv, topk_idx, job.experts, alignment, most, used, do_expand, job.worst, job.most
         )
         made.sit(sent, pool.seat(job.experts, sent))
+        if self._is_hybrid:
+            made._scaleup_ranks = self.num_scaleup_ranks
         if slot is not None:
             made.look_again = slot.look_again
         return sent, made

@@ -589,7 +589,8 @@ class EPHandle(Dispatched, ep_handle.EPHandle):
     num_recv_tokens_per_expert_list: aligned; empty without CPU sync.
 
     These are made when they are looked at:
-    psum_num_recv_tokens_per_scaleup_rank [R]: rows of ranks 0 .. r. psum_num_recv_tokens_per_expert [L]: where expert
+    psum_num_recv_tokens_per_scaleup_rank [R]: rows of ranks 0 .. r; of several logical domains [ranks of one]: rows of
+    these places in all of them. psum_num_recv_tokens_per_expert [L]: where expert
     e's rows end, after do_expand without its gap. num_unaligned_recv_tokens_per_expert [L].
     recv_src_metadata [N, 2 + K] int32: source rank * num_max_tokens_per_rank + token; place among the rows from that
     rank, times K, plus the first k with an expert here; of each k the expanded row, or -1.
@@ -601,6 +602,7 @@ class EPHandle(Dispatched, ep_handle.EPHandle):
 
     token_metadata_at_forward: Optional[torch.Tensor] = None
     channel_linked_list: Optional[torch.Tensor] = None
+    _scaleup_ranks = 0  # of several logical domains
 
     def __init__(
         self,
@@ -680,7 +682,10 @@ class EPHandle(Dispatched, ep_handle.EPHandle):
 
     @functools.cached_property
     def psum_num_recv_tokens_per_scaleup_rank(self) -> torch.Tensor:
-        return self._rank_rows.cumsum(0).to(self.on, torch.int32)
+        rows = self._rank_rows
+        if self._scaleup_ranks > 0:
+            rows = rows.view(-1, self._scaleup_ranks).sum(dim=0)
+        return rows.cumsum(0).to(self.on, torch.int32)
 
     @functools.cached_property
     def num_unaligned_recv_tokens_per_expert(self) -> torch.Tensor:

@@ -94,6 +94,9 @@ def check_handle(world, handle, expand, alignment, sync):
     ends = [sum(aligned[: i + 1]) for i in range(3)]
     per_rank = [sum(source[0] <= rank for source in sources) for rank in range(world.size)]
     assert handle.num_recv_tokens_per_expert_list == (aligned if sync else [])
+    width = world.buffer.get_logical_domain_size()[1]
+    if width < world.size:  # by place on the node
+        per_rank = [sum(source[0] % width <= place for source in sources) for place in range(width)]
     assert handle.psum_num_recv_tokens_per_scaleup_rank.tolist() == per_rank
     assert handle.num_unaligned_recv_tokens_per_expert.tolist() == counts
     wanted = [e - a + n for e, a, n in zip(ends, aligned, counts)] if expand else ends
@@ -219,6 +222,11 @@ def test_size_hints(ep):
     buffer.barrier(True, False, True, 0)
     assert deep_ep.get_physical_domain_size(buffer) == buffer.get_physical_domain_size()
     assert deep_ep.comm.get_logical_domain_size(buffer) == buffer.get_logical_domain_size()
+    group = conftest.communicator()
+    assert deep_ep.get_physical_domain_size(group) == buffer.get_physical_domain_size()
+    assert deep_ep.get_logical_domain_size(group) == buffer.get_logical_domain_size()
+    assert deep_ep.get_logical_domain_size(group, False) == (1, buffer.num_ranks)
+    deep_ep.destroy_all_managed_nccl_comm()
     assert buffer.lb_get_theoretical_num_sms() % 2 == 0
     buffer.destroy()
     buffer.destroy()

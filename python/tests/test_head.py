@@ -65,8 +65,9 @@ def test_version(chosen, imports, version, eighth):
 
 
 def test_unknown_version():
-    command = [sys.executable, "-c", "import deep_ep"]
-    done = subprocess.run(command, env=dict(os.environ, DEEP_EP_VERSION="3"), capture_output=True, text=True)
+    command = [os.environ.get("XEP_TEST_FORKS", sys.executable), "-c", "import deep_ep"]
+    environment = dict(os.environ, DEEP_EP_VERSION="3", PYTHONPATH=":".join(sys.path))
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert "ImportError: DEEP_EP_VERSION: expected 1, 2 or 2.5, got 3" in done.stderr
 
 
