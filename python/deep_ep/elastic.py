@@ -58,7 +58,7 @@ class Epilogue(Ending):
         self._before = before
 
     def _wait_before(self) -> None:
-        event = event_of(self._before)
+        event = None if self._before is None else event_of(self._before)
         if event is not None and self.on == HOST:
             event.synchronize()
         elif event is not None:
@@ -457,6 +457,8 @@ class ElasticCalls(Core):
         if request is not None:
             return EventOverlap(EventHandle(request, ending.wait))
         ending.fill()
+        if isinstance(ordering, HostOrdering):
+            return EventOverlap()
         event = ordering.end(None, *tensors, *handle.tensors())
         if event.event is not None:
             handle.arrives(event.event)
