@@ -53,8 +53,13 @@ def tensor(
     on: Place = HOST,
 ) -> torch.Tensor:
     """value, if it is a tensor there, of one of dtypes (None: any) and of shape (None: any extent)."""
-    if isinstance(value, torch.Tensor) and is_there(value, on) and (dtypes is None or value.dtype in dtypes):
-        if has_shape(value, shape) and (not contiguous or value.is_contiguous()):
+    if isinstance(value, torch.Tensor) and (value.is_cpu if on is HOST else is_there(value, on)):
+        have = value.shape
+        fits = len(have) == len(shape) and (dtypes is None or value.dtype in dtypes)
+        if fits and have != shape:
+            for want, extent in zip(shape, have):
+                fits = fits and (want is None or want == extent)
+        if fits and (not contiguous or value.is_contiguous()):
             return value
     raise refusal(name, value, dtypes, shape, on)
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import weakref
 from typing import Any, Callable, NamedTuple, Optional, Sequence, Union
 
 import torch
@@ -12,9 +13,11 @@ import xep
 
 from . import ep_handle
 from .arguments import (
+    COMBINED,
     FLOAT,
     HOST,
     INDEX,
+    KNOWN,
     Rows,
     WrongType,
     WrongValue,
@@ -28,7 +31,8 @@ from .arguments import (
 )
 from .compat import Absent, nodes_of, path_is_free
 from .core import Core
-from .handles import EPHandle, Sent
+from .experts import Places
+from .handles import EPHandle, Seat, Sent
 from .nodes import counted
 from .pool import Job
 from .streams import DeviceOrdering, Ending, HostOrdering
@@ -58,7 +62,7 @@ class Epilogue(Ending):
         self._before = before
 
     def _wait_before(self) -> None:
-        event = event_of(self._before)
+        event = None if self._before is None else event_of(self._before)
         if event is not None and self.on == HOST:
             event.synchronize()
         elif event is not None:
@@ -183,6 +187,7 @@ Ordering = Union[HostOrdering, DeviceOrdering]
 class ElasticCalls(Core):
     """The calls that move tokens."""
 
+    _needs_room = False  # than the buffer in use has, as all ranks were told by the dispatch that is made again
     num_max_tokens_per_rank: int
     num_allocated_qps: int
     allow_multiple_reduction: bool
@@ -234,6 +239,14 @@ class ElasticCalls(Core):
         Returns (recv_x or (recv_x, recv_scales), recv_topk_idx [N, K] local expert or -1, recv_topk_weights, handle,
         event). Weights of selections of other ranks are 0 (DeepEP: undefined).
         """
+        events = previous_event is None and previous_event_before_epilogue is None and not async_with_compute_stream
+        if events and handle is None and cumulative_local_expert_recv_stats is None and not num_qps:
+            if (do_cpu_sync is None or do_cpu_sync is True) and (do_expand or not do_zero_padding):
+                how = (do_expand, do_zero_padding, use_tma_aligned_col_major_sf, do_handle_copy)
+                limits = (num_experts, num_max_tokens_per_rank, expert_alignment, num_sms)
+                common = self._dispatch_common(x, topk_idx, topk_weights, limits, how)
+                if common is not None:
+                    return common
         self._usable()
         self._check_ways(previous_event, allocate_on_comm_stream, num_qps, do_zero_padding and not do_expand)
         rows, scales = rows_of(x, on=None)
@@ -249,6 +262,63 @@ class ElasticCalls(Core):
             )  # fmt: skip
             event = self._end(delivery, sent.request, ordering, made, rows, scales, *given[1:4], *delivery.tensors())
         return delivery.rows, delivery.topk_idx, delivery.weights, made, event
+
+    def _dispatch_common(
+        self, x: Any, topk_idx: Any, topk_weights: Any, limits: tuple, how: tuple
+    ) -> Optional[tuple[torch.Tensor, Optional[torch.Tensor], Optional[torch.Tensor], EPHandle, EventOverlap]]:
+        """What most programs do most of the time, of CPU tensors: there is room. None: it is something else, or
+        wrong."""
+        experts, most, alignment, num_sms = limits
+        most, alignment = self.num_max_tokens_per_rank if most is None else most, 1 if alignment is None else alignment
+        if (
+            self._destroyed
+            or type(x) is not torch.Tensor
+            or not (x.is_cpu and x.dtype in KNOWN and x.is_contiguous() and x.dim() == 2)
+            or type(topk_idx) is not torch.Tensor
+            or not (topk_idx.is_cpu and topk_idx.dtype in INDEX and topk_idx.is_contiguous() and topk_idx.dim() == 2)
+            or x.shape[0] != topk_idx.shape[0]
+            or type(most) is not int
+            or x.shape[0] > most
+            or type(alignment) is not int
+            or alignment < 1
+            or how[2]
+        ):
+            return None
+        if topk_weights is not None and (
+            type(topk_weights) is not torch.Tensor
+            or not (topk_weights.is_cpu and topk_weights.dtype is torch.float32 and topk_weights.is_contiguous())
+            or topk_weights.shape != topk_idx.shape
+        ):
+            return None
+        pool = self._pool
+        buffer, room = pool.used.get(experts) or (None, None)
+        if buffer is None or room is None or topk_idx.shape[1] > room.topk or x.shape[0] > room.tokens:
+            return None
+        if x.shape[1] * x.itemsize > room.elem_bytes * room.hidden:
+            return None
+        seats = pool.seats_of[experts]
+        seats.make_room()
+        pool.last = buffer
+        try:
+            sent = buffer.dispatch(x, topk_idx, topk_weights)
+        except xep.CapacityError:
+            self._needs_room = True
+            return None
+        received, sms = sent.recv, num_sms + num_sms % 2 or self._default_sms
+        kept = topk_idx.clone() if how[3] else topk_idx
+        made = EPHandle(self._xep, received, kept, experts, alignment, most, sms, how[0], 0, 0)
+        seat = made.seat = Seat(sent)
+        made.xep, seat.handle = sent, weakref.ref(made)
+        seats.taken.append(seat)
+        if how[0]:
+            return (*_expanded(made, received, x.dtype, topk_weights is not None, how[1]), made, EventOverlap())
+        rows, weights = received.x, received.topk_weights if topk_weights is not None else None
+        viewed = buffer.slots_held() <= pool.views
+        if not (viewed and rows.is_contiguous()):
+            rows = rows.clone()
+        if weights is not None and not viewed:
+            weights = weights.clone()
+        return rows, received.topk_idx.clone(), weights, made, EventOverlap()
 
     def _begin(
         self,
@@ -318,6 +388,11 @@ class ElasticCalls(Core):
 
         Returns (combined_x [T, H], combined_topk_weights [T, K] or None, event).
         """
+        events = previous_event is None and previous_event_before_epilogue is None and not async_with_compute_stream
+        if events and bias is None and not num_qps:
+            common = self._combine_common(x, handle, topk_weights)
+            if common is not None:
+                return common
         self._usable()
         self._check_ways(previous_event, allocate_on_comm_stream, num_qps, False)
         on = tensor("x", x, None, (None, None), on=None).device
@@ -344,6 +419,47 @@ class ElasticCalls(Core):
             ending = Sum(request, combined, result_type, previous_event_before_epilogue)
             event = self._end(ending, request, ordering, found, *given, ending.result, weights)
         return ending.result, weights, event
+
+    def _combine_common(
+        self, x: Any, made: Any, topk_weights: Any
+    ) -> Optional[tuple[torch.Tensor, Optional[torch.Tensor], EventOverlap]]:
+        """As _dispatch_common: of CPU tensors, by a handle that has its slot."""
+        if (
+            type(made) is not EPHandle
+            or made.seat is None
+            or made.owner is not self._xep
+            or made._arrives is not None
+            or made.worst
+            or self._destroyed
+            or type(x) is not torch.Tensor
+            or not (x.is_cpu and x.dtype in COMBINED and x.is_contiguous() and x.dim() == 2 and made.on == HOST)
+            or x.shape[0] != (made.num_expanded_tokens if made.do_expand else made.rows)
+        ):
+            return None
+        if topk_weights is not None and (
+            type(topk_weights) is not torch.Tensor
+            or not (topk_weights.is_cpu and topk_weights.dtype is torch.float32 and topk_weights.is_contiguous())
+            or not (made.do_expand and topk_weights.shape == x.shape[:1])
+        ):
+            return None
+        pool, buffer, dtype, wide = self._pool, made.xep.buffer, x.dtype, self.allow_multiple_reduction
+        sent = dtype if wide or not made.do_expand else torch.float32
+        if x.shape[1] * sent.itemsize > buffer.hidden * xep.dtypes.SIZES[buffer.combine_dtype]:
+            return None
+        if made.do_expand:
+            x = made.places.fold(x, sent)
+        seats = pool.seats_of[made.experts].taken
+        if seats[-1] is not made.seat:
+            seats.remove(made.seat)
+            seats.append(made.seat)
+        if made.seat.request is not None:
+            made.seat.settle()
+        pool.last, weights = buffer, None
+        if topk_weights is None:
+            combined = made.xep.combine(x)
+        else:
+            combined, weights = made.xep.combine(x, topk_weights=made.places.fold_selections(topk_weights))
+        return combined if sent is dtype else combined.to(dtype), weights, EventOverlap()
 
     # ---- arguments ----
 
@@ -434,7 +550,8 @@ class ElasticCalls(Core):
         pool = self._pool_on(job.x.device)
         pool.threads = self._threads_here() if job.x.is_cpu else num_sms or MULTIPROCESSORS
         topk_idx = job.topk_idx.clone() if do_copy else job.topk_idx
-        sent = pool.dispatch(job, False, ordering.wait)
+        needs_room, self._needs_room = self._needs_room, False
+        sent = pool.dispatch(job, needs_room, ordering.wait)
         slot = ordering.receives(sent.handle)
         used = align(num_sms, 2) or (self._default_sms if job.x.is_cpu else MULTIPROCESSORS)
         made = EPHandle(
@@ -459,10 +576,26 @@ class ElasticCalls(Core):
         if request is not None:
             return EventOverlap(EventHandle(request, ending.wait))
         ending.fill()
+        if isinstance(ordering, HostOrdering):
+            return EventOverlap()
         event = ordering.end(None, *tensors, *handle.tensors())
         if event.event is not None:
             handle.arrives(event.event)
         return event
+
+
+def _expanded(
+    made: EPHandle, received: xep.Received, dtype: torch.dtype, weighted: bool, zero: bool
+) -> tuple[torch.Tensor, None, Optional[torch.Tensor]]:
+    """Rows by expert, of rows that are here."""
+    places = made.__dict__["places"] = Places(received.topk_idx, made._counts, made.expert_alignment)
+    rows = torch.empty((made.num_expanded_tokens, received.x.shape[1]), dtype=dtype, device=HOST)
+    places.spread(rows, received.x, zero)
+    if not weighted:
+        return rows, None, None
+    weights = torch.empty(made.num_expanded_tokens, dtype=torch.float32, device=HOST)
+    places.spread_selections(weights, received.topk_weights, zero)
+    return rows, None, weights
 
 
 def _extra_words(handle: EPHandle, scales: Optional[torch.Tensor], weights: Any) -> Optional[torch.Tensor]:
@@ -589,7 +722,7 @@ class ElasticBuffer(ElasticCalls, Absent):
         return self._nodes.count, self._nodes.width
 
     def get_logical_domain_size(self) -> tuple[int, int]:
-        """(nodes, ranks of one) where rows go once to each node, and (1, ranks) where they go straight to their rank."""
+        """(nodes, ranks of one) where rows go once to each node; (1, ranks) where they go straight to their rank."""
         return self.get_physical_domain_size() if self._is_hybrid else (1, self._xep.nranks)
 
     def get_theoretical_num_sms(
