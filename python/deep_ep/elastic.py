@@ -189,6 +189,7 @@ class ElasticCalls(Core):
 
     _needs_room = False  # than the buffer in use has, as all ranks were told by the dispatch that is made again
     num_max_tokens_per_rank: int
+    _scaleup_ranks: int  # of several logical domains; 0: there is one
     num_allocated_qps: int
     allow_multiple_reduction: bool
 
@@ -308,7 +309,7 @@ class ElasticCalls(Core):
         kept = topk_idx.clone() if how[3] else topk_idx
         made = EPHandle(self._xep, received, kept, experts, alignment, most, sms, how[0], 0, 0)
         seat = made.seat = Seat(sent)
-        made.xep, seat.handle = sent, weakref.ref(made)
+        made.xep, seat.handle, made._scaleup_ranks = sent, weakref.ref(made), self._scaleup_ranks
         seats.taken.append(seat)
         if how[0]:
             return (*_expanded(made, received, x.dtype, topk_weights is not None, how[1]), made, EventOverlap())
@@ -558,8 +559,7 @@ class ElasticCalls(Core):
             self._xep, sent.handle.recv, topk_idx, job.experts, alignment, most, used, do_expand, job.worst, job.most
         )
         made.sit(sent, pool.seat(job.experts, sent))
-        if self._is_hybrid:
-            made._scaleup_ranks = self.num_scaleup_ranks
+        made._scaleup_ranks = self._scaleup_ranks
         if slot is not None:
             made.look_again = slot.look_again
         return sent, made
@@ -676,6 +676,7 @@ class ElasticBuffer(ElasticCalls, Absent):
         self._pool.ways["path"] = "nodes" if self._is_hybrid else "flat"
         self._pool.ways["node_sums"] = "dtype" if allow_multiple_reduction else "fp32"
         self.num_scaleout_ranks, self.num_scaleup_ranks = self.get_logical_domain_size()
+        self._scaleup_ranks = self.num_scaleup_ranks if self._is_hybrid else 0
         self.scaleout_rank_idx, self.scaleup_rank_idx = divmod(self.rank_idx, self.num_scaleup_ranks)
         self.num_rdma_ranks, self.num_nvlink_ranks = self.get_physical_domain_size()
         self.num_bytes = num_bytes
