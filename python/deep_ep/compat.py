@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What DeepEP has beside its buffers: tuning values, size hints, the inner object `runtime`, and calls that have nothing
-to do here.
+"""What DeepEP has beside its buffers: tuning values, size hints, the inner object `runtime`, and calls that
+have nothing to do here.
 """
 
 from __future__ import annotations

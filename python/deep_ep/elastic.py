@@ -244,8 +244,8 @@ class ElasticCalls(Core):
         if events and handle is None and cumulative_local_expert_recv_stats is None and not num_qps:
             if (do_cpu_sync is None or do_cpu_sync is True) and (do_expand or not do_zero_padding):
                 how = (do_expand, do_zero_padding, use_tma_aligned_col_major_sf, do_handle_copy)
-                limits = (num_experts, num_max_tokens_per_rank, expert_alignment, num_sms)
-                common = self._dispatch_common(x, topk_idx, topk_weights, limits, how)
+                numbers = (num_experts, num_max_tokens_per_rank, expert_alignment, num_sms)
+                common = self._dispatch_common(x, topk_idx, topk_weights, numbers, how)
                 if common is not None:
                     return common
         self._usable()
@@ -265,11 +265,11 @@ class ElasticCalls(Core):
         return delivery.rows, delivery.topk_idx, delivery.weights, made, event
 
     def _dispatch_common(
-        self, x: Any, topk_idx: Any, topk_weights: Any, limits: tuple, how: tuple
+        self, x: Any, topk_idx: Any, topk_weights: Any, numbers: tuple, how: tuple
     ) -> Optional[tuple[torch.Tensor, Optional[torch.Tensor], Optional[torch.Tensor], EPHandle, EventOverlap]]:
         """What most programs do most of the time, of CPU tensors: there is room. None: it is something else, or
         wrong."""
-        experts, most, alignment, num_sms = limits
+        experts, most, alignment, num_sms = numbers
         most, alignment = self.num_max_tokens_per_rank if most is None else most, 1 if alignment is None else alignment
         if (
             self._destroyed

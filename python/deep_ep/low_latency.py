@@ -11,8 +11,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import weakref
-from collections.abc import Callable, Sequence
-from typing import Any, Callable, Literal, NamedTuple, NoReturn, Optional, Union
+from typing import Any, Callable, Literal, NamedTuple, NoReturn, Optional, Sequence, Union
 
 import numpy as np
 import torch
@@ -577,8 +576,8 @@ class LowLatencyCalls(Core):
 
     def clean_low_latency_buffer(self, num_max_dispatch_tokens_per_rank: int, hidden: int, num_experts: int) -> None:
         """Nothing has to be cleaned here: signals carry numbers that are never used again. What it does do is to make
-        usable again what an error left broken; earlier handles end. With enable_shrink it is a dispatch of no tokens, by
-        which all know who is masked: a rank that does not come in time is, also one that calls destroy() instead.
+        usable again what an error left broken; earlier handles end. With enable_shrink it is a dispatch of no tokens,
+        by which all know who is masked: a rank that does not come in time is, also one that calls destroy() instead.
         Collective."""
         self._usable()
         if not self.low_latency_mode:
@@ -695,8 +694,8 @@ class LowLatencyCalls(Core):
         return rows if scales is None else (rows, scales), counts, HandleTuple.over(handle), event, hook
 
     def _low_latency_common(self, x: Any, topk_idx: Any, most: tuple, stats: tuple, cast: tuple) -> Optional[tuple]:
-        """What most programs do most of the time, of CPU tensors, in a buffer that is there. None: it is something else,
-        or wrong."""
+        """What most programs do most of the time, of CPU tensors, in a buffer that is there. None: it is something
+        else, or wrong."""
         if (
             type(x) is not torch.Tensor
             or type(topk_idx) is not torch.Tensor

@@ -104,8 +104,8 @@ class NormalPool:
     """For each number of experts the buffer in use; and those that were replaced while handles of them were alive.
 
     on: where tensors are. Those of a CUDA device are used on the current stream, which is that of the Buffer's
-    operations; free_slots lets it wait for what reads slots that were given back. ways: how rows reach other nodes, and their sums come
-    back.
+    operations; free_slots lets it wait for what reads slots that were given back. ways: how rows reach other nodes, and
+    their sums come back.
     """
 
     def __init__(
@@ -179,8 +179,9 @@ class NormalPool:
         return next((n for n in self.used if n >= topk), -(-topk // self._group.nranks) * self._group.nranks)
 
     def dispatch(self, job: Job, needs_room: bool, wait: bool) -> Sent:
-        """needs_room: there is less in the buffer in use, as all ranks know. Collective; blocks until every rank has told how many rows it sends, with wait until the rows are here. Where
-        nobody waits for counts, for nothing, once there is memory."""
+        """needs_room: there is less in the buffer in use, as all ranks know. Collective; blocks until every rank has
+        told how many rows it sends, with wait until the rows are here. Where nobody waits for counts, for nothing, once
+        there is memory."""
         if self._captures():
             self._check_capture(job)
         self._make_room(job.experts)
